@@ -1,0 +1,188 @@
+// Package metrics counts. Every series is resolved once, at start-up, to a
+// value whose methods are a few nanoseconds and take no lock; Prometheus reads
+// the values when it scrapes. A nil *Registry hands out nil values, and methods
+// of nil values do nothing, so that code under test needs no registry.
+package metrics
+
+import (
+	"net/http"
+	"sort"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Prefix starts the name of every metric.
+const Prefix = "rdmabridge_"
+
+// A Counter only grows.
+type Counter struct{ v atomic.Uint64 }
+
+// Inc adds one.
+func (c *Counter) Inc() { c.Add(1) }
+
+// Add adds n.
+func (c *Counter) Add(n uint64) {
+	if c != nil {
+		c.v.Add(n)
+	}
+}
+
+// Value is the count so far.
+func (c *Counter) Value() uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.v.Load()
+}
+
+// A Gauge goes up and down.
+type Gauge struct{ v atomic.Int64 }
+
+// Add adds n, which may be negative.
+func (g *Gauge) Add(n int64) {
+	if g != nil {
+		g.v.Add(n)
+	}
+}
+
+// Set replaces the value.
+func (g *Gauge) Set(n int64) {
+	if g != nil {
+		g.v.Store(n)
+	}
+}
+
+// Value is the value now.
+func (g *Gauge) Value() int64 {
+	if g == nil {
+		return 0
+	}
+	return g.v.Load()
+}
+
+// A Histogram counts observations, in nanoseconds, octets or the like, by
+// upper bound.
+type Histogram struct {
+	bounds []uint64 // ascending
+	scale  float64  // exported value = observed value * scale
+	counts []atomic.Uint64
+	sum    atomic.Uint64
+}
+
+// Observe counts v.
+func (h *Histogram) Observe(v uint64) {
+	if h == nil {
+		return
+	}
+	i := sort.Search(len(h.bounds), func(i int) bool { return v <= h.bounds[i] })
+	h.counts[i].Add(1)
+	h.sum.Add(v)
+}
+
+// LatencyBounds are the upper bounds, in nanoseconds, of histograms of time.
+var LatencyBounds = []uint64{
+	50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 500e6, 1e9, 2500e6, 5e9, 10e9, 30e9, 60e9,
+}
+
+// A Registry is where series are made and read.
+type Registry struct{ p *prometheus.Registry }
+
+// New returns a Registry that also exports Go runtime and process metrics.
+func New() *Registry {
+	p := prometheus.NewRegistry()
+	p.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return &Registry{p: p}
+}
+
+// Counter makes the series name{labels}, labels being name, value, name,
+// value... The name goes without Prefix and ends in _total.
+func (r *Registry) Counter(name, help string, labels ...string) *Counter {
+	if r == nil {
+		return nil
+	}
+	c := &Counter{}
+	r.p.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+	}, func() float64 { return float64(c.v.Load()) }))
+	return c
+}
+
+// Gauge makes the series name{labels}.
+func (r *Registry) Gauge(name, help string, labels ...string) *Gauge {
+	if r == nil {
+		return nil
+	}
+	g := &Gauge{}
+	r.GaugeFunc(name, help, func() float64 { return float64(g.v.Load()) }, labels...)
+	return g
+}
+
+// GaugeFunc makes the series name{labels}, whose value is asked for at each
+// scrape. f is called on any goroutine.
+func (r *Registry) GaugeFunc(name, help string, f func() float64, labels ...string) {
+	if r == nil {
+		return
+	}
+	r.p.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+	}, f))
+}
+
+// CounterFunc is GaugeFunc for a value that only grows.
+func (r *Registry) CounterFunc(name, help string, f func() float64, labels ...string) {
+	if r == nil {
+		return
+	}
+	r.p.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+	}, f))
+}
+
+// Histogram makes the series name{labels} with the upper bounds given, in the
+// unit that Observe takes; scale turns that unit into the exported base unit
+// (1e-9 for nanoseconds to seconds).
+func (r *Registry) Histogram(name, help string, bounds []uint64, scale float64, labels ...string) *Histogram {
+	if r == nil {
+		return nil
+	}
+	h := &Histogram{bounds: bounds, scale: scale, counts: make([]atomic.Uint64, len(bounds)+1)}
+	r.p.MustRegister(&histogramCollector{h: h, desc: prometheus.NewDesc(Prefix+name, help, nil, pairs(labels))})
+	return h
+}
+
+// Handler serves the text format.
+func (r *Registry) Handler() http.Handler {
+	return promhttp.HandlerFor(r.p, promhttp.HandlerOpts{})
+}
+
+type histogramCollector struct {
+	h    *Histogram
+	desc *prometheus.Desc
+}
+
+func (c *histogramCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+func (c *histogramCollector) Collect(ch chan<- prometheus.Metric) {
+	buckets := make(map[float64]uint64, len(c.h.bounds))
+	var n uint64
+	for i, b := range c.h.bounds {
+		n += c.h.counts[i].Load()
+		buckets[float64(b)*c.h.scale] = n
+	}
+	n += c.h.counts[len(c.h.bounds)].Load()
+	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(c.h.sum.Load())*c.h.scale, buckets)
+}
+
+func pairs(labels []string) prometheus.Labels {
+	if len(labels)%2 != 0 {
+		panic("BUG: metrics: odd number of label strings")
+	}
+	m := make(prometheus.Labels, len(labels)/2)
+	for i := 0; i < len(labels); i += 2 {
+		m[labels[i]] = labels[i+1]
+	}
+	return m
+}
