@@ -1,0 +1,4 @@
+package ulb
+
+// Limits bound what a binding may assume.
+type Limits struct{}
