@@ -43,8 +43,8 @@ type Analysis struct {
 	// data of a READ; 0: none, or more than one.
 	ResultMax uint32
 
-	// MaxReply bounds the whole Reply, MaxReduced the Reply without the item
-	// that ResultMax bounds.
+	// MaxReply bounds the whole Reply, header included; MaxReduced the Reply
+	// without the item that ResultMax bounds, equal when there is none.
 	MaxReply, MaxReduced uint32
 
 	// Procedure names the Call for logs and metrics: "READ"; "" when unknown.
@@ -81,18 +81,26 @@ type Shape struct {
 // ErrTooLong reports a Call that no shape can carry.
 var ErrTooLong = errors.New("ulb: call too long for any shape")
 
-// A Binding knows one RPC program and version.
+// A Binding knows one RPC program and version. It is used by many goroutines at
+// once, keeps nothing of what it is given, and does not allocate.
 type Binding interface {
-	// Analyse walks the arguments of c and fills a, which is zero but for Reduce.
-	// It never fails: what cannot be walked is left not Known.
+	// Analyse walks the arguments of c, which c.Arguments says can be read, and
+	// fills a, which is zero but for Reduce. Here MaxReply and MaxReduced bound
+	// the results alone, [Unbounded] when nothing does; the Registry adds the
+	// header and what the security flavor wraps around results. It never fails:
+	// what cannot be walked is left not Known.
 	Analyse(c *oncrpc.Call, l *Limits, a *Analysis)
-	// ResultItem finds the DDP-eligible result of a successful Reply to a Call of
-	// procedure proc: the position of its first data octet and its length. When
-	// reduced is true the item's octets and roundup are absent from r's message.
-	// ok is false when the Reply holds no such item.
-	ResultItem(proc uint32, r *oncrpc.Reply, reduced bool) (pos, length uint32, ok bool, err error)
-	// ArgItem finds the DDP-eligible argument at position pos of a Call whose
-	// argument octets may be absent (the Responder's check); ok is false when no
-	// eligible item starts there.
+
+	// ResultItem finds the DDP-eligible result in the successful Reply m, whose
+	// results begin at results, to a Call of procedure proc: the position of its
+	// first data octet and its length. When reduced is true the item's octets
+	// and roundup are absent from m; roundup that a peer left there all the same
+	// is passed over. ok is false when the Reply holds no such item. An error
+	// says that the results could not be walked to the end of m.
+	ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error)
+
+	// ArgItem finds the DDP-eligible argument whose data belong at position pos
+	// of a Call that lacks them and their roundup, and returns its length. ok is
+	// false when no eligible item starts there.
 	ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool)
 }

@@ -1,0 +1,71 @@
+package ulb
+
+import "math"
+
+// Octets of a Transport header, RFC 8166 Section 4: the fixed part and three
+// empty lists, then what each list adds with one chunk of one segment.
+const (
+	headerLen     = 28
+	readListLen   = 24 // 1 - PHLOO
+	writeListLen  = 24 // 1 - 1 - HLOO
+	replyChunkLen = 20 // 1 - HLOO, the first 1 in place of a 0
+)
+
+// Reply chunks are rounded up to pages after some slack, so that an attribute
+// more than a binding expects does not lose the Reply.
+const (
+	replySlack   = 256
+	replyQuantum = 4 << 10
+)
+
+// Plan chooses how a Call of callLen octets travels and what is offered for its
+// Reply, given the inline thresholds of both directions in octets. It fails
+// only with ErrTooLong.
+//
+// A Long Call with a Reply chunk is right for everything. What is chosen beyond
+// that stays inside what the Linux client sends, since that is what servers are
+// tested with: one chunk per list, never a Write list with a Reply chunk, a
+// Write list only with a Call that is inline.
+func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Shape, error) {
+	if callLen < 0 || uint64(callLen) > math.MaxUint32 || callInline < headerLen+readListLen+replyChunkLen {
+		return Shape{}, ErrTooLong
+	}
+	var s Shape
+	chunks := 0 // what the reply side adds to the Call's header
+	switch {
+	case headerLen+int64(a.MaxReply) <= int64(replyInline):
+		s.Reply = ReplyInline
+	case a.Reduce && a.Known && a.ResultMax > 0 &&
+		headerLen+writeListLen+int64(a.MaxReduced) <= int64(replyInline) &&
+		headerLen+writeListLen+callLen <= callInline:
+		// Room for roundup is not required, RFC 8166 Section 3.4.6.2, but some
+		// Responders write it.
+		s.Reply = ReplyWriteChunk
+		s.Capacity = roundup(a.ResultMax)
+		return s, nil // the Call is inline
+	default:
+		s.Reply = ReplyChunk
+		s.Capacity = reg.replyCapacity(a.MaxReply)
+		chunks = replyChunkLen
+	}
+	switch {
+	case headerLen+chunks+callLen <= callInline:
+		s.Call = CallInline
+	case a.Reduce && a.Known && a.ArgLength > 0 &&
+		headerLen+chunks+readListLen+callLen-int(roundup(a.ArgLength)) <= callInline:
+		s.Call = CallReadChunk
+	default:
+		s.Call = CallLong
+	}
+	return s, nil
+}
+
+// replyCapacity is the size of the Reply chunk for a Reply of at most n octets.
+// The slack does not go beyond Limits.MaxReply, which is all slack already.
+func (reg *Registry) replyCapacity(n uint32) uint32 {
+	up := func(n uint32) uint32 { return (n + replyQuantum - 1) &^ (replyQuantum - 1) }
+	return min(up(n+replySlack), up(reg.limits.MaxReply))
+}
+
+// roundup is xdr.Roundup for a length that a Cursor or Limits bounded.
+func roundup(n uint32) uint32 { return (n + 3) &^ 3 }

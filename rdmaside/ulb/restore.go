@@ -1,0 +1,100 @@
+package ulb
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+// ErrChunk is wrapped when the octets moved through a chunk do not match the
+// message they were reduced from.
+var ErrChunk = errors.New("chunk does not match the message")
+
+// A Splice says where a reduced item belongs. The plain message is
+//
+//	base[:Pos] + chunk[:Length] + Padding octets of zero + base[Pos:]
+//
+// and, read the other way, the reduced message is
+//
+//	plain[:Pos] + plain[Pos+Length+Padding:]
+type Splice struct{ Pos, Length, Padding uint32 }
+
+// Restore finds where the octets that the Responder wrote into the one Write
+// chunk of a Call belong in its Reply. base is the Reply's Payload stream, b
+// and proc are those of the Call, written is the length the Responder returned.
+// spliced is false when base is the plain Reply already. The error wraps
+// ErrChunk or an [*oncrpc.Error]; the Reply is lost then, its Call executed.
+//
+// More is taken than RFC 8166 lets a Responder send, where it can mean only one
+// thing: roundup written behind the data ("A Responder MUST NOT write XDR
+// roundup padding into a Write chunk", Section 3.4.6.2), roundup left inline
+// behind the absent data, an item left inline although a chunk was offered.
+func Restore(b Binding, proc uint32, base []byte, written uint32) (s Splice, spliced bool, err error) {
+	if written == 0 {
+		// The Reply has no such item, or one of no octets, or it is inline. What
+		// is in base is for the client to judge.
+		return Splice{}, false, nil
+	}
+	var r oncrpc.Reply
+	if err := oncrpc.ParseReply(base, &r); err != nil {
+		return Splice{}, false, err
+	}
+	if !r.Succeeded() {
+		return Splice{}, false, fmt.Errorf("ulb: %d octets written for a Reply without results: %w", written, ErrChunk)
+	}
+	pos, n, ok, err := b.ResultItem(proc, base, r.Results, true)
+	if err != nil {
+		return Splice{}, false, err
+	}
+	if !ok {
+		return Splice{}, false, fmt.Errorf("ulb: %d octets written for a Reply without an eligible item: %w", written, ErrChunk)
+	}
+	if n == 0 || !holds(written, n) {
+		return Splice{}, false, fmt.Errorf("ulb: %d octets written for an item of %d: %w", written, n, ErrChunk)
+	}
+	return splice(base, pos, n), true, nil
+}
+
+// RestoreCall finds where the octets of the one normal Read chunk of a Call
+// belong, for a Responder: c was parsed from the Payload stream without them,
+// position and length are the chunk's. The error wraps ErrChunk; the Call is to
+// be answered with RDMA_ERROR, ERR_CHUNK: RFC 8166 Section 4.5.3.
+func RestoreCall(b Binding, c *oncrpc.Call, position, length uint32) (Splice, error) {
+	n, ok := b.ArgItem(c, position)
+	if !ok {
+		return Splice{}, fmt.Errorf("ulb: no eligible argument at position %d: %w", position, ErrChunk)
+	}
+	if !holds(length, n) {
+		return Splice{}, fmt.Errorf("ulb: chunk of %d octets for an argument of %d: %w", length, n, ErrChunk)
+	}
+	return splice(c.Message, position, n), nil
+}
+
+// Reducible finds the item of the plain Reply m that must go into the first
+// Write chunk of its Call, for a Responder: "the Responder MUST use" a matching
+// chunk, RFC 8166 Section 4.3.2. ok is false when the Reply has no eligible item
+// or cannot be walked; it then stays whole and the chunk is returned unused.
+func Reducible(b Binding, proc uint32, m []byte) (s Splice, ok bool) {
+	var r oncrpc.Reply
+	if oncrpc.ParseReply(m, &r) != nil || !r.Succeeded() {
+		return Splice{}, false
+	}
+	pos, n, ok, err := b.ResultItem(proc, m, r.Results, false)
+	if err != nil || !ok {
+		return Splice{}, false
+	}
+	return Splice{Pos: pos, Length: n, Padding: -n & 3}, true
+}
+
+// holds is whether a chunk of length octets can hold an item of n: with or
+// without roundup.
+func holds(length, n uint32) bool {
+	return length == n || uint64(length) == uint64(n)+uint64(-n&3)
+}
+
+// splice places an item. A plain message is whole XDR units, so base says
+// itself whether it kept the item's roundup.
+func splice(base []byte, pos, n uint32) Splice {
+	return Splice{Pos: pos, Length: n, Padding: -(uint32(len(base)) + n) & 3}
+}
