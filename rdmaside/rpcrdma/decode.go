@@ -1,0 +1,252 @@
+package rpcrdma
+
+import "encoding/binary"
+
+// Limits bounds the lists Decode accepts, whatever the message has room for.
+// Zero fields mean the default.
+type Limits struct {
+	Reads    int // segments of the Read list; default 512
+	Writes   int // chunks of the Write list; default 64
+	Segments int // segments of one Write or Reply chunk; default 512
+	Total    int // segments of all lists together; default 1024
+}
+
+// Default limits: twice what the Linux server takes for a payload of 1 MiB in
+// pages (259), and what a header of 16 KiB can hold.
+const (
+	DefaultReads    = 512
+	DefaultWrites   = 64
+	DefaultSegments = 512
+	DefaultTotal    = 1024
+)
+
+func (l Limits) reads() int    { return orDefault(l.Reads, DefaultReads) }
+func (l Limits) writes() int   { return orDefault(l.Writes, DefaultWrites) }
+func (l Limits) segments() int { return orDefault(l.Segments, DefaultSegments) }
+func (l Limits) total() int    { return orDefault(l.Total, DefaultTotal) }
+
+func orDefault(n, d int) int {
+	if n == 0 {
+		return d
+	}
+	return max(n, 0)
+}
+
+// Decode fills h from the message b and returns how many octets the header
+// takes: the Payload stream of an RDMA_MSG is b[n:]. It keeps nothing of b.
+//
+// The error is a *HeaderError, and h then holds nothing but the fixed fields
+// that could be read. RDMA_MSGP and RDMA_DONE decode without an error: that no
+// one may send them is for the caller to say, since a Requester and a Responder
+// treat them differently (RFC 8166 Section 4.6).
+func (h *Header) Decode(b []byte) (n int, err error) {
+	d := decoder{b: b, h: h}
+	h.Reset(0, 0, Msg)
+	if len(b) < FixedLen {
+		h.Version = 0
+		return 0, d.fail("length", Silence, ErrShort)
+	}
+	h.XID = binary.BigEndian.Uint32(b)
+	h.Version = binary.BigEndian.Uint32(b[4:])
+	h.Credits = binary.BigEndian.Uint32(b[8:])
+	h.Proc = Proc(binary.BigEndian.Uint32(b[12:]))
+	d.pos = FixedLen
+
+	if h.Proc == Error {
+		return d.rdmaError()
+	}
+	if h.Proc == Done && h.Version == Version {
+		return d.pos, nil
+	}
+	// "If an incoming RPC-over-RDMA message is not as long as a minimal size
+	// RPC-over-RDMA header (28 bytes), the receiver cannot trust the value of the
+	// XID field; therefore, it MUST silently discard the message before performing
+	// any parsing." RFC 8166 Section 4.5. Only the two procedures above are
+	// shorter.
+	if len(b) < PlainLen {
+		return 0, d.fail("length", Silence, ErrShort)
+	}
+	if h.Version != Version {
+		return 0, d.fail("rdma_vers", AnswerErrVers, ErrVersion)
+	}
+	switch h.Proc {
+	case Msg, NoMsg:
+	case MsgP:
+		var ok1, ok2 bool
+		h.Align, ok1 = d.uint32()
+		h.Thresh, ok2 = d.uint32()
+		if !ok1 || !ok2 {
+			return 0, d.fail("rdma_align", AnswerErrChunk, ErrShort)
+		}
+	default:
+		return 0, d.fail("rdma_proc", AnswerErrChunk, ErrProcedure)
+	}
+	return d.lists()
+}
+
+// A decoder walks one message.
+type decoder struct {
+	b     []byte
+	pos   int
+	h     *Header
+	total int // segments seen
+}
+
+func (d *decoder) fail(field string, a Answer, err error) error {
+	h := d.h
+	e := &HeaderError{XID: h.XID, Version: h.Version, Field: field, Answer: a, Err: err}
+	h.Reads, h.Writes, h.Reply, h.segments = h.Reads[:0], h.Writes[:0], nil, h.segments[:0]
+	return e
+}
+
+// rdmaError decodes the body of an RDMA_ERROR. "A receiver MUST silently discard
+// an RDMA_ERROR procedure that it cannot decode." RFC 8166 Section 4.5.
+func (d *decoder) rdmaError() (int, error) {
+	h := d.h
+	if h.Version != Version {
+		return 0, d.fail("rdma_vers", Silence, ErrVersion)
+	}
+	code, ok := d.uint32()
+	if !ok {
+		return 0, d.fail("rdma_err", Silence, ErrShort)
+	}
+	h.Err = ErrCode(code)
+	switch h.Err {
+	case ErrChunk:
+		return d.pos, nil
+	case ErrVers:
+		var ok1, ok2 bool
+		h.Low, ok1 = d.uint32()
+		h.High, ok2 = d.uint32()
+		if !ok1 || !ok2 {
+			return 0, d.fail("rdma_vers_low", Silence, ErrShort)
+		}
+		return d.pos, nil
+	}
+	return 0, d.fail("rdma_err", Silence, ErrUnknownCode)
+}
+
+// lists decodes the three lists.
+func (d *decoder) lists() (int, error) {
+	h := d.h
+	if err := d.reads(); err != nil {
+		return 0, d.fail("rdma_reads", AnswerErrChunk, err)
+	}
+	if err := d.writes(); err != nil {
+		return 0, d.fail("rdma_writes", AnswerErrChunk, err)
+	}
+	present, err := d.present()
+	if err == nil && present {
+		h.reply.Segments, err = d.chunk()
+		h.Reply = &h.reply
+	}
+	if err != nil {
+		return 0, d.fail("rdma_reply", AnswerErrChunk, err)
+	}
+	// "Examples of such errors include [...] an RDMA_NOMSG message where the Read
+	// list, Write list, and Reply chunk are marked not present". Section 4.5.2.
+	if h.Proc == NoMsg && len(h.Reads) == 0 && len(h.Writes) == 0 && h.Reply == nil {
+		return 0, d.fail("rdma_proc", AnswerErrChunk, ErrNoChunks)
+	}
+	return d.pos, nil
+}
+
+func (d *decoder) reads() error {
+	h := d.h
+	limit := min(h.Limits.reads(), h.Limits.total())
+	for {
+		present, err := d.present()
+		if err != nil || !present {
+			return err
+		}
+		if len(h.Reads) >= limit {
+			return ErrTooMany
+		}
+		if len(d.b)-d.pos < ReadSegmentLen-4 {
+			return ErrShort
+		}
+		position := binary.BigEndian.Uint32(d.b[d.pos:])
+		// "The value in this field MUST be a multiple of four." Section 3.4.5.
+		if position%4 != 0 {
+			return ErrPosition
+		}
+		d.pos += 4
+		h.Reads = append(h.Reads, ReadSegment{position, d.segment()})
+		d.total++
+	}
+}
+
+func (d *decoder) writes() error {
+	h := d.h
+	limit := h.Limits.writes()
+	for {
+		present, err := d.present()
+		if err != nil || !present {
+			return err
+		}
+		if len(h.Writes) >= limit {
+			return ErrTooMany
+		}
+		segments, err := d.chunk()
+		if err != nil {
+			return err
+		}
+		h.Writes = append(h.Writes, WriteChunk{segments})
+	}
+}
+
+// chunk decodes a counted array of segments.
+func (d *decoder) chunk() ([]Segment, error) {
+	h := d.h
+	count, ok := d.uint32()
+	if !ok {
+		return nil, ErrShort
+	}
+	// The count came off the wire: bound it by the octets left, then by the
+	// limits, before anything is made of it.
+	if uint64(count)*SegmentLen > uint64(len(d.b)-d.pos) {
+		return nil, ErrShort
+	}
+	n := int(count)
+	if n > h.Limits.segments() || d.total+n > h.Limits.total() {
+		return nil, ErrTooMany
+	}
+	d.total += n
+	start := len(h.segments)
+	for range n {
+		h.segments = append(h.segments, d.segment())
+	}
+	return h.segments[start:len(h.segments):len(h.segments)], nil
+}
+
+// segment decodes a segment; the caller has checked that it is there.
+func (d *decoder) segment() Segment {
+	b := d.b[d.pos : d.pos+SegmentLen]
+	d.pos += SegmentLen
+	return Segment{
+		Handle: binary.BigEndian.Uint32(b),
+		Length: binary.BigEndian.Uint32(b[4:]),
+		Offset: binary.BigEndian.Uint64(b[8:]),
+	}
+}
+
+// present decodes the discriminator of an optional-data item.
+func (d *decoder) present() (bool, error) {
+	v, ok := d.uint32()
+	switch {
+	case !ok:
+		return false, ErrShort
+	case v > 1:
+		return false, ErrBoolean
+	}
+	return v == 1, nil
+}
+
+func (d *decoder) uint32() (uint32, bool) {
+	if len(d.b)-d.pos < 4 {
+		return 0, false
+	}
+	v := binary.BigEndian.Uint32(d.b[d.pos:])
+	d.pos += 4
+	return v, true
+}

@@ -1,0 +1,75 @@
+package rpcrdma
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reasons wrapped by a HeaderError.
+var (
+	ErrShort       = errors.New("message ends inside the header")
+	ErrVersion     = errors.New("version not supported")
+	ErrProcedure   = errors.New("unknown procedure")
+	ErrBoolean     = errors.New("list discriminator is neither 0 nor 1")
+	ErrPosition    = errors.New("position is not a multiple of four")
+	ErrTooMany     = errors.New("more list entries than allowed")
+	ErrNoChunks    = errors.New("RDMA_NOMSG without any chunk")
+	ErrUnknownCode = errors.New("unknown error code")
+)
+
+// An Answer is what a Responder must do about a header it cannot decode. A
+// Requester does nothing, whatever the Answer: "If errors are detected in the
+// RPC-over-RDMA header of an RPC Reply message, a Requester MUST silently discard
+// the message." RFC 8166 Section 4.5.
+type Answer uint8
+
+// The answers.
+const (
+	Silence        Answer = iota // discard
+	AnswerErrVers                // RDMA_ERROR, ERR_VERS
+	AnswerErrChunk               // RDMA_ERROR, ERR_CHUNK
+)
+
+// String returns the name for logs.
+func (a Answer) String() string {
+	switch a {
+	case Silence:
+		return "silence"
+	case AnswerErrVers:
+		return "ERR_VERS"
+	case AnswerErrChunk:
+		return "ERR_CHUNK"
+	}
+	return "unknown answer"
+}
+
+// A HeaderError reports a Transport header that could not be decoded.
+type HeaderError struct {
+	XID     uint32 // 0 when the message was too short to trust it
+	Version uint32 // as received
+	Field   string // the field that was being read: "rdma_reads"
+	Answer  Answer
+	Err     error // one of the reasons above
+}
+
+// Error says which field was wrong with which message.
+func (e *HeaderError) Error() string {
+	return fmt.Sprintf("rpcrdma: xid %#08x: %s: %v", e.XID, e.Field, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *HeaderError) Unwrap() error { return e.Err }
+
+// Reply makes h the RDMA_ERROR that answers e, with the credits given, and
+// reports false when the answer is silence.
+func (e *HeaderError) Reply(h *Header, credits uint32) bool {
+	switch e.Answer {
+	case AnswerErrVers:
+		h.SetError(e.XID, e.Version, credits, ErrVers)
+	case AnswerErrChunk:
+		h.SetError(e.XID, e.Version, credits, ErrChunk)
+	default:
+		return false
+	}
+	return true
+}
