@@ -1,0 +1,80 @@
+package rdmaside
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A Fate is how far a Call got before it failed. It decides retransmission:
+// RFC 8267 Section 4, a transport error does not say whether the server ran the
+// Call.
+type Fate uint8
+
+// The fates, from harmless to final.
+const (
+	NotSent  Fate = iota // nothing left this host: resend on any connection
+	InLimbo              // may have executed: resend only with the same XID
+	Answered             // a Reply or RDMA_ERROR arrived; never resend as it is
+)
+
+// String returns the fate as it appears in logs and metric labels.
+func (f Fate) String() string {
+	switch f {
+	case NotSent:
+		return "not_sent"
+	case InLimbo:
+		return "in_limbo"
+	case Answered:
+		return "answered"
+	}
+	return "unknown"
+}
+
+// A CallError reports a Call that did not complete.
+type CallError struct {
+	XID   uint32
+	Fate  Fate
+	Local bool // detected here, not reported by the peer
+	Err   error
+}
+
+// Error returns the XID, the fate and the cause.
+func (e *CallError) Error() string {
+	return fmt.Sprintf("rdmaside: call %#08x %s: %v", e.XID, e.Fate, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *CallError) Unwrap() error { return e.Err }
+
+var (
+	// ErrNoCredit is returned by Send when every granted credit is in use.
+	ErrNoCredit = errors.New("rdmaside: no credit")
+	// ErrBusyXID is returned by Send when a Call with the same XID is outstanding
+	// on the connection.
+	ErrBusyXID = errors.New("rdmaside: xid in use")
+	// ErrNoMemory is returned by Send when the memory for the Reply cannot be had
+	// now. regmem.Account.Wait tells when to try again.
+	ErrNoMemory = errors.New("rdmaside: no memory for the reply")
+	// ErrClosed is returned by Send on a connection that has ended or is ending.
+	ErrClosed = errors.New("rdmaside: connection closed")
+
+	// ErrChunk is wrapped by the CallError of a Call that the Responder answered
+	// with RDMA_ERROR and ERR_CHUNK: no RPC Reply is possible for this Call as it
+	// was shaped. RFC 8166 Section 4.5. Its Fate is Answered.
+	ErrChunk = errors.New("rdmaside: peer answered ERR_CHUNK")
+	// ErrVersion is wrapped by the end of a connection whose peer answered
+	// ERR_VERS: it does not speak RPC-over-RDMA version 1.
+	ErrVersion = errors.New("rdmaside: peer answered ERR_VERS")
+	// ErrDeadline is wrapped by the end of a connection on which a Call was not
+	// answered in time.
+	ErrDeadline = errors.New("rdmaside: call not answered in time")
+	// ErrInvalidReply is wrapped by the end of a connection whose peer answered a
+	// Call with what RFC 8166 does not allow.
+	ErrInvalidReply = errors.New("rdmaside: invalid reply")
+	// ErrOverrun is wrapped by the end of a connection whose Requester sent more
+	// Calls than it was granted.
+	ErrOverrun = errors.New("rdmaside: calls exceed the credits granted")
+	// ErrAborted is wrapped by the end of a connection one of whose Calls was
+	// given up by its CallHandler.
+	ErrAborted = errors.New("rdmaside: call aborted")
+)
