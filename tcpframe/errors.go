@@ -1,0 +1,75 @@
+package tcpframe
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrClosed is returned by what needs a connection that has ended, and by
+	// an engine that has stopped.
+	ErrClosed = errors.New("tcpframe: closed")
+	// ErrStopped is what connections end with when their engine stops.
+	ErrStopped = errors.New("tcpframe: engine stopped")
+)
+
+// A Reason says why a connection was turned away or ended from here. It is one
+// of a small constant set and is the label of rdmabridge_tcp_refused_total.
+type Reason string
+
+// Reasons of a Listener: the connection was closed before anything was read.
+const (
+	ReasonDenied    Reason = "denied"     // not in the allow list
+	ReasonConns     Reason = "conns"      // too many connections at this listener
+	ReasonAddrConns Reason = "addr_conns" // too many connections from this address
+	ReasonTotal     Reason = "total"      // too many connections in the process
+	ReasonAttach    Reason = "attach"     // the socket could not be set up
+)
+
+// Reasons of a Conn: it is closed, its RecordHandler's Closed gets a *RecordError.
+const (
+	ReasonTooLong   Reason = "too_long"  // a record beyond MaxRecord
+	ReasonTooShort  Reason = "too_short" // a record that cannot hold an XID and a message type
+	ReasonFragments Reason = "fragments" // a record of more than MaxFragments fragments
+	ReasonStalled   Reason = "stalled"   // a record began and did not go on for StallTimeout
+	ReasonMemory    Reason = "memory"    // a begun record waited MemoryTimeout for memory
+	ReasonOutbound  Reason = "outbound"  // OutboundLimit octets queued for a peer that does not read
+	ReasonUnread    Reason = "unread"    // the peer took nothing for SendTimeout
+	ReasonIdle      Reason = "idle"      // no octet either way for IdleTimeout
+)
+
+var listenReasons = []Reason{ReasonDenied, ReasonConns, ReasonAddrConns, ReasonTotal, ReasonAttach}
+
+var connReasons = []Reason{
+	ReasonTooLong, ReasonTooShort, ReasonFragments, ReasonStalled,
+	ReasonMemory, ReasonOutbound, ReasonUnread, ReasonIdle,
+}
+
+// A RecordError is why a record-marked stream was refused. Value and Limit are
+// in octets, fragments or seconds, as Reason says.
+type RecordError struct {
+	Reason       Reason
+	Value, Limit int64
+}
+
+func (e *RecordError) Error() string {
+	switch e.Reason {
+	case ReasonTooLong:
+		return fmt.Sprintf("tcpframe: record of at least %d octets, limit %d", e.Value, e.Limit)
+	case ReasonTooShort:
+		return fmt.Sprintf("tcpframe: record of %d octets, too short for RPC", e.Value)
+	case ReasonFragments:
+		return fmt.Sprintf("tcpframe: record of more than %d fragments", e.Limit)
+	case ReasonStalled:
+		return fmt.Sprintf("tcpframe: record incomplete, no progress for %d s", e.Limit)
+	case ReasonMemory:
+		return fmt.Sprintf("tcpframe: no memory for a begun record for %d s", e.Limit)
+	case ReasonOutbound:
+		return fmt.Sprintf("tcpframe: %d octets queued for a peer that does not read, limit %d", e.Value, e.Limit)
+	case ReasonUnread:
+		return fmt.Sprintf("tcpframe: peer took nothing for %d s, %d octets queued", e.Limit, e.Value)
+	case ReasonIdle:
+		return fmt.Sprintf("tcpframe: idle for %d s", e.Limit)
+	}
+	return "tcpframe: " + string(e.Reason)
+}

@@ -1,0 +1,22 @@
+package tcpframe
+
+// A Buffer is memory on loan for one record.
+type Buffer interface {
+	// Bytes is the memory; its capacity is what Resize may grow to.
+	Bytes() []byte
+	// Resize sets len(Bytes()), up to its capacity. Contents stay.
+	Resize(n int)
+	// Release gives the memory back. It is called once, on any goroutine.
+	Release()
+}
+
+// Memory lends Buffers. Its methods are called on many loops at once.
+type Memory interface {
+	// Lease lends n octets, whose contents are undefined. An error means that
+	// others hold too much now, and that Wait will tell when to ask again; n
+	// never exceeds ConnOptions.Prefix + ConnOptions.MaxRecord.
+	Lease(n int) (Buffer, error)
+	// Wait calls f once, on any goroutine, when a Lease of n may succeed. It does
+	// not call f before it returns.
+	Wait(n int, f func())
+}
