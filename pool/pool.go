@@ -1,0 +1,400 @@
+// Package pool shares the connections to one upstream between many clients.
+//
+// # Operation
+//
+// A [Pool] keeps a fixed number of seats, each for one connection. A seat's
+// goroutine dials, waits for the connection to end, and dials again after a
+// jittered back-off. All connections form one ledger of credits (RFC 8166
+// Section 3.3): a Call goes where a credit is free, preferably on a connection
+// that lives on the caller's own loop. When no credit is free Calls wait in a
+// queue that is fair between clients: deficit round robin over the [Flow] of each
+// client, by octets, so that small Calls do not wait behind another client's
+// megabytes and every client makes progress.
+//
+// # Ownership
+//
+// The mutex of a Pool is a leaf: nothing is called while it is held. An [Entry]
+// belongs to its owner until Submit, then to the pool until Member.Dispatch, then
+// to the member until Done. Entries are linked in place; nothing is allocated
+// per Call.
+package pool
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+var (
+	// ErrClosed reports a Call to a pool that is closed.
+	ErrClosed = errors.New("pool: closed")
+	// ErrQueueTimeout reports a Call that waited too long for a credit.
+	ErrQueueTimeout = errors.New("pool: no credit within the time a client may wait")
+	// ErrQueueFull reports a Call that found the queue at its limit.
+	ErrQueueFull = errors.New("pool: queue full")
+)
+
+// A Member is one connection of a pool.
+type Member interface {
+	// Dispatch carries e, for which a credit has been taken. It is called without
+	// the pool's lock and must not block. here is the affinity of the loop it is
+	// called on, or Elsewhere.
+	Dispatch(e *Entry, here int)
+	// Affinity names the loop that owns the connection; compared with ==.
+	Affinity() int
+	// Close ends the connection.
+	Close(err error)
+}
+
+// Elsewhere is the affinity of a goroutine that is no loop.
+const Elsewhere = -1
+
+// A Dialer makes connections. Dial blocks until the connection is usable; the
+// pool calls it on the seat's goroutine. The member reports its credits with
+// Seat.Granted and its end with Seat.Ended.
+type Dialer interface {
+	Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error)
+}
+
+// An Owner is told about Calls that end in the queue.
+type Owner interface {
+	// Expired ends e without its ever having been dispatched. It is called
+	// without the pool's lock, on any goroutine.
+	Expired(e *Entry, err error)
+}
+
+// Options describe a pool.
+type Options struct {
+	Name        string
+	Endpoints   []string      // tried in turn; at least one
+	Connections int           // seats; default 4
+	Loops       int           // seats are spread over affinities 0..Loops-1; default 1
+	BackoffMin  time.Duration // first pause after a failure; default 100 ms
+	BackoffMax  time.Duration // longest pause; default 5 s
+	DialTimeout time.Duration // default 10 s
+	QueueWait   time.Duration // longest wait for a credit; default 30 s
+	QueueLimit  int           // most Calls waiting; default 65536
+
+	// Failed is told of every dial that failed and every connection that ended,
+	// for the log. It may be called on any goroutine. nil ignores.
+	Failed func(endpoint string, err error, retryIn time.Duration)
+	// Connected is told of every connection that came up. nil ignores.
+	Connected func(endpoint string)
+
+	Metrics *metrics.Registry
+}
+
+func (o Options) withDefaults() Options {
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	defd := func(v *time.Duration, d time.Duration) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&o.Connections, 4)
+	def(&o.Loops, 1)
+	def(&o.QueueLimit, 65536)
+	defd(&o.BackoffMin, 100*time.Millisecond)
+	defd(&o.BackoffMax, 5*time.Second)
+	defd(&o.DialTimeout, 10*time.Second)
+	defd(&o.QueueWait, 30*time.Second)
+	return o
+}
+
+// A Pool is the connections to one upstream and the Calls that wait for them.
+type Pool struct {
+	opts   Options // constant after New
+	dialer Dialer
+	owner  Owner
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex // guards all below and the fields of seats and flows; a leaf
+	seats  []*Seat
+	queue  queue
+	held   bool // memory is short: nothing is dispatched until Resume
+	closed bool
+	since  time.Time // when the pool last had no usable connection; zero while it has one
+
+	connections *metrics.Gauge
+	queued      *metrics.Gauge
+	reconnects  *metrics.Counter
+	dialErrors  *metrics.Counter
+	expired     *metrics.Counter
+	waits       *metrics.Histogram
+}
+
+// New returns a pool that has not been started.
+func New(o Options, d Dialer, owner Owner) *Pool {
+	o = o.withDefaults()
+	m := o.Metrics
+	p := &Pool{
+		opts: o, dialer: d, owner: owner,
+		connections: m.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", o.Name),
+		queued:      m.Gauge("upstream_queued_calls", "Calls that wait for a credit.", "upstream", o.Name),
+		reconnects:  m.Counter("upstream_connects_total", "Connections to the upstream that came up.", "upstream", o.Name),
+		dialErrors:  m.Counter("upstream_dial_errors_total", "Attempts to connect that failed.", "upstream", o.Name),
+		expired:     m.Counter("upstream_queue_expired_calls_total", "Calls that ended in the queue.", "upstream", o.Name),
+		waits:       m.Histogram("upstream_credit_wait_seconds", "Time that queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
+	}
+	for i := range o.Connections {
+		p.seats = append(p.seats, &Seat{pool: p, index: i, affinity: i % o.Loops, ended: make(chan error, 1)})
+	}
+	m.GaugeFunc("upstream_credits_granted", "Sum of the grants of the usable connections.", func() float64 { return float64(p.Stats().Granted) }, "upstream", o.Name)
+	m.GaugeFunc("upstream_credits_in_use", "Calls outstanding at the upstream.", func() float64 { return float64(p.Stats().Outstanding) }, "upstream", o.Name)
+	return p
+}
+
+// Start begins to connect. Close ends what Start began.
+func (p *Pool) Start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.mu.Lock()
+	p.cancel = cancel
+	p.since = time.Now()
+	p.mu.Unlock()
+	for _, s := range p.seats {
+		p.wg.Add(1)
+		go func() {
+			defer p.wg.Done()
+			s.run(ctx)
+		}()
+	}
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		p.sweep(ctx)
+	}()
+}
+
+// Close ends every connection and every waiting Call, and returns when the
+// pool's goroutines have ended.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	waiting := p.queue.drain()
+	var members []Member
+	for _, s := range p.seats {
+		if s.member != nil {
+			members = append(members, s.member)
+		}
+	}
+	cancel := p.cancel
+	p.mu.Unlock()
+	p.expire(waiting, ErrClosed)
+	for _, m := range members {
+		m.Close(ErrClosed)
+	}
+	if cancel != nil {
+		cancel()
+	}
+	p.wg.Wait()
+}
+
+// Submit sends e on, or queues it. here is the caller's loop. e.Flow and e.Cost
+// must be set. An error means that the pool did not take e.
+func (p *Pool) Submit(e *Entry, here int) error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return ErrClosed
+	}
+	if !p.held && p.queue.n == 0 {
+		if s := p.pick(here); s != nil {
+			m := s.take(e)
+			p.mu.Unlock()
+			m.Dispatch(e, here)
+			return nil
+		}
+	}
+	if p.queue.n >= p.opts.QueueLimit {
+		p.mu.Unlock()
+		return ErrQueueFull
+	}
+	e.queuedAt = time.Now()
+	p.queue.push(e)
+	p.mu.Unlock()
+	p.queued.Add(1)
+	return nil
+}
+
+// Requeue puts e back at the head of its flow: its connection was lost, or
+// could not take it for now. e's credit has been returned by Seat.Done. here is
+// the caller's loop.
+func (p *Pool) Requeue(e *Entry, here int) error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return ErrClosed
+	}
+	if e.queuedAt.IsZero() {
+		e.queuedAt = time.Now()
+	}
+	p.queue.pushFront(e)
+	p.mu.Unlock()
+	p.queued.Add(1)
+	p.kick(here)
+	return nil
+}
+
+// Hold stops dispatching until Resume: the memory that replies need is spent.
+func (p *Pool) Hold() {
+	p.mu.Lock()
+	p.held = true
+	p.mu.Unlock()
+}
+
+// Resume ends Hold and dispatches what can go.
+func (p *Pool) Resume() {
+	p.mu.Lock()
+	p.held = false
+	p.mu.Unlock()
+	p.kick(Elsewhere)
+}
+
+// kick dispatches queued Calls while credits are free.
+func (p *Pool) kick(here int) {
+	for {
+		p.mu.Lock()
+		s := p.pick(here)
+		if s == nil {
+			p.mu.Unlock()
+			return
+		}
+		m, e := p.next(s)
+		p.mu.Unlock()
+		if e == nil {
+			return
+		}
+		p.dispatch(m, e, here)
+	}
+}
+
+// next takes the next queued Call for seat s. p.mu is held.
+func (p *Pool) next(s *Seat) (Member, *Entry) {
+	if p.held || p.closed || p.queue.n == 0 || s.free() <= 0 {
+		return nil, nil
+	}
+	e := p.queue.pop()
+	return s.take(e), e
+}
+
+func (p *Pool) dispatch(m Member, e *Entry, here int) {
+	p.queued.Add(-1)
+	p.waits.Observe(uint64(time.Since(e.queuedAt)))
+	e.queuedAt = time.Time{}
+	m.Dispatch(e, here)
+}
+
+// pick returns the seat with the most free credits, preferring those of loop
+// here, or nil. p.mu is held.
+func (p *Pool) pick(here int) *Seat {
+	var best *Seat
+	bestFree, bestNear := 0, false
+	for _, s := range p.seats {
+		free := s.free()
+		if free <= 0 {
+			continue
+		}
+		near := s.affinity == here
+		if best == nil || near && !bestNear || near == bestNear && free > bestFree {
+			best, bestFree, bestNear = s, free, near
+		}
+	}
+	return best
+}
+
+// sweep ends Calls that have waited too long. A client whose Call ends here has
+// its connection closed by the owner, and retransmits: an upstream that is down
+// must not look like a server that thinks for ever.
+func (p *Pool) sweep(ctx context.Context) {
+	every := min(max(p.opts.QueueWait/8, 10*time.Millisecond), time.Second)
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			p.mu.Lock()
+			old := p.queue.expire(now.Add(-p.opts.QueueWait))
+			p.mu.Unlock()
+			p.expire(old, ErrQueueTimeout)
+		}
+	}
+}
+
+func (p *Pool) expire(e *Entry, err error) {
+	for e != nil {
+		next := e.next
+		e.next = nil
+		e.queuedAt = time.Time{}
+		p.queued.Add(-1)
+		p.expired.Inc()
+		p.owner.Expired(e, err)
+		e = next
+	}
+}
+
+// Forget takes every queued Call of f out of the queue and hands it to
+// Owner.Expired with err: its client is gone.
+func (p *Pool) Forget(f *Flow, err error) {
+	p.mu.Lock()
+	e := p.queue.forget(f)
+	p.mu.Unlock()
+	p.expire(e, err)
+}
+
+// Stats is a moment's view of a pool.
+type Stats struct {
+	Name        string
+	Connections []SeatStats
+	Usable      int // connections that are up
+	Granted     int
+	Outstanding int
+	Queued      int
+	DownSince   time.Time // zero while a connection is up
+}
+
+// SeatStats is a moment's view of a seat.
+type SeatStats struct {
+	Endpoint    string
+	Up          bool
+	Granted     int
+	Outstanding int
+	Since       time.Time
+	LastError   string
+}
+
+// Stats returns a moment's view.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := Stats{Name: p.opts.Name, Queued: p.queue.n, DownSince: p.since}
+	for _, s := range p.seats {
+		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
+		if s.lastErr != nil {
+			ss.LastError = s.lastErr.Error()
+		}
+		if ss.Up {
+			st.Usable++
+			st.Granted += s.grant
+			st.Outstanding += s.inUse
+		}
+		st.Connections = append(st.Connections, ss)
+	}
+	return st
+}
+
+// jitter spreads d over [d/2, d).
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1)
+}

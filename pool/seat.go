@@ -1,0 +1,183 @@
+package pool
+
+import (
+	"context"
+	"time"
+)
+
+// A Seat is the place of one connection in a pool: it outlives the connections
+// that sit on it.
+type Seat struct {
+	pool     *Pool // constant, as are index and affinity
+	index    int
+	affinity int
+	ended    chan error // one deep; carries the end of the present member
+
+	// Guarded by pool.mu.
+	member   Member // nil while there is no usable connection
+	grant    int
+	inUse    int
+	endpoint string
+	since    time.Time
+	lastErr  error
+}
+
+// Index is the seat's number in its pool.
+func (s *Seat) Index() int { return s.index }
+
+// free is how many more Calls the seat takes now. pool.mu is held.
+func (s *Seat) free() int {
+	if s.member == nil {
+		return 0
+	}
+	return s.grant - s.inUse
+}
+
+// take uses one credit for e. pool.mu is held and free() > 0.
+func (s *Seat) take(e *Entry) Member {
+	s.inUse++
+	e.seat = s
+	return s.member
+}
+
+// Granted sets how many Calls may be outstanding on the seat's connection, and
+// dispatches waiting Calls that now may go. here is the caller's loop.
+func (s *Seat) Granted(n, here int) {
+	p := s.pool
+	p.mu.Lock()
+	s.grant = n
+	p.mu.Unlock()
+	s.pull(here)
+}
+
+// Done returns e's credit and dispatches the next waiting Call, if any. here is
+// the caller's loop, preferably the connection's own, where that Call goes out
+// at once.
+func (s *Seat) Done(e *Entry, here int) {
+	p := s.pool
+	p.mu.Lock()
+	if e.seat != s {
+		p.mu.Unlock()
+		panic("BUG: pool: credit returned to a seat that did not give it")
+	}
+	e.seat = nil
+	s.inUse--
+	m, next := p.next(s)
+	p.mu.Unlock()
+	if next != nil {
+		p.dispatch(m, next, here)
+	}
+}
+
+func (s *Seat) pull(here int) {
+	p := s.pool
+	for {
+		p.mu.Lock()
+		m, e := p.next(s)
+		p.mu.Unlock()
+		if e == nil {
+			return
+		}
+		p.dispatch(m, e, here)
+	}
+}
+
+// Closing takes the seat's connection out of the ledger: nothing more is
+// dispatched to it. The member calls it as soon as it knows that it will end,
+// before it ends its Calls, so that Calls it gives back go elsewhere.
+func (s *Seat) Closing() {
+	p := s.pool
+	p.mu.Lock()
+	s.vacate()
+	p.mu.Unlock()
+}
+
+// vacate removes the member. p.mu is held.
+func (s *Seat) vacate() {
+	if s.member == nil {
+		return
+	}
+	s.member = nil
+	s.grant = 0
+	s.since = time.Now()
+	p := s.pool
+	p.connections.Add(-1)
+	for _, o := range p.seats {
+		if o.member != nil {
+			return
+		}
+	}
+	p.since = time.Now()
+}
+
+// Ended reports the end of the seat's connection, after every one of its Calls
+// has been given back by Done. Once for each successful Dial. Any goroutine.
+func (s *Seat) Ended(err error) {
+	s.Closing()
+	s.ended <- err
+}
+
+// run keeps a connection on the seat until ctx ends.
+func (s *Seat) run(ctx context.Context) {
+	p := s.pool
+	backoff := p.opts.BackoffMin
+	for n := s.index; ctx.Err() == nil; n++ {
+		endpoint := p.opts.Endpoints[n%len(p.opts.Endpoints)]
+		began := time.Now()
+		err := s.sit(ctx, endpoint)
+		if ctx.Err() != nil {
+			return
+		}
+		// A connection that lived is not a failure to connect: start over.
+		if time.Since(began) > 2*p.opts.BackoffMax {
+			backoff = p.opts.BackoffMin
+		}
+		pause := jitter(backoff)
+		backoff = min(2*backoff, p.opts.BackoffMax)
+		p.mu.Lock()
+		s.lastErr = err
+		s.endpoint = endpoint
+		p.mu.Unlock()
+		if f := p.opts.Failed; f != nil {
+			f(endpoint, err, pause)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// sit makes one connection and stays until it has ended.
+func (s *Seat) sit(ctx context.Context, endpoint string) error {
+	p := s.pool
+	dctx, cancel := context.WithTimeout(ctx, p.opts.DialTimeout)
+	m, err := p.dialer.Dial(dctx, endpoint, s.affinity, s)
+	cancel()
+	if err != nil {
+		p.dialErrors.Inc()
+		return err
+	}
+	p.reconnects.Inc()
+	p.mu.Lock()
+	closed := p.closed
+	// The connection may have ended already: then its end waits in s.ended.
+	if len(s.ended) == 0 && !closed {
+		s.member = m
+		s.endpoint = endpoint
+		s.since = time.Now()
+		s.lastErr = nil
+		p.since = time.Time{}
+		p.connections.Add(1)
+	}
+	p.mu.Unlock()
+	if closed {
+		m.Close(ErrClosed)
+	} else if f := p.opts.Connected; f != nil {
+		f(endpoint)
+	}
+	s.pull(Elsewhere)
+	err = <-s.ended
+	s.Closing() // the end may have come before the member was seated
+	return err
+}
