@@ -1,7 +1,5 @@
 package ulb
 
-import "math"
-
 // Octets of a Transport header, RFC 8166 Section 4: the fixed part and three
 // empty lists, then what each list adds with one chunk of one segment.
 const (
@@ -18,6 +16,10 @@ const (
 	replyQuantum = 4 << 10
 )
 
+// maxCall keeps sums of lengths within an int everywhere. Records off the TCP
+// side are far shorter.
+const maxCall = 1 << 30
+
 // Plan chooses how a Call of callLen octets travels and what is offered for its
 // Reply, given the inline thresholds of both directions in octets. It fails
 // only with ErrTooLong.
@@ -27,7 +29,7 @@ const (
 // tested with: one chunk per list, never a Write list with a Reply chunk, a
 // Write list only with a Call that is inline.
 func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Shape, error) {
-	if callLen < 0 || uint64(callLen) > math.MaxUint32 || callInline < headerLen+readListLen+replyChunkLen {
+	if callLen < 0 || callLen > maxCall || callInline < headerLen+readListLen+replyChunkLen {
 		return Shape{}, ErrTooLong
 	}
 	var s Shape

@@ -53,7 +53,9 @@ func Restore(b Binding, proc uint32, base []byte, written uint32) (s Splice, spl
 	if n == 0 || !holds(written, n) {
 		return Splice{}, false, fmt.Errorf("ulb: %d octets written for an item of %d: %w", written, n, ErrChunk)
 	}
-	return splice(base, pos, n), true, nil
+	// A plain message is whole XDR units, so base says itself whether it kept
+	// the item's roundup.
+	return Splice{Pos: pos, Length: n, Padding: -(uint32(len(base)) + n) & 3}, true, nil
 }
 
 // RestoreCall finds where the octets of the one normal Read chunk of a Call
@@ -68,7 +70,7 @@ func RestoreCall(b Binding, c *oncrpc.Call, position, length uint32) (Splice, er
 	if !holds(length, n) {
 		return Splice{}, fmt.Errorf("ulb: chunk of %d octets for an argument of %d: %w", length, n, ErrChunk)
 	}
-	return splice(c.Message, position, n), nil
+	return Splice{Pos: position, Length: n, Padding: -n & 3}, nil
 }
 
 // Reducible finds the item of the plain Reply m that must go into the first
@@ -91,10 +93,4 @@ func Reducible(b Binding, proc uint32, m []byte) (s Splice, ok bool) {
 // without roundup.
 func holds(length, n uint32) bool {
 	return length == n || uint64(length) == uint64(n)+uint64(-n&3)
-}
-
-// splice places an item. A plain message is whole XDR units, so base says
-// itself whether it kept the item's roundup.
-func splice(base []byte, pos, n uint32) Splice {
-	return Splice{Pos: pos, Length: n, Padding: -(uint32(len(base)) + n) & 3}
 }
