@@ -1,0 +1,230 @@
+// Package configs is the YAML of rdmabridge: its types, its defaults and its
+// rules. [Load] reports every problem of a file at once, each with the path of
+// the setting and its line, and never a configuration that breaks a rule.
+//
+// A setting that is left out, or is null, has its default. Zero is never a
+// way to say "default" or "no limit" in the file: what may be switched off takes
+// the word none.
+package configs
+
+import "time"
+
+// A Config is a whole file. The one that Load returns is complete: every field
+// has its value, given or default, and keeps every rule.
+type Config struct {
+	Listeners []Listener `mapstructure:"listeners"`
+	Upstreams []Upstream `mapstructure:"upstreams"`
+	Memory    Memory     `mapstructure:"memory"`
+	Admin     Admin      `mapstructure:"admin"`
+	Log       Log        `mapstructure:"log"`
+	Drain     Drain      `mapstructure:"drain"`
+	Loops     int        `mapstructure:"loops"` // event loops; default by CPUs
+}
+
+// A Listener is an address where clients arrive.
+type Listener struct {
+	Name      string    `mapstructure:"name"`
+	Address   string    `mapstructure:"address"`   // host:port
+	Transport Transport `mapstructure:"transport"` // default tcp
+	Upstream  string    `mapstructure:"upstream"`  // where Calls without a route go; "" refuses them
+	Routes    []Route   `mapstructure:"routes"`
+	Allow     []Prefix  `mapstructure:"allow"` // empty: everybody
+
+	Limits   ListenerLimits   `mapstructure:"limits"`
+	Timeouts ListenerTimeouts `mapstructure:"timeouts"`
+
+	// For transport rdma.
+	Provider string `mapstructure:"provider"` // default iwarp
+	Credits  int    `mapstructure:"credits"`  // granted to each connection; default 128
+	Inline   Inline `mapstructure:"inline"`
+	IWARP    IWARP  `mapstructure:"iwarp"`
+}
+
+// A Route sends the Calls of one RPC program to an upstream of its own.
+type Route struct {
+	Program  Program  `mapstructure:"program"`
+	Versions []uint32 `mapstructure:"versions"` // empty: all
+	Upstream string   `mapstructure:"upstream"`
+}
+
+// ListenerLimits bound what clients of one listener can take.
+type ListenerLimits struct {
+	Connections int  `mapstructure:"connections"` // default 1024
+	PerAddress  int  `mapstructure:"per_address"` // connections of one client address; default 256
+	Calls       int  `mapstructure:"calls"`       // Calls of one client in the bridge; default 256
+	Outbound    Size `mapstructure:"outbound"`    // Replies queued to one client; default 8 MiB
+
+	// For transport tcp: RFC 5531 Section 11.
+	Record    Size `mapstructure:"record"`    // longest record; default 4 MiB + 64 KiB
+	Fragments int  `mapstructure:"fragments"` // fragments of one record; default 1024
+}
+
+// ListenerTimeouts end connections that do not move.
+type ListenerTimeouts struct {
+	Stall Duration `mapstructure:"stall"` // a record begun must go on; default 30s
+	Idle  Duration `mapstructure:"idle"`  // nothing at all; default none
+}
+
+// An Upstream is storage: one server, by one or more addresses.
+type Upstream struct {
+	Name      string    `mapstructure:"name"`
+	Transport Transport `mapstructure:"transport"` // required
+	Endpoints []string  `mapstructure:"endpoints"` // host:port
+	Pool      Pool      `mapstructure:"pool"`
+	Timeouts  Timeouts  `mapstructure:"timeouts"`
+	Backoff   Backoff   `mapstructure:"backoff"`
+
+	// For transport rdma.
+	Provider string `mapstructure:"provider"` // default iwarp
+	Inline   Inline `mapstructure:"inline"`
+	Chunks   Chunks `mapstructure:"chunks"`
+	IWARP    IWARP  `mapstructure:"iwarp"`
+}
+
+// A Pool is the connections of one upstream.
+type Pool struct {
+	Connections int    `mapstructure:"connections"` // default 4
+	Credits     int    `mapstructure:"credits"`     // asked for on each; on TCP the most Calls outstanding; default 128
+	Mode        string `mapstructure:"mode"`        // auto or shared; default auto
+}
+
+// Inline are the inline thresholds of RFC 8166 Section 3.3.2, one for each
+// direction, before RFC 8797 lowers them to what the peer can take.
+type Inline struct {
+	Call  Size `mapstructure:"call"`  // default 4 KiB
+	Reply Size `mapstructure:"reply"` // default 4 KiB
+}
+
+// Chunks bound what is offered to the server in chunks.
+type Chunks struct {
+	IO    Size `mapstructure:"io"`    // most data of one READ; default 1 MiB
+	Reply Size `mapstructure:"reply"` // Reply chunk where no binding knows better; default 1 MiB + 8 KiB
+}
+
+// Timeouts are the patience with an upstream.
+type Timeouts struct {
+	Call        Duration `mapstructure:"call"`        // then the connection is replaced; default 60s
+	Connect     Duration `mapstructure:"connect"`     // one attempt; default 10s
+	Unavailable Duration `mapstructure:"unavailable"` // down longer: waiting clients are closed; default 60s
+}
+
+// Backoff is the pause between attempts to connect, with jitter.
+type Backoff struct {
+	Min Duration `mapstructure:"min"` // default 100ms
+	Max Duration `mapstructure:"max"` // default 10s
+}
+
+// IWARP are the choices of the iwarp provider.
+type IWARP struct {
+	CRC       Switch `mapstructure:"crc"`       // CRC32c of RFC 5044; default on
+	FPDU      string `mapstructure:"fpdu"`      // emss: fit TCP segments; max: up to 64 KiB; default emss
+	Revision1 Switch `mapstructure:"revision1"` // MPA revision 1 (RFC 5044) if revision 2 (RFC 6581) is refused; default on
+}
+
+// Memory is for messages, all of them.
+type Memory struct {
+	Budget Size `mapstructure:"budget"` // default 1 GiB
+}
+
+// Admin is the HTTP server for metrics, health and status.
+type Admin struct {
+	Address string `mapstructure:"address"` // host:port, or none; default 127.0.0.1:9090
+}
+
+// Log says what is logged, to standard error.
+type Log struct {
+	Level  string `mapstructure:"level"`  // debug, info, warn or error; default info
+	Format string `mapstructure:"format"` // json or console; default json
+}
+
+// Drain is what SIGTERM starts.
+type Drain struct {
+	Timeout Duration `mapstructure:"timeout"` // then connections are cut; default 30s
+}
+
+// The words of settings that are compared in code.
+const (
+	ProviderIWARP   = "iwarp"
+	ProviderIBVerbs = "ibverbs"
+	FPDUEMSS        = "emss"
+	FPDUMax         = "max"
+	FormatJSON      = "json"
+	FormatConsole   = "console"
+	None            = "none"
+)
+
+// RDMA reports whether the listener's clients speak RPC-over-RDMA.
+func (l *Listener) RDMA() bool { return l.Transport == TransportRDMA }
+
+// RDMA reports whether the upstream is reached by RPC-over-RDMA.
+func (u *Upstream) RDMA() bool { return u.Transport == TransportRDMA }
+
+func (c *Config) setDefaults() {
+	for i := range c.Listeners {
+		c.Listeners[i].setDefaults()
+	}
+	for i := range c.Upstreams {
+		c.Upstreams[i].setDefaults()
+	}
+	def(&c.Memory.Budget, GiB)
+	def(&c.Admin.Address, "127.0.0.1:9090")
+	def(&c.Log.Level, "info")
+	def(&c.Log.Format, FormatJSON)
+	def(&c.Drain.Timeout, Duration(30*time.Second))
+}
+
+func (l *Listener) setDefaults() {
+	def(&l.Transport, TransportTCP)
+	def(&l.Limits.Connections, 1024)
+	def(&l.Limits.PerAddress, min(256, l.Limits.Connections))
+	def(&l.Limits.Calls, 256)
+	def(&l.Limits.Outbound, 8*MiB)
+	def(&l.Timeouts.Idle, NoDuration)
+	if l.RDMA() {
+		def(&l.Provider, ProviderIWARP)
+		def(&l.Credits, 128)
+		l.Inline.setDefaults()
+		l.IWARP.setDefaults()
+		return
+	}
+	def(&l.Limits.Record, 4*MiB+64*KiB)
+	def(&l.Limits.Fragments, 1024)
+	def(&l.Timeouts.Stall, Duration(30*time.Second))
+}
+
+func (u *Upstream) setDefaults() {
+	def(&u.Pool.Connections, 4)
+	def(&u.Pool.Credits, 128)
+	def(&u.Pool.Mode, "auto")
+	def(&u.Timeouts.Call, Duration(60*time.Second))
+	def(&u.Timeouts.Connect, Duration(10*time.Second))
+	def(&u.Timeouts.Unavailable, Duration(60*time.Second))
+	def(&u.Backoff.Min, Duration(100*time.Millisecond))
+	def(&u.Backoff.Max, max(Duration(10*time.Second), u.Backoff.Min))
+	if u.RDMA() {
+		def(&u.Provider, ProviderIWARP)
+		u.Inline.setDefaults()
+		def(&u.Chunks.IO, MiB)
+		def(&u.Chunks.Reply, MiB+8*KiB)
+		u.IWARP.setDefaults()
+	}
+}
+
+func (i *Inline) setDefaults() {
+	def(&i.Call, 4*KiB)
+	def(&i.Reply, 4*KiB)
+}
+
+func (w *IWARP) setDefaults() {
+	def(&w.CRC, On)
+	def(&w.FPDU, FPDUEMSS)
+	def(&w.Revision1, On)
+}
+
+// def gives *p the default v if it has none.
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}

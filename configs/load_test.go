@@ -1,0 +1,473 @@
+package configs
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func testKnown() Known {
+	return Known{Program: func(name string) (uint32, bool) {
+		n, ok := map[string]uint32{"nfs": 100003, "mount": 100005, "nlm": 100021}[name]
+		return n, ok
+	}}
+}
+
+const minimal = `
+listeners:
+  - name: nfs
+    address: 127.0.0.1:2049
+    upstream: storage
+upstreams:
+  - name: storage
+    transport: rdma
+    endpoints: [10.1.0.5:20049]
+`
+
+func TestDefaults(t *testing.T) {
+	c, err := Load([]byte(minimal), testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		Listeners: []Listener{{
+			Name: "nfs", Address: "127.0.0.1:2049", Transport: TransportTCP, Upstream: "storage",
+			Limits: ListenerLimits{
+				Connections: 1024, PerAddress: 256, Calls: 256, Outbound: 8 << 20,
+				Record: 4<<20 + 64<<10, Fragments: 1024,
+			},
+			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: NoDuration},
+		}},
+		Upstreams: []Upstream{{
+			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"},
+			Pool: Pool{Connections: 4, Credits: 128, Mode: "auto"},
+			Timeouts: Timeouts{
+				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(60 * time.Second),
+			},
+			Backoff:  Backoff{Min: Duration(100 * time.Millisecond), Max: Duration(10 * time.Second)},
+			Provider: "iwarp",
+			Inline:   Inline{Call: 4096, Reply: 4096},
+			Chunks:   Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
+			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: On},
+		}},
+		Memory: Memory{Budget: 1 << 30},
+		Admin:  Admin{Address: "127.0.0.1:9090"},
+		Log:    Log{Level: "info", Format: "json"},
+		Drain:  Drain{Timeout: Duration(30 * time.Second)},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("defaults:\n got %+v\nwant %+v", c, want)
+	}
+}
+
+// The annotated file says it shows every setting and every default.
+func TestAnnotated(t *testing.T) {
+	data, err := os.ReadFile("rdmabridge.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := LoadFile("rdmabridge.yaml", testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, err := Load([]byte(minimal), testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Upstreams[0], short.Upstreams[0]; !reflect.DeepEqual(got, want) {
+		t.Errorf("upstreams[0] is not all defaults:\n got %+v\nwant %+v", got, want)
+	}
+	if got, want := c.Listeners[0].Limits, short.Listeners[0].Limits; got != want {
+		t.Errorf("listeners[0].limits are not the defaults:\n got %+v\nwant %+v", got, want)
+	}
+	if got, want := c.Listeners[0].Timeouts, short.Listeners[0].Timeouts; got != want {
+		t.Errorf("listeners[0].timeouts are not the defaults:\n got %+v\nwant %+v", got, want)
+	}
+	var all func(s *settings)
+	all = func(s *settings) {
+		for name, sub := range s.names {
+			if !strings.Contains(string(data), name+":") {
+				t.Errorf("rdmabridge.yaml does not mention %s", name)
+			}
+			all(sub)
+		}
+	}
+	all(schema)
+}
+
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("examples/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if _, err := LoadFile(f, testKnown()); err != nil {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// The file of DESIGN, but for comments.
+func TestDesign(t *testing.T) {
+	c, err := Load([]byte(`
+listeners:
+  - name: nfs
+    address: 0.0.0.0:2049
+    transport: tcp
+    upstream: storage
+    routes:
+      - {program: mount, upstream: storage-tcp}
+    allow: [10.0.0.0/8]
+upstreams:
+  - name: storage
+    transport: rdma
+    provider: iwarp
+    endpoints: [10.1.0.5:20049]
+    pool: {connections: 4, credits: 128, mode: auto}
+    inline: {call: 4KiB, reply: 4KiB}
+  - name: storage-tcp
+    transport: tcp
+    endpoints: [10.1.0.5:20048]
+memory: {budget: 1GiB}
+admin: {address: 127.0.0.1:9090}
+log: {level: info, format: json}
+`), testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Listeners[0].Allow[0].String(); got != "10.0.0.0/8" {
+		t.Errorf("allow = %s", got)
+	}
+	if got := c.Listeners[0].Routes[0]; got.Program != "mount" || got.Upstream != "storage-tcp" {
+		t.Errorf("route = %+v", got)
+	}
+}
+
+// A file may be written with anchors and merges, keys in any case.
+func TestSpellings(t *testing.T) {
+	c, err := Load([]byte(`
+Listeners:
+  - &base
+    name: a
+    address: :2049
+    upstream: s
+    limits: {connections: 7}
+  - <<: *base
+    name: b
+    ADDRESS: "[::1]:2050"
+upstreams: [{name: s, transport: tcp, endpoints: [h:1], iwarp: null}]
+admin: {address: none}
+drain:
+`), testKnown())
+	if err == nil || !strings.Contains(err.Error(), "line 11: upstreams[0].iwarp: only for transport rdma") || strings.Count(err.Error(), "\n") != 0 {
+		t.Errorf("err = %v, want one about iwarp", err)
+	}
+	c, err = Load([]byte(strings.Replace(`
+Listeners:
+  - &base
+    name: a
+    address: :2049
+    upstream: s
+    limits: {connections: 7}
+  - <<: *base
+    name: b
+    address: "[::1]:2050"
+upstreams: [{name: s, transport: tcp, endpoints: [h:1]}]
+admin: {address: none}
+drain:
+`, "\t", " ", -1)), testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := c.Listeners[1]; l.Name != "b" || l.Upstream != "s" || l.Limits.Connections != 7 || l.Limits.PerAddress != 7 {
+		t.Errorf("merged listener = %+v", l)
+	}
+}
+
+// Every bad file, and all that is said about it.
+func TestProblems(t *testing.T) {
+	const head = "listeners: [{name: l, address: ':1', upstream: s}]\n"
+	const tail = "upstreams: [{name: s, transport: tcp, endpoints: ['h:1']}]\n"
+	for _, tc := range []struct{ name, file, want string }{
+		{"empty", "", `
+			listeners: want at least one
+			upstreams: want at least one`},
+		{"a list", "- a\n", `
+			line 1: want settings, name: value`},
+		{"syntax", "listeners: [\n", `
+			line 1: did not find expected node content`},
+		{"tab", "listeners:\n\t- name: x\n", `
+			line 2: found character that cannot start any token`},
+		{"twice", head + tail + "log: {}\nlog: {}\n", `
+			line 4: mapping key "log" already defined at line 3`},
+		{"twice in two cases", head + tail + "log: {level: info}\nLog: {level: warn}\n", `
+			line 4: log: given twice, first on line 3`},
+		{"two documents", head + tail + "---\nlog: {}\n", `
+			line 3: a second YAML document; one is enough`},
+		{"unknown", head + tail + "lgo: {level: info}\nmemory: {bugdet: 1GiB, x: null}\nlog.level: debug\n", `
+			line 3: lgo: unknown setting; did you mean log?
+			line 4: memory.bugdet: unknown setting; did you mean budget?
+			line 4: memory.x: unknown setting; known here: budget
+			line 5: log.level: unknown setting; known here: admin, drain, listeners, log, loops, memory, upstreams`},
+		{"unknown deep", `
+listeners:
+  - name: l
+    adress: :1
+    upstream: s
+    routes:
+      - {program: nfs, version: [3], upstream: s}
+` + tail, `
+			line 3: listeners[0].address: required
+			line 4: listeners[0].adress: unknown setting; did you mean address?
+			line 7: listeners[0].routes[0].version: unknown setting; did you mean versions?`},
+		{"wrong kinds", `
+listeners: {name: l}
+upstreams:
+  - name: 7
+    transport: [tcp]
+    endpoints: h:1
+    pool: 4
+    timeouts: {call: {}}
+loops: many
+log: json
+`, `
+			line 2: listeners: want a list, not settings
+			line 4: upstreams[0].name: want text, not 7
+			line 5: upstreams[0].transport: want text, not a list
+			line 6: upstreams[0].endpoints: want a list, not "h:1"
+			line 7: upstreams[0].pool: want settings, name: value, not 4
+			line 8: upstreams[0].timeouts.call: want a plain value, not settings
+			line 9: loops: want a whole number, not "many"
+			line 10: log: want settings, name: value, not "json"`},
+		{"sizes", head + tail + "memory: {budget: 1GB3}\n", `
+			line 3: memory.budget: "1GB3" is not a size; write 4096, 64KiB, 1MiB or 1GiB`},
+		{"size too large", head + tail + "memory: {budget: 9999999999GiB}\n", `
+			line 3: memory.budget: "9999999999GiB" is too large`},
+		{"size zero", head + tail + "memory: {budget: 0}\n", `
+			line 3: memory.budget: "0" must be greater than 0`},
+		{"size fraction", head + tail + "memory: {budget: 1.5GiB}\n", `
+			line 3: memory.budget: "1.5GiB" is not a size; write 4096, 64KiB, 1MiB or 1GiB`},
+		{"durations", head + tail + "drain: {timeout: 30}\n", `
+			line 3: drain.timeout: "30" is not a duration; write 500ms, 5s or 1m30s`},
+		{"duration negative", head + tail + "drain: {timeout: -1s}\n", `
+			line 3: drain.timeout: "-1s" must be greater than 0`},
+		{"duration none", head + tail + "drain: {timeout: none}\n", `
+			line 3: drain.timeout: none is not possible here`},
+		{"counts", head + tail + "loops: 0\n", `
+			line 3: loops: 0 must be greater than 0`},
+		{"words", head + tail + "log: {level: loud, format: xml}\n", `
+			line 3: log.format: "xml": want json or console
+			line 3: log.level: "loud": want debug or info or warn or error`},
+		{"addresses", `
+listeners:
+  - {name: a, address: nowhere, upstream: s}
+  - {name: b, address: ':70000', upstream: s}
+  - {name: c, address: ':2049', upstream: s}
+  - {name: d, address: '127.0.0.1:2049', upstream: s}
+upstreams:
+  - {name: s, transport: tcp, endpoints: [':1', 'h:0', 'h:1', 'h:1', '::1:9']}
+admin: {address: 0.0.0.0:2049}
+`, `
+			line 3: listeners[0].address: "nowhere": want host:port, [host]:port for IPv6
+			line 4: listeners[1].address: ":70000": the port is no number up to 65535
+			line 6: listeners[3].address: 127.0.0.1:2049 is taken by listeners[2].address, :2049
+			line 8: upstreams[0].endpoints[0]: ":1": want a host before the port
+			line 8: upstreams[0].endpoints[1]: "h:0": the port must be greater than 0
+			line 8: upstreams[0].endpoints[3]: h:1 is endpoints[2] already
+			line 8: upstreams[0].endpoints[4]: "::1:9": want host:port, [host]:port for IPv6
+			line 9: admin.address: 0.0.0.0:2049 is taken by listeners[2].address, :2049`},
+		{"names", `
+listeners:
+  - {name: a, address: ':1', upstream: s}
+  - {name: a, address: ':2', upstream: t}
+  - {name: 'a b', address: ':3'}
+upstreams:
+  - {name: s, transport: tcp, endpoints: ['h:1']}
+  - {name: s, transport: tcp, endpoints: ['h:2']}
+  - {transport: quic}
+`, `
+			line 4: listeners[1].name: a is the name of listeners[0] already
+			line 4: listeners[1].upstream: no upstream is named "t"; there is s, s
+			line 5: listeners[2].name: "a b": want at most 63 letters, digits and -_.
+			line 5: listeners[2].upstream: want an upstream, or at least one route
+			line 8: upstreams[1].name: s is the name of upstreams[0] already
+			line 9: upstreams[2].endpoints: want at least one address
+			line 9: upstreams[2].name: required
+			line 9: upstreams[2].transport: "quic": want rdma or tcp`},
+		{"routes", `
+listeners:
+  - name: l
+    address: :1
+    routes:
+      - {program: mount, versions: [1, 2], upstream: s}
+      - {program: 100005, versions: [2], upstream: s}
+      - {program: mount, upstream: s}
+      - {program: mount, versions: [3], upstream: s}
+      - {program: fnord, upstream: s}
+      - {program: nfs, versions: [-3], upstream: gone}
+      - {}
+` + tail, `
+			line 7: listeners[0].routes[1]: never taken: routes[0] takes program 100005 first
+			line 9: listeners[0].routes[3]: never taken: routes[0] takes program mount first
+			line 10: listeners[0].routes[4].program: "fnord" is no RPC program; write a name such as nfs or mount, or a number
+			line 11: listeners[0].routes[5].upstream: no upstream is named "gone"; there is s
+			line 11: listeners[0].routes[5].versions[0]: want a whole number up to 4294967295, not -3
+			line 12: listeners[0].routes[6].program: required
+			line 12: listeners[0].routes[6].upstream: required`},
+		{"allow", `
+listeners: [{name: l, address: ':1', upstream: s, allow: [10.1.2.3/8, 10.0.0.0/33, here, 192.0.2.7, '2001:db8::/32']}]
+` + tail, `
+			line 2: listeners[0].allow[0]: "10.1.2.3/8" has bits set behind its length; write 10.0.0.0/8
+			line 2: listeners[0].allow[1]: "10.0.0.0/33" is neither a network nor an address; write 10.0.0.0/8 or 192.0.2.7
+			line 2: listeners[0].allow[2]: "here" is neither a network nor an address; write 10.0.0.0/8 or 192.0.2.7`},
+		{"limits", `
+listeners:
+  - name: l
+    address: :1
+    upstream: s
+    limits: {connections: 10, per_address: 11, calls: 100000, outbound: 1KiB, record: 1GiB, fragments: 2000000}
+    timeouts: {stall: none}
+upstreams:
+  - name: s
+    transport: rdma
+    endpoints: [h:1]
+    pool: {connections: 65, credits: 1025, mode: pinned}
+    inline: {call: 512, reply: 1MiB}
+    chunks: {io: 1KiB, reply: 1GiB}
+    timeouts: {call: none}
+    backoff: {min: 5s, max: 1s}
+    iwarp: {crc: maybe, fpdu: big}
+memory: {budget: 64GiB}
+`, `
+			line 6: listeners[0].limits.calls: 100000: want at most 65536
+			line 6: listeners[0].limits.fragments: 2000000: want at most 1048576
+			line 6: listeners[0].limits.outbound: 1KiB: want 64KiB to 1GiB
+			line 6: listeners[0].limits.per_address: 11 is more than limits.connections, 10
+			line 6: listeners[0].limits.record: 1GiB: want 4KiB to 64MiB
+			line 7: listeners[0].timeouts.stall: none is not possible here
+			line 12: upstreams[0].pool.connections: 65: want at most 64
+			line 12: upstreams[0].pool.credits: 1025: want at most 1024
+			line 12: upstreams[0].pool.mode: pinned is not in this version; write auto or shared
+			line 13: upstreams[0].inline.call: 512B: want 1KiB to 64KiB
+			line 13: upstreams[0].inline.reply: 1MiB: want 1KiB to 64KiB
+			line 14: upstreams[0].chunks.io: 1KiB: want 4KiB to 16MiB
+			line 14: upstreams[0].chunks.reply: 1GiB: want 4KiB to 16MiB
+			line 15: upstreams[0].timeouts.call: none is not possible here
+			line 16: upstreams[0].backoff.min: 5s is more than backoff.max, 1s
+			line 17: upstreams[0].iwarp.crc: "maybe" is neither on nor off
+			line 17: upstreams[0].iwarp.fpdu: "big": want emss or max`},
+		{"combinations", `
+listeners:
+  - {name: a, address: ':1', upstream: s, provider: iwarp, credits: 8}
+  - {name: b, address: ':2', upstream: s, transport: rdma, provider: ibverbs, limits: {record: 1MiB}, iwarp: {crc: off}}
+  - {name: c, address: ':3', upstream: s, transport: rdma, provider: magic}
+upstreams:
+  - {name: s, transport: tcp, endpoints: ['h:1'], chunks: {io: 1MiB}}
+`, `
+			line 3: listeners[0].credits: only for transport rdma
+			line 3: listeners[0].provider: only for transport rdma
+			line 4: listeners[1].iwarp: only for provider iwarp
+			line 4: listeners[1].limits.record: only for transport tcp
+			line 4: listeners[1].provider: ibverbs is not in this build; build with -tags ibverbs
+			line 5: listeners[2].provider: "magic": want iwarp or ibverbs
+			line 7: upstreams[0].chunks: only for transport rdma`},
+		{"memory", head + `
+upstreams:
+  - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}
+memory: {budget: 1GiB}
+`, `
+			line 5: memory.budget: 1GiB is too little: posted Receives take 1GiB (connections x credits x 16KiB at least) and the longest message is 4160KiB; want at least 4GiB`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Load([]byte(tc.file), testKnown())
+			want := strings.ReplaceAll(strings.TrimSpace(tc.want), "\t", "")
+			if err == nil {
+				t.Fatalf("no error, want\n%s", want)
+			}
+			if err.Error() != want {
+				t.Errorf("got\n%s\nwant\n%s", err, want)
+			}
+		})
+	}
+}
+
+func TestLoadFile(t *testing.T) {
+	if _, err := LoadFile(filepath.Join(t.TempDir(), "none.yaml"), testKnown()); !os.IsNotExist(unwrapAll(err)) {
+		t.Errorf("err = %v, want not exist", err)
+	}
+	f := filepath.Join(t.TempDir(), "f.yaml")
+	if err := os.WriteFile(f, []byte(minimal+"x: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := LoadFile(f, testKnown())
+	if want := f + ":10: x: unknown setting; known here: admin, drain, listeners, log, loops, memory, upstreams"; err == nil || err.Error() != want {
+		t.Errorf("err = %v, want %s", err, want)
+	}
+	if err := os.WriteFile(f, make([]byte, maxFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = LoadFile(f, testKnown())
+	if want := f + ": longer than 1MiB"; err == nil || err.Error() != want {
+		t.Errorf("err = %v, want %s", err, want)
+	}
+}
+
+func unwrapAll(err error) error {
+	for {
+		u, ok := err.(interface{ Unwrap() error })
+		if !ok {
+			return err
+		}
+		err = u.Unwrap()
+	}
+}
+
+func TestSize(t *testing.T) {
+	for _, tc := range []struct {
+		in, out string
+		n       Size
+	}{
+		{"1", "1B", 1},
+		{"4096", "4KiB", 4096},
+		{"64KiB", "64KiB", 65536},
+		{" 3 MiB ", "3MiB", 3 << 20},
+		{"2GiB", "2GiB", 2 << 30},
+		{"1TiB", "1024GiB", 1 << 40},
+		{"1kB", "1000B", 1000},
+		{"1GB", "1000000000B", 1e9},
+		{"1025B", "1025B", 1025},
+	} {
+		n, err := ParseSize(tc.in)
+		if err != nil || n != tc.n || n.String() != tc.out {
+			t.Errorf("ParseSize(%q) = %d %s, %v; want %d %s", tc.in, n, n, err, tc.n, tc.out)
+		}
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add([]byte(minimal))
+	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("a: &a {<<: *a}\n"))
+	f.Add([]byte("? [a]\n: b\n"))
+	f.Add([]byte("1: 2\nnull: 3\n"))
+	f.Add([]byte("listeners: [[[]]]\nupstreams: [null, 1, {}]\n"))
+	if data, err := os.ReadFile("rdmabridge.yaml"); err == nil {
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Load(data, testKnown())
+		if err != nil {
+			problems, ok := err.(Problems)
+			if !ok || len(problems) == 0 {
+				t.Fatalf("err = %v, not a list of problems", err)
+			}
+			return
+		}
+		if len(c.Listeners) == 0 || len(c.Upstreams) == 0 || c.Memory.Budget <= 0 {
+			t.Errorf("incomplete: %+v", c)
+		}
+	})
+}
