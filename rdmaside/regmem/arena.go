@@ -1,0 +1,344 @@
+// Package regmem is the memory of messages: one budget for the process, mapped
+// outside the Go heap, lent out as leases.
+//
+// # Operation
+//
+// [New] maps one range of addresses as long as the budget. The kernel gives it
+// pages as they are touched, so an idle arena costs nothing, and whatever is
+// asked of it the arena cannot grow past the budget. The range is cut into
+// extents of [ExtentSize]; extents into runs of pages; a run becomes a slab of
+// blocks of one size class, and a [Lease] lends one block. Small classes take
+// runs from the low end of the range, large ones from the high end, so that
+// small leases do not splinter the room of large ones. A slab whose blocks are
+// all free goes back when its pages are wanted by another class.
+//
+// An [Account] is a share of the budget with a limit of its own. Memory that is
+// needed to finish work must not come from the account that starting work can
+// exhaust: RPC Calls and RPC Replies each have one. While the sum of the limits
+// does not exceed the budget, no account can starve another.
+//
+// # Ownership
+//
+// A lease belongs to one owner at a time, who may hand it on. It is not safe for
+// concurrent use, but may be released on any goroutine. While a Work Request has
+// the block, [Lease.Post] marks it and Release panics (invariant B1 of the
+// package that posts it). Arena and Account are safe for concurrent use.
+//
+// # Errors
+//
+// [ErrBudget] is the one error to expect: pause whoever wants memory and ask
+// [Account.Wait] for a call when it is worth trying again. A request beyond
+// [MaxLease] is [ErrTooLong]. Releasing twice is our bug and panics.
+package regmem
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrBudget reports that the limit of the account or the budget is spent.
+	ErrBudget = errors.New("regmem: memory budget spent")
+	// ErrTooLong reports a lease longer than MaxLease or the account's limit,
+	// which waiting cannot cure.
+	ErrTooLong = errors.New("regmem: lease too long")
+)
+
+const (
+	pageSize = 4096
+
+	// ExtentSize is the length in octets of every extent but the last. No lease
+	// crosses the border of an extent, so a provider may pin one at a time.
+	ExtentSize = 16 << 20
+
+	pagesPerExtent = ExtentSize / pageSize
+
+	// MinBudget is the smallest budget: a few small leases, for tests.
+	MinBudget = 256 << 10
+)
+
+// Options describe an Arena.
+type Options struct {
+	// Budget is the most octets the arena ever uses; at least MinBudget, rounded
+	// down to a page. There is no default.
+	Budget int64
+
+	// Poison fills released blocks with a pattern, and panics when it finds that a
+	// block was written to after its release. Costs a pass over every block on
+	// release and on lease. Always on in race builds.
+	Poison bool
+}
+
+// An Arena is the memory of one process. Its methods are safe for concurrent use.
+type Arena struct {
+	budget int64
+	poison bool
+	mem    []byte // constant until Close
+	root   *Account
+
+	classes [len(classSizes)]class
+
+	mu    sync.Mutex // guards runs; a leaf
+	runs  runs
+	epoch atomic.Uint32 // counts calls of Trim
+
+	waiting atomic.Int32 // waiters of all accounts
+
+	accountsMu sync.Mutex // guards changes of accounts; a leaf
+	accounts   atomic.Pointer[[]*Account]
+}
+
+// New maps an arena.
+func New(o Options) (*Arena, error) {
+	budget := o.Budget &^ (pageSize - 1)
+	if budget < MinBudget {
+		return nil, fmt.Errorf("regmem: budget of %d octets is below %d", o.Budget, MinBudget)
+	}
+	if int64(int(budget)) != budget {
+		return nil, fmt.Errorf("regmem: budget of %d octets does not fit the address space", o.Budget)
+	}
+	mem, err := unix.Mmap(-1, 0, int(budget), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("regmem: map %d octets: %w", budget, err)
+	}
+	a := &Arena{budget: budget, poison: o.Poison || raceEnabled, mem: mem}
+	a.runs.init(int(budget / pageSize))
+	for i := range a.classes {
+		a.classes[i].init(i)
+	}
+	a.root = &Account{arena: a, name: "arena", limit: budget}
+	a.accounts.Store(&[]*Account{a.root})
+	return a, nil
+}
+
+// Close unmaps the arena. It reports an error, and unmaps nothing, while leases
+// are outstanding: somebody still has the addresses.
+func (a *Arena) Close() error {
+	if n := a.Outstanding(); n != 0 {
+		return fmt.Errorf("regmem: close with %d leases outstanding", n)
+	}
+	return unix.Munmap(a.mem)
+}
+
+// Account opens a share of the budget: leases of it never add up to more than
+// limit octets, counted in blocks. A limit that is not positive, or beyond the
+// budget, means the budget. Accounts live as long as the arena.
+func (a *Arena) Account(name string, limit int64) *Account {
+	if limit <= 0 || limit > a.budget {
+		limit = a.budget
+	}
+	acct := &Account{arena: a, name: name, limit: limit}
+	a.accountsMu.Lock()
+	defer a.accountsMu.Unlock()
+	list := append(append([]*Account(nil), *a.accounts.Load()...), acct)
+	a.accounts.Store(&list)
+	return acct
+}
+
+// Lease is Account.Lease without an account: only the budget bounds it.
+func (a *Arena) Lease(n int) (*Lease, error) { return a.root.Lease(n) }
+
+// LeaseZeroed is Account.LeaseZeroed without an account.
+func (a *Arena) LeaseZeroed(n int) (*Lease, error) { return a.root.LeaseZeroed(n) }
+
+// Wait is Account.Wait without an account.
+func (a *Arena) Wait(n int, t func()) { a.root.Wait(n, t) }
+
+// Budget is the budget in octets.
+func (a *Arena) Budget() int64 { return a.budget }
+
+// Used is how many octets are leased, counted in blocks.
+func (a *Arena) Used() int64 {
+	var n int64
+	for _, acct := range *a.accounts.Load() {
+		n += acct.used.Load()
+	}
+	return n
+}
+
+// Outstanding is how many leases have not been released.
+func (a *Arena) Outstanding() int {
+	var n int64
+	for _, acct := range *a.accounts.Load() {
+		n += acct.leases.Load()
+	}
+	return int(n)
+}
+
+// Extents returns the memory as the pieces a provider may pin, in address order;
+// all are ExtentSize octets long except that the last may be shorter. They are
+// constant for the life of the arena.
+func (a *Arena) Extents() [][]byte {
+	list := make([][]byte, 0, a.runs.extents())
+	for b := a.mem; len(b) > 0; {
+		n := min(len(b), ExtentSize)
+		list = append(list, b[:n:n])
+		b = b[n:]
+	}
+	return list
+}
+
+// take finds a block of class c, or returns nil when there is no room.
+func (a *Arena) take(c *class) *Lease {
+	if l := c.take(); l != nil {
+		return l
+	}
+	// The class is empty: give it another slab. When no run of pages is long
+	// enough, slabs of other classes that are entirely free go back first.
+	page, ok := a.run(c)
+	if !ok {
+		a.reclaim(func(*slab) bool { return true })
+		if page, ok = a.run(c); !ok {
+			return c.take() // another goroutine may have released one meanwhile
+		}
+	}
+	return c.add(a.mem, page)
+}
+
+func (a *Arena) run(c *class) (page int, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.runs.take(c.pages, c.size >= largeClass)
+}
+
+// reclaim takes the free slabs that pass the test from all classes.
+func (a *Arena) reclaim(test func(*slab) bool) {
+	for i := range a.classes {
+		c := &a.classes[i]
+		for s := c.detach(test); s != nil; {
+			next := s.next
+			a.mu.Lock()
+			a.runs.put(s.page, c.pages)
+			a.mu.Unlock()
+			c.recycle(s)
+			s = next
+		}
+	}
+}
+
+// Trim gives memory back to the kernel: pages that have been free since the call
+// before this one. Called every half a minute it returns what was not needed for
+// half a minute to a minute. Extents that are pinned stay as they are, since a
+// device would go on writing to pages the process no longer sees. It returns how
+// many octets it gave back.
+func (a *Arena) Trim() int64 {
+	now := a.epoch.Add(1)
+	a.reclaim(func(s *slab) bool { return now-s.idleSince > 1 })
+	return a.discard()
+}
+
+// Drain is Trim for everything that is free now.
+func (a *Arena) Drain() int64 {
+	a.reclaim(func(*slab) bool { return true })
+	return a.discard()
+}
+
+func (a *Arena) discard() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var n int64
+	a.runs.discard(func(page, pages int) bool {
+		b := a.mem[page*pageSize : (page+pages)*pageSize]
+		if unix.Madvise(b, unix.MADV_DONTNEED) != nil {
+			return false
+		}
+		n += int64(len(b))
+		return true
+	})
+	return n
+}
+
+// Pin says that extent i, an index into Extents, is registered with a device:
+// from now on Trim leaves it alone. Pins nest.
+func (a *Arena) Pin(i int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runs.pin(i, 1)
+}
+
+// Unpin takes one Pin back.
+func (a *Arena) Unpin(i int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runs.pin(i, -1)
+}
+
+// Locate finds the extent that holds b and b's offset in it. ok is false when b
+// is not of this arena.
+func (a *Arena) Locate(b []byte) (extent, offset int, ok bool) {
+	off, ok := offsetIn(a.mem, b)
+	if !ok {
+		return 0, 0, false
+	}
+	return off / ExtentSize, off % ExtentSize, true
+}
+
+// Stats is a snapshot of an arena for gauges.
+type Stats struct {
+	Budget   int64 // octets
+	Used     int64 // octets in leased blocks
+	Slabs    int64 // octets in slabs: leased blocks, and free ones kept for reuse
+	Resident int64 // octets the process may have touched and not given back
+	Leases   int   // outstanding
+	Waiting  int   // calls of Wait not yet answered
+	Refused  uint64
+	Accounts []AccountStats
+}
+
+// AccountStats is a snapshot of one account.
+type AccountStats struct {
+	Name    string
+	Limit   int64 // octets
+	Used    int64 // octets in leased blocks
+	Peak    int64 // largest Used so far
+	Leases  int
+	Waiting int
+	Refused uint64 // times ErrBudget was returned
+}
+
+// Stats returns a snapshot. The numbers are read one after another and need not
+// add up while other goroutines lease and release.
+func (a *Arena) Stats() Stats {
+	st := Stats{Budget: a.budget}
+	for _, acct := range *a.accounts.Load() {
+		s := acct.Stats()
+		st.Used += s.Used
+		st.Leases += s.Leases
+		st.Waiting += s.Waiting
+		st.Refused += s.Refused
+		st.Accounts = append(st.Accounts, s)
+	}
+	a.mu.Lock()
+	st.Slabs = int64(a.runs.total-a.runs.free) * pageSize
+	st.Resident = int64(a.runs.touched) * pageSize
+	a.mu.Unlock()
+	return st
+}
+
+// classOf returns the smallest class for n octets, or -1.
+func classOf(n int) int {
+	switch {
+	case n > MaxLease || n < 0:
+		return -1
+	case n <= classSizes[0]:
+		return 0
+	}
+	// Sizes double, so the class is next to the power of two.
+	i := bits.Len(uint(n-1)) - firstClassBits
+	if i >= len(classSizes) {
+		i = len(classSizes) - 1
+	}
+	for i > 0 && n <= classSizes[i-1] {
+		i--
+	}
+	for n > classSizes[i] {
+		i++
+	}
+	return i
+}

@@ -1,0 +1,128 @@
+package regmem
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A Lease is a block of memory on loan. See the package comment for who may use
+// it when.
+type Lease struct {
+	slab  *slab
+	index uint8
+	clean bool   // the block holds nothing but poison; see begin
+	buf   []byte // the whole block
+
+	acct   *Account
+	length int
+	posted int32
+	out    atomic.Bool // on loan
+}
+
+// poison fills released blocks when Options.Poison is set.
+const poison = 0xdb
+
+// begin puts l, fresh from its class, on loan.
+func (acct *Account) begin(l *Lease, n int) *Lease {
+	if acct.arena.poison {
+		if i := findOther(l.buf, poison); l.clean && i >= 0 {
+			panic(fmt.Sprintf("BUG: regmem: block of %d octets was written at %d after its release", len(l.buf), i))
+		}
+		// A lease of its own for every loan, so that the second release of one
+		// cannot be mistaken for the first release of the next.
+		l = &Lease{slab: l.slab, index: l.index, buf: l.buf}
+	}
+	l.acct, l.length, l.posted = acct, n, 0
+	if l.out.Swap(true) {
+		panic("BUG: regmem: block leased twice")
+	}
+	return l
+}
+
+// Bytes is the memory: as long as was asked for, with the capacity of the block.
+// It must not be used after Release.
+func (l *Lease) Bytes() []byte { return l.buf[:l.length] }
+
+// Len is the length of Bytes.
+func (l *Lease) Len() int { return l.length }
+
+// Cap is the length of the block.
+func (l *Lease) Cap() int { return len(l.buf) }
+
+// Resize changes the length of Bytes to n, at most Cap. The octets stay where
+// they are.
+func (l *Lease) Resize(n int) {
+	if n < 0 || n > len(l.buf) {
+		panic(fmt.Sprintf("BUG: regmem: resize to %d of a block of %d", n, len(l.buf)))
+	}
+	l.length = n
+}
+
+// Post marks the block as posted with a Work Request. Marks nest: a block may
+// hold the parts of several.
+func (l *Lease) Post() { l.posted++ }
+
+// Unpost takes one mark back, when the Work Request has completed.
+func (l *Lease) Unpost() {
+	l.posted--
+	if l.posted < 0 {
+		panic("BUG: regmem: Unpost without Post")
+	}
+}
+
+// Posted reports whether a Work Request has the block.
+func (l *Lease) Posted() bool { return l.posted > 0 }
+
+// Release gives the block back. Nobody may touch its memory from here on.
+func (l *Lease) Release() {
+	// "From post to completion the provider owns the buffer": B1.
+	if l.posted != 0 {
+		panic("BUG: regmem: release of a posted buffer")
+	}
+	if !l.out.Swap(false) {
+		panic("BUG: regmem: released twice")
+	}
+	acct, size := l.acct, int64(len(l.buf))
+	a := acct.arena
+	l.acct = nil
+	if a.poison {
+		fill(l.buf, poison)
+	}
+	l.slab.class.put(l, a.epoch.Load(), a.poison)
+	acct.used.Add(-size)
+	acct.leases.Add(-1)
+	a.wake()
+}
+
+func fill(b []byte, v byte) {
+	if len(b) == 0 {
+		return
+	}
+	b[0] = v
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
+// findOther returns the index of the first octet of b that is not v, or -1.
+func findOther(b []byte, v byte) int {
+	for i, x := range b {
+		if x != v {
+			return i
+		}
+	}
+	return -1
+}
+
+// offsetIn returns where b starts in mem.
+func offsetIn(mem, b []byte) (int, bool) {
+	if len(mem) == 0 || cap(b) == 0 {
+		return 0, false
+	}
+	start, p := uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	if p < start || p-start > uintptr(len(mem)) || uintptr(len(b)) > uintptr(len(mem))-(p-start) {
+		return 0, false
+	}
+	return int(p - start), true
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package regmem
+
+const raceEnabled = true

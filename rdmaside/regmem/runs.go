@@ -1,0 +1,221 @@
+package regmem
+
+import "math/bits"
+
+// runs allocates runs of pages. It is guarded by Arena.mu.
+//
+// Each extent has a bitmap of its free pages; longest is an upper bound of its
+// longest free run, lowered when a search finds less and raised when pages come
+// back, so that full extents cost one comparison.
+type runs struct {
+	total, free, touched int // pages
+	extent               []extent
+}
+
+type extent struct {
+	pages   int // in this extent
+	free    int
+	longest int // no free run is longer
+	pins    int
+	used    [pagesPerExtent / 64]uint64 // a bit for each page in a slab
+	dirty   [pagesPerExtent / 64]uint64 // a bit for each page that was in a slab and not given back since
+}
+
+func (r *runs) init(pages int) {
+	r.total, r.free = pages, pages
+	r.extent = make([]extent, (pages+pagesPerExtent-1)/pagesPerExtent)
+	for i := range r.extent {
+		e := &r.extent[i]
+		e.pages = min(pages-i*pagesPerExtent, pagesPerExtent)
+		e.free, e.longest = e.pages, e.pages
+		if e.pages < pagesPerExtent {
+			setBits(e.used[:], e.pages, pagesPerExtent-e.pages)
+		}
+	}
+}
+
+func (r *runs) extents() int { return len(r.extent) }
+
+// take finds n pages, from the high end of the range when high is set.
+func (r *runs) take(n int, high bool) (page int, ok bool) {
+	if n > r.free {
+		return 0, false
+	}
+	for k := range r.extent {
+		i := k
+		if high {
+			i = len(r.extent) - 1 - k
+		}
+		e := &r.extent[i]
+		if e.longest < n {
+			continue
+		}
+		if page, ok := e.find(n, high); ok {
+			setBits(e.used[:], page, n)
+			r.touched += setBits(e.dirty[:], page, n)
+			e.free -= n
+			e.longest = min(e.longest, e.free)
+			r.free -= n
+			return i*pagesPerExtent + page, true
+		}
+	}
+	return 0, false
+}
+
+// fits reports whether take would find n pages.
+func (r *runs) fits(n int) bool {
+	if n > r.free {
+		return false
+	}
+	for i := range r.extent {
+		if e := &r.extent[i]; e.longest >= n {
+			if _, ok := e.find(n, false); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// put takes n pages back.
+func (r *runs) put(page, n int) {
+	e := &r.extent[page/pagesPerExtent]
+	clearBits(e.used[:], page%pagesPerExtent, n)
+	e.free += n
+	e.longest = e.free
+	r.free += n
+}
+
+// find looks for n free pages: the first run that fits, or the last when high is
+// set. It leaves longest exact when it finds none.
+func (e *extent) find(n int, high bool) (page int, ok bool) {
+	longest := 0
+	if high {
+		for end := e.pages; end > 0; {
+			end = lastClear(e.used[:], end)
+			start := lastSet(e.used[:], end)
+			if end-start >= n {
+				return end - n, true
+			}
+			longest = max(longest, end-start)
+			end = start
+		}
+	} else {
+		for start := 0; start < e.pages; {
+			start = firstClear(e.used[:], start, e.pages)
+			end := firstSet(e.used[:], start, e.pages)
+			if end-start >= n {
+				return start, true
+			}
+			longest = max(longest, end-start)
+			start = end
+		}
+	}
+	e.longest = longest
+	return 0, false
+}
+
+// discard calls f for every run of free pages that are dirty and not pinned.
+func (r *runs) discard(f func(page, pages int) bool) {
+	for i := range r.extent {
+		e := &r.extent[i]
+		if e.pins > 0 {
+			continue
+		}
+		var want [pagesPerExtent / 64]uint64
+		for w := range want {
+			want[w] = e.dirty[w] &^ e.used[w]
+		}
+		for start := 0; ; {
+			start = firstSet(want[:], start, e.pages)
+			if start == e.pages {
+				break
+			}
+			end := firstClear(want[:], start, e.pages)
+			if f(i*pagesPerExtent+start, end-start) {
+				clearBits(e.dirty[:], start, end-start)
+				r.touched -= end - start
+			}
+			start = end
+		}
+	}
+}
+
+func (r *runs) pin(i, by int) {
+	e := &r.extent[i]
+	e.pins += by
+	if e.pins < 0 {
+		panic("BUG: regmem: Unpin without Pin")
+	}
+}
+
+// setBits sets n bits from i on and returns how many were clear.
+func setBits(b []uint64, i, n int) (changed int) {
+	for n > 0 {
+		w, m, k := mask(i, n)
+		changed += bits.OnesCount64(m &^ b[w])
+		b[w] |= m
+		i, n = i+k, n-k
+	}
+	return changed
+}
+
+func clearBits(b []uint64, i, n int) {
+	for n > 0 {
+		w, m, k := mask(i, n)
+		b[w] &^= m
+		i, n = i+k, n-k
+	}
+}
+
+// mask returns the word of bit i and the mask of the k bits of n that are in it.
+func mask(i, n int) (word int, m uint64, k int) {
+	k = min(64-i%64, n)
+	return i / 64, ^uint64(0) >> (64 - k) << (i % 64), k
+}
+
+// firstSet returns the first set bit in [i, end), or end.
+func firstSet(b []uint64, i, end int) int {
+	for i < end {
+		if w := b[i/64] >> (i % 64); w != 0 {
+			return min(i+bits.TrailingZeros64(w), end)
+		}
+		i = (i/64 + 1) * 64
+	}
+	return end
+}
+
+// firstClear returns the first clear bit in [i, end), or end.
+func firstClear(b []uint64, i, end int) int {
+	for i < end {
+		if w := ^b[i/64] >> (i % 64); w != 0 {
+			return min(i+bits.TrailingZeros64(w), end)
+		}
+		i = (i/64 + 1) * 64
+	}
+	return end
+}
+
+// lastClear returns one past the last clear bit in [0, end), or 0.
+func lastClear(b []uint64, end int) int {
+	for end > 0 {
+		i := end - 1
+		if w := ^b[i/64] << (63 - i%64); w != 0 {
+			return end - bits.LeadingZeros64(w)
+		}
+		end = i / 64 * 64
+	}
+	return 0
+}
+
+// lastSet returns one past the last set bit in [0, end), or 0.
+func lastSet(b []uint64, end int) int {
+	for end > 0 {
+		i := end - 1
+		if w := b[i/64] << (63 - i%64); w != 0 {
+			return end - bits.LeadingZeros64(w)
+		}
+		end = i / 64 * 64
+	}
+	return 0
+}
