@@ -1,0 +1,136 @@
+package iwarp
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const rawSupported = true
+
+// iovMax is the kernel's UIO_MAXIOV.
+const iovMax = 1024
+
+// iovecs is the loop's scratch for writev(2).
+type iovecs struct{ v [iovMax]unix.Iovec }
+
+// A rawIO calls the kernel on a socket without blocking. Its closures are made
+// once, so that no call allocates. read and writev run on the loop; waitWritable
+// runs on the writer, never while the loop is in writev.
+type rawIO struct {
+	readFn, writeFn, waitFn func(fd uintptr) bool
+
+	readBuf []byte
+	readN   int
+
+	vec    *iovecs
+	vecLen int
+	wroteN int
+	errno  syscall.Errno
+
+	poll [1]unix.PollFd
+}
+
+func (r *rawIO) init() {
+	r.readFn = func(fd uintptr) bool {
+		for {
+			n, err := unix.Read(int(fd), r.readBuf)
+			if err == unix.EINTR {
+				continue
+			}
+			r.readN = max(n, 0)
+			return true
+		}
+	}
+	r.writeFn = func(fd uintptr) bool {
+		for {
+			n, _, e := unix.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&r.vec.v[0])), uintptr(r.vecLen))
+			switch e {
+			case unix.EINTR:
+				continue
+			case 0:
+				r.wroteN = int(n)
+			case unix.EAGAIN:
+				e = 0
+			}
+			r.errno = e
+			return true
+		}
+	}
+	// Go's poller is edge triggered: asking for the state after the poller was
+	// reset, instead of waiting blindly, is what keeps an edge from being lost.
+	r.waitFn = func(fd uintptr) bool {
+		r.poll[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+		n, err := unix.Poll(r.poll[:], 0)
+		return err != unix.EINTR && n != 0
+	}
+}
+
+func (r *rawIO) read(c syscall.RawConn, p []byte) int {
+	r.readBuf, r.readN = p, 0
+	_ = c.Read(r.readFn)
+	r.readBuf = nil
+	return r.readN
+}
+
+// writev writes until bufs are written or the socket is full.
+func (r *rawIO) writev(c syscall.RawConn, v *iovecs, bufs [][]byte) (total int, short bool, err error) {
+	for len(bufs) > 0 {
+		n, want := 0, 0
+		for n < iovMax && len(bufs) > 0 {
+			if b := bufs[0]; len(b) > 0 {
+				v.v[n].Base = unsafe.SliceData(b)
+				v.v[n].SetLen(len(b))
+				want += len(b)
+				n++
+			}
+			bufs = bufs[1:]
+		}
+		if n == 0 {
+			break
+		}
+		r.vec, r.vecLen, r.wroteN, r.errno = v, n, 0, 0
+		err = c.Write(r.writeFn)
+		clear(v.v[:n])
+		if err == nil && r.errno != 0 {
+			err = r.errno
+		}
+		total += r.wroteN
+		if err != nil || r.wroteN < want {
+			return total, true, err
+		}
+	}
+	return total, false, nil
+}
+
+func (r *rawIO) waitWritable(c syscall.RawConn) error { return c.Write(r.waitFn) }
+
+// mss returns the connection's current segment size: mss_cache in the kernel.
+func mss(c syscall.RawConn) (n int) {
+	_ = c.Control(func(fd uintptr) {
+		n, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+	})
+	return n
+}
+
+// setUserTimeout bounds how long sent octets may stay unacknowledged.
+func setUserTimeout(c syscall.RawConn, ms int) (err error) {
+	e := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms)
+	})
+	if err == nil {
+		err = e
+	}
+	return err
+}
+
+// waiting reports whether octets wait to be read, without reading them.
+func waiting(c syscall.RawConn) (yes bool) {
+	_ = c.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		yes = err == nil && n > 0
+	})
+	return yes
+}

@@ -1,0 +1,31 @@
+//go:build !linux
+
+package iwarp
+
+import (
+	"errors"
+	"syscall"
+)
+
+// Elsewhere a GoLoop writes through a copy, and reads without looking ahead.
+const rawSupported = false
+
+type iovecs struct{}
+
+type rawIO struct{}
+
+func (*rawIO) init() {}
+
+func (*rawIO) read(syscall.RawConn, []byte) int { return 0 }
+
+func (*rawIO) writev(syscall.RawConn, *iovecs, [][]byte) (int, bool, error) {
+	return 0, false, errors.ErrUnsupported
+}
+
+func (*rawIO) waitWritable(syscall.RawConn) error { return errors.ErrUnsupported }
+
+func mss(syscall.RawConn) int { return 0 }
+
+func setUserTimeout(syscall.RawConn, int) error { return nil }
+
+func waiting(syscall.RawConn) bool { return false }
