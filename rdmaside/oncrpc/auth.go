@@ -87,8 +87,8 @@ func (g *GSS) parse(body []byte) Protection {
 	case GSSServicePrivacy:
 		return ProtectPrivacy
 	case GSSServiceChannel:
-		// RFC 5403 Section 3.3: protection is the channel's, the message is
-		// formed as for rpc_gss_svc_none. It came with version 2.
+		// "the RPC requests and replies are similar to those of
+		// rpc_gss_svc_none": RFC 5403 Section 3.4. It came with version 2.
 		if g.Version >= 2 {
 			return ProtectNone
 		}

@@ -40,8 +40,9 @@ func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Sh
 	case a.Reduce && a.Known && a.ResultMax > 0 &&
 		headerLen+writeListLen+int64(a.MaxReduced) <= int64(replyInline) &&
 		headerLen+writeListLen+callLen <= callInline:
-		// Room for roundup is not required, RFC 8166 Section 3.4.6.2, but some
-		// Responders write it.
+		// "the Requester SHOULD NOT include additional space for XDR roundup
+		// padding", RFC 8166 Section 3.4.6.2. The Linux client does, and the
+		// space keeps a Responder that writes roundup from failing the connection.
 		s.Reply = ReplyWriteChunk
 		s.Capacity = roundup(a.ResultMax)
 		return s, nil // the Call is inline

@@ -65,8 +65,9 @@ func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 		switch {
 		case !ok:
 		case c.Procedure == 0 && start == end:
-			// RFC 5531 Section 12.1: "By convention, procedure 0 of any RPC
-			// protocol takes no parameters and returns no results".
+			// "PINGPROC_NULL takes no arguments and returns no results [...] By
+			// convention, procedure 0 of any RPC protocol should have the same
+			// semantics". RFC 5531 Section 12.1.
 			a.Known, a.Procedure = true, "NULL"
 		default:
 			b.Analyse(c, l, a)
@@ -109,15 +110,15 @@ func bound(header, results uint32, l *Limits) uint32 {
 func replyHeader(c *oncrpc.Call) uint32 {
 	switch {
 	case c.Protection == oncrpc.ProtectIntegrity:
-		// verf; databody<>: seq_num, results; checksum<>. RFC 2203 Section 5.3.3.4.2.
+		// verf; databody<>: seq_num, results; checksum<>. RFC 2203 Section 5.3.3.2.
 		return oncrpc.ReplyHeader + oncrpc.MaxAuth + 8 + 4 + oncrpc.MaxAuth
 	case c.Flavor == oncrpc.FlavorGSS, c.Flavor == oncrpc.FlavorShort:
 		return oncrpc.ReplyHeader + oncrpc.MaxAuth
 	}
-	// "AUTH_SYS: ... the flavor value of the verifier received in the reply
-	// message from the server may be AUTH_NONE or AUTH_SHORT", RFC 5531 Appendix
-	// A. No NFS server in use hands out the latter to a client that did not
-	// begin with it.
+	// "The flavor value of the verifier received in the reply message from the
+	// server may be "AUTH_NONE" or "AUTH_SHORT"", RFC 5531 Appendix A. No NFS
+	// server in use hands out AUTH_SHORT, so the room for one is not paid for
+	// until a client shows that it got one.
 	return oncrpc.ReplyHeader
 }
 

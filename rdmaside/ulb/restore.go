@@ -60,8 +60,9 @@ func Restore(b Binding, proc uint32, base []byte, written uint32) (s Splice, spl
 
 // RestoreCall finds where the octets of the one normal Read chunk of a Call
 // belong, for a Responder: c was parsed from the Payload stream without them,
-// position and length are the chunk's. The error wraps ErrChunk; the Call is to
-// be answered with RDMA_ERROR, ERR_CHUNK: RFC 8166 Section 4.5.3.
+// position and length are the chunk's. The error wraps ErrChunk. "The Responder
+// MUST NOT process this RPC Call message and MUST report the violation as
+// described in Section 4.5.2", RFC 8166 Section 6.1: with ERR_CHUNK.
 func RestoreCall(b Binding, c *oncrpc.Call, position, length uint32) (Splice, error) {
 	n, ok := b.ArgItem(c, position)
 	if !ok {
@@ -74,9 +75,12 @@ func RestoreCall(b Binding, c *oncrpc.Call, position, length uint32) (Splice, er
 }
 
 // Reducible finds the item of the plain Reply m that must go into the first
-// Write chunk of its Call, for a Responder: "the Responder MUST use" a matching
-// chunk, RFC 8166 Section 4.3.2. ok is false when the Reply has no eligible item
-// or cannot be walked; it then stays whole and the chunk is returned unused.
+// Write chunk of its Call, for a Responder: "When a Requester provides a Write
+// list, the Responder MUST push data corresponding to DDP-eligible result data
+// items to Requester memory referenced in the Write list", RFC 8166 Section
+// 4.3.2. ok is false when the Reply has no eligible item or cannot be walked; it
+// then stays whole and the chunk is returned unused. An item of no octets uses
+// the chunk, with a returned length of 0.
 func Reducible(b Binding, proc uint32, m []byte) (s Splice, ok bool) {
 	var r oncrpc.Reply
 	if oncrpc.ParseReply(m, &r) != nil || !r.Succeeded() {

@@ -3,7 +3,8 @@ package nfs
 import "github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 
 // NFSACL, program 100227. There is no specification; these are the layouts of
-// Linux. "NFSACL ... no DDP-eligible data items": RFC 8267 Section 5.2.
+// Linux. "no data item in this upper-layer protocol is DDP-eligible": RFC 8267
+// Section 5.2.
 //
 // An ACL is a count and an array of tag, id, permissions. Servers hold at most
 // 1024 entries.
@@ -12,7 +13,7 @@ const (
 	aclMost  = aclEmpty + 12*1024
 )
 
-// Bits of the mask of GETACL.
+// aclDefault in the mask of GETACL asks for the entries of the default ACL.
 const aclDefault = 4
 
 var acl2 = compile(

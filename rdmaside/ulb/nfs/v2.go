@@ -5,9 +5,10 @@ import "github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 // NFS version 2, RFC 1094 Section 2.2: fhandle 32, fattr 68, sattr 32. The
 // error arm of every union is the status alone.
 //
-// DDP-eligible, RFC 8267 Section 4: "The opaque file data argument in the
-// NFSPROC_WRITE procedure", "the pathname argument in the NFSPROC_SYMLINK
-// procedure", and the results of NFSPROC_READ and NFSPROC_READLINK.
+// DDP-eligible in versions 2 and 3, RFC 8267 Section 4: "the opaque file data
+// argument in the NFS WRITE procedure", "the pathname argument in the NFS SYMLINK
+// procedure", "the opaque file data result in the NFS READ procedure", "the
+// pathname result in the NFS READLINK procedure". Nothing else is.
 var v2 = compile(
 	row{number: 1, name: "GETATTR", class: ro, args: "32", results: 72},
 	row{number: 2, name: "SETATTR", class: non, args: "32 32", results: 72},

@@ -18,11 +18,7 @@ const sattr3 = " {1:4|*:} {1:4|*:} {1:4|*:} {1:8|*:} {2:8|*:} {2:8|*:} "
 
 // NFS version 3, RFC 1813 Section 3.
 //
-// DDP-eligible, RFC 8267 Section 4: "The opaque file data argument in the
-// NFSPROC3_WRITE procedure", "The pathname argument in the NFSPROC3_SYMLINK
-// procedure", and the results of NFSPROC3_READ and NFSPROC3_READLINK.
-//
-// CREATE is not idempotent whichever its mode: GUARDED fails with EXIST the
+// The items that are DDP-eligible have letter D. CREATE is not idempotent whichever its mode: GUARDED fails with EXIST the
 // second time, UNCHECKED may truncate again.
 var v3 = compile(
 	row{number: 1, name: "GETATTR", class: ro, args: "O", results: 4 + attr3},
