@@ -1,0 +1,386 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeMember keeps what is dispatched to it.
+type fakeMember struct {
+	seat     *Seat
+	mu       sync.Mutex
+	got      []*Entry
+	closed   error
+	affinity int
+}
+
+func (m *fakeMember) Dispatch(e *Entry, here int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.got = append(m.got, e)
+}
+func (m *fakeMember) Affinity() int { return m.affinity }
+func (m *fakeMember) Close(err error) {
+	m.closed = err
+	m.end(err)
+}
+
+// end gives every Call back and ends the connection.
+func (m *fakeMember) end(err error) []*Entry {
+	m.seat.Closing()
+	got := m.take()
+	for _, e := range got {
+		m.seat.Done(e, m.affinity)
+	}
+	m.seat.Ended(err)
+	return got
+}
+
+func (m *fakeMember) take() []*Entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	got := m.got
+	m.got = nil
+	return got
+}
+
+type fakeDialer struct {
+	mu      sync.Mutex
+	fail    error
+	grant   int
+	members []*fakeMember
+	dials   []time.Time
+}
+
+func (d *fakeDialer) Dial(_ context.Context, _ string, affinity int, s *Seat) (Member, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dials = append(d.dials, time.Now())
+	if d.fail != nil {
+		return nil, d.fail
+	}
+	m := &fakeMember{seat: s, affinity: affinity}
+	s.Granted(d.grant, Elsewhere)
+	d.members = append(d.members, m)
+	return m, nil
+}
+
+type owner struct {
+	mu      sync.Mutex
+	expired []*Entry
+	errs    []error
+}
+
+func (o *owner) Expired(e *Entry, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.expired = append(o.expired, e)
+	o.errs = append(o.errs, err)
+}
+
+func newPool(t *testing.T, o Options, d *fakeDialer) (*Pool, *owner) {
+	t.Helper()
+	ow := &owner{}
+	o.Endpoints = []string{"server:20049"}
+	p := New(o, d, ow)
+	p.Start()
+	synctest.Wait()
+	t.Cleanup(p.Close)
+	return p, ow
+}
+
+func submit(t *testing.T, p *Pool, f *Flow, cost, here int) *Entry {
+	t.Helper()
+	e := &Entry{Flow: f, Cost: cost}
+	if err := p.Submit(e, here); err != nil {
+		t.Fatalf("Submit: %v", err)
+	}
+	return e
+}
+
+func TestNeverMoreThanTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 2}, d)
+		var f Flow
+		for range 10 {
+			submit(t, p, &f, 100, 0)
+		}
+		for i, m := range d.members {
+			if n := len(m.got); n != 1 {
+				t.Errorf("member %d has %d Calls under a grant of 1", i, n)
+			}
+		}
+		if st := p.Stats(); st.Queued != 8 || st.Outstanding != 2 {
+			t.Errorf("Stats = %d queued, %d outstanding; want 8, 2", st.Queued, st.Outstanding)
+		}
+		d.members[0].seat.Granted(4, 0)
+		if n := len(d.members[0].got); n != 4 {
+			t.Errorf("after the grant rose to 4: %d Calls", n)
+		}
+		// The grant falls below what is outstanding: nothing goes out until enough
+		// Replies have come. RFC 8166 Section 3.3.1.
+		m := d.members[0]
+		m.seat.Granted(1, 0)
+		got := m.take()
+		for i, e := range got {
+			m.seat.Done(e, 0)
+			if n, want := len(m.got), max(0, i-2); n != want {
+				t.Errorf("after %d Replies under a grant of 1: %d new Calls, want %d", i+1, n, want)
+			}
+		}
+	})
+}
+
+func TestPrefersOwnLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 4}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 2}, d)
+		var f Flow
+		for range 5 {
+			submit(t, p, &f, 100, 1)
+		}
+		for _, m := range d.members {
+			want := 4
+			if m.affinity == 0 {
+				want = 1 // the fifth goes where a credit is free, rather than wait
+			}
+			if len(m.got) != want {
+				t.Errorf("member of loop %d has %d Calls, want %d", m.affinity, len(m.got), want)
+			}
+		}
+	})
+}
+
+// TestFairShares: while all wait, each flow is served by octets, whatever it
+// has queued.
+func TestFairShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		p, _ := newPool(t, Options{Connections: 1, QueueWait: time.Hour}, d)
+		hog := &Flow{}
+		for range 500 {
+			submit(t, p, hog, 1<<20, 0)
+		}
+		small := make([]*Flow, 10)
+		for i := range small {
+			small[i] = &Flow{}
+			for range 20 {
+				submit(t, p, small[i], 200, 0)
+			}
+		}
+		m := d.members[0]
+		served := map[*Flow]int{}
+		for range 220 {
+			for _, e := range m.take() {
+				served[e.Flow]++
+				m.seat.Done(e, 0)
+			}
+		}
+		for i, f := range small {
+			if served[f] != 20 {
+				t.Errorf("small flow %d: %d of 20 Calls served while a hog had 500 MiB waiting", i, served[f])
+			}
+		}
+		if served[hog] == 0 {
+			t.Error("the hog starved")
+		}
+	})
+}
+
+func TestEqualFlowsShareEqually(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 7}
+		p, _ := newPool(t, Options{Connections: 1, QueueWait: time.Hour}, d)
+		flows := make([]*Flow, 20)
+		for i := range flows {
+			flows[i] = &Flow{}
+			for range 100 + 10*i {
+				submit(t, p, flows[i], 4000, 0)
+			}
+		}
+		m := d.members[0]
+		served := map[*Flow]int{}
+		for n := 0; n < 1000; {
+			for _, e := range m.take() {
+				served[e.Flow]++
+				n++
+				m.seat.Done(e, 0)
+			}
+		}
+		for i, f := range flows {
+			if served[f] < 40 || served[f] > 60 {
+				t.Errorf("flow %d: %d Calls served, the mean is 50", i, served[f])
+			}
+		}
+	})
+}
+
+func TestReconnectsWithBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{fail: errors.New("no route")}
+		p, _ := newPool(t, Options{Connections: 1, BackoffMin: 100 * time.Millisecond, BackoffMax: time.Second}, d)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		d.mu.Lock()
+		n := len(d.dials)
+		d.fail, d.grant = nil, 1
+		var gaps []time.Duration
+		for i := 1; i < n; i++ {
+			gaps = append(gaps, d.dials[i].Sub(d.dials[i-1]))
+		}
+		d.mu.Unlock()
+		if n < 10 || n > 30 {
+			t.Errorf("%d dials in 10 s", n)
+		}
+		if m := slices.Max(gaps); m > time.Second {
+			t.Errorf("a pause of %v, above the longest", m)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if st := p.Stats(); st.Usable != 1 || !st.DownSince.IsZero() {
+			t.Errorf("after the upstream came back: %+v", st)
+		}
+	})
+}
+
+func TestLostConnectionGivesCallsToTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 1}, d)
+		var f Flow
+		for range 4 {
+			submit(t, p, &f, 100, 0)
+		}
+		waiting := submit(t, p, &f, 100, 0)
+		a, b := d.members[0], d.members[1]
+		lost := a.end(errors.New("reset"))
+		for _, e := range lost {
+			if err := p.Requeue(e, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.grant = 0 // the next connection has no credit
+		for _, e := range b.take() {
+			b.seat.Done(e, 0)
+		}
+		got := b.take()
+		if len(got) != 2 || slices.Contains(got, waiting) {
+			t.Errorf("the other connection got %d Calls; want the two of the lost one, ahead of the one waiting", len(got))
+		}
+		for _, e := range got {
+			b.seat.Done(e, 0)
+		}
+		if got := b.take(); len(got) != 1 || got[0] != waiting {
+			t.Errorf("the waiting Call did not follow")
+		}
+	})
+}
+
+func TestCallsExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{fail: errors.New("down")}
+		p, o := newPool(t, Options{Connections: 1, QueueWait: 5 * time.Second}, d)
+		var f, g Flow
+		a := submit(t, p, &f, 100, 0)
+		time.Sleep(4 * time.Second)
+		b := submit(t, p, &f, 100, 0)
+		c := submit(t, p, &g, 100, 0)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(o.expired) != 1 || o.expired[0] != a || !errors.Is(o.errs[0], ErrQueueTimeout) {
+			t.Fatalf("after 6 s: expired %v, %v", o.expired, o.errs)
+		}
+		p.Forget(&f, errors.New("gone"))
+		if len(o.expired) != 2 || o.expired[1] != b {
+			t.Errorf("Forget: expired %v", o.expired)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if len(o.expired) != 3 || o.expired[2] != c {
+			t.Errorf("the other flow's Call did not expire")
+		}
+		if st := p.Stats(); st.Queued != 0 {
+			t.Errorf("%d queued in an empty queue", st.Queued)
+		}
+	})
+}
+
+func TestHoldAndResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 8}
+		p, _ := newPool(t, Options{Connections: 1}, d)
+		var f Flow
+		p.Hold()
+		submit(t, p, &f, 1, 0)
+		submit(t, p, &f, 1, 0)
+		if n := len(d.members[0].got); n != 0 {
+			t.Fatalf("%d Calls dispatched while held", n)
+		}
+		p.Resume()
+		if n := len(d.members[0].got); n != 2 {
+			t.Errorf("%d Calls dispatched after Resume, want 2", n)
+		}
+	})
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		p, o := newPool(t, Options{Connections: 1}, d)
+		var f Flow
+		submit(t, p, &f, 1, 0)
+		submit(t, p, &f, 1, 0)
+		p.Close()
+		if len(o.expired) != 1 || !errors.Is(o.errs[0], ErrClosed) {
+			t.Errorf("the waiting Call ended with %v", o.errs)
+		}
+		if !errors.Is(d.members[0].closed, ErrClosed) {
+			t.Errorf("the member was closed with %v", d.members[0].closed)
+		}
+		if err := p.Submit(&Entry{Flow: &f}, 0); !errors.Is(err, ErrClosed) {
+			t.Errorf("Submit after Close: %v", err)
+		}
+	})
+}
+
+func BenchmarkSubmitDone(b *testing.B) {
+	p := New(Options{Connections: 4}, nil, nil)
+	for _, s := range p.seats {
+		s.member, s.grant = &nullMember{}, 64
+	}
+	var f Flow
+	e := &Entry{Flow: &f, Cost: 200}
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = p.Submit(e, 0)
+		e.Seat().Done(e, 0)
+	}
+}
+
+type nullMember struct{}
+
+func (*nullMember) Dispatch(*Entry, int) {}
+func (*nullMember) Affinity() int        { return 0 }
+func (*nullMember) Close(error)          {}
+
+func TestSubmitDoesNotAllocate(t *testing.T) {
+	p := New(Options{Connections: 1}, nil, nil)
+	p.seats[0].member, p.seats[0].grant = &nullMember{}, 1
+	var f Flow
+	a, b := &Entry{Flow: &f}, &Entry{Flow: &f}
+	n := testing.AllocsPerRun(100, func() {
+		_ = p.Submit(a, 0)
+		_ = p.Submit(b, 0) // queued
+		a.Seat().Done(a, 0)
+		b.Seat().Done(b, 0)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations for a Call sent at once and one queued", n)
+	}
+}

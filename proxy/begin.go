@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// A ledger is what one client owes and is owed, and its place in the queues of
+// the upstreams. Owned by the client's loop.
+type ledger struct {
+	flows []clientFlow
+	calls int   // read and not yet done with
+	owed  int64 // octets of Replies that may come, about
+	full  bool  // the client is not read from
+}
+
+type clientFlow struct {
+	u    *upstream
+	flow *pool.Flow
+}
+
+// flow is the client's flow at u.
+func (g *ledger) flow(u *upstream) *pool.Flow {
+	for i := range g.flows {
+		if g.flows[i].u == u {
+			return g.flows[i].flow
+		}
+	}
+	f := &pool.Flow{}
+	g.flows = append(g.flows, clientFlow{u, f})
+	return f
+}
+
+// over reports that the client has as much under way as it may: one greedy
+// client must not fill the memory that Replies to all the others need.
+func (g *ledger) over(o *ListenerOptions) bool {
+	return g.calls >= o.MaxCalls || g.owed >= o.MaxOutbound
+}
+
+// low reports that there is room again, with hysteresis.
+func (g *ledger) low(o *ListenerOptions) bool {
+	return g.calls <= o.MaxCalls/2 && g.owed <= o.MaxOutbound/2
+}
+
+func (g *ledger) charge(c *call) {
+	g.calls++
+	g.owed += int64(c.expect)
+	c.charged = true
+}
+
+func (g *ledger) credit(c *call) {
+	if !c.charged {
+		return
+	}
+	g.calls--
+	g.owed -= int64(c.expect)
+	c.charged = false
+}
+
+// forget takes the client's waiting Calls out of every queue.
+func (g *ledger) forget(err error) {
+	for _, f := range g.flows {
+		f.u.pool.Forget(f.flow, err)
+	}
+	g.flows = nil
+}
+
+var errClientGone = errors.New("proxy: client gone")
+
+// begin takes the Call c.msg that cl, at address peer, has sent, and sees it on
+// its way. It runs on the client's loop. c.client, c.msg, c.buf and c.clientXID
+// are set. An error is for a message that is no Call: the connection must end,
+// and c remains the caller's.
+func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
+	l.calls.Inc()
+	if err := oncrpc.ParseCall(c.msg, &c.h); err != nil {
+		l.malformed.Inc()
+		return err
+	}
+	h := &c.h
+	c.began = time.Now()
+	c.rdma.XID, c.clientXID = h.XID, h.XID
+	c.rdma.Message = c.msg
+	u, mismatch, low, high := l.routes.find(h.Program, h.Version)
+	switch {
+	case h.TLSProbe():
+		// RFC 9289 Section 4.1: a NULL reply without STARTTLS in its verifier says
+		// that there is no TLS here. The probe is for this hop and not sent on.
+		l.reply(c, g, oncrpc.AppendAccepted(c.local[:0], h.XID, oncrpc.Success))
+		return nil
+	case h.Program == oncrpc.ProgramCCP, u == nil && !mismatch:
+		// CCP negotiates the connection it travels on: RFC 5666 Section 6.
+		l.reply(c, g, oncrpc.AppendAccepted(c.local[:0], h.XID, oncrpc.ProgUnavail))
+		return nil
+	case mismatch:
+		l.reply(c, g, oncrpc.AppendProgramMismatch(c.local[:0], h.XID, low, high))
+		return nil
+	}
+	a := &c.rdma.Analysis
+	c.up = u
+	c.rdma.Binding = l.p.registry.Analyse(h, a)
+	c.expect = u.expect(a)
+	if c.assignXID(peer, g) {
+		l.absorbed.Inc()
+		c.client.dropped(c)
+		return nil
+	}
+	g.charge(c)
+	c.entry.Flow = g.flow(u)
+	c.entry.Cost = len(c.msg) + c.expect
+	if err := u.pool.Submit(&c.entry, c.client.home().index); err != nil {
+		c.giveUp(err)
+	}
+	return nil
+}
+
+// reply answers c here.
+func (l *listener) reply(c *call, g *ledger, b []byte) {
+	l.local.Inc()
+	g.charge(c)
+	c.answer(b)
+	c.client.deliver(c)
+}
+
+// assignXID gives c the XID the upstream will see: see xid.go. It reports true
+// when c is a retransmission of a Call still in flight, which needs no second
+// one: the Reply to the first goes to the client that asked last.
+func (c *call) assignXID(peer netip.Addr, g *ledger) (absorbed bool) {
+	x := c.up.p.xids
+	switch c.h.Flavor {
+	case oncrpc.FlavorNone, oncrpc.FlavorSys, oncrpc.FlavorShort, oncrpc.FlavorDH:
+	default:
+		c.gss = true
+		return false
+	}
+	if c.rdma.Analysis.Class == ulb.ReadOnly {
+		c.setXID(x.fresh())
+		return false
+	}
+	c.key = newXIDKey(peer, &c.h)
+	xid, twin := x.assign(c)
+	if twin == nil {
+		c.remembered = true
+		c.setXID(xid)
+		return false
+	}
+	switch adopted, same := x.adopt(twin, c); {
+	case adopted:
+		g.calls++
+		g.owed += int64(c.expect) // as much as its twin was charged
+		return true
+	case same:
+		return true
+	}
+	// Two live clients behind one address with the same XID and arguments: they
+	// are two Calls.
+	c.setXID(x.fresh())
+	return false
+}

@@ -1,0 +1,148 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// A client is where a call came from: a TCP or an RDMA connection. Methods run
+// on its loop, except gone, home and label.
+type client interface {
+	// home is the loop that owns the client.
+	home() *loop
+	// gone reports that the connection has ended. Any goroutine.
+	gone() bool
+	// deliver sends c.out to the client and releases c when that is done.
+	deliver(c *call)
+	// abandon closes the connection, because c cannot be answered, and releases c.
+	abandon(c *call, reason error)
+	// dropped releases c, which is answered, or never will be.
+	dropped(c *call)
+	// adopt makes twin, in flight for a client that has gone, the one that will
+	// answer c, whose retransmission it is. The XID table is locked.
+	adopt(twin, c *call)
+}
+
+// A call is one RPC Call on its way. It is owned by its client's loop, then by
+// its member's, then by its client's again; entry.Seat tells which member.
+type call struct {
+	entry pool.Entry
+	rdma  rdmaside.Call // for an upstream on RDMA, and for the analysis
+	h     oncrpc.Call
+
+	client   client // guarded by the XID table while remembered; else constant
+	up       *upstream
+	m        member             // the connection it was dispatched to
+	exchange *rdmaside.Exchange // of an RDMA client, until it is answered
+	heir     *rdmaside.Exchange // of the client that adopted the call, as client
+	msg      []byte             // the whole Call, in the arena
+	buf      releaser           // owns msg
+
+	clientXID  uint32
+	key        xidKey
+	remembered bool
+	gss        bool // XID and message must not change; never replayed
+	tries      int
+	bigReply   bool // ERR_CHUNK was answered once with the largest Reply chunk
+
+	expect  int  // octets its Reply may have, about
+	charged bool // the client's ledger counts it
+	began   time.Time
+
+	stage stage
+	err   error // for stageAbandon
+
+	// The Reply, before it is delivered.
+	out      [][]byte // first part begins with the XID and may be written to
+	reply    releaser // owns out; nil when it is local
+	local    [32]byte // a Reply of our own
+	outArray [1][]byte
+}
+
+// A releaser gives memory back.
+type releaser interface{ Release() }
+
+// A stage is what a posted call does when its loop runs it.
+type stage uint8
+
+const (
+	stageSend    stage = iota // on the member's loop: send it
+	stageDeliver              // on the client's loop: deliver the Reply
+	stageAbandon              // on the client's loop: close the client
+)
+
+// Run is the call's work on the loop it was posted to. tcpframe.Task.
+func (c *call) Run() {
+	switch c.stage {
+	case stageSend:
+		c.m.send(c)
+	case stageDeliver:
+		c.client.deliver(c)
+	case stageAbandon:
+		c.client.abandon(c, c.err)
+	}
+}
+
+// replayable reports whether c may be sent again although it may have been
+// executed: notes on retry safety in ulb. What a repetition would harm, and
+// what only the client can encode again, goes back to the client by closing its
+// connection: it retransmits, and the XID table gives it the same XID.
+func (c *call) replayable() bool {
+	return !c.gss && c.rdma.Analysis.Class < ulb.NonIdempotent
+}
+
+// setXID writes the XID that the upstream sees into the message.
+func (c *call) setXID(xid uint32) {
+	c.rdma.XID = xid
+	binary.BigEndian.PutUint32(c.msg, xid)
+}
+
+// answer makes c's Reply one of ours, of at most len(c.local) octets.
+func (c *call) answer(b []byte) {
+	c.outArray[0] = b
+	c.out = c.outArray[:]
+	c.reply = nil
+}
+
+// restoreXID puts the client's XID into the Reply.
+func (c *call) restoreXID() {
+	if c.rdma.XID != c.clientXID {
+		binary.BigEndian.PutUint32(c.out[0], c.clientXID)
+	}
+}
+
+// releaseMessage gives the Call's memory back: it will not be sent again.
+func (c *call) releaseMessage() {
+	if c.buf != nil {
+		c.buf.Release()
+	}
+	c.buf, c.msg, c.rdma.Message, c.h.Message = nil, nil, nil, nil
+}
+
+// releaseMemory gives the Call's and the Reply's memory back.
+func (c *call) releaseMemory() {
+	c.releaseMessage()
+	if c.reply != nil {
+		c.reply.Release()
+	}
+	c.reply, c.out = nil, nil
+}
+
+// reset makes c as new, keeping what points back to itself.
+func (c *call) reset() {
+	*c = call{}
+	c.entry.Owner = c
+	c.rdma.Owner = c
+}
+
+// flag is a bool that one goroutine sets and others read.
+type flag struct{ v atomic.Bool }
+
+func (f *flag) set()      { f.v.Store(true) }
+func (f *flag) get() bool { return f.v.Load() }

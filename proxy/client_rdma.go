@@ -1,0 +1,157 @@
+package proxy
+
+import (
+	"net/netip"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// rdmaHandler is a listener as the owner of its RDMA connections.
+type rdmaHandler listener
+
+// Opened is part of rdmaside.ConnHandler.
+func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
+	l := (*listener)(h)
+	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*loop), peer: rc.Info().Peer}
+	rc.Data = s
+	if !l.join(s) {
+		s.draining = true
+		s.closeIfIdle()
+	}
+}
+
+// Ended is part of rdmaside.ConnHandler.
+func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
+	s := rc.Data.(*rdmaClient)
+	s.ended.set()
+	s.l.leave(s)
+	s.ledger.forget(errClientGone)
+	if err != nil {
+		s.l.log.Debug().Stringer("peer", s.peer).Err(err).Msg("client connection ended")
+	}
+}
+
+// Call is part of rdmaside.CallHandler.
+func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
+	s := x.Conn().Data.(*rdmaClient)
+	c := s.loop.newCall()
+	c.client = s
+	c.exchange = x
+	c.msg = x.Message()
+	if err := s.l.begin(c, &s.ledger, s.peer.Addr().Unmap()); err != nil {
+		s.l.log.Warn().Stringer("peer", s.peer).Err(err).Msg("not an RPC Call; connection closed")
+		s.dropped(c)
+	}
+}
+
+// An rdmaClient is one RDMA connection of a client. Its credits bound what it
+// has under way. It is owned by its loop.
+type rdmaClient struct {
+	l    *listener
+	conn *rdmaside.ResponderConn
+	loop *loop
+	peer netip.AddrPort
+
+	ledger   ledger
+	draining bool
+	ended    flag // set by the loop, read anywhere
+}
+
+// home is part of client.
+func (s *rdmaClient) home() *loop { return s.loop }
+
+// gone is part of client.
+func (s *rdmaClient) gone() bool { return s.ended.get() }
+
+// deliver is part of client.
+func (s *rdmaClient) deliver(c *call) {
+	if c.out == nil {
+		s.abandon(c, errUnanswered)
+		return
+	}
+	c.restoreXID()
+	if c.reply == nil {
+		// A Reply of our own is in no arena yet, and a provider sends only from there.
+		b, err := s.l.p.replies.Lease(len(c.out[0]))
+		if err != nil {
+			s.abandon(c, err)
+			return
+		}
+		copy(b.Bytes(), c.out[0])
+		c.outArray[0] = b.Bytes()
+		c.out, c.reply = c.outArray[:], b
+	}
+	x := c.takeExchange()
+	x.Reply(c.out, c)
+}
+
+// abandon is part of client.
+func (s *rdmaClient) abandon(c *call, reason error) {
+	if !s.ended.get() {
+		s.l.abandoned.Inc()
+		s.l.log.Warn().Stringer("peer", s.peer).Uint32("xid", c.clientXID).Err(reason).
+			Msg("call cannot be answered; client connection closed")
+	}
+	s.dropped(c)
+}
+
+// dropped is part of client.
+func (s *rdmaClient) dropped(c *call) {
+	s.ledger.credit(c)
+	x := c.takeExchange()
+	c.releaseMemory()
+	s.loop.recycle(c)
+	if x != nil {
+		x.Abort()
+	}
+	if !s.ended.get() {
+		s.closeIfIdle()
+	}
+}
+
+// adopt is part of client. The Call stays in the memory of the exchange it came
+// with until it is answered.
+func (s *rdmaClient) adopt(twin, c *call) { twin.heir, c.exchange = c.exchange, nil }
+
+// takeExchange returns the exchange to answer on, and ends the one before it
+// when the call was adopted: its connection has ended, which leaves only its
+// memory to give back.
+func (c *call) takeExchange() *rdmaside.Exchange {
+	x := c.exchange
+	c.exchange = nil
+	if c.heir == nil {
+		return x
+	}
+	if x != nil {
+		x.Conn().Loop().Post(fabric.TaskFunc(x.Abort))
+	}
+	x, c.heir = c.heir, nil
+	return x
+}
+
+func (s *rdmaClient) closeIfIdle() {
+	if s.draining && s.ledger.calls == 0 {
+		s.conn.Close(nil)
+	}
+}
+
+// drain is part of session.
+func (s *rdmaClient) drain() {
+	s.loop.tcp.Post(tcpframe.TaskFunc(func() {
+		s.draining = true
+		if !s.ended.get() {
+			s.closeIfIdle()
+		}
+	}))
+}
+
+// close is part of session.
+func (s *rdmaClient) close() {
+	s.loop.tcp.Post(tcpframe.TaskFunc(func() {
+		if !s.ended.get() {
+			s.conn.Close(errClosing)
+		}
+	}))
+}

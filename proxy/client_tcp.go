@@ -1,0 +1,150 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// A tcpClient is one TCP connection of a client. It is owned by its loop.
+type tcpClient struct {
+	l    *listener
+	conn *tcpframe.Conn // constant after Opened, as are loop and peer
+	loop *loop
+	peer netip.Addr
+
+	ledger   ledger
+	draining bool
+	ended    flag // set by the loop, read anywhere
+}
+
+// Opened is part of tcpframe.RecordHandler.
+func (s *tcpClient) Opened(c *tcpframe.Conn) {
+	s.conn = c
+	s.loop = s.l.p.loops[c.Loop().Index()]
+	s.peer = c.RemoteAddr().Addr().Unmap()
+	if !s.l.join(s) {
+		s.draining = true
+		s.closeIfIdle()
+	}
+}
+
+// Record is part of tcpframe.RecordHandler.
+func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+	c := s.loop.newCall()
+	c.client = s
+	c.msg, c.buf = b.Bytes(), b
+	if err := s.l.begin(c, &s.ledger, s.peer); err != nil {
+		c.releaseMemory()
+		s.loop.recycle(c)
+		// The next record mark cannot be trusted after a record that is no Call.
+		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("not an RPC Call; connection closed")
+		s.conn.Abort(err)
+		return
+	}
+	if !s.ledger.full && s.ledger.over(&s.l.opts) {
+		s.ledger.full = true
+		s.conn.Pause()
+	}
+}
+
+// Drained is part of tcpframe.RecordHandler.
+func (s *tcpClient) Drained(*tcpframe.Conn) {}
+
+// Closed is part of tcpframe.RecordHandler.
+func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
+	s.ended.set()
+	s.l.leave(s)
+	s.ledger.forget(errClientGone)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.l.log.Debug().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("client connection ended")
+	}
+}
+
+// home is part of client.
+func (s *tcpClient) home() *loop { return s.loop }
+
+// gone is part of client.
+func (s *tcpClient) gone() bool { return s.ended.get() }
+
+// deliver is part of client.
+func (s *tcpClient) deliver(c *call) {
+	switch {
+	case s.ended.get():
+		s.dropped(c)
+	case c.out == nil:
+		s.abandon(c, errUnanswered)
+	default:
+		c.restoreXID()
+		s.conn.Send(c.out, c)
+	}
+}
+
+// errUnanswered closes a client that took over a Call which had been given up.
+var errUnanswered = errors.New("proxy: call without an answer")
+
+// Release is called when the kernel has the Reply, or the connection has ended.
+// tcpframe.Releaser.
+func (c *call) Release() { c.client.dropped(c) }
+
+// abandon is part of client. The client learns the only way RPC has that its
+// Call will not be answered on this connection.
+func (s *tcpClient) abandon(c *call, reason error) {
+	if !s.ended.get() {
+		s.l.abandoned.Inc()
+		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Uint32("xid", c.clientXID).Err(reason).
+			Msg("call cannot be answered; client connection closed")
+		s.conn.Abort(reason)
+	}
+	s.dropped(c)
+}
+
+// dropped is part of client.
+func (s *tcpClient) dropped(c *call) {
+	s.ledger.credit(c)
+	c.releaseMemory()
+	s.loop.recycle(c)
+	if s.ended.get() {
+		return
+	}
+	if s.ledger.full && s.ledger.low(&s.l.opts) {
+		s.ledger.full = false
+		s.conn.Resume()
+	}
+	s.closeIfIdle()
+}
+
+// adopt is part of client.
+func (s *tcpClient) adopt(*call, *call) {}
+
+func (s *tcpClient) closeIfIdle() {
+	if s.draining && s.ledger.calls == 0 {
+		s.conn.Close(errDraining)
+	}
+}
+
+var (
+	errDraining = errors.New("proxy: draining")
+	errClosing  = errors.New("proxy: closing")
+)
+
+// drain is part of session.
+func (s *tcpClient) drain() {
+	s.loop.Post(tcpframe.TaskFunc(func() {
+		s.draining = true
+		if !s.ended.get() {
+			s.closeIfIdle()
+		}
+	}))
+}
+
+// close is part of session.
+func (s *tcpClient) close() {
+	s.loop.Post(tcpframe.TaskFunc(func() {
+		if !s.ended.get() {
+			s.conn.Abort(errClosing)
+		}
+	}))
+}

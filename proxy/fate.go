@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// The fate of a call, DESIGN in one place. All of it runs on the member's loop,
+// but for expired and what is posted to the client's.
+//
+//	dispatched, not sent       another connection, any number of times within the
+//	                           time a Call may wait
+//	sent, connection lost      replayed with the same XID, if replayable, at most
+//	                           maxTries times; else the client's connection closes
+//	RDMA_ERROR                 a ReadOnly Call once more, with the largest Reply
+//	                           chunk; else SYSTEM_ERR, or under GSS, where no Reply
+//	                           can be made up, the client's connection closes
+//	waited too long            the client's connection closes
+//	client gone                the Reply is dropped
+const maxTries = 5
+
+// replySlack is what a Requester leases beyond the bound of a Reply, at most.
+const replySlack = 8 << 10
+
+var (
+	errNotReplayable = errors.New("the upstream connection was lost and the call is not safe to repeat here")
+	errTries         = errors.New("the upstream connection was lost too many times")
+)
+
+// failed decides about a call that its member could not complete. The credit
+// has been returned.
+func (c *call) failed(err *rdmaside.CallError) {
+	here := c.m.Affinity()
+	if c.clientGone() {
+		c.finish()
+		return
+	}
+	switch err.Fate {
+	case rdmaside.NotSent:
+		c.requeue(here)
+	case rdmaside.InLimbo:
+		switch {
+		case !c.replayable():
+			c.up.lost.Inc()
+			c.giveUp(fmt.Errorf("%w: %w", errNotReplayable, err))
+		case c.tries >= maxTries:
+			c.up.lost.Inc()
+			c.giveUp(fmt.Errorf("%w: %w", errTries, err))
+		default:
+			c.tries++
+			c.up.replayed.Inc()
+			c.requeue(here)
+		}
+	case rdmaside.Answered:
+		c.up.errored.Inc()
+		switch {
+		case c.gss:
+			c.giveUp(err)
+		case c.rdma.Analysis.Class == ulb.ReadOnly && !c.bigReply:
+			// "a larger Reply chunk" is all that an ERR_CHUNK can ask of us. A Call
+			// that only reads may be tried once more, under a new XID: RFC 8267
+			// Section 5.2 and 6.2.
+			c.bigReply = true
+			a := &c.rdma.Analysis
+			a.ResultMax = 0
+			a.MaxReply, a.MaxReduced = c.up.p.registry.Limits().MaxReply, c.up.p.registry.Limits().MaxReply
+			c.setXID(c.up.p.xids.fresh())
+			c.requeue(here)
+		default:
+			// A transport error does not say whether the server ran the Call: RFC
+			// 8267 Section 4. SYSTEM_ERR says no more than that.
+			c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemErr))
+			c.rdma.XID = c.clientXID
+			c.finish()
+		}
+	}
+}
+
+// requeue lets the pool dispatch c again.
+func (c *call) requeue(here int) {
+	if err := c.up.pool.Requeue(&c.entry, here); err != nil {
+		c.giveUp(err)
+	}
+}
+
+// unsent decides about a call that member m could not take; its credit is
+// still held. It is put back, and what was in the way is waited for.
+func (c *call) unsent(m member, err error) {
+	seat, here := c.entry.Seat(), m.Affinity()
+	u := c.up
+	switch {
+	case errors.Is(err, rdmaside.ErrClosed):
+		seat.Closing()
+		seat.Done(&c.entry, here)
+		c.requeue(here)
+	case errors.Is(err, rdmaside.ErrNoMemory):
+		// Nothing is dispatched until a Reply has given memory back; Calls in
+		// flight hold all of it, so one will.
+		u.pool.Hold()
+		seat.Done(&c.entry, here)
+		c.requeue(here)
+		u.p.replies.Wait(int(c.rdma.Analysis.MaxReply)+replySlack, u.pool.Resume)
+	case errors.Is(err, rdmaside.ErrBusyXID):
+		seat.Done(&c.entry, here)
+		if !c.gss && !c.remembered {
+			c.setXID(u.p.xids.fresh())
+			c.requeue(here)
+			return
+		}
+		// The XID is taken on this connection by another client's Call. It will be
+		// answered soon; another connection may be free of it.
+		time.AfterFunc(5*time.Millisecond, func() { c.requeue(pool.Elsewhere) })
+	case errors.Is(err, rdmaside.ErrNoCredit):
+		seat.Granted(m.credits(), here)
+		seat.Done(&c.entry, here)
+		c.requeue(here)
+	default:
+		seat.Done(&c.entry, here)
+		u.errored.Inc()
+		if c.gss {
+			c.giveUp(err)
+			return
+		}
+		u.log.Warn().Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
+		c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemErr))
+		c.rdma.XID = c.clientXID
+		c.finish()
+	}
+}
+
+// answered hands the Reply on. The credit has been returned.
+func (c *call) answered() {
+	c.up.observe(c)
+	c.releaseMessage()
+	c.finish()
+}
+
+// finish brings a call whose Reply is in c.out, or that needs none because its
+// client has gone, home.
+func (c *call) finish() { c.post(stageDeliver) }
+
+// giveUp brings home a call that will not be answered.
+func (c *call) giveUp(err error) {
+	c.err = err
+	c.post(stageAbandon)
+}
+
+func (c *call) post(st stage) {
+	if c.remembered {
+		c.up.p.xids.settle(c)
+	}
+	c.stage = st
+	home := c.client.home()
+	if c.m != nil && c.m.Affinity() == home.index && st == stageDeliver {
+		c.client.deliver(c)
+		return
+	}
+	home.Post(c)
+}
+
+// clientGone asks whether nobody waits for c. A remembered call may still be
+// adopted by the client's next connection, until it is settled.
+func (c *call) clientGone() bool {
+	if c.remembered {
+		return c.up.p.xids.clientOf(c).gone()
+	}
+	return c.client.gone()
+}
+
+// Expired ends a call that waited in the queue in vain. pool.Owner.
+func (u *upstream) Expired(e *pool.Entry, err error) {
+	c := e.Owner.(*call)
+	c.m = nil
+	if c.clientGone() {
+		c.finish()
+		return
+	}
+	c.giveUp(err)
+}

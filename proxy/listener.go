@@ -1,0 +1,245 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// A session is a client as its listener sees it. Methods may be called on any
+// goroutine.
+type session interface {
+	// drain closes the client once it is idle.
+	drain()
+	// close closes it now.
+	close()
+}
+
+// A listener is where clients come in.
+type listener struct {
+	p      *Proxy
+	opts   ListenerOptions
+	log    zerolog.Logger
+	routes routes
+
+	tcp       *tcpframe.Listener // one of the two, after start
+	rdma      fabric.Listener
+	responder *rdmaside.Responder
+	nextLoop  int // for RDMA clients; owned by mu
+
+	mu       sync.Mutex // guards sessions, draining and nextLoop; a leaf
+	sessions map[session]struct{}
+	draining bool
+
+	calls     *metrics.Counter
+	local     *metrics.Counter
+	absorbed  *metrics.Counter
+	abandoned *metrics.Counter
+	malformed *metrics.Counter
+}
+
+func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
+	o.setDefaults()
+	l := &listener{
+		p: p, opts: o,
+		log:      p.log.With().Str("listener", o.Name).Logger(),
+		sessions: make(map[session]struct{}),
+	}
+	if o.RDMA && o.Provider == nil {
+		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
+	}
+	find := func(name string) (*upstream, error) {
+		if u := p.upstreams[name]; u != nil {
+			return u, nil
+		}
+		return nil, fmt.Errorf("proxy: listener %q: no upstream %q", o.Name, name)
+	}
+	var err error
+	if o.Upstream != "" {
+		if l.routes.other, err = find(o.Upstream); err != nil {
+			return nil, err
+		}
+	}
+	l.routes.programs = make(map[uint32][]target)
+	for _, r := range o.Routes {
+		t := target{versions: r.Versions}
+		if t.upstream, err = find(r.Upstream); err != nil {
+			return nil, err
+		}
+		for i, v := range r.Versions {
+			if i == 0 || v < t.low {
+				t.low = v
+			}
+			t.high = max(t.high, v)
+		}
+		l.routes.programs[r.Program] = append(l.routes.programs[r.Program], t)
+	}
+	m := p.metrics
+	ended := func(result string) *metrics.Counter {
+		return m.Counter("client_calls_total", "Calls read from clients by what became of them.", "listener", o.Name, "result", result)
+	}
+	l.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", o.Name)
+	l.local = ended("local")
+	l.absorbed = ended("absorbed")
+	l.abandoned = ended("abandoned")
+	l.malformed = ended("malformed")
+	m.GaugeFunc("clients", "Clients connected.", func() float64 { return float64(l.clients()) }, "listener", o.Name)
+	if o.RDMA {
+		l.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
+			Memory: p.calls, Registry: p.registry,
+			Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
+			RemoteInvalidation: true,
+			Log:                l.log, Metrics: rdmaside.NewResponderMetrics(m, o.Name),
+		}, (*rdmaHandler)(l))
+		if err != nil {
+			return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
+		}
+	}
+	return l, nil
+}
+
+func (l *listener) start(ctx context.Context) error {
+	if l.opts.RDMA {
+		return l.startRDMA(ctx)
+	}
+	var err error
+	l.tcp, err = l.p.engine.Listen(tcpframe.ListenOptions{
+		Address: l.opts.Address, Name: l.opts.Name,
+		MaxConns: l.opts.MaxConnections, MaxConnsPerAddr: perAddress(l.opts), Allow: l.opts.Allow,
+		Conn: tcpframe.ConnOptions{
+			Memory: memory{l.p.calls}, MaxRecord: l.opts.MaxRecord, MaxFragments: l.opts.MaxFragments,
+			MaxOutbound: l.opts.MaxOutbound, StallTimeout: l.opts.StallTimeout, IdleTimeout: l.opts.IdleTimeout,
+		},
+	}, func(*tcpframe.Conn) tcpframe.RecordHandler { return &tcpClient{l: l} })
+	if err == nil {
+		l.log.Info().Stringer("address", l.tcp.Addr()).Str("transport", "tcp").Msg("listening")
+	}
+	return err
+}
+
+func (l *listener) startRDMA(ctx context.Context) error {
+	var err error
+	l.rdma, err = l.opts.Provider.Listen(l.opts.Address, fabric.ListenOptions{
+		Allow: l.allowed, MaxConnections: l.opts.MaxConnections,
+		Refused: func(peer netip.AddrPort, reason string, err error) {
+			l.log.Warn().Stringer("peer", peer).Str("reason", reason).Err(err).Msg("connection refused")
+		},
+	}, func(in fabric.Incoming) {
+		l.mu.Lock()
+		draining := l.draining
+		home := l.p.loops[l.nextLoop%len(l.p.loops)]
+		l.nextLoop++
+		l.mu.Unlock()
+		if draining {
+			_ = in.Reject(nil) // the peer learns of it one way or the other
+			return
+		}
+		if _, err := l.responder.Accept(ctx, in, home); err != nil {
+			l.log.Warn().Stringer("peer", in.Peer()).Err(err).Msg("connection not accepted")
+		}
+	})
+	if err == nil {
+		l.log.Info().Stringer("address", l.rdma.Addr()).Str("transport", "rdma").Msg("listening")
+	}
+	return err
+}
+
+// allowed decides by address.
+func (l *listener) allowed(a netip.Addr) bool {
+	if len(l.opts.Allow) == 0 {
+		return true
+	}
+	a = a.Unmap()
+	for _, p := range l.opts.Allow {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+func perAddress(o ListenerOptions) int {
+	if o.MaxConnectionsPerAddress > 0 {
+		return o.MaxConnectionsPerAddress
+	}
+	return -1
+}
+
+func (l *listener) addr() string {
+	switch {
+	case l.tcp != nil:
+		return l.tcp.Addr().String()
+	case l.rdma != nil:
+		return l.rdma.Addr().String()
+	}
+	return ""
+}
+
+func (l *listener) upstreams() []*upstream { return l.routes.all() }
+
+func (l *listener) clients() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.sessions)
+}
+
+// join adds a client. It reports false when the listener is draining: the
+// client is to be closed once it is idle.
+func (l *listener) join(s session) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sessions[s] = struct{}{}
+	return !l.draining
+}
+
+func (l *listener) leave(s session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.sessions, s)
+}
+
+func (l *listener) snapshot() []session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.draining = true
+	all := make([]session, 0, len(l.sessions))
+	for s := range l.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+func (l *listener) stopListening() {
+	var err error
+	switch {
+	case l.tcp != nil:
+		err = l.tcp.Close()
+	case l.rdma != nil:
+		err = l.rdma.Close()
+	}
+	if err != nil {
+		l.log.Warn().Err(err).Msg("closing the listener")
+	}
+}
+
+func (l *listener) drain() {
+	l.stopListening()
+	for _, s := range l.snapshot() {
+		s.drain()
+	}
+}
+
+func (l *listener) close() {
+	l.stopListening()
+	for _, s := range l.snapshot() {
+		s.close()
+	}
+}

@@ -1,0 +1,81 @@
+package proxy
+
+import (
+	"context"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+)
+
+// An rdmaMember is one RPC-over-RDMA connection of an upstream's pool. It is
+// owned by its loop.
+type rdmaMember struct {
+	u    *upstream
+	seat *pool.Seat
+	loop *loop
+	r    *rdmaside.Requester // constant once the member is seated
+}
+
+func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat) (pool.Member, error) {
+	m := &rdmaMember{u: u, seat: s, loop: l}
+	r, err := rdmaside.DialRequester(ctx, u.opts.Provider, l, endpoint, rdmaside.RequesterOptions{
+		Memory: u.p.replies, Registry: u.p.registry,
+		Credits: u.opts.Credits, CallInline: u.opts.CallInline, ReplyInline: u.opts.ReplyInline,
+		Deadline: u.opts.CallTimeout, RemoteInvalidation: true,
+		Log: u.log, Metrics: u.requester,
+	}, m)
+	if err != nil {
+		return nil, err
+	}
+	m.r = r
+	// "one credit until the first Reply": until then nothing changes it. RFC 8166
+	// Section 3.3.3.
+	s.Granted(r.Grant(), pool.Elsewhere)
+	return m, nil
+}
+
+// Dispatch is part of pool.Member.
+func (m *rdmaMember) Dispatch(e *pool.Entry, here int) { dispatch(e, m, m.loop, here) }
+
+// Affinity is part of pool.Member.
+func (m *rdmaMember) Affinity() int { return m.loop.index }
+
+// Close is part of pool.Member.
+func (m *rdmaMember) Close(err error) {
+	r := m.r
+	m.loop.tcp.Post(closeTask(func() { r.Close(err) }))
+}
+
+// send is part of member.
+func (m *rdmaMember) send(c *call) {
+	if err := m.r.Send(&c.rdma); err != nil {
+		c.unsent(m, err)
+		return
+	}
+	m.u.sent.Inc()
+}
+
+// credits is part of member.
+func (m *rdmaMember) credits() int { return m.r.Grant() }
+
+// Granted is part of rdmaside.Watcher.
+func (m *rdmaMember) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(grant, m.loop.index) }
+
+// Ended is part of rdmaside.Watcher.
+func (m *rdmaMember) Ended(_ *rdmaside.Requester, err error) { m.seat.Ended(err) }
+
+// CallDone is part of rdmaside.CallOwner.
+func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
+	seat, here := c.entry.Seat(), c.m.Affinity()
+	if err == nil {
+		c.out, c.reply = c.rdma.Reply.Parts(), &c.rdma.Reply
+		seat.Done(&c.entry, here)
+		c.answered()
+		return
+	}
+	if err.Fate != rdmaside.Answered {
+		seat.Closing() // the connection is ending: nothing more may go there
+	}
+	seat.Done(&c.entry, here)
+	c.failed(err)
+}

@@ -1,0 +1,163 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// closeTask is rare work for a loop.
+type closeTask = tcpframe.TaskFunc
+
+// A tcpMember is one TCP connection of an upstream's pool. TCP has no credits:
+// its grant is the configured number of Calls outstanding, from the start. It is
+// owned by its loop.
+type tcpMember struct {
+	u    *upstream
+	seat *pool.Seat
+	loop *loop
+	conn *tcpframe.Conn // constant after Opened
+
+	pending map[uint32]*call // by XID
+	// Calls in the order they were sent, for deadlines; those that are no longer
+	// pending are skipped.
+	order  []sentCall
+	timer  *time.Timer
+	ending bool
+}
+
+type sentCall struct {
+	xid uint32
+	c   *call
+	at  time.Time
+}
+
+var errDeadline = errors.New("proxy: call not answered in time")
+
+func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat) (pool.Member, error) {
+	m := &tcpMember{u: u, seat: s, loop: l, pending: make(map[uint32]*call)}
+	s.Granted(u.opts.Credits, pool.Elsewhere)
+	_, err := u.p.engine.Dial(ctx, endpoint, l.tcp, tcpframe.DialOptions{
+		Name: u.opts.Name,
+		Conn: tcpframe.ConnOptions{
+			Memory: memory{u.p.replies}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
+			// Calls are bounded by the grant; the server is not to be paused because
+			// it reads slowly.
+			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
+		},
+	}, m)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Dispatch is part of pool.Member.
+func (m *tcpMember) Dispatch(e *pool.Entry, here int) { dispatch(e, m, m.loop, here) }
+
+// Affinity is part of pool.Member.
+func (m *tcpMember) Affinity() int { return m.loop.index }
+
+// Close is part of pool.Member.
+func (m *tcpMember) Close(err error) {
+	m.loop.tcp.Post(closeTask(func() {
+		if !m.ending {
+			m.conn.Abort(err)
+		}
+	}))
+}
+
+// send is part of member.
+func (m *tcpMember) send(c *call) {
+	switch {
+	case m.ending:
+		c.unsent(m, rdmaside.ErrClosed)
+		return
+	case m.pending[c.rdma.XID] != nil:
+		c.unsent(m, rdmaside.ErrBusyXID)
+		return
+	}
+	m.pending[c.rdma.XID] = c
+	m.order = append(m.order, sentCall{c.rdma.XID, c, time.Now()})
+	m.arm()
+	m.u.sent.Inc()
+	c.outArray[0] = c.msg
+	m.conn.Send(c.outArray[:], nil) // c.msg stays until the Reply or the end of the connection
+}
+
+// credits is part of member.
+func (m *tcpMember) credits() int { return m.u.opts.Credits }
+
+// Opened is part of tcpframe.RecordHandler.
+func (m *tcpMember) Opened(c *tcpframe.Conn) { m.conn = c }
+
+// Record is part of tcpframe.RecordHandler.
+func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+	msg := b.Bytes()
+	xid, mtype, ok := oncrpc.MessageType(msg)
+	c := m.pending[xid]
+	if !ok || mtype != oncrpc.TypeReply || c == nil {
+		m.u.stray.Inc()
+		b.Release()
+		return
+	}
+	delete(m.pending, xid)
+	c.outArray[0] = msg
+	c.out, c.reply = c.outArray[:], b
+	c.entry.Seat().Done(&c.entry, m.loop.index)
+	c.answered()
+}
+
+// Drained is part of tcpframe.RecordHandler.
+func (m *tcpMember) Drained(*tcpframe.Conn) {}
+
+// Closed is part of tcpframe.RecordHandler.
+func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
+	m.ending = true
+	if m.timer != nil {
+		m.timer.Stop()
+	}
+	m.seat.Closing()
+	pending := m.pending
+	m.pending, m.order = nil, nil
+	for xid, c := range pending {
+		c.entry.Seat().Done(&c.entry, m.loop.index)
+		c.failed(&rdmaside.CallError{XID: xid, Fate: rdmaside.InLimbo, Local: true, Err: err})
+	}
+	m.seat.Ended(err)
+}
+
+// arm sees to it that overdue is looked for.
+func (m *tcpMember) arm() {
+	if m.timer != nil {
+		return
+	}
+	every := min(max(m.u.opts.CallTimeout/8, 10*time.Millisecond), time.Second)
+	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(closeTask(m.overdue)) })
+}
+
+// overdue ends the connection when the oldest Call on it is past its deadline.
+func (m *tcpMember) overdue() {
+	m.timer = nil
+	if m.ending {
+		return
+	}
+	n := 0
+	for n < len(m.order) && m.pending[m.order[n].xid] != m.order[n].c {
+		n++
+	}
+	m.order = append(m.order[:0], m.order[n:]...)
+	if len(m.order) == 0 {
+		return
+	}
+	if time.Since(m.order[0].at) > m.u.opts.CallTimeout {
+		m.conn.Abort(errDeadline)
+		return
+	}
+	m.arm()
+}

@@ -1,0 +1,22 @@
+package proxy
+
+import (
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// memory lends the arena's memory to tcpframe, so that a record is copied once,
+// from the socket to where RDMA can take it from.
+type memory struct{ a *regmem.Account }
+
+// Lease is part of tcpframe.Memory.
+func (m memory) Lease(n int) (tcpframe.Buffer, error) {
+	l, err := m.a.Lease(n)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Wait is part of tcpframe.Memory.
+func (m memory) Wait(n int, f func()) { m.a.Wait(n, f) }

@@ -1,0 +1,333 @@
+// Package proxy bridges RPC Calls from one side to the other and their Replies
+// back.
+//
+// # The road of one Call
+//
+// A client, TCP ([tcpClient]) or RDMA ([rdmaClient]), reads a Call into memory of
+// the arena and makes a [call] of it. The call's header is walked, its route gives
+// an [upstream], the upper-layer binding analyses it, an XID is assigned, and the
+// upstream's pool dispatches it to a connection with a free credit: an
+// [rdmaMember] or a [tcpMember]. When the Reply is there, the client's XID is put
+// back and the Reply goes to the client in one gather write.
+//
+// # Ownership
+//
+// Every client and every member lives on one loop and is touched only there. A
+// call is touched by one loop at a time: its client's, then its member's, then its
+// client's again. When both are the same loop nothing is posted and the call
+// finishes on the thread that read it.
+//
+// # What becomes of a Call
+//
+// Every Call that was read is answered, or its client's connection is closed;
+// which, and what is replayed, is decided in fate.go.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// Options describe a Proxy. All fields but Log and Metrics are needed.
+type Options struct {
+	Log      zerolog.Logger
+	Metrics  *metrics.Registry
+	Engine   *tcpframe.Engine
+	Arena    *regmem.Arena
+	Registry *ulb.Registry
+
+	Listeners []ListenerOptions
+	Upstreams []UpstreamOptions
+}
+
+// A Route sends the Calls of one program to an upstream of its own.
+type Route struct {
+	Program  uint32
+	Versions []uint32 // empty: all
+	Upstream string
+}
+
+// ListenerOptions describe where clients come in. Zero values mean the
+// defaults named.
+type ListenerOptions struct {
+	Name, Address string
+	RDMA          bool
+	Provider      fabric.Provider // for RDMA
+
+	Upstream string // for every program without a Route; "" refuses those
+	Routes   []Route
+
+	Allow                    []netip.Prefix // empty: everybody
+	MaxConnections           int            // default 4096
+	MaxConnectionsPerAddress int            // default no limit of its own
+	MaxRecord                int            // octets; default 4 MiB + 64 KiB
+	MaxFragments             int            // to a record; default 1024
+	MaxCalls                 int            // outstanding for one client; default 256
+	MaxOutbound              int64          // octets owed to one client; default 32 MiB
+	StallTimeout             time.Duration  // for a record begun; default 30 s
+	IdleTimeout              time.Duration  // default none
+
+	Credits                 int // RDMA: granted to one client; default 64
+	CallInline, ReplyInline int // RDMA: inline thresholds in octets; default 4096
+}
+
+// UpstreamOptions describe where Calls go. Zero values mean the defaults named.
+type UpstreamOptions struct {
+	Name      string
+	RDMA      bool
+	Provider  fabric.Provider // for RDMA
+	Endpoints []string        // host:port, at least one
+
+	Connections             int // default 4 for RDMA, 1 for TCP
+	Credits                 int // asked for on each connection; default 128
+	CallInline, ReplyInline int // octets; default 4096
+
+	CallTimeout      time.Duration // a Call unanswered for so long ends its connection; default 60 s
+	ConnectTimeout   time.Duration // default 10 s
+	UnavailableAfter time.Duration // longest wait for a credit before the client is closed; default 30 s
+	BackoffMin       time.Duration // default 100 ms
+	BackoffMax       time.Duration // default 5 s
+}
+
+func (o *ListenerOptions) setDefaults() {
+	setDefault(&o.MaxConnections, 4096)
+	setDefault(&o.MaxRecord, 4<<20+64<<10)
+	setDefault(&o.MaxFragments, 1024)
+	setDefault(&o.MaxCalls, 256)
+	setDefault(&o.MaxOutbound, 32<<20)
+	setDefault(&o.StallTimeout, 30*time.Second)
+	setDefault(&o.Credits, 64)
+	setDefault(&o.CallInline, 4096)
+	setDefault(&o.ReplyInline, 4096)
+}
+
+func (o *UpstreamOptions) setDefaults() {
+	connections := 1
+	if o.RDMA {
+		connections = 4
+	}
+	setDefault(&o.Connections, connections)
+	setDefault(&o.Credits, 128)
+	setDefault(&o.CallInline, 4096)
+	setDefault(&o.ReplyInline, 4096)
+	setDefault(&o.CallTimeout, 60*time.Second)
+	setDefault(&o.ConnectTimeout, 10*time.Second)
+	setDefault(&o.UnavailableAfter, 30*time.Second)
+	setDefault(&o.BackoffMin, 100*time.Millisecond)
+	setDefault(&o.BackoffMax, 5*time.Second)
+}
+
+func setDefault[T int | int64 | time.Duration](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+// A Proxy is a set of listeners and upstreams.
+type Proxy struct {
+	log      zerolog.Logger
+	metrics  *metrics.Registry
+	engine   *tcpframe.Engine
+	arena    *regmem.Arena
+	registry *ulb.Registry
+	loops    []*loop
+
+	calls   *regmem.Account // records on their way in
+	replies *regmem.Account // what replies need: never starved by calls
+	xids    *xidTable
+
+	listeners []*listener
+	upstreams map[string]*upstream
+
+	mu       sync.Mutex // guards draining and closed; a leaf
+	draining bool
+	closed   bool
+}
+
+// callShare is the part of the memory budget that Calls may take. The rest
+// holds Receives and Reply chunks, so that a budget full of waiting Calls can
+// always shrink: each Call sent finds memory for its Reply sooner or later.
+const callShare = 0.5
+
+// New makes a Proxy; Start sets it going. It reports every problem it finds.
+func New(o Options) (*Proxy, error) {
+	p := &Proxy{
+		log: o.Log, metrics: o.Metrics, engine: o.Engine, arena: o.Arena, registry: o.Registry,
+		xids:      newXIDTable(),
+		upstreams: make(map[string]*upstream, len(o.Upstreams)),
+	}
+	budget := o.Arena.Budget()
+	callLimit := int64(float64(budget) * callShare)
+	p.calls = o.Arena.Account("calls", callLimit)
+	p.replies = o.Arena.Account("replies", budget-callLimit)
+	for i, l := range o.Engine.Loops() {
+		p.loops = append(p.loops, newLoop(i, l))
+	}
+	var errs []error
+	for _, uo := range o.Upstreams {
+		if p.upstreams[uo.Name] != nil {
+			errs = append(errs, fmt.Errorf("proxy: upstream %q named twice", uo.Name))
+			continue
+		}
+		u, err := newUpstream(p, uo)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p.upstreams[uo.Name] = u
+	}
+	for _, lo := range o.Listeners {
+		l, err := newListener(p, lo)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		p.listeners = append(p.listeners, l)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Start begins to connect to the upstreams and to listen. When a listener
+// cannot be opened the others are closed again and the error returned.
+func (p *Proxy) Start(ctx context.Context) error {
+	for _, u := range p.upstreams {
+		u.pool.Start()
+	}
+	for _, l := range p.listeners {
+		if err := l.start(ctx); err != nil {
+			return errors.Join(fmt.Errorf("proxy: listener %s: %w", l.opts.Name, err), p.Close())
+		}
+	}
+	return nil
+}
+
+// Addr is the address the named listener listens at, "" if it does not.
+func (p *Proxy) Addr(name string) string {
+	for _, l := range p.listeners {
+		if l.opts.Name == name {
+			return l.addr()
+		}
+	}
+	return ""
+}
+
+// Ready is nil when every upstream that a listener needs has a usable
+// connection and the Proxy is not draining. Otherwise it says what is missing.
+func (p *Proxy) Ready() error {
+	p.mu.Lock()
+	draining := p.draining
+	p.mu.Unlock()
+	if draining {
+		return errors.New("draining")
+	}
+	var errs []error
+	seen := make(map[*upstream]bool)
+	for _, l := range p.listeners {
+		for _, u := range l.upstreams() {
+			if seen[u] {
+				continue
+			}
+			seen[u] = true
+			if st := u.pool.Stats(); st.Usable == 0 {
+				errs = append(errs, fmt.Errorf("upstream %s has no usable connection", st.Name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Drain stops accepting clients, closes idle ones, and closes each other one
+// when its last outstanding Call is answered. It returns when no client is left
+// or ctx ends; what remains then is for Close.
+func (p *Proxy) Drain(ctx context.Context) error {
+	p.mu.Lock()
+	p.draining = true
+	p.mu.Unlock()
+	for _, l := range p.listeners {
+		l.drain()
+	}
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		n := 0
+		for _, l := range p.listeners {
+			n += l.clients()
+		}
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("proxy: drain: %d clients left: %w", n, ctx.Err())
+		case <-t.C:
+		}
+	}
+}
+
+// Close ends every connection. Calls outstanding are not answered; their
+// clients' connections are closed.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.closed, p.draining = true, true
+	p.mu.Unlock()
+	for _, l := range p.listeners {
+		l.close()
+	}
+	for _, u := range p.upstreams {
+		u.pool.Close()
+	}
+	return nil
+}
+
+// Status is a moment's view, for people.
+type Status struct {
+	Draining  bool
+	Listeners []ListenerStatus
+	Upstreams []pool.Stats
+	Memory    regmem.Stats
+}
+
+// ListenerStatus is a moment's view of a listener.
+type ListenerStatus struct {
+	Name, Address, Transport string
+	Clients                  int
+}
+
+// Status returns a moment's view.
+func (p *Proxy) Status() Status {
+	st := Status{Memory: p.arena.Stats()}
+	p.mu.Lock()
+	st.Draining = p.draining
+	p.mu.Unlock()
+	for _, l := range p.listeners {
+		transport := "tcp"
+		if l.opts.RDMA {
+			transport = "rdma"
+		}
+		st.Listeners = append(st.Listeners, ListenerStatus{l.opts.Name, l.addr(), transport, l.clients()})
+	}
+	for _, u := range p.sortedUpstreams() {
+		st.Upstreams = append(st.Upstreams, u.pool.Stats())
+	}
+	return st
+}

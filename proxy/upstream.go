@@ -1,0 +1,144 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// A member is one connection to an upstream. send runs on its loop.
+type member interface {
+	pool.Member
+	// send sends c, for which a credit is held, or calls c.unsent.
+	send(c *call)
+	// credits is how many Calls may be outstanding now. On the loop.
+	credits() int
+}
+
+// An upstream is where Calls go: a pool of connections and how to make them.
+type upstream struct {
+	p    *Proxy
+	opts UpstreamOptions
+	log  zerolog.Logger
+	pool *pool.Pool
+
+	requester *rdmaside.RequesterMetrics // for RDMA
+
+	sent     *metrics.Counter
+	replied  *metrics.Counter
+	replayed *metrics.Counter
+	lost     *metrics.Counter
+	errored  *metrics.Counter
+	stray    *metrics.Counter
+	seconds  *metrics.Histogram
+
+	average atomic.Int64 // octets of recent Replies that had no bound
+}
+
+func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
+	o.setDefaults()
+	if len(o.Endpoints) == 0 {
+		return nil, fmt.Errorf("proxy: upstream %q has no endpoint", o.Name)
+	}
+	if o.RDMA && o.Provider == nil {
+		return nil, fmt.Errorf("proxy: upstream %q has no provider", o.Name)
+	}
+	m := p.metrics
+	calls := func(outcome string) *metrics.Counter {
+		return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", o.Name, "outcome", outcome)
+	}
+	u := &upstream{
+		p: p, opts: o,
+		log:      p.log.With().Str("upstream", o.Name).Logger(),
+		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included.", "upstream", o.Name),
+		replied:  calls("replied"),
+		replayed: calls("replayed"),
+		lost:     calls("lost"),
+		errored:  calls("error"),
+		stray:    m.Counter("upstream_stray_replies_total", "Replies that belong to no Call outstanding.", "upstream", o.Name),
+		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to having its Reply.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
+	}
+	u.average.Store(firstAverage)
+	if o.RDMA {
+		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
+	}
+	u.pool = pool.New(pool.Options{
+		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(p.loops),
+		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
+		Failed: func(endpoint string, err error, retryIn time.Duration) {
+			u.log.Warn().Err(err).Str("endpoint", endpoint).Dur("retry_in", retryIn).Msg("no connection to upstream")
+		},
+		Connected: func(endpoint string) {
+			u.log.Info().Str("endpoint", endpoint).Msg("connected to upstream")
+		},
+		Metrics: m,
+	}, u, u)
+	return u, nil
+}
+
+// Dial makes one connection. pool.Dialer.
+func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
+	l := u.p.loops[affinity]
+	if u.opts.RDMA {
+		return dialRDMA(ctx, u, l, endpoint, s)
+	}
+	return dialTCP(ctx, u, l, endpoint, s)
+}
+
+// dispatch is what every member's Dispatch does: it brings the call to the
+// member's loop, which may be the one we are on.
+func dispatch(e *pool.Entry, m member, l *loop, here int) {
+	c := e.Owner.(*call)
+	c.m = m
+	if l.index == here {
+		m.send(c)
+		return
+	}
+	c.stage = stageSend
+	l.Post(c)
+}
+
+// observe counts an answered call.
+func (u *upstream) observe(c *call) {
+	u.replied.Inc()
+	u.seconds.Observe(uint64(time.Since(c.began)))
+	if c.rdma.Analysis.Known {
+		return
+	}
+	n := int64(0)
+	for _, p := range c.out {
+		n += int64(len(p))
+	}
+	old := u.average.Load()
+	u.average.Store(old + (n-old)/16) // a lost update does no harm
+}
+
+// expect is about how long the Reply to a Call will be: the bound where there is
+// one, and the average of the last ones, which begins high, where there is not.
+func (u *upstream) expect(a *ulb.Analysis) int {
+	if a.Known {
+		return int(a.MaxReply)
+	}
+	return int(min(u.average.Load(), int64(a.MaxReply)))
+}
+
+// firstAverage is what a Reply without a bound is expected to have until some
+// have been seen, in octets.
+const firstAverage = 64 << 10
+
+func (p *Proxy) sortedUpstreams() []*upstream {
+	return slices.SortedFunc(maps.Values(p.upstreams), func(a, b *upstream) int {
+		return strings.Compare(a.opts.Name, b.opts.Name)
+	})
+}
