@@ -95,6 +95,9 @@ func (r *Reply) parseAccepted(m []byte) error {
 	}
 	r.VerifierPos, r.VerifierLen = 20, int(n)
 	o := 20 + xdr.Roundup(int(n))
+	if o > len(m) {
+		return &Error{XID: r.XID, Field: "verf", Position: 16, Err: ErrShort}
+	}
 	if o+4 > len(m) {
 		return &Error{XID: r.XID, Field: "accept_stat", Position: o, Err: ErrShort}
 	}
