@@ -19,6 +19,8 @@ type Call struct {
 
 	// Reply is filled when CallDone reports no error, and released by the owner.
 	Reply Reply
+
+	need int // octets that Send could not lease
 }
 
 // Reset clears c for its next use. A Reply that was not released is lost.
@@ -28,7 +30,6 @@ func (c *Call) Reset() { *c = Call{} }
 type CallOwner interface {
 	// CallDone is called on the Requester's loop, exactly once for each Call that
 	// Send accepted, after every handle on the Call's memory is dead. err is nil
-	// when c.Reply holds the Reply; err is lent until CallDone returns. c belongs
-	// to the owner again. CallDone may call Requester.Send.
+	// when c.Reply holds the Reply. c belongs to the owner again. CallDone may call Requester.Send.
 	CallDone(c *Call, err *CallError)
 }

@@ -1,14 +1,95 @@
 package rdmaside
 
-import "github.com/rdmabridge/rdmabridge/metrics"
+import (
+	"errors"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+var (
+	callShapes  = [...]string{ulb.CallInline: "inline", ulb.CallReadChunk: "read_chunk", ulb.CallLong: "long"}
+	replyShapes = [...]string{ulb.ReplyInline: "inline", ulb.ReplyWriteChunk: "write_chunk", ulb.ReplyChunk: "reply_chunk"}
+	fates       = [...]Fate{NotSent, InLimbo, Answered}
+)
 
 // RequesterMetrics count what Requesters of one upstream do. A nil
 // *RequesterMetrics counts nothing.
-type RequesterMetrics struct{}
+type RequesterMetrics struct {
+	calls                       [len(callShapes)][len(replyShapes)]*metrics.Counter
+	octetsSent, octetsReceived  *metrics.Counter
+	seconds                     *metrics.Histogram
+	failures                    [len(fates)]*metrics.Counter
+	refusals                    [refusalReasons]*metrics.Counter
+	errChunk, errVers           *metrics.Counter
+	droppedStray, droppedHeader *metrics.Counter
+	droppedProc, droppedReverse *metrics.Counter
+	reverseCalls, deadlines     *metrics.Counter
+	noMemory                    *metrics.Counter
+}
 
 // NewRequesterMetrics makes the series of one upstream.
 func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetrics {
-	return &RequesterMetrics{}
+	m := &RequesterMetrics{}
+	for i, call := range callShapes {
+		for j, reply := range replyShapes {
+			m.calls[i][j] = reg.Counter("requester_calls_total", "Calls sent over RDMA, by shape.",
+				"upstream", upstream, "call", call, "reply", reply)
+		}
+	}
+	m.octetsSent = reg.Counter("requester_call_octets_total", "Octets of plain Calls sent over RDMA.", "upstream", upstream)
+	m.octetsReceived = reg.Counter("requester_receive_octets_total", "Octets received in RDMA Sends.", "upstream", upstream)
+	m.seconds = reg.Histogram("requester_call_seconds", "Time from the Send of a Call to its Reply.",
+		metrics.LatencyBounds, 1e-9, "upstream", upstream)
+	for i, f := range fates {
+		m.failures[i] = reg.Counter("requester_failures_total", "Calls that ended without a Reply, by fate.",
+			"upstream", upstream, "fate", f.String())
+	}
+	for i, reason := range refusalNames {
+		m.refusals[i] = reg.Counter("requester_refused_total", "Messages of a Responder that ended their connection.",
+			"upstream", upstream, "reason", reason)
+	}
+	rdmaErrors := func(code string) *metrics.Counter {
+		return reg.Counter("requester_rdma_errors_total", "RDMA_ERROR messages received.", "upstream", upstream, "code", code)
+	}
+	m.errChunk, m.errVers = rdmaErrors("err_chunk"), rdmaErrors("err_vers")
+	dropped := func(reason string) *metrics.Counter {
+		return reg.Counter("requester_dropped_total", "Messages of a Responder discarded.", "upstream", upstream, "reason", reason)
+	}
+	m.droppedStray, m.droppedHeader = dropped("stray"), dropped("header")
+	m.droppedProc, m.droppedReverse = dropped("procedure"), dropped("reverse")
+	m.reverseCalls = reg.Counter("requester_reverse_calls_total", "Calls of the reverse direction, answered PROG_UNAVAIL.", "upstream", upstream)
+	m.deadlines = reg.Counter("requester_deadlines_total", "Connections ended because a Call was not answered in time.", "upstream", upstream)
+	m.noMemory = reg.Counter("requester_no_memory_total", "Times memory for a Reply could not be had.", "upstream", upstream)
+	return m
+}
+
+func (m *RequesterMetrics) sent(s ulb.Shape, octets int) {
+	m.calls[s.Call][s.Reply].Inc()
+	m.octetsSent.Add(uint64(octets))
+}
+
+func (m *RequesterMetrics) done(d time.Duration) { m.seconds.Observe(uint64(max(d, 0))) }
+
+func (m *RequesterMetrics) failed(f Fate) { m.failures[f].Inc() }
+
+func (m *RequesterMetrics) refused(err error) { countRefusal(&m.refusals, err) }
+
+func (m *RequesterMetrics) errorReceived(code rpcrdma.ErrCode) {
+	if code == rpcrdma.ErrVers {
+		m.errVers.Inc()
+		return
+	}
+	m.errChunk.Inc()
+}
+
+func countRefusal(counters *[refusalReasons]*metrics.Counter, err error) {
+	var r refusal
+	if errors.As(err, &r) {
+		counters[r.reason].Inc()
+	}
 }
 
 // ResponderMetrics count what the connections of one listener do. A nil

@@ -2,13 +2,32 @@ package rdmaside
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// Defaults and bounds of RequesterOptions and ResponderOptions.
+const (
+	defaultInline      = 4096
+	minInline          = rpcrdma.DefaultInline
+	maxInline          = 64 << 10
+	defaultReceiveSize = 16 << 10
+	defaultReverse     = 4
+	defaultDeadline    = 60 * time.Second
+
+	// extraReceives are posted beyond what credits and the reverse direction
+	// need, so that the one of a Reply may be replaced a little late.
+	extraReceives = 2
 )
 
 // RequesterOptions configure one connection of a Requester. Zero is the
@@ -30,7 +49,8 @@ type RequesterOptions struct {
 	// RFC 8166 Section 3.3.2, RFC 8797.
 	CallInline, ReplyInline int
 	// ReceiveSize is the length of a Receive buffer in octets; default 16 KiB, at
-	// least ReplyInline. More than ReplyInline is for peers that overrun it.
+	// least ReplyInline. More than ReplyInline is for peers that overrun it: the
+	// Linux server sends what it likes when no Reply chunk was offered.
 	ReceiveSize int
 	// ReverseReceives are Receives beside those for Replies, for Calls of the
 	// reverse direction (RFC 8167); default 4, negative none.
@@ -46,50 +66,274 @@ type RequesterOptions struct {
 	Metrics *RequesterMetrics // shared by the connections of an upstream; may be nil
 }
 
+// Validate reports every problem of o, after defaults.
+func (o RequesterOptions) Validate() error {
+	_, err := o.withDefaults()
+	return err
+}
+
+func (o RequesterOptions) withDefaults() (RequesterOptions, error) {
+	set(&o.Credits, credit.Default)
+	set(&o.CallInline, defaultInline)
+	set(&o.ReplyInline, defaultInline)
+	set(&o.ReceiveSize, max(defaultReceiveSize, o.ReplyInline))
+	set(&o.ReverseReceives, defaultReverse)
+	o.ReverseReceives = max(o.ReverseReceives, 0)
+	if o.Deadline == 0 {
+		o.Deadline = defaultDeadline
+	}
+	errs := []error{
+		checkInline("CallInline", o.CallInline),
+		checkInline("ReplyInline", o.ReplyInline),
+		checkRange("Credits", o.Credits, 1, credit.Max),
+		checkRange("ReceiveSize", o.ReceiveSize, o.ReplyInline, 1<<20),
+		checkRange("ReverseReceives", o.ReverseReceives, 0, 1024),
+	}
+	if o.Memory == nil {
+		errs = append(errs, errors.New("rdmaside: Memory is missing"))
+	}
+	if o.Registry == nil {
+		errs = append(errs, errors.New("rdmaside: Registry is missing"))
+	}
+	return o, errors.Join(errs...)
+}
+
+func set(v *int, def int) {
+	if *v == 0 {
+		*v = def
+	}
+}
+
+func checkRange(name string, v, least, most int) error {
+	if v < least || v > most {
+		return fmt.Errorf("rdmaside: %s %d is not from %d to %d", name, v, least, most)
+	}
+	return nil
+}
+
+func checkInline(name string, v int) error {
+	if v%1024 != 0 {
+		return fmt.Errorf("rdmaside: %s %d is not a multiple of 1024", name, v)
+	}
+	return checkRange(name, v, minInline, maxInline)
+}
+
 // A Watcher is told what becomes of a Requester. All methods run on its loop.
 type Watcher interface {
-	// Granted is called at every change of the credits in effect, never for the
-	// one of the beginning.
+	// Granted is called at every change of how many Calls may be outstanding,
+	// which is one in the beginning. It is called with 0 when the connection
+	// begins to end for another reason than Close, before its Calls do, so that
+	// they are not sent on it again.
 	Granted(r *Requester, grant int)
 	// Ended is the last call, after every CallDone. err is nil after Close(nil).
 	Ended(r *Requester, err error)
 }
 
+// A connState is where a connection is in its life.
+//
+//	starting --Setup--> up --end--> ending --Closed--> ended
+type connState uint8
+
+const (
+	starting connState = iota // posts nothing but Receives
+	up                        // everything goes
+	ending                    // posts nothing; waits for Closed
+	ended                     // all memory is back
+)
+
 // A Requester sends Calls on one connection: the Requester role of RFC 8166.
 // It belongs to one loop; methods are for that loop unless they say otherwise.
-type Requester struct{}
+//
+// What a Call costs is fixed when the connection is made: a slot with room for
+// its Transport header, and a Receive. Slots are as many as credits; a Call has
+// one from Send to CallDone.
+type Requester struct {
+	opts    RequesterOptions // constant, as the next five
+	loop    fabric.Loop
+	watcher Watcher
+	metrics *RequesterMetrics
+	base    time.Time
+	info    RequesterInfo // constant after Setup
+
+	// Owned by the loop.
+	conn    fabric.Conn
+	state   connState
+	reason  error // why the connection is ending
+	credits credit.Account
+	recvs   recvRing
+	xids    xidTable
+	slots   []pendingCall
+	idle    []int32 // free slots
+	oldest  int32   // ends of the list of pending Calls in the order sent; -1 for none
+	newest  int32
+	headers *regmem.Lease // headerLen octets for each slot and reverse Reply
+	reverse []int32       // free header buffers of reverse Replies
+	header  rpcrdma.Header
+	parts   [3][]byte
+	timer   *time.Timer // for the oldest Call's deadline
+	armed   bool
+
+	// Written by the loop, read by anyone.
+	grant       atomic.Int32
+	outstanding atomic.Int32
+}
+
+// headerLen bounds the header of a Call of any ulb.Shape, and a whole reverse
+// Reply: 28 octets, a Read chunk of 24, a Write chunk of 24 or a Reply chunk of 20.
+const headerLen = 128
 
 // DialRequester connects to addr and returns when the connection is ready for
 // its first Call. It blocks and is called on a goroutine of its own. w may be
-// nil. w's methods and, after the first Send, CallDone may run before
-// DialRequester has returned.
+// nil. w.Ended may have been called when DialRequester returns, if the
+// connection did not live long.
 func DialRequester(ctx context.Context, p fabric.Provider, loop fabric.Loop, addr string, o RequesterOptions, w Watcher) (*Requester, error) {
-	return nil, ErrClosed
+	r, err := newRequester(o, loop, w)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := p.Dial(ctx, loop, addr, r.connOptions(), (*requesterHandler)(r))
+	if err != nil {
+		// No method of the handler is called any more; what Setup leased goes back.
+		loop.Post(fabric.TaskFunc(r.abandon))
+		return nil, fmt.Errorf("rdmaside: dial %s: %w", addr, err)
+	}
+	_ = conn // the same that Setup was given
+	return r, nil
 }
 
-// Send posts c. An error means that nothing was posted and c was not taken:
-// ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrClosed, ulb.ErrTooLong, or an error
-// about c itself. Otherwise c.Owner.CallDone follows, never before Send has
-// returned.
-func (r *Requester) Send(c *Call) error { return ErrClosed }
+func newRequester(o RequesterOptions, loop fabric.Loop, w Watcher) (*Requester, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &Requester{
+		opts: o, loop: loop, watcher: w, metrics: o.Metrics, base: time.Now(),
+		credits: credit.NewAccount(o.Credits),
+		slots:   make([]pendingCall, o.Credits),
+		idle:    make([]int32, o.Credits),
+		oldest:  -1, newest: -1,
+		reverse: make([]int32, o.ReverseReceives),
+	}
+	if r.watcher == nil {
+		r.watcher = deafWatcher{}
+	}
+	if r.metrics == nil {
+		r.metrics = &RequesterMetrics{}
+	}
+	for i := range r.slots {
+		r.slots[i].index = int32(i)
+		r.idle[i] = int32(o.Credits - 1 - i)
+	}
+	for i := range r.reverse {
+		r.reverse[i] = int32(o.Credits + i)
+	}
+	r.xids.init(o.Credits)
+	r.recvs.init(o.Credits+o.ReverseReceives+extraReceives, o.ReceiveSize, o.Memory)
+	return r, nil
+}
+
+func (r *Requester) connOptions() fabric.ConnOptions {
+	o := &r.opts
+	return fabric.ConnOptions{
+		PrivateData: rpcrdma.AppendPrivateData(nil, r.privateData()),
+		Receives:    len(r.recvs.buffers),
+		Sends:       o.Credits + o.ReverseReceives,
+		Handles:     2 * o.Credits,
+	}
+}
+
+func (r *Requester) privateData() rpcrdma.PrivateData {
+	return rpcrdma.PrivateData{
+		RemoteInvalidation: r.opts.RemoteInvalidation,
+		SendSize:           r.opts.CallInline,
+		RecvSize:           r.opts.ReplyInline,
+	}
+}
+
+// A requesterHandler is the Requester's side that the provider sees.
+type requesterHandler Requester
+
+// Setup posts the Receives and learns what the peer said about itself.
+func (h *requesterHandler) Setup(c fabric.Conn) error { return (*Requester)(h).setup(c) }
+
+// Completed takes completions.
+func (h *requesterHandler) Completed(cs []fabric.Completion) { (*Requester)(h).completed(cs) }
+
+// Closed ends everything.
+func (h *requesterHandler) Closed(err error) { (*Requester)(h).closed(err) }
+
+func (r *Requester) setup(c fabric.Conn) error {
+	r.conn = c
+	r.recvs.conn = c
+	r.info.Info = c.Info()
+	if n := r.info.MaxParts; n != 0 && n < len(r.parts) {
+		return fmt.Errorf("rdmaside: provider %s sends %d parts, %d are needed", r.info.Provider, n, len(r.parts))
+	}
+	peer, ok := rpcrdma.FindPrivateData(r.info.PrivateData)
+	r.info.RFC8797 = ok
+	r.info.CallInline = rpcrdma.Inline(r.privateData(), peer)
+	r.info.ReplyInline = rpcrdma.Inline(peer, r.privateData())
+	if n := r.info.MaxMessage; n != 0 {
+		r.info.CallInline = min(r.info.CallInline, n)
+	}
+	var err error
+	if r.headers, err = r.opts.Memory.Lease(headerLen * (len(r.slots) + len(r.reverse))); err != nil {
+		return fmt.Errorf("rdmaside: header buffers: %w", err)
+	}
+	// "A Requester MUST maintain enough receive resources to accommodate expected
+	// replies." RFC 8166 Section 3.3.1.
+	if err = r.recvs.fill(len(r.recvs.buffers)); err != nil {
+		return fmt.Errorf("rdmaside: receives: %w", err)
+	}
+	r.state = up
+	r.publish()
+	return nil
+}
+
+// abandon releases what Setup leased for a connection that never came to be.
+func (r *Requester) abandon() {
+	if r.state == ended {
+		return
+	}
+	r.state = ended
+	r.recvs.abandon()
+	if r.headers != nil {
+		r.headers.Release()
+		r.headers = nil
+	}
+	r.publish()
+}
+
+// publish shows the state to other goroutines.
+func (r *Requester) publish() {
+	if r.state == up {
+		r.grant.Store(int32(min(r.credits.Granted, r.credits.Requested)))
+	} else {
+		r.grant.Store(0)
+	}
+	r.outstanding.Store(int32(r.credits.Outstanding))
+}
 
 // Flush starts what was posted, now rather than at the end of the loop's pass.
-func (r *Requester) Flush() {}
+func (r *Requester) Flush() {
+	if r.state == up {
+		r.conn.Flush()
+	}
+}
 
 // Free is how many Calls can be sent now. It may be called on any goroutine.
-func (r *Requester) Free() int { return 0 }
+func (r *Requester) Free() int {
+	return max(0, int(r.grant.Load())-int(r.outstanding.Load()))
+}
 
-// Outstanding is how many Calls are unanswered. It may be called on any
-// goroutine.
-func (r *Requester) Outstanding() int { return 0 }
+// Outstanding is how many Calls Send took that are not done. It may be called on
+// any goroutine.
+func (r *Requester) Outstanding() int { return int(r.outstanding.Load()) }
 
 // Grant is how many Calls may be outstanding: the lower of the credits requested
-// and granted. It may be called on any goroutine.
-func (r *Requester) Grant() int { return 0 }
-
-// Close ends the connection. Every outstanding Call ends in limbo, then
-// Watcher.Ended is called with err, all after Close has returned.
-func (r *Requester) Close(err error) {}
+// and granted; 0 when the connection is ending. It may be called on any
+// goroutine.
+func (r *Requester) Grant() int { return int(r.grant.Load()) }
 
 // RequesterInfo describes a connection; constant after set-up.
 type RequesterInfo struct {
@@ -99,7 +343,15 @@ type RequesterInfo struct {
 }
 
 // Info describes the connection. It may be called on any goroutine.
-func (r *Requester) Info() RequesterInfo { return RequesterInfo{} }
+func (r *Requester) Info() RequesterInfo { return r.info }
+
+// LastActivity is when the peer was last heard.
+func (r *Requester) LastActivity() time.Time { return r.conn.LastActivity() }
 
 // Loop is the loop that owns r. It may be called on any goroutine.
-func (r *Requester) Loop() fabric.Loop { return nil }
+func (r *Requester) Loop() fabric.Loop { return r.loop }
+
+type deafWatcher struct{}
+
+func (deafWatcher) Granted(*Requester, int) {}
+func (deafWatcher) Ended(*Requester, error) {}

@@ -1,0 +1,121 @@
+package rdmaside
+
+import (
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+)
+
+// A recvState says who has a Receive buffer: invariants B1 and B2.
+type recvState uint8
+
+const (
+	recvEmpty  recvState = iota // no lease: handed on, and nothing to replace it yet
+	recvPosted                  // the provider's
+	recvHeld                    // the endpoint's: completed, not yet reposted
+)
+
+// A recvBuffer is a place for one Receive. Its index plus one is the Work
+// Request ID.
+type recvBuffer struct {
+	lease *regmem.Lease
+	state recvState
+}
+
+// A recvRing is the Receives of one connection.
+type recvRing struct {
+	conn    fabric.Conn
+	memory  *regmem.Account
+	size    int // octets of one buffer
+	buffers []recvBuffer
+	empty   []int32 // indexes of buffers in state recvEmpty
+	posted  int     // buffers in state recvPosted
+}
+
+func (g *recvRing) init(n, size int, m *regmem.Account) {
+	g.size, g.memory = size, m
+	g.buffers = make([]recvBuffer, n)
+	g.empty = make([]int32, n)
+	for i := range g.empty {
+		g.empty[i] = int32(n - 1 - i)
+	}
+}
+
+// fill leases and posts until n Receives are posted or an error stops it.
+func (g *recvRing) fill(n int) error {
+	for g.posted < n && len(g.empty) > 0 {
+		l, err := g.memory.Lease(g.size)
+		if err != nil {
+			return err
+		}
+		i := int(g.empty[len(g.empty)-1])
+		g.empty = g.empty[:len(g.empty)-1]
+		b := &g.buffers[i]
+		b.lease, b.state = l, recvHeld
+		if err := g.post(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// post gives buffer i, which the endpoint holds, to the provider. When that
+// fails the buffer is released: the connection is ending.
+func (g *recvRing) post(i int) error {
+	b := &g.buffers[i]
+	if b.state != recvHeld {
+		panic("BUG: rdmaside: posting a Receive buffer that is not held (B2)")
+	}
+	b.lease.Post()
+	if err := g.conn.PostReceive(uint64(i)+1, b.lease.Bytes()); err != nil {
+		b.lease.Unpost()
+		g.drop(i)
+		return err
+	}
+	b.state = recvPosted
+	g.posted++
+	return nil
+}
+
+// completed takes back the buffer of a completed Receive and returns its index.
+func (g *recvRing) completed(id uint64) int {
+	i := int(id - 1)
+	b := &g.buffers[i]
+	if b.state != recvPosted {
+		panic("BUG: rdmaside: completion of a Receive that is not posted (B1)")
+	}
+	b.lease.Unpost()
+	b.state = recvHeld
+	g.posted--
+	return i
+}
+
+// bytes is the content of buffer i, which the endpoint holds.
+func (g *recvRing) bytes(i int) []byte { return g.buffers[i].lease.Bytes() }
+
+// take hands on the lease of buffer i, which the endpoint holds.
+func (g *recvRing) take(i int) *regmem.Lease {
+	b := &g.buffers[i]
+	if b.state != recvHeld {
+		panic("BUG: rdmaside: taking a Receive buffer that is not held (B2)")
+	}
+	l := b.lease
+	b.lease, b.state = nil, recvEmpty
+	g.empty = append(g.empty, int32(i))
+	return l
+}
+
+// drop releases buffer i, which the endpoint holds.
+func (g *recvRing) drop(i int) { g.take(i).Release() }
+
+// abandon releases everything: the connection never came to be, so nothing that
+// was posted ever completes.
+func (g *recvRing) abandon() {
+	for i := range g.buffers {
+		if b := &g.buffers[i]; b.state == recvPosted {
+			b.lease.Unpost()
+			b.state = recvHeld
+			g.posted--
+			g.drop(i)
+		}
+	}
+}

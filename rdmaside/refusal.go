@@ -1,0 +1,26 @@
+package rdmaside
+
+// A refusalReason is why a peer's message was refused; a metric label.
+type refusalReason uint8
+
+const (
+	reasonHeader  refusalReason = iota // the Transport header
+	reasonChunks                       // chunks that do not fit what was offered
+	reasonPayload                      // the RPC message, or what was moved apart from it
+	reasonHandle                       // an invalidated handle that is not the Call's
+	reasonCredits                      // more than was granted
+	reasonMemory                       // nothing to answer with
+	refusalReasons
+)
+
+var refusalNames = [refusalReasons]string{"header", "chunks", "payload", "handle", "credits", "memory"}
+
+// A refusal is an error with its label.
+type refusal struct {
+	reason refusalReason
+	err    error
+}
+
+func (e refusal) Error() string { return refusalNames[e.reason] + ": " + e.err.Error() }
+
+func (e refusal) Unwrap() error { return e.err }

@@ -1,0 +1,151 @@
+package rdmaside
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// Close ends the connection. Every outstanding Call ends in limbo, then
+// Watcher.Ended is called, all after Close has returned. err is what Ended is
+// given.
+func (r *Requester) Close(err error) {
+	if r.state != up {
+		return
+	}
+	r.state = ending
+	r.reason = err
+	r.publish()
+	r.conn.Close(err)
+}
+
+// end ends the connection for a reason found here.
+func (r *Requester) end(err error) {
+	if r.state != up {
+		return
+	}
+	r.Close(err)
+	r.watcher.Granted(r, 0)
+}
+
+// refuse ends the connection because of what the peer sent. pc is the Call it
+// was about, if any; it ends in limbo with the others.
+func (r *Requester) refuse(pc *pendingCall, err error) {
+	if r.state != up {
+		return
+	}
+	e := r.opts.Log.Warn().Stringer("peer", r.info.Peer).Err(err)
+	if pc != nil {
+		e = e.Uint32("xid", pc.call.XID).Str("procedure", pc.call.Analysis.Procedure)
+	}
+	e.Msg("invalid message from the responder ends its connection")
+	r.metrics.refused(err)
+	r.end(fmt.Errorf("%w: %w", ErrInvalidReply, err))
+}
+
+// closed is the last call of the provider. Every Work Request has completed.
+func (r *Requester) closed(err error) {
+	if r.state == up {
+		r.state = ending
+		r.reason = err
+		r.publish()
+		r.watcher.Granted(r, 0)
+	}
+	if r.state == ended {
+		return
+	}
+	r.state = ended // no handle reaches memory any more
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	if r.recvs.posted != 0 {
+		panic(fmt.Sprintf("BUG: fabric: %s closed with %d Receives posted", r.info.Provider, r.recvs.posted))
+	}
+	cause := r.reason
+	if cause == nil {
+		cause = ErrClosed
+	}
+	for r.oldest >= 0 {
+		pc := &r.slots[r.oldest]
+		if pc.sending {
+			panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", r.info.Provider))
+		}
+		r.xids.remove(pc.call.XID)
+		pc.handles = [callHandles]fabric.Handle{}
+		// A Reply that only waited for its handles to die is as good as any.
+		if pc.err == nil && (!pc.replied || r.rebuild(pc) != nil) {
+			pc.err = cause
+		}
+		r.finish(pc)
+	}
+	r.headers.Release()
+	r.headers = nil
+	r.watcher.Ended(r, r.reason)
+}
+
+// since is the time on the Requester's clock.
+func (r *Requester) since() time.Duration { return time.Since(r.base) }
+
+// enqueue makes pc the newest pending Call. The deadline is the same for all, so
+// the oldest is always the first to pass it.
+func (r *Requester) enqueue(pc *pendingCall) {
+	pc.sent = r.since()
+	pc.prev, pc.next = r.newest, -1
+	if r.newest >= 0 {
+		r.slots[r.newest].next = pc.index
+	} else {
+		r.oldest = pc.index
+	}
+	r.newest = pc.index
+	if !r.armed && r.opts.Deadline > 0 {
+		r.arm(r.opts.Deadline)
+	}
+}
+
+func (r *Requester) dequeue(pc *pendingCall) {
+	if pc.prev >= 0 {
+		r.slots[pc.prev].next = pc.next
+	} else {
+		r.oldest = pc.next
+	}
+	if pc.next >= 0 {
+		r.slots[pc.next].prev = pc.prev
+	} else {
+		r.newest = pc.prev
+	}
+}
+
+// arm has the deadlines looked at after d. One timer serves all Calls: when it
+// fires, the oldest Call has passed its deadline or is far younger than the one
+// the timer was set for, so it fires about once per deadline at most.
+func (r *Requester) arm(d time.Duration) {
+	r.armed = true
+	if r.timer == nil {
+		r.timer = time.AfterFunc(d, func() { r.loop.Post((*deadlineTask)(r)) })
+		return
+	}
+	r.timer.Reset(d)
+}
+
+type deadlineTask Requester
+
+// Run looks at the oldest Call.
+func (t *deadlineTask) Run() {
+	r := (*Requester)(t)
+	r.armed = false
+	if r.state != up || r.oldest < 0 {
+		return
+	}
+	pc := &r.slots[r.oldest]
+	left := pc.sent + r.opts.Deadline - r.since()
+	if left > 0 {
+		r.arm(left)
+		return
+	}
+	r.metrics.deadlines.Inc()
+	r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
+		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline).
+		Msg("call not answered in time ends its connection")
+	r.end(fmt.Errorf("%w: %s, xid %#08x", ErrDeadline, r.opts.Deadline, pc.call.XID))
+}

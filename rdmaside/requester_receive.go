@@ -1,0 +1,433 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+const (
+	// copyBelow is the longest inline Payload stream that is copied out of its
+	// Receive buffer. A Reply waits for its client as long as the client likes,
+	// and GETATTR's 128 octets should not hold 16 KiB meanwhile.
+	copyBelow = 1024
+
+	// minReply is the shortest RPC Reply: MSG_DENIED, AUTH_ERROR.
+	minReply = 20
+)
+
+func (r *Requester) completed(cs []fabric.Completion) {
+	for i := range cs {
+		c := &cs[i]
+		switch c.Op {
+		case fabric.OpReceive:
+			r.received(c)
+		case fabric.OpSend:
+			r.sendDone(c)
+		case fabric.OpInvalidate:
+			r.invalidated(c)
+		}
+	}
+}
+
+func (r *Requester) sendDone(c *fabric.Completion) {
+	slot, _ := splitID(c.ID)
+	if c.Err != nil {
+		r.broken("send", c.Err)
+	}
+	if slot >= len(r.slots) {
+		r.reverse = append(r.reverse, int32(slot))
+		return
+	}
+	pc := &r.slots[slot]
+	pc.sending = false
+	r.settle(pc)
+}
+
+func (r *Requester) invalidated(c *fabric.Completion) {
+	slot, handle := splitID(c.ID)
+	if c.Err != nil {
+		r.broken("invalidate", c.Err) // the handle dies with the connection
+		return
+	}
+	pc := &r.slots[slot]
+	pc.handles[handle] = 0
+	r.settle(pc)
+}
+
+// broken ends the connection after a Work Request failed by itself.
+func (r *Requester) broken(what string, err error) {
+	if !errors.Is(err, fabric.ErrFlushed) {
+		r.end(fmt.Errorf("rdmaside: %s: %w", what, err))
+	}
+}
+
+// received handles one Receive. Every way out of it hands the buffer on or
+// reposts it: B3.
+func (r *Requester) received(c *fabric.Completion) {
+	i := r.recvs.completed(c.ID)
+	if c.Err != nil || r.state != up {
+		r.recvs.drop(i)
+		if c.Err != nil {
+			r.broken("receive", c.Err)
+		}
+		return
+	}
+	b := r.recvs.bytes(i)
+	if c.Bytes < 0 || c.Bytes > len(b) {
+		r.recvs.drop(i)
+		r.end(fmt.Errorf("rdmaside: receive of %d octets in a buffer of %d", c.Bytes, len(b)))
+		return
+	}
+	b = b[:c.Bytes]
+	r.metrics.octetsReceived.Add(uint64(len(b)))
+
+	h := &r.header
+	n := rpcrdma.PlainLen
+	if xid, credits, ok := rpcrdma.ParsePlain(b); ok {
+		h.Reset(xid, credits, rpcrdma.Msg)
+		// RFC 8167 Section 4.1: the direction is that of the RPC message.
+		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeCall {
+			r.reverseCall(b[n:], h)
+			r.stray(c)
+			r.repost(i)
+			return
+		}
+	} else {
+		var err error
+		if n, err = h.Decode(b); err != nil {
+			r.undecodable(err, c)
+			r.repost(i)
+			return
+		}
+	}
+	switch h.Proc {
+	case rpcrdma.MsgP, rpcrdma.Done:
+		// "Requesters MUST silently discard the message", Section 4.6.1;
+		// "Receivers MUST silently discard RDMA_DONE messages", Section 4.6.2.
+		r.metrics.droppedProc.Inc()
+		r.stray(c)
+		r.repost(i)
+		return
+	}
+	slot, ok := r.xids.get(h.XID)
+	if !ok {
+		r.metrics.droppedStray.Inc()
+		r.stray(c)
+		r.repost(i)
+		return
+	}
+	pc := &r.slots[slot]
+	if err := r.accepts(pc, h, b[n:], c.Invalidated); err != nil {
+		r.refuse(pc, err)
+		r.recvs.drop(i)
+		return
+	}
+	// From here on the Reply is the Call's.
+	r.xids.remove(h.XID)
+	pc.replied = true
+	changed := r.credits.Grant(h.Credits)
+	switch {
+	case h.Proc == rpcrdma.Error:
+		pc.fate = Answered
+		pc.err = ErrChunk
+		if h.Err == rpcrdma.ErrVers {
+			pc.err = fmt.Errorf("%w: it speaks %d to %d", ErrVersion, h.Low, h.High)
+		}
+		r.metrics.errorReceived(h.Err)
+		r.repost(i)
+	case h.Proc == rpcrdma.NoMsg:
+		pc.noMsg, pc.written = true, uint32(h.Reply.Length())
+		r.repost(i)
+	default:
+		if len(h.Writes) == 1 {
+			pc.written = uint32(h.Writes[0].Length())
+		}
+		r.keep(pc, i, n, b)
+	}
+	// "the Requester must not access these memory regions while the Responder has
+	// access to them." RFC 8166 Section 4.4.1.
+	fatal := pc.err != nil && pc.err != ErrChunk //nolint:errorlint // the sentinel itself
+	err := pc.err
+	r.invalidate(pc)
+	r.settle(pc)
+	if fatal {
+		r.end(err)
+	}
+	if changed && r.state == up {
+		r.publish()
+		r.watcher.Granted(r, r.Grant())
+	}
+}
+
+// keep makes the Payload stream b[n:] in Receive buffer i the base of pc's Reply,
+// and gives the peer another buffer for it.
+func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
+	if len(b)-n <= copyBelow {
+		if l, err := r.opts.Memory.Lease(len(b) - n); err == nil {
+			copy(l.Bytes(), b[n:])
+			pc.base, pc.from = l, 0
+			r.repost(i)
+			return
+		}
+	}
+	pc.base, pc.from = r.recvs.take(i), n
+	pc.base.Resize(len(b))
+	// Without memory the Receive is made up for by Send, which needs it.
+	if err := r.recvs.fill(r.recvs.posted + 1); err != nil {
+		r.receiveError(err)
+	}
+}
+
+// repost gives Receive buffer i back to the provider.
+func (r *Requester) repost(i int) {
+	if r.state != up {
+		r.recvs.drop(i)
+		return
+	}
+	r.receiveError(r.recvs.post(i))
+}
+
+// receiveError ends the connection when a Receive cannot be posted for another
+// reason than want of memory.
+func (r *Requester) receiveError(err error) {
+	if err != nil && r.memoryError(err) != ErrNoMemory { //nolint:errorlint // the sentinel itself
+		r.end(fmt.Errorf("rdmaside: post receive: %w", err))
+	}
+}
+
+// undecodable deals with a header that is not one.
+//
+// "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a
+// Requester MUST silently discard the message." RFC 8166 Section 4.5. Discarded
+// it is; but when it was the answer to a Call, that Call never ends and its
+// credit is lost, so the connection goes with it now and not at the deadline.
+func (r *Requester) undecodable(err error, c *fabric.Completion) {
+	var he *rpcrdma.HeaderError
+	if errors.As(err, &he) && he.Answer != rpcrdma.Silence {
+		if slot, ok := r.xids.get(he.XID); ok {
+			r.refuse(&r.slots[slot], refusal{reasonHeader, err})
+			return
+		}
+	}
+	r.metrics.droppedHeader.Inc()
+	r.stray(c)
+}
+
+// stray checks that a message that answers no Call invalidated nothing: such a
+// handle is not that Call's, since there is none.
+func (r *Requester) stray(c *fabric.Completion) {
+	if c.Invalidated != 0 {
+		r.refuse(nil, refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated by a message that answers no call", uint32(c.Invalidated))})
+	}
+}
+
+// accepts checks that the answer to pc is one, as far as it can be told while
+// the handles live: RFC 8166 Sections 3.4.6, 4.2.4, 4.3. payload is what follows
+// the header, inv the handle that the Send invalidated.
+func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, inv fabric.Handle) error {
+	if inv != 0 && !pc.killed(inv) {
+		return refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated is not the call's", uint32(inv))}
+	}
+	if h.Proc == rpcrdma.Error {
+		return nil
+	}
+	chunks := func(format string, args ...any) error {
+		return refusal{reasonChunks, fmt.Errorf(format, args...)}
+	}
+	// "Responders MUST leave the Read list empty in all replies." Section 4.3.1.
+	if len(h.Reads) != 0 {
+		return chunks("%d segments in the Read list", len(h.Reads))
+	}
+	// A Write list that does not come back at all is taken as unused: some
+	// Responders ignore it and send the result inline.
+	if len(h.Writes) > 0 && (pc.shape.Reply != ulb.ReplyWriteChunk || len(h.Writes) > 1) {
+		return chunks("%d Write chunks", len(h.Writes))
+	}
+	for i := range h.Writes {
+		if err := pc.within(&h.Writes[i]); err != nil {
+			return chunks("Write chunk: %w", err)
+		}
+	}
+	if h.Reply != nil {
+		if pc.shape.Reply != ulb.ReplyChunk && h.Reply.Length() != 0 {
+			return chunks("a Reply chunk of %d octets was not offered", h.Reply.Length())
+		}
+		if pc.shape.Reply == ulb.ReplyChunk {
+			if err := pc.within(h.Reply); err != nil {
+				return chunks("Reply chunk: %w", err)
+			}
+		}
+	}
+	length := uint64(len(payload))
+	if h.Proc == rpcrdma.NoMsg {
+		if h.Reply == nil || len(payload) != 0 {
+			return chunks("RDMA_NOMSG without Reply chunk or with %d octets inline", len(payload))
+		}
+		length = h.Reply.Length()
+	} else {
+		if h.Reply != nil && h.Reply.Length() != 0 {
+			return chunks("RDMA_MSG with %d octets in the Reply chunk", h.Reply.Length())
+		}
+		// "the value of the rdma_xid field does not match the value of the XID field
+		// in the accompanying RPC message", Section 4.5.2.
+		if len(payload) >= 4 && binary.BigEndian.Uint32(payload) != h.XID {
+			return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x", binary.BigEndian.Uint32(payload))}
+		}
+	}
+	if length < minReply {
+		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", length)}
+	}
+	return nil
+}
+
+// killed takes note that the peer invalidated h, which must be one of pc's live
+// handles.
+func (pc *pendingCall) killed(h fabric.Handle) bool {
+	for i := range pc.handles {
+		if pc.handles[i] == h {
+			pc.handles[i] = 0
+			return true
+		}
+	}
+	return false
+}
+
+// within checks a returned Write or Reply chunk against the one segment offered.
+// "The Responder MUST copy the segment count and all segments from the
+// Requester-provided Write chunk into the RPC Reply message's Transport header.
+// As it does so, the Responder updates each segment length field". Section 3.4.6.
+func (pc *pendingCall) within(w *rpcrdma.WriteChunk) error {
+	if len(w.Segments) != 1 {
+		return fmt.Errorf("%d segments of 1", len(w.Segments))
+	}
+	if n, most := w.Segments[0].Length, pc.offered[replyHandle].Length; n > most {
+		return fmt.Errorf("%d octets of %d", n, most)
+	}
+	return nil
+}
+
+// invalidate takes back the handles of pc that are still alive. Those that do
+// not die at once have a completion to come.
+func (r *Requester) invalidate(pc *pendingCall) {
+	for i, h := range pc.handles {
+		if h == 0 {
+			continue
+		}
+		done, err := r.conn.Invalidate(pc.handleID(i), h)
+		if err != nil {
+			// "if it is unable to invalidate a memory region due to an unrecoverable
+			// problem, the Requester MUST close the connection to protect that memory
+			// from Responder access before the associated RPC transaction is complete."
+			// RFC 8166 Section 4.5.4.
+			r.end(fmt.Errorf("rdmaside: invalidate: %w", err))
+			return
+		}
+		if done {
+			pc.handles[i] = 0
+		}
+	}
+}
+
+// settle ends pc if nothing is left to wait for.
+func (r *Requester) settle(pc *pendingCall) {
+	if pc.call == nil || !pc.ready() {
+		return
+	}
+	if pc.err == nil {
+		if err := r.rebuild(pc); err != nil {
+			r.refuse(pc, err)
+			return // and ends with the connection
+		}
+	}
+	r.finish(pc)
+}
+
+// rebuild makes the plain Reply of pc. Its handles are dead.
+func (r *Requester) rebuild(pc *pendingCall) error {
+	if pc.live() {
+		panic("BUG: rdmaside: a Reply is read while the peer can write to it (B4)")
+	}
+	c := pc.call
+	var base []byte
+	if pc.noMsg {
+		base = pc.chunk.Bytes()[:pc.written]
+	} else {
+		base = pc.base.Bytes()[pc.from:]
+	}
+	if xid, mtype, ok := oncrpc.MessageType(base); !ok || xid != c.XID || mtype != oncrpc.TypeReply {
+		return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x and message type %d", xid, mtype)}
+	}
+	reply := &c.Reply
+	*reply = Reply{}
+	if pc.noMsg {
+		if len(base)%4 != 0 {
+			return refusal{reasonPayload, fmt.Errorf("reply of %d octets", len(base))}
+		}
+		reply.add(base)
+		pc.chunk.Unpost()
+		reply.leases[0], pc.chunk = pc.chunk, nil
+		return nil
+	}
+	procedure := binary.BigEndian.Uint32(c.Message[20:])
+	s, spliced, err := ulb.Restore(c.Binding, procedure, base, pc.written)
+	if err != nil {
+		return refusal{reasonPayload, err}
+	}
+	if (uint64(len(base))+uint64(s.Length)+uint64(s.Padding))%4 != 0 {
+		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", uint64(len(base))+uint64(s.Length))}
+	}
+	if !spliced {
+		reply.add(base)
+	} else {
+		if uint64(s.Pos) > uint64(len(base)) || s.Pos < 4 || s.Length > pc.written || s.Padding > 3 {
+			panic("BUG: ulb: Restore cuts outside its message")
+		}
+		data := pc.chunk.Bytes()[:s.Length]
+		reply.add(base[:s.Pos])
+		// The padding goes behind the data if the block has room, which it does
+		// unless it is full to the last octet.
+		if n := s.Length + s.Padding; int(n) <= pc.chunk.Cap() {
+			pc.chunk.Resize(int(n))
+			data = pc.chunk.Bytes()
+			clear(data[s.Length:])
+			reply.add(data)
+		} else {
+			reply.add(data)
+			reply.add(zeros[:s.Padding])
+		}
+		reply.add(base[s.Pos:])
+		pc.chunk.Unpost()
+		reply.leases[1], pc.chunk = pc.chunk, nil
+	}
+	reply.leases[0], pc.base = pc.base, nil
+	return nil
+}
+
+var zeros [4]byte
+
+// finish gives the Call of pc back to its owner, with the Reply or with pc.err.
+func (r *Requester) finish(pc *pendingCall) {
+	if pc.live() {
+		panic("BUG: rdmaside: a call ends while its handles live (B4)")
+	}
+	c, fate, err := pc.call, pc.fate, pc.err
+	elapsed := r.since() - pc.sent
+	r.dequeue(pc)
+	pc.clear()
+	r.idle = append(r.idle, pc.index)
+	r.credits.Put()
+	r.publish()
+	if err == nil {
+		r.metrics.done(elapsed)
+		c.Owner.CallDone(c, nil)
+		return
+	}
+	r.metrics.failed(fate)
+	c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: fate != Answered, Err: err})
+}
