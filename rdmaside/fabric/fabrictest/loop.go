@@ -1,0 +1,90 @@
+package fabrictest
+
+import (
+	"sync"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// A Loop is a fabric.Loop that is one goroutine and a queue. Inside a
+// testing/synctest bubble an idle Loop is durably blocked.
+type Loop struct {
+	mu      sync.Mutex // guards the next three; a leaf
+	tasks   []fabric.Task
+	stopped bool
+
+	wakec chan struct{} // one deep: when it is full the loop is awake already
+	donec chan struct{} // closed when the goroutine has ended
+}
+
+// NewLoop starts a loop. Stop it before the test ends.
+func NewLoop() *Loop {
+	l := &Loop{wakec: make(chan struct{}, 1), donec: make(chan struct{})}
+	go l.run()
+	return l
+}
+
+func (l *Loop) run() {
+	defer close(l.donec)
+	var batch []fabric.Task
+	for {
+		l.mu.Lock()
+		batch, l.tasks = l.tasks, batch[:0]
+		stopped := l.stopped
+		l.mu.Unlock()
+		for i, t := range batch {
+			batch[i] = nil
+			t.Run()
+		}
+		switch {
+		case len(batch) > 0:
+		case stopped:
+			return
+		default:
+			<-l.wakec
+		}
+	}
+}
+
+// Post queues t.
+func (l *Loop) Post(t fabric.Task) {
+	l.mu.Lock()
+	stopped := l.stopped
+	if !stopped {
+		l.tasks = append(l.tasks, t)
+	}
+	l.mu.Unlock()
+	if !stopped {
+		l.wake()
+	}
+}
+
+func (l *Loop) wake() {
+	select {
+	case l.wakec <- struct{}{}:
+	default:
+	}
+}
+
+// Do runs f on the loop and waits for it. Not for the loop's own goroutine.
+func (l *Loop) Do(f func()) { Do(l, f) }
+
+// Do runs f on any loop and waits for it. Not for the loop's own goroutine.
+func Do(l fabric.Loop, f func()) {
+	done := make(chan struct{})
+	l.Post(fabric.TaskFunc(func() {
+		defer close(done)
+		f()
+	}))
+	<-done
+}
+
+// Stop runs what has been posted, ends the goroutine, and waits for that. Not
+// for the loop's own goroutine.
+func (l *Loop) Stop() {
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	l.wake()
+	<-l.donec
+}

@@ -1,0 +1,556 @@
+package fabrictest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// endState is the state of one end of a link.
+type endState uint8
+
+const (
+	fresh   endState = iota // Setup has not been called; leaves to setting or gone
+	setting                 // Setup runs: Receives may be posted; leaves to open, ending or gone
+	open                    // leaves to ending when either side closes or work fails
+	ending                  // no work is taken; the loop has flushes and Closed to tell
+	gone                    // Closed was called, or Setup never will be
+)
+
+type region struct {
+	buf    []byte
+	offset uint64
+	access fabric.Access
+	dying  bool // Invalidate was called and its Completion is due
+}
+
+type receive struct {
+	id  uint64
+	buf []byte
+}
+
+// work is a posted Send, Write, Read or Invalidate.
+type work struct {
+	id         uint64
+	op         fabric.Op
+	parts      [][]byte
+	into       []byte
+	at         fabric.Region
+	invalidate fabric.Handle
+}
+
+// A Conn is one end of a loopback connection. It is a fabric.Conn, and the task
+// that its loop runs.
+type Conn struct {
+	link   *link // constants, but for loop and handler, which setup sets
+	peer   *Conn
+	opts   fabric.ConnOptions
+	info   fabric.Info
+	dialed bool
+	loop   fabric.Loop
+	h      fabric.Handler
+
+	// Guarded by link.mu.
+	state     endState
+	closing   bool  // Close was called here
+	reason    error // for Closed
+	due       bool  // the loop has something to do
+	scheduled bool  // the loop has been told
+	held      bool  // completions wait for HoldCompletions(false)
+
+	work     queue[work]    // posted and not carried out
+	receives queue[receive] // posted and not used
+	regions  map[fabric.Handle]region
+	posted   int // Sends, Writes, Reads whose completion has not been told
+	events   []fabric.Completion
+	counts   Counts
+	active   time.Time
+
+	batch []fabric.Completion // owned by the loop
+}
+
+// setup hands c to its loop and waits for h.Setup.
+func (c *Conn) setup(ctx context.Context, loop fabric.Loop, h fabric.Handler) error {
+	result := make(chan error, 1)
+	c.link.mu.Lock()
+	c.loop, c.h = loop, h
+	c.link.mu.Unlock()
+	loop.Post(fabric.TaskFunc(func() { result <- c.begin() }))
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+	}
+	c.link.mu.Lock()
+	if c.state == fresh {
+		c.state = gone
+	}
+	started := c.state != gone
+	c.link.mu.Unlock()
+	if started {
+		return <-result
+	}
+	c.link.end(ctx.Err(), nil)
+	return ctx.Err()
+}
+
+// begin runs Setup on the loop.
+func (c *Conn) begin() error {
+	k := c.link
+	k.mu.Lock()
+	if c.state != fresh {
+		k.mu.Unlock()
+		return fabric.ErrClosed
+	}
+	if k.dead {
+		c.state = gone
+		k.mu.Unlock()
+		return fmt.Errorf("fabrictest: dial: %w", c.reason)
+	}
+	c.state = setting
+	k.mu.Unlock()
+
+	err := c.h.Setup(c)
+
+	k.mu.Lock()
+	switch {
+	case err != nil:
+		c.state = gone
+		k.die(err, nil)
+	case k.dead:
+		c.state = ending
+		c.due = true
+	default:
+		c.state = open
+		// Work that was posted during Setup, and the peer's that waited for it.
+		c.due = true
+		c.peer.due = c.peer.state == open
+	}
+	wake := k.wakes()
+	k.mu.Unlock()
+	wake.post()
+	return err
+}
+
+// Run does what is due, on the loop.
+func (c *Conn) Run() {
+	k := c.link
+	k.mu.Lock()
+	c.scheduled, c.due = false, false
+	if c.state == open {
+		c.carryOut()
+	}
+	closed := c.state == ending
+	if closed {
+		c.flush()
+		c.state = gone
+	}
+	var batch []fabric.Completion
+	if !c.held || closed {
+		batch = c.events
+		c.events = c.batch[:0]
+		for i := range batch {
+			switch batch[i].Op {
+			case fabric.OpSend, fabric.OpWrite, fabric.OpRead:
+				c.posted--
+			}
+		}
+	}
+	wake := k.wakes()
+	k.mu.Unlock()
+	wake.post()
+
+	if len(batch) > 0 {
+		c.h.Completed(batch)
+		clear(batch)
+	}
+	if batch != nil {
+		c.batch = batch[:0]
+	}
+	if closed {
+		c.h.Closed(c.reason)
+	}
+}
+
+// flush completes everything that is still posted.
+func (c *Conn) flush() {
+	err := fabric.ErrFlushed
+	if c.reason != nil {
+		err = fmt.Errorf("%w: %w", fabric.ErrFlushed, c.reason)
+	}
+	for c.work.len() > 0 {
+		w := c.work.first()
+		c.events = append(c.events, fabric.Completion{ID: w.id, Op: w.op, Err: err})
+		c.work.drop()
+	}
+	for c.receives.len() > 0 {
+		c.events = append(c.events, fabric.Completion{ID: c.receives.first().id, Op: fabric.OpReceive, Err: err})
+		c.receives.drop()
+	}
+}
+
+// carryOut does the posted work, in order, as far as it goes. link.mu is held.
+func (c *Conn) carryOut() {
+	for c.work.len() > 0 && c.peer.state >= open && !c.link.dead {
+		w := c.work.first()
+		if !c.do(w) {
+			return
+		}
+		c.work.drop()
+	}
+}
+
+// done ends w. Silent work that did not fail is not told.
+func (c *Conn) done(w *work, err error) {
+	if w.id == 0 && err == nil && w.op != fabric.OpInvalidate {
+		c.posted--
+		return
+	}
+	c.events = append(c.events, fabric.Completion{ID: w.id, Op: w.op, Err: err})
+	c.due = true
+}
+
+// do carries out w, and reports false when it has to wait. After a failure the
+// link is dead.
+func (c *Conn) do(w *work) bool {
+	k, peer := c.link, c.peer
+	if w.op == fabric.OpInvalidate {
+		delete(c.regions, w.at.Handle)
+		c.done(w, nil)
+		return true
+	}
+	parts, verdict := c.inject(w)
+	switch verdict {
+	case Hold:
+		return false
+	case Drop:
+		c.done(w, nil)
+		return true
+	case Fail:
+		c.done(w, ErrInjected)
+		k.fail(ErrInjected)
+		return true
+	case Cut:
+		if w.op == fabric.OpWrite {
+			if dst, err := peer.reach(w.at, length(parts), fabric.RemoteWrite); err == nil {
+				gather(dst[:len(dst)/2], parts)
+			}
+		}
+		c.done(w, ErrInjected)
+		k.fail(ErrInjected)
+		return true
+	}
+
+	var err error
+	switch w.op {
+	case fabric.OpSend:
+		err = peer.deliver(w, parts)
+		c.counts.Sends++
+	case fabric.OpWrite:
+		var dst []byte
+		if dst, err = peer.reach(w.at, length(parts), fabric.RemoteWrite); err == nil {
+			gather(dst, parts)
+		}
+		c.counts.Writes++
+	case fabric.OpRead:
+		var src []byte
+		if src, err = peer.reach(w.at, int(w.at.Length), fabric.RemoteRead); err == nil {
+			copy(w.into, src)
+		}
+		c.counts.Reads++
+	}
+	now := time.Now()
+	peer.active = now
+	if w.op == fabric.OpRead {
+		c.active = now
+	}
+	c.done(w, err)
+	if err != nil {
+		k.fail(err)
+	}
+	return true
+}
+
+// deliver puts a message into the next Receive of c.
+func (c *Conn) deliver(w *work, parts [][]byte) error {
+	c.counts.LowReceives = min(c.counts.LowReceives, c.receives.len())
+	if c.receives.len() == 0 {
+		return ErrNoReceive
+	}
+	n := length(parts)
+	r := c.receives.first()
+	if n > len(r.buf) {
+		return ErrTooLong
+	}
+	if w.invalidate != 0 {
+		if _, ok := c.regions[w.invalidate]; !ok {
+			return ErrInvalidate
+		}
+		delete(c.regions, w.invalidate)
+	}
+	gather(r.buf[:n], parts)
+	c.events = append(c.events, fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: n, Invalidated: w.invalidate})
+	c.receives.drop()
+	c.counts.Received++
+	c.due = true
+	return nil
+}
+
+// reach finds n octets of c's memory for the peer. Nothing is needed to reach no
+// octet.
+func (c *Conn) reach(at fabric.Region, n int, a fabric.Access) ([]byte, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	r, ok := c.regions[at.Handle]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: unknown handle", ErrAccess)
+	case r.access&a == 0:
+		return nil, fmt.Errorf("%w: rights", ErrAccess)
+	}
+	// Byte-exact, and without sums that could wrap.
+	first := at.Offset - r.offset
+	if at.Offset < r.offset || first > uint64(len(r.buf)) || uint64(n) > uint64(len(r.buf))-first {
+		return nil, fmt.Errorf("%w: bounds", ErrAccess)
+	}
+	return r.buf[first:][:n], nil
+}
+
+// postable says why nothing can be posted.
+func (c *Conn) postable() error {
+	if c.closing || c.state != open && c.state != setting || c.link.dead {
+		return fabric.ErrClosed
+	}
+	return nil
+}
+
+// PostReceive posts buf for the next message.
+func (c *Conn) PostReceive(id uint64, buf []byte) error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if err := c.postable(); err != nil {
+		return err
+	}
+	if c.receives.len() >= c.opts.Receives {
+		return fabric.ErrQueueFull
+	}
+	*c.receives.add() = receive{id, buf}
+	c.counts.PostedReceives++
+	if c.counts.PostedReceives == 1 {
+		c.counts.LowReceives = int(^uint(0) >> 1)
+	}
+	return nil
+}
+
+// post queues work for the end of the pass.
+func (c *Conn) post(id uint64, op fabric.Op, parts [][]byte) (*work, error) {
+	if err := c.postable(); err != nil {
+		return nil, err
+	}
+	if c.posted >= c.opts.Sends {
+		return nil, fabric.ErrQueueFull
+	}
+	c.posted++
+	w := c.work.add()
+	w.id, w.op = id, op
+	w.parts = append(w.parts[:0], parts...)
+	w.into, w.at, w.invalidate = nil, fabric.Region{}, 0
+	return w, nil
+}
+
+// later has the loop run c at the end of the pass.
+func (c *Conn) later() {
+	c.due = true
+	wake := c.link.wakes()
+	c.link.mu.Unlock()
+	wake.post()
+}
+
+// PostSend posts a message.
+func (c *Conn) PostSend(id uint64, s fabric.Send) error {
+	c.link.mu.Lock()
+	w, err := c.post(id, fabric.OpSend, s.Parts)
+	if err != nil {
+		c.link.mu.Unlock()
+		return err
+	}
+	w.invalidate = s.Invalidate
+	c.later()
+	return nil
+}
+
+// PostWrite posts an RDMA Write.
+func (c *Conn) PostWrite(id uint64, wr fabric.Write) error {
+	c.link.mu.Lock()
+	w, err := c.post(id, fabric.OpWrite, wr.Parts)
+	if err != nil {
+		c.link.mu.Unlock()
+		return err
+	}
+	w.at = wr.To
+	c.later()
+	return nil
+}
+
+// PostRead posts an RDMA Read.
+func (c *Conn) PostRead(id uint64, r fabric.Read) error {
+	if uint64(len(r.Into)) < uint64(r.From.Length) {
+		return fmt.Errorf("fabrictest: read of %d octets into %d", r.From.Length, len(r.Into))
+	}
+	c.link.mu.Lock()
+	err := c.postable()
+	if err == nil && c.info.ORD == 0 {
+		err = fmt.Errorf("fabrictest: ORD is 0: %w", fabric.ErrLimit)
+	}
+	var w *work
+	if err == nil {
+		w, err = c.post(id, fabric.OpRead, nil)
+	}
+	if err != nil {
+		c.link.mu.Unlock()
+		return err
+	}
+	w.into, w.at = r.Into, r.From
+	c.later()
+	return nil
+}
+
+// Flush carries out what has been posted.
+func (c *Conn) Flush() {
+	c.link.mu.Lock()
+	if c.state == open {
+		c.carryOut()
+	}
+	wake := c.link.wakes()
+	c.link.mu.Unlock()
+	wake.post()
+}
+
+// Register makes buf reachable under a random handle at a random offset.
+func (c *Conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if err := c.postable(); err != nil {
+		return fabric.Region{}, err
+	}
+	if len(c.regions) >= c.opts.Handles {
+		return fabric.Region{}, fmt.Errorf("fabrictest: handles: %w", fabric.ErrLimit)
+	}
+	if uint64(len(buf)) > 1<<32-1 {
+		return fabric.Region{}, fmt.Errorf("fabrictest: region of %d octets: %w", len(buf), fabric.ErrLimit)
+	}
+	h := newHandle(c.regions)
+	r := region{buf: buf, offset: rand.Uint64() >> 1, access: a}
+	c.regions[h] = r
+	c.counts.Registered++
+	return fabric.Region{Handle: h, Offset: r.offset, Length: uint32(len(buf))}, nil
+}
+
+// Invalidate takes h back: at once, or, after AsyncInvalidate(true), some time
+// before the Completion.
+func (c *Conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
+	k := c.link
+	k.mu.Lock()
+	r, ok := c.regions[h]
+	if !ok || r.dying || c.state != open || !k.p.asynchronous() {
+		delete(c.regions, h)
+		k.mu.Unlock()
+		return true, nil
+	}
+	r.dying = true
+	c.regions[h] = r
+	w := c.work.add()
+	w.id, w.op, w.parts, w.into, w.invalidate = id, fabric.OpInvalidate, w.parts[:0], nil, 0
+	w.at = fabric.Region{Handle: h}
+	c.later()
+	return false, nil
+}
+
+// Info describes the connection.
+func (c *Conn) Info() fabric.Info { return c.info }
+
+// LastActivity is when the peer's work last reached this end.
+func (c *Conn) LastActivity() time.Time {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	return c.active
+}
+
+// Close ends the connection. With a nil err what was posted is carried out first,
+// as far as no injected Hold is in its way.
+func (c *Conn) Close(err error) {
+	k := c.link
+	k.mu.Lock()
+	if c.closing || k.dead || c.state == gone {
+		k.mu.Unlock()
+		return
+	}
+	if err == nil && c.state == open {
+		c.carryOut()
+	}
+	if !k.dead {
+		c.closing = true
+		if c.dialed {
+			k.die(err, nil)
+		} else {
+			k.die(nil, err)
+		}
+	}
+	wake := k.wakes()
+	k.mu.Unlock()
+	wake.post()
+}
+
+// length is the sum of the lengths of parts.
+func length(parts [][]byte) (n int) {
+	for _, p := range parts {
+		n += len(p)
+	}
+	return n
+}
+
+// gather copies parts to dst, as far as it takes them.
+func gather(dst []byte, parts [][]byte) {
+	for _, p := range parts {
+		dst = dst[copy(dst, p):]
+	}
+}
+
+// A queue is first in, first out, and reuses its slots with whatever they hold.
+type queue[T any] struct {
+	slots []T
+	next  int
+}
+
+func (q *queue[T]) len() int  { return len(q.slots) - q.next }
+func (q *queue[T]) first() *T { return &q.slots[q.next] }
+
+// add appends a slot, which holds an old T or a zero one.
+func (q *queue[T]) add() *T {
+	if q.next > 0 && len(q.slots) == cap(q.slots) {
+		// Swap rather than copy, so that old slots stay distinct.
+		n := q.len()
+		for i := range n {
+			q.slots[i], q.slots[q.next+i] = q.slots[q.next+i], q.slots[i]
+		}
+		q.slots, q.next = q.slots[:n], 0
+	}
+	if len(q.slots) < cap(q.slots) {
+		q.slots = q.slots[:len(q.slots)+1]
+	} else {
+		var zero T
+		q.slots = append(q.slots, zero)
+	}
+	return &q.slots[len(q.slots)-1]
+}
+
+func (q *queue[T]) drop() {
+	q.next++
+	if q.next == len(q.slots) {
+		q.slots, q.next = q.slots[:0], 0
+	}
+}
