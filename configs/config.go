@@ -14,6 +14,7 @@ import "time"
 type Config struct {
 	Listeners []Listener `mapstructure:"listeners"`
 	Upstreams []Upstream `mapstructure:"upstreams"`
+	Chunks    Chunks     `mapstructure:"chunks"`
 	Memory    Memory     `mapstructure:"memory"`
 	Admin     Admin      `mapstructure:"admin"`
 	Log       Log        `mapstructure:"log"`
@@ -35,7 +36,7 @@ type Listener struct {
 
 	// For transport rdma.
 	Provider string `mapstructure:"provider"` // default iwarp
-	Credits  int    `mapstructure:"credits"`  // granted to each connection; default 128
+	Credits  int    `mapstructure:"credits"`  // granted to each connection; default 64
 	Inline   Inline `mapstructure:"inline"`
 	IWARP    IWARP  `mapstructure:"iwarp"`
 }
@@ -49,17 +50,17 @@ type Route struct {
 
 // ListenerLimits bound what clients of one listener can take.
 type ListenerLimits struct {
-	Connections int  `mapstructure:"connections"` // default 1024
-	PerAddress  int  `mapstructure:"per_address"` // connections of one client address; default 256
+	Connections int  `mapstructure:"connections"` // default 4096
 	Calls       int  `mapstructure:"calls"`       // Calls of one client in the bridge; default 256
-	Outbound    Size `mapstructure:"outbound"`    // Replies queued to one client; default 8 MiB
+	Outbound    Size `mapstructure:"outbound"`    // Replies owed to one client; default 32 MiB
+	Record      Size `mapstructure:"record"`      // longest Call; default 4 MiB + 64 KiB
 
-	// For transport tcp: RFC 5531 Section 11.
-	Record    Size `mapstructure:"record"`    // longest record; default 4 MiB + 64 KiB
-	Fragments int  `mapstructure:"fragments"` // fragments of one record; default 1024
+	// For transport tcp.
+	PerAddress int `mapstructure:"per_address"` // connections of one client address; default Connections
+	Fragments  int `mapstructure:"fragments"`   // of one record, RFC 5531 Section 11; default 1024
 }
 
-// ListenerTimeouts end connections that do not move.
+// ListenerTimeouts end TCP connections that do not move.
 type ListenerTimeouts struct {
 	Stall Duration `mapstructure:"stall"` // a record begun must go on; default 30s
 	Idle  Duration `mapstructure:"idle"`  // nothing at all; default none
@@ -77,13 +78,12 @@ type Upstream struct {
 	// For transport rdma.
 	Provider string `mapstructure:"provider"` // default iwarp
 	Inline   Inline `mapstructure:"inline"`
-	Chunks   Chunks `mapstructure:"chunks"`
 	IWARP    IWARP  `mapstructure:"iwarp"`
 }
 
 // A Pool is the connections of one upstream.
 type Pool struct {
-	Connections int    `mapstructure:"connections"` // default 4
+	Connections int    `mapstructure:"connections"` // default 4, for transport tcp 1
 	Credits     int    `mapstructure:"credits"`     // asked for on each; on TCP the most Calls outstanding; default 128
 	Mode        string `mapstructure:"mode"`        // auto or shared; default auto
 }
@@ -95,30 +95,33 @@ type Inline struct {
 	Reply Size `mapstructure:"reply"` // default 4 KiB
 }
 
-// Chunks bound what is offered to the server in chunks.
+// Chunks bound what is offered in chunks to every upstream on RDMA.
 type Chunks struct {
 	IO    Size `mapstructure:"io"`    // most data of one READ; default 1 MiB
-	Reply Size `mapstructure:"reply"` // Reply chunk where no binding knows better; default 1 MiB + 8 KiB
+	Reply Size `mapstructure:"reply"` // Reply chunk where no binding knows better; default IO + 8 KiB
 }
 
 // Timeouts are the patience with an upstream.
 type Timeouts struct {
 	Call        Duration `mapstructure:"call"`        // then the connection is replaced; default 60s
 	Connect     Duration `mapstructure:"connect"`     // one attempt; default 10s
-	Unavailable Duration `mapstructure:"unavailable"` // down longer: waiting clients are closed; default 60s
+	Unavailable Duration `mapstructure:"unavailable"` // a Call waits no longer for a connection; default 30s
 }
 
 // Backoff is the pause between attempts to connect, with jitter.
 type Backoff struct {
 	Min Duration `mapstructure:"min"` // default 100ms
-	Max Duration `mapstructure:"max"` // default 10s
+	Max Duration `mapstructure:"max"` // default 5s
 }
 
 // IWARP are the choices of the iwarp provider.
 type IWARP struct {
-	CRC       Switch `mapstructure:"crc"`       // CRC32c of RFC 5044; default on
-	FPDU      string `mapstructure:"fpdu"`      // emss: fit TCP segments; max: up to 64 KiB; default emss
-	Revision1 Switch `mapstructure:"revision1"` // MPA revision 1 (RFC 5044) if revision 2 (RFC 6581) is refused; default on
+	CRC  Switch `mapstructure:"crc"`  // CRC32c of RFC 5044; default on
+	FPDU string `mapstructure:"fpdu"` // emss: fit TCP segments; max: up to 64 KiB; default emss
+
+	// For upstreams: fall back to MPA revision 1 (RFC 5044) when the peer hangs up
+	// on revision 2 (RFC 6581). Listeners answer both. Default off.
+	Revision1 Switch `mapstructure:"revision1"`
 }
 
 // Memory is for messages, all of them.
@@ -166,6 +169,8 @@ func (c *Config) setDefaults() {
 	for i := range c.Upstreams {
 		c.Upstreams[i].setDefaults()
 	}
+	def(&c.Chunks.IO, MiB)
+	def(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
 	def(&c.Memory.Budget, GiB)
 	def(&c.Admin.Address, "127.0.0.1:9090")
 	def(&c.Log.Level, "info")
@@ -175,39 +180,38 @@ func (c *Config) setDefaults() {
 
 func (l *Listener) setDefaults() {
 	def(&l.Transport, TransportTCP)
-	def(&l.Limits.Connections, 1024)
-	def(&l.Limits.PerAddress, min(256, l.Limits.Connections))
+	def(&l.Limits.Connections, 4096)
 	def(&l.Limits.Calls, 256)
-	def(&l.Limits.Outbound, 8*MiB)
-	def(&l.Timeouts.Idle, NoDuration)
+	def(&l.Limits.Outbound, 32*MiB)
+	def(&l.Limits.Record, 4*MiB+64*KiB)
 	if l.RDMA() {
 		def(&l.Provider, ProviderIWARP)
-		def(&l.Credits, 128)
+		def(&l.Credits, 64)
 		l.Inline.setDefaults()
 		l.IWARP.setDefaults()
 		return
 	}
-	def(&l.Limits.Record, 4*MiB+64*KiB)
+	def(&l.Limits.PerAddress, l.Limits.Connections)
 	def(&l.Limits.Fragments, 1024)
 	def(&l.Timeouts.Stall, Duration(30*time.Second))
+	def(&l.Timeouts.Idle, NoDuration)
 }
 
 func (u *Upstream) setDefaults() {
-	def(&u.Pool.Connections, 4)
+	if u.RDMA() {
+		def(&u.Pool.Connections, 4)
+		def(&u.Provider, ProviderIWARP)
+		u.Inline.setDefaults()
+		u.IWARP.setDefaults()
+	}
+	def(&u.Pool.Connections, 1)
 	def(&u.Pool.Credits, 128)
 	def(&u.Pool.Mode, "auto")
 	def(&u.Timeouts.Call, Duration(60*time.Second))
 	def(&u.Timeouts.Connect, Duration(10*time.Second))
-	def(&u.Timeouts.Unavailable, Duration(60*time.Second))
+	def(&u.Timeouts.Unavailable, Duration(30*time.Second))
 	def(&u.Backoff.Min, Duration(100*time.Millisecond))
-	def(&u.Backoff.Max, max(Duration(10*time.Second), u.Backoff.Min))
-	if u.RDMA() {
-		def(&u.Provider, ProviderIWARP)
-		u.Inline.setDefaults()
-		def(&u.Chunks.IO, MiB)
-		def(&u.Chunks.Reply, MiB+8*KiB)
-		u.IWARP.setDefaults()
-	}
+	def(&u.Backoff.Max, max(Duration(5*time.Second), u.Backoff.Min))
 }
 
 func (i *Inline) setDefaults() {
@@ -218,7 +222,7 @@ func (i *Inline) setDefaults() {
 func (w *IWARP) setDefaults() {
 	def(&w.CRC, On)
 	def(&w.FPDU, FPDUEMSS)
-	def(&w.Revision1, On)
+	def(&w.Revision1, Off)
 }
 
 // def gives *p the default v if it has none.

@@ -36,7 +36,7 @@ func TestDefaults(t *testing.T) {
 		Listeners: []Listener{{
 			Name: "nfs", Address: "127.0.0.1:2049", Transport: TransportTCP, Upstream: "storage",
 			Limits: ListenerLimits{
-				Connections: 1024, PerAddress: 256, Calls: 256, Outbound: 8 << 20,
+				Connections: 4096, PerAddress: 4096, Calls: 256, Outbound: 32 << 20,
 				Record: 4<<20 + 64<<10, Fragments: 1024,
 			},
 			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: NoDuration},
@@ -45,14 +45,14 @@ func TestDefaults(t *testing.T) {
 			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"},
 			Pool: Pool{Connections: 4, Credits: 128, Mode: "auto"},
 			Timeouts: Timeouts{
-				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(60 * time.Second),
+				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(30 * time.Second),
 			},
-			Backoff:  Backoff{Min: Duration(100 * time.Millisecond), Max: Duration(10 * time.Second)},
+			Backoff:  Backoff{Min: Duration(100 * time.Millisecond), Max: Duration(5 * time.Second)},
 			Provider: "iwarp",
 			Inline:   Inline{Call: 4096, Reply: 4096},
-			Chunks:   Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
-			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: On},
+			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: Off},
 		}},
+		Chunks: Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
 		Memory: Memory{Budget: 1 << 30},
 		Admin:  Admin{Address: "127.0.0.1:9090"},
 		Log:    Log{Level: "info", Format: "json"},
@@ -211,7 +211,7 @@ func TestProblems(t *testing.T) {
 			line 3: lgo: unknown setting; did you mean log?
 			line 4: memory.bugdet: unknown setting; did you mean budget?
 			line 4: memory.x: unknown setting; known here: budget
-			line 5: log.level: unknown setting; known here: admin, drain, listeners, log, loops, memory, upstreams`},
+			line 5: log.level: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, upstreams`},
 		{"unknown deep", `
 listeners:
   - name: l
@@ -336,11 +336,10 @@ upstreams:
     endpoints: [h:1]
     pool: {connections: 65, credits: 1025, mode: pinned}
     inline: {call: 512, reply: 1MiB}
-    chunks: {io: 1KiB, reply: 1GiB}
     timeouts: {call: none}
     backoff: {min: 5s, max: 1s}
     iwarp: {crc: maybe, fpdu: big}
-memory: {budget: 64GiB}
+chunks: {io: 1KiB, reply: 1GiB}
 `, `
 			line 6: listeners[0].limits.calls: 100000: want at most 65536
 			line 6: listeners[0].limits.fragments: 2000000: want at most 1048576
@@ -353,27 +352,32 @@ memory: {budget: 64GiB}
 			line 12: upstreams[0].pool.mode: pinned is not in this version; write auto or shared
 			line 13: upstreams[0].inline.call: 512B: want 1KiB to 64KiB
 			line 13: upstreams[0].inline.reply: 1MiB: want 1KiB to 64KiB
-			line 14: upstreams[0].chunks.io: 1KiB: want 4KiB to 16MiB
-			line 14: upstreams[0].chunks.reply: 1GiB: want 4KiB to 16MiB
-			line 15: upstreams[0].timeouts.call: none is not possible here
-			line 16: upstreams[0].backoff.min: 5s is more than backoff.max, 1s
-			line 17: upstreams[0].iwarp.crc: "maybe" is neither on nor off
-			line 17: upstreams[0].iwarp.fpdu: "big": want emss or max`},
+			line 14: upstreams[0].timeouts.call: none is not possible here
+			line 15: upstreams[0].backoff.min: 5s is more than backoff.max, 1s
+			line 16: upstreams[0].iwarp.crc: "maybe" is neither on nor off
+			line 16: upstreams[0].iwarp.fpdu: "big": want emss or max
+			line 17: chunks.io: 1KiB: want 4KiB to 16MiB
+			line 17: chunks.reply: 1GiB: want 4KiB to 16392KiB`},
+		{"chunks", head + tail + "chunks: {io: 2MiB, reply: 2MiB}\n", `
+			line 3: chunks.reply: 2MiB: want 8KiB more than chunks.io, 2MiB, at least`},
 		{"combinations", `
 listeners:
   - {name: a, address: ':1', upstream: s, provider: iwarp, credits: 8}
-  - {name: b, address: ':2', upstream: s, transport: rdma, provider: ibverbs, limits: {record: 1MiB}, iwarp: {crc: off}}
+  - {name: b, address: ':2', upstream: s, transport: rdma, provider: ibverbs, limits: {fragments: 7}, iwarp: {crc: off}}
   - {name: c, address: ':3', upstream: s, transport: rdma, provider: magic}
+  - {name: d, address: ':4', upstream: s, transport: rdma, timeouts: {idle: 1s}, iwarp: {revision1: on}}
 upstreams:
-  - {name: s, transport: tcp, endpoints: ['h:1'], chunks: {io: 1MiB}}
+  - {name: s, transport: tcp, endpoints: ['h:1'], inline: {call: 1KiB}}
 `, `
 			line 3: listeners[0].credits: only for transport rdma
 			line 3: listeners[0].provider: only for transport rdma
 			line 4: listeners[1].iwarp: only for provider iwarp
-			line 4: listeners[1].limits.record: only for transport tcp
+			line 4: listeners[1].limits.fragments: only for transport tcp
 			line 4: listeners[1].provider: ibverbs is not in this build; build with -tags ibverbs
 			line 5: listeners[2].provider: "magic": want iwarp or ibverbs
-			line 7: upstreams[0].chunks: only for transport rdma`},
+			line 6: listeners[3].iwarp.revision1: only for upstreams; a listener answers both revisions
+			line 6: listeners[3].timeouts: only for transport tcp
+			line 8: upstreams[0].inline: only for transport rdma`},
 		{"memory", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}
@@ -403,7 +407,7 @@ func TestLoadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := LoadFile(f, testKnown())
-	if want := f + ":10: x: unknown setting; known here: admin, drain, listeners, log, loops, memory, upstreams"; err == nil || err.Error() != want {
+	if want := f + ":10: x: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, upstreams"; err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}
 	if err := os.WriteFile(f, make([]byte, maxFile+1), 0o600); err != nil {

@@ -41,6 +41,10 @@ func (c *Config) validate(k Known, r *report) {
 	}
 	c.checkNames(r)
 	c.checkAddresses(r)
+	between(c.Chunks.IO, 4*KiB, maxChunk, "chunks.io", r)
+	if between(c.Chunks.Reply, 4*KiB, maxChunk+8*KiB, "chunks.reply", r) && c.Chunks.Reply < c.Chunks.IO+8*KiB && !r.has("chunks") {
+		r.addf("chunks.reply", "%s: want 8KiB more than chunks.io, %s, at least", c.Chunks.Reply, c.Chunks.IO)
+	}
 	c.checkMemory(r)
 	if c.Admin.Address != None {
 		checkAddress(c.Admin.Address, true, "admin.address", r)
@@ -67,6 +71,7 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	atMost(l.Limits.Connections, maxConnections, path+".limits.connections", r)
 	atMost(l.Limits.Calls, 1<<16, path+".limits.calls", r)
 	between(l.Limits.Outbound, 64*KiB, GiB, path+".limits.outbound", r)
+	between(l.Limits.Record, minRecord, maxRecord, path+".limits.record", r)
 	if l.Limits.PerAddress > l.Limits.Connections {
 		r.addf(path+".limits.per_address", "%d is more than limits.connections, %d", l.Limits.PerAddress, l.Limits.Connections)
 	}
@@ -74,10 +79,12 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 		checkProvider(l.Provider, l.IWARP, path, k, r)
 		atMost(l.Credits, maxCredits, path+".credits", r)
 		l.Inline.validate(path+".inline", r)
-		only(path, "tcp", r, "limits.record", "limits.fragments", "timeouts.stall")
+		only(path, "tcp", r, "limits.per_address", "limits.fragments", "timeouts")
+		if r.source.given(path + ".iwarp.revision1") {
+			r.addf(path+".iwarp.revision1", "only for upstreams; a listener answers both revisions")
+		}
 		return
 	}
-	between(l.Limits.Record, minRecord, maxRecord, path+".limits.record", r)
 	atMost(l.Limits.Fragments, 1<<20, path+".limits.fragments", r)
 	finite(l.Timeouts.Stall, path+".timeouts.stall", r)
 	only(path, "rdma", r, "provider", "credits", "inline", "iwarp")
@@ -143,6 +150,7 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	}
 	finite(u.Timeouts.Call, path+".timeouts.call", r)
 	finite(u.Timeouts.Connect, path+".timeouts.connect", r)
+	finite(u.Timeouts.Unavailable, path+".timeouts.unavailable", r)
 	finite(u.Backoff.Min, path+".backoff.min", r)
 	finite(u.Backoff.Max, path+".backoff.max", r)
 	if u.Backoff.Max > 0 && u.Backoff.Min > u.Backoff.Max {
@@ -151,12 +159,10 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	if u.RDMA() {
 		checkProvider(u.Provider, u.IWARP, path, k, r)
 		u.Inline.validate(path+".inline", r)
-		between(u.Chunks.IO, 4*KiB, maxChunk, path+".chunks.io", r)
-		between(u.Chunks.Reply, 4*KiB, maxChunk, path+".chunks.reply", r)
 		return
 	}
 	if u.Transport == TransportTCP {
-		only(path, "rdma", r, "provider", "inline", "chunks", "iwarp")
+		only(path, "rdma", r, "provider", "inline", "iwarp")
 	}
 }
 
@@ -247,8 +253,10 @@ func (c *Config) checkMemory(r *report) {
 	for i, u := range c.Upstreams {
 		if u.RDMA() && !r.has(fmt.Sprintf("upstreams[%d]", i)) {
 			standing += Size(u.Pool.Connections) * Size(u.Pool.Credits) * max(receiveSize, 2*u.Inline.Reply)
-			longest = max(longest, u.Chunks.Reply, u.Chunks.IO)
 		}
+	}
+	if standing > 0 && !r.has("chunks") {
+		longest = c.Chunks.Reply
 	}
 	for i, l := range c.Listeners {
 		if !r.has(fmt.Sprintf("listeners[%d]", i)) {
@@ -326,10 +334,12 @@ func atMost(n, most int, path string, r *report) {
 	}
 }
 
-func between(s, least, most Size, path string, r *report) {
-	if s != 0 && (s < least || s > most) && !r.has(path) {
+func between(s, least, most Size, path string, r *report) bool {
+	ok := s >= least && s <= most
+	if !ok && s != 0 && !r.has(path) {
 		r.addf(path, "%s: want %s to %s", s, least, most)
 	}
+	return ok
 }
 
 // finite refuses none where waiting for ever would leave Calls unanswered.
