@@ -38,9 +38,9 @@ const (
 	ReasonIdle      Reason = "idle"      // no octet either way for IdleTimeout
 )
 
-var listenReasons = []Reason{ReasonDenied, ReasonConns, ReasonAddrConns, ReasonTotal, ReasonAttach}
-
-var connReasons = []Reason{
+// reasons are all of them.
+var reasons = []Reason{
+	ReasonDenied, ReasonConns, ReasonAddrConns, ReasonTotal, ReasonAttach,
 	ReasonTooLong, ReasonTooShort, ReasonFragments, ReasonStalled,
 	ReasonMemory, ReasonOutbound, ReasonUnread, ReasonIdle,
 }

@@ -20,3 +20,14 @@ type Memory interface {
 	// not call f before it returns.
 	Wait(n int, f func())
 }
+
+// heap is Memory without a limit.
+type heap struct{}
+
+type heapBuffer struct{ b []byte }
+
+func (heap) Lease(n int) (Buffer, error) { return &heapBuffer{make([]byte, n)}, nil }
+func (heap) Wait(_ int, f func())        { go f() }
+func (h *heapBuffer) Bytes() []byte      { return h.b }
+func (h *heapBuffer) Resize(n int)       { h.b = h.b[:n] }
+func (h *heapBuffer) Release()           { h.b = nil }

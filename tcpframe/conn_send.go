@@ -1,0 +1,172 @@
+package tcpframe
+
+// maxParts is the most parts of one Send.
+const maxParts = 6
+
+// keepNodes is how many spare outRecords a loop keeps.
+const keepNodes = 4096
+
+// A Releaser is told when what was lent comes back.
+type Releaser interface{ Release() }
+
+// An outRecord is a record that waits to be written.
+type outRecord struct {
+	next  *outRecord
+	done  Releaser
+	size  int // octets, the mark included
+	n     int // parts
+	mark  [markLen]byte
+	parts [maxParts][]byte
+}
+
+// Send queues the record made of parts, at most 6 and 2^31-1 octets, and
+// returns; it is written at the end of the pass, with the other records of the
+// pass. The octets are taken until done.Release is called, on the loop, once
+// the kernel took them or the connection ended, which is before Send returns
+// when the connection is closing already. The slice of slices is borrowed. done
+// may be nil. Send does not allocate.
+func (c *Conn) Send(parts [][]byte, done Releaser) {
+	if c.state != open {
+		if done != nil {
+			done.Release()
+		}
+		return
+	}
+	r := c.Loop().takeNode()
+	if len(parts) > maxParts {
+		panic("BUG: tcpframe: record of too many parts")
+	}
+	r.n = copy(r.parts[:], parts)
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	if n > maxFragment {
+		panic("BUG: tcpframe: record too long to send")
+	}
+	putMark(&r.mark, n)
+	r.size, r.done = markLen+n, done
+	if c.head == nil {
+		c.head = r
+		c.outSince = c.Loop().now()
+	} else {
+		c.tail.next = r
+	}
+	c.tail = r
+	c.outbound += int64(r.size)
+	c.sock.FlushSoon()
+}
+
+// write writes what is queued, as far as the kernel takes it, and then holds
+// what is left against the limits.
+func (c *Conn) write() {
+	for c.head != nil && !c.blocked {
+		iov, want := c.gather()
+		n, err := c.sock.writev(iov, want)
+		c.sent(n)
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		if n < want {
+			c.blocked = true
+		}
+	}
+	c.limitOutbound()
+}
+
+// gather makes an iovec of the front of the queue.
+func (c *Conn) gather() (iov []iovec, want int) {
+	iov = c.Loop().iov[:0]
+	skip := c.headSent
+	add := func(b []byte) {
+		if skip >= len(b) {
+			skip -= len(b)
+			return
+		}
+		iov = appendIOV(iov, b[skip:])
+		want += len(b) - skip
+		skip = 0
+	}
+	for r := c.head; r != nil && len(iov)+1+maxParts <= maxIOV; r = r.next {
+		add(r.mark[:])
+		for _, p := range r.parts[:r.n] {
+			add(p)
+		}
+	}
+	return iov, want
+}
+
+// sent gives back what the kernel took.
+func (c *Conn) sent(n int) {
+	if n == 0 {
+		return
+	}
+	now := c.Loop().now()
+	c.active, c.outSince = now, now
+	c.outbound -= int64(n)
+	c.counters.sent.Add(uint64(n))
+	n += c.headSent
+	for c.head != nil && n >= c.head.size {
+		n -= c.head.size
+		c.headSent = 0
+		c.pop()
+	}
+	c.headSent = n
+}
+
+// pop takes the first record off the queue and releases it.
+func (c *Conn) pop() {
+	r := c.head
+	if c.head = r.next; c.head == nil {
+		c.tail = nil
+	}
+	done := r.done
+	c.Loop().putNode(r)
+	if done != nil {
+		done.Release()
+	}
+}
+
+// limitOutbound pauses and resumes with hysteresis, and ends what went too far.
+func (c *Conn) limitOutbound() {
+	switch {
+	case c.outbound > c.opts.OutboundLimit:
+		c.refuse(&RecordError{Reason: ReasonOutbound, Value: c.outbound, Limit: c.opts.OutboundLimit})
+	case c.outbound > c.opts.MaxOutbound:
+		c.why |= whyOutbound
+	case c.why&whyOutbound != 0 && c.outbound <= c.opts.MaxOutbound/4:
+		c.why &^= whyOutbound
+		c.sock.FlushSoon() // for what is held
+		if c.state == open {
+			c.handler.Drained(c)
+		}
+	}
+}
+
+// dropQueue releases everything that waits.
+func (c *Conn) dropQueue() {
+	c.outbound, c.headSent = 0, 0
+	for c.head != nil {
+		c.pop()
+	}
+}
+
+func (l *Loop) takeNode() *outRecord {
+	r := l.free
+	if r == nil {
+		return new(outRecord)
+	}
+	l.free, r.next = r.next, nil
+	l.freeLen--
+	return r
+}
+
+func (l *Loop) putNode(r *outRecord) {
+	clear(r.parts[:r.n])
+	r.done, r.next = nil, nil
+	if l.freeLen < keepNodes {
+		r.next, l.free = l.free, r
+		l.freeLen++
+	}
+}

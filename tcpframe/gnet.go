@@ -1,0 +1,390 @@
+package tcpframe
+
+// This is the only file that knows gnet. What it adds to it:
+//
+// # Pausing
+//
+// gnet cannot stop reading a connection. epoll can: each loop's epoll instance
+// is found by asking every low descriptor number to modify the registration of
+// a connection that the loop has just been given, which only that instance can.
+// From then on pausing is EPOLL_CTL_MOD on gnet's own registration, on the loop.
+// gnet re-arms EPOLLIN only when its own outbound buffer moves, and we never
+// write through gnet.
+//
+// # Waking
+//
+// gnet's Execute allocates, and runs tasks until there are none before it looks
+// at sockets again, so that a task which posts itself would starve every
+// connection. Instead each loop has a gate: a gnet connection whose descriptor
+// is replaced (dup3) by a semaphore eventfd that can be read for ever. Two
+// descriptors are then added to the loop's epoll instance under the number of
+// the gate: an edge-triggered eventfd that Post writes, and a nested epoll
+// instance that watches for EPOLLOUT. When either is ready, gnet reads eight
+// octets from the gate and calls OnTraffic, which is our turn. Nothing hops
+// between threads, nothing is allocated, and sockets and posts take turns.
+//
+// # Trust
+//
+// All of this rests on gnet's default Linux build: level-triggered, epoll data
+// holds the descriptor number, connections looked up by it. Start proves each
+// part on each loop before anything else happens, and fails if one does not
+// hold (as with gnet's build tag poll_opt).
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+)
+
+// readBuffer is what one read may bring. 64 KiB was the best of 16 KiB to
+// 1 MiB, for small and for bulk.
+const readBuffer = 64 << 10
+
+// selfTest is how long Start waits for what must happen; quiet is how long for
+// what must not.
+const (
+	selfTest = 5 * time.Second
+	quiet    = 2 * time.Millisecond
+)
+
+type gnetConn = gnet.Conn
+
+// A driver is a gnet client: loops without a listener.
+type driver struct {
+	client *gnet.Client
+}
+
+// A gate is how a loop is reached from outside; see the file comment.
+type gate struct {
+	loop *Loop // set, on the loop, by open
+
+	opened  chan struct{} // self test: OnOpen was called
+	traffic chan struct{} // self test: OnTraffic was called
+
+	el   gnet.EventLoop
+	fd   int // gnet's, a semaphore eventfd in the end
+	epfd int // gnet's epoll instance
+	wake int // eventfd that Post writes
+	out  int // epoll instance for EPOLLOUT
+}
+
+func startDriver(loops int, log zerolog.Logger) (*driver, error) {
+	c, err := gnet.NewClient(&handler{},
+		gnet.WithNumEventLoop(loops),
+		gnet.WithReadBufferCap(readBuffer),
+		gnet.WithLogger(gnetLog{log}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("tcpframe: gnet client: %w", err)
+	}
+	if err := c.Start(); err != nil {
+		return nil, fmt.Errorf("tcpframe: start gnet client: %w", err)
+	}
+	return &driver{client: c}, nil
+}
+
+// stop ends the loops; their connections must have been closed.
+func (d *driver) stop() error { return d.client.Stop() }
+
+// newGate opens the gate of the loop with the fewest connections: of another
+// loop each time, while nothing but gates exists.
+func (d *driver) newGate() (g *gate, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	far := pair[0]
+	defer unix.Close(far)
+	f := os.NewFile(uintptr(pair[1]), "gate")
+	near, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return nil, err
+	}
+	g = &gate{opened: make(chan struct{}, 1), traffic: make(chan struct{}, 16), epfd: -1, wake: -1, out: -1}
+	c, err := d.client.EnrollContext(near, g)
+	if err != nil {
+		return nil, fmt.Errorf("enroll: %w", err)
+	}
+	if !g.await(g.opened) {
+		return nil, errors.New("gnet did not open a connection")
+	}
+	g.el, g.fd = c.EventLoop(), c.Fd()
+	if err := g.findPoller(); err != nil {
+		return nil, err
+	}
+	if err := g.testPause(far); err != nil {
+		return nil, err
+	}
+	if err := g.convert(); err != nil {
+		g.release()
+		return nil, err
+	}
+	if err := g.testConverted(); err != nil {
+		g.release()
+		return nil, err
+	}
+	return g, nil
+}
+
+const (
+	readEvents = unix.EPOLLIN | unix.EPOLLPRI // what gnet registers
+	maxProbe   = 1 << 16                      // descriptors tried for the epoll instance
+)
+
+func (g *gate) findPoller() error {
+	for fd := range maxProbe {
+		if g.fd != fd && g.ctl(fd, unix.EPOLL_CTL_MOD, g.fd, readEvents) == nil {
+			g.epfd = fd
+			return nil
+		}
+	}
+	return errors.New("epoll instance of the event loop not found (gnet built without its Linux default poller?)")
+}
+
+func (g *gate) ctl(epfd, op, fd int, events uint32) error {
+	return unix.EpollCtl(epfd, op, fd, &unix.EpollEvent{Events: events, Fd: int32(g.fd)})
+}
+
+// testPause proves that events can be taken from gnet's registration and given
+// back. It leaves the gate paused.
+func (g *gate) testPause(far int) error {
+	poke := func() error {
+		_, err := unix.Write(far, []byte{0})
+		return os.NewSyscallError("write", err)
+	}
+	if err := poke(); err != nil {
+		return err
+	}
+	if !g.await(g.traffic) {
+		return errors.New("self test: nothing received before pausing")
+	}
+	if err := g.ctl(g.epfd, unix.EPOLL_CTL_MOD, g.fd, 0); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	if err := poke(); err != nil {
+		return err
+	}
+	select {
+	case <-g.traffic:
+		return errors.New("self test: received while paused")
+	case <-time.After(quiet):
+	}
+	if err := g.ctl(g.epfd, unix.EPOLL_CTL_MOD, g.fd, readEvents); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	if !g.await(g.traffic) {
+		return errors.New("self test: nothing received after resuming (gnet built with tag poll_opt?)")
+	}
+	return os.NewSyscallError("epoll_ctl", g.ctl(g.epfd, unix.EPOLL_CTL_MOD, g.fd, 0))
+}
+
+// convert makes the paused connection the gate.
+func (g *gate) convert() error {
+	sem, err := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("eventfd", err)
+	}
+	defer unix.Close(sem)
+	// 2^62 reads of one each: for ever.
+	if _, err := unix.Write(sem, eventfdValue(1<<62)); err != nil {
+		return os.NewSyscallError("write", err)
+	}
+	if err := unix.Dup3(sem, g.fd, unix.O_CLOEXEC); err != nil {
+		return os.NewSyscallError("dup3", err)
+	}
+	// The socket's registration went with it. gnet will want to delete one.
+	if err := g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.fd, 0); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	if g.wake, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+		return os.NewSyscallError("eventfd", err)
+	}
+	if err := g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.wake, unix.EPOLLIN|unix.EPOLLET); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	if g.out, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	return os.NewSyscallError("epoll_ctl", g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.out, unix.EPOLLIN))
+}
+
+// testConverted proves both ways through the gate.
+func (g *gate) testConverted() error {
+	select {
+	case <-g.traffic:
+		return errors.New("self test: gate open without a reason")
+	case <-time.After(quiet):
+	}
+	for range 2 { // the second proves that edges are seen without reading
+		if err := g.ring(); err != nil {
+			return err
+		}
+		if !g.await(g.traffic) {
+			return errors.New("self test: the loop did not wake")
+		}
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	ev := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(pair[0])}
+	if err := unix.EpollCtl(g.out, unix.EPOLL_CTL_ADD, pair[0], &ev); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	if !g.await(g.traffic) {
+		return errors.New("self test: the loop did not see a writable socket")
+	}
+	evs := make([]unix.EpollEvent, 1)
+	if n, err := unix.EpollWait(g.out, evs, 0); n != 1 || err != nil || evs[0].Fd != ev.Fd {
+		return fmt.Errorf("self test: writable socket: %d events, %w", n, err)
+	}
+	return nil
+}
+
+// open makes l the one to be woken.
+func (g *gate) open(l *Loop) error {
+	err := g.el.Execute(context.Background(), gnet.RunnableFunc(func(context.Context) error {
+		g.loop = l
+		g.opened <- struct{}{}
+		return nil
+	}))
+	if err != nil {
+		return err
+	}
+	if !g.await(g.opened) {
+		return errors.New("the loop does not run")
+	}
+	return nil
+}
+
+var ringValue = eventfdValue(1)
+
+func eventfdValue(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
+
+// ring wakes the loop. Any goroutine, while the gate is not released.
+func (g *gate) ring() error {
+	_, err := unix.Write(g.wake, ringValue)
+	return os.NewSyscallError("write", err)
+}
+
+// release closes what is ours; the rest is gnet's.
+func (g *gate) release() {
+	for _, fd := range []int{g.wake, g.out} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+func (*gate) await(c <-chan struct{}) bool {
+	t := time.NewTimer(selfTest)
+	defer t.Stop()
+	select {
+	case <-c:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// enroll gives c's socket to the loop and returns after OnOpen, which saw s. It
+// closes c. The loop must be running until then.
+func (g *gate) enroll(c net.Conn, s *socket) error {
+	results, err := g.el.Enroll(gnet.NewContext(context.Background(), s), c)
+	if err != nil {
+		c.Close()
+		return err
+	}
+	if r := <-results; r.Err != nil {
+		c.Close()
+		return r.Err
+	}
+	if !s.opened {
+		// epoll refused the socket; gnet has closed it and says nothing.
+		return errors.New("event loop did not take the socket")
+	}
+	return nil
+}
+
+// closeConn ends another connection than the one whose callback is running; its
+// OnClose is called before closeConn returns.
+func (g *gate) closeConn(c gnetConn) { _ = g.el.Close(c) }
+
+// A handler is where gnet calls.
+type handler struct{ gnet.BuiltinEventEngine }
+
+func (*handler) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
+	switch x := c.Context().(type) {
+	case *socket:
+		x.gc, x.fd, x.opened = c, c.Fd(), true
+		if x.loop.attached(x) {
+			return nil, gnet.Close
+		}
+	case *gate:
+		x.opened <- struct{}{}
+	}
+	return nil, gnet.None
+}
+
+func (*handler) OnTraffic(c gnet.Conn) gnet.Action {
+	// All of it, always: what is left behind is copied, and buffered without limit.
+	b, _ := c.Next(-1)
+	switch x := c.Context().(type) {
+	case *socket:
+		if x.loop.received(x, b) {
+			return gnet.Close
+		}
+	case *gate:
+		if x.loop != nil {
+			x.loop.rung()
+			break
+		}
+		select {
+		case x.traffic <- struct{}{}:
+		default:
+		}
+	}
+	return gnet.None
+}
+
+func (*handler) OnClose(c gnet.Conn, err error) gnet.Action {
+	s, ok := c.Context().(*socket)
+	if !ok {
+		return gnet.None
+	}
+	var call *os.SyscallError
+	switch {
+	case errors.As(err, &call):
+		err = call.Err // EOF or an errno of read(2)
+	case err != nil:
+		// EPOLLHUP or EPOLLERR without a read: the socket knows which.
+		err = io.EOF
+		if n, e := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
+			err = unix.Errno(n)
+		}
+	}
+	s.loop.ended(s, err)
+	return gnet.None
+}
+
+// gnetLog passes on what gnet has to say. Its warnings are about events that
+// were on their way when a connection was closed.
+type gnetLog struct{ log zerolog.Logger }
+
+func (l gnetLog) Debugf(f string, a ...any) { l.log.Trace().Msgf("gnet: "+f, a...) }
+func (l gnetLog) Infof(f string, a ...any)  { l.log.Trace().Msgf("gnet: "+f, a...) }
+func (l gnetLog) Warnf(f string, a ...any)  { l.log.Debug().Msgf("gnet: "+f, a...) }
+func (l gnetLog) Errorf(f string, a ...any) { l.log.Error().Msgf("gnet: "+f, a...) }
+func (l gnetLog) Fatalf(f string, a ...any) { l.log.Error().Msgf("gnet: "+f, a...) }

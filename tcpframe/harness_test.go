@@ -1,0 +1,274 @@
+package tcpframe
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// lent counts Buffers on loan by all testMemory.
+var lent atomic.Int64
+
+var errBudget = errors.New("test memory: budget spent")
+
+// A testMemory is Memory with a budget; its buffers come from a free list, so
+// that it does not allocate in steady state.
+type testMemory struct {
+	limit int64 // octets; 0 is none
+
+	mu      sync.Mutex
+	used    int64
+	peak    int64
+	free    map[int][]*testBuffer
+	waiting []func()
+	waits   int
+}
+
+type testBuffer struct {
+	m    *testMemory
+	b    []byte
+	live bool
+}
+
+func (m *testMemory) Lease(n int) (Buffer, error) {
+	size := 512
+	for size < n {
+		size *= 4
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.limit > 0 && m.used+int64(size) > m.limit {
+		return nil, errBudget
+	}
+	m.used += int64(size)
+	m.peak = max(m.peak, m.used)
+	lent.Add(1)
+	if f := m.free[size]; len(f) > 0 {
+		b := f[len(f)-1]
+		m.free[size] = f[:len(f)-1]
+		b.b, b.live = b.b[:n], true
+		return b, nil
+	}
+	return &testBuffer{m: m, b: make([]byte, n, size), live: true}, nil
+}
+
+func (m *testMemory) Wait(_ int, f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waits++
+	m.waiting = append(m.waiting, f)
+}
+
+func (b *testBuffer) Bytes() []byte { return b.b }
+func (b *testBuffer) Resize(n int)  { b.b = b.b[:n] }
+
+func (b *testBuffer) Release() {
+	m := b.m
+	m.mu.Lock()
+	if !b.live {
+		panic("released twice")
+	}
+	b.live = false
+	lent.Add(-1)
+	m.used -= int64(cap(b.b))
+	if m.free == nil {
+		m.free = make(map[int][]*testBuffer)
+	}
+	m.free[cap(b.b)] = append(m.free[cap(b.b)], b)
+	var next func()
+	if len(m.waiting) > 0 {
+		next = m.waiting[0]
+		m.waiting = m.waiting[1:]
+	}
+	m.mu.Unlock()
+	if next != nil {
+		next()
+	}
+}
+
+func (m *testMemory) Used() int64 { m.mu.Lock(); defer m.mu.Unlock(); return m.used }
+func (m *testMemory) Peak() int64 { m.mu.Lock(); defer m.mu.Unlock(); return m.peak }
+
+func startEngine(t testing.TB, o EngineOptions) *Engine {
+	t.Helper()
+	if o.Tick == 0 {
+		o.Tick = 10 * time.Millisecond
+	}
+	if o.Loops == 0 {
+		o.Loops = 2
+	}
+	o.Log = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
+	if _, ok := t.(*testing.B); ok {
+		o.Log = zerolog.Nop()
+	}
+	e, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Stop)
+	return e
+}
+
+// A recorder is a RecordHandler made of functions.
+type recorder struct {
+	opened  func(*Conn)
+	record  func(*Conn, Buffer)
+	drained func(*Conn)
+	closed  func(*Conn, error)
+	done    chan error // gets what Closed got
+}
+
+func newRecorder() *recorder { return &recorder{done: make(chan error, 1)} }
+
+func (r *recorder) Opened(c *Conn) {
+	if r.opened != nil {
+		r.opened(c)
+	}
+}
+
+func (r *recorder) Record(c *Conn, b Buffer) {
+	if r.record != nil {
+		r.record(c, b)
+		return
+	}
+	b.Release()
+}
+
+func (r *recorder) Drained(c *Conn) {
+	if r.drained != nil {
+		r.drained(c)
+	}
+}
+
+func (r *recorder) Closed(c *Conn, err error) {
+	if r.closed != nil {
+		r.closed(c, err)
+	}
+	r.done <- err
+}
+
+func (r *recorder) wait(t testing.TB, why string) error {
+	t.Helper()
+	select {
+	case err := <-r.done:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatalf("no Closed: %s", why)
+		return nil
+	}
+}
+
+// echo sends records back from where they lie.
+func echo() *recorder {
+	r := newRecorder()
+	r.record = func(c *Conn, b Buffer) { c.Send([][]byte{b.Bytes()[c.opts.Prefix:]}, b) }
+	return r
+}
+
+func listen(t testing.TB, e *Engine, o ListenOptions, h func(*Conn) RecordHandler) *Listener {
+	t.Helper()
+	o.Address = "127.0.0.1:0"
+	o.Name = t.Name()
+	l, err := e.Listen(o, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// A peer is the other end: a plain blocking socket.
+type peer struct {
+	t testing.TB
+	*net.TCPConn
+}
+
+func dialPeer(t testing.TB, l *Listener) *peer {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	return &peer{t, c.(*net.TCPConn)}
+}
+
+func (p *peer) send(b []byte) {
+	p.t.Helper()
+	if _, err := p.Write(b); err != nil {
+		p.t.Fatalf("write: %v", err)
+	}
+}
+
+// readRecord reads one record of one fragment.
+func (p *peer) readRecord() []byte {
+	p.t.Helper()
+	b, err := readRecord(p, nil)
+	if err != nil {
+		p.t.Fatalf("read record: %v", err)
+	}
+	return b
+}
+
+func readRecord(r io.Reader, buf []byte) ([]byte, error) {
+	var mark [4]byte
+	if _, err := io.ReadFull(r, mark[:]); err != nil {
+		return nil, err
+	}
+	v := binary.BigEndian.Uint32(mark[:])
+	if v&lastFragment == 0 {
+		return nil, errors.New("not a last fragment")
+	}
+	n := int(v & maxFragment)
+	if cap(buf) < n {
+		buf = make([]byte, n)
+	}
+	_, err := io.ReadFull(r, buf[:n])
+	return buf[:n], err
+}
+
+// wantEnd reads to the end of stream and returns how many octets came.
+func (p *peer) wantEnd(why string) int64 {
+	p.t.Helper()
+	p.SetReadDeadline(time.Now().Add(10 * time.Second))
+	n, err := io.Copy(io.Discard, p.TCPConn)
+	var ne net.Error
+	if errors.As(err, &ne) && ne.Timeout() {
+		p.t.Fatalf("connection stays open: %s", why)
+	}
+	return n
+}
+
+// fragment is a fragment of b.
+func fragment(last bool, b []byte) []byte {
+	v := uint32(len(b))
+	if last {
+		v |= lastFragment
+	}
+	return append(binary.BigEndian.AppendUint32(nil, v), b...)
+}
+
+// pattern is n octets that tell where they belong.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*7 ^ seed
+	}
+	return b
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package tcpframe
+
+import (
+	"net/netip"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+type iovec = unix.Iovec
+
+// A socket is a Socket, owned by its loop.
+type socket struct {
+	loop          *Loop
+	stream        Stream
+	local, remote netip.AddrPort
+
+	gc     gnetConn
+	fd     int // -1 before Attached and after Detached
+	opened bool
+
+	closing bool  // no call but Detached any more
+	gone    bool  // Detached was called, or is about to be
+	end     error // for Detached, once closing was set here
+	dirty   bool  // on loop.dirty
+	paused  bool  // taken out of gnet's hands
+	watched bool  // known to the loop's EPOLLOUT instance
+	waits   bool  // armed there
+
+	prev, next *socket
+}
+
+// Writev implements Socket.
+func (s *socket) Writev(bufs [][]byte) (int, error) {
+	if s.gone {
+		return 0, ErrClosed
+	}
+	total := 0
+	for len(bufs) > 0 {
+		iov := s.loop.iov[:0]
+		want := 0
+		for len(bufs) > 0 && len(iov) < maxIOV {
+			iov = appendIOV(iov, bufs[0])
+			want += len(bufs[0])
+			bufs = bufs[1:]
+		}
+		n, err := s.writev(iov, want)
+		total += n
+		if n < want || err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func appendIOV(iov []iovec, b []byte) []iovec {
+	if len(b) == 0 {
+		return iov
+	}
+	v := iovec{Base: unsafe.SliceData(b)}
+	v.SetLen(len(b))
+	return append(iov, v)
+}
+
+// writev writes iov, of want octets, and forgets it. When the kernel took less,
+// it has arranged for Stream.Writable.
+func (s *socket) writev(iov []iovec, want int) (int, error) {
+	if want == 0 {
+		return 0, nil
+	}
+	var n uintptr
+	var errno unix.Errno
+	for {
+		n, _, errno = unix.Syscall(unix.SYS_WRITEV, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		if errno != unix.EINTR {
+			break
+		}
+	}
+	clear(iov) // they point into memory on loan
+	if errno != 0 {
+		if errno != unix.EAGAIN {
+			return 0, os.NewSyscallError("writev", errno)
+		}
+		n = 0
+	}
+	if int(n) < want {
+		if err := s.await(); err != nil {
+			return int(n), err
+		}
+	}
+	return int(n), nil
+}
+
+// await arms EPOLLOUT, for one Writable.
+func (s *socket) await() error {
+	if s.waits || s.gone {
+		return nil
+	}
+	l := s.loop
+	op := unix.EPOLL_CTL_MOD
+	if !s.watched {
+		op = unix.EPOLL_CTL_ADD
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(s.fd)}
+	if err := unix.EpollCtl(l.gate.out, op, s.fd, &ev); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	s.watched, s.waits = true, true
+	l.waiting[int32(s.fd)] = s
+	return nil
+}
+
+// detach takes the socket, still open, off the EPOLLOUT instance: the number
+// may be somebody else's soon.
+func (s *socket) detach() {
+	if s.waits {
+		delete(s.loop.waiting, int32(s.fd))
+		s.waits = false
+	}
+	if s.watched {
+		_ = unix.EpollCtl(s.loop.gate.out, unix.EPOLL_CTL_DEL, s.fd, nil)
+		s.watched = false
+	}
+}
+
+// Read implements Socket.
+func (s *socket) Read(p []byte) (int, error) {
+	p = p[:min(len(p), s.loop.share)]
+	if s.closing || len(p) == 0 {
+		return 0, nil
+	}
+	n, err := unix.Read(s.fd, p)
+	if n <= 0 || err != nil {
+		return 0, nil // EAGAIN; or what gnet will find too
+	}
+	s.loop.share -= n
+	return n, nil
+}
+
+// setPaused stops and starts reading. Events that are on their way come all the
+// same: Received may be called once while paused.
+func (s *socket) setPaused(on bool) {
+	if s.gone || s.paused == on {
+		return
+	}
+	ev := unix.EpollEvent{Events: readEvents, Fd: int32(s.fd)}
+	if on {
+		ev.Events = 0
+	}
+	if err := unix.EpollCtl(s.loop.gate.epfd, unix.EPOLL_CTL_MOD, s.fd, &ev); err != nil {
+		s.shut(os.NewSyscallError("epoll_ctl", err))
+		return
+	}
+	s.paused = on
+}
+
+// FlushSoon implements Socket.
+func (s *socket) FlushSoon() {
+	if !s.dirty && !s.closing {
+		s.dirty = true
+		s.loop.dirty = append(s.loop.dirty, s)
+	}
+}
+
+// CloseWrite implements Socket.
+func (s *socket) CloseWrite() error {
+	if s.gone {
+		return ErrClosed
+	}
+	return os.NewSyscallError("shutdown", unix.Shutdown(s.fd, unix.SHUT_WR))
+}
+
+// Close implements Socket.
+func (s *socket) Close() { s.shut(nil) }
+
+// Abort implements Socket.
+func (s *socket) Abort() {
+	if !s.gone {
+		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
+	s.shut(nil)
+}
+
+// shut has Detached(err) called at the end of the pass.
+func (s *socket) shut(err error) {
+	if s.closing {
+		return
+	}
+	s.closing, s.end = true, err
+	s.loop.closing = append(s.loop.closing, s)
+}
+
+// LocalAddr implements Socket.
+func (s *socket) LocalAddr() netip.AddrPort { return s.local }
+
+// RemoteAddr implements Socket.
+func (s *socket) RemoteAddr() netip.AddrPort { return s.remote }
+
+// MSS implements Socket. TCP_MAXSEG of a connected socket is tcpi_snd_mss.
+func (s *socket) MSS() int {
+	if s.gone {
+		return 0
+	}
+	n, err := unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// A socketList is all sockets of a loop.
+type socketList struct{ head *socket }
+
+func (l *socketList) push(s *socket) {
+	if s.next = l.head; s.next != nil {
+		s.next.prev = s
+	}
+	l.head = s
+}
+
+func (l *socketList) remove(s *socket) {
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		l.head = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	}
+	s.prev, s.next = nil, nil
+}

@@ -1,0 +1,112 @@
+package tcpframe
+
+import "encoding/binary"
+
+const (
+	markLen      = 4
+	lastFragment = 1 << 31
+	// maxFragment is the longest fragment a record mark can announce.
+	maxFragment = lastFragment - 1
+	// minRecord is an XID and a message type: what every RPC message has.
+	minRecord = 8
+)
+
+// A splitter cuts a stream into records. It sees marks and counts octets; it
+// does no I/O and holds no payload.
+//
+//	record   = 0*fragment last
+//	fragment = mark *OCTET
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|L|                     fragment length                         |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+// "A record is composed of one or more record fragments. [...] the boolean is
+// the highest-order bit of the header; the length is the 31 low-order bits."
+// RFC 5531 Section 11. Nothing there forbids a fragment without octets, so one
+// is accepted, and counted.
+//
+// The caller alternates: marks while left is 0, then octets and advance.
+type splitter struct {
+	maxRecord    int
+	maxFragments int
+
+	mark   [markLen]byte
+	marked int // octets of mark that have come; markLen never stays
+
+	left  int  // octets of the fragment that have not come
+	size  int  // octets of the record that have come
+	count int  // fragments of the record that have begun
+	last  bool // this is the record's last fragment
+}
+
+// marks consumes record marks at the front of b until a fragment with octets
+// begins, the record is done, or b ends. It is called with left 0. The splitter
+// is of no use after an error.
+func (s *splitter) marks(b []byte) (n int, done bool, err *RecordError) {
+	for {
+		var v uint32
+		if s.marked == 0 && len(b)-n >= markLen {
+			v = binary.BigEndian.Uint32(b[n:])
+			n += markLen
+		} else {
+			k := copy(s.mark[s.marked:], b[n:])
+			n += k
+			if s.marked += k; s.marked < markLen {
+				return n, false, nil
+			}
+			s.marked = 0
+			v = binary.BigEndian.Uint32(s.mark[:])
+		}
+		length := int64(v & maxFragment)
+		if s.count++; s.count > s.maxFragments {
+			return n, false, &RecordError{Reason: ReasonFragments, Value: int64(s.count), Limit: int64(s.maxFragments)}
+		}
+		if total := int64(s.size) + length; total > int64(s.maxRecord) {
+			return n, false, &RecordError{Reason: ReasonTooLong, Value: total, Limit: int64(s.maxRecord)}
+		}
+		s.last = v&lastFragment != 0
+		s.left = int(length)
+		switch {
+		case s.left > 0:
+			if s.last && s.size+s.left < minRecord {
+				return n, false, tooShort(s.size + s.left)
+			}
+			return n, false, nil
+		case s.last:
+			if s.size < minRecord {
+				return n, false, tooShort(s.size)
+			}
+			s.reset()
+			return n, true, nil
+		}
+	}
+}
+
+// advance counts k octets of the fragment, at most left. done says that they
+// end the record.
+func (s *splitter) advance(k int) (done bool) {
+	s.left -= k
+	s.size += k
+	if s.left > 0 || !s.last {
+		return false
+	}
+	s.reset()
+	return true
+}
+
+// begun reports whether part of a record, if only of its mark, has come.
+func (s *splitter) begun() bool { return s.marked > 0 || s.count > 0 }
+
+func (s *splitter) reset() { s.left, s.size, s.count, s.last = 0, 0, 0, false }
+
+func tooShort(n int) *RecordError {
+	return &RecordError{Reason: ReasonTooShort, Value: int64(n), Limit: minRecord}
+}
+
+// putMark makes dst the mark of a record of one fragment of n octets.
+func putMark(dst *[markLen]byte, n int) {
+	binary.BigEndian.PutUint32(dst[:], uint32(n)|lastFragment)
+}
