@@ -95,7 +95,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 		return nil
 	case h.Program == oncrpc.ProgramCCP, u == nil && !mismatch:
 		// CCP negotiates the connection it travels on: RFC 5666 Section 6.
-		l.reply(c, g, oncrpc.AppendAccepted(c.local[:0], h.XID, oncrpc.ProgUnavail))
+		l.reply(c, g, oncrpc.AppendAccepted(c.local[:0], h.XID, oncrpc.ProgramUnavailable))
 		return nil
 	case mismatch:
 		l.reply(c, g, oncrpc.AppendProgramMismatch(c.local[:0], h.XID, low, high))

@@ -75,7 +75,7 @@ func (c *call) failed(err *rdmaside.CallError) {
 		default:
 			// A transport error does not say whether the server ran the Call: RFC
 			// 8267 Section 4. SYSTEM_ERR says no more than that.
-			c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemErr))
+			c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemError))
 			c.rdma.XID = c.clientXID
 			c.finish()
 		}
@@ -128,7 +128,7 @@ func (c *call) unsent(m member, err error) {
 			return
 		}
 		u.log.Warn().Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
-		c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemErr))
+		c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemError))
 		c.rdma.XID = c.clientXID
 		c.finish()
 	}

@@ -1,0 +1,501 @@
+package proxy_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+const budget = 256 << 20
+
+// forward is a proxy from TCP to an RDMA server, in memory.
+func forward(t testing.TB, h *proxytest.Harness, credits int, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) (*proxy.Proxy, *proxytest.RDMAServer) {
+	t.Helper()
+	p := fabrictest.NewLoopback()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	s := h.RDMAServer(p, []fabric.Loop{l}, "storage", credits, b)
+	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := proxy.UpstreamOptions{Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
+	if change != nil {
+		change(&lo, &uo)
+	}
+	return h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo}), s
+}
+
+func check(t *testing.T, c *proxytest.Client, m []byte) {
+	t.Helper()
+	want := proxytest.Expected(m)
+	got, err := c.Call(m)
+	if err != nil {
+		t.Errorf("call: %v", err)
+		return
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("reply of %d octets differs from the %d octets expected", len(got), len(want))
+	}
+}
+
+// TestForwardShapes: whatever the shape on the RDMA side, the client sees the
+// same octets.
+func TestForwardShapes(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	p, _ := forward(t, h, 32, proxytest.Behaviour{}, nil)
+	c := h.Client(p.Addr("nfs"))
+	xid := uint32(1)
+	for _, n := range []int{0, 1, 2, 3, 4, 100, 1000, 3000, 3900, 4000, 4096, 5001, 16 << 10, 65537, 1 << 20} {
+		xid += 4
+		check(t, c, proxytest.EchoCall(xid, n, 0, 0))
+		check(t, c, proxytest.EchoCall(xid+1, 0, n, 0))
+		check(t, c, proxytest.ReadCall(xid+2, uint64(n), uint32(n)))
+		check(t, c, proxytest.WriteCall(xid+3, uint64(n), n))
+	}
+	check(t, c, proxytest.GetattrCall(xid+4))
+	check(t, c, proxytest.CallHeader(nil, xid+5, proxytest.EchoProgram, 1, 0))
+}
+
+// TestManyClients is the pool of 4 connections under 200 clients with 32 Calls
+// outstanding each: credits are never overrun, all are answered, shares are fair.
+func TestManyClients(t *testing.T) {
+	const clients, deep, perClient, grant = 200, 32, 100, 16
+	h := proxytest.NewHarness(t, budget)
+	p, s := forward(t, h, grant, proxytest.Behaviour{}, nil)
+	var wg sync.WaitGroup
+	var total atomic.Int64
+	share := make([]int64, clients)
+	var once sync.Once
+	for i := range clients {
+		c := h.Client(p.Addr("nfs"))
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			var mine atomic.Int64
+			var cwg sync.WaitGroup
+			sem := make(chan struct{}, deep)
+			for j := range perClient {
+				sem <- struct{}{}
+				m := proxytest.EchoCall(uint32(i*perClient+j+1), 40, 60, 0)
+				cwg.Add(1)
+				ch, err := c.Go(m)
+				if err != nil {
+					t.Errorf("client %d: %v", i, err)
+					return
+				}
+				go func() {
+					defer cwg.Done()
+					r, ok := <-ch
+					if !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+						t.Errorf("client %d: wrong reply or none", i)
+					}
+					mine.Add(1)
+					// Halfway through, look at what everybody has had.
+					if total.Add(1) == clients*perClient/2 {
+						once.Do(func() { share[0] = -1 })
+					}
+					<-sem
+				}()
+			}
+			cwg.Wait()
+			share[i] = mine.Load()
+		}()
+	}
+	wg.Wait()
+	if n := s.Calls.Load(); n != clients*perClient {
+		t.Errorf("the server ran %d Calls, want %d", n, clients*perClient)
+	}
+	if n := s.MaxOutstanding.Load(); n > grant {
+		t.Errorf("%d Calls outstanding on one connection under a grant of %d", n, grant)
+	}
+	if n := s.Connections(); n != 4 {
+		t.Errorf("%d connections to the server, want the 4 of the start: none may have been lost", n)
+	}
+	for xid, n := range s.XIDs() {
+		if n != 1 {
+			t.Errorf("XID %#x was sent %d times", xid, n)
+		}
+	}
+}
+
+// TestFairShare: clients that always have Calls waiting are served alike.
+func TestFairShare(t *testing.T) {
+	const clients = 40
+	h := proxytest.NewHarness(t, budget)
+	p, _ := forward(t, h, 4, proxytest.Behaviour{Delay: time.Millisecond}, nil)
+	done := make(chan struct{})
+	counts := make([]atomic.Int64, clients)
+	var wg sync.WaitGroup
+	for i := range clients {
+		c := h.Client(p.Addr("nfs"))
+		deep := 32
+		if i%2 == 1 {
+			deep = 8 // less greedy, but never without a Call waiting
+		}
+		for j := range deep {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for n := 0; ; n++ {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					if _, err := c.Call(proxytest.EchoCall(uint32(i<<20|j<<12|n+1), 40, 40, 0)); err != nil {
+						t.Error(err)
+						return
+					}
+					counts[i].Add(1)
+				}
+			}()
+		}
+	}
+	time.Sleep(2 * time.Second)
+	close(done)
+	wg.Wait()
+	var sum int64
+	for i := range counts {
+		sum += counts[i].Load()
+	}
+	mean := sum / clients
+	for i := range counts {
+		if n := counts[i].Load(); n < mean/2 || n > 2*mean {
+			t.Errorf("client %d had %d Calls answered, the mean is %d", i, n, mean)
+		}
+	}
+}
+
+// TestLostConnections: the server drops every connection again and again; each
+// Call is answered, or the client's connection is closed, and nothing hangs.
+func TestLostConnections(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	p, s := forward(t, h, 8, proxytest.Behaviour{}, nil)
+	stop := make(chan struct{})
+	var dropper sync.WaitGroup
+	dropper.Add(1)
+	go func() {
+		defer dropper.Done()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(30 * time.Millisecond):
+				s.DropConnections(errors.New("dropped by the test"))
+			}
+		}
+	}()
+	var wg sync.WaitGroup
+	var closed atomic.Int64
+	for i := range 16 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			c := h.Client(p.Addr("nfs"))
+			for j := range 200 {
+				xid := uint32(i<<16 | j + 1)
+				m := proxytest.ReadCall(xid, uint64(j), 3000+uint32(j)*50) // may be replayed
+				if j%10 == 0 {
+					m = proxytest.MkdirCall(xid, "d") // may not: the client's connection closes
+				}
+				for try := 0; ; try++ {
+					got, err := c.Call(m)
+					if err == nil {
+						if !bytes.Equal(got, proxytest.Expected(m)) {
+							t.Errorf("client %d call %d: wrong octets", i, j)
+						}
+						break
+					}
+					closed.Add(1)
+					if try == 50 {
+						t.Errorf("client %d call %d: no answer after %d connections", i, j, try)
+						break
+					}
+					c = h.Client(p.Addr("nfs"))
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	close(stop)
+	dropper.Wait()
+	t.Logf("%d client connections were closed for Calls that cannot be replayed", closed.Load())
+	h.Eventually("all memory of Calls is back", func() bool { return p.Status().Upstreams[0].Outstanding == 0 })
+}
+
+// TestRetransmission: a Call that is sent again, on the same connection or on a
+// new one, has the same XID at the server.
+func TestRetransmission(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	gate := make(chan struct{})
+	p, s := forward(t, h, 8, proxytest.Behaviour{Delay: 300 * time.Millisecond}, nil)
+	close(gate)
+	m := proxytest.MkdirCall(77, "once")
+	a := h.Client(p.Addr("nfs"))
+	first, err := a.Go(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proxytest.WriteRecord(a.Conn, m); err != nil { // sent again on the same connection
+		t.Fatal(err)
+	}
+	if r := <-first; !bytes.Equal(r, proxytest.Expected(m)) {
+		t.Error("wrong reply to the Call that was sent twice")
+	}
+	if n := s.Calls.Load(); n != 1 {
+		t.Errorf("the server ran a Call sent twice on one connection %d times", n)
+	}
+	// In flight when its connection ends: the next connection takes it over.
+	m2 := proxytest.MkdirCall(78, "twice")
+	if _, err := a.Go(m2); err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("the second Call is at the server", func() bool { return s.Calls.Load() == 2 })
+	a.Conn.(*net.TCPConn).SetLinger(0)
+	a.Close()
+	h.Eventually("the bridge has seen the connection end", func() bool { return p.Status().Listeners[0].Clients == 0 })
+	b := h.Client(p.Addr("nfs"))
+	if r, err := b.Call(m2); err != nil || !bytes.Equal(r, proxytest.Expected(m2)) {
+		t.Errorf("the Call taken over by a new connection: %v", err)
+	}
+	if n := s.Calls.Load(); n != 2 {
+		t.Errorf("the server ran a Call taken over %d times", n-1)
+	}
+	// After it was answered: the same XID again, for the server's cache.
+	if _, err := b.Call(m2); err != nil {
+		t.Error(err)
+	}
+	xids := s.XIDs()
+	if len(xids) != 2 {
+		t.Errorf("two Calls came under %d XIDs", len(xids))
+	}
+}
+
+// TestRoutes: programs go where the routes say, others are refused as RFC 5531
+// says.
+func TestRoutes(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	tcp := h.TCPServer(proxytest.Behaviour{})
+	rp := fabrictest.NewLoopback()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	rdma := h.RDMAServer(rp, []fabric.Loop{l}, "storage", 8, proxytest.Behaviour{})
+	p := h.Proxy([]proxy.ListenerOptions{{
+		Name: "nfs", Address: "127.0.0.1:0",
+		Routes: []proxy.Route{
+			{Program: oncrpc.ProgramNFS, Versions: []uint32{3}, Upstream: "rdma"},
+			{Program: proxytest.EchoProgram, Upstream: "tcp"},
+		},
+	}}, []proxy.UpstreamOptions{
+		{Name: "rdma", RDMA: true, Provider: rp, Endpoints: []string{"storage"}},
+		{Name: "tcp", Endpoints: []string{tcp.Addr()}},
+	})
+	c := h.Client(p.Addr("nfs"))
+	check(t, c, proxytest.GetattrCall(1))
+	check(t, c, proxytest.EchoCall(2, 100000, 100000, 0))
+	if a, b := rdma.Calls.Load(), tcp.Calls.Load(); a != 1 || b != 1 {
+		t.Errorf("%d Calls over RDMA and %d over TCP, want one each", a, b)
+	}
+	stat := func(m []byte) []uint32 {
+		r, err := c.Call(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ws []uint32
+		for i := 20; i+4 <= len(r); i += 4 {
+			ws = append(ws, binary.BigEndian.Uint32(r[i:]))
+		}
+		return ws
+	}
+	if got := stat(proxytest.CallHeader(nil, 3, oncrpc.ProgramMount, 3, 1)); fmt.Sprint(got) != "[1]" {
+		t.Errorf("program without a route: accept_stat %v, want PROG_UNAVAIL", got)
+	}
+	if got := stat(proxytest.CallHeader(nil, 4, oncrpc.ProgramNFS, 4, 1)); fmt.Sprint(got) != "[2 3 3]" {
+		t.Errorf("version without a route: %v, want PROG_MISMATCH 3 to 3", got)
+	}
+	if got := stat(proxytest.CallHeader(nil, 5, oncrpc.ProgramCCP, 1, 1)); fmt.Sprint(got) != "[1]" {
+		t.Errorf("connection configuration: %v, want PROG_UNAVAIL", got)
+	}
+}
+
+// TestReverse: RDMA clients reach a TCP server; here the client is a second
+// proxy, so that every Call goes TCP, RDMA, TCP.
+func TestReverse(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	tcp := h.TCPServer(proxytest.Behaviour{})
+	rp := fabrictest.NewLoopback()
+	p := h.Proxy([]proxy.ListenerOptions{
+		{Name: "rdma", Address: "middle", RDMA: true, Provider: rp, Upstream: "tcp"},
+		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "rdma"},
+	}, []proxy.UpstreamOptions{
+		{Name: "tcp", Endpoints: []string{tcp.Addr()}, Connections: 2},
+		{Name: "rdma", RDMA: true, Provider: rp, Endpoints: []string{"middle"}},
+	})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		c := h.Client(p.Addr("nfs"))
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			for j := range 60 {
+				xid := uint32(i<<16 | j<<2 + 1)
+				n := r.IntN(1 << r.IntN(19))
+				check(t, c, proxytest.EchoCall(xid, n, r.IntN(1<<r.IntN(19)), 0))
+				check(t, c, proxytest.ReadCall(xid+1, uint64(j), uint32(n)))
+				check(t, c, proxytest.WriteCall(xid+2, uint64(j), n))
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// TestHostileClients: what a client should not send costs it its connection and
+// nobody else anything.
+func TestHostileClients(t *testing.T) {
+	h := proxytest.NewHarness(t, 64<<20)
+	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
+		l.StallTimeout = 500 * time.Millisecond
+	})
+	addr := p.Addr("nfs")
+	good := h.Client(addr)
+	mark := func(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }
+	closes := func(name string, send func(net.Conn)) {
+		t.Helper()
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(15 * time.Second))
+		send(c)
+		var b [1]byte
+		_, err = c.Read(b[:])
+		var ne net.Error
+		if err == nil || errors.As(err, &ne) && ne.Timeout() {
+			t.Errorf("%s: the connection is not closed: %v", name, err)
+		}
+		check(t, good, proxytest.GetattrCall(uint32(rand.Uint32N(1<<30))))
+	}
+	closes("a record mark of 2 GiB", func(c net.Conn) { _, _ = c.Write(mark(1<<31 | 0x7fffffff)) })
+	closes("a million empty fragments", func(c net.Conn) {
+		zeros := make([]byte, 4096)
+		for range 1000 {
+			if _, err := c.Write(zeros); err != nil {
+				return
+			}
+		}
+	})
+	closes("endless fragments", func(c net.Conn) {
+		frag := append(mark(1<<20), make([]byte, 1<<20)...)
+		for range 16 {
+			if _, err := c.Write(frag); err != nil {
+				return
+			}
+		}
+	})
+	closes("a record that stops in the middle", func(c net.Conn) { _, _ = c.Write(append(mark(1<<31|4096), 1, 2, 3)) })
+	closes("garbage", func(c net.Conn) {
+		b := make([]byte, 4096)
+		proxytest.Pattern(b, 99)
+		copy(b, mark(1<<31|4092))
+		_, _ = c.Write(b)
+	})
+	closes("a Reply where a Call belongs", func(c net.Conn) {
+		_ = proxytest.WriteRecord(c, proxytest.GetattrReply(1))
+	})
+}
+
+// TestClientThatDoesNotRead: its Calls stop being read; the others go on, and
+// memory stays within the budget.
+func TestClientThatDoesNotRead(t *testing.T) {
+	const budget = 64 << 20
+	h := proxytest.NewHarness(t, budget)
+	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
+		l.MaxOutbound = 4 << 20
+	})
+	addr := p.Addr("nfs")
+	greedy, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer greedy.Close()
+	var sent atomic.Int64
+	go func() {
+		for i := range uint32(100000) {
+			if proxytest.WriteRecord(greedy, proxytest.ReadCall(i+1, 0, 1<<20)) != nil {
+				return
+			}
+			sent.Add(1)
+		}
+	}()
+	c := h.Client(addr)
+	for i := range uint32(300) {
+		check(t, c, proxytest.ReadCall(i+1, uint64(i), 100000))
+		if used := h.Arena.Stats().Used; used > budget {
+			t.Fatalf("%d octets used of a budget of %d", used, budget)
+		}
+	}
+	if used := h.Arena.Stats().Used; used > 40<<20 {
+		t.Errorf("a client that reads nothing holds %d octets", used)
+	}
+}
+
+// TestDrain: Calls in flight are answered, then clients are closed.
+func TestDrain(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	p, s := forward(t, h, 16, proxytest.Behaviour{}, nil)
+	idle, busy := h.Client(p.Addr("nfs")), h.Client(p.Addr("nfs"))
+	check(t, idle, proxytest.GetattrCall(1))
+	m := proxytest.EchoCall(2, 10, 10, 400)
+	ch, err := busy.Go(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("the slow Call is at the server", func() bool { return s.Calls.Load() == 2 })
+	if err := p.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+		t.Error("the Call in flight was not answered before its client was closed")
+	}
+	if p.Ready() == nil {
+		t.Error("ready while draining")
+	}
+	if _, err := net.Dial("tcp", p.Addr("nfs")); err == nil {
+		t.Error("a client was let in after the drain")
+	}
+}
+
+// TestUpstreamDown: a client is closed when no upstream comes within the time it
+// may wait, and not before; a Call that waits is sent once it comes.
+func TestUpstreamDown(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	p, s := forward(t, h, 8, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.UnavailableAfter = 400 * time.Millisecond
+	})
+	s.Close()
+	h.Eventually("the connections are gone", func() bool { return p.Status().Upstreams[0].Usable == 0 })
+	c := h.Client(p.Addr("nfs"))
+	began := time.Now()
+	if _, err := c.Call(proxytest.GetattrCall(5)); err == nil {
+		t.Error("a Call was answered by nobody")
+	}
+	if d := time.Since(began); d < 300*time.Millisecond {
+		t.Errorf("the client was closed after %v already", d)
+	}
+	if p.Ready() == nil {
+		t.Error("ready without an upstream")
+	}
+}

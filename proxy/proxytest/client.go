@@ -1,0 +1,125 @@
+package proxytest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+)
+
+// WriteRecord writes m as one record of one fragment. RFC 5531 Section 11.
+func WriteRecord(w io.Writer, m []byte) error {
+	b := make([]byte, 4, 4+len(m))
+	binary.BigEndian.PutUint32(b, 1<<31|uint32(len(m)))
+	_, err := w.Write(append(b, m...))
+	return err
+}
+
+// ReadRecord reads one record of at most 8 MiB.
+func ReadRecord(r io.Reader) ([]byte, error) {
+	var rec []byte
+	for {
+		var mark [4]byte
+		if _, err := io.ReadFull(r, mark[:]); err != nil {
+			return nil, err
+		}
+		v := binary.BigEndian.Uint32(mark[:])
+		n := int(v &^ (1 << 31))
+		if n+len(rec) > 8<<20 {
+			return nil, fmt.Errorf("proxytest: record of more than %d octets", n+len(rec))
+		}
+		at := len(rec)
+		rec = append(rec, make([]byte, n)...)
+		if _, err := io.ReadFull(r, rec[at:]); err != nil {
+			return nil, err
+		}
+		if v>>31 == 1 {
+			return rec, nil
+		}
+	}
+}
+
+// A Client is an RPC client over TCP. Its methods are safe for concurrent use.
+type Client struct {
+	Conn net.Conn
+
+	wmu sync.Mutex // guards writing
+
+	mu      sync.Mutex // guards what follows
+	pending map[uint32]chan []byte
+	err     error
+}
+
+// DialClient connects to addr.
+func DialClient(addr string) (*Client, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	cl := &Client{Conn: c, pending: make(map[uint32]chan []byte)}
+	go cl.read()
+	return cl, nil
+}
+
+func (c *Client) read() {
+	r := bufio.NewReaderSize(c.Conn, 64<<10)
+	for {
+		m, err := ReadRecord(r)
+		c.mu.Lock()
+		if err != nil || len(m) < 8 {
+			if err == nil {
+				err = io.ErrUnexpectedEOF
+			}
+			c.err = err
+			for _, ch := range c.pending {
+				close(ch)
+			}
+			c.pending = nil
+			c.mu.Unlock()
+			return
+		}
+		xid := binary.BigEndian.Uint32(m)
+		ch := c.pending[xid]
+		delete(c.pending, xid)
+		c.mu.Unlock()
+		if ch != nil {
+			ch <- m
+		}
+	}
+}
+
+// Go sends the Call m and returns where its Reply will come; the channel is
+// closed when the connection ends first.
+func (c *Client) Go(m []byte) (<-chan []byte, error) {
+	ch := make(chan []byte, 1)
+	c.mu.Lock()
+	if c.pending == nil {
+		c.mu.Unlock()
+		return nil, c.err
+	}
+	c.pending[binary.BigEndian.Uint32(m)] = ch
+	c.mu.Unlock()
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	return ch, WriteRecord(c.Conn, m)
+}
+
+// Call sends m and waits for its Reply.
+func (c *Client) Call(m []byte) ([]byte, error) {
+	ch, err := c.Go(m)
+	if err != nil {
+		return nil, err
+	}
+	r, ok := <-ch
+	if !ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return nil, fmt.Errorf("proxytest: connection ended: %w", c.err)
+	}
+	return r, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error { return c.Conn.Close() }

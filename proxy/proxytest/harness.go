@@ -1,0 +1,116 @@
+package proxytest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// A Harness is what proxies and servers of a test run on.
+type Harness struct {
+	T        testing.TB
+	Engine   *tcpframe.Engine
+	Arena    *regmem.Arena // the proxy's
+	Registry *ulb.Registry
+	Metrics  *metrics.Registry
+	Log      zerolog.Logger
+
+	servers *regmem.Arena
+}
+
+// NewHarness starts an engine of two loops, with budget octets for the proxy.
+func NewHarness(t testing.TB, budget int64) *Harness {
+	t.Helper()
+	h := &Harness{T: t, Metrics: metrics.New(), Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
+	h.Registry = ulb.NewRegistry(ulb.Limits{})
+	nfs.Register(h.Registry)
+	var err error
+	if h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: h.Log}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Engine.Stop)
+	h.Arena = h.arena(budget)
+	h.servers = h.arena(1 << 30)
+	return h
+}
+
+func (h *Harness) arena(budget int64) *regmem.Arena {
+	h.T.Helper()
+	a, err := regmem.New(regmem.Options{Budget: budget})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	return a
+}
+
+// RDMAServer starts an RDMA server with loops of its own.
+func (h *Harness) RDMAServer(p fabric.Provider, loops []fabric.Loop, addr string, credits int, b Behaviour) *RDMAServer {
+	h.T.Helper()
+	s, err := ListenRDMA(p, loops, addr, credits, h.servers, h.Registry, b)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	h.T.Cleanup(s.Close)
+	return s
+}
+
+// TCPServer starts a TCP server.
+func (h *Harness) TCPServer(b Behaviour) *TCPServer {
+	h.T.Helper()
+	s, err := ListenTCP("127.0.0.1:0", b)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	h.T.Cleanup(s.Close)
+	return s
+}
+
+// Proxy starts a proxy and waits until it is ready.
+func (h *Harness) Proxy(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) *proxy.Proxy {
+	h.T.Helper()
+	p, err := proxy.New(proxy.Options{
+		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
+		Listeners: ls, Upstreams: us,
+	})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		h.T.Fatal(err)
+	}
+	h.T.Cleanup(func() { _ = p.Close() })
+	h.Eventually("the proxy is ready", func() bool { return p.Ready() == nil })
+	return p
+}
+
+// Client connects to addr.
+func (h *Harness) Client(addr string) *Client {
+	h.T.Helper()
+	c, err := DialClient(addr)
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	h.T.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Eventually waits for what, for at most 20 s.
+func (h *Harness) Eventually(what string, f func() bool) {
+	h.T.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	h.T.Fatalf("after 20 s it is not true that %s", what)
+}

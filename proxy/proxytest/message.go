@@ -1,0 +1,197 @@
+// Package proxytest is for testing a whole proxy: RPC messages, a client and
+// servers that check every octet, and a harness that puts a proxy between them.
+package proxytest
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+// The echo program, which no binding knows. Its only procedure takes (reply
+// length, delay in milliseconds, payload<>) and returns (checksum of the payload,
+// data<reply length>), the data being Pattern of the XID-free seed below.
+const (
+	EchoProgram = 0x20000001
+	EchoVersion = 1
+	EchoProc    = 1
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Checksum is what servers return of what they were sent.
+func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+
+// Pattern fills b with octets that depend on seed and position.
+func Pattern(b []byte, seed uint32) {
+	x := uint64(seed)*0x9e3779b97f4a7c15 + 1
+	for i := range b {
+		if i%8 == 0 {
+			x ^= x << 13
+			x ^= x >> 7
+			x ^= x << 17
+		}
+		b[i] = byte(x >> (8 * (i % 8)))
+	}
+}
+
+// be appends words.
+func be(b []byte, words ...uint32) []byte {
+	for _, w := range words {
+		b = binary.BigEndian.AppendUint32(b, w)
+	}
+	return b
+}
+
+// opaque appends a variable-length opaque with its roundup.
+func opaque(b, data []byte) []byte {
+	b = be(b, uint32(len(data)))
+	b = append(b, data...)
+	return append(b, make([]byte, -len(data)&3)...)
+}
+
+// CallHeader appends a Call header with AUTH_SYS.
+func CallHeader(b []byte, xid, program, version, procedure uint32) []byte {
+	b = be(b, xid, 0, 2, program, version, procedure)
+	cred := be(nil, 0)
+	cred = opaque(cred, []byte("proxytest"))
+	cred = be(cred, 1000, 1000, 0)
+	b = be(b, oncrpc.FlavorSys, uint32(len(cred)))
+	b = append(b, cred...)
+	return be(b, 0, 0)
+}
+
+// EchoCall is a Call to the echo program whose payload is a pattern of n octets.
+func EchoCall(xid uint32, n, replyLen, delayMS int) []byte {
+	b := CallHeader(make([]byte, 0, n+128), xid, EchoProgram, EchoVersion, EchoProc)
+	b = be(b, uint32(replyLen), uint32(delayMS))
+	payload := make([]byte, n)
+	Pattern(payload, xid)
+	return opaque(b, payload)
+}
+
+// EchoReply is what the server answers to an EchoCall with that payload.
+func EchoReply(xid uint32, payload []byte, replyLen int) []byte {
+	b := be(make([]byte, 0, replyLen+64), xid, 1, 0, 0, 0, 0)
+	sum := Checksum(payload)
+	b = be(b, sum)
+	data := make([]byte, replyLen)
+	Pattern(data, sum)
+	return opaque(b, data)
+}
+
+var handle = []byte("a file handle of 28 octets..")
+
+// ReadCall is an NFSv3 READ of count octets at offset.
+func ReadCall(xid uint32, offset uint64, count uint32) []byte {
+	b := CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 6)
+	b = opaque(b, handle)
+	b = binary.BigEndian.AppendUint64(b, offset)
+	return be(b, count)
+}
+
+// ReadReply is the server's answer.
+func ReadReply(xid uint32, offset uint64, count uint32) []byte {
+	b := be(make([]byte, 0, count+160), xid, 1, 0, 0, 0, 0)
+	b = be(b, 0, 1)
+	b = append(b, make([]byte, 84)...)
+	b = be(b, count, 0)
+	data := make([]byte, count)
+	Pattern(data, uint32(offset))
+	return opaque(b, data)
+}
+
+// WriteCall is an NFSv3 WRITE of n patterned octets at offset.
+func WriteCall(xid uint32, offset uint64, n int) []byte {
+	b := CallHeader(make([]byte, 0, n+256), xid, oncrpc.ProgramNFS, 3, 7)
+	b = opaque(b, handle)
+	b = binary.BigEndian.AppendUint64(b, offset)
+	b = be(b, uint32(n), 2)
+	data := make([]byte, n)
+	Pattern(data, uint32(offset))
+	return opaque(b, data)
+}
+
+// WriteReply is the server's answer; the verifier carries the data's checksum.
+func WriteReply(xid uint32, data []byte) []byte {
+	b := be(nil, xid, 1, 0, 0, 0, 0)
+	b = be(b, 0, 0, 0, uint32(len(data)), 2)
+	return be(b, 0xfeed, Checksum(data))
+}
+
+// GetattrCall is an NFSv3 GETATTR.
+func GetattrCall(xid uint32) []byte {
+	return opaque(CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), handle)
+}
+
+// GetattrReply is the server's answer.
+func GetattrReply(xid uint32) []byte {
+	b := be(nil, xid, 1, 0, 0, 0, 0, 0)
+	attr := make([]byte, 84)
+	Pattern(attr, 84)
+	return append(b, attr...)
+}
+
+// Mkdir is an NFSv3 MKDIR, which must not be executed twice.
+func MkdirCall(xid uint32, name string) []byte {
+	b := CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 9)
+	b = opaque(b, handle)
+	b = opaque(b, []byte(name))
+	return be(b, 0, 0, 0, 0, 0, 0)
+}
+
+// Expected returns the Reply that a correct server and bridge give to the Call
+// m, which one of the functions above made.
+func Expected(m []byte) []byte {
+	var c oncrpc.Call
+	if err := oncrpc.ParseCall(m, &c); err != nil {
+		return nil
+	}
+	return answer(&c)
+}
+
+// answer is the one implementation of all the servers here.
+func answer(c *oncrpc.Call) []byte {
+	args := c.Message[c.Args:]
+	word := func(i int) uint32 { return binary.BigEndian.Uint32(args[i:]) }
+	fail := func(stat uint32) []byte { return oncrpc.AppendAccepted(nil, c.XID, stat) }
+	if c.Procedure == 0 {
+		return fail(oncrpc.Success)
+	}
+	switch {
+	case c.Program == EchoProgram && c.Procedure == EchoProc:
+		if len(args) < 12 || int(word(8)) > len(args)-12 {
+			return fail(oncrpc.GarbageArguments)
+		}
+		return EchoReply(c.XID, args[12:12+word(8)], int(word(0)))
+	case c.Program == oncrpc.ProgramNFS && c.Version == 3:
+		fl := 4 + (len(handle)+3)&^3
+		switch c.Procedure {
+		case 1:
+			return GetattrReply(c.XID)
+		case 6:
+			if len(args) < fl+12 {
+				return fail(oncrpc.GarbageArguments)
+			}
+			return ReadReply(c.XID, binary.BigEndian.Uint64(args[fl:]), word(fl+8))
+		case 7:
+			if len(args) < fl+20 || int(word(fl+16)) > len(args)-fl-20 {
+				return fail(oncrpc.GarbageArguments)
+			}
+			n := int(word(fl + 16))
+			return WriteReply(c.XID, args[fl+20:fl+20+n])
+		case 9:
+			return be(be(nil, c.XID, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0)
+		}
+	}
+	return fail(oncrpc.ProcedureUnavailable)
+}
+
+// delay is what an EchoCall asks for, in milliseconds.
+func delay(c *oncrpc.Call) uint32 {
+	if c.Program != EchoProgram || c.Procedure != EchoProc || len(c.Message) < c.Args+8 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(c.Message[c.Args+4:])
+}

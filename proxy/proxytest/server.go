@@ -1,0 +1,258 @@
+package proxytest
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// Behaviour is what a server does beside answering.
+type Behaviour struct {
+	// Intercept, when set, may return another answer, or nil and true to stay
+	// silent. It is called on many goroutines.
+	Intercept func(c *oncrpc.Call) (reply []byte, taken bool)
+	// Delay is added to every answer.
+	Delay time.Duration
+}
+
+// Served counts.
+type Served struct {
+	Calls atomic.Int64
+
+	mu   sync.Mutex
+	xids map[uint32]int
+}
+
+// count remembers the XID.
+func (s *Served) count(xid uint32) {
+	s.Calls.Add(1)
+	s.mu.Lock()
+	if s.xids == nil {
+		s.xids = make(map[uint32]int)
+	}
+	s.xids[xid]++
+	s.mu.Unlock()
+}
+
+// XIDs returns how often each XID was seen.
+func (s *Served) XIDs() map[uint32]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := make(map[uint32]int, len(s.xids))
+	for k, v := range s.xids {
+		m[k] = v
+	}
+	return m
+}
+
+// A TCPServer answers Calls over TCP.
+type TCPServer struct {
+	Served
+	Behaviour
+	l  net.Listener
+	wg sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+// ListenTCP starts a server at addr.
+func ListenTCP(addr string, b Behaviour) (*TCPServer, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &TCPServer{Behaviour: b, l: l, conns: make(map[net.Conn]struct{})}
+	s.wg.Add(1)
+	go s.accept()
+	return s, nil
+}
+
+// Addr is where it listens.
+func (s *TCPServer) Addr() string { return s.l.Addr().String() }
+
+func (s *TCPServer) accept() {
+	defer s.wg.Done()
+	for {
+		c, err := s.l.Accept()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.conns[c] = struct{}{}
+		s.mu.Unlock()
+		s.wg.Add(1)
+		go s.serve(c)
+	}
+}
+
+func (s *TCPServer) serve(c net.Conn) {
+	defer s.wg.Done()
+	defer c.Close()
+	var wmu sync.Mutex
+	for {
+		m, err := ReadRecord(c)
+		if err != nil {
+			return
+		}
+		var call oncrpc.Call
+		if oncrpc.ParseCall(m, &call) != nil {
+			return
+		}
+		s.count(call.XID)
+		reply := answer(&call)
+		if s.Intercept != nil {
+			if r, taken := s.Intercept(&call); taken {
+				reply = r
+			}
+		}
+		if reply == nil {
+			continue
+		}
+		send := func() {
+			wmu.Lock()
+			defer wmu.Unlock()
+			_ = WriteRecord(c, reply) // the client sees a broken connection itself
+		}
+		if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
+			time.AfterFunc(d, send)
+			continue
+		}
+		send()
+	}
+}
+
+// DropConnections ends all connections.
+func (s *TCPServer) DropConnections() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.Close()
+		delete(s.conns, c)
+	}
+}
+
+// Close ends the server.
+func (s *TCPServer) Close() {
+	s.l.Close()
+	s.DropConnections()
+	s.wg.Wait()
+}
+
+// An RDMAServer answers Calls over RPC-over-RDMA.
+type RDMAServer struct {
+	Served
+	Behaviour
+	l    fabric.Listener
+	resp *rdmaside.Responder
+	mem  *regmem.Account
+
+	mu    sync.Mutex
+	conns map[*rdmaside.ResponderConn]struct{}
+
+	// MaxOutstanding is the most Calls ever outstanding on one connection.
+	MaxOutstanding atomic.Int64
+}
+
+// ListenRDMA starts a server at addr. Connections are spread over loops.
+func ListenRDMA(p fabric.Provider, loops []fabric.Loop, addr string, credits int, arena *regmem.Arena, reg *ulb.Registry, b Behaviour) (*RDMAServer, error) {
+	s := &RDMAServer{Behaviour: b, conns: make(map[*rdmaside.ResponderConn]struct{}), mem: arena.Account("server", arena.Budget())}
+	var err error
+	s.resp, err = rdmaside.NewResponder(rdmaside.ResponderOptions{Memory: s.mem, Registry: reg, Credits: credits, RemoteInvalidation: true}, s)
+	if err != nil {
+		return nil, err
+	}
+	var n atomic.Int64
+	s.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
+		l := loops[int(n.Add(1))%len(loops)]
+		_, _ = s.resp.Accept(context.Background(), in, l) // a failed start-up is the dialer's to report
+	})
+	return s, err
+}
+
+// Addr is where it listens.
+func (s *RDMAServer) Addr() string { return s.l.Addr().String() }
+
+// Opened is part of rdmaside.ConnHandler.
+func (s *RDMAServer) Opened(c *rdmaside.ResponderConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c] = struct{}{}
+}
+
+// Ended is part of rdmaside.ConnHandler.
+func (s *RDMAServer) Ended(c *rdmaside.ResponderConn, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// Connections is how many there are.
+func (s *RDMAServer) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// DropConnections ends all connections with err.
+func (s *RDMAServer) DropConnections(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.Loop().Post(fabric.TaskFunc(func() { c.Close(err) }))
+	}
+}
+
+// Call is part of rdmaside.CallHandler.
+func (s *RDMAServer) Call(x *rdmaside.Exchange) {
+	for n := int64(x.Conn().Outstanding()); ; {
+		most := s.MaxOutstanding.Load()
+		if n <= most || s.MaxOutstanding.CompareAndSwap(most, n) {
+			break
+		}
+	}
+	var call oncrpc.Call
+	if oncrpc.ParseCall(x.Message(), &call) != nil {
+		x.Abort()
+		return
+	}
+	s.count(call.XID)
+	reply := answer(&call)
+	if s.Intercept != nil {
+		if r, taken := s.Intercept(&call); taken {
+			reply = r
+		}
+	}
+	if reply == nil {
+		return // silent: the exchange stays open until its connection ends
+	}
+	send := func() {
+		b, err := s.mem.Lease(len(reply))
+		if err != nil {
+			x.Abort()
+			return
+		}
+		copy(b.Bytes(), reply)
+		x.Reply([][]byte{b.Bytes()}, b)
+	}
+	if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
+		loop := x.Conn().Loop()
+		time.AfterFunc(d, func() { loop.Post(fabric.TaskFunc(send)) })
+		return
+	}
+	send()
+}
+
+// Close stops listening and ends all connections.
+func (s *RDMAServer) Close() {
+	_ = s.l.Close()
+	s.DropConnections(fabric.ErrClosed)
+}
