@@ -1,0 +1,160 @@
+package nfs_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/xdr"
+)
+
+func FuzzAnalyse(f *testing.F) {
+	for _, v := range loadVectors(f) {
+		f.Add([]byte(v.Call), uint16(4096), uint16(4096))
+	}
+	for i, r := range loadReference(f) {
+		if i%4 == 0 {
+			f.Add(r.message, uint16(1024), uint16(1024))
+		}
+	}
+	reg := newRegistry()
+	l := reg.Limits()
+	f.Fuzz(func(t *testing.T, m []byte, callInline, replyInline uint16) {
+		var c oncrpc.Call
+		if oncrpc.ParseCall(m, &c) != nil {
+			return
+		}
+		var a ulb.Analysis
+		b := reg.Analyse(&c, &a)
+		if b == nil || a.MaxReply < 32 || a.MaxReply > l.MaxReply || a.MaxReduced > a.MaxReply || a.ResultMax > l.MaxIO {
+			t.Fatalf("%+v", a)
+		}
+		if a.Reduce != c.Reducible() || !a.Known && a.Class != ulb.NonIdempotent {
+			t.Fatalf("%+v", a)
+		}
+		if (a.ArgLength > 0 || a.ResultMax > 0) && !(a.Known && a.Reduce) {
+			t.Fatalf("%+v", a)
+		}
+		if a.ResultMax == 0 && a.MaxReduced != a.MaxReply || a.ResultMax > 0 && a.MaxReduced+a.ResultMax > a.MaxReply {
+			t.Fatalf("%+v", a)
+		}
+		if n := int(a.ArgLength); n > 0 {
+			pos := int(a.ArgPosition)
+			if pos%4 != 0 || pos < c.Args+4 || pos+xdr.Roundup(n) > len(m) || binary.BigEndian.Uint32(m[pos-4:]) != a.ArgLength {
+				t.Fatalf("%+v of %d octets", a, len(m))
+			}
+			// What the Requester takes out the Responder puts back.
+			reduced := slices.Concat(m[:pos], m[pos+xdr.Roundup(n):])
+			var rc oncrpc.Call
+			if err := oncrpc.ParseCall(reduced, &rc); err != nil {
+				t.Fatal(err)
+			}
+			s, err := ulb.RestoreCall(b, &rc, a.ArgPosition, a.ArgLength)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := apply(s, reduced, m[pos:pos+n])
+			// Roundup octets of a client need not be zero, those put back are.
+			if !bytes.Equal(got[:pos+n], m[:pos+n]) || !bytes.Equal(got[pos+xdr.Roundup(n):], m[pos+xdr.Roundup(n):]) {
+				t.Fatalf("restored %x, want %x", got, m)
+			}
+		}
+		plan(t, reg, &a, len(m), int(callInline), int(replyInline))
+	})
+}
+
+// plan asserts what holds for every plan: both Sends fit, one chunk per list,
+// and only the combinations that servers are known to have met.
+func plan(t *testing.T, reg *ulb.Registry, a *ulb.Analysis, callLen, callInline, replyInline int) {
+	t.Helper()
+	s, err := reg.Plan(a, callLen, callInline, replyInline)
+	if err != nil {
+		if callInline >= 72 {
+			t.Fatal(err)
+		}
+		return
+	}
+	call, reply := 28, 28
+	switch s.Reply {
+	case ulb.ReplyInline:
+		reply += int(a.MaxReply)
+	case ulb.ReplyWriteChunk:
+		call += 24
+		reply += 24 + int(a.MaxReduced)
+		if s.Call != ulb.CallInline || a.ResultMax == 0 || s.Capacity < a.ResultMax {
+			t.Fatalf("%+v for %+v", s, *a)
+		}
+	case ulb.ReplyChunk:
+		call += 20
+		if s.Capacity < a.MaxReply || s.Capacity > reg.Limits().MaxReply+4095 {
+			t.Fatalf("%+v for %+v", s, *a)
+		}
+	}
+	switch s.Call {
+	case ulb.CallInline:
+		call += callLen
+	case ulb.CallReadChunk:
+		call += 24 + callLen - xdr.Roundup(int(a.ArgLength))
+		if a.ArgLength == 0 {
+			t.Fatalf("%+v for %+v", s, *a)
+		}
+	case ulb.CallLong:
+		call += 24
+	}
+	if call > callInline || s.Reply != ulb.ReplyChunk && reply > replyInline {
+		t.Fatalf("%+v for %+v: Sends of %d and %d octets, thresholds %d and %d", s, *a, call, reply, callInline, replyInline)
+	}
+}
+
+func FuzzRestore(f *testing.F) {
+	bindings := nfs.Bindings()
+	for _, v := range loadVectors(f) {
+		i := slices.IndexFunc(bindings, func(b nfs.Bound) bool { return b.Program == v.Prog && b.Version == v.Vers })
+		if i < 0 {
+			continue
+		}
+		for _, r := range v.Replies {
+			f.Add([]byte(r.Reply), byte(i), v.Proc, uint32(0))
+			if len(r.Items) == 1 {
+				n := r.Items[0].Length
+				f.Add([]byte(r.ReplyReduced), byte(i), v.Proc, n)
+				f.Add([]byte(r.ReplyReduced), byte(i), v.Proc, (n+3)&^3)
+				f.Add([]byte(slices.Concat(r.ReplyReduced, make([]byte, -n&3))), byte(i), v.Proc, n)
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, base []byte, i byte, proc, written uint32) {
+		b := bindings[int(i)%len(bindings)].Binding
+		if s, ok := ulb.Reducible(b, proc, base); ok {
+			if s.Pos%4 != 0 || uint64(s.Pos)+uint64(s.Length)+uint64(s.Padding) > uint64(len(base)) {
+				t.Fatalf("Reducible = %+v of %d octets", s, len(base))
+			}
+		}
+		s, spliced, err := ulb.Restore(b, proc, base, written)
+		if err != nil {
+			if spliced {
+				t.Fatal("spliced and an error")
+			}
+			return
+		}
+		if spliced != (written > 0) {
+			t.Fatalf("%d octets written, spliced %v", written, spliced)
+		}
+		if !spliced || written > 1<<16 {
+			return
+		}
+		if int(s.Pos) > len(base) || s.Length > written || written-s.Length > 3 || s.Padding > 3 {
+			t.Fatalf("%+v for %d octets written, base of %d", s, written, len(base))
+		}
+		// The plain Reply holds the item where it was put.
+		plain := apply(s, base, make([]byte, written))
+		again, ok := ulb.Reducible(b, proc, plain)
+		if !ok || again.Pos != s.Pos || again.Length != s.Length || len(plain)%4 != 0 {
+			t.Fatalf("%+v gives %x, whose item is %+v, %v", s, plain, again, ok)
+		}
+	})
+}

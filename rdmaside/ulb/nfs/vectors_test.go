@@ -1,0 +1,488 @@
+package nfs_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/xdr"
+)
+
+// testdata/vectors.json holds Calls and Replies made from the XDR of the RFCs,
+// confirmed with tshark, and what a reference that shares no code with this
+// package says of them: all the eligible items of NFSv4 too. The bounds assume
+// its "config", which are the defaults of ulb.Limits.
+//
+// testdata/reference.txt holds four Calls with random arguments for every
+// procedure of every table, and what the same reference says of those:
+//
+//	program version procedure name known class
+//	item-position item-length result-data max-reply max-reduced message
+
+type vectorFile struct {
+	Config struct{ MaxIO, MaxReply, Path, SecFlavors uint32 }
+
+	Vectors []vector
+}
+
+type vector struct {
+	ID               string
+	Call             hexBytes
+	Prog, Vers, Proc uint32
+	ArgsOffset       int `json:"args_offset"`
+	Ops              []string
+	Known            bool
+	DDPAllowed       bool `json:"ddp_allowed"`
+	ReadItems        []struct {
+		Position, Length uint32
+	} `json:"read_items"`
+	WriteSlots []struct {
+		Max uint32
+	} `json:"write_slots"`
+	CallReduced     hexBytes `json:"call_reduced"`
+	MaxReplyTotal   uint32   `json:"max_reply_total"`
+	MaxReplyReduced uint32   `json:"max_reply_reduced"`
+	RetryClass      string   `json:"retry_class"`
+	Replies         []reply
+}
+
+type reply struct {
+	Name         string
+	Reply        hexBytes
+	Items        []struct{ Offset, Length uint32 }
+	ReplyReduced hexBytes `json:"reply_reduced"`
+}
+
+type hexBytes []byte
+
+func (b *hexBytes) UnmarshalText(text []byte) (err error) {
+	*b, err = hex.AppendDecode(nil, text)
+	return err
+}
+
+// classes are the reference's letters.
+var classes = map[string]ulb.Class{
+	"R": ulb.ReadOnly, "I": ulb.Idempotent, "S": ulb.Sequenced, "X": ulb.Sequenced, "N": ulb.NonIdempotent,
+}
+
+func loadVectors(t testing.TB) []vector {
+	t.Helper()
+	b, err := os.ReadFile("testdata/vectors.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f vectorFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		t.Fatal(err)
+	}
+	l := newRegistry().Limits()
+	if f.Config.MaxIO != l.MaxIO || f.Config.MaxReply != l.MaxReply || f.Config.Path != l.Path || f.Config.SecFlavors != l.Flavors {
+		t.Fatalf("the vectors assume %+v, the defaults are %+v", f.Config, l)
+	}
+	if len(f.Vectors) != 48 {
+		t.Fatalf("%d vectors, want 48", len(f.Vectors))
+	}
+	return f.Vectors
+}
+
+func newRegistry() *ulb.Registry {
+	reg := ulb.NewRegistry(ulb.Limits{})
+	nfs.Register(reg)
+	return reg
+}
+
+func parse(t testing.TB, m []byte) *oncrpc.Call {
+	t.Helper()
+	c := new(oncrpc.Call)
+	if err := oncrpc.ParseCall(m, c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// carriedWhole are the vectors whose program and version have no binding here:
+// the Calls travel whole and their Replies have the room of Limits.MaxReply. A
+// binding that comes to know one fails this table until its line goes.
+var carriedWhole = []string{
+	"16-nfs41-seq-putfh-read",
+	"17-nfs41-seq-putfh-write-getattr",
+	"18-nfs42-three-reads",
+	"19-nfs42-two-writes",
+	"20-nfs40-create-symlink",
+	"21-nfs40-getattr-acl",
+	"22-nfs41-open",
+	"23-nfs41-create-session",
+	"24-nfs41-exchange-id",
+	"25-nfs42-read-plus",
+	"26-nfs42-copy",
+	"27-nfs42-getxattr",
+	"28-nfs42-unknown-op",
+	"29-nfs40-readdir",
+	"31-nfs42-three-reads-aligned",
+	"45-ccp-conf", // about the connection it comes on, RFC 5666 Section 6: never passed on
+	"46-unknown-program",
+	"47-cb41-recall",
+}
+
+func TestVectorAnalysis(t *testing.T) {
+	reg := newRegistry()
+	for _, v := range loadVectors(t) {
+		t.Run(v.ID, func(t *testing.T) {
+			c := parse(t, v.Call)
+			var a ulb.Analysis
+			b := reg.Analyse(c, &a)
+
+			if a.Reduce != v.DDPAllowed {
+				t.Errorf("Reduce = %v, want %v", a.Reduce, v.DDPAllowed)
+			}
+			if slices.Contains(carriedWhole, v.ID) {
+				want := ulb.Analysis{
+					Class: ulb.NonIdempotent, Reduce: v.DDPAllowed,
+					MaxReply: reg.Limits().MaxReply, MaxReduced: reg.Limits().MaxReply,
+				}
+				if a != want || b != ulb.Generic {
+					t.Errorf("Analysis = %+v, want that of a Call carried whole, %+v", a, want)
+				}
+				return
+			}
+			if a.Known != v.Known || a.Class != classes[v.RetryClass] {
+				t.Errorf("Known %v, Class %v; want %v, %s", a.Known, a.Class, v.Known, v.RetryClass)
+			}
+			if name := slices.Concat(v.Ops, []string{"NULL"})[0]; v.Known && a.Procedure != name {
+				t.Errorf("Procedure = %q, want %q", a.Procedure, name)
+			}
+			if a.MaxReply != v.MaxReplyTotal {
+				t.Errorf("MaxReply = %d, want %d", a.MaxReply, v.MaxReplyTotal)
+			}
+
+			// Of the eligible items only the data of READ and WRITE are worth a
+			// chunk. Without one for the result there is nothing to take off MaxReply.
+			var arg, result uint32
+			reduced := v.MaxReplyTotal
+			if len(v.ReadItems) > 0 && a.Procedure == "WRITE" {
+				arg = v.ReadItems[0].Length
+				if a.ArgPosition != v.ReadItems[0].Position {
+					t.Errorf("ArgPosition = %d, want %d", a.ArgPosition, v.ReadItems[0].Position)
+				}
+			}
+			if len(v.WriteSlots) > 0 && a.Procedure == "READ" {
+				result, reduced = v.WriteSlots[0].Max, v.MaxReplyReduced
+			}
+			if a.ArgLength != arg || a.ResultMax != result || a.MaxReduced != reduced {
+				t.Errorf("ArgLength %d, ResultMax %d, MaxReduced %d; want %d, %d, %d",
+					a.ArgLength, a.ResultMax, a.MaxReduced, arg, result, reduced)
+			}
+			if start, _, ok := c.Arguments(); ok && start != v.ArgsOffset {
+				t.Errorf("arguments begin at %d, want %d", start, v.ArgsOffset)
+			}
+			for _, r := range v.Replies {
+				if uint32(len(r.Reply)) > a.MaxReply {
+					t.Errorf("%s has %d octets, MaxReply is %d", r.Name, len(r.Reply), a.MaxReply)
+				}
+				if a.ResultMax > 0 && uint32(len(r.ReplyReduced)) > a.MaxReduced {
+					t.Errorf("%s has %d octets when reduced, MaxReduced is %d", r.Name, len(r.ReplyReduced), a.MaxReduced)
+				}
+			}
+		})
+	}
+}
+
+// Every strict prefix of the arguments leaves a Call not Known, and nothing
+// that may be acted on.
+func TestVectorCallsTruncated(t *testing.T) {
+	reg := newRegistry()
+	for _, v := range loadVectors(t) {
+		whole := parse(t, v.Call)
+		for n := whole.Args; n < len(v.Call); n++ {
+			c := parse(t, v.Call[:n:n])
+			var a ulb.Analysis
+			reg.Analyse(c, &a)
+			if whole.Protection == oncrpc.ProtectControl {
+				continue // bounded by the credential alone
+			}
+			if whole.Protection == oncrpc.ProtectIntegrity {
+				if start, end, ok := c.Arguments(); ok && end-start > 0 {
+					continue // only the checksum is cut
+				}
+			}
+			// A whole NULL Call is what is left when all arguments are gone.
+			if a.Known && !(n == whole.Args && c.Procedure == 0) {
+				t.Fatalf("%s: Known when cut to %d of %d octets", v.ID, n, len(v.Call))
+			}
+			if !a.Known && (a.ArgLength != 0 || a.ResultMax != 0 || a.MaxReply != reg.Limits().MaxReply || a.Class != ulb.NonIdempotent) {
+				t.Fatalf("%s: cut to %d octets: %+v", v.ID, n, a)
+			}
+		}
+	}
+}
+
+// apply rebuilds a message as a Splice says.
+func apply(s ulb.Splice, base, chunk []byte) []byte {
+	return slices.Concat(base[:s.Pos], chunk[:s.Length], make([]byte, s.Padding), base[s.Pos:])
+}
+
+// The Responder's side of a Call: every eligible argument of versions 2 and 3,
+// symbolic links as well.
+func TestVectorCallsRestored(t *testing.T) {
+	reg := newRegistry()
+	seen := 0
+	for _, v := range loadVectors(t) {
+		if len(v.ReadItems) != 1 {
+			continue
+		}
+		seen++
+		pos, n := v.ReadItems[0].Position, v.ReadItems[0].Length
+		c := parse(t, v.CallReduced)
+		b := reg.Lookup(c.Program, c.Version)
+		padded := v.Call[pos : int(pos)+xdr.Roundup(int(n))]
+		for _, chunk := range [][]byte{v.Call[pos : pos+n], padded} {
+			s, err := ulb.RestoreCall(b, c, pos, uint32(len(chunk)))
+			if err != nil {
+				t.Errorf("%s: chunk of %d: %v", v.ID, len(chunk), err)
+				continue
+			}
+			if got := apply(s, v.CallReduced, chunk); !bytes.Equal(got, v.Call) {
+				t.Errorf("%s: restored %x, want %x", v.ID, got, v.Call)
+			}
+		}
+		for p := range uint32(len(v.Call) + 8) {
+			if _, err := ulb.RestoreCall(b, c, p, n); err == nil && p != pos && b != ulb.Generic {
+				t.Errorf("%s: position %d is taken for an eligible item at %d", v.ID, p, pos)
+			}
+			if _, err := ulb.RestoreCall(b, c, pos, p); err == nil && p != n && int(p) != len(padded) {
+				t.Errorf("%s: a chunk of %d octets is taken for an item of %d", v.ID, p, n)
+			}
+		}
+		if _, err := ulb.RestoreCall(b, parse(t, v.Call), pos, n); err == nil && b != ulb.Generic {
+			t.Errorf("%s: an item that is there is taken for absent", v.ID)
+		}
+		for k := c.Args; k < len(v.CallReduced); k++ {
+			if _, err := ulb.RestoreCall(b, parse(t, v.CallReduced[:k:k]), pos, n); err == nil && b != ulb.Generic {
+				t.Errorf("%s: restored when cut to %d octets", v.ID, k)
+			}
+		}
+	}
+	if seen != 6 { // v2 and v3 WRITE and SYMLINK, and two of version 4 through ulb.Generic
+		t.Errorf("%d Calls with one eligible argument, want 6", seen)
+	}
+}
+
+// Both sides of a Reply.
+func TestVectorReplies(t *testing.T) {
+	reg := newRegistry()
+	restored := 0
+	for _, v := range loadVectors(t) {
+		c := parse(t, v.Call)
+		b := reg.Lookup(c.Program, c.Version)
+		if c.Program == oncrpc.ProgramNFS && c.Version == 4 || !c.Reducible() {
+			continue
+		}
+		for _, r := range v.Replies {
+			t.Run(v.ID+"/"+r.Name, func(t *testing.T) {
+				restored += checkReply(t, b, c.Procedure, r)
+			})
+		}
+	}
+	if restored != 7 { // v3 READ four times, READLINK; v2 READ, READLINK
+		t.Errorf("%d Replies restored, want 7", restored)
+	}
+}
+
+func checkReply(t *testing.T, b ulb.Binding, proc uint32, r reply) (restored int) {
+	s, ok := ulb.Reducible(b, proc, r.Reply)
+	if ok != (len(r.Items) == 1) {
+		t.Fatalf("Reducible ok = %v, want %d items", ok, len(r.Items))
+	}
+	// Nothing written, whatever the Reply: it is plain already.
+	if _, spliced, err := ulb.Restore(b, proc, r.Reply, 0); spliced || err != nil {
+		t.Errorf("nothing written: spliced %v, %v", spliced, err)
+	}
+	var n uint32
+	if ok {
+		it := r.Items[0]
+		n = it.Length
+		if s.Pos != it.Offset || s.Length != n {
+			t.Errorf("Reducible = %+v, want %+v", s, it)
+		}
+		reduced := slices.Concat(r.Reply[:s.Pos], r.Reply[s.Pos+s.Length+s.Padding:])
+		if !bytes.Equal(reduced, r.ReplyReduced) {
+			t.Errorf("reduced %x, want %x", reduced, r.ReplyReduced)
+		}
+	}
+	if n == 0 {
+		for _, written := range []uint32{1, 4, 10} {
+			if _, _, err := ulb.Restore(b, proc, r.Reply, written); err == nil {
+				t.Errorf("%d octets written, the Reply has no place for them: no error", written)
+			}
+		}
+		return 0
+	}
+
+	roundup := make([]byte, s.Padding)
+	chunk := r.Reply[s.Pos : s.Pos+n]
+	for _, tt := range []struct {
+		name        string
+		base, chunk []byte
+	}{
+		{"as RFC 8166 has it", r.ReplyReduced, chunk},
+		{"roundup written", r.ReplyReduced, slices.Concat(chunk, roundup)},
+		{"roundup inline", slices.Concat(r.ReplyReduced, roundup), chunk},
+		{"roundup in both", slices.Concat(r.ReplyReduced, roundup), slices.Concat(chunk, roundup)},
+	} {
+		s, spliced, err := ulb.Restore(b, proc, tt.base, uint32(len(tt.chunk)))
+		if err != nil || !spliced {
+			t.Errorf("%s: spliced %v, %v", tt.name, spliced, err)
+			continue
+		}
+		if got := apply(s, tt.base, tt.chunk); !bytes.Equal(got, r.Reply) {
+			t.Errorf("%s: restored %x, want %x", tt.name, got, r.Reply)
+		}
+	}
+
+	wrong := func(name string, base []byte, written uint32) {
+		t.Helper()
+		if _, spliced, err := ulb.Restore(b, proc, base, written); err == nil || spliced {
+			t.Errorf("%s: spliced %v, %v; want an error", name, spliced, err)
+		}
+	}
+	wrong("short write", r.ReplyReduced, n-1)
+	wrong("long write", r.ReplyReduced, n+s.Padding+1)
+	wrong("item inline and written", r.Reply, n)
+	wrong("octets behind", slices.Concat(r.ReplyReduced, roundup, make([]byte, 4)), n)
+	if s.Padding > 0 {
+		dirty := slices.Concat(r.ReplyReduced, roundup)
+		dirty[len(dirty)-1] = 1
+		wrong("roundup that is not zero", dirty, n)
+	}
+	for k := range r.ReplyReduced {
+		wrong(fmt.Sprintf("cut to %d octets", k), r.ReplyReduced[:k:k], n)
+	}
+	return 1
+}
+
+// The four residues of roundup, in READ and WRITE of both versions.
+func TestResidues(t *testing.T) {
+	reg := newRegistry()
+	vectors := loadVectors(t)
+	byID := func(id string) vector {
+		return vectors[slices.IndexFunc(vectors, func(v vector) bool { return v.ID == id })]
+	}
+	for n := range uint32(9) {
+		data := bytes.Repeat([]byte{0xd5}, int(n))
+		for _, id := range []string{"02-nfs3-read", "10-nfs2-read"} {
+			v := byID(id)
+			r := v.Replies[0]
+			// The count inside the results of version 3 is not looked at.
+			plain := xdr.AppendOpaque(bytes.Clone(r.Reply[:r.Items[0].Offset-4]), data)
+			base := plain[:r.Items[0].Offset]
+			b := reg.Lookup(v.Prog, v.Vers)
+			s, spliced, err := ulb.Restore(b, v.Proc, base, n)
+			if err != nil || spliced != (n > 0) {
+				t.Errorf("%s of %d: spliced %v, %v", id, n, spliced, err)
+				continue
+			}
+			if got := apply(s, base, data); !bytes.Equal(got, plain) {
+				t.Errorf("%s of %d: restored %x, want %x", id, n, got, plain)
+			}
+		}
+		for _, id := range []string{"03-nfs3-write", "11-nfs2-write"} {
+			v := byID(id)
+			pos := v.ReadItems[0].Position
+			m := xdr.AppendOpaque(bytes.Clone(v.Call[:pos-4]), data)
+			var a ulb.Analysis
+			b := reg.Analyse(parse(t, m), &a)
+			if !a.Known || a.ArgLength != n || n > 0 && a.ArgPosition != pos {
+				t.Errorf("%s of %d: %+v", id, n, a)
+			}
+			s, err := ulb.RestoreCall(b, parse(t, m[:pos]), pos, n)
+			if err != nil || !bytes.Equal(apply(s, m[:pos], data), m) {
+				t.Errorf("%s of %d: %+v, %v", id, n, s, err)
+			}
+		}
+	}
+}
+
+type referenceCall struct {
+	prog, vers, proc     uint32
+	name, class          string
+	known                int
+	pos, length, result  uint32
+	maxReply, maxReduced uint32
+	message              []byte
+}
+
+func loadReference(t testing.TB) (calls []referenceCall) {
+	t.Helper()
+	f, err := os.Open("testdata/reference.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var r referenceCall
+		var text string
+		if _, err := fmt.Sscan(s.Text(), &r.prog, &r.vers, &r.proc, &r.name, &r.known, &r.class, &r.pos, &r.length,
+			&r.result, &r.maxReply, &r.maxReduced, &text); err != nil {
+			t.Fatalf("%q: %v", s.Text(), err)
+		}
+		if r.message, err = hex.DecodeString(text); err != nil {
+			t.Fatal(err)
+		}
+		calls = append(calls, r)
+	}
+	if len(calls) < 600 {
+		t.Fatalf("%d reference calls", len(calls))
+	}
+	return calls
+}
+
+func TestReference(t *testing.T) {
+	reg := newRegistry()
+	procs := map[[3]uint32]bool{}
+	for _, r := range loadReference(t) {
+		procs[[3]uint32{r.prog, r.vers, r.proc}] = true
+		var a ulb.Analysis
+		reg.Analyse(parse(t, r.message), &a)
+		want := ulb.Analysis{
+			Known: r.known == 1, Class: classes[r.class], Reduce: a.Reduce, Procedure: r.name,
+			MaxReply: r.maxReply, MaxReduced: r.maxReply,
+		}
+		if !want.Known {
+			want.Class = ulb.NonIdempotent
+		}
+		if r.name == "WRITE" && r.length > 0 {
+			want.ArgPosition, want.ArgLength = r.pos, r.length
+		}
+		if r.name == "READ" && r.result > 0 {
+			want.ResultMax, want.MaxReduced = r.result, r.maxReduced
+		}
+		// A directory may be asked for with a count that no Reply can have.
+		most := reg.Limits().MaxReply
+		want.MaxReply, want.MaxReduced = min(want.MaxReply, most), min(want.MaxReduced, most)
+		if a != want {
+			t.Errorf("%d.%d.%d %s %x:\n got %+v\nwant %+v", r.prog, r.vers, r.proc, r.name, r.message, a, want)
+		}
+	}
+	// Procedures without a row stay opaque.
+	for _, b := range nfs.Bindings() {
+		for proc := range uint32(30) {
+			if procs[[3]uint32{b.Program, b.Version, proc}] {
+				continue
+			}
+			c := &oncrpc.Call{Message: make([]byte, 40), Program: b.Program, Version: b.Version, Procedure: proc, Args: 40}
+			var a ulb.Analysis
+			reg.Analyse(c, &a)
+			if a.Known || a.Procedure != "" {
+				t.Errorf("%d.%d has a procedure %d: %+v", b.Program, b.Version, proc, a)
+			}
+		}
+	}
+}
