@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// known is what this build can do, for package configs.
+var known = configs.Known{
+	Providers: []string{configs.ProviderIWARP},
+	Program:   oncrpc.ProgramByName,
+}
+
+// trimEvery is how often the arena gives back what it did not need for so long.
+const trimEvery = 30 * time.Second
+
+// A bridge is everything that one configuration describes, put together.
+type bridge struct {
+	log     zerolog.Logger
+	drainIn time.Duration
+
+	metrics *metrics.Registry
+	arena   *regmem.Arena
+	engine  *tcpframe.Engine
+	proxy   *proxy.Proxy
+	admin   *admin // nil for none
+
+	trim chan struct{} // closed to end trimming
+	wg   sync.WaitGroup
+}
+
+// newBridge makes the parts of c and joins them. Nothing listens yet.
+func newBridge(c *configs.Config, log zerolog.Logger) (b *bridge, err error) {
+	b = &bridge{log: log, drainIn: c.Drain.Timeout.Value(), metrics: metrics.New(), trim: make(chan struct{})}
+	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.arena.Close())
+		}
+	}()
+	b.engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: c.Loops, Log: log, Metrics: b.metrics})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			b.engine.Stop()
+		}
+	}()
+	registry := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
+	nfs.Register(registry)
+	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry}
+	for i := range c.Listeners {
+		lo, err := listenerOptions(&c.Listeners[i], log)
+		if err != nil {
+			return nil, err
+		}
+		o.Listeners = append(o.Listeners, lo)
+	}
+	for i := range c.Upstreams {
+		o.Upstreams = append(o.Upstreams, upstreamOptions(&c.Upstreams[i], log))
+	}
+	if b.proxy, err = proxy.New(o); err != nil {
+		return nil, err
+	}
+	b.describe()
+	if c.Admin.Address != configs.None {
+		b.admin = newAdmin(c.Admin.Address, b)
+	}
+	return b, nil
+}
+
+func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOptions, error) {
+	o := proxy.ListenerOptions{
+		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
+		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
+		MaxRecord: int(l.Limits.Record), MaxFragments: l.Limits.Fragments,
+		MaxCalls: l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
+		StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // 0 is none
+		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
+	}
+	if l.RDMA() {
+		o.Provider = newProvider(l.IWARP, 0, log.With().Str("listener", l.Name).Logger())
+	}
+	for _, p := range l.Allow {
+		o.Allow = append(o.Allow, netip.PrefixFrom(p.Addr(), p.Bits()))
+	}
+	for _, r := range l.Routes {
+		program, err := known.ResolveProgram(r.Program)
+		if err != nil {
+			return o, fmt.Errorf("listener %s: %w", l.Name, err)
+		}
+		o.Routes = append(o.Routes, proxy.Route{Program: program, Versions: r.Versions, Upstream: r.Upstream})
+	}
+	return o, nil
+}
+
+func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOptions {
+	o := proxy.UpstreamOptions{
+		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
+		Connections: u.Pool.Connections, Credits: u.Pool.Credits,
+		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
+		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
+		UnavailableAfter: u.Timeouts.Unavailable.Value(),
+		BackoffMin:       u.Backoff.Min.Value(), BackoffMax: u.Backoff.Max.Value(),
+	}
+	if u.RDMA() {
+		o.Provider = newProvider(u.IWARP, u.Timeouts.Connect.Value(), log.With().Str("upstream", u.Name).Logger())
+	}
+	return o
+}
+
+// newProvider makes the one provider that this build has.
+func newProvider(w configs.IWARP, dial time.Duration, log zerolog.Logger) fabric.Provider {
+	o := iwarp.Options{CRCOff: w.CRC == configs.Off, DialRev1: w.Revision1 == configs.On, DialTimeout: dial, Log: log}
+	if w.FPDU == configs.FPDUMax {
+		o.FPDU = iwarp.FPDUMax
+	}
+	return iwarp.New(o)
+}
+
+// describe makes the series that belong to no package.
+func (b *bridge) describe() {
+	i := buildInfo()
+	b.metrics.Gauge("build_info", "1, labelled with what the binary was made from.",
+		"version", i.Version, "revision", i.Revision, "goversion", i.Go).Set(1)
+	b.metrics.Gauge("start_time_seconds", "Unix time at which the bridge was started.").Set(time.Now().Unix())
+	stat := func(name, help string, f func(regmem.Stats) float64) {
+		b.metrics.GaugeFunc(name, help, func() float64 { return f(b.arena.Stats()) })
+	}
+	stat("memory_budget_bytes", "Most octets that messages may take.", func(s regmem.Stats) float64 { return float64(s.Budget) })
+	stat("memory_used_bytes", "Octets that messages take now.", func(s regmem.Stats) float64 { return float64(s.Used) })
+	stat("memory_resident_bytes", "Octets of the budget that the kernel has given.", func(s regmem.Stats) float64 { return float64(s.Resident) })
+	stat("memory_waiting", "Connections that wait for memory.", func(s regmem.Stats) float64 { return float64(s.Waiting) })
+	for n, a := range b.arena.Stats().Accounts {
+		b.metrics.GaugeFunc("memory_account_used_bytes", "Octets that one kind of message takes now.", func() float64 {
+			if s := b.arena.Stats().Accounts; n < len(s) {
+				return float64(s[n].Used)
+			}
+			return 0
+		}, "account", a.Name)
+	}
+}
+
+// start connects and listens.
+func (b *bridge) start() error {
+	if b.admin != nil {
+		if err := b.admin.start(); err != nil {
+			return err
+		}
+	}
+	// The context is that of connections to come, which end by Drain and Close.
+	if err := b.proxy.Start(context.Background()); err != nil {
+		return err
+	}
+	b.wg.Add(1)
+	go func() {
+		defer b.wg.Done()
+		t := time.NewTicker(trimEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-b.trim:
+				return
+			case <-t.C:
+				b.arena.Trim()
+			}
+		}
+	}()
+	return nil
+}
+
+// drain lets Calls finish, for as long as the configuration says or until ctx
+// ends. /readyz says no from here on.
+func (b *bridge) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, b.drainIn)
+	defer cancel()
+	return b.proxy.Drain(ctx)
+}
+
+// close ends everything. It is called once, also after start failed.
+func (b *bridge) close() error {
+	close(b.trim)
+	b.wg.Wait()
+	errs := []error{b.proxy.Close()}
+	b.engine.Stop()
+	if b.admin != nil {
+		errs = append(errs, b.admin.close())
+	}
+	if err := b.arena.Close(); err != nil {
+		b.log.Warn().Err(err).Msg("memory was not given back")
+	}
+	return errors.Join(errs...)
+}
+
+// alive reports whether every event loop still turns.
+func (b *bridge) alive(ctx context.Context) error {
+	loops := b.engine.Loops()
+	turned := make(chan struct{}, len(loops))
+	for _, l := range loops {
+		l.Post(tcpframe.TaskFunc(func() { turned <- struct{}{} }))
+	}
+	for n := range loops {
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			return errors.New(strconv.Itoa(len(loops)-n) + " event loops do not turn")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"html/template"
+	"net/http"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/proxy"
+)
+
+// statusPage is one screen for a person in a hurry. It loads nothing from
+// anywhere and refreshes itself.
+var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
+	"size": func(n int64) string { return (configs.Size(n) / configs.KiB * configs.KiB).String() },
+	"age": func(t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return time.Since(t).Round(time.Second).String()
+	},
+}).Parse(`<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="5">
+<title>rdmabridge</title>
+<style>
+ body { font: 14px/1.4 sans-serif; margin: 2em; color: #222 }
+ table { border-collapse: collapse; margin-bottom: 1.5em }
+ th, td { border: 1px solid #ccc; padding: .2em .6em; text-align: left }
+ td.n { text-align: right }
+ .bad { background: #fdd } .good { background: #dfd }
+</style>
+<h1>rdmabridge</h1>
+<p>{{.Build}}</p>
+<p class="{{if .NotReady}}bad{{else}}good{{end}}">{{if .NotReady}}Not ready: {{.NotReady}}{{else}}Ready{{end}}</p>
+<h2>Listeners</h2>
+<table>
+<tr><th>Name<th>Transport<th>Address<th>Clients
+{{range .Status.Listeners}}<tr><td>{{.Name}}<td>{{.Transport}}<td>{{.Address}}<td class="n">{{.Clients}}
+{{end}}</table>
+<h2>Upstreams</h2>
+<table>
+<tr><th>Name<th>Endpoint<th>State<th>For<th>Credits granted<th>Calls outstanding<th>Calls queued<th>Last error
+{{range .Status.Upstreams}}<tr class="{{if .Usable}}good{{else}}bad{{end}}"><td>{{.Name}}<td>all<td>{{.Usable}} of {{len .Connections}} up<td>{{age .DownSince}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td class="n">{{.Queued}}<td>
+{{range .Connections}}<tr><td><td>{{.Endpoint}}<td>{{if .Up}}up{{else}}down{{end}}<td>{{age .Since}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
+{{end}}{{end}}</table>
+<h2>Memory</h2>
+<table>
+<tr><th>Account<th>Used<th>Peak<th>Limit<th>Leases<th>Waiting<th>Refused
+<tr><td>all<td class="n">{{size .Status.Memory.Used}}<td><td class="n">{{size .Status.Memory.Budget}}<td class="n">{{.Status.Memory.Leases}}<td class="n">{{.Status.Memory.Waiting}}<td class="n">{{.Status.Memory.Refused}}
+{{range .Status.Memory.Accounts}}<tr><td>{{.Name}}<td class="n">{{size .Used}}<td class="n">{{size .Peak}}<td class="n">{{size .Limit}}<td class="n">{{.Leases}}<td class="n">{{.Waiting}}<td class="n">{{.Refused}}
+{{end}}</table>
+<p><a href="metrics">metrics</a> <a href="livez">livez</a> <a href="readyz">readyz</a></p>
+`))
+
+// page writes the status page.
+func (a *admin) page(w http.ResponseWriter, _ *http.Request) {
+	var b bytes.Buffer
+	err := statusPage.Execute(&b, struct {
+		Build    build
+		NotReady error
+		Status   proxy.Status
+	}{buildInfo(), a.ready(), a.status()})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = b.WriteTo(w) // the browser may have gone
+}
