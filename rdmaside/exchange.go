@@ -1,29 +1,165 @@
 package rdmaside
 
+import (
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// An exchangeState is where an Exchange is.
+//
+//	idle --Receive--> starved --> pulling --> handed --Reply--> queued --> sending --> idle
+//
+// Any of the states between may be skipped. The end of the connection leaves
+// what is handed with the handler and makes the rest idle.
+type exchangeState uint8
+
+const (
+	exchangeIdle    exchangeState = iota
+	exchangeBusy                  // being looked at, inside one call of the loop
+	exchangeStarved               // waits for memory to pull its Call into
+	exchangePulling               // Reads are posted or waiting for their turn
+	exchangeHanded                // the handler's
+	exchangeQueued                // its answer waits for room in the send queue
+	exchangeSending               // its answer is posted
+	exchangeLost                  // its answer is posted in part; waits for the end of the connection
+)
+
+const (
+	// exchangeBuffer is the buffer that each Exchange has: for the Transport
+	// header of a Reply, and at its end the shortest of RPC Replies.
+	exchangeBuffer    = 512
+	exchangeHeaderMax = exchangeBuffer - oncrpc.ReplyHeader
+)
+
 // An Exchange is one Call that arrived, until its Reply is posted. Its methods
 // are for the loop of its connection only: a handler that works elsewhere posts
-// to ResponderConn.Loop.
-type Exchange struct{}
+// to ResponderConn.Loop. Exchanges are reused: after Reply or Abort the handler
+// has none.
+type Exchange struct {
+	conn   *ResponderConn // constant, as index and buffer
+	index  int
+	buffer *regmem.Lease
+
+	state exchangeState
+	next  *Exchange // in an exchangeQueue
+
+	header     rpcrdma.Header // of the Call; then, its lists reused, of the Reply
+	xid        uint32
+	invalidate fabric.Handle // the only handle offered, if Send With Invalidate may be used
+	recv       int           // the Receive buffer that holds the Call or its rest; -1 for none
+	inline     []byte        // the Payload stream in it
+
+	// The Call, plain.
+	pulled  *regmem.Lease // holds it unless it is inline
+	message []byte
+	call    oncrpc.Call
+
+	// Reading it.
+	total   int // octets of the plain Call
+	chunks  []readChunk
+	pieces  []piece
+	posted  int // pieces whose Read is posted
+	fetched int // pieces whose Read has completed
+
+	// The answer.
+	done   Releaser
+	whole  *regmem.Lease // the Reply, when it had to be gathered
+	large  *regmem.Lease // header, or header and Payload stream, beyond buffer
+	out    [][]byte      // Payload stream, reduced
+	data   []byte        // what goes into the first Write chunk
+	size   int           // octets of out
+	answer rpcrdma.Proc
+	work   int // Work Requests the answer may take
+}
 
 // Conn is the connection.
-func (x *Exchange) Conn() *ResponderConn { return nil }
+func (x *Exchange) Conn() *ResponderConn { return x.conn }
 
 // XID is the transaction's as it arrived, in the Transport header and the Call.
-func (x *Exchange) XID() uint32 { return 0 }
+func (x *Exchange) XID() uint32 { return x.xid }
 
 // Message is the plain RPC Call, contiguous and in memory of a regmem arena. It
 // may be written to and is valid until Reply or Abort.
-func (x *Exchange) Message() []byte { return nil }
+func (x *Exchange) Message() []byte { return x.message }
 
-// Reply answers with the plain RPC Reply in parts, whose first four octets are
-// the XID of the Call, and ends x. The slice of slices is lent until Reply
-// returns, the octets, which are in memory of a regmem arena, until
-// done.Release is called on the loop; done may be nil. When the connection has
-// ended the Reply is dropped and done released at once.
-func (x *Exchange) Reply(parts [][]byte, done Releaser) {}
+// An exchangeQueue is a list of Exchanges, first in first out.
+type exchangeQueue struct{ first, last *Exchange }
 
-// Abort ends x without an answer, which ends the connection: "If a Responder is
-// unable to construct and transmit an RPC Reply or RPC-over-RDMA error message,
-// the Responder MUST close the connection to signal to the Requester that a
-// reply was lost." RFC 8166 Section 4.5.4.
-func (x *Exchange) Abort() {}
+func (q *exchangeQueue) push(x *Exchange) {
+	x.next = nil
+	if q.last == nil {
+		q.first = x
+	} else {
+		q.last.next = x
+	}
+	q.last = x
+}
+
+func (q *exchangeQueue) pop() {
+	x := q.first
+	if q.first = x.next; q.first == nil {
+		q.last = nil
+	}
+	x.next = nil
+}
+
+// exchange takes a free Exchange, or returns nil when the peer has caused more
+// of them than a Requester that waits for Replies can.
+func (c *ResponderConn) exchange() *Exchange {
+	if n := len(c.idle); n > 0 {
+		x := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		x.state = exchangeBusy
+		return x
+	}
+	// An answered Call keeps its Exchange until its Send has completed. The peer
+	// may be quick to send the next one, but not this much quicker.
+	if len(c.exchanges) >= 4*c.responder.opts.Credits+len(c.recvs.buffers) {
+		return nil
+	}
+	l, err := c.responder.opts.Memory.Lease(exchangeBuffer)
+	if err != nil {
+		return nil
+	}
+	x := &Exchange{conn: c, index: len(c.exchanges), buffer: l, recv: -1, state: exchangeBusy}
+	c.exchanges = append(c.exchanges, x)
+	return x
+}
+
+// recycle makes x idle and gives back what it holds.
+func (c *ResponderConn) recycle(x *Exchange) {
+	if x.recv >= 0 {
+		c.repost(x)
+	}
+	for _, l := range [...]**regmem.Lease{&x.pulled, &x.whole, &x.large} {
+		if *l != nil {
+			(*l).Release()
+			*l = nil
+		}
+	}
+	if x.done != nil {
+		x.done.Release()
+		x.done = nil
+	}
+	clear(x.out)
+	x.out, x.data = x.out[:0], nil
+	x.message, x.inline, x.call.Message = nil, nil, nil
+	x.invalidate = 0
+	x.state = exchangeIdle
+	if c.state == ended {
+		x.buffer.Release()
+		x.buffer = nil
+		return
+	}
+	c.idle = append(c.idle, x)
+}
+
+// repost gives x's Receive buffer back to the provider, or away when the
+// connection is ending: B3.
+func (c *ResponderConn) repost(x *Exchange) {
+	i := x.recv
+	x.recv, x.inline = -1, nil
+	c.repostBuffer(i)
+}

@@ -94,9 +94,63 @@ func countRefusal(counters *[refusalReasons]*metrics.Counter, err error) {
 
 // ResponderMetrics count what the connections of one listener do. A nil
 // *ResponderMetrics counts nothing.
-type ResponderMetrics struct{}
+type ResponderMetrics struct {
+	callsInline, callsPulled               *metrics.Counter
+	repliesInline, repliesLong, repliesCut *metrics.Counter
+	errChunk, errVers                      *metrics.Counter
+	badHeader, garbage, noMemory           *metrics.Counter
+	droppedReply, droppedProc              *metrics.Counter
+	droppedHeader                          *metrics.Counter
+	refusals                               [refusalReasons]*metrics.Counter
+}
 
 // NewResponderMetrics makes the series of one listener.
 func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetrics {
-	return &ResponderMetrics{}
+	m := &ResponderMetrics{}
+	calls := func(shape string) *metrics.Counter {
+		return reg.Counter("responder_calls_total", "Calls received over RDMA, by shape.", "listener", listener, "call", shape)
+	}
+	m.callsInline, m.callsPulled = calls("inline"), calls("pulled")
+	replies := func(shape string) *metrics.Counter {
+		return reg.Counter("responder_replies_total", "Replies sent over RDMA, by shape.", "listener", listener, "reply", shape)
+	}
+	m.repliesInline, m.repliesLong, m.repliesCut = replies("inline"), replies("reply_chunk"), replies("write_chunk")
+	rdmaErrors := func(code string) *metrics.Counter {
+		return reg.Counter("responder_rdma_errors_total", "RDMA_ERROR messages sent.", "listener", listener, "code", code)
+	}
+	m.errChunk, m.errVers = rdmaErrors("err_chunk"), rdmaErrors("err_vers")
+	m.badHeader = reg.Counter("responder_bad_headers_total", "Transport headers that could not be decoded and were answered.", "listener", listener)
+	m.garbage = reg.Counter("responder_garbage_args_total", "Calls whose chunks do not match their arguments.", "listener", listener)
+	m.noMemory = reg.Counter("responder_no_memory_total", "Times memory for a Call could not be had.", "listener", listener)
+	dropped := func(reason string) *metrics.Counter {
+		return reg.Counter("responder_dropped_total", "Messages of a Requester discarded.", "listener", listener, "reason", reason)
+	}
+	m.droppedReply, m.droppedProc, m.droppedHeader = dropped("reply"), dropped("procedure"), dropped("header")
+	for i, reason := range refusalNames {
+		m.refusals[i] = reg.Counter("responder_refused_total", "Messages of a Requester that ended their connection.",
+			"listener", listener, "reason", reason)
+	}
+	return m
 }
+
+func (m *ResponderMetrics) called(x *Exchange) {
+	if x.pulled != nil {
+		m.callsPulled.Inc()
+		return
+	}
+	m.callsInline.Inc()
+}
+
+func (m *ResponderMetrics) replied(x *Exchange) {
+	switch {
+	case x.answer == rpcrdma.Error:
+	case x.answer == rpcrdma.NoMsg:
+		m.repliesLong.Inc()
+	case x.data != nil:
+		m.repliesCut.Inc()
+	default:
+		m.repliesInline.Inc()
+	}
+}
+
+func (m *ResponderMetrics) refused(err error) { countRefusal(&m.refusals, err) }

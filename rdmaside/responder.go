@@ -2,12 +2,26 @@ package rdmaside
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// Defaults of ResponderOptions.
+const (
+	defaultGrant   = 64
+	defaultMaxCall = 4<<20 + 64<<10
+	defaultORD     = 16
+	defaultSpare   = 2
 )
 
 // ResponderOptions configure the connections of a Responder. Zero is the
@@ -23,7 +37,8 @@ type ResponderOptions struct {
 	// CallInline and ReplyInline are the inline thresholds offered, in octets;
 	// default 4096, from 1024 to 64 KiB in steps of 1024.
 	CallInline, ReplyInline int
-	// MaxCall bounds a plain Call in octets; default 4 MiB + 64 KiB.
+	// MaxCall bounds a plain Call in octets; default 4 MiB + 64 KiB, at most what
+	// one lease of Memory can hold.
 	MaxCall int
 	// ORD is how many RDMA Reads may be outstanding on a connection; default 16.
 	ORD int
@@ -36,6 +51,37 @@ type ResponderOptions struct {
 
 	Log     zerolog.Logger
 	Metrics *ResponderMetrics // shared by the connections; may be nil
+}
+
+// Validate reports every problem of o, after defaults.
+func (o ResponderOptions) Validate() error {
+	_, err := o.withDefaults()
+	return err
+}
+
+func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
+	set(&o.Credits, defaultGrant)
+	set(&o.CallInline, defaultInline)
+	set(&o.ReplyInline, defaultInline)
+	set(&o.MaxCall, defaultMaxCall)
+	set(&o.ORD, defaultORD)
+	set(&o.SpareReceives, defaultSpare)
+	o.SpareReceives = max(o.SpareReceives, 0)
+	errs := []error{
+		checkInline("CallInline", o.CallInline),
+		checkInline("ReplyInline", o.ReplyInline),
+		checkRange("Credits", o.Credits, 1, credit.Max),
+		checkRange("MaxCall", o.MaxCall, 1024, regmem.MaxLease),
+		checkRange("ORD", o.ORD, 1, 1024),
+		checkRange("SpareReceives", o.SpareReceives, 0, 1024),
+	}
+	if o.Memory == nil {
+		errs = append(errs, errors.New("rdmaside: Memory is missing"))
+	}
+	if o.Registry == nil {
+		errs = append(errs, errors.New("rdmaside: Registry is missing"))
+	}
+	return o, errors.Join(errs...)
 }
 
 // A CallHandler takes Calls. It may also be a ConnHandler.
@@ -52,7 +98,7 @@ type ConnHandler interface {
 	// Opened comes before the first Call of c.
 	Opened(c *ResponderConn)
 	// Ended comes after the last. Exchanges of c that are not ended yet remain
-	// the handler's to end.
+	// the handler's to end. err is nil after Close(nil).
 	Ended(c *ResponderConn, err error)
 }
 
@@ -60,35 +106,175 @@ type ConnHandler interface {
 type Releaser interface{ Release() }
 
 // A Responder accepts connections and answers Calls: the Responder role of
-// RFC 8166.
-type Responder struct{}
+// RFC 8166. It is safe for concurrent use.
+type Responder struct {
+	opts    ResponderOptions
+	calls   CallHandler
+	conns   ConnHandler
+	metrics *ResponderMetrics
+}
 
 // NewResponder returns a Responder whose Calls go to h.
-func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) { return &Responder{}, nil }
+func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Responder{opts: o, calls: h, metrics: o.Metrics}
+	var ok bool
+	if s.conns, ok = h.(ConnHandler); !ok {
+		s.conns = deafConnHandler{}
+	}
+	if s.metrics == nil {
+		s.metrics = &ResponderMetrics{}
+	}
+	return s, nil
+}
 
 // Accept answers in and hands the connection to loop. It blocks until the
 // connection is set up and may be called on any goroutine but a loop's, as
 // fabric.Listener's incoming function is.
 func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, loop fabric.Loop) (*ResponderConn, error) {
-	return nil, ErrClosed
+	c := s.newConn(loop, in.PrivateData())
+	if _, err := in.Accept(ctx, loop, c.connOptions(), (*responderHandler)(c)); err != nil {
+		loop.Post(fabric.TaskFunc(func() { c.abandon(err) }))
+		return nil, fmt.Errorf("rdmaside: accept %s: %w", in.Peer(), err)
+	}
+	return c, nil
 }
 
 // A ResponderConn is one connection of a Responder. It belongs to one loop;
 // methods are for that loop unless they say otherwise.
+//
+// It has a Receive for each credit and a few to spare. A Call that came whole
+// and inline keeps its Receive buffer until it is answered, and the buffer is
+// posted again before the answer is: at any time the Receives posted and the
+// Calls unanswered add up to more than the grant, without any memory being
+// leased for it.
 type ResponderConn struct {
 	// Data is the handler's.
 	Data any
+
+	responder   *Responder // constant, as the next five
+	loop        fabric.Loop
+	peer        rpcrdma.PrivateData
+	replyInline int
+	invalidate  bool   // both sides allow Send With Invalidate
+	wake        func() // tells the loop that memory may be had
+
+	info fabric.Info // constant after Setup, as the next three
+	ord  int
+	work int // room in the send queue beside that for Reads
+
+	// Owned by the loop.
+	conn      fabric.Conn
+	state     connState
+	reason    error
+	opened    bool
+	grants    credit.Grantor
+	recvs     recvRing
+	exchanges []*Exchange // all, by index
+	idle      []*Exchange
+	starved   exchangeQueue // Calls that wait for memory
+	pulling   exchangeQueue // Calls that have Reads to post
+	queued    exchangeQueue // Replies that wait for room in the send queue
+	reads     int           // Reads outstanding
+	waiting   bool          // wake will be called
+	parts     [][]byte      // scratch for Sends and Writes
+
+	outstanding atomic.Int32 // written by the loop, read by anyone
+}
+
+func (s *Responder) newConn(loop fabric.Loop, priv []byte) *ResponderConn {
+	o := &s.opts
+	c := &ResponderConn{responder: s, loop: loop}
+	own := c.privateData()
+	c.peer, _ = rpcrdma.FindPrivateData(priv)
+	c.replyInline = rpcrdma.Inline(own, c.peer)
+	c.invalidate = own.RemoteInvalidation && c.peer.RemoteInvalidation
+	c.grants = credit.NewGrantor(o.Credits, o.Credits)
+	c.recvs.init(o.Credits+o.SpareReceives, o.CallInline, o.Memory)
+	c.work = max(1024, 4*o.Credits)
+	c.wake = func() { loop.Post((*memoryTask)(c)) }
+	return c
+}
+
+func (c *ResponderConn) privateData() rpcrdma.PrivateData {
+	o := &c.responder.opts
+	return rpcrdma.PrivateData{RemoteInvalidation: o.RemoteInvalidation, SendSize: o.ReplyInline, RecvSize: o.CallInline}
+}
+
+func (c *ResponderConn) connOptions() fabric.ConnOptions {
+	return fabric.ConnOptions{
+		PrivateData: rpcrdma.AppendPrivateData(nil, c.privateData()),
+		Receives:    len(c.recvs.buffers),
+		Sends:       c.work + c.responder.opts.ORD,
+		Handles:     1,  // a Responder registers nothing
+		IRD:         -1, // and serves no Reads
+		ORD:         c.responder.opts.ORD,
+	}
+}
+
+// A responderHandler is the ResponderConn's side that the provider sees.
+type responderHandler ResponderConn
+
+// Setup posts the Receives.
+func (h *responderHandler) Setup(c fabric.Conn) error { return (*ResponderConn)(h).setup(c) }
+
+// Completed takes completions.
+func (h *responderHandler) Completed(cs []fabric.Completion) { (*ResponderConn)(h).completed(cs) }
+
+// Closed ends everything.
+func (h *responderHandler) Closed(err error) { (*ResponderConn)(h).closed(err) }
+
+func (c *ResponderConn) setup(conn fabric.Conn) error {
+	c.conn, c.recvs.conn = conn, conn
+	c.info = conn.Info()
+	c.ord = min(c.responder.opts.ORD, c.info.ORD)
+	if n := c.info.MaxMessage; n != 0 {
+		c.replyInline = min(c.replyInline, n)
+	}
+	if err := c.recvs.fill(len(c.recvs.buffers)); err != nil {
+		return fmt.Errorf("rdmaside: receives: %w", err)
+	}
+	c.state, c.opened = up, true
+	c.responder.conns.Opened(c)
+	return nil
+}
+
+// abandon releases what Setup leased for a connection that never came to be.
+func (c *ResponderConn) abandon(err error) {
+	if c.state == ended {
+		return
+	}
+	c.state = ended
+	c.recvs.abandon()
+	if c.opened {
+		c.responder.conns.Ended(c, err)
+	}
 }
 
 // Info describes the connection. It may be called on any goroutine.
-func (c *ResponderConn) Info() fabric.Info { return fabric.Info{} }
+func (c *ResponderConn) Info() fabric.Info { return c.info }
 
 // Loop is the loop that owns c. It may be called on any goroutine.
-func (c *ResponderConn) Loop() fabric.Loop { return nil }
+func (c *ResponderConn) Loop() fabric.Loop { return c.loop }
 
 // Outstanding is how many Calls are not answered. It may be called on any
 // goroutine.
-func (c *ResponderConn) Outstanding() int { return 0 }
+func (c *ResponderConn) Outstanding() int { return int(c.outstanding.Load()) }
 
-// Close ends the connection. A nil err lets Replies that were posted go out.
-func (c *ResponderConn) Close(err error) {}
+// LastActivity is when the peer was last heard.
+func (c *ResponderConn) LastActivity() time.Time { return c.conn.LastActivity() }
+
+// Flush starts what was posted, now rather than at the end of the loop's pass.
+func (c *ResponderConn) Flush() {
+	if c.state == up {
+		c.conn.Flush()
+	}
+}
+
+type deafConnHandler struct{}
+
+func (deafConnHandler) Opened(*ResponderConn)       {}
+func (deafConnHandler) Ended(*ResponderConn, error) {}

@@ -1,0 +1,178 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// A readChunk is one normal Read chunk of a Call and where it goes.
+type readChunk struct {
+	position    uint32 // in the plain Call
+	first, last int    // its segments: header.Reads[first:last]
+	length      uint32 // octets to pull
+	padding     uint32 // zeros to insert behind them
+}
+
+// A piece is one RDMA Read: from a part of one segment to one place.
+type piece struct {
+	from fabric.Region
+	at   int // in the plain Call
+}
+
+var errReadList = errors.New("Read list does not fit the Payload stream")
+
+// layout finds out how the Call in x comes together: from the Payload stream,
+// which is x.inline or a Position Zero Read chunk, and the data items in normal
+// Read chunks. It fills x.chunks and x.total and checks them, every number
+// against what there is or may be, before anything is leased.
+//
+// "the Responder inserts the first RDMA segment in a Read chunk into the Payload
+// stream at the byte offset indicated by its Position field. RDMA segments whose
+// Position field value match this offset are concatenated afterwards, until
+// there are no more RDMA segments at that Position value." RFC 8166 Section
+// 3.4.5.
+func (x *Exchange) layout(limit int) error {
+	h := &x.header
+	// Positions may come in any order; within one, list order stays.
+	slices.SortStableFunc(h.Reads, func(a, b rpcrdma.ReadSegment) int {
+		switch {
+		case a.Position < b.Position:
+			return -1
+		case a.Position > b.Position:
+			return 1
+		}
+		return 0
+	})
+	zero := 0 // segments of the Position Zero Read chunk
+	for zero < len(h.Reads) && h.Reads[zero].Position == 0 {
+		zero++
+	}
+	stream := uint64(len(x.inline))
+	switch {
+	case h.Proc == rpcrdma.Msg && zero > 0:
+		return fmt.Errorf("%w: RDMA_MSG with a Position Zero Read chunk", errReadList)
+	case h.Proc == rpcrdma.NoMsg:
+		// "The Payload stream is not included in the Send buffer in this instance."
+		// Section 3.5.3.
+		if zero == 0 || stream != 0 {
+			return fmt.Errorf("%w: RDMA_NOMSG without a Position Zero Read chunk or with %d octets inline", errReadList, stream)
+		}
+		stream = h.ReadLength(0)
+	}
+
+	x.chunks = x.chunks[:0]
+	var end, used uint64 // of the plain Call, of the Payload stream
+	for i := zero; i < len(h.Reads); {
+		ch := readChunk{position: h.Reads[i].Position, first: i}
+		var n uint64
+		for ; i < len(h.Reads) && h.Reads[i].Position == ch.position; i++ {
+			n += uint64(h.Reads[i].Length)
+		}
+		ch.last = i
+		if n > uint64(limit) || uint64(ch.position) > uint64(limit) {
+			return fmt.Errorf("%w: %d octets at position %d", errReadList, n, ch.position)
+		}
+		if uint64(ch.position) < end {
+			return fmt.Errorf("%w: chunks overlap at position %d", errReadList, ch.position)
+		}
+		gap := uint64(ch.position) - end
+		if gap > stream-used {
+			return fmt.Errorf("%w: position %d is behind its end", errReadList, ch.position)
+		}
+		if n == 0 {
+			continue
+		}
+		used += gap
+		ch.length, ch.padding = uint32(n), uint32(-n&3)
+		x.chunks = append(x.chunks, ch)
+		end = uint64(ch.position) + n + uint64(ch.padding)
+	}
+	total := end + stream - used
+	if total > uint64(limit) {
+		return fmt.Errorf("%w: call of %d octets, %d are allowed", errReadList, total, limit)
+	}
+	x.total = int(total)
+	return nil
+}
+
+// trim makes the only chunk of a Call as long as its item, when the Payload
+// stream says what that is: roundup may be in the chunk, in the stream, or in
+// neither.
+func (x *Exchange) trim(length, padding uint32) {
+	ch := &x.chunks[0]
+	x.total += int(length) + int(padding) - int(ch.length) - int(ch.padding)
+	ch.length, ch.padding = length, padding
+}
+
+// scatter copies what is inline into dst, zeroes roundup, and makes pieces of
+// the rest.
+func (x *Exchange) scatter(dst []byte) {
+	h := &x.header
+	x.pieces, x.posted, x.fetched = x.pieces[:0], 0, 0
+	inline := x.inline
+	seg, off := 0, uint32(0) // in the Position Zero Read chunk
+	stream := func(at, n int) {
+		if h.Proc == rpcrdma.Msg {
+			copy(dst[at:at+n], inline)
+			inline = inline[n:]
+			return
+		}
+		for n > 0 {
+			s := &h.Reads[seg].Segment
+			m := min(uint32(n), s.Length-off)
+			x.fetch(s, off, m, at)
+			at, n, off = at+int(m), n-int(m), off+m
+			if off == s.Length {
+				seg, off = seg+1, 0
+			}
+		}
+	}
+	end := 0
+	for i := range x.chunks {
+		ch := &x.chunks[i]
+		at := int(ch.position)
+		stream(end, at-end)
+		left := ch.length
+		for j := ch.first; j < ch.last && left > 0; j++ {
+			s := &h.Reads[j].Segment
+			n := min(s.Length, left)
+			x.fetch(s, 0, n, at)
+			at, left = at+int(n), left-n
+		}
+		end = at + int(ch.padding)
+		clear(dst[at:end])
+	}
+	stream(end, len(dst)-end)
+}
+
+// fetch adds the piece that brings n octets of s from off on to at.
+func (x *Exchange) fetch(s *rpcrdma.Segment, off, n uint32, at int) {
+	if n == 0 {
+		return // a Read of nothing upsets some Responders and helps none
+	}
+	x.pieces = append(x.pieces, piece{
+		from: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset + uint64(off), Length: n},
+		at:   at,
+	})
+}
+
+// itemsMatch checks that each chunk is the item that the count before it says.
+func (x *Exchange) itemsMatch() bool {
+	for i := range x.chunks {
+		ch := &x.chunks[i]
+		at := int(ch.position)
+		if at < x.call.Args+4 {
+			return false
+		}
+		n := binary.BigEndian.Uint32(x.message[at-4:])
+		if n != ch.length && uint64(n)+uint64(-n&3) != uint64(ch.length) {
+			return false
+		}
+	}
+	return true
+}

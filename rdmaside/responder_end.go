@@ -1,0 +1,65 @@
+package rdmaside
+
+import (
+	"fmt"
+)
+
+// Close ends the connection. A nil err lets Replies that were posted go out; it
+// is what ConnHandler.Ended is given, after Close has returned.
+func (c *ResponderConn) Close(err error) {
+	if c.state != up {
+		return
+	}
+	c.state = ending
+	c.reason = err
+	c.conn.Close(err)
+}
+
+// end ends the connection for a reason found here.
+func (c *ResponderConn) end(err error) { c.Close(err) }
+
+// refuse ends the connection because of what the peer sent.
+func (c *ResponderConn) refuse(xid uint32, err error) {
+	if c.state != up {
+		return
+	}
+	c.responder.opts.Log.Warn().Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).
+		Msg("invalid message from the requester ends its connection")
+	c.responder.metrics.refused(err)
+	c.end(fmt.Errorf("rdmaside: %w", err))
+}
+
+// closed is the last call of the provider. Every Work Request has completed.
+func (c *ResponderConn) closed(err error) {
+	if c.state == ended {
+		return
+	}
+	if c.state == up {
+		c.reason = err
+	}
+	c.state = ended
+	if c.recvs.posted != 0 || c.reads != 0 {
+		panic(fmt.Sprintf("BUG: fabric: %s closed with %d Receives and %d Reads posted", c.info.Provider, c.recvs.posted, c.reads))
+	}
+	c.starved, c.pulling, c.queued = exchangeQueue{}, exchangeQueue{}, exchangeQueue{}
+	for _, x := range c.exchanges {
+		switch x.state {
+		case exchangeIdle:
+			x.buffer.Release()
+			x.buffer = nil
+		case exchangePulling:
+			x.pulled.Unpost()
+			c.drop(x)
+		case exchangeStarved, exchangeQueued:
+			c.drop(x)
+		case exchangeLost:
+			c.recycle(x)
+		case exchangeSending:
+			panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", c.info.Provider))
+		case exchangeHanded, exchangeBusy:
+			// The handler's, until it ends it.
+		}
+	}
+	c.idle = nil
+	c.responder.conns.Ended(c, c.reason)
+}

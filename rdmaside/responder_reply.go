@@ -1,0 +1,363 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// Reply answers with the plain RPC Reply in parts, whose first four octets are
+// the XID of the Call, and ends x. The slice of slices is lent until Reply
+// returns; the octets, which are in memory of a regmem arena, until
+// done.Release is called, once, on the loop; done may be nil. When the
+// connection has ended the Reply is dropped and done released at once.
+//
+// A Reply that fits nothing the Requester offered is answered with RDMA_ERROR
+// and ERR_CHUNK: RFC 8166 Section 4.5.3.
+func (x *Exchange) Reply(parts [][]byte, done Releaser) {
+	if x.state != exchangeHanded {
+		panic("BUG: rdmaside: an exchange is ended twice")
+	}
+	c := x.conn
+	x.done = done
+	if c.state != up {
+		c.drop(x)
+		return
+	}
+	x.size = 0
+	for _, p := range parts {
+		if len(p) > 0 {
+			x.out = append(x.out, p)
+			x.size += len(p)
+		}
+	}
+	if len(x.out) == 0 || len(x.out[0]) < 4 || binary.BigEndian.Uint32(x.out[0]) != x.xid || x.size%4 != 0 {
+		c.responder.opts.Log.Error().Uint32("xid", x.xid).Int("octets", x.size).Msg("reply is not the call's")
+		x.giveUp(errors.New("reply is not the call's"))
+		return
+	}
+	h := &x.header
+	if len(h.Writes) > 0 {
+		switch err := x.reduce(); {
+		case errors.Is(err, regmem.ErrBudget):
+			// ERR_CHUNK is for good, and this is not.
+			x.giveUp(err)
+			return
+		case err != nil:
+			c.answerError(x, rpcrdma.ErrChunk)
+			return
+		}
+	}
+	c.shape(x)
+}
+
+// Abort ends x without an answer, which ends the connection: "If a Responder is
+// unable to construct and transmit an RPC Reply or RPC-over-RDMA error message,
+// the Responder MUST close the connection to signal to the Requester that a
+// reply was lost." RFC 8166 Section 4.5.4.
+func (x *Exchange) Abort() {
+	if x.state != exchangeHanded {
+		panic("BUG: rdmaside: an exchange is ended twice")
+	}
+	x.giveUp(ErrAborted)
+}
+
+func (x *Exchange) giveUp(err error) {
+	c, xid := x.conn, x.xid
+	c.drop(x)
+	c.end(fmt.Errorf("rdmaside: call %#08x: %w", xid, err))
+}
+
+// reduce moves the result that belongs into the first Write chunk from x.out to
+// x.data. "When a Requester provides a Write list, the Responder MUST push data
+// corresponding to DDP-eligible result data items to Requester memory referenced
+// in the Write list." RFC 8166 Section 4.3.2. No program bound here has more than
+// one such item, so further chunks stay unused.
+func (x *Exchange) reduce() error {
+	c := x.conn
+	room := x.header.Writes[0].Length()
+	if room == 0 || !x.call.Reducible() {
+		return nil // "the Responder MUST return the corresponding result data item inline"
+	}
+	m := x.out[0]
+	if len(x.out) > 1 {
+		// The item is found in one piece only. This costs a copy where both sides
+		// of the proxy are RDMA.
+		l, err := c.responder.opts.Memory.Lease(x.size)
+		if err != nil {
+			return err
+		}
+		x.whole = l
+		m = l.Bytes()[:0]
+		for _, p := range x.out {
+			m = append(m, p...)
+		}
+		clear(x.out)
+		x.out = append(x.out[:0], m)
+		if x.done != nil {
+			x.done.Release()
+			x.done = nil
+		}
+	}
+	b := c.responder.opts.Registry.Lookup(x.call.Program, x.call.Version)
+	s, ok := ulb.Reducible(b, x.call.Procedure, m)
+	if !ok || s.Length == 0 {
+		return nil
+	}
+	if uint64(s.Length) > room {
+		return fmt.Errorf("item of %d octets, Write chunk of %d", s.Length, room)
+	}
+	end := uint64(s.Pos) + uint64(s.Length) + uint64(s.Padding)
+	if end > uint64(len(m)) {
+		return nil
+	}
+	// "A Responder MUST NOT write XDR roundup padding into a Write chunk, even if
+	// the Requester made space available for it." Section 3.4.6.2.
+	x.data = m[s.Pos : s.Pos+s.Length]
+	x.out = append(x.out[:0], m[:s.Pos])
+	if int(end) < len(m) {
+		x.out = append(x.out, m[end:])
+	}
+	x.size = len(m) - int(s.Length+s.Padding)
+	return nil
+}
+
+// shape chooses between RDMA_MSG and RDMA_NOMSG for the Reply in x.
+func (c *ResponderConn) shape(x *Exchange) {
+	h := &x.header
+	h.Reads = h.Reads[:0] // "Responders MUST leave the Read list empty in all replies."
+	h.Proc = rpcrdma.Msg
+	n := h.Len()
+	switch {
+	case n+x.size <= c.replyInline:
+		x.answer = rpcrdma.Msg
+	case n <= c.replyInline && h.Reply != nil && uint64(x.size) <= h.Reply.Length():
+		// "If a Reply chunk was provided and the reduced Payload stream is larger than
+		// the reply inline threshold, the Responder MUST use the Requester-provided
+		// Reply chunk for the reply." Section 3.5.3.
+		x.answer = rpcrdma.NoMsg
+	default:
+		c.answerError(x, rpcrdma.ErrChunk)
+		return
+	}
+	x.work = 1
+	if x.data != nil {
+		x.work += len(h.Writes[0].Segments) + 1
+	}
+	if x.answer == rpcrdma.NoMsg {
+		x.work += len(h.Reply.Segments) + len(x.out)
+	}
+	c.submit(x)
+}
+
+// answerError answers x with RDMA_ERROR. header.Version is the Call's.
+func (c *ResponderConn) answerError(x *Exchange, code rpcrdma.ErrCode) {
+	if code == rpcrdma.ErrVers {
+		c.responder.metrics.errVers.Inc()
+	} else {
+		c.responder.metrics.errChunk.Inc()
+	}
+	x.withdraw()
+	x.header.SetError(x.xid, x.header.Version, 0, code)
+	x.answer, x.work, x.invalidate = rpcrdma.Error, 1, 0
+	c.submit(x)
+}
+
+// answerRPC answers x with an RPC Reply that holds no results.
+func (c *ResponderConn) answerRPC(x *Exchange, acceptStat uint32) {
+	c.responder.metrics.garbage.Inc()
+	x.withdraw()
+	b := x.buffer.Bytes()[exchangeHeaderMax:exchangeHeaderMax]
+	b = oncrpc.AppendAccepted(b, x.xid, acceptStat)
+	x.out, x.size = append(x.out[:0], b), len(b)
+	c.shape(x)
+}
+
+// withdraw takes back what was to be sent.
+func (x *Exchange) withdraw() {
+	clear(x.out)
+	x.out, x.data, x.size = x.out[:0], nil, 0
+}
+
+// submit posts the answer of x, or queues it until there is room for its Work
+// Requests. Answers keep their order.
+func (c *ResponderConn) submit(x *Exchange) {
+	switch {
+	case x.work > c.sendRoom():
+		if x.answer == rpcrdma.Error {
+			panic("BUG: rdmaside: send queue without room for one Send")
+		}
+		c.answerError(x, rpcrdma.ErrChunk) // it never fits
+	case c.queued.first != nil || x.work > c.work:
+		x.state = exchangeQueued
+		c.queued.push(x)
+	default:
+		c.post(x)
+	}
+}
+
+// post posts the answer of x: Writes, the Receive it used, the Send. The order of
+// the last two is the credit's: "The Responder MUST ensure that an increase in
+// receive resources is effected before the next RPC Reply message is sent." RFC
+// 8166 Section 3.3.1.
+func (c *ResponderConn) post(x *Exchange) {
+	h := &x.header
+	c.work -= x.work
+	x.state = exchangeSending
+	err := error(nil)
+	if x.answer != rpcrdma.Error {
+		err = c.push(x)
+	}
+	if err == nil {
+		if x.recv >= 0 {
+			c.repost(x)
+		}
+		h.Credits = c.grants.Reply()
+		c.publish()
+		err = c.send(x)
+	} else {
+		c.grants.Drop()
+		c.publish()
+	}
+	if err != nil {
+		// Nothing tells how much was posted: the Call is lost, and with it the
+		// connection. Its memory is the provider's until that has ended.
+		x.state = exchangeLost
+		c.end(fmt.Errorf("rdmaside: post reply: %w", err))
+	}
+}
+
+// push RDMA Writes the Reply into the chunks offered and notes the lengths: in
+// every chunk that comes back, "the Responder updates each segment length field
+// to reflect the actual amount of data that is being returned in that segment."
+// RFC 8166 Section 3.4.6.
+func (c *ResponderConn) push(x *Exchange) error {
+	h := &x.header
+	for i := range h.Writes {
+		var err error
+		if i == 0 && x.data != nil {
+			err = c.fill(h.Writes[0].Segments, [][]byte{x.data})
+		} else {
+			err = c.fill(h.Writes[i].Segments, nil)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	h.Proc = x.answer
+	if h.Reply == nil {
+		return nil
+	}
+	if x.answer == rpcrdma.NoMsg {
+		return c.fill(h.Reply.Segments, x.out)
+	}
+	return c.fill(h.Reply.Segments, nil)
+}
+
+// fill writes pieces to the segments, front to back, and makes each segment's
+// length what was written to it. The caller has checked that they fit.
+func (c *ResponderConn) fill(segments []rpcrdma.Segment, pieces [][]byte) error {
+	at := 0 // in pieces[0]
+	for i := range segments {
+		s := &segments[i]
+		room, sent := s.Length, uint32(0)
+		s.Length = 0
+		for room > 0 && len(pieces) > 0 {
+			parts, n := c.parts[:0], uint32(0)
+			for room > 0 && len(pieces) > 0 && (c.info.MaxParts == 0 || len(parts) < c.info.MaxParts) {
+				p := pieces[0][at:]
+				if uint64(len(p)) > uint64(room) {
+					p = p[:room]
+					at += len(p)
+				} else {
+					pieces, at = pieces[1:], 0
+				}
+				parts = append(parts, p)
+				n += uint32(len(p))
+				room -= uint32(len(p))
+			}
+			c.parts = parts
+			to := fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset + uint64(sent), Length: n}
+			if err := c.conn.PostWrite(0, fabric.Write{Parts: parts, To: to}); err != nil {
+				return err
+			}
+			sent += n
+		}
+		s.Length = sent
+	}
+	return nil
+}
+
+// send posts the Send of x's answer: the header, and the Payload stream of an
+// RDMA_MSG.
+func (c *ResponderConn) send(x *Exchange) error {
+	h := &x.header
+	n := h.Len()
+	b := x.buffer.Bytes()[:0:exchangeHeaderMax]
+	inline := x.answer == rpcrdma.Msg
+	gathered := inline && c.info.MaxParts != 0 && 1+len(x.out) > c.info.MaxParts
+	if n > exchangeHeaderMax || gathered {
+		l, err := c.responder.opts.Memory.Lease(n + x.size)
+		if err != nil {
+			return err
+		}
+		x.large = l
+		l.Post()
+		b = l.Bytes()[:0]
+	}
+	b = h.Append(b)
+	if gathered {
+		for _, p := range x.out {
+			b = append(b, p...)
+		}
+		inline = false
+	}
+	parts := append(c.parts[:0], b)
+	if inline {
+		parts = append(parts, x.out...)
+	}
+	c.parts = parts
+	x.buffer.Post()
+	if err := c.conn.PostSend(uint64(x.index)+1, fabric.Send{Parts: parts, Invalidate: x.invalidate}); err != nil {
+		x.unpost()
+		return err
+	}
+	c.responder.metrics.replied(x)
+	return nil
+}
+
+// unpost takes back the marks of send.
+func (x *Exchange) unpost() {
+	x.buffer.Unpost()
+	if x.large != nil {
+		x.large.Unpost()
+	}
+}
+
+// sent handles the completion of a Send, and with it of the Writes before it.
+func (c *ResponderConn) sent(p *fabric.Completion) {
+	x := c.exchanges[p.ID-1]
+	if x.state != exchangeSending {
+		panic("BUG: rdmaside: completion of a Send that is not posted (B1)")
+	}
+	if p.Err != nil {
+		c.broken("send", p.Err)
+	}
+	x.unpost()
+	c.work += x.work
+	c.recycle(x)
+	for c.state == up && c.queued.first != nil && c.queued.first.work <= c.work {
+		x := c.queued.first
+		c.queued.pop()
+		c.post(x)
+	}
+}
+
+// sendRoom is the room there is in an empty send queue.
+func (c *ResponderConn) sendRoom() int { return max(1024, 4*c.responder.opts.Credits) }
