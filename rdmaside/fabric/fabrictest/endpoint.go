@@ -1,0 +1,451 @@
+package fabrictest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// patience is how long the suite waits for anything that must happen.
+const patience = 20 * time.Second
+
+// firstReceive is the ID of an endpoint's first Receive; other work has smaller
+// ones.
+const firstReceive = 1 << 32
+
+// An endpoint is the suite's side of one connection: it posts, keeps book of
+// what must complete, and checks the order of the handler's calls.
+type endpoint struct {
+	t    *testing.T
+	name string
+	loop fabric.Loop
+	conn fabric.Conn // set by Setup
+
+	// Constant after start.
+	receives int // posted by Setup
+	size     int // octets of each
+	repost   bool
+	setupErr error
+	alloc    func(n int) []byte
+
+	// onReceive runs on the loop, after the Receive was reposted.
+	onReceive func(e *endpoint, msg []byte)
+
+	mu          sync.Mutex // guards the rest; a leaf
+	setups      int
+	bufs        map[uint64][]byte
+	outstanding map[uint64]fabric.Op
+	completions []fabric.Completion
+	messages    [][]byte
+	closed      bool
+	closedErr   error
+	nextID      uint64
+	nextReceive uint64
+	changed     chan struct{} // one deep
+}
+
+func newEndpoint(t *testing.T, name string, loop fabric.Loop, alloc func(int) []byte) *endpoint {
+	return &endpoint{
+		t: t, name: name, loop: loop, receives: 16, size: 4096, repost: true, alloc: alloc,
+		bufs: make(map[uint64][]byte), outstanding: make(map[uint64]fabric.Op),
+		nextReceive: firstReceive, changed: make(chan struct{}, 1),
+	}
+}
+
+func (e *endpoint) Setup(c fabric.Conn) error {
+	e.mu.Lock()
+	e.setups++
+	if e.setups > 1 || e.closed || len(e.completions) > 0 {
+		e.t.Errorf("%s: Setup is not the first call", e.name)
+	}
+	e.mu.Unlock()
+	e.conn = c
+	for range e.receives {
+		if err := e.postReceive(); err != nil {
+			e.t.Errorf("%s: PostReceive in Setup: %v", e.name, err)
+		}
+	}
+	e.signal()
+	return e.setupErr
+}
+
+// postReceive posts a fresh Receive. Loop only.
+func (e *endpoint) postReceive() error {
+	buf := e.alloc(e.size)
+	e.mu.Lock()
+	id := e.nextReceive
+	e.nextReceive++
+	e.bufs[id] = buf
+	e.outstanding[id] = fabric.OpReceive
+	e.mu.Unlock()
+	err := e.conn.PostReceive(id, buf)
+	if err != nil {
+		e.mu.Lock()
+		delete(e.bufs, id)
+		delete(e.outstanding, id)
+		e.mu.Unlock()
+	}
+	return err
+}
+
+func (e *endpoint) Completed(cs []fabric.Completion) {
+	var arrived [][]byte
+	e.mu.Lock()
+	switch {
+	case e.setups == 0:
+		e.t.Errorf("%s: Completed before Setup", e.name)
+	case e.closed:
+		e.t.Errorf("%s: Completed after Closed", e.name)
+	}
+	for _, c := range cs {
+		op, ok := e.outstanding[c.ID]
+		switch {
+		case c.ID == 0 && c.Err == nil:
+			e.t.Errorf("%s: silent work completed: %+v", e.name, c)
+		case c.ID == 0:
+		case !ok:
+			e.t.Errorf("%s: completion of work that is not outstanding: %+v", e.name, c)
+		case op != c.Op:
+			e.t.Errorf("%s: completion %d: op %d, posted as %d", e.name, c.ID, c.Op, op)
+		}
+		delete(e.outstanding, c.ID)
+		e.completions = append(e.completions, c)
+		if c.Op == fabric.OpReceive && c.Err == nil {
+			buf := e.bufs[c.ID]
+			if c.Bytes < 0 || c.Bytes > len(buf) {
+				e.t.Errorf("%s: received %d octets into %d", e.name, c.Bytes, len(buf))
+				continue
+			}
+			msg := bytes.Clone(buf[:c.Bytes])
+			e.messages = append(e.messages, msg)
+			arrived = append(arrived, msg)
+		}
+		delete(e.bufs, c.ID)
+	}
+	e.mu.Unlock()
+	for _, msg := range arrived {
+		if e.repost {
+			if err := e.postReceive(); err != nil && !errors.Is(err, fabric.ErrClosed) {
+				e.t.Errorf("%s: repost: %v", e.name, err)
+			}
+		}
+		if e.onReceive != nil {
+			e.onReceive(e, msg)
+		}
+	}
+	e.signal()
+}
+
+func (e *endpoint) Closed(err error) {
+	e.mu.Lock()
+	defer e.signal()
+	defer e.mu.Unlock()
+	switch {
+	case e.setups == 0:
+		e.t.Errorf("%s: Closed before Setup", e.name)
+	case e.closed:
+		e.t.Errorf("%s: Closed twice", e.name)
+	}
+	for id, op := range e.outstanding {
+		e.t.Errorf("%s: Closed(%v) with work %#x, op %d, outstanding", e.name, err, id, op)
+	}
+	e.closed, e.closedErr = true, err
+}
+
+func (e *endpoint) signal() {
+	select {
+	case e.changed <- struct{}{}:
+	default:
+	}
+}
+
+// wait waits until cond, which runs with mu held, is true.
+func (e *endpoint) wait(what string, cond func() bool) {
+	e.t.Helper()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		e.mu.Lock()
+		ok := cond()
+		e.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-e.changed:
+		case <-timeout.C:
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.t.Fatalf("%s: waited for %s: %d messages, %d completions, %d outstanding, closed %v (%v)", e.name, what,
+				len(e.messages), len(e.completions), len(e.outstanding), e.closed, e.closedErr)
+		}
+	}
+}
+
+func (e *endpoint) waitMessages(n int) [][]byte {
+	e.t.Helper()
+	e.wait(fmt.Sprintf("%d messages", n), func() bool { return len(e.messages) >= n || e.closed })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.messages) < n {
+		e.t.Fatalf("%s: closed (%v) after %d of %d messages", e.name, e.closedErr, len(e.messages), n)
+	}
+	return e.messages
+}
+
+// waitClosed waits for Closed and returns its error.
+func (e *endpoint) waitClosed() error {
+	e.t.Helper()
+	e.wait("Closed", func() bool { return e.closed })
+	return e.closedErr
+}
+
+// waitDone waits for the completion of work id and returns it.
+func (e *endpoint) waitDone(id uint64) fabric.Completion {
+	e.t.Helper()
+	e.wait(fmt.Sprintf("completion of %#x", id), func() bool {
+		_, ok := e.outstanding[id]
+		return !ok
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.completions {
+		if c.ID == id {
+			return c
+		}
+	}
+	e.t.Fatalf("%s: work %#x was never posted", e.name, id)
+	panic("unreachable")
+}
+
+// do runs f on the loop.
+func (e *endpoint) do(f func()) {
+	e.t.Helper()
+	done := make(chan struct{})
+	e.loop.Post(fabric.TaskFunc(func() {
+		defer close(done)
+		f()
+	}))
+	select {
+	case <-done:
+	case <-time.After(patience):
+		e.t.Fatalf("%s: the loop did not run a task", e.name)
+	}
+}
+
+// begin names work of the kind given as outstanding. Loop only.
+func (e *endpoint) begin(op fabric.Op) uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.nextID++
+	e.outstanding[e.nextID] = op
+	return e.nextID
+}
+
+// posted checks the result of posting id.
+func (e *endpoint) posted(id uint64, err error) (uint64, error) {
+	if err != nil {
+		e.mu.Lock()
+		delete(e.outstanding, id)
+		e.mu.Unlock()
+	}
+	return id, err
+}
+
+func (e *endpoint) postSend(s fabric.Send) (uint64, error) {
+	id := e.begin(fabric.OpSend)
+	return e.posted(id, e.conn.PostSend(id, s))
+}
+
+func (e *endpoint) postWrite(w fabric.Write) (uint64, error) {
+	id := e.begin(fabric.OpWrite)
+	return e.posted(id, e.conn.PostWrite(id, w))
+}
+
+func (e *endpoint) postRead(r fabric.Read) (uint64, error) {
+	id := e.begin(fabric.OpRead)
+	return e.posted(id, e.conn.PostRead(id, r))
+}
+
+// send posts one message from off the loop.
+func (e *endpoint) send(parts ...[]byte) (id uint64) {
+	e.t.Helper()
+	e.do(func() {
+		var err error
+		if id, err = e.postSend(fabric.Send{Parts: parts}); err != nil {
+			e.t.Errorf("%s: PostSend: %v", e.name, err)
+		}
+		e.conn.Flush()
+	})
+	return id
+}
+
+func (e *endpoint) write(to fabric.Region, parts ...[]byte) (id uint64) {
+	e.t.Helper()
+	e.do(func() {
+		var err error
+		if id, err = e.postWrite(fabric.Write{Parts: parts, To: to}); err != nil {
+			e.t.Errorf("%s: PostWrite: %v", e.name, err)
+		}
+		e.conn.Flush()
+	})
+	return id
+}
+
+func (e *endpoint) read(into []byte, from fabric.Region) (id uint64) {
+	e.t.Helper()
+	e.do(func() {
+		var err error
+		if id, err = e.postRead(fabric.Read{Into: into, From: from}); err != nil {
+			e.t.Errorf("%s: PostRead: %v", e.name, err)
+		}
+		e.conn.Flush()
+	})
+	return id
+}
+
+func (e *endpoint) register(buf []byte, a fabric.Access) (r fabric.Region) {
+	e.t.Helper()
+	e.do(func() {
+		var err error
+		if r, err = e.conn.Register(buf, a); err != nil {
+			e.t.Errorf("%s: Register: %v", e.name, err)
+		}
+	})
+	return r
+}
+
+// invalidate takes h back and waits until it is dead.
+func (e *endpoint) invalidate(h fabric.Handle) {
+	e.t.Helper()
+	var id uint64
+	var done bool
+	e.do(func() {
+		id = e.begin(fabric.OpInvalidate)
+		var err error
+		if done, err = e.conn.Invalidate(id, h); err != nil {
+			e.t.Errorf("%s: Invalidate: %v", e.name, err)
+			done = true
+		}
+		if done {
+			_, _ = e.posted(id, fabric.ErrClosed)
+		}
+		e.conn.Flush()
+	})
+	if !done {
+		if c := e.waitDone(id); c.Err != nil {
+			e.t.Errorf("%s: Invalidate completed: %v", e.name, c.Err)
+		}
+	}
+}
+
+func (e *endpoint) close(err error) {
+	e.t.Helper()
+	e.do(func() { e.conn.Close(err) })
+}
+
+// silent fails the test if the handler was ever called.
+func (e *endpoint) silent() {
+	e.t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.setups > 0 || e.closed || len(e.completions) > 0 {
+		e.t.Errorf("%s: handler was called: Setup %d times, closed %v", e.name, e.setups, e.closed)
+	}
+}
+
+// A pair is a connection with both its ends.
+type pair struct {
+	f           *Fixture
+	listener    fabric.Listener
+	dial, other *endpoint // other accepted
+}
+
+// pairOptions say how to connect a pair.
+type pairOptions struct {
+	dial, accept fabric.ConnOptions
+	listen       fabric.ListenOptions
+	prepare      func(dial, other *endpoint)
+	quiet        bool // no first message
+	acceptLoop   fabric.Loop
+}
+
+// defaultConn is what tests of the suite connect with.
+var defaultConn = fabric.ConnOptions{ORD: 8, IRD: 8}
+
+// connect dials and accepts one connection, and has the dialling side send the
+// first message, as MPA demands.
+func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
+	t.Helper()
+	if o.dial.ORD == 0 {
+		o.dial.ORD, o.dial.IRD = defaultConn.ORD, defaultConn.IRD
+	}
+	if o.accept.ORD == 0 {
+		o.accept.ORD, o.accept.IRD = defaultConn.ORD, defaultConn.IRD
+	}
+	if o.acceptLoop == nil {
+		o.acceptLoop = f.AcceptLoop
+	}
+	p := &pair{
+		f: f, dial: newEndpoint(t, "dialled", f.DialLoop, f.alloc), other: newEndpoint(t, "accepted", o.acceptLoop, f.alloc),
+	}
+	if o.prepare != nil {
+		o.prepare(p.dial, p.other)
+	}
+	accepted := make(chan error, 1)
+	p.listener = f.listen(t, o.listen, func(in fabric.Incoming) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err := in.Accept(ctx, o.acceptLoop, o.accept, p.other)
+		accepted <- err
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := f.Dialer.Dial(ctx, f.DialLoop, f.dialAddr(p.listener), o.dial, p.dial)
+	if err != nil {
+		t.Fatalf("Dial: %v", err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatalf("Accept: %v", err)
+	}
+	if c != p.dial.conn {
+		t.Errorf("Dial returned %v, Setup was given %v", c, p.dial.conn)
+	}
+	t.Cleanup(func() { p.end() })
+	if !o.quiet {
+		p.dial.send([]byte("first"))
+		p.other.waitMessages(1)
+		p.other.mu.Lock()
+		p.other.messages = nil
+		p.other.mu.Unlock()
+	}
+	return p
+}
+
+// end closes what a test left open.
+func (p *pair) end() {
+	for _, e := range []*endpoint{p.dial, p.other} {
+		if e.conn == nil {
+			continue
+		}
+		e.do(func() { e.conn.Close(errTestOver) })
+		_ = e.waitClosed()
+	}
+}
+
+var errTestOver = errors.New("test over")
+
+// sides runs f for both directions: from is the side that posts, to the one whose
+// memory is meant.
+func (p *pair) sides(accepted bool) (from, to *endpoint) {
+	if accepted {
+		return p.other, p.dial
+	}
+	return p.dial, p.other
+}

@@ -1,0 +1,460 @@
+package fabrictest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// Tests of Send and Receive.
+
+// pattern is n octets that depend on seed and position.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	fillPattern(b, seed)
+	return b
+}
+
+func fillPattern(b []byte, seed byte) {
+	x := uint32(seed)*2654435761 + 1
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+}
+
+// copyOf puts b into memory of the fixture.
+func (f *Fixture) copyOf(b []byte) []byte {
+	m := f.alloc(len(b))
+	copy(m, b)
+	return m
+}
+
+func testSendSizes(t *testing.T, f *Fixture) {
+	sizes := []int{0, 1, 2, 3, 4, 5, 7, 8, 1000, 1023, 1024, 1025, 1432, 1448, 1460, 4095, 4096, 16384, 65535, 65536, 262144}
+	p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) {
+		dial.receives, other.receives = 4, 4
+		dial.size, other.size = 262144, 262144
+	}})
+	for _, accepted := range []bool{false, true} {
+		from, to := p.sides(accepted)
+		for i, n := range sizes {
+			if m := from.conn.Info().MaxMessage; m > 0 && n > m {
+				continue
+			}
+			want := pattern(n, byte(i))
+			id := from.send(f.copyOf(want))
+			got := to.waitMessages(i + 1)[i]
+			if !bytes.Equal(got, want) {
+				t.Fatalf("%s: message of %d octets arrived different, %d octets", from.name, n, len(got))
+			}
+			if c := from.waitDone(id); c.Err != nil {
+				t.Fatalf("%s: Send of %d octets: %v", from.name, n, c.Err)
+			}
+		}
+	}
+}
+
+func testSendParts(t *testing.T, f *Fixture) {
+	p := f.connect(t, pairOptions{})
+	most := 6
+	if m := p.dial.conn.Info().MaxParts; m > 0 {
+		most = min(most, m)
+	}
+	n := 0
+	for parts := range most + 1 {
+		for _, size := range []int{0, 1, 13, 500} {
+			var list [][]byte
+			var want []byte
+			for i := range parts {
+				part := f.copyOf(pattern((i*size+i)%600, byte(i)))
+				if i == 1 {
+					part = nil // an empty part among others
+				}
+				list = append(list, part)
+				want = append(want, part...)
+			}
+			p.dial.send(list...)
+			// The slice of slices is ours again.
+			clear(list)
+			if got := p.other.waitMessages(n + 1)[n]; !bytes.Equal(got, want) {
+				t.Errorf("%d parts: got %d octets %x, want %d", parts, len(got), got, len(want))
+			}
+			n++
+		}
+	}
+}
+
+func testReceiveOrder(t *testing.T, f *Fixture) {
+	const messages = 500
+	p := f.connect(t, pairOptions{
+		dial:    fabric.ConnOptions{Sends: messages},
+		accept:  fabric.ConnOptions{Receives: messages + 1},
+		prepare: func(_, other *endpoint) { other.receives, other.repost, other.size = messages+1, false, 64 },
+	})
+	var ids []uint64
+	p.dial.do(func() {
+		for i := range messages {
+			b := f.alloc(8)
+			binary.BigEndian.PutUint64(b, uint64(i))
+			id, err := p.dial.postSend(fabric.Send{Parts: [][]byte{b[:4], b[4:]}})
+			if err != nil {
+				t.Errorf("PostSend %d: %v", i, err)
+				return
+			}
+			ids = append(ids, id)
+		}
+	})
+	for i, msg := range p.other.waitMessages(messages) {
+		if got := binary.BigEndian.Uint64(msg); got != uint64(i) {
+			t.Fatalf("message %d arrived as number %d", got, i)
+		}
+	}
+	p.dial.waitDone(ids[messages-1])
+	checkOrder(t, p.other, fabric.OpReceive)
+	checkOrder(t, p.dial, fabric.OpSend)
+}
+
+// checkOrder checks that the completions of one kind of work came in the order of
+// posting.
+func checkOrder(t *testing.T, e *endpoint, op fabric.Op) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var last uint64
+	for _, c := range e.completions {
+		if c.Op != op || c.ID == 0 {
+			continue
+		}
+		if c.ID <= last {
+			t.Errorf("%s: op %d: completion of %#x after %#x", e.name, op, c.ID, last)
+			return
+		}
+		last = c.ID
+	}
+}
+
+// testPingPong keeps one Receive on each side, reposted before the answer: a
+// provider that completes a Receive late or loses one ends here.
+func testPingPong(t *testing.T, f *Fixture) {
+	const rounds = 1000
+	p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) {
+		dial.receives, other.receives = 1, 1
+		other.onReceive = func(e *endpoint, msg []byte) {
+			if string(msg) == "first" {
+				return
+			}
+			if _, err := e.postSend(fabric.Send{Parts: [][]byte{msg}}); err != nil {
+				t.Errorf("answer: %v", err)
+			}
+		}
+		dial.onReceive = func(e *endpoint, msg []byte) {
+			n := binary.BigEndian.Uint32(msg)
+			if n == rounds {
+				return
+			}
+			b := f.alloc(4)
+			binary.BigEndian.PutUint32(b, n+1)
+			if _, err := e.postSend(fabric.Send{Parts: [][]byte{b}}); err != nil {
+				t.Errorf("ping %d: %v", n+1, err)
+			}
+			e.conn.Flush()
+		}
+	}})
+	p.dial.send(f.alloc(4))
+	for i, msg := range p.dial.waitMessages(rounds + 1)[:rounds+1] {
+		if got := binary.BigEndian.Uint32(msg); got != uint32(i) {
+			t.Fatalf("answer %d carries %d", i, got)
+		}
+	}
+}
+
+func testSilent(t *testing.T, f *Fixture) {
+	p := f.connect(t, pairOptions{})
+	buf := f.alloc(64)
+	r := p.other.register(buf, fabric.RemoteRead|fabric.RemoteWrite)
+	into := f.alloc(16)
+	p.dial.do(func() {
+		c := p.dial.conn
+		for _, err := range []error{
+			c.PostSend(0, fabric.Send{Parts: [][]byte{f.copyOf([]byte("silent"))}}),
+			c.PostWrite(0, fabric.Write{Parts: [][]byte{f.copyOf([]byte("silent"))}, To: r}),
+			c.PostRead(0, fabric.Read{Into: into, From: fabric.Region{Handle: r.Handle, Offset: r.Offset, Length: 6}}),
+		} {
+			if err != nil {
+				t.Errorf("post: %v", err)
+			}
+		}
+	})
+	p.other.waitMessages(1)
+	// A Read behind it shows that the silent one is over.
+	if c := p.dial.waitDone(p.dial.read(f.alloc(1), fabric.Region{Handle: r.Handle, Offset: r.Offset, Length: 1})); c.Err != nil {
+		t.Fatal(c.Err)
+	}
+	if string(into[:6]) != "silent" {
+		t.Errorf("silent Read got %q", into[:6])
+	}
+	// Completed complains about completions with ID 0.
+}
+
+// testOneLoop has both ends on one loop.
+func testOneLoop(t *testing.T, f *Fixture) {
+	p := f.connect(t, pairOptions{acceptLoop: f.DialLoop})
+	for i := range 50 {
+		p.dial.send([]byte("ping"))
+		p.other.waitMessages(i + 1)
+		p.other.send([]byte("pong"))
+		p.dial.waitMessages(i + 1)
+	}
+	p.dial.close(nil)
+	if err := p.dial.waitClosed(); err != nil {
+		t.Errorf("Closed(%v)", err)
+	}
+	if p.other.waitClosed() == nil {
+		t.Error("the other side was told nil")
+	}
+}
+
+func testTooLong(t *testing.T, f *Fixture) {
+	for _, accepted := range []bool{false, true} {
+		guarded := f.alloc(128)
+		p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) {
+			_, to := (&pair{dial: dial, other: other}).sides(accepted)
+			to.receives, to.repost = 0, false
+			if !accepted {
+				to.receives = 1 // for the first message
+			}
+		}})
+		from, to := p.sides(accepted)
+		fillPattern(guarded, 7)
+		want := bytes.Clone(guarded)
+		to.do(func() {
+			id := to.begin(fabric.OpReceive)
+			if _, err := to.posted(id, to.conn.PostReceive(id, guarded[:64:64])); err != nil {
+				t.Errorf("PostReceive: %v", err)
+			}
+		})
+		from.send(f.copyOf(pattern(65, 1)))
+		if to.waitClosed() == nil {
+			t.Errorf("%s: a message longer than its Receive: Closed(nil)", to.name)
+		}
+		if from.waitClosed() == nil {
+			t.Errorf("%s: sent a message longer than the Receive: Closed(nil)", from.name)
+		}
+		if !bytes.Equal(guarded[64:], want[64:]) {
+			t.Errorf("%s: octets behind the Receive changed", to.name)
+		}
+		if len(to.messages) != 0 {
+			t.Errorf("%s: the message was delivered", to.name)
+		}
+	}
+}
+
+func testNoReceive(t *testing.T, f *Fixture) {
+	for _, accepted := range []bool{false, true} {
+		p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) {
+			_, to := (&pair{dial: dial, other: other}).sides(accepted)
+			to.repost, to.receives = false, 2
+			if !accepted {
+				to.receives = 3 // one for the first message
+			}
+		}})
+		from, to := p.sides(accepted)
+		from.do(func() {
+			for range 3 {
+				if _, err := from.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("one too many"))}}); err != nil {
+					t.Errorf("PostSend: %v", err)
+				}
+			}
+		})
+		if to.waitClosed() == nil || from.waitClosed() == nil {
+			t.Error("a message without a Receive did not end the connection")
+		}
+		if n := len(to.messages); n != 2 {
+			t.Errorf("%s: %d messages delivered, want 2", to.name, n)
+		}
+	}
+}
+
+func testQueueFull(t *testing.T, f *Fixture) {
+	p := f.connect(t, pairOptions{
+		dial:    fabric.ConnOptions{Receives: 8, Sends: 16, Handles: 4},
+		accept:  fabric.ConnOptions{Receives: 64},
+		prepare: func(dial, other *endpoint) { dial.receives, other.receives = 8, 64 },
+	})
+	e := p.dial
+	e.do(func() {
+		if err := e.postReceive(); !errors.Is(err, fabric.ErrQueueFull) {
+			t.Errorf("Receive 9 of 8: %v", err)
+		}
+		msg := f.copyOf([]byte("queued"))
+		for i := range 17 {
+			_, err := e.postSend(fabric.Send{Parts: [][]byte{msg}})
+			if i < 16 && err != nil || i == 16 && !errors.Is(err, fabric.ErrQueueFull) {
+				t.Errorf("Send %d of 16: %v", i+1, err)
+			}
+		}
+		var handles []fabric.Handle
+		for i := range 5 {
+			r, err := e.conn.Register(f.alloc(16), fabric.RemoteRead)
+			if i < 4 && err != nil || i == 4 && !errors.Is(err, fabric.ErrLimit) {
+				t.Errorf("handle %d of 4: %v", i+1, err)
+			}
+			handles = append(handles, r.Handle)
+		}
+		for _, h := range handles[:4] {
+			if done, err := e.conn.Invalidate(e.begin(fabric.OpInvalidate), h); err != nil {
+				t.Errorf("Invalidate: %v", err)
+			} else if done {
+				_, _ = e.posted(e.nextID, fabric.ErrClosed)
+			}
+		}
+	})
+	p.other.waitMessages(16)
+	// The queue has room again.
+	e.wait("completions", func() bool { return len(e.outstanding) == 8 })
+	e.waitDone(e.send([]byte("again")))
+	p.other.waitMessages(17)
+	e.register(f.alloc(16), fabric.RemoteRead)
+}
+
+func testLastActivity(t *testing.T, f *Fixture) {
+	p := f.connect(t, pairOptions{})
+	at := func() (when time.Time) {
+		p.other.do(func() { when = p.other.conn.LastActivity() })
+		return when
+	}
+	before := at()
+	if since := time.Since(before); since < -time.Second || since > patience {
+		t.Errorf("LastActivity was %v ago", since)
+	}
+	time.Sleep(20 * time.Millisecond)
+	p.dial.send([]byte("news"))
+	p.other.waitMessages(1)
+	if after := at(); !after.After(before) {
+		t.Errorf("LastActivity did not move: %v, then %v", before, after)
+	}
+}
+
+func testOrderlyClose(t *testing.T, f *Fixture) {
+	for _, accepted := range []bool{false, true} {
+		p := f.connect(t, pairOptions{
+			accept:  fabric.ConnOptions{Receives: 128},
+			dial:    fabric.ConnOptions{Receives: 128},
+			prepare: func(dial, other *endpoint) { dial.receives, other.receives = 128, 128 },
+		})
+		from, to := p.sides(accepted)
+		from.do(func() {
+			for i := range 100 {
+				if _, err := from.postSend(fabric.Send{Parts: [][]byte{f.copyOf(fmt.Appendf(nil, "message %d", i))}}); err != nil {
+					t.Errorf("PostSend: %v", err)
+				}
+			}
+			from.conn.Close(nil)
+			if from.isClosed() {
+				t.Error("Closed was called before Close returned")
+			}
+		})
+		if err := from.waitClosed(); err != nil {
+			t.Errorf("%s: Closed(%v) after Close(nil)", from.name, err)
+		}
+		if to.waitClosed() == nil {
+			t.Errorf("%s: Closed(nil) though the peer closed", to.name)
+		}
+		if n := len(to.messages); n != 100 {
+			t.Errorf("%s: %d of 100 messages arrived before an orderly end", to.name, n)
+		}
+	}
+}
+
+func (e *endpoint) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
+func testCloseInHandler(t *testing.T, f *Fixture) {
+	why := errors.New("seen enough")
+	p := f.connect(t, pairOptions{prepare: func(_, other *endpoint) {
+		other.onReceive = func(e *endpoint, msg []byte) {
+			if string(msg) == "enough" {
+				e.conn.Close(why)
+				if e.isClosed() {
+					t.Error("Closed was called inside Close")
+				}
+				e.conn.Close(nil) // the second one does nothing
+			}
+		}
+	}})
+	p.dial.send([]byte("enough"))
+	if err := p.other.waitClosed(); !errors.Is(err, why) {
+		t.Errorf("Closed(%v), want the reason given to Close", err)
+	}
+	if p.dial.waitClosed() == nil {
+		t.Error("the peer was told nil")
+	}
+}
+
+func testFlushOnClose(t *testing.T, f *Fixture) {
+	why := errors.New("on purpose")
+	for _, closer := range []bool{false, true} {
+		p := f.connect(t, pairOptions{})
+		from, to := p.sides(closer)
+		from.close(why)
+		if err := from.waitClosed(); !errors.Is(err, why) {
+			t.Errorf("%s: Closed(%v), want the reason given to Close", from.name, err)
+		}
+		if to.waitClosed() == nil {
+			t.Errorf("%s: Closed(nil) though the peer closed", to.name)
+		}
+		for _, e := range []*endpoint{from, to} {
+			flushed := 0
+			for _, c := range e.completions {
+				if c.Op == fabric.OpReceive && c.Err != nil {
+					if !errors.Is(c.Err, fabric.ErrFlushed) {
+						t.Errorf("%s: Receive completed with %v, want ErrFlushed", e.name, c.Err)
+					}
+					flushed++
+				}
+			}
+			if flushed != 16 {
+				t.Errorf("%s: %d Receives flushed of 16 posted", e.name, flushed)
+			}
+		}
+	}
+}
+
+func testPostAfterClose(t *testing.T, f *Fixture) {
+	p := f.connect(t, pairOptions{})
+	r := p.dial.register(f.alloc(16), fabric.RemoteWrite)
+	p.dial.close(errTestOver)
+	_ = p.dial.waitClosed()
+	p.dial.do(func() {
+		c := p.dial.conn
+		_, regErr := c.Register(f.alloc(16), fabric.RemoteRead)
+		for what, err := range map[string]error{
+			"PostReceive": c.PostReceive(1, f.alloc(16)),
+			"PostSend":    c.PostSend(2, fabric.Send{Parts: [][]byte{f.alloc(1)}}),
+			"PostWrite":   c.PostWrite(3, fabric.Write{Parts: [][]byte{f.alloc(1)}}),
+			"PostRead":    c.PostRead(4, fabric.Read{Into: f.alloc(1), From: fabric.Region{Length: 1}}),
+			"Register":    regErr,
+		} {
+			if !errors.Is(err, fabric.ErrClosed) {
+				t.Errorf("%s on a closed connection: %v, want ErrClosed", what, err)
+			}
+		}
+		// A handle of a closed connection is dead, which is all Invalidate is for.
+		if done, err := c.Invalidate(5, r.Handle); !done && !errors.Is(err, fabric.ErrClosed) {
+			t.Errorf("Invalidate on a closed connection: %v, %v", done, err)
+		}
+		c.Flush()
+		c.Close(nil)
+		_ = c.Info()
+		_ = c.LastActivity()
+	})
+}
