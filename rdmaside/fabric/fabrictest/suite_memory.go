@@ -26,10 +26,15 @@ func testWriteThenSend(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
 		buf := f.alloc(256 << 10)
 		want := make([]byte, len(buf))
+		checked := make(chan struct{}, 1)
 		check := func(_ *endpoint, msg []byte) {
-			if string(msg) == "written" && !bytes.Equal(buf, want) {
+			if string(msg) != "written" {
+				return
+			}
+			if !bytes.Equal(buf, want) {
 				t.Error("the Send was delivered before the Writes")
 			}
+			checked <- struct{}{}
 		}
 		p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) { dial.onReceive, other.onReceive = check, check }})
 		from, to := p.sides(accepted)
@@ -56,6 +61,7 @@ func testWriteThenSend(t *testing.T, f *Fixture) {
 				})
 				n++
 				to.waitMessages(n)
+				<-checked
 			}
 		}
 		checkOrder(t, from, fabric.OpWrite)
