@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const minimalConfig = `
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: storage}]
+upstreams: [{name: storage, transport: tcp, endpoints: ["127.0.0.1:1"]}]
+admin: {address: 127.0.0.1:0}
+`
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	f := filepath.Join(t.TempDir(), "rdmabridge.yaml")
+	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestExitCodes(t *testing.T) {
+	good := writeFile(t, minimalConfig)
+	bad := writeFile(t, "listeners: []\nfoo: 1\nbar: 2\n")
+	for _, tc := range []struct {
+		name        string
+		args        []string
+		code        int
+		out, errOut string // a part of each
+	}{
+		{"nothing", nil, exitDone, "Available Commands", ""},
+		{"help", []string{"--help"}, exitDone, "Available Commands", ""},
+		{"unknown command", []string{"fly"}, exitUsage, "", `unknown command "fly"`},
+		{"unknown flag", []string{"demo", "--fly"}, exitUsage, "", "unknown flag: --fly"},
+		{"stray argument", []string{"version", "1"}, exitUsage, "", `unknown command "1"`},
+		{"no file", []string{"check"}, exitUsage, "", `required flag(s) "config" not set`},
+		{"check good", []string{"check", "-c", good}, exitDone, "good: 1 listeners, 1 upstreams", ""},
+		{"check bad", []string{"check", "-c", bad}, exitFailed, "", bad + ":2: foo: unknown setting"},
+		{"check bad, all of it", []string{"check", "--config", bad}, exitFailed, "", bad + ":3: bar: unknown setting"},
+		{"check unreadable", []string{"check", "-c", bad + ".not"}, exitUsage, "", "no such file"},
+		{"serve bad", []string{"serve", "-c", bad}, exitFailed, "", bad + ":1: listeners: want at least one"},
+		{"serve unreadable", []string{"serve", "-c", filepath.Dir(bad)}, exitUsage, "", "is a directory"},
+		{"version", []string{"version"}, exitDone, "RDMA providers [iwarp]", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out, errOut bytes.Buffer
+			if code := execute(tc.args, &out, &errOut); code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			if !strings.Contains(out.String(), tc.out) || tc.out == "" && out.Len() > 0 {
+				t.Errorf("standard output %q, want %q in it", out.String(), tc.out)
+			}
+			if !strings.Contains(errOut.String(), tc.errOut) || tc.errOut == "" && errOut.Len() > 0 {
+				t.Errorf("standard error %q, want %q in it", errOut.String(), tc.errOut)
+			}
+		})
+	}
+}
+
+func TestVersionJSON(t *testing.T) {
+	var out, errOut bytes.Buffer
+	if code := execute([]string{"version", "--json"}, &out, &errOut); code != exitDone {
+		t.Fatalf("exit code %d: %s", code, errOut.String())
+	}
+	var b build
+	if err := json.Unmarshal(out.Bytes(), &b); err != nil {
+		t.Fatal(err)
+	}
+	if b.Go == "" || b.Platform == "" || len(b.Providers) != 1 {
+		t.Errorf("version = %+v", b)
+	}
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+// A syncBuffer is a log that several goroutines write to.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// startServe runs serve on text. stop sends a signal, and wait returns serve's
+// error.
+func startServe(t *testing.T, text string) (b *bridge, signals chan os.Signal, wait func() error) {
+	t.Helper()
+	c, err := configs.Load([]byte(text), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(syncBuffer)
+	signals = make(chan os.Signal, 2)
+	started, ended := make(chan *bridge, 1), make(chan error, 1)
+	go func() {
+		ended <- serve(c, zerolog.New(log), signals, func(b *bridge) error {
+			started <- b
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", log)
+		}
+	})
+	select {
+	case b := <-started:
+		return b, signals, func() error {
+			select {
+			case err := <-ended:
+				return err
+			case <-time.After(20 * time.Second):
+				t.Fatal("serve does not end")
+				return nil
+			}
+		}
+	case err := <-ended:
+		t.Fatalf("serve: %v", err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("serve does not start")
+	}
+	return nil, nil, nil
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(body)
+}
+
+// An upstream that is down makes the bridge not ready, never dead.
+func TestAdmin(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port where nobody answers, for as long as it is ours
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := l.Addr().String()
+	l.Close()
+	b, signals, wait := startServe(t, strings.Replace(minimalConfig, "127.0.0.1:1", dead, 1))
+	url := "http://" + b.admin.addr
+	if code, body := get(t, url+"/livez"); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("/livez: %d %q", code, body)
+	}
+	if code, body := get(t, url+"/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "storage") {
+		t.Errorf("/readyz: %d %q", code, body)
+	}
+	if code, body := get(t, url+"/"); code != http.StatusOK || !strings.Contains(body, "Not ready") ||
+		!strings.Contains(body, dead) || !strings.Contains(body, b.proxy.Addr("nfs")) {
+		t.Errorf("/: %d\n%s", code, body)
+	}
+	if code, _ := get(t, url+"/nothing"); code != http.StatusNotFound {
+		t.Errorf("/nothing: %d", code)
+	}
+	code, body := get(t, url+"/metrics")
+	if code != http.StatusOK {
+		t.Errorf("/metrics: %d", code)
+	}
+	for _, want := range []string{
+		"rdmabridge_build_info{", "rdmabridge_memory_budget_bytes 1.073741824e+09", "rdmabridge_memory_used_bytes ",
+		`rdmabridge_memory_account_used_bytes{account="calls"}`, `rdmabridge_clients{listener="nfs"} 0`, "go_goroutines ",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if _, err := http.Get(url + "/livez"); err == nil {
+		t.Error("the admin server answers after the end")
+	}
+}
+
+// Started twice on one port, the second says so and ends.
+func TestServeTaken(t *testing.T) {
+	b, signals, wait := startServe(t, minimalConfig)
+	c, err := configs.Load([]byte(strings.Replace(minimalConfig, "127.0.0.1:0", b.proxy.Addr("nfs"), 1)), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := serve(c, zerolog.Nop(), nil, nil); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("err = %v, want address already in use", err)
+	}
+	signals <- syscall.SIGINT
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
