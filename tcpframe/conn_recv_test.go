@@ -1,0 +1,298 @@
+package tcpframe
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// offlineConn is a Conn without a socket, fed by hand.
+func offlineConn(o ConnOptions, h RecordHandler) *Conn {
+	e := &Engine{counted: make(map[string]*counters)}
+	l := newLoop(e, 0, nil)
+	o = o.withDefaults()
+	c := &Conn{
+		opts: o, counters: e.counters("test"), handler: h, state: open,
+		split: splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
+	}
+	c.sock = &socket{loop: l, stream: (*connStream)(c), fd: -1, gone: true}
+	return c
+}
+
+// pass is what the loop does around Received, without the loop.
+func (c *Conn) pass(b []byte) {
+	if len(b) > 0 {
+		c.received(b)
+	}
+	c.endPass()
+}
+
+func (c *Conn) endPass() {
+	l := c.Loop()
+	for len(l.dirty) > 0 || len(l.in) > 0 {
+		l.state = awake
+		in := l.in
+		l.in = nil
+		for _, t := range in {
+			t.Run()
+		}
+		l.flush()
+	}
+}
+
+// Whatever the pieces, pauses and refusals of memory, the same records arrive,
+// where they belong, and nothing is left on loan.
+func FuzzConn(f *testing.F) {
+	f.Add(uint64(1), uint16(100), uint8(4), false)
+	f.Add(uint64(2), uint16(3), uint8(40), true)
+	f.Add(uint64(3), uint16(65535), uint8(9), true)
+	f.Fuzz(func(t *testing.T, seed uint64, maxPiece uint16, n uint8, starve bool) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var stream []byte
+		var want [][]byte
+		for i := range int(n) % 40 {
+			size := minRecord + rng.IntN(200)
+			switch rng.IntN(8) {
+			case 0:
+				size = minRecord + rng.IntN(200_000)
+			case 1:
+				size = firstLease + rng.IntN(9) - 4
+			case 2:
+				size = growAt + rng.IntN(9) - 4
+			}
+			rec := pattern(size, byte(i))
+			want = append(want, rec)
+			for len(rec) > 0 {
+				k := len(rec)
+				if rng.IntN(3) == 0 {
+					k = rng.IntN(len(rec) + 1)
+				}
+				stream = append(stream, fragment(k == len(rec) && rng.IntN(4) > 0, rec[:k])...)
+				if rec = rec[k:]; len(rec) == 0 && stream[len(stream)-k-4]&0x80 == 0 {
+					stream = append(stream, fragment(true, nil)...)
+				}
+			}
+		}
+		mem := &testMemory{}
+		if starve {
+			mem.limit = 2 << 20
+		}
+		const prefix = 24
+		var kept []Buffer
+		got := 0
+		h := newRecorder()
+		h.record = func(c *Conn, b Buffer) {
+			if got >= len(want) || !bytes.Equal(b.Bytes()[prefix:], want[got]) {
+				t.Fatalf("record %d of %d differs", got, len(want))
+			}
+			got++
+			kept = append(kept, b)
+			if rng.IntN(5) == 0 {
+				c.Pause()
+			}
+		}
+		c := offlineConn(ConnOptions{Memory: mem, Prefix: prefix}, h)
+		release := func() {
+			for _, b := range kept {
+				b.Release()
+			}
+			kept = kept[:0]
+		}
+		for len(stream) > 0 || c.paused() || len(c.held) > 0 {
+			// Not read while paused, but for one read that was on its way.
+			if len(stream) > 0 && (!c.paused() || rng.IntN(10) == 0 && len(c.held) <= readBuffer) {
+				k := min(1+rng.IntN(int(maxPiece)+1), len(stream), readBuffer)
+				piece := append([]byte(nil), stream[:k]...)
+				c.pass(piece)
+				clear(piece) // lent until Received returned
+				stream = stream[k:]
+			}
+			if rng.IntN(3) == 0 {
+				for c.pauses > 0 {
+					c.Resume()
+				}
+			}
+			if c.why != 0 && len(kept) == 0 {
+				t.Fatal("waits for memory that nobody holds")
+			}
+			if c.why != 0 || rng.IntN(4) == 0 {
+				release()
+			}
+			c.endPass()
+		}
+		release()
+		if got != len(want) || c.split.begun() {
+			t.Fatalf("%d records, want %d; begun %v", got, len(want), c.split.begun())
+		}
+		if mem.Used() != 0 || c.record != nil || c.held != nil {
+			t.Fatalf("%d octets on loan at the end", mem.Used())
+		}
+	})
+}
+
+// A record costs no allocation, and neither does its reply.
+func TestRecordAllocs(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		in   []byte
+	}{
+		{"small", fragment(true, pattern(100, 0))},
+		{"16 small", bytes.Repeat(fragment(true, pattern(100, 0)), 16)},
+		{"60 KiB", fragment(true, pattern(60<<10, 0))},
+	} {
+		c := offlineConn(ConnOptions{Memory: &testMemory{}}, newRecorder())
+		if n := testing.AllocsPerRun(200, func() { c.received(tt.in) }); n != 0 {
+			t.Errorf("%s: %v allocs, want 0", tt.name, n)
+		}
+	}
+	c := offlineConn(ConnOptions{Memory: &testMemory{}}, newRecorder())
+	long := fragment(true, pattern(1<<20, 0))
+	if n := testing.AllocsPerRun(20, func() {
+		for p := long; len(p) > 0; {
+			k := min(len(p), readBuffer)
+			c.received(p[:k])
+			p = p[k:]
+		}
+	}); n != 0 {
+		t.Errorf("1 MiB: %v allocs, want 0", n)
+	}
+}
+
+// A mark costs what has come plus a constant, until growAt octets have come.
+func TestLeaseGrows(t *testing.T) {
+	mem := &testMemory{}
+	c := offlineConn(ConnOptions{Memory: mem}, newRecorder())
+	in := fragment(true, pattern(4<<20, 0))
+	c.pass(in[:5])
+	if used := mem.Used(); used > 4*firstLease {
+		t.Errorf("one octet of 4 MiB took %d octets", used)
+	}
+	c.pass(in[5 : growAt-100])
+	if used := mem.Used(); used > 4*firstLease {
+		t.Errorf("not quite %d octets of 4 MiB took %d octets", growAt, used)
+	}
+	c.pass(in[growAt-100 : growAt+100])
+	if used := mem.Used(); used < 4<<20 {
+		t.Errorf("%d octets of 4 MiB got %d octets, want all", growAt+100, used)
+	}
+	c.pass(in[growAt+100:])
+	if mem.Used() != 0 {
+		t.Errorf("%d octets on loan after the record", mem.Used())
+	}
+
+	// Many small fragments: memory at most doubles what came.
+	c = offlineConn(ConnOptions{Memory: mem}, newRecorder())
+	sent := 0
+	for range 1000 {
+		c.pass(fragment(false, pattern(1000, 0)))
+		sent += 1000
+		if used := mem.Used(); used > int64(8*sent+512) { // sizes step by 4
+			t.Fatalf("%d octets took %d", sent, used)
+		}
+	}
+	c.pass(fragment(true, nil))
+}
+
+// Input is held while paused, not parsed, and goes on in order.
+func TestPauseInsideRead(t *testing.T) {
+	h := newRecorder()
+	var seen int
+	h.record = func(c *Conn, b Buffer) {
+		b.Release()
+		seen++
+		c.Pause()
+	}
+	c := offlineConn(ConnOptions{}, h)
+	c.pass(bytes.Repeat(fragment(true, pattern(100, 0)), 600))
+	for want := 1; want <= 600; want++ {
+		if seen != want {
+			t.Fatalf("%d records after %d resumes", seen, want-1)
+		}
+		c.Resume()
+		c.endPass()
+	}
+	if c.held != nil {
+		t.Error("input still held")
+	}
+}
+
+func TestPauseNests(t *testing.T) {
+	h := newRecorder()
+	var seen int
+	h.record = func(_ *Conn, b Buffer) { b.Release(); seen++ }
+	c := offlineConn(ConnOptions{}, h)
+	c.Pause()
+	c.Pause()
+	c.pass(fragment(true, pattern(8, 0)))
+	c.Resume()
+	c.endPass()
+	if seen != 0 {
+		t.Fatal("a record while one Pause is left")
+	}
+	c.Resume()
+	if seen != 0 {
+		t.Fatal("a record inside Resume")
+	}
+	c.endPass()
+	if seen != 1 {
+		t.Fatal("no record after the last Resume")
+	}
+}
+
+func TestStallCheck(t *testing.T) {
+	var now int64 = 1e18
+	newC := func() (*Conn, func(time.Duration) connState) {
+		c := offlineConn(ConnOptions{StallTimeout: time.Second, Memory: &testMemory{}}, newRecorder())
+		return c, func(d time.Duration) connState {
+			now += int64(d)
+			c.Loop().engine.clock.Store(now)
+			(*connStream)(c).sweep(now)
+			return c.state
+		}
+	}
+	long := fragment(true, pattern(100_000, 0))
+
+	c, sweep := newC()
+	c.pass(long[:2])
+	sweep(0)
+	if sweep(900*time.Millisecond) != open {
+		t.Error("half a mark: closed before StallTimeout")
+	}
+	if sweep(200*time.Millisecond) != ending {
+		t.Error("half a mark: open after StallTimeout")
+	}
+
+	c, sweep = newC()
+	sweep(0)
+	for i := 0; i < 20*stallOctets; i += stallOctets {
+		c.pass(long[i : i+stallOctets])
+		if sweep(900*time.Millisecond) != open {
+			t.Fatal("closed though 4 KiB came in time")
+		}
+	}
+	c.dropInput()
+
+	c, sweep = newC()
+	for i := 0; i < 8; i++ { // a drip
+		c.pass(long[i*10 : i*10+10])
+		sweep(300 * time.Millisecond)
+	}
+	if c.state != ending {
+		t.Error("open though a record drips")
+	}
+	c.dropInput()
+
+	c, sweep = newC()
+	c.pass(long[:100])
+	c.Pause()
+	if sweep(0); sweep(time.Hour) != open {
+		t.Error("closed for our own pause")
+	}
+	c.Resume()
+	sweep(0)
+	if sweep(900*time.Millisecond) != open {
+		t.Error("a pause counts as a stall")
+	}
+	c.dropInput()
+}
