@@ -2,10 +2,13 @@ package pool
 
 import "time"
 
-// quantum is what a flow may send in one round, in octets of cost. It is at
-// least the cost of a small Call, so that one round sends something for nearly
-// every flow.
-const quantum = 16 << 10
+// quantum is what a flow may send in one round, in octets of cost, and the
+// least that a Call costs: in a round every flow sends one small Call, or saves
+// for a large one.
+const quantum = 4 << 10
+
+// cost is what e is charged.
+func (e *Entry) cost() int { return max(e.Cost, quantum) }
 
 // An Entry is one Call's place in the pool, embedded in the Call. Owner, Flow and
 // Cost are set before Submit.
@@ -98,20 +101,20 @@ func (q *queue) pop() *Entry {
 	for {
 		f := q.tail.next
 		e := f.head
-		if f.deficit < e.Cost {
+		if f.deficit < e.cost() {
 			// A flow's turn is over when it cannot pay for its next Call. It is topped
 			// up as its turn comes round; when it is alone no round is needed.
 			if f == q.tail {
-				f.deficit = e.Cost
+				f.deficit = e.cost()
 			} else {
 				f.deficit += quantum
-				if f.deficit < e.Cost {
+				if f.deficit < e.cost() {
 					q.tail = f
 					continue
 				}
 			}
 		}
-		f.deficit -= e.Cost
+		f.deficit -= e.cost()
 		f.head = e.next
 		e.next = nil
 		q.n--
@@ -119,7 +122,7 @@ func (q *queue) pop() *Entry {
 		case f.head == nil:
 			f.tail = nil
 			q.deactivate(q.tail)
-		case f.deficit < f.head.Cost:
+		case f.deficit < f.head.cost():
 			q.tail = f // next flow's turn
 		}
 		return e

@@ -68,21 +68,17 @@ func TestForwardShapes(t *testing.T) {
 }
 
 // TestManyClients is the pool of 4 connections under 200 clients with 32 Calls
-// outstanding each: credits are never overrun, all are answered, shares are fair.
+// outstanding each: credits are never overrun and all are answered.
 func TestManyClients(t *testing.T) {
 	const clients, deep, perClient, grant = 200, 32, 100, 16
 	h := proxytest.NewHarness(t, budget)
 	p, s := forward(t, h, grant, proxytest.Behaviour{}, nil)
 	var wg sync.WaitGroup
-	var total atomic.Int64
-	share := make([]int64, clients)
-	var once sync.Once
 	for i := range clients {
 		c := h.Client(p.Addr("nfs"))
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			var mine atomic.Int64
 			var cwg sync.WaitGroup
 			sem := make(chan struct{}, deep)
 			for j := range perClient {
@@ -100,16 +96,10 @@ func TestManyClients(t *testing.T) {
 					if !ok || !bytes.Equal(r, proxytest.Expected(m)) {
 						t.Errorf("client %d: wrong reply or none", i)
 					}
-					mine.Add(1)
-					// Halfway through, look at what everybody has had.
-					if total.Add(1) == clients*perClient/2 {
-						once.Do(func() { share[0] = -1 })
-					}
 					<-sem
 				}()
 			}
 			cwg.Wait()
-			share[i] = mine.Load()
 		}()
 	}
 	wg.Wait()
@@ -238,9 +228,7 @@ func TestLostConnections(t *testing.T) {
 // new one, has the same XID at the server.
 func TestRetransmission(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
-	gate := make(chan struct{})
 	p, s := forward(t, h, 8, proxytest.Behaviour{Delay: 300 * time.Millisecond}, nil)
-	close(gate)
 	m := proxytest.MkdirCall(77, "once")
 	a := h.Client(p.Addr("nfs"))
 	first, err := a.Go(m)

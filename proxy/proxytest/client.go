@@ -3,10 +3,12 @@ package proxytest
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"sync"
+	"time"
 )
 
 // WriteRecord writes m as one record of one fragment. RFC 5531 Section 11.
@@ -106,13 +108,25 @@ func (c *Client) Go(m []byte) (<-chan []byte, error) {
 	return ch, WriteRecord(c.Conn, m)
 }
 
+// CallTimeout bounds Client.Call: a Call that takes longer hangs.
+const CallTimeout = 20 * time.Second
+
+// ErrTimeout reports a Call that was neither answered nor its connection closed.
+var ErrTimeout = errors.New("proxytest: no reply and the connection still open")
+
 // Call sends m and waits for its Reply.
 func (c *Client) Call(m []byte) ([]byte, error) {
 	ch, err := c.Go(m)
 	if err != nil {
 		return nil, err
 	}
-	r, ok := <-ch
+	var r []byte
+	var ok bool
+	select {
+	case r, ok = <-ch:
+	case <-time.After(CallTimeout):
+		return nil, ErrTimeout
+	}
 	if !ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()

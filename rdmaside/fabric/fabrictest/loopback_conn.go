@@ -150,8 +150,9 @@ func (c *Conn) Run() {
 	}
 	var batch []fabric.Completion
 	if !c.held || closed {
-		batch = c.events
-		c.events = c.batch[:0]
+		// Two arrays take turns: what is appended from now on must not land in the
+		// one that is being handed out.
+		batch, c.events, c.batch = c.events, c.batch[:0], nil
 		for i := range batch {
 			switch batch[i].Op {
 			case fabric.OpSend, fabric.OpWrite, fabric.OpRead:
@@ -167,9 +168,7 @@ func (c *Conn) Run() {
 		c.h.Completed(batch)
 		clear(batch)
 	}
-	if batch != nil {
-		c.batch = batch[:0]
-	}
+	c.batch = batch[:0]
 	if closed {
 		c.h.Closed(c.reason)
 	}
