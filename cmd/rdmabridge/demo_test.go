@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startDemo runs the demo on free ports until the test ends.
+func startDemo(t *testing.T) (demoAddresses, *bridge) {
+	t.Helper()
+	var out bytes.Buffer
+	log := new(syncBuffer)
+	signals := make(chan os.Signal, 2)
+	type ready struct {
+		demoAddresses
+		*bridge
+	}
+	started, ended := make(chan ready, 1), make(chan error, 1)
+	go func() {
+		o := demoOptions{TCP: "127.0.0.1:0", RDMA: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+		ended <- runDemo(o, &out, log, signals, func(a demoAddresses, b *bridge) { started <- ready{a, b} })
+	}()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", log)
+		}
+	})
+	var r ready
+	select {
+	case r = <-started:
+	case err := <-ended:
+		t.Fatalf("demo: %v\n%s", err, log)
+	}
+	t.Cleanup(func() {
+		signals <- syscall.SIGTERM
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("demo: %v", err)
+			}
+			if s := log.String(); strings.Contains(s, "memory was not given back") {
+				t.Error("memory was not given back")
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("the demo does not end")
+		}
+	})
+	for _, want := range []string{
+		"mount -t nfs -o vers=3,proto=tcp,port=" + r.Port + ",mountport=" + r.Port + ",mountproto=tcp,nolock 127.0.0.1:/ /mnt",
+		"nfs-cat          'nfs://127.0.0.1//hello?nfsport=" + r.Port + "&mountport=" + r.Port + "'",
+		"http://" + r.Admin + "/",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the demo does not say %q:\n%s", want, out.String())
+		}
+	}
+	return r.demoAddresses, r.bridge
+}
+
+// What the README promises, on any machine with Go: TCP, iWARP, TCP.
+func TestDemo(t *testing.T) {
+	a, b := startDemo(t)
+	url := "http://" + a.Admin
+	for _, path := range []string{"/readyz", "/livez"} {
+		if code, body := get(t, url+path); code != http.StatusOK || body != "ok\n" {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+	}
+	t.Run("go", func(t *testing.T) { testGoClient(t, a.TCP, 300) })
+	t.Run("libnfs", func(t *testing.T) { testLibnfs(t, a.TCP) })
+
+	// It went over RDMA.
+	status := b.proxy.Status()
+	if n := len(status.Upstreams); n != 2 {
+		t.Fatalf("%d upstreams, want 2", n)
+	}
+	_, body := get(t, url+"/metrics")
+	for _, upstream := range []string{"rdma", "server"} {
+		if v := series(body, fmt.Sprintf(`rdmabridge_upstream_sent_calls_total{upstream=%q}`, upstream)); v == "" || v == "0" {
+			t.Errorf("no Call was sent to upstream %s: %q", upstream, v)
+		}
+	}
+	if _, body := get(t, url+"/"); !strings.Contains(body, "4 of 4 up") {
+		t.Errorf("the status page does not say 4 of 4 up:\n%s", body)
+	}
+}
+
+// series finds the value of a series.
+func series(metrics, name string) string {
+	for line := range strings.Lines(metrics) {
+		if v, ok := strings.CutPrefix(line, name+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// The same server behind a bridge without RDMA: what programs that stay on TCP
+// take.
+func TestServeTCP(t *testing.T) {
+	server := startDemoNFS(t)
+	b, signals, wait := startServe(t, fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: server}]
+upstreams: [{name: server, transport: tcp, endpoints: [%q], pool: {connections: 3}}]
+admin: {address: none}
+drain: {timeout: 5s}
+`, server))
+	t.Run("go", func(t *testing.T) { testGoClient(t, b.proxy.Addr("nfs"), 300) })
+	t.Run("libnfs", func(t *testing.T) { testLibnfs(t, b.proxy.Addr("nfs")) })
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if n := b.arena.Outstanding(); n != 0 {
+		t.Errorf("%d leases outstanding at the end", n)
+	}
+}

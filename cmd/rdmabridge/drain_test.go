@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A slowServer answers RPC Calls over TCP when it is told to.
+type slowServer struct {
+	addr   string
+	got    chan struct{} // a Call has arrived
+	answer chan struct{} // one Reply may go
+}
+
+func startSlowServer(t *testing.T) *slowServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	s := &slowServer{addr: l.Addr().String(), got: make(chan struct{}, 8), answer: make(chan struct{}, 8)}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go s.serve(c)
+		}
+	}()
+	return s
+}
+
+func (s *slowServer) serve(c net.Conn) {
+	defer c.Close()
+	for {
+		call, err := readRecord(c)
+		if err != nil {
+			return
+		}
+		s.got <- struct{}{}
+		<-s.answer
+		// MSG_ACCEPTED, AUTH_NONE, SUCCESS.
+		reply := append(call[:4:4], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+		if _, err := c.Write(record(reply)); err != nil {
+			return
+		}
+	}
+}
+
+func record(m []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, 1<<31|uint32(len(m))), m...)
+}
+
+func readRecord(r io.Reader) ([]byte, error) {
+	var mark [4]byte
+	if _, err := io.ReadFull(r, mark[:]); err != nil {
+		return nil, err
+	}
+	m := make([]byte, binary.BigEndian.Uint32(mark[:])&^(1<<31))
+	_, err := io.ReadFull(r, m)
+	return m, err
+}
+
+// nullCall is a Call of procedure 0 with AUTH_NONE.
+func nullCall(xid, program, version uint32) []byte {
+	var b []byte
+	for _, v := range []uint32{xid, 0, 2, program, version, 0, 0, 0, 0, 0} {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+func slowConfig(s *slowServer, drain string) string {
+	return fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: server}]
+upstreams: [{name: server, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+drain: {timeout: %s}
+`, s.addr, drain)
+}
+
+func callSlow(t *testing.T, addr string, s *slowServer) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Write(record(nullCall(7, 100003, 3))); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.got:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the Call does not arrive")
+	}
+	return c
+}
+
+// SIGTERM: ready says no, nobody new is let in, idle clients are closed, the Call
+// in flight is answered, then its client is closed and the process ends.
+func TestDrain(t *testing.T) {
+	s := startSlowServer(t)
+	b, signals, wait := startServe(t, slowConfig(s, "20s"))
+	addr, url := b.proxy.Addr("nfs"), "http://"+b.admin.addr
+	idle, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	busy := callSlow(t, addr, s)
+	if code, body := get(t, url+"/readyz"); code != http.StatusOK {
+		t.Errorf("/readyz before: %d %q", code, body)
+	}
+
+	signals <- syscall.SIGTERM
+	idle.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := idle.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the idle client: %v, want EOF", err)
+	}
+	idle.Close() // as clients do when they see the end
+	if code, body := get(t, url+"/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "draining") {
+		t.Errorf("/readyz while draining: %d %q", code, body)
+	}
+	if code, _ := get(t, url+"/livez"); code != http.StatusOK {
+		t.Errorf("/livez while draining: %d", code)
+	}
+	if c, err := net.Dial("tcp", addr); err == nil {
+		c.Close()
+		t.Error("a client was let in while draining")
+	}
+	s.answer <- struct{}{}
+	if m, err := readRecord(busy); err != nil || binary.BigEndian.Uint32(m) != 7 {
+		t.Errorf("the Call in flight: %x, %v; want its Reply", m, err)
+	}
+	if _, err := busy.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the busy client: %v, want EOF after its Reply", err)
+	}
+	busy.Close()
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if n := b.arena.Outstanding(); n != 0 {
+		t.Errorf("%d leases outstanding at the end", n)
+	}
+}
+
+// A Call that is never answered holds the end up until the deadline, or until a
+// second signal.
+func TestDrainAborted(t *testing.T) {
+	for _, tc := range []struct {
+		name, timeout string
+		second        bool
+		want          string
+	}{
+		{"second signal", "1h", true, "second signal: interrupt"},
+		{"deadline", "100ms", false, "deadline exceeded"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := startSlowServer(t)
+			b, signals, wait := startServe(t, slowConfig(s, tc.timeout))
+			c := callSlow(t, b.proxy.Addr("nfs"), s)
+			signals <- syscall.SIGTERM
+			if tc.second {
+				signals <- syscall.SIGINT
+			}
+			if err := wait(); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("serve: %v, want %s", err, tc.want)
+			}
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Error("the client got a Reply that nobody sent")
+			}
+			if n := b.arena.Outstanding(); n != 0 {
+				t.Errorf("%d leases outstanding at the end", n)
+			}
+			close(s.answer)
+		})
+	}
+}
