@@ -5,6 +5,7 @@
 package metrics
 
 import (
+	"math"
 	"net/http"
 	"sort"
 	"sync/atomic"
@@ -67,7 +68,7 @@ func (g *Gauge) Value() int64 {
 // upper bound.
 type Histogram struct {
 	bounds []uint64 // ascending
-	scale  float64  // exported value = observed value * scale
+	unit   float64  // exported value = observed value / unit
 	counts []atomic.Uint64
 	sum    atomic.Uint64
 }
@@ -148,7 +149,13 @@ func (r *Registry) Histogram(name, help string, bounds []uint64, scale float64, 
 	if r == nil {
 		return nil
 	}
-	h := &Histogram{bounds: bounds, scale: scale, counts: make([]atomic.Uint64, len(bounds)+1)}
+	// Dividing by 1e9 gives the nearest float to a bound, and le="1e-06".
+	// Multiplying by 1e-9, which is no exact float, gives 1.0000000000000002e-06.
+	unit := 1 / scale
+	if r := math.Round(unit); r > 0 && math.Abs(unit-r) < 1e-6*r {
+		unit = r
+	}
+	h := &Histogram{bounds: bounds, unit: unit, counts: make([]atomic.Uint64, len(bounds)+1)}
 	r.p.MustRegister(&histogramCollector{h: h, desc: prometheus.NewDesc(Prefix+name, help, nil, pairs(labels))})
 	return h
 }
@@ -170,10 +177,10 @@ func (c *histogramCollector) Collect(ch chan<- prometheus.Metric) {
 	var n uint64
 	for i, b := range c.h.bounds {
 		n += c.h.counts[i].Load()
-		buckets[float64(b)*c.h.scale] = n
+		buckets[float64(b)/c.h.unit] = n
 	}
 	n += c.h.counts[len(c.h.bounds)].Load()
-	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(c.h.sum.Load())*c.h.scale, buckets)
+	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(c.h.sum.Load())/c.h.unit, buckets)
 }
 
 func pairs(labels []string) prometheus.Labels {
