@@ -138,5 +138,5 @@ func (s *connStream) sweep(now int64) {
 }
 
 func timedOut(r Reason, value int64, limit time.Duration) *RecordError {
-	return &RecordError{Reason: r, Value: value, Limit: int64(limit / time.Second)}
+	return &RecordError{Reason: r, Value: value, Limit: int64(limit)}
 }

@@ -2,8 +2,22 @@ package tcpframe
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
+
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
 
 func TestEcho(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
@@ -17,4 +31,322 @@ func TestEcho(t *testing.T) {
 			t.Fatalf("record of %d octets came back different", n)
 		}
 	}
+}
+
+// Both ends are Conns; sizes mix; several connections at once.
+func TestDialEcho(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	mem := &testMemory{}
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler { return echo() })
+	var wg sync.WaitGroup
+	for k := range 4 {
+		sizes := []int{8, 70_000, 100, 1 << 20, 5000, 200_000, 9}
+		rec := newRecorder()
+		next := 0
+		send := func(c *Conn) {
+			n := sizes[next%len(sizes)]
+			msg := pattern(n, byte(k+next))
+			c.Send([][]byte{msg[:4], nil, msg[4:7], msg[7:]}, nil)
+		}
+		const rounds = 100
+		done := make(chan struct{})
+		rec.opened = send
+		rec.record = func(c *Conn, b Buffer) {
+			if !bytes.Equal(b.Bytes(), pattern(sizes[next%len(sizes)], byte(k+next))) {
+				t.Errorf("record %d differs", next)
+			}
+			b.Release()
+			if next++; next == rounds {
+				c.Close(nil)
+				close(done)
+				return
+			}
+			send(c)
+		}
+		c, err := e.Dial(context.Background(), l.Addr().String(), e.Loops()[k%2], DialOptions{Conn: ConnOptions{Memory: mem}}, rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.RemoteAddr() != l.Addr() || c.Loop() != e.Loops()[k%2] {
+			t.Errorf("to %v on loop %d", c.RemoteAddr(), c.Loop().Index())
+		}
+		wg.Go(func() {
+			<-done
+			if err := rec.wait(t, "Close(nil)"); err != nil {
+				t.Errorf("closed with %v, want nil", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestDialFails(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	rec := newRecorder()
+	rec.opened = func(*Conn) { t.Error("Opened was called") }
+	if _, err := e.Dial(context.Background(), addr, nil, DialOptions{}, rec); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("err %v, want connection refused", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := e.Dial(ctx, addr, nil, DialOptions{}, rec); !errors.Is(err, context.Canceled) {
+		t.Errorf("err %v, want canceled", err)
+	}
+}
+
+// What is not RPC is closed, counted and logged, and costs nobody anything.
+func TestRefusals(t *testing.T) {
+	reg := metrics.New()
+	e := startEngine(t, EngineOptions{Metrics: reg})
+	mem := &testMemory{}
+	var last atomic.Pointer[recorder]
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler {
+		r := newRecorder()
+		last.Store(r)
+		return r
+	})
+	for _, tt := range []struct {
+		name string
+		in   []byte
+		want Reason
+	}{
+		{"mark of 2 GiB", unhex(t, `ffffffff 00000001`), ReasonTooLong},
+		{"a million empty fragments", make([]byte, 4<<20), ReasonFragments},
+		{"fragments of one octet", bytes.Repeat(fragment(false, []byte{1}), 100_000), ReasonFragments},
+		{"endless fragments", bytes.Repeat(fragment(false, make([]byte, 100_000)), 100), ReasonTooLong},
+		{"empty record", unhex(t, `80000000`), ReasonTooShort},
+		{"HTTP", []byte("GET / HTTP/1.1\r\nHost: storage\r\n\r\n"), ReasonTooLong},
+		{"TLS", unhex(t, `16030102000100 01fc0303`), ReasonTooLong},
+		{"SSH", []byte("SSH-2.0-OpenSSH_9.2\r\n"), ReasonTooLong},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := e.counters(l.counters.name).refused[tt.want].Value()
+			last.Store(nil)
+			p := dialPeer(t, l)
+			go p.Write(tt.in)
+			p.wantEnd(tt.name)
+			wantReason(t, last.Load().wait(t, tt.name), tt.want)
+			if n := l.counters.refused[tt.want].Value() - before; n != 1 {
+				t.Errorf("counted %d times", n)
+			}
+		})
+	}
+	if mem.Used() != 0 {
+		t.Errorf("%d octets on loan", mem.Used())
+	}
+	for _, g := range []*metrics.Gauge{l.counters.conns, l.counters.inbound, l.counters.outbound, l.counters.paused} {
+		if g.Value() != 0 {
+			t.Errorf("a gauge is left at %d", g.Value())
+		}
+	}
+}
+
+func TestPeerEnds(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	for _, tt := range []struct {
+		name string
+		do   func(*peer)
+		want func(error) bool
+	}{
+		{"FIN", func(p *peer) { p.Close() }, func(err error) bool { return err == io.EOF }},
+		{"half close", func(p *peer) { p.CloseWrite() }, func(err error) bool { return err == io.EOF }},
+		{"FIN in a record", func(p *peer) { p.send([]byte{0x80, 0, 0, 99, 1}); p.Close() }, func(err error) bool { return err == io.ErrUnexpectedEOF }},
+		{"RST", func(p *peer) { p.SetLinger(0); p.Close() }, isReset},
+		{"RST in a record", func(p *peer) { p.send([]byte{0x80, 0, 0, 99, 1}); p.SetLinger(0); p.Close() }, isReset},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rec := newRecorder()
+			opened := make(chan struct{})
+			rec.opened = func(*Conn) { close(opened) }
+			l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: &testMemory{}}}, func(*Conn) RecordHandler { return rec })
+			p := dialPeer(t, l)
+			p.send(fragment(true, pattern(100, 0)))
+			<-opened
+			tt.do(p)
+			if err := rec.wait(t, tt.name); !tt.want(err) {
+				t.Errorf("closed with %v", err)
+			}
+			eventually(t, "its place is free", func() bool { return l.Conns() == 0 })
+		})
+	}
+}
+
+// A client that half-closes after its calls gets the replies made in that pass.
+func TestHalfCloseGetsReplies(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	p := dialPeer(t, l)
+	p.send(bytes.Repeat(fragment(true, pattern(100, 0)), 100))
+	p.CloseWrite()
+	if n := p.wantEnd("half close"); n != 104*100 {
+		t.Errorf("%d octets of replies, want %d", n, 104*100)
+	}
+}
+
+// Close writes everything first, even to a peer that goes on writing.
+func TestCloseDrains(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	rec := newRecorder()
+	why := errors.New("drained")
+	var released, late atomic.Int32
+	rec.record = func(c *Conn, b Buffer) {
+		b.Release()
+		for range 32 {
+			c.Send([][]byte{make([]byte, 1<<20)}, releaseFunc(func() { released.Add(1) }))
+		}
+		c.Close(why)
+		c.Close(errors.New("again"))
+		c.Send([][]byte{make([]byte, 8)}, releaseFunc(func() { late.Add(1) }))
+		if late.Load() != 1 {
+			t.Error("a Send after Close was not released")
+		}
+	}
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return rec })
+	p := dialPeer(t, l)
+	p.send(bytes.Repeat(fragment(true, pattern(100, 0)), 1000))
+	time.Sleep(20 * time.Millisecond)
+	if n := p.wantEnd("Close"); n != 32*(1<<20+4) {
+		t.Errorf("%d octets before the end, want %d", n, 32*(1<<20+4))
+	}
+	p.Close()
+	if err := rec.wait(t, "Close"); err != why {
+		t.Errorf("closed with %v, want what Close was given", err)
+	}
+	if released.Load() != 32 {
+		t.Errorf("%d of 32 released", released.Load())
+	}
+}
+
+func TestAbort(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	rec := newRecorder()
+	why := errors.New("enough")
+	var released int
+	rec.record = func(c *Conn, b Buffer) {
+		for range 64 {
+			c.Send([][]byte{make([]byte, 1<<20)}, releaseFunc(func() { released++ }))
+		}
+		b.Release()
+		c.Abort(why)
+	}
+	rec.closed = func(*Conn, error) {
+		if released != 64 {
+			t.Errorf("%d of 64 released before Closed", released)
+		}
+	}
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return rec })
+	p := dialPeer(t, l)
+	p.send(bytes.Repeat(fragment(true, pattern(100, 0)), 10))
+	if err := rec.wait(t, "Abort"); err != why {
+		t.Errorf("closed with %v", err)
+	}
+	if _, err := io.Copy(io.Discard, p); !isReset(err) {
+		t.Errorf("the peer reads %v, want a reset", err)
+	}
+}
+
+// Everything ends, in bounded time, with every Buffer back.
+func TestStopUnderLoad(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	mem := &testMemory{}
+	var opened, ended, stopped atomic.Int32
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler {
+		r := echo()
+		r.opened = func(*Conn) { opened.Add(1) }
+		r.closed = func(_ *Conn, err error) {
+			ended.Add(1)
+			if errors.Is(err, ErrStopped) {
+				stopped.Add(1)
+			}
+		}
+		return r
+	})
+	var wg sync.WaitGroup
+	for i := range 16 {
+		p := dialPeer(t, l)
+		rec := fragment(true, pattern([]int{100, 300_000}[i%2], 0))
+		wg.Go(func() {
+			for {
+				if _, err := p.Write(rec); err != nil {
+					return
+				}
+			}
+		})
+		if i%4 != 3 { // every fourth does not read
+			wg.Go(func() { io.Copy(io.Discard, p) })
+		}
+	}
+	eventually(t, "all are in", func() bool { return opened.Load() == 16 })
+	time.Sleep(50 * time.Millisecond)
+	start := time.Now()
+	e.Stop()
+	if d := time.Since(start); d > 2*time.Second {
+		t.Errorf("Stop took %v", d)
+	}
+	if ended.Load() != 16 || stopped.Load() != 16 {
+		t.Errorf("%d of 16 ended, %d with ErrStopped", ended.Load(), stopped.Load())
+	}
+	if mem.Used() != 0 {
+		t.Errorf("%d octets on loan", mem.Used())
+	}
+	wg.Wait()
+	e.Stop()
+	if _, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{}, newRecorder()); err == nil {
+		t.Error("Dial on a stopped engine")
+	}
+	if _, err := e.Listen(ListenOptions{Address: "127.0.0.1:0"}, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("Listen on a stopped engine: %v", err)
+	}
+}
+
+// No allocation for a call and its reply, from socket to socket.
+func TestRoundTripAllocs(t *testing.T) {
+	e := startEngine(t, EngineOptions{Tick: time.Hour})
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: &testMemory{}}}, func(*Conn) RecordHandler { return sender{} })
+	p := dialPeer(t, l)
+	for _, n := range []int{100, 50_000} {
+		rec := fragment(true, pattern(n, 0))
+		buf := make([]byte, len(rec))
+		if a := testing.AllocsPerRun(200, func() {
+			p.send(rec)
+			io.ReadFull(p, buf)
+		}); a >= 1 {
+			t.Errorf("%d octets: %v allocs per round trip, want 0", n, a)
+		}
+	}
+}
+
+// A sender echoes without allocating.
+type sender struct{}
+
+func (sender) Opened(*Conn)        {}
+func (sender) Drained(*Conn)       {}
+func (sender) Closed(*Conn, error) {}
+func (sender) Record(c *Conn, b Buffer) {
+	parts := [1][]byte{b.Bytes()}
+	c.Send(parts[:], b)
+}
+
+func TestMetrics(t *testing.T) {
+	reg := metrics.New()
+	e := startEngine(t, EngineOptions{Metrics: reg})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	p := dialPeer(t, l)
+	p.send(fragment(true, pattern(100, 0)))
+	p.readRecord()
+	m := l.counters
+	if m.received.Value() != 104 || m.sent.Value() != 104 || m.accepted.Value() != 1 || m.conns.Value() != 1 {
+		t.Errorf("received %d, sent %d, accepted %d, conns %d", m.received.Value(), m.sent.Value(), m.accepted.Value(), m.conns.Value())
+	}
+	// The same name again, after a reload, is the same series.
+	l.Close()
+	l2 := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	dialPeer(t, l2)
+	eventually(t, "counted on", func() bool { return m.accepted.Value() == 2 })
 }

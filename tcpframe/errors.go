@@ -3,6 +3,7 @@ package tcpframe
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 var (
@@ -45,8 +46,8 @@ var reasons = []Reason{
 	ReasonMemory, ReasonOutbound, ReasonUnread, ReasonIdle,
 }
 
-// A RecordError is why a record-marked stream was refused. Value and Limit are
-// in octets, fragments or seconds, as Reason says.
+// A RecordError is why a record-marked stream was refused. Value is in octets or
+// fragments, Limit in octets, fragments or nanoseconds, as Reason says.
 type RecordError struct {
 	Reason       Reason
 	Value, Limit int64
@@ -61,15 +62,15 @@ func (e *RecordError) Error() string {
 	case ReasonFragments:
 		return fmt.Sprintf("tcpframe: record of more than %d fragments", e.Limit)
 	case ReasonStalled:
-		return fmt.Sprintf("tcpframe: record incomplete, no progress for %d s", e.Limit)
+		return fmt.Sprintf("tcpframe: record incomplete, no progress for %v", time.Duration(e.Limit))
 	case ReasonMemory:
-		return fmt.Sprintf("tcpframe: no memory for a begun record for %d s", e.Limit)
+		return fmt.Sprintf("tcpframe: no memory for a begun record for %v", time.Duration(e.Limit))
 	case ReasonOutbound:
 		return fmt.Sprintf("tcpframe: %d octets queued for a peer that does not read, limit %d", e.Value, e.Limit)
 	case ReasonUnread:
-		return fmt.Sprintf("tcpframe: peer took nothing for %d s, %d octets queued", e.Limit, e.Value)
+		return fmt.Sprintf("tcpframe: peer took nothing for %v, %d octets queued", time.Duration(e.Limit), e.Value)
 	case ReasonIdle:
-		return fmt.Sprintf("tcpframe: idle for %d s", e.Limit)
+		return fmt.Sprintf("tcpframe: idle for %v", time.Duration(e.Limit))
 	}
 	return "tcpframe: " + string(e.Reason)
 }

@@ -1,0 +1,317 @@
+package tcpframe
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"testing"
+	"time"
+)
+
+// A client that writes for ever meets a Conn that does not want it: the kernel's
+// buffers fill, ours do not, and a neighbour on the same loop is not disturbed.
+func TestPauseIsBackpressure(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	mem := &testMemory{}
+	type flow struct {
+		c   *Conn
+		sum []byte
+	}
+	flows := make(chan flow, 1)
+	h := sha256.New()
+	got := 0
+	const total = 200
+	rec := newRecorder()
+	rec.record = func(c *Conn, b Buffer) {
+		h.Write(b.Bytes())
+		b.Release()
+		switch got++; got {
+		case 1:
+			c.Pause()
+			flows <- flow{c: c}
+		case total:
+			flows <- flow{sum: h.Sum(nil)}
+		}
+	}
+	first := true
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler {
+		if first {
+			first = false
+			return rec
+		}
+		return echo()
+	})
+	flood := dialPeer(t, l)
+	flood.SetWriteBuffer(64 << 10)
+	want := sha256.New()
+	msg := pattern(1<<20, 7)
+	for range total {
+		want.Write(msg)
+	}
+	go func() {
+		rec := fragment(true, msg)
+		for range total {
+			if _, err := flood.Write(rec); err != nil {
+				return
+			}
+		}
+	}()
+	f := <-flows
+	time.Sleep(100 * time.Millisecond) // it goes on as far as it gets
+
+	near := dialPeer(t, l)
+	var worst time.Duration
+	for range 200 {
+		start := time.Now()
+		near.send(fragment(true, pattern(100, 1)))
+		near.readRecord()
+		worst = max(worst, time.Since(start))
+	}
+	t.Logf("neighbour, worst of 200: %v", worst)
+	state := make(chan [3]int64)
+	f.c.Loop().Post(TaskFunc(func() { state <- [3]int64{int64(got), f.c.rx, int64(cap(f.c.holdBuf))} }))
+	s := <-state
+	if s[0] != 1 || s[1] > 1<<20+passBytes+2*readBuffer+4 || s[2] > 2*readBuffer {
+		t.Errorf("paused: %d records, %d octets read, %d held", s[0], s[1], s[2])
+	}
+	if p := mem.Peak(); p > 16<<20 {
+		t.Errorf("%d octets on loan at most", p)
+	}
+	f.c.Loop().Post(TaskFunc(f.c.Resume))
+	if f = <-flows; !bytes.Equal(f.sum, want.Sum(nil)) {
+		t.Error("stream changed")
+	}
+}
+
+// A client that does not read its replies costs MaxOutbound and what one read
+// brings, is not read meanwhile, and loses nothing.
+func TestSlowReader(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	const high = 1 << 20
+	reply := pattern(64<<10, 3)
+	rec := newRecorder()
+	conn := make(chan *Conn, 1)
+	var calls, drained int
+	var worst int64
+	rec.opened = func(c *Conn) { conn <- c }
+	rec.record = func(c *Conn, b Buffer) {
+		b.Release()
+		calls++
+		c.Send([][]byte{reply[:8], reply[8:1000], reply[1000:]}, nil)
+		if calls%16 == 0 { // as many replies as a client may have calls outstanding
+			c.Pause()
+			c.Loop().Post(TaskFunc(func() {
+				worst = max(worst, c.Outbound())
+				if c.state == open {
+					c.Resume()
+				}
+			}))
+		}
+	}
+	rec.drained = func(*Conn) { drained++ }
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: &testMemory{}, MaxOutbound: high}}, func(*Conn) RecordHandler { return rec })
+	p := dialPeer(t, l)
+	const total = 2000
+	go p.Write(bytes.Repeat(fragment(true, pattern(100, 1)), total))
+	c := <-conn
+	var last int
+	eventually(t, "reading pauses", func() bool {
+		now := make(chan int)
+		c.Loop().Post(TaskFunc(func() { now <- calls }))
+		n := <-now
+		same := n == last && n > 0
+		last = n
+		time.Sleep(20 * time.Millisecond)
+		return same
+	})
+	if last == total {
+		t.Fatal("every call was read though no reply was")
+	}
+	var buf []byte
+	for i := range total {
+		var err error
+		if buf, err = readRecord(p, buf); err != nil || !bytes.Equal(buf, reply) {
+			t.Fatalf("reply %d: %v", i, err)
+		}
+	}
+	p.Close()
+	rec.wait(t, "the peer closed")
+	if worst > high+17*int64(len(reply)+4) {
+		t.Errorf("%d octets queued at most, want about %d", worst, high)
+	}
+	if drained == 0 {
+		t.Error("Drained was not called")
+	}
+	t.Logf("%d calls before the pause, %d octets queued at most, Drained %d times", last, worst, drained)
+}
+
+func TestOutboundLimit(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	rec := newRecorder()
+	released := 0
+	rec.record = func(c *Conn, b Buffer) {
+		b.Release()
+		for range 64 {
+			c.Send([][]byte{make([]byte, 1<<20)}, releaseFunc(func() { released++ }))
+		}
+	}
+	rec.closed = func(c *Conn, err error) {
+		if released != 64 || c.Outbound() != 0 {
+			t.Errorf("%d of 64 released, %d octets queued at Closed", released, c.Outbound())
+		}
+	}
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{OutboundLimit: 16 << 20}}, func(*Conn) RecordHandler { return rec })
+	p := dialPeer(t, l)
+	p.send(fragment(true, pattern(8, 0)))
+	wantReason(t, rec.wait(t, "64 MiB queued for a peer that does not read"), ReasonOutbound)
+}
+
+type releaseFunc func()
+
+func (f releaseFunc) Release() { f() }
+
+func wantReason(t testing.TB, err error, want Reason) {
+	t.Helper()
+	var re *RecordError
+	if !errors.As(err, &re) || re.Reason != want {
+		t.Errorf("closed with %v, want reason %q", err, want)
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	const short = 60 * time.Millisecond
+	flood := func(c *Conn, b Buffer) {
+		b.Release()
+		for range 16 {
+			c.Send([][]byte{make([]byte, 1<<20)}, nil)
+		}
+	}
+	call := fragment(true, pattern(8, 0))
+	for _, tt := range []struct {
+		name   string
+		o      ConnOptions
+		record func(*Conn, Buffer)
+		in     []byte
+		want   Reason
+	}{
+		{"stop in a record", ConnOptions{StallTimeout: short}, nil, call[:7], ReasonStalled},
+		{"stop in a mark", ConnOptions{StallTimeout: short}, nil, call[:1], ReasonStalled},
+		{"stop between fragments", ConnOptions{StallTimeout: short}, nil, fragment(false, call), ReasonStalled},
+		{"silence", ConnOptions{IdleTimeout: short}, nil, call, ReasonIdle},
+		{"no reading", ConnOptions{SendTimeout: short}, flood, call, ReasonUnread},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rec := newRecorder()
+			rec.record = tt.record
+			tt.o.Memory = &testMemory{}
+			l := listen(t, e, ListenOptions{Conn: tt.o}, func(*Conn) RecordHandler { return rec })
+			p := dialPeer(t, l)
+			start := time.Now()
+			p.send(tt.in)
+			wantReason(t, rec.wait(t, tt.name), tt.want)
+			if d := time.Since(start); d < short-20*time.Millisecond { // two ticks
+				t.Errorf("closed after %v, before the timeout", d)
+			}
+			p.wantEnd(tt.name)
+		})
+	}
+}
+
+// With the budget spent, reading stops; when memory comes back it goes on.
+func TestMemoryBudget(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	mem := &testMemory{limit: 256 << 10} // two of the records
+	held := make(chan Buffer, 64)
+	rec := func(*Conn) RecordHandler {
+		r := newRecorder()
+		r.record = func(_ *Conn, b Buffer) { held <- b }
+		return r
+	}
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem, MemoryTimeout: -1}}, rec)
+	const clients, each = 6, 5
+	for i := range clients {
+		p := dialPeer(t, l)
+		go func() {
+			for range each {
+				p.Write(fragment(true, pattern(100_000, byte(i))))
+			}
+		}()
+	}
+	for i := range clients * each {
+		select {
+		case b := <-held:
+			if len(b.Bytes()) != 100_000 || !bytes.Equal(b.Bytes(), pattern(100_000, b.Bytes()[0])) {
+				t.Error("record changed")
+			}
+			if i%3 == 0 {
+				time.Sleep(2 * time.Millisecond) // let them run into the limit
+			}
+			b.Release()
+		case <-time.After(10 * time.Second):
+			t.Fatalf("stuck after %d records, %d octets on loan", i, mem.Used())
+		}
+	}
+	if mem.Peak() > mem.limit {
+		t.Errorf("peak %d over the budget", mem.Peak())
+	}
+	if mem.waits == 0 {
+		t.Error("nobody waited: the test tests nothing")
+	}
+}
+
+// Begun records that hold all memory, all waiting for more, do not wait for ever.
+func TestMemoryDeadlock(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	mem := &testMemory{limit: 512 << 10} // four first leases of 128 KiB
+	var recs []*recorder
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem, MemoryTimeout: 100 * time.Millisecond}}, func(*Conn) RecordHandler {
+		r := newRecorder()
+		recs = append(recs, r)
+		return r
+	})
+	var peers []*peer
+	for range 4 {
+		p := dialPeer(t, l)
+		p.send(fragment(true, pattern(300_000, 0))[:1000])
+		peers = append(peers, p)
+	}
+	eventually(t, "all memory is on loan", func() bool { return mem.Used() == mem.limit })
+	for _, p := range peers {
+		p.send(make([]byte, 100_000))
+	}
+	wantReason(t, recs[0].wait(t, "a deadlock over memory"), ReasonMemory)
+}
+
+// RST is noticed while paused; FIN when reading goes on.
+func TestEndWhilePaused(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	rec := newRecorder()
+	conn := make(chan *Conn, 1)
+	rec.record = func(c *Conn, b Buffer) { b.Release(); c.Pause(); conn <- c }
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return rec })
+
+	p := dialPeer(t, l)
+	p.send(fragment(true, pattern(8, 0)))
+	<-conn
+	p.SetLinger(0)
+	p.Close()
+	if err := rec.wait(t, "RST while paused"); !isReset(err) {
+		t.Errorf("closed with %v, want a reset", err)
+	}
+
+	p = dialPeer(t, l)
+	p.send(fragment(true, pattern(8, 0)))
+	c := <-conn
+	p.Close()
+	select {
+	case err := <-rec.done:
+		t.Errorf("closed with %v while paused", err)
+	case <-time.After(30 * time.Millisecond):
+	}
+	c.Loop().Post(TaskFunc(c.Resume))
+	if err := rec.wait(t, "FIN after resuming"); err != io.EOF {
+		t.Errorf("closed with %v, want EOF", err)
+	}
+}
