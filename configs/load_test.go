@@ -358,6 +358,8 @@ chunks: {io: 1KiB, reply: 1GiB}
 			line 16: upstreams[0].iwarp.fpdu: "big": want emss or max
 			line 17: chunks.io: 1KiB: want 4KiB to 16MiB
 			line 17: chunks.reply: 1GiB: want 4KiB to 16392KiB`},
+		{"inline", head + "upstreams: [{name: s, transport: rdma, endpoints: ['h:1'], inline: {call: 5000, reply: 4096}}]\n", `
+			line 2: upstreams[0].inline.call: 5000B: want a multiple of 1KiB`},
 		{"chunks", head + tail + "chunks: {io: 2MiB, reply: 2MiB}\n", `
 			line 3: chunks.reply: 2MiB: want 8KiB more than chunks.io, 2MiB, at least`},
 		{"combinations", `

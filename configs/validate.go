@@ -12,7 +12,7 @@ import (
 // The limits of values. Those of thresholds and credits keep what a connection
 // posts, credits x receive size, within what the wire and the peer can take.
 const (
-	maxInline      = 64 * KiB // RFC 8797 Section 4.1.2 cannot say more than 256 KiB; nobody takes more than this
+	maxInline      = 64 * KiB // RFC 8797 can say 256 KiB; that would be a lot of memory for each credit
 	minInline      = 1 * KiB  // RFC 8166 Section 3.3.2: every peer takes 1024
 	maxCredits     = 1024
 	maxConnections = 1 << 20
@@ -167,8 +167,15 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 }
 
 func (i *Inline) validate(path string, r *report) {
-	between(i.Call, minInline, maxInline, path+".call", r)
-	between(i.Reply, minInline, maxInline, path+".reply", r)
+	checkInline(i.Call, path+".call", r)
+	checkInline(i.Reply, path+".reply", r)
+}
+
+// checkInline wants whole KiB: RFC 8797 Section 4 cannot say anything else.
+func checkInline(s Size, path string, r *report) {
+	if between(s, minInline, maxInline, path, r) && s%KiB != 0 {
+		r.addf(path, "%s: want a multiple of 1KiB", s)
+	}
 }
 
 func checkProvider(provider string, w IWARP, path string, k Known, r *report) {
@@ -252,7 +259,7 @@ func (c *Config) checkMemory(r *report) {
 	var standing, longest Size
 	for i, u := range c.Upstreams {
 		if u.RDMA() && !r.has(fmt.Sprintf("upstreams[%d]", i)) {
-			standing += Size(u.Pool.Connections) * Size(u.Pool.Credits) * max(receiveSize, 2*u.Inline.Reply)
+			standing += Size(u.Pool.Connections) * Size(u.Pool.Credits) * max(receiveSize, u.Inline.Reply)
 		}
 	}
 	if standing > 0 && !r.has("chunks") {
