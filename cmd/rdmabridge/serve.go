@@ -62,8 +62,14 @@ func serve(c *configs.Config, log zerolog.Logger, signals <-chan os.Signal, star
 			return errors.Join(err, b.close())
 		}
 	}
+	if err := notifySystemd("READY=1"); err != nil {
+		log.Warn().Err(err).Msg("service manager not told of the start")
+	}
 	s := <-signals
 	log.Info().Stringer("signal", s).Stringer("timeout", b.drainIn).Msg("draining")
+	if err := notifySystemd("STOPPING=1"); err != nil {
+		log.Warn().Err(err).Msg("service manager not told of the end")
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan struct{})
 	go func() {

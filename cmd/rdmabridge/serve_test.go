@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -131,6 +132,32 @@ func TestAdmin(t *testing.T) {
 	}
 	if _, err := http.Get(url + "/livez"); err == nil {
 		t.Error("the admin server answers after the end")
+	}
+}
+
+// systemd learns when the bridge listens, and when it stops.
+func TestNotifySystemd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	want := func(state string) {
+		t.Helper()
+		b := make([]byte, 64)
+		l.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if n, err := l.Read(b); err != nil || string(b[:n]) != state {
+			t.Errorf("systemd hears %q, %v; want %s", b[:n], err, state)
+		}
+	}
+	_, signals, wait := startServe(t, minimalConfig)
+	want("READY=1")
+	signals <- syscall.SIGTERM
+	want("STOPPING=1")
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
 	}
 }
 
