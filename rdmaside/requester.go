@@ -158,7 +158,8 @@ type Requester struct {
 	// Owned by the loop.
 	conn    fabric.Conn
 	state   connState
-	reason  error // why the connection is ending
+	asked   bool  // this side ended the connection, for reason
+	reason  error // valid when ended, or asked
 	credits credit.Account
 	recvs   recvRing
 	xids    xidTable

@@ -1,6 +1,7 @@
 package rdmaside
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,22 +12,31 @@ import (
 // Watcher.Ended is called, all after Close has returned. err is what Ended is
 // given.
 func (r *Requester) Close(err error) {
-	if r.state != up {
-		return
+	if r.state == up {
+		r.asked, r.reason = true, err
+		r.fade()
+		r.conn.Close(err)
 	}
-	r.state = ending
-	r.reason = err
-	r.publish()
-	r.conn.Close(err)
 }
 
-// end ends the connection for a reason found here.
+// end ends the connection for a reason found here. fabric.ErrClosed is none: the
+// provider is about to call Closed and knows a better one.
 func (r *Requester) end(err error) {
 	if r.state != up {
 		return
 	}
-	r.Close(err)
+	if errors.Is(err, fabric.ErrClosed) {
+		r.fade()
+	} else {
+		r.Close(err)
+	}
 	r.watcher.Granted(r, 0)
+}
+
+// fade makes the connection one that is ending.
+func (r *Requester) fade() {
+	r.state = ending
+	r.publish()
 }
 
 // refuse ends the connection because of what the peer sent. pc is the Call it
@@ -46,14 +56,15 @@ func (r *Requester) refuse(pc *pendingCall, err error) {
 
 // closed is the last call of the provider. Every Work Request has completed.
 func (r *Requester) closed(err error) {
-	if r.state == up {
-		r.state = ending
-		r.reason = err
-		r.publish()
-		r.watcher.Granted(r, 0)
-	}
 	if r.state == ended {
 		return
+	}
+	if r.state == up {
+		r.fade()
+		r.watcher.Granted(r, 0)
+	}
+	if !r.asked {
+		r.reason = err
 	}
 	r.state = ended // no handle reaches memory any more
 	if r.timer != nil {

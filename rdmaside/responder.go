@@ -169,7 +169,8 @@ type ResponderConn struct {
 	// Owned by the loop.
 	conn      fabric.Conn
 	state     connState
-	reason    error
+	asked     bool  // this side ended the connection, for reason
+	reason    error // valid when ended, or asked
 	opened    bool
 	grants    credit.Grantor
 	recvs     recvRing

@@ -1,22 +1,30 @@
 package rdmaside
 
 import (
+	"errors"
 	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // Close ends the connection. A nil err lets Replies that were posted go out; it
 // is what ConnHandler.Ended is given, after Close has returned.
 func (c *ResponderConn) Close(err error) {
-	if c.state != up {
-		return
+	if c.state == up {
+		c.state, c.asked, c.reason = ending, true, err
+		c.conn.Close(err)
 	}
-	c.state = ending
-	c.reason = err
-	c.conn.Close(err)
 }
 
-// end ends the connection for a reason found here.
-func (c *ResponderConn) end(err error) { c.Close(err) }
+// end ends the connection for a reason found here. fabric.ErrClosed is none: the
+// provider is about to call Closed and knows a better one.
+func (c *ResponderConn) end(err error) {
+	if errors.Is(err, fabric.ErrClosed) && c.state == up {
+		c.state = ending
+		return
+	}
+	c.Close(err)
+}
 
 // refuse ends the connection because of what the peer sent.
 func (c *ResponderConn) refuse(xid uint32, err error) {
@@ -34,7 +42,7 @@ func (c *ResponderConn) closed(err error) {
 	if c.state == ended {
 		return
 	}
-	if c.state == up {
+	if !c.asked {
 		c.reason = err
 	}
 	c.state = ended
