@@ -3,29 +3,136 @@ package iwarp
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // A Provider is the userspace iWARP provider. It is safe for concurrent use.
 type Provider struct {
-	opts Options // constant after New
+	opts    Options // constant after New
+	limits  *limits
+	batches batchPool
+	logs    throttle
+
+	mu     sync.Mutex         // guards worked; a leaf
+	worked map[string]request // what a peer answered last, by the address dialed
 }
 
 var _ fabric.Provider = (*Provider)(nil)
 
+// workedMax bounds Provider.worked. Its keys come from this side's configuration.
+const workedMax = 1024
+
 // New returns a Provider. The Loops given to it must be fabric.SocketLoops.
-func New(o Options) *Provider { return &Provider{opts: o.withDefaults()} }
+func New(o Options) *Provider {
+	o = o.withDefaults()
+	return &Provider{opts: o, limits: newLimits(o), worked: make(map[string]request)}
+}
 
 // Name returns "iwarp".
 func (p *Provider) Name() string { return "iwarp" }
 
-// Dial implements fabric.Provider.
-func (p *Provider) Dial(ctx context.Context, loop fabric.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
-	return nil, errors.ErrUnsupported
+// newConn returns a conn for what start-up agreed on. release is called when its
+// socket is gone.
+func (p *Provider) newConn(nc net.Conn, loop fabric.Loop, cfg qpConfig, a agreed, h fabric.Handler, release func()) *conn {
+	return &conn{
+		p: p, loop: loop, h: h, release: release,
+		qp:     newQP(cfg),
+		setupc: make(chan error, 1),
+		last:   time.Now(),
+		info: fabric.Info{
+			Provider: p.Name(),
+			Local:    addrPort(nc.LocalAddr()), Peer: addrPort(nc.RemoteAddr()),
+			PrivateData: a.private,
+			IRD:         a.ird, ORD: a.ord,
+		},
+	}
 }
 
-// Listen implements fabric.Provider.
-func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fabric.Incoming)) (fabric.Listener, error) {
-	return nil, errors.ErrUnsupported
+// attach hands nc to the loop and waits until the ULP's Setup has returned.
+func (c *conn) attach(ctx context.Context, loop fabric.SocketLoop, nc net.Conn) error {
+	_ = nc.SetDeadline(time.Time{})
+	if err := loop.Attach(nc, (*stream)(c)); err != nil {
+		c.release()
+		return fmt.Errorf("iwarp: attach: %w", err)
+	}
+	select {
+	case err := <-c.setupc:
+		return err
+	case <-ctx.Done():
+	}
+	if c.begun.CompareAndSwap(setupPending, setupAbandoned) {
+		// The loop drops the socket, and counts it off, when it comes to it.
+		return fmt.Errorf("iwarp: attach: %w", ctx.Err())
+	}
+	return <-c.setupc
+}
+
+// tune sets the options of a connected socket.
+func (p *Provider) tune(nc net.Conn) {
+	c, ok := nc.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	_ = c.SetNoDelay(true)
+	if p.opts.KeepAlive > 0 {
+		_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: p.opts.KeepAlive, Interval: p.opts.KeepAlive / 3, Count: 3})
+	}
+	if raw, err := c.SyscallConn(); err == nil && p.opts.ProgressTimeout > 0 {
+		_ = setUserTimeout(raw, int(p.opts.ProgressTimeout.Milliseconds()))
+	}
+}
+
+// logEnd writes the line about a connection that ended on its own.
+func (p *Provider) logEnd(c *conn, err error) {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, ErrLoopStopped) || errors.Is(err, fabric.ErrClosed) {
+		return
+	}
+	ok, dropped := p.logs.allow(time.Now())
+	if !ok {
+		return
+	}
+	e := p.opts.Log.Warn().Stringer("peer", c.info.Peer).Err(err)
+	if dropped > 0 {
+		e = e.Int("suppressed", dropped)
+	}
+	e.Msg("connection ended")
+}
+
+// A throttle limits lines that peers can cause: logBurst at once, one more each
+// logEvery.
+type throttle struct {
+	mu      sync.Mutex // a leaf
+	tokens  float64
+	last    time.Time
+	dropped int
+}
+
+const (
+	logBurst = 10
+	logEvery = 500 * time.Millisecond
+)
+
+// allow reports whether a line may be written now, and how many were not since the
+// last one.
+func (t *throttle) allow(now time.Time) (ok bool, dropped int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last.IsZero() {
+		t.tokens = logBurst
+	}
+	t.tokens = min(logBurst, t.tokens+float64(now.Sub(t.last))/float64(logEvery))
+	t.last = now
+	if t.tokens < 1 {
+		t.dropped++
+		return false, 0
+	}
+	t.tokens--
+	dropped, t.dropped = t.dropped, 0
+	return true, dropped
 }

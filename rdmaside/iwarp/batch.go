@@ -1,0 +1,151 @@
+package iwarp
+
+import "sync"
+
+// A batch is a list of FPDUs on their way to one Writev, or to several when the
+// socket takes it in pieces. Headers, trailers, and small payloads are built in
+// lin, one behind the other, so that the trailer of one FPDU and the header of the
+// next are one slice; large payloads are referred to.
+type batch struct {
+	lin  []byte   // never grows beyond its capacity
+	mark int      // lin[mark:] is not in iov yet
+	iov  [][]byte // what to write
+	ends []int    // where FPDUs end, in octets since the start of the batch
+
+	size  int // octets in all
+	at    int // octets written
+	first int // first of iov not wholly written
+}
+
+// Bounds of a batch. 1024 is the kernel's limit of iovecs; 256 KiB for one writev
+// is where larger gained nothing.
+const (
+	batchLin   = 128 << 10
+	batchIov   = 1024
+	batchFPDUs = 300
+	batchSize  = 256 << 10
+)
+
+func newBatch() *batch {
+	return &batch{
+		lin:  make([]byte, 0, batchLin),
+		iov:  make([][]byte, 0, batchIov),
+		ends: make([]int, 0, batchFPDUs),
+	}
+}
+
+// room reports whether octets more of lin and n more slices fit, and another FPDU.
+func (b *batch) room(octets, n int) bool {
+	return len(b.lin)+octets <= cap(b.lin) && len(b.iov)+n < cap(b.iov) &&
+		len(b.ends) < cap(b.ends) && b.size < batchSize
+}
+
+// refer adds p to what is written, without copying.
+func (b *batch) refer(p []byte) {
+	b.flushLin()
+	b.iov = append(b.iov, p)
+	b.size += len(p)
+}
+
+// flushLin turns what was appended to lin into a slice to write.
+func (b *batch) flushLin() {
+	if n := len(b.lin); n > b.mark {
+		b.iov = append(b.iov, b.lin[b.mark:n:n])
+		b.size += n - b.mark
+		b.mark = n
+	}
+}
+
+// end marks the end of an FPDU.
+func (b *batch) end() { b.ends = append(b.ends, b.size+len(b.lin)-b.mark) }
+
+// rest is what is still to be written.
+func (b *batch) rest() [][]byte { return b.iov[b.first:] }
+
+// wrote takes note that n octets of rest were written, and reports whether that
+// was all.
+func (b *batch) wrote(n int) bool {
+	b.at += n
+	for n > 0 {
+		p := b.iov[b.first]
+		if n < len(p) {
+			b.iov[b.first] = p[n:]
+			break
+		}
+		n -= len(p)
+		b.iov[b.first] = nil
+		b.first++
+	}
+	return b.at == b.size
+}
+
+// seal drops the FPDUs of which no octet is written, and makes a copy of what is
+// left of one half written, so that no memory but its own is referred to any more.
+// It returns how much that is.
+func (b *batch) seal() int {
+	end := b.at
+	if end > 0 {
+		for _, e := range b.ends {
+			if e >= b.at {
+				end = e
+				break
+			}
+		}
+	}
+	left := end - b.at
+	keep := make([]byte, 0, left)
+	for _, p := range b.rest() {
+		keep = append(keep, p[:min(len(p), left-len(keep))]...)
+	}
+	b.reset()
+	if left > 0 {
+		b.iov = append(b.iov, keep)
+		b.size = left
+	}
+	return left
+}
+
+// release copies what is still to be written out of mem.
+func (b *batch) release(mem []byte) {
+	s := spanOf(mem)
+	for i, p := range b.rest() {
+		if spanOf(p).overlaps(s) {
+			b.iov[b.first+i] = append([]byte(nil), p...)
+		}
+	}
+}
+
+func (b *batch) reset() {
+	clear(b.iov)
+	*b = batch{lin: b.lin[:0], iov: b.iov[:0], ends: b.ends[:0]}
+}
+
+// A batchPool lends batches to connections that have something to write; an idle
+// connection holds none. It is safe for concurrent use.
+type batchPool struct {
+	mu   sync.Mutex // guards free; a leaf
+	free []*batch
+}
+
+// batchesKept bounds what a pool keeps for later.
+const batchesKept = 32
+
+func (p *batchPool) get() *batch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		b := p.free[n-1]
+		p.free = p.free[:n-1]
+		return b
+	}
+	return newBatch()
+}
+
+func (p *batchPool) put(b *batch) {
+	b.reset()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) < batchesKept {
+		p.free = append(p.free, b)
+	}
+}

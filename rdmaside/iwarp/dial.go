@@ -1,0 +1,118 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// Dial implements fabric.Provider. addr is HOST:PORT. A peer that hangs up on the
+// usual Request without a Reply is tried with other kinds: revision 2 in the
+// peer-to-peer model, then, if Options.DialRev1, revision 1. What a peer answered is
+// tried first the next time. A Reply that rejects is final: *RejectError.
+func (p *Provider) Dial(ctx context.Context, loop fabric.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+	sl, ok := loop.(fabric.SocketLoop)
+	if !ok {
+		return nil, fmt.Errorf("iwarp: loop %T drives no sockets", loop)
+	}
+	o, err := connOptions(o)
+	if err != nil {
+		return nil, err
+	}
+	if p.opts.DialTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, p.opts.DialTimeout)
+		defer cancel()
+	}
+	var failed error
+	for _, kind := range p.ladder(addr) {
+		c, err := p.dial(ctx, sl, addr, kind, o, h)
+		if err == nil {
+			p.remember(addr, kind)
+			return c, nil
+		}
+		if failed == nil {
+			failed = err
+		}
+		if !errors.Is(err, errNoReply) {
+			// What the peer said counts for more than an earlier silence.
+			return nil, err
+		}
+	}
+	p.forget(addr)
+	return nil, failed
+}
+
+// ladder lists the kinds of Request to try, what worked last first.
+func (p *Provider) ladder(addr string) []request {
+	p.mu.Lock()
+	first, known := p.worked[addr]
+	p.mu.Unlock()
+	var l []request
+	if known {
+		l = append(l, first)
+	}
+	for k := range requestKinds {
+		if k == requestRev1 && !p.opts.DialRev1 || known && k == first {
+			continue
+		}
+		l = append(l, k)
+	}
+	return l
+}
+
+func (p *Provider) remember(addr string, kind request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.worked) >= workedMax {
+		clear(p.worked)
+	}
+	p.worked[addr] = kind
+}
+
+func (p *Provider) forget(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.worked, addr)
+}
+
+// dial makes one attempt.
+func (p *Provider) dial(ctx context.Context, loop fabric.SocketLoop, addr string, kind request, o fabric.ConnOptions, h fabric.Handler) (*conn, error) {
+	if err := p.limits.conn(); err != nil {
+		return nil, err
+	}
+	d := net.Dialer{}
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		p.limits.connDone()
+		return nil, fmt.Errorf("iwarp: %w", err)
+	}
+	p.tune(nc)
+	a, err := p.initiate(ctx, nc, kind, o)
+	if err != nil {
+		nc.Close()
+		p.limits.connDone()
+		return nil, err
+	}
+	c := p.newConn(nc, loop, p.config(a, o), a, h, p.limits.connDone)
+	c.kick = true
+	if a.rtr != rtrNone {
+		// "The Initiator MUST send the RTR before anything else", and nothing may get
+		// between the Reply and it: a socket reset here takes down siw's connection
+		// manager. RFC 6581 Section 9.2.
+		_ = nc.SetDeadline(time.Now().Add(max(p.opts.DialTimeout, time.Second)))
+		if _, err := nc.Write(c.qp.rtrFrame(a.rtr == rtrRead)); err != nil {
+			nc.Close()
+			p.limits.connDone()
+			return nil, fmt.Errorf("iwarp: RTR: %w", err)
+		}
+	}
+	if err := c.attach(ctx, loop, nc); err != nil {
+		return nil, err
+	}
+	return c, nil
+}

@@ -1,0 +1,314 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
+)
+
+// Reasons for which ListenOptions.Refused is called.
+const (
+	RefusedAddress      = "address"       // Allow said no
+	RefusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
+	RefusedStarting     = "starting"      // MaxStarting
+	RefusedStartingAddr = "starting_addr" // MaxStartingPerAddr
+	RefusedTimeout      = "timeout"       // no whole Request in time
+	RefusedRequest      = "request"       // not a Request that can be answered
+)
+
+// A listener accepts connections. Its start-ups run on goroutines of their own.
+type listener struct {
+	p        *Provider
+	ln       net.Listener
+	opts     fabric.ListenOptions
+	incoming func(fabric.Incoming)
+
+	mu       sync.Mutex // guards what follows; a leaf
+	closed   bool
+	conns    int
+	starting map[net.Conn]netip.Addr // at most MaxStarting
+	perAddr  map[netip.Addr]int
+}
+
+// Listen implements fabric.Provider. Revisions 1 and 2 of MPA are answered.
+func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fabric.Incoming)) (fabric.Listener, error) {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("iwarp: %w", err)
+	}
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&o.MaxConnections, 1024)
+	def(&o.MaxStarting, 128)
+	def(&o.MaxStartingPerAddr, 16)
+	l := &listener{
+		p: p, ln: ln, opts: o, incoming: incoming,
+		starting: make(map[net.Conn]netip.Addr),
+		perAddr:  make(map[netip.Addr]int),
+	}
+	go l.accept()
+	return l, nil
+}
+
+// Addr implements fabric.Listener.
+func (l *listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }
+
+// Close implements fabric.Listener. Connections that are starting are cut off.
+func (l *listener) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	for c := range l.starting {
+		c.Close()
+	}
+	l.mu.Unlock()
+	return l.ln.Close()
+}
+
+func (l *listener) accept() {
+	backoff := time.Duration(0)
+	for {
+		nc, err := l.ln.Accept()
+		if err != nil {
+			l.mu.Lock()
+			closed := l.closed
+			l.mu.Unlock()
+			if closed || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, most likely: others will close theirs.
+			backoff = min(max(2*backoff, 5*time.Millisecond), time.Second)
+			time.Sleep(backoff)
+			continue
+		}
+		backoff = 0
+		peer := addrPort(nc.RemoteAddr())
+		if reason, err := l.admit(nc, peer.Addr()); reason != "" {
+			nc.Close()
+			l.refused(peer, reason, err)
+			continue
+		}
+		go l.serve(nc, peer)
+	}
+}
+
+func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
+	if l.opts.Refused != nil {
+		l.opts.Refused(peer, reason, err)
+	}
+}
+
+// admit decides by address and number, before anything is read or answered.
+func (l *listener) admit(nc net.Conn, peer netip.Addr) (reason string, err error) {
+	if l.opts.Allow != nil && !l.opts.Allow(peer) {
+		return RefusedAddress, fmt.Errorf("iwarp: %v is not allowed", peer)
+	}
+	over := func(n, most int) bool { return most > 0 && n >= most }
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return RefusedConnections, net.ErrClosed
+	case over(l.conns, l.opts.MaxConnections):
+		return RefusedConnections, fmt.Errorf("iwarp: %w: %d connections", fabric.ErrLimit, l.conns)
+	case over(len(l.starting), l.opts.MaxStarting):
+		return RefusedStarting, fmt.Errorf("iwarp: %w: %d connections starting", fabric.ErrLimit, len(l.starting))
+	case over(l.perAddr[peer], l.opts.MaxStartingPerAddr):
+		return RefusedStartingAddr, fmt.Errorf("iwarp: %w: %d connections starting from %v", fabric.ErrLimit, l.perAddr[peer], peer)
+	}
+	if err := l.p.limits.conn(); err != nil {
+		return RefusedConnections, fmt.Errorf("iwarp: %w", err)
+	}
+	l.conns++
+	l.starting[nc] = peer
+	l.perAddr[peer]++
+	return "", nil
+}
+
+// started ends a start-up, well or badly.
+func (l *listener) started(nc net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	peer, ok := l.starting[nc]
+	if !ok {
+		return
+	}
+	delete(l.starting, nc)
+	if l.perAddr[peer]--; l.perAddr[peer] == 0 {
+		delete(l.perAddr, peer)
+	}
+}
+
+// done counts a connection off.
+func (l *listener) done() {
+	l.mu.Lock()
+	l.conns--
+	l.mu.Unlock()
+	l.p.limits.connDone()
+}
+
+// serve waits for the Request and hands it up.
+func (l *listener) serve(nc net.Conn, peer netip.AddrPort) {
+	l.p.tune(nc)
+	f, err := l.request(nc)
+	if err != nil {
+		nc.Close()
+		l.started(nc)
+		l.done()
+		reason := RefusedRequest
+		var ne net.Error
+		if errors.As(err, &ne) && ne.Timeout() {
+			reason = RefusedTimeout
+		}
+		l.refused(peer, reason, fmt.Errorf("iwarp: start-up: %w", err))
+		return
+	}
+	in := &incoming{l: l, nc: nc, peer: peer, req: f}
+	l.incoming(in)
+	if !in.decided {
+		_ = in.Reject(nil)
+	}
+}
+
+// request reads the Request. "The Initiator must not send anything after it until
+// it has the Reply": an octet more is refused.
+func (l *listener) request(nc net.Conn) (wire.Frame, error) {
+	if d := l.p.opts.AcceptTimeout; d > 0 {
+		_ = nc.SetDeadline(time.Now().Add(d))
+	}
+	f, err := readFrame(nc, false)
+	if err != nil {
+		return f, err
+	}
+	if err := checkRequest(f); err != nil {
+		return f, err
+	}
+	if c, ok := nc.(*net.TCPConn); ok {
+		if raw, err := c.SyscallConn(); err == nil && waiting(raw) {
+			return f, &wire.FrameError{Reason: "octets behind the Request"}
+		}
+	}
+	return f, nil
+}
+
+// An incoming is a connection whose Request has been read.
+type incoming struct {
+	l       *listener
+	nc      net.Conn
+	peer    netip.AddrPort
+	req     wire.Frame
+	decided bool
+}
+
+// Peer implements fabric.Incoming.
+func (in *incoming) Peer() netip.AddrPort { return in.peer }
+
+// PrivateData implements fabric.Incoming.
+func (in *incoming) PrivateData() []byte { return in.req.Private }
+
+// Accept implements fabric.Incoming. The Reply is written before Setup is called,
+// and nothing is read before it has returned. Nothing is sent either until the
+// peer's first FPDU was found good. RFC 5044 Section 7.1.2.
+func (in *incoming) Accept(ctx context.Context, loop fabric.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+	if err := in.decide(); err != nil {
+		return nil, err
+	}
+	l, p := in.l, in.l.p
+	c, sl, err := in.prepare(loop, o, h)
+	if err == nil {
+		err = in.reply(ctx, c)
+	}
+	if err != nil {
+		in.nc.Close()
+		l.started(in.nc)
+		l.done()
+		return nil, err
+	}
+	if d := p.opts.AcceptTimeout; d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	l.started(in.nc)
+	if err := c.conn.attach(ctx, sl, in.nc); err != nil {
+		return nil, err
+	}
+	return c.conn, nil
+}
+
+// An accepted is a conn and the Reply that goes before it.
+type accepted struct {
+	conn  *conn
+	reply wire.Frame
+}
+
+func (in *incoming) decide() error {
+	if in.decided {
+		return errors.New("iwarp: Accept or Reject was called before")
+	}
+	in.decided = true
+	return nil
+}
+
+func (in *incoming) prepare(loop fabric.Loop, o fabric.ConnOptions, h fabric.Handler) (accepted, fabric.SocketLoop, error) {
+	sl, ok := loop.(fabric.SocketLoop)
+	if !ok {
+		return accepted{}, nil, fmt.Errorf("iwarp: loop %T drives no sockets", loop)
+	}
+	o, err := connOptions(o)
+	if err != nil {
+		return accepted{}, nil, err
+	}
+	p := in.l.p
+	r, a := p.answer(in.req, o)
+	cfg := p.config(a, o)
+	cfg.hold, cfg.rtrSend = true, a.rtr == rtrSend
+	return accepted{p.newConn(in.nc, loop, cfg, a, h, in.l.done), r}, sl, nil
+}
+
+// reply writes the Reply.
+func (in *incoming) reply(ctx context.Context, c accepted) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d := in.l.p.opts.AcceptTimeout; d > 0 {
+		_ = in.nc.SetDeadline(time.Now().Add(d))
+	}
+	if _, err := in.nc.Write(c.reply.Append(nil)); err != nil {
+		return fmt.Errorf("iwarp: reply: %w", err)
+	}
+	return nil
+}
+
+// Reject implements fabric.Incoming. priv is at most 248 octets.
+func (in *incoming) Reject(priv []byte) error {
+	if err := in.decide(); err != nil {
+		return err
+	}
+	defer func() {
+		in.nc.Close()
+		in.l.started(in.nc)
+		in.l.done()
+	}()
+	r := wire.Frame{
+		Reply: true, Revision: in.req.Revision,
+		Flags:   wire.FlagReject | in.req.Flags&wire.FlagEnhanced,
+		Private: priv[:min(len(priv), maxPrivate)],
+	}
+	if d := in.l.p.opts.AcceptTimeout; d > 0 {
+		_ = in.nc.SetDeadline(time.Now().Add(d))
+	}
+	if _, err := in.nc.Write(r.Append(nil)); err != nil {
+		return fmt.Errorf("iwarp: reject: %w", err)
+	}
+	return nil
+}

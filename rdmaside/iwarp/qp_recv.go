@@ -1,0 +1,531 @@
+package iwarp
+
+import (
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
+)
+
+// The receive path: octets in, in any portions. Only a header is collected, in a
+// scratch; payload goes where it belongs as it comes.
+//
+//	control (4) -> rest of the header -> payload -> pad and CRC -> control ...
+//
+// A header is checked in full before the first octet of payload is placed. What is
+// wrong is remembered as a fault while the rest of the FPDU is dropped, and raised
+// once the CRC has shown that the peer did send it so; with the CRC off it is
+// raised at once. See the package comment for why placing first is safe.
+
+type rxPhase uint8
+
+const (
+	rxHeader rxPhase = iota
+	rxPayload
+	rxTail
+)
+
+// What of an FPDU's headers a Terminate quotes.
+const (
+	headNone uint8 = iota
+	headDDP        // M and D
+	headRead       // M, D and R
+)
+
+// A fault is why an FPDU is refused. The zero value is none: CodeLocal, which is
+// zero too, is nobody's fault.
+type fault struct {
+	code wire.Code
+	head uint8
+}
+
+func (f fault) set() bool { return f != fault{} }
+
+type rx struct {
+	// The FPDU in progress.
+	phase rxPhase
+	head  [wire.MaxHeaderLen]byte
+	have  int // octets of head
+	need  int
+	op    wire.Opcode
+	fault fault
+	left  int    // payload octets to come
+	dst   []byte // where they go; nil when they are dropped
+	stag  uint32 // whose memory dst is; 0 for a Receive or a Read sink
+	tail  [3 + wire.CRCLen]byte
+	tailN int // octets of tail
+	tails int // octets it will have
+	crc   uint32
+
+	// The messages in progress.
+	heard  bool      // a good FPDU has arrived
+	msn    [3]uint32 // next expected, by queue
+	sendOp wire.Opcode
+	sendN  int  // octets of the Send in progress
+	inSend bool // its last segment is to come
+	inTag  bool // a tagged message's last segment is to come
+	tagOp  wire.Opcode
+	tagS   uint32
+	tagTO  uint64 // where its next segment starts
+
+	term [wire.MaxTerminate]byte
+}
+
+// reset prepares for the next FPDU.
+func (r *rx) reset() {
+	r.phase, r.have, r.need = rxHeader, 0, wire.ControlLen
+	r.fault = fault{}
+	r.left, r.dst, r.stag = 0, nil, 0
+	r.tailN = 0
+	r.crc = 0
+}
+
+// inside reports whether the stream stands inside an FPDU.
+func (r *rx) inside() bool { return r.phase != rxHeader || r.have > 0 }
+
+// input takes octets in stream order.
+func (q *qp) input(b []byte) {
+	r := &q.rx
+	for len(b) > 0 && q.alive() {
+		switch r.phase {
+		case rxHeader:
+			n := copy(r.head[r.have:r.need], b)
+			b = b[n:]
+			if r.have += n; r.have < r.need {
+				return
+			}
+			if r.have == wire.ControlLen {
+				q.control()
+			} else {
+				q.header()
+			}
+		case rxPayload:
+			n := min(len(b), r.left)
+			if r.dst != nil {
+				copy(r.dst, b[:n])
+			}
+			q.placed(b[:n])
+			b = b[n:]
+		case rxTail:
+			n := copy(r.tail[r.tailN:r.tails], b)
+			b = b[n:]
+			if r.tailN += n; r.tailN == r.tails {
+				q.fpdu()
+			}
+		}
+	}
+}
+
+// placed takes note of payload octets p that have reached dst, or were dropped.
+func (q *qp) placed(p []byte) {
+	r := &q.rx
+	if r.dst != nil {
+		r.dst = r.dst[len(p):]
+	}
+	if q.cfg.crc {
+		r.crc = wire.Update(r.crc, p)
+	}
+	if r.left -= len(p); r.left == 0 {
+		r.phase = rxTail
+	}
+}
+
+// sink returns where the next octets of the stream may be read to directly: the
+// rest of the payload in progress, or nil. sunk says how many were.
+func (q *qp) sink() []byte {
+	if q.rx.phase != rxPayload || !q.alive() {
+		return nil
+	}
+	return q.rx.dst
+}
+
+func (q *qp) sunk(n int) { q.placed(q.rx.dst[:n]) }
+
+// ahead is how many octets come before the payload of the next FPDU, if that is
+// tagged: what to read so that the payload can be read to its place.
+func (q *qp) ahead() int {
+	if q.rx.phase != rxTail {
+		return 0
+	}
+	return q.rx.tails - q.rx.tailN + wire.TaggedLen
+}
+
+// control looks at the first four octets: how long is the header?
+func (q *qp) control() {
+	r := &q.rx
+	h := wire.Control(r.head[:])
+	n, op := h.ULPDULen(), h.Opcode()
+	r.op = op
+	switch {
+	case n < wire.TaggedLen-2:
+		q.refuse(wire.CodeMarker, headNone)
+	case h.DDPVersion() != wire.DDPVersion && h.Tagged():
+		q.refuse(wire.CodeTaggedVersion, headNone)
+	case h.DDPVersion() != wire.DDPVersion:
+		q.refuse(wire.CodeUntaggedVersion, headNone)
+	case h.RDMAPVersion() != wire.RDMAPVersion:
+		q.refuse(wire.CodeRDMAPVersion, headNone)
+	case !op.Known() || op.Tagged() != h.Tagged():
+		// The opcode decides the layout; a T bit that contradicts it is not guessed
+		// about.
+		q.refuse(wire.CodeOpcode, headNone)
+	case n+2 < op.HeaderLen():
+		q.refuse(wire.CodeMarker, headNone)
+	default:
+		r.need = op.HeaderLen()
+		return
+	}
+	q.payload(nil)
+}
+
+// refuse remembers what is wrong with the FPDU, or raises it when no CRC can show
+// it to be damage.
+func (q *qp) refuse(c wire.Code, head uint8) {
+	q.rx.fault = fault{c, head}
+	if !q.cfg.crc {
+		q.raise(q.rx.fault)
+	}
+}
+
+// header checks a whole header and finds the payload's destination.
+func (q *qp) header() {
+	r := &q.rx
+	var dst []byte
+	switch r.op {
+	case wire.OpWrite:
+		dst = q.checkWrite(r.head[:])
+	case wire.OpReadResponse:
+		dst = q.checkResponse(r.head[:])
+	case wire.OpReadRequest:
+		q.checkRequest(r.head[:])
+	case wire.OpTerminate:
+		dst = q.checkTerminate(r.head[:])
+	case wire.OpSend, wire.OpSendInvalidate, wire.OpSendEvent, wire.OpSendEventInvalidate:
+		dst = q.checkSend(r.head[:])
+	}
+	q.payload(dst)
+}
+
+// payload begins the payload, which goes to dst, or nowhere.
+func (q *qp) payload(dst []byte) {
+	r := &q.rx
+	if r.fault.set() {
+		dst = nil
+	}
+	if q.cfg.crc {
+		r.crc = wire.Update(0, r.head[:r.have])
+	}
+	n := wire.Control(r.head[:]).ULPDULen()
+	r.tails = wire.Pad(n) + wire.CRCLen
+	r.left = 2 + n - r.have
+	r.phase = rxPayload
+	if r.left <= 0 {
+		// A ULPDU of 0 or 1 octets: its pad was taken for control octets.
+		r.tails += r.left
+		r.left = 0
+		r.phase = rxTail
+	}
+	r.dst = dst
+}
+
+// follows checks a tagged segment against the tagged message in progress. Over one
+// in-order stream segments of a message are contiguous, and no other tagged message
+// gets between them. A segment without payload has no STag and no TO to look at.
+func (q *qp) follows(op wire.Opcode, h wire.Tagged) bool {
+	r := &q.rx
+	if !r.inTag {
+		return true
+	}
+	return r.tagOp == op && (h.Len() == 0 || r.tagS == h.STag() && r.tagTO == h.TO())
+}
+
+// checkWrite checks an RDMA Write segment: RFC 5041 Section 8.2 and RFC 5042.
+func (q *qp) checkWrite(b []byte) []byte {
+	h := wire.Tagged(b)
+	n := h.Len()
+	if !q.follows(wire.OpWrite, h) {
+		q.refuse(wire.CodeTaggedBounds, headDDP)
+		return nil
+	}
+	if n == 0 {
+		return nil
+	}
+	reg := q.stags.find(h.STag())
+	if reg == nil || reg.access&fabric.RemoteWrite == 0 {
+		// DDP has no code for rights, and a stranger need not know the difference.
+		q.refuse(wire.CodeTaggedSTag, headDDP)
+		return nil
+	}
+	to := h.TO()
+	if to+uint64(n) < to {
+		q.refuse(wire.CodeTaggedWrap, headDDP)
+		return nil
+	}
+	dst, ok := reg.within(to, uint64(n))
+	if !ok {
+		q.refuse(wire.CodeTaggedBounds, headDDP)
+		return nil
+	}
+	q.rx.stag = reg.stag
+	return dst
+}
+
+// checkResponse checks a segment of a Read Response against the oldest outstanding
+// Read. RFC 5040 Section 5.4 lets a Data Sink check; here it must.
+func (q *qp) checkResponse(b []byte) []byte {
+	h := wire.Tagged(b)
+	n := h.Len()
+	if q.asked == 0 {
+		q.refuse(wire.CodeOpcode, headNone)
+		return nil
+	}
+	rd := q.reads.at(0)
+	got, size := uint64(rd.got), uint64(rd.req.Size)
+	switch {
+	case !q.follows(wire.OpReadResponse, h):
+		q.refuse(wire.CodeTaggedBounds, headDDP)
+	case n > 0 && h.STag() != rd.req.SinkSTag:
+		q.refuse(wire.CodeTaggedSTag, headDDP)
+	case n > 0 && h.TO()+uint64(n) < h.TO():
+		q.refuse(wire.CodeTaggedWrap, headDDP)
+	case n > 0 && h.TO() != rd.req.SinkTO+got,
+		uint64(n) > size-got,
+		h.Control().Last() && got+uint64(n) != size:
+		q.refuse(wire.CodeTaggedBounds, headDDP)
+	default:
+		return rd.into[got : got+uint64(n)]
+	}
+	return nil
+}
+
+// checkUntagged is what untagged messages have in common.
+func (q *qp) checkUntagged(h wire.Untagged, mo int) bool {
+	qn := h.Control().Opcode().Queue()
+	switch {
+	case h.QN() != qn:
+		q.refuse(wire.CodeQN, headDDP)
+	case h.MSN() != q.rx.msn[qn]:
+		q.refuse(wire.CodeMSN, headDDP)
+	case uint64(h.MO()) != uint64(mo):
+		q.refuse(wire.CodeMO, headDDP)
+	default:
+		return true
+	}
+	return false
+}
+
+// checkSend checks a segment of a Send of any kind.
+func (q *qp) checkSend(b []byte) []byte {
+	r := &q.rx
+	h := wire.Untagged(b)
+	n := h.Len()
+	if r.inSend && r.sendOp != r.op {
+		q.refuse(wire.CodeMSN, headDDP)
+		return nil
+	}
+	if !q.checkUntagged(h, r.sendN) {
+		return nil
+	}
+	if q.rtr() {
+		return nil
+	}
+	if q.recvs.len() == 0 {
+		// Waiting for a Receive would hold up tagged messages behind it too.
+		q.refuse(wire.CodeNoBuffer, headDDP)
+		return nil
+	}
+	rc := q.recvs.at(0)
+	if n > len(rc.buf)-r.sendN {
+		q.refuse(wire.CodeTooLong, headDDP)
+		return nil
+	}
+	return rc.buf[r.sendN : r.sendN+n]
+}
+
+// rtr reports whether the FPDU is the zero-length Send that start-up agreed on. It
+// is not delivered: RFC 6581 Section 9.2.
+func (q *qp) rtr() bool {
+	h := wire.Untagged(q.rx.head[:])
+	return q.cfg.rtrSend && !q.rx.heard && h.Len() == 0 && h.Control().Last()
+}
+
+// checkRequest checks a Read Request.
+func (q *qp) checkRequest(b []byte) {
+	h := wire.ReadRequest(b)
+	u := h.Untagged()
+	if !q.checkUntagged(u, 0) {
+		return
+	}
+	rd := requested(h)
+	switch {
+	case u.Control().ULPDULen() != wire.ReadRequestULPDU || !u.Control().Last():
+		q.refuse(wire.CodeTooLong, headDDP)
+	case q.irq.len() >= max(q.cfg.ird, 1), q.cfg.ird <= 0 && rd.Size > 0:
+		// Adapters begin with a zero-length Read even when told that IRD is 0, so one
+		// of those always has room.
+		q.refuse(wire.CodeNoBuffer, headDDP)
+	default:
+		if _, c := q.source(rd.SrcSTag, rd.SrcTO, rd.Size); c != (wire.Code{}) {
+			q.refuse(c, headRead)
+		}
+	}
+}
+
+func requested(h wire.ReadRequest) wire.Read {
+	return wire.Read{
+		SinkSTag: h.SinkSTag(), SinkTO: h.SinkTO(), Size: h.Size(),
+		SrcSTag: h.SrcSTag(), SrcTO: h.SrcTO(),
+	}
+}
+
+// source finds the octets that a Read asks for, or the code that says why not. RFC
+// 5040 Section 5.4: "For RDMA Read of zero length the Data Source's STag is not
+// validated."
+func (q *qp) source(stag uint32, to uint64, size uint32) ([]byte, wire.Code) {
+	if size == 0 {
+		return nil, wire.Code{}
+	}
+	reg := q.stags.find(stag)
+	switch {
+	case reg == nil:
+		return nil, wire.CodeReadSTag
+	case reg.access&fabric.RemoteRead == 0:
+		return nil, wire.CodeReadRights
+	case to+uint64(size) < to:
+		return nil, wire.CodeReadWrap
+	}
+	p, ok := reg.within(to, uint64(size))
+	if !ok {
+		return nil, wire.CodeReadBounds
+	}
+	return p, wire.Code{}
+}
+
+// checkTerminate checks a Terminate as far as is needed to read it.
+func (q *qp) checkTerminate(b []byte) []byte {
+	h := wire.Untagged(b)
+	if !q.checkUntagged(h, 0) {
+		return nil
+	}
+	if h.Len() > len(q.rx.term) {
+		q.refuse(wire.CodeTooLong, headDDP)
+		return nil
+	}
+	return q.rx.term[:h.Len()]
+}
+
+// fpdu ends an FPDU: all of it has arrived.
+func (q *qp) fpdu() {
+	r := &q.rx
+	if q.cfg.crc {
+		pad := r.tails - wire.CRCLen
+		if wire.Update(r.crc, r.tail[:pad]) != wire.CRC(r.tail[pad:]) {
+			q.raise(fault{wire.CodeCRC, headNone})
+			return
+		}
+	}
+	if r.fault.set() {
+		q.raise(r.fault)
+		return
+	}
+	h := wire.Control(r.head[:])
+	last := h.Last()
+	switch r.op {
+	case wire.OpWrite:
+		q.tagged(last)
+	case wire.OpReadResponse:
+		q.tagged(last)
+		q.response(last)
+	case wire.OpReadRequest:
+		r.msn[wire.QueueReadRequest]++
+		u := wire.Untagged(r.head[:])
+		*q.irq.push() = inbound{Read: requested(r.head[:]), msn: u.MSN()}
+	case wire.OpTerminate:
+		q.terminated(r.term[:max(wire.Untagged(r.head[:]).Len(), 0)])
+		return
+	case wire.OpSend, wire.OpSendInvalidate, wire.OpSendEvent, wire.OpSendEventInvalidate:
+		if !q.sent(last) {
+			return
+		}
+	}
+	r.heard = true
+	r.reset()
+}
+
+// tagged notes where the tagged message in progress goes on.
+func (q *qp) tagged(last bool) {
+	r := &q.rx
+	h := wire.Tagged(r.head[:])
+	switch n := h.Len(); {
+	case last:
+		r.inTag = false
+	case !r.inTag || n > 0:
+		r.inTag, r.tagOp, r.tagS, r.tagTO = true, r.op, h.STag(), h.TO()+uint64(n)
+	}
+}
+
+// response counts a segment of a Response, and completes the Read with the last.
+func (q *qp) response(last bool) {
+	rd := q.reads.at(0)
+	rd.got += wire.Tagged(q.rx.head[:]).Len()
+	if !last {
+		return
+	}
+	q.readDone(nil)
+}
+
+// readDone completes the oldest Read.
+func (q *qp) readDone(err error) {
+	rd := q.reads.at(0)
+	q.stags.dropSpan(rd.into)
+	id, silent := rd.id, rd.silent
+	*rd = readWR{}
+	q.reads.pop()
+	q.asked = max(q.asked-1, 0)
+	if !silent {
+		q.complete(id, fabric.OpRead, err)
+	}
+}
+
+// sent counts a segment of a Send, and delivers the message with the last. It
+// reports false when the message ended the connection.
+func (q *qp) sent(last bool) bool {
+	r := &q.rx
+	if q.rtr() {
+		r.msn[wire.QueueSend]++
+		return true
+	}
+	h := wire.Untagged(r.head[:])
+	r.sendN += h.Len()
+	r.inSend, r.sendOp = !last, r.op
+	if !last {
+		return true
+	}
+	var inv uint32
+	if r.op.Invalidates() {
+		// "The STag is invalidated when the message is delivered": after everything
+		// before it was placed, before the ULP hears of it. RFC 5040 Section 5.3.
+		inv = h.Invalidate()
+		if q.stags.find(inv) == nil {
+			q.raise(fault{wire.CodeOpInvalidate, headDDP})
+			return false
+		}
+		q.invalidate(inv)
+	}
+	rc := q.recvs.at(0)
+	q.cs = append(q.cs, fabric.Completion{
+		ID: rc.id, Op: fabric.OpReceive, Bytes: r.sendN, Invalidated: fabric.Handle(inv),
+	})
+	*rc = receive{}
+	q.recvs.pop()
+	r.msn[wire.QueueSend]++
+	r.sendN = 0
+	return true
+}
+
+// terminated handles the peer's Terminate.
+func (q *qp) terminated(payload []byte) {
+	e := &TerminateError{Received: true, Raw: append([]byte(nil), payload...)}
+	if t, err := wire.ParseTerminate(e.Raw); err == nil {
+		e.Code = t.Code
+	}
+	q.end(stateError, e)
+}

@@ -1,0 +1,440 @@
+package iwarp
+
+import (
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
+)
+
+// The send path. Messages go out one after the other: the segments of a tagged
+// message must not mix with those of another (Linux siw hangs up), and Sends keep
+// their place. What is chosen, at the boundary between messages:
+//
+//	Terminate        alone, and last
+//	Read Requests    as far as ORD allows; they are small
+//	own / Responses  in turns of turnBudget octets while both wait
+//
+// Output is built a batch at a time, only when the last one is wholly written, so
+// what is referred to is bounded and a Response is checked again shortly before it
+// is sent.
+
+const (
+	// copyBelow is the payload length below which copying it next to its header is
+	// cheaper than a slice of its own: measured, three times at 1450 octets.
+	copyBelow = 4096
+	// pieceBelow is the same for a piece of the payload of a larger FPDU.
+	pieceBelow = 512
+	// pieceOctets and pieceCount bound what small and large pieces one FPDU gathers.
+	// One that would take more is sent shorter.
+	pieceOctets = 8 << 10
+	pieceCount  = 200
+
+	turnBudget = 256 << 10
+)
+
+type txMessage uint8
+
+const (
+	txNone txMessage = iota
+	txOwn
+	txResponse
+)
+
+type tx struct {
+	batch  *batch
+	crc    bool
+	marked bool
+	marks  wire.Markers
+	body   []byte // scratch for an FPDU that gets Markers
+
+	maxTagged, maxUntagged int // payload octets of one segment
+
+	built, written uint64 // stream positions: what is in FPDUs, what the kernel has
+
+	// The message in progress, and whose turn is next.
+	cur       txMessage
+	done      int // octets of it
+	part, off int // where its next octet is
+	responses bool
+	spent     int
+	one       [1][]byte
+
+	msn  [3]uint32 // next, by queue
+	kick bool      // a zero-length Write is wanted
+	wait bool      // hold: the first FPDU is the peer's
+
+	term     [wire.MaxTerminate]byte
+	termLen  int
+	termSent bool // it is in a batch
+}
+
+func (t *tx) init(cfg qpConfig) {
+	t.crc, t.marked, t.wait = cfg.crc, cfg.markers, cfg.hold
+	t.msn = [3]uint32{1, 1, 1}
+	t.mulpdu(wire.MaxSendULPDU)
+}
+
+// mulpdu sets how long ULPDUs may be. Payload lengths are multiples of four, so
+// that only last segments need a pad.
+func (t *tx) mulpdu(n int) {
+	t.maxTagged = (n + 2 - wire.TaggedLen) &^ 3
+	t.maxUntagged = (n + 2 - wire.UntaggedLen) &^ 3
+}
+
+// setMSS fits FPDUs to TCP segments of emss octets; 0 is as long as may be.
+func (q *qp) setMSS(emss int) {
+	n := wire.MaxSendULPDU
+	if emss > 0 {
+		n = wire.MULPDU(emss, q.tx.marked)
+	}
+	q.tx.mulpdu(n)
+}
+
+// output returns what to write next, or nothing. wrote says how much of it was;
+// until then the slices stay as they are.
+func (q *qp) output() [][]byte {
+	t := &q.tx
+	if t.batch != nil {
+		return t.batch.rest()
+	}
+	switch q.state {
+	case stateRTS, stateClosing:
+		if t.wait && !q.rx.heard || q.fin {
+			return nil
+		}
+		if !q.sendable() {
+			return nil
+		}
+	case stateTerminate:
+		if t.termSent {
+			return nil
+		}
+	case stateIdle, stateError:
+		return nil
+	}
+	b := q.cfg.pool.get()
+	t.batch = b
+	if q.state == stateTerminate {
+		q.buildTerminate(b)
+	} else {
+		for q.buildFPDU(b) {
+		}
+	}
+	if t.batch == nil {
+		// A Response's region is gone, and with it the connection and b.
+		return q.output()
+	}
+	b.flushLin()
+	if b.size == 0 {
+		q.drop()
+		return nil
+	}
+	return b.rest()
+}
+
+// sendable reports whether there is anything to build.
+func (q *qp) sendable() bool {
+	return q.tx.cur != txNone || q.tx.kick || q.askable() || q.wq.len() > q.built || q.irq.len() > 0
+}
+
+func (q *qp) askable() bool { return q.reads.len() > q.asked && q.asked < q.cfg.ord }
+
+// drained reports whether all that was posted has been written, and all Reads are
+// done.
+func (q *qp) drained() bool {
+	return q.tx.batch == nil && q.wq.len() == 0 && q.reads.len() == 0 && q.irq.len() == 0
+}
+
+// wrote takes note that the kernel has n octets of output.
+func (q *qp) wrote(n int) {
+	t := &q.tx
+	if t.batch == nil {
+		return
+	}
+	t.written += uint64(n)
+	done := t.batch.wrote(n)
+	for q.built > 0 && q.wq.at(0).end <= t.written {
+		q.sendDone(nil)
+		q.built--
+	}
+	if done {
+		q.cfg.pool.put(t.batch)
+		t.batch = nil
+	}
+}
+
+// sendDone completes the oldest Send or Write.
+func (q *qp) sendDone(err error) {
+	w := q.wq.at(0)
+	id, op := w.id, fabric.OpSend
+	if w.op == wire.OpWrite {
+		op = fabric.OpWrite
+	}
+	clear(w.parts)
+	*w = sendWR{parts: w.parts[:0]}
+	q.wq.pop()
+	q.complete(id, op, err)
+}
+
+// buildFPDU adds the next FPDU to b. It reports false when there is none, or no
+// room for it.
+func (q *qp) buildFPDU(b *batch) bool {
+	t := &q.tx
+	if t.cur == txNone {
+		switch {
+		case t.kick:
+			if !q.emit(b, wire.AppendTagged(nil, wire.OpWrite, true, 1, 0, 0), nil, 0) {
+				return false
+			}
+			t.kick = false
+			return true
+		case q.askable():
+			return q.buildRequest(b)
+		case !q.choose():
+			return false
+		}
+	}
+	if t.cur == txResponse {
+		return q.buildResponse(b)
+	}
+	return q.buildOwn(b)
+}
+
+// choose begins a message, own or Response.
+func (q *qp) choose() bool {
+	t := &q.tx
+	own, resp := q.wq.len() > q.built, q.irq.len() > 0
+	switch {
+	case own && resp:
+		if t.spent >= turnBudget {
+			t.responses, t.spent = !t.responses, 0
+		}
+		if t.responses {
+			own = false
+		}
+	case !own && !resp:
+		return false
+	}
+	t.cur = txResponse
+	if own {
+		t.cur = txOwn
+	}
+	t.done, t.part, t.off = 0, 0, 0
+	return true
+}
+
+// over ends the message in progress, n octets long.
+func (t *tx) over(n int) {
+	t.cur = txNone
+	t.spent += n
+	t.one[0] = nil
+}
+
+func (q *qp) buildRequest(b *batch) bool {
+	rd := q.reads.at(q.asked)
+	var h [wire.ReadRequestLen]byte
+	if !q.emit(b, wire.AppendReadRequest(h[:0], q.tx.msn[wire.QueueReadRequest], rd.req), nil, 0) {
+		return false
+	}
+	q.tx.msn[wire.QueueReadRequest]++
+	q.asked++
+	return true
+}
+
+func (q *qp) buildOwn(b *batch) bool {
+	t := &q.tx
+	w := q.wq.at(q.built)
+	most := t.maxUntagged
+	if w.op == wire.OpWrite {
+		most = t.maxTagged
+	}
+	left := w.len - t.done
+	n := t.gather(w.parts, min(left, most))
+	last := n == left
+	var h [wire.UntaggedLen]byte
+	var head []byte
+	if w.op == wire.OpWrite {
+		head = wire.AppendTagged(h[:0], w.op, last, w.stag, w.to+uint64(t.done), n)
+	} else {
+		head = wire.AppendUntagged(h[:0], w.op, last, w.stag, t.msn[wire.QueueSend], uint32(t.done), n)
+	}
+	if !q.emit(b, head, w.parts, n) {
+		return false
+	}
+	t.done += n
+	if last {
+		if w.op != wire.OpWrite {
+			t.msn[wire.QueueSend]++
+		}
+		w.end = t.built
+		q.built++
+		t.over(w.len)
+	}
+	return true
+}
+
+// buildResponse adds a segment of the Response to the oldest inbound Read. The
+// region is looked up for each segment: it may have been invalidated since.
+func (q *qp) buildResponse(b *batch) bool {
+	t := &q.tx
+	in := q.irq.at(0)
+	src, c := q.source(in.SrcSTag, in.SrcTO+uint64(in.done), in.Size-in.done)
+	if c != (wire.Code{}) {
+		q.raiseRead(c, in)
+		return false
+	}
+	n := min(len(src), t.maxTagged)
+	last := n == len(src)
+	t.one[0], t.part, t.off = src, 0, 0
+	var h [wire.TaggedLen]byte
+	head := wire.AppendTagged(h[:0], wire.OpReadResponse, last, in.SinkSTag, in.SinkTO+uint64(in.done), n)
+	if !q.emit(b, head, t.one[:], n) {
+		return false
+	}
+	in.done += uint32(n)
+	if last {
+		t.over(int(in.Size))
+		*in = inbound{}
+		q.irq.pop()
+	}
+	return true
+}
+
+// gather returns how many of the next n octets one FPDU takes: all, unless they
+// are in a great many pieces.
+func (t *tx) gather(parts [][]byte, n int) int {
+	if n < copyBelow {
+		return n
+	}
+	big, small, got := 0, 0, 0
+	part, off := t.part, t.off
+	for got < n {
+		k := min(len(parts[part])-off, n-got)
+		part, off = part+1, 0
+		if k < pieceBelow {
+			small += k
+		} else {
+			big++
+		}
+		if small > pieceOctets || big > pieceCount {
+			break
+		}
+		got += k
+	}
+	return got
+}
+
+// emit adds an FPDU of header head and the next n octets of parts, and advances
+// over them. It reports false, and has done nothing, when b has no room.
+func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
+	t := &q.tx
+	length := len(head) + n
+	pad := -length & 3
+	linear := length + pad + wire.CRCLen
+	if t.marked {
+		linear = wire.MarkedLen(linear)
+	} else if n >= copyBelow {
+		linear = len(head) + pieceOctets + pad + wire.CRCLen
+	}
+	if !b.room(linear, 2*pieceCount+2) {
+		return false
+	}
+	if t.marked {
+		t.emitMarked(b, head, parts, n, pad)
+		return true
+	}
+	start := len(b.lin)
+	b.lin = append(b.lin, head...)
+	crc := uint32(0)
+	if n < copyBelow {
+		b.lin = t.appendParts(b.lin, parts, n)
+		b.lin = append(b.lin, zeros[:pad]...)
+		if t.crc {
+			crc = wire.Checksum(b.lin[start:])
+		}
+	} else {
+		if t.crc {
+			crc = wire.Update(0, head)
+		}
+		for n > 0 {
+			p := t.next(parts, n)
+			n -= len(p)
+			if t.crc {
+				crc = wire.Update(crc, p)
+			}
+			if len(p) < pieceBelow {
+				b.lin = append(b.lin, p...)
+			} else {
+				b.refer(p)
+			}
+		}
+		b.lin = append(b.lin, zeros[:pad]...)
+		if t.crc {
+			crc = wire.Update(crc, zeros[:pad])
+		}
+	}
+	b.lin = wire.AppendCRC(b.lin, crc)
+	b.end()
+	t.built += uint64(length + pad + wire.CRCLen)
+	return true
+}
+
+var zeros [4]byte
+
+// emitMarked is emit for a peer that wants Markers: everything is copied.
+func (t *tx) emitMarked(b *batch, head []byte, parts [][]byte, n, pad int) {
+	t.body = append(t.body[:0], head...)
+	t.body = t.appendParts(t.body, parts, n)
+	t.body = append(t.body, zeros[:pad]...)
+	start := len(b.lin)
+	b.lin = t.marks.Append(b.lin, t.body, t.crc)
+	b.end()
+	t.built += uint64(len(b.lin) - start)
+}
+
+// appendParts copies the next n octets of parts.
+func (t *tx) appendParts(b []byte, parts [][]byte, n int) []byte {
+	for n > 0 {
+		p := t.next(parts, n)
+		b = append(b, p...)
+		n -= len(p)
+	}
+	return b
+}
+
+// next returns the next piece of parts, of at most n octets, and moves past it.
+func (t *tx) next(parts [][]byte, n int) []byte {
+	for {
+		p := parts[t.part][t.off:]
+		if len(p) > n {
+			t.off += n
+			return p[:n]
+		}
+		t.part, t.off = t.part+1, 0
+		if len(p) > 0 {
+			return p
+		}
+	}
+}
+
+// rtrFrame builds the FPDU that a peer-to-peer Initiator begins with, for writing
+// before the qp is started. RFC 6581 Section 9.2.
+func (q *qp) rtrFrame(read bool) []byte {
+	b := newBatch()
+	if read {
+		*q.reads.push() = readWR{silent: true, req: wire.Read{SinkSTag: q.stags.mint(), SinkTO: q.stags.base()}}
+		q.buildRequest(b)
+	} else {
+		q.emit(b, wire.AppendTagged(nil, wire.OpWrite, true, 1, 0, 0), nil, 0)
+	}
+	q.tx.written = q.tx.built
+	return b.lin
+}
+
+func (q *qp) buildTerminate(b *batch) {
+	t := &q.tx
+	h := wire.AppendUntagged(nil, wire.OpTerminate, true, 0, 1, 0, t.termLen)
+	t.cur, t.part, t.off = txNone, 0, 0
+	t.one[0] = t.term[:t.termLen]
+	q.emit(b, h, t.one[:], t.termLen)
+	t.termSent = true
+}

@@ -1,0 +1,271 @@
+package iwarp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// ErrAliased is returned by Register and PostRead for memory that the peer can
+// write through another handle already.
+var ErrAliased = errors.New("iwarp: memory is writable through another handle")
+
+// A table holds the STags of one connection: its protection domain. It belongs to
+// the connection's loop.
+//
+// An STag is 32 random bits, never 0, and is not given out again before
+// retiredMax others have been retired. Live and retired STags share one open
+// addressed hash table keyed by the STag itself, which is random already; what a
+// peer looks up has no influence on what is stored.
+type table struct {
+	limit  int // most live STags
+	shared *limits
+
+	slots   []slot // length a power of two, at most three quarters used
+	used    int
+	regions []region
+	free    []int32 // unused elements of regions
+	live    int
+
+	retired     []uint32 // ring
+	retiredHead int
+
+	spans []span // memory that the peer may write: regions and Read sinks
+
+	// Random octets are drawn by the batch, so that registering is no system call.
+	random [480]byte
+	left   int
+}
+
+// retiredMax is how many dead STags stay out of use.
+const retiredMax = 2048
+
+type slot struct {
+	stag   uint32 // 0: unused
+	region int32  // negative: retired
+}
+
+// A region is what an STag stands for.
+type region struct {
+	buf    []byte
+	to     uint64 // Tagged Offset of buf[0]; buf ends far below 2^64
+	stag   uint32
+	access fabric.Access
+}
+
+// within returns the n octets at to, and false when they are not all inside. The
+// caller has made sure that to+n does not wrap.
+func (r *region) within(to uint64, n uint64) ([]byte, bool) {
+	size := uint64(len(r.buf))
+	if to < r.to || to-r.to > size || n > size-(to-r.to) {
+		return nil, false
+	}
+	off := to - r.to
+	return r.buf[off : off+n : off+n], true
+}
+
+// draw returns n random octets, n at most 8.
+func (t *table) draw(n int) []byte {
+	if t.left < n {
+		_, _ = rand.Read(t.random[:]) // never fails: it would have crashed the program
+		t.left = len(t.random)
+	}
+	t.left -= n
+	b := t.random[t.left : t.left+n]
+	return b
+}
+
+// mint returns an STag that is neither live nor lately retired.
+func (t *table) mint() uint32 {
+	for {
+		if v := binary.NativeEndian.Uint32(t.draw(4)); v != 0 && t.slot(v) < 0 {
+			return v
+		}
+	}
+}
+
+// base returns the Tagged Offset that a buffer starts at: a random page below
+// 2^47, so that no length wraps and no address shows.
+func (t *table) base() uint64 {
+	return binary.NativeEndian.Uint64(t.draw(8)) & (1<<47 - 1) &^ 4095
+}
+
+// slot returns where stag is, or -1.
+func (t *table) slot(stag uint32) int {
+	if len(t.slots) == 0 || stag == 0 {
+		return -1
+	}
+	mask := len(t.slots) - 1
+	for i := int(stag) & mask; ; i = (i + 1) & mask {
+		switch t.slots[i].stag {
+		case stag:
+			return i
+		case 0:
+			return -1
+		}
+	}
+}
+
+// find returns the live region of stag, or nil. The pointer holds until the next
+// add.
+func (t *table) find(stag uint32) *region {
+	i := t.slot(stag)
+	if i < 0 || t.slots[i].region < 0 {
+		return nil
+	}
+	return &t.regions[t.slots[i].region]
+}
+
+// add gives buf an STag.
+func (t *table) add(buf []byte, a fabric.Access) (*region, error) {
+	if uint64(len(buf)) > math.MaxUint32 {
+		return nil, fmt.Errorf("iwarp: region of %d octets", len(buf))
+	}
+	if t.live >= t.limit {
+		return nil, fmt.Errorf("%w: %d handles of this connection", fabric.ErrLimit, t.limit)
+	}
+	if a&fabric.RemoteWrite != 0 && !t.addSpan(buf) {
+		return nil, ErrAliased
+	}
+	if err := t.shared.handle(len(buf)); err != nil {
+		if a&fabric.RemoteWrite != 0 {
+			t.dropSpan(buf)
+		}
+		return nil, err
+	}
+	stag := t.mint()
+	var i int32
+	if n := len(t.free); n > 0 {
+		i, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		i = int32(len(t.regions))
+		t.regions = append(t.regions, region{})
+	}
+	t.insert(slot{stag, i})
+	t.live++
+	r := &t.regions[i]
+	*r = region{buf: buf, to: t.base(), stag: stag, access: a}
+	return r, nil
+}
+
+// remove ends stag's life and returns its memory.
+func (t *table) remove(stag uint32) (buf []byte, ok bool) {
+	i := t.slot(stag)
+	if i < 0 || t.slots[i].region < 0 {
+		return nil, false
+	}
+	ri := t.slots[i].region
+	r := &t.regions[ri]
+	buf = r.buf
+	if r.access&fabric.RemoteWrite != 0 {
+		t.dropSpan(buf)
+	}
+	*r = region{}
+	t.free = append(t.free, ri)
+	t.live--
+	t.shared.handleDone(len(buf))
+
+	t.slots[i].region = -1
+	if len(t.retired) < retiredMax {
+		t.retired = append(t.retired, stag)
+		return buf, true
+	}
+	t.forget(t.retired[t.retiredHead])
+	t.retired[t.retiredHead] = stag
+	t.retiredHead = (t.retiredHead + 1) % retiredMax
+	return buf, true
+}
+
+// clear ends every STag.
+func (t *table) clear() {
+	for i := range t.regions {
+		if r := &t.regions[i]; r.stag != 0 {
+			t.shared.handleDone(len(r.buf))
+		}
+	}
+	t.slots, t.regions, t.free, t.retired, t.spans = nil, nil, nil, nil, nil
+	t.used, t.live, t.limit = 0, 0, 0
+}
+
+func (t *table) insert(s slot) {
+	if 4*(t.used+1) > 3*len(t.slots) {
+		old := t.slots
+		t.slots = make([]slot, max(64, 2*len(old)))
+		for _, o := range old {
+			if o.stag != 0 {
+				t.place(o)
+			}
+		}
+	}
+	t.place(s)
+	t.used++
+}
+
+func (t *table) place(s slot) {
+	mask := len(t.slots) - 1
+	i := int(s.stag) & mask
+	for t.slots[i].stag != 0 {
+		i = (i + 1) & mask
+	}
+	t.slots[i] = s
+}
+
+// forget deletes a slot and closes the gap: what was displaced over it moves back.
+func (t *table) forget(stag uint32) {
+	i := t.slot(stag)
+	if i < 0 {
+		return
+	}
+	mask := len(t.slots) - 1
+	for j := (i + 1) & mask; t.slots[j].stag != 0; j = (j + 1) & mask {
+		home := int(t.slots[j].stag) & mask
+		if (j-home)&mask >= (j-i)&mask {
+			t.slots[i] = t.slots[j]
+			i = j
+		}
+	}
+	t.slots[i] = slot{}
+	t.used--
+}
+
+// A span is memory by address, for comparing only.
+type span struct{ lo, hi uintptr }
+
+func spanOf(b []byte) span {
+	lo := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return span{lo, lo + uintptr(len(b))}
+}
+
+func (s span) overlaps(o span) bool { return s.lo < o.hi && o.lo < s.hi }
+
+// addSpan notes that the peer may write b, and reports false if it may already.
+func (t *table) addSpan(b []byte) bool {
+	s := spanOf(b)
+	if s.lo == s.hi {
+		return true
+	}
+	for _, o := range t.spans {
+		if s.overlaps(o) {
+			return false
+		}
+	}
+	t.spans = append(t.spans, s)
+	return true
+}
+
+func (t *table) dropSpan(b []byte) {
+	s := spanOf(b)
+	for i, o := range t.spans {
+		if o == s {
+			last := len(t.spans) - 1
+			t.spans[i] = t.spans[last]
+			t.spans = t.spans[:last]
+			return
+		}
+	}
+}
