@@ -341,6 +341,7 @@ func TestMetrics(t *testing.T) {
 	p.send(fragment(true, pattern(100, 0)))
 	p.readRecord()
 	m := l.counters
+	eventually(t, "what was written is counted", func() bool { return m.sent.Value() == 104 })
 	if m.received.Value() != 104 || m.sent.Value() != 104 || m.accepted.Value() != 1 || m.conns.Value() != 1 {
 		t.Errorf("received %d, sent %d, accepted %d, conns %d", m.received.Value(), m.sent.Value(), m.accepted.Value(), m.conns.Value())
 	}

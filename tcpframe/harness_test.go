@@ -16,6 +16,9 @@ import (
 // lent counts Buffers on loan by all testMemory.
 var lent atomic.Int64
 
+// noDeadline is for benchmarks.
+var noDeadline time.Time
+
 var errBudget = errors.New("test memory: budget spent")
 
 // A testMemory is Memory with a budget; its buffers come from a free list, so

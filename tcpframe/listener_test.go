@@ -1,0 +1,170 @@
+package tcpframe
+
+import (
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+func prefixes(s ...string) (ps []netip.Prefix) {
+	for _, p := range s {
+		ps = append(ps, netip.MustParsePrefix(p))
+	}
+	return ps
+}
+
+func TestAllow(t *testing.T) {
+	for _, tt := range []struct {
+		allow []netip.Prefix
+		addr  string
+		want  bool
+	}{
+		{nil, "192.0.2.1", true},
+		{prefixes("192.0.2.0/24"), "192.0.2.1", true},
+		{prefixes("192.0.2.77/24"), "192.0.2.1", true}, // host bits are not looked at
+		{prefixes("192.0.2.0/24"), "192.0.3.1", false},
+		{prefixes("192.0.2.0/24"), "2001:db8::1", false},
+		{prefixes("::ffff:192.0.2.0/120"), "192.0.2.9", true},
+		{prefixes("2001:db8::/32", "192.0.2.0/24"), "2001:db8::1", true},
+		{prefixes("fe80::/10"), "fe80::1%eth0", true},
+		{prefixes("0.0.0.0/0"), "2001:db8::1", false},
+	} {
+		l := &Listener{engine: &Engine{maxConns: 10}, byAddr: make(map[netip.Addr]int)}
+		l.Update(ListenOptions{Allow: tt.allow})
+		reason, err := l.enter(netip.MustParseAddr(tt.addr), l.opts.Load())
+		if (err == nil) != tt.want || (err != nil && reason != ReasonDenied) {
+			t.Errorf("%v in %v: %q, %v", tt.addr, tt.allow, reason, err)
+		}
+	}
+}
+
+// Whoever is turned away is closed at accept; whoever is in stays.
+func TestLimits(t *testing.T) {
+	refused := func(p *peer) bool {
+		p.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, err := p.Write(fragment(true, pattern(8, 0)))
+		if err == nil {
+			_, err = readRecord(p, nil)
+		}
+		if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Error("neither served nor closed")
+		}
+		return err != nil
+	}
+	for _, tt := range []struct {
+		name string
+		e    EngineOptions
+		o    ListenOptions
+		in   int
+		want Reason
+	}{
+		{"denied", EngineOptions{}, ListenOptions{Allow: prefixes("10.0.0.0/8")}, 0, ReasonDenied},
+		{"listener", EngineOptions{}, ListenOptions{MaxConns: 3}, 3, ReasonConns},
+		{"address", EngineOptions{}, ListenOptions{MaxConnsPerAddr: 2}, 2, ReasonAddrConns},
+		{"process", EngineOptions{MaxConns: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, ReasonTotal},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.e.Metrics = metrics.New()
+			e := startEngine(t, tt.e)
+			l := listen(t, e, tt.o, func(*Conn) RecordHandler { return echo() })
+			var in []*peer
+			for range tt.in {
+				p := dialPeer(t, l)
+				if refused(p) {
+					t.Fatalf("number %d of %d refused", len(in)+1, tt.in)
+				}
+				in = append(in, p)
+			}
+			for range 3 {
+				c, err := net.Dial("tcp", l.Addr().String())
+				if isReset(err) {
+					continue // closed before it knew that it was connected
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if !refused(&peer{t, c.(*net.TCPConn)}) {
+					t.Errorf("number %d let in", tt.in+1)
+				}
+				c.Close()
+			}
+			if n := l.counters.refused[tt.want].Value(); n != 3 {
+				t.Errorf("counted %d times as %q, want 3", n, tt.want)
+			}
+			for _, p := range in {
+				if refused(p) {
+					t.Error("one that was in was closed")
+				}
+			}
+			if len(in) == 0 {
+				return
+			}
+			in[0].Close()
+			eventually(t, "a place is free", func() bool { return l.Conns() == tt.in-1 })
+			if refused(dialPeer(t, l)) {
+				t.Error("refused though a place is free")
+			}
+		})
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	p := dialPeer(t, l)
+	p.send(fragment(true, pattern(8, 0)))
+	p.readRecord()
+	l.Update(ListenOptions{Allow: prefixes("10.0.0.0/8")})
+	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		(&peer{t, c.(*net.TCPConn)}).wantEnd("not allowed any more")
+		c.Close()
+	}
+	p.send(fragment(true, pattern(8, 0)))
+	p.readRecord()
+}
+
+// With no descriptor left the listener waits, lives, and serves when there are
+// some again; connections that are in go on.
+func TestAcceptWithoutDescriptors(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	in := dialPeer(t, l)
+	in.send(fragment(true, pattern(8, 0)))
+	in.readRecord()
+
+	client, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(client)
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	none := old
+	none.Cur = 3
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Skip(err)
+	}
+	restore := func() { syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }
+	defer restore()
+	a := l.Addr()
+	if err := syscall.Connect(client, &syscall.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	in.send(fragment(true, pattern(8, 0)))
+	in.readRecord()
+	restore()
+	if _, err := syscall.Write(client, fragment(true, pattern(8, 0))); err != nil {
+		t.Fatal(err)
+	}
+	syscall.SetsockoptTimeval(client, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: 5})
+	buf := make([]byte, 12)
+	if n, err := syscall.Read(client, buf); n != 12 || err != nil {
+		t.Errorf("the one that waited reads %d octets, %v", n, err)
+	}
+}

@@ -1,0 +1,376 @@
+package tcpframe
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestStartRaisesGOMAXPROCS(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 2})
+	if n := runtime.GOMAXPROCS(0); n < 3 {
+		t.Errorf("GOMAXPROCS %d with 2 loops: the runtime's own poller starves", n)
+	}
+	if len(e.Loops()) != 2 || e.Loops()[1].Index() != 1 {
+		t.Errorf("loops %v", e.Loops())
+	}
+}
+
+// Each poster's order is kept, nothing is lost, and it all runs on one goroutine.
+func TestPostOrder(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l := e.Loops()[0]
+	const posters, each = 8, 5000
+	next := make([]int, posters)
+	var wg, ran sync.WaitGroup
+	ran.Add(posters * each)
+	for p := range posters {
+		wg.Go(func() {
+			for i := range each {
+				l.Post(TaskFunc(func() { // unsynchronised: the race detector checks the loop
+					if next[p] != i {
+						t.Errorf("poster %d: task %d ran as number %d", p, i, next[p])
+					}
+					next[p]++
+					ran.Done()
+				}))
+			}
+		})
+	}
+	wg.Wait()
+	ran.Wait()
+}
+
+type countTask struct {
+	n    int
+	done chan struct{}
+}
+
+func (c *countTask) Run() {
+	if c.n--; c.n == 0 {
+		c.done <- struct{}{}
+	}
+}
+
+func TestPostAllocs(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1, Tick: time.Hour})
+	l := e.Loops()[0]
+	c := &countTask{done: make(chan struct{}, 1)}
+	if a := testing.AllocsPerRun(500, func() {
+		c.n = 10
+		for range 10 {
+			l.Post(c)
+		}
+		<-c.done
+	}); a >= 1 {
+		t.Errorf("%v allocs per ten posts and their wake-up, want 0", a)
+	}
+}
+
+// A task that posts itself takes turns with sockets.
+func TestSelfPostIsFair(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	var stop atomic.Bool
+	ended := make(chan struct{})
+	var again TaskFunc
+	again = func() {
+		if stop.Load() {
+			close(ended)
+			return
+		}
+		e.Loops()[0].Post(again)
+	}
+	e.Loops()[0].Post(again)
+	p := dialPeer(t, l)
+	for range 100 {
+		p.send(fragment(true, pattern(100, 0)))
+		p.readRecord()
+	}
+	stop.Store(true)
+	<-ended
+}
+
+// A rawEcho echoes a raw stream, keeping what the kernel does not take.
+type rawEcho struct {
+	t        *testing.T
+	s        Socket
+	queue    [][]byte
+	queued   int
+	short    int
+	flushes  int
+	reads    int
+	inFlush  bool
+	detached chan error
+}
+
+func (r *rawEcho) Attached(s Socket) { r.s = s }
+
+func (r *rawEcho) Received(b []byte) {
+	r.put(b)
+	buf := make([]byte, 100_000)
+	for {
+		n, err := r.s.Read(buf)
+		if n == 0 || err != nil {
+			break
+		}
+		r.reads++
+		r.put(buf[:n])
+	}
+	r.s.FlushSoon()
+	r.s.FlushSoon()
+}
+
+func (r *rawEcho) put(b []byte) {
+	for len(b) > 0 {
+		n := min(len(b), 777)
+		r.queue = append(r.queue, bytes.Clone(b[:n]))
+		r.queued += n
+		b = b[n:]
+	}
+}
+
+func (r *rawEcho) Writable() { r.s.FlushSoon() }
+
+func (r *rawEcho) Flush() {
+	r.flushes++
+	n, err := r.s.Writev(r.queue)
+	if err != nil {
+		r.s.Close()
+		return
+	}
+	if n < r.queued {
+		r.short++
+	}
+	r.queued -= n
+	for len(r.queue) > 0 && n >= len(r.queue[0]) {
+		n -= len(r.queue[0])
+		r.queue = r.queue[1:]
+	}
+	if n > 0 {
+		r.queue[0] = r.queue[0][n:]
+	}
+}
+
+func (r *rawEcho) Detached(err error) {
+	if _, e := r.s.Writev([][]byte{{1}}); !errors.Is(e, ErrClosed) {
+		r.t.Errorf("Writev in Detached: %v", e)
+	}
+	r.s.FlushSoon()
+	r.s.Close()
+	r.detached <- err
+}
+
+// tcpPair is both ends of a loopback connection.
+func tcpPair(t testing.TB) (a, b *net.TCPConn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); s.Close() })
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	return s.(*net.TCPConn), c.(*net.TCPConn)
+}
+
+func TestAttachRawEcho(t *testing.T) {
+	e := startEngine(t, EngineOptions{})
+	near, far := tcpPair(t)
+	near.SetWriteBuffer(16 << 10)
+	r := &rawEcho{t: t, detached: make(chan error, 1)}
+	want := near.RemoteAddr().String()
+	if err := e.Loops()[1].Attach(near, r); err != nil {
+		t.Fatal(err)
+	}
+	if n := e.Loops()[1].Conns(); n != 1 {
+		t.Errorf("%d sockets on the loop", n)
+	}
+	msg := pattern(8<<20, 9)
+	go func() { far.Write(msg) }()
+	time.Sleep(20 * time.Millisecond) // so that writes come up short
+	got := make([]byte, len(msg))
+	if _, err := io.ReadFull(far, got); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, msg) {
+		t.Error("stream changed")
+	}
+	mss := make(chan int)
+	e.Loops()[1].Post(TaskFunc(func() {
+		if r.s.RemoteAddr().String() != want {
+			t.Errorf("remote %v, want %v", r.s.RemoteAddr(), want)
+		}
+		mss <- r.s.MSS()
+	}))
+	if n := <-mss; n < 500 || n > 1<<16 {
+		t.Errorf("MSS %d", n)
+	}
+	if r.short == 0 || r.reads == 0 {
+		t.Errorf("%d short writes, %d direct reads: the test tests nothing", r.short, r.reads)
+	}
+	far.CloseWrite()
+	if err := <-r.detached; err != io.EOF {
+		t.Errorf("Detached(%v), want EOF", err)
+	}
+	eventually(t, "off the loop", func() bool { return e.Loops()[1].Conns() == 0 })
+}
+
+// Close, Abort, CloseWrite and the peer's RST, from tasks.
+func TestSocketEnds(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l := e.Loops()[0]
+	for _, tt := range []struct {
+		name     string
+		do       func(Socket, *net.TCPConn)
+		detached func(error) bool
+		peer     func(error) bool
+	}{
+		{
+			"Close", func(s Socket, _ *net.TCPConn) { s.Close(); s.Close() },
+			func(err error) bool { return err == nil }, func(err error) bool { return err == nil },
+		},
+		{
+			"Abort", func(s Socket, _ *net.TCPConn) { s.Abort() },
+			func(err error) bool { return err == nil }, isReset,
+		},
+		{
+			"RST", func(_ Socket, far *net.TCPConn) { far.SetLinger(0); far.Close() },
+			isReset, func(err error) bool { return errors.Is(err, net.ErrClosed) },
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			near, far := tcpPair(t)
+			r := &rawEcho{t: t, detached: make(chan error, 1)}
+			if err := l.Attach(near, r); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			l.Post(TaskFunc(func() {
+				tt.do(r.s, far)
+				select {
+				case <-r.detached:
+					t.Error("Detached inside the call that asked for it")
+				default:
+				}
+				close(done)
+			}))
+			<-done
+			if err := <-r.detached; !tt.detached(err) {
+				t.Errorf("Detached(%v)", err)
+			}
+			if _, err := io.Copy(io.Discard, far); !tt.peer(err) {
+				t.Errorf("the peer reads %v", err)
+			}
+		})
+	}
+	t.Run("CloseWrite", func(t *testing.T) {
+		near, far := tcpPair(t)
+		r := &rawEcho{t: t, detached: make(chan error, 1)}
+		if err := l.Attach(near, r); err != nil {
+			t.Fatal(err)
+		}
+		l.Post(TaskFunc(func() { r.s.CloseWrite() }))
+		if n, err := io.Copy(io.Discard, far); n != 0 || err != nil {
+			t.Errorf("the peer reads %d octets, %v", n, err)
+		}
+		far.Close()
+		if err := <-r.detached; err != io.EOF {
+			t.Errorf("Detached(%v), want EOF", err)
+		}
+	})
+}
+
+// Sockets that close each other inside callbacks, while their numbers are
+// given to others at once, never hear of each other's events.
+func TestCloseEachOther(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	var mu sync.Mutex
+	var socks []*Conn
+	var ended atomic.Int32
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler {
+		r := newRecorder()
+		r.opened = func(c *Conn) { mu.Lock(); socks = append(socks, c); mu.Unlock() }
+		r.record = func(c *Conn, b Buffer) {
+			c.Send([][]byte{b.Bytes()}, b)
+			mu.Lock()
+			all := socks
+			socks = nil
+			mu.Unlock()
+			for _, o := range all {
+				if o != c {
+					o.Abort(nil)
+				}
+			}
+			mu.Lock()
+			socks = append(socks, c)
+			mu.Unlock()
+		}
+		r.closed = func(*Conn, error) { ended.Add(1) }
+		return r
+	})
+	const clients = 300
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range clients / 4 {
+				c, err := net.Dial("tcp", l.Addr().String())
+				if isReset(err) {
+					continue // aborted before it knew that it was connected
+				} else if err != nil {
+					t.Error(err)
+					return
+				}
+				c.SetDeadline(time.Now().Add(10 * time.Second))
+				c.Write(fragment(true, pattern(100, 0)))
+				if b, err := readRecord(c, nil); err == nil && !bytes.Equal(b, pattern(100, 0)) {
+					t.Error("somebody else's octets")
+				} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
+					t.Error("a connection hangs")
+				}
+				c.Close()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "every one ends once", func() bool { return ended.Load() == clients })
+}
+
+func BenchmarkPost(b *testing.B) {
+	e := startEngine(b, EngineOptions{Loops: 1, Tick: time.Hour})
+	l := e.Loops()[0]
+	b.Run("round trip", func(b *testing.B) {
+		c := &countTask{done: make(chan struct{}, 1)}
+		b.ReportAllocs()
+		for b.Loop() {
+			c.n = 1
+			l.Post(c)
+			<-c.done
+		}
+	})
+	b.Run("batch of 64", func(b *testing.B) {
+		c := &countTask{done: make(chan struct{}, 1)}
+		b.ReportAllocs()
+		for b.Loop() {
+			c.n = 64
+			for range 64 {
+				l.Post(c)
+			}
+			<-c.done
+		}
+	})
+}
