@@ -1,0 +1,43 @@
+#!/bin/bash
+# boot.sh INITRD [OPTION...]: boots the lab guest in the foreground; end it with its pid.
+#
+#   --share DIR        DIR is the guest's /host; guest/init takes jobs from it
+#   --fwd HOST:GUEST   port HOST of the host's 127.0.0.1 leads to port GUEST of the guest
+#   --append "WORDS"   kernel command line; the lab.* words are in guest/init
+#   --mem MB  --smp N  2048 and 2
+#   --log FILE         the guest's console; without it, the console is this terminal
+#   --pcap FILE        every frame of the guest's network card
+#
+# The guest is 10.0.2.15 and sees the host's 127.0.0.1 as 10.0.2.2. KVM is used where
+# the processor has it, software emulation elsewhere.
+set -euo pipefail
+LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
+initrd=$1
+shift
+ver=$(cat "$LAB_CACHE/version")
+fwd='' append='' mem=2048 smp=2
+serial=(-serial mon:stdio)
+extra=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --share) extra+=(-virtfs "local,path=$2,mount_tag=host,security_model=none,id=host") ;;
+    --fwd) fwd+=",hostfwd=tcp:127.0.0.1:${2%%:*}-10.0.2.15:${2##*:}" ;;
+    --append) append=$2 ;;
+    --mem) mem=$2 ;;
+    --smp) smp=$2 ;;
+    --log) serial=(-monitor none -serial "file:$2") ;;
+    --pcap) extra+=(-object "filter-dump,id=pcap,netdev=n0,file=$2") ;;
+    *)
+        echo "boot.sh: unknown option $1" >&2
+        exit 2
+        ;;
+    esac
+    shift 2
+done
+accel=tcg,thread=multi
+if [ -w /dev/kvm ] && grep -qE '^flags.* (vmx|svm) ' /proc/cpuinfo; then accel=kvm; fi
+exec qemu-system-x86_64 -accel "$accel" -cpu max -m "$mem" -smp "$smp" \
+    -display none -nodefaults -no-reboot "${serial[@]}" \
+    -kernel "$LAB_CACHE/root/boot/vmlinuz-$ver" -initrd "$initrd" \
+    -append "console=ttyS0 panic=-1 quiet mitigations=off $append" \
+    -netdev user,id=n0"$fwd" -device virtio-net-pci,netdev=n0 -device virtio-rng-pci "${extra[@]}"

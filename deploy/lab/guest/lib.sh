@@ -1,0 +1,46 @@
+# lib.sh, sourced: what the test scripts share. $1 = vers (3, 4.0, 4.1, 4.2), $2 = host,
+# $3 = NFS port, $4 = MOUNT port ($3 when absent). PROTO=rdma mounts over RDMA instead.
+# /mnt is the mount; /export is what the server itself sees of the same files.
+vers=$1 host=$2 port=$3 mountport=${4:-$3}
+
+die() {
+    echo "FAIL: $*"
+    exit 1
+}
+
+# same WHAT A B: A and B are equal, byte for byte.
+same() { cmp "$2" "$3" || die "$1"; }
+
+# equal WHAT GOT WANT
+equal() { [ "$2" = "$3" ] || die "$1: got \"$2\", want \"$3\""; }
+
+do_mount() {
+    opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}
+    case $vers in
+    3) opts=$opts,nolock,mountport=$mountport,mountproto=tcp from=$host:/export ;;
+    4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:/ ;; # 0.0.0.0: no callbacks wanted
+    *) from=$host:/ ;;
+    esac
+    mount.nfs "$from" /mnt -o "$opts" || die "mount $from -o $opts: status $?"
+    grep -q " /mnt nfs.*[ ,]vers=$vers[, ]" /proc/mounts || die "mounted as: $(grep ' /mnt ' /proc/mounts)"
+}
+
+do_umount() { umount /mnt || die "umount: status $?"; }
+
+# cold: the client remembers nothing of the mount.
+cold() {
+    do_umount
+    echo 3 > /proc/sys/vm/drop_caches
+    do_mount
+}
+
+# Between begin and end the kernel, client and server, has nothing to complain about.
+# DMESG_ALLOW is a pattern of lines that the caller provokes.
+begin() { echo "lab: begin $$" > /dev/kmsg; }
+end() {
+    dmesg | sed "1,/lab: begin $$/d" > "/tmp/dmesg.$$"
+    if grep -iE 'bug|warn|oops|call trace|not responding|timed out|reject|corrupt|fail|error|unexpected|svcrdma|siw:|rpcrdma|hung|lost|callback' \
+        "/tmp/dmesg.$$" | grep -vE "${DMESG_ALLOW:-^$}"; then
+        die "see the kernel's log above"
+    fi
+}
