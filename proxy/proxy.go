@@ -203,16 +203,18 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// Start begins to connect to the upstreams and to listen. When a listener
+// Start begins to listen and to connect to the upstreams. When a listener
 // cannot be opened the others are closed again and the error returned.
 func (p *Proxy) Start(ctx context.Context) error {
-	for _, u := range p.upstreams {
-		u.pool.Start()
-	}
+	// Listening comes first: one of the upstreams may be a listener of our own.
+	// Calls that arrive before there is a connection wait for it.
 	for _, l := range p.listeners {
 		if err := l.start(ctx); err != nil {
 			return errors.Join(fmt.Errorf("proxy: listener %s: %w", l.opts.Name, err), p.Close())
 		}
+	}
+	for _, u := range p.upstreams {
+		u.pool.Start()
 	}
 	return nil
 }
