@@ -110,6 +110,22 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// What the README tells people to write must be right.
+func TestREADME(t *testing.T) {
+	data, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(data), "```yaml\n")
+	text, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("README.md has no YAML")
+	}
+	if _, err := Load([]byte(text), testKnown()); err != nil {
+		t.Error(err)
+	}
+}
+
 // The file of DESIGN, but for comments.
 func TestDesign(t *testing.T) {
 	c, err := Load([]byte(`
