@@ -52,9 +52,10 @@ var (
 const (
 	pageSize = 4096
 
-	// ExtentSize is the length in octets of every extent but the last. No lease
-	// crosses the border of an extent, so a provider may pin one at a time.
-	ExtentSize = 16 << 20
+	// ExtentSize is the length in octets of every extent but the last: 16.5 MiB,
+	// which the blocks of the largest classes fill without a rest. No lease crosses
+	// the border of an extent, so a provider may pin one at a time.
+	ExtentSize = 2 * MaxLease
 
 	pagesPerExtent = ExtentSize / pageSize
 

@@ -1,38 +1,544 @@
 package regmem
 
-import "testing"
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"unsafe"
+)
 
-func TestLeaseAllocs(t *testing.T) {
-	a, err := New(Options{Budget: 64 << 20})
+func newArena(tb testing.TB, o Options) *Arena {
+	tb.Helper()
+	a, err := New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		st := a.Stats()
+		if st.Used != 0 || st.Leases != 0 || a.Used() != 0 || a.Outstanding() != 0 {
+			tb.Errorf("left behind: %+v", st)
+			return
+		}
+		if err := a.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return a
+}
+
+func lease(tb testing.TB, acct interface {
+	Lease(n int) (*Lease, error)
+}, n int,
+) *Lease {
+	tb.Helper()
+	l, err := acct.Lease(n)
+	if err != nil {
+		tb.Fatalf("lease of %d octets: %v", n, err)
+	}
+	return l
+}
+
+func refuse(tb testing.TB, acct interface {
+	Lease(n int) (*Lease, error)
+}, n int, want error,
+) {
+	tb.Helper()
+	if l, err := acct.Lease(n); !errors.Is(err, want) {
+		if err == nil {
+			l.Release()
+		}
+		tb.Fatalf("lease of %d octets: %v, want %v", n, err, want)
+	}
+}
+
+func panics(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		if r := recover(); r == nil {
+			t.Errorf("%s did not panic", what)
+		} else if s := fmt.Sprint(r); len(s) < 4 || s[:4] != "BUG:" {
+			t.Errorf("%s panicked with %q", what, s)
+		}
+	}()
+	f()
+}
+
+func TestNew(t *testing.T) {
+	for _, budget := range []int64{-1, 0, MinBudget - 1} {
+		if a, err := New(Options{Budget: budget}); err == nil {
+			t.Errorf("a budget of %d was taken", budget)
+			_ = a.Close()
+		}
+	}
+	a := newArena(t, Options{Budget: MinBudget + 4095})
+	if a.Budget() != MinBudget {
+		t.Errorf("Budget = %d, want %d", a.Budget(), MinBudget)
+	}
+	l := lease(t, a, 1)
+	if err := a.Close(); err == nil {
+		t.Error("closed with a lease outstanding")
+	}
+	l.Release()
+}
+
+func TestLease(t *testing.T) {
+	a := newArena(t, Options{Budget: 64 << 20})
+	for _, size := range classSizes {
+		for _, n := range []int{0, 1, size - 1, size} {
+			l := lease(t, a, n)
+			b := l.Bytes()
+			if len(b) != n || cap(b) != l.Cap() || l.Len() != n || l.Cap() < n {
+				t.Errorf("lease of %d: %d octets, capacity %d", n, len(b), l.Cap())
+			}
+			if n > 0 && uintptr(unsafe.Pointer(&b[0]))%512 != 0 {
+				t.Errorf("lease of %d is not aligned to 512 octets", n)
+			}
+			l.Resize(l.Cap())
+			clear(l.Bytes())
+			l.Resize(0)
+			if a.Used() != int64(l.Cap()) || a.Outstanding() != 1 {
+				t.Errorf("lease of %d: %d used, %d outstanding", n, a.Used(), a.Outstanding())
+			}
+			l.Release()
+		}
+	}
+	for _, n := range []int{-1, MaxLease + 1, 1 << 40} {
+		refuse(t, a, n, ErrTooLong)
+	}
+	l := lease(t, a, 100)
+	fill(l.Bytes(), 1)
+	l.Release()
+	l, err := a.LeaseZeroed(100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []int{0, 1, 512, 513, 4096, 4608, 65536, 1 << 20, MaxLease} {
+	if i := findOther(l.Bytes(), 0); i >= 0 {
+		t.Errorf("octet %d is not zero", i)
+	}
+	l.Release()
+}
+
+// The tables must fit together: blocks fill their slab, and a slab an extent.
+func TestClasses(t *testing.T) {
+	last := 0
+	for i, size := range classSizes {
+		var c class
+		c.init(i)
+		blocks := c.pages * pageSize / size
+		if size <= last || size%512 != 0 || blocks*size != c.pages*pageSize || blocks < 1 || blocks > 64 || c.pages > pagesPerExtent {
+			t.Errorf("class %d of %d octets: %d pages, %d blocks", i, size, c.pages, blocks)
+		}
+		last = size
+	}
+	if last != MaxLease || 2*last != ExtentSize {
+		t.Errorf("the largest class has %d octets", last)
+	}
+	for _, size := range classSizes {
+		for n := max(0, size-2); n <= size+2; n++ {
+			want := -1
+			for i, s := range classSizes {
+				if n <= s {
+					want = i
+					break
+				}
+			}
+			if got := classOf(n); got != want {
+				t.Errorf("classOf(%d) = %d, want %d", n, got, want)
+			}
+		}
+	}
+	for n := range 70000 {
+		if i := classOf(n); n > classSizes[i] || i > 0 && n <= classSizes[i-1] {
+			t.Fatalf("classOf(%d) = %d", n, i)
+		}
+	}
+}
+
+// Leases of all sizes come and go; none overlaps another and the budget holds.
+func TestDisjoint(t *testing.T) {
+	const budget = 24 << 20
+	a := newArena(t, Options{Budget: budget})
+	rnd := rand.New(rand.NewPCG(1, 2))
+	type held struct {
+		l    *Lease
+		mark uint64
+	}
+	var all []held
+	release := func(i int) {
+		h := all[i]
+		b := h.l.Bytes()
+		for j := 0; j+8 <= len(b); j += 504 {
+			if got := binary.NativeEndian.Uint64(b[j:]); got != h.mark {
+				t.Fatalf("a block of %d octets was overwritten at %d", h.l.Cap(), j)
+			}
+		}
+		h.l.Release()
+		all[i] = all[len(all)-1]
+		all = all[:len(all)-1]
+	}
+	refused, lowest := 0, 1.0
+	for mark := uint64(1); mark < 30000; mark++ {
+		if len(all) > 0 && rnd.IntN(5) < 2 {
+			release(rnd.IntN(len(all)))
+			continue
+		}
+		n := 1 << rnd.IntN(22)
+		n = min(n+rnd.IntN(n), MaxLease)
 		l, err := a.Lease(n)
 		if err != nil {
-			t.Fatal(n, err)
+			if !errors.Is(err, ErrBudget) {
+				t.Fatal(err)
+			}
+			refused++
+			lowest = min(lowest, float64(a.Used()+int64(classSizes[classOf(n)]))/budget)
+			for range rnd.IntN(len(all)) {
+				release(rnd.IntN(len(all)))
+			}
+			continue
 		}
-		if len(l.Bytes()) != n {
-			t.Fatal(n, len(l.Bytes()))
+		b := l.Bytes()
+		for j := 0; j+8 <= len(b); j += 504 {
+			binary.NativeEndian.PutUint64(b[j:], mark)
+		}
+		all = append(all, held{l, mark})
+		if used := a.Used(); used > budget {
+			t.Fatalf("%d octets used of %d", used, budget)
+		}
+		switch rnd.IntN(2000) {
+		case 0:
+			a.Trim()
+		case 1:
+			a.Drain()
+		}
+	}
+	for len(all) > 0 {
+		release(len(all) - 1)
+	}
+	if refused == 0 {
+		t.Error("the budget was never spent")
+	}
+	t.Logf("%d refusals; the least full arena to refuse would have been %.0f%% full", refused, 100*lowest)
+	st := a.Stats()
+	if st.Slabs > budget || st.Resident > budget || st.Refused != uint64(refused) || st.Accounts[0].Peak > budget {
+		t.Errorf("%+v", st)
+	}
+}
+
+// All memory can go from one class to any other and back.
+func TestReclaim(t *testing.T) {
+	a := newArena(t, Options{Budget: 2 * ExtentSize})
+	for range 2 {
+		for _, size := range classSizes {
+			var all []*Lease
+			for {
+				l, err := a.Lease(size)
+				if err != nil {
+					break
+				}
+				all = append(all, l)
+			}
+			got := float64(len(all)*size) / float64(a.Budget())
+			if got < 0.97 {
+				t.Errorf("blocks of %d octets fill %.1f%% of the budget", size, 100*got)
+			}
+			for _, l := range all {
+				l.Release()
+			}
+		}
+	}
+}
+
+func TestTrim(t *testing.T) {
+	a := newArena(t, Options{Budget: 64 << 20})
+	touch := func(n int) *Lease {
+		l := lease(t, a, n)
+		fill(l.Bytes(), 0x55)
+		return l
+	}
+	kept, gone := touch(64<<10), touch(1<<20)
+	gone.Release()
+	if n := a.Trim(); n != 0 {
+		t.Errorf("Trim gave back %d octets that were in use since the last one", n)
+	}
+	if n := a.Trim(); n != 1<<20+8<<10 {
+		t.Errorf("Trim gave back %d octets, want the idle block", n)
+	}
+	if n := a.Trim() + a.Drain(); n != 0 {
+		t.Errorf("gave back %d octets twice", n)
+	}
+	if st := a.Stats(); st.Resident != st.Slabs || st.Slabs != 64<<10+4<<10 {
+		t.Errorf("%+v", st)
+	}
+	if i := findOther(kept.Bytes(), 0x55); i >= 0 {
+		t.Error("a leased block was given back")
+	}
+	// What comes back is zero, as fresh memory is.
+	again := lease(t, a, 1<<20)
+	if i := findOther(again.Bytes(), 0); i >= 0 {
+		t.Errorf("octet %d was not given back", i)
+	}
+	again.Release()
+	kept.Release()
+
+	// A device goes on writing to the pages it knows: a pinned extent stays.
+	l := touch(1 << 20)
+	extent, _, ok := a.Locate(l.Bytes())
+	if !ok {
+		t.Fatal("the block is not of the arena")
+	}
+	a.Drain()
+	a.Pin(extent)
+	a.Pin(extent)
+	l.Release()
+	for range 2 {
+		if n := a.Drain(); n != 0 {
+			t.Errorf("gave back %d octets of a pinned extent", n)
+		}
+		a.Unpin(extent)
+	}
+	if n := a.Drain(); n < 1<<20 {
+		t.Errorf("gave back %d octets after the last Unpin", n)
+	}
+	panics(t, "Unpin without Pin", func() { a.Unpin(extent) })
+	if rss := residentKiB(t); rss > 0 {
+		t.Logf("process has %d KiB resident", rss)
+	}
+}
+
+func residentKiB(t *testing.T) int {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Log(err)
+		return 0
+	}
+	var size, resident int
+	_, _ = fmt.Sscan(string(b), &size, &resident)
+	return resident * os.Getpagesize() / 1024
+}
+
+// A mapping costs nothing until it is used.
+func TestResident(t *testing.T) {
+	before := residentKiB(t)
+	a := newArena(t, Options{Budget: 4 << 30})
+	l := lease(t, a, 4096)
+	fill(l.Bytes(), 1)
+	if after := residentKiB(t); before > 0 && after-before > 64<<10 {
+		t.Errorf("an idle arena of 4 GiB costs %d KiB", after-before)
+	}
+	l.Release()
+}
+
+func TestExtents(t *testing.T) {
+	a := newArena(t, Options{Budget: 40<<20 + 4096})
+	extents := a.Extents()
+	var total int
+	for i, e := range extents {
+		if len(e) != ExtentSize && i != len(extents)-1 || len(e) != cap(e) {
+			t.Errorf("extent %d has %d octets", i, len(e))
+		}
+		total += len(e)
+		for _, off := range []int{0, 1, len(e) - 1} {
+			if got, at, ok := a.Locate(e[off:]); !ok || got != i || at != off {
+				t.Errorf("Locate(extent %d + %d) = %d, %d, %v", i, off, got, at, ok)
+			}
+		}
+	}
+	if len(extents) != 3 || int64(total) != a.Budget() {
+		t.Errorf("%d extents of %d octets", len(extents), total)
+	}
+	var all []*Lease
+	for {
+		l, err := a.Lease(300 << 10)
+		if err != nil {
+			break
+		}
+		all = append(all, l)
+	}
+	for _, l := range all {
+		i, off, ok := a.Locate(l.Bytes())
+		if !ok || off+l.Cap() > len(extents[i]) || &extents[i][off] != &l.Bytes()[0] {
+			t.Errorf("a block is at %d in extent %d, %v", off, i, ok)
 		}
 		l.Release()
 	}
-	if a.Used() != 0 || a.Outstanding() != 0 {
-		t.Fatal(a.Stats())
+	if _, _, ok := a.Locate(make([]byte, 8)); ok {
+		t.Error("memory of the heap is in the arena")
 	}
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
+	if _, _, ok := a.Locate(nil); ok {
+		t.Error("nothing is in the arena")
+	}
+}
+
+func TestBugs(t *testing.T) {
+	a := newArena(t, Options{Budget: 1 << 20, Poison: true})
+	l := lease(t, a, 10)
+	panics(t, "Resize beyond the block", func() { l.Resize(l.Cap() + 1) })
+	panics(t, "Resize below zero", func() { l.Resize(-1) })
+	panics(t, "Unpost without Post", l.Unpost)
+	l = func() *Lease { l.posted = 0; return l }()
+	l.Post()
+	l.Post()
+	l.Unpost()
+	if !l.Posted() {
+		t.Error("one of two marks is left")
+	}
+	panics(t, "Release of a posted buffer", l.Release)
+	l.Unpost()
+	l.Release()
+	panics(t, "a second Release", l.Release)
+	// Also after the block has been lent to somebody else.
+	other := lease(t, a, 10)
+	panics(t, "a second Release after the block was lent again", l.Release)
+	other.Release()
+}
+
+func TestDoubleReleaseWithoutPoison(t *testing.T) {
+	if raceEnabled {
+		t.Skip("race builds always poison")
+	}
+	a := newArena(t, Options{Budget: 1 << 20})
+	l := lease(t, a, 10)
+	l.Release()
+	panics(t, "a second Release", l.Release)
+}
+
+func TestPoison(t *testing.T) {
+	a := newArena(t, Options{Budget: 1 << 20, Poison: true})
+	for _, n := range []int{100, 4096, 300 << 10} {
+		l := lease(t, a, n)
+		b := l.Bytes()
+		b[n-1] = 1
+		l.Release()
+		if i := findOther(b, poison); i >= 0 {
+			t.Errorf("octet %d of a released block is not poisoned", i)
+		}
+		lease(t, a, n).Release()
+		b[n/2] = 1
+		panics(t, "a write after Release", func() { _, _ = a.Lease(n) })
+		// The test goes on with books that the panic left open.
+		a.root.used.Add(-int64(classSizes[classOf(n)]))
+		a.root.leases.Add(-1)
+	}
+}
+
+func TestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("race builds poison, and allocate for it")
+	}
+	a := newArena(t, Options{Budget: 64 << 20})
+	acct := a.Account("test", 32<<20)
+	for _, size := range classSizes {
+		if n := testing.AllocsPerRun(100, func() {
+			l, err := acct.Lease(size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Resize(size - 1)
+			l.Post()
+			l.Unpost()
+			l.Release()
+		}); n != 0 {
+			t.Errorf("lease of %d octets: %v allocs", size, n)
+		}
+	}
+}
+
+// Goroutines lease, check and release while others trim; nobody meets anybody
+// else's octets.
+func TestConcurrent(t *testing.T) {
+	a := newArena(t, Options{Budget: 16 << 20})
+	accounts := []*Account{a.Account("one", 8<<20), a.Account("two", 8<<20)}
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(g), 3))
+			acct := accounts[g%2]
+			var held []*Lease
+			for range 2000 {
+				if len(held) > 20 || len(held) > 0 && rnd.IntN(2) == 0 {
+					l := held[len(held)-1]
+					held = held[:len(held)-1]
+					b := l.Bytes()
+					if b[0] != byte(g) || b[len(b)-1] != byte(g) {
+						t.Errorf("goroutine %d meets octets of another", g)
+					}
+					l.Release()
+					continue
+				}
+				n := 1 << rnd.IntN(19)
+				l, err := acct.Lease(n)
+				if err != nil {
+					c := make(chan struct{})
+					acct.Wait(n, func() { close(c) })
+					for _, l := range held {
+						l.Release()
+					}
+					held = held[:0]
+					<-c
+					continue
+				}
+				b := l.Bytes()
+				b[0], b[len(b)-1] = byte(g), byte(g)
+				held = append(held, l)
+				if rnd.IntN(500) == 0 {
+					a.Trim()
+				}
+			}
+			for _, l := range held {
+				l.Release()
+			}
+		})
+	}
+	wg.Wait()
+	if st := a.Stats(); st.Waiting != 0 {
+		t.Errorf("%d waiters left", st.Waiting)
 	}
 }
 
 func BenchmarkLease(b *testing.B) {
-	a, err := New(Options{Budget: 64 << 20})
-	if err != nil {
-		b.Fatal(err)
+	for _, n := range []int{512, 4096, 64 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			a := newArena(b, Options{Budget: 64 << 20})
+			acct := a.Account("bench", 0)
+			b.ReportAllocs()
+			for b.Loop() {
+				l, err := acct.Lease(n)
+				if err != nil {
+					b.Fatal(err)
+				}
+				l.Release()
+			}
+		})
 	}
-	b.ReportAllocs()
-	for b.Loop() {
-		l, _ := a.Lease(4096)
-		l.Release()
-	}
+	b.Run("parallel", func(b *testing.B) {
+		a := newArena(b, Options{Budget: 64 << 20})
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				l, err := a.Lease(4096)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				l.Release()
+			}
+		})
+	})
+	// A class whose slabs are taken away each time: the price of the slow path.
+	b.Run("reclaim", func(b *testing.B) {
+		a := newArena(b, Options{Budget: 1 << 30})
+		for b.Loop() {
+			l, err := a.Lease(64 << 10)
+			if err != nil {
+				b.Fatal(err)
+			}
+			l.Release()
+			a.reclaim(func(*slab) bool { return true })
+		}
+	})
 }

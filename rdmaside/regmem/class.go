@@ -23,12 +23,12 @@ var classSizes = [...]int{
 	1<<20 + 8<<10,
 	2<<20 + 64<<10,
 	4<<20 + 128<<10,
-	8<<20 - 256<<10,
+	8<<20 + 256<<10,
 }
 
 const (
-	// MaxLease is the longest lease in octets; two fit an extent.
-	MaxLease = 8<<20 - 256<<10
+	// MaxLease is the longest lease in octets; two fill an extent.
+	MaxLease = 8<<20 + 256<<10
 
 	firstClassBits = 9         // 512 = 1<<9
 	largeClass     = 128 << 10 // from here on runs come from the high end

@@ -1,0 +1,235 @@
+package regmem
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAccountLimit(t *testing.T) {
+	a := newArena(t, Options{Budget: 8 << 20})
+	calls, replies := a.Account("calls", 4<<20), a.Account("replies", 4<<20)
+	var held []*Lease
+	for {
+		l, err := calls.Lease(64 << 10)
+		if err != nil {
+			break
+		}
+		held = append(held, l)
+	}
+	if calls.Used() > calls.Limit() || calls.Used() < calls.Limit()-(68<<10) {
+		t.Errorf("%d used of %d", calls.Used(), calls.Limit())
+	}
+	// The whole limit of the other account is there.
+	n := 0
+	for {
+		l, err := replies.Lease(1 << 20)
+		if err != nil {
+			break
+		}
+		held = append(held, l)
+		n++
+	}
+	if n != 3 {
+		t.Errorf("%d leases of 1 MiB + 8 KiB in 4 MiB", n)
+	}
+	refuse(t, calls, 512<<10, ErrBudget)
+	refuse(t, calls, 5<<20, ErrTooLong)
+	st := a.Stats()
+	if st.Refused != 3 || st.Leases != len(held) || st.Used != calls.Used()+replies.Used() || len(st.Accounts) != 3 {
+		t.Errorf("%+v", st)
+	}
+	if s := calls.Stats(); s.Name != "calls" || s.Limit != 4<<20 || s.Used != calls.Used() || s.Peak != s.Used || s.Leases != calls.Outstanding() || s.Refused != 2 {
+		t.Errorf("%+v", s)
+	}
+	for _, l := range held {
+		l.Release()
+	}
+	if s := calls.Stats(); s.Used != 0 || s.Peak < 3<<20 {
+		t.Errorf("%+v", s)
+	}
+	for _, limit := range []int64{0, -1, 1 << 40} {
+		if got := a.Account("all", limit).Limit(); got != a.Budget() {
+			t.Errorf("limit %d became %d", limit, got)
+		}
+	}
+}
+
+// A caller is somebody who waits for memory and notes when it is called.
+type caller struct {
+	acct  *Account
+	calls []string
+}
+
+func (c *caller) wait(n int, name string) {
+	c.acct.Wait(n, func() { c.calls = append(c.calls, name) })
+}
+
+func (c *caller) want(t *testing.T, why string, names ...string) {
+	t.Helper()
+	if !slices.Equal(c.calls, names) {
+		t.Fatalf("called %q, want %q: %s", c.calls, names, why)
+	}
+}
+
+const big = 1<<20 + 8<<10 // a block
+
+func TestWaitInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Options{Budget: 16 << 20})
+		c := &caller{acct: a.Account("calls", 4*big)}
+		var held []*Lease
+		for range 4 {
+			held = append(held, lease(t, c.acct, big))
+		}
+		refuse(t, c.acct, big, ErrBudget)
+		for i := range 5 {
+			c.wait(big, fmt.Sprint(i))
+		}
+		c.want(t, "there is no room")
+		if s := c.acct.Stats(); s.Waiting != 5 {
+			t.Errorf("%d waiting, want 5", s.Waiting)
+		}
+		held[0].Release()
+		c.want(t, "room for one", "0")
+		held[1].Release()
+		c.want(t, "room for another", "0", "1")
+		first, second := lease(t, c.acct, big), lease(t, c.acct, big)
+		c.want(t, "those two have it now", "0", "1")
+		refuse(t, c.acct, big, ErrBudget)
+		for _, l := range []*Lease{held[2], held[3], first, second} {
+			l.Release()
+		}
+		c.want(t, "room for all", "0", "1", "2", "3", "4")
+		// Nobody comes for it: the room is not lost.
+		time.Sleep(2 * turnLasts)
+		for i := range held {
+			held[i] = lease(t, c.acct, big)
+		}
+		for _, l := range held {
+			l.Release()
+		}
+	})
+}
+
+// While somebody waits for much, newcomers that want much wait behind it.
+func TestWaitNoOvertaking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Options{Budget: 16 << 20})
+		c := &caller{acct: a.Account("calls", 5*big)}
+		one, two := lease(t, c.acct, 2<<20), lease(t, c.acct, 2<<20)
+		refuse(t, c.acct, 2<<20, ErrBudget)
+		c.wait(2<<20, "large")
+		refuse(t, c.acct, 64<<10, ErrBudget)
+		c.wait(64<<10, "medium")
+		c.want(t, "the medium one would fit but came later")
+		// Small leases finish work, and so make room.
+		lease(t, c.acct, 4096).Release()
+		c.want(t, "still no room for the large one")
+		two.Release()
+		c.want(t, "room for both, in the order they came", "large", "medium")
+		// Its room is kept against another class for a moment.
+		refuse(t, c.acct, big, ErrBudget)
+		three := lease(t, c.acct, 2<<20)
+		lease(t, c.acct, 64<<10).Release()
+		one.Release()
+		three.Release()
+	})
+}
+
+func TestWaitAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Options{Budget: 4 << 20})
+		c := &caller{acct: a.Account("calls", 2<<20)}
+		c.wait(4096, "room")
+		c.want(t, "a release between the refusal and Wait must not be lost", "room")
+		c.wait(3<<20, "never")
+		c.want(t, "the caller meets ErrTooLong", "room", "never")
+		refuse(t, c.acct, 3<<20, ErrTooLong)
+		// The room kept for the first does not keep others out of the rest.
+		l := lease(t, c.acct, 512<<10)
+		l.Release()
+		time.Sleep(2 * turnLasts)
+	})
+}
+
+// A waiter in one account is called when memory comes back to another, since both
+// take it from the same budget.
+func TestWaitForOtherAccount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Options{Budget: 4 << 20})
+		greedy := a.Account("greedy", 0)
+		var held []*Lease
+		for {
+			l, err := greedy.Lease(64 << 10)
+			if err != nil {
+				break
+			}
+			held = append(held, l)
+		}
+		c := &caller{acct: a.Account("calls", 2<<20)}
+		refuse(t, c.acct, 512<<10, ErrBudget)
+		c.wait(512<<10, "woken")
+		c.want(t, "the arena is full")
+		for _, l := range held[:len(held)/2] {
+			l.Release()
+		}
+		c.want(t, "neighbours of the released blocks make room", "woken")
+		lease(t, c.acct, 512<<10).Release()
+		for _, l := range held[len(held)/2:] {
+			l.Release()
+		}
+	})
+}
+
+// A waiter that never comes back, and one that comes back too late, stop nobody.
+func TestWaitLostInterest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Options{Budget: 16 << 20})
+		c := &caller{acct: a.Account("calls", 2*big)}
+		x, y := lease(t, c.acct, big), lease(t, c.acct, big)
+		c.wait(big, "gone")
+		c.wait(big, "patient")
+		x.Release()
+		c.want(t, "first come", "gone")
+		refuse(t, c.acct, 300<<10, ErrBudget)
+		time.Sleep(turnLasts + time.Millisecond)
+		c.want(t, "its room goes to the next", "gone", "patient")
+		lease(t, c.acct, big).Release()
+		y.Release()
+		if s := c.acct.Stats(); s.Waiting != 0 || c.acct.contended.Load() != 0 || c.acct.pledged != 0 {
+			t.Errorf("%+v, contended %d, pledged %d", s, c.acct.contended.Load(), c.acct.pledged)
+		}
+	})
+}
+
+func TestWaitBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newArena(t, Options{Budget: 4 << 20})
+		acct := a.Account("calls", 600<<10)
+		l := lease(t, acct, 512<<10)
+		called := 0
+		for range MaxWaiting + 10 {
+			acct.Wait(512<<10, func() { called++ })
+		}
+		if s := acct.Stats(); s.Waiting != MaxWaiting || called != 0 {
+			t.Errorf("%d waiting, %d called", s.Waiting, called)
+		}
+		time.Sleep(2 * retryAfter)
+		synctest.Wait()
+		if called != 10 {
+			t.Errorf("%d called, want those beyond the bound", called)
+		}
+		l.Release()
+		// One at a time: each keeps the room for a moment.
+		for acct.Stats().Waiting > 0 {
+			time.Sleep(turnLasts)
+		}
+		time.Sleep(2 * turnLasts)
+		if called != MaxWaiting+10 || acct.contended.Load() != 0 {
+			t.Errorf("%d called", called)
+		}
+	})
+}
