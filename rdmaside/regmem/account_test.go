@@ -3,6 +3,7 @@ package regmem
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -196,6 +197,7 @@ func TestWaitLostInterest(t *testing.T) {
 		c.want(t, "first come", "gone")
 		refuse(t, c.acct, 300<<10, ErrBudget)
 		time.Sleep(turnLasts + time.Millisecond)
+		synctest.Wait()
 		c.want(t, "its room goes to the next", "gone", "patient")
 		lease(t, c.acct, big).Release()
 		y.Release()
@@ -210,17 +212,17 @@ func TestWaitBounded(t *testing.T) {
 		a := newArena(t, Options{Budget: 4 << 20})
 		acct := a.Account("calls", 600<<10)
 		l := lease(t, acct, 512<<10)
-		called := 0
+		var called atomic.Int64
 		for range MaxWaiting + 10 {
-			acct.Wait(512<<10, func() { called++ })
+			acct.Wait(512<<10, func() { called.Add(1) })
 		}
-		if s := acct.Stats(); s.Waiting != MaxWaiting || called != 0 {
-			t.Errorf("%d waiting, %d called", s.Waiting, called)
+		if s := acct.Stats(); s.Waiting != MaxWaiting || called.Load() != 0 {
+			t.Errorf("%d waiting, %d called", s.Waiting, called.Load())
 		}
 		time.Sleep(2 * retryAfter)
 		synctest.Wait()
-		if called != 10 {
-			t.Errorf("%d called, want those beyond the bound", called)
+		if called.Load() != 10 {
+			t.Errorf("%d called, want those beyond the bound", called.Load())
 		}
 		l.Release()
 		// One at a time: each keeps the room for a moment.
@@ -228,8 +230,8 @@ func TestWaitBounded(t *testing.T) {
 			time.Sleep(turnLasts)
 		}
 		time.Sleep(2 * turnLasts)
-		if called != MaxWaiting+10 || acct.contended.Load() != 0 {
-			t.Errorf("%d called", called)
+		if called.Load() != MaxWaiting+10 || acct.contended.Load() != 0 {
+			t.Errorf("%d called", called.Load())
 		}
 	})
 }
