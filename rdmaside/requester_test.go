@@ -580,8 +580,6 @@ func TestRequesterAsyncInvalidate(t *testing.T) {
 			})
 		})
 	}
-	// The same for a Call that could not be sent: it was taken, so it ends as not
-	// sent.
 }
 
 func TestRequesterRemoteInvalidation(t *testing.T) {
