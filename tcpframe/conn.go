@@ -86,7 +86,7 @@ type Conn struct {
 
 	state  connState
 	err    error // for Closed
-	active int64 // coarse time of the last octet either way
+	active int64 // time of the last octet either way
 	due    int64 // when draining or lingering ends the hard way
 
 	// Receiving.
@@ -125,7 +125,7 @@ func newConn(l *Loop, c net.Conn, o ConnOptions, m *counters) *Conn {
 		opts:     o,
 		counters: m,
 		split:    splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
-		active:   l.now(),
+		active:   l.engine.now(),
 	}
 	x.sock = &socket{loop: l, stream: (*connStream)(x), fd: -1, local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
 	return x
@@ -143,8 +143,8 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.local }
 // Outbound is how many octets wait for the peer, record marks included.
 func (c *Conn) Outbound() int64 { return c.outbound }
 
-// LastActivity is when an octet last came or went, to within EngineOptions.Tick.
-func (c *Conn) LastActivity() time.Time { return time.Unix(0, c.active) }
+// LastActivity is when an octet last came or went.
+func (c *Conn) LastActivity() time.Time { return c.Loop().engine.epoch.Add(time.Duration(c.active)) }
 
 // connStream is a Conn as its socket sees it.
 type connStream Conn

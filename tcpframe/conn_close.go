@@ -99,7 +99,7 @@ func (c *Conn) dropInput() {
 
 // A stallCheck watches a begun record.
 type stallCheck struct {
-	at      int64 // coarse time when this look began; 0 for none
+	at      int64 // when this look began; 0 for none
 	rx      int64
 	records uint64
 }

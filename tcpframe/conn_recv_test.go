@@ -9,7 +9,7 @@ import (
 
 // offlineConn is a Conn without a socket, fed by hand.
 func offlineConn(o ConnOptions, h RecordHandler) *Conn {
-	e := &Engine{counted: make(map[string]*counters)}
+	e := &Engine{counted: make(map[string]*counters), epoch: time.Now()}
 	l := newLoop(e, 0, nil)
 	o = o.withDefaults()
 	c := &Conn{
@@ -246,7 +246,7 @@ func TestStallCheck(t *testing.T) {
 		c := offlineConn(ConnOptions{StallTimeout: time.Second, Memory: &testMemory{}}, newRecorder())
 		return c, func(d time.Duration) connState {
 			now += int64(d)
-			c.Loop().engine.clock.Store(now)
+			c.Loop().clock = now
 			(*connStream)(c).sweep(now)
 			return c.state
 		}

@@ -26,7 +26,7 @@ type Engine struct {
 	loops    []*Loop
 	maxConns int64
 
-	clock    atomic.Int64 // now, to within a tick, in nanoseconds of Unix time
+	epoch    time.Time
 	accepted atomic.Int64 // connections of all listeners
 	quit     chan struct{}
 	ticking  sync.WaitGroup
@@ -63,10 +63,10 @@ func Start(o EngineOptions) (*Engine, error) {
 		metrics:  o.Metrics,
 		driver:   d,
 		maxConns: int64(o.MaxConns),
+		epoch:    time.Now(),
 		quit:     make(chan struct{}),
 		counted:  make(map[string]*counters),
 	}
-	e.clock.Store(time.Now().UnixNano())
 	for i := range o.Loops {
 		if err := e.startLoop(i); err != nil {
 			_ = d.stop()
@@ -110,6 +110,9 @@ func (e *Engine) leastLoaded() *Loop {
 	return slices.MinFunc(e.loops, func(a, b *Loop) int { return a.Conns() - b.Conns() })
 }
 
+// now is time that wall clocks cannot move, in nanoseconds since Start, never 0.
+func (e *Engine) now() int64 { return int64(time.Since(e.epoch)) + 1 }
+
 func (e *Engine) tick(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -117,8 +120,7 @@ func (e *Engine) tick(every time.Duration) {
 		select {
 		case <-e.quit:
 			return
-		case now := <-t.C:
-			e.clock.Store(now.UnixNano())
+		case <-t.C:
 			for _, l := range e.loops {
 				if l.Conns() > 0 {
 					l.Post((*sweepTask)(l))

@@ -45,6 +45,7 @@ type Loop struct {
 	closing  []*socket
 	inPass   bool
 	current  *socket // whose gnet callback is running; closed by returning from it
+	clock    int64   // now, once asked for in this pass
 	share    int     // octets that Socket.Read may still move in this pass
 	sockets  socketList
 	waiting  map[int32]*socket // armed for EPOLLOUT, by descriptor
@@ -198,7 +199,7 @@ func (l *Loop) ended(s *socket, err error) {
 }
 
 func (l *Loop) enter(s *socket) {
-	l.inPass, l.current = true, s
+	l.inPass, l.current, l.clock = true, s, 0
 	l.mu.Lock()
 	l.state = awake
 	l.mu.Unlock()
@@ -274,8 +275,13 @@ func (l *Loop) stop() {
 	}
 }
 
-// now is the coarse clock, in nanoseconds of Unix time.
-func (l *Loop) now() int64 { return l.engine.clock.Load() }
+// now is when this pass first asked, in nanoseconds of the engine's clock.
+func (l *Loop) now() int64 {
+	if l.clock == 0 {
+		l.clock = l.engine.now()
+	}
+	return l.clock
+}
 
 func addrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {

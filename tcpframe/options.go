@@ -20,7 +20,7 @@ type EngineOptions struct {
 	// MaxConns bounds the connections accepted by all listeners together. 0 is
 	// three quarters of RLIMIT_NOFILE.
 	MaxConns int
-	// Tick is the resolution of timeouts and of Conn.LastActivity; 0 is 500 ms.
+	// Tick is the resolution of timeouts, which are late by it; 0 is 500 ms.
 	Tick    time.Duration
 	Log     zerolog.Logger
 	Metrics *metrics.Registry
