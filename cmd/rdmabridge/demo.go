@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"text/template"
 	"time"
 
@@ -138,6 +139,9 @@ func runDemo(o demoOptions, out, errOut io.Writer, signals <-chan os.Signal, sta
 		}
 		if a.Host, a.Port, err = net.SplitHostPort(a.TCP); err != nil {
 			return fmt.Errorf("demo: %w", err)
+		}
+		if strings.Contains(a.Host, ":") {
+			a.Host = "[" + a.Host + "]" // IPv6, in URLs and for mount alike
 		}
 		if err := demoHelp.Execute(out, a); err != nil {
 			return err

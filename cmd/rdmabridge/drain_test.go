@@ -172,6 +172,11 @@ func TestDrainAborted(t *testing.T) {
 			c := callSlow(t, b.proxy.Addr("nfs"), s)
 			signals <- syscall.SIGTERM
 			if tc.second {
+				signals <- syscall.SIGTERM // an echo of the first
+				time.Sleep(signalEcho + 100*time.Millisecond)
+				if code, _ := get(t, "http://"+b.admin.addr+"/livez"); code != http.StatusOK {
+					t.Error("the echo of a signal ended the bridge")
+				}
 				signals <- syscall.SIGINT
 			}
 			if err := wait(); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ func newServeCommand() *cobra.Command {
 		Short: "Run the bridge",
 		Long: `Serve runs the bridge that a configuration describes. SIGTERM or SIGINT drains:
 nobody new is let in, Calls in flight are answered, idle connections are closed;
-a second signal, or drain.timeout, cuts what is left.
+a second signal, half a second later or more, or drain.timeout, cuts what is left.
 
 Exit codes: 0 drained, 1 the file has problems or the bridge failed, 2 the file
 cannot be read.`,
@@ -45,6 +46,10 @@ func notify() (<-chan os.Signal, func()) {
 	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT)
 	return ch, func() { signal.Stop(ch) }
 }
+
+// signalEcho is how long after a signal another one is taken for its echo:
+// timeout(1), and shells that signal a process and its group, send each twice.
+const signalEcho = 500 * time.Millisecond
 
 // serve runs the bridge until a signal has drained it. started, which may be nil,
 // is called once it listens.
@@ -73,10 +78,17 @@ func serve(c *configs.Config, log zerolog.Logger, signals <-chan os.Signal, star
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan struct{})
 	go func() {
-		select {
-		case s := <-signals:
-			cancel(errors.New("second signal: " + s.String()))
-		case <-done:
+		first := time.Now()
+		for {
+			select {
+			case s := <-signals:
+				if time.Since(first) < signalEcho {
+					continue
+				}
+				cancel(errors.New("second signal: " + s.String()))
+			case <-done:
+			}
+			return
 		}
 	}()
 	err = b.drain(ctx)
