@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -72,8 +73,9 @@ func TestDemo(t *testing.T) {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	t.Run("go", func(t *testing.T) { testGoClient(t, a.TCP, 300) })
+	t.Run("go", func(t *testing.T) { testGoClient(t, a.TCP, 2000) })
 	t.Run("libnfs", func(t *testing.T) { testLibnfs(t, a.TCP) })
+	t.Run("versions", func(t *testing.T) { testVersions(t, a.TCP) })
 
 	// It went over RDMA.
 	status := b.proxy.Status()
@@ -88,6 +90,38 @@ func TestDemo(t *testing.T) {
 	}
 	if _, body := get(t, url+"/"); !strings.Contains(body, "4 of 4 up") {
 		t.Errorf("the status page does not say 4 of 4 up:\n%s", body)
+	}
+}
+
+// testVersions asks for programs and versions that the routes do not have: go-nfs
+// would take NFSv4 for NFSv3.
+func testVersions(t *testing.T, addr string) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	for i, tc := range []struct {
+		program, version uint32
+		want             string // from the verifier on
+	}{
+		{100003, 3, "0000000000000000 00000000"},                   // SUCCESS
+		{100003, 4, "0000000000000000 00000002 00000003 00000003"}, // PROG_MISMATCH, 3 to 3
+		{100005, 1, "0000000000000000 00000002 00000003 00000003"},
+		{100021, 4, "0000000000000000 00000001"}, // PROG_UNAVAIL
+	} {
+		if _, err := c.Write(record(nullCall(uint32(i), tc.program, tc.version))); err != nil {
+			t.Fatal(err)
+		}
+		m, err := readRecord(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("%08x0000000100000000", i) + strings.ReplaceAll(tc.want, " ", "")
+		if got := fmt.Sprintf("%x", m); got != want {
+			t.Errorf("program %d version %d: %s, want %s", tc.program, tc.version, got, want)
+		}
 	}
 }
 

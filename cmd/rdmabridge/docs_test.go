@@ -1,0 +1,63 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// ARCHITECTURE.md names functions, files and packages. A name that is gone makes
+// it lie.
+func TestArchitecture(t *testing.T) {
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	paths := make(map[string]bool)
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.Name() == ".git" || d.Name() == "testdata":
+			return filepath.SkipDir
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		for paths[rel], paths[filepath.Base(rel)] = true, true; rel != "."; {
+			_, rest, ok := strings.Cut(rel, "/")
+			if !ok {
+				break
+			}
+			paths[rest], rel = true, rest
+		}
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		source.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := source.String()
+	last := regexp.MustCompile(`[A-Za-z_]+$`)
+	for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(string(text), -1) {
+		name := m[1]
+		switch {
+		case paths[name], strings.HasPrefix(name, "/"), name == "code":
+		case strings.HasPrefix(name, "limits.") || strings.HasPrefix(name, "chunks."): // of the YAML: configs tests those
+		default:
+			if word := last.FindString(name); word == "" || !regexp.MustCompile(`\b`+word+`\b`).MatchString(code) {
+				t.Errorf("ARCHITECTURE.md names %s, which is nowhere", name)
+			}
+		}
+	}
+}
