@@ -1,0 +1,5 @@
+//go:build !race
+
+package rdmaside
+
+const raceEnabled = false
