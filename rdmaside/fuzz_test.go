@@ -1,0 +1,191 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// Fuzz inputs are messages one after another, each behind its length in two
+// octets.
+
+func pack(messages ...[]byte) (b []byte) {
+	for _, m := range messages {
+		b = binary.BigEndian.AppendUint16(b, uint16(len(m)))
+		b = append(b, m...)
+	}
+	return b
+}
+
+func unpack(b []byte) (messages [][]byte) {
+	for len(b) >= 2 && len(messages) < 64 {
+		n := min(int(binary.BigEndian.Uint16(b)), len(b)-2)
+		messages = append(messages, b[2:2+n])
+		b = b[2+n:]
+	}
+	return messages
+}
+
+// A Responder that is sent anything does not panic, and answers every Call or
+// ends the connection.
+func FuzzResponder(f *testing.F) {
+	first := append(plain(1, 8), getAttrCall(1)...)
+	data := pattern(200, 1)
+	m := writeCall(2, data)
+	pos := len(m) - len(data)
+	seg := rpcrdma.Segment{Handle: 7, Length: 200, Offset: 1 << 33}
+	f.Add(pack(first), uint8(0))
+	f.Add(pack(first, append(header(2, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddRead(uint32(pos), seg) }), m[:pos]...)), uint8(1))
+	f.Add(pack(first, append(header(2, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(seg, seg) }), readCall(2, 200)...)), uint8(2))
+	f.Add(pack(first, header(2, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) {
+		h.AddRead(0, seg)
+		h.AddRead(44, shortened(seg, 40))
+		h.AddWrite()
+		h.SetReply(seg, seg, seg)
+	})), uint8(3))
+	f.Add(pack(words(1, 2, 8, 0, 0, 0, 0), header(3, 8, rpcrdma.MsgP), header(4, 8, rpcrdma.Done), plain(1, 8)[:20]), uint8(4))
+
+	arena, err := regmem.New(regmem.Options{Budget: 32 << 20})
+	if err != nil {
+		f.Fatal(err)
+	}
+	account := arena.Account("calls", 1<<20)
+	long, _ := readReply(0, pattern(6000, 3))
+	short, _ := readReply(0, pattern(200, 3))
+	f.Fuzz(func(t *testing.T, in []byte, seed uint8) {
+		var held []*Exchange
+		answer := func(x *Exchange) {
+			var m []byte
+			switch seed % 4 {
+			case 0:
+				m = accepted(x.XID())
+			case 1:
+				m = append([]byte(nil), short...)
+			case 2:
+				m = append([]byte(nil), long...)
+			case 3:
+				x.Abort()
+				return
+			}
+			binary.BigEndian.PutUint32(m, x.XID())
+			if seed&16 != 0 {
+				x.Reply([][]byte{m[:8], m[8:]}, nil)
+				return
+			}
+			x.Reply([][]byte{m}, nil)
+		}
+		s := newStubResponder(t, account, callFunc(func(x *Exchange) {
+			if seed&32 != 0 {
+				held = append(held, x)
+				return
+			}
+			answer(x)
+		}), func(o *ResponderOptions) { o.MaxCall = 64 << 10; o.Credits = 4 })
+		messages := unpack(in)
+		s.conn.onRead = func(into []byte) {
+			// Chunks hold what the input holds, so that a Call may come together.
+			for len(into) > 0 {
+				n := copy(into, m)
+				into = into[n:]
+			}
+		}
+		for _, message := range messages {
+			s.conn.deliver(message, 0)
+			s.conn.step()
+			s.conn.step()
+		}
+		s.conn.settle(s.loop)
+		for _, x := range held {
+			answer(x)
+		}
+		s.conn.settle(s.loop)
+		if s.state == up {
+			if s.Outstanding() != 0 {
+				t.Errorf("%d calls are neither answered nor is the connection ended", s.Outstanding())
+			}
+			if n := len(s.conn.receives); n != len(s.recvs.buffers) {
+				t.Errorf("%d Receives posted of %d", n, len(s.recvs.buffers))
+			}
+		}
+		s.Close(nil)
+		s.conn.settle(s.loop)
+		if n := account.Outstanding(); n != 0 {
+			t.Errorf("%d leases outstanding", n)
+		}
+	})
+}
+
+// A Requester that is answered with anything does not panic, and ends each of
+// its Calls exactly once with no handle alive.
+func FuzzRequester(f *testing.F) {
+	data := pattern(200, 1)
+	whole, pos := readReply(2, data)
+	seg := rpcrdma.Segment{Handle: 1, Offset: 1 << 40, Length: 200}
+	f.Add(pack(append(plain(1, 8), getAttrReply(1)...)), []byte{}, uint8(0))
+	f.Add(pack(
+		append(plain(1, 8), getAttrReply(1)...),
+		append(header(2, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(seg) }), cut(whole, pos, 200)...),
+		header(3, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.SetReply(shortened(seg, 124)) }),
+		append(plain(4, 8), accepted(4, words(0))...),
+		header(5, 8, rpcrdma.Error, func(h *rpcrdma.Header) { h.SetError(5, 1, 8, rpcrdma.ErrChunk) }),
+	), append(accepted(3), data...), uint8(1))
+	f.Add(pack(append(plain(1, 8), words(1, 0, 2, 1, 1, 1, 0, 0, 0, 0)...)), []byte{}, uint8(2))
+	f.Add(pack(append(plain(1, 8), getAttrReply(1)...), words(2, 2, 8, 0, 0, 0, 0), header(3, 8, rpcrdma.MsgP)), []byte{}, uint8(3))
+
+	arena, err := regmem.New(regmem.Options{Budget: 64 << 20})
+	if err != nil {
+		f.Fatal(err)
+	}
+	account := arena.Account("replies", 16<<20)
+	f.Fuzz(func(t *testing.T, in, chunk []byte, seed uint8) {
+		r := newStubRequester(t, account, func(o *RequesterOptions) { o.ReceiveSize = 4096 })
+		d := &counting{}
+		calls := [][]byte{getAttrCall(1), readCall(2, 8192), opaqueCall(3, 40), writeCall(4, pattern(8192, 1)), opaqueCall(5, 8192)}
+		sent := 0
+		next := func() {
+			for sent < len(calls) && r.Free() > 0 {
+				if err := r.Send(prepare(t, r.Requester, calls[sent], d)); err != nil {
+					break
+				}
+				sent++
+			}
+		}
+		next()
+		for i, message := range unpack(in) {
+			for _, g := range r.conn.handles {
+				if g.access&fabric.RemoteWrite != 0 {
+					copy(g.buf, chunk)
+				}
+			}
+			inv := fabric.Handle(0)
+			if seed&8 != 0 && i%2 == 1 {
+				inv = r.conn.last
+				if _, ok := r.conn.handles[inv]; !ok {
+					inv = 0
+				}
+			}
+			r.conn.deliver(message, inv)
+			r.conn.step()
+			next()
+		}
+		r.conn.settle(r.loop)
+		r.Close(nil)
+		r.conn.settle(r.loop)
+		if d.n != sent {
+			t.Errorf("%d calls sent, %d ended", sent, d.n)
+		}
+		if n := account.Outstanding(); n != 0 {
+			t.Errorf("%d leases outstanding", n)
+		}
+	})
+}
+
+type counting struct{ n int }
+
+func (d *counting) CallDone(c *Call, err *CallError) {
+	d.n++
+	c.Reply.Release()
+}
