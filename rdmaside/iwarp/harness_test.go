@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -86,6 +85,7 @@ func (u *user) Setup(c fabric.Conn) error {
 	u.mu.Lock()
 	u.c = c
 	u.mu.Unlock()
+	defer u.signal()
 	if u.setup != nil {
 		return u.setup(c)
 	}
@@ -270,5 +270,3 @@ func wantBytes(t testing.TB, what string, got, want []byte) {
 		t.Errorf("%s: %d octets, want %d; first difference at %d", what, len(got), len(want), i)
 	}
 }
-
-var _ = net.ErrClosed
