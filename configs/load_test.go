@@ -361,7 +361,7 @@ chunks: {io: 1KiB, reply: 1GiB}
 			line 6: listeners[0].limits.fragments: 2000000: want at most 1048576
 			line 6: listeners[0].limits.outbound: 1KiB: want 64KiB to 1GiB
 			line 6: listeners[0].limits.per_address: 11 is more than limits.connections, 10
-			line 6: listeners[0].limits.record: 1GiB: want 4KiB to 64MiB
+			line 6: listeners[0].limits.record: 1GiB: want 4KiB to 8MiB
 			line 7: listeners[0].timeouts.stall: none is not possible here
 			line 12: upstreams[0].pool.connections: 65: want at most 64
 			line 12: upstreams[0].pool.credits: 1025: want at most 1024
@@ -372,8 +372,8 @@ chunks: {io: 1KiB, reply: 1GiB}
 			line 15: upstreams[0].backoff.min: 5s is more than backoff.max, 1s
 			line 16: upstreams[0].iwarp.crc: "maybe" is neither on nor off
 			line 16: upstreams[0].iwarp.fpdu: "big": want emss or max
-			line 17: chunks.io: 1KiB: want 4KiB to 16MiB
-			line 17: chunks.reply: 1GiB: want 4KiB to 16392KiB`},
+			line 17: chunks.io: 1KiB: want 4KiB to 8MiB
+			line 17: chunks.reply: 1GiB: want 4KiB to 8200KiB`},
 		{"inline", head + "upstreams: [{name: s, transport: rdma, endpoints: ['h:1'], inline: {call: 5000, reply: 4096}}]\n", `
 			line 2: upstreams[0].inline.call: 5000B: want a multiple of 1KiB`},
 		{"chunks", head + tail + "chunks: {io: 2MiB, reply: 2MiB}\n", `
@@ -401,7 +401,7 @@ upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}
 memory: {budget: 1GiB}
 `, `
-			line 5: memory.budget: 1GiB is too little: posted Receives take 1GiB (connections x credits x 16KiB at least) and the longest message is 4160KiB; want at least 4GiB`},
+			line 5: memory.budget: 1GiB is too little: posted Receives take 1GiB (for upstreams connections x credits x 16KiB) and the longest message is 4160KiB; want at least 4GiB`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Load([]byte(tc.file), testKnown())

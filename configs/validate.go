@@ -17,9 +17,14 @@ const (
 	maxCredits     = 1024
 	maxConnections = 1 << 20
 	maxPool        = 64
-	maxChunk       = 16 * MiB
 	minRecord      = 4 * KiB
-	maxRecord      = 64 * MiB
+)
+
+// The longest messages: one lease of package regmem holds each of them.
+const (
+	MaxRecord = 8 * MiB       // limits.record
+	MaxIO     = 8 * MiB       // chunks.io
+	MaxReply  = MaxIO + 8*KiB // chunks.reply
 )
 
 // receiveSize is the memory of one posted Receive of an upstream connection.
@@ -41,8 +46,8 @@ func (c *Config) validate(k Known, r *report) {
 	}
 	c.checkNames(r)
 	c.checkAddresses(r)
-	between(c.Chunks.IO, 4*KiB, maxChunk, "chunks.io", r)
-	if between(c.Chunks.Reply, 4*KiB, maxChunk+8*KiB, "chunks.reply", r) && c.Chunks.Reply < c.Chunks.IO+8*KiB && !r.has("chunks") {
+	between(c.Chunks.IO, 4*KiB, MaxIO, "chunks.io", r)
+	if between(c.Chunks.Reply, 4*KiB, MaxReply, "chunks.reply", r) && c.Chunks.Reply < c.Chunks.IO+8*KiB && !r.has("chunks") {
 		r.addf("chunks.reply", "%s: want 8KiB more than chunks.io, %s, at least", c.Chunks.Reply, c.Chunks.IO)
 	}
 	c.checkMemory(r)
@@ -71,7 +76,7 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	atMost(l.Limits.Connections, maxConnections, path+".limits.connections", r)
 	atMost(l.Limits.Calls, 1<<16, path+".limits.calls", r)
 	between(l.Limits.Outbound, 64*KiB, GiB, path+".limits.outbound", r)
-	between(l.Limits.Record, minRecord, maxRecord, path+".limits.record", r)
+	between(l.Limits.Record, minRecord, MaxRecord, path+".limits.record", r)
 	if l.Limits.PerAddress > l.Limits.Connections {
 		r.addf(path+".limits.per_address", "%d is more than limits.connections, %d", l.Limits.PerAddress, l.Limits.Connections)
 	}
@@ -268,11 +273,14 @@ func (c *Config) checkMemory(r *report) {
 	for i, l := range c.Listeners {
 		if !r.has(fmt.Sprintf("listeners[%d]", i)) {
 			longest = max(longest, l.Limits.Record)
+			if l.RDMA() { // room for one client
+				standing += Size(l.Credits) * max(4*KiB, l.Inline.Call)
+			}
 		}
 	}
 	// A quarter is the most that may stand still; the rest carries messages.
 	if need := max(4*standing, standing+8*longest); need > c.Memory.Budget && !r.has("memory.budget") {
-		r.addf("memory.budget", "%s is too little: posted Receives take %s (connections x credits x %s at least) "+
+		r.addf("memory.budget", "%s is too little: posted Receives take %s (for upstreams connections x credits x %s) "+
 			"and the longest message is %s; want at least %s",
 			c.Memory.Budget, standing, receiveSize, longest, (need+MiB-1)/MiB*MiB)
 	}
