@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 )
 
 // A syncBuffer is a log that several goroutines write to.
@@ -132,6 +133,29 @@ func TestAdmin(t *testing.T) {
 	}
 	if _, err := http.Get(url + "/livez"); err == nil {
 		t.Error("the admin server answers after the end")
+	}
+}
+
+// Every length that the file may ask for must fit one lease: Plan rounds a Reply
+// chunk up by less than 8 KiB.
+func TestLargest(t *testing.T) {
+	if configs.MaxRecord > regmem.MaxLease || configs.MaxReply+8*configs.KiB > regmem.MaxLease {
+		t.Errorf("records of %s or Reply chunks of %s do not fit a lease of %d", configs.MaxRecord, configs.MaxReply, regmem.MaxLease)
+	}
+	_, signals, wait := startServe(t, `
+listeners:
+  - {name: a, address: 127.0.0.1:0, upstream: s, limits: {record: 8MiB, connections: 1048576, calls: 65536, outbound: 1GiB, fragments: 1048576}}
+  - {name: b, address: 127.0.0.1:0, transport: rdma, upstream: s, credits: 1024, inline: {call: 64KiB, reply: 64KiB}, limits: {record: 8MiB}}
+upstreams:
+  - {name: s, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {connections: 64, credits: 1024}, inline: {call: 64KiB, reply: 64KiB}}
+chunks: {io: 8MiB, reply: 8200KiB}
+memory: {budget: 32GiB}
+admin: {address: none}
+loops: 2
+`)
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
 	}
 }
 
