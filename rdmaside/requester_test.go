@@ -131,6 +131,13 @@ func (tc *requesterCase) try(m []byte) error {
 	return err
 }
 
+// sleep lets time pass. What the test has read so far happened before what the
+// loop does meanwhile.
+func (tc *requesterCase) sleep(d time.Duration) {
+	tc.loop.Do(func() {})
+	time.Sleep(d)
+}
+
 func (tc *requesterCase) send(m []byte) {
 	tc.t.Helper()
 	if err := tc.try(m); err != nil {
@@ -469,14 +476,14 @@ func TestRequesterBusyXID(t *testing.T) {
 func TestRequesterDeadline(t *testing.T) {
 	requesterTest(t, func(tc *requesterCase) { tc.opts.Deadline = time.Minute }, func(tc *requesterCase) {
 		tc.open(8)
-		time.Sleep(50 * time.Second)
+		tc.sleep(50 * time.Second)
 		tc.send(getAttrCall(1))
-		time.Sleep(20 * time.Second)
+		tc.sleep(20 * time.Second)
 		tc.send(readCall(2, 65536))
 		tc.wantUp("the timer of an answered call does not end the connection")
-		time.Sleep(39 * time.Second)
+		tc.sleep(39 * time.Second)
 		tc.wantUp("59 s")
-		time.Sleep(2 * time.Second)
+		tc.sleep(2 * time.Second)
 		tc.wantEnded("61 s", ErrDeadline)
 		tc.wantFate("the call that passed its deadline", 1, InLimbo, ErrDeadline)
 		tc.wantFate("and the one beside it", 2, InLimbo, ErrDeadline)

@@ -3,6 +3,7 @@ package rdmaside
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -214,6 +215,8 @@ func (s *stubConn) settle(l *stubLoop) {
 	}
 }
 
+var sharedRegistry = sync.OnceValue(newRegistry)
+
 // A stubRequester is a Requester on a stubConn.
 type stubRequester struct {
 	*Requester
@@ -223,7 +226,7 @@ type stubRequester struct {
 
 func newStubRequester(t testing.TB, m *regmem.Account, edit func(o *RequesterOptions)) *stubRequester {
 	t.Helper()
-	o := RequesterOptions{Memory: m, Registry: newRegistry(), Credits: 8, RemoteInvalidation: true, Deadline: -1, Log: zerolog.Nop()}
+	o := RequesterOptions{Memory: m, Registry: sharedRegistry(), Credits: 8, RemoteInvalidation: true, Deadline: -1, Log: zerolog.Nop()}
 	if edit != nil {
 		edit(&o)
 	}
@@ -248,7 +251,7 @@ type stubResponder struct {
 
 func newStubResponder(t testing.TB, m *regmem.Account, h CallHandler, edit func(o *ResponderOptions)) *stubResponder {
 	t.Helper()
-	o := ResponderOptions{Memory: m, Registry: newRegistry(), Credits: 8, RemoteInvalidation: true, Log: zerolog.Nop()}
+	o := ResponderOptions{Memory: m, Registry: sharedRegistry(), Credits: 8, RemoteInvalidation: true, Log: zerolog.Nop()}
 	if edit != nil {
 		edit(&o)
 	}
