@@ -164,15 +164,9 @@ func (e *Engine) Stop() {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for _, l := range e.loops {
-			t := stopTask{loop: l, done: make(chan struct{})}
-			l.Post(t)
-			<-t.done
-			// One more pass: what Detached and Closed posted, and what that posted.
-			last := make(chan struct{})
-			l.Post(TaskFunc(func() { close(last) }))
-			<-last
-		}
+		e.everyLoop(func(l *Loop) { l.stop() })
+		// One more pass: what Detached and Closed posted.
+		e.everyLoop(func(*Loop) {})
 		for _, l := range e.loops {
 			l.mu.Lock()
 			l.stopped, l.in = true, nil
@@ -190,6 +184,16 @@ func (e *Engine) Stop() {
 	case <-time.After(stopTimeout):
 		e.log.Error().Dur("timeout", stopTimeout).Msg("event loops did not stop")
 	}
+}
+
+// everyLoop runs f on every loop and waits.
+func (e *Engine) everyLoop(f func(*Loop)) {
+	var wg sync.WaitGroup
+	wg.Add(len(e.loops))
+	for _, l := range e.loops {
+		l.Post(TaskFunc(func() { defer wg.Done(); f(l) }))
+	}
+	wg.Wait()
 }
 
 // defaultMaxConns leaves descriptors for everything else.

@@ -41,10 +41,7 @@ type testBuffer struct {
 }
 
 func (m *testMemory) Lease(n int) (Buffer, error) {
-	size := 512
-	for size < n {
-		size *= 4
-	}
+	size := class(n)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.limit > 0 && m.used+int64(size) > m.limit {
@@ -62,11 +59,25 @@ func (m *testMemory) Lease(n int) (Buffer, error) {
 	return &testBuffer{m: m, b: make([]byte, n, size), live: true}, nil
 }
 
-func (m *testMemory) Wait(_ int, f func()) {
+func (m *testMemory) Wait(n int, f func()) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.waits++
-	m.waiting = append(m.waiting, f)
+	now := m.used+int64(class(n)) <= m.limit
+	if !now {
+		m.waiting = append(m.waiting, f)
+	}
+	m.mu.Unlock()
+	if now {
+		f()
+	}
+}
+
+func class(n int) int {
+	size := 512
+	for size < n {
+		size *= 4
+	}
+	return size
 }
 
 func (b *testBuffer) Bytes() []byte { return b.b }

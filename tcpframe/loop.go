@@ -17,6 +17,8 @@ const (
 	// passBytes is what Socket.Read moves in one pass, beyond what came with
 	// Received. A neighbour waits for about 50 us while that is copied.
 	passBytes = 256 << 10
+	// shareSlack is by how much it may be exceeded rather than leave a crumb.
+	shareSlack = 16 << 10
 	// maxBatch is the room a mailbox keeps for the next batch.
 	maxBatch = 8192
 	// maxIOV bounds the pieces of one writev; the kernel takes 1024.
@@ -291,18 +293,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// sweepTask is a Loop as the Task that sweeps it; stopTask the one that stops it.
-type (
-	sweepTask Loop
-	stopTask  struct {
-		loop *Loop
-		done chan struct{}
-	}
-)
+// sweepTask is a Loop as the Task that sweeps it.
+type sweepTask Loop
 
 func (t *sweepTask) Run() { l := (*Loop)(t); l.sweep(l.now()) }
-
-func (t stopTask) Run() {
-	t.loop.stop()
-	close(t.done)
-}

@@ -16,8 +16,9 @@ type Memory interface {
 	// others hold too much now, and that Wait will tell when to ask again; n
 	// never exceeds ConnOptions.Prefix + ConnOptions.MaxRecord.
 	Lease(n int) (Buffer, error)
-	// Wait calls f once, on any goroutine, when a Lease of n may succeed. It does
-	// not call f before it returns.
+	// Wait calls f once, on any goroutine, when a Lease of n may succeed, which
+	// may be at once: others may have released since Lease said no. f does not
+	// block. It is called even if the connection has ended meanwhile.
 	Wait(n int, f func())
 }
 

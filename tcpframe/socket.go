@@ -126,9 +126,12 @@ func (s *socket) detach() {
 
 // Read implements Socket.
 func (s *socket) Read(p []byte) (int, error) {
-	p = p[:min(len(p), s.loop.share)]
-	if s.closing || len(p) == 0 {
+	share := s.loop.share
+	if s.closing || share <= 0 || len(p) == 0 {
 		return 0, nil
+	}
+	if len(p) > share+shareSlack {
+		p = p[:share]
 	}
 	n, err := unix.Read(s.fd, p)
 	if n <= 0 || err != nil {
