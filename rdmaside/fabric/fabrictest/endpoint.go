@@ -168,7 +168,11 @@ func (e *endpoint) signal() {
 // wait waits until cond, which runs with mu held, is true.
 func (e *endpoint) wait(what string, cond func() bool) {
 	e.t.Helper()
-	timeout := time.NewTimer(patience)
+	limit := patience
+	if e.t.Failed() {
+		limit = time.Second // do not wait for what a failure may have prevented
+	}
+	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
 	for {
 		e.mu.Lock()

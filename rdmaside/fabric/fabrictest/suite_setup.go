@@ -232,6 +232,7 @@ func testManyConnections(t *testing.T, f *Fixture) {
 	var echoed atomic.Int64
 	l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+		other.receives = rounds // nothing else holds the senders back
 		other.onReceive = func(e *endpoint, msg []byte) {
 			echoed.Add(1)
 			if _, err := e.postSend(fabric.Send{Parts: [][]byte{msg}}); err != nil {
@@ -249,6 +250,7 @@ func testManyConnections(t *testing.T, f *Fixture) {
 	slots := make(chan struct{}, 8) // the default of MaxStartingPerAddr is 16
 	for i := range ends {
 		ends[i] = newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+		ends[i].receives = rounds
 		go func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -261,6 +263,11 @@ func testManyConnections(t *testing.T, f *Fixture) {
 			t.Fatalf("Dial: %v", err)
 		}
 	}
+	t.Cleanup(func() {
+		for _, e := range ends {
+			e.close(nil)
+		}
+	})
 	for round := range rounds {
 		for i, e := range ends {
 			e.send([]byte{byte(i), byte(round)})
