@@ -240,9 +240,7 @@ func TestEmptyPasses(t *testing.T) {
 		pair.dial.send([]byte{byte(i)})
 		p.Resume(pair.other.conn)
 		p.Resume(pair.dial.conn)
-	}
-	for i, msg := range pair.other.waitMessages(100) {
-		if msg[0] != byte(i) {
+		if msg := pair.other.waitMessages(i + 1)[i]; msg[0] != byte(i) {
 			t.Fatalf("message %d is %d", i, msg[0])
 		}
 	}
