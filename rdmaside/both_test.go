@@ -27,6 +27,8 @@ type pairing struct {
 	r     *Requester
 	l     fabric.Listener
 	endc  chan error
+
+	serving *fabrictest.Loop // of the Responder
 }
 
 func (p *pairing) Granted(*Requester, int)       {}
@@ -40,6 +42,8 @@ type pairOptions struct {
 	noRFC8797  bool
 	handler    CallHandler
 	handlerFor func(p *pairing) CallHandler
+
+	responderLoop *fabrictest.Loop // nil: one of its own
 }
 
 func pair(t testing.TB, o pairOptions) *pairing {
@@ -54,6 +58,11 @@ func pair(t testing.TB, o pairOptions) *pairing {
 		t: t, arena: arena, calls: arena.Account("calls", o.accounts), p: fabrictest.NewLoopback(),
 		loops: [2]*fabrictest.Loop{fabrictest.NewLoop(), fabrictest.NewLoop()}, endc: make(chan error, 1),
 	}
+	serving := p.loops[1]
+	if o.responderLoop != nil {
+		serving = o.responderLoop
+	}
+	p.serving = serving
 	p.p.AsyncInvalidate(o.async)
 	if o.handlerFor != nil {
 		o.handler = o.handlerFor(p)
@@ -67,7 +76,7 @@ func pair(t testing.TB, o pairOptions) *pairing {
 		t.Fatal(err)
 	}
 	p.l, err = p.p.Listen("", fabric.ListenOptions{}, func(in fabric.Incoming) {
-		if _, err := s.Accept(context.Background(), in, p.loops[1]); err != nil {
+		if _, err := s.Accept(context.Background(), in, serving); err != nil {
 			t.Error(err)
 		}
 	})
@@ -93,6 +102,9 @@ func (p *pairing) close() {
 		p.t.Fatal("Ended was not called")
 	}
 	_ = p.l.Close()
+	if p.serving != p.loops[1] {
+		p.serving.Do(func() {}) // its end of the connection has closed
+	}
 	p.loops[0].Stop()
 	p.loops[1].Stop()
 	if err := p.arena.Close(); err != nil {
@@ -273,6 +285,68 @@ func TestBothByteIdentical(t *testing.T) {
 			p.close()
 		})
 	}
+}
+
+// A relay passes Calls on from a Responder to a Requester, and their Replies
+// back: RDMA on both sides.
+type relay struct {
+	t testing.TB
+	r *Requester
+}
+
+type relayed struct {
+	Call
+	x *Exchange
+}
+
+func (y *relay) Call(x *Exchange) {
+	c := &relayed{x: x}
+	c.Call = *prepare(y.t, y.r, x.Message(), c)
+	if err := y.r.Send(&c.Call); err != nil {
+		y.t.Errorf("relay: %v", err)
+		x.Abort()
+	}
+}
+
+func (c *relayed) CallDone(call *Call, err *CallError) {
+	if err != nil {
+		c.x.Abort()
+		return
+	}
+	c.x.Reply(call.Reply.Parts(), &call.Reply)
+}
+
+// Two hops over RDMA, the middle one without a copy of its own.
+func TestBothRelay(t *testing.T) {
+	var s *server
+	far := pair(t, pairOptions{
+		requester: RequesterOptions{RemoteInvalidation: true, Credits: 64},
+		responder: ResponderOptions{RemoteInvalidation: true, Credits: 64},
+		handlerFor: func(p *pairing) CallHandler {
+			s = &server{p: p, rng: rand.New(rand.NewPCG(1, 1))}
+			return s
+		},
+	})
+	// One credit until the first Reply: spend it here, or the relay's first Calls
+	// find none.
+	first := &flat{p: far, left: 1, donec: make(chan struct{}, 1)}
+	first.calls = append(first.calls, prepare(t, far.r, makeScenario(1).call, first))
+	far.loops[0].Do(first.pump)
+	<-first.donec
+
+	near := pair(t, pairOptions{
+		requester: RequesterOptions{Credits: 32}, responder: ResponderOptions{Credits: 32},
+		handler: &relay{t: t, r: far.r}, responderLoop: far.loops[0],
+	})
+	c := &client{p: near, next: 100, last: 500, leases: make(map[uint32]*regmem.Lease), donec: make(chan struct{})}
+	near.loops[0].Do(c.pump)
+	select {
+	case <-c.donec:
+	case <-time.After(50 * time.Second):
+		t.Error("stuck")
+	}
+	near.close()
+	far.close()
 }
 
 // A flat client sends the same Call again and again.

@@ -32,7 +32,7 @@
 //	B3  Every exit from the handling of a Receive hands the buffer on or reposts
 //	    it. Tests assert that nothing is outstanding in the arena at the end.
 //	B4  A Reply is delivered only after the handles of its Call are dead, or the
-//	    connection is. pendingCall.finish panics when one is left.
+//	    connection is. Requester.finish panics when one is left.
 //
 // # Errors
 //

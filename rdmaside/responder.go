@@ -112,6 +112,7 @@ type Responder struct {
 	calls   CallHandler
 	conns   ConnHandler
 	metrics *ResponderMetrics
+	lines   lineLimit
 }
 
 // NewResponder returns a Responder whose Calls go to h.

@@ -3,12 +3,14 @@ package rdmaside
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// Close ends the connection. A nil err lets Replies that were posted go out; it
-// is what ConnHandler.Ended is given, after Close has returned.
+// Close ends the connection. A nil err lets what was posted go out first, which
+// is every Reply unless the send queue was full. err is what ConnHandler.Ended is
+// given, after Close has returned.
 func (c *ResponderConn) Close(err error) {
 	if c.state == up {
 		c.state, c.asked, c.reason = ending, true, err
@@ -31,8 +33,10 @@ func (c *ResponderConn) refuse(xid uint32, err error) {
 	if c.state != up {
 		return
 	}
-	c.responder.opts.Log.Warn().Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).
-		Msg("invalid message from the requester ends its connection")
+	if ok, suppressed := c.responder.lines.allow(time.Now()); ok {
+		c.responder.opts.Log.Warn().Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).Uint64("suppressed", suppressed).
+			Msg("invalid message from the requester ends its connection")
+	}
 	c.responder.metrics.refused(err)
 	c.end(fmt.Errorf("rdmaside: %w", err))
 }

@@ -85,10 +85,16 @@ func (x *Exchange) reduce() error {
 	if room == 0 || !x.call.Reducible() {
 		return nil // "the Responder MUST return the corresponding result data item inline"
 	}
+	b := c.responder.opts.Registry.Lookup(x.call.Program, x.call.Version)
 	m := x.out[0]
 	if len(x.out) > 1 {
-		// The item is found in one piece only. This costs a copy where both sides
-		// of the proxy are RDMA.
+		if x.reduced(b) {
+			if uint64(len(x.data)) > room {
+				return fmt.Errorf("item of %d octets, Write chunk of %d", len(x.data), room)
+			}
+			return nil
+		}
+		// The item is found in one piece only.
 		l, err := c.responder.opts.Memory.Lease(x.size)
 		if err != nil {
 			return err
@@ -105,7 +111,6 @@ func (x *Exchange) reduce() error {
 			x.done = nil
 		}
 	}
-	b := c.responder.opts.Registry.Lookup(x.call.Program, x.call.Version)
 	s, ok := ulb.Reducible(b, x.call.Procedure, m)
 	if !ok || s.Length == 0 {
 		return nil
@@ -126,6 +131,28 @@ func (x *Exchange) reduce() error {
 	}
 	x.size = len(m) - int(s.Length+s.Padding)
 	return nil
+}
+
+// reduced finds the item in a Reply of two parts that a Requester put together,
+// without a copy: the item is all of the second part. It reports false when it
+// is not.
+func (x *Exchange) reduced(b ulb.Binding) bool {
+	if len(x.out) != 2 {
+		return false
+	}
+	var r oncrpc.Reply
+	base, item := x.out[0], x.out[1]
+	if oncrpc.ParseReply(base, &r) != nil || !r.Succeeded() {
+		return false
+	}
+	pos, n, ok, err := b.ResultItem(x.call.Procedure, base, r.Results, true)
+	if err != nil || !ok || n == 0 || int(pos) != len(base) || uint64(n)+uint64(-n&3) != uint64(len(item)) {
+		return false
+	}
+	x.data = item[:n]
+	x.out[1] = nil
+	x.out, x.size = x.out[:1], len(base)
+	return true
 }
 
 // shape chooses between RDMA_MSG and RDMA_NOMSG for the Reply in x.

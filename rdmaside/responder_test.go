@@ -829,3 +829,30 @@ func TestResponderOptions(t *testing.T) {
 		}
 	}
 }
+
+// An Accept that fails gives back what Setup took.
+func TestResponderAcceptFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, 16<<20)
+		defer b.strike()
+		tc := &responderCase{bed: b}
+		s, err := NewResponder(ResponderOptions{Memory: b.arena.Account("tiny", 64<<10), Registry: newRegistry()}, tc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, _ := b.provider.Listen("front", fabric.ListenOptions{}, func(in fabric.Incoming) {
+			// 66 Receives of 4 KiB do not fit into 64 KiB.
+			if _, err := s.Accept(context.Background(), in, b.loop); err == nil {
+				t.Error("accepted without memory")
+			}
+		})
+		defer l.Close()
+		if _, err := b.provider.Dial(context.Background(), b.peerLoop, "front", fabric.ConnOptions{}, &fakePeer{bed: b}); err == nil {
+			t.Error("dialled")
+		}
+		synctest.Wait()
+		if tc.opened != tc.ended {
+			t.Errorf("opened %d times, ended %d times", tc.opened, tc.ended)
+		}
+	})
+}

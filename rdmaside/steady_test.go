@@ -304,3 +304,89 @@ func TestResponderQueued(t *testing.T) {
 	s.Close(nil)
 	s.conn.settle(s.loop)
 }
+
+// A Call whose Send failed and whose handles take time to die was taken, and
+// ends as not sent.
+func TestRequesterNotSent(t *testing.T) {
+	a := newTestArena(t)
+	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
+	owner := &discard{}
+	c := prepare(t, r.Requester, readCall(1, 65536), owner)
+	r.conn.fail, r.conn.async = fabric.ErrQueueFull, true
+	if err := r.Send(c); err != nil {
+		t.Fatalf("Send: %v", err)
+	}
+	if owner.done != 0 || r.Outstanding() != 1 {
+		t.Fatalf("done %d times, %d outstanding, with a live handle: B4", owner.done, r.Outstanding())
+	}
+	r.conn.step()
+	if owner.done != 1 || owner.err == nil || owner.err.Fate != NotSent || !errors.Is(owner.err, fabric.ErrQueueFull) || !owner.err.Local {
+		t.Errorf("done %d times, %v", owner.done, owner.err)
+	}
+	if r.Free() != 1 || r.state != up {
+		t.Errorf("free %d, state %d", r.Free(), r.state)
+	}
+	r.Close(nil)
+	r.conn.settle(r.loop)
+}
+
+// "if it is unable to invalidate a memory region due to an unrecoverable problem,
+// the Requester MUST close the connection": RFC 8166 Section 4.5.4. The Reply is
+// delivered after that.
+func TestRequesterInvalidateFails(t *testing.T) {
+	a := newTestArena(t)
+	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
+	owner := &discard{}
+	if err := r.Send(prepare(t, r.Requester, readCall(1, 65536), owner)); err != nil {
+		t.Fatal(err)
+	}
+	r.conn.step()
+	r.conn.failInvalidate = errors.New("device lost")
+	m, _ := readReply(1, pattern(100, 1))
+	r.conn.deliver(append(plain(1, 8), m...), 0)
+	if owner.done != 0 || r.state != ending {
+		t.Fatalf("done %d times, state %d, with a live handle", owner.done, r.state)
+	}
+	r.conn.settle(r.loop)
+	if owner.done != 1 || owner.err != nil || owner.octets != len(m) {
+		t.Errorf("done %d times, %v, %d octets", owner.done, owner.err, owner.octets)
+	}
+}
+
+func TestRequesterRegisterFails(t *testing.T) {
+	a := newTestArena(t)
+	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
+	owner := &discard{}
+	r.conn.failRegister = fabric.ErrLimit
+	for _, m := range [][]byte{readCall(1, 65536), writeCall(2, pattern(9000, 1)), opaqueCall(3, 9000)} {
+		if err := r.Send(prepare(t, r.Requester, m, owner)); !errors.Is(err, fabric.ErrLimit) {
+			t.Errorf("Send: %v", err)
+		}
+	}
+	bad := prepare(t, r.Requester, writeCall(4, pattern(9000, 1)), owner)
+	bad.Analysis.ArgLength = 1 << 30
+	r.conn.failRegister = nil
+	if err := r.Send(bad); err == nil {
+		t.Error("an argument beyond the call was taken")
+	}
+	if err := r.Send(&Call{XID: 1, Message: getAttrCall(2), Owner: owner, Binding: bad.Binding}); err == nil {
+		t.Error("a call with another XID was taken")
+	}
+	if r.Outstanding() != 0 || owner.done != 0 || len(r.conn.handles) != 0 {
+		t.Errorf("%d outstanding, %d done, %d handles", r.Outstanding(), owner.done, len(r.conn.handles))
+	}
+	r.Close(nil)
+	r.conn.settle(r.loop)
+}
+
+func TestFateString(t *testing.T) {
+	for f, want := range map[Fate]string{NotSent: "not_sent", InLimbo: "in_limbo", Answered: "answered", 9: "unknown"} {
+		if f.String() != want {
+			t.Errorf("%d: %s, want %s", f, f, want)
+		}
+	}
+	err := &CallError{XID: 0x10, Fate: InLimbo, Err: ErrDeadline}
+	if want := "rdmaside: call 0x00000010 in_limbo: " + ErrDeadline.Error(); err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
+}

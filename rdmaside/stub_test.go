@@ -45,12 +45,15 @@ type stubConn struct {
 	reason   error
 	one      [1]fabric.Completion
 
-	fail    error // what PostSend and PostWrite return
-	sends   int
-	sent    [4096]byte // the latest Send
-	sentLen int
-	onSend  func(s fabric.Send)
-	onRead  func(into []byte)
+	fail           error // what PostSend and PostWrite return
+	failRegister   error
+	failInvalidate error
+	async          bool // Invalidate completes later
+	sends          int
+	sent           [4096]byte // the latest Send
+	sentLen        int
+	onSend         func(s fabric.Send)
+	onRead         func(into []byte)
 }
 
 type stubRegion struct {
@@ -141,12 +144,22 @@ func (s *stubConn) Register(buf []byte, a fabric.Access) (fabric.Region, error) 
 	if s.closing {
 		return fabric.Region{}, fabric.ErrClosed
 	}
+	if s.failRegister != nil {
+		return fabric.Region{}, s.failRegister
+	}
 	s.last++
 	s.handles[s.last] = stubRegion{buf, a}
 	return fabric.Region{Handle: s.last, Offset: 1 << 40, Length: uint32(len(buf))}, nil
 }
 
-func (s *stubConn) Invalidate(_ uint64, h fabric.Handle) (bool, error) {
+func (s *stubConn) Invalidate(id uint64, h fabric.Handle) (bool, error) {
+	if s.failInvalidate != nil {
+		return false, s.failInvalidate
+	}
+	if s.async && !s.closing {
+		s.pending = append(s.pending, fabric.Completion{ID: id, Op: fabric.OpInvalidate})
+		return false, nil
+	}
 	delete(s.handles, h)
 	return true, nil
 }
