@@ -245,11 +245,14 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 	return nil
 }
 
-// Hold stops dispatching until Resume: the memory that replies need is spent.
-func (p *Pool) Hold() {
+// Hold stops dispatching until Resume: the memory that Replies need is spent.
+// It reports whether the caller is the one who has to see to Resume.
+func (p *Pool) Hold() bool {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.held
 	p.held = true
-	p.mu.Unlock()
+	return !was
 }
 
 // Resume ends Hold and dispatches what can go.

@@ -112,7 +112,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	g.charge(c)
 	c.entry.Flow = g.flow(u)
-	c.entry.Cost = len(c.msg) + c.expect
+	c.entry.Cost = u.cost(len(c.msg), a)
 	if err := u.pool.Submit(&c.entry, c.client.home().index); err != nil {
 		c.giveUp(err)
 	}

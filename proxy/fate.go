@@ -25,9 +25,6 @@ import (
 //	client gone                the Reply is dropped
 const maxTries = 5
 
-// replySlack is what a Requester leases beyond the bound of a Reply, at most.
-const replySlack = 8 << 10
-
 var (
 	errNotReplayable = errors.New("the upstream connection was lost and the call is not safe to repeat here")
 	errTries         = errors.New("the upstream connection was lost too many times")
@@ -99,13 +96,6 @@ func (c *call) unsent(m member, err error) {
 		seat.Closing()
 		seat.Done(&c.entry, here)
 		c.requeue(here)
-	case errors.Is(err, rdmaside.ErrNoMemory):
-		// Nothing is dispatched until a Reply has given memory back; Calls in
-		// flight hold all of it, so one will.
-		u.pool.Hold()
-		seat.Done(&c.entry, here)
-		c.requeue(here)
-		u.p.replies.Wait(int(c.rdma.Analysis.MaxReply)+replySlack, u.pool.Resume)
 	case errors.Is(err, rdmaside.ErrBusyXID):
 		seat.Done(&c.entry, here)
 		if !c.gss && !c.remembered {
@@ -116,6 +106,9 @@ func (c *call) unsent(m member, err error) {
 		// The XID is taken on this connection by another client's Call. It will be
 		// answered soon; another connection may be free of it.
 		time.AfterFunc(5*time.Millisecond, func() { c.requeue(pool.Elsewhere) })
+	case errors.Is(err, rdmaside.ErrNoMemory):
+		seat.Done(&c.entry, here)
+		c.requeue(here)
 	case errors.Is(err, rdmaside.ErrNoCredit):
 		seat.Granted(m.credits(), here)
 		seat.Done(&c.entry, here)

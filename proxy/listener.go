@@ -35,6 +35,8 @@ type listener struct {
 	responder *rdmaside.Responder
 	nextLoop  int // for RDMA clients; owned by mu
 
+	stopOnce sync.Once
+
 	mu       sync.Mutex // guards sessions, draining and nextLoop; a leaf
 	sessions map[session]struct{}
 	draining bool
@@ -217,7 +219,9 @@ func (l *listener) snapshot() []session {
 	return all
 }
 
-func (l *listener) stopListening() {
+func (l *listener) stopListening() { l.stopOnce.Do(l.stop) }
+
+func (l *listener) stop() {
 	var err error
 	switch {
 	case l.tcp != nil:

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -48,11 +49,18 @@ func (m *rdmaMember) Close(err error) {
 
 // send is part of member.
 func (m *rdmaMember) send(c *call) {
-	if err := m.r.Send(&c.rdma); err != nil {
-		c.unsent(m, err)
+	err := m.r.Send(&c.rdma)
+	if err == nil {
+		m.u.sent.Inc()
 		return
 	}
-	m.u.sent.Inc()
+	// Nothing is dispatched until a Reply has given memory back. Calls in flight
+	// hold all of it, so one will. One of the pool's Calls waits for all: while
+	// one waits, memory goes to nobody else.
+	if errors.Is(err, rdmaside.ErrNoMemory) && m.u.pool.Hold() {
+		m.r.Wait(&c.rdma, m.u.pool.Resume)
+	}
+	c.unsent(m, err)
 }
 
 // credits is part of member.

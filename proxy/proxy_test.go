@@ -487,3 +487,27 @@ func TestUpstreamDown(t *testing.T) {
 		t.Error("ready without an upstream")
 	}
 }
+
+// TestMemoryForRepliesRunsOut: more Calls with Reply chunks of the largest size
+// than there is memory for; they take turns and all are answered.
+func TestMemoryForRepliesRunsOut(t *testing.T) {
+	h := proxytest.NewHarness(t, 32<<20)
+	p, _ := forward(t, h, 64, proxytest.Behaviour{}, nil)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		c := h.Client(p.Addr("nfs"))
+		for j := range 16 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for k := range 20 {
+					check(t, c, proxytest.EchoCall(uint32(i<<16|j<<8|k+1), 20, 60, 0))
+				}
+			}()
+		}
+	}
+	wg.Wait()
+	if used := h.Arena.Stats().Used; used > 16<<20 {
+		t.Errorf("%d octets still used", used)
+	}
+}

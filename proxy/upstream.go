@@ -69,7 +69,6 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		stray:    m.Counter("upstream_stray_replies_total", "Replies that belong to no Call outstanding.", "upstream", o.Name),
 		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to having its Reply.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
 	}
-	u.average.Store(firstAverage)
 	if o.RDMA {
 		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
 	}
@@ -77,7 +76,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Failed: func(endpoint string, err error, retryIn time.Duration) {
-			u.log.Warn().Err(err).Str("endpoint", endpoint).Dur("retry_in", retryIn).Msg("no connection to upstream")
+			u.log.Warn().Err(err).Str("endpoint", endpoint).Dur("retry_in_ms", retryIn).Msg("no connection to upstream")
 		},
 		Connected: func(endpoint string) {
 			u.log.Info().Str("endpoint", endpoint).Msg("connected to upstream")
@@ -124,21 +123,25 @@ func (u *upstream) observe(c *call) {
 	u.average.Store(old + (n-old)/16) // a lost update does no harm
 }
 
-// expect is about how long the Reply to a Call will be: the bound where there is
-// one, and the average of the last ones, which begins high, where there is not.
+// expect is what a client is charged for the Reply to a Call while it is under
+// way: the bound where there is one. Where there is none it is the average of the
+// last ones, but never little, so that a client cannot ask for a thousand small
+// Replies and then as many large ones.
 func (u *upstream) expect(a *ulb.Analysis) int {
 	if a.Known {
 		return int(a.MaxReply)
 	}
-	return int(min(u.average.Load(), int64(a.MaxReply)))
+	return int(min(max(u.average.Load(), leastExpected), int64(a.MaxReply)))
 }
 
-// firstAverage is what a Reply without a bound is expected to have until some
-// have been seen, in octets.
-const firstAverage = 64 << 10
-
-func (p *Proxy) sortedUpstreams() []*upstream {
-	return slices.SortedFunc(maps.Values(p.upstreams), func(a, b *upstream) int {
-		return strings.Compare(a.opts.Name, b.opts.Name)
-	})
+// cost is what a Call of n octets and its Reply weigh in the queue.
+func (u *upstream) cost(n int, a *ulb.Analysis) int {
+	if a.Known {
+		return n + int(a.MaxReply)
+	}
+	return n + int(u.average.Load())
 }
+
+// leastExpected is what a Reply without a bound is expected to have at least, in
+// octets.
+const leastExpected = 64 << 10
