@@ -191,7 +191,7 @@ func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 func TestAttachRawEcho(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	near, far := tcpPair(t)
-	near.SetWriteBuffer(16 << 10)
+	near.SetWriteBuffer(128 << 10)
 	r := &rawEcho{t: t, detached: make(chan error, 1)}
 	want := near.RemoteAddr().String()
 	if err := e.Loops()[1].Attach(near, r); err != nil {
