@@ -145,3 +145,9 @@ func (u *upstream) cost(n int, a *ulb.Analysis) int {
 // leastExpected is what a Reply without a bound is expected to have at least, in
 // octets.
 const leastExpected = 64 << 10
+
+func (p *Proxy) sortedUpstreams() []*upstream {
+	return slices.SortedFunc(maps.Values(p.upstreams), func(a, b *upstream) int {
+		return strings.Compare(a.opts.Name, b.opts.Name)
+	})
+}
