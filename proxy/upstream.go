@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,10 @@ type upstream struct {
 	seconds  *metrics.Histogram
 
 	average atomic.Int64 // octets of recent Replies that had no bound
+
+	mu     sync.Mutex // guards what follows; a leaf
+	logged time.Time  // when the last failure was logged
+	muted  int        // failures since then
 }
 
 func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
@@ -75,15 +80,38 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u.pool = pool.New(pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
-		Failed: func(endpoint string, err error, retryIn time.Duration) {
-			u.log.Warn().Err(err).Str("endpoint", endpoint).Dur("retry_in_ms", retryIn).Msg("no connection to upstream")
-		},
-		Connected: func(endpoint string) {
-			u.log.Info().Str("endpoint", endpoint).Msg("connected to upstream")
-		},
+		Failed:    u.failed,
+		Connected: u.connected,
 		Metrics: m,
 	}, u, u)
 	return u, nil
+}
+
+// quiet is how long the same upstream's failures go on without another line.
+const quiet = 30 * time.Second
+
+// failed logs that a connection could not be made or has ended: once, and again
+// when it goes on.
+func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
+	u.mu.Lock()
+	u.muted++
+	n, now := u.muted, time.Now()
+	if now.Sub(u.logged) < quiet {
+		u.mu.Unlock()
+		return
+	}
+	u.logged, u.muted = now, 0
+	u.mu.Unlock()
+	u.log.Warn().Err(err).Str("endpoint", endpoint).Int("failures", n).Dur("retry_in_ms", retryIn).
+		Msg("no connection to upstream")
+}
+
+// connected logs the first connection after failures.
+func (u *upstream) connected(endpoint string) {
+	u.mu.Lock()
+	u.logged = time.Time{}
+	u.mu.Unlock()
+	u.log.Info().Str("endpoint", endpoint).Msg("connected to upstream")
 }
 
 // Dial makes one connection. pool.Dialer.
