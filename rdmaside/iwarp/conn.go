@@ -124,10 +124,18 @@ func (s *stream) Received(b []byte) {
 	c := (*conn)(s)
 	c.busy = true
 	c.last = time.Now()
-	c.qp.input(b)
+	c.input(b)
 	c.readDirect()
 	c.busy = false
 	c.step()
+}
+
+// input feeds the qp. Completions are delivered at the end of the callback, for
+// all of b together, unless the ULP must hear of them for b to go on.
+func (c *conn) input(b []byte) {
+	for b = c.qp.input(b); c.qp.hungry(); b = c.qp.input(b) {
+		c.deliver()
+	}
 }
 
 // readDirect reads the rest of a large payload to its place, then only as much as
@@ -152,7 +160,7 @@ func (c *conn) readDirect() {
 		if n <= 0 || err != nil {
 			return
 		}
-		c.qp.input(c.ahead[:n])
+		c.input(c.ahead[:n])
 	}
 }
 

@@ -191,9 +191,6 @@ func (q *qp) post(id uint64, op wire.Opcode, parts [][]byte, stag uint32, to uin
 	if uint64(n) > math.MaxUint32 {
 		return fmt.Errorf("iwarp: message of %d octets", n)
 	}
-	if op == wire.OpWrite && to+uint64(n) < to {
-		return fmt.Errorf("iwarp: write of %d octets at %#x wraps", n, to)
-	}
 	q.posts++
 	w := q.wq.push()
 	*w = sendWR{id: id, op: op, parts: append(w.parts[:0], parts...), len: n, stag: stag, to: to}
@@ -210,8 +207,6 @@ func (q *qp) postRead(id uint64, into []byte, from fabric.Region) error {
 		return ErrNoReads
 	case uint64(from.Length) > uint64(len(into)):
 		return fmt.Errorf("iwarp: read of %d octets into %d", from.Length, len(into))
-	case from.Offset+uint64(from.Length) < from.Offset:
-		return fmt.Errorf("iwarp: read of %d octets at %#x wraps", from.Length, from.Offset)
 	}
 	into = into[:from.Length]
 	if !q.stags.addSpan(into) {

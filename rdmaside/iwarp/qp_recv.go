@@ -19,6 +19,7 @@ type rxPhase uint8
 
 const (
 	rxHeader rxPhase = iota
+	rxReady          // a whole header, which waits until the ULP has heard of its Receives
 	rxPayload
 	rxTail
 )
@@ -81,22 +82,29 @@ func (r *rx) reset() {
 // inside reports whether the stream stands inside an FPDU.
 func (r *rx) inside() bool { return r.phase != rxHeader || r.have > 0 }
 
-// input takes octets in stream order.
-func (q *qp) input(b []byte) {
+// input takes octets in stream order, and returns those it has not taken. There
+// are some when hungry reports true: then completions are to be delivered before
+// the next call.
+func (q *qp) input(b []byte) []byte {
 	r := &q.rx
-	for len(b) > 0 && q.alive() {
+	for q.alive() && (len(b) > 0 || r.phase == rxReady) {
 		switch r.phase {
 		case rxHeader:
 			n := copy(r.head[r.have:r.need], b)
 			b = b[n:]
-			if r.have += n; r.have < r.need {
-				return
-			}
-			if r.have == wire.ControlLen {
+			switch r.have += n; {
+			case r.have < r.need:
+				return nil
+			case r.have == wire.ControlLen:
 				q.control()
-			} else {
+			case q.starved():
+				r.phase = rxReady
+				return b
+			default:
 				q.header()
 			}
+		case rxReady:
+			q.header()
 		case rxPayload:
 			n := min(len(b), r.left)
 			if r.dst != nil {
@@ -112,7 +120,22 @@ func (q *qp) input(b []byte) {
 			}
 		}
 	}
+	return nil
 }
+
+// starved reports whether a Send finds no Receive while completed ones wait for
+// delivery: the ULP may post them again, if only it hears of them.
+func (q *qp) starved() bool {
+	switch q.rx.op {
+	case wire.OpSend, wire.OpSendInvalidate, wire.OpSendEvent, wire.OpSendEventInvalidate:
+		return q.recvs.len() == 0 && len(q.cs) > 0
+	default:
+		return false
+	}
+}
+
+// hungry reports whether input stopped for want of a delivery.
+func (q *qp) hungry() bool { return q.rx.phase == rxReady && q.alive() }
 
 // placed takes note of payload octets p that have reached dst, or were dropped.
 func (q *qp) placed(p []byte) {
