@@ -27,6 +27,7 @@ const (
 // them queue behind a large one could stop the work that frees its room.
 type Account struct {
 	arena *Arena
+	pool  *pool
 	name  string
 	limit int64
 
@@ -39,7 +40,7 @@ type Account struct {
 	// not take mu.
 	contended atomic.Int32
 
-	mu      sync.Mutex // guards the rest; taken before a class's mu and Arena.mu
+	mu      sync.Mutex // guards the rest; taken before a class's mu and a pool's
 	queue   []waiter   // from next on
 	next    int
 	turns   [len(classSizes)]int // waiters that were called and have not leased yet
@@ -84,7 +85,7 @@ func (acct *Account) Stats() AccountStats {
 // is ErrBudget, or ErrTooLong when no release could ever make room.
 func (acct *Account) Lease(n int) (*Lease, error) {
 	i := classOf(n)
-	if i < 0 || int64(classSizes[i]) > acct.limit {
+	if !acct.holds(i) {
 		return nil, ErrTooLong
 	}
 	size := int64(classSizes[i])
@@ -92,7 +93,7 @@ func (acct *Account) Lease(n int) (*Lease, error) {
 		acct.refused.Add(1)
 		return nil, ErrBudget
 	}
-	l := acct.arena.take(&acct.arena.classes[i])
+	l := acct.pool.take(i)
 	if l == nil {
 		acct.used.Add(-size)
 		acct.refused.Add(1)
@@ -101,6 +102,11 @@ func (acct *Account) Lease(n int) (*Lease, error) {
 	}
 	acct.leases.Add(1)
 	return acct.begin(l, n), nil
+}
+
+// holds reports whether a block of class i could ever be leased.
+func (acct *Account) holds(i int) bool {
+	return i >= 0 && int64(classSizes[i]) <= acct.limit && acct.pool.holds(i)
 }
 
 // LeaseZeroed is Lease with the n octets zeroed.
@@ -154,7 +160,7 @@ func (acct *Account) add(size, limit int64) bool {
 // interest does nothing in t; the room kept for it is free again shortly after.
 func (acct *Account) Wait(n int, t func()) {
 	i := classOf(n)
-	if i < 0 || int64(classSizes[i]) > acct.limit {
+	if !acct.holds(i) {
 		t() // so that the caller meets ErrTooLong
 		return
 	}
@@ -192,7 +198,7 @@ func (acct *Account) call() func() {
 	}
 	w := acct.queue[acct.next]
 	size := int64(classSizes[w.class])
-	if acct.used.Load()+acct.pledged+size > acct.limit || !acct.arena.room(&acct.arena.classes[w.class]) {
+	if acct.used.Load()+acct.pledged+size > acct.limit || !acct.pool.room(w.class) {
 		return nil
 	}
 	acct.queue[acct.next] = waiter{}
@@ -236,22 +242,4 @@ func (a *Arena) wake() {
 	for _, acct := range *a.accounts.Load() {
 		acct.wake()
 	}
-}
-
-// room reports whether a block of class c could be leased.
-func (a *Arena) room(c *class) bool {
-	if c.any() {
-		return true
-	}
-	if a.runFits(c) {
-		return true
-	}
-	a.reclaim(func(*slab) bool { return true })
-	return a.runFits(c) || c.any()
-}
-
-func (a *Arena) runFits(c *class) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.runs.fits(c.pages)
 }

@@ -235,3 +235,90 @@ func TestWaitBounded(t *testing.T) {
 		}
 	})
 }
+
+// What is reserved for one account stays whole, however others splinter the rest.
+func TestReserve(t *testing.T) {
+	const budget = 64 << 20
+	a := newArena(t, Options{Budget: budget})
+	calls := a.Account("early", 0)
+	replies, err := a.Reserve("replies", budget/2+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulled, err := a.Reserve("pulled", 5<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if replies.Limit() != budget/2 || pulled.Limit() != 5<<20 {
+		t.Errorf("limits %d and %d", replies.Limit(), pulled.Limit())
+	}
+	if late := a.Account("late", 0); late.Limit() != budget/2-5<<20 {
+		t.Errorf("the rest is %d", late.Limit())
+	}
+	for _, limit := range []int64{-1, 0, 4095, budget/2 - 5<<20, budget} {
+		if _, err := a.Reserve("nonsense", limit); err == nil {
+			t.Errorf("%d octets were reserved", limit)
+		}
+	}
+	// Splinter the rest: leases of one page between holes of one page.
+	var held, holes []*Lease
+	for {
+		l, err := calls.Lease(32 << 10)
+		if err != nil {
+			break
+		}
+		if len(held) > len(holes) {
+			holes = append(holes, l)
+		} else {
+			held = append(held, l)
+		}
+	}
+	if n := calls.Used(); n > budget/2-5<<20 {
+		t.Errorf("%d octets used beside the reserves", n)
+	}
+	for _, l := range holes {
+		l.Release()
+	}
+	refuse(t, calls, 1<<20, ErrBudget)
+	// And yet.
+	for {
+		l, err := replies.Lease(1 << 20)
+		if err != nil {
+			break
+		}
+		held = append(held, l)
+	}
+	if n := replies.Used(); n < replies.Limit()-2<<20 {
+		t.Errorf("%d of %d octets could be leased", n, replies.Limit())
+	}
+	l := lease(t, pulled, 4<<20)
+	refuse(t, pulled, 8<<20, ErrTooLong)
+	for i, x := range held {
+		for _, y := range held[:i] {
+			if &x.Bytes()[0] == &y.Bytes()[0] {
+				t.Fatal("a block was leased twice")
+			}
+		}
+	}
+	extent, _, ok := a.Locate(l.Bytes())
+	if !ok {
+		t.Error("a reserved block is not of the arena")
+	}
+	for i := range a.Extents() {
+		a.Pin(i)
+	}
+	l.Release()
+	if n := a.Drain(); n != 0 {
+		t.Errorf("gave back %d octets of pinned extents", n)
+	}
+	a.Unpin(extent)
+	if n := a.Drain(); n < 4<<20 {
+		t.Errorf("gave back %d octets", n)
+	}
+	if _, err := a.Reserve("late", 1<<20); err == nil {
+		t.Error("reserved while the arena was in use")
+	}
+	for _, l := range held {
+		l.Release()
+	}
+}

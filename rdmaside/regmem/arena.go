@@ -14,8 +14,11 @@
 //
 // An [Account] is a share of the budget with a limit of its own. Memory that is
 // needed to finish work must not come from the account that starting work can
-// exhaust: RPC Calls and RPC Replies each have one. While the sum of the limits
-// does not exceed the budget, no account can starve another.
+// exhaust: RPC Calls and RPC Replies each have one. [Arena.Reserve] gives an
+// account addresses of its own, so that nothing others do can starve it.
+// [Arena.Account] is a limit only: such accounts take from the common rest, where
+// the leases of one may splinter the room of another. Leases of mixed sizes fill
+// nine tenths of 1 GiB before one is refused, eight of 64 MiB.
 //
 // # Ownership
 //
@@ -80,18 +83,15 @@ type Arena struct {
 	budget int64
 	poison bool
 	mem    []byte // constant until Close
+	common *pool  // what is not reserved
 	root   *Account
 
-	classes [len(classSizes)]class
+	epoch   atomic.Uint32 // counts calls of Trim
+	waiting atomic.Int32  // waiters of all accounts
 
-	mu    sync.Mutex // guards runs; a leaf
-	runs  runs
-	epoch atomic.Uint32 // counts calls of Trim
-
-	waiting atomic.Int32 // waiters of all accounts
-
-	accountsMu sync.Mutex // guards changes of accounts; a leaf
-	accounts   atomic.Pointer[[]*Account]
+	mu       sync.Mutex                 // guards changes of the next two; taken before a pool's mu
+	accounts atomic.Pointer[[]*Account] // the first is root
+	pools    atomic.Pointer[[]*pool]    // the first is common
 }
 
 // New maps an arena.
@@ -109,12 +109,10 @@ func New(o Options) (*Arena, error) {
 		return nil, fmt.Errorf("regmem: map %d octets: %w", budget, err)
 	}
 	a := &Arena{budget: budget, poison: o.Poison || raceEnabled, mem: mem}
-	a.runs.init(int(budget / pageSize))
-	for i := range a.classes {
-		a.classes[i].init(i)
-	}
-	a.root = &Account{arena: a, name: "arena", limit: budget}
+	a.common = newPool(mem, 0, int(budget/pageSize))
+	a.root = &Account{arena: a, pool: a.common, name: "arena", limit: budget}
 	a.accounts.Store(&[]*Account{a.root})
+	a.pools.Store(&[]*pool{a.common})
 	return a, nil
 }
 
@@ -127,16 +125,43 @@ func (a *Arena) Close() error {
 	return unix.Munmap(a.mem)
 }
 
-// Account opens a share of the budget: leases of it never add up to more than
-// limit octets, counted in blocks. A limit that is not positive, or beyond the
-// budget, means the budget. Accounts live as long as the arena.
+// Account opens a share of what is not reserved: leases of it never add up to
+// more than limit octets, counted in blocks. A limit that is not positive, or
+// beyond what there is, means all there is. Accounts live as long as the arena.
 func (a *Arena) Account(name string, limit int64) *Account {
-	if limit <= 0 || limit > a.budget {
-		limit = a.budget
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if limit <= 0 || limit > a.root.limit {
+		limit = a.root.limit
 	}
-	acct := &Account{arena: a, name: name, limit: limit}
-	a.accountsMu.Lock()
-	defer a.accountsMu.Unlock()
+	return a.add(&Account{arena: a, pool: a.common, name: name, limit: limit})
+}
+
+// Reserve opens a share that is taken out of the budget: limit octets, rounded
+// down to a page, which nobody else can use or splinter. It is for start-up: an
+// error says that the arena was in use already, or that no leaseable rest would
+// be left.
+func (a *Arena) Reserve(name string, limit int64) (*Account, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	limit &^= pageSize - 1
+	if limit < pageSize || limit > a.root.limit-pageSize {
+		return nil, fmt.Errorf("regmem: reserve %d octets of %d for %s", limit, a.root.limit, name)
+	}
+	pages := int(limit / pageSize)
+	page, ok := a.common.cut(pages)
+	if !ok {
+		return nil, fmt.Errorf("regmem: reserve %d octets for %s: the arena is in use", limit, name)
+	}
+	p := newPool(a.mem, page, pages)
+	pools := append(append([]*pool(nil), *a.pools.Load()...), p)
+	a.pools.Store(&pools)
+	a.root.limit -= limit
+	return a.add(&Account{arena: a, pool: p, name: name, limit: limit}), nil
+}
+
+// add keeps acct; a.mu is held.
+func (a *Arena) add(acct *Account) *Account {
 	list := append(append([]*Account(nil), *a.accounts.Load()...), acct)
 	a.accounts.Store(&list)
 	return acct
@@ -176,51 +201,13 @@ func (a *Arena) Outstanding() int {
 // all are ExtentSize octets long except that the last may be shorter. They are
 // constant for the life of the arena.
 func (a *Arena) Extents() [][]byte {
-	list := make([][]byte, 0, a.runs.extents())
+	var list [][]byte
 	for b := a.mem; len(b) > 0; {
 		n := min(len(b), ExtentSize)
 		list = append(list, b[:n:n])
 		b = b[n:]
 	}
 	return list
-}
-
-// take finds a block of class c, or returns nil when there is no room.
-func (a *Arena) take(c *class) *Lease {
-	if l := c.take(); l != nil {
-		return l
-	}
-	// The class is empty: give it another slab. When no run of pages is long
-	// enough, slabs of other classes that are entirely free go back first.
-	page, ok := a.run(c)
-	if !ok {
-		a.reclaim(func(*slab) bool { return true })
-		if page, ok = a.run(c); !ok {
-			return c.take() // another goroutine may have released one meanwhile
-		}
-	}
-	return c.add(a.mem, page)
-}
-
-func (a *Arena) run(c *class) (page int, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.runs.take(c.pages, c.size >= largeClass)
-}
-
-// reclaim takes the free slabs that pass the test from all classes.
-func (a *Arena) reclaim(test func(*slab) bool) {
-	for i := range a.classes {
-		c := &a.classes[i]
-		for s := c.detach(test); s != nil; {
-			next := s.next
-			a.mu.Lock()
-			a.runs.put(s.page, c.pages)
-			a.mu.Unlock()
-			c.recycle(s)
-			s = next
-		}
-	}
 }
 
 // Trim gives memory back to the kernel: pages that have been free since the call
@@ -230,44 +217,37 @@ func (a *Arena) reclaim(test func(*slab) bool) {
 // many octets it gave back.
 func (a *Arena) Trim() int64 {
 	now := a.epoch.Add(1)
-	a.reclaim(func(s *slab) bool { return now-s.idleSince > 1 })
-	return a.discard()
+	var n int64
+	for _, p := range *a.pools.Load() {
+		p.reclaim(func(s *slab) bool { return now-s.idleSince > 1 })
+		n += p.discard()
+	}
+	return n
 }
 
 // Drain is Trim for everything that is free now.
 func (a *Arena) Drain() int64 {
-	a.reclaim(func(*slab) bool { return true })
-	return a.discard()
-}
-
-func (a *Arena) discard() int64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	var n int64
-	a.runs.discard(func(page, pages int) bool {
-		b := a.mem[page*pageSize : (page+pages)*pageSize]
-		if unix.Madvise(b, unix.MADV_DONTNEED) != nil {
-			return false
-		}
-		n += int64(len(b))
-		return true
-	})
+	for _, p := range *a.pools.Load() {
+		p.reclaim(everySlab)
+		n += p.discard()
+	}
 	return n
 }
 
 // Pin says that extent i, an index into Extents, is registered with a device:
 // from now on Trim leaves it alone. Pins nest.
 func (a *Arena) Pin(i int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.runs.pin(i, 1)
+	for _, p := range *a.pools.Load() {
+		p.pin(i, 1)
+	}
 }
 
 // Unpin takes one Pin back.
 func (a *Arena) Unpin(i int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.runs.pin(i, -1)
+	for _, p := range *a.pools.Load() {
+		p.pin(i, -1)
+	}
 }
 
 // Locate finds the extent that holds b and b's offset in it. ok is false when b
@@ -315,10 +295,11 @@ func (a *Arena) Stats() Stats {
 		st.Refused += s.Refused
 		st.Accounts = append(st.Accounts, s)
 	}
-	a.mu.Lock()
-	st.Slabs = int64(a.runs.total-a.runs.free) * pageSize
-	st.Resident = int64(a.runs.touched) * pageSize
-	a.mu.Unlock()
+	for _, p := range *a.pools.Load() {
+		slabs, resident := p.sizes()
+		st.Slabs += slabs
+		st.Resident += resident
+	}
 	return st
 }
 

@@ -538,7 +538,7 @@ func BenchmarkLease(b *testing.B) {
 				b.Fatal(err)
 			}
 			l.Release()
-			a.reclaim(func(*slab) bool { return true })
+			a.common.reclaim(everySlab)
 		}
 	})
 }

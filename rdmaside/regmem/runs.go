@@ -2,39 +2,44 @@ package regmem
 
 import "math/bits"
 
-// runs allocates runs of pages. It is guarded by Arena.mu.
+// runs allocates runs of pages. It is guarded by pool.mu.
 //
 // Each extent has a bitmap of its free pages; longest is an upper bound of its
 // longest free run, lowered when a search finds less and raised when pages come
 // back, so that full extents cost one comparison.
 type runs struct {
+	first                int // page
 	total, free, touched int // pages
+	longest              int // pages of the longest run there could be
+	base                 int // number of the first extent
 	extent               []extent
 }
 
 type extent struct {
-	pages   int // in this extent
-	free    int
+	end     int // pages from here on are not ours
+	free    int // pages
 	longest int // no free run is longer
 	pins    int
-	used    [pagesPerExtent / 64]uint64 // a bit for each page in a slab
+	used    [pagesPerExtent / 64]uint64 // a bit for each page that is in a slab, or not ours
 	dirty   [pagesPerExtent / 64]uint64 // a bit for each page that was in a slab and not given back since
 }
 
-func (r *runs) init(pages int) {
-	r.total, r.free = pages, pages
-	r.extent = make([]extent, (pages+pagesPerExtent-1)/pagesPerExtent)
+// init hands over the pages from first on.
+func (r *runs) init(first, pages int) {
+	*r = runs{first: first, total: pages, free: pages, base: first / pagesPerExtent}
+	r.extent = make([]extent, (first+pages-1)/pagesPerExtent-r.base+1)
 	for i := range r.extent {
 		e := &r.extent[i]
-		e.pages = min(pages-i*pagesPerExtent, pagesPerExtent)
-		e.free, e.longest = e.pages, e.pages
-		if e.pages < pagesPerExtent {
-			setBits(e.used[:], e.pages, pagesPerExtent-e.pages)
-		}
+		at := (r.base + i) * pagesPerExtent
+		start := max(first-at, 0)
+		e.end = min(first+pages-at, pagesPerExtent)
+		e.free = e.end - start
+		e.longest = e.free
+		r.longest = max(r.longest, e.free)
+		setBits(e.used[:], 0, start)
+		setBits(e.used[:], e.end, pagesPerExtent-e.end)
 	}
 }
-
-func (r *runs) extents() int { return len(r.extent) }
 
 // take finds n pages, from the high end of the range when high is set.
 func (r *runs) take(n int, high bool) (page int, ok bool) {
@@ -56,7 +61,7 @@ func (r *runs) take(n int, high bool) (page int, ok bool) {
 			e.free -= n
 			e.longest = min(e.longest, e.free)
 			r.free -= n
-			return i*pagesPerExtent + page, true
+			return (r.base+i)*pagesPerExtent + page, true
 		}
 	}
 	return 0, false
@@ -79,7 +84,7 @@ func (r *runs) fits(n int) bool {
 
 // put takes n pages back.
 func (r *runs) put(page, n int) {
-	e := &r.extent[page/pagesPerExtent]
+	e := &r.extent[page/pagesPerExtent-r.base]
 	clearBits(e.used[:], page%pagesPerExtent, n)
 	e.free += n
 	e.longest = e.free
@@ -91,7 +96,7 @@ func (r *runs) put(page, n int) {
 func (e *extent) find(n int, high bool) (page int, ok bool) {
 	longest := 0
 	if high {
-		for end := e.pages; end > 0; {
+		for end := e.end; end > 0; {
 			end = lastClear(e.used[:], end)
 			start := lastSet(e.used[:], end)
 			if end-start >= n {
@@ -101,9 +106,9 @@ func (e *extent) find(n int, high bool) (page int, ok bool) {
 			end = start
 		}
 	} else {
-		for start := 0; start < e.pages; {
-			start = firstClear(e.used[:], start, e.pages)
-			end := firstSet(e.used[:], start, e.pages)
+		for start := 0; start < e.end; {
+			start = firstClear(e.used[:], start, e.end)
+			end := firstSet(e.used[:], start, e.end)
 			if end-start >= n {
 				return start, true
 			}
@@ -127,12 +132,12 @@ func (r *runs) discard(f func(page, pages int) bool) {
 			want[w] = e.dirty[w] &^ e.used[w]
 		}
 		for start := 0; ; {
-			start = firstSet(want[:], start, e.pages)
-			if start == e.pages {
+			start = firstSet(want[:], start, e.end)
+			if start == e.end {
 				break
 			}
-			end := firstClear(want[:], start, e.pages)
-			if f(i*pagesPerExtent+start, end-start) {
+			end := firstClear(want[:], start, e.end)
+			if f((r.base+i)*pagesPerExtent+start, end-start) {
 				clearBits(e.dirty[:], start, end-start)
 				r.touched -= end - start
 			}
@@ -141,7 +146,11 @@ func (r *runs) discard(f func(page, pages int) bool) {
 	}
 }
 
+// pin counts pins of extent i; those of others are none of ours.
 func (r *runs) pin(i, by int) {
+	if i -= r.base; i < 0 || i >= len(r.extent) {
+		return
+	}
 	e := &r.extent[i]
 	e.pins += by
 	if e.pins < 0 {

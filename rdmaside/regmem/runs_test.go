@@ -69,10 +69,10 @@ func TestBits(t *testing.T) {
 
 func TestRuns(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
-	const pages = 2*pagesPerExtent + 100
+	const first, pages = pagesPerExtent + 4000, 2*pagesPerExtent + 100
 	var r runs
-	r.init(pages)
-	owner := make([]int, pages)
+	r.init(first, pages)
+	owner := make([]int, first+pages)
 	held := make(map[int]int) // by page
 	for id := 1; id < 5000; id++ {
 		if rnd.IntN(3) == 0 && len(held) > 0 {
@@ -95,7 +95,7 @@ func TestRuns(t *testing.T) {
 		if !ok {
 			// There is really no run of n pages in one extent.
 			run := 0
-			for i := range pages {
+			for i := first; i < first+pages; i++ {
 				if i%pagesPerExtent == 0 {
 					run = 0
 				}
@@ -109,6 +109,9 @@ func TestRuns(t *testing.T) {
 				}
 			}
 			continue
+		}
+		if page < first || page+n > first+pages {
+			t.Fatalf("run of %d pages at %d is not ours", n, page)
 		}
 		if page/pagesPerExtent != (page+n-1)/pagesPerExtent {
 			t.Fatalf("run of %d pages at %d crosses an extent", n, page)
