@@ -13,7 +13,7 @@ mkdir "$m" || die "mkdir"
 
 step "sizes"
 mkdir -p $ours
-sizes="0 1 3 4095 4096 65537 67108864"
+sizes="${SIZES:-0 1 3 4095 4096 65537 67108864}"
 for n in $sizes; do
     [ -e "$ours/$n" ] || head -c "$n" /dev/urandom > "$ours/$n"
     dd if="$ours/$n" of="$m/$n" bs=1M 2> /dev/null || die "write $n"

@@ -141,7 +141,11 @@ int main(int argc, char **argv)
 	int m = opened(mount), s = opened(server);
 	struct child k;
 
-	alarm(60); /* a lock that never comes is a failure, not a hang */
+	/*
+	 * A lock that never comes is a failure, not a hang. A client of NFSv4.1 and later that
+	 * misses the notice of a lock asks again after 30 s.
+	 */
+	alarm(240);
 
 	k = hold(mount, F_WRLCK, 0, 100);
 	want("client against client: refused", try(m, F_SETLK, F_WRLCK, 50, 100), EAGAIN);
@@ -172,6 +176,6 @@ int main(int argc, char **argv)
 	close(m);
 	close(s);
 
-	contend(mount, 50);
+	contend(mount, 20);
 	return 0;
 }
