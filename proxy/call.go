@@ -49,6 +49,7 @@ type call struct {
 	remembered bool
 	gss        bool // XID and message must not change; never replayed
 	tries      int
+	writing    bool // to a TCP upstream
 	bigReply   bool // ERR_CHUNK was answered once with the largest Reply chunk
 
 	expect  int  // octets its Reply may have, about

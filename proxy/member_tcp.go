@@ -37,6 +37,8 @@ type sentCall struct {
 	at  time.Time
 }
 
+var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full")
+
 var errDeadline = errors.New("proxy: call not answered in time")
 
 func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat) (pool.Member, error) {
@@ -87,8 +89,15 @@ func (m *tcpMember) send(c *call) {
 	m.arm()
 	m.u.sent.Inc()
 	c.outArray[0] = c.msg
-	m.conn.Send(c.outArray[:], nil) // c.msg stays until the Reply or the end of the connection
+	c.writing = true
+	m.conn.Send(c.outArray[:], (*written)(c))
 }
+
+// written is a call as the owner of its message while tcpframe has it.
+type written call
+
+// Release is part of tcpframe.Releaser.
+func (w *written) Release() { w.writing = false }
 
 // credits is part of member.
 func (m *tcpMember) credits() int { return m.u.opts.Credits }
@@ -104,6 +113,12 @@ func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	if !ok || mtype != oncrpc.TypeReply || c == nil {
 		m.u.stray.Inc()
 		b.Release()
+		return
+	}
+	if c.writing {
+		// Answered before all of it was sent: its memory is still in use.
+		b.Release()
+		m.conn.Abort(errEarlyReply)
 		return
 	}
 	delete(m.pending, xid)
