@@ -62,10 +62,12 @@ type rx struct {
 	sendOp wire.Opcode
 	sendN  int  // octets of the Send in progress
 	inSend bool // its last segment is to come
-	inTag  bool // a tagged message's last segment is to come
-	tagOp  wire.Opcode
-	tagS   uint32
-	tagTO  uint64 // where its next segment starts
+
+	inTag   bool // a tagged message's last segment is to come
+	tagNone bool // it has had no payload, and so neither STag nor TO, so far
+	tagOp   wire.Opcode
+	tagS    uint32
+	tagTO   uint64 // where its next segment starts
 
 	term [wire.MaxTerminate]byte
 }
@@ -257,7 +259,7 @@ func (q *qp) follows(op wire.Opcode, h wire.Tagged) bool {
 	if !r.inTag {
 		return true
 	}
-	return r.tagOp == op && (h.Len() == 0 || r.tagS == h.STag() && r.tagTO == h.TO())
+	return r.tagOp == op && (h.Len() == 0 || r.tagNone || r.tagS == h.STag() && r.tagTO == h.TO())
 }
 
 // checkWrite checks an RDMA Write segment: RFC 5041 Section 8.2 and RFC 5042.
@@ -480,8 +482,10 @@ func (q *qp) tagged(last bool) {
 	switch n := h.Len(); {
 	case last:
 		r.inTag = false
-	case !r.inTag || n > 0:
-		r.inTag, r.tagOp, r.tagS, r.tagTO = true, r.op, h.STag(), h.TO()+uint64(n)
+	case n > 0:
+		r.inTag, r.tagNone, r.tagOp, r.tagS, r.tagTO = true, false, r.op, h.STag(), h.TO()+uint64(n)
+	case !r.inTag:
+		r.inTag, r.tagNone, r.tagOp = true, true, r.op
 	}
 }
 
