@@ -157,10 +157,11 @@ type Proxy struct {
 	closed   bool
 }
 
-// callShare is the part of the memory budget that Calls may take. The rest
-// holds Receives and Reply chunks, so that a budget full of waiting Calls can
-// always shrink: each Call sent finds memory for its Reply sooner or later.
-const callShare = 0.5
+// replyShare is the part of the memory budget kept for Receives and Reply
+// chunks. Calls can neither use nor splinter it, so that a budget full of waiting
+// Calls can always shrink: each Call sent finds memory for its Reply sooner or
+// later.
+const replyShare = 0.5
 
 // New makes a Proxy; Start sets it going. It reports every problem it finds.
 func New(o Options) (*Proxy, error) {
@@ -169,10 +170,12 @@ func New(o Options) (*Proxy, error) {
 		xids:      newXIDTable(),
 		upstreams: make(map[string]*upstream, len(o.Upstreams)),
 	}
+	var err error
 	budget := o.Arena.Budget()
-	callLimit := int64(float64(budget) * callShare)
-	p.calls = o.Arena.Account("calls", callLimit)
-	p.replies = o.Arena.Account("replies", budget-callLimit)
+	if p.replies, err = o.Arena.Reserve("replies", int64(float64(budget)*replyShare)); err != nil {
+		return nil, err
+	}
+	p.calls = o.Arena.Account("calls", budget-int64(float64(budget)*replyShare))
 	for i, l := range o.Engine.Loops() {
 		p.loops = append(p.loops, newLoop(i, l))
 	}
