@@ -1,0 +1,268 @@
+package iwarp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
+)
+
+// TestPeerFIN: between FPDUs it is the end, inside one it is damage.
+func TestPeerFIN(t *testing.T) {
+	for _, inside := range []bool{false, true} {
+		g := newRig(t, rigOptions{})
+		want := io.EOF
+		if inside {
+			want = io.ErrUnexpectedEOF
+			g.write(g.seal(g.sendHead(wire.OpSend, true, 0, 0, 9), make([]byte, 9)...)[:25])
+		}
+		_ = g.nc.(*net.TCPConn).CloseWrite()
+		if err := g.u.ended(); !errors.Is(err, want) {
+			t.Errorf("Closed(%v), want %v", err, want)
+		}
+		g.flushed()
+		g.wantEOF()
+	}
+}
+
+// TestPeerRST flushes everything.
+func TestPeerRST(t *testing.T) {
+	g := newRig(t, rigOptions{})
+	g.send(1)
+	g.u.good(1)
+	_ = g.nc.(*net.TCPConn).SetLinger(0)
+	g.nc.Close()
+	if err := g.u.ended(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("Closed(%v)", err)
+	}
+	g.flushed2(7)
+}
+
+// TestTerminateReceived in the RFC's form and in siw's.
+func TestTerminateReceived(t *testing.T) {
+	for _, mirrored := range []bool{false, true} {
+		g := newRig(t, rigOptions{})
+		term := wire.Terminate{Code: wire.CodeTaggedSTag, Mirrored: mirrored, HasLen: true, SegLen: 18, DDP: make([]byte, 18)}
+		p := term.Append(nil)
+		g.write(g.seal(wire.AppendUntagged(nil, wire.OpTerminate, true, 0, 1, 0, len(p)), p...))
+		var te *TerminateError
+		if err := g.u.ended(); !errors.As(err, &te) || !te.Received || te.Code != wire.CodeTaggedSTag || !bytes.Equal(te.Raw, p) {
+			t.Errorf("Closed(%v)", err)
+		}
+		g.flushed()
+		g.wantEOF() // FIN, and no answer
+	}
+}
+
+// TestTerminateBehindHalfAnFPDU: a Terminate waits for the FPDU that is being
+// written, whose rest comes from a copy, and replaces those behind it.
+func TestTerminateBehindHalfAnFPDU(t *testing.T) {
+	g := newRig(t, rigOptions{})
+	data := bytes.Repeat([]byte{7}, 32<<20)
+	g.u.do(func(c fabric.Conn) {
+		if err := c.PostWrite(50, fabric.Write{Parts: [][]byte{data}, To: fabric.Region{Handle: 1}}); err != nil {
+			t.Error(err)
+		}
+		c.Flush()
+		if !c.(*conn).blocked {
+			t.Error("the socket took it all")
+		}
+	})
+	g.write([]byte{0, 14, 0xc2, 0x40}) // DDP version 2
+	g.write(make([]byte, 16))          // CRC is wrong, so that is what is said
+	g.u.completion(50)
+	clear(data) // flushed: it is ours again
+	n := 0
+	for {
+		f, err := g.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.op() == wire.OpTerminate {
+			if term, _ := wire.ParseTerminate(f.payload); term.Code != wire.CodeCRC {
+				t.Errorf("%v", term.Code)
+			}
+			break
+		}
+		for _, b := range f.payload {
+			if b != 7 {
+				t.Fatal("memory was read after its completion")
+			}
+		}
+		n += len(f.payload)
+	}
+	if n == 0 || n >= len(data) {
+		t.Errorf("%d octets of the Write came", n)
+	}
+	g.wantEOF()
+}
+
+// TestTerminateStuck: a peer that takes nothing gets RST.
+func TestTerminateStuck(t *testing.T) {
+	g := newRig(t, rigOptions{})
+	data := make([]byte, 32<<20)
+	g.u.do(func(c fabric.Conn) {
+		_ = c.PostWrite(50, fabric.Write{Parts: [][]byte{data}, To: fabric.Region{Handle: 1}})
+		c.Flush()
+	})
+	g.send(make([]byte, 2000)...) // too long
+	start := time.Now()
+	g.u.ended()
+	if d := time.Since(start); d > 500*time.Millisecond {
+		t.Errorf("Closed after %v", d)
+	}
+	waitFor(t, "the socket is gone", func() bool { return g.p.limits.conns.Load() == 0 })
+	if d := time.Since(start); d < 900*time.Millisecond || d > 4*time.Second {
+		t.Errorf("the socket was kept for %v", d)
+	}
+}
+
+// TestDrainBehindTerminate: input behind an error is read and dropped, so that no
+// RST overtakes the Terminate.
+func TestDrainBehindTerminate(t *testing.T) {
+	g := newRig(t, rigOptions{})
+	mem := guard(1 << 16)
+	reg := g.u.register(mem.buf, fabric.RemoteWrite)
+	b := g.tagged(wire.OpWrite, true, uint32(reg.Handle)+1, reg.Offset, 1)
+	good := g.tagged(wire.OpWrite, true, uint32(reg.Handle), reg.Offset, make([]byte, 60000)...)
+	for range 50 {
+		b = append(b, good...)
+	}
+	g.write(b)
+	time.Sleep(50 * time.Millisecond)
+	g.killed(wire.CodeTaggedSTag)
+	mem.untouched(t)
+}
+
+// TestOrderlyClose, seen from the peer: what was posted, then FIN; and from the
+// ULP: Closed(nil) after the peer's FIN, or after the deadline.
+func TestOrderlyClose(t *testing.T) {
+	for _, answer := range []bool{true, false} {
+		t.Run(fmt.Sprint(answer), func(t *testing.T) {
+			g := newRig(t, rigOptions{provider: Options{CloseTimeout: 300 * time.Millisecond}})
+			g.send(1)
+			g.u.good(1)
+			start := time.Now()
+			g.u.do(func(c fabric.Conn) {
+				for i := range 3 {
+					_ = c.PostSend(uint64(50+i), fabric.Send{Parts: [][]byte{{byte(i)}}})
+				}
+				c.Close(nil)
+			})
+			for i := range 3 {
+				if f := g.want(wire.OpSend); f.payload[0] != byte(i) {
+					t.Errorf("Send %d: %x", i, f.payload)
+				}
+				g.u.good(uint64(50 + i))
+			}
+			g.wantEOF()
+			g.send(2) // dropped: too late
+			if answer {
+				g.nc.Close()
+			}
+			if err := g.u.ended(); err != nil {
+				t.Errorf("Closed(%v)", err)
+			}
+			if d := time.Since(start); !answer && (d < 250*time.Millisecond || d > 3*time.Second) {
+				t.Errorf("after %v", d)
+			}
+			g.flushed2(7)
+		})
+	}
+}
+
+// TestCloseTimeout: an orderly close that cannot be.
+func TestCloseTimeout(t *testing.T) {
+	g := newRig(t, rigOptions{provider: Options{CloseTimeout: 200 * time.Millisecond}})
+	data := make([]byte, 32<<20)
+	g.u.do(func(c fabric.Conn) {
+		_ = c.PostWrite(50, fabric.Write{Parts: [][]byte{data}, To: fabric.Region{Handle: 1}})
+		c.Close(nil)
+	})
+	if err := g.u.ended(); !errors.Is(err, ErrCloseTimeout) {
+		t.Errorf("Closed(%v), want %v", err, ErrCloseTimeout)
+	}
+	if c := g.u.completion(50); !errors.Is(c.Err, fabric.ErrFlushed) {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestCloseWaitsForReads: a Read posted before an orderly close completes.
+func TestCloseWaitsForReads(t *testing.T) {
+	g, mem, r := readRig(t, 100, rigOptions{})
+	g.u.do(func(c fabric.Conn) { c.Close(nil) })
+	data := pattern(100, 1)
+	g.write(g.tagged(wire.OpReadResponse, true, r.SinkSTag(), r.SinkTO(), data...))
+	g.u.good(77)
+	wantBytes(t, "Read", mem.buf, data)
+	g.wantEOF()
+	g.nc.Close()
+	if err := g.u.ended(); err != nil {
+		t.Errorf("Closed(%v)", err)
+	}
+}
+
+// TestCloseBeforeFirst: an MPA responder that was never released sends nothing but
+// FIN.
+func TestCloseBeforeFirst(t *testing.T) {
+	g := newRig(t, rigOptions{quiet: true})
+	g.u.do(func(c fabric.Conn) {
+		_ = c.PostSend(50, fabric.Send{})
+		c.Close(nil)
+	})
+	g.wantEOF()
+	g.nc.Close()
+	if err := g.u.ended(); err != nil {
+		t.Errorf("Closed(%v)", err)
+	}
+	if c := g.u.completion(50); !errors.Is(c.Err, fabric.ErrFlushed) {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestTurns: Responses and own messages share the stream while both wait.
+func TestTurns(t *testing.T) {
+	q, _ := bareQP(qpConfig{receives: 4, sends: 1000, handlesN: 4, ird: 32})
+	mem := make([]byte, 1<<20)
+	reg, err := q.register(mem, fabric.RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rawPeer{t: t, msn: [3]uint32{1, 1, 1}}
+	for range 8 {
+		q.input(r.seal(wire.AppendReadRequest(nil, r.msn[1], wire.Read{Size: 1 << 20, SrcSTag: uint32(reg.Handle), SrcTO: reg.Offset})))
+		r.msn[1]++
+	}
+	for range 64 {
+		if err := q.post(0, wire.OpSend, [][]byte{mem[:128<<10]}, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var order []byte
+	var stream []byte
+	for out := q.output(); len(out) > 0; out = q.output() {
+		n := 0
+		for _, p := range out {
+			stream = append(stream, p...)
+			n += len(p)
+		}
+		q.wrote(n)
+	}
+	for len(stream) > 0 {
+		h := wire.Control(stream)
+		if h.Last() {
+			order = append(order, "WQRSIsi"[h.Opcode()])
+		}
+		stream = stream[wire.FPDULen(h.ULPDULen()):]
+	}
+	if want := []byte("SSRSSRSSRSSRSSRSSRSSRSSR"); !bytes.HasPrefix(order, want) || len(order) != 72 {
+		t.Errorf("%s, want %s...", order, want)
+	}
+}
