@@ -329,7 +329,7 @@ func (sender) Opened(*Conn)        {}
 func (sender) Drained(*Conn)       {}
 func (sender) Closed(*Conn, error) {}
 func (sender) Record(c *Conn, b Buffer) {
-	parts := [1][]byte{b.Bytes()}
+	parts := [1][]byte{b.Bytes()[c.opts.Prefix:]}
 	c.Send(parts[:], b)
 }
 
