@@ -296,3 +296,26 @@ func TestStallCheck(t *testing.T) {
 	}
 	c.dropInput()
 }
+
+// A connection that ended while it waited for memory passes its turn on.
+func TestMemoryTurnPassedOn(t *testing.T) {
+	mem := &testMemory{limit: 512}
+	hold, err := mem.Lease(512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := offlineConn(ConnOptions{Memory: mem}, newRecorder())
+	got := 0
+	h := newRecorder()
+	h.record = func(_ *Conn, b Buffer) { b.Release(); got++ }
+	next := offlineConn(ConnOptions{Memory: mem}, h)
+	gone.pass(fragment(true, pattern(100, 0)))
+	next.pass(fragment(true, pattern(100, 0)))
+	gone.state = ending
+	hold.Release() // gone's turn
+	gone.endPass()
+	next.endPass()
+	if got != 1 {
+		t.Error("the next in line was not told")
+	}
+}
