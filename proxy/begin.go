@@ -142,10 +142,9 @@ func (c *call) assignXID(peer netip.Addr, g *ledger) (absorbed bool) {
 		c.setXID(x.fresh())
 		return false
 	}
-	c.key = newXIDKey(peer, &c.h)
+	c.tag = x.tag(peer, &c.h)
 	xid, twin := x.assign(c)
 	if twin == nil {
-		c.remembered = true
 		c.setXID(xid)
 		return false
 	}

@@ -45,7 +45,7 @@ type call struct {
 	buf      releaser           // owns msg
 
 	clientXID  uint32
-	key        xidKey
+	tag        uint64 // in the XID table
 	remembered bool
 	gss        bool // XID and message must not change; never replayed
 	tries      int

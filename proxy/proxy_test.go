@@ -121,9 +121,9 @@ func TestManyClients(t *testing.T) {
 
 // TestFairShare: clients that always have Calls waiting are served alike.
 func TestFairShare(t *testing.T) {
-	const clients = 40
+	const clients = 200
 	h := proxytest.NewHarness(t, budget)
-	p, _ := forward(t, h, 4, proxytest.Behaviour{Delay: time.Millisecond}, nil)
+	p, _ := forward(t, h, 16, proxytest.Behaviour{Delay: time.Millisecond}, nil)
 	done := make(chan struct{})
 	counts := make([]atomic.Int64, clients)
 	var wg sync.WaitGroup

@@ -1,7 +1,8 @@
 package proxy
 
 import (
-	"hash/crc32"
+	"encoding/binary"
+	"hash/maphash"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -21,121 +22,150 @@ import (
 //
 // A client that retransmits, on the same connection or on a new one, must get the
 // same XID again, or the server executes its Call twice. The table remembers
-// (client address, client's XID, program, procedure, checksum of the arguments)
+// (client address, client's XID, program, procedure, beginning of the arguments)
 // of Calls whose repetition would do harm. Calls that only read are not
 // remembered: reading twice is harmless.
+//
+// The table is a cache of fixed size: sets of four entries, found by a hash of 64
+// bits whose key nobody outside knows. Of a full set the Call answered longest ago
+// is forgotten. A Call that finds its set full of Calls in flight is not
+// remembered.
 
 const (
-	// xidMemory is how long an answered Call is remembered: as long as Linux
-	// keeps its duplicate request cache entries, and more than a client takes to
+	// xidMemory is how long an answered Call is remembered: longer than Linux
+	// keeps its duplicate request cache entries (120 s), and than a client takes to
 	// reconnect and retransmit.
 	xidMemory = 180 * time.Second
-	// xidEntries bounds what each shard remembers; the oldest answered are
-	// forgotten first.
-	xidEntries = 4096
-	xidShards  = 16
-	// checksumOctets is how much of the arguments identifies a Call, as in the
-	// Linux server's cache.
-	checksumOctets = 256
+	xidShards = 64
+	xidSets   = 256 // of a shard
+	xidWays   = 4
+	// keyOctets is how much of the arguments identifies a Call, as in the Linux
+	// server's cache.
+	keyOctets = 256
 )
 
-type xidKey struct {
-	client    netip.Addr
-	xid       uint32
-	sum       uint32
-	program   uint32
-	procedure uint32
-	length    uint32
-}
-
 type xidEntry struct {
+	tag uint64 // the hash; 0: empty
+	c   *call  // while it is in flight
+	at  uint32 // when it was answered, in seconds since the table was made
 	xid uint32
-	c   *call // while it is in flight
-	at  int64 // when it was answered, Unix nanoseconds
 }
 
 // xidTable is safe for concurrent use.
 type xidTable struct {
 	next   atomic.Uint32
+	seed   maphash.Seed
+	made   time.Time
 	shards [xidShards]xidShard
 }
 
 type xidShard struct {
-	mu    sync.Mutex // guards all below; a leaf
-	known map[xidKey]xidEntry
-	ring  []xidKey // in the order they were answered; a ring once it is full
-	head  int
+	mu   sync.Mutex // guards sets; a leaf
+	sets [xidSets][xidWays]xidEntry
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 func newXIDTable() *xidTable {
-	t := &xidTable{}
+	t := &xidTable{seed: maphash.MakeSeed(), made: time.Now()}
 	t.next.Store(rand.Uint32())
-	for i := range t.shards {
-		t.shards[i].known = make(map[xidKey]xidEntry)
-	}
 	return t
 }
 
 // fresh is the next XID.
 func (t *xidTable) fresh() uint32 { return t.next.Add(1) }
 
-func newXIDKey(client netip.Addr, h *oncrpc.Call) xidKey {
+// tag is what a Call is known by: never 0.
+func (t *xidTable) tag(client netip.Addr, h *oncrpc.Call) uint64 {
 	args := h.Message[h.Args:]
-	return xidKey{
-		client: client, xid: h.XID, program: h.Program, procedure: h.Procedure, length: uint32(len(args)),
-		sum: crc32.Checksum(args[:min(len(args), checksumOctets)], castagnoli),
-	}
+	var b [36 + keyOctets]byte
+	addr := client.As16()
+	copy(b[:], addr[:])
+	binary.LittleEndian.PutUint32(b[16:], h.XID)
+	binary.LittleEndian.PutUint32(b[20:], h.Program)
+	binary.LittleEndian.PutUint32(b[24:], h.Version)
+	binary.LittleEndian.PutUint32(b[28:], h.Procedure)
+	binary.LittleEndian.PutUint32(b[32:], uint32(len(args)))
+	n := 36 + copy(b[36:], args)
+	return maphash.Bytes(t.seed, b[:n]) | 1
 }
 
-func (t *xidTable) shard(k *xidKey) *xidShard { return &t.shards[(k.xid^k.sum)%xidShards] }
+func (t *xidTable) shard(tag uint64) *xidShard { return &t.shards[tag>>1%xidShards] }
 
-// assign remembers c, whose key is set, and gives the XID it had before if it
-// is a retransmission. While the first transmission is in flight it is returned
-// as twin, and c has not been remembered: adopt then decides.
+func (s *xidShard) set(tag uint64) *[xidWays]xidEntry { return &s.sets[tag>>32%xidSets] }
+
+// find is the entry of tag, or nil. s.mu is held.
+func (s *xidShard) find(tag uint64) *xidEntry {
+	set := s.set(tag)
+	for i := range set {
+		if set[i].tag == tag {
+			return &set[i]
+		}
+	}
+	return nil
+}
+
+// room is an entry of tag's set to overwrite: the one answered longest ago; nil
+// when all are in flight. s.mu is held.
+func (s *xidShard) room(tag uint64) *xidEntry {
+	set := s.set(tag)
+	var old *xidEntry
+	for i := range set {
+		if e := &set[i]; e.c == nil && (old == nil || e.at < old.at) {
+			old = e
+		}
+	}
+	return old
+}
+
+func (t *xidTable) now() uint32 { return uint32(time.Since(t.made)/time.Second) + 1 }
+
+// assign remembers c, whose tag is set, sets c.remembered, and gives the XID it
+// had before if it is a retransmission. While the first transmission is in flight
+// that is returned as twin, and c is not remembered: adopt then decides.
 func (t *xidTable) assign(c *call) (xid uint32, twin *call) {
-	s := t.shard(&c.key)
+	s := t.shard(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.known[c.key]
+	e := s.find(c.tag)
 	switch {
-	case ok && e.c != nil:
+	case e == nil:
+		if e = s.room(c.tag); e == nil {
+			return t.fresh(), nil
+		}
+		*e = xidEntry{tag: c.tag, xid: t.fresh()}
+	case e.c != nil:
 		return e.xid, e.c
-	case ok && time.Now().UnixNano()-e.at < int64(xidMemory):
-		e.c = c
-	default:
-		e = xidEntry{xid: t.fresh(), c: c}
+	case t.now()-e.at > uint32(xidMemory/time.Second):
+		e.xid = t.fresh()
 	}
-	s.known[c.key] = e
+	e.c = c
+	c.remembered = true
 	return e.xid, nil
 }
 
-// adopt gives twin, the call in flight under c's key, the client of c, which
+// adopt gives twin, the call in flight under c's tag, the client of c, which
 // retransmitted it, unless the one it has is still there or it has just been
 // answered. same reports that c's client had it already.
 func (t *xidTable) adopt(twin, c *call) (adopted, same bool) {
-	k, cl := &c.key, c.client
-	s := t.shard(k)
+	s := t.shard(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.known[*k].c != twin {
+	if e := s.find(c.tag); e == nil || e.c != twin {
 		return false, false
 	}
-	if twin.client == cl {
+	if twin.client == c.client {
 		return false, true
 	}
 	if !twin.client.gone() {
 		return false, false
 	}
-	twin.client = cl
-	cl.adopt(twin, c)
+	twin.client = c.client
+	c.client.adopt(twin, c)
 	return true, false
 }
 
-// clientOf is c's client now. c is in flight.
+// clientOf is the client of c, which is remembered, now.
 func (t *xidTable) clientOf(c *call) client {
-	s := t.shard(&c.key)
+	s := t.shard(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return c.client
@@ -144,26 +174,11 @@ func (t *xidTable) clientOf(c *call) client {
 // settle ends c's time in flight. After it c.client changes no more. The XID
 // stays known for xidMemory.
 func (t *xidTable) settle(c *call) {
-	s := t.shard(&c.key)
+	s := t.shard(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e, ok := s.known[c.key]
-	if !ok || e.c != c {
-		return
-	}
-	e.c = nil
-	e.at = time.Now().UnixNano()
-	s.known[c.key] = e
-	if len(s.ring) < xidEntries {
-		s.ring = append(s.ring, c.key)
-		return
-	}
-	old := s.ring[s.head]
-	s.ring[s.head] = c.key
-	s.head = (s.head + 1) % xidEntries
-	// The oldest may be in flight again, or have been answered again later; in
-	// both cases it has another place in the ring, or will get one.
-	if o, ok := s.known[old]; ok && o.c == nil && old != c.key {
-		delete(s.known, old)
+	if e := s.find(c.tag); e != nil && e.c == c {
+		e.c = nil
+		e.at = t.now()
 	}
 }

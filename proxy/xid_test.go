@@ -20,7 +20,7 @@ func (f *fakeClient) adopt(*call, *call) {}
 func remembered(t *xidTable, cl client, xid uint32, args string) (*call, uint32, *call) {
 	c := &call{client: cl}
 	c.h = oncrpc.Call{Message: []byte(args), XID: xid, Program: oncrpc.ProgramNFS, Procedure: 9}
-	c.key = newXIDKey(netip.MustParseAddr("192.0.2.1"), &c.h)
+	c.tag = t.tag(netip.MustParseAddr("192.0.2.1"), &c.h)
 	got, twin := t.assign(c)
 	return c, got, twin
 }
@@ -62,25 +62,36 @@ func TestXIDAdoption(t *testing.T) {
 	}
 }
 
-// TestXIDMemoryIsBounded: what was answered is forgotten in order, what is in
-// flight never.
+// TestXIDMemoryIsBounded: what was answered is forgotten, what is in flight
+// never, and a set full of Calls in flight costs the next one its memory only.
 func TestXIDMemoryIsBounded(t *testing.T) {
 	x := newXIDTable()
 	cl := &fakeClient{}
 	held, want, _ := remembered(x, cl, 1, "held")
-	for i := range uint32(xidShards * xidEntries * 2) {
+	for i := range uint32(xidShards * xidSets * xidWays * 3) {
 		c, _, _ := remembered(x, cl, i+2, "x")
+		if !c.remembered {
+			t.Fatal("a call was not remembered though its set had room")
+		}
 		x.settle(c)
-	}
-	n := 0
-	for i := range x.shards {
-		n += len(x.shards[i].known)
-	}
-	if n > xidShards*xidEntries+1 {
-		t.Errorf("%d entries known, the limit is %d", n, xidShards*xidEntries+1)
 	}
 	if _, got, twin := remembered(x, cl, 1, "held"); twin != held || got != want {
 		t.Error("a call in flight was forgotten")
+	}
+	seen := map[uint32]bool{}
+	forgot := 0
+	for i := range uint32(xidShards * xidSets * xidWays) {
+		c, xid, _ := remembered(x, cl, i, "y")
+		if seen[xid] {
+			t.Fatalf("XID %#x was given to two calls in flight", xid)
+		}
+		seen[xid] = true
+		if !c.remembered {
+			forgot++
+		}
+	}
+	if forgot == 0 {
+		t.Error("the table has no bound")
 	}
 }
 
@@ -91,7 +102,7 @@ func BenchmarkXIDRemember(b *testing.B) {
 	b.ReportAllocs()
 	for i := uint32(0); b.Loop(); i++ {
 		c.h = oncrpc.Call{Message: msg, XID: i, Program: oncrpc.ProgramNFS, Procedure: 9}
-		c.key = newXIDKey(netip.Addr{}, &c.h)
+		c.tag = x.tag(netip.Addr{}, &c.h)
 		x.assign(c)
 		x.settle(c)
 	}
