@@ -124,8 +124,9 @@ func TestFairShare(t *testing.T) {
 	const clients = 200
 	h := proxytest.NewHarness(t, budget)
 	p, _ := forward(t, h, 16, proxytest.Behaviour{Delay: time.Millisecond}, nil)
-	done := make(chan struct{})
+	start, done := make(chan struct{}), make(chan struct{})
 	counts := make([]atomic.Int64, clients)
+	var total atomic.Int64
 	var wg sync.WaitGroup
 	for i := range clients {
 		c := h.Client(p.Addr("nfs"))
@@ -137,6 +138,7 @@ func TestFairShare(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
+				<-start
 				for n := 0; ; n++ {
 					select {
 					case <-done:
@@ -148,18 +150,16 @@ func TestFairShare(t *testing.T) {
 						return
 					}
 					counts[i].Add(1)
+					total.Add(1)
 				}
 			}()
 		}
 	}
-	time.Sleep(2 * time.Second)
+	close(start)
+	h.Eventually("each client has had a hundred Calls on average", func() bool { return total.Load() >= 100*clients })
 	close(done)
+	mean := total.Load() / clients
 	wg.Wait()
-	var sum int64
-	for i := range counts {
-		sum += counts[i].Load()
-	}
-	mean := sum / clients
 	for i := range counts {
 		if n := counts[i].Load(); n < mean/2 || n > 2*mean {
 			t.Errorf("client %d had %d Calls answered, the mean is %d", i, n, mean)
