@@ -45,6 +45,7 @@ type tx struct {
 	marked bool
 	marks  wire.Markers
 	body   []byte // scratch for an FPDU that gets Markers
+	head   [wire.MaxHeaderLen]byte
 
 	maxTagged, maxUntagged int // payload octets of one segment
 
@@ -231,8 +232,7 @@ func (t *tx) over(n int) {
 
 func (q *qp) buildRequest(b *batch) bool {
 	rd := q.reads.at(q.asked)
-	var h [wire.ReadRequestLen]byte
-	if !q.emit(b, wire.AppendReadRequest(h[:0], q.tx.msn[wire.QueueReadRequest], rd.req), nil, 0) {
+	if !q.emit(b, wire.AppendReadRequest(q.tx.head[:0], q.tx.msn[wire.QueueReadRequest], rd.req), nil, 0) {
 		return false
 	}
 	q.tx.msn[wire.QueueReadRequest]++
@@ -250,12 +250,11 @@ func (q *qp) buildOwn(b *batch) bool {
 	left := w.len - t.done
 	n := t.gather(w.parts, min(left, most))
 	last := n == left
-	var h [wire.UntaggedLen]byte
 	var head []byte
 	if w.op == wire.OpWrite {
-		head = wire.AppendTagged(h[:0], w.op, last, w.stag, w.to+uint64(t.done), n)
+		head = wire.AppendTagged(t.head[:0], w.op, last, w.stag, w.to+uint64(t.done), n)
 	} else {
-		head = wire.AppendUntagged(h[:0], w.op, last, w.stag, t.msn[wire.QueueSend], uint32(t.done), n)
+		head = wire.AppendUntagged(t.head[:0], w.op, last, w.stag, t.msn[wire.QueueSend], uint32(t.done), n)
 	}
 	if !q.emit(b, head, w.parts, n) {
 		return false
@@ -285,8 +284,7 @@ func (q *qp) buildResponse(b *batch) bool {
 	n := min(len(src), t.maxTagged)
 	last := n == len(src)
 	t.one[0], t.part, t.off = src, 0, 0
-	var h [wire.TaggedLen]byte
-	head := wire.AppendTagged(h[:0], wire.OpReadResponse, last, in.SinkSTag, in.SinkTO+uint64(in.done), n)
+	head := wire.AppendTagged(t.head[:0], wire.OpReadResponse, last, in.SinkSTag, in.SinkTO+uint64(in.done), n)
 	if !q.emit(b, head, t.one[:], n) {
 		return false
 	}

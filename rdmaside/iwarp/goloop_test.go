@@ -1,0 +1,373 @@
+package iwarp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// A probe is a fabric.Stream that records.
+type probe struct {
+	t        testing.TB
+	sock     fabric.Socket
+	received func(b []byte)
+	writable func()
+	flushed  func()
+
+	mu   sync.Mutex
+	got  []byte
+	over bool
+	err  error
+	more chan struct{}
+}
+
+func newProbe(t testing.TB) *probe { return &probe{t: t, more: make(chan struct{}, 1)} }
+
+func (p *probe) signal() {
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+}
+
+func (p *probe) Attached(s fabric.Socket) { p.sock = s; p.signal() }
+
+func (p *probe) Received(b []byte) {
+	p.mu.Lock()
+	p.got = append(p.got, b...)
+	p.mu.Unlock()
+	if p.received != nil {
+		p.received(b)
+	}
+	p.signal()
+}
+
+func (p *probe) Writable() {
+	if p.writable != nil {
+		p.writable()
+	}
+}
+
+func (p *probe) Flush() {
+	if p.flushed != nil {
+		p.flushed()
+	}
+}
+
+func (p *probe) Detached(err error) {
+	p.mu.Lock()
+	if p.over {
+		p.t.Error("Detached twice")
+	}
+	p.over, p.err = true, err
+	p.mu.Unlock()
+	p.signal()
+}
+
+func (p *probe) wait(what string, ok func() bool) {
+	p.t.Helper()
+	deadline := time.After(patience)
+	for {
+		p.mu.Lock()
+		good := ok()
+		p.mu.Unlock()
+		if good {
+			return
+		}
+		select {
+		case <-p.more:
+		case <-deadline:
+			p.t.Fatalf("waiting for %s", what)
+		}
+	}
+}
+
+func tcpPair(t testing.TB) (net.Conn, net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	a, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+func on(l *GoLoop, f func()) {
+	done := make(chan struct{})
+	l.Post(fabric.TaskFunc(func() { f(); close(done) }))
+	<-done
+}
+
+// TestGoLoopWrites: many MiB through a socket that is full most of the time, over
+// TCP and over a pipe, in slices of all sizes, more than one writev takes.
+func TestGoLoopWrites(t *testing.T) {
+	for _, kind := range []string{"tcp", "pipe"} {
+		t.Run(kind, func(t *testing.T) {
+			l := newLoop(t)
+			var a, b net.Conn
+			if kind == "tcp" {
+				a, b = tcpPair(t)
+			} else {
+				a, b = net.Pipe()
+			}
+			p := newProbe(t)
+			if err := l.Attach(a, p); err != nil {
+				t.Fatal(err)
+			}
+			data := pattern(8<<20, 1)
+			var bufs [][]byte
+			for at, n := 0, 1; at < len(data); n = n*3%5003 + 1 {
+				k := min(n, len(data)-at)
+				bufs = append(bufs, data[at:at+k], nil)
+				at += k
+			}
+			write := func() {
+				for len(bufs) > 0 {
+					n, err := p.sock.Writev(bufs)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for n > 0 || len(bufs) > 0 && len(bufs[0]) == 0 {
+						k := min(n, len(bufs[0]))
+						if k < len(bufs[0]) {
+							bufs[0] = bufs[0][k:]
+							break
+						}
+						n -= k
+						bufs = bufs[1:]
+					}
+					if len(bufs) > 0 {
+						return // Writable will follow
+					}
+				}
+				p.sock.Close()
+			}
+			p.writable = write
+			on(l, write)
+			got, err := io.ReadAll(b)
+			if err != nil && !errors.Is(err, io.ErrClosedPipe) {
+				t.Error(err)
+			}
+			wantBytes(t, kind, got, data)
+			b.Close()
+			p.wait("Detached", func() bool { return p.over })
+			if p.err != nil {
+				t.Errorf("Detached(%v) after Close", p.err)
+			}
+		})
+	}
+}
+
+// TestGoLoopRead: Socket.Read takes what follows, without blocking.
+func TestGoLoopRead(t *testing.T) {
+	l := newLoop(t)
+	a, b := tcpPair(t)
+	p := newProbe(t)
+	var direct []byte
+	p.received = func([]byte) {
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := p.sock.Read(buf)
+			if err != nil {
+				t.Error(err)
+			}
+			if n == 0 {
+				return
+			}
+			p.mu.Lock()
+			p.got = append(p.got, buf[:n]...)
+			direct = append(direct, buf[:n]...)
+			p.mu.Unlock()
+		}
+	}
+	if err := l.Attach(a, p); err != nil {
+		t.Fatal(err)
+	}
+	data := pattern(4<<20, 2)
+	if _, err := b.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	p.wait("all of it", func() bool { return len(p.got) == len(data) })
+	wantBytes(t, "read", p.got, data)
+	if len(direct) == 0 {
+		t.Error("nothing was read directly")
+	}
+	on(l, func() {
+		if n := p.sock.MSS(); n < 500 || n > 1<<16 {
+			t.Errorf("MSS %d", n)
+		}
+		if p.sock.LocalAddr().Port() == 0 || p.sock.RemoteAddr() != addrPort(b.LocalAddr()) {
+			t.Errorf("%v, %v", p.sock.LocalAddr(), p.sock.RemoteAddr())
+		}
+	})
+}
+
+// TestGoLoopEnds: how Detached is told.
+func TestGoLoopEnds(t *testing.T) {
+	for _, v := range []struct {
+		name string
+		end  func(l *GoLoop, p *probe, peer *net.TCPConn)
+		want error
+	}{
+		{"FIN", func(_ *GoLoop, _ *probe, peer *net.TCPConn) { _ = peer.CloseWrite() }, io.EOF},
+		{"Close", func(l *GoLoop, p *probe, _ *net.TCPConn) { on(l, func() { p.sock.Close(); p.sock.Close() }) }, nil},
+		{"Abort", func(l *GoLoop, p *probe, _ *net.TCPConn) { on(l, func() { p.sock.Abort() }) }, nil},
+		{"CloseWrite", func(l *GoLoop, p *probe, peer *net.TCPConn) {
+			on(l, func() {
+				if err := p.sock.CloseWrite(); err != nil {
+					t.Error(err)
+				}
+			})
+			if _, err := peer.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("peer reads %v", err)
+			}
+			_, _ = peer.Write([]byte("still heard"))
+			p.wait("octets after CloseWrite", func() bool { return bytes.Equal(p.got, []byte("still heard")) })
+			peer.Close()
+		}, io.EOF},
+		{"Stop", func(l *GoLoop, _ *probe, _ *net.TCPConn) { l.Stop() }, ErrLoopStopped},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			l := newLoop(t)
+			a, b := tcpPair(t)
+			p := newProbe(t)
+			if err := l.Attach(a, p); err != nil {
+				t.Fatal(err)
+			}
+			v.end(l, p, b.(*net.TCPConn))
+			p.wait("Detached", func() bool { return p.over })
+			if !errors.Is(p.err, v.want) || v.want == nil && p.err != nil {
+				t.Errorf("Detached(%v), want %v", p.err, v.want)
+			}
+			if _, err := a.Write([]byte{1}); err == nil {
+				t.Error("the socket is open still")
+			}
+		})
+	}
+}
+
+// TestGoLoopFlush: once for a pass, however often it was asked for.
+func TestGoLoopFlush(t *testing.T) {
+	l := newLoop(t)
+	a, _ := tcpPair(t)
+	p := newProbe(t)
+	n := 0
+	again := 10
+	p.flushed = func() {
+		n++
+		if again > 0 { // asking inside Flush is for another one
+			again--
+			p.sock.FlushSoon()
+		}
+	}
+	if err := l.Attach(a, p); err != nil {
+		t.Fatal(err)
+	}
+	on(l, func() {
+		for range 5 {
+			p.sock.FlushSoon()
+		}
+		if n != 0 {
+			t.Error("flushed at once")
+		}
+	})
+	waitFor(t, "it was flushed", func() (ok bool) {
+		on(l, func() { ok = n == 11 })
+		return ok
+	})
+}
+
+// TestGoLoopPost keeps each poster's order and does not allocate.
+func TestGoLoopPost(t *testing.T) {
+	l := newLoop(t)
+	const posters, each = 4, 1000
+	var wg sync.WaitGroup
+	next := make([]int, posters)
+	for i := range posters {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for k := range each {
+				l.Post(fabric.TaskFunc(func() {
+					if next[i] != k {
+						t.Errorf("poster %d: task %d ran after %d", i, k, next[i])
+					}
+					next[i]++
+				}))
+			}
+		}()
+	}
+	wg.Wait()
+	on(l, func() {
+		for i, n := range next {
+			if n != each {
+				t.Errorf("poster %d: %d tasks ran", i, n)
+			}
+		}
+	})
+	task := &countTask{}
+	if n := testing.AllocsPerRun(1000, func() { l.Post(task) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	l.Stop()
+	l.Post(task) // dropped
+}
+
+type countTask struct{ n int }
+
+func (c *countTask) Run() { c.n++ }
+
+// TestOverPipe: a whole connection without TCP.
+func TestOverPipe(t *testing.T) {
+	l := newLoop(t)
+	x, y := net.Pipe()
+	p := New(Options{})
+	a, b := newUser(t, l), newUser(t, l)
+	b.receives(2, 1<<20)
+	a.receives(2, 1<<20)
+	data := pattern(1<<20, 1)
+	o, _ := connOptions(fabric.ConnOptions{})
+	for i, u := range []*user{a, b} {
+		cfg := p.config(agreed{crc: true}, o)
+		cfg.hold = i == 1
+		nc := []net.Conn{x, y}[i]
+		c := p.newConn(nc, l, cfg, agreed{}, u, func() {})
+		if err := c.attach(t.Context(), l, nc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, u := range []*user{a, b} {
+		u.do(func(c fabric.Conn) {
+			if err := c.PostSend(9, fabric.Send{Parts: [][]byte{data}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, u := range []*user{a, b} {
+		u.good(9)
+		if c := u.good(1); c.Bytes != len(data) {
+			t.Errorf("%+v", c)
+		}
+	}
+	a.do(func(c fabric.Conn) { c.Close(nil) })
+	if err := a.ended(); err != nil {
+		t.Errorf("Closed(%v)", err)
+	}
+	b.ended()
+}
