@@ -164,7 +164,7 @@ log: {level: info, format: json}
 
 // A file may be written with anchors and merges, keys in any case.
 func TestSpellings(t *testing.T) {
-	c, err := Load([]byte(`
+	_, err := Load([]byte(`
 Listeners:
   - &base
     name: a
@@ -181,7 +181,7 @@ drain:
 	if err == nil || !strings.Contains(err.Error(), "line 11: upstreams[0].iwarp: only for transport rdma") || strings.Count(err.Error(), "\n") != 0 {
 		t.Errorf("err = %v, want one about iwarp", err)
 	}
-	c, err = Load([]byte(strings.Replace(`
+	c, err := Load([]byte(strings.ReplaceAll(`
 Listeners:
   - &base
     name: a
@@ -194,7 +194,7 @@ Listeners:
 upstreams: [{name: s, transport: tcp, endpoints: [h:1]}]
 admin: {address: none}
 drain:
-`, "\t", " ", -1)), testKnown())
+`, "\t", " ")), testKnown())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,6 @@ type pairOptions struct {
 	responder  ResponderOptions
 	async      bool
 	accounts   int64 // octets of each account
-	noRFC8797  bool
 	handler    CallHandler
 	handlerFor func(p *pairing) CallHandler
 

@@ -24,7 +24,7 @@ type piece struct {
 	at   int // in the plain Call
 }
 
-var errReadList = errors.New("Read list does not fit the Payload stream")
+var errReadList = errors.New("rdmaside: Read list does not fit the Payload stream")
 
 // layout finds out how the Call in x comes together: from the Payload stream,
 // which is x.inline or a Position Zero Read chunk, and the data items in normal

@@ -132,8 +132,8 @@ func (r *Requester) received(c *fabric.Completion) {
 	r.xids.remove(h.XID)
 	pc.replied = true
 	changed := r.credits.Grant(h.Credits)
-	switch {
-	case h.Proc == rpcrdma.Error:
+	switch h.Proc {
+	case rpcrdma.Error:
 		pc.fate = Answered
 		pc.err = ErrChunk
 		if h.Err == rpcrdma.ErrVers {
@@ -141,7 +141,7 @@ func (r *Requester) received(c *fabric.Completion) {
 		}
 		r.metrics.errorReceived(h.Err)
 		r.repost(i)
-	case h.Proc == rpcrdma.NoMsg:
+	case rpcrdma.NoMsg:
 		pc.noMsg, pc.written = true, uint32(h.Reply.Length())
 		r.repost(i)
 	default:

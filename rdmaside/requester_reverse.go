@@ -8,9 +8,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// reverseReplyLen is a plain header and an RPC Reply without results.
-const reverseReplyLen = rpcrdma.PlainLen + oncrpc.ReplyHeader
-
 // reverseCall answers a Call that the Responder sent: no program is served in
 // the reverse direction here. RFC 8167 Section 4. A peer that sends more of them
 // than it was granted gets no answer, which is what an overrun deserves.

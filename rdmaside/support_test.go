@@ -354,6 +354,4 @@ func shortened(s rpcrdma.Segment, n int) rpcrdma.Segment {
 	return s
 }
 
-func regionOf(h fabric.Handle) fabric.Region { return fabric.Region{Handle: h, Length: 4} }
-
 var _ = context.Background

@@ -106,7 +106,6 @@ type rawEcho struct {
 	short    int
 	flushes  int
 	reads    int
-	inFlush  bool
 	detached chan error
 }
 

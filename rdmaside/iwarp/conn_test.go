@@ -163,7 +163,7 @@ func TestSetupError(t *testing.T) {
 	}
 	b.ended()
 	a.do(func(fabric.Conn) {})
-	if a.over || len(a.cs) > 0 {
+	if a.over || len(a.left()) > 0 {
 		t.Error("the handler was called after Setup's error")
 	}
 	waitFor(t, "the connection is counted off", func() bool { return p.limits.conns.Load() == 0 })
@@ -245,8 +245,8 @@ func TestSilent(t *testing.T) {
 		})
 		b.good(uint64(i + 1))
 	}
-	if len(a.cs) != 0 {
-		t.Errorf("completions %+v", a.cs)
+	if cs := a.left(); len(cs) != 0 {
+		t.Errorf("completions %+v", cs)
 	}
 }
 

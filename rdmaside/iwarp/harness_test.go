@@ -184,6 +184,13 @@ func (u *user) good(id uint64) fabric.Completion {
 	return c
 }
 
+// left returns the completions that nobody asked for.
+func (u *user) left() []fabric.Completion {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return append([]fabric.Completion(nil), u.cs...)
+}
+
 // ended waits for Closed.
 func (u *user) ended() error {
 	u.t.Helper()

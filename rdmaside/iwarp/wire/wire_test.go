@@ -158,7 +158,8 @@ func TestMULPDU(t *testing.T) {
 		{1460, 1454, 1442},
 		{8948, 8942, 8870},
 		{65483, 64768, 64768},
-		{100, 128, 128}, {0, 128, 128},
+		{100, 128, 128},
+		{0, 128, 128},
 	} {
 		if n := MULPDU(v.emss, false); n != v.plain {
 			t.Errorf("MULPDU(%d) = %d, want %d", v.emss, n, v.plain)
