@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 func testKnown() Known {
@@ -103,10 +105,38 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(files) < 3 {
+		t.Errorf("examples: %v, want sidecar, gateway and reverse", files)
+	}
 	for _, f := range files {
 		if _, err := LoadFile(f, testKnown()); err != nil {
 			t.Errorf("%v", err)
 		}
+	}
+}
+
+// What the manifest carries in a ConfigMap is the example it names.
+func TestKubernetes(t *testing.T) {
+	data, err := os.ReadFile("../deploy/kubernetes/sidecar.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m struct {
+		Data map[string]string
+	}
+	if err := yaml.Unmarshal(data, &m); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load([]byte(m.Data["rdmabridge.yaml"]), testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := LoadFile("examples/sidecar.yaml", testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("ConfigMap %+v, example %+v", got, want)
 	}
 }
 
