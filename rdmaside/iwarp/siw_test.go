@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -243,3 +244,100 @@ func TestSIWReject(t *testing.T) {
 		t.Fatalf("err = %v", err)
 	}
 }
+
+// TestSIWInitiator serves rping: siw is the MPA Initiator. RDMABRIDGE_SIW_RPING is
+// where to listen; the guest runs
+//
+//	rping -c -a 10.0.2.2 -p PORT -C 10 -S 4096 -V
+//
+// for each kind of Reply, in the order of the table, within a minute.
+func TestSIWInitiator(t *testing.T) {
+	addr := os.Getenv("RDMABRIDGE_SIW_RPING")
+	if addr == "" {
+		t.Skip("needs a guest with siw that runs rping: set RDMABRIDGE_SIW_RPING=HOST:PORT")
+	}
+	for _, o := range []Options{{}, {CRCOff: true}, {FPDU: FPDUMax}} {
+		t.Run(fmt.Sprintf("crcoff=%v,fpdu=%d", o.CRCOff, o.FPDU), func(t *testing.T) {
+			s := &pingServer{t: t, done: make(chan error, 1)}
+			loop := newLoop(t)
+			l, err := New(o).Listen(addr, fabric.ListenOptions{Refused: func(peer netip.AddrPort, reason string, err error) {
+				t.Errorf("%v refused: %s: %v", peer, reason, err)
+			}}, func(in fabric.Incoming) {
+				if _, err := in.Accept(context.Background(), loop, fabric.ConnOptions{IRD: 8, ORD: 8}, s); err != nil {
+					t.Error(err)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			select {
+			case err := <-s.done:
+				t.Logf("%d pings, then %v", s.pings, err)
+			case <-time.After(time.Minute):
+				t.Fatal("nobody came")
+			}
+			if s.pings != 10 {
+				t.Errorf("%d pings", s.pings)
+			}
+		})
+	}
+}
+
+// A pingServer is rping -s.
+type pingServer struct {
+	t     *testing.T
+	c     fabric.Conn
+	recv  [4][]byte
+	data  []byte
+	write bool // the next message names the sink
+	pings int
+	done  chan error
+}
+
+func (s *pingServer) Setup(c fabric.Conn) error {
+	s.c = c
+	for i := range s.recv {
+		s.recv[i] = make([]byte, 64)
+		if err := c.PostReceive(uint64(i), s.recv[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *pingServer) Completed(cs []fabric.Completion) {
+	for _, c := range cs {
+		if c.Err != nil {
+			continue
+		}
+		switch c.Op {
+		case fabric.OpRead:
+			_ = s.c.PostSend(0, fabric.Send{Parts: [][]byte{make([]byte, 16)}})
+		case fabric.OpReceive:
+			b := s.recv[c.ID]
+			r := fabric.Region{
+				Offset: binary.BigEndian.Uint64(b), Handle: fabric.Handle(binary.BigEndian.Uint32(b[8:])),
+				Length: binary.BigEndian.Uint32(b[12:]),
+			}
+			if c.Bytes != 16 || r.Length > 1<<20 {
+				s.t.Errorf("message % x", b[:c.Bytes])
+				continue
+			}
+			if s.write {
+				_ = s.c.PostWrite(0, fabric.Write{Parts: [][]byte{s.data}, To: r})
+				_ = s.c.PostSend(0, fabric.Send{Parts: [][]byte{make([]byte, 16)}})
+				s.pings++
+			} else {
+				s.data = make([]byte, r.Length)
+				if err := s.c.PostRead(100, fabric.Read{Into: s.data, From: r}); err != nil {
+					s.t.Error(err)
+				}
+			}
+			s.write = !s.write
+			_ = s.c.PostReceive(c.ID, b)
+		}
+	}
+}
+
+func (s *pingServer) Closed(err error) { s.done <- err }
