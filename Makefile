@@ -37,8 +37,10 @@ fuzz: ## every fuzz target for $(FUZZTIME)
 lab-test: build ## the tests against Linux in the guest
 	RDMABRIDGE_LAB=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./cmd/rdmabridge
 
-lab: build ## boots the guest with a shell
-	deploy/lab/shell.sh
+lab: install ## boots the guest with a shell; its NFS server is at 127.0.0.1:20049 (RDMA) and :20048 (MOUNT)
+	mkdir -p out
+	deploy/lab/mkinitrd.sh out/guest.zst
+	deploy/lab/boot.sh out/guest.zst --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
 
 bench: ## each layer, then the whole bridge in one process
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
