@@ -1,0 +1,160 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// A Target is one of several ways to do the same work.
+type Target struct {
+	Name string
+	// Address is where its load goes, as Load.Target.
+	Address string
+	// Processes are those whose CPU time is its; none are measured if there are
+	// none. Their children are added.
+	Processes Processes
+}
+
+// A Case is one load that all targets are given.
+type Case struct {
+	Name string
+	// Load is what to run; Target and Processes are filled in.
+	Load Load
+	// Bulk cases are about octets, the others about Calls.
+	Bulk bool
+}
+
+// A Comparison is what targets did in a case, round by round.
+type Comparison struct {
+	Case     Case
+	Targets  []Target
+	Baseline int         // of Targets
+	Results  [][]*Result // by target and round; nil where a run failed
+	Failures []error     // at most one of each target in a round
+}
+
+// Compare runs c for rounds rounds over all targets in turn, each round beginning
+// with another one. A run that fails is noted and leaves a hole; ctx ends it all.
+// progress, which may be nil, is told of each run.
+func Compare(ctx context.Context, l *Loader, c Case, targets []Target, baseline, rounds int, progress func(round int, t Target, r *Result, err error)) (*Comparison, error) {
+	if baseline < 0 || baseline >= len(targets) {
+		return nil, fmt.Errorf("bench: baseline %d of %d targets", baseline, len(targets))
+	}
+	cmp := &Comparison{Case: c, Targets: targets, Baseline: baseline, Results: make([][]*Result, len(targets))}
+	for i := range targets {
+		cmp.Results[i] = make([]*Result, rounds)
+	}
+	for round := range rounds {
+		for k := range targets {
+			i := turn(round, k, len(targets))
+			load := c.Load
+			load.Target = targets[i].Address
+			load.Processes = targets[i].Processes.Family()
+			r, err := l.Run(ctx, load)
+			if ctx.Err() != nil {
+				return cmp, ctx.Err()
+			}
+			if err != nil {
+				cmp.Failures = append(cmp.Failures, fmt.Errorf("%s: %s: round %d: %w", c.Name, targets[i].Name, round+1, err))
+			}
+			cmp.Results[i][round] = r
+			if progress != nil {
+				progress(round+1, targets[i], r, err)
+			}
+		}
+	}
+	return cmp, nil
+}
+
+// turn is the target that has the k-th run of a round: they rotate, and every
+// other time around they go backwards, so that each pair is seen in both orders.
+func turn(round, k, n int) int {
+	if round/n%2 == 1 || n == 2 && round%2 == 1 {
+		k = n - 1 - k
+	}
+	if n == 2 {
+		return k
+	}
+	return (round + k) % n
+}
+
+// Ratios are the figures m of target i divided by those of the baseline, within
+// each round.
+func (c *Comparison) Ratios(i int, m Metric) Quartiles {
+	return ratios(m, c.Results[i], c.Results[c.Baseline])
+}
+
+// Figures are the figures m of target i themselves.
+func (c *Comparison) Figures(i int, m Metric) Quartiles { return figures(m, c.Results[i]) }
+
+// Print writes the baseline's figures and everybody's ratios to them.
+func (c *Comparison) Print(w io.Writer) error {
+	base := c.Targets[c.Baseline]
+	p := &printer{w: w}
+	p.f("%s: %s, %d connections x %d; median [quartiles] of ratios to %s, %d rounds of %v\n",
+		c.Case.Name, c.Case.Load.Work, max(1, c.Case.Load.Conns), max(1, c.Case.Load.Depth), base.Name, len(c.Results[c.Baseline]), c.Case.Load.Duration)
+	if p.err != nil {
+		return p.err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	tp := &printer{w: t}
+	tp.f("\t%s", base.Name)
+	for i, x := range c.Targets {
+		if i != c.Baseline {
+			tp.f("\t%s", x.Name)
+		}
+	}
+	tp.f("\n")
+	for _, m := range Metrics {
+		tp.f("%s\t%s", m.Name, m.Format(c.Figures(c.Baseline, m)))
+		for i := range c.Targets {
+			if i != c.Baseline {
+				tp.f("\t%s", c.Ratios(i, m))
+			}
+		}
+		tp.f("\n")
+	}
+	if tp.err == nil {
+		tp.err = t.Flush()
+	}
+	if tp.err != nil {
+		return tp.err
+	}
+	for _, err := range c.Failures {
+		p.f("failed: %s\n", oneLine(err))
+	}
+	return p.err
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// Format writes the median of figures of m.
+func (m Metric) Format(q Quartiles) string {
+	if q.N == 0 {
+		return "-"
+	}
+	switch m.Name {
+	case "calls/s":
+		return fmt.Sprintf("%.0f", q.Median)
+	case "p50", "p99":
+		return fmt.Sprintf("%.0f us", q.Median)
+	case "CPU/call":
+		return fmt.Sprintf("%.2f us", q.Median)
+	case "CPU/GB":
+		return fmt.Sprintf("%.3f s", q.Median)
+	}
+	return fmt.Sprintf("%.3f", q.Median)
+}
+
+// metric finds one of Metrics.
+func metric(name string) Metric {
+	i := slices.IndexFunc(Metrics, func(m Metric) bool { return m.Name == name })
+	if i < 0 {
+		panic("BUG: bench: no metric " + name)
+	}
+	return Metrics[i]
+}

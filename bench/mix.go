@@ -1,0 +1,110 @@
+package bench
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// maxWeight bounds the sum of the weights of a mix.
+const maxWeight = 1000
+
+// Work is what Calls of a load are: echoes, or a named mix.
+type Work struct {
+	// Call and Reply are the lengths of the RPC messages of an echo in octets;
+	// rounded up to multiples of 4, MinEchoCall and MinEchoReply. Delay, whole
+	// microseconds up to 10 s, is how long the server is to wait.
+	Call, Reply int
+	Delay       uint32
+
+	// Mix, if not empty, is a program and what to call of it, with weights, such
+	// as "nfs3:read=50,write=30,getattr=20"; a weight left out is 1. Size is the
+	// data of each READ and WRITE in octets; 0 is 64 KiB.
+	Mix  string
+	Size int
+}
+
+// String names w for people.
+func (w Work) String() string {
+	if w.Mix == "" {
+		return fmt.Sprintf("call %s reply %s", FormatSize(w.Call), FormatSize(w.Reply))
+	}
+	return w.Mix + " of " + FormatSize(w.size())
+}
+
+func (w Work) size() int {
+	if w.Size == 0 {
+		return 64 << 10
+	}
+	return w.Size
+}
+
+// FormatSize writes n octets with the largest unit that leaves no fraction.
+func FormatSize(n int) string {
+	switch {
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return strconv.Itoa(n>>20) + " MiB"
+	case n >= 1<<10 && n%(1<<10) == 0:
+		return strconv.Itoa(n>>10) + " KiB"
+	}
+	return strconv.Itoa(n) + " B"
+}
+
+// ops returns the kinds of Calls, and the order in which they come, over and
+// over, as indices.
+func (w Work) ops() ([]*op, []uint8, error) {
+	if w.Mix == "" {
+		o, err := echoOp(w.Call, w.Reply, w.Delay)
+		return []*op{o}, []uint8{0}, err
+	}
+	program, list, ok := strings.Cut(w.Mix, ":")
+	if !ok || program != "nfs3" {
+		return nil, nil, fmt.Errorf("bench: mix %q: want nfs3:NAME=WEIGHT,...", w.Mix)
+	}
+	var ops []*op
+	var weights []int
+	total := 0
+	for item := range strings.SplitSeq(list, ",") {
+		name, number, given := strings.Cut(item, "=")
+		weight := 1
+		if given {
+			var err error
+			if weight, err = strconv.Atoi(number); err != nil || weight < 1 {
+				return nil, nil, fmt.Errorf("bench: mix %q: weight %q: want a whole number above 0", w.Mix, number)
+			}
+		}
+		for _, o := range ops {
+			if o.name == name {
+				return nil, nil, fmt.Errorf("bench: mix %q: %s twice", w.Mix, name)
+			}
+		}
+		if total += weight; total > maxWeight {
+			return nil, nil, fmt.Errorf("bench: mix %q: weights add up to more than %d", w.Mix, maxWeight)
+		}
+		o, err := nfsOp(name, w.size())
+		if err != nil {
+			return nil, nil, err
+		}
+		ops, weights = append(ops, o), append(weights, weight)
+	}
+	return ops, interleave(weights, total), nil
+}
+
+// interleave spreads indices evenly by their weights: each gains its weight at
+// every step, the one that has most goes and pays the total.
+func interleave(weights []int, total int) []uint8 {
+	order := make([]uint8, total)
+	have := make([]int, len(weights))
+	for i := range order {
+		most := 0
+		for j, w := range weights {
+			have[j] += w
+			if have[j] > have[most] {
+				most = j
+			}
+		}
+		have[most] -= total
+		order[i] = uint8(most)
+	}
+	return order
+}

@@ -1,0 +1,172 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// PeerCases are the loads by which proxies are compared: small echoes over few
+// and many connections, bulk in both directions.
+func PeerCases() []Case {
+	echo := func(name string, conns, depth, call, reply int) Case {
+		return Case{
+			Name: name, Bulk: call+reply > 64<<10,
+			Load: Load{Conns: conns, Depth: depth, Work: Work{Call: call, Reply: reply}},
+		}
+	}
+	return []Case{
+		echo("100 B, 1 x 1", 1, 1, 100, 100),
+		echo("100 B, 16 x 16", 16, 16, 100, 100),
+		echo("100 B, 256 x 1", 256, 1, 100, 100),
+		echo("100 B, 256 x 16", 256, 16, 100, 100),
+		echo("1 MiB calls, 1 x 1", 1, 1, 1<<20, 0),
+		echo("1 MiB calls, 4 x 4", 4, 4, 1<<20, 0),
+		echo("1 MiB replies, 1 x 1", 1, 1, 0, 1<<20),
+		echo("1 MiB replies, 4 x 4", 4, 4, 0, 1<<20),
+	}
+}
+
+// NFSCases are the same with NFSv3, whose bindings place data directly.
+func NFSCases() []Case {
+	mix := func(name string, conns, depth int, mix string, size int) Case {
+		return Case{
+			Name: name, Bulk: size > 64<<10,
+			Load: Load{Conns: conns, Depth: depth, Work: Work{Mix: "nfs3:" + mix, Size: size}},
+		}
+	}
+	return []Case{
+		mix("GETATTR, 1 x 1", 1, 1, "getattr", 0),
+		mix("GETATTR, 16 x 16", 16, 16, "getattr", 0),
+		mix("GETATTR, 256 x 1", 256, 1, "getattr", 0),
+		mix("GETATTR, 256 x 16", 256, 16, "getattr", 0),
+		mix("WRITE of 1 MiB, 1 x 1", 1, 1, "write", 1<<20),
+		mix("WRITE of 1 MiB, 4 x 4", 4, 4, "write", 1<<20),
+		mix("READ of 1 MiB, 1 x 1", 1, 1, "read", 1<<20),
+		mix("READ of 1 MiB, 4 x 4", 4, 4, "read", 1<<20),
+		mix("50/30/20 of 64 KiB, 16 x 4", 16, 4, "read=50,write=30,getattr=20", 64<<10),
+	}
+}
+
+// A Report writes comparisons as a page of Markdown.
+type Report struct {
+	Notes    []string // versions, how it was run
+	Began    time.Time
+	Loads    [2]float64 // load averages before and after
+	Took     time.Duration
+	Sections []Comparisons
+}
+
+// Comparisons are those of one table.
+type Comparisons struct {
+	Title string
+	Of    []*Comparison
+}
+
+// Markdown writes the page.
+func (r *Report) Markdown(w io.Writer) error {
+	p := &printer{w: bufio.NewWriter(w)}
+	p.f("# The bridge against its peers\n\n")
+	p.f("Written by `make bench-peers`, on %s, in %s.\n\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Took.Round(time.Second))
+	for _, n := range r.Notes {
+		p.f("- %s\n", n)
+	}
+	p.f("- load average %.2f before, %.2f after\n", r.Loads[0], r.Loads[1])
+	p.f("\nEvery number but the first column's is a ratio to it within one round: median\n[quartiles] over the rounds. Calls/s and GB/s are better above 1; latency and the\nproxy's CPU time below. GB are 10^9 octets of RPC messages, both ways.\n")
+	for _, s := range r.Sections {
+		r.section(p, s)
+	}
+	if p.err != nil {
+		return p.err
+	}
+	return p.w.(*bufio.Writer).Flush()
+}
+
+func (r *Report) section(p *printer, s Comparisons) {
+	if len(s.Of) == 0 {
+		return
+	}
+	p.f("\n## %s\n", s.Title)
+	for _, m := range []string{"calls/s", "p50", "p99", "CPU/call"} {
+		table(p, m, s.Of, func(c *Comparison) bool { return !c.Case.Bulk })
+	}
+	for _, m := range []string{"GB/s", "p99", "CPU/GB"} {
+		table(p, m, s.Of, func(c *Comparison) bool { return c.Case.Bulk })
+	}
+	var failures []error
+	for _, c := range s.Of {
+		failures = append(failures, c.Failures...)
+	}
+	if len(failures) > 0 {
+		p.f("\nRuns that failed, and are missing above:\n\n")
+	}
+	for _, err := range failures {
+		p.f("- %s\n", oneLine(err))
+	}
+}
+
+// table writes the metric of those comparisons that are wanted.
+func table(p *printer, name string, all []*Comparison, want func(*Comparison) bool) {
+	m := metric(name)
+	begun := false
+	for _, c := range all {
+		if !want(c) {
+			continue
+		}
+		if !begun {
+			begun = true
+			p.f("\n### %s\n\n| work | %s |", name, c.Targets[c.Baseline].Name)
+			for i, t := range c.Targets {
+				if i != c.Baseline {
+					p.f(" %s |", t.Name)
+				}
+			}
+			p.f("\n|%s\n", strings.Repeat("---|", len(c.Targets)+1))
+		}
+		p.f("| %s | %s |", c.Case.Name, m.Format(c.Figures(c.Baseline, m)))
+		for i := range c.Targets {
+			if i != c.Baseline {
+				p.f(" %s |", c.Ratios(i, m))
+			}
+		}
+		p.f("\n")
+	}
+}
+
+// LoadAverage is that of the last minute; 0 where it cannot be read.
+func LoadAverage() float64 {
+	var v float64
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	if _, err := fmt.Sscan(string(b), &v); err != nil {
+		return 0
+	}
+	return v
+}
+
+// Machine says what this is running on, in one line.
+func Machine() string {
+	model := runtime.GOARCH
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+				model = strings.TrimSpace(v)
+				break
+			}
+		}
+	}
+	kernel := "Linux"
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		kernel += " " + unix.ByteSliceToString(u.Release[:])
+	}
+	return fmt.Sprintf("%d CPUs, %s; %s; %s", runtime.NumCPU(), model, kernel, runtime.Version())
+}

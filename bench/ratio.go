@@ -1,0 +1,89 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Quartiles sum up the ratios of many rounds.
+type Quartiles struct {
+	Low    float64 `json:"low"`
+	Median float64 `json:"median"`
+	High   float64 `json:"high"`
+	N      int     `json:"n"`
+}
+
+// quartiles of x, which it sorts; between neighbours it interpolates.
+func quartiles(x []float64) Quartiles {
+	slices.Sort(x)
+	return Quartiles{Low: quantile(x, 0.25), Median: quantile(x, 0.5), High: quantile(x, 0.75), N: len(x)}
+}
+
+// quantile of sorted x; 0 when there is none.
+func quantile(x []float64, q float64) float64 {
+	if len(x) == 0 {
+		return 0
+	}
+	at := q * float64(len(x)-1)
+	i := int(at)
+	if i+1 >= len(x) {
+		return x[len(x)-1]
+	}
+	return x[i] + (at-float64(i))*(x[i+1]-x[i])
+}
+
+// String is "1.23 [1.10-1.31]", or a dash when there is nothing.
+func (q Quartiles) String() string {
+	if q.N == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f [%.2f-%.2f]", q.Median, q.Low, q.High)
+}
+
+// A Metric is one figure of a Result.
+type Metric struct {
+	Name string
+	// Of is the figure, and false when the Result does not have it.
+	Of func(*Result) (float64, bool)
+}
+
+// Metrics are the figures that are compared.
+var Metrics = []Metric{
+	{"calls/s", func(r *Result) (float64, bool) { return r.CallsPerSecond, true }},
+	{"GB/s", func(r *Result) (float64, bool) { return r.GBPerSecond, true }},
+	{"p50", func(r *Result) (float64, bool) { return r.Latency.P50, true }},
+	{"p99", func(r *Result) (float64, bool) { return r.Latency.P99, true }},
+	{"CPU/call", func(r *Result) (float64, bool) { return r.cpu(func(c *CPU) float64 { return c.PerCall }) }},
+	{"CPU/GB", func(r *Result) (float64, bool) { return r.cpu(func(c *CPU) float64 { return c.PerGB }) }},
+}
+
+// ratios compares the figure m of a and b round by round. Rounds that one of
+// them lacks, or where b is 0, are left out.
+func ratios(m Metric, a, b []*Result) Quartiles {
+	var x []float64
+	for i := range min(len(a), len(b)) {
+		if a[i] == nil || b[i] == nil {
+			continue
+		}
+		va, ok := m.Of(a[i])
+		vb, ok2 := m.Of(b[i])
+		if ok && ok2 && vb > 0 {
+			x = append(x, va/vb)
+		}
+	}
+	return quartiles(x)
+}
+
+// figures sums up the figure m itself.
+func figures(m Metric, a []*Result) Quartiles {
+	var x []float64
+	for _, r := range a {
+		if r == nil {
+			continue
+		}
+		if v, ok := m.Of(r); ok {
+			x = append(x, v)
+		}
+	}
+	return quartiles(x)
+}
