@@ -83,6 +83,13 @@ func (o *owner) Expired(e *Entry, err error) {
 	o.errs = append(o.errs, err)
 }
 
+// list returns what has expired so far, and why.
+func (o *owner) list() ([]*Entry, []error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.expired), slices.Clone(o.errs)
+}
+
 func newPool(t *testing.T, o Options, d *fakeDialer) (*Pool, *owner) {
 	t.Helper()
 	ow := &owner{}
@@ -293,16 +300,16 @@ func TestCallsExpire(t *testing.T) {
 		c := submit(t, p, &g, 100, 0)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if len(o.expired) != 1 || o.expired[0] != a || !errors.Is(o.errs[0], ErrQueueTimeout) {
-			t.Fatalf("after 6 s: expired %v, %v", o.expired, o.errs)
+		if got, errs := o.list(); len(got) != 1 || got[0] != a || !errors.Is(errs[0], ErrQueueTimeout) {
+			t.Fatalf("after 6 s: expired %v, %v", got, errs)
 		}
 		p.Forget(&f, errors.New("gone"))
-		if len(o.expired) != 2 || o.expired[1] != b {
-			t.Errorf("Forget: expired %v", o.expired)
+		if got, _ := o.list(); len(got) != 2 || got[1] != b {
+			t.Errorf("Forget: expired %v", got)
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if len(o.expired) != 3 || o.expired[2] != c {
+		if got, _ := o.list(); len(got) != 3 || got[2] != c {
 			t.Errorf("the other flow's Call did not expire")
 		}
 		if st := p.Stats(); st.Queued != 0 {
@@ -337,8 +344,8 @@ func TestCloseEndsEverything(t *testing.T) {
 		submit(t, p, &f, 1, 0)
 		submit(t, p, &f, 1, 0)
 		p.Close()
-		if len(o.expired) != 1 || !errors.Is(o.errs[0], ErrClosed) {
-			t.Errorf("the waiting Call ended with %v", o.errs)
+		if _, errs := o.list(); len(errs) != 1 || !errors.Is(errs[0], ErrClosed) {
+			t.Errorf("the waiting Call ended with %v", errs)
 		}
 		if !errors.Is(d.members[0].closed, ErrClosed) {
 			t.Errorf("the member was closed with %v", d.members[0].closed)
