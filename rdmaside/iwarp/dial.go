@@ -50,14 +50,14 @@ func (p *Provider) Dial(ctx context.Context, loop fabric.Loop, addr string, o fa
 // ladder lists the kinds of Request to try, what worked last first.
 func (p *Provider) ladder(addr string) []request {
 	p.mu.Lock()
-	first, known := p.worked[addr]
+	w, known := p.worked[addr]
 	p.mu.Unlock()
 	var l []request
-	if known {
-		l = append(l, first)
+	if known = known && time.Since(w.when) < workedFor; known {
+		l = append(l, w.kind)
 	}
 	for k := range requestKinds {
-		if k == requestRev1 && !p.opts.DialRev1 || known && k == first {
+		if k == requestRev1 && !p.opts.DialRev1 || known && k == w.kind {
 			continue
 		}
 		l = append(l, k)
@@ -71,7 +71,11 @@ func (p *Provider) remember(addr string, kind request) {
 	if len(p.worked) >= workedMax {
 		clear(p.worked)
 	}
-	p.worked[addr] = kind
+	w := worked{kind, time.Now()}
+	if old, ok := p.worked[addr]; ok && old.kind == kind && time.Since(old.when) < workedFor {
+		w.when = old.when // from the first time on, or it would never be forgotten
+	}
+	p.worked[addr] = w
 }
 
 func (p *Provider) forget(addr string) {

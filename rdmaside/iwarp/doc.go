@@ -38,6 +38,30 @@
 // no octet moves through the STag, not even the rest of an FPDU half received or
 // half sent.
 //
+// # Security
+//
+// iWARP authenticates nobody, and a CRC is no protection against an attacker (RFC
+// 5042 Section 5): run it on a segment that is trusted, or inside IPsec (RFC 7146)
+// or WireGuard. What a peer that got that far can do is bounded here, and tested
+// by number in security_test.go.
+//
+// # Divergences
+//
+//   - Payload is placed before its CRC is checked (above). RFC 5044 Section 6.
+//   - Segments of a message must arrive in order and without gaps, and tagged
+//     messages one after the other. RFC 5041 Section 5.2 allows any order, which
+//     one TCP stream cannot produce and Linux siw refuses too.
+//   - The peer's FIN is the end of the connection, even if replies to it wait. RFC
+//     5040 Section 5.1 knows a half closed stream; siw does not.
+//   - A Write without the right to write is answered with 1/1/00, as if the STag
+//     were unknown: DDP has no code for rights.
+//   - An MPA responder whose first inbound FPDU is faulty says so in a Terminate,
+//     although RFC 5044 Section 7.1.2 lets it send nothing before a good one: an
+//     Initiator that sends FPDUs is past start-up.
+//   - Markers are sent when asked for and never asked for.
+//   - MPA revision 0 and RDMAP and DDP version 0, those of the RDMA Consortium, are
+//     refused.
+//
 // # Errors
 //
 // What the peer did wrong ends its connection with an RDMAP Terminate and a

@@ -187,6 +187,7 @@ type goSocket struct {
 	mu      sync.Mutex // guards what follows, used without raw; a leaf
 	pending []byte     // taken by Writev, not yet written
 	short   bool       // Writev took less than all
+	half    bool       // CloseWrite once pending is written
 	fin     bool       // close once pending is written
 }
 
@@ -273,13 +274,16 @@ func (s *goSocket) writePending() {
 		s.mu.Lock()
 		out = append(out[:0], s.pending...)
 		s.pending = s.pending[:0]
-		short, fin := s.short, s.fin
+		short, half, fin := s.short, s.half, s.fin
 		s.short = false
 		s.mu.Unlock()
 		if short {
 			s.loop.Post((*goWritable)(s))
 		}
 		if len(out) == 0 {
+			if half {
+				_ = s.conn.(halfCloser).CloseWrite()
+			}
 			if fin {
 				s.conn.Close()
 			}
@@ -376,11 +380,22 @@ func (s *goSocket) FlushSoon() {
 
 // CloseWrite implements fabric.Socket.
 func (s *goSocket) CloseWrite() error {
-	if c, ok := s.conn.(interface{ CloseWrite() error }); ok {
+	c, ok := s.conn.(halfCloser)
+	switch {
+	case !ok:
+		return errors.ErrUnsupported
+	case s.raw != nil:
 		return c.CloseWrite()
 	}
-	return errors.ErrUnsupported
+	s.mu.Lock()
+	s.half = true
+	s.mu.Unlock()
+	s.wakeWriter()
+	return nil
 }
+
+// A halfCloser is a connection that can be closed one way.
+type halfCloser interface{ CloseWrite() error }
 
 // Close implements fabric.Socket. Closing makes the reader return, and what it
 // posts detaches the socket.

@@ -3,7 +3,6 @@ package iwarp
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"runtime"
@@ -41,21 +40,6 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
-}
-
-// unhex decodes hex with white space and # comments.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	var sb strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "#")
-		sb.WriteString(strings.Join(strings.Fields(line), ""))
-	}
-	b, err := hex.DecodeString(sb.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 const patience = 10 * time.Second

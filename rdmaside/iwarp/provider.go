@@ -19,19 +19,30 @@ type Provider struct {
 	batches batchPool
 	logs    throttle
 
-	mu     sync.Mutex         // guards worked; a leaf
-	worked map[string]request // what a peer answered last, by the address dialed
+	mu     sync.Mutex // guards worked; a leaf
+	worked map[string]worked
+}
+
+// worked is what a peer answered lately, by the address that was dialed.
+type worked struct {
+	kind request
+	when time.Time
 }
 
 var _ fabric.Provider = (*Provider)(nil)
 
-// workedMax bounds Provider.worked. Its keys come from this side's configuration.
-const workedMax = 1024
+const (
+	// workedMax bounds Provider.worked. Its keys come from this side's configuration.
+	workedMax = 1024
+	// workedFor is how long an answer is remembered: a peer that hung up because it
+	// was just starting should not be taken for an adapter for ever.
+	workedFor = 10 * time.Minute
+)
 
 // New returns a Provider. The Loops given to it must be fabric.SocketLoops.
 func New(o Options) *Provider {
 	o = o.withDefaults()
-	return &Provider{opts: o, limits: newLimits(o), worked: make(map[string]request)}
+	return &Provider{opts: o, limits: newLimits(o), worked: make(map[string]worked)}
 }
 
 // Name returns "iwarp".

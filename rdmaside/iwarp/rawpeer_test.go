@@ -15,11 +15,10 @@ import (
 
 // A rawPeer speaks frames over a socket, rightly or wrongly.
 type rawPeer struct {
-	t    testing.TB
-	nc   net.Conn
-	crc  bool
-	msn  [3]uint32 // next, by queue
-	seen []byte
+	t   testing.TB
+	nc  net.Conn
+	crc bool
+	msn [3]uint32 // next, by queue
 }
 
 func newRaw(t testing.TB, nc net.Conn) *rawPeer {
@@ -103,7 +102,7 @@ func (r *rawPeer) read(rd wire.Read) {
 	r.msn[1]++
 }
 
-// An rawFPDU is an FPDU received.
+// A rawFPDU is an FPDU received.
 type rawFPDU struct {
 	head    []byte // from ULPDU_Length
 	payload []byte
@@ -276,7 +275,7 @@ func (g guarded) untouched(t testing.TB) {
 	}
 }
 
-// tail checks the guards alone.
+// guards checks the guards alone.
 func (g guarded) guards(t testing.TB) {
 	t.Helper()
 	for i, b := range g.all {

@@ -2,7 +2,6 @@ package iwarp
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -1346,5 +1345,3 @@ func TestS33_AccessList(t *testing.T) {
 		t.Errorf("Allow was asked about %v", a)
 	}
 }
-
-var _ = context.Background

@@ -29,7 +29,8 @@ const (
 // any answer. It decides whether another kind of Request is tried.
 var errNoReply = errors.New("peer closed without a Reply")
 
-// A frame is tried in this order. What worked is remembered by address.
+// A request is a kind of Request. Dial tries them in this order; what worked is
+// remembered by address.
 type request uint8
 
 const (
@@ -96,17 +97,16 @@ func (p *Provider) flags() wire.FrameFlags {
 // and its RTR only the deadline does.
 func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fabric.ConnOptions) (agreed, error) {
 	f := wire.Frame{Flags: p.flags(), Revision: 2, Private: o.PrivateData}
-	ord := o.ORD
+	e := wire.Enhanced{IRD: uint16(o.IRD), ORD: uint16(o.ORD)}
 	switch kind {
 	case requestRev1:
 		f.Revision = 1
 	case requestPeer:
-		f.Enhanced = wire.Enhanced{PeerToPeer: true, RTRWrite: true, RTRRead: true}
-		ord = max(ord, 1)
-		fallthrough
-	default:
-		f.Flags |= wire.FlagEnhanced
-		f.Enhanced.IRD, f.Enhanced.ORD = uint16(o.IRD), uint16(ord)
+		e.PeerToPeer, e.RTRWrite, e.RTRRead = true, true, true
+		e.ORD = max(e.ORD, 1) // for the RTR
+		f.Flags, f.Enhanced = f.Flags|wire.FlagEnhanced, e
+	case requestEnhanced:
+		f.Flags, f.Enhanced = f.Flags|wire.FlagEnhanced, e
 	}
 	if d, ok := ctx.Deadline(); ok {
 		_ = nc.SetDeadline(d)
@@ -138,7 +138,7 @@ func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fa
 	if kind == requestRev1 {
 		return a, nil
 	}
-	e := r.Enhanced
+	e = r.Enhanced
 	if e.ORD != wire.NoNegotiation && int(e.ORD) > o.IRD {
 		return a, p.refuse(nc, a, wire.CodeIRD)
 	}
