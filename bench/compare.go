@@ -73,11 +73,8 @@ func Compare(ctx context.Context, l *Loader, c Case, targets []Target, baseline,
 // turn is the target that has the k-th run of a round: they rotate, and every
 // other time around they go backwards, so that each pair is seen in both orders.
 func turn(round, k, n int) int {
-	if round/n%2 == 1 || n == 2 && round%2 == 1 {
+	if round/n%2 == 1 {
 		k = n - 1 - k
-	}
-	if n == 2 {
-		return k
 	}
 	return (round + k) % n
 }

@@ -57,12 +57,15 @@ func (p Processes) CPU() (time.Duration, error) {
 	return total, nil
 }
 
+// maxPID is the kernel's PID_MAX_LIMIT.
+const maxPID = 1 << 22
+
 // processCPU reads the process's CPU clock, which is right to the nanosecond,
 // where /proc/PID/stat has ticks of 10 ms. Both are utime+stime, of threads that
 // have ended too.
 func processCPU(pid int) (time.Duration, error) {
-	if pid <= 0 {
-		return 0, fmt.Errorf("bench: process id %d: want more than 0", pid)
+	if pid <= 0 || pid > maxPID {
+		return 0, fmt.Errorf("bench: CPU time: process id %d: want 1 to %d", pid, maxPID)
 	}
 	// CPUCLOCK_SCHED of a thread group; clock_getcpuclockid(3).
 	const sched = 2
