@@ -105,9 +105,9 @@ func (p *Provider) dial(ctx context.Context, loop fabric.SocketLoop, addr string
 	c := p.newConn(nc, loop, p.config(a, o), a, h, p.limits.connDone)
 	c.kick = true
 	if a.rtr != rtrNone {
-		// "The Initiator MUST send the RTR before anything else", and nothing may get
-		// between the Reply and it: a socket reset here takes down siw's connection
-		// manager. RFC 6581 Section 9.2.
+		// "The initiator MUST generate one of the negotiated RTR indications." Nothing
+		// may get between the Reply and it: a socket reset here takes down siw's
+		// connection manager. RFC 6581 Section 9.2.
 		_ = nc.SetDeadline(time.Now().Add(max(p.opts.DialTimeout, time.Second)))
 		if _, err := nc.Write(c.qp.rtrFrame(a.rtr == rtrRead)); err != nil {
 			nc.Close()

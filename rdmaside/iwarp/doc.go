@@ -49,10 +49,10 @@
 //
 //   - Payload is placed before its CRC is checked (above). RFC 5044 Section 6.
 //   - Segments of a message must arrive in order and without gaps, and tagged
-//     messages one after the other. RFC 5041 Section 5.2 allows any order, which
-//     one TCP stream cannot produce and Linux siw refuses too.
-//   - The peer's FIN is the end of the connection, even if replies to it wait. RFC
-//     5040 Section 5.1 knows a half closed stream; siw does not.
+//     messages one after the other. RFC 5041 Section 5.2 lets a Data Sink place any
+//     order; over one TCP stream nobody produces another, and Linux siw refuses it.
+//   - The peer's FIN is the end of the connection, even if replies to it wait: what
+//     siw does too. RFC 5040 Section 6.2 leaves the rest of a graceful close to TCP.
 //   - A Write without the right to write is answered with 1/1/00, as if the STag
 //     were unknown: DDP has no code for rights.
 //   - An MPA responder whose first inbound FPDU is faulty says so in a Terminate,

@@ -7,7 +7,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// limits is the privileged resource manager of RFC 5042 Section 5.2: the one place
+// limits is the privileged resource manager of RFC 5042 Section 2.1: the one place
 // that counts what all connections of a Provider hold together. A nil one counts
 // nothing.
 type limits struct {

@@ -179,8 +179,8 @@ func (l *listener) serve(nc net.Conn, peer netip.AddrPort) {
 	}
 }
 
-// request reads the Request. "The Initiator must not send anything after it until
-// it has the Reply": an octet more is refused.
+// request reads the Request. The Initiator sends nothing behind it before it has
+// the Reply, so an octet more is refused: it would be an FPDU out of place.
 func (l *listener) request(nc net.Conn) (wire.Frame, error) {
 	if d := l.p.opts.AcceptTimeout; d > 0 {
 		_ = nc.SetDeadline(time.Now().Add(d))

@@ -11,7 +11,7 @@ import (
 type FPDUPolicy uint8
 
 const (
-	// FPDUMSS keeps an FPDU within one TCP segment: RFC 5044 Section 5.1, and all
+	// FPDUMSS keeps an FPDU within one TCP segment: RFC 5044 Section 4.5, and all
 	// that an adapter is obliged to take.
 	FPDUMSS FPDUPolicy = iota
 	// FPDUMax sends FPDUs of up to 64 KiB whatever the path. It halves the CPU
@@ -23,7 +23,7 @@ const (
 // negative number means none.
 type Options struct {
 	// CRCOff leaves the C bit clear. The CRC is used all the same when the peer
-	// asks for it. RFC 5044 Section 7.1.1 wants an administrator to say so.
+	// asks for it. RFC 5044 Section 4.4 leaves that to an administrator.
 	CRCOff bool
 	// FPDU is the policy for the length of FPDUs sent.
 	FPDU FPDUPolicy

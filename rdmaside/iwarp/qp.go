@@ -8,8 +8,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// A qpState is a state of RFC 5040 Section 5.1, seen from a connection that is
-// never reused:
+// A qpState is how far a connection has come, in the words of RDMA verbs, for one
+// that is never reused:
 //
 //	IDLE ---start---> RTS ---close---> CLOSING ---drained, FIN, peer's FIN---> (gone)
 //	                   |                  |

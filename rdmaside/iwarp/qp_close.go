@@ -58,8 +58,8 @@ func (q *qp) raise(f fault) {
 	q.terminate(f.code, &t, nil)
 }
 
-// raiseRead refuses a Read whose region went away while it was answered. "The
-// header is rewritten to the point reached": RFC 5040 Section 4.8.
+// raiseRead refuses a Read whose region went away while it was answered. The
+// headers it quotes say what was left to do. RFC 5040 Section 4.8.
 func (q *qp) raiseRead(c wire.Code, in *inbound) {
 	rd := in.Read
 	rd.SinkTO += uint64(in.done)

@@ -262,7 +262,7 @@ func (q *qp) follows(op wire.Opcode, h wire.Tagged) bool {
 	return r.tagOp == op && (h.Len() == 0 || r.tagNone || r.tagS == h.STag() && r.tagTO == h.TO())
 }
 
-// checkWrite checks an RDMA Write segment: RFC 5041 Section 8.2 and RFC 5042.
+// checkWrite checks an RDMA Write segment as RFC 5041 Section 7.1 lists it.
 func (q *qp) checkWrite(b []byte) []byte {
 	h := wire.Tagged(b)
 	n := h.Len()
@@ -294,7 +294,7 @@ func (q *qp) checkWrite(b []byte) []byte {
 }
 
 // checkResponse checks a segment of a Read Response against the oldest outstanding
-// Read. RFC 5040 Section 5.4 lets a Data Sink check; here it must.
+// Read. "The Data Sink MAY validate" it, RFC 5040 Section 5.2.2; here it must.
 func (q *qp) checkResponse(b []byte) []byte {
 	h := wire.Tagged(b)
 	n := h.Len()
@@ -401,9 +401,9 @@ func requested(h wire.ReadRequest) wire.Read {
 	}
 }
 
-// source finds the octets that a Read asks for, or the code that says why not. RFC
-// 5040 Section 5.4: "For RDMA Read of zero length the Data Source's STag is not
-// validated."
+// source finds the octets that a Read asks for, or the code that says why not. With
+// a size of zero it "MUST NOT validate the Data Source STag and Data Source Tagged
+// Offset". RFC 5040 Section 5.2.1.
 func (q *qp) source(stag uint32, to uint64, size uint32) ([]byte, wire.Code) {
 	if size == 0 {
 		return nil, wire.Code{}
@@ -528,8 +528,9 @@ func (q *qp) sent(last bool) bool {
 	}
 	var inv uint32
 	if r.op.Invalidates() {
-		// "The STag is invalidated when the message is delivered": after everything
-		// before it was placed, before the ULP hears of it. RFC 5040 Section 5.3.
+		// On delivery, "Invalidate the STag if it is associated with the RDMAP Stream;
+		// or issue a Terminate Message": after everything before it was placed, before
+		// the ULP hears of it. RFC 5040 Section 5.3.
 		inv = h.Invalidate()
 		if q.stags.find(inv) == nil {
 			q.raise(fault{wire.CodeOpInvalidate, headDDP})

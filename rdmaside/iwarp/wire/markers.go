@@ -19,7 +19,7 @@ const (
 //	|           RESERVED            |            FPDUPTR            |
 //	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //
-// RFC 5044 Section 4.3. There is one at stream octets 0, 512, 1024, ...; FPDUPTR
+// RFC 5044 Sections 4.2 and 4.3. There is one at stream octets 0, 512, 1024, ...; FPDUPTR
 // is the distance in the stream back to the ULPDU_Length of the FPDU that the
 // Marker is in, 0 between FPDUs, where it belongs to the next one. CRC and all
 // positions include Markers; ULPDU_Length and pad do not.

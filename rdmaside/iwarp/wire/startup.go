@@ -117,7 +117,8 @@ func (f *Frame) ParsePrivate(b []byte) error {
 	}
 	ird, ord := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	f.Enhanced = Enhanced{IRD: ird & 0x3fff, ORD: ord & 0x3fff}
-	// "If A is clear, B, C and D are ignored." RFC 6581 Section 9.
+	// "On reception, if Control Flag A is set to 0, then Control Flags B, C, and D
+	// MUST be ignored." RFC 6581 Section 9.2.
 	if ird&0x8000 != 0 {
 		f.Enhanced.PeerToPeer = true
 		f.Enhanced.RTRSend = ird&0x4000 != 0

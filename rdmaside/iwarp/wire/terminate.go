@@ -7,8 +7,8 @@ import (
 )
 
 // A Code is why a stream was terminated: Layer, EType and Error Code, written
-// layer/etype/code in hexadecimal. RFC 5040 Section 4.8, RFC 5041 Section 8.2, RFC
-// 5044 Section 8, RFC 6581 Section 9.
+// layer/etype/code in hexadecimal. RFC 5040 Section 4.8, RFC 5041 Section 7.2, RFC
+// 5044 Section 8, RFC 6581 Section 8.
 type Code struct {
 	Layer, EType, Code uint8
 }

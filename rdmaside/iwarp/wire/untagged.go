@@ -18,7 +18,7 @@ import "encoding/binary"
 //	|                              MO                               |
 //	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //
-// RFC 5041 Section 4.3, RFC 5040 Section 4.2. The caller checks len(b) >=
+// RFC 5041 Section 4.3, RFC 5040 Section 4.1. The caller checks len(b) >=
 // UntaggedLen once; accessors do not.
 type Untagged []byte
 

@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// An Opcode is the kind of an RDMA Message. RFC 5040 Section 4.3.
+// An Opcode is the kind of an RDMA Message. RFC 5040 Section 4.1.
 type Opcode uint8
 
 // The opcodes. 8 to 15 are reserved; RFC 7306 uses some, this package none.
@@ -48,7 +48,7 @@ func (o Opcode) Known() bool { return o <= OpTerminate }
 // Invalidates reports whether o carries an STag to invalidate.
 func (o Opcode) Invalidates() bool { return o == OpSendInvalidate || o == OpSendEventInvalidate }
 
-// Queue is the QN of untagged messages of this opcode. RFC 5040 Section 4.3.
+// Queue is the QN of untagged messages of this opcode. RFC 5040 Section 4.1.
 func (o Opcode) Queue() uint32 {
 	switch o {
 	case OpReadRequest:
@@ -103,14 +103,14 @@ const (
 	// MaxULPDU is the longest that can be expressed. siw emits 65474 on loopback,
 	// so all of it is accepted.
 	MaxULPDU = 65535
-	// MaxSendULPDU is the longest that may be sent. RFC 5044 Section 5.1.
+	// MaxSendULPDU is the longest that may be sent. RFC 5044 Section 3.
 	MaxSendULPDU = 64768
-	// MinMULPDU is the least that a MULPDU may be. RFC 5044 Section 5.1.
+	// MinMULPDU is the least that a MULPDU may be. RFC 5044 Section 4.5.
 	MinMULPDU = 128
 )
 
 // MULPDU is the longest ULPDU that fits one TCP segment of emss octets, clamped to
-// what may be sent. RFC 5044 Section 5.1:
+// what may be sent. RFC 5044 Section 4.5:
 //
 //	MULPDU = EMSS - (6 + EMSS mod 4)                       without Markers
 //	MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)   with Markers

@@ -152,7 +152,7 @@ func TestOpcodes(t *testing.T) {
 }
 
 func TestMULPDU(t *testing.T) {
-	// The table of RFC 5044 Section 5.1's formulas for common paths.
+	// The table of RFC 5044 Section 4.5's formulas for common paths.
 	for _, v := range []struct{ emss, plain, marked int }{
 		{1448, 1442, 1430},
 		{1460, 1454, 1442},
