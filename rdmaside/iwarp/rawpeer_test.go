@@ -223,6 +223,12 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		g.put(0, 0)
 	}
 	g.u.wait("Setup", func() bool { return g.u.c != nil })
+	if !o.quiet {
+		waitFor(t, "the first FPDU is heard", func() (heard bool) {
+			g.u.do(func(c fabric.Conn) { heard = c.(*conn).qp.rx.heard })
+			return heard
+		})
+	}
 	return g
 }
 
