@@ -48,6 +48,11 @@ const (
 	// inlineData is how long data may be and still be kept next to the head of
 	// their Call: copying them is cheaper than another iovec.
 	inlineData = 2048
+
+	// inlineReply is the same for Replies, and replyRoom the memory for their heads
+	// and such data.
+	inlineReply = 256
+	replyRoom   = 512 - 4
 )
 
 // MinEchoCall and MinEchoReply are the smallest echo messages, those without

@@ -26,7 +26,7 @@ func serve(t testing.TB, s *service, m []byte) ([]byte, *answer) {
 	if err := oncrpc.ParseCall(m, &c); err != nil {
 		t.Fatal(err)
 	}
-	a := &answer{head: make([]byte, 0, headMax)}
+	a := &answer{head: make([]byte, 0, replyRoom)}
 	s.answer(&c, a)
 	var p [3][]byte
 	return bytes.Join(a.parts(&p), nil), a
@@ -216,7 +216,7 @@ func TestService(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want accept_stat %d", tc.name, h, err, tc.want)
 		}
 	}
-	for n := range uint32(6) {
+	for _, n := range []uint32{0, 1, 2, 3, 4, 5, inlineReply - 1, inlineReply, inlineReply + 1, inlineReply + 2, inlineReply + 3} {
 		r, _ := serve(t, s, head(EchoProgram, EchoVersion, EchoProc, 3, n, 0, 0))
 		want := append(dataOf(pattern(), 3, int(n)), make([]byte, -int(n)&3)...)
 		if got := r[MinEchoReply:]; !bytes.Equal(got, want) {
@@ -242,7 +242,7 @@ func FuzzService(f *testing.F) {
 		}
 		r, a := serve(t, s, m)
 		var h oncrpc.Reply
-		if err := oncrpc.ParseReply(r, &h); err != nil || h.XID != c.XID || len(r)%4 != 0 || len(a.head) > headMax-3 {
+		if err := oncrpc.ParseReply(r, &h); err != nil || h.XID != c.XID || len(r)%4 != 0 || len(a.head) > replyRoom-inlineReply-3 {
 			t.Errorf("reply of %d octets, head %d: %+v, %v", len(r), len(a.head), h, err)
 		}
 	})
@@ -250,7 +250,7 @@ func FuzzService(f *testing.F) {
 
 func TestMessageAllocs(t *testing.T) {
 	s := &service{pattern: pattern()}
-	scratch, head := make([]byte, headMax), make([]byte, 0, headMax)
+	scratch, head := make([]byte, headMax), make([]byte, 0, replyRoom)
 	for _, o := range allOps(t) {
 		m := message(o, 1, 2)
 		r, _ := serve(t, s, m)

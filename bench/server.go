@@ -201,7 +201,7 @@ func (m memory) Lease(n int) (tcpframe.Buffer, error) {
 type reply struct {
 	loop  *serverLoop
 	next  *reply
-	lease *regmem.Lease // headMax octets
+	lease *regmem.Lease // replyRoom octets
 	answer
 	gather [3][]byte
 
@@ -218,7 +218,7 @@ func (l *serverLoop) take() (*reply, error) {
 		l.free, r.next = r.next, nil
 		return r, nil
 	}
-	lease, err := l.server.memory.Lease(headMax)
+	lease, err := l.server.memory.Lease(replyRoom)
 	if err != nil {
 		return nil, err
 	}

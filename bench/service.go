@@ -43,7 +43,7 @@ func appendAttributes(b []byte, id uint32) []byte {
 	return b
 }
 
-// answer answers c. a.head is empty and has room for headMax octets less 3.
+// answer answers c. a.head is empty and has room for replyRoom octets.
 func (s *service) answer(c *oncrpc.Call, a *answer) {
 	a.head = oncrpc.AppendAccepted(a.head, c.XID, oncrpc.Success)
 	start, end, ok := c.Arguments()
@@ -135,6 +135,10 @@ func (a *answer) parts(p *[3][]byte) [][]byte {
 	p[0] = a.head
 	n := len(a.data)
 	if n == 0 {
+		return p[:1]
+	}
+	if n <= inlineReply {
+		p[0] = append(append(a.head, a.data...), 0, 0, 0)[:len(a.head)+xdr.Roundup(n)]
 		return p[:1]
 	}
 	p[1] = a.data
