@@ -1,0 +1,121 @@
+#!/bin/bash
+# peers.sh [FLAG...]: the bridge (TCP to iWARP, with CRC and without), HAProxy and
+# nginx (default buffers, 256 KiB) in front of the same echo service, and no proxy
+# at all, under the same loads in turn. Writes docs/bench-peers.md.
+#
+# Flags go to `rdmabridge bench peers`, such as --rounds 3, --cases all,
+# --only "1 MiB", --out FILE. Environment: RDMABRIDGE, the binary (bin/rdmabridge);
+# PORT, the first of eight ports (21100).
+#
+# Needs haproxy, nginx-light or nginx, and libnginx-mod-stream (Debian 12). What is
+# started here ends with the script.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+rdmabridge=${RDMABRIDGE:-bin/rdmabridge}
+port=${PORT:-21100}
+here=deploy/bench
+modules=/usr/lib/nginx/modules
+
+for tool in haproxy nginx "$rdmabridge" "$modules/ngx_stream_module.so"; do
+    command -v "$tool" >/dev/null || [ -e "$tool" ] || {
+        echo "peers.sh: $tool is missing (apt-get install haproxy nginx-light libnginx-mod-stream; make build)" >&2
+        exit 1
+    }
+done
+
+dir=$(mktemp -d)
+pids=()
+stop() {
+    trap - EXIT
+    ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
+    wait 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+addr() { echo "127.0.0.1:$((port + $1))"; }
+
+# start NAME COMMAND...: runs it in the background; its process id is in $pid.
+start() {
+    local name=$1
+    shift
+    "$@" >"$dir/$name.log" 2>&1 </dev/null &
+    pid=$!
+    pids+=("$pid")
+}
+
+# await NAME PID ADDRESS: until something listens there, for 10 s at most.
+await() {
+    local host=${3%:*} p=${3##*:}
+    for _ in {1..100}; do
+        if ! kill -0 "$2" 2>/dev/null; then
+            break
+        elif (exec 3<>"/dev/tcp/$host/$p") 2>/dev/null; then
+            return
+        fi
+        sleep 0.1
+    done
+    echo "peers.sh: $1 did not start:" >&2
+    cat "$dir/$1.log" >&2
+    exit 1
+}
+
+fill() { # TEMPLATE NAME=VALUE...: with @NAME@ replaced
+    local file=$1 args=()
+    shift
+    for v in "$@"; do args+=(-e "s|@${v%%=*}@|${v#*=}|g"); done
+    sed "${args[@]}" "$file"
+}
+
+targets=()
+target() { targets+=(--target "$1=$2${3:+@$3}"); }
+
+# The service: one process for TCP, and one for RDMA with each setting of CRC,
+# which is on when either side wants it.
+tcp=$(addr 0)
+start tcp "$rdmabridge" bench server --listen "$tcp" --transport tcp
+await tcp "$pid" "$tcp"
+
+LISTEN=$(addr 1) BACKEND=$tcp start haproxy haproxy -db -f "$here/haproxy.cfg"
+await haproxy "$pid" "$(addr 1)"
+target haproxy "$(addr 1)" "$pid"
+
+n=2
+for crc in on off; do
+    name=rdmabridge
+    [ $crc = on ] || name="rdmabridge-crc-off"
+    start "server-$crc" "$rdmabridge" bench server --listen "$(addr $n)" --transport rdma --crc=$crc
+    await "server-$crc" "$pid" "$(addr $n)"
+    fill "$here/bridge.yaml" LISTEN="$(addr $((n + 1)))" BACKEND="$(addr $n)" CRC=$crc >"$dir/bridge-$crc.yaml"
+    start "bridge-$crc" "$rdmabridge" serve -c "$dir/bridge-$crc.yaml"
+    await "bridge-$crc" "$pid" "$(addr $((n + 1)))"
+    target $name "$(addr $((n + 1)))" "$pid"
+    n=$((n + 2))
+done
+
+for buffers in default 256k; do
+    name=nginx setting=
+    [ $buffers = default ] || name=nginx-256k setting="proxy_buffer_size $buffers;"
+    mkdir "$dir/$name"
+    fill "$here/nginx.conf" MODULES=$modules DIR="$dir/$name" LISTEN="$(addr $n)" BACKEND="$tcp" BUFFERS="$setting" >"$dir/$name.conf"
+    start "$name" nginx -p "$dir/$name" -e stderr -c "$dir/$name.conf"
+    await "$name" "$pid" "$(addr $n)"
+    target "$name" "$(addr $n)" "$pid"
+    n=$((n + 1))
+done
+target direct "$tcp"
+
+"$rdmabridge" bench peers "${targets[@]}" --baseline haproxy --out docs/bench-peers.md \
+    --note "$(haproxy -v | head -1 | cut -d' ' -f1-3), mode tcp, 2 threads, 16 KiB buffers" \
+    --note "$(nginx -v 2>&1 | sed 's/.*: //'), stream, 2 workers; nginx-256k with proxy_buffer_size 256k" \
+    --note "rdmabridge: TCP to iWARP, default configuration; rdmabridge-crc-off without CRC32c on either side" \
+    --note "direct: no proxy; behind every proxy is \`rdmabridge bench server\`, over TCP or over RDMA" \
+    "$@" || status=$?
+
+for log in "$dir"/*.log; do
+    case $log in */tcp.log | */server-*.log) continue ;; esac
+    [ ! -s "$log" ] || { echo "== ${log##*/}" >&2; tail -20 "$log" >&2; }
+done
+exit "${status:-0}"
