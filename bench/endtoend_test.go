@@ -106,6 +106,9 @@ func TestEndToEnd(t *testing.T) {
 // In the steady state neither side allocates for a Call. What is counted is the
 // whole process, timers and profilers of the runtime included.
 func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates; run without it")
+	}
 	loader := newLoader(t)
 	for _, transport := range []string{"tcp", "rdma"} {
 		for _, w := range works {

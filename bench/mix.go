@@ -29,6 +29,9 @@ func (w Work) String() string {
 	if w.Mix == "" {
 		return fmt.Sprintf("call %s reply %s", FormatSize(w.Call), FormatSize(w.Reply))
 	}
+	if !strings.Contains(w.Mix, "read") && !strings.Contains(w.Mix, "write") {
+		return w.Mix
+	}
 	return w.Mix + " of " + FormatSize(w.size())
 }
 

@@ -26,10 +26,10 @@ func PeerCases() []Case {
 		echo("100 B, 16 x 16", 16, 16, 100, 100),
 		echo("100 B, 256 x 1", 256, 1, 100, 100),
 		echo("100 B, 256 x 16", 256, 16, 100, 100),
-		echo("1 MiB calls, 1 x 1", 1, 1, 1<<20, 0),
-		echo("1 MiB calls, 4 x 4", 4, 4, 1<<20, 0),
-		echo("1 MiB replies, 1 x 1", 1, 1, 0, 1<<20),
-		echo("1 MiB replies, 4 x 4", 4, 4, 0, 1<<20),
+		echo("1 MiB calls, 1 x 1", 1, 1, 1<<20, 100),
+		echo("1 MiB calls, 4 x 4", 4, 4, 1<<20, 100),
+		echo("1 MiB replies, 1 x 1", 1, 1, 100, 1<<20),
+		echo("1 MiB replies, 4 x 4", 4, 4, 100, 1<<20),
 	}
 }
 
@@ -53,6 +53,9 @@ func NFSCases() []Case {
 		mix("50/30/20 of 64 KiB, 16 x 4", 16, 4, "read=50,write=30,getattr=20", 64<<10),
 	}
 }
+
+// busy is the load average from which on a machine is too busy to measure.
+const busy = 1
 
 // A Report writes comparisons as a page of Markdown.
 type Report struct {
@@ -78,6 +81,9 @@ func (r *Report) Markdown(w io.Writer) error {
 		p.f("- %s\n", n)
 	}
 	p.f("- load average %.2f before, %.2f after\n", r.Loads[0], r.Loads[1])
+	if r.Loads[0] > busy {
+		p.f("\n**The machine was busy with something else: these figures mean little.**\n")
+	}
 	p.f("\nEvery number but the first column's is a ratio to it within one round: median\n[quartiles] over the rounds. Calls/s and GB/s are better above 1; latency and the\nproxy's CPU time below. GB are 10^9 octets of RPC messages, both ways.\n")
 	for _, s := range r.Sections {
 		r.section(p, s)

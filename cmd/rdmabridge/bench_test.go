@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/bench"
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+)
+
+// benchServers are the echo service over TCP, and over RDMA behind a bridge.
+func benchServers(t *testing.T) (direct, bridged string) {
+	t.Helper()
+	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
+	start := func(o bench.ServerOptions) string {
+		o.Address, o.Loops, o.Budget, o.Full, o.Log = "127.0.0.1:0", 1, 256<<20, true, log
+		s, err := bench.StartServer(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil || s.Wrong() > 0 {
+				t.Errorf("server: %v, %d calls with wrong data", err, s.Wrong())
+			}
+		})
+		return s.Addr().String()
+	}
+	direct = start(bench.ServerOptions{})
+	c, err := configs.Load([]byte(fmt.Sprintf(`
+listeners: [{name: bench, address: "127.0.0.1:0", upstream: echo}]
+upstreams: [{name: echo, transport: rdma, endpoints: ["%s"]}]
+memory: {budget: 512MiB}
+admin: {address: none}
+loops: 1
+`, start(bench.ServerOptions{Provider: iwarp.New(iwarp.Options{Log: log})}))), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := newBridge(c, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.close(); err != nil {
+			t.Errorf("bridge: %v", err)
+		}
+	})
+	if err := b.start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := waitReady(b, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	return direct, b.proxy.Addr("bench")
+}
+
+func TestBench(t *testing.T) {
+	direct, bridged := benchServers(t)
+	pid := fmt.Sprint(os.Getpid())
+	t.Run("load", func(t *testing.T) {
+		for _, args := range [][]string{
+			{"--conns", "8", "--depth", "8"},
+			{"--conns", "2", "--depth", "2", "--call", "1MiB"},
+			{"--conns", "2", "--depth", "2", "--reply", "1MiB"},
+			{"--conns", "4", "--depth", "4", "--mix", "nfs3:read=50,write=30,getattr=20"},
+			{"--rate", "500", "--conns", "2", "--idle", "10", "--delay", "1ms"},
+		} {
+			var out, errOut bytes.Buffer
+			args = append([]string{"bench", "load", "--target", bridged, "--full", "--duration", "200ms", "--pid", pid, "--json"}, args...)
+			if code := execute(args, &out, &errOut); code != exitDone {
+				t.Fatalf("%v: exit code %d: %s", args, code, errOut.String())
+			}
+			var r bench.Result
+			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Calls == 0 || r.CPU == nil {
+				t.Errorf("%v: %s", args, out.String())
+			}
+		}
+	})
+	short := []string{"--rounds", "2", "--duration", "50ms", "--warmup", "10ms"}
+	t.Run("compare", func(t *testing.T) {
+		var out, errOut bytes.Buffer
+		args := append([]string{"bench", "compare", "--a", direct, "--b", bridged, "--a-pid", pid, "--b-pid", pid, "--conns", "4"}, short...)
+		if code := execute(args, &out, &errOut); code != exitDone {
+			t.Fatalf("exit code %d: %s", code, errOut.String())
+		}
+		if s := out.String(); !strings.Contains(s, "CPU/call") || !strings.Contains(s, "[") {
+			t.Errorf("no ratios in %s", s)
+		}
+	})
+	t.Run("peers", func(t *testing.T) {
+		page := filepath.Join(t.TempDir(), "page.md")
+		var out, errOut bytes.Buffer
+		args := append([]string{
+			"bench", "peers", "--target", "direct=" + direct + ",bridge=" + bridged + "@" + pid, "--target", "nobody=127.0.0.1:1",
+			"--baseline", "direct", "--only", "16 x 16", "--cases", "all", "--note", "a note", "--out", page,
+		}, short...)
+		if code := execute(args, &out, &errOut); code != exitDone {
+			t.Fatalf("exit code %d: %s", code, errOut.String())
+		}
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"- a note\n", "| work | direct | bridge | nobody |", "| 100 B, 16 x 16 |", "| GETATTR, 16 x 16 |",
+			"Runs that failed", "nobody: round 2: ", "load average",
+		} {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("no %q in %s", want, b)
+			}
+		}
+	})
+}
+
+func TestBenchUsage(t *testing.T) {
+	for _, tc := range []struct {
+		args string
+		want string
+	}{
+		{"server --transport udp", "want tcp or rdma"},
+		{"server --transport rdma --crc maybe", "want on or off"},
+		{"server --budget 0", "must be greater than 0"},
+		{"load", `required flag(s) "target" not set`},
+		{"load --target x:1 --call 10", "at least 56 octets"},
+		{"load --target x:1 --reply 10", "at least 32 octets"},
+		{"load --target x:1 --pid me", "is not a process id"},
+		{"load --target x:1 --delay 1m", "want 0 to 10s"},
+		{"compare --a x:1 --b x:1 --rounds 0", "want 1 to 1000"},
+		{"peers --target x", "want NAME=HOST:PORT"},
+		{"peers --target x=y:1@z", "is not a process id"},
+		{"peers --target x=y:1,x=y:1", "there is a x already"},
+		{"peers --target x=y:1 --baseline z", "no such target"},
+		{"peers --target x=y:1 --cases all --only nothing", "no case"},
+	} {
+		var out, errOut bytes.Buffer
+		if code := execute(append([]string{"bench"}, strings.Fields(tc.args)...), &out, &errOut); code != exitUsage || !strings.Contains(errOut.String(), tc.want) {
+			t.Errorf("bench %s: exit code %d, %q; want %q", tc.args, code, errOut.String(), tc.want)
+		}
+	}
+}
