@@ -22,11 +22,12 @@ install: ## Debian packages, the lab's kernel, Go modules
 
 check: lint unit ## without real peers
 
-lint: ## gofumpt, vet for both byte orders, golangci-lint
+lint: ## gofumpt, vet for every build tag and both byte orders, golangci-lint
 	@bad=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofumpt: $$bad"; exit 1; }
 	$(GO) vet $(PKGS)
+	$(GO) vet -tags lab,ibverbs $(PKGS)
 	GOARCH=s390x $(GO) vet $(PKGS)
-	$(TOOL) golangci-lint run $(PKGS)
+	$(TOOL) golangci-lint run --build-tags lab $(PKGS)
 
 unit: ## all Go tests with the race detector
 	$(GO) test -race $(PKGS)
