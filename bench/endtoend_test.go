@@ -161,7 +161,7 @@ func TestRunFails(t *testing.T) {
 	}{
 		{"nobody", nobody, "refused"},
 		{"unanswered", slow, "calls stay unanswered"},
-		{"mix", short(Load{Work: Work{Mix: "nfs4:read"}}), "nfs3:NAME=WEIGHT"},
+		{"mix", short(Load{Work: Work{Mix: "nfs4:read"}}), "a list of NAME=WEIGHT"},
 		{"process", short(Load{Processes: Processes{1 << 30}}), "CPU time"},
 		{"depth", short(Load{Depth: MaxDepth + 1}), "want at most"},
 	} {

@@ -62,7 +62,7 @@ func (w Work) ops() ([]*op, []uint8, error) {
 	}
 	program, list, ok := strings.Cut(w.Mix, ":")
 	if !ok || program != "nfs3" {
-		return nil, nil, fmt.Errorf("bench: mix %q: want nfs3:NAME=WEIGHT,...", w.Mix)
+		return nil, nil, fmt.Errorf("bench: mix %q: want nfs3: and a list of NAME=WEIGHT", w.Mix)
 	}
 	var ops []*op
 	var weights []int
