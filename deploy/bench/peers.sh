@@ -112,7 +112,9 @@ target direct "$tcp"
     --note "$(nginx -v 2>&1 | sed 's/.*: //'), stream, 2 workers; nginx-256k with proxy_buffer_size 256k" \
     --note "rdmabridge: TCP to iWARP, default configuration; rdmabridge-crc-off without CRC32c on either side" \
     --note "direct: no proxy; behind every proxy is \`rdmabridge bench server\`, over TCP or over RDMA" \
-    "$@" || status=$?
+    "$@" & # in the background, or a signal to this script would wait for it
+pids+=("$!")
+wait "$!" || status=$?
 
 for log in "$dir"/*.log; do
     case $log in */tcp.log | */server-*.log) continue ;; esac
