@@ -44,7 +44,14 @@ func (m *rdmaMember) Affinity() int { return m.loop.index }
 // Close is part of pool.Member.
 func (m *rdmaMember) Close(err error) {
 	r := m.r
-	m.loop.tcp.Post(closeTask(func() { r.Close(err) }))
+	m.loop.tcp.Post(closeTask(func() {
+		// A pool that ends with every Call answered has nothing to complain about:
+		// an orderly close, no Terminate.
+		if errors.Is(err, pool.ErrClosed) && r.Outstanding() == 0 {
+			err = nil
+		}
+		r.Close(err)
+	}))
 }
 
 // send is part of member.
