@@ -44,6 +44,7 @@ type Loop struct {
 	batch    []Task // the other half of in
 	dirty    []*socket
 	flushing []*socket // the other half of dirty
+	late     []*socket // to be flushed when the gate opens
 	closing  []*socket
 	inPass   bool
 	current  *socket // whose gnet callback is running; closed by returning from it
@@ -151,6 +152,12 @@ func (l *Loop) received(s *socket, b []byte) (end bool) {
 // rung is a pass: something was posted, or a socket takes more.
 func (l *Loop) rung() {
 	l.enter(nil)
+	for i, s := range l.late {
+		l.late[i] = nil
+		s.late = false
+		s.FlushSoon()
+	}
+	l.late = l.late[:0]
 	if len(l.waiting) > 0 {
 		l.writable()
 	}
@@ -277,7 +284,10 @@ func (l *Loop) stop() {
 	}
 }
 
-// now is when this pass first asked, in nanoseconds of the engine's clock.
+// Now is when this pass first asked, in nanoseconds of the engine's clock, which
+// wall clocks cannot move and all its loops share. For the loop only.
+func (l *Loop) Now() int64 { return l.now() }
+
 func (l *Loop) now() int64 {
 	if l.clock == 0 {
 		l.clock = l.engine.now()

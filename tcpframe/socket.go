@@ -24,6 +24,7 @@ type socket struct {
 	gone    bool  // Detached was called, or is about to be
 	end     error // for Detached, once closing was set here
 	dirty   bool  // on loop.dirty
+	late    bool  // in loop.late
 	paused  bool  // taken out of gnet's hands
 	watched bool  // known to the loop's EPOLLOUT instance
 	waits   bool  // armed there
@@ -164,6 +165,19 @@ func (s *socket) FlushSoon() {
 		s.dirty = true
 		s.loop.dirty = append(s.loop.dirty, s)
 	}
+}
+
+// FlushLate implements Socket.
+func (s *socket) FlushLate() {
+	if s.dirty || s.late || s.closing {
+		return
+	}
+	s.late = true
+	l := s.loop
+	if len(l.late) == 0 {
+		l.ring()
+	}
+	l.late = append(l.late, s)
 }
 
 // CloseWrite implements Socket.

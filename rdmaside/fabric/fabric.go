@@ -103,6 +103,10 @@ type Socket interface {
 	Read(p []byte) (n int, err error)
 	// FlushSoon asks for one Stream.Flush at the end of this loop pass.
 	FlushSoon()
+	// FlushLate is FlushSoon, but after the sockets that are ready now have had
+	// their passes: what many clients send in one turn of the loop becomes one
+	// write. It costs a wake-up, so it is for a Stream that is busy.
+	FlushLate()
 	// CloseWrite sends FIN; Received goes on.
 	CloseWrite() error
 	// Close ends the socket; Detached follows, on the loop, after the call that

@@ -29,16 +29,18 @@ type conn struct {
 	begun  atomic.Uint32 // setup* below; decides between Attached and a Dial that gave up
 
 	// Owned by the loop.
-	h       fabric.Handler
-	qp      *qp
-	sock    fabric.Socket
-	busy    bool // inside a Stream callback: its end does the work
-	blocked bool // Writable will be called
-	finSent bool
-	gone    bool // Detached was called
-	closed  bool // h.Closed was called, or never will be
-	asked   bool // Close was called: what follows is no surprise
-	reason  error
+	h          fabric.Handler
+	qp         *qp
+	sock       fabric.Socket
+	busy       bool // inside a Stream callback: its end does the work
+	unwritten  int  // posts since the last write, while busy
+	unanswered int  // Sends posted less messages received
+	blocked    bool // Writable will be called
+	finSent    bool
+	gone       bool // Detached was called
+	closed     bool // h.Closed was called, or never will be
+	asked      bool // Close was called: what follows is no surprise
+	reason     error
 
 	last     time.Time // octets arrived
 	stuck    time.Time // since when blocked without progress
@@ -197,16 +199,33 @@ func (c *conn) step() {
 	}
 }
 
-// later asks for a step.
+// later asks for a step. A busy connection, one whose peer has Sends of ours to
+// answer, lets all who are ready post before it writes: with many clients on a
+// loop that is one write for all of them.
 func (c *conn) later() {
-	if !c.busy && !c.gone && c.sock != nil {
+	switch {
+	case c.busy || c.gone || c.sock == nil:
+	case c.unanswered >= busyFrom && c.unwritten < fullFrom:
+		c.unwritten++
+		c.sock.FlushLate()
+	default:
 		c.sock.FlushSoon()
 	}
 }
 
+// busyFrom is how many Sends a connection must be ahead of what it received to
+// be busy. Below it a wake-up costs more than writes that are saved.
+//
+// fullFrom is how many posts are worth a write of their own.
+const (
+	busyFrom = 4
+	fullFrom = 16
+)
+
 // write hands the socket what the qp has for it.
 func (c *conn) write() {
 	for !c.blocked && !c.gone {
+		c.unwritten = 0
 		bufs := c.qp.output()
 		if len(bufs) == 0 {
 			return
@@ -308,6 +327,11 @@ func (c *conn) deliver() bool {
 	}
 	cs := c.qp.take()
 	if len(cs) > 0 {
+		for i := range cs {
+			if cs[i].Op == fabric.OpReceive {
+				c.unanswered--
+			}
+		}
 		c.h.Completed(cs)
 		clear(cs)
 		return true
@@ -426,7 +450,11 @@ func (c *conn) PostSend(id uint64, s fabric.Send) error {
 	if s.Invalidate != 0 {
 		op = wire.OpSendInvalidate
 	}
-	return c.posted(c.qp.post(id, op, s.Parts, uint32(s.Invalidate), 0))
+	err := c.qp.post(id, op, s.Parts, uint32(s.Invalidate), 0)
+	if err == nil {
+		c.unanswered++
+	}
+	return c.posted(err)
 }
 
 // PostWrite implements fabric.Conn.

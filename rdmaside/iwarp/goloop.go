@@ -378,6 +378,9 @@ func (s *goSocket) FlushSoon() {
 	}
 }
 
+// FlushLate implements fabric.Socket. A GoLoop has no turns to wait for.
+func (s *goSocket) FlushLate() { s.FlushSoon() }
+
 // CloseWrite implements fabric.Socket.
 func (s *goSocket) CloseWrite() error {
 	c, ok := s.conn.(halfCloser)
