@@ -208,7 +208,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		return ErrClosed
 	}
 	if !p.held && p.queue.n == 0 {
-		if s := p.pick(here); s != nil {
+		if s := p.choose(e, here); s != nil {
 			m := s.take(e)
 			p.mu.Unlock()
 			m.Dispatch(e, here)
@@ -295,6 +295,20 @@ func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	p.waits.Observe(uint64(time.Since(e.queuedAt)))
 	e.queuedAt = time.Time{}
 	m.Dispatch(e, here)
+}
+
+// choose returns the seat for e. Small Calls of one flow stay on one connection
+// while it has credits: they are written together, and their Replies come
+// together and are written together. Large ones are spread. p.mu is held.
+func (p *Pool) choose(e *Entry, here int) *Seat {
+	f := e.Flow
+	if e.Cost >= largeCost {
+		return p.pick(here)
+	}
+	if f.seat == nil || f.seat.affinity != here || f.seat.free() <= 0 {
+		f.seat = p.pick(here)
+	}
+	return f.seat
 }
 
 // pick returns the seat with the most free credits, preferring those of loop

@@ -2,13 +2,21 @@ package pool
 
 import "time"
 
-// quantum is what a flow may send in one round, in octets of cost, and the
-// least that a Call costs: in a round every flow sends one small Call, or saves
-// for a large one.
-const quantum = 4 << 10
+// quantum is what a flow may send in one round, in octets of cost, and leastCost
+// what the smallest Call costs: in a round every flow sends up to sixteen small
+// Calls, or saves for a large one. One at a time would be fairer still, but then
+// the Replies of a client come one at a time too, and each costs a system call:
+// with 256 clients of 16 Calls, eight times as many.
+const (
+	quantum   = 64 << 10
+	leastCost = 4 << 10
+)
+
+// largeCost is what a Call must cost to be worth a connection of its own.
+const largeCost = 32 << 10
 
 // cost is what e is charged.
-func (e *Entry) cost() int { return max(e.Cost, quantum) }
+func (e *Entry) cost() int { return max(e.Cost, leastCost) }
 
 // An Entry is one Call's place in the pool, embedded in the Call. Owner, Flow and
 // Cost are set before Submit.
@@ -31,6 +39,7 @@ type Flow struct {
 	deficit    int
 	active     bool
 	next       *Flow // ring of active flows
+	seat       *Seat // where its last small Call went
 }
 
 // queue is deficit round robin over flows: each time a flow comes round it may
