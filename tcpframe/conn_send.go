@@ -75,18 +75,38 @@ func (c *Conn) write() {
 	c.limitOutbound()
 }
 
+// copyUpTo is how long a piece may be to be copied next to its neighbours rather
+// than be one of the pieces that the kernel collects.
+const copyUpTo = 512
+
 // gather makes an iovec of the front of the queue.
 func (c *Conn) gather() (iov []iovec, want int) {
-	iov = c.Loop().iov[:0]
-	skip := c.headSent
+	l := c.Loop()
+	iov = l.iov[:0]
+	lin := l.linear[:0]
+	skip, joined := c.headSent, false
 	add := func(b []byte) {
 		if skip >= len(b) {
 			skip -= len(b)
 			return
 		}
-		iov = appendIOV(iov, b[skip:])
-		want += len(b) - skip
+		b = b[skip:]
 		skip = 0
+		want += len(b)
+		if len(b) > copyUpTo || len(b) > cap(lin)-len(lin) {
+			iov = appendIOV(iov, b)
+			joined = false
+			return
+		}
+		at := len(lin)
+		lin = append(lin, b...)
+		if joined {
+			v := &iov[len(iov)-1]
+			v.SetLen(int(v.Len) + len(b))
+			return
+		}
+		iov = appendIOV(iov, lin[at:])
+		joined = true
 	}
 	for r := c.head; r != nil && len(iov)+1+maxParts <= maxIOV; r = r.next {
 		add(r.mark[:])

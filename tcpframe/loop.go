@@ -23,6 +23,8 @@ const (
 	maxBatch = 8192
 	// maxIOV bounds the pieces of one writev; the kernel takes 1024.
 	maxIOV = 512
+	// linearOctets is how much one writev takes of short pieces joined.
+	linearOctets = 32 << 10
 	// writableBatch is how many writable sockets one pass serves.
 	writableBatch = 64
 )
@@ -53,6 +55,7 @@ type Loop struct {
 	sockets  socketList
 	waiting  map[int32]*socket // armed for EPOLLOUT, by descriptor
 	iov      []iovec
+	linear   []byte // where gather joins short pieces; for one writev
 	events   []unix.EpollEvent
 	free     *outRecord // spare nodes of output queues
 	freeLen  int
@@ -75,6 +78,7 @@ func newLoop(e *Engine, index int, g *gate) *Loop {
 		gate:    g,
 		waiting: make(map[int32]*socket),
 		iov:     make([]iovec, 0, maxIOV),
+		linear:  make([]byte, 0, linearOctets),
 		events:  make([]unix.EpollEvent, writableBatch),
 	}
 }
