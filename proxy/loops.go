@@ -20,6 +20,10 @@ func newLoop(index int, l *tcpframe.Loop) *loop { return &loop{index: index, tcp
 // Post queues t on the loop. fabric.Loop.
 func (l *loop) Post(t fabric.Task) { l.tcp.Post(t) }
 
+// Now is the time of this pass in nanoseconds that only grow, the same for all
+// loops. For the loop only.
+func (l *loop) Now() int64 { return l.tcp.Now() }
+
 // Attach drives c on the loop. fabric.SocketLoop.
 func (l *loop) Attach(c net.Conn, s fabric.Stream) error {
 	return l.tcp.Attach(c, stream{s})

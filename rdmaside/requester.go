@@ -153,6 +153,7 @@ type Requester struct {
 	watcher Watcher
 	metrics *RequesterMetrics
 	base    time.Time
+	clock   clock // the loop's; nil if it has none
 	info    RequesterInfo // constant after Setup
 
 	// Owned by the loop.
@@ -215,6 +216,7 @@ func newRequester(o RequesterOptions, loop fabric.Loop, w Watcher) (*Requester, 
 		oldest:  -1, newest: -1,
 		reverse: make([]int32, o.ReverseReceives),
 	}
+	r.clock, _ = loop.(clock)
 	if r.watcher == nil {
 		r.watcher = deafWatcher{}
 	}

@@ -95,8 +95,17 @@ func (r *Requester) closed(err error) {
 	r.watcher.Ended(r, r.reason)
 }
 
+// A clock is a loop that reads the time once for all who ask in one pass, in
+// nanoseconds that only grow. A Call asks twice.
+type clock interface{ Now() int64 }
+
 // since is the time on the Requester's clock.
-func (r *Requester) since() time.Duration { return time.Since(r.base) }
+func (r *Requester) since() time.Duration {
+	if r.clock != nil {
+		return time.Duration(r.clock.Now())
+	}
+	return time.Since(r.base)
+}
 
 // enqueue makes pc the newest pending Call. The deadline is the same for all, so
 // the oldest is always the first to pass it.
