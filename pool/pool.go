@@ -183,8 +183,8 @@ func (p *Pool) Close() {
 	waiting := p.queue.drain()
 	var members []Member
 	for _, s := range p.seats {
-		if s.member != nil {
-			members = append(members, s.member)
+		if s.sitting != nil {
+			members = append(members, s.sitting)
 		}
 	}
 	cancel := p.cancel

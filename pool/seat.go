@@ -14,7 +14,8 @@ type Seat struct {
 	ended    chan error // one deep; carries the end of the present member
 
 	// Guarded by pool.mu.
-	member   Member // nil while there is no usable connection
+	member   Member // the sitting one while it takes Calls, else nil
+	sitting  Member // from Dial until its end has been seen, so that Close finds it
 	grant    int
 	inUse    int
 	endpoint string
@@ -82,13 +83,16 @@ func (s *Seat) pull(here int) {
 	}
 }
 
-// Closing takes the seat's connection out of the ledger: nothing more is
-// dispatched to it. The member calls it as soon as it knows that it will end,
-// before it ends its Calls, so that Calls it gives back go elsewhere.
-func (s *Seat) Closing() {
+// Closing takes connection m out of the ledger: nothing more is dispatched to it.
+// It is called as soon as it is known that m will end, before m's Calls end, so
+// that Calls given back go elsewhere. A Call may be given back late, when another
+// connection has the seat already: then Closing does nothing.
+func (s *Seat) Closing(m Member) {
 	p := s.pool
 	p.mu.Lock()
-	s.vacate()
+	if s.member == m {
+		s.vacate()
+	}
 	p.mu.Unlock()
 }
 
@@ -113,7 +117,10 @@ func (s *Seat) vacate() {
 // Ended reports the end of the seat's connection, after every one of its Calls
 // has been given back by Done. Once for each successful Dial. Any goroutine.
 func (s *Seat) Ended(err error) {
-	s.Closing()
+	p := s.pool
+	p.mu.Lock()
+	s.vacate()
+	p.mu.Unlock()
 	s.ended <- err
 }
 
@@ -161,6 +168,7 @@ func (s *Seat) sit(ctx context.Context, endpoint string) error {
 	p.reconnects.Inc()
 	p.mu.Lock()
 	closed := p.closed
+	s.sitting = m
 	// The connection may have ended already: then its end waits in s.ended.
 	if len(s.ended) == 0 && !closed {
 		s.member = m
@@ -178,6 +186,9 @@ func (s *Seat) sit(ctx context.Context, endpoint string) error {
 	}
 	s.pull(Elsewhere)
 	err = <-s.ended
-	s.Closing() // the end may have come before the member was seated
+	p.mu.Lock()
+	s.sitting = nil
+	s.vacate() // the end may have come before the member was seated
+	p.mu.Unlock()
 	return err
 }

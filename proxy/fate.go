@@ -93,7 +93,7 @@ func (c *call) unsent(m member, err error) {
 	u := c.up
 	switch {
 	case errors.Is(err, rdmaside.ErrClosed):
-		seat.Closing()
+		seat.Closing(m)
 		seat.Done(&c.entry, here)
 		c.requeue(here)
 	case errors.Is(err, rdmaside.ErrBusyXID):

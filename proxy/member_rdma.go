@@ -61,9 +61,14 @@ func (m *rdmaMember) send(c *call) {
 		m.u.sent.Inc()
 		return
 	}
-	// Nothing is dispatched until a Reply has given memory back. Calls in flight
-	// hold all of it, so one will. One of the pool's Calls waits for all: while
-	// one waits, memory goes to nobody else.
+	m.refused(c, err)
+}
+
+// refused gives back a call, whose credit is still held, that the Requester did
+// not send.
+func (m *rdmaMember) refused(c *call, err error) {
+	// Nothing is dispatched until a Reply has given memory back. One of the pool's
+	// Calls waits for all: while one waits, memory goes to nobody else.
 	if errors.Is(err, rdmaside.ErrNoMemory) && m.u.pool.Hold() {
 		m.r.Wait(&c.rdma, m.u.pool.Resume)
 	}
@@ -81,15 +86,21 @@ func (m *rdmaMember) Ended(_ *rdmaside.Requester, err error) { m.seat.Ended(err)
 
 // CallDone is part of rdmaside.CallOwner.
 func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
-	seat, here := c.entry.Seat(), c.m.Affinity()
+	m := c.m.(*rdmaMember)
+	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
 		c.out, c.reply = c.rdma.Reply.Parts(), &c.rdma.Reply
 		seat.Done(&c.entry, here)
 		c.answered()
 		return
 	}
-	if err.Fate != rdmaside.Answered {
-		seat.Closing() // the connection is ending: nothing more may go there
+	if err.Fate == rdmaside.NotSent {
+		// Not taken after all, as if Send had said so: the connection may be well.
+		m.refused(c, err.Err)
+		return
+	}
+	if m.credits() == 0 {
+		seat.Closing(m) // it is ending: nothing more may go there
 	}
 	seat.Done(&c.entry, here)
 	c.failed(err)

@@ -137,7 +137,7 @@ func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
 	if m.timer != nil {
 		m.timer.Stop()
 	}
-	m.seat.Closing()
+	m.seat.Closing(m)
 	pending := m.pending
 	m.pending, m.order = nil, nil
 	for xid, c := range pending {

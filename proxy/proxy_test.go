@@ -511,3 +511,34 @@ func TestMemoryForRepliesRunsOut(t *testing.T) {
 		t.Errorf("%d octets still used", used)
 	}
 }
+
+// TestNoMemoryOfAnAsyncProvider: where handles die late, a Call that found no
+// memory is taken and ends as not sent. Its connection is well and stays.
+func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
+	h := proxytest.NewHarness(t, 32<<20)
+	lp := fabrictest.NewLoopback()
+	lp.AsyncInvalidate(true)
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	s := h.RDMAServer(lp, []fabric.Loop{l}, "storage", 64, proxytest.Behaviour{})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"storage"}}})
+	h.Eventually("all connections are there", func() bool { return p.Status().Upstreams[0].Usable == 4 })
+	var wg sync.WaitGroup
+	for i := range 8 {
+		c := h.Client(p.Addr("nfs"))
+		for j := range 8 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for k := range 5 {
+					check(t, c, proxytest.EchoCall(uint32(i<<16|j<<8|k+1), 6000, 60, 0))
+				}
+			}()
+		}
+	}
+	wg.Wait()
+	if st := p.Status().Upstreams[0]; st.Usable != 4 || s.Connections() != 4 {
+		t.Errorf("%d connections usable and %d at the server, want the 4 of the start", st.Usable, s.Connections())
+	}
+}

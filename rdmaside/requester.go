@@ -153,7 +153,7 @@ type Requester struct {
 	watcher Watcher
 	metrics *RequesterMetrics
 	base    time.Time
-	clock   clock // the loop's; nil if it has none
+	clock   clock         // the loop's; nil if it has none
 	info    RequesterInfo // constant after Setup
 
 	// Owned by the loop.
