@@ -8,7 +8,7 @@ PKGS := ./...
 FUZZTIME ?= 3s
 BENCHTIME ?= 1s
 
-.PHONY: build test check lint unit fuzz lab-test lab bench install clean
+.PHONY: build test check lint unit fuzz lab-test lab bench bench-peers install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
@@ -45,6 +45,11 @@ lab: install ## boots the guest with a shell; its NFS server is at 127.0.0.1:200
 
 bench: ## each layer, then the whole bridge in one process
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
+
+bench-peers: build ## the bridge, HAProxy, nginx and no proxy under the same loads: docs/bench-peers.md
+	[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] && command -v haproxy nginx >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends haproxy nginx-light libnginx-mod-stream >/dev/null; }
+	deploy/bench/peers.sh
 
 clean:
 	rm -rf bin out
