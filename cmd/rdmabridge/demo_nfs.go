@@ -224,7 +224,7 @@ type closingConn struct {
 func (c *closingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
-		c.Close()
+		_ = c.Close() // the server has ended
 	}
 	return n, err
 }
@@ -232,7 +232,7 @@ func (c *closingConn) Read(p []byte) (int, error) {
 func (c *closingConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
-		c.Close()
+		_ = c.Close()
 	}
 	return n, err
 }
