@@ -132,7 +132,7 @@ func TestFairShare(t *testing.T) {
 		c := h.Client(p.Addr("nfs"))
 		deep := 32
 		if i%2 == 1 {
-			deep = 8 // less greedy, but never without a Call waiting
+			deep = 24 // less greedy, but never without a turn's worth of Calls waiting
 		}
 		for j := range deep {
 			wg.Add(1)

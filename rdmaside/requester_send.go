@@ -231,6 +231,7 @@ func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 		return err
 	}
 	r.accept(pc, c)
+	r.xids.remove(c.XID) // no Reply to it will come, and c may be sent again
 	pc.replied, pc.fate, pc.err = true, NotSent, err
 	return nil
 }

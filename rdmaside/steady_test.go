@@ -326,6 +326,11 @@ func TestRequesterNotSent(t *testing.T) {
 	if r.Free() != 1 || r.state != up {
 		t.Errorf("free %d, state %d", r.Free(), r.state)
 	}
+	// Nothing was sent, so nothing is in the way of sending it again.
+	r.conn.fail = nil
+	if err := r.Send(c); err != nil {
+		t.Errorf("Send of the same Call again: %v", err)
+	}
 	r.Close(nil)
 	r.conn.settle(r.loop)
 }
