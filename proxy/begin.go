@@ -44,7 +44,7 @@ func (g *ledger) over(o *ListenerOptions) bool {
 
 // low reports that there is room again, with hysteresis.
 func (g *ledger) low(o *ListenerOptions) bool {
-	return g.calls <= o.MaxCalls/2 && g.owed <= o.MaxOutbound/2
+	return g.calls == 0 || g.calls <= o.MaxCalls/2 && g.owed <= o.MaxOutbound/2
 }
 
 func (g *ledger) charge(c *call) {
@@ -70,7 +70,10 @@ func (g *ledger) forget(err error) {
 	g.flows = nil
 }
 
-var errClientGone = errors.New("proxy: client gone")
+var (
+	errClientGone = errors.New("proxy: client gone")
+	errSuperseded = errors.New("proxy: the client sent a call again on another connection")
+)
 
 // begin takes the Call c.msg that cl, at address peer, has sent, and sees it on
 // its way. It runs on the client's loop. c.client, c.msg, c.buf and c.clientXID
@@ -102,18 +105,19 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 		return nil
 	}
 	a := &c.rdma.Analysis
+	here := c.client.home().index // another connection may have adopted c before it is submitted
 	c.up = u
 	c.rdma.Binding = l.p.registry.Analyse(h, a)
 	c.expect = u.expect(a)
+	c.entry.Flow = g.flow(u)
 	if c.assignXID(peer, g) {
 		l.absorbed.Inc()
 		c.client.dropped(c)
 		return nil
 	}
 	g.charge(c)
-	c.entry.Flow = g.flow(u)
 	c.entry.Cost = u.cost(len(c.msg), a)
-	if err := u.pool.Submit(&c.entry, c.client.home().index); err != nil {
+	if err := u.pool.Submit(&c.entry, here); err != nil {
 		c.giveUp(err)
 	}
 	return nil
@@ -142,22 +146,20 @@ func (c *call) assignXID(peer netip.Addr, g *ledger) (absorbed bool) {
 		c.setXID(x.fresh())
 		return false
 	}
-	c.tag = x.tag(peer, &c.h)
-	xid, twin := x.assign(c)
-	if twin == nil {
-		c.setXID(xid)
+	c.tag = x.tag(peer, c.up.number, &c.h)
+	cl := x.assign(c)
+	if !cl.absorbed {
+		c.setXID(cl.xid)
 		return false
 	}
-	switch adopted, same := x.adopt(twin, c); {
-	case adopted:
+	if cl.old != nil {
 		g.calls++
-		g.owed += int64(c.expect) // as much as its twin was charged
-		return true
-	case same:
-		return true
+		g.owed += int64(cl.owed)
+		if cl.heir != nil {
+			abort(cl.heir)
+		}
+		// It will not be answered there: see xid.go.
+		cl.old.close(errSuperseded)
 	}
-	// Two live clients behind one address with the same XID and arguments: they
-	// are two Calls.
-	c.setXID(x.fresh())
-	return false
+	return true
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // A client is where a call came from: a TCP or an RDMA connection. Methods run
-// on its loop, except gone, home and label.
+// on its loop, except gone, home and close.
 type client interface {
 	// home is the loop that owns the client.
 	home() *loop
@@ -24,9 +24,8 @@ type client interface {
 	abandon(c *call, reason error)
 	// dropped releases c, which is answered, or never will be.
 	dropped(c *call)
-	// adopt makes twin, in flight for a client that has gone, the one that will
-	// answer c, whose retransmission it is. The XID table is locked.
-	adopt(twin, c *call)
+	// close ends the connection. Any goroutine.
+	close(reason error)
 }
 
 // A call is one RPC Call on its way. It is owned by its client's loop, then by
@@ -39,8 +38,9 @@ type call struct {
 	client   client // guarded by the XID table while remembered; else constant
 	up       *upstream
 	m        member             // the connection it was dispatched to
-	exchange *rdmaside.Exchange // of an RDMA client, until it is answered
-	heir     *rdmaside.Exchange // of the client that adopted the call, as client
+	exchange *rdmaside.Exchange // of an RDMA client: holds msg, until it is answered
+	heir     *rdmaside.Exchange // of the client that adopted the call; guarded as client
+	flow     *pool.Flow         // of that client; guarded as client
 	msg      []byte             // the whole Call, in the arena
 	buf      releaser           // owns msg
 

@@ -111,13 +111,8 @@ func (s *rdmaClient) dropped(c *call) {
 	}
 }
 
-// adopt is part of client. The Call stays in the memory of the exchange it came
-// with until it is answered.
-func (s *rdmaClient) adopt(twin, c *call) { twin.heir, c.exchange = c.exchange, nil }
-
-// takeExchange returns the exchange to answer on, and ends the one before it
-// when the call was adopted: its connection has ended, which leaves only its
-// memory to give back.
+// takeExchange returns the exchange to answer on, and ends the call's own when
+// it was adopted: its connection ends, which leaves only its memory to give back.
 func (c *call) takeExchange() *rdmaside.Exchange {
 	x := c.exchange
 	c.exchange = nil
@@ -125,11 +120,14 @@ func (c *call) takeExchange() *rdmaside.Exchange {
 		return x
 	}
 	if x != nil {
-		x.Conn().Loop().Post(fabric.TaskFunc(x.Abort))
+		abort(x)
 	}
 	x, c.heir = c.heir, nil
 	return x
 }
+
+// abort ends x on its loop.
+func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(fabric.TaskFunc(x.Abort)) }
 
 func (s *rdmaClient) closeIfIdle() {
 	if s.draining && s.ledger.calls == 0 {
@@ -147,11 +145,11 @@ func (s *rdmaClient) drain() {
 	}))
 }
 
-// close is part of session.
-func (s *rdmaClient) close() {
+// close is part of session and client.
+func (s *rdmaClient) close(reason error) {
 	s.loop.tcp.Post(tcpframe.TaskFunc(func() {
 		if !s.ended.get() {
-			s.conn.Close(errClosing)
+			s.conn.Close(reason)
 		}
 	}))
 }

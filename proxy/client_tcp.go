@@ -105,6 +105,10 @@ func (s *tcpClient) abandon(c *call, reason error) {
 func (s *tcpClient) dropped(c *call) {
 	s.ledger.credit(c)
 	c.releaseMemory()
+	if x := c.exchange; x != nil { // adopted from an RDMA client, whose memory the message was in
+		c.exchange = nil
+		abort(x)
+	}
 	s.loop.recycle(c)
 	if s.ended.get() {
 		return
@@ -115,9 +119,6 @@ func (s *tcpClient) dropped(c *call) {
 	}
 	s.closeIfIdle()
 }
-
-// adopt is part of client.
-func (s *tcpClient) adopt(*call, *call) {}
 
 func (s *tcpClient) closeIfIdle() {
 	if s.draining && s.ledger.calls == 0 {
@@ -140,11 +141,11 @@ func (s *tcpClient) drain() {
 	}))
 }
 
-// close is part of session.
-func (s *tcpClient) close() {
+// close is part of session and client.
+func (s *tcpClient) close(reason error) {
 	s.loop.Post(tcpframe.TaskFunc(func() {
 		if !s.ended.get() {
-			s.conn.Abort(errClosing)
+			s.conn.Abort(reason)
 		}
 	}))
 }

@@ -161,7 +161,8 @@ func (c *call) post(st stage) {
 // adopted by the client's next connection, until it is settled.
 func (c *call) clientGone() bool {
 	if c.remembered {
-		return c.up.p.xids.clientOf(c).gone()
+		cl, _ := c.up.p.xids.ownerOf(c)
+		return cl.gone()
 	}
 	return c.client.gone()
 }
@@ -172,6 +173,12 @@ func (u *upstream) Expired(e *pool.Entry, err error) {
 	c.m = nil
 	if c.clientGone() {
 		c.finish()
+		return
+	}
+	if errors.Is(err, errClientGone) {
+		// Another connection adopted the call: it waits there now.
+		_, c.entry.Flow = u.p.xids.ownerOf(c)
+		c.requeue(pool.Elsewhere)
 		return
 	}
 	c.giveUp(err)

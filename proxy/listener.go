@@ -20,7 +20,7 @@ type session interface {
 	// drain closes the client once it is idle.
 	drain()
 	// close closes it now.
-	close()
+	close(reason error)
 }
 
 // A listener is where clients come in.
@@ -244,6 +244,6 @@ func (l *listener) drain() {
 func (l *listener) close() {
 	l.stopListening()
 	for _, s := range l.snapshot() {
-		s.close()
+		s.close(errClosing)
 	}
 }

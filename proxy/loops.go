@@ -49,6 +49,9 @@ func (l *loop) newCall() *call {
 
 // recycle puts c back. Its memory has been released.
 func (l *loop) recycle(c *call) {
+	if c.exchange != nil || c.heir != nil {
+		panic("BUG: proxy: an exchange is forgotten")
+	}
 	c.reset()
 	if len(l.free) < 1024 {
 		l.free = append(l.free, c)

@@ -29,10 +29,11 @@ type member interface {
 
 // An upstream is where Calls go: a pool of connections and how to make them.
 type upstream struct {
-	p    *Proxy
-	opts UpstreamOptions
-	log  zerolog.Logger
-	pool *pool.Pool
+	p      *Proxy
+	opts   UpstreamOptions
+	number int // in the order configured
+	log    zerolog.Logger
+	pool   *pool.Pool
 
 	requester *rdmaside.RequesterMetrics // for RDMA
 
@@ -64,7 +65,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", o.Name, "outcome", outcome)
 	}
 	u := &upstream{
-		p: p, opts: o,
+		p: p, opts: o, number: len(p.upstreams),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
 		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included.", "upstream", o.Name),
 		replied:  calls("replied"),

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
@@ -22,9 +24,17 @@ import (
 //
 // A client that retransmits, on the same connection or on a new one, must get the
 // same XID again, or the server executes its Call twice. The table remembers
-// (client address, client's XID, program, procedure, beginning of the arguments)
-// of Calls whose repetition would do harm. Calls that only read are not
+// (client address, upstream, client's XID, program, procedure, beginning of the
+// arguments) of Calls whose repetition would do harm. Calls that only read are not
 // remembered: reading twice is harmless.
+//
+// A Call that comes again on another connection while the first is in flight is
+// adopted: the one in flight will answer the connection it came on last. The
+// connection before may look alive still. Its FIN is not seen while it is paused,
+// or its loop has not got to it, or there never was one; and two clients that
+// have chosen the same XID for the same arguments at the same moment are one in
+// four billion. So it is closed: a client that is there after all sends what it
+// is owed again, under the same XIDs.
 //
 // The table is a cache of fixed size: sets of four entries, found by a hash of 64
 // bits whose key nobody outside knows. Of a full set the Call answered longest ago
@@ -73,10 +83,10 @@ func newXIDTable() *xidTable {
 // fresh is the next XID.
 func (t *xidTable) fresh() uint32 { return t.next.Add(1) }
 
-// tag is what a Call is known by: never 0.
-func (t *xidTable) tag(client netip.Addr, h *oncrpc.Call) uint64 {
+// tag is what a Call to upstream number up is known by: never 0.
+func (t *xidTable) tag(client netip.Addr, up int, h *oncrpc.Call) uint64 {
 	args := h.Message[h.Args:]
-	var b [36 + keyOctets]byte
+	var b [40 + keyOctets]byte
 	addr := client.As16()
 	copy(b[:], addr[:])
 	binary.LittleEndian.PutUint32(b[16:], h.XID)
@@ -84,7 +94,8 @@ func (t *xidTable) tag(client netip.Addr, h *oncrpc.Call) uint64 {
 	binary.LittleEndian.PutUint32(b[24:], h.Version)
 	binary.LittleEndian.PutUint32(b[28:], h.Procedure)
 	binary.LittleEndian.PutUint32(b[32:], uint32(len(args)))
-	n := 36 + copy(b[36:], args)
+	binary.LittleEndian.PutUint32(b[36:], uint32(up))
+	n := 40 + copy(b[40:], args)
 	return maphash.Bytes(t.seed, b[:n]) | 1
 }
 
@@ -118,10 +129,21 @@ func (s *xidShard) room(tag uint64) *xidEntry {
 
 func (t *xidTable) now() uint32 { return uint32(time.Since(t.made)/time.Second) + 1 }
 
-// assign remembers c, whose tag is set, sets c.remembered, and gives the XID it
-// had before if it is a retransmission. While the first transmission is in flight
-// that is returned as twin, and c is not remembered: adopt then decides.
-func (t *xidTable) assign(c *call) (xid uint32, twin *call) {
+// A claim is what assign did for a Call.
+type claim struct {
+	xid      uint32
+	absorbed bool // it came again, and the Call in flight will answer it
+
+	// When that Call was another connection's until now:
+	old  client             // that connection
+	heir *rdmaside.Exchange // what was to be answered there, if not the Call's own
+	owed int                // what its client is charged for it
+}
+
+// assign remembers c, whose tag and entry.Flow are set, sets c.remembered, and
+// gives the XID it had before if it is a retransmission. While the first
+// transmission is in flight, c is not remembered but absorbed by it.
+func (t *xidTable) assign(c *call) claim {
 	s := t.shard(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,46 +151,41 @@ func (t *xidTable) assign(c *call) (xid uint32, twin *call) {
 	switch {
 	case e == nil:
 		if e = s.room(c.tag); e == nil {
-			return t.fresh(), nil
+			return claim{xid: t.fresh()}
 		}
 		*e = xidEntry{tag: c.tag, xid: t.fresh()}
 	case e.c != nil:
-		return e.xid, e.c
+		return e.c.absorb(c)
 	case t.now()-e.at > uint32(xidMemory/time.Second):
 		e.xid = t.fresh()
 	}
 	e.c = c
 	c.remembered = true
-	return e.xid, nil
+	return claim{xid: e.xid}
 }
 
-// adopt gives twin, the call in flight under c's tag, the client of c, which
-// retransmitted it, unless the one it has is still there or it has just been
-// answered. same reports that c's client had it already.
-func (t *xidTable) adopt(twin, c *call) (adopted, same bool) {
-	s := t.shard(c.tag)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.find(c.tag); e == nil || e.c != twin {
-		return false, false
-	}
+// absorb makes twin, which is in flight, answer c, which is the same Call again.
+// An exchange of c becomes twin's, to be answered on; twin's message stays where
+// it is. The XID table is locked.
+func (twin *call) absorb(c *call) claim {
 	if twin.client == c.client {
-		return false, true
+		return claim{absorbed: true}
 	}
-	if !twin.client.gone() {
-		return false, false
-	}
-	twin.client = c.client
-	c.client.adopt(twin, c)
-	return true, false
+	cl := claim{absorbed: true, old: twin.client, heir: twin.heir, owed: twin.expect}
+	twin.client, twin.flow = c.client, c.entry.Flow
+	twin.heir, c.exchange = c.exchange, nil
+	return cl
 }
 
-// clientOf is the client of c, which is remembered, now.
-func (t *xidTable) clientOf(c *call) client {
+// ownerOf is the client of c, which is remembered, and that client's flow, now.
+func (t *xidTable) ownerOf(c *call) (client, *pool.Flow) {
 	s := t.shard(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return c.client
+	if c.flow != nil {
+		return c.client, c.flow
+	}
+	return c.client, c.entry.Flow
 }
 
 // settle ends c's time in flight. After it c.client changes no more. The XID

@@ -4,61 +4,77 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
-// fakeClient is a client that is there or gone.
-type fakeClient struct {
-	client
-	isGone bool
-}
-
-func (f *fakeClient) gone() bool         { return f.isGone }
-func (f *fakeClient) adopt(*call, *call) {}
+// fakeClient is a client.
+type fakeClient struct{ client }
 
 // remembered makes a call of cl with the client's XID and arguments.
-func remembered(t *xidTable, cl client, xid uint32, args string) (*call, uint32, *call) {
+func remembered(t *xidTable, cl client, xid uint32, args string) (*call, claim) {
 	c := &call{client: cl}
 	c.h = oncrpc.Call{Message: []byte(args), XID: xid, Program: oncrpc.ProgramNFS, Procedure: 9}
-	c.tag = t.tag(netip.MustParseAddr("192.0.2.1"), &c.h)
-	got, twin := t.assign(c)
-	return c, got, twin
+	c.tag = t.tag(netip.MustParseAddr("192.0.2.1"), 0, &c.h)
+	return c, t.assign(c)
 }
 
 func TestXIDStaysForARetransmission(t *testing.T) {
 	x := newXIDTable()
 	cl := &fakeClient{}
-	a, first, _ := remembered(x, cl, 7, "mkdir a")
-	_, again, twin := remembered(x, cl, 7, "mkdir a")
-	if twin != a || again != first {
-		t.Errorf("in flight: XID %#x then %#x, twin %p of %p", first, again, twin, a)
+	a, first := remembered(x, cl, 7, "mkdir a")
+	if _, again := remembered(x, cl, 7, "mkdir a"); !again.absorbed || again.old != nil {
+		t.Errorf("sent again on the same connection while in flight: %+v, want it absorbed", again)
 	}
 	x.settle(a)
-	b, again, twin := remembered(x, cl, 7, "mkdir a")
-	if twin != nil || again != first {
-		t.Errorf("after the answer: XID %#x, want %#x as before, and no twin", again, first)
+	b, again := remembered(x, cl, 7, "mkdir a")
+	if again.absorbed || again.xid != first.xid {
+		t.Errorf("after the answer: %+v, want XID %#x as before", again, first.xid)
 	}
 	x.settle(b)
-	if _, other, _ := remembered(x, cl, 7, "mkdir b"); other == first {
+	if _, other := remembered(x, cl, 7, "mkdir b"); other.xid == first.xid {
 		t.Error("the same XID for other arguments: the server would answer the one with the other")
+	}
+	c := &call{client: cl, tag: x.tag(netip.MustParseAddr("192.0.2.1"), 1, &b.h)}
+	if other := x.assign(c); other.xid == first.xid {
+		t.Error("the same XID for another upstream, which knows nothing of the first Call")
 	}
 }
 
+// TestXIDAdoption: a Call in flight answers the connection it came on last,
+// whatever the one before looks like, and one that has just been answered is a
+// retransmission still.
 func TestXIDAdoption(t *testing.T) {
 	x := newXIDTable()
-	old, young := &fakeClient{}, &fakeClient{}
-	a, _, _ := remembered(x, old, 7, "mkdir a")
-	b, _, twin := remembered(x, young, 7, "mkdir a")
-	if adopted, same := x.adopt(twin, b); adopted || same {
-		t.Error("a call was taken from a client that is still there")
+	old, young, third := &fakeClient{}, &fakeClient{}, &fakeClient{}
+	a, first := remembered(x, old, 7, "mkdir a")
+	a.expect = 1234
+	exchanges := [2]rdmaside.Exchange{}
+	adopt := func(cl client, e *rdmaside.Exchange) claim {
+		c := &call{client: cl, exchange: e, tag: a.tag}
+		c.entry.Flow = &pool.Flow{}
+		got := x.assign(c)
+		if c.exchange != nil {
+			t.Error("the exchange of a Call that was adopted is left with what is dropped")
+		}
+		if _, f := x.ownerOf(a); a.client != cl || a.heir != e || f != c.entry.Flow {
+			t.Error("the Call in flight is not the last connection's")
+		}
+		return got
 	}
-	old.isGone = true
-	if adopted, _ := x.adopt(twin, b); !adopted || a.client != client(young) {
-		t.Error("a call whose client is gone was not given to the one that sent it again")
+	if cl := adopt(young, &exchanges[0]); !cl.absorbed || cl.old != client(old) || cl.heir != nil || cl.owed != 1234 {
+		t.Errorf("adopted by the second connection: %+v, want the first to be closed", cl)
+	}
+	if cl := adopt(third, &exchanges[1]); cl.old != client(young) || cl.heir != &exchanges[0] {
+		t.Errorf("adopted by the third connection: %+v, want the second closed and its exchange ended", cl)
+	}
+	if cl := adopt(old, nil); cl.heir != &exchanges[1] {
+		t.Errorf("adopted by a TCP connection: %+v, want the third's exchange ended", cl)
 	}
 	x.settle(a)
-	if adopted, _ := x.adopt(a, b); adopted {
-		t.Error("a call was adopted after it was answered")
+	if _, cl := remembered(x, young, 7, "mkdir a"); cl.absorbed || cl.xid != first.xid {
+		t.Errorf("sent again after the answer: %+v, want XID %#x", cl, first.xid)
 	}
 }
 
@@ -67,25 +83,25 @@ func TestXIDAdoption(t *testing.T) {
 func TestXIDMemoryIsBounded(t *testing.T) {
 	x := newXIDTable()
 	cl := &fakeClient{}
-	held, want, _ := remembered(x, cl, 1, "held")
+	remembered(x, cl, 1, "held")
 	for i := range uint32(xidShards * xidSets * xidWays * 3) {
-		c, _, _ := remembered(x, cl, i+2, "x")
+		c, _ := remembered(x, cl, i+2, "x")
 		if !c.remembered {
 			t.Fatal("a call was not remembered though its set had room")
 		}
 		x.settle(c)
 	}
-	if _, got, twin := remembered(x, cl, 1, "held"); twin != held || got != want {
+	if _, got := remembered(x, cl, 1, "held"); !got.absorbed {
 		t.Error("a call in flight was forgotten")
 	}
 	seen := map[uint32]bool{}
 	forgot := 0
 	for i := range uint32(xidShards * xidSets * xidWays) {
-		c, xid, _ := remembered(x, cl, i, "y")
-		if seen[xid] {
-			t.Fatalf("XID %#x was given to two calls in flight", xid)
+		c, cl := remembered(x, cl, i, "y")
+		if seen[cl.xid] {
+			t.Fatalf("XID %#x was given to two calls in flight", cl.xid)
 		}
-		seen[xid] = true
+		seen[cl.xid] = true
 		if !c.remembered {
 			forgot++
 		}
@@ -102,7 +118,7 @@ func BenchmarkXIDRemember(b *testing.B) {
 	b.ReportAllocs()
 	for i := uint32(0); b.Loop(); i++ {
 		c.h = oncrpc.Call{Message: msg, XID: i, Program: oncrpc.ProgramNFS, Procedure: 9}
-		c.tag = x.tag(netip.Addr{}, &c.h)
+		c.tag = x.tag(netip.Addr{}, 0, &c.h)
 		x.assign(c)
 		x.settle(c)
 	}
