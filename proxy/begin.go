@@ -15,8 +15,18 @@ import (
 type ledger struct {
 	flows []clientFlow
 	calls int   // read and not yet done with
-	owed  int64 // octets of Replies that may come, about
+	owed  int64 // octets of Replies that may come, about, and of those that are here
+	held  int64 // of those that are here: the memory they take
+	taken int64 // of those that the client has had
 	full  bool  // the client is not read from
+	large int   // what its Replies without a bound have taken lately, at most
+	look  look
+}
+
+// A look is what relief saw when it looked at a ledger last.
+type look struct {
+	round       uint32
+	held, taken int64
 }
 
 type clientFlow struct {
@@ -38,13 +48,13 @@ func (g *ledger) flow(u *upstream) *pool.Flow {
 
 // over reports that the client has as much under way as it may: one greedy
 // client must not fill the memory that Replies to all the others need.
-func (g *ledger) over(o *ListenerOptions) bool {
-	return g.calls >= o.MaxCalls || g.owed >= o.MaxOutbound
+func (g *ledger) over(l *listener) bool {
+	return g.calls >= l.opts.MaxCalls || g.owed >= l.maxOwed
 }
 
 // low reports that there is room again, with hysteresis.
-func (g *ledger) low(o *ListenerOptions) bool {
-	return g.calls == 0 || g.calls <= o.MaxCalls/2 && g.owed <= o.MaxOutbound/2
+func (g *ledger) low(l *listener) bool {
+	return g.calls == 0 || g.calls <= l.opts.MaxCalls/2 && g.owed <= l.maxOwed/2
 }
 
 func (g *ledger) charge(c *call) {
@@ -59,7 +69,38 @@ func (g *ledger) credit(c *call) {
 	}
 	g.calls--
 	g.owed -= int64(c.expect)
-	c.charged = false
+	if c.lent {
+		g.held -= int64(c.size)
+		g.taken += int64(c.size)
+	}
+	c.charged, c.lent = false, false
+}
+
+// lend charges what the Reply of c takes until the client has it, rather than
+// what was expected.
+func (g *ledger) lend(c *call) {
+	g.owed += int64(c.size - c.expect)
+	g.held += int64(c.size)
+	c.expect, c.lent = c.size, true
+	if c.rdma.Analysis.Known {
+		return
+	}
+	if c.size > g.large {
+		g.large = c.size
+	} else {
+		g.large -= (g.large - c.size) / 64
+	}
+}
+
+// slow is how much memory the client holds, if it has taken less since the last
+// round than it held then.
+func (g *ledger) slow(round uint32) int64 {
+	was := g.look
+	g.look = look{round, g.held, g.taken}
+	if was.round != round-1 || g.taken-was.taken >= was.held {
+		return 0
+	}
+	return g.held
 }
 
 // forget takes the client's waiting Calls out of every queue.
@@ -72,6 +113,7 @@ func (g *ledger) forget(err error) {
 
 var (
 	errClientGone = errors.New("proxy: client gone")
+	errUnread     = errors.New("proxy: the client does not take its replies")
 	errSuperseded = errors.New("proxy: the client sent a call again on another connection")
 )
 
@@ -108,7 +150,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	here := c.client.home().index // another connection may have adopted c before it is submitted
 	c.up = u
 	c.rdma.Binding = l.p.registry.Analyse(h, a)
-	c.expect = u.expect(a)
+	c.expect = u.expect(a, g.large)
 	c.entry.Flow = g.flow(u)
 	if c.assignXID(peer, g) {
 		l.absorbed.Inc()

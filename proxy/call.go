@@ -41,6 +41,7 @@ type call struct {
 	exchange *rdmaside.Exchange // of an RDMA client: holds msg, until it is answered
 	heir     *rdmaside.Exchange // of the client that adopted the call; guarded as client
 	flow     *pool.Flow         // of that client; guarded as client
+	next     *call              // in rdmaClient.waiting
 	msg      []byte             // the whole Call, in the arena
 	buf      releaser           // owns msg
 
@@ -53,7 +54,9 @@ type call struct {
 	bigReply   bool // ERR_CHUNK was answered once with the largest Reply chunk
 
 	expect  int  // octets its Reply may have, about
+	size    int  // octets of memory that its Reply takes
 	charged bool // the client's ledger counts it
+	lent    bool // and its Reply
 	began   time.Time
 
 	stage stage

@@ -28,6 +28,9 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s.ended.set()
 	s.l.leave(s)
 	s.ledger.forget(errClientGone)
+	for s.waiting != nil {
+		s.dropped(s.next())
+	}
 	if err != nil {
 		s.l.log.Debug().Stringer("peer", s.peer).Err(err).Msg("client connection ended")
 	}
@@ -40,14 +43,23 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	c.client = s
 	c.exchange = x
 	c.msg = x.Message()
+	if s.waiting != nil || s.ledger.over(s.l) {
+		s.wait(c)
+		return
+	}
+	s.begin(c)
+}
+
+func (s *rdmaClient) begin(c *call) {
 	if err := s.l.begin(c, &s.ledger, s.peer.Addr().Unmap()); err != nil {
 		s.l.log.Warn().Stringer("peer", s.peer).Err(err).Msg("not an RPC Call; connection closed")
 		s.dropped(c)
 	}
 }
 
-// An rdmaClient is one RDMA connection of a client. Its credits bound what it
-// has under way. It is owned by its loop.
+// An rdmaClient is one RDMA connection of a client. Its credits bound how many
+// Calls it has under way; those that would be too much wait here. It is owned by
+// its loop.
 type rdmaClient struct {
 	l    *listener
 	conn *rdmaside.ResponderConn
@@ -55,12 +67,35 @@ type rdmaClient struct {
 	peer netip.AddrPort
 
 	ledger   ledger
+	waiting  *call // Calls not begun, linked by next, in the order they came
+	last     *call // of them
 	draining bool
+	aborted  bool // for a Call that cannot be answered
 	ended    flag // set by the loop, read anywhere
 }
 
-// home is part of client.
+// wait keeps c until the client has taken some of what it is owed.
+func (s *rdmaClient) wait(c *call) {
+	if s.waiting == nil {
+		s.waiting = c
+	} else {
+		s.last.next = c
+	}
+	s.last = c
+}
+
+// next takes the first Call that waits.
+func (s *rdmaClient) next() *call {
+	c := s.waiting
+	s.waiting, c.next = c.next, nil
+	return c
+}
+
+// home is part of client and session.
 func (s *rdmaClient) home() *loop { return s.loop }
+
+// books is part of session.
+func (s *rdmaClient) books() (*ledger, netip.AddrPort) { return &s.ledger, s.peer }
 
 // gone is part of client.
 func (s *rdmaClient) gone() bool { return s.ended.get() }
@@ -79,9 +114,15 @@ func (s *rdmaClient) deliver(c *call) {
 			s.abandon(c, err)
 			return
 		}
+		c.size = b.Cap()
 		copy(b.Bytes(), c.out[0])
 		c.outArray[0] = b.Bytes()
 		c.out, c.reply = c.outArray[:], b
+	}
+	s.ledger.lend(c)
+	if s.ledger.held > s.l.maxHeld {
+		s.abandon(c, errUnread)
+		return
 	}
 	x := c.takeExchange()
 	x.Reply(c.out, c)
@@ -89,7 +130,8 @@ func (s *rdmaClient) deliver(c *call) {
 
 // abandon is part of client.
 func (s *rdmaClient) abandon(c *call, reason error) {
-	if !s.ended.get() {
+	if !s.ended.get() && !s.aborted {
+		s.aborted = true
 		s.l.abandoned.Inc()
 		s.l.log.Warn().Stringer("peer", s.peer).Uint32("xid", c.clientXID).Err(reason).
 			Msg("call cannot be answered; client connection closed")
@@ -106,9 +148,13 @@ func (s *rdmaClient) dropped(c *call) {
 	if x != nil {
 		x.Abort()
 	}
-	if !s.ended.get() {
-		s.closeIfIdle()
+	if s.ended.get() {
+		return
 	}
+	for s.waiting != nil && !s.ledger.over(s.l) {
+		s.begin(s.next())
+	}
+	s.closeIfIdle()
 }
 
 // takeExchange returns the exchange to answer on, and ends the call's own when

@@ -17,6 +17,7 @@ type tcpClient struct {
 
 	ledger   ledger
 	draining bool
+	aborted  bool // for a Call that cannot be answered
 	ended    flag // set by the loop, read anywhere
 }
 
@@ -44,7 +45,12 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		s.conn.Abort(err)
 		return
 	}
-	if !s.ledger.full && s.ledger.over(&s.l.opts) {
+	s.limit()
+}
+
+// limit pauses a client that has as much under way as it may.
+func (s *tcpClient) limit() {
+	if !s.ledger.full && s.ledger.over(s.l) {
 		s.ledger.full = true
 		s.conn.Pause()
 	}
@@ -63,8 +69,11 @@ func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 	}
 }
 
-// home is part of client.
+// home is part of client and session.
 func (s *tcpClient) home() *loop { return s.loop }
+
+// books is part of session.
+func (s *tcpClient) books() (*ledger, netip.AddrPort) { return &s.ledger, s.conn.RemoteAddr() }
 
 // gone is part of client.
 func (s *tcpClient) gone() bool { return s.ended.get() }
@@ -77,8 +86,14 @@ func (s *tcpClient) deliver(c *call) {
 	case c.out == nil:
 		s.abandon(c, errUnanswered)
 	default:
+		s.ledger.lend(c)
+		if s.ledger.held > s.l.maxHeld {
+			s.abandon(c, errUnread)
+			return
+		}
 		c.restoreXID()
 		s.conn.Send(c.out, c)
+		s.limit()
 	}
 }
 
@@ -92,7 +107,8 @@ func (c *call) Release() { c.client.dropped(c) }
 // abandon is part of client. The client learns the only way RPC has that its
 // Call will not be answered on this connection.
 func (s *tcpClient) abandon(c *call, reason error) {
-	if !s.ended.get() {
+	if !s.ended.get() && !s.aborted {
+		s.aborted = true
 		s.l.abandoned.Inc()
 		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Uint32("xid", c.clientXID).Err(reason).
 			Msg("call cannot be answered; client connection closed")
@@ -113,7 +129,7 @@ func (s *tcpClient) dropped(c *call) {
 	if s.ended.get() {
 		return
 	}
-	if s.ledger.full && s.ledger.low(&s.l.opts) {
+	if s.ledger.full && s.ledger.low(s.l) {
 		s.ledger.full = false
 		s.conn.Resume()
 	}

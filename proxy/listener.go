@@ -21,6 +21,10 @@ type session interface {
 	drain()
 	// close closes it now.
 	close(reason error)
+	// home is the loop that owns it.
+	home() *loop
+	// books is its ledger, which is its loop's, and its address.
+	books() (*ledger, netip.AddrPort)
 }
 
 // A listener is where clients come in.
@@ -29,6 +33,9 @@ type listener struct {
 	opts   ListenerOptions
 	log    zerolog.Logger
 	routes routes
+
+	maxOwed int64 // octets owed to one client before it has to wait
+	maxHeld int64 // octets of Replies that one client may leave lying before it is closed
 
 	tcp       *tcpframe.Listener // one of the two, after start
 	rdma      fabric.Listener
@@ -55,6 +62,10 @@ func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
 		log:      p.log.With().Str("listener", o.Name).Logger(),
 		sessions: make(map[session]struct{}),
 	}
+	// One client must not have the memory of all. It is closed only when Replies
+	// turn out much larger than could be expected and it takes none of them.
+	l.maxOwed = min(o.MaxOutbound, p.replies.Limit()/8)
+	l.maxHeld = max(p.replies.Limit()/4, 2*int64(p.registry.Limits().MaxReply))
 	if o.RDMA && o.Provider == nil {
 		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
 	}
@@ -118,7 +129,7 @@ func (l *listener) start(ctx context.Context) error {
 		MaxConns: l.opts.MaxConnections, MaxConnsPerAddr: perAddress(l.opts), Allow: l.opts.Allow,
 		Conn: tcpframe.ConnOptions{
 			Memory: memory{l.p.calls}, MaxRecord: l.opts.MaxRecord, MaxFragments: l.opts.MaxFragments,
-			MaxOutbound: l.opts.MaxOutbound, StallTimeout: l.opts.StallTimeout, IdleTimeout: l.opts.IdleTimeout,
+			MaxOutbound: l.maxOwed, OutboundLimit: l.maxHeld + 1<<20, StallTimeout: l.opts.StallTimeout, IdleTimeout: l.opts.IdleTimeout,
 		},
 	}, func(*tcpframe.Conn) tcpframe.RecordHandler { return &tcpClient{l: l} })
 	if err == nil {
@@ -208,10 +219,11 @@ func (l *listener) leave(s session) {
 	delete(l.sessions, s)
 }
 
-func (l *listener) snapshot() []session {
+// snapshot lists the clients. Those to come see what draining says.
+func (l *listener) snapshot(draining bool) []session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.draining = true
+	l.draining = l.draining || draining
 	all := make([]session, 0, len(l.sessions))
 	for s := range l.sessions {
 		all = append(all, s)
@@ -236,14 +248,14 @@ func (l *listener) stop() {
 
 func (l *listener) drain() {
 	l.stopListening()
-	for _, s := range l.snapshot() {
+	for _, s := range l.snapshot(true) {
 		s.drain()
 	}
 }
 
 func (l *listener) close() {
 	l.stopListening()
-	for _, s := range l.snapshot() {
+	for _, s := range l.snapshot(true) {
 		s.close(errClosing)
 	}
 }

@@ -67,10 +67,11 @@ func (m *rdmaMember) send(c *call) {
 // refused gives back a call, whose credit is still held, that the Requester did
 // not send.
 func (m *rdmaMember) refused(c *call, err error) {
-	// Nothing is dispatched until a Reply has given memory back. One of the pool's
-	// Calls waits for all: while one waits, memory goes to nobody else.
+	// Nothing is dispatched until a Reply has given memory back; if those that hold
+	// it are clients that do not read, relief sees to it. One of the pool's Calls
+	// waits for all: while one waits, memory goes to nobody else.
 	if errors.Is(err, rdmaside.ErrNoMemory) && m.u.pool.Hold() {
-		m.r.Wait(&c.rdma, m.u.pool.Resume)
+		m.r.Wait(&c.rdma, m.u.p.relief.waits(m.u.pool.Resume))
 	}
 	c.unsent(m, err)
 }
@@ -89,7 +90,7 @@ func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
 	m := c.m.(*rdmaMember)
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
-		c.out, c.reply = c.rdma.Reply.Parts(), &c.rdma.Reply
+		c.out, c.reply, c.size = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
 		seat.Done(&c.entry, here)
 		c.answered()
 		return

@@ -47,7 +47,7 @@ func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool
 	_, err := u.p.engine.Dial(ctx, endpoint, l.tcp, tcpframe.DialOptions{
 		Name: u.opts.Name,
 		Conn: tcpframe.ConnOptions{
-			Memory: memory{u.p.replies}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
+			Memory: replyMemory{memory{u.p.replies}, &u.p.relief}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
 			// Calls are bounded by the grant; the server is not to be paused because
 			// it reads slowly.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
@@ -123,7 +123,7 @@ func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	}
 	delete(m.pending, xid)
 	c.outArray[0] = msg
-	c.out, c.reply = c.outArray[:], b
+	c.out, c.reply, c.size = c.outArray[:], b, cap(msg)
 	c.entry.Seat().Done(&c.entry, m.loop.index)
 	c.answered()
 }

@@ -20,3 +20,12 @@ func (m memory) Lease(n int) (tcpframe.Buffer, error) {
 
 // Wait is part of tcpframe.Memory.
 func (m memory) Wait(n int, f func()) { m.a.Wait(n, f) }
+
+// replyMemory is memory for Replies: want of it is relief's business.
+type replyMemory struct {
+	memory
+	relief *relief
+}
+
+// Wait is part of tcpframe.Memory.
+func (m replyMemory) Wait(n int, f func()) { m.memory.Wait(n, m.relief.waits(f)) }

@@ -76,7 +76,7 @@ type ListenerOptions struct {
 	MaxRecord                int            // octets; default 4 MiB + 64 KiB
 	MaxFragments             int            // to a record; default 1024
 	MaxCalls                 int            // outstanding for one client; default 256
-	MaxOutbound              int64          // octets owed to one client; default 32 MiB
+	MaxOutbound              int64          // octets owed to one client; default 32 MiB, at most a sixteenth of the budget
 	StallTimeout             time.Duration  // for a record begun; default 30 s
 	IdleTimeout              time.Duration  // default none
 
@@ -148,6 +148,9 @@ type Proxy struct {
 	calls   *regmem.Account // records on their way in
 	replies *regmem.Account // what replies need: never starved by calls
 	xids    *xidTable
+	relief  relief
+
+	relieved *metrics.Counter
 
 	listeners []*listener
 	upstreams map[string]*upstream
@@ -170,6 +173,8 @@ func New(o Options) (*Proxy, error) {
 		xids:      newXIDTable(),
 		upstreams: make(map[string]*upstream, len(o.Upstreams)),
 	}
+	p.relief.p = p
+	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not take their Replies while memory for Replies was spent.")
 	var err error
 	budget := o.Arena.Budget()
 	if p.replies, err = o.Arena.Reserve("replies", int64(float64(budget)*replyShare)); err != nil {

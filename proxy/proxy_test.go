@@ -440,6 +440,64 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
+// TestClientsThatDoNotRead: whatever they ask for, over RDMA or TCP, alone or
+// together, the others go on.
+func TestClientsThatDoNotRead(t *testing.T) {
+	const budget = 64 << 20
+	unknown := func(xid uint32) []byte { return proxytest.EchoCall(xid, 20, 1000000, 0) }
+	read := func(xid uint32) []byte { return proxytest.ReadCall(xid, 0, 1<<20) }
+	for _, tt := range []struct {
+		name   string
+		greedy int
+		tcp    bool
+		call   func(xid uint32) []byte
+	}{
+		{"one, replies without a bound", 1, false, unknown},
+		{"one, reads", 1, false, read},
+		{"many, replies without a bound", 12, false, unknown},
+		{"many, reads", 12, false, read},
+		{"many, reads, upstream on TCP", 12, true, read},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := proxytest.NewHarness(t, budget)
+			var p *proxy.Proxy
+			if tt.tcp {
+				s := h.TCPServer(proxytest.Behaviour{})
+				p = h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+					[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+			} else {
+				p, _ = forward(t, h, 64, proxytest.Behaviour{}, nil)
+			}
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			for range tt.greedy {
+				greedy, err := net.Dial("tcp", p.Addr("nfs"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer greedy.Close()
+				_ = greedy.(*net.TCPConn).SetReadBuffer(4096)
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					for i := range uint32(100000) {
+						if proxytest.WriteRecord(greedy, tt.call(i+1)) != nil {
+							return
+						}
+					}
+				}()
+			}
+			c := h.Client(p.Addr("nfs"))
+			for i := range uint32(50) {
+				check(t, c, proxytest.ReadCall(i+1, uint64(i), 100000))
+				if t.Failed() {
+					t.Fatalf("call %d: %+v", i, p.Status().Memory.Accounts)
+				}
+			}
+		})
+	}
+}
+
 // TestDrain: Calls in flight are answered, then clients are closed.
 func TestDrain(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)

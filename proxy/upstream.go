@@ -154,13 +154,14 @@ func (u *upstream) observe(c *call) {
 
 // expect is what a client is charged for the Reply to a Call while it is under
 // way: the bound where there is one. Where there is none it is the average of the
-// last ones, but never little, so that a client cannot ask for a thousand small
-// Replies and then as many large ones.
-func (u *upstream) expect(a *ulb.Analysis) int {
+// last ones and no less than the client had lately itself, but never little, so
+// that a client cannot ask for a thousand small Replies and then as many large
+// ones.
+func (u *upstream) expect(a *ulb.Analysis, lately int) int {
 	if a.Known {
 		return int(a.MaxReply)
 	}
-	return int(min(max(u.average.Load(), leastExpected), int64(a.MaxReply)))
+	return int(min(max(u.average.Load(), int64(lately), leastExpected), int64(a.MaxReply)))
 }
 
 // cost is what a Call of n octets and its Reply weigh in the queue.

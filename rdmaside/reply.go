@@ -23,6 +23,18 @@ func (r *Reply) Parts() [][]byte { return r.parts[:r.n] }
 // Len is the length of the plain Reply in octets, a multiple of 4.
 func (r *Reply) Len() int { return r.length }
 
+// Held is how many octets of memory the Reply takes until Release: at least Len,
+// but for padding.
+func (r *Reply) Held() int {
+	n := 0
+	for _, l := range r.leases {
+		if l != nil {
+			n += l.Cap()
+		}
+	}
+	return n
+}
+
 // Release gives the memory back. It may be called on any goroutine, once; on a
 // Reply that holds nothing it does nothing.
 func (r *Reply) Release() {

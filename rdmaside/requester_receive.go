@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
@@ -16,6 +17,11 @@ const (
 	// Receive buffer. A Reply waits for its client as long as the client likes,
 	// and GETATTR's 128 octets should not hold 16 KiB meanwhile.
 	copyBelow = 1024
+
+	// shrinkBelow is the longest content of a chunk that is copied out of it when
+	// most of the chunk is unused. A chunk is as large as a Reply may get, a
+	// megabyte where no binding knows, and the Reply waits for its client in it.
+	shrinkBelow = 64 << 10
 
 	// minReply is the shortest RPC Reply: MSG_DENIED, AUTH_ERROR.
 	minReply = 20
@@ -369,9 +375,9 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		if len(base)%4 != 0 {
 			return refusal{reasonPayload, fmt.Errorf("reply of %d octets", len(base))}
 		}
-		reply.add(base)
-		pc.chunk.Unpost()
-		reply.leases[0], pc.chunk = pc.chunk, nil
+		l := r.shrink(pc, len(base))
+		reply.add(l.Bytes())
+		reply.leases[0] = l
 		return nil
 	}
 	procedure := binary.BigEndian.Uint32(c.Message[20:])
@@ -388,28 +394,43 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		if uint64(s.Pos) > uint64(len(base)) || s.Pos < 4 || s.Length > pc.written || s.Padding > 3 {
 			panic("BUG: ulb: Restore cuts outside its message")
 		}
-		data := pc.chunk.Bytes()[:s.Length]
+		l := r.shrink(pc, int(s.Length))
 		reply.add(base[:s.Pos])
 		// The padding goes behind the data if the block has room, which it does
 		// unless it is full to the last octet.
-		if n := s.Length + s.Padding; int(n) <= pc.chunk.Cap() {
-			pc.chunk.Resize(int(n))
-			data = pc.chunk.Bytes()
-			clear(data[s.Length:])
-			reply.add(data)
+		if n := int(s.Length + s.Padding); n <= l.Cap() {
+			l.Resize(n)
+			clear(l.Bytes()[s.Length:])
+			reply.add(l.Bytes())
 		} else {
-			reply.add(data)
+			reply.add(l.Bytes())
 			reply.add(zeros[:s.Padding])
 		}
 		reply.add(base[s.Pos:])
-		pc.chunk.Unpost()
-		reply.leases[1], pc.chunk = pc.chunk, nil
+		reply.leases[1] = l
 	}
 	reply.leases[0], pc.base = pc.base, nil
 	return nil
 }
 
 var zeros [4]byte
+
+// shrink takes the first n octets out of pc's chunk: in a block of their own if
+// they leave most of the chunk unused, else in the chunk's.
+func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
+	l := pc.chunk
+	pc.chunk = nil
+	l.Unpost()
+	if n <= shrinkBelow && n < l.Cap()/4 {
+		if small, err := r.opts.Memory.Lease(n); err == nil {
+			copy(small.Bytes(), l.Bytes())
+			l.Release()
+			return small
+		}
+	}
+	l.Resize(n)
+	return l
+}
 
 // finish gives the Call of pc back to its owner, with the Reply or with pc.err.
 func (r *Requester) finish(pc *pendingCall) {

@@ -53,6 +53,10 @@ func (tc *requesterCase) CallDone(c *Call, err *CallError) {
 		if len(d.plain) != c.Reply.Len() || len(d.plain)%4 != 0 {
 			tc.t.Errorf("Len = %d, parts have %d", c.Reply.Len(), len(d.plain))
 		}
+		// A Receive buffer, and a chunk that is not much longer than what is in it.
+		if n, most := c.Reply.Held(), 20<<10+max(4*c.Reply.Len(), c.Reply.Len()/shrinkBelow<<30); n > most {
+			tc.t.Errorf("a Reply of %d octets holds %d", c.Reply.Len(), n)
+		}
 		c.Reply.Release()
 	} else if c.Reply.Len() != 0 {
 		tc.t.Error("a failed call has a Reply")

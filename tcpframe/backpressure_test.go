@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 )
@@ -201,6 +202,7 @@ func TestTimeouts(t *testing.T) {
 		{"stop between fragments", ConnOptions{StallTimeout: short}, nil, fragment(false, call), ReasonStalled},
 		{"silence", ConnOptions{IdleTimeout: short}, nil, call, ReasonIdle},
 		{"no reading", ConnOptions{SendTimeout: short}, flood, call, ReasonUnread},
+		{"reading a little now and then", ConnOptions{SendTimeout: short}, flood, call, ReasonUnread},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rec := newRecorder()
@@ -210,6 +212,20 @@ func TestTimeouts(t *testing.T) {
 			p := dialPeer(t, l)
 			start := time.Now()
 			p.send(tt.in)
+			if strings.HasPrefix(tt.name, "reading") {
+				stop := make(chan struct{})
+				defer close(stop)
+				go func() {
+					for b := make([]byte, 512); ; time.Sleep(short / 12) {
+						select {
+						case <-stop:
+							return
+						default:
+							_, _ = p.Read(b) // until the connection is reset
+						}
+					}
+				}()
+			}
 			wantReason(t, rec.wait(t, tt.name), tt.want)
 			if d := time.Since(start); d < short {
 				t.Errorf("closed after %v, before the timeout", d)

@@ -109,7 +109,9 @@ type Conn struct {
 	head, tail *outRecord
 	headSent   int   // octets of head that are gone
 	outbound   int64 // octets queued
-	outSince   int64 // when the queue began, or last moved
+	tx         int64 // octets sent
+	outSince   int64 // when the queue began, or the last sendOctets of it went
+	outMark    int64 // tx then
 	blocked    bool  // Writable will come
 
 	// What the gauges know.

@@ -104,8 +104,13 @@ type stallCheck struct {
 	records uint64
 }
 
-// stallOctets is what must come of a begun record in a StallTimeout.
-const stallOctets = 4096
+const (
+	// stallOctets is what must come of a begun record in a StallTimeout.
+	stallOctets = 4096
+	// sendOctets is what must go of a queue in a SendTimeout, unless all of it
+	// goes. An octet now and then would keep megabytes waiting for ever.
+	sendOctets = 64 << 10
+)
 
 // sweep looks at the timeouts, once per tick.
 func (s *connStream) sweep(now int64) {

@@ -48,7 +48,7 @@ func (c *Conn) Send(parts [][]byte, done Releaser) {
 	r.size, r.done = markLen+n, done
 	if c.head == nil {
 		c.head = r
-		c.outSince = c.Loop().now()
+		c.outSince, c.outMark = c.Loop().now(), c.tx
 	} else {
 		c.tail.next = r
 	}
@@ -123,7 +123,10 @@ func (c *Conn) sent(n int) {
 		return
 	}
 	now := c.Loop().now()
-	c.active, c.outSince = now, now
+	c.active = now
+	if c.tx += int64(n); c.tx-c.outMark >= sendOctets {
+		c.outSince, c.outMark = now, c.tx
+	}
 	c.outbound -= int64(n)
 	c.counters.sent.Add(uint64(n))
 	n += c.headSent

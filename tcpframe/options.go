@@ -47,7 +47,8 @@ type ConnOptions struct {
 	// StallTimeout is how long a begun record may go on with less than 4 KiB
 	// arriving; 0 is 30 s.
 	StallTimeout time.Duration
-	// SendTimeout is how long the peer may take nothing of what waits; 0 is 2 min.
+	// SendTimeout is how long the peer may take less than 64 KiB of what waits,
+	// and not all; 0 is 2 min.
 	SendTimeout time.Duration
 	// MemoryTimeout is how long a begun record may wait for memory; 0 is 30 s.
 	// It ends the deadlock in which begun records hold all memory.
