@@ -43,7 +43,7 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	c.client = s
 	c.exchange = x
 	c.msg = x.Message()
-	if s.waiting != nil || s.ledger.over(s.l) {
+	if s.draining || s.waiting != nil || s.ledger.over(s.l) {
 		s.wait(c)
 		return
 	}
@@ -58,7 +58,8 @@ func (s *rdmaClient) begin(c *call) {
 }
 
 // An rdmaClient is one RDMA connection of a client. Its credits bound how many
-// Calls it has under way; those that would be too much wait here. It is owned by
+// Calls it has under way; those that would be too much wait here, and those that come
+// during a drain. It is owned by
 // its loop.
 type rdmaClient struct {
 	l    *listener
@@ -151,7 +152,7 @@ func (s *rdmaClient) dropped(c *call) {
 	if s.ended.get() {
 		return
 	}
-	for s.waiting != nil && !s.ledger.over(s.l) {
+	for s.waiting != nil && !s.draining && !s.ledger.over(s.l) {
 		s.begin(s.next())
 	}
 	s.closeIfIdle()

@@ -150,10 +150,12 @@ var (
 // drain is part of session.
 func (s *tcpClient) drain() {
 	s.loop.Post(tcpframe.TaskFunc(func() {
-		s.draining = true
-		if !s.ended.get() {
-			s.closeIfIdle()
+		if s.draining || s.ended.get() {
+			return
 		}
+		s.draining = true
+		s.conn.Pause() // what was not read is sent again elsewhere
+		s.closeIfIdle()
 	}))
 }
 

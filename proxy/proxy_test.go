@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -521,6 +522,36 @@ func TestDrain(t *testing.T) {
 	}
 	if _, err := net.Dial("tcp", p.Addr("nfs")); err == nil {
 		t.Error("a client was let in after the drain")
+	}
+}
+
+// TestDrainOfBusyClients: clients that always have a Call outstanding do not keep
+// a drain from ending.
+func TestDrainOfBusyClients(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	p, _ := forward(t, h, 16, proxytest.Behaviour{Delay: 20 * time.Millisecond}, nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var answered atomic.Int64
+	c := h.Client(p.Addr("nfs"))
+	for i := range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for n := uint32(1); ; n++ {
+				if _, err := c.Call(proxytest.GetattrCall(uint32(i+1)<<24 | n)); err != nil {
+					c.Close()
+					return
+				}
+				answered.Add(1)
+			}
+		}()
+	}
+	h.Eventually("the client is busy", func() bool { return answered.Load() > 20 })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.Drain(ctx); err != nil {
+		t.Error(err)
 	}
 }
 

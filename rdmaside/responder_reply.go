@@ -55,6 +55,12 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 		}
 	}
 	c.shape(x)
+	// A Reply that was gathered is not needed any more; but its owner may close the
+	// connection as soon as it has it back, so not before the answer is posted.
+	if x.whole != nil && x.done != nil && x.state == exchangeSending {
+		x.done.Release()
+		x.done = nil
+	}
 }
 
 // Abort ends x without an answer, which ends the connection: "If a Responder is
@@ -106,10 +112,6 @@ func (x *Exchange) reduce() error {
 		}
 		clear(x.out)
 		x.out = append(x.out[:0], m)
-		if x.done != nil {
-			x.done.Release()
-			x.done = nil
-		}
 	}
 	s, ok := ulb.Reducible(b, x.call.Procedure, m)
 	if !ok || s.Length == 0 {
