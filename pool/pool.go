@@ -228,15 +228,21 @@ func (p *Pool) Submit(e *Entry, here int) error {
 
 // Requeue puts e back at the head of its flow: its connection was lost, or
 // could not take it for now. e's credit has been returned by Seat.Done. here is
-// the caller's loop.
+// the caller's loop. A Call that was never sent has waited since it was queued
+// first: ErrQueueTimeout says that this is too long.
 func (p *Pool) Requeue(e *Entry, here int) error {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	if e.queuedAt.IsZero() {
-		e.queuedAt = time.Now()
+	switch now := time.Now(); {
+	case e.queuedAt.IsZero():
+		e.queuedAt = now
+	case now.Sub(e.queuedAt) > p.opts.QueueWait:
+		p.mu.Unlock()
+		p.expired.Inc()
+		return ErrQueueTimeout
 	}
 	p.queue.pushFront(e)
 	p.mu.Unlock()
@@ -293,7 +299,6 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	p.queued.Add(-1)
 	p.waits.Observe(uint64(time.Since(e.queuedAt)))
-	e.queuedAt = time.Time{}
 	m.Dispatch(e, here)
 }
 
@@ -353,7 +358,6 @@ func (p *Pool) expire(e *Entry, err error) {
 	for e != nil {
 		next := e.next
 		e.next = nil
-		e.queuedAt = time.Time{}
 		p.queued.Add(-1)
 		p.expired.Inc()
 		p.owner.Expired(e, err)

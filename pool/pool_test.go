@@ -321,6 +321,43 @@ func TestCallsExpire(t *testing.T) {
 	})
 }
 
+// TestWaitingGoesOnUntilSent: a Call that a member gives back again and again has
+// waited since it came.
+func TestWaitingGoesOnUntilSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		p, _ := newPool(t, Options{Connections: 1, QueueWait: 10 * time.Second}, d)
+		var f Flow
+		e := submit(t, p, &f, 100, 0)
+		m := d.members[0]
+		back := func() error {
+			time.Sleep(4 * time.Second)
+			if got := m.take(); len(got) != 1 {
+				t.Fatalf("%d Calls dispatched", len(got))
+			}
+			e.Seat().Done(e, 0)
+			return p.Requeue(e, 0)
+		}
+		for i := range 3 {
+			if err := back(); err != nil {
+				t.Fatalf("given back after %d s: %v", 4*i, err)
+			}
+		}
+		e.Sent()
+		if err := back(); err != nil {
+			t.Fatalf("given back after it was sent: %v", err)
+		}
+		for range 2 {
+			if err := back(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := back(); !errors.Is(err, ErrQueueTimeout) {
+			t.Errorf("given back 12 s after it was queued: %v, want ErrQueueTimeout", err)
+		}
+	})
+}
+
 func TestHoldAndResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 8}

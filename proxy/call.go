@@ -50,6 +50,7 @@ type call struct {
 	remembered bool
 	gss        bool // XID and message must not change; never replayed
 	tries      int
+	pause      time.Duration // before it is tried again, the last time
 	writing    bool // to a TCP upstream
 	bigReply   bool // ERR_CHUNK was answered once with the largest Reply chunk
 
@@ -60,7 +61,7 @@ type call struct {
 	began   time.Time
 
 	stage stage
-	err   error // for stageAbandon
+	err   error // for stageAbandon and stageUnsent
 
 	// The Reply, before it is delivered.
 	out      [][]byte // first part begins with the XID and may be written to
@@ -79,6 +80,7 @@ const (
 	stageSend    stage = iota // on the member's loop: send it
 	stageDeliver              // on the client's loop: deliver the Reply
 	stageAbandon              // on the client's loop: close the client
+	stageUnsent               // on the member's loop: see what else can be done
 )
 
 // Run is the call's work on the loop it was posted to. tcpframe.Task.
@@ -90,6 +92,8 @@ func (c *call) Run() {
 		c.client.deliver(c)
 	case stageAbandon:
 		c.client.abandon(c, c.err)
+	case stageUnsent:
+		c.resubmit(c.m, c.err)
 	}
 }
 

@@ -81,14 +81,44 @@ func (c *call) failed(err *rdmaside.CallError) {
 
 // requeue lets the pool dispatch c again.
 func (c *call) requeue(here int) {
+	if here == pool.Elsewhere {
+		c.m = nil // what happens now happens on no loop
+	}
 	if err := c.up.pool.Requeue(&c.entry, here); err != nil {
 		c.giveUp(err)
 	}
 }
 
-// unsent decides about a call that member m could not take; its credit is
-// still held. It is put back, and what was in the way is waited for.
+// unsent takes a call back that member m could not take; its credit is still
+// held. What becomes of it is decided in a task of its own: the credit goes to the
+// next Call, which may end here as well, and so on through the queue.
 func (c *call) unsent(m member, err error) {
+	c.err, c.stage = err, stageUnsent
+	c.up.p.loops[m.Affinity()].Post(c)
+}
+
+const (
+	retryMin = 5 * time.Millisecond
+	retryMax = 200 * time.Millisecond
+)
+
+// retry puts c back after a pause, which is longer each time.
+func (c *call) retry() {
+	c.pause = min(max(2*c.pause, retryMin), retryMax)
+	time.AfterFunc(c.pause, func() {
+		if c.clientGone() {
+			c.m = nil
+			c.finish()
+			return
+		}
+		c.requeue(pool.Elsewhere)
+	})
+}
+
+// resubmit puts a call back that member m did not send, and waits for what was in
+// the way.
+func (c *call) resubmit(m member, err error) {
+	c.err = nil
 	seat, here := c.entry.Seat(), m.Affinity()
 	u := c.up
 	switch {
@@ -105,7 +135,10 @@ func (c *call) unsent(m member, err error) {
 		}
 		// The XID is taken on this connection by another client's Call. It will be
 		// answered soon; another connection may be free of it.
-		time.AfterFunc(5*time.Millisecond, func() { c.requeue(pool.Elsewhere) })
+		c.retry()
+	case errors.Is(err, rdmaside.ErrProviderBusy):
+		seat.Done(&c.entry, here)
+		c.retry()
 	case errors.Is(err, rdmaside.ErrNoMemory):
 		seat.Done(&c.entry, here)
 		c.requeue(here)

@@ -58,6 +58,7 @@ func (m *rdmaMember) Close(err error) {
 func (m *rdmaMember) send(c *call) {
 	err := m.r.Send(&c.rdma)
 	if err == nil {
+		c.entry.Sent()
 		m.u.sent.Inc()
 		return
 	}

@@ -87,6 +87,7 @@ func (m *tcpMember) send(c *call) {
 	m.pending[c.rdma.XID] = c
 	m.order = append(m.order, sentCall{c.rdma.XID, c, time.Now()})
 	m.arm()
+	c.entry.Sent()
 	m.u.sent.Inc()
 	c.outArray[0] = c.msg
 	c.writing = true

@@ -55,6 +55,9 @@ var (
 	// ErrNoMemory is returned by Send when the memory for the Reply cannot be had
 	// now. regmem.Account.Wait tells when to try again.
 	ErrNoMemory = errors.New("rdmaside: no memory for the reply")
+	// ErrProviderBusy is wrapped by the error of a Send that met a limit of the
+	// provider's: a full work queue, no handle to spare. It is for now.
+	ErrProviderBusy = errors.New("rdmaside: provider at its limit")
 	// ErrClosed is returned by Send on a connection that has ended or is ending.
 	ErrClosed = errors.New("rdmaside: connection closed")
 

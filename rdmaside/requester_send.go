@@ -60,8 +60,8 @@ func segment(g fabric.Region) rpcrdma.Segment {
 }
 
 // Send posts c. An error means that nothing was posted and c was not taken:
-// ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrClosed, ulb.ErrTooLong, or an error
-// about c itself. Otherwise c.Owner.CallDone follows, never before Send has
+// ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrProviderBusy, ErrClosed,
+// ulb.ErrTooLong, or an error about c itself. Otherwise c.Owner.CallDone follows, never before Send has
 // returned.
 func (r *Requester) Send(c *Call) error {
 	if r.state != up {
@@ -83,7 +83,7 @@ func (r *Requester) Send(c *Call) error {
 	if r.recvs.posted < need {
 		if err := r.recvs.fill(need); err != nil {
 			c.need = r.recvs.size
-			return r.memoryError(err)
+			return r.sendError(err)
 		}
 	}
 	shape, err := r.opts.Registry.Plan(&c.Analysis, len(m), r.info.CallInline, r.info.ReplyInline)
@@ -144,7 +144,7 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 		l, err := r.opts.Memory.Lease(int(pc.shape.Capacity))
 		if err != nil {
 			c.need = int(pc.shape.Capacity)
-			return r.memoryError(err)
+			return err
 		}
 		l.Post()
 		pc.chunk = l
@@ -156,6 +156,19 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 		pc.handles[replyHandle], pc.offered[replyHandle] = g.Handle, segment(g)
 	}
 	return nil
+}
+
+// sendError puts err in the words of Send. The provider's connection may have
+// ended before Requester learns of it: between the first flushed completion and
+// Closed.
+func (r *Requester) sendError(err error) error {
+	switch {
+	case errors.Is(err, fabric.ErrClosed):
+		return ErrClosed
+	case errors.Is(err, fabric.ErrLimit), errors.Is(err, fabric.ErrQueueFull):
+		return fmt.Errorf("%w: %w", ErrProviderBusy, err)
+	}
+	return r.memoryError(err)
 }
 
 // memoryError tells want of memory now from want of memory ever.
@@ -222,9 +235,7 @@ func (r *Requester) headerBuffer(i int32) []byte {
 // the error for Send. When a handle does not die at once the Call is taken all
 // the same and ends as not sent when it has.
 func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
-	if errors.Is(err, fabric.ErrClosed) {
-		err = ErrClosed
-	}
+	err = r.sendError(err)
 	r.invalidate(pc)
 	if !pc.live() {
 		pc.clear()

@@ -3,6 +3,7 @@ package rdmaside
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -330,6 +331,41 @@ func TestRequesterNotSent(t *testing.T) {
 	r.conn.fail = nil
 	if err := r.Send(c); err != nil {
 		t.Errorf("Send of the same Call again: %v", err)
+	}
+	r.Close(nil)
+	r.conn.settle(r.loop)
+}
+
+// What was flushed says that the provider has failed, before Closed says why. A
+// Call that is sent then was not sent because of the connection.
+func TestRequesterSendAfterFlush(t *testing.T) {
+	a := newTestArena(t)
+	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
+	r.conn.closing = true
+	batch := r.conn.receives
+	r.conn.receives = nil
+	for i := range batch {
+		batch[i].Err = fabric.ErrFlushed
+	}
+	r.conn.h.Completed(batch)
+	if err := r.Send(prepare(t, r.Requester, getAttrCall(1), &discard{})); !errors.Is(err, ErrClosed) {
+		t.Errorf("Send without a Receive: %v, want ErrClosed", err)
+	}
+	r.conn.settle(r.loop)
+}
+
+// A limit of the provider's is for now, and says nothing about the Call.
+func TestRequesterProviderBusy(t *testing.T) {
+	a := newTestArena(t)
+	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
+	r.conn.failRegister = fmt.Errorf("handles: %w", fabric.ErrLimit)
+	c := prepare(t, r.Requester, readCall(1, 65536), &discard{})
+	if err := r.Send(c); !errors.Is(err, ErrProviderBusy) {
+		t.Errorf("Send without a handle to spare: %v, want ErrProviderBusy", err)
+	}
+	r.conn.failRegister = nil
+	if err := r.Send(c); err != nil {
+		t.Errorf("Send with one: %v", err)
 	}
 	r.Close(nil)
 	r.conn.settle(r.loop)
