@@ -18,7 +18,7 @@ siw_revision=2 # raised when the build of siw.ko below changes
 
 packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
-    iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils
+    iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
     fio libnfs-utils tcpdump tshark
 )
 

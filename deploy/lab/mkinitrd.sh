@@ -34,7 +34,7 @@ for applet in $(/bin/busybox --list); do
     [ "$applet" = busybox ] || ln -sf busybox "$root/bin/$applet"
 done
 for b in /usr/sbin/rpc.nfsd /usr/sbin/rpc.mountd /usr/sbin/rpc.statd /usr/sbin/exportfs /usr/sbin/mount.nfs \
-    /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/fio /usr/bin/cmp; do
+    /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/fio /usr/bin/cmp /usr/bin/rping; do
     [ -e "$b" ] || { echo "mkinitrd.sh: $b is missing: run install.sh" >&2; exit 1; }
     rm -f "$root/bin/$(basename "$b")"
     copy_with_libs "$b"
