@@ -51,7 +51,10 @@ type call struct {
 	gss        bool // XID and message must not change; never replayed
 	tries      int
 	pause      time.Duration // before it is tried again, the last time
-	writing    bool // to a TCP upstream
+	writing    bool          // to a TCP upstream
+	sentAt     time.Time     // there
+	older      *call         // there, in the order sent
+	newer      *call
 	bigReply   bool // ERR_CHUNK was answered once with the largest Reply chunk
 
 	expect  int  // octets its Reply may have, about

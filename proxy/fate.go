@@ -98,13 +98,13 @@ func (c *call) unsent(m member, err error) {
 }
 
 const (
-	retryMin = 5 * time.Millisecond
-	retryMax = 200 * time.Millisecond
+	retryLeast = 5 * time.Millisecond
+	retryMost  = 200 * time.Millisecond
 )
 
 // retry puts c back after a pause, which is longer each time.
 func (c *call) retry() {
-	c.pause = min(max(2*c.pause, retryMin), retryMax)
+	c.pause = min(max(2*c.pause, retryLeast), retryMost)
 	time.AfterFunc(c.pause, func() {
 		if c.clientGone() {
 			c.m = nil

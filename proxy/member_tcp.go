@@ -24,17 +24,10 @@ type tcpMember struct {
 	conn *tcpframe.Conn // constant after Opened
 
 	pending map[uint32]*call // by XID
-	// Calls in the order they were sent, for deadlines; those that are no longer
-	// pending are skipped.
-	order  []sentCall
-	timer  *time.Timer
-	ending bool
-}
-
-type sentCall struct {
-	xid uint32
-	c   *call
-	at  time.Time
+	oldest  *call            // ends of the list of pending Calls in the order sent
+	newest  *call
+	timer   *time.Timer
+	ending  bool
 }
 
 var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full")
@@ -69,15 +62,22 @@ func (m *tcpMember) Affinity() int { return m.loop.index }
 func (m *tcpMember) Close(err error) {
 	m.loop.tcp.Post(closeTask(func() {
 		if !m.ending {
-			m.conn.Abort(err)
+			m.abort(err)
 		}
 	}))
+}
+
+// abort ends the connection. Its Calls end in Closed.
+func (m *tcpMember) abort(err error) {
+	m.ending = true
+	m.seat.Closing(m)
+	m.conn.Abort(err)
 }
 
 // send is part of member.
 func (m *tcpMember) send(c *call) {
 	switch {
-	case m.ending:
+	case m.ending || !m.conn.Open():
 		c.unsent(m, rdmaside.ErrClosed)
 		return
 	case m.pending[c.rdma.XID] != nil:
@@ -85,7 +85,7 @@ func (m *tcpMember) send(c *call) {
 		return
 	}
 	m.pending[c.rdma.XID] = c
-	m.order = append(m.order, sentCall{c.rdma.XID, c, time.Now()})
+	m.link(c)
 	m.arm()
 	c.entry.Sent()
 	m.u.sent.Inc()
@@ -97,8 +97,41 @@ func (m *tcpMember) send(c *call) {
 // written is a call as the owner of its message while tcpframe has it.
 type written call
 
-// Release is part of tcpframe.Releaser.
-func (w *written) Release() { w.writing = false }
+// Release is part of tcpframe.Releaser. What the kernel did not take whole, the
+// server cannot have executed: it stays marked as being written.
+func (w *written) Release() {
+	if c := (*call)(w); !c.m.(*tcpMember).conn.Ended() {
+		c.writing = false
+	}
+}
+
+// link makes c the newest Call.
+func (m *tcpMember) link(c *call) {
+	c.sentAt = time.Now()
+	c.older, c.newer = m.newest, nil
+	if m.newest != nil {
+		m.newest.newer = c
+	} else {
+		m.oldest = c
+	}
+	m.newest = c
+}
+
+// unlink takes c, which is pending, out.
+func (m *tcpMember) unlink(c *call) {
+	delete(m.pending, c.rdma.XID)
+	if c.older != nil {
+		c.older.newer = c.newer
+	} else {
+		m.oldest = c.newer
+	}
+	if c.newer != nil {
+		c.newer.older = c.older
+	} else {
+		m.newest = c.older
+	}
+	c.older, c.newer = nil, nil
+}
 
 // credits is part of member.
 func (m *tcpMember) credits() int { return m.u.opts.Credits }
@@ -119,10 +152,11 @@ func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	if c.writing {
 		// Answered before all of it was sent: its memory is still in use.
 		b.Release()
-		m.conn.Abort(errEarlyReply)
+		c.writing = false // nobody knows what the server made of it
+		m.abort(errEarlyReply)
 		return
 	}
-	delete(m.pending, xid)
+	m.unlink(c)
 	c.outArray[0] = msg
 	c.out, c.reply, c.size = c.outArray[:], b, cap(msg)
 	c.entry.Seat().Done(&c.entry, m.loop.index)
@@ -139,11 +173,15 @@ func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
 		m.timer.Stop()
 	}
 	m.seat.Closing(m)
-	pending := m.pending
-	m.pending, m.order = nil, nil
-	for xid, c := range pending {
+	for m.oldest != nil {
+		c := m.oldest
+		m.unlink(c)
+		fate := rdmaside.InLimbo
+		if c.writing {
+			c.writing, fate = false, rdmaside.NotSent
+		}
 		c.entry.Seat().Done(&c.entry, m.loop.index)
-		c.failed(&rdmaside.CallError{XID: xid, Fate: rdmaside.InLimbo, Local: true, Err: err})
+		c.failed(&rdmaside.CallError{XID: c.rdma.XID, Fate: fate, Local: true, Err: err})
 	}
 	m.seat.Ended(err)
 }
@@ -163,16 +201,11 @@ func (m *tcpMember) overdue() {
 	if m.ending {
 		return
 	}
-	n := 0
-	for n < len(m.order) && m.pending[m.order[n].xid] != m.order[n].c {
-		n++
-	}
-	m.order = append(m.order[:0], m.order[n:]...)
-	if len(m.order) == 0 {
+	if m.oldest == nil {
 		return
 	}
-	if time.Since(m.order[0].at) > m.u.opts.CallTimeout {
-		m.conn.Abort(errDeadline)
+	if time.Since(m.oldest.sentAt) > m.u.opts.CallTimeout {
+		m.abort(errDeadline)
 		return
 	}
 	m.arm()

@@ -271,6 +271,40 @@ func TestRetransmission(t *testing.T) {
 	}
 }
 
+// TestCallsNotSentInFull: what a TCP upstream cannot have got whole when its
+// connection ends goes to the next one, even if it must not be repeated.
+func TestCallsNotSentInFull(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	var stuck atomic.Bool
+	release := make(chan struct{})
+	s := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
+		if !stuck.Swap(true) {
+			<-release // and nothing more is read from the first connection
+		}
+		return nil, false
+	}})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	c := h.Client(p.Addr("nfs"))
+	const writes = 32
+	for i := range uint32(writes) { // more than the sockets hold
+		if _, err := c.Go(proxytest.WriteCall(i+1, uint64(i), 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := proxytest.MkdirCall(writes+1, "d")
+	ch, err := c.Go(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("all Calls are on their way", func() bool { return p.Status().Upstreams[0].Outstanding == writes+1 })
+	s.DropConnections()
+	close(release)
+	if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+		t.Error("a Call of which the server had nothing was not answered on the next connection")
+	}
+}
+
 // TestRoutes: programs go where the routes say, others are refused as RFC 5531
 // says.
 func TestRoutes(t *testing.T) {

@@ -142,6 +142,13 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.sock.remote }
 // LocalAddr is this end. Any goroutine.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.local }
 
+// Open reports whether what is sent is taken.
+func (c *Conn) Open() bool { return c.state == open }
+
+// Ended reports, in a Releaser, that its record was not written in full: it is
+// released because the connection has ended.
+func (c *Conn) Ended() bool { return c.state == closed }
+
 // Outbound is how many octets wait for the peer, record marks included.
 func (c *Conn) Outbound() int64 { return c.outbound }
 
