@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // XIDs on the far side
@@ -38,8 +39,9 @@ import (
 //
 // The table is a cache of fixed size: sets of four entries, found by a hash of 64
 // bits whose key nobody outside knows. Of a full set the Call answered longest ago
-// is forgotten. A Call that finds its set full of Calls in flight is not
-// remembered.
+// is forgotten, one that may be repeated before one that does harm: WRITEs are
+// many, and must not take the memory of what is removed and renamed. A Call that
+// finds its set full of Calls in flight is not remembered.
 
 const (
 	// xidMemory is how long an answered Call is remembered: longer than Linux
@@ -59,6 +61,8 @@ type xidEntry struct {
 	c   *call  // while it is in flight
 	at  uint32 // when it was answered, in seconds since the table was made
 	xid uint32
+
+	harmful bool // NonIdempotent, rather than only better not done twice
 }
 
 // xidTable is safe for concurrent use.
@@ -114,18 +118,27 @@ func (s *xidShard) find(tag uint64) *xidEntry {
 	return nil
 }
 
-// room is an entry of tag's set to overwrite: the one answered longest ago; nil
-// when all are in flight. s.mu is held.
-func (s *xidShard) room(tag uint64) *xidEntry {
+// room is an entry of tag's set to overwrite: an empty one or one whose time is
+// over, else the one answered longest ago of those that may be repeated, else of
+// all; nil when all are in flight. s.mu is held.
+func (s *xidShard) room(tag uint64, now uint32) *xidEntry {
 	set := s.set(tag)
 	var old *xidEntry
 	for i := range set {
-		if e := &set[i]; e.c == nil && (old == nil || e.at < old.at) {
+		e := &set[i]
+		switch {
+		case e.c != nil:
+		case e.tag == 0 || e.over(now):
+			return e
+		case old == nil, old.harmful && !e.harmful, old.harmful == e.harmful && e.at < old.at:
 			old = e
 		}
 	}
 	return old
 }
+
+// over reports that e, answered, need not be remembered any more.
+func (e *xidEntry) over(now uint32) bool { return now-e.at > uint32(xidMemory/time.Second) }
 
 func (t *xidTable) now() uint32 { return uint32(time.Since(t.made)/time.Second) + 1 }
 
@@ -150,13 +163,13 @@ func (t *xidTable) assign(c *call) claim {
 	e := s.find(c.tag)
 	switch {
 	case e == nil:
-		if e = s.room(c.tag); e == nil {
+		if e = s.room(c.tag, t.now()); e == nil {
 			return claim{xid: t.fresh()}
 		}
-		*e = xidEntry{tag: c.tag, xid: t.fresh()}
+		*e = xidEntry{tag: c.tag, xid: t.fresh(), harmful: c.rdma.Analysis.Class >= ulb.NonIdempotent}
 	case e.c != nil:
 		return e.c.absorb(c)
-	case t.now()-e.at > uint32(xidMemory/time.Second):
+	case e.over(t.now()):
 		e.xid = t.fresh()
 	}
 	e.c = c

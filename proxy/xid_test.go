@@ -7,6 +7,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // fakeClient is a client.
@@ -108,6 +109,29 @@ func TestXIDMemoryIsBounded(t *testing.T) {
 	}
 	if forgot == 0 {
 		t.Error("the table has no bound")
+	}
+}
+
+// TestXIDOutlivesWrites: however many WRITEs are answered, what must not be done
+// twice keeps its XID.
+func TestXIDOutlivesWrites(t *testing.T) {
+	x := newXIDTable()
+	cl := &fakeClient{}
+	add := func(xid uint32, class ulb.Class) claim {
+		c := &call{client: cl}
+		c.h = oncrpc.Call{Message: []byte("args"), XID: xid}
+		c.rdma.Analysis.Class = class
+		c.tag = x.tag(netip.Addr{}, 0, &c.h)
+		got := x.assign(c)
+		x.settle(c)
+		return got
+	}
+	first := add(1, ulb.NonIdempotent)
+	for i := range uint32(xidShards * xidSets * xidWays * 3) {
+		add(i+2, ulb.Idempotent)
+	}
+	if again := add(1, ulb.NonIdempotent); again.xid != first.xid {
+		t.Error("WRITEs took the place of a Call that must not be executed twice")
 	}
 }
 
