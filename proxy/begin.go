@@ -122,9 +122,8 @@ var (
 // are set. An error is for a message that is no Call: the connection must end,
 // and c remains the caller's.
 func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
-	l.calls.Inc()
 	if err := oncrpc.ParseCall(c.msg, &c.h); err != nil {
-		l.malformed.Inc()
+		c.result = resultMalformed
 		return err
 	}
 	h := &c.h
@@ -153,7 +152,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	c.expect = u.expect(a, g.large)
 	c.entry.Flow = g.flow(u)
 	if c.assignXID(peer, g) {
-		l.absorbed.Inc()
+		c.result = resultAbsorbed
 		c.client.dropped(c)
 		return nil
 	}
@@ -167,7 +166,6 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 
 // reply answers c here.
 func (l *listener) reply(c *call, g *ledger, b []byte) {
-	l.local.Inc()
 	g.charge(c)
 	c.answer(b)
 	c.client.deliver(c)

@@ -63,8 +63,9 @@ type call struct {
 	lent    bool // and its Reply
 	began   time.Time
 
-	stage stage
-	err   error // for stageAbandon and stageUnsent
+	result result
+	stage  stage
+	err    error // for stageAbandon and stageUnsent
 
 	// The Reply, before it is delivered.
 	out      [][]byte // first part begins with the XID and may be written to
@@ -72,6 +73,22 @@ type call struct {
 	local    [32]byte // a Reply of our own
 	outArray [1][]byte
 }
+
+// A result is what became of a call that was read, as its listener counts it:
+// once for each, when it is dropped.
+type result uint8
+
+const (
+	resultGone      result = iota // its client had gone, or went before it had the Reply
+	resultReplied                 // the upstream's Reply was delivered
+	resultLocal                   // a Reply of our own was
+	resultAbsorbed                // it came again, and the one in flight counts
+	resultAbandoned               // the client's connection was closed because of it
+	resultMalformed               // it was none
+	results
+)
+
+var resultNames = [results]string{"client_gone", "replied", "local", "absorbed", "abandoned", "malformed"}
 
 // A releaser gives memory back.
 type releaser interface{ Release() }
@@ -119,6 +136,14 @@ func (c *call) answer(b []byte) {
 	c.outArray[0] = b
 	c.out = c.outArray[:]
 	c.reply = nil
+	c.result = resultLocal
+}
+
+// delivered notes that c's Reply is on its way to the client.
+func (c *call) delivered() {
+	if c.result == resultGone {
+		c.result = resultReplied
+	}
 }
 
 // restoreXID puts the client's XID into the Reply.

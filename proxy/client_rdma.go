@@ -40,6 +40,7 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	s := x.Conn().Data.(*rdmaClient)
 	c := s.loop.newCall()
+	s.l.calls.Inc()
 	c.client = s
 	c.exchange = x
 	c.msg = x.Message()
@@ -125,15 +126,20 @@ func (s *rdmaClient) deliver(c *call) {
 		s.abandon(c, errUnread)
 		return
 	}
+	if !s.ended.get() {
+		c.delivered()
+	}
 	x := c.takeExchange()
 	x.Reply(c.out, c)
 }
 
 // abandon is part of client.
 func (s *rdmaClient) abandon(c *call, reason error) {
+	if !s.ended.get() {
+		c.result = resultAbandoned
+	}
 	if !s.ended.get() && !s.aborted {
 		s.aborted = true
-		s.l.abandoned.Inc()
 		s.l.log.Warn().Stringer("peer", s.peer).Uint32("xid", c.clientXID).Err(reason).
 			Msg("call cannot be answered; client connection closed")
 	}
@@ -142,6 +148,7 @@ func (s *rdmaClient) abandon(c *call, reason error) {
 
 // dropped is part of client.
 func (s *rdmaClient) dropped(c *call) {
+	s.l.results[c.result].Inc()
 	s.ledger.credit(c)
 	x := c.takeExchange()
 	c.releaseMemory()

@@ -35,14 +35,14 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 // Record is part of tcpframe.RecordHandler.
 func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	c := s.loop.newCall()
+	s.l.calls.Inc()
 	c.client = s
 	c.msg, c.buf = b.Bytes(), b
 	if err := s.l.begin(c, &s.ledger, s.peer); err != nil {
-		c.releaseMemory()
-		s.loop.recycle(c)
 		// The next record mark cannot be trusted after a record that is no Call.
 		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("not an RPC Call; connection closed")
 		s.conn.Abort(err)
+		s.dropped(c)
 		return
 	}
 	s.limit()
@@ -92,6 +92,7 @@ func (s *tcpClient) deliver(c *call) {
 			return
 		}
 		c.restoreXID()
+		c.delivered()
 		s.conn.Send(c.out, c)
 		s.limit()
 	}
@@ -107,9 +108,11 @@ func (c *call) Release() { c.client.dropped(c) }
 // abandon is part of client. The client learns the only way RPC has that its
 // Call will not be answered on this connection.
 func (s *tcpClient) abandon(c *call, reason error) {
+	if !s.ended.get() {
+		c.result = resultAbandoned
+	}
 	if !s.ended.get() && !s.aborted {
 		s.aborted = true
-		s.l.abandoned.Inc()
 		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Uint32("xid", c.clientXID).Err(reason).
 			Msg("call cannot be answered; client connection closed")
 		s.conn.Abort(reason)
@@ -119,6 +122,10 @@ func (s *tcpClient) abandon(c *call, reason error) {
 
 // dropped is part of client.
 func (s *tcpClient) dropped(c *call) {
+	if c.result == resultReplied && s.conn.Ended() {
+		c.result = resultGone
+	}
+	s.l.results[c.result].Inc()
 	s.ledger.credit(c)
 	c.releaseMemory()
 	if x := c.exchange; x != nil { // adopted from an RDMA client, whose memory the message was in

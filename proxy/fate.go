@@ -34,7 +34,16 @@ var (
 // has been returned.
 func (c *call) failed(err *rdmaside.CallError) {
 	here := c.m.Affinity()
+	if err.Fate != rdmaside.NotSent {
+		c.up.sent.Inc()
+	}
 	if c.clientGone() {
+		switch err.Fate {
+		case rdmaside.InLimbo:
+			c.up.lost.Inc()
+		case rdmaside.Answered:
+			c.up.errored.Inc()
+		}
 		c.finish()
 		return
 	}
@@ -119,6 +128,7 @@ func (c *call) retry() {
 // the way.
 func (c *call) resubmit(m member, err error) {
 	c.err = nil
+	c.up.retried.Inc()
 	seat, here := c.entry.Seat(), m.Affinity()
 	u := c.up
 	switch {

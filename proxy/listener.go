@@ -48,11 +48,8 @@ type listener struct {
 	sessions map[session]struct{}
 	draining bool
 
-	calls     *metrics.Counter
-	local     *metrics.Counter
-	absorbed  *metrics.Counter
-	abandoned *metrics.Counter
-	malformed *metrics.Counter
+	calls   *metrics.Counter
+	results [results]*metrics.Counter
 }
 
 func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
@@ -96,14 +93,10 @@ func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
 		l.routes.programs[r.Program] = append(l.routes.programs[r.Program], t)
 	}
 	m := p.metrics
-	ended := func(result string) *metrics.Counter {
-		return m.Counter("client_calls_total", "Calls read from clients by what became of them.", "listener", o.Name, "result", result)
+	for i, name := range resultNames {
+		l.results[i] = m.Counter("client_calls_total", "Calls read from clients by what became of them.", "listener", o.Name, "result", name)
 	}
 	l.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", o.Name)
-	l.local = ended("local")
-	l.absorbed = ended("absorbed")
-	l.abandoned = ended("abandoned")
-	l.malformed = ended("malformed")
 	m.GaugeFunc("clients", "Clients connected.", func() float64 { return float64(l.clients()) }, "listener", o.Name)
 	if o.RDMA {
 		l.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{

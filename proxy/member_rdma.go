@@ -59,7 +59,6 @@ func (m *rdmaMember) send(c *call) {
 	err := m.r.Send(&c.rdma)
 	if err == nil {
 		c.entry.Sent()
-		m.u.sent.Inc()
 		return
 	}
 	m.refused(c, err)

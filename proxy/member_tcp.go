@@ -88,7 +88,6 @@ func (m *tcpMember) send(c *call) {
 	m.link(c)
 	m.arm()
 	c.entry.Sent()
-	m.u.sent.Inc()
 	c.outArray[0] = c.msg
 	c.writing = true
 	m.conn.Send(c.outArray[:], (*written)(c))

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http/httptest"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -663,5 +666,64 @@ func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
 	wg.Wait()
 	if st := p.Status().Upstreams[0]; st.Usable != 4 || s.Connections() != 4 {
 		t.Errorf("%d connections usable and %d at the server, want the 4 of the start", st.Usable, s.Connections())
+	}
+}
+
+// TestCallsAddUp: every Call that was read ends in one result, and every Call
+// sent in one outcome or a replay.
+func TestCallsAddUp(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	p, s := forward(t, h, 8, proxytest.Behaviour{Delay: 5 * time.Millisecond}, nil)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for j := range 40 {
+				c := h.Client(p.Addr("nfs"))
+				xid := uint32(i<<16 | j<<4)
+				for k, m := range [][]byte{
+					proxytest.GetattrCall(xid), proxytest.MkdirCall(xid+1, "d"), proxytest.MkdirCall(xid+1, "d"),
+					proxytest.CallHeader(nil, xid+2, oncrpc.ProgramCCP, 1, 1),
+				} {
+					ch, err := c.Go(m)
+					if err == nil && (j+k)%3 == 0 {
+						<-ch
+					}
+				}
+				if j%4 == 0 {
+					s.DropConnections(errors.New("dropped by the test"))
+				}
+				if j%5 == 0 {
+					_ = proxytest.WriteRecord(c.Conn, proxytest.GetattrReply(1)) // no Call
+				}
+				c.Close()
+			}
+		}()
+	}
+	wg.Wait()
+	var text string
+	sum := func(name string) (n float64) {
+		for line := range strings.Lines(text) {
+			f := strings.Fields(line)
+			if len(f) == 2 && (f[0] == name || strings.HasPrefix(f[0], name+"{")) {
+				v, _ := strconv.ParseFloat(f[1], 64)
+				n += v
+			}
+		}
+		return n
+	}
+	h.Eventually("all Calls have ended", func() bool {
+		w := httptest.NewRecorder()
+		h.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		text = w.Body.String()
+		return p.Status().Listeners[0].Clients == 0 && sum("rdmabridge_client_received_calls_total") == sum("rdmabridge_client_calls_total")
+	})
+	if n := sum("rdmabridge_client_received_calls_total"); n == 0 {
+		t.Error("no Call was counted")
+	}
+	sent := sum("rdmabridge_upstream_sent_calls_total")
+	if ends := sum("rdmabridge_upstream_calls_total") + sum("rdmabridge_upstream_replays_total"); sent != ends {
+		t.Errorf("%v Calls were sent, and %v ended or were replayed", sent, ends)
 	}
 }

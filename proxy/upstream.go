@@ -40,6 +40,7 @@ type upstream struct {
 	sent     *metrics.Counter
 	replied  *metrics.Counter
 	replayed *metrics.Counter
+	retried  *metrics.Counter
 	lost     *metrics.Counter
 	errored  *metrics.Counter
 	stray    *metrics.Counter
@@ -67,9 +68,10 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u := &upstream{
 		p: p, opts: o, number: len(p.upstreams),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
-		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included.", "upstream", o.Name),
+		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when their time there has ended.", "upstream", o.Name),
 		replied:  calls("replied"),
-		replayed: calls("replayed"),
+		replayed: m.Counter("upstream_replays_total", "Calls sent again because their connection was lost.", "upstream", o.Name),
+		retried:  m.Counter("upstream_retries_total", "Times a Call could not be sent where it was to go.", "upstream", o.Name),
 		lost:     calls("lost"),
 		errored:  calls("error"),
 		stray:    m.Counter("upstream_stray_replies_total", "Replies that belong to no Call outstanding.", "upstream", o.Name),
@@ -139,6 +141,7 @@ func dispatch(e *pool.Entry, m member, l *loop, here int) {
 
 // observe counts an answered call.
 func (u *upstream) observe(c *call) {
+	u.sent.Inc()
 	u.replied.Inc()
 	u.seconds.Observe(uint64(time.Since(c.began)))
 	if c.rdma.Analysis.Known {
