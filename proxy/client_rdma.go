@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -16,17 +17,23 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	l := (*listener)(h)
 	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*loop), peer: rc.Info().Peer}
 	rc.Data = s
+	if !l.enter(s.peer.Addr().Unmap()) {
+		s.close(errCrowded) // several came at once
+	}
 	if !l.join(s) {
 		s.draining = true
 		s.closeIfIdle()
 	}
 }
 
+var errCrowded = errors.New("proxy: too many connections from this address")
+
 // Ended is part of rdmaside.ConnHandler.
 func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s := rc.Data.(*rdmaClient)
 	s.ended.set()
 	s.l.leave(s)
+	s.l.exit(s.peer.Addr().Unmap())
 	s.ledger.forget(errClientGone)
 	for s.waiting != nil {
 		s.dropped(s.next())

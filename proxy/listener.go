@@ -44,8 +44,9 @@ type listener struct {
 
 	stopOnce sync.Once
 
-	mu       sync.Mutex // guards sessions, draining and nextLoop; a leaf
+	mu       sync.Mutex // guards sessions, byAddr, draining and nextLoop; a leaf
 	sessions map[session]struct{}
+	byAddr   map[netip.Addr]int // RDMA clients, where there is a limit
 	draining bool
 
 	calls   *metrics.Counter
@@ -100,7 +101,7 @@ func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
 	m.GaugeFunc("clients", "Clients connected.", func() float64 { return float64(l.clients()) }, "listener", o.Name)
 	if o.RDMA {
 		l.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
-			Memory: p.calls, Registry: p.registry,
+			Memory: p.calls, Receives: p.receives, Registry: p.registry,
 			Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
 			RemoteInvalidation: true,
 			Log:                l.log, Metrics: rdmaside.NewResponderMetrics(m, o.Name),
@@ -143,7 +144,13 @@ func (l *listener) startRDMA(ctx context.Context) error {
 		draining := l.draining
 		home := l.p.loops[l.nextLoop%len(l.p.loops)]
 		l.nextLoop++
+		crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
 		l.mu.Unlock()
+		if crowded {
+			l.log.Warn().Stringer("peer", in.Peer()).Str("reason", "connections_per_address").Msg("connection refused")
+			_ = in.Reject(nil) // the peer learns of it one way or the other
+			return
+		}
 		if draining {
 			_ = in.Reject(nil) // the peer learns of it one way or the other
 			return
@@ -195,6 +202,32 @@ func (l *listener) clients() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.sessions)
+}
+
+// crowded reports whether n more RDMA clients from a are too many. l.mu is held.
+func (l *listener) crowded(a netip.Addr, n int) bool {
+	most := l.opts.MaxConnectionsPerAddress
+	return most > 0 && l.byAddr[a]+n > most
+}
+
+// enter counts an RDMA client from a, and reports false when it is one too many.
+func (l *listener) enter(a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byAddr == nil {
+		l.byAddr = make(map[netip.Addr]int)
+	}
+	l.byAddr[a]++
+	return !l.crowded(a, 0)
+}
+
+// exit undoes enter.
+func (l *listener) exit(a netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byAddr[a]--; l.byAddr[a] == 0 {
+		delete(l.byAddr, a)
+	}
 }
 
 // join adds a client. It reports false when the listener is draining: the

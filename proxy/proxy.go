@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -145,10 +146,11 @@ type Proxy struct {
 	registry *ulb.Registry
 	loops    []*loop
 
-	calls   *regmem.Account // records on their way in
-	replies *regmem.Account // what replies need: never starved by calls
-	xids    *xidTable
-	relief  relief
+	calls    *regmem.Account // records on their way in
+	replies  *regmem.Account // what replies need: never starved by calls
+	receives *regmem.Account // what RDMA clients need to be connected; nil without RDMA listeners
+	xids     *xidTable
+	relief   relief
 
 	relieved *metrics.Counter
 
@@ -166,6 +168,12 @@ type Proxy struct {
 // later.
 const replyShare = 0.5
 
+// receiveShare is the part kept for the Receives of RDMA clients, a quarter of a
+// megabyte each by default, where there is an RDMA listener. A client that finds
+// none left is refused: thousands of idle ones must not have the memory that the
+// Calls of the others need.
+const receiveShare = 0.125
+
 // New makes a Proxy; Start sets it going. It reports every problem it finds.
 func New(o Options) (*Proxy, error) {
 	p := &Proxy{
@@ -180,7 +188,15 @@ func New(o Options) (*Proxy, error) {
 	if p.replies, err = o.Arena.Reserve("replies", int64(float64(budget)*replyShare)); err != nil {
 		return nil, err
 	}
-	p.calls = o.Arena.Account("calls", budget-int64(float64(budget)*replyShare))
+	rest := budget - int64(float64(budget)*replyShare)
+	if slices.ContainsFunc(o.Listeners, func(l ListenerOptions) bool { return l.RDMA }) {
+		n := int64(float64(budget) * receiveShare)
+		if p.receives, err = o.Arena.Reserve("receives", n); err != nil {
+			return nil, err
+		}
+		rest -= n
+	}
+	p.calls = o.Arena.Account("calls", rest)
 	for i, l := range o.Engine.Loops() {
 		p.loops = append(p.loops, newLoop(i, l))
 	}

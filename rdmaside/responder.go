@@ -27,8 +27,12 @@ const (
 // ResponderOptions configure the connections of a Responder. Zero is the
 // default.
 type ResponderOptions struct {
-	// Memory is where Receive buffers and Calls are leased. Required.
+	// Memory is where Calls are leased. Required.
 	Memory *regmem.Account
+	// Receives is where Receive buffers are leased: all that a connection needs
+	// while it lives, or it is refused. Calls of connections that work should not
+	// have to do with what idle ones leave. nil is Memory.
+	Receives *regmem.Account
 	// Registry finds what may be reduced. Required.
 	Registry *ulb.Registry
 
@@ -77,6 +81,9 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 	}
 	if o.Memory == nil {
 		errs = append(errs, errors.New("rdmaside: Memory is missing"))
+	}
+	if o.Receives == nil {
+		o.Receives = o.Memory
 	}
 	if o.Registry == nil {
 		errs = append(errs, errors.New("rdmaside: Registry is missing"))
@@ -195,7 +202,7 @@ func (s *Responder) newConn(loop fabric.Loop, priv []byte) *ResponderConn {
 	c.replyInline = rpcrdma.Inline(own, c.peer)
 	c.invalidate = own.RemoteInvalidation && c.peer.RemoteInvalidation
 	c.grants = credit.NewGrantor(o.Credits, o.Credits)
-	c.recvs.init(o.Credits+o.SpareReceives, o.CallInline, o.Memory)
+	c.recvs.init(o.Credits+o.SpareReceives, o.CallInline, o.Receives)
 	c.work = max(1024, 4*o.Credits)
 	c.wake = func() { loop.Post((*memoryTask)(c)) }
 	return c

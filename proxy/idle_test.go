@@ -1,0 +1,57 @@
+package proxy_test
+
+import (
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+)
+
+// TestIdleRDMAClients: however many connect and do nothing, a client that works
+// has memory for its Calls; and one address has no more than it may.
+func TestIdleRDMAClients(t *testing.T) {
+	const budget = 32 << 20
+	for _, perAddress := range []int{0, 5} {
+		h := proxytest.NewHarness(t, budget)
+		s := h.TCPServer(proxytest.Behaviour{})
+		rp := fabrictest.NewLoopback()
+		p := h.Proxy([]proxy.ListenerOptions{
+			{Name: "rdma", Address: "front", RDMA: true, Provider: rp, Upstream: "tcp", MaxConnectionsPerAddress: perAddress},
+			{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"},
+		}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+		loop := fabrictest.NewLoop()
+		t.Cleanup(loop.Stop)
+		clients := proxytest.NewHarness(t, 256<<20) // whose arena is theirs
+		acct := clients.Arena.Account("idle", 256<<20)
+		refused := 0
+		var idle []*rdmaside.Requester
+		for range 100 {
+			r, err := rdmaside.DialRequester(t.Context(), rp, loop, "front", rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}, nil)
+			if err != nil {
+				refused++
+				continue
+			}
+			idle = append(idle, r)
+		}
+		if refused == 0 {
+			t.Error("a hundred idle clients were let in, which take 27 MiB of 32")
+		}
+		if perAddress > 0 && len(idle) != perAddress {
+			t.Errorf("%d clients of one address were let in, want %d", len(idle), perAddress)
+		}
+		c := h.Client(p.Addr("nfs"))
+		for i := range uint32(4) {
+			check(t, c, proxytest.WriteCall(i+1, 0, 1<<20))
+		}
+		loop.Do(func() {
+			for _, r := range idle {
+				r.Close(nil)
+			}
+		})
+		h.Eventually("all have left", func() bool { return p.Status().Listeners[0].Clients == 0 })
+	}
+}
