@@ -26,7 +26,7 @@ type Entry struct {
 	Cost  int   // octets this Call moves, about: Call plus expected Reply
 
 	next     *Entry
-	seat     *Seat // holds the credit, while dispatched
+	seat     *Seat     // holds the credit, while dispatched
 	queuedAt time.Time // first, since Sent; zero when it has not waited
 }
 
