@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"net/netip"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
@@ -127,7 +126,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 		return err
 	}
 	h := &c.h
-	c.began = time.Now()
+	c.began = c.client.home().Now()
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	c.rdma.Message = c.msg
 	u, mismatch, low, high := l.routes.find(h.Program, h.Version)

@@ -139,11 +139,11 @@ func dispatch(e *pool.Entry, m member, l *loop, here int) {
 	l.Post(c)
 }
 
-// observe counts an answered call.
+// observe counts an answered call. It runs on the member's loop.
 func (u *upstream) observe(c *call) {
 	u.sent.Inc()
 	u.replied.Inc()
-	u.seconds.Observe(uint64(time.Since(c.began)))
+	u.seconds.Observe(uint64(max(0, u.p.loops[c.m.Affinity()].Now()-c.began)))
 	if c.rdma.Analysis.Known {
 		return
 	}
