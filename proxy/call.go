@@ -26,21 +26,7 @@ type client interface {
 	dropped(c *call)
 	// close ends the connection. Any goroutine.
 	close(reason error)
-	// since tells the connection from others, and when it was opened. Constant.
-	since() origin
 }
-
-// An origin is a client's connection: its number, and when it was opened, on the
-// clock of the loops.
-type origin struct {
-	number uint64
-	opened int64
-}
-
-// origins numbers connections.
-var origins atomic.Uint64
-
-func newOrigin(l *loop) origin { return origin{number: origins.Add(1), opened: l.Now()} }
 
 // A call is one RPC Call on its way. It is owned by its client's loop, then by
 // its member's, then by its client's again; entry.Seat tells which member.

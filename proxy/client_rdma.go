@@ -16,7 +16,6 @@ type rdmaHandler listener
 func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	l := (*listener)(h)
 	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*loop), peer: rc.Info().Peer}
-	s.origin = newOrigin(s.loop)
 	rc.Data = s
 	if !l.enter(s.peer.Addr().Unmap()) {
 		s.close(errCrowded) // several came at once
@@ -71,11 +70,10 @@ func (s *rdmaClient) begin(c *call) {
 // during a drain. It is owned by
 // its loop.
 type rdmaClient struct {
-	l      *listener
-	conn   *rdmaside.ResponderConn
-	loop   *loop
-	peer   netip.AddrPort
-	origin origin
+	l    *listener
+	conn *rdmaside.ResponderConn
+	loop *loop
+	peer netip.AddrPort
 
 	ledger   ledger
 	waiting  *call // Calls not begun, linked by next, in the order they came
@@ -107,9 +105,6 @@ func (s *rdmaClient) home() *loop { return s.loop }
 
 // books is part of session.
 func (s *rdmaClient) books() (*ledger, netip.AddrPort) { return &s.ledger, s.peer }
-
-// since is part of client.
-func (s *rdmaClient) since() origin { return s.origin }
 
 // gone is part of client.
 func (s *rdmaClient) gone() bool { return s.ended.get() }

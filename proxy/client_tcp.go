@@ -10,11 +10,10 @@ import (
 
 // A tcpClient is one TCP connection of a client. It is owned by its loop.
 type tcpClient struct {
-	l      *listener
-	conn   *tcpframe.Conn // constant after Opened, as are loop and peer
-	loop   *loop
-	peer   netip.Addr
-	origin origin
+	l    *listener
+	conn *tcpframe.Conn // constant after Opened, as are loop and peer
+	loop *loop
+	peer netip.Addr
 
 	ledger   ledger
 	draining bool
@@ -27,7 +26,6 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.conn = c
 	s.loop = s.l.p.loops[c.Loop().Index()]
 	s.peer = c.RemoteAddr().Addr().Unmap()
-	s.origin = newOrigin(s.loop)
 	if !s.l.join(s) {
 		s.draining = true
 		s.closeIfIdle()
@@ -76,9 +74,6 @@ func (s *tcpClient) home() *loop { return s.loop }
 
 // books is part of session.
 func (s *tcpClient) books() (*ledger, netip.AddrPort) { return &s.ledger, s.conn.RemoteAddr() }
-
-// since is part of client.
-func (s *tcpClient) since() origin { return s.origin }
 
 // gone is part of client.
 func (s *tcpClient) gone() bool { return s.ended.get() }

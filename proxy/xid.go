@@ -31,14 +31,13 @@ import (
 //
 // A Call that comes again on another connection while the first is in flight is
 // adopted: the one in flight will answer the connection it came on last. The
-// connection before may look alive still: its FIN is not seen while it is paused,
-// or its loop has not got to it, or there never was one. So it is closed: a client
-// that is there after all sends what it is owed again, under the same XIDs.
-//
-// A retransmission comes on the connection of the first, or on one that was opened
-// after the first was read. Anything else is another client behind the same
-// address, two containers started alike, that has chosen the same XID for the same
-// arguments: another Call, with an XID of its own.
+// connection before may look alive still. Its FIN is not seen while it is paused,
+// or its loop has not got to it, or there never was one; and what a client sent on
+// it before it gave up may be read after what it sent on the next. Times tell
+// nothing. So it is closed: a client that is there after all, another one behind
+// the same address that chose the same XID for the same arguments, sends what it
+// is owed again, under the same XIDs. That costs it a reconnect; the other mistake
+// would execute a Call twice.
 //
 // The table is a cache of fixed size: sets of four entries, found by a hash of 64
 // bits whose key nobody outside knows. Of a full set the Call answered longest ago
@@ -60,12 +59,10 @@ const (
 )
 
 type xidEntry struct {
-	tag   uint64 // the hash; 0: empty
-	c     *call  // while it is in flight
-	conn  uint64 // the number of the connection it came on last
-	began int64  // when it was first read, on the clock of the loops
-	at    uint32 // when it was answered, in seconds since the table was made
-	xid   uint32
+	tag uint64 // the hash; 0: empty
+	c   *call  // while it is in flight
+	at  uint32 // when it was answered, in seconds since the table was made
+	xid uint32
 
 	harmful bool // NonIdempotent, rather than only better not done twice
 }
@@ -166,25 +163,18 @@ func (t *xidTable) assign(c *call) claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.find(c.tag)
-	from := c.client.since()
 	switch {
 	case e == nil:
 		if e = s.room(c.tag, t.now()); e == nil {
 			return claim{xid: t.fresh()}
 		}
-		*e = xidEntry{tag: c.tag, xid: t.fresh(), began: c.began, harmful: c.rdma.Analysis.Class >= ulb.NonIdempotent}
-	case e.conn != from.number && from.opened < e.began:
-		if e.c != nil {
-			return claim{xid: t.fresh()} // not remembered: the entry is taken
-		}
-		e.xid, e.began = t.fresh(), c.began
+		*e = xidEntry{tag: c.tag, xid: t.fresh(), harmful: c.rdma.Analysis.Class >= ulb.NonIdempotent}
 	case e.c != nil:
-		e.conn = from.number
 		return e.c.absorb(c)
 	case e.over(t.now()):
-		e.xid, e.began = t.fresh(), c.began
+		e.xid = t.fresh()
 	}
-	e.c, e.conn = c, from.number
+	e.c = c
 	c.remembered = true
 	return claim{xid: e.xid}
 }

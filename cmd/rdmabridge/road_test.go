@@ -112,7 +112,7 @@ func BenchmarkRoad(b *testing.B) {
 			b.SetBytes(bc.octets)
 			var wg sync.WaitGroup
 			left := make(chan struct{}, 1024)
-			for range bc.conns {
+			for i := range bc.conns {
 				c, err := net.Dial("tcp", addr)
 				if err != nil {
 					b.Fatal(err)
@@ -121,7 +121,7 @@ func BenchmarkRoad(b *testing.B) {
 				wg.Add(1)
 				go func() {
 					defer wg.Done()
-					pump(b, c, bc.make(1), bc.deep, left)
+					pump(b, c, bc.make(1), uint32(i)<<20, bc.deep, left)
 				}()
 			}
 			for b.Loop() {
@@ -133,8 +133,10 @@ func BenchmarkRoad(b *testing.B) {
 	}
 }
 
-// pump keeps deep copies of the Call m outstanding on c, one for each token.
-func pump(b *testing.B, c net.Conn, m []byte, deep int, tokens <-chan struct{}) {
+// pump keeps deep copies of the Call m outstanding on c, one for each token. XIDs
+// count from xid: the same Call with the same XID from the same address would be a
+// retransmission.
+func pump(b *testing.B, c net.Conn, m []byte, xid uint32, deep int, tokens <-chan struct{}) {
 	slots := make(chan struct{}, deep)
 	done := make(chan struct{})
 	var sent, got int
@@ -164,7 +166,7 @@ func pump(b *testing.B, c net.Conn, m []byte, deep int, tokens <-chan struct{}) 
 	for range tokens {
 		slots <- struct{}{}
 		sent++
-		binary.BigEndian.PutUint32(rec[4:], uint32(sent))
+		binary.BigEndian.PutUint32(rec[4:], xid+uint32(sent))
 		if _, err := c.Write(rec); err != nil {
 			b.Error(err)
 			return
