@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/willscott/go-nfs-client/nfs"
@@ -47,7 +49,14 @@ func TestDemoNFS(t *testing.T) {
 // testGoClient drives an empty NFSv3 server with a client in Go, and leaves it
 // with a few files more.
 func testGoClient(t *testing.T, addr string, entries int) {
+	// The library picks its own port at random, which may be somebody's.
 	c, err := rpc.DialTCP("tcp", addr, false)
+	for range 20 {
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+		c, err = rpc.DialTCP("tcp", addr, false)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
