@@ -187,6 +187,8 @@ func (c *call) giveUp(err error) {
 	c.post(stageAbandon)
 }
 
+// post brings c to its client's loop. Whoever is not on the loop of c.m has set
+// c.m to nil: then nothing is delivered from here.
 func (c *call) post(st stage) {
 	if c.remembered {
 		c.up.p.xids.settle(c)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // An rdmaMember is one RPC-over-RDMA connection of an upstream's pool. It is
@@ -44,7 +45,7 @@ func (m *rdmaMember) Affinity() int { return m.loop.index }
 // Close is part of pool.Member.
 func (m *rdmaMember) Close(err error) {
 	r := m.r
-	m.loop.tcp.Post(closeTask(func() {
+	m.loop.tcp.Post(tcpframe.TaskFunc(func() {
 		// A pool that ends with every Call answered has nothing to complain about:
 		// an orderly close, no Terminate.
 		if errors.Is(err, pool.ErrClosed) && r.Outstanding() == 0 {

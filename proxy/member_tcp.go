@@ -11,9 +11,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// closeTask is rare work for a loop.
-type closeTask = tcpframe.TaskFunc
-
 // A tcpMember is one TCP connection of an upstream's pool. TCP has no credits:
 // its grant is the configured number of Calls outstanding, from the start. It is
 // owned by its loop.
@@ -60,7 +57,7 @@ func (m *tcpMember) Affinity() int { return m.loop.index }
 
 // Close is part of pool.Member.
 func (m *tcpMember) Close(err error) {
-	m.loop.tcp.Post(closeTask(func() {
+	m.loop.tcp.Post(tcpframe.TaskFunc(func() {
 		if !m.ending {
 			m.abort(err)
 		}
@@ -191,7 +188,7 @@ func (m *tcpMember) arm() {
 		return
 	}
 	every := min(max(m.u.opts.CallTimeout/8, 10*time.Millisecond), time.Second)
-	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(closeTask(m.overdue)) })
+	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(tcpframe.TaskFunc(m.overdue)) })
 }
 
 // overdue ends the connection when the oldest Call on it is past its deadline.
