@@ -191,7 +191,7 @@ func (c *call) giveUp(err error) {
 // c.m to nil: then nothing is delivered from here.
 func (c *call) post(st stage) {
 	if c.remembered {
-		c.up.p.xids.settle(c)
+		c.up.p.xids.settle(c, c.now())
 	}
 	c.stage = st
 	home := c.client.home()
@@ -200,6 +200,14 @@ func (c *call) post(st stage) {
 		return
 	}
 	home.Post(c)
+}
+
+// now is the time on the clock of the loops, wherever c is: see post.
+func (c *call) now() int64 {
+	if c.m == nil {
+		return c.up.p.engine.Now()
+	}
+	return c.up.p.loops[c.m.Affinity()].Now()
 }
 
 // clientGone asks whether nobody waits for c. A remembered call may still be

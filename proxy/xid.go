@@ -50,8 +50,7 @@ const (
 	// keeps its duplicate request cache entries (120 s), and than a client takes to
 	// reconnect and retransmit.
 	xidMemory = 180 * time.Second
-	xidShards = 64
-	xidSets   = 256 // of a shard
+	xidSets   = 1 << 14
 	xidWays   = 4
 	// keyOctets is how much of the arguments identifies a Call, as in the Linux
 	// server's cache.
@@ -61,27 +60,31 @@ const (
 type xidEntry struct {
 	tag uint64 // the hash; 0: empty
 	c   *call  // while it is in flight
-	at  uint32 // when it was answered, in seconds since the table was made
+	at  uint32 // when it was answered, in seconds of the loops' clock, times two; and harmBit
 	xid uint32
-
-	harmful bool // NonIdempotent, rather than only better not done twice
 }
+
+// harmBit marks what is NonIdempotent rather than only better not done twice. It
+// shares a word with the time because a set fills its two cache lines.
+const harmBit = 1
 
 // xidTable is safe for concurrent use.
 type xidTable struct {
-	next   atomic.Uint32
-	seed   maphash.Seed
-	made   time.Time
-	shards [xidShards]xidShard
+	next atomic.Uint32
+	seed maphash.Seed
+	sets []xidSet // xidSets
 }
 
-type xidShard struct {
-	mu   sync.Mutex // guards sets; a leaf
-	sets [xidSets][xidWays]xidEntry
+// An xidSet is two cache lines: what a Call touches of the table, which is too
+// large for any cache, twice.
+type xidSet struct {
+	mu      sync.Mutex // guards entries; a leaf
+	entries [xidWays]xidEntry
+	_       [24]byte
 }
 
 func newXIDTable() *xidTable {
-	t := &xidTable{seed: maphash.MakeSeed(), made: time.Now()}
+	t := &xidTable{seed: maphash.MakeSeed(), sets: make([]xidSet, xidSets)}
 	t.next.Store(rand.Uint32())
 	return t
 }
@@ -105,44 +108,44 @@ func (t *xidTable) tag(client netip.Addr, up int, h *oncrpc.Call) uint64 {
 	return maphash.Bytes(t.seed, b[:n]) | 1
 }
 
-func (t *xidTable) shard(tag uint64) *xidShard { return &t.shards[tag>>1%xidShards] }
-
-func (s *xidShard) set(tag uint64) *[xidWays]xidEntry { return &s.sets[tag>>32%xidSets] }
+func (t *xidTable) set(tag uint64) *xidSet { return &t.sets[tag>>1%xidSets] }
 
 // find is the entry of tag, or nil. s.mu is held.
-func (s *xidShard) find(tag uint64) *xidEntry {
-	set := s.set(tag)
-	for i := range set {
-		if set[i].tag == tag {
-			return &set[i]
+func (s *xidSet) find(tag uint64) *xidEntry {
+	for i := range s.entries {
+		if e := &s.entries[i]; e.tag == tag {
+			return e
 		}
 	}
 	return nil
 }
 
-// room is an entry of tag's set to overwrite: an empty one or one whose time is
-// over, else the one answered longest ago of those that may be repeated, else of
-// all; nil when all are in flight. s.mu is held.
-func (s *xidShard) room(tag uint64, now uint32) *xidEntry {
-	set := s.set(tag)
+// room is an entry to overwrite: an empty one or one whose time is over, else the
+// one answered longest ago of those that may be repeated, else of all; nil when
+// all are in flight. s.mu is held.
+func (s *xidSet) room(now uint32) *xidEntry {
 	var old *xidEntry
-	for i := range set {
-		e := &set[i]
+	for i := range s.entries {
+		e := &s.entries[i]
 		switch {
 		case e.c != nil:
 		case e.tag == 0 || e.over(now):
 			return e
-		case old == nil, old.harmful && !e.harmful, old.harmful == e.harmful && e.at < old.at:
+		case old == nil, old.harmful() && !e.harmful(), old.harmful() == e.harmful() && e.at < old.at:
 			old = e
 		}
 	}
 	return old
 }
 
-// over reports that e, answered, need not be remembered any more.
-func (e *xidEntry) over(now uint32) bool { return now-e.at > uint32(xidMemory/time.Second) }
+func (e *xidEntry) harmful() bool { return e.at&harmBit != 0 }
 
-func (t *xidTable) now() uint32 { return uint32(time.Since(t.made)/time.Second) + 1 }
+// over reports that e, answered, need not be remembered any more. The clock of
+// another loop's pass may be behind the one e was answered in.
+func (e *xidEntry) over(now uint32) bool { return int32(now-e.at>>1) > int32(xidMemory/time.Second) }
+
+// seconds are those of the loops' clock, in nanoseconds, as xidEntry has them.
+func seconds(now int64) uint32 { return uint32(now/int64(time.Second)) + 1 }
 
 // A claim is what assign did for a Call.
 type claim struct {
@@ -159,19 +162,23 @@ type claim struct {
 // gives the XID it had before if it is a retransmission. While the first
 // transmission is in flight, c is not remembered but absorbed by it.
 func (t *xidTable) assign(c *call) claim {
-	s := t.shard(c.tag)
+	now := seconds(c.began)
+	s := t.set(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.find(c.tag)
 	switch {
 	case e == nil:
-		if e = s.room(c.tag, t.now()); e == nil {
+		if e = s.room(now); e == nil {
 			return claim{xid: t.fresh()}
 		}
-		*e = xidEntry{tag: c.tag, xid: t.fresh(), harmful: c.rdma.Analysis.Class >= ulb.NonIdempotent}
+		*e = xidEntry{tag: c.tag, xid: t.fresh()}
+		if c.rdma.Analysis.Class >= ulb.NonIdempotent {
+			e.at = harmBit
+		}
 	case e.c != nil:
 		return e.c.absorb(c)
-	case e.over(t.now()):
+	case e.over(now):
 		e.xid = t.fresh()
 	}
 	e.c = c
@@ -194,7 +201,7 @@ func (twin *call) absorb(c *call) claim {
 
 // ownerOf is the client of c, which is remembered, and that client's flow, now.
 func (t *xidTable) ownerOf(c *call) (client, *pool.Flow) {
-	s := t.shard(c.tag)
+	s := t.set(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.flow != nil {
@@ -203,14 +210,14 @@ func (t *xidTable) ownerOf(c *call) (client, *pool.Flow) {
 	return c.client, c.entry.Flow
 }
 
-// settle ends c's time in flight. After it c.client changes no more. The XID
-// stays known for xidMemory.
-func (t *xidTable) settle(c *call) {
-	s := t.shard(c.tag)
+// settle ends c's time in flight at now, on the loops' clock. After it c.client
+// changes no more. The XID stays known for xidMemory.
+func (t *xidTable) settle(c *call, now int64) {
+	s := t.set(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.find(c.tag); e != nil && e.c == c {
 		e.c = nil
-		e.at = t.now()
+		e.at = seconds(now)<<1 | e.at&harmBit
 	}
 }

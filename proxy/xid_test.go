@@ -28,12 +28,12 @@ func TestXIDStaysForARetransmission(t *testing.T) {
 	if _, again := remembered(x, cl, 7, "mkdir a"); !again.absorbed || again.old != nil {
 		t.Errorf("sent again on the same connection while in flight: %+v, want it absorbed", again)
 	}
-	x.settle(a)
+	x.settle(a, 0)
 	b, again := remembered(x, cl, 7, "mkdir a")
 	if again.absorbed || again.xid != first.xid {
 		t.Errorf("after the answer: %+v, want XID %#x as before", again, first.xid)
 	}
-	x.settle(b)
+	x.settle(b, 0)
 	if _, other := remembered(x, cl, 7, "mkdir b"); other.xid == first.xid {
 		t.Error("the same XID for other arguments: the server would answer the one with the other")
 	}
@@ -73,7 +73,7 @@ func TestXIDAdoption(t *testing.T) {
 	if cl := adopt(old, nil); cl.heir != &exchanges[1] {
 		t.Errorf("adopted by a TCP connection: %+v, want the third's exchange ended", cl)
 	}
-	x.settle(a)
+	x.settle(a, 0)
 	if _, cl := remembered(x, young, 7, "mkdir a"); cl.absorbed || cl.xid != first.xid {
 		t.Errorf("sent again after the answer: %+v, want XID %#x", cl, first.xid)
 	}
@@ -85,19 +85,19 @@ func TestXIDMemoryIsBounded(t *testing.T) {
 	x := newXIDTable()
 	cl := &fakeClient{}
 	remembered(x, cl, 1, "held")
-	for i := range uint32(xidShards * xidSets * xidWays * 3) {
+	for i := range uint32(xidSets * xidWays * 3) {
 		c, _ := remembered(x, cl, i+2, "x")
 		if !c.remembered {
 			t.Fatal("a call was not remembered though its set had room")
 		}
-		x.settle(c)
+		x.settle(c, 0)
 	}
 	if _, got := remembered(x, cl, 1, "held"); !got.absorbed {
 		t.Error("a call in flight was forgotten")
 	}
 	seen := map[uint32]bool{}
 	forgot := 0
-	for i := range uint32(xidShards * xidSets * xidWays) {
+	for i := range uint32(xidSets * xidWays) {
 		c, cl := remembered(x, cl, i, "y")
 		if seen[cl.xid] {
 			t.Fatalf("XID %#x was given to two calls in flight", cl.xid)
@@ -123,11 +123,11 @@ func TestXIDOutlivesWrites(t *testing.T) {
 		c.rdma.Analysis.Class = class
 		c.tag = x.tag(netip.Addr{}, 0, &c.h)
 		got := x.assign(c)
-		x.settle(c)
+		x.settle(c, 0)
 		return got
 	}
 	first := add(1, ulb.NonIdempotent)
-	for i := range uint32(xidShards * xidSets * xidWays * 3) {
+	for i := range uint32(xidSets * xidWays * 3) {
 		add(i+2, ulb.Idempotent)
 	}
 	if again := add(1, ulb.NonIdempotent); again.xid != first.xid {
@@ -144,6 +144,6 @@ func BenchmarkXIDRemember(b *testing.B) {
 		c.h = oncrpc.Call{Message: msg, XID: i, Program: oncrpc.ProgramNFS, Procedure: 9}
 		c.tag = x.tag(netip.Addr{}, 0, &c.h)
 		x.assign(c)
-		x.settle(c)
+		x.settle(c, 0)
 	}
 }

@@ -123,11 +123,14 @@ type Conn struct {
 // newConn makes the Conn of a socket that is not attached yet.
 func newConn(l *Loop, c net.Conn, o ConnOptions, m *counters) *Conn {
 	o = o.withDefaults()
+	if m, ok := o.Memory.(LoopMemory); ok {
+		o.Memory = m.On(l.index)
+	}
 	x := &Conn{
 		opts:     o,
 		counters: m,
 		split:    splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
-		active:   l.engine.now(),
+		active:   l.engine.Now(),
 	}
 	x.sock = &socket{loop: l, stream: (*connStream)(x), fd: -1, local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
 	return x

@@ -294,7 +294,7 @@ func (l *Loop) Now() int64 { return l.now() }
 
 func (l *Loop) now() int64 {
 	if l.clock == 0 {
-		l.clock = l.engine.now()
+		l.clock = l.engine.Now()
 	}
 	return l.clock
 }
