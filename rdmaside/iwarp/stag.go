@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"unsafe"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -35,7 +36,7 @@ type table struct {
 	retired     []uint32 // ring
 	retiredHead int
 
-	spans []span // memory that the peer may write: regions and Read sinks
+	spans []span // memory that the peer may write, by address: regions and Read sinks
 
 	// Random octets are drawn by the batch, so that registering is no system call.
 	random [480]byte
@@ -243,29 +244,39 @@ func spanOf(b []byte) span {
 
 func (s span) overlaps(o span) bool { return s.lo < o.hi && o.lo < s.hi }
 
+// after is how many spans begin at or below lo, which is where one that begins
+// there comes in, or comes after.
+func (t *table) after(lo uintptr) int {
+	i, j := 0, len(t.spans)
+	for i < j {
+		h := int(uint(i+j) >> 1)
+		if t.spans[h].lo <= lo {
+			i = h + 1
+		} else {
+			j = h
+		}
+	}
+	return i
+}
+
 // addSpan notes that the peer may write b, and reports false if it may already.
+// Spans do not overlap, so only the neighbours are looked at.
 func (t *table) addSpan(b []byte) bool {
 	s := spanOf(b)
 	if s.lo == s.hi {
 		return true
 	}
-	for _, o := range t.spans {
-		if s.overlaps(o) {
-			return false
-		}
+	i := t.after(s.lo)
+	if i > 0 && t.spans[i-1].overlaps(s) || i < len(t.spans) && t.spans[i].overlaps(s) {
+		return false
 	}
-	t.spans = append(t.spans, s)
+	t.spans = slices.Insert(t.spans, i, s)
 	return true
 }
 
 func (t *table) dropSpan(b []byte) {
 	s := spanOf(b)
-	for i, o := range t.spans {
-		if o == s {
-			last := len(t.spans) - 1
-			t.spans[i] = t.spans[last]
-			t.spans = t.spans[:last]
-			return
-		}
+	if i := t.after(s.lo); i > 0 && t.spans[i-1] == s {
+		t.spans = slices.Delete(t.spans, i-1, i)
 	}
 }
