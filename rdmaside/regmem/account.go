@@ -26,14 +26,20 @@ const (
 // overtake: they are what finishing work takes (headers, replies), and making
 // them queue behind a large one could stop the work that frees its room.
 type Account struct {
+	*ledger
+	stock *stock // nil, except in what Local returned
+}
+
+// A ledger is what the Accounts of one share have in common.
+type ledger struct {
 	arena *Arena
 	pool  *pool
 	name  string
 	limit int64
 
-	used    atomic.Int64
+	used    atomic.Int64 // blocks in stocks included
 	peak    atomic.Int64
-	leases  atomic.Int64
+	leases  atomic.Int64 // without those that stocks have lent
 	refused atomic.Uint64
 
 	// contended is len(queue) plus the sum of turns. While it is 0, Lease does
@@ -46,6 +52,7 @@ type Account struct {
 	turns   [len(classSizes)]int // waiters that were called and have not leased yet
 	pledged int64                // octets kept for turns
 	timer   bool                 // expire is due
+	stocks  []*stock
 }
 
 type waiter struct {
@@ -54,28 +61,40 @@ type waiter struct {
 }
 
 // Name is the name the account was opened with.
-func (acct *Account) Name() string { return acct.name }
+func (acct *ledger) Name() string { return acct.name }
 
 // Limit is the most octets the account's leases add up to.
-func (acct *Account) Limit() int64 { return acct.limit }
+func (acct *ledger) Limit() int64 { return acct.limit }
 
 // Used is how many octets are leased, counted in blocks.
-func (acct *Account) Used() int64 { return acct.used.Load() }
+func (acct *ledger) Used() int64 {
+	used := acct.used.Load()
+	for _, s := range acct.allStocks() {
+		used -= s.octets()
+	}
+	return used
+}
 
 // Outstanding is how many leases have not been released.
-func (acct *Account) Outstanding() int { return int(acct.leases.Load()) }
+func (acct *ledger) Outstanding() int {
+	n := int(acct.leases.Load())
+	for _, s := range acct.allStocks() {
+		n += s.lent()
+	}
+	return n
+}
 
 // Stats returns a snapshot.
-func (acct *Account) Stats() AccountStats {
+func (acct *ledger) Stats() AccountStats {
 	acct.mu.Lock()
 	waiting := len(acct.queue) - acct.next
 	acct.mu.Unlock()
 	return AccountStats{
 		Name:    acct.name,
 		Limit:   acct.limit,
-		Used:    acct.used.Load(),
+		Used:    acct.Used(),
 		Peak:    acct.peak.Load(),
-		Leases:  int(acct.leases.Load()),
+		Leases:  acct.Outstanding(),
 		Waiting: waiting,
 		Refused: acct.refused.Load(),
 	}
@@ -85,6 +104,17 @@ func (acct *Account) Stats() AccountStats {
 // is ErrBudget, or ErrTooLong when no release could ever make room.
 func (acct *Account) Lease(n int) (*Lease, error) {
 	i := classOf(n)
+	if s := acct.stock; s != nil && uint(i) < stockClasses {
+		if l := s.take(i); l != nil {
+			l.stock = s
+			return acct.begin(l, n), nil
+		}
+	}
+	return acct.lease(i, n)
+}
+
+// lease lends n octets in a block of class i.
+func (acct *ledger) lease(i, n int) (*Lease, error) {
 	if !acct.holds(i) {
 		return nil, ErrTooLong
 	}
@@ -101,11 +131,12 @@ func (acct *Account) Lease(n int) (*Lease, error) {
 		return nil, ErrBudget
 	}
 	acct.leases.Add(1)
+	l.stock = nil
 	return acct.begin(l, n), nil
 }
 
 // holds reports whether a block of class i could ever be leased.
-func (acct *Account) holds(i int) bool {
+func (acct *ledger) holds(i int) bool {
 	return i >= 0 && int64(classSizes[i]) <= acct.limit && acct.pool.holds(i)
 }
 
@@ -119,7 +150,7 @@ func (acct *Account) LeaseZeroed(n int) (*Lease, error) {
 }
 
 // reserve counts size octets as used, if they may be.
-func (acct *Account) reserve(class int, size int64) bool {
+func (acct *ledger) reserve(class int, size int64) bool {
 	if acct.contended.Load() == 0 {
 		return acct.add(size, acct.limit)
 	}
@@ -137,7 +168,7 @@ func (acct *Account) reserve(class int, size int64) bool {
 	return acct.add(size, acct.limit-acct.pledged)
 }
 
-func (acct *Account) add(size, limit int64) bool {
+func (acct *ledger) add(size, limit int64) bool {
 	for {
 		used := acct.used.Load()
 		if used+size > limit {
@@ -158,7 +189,7 @@ func (acct *Account) add(size, limit int64) bool {
 // possibly before Wait returns, and never with a lock held. t must not block. It
 // is a hint: when the Lease is refused again, Wait again. A waiter that lost
 // interest does nothing in t; the room kept for it is free again shortly after.
-func (acct *Account) Wait(n int, t func()) {
+func (acct *ledger) Wait(n int, t func()) {
 	i := classOf(n)
 	if !acct.holds(i) {
 		t() // so that the caller meets ErrTooLong
@@ -174,12 +205,13 @@ func (acct *Account) Wait(n int, t func()) {
 	acct.contended.Add(1)
 	acct.arena.waiting.Add(1)
 	acct.mu.Unlock()
+	acct.arena.emptyStocks() // and while somebody waits they stay empty
 	// What was released since the caller was refused counts as well.
 	acct.wake()
 }
 
 // wake calls the waiters for which there is room, in order.
-func (acct *Account) wake() {
+func (acct *ledger) wake() {
 	for {
 		t := acct.call()
 		if t == nil {
@@ -190,7 +222,7 @@ func (acct *Account) wake() {
 }
 
 // call takes the first waiter off the queue if there is room for it.
-func (acct *Account) call() func() {
+func (acct *ledger) call() func() {
 	acct.mu.Lock()
 	defer acct.mu.Unlock()
 	if acct.next == len(acct.queue) {
@@ -222,7 +254,7 @@ func (acct *Account) call() func() {
 }
 
 // expire frees the room kept for waiters that were called and did not come.
-func (acct *Account) expire() {
+func (acct *ledger) expire() {
 	acct.mu.Lock()
 	for i, n := range acct.turns {
 		acct.contended.Add(int32(-n))

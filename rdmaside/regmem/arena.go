@@ -89,9 +89,9 @@ type Arena struct {
 	epoch   atomic.Uint32 // counts calls of Trim
 	waiting atomic.Int32  // waiters of all accounts
 
-	mu       sync.Mutex                 // guards changes of the next two; taken before a pool's mu
-	accounts atomic.Pointer[[]*Account] // the first is root
-	pools    atomic.Pointer[[]*pool]    // the first is common
+	mu       sync.Mutex                // guards changes of the next two; taken before a pool's mu
+	accounts atomic.Pointer[[]*ledger] // the first is root's
+	pools    atomic.Pointer[[]*pool]   // the first is common
 }
 
 // New maps an arena.
@@ -110,8 +110,8 @@ func New(o Options) (*Arena, error) {
 	}
 	a := &Arena{budget: budget, poison: o.Poison || raceEnabled, mem: mem}
 	a.common = newPool(mem, 0, int(budget/pageSize))
-	a.root = &Account{arena: a, pool: a.common, name: "arena", limit: budget}
-	a.accounts.Store(&[]*Account{a.root})
+	a.root = &Account{ledger: &ledger{arena: a, pool: a.common, name: "arena", limit: budget}}
+	a.accounts.Store(&[]*ledger{a.root.ledger})
 	a.pools.Store(&[]*pool{a.common})
 	return a, nil
 }
@@ -134,7 +134,7 @@ func (a *Arena) Account(name string, limit int64) *Account {
 	if limit <= 0 || limit > a.root.limit {
 		limit = a.root.limit
 	}
-	return a.add(&Account{arena: a, pool: a.common, name: name, limit: limit})
+	return a.add(&ledger{arena: a, pool: a.common, name: name, limit: limit})
 }
 
 // Reserve opens a share that is taken out of the budget: limit octets, rounded
@@ -157,14 +157,14 @@ func (a *Arena) Reserve(name string, limit int64) (*Account, error) {
 	pools := append(append([]*pool(nil), *a.pools.Load()...), p)
 	a.pools.Store(&pools)
 	a.root.limit -= limit
-	return a.add(&Account{arena: a, pool: p, name: name, limit: limit}), nil
+	return a.add(&ledger{arena: a, pool: p, name: name, limit: limit}), nil
 }
 
 // add keeps acct; a.mu is held.
-func (a *Arena) add(acct *Account) *Account {
-	list := append(append([]*Account(nil), *a.accounts.Load()...), acct)
+func (a *Arena) add(acct *ledger) *Account {
+	list := append(append([]*ledger(nil), *a.accounts.Load()...), acct)
 	a.accounts.Store(&list)
-	return acct
+	return &Account{ledger: acct}
 }
 
 // Lease is Account.Lease without an account: only the budget bounds it.
@@ -183,18 +183,18 @@ func (a *Arena) Budget() int64 { return a.budget }
 func (a *Arena) Used() int64 {
 	var n int64
 	for _, acct := range *a.accounts.Load() {
-		n += acct.used.Load()
+		n += acct.Used()
 	}
 	return n
 }
 
 // Outstanding is how many leases have not been released.
 func (a *Arena) Outstanding() int {
-	var n int64
+	n := 0
 	for _, acct := range *a.accounts.Load() {
-		n += acct.leases.Load()
+		n += acct.Outstanding()
 	}
-	return int(n)
+	return n
 }
 
 // Extents returns the memory as the pieces a provider may pin, in address order;
@@ -216,6 +216,7 @@ func (a *Arena) Extents() [][]byte {
 // device would go on writing to pages the process no longer sees. It returns how
 // many octets it gave back.
 func (a *Arena) Trim() int64 {
+	a.emptyStocks()
 	now := a.epoch.Add(1)
 	var n int64
 	for _, p := range *a.pools.Load() {
@@ -227,6 +228,7 @@ func (a *Arena) Trim() int64 {
 
 // Drain is Trim for everything that is free now.
 func (a *Arena) Drain() int64 {
+	a.emptyStocks()
 	var n int64
 	for _, p := range *a.pools.Load() {
 		p.reclaim(everySlab)

@@ -452,7 +452,24 @@ func TestAllocs(t *testing.T) {
 // else's octets.
 func TestConcurrent(t *testing.T) {
 	a := newArena(t, Options{Budget: 16 << 20})
-	accounts := []*Account{a.Account("one", 8<<20), a.Account("two", 8<<20)}
+	testConcurrent(t, a, []*Account{a.Account("one", 8<<20), a.Account("two", 8<<20)}, 19)
+}
+
+func TestConcurrentStocks(t *testing.T) {
+	a := newArena(t, Options{Budget: 72 << 20})
+	acct := a.Account("stocked", 0)
+	// Most of it is gone, so that some have to wait.
+	var rest []*Lease
+	for range 8 {
+		rest = append(rest, lease(t, acct, MaxLease))
+	}
+	testConcurrent(t, a, []*Account{acct.Local(), acct.Local()}, 15)
+	for _, l := range rest {
+		l.Release()
+	}
+}
+
+func testConcurrent(t *testing.T, a *Arena, accounts []*Account, bits int) {
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -470,7 +487,7 @@ func TestConcurrent(t *testing.T) {
 					l.Release()
 					continue
 				}
-				n := 1 << rnd.IntN(19)
+				n := 1 << rnd.IntN(bits)
 				l, err := acct.Lease(n)
 				if err != nil {
 					c := make(chan struct{})

@@ -15,7 +15,8 @@ type Lease struct {
 	clean bool   // the block holds nothing but poison; see begin
 	buf   []byte // the whole block
 
-	acct   *Account
+	acct   *ledger
+	stock  *stock // where it goes back to, or nil
 	length int
 	posted int32
 	out    atomic.Bool // on loan
@@ -25,14 +26,14 @@ type Lease struct {
 const poison = 0xdb
 
 // begin puts l, fresh from its class, on loan.
-func (acct *Account) begin(l *Lease, n int) *Lease {
+func (acct *ledger) begin(l *Lease, n int) *Lease {
 	if acct.arena.poison {
 		if i := findOther(l.buf, poison); l.clean && i >= 0 {
 			panic(fmt.Sprintf("BUG: regmem: block of %d octets was written at %d after its release", len(l.buf), i))
 		}
 		// A lease of its own for every loan, so that the second release of one
 		// cannot be mistaken for the first release of the next.
-		l = &Lease{slab: l.slab, index: l.index, buf: l.buf}
+		l = &Lease{slab: l.slab, index: l.index, buf: l.buf, stock: l.stock}
 	}
 	l.acct, l.length, l.posted = acct, n, 0
 	if l.out.Swap(true) {
@@ -84,15 +85,27 @@ func (l *Lease) Release() {
 	if !l.out.Swap(false) {
 		panic("BUG: regmem: released twice")
 	}
-	acct, size := l.acct, int64(len(l.buf))
-	a := acct.arena
-	l.acct = nil
-	if a.poison {
+	acct, st := l.acct, l.stock
+	l.acct, l.stock = nil, nil
+	if acct.arena.poison {
 		fill(l.buf, poison)
 	}
-	l.slab.class.put(l, a.epoch.Load(), a.poison)
-	acct.used.Add(-size)
-	acct.leases.Add(-1)
+	l = &l.slab.leases[l.index] // itself, except when poisoned: see begin
+	l.clean = acct.arena.poison
+	if st != nil && st.put(l) {
+		return
+	}
+	if st == nil {
+		acct.leases.Add(-1)
+	}
+	acct.putBack(l)
+}
+
+// putBack gives the block of l, which nobody has, to its class.
+func (acct *ledger) putBack(l *Lease) {
+	a := acct.arena
+	l.slab.class.put(l, a.epoch.Load(), l.clean)
+	acct.used.Add(-int64(len(l.buf)))
 	a.wake()
 }
 
