@@ -120,7 +120,7 @@ type Pool struct {
 
 	mu     sync.Mutex // guards all below and the fields of seats and flows; a leaf
 	seats  []*Seat
-	queue  queue
+	queue  queues
 	held   bool // memory is short: nothing is dispatched until Resume
 	closed bool
 	since  time.Time // when the pool last had no usable connection; zero while it has one
@@ -138,7 +138,8 @@ func New(o Options, d Dialer, owner Owner) *Pool {
 	o = o.withDefaults()
 	m := o.Metrics
 	p := &Pool{
-		opts: o, dialer: d, owner: owner,
+		queue: queues{by: make([]queue, o.Loops)},
+		opts:  o, dialer: d, owner: owner,
 		connections: m.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", o.Name),
 		queued:      m.Gauge("upstream_queued_calls", "Calls that wait for a credit.", "upstream", o.Name),
 		reconnects:  m.Counter("upstream_connects_total", "Connections to the upstream that came up.", "upstream", o.Name),
@@ -220,7 +221,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		return ErrQueueFull
 	}
 	e.queuedAt = time.Now()
-	p.queue.push(e)
+	p.queue.push(e, here)
 	p.mu.Unlock()
 	p.queued.Add(1)
 	return nil
@@ -244,7 +245,7 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		p.expired.Inc()
 		return ErrQueueTimeout
 	}
-	p.queue.pushFront(e)
+	p.queue.pushFront(e, here)
 	p.mu.Unlock()
 	p.queued.Add(1)
 	p.kick(here)
@@ -292,7 +293,7 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 	if p.held || p.closed || p.queue.n == 0 || s.free() <= 0 {
 		return nil, nil
 	}
-	e := p.queue.pop()
+	e := p.queue.pop(s.affinity)
 	return s.take(e), e
 }
 

@@ -42,6 +42,7 @@ type Flow struct {
 	head, tail *Entry
 	deficit    int
 	active     bool
+	home       int   // 1 + the loop in whose queue it waits; 0: none yet
 	next       *Flow // ring of active flows
 	seat       *Seat // where its last small Call went
 }
@@ -50,8 +51,10 @@ type Flow struct {
 // spend quantum more octets than before. A flow that has nothing waiting keeps
 // nothing. All methods are called with the pool's lock held.
 type queue struct {
-	tail *Flow // last flow of the ring; tail.next is the one being served
-	n    int
+	tail  *Flow // last flow of the ring; tail.next is the one being served
+	n     int   // entries
+	flows int   // in the ring
+	had   int64 // octets of cost that each flow in the ring has had, on average, since ever
 }
 
 func (q *queue) push(e *Entry) {
@@ -84,6 +87,7 @@ func (q *queue) activate(f *Flow) {
 	}
 	f.active = true
 	f.deficit = 0
+	q.flows++
 	if q.tail == nil {
 		f.next = f
 	} else {
@@ -96,6 +100,7 @@ func (q *queue) activate(f *Flow) {
 // deactivate removes the flow after prev from the ring.
 func (q *queue) deactivate(prev *Flow) {
 	f := prev.next
+	q.flows--
 	if f == prev {
 		q.tail = nil
 	} else {
@@ -128,6 +133,7 @@ func (q *queue) pop() *Entry {
 			}
 		}
 		f.deficit -= e.cost()
+		q.had += int64(e.cost() / q.flows)
 		f.head = e.next
 		e.next = nil
 		q.n--

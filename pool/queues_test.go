@@ -1,0 +1,102 @@
+package pool
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// loopsServed dispatches n Calls of flows that always have more, one flow for
+// each element of homes, which names its loop, on two loops with a seat each. It
+// returns how often each flow was served, and how many Calls went out on their
+// own client's loop.
+func loopsServed(t *testing.T, homes []int, n int) (served []int, own int) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 8}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 2, QueueWait: time.Hour}, d)
+		index := map[*Flow]int{}
+		flows := make([]*Flow, len(homes))
+		for i := range homes {
+			flows[i] = &Flow{}
+			index[flows[i]] = i
+			for range 2 * quantum / leastCost {
+				submit(t, p, flows[i], 200, homes[i])
+			}
+		}
+		served = make([]int, len(homes))
+		for done := 0; done < n; {
+			for _, m := range d.members {
+				for _, e := range m.take() {
+					i := index[e.Flow]
+					served[i]++
+					done++
+					if homes[i] == m.affinity {
+						own++
+					}
+					submit(t, p, flows[i], 200, homes[i])
+					m.seat.Done(e, m.affinity)
+				}
+			}
+		}
+	})
+	return served, own
+}
+
+// Where loops have as much to do as each other, each does its own.
+func TestOwnLoopFirst(t *testing.T) {
+	const n = 20000
+	_, own := loopsServed(t, []int{0, 1, 0, 1, 0, 1}, n)
+	if own < n*95/100 {
+		t.Errorf("%d of %d Calls went out on their client's loop", own, n)
+	}
+}
+
+// A client that has a loop to itself gets no more than the nine that share one.
+func TestSharesDoNotDependOnLoops(t *testing.T) {
+	const n = 40000
+	homes := []int{0, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+	served, _ := loopsServed(t, homes, n)
+	mean := n / len(homes)
+	for i, got := range served {
+		if got < mean*9/10 || got > mean*11/10 {
+			t.Errorf("flow %d: %d Calls served, the mean is %d: %v", i, got, mean, served)
+		}
+	}
+}
+
+// A loop without Calls of its own takes those of others, and what it missed
+// meanwhile is not made up for.
+func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
+	qs := queues{by: make([]queue, 2)}
+	busy, late := &Flow{}, &Flow{}
+	push := func(f *Flow, here int) { qs.push(&Entry{Flow: f, Cost: 200}, here) }
+	for range 1000 {
+		push(busy, 0)
+	}
+	for range 500 {
+		if e := qs.pop(1); e.Flow != busy {
+			t.Fatal("a loop with nothing to do does not help")
+		}
+	}
+	for range 300 {
+		push(late, 1)
+	}
+	got := 0
+	for range 200 {
+		if qs.pop(0).Flow == late {
+			got++
+		}
+	}
+	if got > 100 {
+		t.Errorf("a flow that came late got %d of 200 turns on another loop", got)
+	}
+	if qs.n != 600 {
+		t.Errorf("%d entries counted, want 600", qs.n)
+	}
+	for qs.n > 0 {
+		qs.pop(1)
+	}
+	if qs.by[0].n != 0 || qs.by[1].n != 0 || qs.by[0].flows != 0 || qs.by[1].flows != 0 {
+		t.Errorf("left over: %+v", qs.by)
+	}
+}
