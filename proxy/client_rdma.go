@@ -118,7 +118,7 @@ func (s *rdmaClient) deliver(c *call) {
 	c.restoreXID()
 	if c.reply == nil {
 		// A Reply of our own is in no arena yet, and a provider sends only from there.
-		b, err := s.l.p.replies.Lease(len(c.out[0]))
+		b, err := s.loop.replies.Lease(len(c.out[0]))
 		if err != nil {
 			s.abandon(c, err)
 			return

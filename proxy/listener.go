@@ -122,7 +122,7 @@ func (l *listener) start(ctx context.Context) error {
 		Address: l.opts.Address, Name: l.opts.Name,
 		MaxConns: l.opts.MaxConnections, MaxConnsPerAddr: perAddress(l.opts), Allow: l.opts.Allow,
 		Conn: tcpframe.ConnOptions{
-			Memory: memory{l.p.calls}, MaxRecord: l.opts.MaxRecord, MaxFragments: l.opts.MaxFragments,
+			Memory: callMemory{memory{l.p.calls}, l.p}, MaxRecord: l.opts.MaxRecord, MaxFragments: l.opts.MaxFragments,
 			MaxOutbound: l.maxOwed, OutboundLimit: l.maxHeld + 1<<20, StallTimeout: l.opts.StallTimeout, IdleTimeout: l.opts.IdleTimeout,
 		},
 	}, func(*tcpframe.Conn) tcpframe.RecordHandler { return &tcpClient{l: l} })

@@ -4,6 +4,7 @@ import (
 	"net"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -13,9 +14,13 @@ type loop struct {
 	index int
 	tcp   *tcpframe.Loop
 	free  []*call // owned by the loop
+
+	calls, replies *regmem.Account // the Proxy's, with stocks for this loop
 }
 
-func newLoop(index int, l *tcpframe.Loop) *loop { return &loop{index: index, tcp: l} }
+func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *loop {
+	return &loop{index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local()}
+}
 
 // Post queues t on the loop. fabric.Loop.
 func (l *loop) Post(t fabric.Task) { l.tcp.Post(t) }

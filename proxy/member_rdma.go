@@ -21,7 +21,7 @@ type rdmaMember struct {
 func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat) (pool.Member, error) {
 	m := &rdmaMember{u: u, seat: s, loop: l}
 	r, err := rdmaside.DialRequester(ctx, u.opts.Provider, l, endpoint, rdmaside.RequesterOptions{
-		Memory: u.p.replies, Registry: u.p.registry,
+		Memory: l.replies, Registry: u.p.registry,
 		Credits: u.opts.Credits, CallInline: u.opts.CallInline, ReplyInline: u.opts.ReplyInline,
 		Deadline: u.opts.CallTimeout, RemoteInvalidation: true,
 		Log: u.log, Metrics: u.requester,

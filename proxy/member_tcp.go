@@ -37,7 +37,7 @@ func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool
 	_, err := u.p.engine.Dial(ctx, endpoint, l.tcp, tcpframe.DialOptions{
 		Name: u.opts.Name,
 		Conn: tcpframe.ConnOptions{
-			Memory: replyMemory{memory{u.p.replies}, &u.p.relief}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
+			Memory: replyMemory{memory{l.replies}, &u.p.relief}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
 			// Calls are bounded by the grant; the server is not to be paused because
 			// it reads slowly.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,

@@ -198,7 +198,7 @@ func New(o Options) (*Proxy, error) {
 	}
 	p.calls = o.Arena.Account("calls", rest)
 	for i, l := range o.Engine.Loops() {
-		p.loops = append(p.loops, newLoop(i, l))
+		p.loops = append(p.loops, p.newLoop(i, l))
 	}
 	var errs []error
 	for _, uo := range o.Upstreams {

@@ -22,6 +22,14 @@ type Memory interface {
 	Wait(n int, f func())
 }
 
+// A LoopMemory has a Memory for each loop, indexed by Loop.Index: what one loop
+// alone takes from and gives back to costs less than what all share. A Conn whose
+// ConnOptions.Memory is a LoopMemory uses its own loop's.
+type LoopMemory interface {
+	Memory
+	On(loop int) Memory
+}
+
 // heap is Memory without a limit.
 type heap struct{}
 
