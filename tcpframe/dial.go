@@ -24,9 +24,9 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 	if err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)
 	}
-	if err := setUserTimeout(nc.(*net.TCPConn), o.UserTimeout); err != nil {
+	if err := tune(nc.(*net.TCPConn), o.UserTimeout); err != nil {
 		nc.Close()
-		return nil, fmt.Errorf("tcpframe: set TCP_USER_TIMEOUT: %w", err)
+		return nil, fmt.Errorf("tcpframe: socket options: %w", err)
 	}
 	c := newConn(loop, nc, o.Conn, e.counters(o.Name))
 	c.handler = h

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -158,7 +156,7 @@ func (l *Listener) admit(c *net.TCPConn) {
 		c.Close()
 		return
 	}
-	err := setUserTimeout(c, o.UserTimeout)
+	err := tune(c, o.UserTimeout)
 	if err == nil {
 		loop := l.engine.leastLoaded()
 		x := newConn(loop, c, o.Conn, l.counters)
@@ -215,24 +213,4 @@ func keepAlive(k net.KeepAliveConfig) net.KeepAliveConfig {
 	setDefault(&k.Interval, 15*time.Second)
 	setDefault(&k.Count, 4)
 	return k
-}
-
-// setUserTimeout bounds how long written octets may stay unacknowledged; it
-// also ends connections whose peer keeps its window closed and is gone.
-func setUserTimeout(c *net.TCPConn, d time.Duration) error {
-	setDefault(&d, defaultUserTimeout)
-	if d < 0 {
-		return nil
-	}
-	rc, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var opt error
-	if err := rc.Control(func(fd uintptr) {
-		opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
-	}); err != nil {
-		return err
-	}
-	return opt
 }
