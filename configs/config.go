@@ -91,7 +91,7 @@ type Pool struct {
 // Inline are the inline thresholds of RFC 8166 Section 3.3.2, one for each
 // direction, before RFC 8797 lowers them to what the peer can take.
 type Inline struct {
-	Call  Size `mapstructure:"call"`  // default 4 KiB
+	Call  Size `mapstructure:"call"`  // default 4 KiB, for upstreams 64 KiB: what the peer takes
 	Reply Size `mapstructure:"reply"` // default 4 KiB
 }
 
@@ -187,7 +187,7 @@ func (l *Listener) setDefaults() {
 	if l.RDMA() {
 		def(&l.Provider, ProviderIWARP)
 		def(&l.Credits, 64)
-		l.Inline.setDefaults()
+		l.Inline.setDefaults(4 * KiB)
 		l.IWARP.setDefaults()
 		return
 	}
@@ -201,7 +201,7 @@ func (u *Upstream) setDefaults() {
 	if u.RDMA() {
 		def(&u.Pool.Connections, 4)
 		def(&u.Provider, ProviderIWARP)
-		u.Inline.setDefaults()
+		u.Inline.setDefaults(64 * KiB)
 		u.IWARP.setDefaults()
 	}
 	def(&u.Pool.Connections, 1)
@@ -214,8 +214,8 @@ func (u *Upstream) setDefaults() {
 	def(&u.Backoff.Max, max(Duration(5*time.Second), u.Backoff.Min))
 }
 
-func (i *Inline) setDefaults() {
-	def(&i.Call, 4*KiB)
+func (i *Inline) setDefaults(call Size) {
+	def(&i.Call, call)
 	def(&i.Reply, 4*KiB)
 }
 

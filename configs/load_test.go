@@ -51,7 +51,7 @@ func TestDefaults(t *testing.T) {
 			},
 			Backoff:  Backoff{Min: Duration(100 * time.Millisecond), Max: Duration(5 * time.Second)},
 			Provider: "iwarp",
-			Inline:   Inline{Call: 4096, Reply: 4096},
+			Inline:   Inline{Call: 64 * KiB, Reply: 4 * KiB},
 			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: Off},
 		}},
 		Chunks: Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},

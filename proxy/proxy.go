@@ -94,7 +94,7 @@ type UpstreamOptions struct {
 
 	Connections             int // default 4 for RDMA, 1 for TCP
 	Credits                 int // asked for on each connection; default 128
-	CallInline, ReplyInline int // octets; default 4096
+	CallInline, ReplyInline int // octets; default 65536 and 4096
 
 	CallTimeout      time.Duration // a Call unanswered for so long ends its connection; default 60 s
 	ConnectTimeout   time.Duration // default 10 s
@@ -122,7 +122,7 @@ func (o *UpstreamOptions) setDefaults() {
 	}
 	setDefault(&o.Connections, connections)
 	setDefault(&o.Credits, 128)
-	setDefault(&o.CallInline, 4096)
+	setDefault(&o.CallInline, 64<<10)
 	setDefault(&o.ReplyInline, 4096)
 	setDefault(&o.CallTimeout, 60*time.Second)
 	setDefault(&o.ConnectTimeout, 10*time.Second)

@@ -31,8 +31,16 @@ program and NFSv3 NULL, GETATTR, READ and WRITE; every Reply is checked.`,
 // A sizeFlag is a number of octets on the command line: 100, 64KiB, 1MiB.
 type sizeFlag int
 
-func (s *sizeFlag) String() string { return strings.TrimSuffix(configs.Size(*s).String(), "B") }
-func (s *sizeFlag) Type() string   { return "SIZE" }
+func (s *sizeFlag) Type() string { return "SIZE" }
+
+// String is what Set understands.
+func (s *sizeFlag) String() string {
+	v := configs.Size(*s).String()
+	if octets := strings.TrimSuffix(v, "B"); !strings.HasSuffix(octets, "i") {
+		return octets
+	}
+	return v
+}
 
 func (s *sizeFlag) Set(v string) error {
 	n, err := configs.ParseSize(v)
