@@ -380,8 +380,7 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		reply.leases[0] = l
 		return nil
 	}
-	procedure := binary.BigEndian.Uint32(c.Message[20:])
-	s, spliced, err := ulb.Restore(c.Binding, procedure, base, pc.written)
+	s, spliced, err := ulb.Restore(c.Binding, pc.procedure, base, pc.written)
 	if err != nil {
 		return refusal{reasonPayload, err}
 	}

@@ -31,6 +31,8 @@ type pendingCall struct {
 	prev, next int32         // neighbours in the order sent, -1 for none
 	sent       time.Duration // since Requester.base
 
+	procedure uint32 // of call, whose message need not be looked at again
+
 	shape   ulb.Shape
 	chunk   *regmem.Lease                // Write or Reply chunk
 	handles [callHandles]fabric.Handle   // 0 when there is none or it is dead
@@ -92,7 +94,7 @@ func (r *Requester) Send(c *Call) error {
 	}
 
 	pc := &r.slots[r.idle[len(r.idle)-1]]
-	pc.shape = shape
+	pc.shape, pc.procedure = shape, binary.BigEndian.Uint32(m[20:])
 	if err := r.register(pc, c); err != nil {
 		return r.undo(pc, c, err)
 	}

@@ -154,7 +154,7 @@ func (c *class) add(mem []byte, page int) *Lease {
 	for i := range s.leases {
 		off := page*pageSize + i*c.size
 		s.leases[i].slab = s
-		s.leases[i].index = uint8(i)
+		s.leases[i].index, s.leases[i].class = uint8(i), uint8(c.index)
 		s.leases[i].buf = mem[off : off+c.size : off+c.size]
 	}
 	c.partial.push(s)

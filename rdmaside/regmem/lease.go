@@ -10,16 +10,18 @@ import (
 // A Lease is a block of memory on loan. See the package comment for who may use
 // it when.
 type Lease struct {
+	// One cache line, and all that lending and releasing through a stock touches.
 	slab  *slab
-	index uint8
-	clean bool   // the block holds nothing but poison; see begin
 	buf   []byte // the whole block
+	acct  *ledger
+	stock *stock // where it goes back to, or nil
 
-	acct   *ledger
-	stock  *stock // where it goes back to, or nil
-	length int
+	length int32 // at most MaxLease
 	posted int32
 	out    atomic.Bool // on loan
+	class  uint8       // constant while slab has pages, as are index and buf
+	index  uint8       // in slab.leases
+	clean  bool        // the block holds nothing but poison; see begin
 }
 
 // poison fills released blocks when Options.Poison is set.
@@ -33,9 +35,9 @@ func (acct *ledger) begin(l *Lease, n int) *Lease {
 		}
 		// A lease of its own for every loan, so that the second release of one
 		// cannot be mistaken for the first release of the next.
-		l = &Lease{slab: l.slab, index: l.index, buf: l.buf, stock: l.stock}
+		l = &Lease{slab: l.slab, index: l.index, class: l.class, buf: l.buf, stock: l.stock}
 	}
-	l.acct, l.length, l.posted = acct, n, 0
+	l.acct, l.length, l.posted = acct, int32(n), 0
 	if l.out.Swap(true) {
 		panic("BUG: regmem: block leased twice")
 	}
@@ -47,7 +49,7 @@ func (acct *ledger) begin(l *Lease, n int) *Lease {
 func (l *Lease) Bytes() []byte { return l.buf[:l.length] }
 
 // Len is the length of Bytes.
-func (l *Lease) Len() int { return l.length }
+func (l *Lease) Len() int { return int(l.length) }
 
 // Cap is the length of the block.
 func (l *Lease) Cap() int { return len(l.buf) }
@@ -58,7 +60,7 @@ func (l *Lease) Resize(n int) {
 	if n < 0 || n > len(l.buf) {
 		panic(fmt.Sprintf("BUG: regmem: resize to %d of a block of %d", n, len(l.buf)))
 	}
-	l.length = n
+	l.length = int32(n)
 }
 
 // Post marks the block as posted with a Work Request. Marks nest: a block may
@@ -87,11 +89,12 @@ func (l *Lease) Release() {
 	}
 	acct, st := l.acct, l.stock
 	l.acct, l.stock = nil, nil
+	l.clean = false
 	if acct.arena.poison {
 		fill(l.buf, poison)
+		l = &l.slab.leases[l.index] // what begin made l from
+		l.clean = true
 	}
-	l = &l.slab.leases[l.index] // itself, except when poisoned: see begin
-	l.clean = acct.arena.poison
 	if st != nil && st.put(l) {
 		return
 	}

@@ -86,7 +86,7 @@ func (s *stock) refill(i int, shelf []*Lease) []*Lease {
 
 // put keeps l, which was lent here. It reports false when it does not.
 func (s *stock) put(l *Lease) bool {
-	i := l.slab.class.index
+	i := l.class
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out--
