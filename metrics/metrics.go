@@ -183,6 +183,22 @@ func (c *histogramCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(c.h.sum.Load())/c.h.unit, buckets)
 }
 
+// Copied makes the series of octets of messages that stage copies from one place
+// to another in this process: tcp, iwarp, requester or responder. name is the
+// listener's or the upstream's. Kernel copies, to and from sockets, do not count.
+// Long payload is copied by no stage, but for what a read brings along with other
+// things: the sum over payload carried is what a copy-free path loses.
+func Copied(r *Registry, stage, name string) *Counter {
+	return r.Counter("copied_bytes_total", copiedHelp, "stage", stage, "name", name)
+}
+
+// CopiedFunc is Copied for who counts by itself.
+func CopiedFunc(r *Registry, stage, name string, f func() float64) {
+	r.CounterFunc("copied_bytes_total", copiedHelp, f, "stage", stage, "name", name)
+}
+
+const copiedHelp = "Octets of messages copied within the process, kernel copies not counted."
+
 func pairs(labels []string) prometheus.Labels {
 	if len(labels)%2 != 0 {
 		panic("BUG: metrics: odd number of label strings")

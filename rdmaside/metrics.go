@@ -28,11 +28,12 @@ type RequesterMetrics struct {
 	droppedProc, droppedReverse *metrics.Counter
 	reverseCalls, deadlines     *metrics.Counter
 	noMemory                    *metrics.Counter
+	copied                      *metrics.Counter
 }
 
 // NewRequesterMetrics makes the series of one upstream.
 func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetrics {
-	m := &RequesterMetrics{}
+	m := &RequesterMetrics{copied: metrics.Copied(reg, "requester", upstream)}
 	for i, call := range callShapes {
 		for j, reply := range replyShapes {
 			m.calls[i][j] = reg.Counter("requester_calls_total", "Calls sent over RDMA, by shape.",
@@ -102,11 +103,12 @@ type ResponderMetrics struct {
 	droppedReply, droppedProc              *metrics.Counter
 	droppedHeader                          *metrics.Counter
 	refusals                               [refusalReasons]*metrics.Counter
+	copied                                 *metrics.Counter
 }
 
 // NewResponderMetrics makes the series of one listener.
 func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetrics {
-	m := &ResponderMetrics{}
+	m := &ResponderMetrics{copied: metrics.Copied(reg, "responder", listener)}
 	calls := func(shape string) *metrics.Counter {
 		return reg.Counter("responder_calls_total", "Calls received over RDMA, by shape.", "listener", listener, "call", shape)
 	}

@@ -176,7 +176,7 @@ func (r *Requester) received(c *fabric.Completion) {
 func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	if len(b)-n <= copyBelow {
 		if l, err := r.opts.Memory.Lease(len(b) - n); err == nil {
-			copy(l.Bytes(), b[n:])
+			r.metrics.copied.Add(uint64(copy(l.Bytes(), b[n:])))
 			pc.base, pc.from = l, 0
 			r.repost(i)
 			return
@@ -422,7 +422,7 @@ func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
 	l.Unpost()
 	if n <= shrinkBelow && n < l.Cap()/4 {
 		if small, err := r.opts.Memory.Lease(n); err == nil {
-			copy(small.Bytes(), l.Bytes())
+			r.metrics.copied.Add(uint64(copy(small.Bytes(), l.Bytes())))
 			l.Release()
 			return small
 		}

@@ -225,6 +225,9 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 	}
 	x.pulled, x.message = l, l.Bytes()
 	x.scatter(x.message)
+	if x.header.Proc == rpcrdma.Msg {
+		c.responder.metrics.copied.Add(uint64(len(x.inline)))
+	}
 	if x.recv >= 0 {
 		c.repost(x) // what was inline has been copied
 	}

@@ -114,6 +114,8 @@ type Conn struct {
 	outMark    int64 // tx then
 	blocked    bool  // Writable will come
 
+	copied int // octets copied that copied_bytes_total does not know of yet
+
 	// What the gauges know.
 	sawPaused          bool
 	pausedAt           time.Time
@@ -194,6 +196,10 @@ func (c *Conn) settle() {
 	c.sock.setPaused(paused || c.state == draining)
 	if paused != c.sawPaused {
 		c.notePaused(paused)
+	}
+	if c.copied > 0 {
+		c.counters.copied.Add(uint64(c.copied))
+		c.copied = 0
 	}
 	if in := int64(c.have + len(c.held)); in != c.sawIn {
 		c.counters.inbound.Add(in - c.sawIn)

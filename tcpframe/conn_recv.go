@@ -57,7 +57,7 @@ func (c *Conn) parse(b []byte) []byte {
 		if !c.room(n, c.have+n) {
 			return b
 		}
-		copy(c.buf[c.opts.Prefix+c.have:], b[:n])
+		c.copied += copy(c.buf[c.opts.Prefix+c.have:], b[:n])
 		c.take(n)
 		b = b[n:]
 	}
@@ -129,7 +129,7 @@ func (c *Conn) room(n, arrived int) bool {
 	b.Resize(cap(b.Bytes()))
 	buf := b.Bytes()
 	if c.record != nil {
-		copy(buf[c.opts.Prefix:], c.buf[c.opts.Prefix:c.opts.Prefix+c.have])
+		c.copied += copy(buf[c.opts.Prefix:], c.buf[c.opts.Prefix:c.opts.Prefix+c.have])
 		c.record.Release()
 	}
 	c.record, c.buf = b, buf
@@ -174,6 +174,7 @@ func (c *Conn) hold(b []byte) {
 		c.held = c.holdBuf[:0]
 	}
 	c.held = append(c.held, b...)
+	c.copied += len(b)
 }
 
 // parseHeld goes on with what was held, when reading was resumed.

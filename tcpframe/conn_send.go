@@ -114,6 +114,7 @@ func (c *Conn) gather() (iov []iovec, want int) {
 			add(p)
 		}
 	}
+	c.copied += len(lin)
 	return iov, want
 }
 

@@ -20,6 +20,7 @@ type counters struct {
 	refused  map[Reason]*metrics.Counter // constant
 	received *metrics.Counter
 	sent     *metrics.Counter
+	copied   *metrics.Counter
 	paused   *metrics.Gauge
 	pausedNs atomic.Uint64
 	inbound  *metrics.Gauge
@@ -42,6 +43,7 @@ func (e *Engine) counters(name string) *counters {
 		accepted: r.Counter("tcp_accepted_total", "TCP connections accepted or dialled.", "listener", name),
 		received: r.Counter("tcp_received_bytes_total", "Octets read from TCP connections.", "listener", name),
 		sent:     r.Counter("tcp_sent_bytes_total", "Octets written to TCP connections.", "listener", name),
+		copied:   metrics.Copied(r, "tcp", name),
 		paused:   r.Gauge("tcp_paused_connections", "TCP connections that are not being read, for backpressure.", "listener", name),
 		inbound:  r.Gauge("tcp_inbound_buffered_bytes", "Octets read that are not a whole record yet, or wait for a paused connection.", "listener", name),
 		outbound: r.Gauge("tcp_outbound_buffered_bytes", "Octets that wait for TCP peers to read.", "listener", name),

@@ -75,10 +75,13 @@ func newBridge(c *configs.Config, log zerolog.Logger) (b *bridge, err error) {
 		if err != nil {
 			return nil, err
 		}
+		b.countCopies(lo.Name, lo.Provider)
 		o.Listeners = append(o.Listeners, lo)
 	}
 	for i := range c.Upstreams {
-		o.Upstreams = append(o.Upstreams, upstreamOptions(&c.Upstreams[i], log))
+		uo := upstreamOptions(&c.Upstreams[i], log)
+		b.countCopies(uo.Name, uo.Provider)
+		o.Upstreams = append(o.Upstreams, uo)
 	}
 	if b.proxy, err = proxy.New(o); err != nil {
 		return nil, err
@@ -137,6 +140,14 @@ func newProvider(w configs.IWARP, dial time.Duration, log zerolog.Logger) fabric
 		o.FPDU = iwarp.FPDUMax
 	}
 	return iwarp.New(o)
+}
+
+// countCopies makes the series of what the provider of a listener or an upstream
+// copies, if it can tell.
+func (b *bridge) countCopies(name string, p fabric.Provider) {
+	if c, ok := p.(interface{ Copied() int64 }); ok {
+		metrics.CopiedFunc(b.metrics, "iwarp", name, func() float64 { return float64(c.Copied()) })
+	}
 }
 
 // describe makes the series that belong to no package.

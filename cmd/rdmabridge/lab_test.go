@@ -26,6 +26,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,6 +71,13 @@ func TestLab(t *testing.T) {
 			t.Skip("no bridge, nothing on the wire")
 		}
 		testWire(t, g)
+	})
+	t.Run("copies", func(t *testing.T) {
+		if direct {
+			t.Skip("no bridge, no counters")
+		}
+		testCopies(t, g, b, far)
+		b.wantQuiet(t)
 	})
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("restart/"+v, func(t *testing.T) {
@@ -228,6 +236,27 @@ func testWire(t *testing.T, g *guest) {
 	t.Logf("%6d FPDUs with a good CRC", good)
 }
 
+// testCopies: on the way from knfsd to the client the data of a READ are copied at
+// most once in user space, which is what copied_bytes_total counts.
+func testCopies(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
+	const payload, reads = 32 << 20, 32
+	count := func() (copied, carried, inChunks float64) {
+		return b.metric(t, `copied_bytes_total{`), b.metric(t, `tcp_sent_bytes_total{listener="nfs"}`),
+			b.metric(t, `requester_calls_total{call="inline",reply="write_chunk"`)
+	}
+	copied, carried, inChunks := count()
+	g.job(t, 3*time.Minute, far.script("/lab/read.sh", "3"))
+	copied2, carried2, inChunks2 := count()
+	copied, carried, inChunks = copied2-copied, carried2-carried, inChunks2-inChunks
+	t.Logf("%.0f octets sent, %.0f copied, %.0f Replies in Write chunks", carried, copied, inChunks)
+	if inChunks != reads || carried < payload {
+		t.Errorf("%.0f Replies in Write chunks and %.0f octets sent, want %d READs of 1 MiB", inChunks, carried, reads)
+	}
+	if copied > carried {
+		t.Errorf("%.0f octets copied to send %.0f", copied, carried)
+	}
+}
+
 // A farEnd is the two TCP ports of this host that the guest's client mounts.
 type farEnd struct{ nfs, mount int }
 
@@ -354,7 +383,6 @@ upstreams:
     provider: iwarp
     endpoints: ["127.0.0.1:%d"]
     pool: {connections: 4, credits: 128, mode: auto}
-    inline: {call: 4KiB, reply: 4KiB}
   - name: storage-tcp
     transport: tcp
     endpoints: ["127.0.0.1:%d"]
@@ -389,6 +417,36 @@ func (b *bridgeProcess) start(t *testing.T) {
 		_, _ = io.Copy(io.Discard, res.Body)
 		return res.StatusCode == http.StatusOK
 	})
+}
+
+// metric is the sum of the series that begin with prefix, which goes without
+// rdmabridge_.
+func (b *bridgeProcess) metric(t *testing.T, prefix string) (sum float64) {
+	t.Helper()
+	res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", b.admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "rdmabridge_"+prefix); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " ")+1:]), 64)
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			sum += v
+			found = true
+		}
+	}
+	if !found {
+		t.Errorf("no metric rdmabridge_%s", prefix)
+	}
+	return sum
 }
 
 // news returns the log lines, since the last call, whose level is one of levels.

@@ -107,7 +107,7 @@ for buffers in default 256k; do
 done
 target direct "$tcp"
 
-"$rdmabridge" bench peers "${targets[@]}" --baseline haproxy --out docs/bench-peers.md \
+"$rdmabridge" bench peers "${targets[@]}" --baseline haproxy --cases all --out docs/bench-peers.md \
     --note "$(haproxy -v | head -1 | cut -d' ' -f1-3), mode tcp, 2 threads, 16 KiB buffers" \
     --note "$(nginx -v 2>&1 | sed 's/.*: //'), stream, 2 workers; nginx-256k with proxy_buffer_size 256k" \
     --note "rdmabridge: TCP to iWARP, default configuration; rdmabridge-crc-off without CRC32c on either side" \

@@ -190,12 +190,22 @@ func (c *conn) step() {
 		c.closing()
 		if !c.deliver() {
 			c.busy = false
+			c.count()
 			return
 		}
 	}
 	c.busy = false
+	c.count()
 	if !c.gone {
 		c.sock.FlushSoon()
+	}
+}
+
+// count tells the Provider what was copied.
+func (c *conn) count() {
+	if n := c.qp.copied + c.qp.tx.copied; n > 0 {
+		c.p.copied.Add(int64(n))
+		c.qp.copied, c.qp.tx.copied = 0, 0
 	}
 }
 

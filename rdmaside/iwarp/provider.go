@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -18,6 +19,7 @@ type Provider struct {
 	limits  *limits
 	batches batchPool
 	logs    throttle
+	copied  atomic.Int64
 
 	mu     sync.Mutex // guards worked; a leaf
 	worked map[string]worked
@@ -47,6 +49,11 @@ func New(o Options) *Provider {
 
 // Name returns "iwarp".
 func (p *Provider) Name() string { return "iwarp" }
+
+// Copied is how many octets of payload all connections have copied between buffers
+// so far: what arrived together with a header, and what is shorter than a slice of
+// its own is worth. All else goes straight between socket and where it belongs.
+func (p *Provider) Copied() int64 { return p.copied.Load() }
 
 // newConn returns a conn for what start-up agreed on. release is called when its
 // socket is gone.

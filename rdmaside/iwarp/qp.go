@@ -88,6 +88,8 @@ type qp struct {
 	// the queue by what may be posted.
 	cs, csSpare     []fabric.Completion
 	received, posts int
+
+	copied int // octets of payload placed by copying, for the Provider
 }
 
 // A receive is a posted Receive.

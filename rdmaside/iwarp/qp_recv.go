@@ -110,7 +110,7 @@ func (q *qp) input(b []byte) []byte {
 		case rxPayload:
 			n := min(len(b), r.left)
 			if r.dst != nil {
-				copy(r.dst, b[:n])
+				q.copied += copy(r.dst, b[:n])
 			}
 			q.placed(b[:n])
 			b = b[n:]

@@ -59,6 +59,8 @@ type tx struct {
 	spent     int
 	one       [1][]byte
 
+	copied int // octets of payload copied, for the Provider
+
 	msn  [3]uint32 // next, by queue
 	kick bool      // a zero-length Write is wanted
 	wait bool      // hold: the first FPDU is the peer's
@@ -361,6 +363,7 @@ func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
 			}
 			if len(p) < pieceBelow {
 				b.lin = append(b.lin, p...)
+				t.copied += len(p)
 			} else {
 				b.refer(p)
 			}
@@ -394,6 +397,7 @@ func (t *tx) appendParts(b []byte, parts [][]byte, n int) []byte {
 	for n > 0 {
 		p := t.next(parts, n)
 		b = append(b, p...)
+		t.copied += len(p)
 		n -= len(p)
 	}
 	return b

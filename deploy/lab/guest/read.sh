@@ -1,0 +1,13 @@
+#!/bin/sh
+# read.sh VERS HOST PORT [MOUNTPORT]: 32 MiB in READs of 1 MiB, none from the page cache.
+. /lab/lib.sh
+begin
+f=read-$vers-$port
+head -c 32M /dev/urandom > "/export/$f" || die "no room in /export"
+do_mount
+dd if="/mnt/$f" of=/tmp/read bs=1M iflag=direct 2>/dev/null || die "dd: status $?"
+same "what was read" /tmp/read "/export/$f"
+do_umount
+rm "/export/$f" /tmp/read
+end
+echo PASS
