@@ -249,10 +249,11 @@ func testCopies(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	copied2, carried2, inChunks2 := count()
 	copied, carried, inChunks = copied2-copied, carried2-carried, inChunks2-inChunks
 	t.Logf("%.0f octets sent, %.0f copied, %.0f Replies in Write chunks", carried, copied, inChunks)
-	if inChunks != reads || carried < payload {
+	if inChunks < reads || carried < payload {
 		t.Errorf("%.0f Replies in Write chunks and %.0f octets sent, want %d READs of 1 MiB", inChunks, carried, reads)
 	}
-	if copied > carried {
+	// A hundredth more is for the small messages: they are copied twice.
+	if copied > carried*1.01 {
 		t.Errorf("%.0f octets copied to send %.0f", copied, carried)
 	}
 }
