@@ -25,8 +25,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
-
-	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 var (
@@ -72,7 +70,8 @@ type Options struct {
 	Name        string
 	Endpoints   []string      // tried in turn; at least one
 	Connections int           // seats; default 4
-	Loops       int           // seats are spread over affinities 0..Loops-1; default 1
+	Loops       int           // seats are spread over so many affinities; default 1
+	First       int           // the first of these affinities
 	BackoffMin  time.Duration // first pause after a failure; default 100 ms
 	BackoffMax  time.Duration // longest pause; default 5 s
 	DialTimeout time.Duration // default 10 s
@@ -85,7 +84,8 @@ type Options struct {
 	// Connected is told of every connection that came up. nil ignores.
 	Connected func(endpoint string)
 
-	Metrics *metrics.Registry
+	// Metrics are the upstream's, which all its pools share. nil counts nothing.
+	Metrics *Metrics
 }
 
 func (o Options) withDefaults() Options {
@@ -125,39 +125,29 @@ type Pool struct {
 	closed bool
 	since  time.Time // when the pool last had no usable connection; zero while it has one
 
-	connections *metrics.Gauge
-	queued      *metrics.Gauge
-	reconnects  *metrics.Counter
-	dialErrors  *metrics.Counter
-	expired     *metrics.Counter
-	waits       *metrics.Histogram
+	metrics *Metrics
 }
 
 // New returns a pool that has not been started.
 func New(o Options, d Dialer, owner Owner) *Pool {
 	o = o.withDefaults()
-	m := o.Metrics
 	p := &Pool{
 		queue: queues{by: make([]queue, o.Loops)},
-		opts:  o, dialer: d, owner: owner,
-		connections: m.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", o.Name),
-		queued:      m.Gauge("upstream_queued_calls", "Calls that wait for a credit.", "upstream", o.Name),
-		reconnects:  m.Counter("upstream_connects_total", "Connections to the upstream that came up.", "upstream", o.Name),
-		dialErrors:  m.Counter("upstream_dial_errors_total", "Attempts to connect that failed.", "upstream", o.Name),
-		expired:     m.Counter("upstream_queue_expired_calls_total", "Calls that ended in the queue.", "upstream", o.Name),
-		waits:       m.Histogram("upstream_credit_wait_seconds", "Time that queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
+		opts:  o, dialer: d, owner: owner, metrics: o.Metrics,
+	}
+	if p.metrics == nil {
+		p.metrics = &Metrics{}
 	}
 	for i := range o.Connections {
-		p.seats = append(p.seats, &Seat{pool: p, index: i, affinity: i % o.Loops, ended: make(chan error, 1)})
+		p.seats = append(p.seats, &Seat{pool: p, index: i, affinity: o.First + i%o.Loops, ended: make(chan error, 1)})
 	}
-	m.GaugeFunc("upstream_credits_granted", "Sum of the grants of the usable connections.", func() float64 { return float64(p.Stats().Granted) }, "upstream", o.Name)
-	m.GaugeFunc("upstream_credits_in_use", "Calls outstanding at the upstream.", func() float64 { return float64(p.Stats().Outstanding) }, "upstream", o.Name)
 	return p
 }
 
 // Start begins to connect. Close ends what Start began.
 func (p *Pool) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
+	p.metrics.join(p)
 	p.mu.Lock()
 	p.cancel = cancel
 	p.since = time.Now()
@@ -177,7 +167,8 @@ func (p *Pool) Start() {
 }
 
 // Close ends every connection and every waiting Call, and returns when the
-// pool's goroutines have ended.
+// pool's goroutines have ended. It waits for the connections' loops, and so is not
+// for a loop. It may be called more than once.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -198,6 +189,7 @@ func (p *Pool) Close() {
 		cancel()
 	}
 	p.wg.Wait()
+	p.metrics.leave(p)
 }
 
 // Submit sends e on, or queues it. here is the caller's loop. e.Flow and e.Cost
@@ -223,7 +215,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	e.queuedAt = time.Now()
 	p.queue.push(e, here)
 	p.mu.Unlock()
-	p.queued.Add(1)
+	p.metrics.queued.Add(1)
 	return nil
 }
 
@@ -242,12 +234,12 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		e.queuedAt = now
 	case now.Sub(e.queuedAt) > p.opts.QueueWait:
 		p.mu.Unlock()
-		p.expired.Inc()
+		p.metrics.expired.Inc()
 		return ErrQueueTimeout
 	}
 	p.queue.pushFront(e, here)
 	p.mu.Unlock()
-	p.queued.Add(1)
+	p.metrics.queued.Add(1)
 	p.kick(here)
 	return nil
 }
@@ -298,8 +290,8 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 }
 
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
-	p.queued.Add(-1)
-	p.waits.Observe(uint64(time.Since(e.queuedAt)))
+	p.metrics.queued.Add(-1)
+	p.metrics.waits.Observe(uint64(time.Since(e.queuedAt)))
 	m.Dispatch(e, here)
 }
 
@@ -319,12 +311,15 @@ func (p *Pool) choose(e *Entry, here int) *Seat {
 
 // pick returns the seat with the most free credits, preferring those of loop
 // here, or nil. p.mu is held.
-func (p *Pool) pick(here int) *Seat {
+func (p *Pool) pick(here int) *Seat { return p.pickBut(0, here) }
+
+// pickBut is pick among the seats that refused does not name. p.mu is held.
+func (p *Pool) pickBut(refused uint64, here int) *Seat {
 	var best *Seat
 	bestFree, bestNear := 0, false
 	for _, s := range p.seats {
 		free := s.free()
-		if free <= 0 {
+		if free <= 0 || refused&s.bit() != 0 {
 			continue
 		}
 		near := s.affinity == here
@@ -359,8 +354,8 @@ func (p *Pool) expire(e *Entry, err error) {
 	for e != nil {
 		next := e.next
 		e.next = nil
-		p.queued.Add(-1)
-		p.expired.Inc()
+		p.metrics.queued.Add(-1)
+		p.metrics.expired.Inc()
 		p.owner.Expired(e, err)
 		e = next
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // fakeMember keeps what is dispatched to it.
@@ -477,4 +479,99 @@ func TestSubmitDoesNotAllocate(t *testing.T) {
 	if n != 0 {
 		t.Errorf("%v allocations for a Call sent at once and one queued", n)
 	}
+}
+
+// A Call that a connection cannot carry goes to each of the others once, if they
+// have credits.
+func TestSteer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		p, _ := newPool(t, Options{Connections: 3}, d)
+		var f, other Flow
+		e := submit(t, p, &f, 100, 0)
+		steer := func() bool {
+			m := e.Seat().member.(*fakeMember)
+			m.got = slices.DeleteFunc(m.got, func(x *Entry) bool { return x == e })
+			if e.Seat().Steer(e, 0) {
+				return true
+			}
+			m.got = append(m.got, e)
+			return false
+		}
+		been := map[*Seat]bool{e.Seat(): true}
+		for i := range 2 {
+			was := e.Seat()
+			if !steer() {
+				t.Fatalf("after %d connections of 3: no other", i+1)
+			}
+			if been[e.Seat()] {
+				t.Error("steered to a connection that it came from")
+			}
+			been[e.Seat()] = true
+			if n := was.free(); n != 2 {
+				t.Errorf("%d credits free where it came from, want 2", n)
+			}
+		}
+		if f.seat != e.Seat() {
+			t.Error("the next small Call of the client goes elsewhere")
+		}
+		if steer() {
+			t.Error("steered to a fourth connection of 3")
+		}
+		if !steer() {
+			t.Error("not all may be tried again")
+		}
+		if st := p.Stats(); st.Outstanding != 1 {
+			t.Errorf("%d credits in use, want 1", st.Outstanding)
+		}
+		// All credits in use and a Call waiting: there is no other.
+		for range 5 {
+			submit(t, p, &other, 100, 0)
+		}
+		waiting := submit(t, p, &other, 100, 0)
+		if steer() {
+			t.Error("steered to a connection without a credit")
+		}
+		for _, m := range d.members {
+			m.got = slices.DeleteFunc(m.got, func(x *Entry) bool { return x == e })
+		}
+		e.Seat().Done(e, 0)
+		if waiting.Seat() == nil {
+			t.Error("the credit given back is not used")
+		}
+	})
+}
+
+// Pools of one upstream share its series.
+func TestSharedMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMetrics(metrics.New(), "storage")
+		d := &fakeDialer{grant: 3}
+		shared, _ := newPool(t, Options{Connections: 2, Loops: 2, Metrics: m}, d)
+		pinned, _ := newPool(t, Options{Connections: 1, First: 1, Metrics: m}, d)
+		if a := d.members[2].affinity; a != 1 {
+			t.Errorf("a connection that is to be on loop 1 is on %d", a)
+		}
+		var f, g Flow
+		submit(t, shared, &f, 100, 0)
+		for range 5 {
+			submit(t, pinned, &g, 100, 1)
+		}
+		want := func(granted, used, connections, queued int) {
+			t.Helper()
+			if g, u := m.sum(func(s *Seat) int { return s.grant }), m.sum(func(s *Seat) int { return s.inUse }); g != granted || u != used {
+				t.Errorf("%d credits granted and %d in use, want %d and %d", g, u, granted, used)
+			}
+			if c, q := m.connections.Value(), m.queued.Value(); int(c) != connections || int(q) != queued {
+				t.Errorf("%d connections, %d Calls queued, want %d and %d", c, q, connections, queued)
+			}
+		}
+		want(9, 4, 3, 2)
+		pinned.Close()
+		pinned.Close() // which does nothing
+		want(6, 1, 2, 0)
+		if n := len(m.pools); n != 1 {
+			t.Errorf("%d pools are remembered", n)
+		}
+	})
 }

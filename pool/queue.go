@@ -28,11 +28,12 @@ type Entry struct {
 	next     *Entry
 	seat     *Seat     // holds the credit, while dispatched
 	queuedAt time.Time // first, since Sent; zero when it has not waited
+	refused  uint64    // seats that Steer came from, since Sent
 }
 
 // Sent ends e's waiting: it is on its way. If it is queued again, waiting begins
 // anew.
-func (e *Entry) Sent() { e.queuedAt = time.Time{} }
+func (e *Entry) Sent() { e.queuedAt, e.refused = time.Time{}, 0 }
 
 // Seat is where e was dispatched, or nil.
 func (e *Entry) Seat() *Seat { return e.seat }

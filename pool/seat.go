@@ -26,6 +26,9 @@ type Seat struct {
 // Index is the seat's number in its pool.
 func (s *Seat) Index() int { return s.index }
 
+// Pool is the seat's pool.
+func (s *Seat) Pool() *Pool { return s.pool }
+
 // free is how many more Calls the seat takes now. pool.mu is held.
 func (s *Seat) free() int {
 	if s.member == nil {
@@ -70,6 +73,46 @@ func (s *Seat) Done(e *Entry, here int) {
 	}
 }
 
+// Steer dispatches e, which the connection on this seat cannot carry though others
+// may, on another one that has a credit free and has not refused e since it was
+// queued, and returns e's credit here. When there is none it reports false and does
+// nothing; after that all may be tried again. here is the caller's loop.
+func (s *Seat) Steer(e *Entry, here int) bool {
+	p := s.pool
+	p.mu.Lock()
+	if e.seat != s {
+		p.mu.Unlock()
+		panic("BUG: pool: a Call is steered from a seat that it does not have")
+	}
+	e.refused |= s.bit()
+	var best *Seat
+	if !p.held && !p.closed {
+		best = p.pickBut(e.refused, here)
+	}
+	if best == nil {
+		e.refused = 0
+		p.mu.Unlock()
+		return false
+	}
+	s.inUse--
+	m := best.take(e)
+	if e.Cost < largeCost {
+		// The client whose XIDs met this one's may go on to the next as this one does.
+		e.Flow.seat = best
+	}
+	other, next := p.next(s)
+	p.mu.Unlock()
+	m.Dispatch(e, here)
+	if next != nil {
+		p.dispatch(other, next, here)
+	}
+	return true
+}
+
+// bit stands for the seat in Entry.refused. Of a pool of more than 64 seats some
+// share one: fewer are tried then.
+func (s *Seat) bit() uint64 { return 1 << (s.index % 64) }
+
 func (s *Seat) pull(here int) {
 	p := s.pool
 	for {
@@ -105,7 +148,7 @@ func (s *Seat) vacate() {
 	s.grant = 0
 	s.since = time.Now()
 	p := s.pool
-	p.connections.Add(-1)
+	p.metrics.connections.Add(-1)
 	for _, o := range p.seats {
 		if o.member != nil {
 			return
@@ -162,10 +205,10 @@ func (s *Seat) sit(ctx context.Context, endpoint string) error {
 	m, err := p.dialer.Dial(dctx, endpoint, s.affinity, s)
 	cancel()
 	if err != nil {
-		p.dialErrors.Inc()
+		p.metrics.dialErrors.Inc()
 		return err
 	}
-	p.reconnects.Inc()
+	p.metrics.reconnects.Inc()
 	p.mu.Lock()
 	closed := p.closed
 	s.sitting = m
@@ -176,7 +219,7 @@ func (s *Seat) sit(ctx context.Context, endpoint string) error {
 		s.since = time.Now()
 		s.lastErr = nil
 		p.since = time.Time{}
-		p.connections.Add(1)
+		p.metrics.connections.Add(1)
 	}
 	p.mu.Unlock()
 	if closed {

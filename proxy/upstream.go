@@ -85,7 +85,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Failed:    u.failed,
 		Connected: u.connected,
-		Metrics:   m,
+		Metrics:   pool.NewMetrics(m, o.Name),
 	}, u, u)
 	return u, nil
 }
