@@ -27,6 +27,8 @@ type RequesterMetrics struct {
 	droppedStray, droppedHeader *metrics.Counter
 	droppedProc, droppedReverse *metrics.Counter
 	reverseCalls, deadlines     *metrics.Counter
+	reverseReplies, reverseLost *metrics.Counter
+	reverseRefused              [reverseRefusals]*metrics.Counter
 	noMemory                    *metrics.Counter
 	copied                      *metrics.Counter
 }
@@ -61,7 +63,13 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 	}
 	m.droppedStray, m.droppedHeader = dropped("stray"), dropped("header")
 	m.droppedProc, m.droppedReverse = dropped("procedure"), dropped("reverse")
-	m.reverseCalls = reg.Counter("requester_reverse_calls_total", "Calls of the reverse direction, answered PROG_UNAVAIL.", "upstream", upstream)
+	m.reverseCalls = reg.Counter("requester_reverse_calls_total", "Calls of the reverse direction received.", "upstream", upstream)
+	m.reverseReplies = reg.Counter("requester_reverse_replies_total", "Calls of the reverse direction that were answered by who they are for.", "upstream", upstream)
+	m.reverseLost = reg.Counter("requester_reverse_unanswered_total", "Calls of the reverse direction that were handed on and never answered.", "upstream", upstream)
+	for i, reason := range reverseRefusalNames {
+		m.reverseRefused[i] = reg.Counter("requester_reverse_refused_total", "Calls of the reverse direction that were answered with an error made here.",
+			"upstream", upstream, "reason", reason)
+	}
 	m.deadlines = reg.Counter("requester_deadlines_total", "Connections ended because a Call was not answered in time.", "upstream", upstream)
 	m.noMemory = reg.Counter("requester_no_memory_total", "Times memory for a Reply could not be had.", "upstream", upstream)
 	return m

@@ -15,6 +15,22 @@ const (
 
 var refusalNames = [refusalReasons]string{"header", "chunks", "payload", "handle", "credits", "memory"}
 
+// A reverseRefusal is why a Call of the reverse direction was answered here; a
+// metric label.
+type reverseRefusal uint8
+
+const (
+	reverseProgram   reverseRefusal = iota // nobody takes them on this connection
+	reverseChunk                           // it came with chunks, or in one
+	reverseMemory                          // none for a copy of it
+	reverseClient                          // who it is for does not take it
+	reverseLong                            // its answer does not fit inline
+	reverseMalformed                       // its answer is no RPC Reply
+	reverseRefusals
+)
+
+var reverseRefusalNames = [reverseRefusals]string{"program", "chunks", "memory", "client", "too_long", "malformed"}
+
 // A refusal is an error with its label.
 type refusal struct {
 	reason refusalReason

@@ -52,9 +52,17 @@ type RequesterOptions struct {
 	// least ReplyInline. More than ReplyInline is for peers that overrun it: the
 	// Linux server sends what it likes when no Reply chunk was offered.
 	ReceiveSize int
+	// StartReceives are posted in the beginning; the others when there are Calls
+	// that need them, and then they stay. Default, and at most, all: as many as
+	// Credits, ReverseReceives and 2 more. Fewer are for connections that are many
+	// and mostly idle.
+	StartReceives int
 	// ReverseReceives are Receives beside those for Replies, for Calls of the
-	// reverse direction (RFC 8167); default 4, negative none.
+	// reverse direction (RFC 8167), and the credits granted there; default 4,
+	// negative none.
 	ReverseReceives int
+	// Reverse takes those Calls. nil: they are answered PROG_UNAVAIL.
+	Reverse ReverseHandler
 	// Deadline is how long a Call may stay unanswered before its connection is
 	// ended; default 60 s, negative never.
 	Deadline time.Duration
@@ -79,6 +87,10 @@ func (o RequesterOptions) withDefaults() (RequesterOptions, error) {
 	set(&o.ReceiveSize, max(defaultReceiveSize, o.ReplyInline))
 	set(&o.ReverseReceives, defaultReverse)
 	o.ReverseReceives = max(o.ReverseReceives, 0)
+	all := o.Credits + o.ReverseReceives + extraReceives
+	set(&o.StartReceives, all)
+	// Never fewer than the first Call needs.
+	o.StartReceives = min(max(o.StartReceives, o.ReverseReceives+1+extraReceives), all)
 	if o.Deadline == 0 {
 		o.Deadline = defaultDeadline
 	}
@@ -169,7 +181,7 @@ type Requester struct {
 	oldest  int32   // ends of the list of pending Calls in the order sent; -1 for none
 	newest  int32
 	headers *regmem.Lease // headerLen octets for each slot and reverse Reply
-	reverse []int32       // free header buffers of reverse Replies
+	reverse reverseLine
 	header  rpcrdma.Header
 	parts   [3][]byte
 	timer   *time.Timer // for the oldest Call's deadline
@@ -181,7 +193,7 @@ type Requester struct {
 }
 
 // headerLen bounds the header of a Call of any ulb.Shape, and a whole reverse
-// Reply: 28 octets, a Read chunk of 24, a Write chunk of 24 or a Reply chunk of 20.
+// Reply made here: 28 octets, a Read chunk of 24, a Write chunk of 24 or a Reply chunk of 20.
 const headerLen = 128
 
 // DialRequester connects to addr and returns when the connection is ready for
@@ -214,7 +226,6 @@ func newRequester(o RequesterOptions, loop fabric.Loop, w Watcher) (*Requester, 
 		slots:   make([]pendingCall, o.Credits),
 		idle:    make([]int32, o.Credits),
 		oldest:  -1, newest: -1,
-		reverse: make([]int32, o.ReverseReceives),
 	}
 	r.clock, _ = loop.(clock)
 	if r.watcher == nil {
@@ -227,9 +238,7 @@ func newRequester(o RequesterOptions, loop fabric.Loop, w Watcher) (*Requester, 
 		r.slots[i].index = int32(i)
 		r.idle[i] = int32(o.Credits - 1 - i)
 	}
-	for i := range r.reverse {
-		r.reverse[i] = int32(o.Credits + i)
-	}
+	r.reverse.init(o.ReverseReceives)
 	r.xids.init(o.Credits)
 	r.recvs.init(o.Credits+o.ReverseReceives+extraReceives, o.ReceiveSize, o.Memory)
 	return r, nil
@@ -240,7 +249,7 @@ func (r *Requester) connOptions() fabric.ConnOptions {
 	return fabric.ConnOptions{
 		PrivateData: rpcrdma.AppendPrivateData(nil, r.privateData()),
 		Receives:    len(r.recvs.buffers),
-		Sends:       o.Credits + o.ReverseReceives,
+		Sends:       o.Credits + len(r.reverse.slots),
 		Handles:     2 * o.Credits,
 	}
 }
@@ -280,12 +289,12 @@ func (r *Requester) setup(c fabric.Conn) error {
 		r.info.CallInline = min(r.info.CallInline, n)
 	}
 	var err error
-	if r.headers, err = r.opts.Memory.Lease(headerLen * (len(r.slots) + len(r.reverse))); err != nil {
+	if r.headers, err = r.opts.Memory.Lease(headerLen * (len(r.slots) + len(r.reverse.slots))); err != nil {
 		return fmt.Errorf("rdmaside: header buffers: %w", err)
 	}
 	// "A Requester MUST maintain enough receive resources to accommodate expected
 	// replies." RFC 8166 Section 3.3.1.
-	if err = r.recvs.fill(len(r.recvs.buffers)); err != nil {
+	if err = r.recvs.fill(r.opts.StartReceives); err != nil {
 		return fmt.Errorf("rdmaside: receives: %w", err)
 	}
 	r.state = up

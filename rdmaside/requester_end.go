@@ -90,6 +90,8 @@ func (r *Requester) closed(err error) {
 		}
 		r.finish(pc)
 	}
+	r.metrics.reverseLost.Add(uint64(len(r.reverse.calls)))
+	r.reverse.calls = r.reverse.calls[:0]
 	r.headers.Release()
 	r.headers = nil
 	r.watcher.Ended(r, r.reason)

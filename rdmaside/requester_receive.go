@@ -47,7 +47,7 @@ func (r *Requester) sendDone(c *fabric.Completion) {
 		r.broken("send", c.Err)
 	}
 	if slot >= len(r.slots) {
-		r.reverse = append(r.reverse, int32(slot))
+		r.reverseSent(slot - len(r.slots))
 		return
 	}
 	pc := &r.slots[slot]
@@ -108,6 +108,12 @@ func (r *Requester) received(c *fabric.Completion) {
 		var err error
 		if n, err = h.Decode(b); err != nil {
 			r.undecodable(err, c)
+			r.repost(i)
+			return
+		}
+		if r.isReverse(h, b[n:]) {
+			r.reverseChunks(h)
+			r.stray(c)
 			r.repost(i)
 			return
 		}

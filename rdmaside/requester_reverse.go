@@ -1,33 +1,230 @@
 package rdmaside
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// reverseCall answers a Call that the Responder sent: no program is served in
-// the reverse direction here. RFC 8167 Section 4. A peer that sends more of them
-// than it was granted gets no answer, which is what an overrun deserves.
+// A ReverseHandler takes the Calls that the Responder sends: the reverse direction
+// of RFC 8167, in which NFSv4.1 servers call their clients back.
+type ReverseHandler interface {
+	// ReverseCall takes m, a plain RPC Call of no more octets than a Receive, on
+	// the loop of r. The answer, if there is one, goes to r.ReverseReply. When
+	// ReverseCall reports false it did not take m, and the Responder is told
+	// SYSTEM_ERR. What is taken and never answered makes the Responder wait for as
+	// long as it likes.
+	ReverseCall(r *Requester, m *regmem.Lease) bool
+}
+
+// ErrNoReverseCall is returned by ReverseReply when no Call with the XID waits
+// for an answer on the connection.
+var ErrNoReverseCall = errors.New("rdmaside: reply to no reverse call")
+
+// A reverseLine is the reverse direction of a Requester's connection.
+//
+// Its credits are ReverseReceives, and as many Calls are outstanding at the most.
+// There are twice as many slots for answers, because the peer may have the next
+// Call here before the completion of the Send that allowed it. XIDs of the two
+// directions are apart: RFC 8167 Section 2.4.
+type reverseLine struct {
+	calls []uint32     // XIDs of those outstanding, oldest first
+	slots []Releaser   // what the Send of each slot gives back
+	idle  []int32      // free slots; never fewer than calls
+	call  oncrpc.Call  // scratch
+	none  reverseEmpty // for slots that give nothing back
+}
+
+// reverseEmpty is the Releaser of an answer made here.
+type reverseEmpty struct{}
+
+func (reverseEmpty) Release() {}
+
+func (v *reverseLine) init(credits int) {
+	v.calls = make([]uint32, 0, credits)
+	v.slots = make([]Releaser, 2*credits)
+	v.idle = make([]int32, 2*credits)
+	for i := range v.idle {
+		v.idle[i] = int32(i)
+	}
+}
+
+// find is where xid is in calls, or -1.
+func (v *reverseLine) find(xid uint32) int {
+	for i, x := range v.calls {
+		if x == xid {
+			return i
+		}
+	}
+	return -1
+}
+
+// forget makes the Call at i one that is not outstanding.
+func (v *reverseLine) forget(i int) {
+	v.calls = v.calls[:i+copy(v.calls[i:], v.calls[i+1:])]
+}
+
+// reverseCall deals with a Call that the Responder sent without chunks.
 func (r *Requester) reverseCall(payload []byte, h *rpcrdma.Header) {
 	r.metrics.reverseCalls.Inc()
-	xid, _, _ := oncrpc.MessageType(payload)
-	if xid != h.XID || len(r.reverse) == 0 {
+	v := &r.reverse
+	if err := oncrpc.ParseCall(payload, &v.call); err != nil || v.call.XID != h.XID {
+		r.metrics.droppedReverse.Inc() // "the RPC Call header MUST start with the same XID", Section 5.1
+		return
+	}
+	if r.opts.Reverse == nil {
+		r.refuseReverse(h.XID, reverseProgram)
+		return
+	}
+	if i := v.find(h.XID); i >= 0 {
+		v.forget(i) // sent again; there is one answer
+	}
+	if n := len(v.calls); n > 0 && n == cap(v.calls) {
+		// The peer has given up on one of them, for nothing says when it stops
+		// waiting, or it overruns its credits. If the oldest is answered after all,
+		// the answer is a stray.
+		v.forget(0)
+		r.metrics.reverseLost.Inc()
+	}
+	if len(v.calls) == cap(v.calls) || len(v.calls) >= len(v.idle) {
+		r.metrics.droppedReverse.Inc() // more than was granted: as good as lost
+		return
+	}
+	// The Receive is posted again at once, or a client that does not answer would
+	// keep those of Replies.
+	l, err := r.opts.Memory.Lease(len(payload))
+	if err != nil {
+		r.refuseReverse(h.XID, reverseMemory)
+		return
+	}
+	r.metrics.copied.Add(uint64(copy(l.Bytes(), payload)))
+	v.calls = append(v.calls, h.XID)
+	if !r.opts.Reverse.ReverseCall(r, l) {
+		l.Release()
+		if i := v.find(h.XID); i >= 0 {
+			v.forget(i)
+			r.refuseReverse(h.XID, reverseClient)
+		}
+	}
+}
+
+// reverseChunks answers a reverse Call that has chunks, or is one.
+//
+// "If a reverse-direction requester provides a non-empty chunk list to a Responder
+// that does not support chunks, the Responder MUST reply with an RDMA_ERROR message
+// with rdma_err field set to ERR_CHUNK." RFC 8167 Section 5.3.
+func (r *Requester) reverseChunks(h *rpcrdma.Header) {
+	r.metrics.reverseCalls.Inc()
+	xid := h.XID
+	h.SetError(xid, rpcrdma.Version, uint32(r.opts.ReverseReceives), rpcrdma.ErrChunk)
+	r.sendReverse(reverseChunk, func(b []byte) []byte { return h.Append(b) })
+}
+
+// ReverseReply answers the Call xid that ReverseHandler.ReverseCall was given, with
+// the plain RPC Reply m, in memory of a regmem arena. It never blocks. m is lent
+// until done.Release is called, on the loop, possibly before ReverseReply returns.
+//
+// There are no chunks in this direction: of an answer that does not fit the inline
+// threshold, or is none, the Responder gets SYSTEM_ERR instead, which says no more
+// than that there is no answer. The error is ErrNoReverseCall, and then m was not
+// taken: the Call was answered, or given up, or there never was one, or the
+// connection has ended.
+func (r *Requester) ReverseReply(xid uint32, m []byte, done Releaser) error {
+	i := r.reverse.find(xid)
+	if r.state != up || i < 0 {
+		return ErrNoReverseCall
+	}
+	r.reverse.forget(i)
+	refuse := func(why reverseRefusal) {
+		r.refuseReverse(xid, why)
+		done.Release()
+	}
+	switch x, mtype, _ := oncrpc.MessageType(m); {
+	case len(m) < minReply || len(m)%4 != 0 || x != xid || mtype != oncrpc.TypeReply:
+		refuse(reverseMalformed)
+	case rpcrdma.PlainLen+len(m) > r.info.CallInline:
+		refuse(reverseLong)
+	default:
+		r.metrics.reverseReplies.Inc()
+		slot, b := r.reverseSlot()
+		r.postReverse(slot, done, rpcrdma.AppendPlain(b, xid, uint32(r.opts.ReverseReceives)), m)
+	}
+	return nil
+}
+
+// refuseReverse answers a reverse Call here.
+func (r *Requester) refuseReverse(xid uint32, why reverseRefusal) {
+	stat := uint32(oncrpc.SystemError)
+	if why == reverseProgram {
+		stat = oncrpc.ProgramUnavailable
+	}
+	r.sendReverse(why, func(b []byte) []byte {
+		b = rpcrdma.AppendPlain(b, xid, uint32(r.opts.ReverseReceives))
+		return oncrpc.AppendAccepted(b, xid, stat)
+	})
+}
+
+// sendReverse sends what build makes, if there is a slot that no outstanding Call
+// may need. A peer that sends more than it was granted gets no answer, which is
+// what an overrun deserves.
+func (r *Requester) sendReverse(why reverseRefusal, build func(b []byte) []byte) {
+	if len(r.reverse.idle) <= len(r.reverse.calls) {
 		r.metrics.droppedReverse.Inc()
 		return
 	}
-	slot := r.reverse[len(r.reverse)-1]
-	b := rpcrdma.AppendPlain(r.headerBuffer(slot), xid, uint32(r.opts.ReverseReceives))
-	b = oncrpc.AppendAccepted(b, xid, oncrpc.ProgramUnavailable)
-	if len(b) > headerLen {
+	r.metrics.reverseRefused[why].Inc()
+	slot, b := r.reverseSlot()
+	if b = build(b); len(b) > headerLen {
 		panic("BUG: rdmaside: reverse reply longer than its buffer")
 	}
-	r.parts[0] = b
-	if err := r.conn.PostSend(uint64(slot)+1, fabric.Send{Parts: r.parts[:1]}); err != nil {
-		r.end(fmt.Errorf("rdmaside: reverse reply: %w", err))
-		return
+	r.postReverse(slot, r.reverse.none, b, nil)
+}
+
+// reverseSlot takes a free slot and its header buffer.
+func (r *Requester) reverseSlot() (slot int32, b []byte) {
+	v := &r.reverse
+	slot = v.idle[len(v.idle)-1]
+	v.idle = v.idle[:len(v.idle)-1]
+	return slot, r.headerBuffer(int32(len(r.slots)) + slot)
+}
+
+// postReverse sends an answer: header, then m if there is one.
+func (r *Requester) postReverse(slot int32, done Releaser, header, m []byte) {
+	parts := append(r.parts[:0], header)
+	if m != nil {
+		parts = append(parts, m)
 	}
-	r.reverse = r.reverse[:len(r.reverse)-1]
+	r.reverse.slots[slot] = done
+	if err := r.conn.PostSend(uint64(len(r.slots))+uint64(slot)+1, fabric.Send{Parts: parts}); err != nil {
+		r.reverseSent(int(slot))
+		r.end(fmt.Errorf("rdmaside: reverse reply: %w", err))
+	}
+}
+
+// reverseSent frees a slot whose Send has completed.
+func (r *Requester) reverseSent(slot int) {
+	v := &r.reverse
+	done := v.slots[slot]
+	v.slots[slot] = nil
+	v.idle = append(v.idle, int32(slot))
+	done.Release()
+}
+
+// isReverse reports whether a message with chunks is a Call of the reverse
+// direction. The direction is that of the RPC message, RFC 8167 Section 4.1, which
+// in RDMA_NOMSG is elsewhere: only a Call can be in a Position Zero Read chunk.
+func (r *Requester) isReverse(h *rpcrdma.Header, payload []byte) bool {
+	switch h.Proc {
+	case rpcrdma.Msg:
+		return len(payload) >= 8 && binary.BigEndian.Uint32(payload[4:]) == oncrpc.TypeCall
+	case rpcrdma.NoMsg:
+		_, pending := r.xids.get(h.XID)
+		return len(h.Reads) > 0 && h.Reads[0].Position == 0 && !(pending && h.Reply != nil)
+	}
+	return false
 }
