@@ -16,6 +16,8 @@ import (
 //	O            opaque<> or string<>: length, data, roundup
 //	D            the same, and DDP-eligible
 //	B            bitmap4: a count and as many units
+//	F            fattr4: B O
+//	L            netloc4: {1,2:O|3:O O}
 //	[x]          counted array of x
 //	?(x)         bool, and x when it is true
 //	*(x)         XDR linked list of x: (TRUE, x)*, FALSE
@@ -60,6 +62,11 @@ type Walk struct {
 	// belong there.
 	Absent   bool
 	Position int
+
+	// Roundup is how many octets of roundup a peer left in the message where the
+	// data of an absent item belong; 0: none, as it should be. See [Left]. That
+	// they are zero is for the caller to see.
+	Roundup int
 
 	// Items counts the eligible items met. Item and Length are the data position
 	// and length of the last of them, or, with Position, of that one.
@@ -111,11 +118,25 @@ func (w *Walk) eligible() {
 		return
 	}
 	n := w.Uint32()
-	if w.OK() {
-		w.Items++
-		w.Item, w.Length = w.Pos(), int(n)
+	if !w.OK() {
+		return
 	}
+	w.Items++
+	w.Item, w.Length = w.Pos(), int(n)
+	if w.Roundup == 0 {
+		return
+	}
+	if w.Roundup != xdr.Padding(w.Length) {
+		w.Fail()
+		return
+	}
+	w.Skip(w.Roundup)
 }
+
+// Left is how many octets of roundup a peer left in a message from which it
+// took an item: a plain message is whole units, so what is too much for that is
+// roundup.
+func Left(m []byte) int { return len(m) & 3 }
 
 func (n *node) walkArray(w *Walk) {
 	count := w.Uint32()
@@ -216,6 +237,12 @@ func (p *compiler) sequence(stop string) Layout {
 		case c == 'B':
 			p.pos++
 			l = append(l, node{kind: nodeUnits})
+		case c == 'F':
+			p.pos++
+			l = append(l, node{kind: nodeUnits}, node{kind: nodeOpaque})
+		case c == 'L':
+			p.pos++
+			l = append(l, netloc)
 		case c == '[':
 			p.pos++
 			sub := p.sequence("]")
@@ -247,6 +274,12 @@ func (p *compiler) sequence(stop string) Layout {
 	}
 	return l
 }
+
+// netloc is a name, a URL, or an address of two strings: RFC 7863, netloc4.
+var netloc = func() node {
+	o := node{kind: nodeOpaque}
+	return node{kind: nodeUnion, arms: []arm{{value: 1, sub: Layout{o}}, {value: 2, sub: Layout{o}}, {value: 3, sub: Layout{o, o}}}}
+}()
 
 func (p *compiler) arms() []arm {
 	var arms []arm

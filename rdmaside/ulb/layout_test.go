@@ -68,7 +68,7 @@ func generate(r *rand.Rand, l Layout, b []byte, items *[][2]int) []byte {
 // message is not a walk's to see.
 var layouts = []string{
 	"", "4", "16 8", "O", "D", "4 O 8 D 4", "B B", "[4]", "[8 O]", "[[O]]", "?(8)", "?(O D)",
-	"*(8 O 8)", "*(O *(O)) 4", "{0:4|1:O}", "{0,1:{1:4|*:}|2:8|*:O O}", "{5:D|3,4:8|*:} O B O",
+	"F", "L", "[L] F 4", "*(8 O 8)", "*(O *(O)) 4", "{0:4|1:O}", "{0,1:{1:4|*:}|2:8|*:O O}", "{5:D|3,4:8|*:} O B O",
 	"O O {1:4|*:} {1:4|*:} {1:4|*:} {1:8|*:} {2:8|*:} {2:8|*:} D", "{0:{1:84|0:} 8 D|*:{1:84|0:}}",
 	"16 20 4 B {0:|1,4:16 4 4 4 4 O|2,5:16 4 {1:8|2:8} 4 4 4 O|3:{1,2:4|*:}}",
 }
@@ -104,6 +104,17 @@ func TestLayoutWalk(t *testing.T) {
 			// Without the item, whichever way the walk is told.
 			pos, n := items[0][0], items[0][1]
 			reduced := slices.Delete(bytes.Clone(m), pos, pos+xdr.Roundup(n))
+			kept := slices.Delete(bytes.Clone(m), pos, pos+n)
+			w = Walk{Cursor: xdr.NewCursor(kept, 4), Absent: true, Roundup: Left(kept)}
+			if l.Walk(&w); !w.OK() || w.Pos() != len(kept) || w.Items != 1 || w.Item != pos || w.Length != n {
+				t.Fatalf("%q over %x, from which a peer took no roundup: %+v", s, kept[4:], w)
+			}
+			if n%4 == 0 {
+				w = Walk{Cursor: xdr.NewCursor(m, 4), Absent: true, Roundup: 1}
+				if l.Walk(&w); w.OK() {
+					t.Fatalf("%q: roundup behind an item of %d octets", s, n)
+				}
+			}
 			for _, at := range []int{0, pos} {
 				w := Walk{Cursor: xdr.NewCursor(reduced, 4), Absent: true, Position: at}
 				l.Walk(&w)

@@ -17,12 +17,33 @@ type Limits struct {
 	// directory of exports. MaxIO + 8 KiB, and never less than that.
 	MaxReply uint32
 
-	// Path is the most octets of a symbolic link in NFSv3, where only the
-	// server's file system bounds it. 4096.
+	// Path is the most octets of a symbolic link in NFSv3 and NFSv4, where only
+	// the server's file system bounds it. 4096.
 	Path uint32
 
-	// Flavors is the most security flavors in a MOUNT version 3 Reply. 32.
+	// Flavors is the most security flavors in a Reply of MOUNT version 3 or of
+	// NFSv4 SECINFO. 32.
 	Flavors uint32
+
+	// Bitmap is the most units of a bitmap that an NFSv4 server chooses. The
+	// attributes of NFSv4.2 take 3. 4.
+	Bitmap uint32
+
+	// Identity is the most octets of the name of an owner, a group, or of
+	// somebody in an ACL, in NFSv4. 1024.
+	Identity uint32
+
+	// Label is the most octets of a security label, RFC 7862 Section 12.2.4. 2048.
+	Label uint32
+
+	// XAttr is the most octets of the value of an extended attribute, RFC 8276.
+	// 64 KiB, which is what Linux takes.
+	XAttr uint32
+
+	// Attribute is the most octets of an attribute that nothing bounds, an ACL or
+	// the locations of a file system, in NFSv4.0. Later minor versions have the
+	// bound of the session. 64 KiB.
+	Attribute uint32
 
 	// Token is the most octets of the token a server answers with while a GSS
 	// context is set up. 64 KiB.
@@ -53,6 +74,11 @@ func (l Limits) withDefaults() Limits {
 	l.MaxReply = max(l.MaxReply, l.MaxIO+replyHeadroom)
 	set(&l.Path, 4096, maxBound)
 	set(&l.Flavors, 32, maxBound/4)
+	set(&l.Bitmap, 4, maxBound/4)
+	set(&l.Identity, 1024, maxBound)
+	set(&l.Label, 2048, maxBound)
+	set(&l.XAttr, 64<<10, maxBound)
+	set(&l.Attribute, 64<<10, maxBound)
 	set(&l.Token, 64<<10, maxBound)
 	return l
 }

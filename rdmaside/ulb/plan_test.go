@@ -122,7 +122,10 @@ func checkPlan(t *testing.T, reg *Registry, a *Analysis, callLen, callInline, re
 
 func TestLimits(t *testing.T) {
 	def := NewRegistry(Limits{}).Limits()
-	want := Limits{MaxIO: 1 << 20, MaxReply: 1<<20 + 8<<10, Path: 4096, Flavors: 32, Token: 64 << 10}
+	want := Limits{
+		MaxIO: 1 << 20, MaxReply: 1<<20 + 8<<10, Path: 4096, Flavors: 32, Bitmap: 4, Identity: 1024, Label: 2048,
+		XAttr: 64 << 10, Attribute: 64 << 10, Token: 64 << 10,
+	}
 	if def != want {
 		t.Errorf("defaults %+v, want %+v", def, want)
 	}
@@ -133,8 +136,8 @@ func TestLimits(t *testing.T) {
 		t.Errorf("MaxReply too small for MaxIO is kept: %+v", l)
 	}
 	all := uint32(0xffffffff)
-	l := NewRegistry(Limits{all, all, all, all, all}).Limits()
-	if uint64(l.MaxReply)+replyQuantum+replySlack > 0xffffffff || uint64(l.Flavors)*4+1<<12 > 0xffffffff {
+	l := NewRegistry(Limits{all, all, all, all, all, all, all, all, all, all}).Limits()
+	if uint64(l.MaxReply)+replyQuantum+replySlack > 0xffffffff || uint64(l.Flavors)*4+1<<12 > 0xffffffff || uint64(max(l.Label, l.XAttr))+3 > 0xffffffff {
 		t.Errorf("limits %+v overflow", l)
 	}
 }

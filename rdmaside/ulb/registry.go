@@ -78,7 +78,7 @@ func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 	}
 	if !a.Known {
 		*a = Analysis{
-			Reduce: a.Reduce, Class: NonIdempotent, Procedure: a.Procedure,
+			Reduce: a.Reduce, Class: NonIdempotent, Procedure: a.Procedure, Session: a.Session,
 			MaxReply: l.MaxReply, MaxReduced: l.MaxReply,
 		}
 		return b

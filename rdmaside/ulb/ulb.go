@@ -36,7 +36,7 @@ type Analysis struct {
 	Reduce bool
 
 	// ArgPosition and ArgLength are the one argument worth a Read chunk: the
-	// largest item of a WRITE. ArgLength 0: none.
+	// data of a WRITE, of the longest if there are several. ArgLength 0: none.
 	ArgPosition, ArgLength uint32
 
 	// ResultMax is the most octets of the one result worth a Write chunk, the
@@ -47,7 +47,17 @@ type Analysis struct {
 	// without the item that ResultMax bounds, equal when there is none.
 	MaxReply, MaxReduced uint32
 
-	// Procedure names the Call for logs and metrics: "READ"; "" when unknown.
+	// Session is the position of the 16 octets of the session ID in the SEQUENCE
+	// that an NFSv4 COMPOUND begins with; 0: none. It is set whether or not the
+	// rest of the COMPOUND is Known.
+	Session uint32
+
+	// CreatesSession is whether the Reply, if it succeeds, tells the limits of a
+	// new session.
+	CreatesSession bool
+
+	// Procedure names the Call for logs and metrics: "READ", "COMPOUND/READ"; ""
+	// when unknown.
 	Procedure string
 }
 

@@ -1,13 +1,11 @@
-// Package nfs holds the upper-layer bindings of NFS versions 2 and 3, RFC 8267
-// Section 4, and of the programs around them: NFSACL, MOUNT, NLM, NSM, rpcbind
-// and rquota, in which nothing is DDP-eligible but whose Replies have bounds.
+// Package nfs holds the upper-layer bindings of NFS versions 2, 3 and 4, RFC
+// 8267, and of the programs around them: NFSACL, MOUNT, NLM, NSM, rpcbind and
+// rquota, in which nothing is DDP-eligible but whose Replies have bounds.
 //
-// The tables follow RFC 1094, RFC 1813, RFC 1833 and, where there is no RFC,
-// what Linux puts on the wire. A row says how to step over the arguments, the
-// most octets of results, and what a second execution does. An error arm is
-// never longer than the results of success.
-//
-// NFS version 4 has no table: its COMPOUNDs are carried whole by ulb.Generic.
+// The tables follow RFC 1094, RFC 1813, RFC 1833, RFC 7531, RFC 5662, RFC 7863,
+// RFC 8276 and, where there is no RFC, what Linux puts on the wire. A row says
+// how to step over the arguments, the most octets of results, and what a second
+// execution does. An error arm is never longer than the results of success.
 package nfs
 
 import (
@@ -24,6 +22,7 @@ type Bound struct {
 // Bindings returns every binding of this package, the busiest first.
 func Bindings() []Bound {
 	return []Bound{
+		{oncrpc.ProgramNFS, 4, v4},
 		{oncrpc.ProgramNFS, 3, v3},
 		{oncrpc.ProgramNFS, 2, v2},
 		{oncrpc.ProgramNFSACL, 3, acl3},

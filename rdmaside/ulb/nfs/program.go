@@ -141,29 +141,42 @@ func (p program) ResultItem(proc uint32, m []byte, results int, reduced bool) (p
 	if pr == nil || pr.item == nil {
 		return 0, 0, false, nil
 	}
-	w := ulb.Walk{Cursor: xdr.NewCursor(m, results), Absent: reduced}
+	w := walkResults(m, results, reduced)
 	pr.item.Walk(&w)
-	if !w.OK() {
-		return 0, 0, false, fmt.Errorf("ulb/nfs: %s: at octet %d: %w", pr.name, w.Pos(), ErrResults)
-	}
-	if left := w.Len(); left != 0 && (!reduced || w.Items == 0 || !isRoundup(m[w.Pos():], w.Length)) {
-		return 0, 0, false, fmt.Errorf("ulb/nfs: %s: %d octets behind the results: %w", pr.name, left, ErrResults)
+	if err := endResults(&w, m, pr.name); err != nil {
+		return 0, 0, false, err
 	}
 	return uint32(w.Item), uint32(w.Length), w.Items > 0, nil
 }
 
-// isRoundup is whether b is the roundup of an item of n octets that a Responder
-// left behind when it took the item away.
-func isRoundup(b []byte, n int) bool {
-	if len(b) != xdr.Padding(n) {
-		return false
+// walkResults begins to walk the results of the Reply m.
+func walkResults(m []byte, results int, reduced bool) ulb.Walk {
+	w := ulb.Walk{Cursor: xdr.NewCursor(m, results), Absent: reduced}
+	if reduced {
+		w.Roundup = ulb.Left(m)
 	}
-	for _, v := range b {
+	return w
+}
+
+// endResults is what is wrong with the results that w has walked: they do not
+// end where the Reply does, or what a Responder left where it took an item away
+// is not roundup.
+func endResults(w *ulb.Walk, m []byte, name string) error {
+	if !w.OK() {
+		return fmt.Errorf("ulb/nfs: %s: at octet %d: %w", name, w.Pos(), ErrResults)
+	}
+	if left := w.Len(); left != 0 {
+		return fmt.Errorf("ulb/nfs: %s: %d octets behind the results: %w", name, left, ErrResults)
+	}
+	if w.Items == 0 {
+		return nil
+	}
+	for _, v := range m[w.Item : w.Item+w.Roundup] {
 		if v != 0 {
-			return false
+			return fmt.Errorf("ulb/nfs: %s: no roundup at octet %d: %w", name, w.Item, ErrResults)
 		}
 	}
-	return true
+	return nil
 }
 
 // ArgItem implements ulb.Binding.
