@@ -16,6 +16,7 @@ type Config struct {
 	Upstreams []Upstream `mapstructure:"upstreams"`
 	Chunks    Chunks     `mapstructure:"chunks"`
 	Memory    Memory     `mapstructure:"memory"`
+	RPCBind   RPCBind    `mapstructure:"rpcbind"`
 	Admin     Admin      `mapstructure:"admin"`
 	Log       Log        `mapstructure:"log"`
 	Drain     Drain      `mapstructure:"drain"`
@@ -172,6 +173,7 @@ func (c *Config) setDefaults() {
 	def(&c.Chunks.IO, MiB)
 	def(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
 	def(&c.Memory.Budget, GiB)
+	c.RPCBind.setDefaults()
 	def(&c.Admin.Address, "127.0.0.1:9090")
 	def(&c.Log.Level, "info")
 	def(&c.Log.Format, FormatJSON)

@@ -51,6 +51,7 @@ func (c *Config) validate(k Known, r *report) {
 		r.addf("chunks.reply", "%s: want 8KiB more than chunks.io, %s, at least", c.Chunks.Reply, c.Chunks.IO)
 	}
 	c.checkMemory(r)
+	c.RPCBind.validate(c, r)
 	if c.Admin.Address != None {
 		checkAddress(c.Admin.Address, true, "admin.address", r)
 	}
@@ -233,7 +234,7 @@ func (c *Config) checkAddresses(r *report) {
 	for i, l := range c.Listeners {
 		places = append(places, place{fmt.Sprintf("listeners[%d].address", i), l.Address})
 	}
-	places = append(places, place{"admin.address", c.Admin.Address})
+	places = append(places, place{"rpcbind.address", c.RPCBind.Address}, place{"admin.address", c.Admin.Address})
 	for i, p := range places {
 		for _, q := range places[:i] {
 			if overlap(p.address, q.address) {

@@ -20,6 +20,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/rpcbind"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -35,13 +36,15 @@ const trimEvery = 30 * time.Second
 // A bridge is everything that one configuration describes, put together.
 type bridge struct {
 	log     zerolog.Logger
+	config  *configs.Config
 	drainIn time.Duration
 
 	metrics *metrics.Registry
 	arena   *regmem.Arena
 	engine  *tcpframe.Engine
 	proxy   *proxy.Proxy
-	admin   *admin // nil for none
+	rpcbind *rpcbind.Server // nil for none
+	admin   *admin          // nil for none
 
 	trim chan struct{} // closed to end trimming
 	wg   sync.WaitGroup
@@ -49,7 +52,7 @@ type bridge struct {
 
 // newBridge makes the parts of c and joins them. Nothing listens yet.
 func newBridge(c *configs.Config, log zerolog.Logger) (b *bridge, err error) {
-	b = &bridge{log: log, drainIn: c.Drain.Timeout.Value(), metrics: metrics.New(), trim: make(chan struct{})}
+	b = &bridge{log: log, config: c, drainIn: c.Drain.Timeout.Value(), metrics: metrics.New(), trim: make(chan struct{})}
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
 	}
@@ -184,6 +187,9 @@ func (b *bridge) start() error {
 	if err := b.proxy.Start(context.Background()); err != nil {
 		return err
 	}
+	if err := b.startRPCBind(); err != nil {
+		return err
+	}
 	b.wg.Add(1)
 	go func() {
 		defer b.wg.Done()
@@ -206,14 +212,14 @@ func (b *bridge) start() error {
 func (b *bridge) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.drainIn)
 	defer cancel()
-	return b.proxy.Drain(ctx)
+	return errors.Join(b.closeRPCBind(), b.proxy.Drain(ctx))
 }
 
 // close ends everything. It is called once, also after start failed.
 func (b *bridge) close() error {
 	close(b.trim)
 	b.wg.Wait()
-	errs := []error{b.proxy.Close()}
+	errs := []error{b.closeRPCBind(), b.proxy.Close()}
 	b.engine.Stop()
 	if b.admin != nil {
 		errs = append(errs, b.admin.close())

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/rpcbind"
+)
+
+// startRPCBind answers for the listeners, which listen already.
+func (b *bridge) startRPCBind() error {
+	c := b.config
+	if !c.RPCBind.Enabled() {
+		return nil
+	}
+	o := rpcbind.Options{Address: c.RPCBind.Address, Engine: b.engine, Log: b.log, Metrics: b.metrics}
+	for _, p := range c.RPCBind.Allow {
+		o.Allow = append(o.Allow, p.Prefix)
+	}
+	services, err := rpcbindServices(c, b.proxy.Addr)
+	if err != nil {
+		return err
+	}
+	if b.rpcbind, err = rpcbind.Listen(o); err != nil {
+		return err
+	}
+	b.rpcbind.Publish(services)
+	return nil
+}
+
+// closeRPCBind sends nobody here any more.
+func (b *bridge) closeRPCBind() error {
+	if b.rpcbind == nil {
+		return nil
+	}
+	return b.rpcbind.Close()
+}
+
+// rpcbindServices are the listeners of c, at the addresses that addr tells.
+func rpcbindServices(c *configs.Config, addr func(listener string) string) ([]rpcbind.Service, error) {
+	var services []rpcbind.Service
+	for i := range c.Listeners {
+		l := &c.Listeners[i]
+		at, err := netip.ParseAddrPort(addr(l.Name))
+		if err != nil {
+			return nil, fmt.Errorf("rpcbind: listener %s: %w", l.Name, err)
+		}
+		programs, err := rpcbindPrograms(l)
+		if err != nil {
+			return nil, err
+		}
+		services = append(services, rpcbind.Service{Address: at, RDMA: l.RDMA(), Programs: programs})
+	}
+	return services, nil
+}
+
+// rpcbindDefault is what an upstream for all programs is taken to serve: what
+// Linux serves on the port of NFS. The programs beside it have ports of their own
+// there, and so routes of their own here.
+var rpcbindDefault = []rpcbind.Program{
+	{Number: oncrpc.ProgramNFS, Version: 3},
+	{Number: oncrpc.ProgramNFS, Version: 4},
+	{Number: oncrpc.ProgramNFSACL, Version: 3},
+}
+
+// rpcbindPrograms are those that l takes. A route for all versions stands for
+// those that the bridge knows; of a program that it does not know it stands for
+// none, since there is nothing to name. Program 100000 is the answer itself, and
+// 100417 is about the connection it is asked on.
+func rpcbindPrograms(l *configs.Listener) ([]rpcbind.Program, error) {
+	var programs []rpcbind.Program
+	if l.Upstream != "" {
+		programs = append(programs, rpcbindDefault...)
+	}
+	for _, r := range l.Routes {
+		n, err := known.ResolveProgram(r.Program)
+		if err != nil {
+			return nil, fmt.Errorf("rpcbind: listener %s: %w", l.Name, err)
+		}
+		if n == oncrpc.ProgramRPCBind || n == oncrpc.ProgramCCP {
+			continue
+		}
+		versions := r.Versions
+		if len(versions) == 0 {
+			versions = knownVersions(n)
+		}
+		for _, v := range versions {
+			programs = append(programs, rpcbind.Program{Number: n, Version: v})
+		}
+	}
+	slices.SortFunc(programs, func(a, b rpcbind.Program) int {
+		if a.Number != b.Number {
+			return int(int64(a.Number) - int64(b.Number))
+		}
+		return int(int64(a.Version) - int64(b.Version))
+	})
+	return slices.Compact(programs), nil
+}
+
+// knownVersions are the versions of a program that have a binding, and NFSv4,
+// which needs none.
+func knownVersions(program uint32) []uint32 {
+	var versions []uint32
+	for _, b := range nfs.Bindings() {
+		if b.Program == program {
+			versions = append(versions, b.Version)
+		}
+	}
+	if program == oncrpc.ProgramNFS && !slices.Contains(versions, 4) {
+		versions = append(versions, 4)
+	}
+	return versions
+}

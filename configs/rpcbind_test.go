@@ -1,0 +1,44 @@
+package configs
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRPCBind(t *testing.T) {
+	c, err := Load([]byte(minimal+"rpcbind: {address: 0.0.0.0:111, allow: [10.0.0.0/8]}\n"), testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := c.RPCBind; !b.Enabled() || b.Address != "0.0.0.0:111" || len(b.Allow) != 1 || b.Allow[0].String() != "10.0.0.0/8" {
+		t.Errorf("rpcbind = %+v", b)
+	}
+	for _, text := range []string{"", "rpcbind:\n", "rpcbind: {}\n", "rpcbind: {address: none}\n"} {
+		if c, err := Load([]byte(minimal+text), testKnown()); err != nil || c.RPCBind.Enabled() {
+			t.Errorf("%q: enabled, %v", text, err)
+		}
+	}
+	for _, tc := range []struct{ text, want string }{
+		{"rpcbind: {address: nowhere}", `line 10: rpcbind.address: "nowhere": want host:port, [host]:port for IPv6`},
+		{"rpcbind: {address: ':70000'}", `line 10: rpcbind.address: ":70000": the port is no number up to 65535`},
+		{"rpcbind: {address: ':2049'}", `line 10: rpcbind.address: :2049 is taken by listeners[0].address, 127.0.0.1:2049`},
+		{"rpcbind: {address: ':9090'}", `admin.address: 127.0.0.1:9090 is taken by rpcbind.address, :9090`},
+		{"rpcbind: {allow: [10.0.0.0/8]}", `line 10: rpcbind.allow: only with rpcbind.address`},
+		{"rpcbind: {allow: [here]}", `line 10: rpcbind.allow[0]: "here" is neither a network nor an address; write 10.0.0.0/8 or 192.0.2.7`},
+		{"rpcbind: 111", `line 10: rpcbind: want settings, name: value, not 111`},
+		{"rpcbind: {port: 111}", `line 10: rpcbind.port: unknown setting; known here: address, allow`},
+	} {
+		if _, err := Load([]byte(minimal+tc.text+"\n"), testKnown()); err == nil || err.Error() != tc.want {
+			t.Errorf("%s: %v, want %s", tc.text, err, tc.want)
+		}
+	}
+	// Its series have that name.
+	named := strings.Replace(minimal, "name: nfs", "name: rpcbind", 1)
+	if _, err := Load([]byte(named), testKnown()); err != nil {
+		t.Error(err)
+	}
+	if _, err := Load([]byte(named+"rpcbind: {address: ':111'}\n"), testKnown()); err == nil ||
+		err.Error() != "line 3: listeners[0].name: rpcbind is taken by rpcbind.address" {
+		t.Errorf("a listener of the same name: %v", err)
+	}
+}

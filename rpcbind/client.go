@@ -1,0 +1,75 @@
+package rpcbind
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// What TCP clients may take. A question is asked in one record, and answered
+// before the next one is read.
+const (
+	maxFragments  = 16
+	maxClients    = 512
+	maxPerAddress = 64
+	stallTimeout  = 10 * time.Second
+	idleTimeout   = 30 * time.Second
+)
+
+// listenOptions are those of the TCP port. Records are on the heap: at most
+// maxClients times maxMessage.
+func (s *Server) listenOptions(o Options) tcpframe.ListenOptions {
+	return tcpframe.ListenOptions{
+		Address: o.Address, Name: "rpcbind", Allow: o.Allow,
+		MaxConns: maxClients, MaxConnsPerAddr: maxPerAddress,
+		Conn: tcpframe.ConnOptions{
+			MaxRecord: maxMessage, MaxFragments: maxFragments,
+			StallTimeout: stallTimeout, SendTimeout: idleTimeout, IdleTimeout: idleTimeout,
+		},
+	}
+}
+
+// A client is one TCP connection. It is owned by its loop.
+type client struct {
+	s    *Server
+	conn *tcpframe.Conn // constant after Opened
+}
+
+// Opened is part of tcpframe.RecordHandler.
+func (x *client) Opened(c *tcpframe.Conn) {
+	x.conn = c
+	if !x.s.join(x) {
+		c.Close(errClosing)
+	}
+}
+
+var errNoCall = errors.New("rpcbind: not an RPC Call")
+
+// Record is part of tcpframe.RecordHandler.
+func (x *client) Record(c *tcpframe.Conn, b tcpframe.Buffer) {
+	defer b.Release()
+	reply, ok := x.s.answer(b.Bytes(), question{local: c.LocalAddr().Addr().Unmap().WithZone("")})
+	if !ok {
+		c.Abort(errNoCall)
+		return
+	}
+	if reply != nil {
+		c.Pause() // until Release
+		c.Send([][]byte{reply}, x)
+	}
+}
+
+// Release is called when the kernel has the Reply, or the connection has ended.
+// tcpframe.Releaser.
+func (x *client) Release() {
+	if !x.conn.Ended() {
+		x.conn.Resume()
+	}
+}
+
+// Drained is part of tcpframe.RecordHandler.
+func (x *client) Drained(*tcpframe.Conn) {}
+
+// Closed is part of tcpframe.RecordHandler.
+func (x *client) Closed(*tcpframe.Conn, error) { x.s.leave(x) }

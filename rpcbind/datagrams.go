@@ -1,0 +1,206 @@
+package rpcbind
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What may leave on UDP. A Reply that is at most slack octets longer than its
+// question counts as one Reply; that holds for all but DUMP, GETADDRLIST and
+// GETSTAT. What is longer is also taken from excess, which all the world shares:
+// whoever forges a source sets at most excessRate octets a second free for nothing.
+// What is over is not answered, and asked again or asked on TCP.
+const (
+	replyRate   = 2000 // a second
+	replyBurst  = 4000
+	slack       = 32       // octets: GETADDR's IPv6 address against no netid at all
+	excessRate  = 16 << 10 // octets a second
+	excessBurst = 32 << 10
+)
+
+// datagrams are the UDP port. Its goroutine reads one, answers it, and reads the
+// next. The Reply leaves from where the question arrived.
+type datagrams struct {
+	s    *Server
+	conn *net.UDPConn
+	done chan struct{} // closed when the goroutine has ended; nil before start
+
+	// Owned by the goroutine.
+	replies, excess bucket
+}
+
+// sameHost is address with another port. free reports that address left the port
+// open.
+func sameHost(address string, port uint16) (at string, free bool, err error) {
+	host, asked, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", false, err
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(port))), asked == "0", nil
+}
+
+// listenDatagrams opens the port. Nothing is read before start.
+func listenDatagrams(s *Server, address string) (*datagrams, error) {
+	lc := net.ListenConfig{Control: wantArrival}
+	c, err := lc.ListenPacket(context.Background(), "udp", address)
+	if err != nil {
+		return nil, err
+	}
+	return &datagrams{
+		s: s, conn: c.(*net.UDPConn),
+		replies: bucket{rate: replyRate, burst: replyBurst},
+		excess:  bucket{rate: excessRate, burst: excessBurst},
+	}, nil
+}
+
+// wantArrival has the kernel say where each datagram arrived: ip(7), ipv6(7). A
+// socket for both families says so in both ways.
+func wantArrival(network, _ string, c syscall.RawConn) error {
+	var err error
+	set := func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+		if network == "udp6" && err == nil {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+		}
+	}
+	if e := c.Control(set); e != nil {
+		return e
+	}
+	if err != nil {
+		return fmt.Errorf("asking for the address that datagrams arrive at: %w", err)
+	}
+	return nil
+}
+
+func (d *datagrams) start() {
+	d.done = make(chan struct{})
+	go func() {
+		defer close(d.done)
+		d.serve()
+	}()
+}
+
+// close ends the goroutine and waits for it.
+func (d *datagrams) close() error {
+	err := d.conn.Close()
+	if d.done != nil {
+		<-d.done
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return nil // twice
+	}
+	return err
+}
+
+// readBackoff is how long reading rests after an error that is not the end.
+const readBackoff = 50 * time.Millisecond
+
+func (d *datagrams) serve() {
+	message := make([]byte, maxMessage)
+	oob := make([]byte, 256)
+	for {
+		n, oobn, flags, from, err := d.conn.ReadMsgUDPAddrPort(message, oob)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			d.s.log.Error().Err(err).Msg("rpcbind: reading datagrams")
+			time.Sleep(readBackoff)
+			continue
+		}
+		a := parseArrival(oob[:oobn])
+		reply, why := d.question(message[:n], flags, a, from, time.Now())
+		if why != refusedNot {
+			d.s.series.refuse(why, true)
+		}
+		if reply == nil {
+			continue
+		}
+		if _, _, err := d.conn.WriteMsgUDPAddrPort(reply, a.control(), from); err != nil {
+			d.s.log.Debug().Stringer("peer", from).Err(err).Msg("rpcbind: reply not sent")
+		}
+	}
+}
+
+// question decides about one datagram. A nil reply is silence; why says what
+// answer has not counted.
+func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort, now time.Time) (reply []byte, why refusal) {
+	switch {
+	case !d.allowed(from.Addr().Unmap().WithZone("")):
+		return nil, refusedDenied
+	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+		return nil, refusedLong
+	case a.group || !a.local.IsValid():
+		return nil, refusedGroup // broadcasts are for BCAST, which is silent
+	}
+	reply, _ = d.s.answer(m, question{local: a.local, datagram: true})
+	if reply == nil {
+		return nil, refusedNot
+	}
+	if excess := len(reply) - len(m) - slack; excess > 0 && !d.excess.take(excess, now) {
+		return nil, refusedRate
+	}
+	if !d.replies.take(1, now) {
+		return nil, refusedRate
+	}
+	return reply, refusedNot
+}
+
+func (d *datagrams) allowed(a netip.Addr) bool {
+	return len(d.s.allow) == 0 || slices.ContainsFunc(d.s.allow, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// An arrival is where a datagram arrived: an address of this host.
+type arrival struct {
+	local     netip.Addr // unmapped; invalid if the kernel did not say
+	link      uint32     // the interface, for addresses that need it
+	group     bool       // sent to a broadcast or multicast address
+	linkLocal bool
+}
+
+// parseArrival reads the kernel's control messages. On a socket for both families
+// an IPv4 datagram has both; in_pktinfo says more.
+//
+//	in_pktinfo: interface 4, local address 4, destination 4
+//	in6_pktinfo: destination 16, interface 4
+func parseArrival(oob []byte) (a arrival) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return a
+	}
+	for _, m := range messages {
+		switch {
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+			local, destination := [4]byte(m.Data[4:8]), [4]byte(m.Data[8:12])
+			return arrival{local: netip.AddrFrom4(local), group: local != destination}
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+			a.local = netip.AddrFrom16([16]byte(m.Data)).Unmap()
+			a.group = a.local.IsMulticast()
+			a.linkLocal = a.local.IsLinkLocalUnicast()
+			a.link = binary.NativeEndian.Uint32(m.Data[16:])
+		}
+	}
+	return a
+}
+
+// control is the control message that makes a Reply leave from there.
+func (a *arrival) control() []byte {
+	if a.local.Is4() {
+		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.local.As4()})
+	}
+	info := unix.Inet6Pktinfo{Addr: a.local.As16()}
+	if a.linkLocal {
+		info.Ifindex = a.link
+	}
+	return unix.PktInfo6(&info)
+}

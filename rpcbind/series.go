@@ -1,0 +1,70 @@
+package rpcbind
+
+import "github.com/rdmabridge/rdmabridge/metrics"
+
+// A refusal is why a question was not answered as its asker wished.
+type refusal uint8
+
+const (
+	refusedNot          refusal = iota
+	refusedMalformed            // no RPC Call: silence, and a TCP connection is closed
+	refusedAuth                 // RPCSEC_GSS, or AUTH_TLS on more than NULL: AUTH_ERROR
+	refusedVersion              // of RPC or of rpcbind: RPC_MISMATCH, PROG_MISMATCH
+	refusedProgram              // another program: PROG_UNAVAIL
+	refusedProcedure            // PROC_UNAVAIL
+	refusedArguments            // GARBAGE_ARGS
+	refusedRegistration         // SET and UNSET: FALSE
+	refusedCall                 // CALLIT and BCAST: silence
+	refusedIndirect             // INDIRECT: PROC_UNAVAIL
+	refusedLong                 // a datagram too long: silence; a Reply too long for one: SYSTEM_ERR
+	refusedDenied               // a datagram from an address that is not allowed: silence
+	refusedGroup                // a datagram to a broadcast or multicast address: silence
+	refusedRate                 // a datagram more than may be answered: silence
+	refusals                    // how many there are
+)
+
+var refusalNames = [refusals]string{
+	refusedNot: "none", refusedMalformed: "malformed", refusedAuth: "auth", refusedVersion: "version",
+	refusedProgram: "program", refusedProcedure: "procedure", refusedArguments: "arguments",
+	refusedRegistration: "registration", refusedCall: "call", refusedIndirect: "indirect",
+	refusedLong: "long", refusedDenied: "denied", refusedGroup: "group", refusedRate: "rate",
+}
+
+// series are the Server's. The first index is 0 for TCP, 1 for UDP.
+type series struct {
+	calls   [2]map[string]*metrics.Counter // by procedure; constant
+	refused [2][refusals]*metrics.Counter
+}
+
+func (x *series) resolve(r *metrics.Registry) {
+	for i, transport := range []string{"tcp", "udp"} {
+		x.calls[i] = make(map[string]*metrics.Counter)
+		for _, procs := range versions {
+			for _, p := range procs {
+				if x.calls[i][p.name] == nil {
+					x.calls[i][p.name] = r.Counter("rpcbind_calls_total", "Questions to rpcbind, by procedure.",
+						"procedure", p.name, "transport", transport)
+				}
+			}
+		}
+		for n := refusedNot + 1; n < refusals; n++ {
+			x.refused[i][n] = r.Counter("rpcbind_refused_total", "Questions to rpcbind that were refused, or not answered.",
+				"reason", refusalNames[n], "transport", transport)
+		}
+	}
+}
+
+func transportIndex(datagram bool) int {
+	if datagram {
+		return 1
+	}
+	return 0
+}
+
+func (x *series) called(procedure string, datagram bool) {
+	x.calls[transportIndex(datagram)][procedure].Inc()
+}
+
+func (x *series) refuse(r refusal, datagram bool) {
+	x.refused[transportIndex(datagram)][r].Inc()
+}
