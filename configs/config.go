@@ -86,7 +86,8 @@ type Upstream struct {
 type Pool struct {
 	Connections int    `mapstructure:"connections"` // default 4, for transport tcp 1
 	Credits     int    `mapstructure:"credits"`     // asked for on each; on TCP the most Calls outstanding; default 128
-	Mode        string `mapstructure:"mode"`        // auto or shared; default auto
+	Mode        string `mapstructure:"mode"`        // auto, shared or pinned; default auto
+	Pinned      int    `mapstructure:"pinned"`      // most clients with a connection of their own; default 256
 }
 
 // Inline are the inline thresholds of RFC 8166 Section 3.3.2, one for each
@@ -155,6 +156,9 @@ const (
 	FormatJSON      = "json"
 	FormatConsole   = "console"
 	None            = "none"
+	PoolAuto        = "auto"
+	PoolShared      = "shared"
+	PoolPinned      = "pinned"
 )
 
 // RDMA reports whether the listener's clients speak RPC-over-RDMA.
@@ -202,13 +206,16 @@ func (l *Listener) setDefaults() {
 func (u *Upstream) setDefaults() {
 	if u.RDMA() {
 		def(&u.Pool.Connections, 4)
+		if u.Pool.Mode != PoolShared {
+			def(&u.Pool.Pinned, 256)
+		}
 		def(&u.Provider, ProviderIWARP)
 		u.Inline.setDefaults(64 * KiB)
 		u.IWARP.setDefaults()
 	}
 	def(&u.Pool.Connections, 1)
 	def(&u.Pool.Credits, 128)
-	def(&u.Pool.Mode, "auto")
+	def(&u.Pool.Mode, PoolAuto)
 	def(&u.Timeouts.Call, Duration(60*time.Second))
 	def(&u.Timeouts.Connect, Duration(10*time.Second))
 	def(&u.Timeouts.Unavailable, Duration(30*time.Second))

@@ -45,7 +45,7 @@ func TestDefaults(t *testing.T) {
 		}},
 		Upstreams: []Upstream{{
 			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"},
-			Pool: Pool{Connections: 4, Credits: 128, Mode: "auto"},
+			Pool: Pool{Connections: 4, Credits: 128, Mode: "auto", Pinned: 256},
 			Timeouts: Timeouts{
 				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(30 * time.Second),
 			},
@@ -381,7 +381,7 @@ upstreams:
   - name: s
     transport: rdma
     endpoints: [h:1]
-    pool: {connections: 65, credits: 1025, mode: pinned}
+    pool: {connections: 65, credits: 1025, mode: all, pinned: 4097}
     inline: {call: 512, reply: 1MiB}
     timeouts: {call: none}
     backoff: {min: 5s, max: 1s}
@@ -396,7 +396,8 @@ chunks: {io: 1KiB, reply: 1GiB}
 			line 7: listeners[0].timeouts.stall: none is not possible here
 			line 12: upstreams[0].pool.connections: 65: want at most 64
 			line 12: upstreams[0].pool.credits: 1025: want at most 1024
-			line 12: upstreams[0].pool.mode: pinned is not in this version; write auto or shared
+			line 12: upstreams[0].pool.mode: "all": want auto or shared or pinned
+			line 12: upstreams[0].pool.pinned: 4097: want at most 4096
 			line 13: upstreams[0].inline.call: 512B: want 1KiB to 64KiB
 			line 13: upstreams[0].inline.reply: 1MiB: want 1KiB to 64KiB
 			line 14: upstreams[0].timeouts.call: none is not possible here
@@ -416,7 +417,8 @@ listeners:
   - {name: c, address: ':3', upstream: s, transport: rdma, provider: magic}
   - {name: d, address: ':4', upstream: s, transport: rdma, timeouts: {idle: 1s}, iwarp: {revision1: on}}
 upstreams:
-  - {name: s, transport: tcp, endpoints: ['h:1'], inline: {call: 1KiB}}
+  - {name: s, transport: tcp, endpoints: ['h:1'], inline: {call: 1KiB}, pool: {mode: pinned, pinned: 5}}
+  - {name: t, transport: rdma, endpoints: ['h:2'], pool: {mode: shared, pinned: 5}}
 `, `
 			line 3: listeners[0].credits: only for transport rdma
 			line 3: listeners[0].provider: only for transport rdma
@@ -426,7 +428,10 @@ upstreams:
 			line 5: listeners[2].provider: "magic": want iwarp or ibverbs
 			line 6: listeners[3].iwarp.revision1: only for upstreams; a listener answers both revisions
 			line 6: listeners[3].timeouts: only for transport tcp
-			line 8: upstreams[0].inline: only for transport rdma`},
+			line 8: upstreams[0].inline: only for transport rdma
+			line 8: upstreams[0].pool.mode: pinned is only for transport rdma
+			line 8: upstreams[0].pool.pinned: only for transport rdma
+			line 9: upstreams[1].pool.pinned: nobody has a connection of its own with mode shared`},
 		{"memory", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}

@@ -17,6 +17,7 @@ const (
 	maxCredits     = 1024
 	maxConnections = 1 << 20
 	maxPool        = 64
+	maxPinned      = 4096
 	minRecord      = 4 * KiB
 )
 
@@ -149,10 +150,10 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	}
 	atMost(u.Pool.Connections, maxPool, path+".pool.connections", r)
 	atMost(u.Pool.Credits, maxCredits, path+".pool.credits", r)
-	if u.Pool.Mode == "pinned" {
-		r.addf(path+".pool.mode", "pinned is not in this version; write auto or shared")
-	} else {
-		oneOf(u.Pool.Mode, path+".pool.mode", r, "auto", "shared")
+	atMost(u.Pool.Pinned, maxPinned, path+".pool.pinned", r)
+	oneOf(u.Pool.Mode, path+".pool.mode", r, PoolAuto, PoolShared, PoolPinned)
+	if u.Pool.Mode == PoolShared && r.source.given(path+".pool.pinned") {
+		r.addf(path+".pool.pinned", "nobody has a connection of its own with mode shared")
 	}
 	finite(u.Timeouts.Call, path+".timeouts.call", r)
 	finite(u.Timeouts.Connect, path+".timeouts.connect", r)
@@ -168,7 +169,10 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 		return
 	}
 	if u.Transport == TransportTCP {
-		only(path, "rdma", r, "provider", "inline", "iwarp")
+		if u.Pool.Mode == PoolPinned {
+			r.addf(path+".pool.mode", "pinned is only for transport rdma")
+		}
+		only(path, "rdma", r, "provider", "inline", "iwarp", "pool.pinned")
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
@@ -12,7 +11,8 @@ import (
 // A ledger is what one client owes and is owed, and its place in the queues of
 // the upstreams. Owned by the client's loop.
 type ledger struct {
-	flows []clientFlow
+	tcp   *tcpClient // whose it is, if that may have connections of its own
+	lanes []*lane
 	calls int   // read and not yet done with
 	owed  int64 // octets of Replies that may come, about, and of those that are here
 	held  int64 // of those that are here: the memory they take
@@ -26,23 +26,6 @@ type ledger struct {
 type look struct {
 	round       uint32
 	held, taken int64
-}
-
-type clientFlow struct {
-	u    *upstream
-	flow *pool.Flow
-}
-
-// flow is the client's flow at u.
-func (g *ledger) flow(u *upstream) *pool.Flow {
-	for i := range g.flows {
-		if g.flows[i].u == u {
-			return g.flows[i].flow
-		}
-	}
-	f := &pool.Flow{}
-	g.flows = append(g.flows, clientFlow{u, f})
-	return f
 }
 
 // over reports that the client has as much under way as it may: one greedy
@@ -102,12 +85,16 @@ func (g *ledger) slow(round uint32) int64 {
 	return g.held
 }
 
-// forget takes the client's waiting Calls out of every queue.
+// forget takes the client's waiting Calls out of every queue, and ends the
+// connections that are its own.
 func (g *ledger) forget(err error) {
-	for _, f := range g.flows {
-		f.u.pool.Forget(f.flow, err)
+	for _, ln := range g.lanes {
+		ln.pool.Forget(&ln.flow, err)
+		if ln.pin != nil {
+			ln.pin.release()
+		}
 	}
-	g.flows = nil
+	g.lanes = nil
 }
 
 var (
@@ -144,12 +131,21 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 		l.reply(c, g, oncrpc.AppendProgramMismatch(c.local[:0], h.XID, low, high))
 		return nil
 	}
+	ln := g.lane(u)
+	if !ln.settled {
+		var err error
+		if ln, err = g.pinned(ln, h); err != nil {
+			g.tcp.refuse(c, u, err)
+			return nil
+		}
+	}
 	a := &c.rdma.Analysis
 	here := c.client.home().index // another connection may have adopted c before it is submitted
 	c.up = u
 	c.rdma.Binding = l.p.registry.Analyse(h, a)
 	c.expect = u.expect(a, g.large)
-	c.entry.Flow = g.flow(u)
+	c.lane = ln
+	c.entry.Flow = &ln.flow
 	if c.assignXID(peer, g) {
 		c.result = resultAbsorbed
 		c.client.dropped(c)
@@ -157,7 +153,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	g.charge(c)
 	c.entry.Cost = u.cost(len(c.msg), a)
-	if err := u.pool.Submit(&c.entry, here); err != nil {
+	if err := ln.pool.Submit(&c.entry, here); err != nil {
 		c.giveUp(err)
 	}
 	return nil

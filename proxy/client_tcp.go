@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -16,6 +17,7 @@ type tcpClient struct {
 	peer netip.Addr
 
 	ledger   ledger
+	strays   int // Replies that answered nothing
 	draining bool
 	aborted  bool // for a Call that cannot be answered
 	ended    flag // set by the loop, read anywhere
@@ -26,6 +28,7 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.conn = c
 	s.loop = s.l.p.loops[c.Loop().Index()]
 	s.peer = c.RemoteAddr().Addr().Unmap()
+	s.ledger.tcp = s
 	if !s.l.join(s) {
 		s.draining = true
 		s.closeIfIdle()
@@ -34,6 +37,10 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 
 // Record is part of tcpframe.RecordHandler.
 func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+	if xid, mtype, _ := oncrpc.MessageType(b.Bytes()); mtype == oncrpc.TypeReply {
+		s.reply(xid, b)
+		return
+	}
 	c := s.loop.newCall()
 	s.l.calls.Inc()
 	c.client = s
@@ -117,6 +124,20 @@ func (s *tcpClient) abandon(c *call, reason error) {
 			Msg("call cannot be answered; client connection closed")
 		s.conn.Abort(reason)
 	}
+	s.dropped(c)
+}
+
+// refuse closes the connection of a client that cannot have an RDMA connection to
+// u, which it needs for the Call c.
+func (s *tcpClient) refuse(c *call, u *upstream, reason error) {
+	u.unpinned.Inc()
+	if n := u.pins.refused.line(); n > 0 {
+		u.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Int("clients", n).Int("pinned", u.pins.most).Err(reason).
+			Msg("no connection of the client's own; client connection closed")
+	}
+	c.result = resultAbandoned
+	s.aborted = true // it is said
+	s.conn.Abort(reason)
 	s.dropped(c)
 }
 

@@ -93,9 +93,35 @@ func (c *call) requeue(here int) {
 	if here == pool.Elsewhere {
 		c.m = nil // what happens now happens on no loop
 	}
-	if err := c.up.pool.Requeue(&c.entry, here); err != nil {
-		c.giveUp(err)
+	for {
+		c.follow()
+		err := c.lane.pool.Requeue(&c.entry, here)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, pool.ErrClosed) || !c.moved() {
+			c.giveUp(err)
+			return
+		}
 	}
+}
+
+// follow puts a call that another connection has adopted on that one's lane: its
+// first client's own connection to the upstream ends with that client.
+func (c *call) follow() {
+	if c.remembered {
+		_, c.lane = c.up.p.xids.ownerOf(c)
+		c.entry.Flow = &c.lane.flow
+	}
+}
+
+// moved reports whether another connection has adopted c since follow.
+func (c *call) moved() bool {
+	if !c.remembered {
+		return false
+	}
+	_, ln := c.up.p.xids.ownerOf(c)
+	return ln != c.lane
 }
 
 // unsent takes a call back that member m could not take; its credit is still
@@ -137,15 +163,19 @@ func (c *call) resubmit(m member, err error) {
 		seat.Done(&c.entry, here)
 		c.requeue(here)
 	case errors.Is(err, rdmaside.ErrBusyXID):
-		seat.Done(&c.entry, here)
 		if !c.gss && !c.remembered {
+			seat.Done(&c.entry, here)
 			c.setXID(u.p.xids.fresh())
 			c.requeue(here)
 			return
 		}
-		// The XID is taken on this connection by another client's Call. It will be
-		// answered soon; another connection may be free of it.
-		c.retry()
+		// The XID is taken on this connection by another client's Call, and is signed,
+		// or the server knows the Call by it. Another connection may be free of it; if
+		// none is, the Call that has it will be answered soon.
+		if !seat.Steer(&c.entry, here) {
+			seat.Done(&c.entry, here)
+			c.retry()
+		}
 	case errors.Is(err, rdmaside.ErrProviderBusy):
 		seat.Done(&c.entry, here)
 		c.retry()
@@ -228,9 +258,8 @@ func (u *upstream) Expired(e *pool.Entry, err error) {
 		c.finish()
 		return
 	}
-	if errors.Is(err, errClientGone) {
+	if errors.Is(err, errClientGone) || errors.Is(err, pool.ErrClosed) && c.moved() {
 		// Another connection adopted the call: it waits there now.
-		_, c.entry.Flow = u.p.xids.ownerOf(c)
 		c.requeue(pool.Elsewhere)
 		return
 	}

@@ -50,6 +50,7 @@ type listener struct {
 	draining bool
 
 	calls   *metrics.Counter
+	stray   *metrics.Counter
 	results [results]*metrics.Counter
 }
 
@@ -98,6 +99,7 @@ func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
 		l.results[i] = m.Counter("client_calls_total", "Calls read from clients by what became of them.", "listener", o.Name, "result", name)
 	}
 	l.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", o.Name)
+	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no Call of the server's.", "listener", o.Name)
 	m.GaugeFunc("clients", "Clients connected.", func() float64 { return float64(l.clients()) }, "listener", o.Name)
 	if o.RDMA {
 		l.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{

@@ -15,17 +15,24 @@ type rdmaMember struct {
 	u    *upstream
 	seat *pool.Seat
 	loop *loop
+	pin  *pin                // whose connection it is; nil: shared
 	r    *rdmaside.Requester // constant once the member is seated
 }
 
-func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat) (pool.Member, error) {
-	m := &rdmaMember{u: u, seat: s, loop: l}
-	r, err := rdmaside.DialRequester(ctx, u.opts.Provider, l, endpoint, rdmaside.RequesterOptions{
+// dialRDMA makes a connection, for p alone unless that is nil.
+func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
+	m := &rdmaMember{u: u, seat: s, loop: l, pin: p}
+	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: u.opts.Credits, CallInline: u.opts.CallInline, ReplyInline: u.opts.ReplyInline,
 		Deadline: u.opts.CallTimeout, RemoteInvalidation: true,
 		Log: u.log, Metrics: u.requester,
-	}, m)
+	}
+	if p != nil {
+		o.IdleReceives = pinnedReceives
+		o.Reverse, o.ReverseReceives = p, pinnedReverse
+	}
+	r, err := rdmaside.DialRequester(ctx, u.opts.Provider, l, endpoint, o, m)
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +78,8 @@ func (m *rdmaMember) refused(c *call, err error) {
 	// Nothing is dispatched until a Reply has given memory back; if those that hold
 	// it are clients that do not read, relief sees to it. One of the pool's Calls
 	// waits for all: while one waits, memory goes to nobody else.
-	if errors.Is(err, rdmaside.ErrNoMemory) && m.u.pool.Hold() {
-		m.r.Wait(&c.rdma, m.u.p.relief.waits(m.u.pool.Resume))
+	if p := m.seat.Pool(); errors.Is(err, rdmaside.ErrNoMemory) && p.Hold() {
+		m.r.Wait(&c.rdma, m.u.p.relief.waits(p.Resume))
 	}
 	c.unsent(m, err)
 }
@@ -84,7 +91,12 @@ func (m *rdmaMember) credits() int { return m.r.Grant() }
 func (m *rdmaMember) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(grant, m.loop.index) }
 
 // Ended is part of rdmaside.Watcher.
-func (m *rdmaMember) Ended(_ *rdmaside.Requester, err error) { m.seat.Ended(err) }
+func (m *rdmaMember) Ended(r *rdmaside.Requester, err error) {
+	if m.pin != nil {
+		m.pin.lost(r)
+	}
+	m.seat.Ended(err)
+}
 
 // CallDone is part of rdmaside.CallOwner.
 func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {

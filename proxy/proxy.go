@@ -92,9 +92,11 @@ type UpstreamOptions struct {
 	Provider  fabric.Provider // for RDMA
 	Endpoints []string        // host:port, at least one
 
-	Connections             int // default 4 for RDMA, 1 for TCP
-	Credits                 int // asked for on each connection; default 128
-	CallInline, ReplyInline int // octets; default 65536 and 4096
+	Connections             int  // default 4 for RDMA, 1 for TCP
+	Mode                    Mode // for RDMA: who has a connection of its own
+	Pinned                  int  // most of those; default 256, at most what memory for Replies allows
+	Credits                 int  // asked for on each connection; default 128
+	CallInline, ReplyInline int  // octets; default 65536 and 4096
 
 	CallTimeout      time.Duration // a Call unanswered for so long ends its connection; default 60 s
 	ConnectTimeout   time.Duration // default 10 s
@@ -121,6 +123,7 @@ func (o *UpstreamOptions) setDefaults() {
 		connections = 4
 	}
 	setDefault(&o.Connections, connections)
+	setDefault(&o.Pinned, 256)
 	setDefault(&o.Credits, 128)
 	setDefault(&o.CallInline, 64<<10)
 	setDefault(&o.ReplyInline, 4096)
@@ -213,6 +216,7 @@ func New(o Options) (*Proxy, error) {
 		}
 		p.upstreams[uo.Name] = u
 	}
+	p.sharePins()
 	for _, lo := range o.Listeners {
 		l, err := newListener(p, lo)
 		if err != nil {
@@ -225,6 +229,20 @@ func New(o Options) (*Proxy, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// sharePins divides the memory that pinned connections may take between the
+// upstreams that have them.
+func (p *Proxy) sharePins() {
+	var us []*upstream
+	for _, u := range p.upstreams {
+		if u.opts.RDMA && u.opts.Mode != ModeShared {
+			us = append(us, u)
+		}
+	}
+	for _, u := range us {
+		u.pins.share(p.replies.Limit()/pinnedShare/int64(len(us)), &u.opts)
+	}
 }
 
 // Start begins to listen and to connect to the upstreams. When a listener
@@ -320,6 +338,7 @@ func (p *Proxy) Close() error {
 		l.close()
 	}
 	for _, u := range p.upstreams {
+		u.pins.close()
 		u.pool.Close()
 	}
 	return nil
@@ -329,8 +348,14 @@ func (p *Proxy) Close() error {
 type Status struct {
 	Draining  bool
 	Listeners []ListenerStatus
-	Upstreams []pool.Stats
+	Upstreams []UpstreamStatus
 	Memory    regmem.Stats
+}
+
+// UpstreamStatus is a moment's view of an upstream.
+type UpstreamStatus struct {
+	pool.Stats     // of the shared connections
+	Pinned     int // connections of one client each
 }
 
 // ListenerStatus is a moment's view of a listener.
@@ -353,7 +378,7 @@ func (p *Proxy) Status() Status {
 		st.Listeners = append(st.Listeners, ListenerStatus{l.opts.Name, l.addr(), transport, l.clients()})
 	}
 	for _, u := range p.sortedUpstreams() {
-		st.Upstreams = append(st.Upstreams, u.pool.Stats())
+		st.Upstreams = append(st.Upstreams, UpstreamStatus{u.pool.Stats(), u.pins.count()})
 	}
 	return st
 }

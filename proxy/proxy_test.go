@@ -438,9 +438,19 @@ func TestHostileClients(t *testing.T) {
 		copy(b, mark(1<<31|4092))
 		_, _ = c.Write(b)
 	})
-	closes("a Reply where a Call belongs", func(c net.Conn) {
-		_ = proxytest.WriteRecord(c, proxytest.GetattrReply(1))
+	closes("a thousand Replies where Calls belong", func(c net.Conn) {
+		for range 1000 {
+			if proxytest.WriteRecord(c, proxytest.GetattrReply(1)) != nil {
+				return
+			}
+		}
 	})
+	for range 999 {
+		if err := proxytest.WriteRecord(good.Conn, proxytest.GetattrReply(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(t, good, proxytest.GetattrCall(1))
 }
 
 // TestClientThatDoesNotRead: its Calls stop being read; the others go on, and
@@ -695,7 +705,8 @@ func TestCallsAddUp(t *testing.T) {
 					s.DropConnections(errors.New("dropped by the test"))
 				}
 				if j%5 == 0 {
-					_ = proxytest.WriteRecord(c.Conn, proxytest.GetattrReply(1)) // no Call
+					_ = proxytest.WriteRecord(c.Conn, proxytest.GetattrReply(1)) // no Call, and not counted
+					_ = proxytest.WriteRecord(c.Conn, make([]byte, 40))          // no Call of RPC version 2
 				}
 				c.Close()
 			}

@@ -33,9 +33,11 @@ type upstream struct {
 	opts   UpstreamOptions
 	number int // in the order configured
 	log    zerolog.Logger
-	pool   *pool.Pool
+	pool   *pool.Pool // shared by the clients that have none of their own
+	pins   pins
 
-	requester *rdmaside.RequesterMetrics // for RDMA
+	poolMetrics *pool.Metrics
+	requester   *rdmaside.RequesterMetrics // for RDMA
 
 	sent     *metrics.Counter
 	replied  *metrics.Counter
@@ -44,13 +46,12 @@ type upstream struct {
 	lost     *metrics.Counter
 	errored  *metrics.Counter
 	stray    *metrics.Counter
+	unpinned *metrics.Counter
 	seconds  *metrics.Histogram
 
 	average atomic.Int64 // octets of recent Replies that had no bound
 
-	mu     sync.Mutex // guards what follows; a leaf
-	logged time.Time  // when the last failure was logged
-	muted  int        // failures since then
+	failures quiet
 }
 
 func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
@@ -75,45 +76,68 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		lost:     calls("lost"),
 		errored:  calls("error"),
 		stray:    m.Counter("upstream_stray_replies_total", "Replies that belong to no Call outstanding.", "upstream", o.Name),
+		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because as many have a connection of their own to the upstream as may.", "upstream", o.Name),
 		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to having its Reply.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
 	}
 	if o.RDMA {
 		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
 	}
+	u.poolMetrics = pool.NewMetrics(m, o.Name)
+	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)
 	u.pool = pool.New(pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Failed:    u.failed,
 		Connected: u.connected,
-		Metrics:   pool.NewMetrics(m, o.Name),
+		Metrics:   u.poolMetrics,
 	}, u, u)
 	return u, nil
 }
 
-// quiet is how long the same upstream's failures go on without another line.
-const quiet = 30 * time.Second
+// quietFor is how long the same upstream's failures go on without another line.
+const quietFor = 30 * time.Second
+
+// quiet lets one line in quietFor through. It is safe for concurrent use.
+type quiet struct {
+	mu     sync.Mutex // guards the rest; a leaf
+	logged time.Time  // when the last line was
+	muted  int        // events since then
+}
+
+// line reports how many events the line to be logged now stands for, or 0 if there
+// is to be none.
+func (q *quiet) line() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.muted++
+	now := time.Now()
+	if now.Sub(q.logged) < quietFor {
+		return 0
+	}
+	n = q.muted
+	q.logged, q.muted = now, 0
+	return n
+}
+
+// reset makes the next event one that is logged.
+func (q *quiet) reset() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.logged = time.Time{}
+}
 
 // failed logs that a connection could not be made or has ended: once, and again
 // when it goes on.
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
-	u.mu.Lock()
-	u.muted++
-	n, now := u.muted, time.Now()
-	if now.Sub(u.logged) < quiet {
-		u.mu.Unlock()
-		return
+	if n := u.failures.line(); n > 0 {
+		u.log.Warn().Err(err).Str("endpoint", endpoint).Int("failures", n).Dur("retry_in_ms", retryIn).
+			Msg("no connection to upstream")
 	}
-	u.logged, u.muted = now, 0
-	u.mu.Unlock()
-	u.log.Warn().Err(err).Str("endpoint", endpoint).Int("failures", n).Dur("retry_in_ms", retryIn).
-		Msg("no connection to upstream")
 }
 
 // connected logs the first connection after failures.
 func (u *upstream) connected(endpoint string) {
-	u.mu.Lock()
-	u.logged = time.Time{}
-	u.mu.Unlock()
+	u.failures.reset()
 	u.log.Info().Str("endpoint", endpoint).Msg("connected to upstream")
 }
 
@@ -121,7 +145,7 @@ func (u *upstream) connected(endpoint string) {
 func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
 	l := u.p.loops[affinity]
 	if u.opts.RDMA {
-		return dialRDMA(ctx, u, l, endpoint, s)
+		return dialRDMA(ctx, u, l, endpoint, s, nil)
 	}
 	return dialTCP(ctx, u, l, endpoint, s)
 }

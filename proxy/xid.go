@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
@@ -158,7 +157,7 @@ type claim struct {
 	owed int                // what its client is charged for it
 }
 
-// assign remembers c, whose tag and entry.Flow are set, sets c.remembered, and
+// assign remembers c, whose tag and lane are set, sets c.remembered, and
 // gives the XID it had before if it is a retransmission. While the first
 // transmission is in flight, c is not remembered but absorbed by it.
 func (t *xidTable) assign(c *call) claim {
@@ -194,20 +193,20 @@ func (twin *call) absorb(c *call) claim {
 		return claim{absorbed: true}
 	}
 	cl := claim{absorbed: true, old: twin.client, heir: twin.heir, owed: twin.expect}
-	twin.client, twin.flow = c.client, c.entry.Flow
+	twin.client, twin.adopted = c.client, c.lane
 	twin.heir, c.exchange = c.exchange, nil
 	return cl
 }
 
-// ownerOf is the client of c, which is remembered, and that client's flow, now.
-func (t *xidTable) ownerOf(c *call) (client, *pool.Flow) {
+// ownerOf is the client of c, which is remembered, and that client's lane, now.
+func (t *xidTable) ownerOf(c *call) (client, *lane) {
 	s := t.set(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.flow != nil {
-		return c.client, c.flow
+	if c.adopted != nil {
+		return c.client, c.adopted
 	}
-	return c.client, c.entry.Flow
+	return c.client, c.lane
 }
 
 // settle ends c's time in flight at now, on the loops' clock. After it c.client

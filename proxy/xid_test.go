@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
@@ -54,12 +53,12 @@ func TestXIDAdoption(t *testing.T) {
 	exchanges := [2]rdmaside.Exchange{}
 	adopt := func(cl client, e *rdmaside.Exchange) claim {
 		c := &call{client: cl, exchange: e, tag: a.tag}
-		c.entry.Flow = &pool.Flow{}
+		c.lane = &lane{}
 		got := x.assign(c)
 		if c.exchange != nil {
 			t.Error("the exchange of a Call that was adopted is left with what is dropped")
 		}
-		if _, f := x.ownerOf(a); a.client != cl || a.heir != e || f != c.entry.Flow {
+		if _, ln := x.ownerOf(a); a.client != cl || a.heir != e || ln != c.lane {
 			t.Error("the Call in flight is not the last connection's")
 		}
 		return got

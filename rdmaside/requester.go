@@ -52,11 +52,11 @@ type RequesterOptions struct {
 	// least ReplyInline. More than ReplyInline is for peers that overrun it: the
 	// Linux server sends what it likes when no Reply chunk was offered.
 	ReceiveSize int
-	// StartReceives are posted in the beginning; the others when there are Calls
-	// that need them, and then they stay. Default, and at most, all: as many as
+	// IdleReceives are posted when nothing is outstanding; more are as Calls need
+	// them, and go with their Replies. Default, and at most, all: as many as
 	// Credits, ReverseReceives and 2 more. Fewer are for connections that are many
 	// and mostly idle.
-	StartReceives int
+	IdleReceives int
 	// ReverseReceives are Receives beside those for Replies, for Calls of the
 	// reverse direction (RFC 8167), and the credits granted there; default 4,
 	// negative none.
@@ -88,9 +88,9 @@ func (o RequesterOptions) withDefaults() (RequesterOptions, error) {
 	set(&o.ReverseReceives, defaultReverse)
 	o.ReverseReceives = max(o.ReverseReceives, 0)
 	all := o.Credits + o.ReverseReceives + extraReceives
-	set(&o.StartReceives, all)
+	set(&o.IdleReceives, all)
 	// Never fewer than the first Call needs.
-	o.StartReceives = min(max(o.StartReceives, o.ReverseReceives+1+extraReceives), all)
+	o.IdleReceives = min(max(o.IdleReceives, o.ReverseReceives+1+extraReceives), all)
 	if o.Deadline == 0 {
 		o.Deadline = defaultDeadline
 	}
@@ -294,7 +294,7 @@ func (r *Requester) setup(c fabric.Conn) error {
 	}
 	// "A Requester MUST maintain enough receive resources to accommodate expected
 	// replies." RFC 8166 Section 3.3.1.
-	if err = r.recvs.fill(r.opts.StartReceives); err != nil {
+	if err = r.recvs.fill(r.opts.IdleReceives); err != nil {
 		return fmt.Errorf("rdmaside: receives: %w", err)
 	}
 	r.state = up

@@ -191,14 +191,22 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	pc.base, pc.from = r.recvs.take(i), n
 	pc.base.Resize(len(b))
 	// Without memory the Receive is made up for by Send, which needs it.
-	if err := r.recvs.fill(r.recvs.posted + 1); err != nil {
+	if err := r.recvs.fill(min(r.recvs.posted+1, r.wanted())); err != nil {
 		r.receiveError(err)
 	}
 }
 
-// repost gives Receive buffer i back to the provider.
+// wanted is how many Receives are to be posted now: those of the Calls
+// outstanding and the reverse direction, and some to spare.
+func (r *Requester) wanted() int {
+	n := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives + extraReceives
+	return min(max(n, r.opts.IdleReceives), len(r.recvs.buffers))
+}
+
+// repost gives Receive buffer i back to the provider, or away when fewer are
+// wanted now.
 func (r *Requester) repost(i int) {
-	if r.state != up {
+	if r.state != up || r.recvs.posted >= r.wanted() {
 		r.recvs.drop(i)
 		return
 	}

@@ -121,10 +121,16 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 	return o, nil
 }
 
+// poolModes are the words for pool.mode.
+var poolModes = map[string]proxy.Mode{
+	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared, configs.PoolPinned: proxy.ModePinned,
+}
+
 func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOptions {
 	o := proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits,
+		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned,
 		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
 		UnavailableAfter: u.Timeouts.Unavailable.Value(),

@@ -1,0 +1,66 @@
+package proxy
+
+import (
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
+)
+
+// A lane is one client's way to one upstream: the pool that its Calls take, and
+// its place in the queue there. All but flow, which is the pool's, is owned by the
+// client's loop, and u and pool are constant.
+type lane struct {
+	u    *upstream
+	pool *pool.Pool // u.pool, or that of pin
+	flow pool.Flow
+
+	pin     *pin // nil for the shared pool
+	settled bool // nothing that the client sends changes it
+	minor0  bool // NFSv4.0 was seen
+}
+
+// lane is the client's lane to u.
+func (g *ledger) lane(u *upstream) *lane {
+	for _, ln := range g.lanes {
+		if ln.u == u {
+			return ln
+		}
+	}
+	ln := &lane{u: u, pool: u.pool, settled: g.tcp == nil || u.pins.most == 0}
+	g.lanes = append(g.lanes, ln)
+	return ln
+}
+
+// pinned is the lane that the Call h takes, which came to be on ln: one with a
+// connection of its own if it has to. Calls on their way stay where they are.
+func (g *ledger) pinned(ln *lane, h *oncrpc.Call) (*lane, error) {
+	if ln.u.opts.Mode != ModePinned && !ln.needsPin(h) {
+		return ln, nil
+	}
+	p, err := ln.u.pin(g.tcp)
+	if err != nil {
+		return nil, err
+	}
+	own := &lane{u: ln.u, pool: p.pool, pin: p, settled: true}
+	for i := range g.lanes {
+		if g.lanes[i] == ln {
+			g.lanes[i] = own // found before ln from now on
+		}
+	}
+	g.lanes = append(g.lanes, ln)
+	return own, nil
+}
+
+// needsPin reports whether h is what only a connection of the client's own carries
+// well: a COMPOUND of NFSv4.1 or later. One that cannot be read, as under RPCSEC_GSS
+// privacy, may be, unless the client has spoken NFSv4.0.
+func (ln *lane) needsPin(h *oncrpc.Call) bool {
+	if h.Program != oncrpc.ProgramNFS || h.Version != 4 || h.Procedure == 0 || h.Protection == oncrpc.ProtectControl {
+		return false
+	}
+	minor, ok := nfs.MinorVersion(h)
+	if ok && minor == 0 {
+		ln.minor0 = true
+	}
+	return ok && minor > 0 || !ok && !ln.minor0
+}

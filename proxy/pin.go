@@ -1,0 +1,234 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// Pinned connections
+//
+// An NFSv4.1 server knows connections: a session is bound to those it was used on,
+// calls its client back on one of them, and, when the client protects its state
+// (SP4_MACH_CRED), refuses it on others until BIND_CONN_TO_SESSION was sent there.
+// On connections that clients share none of this can work. So the TCP connection of
+// a client that speaks NFSv4.1 or later has an RDMA connection of its own, and what
+// the server sends on the one is for the client on the other, without a look inside.
+//
+// The pinned connection is a pool of one seat on the loop of the client: dialling,
+// queueing, back-off and the fate of Calls are those of every pool. It is made at
+// the first Call that needs it and closed when the client's connection ends.
+//
+// When it is lost, the client's connection stays if all its Calls can be sent again
+// on the next one. NFSv4.1 Calls can: they name a session, a slot and a sequence
+// number, and a server executes each of them once, whatever connection and whatever
+// order they come in: RFC 8881 Section 2.10.6. What arrives late on the connection
+// that was lost, after its replay was executed, or after the next Call of its slot
+// was, is a retry or misordered, and not executed. If it is still being executed, the
+// replay is told NFS4ERR_DELAY. There is no such protection for other Calls, here no
+// more than on shared connections: fate.go has the rules. The next connection is
+// bound to the session in the fore direction by its first SEQUENCE. The server tells
+// the client in the flags of the Reply that it cannot call back (CB_PATH_DOWN), and
+// the client binds the connection again: a TCP client's own way to repair a path.
+
+// A Mode says which clients have an RDMA connection of their own.
+type Mode uint8
+
+const (
+	ModeAuto   Mode = iota // TCP connections on which NFSv4.1 or later is spoken
+	ModeShared             // none
+	ModePinned             // every TCP connection
+)
+
+const (
+	// pinnedReverse are the credits of the reverse direction. Linux asks for 2.
+	pinnedReverse = 4
+	// pinnedReceives are posted on a pinned connection that is idle.
+	pinnedReceives = 8
+	// pinnedShare is the part of the memory for Replies that pinned connections may
+	// take when all are idle: one in so many. Half of it may be the shared
+	// connections' (package configs), and something must be left for Replies.
+	pinnedShare = 4
+	// leastReceive is the memory of a Receive, and headerLen that of a Transport
+	// header, in package rdmaside.
+	leastReceive = 16 << 10
+	headerLen    = 128
+)
+
+var errPinned = errors.New("proxy: as many clients as may have a connection of their own to the upstream")
+
+// pins are the pinned connections of an upstream.
+type pins struct {
+	most    int // connections; 0: the upstream pins none
+	refused quiet
+
+	mu     sync.Mutex // guards the rest; held while a pool is made
+	all    map[*pin]struct{}
+	next   int // endpoint to dial first
+	closed bool
+	wg     sync.WaitGroup // a count for each pin
+}
+
+// share fixes how many connections there may be when they may take so many octets.
+func (ps *pins) share(octets int64, o *UpstreamOptions) {
+	// A lease may be twice as long as what it is for.
+	each := pinnedReceives*max(leastReceive, o.ReplyInline) + 2*headerLen*(o.Credits+2*pinnedReverse)
+	ps.most = int(max(1, min(int64(o.Pinned), octets/int64(each))))
+}
+
+// count is how many there are.
+func (ps *pins) count() int {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return len(ps.all)
+}
+
+// A pin is the RDMA connection of one TCP client to one upstream, or the attempt
+// to have one. But for the pool it is owned by the client's loop, which is the
+// connection's.
+type pin struct {
+	u    *upstream           // constant, as the next two
+	s    *tcpClient          // whose it is
+	pool *pool.Pool          // of one seat
+	once sync.Once           // for release
+	from *rdmaside.Requester // that the latest reverse Call came on, until it has ended
+	owed int                 // reverse Calls that the client's socket has not taken
+}
+
+// pin makes a connection for s. It fails with errPinned at the limit, and with
+// errClosing.
+func (u *upstream) pin(s *tcpClient) (*pin, error) {
+	ps := &u.pins
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	switch {
+	case ps.closed:
+		return nil, errClosing
+	case len(ps.all) >= ps.most:
+		return nil, errPinned
+	}
+	p := &pin{u: u, s: s}
+	o := &u.opts
+	// Clients are spread over the addresses of the server as the seats of the
+	// shared pool are.
+	n := ps.next % len(o.Endpoints)
+	ps.next++
+	p.pool = pool.New(pool.Options{
+		Name: o.Name, Endpoints: slices.Concat(o.Endpoints[n:], o.Endpoints[:n]), Connections: 1, First: s.loop.index,
+		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
+		Failed:  u.failed,
+		Metrics: u.poolMetrics,
+	}, p, u)
+	if ps.all == nil {
+		ps.all = make(map[*pin]struct{})
+	}
+	ps.all[p] = struct{}{}
+	ps.wg.Add(1)
+	p.pool.Start()
+	return p, nil
+}
+
+// release ends p, any number of times, on any goroutine. It does not wait: closing
+// a pool does, for the loop.
+func (p *pin) release() {
+	p.once.Do(func() {
+		go func() {
+			ps := &p.u.pins
+			p.pool.Close()
+			ps.mu.Lock()
+			delete(ps.all, p)
+			ps.mu.Unlock()
+			ps.wg.Done()
+		}()
+	})
+}
+
+// close ends all, and those to come, and waits.
+func (ps *pins) close() {
+	ps.mu.Lock()
+	ps.closed = true
+	for p := range ps.all {
+		p.release()
+	}
+	ps.mu.Unlock()
+	ps.wg.Wait()
+}
+
+// Dial makes the connection. pool.Dialer.
+func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
+	return dialRDMA(ctx, p.u, p.u.p.loops[affinity], endpoint, s, p)
+}
+
+// ReverseCall sends the client a Call of the server. rdmaside.ReverseHandler.
+//
+// The XID stays: the client has one name space for what it is sent, which is this
+// server's alone.
+func (p *pin) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
+	s := p.s
+	if s.ended.get() || s.draining || !s.conn.Open() {
+		// The server will see its connection end, and has its ways. An error would
+		// make it give up the session.
+		m.Release()
+		return true
+	}
+	if p.owed >= 2*pinnedReverse {
+		return false // the client does not take what it was sent
+	}
+	p.from = r
+	p.owed++
+	s.conn.Send([][]byte{m.Bytes()}, &reverseRecord{p, m})
+	return true
+}
+
+// A reverseRecord is a reverse Call on its way to the client.
+type reverseRecord struct {
+	p *pin
+	m *regmem.Lease
+}
+
+// Release is part of tcpframe.Releaser.
+func (r *reverseRecord) Release() {
+	r.p.owed--
+	r.m.Release()
+}
+
+// lost forgets r, which has ended: its reverse Calls have no answer any more.
+func (p *pin) lost(r *rdmaside.Requester) {
+	if p.from == r {
+		p.from = nil
+	}
+}
+
+// answer takes b, which the client sent, if it is the Reply to a reverse Call.
+func (p *pin) answer(xid uint32, b tcpframe.Buffer) bool {
+	return p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil
+}
+
+// maxStray is how many Replies that answer nothing a client may send.
+const maxStray = 1000
+
+var errStray = errors.New("proxy: too many replies that answer no call")
+
+// reply takes an RPC Reply of the client: the answer to a reverse Call, or a stray
+// one, because the server's connection has been lost meanwhile or the server does
+// not wait any more. Those are dropped, which does no harm.
+func (s *tcpClient) reply(xid uint32, b tcpframe.Buffer) {
+	for _, ln := range s.ledger.lanes {
+		if ln.pin != nil && ln.pin.answer(xid, b) {
+			return
+		}
+	}
+	b.Release()
+	s.l.stray.Inc()
+	if s.strays++; s.strays == maxStray {
+		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
+			Msg("the client sends replies that answer no call; connection closed")
+		s.conn.Abort(errStray)
+	}
+}
