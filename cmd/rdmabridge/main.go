@@ -55,7 +55,7 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDemoCommand(), newBenchCommand(), newVersionCommand())
+	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
 	return cmd
 }
 

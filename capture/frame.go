@@ -1,0 +1,222 @@
+package capture
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// LINKTYPE_ values, as the registry of tcpdump.org has them.
+const (
+	LinkNull     = 0   // BSD loopback: address family in the order of the host that captured
+	LinkEthernet = 1   //
+	LinkRawOld   = 12  // raw IP, as some systems number it
+	LinkRawBSD   = 14  //
+	LinkRaw      = 101 // IPv4 or IPv6
+	LinkLoop     = 108 // OpenBSD loopback: address family, big-endian
+	LinkSLL      = 113 // Linux cooked
+	LinkIPv4     = 228
+	LinkIPv6     = 229
+	LinkSLL2     = 276 // Linux cooked, version 2
+)
+
+// A TCPSegment is a TCP segment, in the file.
+type TCPSegment struct {
+	From, To      netip.AddrPort
+	Sequence      uint32
+	SYN, FIN, RST bool
+	ACK           bool
+	Payload       []byte // what was captured
+	Length        int64  // octets of payload there were; len(Payload) or more
+}
+
+// A Skip is why a packet holds nothing to look at.
+type Skip uint8
+
+// The reasons. NotSkipped is none.
+const (
+	NotSkipped   Skip = iota
+	SkipLink          // a link type that is not known here
+	SkipNotIP         // ARP, say
+	SkipNotTCP        // UDP, say
+	SkipFragment      // an IP fragment: they are not put together
+	SkipShort         // the packet ends inside a header: cut by the snap length, or malformed
+	skips
+)
+
+var skipText = [skips]string{"", "unknown link type", "not IP", "not TCP", "IP fragment", "cut inside its headers"}
+
+func (s Skip) String() string {
+	if s < skips {
+		return skipText[s]
+	}
+	return "unknown"
+}
+
+// TCP fills s with the TCP segment of a packet.
+func (p *Packet) TCP(s *TCPSegment) Skip {
+	b := p.Data
+	need := func(n int) bool { return len(b) >= n }
+	ethertype := func(t uint16) Skip {
+		// VLAN tags, of which there may be several.
+		for t == 0x8100 || t == 0x88a8 || t == 0x9100 {
+			if !need(4) {
+				return SkipShort
+			}
+			t, b = binary.BigEndian.Uint16(b[2:]), b[4:]
+		}
+		if t != 0x0800 && t != 0x86dd {
+			return SkipNotIP
+		}
+		return p.ip(b, s)
+	}
+	switch p.Link {
+	case LinkEthernet:
+		if !need(14) {
+			return SkipShort
+		}
+		t := binary.BigEndian.Uint16(b[12:])
+		b = b[14:]
+		return ethertype(t)
+	case LinkSLL: // type, address type, its length, address 8, protocol
+		if !need(16) {
+			return SkipShort
+		}
+		t := binary.BigEndian.Uint16(b[14:])
+		b = b[16:]
+		return ethertype(t)
+	case LinkSLL2: // protocol, reserved 2, interface 4, address type 2, type, length, address 8
+		if !need(20) {
+			return SkipShort
+		}
+		t := binary.BigEndian.Uint16(b)
+		b = b[20:]
+		return ethertype(t)
+	case LinkNull, LinkLoop:
+		// The family has a number of its own on each system; the version of IP says
+		// the same.
+		if !need(4) {
+			return SkipShort
+		}
+		return p.ip(b[4:], s)
+	case LinkRaw, LinkRawOld, LinkRawBSD, LinkIPv4, LinkIPv6:
+		return p.ip(b, s)
+	}
+	return SkipLink
+}
+
+// IP protocol numbers.
+const (
+	protoHopByHop = 0
+	protoTCP      = 6
+	protoRouting  = 43
+	protoFragment = 44
+	protoAH       = 51
+	protoOptions  = 60
+	protoMobility = 135
+)
+
+// ip reads an IP packet, which ends with the frame or before: a short one is
+// padded on Ethernet.
+func (p *Packet) ip(b []byte, s *TCPSegment) Skip {
+	if len(b) < 1 {
+		return SkipShort
+	}
+	// What the packet had of b before the capture cut it.
+	whole := int64(p.Length) - int64(len(p.Data)-len(b))
+	switch b[0] >> 4 {
+	case 4:
+		return ipv4(b, whole, s)
+	case 6:
+		return ipv6(b, whole, s)
+	}
+	return SkipNotIP
+}
+
+func ipv4(b []byte, whole int64, s *TCPSegment) Skip {
+	head := int(b[0]&15) * 4
+	if len(b) < 20 || head < 20 || len(b) < head {
+		return SkipShort
+	}
+	length := int64(binary.BigEndian.Uint16(b[2:]))
+	if length == 0 {
+		length = whole // a packet of more than 64 KiB that was never on a wire: segmentation offload
+	}
+	if length = min(length, whole); length < int64(head) {
+		return SkipShort
+	}
+	if b[9] != protoTCP {
+		return SkipNotTCP
+	}
+	if binary.BigEndian.Uint16(b[6:])&0x3fff != 0 { // more fragments, or not the first
+		return SkipFragment
+	}
+	s.From = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[12:16])), 0)
+	s.To = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[16:20])), 0)
+	return tcp(b[head:min(int64(len(b)), length)], length-int64(head), s)
+}
+
+func ipv6(b []byte, whole int64, s *TCPSegment) Skip {
+	if len(b) < 40 {
+		return SkipShort
+	}
+	length := int64(binary.BigEndian.Uint16(b[4:]))
+	if length == 0 {
+		length = whole - 40 // a jumbogram, RFC 2675, or segmentation offload
+	}
+	if length = min(length, whole-40); length < 0 {
+		return SkipShort
+	}
+	s.From = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), 0)
+	s.To = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[24:40])), 0)
+	next := b[6]
+	b = b[40:min(int64(len(b)), 40+length)]
+	for {
+		n := 0 // of an extension header
+		switch next {
+		case protoTCP:
+			return tcp(b, length, s)
+		case protoFragment:
+			if len(b) < 8 {
+				return SkipShort
+			}
+			// An atomic fragment is a whole packet: RFC 6946.
+			if binary.BigEndian.Uint16(b[2:])&0xfff9 != 0 {
+				return SkipFragment
+			}
+			n = 8
+		case protoHopByHop, protoRouting, protoOptions, protoMobility:
+			if len(b) < 2 {
+				return SkipShort
+			}
+			n = 8 + 8*int(b[1])
+		case protoAH:
+			if len(b) < 2 {
+				return SkipShort
+			}
+			n = 8 + 4*int(b[1])
+		default:
+			return SkipNotTCP
+		}
+		if len(b) < n {
+			return SkipShort
+		}
+		next, b, length = b[0], b[n:], length-int64(n)
+	}
+}
+
+// tcp reads a TCP segment of which b was captured and length octets were there.
+func tcp(b []byte, length int64, s *TCPSegment) Skip {
+	if len(b) < 20 {
+		return SkipShort
+	}
+	head := int(b[12]>>4) * 4
+	if head < 20 || length < int64(head) || len(b) < head {
+		return SkipShort
+	}
+	s.From = netip.AddrPortFrom(s.From.Addr(), binary.BigEndian.Uint16(b))
+	s.To = netip.AddrPortFrom(s.To.Addr(), binary.BigEndian.Uint16(b[2:]))
+	s.Sequence = binary.BigEndian.Uint32(b[4:])
+	s.FIN, s.SYN, s.RST, s.ACK = b[13]&1 != 0, b[13]&2 != 0, b[13]&4 != 0, b[13]&16 != 0
+	s.Payload, s.Length = b[head:], length-int64(head)
+	return NotSkipped
+}

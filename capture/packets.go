@@ -1,0 +1,280 @@
+package capture
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"time"
+)
+
+// ErrFormat is returned for files that are no capture of a format known here.
+var ErrFormat = errors.New("not a capture of tcpdump (pcap or pcapng)")
+
+// The first four octets of captures, big-endian or little-endian.
+const (
+	magicMicro  = 0xa1b2c3d4
+	magicNano   = 0xa1b23c4d
+	magicBlocks = 0x0a0d0d0a // pcapng: the type of a Section Header Block
+	magicOrder  = 0x1a2b3c4d // pcapng: in the Section Header Block
+)
+
+// IsCapture reports whether b begins as a capture does that Read takes.
+func IsCapture(b []byte) bool {
+	_, err := NewPackets(b)
+	return err == nil
+}
+
+// A Packet is one packet of a capture.
+type Packet struct {
+	Number int       // from 1, as tcpdump and Wireshark count
+	Time   time.Time // zero when the file does not say
+	Link   uint32    // LINKTYPE_ of the interface
+	Data   []byte    // what was captured, in the file
+	Length uint32    // octets that the packet had; len(Data) or more
+}
+
+// Packets walks the packets of a file: pcap as described in
+// draft-ietf-opsawg-pcap, pcapng as described in draft-ietf-opsawg-pcapng.
+type Packets struct {
+	b     []byte
+	pos   int
+	order binary.ByteOrder
+	next  func(*Packets, *Packet) error
+	count int
+
+	// pcap
+	nano bool
+	link uint32
+
+	// pcapng
+	interfaces []iface
+}
+
+// An iface is an Interface Description Block.
+type iface struct {
+	link    uint32
+	snap    uint32 // 0 for no limit
+	perSec  uint64 // units of its timestamps; 0 when they cannot be told
+	present bool
+}
+
+const (
+	pcapHeader = 24
+	pcapRecord = 16
+	blockMin   = 12
+)
+
+// NewPackets looks at the start of the file b. The error is ErrFormat.
+func NewPackets(b []byte) (*Packets, error) {
+	if len(b) < 4 {
+		return nil, ErrFormat
+	}
+	if binary.BigEndian.Uint32(b) == magicBlocks {
+		p := &Packets{b: b, next: (*Packets).nextBlock}
+		if len(b) < 12 || !p.setOrder(b) {
+			return nil, ErrFormat
+		}
+		return p, nil
+	}
+	if len(b) < pcapHeader {
+		return nil, ErrFormat
+	}
+	p := &Packets{b: b, pos: pcapHeader, next: (*Packets).nextRecord}
+	for _, o := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
+		switch o.Uint32(b) {
+		case magicNano:
+			p.nano = true
+		case magicMicro:
+		default:
+			continue
+		}
+		p.order = o
+		// The upper bits say whether frames have a check sequence behind.
+		p.link = o.Uint32(b[20:]) & 0xffff
+		return p, nil
+	}
+	return nil, ErrFormat
+}
+
+// Next fills p with the next packet. The error is io.EOF at the end of the file;
+// any other says where the file is broken, and nothing follows it.
+func (r *Packets) Next(p *Packet) error {
+	if err := r.next(r, p); err != nil {
+		r.pos = len(r.b)
+		return err
+	}
+	r.count++
+	p.Number = r.count
+	return nil
+}
+
+func (r *Packets) broken(format string, args ...any) error {
+	return fmt.Errorf("capture breaks off at octet %d, behind packet %d: %s", r.pos, r.count, fmt.Sprintf(format, args...))
+}
+
+// nextRecord reads a record of pcap: seconds, fraction, captured, original.
+func (r *Packets) nextRecord(p *Packet) error {
+	b := r.b[r.pos:]
+	switch {
+	case len(b) == 0:
+		return io.EOF
+	case len(b) < pcapRecord:
+		return r.broken("%d octets of a packet's header", len(b))
+	}
+	sec, frac := r.order.Uint32(b), r.order.Uint32(b[4:])
+	n, length := r.order.Uint32(b[8:]), r.order.Uint32(b[12:])
+	if uint64(n) > uint64(len(b)-pcapRecord) {
+		return r.broken("a packet of %d octets, %d are left", n, len(b)-pcapRecord)
+	}
+	ns := int64(frac)
+	if !r.nano {
+		ns *= 1000
+	}
+	*p = Packet{Time: time.Unix(int64(sec), ns).UTC(), Link: r.link, Data: b[pcapRecord : pcapRecord+n : pcapRecord+n], Length: max(n, length)}
+	r.pos += pcapRecord + int(n)
+	return nil
+}
+
+// Block types of pcapng.
+const (
+	blockInterface = 1
+	blockPacket    = 2 // obsolete
+	blockSimple    = 3
+	blockEnhanced  = 6
+)
+
+func (r *Packets) setOrder(b []byte) bool {
+	switch {
+	case binary.LittleEndian.Uint32(b[8:]) == magicOrder:
+		r.order = binary.LittleEndian
+	case binary.BigEndian.Uint32(b[8:]) == magicOrder:
+		r.order = binary.BigEndian
+	default:
+		return false
+	}
+	return true
+}
+
+// nextBlock reads blocks of pcapng up to one with a packet. Each is type, length,
+// body, length; blocks of other types are passed over.
+func (r *Packets) nextBlock(p *Packet) error {
+	for {
+		b := r.b[r.pos:]
+		switch {
+		case len(b) == 0:
+			return io.EOF
+		case len(b) < blockMin:
+			return r.broken("%d octets of a block", len(b))
+		}
+		if binary.BigEndian.Uint32(b) == magicBlocks {
+			// A new section: the order of octets and the interfaces begin anew.
+			if !r.setOrder(b) {
+				return r.broken("a section without a byte-order magic")
+			}
+			r.interfaces = r.interfaces[:0]
+		}
+		kind, n := r.order.Uint32(b), r.order.Uint32(b[4:])
+		if n < blockMin || n%4 != 0 {
+			return r.broken("a block of %d octets", n)
+		}
+		if uint64(n) > uint64(len(b)) {
+			return r.broken("a block of %d octets, %d are left", n, len(b))
+		}
+		body := b[8 : n-4]
+		found := false
+		switch kind {
+		case blockInterface:
+			r.addInterface(body)
+		case blockEnhanced, blockPacket, blockSimple:
+			found = r.blockPacket(kind, body, p)
+			if !found {
+				return r.broken("a block of type %d that is malformed", kind)
+			}
+		}
+		r.pos += int(n)
+		if found {
+			return nil
+		}
+	}
+}
+
+// addInterface reads an Interface Description Block: link type, reserved, snap
+// length, options. One that is too short leaves an interface that no packet can
+// be on, so that the numbers of the others are right.
+func (r *Packets) addInterface(b []byte) {
+	f := iface{perSec: 1e6}
+	if len(b) >= 8 {
+		f.link, f.snap, f.present = uint32(r.order.Uint16(b)), r.order.Uint32(b[4:]), true
+		b = b[8:]
+	}
+	for f.present && len(b) >= 4 {
+		code, n := r.order.Uint16(b), int(r.order.Uint16(b[2:]))
+		b = b[4:]
+		if code == 0 || n > len(b) {
+			break
+		}
+		if code == 9 && n >= 1 { // if_tsresol
+			f.perSec = perSecond(b[0])
+		}
+		b = b[min((n+3)&^3, len(b)):]
+	}
+	r.interfaces = append(r.interfaces, f)
+}
+
+// perSecond is the number of units in a second: 10 to the power v, or 2 to that
+// of its low bits when the high one is set. 0 when it does not fit.
+func perSecond(v byte) uint64 {
+	n := uint64(1)
+	if v&0x80 != 0 {
+		if v &= 0x7f; v > 62 {
+			return 0
+		}
+		return n << v
+	}
+	if v > 18 {
+		return 0
+	}
+	for ; v > 0; v-- {
+		n *= 10
+	}
+	return n
+}
+
+// blockPacket reads the body of a block with a packet.
+func (r *Packets) blockPacket(kind uint32, b []byte, p *Packet) bool {
+	var i, n, length uint32
+	var at uint64
+	timed := false
+	switch {
+	case kind == blockSimple && len(b) >= 4: // length, data; of interface 0
+		length = r.order.Uint32(b)
+		b = b[4:]
+		n = min(length, uint32(len(b)))
+		if len(r.interfaces) > 0 && r.interfaces[0].snap > 0 {
+			n = min(n, r.interfaces[0].snap)
+		}
+	case kind != blockSimple && len(b) >= 20: // interface, time, captured, length, data
+		i = r.order.Uint32(b)
+		if kind == blockPacket { // interface and drops, 16 bits each
+			i = uint32(r.order.Uint16(b))
+		}
+		at, timed = uint64(r.order.Uint32(b[4:]))<<32|uint64(r.order.Uint32(b[8:])), true
+		n, length = r.order.Uint32(b[12:]), r.order.Uint32(b[16:])
+		b = b[20:]
+	default:
+		return false
+	}
+	if uint64(n) > uint64(len(b)) || uint64(i) >= uint64(len(r.interfaces)) || !r.interfaces[i].present {
+		return false
+	}
+	f := &r.interfaces[i]
+	*p = Packet{Link: f.link, Data: b[:n:n], Length: max(n, length)}
+	if timed && f.perSec > 0 {
+		hi, lo := bits.Mul64(at%f.perSec, 1e9)
+		ns, _ := bits.Div64(hi, lo, f.perSec) // hi < perSec, as at%perSec is
+		p.Time = time.Unix(int64(at/f.perSec), int64(ns)).UTC()
+	}
+	return true
+}

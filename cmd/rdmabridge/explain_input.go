@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/capture"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// maxInput is the longest input that explain takes, since it keeps all of it. The
+// messages found in it take a few times as much at worst.
+const maxInput = 1 << 30
+
+// An input is what explain was given.
+type input struct {
+	format  string           // for humans
+	octets  int              // of the file
+	capture *capture.Capture // nil for data
+	data    []byte           // one message, or records with their marks
+	marked  bool
+}
+
+// explainInput reads what the command line says.
+func explainInput(cmd *cobra.Command, f *explainFlags, args []string) (*input, error) {
+	if cmd.Flags().Changed("hex") {
+		if len(args) > 0 {
+			return nil, errors.New("--hex and FILE: want one of them")
+		}
+		b, err := parseHex([]byte(f.hex))
+		if err != nil {
+			return nil, fmt.Errorf("--hex: %w", err)
+		}
+		return dataInput(b, "hex"), nil
+	}
+	name, r := "standard input", cmd.InOrStdin()
+	if len(args) > 0 && args[0] != "-" {
+		file, err := os.Open(args[0])
+		if err != nil {
+			return nil, failed(err)
+		}
+		defer file.Close()
+		name, r = args[0], file
+	}
+	b, err := io.ReadAll(io.LimitReader(r, maxInput+1))
+	switch {
+	case err != nil:
+		return nil, failed(fmt.Errorf("%s: %w", name, err))
+	case len(b) > maxInput:
+		return nil, failed(fmt.Errorf("%s: longer than 1 GiB; cut it (editcap -c, tcpdump -r -c)", name))
+	}
+	in, err := sniff(b)
+	if err != nil {
+		return nil, failed(fmt.Errorf("%s: %w", name, err))
+	}
+	return in, nil
+}
+
+// sniff finds out what b is.
+func sniff(b []byte) (*input, error) {
+	switch {
+	case len(b) == 0:
+		return nil, errors.New("empty")
+	case bytes.HasPrefix(b, []byte{0x1f, 0x8b}):
+		return nil, errors.New("compressed by gzip; unpack it first")
+	case bytes.HasPrefix(b, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return nil, errors.New("compressed by zstd; unpack it first")
+	case bytes.HasPrefix(b, []byte{0x0a, 0x0d, 0x0d, 0x0a}) || capture.IsCapture(b):
+		c, err := capture.Read(b)
+		if err != nil {
+			return nil, err
+		}
+		return &input{format: "capture", octets: len(b), capture: c}, nil
+	}
+	if h, err := parseHex(b); err == nil {
+		return dataInput(h, "hex"), nil
+	} else if looksLikeText(b) {
+		return nil, err
+	}
+	return dataInput(b, "raw"), nil
+}
+
+// looksLikeText reports whether b, which is no hex, is text all the same, so that
+// a mistake in hex is reported as one.
+func looksLikeText(b []byte) bool {
+	for _, c := range b[:min(len(b), 512)] {
+		if c >= 0x7f || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return false
+		}
+	}
+	return true
+}
+
+// parseHex reads hex digits with white space, colons, commas and 0x between, and
+// comments from # to the end of the line.
+func parseHex(text []byte) ([]byte, error) {
+	digits := make([]byte, 0, len(text))
+	for line, rest := []byte(nil), text; len(rest) > 0; {
+		line, rest, _ = bytes.Cut(rest, []byte("\n"))
+		line, _, _ = bytes.Cut(line, []byte("#"))
+		for i := 0; i < len(line); i++ {
+			switch c := line[i]; {
+			case c >= '0' && c <= '9', c >= 'a' && c <= 'f', c >= 'A' && c <= 'F':
+				if c == '0' && i+1 < len(line) && line[i+1]|0x20 == 'x' && len(digits)%2 == 0 {
+					i++
+					continue
+				}
+				digits = append(digits, c)
+			case bytes.IndexByte([]byte(" \t\r:,_"), c) >= 0:
+			default:
+				return nil, fmt.Errorf("%q is no hex digit", rune(c))
+			}
+		}
+	}
+	if len(digits) == 0 {
+		return nil, errors.New("no hex digits")
+	}
+	if len(digits)%2 != 0 {
+		return nil, fmt.Errorf("%d hex digits: want an even number", len(digits))
+	}
+	n, err := hex.Decode(digits, digits)
+	return digits[:n], err
+}
+
+// dataInput finds out whether b begins with a record mark.
+func dataInput(b []byte, format string) *input {
+	in := &input{format: format, octets: len(b), data: b, marked: hasMark(b)}
+	return in
+}
+
+// hasMark reports whether b begins with a record mark rather than with an XID. The
+// word that says Call or Reply is behind the one or the other; where both are
+// possible the length in the mark decides.
+func hasMark(b []byte) bool {
+	if len(b) < 4 {
+		return false
+	}
+	mark := binary.BigEndian.Uint32(b)
+	fits := mark>>31 == 1 && int(mark&^(1<<31)) == len(b)-4
+	return !transportHeader(b) && (fits || !likelyMessage(b) && likelyMessage(b[4:]))
+}
+
+// likelyMessage reports whether b begins like an RPC message.
+func likelyMessage(b []byte) bool {
+	_, kind, ok := oncrpc.MessageType(b)
+	if !ok || len(b) < 12 {
+		return false
+	}
+	w := binary.BigEndian.Uint32(b[8:])
+	return kind == oncrpc.TypeCall && w == oncrpc.RPCVersion || kind == oncrpc.TypeReply && w <= 1
+}
+
+// transportHeader reports whether b is an RPC-over-RDMA message and not a Reply,
+// whose first two words look the same. The words behind differ, but for a credit
+// of 1 and what a denied Reply, of at most 24 octets, says.
+func transportHeader(b []byte) bool {
+	var h rpcrdma.Header
+	n, err := h.Decode(b)
+	if err != nil {
+		return false
+	}
+	switch h.Proc {
+	case rpcrdma.Msg:
+		// "the rdma_xid field [...] MUST contain the same value as the XID in the RPC
+		// message": RFC 8166 Section 4.2.1.
+		xid, kind, ok := oncrpc.MessageType(b[n:])
+		return ok && xid == h.XID && kind <= oncrpc.TypeReply
+	case rpcrdma.NoMsg:
+		return n == len(b)
+	}
+	return h.Proc == rpcrdma.Error && n == len(b) && h.Credits > 0
+}

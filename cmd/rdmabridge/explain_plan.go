@@ -1,0 +1,218 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+)
+
+// A plan is how a Call and its Reply would travel.
+type plan struct {
+	Call  shape `json:"call"`
+	Reply shape `json:"reply"`
+	// Error is why there is none.
+	Error string `json:"error,omitempty"`
+}
+
+// A shape is how one message would travel, what was looked at to find that, and
+// what else would do.
+type shape struct {
+	Shape     string   `json:"shape"`              // inline, read_chunk, position_zero; inline, write_chunk, reply_chunk
+	Position  uint32   `json:"position,omitempty"` // of a Read chunk
+	Octets    uint32   `json:"octets,omitempty"`   // of the chunk
+	Steps     []step   `json:"steps"`
+	DecidedBy string   `json:"decided_by"`
+	Otherwise []string `json:"otherwise,omitempty"`
+}
+
+// A step is one comparison: the sum of terms with a limit; or, without terms, a
+// reason why it need not be made.
+type step struct {
+	Tries  string `json:"tries"`
+	Terms  []term `json:"terms,omitempty"`
+	Sum    int64  `json:"sum,omitempty"`
+	Limit  int64  `json:"limit,omitempty"`
+	Holds  bool   `json:"holds"`
+	Reason string `json:"reason,omitempty"`
+}
+
+type term struct {
+	Octets int64  `json:"octets"` // negative for what is taken away
+	What   string `json:"what"`
+}
+
+// The names of shapes.
+const (
+	shapeInline       = "inline"
+	shapeReadChunk    = "read_chunk"
+	shapePositionZero = "position_zero"
+	shapeWriteChunk   = "write_chunk"
+	shapeReplyChunk   = "reply_chunk"
+)
+
+var (
+	callShapes  = [...]string{ulb.CallInline: shapeInline, ulb.CallReadChunk: shapeReadChunk, ulb.CallLong: shapePositionZero}
+	replyShapes = [...]string{ulb.ReplyInline: shapeInline, ulb.ReplyWriteChunk: shapeWriteChunk, ulb.ReplyChunk: shapeReplyChunk}
+)
+
+// What a Transport header consists of: RFC 8166 Section 4. A list has one chunk of
+// one segment.
+var (
+	termHeader     = term{rpcrdma.PlainLen, "header"}
+	termReadList   = term{rpcrdma.ReadSegmentLen, "Read list"}
+	termWriteList  = term{4 + 4 + rpcrdma.SegmentLen, "Write list"}
+	termReplyChunk = term{4 + rpcrdma.SegmentLen, "Reply chunk"}
+)
+
+// compare makes a step of terms.
+func compare(tries string, limit int, terms ...term) step {
+	s := step{Tries: tries, Limit: int64(limit)}
+	for _, t := range terms {
+		if t.Octets != 0 {
+			s.Terms = append(s.Terms, t)
+			s.Sum += t.Octets
+		}
+	}
+	s.Holds = s.Sum <= s.Limit
+	return s
+}
+
+// String is the step in one line.
+func (s *step) String() string {
+	if len(s.Terms) == 0 {
+		return s.Reason
+	}
+	var b strings.Builder
+	for i, t := range s.Terms {
+		switch {
+		case t.Octets < 0:
+			fmt.Fprintf(&b, " - %d %s", -t.Octets, t.What)
+		case i > 0:
+			fmt.Fprintf(&b, " + %d %s", t.Octets, t.What)
+		default:
+			fmt.Fprintf(&b, "%d %s", t.Octets, t.What)
+		}
+	}
+	sign := "<="
+	if !s.Holds {
+		sign = ">"
+	}
+	fmt.Fprintf(&b, " = %d %s %d", s.Sum, sign, s.Limit)
+	return b.String()
+}
+
+// newPlan asks the registry how the Call would travel, and shows the arithmetic of
+// ulb.Registry.Plan.
+func (e *explainer) newPlan(h *oncrpc.Call, a *ulb.Analysis, length int, k *knownCall) *plan {
+	s, err := e.registry.Plan(a, length, e.callInline, e.replyInline)
+	if err != nil {
+		return &plan{Error: err.Error()}
+	}
+	k.planned, k.shape = true, s
+	p := &plan{}
+	p.reply(e, h, a, length, s)
+	p.call(e, h, a, length, s)
+	return p
+}
+
+// noData is why no data item of the Call or its Reply may have a chunk, "" when
+// one may.
+func noData(h *oncrpc.Call, a *ulb.Analysis, what string, octets uint32) string {
+	switch {
+	case !a.Reduce:
+		return "the credential forbids it"
+	case !a.Known:
+		return "nothing is known of the " + what
+	case octets == 0 && h.Program == oncrpc.ProgramNFS && h.Version == 4 && h.Procedure == 1:
+		return "not exactly one " + map[string]string{"arguments": "WRITE", "results": "READ"}[what] + " with data"
+	case octets == 0:
+		return "the " + what + " have no data that may be placed"
+	}
+	return ""
+}
+
+func (p *plan) reply(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, s ulb.Shape) {
+	r := &p.Reply
+	r.Shape, r.Octets = replyShapes[s.Reply], s.Capacity
+	inline := compare("inline", e.replyInline, termHeader, term{int64(a.MaxReply), "Reply"})
+	r.Steps = append(r.Steps, inline)
+	// What the default shape would be, with this Analysis.
+	whole := *a
+	whole.ResultMax, whole.ArgLength = 0, 0
+	long, _ := e.registry.Plan(&whole, length, e.callInline, 0)
+	chunk := fmt.Sprintf("a Reply chunk of %d octets", long.Capacity)
+	if inline.Holds {
+		r.DecidedBy = fmt.Sprintf("the inline threshold of Replies, %d", e.replyInline)
+		r.Otherwise = []string{chunk}
+		return
+	}
+	fits := fmt.Sprintf("inline, with a threshold of %d", inline.Sum)
+	if inline.Sum > rpcrdma.MaxInline {
+		fits = ""
+	}
+	if why := noData(h, a, "results", a.ResultMax); why != "" {
+		r.Steps = append(r.Steps, step{Tries: shapeWriteChunk, Reason: why})
+		r.DecidedBy = "the bound on the Reply, and " + why
+	} else {
+		rest := compare(shapeWriteChunk, e.replyInline, termHeader, termWriteList, term{int64(a.MaxReduced), "Reply without data"})
+		call := compare(shapeWriteChunk, e.callInline, termHeader, termWriteList, term{int64(length), "Call"})
+		r.Steps = append(r.Steps, rest, call)
+		switch {
+		case rest.Holds && call.Holds:
+			r.DecidedBy = "the length of the data"
+			r.Otherwise = append(r.Otherwise, chunk)
+		case !rest.Holds:
+			r.DecidedBy = "the Reply without its data is too long to be inline"
+		default:
+			r.DecidedBy = "the Call is too long to be inline, and no Write list goes with a Read list"
+		}
+	}
+	if fits != "" {
+		r.Otherwise = append(r.Otherwise, fits)
+	}
+}
+
+func (p *plan) call(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, s ulb.Shape) {
+	c := &p.Call
+	c.Shape = callShapes[s.Call]
+	var chunks term // what the Reply side adds to the header
+	switch s.Reply {
+	case ulb.ReplyChunk:
+		chunks = termReplyChunk
+	case ulb.ReplyWriteChunk:
+		chunks = termWriteList
+	}
+	inline := compare("inline", e.callInline, termHeader, chunks, term{int64(length), "Call"})
+	c.Steps = append(c.Steps, inline)
+	const whole = "whole, as a Position Zero Read chunk"
+	if s.Call == ulb.CallInline {
+		c.DecidedBy = fmt.Sprintf("the inline threshold of Calls, %d", e.callInline)
+		c.Otherwise = []string{whole}
+		return
+	}
+	fits := fmt.Sprintf("inline, with a threshold of %d", inline.Sum)
+	if why := noData(h, a, "arguments", a.ArgLength); why != "" {
+		c.Steps = append(c.Steps, step{Tries: shapeReadChunk, Reason: why})
+		c.DecidedBy = "the length of the Call, and " + why
+	} else {
+		n := int64(a.ArgLength+3) &^ 3
+		rest := compare(shapeReadChunk, e.callInline, termHeader, chunks, termReadList, term{int64(length), "Call"}, term{-n, "data"})
+		c.Steps = append(c.Steps, rest)
+		if rest.Holds {
+			c.Position, c.Octets = a.ArgPosition, a.ArgLength
+			c.DecidedBy = "the length of the data"
+			c.Otherwise = append(c.Otherwise, whole)
+		} else {
+			c.DecidedBy = "the Call without its data is too long to be inline"
+		}
+	}
+	if s.Call == ulb.CallLong {
+		c.Octets = uint32(length)
+	}
+	if inline.Sum <= rpcrdma.MaxInline {
+		c.Otherwise = append(c.Otherwise, fits)
+	}
+}
