@@ -21,6 +21,11 @@ func FuzzAnalyse(f *testing.F) {
 			f.Add(r.message, uint16(1024), uint16(1024))
 		}
 	}
+	for i, r := range loadReference4(f) {
+		if i%4 == 0 {
+			f.Add(r.call, uint16(1024), uint16(4096))
+		}
+	}
 	reg := newRegistry()
 	l := reg.Limits()
 	f.Fuzz(func(t *testing.T, m []byte, callInline, replyInline uint16) {
@@ -39,7 +44,7 @@ func FuzzAnalyse(f *testing.F) {
 		if (a.ArgLength > 0 || a.ResultMax > 0) && !(a.Known && a.Reduce) {
 			t.Fatalf("%+v", a)
 		}
-		if a.ResultMax == 0 && a.MaxReduced != a.MaxReply || a.ResultMax > 0 && a.MaxReduced+a.ResultMax > a.MaxReply {
+		if a.ResultMax == 0 && a.MaxReduced != a.MaxReply || a.ResultMax > 0 && a.MaxReduced+a.ResultMax > a.MaxReply && a.MaxReply < l.MaxReply {
 			t.Fatalf("%+v", a)
 		}
 		if n := int(a.ArgLength); n > 0 {
@@ -127,6 +132,11 @@ func FuzzRestore(f *testing.F) {
 			}
 		}
 	}
+	for i, r := range loadReference4(f) {
+		if i%4 == 0 {
+			f.Add(r.reply, byte(0), uint32(1), r.itemLength)
+		}
+	}
 	f.Fuzz(func(t *testing.T, base []byte, i byte, proc, written uint32) {
 		b := bindings[int(i)%len(bindings)].Binding
 		if s, ok := ulb.Reducible(b, proc, base); ok {
@@ -155,6 +165,79 @@ func FuzzRestore(f *testing.F) {
 		again, ok := ulb.Reducible(b, proc, plain)
 		if !ok || again.Pos != s.Pos || again.Length != s.Length || len(plain)%4 != 0 {
 			t.Fatalf("%+v gives %x, whose item is %+v, %v", s, plain, again, ok)
+		}
+	})
+}
+
+// FuzzCompound is about the operations of a COMPOUND alone, and their results,
+// for which it makes up the headers.
+func FuzzCompound(f *testing.F) {
+	for i, r := range loadReference4(f) {
+		if i%2 == 0 {
+			start := parse(f, r.call).Args
+			f.Add(r.call[start:], r.reply[24:], r.pos+40-uint32(start))
+		}
+	}
+	for _, v := range loadVectors(f) {
+		if !v.compound() {
+			continue
+		}
+		f.Add([]byte(v.Call[v.ArgsOffset:]), []byte(v.Replies[0].Reply[24:]), uint32(0))
+		if len(v.ReadItems) > 0 {
+			f.Add([]byte(v.CallReduced[v.ArgsOffset:]), []byte{}, v.ReadItems[0].Position+40-uint32(v.ArgsOffset))
+		}
+		if len(v.Replies[0].Items) > 0 {
+			f.Add([]byte{}, []byte(v.Replies[0].ReplyReduced[24:]), uint32(0))
+		}
+	}
+	reg := newRegistry()
+	l := reg.Limits()
+	binding := reg.Lookup(oncrpc.ProgramNFS, 4)
+	header := compound4(0, 0)[:40]
+	success := oncrpc.AppendAccepted(nil, 1, oncrpc.Success)
+	f.Fuzz(func(t *testing.T, args, results []byte, pos uint32) {
+		m := slices.Concat(header, args)
+		c := parse(t, m)
+		var a ulb.Analysis
+		reg.Analyse(c, &a)
+		minor, ok := nfs.MinorVersion(c)
+		if a.Known && (!ok || minor > 2) || a.Session != 0 && (!ok || minor == 0) {
+			t.Fatalf("minor version %d, %v: %+v", minor, ok, a)
+		}
+		if a.Session != 0 && (int(a.Session)+32 > len(m) || binary.BigEndian.Uint32(m[a.Session-4:]) != 53) {
+			t.Fatalf("%+v of %d octets", a, len(m))
+		}
+		if a.CreatesSession && !a.Known {
+			t.Fatalf("%+v", a)
+		}
+		if a.Known && len(m) > 52 {
+			var b ulb.Analysis
+			if reg.Analyse(parse(t, m[:len(m)-4]), &b); b.Known {
+				t.Fatalf("Known with and without the last unit: %+v, %+v", a, b)
+			}
+		}
+		if n, ok := binding.ArgItem(c, pos); ok {
+			if pos%4 != 0 || int(pos) < c.Args+4 || int(pos) > len(m) || binary.BigEndian.Uint32(m[pos-4:]) != n {
+				t.Fatalf("ArgItem(%d) = %d of %d octets", pos, n, len(m))
+			}
+		}
+
+		reply := slices.Concat(success, results)
+		for _, reduced := range []bool{false, true} {
+			p, n, ok, err := binding.ResultItem(1, reply, len(success), reduced)
+			if ok && (err != nil || int(p) < len(success)+16 || int(p) > len(reply) || binary.BigEndian.Uint32(reply[p-4:]) != n) {
+				t.Fatalf("ResultItem = %d, %d, %v of %d octets", p, n, err, len(reply))
+			}
+			if ok && !reduced && int(p)+int(n) > len(reply) {
+				t.Fatalf("item at %d of %d, Reply of %d", p, n, len(reply))
+			}
+		}
+		s := nfs.NewSessions()
+		s.Learn(reply)
+		was := a
+		s.Tighten(m, &a)
+		if a.MaxReply > was.MaxReply || a.MaxReduced > a.MaxReply || a.MaxReply > l.MaxReply || a.MaxReply < 32 {
+			t.Fatalf("tightened %+v to %+v", was, a)
 		}
 	})
 }

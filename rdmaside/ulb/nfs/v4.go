@@ -86,7 +86,7 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	_, tag := w.Opaque()
 	minor := w.Uint32()
 	count := w.Uint32()
-	if !w.OK() || count > maxOps {
+	if !w.OK() || minor >= uint32(len(lastOp)) || count > maxOps {
 		return
 	}
 	bound := compoundBound{octets: opsHeader + uint64(xdr.Roundup(tag))}
