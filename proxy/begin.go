@@ -143,6 +143,9 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	here := c.client.home().index // another connection may have adopted c before it is submitted
 	c.up = u
 	c.rdma.Binding = l.p.registry.Analyse(h, a)
+	if a.Session != 0 {
+		u.sessions.Tighten(c.msg, a)
+	}
 	c.expect = u.expect(a, g.large)
 	c.lane = ln
 	c.entry.Flow = &ln.flow

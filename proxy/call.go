@@ -122,8 +122,10 @@ func (c *call) Run() {
 // executed: notes on retry safety in ulb. What a repetition would harm, and
 // what only the client can encode again, goes back to the client by closing its
 // connection: it retransmits, and the XID table gives it the same XID.
+// A COMPOUND that begins with SEQUENCE is executed once, whatever the rest of it
+// is.
 func (c *call) replayable() bool {
-	return !c.gss && c.rdma.Analysis.Class < ulb.NonIdempotent
+	return !c.gss && (c.rdma.Analysis.Class < ulb.NonIdempotent || c.rdma.Analysis.Session != 0)
 }
 
 // setXID writes the XID that the upstream sees into the message.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -203,6 +204,13 @@ func (c *call) resubmit(m member, err error) {
 // answered hands the Reply on. The credit has been returned.
 func (c *call) answered() {
 	c.up.observe(c)
+	if c.rdma.Analysis.CreatesSession {
+		reply := c.out[0]
+		if len(c.out) > 1 {
+			reply = bytes.Join(c.out, nil)
+		}
+		c.up.sessions.Learn(reply)
+	}
 	c.releaseMessage()
 	c.finish()
 }

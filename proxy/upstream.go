@@ -16,6 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
 )
 
 // A member is one connection to an upstream. send runs on its loop.
@@ -35,6 +36,8 @@ type upstream struct {
 	log    zerolog.Logger
 	pool   *pool.Pool // shared by the clients that have none of their own
 	pins   pins
+
+	sessions *nfs.Sessions // of the server's NFSv4.1 clients
 
 	poolMetrics *pool.Metrics
 	requester   *rdmaside.RequesterMetrics // for RDMA
@@ -67,7 +70,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", o.Name, "outcome", outcome)
 	}
 	u := &upstream{
-		p: p, opts: o, number: len(p.upstreams),
+		p: p, opts: o, number: len(p.upstreams), sessions: nfs.NewSessions(),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
 		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when their time there has ended.", "upstream", o.Name),
 		replied:  calls("replied"),
