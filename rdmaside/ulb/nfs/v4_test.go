@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/rdmaside/xdr"
 )
 
@@ -215,5 +216,80 @@ func TestArgItemUnknownOperation(t *testing.T) {
 		if (err == nil) != tt.found {
 			t.Errorf("%s: %v", tt.name, err)
 		}
+	}
+}
+
+// What Limits says where the protocol does not, in 4.0 with a Reply header and
+// COMPOUND4res of 36 octets. Later minor versions have the bound of the session.
+func TestCompoundLimits(t *testing.T) {
+	reg := ulb.NewRegistry(ulb.Limits{
+		MaxIO: 1 << 16, MaxReply: 1 << 20, Path: 101, Flavors: 3, Bitmap: 5, Identity: 9, Label: 6, XAttr: 7, Attribute: 1001,
+	})
+	nfs.Register(reg)
+	const bm = 4 + 4*5
+	bit := func(n int) []uint32 {
+		w := make([]uint32, 4+n/32)
+		w[0], w[1], w[2+n/32] = 9, uint32(1+n/32), 1<<(n%32)
+		return w[:3+n/32]
+	}
+	ssv := func(handles uint32) []uint32 {
+		return []uint32{42, 0, 0, 0, 0, 2, 0, 0, 0, 0, 7, handles, 0}
+	}
+	for _, tt := range []struct {
+		name  string
+		minor uint32
+		words []uint32
+		want  uint32
+	}{
+		{"READ beyond MaxIO", 0, []uint32{25, 0, 0, 0, 0, 0, 0, 1 << 20}, 16 + 1<<16},
+		{"READ of odd length", 0, []uint32{25, 0, 0, 0, 0, 0, 0, 13}, 16 + 16},
+		{"READ_PLUS", 2, []uint32{68, 0, 0, 0, 0, 0, 0, 1 << 20}, 16 + 1<<16 + 40*17},
+		{"READLINK", 0, []uint32{27}, 12 + 104},
+		{"SECINFO_NO_NAME", 1, []uint32{52, 0}, 12 + 3*48},
+		{"CREATE", 0, []uint32{6, 2, 0, 0, 0}, 28 + bm},
+		{"GETXATTR", 2, []uint32{72, 0}, 12 + 8},
+		{"GETATTR of nothing", 0, []uint32{9, 0}, 16 + bm - 4},
+		{"GETATTR of supported_attrs", 0, bit(0), 16 + bm - 4 + bm},
+		{"GETATTR of owner", 0, bit(36), 16 + bm - 4 + 4 + 12},
+		{"GETATTR of sec_label", 0, bit(80), 16 + bm - 4 + 12 + 8},
+		{"GETATTR of open_arguments", 0, bit(86), 16 + bm - 4 + 5*bm},
+		{"GETATTR of acl", 0, bit(12), 16 + bm - 4 + 1004},
+		{"GETATTR of attribute 87", 0, bit(87), 16 + bm - 4 + 1004},
+		{"GETATTR of attribute 100", 0, bit(100), 16 + bm - 4 + 1004},
+		{"GETATTR of attribute 1000", 0, bit(1000), 16 + 4*32 + 1004},
+		{"GETATTR of acl in 4.1", 1, bit(12), 1 << 20},
+		{"EXCHANGE_ID", 1, []uint32{42, 0, 0, 0, 0, 0, 0}, 8 + 28 + 4*1028 + 4 + 4 + 12 + 2*bm - 4},
+		{"EXCHANGE_ID with SP4_SSV", 1, ssv(3), 8 + 28 + 4*1028 + 4 + 4 + 12 + 2*bm - 4 + 20 + 3*260},
+		{"EXCHANGE_ID with too many handles", 1, ssv(0xffffffff), 1 << 20},
+		{"READDIR of 4 GiB", 0, []uint32{26, 0, 0, 0, 0, 0, 0xffffffff, 0}, 1 << 20},
+		{"READDIR of less than an entry", 0, []uint32{26, 0, 0, 0, 0, 0, 0, 0}, 24 + 16},
+	} {
+		var a ulb.Analysis
+		reg.Analyse(parse(t, compound4(tt.minor, 1, tt.words...)), &a)
+		want := tt.want
+		if want != 1<<20 {
+			want += 36
+		}
+		if !a.Known || a.MaxReply != want {
+			t.Errorf("%s: MaxReply = %d of %+v, want %d", tt.name, a.MaxReply, a, want)
+		}
+	}
+}
+
+// The result of an operation that the server does not know says ILLEGAL, behind
+// data that have been reduced.
+func TestCompoundIllegalResult(t *testing.T) {
+	b := newRegistry().Lookup(oncrpc.ProgramNFS, 4)
+	reply := oncrpc.AppendAccepted(nil, 1, oncrpc.Success)
+	for _, w := range []uint32{10044, 0, 2, 25, 0, 1, 5, 10044, 10044} {
+		reply = xdr.AppendUint32(reply, w)
+	}
+	s, spliced, err := ulb.Restore(b, 1, reply, 5)
+	if err != nil || !spliced || s != (ulb.Splice{Pos: 52, Length: 5, Padding: 3}) {
+		t.Errorf("Restore = %+v, %v, %v", s, spliced, err)
+	}
+	reply[len(reply)-8+2] = 0x28 // another number that is no operation's
+	if _, _, err := ulb.Restore(b, 1, reply, 5); err == nil {
+		t.Error("the result of nobody's operation is walked")
 	}
 }
