@@ -46,6 +46,8 @@ func ReadRecord(r io.Reader) ([]byte, error) {
 // A Client is an RPC client over TCP. Its methods are safe for concurrent use.
 type Client struct {
 	Conn net.Conn
+	// Calls are what the server calls; those that find it full are lost.
+	Calls chan []byte
 
 	wmu sync.Mutex // guards writing
 
@@ -60,7 +62,7 @@ func DialClient(addr string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cl := &Client{Conn: c, pending: make(map[uint32]chan []byte)}
+	cl := &Client{Conn: c, pending: make(map[uint32]chan []byte), Calls: make(chan []byte, 64)}
 	go cl.read()
 	return cl, nil
 }
@@ -80,7 +82,16 @@ func (c *Client) read() {
 			}
 			c.pending = nil
 			c.mu.Unlock()
+			close(c.Calls)
 			return
+		}
+		if binary.BigEndian.Uint32(m[4:]) == 0 {
+			c.mu.Unlock()
+			select {
+			case c.Calls <- m:
+			default:
+			}
+			continue
 		}
 		xid := binary.BigEndian.Uint32(m)
 		ch := c.pending[xid]
@@ -106,6 +117,26 @@ func (c *Client) Go(m []byte) (<-chan []byte, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	return ch, WriteRecord(c.Conn, m)
+}
+
+// Send sends m, which no Reply is expected to.
+func (c *Client) Send(m []byte) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	return WriteRecord(c.Conn, m)
+}
+
+// NextCall waits for a Call of the server.
+func (c *Client) NextCall(wait time.Duration) ([]byte, error) {
+	select {
+	case m, ok := <-c.Calls:
+		if !ok {
+			return nil, ErrEnded
+		}
+		return m, nil
+	case <-time.After(wait):
+		return nil, ErrTimeout
+	}
 }
 
 // CallTimeout bounds Client.Call: a Call that takes longer hangs.

@@ -141,6 +141,65 @@ func MkdirCall(xid uint32, name string) []byte {
 	return be(b, 0, 0, 0, 0, 0, 0)
 }
 
+// CompoundCall is an NFSv4 COMPOUND.
+func CompoundCall(xid, minor uint32, ops ...[]byte) []byte {
+	b := CallHeader(nil, xid, oncrpc.ProgramNFS, 4, 1)
+	b = be(b, 0, minor, uint32(len(ops)))
+	for _, op := range ops {
+		b = append(b, op...)
+	}
+	return b
+}
+
+// CompoundReply is the server's answer to one with the arguments args: the tag is
+// their checksum, and there are no results.
+func CompoundReply(xid uint32, args []byte) []byte {
+	return be(be(nil, xid, 1, 0, 0, 0, 0), 0, 4, Checksum(args), 0)
+}
+
+// Sequence is the operation SEQUENCE on session id.
+func Sequence(id [16]byte, sequence, slot uint32) []byte {
+	return be(append(be(nil, 53), id[:]...), sequence, slot, 63, 0)
+}
+
+// SequenceCall is a COMPOUND of NFSv4.2 with SEQUENCE alone.
+func SequenceCall(xid uint32) []byte {
+	return CompoundCall(xid, 2, Sequence([16]byte{1}, xid, xid%64))
+}
+
+// GSSCall makes m, a Call from the functions above, one under RPCSEC_GSS: krb5
+// without a service (1), with integrity (2) or privacy (3) by name only.
+func GSSCall(m []byte, sequence, service uint32) []byte {
+	var c oncrpc.Call
+	if err := oncrpc.ParseCall(m, &c); err != nil {
+		panic(err)
+	}
+	b := append([]byte(nil), m[:24]...)
+	cred := opaque(be(nil, 1, 0, sequence, service), []byte("contexthandle..."))
+	b = be(b, oncrpc.FlavorGSS, uint32(len(cred)))
+	b = append(b, cred...)
+	b = opaque(be(b, oncrpc.FlavorGSS), []byte("a MIC of 16 octs"))
+	if service == 3 {
+		return opaque(b, m[c.Args:])
+	}
+	return append(b, m[c.Args:]...)
+}
+
+// CallbackCall is a CB_COMPOUND with n octets of tag.
+func CallbackCall(xid uint32, n int) []byte {
+	b := be(nil, xid, 0, 2, 0x40000000, 1, 1, 0, 0, 0, 0)
+	tag := make([]byte, n)
+	Pattern(tag, xid)
+	return be(opaque(b, tag), 1, 0, 0)
+}
+
+// CallbackReply is a client's answer to one, with n octets of tag.
+func CallbackReply(xid uint32, n int) []byte {
+	tag := make([]byte, n)
+	Pattern(tag, xid)
+	return be(opaque(be(nil, xid, 1, 0, 0, 0, 0, 0), tag), 0)
+}
+
 // Expected returns the Reply that a correct server and bridge give to the Call
 // m, which one of the functions above made.
 func Expected(m []byte) []byte {
@@ -184,6 +243,9 @@ func answer(c *oncrpc.Call) []byte {
 		case 9:
 			return be(be(nil, c.XID, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0)
 		}
+	}
+	if c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == 1 {
+		return CompoundReply(c.XID, args)
 	}
 	return fail(oncrpc.ProcedureUnavailable)
 }

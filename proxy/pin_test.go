@@ -1,0 +1,736 @@
+package proxy_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// shared is how many connections the tests' upstreams have beside pinned ones.
+const shared = 4
+
+// A pinning is a proxy to an RDMA server that can call back.
+type pinning struct {
+	*proxytest.Harness
+	p      *proxy.Proxy
+	server *proxytest.RDMAServer
+	back   *proxytest.Callbacks
+}
+
+func newPinning(t testing.TB, budget int64, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *pinning {
+	t.Helper()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	lp := fabrictest.NewLoopback()
+	return pinningOver(t, budget, lp, lp, l, "storage", b, change)
+}
+
+func pinningOver(t testing.TB, budget int64, client, server fabric.Provider, l fabric.Loop, addr string, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *pinning {
+	t.Helper()
+	x := &pinning{Harness: proxytest.NewHarness(t, budget), back: proxytest.NewCallbacks(server)}
+	x.server = x.RDMAServer(x.back, []fabric.Loop{l}, addr, 32, b)
+	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := proxy.UpstreamOptions{
+		Name: "storage", RDMA: true, Provider: client, Endpoints: []string{x.server.Addr()}, Connections: shared,
+		BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
+	}
+	if addr == "storage" {
+		uo.Endpoints[0] = addr
+	}
+	if change != nil {
+		change(&lo, &uo)
+	}
+	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+	x.Eventually("all shared connections are there", func() bool { return x.p.Status().Upstreams[0].Usable == shared })
+	return x
+}
+
+func (x *pinning) client() *proxytest.Client { return x.Client(x.p.Addr("nfs")) }
+
+func (x *pinning) pinned() int { return x.p.Status().Upstreams[0].Pinned }
+
+// metric is the value of a series, or the sum of those that begin so.
+func metric(h *proxytest.Harness, name string) (n int) {
+	w := httptest.NewRecorder()
+	h.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		f := strings.Fields(line)
+		if len(f) == 2 && strings.HasPrefix(f[0], "rdmabridge_"+name) {
+			v, _ := strconv.ParseFloat(f[1], 64)
+			n += int(v)
+		}
+	}
+	return n
+}
+
+// TestPinnedModes: who has a connection of their own, and that it goes when they
+// do.
+func TestPinnedModes(t *testing.T) {
+	v3 := proxytest.GetattrCall(1)
+	v40 := proxytest.CompoundCall(1, 0)
+	v41 := proxytest.CompoundCall(2, 1)
+	v42 := proxytest.SequenceCall(3)
+	krb5 := proxytest.GSSCall(v42, 1, 1)
+	krb5p := proxytest.GSSCall(v42, 1, 3)
+	null := proxytest.CallHeader(nil, 4, oncrpc.ProgramNFS, 4, 0)
+	for _, tt := range []struct {
+		name  string
+		mode  proxy.Mode
+		calls [][]byte
+		want  int
+	}{
+		{"auto, NFSv3", proxy.ModeAuto, [][]byte{v3}, 0},
+		{"auto, NULL of NFSv4", proxy.ModeAuto, [][]byte{null}, 0},
+		{"auto, NFSv4.0", proxy.ModeAuto, [][]byte{null, v40, v40}, 0},
+		{"auto, NFSv4.1", proxy.ModeAuto, [][]byte{null, v41, v41}, 1},
+		{"auto, NFSv4.2", proxy.ModeAuto, [][]byte{null, v42, v3, v42}, 1},
+		{"auto, NFSv4.2 with krb5", proxy.ModeAuto, [][]byte{krb5}, 1},
+		{"auto, NFSv4 with krb5p", proxy.ModeAuto, [][]byte{krb5p}, 1},
+		{"auto, NFSv4.0 with krb5p", proxy.ModeAuto, [][]byte{v40, krb5p}, 0},
+		{"shared, NFSv4.2", proxy.ModeShared, [][]byte{v42, krb5p}, 0},
+		{"pinned, NFSv3", proxy.ModePinned, [][]byte{v3}, 1},
+		{"pinned, NFSv4.2", proxy.ModePinned, [][]byte{v42, v3}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := newPinning(t, budget, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = tt.mode })
+			c := x.client()
+			for _, m := range tt.calls {
+				check(t, c, m)
+			}
+			if n := x.pinned(); n != tt.want {
+				t.Errorf("%d connections of the client's own, want %d", n, tt.want)
+			}
+			if n := x.server.Connections(); n != shared+tt.want {
+				t.Errorf("%d connections at the server, want %d", n, shared+tt.want)
+			}
+			if n := metric(x.Harness, "upstream_connections"); n != shared+tt.want {
+				t.Errorf("%d connections counted, want %d", n, shared+tt.want)
+			}
+			c.Close()
+			x.Eventually("the connection has gone", func() bool { return x.pinned() == 0 && x.server.Connections() == shared })
+			if n := metric(x.Harness, "upstream_connections"); n != shared {
+				t.Errorf("%d connections counted at the end", n)
+			}
+		})
+	}
+}
+
+// TestPinnedRDMAClients: those of an RDMA listener share connections in any mode.
+func TestPinnedRDMAClients(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	lp := fabrictest.NewLoopback()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	h.RDMAServer(lp, []fabric.Loop{l}, "storage", 8, proxytest.Behaviour{})
+	p := h.Proxy([]proxy.ListenerOptions{
+		{Name: "middle", Address: "middle", RDMA: true, Provider: lp, Upstream: "storage"},
+		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "middle"},
+	}, []proxy.UpstreamOptions{
+		{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"storage"}, Mode: proxy.ModePinned},
+		{Name: "middle", RDMA: true, Provider: lp, Endpoints: []string{"middle"}, Mode: proxy.ModePinned},
+	})
+	check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))
+	st := p.Status()
+	if a, b := st.Upstreams[0], st.Upstreams[1]; a.Name != "middle" || a.Pinned != 1 || b.Pinned != 0 {
+		t.Errorf("%s has %d pinned connections and %s %d, want 1 and 0", a.Name, a.Pinned, b.Name, b.Pinned)
+	}
+}
+
+// TestPinnedLimit: a client more than may be is closed; when another goes it may
+// come.
+func TestPinnedLimit(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Pinned = 3 })
+	var cs []*proxytest.Client
+	for range 3 {
+		c := x.client()
+		check(t, c, proxytest.SequenceCall(1))
+		cs = append(cs, c)
+	}
+	for range 5 {
+		if _, err := x.client().Call(proxytest.SequenceCall(1)); err == nil || errors.Is(err, proxytest.ErrTimeout) {
+			t.Errorf("a fourth client of 3: %v, want its connection closed", err)
+		}
+	}
+	if n := metric(x.Harness, "upstream_pinned_refused_total"); n != 5 {
+		t.Errorf("%d refusals counted, want 5", n)
+	}
+	if n := metric(x.Harness, "upstream_pinned_connections"); n != 3 {
+		t.Errorf("%d connections counted, want 3", n)
+	}
+	check(t, x.client(), proxytest.GetattrCall(1)) // needs none
+	cs[1].Close()
+	x.Eventually("there is room", func() bool { return x.pinned() == 2 })
+	check(t, x.client(), proxytest.SequenceCall(1))
+	check(t, cs[0], proxytest.SequenceCall(2))
+}
+
+// TestPinnedLimitOfMemory: idle pinned connections leave most of the memory for
+// Replies to Replies.
+func TestPinnedLimitOfMemory(t *testing.T) {
+	const budget = 64 << 20
+	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
+	before := x.Arena.Stats().Used
+	var n int
+	for ; n < 200; n++ {
+		if _, err := x.client().Call(proxytest.SequenceCall(1)); err != nil {
+			break
+		}
+	}
+	if used := x.Arena.Stats().Used - before; used > budget/8+1<<20 || n < 30 || n == 200 {
+		t.Errorf("%d clients let in, whose connections take %d octets", n, used)
+	}
+	c := x.client()
+	for i := range uint32(20) {
+		check(t, c, proxytest.ReadCall(i+1, 0, 1<<20))
+	}
+}
+
+// TestPinnedReceives: memory that a busy client needed goes when it is idle.
+func TestPinnedReceives(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{Delay: 20 * time.Millisecond}, nil)
+	c := x.client()
+	check(t, c, proxytest.SequenceCall(1))
+	check(t, c, proxytest.SequenceCall(2))
+	idle := x.Arena.Stats().Used
+	var chs []<-chan []byte
+	for i := range uint32(32) {
+		ch, err := c.Go(proxytest.SequenceCall(i + 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chs = append(chs, ch)
+	}
+	x.Eventually("all are at the server", func() bool { return x.server.Calls.Load() == 34 })
+	if busy := x.Arena.Stats().Used; busy < idle+20*(16<<10) {
+		t.Errorf("%d octets used with 32 Calls outstanding, %d without: Receives are missing", busy, idle)
+	}
+	for _, ch := range chs {
+		<-ch
+	}
+	x.Eventually("they have gone", func() bool { return x.Arena.Stats().Used <= idle+64<<10 })
+}
+
+// TestPinnedComeAndGo: nothing is left of clients that came and went, however they
+// did.
+func TestPinnedComeAndGo(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{Delay: time.Millisecond}, nil)
+	check(t, x.client(), proxytest.GetattrCall(1))
+	// What is cached is not leaked.
+	goroutines, used := runtime.NumGoroutine(), x.Arena.Stats().Used
+	var wg sync.WaitGroup
+	var answered atomic.Int64
+	for i := range uint32(200) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			c, err := proxytest.DialClient(x.p.Addr("nfs"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			for j := range i % 5 { // some close before the connection is there
+				ch, err := c.Go(proxytest.SequenceCall(i<<8 | j + 1))
+				if err == nil && (i+j)%3 > 0 {
+					if _, ok := <-ch; ok {
+						answered.Add(1)
+					}
+				}
+			}
+			if i%7 == 0 {
+				x.server.DropConnections(errors.New("dropped by the test"))
+			}
+		}()
+	}
+	wg.Wait()
+	if answered.Load() == 0 {
+		t.Error("no Call was answered")
+	}
+	x.Eventually("all connections have gone", func() bool {
+		return x.pinned() == 0 && x.server.Connections() == shared && x.p.Status().Listeners[0].Clients <= 1
+	})
+	x.Eventually("all memory is back", func() bool { return x.Arena.Stats().Used <= used+256<<10 })
+	x.Eventually("all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
+	for name, want := range map[string]int{
+		"upstream_connections": shared, "upstream_queued_calls": 0, "upstream_credits_in_use": 0, "upstream_pinned_connections": 0,
+	} {
+		if n := metric(x.Harness, name); n != want {
+			t.Errorf("%s is %d at the end, want %d", name, n, want)
+		}
+	}
+}
+
+// TestPinnedClose: a proxy that is closed waits for pinned connections.
+func TestPinnedClose(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
+	for range 20 {
+		check(t, x.client(), proxytest.SequenceCall(1))
+	}
+	if err := x.p.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := x.pinned(); n != 0 {
+		t.Errorf("%d pinned connections after Close", n)
+	}
+}
+
+// TestPinnedDrain: idle clients with a connection of their own are closed, others
+// after their last Reply.
+func TestPinnedDrain(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{Delay: 200 * time.Millisecond}, nil)
+	idle, busy := x.client(), x.client()
+	check(t, idle, proxytest.SequenceCall(1))
+	m := proxytest.SequenceCall(2)
+	ch, err := busy.Go(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Eventually("the Call is at the server", func() bool { return x.server.Calls.Load() == 2 })
+	if err := x.p.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+		t.Error("the Call in flight was not answered before its client was closed")
+	}
+	x.Eventually("the connections have gone", func() bool { return x.pinned() == 0 })
+}
+
+// TestPinnedUnavailable: a client whose connection cannot be made waits as others
+// do.
+func TestPinnedUnavailable(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.UnavailableAfter = 400 * time.Millisecond
+	})
+	x.server.Close()
+	x.Eventually("the connections are gone", func() bool { return x.p.Status().Upstreams[0].Usable == 0 })
+	began := time.Now()
+	if _, err := x.client().Call(proxytest.SequenceCall(5)); err == nil || errors.Is(err, proxytest.ErrTimeout) {
+		t.Errorf("a Call to nobody: %v, want the connection closed", err)
+	}
+	if d := time.Since(began); d < 300*time.Millisecond {
+		t.Errorf("the client was closed after %v already", d)
+	}
+	x.Eventually("the attempt has ended", func() bool { return x.pinned() == 0 })
+}
+
+// TestPinnedLost: a client keeps its connection when the server's is lost, if all
+// its Calls can be sent again.
+func TestPinnedLost(t *testing.T) {
+	var silent atomic.Bool
+	x := newPinning(t, budget, proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, silent.Load() }}, nil)
+	sequenced, gss, idle := x.client(), x.client(), x.client()
+	check(t, idle, proxytest.SequenceCall(1))
+	silent.Store(true)
+	m, signed := proxytest.SequenceCall(2), proxytest.GSSCall(proxytest.SequenceCall(3), 1, 1)
+	a, err := sequenced.Go(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := gss.Go(signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Eventually("both are at the server", func() bool { return x.server.Calls.Load() == 3 })
+	silent.Store(false)
+	x.server.DropConnections(errors.New("dropped by the test"))
+	if r, ok := <-a; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+		t.Error("a COMPOUND with SEQUENCE was not sent again")
+	}
+	if _, ok := <-b; ok {
+		t.Error("a Call under RPCSEC_GSS was sent again: the server drops it, or worse")
+	}
+	check(t, idle, proxytest.SequenceCall(4))
+	check(t, sequenced, proxytest.SequenceCall(5))
+	if n := x.server.XIDs()[3]; n != 1 {
+		t.Errorf("the GSS Call came %d times", n)
+	}
+	x.Eventually("two are left", func() bool { return x.pinned() == 2 && x.server.Connections() == shared+2 })
+}
+
+// TestPinnedAdopted: what a client sends again on its next connection while it is
+// in flight for the one before is answered there, under the same XID, though the
+// RDMA connection it went out on ends with the client's first.
+func TestPinnedAdopted(t *testing.T) {
+	var silent atomic.Bool
+	silent.Store(true)
+	x := newPinning(t, budget, proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, silent.Load() }}, nil)
+	m := proxytest.SequenceCall(7)
+	a := x.client()
+	first, err := a.Go(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Eventually("it is at the server", func() bool { return x.server.Calls.Load() == 1 })
+	silent.Store(false)
+	b := x.client() // the first connection is as alive as can be seen
+	check(t, b, m)
+	if _, ok := <-first; ok {
+		t.Error("answered on the first connection")
+	}
+	if n := len(x.server.XIDs()); n != 1 {
+		t.Errorf("the server saw %d XIDs, want 1", n)
+	}
+	x.Eventually("one connection is left", func() bool { return x.pinned() == 1 && x.server.Connections() == shared+1 })
+	check(t, b, proxytest.SequenceCall(8))
+}
+
+// TestPinnedMemoryRunsOut: clients with connections of their own take turns when
+// memory for Replies is spent.
+func TestPinnedMemoryRunsOut(t *testing.T) {
+	x := newPinning(t, 48<<20, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModePinned })
+	var wg sync.WaitGroup
+	for i := range 8 {
+		c := x.client()
+		for j := range 8 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for k := range 10 {
+					check(t, c, proxytest.EchoCall(uint32(i<<16|j<<8|k+1), 20, 60, 0))
+				}
+			}()
+		}
+	}
+	wg.Wait()
+	if metric(x.Harness, "requester_no_memory_total") == 0 {
+		t.Error("memory was not short: this tests nothing")
+	}
+}
+
+// TestSessionBoundsReplies: what CREATE_SESSION said bounds what is offered for
+// Replies that nothing else bounds.
+func TestSessionBoundsReplies(t *testing.T) {
+	id := [16]byte{0xab, 1, 2, 3}
+	long := make([]byte, 40<<10)
+	x := newPinning(t, budget, proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		args := c.Message[c.Args:]
+		switch {
+		case binary.BigEndian.Uint32(args[12:]) == 43: // CREATE_SESSION
+			r := words(c.XID, 1, 0, 0, 0, 0, 0, 0, 1, 43, 0)
+			r = append(r, id[:]...)
+			r = append(r, words(1, 0)...)
+			for range 2 {
+				r = append(r, words(0, 1<<20, 16<<10, 4096, 16, 64, 0)...)
+			}
+			return r, true
+		case len(args) > 48: // GETATTR
+			return append(words(c.XID, 1, 0, 0, 0, 0, 0, uint32(len(long))), long...), true
+		}
+		return nil, false
+	}}, nil)
+	c := x.client()
+	acl := append(words(9, 1), words(1<<12)...)
+	getattr := func(xid uint32) []byte {
+		return proxytest.CompoundCall(xid, 1, proxytest.Sequence(id, xid, 0), words(24), acl)
+	}
+	r, err := c.Call(getattr(1))
+	if err != nil || len(r) < len(long) {
+		t.Fatalf("before the session is known: %d octets, %v", len(r), err)
+	}
+	create := words(43, 0, 0, 1, 3)
+	for range 2 {
+		create = append(create, words(0, 1<<20, 1<<20, 4096, 16, 64, 0)...)
+	}
+	create = append(create, words(0x40000000, 0)...)
+	if r, err := c.Call(proxytest.CompoundCall(2, 1, create)); err != nil || len(r) < 100 {
+		t.Fatalf("CREATE_SESSION: %d octets, %v", len(r), err)
+	}
+	// 40 KiB do not fit what is offered for Replies of 16 KiB, and the server has no
+	// other way to send them.
+	if r, err := c.Call(getattr(3)); err != nil || len(r) != 24 || binary.BigEndian.Uint32(r[20:]) != oncrpc.SystemError {
+		t.Errorf("a Reply beyond what the session allows: %d octets, %v; want SYSTEM_ERR", len(r), err)
+	}
+}
+
+func words(ws ...uint32) (b []byte) {
+	for _, w := range ws {
+		b = binary.BigEndian.AppendUint32(b, w)
+	}
+	return b
+}
+
+// over runs f with a client that has a connection of its own, over both providers
+// there are.
+func over(t *testing.T, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions), f func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback)) {
+	run := func(name string, open func(t *testing.T) *pinning) {
+		t.Run(name, func(t *testing.T) {
+			x := open(t)
+			c := x.client()
+			check(t, c, proxytest.SequenceCall(1))
+			conns := x.back.Conns()
+			if len(conns) != shared+1 {
+				t.Fatalf("%d connections", len(conns))
+			}
+			f(t, x, c, conns[shared])
+		})
+	}
+	run("loopback", func(t *testing.T) *pinning { return newPinning(t, budget, proxytest.Behaviour{}, change) })
+	run("iwarp", func(t *testing.T) *pinning {
+		l := iwarp.NewGoLoop()
+		t.Cleanup(l.Stop)
+		o := iwarp.Options{}
+		return pinningOver(t, budget, iwarp.New(o), iwarp.New(o), l, "127.0.0.1:0", proxytest.Behaviour{}, change)
+	})
+}
+
+const patience = 10 * time.Second
+
+// called waits for the Call want at the client.
+func called(t *testing.T, c *proxytest.Client, want []byte) {
+	t.Helper()
+	if got, err := c.NextCall(patience); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("the client was called with %x, %v; want %x", got, err, want)
+	}
+}
+
+// answered waits for the message want at the server.
+func answered(t *testing.T, back *proxytest.Callback, why string, want ...[]byte) {
+	t.Helper()
+	if got, err := back.Next(patience); err != nil || !bytes.Equal(got, bytes.Join(want, nil)) {
+		t.Fatalf("%s: the server got %x, %v; want %x", why, got, err, bytes.Join(want, nil))
+	}
+}
+
+func plain(xid uint32) []byte { return rpcrdma.AppendPlain(nil, xid, 4) }
+
+func failed(xid, stat uint32) []byte { return oncrpc.AppendAccepted(plain(xid), xid, stat) }
+
+// TestBackChannel: a server calls its client.
+func TestBackChannel(t *testing.T) {
+	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
+		for xid, n := range []int{0, 1, 100, 1000, 3900, 4100} { // 4100: Linux sends what TCP clients allow
+			m := proxytest.CallbackCall(uint32(xid), n)
+			back.Call(m, 2)
+			called(t, c, m)
+			r := proxytest.CallbackReply(uint32(xid), n%3900)
+			if err := c.Send(r); err != nil {
+				t.Fatal(err)
+			}
+			answered(t, back, "a Reply as it was", plain(uint32(xid)), r)
+		}
+		// With Calls of both directions outstanding under one XID.
+		forward, reverse := proxytest.EchoCall(77, 10, 10, 300), proxytest.CallbackCall(77, 8)
+		ch, err := c.Go(forward)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back.Call(reverse, 2)
+		called(t, c, reverse)
+		if err := c.Send(proxytest.CallbackReply(77, 8)); err != nil {
+			t.Fatal(err)
+		}
+		answered(t, back, "the reverse Call", plain(77), proxytest.CallbackReply(77, 8))
+		if r := <-ch; !bytes.Equal(r, proxytest.Expected(forward)) {
+			t.Error("the forward Call was not answered with its Reply")
+		}
+		// Four at once, answered the other way round.
+		for xid := range uint32(4) {
+			back.Call(proxytest.CallbackCall(xid+100, 8), 4)
+		}
+		for xid := range uint32(4) {
+			called(t, c, proxytest.CallbackCall(xid+100, 8))
+		}
+		for xid := range uint32(4) {
+			if err := c.Send(proxytest.CallbackReply(103-xid, 8)); err != nil {
+				t.Fatal(err)
+			}
+			answered(t, back, "in the client's order", plain(103-xid), proxytest.CallbackReply(103-xid, 8))
+		}
+		if a, b := metric(x.Harness, "requester_reverse_calls_total"), metric(x.Harness, "requester_reverse_replies_total"); a != 11 || b != 11 {
+			t.Errorf("%d reverse Calls and %d Replies counted, want 11 of both", a, b)
+		}
+	})
+}
+
+// TestBackChannelOfSharedConnections: nobody is there to be called.
+func TestBackChannelOfSharedConnections(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
+	check(t, x.client(), proxytest.SequenceCall(1))
+	back := x.back.Conns()[0]
+	back.Call(proxytest.CallbackCall(5, 8), 2)
+	answered(t, back, "on a shared connection", failed(5, oncrpc.ProgramUnavailable))
+}
+
+// TestBackChannelRefusals: what cannot be carried harms nothing.
+func TestBackChannelRefusals(t *testing.T) {
+	over(t, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.CallInline = 4096 }, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
+		header := func(xid uint32, p rpcrdma.Proc, edit func(*rpcrdma.Header)) []byte {
+			var h rpcrdma.Header
+			h.Reset(xid, 2, p)
+			edit(&h)
+			return h.Append(nil)
+		}
+		errChunk := func(xid uint32) []byte { return words(xid, 1, 4, 4, 2) }
+		seg := rpcrdma.Segment{Handle: 7, Length: 4096, Offset: 9}
+		m := proxytest.CallbackCall(10, 8)
+		back.Send(header(10, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddRead(40, seg) }), m)
+		answered(t, back, "a Read chunk", errChunk(10))
+		back.Send(header(11, rpcrdma.Msg, func(h *rpcrdma.Header) { h.SetReply(seg) }), proxytest.CallbackCall(11, 8))
+		answered(t, back, "a Reply chunk", errChunk(11))
+		back.Send(header(12, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.AddRead(0, seg) }))
+		answered(t, back, "RDMA_NOMSG", errChunk(12))
+
+		back.Send(plain(13), m) // the XIDs differ
+		back.Send(plain(10), m[:32])
+		back.Call(m, 2)
+		called(t, c, m)
+		if n := metric(x.Harness, `requester_dropped_total{reason="reverse"`); n != 2 {
+			t.Errorf("%d reverse Calls dropped, want the 2 that are none", n)
+		}
+
+		// The answer: too long, no Reply, nobody's.
+		if err := c.Send(proxytest.CallbackReply(10, 5000)); err != nil {
+			t.Fatal(err)
+		}
+		answered(t, back, "an answer that does not fit", failed(10, oncrpc.SystemError))
+		back.Call(m, 2)
+		called(t, c, m)
+		if err := c.Send(proxytest.CallbackReply(10, 8)[:12]); err != nil {
+			t.Fatal(err)
+		}
+		answered(t, back, "an answer cut short", failed(10, oncrpc.SystemError))
+		for _, xid := range []uint32{10, 11, 0} {
+			if err := c.Send(proxytest.CallbackReply(xid, 8)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check(t, c, proxytest.SequenceCall(2))
+		if n := metric(x.Harness, "client_stray_replies_total"); n != 3 {
+			t.Errorf("%d stray Replies counted, want 3", n)
+		}
+		if b, err := back.Next(50 * time.Millisecond); !errors.Is(err, proxytest.ErrTimeout) {
+			t.Errorf("a stray Reply went to the server: %x, %v", b, err)
+		}
+		for reason, want := range map[string]int{"chunks": 3, "too_long": 1, "malformed": 1} {
+			if n := metric(x.Harness, `requester_reverse_refused_total{reason="`+reason+`"`); n != want {
+				t.Errorf("%d refused for %s, want %d", n, reason, want)
+			}
+		}
+	})
+}
+
+// TestBackChannelUnanswered: a client that does not answer, or does not even read,
+// costs no more than the server's patience.
+func TestBackChannelUnanswered(t *testing.T) {
+	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
+		for xid := range uint32(30) {
+			m := proxytest.CallbackCall(xid, 8)
+			back.Call(m, 2)
+			called(t, c, m)
+		}
+		for xid := range uint32(30) { // the last four are waited for
+			if err := c.Send(proxytest.CallbackReply(xid, 8)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for xid := uint32(26); xid < 30; xid++ {
+			answered(t, back, "one that is waited for", plain(xid), proxytest.CallbackReply(xid, 8))
+		}
+		if n := metric(x.Harness, "requester_reverse_unanswered_total"); n != 26 {
+			t.Errorf("%d unanswered Calls counted, want 26", n)
+		}
+		check(t, c, proxytest.SequenceCall(2))
+	})
+}
+
+// TestBackChannelEnds: when either side ends, so does what is outstanding.
+func TestBackChannelEnds(t *testing.T) {
+	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
+		// The server's: the answer comes too late, and not to the next connection.
+		m := proxytest.CallbackCall(9, 8)
+		back.Call(m, 2)
+		called(t, c, m)
+		back.Drop(errors.New("dropped by the test"))
+		x.Eventually("there is a new connection", func() bool {
+			conns := x.back.Conns()
+			return len(conns) == shared+1 && conns[shared] != back
+		})
+		next := x.back.Conns()[shared]
+		if err := c.Send(proxytest.CallbackReply(9, 8)); err != nil {
+			t.Fatal(err)
+		}
+		check(t, c, proxytest.SequenceCall(2))
+		if b, err := next.Next(50 * time.Millisecond); !errors.Is(err, proxytest.ErrTimeout) {
+			t.Errorf("an answer from before went to the next connection: %x, %v", b, err)
+		}
+		next.Call(m, 2)
+		called(t, c, m)
+		if err := c.Send(proxytest.CallbackReply(9, 8)); err != nil {
+			t.Fatal(err)
+		}
+		answered(t, next, "on the next connection", plain(9), proxytest.CallbackReply(9, 8))
+		// The client's.
+		next.Call(m, 2)
+		called(t, c, m)
+		c.Close()
+		if b, err := next.Next(patience); !errors.Is(err, proxytest.ErrEnded) {
+			t.Errorf("after the client has gone the server got %x, %v; want the end of the connection", b, err)
+		}
+		x.Eventually("nothing is left", func() bool { return x.pinned() == 0 })
+	})
+}
+
+// TestGSSCollisions: clients whose XIDs are the same, and signed, each get their
+// own answers, over connections of the shared pool on which the XID is free, and do
+// not wait for one another.
+func TestGSSCollisions(t *testing.T) {
+	const delay = 700 * time.Millisecond
+	x := newPinning(t, budget, proxytest.Behaviour{Delay: delay}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModeShared })
+	// Grants grow with the first Reply of each connection.
+	var warm sync.WaitGroup
+	for i := range uint32(shared) {
+		warm.Go(func() { check(t, x.client(), proxytest.EchoCall(i+1, 40<<10, 40<<10, 0)) })
+	}
+	warm.Wait()
+	x.Eventually("all connections have their grants", func() bool { return x.p.Status().Upstreams[0].Granted == shared*32 })
+	for _, clients := range []int{2, shared} {
+		t.Run(fmt.Sprint(clients), func(t *testing.T) {
+			before := x.server.XIDs()[0x5000]
+			var wg sync.WaitGroup
+			began := time.Now()
+			for i := range clients {
+				c := x.client()
+				wg.Go(func() {
+					m := proxytest.GSSCall(proxytest.EchoCall(0x5000, 100+i, 200+i, 0), uint32(i), 1)
+					check(t, c, m)
+				})
+			}
+			wg.Wait()
+			if d := time.Since(began); d > delay*3/2 {
+				t.Errorf("%d Calls with one XID took %v of which the server's is %v: they waited for one another", clients, d, delay)
+			}
+			if n := x.server.XIDs()[0x5000] - before; n != clients {
+				t.Errorf("the XID came %d times, want %d", n, clients)
+			}
+		})
+	}
+	// More than there are connections take turns.
+	var wg sync.WaitGroup
+	for i := range shared + 2 {
+		c := x.client()
+		wg.Go(func() {
+			check(t, c, proxytest.GSSCall(proxytest.EchoCall(0x6000, 100+i, 200+i, 0), uint32(i), 1))
+		})
+	}
+	wg.Wait()
+	if n := x.server.XIDs()[0x6000]; n != shared+2 {
+		t.Errorf("the XID came %d times, want %d", n, shared+2)
+	}
+}
