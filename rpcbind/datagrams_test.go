@@ -1,0 +1,174 @@
+package rpcbind
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestBucket(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	b := bucket{rate: 10, burst: 20}
+	count := func() (n int) {
+		for b.take(1, now) {
+			n++
+		}
+		return n
+	}
+	if n := count(); n != 20 {
+		t.Errorf("at first %d pass, want 20", n)
+	}
+	now = now.Add(500 * time.Millisecond)
+	if n := count(); n != 5 {
+		t.Errorf("after half a second %d pass, want 5", n)
+	}
+	now = now.Add(time.Hour)
+	if n := count(); n != 20 {
+		t.Errorf("after an hour %d pass, want 20", n)
+	}
+	now = now.Add(-time.Hour) // clocks do
+	if n := count(); n != 0 {
+		t.Errorf("in the past %d pass, want 0", n)
+	}
+	now = now.Add(time.Second)
+	if b.take(21, now) {
+		t.Error("more than the burst passes")
+	}
+}
+
+// newTestDatagrams has no socket.
+func newTestDatagrams(s *Server) *datagrams {
+	return &datagrams{
+		s:       s,
+		replies: bucket{rate: replyRate, burst: replyBurst},
+		excess:  bucket{rate: excessRate, burst: excessBurst},
+	}
+}
+
+// Any question, forged a hundred thousand times in a second, gives the victim what
+// it cost, slack for each, and what is spare for all the world.
+func TestNoAmplifier(t *testing.T) {
+	s := newTestServer(testServices())
+	a := arrival{local: netip.MustParseAddr("192.0.2.1")}
+	from := netip.MustParseAddrPort("203.0.113.1:53")
+	for _, tt := range replies {
+		call := unhex(t, tt.call)
+		d := newTestDatagrams(s)
+		out, answered := 0, 0
+		for i := range 100000 {
+			now := time.Unix(1e9, int64(i)*1e4)
+			reply, _ := d.question(call, 0, a, from, now)
+			out += len(reply)
+			if reply != nil {
+				answered++
+			}
+		}
+		if most := answered*(len(call)+slack) + excessBurst + excessRate; out > most {
+			t.Errorf("%s: %d octets out for %d answered questions of %d, want at most %d", tt.name, out, answered, len(call), most)
+		}
+		if answered > replyBurst+replyRate {
+			t.Errorf("%s: %d answered in a second", tt.name, answered)
+		}
+	}
+}
+
+// While DUMPs have spent what is spare, clients find their ports.
+func TestShortPastLong(t *testing.T) {
+	s := newTestServer(testServices())
+	seen := countRefusals(s)
+	d := newTestDatagrams(s)
+	a := arrival{local: netip.MustParseAddr("2001:db8:1111:2222:3333:4444:5555:6666")}
+	from := netip.MustParseAddrPort("[2001:db8::2]:53")
+	now := time.Unix(1e9, 0)
+	dumps := 0
+	for {
+		reply, why := d.question(unhex(t, callHead(3, 4)), 0, a, from, now)
+		if reply == nil {
+			if why != refusedRate {
+				t.Errorf("silence for %s", refusalNames[why])
+			}
+			break
+		}
+		dumps++
+	}
+	if dumps == 0 || dumps > 40 {
+		t.Errorf("%d DUMPs were answered at once", dumps)
+	}
+	for _, call := range []string{
+		callHead(2, 3) + "000186a3 00000003 00000006 00000000",
+		callHead(4, 3) + "000186a0 00000003 00000000 00000000 00000000", // the least question for the longest address
+		callHead(4, 9) + rpcbNFS6,
+		callHead(5, 0),
+	} {
+		if reply, why := d.question(unhex(t, call), 0, a, from, now); reply == nil {
+			t.Errorf("%s is not answered: %s", call, refusalNames[why])
+		}
+	}
+	if reply, _ := d.question(unhex(t, callHead(3, 4)), 0, a, from, now.Add(time.Second)); reply == nil {
+		t.Error("a second later a DUMP is not answered")
+	}
+	if n := seen(refusedMalformed, true); n != 0 {
+		t.Errorf("%d malformed", n)
+	}
+}
+
+// What gets no answer, and why.
+func TestSilence(t *testing.T) {
+	s := newTestServer(testServices())
+	s.allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}
+	null := unhex(t, callHead(2, 0))
+	here := arrival{local: netip.MustParseAddr("192.0.2.1")}
+	for _, tt := range []struct {
+		name  string
+		flags int
+		a     arrival
+		from  string
+		want  refusal
+	}{
+		{"allowed", 0, here, "192.0.2.7:1023", refusedNot},
+		{"allowed, as the socket for both families has it", 0, here, "[::ffff:192.0.2.7]:1023", refusedNot},
+		{"allowed, IPv6", 0, here, "[2001:db8::1]:1023", refusedNot},
+		{"not allowed", 0, here, "198.51.100.1:1023", refusedDenied},
+		{"not allowed, mapped", 0, here, "[::ffff:198.51.100.1]:1023", refusedDenied},
+		{"cut", unix.MSG_TRUNC, here, "192.0.2.7:1023", refusedLong},
+		{"control cut", unix.MSG_CTRUNC, here, "192.0.2.7:1023", refusedLong},
+		{"to a group", 0, arrival{local: here.local, group: true}, "192.0.2.7:1023", refusedGroup},
+		{"to nobody knows where", 0, arrival{}, "192.0.2.7:1023", refusedGroup},
+	} {
+		d := newTestDatagrams(s)
+		reply, why := d.question(null, tt.flags, tt.a, netip.MustParseAddrPort(tt.from), time.Unix(1e9, 0))
+		if why != tt.want || (reply != nil) != (tt.want == refusedNot) {
+			t.Errorf("%s: %x, %s; want %s", tt.name, reply, refusalNames[why], refusalNames[tt.want])
+		}
+	}
+}
+
+// The kernel's control messages, as Linux makes them; nonsense gives no address.
+func TestArrival(t *testing.T) {
+	four := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{192, 0, 2, 1}, Addr: [4]byte{192, 0, 2, 1}})
+	cast := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{192, 0, 2, 1}, Addr: [4]byte{192, 0, 2, 255}})
+	six := func(a string) []byte {
+		return unix.PktInfo6(&unix.Inet6Pktinfo{Ifindex: 3, Addr: netip.MustParseAddr(a).As16()})
+	}
+	for _, tt := range []struct {
+		name string
+		oob  []byte
+		want arrival
+	}{
+		{"IPv4", four, arrival{local: netip.MustParseAddr("192.0.2.1")}},
+		{"IPv4 on both", append(four[:len(four):len(four)], six("::ffff:192.0.2.1")...), arrival{local: netip.MustParseAddr("192.0.2.1")}},
+		{"mapped alone", six("::ffff:192.0.2.1"), arrival{local: netip.MustParseAddr("192.0.2.1"), link: 3}},
+		{"broadcast", cast, arrival{local: netip.MustParseAddr("192.0.2.1"), group: true}},
+		{"IPv6", six("2001:db8::1"), arrival{local: netip.MustParseAddr("2001:db8::1"), link: 3}},
+		{"link-local", six("fe80::1"), arrival{local: netip.MustParseAddr("fe80::1"), link: 3, linkLocal: true}},
+		{"multicast", six("ff02::202"), arrival{local: netip.MustParseAddr("ff02::202"), link: 3, group: true}},
+		{"none", nil, arrival{}},
+		{"cut", four[:len(four)-8], arrival{}},
+	} {
+		if got := parseArrival(tt.oob); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package rpcbind
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+// TestMain fails on goroutines that outlive the tests.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if s := leaked(); code == 0 && s != "" {
+		fmt.Fprintf(os.Stderr, "leaked goroutines:\n%s\n", s)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// leaked waits for goroutines to end and returns the stacks of those that do not.
+// gnet's worker pool keeps idle workers; they are not ours to end.
+func leaked() string {
+	var left []string
+	for range 100 {
+		buf := make([]byte, 1<<20)
+		buf = buf[:runtime.Stack(buf, true)]
+		left = left[:0]
+		for g := range strings.SplitSeq(string(buf), "\n\n") {
+			if !strings.Contains(g, "panjf2000/ants") && !strings.Contains(g, "rpcbind.TestMain") &&
+				!strings.Contains(g, "signal_recv") && !strings.Contains(g, "testing.(*F)") {
+				left = append(left, g)
+			}
+		}
+		if len(left) == 0 {
+			return ""
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return strings.Join(left, "\n\n")
+}
+
+// unhex reads hex with spaces, lines, and comments from # on.
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	var digits strings.Builder
+	for line := range strings.Lines(s) {
+		line, _, _ = strings.Cut(line, "#")
+		for f := range strings.FieldsSeq(line) {
+			digits.WriteString(f)
+		}
+	}
+	b, err := hex.DecodeString(digits.String())
+	if err != nil {
+		t.Fatalf("%v in %q", err, s)
+	}
+	return b
+}
+
+// testServices are what the tests' Server knows:
+//
+//	100003 3, 4 and 100005 3  TCP   every address, port 2049 (.8.1)
+//	100003 3                  RDMA  192.0.2.1:20049 (.78.81)
+//	100021 4                  TCP   127.0.0.1:4045 (.15.205)
+//	100024 1                  TCP   [2001:db8::1]:662 (.2.150)
+func testServices() []Service {
+	return []Service{
+		{Address: netip.MustParseAddrPort("[::]:2049"), Programs: []Program{{100003, 3}, {100003, 4}, {100005, 3}}},
+		{Address: netip.MustParseAddrPort("192.0.2.1:20049"), RDMA: true, Programs: []Program{{100003, 3}}},
+		{Address: netip.MustParseAddrPort("127.0.0.1:4045"), Programs: []Program{{100021, 4}}},
+		{Address: netip.MustParseAddrPort("[2001:db8::1%eth0]:662"), Programs: []Program{{100024, 1}}},
+	}
+}
+
+// newTestServer has no sockets: it answers what answer is asked.
+func newTestServer(services []Service) *Server {
+	s := &Server{clients: make(map[*client]struct{})}
+	s.series.resolve(nil)
+	t := makeTable(netip.MustParseAddrPort("[::]:111"), services)
+	s.stats.expect(t)
+	s.entries.Store(&t)
+	return s
+}
+
+// overTCP and overUDP are how a question arrives at address local.
+func overTCP(local string) question { return question{local: netip.MustParseAddr(local)} }
+
+func overUDP(local string) question {
+	return question{local: netip.MustParseAddr(local), datagram: true}
+}
+
+func testMetrics() *metrics.Registry { return metrics.New() }
+
+func scrape(m *metrics.Registry) string {
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Body.String()
+}
