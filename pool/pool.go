@@ -182,11 +182,11 @@ func (p *Pool) Close() {
 	cancel := p.cancel
 	p.mu.Unlock()
 	p.expire(waiting, ErrClosed)
+	if cancel != nil {
+		cancel() // first: the end of these connections is no failure
+	}
 	for _, m := range members {
 		m.Close(ErrClosed)
-	}
-	if cancel != nil {
-		cancel()
 	}
 	p.wg.Wait()
 	p.metrics.leave(p)
