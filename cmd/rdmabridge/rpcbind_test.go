@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/rpcbind"
+)
+
+// What is advertised follows from what is routed.
+func TestRPCBindServices(t *testing.T) {
+	c, err := configs.Load([]byte(`
+listeners:
+  - {name: default, address: ":2049", upstream: s}
+  - name: routes
+    address: ":2050"
+    transport: rdma
+    routes:
+      - {program: nfs, upstream: s}
+      - {program: nsm, versions: [1], upstream: s}
+      - {program: rpcbind, upstream: s}
+      - {program: ccp, upstream: s}
+      - {program: 400000, versions: [9, 7], upstream: s}
+      - {program: 400001, upstream: s}
+  - name: both
+    address: ":2051"
+    upstream: s
+    routes:
+      - {program: mount, upstream: s}
+      - {program: nfs, versions: [3], upstream: s}
+      - {program: nlm, versions: [4], upstream: s}
+      - {program: rquota, upstream: s}
+upstreams: [{name: s, transport: tcp, endpoints: ["127.0.0.1:1"]}]
+`), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]string{"default": "[::]:2049", "routes": "192.0.2.1:2050", "both": "[::1]:2051"}
+	services, err := rpcbindServices(c, func(name string) string { return at[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{
+		"[::]:2049 false [{100003 3} {100003 4} {100227 3}]",
+		"192.0.2.1:2050 true [{100003 2} {100003 3} {100003 4} {100024 1} {400000 7} {400000 9}]",
+		"[::1]:2051 false [{100003 3} {100003 4} {100005 1} {100005 2} {100005 3} {100011 1} {100011 2} {100021 4} {100227 3}]",
+	} {
+		if got := fmt.Sprint(services[i].Address, services[i].RDMA, services[i].Programs); got != want {
+			t.Errorf("%s: %s\nwant %s", c.Listeners[i].Name, got, want)
+		}
+	}
+	if len(services) != 3 {
+		t.Errorf("%d services, want 3", len(services))
+	}
+	if _, err := rpcbindServices(c, func(string) string { return "" }); err == nil {
+		t.Error("a listener without an address is advertised")
+	}
+	var none *rpcbind.Server
+	if b := (&bridge{rpcbind: none}); b.closeRPCBind() != nil {
+		t.Error("closing what is not there fails")
+	}
+}
+
+// Off unless asked for; on, it ends with the drain.
+func TestRPCBindServe(t *testing.T) {
+	b, signals, wait := startServe(t, minimalConfig)
+	if b.rpcbind != nil {
+		t.Error("answers without being asked for")
+	}
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	b, signals, wait = startServe(t, minimalConfig+"rpcbind: {address: '127.0.0.1:0'}\n")
+	at := b.rpcbind.Addr().String()
+	for _, network := range []string{"tcp", "udp"} {
+		c, err := net.Dial(network, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		call := nullCall(7, 100000, 2)
+		if network == "tcp" {
+			call = record(call)
+		}
+		if _, err := c.Write(call); err != nil {
+			t.Fatal(err)
+		}
+		reply := make([]byte, 64)
+		n, err := c.Read(reply)
+		if want := []byte{0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}; err != nil || !bytes.HasSuffix(reply[:n], want) {
+			t.Errorf("%s NULL: %x, %v", network, reply[:n], err)
+		}
+	}
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if c, err := net.Dial("tcp", at); err == nil {
+		c.Close()
+		t.Error("listens after the end")
+	}
+	// A port that is taken ends the start, and nothing stays behind.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := configs.Load(fmt.Appendf(nil, "%srpcbind: {address: %q}\n", minimalConfig, l.Addr()), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := serve(c, newLog(new(syncBuffer), c.Log), nil, nil); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("serve on a port that is taken: %v", err)
+	}
+}
+
+// inNamespace is set in the process that has a network of its own.
+const inNamespace = "RDMABRIDGE_TEST_NAMESPACE"
+
+// Real clients find everything without port options: rpcinfo, showmount, mount.nfs
+// and libnfs ask port 111, which is ours in a network namespace of the test's own.
+func TestRPCBindClients(t *testing.T) {
+	if os.Getenv(inNamespace) != "" {
+		testRPCBindClients(t)
+		return
+	}
+	missing := func(why string) {
+		t.Helper()
+		if os.Getenv("RDMABRIDGE_LAB") == "1" {
+			t.Fatalf("%s, and RDMABRIDGE_LAB=1 says it is there", why)
+		}
+		t.Skip(why)
+	}
+	if os.Getuid() != 0 {
+		missing("needs root, for a network namespace")
+	}
+	for _, tool := range []string{"ip", "rpcinfo", "showmount", "mount.nfs", "nfs-ls", "nfs-cp", "nfs-cat"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			missing(err.Error() + ": install iproute2 rpcbind nfs-common libnfs-utils")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRPCBindClients$", "-test.v")
+	cmd.Env = append(os.Environ(), inNamespace+"=1")
+	// Unsharing, unlike cloning, also keeps the mount below from this namespace.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, syscall.EPERM) {
+		missing("no network namespaces here: " + err.Error())
+	}
+	t.Logf("%s", out)
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestRPCBindClients")) {
+		t.Error(err)
+	}
+}
+
+func testRPCBindClients(t *testing.T) {
+	run := func(name string, args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := run("ip", "link", "set", "lo", "up"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	_, signals, wait := startServe(t, fmt.Sprintf(`
+listeners:
+  - name: nfs
+    address: 0.0.0.0:2049
+    routes:
+      - {program: nfs, versions: [3], upstream: server}
+      - {program: mount, upstream: server}
+  - {name: rdma, address: "127.0.0.1:20049", transport: rdma, upstream: server}
+upstreams: [{name: server, transport: tcp, endpoints: [%q]}]
+rpcbind: {address: "0.0.0.0:111"}
+memory: {budget: 256MiB}
+admin: {address: none}
+drain: {timeout: 5s}
+`, startDemoNFS(t)))
+	six := true
+	if _, err := net.Dial("udp", "[::1]:111"); err != nil {
+		six = false
+	}
+
+	for _, tt := range []struct {
+		command string
+		fails   bool
+		want    []string // lines, in fields; each must be there
+	}{
+		{"rpcinfo -p 127.0.0.1", false, []string{
+			"100000 4 tcp 111 portmapper", "100000 3 udp 111 portmapper", "100000 2 udp 111 portmapper",
+			"100003 3 tcp 2049 nfs", "100005 3 tcp 2049 mountd",
+		}},
+		{"rpcinfo 127.0.0.1", false, []string{
+			"100003 3 tcp 0.0.0.0.8.1 nfs rdmabridge", "100003 3 rdma 127.0.0.1.78.81 nfs rdmabridge",
+			"100005 1 tcp 0.0.0.0.8.1 mountd rdmabridge",
+		}},
+		{"rpcinfo -s 127.0.0.1", false, []string{"100005 3,2,1 tcp6,tcp mountd rdmabridge"}},
+		{"rpcinfo -l 127.0.0.1 100003 3", false, []string{
+			"100003 3 inet/tcp/cots_ord 127.0.0.1.8.1 nfs", "100003 3 inet/rdma/cots 127.0.0.1.78.81 nfs",
+		}},
+		{"rpcinfo -m 127.0.0.1", false, []string{"RPCBIND (version 4) statistics", "VERADDR INDRECT GETLIST GETSTAT", "0 0 1 1"}},
+		{"rpcinfo -T tcp 127.0.0.1 100003 3", false, []string{"program 100003 version 3 ready and waiting"}},
+		{"rpcinfo -t 127.0.0.1 100003", false, []string{"program 100003 version 3 ready and waiting"}}, // which versions are there?
+		{"rpcinfo -T tcp6 ::1 100003 3", false, []string{"program 100003 version 3 ready and waiting"}},
+		{"rpcinfo -T udp6 ::1 100000 4", false, []string{"program 100000 version 4 ready and waiting"}},
+		{"rpcinfo -u 127.0.0.1 100000", false, []string{"program 100000 version 2 ready and waiting", "program 100000 version 4 ready and waiting"}},
+		{"rpcinfo -T udp 127.0.0.1 100003 3", true, []string{"rpcinfo: RPC: Program not registered"}},
+		{"rpcinfo -u 127.0.0.1 100005 3", true, nil},
+		{"rpcinfo -t 127.0.0.1 100021 4", true, nil},
+		{"showmount -e 127.0.0.1", false, []string{"/ (everyone)"}},
+	} {
+		args := strings.Fields(tt.command)
+		if !six && slices.Contains(args, "::1") {
+			continue
+		}
+		out, err := run(args[0], args[1:]...)
+		t.Logf("%s: %v\n%s", tt.command, err, out)
+		if (err != nil) != tt.fails {
+			t.Errorf("%s: %v\n%s", tt.command, err, out)
+			continue
+		}
+		var lines []string
+		for line := range strings.Lines(out) {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+		for _, want := range tt.want {
+			if !six {
+				want = strings.ReplaceAll(want, "tcp6,", "")
+			}
+			if !slices.Contains(lines, want) {
+				t.Errorf("%s lacks %q:\n%s", tt.command, want, out)
+			}
+		}
+	}
+
+	local := filepath.Join(t.TempDir(), "file")
+	data := strings.Repeat("no port options\n", 10000)
+	if err := os.WriteFile(local, []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := run("nfs-cp", local, "nfs://127.0.0.1//file"); err != nil {
+		t.Errorf("nfs-cp: %v\n%s", err, out)
+	}
+	if out, err := run("nfs-cat", "nfs://127.0.0.1//file"); err != nil || out != data {
+		t.Errorf("nfs-cat: %v, %d octets, want %d", err, len(out), len(data))
+	}
+
+	// mount.nfs finds both programs, and then asks the kernel, which may not have NFS
+	// where this runs.
+	dir := t.TempDir()
+	out, err := run("mount.nfs", "127.0.0.1:/", dir, "-v", "-o", "vers=3,nolock,retry=0")
+	for _, want := range []string{
+		"mount.nfs: trying 127.0.0.1 prog 100003 vers 3 prot TCP port 2049\n",
+		"mount.nfs: trying 127.0.0.1 prog 100005 vers 3 prot TCP port 2049\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("mount.nfs: %v\n%s", err, out)
+		}
+	}
+	if err == nil {
+		if got, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(got) != data {
+			t.Errorf("mounted: %v, %d octets, want %d", err, len(got), len(data))
+		}
+		if out, err := run("umount", dir); err != nil {
+			t.Errorf("umount: %v\n%s", err, out)
+		}
+	}
+
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
