@@ -140,8 +140,23 @@ func FuzzRequester(f *testing.F) {
 		f.Fatal(err)
 	}
 	account := arena.Account("replies", 16<<20)
+	back := fuzzBack{reply: accepted(7, words(1))}
+	f.Add(pack(append(plain(7, 2), callback(7, 8)...), append(plain(7, 2), callback(7, 8)...), append(plain(8, 2), callback(8, 8)...)), []byte{}, uint8(32))
+	f.Add(pack(
+		append(plain(8, 2), callback(8, 8)...), append(plain(9, 2), callback(9, 8)...), append(plain(10, 2), callback(10, 8)...),
+		header(1, 2, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.AddRead(0, seg) }),
+		append(header(1, 2, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddRead(40, seg) }), callback(1, 8)...),
+	), []byte{}, uint8(96))
 	f.Fuzz(func(t *testing.T, in, chunk []byte, seed uint8) {
-		r := newStubRequester(t, account, func(o *RequesterOptions) { o.ReceiveSize = 4096 })
+		r := newStubRequester(t, account, func(o *RequesterOptions) {
+			o.ReceiveSize = 4096
+			if seed&32 != 0 {
+				o.Reverse, o.ReverseReceives = &back, 2
+			}
+			if seed&64 != 0 {
+				o.IdleReceives = 1
+			}
+		})
 		d := &counting{}
 		calls := [][]byte{getAttrCall(1), readCall(2, 8192), opaqueCall(3, 40), writeCall(4, pattern(8192, 1)), opaqueCall(5, 8192)}
 		sent := 0
@@ -174,6 +189,9 @@ func FuzzRequester(f *testing.F) {
 		r.conn.settle(r.loop)
 		r.Close(nil)
 		r.conn.settle(r.loop)
+		if back.lent != 0 {
+			t.Errorf("%d reverse replies were not given back", back.lent)
+		}
 		if d.n != sent {
 			t.Errorf("%d calls sent, %d ended", sent, d.n)
 		}
@@ -189,3 +207,26 @@ func (d *counting) CallDone(c *Call, err *CallError) {
 	d.n++
 	c.Reply.Release()
 }
+
+// fuzzBack answers reverse Calls whose XID is 7 modulo 8.
+type fuzzBack struct {
+	reply []byte
+	lent  int
+}
+
+func (h *fuzzBack) ReverseCall(r *Requester, m *regmem.Lease) bool {
+	xid := binary.BigEndian.Uint32(m.Bytes())
+	if xid%8 == 6 {
+		return false
+	}
+	m.Release()
+	if xid%8 == 7 {
+		h.lent++
+		if r.ReverseReply(xid, h.reply, h) != nil {
+			panic("the call is outstanding")
+		}
+	}
+	return true
+}
+
+func (h *fuzzBack) Release() { h.lent-- }
