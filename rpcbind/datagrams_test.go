@@ -47,7 +47,7 @@ func newTestDatagrams(s *Server) *datagrams {
 	}
 }
 
-// Any question, forged a hundred thousand times in a second, gives the victim what
+// Any question, forged twenty thousand times in a second, gives the victim what
 // it cost, slack for each, and what is spare for all the world.
 func TestNoAmplifier(t *testing.T) {
 	s := newTestServer(testServices())
@@ -57,8 +57,8 @@ func TestNoAmplifier(t *testing.T) {
 		call := unhex(t, tt.call)
 		d := newTestDatagrams(s)
 		out, answered := 0, 0
-		for i := range 100000 {
-			now := time.Unix(1e9, int64(i)*1e4)
+		for i := range 20000 {
+			now := time.Unix(1e9, int64(i)*5e4)
 			reply, _ := d.question(call, 0, a, from, now)
 			out += len(reply)
 			if reply != nil {

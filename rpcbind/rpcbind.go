@@ -4,10 +4,10 @@
 //
 // # What is answered
 //
-// The table is what [Server.Publish] was given. Nobody registers: SET and UNSET
-// are FALSE. Nothing is called on anybody's behalf: CALLIT and BCAST are silent,
-// which is how RFC 1833 Sections 2.2.1 and 3.2 have them fail, and INDIRECT is
-// PROC_UNAVAIL. A GETPORT or GETADDR for a version that is not there gets the
+// The table is what Options.Services gave, and later [Server.Publish]. Nobody
+// registers: SET and UNSET are FALSE. Nothing is called on anybody's behalf: CALLIT
+// and BCAST are silent, which is how RFC 1833 Sections 2.2.1 and 3.2 have them
+// fail, and INDIRECT is PROC_UNAVAIL. A GETPORT or GETADDR for a version that is not there gets the
 // address of one that is, as from every rpcbind, so that the program itself can
 // say which versions it has. GETVERSADDR does not.
 //
@@ -24,7 +24,7 @@
 // # Datagrams
 //
 // The source of a datagram may be forged, so UDP must not send more than it
-// receives: see [datagrams]. What is long is for TCP.
+// receives: datagrams.go has the limits. What is long is for TCP.
 //
 // # Ownership
 //
@@ -52,11 +52,12 @@ const maxMessage = 8 << 10
 
 // Options describe a Server. Engine and Address are needed.
 type Options struct {
-	Address string         // host:port, for TCP and UDP; port 0 takes one that is free on both
-	Allow   []netip.Prefix // who may ask; empty: everybody
-	Engine  *tcpframe.Engine
-	Log     zerolog.Logger
-	Metrics *metrics.Registry
+	Address  string         // host:port, for TCP and UDP; port 0 takes one that is free on both
+	Allow    []netip.Prefix // who may ask; empty: everybody
+	Services []Service      // what is advertised, until Publish replaces it
+	Engine   *tcpframe.Engine
+	Log      zerolog.Logger
+	Metrics  *metrics.Registry
 }
 
 // A Server answers. Its methods are safe for concurrent use, but not on a loop.
@@ -74,11 +75,12 @@ type Server struct {
 	closed  bool
 }
 
-// Listen starts a Server that knows of itself only, until Publish.
+// Listen starts a Server.
 func Listen(o Options) (*Server, error) {
 	s := &Server{log: o.Log, clients: make(map[*client]struct{})}
 	s.series.resolve(o.Metrics)
-	s.entries.Store(&table{}) // a question may come before the address is known here
+	t := makeTable(netip.AddrPort{}, o.Services) // for who asks before the address is known here
+	s.entries.Store(&t)
 	for _, p := range o.Allow {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -89,7 +91,7 @@ func Listen(o Options) (*Server, error) {
 		s.closeClients()
 		return nil, fmt.Errorf("rpcbind: %w", err)
 	}
-	s.Publish(nil)
+	s.Publish(o.Services)
 	s.udp.start()
 	o.Log.Info().Stringer("address", s.Addr()).Msg("rpcbind listening")
 	return s, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -30,7 +31,7 @@ func start(t *testing.T, address string, allow ...netip.Prefix) (*Server, *metri
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Stop)
-	s, err := Listen(Options{Address: address, Allow: allow, Engine: e, Metrics: m})
+	s, err := Listen(Options{Address: address, Allow: allow, Services: testServices(), Engine: e, Metrics: m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,6 @@ func start(t *testing.T, address string, allow ...netip.Prefix) (*Server, *metri
 			t.Errorf("Close: %v", err)
 		}
 	})
-	s.Publish(testServices())
 	return s, m
 }
 
@@ -119,6 +119,24 @@ func TestLocalAddress(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Publish replaces everything but the Server itself.
+func TestPublish(t *testing.T) {
+	s, _ := start(t, "127.0.0.1:0")
+	c := dial(t, s, "tcp", "127.0.0.1")
+	port := func(program, version int) uint32 {
+		got := ask(t, c, unhex(t, callHead(2, 3)+fmt.Sprintf("%08x %08x 00000006 00000000", program, version)))
+		return binary.BigEndian.Uint32(got[24:])
+	}
+	self := uint32(s.Addr().Port())
+	if nfs, mount, rpcbind := port(100003, 3), port(100005, 3), port(100000, 2); nfs != 2049 || mount != 2049 || rpcbind != self {
+		t.Errorf("ports %d, %d, %d; want 2049, 2049, %d", nfs, mount, rpcbind, self)
+	}
+	s.Publish([]Service{{Address: netip.MustParseAddrPort("127.0.0.1:4000"), Programs: []Program{{100003, 3}}}})
+	if nfs, mount, rpcbind := port(100003, 3), port(100005, 3), port(100000, 2); nfs != 4000 || mount != 0 || rpcbind != self {
+		t.Errorf("ports %d, %d, %d; want 4000, 0, %d", nfs, mount, rpcbind, self)
 	}
 }
 

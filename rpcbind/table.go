@@ -34,10 +34,10 @@ type entry struct {
 // changed once it is made.
 type table []entry
 
-// makeTable lists the Server at self and then services.
+// makeTable lists the Server at self, if that is valid, and then services.
 func makeTable(self netip.AddrPort, services []Service) table {
 	var t table
-	for v := uint32(version2); v <= version4; v++ {
+	for v := uint32(version2); self.IsValid() && v <= version4; v++ {
 		t.add(Program{oncrpc.ProgramRPCBind, v}, self, netTCP, netTCP6)
 		t.add(Program{oncrpc.ProgramRPCBind, v}, self, netUDP, netUDP6)
 	}

@@ -21,15 +21,12 @@ func (b *bridge) startRPCBind() error {
 	for _, p := range c.RPCBind.Allow {
 		o.Allow = append(o.Allow, p.Prefix)
 	}
-	services, err := rpcbindServices(c, b.proxy.Addr)
-	if err != nil {
+	var err error
+	if o.Services, err = rpcbindServices(c, b.proxy.Addr); err != nil {
 		return err
 	}
-	if b.rpcbind, err = rpcbind.Listen(o); err != nil {
-		return err
-	}
-	b.rpcbind.Publish(services)
-	return nil
+	b.rpcbind, err = rpcbind.Listen(o)
+	return err
 }
 
 // closeRPCBind sends nobody here any more.
