@@ -191,9 +191,8 @@ func (r *reader) plausibleFPDU() bool {
 		return false
 	}
 	u := wire.Untagged(e.data)
-	if op := u.Control().Opcode(); op == wire.OpSend || op.Invalidates() || op == wire.OpSendEvent {
-		b := e.data[min(len(e.data), wire.UntaggedLen):]
-		return len(b) >= rpcrdma.FixedLen && u.QN() == wire.QueueSend && u.MO() == 0 && transport(b)
+	if op := u.Control().Opcode(); !op.Tagged() && op.Queue() == wire.QueueSend && len(e.data) >= wire.UntaggedLen+rpcrdma.FixedLen {
+		return u.QN() == wire.QueueSend && u.MO() == 0 && transport(e.data[wire.UntaggedLen:])
 	}
 	return e.crc == crcGood
 }

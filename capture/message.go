@@ -111,17 +111,20 @@ func (c *Conn) messages() []Message {
 		c.Protocol = IWARP
 		return c.sends(false)
 	}
+	// A Send is known by more than a record is. It is looked for only where the start
+	// of the connection is not in the capture.
+	if !c.Streams[0].Started || !c.Streams[1].Started {
+		if all := c.sends(true); len(all) > 0 {
+			c.Protocol = IWARP
+			return all
+		}
+	}
 	var all []Message
 	for i := range c.Streams {
 		all = append(all, c.records(&c.Streams[i])...)
 	}
 	if len(all) > 0 {
 		c.Protocol = RPC
-		return all
-	}
-	// The start of the connection is not in the capture.
-	if all = c.sends(true); len(all) > 0 {
-		c.Protocol = IWARP
 	}
 	return all
 }
@@ -139,9 +142,10 @@ const (
 	markLen      = 4
 	lastFragment = 1 << 31
 	maxRecord    = 1<<30 + 1<<20
-	minRecord    = 8  // XID, message type
-	minMessage   = 20 // the shortest message that makes sense: a denied Reply
-	certain      = 48 // octets that plausible looks at
+	maxSearch    = 64 << 20 // longest record that is searched for: longer ones are chance
+	minRecord    = 8        // XID, message type
+	minMessage   = 20       // the shortest message that makes sense: a denied Reply
+	certain      = 48       // octets that plausible looks at
 )
 
 // records cuts a stream of RPC over TCP into records. A stream of something else
@@ -178,7 +182,7 @@ func (c *Conn) records(s *Stream) []Message {
 		}
 		inStep = r.record(&m)
 		resync = false
-		if m.Fragments > 0 { // not the first octets of a mark, with which the capture ends
+		if m.Fragments > 0 { // more than the first octets of a mark, with which the capture ends
 			all = append(all, m)
 		}
 	}
@@ -197,6 +201,10 @@ func (r *reader) record(m *Message) bool {
 			// The mark of a further fragment, or the rest of it, is missing.
 			if len(b) > 0 || m.Fragments == 0 {
 				r.seek(r.pos + int64(len(b)))
+			}
+			if m.Length == 0 { // marks of nothing, such as zeros are, and no message
+				m.Fragments = 0
+				return false
 			}
 			m.Missing++ // one at least
 			m.Length++
@@ -281,7 +289,7 @@ func (r *reader) plausible() bool {
 		return false
 	}
 	n := int64(binary.BigEndian.Uint32(b) &^ lastFragment)
-	if n < minMessage || n > maxRecord || !plausibleMessage(b[markLen:], n) {
+	if n < minMessage || n > maxSearch || !plausibleMessage(b[markLen:], n) {
 		return false
 	}
 	next := *r

@@ -173,6 +173,8 @@ func (e *explainer) show(m *message) error {
 		e.replyCount++
 	case kindMalformed:
 		e.malformed++
+	case kindCut:
+		e.cut++
 	}
 	return e.print.message(m)
 }

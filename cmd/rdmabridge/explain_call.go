@@ -25,7 +25,8 @@ type callPart struct {
 	Arguments     int        `json:"arguments"`  // where they begin, wrapped or not
 	Compound      *compound  `json:"compound,omitempty"`
 
-	Retransmission int `json:"retransmission,omitempty"` // of the message with this number
+	Reverse        bool `json:"reverse,omitempty"`        // from the server to the client, RFC 8167
+	Retransmission int  `json:"retransmission,omitempty"` // of the message with this number
 
 	// Local is the Reply that the bridge makes itself; the Call goes nowhere then.
 	Local string `json:"local,omitempty"`
@@ -64,17 +65,18 @@ type verifier struct {
 
 // A compound is an NFSv4 COMPOUND.
 type compound struct {
-	Tag        string `json:"tag"`
-	Minor      uint32 `json:"minor_version"`
-	Count      uint32 `json:"count"`
-	Operations []op   `json:"operations"`
+	Tag        string  `json:"tag"`
+	Minor      *uint32 `json:"minor_version,omitempty"` // of a Call
+	Count      uint32  `json:"count"`
+	Operations []op    `json:"operations"`
+	Rest       string  `json:"rest,omitempty"` // what is wrong with the last of Operations, when not all are there
 }
 
 // An op is an operation of a COMPOUND or its result.
 type op struct {
-	Number uint32  `json:"number"`
-	Name   string  `json:"name,omitempty"`
-	Status *string `json:"status,omitempty"` // of a result
+	Number uint32 `json:"number"`
+	Name   string `json:"name,omitempty"`
+	Status string `json:"status,omitempty"` // of a result
 }
 
 // An analysis is what the binding of a program knows of a Call.
@@ -111,15 +113,14 @@ func (e *explainer) explainCall(m *message, c *capture.Message, b []byte, whole 
 	k := &knownCall{at: c.Time, args: len(b)}
 	h := &k.call
 	if err := oncrpc.ParseCall(b, h); err != nil {
-		m.Kind = kindMalformed
+		m.Kind, m.Problem = kindMalformed, rpcProblem("Call", b, err)
 		if !whole && errors.Is(err, oncrpc.ErrShort) {
-			m.Malformed = fmt.Sprintf("a Call of which %d octets were captured: too few for its header", len(b))
-		} else {
-			m.Malformed = rpcProblem("Call", b, err)
+			m.Kind, m.Problem = kindCut, fmt.Sprintf("a Call of which %d octets are in the input: too few for its header", len(b))
+			e.remember(m, c, k)
 		}
 		return e.show(m)
 	}
-	m.Kind = kindCall
+	m.Kind, k.known = kindCall, true
 	p := &callPart{
 		Program: h.Program, ProgramName: oncrpc.ProgramName(h.Program), Version: h.Version, Procedure: h.Procedure,
 		Length: len(b), Credential: newCredential(h), Protection: h.Protection.String(), Arguments: h.Args,
@@ -134,20 +135,31 @@ func (e *explainer) explainCall(m *message, c *capture.Message, b []byte, whole 
 	}
 	k.analysis = a
 	p.ProcedureName = strings.TrimPrefix(a.Procedure, "COMPOUND/")
-	p.Compound = newCompound(h)
+	if p.Compound = e.newCompound(h, &a); p.Compound != nil {
+		k.operations = p.Compound.Operations
+	}
+	if h.Program == oncrpc.ProgramCallbacks {
+		p.ProgramName = "nfs-callback"
+	}
+	if m.conn != nil {
+		if m.conn.calls == nil {
+			m.conn.calls = c.Stream
+		}
+		p.Reverse = m.conn.calls != c.Stream
+	}
+	k.title = callName(p)
 	e.remember(m, c, k)
 	switch {
 	case !whole:
 		p.Length = 0
 		m.note("%d octets of the Call are in the input, not all: how it would travel cannot be told", len(b))
-		if c.Missing > 0 && m.Place.Packet > 0 {
-			m.note("capture with tcpdump -s 0 to have whole packets")
-		}
 		return e.show(m)
 	case h.TLSProbe():
 		p.Local = "success without STARTTLS in the verifier: there is no TLS here (RFC 9289 Section 4.1)"
 	case h.Program == oncrpc.ProgramCCP:
 		p.Local = "PROG_UNAVAIL: CCP is about the connection it comes on (RFC 5666 Section 6)"
+	case p.Reverse:
+		p.Plan = e.reversePlan(len(b))
 	default:
 		p.Analysis = e.newAnalysis(h, &a)
 		if a.MaxReply < bounded {
@@ -163,7 +175,7 @@ func (e *explainer) remember(m *message, c *capture.Message, k *knownCall) {
 	key := callKey{c.Conn, c.Stream, k.call.XID}
 	k.number = e.count + 1
 	if before := e.calls[key]; before != nil && before.replies == 0 {
-		if before.same(k) {
+		if m.Call != nil && before.same(k) {
 			m.Call.Retransmission = before.number
 			k.number = before.number
 		} else {
@@ -177,7 +189,7 @@ func (e *explainer) remember(m *message, c *capture.Message, k *knownCall) {
 // same reports whether both are the same Call, as far as their headers say.
 func (k *knownCall) same(o *knownCall) bool {
 	a, b := &k.call, &o.call
-	return k.args == o.args && a.Program == b.Program && a.Version == b.Version && a.Procedure == b.Procedure && a.Flavor == b.Flavor
+	return k.known && o.known && k.args == o.args && a.Program == b.Program && a.Version == b.Version && a.Procedure == b.Procedure && a.Flavor == b.Flavor
 }
 
 func newCredential(h *oncrpc.Call) credential {
@@ -226,9 +238,9 @@ func means(h *oncrpc.Call) string {
 		return "nothing is placed directly: what this credential does to the arguments is not known"
 	}
 	if h.Flavor == oncrpc.FlavorGSS {
-		return "arguments and results are plain, and may be placed directly; the XID is signed and stays, and the bridge never sends the Call twice"
+		return "plain: data may be placed directly; the XID is signed and stays, and the bridge never sends the Call twice"
 	}
-	return "arguments and results are plain, and may be placed directly"
+	return "plain: data may be placed directly"
 }
 
 // newAnalysis puts a in words.

@@ -169,8 +169,8 @@ func transportHeader(b []byte) bool {
 	}
 	switch h.Proc {
 	case rpcrdma.Msg:
-		// "the rdma_xid field [...] MUST contain the same value as the XID in the RPC
-		// message": RFC 8166 Section 4.2.1.
+		// An error is when "the value of the rdma_xid field does not match the value of
+		// the XID field in the accompanying RPC message": RFC 8166 Section 4.5.2.
 		xid, kind, ok := oncrpc.MessageType(b[n:])
 		return ok && xid == h.XID && kind <= oncrpc.TypeReply
 	case rpcrdma.NoMsg:

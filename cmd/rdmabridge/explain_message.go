@@ -23,7 +23,8 @@ const (
 	kindCall      = "call"
 	kindReply     = "reply"
 	kindRDMA      = "rdma"      // a Transport header without an RPC message: RDMA_ERROR
-	kindMalformed = "malformed" // see Malformed
+	kindMalformed = "malformed" // see Problem
+	kindCut       = "cut"       // too little of it was captured to say anything: see Problem
 )
 
 // A header is the first object.
@@ -49,10 +50,12 @@ type summary struct {
 	Replies     int           `json:"replies"`
 	Unanswered  int           `json:"unanswered"` // Calls without a Reply in a capture
 	Malformed   int           `json:"malformed"`
+	Cut         int           `json:"cut"`
 	Incomplete  bool          `json:"incomplete"` // --max ended it
 	Broken      string        `json:"broken,omitempty"`
 	Skipped     []skipped     `json:"skipped_packets,omitempty"`
 	Connections []*connection `json:"connections,omitempty"`
+	Hints       []string      `json:"hints,omitempty"`
 }
 
 type skipped struct {
@@ -69,6 +72,7 @@ type connection struct {
 	Inline   *[2]int   `json:"inline,omitempty"` // thresholds of Streams, as RFC 8797 makes them
 
 	printed bool
+	calls   *capture.Stream // where its first Call was
 }
 
 // A stream is one direction of a connection.
@@ -114,15 +118,15 @@ type place struct {
 
 // A message is one object of the output.
 type message struct {
-	Kind      string     `json:"kind"`
-	Number    int        `json:"number"` // from 1, in the output
-	Place     place      `json:"place"`
-	XID       *uint32    `json:"xid,omitempty"`
-	Malformed string     `json:"malformed,omitempty"` // why it is none
-	Notes     []string   `json:"notes,omitempty"`
-	RDMA      *transport `json:"rdma,omitempty"`
-	Call      *callPart  `json:"call,omitempty"`
-	Reply     *replyPart `json:"reply,omitempty"`
+	Kind    string     `json:"kind"`
+	Number  int        `json:"number"` // from 1, in the output
+	Place   place      `json:"place"`
+	XID     *uint32    `json:"xid,omitempty"`
+	Problem string     `json:"problem,omitempty"`
+	Notes   []string   `json:"notes,omitempty"`
+	RDMA    *transport `json:"rdma,omitempty"`
+	Call    *callPart  `json:"call,omitempty"`
+	Reply   *replyPart `json:"reply,omitempty"`
 
 	conn *connection
 }
@@ -167,8 +171,8 @@ type explainer struct {
 	max         int
 	print       printer
 
-	count, callCount, replyCount, malformed int
-	unanswered                              int // of Calls that calls has no more
+	count, callCount, replyCount, malformed, cut int
+	unanswered                                   int // of Calls that calls has no more
 
 	connections map[*capture.Conn]*connection
 	calls       map[callKey]*knownCall
@@ -184,6 +188,7 @@ type callKey struct {
 // A knownCall is what a Reply is compared with.
 type knownCall struct {
 	number   int
+	known    bool        // the rest is set
 	call     oncrpc.Call // without its message
 	analysis ulb.Analysis
 	binding  ulb.Binding
@@ -192,6 +197,9 @@ type knownCall struct {
 	replies  int
 	at       time.Time
 	args     int // octets of the whole Call
+
+	operations []op // of a COMPOUND
+	title      string
 }
 
 // explainCapture explains all messages of a capture.
@@ -238,7 +246,7 @@ func (e *explainer) explainMessage(c *capture.Message) error {
 	if c.RDMA != nil {
 		e.explainTransport(m, c)
 		if c.RDMA.Err != nil {
-			m.Kind, m.Malformed = kindMalformed, transportProblem(c.RDMA.Err)
+			m.Kind, m.Problem = kindMalformed, transportProblem(c.RDMA.Err)
 			return e.show(m)
 		}
 		if c.RDMA.Proc == rpcrdma.Error || c.RDMA.Proc == rpcrdma.Done {
@@ -253,9 +261,9 @@ func (e *explainer) explainMessage(c *capture.Message) error {
 		m.Kind = kindRDMA
 		m.note("the message is in a chunk whose octets are not in the input")
 	case !ok && !whole:
-		m.Kind, m.Malformed = kindMalformed, fmt.Sprintf("%d octets captured of %d: too few to say anything", len(b), c.Length)
+		m.Kind, m.Problem = kindCut, fmt.Sprintf("%d octets of %d are in the input: too few to say anything", len(b), c.Length)
 	case !ok:
-		m.Kind, m.Malformed = kindMalformed, fmt.Sprintf("not an RPC message: %d octets, an XID and a message type take 8", len(b))
+		m.Kind, m.Problem = kindMalformed, fmt.Sprintf("not an RPC message: %d octets, an XID and a message type take 8", len(b))
 	case kind == oncrpc.TypeCall:
 		m.XID = &xid
 		return e.explainCall(m, c, b, whole)
@@ -265,7 +273,7 @@ func (e *explainer) explainMessage(c *capture.Message) error {
 	default:
 		m.XID = &xid
 		m.Kind = kindMalformed
-		m.Malformed = fmt.Sprintf("not an RPC message: message type %d at offset 4, a Call has 0 and a Reply 1", kind)
+		m.Problem = fmt.Sprintf("not an RPC message: message type %d at offset 4, a Call has 0 and a Reply 1", kind)
 	}
 	return e.show(m)
 }
@@ -316,7 +324,7 @@ func newConnection(c *capture.Conn) *connection {
 // summarise makes the last object.
 func (e *explainer) summarise(in *input, incomplete bool) *summary {
 	s := &summary{
-		Kind: "summary", Messages: e.count, Calls: e.callCount, Replies: e.replyCount, Malformed: e.malformed, Incomplete: incomplete,
+		Kind: "summary", Messages: e.count, Calls: e.callCount, Replies: e.replyCount, Malformed: e.malformed, Cut: e.cut, Incomplete: incomplete,
 	}
 	if in.capture == nil {
 		return s
@@ -335,8 +343,19 @@ func (e *explainer) summarise(in *input, incomplete bool) *summary {
 			s.Skipped = append(s.Skipped, skipped{capture.Skip(why).String(), n})
 		}
 	}
+	var cut, missing int64
 	for _, c := range in.capture.Conns {
 		s.Connections = append(s.Connections, e.connections[c])
+		for i := range c.Streams {
+			cut += c.Streams[i].Cut
+			missing += c.Streams[i].Missing
+		}
+	}
+	if cut > 0 {
+		s.Hints = append(s.Hints, "packets were cut: capture with tcpdump -s 0")
+	}
+	if missing > cut {
+		s.Hints = append(s.Hints, "packets are missing: capture with a larger buffer, tcpdump -B 65536")
 	}
 	return s
 }

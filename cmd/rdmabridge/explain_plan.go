@@ -20,7 +20,7 @@ type plan struct {
 // A shape is how one message would travel, what was looked at to find that, and
 // what else would do.
 type shape struct {
-	Shape     string   `json:"shape"`              // inline, read_chunk, position_zero; inline, write_chunk, reply_chunk
+	Shape     string   `json:"shape"`              // inline, read_chunk, position_zero; inline, write_chunk, reply_chunk; none
 	Position  uint32   `json:"position,omitempty"` // of a Read chunk
 	Octets    uint32   `json:"octets,omitempty"`   // of the chunk
 	Steps     []step   `json:"steps"`
@@ -51,6 +51,7 @@ const (
 	shapePositionZero = "position_zero"
 	shapeWriteChunk   = "write_chunk"
 	shapeReplyChunk   = "reply_chunk"
+	shapeNone         = "none"
 )
 
 var (
@@ -118,6 +119,21 @@ func (e *explainer) newPlan(h *oncrpc.Call, a *ulb.Analysis, length int, k *know
 	return p
 }
 
+// reversePlan is the plan of a Call from the server to the client, which is inline
+// or not at all: the bridge neither offers nor takes chunks in that direction. "The
+// call inline threshold for the reverse direction is the same as the reply inline
+// threshold for the forward direction, and vice versa." RFC 8167 Section 4.2.
+func (e *explainer) reversePlan(length int) *plan {
+	p := &plan{}
+	p.Call.Shape = shapeInline
+	p.Call.Steps = []step{compare(shapeInline, e.replyInline, termHeader, term{int64(length), "Call"})}
+	p.Call.DecidedBy = "the inline threshold of Replies, as what comes from the server; there are no chunks in this direction"
+	if !p.Call.Steps[0].Holds {
+		p.Call.Shape = shapeNone
+	}
+	return p
+}
+
 // noData is why no data item of the Call or its Reply may have a chunk, "" when
 // one may.
 func noData(h *oncrpc.Call, a *ulb.Analysis, what string, octets uint32) string {
@@ -127,7 +143,10 @@ func noData(h *oncrpc.Call, a *ulb.Analysis, what string, octets uint32) string 
 	case !a.Known:
 		return "nothing is known of the " + what
 	case octets == 0 && h.Program == oncrpc.ProgramNFS && h.Version == 4 && h.Procedure == 1:
-		return "not exactly one " + map[string]string{"arguments": "WRITE", "results": "READ"}[what] + " with data"
+		if what == "arguments" {
+			return "no WRITE has data"
+		}
+		return "there is not exactly one operation with data in its result, a READ"
 	case octets == 0:
 		return "the " + what + " have no data that may be placed"
 	}
@@ -155,7 +174,7 @@ func (p *plan) reply(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, 
 	}
 	if why := noData(h, a, "results", a.ResultMax); why != "" {
 		r.Steps = append(r.Steps, step{Tries: shapeWriteChunk, Reason: why})
-		r.DecidedBy = "the bound on the Reply, and " + why
+		r.DecidedBy = "the bound on the Reply"
 	} else {
 		rest := compare(shapeWriteChunk, e.replyInline, termHeader, termWriteList, term{int64(a.MaxReduced), "Reply without data"})
 		call := compare(shapeWriteChunk, e.callInline, termHeader, termWriteList, term{int64(length), "Call"})
@@ -196,7 +215,7 @@ func (p *plan) call(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, s
 	fits := fmt.Sprintf("inline, with a threshold of %d", inline.Sum)
 	if why := noData(h, a, "arguments", a.ArgLength); why != "" {
 		c.Steps = append(c.Steps, step{Tries: shapeReadChunk, Reason: why})
-		c.DecidedBy = "the length of the Call, and " + why
+		c.DecidedBy = "the length of the Call"
 	} else {
 		n := int64(a.ArgLength+3) &^ 3
 		rest := compare(shapeReadChunk, e.callInline, termHeader, chunks, termReadList, term{int64(length), "Call"}, term{-n, "data"})

@@ -37,6 +37,8 @@ type replyPart struct {
 	// Bound compares the length with what was expected of the Call.
 	Bound  *bound `json:"bound,omitempty"`
 	Travel *shape `json:"travel,omitempty"` // how it would come with the plan of its Call
+
+	title string // of the Call
 }
 
 type splice struct {
@@ -54,11 +56,9 @@ type bound struct {
 func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole bool) error {
 	var r oncrpc.Reply
 	if err := oncrpc.ParseReply(b, &r); err != nil {
-		m.Kind = kindMalformed
+		m.Kind, m.Problem = kindMalformed, rpcProblem("Reply", b, err)
 		if !whole && errors.Is(err, oncrpc.ErrShort) {
-			m.Malformed = fmt.Sprintf("a Reply of which %d octets were captured: too few for its header", len(b))
-		} else {
-			m.Malformed = rpcProblem("Reply", b, err)
+			m.Kind, m.Problem = kindCut, fmt.Sprintf("a Reply of which %d octets are in the input: too few for its header", len(b))
 		}
 		return e.show(m)
 	}
@@ -70,7 +70,9 @@ func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole
 	}
 	k := e.callOf(c, r.XID)
 	if k != nil {
-		e.match(p, k, c.Time)
+		if e.match(p, k, c.Time); !k.known {
+			k = nil // nothing to compare with
+		}
 	}
 	// A Reply with Write chunks is whole again once they are spliced in.
 	length := len(b)
@@ -84,9 +86,7 @@ func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole
 	}
 	if k != nil && r.Succeeded() {
 		p.ProgramStatus = programStatus(&k.call, &r)
-		if k.call.Protection == oncrpc.ProtectNone || k.call.Protection == oncrpc.ProtectUnknown {
-			p.Compound = newResults(&k.call, &r)
-		}
+		p.Compound = e.newResults(k, &r)
 	}
 	if k != nil && whole {
 		if k.analysis.CreatesSession {
@@ -116,6 +116,7 @@ func (e *explainer) callOf(c *capture.Message, xid uint32) *knownCall {
 
 // match notes that k has a Reply.
 func (e *explainer) match(p *replyPart, k *knownCall, at time.Time) {
+	p.title = k.title
 	p.Call, p.Program = k.number, oncrpc.ProgramName(k.call.Program)
 	p.ProcedureName = strings.TrimPrefix(k.analysis.Procedure, "COMPOUND/")
 	if !at.IsZero() && !k.at.IsZero() {
@@ -180,7 +181,7 @@ func (e *explainer) travel(p *replyPart, k *knownCall, length int) {
 	case ulb.ReplyWriteChunk:
 		if p.Item != nil && p.Item.Length > 0 {
 			s.Shape, s.Position, s.Octets = shapeWriteChunk, p.Item.Position, p.Item.Length
-			data := -int64(p.Item.Length+3) &^ 3
+			data := -(int64(p.Item.Length+3) &^ 3)
 			s.Steps = append(s.Steps, compare(shapeWriteChunk, e.replyInline, termHeader, termWriteList, whole, term{data, "data"}))
 			break
 		}
@@ -196,7 +197,7 @@ func (e *explainer) travel(p *replyPart, k *knownCall, length int) {
 	last := &s.Steps[len(s.Steps)-1]
 	s.DecidedBy = "the Call's offer: " + replyShapes[k.shape.Reply]
 	if !last.Holds {
-		s.Shape = "none"
+		s.Shape = shapeNone
 		s.DecidedBy = "the Reply is longer than what was offered for it"
 	}
 	p.Travel = s

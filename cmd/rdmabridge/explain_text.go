@@ -80,8 +80,8 @@ func (p *textPrinter) message(m *message) error {
 	p.printf("\n#%d", m.Number)
 	p.place(&m.Place)
 	switch {
-	case m.Malformed != "":
-		p.row("malformed", "%s", m.Malformed)
+	case m.Problem != "":
+		p.row(m.Kind, "%s", m.Problem)
 	case m.Call != nil:
 		p.row("Call", "%s, XID %#08x%s", callName(m.Call), *m.XID, times(m.Call.Retransmission, ", again: it is #%d"))
 	case m.Reply != nil:
@@ -176,7 +176,7 @@ func (p *textPrinter) connection(c *connection) {
 		add(u.Revision >= 2, fmt.Sprintf("IRD %d, ORD %d", u.IRD, u.ORD))
 		add(u.SendSize > 0, fmt.Sprintf("sends %d, takes %d", u.SendSize, u.RecvSize))
 		add(u.RemoteInvalidation, "remote invalidation")
-		p.row("MPA "+what, "revision %d, %s", u.Revision, strings.Join(w, ", "))
+		p.row("MPA "+what, "%s", strings.Join(append([]string{fmt.Sprintf("revision %d", u.Revision)}, w...), ", "))
 	}
 	if c.Inline != nil {
 		p.row("inline", "from %s %d, from %s %d (RFC 8797)", c.Streams[0].From, c.Inline[0], c.Streams[1].From, c.Inline[1])
@@ -230,13 +230,16 @@ func callName(c *callPart) string {
 	}
 	s += fmt.Sprintf(" version %d", c.Version)
 	if c.Compound != nil {
-		s = fmt.Sprintf("%s version 4.%d COMPOUND", c.ProgramName, c.Compound.Minor)
+		s = fmt.Sprintf("%s version 4.%d COMPOUND", c.ProgramName, *c.Compound.Minor)
 		if c.ProcedureName != "" && c.ProcedureName != "COMPOUND" {
 			s += " for " + c.ProcedureName
 		}
 		return s
 	}
-	if c.ProcedureName == "" {
+	switch {
+	case c.Protection == "control":
+		return fmt.Sprintf("%s, RPCSEC_GSS %s", s, c.Credential.GSS.Procedure)
+	case c.ProcedureName == "":
 		return fmt.Sprintf("%s procedure %d", s, c.Procedure)
 	}
 	return s + " " + c.ProcedureName
@@ -267,6 +270,9 @@ func (p *textPrinter) call(c *callPart) {
 		} else {
 			p.row("Reply", "at most %d octets: %s", a.MaxReply, a.Bound)
 		}
+	}
+	if c.Reverse {
+		p.row("direction", "reverse (RFC 8167): from the server, on a connection of the client's")
 	}
 	if c.Plan != nil {
 		p.plan(c.Plan)
@@ -302,7 +308,33 @@ func (p *textPrinter) compound(c *compound) {
 	if c.Tag != "" {
 		tag = fmt.Sprintf(", tag %q", c.Tag)
 	}
-	p.row("operations", "%d%s", c.Count, tag)
+	p.row("operations", "%d%s: %s", c.Count, tag, c)
+}
+
+// String lists the operations, those of a Reply with the status of the last.
+func (c *compound) String() string {
+	var b strings.Builder
+	for i := range c.Operations {
+		o := &c.Operations[i]
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		if o.Name != "" {
+			b.WriteString(o.Name)
+		} else {
+			fmt.Fprintf(&b, "operation %d", o.Number)
+		}
+		if o.Status != "" && o.Status != "NFS4_OK" {
+			fmt.Fprintf(&b, " %s", o.Status)
+		}
+	}
+	switch {
+	case c.Rest != "":
+		fmt.Fprintf(&b, ", which %s", c.Rest)
+	case uint64(len(c.Operations)) < uint64(c.Count):
+		b.WriteString(", and what was not captured or not listed")
+	}
+	return b.String()
 }
 
 func (p *textPrinter) plan(l *plan) {
@@ -311,11 +343,15 @@ func (p *textPrinter) plan(l *plan) {
 		return
 	}
 	p.shape("Call goes", callWords(&l.Call), &l.Call)
-	p.shape("Reply comes", replyWords(&l.Reply), &l.Reply)
+	if l.Reply.Shape != "" {
+		p.shape("Reply comes", replyWords(&l.Reply), &l.Reply)
+	}
 }
 
 func callWords(s *shape) string {
 	switch s.Shape {
+	case shapeNone:
+		return "not at all"
 	case shapeReadChunk:
 		return fmt.Sprintf("with a Read chunk of %d octets at position %d", s.Octets, s.Position)
 	case shapePositionZero:
@@ -349,22 +385,26 @@ func (p *textPrinter) shape(key, words string, s *shape) {
 			t := &s.Steps[i]
 			no := ""
 			if !t.Holds {
-				no = "no "
+				no = "not "
 			}
 			p.row("", "  %s%s: %s", no, triesWords[t.Tries], t)
 		}
 	}
-	p.row("", "  decided by %s", s.DecidedBy)
+	otherwise := ""
 	if len(s.Otherwise) > 0 {
-		p.row("", "  otherwise %s", strings.Join(s.Otherwise, "; or "))
+		otherwise = "; else " + strings.Join(s.Otherwise, ", or ")
 	}
+	p.row("", "  by %s%s", s.DecidedBy, otherwise)
 }
 
 func replyName(r *replyPart) string {
 	if r.Call == 0 {
 		return ", to a Call that is not in the input"
 	}
-	s := fmt.Sprintf(", to #%d %s %s", r.Call, r.Program, r.ProcedureName)
+	s := fmt.Sprintf(", to #%d", r.Call)
+	if r.title != "" {
+		s += " " + r.title
+	}
 	if r.After != nil {
 		s += fmt.Sprintf(" after %.6f s", *r.After)
 	}
@@ -403,8 +443,12 @@ func (p *textPrinter) reply(r *replyPart) {
 	}
 	if t := r.Travel; t != nil {
 		words := map[string]string{
-			shapeInline: "inline", shapeReplyChunk: "in the Reply chunk", "none": "NOT AT ALL",
+			shapeInline: "inline", shapeReplyChunk: "in the Reply chunk", shapeNone: "NOT AT ALL",
 			shapeWriteChunk: fmt.Sprintf("inline, %d octets from position %d in the Write chunk", t.Octets, t.Position),
+		}
+		if len(t.Steps) == 1 {
+			p.row("would come", "%s: %s", words[t.Shape], &t.Steps[0])
+			return
 		}
 		p.row("would come", "%s", words[t.Shape])
 		for i := range t.Steps {
@@ -416,10 +460,13 @@ func (p *textPrinter) reply(r *replyPart) {
 func (p *textPrinter) end(s *summary) error {
 	p.printf("\n%s: %s, %s", count(s.Messages, "message"), count(s.Calls, "Call"), replies(s.Replies))
 	if s.Unanswered > 0 {
-		p.printf(", %d Calls without a Reply", s.Unanswered)
+		p.printf(", %s without a Reply", count(s.Unanswered, "Call"))
 	}
 	if s.Malformed > 0 {
 		p.printf(", %d malformed", s.Malformed)
+	}
+	if s.Cut > 0 {
+		p.printf(", %d cut", s.Cut)
 	}
 	p.printf("\n")
 	if s.Incomplete {
@@ -439,6 +486,9 @@ func (p *textPrinter) end(s *summary) error {
 	}
 	if other > 0 {
 		p.printf("passed over: %s without RPC\n", count(other, "TCP connection"))
+	}
+	for _, h := range s.Hints {
+		p.printf("%s\n", h)
 	}
 	return p.err
 }

@@ -1,0 +1,150 @@
+package capture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Every format of capture says the same.
+func TestFormats(t *testing.T) {
+	b := newBuilder()
+	client, server := b.handshake(false)
+	b.send(client, flagACK, record(call(1, 8)))
+	b.send(server, flagACK, record(reply(1, 8)))
+	b.snap = 60
+	b.send(client, flagACK, record(call(2, 400)))
+	le, be := binary.LittleEndian, binary.BigEndian
+	for _, tc := range []struct {
+		name  string
+		file  []byte
+		exact time.Duration // of the timestamps; 0 when there are none
+	}{
+		{"pcap", b.pcap(le, false), time.Microsecond},
+		{"pcap, other order, nanoseconds", b.pcap(be, true), time.Nanosecond},
+		{"pcapng", b.pcapng(le, blockEnhanced, 0), time.Microsecond},
+		{"pcapng, other order, nanoseconds", b.pcapng(be, blockEnhanced, 9), time.Nanosecond},
+		{"pcapng, 2 to the power -30", b.pcapng(be, blockEnhanced, 0x80|30), time.Nanosecond},
+		{"pcapng, obsolete blocks", b.pcapng(le, blockPacket, 0), time.Microsecond},
+		{"pcapng, simple blocks", b.pcapng(le, blockSimple, 0), 0},
+		{"pcapng, resolution out of reach", b.pcapng(le, blockEnhanced, 40), 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := NewPackets(tc.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p Packet
+			for i, want := range b.packs {
+				if err := r.Next(&p); err != nil {
+					t.Fatal(err)
+				}
+				data := p.Data
+				if tc.name == "pcapng, simple blocks" && len(data) > len(want.data) {
+					data = data[:len(want.data)] // no length captured there: roundup counts
+				}
+				if p.Number != i+1 || p.Link != LinkRaw || int(p.Length) != want.length || !bytes.Equal(data, want.data) {
+					t.Errorf("packet %d: %+v", i+1, p)
+				}
+				switch {
+				case tc.exact == 0 && !p.Time.IsZero():
+					t.Errorf("packet %d has time %v", i+1, p.Time)
+				case tc.exact > 0 && p.Time.Sub(want.at).Abs() > tc.exact:
+					t.Errorf("packet %d: time %v, want %v", i+1, p.Time, want.at)
+				}
+			}
+			if err := r.Next(&p); err != io.EOF {
+				t.Errorf("behind the last packet: %v, want EOF", err)
+			}
+			c, all := readMessages(t, tc.file)
+			if len(all) != 3 || all[2].Missing != 428 || c.Conns[0].Streams[0].Cut == 0 {
+				t.Errorf("messages %+v", all)
+			}
+		})
+	}
+}
+
+func TestSections(t *testing.T) {
+	b := newBuilder()
+	client, _ := b.handshake(false)
+	b.send(client, flagACK, record(call(1, 8)))
+	second := newBuilder()
+	second.link = LinkLoop
+	second.wrap = func(ip []byte, _ bool) []byte { return append([]byte{0, 0, 0, 2}, ip...) }
+	second.send(client, flagACK, record(call(2, 8)))
+	file := append(b.pcapng(binary.LittleEndian, blockEnhanced, 0), second.pcapng(binary.BigEndian, blockEnhanced, 9)...)
+	_, all := readMessages(t, file)
+	wantMessages(t, all, call(1, 8), call(2, 8))
+}
+
+func TestNoCapture(t *testing.T) {
+	for _, b := range [][]byte{
+		nil, {0xd4}, []byte("hello, world, this is no capture at all"), make([]byte, 100),
+		{0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 1, 2, 3, 4}, // pcapng without a byte-order magic
+		{0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0},              // pcap that ends in its header
+	} {
+		if _, err := Read(b); !errors.Is(err, ErrFormat) {
+			t.Errorf("Read(%x) = %v, want ErrFormat", b, err)
+		}
+	}
+}
+
+// A capture that is cut anywhere gives the messages before the cut, and says where
+// it breaks off.
+func TestTruncated(t *testing.T) {
+	for _, name := range []string{"testdata/tcp.pcap", "testdata/iwarp.pcap"} {
+		file := readFile(t, name)
+		_, all := readMessages(t, file)
+		for n := pcapHeader; n < len(file); n += 1 + n%97 {
+			c, some := readMessages(t, file[:n])
+			if c.Err != nil && !strings.Contains(c.Err.Error(), "capture breaks off") {
+				t.Fatalf("%d octets: %v", n, c.Err)
+			}
+			if len(some) > len(all) {
+				t.Fatalf("%d octets hold %d messages, all %d", n, len(some), len(all))
+			}
+			for i := range some {
+				if !bytes.Equal(some[i].Data, all[i].Data) {
+					t.Fatalf("%d octets: message %d differs", n, i)
+				}
+			}
+		}
+	}
+}
+
+// What is wrong in a file is said, and what came before it is good.
+func TestBroken(t *testing.T) {
+	b := newBuilder()
+	client, _ := b.handshake(false)
+	b.send(client, flagACK, record(call(1, 8)))
+	le := binary.LittleEndian
+	ng, classic := slices.Clip(b.pcapng(le, blockEnhanced, 0)), slices.Clip(b.pcap(le, false))
+	for _, tc := range []struct {
+		name string
+		file []byte
+		want string
+	}{
+		{"huge packet", append(classic, le.AppendUint32(make([]byte, 8), 0xffffffff)...), "12 octets of a packet's header"},
+		{"packet of 4 GiB", append(classic, append(le.AppendUint32(make([]byte, 8), 0xffffffff), 0, 0, 0, 0)...), "a packet of 4294967295 octets, 0 are left"},
+		{"block of 8", append(ng, 6, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0), "a block of 8 octets"},
+		{"block of 4 GiB", append(ng, 6, 0, 0, 0, 0xfc, 0xff, 0xff, 0xff, 0, 0, 0, 0), "a block of 4294967292 octets, 12 are left"},
+		{"odd block", append(ng, 6, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0, 0, 0), "a block of 13 octets"},
+		{"short block", block(ng, le, blockEnhanced, make([]byte, 16)), "a block of type 6 that is malformed"},
+		{"interface 9", block(ng, le, blockEnhanced, append([]byte{9}, make([]byte, 19)...)), "a block of type 6 that is malformed"},
+		{"end in a block", append(ng, 6, 0, 0), "3 octets of a block"},
+		{"section without order", block(ng, le, magicBlocks, make([]byte, 16)), "a section without a byte-order magic"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, all := readMessages(t, tc.file)
+			if c.Err == nil || !strings.Contains(c.Err.Error(), tc.want) {
+				t.Errorf("error %v, want %q in it", c.Err, tc.want)
+			}
+			wantMessages(t, all, call(1, 8))
+		})
+	}
+}
