@@ -15,13 +15,12 @@ type rdmaMember struct {
 	u    *upstream
 	seat *pool.Seat
 	loop *loop
-	pin  *pin                // whose connection it is; nil: shared
 	r    *rdmaside.Requester // constant once the member is seated
 }
 
 // dialRDMA makes a connection, for p alone unless that is nil.
 func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
-	m := &rdmaMember{u: u, seat: s, loop: l, pin: p}
+	m := &rdmaMember{u: u, seat: s, loop: l}
 	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: u.opts.Credits, CallInline: u.opts.CallInline, ReplyInline: u.opts.ReplyInline,
@@ -91,12 +90,7 @@ func (m *rdmaMember) credits() int { return m.r.Grant() }
 func (m *rdmaMember) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(grant, m.loop.index) }
 
 // Ended is part of rdmaside.Watcher.
-func (m *rdmaMember) Ended(r *rdmaside.Requester, err error) {
-	if m.pin != nil {
-		m.pin.lost(r)
-	}
-	m.seat.Ended(err)
-}
+func (m *rdmaMember) Ended(_ *rdmaside.Requester, err error) { m.seat.Ended(err) }
 
 // CallDone is part of rdmaside.CallOwner.
 func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {

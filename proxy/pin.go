@@ -97,7 +97,7 @@ type pin struct {
 	s    *tcpClient          // whose it is
 	pool *pool.Pool          // of one seat
 	once sync.Once           // for release
-	from *rdmaside.Requester // that the latest reverse Call came on, until it has ended
+	from *rdmaside.Requester // that the latest reverse Call came on
 	owed int                 // reverse Calls that the client's socket has not taken
 }
 
@@ -198,14 +198,8 @@ func (r *reverseRecord) Release() {
 	r.m.Release()
 }
 
-// lost forgets r, which has ended: its reverse Calls have no answer any more.
-func (p *pin) lost(r *rdmaside.Requester) {
-	if p.from == r {
-		p.from = nil
-	}
-}
-
-// answer takes b, which the client sent, if it is the Reply to a reverse Call.
+// answer takes b, which the client sent, if it is the Reply to a reverse Call. Those
+// of a connection that has ended have none.
 func (p *pin) answer(xid uint32, b tcpframe.Buffer) bool {
 	return p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil
 }

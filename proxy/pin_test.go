@@ -153,6 +153,25 @@ func TestPinnedRDMAClients(t *testing.T) {
 	}
 }
 
+// TestPinnedEndpoints: clients are spread over the addresses of a server.
+func TestPinnedEndpoints(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	lp := fabrictest.NewLoopback()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	a := h.RDMAServer(lp, []fabric.Loop{l}, "a", 8, proxytest.Behaviour{})
+	b := h.RDMAServer(lp, []fabric.Loop{l}, "b", 8, proxytest.Behaviour{})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"a", "b"}, Connections: shared}})
+	h.Eventually("all shared connections are there", func() bool { return p.Status().Upstreams[0].Usable == shared })
+	for range 6 {
+		check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))
+	}
+	if m, n := a.Connections(), b.Connections(); m != shared/2+3 || n != shared/2+3 {
+		t.Errorf("%d connections to the one and %d to the other, want %d to both", m, n, shared/2+3)
+	}
+}
+
 // TestPinnedLimit: a client more than may be is closed; when another goes it may
 // come.
 func TestPinnedLimit(t *testing.T) {
@@ -361,6 +380,19 @@ func TestPinnedLost(t *testing.T) {
 	if _, ok := <-b; ok {
 		t.Error("a Call under RPCSEC_GSS was sent again: the server drops it, or worse")
 	}
+	// What begins with SEQUENCE is protected by it, known or not.
+	silent.Store(true)
+	m = proxytest.CompoundCall(6, 2, proxytest.Sequence([16]byte{1}, 6, 6), words(200, 1))
+	n := x.server.Calls.Load()
+	if a, err = sequenced.Go(m); err != nil {
+		t.Fatal(err)
+	}
+	x.Eventually("it is at the server", func() bool { return x.server.Calls.Load() > n })
+	silent.Store(false)
+	x.server.DropConnections(errors.New("dropped by the test"))
+	if r, ok := <-a; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+		t.Error("a COMPOUND with SEQUENCE and an unknown operation was not sent again")
+	}
 	check(t, idle, proxytest.SequenceCall(4))
 	check(t, sequenced, proxytest.SequenceCall(5))
 	if n := x.server.XIDs()[3]; n != 1 {
@@ -416,6 +448,10 @@ func TestPinnedMemoryRunsOut(t *testing.T) {
 	wg.Wait()
 	if metric(x.Harness, "requester_no_memory_total") == 0 {
 		t.Error("memory was not short: this tests nothing")
+	}
+	// A few hundred in practice, and a hundred thousand if they do not wait.
+	if n := metric(x.Harness, "upstream_retries_total"); n > 10000 {
+		t.Errorf("640 Calls were tried again %d times", n)
 	}
 }
 
