@@ -84,7 +84,9 @@ func TestSections(t *testing.T) {
 
 func TestNoCapture(t *testing.T) {
 	for _, b := range [][]byte{
-		nil, {0xd4}, []byte("hello, world, this is no capture at all"), make([]byte, 100),
+		nil,
+		{0xd4},
+		[]byte("hello, world, this is no capture at all"), make([]byte, 100),
 		{0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 1, 2, 3, 4}, // pcapng without a byte-order magic
 		{0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0},              // pcap that ends in its header
 	} {

@@ -22,7 +22,7 @@ type callPart struct {
 	Credential    credential `json:"credential"`
 	Verifier      verifier   `json:"verifier"`
 	Protection    string     `json:"protection"` // none, integrity, privacy, control, unknown
-	Arguments     int        `json:"arguments"`  // where they begin, wrapped or not
+	Arguments     int        `json:"arguments"`  // where they begin, inside of what integrity wraps around them
 	Compound      *compound  `json:"compound,omitempty"`
 
 	Reverse        bool `json:"reverse,omitempty"`        // from the server to the client, RFC 8167
@@ -127,6 +127,9 @@ func (e *explainer) explainCall(m *message, c *capture.Message, b []byte, whole 
 		Verifier: verifier{h.VerifierFlavor, flavorName(h.VerifierFlavor), h.VerifierLen},
 	}
 	m.Call = p
+	if start, _, ok := h.Arguments(); ok {
+		p.Arguments = start
+	}
 	var a ulb.Analysis
 	k.binding = e.registry.Analyse(h, &a)
 	bounded := a.MaxReply

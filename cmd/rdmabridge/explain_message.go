@@ -329,10 +329,12 @@ func (e *explainer) summarise(in *input, incomplete bool) *summary {
 	if in.capture == nil {
 		return s
 	}
-	s.Unanswered = e.unanswered
-	for _, k := range e.calls {
-		if k.replies == 0 {
-			s.Unanswered++
+	if !incomplete {
+		s.Unanswered = e.unanswered
+		for _, k := range e.calls {
+			if k.replies == 0 {
+				s.Unanswered++
+			}
 		}
 	}
 	if err := in.capture.Err; err != nil {

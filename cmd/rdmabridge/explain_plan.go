@@ -148,7 +148,7 @@ func noData(h *oncrpc.Call, a *ulb.Analysis, what string, octets uint32) string 
 		}
 		return "there is not exactly one operation with data in its result, a READ"
 	case octets == 0:
-		return "the " + what + " have no data that may be placed"
+		return "the " + what + " have no data worth a chunk"
 	}
 	return ""
 }
@@ -168,7 +168,7 @@ func (p *plan) reply(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, 
 		r.Otherwise = []string{chunk}
 		return
 	}
-	fits := fmt.Sprintf("inline, with a threshold of %d", inline.Sum)
+	fits := fmt.Sprintf("inline, with a threshold of %d or more", inline.Sum)
 	if inline.Sum > rpcrdma.MaxInline {
 		fits = ""
 	}
@@ -212,7 +212,7 @@ func (p *plan) call(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, s
 		c.Otherwise = []string{whole}
 		return
 	}
-	fits := fmt.Sprintf("inline, with a threshold of %d", inline.Sum)
+	fits := fmt.Sprintf("inline, with a threshold of %d or more", inline.Sum)
 	if why := noData(h, a, "arguments", a.ArgLength); why != "" {
 		c.Steps = append(c.Steps, step{Tries: shapeReadChunk, Reason: why})
 		c.DecidedBy = "the length of the Call"

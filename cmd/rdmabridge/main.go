@@ -6,6 +6,8 @@
 //	1  failed: the file has problems, or the bridge could not start, or stopped
 //	   before its Calls were answered
 //	2  not even tried: the command line is wrong, or the file cannot be read
+//
+// explain says 1 of a file that it cannot read.
 package main
 
 import (
@@ -30,7 +32,10 @@ func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // execute runs one command line and returns its exit code.
 func execute(args []string, stdout, stderr io.Writer) int {
-	cmd := newCommand()
+	return executeCommand(newCommand(), args, stdout, stderr)
+}
+
+func executeCommand(cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
