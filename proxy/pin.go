@@ -31,8 +31,10 @@ import (
 // order they come in: RFC 8881 Section 2.10.6. What arrives late on the connection
 // that was lost, after its replay was executed, or after the next Call of its slot
 // was, is a retry or misordered, and not executed. If it is still being executed, the
-// replay is told NFS4ERR_DELAY. There is no such protection for other Calls, here no
-// more than on shared connections: fate.go has the rules. The next connection is
+// replay is told NFS4ERR_DELAY, as a client's own would be. CREATE_SESSION has a
+// sequence number too, and BIND_CONN_TO_SESSION that comes again binds the connection
+// it comes on, which is the one there is. There is no such protection for other Calls,
+// here no more than on shared connections: fate.go has the rules. The next connection is
 // bound to the session in the fore direction by its first SEQUENCE. The server tells
 // the client in the flags of the Reply that it cannot call back (CB_PATH_DOWN), and
 // the client binds the connection again: a TCP client's own way to repair a path.
