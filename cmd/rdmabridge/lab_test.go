@@ -63,6 +63,7 @@ func TestLab(t *testing.T) {
 		testCopies(t, g, b, far)
 		b.wantQuiet(t)
 	})
+	t.Run("kerberos", func(t *testing.T) { testKerberos(t, g, b, far) })
 	for _, v := range []string{"4.1", "4.2"} {
 		t.Run("recall/"+v, func(t *testing.T) {
 			if direct {

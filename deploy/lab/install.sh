@@ -1,24 +1,30 @@
 #!/bin/bash
 # install.sh: puts in place what the lab needs, as root on Debian 12:
 #
-#   packages   QEMU, the NFS and RDMA tools, fio, libnfs-utils, tshark
+#   packages   QEMU, the NFS and RDMA tools, Kerberos, ACL tools, fio, libnfs-utils, tshark
 #   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed
-#   siw.ko     built from Debian's source package: Debian ships only rxe. One line is
-#              mended on the way: an FPDU whose CRC arrives in two TCP segments fails
+#   siw.ko     built from Debian's source package: Debian ships only rxe. Two lines are
+#              mended on the way. An FPDU whose CRC arrives in two TCP segments fails
 #              there, because the second half is put where the first one was. On a wire
 #              that is rare; QEMU's user network cuts the stream anew and makes it
 #              common, and the knfsd threads that wait for such a Read never return.
+#              And a connection that is closed before siw accepted it takes the listener
+#              with it, because a socket not yet accepted still points at the listener.
+#   auth_rpcgss.ko  built and mended, too: in late 6.1 the server steps over the length and
+#              the sequence number of a krb5p Call in a stream that nfsd then opens anew, so
+#              that it takes them for the arguments: every krb5p Call gets GARBAGE_ARGS.
 #
 # Every download is a Debian package. Run again it asks nothing of the network and
 # ends at once; LAB_REFRESH=1 fetches the newest kernel of this Debian release.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
-siw_revision=2 # raised when the build of siw.ko below changes
+built_revision=4 # raised when the build of modules below changes
 
 packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
+    krb5-kdc krb5-admin-server krb5-user acl attr nfs4-acl-tools xfsprogs
     fio libnfs-utils tcpdump tshark
 )
 
@@ -27,8 +33,8 @@ for p in "${packages[@]}"; do
     [ "$(dpkg-query -W -f '${Status}' "$p" 2>/dev/null)" = "install ok installed" ] || missing+=("$p")
 done
 have=$(cat "$LAB_CACHE/version" 2>/dev/null || true)
-siw=$(cat "$LAB_CACHE/siw-$have" 2>/dev/null || true)
-if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && [ "$siw" = "$siw_revision" ] && [ -z "${LAB_REFRESH:-}" ]; then
+built=$(cat "$LAB_CACHE/built-$have" 2>/dev/null || true)
+if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && [ "$built" = "$built_revision" ] && [ -z "${LAB_REFRESH:-}" ]; then
     echo "lab: kernel $have and every package are in place"
     exit 0
 fi
@@ -59,20 +65,37 @@ if [ -z "$ver" ] || [ -n "${LAB_REFRESH:-}" ] && [ "$ver" != "${image#linux-imag
     dpkg -x "$image"_*.deb "$LAB_CACHE/root"
 fi
 
-if [ "$(cat "$LAB_CACHE/siw-$ver" 2>/dev/null || true)" != "$siw_revision" ]; then
+if [ "$(cat "$LAB_CACHE/built-$ver" 2>/dev/null || true)" != "$built_revision" ]; then
     apt-get install -y -qq --no-install-recommends "linux-headers-$ver" linux-source-6.1 > /dev/null
-    dir=linux-source-6.1/drivers/infiniband/sw/siw
-    tar -xf /usr/src/linux-source-6.1.tar.xz "$dir"
+    siw=linux-source-6.1/drivers/infiniband/sw/siw gss=linux-source-6.1/net/sunrpc/auth_gss
+    tar -xf /usr/src/linux-source-6.1.tar.xz "$siw" linux-source-6.1/net/sunrpc linux-source-6.1/fs/nfsd/nfssvc.c
+    build() { # DIR OPTION...
+        make -s -C "/usr/src/linux-headers-$ver" M="$work/$1" "${@:2}" modules > make.log 2>&1 ||
+            { cat make.log >&2; exit 1; }
+    }
+    modules=$LAB_CACHE/root/lib/modules/$ver
+    mkdir -p "$modules/updates" # before what Debian built
+    put() { # MODULE
+        strip --strip-debug -o "$modules/updates/new" "$1"
+        mv "$modules/updates/new" "$modules/updates/$(basename "$1")"
+    }
+    rm -f "$modules/extra/siw.ko"
     sed -i 's/skb_copy_bits(skb, srx->skb_offset, tbuf, avail);/skb_copy_bits(skb, srx->skb_offset, tbuf + srx->pad + MPA_CRC_SIZE - srx->fpdu_part_rem, avail);/' \
-        "$dir/siw_qp_rx.c"
-    make -s -C "/usr/src/linux-headers-$ver" M="$work/$dir" CONFIG_RDMA_SIW=m modules 2> make.log ||
-        { cat make.log >&2; exit 1; }
-    extra=$LAB_CACHE/root/lib/modules/$ver/extra
-    mkdir -p "$extra"
-    strip --strip-debug -o "$extra/siw.ko.new" "$dir/siw.ko"
-    mv "$extra/siw.ko.new" "$extra/siw.ko"
+        "$siw/siw_qp_rx.c"
+    sed -i '/^static void siw_cm_llp_state_change(struct sock \*sk)/,/^}/s/^\t\tif (cep->qp)$/\t\tif (cep->state == SIW_EPSTATE_LISTENING)\n\t\t\tbreak;\n&/' \
+        "$siw/siw_cm.c"
+    build "$siw" CONFIG_RDMA_SIW=m
+    put "$siw/siw.ko"
+    # svc_getnl steps over a word for good. A kernel whose nfsd opens no stream anew, or whose
+    # svcauth_gss_unwrap_priv knows no stream, is not mended.
+    if grep -q svcxdr_init_decode linux-source-6.1/fs/nfsd/nfssvc.c; then
+        sed -i '/^svcauth_gss_unwrap_priv(/,/^}/s/^\treturn 0;$/\tsvc_getnl(\&buf->head[0]);\n\tsvc_getnl(\&buf->head[0]);\n\treturn 0;/' \
+            "$gss/svcauth_gss.c"
+        build "$gss" CONFIG_SUNRPC_GSS=m CONFIG_RPCSEC_GSS_KRB5=m
+        put "$gss/auth_rpcgss.ko"
+    fi
     depmod -b "$LAB_CACHE/root" "$ver"
-    echo "$siw_revision" > "$LAB_CACHE/siw-$ver"
+    echo "$built_revision" > "$LAB_CACHE/built-$ver"
 fi
 echo "$ver" > "$LAB_CACHE/version" # last: a run cut short starts over
 echo "lab: kernel $ver prepared in $LAB_CACHE"

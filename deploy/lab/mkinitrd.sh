@@ -34,7 +34,10 @@ for applet in $(/bin/busybox --list); do
     [ "$applet" = busybox ] || ln -sf busybox "$root/bin/$applet"
 done
 for b in /usr/sbin/rpc.nfsd /usr/sbin/rpc.mountd /usr/sbin/rpc.statd /usr/sbin/exportfs /usr/sbin/mount.nfs \
-    /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/fio /usr/bin/cmp /usr/bin/rping; do
+    /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/fio /usr/bin/cmp /usr/bin/rping \
+    /usr/sbin/rpc.gssd /usr/sbin/rpc.svcgssd /usr/sbin/rpc.idmapd /usr/sbin/krb5kdc /usr/sbin/kdb5_util \
+    /usr/sbin/kadmin.local /usr/bin/kinit /usr/bin/klist /usr/bin/getfacl /usr/bin/setfacl /usr/bin/getfattr \
+    /usr/bin/setfattr /usr/bin/nfs4_getfacl /usr/bin/nfs4_setfacl /usr/sbin/mkfs.xfs; do
     [ -e "$b" ] || { echo "mkinitrd.sh: $b is missing: run install.sh" >&2; exit 1; }
     rm -f "$root/bin/$(basename "$b")"
     copy_with_libs "$b"
@@ -44,7 +47,10 @@ for p in rxe siw; do
     copy_with_libs "$libdir/libibverbs/lib$p-rdmav34.so"
     cp "/etc/libibverbs.d/$p.driver" "$root/etc/libibverbs.d/"
 done
-copy_with_libs /lib/x86_64-linux-gnu/libnss_files.so.2
+for b in /lib/x86_64-linux-gnu/libnss_files.so.2 $libdir/krb5/plugins/kdb/db2.so \
+    $libdir/libnfsidmap/nsswitch.so $libdir/libnfsidmap/static.so /lib/x86_64-linux-gnu/libverto-libev.so.1; do
+    copy_with_libs "$b"
+done
 for b in "$@"; do copy_with_libs "$b" "/usr/local/bin/$(basename "$b")"; done
 for c in "$here"/guest/*.c; do
     gcc -O2 -Wall -Werror -static -o "$root/lab/$(basename "$c" .c)" "$c"
@@ -57,17 +63,20 @@ cat > "$root/etc/passwd" << 'EOF'
 root:x:0:0:root:/root:/bin/sh
 _rpc:x:107:65534::/run:/bin/sh
 statd:x:108:65534::/:/bin/sh
+alice:x:1000:1000::/:/bin/sh
+bob:x:1001:1001::/:/bin/sh
 nobody:x:65534:65534::/:/bin/sh
 EOF
-printf 'root:x:0:\nnogroup:x:65534:\n' > "$root/etc/group"
-echo 'hosts: files' > "$root/etc/nsswitch.conf"
-echo '127.0.0.1 localhost guest' > "$root/etc/hosts"
+printf 'root:x:0:\nalice:x:1000:\nbob:x:1001:\nnogroup:x:65534:\n' > "$root/etc/group"
+printf '%s: files\n' passwd group hosts > "$root/etc/nsswitch.conf"
+printf '%s\n' '127.0.0.1 localhost' '10.0.2.15 guest.lab guest' '10.0.2.2 bridge.lab bridge' > "$root/etc/hosts"
 echo 'ALL: ALL' > "$root/etc/hosts.allow"
 touch "$root"/etc/hosts.deny "$root"/var/lib/nfs/{etab,rmtab,state}
 
 modules=$root/lib/modules/$ver
 for m in crc32_generic crc32c_generic crc32c-intel virtio_pci virtio_net virtio_rng 9pnet_virtio 9p \
-    siw rdma_rxe rdma_ucm ib_uverbs rpcrdma nfsd nfs nfsv3 nfsv4 md5; do
+    siw rdma_rxe rdma_ucm ib_uverbs rpcrdma nfsd nfs nfsv3 nfsv4 md5 \
+    auth_rpcgss rpcsec_gss_krb5 cts loop xfs ipvlan; do
     modprobe -d "$LAB_CACHE/root" -S "$ver" --show-depends "$m" 2> /dev/null || true
 done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r f; do
     d=$modules/${f#*"/lib/modules/$ver/"}

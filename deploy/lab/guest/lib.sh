@@ -1,5 +1,6 @@
 # lib.sh, sourced: what the test scripts share. $1 = vers (3, 4.0, 4.1, 4.2), $2 = host,
-# $3 = NFS port, $4 = MOUNT port ($3 when absent). PROTO=rdma mounts over RDMA instead.
+# $3 = NFS port, $4 = MOUNT port ($3 when absent). PROTO=rdma mounts over RDMA instead;
+# SEC=krb5 and so on is the security flavor.
 # /mnt is the mount; /export is what the server itself sees of the same files.
 vers=$1 host=$2 port=$3 mountport=${4:-$3}
 
@@ -15,7 +16,7 @@ same() { cmp "$2" "$3" || die "$1"; }
 equal() { [ "$2" = "$3" ] || die "$1: got \"$2\", want \"$3\""; }
 
 do_mount() {
-    opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}
+    opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}${SEC:+,sec=$SEC}
     case $vers in
     3) opts=$opts,nolock,mountport=$mountport,mountproto=tcp from=$host:/export ;;
     4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:/ ;; # 0.0.0.0: no callbacks wanted

@@ -1,0 +1,213 @@
+//go:build lab
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A bridgeProcess is `rdmabridge serve` in front of a guest. A nil one, which stands for
+// no bridge, has nothing to say and nothing to stop.
+type bridgeProcess struct {
+	binary, config string
+	port, admin    int
+	process        *process
+	read           int // of the log, by wantQuiet and wantNoErrors
+}
+
+func startBridge(t *testing.T, g *guest) *bridgeProcess {
+	t.Helper()
+	b := newBridgeProcess(t, g)
+	b.start(t)
+	return b
+}
+
+func newBridgeProcess(t *testing.T, g *guest) *bridgeProcess {
+	t.Helper()
+	p := freePorts(t, 2)
+	dir := t.TempDir()
+	b := &bridgeProcess{
+		binary: filepath.Join(dir, "rdmabridge"), config: filepath.Join(dir, "rdmabridge.yaml"),
+		port: p[0], admin: p[1],
+	}
+	run(t, 10*time.Minute, "go", "build", "-o", b.binary, ".")
+	text := fmt.Sprintf(`
+listeners:
+  - name: nfs
+    address: 127.0.0.1:%d
+    transport: tcp
+    upstream: storage
+    routes:
+      - {program: mount, upstream: storage-tcp}
+upstreams:
+  - name: storage
+    transport: rdma
+    provider: iwarp
+    endpoints: ["127.0.0.1:%d"]
+    pool: {connections: 4, credits: 128, mode: auto}
+  - name: storage-tcp
+    transport: tcp
+    endpoints: ["127.0.0.1:%d"]
+memory: {budget: 256MiB}
+admin: {address: 127.0.0.1:%d}
+log: {level: info, format: json}
+`, b.port, g.rdma, g.mount, b.admin)
+	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, 10*time.Second, b.binary, "check", "-c", b.config)
+	return b
+}
+
+func (b *bridgeProcess) start(t *testing.T) {
+	t.Helper()
+	b.process = start(t, b.binary, "serve", "-c", b.config)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the bridge's log:\n%s", tail(b.process.output(), 60))
+		}
+	})
+	waitFor(t, 30*time.Second, "the bridge", func() bool {
+		if !b.process.alive() {
+			t.Fatalf("the bridge ended:\n%s", b.process.output())
+		}
+		res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/readyz", b.admin))
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		_, _ = io.Copy(io.Discard, res.Body)
+		return res.StatusCode == http.StatusOK
+	})
+}
+
+// metric is the sum of the series that begin with prefix, which goes without
+// rdmabridge_.
+func (b *bridgeProcess) metric(t *testing.T, prefix string) (sum float64) {
+	t.Helper()
+	res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", b.admin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "rdmabridge_"+prefix); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " ")+1:]), 64)
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			sum += v
+			found = true
+		}
+	}
+	if !found {
+		t.Errorf("no metric rdmabridge_%s", prefix)
+	}
+	return sum
+}
+
+// shapes counts Calls to the server over RDMA by what carried them and their Replies.
+type shapes struct {
+	readChunks, writeChunks float64 // data of a WRITE or READ apart from their message
+	longCalls, replyChunks  float64 // messages whole, but not in a Send
+	inline                  float64 // both messages in Sends
+}
+
+func (b *bridgeProcess) shapes(t *testing.T) (s shapes) {
+	t.Helper()
+	if b == nil {
+		return s
+	}
+	n := func(call, reply string) float64 {
+		return b.metric(t, fmt.Sprintf("requester_calls_total{call=%q,reply=%q", call, reply))
+	}
+	for _, reply := range []string{"inline", "write_chunk", "reply_chunk"} {
+		s.readChunks += n("read_chunk", reply)
+		s.longCalls += n("long", reply)
+	}
+	for _, call := range []string{"inline", "read_chunk", "long"} {
+		s.writeChunks += n(call, "write_chunk")
+		s.replyChunks += n(call, "reply_chunk")
+	}
+	s.inline = n("inline", "inline")
+	return s
+}
+
+func (s shapes) since(before shapes) shapes {
+	return shapes{
+		s.readChunks - before.readChunks, s.writeChunks - before.writeChunks,
+		s.longCalls - before.longCalls, s.replyChunks - before.replyChunks,
+		s.inline - before.inline,
+	}
+}
+
+// news returns the log lines, since the last call, whose level is one of levels.
+func (b *bridgeProcess) news(t *testing.T, levels ...string) []string {
+	t.Helper()
+	log := b.process.output()
+	text := string(log[b.read:])
+	b.read = len(log)
+	var found []string
+	for line := range strings.Lines(text) {
+		var entry struct{ Level, Message string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Errorf("the bridge wrote what is not a log line: %s", line)
+			continue
+		}
+		for _, l := range levels {
+			if entry.Level == l {
+				found = append(found, line)
+			}
+		}
+	}
+	return found
+}
+
+// wantQuiet fails when the bridge had anything to complain about.
+func (b *bridgeProcess) wantQuiet(t *testing.T) {
+	t.Helper()
+	if b == nil {
+		return
+	}
+	if lines := b.news(t, "warn", "error", "fatal", "panic"); len(lines) > 0 {
+		t.Errorf("the bridge complained:\n%s", strings.Join(lines, ""))
+	}
+}
+
+// wantNoErrors is wantQuiet where an upstream went away, which is a warning.
+func (b *bridgeProcess) wantNoErrors(t *testing.T) {
+	t.Helper()
+	if b == nil {
+		return
+	}
+	if lines := b.news(t, "error", "fatal", "panic"); len(lines) > 0 {
+		t.Errorf("the bridge failed:\n%s", strings.Join(lines, ""))
+	}
+}
+
+// stop drains the bridge. No client is left, so that takes no time.
+func (b *bridgeProcess) stop(t *testing.T) {
+	t.Helper()
+	if b == nil {
+		return
+	}
+	b.process.end(t, syscall.SIGTERM)
+	if err := b.process.err; err != nil {
+		t.Errorf("the bridge ended with %v", err)
+	}
+}

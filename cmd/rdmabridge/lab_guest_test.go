@@ -1,0 +1,105 @@
+//go:build lab
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A farEnd is what the guest's client mounts: two TCP ports of this host, by its name or,
+// without one, its address.
+type farEnd struct {
+	nfs, mount int
+	host       string
+}
+
+func (f farEnd) script(command, vers string) string {
+	return fmt.Sprintf("%s %s %s %d %d", command, vers, cmp.Or(f.host, "10.0.2.2"), f.nfs, f.mount)
+}
+
+// A guest is a running lab guest. Ports are on 127.0.0.1 of this host.
+type guest struct {
+	dir              string // the guest's /host
+	console          string
+	qemu             *process
+	nfs, mount, rdma int
+	jobs             int
+}
+
+func bootGuest(t *testing.T) *guest {
+	t.Helper()
+	dir := t.TempDir()
+	initrd := filepath.Join(dir, "guest.zst")
+	run(t, 3*time.Minute, "../../deploy/lab/mkinitrd.sh", initrd)
+	p := freePorts(t, 3)
+	g := &guest{
+		dir: filepath.Join(dir, "host"), console: filepath.Join(dir, "console"),
+		nfs: p[0], mount: p[1], rdma: p[2],
+	}
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	g.qemu = start(t, "../../deploy/lab/boot.sh", initrd, "--share", g.dir, "--log", g.console,
+		"--mem", "5120", // with less, knfsd takes no WRITE of 1 MiB
+		"--append", "lab.rdma=siw lab.server=1",
+		"--fwd", fmt.Sprintf("%d:2049", g.nfs), "--fwd", fmt.Sprintf("%d:20048", g.mount), "--fwd", fmt.Sprintf("%d:20049", g.rdma))
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(g.console)
+			t.Logf("the guest's console:\n%s", tail(text, 60))
+		}
+	})
+	waitFor(t, 3*time.Minute, "the guest", func() bool {
+		text, _ := os.ReadFile(g.console)
+		return bytes.Contains(text, []byte("lab: READY")) || !g.qemu.alive()
+	})
+	if !g.qemu.alive() {
+		t.Fatalf("the guest ended:\n%s", g.qemu.output())
+	}
+	return g
+}
+
+// job runs a shell script in the guest and returns what it wrote. The test fails when the
+// script does, or does not end in time; the guest then stays as it is.
+func (g *guest) job(t *testing.T, timeout time.Duration, script string) string {
+	t.Helper()
+	g.jobs++
+	name := filepath.Join(g.dir, fmt.Sprintf("job%03d", g.jobs))
+	if err := os.WriteFile(name+".new", []byte(script+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(name+".new", name+".job"); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	var rc []byte
+	for {
+		var err error
+		if rc, err = os.ReadFile(name + ".rc"); err == nil {
+			break
+		}
+		if !g.qemu.alive() {
+			t.Fatalf("the guest ended under %q", script)
+		}
+		if time.Since(begun) > timeout {
+			out, _ := os.ReadFile(name + ".out")
+			t.Fatalf("%q has not ended after %v; so far:\n%s", script, timeout, tail(out, 40))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	out, err := os.ReadFile(name + ".out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := strings.TrimSpace(string(rc)); s != "0" {
+		t.Fatalf("%q: status %s after %v\n%s", script, s, time.Since(begun).Round(time.Second), tail(out, 40))
+	}
+	return string(out)
+}

@@ -1,0 +1,39 @@
+//go:build lab
+
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+// testKerberos: files, and users who are at the server who their tickets say they are.
+// With RPCSEC_GSS the data of READ and WRITE may be moved in chunks as long as the messages
+// are only signed in their headers; what is signed or sealed whole has to travel whole.
+func testKerberos(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
+	g.job(t, time.Minute, "/lab/krb5.sh start")
+	defer g.job(t, time.Minute, "/lab/krb5.sh stop")
+	far.host = "bridge.lab" // the server's principal is nfs/bridge.lab
+	for _, sec := range []string{"krb5", "krb5i", "krb5p"} {
+		for _, v := range []string{"3", "4.2"} {
+			t.Run(sec+"/"+v, func(t *testing.T) {
+				before := b.shapes(t)
+				g.job(t, 2*time.Minute, far.script("SEC="+sec+" /lab/users.sh", v))
+				g.job(t, 4*time.Minute, far.script("SEC="+sec+" LOCKS=no SIZES='0 1 3 4095 4096 65537 3000001' /lab/files.sh", v))
+				b.wantQuiet(t)
+				if b == nil {
+					return
+				}
+				got := b.shapes(t).since(before)
+				t.Logf("%+v", got)
+				reduced, whole := got.readChunks > 0 && got.writeChunks > 0, got.longCalls > 0 && got.replyChunks > 0
+				switch {
+				case sec == "krb5" && !reduced:
+					t.Errorf("%+v, want data in Read and Write chunks", got)
+				case sec != "krb5" && (got.readChunks != 0 || got.writeChunks != 0 || !whole):
+					t.Errorf("%+v, want every message whole, large ones in Position Zero Read chunks and Reply chunks", got)
+				}
+			})
+		}
+	}
+}

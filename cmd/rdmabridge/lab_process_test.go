@@ -1,0 +1,125 @@
+//go:build lab
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A process is a child that ends with its test at the latest.
+type process struct {
+	cmd   *exec.Cmd
+	out   *os.File // standard output and error
+	ended chan struct{}
+	err   error // once ended is closed
+}
+
+func start(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	out, err := os.Create(filepath.Join(t.TempDir(), filepath.Base(name)+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: exec.Command(name, args...), out: out, ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	// The child dies with this process even where no cleanup runs, as after a timeout.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		_ = out.Close()
+	})
+	return p
+}
+
+func (p *process) alive() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *process) output() []byte {
+	b, _ := os.ReadFile(p.out.Name())
+	return b
+}
+
+// end sends a signal and waits, for at most 40 s.
+func (p *process) end(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(40 * time.Second):
+		t.Fatalf("%s does not end on %v", p.cmd.Path, s)
+	}
+}
+
+// run returns the standard output of a command that must succeed.
+func run(t *testing.T, timeout time.Duration, name string, args ...string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, tail(stderr.Bytes(), 20))
+	}
+	return out.Bytes()
+}
+
+func waitFor(t *testing.T, timeout time.Duration, what string, ready func() bool) {
+	t.Helper()
+	for end := time.Now().Add(timeout); !ready(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s is not there after %v", what, timeout)
+		}
+	}
+}
+
+// freePorts returns n different TCP ports that nobody listened on a moment ago.
+func freePorts(t *testing.T, n int) []int {
+	t.Helper()
+	ports := make([]int, 0, n)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+func head(b []byte, lines int) []byte {
+	all := bytes.SplitAfter(b, []byte("\n"))
+	return bytes.Join(all[:min(lines, len(all))], nil)
+}
+
+func tail(b []byte, lines int) []byte {
+	all := bytes.SplitAfter(b, []byte("\n"))
+	return bytes.Join(all[max(0, len(all)-lines-1):], nil)
+}

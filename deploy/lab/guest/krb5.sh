@@ -1,0 +1,87 @@
+#!/bin/sh
+# krb5.sh start|stop: a Kerberos realm, LAB, in the guest, and what NFS needs of it.
+#
+# The client mounts the bridge, so it asks the KDC for a ticket for the bridge's name; the
+# server behind must hold that name's key. Here one keytab holds the client's key,
+# host/guest.lab, and the server's, nfs/bridge.lab; /etc/hosts has bridge.lab as 10.0.2.2.
+#
+# root of the client is root at the server, by the map of rpc.svcgssd. alice and bob have
+# passwords equal to their names. stop ends rpc.gssd, so that later NFSv4 mounts with
+# sec=sys do not use Kerberos for their clientid; the server's side stays.
+set -e
+dir=/var/lib/krb5kdc
+
+configure() {
+    cat > /etc/krb5.conf << EOF
+[libdefaults]
+default_realm = LAB
+dns_lookup_kdc = false
+dns_lookup_realm = false
+dns_canonicalize_hostname = false
+rdns = false
+# The enctypes that Linux 6.1 knows.
+permitted_enctypes = aes256-cts-hmac-sha1-96 aes128-cts-hmac-sha1-96
+[realms]
+LAB = {
+    kdc = 127.0.0.1
+}
+[domain_realm]
+.lab = LAB
+EOF
+    mkdir -p /etc/krb5kdc $dir /var/tmp
+    cat > /etc/krb5kdc/kdc.conf << EOF
+[kdcdefaults]
+kdc_ports = 88
+[realms]
+LAB = {
+    database_name = $dir/principal
+    key_stash_file = $dir/stash
+    supported_enctypes = aes256-cts-hmac-sha1-96:normal
+}
+EOF
+    cat > /etc/idmapd.conf << EOF
+[General]
+Domain = lab
+Local-Realms = LAB
+[Mapping]
+Nobody-User = nobody
+Nobody-Group = nogroup
+[Translation]
+Method = nsswitch
+GSS-Methods = static,nsswitch
+[Static]
+host/guest.lab@LAB = root
+EOF
+}
+
+case $1 in
+start)
+    if [ ! -e $dir/principal ]; then
+        configure
+        for m in auth_rpcgss rpcsec_gss_krb5 cts; do modprobe $m; done
+        kdb5_util create -s -r LAB -P lab > /dev/null
+        for p in host/guest.lab nfs/bridge.lab; do echo "addprinc -randkey $p"; done > /tmp/kadmin
+        for p in alice bob; do echo "addprinc -pw $p $p"; done >> /tmp/kadmin
+        for p in host/guest.lab nfs/bridge.lab; do echo "ktadd -k /etc/krb5.keytab $p"; done >> /tmp/kadmin
+        kadmin.local < /tmp/kadmin > /tmp/kadmin.out 2>&1 || { cat /tmp/kadmin.out; exit 1; }
+        krb5kdc
+        mkdir -p /var/lib/nfs/rpc_pipefs
+        mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
+        rpc.idmapd
+        rpc.svcgssd
+    fi
+    rpc.gssd
+    # The kernel knows that rpc.gssd runs when it has opened the pipe of no client.
+    for i in $(seq 50); do
+        ls -l /proc/$(pidof rpc.gssd)/fd | grep -q /gssd/clntXX/gssd && exit 0
+        sleep 0.1
+    done
+    echo "rpc.gssd does not listen"
+    exit 1
+    ;;
+stop) kill "$(pidof rpc.gssd)" ;;
+*)
+    echo "usage: krb5.sh start|stop" >&2
+    exit 2
+    ;;
+esac
