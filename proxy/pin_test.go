@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/http/httptest"
 	"runtime"
 	"strconv"
@@ -667,8 +668,53 @@ func TestBackChannelRefusals(t *testing.T) {
 	})
 }
 
-// TestBackChannelUnanswered: a client that does not answer, or does not even read,
-// costs no more than the server's patience.
+// TestBackChannelUnread: what is sent to a client that does not read is bounded, and
+// the server learns.
+func TestBackChannelUnread(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
+	used := x.Arena.Stats().Used
+	c, err := net.Dial("tcp", x.p.Addr("nfs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i := range uint32(14) { // more than the sockets hold, and less than it may have under way
+		m := proxytest.ReadCall(i+1, 0, 1<<20)
+		if i == 0 {
+			m = proxytest.SequenceCall(1)
+		}
+		if err := proxytest.WriteRecord(c, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.Eventually("all are answered", func() bool {
+		return x.server.Calls.Load() == 14 && metric(x.Harness, "upstream_credits_in_use") == 0
+	})
+	taken := -1
+	x.Eventually("nothing more is taken", func() bool {
+		was := taken
+		taken = metric(x.Harness, "client_calls_total")
+		time.Sleep(50 * time.Millisecond)
+		return taken == was
+	})
+	back := x.back.Conns()[shared]
+	for xid := range uint32(8) {
+		back.Call(proxytest.CallbackCall(xid, 1000), 2)
+		x.Eventually("it has come", func() bool { return metric(x.Harness, "requester_reverse_calls_total") == int(xid)+1 })
+	}
+	for xid := uint32(8); xid < 20; xid++ {
+		back.Call(proxytest.CallbackCall(xid, 1000), 2)
+		answered(t, back, "the client has not taken those before", failed(xid, oncrpc.SystemError))
+	}
+	if n := metric(x.Harness, `requester_reverse_refused_total{reason="client"`); n != 12 {
+		t.Errorf("%d refused for the client, want 12", n)
+	}
+	c.Close()
+	x.Eventually("nothing is left", func() bool { return x.pinned() == 0 && x.Arena.Stats().Used <= used })
+}
+
+// TestBackChannelUnanswered: a client that does not answer costs no more than the
+// server's patience.
 func TestBackChannelUnanswered(t *testing.T) {
 	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		for xid := range uint32(30) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,7 +87,8 @@ func (c *Callback) Completed(cs []fabric.Completion) {
 			}
 		}
 	}
-	c.handler.Completed(cs)
+	// Those of Send are silent, unless they fail: then they are nobody's.
+	c.handler.Completed(slices.DeleteFunc(cs, func(p fabric.Completion) bool { return p.Op == fabric.OpSend && p.ID == 0 }))
 }
 
 // Closed is part of fabric.Handler.
