@@ -106,9 +106,9 @@ func (l *Lease) Release() {
 
 // putBack gives the block of l, which nobody has, to its class.
 func (acct *ledger) putBack(l *Lease) {
-	a := acct.arena
+	a, size := acct.arena, int64(len(l.buf))
 	l.slab.class.put(l, a.epoch.Load(), l.clean)
-	acct.used.Add(-int64(len(l.buf)))
+	acct.used.Add(-size) // not of l any more, whose slab may be gone
 	a.wake()
 }
 
