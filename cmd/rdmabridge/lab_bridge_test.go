@@ -156,6 +156,35 @@ func (s shapes) since(before shapes) shapes {
 	}
 }
 
+// reverse counts the server's Calls to clients, and what became of them.
+type reverse struct{ calls, replies, refused, unanswered float64 }
+
+func (b *bridgeProcess) reverse(t *testing.T) reverse {
+	t.Helper()
+	if b == nil {
+		return reverse{}
+	}
+	return reverse{
+		calls: b.metric(t, "requester_reverse_calls_total{"), replies: b.metric(t, "requester_reverse_replies_total{"),
+		refused: b.metric(t, "requester_reverse_refused_total{"), unanswered: b.metric(t, "requester_reverse_unanswered_total{"),
+	}
+}
+
+// wantReverse fails unless the server made n Calls or more to clients since before, and each
+// was answered.
+func (b *bridgeProcess) wantReverse(t *testing.T, before reverse, n float64) {
+	t.Helper()
+	if b == nil {
+		return
+	}
+	r := b.reverse(t)
+	calls, replies := r.calls-before.calls, r.replies-before.replies
+	t.Logf("%.0f reverse Calls, %.0f Replies", calls, replies)
+	if calls < n || replies != calls || r.refused != before.refused || r.unanswered != before.unanswered {
+		t.Errorf("reverse Calls: %+v before, %+v now, want %.0f or more and all answered", before, r, n)
+	}
+}
+
 // news returns the log lines, since the last call, whose level is one of levels.
 func (b *bridgeProcess) news(t *testing.T, levels ...string) []string {
 	t.Helper()

@@ -1,6 +1,6 @@
 # lib.sh, sourced: what the test scripts share. $1 = vers (3, 4.0, 4.1, 4.2), $2 = host,
 # $3 = NFS port, $4 = MOUNT port ($3 when absent). PROTO=rdma mounts over RDMA instead;
-# SEC=krb5 and so on is the security flavor.
+# SEC=krb5 and so on is the security flavor, DIR=/disk a directory of the export.
 # /mnt is the mount; /export is what the server itself sees of the same files.
 vers=$1 host=$2 port=$3 mountport=${4:-$3}
 
@@ -18,9 +18,9 @@ equal() { [ "$2" = "$3" ] || die "$1: got \"$2\", want \"$3\""; }
 do_mount() {
     opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}${SEC:+,sec=$SEC}
     case $vers in
-    3) opts=$opts,nolock,mountport=$mountport,mountproto=tcp from=$host:/export ;;
-    4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:/ ;; # 0.0.0.0: no callbacks wanted
-    *) from=$host:/ ;;
+    3) opts=$opts,nolock,mountport=$mountport,mountproto=tcp from=$host:/export$DIR ;;
+    4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:${DIR:-/} ;; # 0.0.0.0: no callbacks wanted
+    *) from=$host:${DIR:-/} ;;
     esac
     mount.nfs "$from" /mnt -o "$opts" || die "mount $from -o $opts: status $?"
     grep -q " /mnt nfs.*[ ,]vers=$vers[, ]" /proc/mounts || die "mounted as: $(grep ' /mnt ' /proc/mounts)"
@@ -28,12 +28,22 @@ do_mount() {
 
 do_umount() { umount /mnt || die "umount: status $?"; }
 
+# ops NAME: how many times the mount has sent NFS operation NAME.
+ops() { awk -v op="$1:" '/^device/ { on = $5 == "/mnt" } on && $1 == op { print $2 }' /proc/self/mountstats; }
+
 # cold: the client remembers nothing of the mount.
 cold() {
     do_umount
     echo 3 > /proc/sys/vm/drop_caches
     do_mount
 }
+
+# Client machines c1 and c2 of client.sh mount as this script was told to.
+client() { /lab/client.sh "$@" || die "client $*: status $?"; }
+client_mount() { client "$1" sh -c '. /lab/lib.sh; do_mount' sh "$vers" "$host" "$port" "$mountport"; }
+client_umount() { client "$1" umount /mnt; }
+# client_mnt NAME: where the mount of client NAME is for a process of no client.
+client_mnt() { echo "/proc/$(cat "/run/client-$1")/root/mnt"; }
 
 # Between begin and end the kernel, client and server, has nothing to complain about.
 # DMESG_ALLOW is a pattern of lines that the caller provokes.

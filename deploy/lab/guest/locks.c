@@ -1,9 +1,11 @@
 /*
- * locks FILE SERVERFILE: fcntl record locks, through an NFS mount and against the server.
+ * locks FILE OTHERFILE: fcntl record locks, through an NFS mount and against the server.
+ * locks -2 FILE OTHERFILE: through two NFS mounts, of two clients.
  *
- * FILE is a file in the mount, SERVERFILE the same file as the server's own processes see
- * it. Processes of one client settle their conflicts in the client's kernel, so the server
- * is heard only where one side of the conflict is a process of the server: both are tried.
+ * FILE is a file in the mount, OTHERFILE the same file as somebody else sees it: the server's
+ * own processes, or another client. Processes of one client settle their conflicts in the
+ * client's kernel, so the server is heard only where one side of the conflict is that
+ * somebody: both are tried.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int try(int fd, int cmd, short type, off_t start, off_t len)
@@ -94,25 +97,40 @@ static void release(struct child k)
 		errx(1, "holder ended with status %d", status);
 }
 
-/* Two processes add to one number under the lock; no addition may be lost. */
-static void contend(const char *path, int rounds)
+/* Waits for a lock as F_SETLKW does, but by asking: a client that misses a notice sleeps long. */
+static int poll_lock(int fd)
 {
-	int fd = opened(path), status;
+	int e;
+
+	while ((e = try(fd, F_SETLK, F_WRLCK, 0, 8)) == EAGAIN || e == EACCES)
+		usleep(20000);
+	return e;
+}
+
+static int wait_lock(int fd)
+{
+	return try(fd, F_SETLKW, F_WRLCK, 0, 8);
+}
+
+/* Two processes, one on each path, add to one number under the lock; no addition may be lost. */
+static void contend(const char *const path[2], int (*lock)(int), int rounds)
+{
+	int fd = opened(path[0]), status;
 	char text[16] = "0000000";
 
 	if (pwrite(fd, text, 8, 0) != 8 || fsync(fd))
-		err(1, "%s", path);
+		err(1, "%s", path[0]);
 	for (int i = 0; i < 2; i++) {
 		pid_t pid = fork();
 		if (pid < 0)
 			err(1, "fork");
 		if (pid)
 			continue;
-		int own = opened(path);
+		int own = opened(path[i]);
 		for (int n = 0; n < rounds; n++) {
-			int e = try(own, F_SETLKW, F_WRLCK, 0, 8);
+			int e = lock(own);
 			if (e)
-				errx(1, "F_SETLKW: %s", strerror(e));
+				errx(1, "locking: %s", strerror(e));
 			if (pread(own, text, 8, 0) != 8)
 				err(1, "read");
 			snprintf(text, sizeof text, "%07d", atoi(text) + 1);
@@ -133,12 +151,56 @@ static void contend(const char *path, int rounds)
 	close(fd);
 }
 
+static long now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/*
+ * A lock that somebody waits for is his soon after it became free. With NFSv4.0 the client
+ * asks again, after 1 s, 2 s and so on; with later versions the server's notice wakes it, and
+ * without the notice it would ask after 30 s.
+ */
+static void wake(const char *holder, const char *waiter)
+{
+	int fd = opened(waiter), status;
+	struct child k = hold(holder, F_WRLCK, 2000, 8);
+	pid_t timer = fork();
+
+	if (timer < 0)
+		err(1, "fork");
+	if (timer == 0) {
+		usleep(500000);
+		_exit(0); /* and with it goes the last copy of k.hold */
+	}
+	close(k.hold);
+	long start = now_ms();
+	int e = try(fd, F_SETLKW, F_WRLCK, 2000, 8);
+	if (e)
+		errx(1, "F_SETLKW: %s", strerror(e));
+	long ms = now_ms() - start - 500;
+	if (ms < -200)
+		errx(1, "granted %ld ms before the lock was free", -ms);
+	printf("granted %ld ms after the lock was free\n", ms);
+	if (ms > 2000)
+		errx(1, "that is too late");
+	want("client unlocks", try(fd, F_SETLK, F_UNLCK, 0, 0), 0);
+	if (waitpid(timer, &status, 0) != timer || waitpid(k.pid, &status, 0) != k.pid || status != 0)
+		errx(1, "holder ended with status %d", status);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
-	if (argc != 3)
-		errx(2, "usage: locks FILE SERVERFILE");
-	const char *mount = argv[1], *server = argv[2];
-	int m = opened(mount), s = opened(server);
+	int two = argc == 4 && strcmp(argv[1], "-2") == 0;
+
+	if (!two && argc != 3)
+		errx(2, "usage: locks [-2] FILE OTHERFILE");
+	const char *mount = argv[argc - 2], *other = argv[argc - 1];
+	int m = opened(mount), s = opened(other);
 	struct child k;
 
 	/*
@@ -151,23 +213,23 @@ int main(int argc, char **argv)
 	want("client against client: refused", try(m, F_SETLK, F_WRLCK, 50, 100), EAGAIN);
 	want("client against client: the holder is seen", holder(m, 0, 10), F_WRLCK);
 	want("client against client: another range is free", try(m, F_SETLK, F_WRLCK, 100, 100), 0);
-	want("server against client: refused", try(s, F_SETLK, F_RDLCK, 0, 1), EAGAIN);
-	want("server against client: the holder is seen", holder(s, 99, 1), F_WRLCK);
+	want("the other against client: refused", try(s, F_SETLK, F_RDLCK, 0, 1), EAGAIN);
+	want("the other against client: the holder is seen", holder(s, 99, 1), F_WRLCK);
 	release(k);
 	want("client after client: granted", try(m, F_SETLK, F_WRLCK, 0, 200), 0);
 	want("client unlocks", try(m, F_SETLK, F_UNLCK, 0, 0), 0);
-	want("server after client: granted", try(s, F_SETLK, F_WRLCK, 0, 200), 0);
-	want("server unlocks", try(s, F_SETLK, F_UNLCK, 0, 0), 0);
+	want("the other after client: granted", try(s, F_SETLK, F_WRLCK, 0, 200), 0);
+	want("the other unlocks", try(s, F_SETLK, F_UNLCK, 0, 0), 0);
 
-	k = hold(server, F_WRLCK, 1000, 24);
-	want("client against server: refused", try(m, F_SETLK, F_WRLCK, 1010, 1), EAGAIN);
-	want("client against server: the holder is seen", holder(m, 1010, 1), F_WRLCK);
-	want("client against server: another range is free", try(m, F_SETLK, F_WRLCK, 1024, 8), 0);
+	k = hold(other, F_WRLCK, 1000, 24);
+	want("client against the other: refused", try(m, F_SETLK, F_WRLCK, 1010, 1), EAGAIN);
+	want("client against the other: the holder is seen", holder(m, 1010, 1), F_WRLCK);
+	want("client against the other: another range is free", try(m, F_SETLK, F_WRLCK, 1024, 8), 0);
 	release(k);
-	want("client after server: granted", try(m, F_SETLK, F_WRLCK, 1000, 24), 0);
+	want("client after the other: granted", try(m, F_SETLK, F_WRLCK, 1000, 24), 0);
 	want("client unlocks", try(m, F_SETLK, F_UNLCK, 0, 0), 0);
 
-	k = hold(server, F_RDLCK, 0, 8);
+	k = hold(other, F_RDLCK, 0, 8);
 	want("shared beside shared: granted", try(m, F_SETLK, F_RDLCK, 0, 8), 0);
 	want("exclusive beside shared: refused", try(m, F_SETLK, F_WRLCK, 0, 8), EAGAIN);
 	release(k);
@@ -176,6 +238,12 @@ int main(int argc, char **argv)
 	close(m);
 	close(s);
 
-	contend(mount, 20);
+	if (two) {
+		wake(mount, other);
+		wake(other, mount);
+		contend((const char *const[]){mount, other}, poll_lock, 20);
+	} else {
+		contend((const char *const[]){mount, mount}, wait_lock, 20);
+	}
 	return 0;
 }
