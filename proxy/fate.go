@@ -164,6 +164,7 @@ func (c *call) resubmit(m member, err error) {
 		seat.Done(&c.entry, here)
 		c.requeue(here)
 	case errors.Is(err, rdmaside.ErrBusyXID):
+		u.collided.Inc()
 		if !c.gss && !c.remembered {
 			seat.Done(&c.entry, here)
 			c.setXID(u.p.xids.fresh())

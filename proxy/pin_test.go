@@ -779,23 +779,33 @@ func TestBackChannelEnds(t *testing.T) {
 // not wait for one another.
 func TestGSSCollisions(t *testing.T) {
 	const delay = 700 * time.Millisecond
-	x := newPinning(t, budget, proxytest.Behaviour{Delay: delay}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModeShared })
+	x := newPinning(t, budget, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModeShared })
+	collisions := func() int { return metric(x.Harness, "upstream_xid_collisions_total") }
+	// Clients whose small Calls all go to one connection: each had it for itself when it came.
+	client := func(i int) *proxytest.Client {
+		c := x.client()
+		check(t, c, proxytest.EchoCall(uint32(i+1), 4, 4, 0))
+		return c
+	}
 	// Grants grow with the first Reply of each connection.
 	var warm sync.WaitGroup
 	for i := range uint32(shared) {
-		warm.Go(func() { check(t, x.client(), proxytest.EchoCall(i+1, 40<<10, 40<<10, 0)) })
+		warm.Go(func() { check(t, x.client(), proxytest.EchoCall(i+1, 40<<10, 40<<10, int(delay.Milliseconds()))) })
 	}
 	warm.Wait()
 	x.Eventually("all connections have their grants", func() bool { return x.p.Status().Upstreams[0].Granted == shared*32 })
-	for _, clients := range []int{2, shared} {
+	for _, clients := range []int{3, shared} { // on two loops
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
-			before := x.server.XIDs()[0x5000]
+			before, collided := x.server.XIDs()[0x5000], collisions()
+			var cs []*proxytest.Client
+			for i := range clients {
+				cs = append(cs, client(i))
+			}
 			var wg sync.WaitGroup
 			began := time.Now()
-			for i := range clients {
-				c := x.client()
+			for i, c := range cs {
 				wg.Go(func() {
-					m := proxytest.GSSCall(proxytest.EchoCall(0x5000, 100+i, 200+i, 0), uint32(i), 1)
+					m := proxytest.GSSCall(proxytest.EchoCall(0x5000, 100+i, 200+i, int(delay.Milliseconds())), uint32(i), 1)
 					check(t, c, m)
 				})
 			}
@@ -806,18 +816,25 @@ func TestGSSCollisions(t *testing.T) {
 			if n := x.server.XIDs()[0x5000] - before; n != clients {
 				t.Errorf("the XID came %d times, want %d", n, clients)
 			}
+			if n := collisions() - collided; n == 0 {
+				t.Error("no collision: this tests nothing")
+			}
 		})
 	}
 	// More than there are connections take turns.
+	collided := collisions()
 	var wg sync.WaitGroup
 	for i := range shared + 2 {
 		c := x.client()
 		wg.Go(func() {
-			check(t, c, proxytest.GSSCall(proxytest.EchoCall(0x6000, 100+i, 200+i, 0), uint32(i), 1))
+			check(t, c, proxytest.GSSCall(proxytest.EchoCall(0x6000, 100+i, 200+i, int(delay.Milliseconds())), uint32(i), 1))
 		})
 	}
 	wg.Wait()
 	if n := x.server.XIDs()[0x6000]; n != shared+2 {
 		t.Errorf("the XID came %d times, want %d", n, shared+2)
+	}
+	if collisions() == collided {
+		t.Error("no collision: this tests nothing")
 	}
 }

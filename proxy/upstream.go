@@ -46,6 +46,7 @@ type upstream struct {
 	replied  *metrics.Counter
 	replayed *metrics.Counter
 	retried  *metrics.Counter
+	collided *metrics.Counter
 	lost     *metrics.Counter
 	errored  *metrics.Counter
 	stray    *metrics.Counter
@@ -76,6 +77,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		replied:  calls("replied"),
 		replayed: m.Counter("upstream_replays_total", "Calls sent again because their connection was lost.", "upstream", o.Name),
 		retried:  m.Counter("upstream_retries_total", "Times a Call could not be sent where it was to go.", "upstream", o.Name),
+		collided: m.Counter("upstream_xid_collisions_total", "Times a Call could not be sent where it was to go because a Call outstanding there has its XID.", "upstream", o.Name),
 		lost:     calls("lost"),
 		errored:  calls("error"),
 		stray:    m.Counter("upstream_stray_replies_total", "Replies that belong to no Call outstanding.", "upstream", o.Name),
