@@ -24,7 +24,7 @@ built_revision=4 # raised when the build of modules below changes
 packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
-    krb5-kdc krb5-admin-server krb5-user acl attr nfs4-acl-tools xfsprogs
+    krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs
     fio libnfs-utils tcpdump tshark
 )
 

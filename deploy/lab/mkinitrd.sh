@@ -22,6 +22,10 @@ copy_with_libs() { # SRC [DST]
     rm -f "$dst"
     mkdir -p "$(dirname "$dst")"
     cp -L "$1" "$dst"
+    copy_libs "$1"
+}
+
+copy_libs() { # OF
     { ldd "$1" 2> /dev/null || true; } | { grep -oE '/[^ )]+' || true; } | while read -r lib; do
         mkdir -p "$root$(dirname "$lib")"
         [ -e "$root$lib" ] || cp -L "$lib" "$root$lib"
@@ -53,7 +57,10 @@ for b in /lib/x86_64-linux-gnu/libnss_files.so.2 $libdir/krb5/plugins/kdb/db2.so
 done
 for b in "$@"; do copy_with_libs "$b" "/usr/local/bin/$(basename "$b")"; done
 for c in "$here"/guest/*.c; do
-    gcc -O2 -Wall -Werror -static -o "$root/lab/$(basename "$c" .c)" "$c"
+    link=(-static)
+    case $c in */xids.c) link=(-I/usr/include/tirpc -ltirpc) ;; esac # Kerberos is never static
+    gcc -O2 -Wall -Werror -o "$root/lab/$(basename "$c" .c)" "$c" "${link[@]}"
+    copy_libs "$root/lab/$(basename "$c" .c)"
 done
 install -m 755 "$here"/guest/*.sh "$root/lab/"
 install -m 755 "$here/guest/init" "$root/init"
