@@ -19,6 +19,7 @@ import (
 // A bridgeProcess is `rdmabridge serve` in front of a guest. A nil one, which stands for
 // no bridge, has nothing to say and nothing to stop.
 type bridgeProcess struct {
+	owner          *testing.T // the test that the process, started again or not, ends with
 	binary, config string
 	port, admin    int
 	process        *process
@@ -37,6 +38,7 @@ func newBridgeProcess(t *testing.T, g *guest) *bridgeProcess {
 	p := freePorts(t, 2)
 	dir := t.TempDir()
 	b := &bridgeProcess{
+		owner:  t,
 		binary: filepath.Join(dir, "rdmabridge"), config: filepath.Join(dir, "rdmabridge.yaml"),
 		port: p[0], admin: p[1],
 	}
@@ -71,10 +73,12 @@ log: {level: info, format: json}
 
 func (b *bridgeProcess) start(t *testing.T) {
 	t.Helper()
-	b.process = start(t, b.binary, "serve", "-c", b.config)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the bridge's log:\n%s", tail(b.process.output(), 60))
+	b.process = start(b.owner, b.binary, "serve", "-c", b.config)
+	b.read = 0
+	log := b.process
+	b.owner.Cleanup(func() {
+		if b.owner.Failed() {
+			b.owner.Logf("the bridge's log:\n%s", tail(log.output(), 60))
 		}
 	})
 	waitFor(t, 30*time.Second, "the bridge", func() bool {

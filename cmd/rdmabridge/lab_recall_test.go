@@ -3,21 +3,27 @@
 package main
 
 import (
+	"cmp"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 )
 
-// testRecall: knfsd gives a delegation to a client that has a connection of its own
-// behind the bridge, and gets it back through the back channel at once.
+// testRecall: knfsd gives delegations to clients that have connections of their own behind
+// the bridge, and gets them back through the back channel at once.
 func testRecall(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers string) {
-	count := func() (calls, replies float64) {
-		return b.metric(t, "requester_reverse_calls_total{"), b.metric(t, "requester_reverse_replies_total{")
+	idle := cmp.Or(os.Getenv("RDMABRIDGE_LAB_IDLE"), "20")
+	seconds, err := strconv.Atoi(idle)
+	if err != nil {
+		t.Fatalf("RDMABRIDGE_LAB_IDLE: %v", err)
 	}
-	calls, replies := count()
-	t.Log(g.job(t, 3*time.Minute, far.script("IDLE=20 /lab/recall.sh", vers)))
-	calls2, replies2 := count()
-	if calls2 == calls || replies2-replies != calls2-calls {
-		t.Errorf("%.0f reverse Calls and %.0f Replies, want as many, and some", calls2-calls, replies2-replies)
+	before := b.reverse(t)
+	t.Log(g.job(t, 2*time.Minute+time.Duration(seconds)*time.Second, far.script("IDLE="+idle+" /lab/recall.sh", vers)))
+	b.wantQuiet(t)
+	b.wantReverse(t, before, 3) // one recall, and one to each of two clients
+	if b == nil {
+		return
 	}
 	if n := b.metric(t, `upstream_pinned_connections{upstream="storage"}`); n != 0 {
 		t.Errorf("%.0f connections still pinned though nothing is mounted", n)

@@ -98,18 +98,28 @@ func TestLab(t *testing.T) {
 	}
 	t.Run("kerberos", func(t *testing.T) { testKerberos(t, g, b, far) })
 	for _, v := range []string{"4.1", "4.2"} {
-		t.Run("recall/"+v, func(t *testing.T) {
-			if direct {
-				t.Skip("no bridge, no counters")
-			}
-			testRecall(t, g, b, far, v)
-			b.wantQuiet(t)
-		})
+		t.Run("recall/"+v, func(t *testing.T) { testRecall(t, g, b, far, v) })
 	}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("restart/"+v, func(t *testing.T) {
 			g.job(t, 6*time.Minute, far.script("RESTART=1 SIZE=8m /lab/fio.sh", v))
 			b.wantNoErrors(t)
+		})
+	}
+	for _, v := range []string{"4.0", "4.2"} {
+		t.Run("reclaim/"+v, func(t *testing.T) {
+			g.job(t, 2*time.Minute, far.script("/lab/reclaim.sh", v))
+			b.wantNoErrors(t)
+		})
+		t.Run("reconnect/"+v, func(t *testing.T) {
+			if direct {
+				t.Skip("no bridge that could be stopped")
+			}
+			g.job(t, 2*time.Minute, far.script("STEP=hold /lab/reconnect.sh", v))
+			b.stop(t)
+			b.start(t)
+			g.job(t, 2*time.Minute, far.script("STEP=check /lab/reconnect.sh", v))
+			b.wantQuiet(t)
 		})
 	}
 	t.Run("stop", func(t *testing.T) { b.stop(t) })

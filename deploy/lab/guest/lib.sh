@@ -40,10 +40,20 @@ cold() {
 
 # Client machines c1 and c2 of client.sh mount as this script was told to.
 client() { /lab/client.sh "$@" || die "client $*: status $?"; }
-client_mount() { client "$1" sh -c '. /lab/lib.sh; do_mount' sh "$vers" "$host" "$port" "$mountport"; }
+client_mount() {
+    trap 'for c in c1 c2; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null' EXIT # a test that fails leaves no mount
+    client "$1" sh -c '. /lab/lib.sh; do_mount' sh "$vers" "$host" "$port" "$mountport"
+}
 client_umount() { client "$1" umount /mnt; }
 # client_mnt NAME: where the mount of client NAME is for a process of no client.
 client_mnt() { echo "/proc/$(cat "/run/client-$1")/root/mnt"; }
+
+# after_grace: lockd, like nfsd, has a grace period in which there are no delegations: 50 s
+# after boot, and nothing ends it early.
+after_grace() { while [ "$(cut -d. -f1 /proc/uptime)" -lt 70 ]; do sleep 1; done; }
+
+# infos: what the server says of c1 and c2, and not of clients of other versions that are gone.
+infos() { cat $(grep -l "^name: \"Linux NFSv$vers c[12]" /proc/fs/nfsd/clients/*/info); }
 
 # Between begin and end the kernel, client and server, has nothing to complain about.
 # DMESG_ALLOW is a pattern of lines that the caller provokes.

@@ -1,6 +1,8 @@
 /*
  * locks FILE OTHERFILE: fcntl record locks, through an NFS mount and against the server.
  * locks -2 FILE OTHERFILE: through two NFS mounts, of two clients.
+ * locks -h FILE: holds a lock until standard input ends; writes each line of it to FILE.
+ * locks -t FILE: whether that lock can be had: status 0, or 3 when another holds it.
  *
  * FILE is a file in the mount, OTHERFILE the same file as somebody else sees it: the server's
  * own processes, or another client. Processes of one client settle their conflicts in the
@@ -193,8 +195,44 @@ static void wake(const char *holder, const char *waiter)
 	close(fd);
 }
 
+/* What keep holds, and does while it holds it, another process must see undone by nobody. */
+static int keep(const char *path)
+{
+	char line[64];
+	int fd = opened(path), e = try(fd, F_SETLK, F_WRLCK, 0, 100);
+
+	if (e)
+		errx(1, "%s: %s", path, strerror(e));
+	puts("held");
+	fflush(stdout);
+	for (off_t at = 0; fgets(line, sizeof line, stdin); at += strlen(line)) {
+		if (pwrite(fd, line, strlen(line), at) != (ssize_t)strlen(line) || fsync(fd))
+			err(1, "write to %s", path);
+		puts("written");
+		fflush(stdout);
+	}
+	e = try(fd, F_SETLK, F_UNLCK, 0, 100);
+	if (e)
+		errx(1, "F_UNLCK: %s", strerror(e));
+	return close(fd) ? 1 : 0;
+}
+
+static int can_have(const char *path)
+{
+	int fd = opened(path), e = try(fd, F_SETLK, F_WRLCK, 0, 100);
+
+	if (e != 0 && e != EAGAIN && e != EACCES)
+		errx(1, "%s: %s", path, strerror(e));
+	return e ? 3 : 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 3 && strcmp(argv[1], "-h") == 0)
+		return keep(argv[2]);
+	if (argc == 3 && strcmp(argv[1], "-t") == 0)
+		return can_have(argv[2]);
+
 	int two = argc == 4 && strcmp(argv[1], "-2") == 0;
 
 	if (!two && argc != 3)

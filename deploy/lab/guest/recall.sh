@@ -1,38 +1,64 @@
 #!/bin/sh
-# recall.sh VERS HOST PORT [MOUNTPORT]: a read delegation is given, and recalled as soon as
-# somebody writes: the server's Call comes back on the client's own connection. VERS is 4.1
-# or 4.2; 4.0 has a connection of its own for that, past any bridge.
+# recall.sh VERS HOST PORT [MOUNTPORT]: clients are given read delegations, and these are
+# recalled as soon as another client, or a process of the server, opens for writing: the
+# server's Call comes back on the client's own connection. Then both mounts stay idle for
+# IDLE seconds and still work, and still have a way back. VERS is 4.1 or 4.2; 4.0 has a
+# connection of its own for that, past any bridge.
 . /lab/lib.sh
-was=$(cat /proc/sys/fs/leases-enable)
-echo 1 > /proc/sys/fs/leases-enable
-# lockd, like nfsd, has a grace period in which there are no delegations: 50 s.
-while [ "$(cut -d. -f1 /proc/uptime)" -lt 70 ]; do sleep 1; done
+after_grace
 begin
 f=recall-$vers-$port
+rm -f "/export/$f"* # a file that was recalled gets no delegation for 30 s
+client_mount c1
+client_mount c2
+one=$(client_mnt c1)/$f two=$(client_mnt c2)/$f
+ms() { awk '{ print int($1 * 1000) }' /proc/uptime; }
+delegations() { cat /proc/fs/nfsd/clients/*/states | grep -c "type: deleg.*\"/$f"; }
+returned() { for c in c1 c2; do client $c sh -c '. /lab/lib.sh; ops DELEGRETURN'; done | awk '{ n += $1 } END { print n }'; }
+# recalls FILE N: N delegations for what FILE names are back 2 s after somebody opens it there.
+recalls() {
+    equal "delegations" "$(delegations)" "$2"
+    before=$(returned) t0=$(ms)
+    echo more >> "$1" || die "write to $1"
+    took=$(($(ms) - t0))
+    echo "$2 recalled in $took ms"
+    [ "$took" -lt 2000 ] || die "the recall took $took ms"
+    equal "delegations after the recall" "$(delegations)" 0
+    equal "DELEGRETURNs of the clients" $(($(returned) - before)) "$2"
+}
+# ways WHEN: each client has a way back, of which neither it nor the server has any doubt.
+ways() {
+    equal "ways back, $1" "$(infos | grep -c 'callback state: UP')" 2
+    for c in c1 c2; do
+        for op in BIND_CONN_TO_SESSION DESTROY_SESSION; do
+            equal "$op by $c, $1" "$(client $c sh -c '. /lab/lib.sh; ops "$4"' sh 0 0 0 $op)" 0
+        done
+    done
+}
+
 echo data > "/export/$f"
-do_mount
-delegated() { cat /proc/fs/nfsd/clients/*/states 2>/dev/null | grep -q "type: deleg.*$f"; }
-for i in 1 2 3 4 5; do # the first opens of a file may come too early
-    cat "/mnt/$f" > /dev/null || die "cat"
-    sleep 0.3
-    delegated && break
-done
-delegated || die "no delegation was given: $(cat /proc/fs/nfsd/clients/*/info)"
-grep -q "callback state: UP" /proc/fs/nfsd/clients/*/info || die "$(cat /proc/fs/nfsd/clients/*/info)"
-exec 3< "/mnt/$f"
-ms() { awk '{print int($1 * 1000)}' /proc/uptime; }
-t0=$(ms)
-echo more >> "/export/$f" || die "write"
-took=$(($(ms) - t0))
-echo "recalled in $took ms"
-[ "$took" -lt 2000 ] || die "the recall took $took ms"
-delegated && die "the delegation is still there: $(cat /proc/fs/nfsd/clients/*/states)"
+cat "$one" > /dev/null
+exec 3< "$one" # an open of which the server does not know as long as c1 has the delegation
+recalls "$two" 1
+equal "read through the file that was open" "$(cat <&3)" data
 exec 3<&-
+equal "read by c1" "$(tr '\n' ' ' < "$one")" "data more "
+ways "after a recall"
+
+f=$f.idle
+echo data > "/export/$f"
+exec 3< "$one.idle" 4< "$two.idle" # a delegation for what is not open is given back soon
 sleep "${IDLE:-1}"
-equal "read after the recall" "$(cat "/mnt/$f" | tr '\n' ' ')" "data more "
-grep -q "callback state: UP" /proc/fs/nfsd/clients/*/info || die "$(cat /proc/fs/nfsd/clients/*/info)"
-do_umount
-rm "/export/$f"
+ways "after being idle"
+recalls "/export/$f" 2
+exec 3<&- 4<&-
+equal "read by c1" "$(tr '\n' ' ' < "$one.idle")" "data more "
+echo again >> "$two.idle" || die "write after being idle"
+equal "on the server" "$(tr '\n' ' ' < "/export/$f")" "data more again "
+ways "at the end"
+
+client_umount c1
+client_umount c2
+rm /export/recall-$vers-$port*
 end
-echo "$was" > /proc/sys/fs/leases-enable
 echo PASS

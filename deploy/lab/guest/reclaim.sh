@@ -1,0 +1,70 @@
+#!/bin/sh
+# reclaim.sh VERS HOST PORT: the server restarts while client c1 holds a lock and, except
+# with 4.0, a delegation. c1 asks for both again in the server's grace period, before c2,
+# which wanted the lock meanwhile, can have it; and c1's open file is still good.
+. /lab/lib.sh
+DMESG_ALLOW='NFSD: Failed to remove expired client state'
+after_grace
+begin
+f=reclaim-$vers-$port
+rm -f "/export/$f"*
+client_mount c1
+client_mount c2
+one=$(client_mnt c1)/$f two=$(client_mnt c2)/$f
+states() { cat /proc/fs/nfsd/clients/*/states 2> /dev/null | grep -c "type: $1,.*\"/$2\""; }
+until_is() { # WHAT SECONDS COMMAND...: COMMAND says 1 within so many seconds
+    what=$1 n=$(($2 * 10))
+    shift 2
+    while [ "$("$@")" != 1 ]; do
+        n=$((n - 1))
+        [ $n -gt 0 ] || die "$what: $("$@"), states: $(cat /proc/fs/nfsd/clients/*/states)"
+        sleep 0.1
+    done
+}
+lines() { grep -c "$1" /tmp/held; }
+
+echo data > "/export/$f.deleg"
+mkfifo /tmp/hold
+/lab/locks -h "$one" < /tmp/hold > /tmp/held 2>&1 &
+holder=$!
+exec 4> /tmp/hold
+until_is "the lock" 10 lines held
+exec 3< "$one.deleg"
+/lab/locks -t "$two"
+equal "c2 is refused" $? 3
+equal "locks at the server" "$(states lock "$f")" 1
+deleg=$(states deleg "$f.deleg")
+[ "$vers" = 4.0 ] || equal "delegations" "$deleg" 1
+
+/lab/knfsd.sh stop || die "knfsd stop"
+/lab/locks -t "$two" & # waits for the server, and then for the end of its grace period
+second=$!
+sleep 1
+/lab/knfsd.sh start || die "knfsd start"
+t0=$(cut -d. -f1 /proc/uptime)
+until_is "the lock reclaimed" 20 states lock "$f"
+echo "reclaimed after $(($(cut -d. -f1 /proc/uptime) - t0)) s"
+[ "$vers" = 4.0 ] || until_is "the delegation reclaimed" 5 states deleg "$f.deleg"
+[ -d /proc/$second ] || die "c2 has its answer before the grace period ended"
+wait $second
+equal "c2 is refused after the restart" $? 3
+echo "written after the restart" >&4
+until_is "a write with the state from before" 10 lines written
+equal "what was written" "$(cat "/export/$f")" "written after the restart"
+equal "read with the state from before" "$(cat <&3)" data
+exec 3<&-
+
+# c2 opens what c1 has a delegation for: a new way back has come with the new connection.
+if [ "$vers" != 4.0 ]; then
+    echo more >> "$two.deleg" || die "write"
+    equal "delegations after a recall" "$(states deleg "$f.deleg")" 0
+fi
+exec 4>&-
+wait $holder || die "the holder failed: $(cat /tmp/held)"
+/lab/locks -t "$two"
+equal "c2 after c1 let go" $? 0
+rm /tmp/hold "/export/$f"*
+client_umount c1
+client_umount c2
+end
+echo PASS
