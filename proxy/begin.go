@@ -130,6 +130,12 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	case mismatch:
 		l.reply(c, g, oncrpc.AppendProgramMismatch(c.local[:0], h.XID, low, high))
 		return nil
+	case h.Program == oncrpc.ProgramNLM && nlmRefused(h):
+		l.reply(c, g, oncrpc.AppendAccepted(c.local[:0], h.XID, oncrpc.ProcedureUnavailable))
+		return nil
+	}
+	if h.Program == oncrpc.ProgramNLM {
+		nlmOwner(h, peer)
 	}
 	ln := g.lane(u)
 	if !ln.settled {
