@@ -7,7 +7,7 @@ DMESG_ALLOW='NFSD: Failed to remove expired client state'
 after_grace
 begin
 f=reclaim-$vers-$port
-rm -f "/export/$f"*
+rm -f "/export/$f"* /tmp/held
 client_mount c1
 client_mount c2
 one=$(client_mnt c1)/$f two=$(client_mnt c2)/$f
@@ -63,7 +63,7 @@ exec 4>&-
 wait $holder || die "the holder failed: $(cat /tmp/held)"
 /lab/locks -t "$two"
 equal "c2 after c1 let go" $? 0
-rm /tmp/hold "/export/$f"*
+rm /tmp/hold /tmp/held "/export/$f"*
 client_umount c1
 client_umount c2
 end

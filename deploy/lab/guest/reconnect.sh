@@ -14,7 +14,7 @@ hold)
     after_grace
     client_mount c1
     client_mount c2
-    rm -f "/export/$f"*
+    rm -f "/export/$f"* /tmp/held
     echo data > "/export/$f.deleg"
     mkfifo /tmp/hold
     setsid sleep 1000 > /tmp/hold & # what keeps the pipe open
