@@ -51,6 +51,7 @@ listeners:
     upstream: storage
     routes:
       - {program: mount, upstream: storage-tcp}
+      - {program: nlm, upstream: lockd}
 upstreams:
   - name: storage
     transport: rdma
@@ -60,10 +61,13 @@ upstreams:
   - name: storage-tcp
     transport: tcp
     endpoints: ["127.0.0.1:%d"]
+  - name: lockd
+    transport: tcp
+    endpoints: ["127.0.0.1:%d"]
 memory: {budget: 256MiB}
 admin: {address: 127.0.0.1:%d}
 log: {level: info, format: json}
-`, b.port, g.rdma, g.mount, b.admin)
+`, b.port, g.rdma, g.mount, g.lockd, b.admin)
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ type guest struct {
 	console          string
 	qemu             *process
 	nfs, mount, rdma int
+	lockd            int
 	jobs             int
 }
 
@@ -38,10 +39,10 @@ func bootGuest(t *testing.T) *guest {
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "guest.zst")
 	run(t, 3*time.Minute, "../../deploy/lab/mkinitrd.sh", initrd)
-	p := freePorts(t, 3)
+	p := freePorts(t, 4)
 	g := &guest{
 		dir: filepath.Join(dir, "host"), console: filepath.Join(dir, "console"),
-		nfs: p[0], mount: p[1], rdma: p[2],
+		nfs: p[0], mount: p[1], rdma: p[2], lockd: p[3],
 	}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -49,7 +50,8 @@ func bootGuest(t *testing.T) *guest {
 	g.qemu = start(t, "../../deploy/lab/boot.sh", initrd, "--share", g.dir, "--log", g.console,
 		"--mem", "5120", // with less, knfsd takes no WRITE of 1 MiB
 		"--append", "lab.rdma=siw lab.server=1",
-		"--fwd", fmt.Sprintf("%d:2049", g.nfs), "--fwd", fmt.Sprintf("%d:20048", g.mount), "--fwd", fmt.Sprintf("%d:20049", g.rdma))
+		"--fwd", fmt.Sprintf("%d:2049", g.nfs), "--fwd", fmt.Sprintf("%d:20048", g.mount), "--fwd", fmt.Sprintf("%d:20049", g.rdma),
+		"--fwd", fmt.Sprintf("%d:32803", g.lockd))
 	t.Cleanup(func() {
 		if t.Failed() {
 			text, _ := os.ReadFile(g.console)

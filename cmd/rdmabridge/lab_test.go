@@ -96,6 +96,12 @@ func TestLab(t *testing.T) {
 			}
 		})
 	}
+	t.Run("nlm", func(t *testing.T) {
+		if direct {
+			t.Skip("no bridge that could say where everything is")
+		}
+		testNLM(t, g)
+	})
 	t.Run("kerberos", func(t *testing.T) { testKerberos(t, g, b, far) })
 	for _, v := range []string{"4.1", "4.2"} {
 		t.Run("recall/"+v, func(t *testing.T) { testRecall(t, g, b, far, v) })

@@ -1,6 +1,9 @@
 /*
  * locks FILE OTHERFILE: fcntl record locks, through an NFS mount and against the server.
  * locks -2 FILE OTHERFILE: through two NFS mounts, of two clients.
+ * locks -3 FILE OTHERFILE: either, where FILE is in a mount of NFSv3 whose client does not hear
+ * the server's notices. Who waits there, for a lock of another process of that client, too,
+ * may wait until the client asks again after 30 s.
  * locks -h FILE: holds a lock until standard input ends; writes each line of it to FILE.
  * locks -t FILE: whether that lock can be had: status 0, or 3 when another holds it.
  *
@@ -13,6 +16,7 @@
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +103,42 @@ static void release(struct child k)
 		errx(1, "holder ended with status %d", status);
 }
 
+/* A holder that dies, or ends, gives back what it held without asking. */
+static void die_holding(const char *path, const char *other, int how)
+{
+	struct child k = hold(path, F_WRLCK, 3000, 8);
+	int fd = opened(other), status, e, tries = 0;
+
+	want("held by one that will die: refused", try(fd, F_SETLK, F_WRLCK, 3000, 8), EAGAIN);
+	if (kill(k.pid, how) || waitpid(k.pid, &status, 0) != k.pid || !WIFSIGNALED(status) || WTERMSIG(status) != how)
+		errx(1, "the holder did not die of signal %d", how);
+	close(k.hold);
+	/* Who is killed does not wait for the server's answer to his last UNLOCK. */
+	while ((e = try(fd, F_SETLK, F_WRLCK, 3000, 8)) == EAGAIN && tries++ < 100)
+		usleep(20000);
+	want("held by one that has died: granted", e, 0);
+	close(fd); /* unlocks */
+	fd = opened(path);
+	want("after close: granted", try(fd, F_SETLK, F_WRLCK, 3000, 8), 0);
+	close(fd);
+}
+
+/* Two locks of one process are two: one ends, the other stays. */
+static void two_ranges(const char *path, const char *other)
+{
+	int m = opened(path), s = opened(other);
+
+	want("one range: granted", try(m, F_SETLK, F_WRLCK, 4000, 10), 0);
+	want("another range: granted", try(m, F_SETLK, F_WRLCK, 4020, 10), 0);
+	want("between them: granted to the other", try(s, F_SETLK, F_WRLCK, 4010, 10), 0);
+	want("the other unlocks", try(s, F_SETLK, F_UNLCK, 4010, 10), 0);
+	want("client unlocks one range", try(m, F_SETLK, F_UNLCK, 4000, 10), 0);
+	want("that range: granted to the other", try(s, F_SETLK, F_WRLCK, 4000, 10), 0);
+	want("the range that stayed locked: refused", try(s, F_SETLK, F_WRLCK, 4029, 1), EAGAIN);
+	close(s);
+	close(m);
+}
+
 /* Waits for a lock as F_SETLKW does, but by asking: a client that misses a notice sleeps long. */
 static int poll_lock(int fd)
 {
@@ -164,9 +204,9 @@ static long now_ms(void)
 /*
  * A lock that somebody waits for is his soon after it became free. With NFSv4.0 the client
  * asks again, after 1 s, 2 s and so on; with later versions the server's notice wakes it, and
- * without the notice it would ask after 30 s.
+ * without the notice it would ask after 30 s. limit is in ms.
  */
-static void wake(const char *holder, const char *waiter)
+static void wake(const char *holder, const char *waiter, long limit)
 {
 	int fd = opened(waiter), status;
 	struct child k = hold(holder, F_WRLCK, 2000, 8);
@@ -187,7 +227,7 @@ static void wake(const char *holder, const char *waiter)
 	if (ms < -200)
 		errx(1, "granted %ld ms before the lock was free", -ms);
 	printf("granted %ld ms after the lock was free\n", ms);
-	if (ms > 2000)
+	if (ms > limit)
 		errx(1, "that is too late");
 	want("client unlocks", try(fd, F_SETLK, F_UNLCK, 0, 0), 0);
 	if (waitpid(timer, &status, 0) != timer || waitpid(k.pid, &status, 0) != k.pid || status != 0)
@@ -233,10 +273,11 @@ int main(int argc, char **argv)
 	if (argc == 3 && strcmp(argv[1], "-t") == 0)
 		return can_have(argv[2]);
 
-	int two = argc == 4 && strcmp(argv[1], "-2") == 0;
+	int deaf = argc == 4 && strcmp(argv[1], "-3") == 0;
+	int two = deaf || (argc == 4 && strcmp(argv[1], "-2") == 0);
 
 	if (!two && argc != 3)
-		errx(2, "usage: locks [-2] FILE OTHERFILE");
+		errx(2, "usage: locks [-2 | -3] FILE OTHERFILE");
 	const char *mount = argv[argc - 2], *other = argv[argc - 1];
 	int m = opened(mount), s = opened(other);
 	struct child k;
@@ -276,9 +317,15 @@ int main(int argc, char **argv)
 	close(m);
 	close(s);
 
-	if (two) {
-		wake(mount, other);
-		wake(other, mount);
+	two_ranges(mount, other);
+	die_holding(mount, other, SIGKILL);
+	die_holding(mount, other, SIGTERM);
+	if (deaf) {
+		wake(mount, other, 35000);
+		contend((const char *const[]){mount, other}, poll_lock, 20);
+	} else if (two) {
+		wake(mount, other, 2000);
+		wake(other, mount, 2000);
 		contend((const char *const[]){mount, other}, poll_lock, 20);
 	} else {
 		contend((const char *const[]){mount, mount}, wait_lock, 20);
