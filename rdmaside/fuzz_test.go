@@ -92,7 +92,18 @@ func FuzzResponder(f *testing.F) {
 				into = into[n:]
 			}
 		}
-		for _, message := range messages {
+		var back fuzzReverse
+		for i, message := range messages {
+			if seed&64 != 0 {
+				xid := uint32(i/2 + 1) // each comes twice
+				again := s.reverse.find(xid) >= 0
+				if s.ReverseCall(callback(xid, 8), &back, &back) == nil {
+					back.taken++
+					if again {
+						back.ended++
+					}
+				}
+			}
 			s.conn.deliver(message, 0)
 			s.conn.step()
 			s.conn.step()
@@ -106,16 +117,31 @@ func FuzzResponder(f *testing.F) {
 			if s.Outstanding() != 0 {
 				t.Errorf("%d calls are neither answered nor is the connection ended", s.Outstanding())
 			}
-			if n := len(s.conn.receives); n != len(s.recvs.buffers) {
-				t.Errorf("%d Receives posted of %d", n, len(s.recvs.buffers))
+			if n, want := len(s.conn.receives), len(s.recvs.buffers)-s.responder.opts.ReverseCredits+s.reverse.receives; n != want {
+				t.Errorf("%d Receives posted of %d", n, want)
 			}
 		}
 		s.Close(nil)
 		s.conn.settle(s.loop)
+		if back.taken != back.given || back.taken != back.ended {
+			t.Errorf("%d reverse calls were taken, %d given back and %d ended", back.taken, back.given, back.ended)
+		}
 		if n := account.Outstanding(); n != 0 {
 			t.Errorf("%d leases outstanding", n)
 		}
 	})
+}
+
+// A fuzzReverse counts what becomes of reverse Calls.
+type fuzzReverse struct{ taken, given, ended int }
+
+func (b *fuzzReverse) Release() { b.given++ }
+
+func (b *fuzzReverse) ReverseDone(_ *ResponderConn, _ uint32, m *regmem.Lease, _ error) {
+	b.ended++
+	if m != nil {
+		m.Release()
+	}
 }
 
 // A Requester that is answered with anything does not panic, and ends each of

@@ -112,6 +112,7 @@ type ResponderMetrics struct {
 	droppedHeader                          *metrics.Counter
 	refusals                               [refusalReasons]*metrics.Counter
 	copied                                 *metrics.Counter
+	reverse                                responderReverseMetrics
 }
 
 // NewResponderMetrics makes the series of one listener.
@@ -136,6 +137,7 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 		return reg.Counter("responder_dropped_total", "Messages of a Requester discarded.", "listener", listener, "reason", reason)
 	}
 	m.droppedReply, m.droppedProc, m.droppedHeader = dropped("reply"), dropped("procedure"), dropped("header")
+	m.reverse.init(reg, listener)
 	for i, reason := range refusalNames {
 		m.refusals[i] = reg.Counter("responder_refused_total", "Messages of a Requester that ended their connection.",
 			"listener", listener, "reason", reason)

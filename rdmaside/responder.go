@@ -49,6 +49,10 @@ type ResponderOptions struct {
 	// SpareReceives are posted beyond the credits, so that an overrun is seen here
 	// rather than below; default 2.
 	SpareReceives int
+	// ReverseCredits are requested in the reverse direction, and bound how many of
+	// its Calls are outstanding on a connection; default 4, at most 1024. They cost a
+	// Receive each, once they are needed.
+	ReverseCredits int
 	// RemoteInvalidation allows Send With Invalidate towards Requesters that ask
 	// for it.
 	RemoteInvalidation bool
@@ -70,6 +74,7 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 	set(&o.MaxCall, defaultMaxCall)
 	set(&o.ORD, defaultORD)
 	set(&o.SpareReceives, defaultSpare)
+	set(&o.ReverseCredits, defaultReverse)
 	o.SpareReceives = max(o.SpareReceives, 0)
 	errs := []error{
 		checkInline("CallInline", o.CallInline),
@@ -78,6 +83,7 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 		checkRange("MaxCall", o.MaxCall, 1024, regmem.MaxLease),
 		checkRange("ORD", o.ORD, 1, 1024),
 		checkRange("SpareReceives", o.SpareReceives, 0, 1024),
+		checkRange("ReverseCredits", o.ReverseCredits, 1, 1024),
 	}
 	if o.Memory == nil {
 		errs = append(errs, errors.New("rdmaside: Memory is missing"))
@@ -189,6 +195,7 @@ type ResponderConn struct {
 	queued    exchangeQueue // Replies that wait for room in the send queue
 	reads     int           // Reads outstanding
 	waiting   bool          // wake will be called
+	reverse   reverseCalls  // the other direction
 	parts     [][]byte      // scratch for Sends and Writes
 
 	outstanding atomic.Int32 // written by the loop, read by anyone
@@ -202,7 +209,7 @@ func (s *Responder) newConn(loop fabric.Loop, priv []byte) *ResponderConn {
 	c.replyInline = rpcrdma.Inline(own, c.peer)
 	c.invalidate = own.RemoteInvalidation && c.peer.RemoteInvalidation
 	c.grants = credit.NewGrantor(o.Credits, o.Credits)
-	c.recvs.init(o.Credits+o.SpareReceives, o.CallInline, o.Receives)
+	c.recvs.init(o.Credits+o.SpareReceives+o.ReverseCredits, o.CallInline, o.Receives)
 	c.work = max(1024, 4*o.Credits)
 	c.wake = func() { loop.Post((*memoryTask)(c)) }
 	return c
@@ -217,7 +224,7 @@ func (c *ResponderConn) connOptions() fabric.ConnOptions {
 	return fabric.ConnOptions{
 		PrivateData: rpcrdma.AppendPrivateData(nil, c.privateData()),
 		Receives:    len(c.recvs.buffers),
-		Sends:       c.work + c.responder.opts.ORD,
+		Sends:       c.work + c.responder.opts.ORD + 2*c.responder.opts.ReverseCredits,
 		Handles:     1,  // a Responder registers nothing
 		IRD:         -1, // and serves no Reads
 		ORD:         c.responder.opts.ORD,
@@ -243,7 +250,7 @@ func (c *ResponderConn) setup(conn fabric.Conn) error {
 	if n := c.info.MaxMessage; n != 0 {
 		c.replyInline = min(c.replyInline, n)
 	}
-	if err := c.recvs.fill(len(c.recvs.buffers)); err != nil {
+	if err := c.recvs.fill(len(c.recvs.buffers) - c.responder.opts.ReverseCredits); err != nil {
 		return fmt.Errorf("rdmaside: receives: %w", err)
 	}
 	c.state, c.opened = up, true

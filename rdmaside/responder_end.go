@@ -73,5 +73,6 @@ func (c *ResponderConn) closed(err error) {
 		}
 	}
 	c.idle = nil
+	c.closeReverse()
 	c.responder.conns.Ended(c, c.reason)
 }

@@ -21,6 +21,10 @@ func (c *ResponderConn) completed(cs []fabric.Completion) {
 		case fabric.OpRead:
 			c.fetched(p)
 		case fabric.OpSend:
+			if p.ID >= reverseSendID {
+				c.reverseSendDone(p)
+				continue
+			}
 			c.sent(p)
 		case fabric.OpWrite:
 			// Writes are silent: this one failed, and the connection with it.
@@ -48,6 +52,14 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 	}
 	b = b[:p.Bytes]
 	m := c.responder.metrics
+	xid, credits, plain := rpcrdma.ParsePlain(b)
+	if plain {
+		// RFC 8167 Section 4.1: the direction is that of the RPC message.
+		if _, mtype, ok := oncrpc.MessageType(b[rpcrdma.PlainLen:]); ok && mtype == oncrpc.TypeReply {
+			c.reverseReply(i, xid, credits, b[rpcrdma.PlainLen:])
+			return
+		}
+	}
 	x := c.exchange()
 	if x == nil {
 		c.recvs.drop(i)
@@ -57,14 +69,8 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 	x.recv = i
 	h := &x.header
 	n := rpcrdma.PlainLen
-	if xid, credits, ok := rpcrdma.ParsePlain(b); ok {
+	if plain {
 		h.Reset(xid, credits, rpcrdma.Msg)
-		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeReply {
-			// No Call is ever sent in the reverse direction here.
-			m.droppedReply.Inc()
-			c.recycle(x)
-			return
-		}
 	} else {
 		var err error
 		if n, err = h.Decode(b); err != nil {
@@ -75,10 +81,21 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 	switch h.Proc {
 	case rpcrdma.Done, rpcrdma.Error:
 		// "Receivers MUST silently discard RDMA_DONE messages", Section 4.6.2. "A
-		// Responder MUST silently discard RDMA_ERROR procedures", Section 4.2.4.
-		m.droppedProc.Inc()
+		// Responder MUST silently discard RDMA_ERROR procedures", Section 4.2.4: but not
+		// those for which this end is the one that sent the Call.
 		c.recycle(x)
+		if h.Proc == rpcrdma.Done || !c.reverseError(h.XID) {
+			m.droppedProc.Inc()
+		}
 		return
+	}
+	if h.Proc == rpcrdma.Msg && !plain {
+		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeReply {
+			// It has chunks, and none were offered for it.
+			m.droppedReply.Inc()
+			c.recycle(x)
+			return
+		}
 	}
 	if !c.begin(x, h.XID, h.Credits) {
 		return

@@ -1,0 +1,342 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// A ReverseOwner is told what becomes of the Calls that ResponderConn.ReverseCall
+// took for it: the reverse direction of RFC 8167, in which NFSv4.1 servers call
+// their clients back.
+type ReverseOwner interface {
+	// ReverseDone ends the Call xid, on the loop of c: once for each XID, and not
+	// before the ReverseCall that took it has returned. m is the plain RPC Reply,
+	// which is the owner's to release; or it is nil, and err says why there is none:
+	// ErrClosed when the connection has ended. ReverseDone may call ReverseCall.
+	ReverseDone(c *ResponderConn, xid uint32, m *regmem.Lease, err error)
+}
+
+// Errors of the reverse direction. Each is about one Call and harms no other.
+var (
+	// ErrReverseLong is returned for a Call that does not fit inline: there are no
+	// chunks in this direction.
+	ErrReverseLong = errors.New("rdmaside: reverse call exceeds the inline threshold")
+	// ErrReverseBusy is returned when too many Calls wait for the Requester.
+	ErrReverseBusy = errors.New("rdmaside: too many reverse calls wait")
+	// ErrReverseXID is returned for a Call whose XID another one has that is not
+	// answered.
+	ErrReverseXID = errors.New("rdmaside: xid of another reverse call in use")
+	// ErrReverseReply is the end of a Call that was answered with what is no RPC Reply,
+	// or with RDMA_ERROR.
+	ErrReverseReply = errors.New("rdmaside: no reply to a reverse call")
+)
+
+const (
+	// reverseWaiting is how many Calls may wait for a credit on one connection.
+	reverseWaiting = 64
+	// reversePatience is how long a Call may stay unanswered while others need its
+	// credit. Servers wait for a shorter time.
+	reversePatience = 30 * time.Second
+)
+
+// reverseSendID begins the Work Request IDs of Sends in the reverse direction.
+const reverseSendID = 1 << 32
+
+// A reverseCalls is the reverse direction of a Responder's connection, in which it
+// is the one that sends Calls. XIDs and credits of the two directions are apart:
+// RFC 8167 Sections 2.4 and 4.1.
+//
+// A connection that never calls costs nothing. With its first Calls, Receives are
+// posted beside those of the grant, one for each Call that may be outstanding, and
+// they stay: "a server endpoint posts a Receive buffer to handle the Reply", Section
+// 4.3.2. There are twice as many slots for Sends as credits, because the peer may
+// answer before the completion of the Send that it answers.
+type reverseCalls struct {
+	credits  credit.Account
+	receives int           // posted for Replies
+	headers  *regmem.Lease // rpcrdma.PlainLen octets for each slot
+	slots    []Releaser    // what the Send of each slot gives back
+	idle     []int32       // free slots
+	calls    []reverseCall // the first of them sent and not answered, the others waiting; oldest first
+}
+
+// A reverseCall is a Call of the reverse direction until it is answered.
+type reverseCall struct {
+	xid   uint32
+	sum   uint64 // of the message
+	owner ReverseOwner
+	m     []byte    // until it is sent
+	done  Releaser  // until it is sent
+	sent  time.Time // when it was
+}
+
+var reverseSeed = maphash.MakeSeed()
+
+func (v *reverseCalls) init(credits int) {
+	v.credits = credit.NewAccount(credits)
+	v.slots = make([]Releaser, 2*credits)
+	v.idle = make([]int32, 2*credits)
+	for i := range v.idle {
+		v.idle[i] = int32(i)
+	}
+}
+
+// sent is how many of calls are outstanding.
+func (v *reverseCalls) sent() int { return int(v.credits.Outstanding) }
+
+// find is where xid is in calls, or -1.
+func (v *reverseCalls) find(xid uint32) int {
+	for i := range v.calls {
+		if v.calls[i].xid == xid {
+			return i
+		}
+	}
+	return -1
+}
+
+// take ends the Call at i, which is outstanding.
+func (v *reverseCalls) take(i int) reverseCall {
+	p := v.calls[i]
+	n := len(v.calls) - 1
+	copy(v.calls[i:], v.calls[i+1:])
+	v.calls[n] = reverseCall{}
+	v.calls = v.calls[:n]
+	v.credits.Put()
+	return p
+}
+
+// ReverseCall sends the Requester m, a plain RPC Call in memory of a regmem arena,
+// as soon as it has a credit for it. m is lent until done.Release is called, on the
+// loop. o is told of the answer. A Call that comes again, with the same XID and the
+// same octets, while the first is not answered, is not sent: o is told of the answer
+// to that. An error means that m was not taken: ErrReverseLong, ErrReverseBusy,
+// ErrReverseXID, ErrNoMemory, ErrClosed, or an error about m itself.
+func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) error {
+	v, metrics := &c.reverse, &c.responder.metrics.reverse
+	if c.state != up {
+		return ErrClosed
+	}
+	xid, mtype, ok := oncrpc.MessageType(m)
+	switch n := c.info.MaxParts; {
+	case !ok || mtype != oncrpc.TypeCall || len(m)%4 != 0:
+		return fmt.Errorf("rdmaside: reverse call of %d octets is none", len(m))
+	case n == 1 || rpcrdma.PlainLen+len(m) > c.replyInline:
+		// "they can be no larger than what can be sent inline", Section 5.3. The
+		// threshold is that of forward Replies, Section 4.2.
+		metrics.refused[callbackLong].Inc()
+		return ErrReverseLong
+	}
+	sum := maphash.Bytes(reverseSeed, m)
+	if i := v.find(xid); i >= 0 {
+		if v.calls[i].sum != sum {
+			metrics.refused[callbackXID].Inc()
+			return ErrReverseXID
+		}
+		v.calls[i].owner = o
+		done.Release()
+		return nil
+	}
+	if n := v.sent(); len(v.calls)-n >= reverseWaiting {
+		c.giveUpReverse()
+		if len(v.calls)-v.sent() >= reverseWaiting {
+			metrics.refused[callbackBusy].Inc()
+			return ErrReverseBusy
+		}
+	}
+	if err := c.readyReverse(); err != nil {
+		return err
+	}
+	v.calls = append(v.calls, reverseCall{xid: xid, sum: sum, owner: o, m: m, done: done})
+	c.giveUpReverse()
+	c.sendReverse()
+	return nil
+}
+
+// readyReverse posts a Receive for the Reply to one more Call.
+func (c *ResponderConn) readyReverse() error {
+	v := &c.reverse
+	var err error
+	if v.headers == nil {
+		v.init(c.responder.opts.ReverseCredits)
+		v.headers, err = c.responder.opts.Memory.Lease(rpcrdma.PlainLen * len(v.slots))
+	}
+	if err == nil && v.receives < min(len(v.calls)+1, int(v.credits.Requested)) {
+		if err = c.recvs.fill(c.recvs.posted + 1); err == nil {
+			v.receives++
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, regmem.ErrBudget):
+		c.responder.metrics.reverse.refused[callbackMemory].Inc()
+		return ErrNoMemory
+	}
+	c.end(fmt.Errorf("rdmaside: post receive: %w", err))
+	return ErrClosed
+}
+
+// giveUpReverse takes the credits of Calls that have not been answered for so long
+// that nobody waits any more, if others wait for them. Without that a Requester
+// that lost a few of them could never be called again.
+func (c *ResponderConn) giveUpReverse() {
+	v := &c.reverse
+	for v.sent() > 0 && len(v.calls) > v.sent() && v.credits.Free() == 0 && time.Since(v.calls[0].sent) > reversePatience {
+		p := v.take(0)
+		c.responder.metrics.reverse.unanswered.Inc()
+		p.owner.ReverseDone(c, p.xid, nil, ErrDeadline)
+	}
+}
+
+// sendReverse sends the Calls that there are credits for.
+//
+// "a Requester MUST NOT assume more than one credit is available and MUST receive a
+// valid reply from the Responder carrying the actual number of available credits,
+// prior to sending its next request": RFC 8166 Section 3.3.3, with the roles exchanged.
+func (c *ResponderConn) sendReverse() {
+	v := &c.reverse
+	for c.state == up && len(v.calls) > v.sent() && len(v.idle) > 0 && v.credits.Take() {
+		p := &v.calls[v.sent()-1]
+		slot := v.idle[len(v.idle)-1]
+		v.idle = v.idle[:len(v.idle)-1]
+		at := rpcrdma.PlainLen * int(slot)
+		b := rpcrdma.AppendPlain(v.headers.Bytes()[at:at:at+rpcrdma.PlainLen], p.xid, v.credits.Requested)
+		c.parts = append(c.parts[:0], b, p.m)
+		v.slots[slot] = p.done
+		p.m, p.done, p.sent = nil, nil, time.Now()
+		if err := c.conn.PostSend(reverseSendID+uint64(slot), fabric.Send{Parts: c.parts}); err != nil {
+			c.reverseSent(slot)
+			c.end(fmt.Errorf("rdmaside: reverse call: %w", err))
+			return
+		}
+		c.responder.metrics.reverse.calls.Inc()
+	}
+}
+
+// reverseSendDone handles the completion of the Send of a Call.
+func (c *ResponderConn) reverseSendDone(p *fabric.Completion) {
+	if p.Err != nil {
+		c.broken("reverse send", p.Err)
+	}
+	c.reverseSent(int32(p.ID - reverseSendID))
+	c.sendReverse() // for want of a slot
+}
+
+func (c *ResponderConn) reverseSent(slot int32) {
+	v := &c.reverse
+	done := v.slots[slot]
+	v.slots[slot] = nil
+	v.idle = append(v.idle, slot)
+	done.Release()
+}
+
+// reverseReply deals with Receive buffer i, which holds an RPC Reply, the Payload
+// stream b of an RDMA_MSG without chunks with the header values given.
+func (c *ResponderConn) reverseReply(i int, xid, granted uint32, b []byte) {
+	v, metrics := &c.reverse, c.responder.metrics
+	n := v.find(xid)
+	if n < 0 || n >= v.sent() || binary.BigEndian.Uint32(b) != xid {
+		metrics.droppedReply.Inc()
+		c.repostBuffer(i)
+		return
+	}
+	v.credits.Grant(granted)
+	p := v.take(n)
+	var l *regmem.Lease
+	err := ErrReverseReply
+	if len(b) < minReply || len(b)%4 != 0 {
+		metrics.reverse.refused[callbackMalformed].Inc()
+	} else if l, err = c.responder.opts.Memory.Lease(len(b)); err != nil {
+		metrics.reverse.refused[callbackMemory].Inc()
+	} else {
+		metrics.reverse.replies.Inc()
+		metrics.copied.Add(uint64(copy(l.Bytes(), b)))
+	}
+	// First the Receive, then the Call whose Reply it is for.
+	c.repostBuffer(i)
+	p.owner.ReverseDone(c, xid, l, err)
+	c.sendReverse()
+}
+
+// reverseError takes the RDMA_ERROR that a Requester answers a Call with. It reports
+// false if there is no such Call: no other RDMA_ERROR is for a Responder. "it is not
+// possible for the receiver to tell with certainty whether the header credit value is
+// a request or grant. In such cases, the receiver MUST ignore the header's credit
+// value." RFC 8167 Section 4.1.
+func (c *ResponderConn) reverseError(xid uint32) bool {
+	v := &c.reverse
+	n := v.find(xid)
+	if n < 0 || n >= v.sent() {
+		return false
+	}
+	p := v.take(n)
+	c.responder.metrics.reverse.refused[callbackError].Inc()
+	p.owner.ReverseDone(c, xid, nil, ErrReverseReply)
+	c.sendReverse()
+	return true
+}
+
+// closeReverse ends all. Every Work Request has completed.
+func (c *ResponderConn) closeReverse() {
+	v := &c.reverse
+	if len(v.idle) != len(v.slots) {
+		panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", c.info.Provider))
+	}
+	sent, calls := v.sent(), v.calls
+	v.calls = nil
+	v.credits.Outstanding = 0
+	c.responder.metrics.reverse.unanswered.Add(uint64(sent))
+	if v.headers != nil {
+		v.headers.Release()
+		v.headers = nil
+	}
+	for i := range calls {
+		p := &calls[i]
+		if p.done != nil {
+			p.done.Release()
+		}
+		p.owner.ReverseDone(c, p.xid, nil, ErrClosed)
+	}
+}
+
+// A callbackRefusal is why a Call of the reverse direction did not get an answer; a
+// metric label.
+type callbackRefusal uint8
+
+const (
+	callbackLong      callbackRefusal = iota // it does not fit inline
+	callbackBusy                             // too many wait
+	callbackXID                              // its XID is in use
+	callbackMemory                           // none for it or its answer
+	callbackMalformed                        // its answer is no RPC Reply
+	callbackError                            // its answer is RDMA_ERROR
+	callbackRefusals
+)
+
+var callbackRefusalNames = [callbackRefusals]string{"too_long", "busy", "xid", "memory", "malformed", "rdma_error"}
+
+// responderReverseMetrics count the reverse direction of a listener's connections.
+type responderReverseMetrics struct {
+	calls, replies, unanswered *metrics.Counter
+	refused                    [callbackRefusals]*metrics.Counter
+}
+
+func (m *responderReverseMetrics) init(reg *metrics.Registry, listener string) {
+	m.calls = reg.Counter("responder_reverse_calls_total", "Calls of the reverse direction sent.", "listener", listener)
+	m.replies = reg.Counter("responder_reverse_replies_total", "Calls of the reverse direction that the Requester answered.", "listener", listener)
+	m.unanswered = reg.Counter("responder_reverse_unanswered_total", "Calls of the reverse direction that the Requester never answered.", "listener", listener)
+	for i, reason := range callbackRefusalNames {
+		m.refused[i] = reg.Counter("responder_reverse_refused_total", "Calls of the reverse direction that were not sent, or not answered with a Reply.",
+			"listener", listener, "reason", reason)
+	}
+}
