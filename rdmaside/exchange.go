@@ -5,6 +5,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // An exchangeState is where an Exchange is.
@@ -59,6 +60,7 @@ type Exchange struct {
 	// Reading it.
 	total   int // octets of the plain Call
 	chunks  []readChunk
+	places  []uint32 // scratch: positions of chunks
 	pieces  []piece
 	posted  int // pieces whose Read is posted
 	fetched int // pieces whose Read has completed
@@ -68,7 +70,8 @@ type Exchange struct {
 	whole  *regmem.Lease // the Reply, when it had to be gathered
 	large  *regmem.Lease // header, or header and Payload stream, beyond buffer
 	out    [][]byte      // Payload stream, reduced
-	data   []byte        // what goes into the first Write chunk
+	data   [][]byte      // what goes into each Write chunk from the first on; may be fewer than chunks
+	items  []ulb.Splice  // scratch, long enough for a Write list
 	size   int           // octets of out
 	answer rpcrdma.Proc
 	work   int // Work Requests the answer may take
@@ -144,7 +147,8 @@ func (c *ResponderConn) recycle(x *Exchange) {
 		x.done = nil
 	}
 	clear(x.out)
-	x.out, x.data = x.out[:0], nil
+	clear(x.data)
+	x.out, x.data = x.out[:0], x.data[:0]
 	x.message, x.inline, x.call.Message = nil, nil, nil
 	x.invalidate = 0
 	x.state = exchangeIdle

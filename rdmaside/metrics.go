@@ -158,7 +158,7 @@ func (m *ResponderMetrics) replied(x *Exchange) {
 	case x.answer == rpcrdma.Error:
 	case x.answer == rpcrdma.NoMsg:
 		m.repliesLong.Inc()
-	case x.data != nil:
+	case len(x.data) > 0:
 		m.repliesCut.Inc()
 	default:
 		m.repliesInline.Inc()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // A readChunk is one normal Read chunk of a Call and where it goes.
@@ -161,8 +162,15 @@ func (x *Exchange) fetch(s *rpcrdma.Segment, off, n uint32, at int) {
 	})
 }
 
-// itemsMatch checks that each chunk is the item that the count before it says.
-func (x *Exchange) itemsMatch() bool {
+// itemsMatch checks that each chunk is the item that the count before it says,
+// and one that may be reduced: "A Requester reduces a non-DDP-eligible argument
+// data item. The Responder MUST NOT process this RPC Call message". RFC 8166
+// Section 6.1.
+func (x *Exchange) itemsMatch(reg *ulb.Registry) bool {
+	if len(x.chunks) == 1 && x.header.Proc == rpcrdma.Msg {
+		return true // ulb.RestoreCall has seen it
+	}
+	x.places = x.places[:0]
 	for i := range x.chunks {
 		ch := &x.chunks[i]
 		at := int(ch.position)
@@ -173,6 +181,7 @@ func (x *Exchange) itemsMatch() bool {
 		if n != ch.length && uint64(n)+uint64(-n&3) != uint64(ch.length) {
 			return false
 		}
+		x.places = append(x.places, ch.position)
 	}
-	return true
+	return reg.Lookup(x.call.Program, x.call.Version).ArgItems(&x.call, x.places)
 }

@@ -349,7 +349,7 @@ func (c *ResponderConn) dispatch(x *Exchange) {
 		}
 		// "This type of parsing failure might be due to mismatches between chunk
 		// sizes or offsets and the contents of the Payload stream": GARBAGE_ARGS.
-		if !x.itemsMatch() {
+		if !x.itemsMatch(c.responder.opts.Registry) {
 			c.answerRPC(x, oncrpc.GarbageArguments)
 			return
 		}

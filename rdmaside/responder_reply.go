@@ -32,10 +32,7 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 	}
 	x.size = 0
 	for _, p := range parts {
-		if len(p) > 0 {
-			x.out = append(x.out, p)
-			x.size += len(p)
-		}
+		x.keep(p)
 	}
 	if len(x.out) == 0 || len(x.out[0]) < 4 || binary.BigEndian.Uint32(x.out[0]) != x.xid || x.size%4 != 0 {
 		c.responder.opts.Log.Error().Uint32("xid", x.xid).Int("octets", x.size).Msg("reply is not the call's")
@@ -80,27 +77,28 @@ func (x *Exchange) giveUp(err error) {
 	c.end(fmt.Errorf("rdmaside: call %#08x: %w", xid, err))
 }
 
-// reduce moves the result that belongs into the first Write chunk from x.out to
-// x.data. "When a Requester provides a Write list, the Responder MUST push data
+// reduce moves the results that belong into Write chunks from x.out to x.data.
+// "When a Requester provides a Write list, the Responder MUST push data
 // corresponding to DDP-eligible result data items to Requester memory referenced
-// in the Write list." RFC 8166 Section 4.3.2. No program bound here has more than
-// one such item, so further chunks stay unused.
+// in the Write list." RFC 8166 Section 4.3.2. The n-th item has the n-th chunk,
+// Section 4.3.2.1 and RFC 8267 Section 6.4.1; when that is empty "The Responder
+// MUST return the corresponding result data item inline", Section 4.3.2.3. Items
+// without a chunk stay inline.
 func (x *Exchange) reduce() error {
-	c := x.conn
-	room := x.header.Writes[0].Length()
-	if room == 0 || !x.call.Reducible() {
-		return nil // "the Responder MUST return the corresponding result data item inline"
+	c, chunks := x.conn, x.header.Writes
+	for len(chunks) > 0 && chunks[len(chunks)-1].Length() == 0 {
+		chunks = chunks[:len(chunks)-1]
+	}
+	if len(chunks) == 0 || !x.call.Reducible() {
+		return nil
 	}
 	b := c.responder.opts.Registry.Lookup(x.call.Program, x.call.Version)
 	m := x.out[0]
 	if len(x.out) > 1 {
 		if x.reduced(b) {
-			if uint64(len(x.data)) > room {
-				return fmt.Errorf("item of %d octets, Write chunk of %d", len(x.data), room)
-			}
-			return nil
+			return fits(uint64(len(x.data[0])), chunks[0].Length())
 		}
-		// The item is found in one piece only.
+		// Items are found in one piece only.
 		l, err := c.responder.opts.Memory.Lease(x.size)
 		if err != nil {
 			return err
@@ -113,33 +111,58 @@ func (x *Exchange) reduce() error {
 		clear(x.out)
 		x.out = append(x.out[:0], m)
 	}
-	s, ok := ulb.Reducible(b, x.call.Procedure, m)
-	if !ok || s.Length == 0 {
-		return nil
+	for cap(x.items) < len(chunks) {
+		x.items = append(x.items[:cap(x.items)], ulb.Splice{})
 	}
-	if uint64(s.Length) > room {
-		return fmt.Errorf("item of %d octets, Write chunk of %d", s.Length, room)
+	items := x.items[:len(chunks)]
+	items = items[:ulb.ReducibleItems(b, x.call.Procedure, m, items)]
+	clear(x.out)
+	x.out, x.size = x.out[:0], 0
+	at := 0
+	for i := range items {
+		s := &items[i]
+		room := chunks[i].Length()
+		if room == 0 || s.Length == 0 {
+			x.data = append(x.data, nil)
+			continue
+		}
+		if err := fits(uint64(s.Length), room); err != nil {
+			return err
+		}
+		x.keep(m[at:s.Pos])
+		// "A Responder MUST NOT write XDR roundup padding into a Write chunk, even if
+		// the Requester made space available for it." Section 3.4.6.2.
+		x.data = append(x.data, m[s.Pos:s.Pos+s.Length])
+		at = int(s.Pos + s.Length + s.Padding)
 	}
-	end := uint64(s.Pos) + uint64(s.Length) + uint64(s.Padding)
-	if end > uint64(len(m)) {
-		return nil
+	x.keep(m[at:])
+	for n := len(x.data); n > 0 && x.data[n-1] == nil; n-- {
+		x.data = x.data[:n-1]
 	}
-	// "A Responder MUST NOT write XDR roundup padding into a Write chunk, even if
-	// the Requester made space available for it." Section 3.4.6.2.
-	x.data = m[s.Pos : s.Pos+s.Length]
-	x.out = append(x.out[:0], m[:s.Pos])
-	if int(end) < len(m) {
-		x.out = append(x.out, m[end:])
-	}
-	x.size = len(m) - int(s.Length+s.Padding)
 	return nil
 }
 
+// fits is what to say of an item of n octets and a Write chunk of room.
+func fits(n, room uint64) error {
+	if n > room {
+		return fmt.Errorf("item of %d octets, Write chunk of %d", n, room)
+	}
+	return nil
+}
+
+// keep appends b to the Payload stream.
+func (x *Exchange) keep(b []byte) {
+	if len(b) > 0 {
+		x.out = append(x.out, b)
+		x.size += len(b)
+	}
+}
+
 // reduced finds the item in a Reply of two parts that a Requester put together,
-// without a copy: the item is all of the second part. It reports false when it
-// is not.
+// without a copy: the item is all of the second part, and there is no other. It
+// reports false when it is not.
 func (x *Exchange) reduced(b ulb.Binding) bool {
-	if len(x.out) != 2 {
+	if len(x.out) != 2 || x.header.Writes[0].Length() == 0 {
 		return false
 	}
 	var r oncrpc.Reply
@@ -151,7 +174,7 @@ func (x *Exchange) reduced(b ulb.Binding) bool {
 	if err != nil || !ok || n == 0 || int(pos) != len(base) || uint64(n)+uint64(-n&3) != uint64(len(item)) {
 		return false
 	}
-	x.data = item[:n]
+	x.data = append(x.data, item[:n])
 	x.out[1] = nil
 	x.out, x.size = x.out[:1], len(base)
 	return true
@@ -176,16 +199,32 @@ func (c *ResponderConn) shape(x *Exchange) {
 		return
 	}
 	x.work = 1
-	if x.data != nil {
-		x.work += len(h.Writes[0].Segments) + 1
+	for i, item := range x.data {
+		x.work += segments(&h.Writes[i], len(item))
 	}
 	if x.answer == rpcrdma.NoMsg {
-		x.work += len(h.Reply.Segments) + len(x.out)
+		x.work += segments(h.Reply, x.size) + len(x.out)
 	}
 	c.submit(x)
 }
 
-// answerError answers x with RDMA_ERROR. header.Version is the Call's.
+// segments is how many segments of w it takes to hold n octets.
+func segments(w *rpcrdma.WriteChunk, n int) (used int) {
+	for i := range w.Segments {
+		if n <= 0 {
+			break
+		}
+		if length := w.Segments[i].Length; length > 0 {
+			used++
+			n -= int(min(uint64(n), uint64(length)))
+		}
+	}
+	return used
+}
+
+// answerError answers x with RDMA_ERROR, which "indicates a permanent error", RFC
+// 8166 Section 4.5: never for what may be otherwise a moment later. header.Version
+// is the Call's.
 func (c *ResponderConn) answerError(x *Exchange, code rpcrdma.ErrCode) {
 	if code == rpcrdma.ErrVers {
 		c.responder.metrics.errVers.Inc()
@@ -198,9 +237,16 @@ func (c *ResponderConn) answerError(x *Exchange, code rpcrdma.ErrCode) {
 	c.submit(x)
 }
 
-// answerRPC answers x with an RPC Reply that holds no results.
+// answerRPC answers x, whose header has been walked, with an RPC Reply that holds
+// no results.
 func (c *ResponderConn) answerRPC(x *Exchange, acceptStat uint32) {
 	c.responder.metrics.garbage.Inc()
+	if x.call.Flavor == oncrpc.FlavorGSS {
+		// Its verifier is a checksum that only the server can make, so no RPC Reply is
+		// possible: RFC 2203 Section 5.3.3.2.
+		c.answerError(x, rpcrdma.ErrChunk)
+		return
+	}
 	x.withdraw()
 	b := x.buffer.Bytes()[exchangeHeaderMax:exchangeHeaderMax]
 	b = oncrpc.AppendAccepted(b, x.xid, acceptStat)
@@ -211,7 +257,8 @@ func (c *ResponderConn) answerRPC(x *Exchange, acceptStat uint32) {
 // withdraw takes back what was to be sent.
 func (x *Exchange) withdraw() {
 	clear(x.out)
-	x.out, x.data, x.size = x.out[:0], nil, 0
+	clear(x.data)
+	x.out, x.data, x.size = x.out[:0], x.data[:0], 0
 }
 
 // submit posts the answer of x, or queues it until there is room for its Work
@@ -270,8 +317,8 @@ func (c *ResponderConn) push(x *Exchange) error {
 	h := &x.header
 	for i := range h.Writes {
 		var err error
-		if i == 0 && x.data != nil {
-			err = c.fill(h.Writes[0].Segments, [][]byte{x.data})
+		if i < len(x.data) && len(x.data[i]) > 0 {
+			err = c.fill(h.Writes[i].Segments, x.data[i:i+1])
 		} else {
 			err = c.fill(h.Writes[i].Segments, nil)
 		}

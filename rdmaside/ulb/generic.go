@@ -20,6 +20,9 @@ func (generic) ResultItem(uint32, []byte, int, bool) (pos, length uint32, ok boo
 	return 0, 0, false, nil
 }
 
+// ResultItems finds nothing.
+func (generic) ResultItems(uint32, []byte, int, []Splice) (int, error) { return 0, nil }
+
 // ArgItem takes the Requester's word that the item before pos is eligible, and
 // requires only that a length word stands there. That a binding exists which
 // calls it eligible is between the Requester and the server; the Call is
@@ -29,4 +32,14 @@ func (generic) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 		return 0, false
 	}
 	return binary.BigEndian.Uint32(c.Message[pos-4:]), true
+}
+
+// ArgItems is ArgItem for several in a plain Call.
+func (generic) ArgItems(c *oncrpc.Call, positions []uint32) bool {
+	for _, pos := range positions {
+		if _, ok := Generic.ArgItem(c, pos); !ok {
+			return false
+		}
+	}
+	return true
 }

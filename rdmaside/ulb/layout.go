@@ -72,6 +72,14 @@ type Walk struct {
 	// and length of the last of them, or, with Position, of that one.
 	Items        int
 	Item, Length int
+
+	// Found takes the first items of a message that has them all, as many as it
+	// is long.
+	Found []Splice
+
+	// Wanted are positions where data of eligible items of such a message are to
+	// begin, ascending. Those at which one does are taken off the front.
+	Wanted []uint32
 }
 
 // Walk steps over one value. Whether that worked is w.OK's to say.
@@ -112,6 +120,12 @@ func (w *Walk) eligible() {
 	if !w.Absent || w.Position != 0 && w.Position != w.Pos()+4 {
 		pos, n := w.Opaque()
 		if w.OK() && w.Position == 0 {
+			if w.Items < len(w.Found) {
+				w.Found[w.Items] = Splice{Pos: uint32(pos), Length: uint32(n), Padding: uint32(xdr.Padding(n))}
+			}
+			if len(w.Wanted) > 0 && w.Wanted[0] == uint32(pos) {
+				w.Wanted = w.Wanted[1:]
+			}
 			w.Items++
 			w.Item, w.Length = pos, n
 		}

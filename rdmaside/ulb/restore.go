@@ -93,6 +93,24 @@ func Reducible(b Binding, proc uint32, m []byte) (s Splice, ok bool) {
 	return Splice{Pos: pos, Length: n, Padding: -n & 3}, true
 }
 
+// ReducibleItems is Reducible for a Call with several Write chunks: it fills items
+// with the items that belong into the first len(items) chunks, one into each, and
+// returns how many there are. "The first chunk in the Write list MUST be used by
+// the first READ operation in an NFS version 4 COMPOUND procedure. The next Write
+// chunk is used by the next READ operation, and so on." RFC 8267 Section 6.4.1.
+// An item of no octets has its chunk, too.
+func ReducibleItems(b Binding, proc uint32, m []byte, items []Splice) int {
+	var r oncrpc.Reply
+	if oncrpc.ParseReply(m, &r) != nil || !r.Succeeded() {
+		return 0
+	}
+	n, err := b.ResultItems(proc, m, r.Results, items)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // holds is whether a chunk of length octets can hold an item of n: with or
 // without roundup.
 func holds(length, n uint32) bool {

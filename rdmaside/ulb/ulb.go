@@ -109,8 +109,18 @@ type Binding interface {
 	// says that the results could not be walked to the end of m.
 	ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error)
 
+	// ResultItems finds the DDP-eligible results in the plain, successful Reply m,
+	// as many as items is long, in the order in which Write chunks are theirs, and
+	// returns how many there are. Each is in m with its roundup. An error says
+	// that the results could not be walked to the end of m.
+	ResultItems(proc uint32, m []byte, results int, items []Splice) (n int, err error)
+
 	// ArgItem finds the DDP-eligible argument whose data belong at position pos
 	// of a Call that lacks them and their roundup, and returns its length. ok is
 	// false when no eligible item starts there.
 	ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool)
+
+	// ArgItems reports whether the data of a DDP-eligible argument begin at each of
+	// the positions, ascending, of the plain Call c.
+	ArgItems(c *oncrpc.Call, positions []uint32) bool
 }

@@ -232,6 +232,24 @@ func FuzzCompound(f *testing.F) {
 				t.Fatalf("item at %d of %d, Reply of %d", p, n, len(reply))
 			}
 		}
+		var items [4]ulb.Splice
+		n, err := binding.ResultItems(1, reply, len(success), items[:])
+		if n > len(items) {
+			t.Fatalf("ResultItems = %d", n)
+		}
+		at := len(success)
+		for i, s := range items[:n] {
+			if err != nil {
+				break
+			}
+			if int(s.Pos) < at+12 || uint64(s.Pos)+uint64(s.Length)+uint64(s.Padding) > uint64(len(reply)) || binary.BigEndian.Uint32(reply[s.Pos-4:]) != s.Length {
+				t.Fatalf("item %d is %+v of %d octets", i, s, len(reply))
+			}
+			at = int(s.Pos + s.Length + s.Padding)
+		}
+		if binding.ArgItems(c, []uint32{pos}) && (pos%4 != 0 || int(pos) < c.Args+4 || int(pos) > len(m)) {
+			t.Fatalf("ArgItems(%d) of %d octets", pos, len(m))
+		}
 		s := nfs.NewSessions()
 		s.Learn(reply)
 		was := a

@@ -149,6 +149,18 @@ func (p program) ResultItem(proc uint32, m []byte, results int, reduced bool) (p
 	return uint32(w.Item), uint32(w.Length), w.Items > 0, nil
 }
 
+// ResultItems implements ulb.Binding.
+func (p program) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
+	pr := p.procedure(proc)
+	if pr == nil || pr.item == nil {
+		return 0, nil
+	}
+	w := walkResults(m, results, false)
+	w.Found = items
+	pr.item.Walk(&w)
+	return min(w.Items, len(items)), endResults(&w, m, pr.name)
+}
+
 // walkResults begins to walk the results of the Reply m.
 func walkResults(m []byte, results int, reduced bool) ulb.Walk {
 	w := ulb.Walk{Cursor: xdr.NewCursor(m, results), Absent: reduced}
@@ -191,6 +203,17 @@ func (p program) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 		return 0, false
 	}
 	return uint32(w.Length), true
+}
+
+// ArgItems implements ulb.Binding.
+func (p program) ArgItems(c *oncrpc.Call, positions []uint32) bool {
+	pr := p.procedure(c.Procedure)
+	if pr == nil || !c.Reducible() {
+		return false
+	}
+	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message, c.Args), Wanted: positions}
+	pr.args.Walk(&w)
+	return w.OK() && w.Len() == 0 && len(w.Wanted) == 0
 }
 
 // be reads the unit at o, which a walk has passed.

@@ -194,6 +194,23 @@ func (compound) ResultItem(proc uint32, m []byte, results int, reduced bool) (po
 	return uint32(first.Item), uint32(first.Length), first.Items > 0, nil
 }
 
+// ResultItems implements ulb.Binding: RFC 8267 Section 6.4.1. Which operation a
+// result is of, its number says, so that the n-th item is that of the n-th READ or
+// READLINK: one that fails has no item and is the last.
+func (compound) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
+	if proc != compoundProc {
+		return 0, nil
+	}
+	w := walkResults(m, results, false)
+	w.Found = items
+	w.Skip(4)
+	w.Opaque()
+	for count := w.Uint32(); count > 0 && w.OK(); count-- {
+		walkResult4(&w)
+	}
+	return min(w.Items, len(items)), endResults(&w, m, "COMPOUND")
+}
+
 // walkResult4 steps over the result of one operation and returns its number and
 // status. It takes any operation there is: of which minor version the Call was,
 // the Reply does not say.
@@ -256,4 +273,34 @@ func argBehind(c *oncrpc.Call, w *ulb.Walk, pos uint32) (length uint32, ok bool)
 		return 0, false
 	}
 	return ulb.Generic.ArgItem(c, pos)
+}
+
+// ArgItems implements ulb.Binding. What follows an operation of which nothing is
+// known is the Requester's to say, as in argBehind.
+func (compound) ArgItems(c *oncrpc.Call, positions []uint32) bool {
+	if c.Procedure != compoundProc || !c.Reducible() {
+		return false
+	}
+	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message, c.Args), Wanted: positions}
+	w.Opaque()
+	minor := w.Uint32()
+	count := w.Uint32()
+	if !w.OK() || count > maxOps {
+		return false
+	}
+	for range count {
+		number := w.Uint32()
+		o := op(minor, number)
+		if !w.OK() {
+			return false
+		}
+		if o == nil {
+			if number <= lastOp[len(lastOp)-1] || number > maxUnknownOp {
+				return false
+			}
+			return len(w.Wanted) == 0 || int(w.Wanted[0]) >= w.Pos()+4 && ulb.Generic.ArgItems(c, w.Wanted)
+		}
+		o.args.Walk(&w)
+	}
+	return w.OK() && w.Len() == 0 && len(w.Wanted) == 0
 }

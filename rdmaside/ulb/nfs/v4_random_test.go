@@ -246,7 +246,7 @@ func TestRandomCompounds(t *testing.T) {
 			t.Errorf("%s was made %d times", op4Rows[i].name, seen[op4Rows[i].name])
 		}
 	}
-	for _, what := range []string{"argument", "offered argument", "result", "offered result", "bounded"} {
+	for _, what := range []string{"argument", "offered argument", "result", "offered result", "bounded", "several", "several arguments"} {
 		if count[what] < 100 {
 			t.Errorf("%d times %s", count[what], what)
 		}
@@ -344,9 +344,46 @@ func checkCompound(t *testing.T, reg *ulb.Registry, r *rand.Rand, minor uint32, 
 		}
 	}
 
+	// Any selection of the arguments is eligible, and no other place is.
+	var places []uint32
+	wrong := false
+	for _, it := range args {
+		switch r.IntN(4) {
+		case 0:
+		case 1:
+			if !wrong && it[1] > 8 {
+				wrong = true
+				places = append(places, uint32(it[0])+4)
+				continue
+			}
+			fallthrough
+		default:
+			places = append(places, uint32(it[0]))
+		}
+	}
+	if got := b.ArgItems(&c, places); got == wrong {
+		bad("ArgItems(%v) = %v of %v", places, got, args)
+	}
+	if len(places) > 1 {
+		count["several arguments"]++
+	}
+
 	s, ok := ulb.Reducible(b, compoundProc, reply)
 	if ok != (len(found) > 0) || ok && (int(s.Pos) != found[0][0] || int(s.Length) != found[0][1]) {
 		bad("Reducible = %+v, %v; want the first of %v", s, ok, found)
+	}
+	items := make([]ulb.Splice, 1+r.IntN(len(found)+2))
+	if n := ulb.ReducibleItems(b, compoundProc, reply, items); n != min(len(items), len(found)) {
+		bad("ReducibleItems = %d of %d for %d", n, len(found), len(items))
+	} else {
+		for i, s := range items[:n] {
+			if int(s.Pos) != found[i][0] || int(s.Length) != found[i][1] || int(s.Padding) != xdr.Padding(found[i][1]) {
+				bad("item %d is %+v, want %v", i, s, found[i])
+			}
+		}
+		if n > 1 {
+			count["several"]++
+		}
 	}
 	if len(found) != 1 || found[0][1] == 0 {
 		return

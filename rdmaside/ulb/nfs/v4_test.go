@@ -219,6 +219,37 @@ func TestArgItemUnknownOperation(t *testing.T) {
 	}
 }
 
+// The same of Calls that are whole.
+func TestArgItemsUnknownOperation(t *testing.T) {
+	reg := newRegistry()
+	write := []uint32{38, 0, 0, 0, 0, 0, 0, 2, 13, 1, 2, 3, 4}
+	both := slices.Concat(write, []uint32{76, 1, 2}, write)
+	for _, tt := range []struct {
+		name   string
+		m      []byte
+		places []uint32
+		found  bool
+	}{
+		{"both", compound4(2, 3, both...), []uint32{88, 152}, true},
+		{"the first", compound4(2, 3, both...), []uint32{88}, true},
+		{"the second", compound4(2, 3, both...), []uint32{152}, true},
+		{"none", compound4(2, 3, both...), nil, true},
+		{"elsewhere before the unknown", compound4(2, 3, both...), []uint32{84, 152}, false},
+		{"twice", compound4(2, 3, both...), []uint32{88, 88}, false},
+		{"not ascending", compound4(2, 2, slices.Concat(write, write)...), []uint32{140, 88}, false},
+		{"ascending", compound4(2, 2, slices.Concat(write, write)...), []uint32{88, 140}, true},
+		{"data in place of an operation", compound4(2, 2, slices.Concat(write, []uint32{0x68656c6c, 1, 2})...), []uint32{88}, false},
+		{"of another minor version", compound4(1, 2, slices.Concat(write, []uint32{59, 1, 2})...), []uint32{88}, false},
+		{"too few operations", compound4(2, 1, slices.Concat(write, write)...), []uint32{88}, false},
+		{"a program without a binding", slices.Concat(compound4(2, 1, write...)[:16], []byte{0, 0, 0, 5}, compound4(2, 1, write...)[20:]), []uint32{88}, true},
+	} {
+		c := parse(t, tt.m)
+		if got := reg.Lookup(c.Program, c.Version).ArgItems(c, tt.places); got != tt.found {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
 // What Limits says where the protocol does not, in 4.0 with a Reply header and
 // COMPOUND4res of 36 octets. Later minor versions have the bound of the session.
 func TestCompoundLimits(t *testing.T) {

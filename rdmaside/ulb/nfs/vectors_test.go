@@ -334,6 +334,30 @@ func TestVectorReplies(t *testing.T) {
 // checkSeveral is for a Reply with several eligible items: a Responder may take
 // the first, a Requester asks for none.
 func checkSeveral(t *testing.T, b ulb.Binding, proc uint32, r reply) {
+	for k := range len(r.Items) + 2 {
+		items := make([]ulb.Splice, k)
+		n := ulb.ReducibleItems(b, proc, r.Reply, items)
+		if n != min(k, len(r.Items)) {
+			t.Fatalf("ReducibleItems = %d of %d items, asked for %d", n, len(r.Items), k)
+		}
+		reduced, at := []byte{}, uint32(0)
+		for i, s := range items[:n] {
+			if s.Pos != r.Items[i].Offset || s.Length != r.Items[i].Length || s.Padding != -s.Length&3 {
+				t.Errorf("item %d is %+v, want %+v", i, s, r.Items[i])
+			}
+			reduced = append(reduced, r.Reply[at:s.Pos]...)
+			at = s.Pos + s.Length + s.Padding
+		}
+		reduced = append(reduced, r.Reply[at:]...)
+		if n == len(r.Items) && !bytes.Equal(reduced, r.ReplyReduced) {
+			t.Errorf("reduced %x, want %x", reduced, r.ReplyReduced)
+		}
+	}
+	for k := range r.Reply {
+		if n := ulb.ReducibleItems(b, proc, r.Reply[:k:k], make([]ulb.Splice, 9)); n != 0 {
+			t.Errorf("%d items in %d octets of %d", n, k, len(r.Reply))
+		}
+	}
 	s, ok := ulb.Reducible(b, proc, r.Reply)
 	if !ok || s.Pos != r.Items[0].Offset || s.Length != r.Items[0].Length {
 		t.Errorf("Reducible = %+v, %v; want the first of %+v", s, ok, r.Items)
@@ -365,6 +389,10 @@ func checkReply(t *testing.T, b ulb.Binding, proc uint32, r reply) (restored int
 		n = it.Length
 		if s.Pos != it.Offset || s.Length != n {
 			t.Errorf("Reducible = %+v, want %+v", s, it)
+		}
+		var items [3]ulb.Splice
+		if ulb.ReducibleItems(b, proc, r.Reply, items[:]) != 1 || items[0] != s || ulb.ReducibleItems(b, proc, r.Reply, nil) != 0 {
+			t.Errorf("ReducibleItems finds %+v, want %+v", items, s)
 		}
 		reduced := slices.Concat(r.Reply[:s.Pos], r.Reply[s.Pos+s.Length+s.Padding:])
 		if !bytes.Equal(reduced, r.ReplyReduced) {
