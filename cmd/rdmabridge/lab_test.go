@@ -103,6 +103,13 @@ func TestLab(t *testing.T) {
 		testNLM(t, g)
 	})
 	t.Run("kerberos", func(t *testing.T) { testKerberos(t, g, b, far) })
+	t.Run("xids", func(t *testing.T) {
+		if direct {
+			t.Skip("no bridge on which they could collide")
+		}
+		testXIDs(t, g)
+	})
+	t.Run("retransmit", func(t *testing.T) { testRetransmit(t, g, b, far) })
 	for _, v := range []string{"4.1", "4.2"} {
 		t.Run("recall/"+v, func(t *testing.T) { testRecall(t, g, b, far, v) })
 	}

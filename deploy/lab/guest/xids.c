@@ -34,7 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 64, FHSIZE = 64, FILESIZE = 1 << 20, DATA = 128 << 10 };
+enum { MOST = 64, FHSIZE = 64, FILESIZE = 256 << 10, DATA = 64 << 10 };
 enum { GETATTR = 1, LOOKUP = 3, READ = 6, WRITE = 7 };
 
 static struct shared {
@@ -171,7 +171,7 @@ static CLIENT *dial(const char *host, const char *port, u_long program)
 	if (fd < 0 || connect(fd, to->ai_addr, to->ai_addrlen))
 		err(1, "connect to %s port %s", host, port);
 	address = (struct netbuf){.maxlen = to->ai_addrlen, .len = to->ai_addrlen, .buf = to->ai_addr};
-	c = clnt_vc_create(fd, &address, program, 3, 2 * DATA, 2 * DATA); /* what is signed must fit */
+	c = clnt_vc_create(fd, &address, program, 3, 2 * DATA, 2 * DATA); /* what is signed has to fit */
 	if (!c)
 		errx(1, "%s", clnt_spcreateerror("clnt_vc_create"));
 	return c;
@@ -236,9 +236,9 @@ static void count(void)
 /* How much client i asks for in a round: odd, and a few octets or many. */
 static u_int length(int i, int round)
 {
-	static const u_int lengths[] = {1, 700, 9000, 40000, 100000};
+	static const u_int lengths[] = {1, 700, 9000, 40000};
 
-	return lengths[round / 3 % 5] + 8 * i + round % 5;
+	return lengths[round / 3 % 4] + 8 * i + round % 5;
 }
 
 static void check(const struct answer *r, uint64_t fileid, int procedure, uint32_t xid)

@@ -1,0 +1,263 @@
+//go:build lab
+
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// An onceCall is a Call that the server must not execute twice: a repetition says that the
+// name is there already, or no more. An EXCLUSIVE CREATE may be repeated; only the server's
+// counters tell.
+type onceCall struct {
+	name      string
+	procedure int
+	args      func() []byte // what follows the directory's file handle
+}
+
+var onceCalls = []onceCall{
+	{"MKDIR", 9, func() []byte { return append(appendString(nil, "mkdir"), noAttributes...) }},
+	{"CREATE GUARDED", 8, func() []byte { return append(words(appendString(nil, "guarded"), 1), noAttributes...) }},
+	{"CREATE EXCLUSIVE", 8, func() []byte { return words(appendString(nil, "exclusive"), 2, 0x12345678, 0x9abcdef0) }},
+	{"SYMLINK", 10, func() []byte {
+		return appendString(append(appendString(nil, "symlink"), noAttributes...), "target")
+	}},
+	{"REMOVE", 12, func() []byte { return appendString(nil, "remove") }},
+	{"RMDIR", 13, func() []byte { return appendString(nil, "rmdir") }},
+	{"RENAME", 14, nil}, // the directory comes twice
+	{"LINK", 15, nil},   // the file comes first
+}
+
+// noAttributes is a sattr3 that sets nothing. RFC 1813 Section 2.3.4.
+var noAttributes = make([]byte, 6*4)
+
+func words(b []byte, ws ...uint32) []byte {
+	for _, w := range ws {
+		b = binary.BigEndian.AppendUint32(b, w)
+	}
+	return b
+}
+
+// message is the Call with directory dir, which holds what prepare made and so file.
+func (o onceCall) message(dir, file []byte) []byte {
+	xid := freshXID()
+	switch o.name {
+	case "RENAME":
+		m := appendString(nfsCall(xid, uint32(o.procedure), dir), "before")
+		return appendString(append(m, dir...), "after")
+	case "LINK":
+		return appendString(append(nfsCall(xid, uint32(o.procedure), file), dir...), "link")
+	}
+	return append(nfsCall(xid, uint32(o.procedure), dir), o.args()...)
+}
+
+const (
+	prepareOnce = "mkdir -m 777 -p %[1]s && cd %[1]s && mkdir -m 777 rmdir && touch file remove before && chown 1000 . *"
+	afterOnce   = "after exclusive file guarded link mkdir symlink"
+)
+
+// testRetransmit: a client that sends a Call again, which does harm when executed twice, has
+// it executed once, and is told what the first execution said. What knfsd does by itself, over
+// TCP, is beside it: through the bridge it does as well, and on a new connection better.
+func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
+	g.job(t, time.Minute, "rm -rf /export/retransmit")
+	for _, way := range []struct {
+		name string
+		far  farEnd
+		b    *bridgeProcess
+	}{{"server", farEnd{nfs: g.nfs, mount: g.mount}, nil}, {"bridge", far, b}} {
+		r := &retransmission{g: g, b: way.b, port: way.far.nfs, mount: way.far.mount}
+		for _, c := range []struct {
+			name string
+			run  func(*testing.T, []byte)
+			// How often the server gets each Call by itself and from the bridge, and
+			// executes it by itself; from the bridge, once. 0: not tried.
+			server, bridge, executed int
+		}{
+			{"together", r.together, 2, 1, 1},
+			{"answered", r.answered, 2, 2, 1},
+			// QEMU's network loses what was sent on a connection that is closed while the
+			// guest stands still.
+			{"reconnected", r.reconnected, 0, 1, 0},
+			// knfsd knows a TCP client by its port, too, and takes a new connection for a
+			// new client. To it the bridge is one client.
+			{"answered and reconnected", r.answeredAndReconnected, 2, 2, 2},
+		} {
+			times, executed := c.server, c.executed
+			if way.name == "bridge" {
+				times, executed = c.bridge, 1
+			}
+			if times == 0 || way.name == "bridge" && b == nil {
+				continue
+			}
+			t.Run(way.name+"/"+c.name, func(t *testing.T) {
+				dir := "/export/retransmit/" + way.name + "-" + strings.ReplaceAll(c.name, " ", "-")
+				g.job(t, time.Minute, fmt.Sprintf(prepareOnce, dir))
+				fh := mountRoot(t, r.mount, dir)
+				file := dialRaw(t, r.port).lookup(t, fh, "file")
+				before := g.executed(t)
+				for _, o := range onceCalls {
+					r.once, r.op = executed == 1, o
+					t.Run(o.name, func(t *testing.T) { c.run(t, o.message(fh, file)) })
+				}
+				now, n := g.executed(t), len(onceCalls)
+				if got := now.calls - before.calls; got != n*times {
+					t.Errorf("the server got %d Calls of %d, want each %d times", got, n, times)
+				}
+				if got := now.executed - before.executed; got != n*executed {
+					t.Errorf("the server executed %d Calls of %d, want each %d times", got, n, executed)
+				}
+				if got := strings.Join(strings.Fields(g.job(t, time.Minute, "ls "+dir)), " "); got != afterOnce {
+					t.Errorf("in the directory there are now: %s; want %s", got, afterOnce)
+				}
+				way.b.wantQuiet(t)
+			})
+		}
+	}
+	g.job(t, time.Minute, "rm -r /export/retransmit")
+}
+
+// A retransmission is a way to a server, and what is sent again there.
+type retransmission struct {
+	g           *guest
+	b           *bridgeProcess
+	port, mount int
+	once        bool // what comes again is not executed
+	op          onceCall
+}
+
+const absorbed = `client_calls_total{listener="nfs",result="absorbed"}`
+
+// arrived waits until the bridge has read what was sent while the guest stands still: n Calls
+// are at the server, and others, as many as more than before, were found to be the same again.
+func (r *retransmission) arrived(t *testing.T, n int, before, more float64) {
+	t.Helper()
+	if r.b == nil {
+		time.Sleep(50 * time.Millisecond)
+		return
+	}
+	waitFor(t, 20*time.Second, "the Calls at the bridge", func() bool {
+		return r.b.metric(t, `upstream_credits_in_use{upstream="storage"}`) == float64(n) && r.b.metric(t, absorbed) == before+more
+	})
+}
+
+func (r *retransmission) absorbed(t *testing.T) float64 {
+	t.Helper()
+	if r.b == nil {
+		return 0
+	}
+	return r.b.metric(t, absorbed)
+}
+
+// together: twice on one connection before there can be an answer. One comes; knfsd may
+// give another.
+func (r *retransmission) together(t *testing.T, m []byte) {
+	c := dialRaw(t, r.port)
+	before := r.absorbed(t)
+	r.g.standStill(t, func() {
+		c.send(t, m, m)
+		r.arrived(t, 1, before, 1)
+	})
+	first := c.receive(t)
+	r.wantOK(t, first)
+	_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	second, err := proxytest.ReadRecord(c)
+	switch {
+	case err == nil && r.b != nil:
+		t.Errorf("a second Reply: % x", second)
+	case err == nil:
+		r.wantSame(t, first, second)
+	case err == io.EOF:
+		t.Error("the connection has ended")
+	}
+}
+
+// answered: again, on the same connection, after the answer.
+func (r *retransmission) answered(t *testing.T, m []byte) {
+	c := dialRaw(t, r.port)
+	c.send(t, m)
+	first := c.receive(t)
+	r.wantOK(t, first)
+	c.send(t, m)
+	r.wantSame(t, first, c.receive(t))
+}
+
+// reconnected: the connection is closed before there can be an answer, and the Call sent
+// again on the next one.
+func (r *retransmission) reconnected(t *testing.T, m []byte) {
+	c, next := dialRaw(t, r.port), dialRaw(t, r.port)
+	before := r.absorbed(t)
+	r.g.standStill(t, func() {
+		c.send(t, m)
+		r.arrived(t, 1, before, 0)
+		c.Close()
+		next.send(t, m)
+		r.arrived(t, 1, before, 1)
+	})
+	r.wantOK(t, next.receive(t))
+}
+
+// answeredAndReconnected: the answer has been on its way when the connection ended.
+func (r *retransmission) answeredAndReconnected(t *testing.T, m []byte) {
+	c := dialRaw(t, r.port)
+	c.send(t, m)
+	first := c.receive(t)
+	r.wantOK(t, first)
+	c.Close()
+	next := dialRaw(t, r.port)
+	next.send(t, m)
+	r.wantSame(t, first, next.receive(t))
+}
+
+func (r *retransmission) wantOK(t *testing.T, reply []byte) {
+	t.Helper()
+	if s := binary.BigEndian.Uint32(result(t, reply)); s != 0 {
+		t.Errorf("%s: NFS error %d", r.op.name, s)
+	}
+}
+
+// wantSame wants the second Reply to be the first one again, from the server's memory.
+func (r *retransmission) wantSame(t *testing.T, first, second []byte) {
+	t.Helper()
+	switch {
+	case !r.once:
+		t.Logf("%s: again on a new connection: status %d", r.op.name, binary.BigEndian.Uint32(result(t, second)))
+	case !bytes.Equal(first, second):
+		t.Errorf("%s: not the same Reply again:\n% x\n% x", r.op.name, first, second)
+	}
+}
+
+// onceCounts are the server's: of the procedures of onceCalls, and of its duplicate request
+// cache, in which only they and others that change something look.
+type onceCounts struct{ calls, executed int }
+
+func (g *guest) executed(t *testing.T) (n onceCounts) {
+	t.Helper()
+	number := func(s string) int {
+		v, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for line := range strings.Lines(g.job(t, time.Minute, "cat /proc/net/rpc/nfsd")) {
+		switch f := strings.Fields(line); f[0] {
+		case "rc": // hits, misses, and what is not looked for
+			n.executed = number(f[2])
+		case "proc3": // how many follow, and they
+			for _, p := range []int{8, 9, 10, 12, 13, 14, 15} {
+				n.calls += number(f[2+p])
+			}
+		}
+	}
+	return n
+}
