@@ -838,3 +838,37 @@ func TestGSSCollisions(t *testing.T) {
 		t.Error("no collision: this tests nothing")
 	}
 }
+
+// TestGSSCollisionForGood: a client whose XID is taken on every connection, by Calls that
+// the server does not answer, is closed when the time is over that a Call may wait. The
+// others are not disturbed.
+func TestGSSCollisionForGood(t *testing.T) {
+	const wait, delay = 300 * time.Millisecond, 3 * time.Second
+	x := newPinning(t, budget, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.Mode, u.UnavailableAfter = proxy.ModeShared, wait
+	})
+	gss := func(i int) []byte {
+		return proxytest.GSSCall(proxytest.EchoCall(0x7000, 100+i, 200+i, int(delay.Milliseconds())), uint32(i), 1)
+	}
+	var taken []<-chan []byte
+	for i := range shared {
+		ch, err := x.client().Go(gss(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, ch)
+	}
+	x.Eventually("the XID is taken on every connection", func() bool { return x.server.XIDs()[0x7000] == shared })
+	began := time.Now()
+	if r, err := x.client().Call(gss(shared)); err == nil || errors.Is(err, proxytest.ErrTimeout) {
+		t.Errorf("one more Call with this XID: %x, %v; want the end of its connection", r, err)
+	}
+	if d := time.Since(began); d < wait || d > delay/2 {
+		t.Errorf("its connection ended after %v, want about %v", d, wait)
+	}
+	for i, ch := range taken {
+		if r := <-ch; !bytes.Equal(r, proxytest.Expected(gss(i))) {
+			t.Errorf("client %d: %x, want its own answer", i, r)
+		}
+	}
+}
