@@ -8,7 +8,7 @@ PKGS := ./...
 FUZZTIME ?= 3s
 BENCHTIME ?= 1s
 
-.PHONY: build test check lint unit fuzz lab-test lab bench bench-peers install clean
+.PHONY: build test check lint unit conformance fuzz lab-test lab bench bench-peers install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
@@ -31,6 +31,11 @@ lint: ## gofumpt, vet for every build tag and both byte orders, golangci-lint
 
 unit: ## all Go tests with the race detector
 	$(GO) test -race $(PKGS)
+
+conformance: ## what RFC 8166 asks of a Responder and a Requester, rule by rule: docs/conformance.md
+	@mkdir -p out && rm -f out/conformance.md
+	@RDMABRIDGE_CONFORMANCE=$(CURDIR)/out/conformance.md $(GO) test -count=1 -run '^TestConformance' ./rdmaside || failed=1; \
+		cat out/conformance.md; exit $${failed:-0}
 
 fuzz: ## every fuzz target for $(FUZZTIME)
 	./.ci/fuzz.sh $(FUZZTIME)

@@ -35,6 +35,7 @@ type requesterCase struct {
 	ended    int
 	endedErr error
 	onDone   func(c *Call, err *CallError)
+	outcomes []string // of all calls
 }
 
 type doneCall struct {
@@ -45,6 +46,11 @@ type doneCall struct {
 
 func (tc *requesterCase) CallDone(c *Call, err *CallError) {
 	d := doneCall{xid: c.XID, err: err}
+	outcome := "answered"
+	if err != nil {
+		outcome = err.Fate.String()
+	}
+	tc.outcomes = append(tc.outcomes, outcome)
 	if tc.ended > 0 {
 		tc.t.Error("CallDone after Ended")
 	}

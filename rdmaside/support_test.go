@@ -201,6 +201,7 @@ type fakePeer struct {
 	mu          sync.Mutex // guards the rest; a leaf
 	bufs        map[uint64][]byte
 	messages    []fakeMessage
+	history     [][]byte // octets of all messages, also of those that were taken
 	completions []fabric.Completion
 	closed      bool
 	closedErr   error
@@ -235,7 +236,9 @@ func (p *fakePeer) Completed(cs []fabric.Completion) {
 		if c.Err != nil {
 			continue
 		}
-		p.messages = append(p.messages, fakeMessage{bytes.Clone(p.bufs[c.ID][:c.Bytes]), c.Invalidated})
+		m := fakeMessage{bytes.Clone(p.bufs[c.ID][:c.Bytes]), c.Invalidated}
+		p.messages = append(p.messages, m)
+		p.history = append(p.history, m.octets)
 		_ = p.conn.PostReceive(c.ID, p.bufs[c.ID])
 	}
 }

@@ -1,0 +1,265 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// Conformance: what RFC 8166 asks of a Responder and of a Requester, sentence by
+// sentence, each with a case that would fail if it were not so. TestConformance
+// prints what was seen as two tables, with -v, or into the file that
+// RDMABRIDGE_CONFORMANCE names: make conformance.
+
+// A conformanceCase is a row: a rule, and what shows that it is kept. T is
+// *responderCase or *requesterCase.
+type conformanceCase[T any] struct {
+	section string // of RFC 8166 unless it begins with another number
+	says    string
+	setup   func(tc T)
+	run     func(tc T)
+	same    func(t *testing.T) // in place of run: the test elsewhere that shows it
+	reverse bool               // the other direction takes part: RFC 8167
+}
+
+// A sentRule is about every message that the role sends, in all cases together.
+type sentRule struct {
+	section string
+	says    string
+	breaks  func(m *sentMessage) bool
+}
+
+// A sentMessage is a message of the side under test.
+type sentMessage struct {
+	octets  []byte
+	words   [4]uint32      // XID, version, credits, procedure
+	header  rpcrdma.Header // when ok
+	payload []byte
+	ok      bool // it could be decoded
+	reverse bool // of a case in which the other direction takes part
+}
+
+func newSentMessage(b []byte, reverse bool) *sentMessage {
+	m := &sentMessage{octets: b, reverse: reverse}
+	for i := range m.words {
+		if len(b) >= 4*i+4 {
+			m.words[i] = binary.BigEndian.Uint32(b[4*i:])
+		}
+	}
+	n, err := m.header.Decode(b)
+	if m.ok = err == nil; m.ok {
+		m.payload = b[n:]
+	}
+	return m
+}
+
+// String is how a message appears in the tables.
+func (m *sentMessage) String() string {
+	proc := rpcrdma.Proc(m.words[3])
+	s := fmt.Sprintf("%v, credits %d", proc, m.words[2])
+	if m.words[1] != rpcrdma.Version {
+		s += fmt.Sprintf(", version %d", m.words[1])
+	}
+	if proc == rpcrdma.Error && len(m.octets) >= 20 {
+		return s + fmt.Sprintf(", %v", rpcrdma.ErrCode(binary.BigEndian.Uint32(m.octets[16:])))
+	}
+	if !m.ok {
+		return s + fmt.Sprintf(", %d octets", len(m.octets))
+	}
+	lengths := func(segments []rpcrdma.Segment) string {
+		var s []string
+		for i := range segments {
+			if i == 4 && len(segments) > 5 {
+				s = append(s, fmt.Sprintf("%d more", len(segments)-i))
+				break
+			}
+			s = append(s, fmt.Sprint(segments[i].Length))
+		}
+		return "[" + strings.Join(s, " ") + "]"
+	}
+	for i := range m.header.Reads {
+		r := &m.header.Reads[i]
+		s += fmt.Sprintf(", Read %d at %d", r.Length, r.Position)
+	}
+	for i := range m.header.Writes {
+		s += ", Write " + lengths(m.header.Writes[i].Segments)
+	}
+	if m.header.Reply != nil {
+		s += ", Reply chunk " + lengths(m.header.Reply.Segments)
+	}
+	if len(m.payload) >= 24 && binary.BigEndian.Uint32(m.payload[4:]) == 1 && binary.BigEndian.Uint32(m.payload[20:]) != 0 && len(m.payload) == 24 {
+		return s + fmt.Sprintf(", accept_stat %d", binary.BigEndian.Uint32(m.payload[20:]))
+	}
+	if proc == rpcrdma.Msg {
+		s += fmt.Sprintf(", %d octets inline", len(m.payload))
+	}
+	return s
+}
+
+// An observer says what became of the side under test.
+type observer interface {
+	sentMessages() [][]byte
+	outcome() string
+}
+
+func (p *fakePeer) sentMessages() [][]byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.history
+}
+
+func (tc *responderCase) sentMessages() [][]byte { return tc.peer.sentMessages() }
+func (tc *requesterCase) sentMessages() [][]byte { return tc.peer.sentMessages() }
+
+func (tc *responderCase) outcome() string { return endOf(tc.ended, tc.endedErr) }
+
+func (tc *requesterCase) outcome() string {
+	s := ""
+	for _, o := range tc.outcomes {
+		if s == "" || !strings.HasSuffix(s, o) {
+			s += "; call " + o
+		}
+	}
+	return strings.TrimPrefix(s+"; "+endOf(tc.ended, tc.endedErr), "; ")
+}
+
+func endOf(n int, err error) string {
+	if n == 0 {
+		return "connection up"
+	}
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		err = e
+	}
+	return fmt.Sprintf("connection closed: %v", err)
+}
+
+// seen puts messages into a few words: the last ones, repetitions counted.
+func seen(messages [][]byte) string {
+	var parts []string
+	n := 1
+	for _, b := range messages {
+		s := newSentMessage(b, false).String()
+		if k := len(parts) - 1; k >= 0 && strings.TrimSuffix(parts[k], fmt.Sprintf(" (%d times)", n)) == s {
+			n++
+			parts[k] = fmt.Sprintf("%s (%d times)", s, n)
+			continue
+		}
+		n = 1
+		parts = append(parts, s)
+	}
+	const most = 2
+	if k := len(parts) - most; k > 0 {
+		parts = append([]string{fmt.Sprintf("%d others", k)}, parts[k:]...)
+	}
+	if len(parts) == 0 {
+		return "nothing is sent"
+	}
+	return strings.Join(parts, "; ")
+}
+
+type conformanceRow struct {
+	section, says, seen string
+	kept                bool
+}
+
+// conform runs the cases of a role and prints its table. harness is requesterTest
+// or responderTest.
+func conform[T observer](t *testing.T, role string, harness func(t *testing.T, setup, f func(tc T)), cases []conformanceCase[T], sent []sentRule) {
+	var rows []conformanceRow
+	var all []*sentMessage
+	for _, c := range cases {
+		row := conformanceRow{section: c.section, says: c.says}
+		row.kept = t.Run(c.section+" "+c.says, func(t *testing.T) {
+			if c.same != nil {
+				c.same(t)
+				name := runtime.FuncForPC(reflect.ValueOf(c.same).Pointer()).Name()
+				row.seen = name[strings.LastIndexByte(name, '.')+1:]
+				return
+			}
+			harness(t, c.setup, func(tc T) {
+				defer func() {
+					messages := tc.sentMessages()
+					row.seen = seen(messages) + "; " + tc.outcome()
+					for _, b := range messages {
+						all = append(all, newSentMessage(b, c.reverse))
+					}
+				}()
+				c.run(tc)
+			})
+		})
+		rows = append(rows, row)
+	}
+	for _, r := range sent {
+		row := conformanceRow{section: r.section, says: r.says}
+		row.kept = t.Run(r.section+" "+r.says, func(t *testing.T) {
+			if len(all) < 100 {
+				t.Errorf("%d messages show nothing", len(all))
+			}
+			bad := 0
+			for _, m := range all {
+				if r.breaks(m) {
+					bad++
+					t.Errorf("%v: %x", m, head(m.octets))
+				}
+			}
+			row.seen = fmt.Sprintf("%d of %d messages in the cases of this table do otherwise", bad, len(all))
+		})
+		rows = append(rows, row)
+	}
+	b := conformanceTable(role, rows)
+	if name := os.Getenv("RDMABRIDGE_CONFORMANCE"); name != "" {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(b); err != nil {
+			t.Error(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	t.Log("\n" + b)
+}
+
+func conformanceTable(role string, rows []conformanceRow) string {
+	var b strings.Builder
+	failed := 0
+	fmt.Fprintf(&b, "%s\n\n| Section | Rule | Seen | Kept |\n|---|---|---|---|\n", role)
+	cell := strings.NewReplacer("|", "\\|", "\n", " ")
+	for _, r := range rows {
+		kept := "yes"
+		if !r.kept {
+			kept = "NO"
+			failed++
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.section, cell.Replace(r.says), cell.Replace(r.seen), kept)
+	}
+	fmt.Fprintf(&b, "\n%s: %d rules, %d not kept.\n\n", role, len(rows), failed)
+	return b.String()
+}
+
+// wantSections fails when a section has no row.
+func wantSections[T any](t *testing.T, cases []conformanceCase[T], sent []sentRule, sections string) {
+	t.Helper()
+	have := map[string]bool{}
+	for _, c := range cases {
+		have[c.section] = true
+	}
+	for _, r := range sent {
+		have[r.section] = true
+	}
+	for s := range strings.FieldsSeq(sections) {
+		if !have[s] {
+			t.Errorf("Section %s has rules and no row", s)
+		}
+	}
+}
