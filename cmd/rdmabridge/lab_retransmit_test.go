@@ -145,7 +145,7 @@ func (r *retransmission) arrived(t *testing.T, n int, before, more float64) {
 		time.Sleep(50 * time.Millisecond)
 		return
 	}
-	waitFor(t, 20*time.Second, "the Calls at the bridge", func() bool {
+	waitFor(t, 5*time.Second, "the Calls at the bridge", func() bool {
 		return r.b.metric(t, `upstream_credits_in_use{upstream="storage"}`) == float64(n) && r.b.metric(t, absorbed) == before+more
 	})
 }
