@@ -206,9 +206,6 @@ func (l *Listener) setDefaults() {
 func (u *Upstream) setDefaults() {
 	if u.RDMA() {
 		def(&u.Pool.Connections, 4)
-		if u.Pool.Mode != PoolShared {
-			def(&u.Pool.Pinned, 256)
-		}
 		def(&u.Provider, ProviderIWARP)
 		u.Inline.setDefaults(64 * KiB)
 		u.IWARP.setDefaults()
@@ -216,6 +213,9 @@ func (u *Upstream) setDefaults() {
 	def(&u.Pool.Connections, 1)
 	def(&u.Pool.Credits, 128)
 	def(&u.Pool.Mode, PoolAuto)
+	if u.Pool.Mode != PoolShared {
+		def(&u.Pool.Pinned, 256)
+	}
 	def(&u.Timeouts.Call, Duration(60*time.Second))
 	def(&u.Timeouts.Connect, Duration(10*time.Second))
 	def(&u.Timeouts.Unavailable, Duration(30*time.Second))

@@ -429,8 +429,6 @@ upstreams:
 			line 6: listeners[3].iwarp.revision1: only for upstreams; a listener answers both revisions
 			line 6: listeners[3].timeouts: only for transport tcp
 			line 8: upstreams[0].inline: only for transport rdma
-			line 8: upstreams[0].pool.mode: pinned is only for transport rdma
-			line 8: upstreams[0].pool.pinned: only for transport rdma
 			line 9: upstreams[1].pool.pinned: nobody has a connection of its own with mode shared`},
 		{"memory", head + `
 upstreams:

@@ -169,10 +169,7 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 		return
 	}
 	if u.Transport == TransportTCP {
-		if u.Pool.Mode == PoolPinned {
-			r.addf(path+".pool.mode", "pinned is only for transport rdma")
-		}
-		only(path, "rdma", r, "provider", "inline", "iwarp", "pool.pinned")
+		only(path, "rdma", r, "provider", "inline", "iwarp")
 	}
 }
 

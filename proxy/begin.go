@@ -11,7 +11,7 @@ import (
 // A ledger is what one client owes and is owed, and its place in the queues of
 // the upstreams. Owned by the client's loop.
 type ledger struct {
-	tcp   *tcpClient // whose it is, if that may have connections of its own
+	owner pinClient // whose it is
 	lanes []*lane
 	calls int   // read and not yet done with
 	owed  int64 // octets of Replies that may come, about, and of those that are here
@@ -141,7 +141,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	if !ln.settled {
 		var err error
 		if ln, err = g.pinned(ln, h); err != nil {
-			g.tcp.refuse(c, u, err)
+			g.owner.refuse(c, u, err)
 			return nil
 		}
 	}

@@ -17,6 +17,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	l := (*listener)(h)
 	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*loop), peer: rc.Info().Peer}
 	rc.Data = s
+	s.ledger.owner = s
 	if !l.enter(s.peer.Addr().Unmap()) {
 		s.close(errCrowded) // several came at once
 	}
@@ -150,6 +151,14 @@ func (s *rdmaClient) abandon(c *call, reason error) {
 		s.l.log.Warn().Stringer("peer", s.peer).Uint32("xid", c.clientXID).Err(reason).
 			Msg("call cannot be answered; client connection closed")
 	}
+	s.dropped(c)
+}
+
+// refuse is part of pinClient.
+func (s *rdmaClient) refuse(c *call, u *upstream, reason error) {
+	u.unpinnable(s.peer, reason)
+	c.result = resultAbandoned
+	s.aborted = true // it is said
 	s.dropped(c)
 }
 

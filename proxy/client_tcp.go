@@ -28,7 +28,7 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.conn = c
 	s.loop = s.l.p.loops[c.Loop().Index()]
 	s.peer = c.RemoteAddr().Addr().Unmap()
-	s.ledger.tcp = s
+	s.ledger.owner = s
 	if !s.l.join(s) {
 		s.draining = true
 		s.closeIfIdle()
@@ -127,14 +127,9 @@ func (s *tcpClient) abandon(c *call, reason error) {
 	s.dropped(c)
 }
 
-// refuse closes the connection of a client that cannot have an RDMA connection to
-// u, which it needs for the Call c.
+// refuse is part of pinClient.
 func (s *tcpClient) refuse(c *call, u *upstream, reason error) {
-	u.unpinned.Inc()
-	if n := u.pins.refused.line(); n > 0 {
-		u.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Int("clients", n).Int("pinned", u.pins.most).Err(reason).
-			Msg("no connection of the client's own; client connection closed")
-	}
+	u.unpinnable(s.conn.RemoteAddr(), reason)
 	c.result = resultAbandoned
 	s.aborted = true // it is said
 	s.conn.Abort(reason)

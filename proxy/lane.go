@@ -26,7 +26,7 @@ func (g *ledger) lane(u *upstream) *lane {
 			return ln
 		}
 	}
-	ln := &lane{u: u, pool: u.pool, settled: g.tcp == nil || u.pins.most == 0}
+	ln := &lane{u: u, pool: u.pool, settled: u.pins.most == 0}
 	g.lanes = append(g.lanes, ln)
 	return ln
 }
@@ -37,7 +37,7 @@ func (g *ledger) pinned(ln *lane, h *oncrpc.Call) (*lane, error) {
 	if ln.u.opts.Mode != ModePinned && !ln.needsPin(h) {
 		return ln, nil
 	}
-	p, err := ln.u.pin(g.tcp)
+	p, err := ln.u.pin(g.owner)
 	if err != nil {
 		return nil, err
 	}

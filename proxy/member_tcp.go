@@ -19,6 +19,7 @@ type tcpMember struct {
 	seat *pool.Seat
 	loop *loop
 	conn *tcpframe.Conn // constant after Opened
+	back callbacks
 
 	pending map[uint32]*call // by XID
 	oldest  *call            // ends of the list of pending Calls in the order sent
@@ -31,8 +32,9 @@ var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full
 
 var errDeadline = errors.New("proxy: call not answered in time")
 
-func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat) (pool.Member, error) {
-	m := &tcpMember{u: u, seat: s, loop: l, pending: make(map[uint32]*call)}
+// dialTCP makes a connection, for p alone unless that is nil.
+func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
+	m := &tcpMember{u: u, seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call)}
 	s.Granted(u.opts.Credits, pool.Elsewhere)
 	_, err := u.p.engine.Dial(ctx, endpoint, l.tcp, tcpframe.DialOptions{
 		Name: u.opts.Name,
@@ -139,6 +141,10 @@ func (m *tcpMember) Opened(c *tcpframe.Conn) { m.conn = c }
 func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	msg := b.Bytes()
 	xid, mtype, ok := oncrpc.MessageType(msg)
+	if ok && mtype == oncrpc.TypeCall {
+		m.called(xid, b)
+		return
+	}
 	c := m.pending[xid]
 	if !ok || mtype != oncrpc.TypeReply || c == nil {
 		m.u.stray.Inc()
@@ -169,6 +175,7 @@ func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
 		m.timer.Stop()
 	}
 	m.seat.Closing(m)
+	m.back.end(m.u.back)
 	for m.oldest != nil {
 		c := m.oldest
 		m.unlink(c)

@@ -3,13 +3,11 @@ package proxy
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/rdmabridge/rdmabridge/pool"
-	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
-	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // Pinned connections
@@ -17,9 +15,10 @@ import (
 // An NFSv4.1 server knows connections: a session is bound to those it was used on,
 // calls its client back on one of them, and, when the client protects its state
 // (SP4_MACH_CRED), refuses it on others until BIND_CONN_TO_SESSION was sent there.
-// On connections that clients share none of this can work. So the TCP connection of
-// a client that speaks NFSv4.1 or later has an RDMA connection of its own, and what
-// the server sends on the one is for the client on the other, without a look inside.
+// On connections that clients share none of this can work. So the connection of a
+// client that speaks NFSv4.1 or later has a connection to the upstream of its own, and
+// what the server sends on the one is for the client on the other, without a look
+// inside: callback.go. Either may be TCP or RDMA.
 //
 // The pinned connection is a pool of one seat on the loop of the client: dialling,
 // queueing, back-off and the fate of Calls are those of every pool. It is made at
@@ -37,21 +36,21 @@ import (
 // here no more than on shared connections: fate.go has the rules. The next connection is
 // bound to the session in the fore direction by its first SEQUENCE. The server tells
 // the client in the flags of the Reply that it cannot call back (CB_PATH_DOWN), and
-// the client binds the connection again: a TCP client's own way to repair a path.
+// the client binds the connection again: a client's own way to repair a path.
 
-// A Mode says which clients have an RDMA connection of their own.
+// A Mode says which clients' connections have one to the upstream of their own.
 type Mode uint8
 
 const (
-	ModeAuto   Mode = iota // TCP connections on which NFSv4.1 or later is spoken
+	ModeAuto   Mode = iota // those on which NFSv4.1 or later is spoken
 	ModeShared             // none
-	ModePinned             // every TCP connection
+	ModePinned             // all
 )
 
 const (
 	// pinnedReverse are the credits of the reverse direction. Linux asks for 2.
 	pinnedReverse = 4
-	// pinnedReceives are posted on a pinned connection that is idle.
+	// pinnedReceives are posted on a pinned RDMA connection that is idle.
 	pinnedReceives = 8
 	// pinnedShare is the part of the memory for Replies that pinned connections may
 	// take when all are idle: one in so many. Half of it may be the shared
@@ -77,7 +76,7 @@ type pins struct {
 	wg     sync.WaitGroup // a count for each pin
 }
 
-// share fixes how many connections there may be when they may take so many octets.
+// share fixes how many RDMA connections there may be when they may take so many octets.
 func (ps *pins) share(octets int64, o *UpstreamOptions) {
 	// A lease may be twice as long as what it is for.
 	each := pinnedReceives*max(leastReceive, o.ReplyInline) + 2*headerLen*(o.Credits+2*pinnedReverse)
@@ -91,21 +90,37 @@ func (ps *pins) count() int {
 	return len(ps.all)
 }
 
-// A pin is the RDMA connection of one TCP client to one upstream, or the attempt
-// to have one. But for the pool it is owned by the client's loop, which is the
-// connection's.
+// A pinClient is a client's connection that may have others to upstreams of its own.
+// Its methods run on its loop, which is theirs, but for those of client that say
+// otherwise.
+type pinClient interface {
+	client
+	// refuse closes the connection, which cannot have the one to u that it needs for
+	// the Call c, and releases c.
+	refuse(c *call, u *upstream, reason error)
+	// listens reports that the client can be called: it is neither gone nor going.
+	listens() bool
+	// callBack sends the client the plain RPC Call m of the server at from. m is taken
+	// until done.Release is called, unless callBack reports false.
+	callBack(m []byte, done releaser, from reverser) bool
+}
+
+// A pin is the connection of one client to one upstream, or the attempt to have one.
+// But for the pool it is owned by the client's loop, which is the connection's.
 type pin struct {
-	u    *upstream           // constant, as the next two
-	s    *tcpClient          // whose it is
-	pool *pool.Pool          // of one seat
-	once sync.Once           // for release
-	from *rdmaside.Requester // that the latest reverse Call came on
-	owed int                 // reverse Calls that the client's socket has not taken
+	u    *upstream  // constant, as the next two
+	s    pinClient  // whose it is
+	pool *pool.Pool // of one seat
+	once sync.Once  // for release
+
+	from       reverser // that the latest reverse Call came on
+	owed       int      // reverse Calls that the client's connection has not taken
+	owedOctets int      // of those
 }
 
 // pin makes a connection for s. It fails with errPinned at the limit, and with
 // errClosing.
-func (u *upstream) pin(s *tcpClient) (*pin, error) {
+func (u *upstream) pin(s pinClient) (*pin, error) {
 	ps := &u.pins
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -122,7 +137,7 @@ func (u *upstream) pin(s *tcpClient) (*pin, error) {
 	n := ps.next % len(o.Endpoints)
 	ps.next++
 	p.pool = pool.New(pool.Options{
-		Name: o.Name, Endpoints: slices.Concat(o.Endpoints[n:], o.Endpoints[:n]), Connections: 1, First: s.loop.index,
+		Name: o.Name, Endpoints: slices.Concat(o.Endpoints[n:], o.Endpoints[:n]), Connections: 1, First: s.home().index,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Failed:  u.failed,
 		Metrics: u.poolMetrics,
@@ -164,67 +179,14 @@ func (ps *pins) close() {
 
 // Dial makes the connection. pool.Dialer.
 func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
-	return dialRDMA(ctx, p.u, p.u.p.loops[affinity], endpoint, s, p)
+	return p.u.dial(ctx, endpoint, affinity, s, p)
 }
 
-// ReverseCall sends the client a Call of the server. rdmaside.ReverseHandler.
-//
-// The XID stays: the client has one name space for what it is sent, which is this
-// server's alone.
-func (p *pin) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
-	s := p.s
-	if s.ended.get() || s.draining || !s.conn.Open() {
-		// The server will see its connection end, and has its ways. An error would
-		// make it give up the session.
-		m.Release()
-		return true
-	}
-	if p.owed >= 2*pinnedReverse {
-		return false // the client does not take what it was sent
-	}
-	p.from = r
-	p.owed++
-	s.conn.Send([][]byte{m.Bytes()}, &reverseRecord{p, m})
-	return true
-}
-
-// A reverseRecord is a reverse Call on its way to the client.
-type reverseRecord struct {
-	p *pin
-	m *regmem.Lease
-}
-
-// Release is part of tcpframe.Releaser.
-func (r *reverseRecord) Release() {
-	r.p.owed--
-	r.m.Release()
-}
-
-// answer takes b, which the client sent, if it is the Reply to a reverse Call. Those
-// of a connection that has ended have none.
-func (p *pin) answer(xid uint32, b tcpframe.Buffer) bool {
-	return p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil
-}
-
-// maxStray is how many Replies that answer nothing a client may send.
-const maxStray = 1000
-
-var errStray = errors.New("proxy: too many replies that answer no call")
-
-// reply takes an RPC Reply of the client: the answer to a reverse Call, or a stray
-// one, because the server's connection has been lost meanwhile or the server does
-// not wait any more. Those are dropped, which does no harm.
-func (s *tcpClient) reply(xid uint32, b tcpframe.Buffer) {
-	for _, ln := range s.ledger.lanes {
-		if ln.pin != nil && ln.pin.answer(xid, b) {
-			return
-		}
-	}
-	b.Release()
-	s.l.stray.Inc()
-	if s.strays++; s.strays == maxStray {
-		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
-			Msg("the client sends replies that answer no call; connection closed")
-		s.conn.Abort(errStray)
+// unpinnable counts a client, at peer, that cannot have a connection of its own.
+func (u *upstream) unpinnable(peer netip.AddrPort, reason error) {
+	u.unpinned.Inc()
+	if n := u.pins.refused.line(); n > 0 {
+		u.log.Warn().Stringer("peer", peer).Int("clients", n).Int("pinned", u.pins.most).Err(reason).
+			Msg("no connection of the client's own; client connection closed")
 	}
 }

@@ -93,8 +93,8 @@ type UpstreamOptions struct {
 	Endpoints []string        // host:port, at least one
 
 	Connections             int  // default 4 for RDMA, 1 for TCP
-	Mode                    Mode // for RDMA: who has a connection of its own
-	Pinned                  int  // most of those; default 256, at most what memory for Replies allows
+	Mode                    Mode // who has a connection of its own
+	Pinned                  int  // most of those; default 256, for RDMA at most what memory for Replies allows
 	Credits                 int  // asked for on each connection; default 128
 	CallInline, ReplyInline int  // octets; default 65536 and 4096
 
@@ -236,8 +236,12 @@ func New(o Options) (*Proxy, error) {
 func (p *Proxy) sharePins() {
 	var us []*upstream
 	for _, u := range p.upstreams {
-		if u.opts.RDMA && u.opts.Mode != ModeShared {
+		switch {
+		case u.opts.Mode == ModeShared:
+		case u.opts.RDMA:
 			us = append(us, u)
+		default:
+			u.pins.most = u.opts.Pinned // an idle TCP connection takes none
 		}
 	}
 	for _, u := range us {

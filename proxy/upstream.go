@@ -50,6 +50,7 @@ type upstream struct {
 	lost     *metrics.Counter
 	errored  *metrics.Counter
 	stray    *metrics.Counter
+	back     *callbackMetrics // for TCP
 	unpinned *metrics.Counter
 	seconds  *metrics.Histogram
 
@@ -86,6 +87,8 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	if o.RDMA {
 		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
+	} else {
+		u.back = newCallbackMetrics(m, o.Name)
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)
@@ -148,11 +151,16 @@ func (u *upstream) connected(endpoint string) {
 
 // Dial makes one connection. pool.Dialer.
 func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
+	return u.dial(ctx, endpoint, affinity, s, nil)
+}
+
+// dial makes a connection, for p alone unless that is nil.
+func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, p *pin) (pool.Member, error) {
 	l := u.p.loops[affinity]
 	if u.opts.RDMA {
-		return dialRDMA(ctx, u, l, endpoint, s, nil)
+		return dialRDMA(ctx, u, l, endpoint, s, p)
 	}
-	return dialTCP(ctx, u, l, endpoint, s)
+	return dialTCP(ctx, u, l, endpoint, s, p)
 }
 
 // dispatch is what every member's Dispatch does: it brings the call to the

@@ -157,6 +157,18 @@ func (r *Requester) ReverseReply(xid uint32, m []byte, done Releaser) error {
 	return nil
 }
 
+// ReverseRefuse answers the Call xid that ReverseHandler.ReverseCall took, and that
+// its client will not answer, with SYSTEM_ERR. It does nothing when ReverseReply
+// would report ErrNoReverseCall.
+func (r *Requester) ReverseRefuse(xid uint32) {
+	i := r.reverse.find(xid)
+	if r.state != up || i < 0 {
+		return
+	}
+	r.reverse.forget(i)
+	r.refuseReverse(xid, reverseClient)
+}
+
 // refuseReverse answers a reverse Call here.
 func (r *Requester) refuseReverse(xid uint32, why reverseRefusal) {
 	stat := uint32(oncrpc.SystemError)

@@ -3,6 +3,7 @@ package proxytest
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,7 +62,15 @@ type TCPServer struct {
 	wg sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]struct{}
+	conns []*TCPConn // in the order they came
+}
+
+// A TCPConn is one connection of a TCPServer. A server may use it to call its client.
+type TCPConn struct {
+	net.Conn
+	s   *TCPServer
+	wmu sync.Mutex // guards writing
+	got chan []byte
 }
 
 // ListenTCP starts a server at addr.
@@ -70,7 +79,7 @@ func ListenTCP(addr string, b Behaviour) (*TCPServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &TCPServer{Behaviour: b, l: l, conns: make(map[net.Conn]struct{})}
+	s := &TCPServer{Behaviour: b, l: l}
 	s.wg.Add(1)
 	go s.accept()
 	return s, nil
@@ -82,26 +91,43 @@ func (s *TCPServer) Addr() string { return s.l.Addr().String() }
 func (s *TCPServer) accept() {
 	defer s.wg.Done()
 	for {
-		c, err := s.l.Accept()
+		nc, err := s.l.Accept()
 		if err != nil {
 			return
 		}
+		c := &TCPConn{Conn: nc, s: s, got: make(chan []byte, 1024)}
 		s.mu.Lock()
-		s.conns[c] = struct{}{}
+		s.conns = append(s.conns, c)
 		s.mu.Unlock()
 		s.wg.Add(1)
 		go s.serve(c)
 	}
 }
 
-func (s *TCPServer) serve(c net.Conn) {
+// Conns are the connections that are up, in the order they came.
+func (s *TCPServer) Conns() []*TCPConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.conns)
+}
+
+func (s *TCPServer) serve(c *TCPConn) {
 	defer s.wg.Done()
+	defer close(c.got)
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.conns = slices.DeleteFunc(s.conns, func(x *TCPConn) bool { return x == c })
+	}()
 	defer c.Close()
-	var wmu sync.Mutex
 	for {
 		m, err := ReadRecord(c)
 		if err != nil {
 			return
+		}
+		if _, mtype, ok := oncrpc.MessageType(m); ok && mtype == oncrpc.TypeReply {
+			c.got <- m
+			continue
 		}
 		var call oncrpc.Call
 		if oncrpc.ParseCall(m, &call) != nil {
@@ -117,11 +143,7 @@ func (s *TCPServer) serve(c net.Conn) {
 		if reply == nil {
 			continue
 		}
-		send := func() {
-			wmu.Lock()
-			defer wmu.Unlock()
-			_ = WriteRecord(c, reply) // the client sees a broken connection itself
-		}
+		send := func() { c.Send(reply) }
 		if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
 			time.AfterFunc(d, send)
 			continue
@@ -130,13 +152,36 @@ func (s *TCPServer) serve(c net.Conn) {
 	}
 }
 
+// Send sends one record. That the connection has ended is seen elsewhere.
+func (c *TCPConn) Send(m []byte) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	_ = WriteRecord(c.Conn, m)
+}
+
+// Call sends the Call m to the client.
+func (c *TCPConn) Call(m []byte, _ uint32) { c.Send(m) }
+
+// Next is the client's next Reply.
+func (c *TCPConn) Next(wait time.Duration) ([]byte, error) {
+	select {
+	case m, ok := <-c.got:
+		if !ok {
+			return nil, ErrEnded
+		}
+		return m, nil
+	case <-time.After(wait):
+		return nil, ErrTimeout
+	}
+}
+
+// Drop ends the connection.
+func (c *TCPConn) Drop(error) { c.Close() }
+
 // DropConnections ends all connections.
 func (s *TCPServer) DropConnections() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
+	for _, c := range s.Conns() {
 		c.Close()
-		delete(s.conns, c)
 	}
 }
 

@@ -1,0 +1,233 @@
+package proxytest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+)
+
+// An RDMAClient is an RPC client over RPC-over-RDMA, for Calls of both directions:
+// what [Client] is over TCP. Its methods are safe for concurrent use.
+type RDMAClient struct {
+	// Calls are what the server calls; those that find it full are lost.
+	Calls chan []byte
+
+	h    *Harness
+	loop fabric.Loop
+	mem  *regmem.Account
+	r    *rdmaside.Requester // constant after dialling
+
+	// Owned by loop.
+	waiting []*rdmaCall // for a credit
+
+	mu      sync.Mutex // guards what follows
+	pending map[uint32]*rdmaCall
+	err     error
+}
+
+// An rdmaCall is a Call until it is answered.
+type rdmaCall struct {
+	rdmaside.Call
+	c   *RDMAClient
+	m   *regmem.Lease
+	got chan []byte
+}
+
+// RDMAClient connects to addr, on loop, offering reverse credits of the reverse
+// direction.
+func (h *Harness) RDMAClient(p fabric.Provider, loop fabric.Loop, addr string, reverse int) *RDMAClient {
+	h.T.Helper()
+	c, err := h.DialRDMA(p, loop, addr, rdmaside.RequesterOptions{ReverseReceives: reverse})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	h.T.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// DialRDMA connects to addr with the options o, some of which it sets.
+func (h *Harness) DialRDMA(p fabric.Provider, loop fabric.Loop, addr string, o rdmaside.RequesterOptions) (*RDMAClient, error) {
+	c := &RDMAClient{
+		h: h, loop: loop, mem: h.servers.Account("client", h.servers.Budget()),
+		pending: make(map[uint32]*rdmaCall), Calls: make(chan []byte, 64),
+	}
+	o.Memory, o.Registry, o.Reverse, o.RemoteInvalidation, o.Log = c.mem, h.Registry, c, true, h.Log
+	r, err := rdmaside.DialRequester(context.Background(), p, loop, addr, o, c)
+	if err != nil {
+		return nil, err
+	}
+	c.r = r
+	return c, nil
+}
+
+// lease puts m into arena memory.
+func (c *RDMAClient) lease(m []byte) *regmem.Lease {
+	l, err := c.mem.Lease(len(m))
+	if err != nil {
+		panic(err)
+	}
+	copy(l.Bytes(), m)
+	return l
+}
+
+// Go sends the Call m, when there is a credit, and returns where its Reply will come;
+// the channel is closed when the connection ends first, or there is none.
+func (c *RDMAClient) Go(m []byte) (<-chan []byte, error) {
+	x := &rdmaCall{c: c, got: make(chan []byte, 1), m: c.lease(m)}
+	x.Owner, x.Message, x.XID = x, x.m.Bytes(), binary.BigEndian.Uint32(m)
+	var h oncrpc.Call
+	if err := oncrpc.ParseCall(x.Message, &h); err != nil {
+		x.m.Release()
+		return nil, err
+	}
+	x.Binding = c.h.Registry.Analyse(&h, &x.Analysis)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pending == nil {
+		x.m.Release()
+		return nil, c.err
+	}
+	c.pending[x.XID] = x
+	c.loop.Post(fabric.TaskFunc(func() {
+		c.waiting = append(c.waiting, x)
+		c.pull()
+	}))
+	return x.got, nil
+}
+
+// pull sends what has a credit.
+func (c *RDMAClient) pull() {
+	for len(c.waiting) > 0 {
+		x := c.waiting[0]
+		switch err := c.r.Send(&x.Call); {
+		case err == nil:
+		case errors.Is(err, rdmaside.ErrNoCredit):
+			c.r.Flush()
+			return
+		default:
+			x.end(nil, err)
+		}
+		c.waiting = c.waiting[1:]
+	}
+	c.r.Flush()
+}
+
+// CallDone is part of rdmaside.CallOwner.
+func (x *rdmaCall) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
+	if err != nil {
+		x.end(nil, err)
+	} else {
+		b := bytes.Join(x.Reply.Parts(), nil)
+		x.Reply.Release()
+		x.end(b, nil)
+	}
+	x.c.loop.Post(fabric.TaskFunc(x.c.pull))
+}
+
+func (x *rdmaCall) end(b []byte, err error) {
+	x.m.Release()
+	c := x.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil && c.err == nil {
+		c.err = err
+	}
+	if c.pending[x.XID] == x {
+		delete(c.pending, x.XID)
+	}
+	if b != nil {
+		x.got <- b
+	}
+	close(x.got)
+}
+
+// Granted is part of rdmaside.Watcher.
+func (c *RDMAClient) Granted(*rdmaside.Requester, int) { c.loop.Post(fabric.TaskFunc(c.pull)) }
+
+// Ended is part of rdmaside.Watcher.
+func (c *RDMAClient) Ended(_ *rdmaside.Requester, err error) {
+	if err == nil {
+		err = ErrEnded
+	}
+	for _, x := range c.waiting {
+		x.end(nil, err)
+	}
+	c.waiting = nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending, c.err = nil, err
+	close(c.Calls)
+}
+
+// ReverseCall is part of rdmaside.ReverseHandler.
+func (c *RDMAClient) ReverseCall(_ *rdmaside.Requester, m *regmem.Lease) bool {
+	b := bytes.Clone(m.Bytes())
+	m.Release()
+	select {
+	case c.Calls <- b:
+	default:
+	}
+	return true
+}
+
+// Send sends m, the Reply to a Call of the server's.
+func (c *RDMAClient) Send(m []byte) error {
+	l := c.lease(m)
+	err := make(chan error, 1)
+	c.loop.Post(fabric.TaskFunc(func() {
+		e := c.r.ReverseReply(binary.BigEndian.Uint32(m), l.Bytes(), l)
+		if e != nil {
+			l.Release()
+		}
+		c.r.Flush()
+		err <- e
+	}))
+	return <-err
+}
+
+// NextCall waits for a Call of the server.
+func (c *RDMAClient) NextCall(wait time.Duration) ([]byte, error) {
+	select {
+	case m, ok := <-c.Calls:
+		if !ok {
+			return nil, ErrEnded
+		}
+		return m, nil
+	case <-time.After(wait):
+		return nil, ErrTimeout
+	}
+}
+
+// Call sends m and waits for its Reply.
+func (c *RDMAClient) Call(m []byte) ([]byte, error) {
+	ch, err := c.Go(m)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r, ok := <-ch:
+		if ok {
+			return r, nil
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return nil, fmt.Errorf("proxytest: connection ended: %w", c.err)
+	case <-time.After(CallTimeout):
+		return nil, ErrTimeout
+	}
+}
+
+// Close ends the connection.
+func (c *RDMAClient) Close() error {
+	c.loop.Post(fabric.TaskFunc(func() { c.r.Close(nil) }))
+	return nil
+}
