@@ -1,7 +1,8 @@
 #!/bin/bash
 # install.sh: puts in place what the lab needs, as root on Debian 12:
 #
-#   packages   QEMU, the NFS and RDMA tools, Kerberos, ACL tools, fio, libnfs-utils, tshark
+#   packages   QEMU, the NFS and RDMA tools, Kerberos, ACL tools, fio, libnfs-utils,
+#              tshark, nfs-ganesha
 #   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed
 #   siw.ko     built from Debian's source package: Debian ships only rxe. Two lines are
 #              mended on the way. An FPDU whose CRC arrives in two TCP segments fails
@@ -25,7 +26,7 @@ packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
     krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs
-    fio libnfs-utils tcpdump tshark
+    fio libnfs-utils tcpdump tshark nfs-ganesha nfs-ganesha-vfs
 )
 
 missing=()

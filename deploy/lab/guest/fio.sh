@@ -1,7 +1,8 @@
 #!/bin/sh
 # fio.sh VERS HOST PORT [MOUNTPORT]: data written by several jobs and verified by checksum.
 # SIZE (default 4m) is what each process of each job writes; RESTART=N stops knfsd N times
-# while they run and starts it again.
+# while they run and starts it again. "fio runs" and "fio ended" are for who stops something
+# else meanwhile.
 #
 # A direct write of several RPCs that a restart cuts may end short, as POSIX allows and the
 # Linux client does without any bridge; fio then looks for the rest where it is not. So with
@@ -56,6 +57,7 @@ end_fsync=1
 EOF
 fio --output=/tmp/fio.out /tmp/fio.ini &
 fio=$!
+echo "fio runs"
 n=${RESTART:-0}
 while [ "$n" -gt 0 ]; do
     sleep 3
@@ -68,6 +70,7 @@ while [ "$n" -gt 0 ]; do
 done
 wait $fio
 rc=$?
+echo "fio ended"
 grep -E 'err=|READ:|WRITE:|verify' /tmp/fio.out
 [ $rc = 0 ] || { cat /tmp/fio.out; die "fio: status $rc"; }
 grep -q 'err= *[1-9]' /tmp/fio.out && die "fio saw errors"

@@ -1,8 +1,11 @@
 # lib.sh, sourced: what the test scripts share. $1 = vers (3, 4.0, 4.1, 4.2), $2 = host,
 # $3 = NFS port, $4 = MOUNT port ($3 when absent). PROTO=rdma mounts over RDMA instead;
-# SEC=krb5 and so on is the security flavor, DIR=/disk a directory of the export.
-# /mnt is the mount; /export is what the server itself sees of the same files.
+# SEC=krb5 and so on is the security flavor, DIR=/disk a directory of the export, OPTS are
+# further options of the mount. EXPORT is the export's path, SERVER where what it holds is
+# seen without the server; both are /export when the server is the guest's own.
+# /mnt is the mount.
 vers=$1 host=$2 port=$3 mountport=${4:-$3}
+EXPORT=${EXPORT:-/export} SERVER=${SERVER:-/export}
 
 die() {
     echo "FAIL: $*"
@@ -16,9 +19,9 @@ same() { cmp "$2" "$3" || die "$1"; }
 equal() { [ "$2" = "$3" ] || die "$1: got \"$2\", want \"$3\""; }
 
 do_mount() {
-    opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}${SEC:+,sec=$SEC}
+    opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}${SEC:+,sec=$SEC}${OPTS:+,$OPTS}
     case $vers in
-    3) opts=$opts,nolock,mountport=$mountport,mountproto=tcp from=$host:/export$DIR ;;
+    3) opts=$opts,nolock,mountport=$mountport,mountproto=tcp from=$host:$EXPORT$DIR ;;
     4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:${DIR:-/} ;; # 0.0.0.0: no callbacks wanted
     *) from=$host:${DIR:-/} ;;
     esac

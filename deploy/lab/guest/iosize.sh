@@ -1,0 +1,44 @@
+#!/bin/sh
+# iosize.sh VERS HOST PORT [MOUNTPORT]: READs and WRITEs of other lengths, IOSIZES, than the
+# largest that client and server agree on, and of lengths that are no multiple of anything.
+. /lab/lib.sh
+begin
+more=$OPTS
+d=iosize-$vers-$port
+m=/mnt/$d e=$SERVER/$d
+head -c 4200001 /dev/urandom > /tmp/iosize
+for n in ${IOSIZES:-4096 16384 69632 262144 1048576}; do
+    OPTS=${more:+$more,}rsize=$n,wsize=$n
+    do_mount
+    grep -q " /mnt .*,rsize=$n,wsize=$n," /proc/mounts || die "mounted as: $(grep ' /mnt ' /proc/mounts)"
+    mkdir "$m" || die "mkdir"
+    w=$(ops WRITE)
+    # Through the page cache: WRITEs of whole pages, and what is left over.
+    for size in 1 $((n - 1)) $n $((n + 1)) $((3 * n + 7)); do
+        head -c $size /tmp/iosize > /tmp/part
+        cat /tmp/part > "$m/$size" || die "write $size"
+        same "$size on the server, wsize $n" /tmp/part "$e/$size"
+    done
+    # Not through it: each write is as many octets as it says, at an odd offset.
+    for size in 1 5 1023 4097 $((n - 3)); do
+        dd if=/tmp/iosize of="$m/odd" bs=$size count=3 seek=1 skip=1 oflag=direct conv=notrunc 2> /dev/null || die "direct write of $size"
+        dd if=/tmp/iosize bs=$size count=3 skip=1 2> /dev/null > /tmp/part
+        dd if="$e/odd" bs=$size count=3 skip=1 2> /dev/null | cmp - /tmp/part || die "direct write of $size, wsize $n"
+    done
+    w=$(($(ops WRITE) - w))
+    cold
+    r=$(ops READ)
+    for size in 1 $((n - 1)) $n $((n + 1)) $((3 * n + 7)); do
+        same "$size read back, rsize $n" "$e/$size" "$m/$size"
+    done
+    for size in 1 5 1023 4097 $((n - 3)); do
+        dd if="$m/odd" bs=$size count=3 skip=1 iflag=direct 2> /dev/null > /tmp/part || die "direct read of $size"
+        dd if="$e/odd" bs=$size count=3 skip=1 2> /dev/null | cmp - /tmp/part || die "direct read of $size, rsize $n"
+    done
+    echo "rsize and wsize $n: $w WRITEs, $(($(ops READ) - r)) READs"
+    rm -r "$m" || die "rm -r"
+    do_umount
+done
+rm /tmp/iosize /tmp/part
+end
+echo PASS
