@@ -14,7 +14,7 @@ import (
 // TestIdleRDMAClients: however many connect and do nothing, a client that works
 // has memory for its Calls; and one address has no more than it may.
 func TestIdleRDMAClients(t *testing.T) {
-	const budget = 32 << 20
+	const budget, many = 32 << 20, 600
 	for _, perAddress := range []int{0, 5} {
 		h := proxytest.NewHarness(t, budget)
 		s := h.TCPServer(proxytest.Behaviour{})
@@ -29,7 +29,7 @@ func TestIdleRDMAClients(t *testing.T) {
 		acct := clients.Arena.Account("idle", 256<<20)
 		refused := 0
 		var idle []*rdmaside.Requester
-		for range 100 {
+		for range many {
 			r, err := rdmaside.DialRequester(t.Context(), rp, loop, "front", rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}, nil)
 			if err != nil {
 				refused++
@@ -38,7 +38,10 @@ func TestIdleRDMAClients(t *testing.T) {
 			idle = append(idle, r)
 		}
 		if refused == 0 {
-			t.Error("a hundred idle clients were let in, which take 27 MiB of 32")
+			t.Errorf("all %d clients were let in, which would take 8 MiB of 6", many)
+		}
+		if perAddress == 0 && len(idle) < 300 {
+			t.Errorf("only %d idle clients were let in: they have too much each", len(idle))
 		}
 		if perAddress > 0 && len(idle) != perAddress {
 			t.Errorf("%d clients of one address were let in, want %d", len(idle), perAddress)

@@ -36,6 +36,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
@@ -149,9 +150,9 @@ type Proxy struct {
 	registry *ulb.Registry
 	loops    []*loop
 
-	calls    *regmem.Account // records on their way in
-	replies  *regmem.Account // what replies need: never starved by calls
-	receives *regmem.Account // what RDMA clients need to be connected; nil without RDMA listeners
+	calls    *regmem.Account       // records on their way in
+	replies  *regmem.Account       // what replies need: never starved by calls
+	receives *rdmaside.ReceivePool // what RDMA clients need to be connected; nil without RDMA listeners
 	xids     *xidTable
 	relief   relief
 
@@ -171,11 +172,11 @@ type Proxy struct {
 // later.
 const replyShare = 0.5
 
-// receiveShare is the part kept for the Receives of RDMA clients, a quarter of a
-// megabyte each by default, where there is an RDMA listener. A client that finds
-// none left is refused: thousands of idle ones must not have the memory that the
-// Calls of the others need.
-const receiveShare = 0.125
+// receiveShare is the part kept for the Receives of RDMA clients, where there is
+// an RDMA listener: thousands of idle ones must not have the memory that the Calls
+// of the others need. Of 256 MiB it is enough for 1,000 clients with 6 credits
+// each, or 160 with 64. A client that finds none left is refused.
+const receiveShare = 0.1875
 
 // New makes a Proxy; Start sets it going. It reports every problem it finds.
 func New(o Options) (*Proxy, error) {
@@ -194,9 +195,11 @@ func New(o Options) (*Proxy, error) {
 	rest := budget - int64(float64(budget)*replyShare)
 	if slices.ContainsFunc(o.Listeners, func(l ListenerOptions) bool { return l.RDMA }) {
 		n := int64(float64(budget) * receiveShare)
-		if p.receives, err = o.Arena.Reserve("receives", n); err != nil {
+		receives, err := o.Arena.Reserve("receives", n)
+		if err != nil {
 			return nil, err
 		}
+		p.receives = rdmaside.NewReceivePool(receives)
 		rest -= n
 	}
 	p.calls = o.Arena.Account("calls", rest)

@@ -320,7 +320,7 @@ func TestBothRelay(t *testing.T) {
 	var s *server
 	far := pair(t, pairOptions{
 		requester: RequesterOptions{RemoteInvalidation: true, Credits: 64},
-		responder: ResponderOptions{RemoteInvalidation: true, Credits: 64},
+		responder: ResponderOptions{RemoteInvalidation: true, Credits: 64, FirstCredits: 64},
 		handlerFor: func(p *pairing) CallHandler {
 			s = &server{p: p, rng: rand.New(rand.NewPCG(1, 1))}
 			return s

@@ -77,6 +77,9 @@ var (
 	// ErrOverrun is wrapped by the end of a connection whose Requester sent more
 	// Calls than it was granted.
 	ErrOverrun = errors.New("rdmaside: calls exceed the credits granted")
+	// ErrNoReceives is wrapped by the error of Accept when there is no memory for the
+	// Receives of one more connection.
+	ErrNoReceives = errors.New("rdmaside: no memory for the receives of another connection")
 	// ErrAborted is wrapped by the end of a connection one of whose Calls was
 	// given up by its CallHandler.
 	ErrAborted = errors.New("rdmaside: call aborted")

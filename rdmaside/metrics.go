@@ -113,6 +113,9 @@ type ResponderMetrics struct {
 	refusals                               [refusalReasons]*metrics.Counter
 	copied                                 *metrics.Counter
 	reverse                                responderReverseMetrics
+	granted, receives, starved             *metrics.Gauge
+	lastCredit, creditsDenied              *metrics.Counter
+	creditsTaken                           *metrics.Counter
 }
 
 // NewResponderMetrics makes the series of one listener.
@@ -142,6 +145,12 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 		m.refusals[i] = reg.Counter("responder_refused_total", "Messages of a Requester that ended their connection.",
 			"listener", listener, "reason", reason)
 	}
+	m.granted = reg.Gauge("responder_granted_credits", "Credits that connections were granted last, all together.", "listener", listener)
+	m.receives = reg.Gauge("responder_receives", "Receive buffers of all connections, posted or held by a Call.", "listener", listener)
+	m.starved = reg.Gauge("responder_starved_connections", "Connections that lately used all their credits and can have no more for want of memory.", "listener", listener)
+	m.lastCredit = reg.Counter("responder_last_credit_calls_total", "Calls that took the last credit of their connection: more of them could not come.", "listener", listener)
+	m.creditsDenied = reg.Counter("responder_credits_denied_total", "Times a connection was not granted more for want of memory for Receives.", "listener", listener)
+	m.creditsTaken = reg.Counter("responder_credits_taken_total", "Times the grant of a connection was lowered to its share of the memory for Receives.", "listener", listener)
 	return m
 }
 

@@ -25,10 +25,24 @@ type recvBuffer struct {
 type recvRing struct {
 	conn    fabric.Conn
 	memory  *regmem.Account
-	size    int // octets of one buffer
+	pool    *ReceivePool // instead of memory; nil for none
+	size    int          // octets of one buffer
 	buffers []recvBuffer
 	empty   []int32 // indexes of buffers in state recvEmpty
 	posted  int     // buffers in state recvPosted
+}
+
+// owned is how many buffers there are, posted or held.
+func (g *recvRing) owned() int { return len(g.buffers) - len(g.empty) }
+
+// own leases and posts until n buffers are owned or an error stops it.
+func (g *recvRing) own(n int) error { return g.fill(g.posted + n - g.owned()) }
+
+func (g *recvRing) lease() (*regmem.Lease, error) {
+	if g.pool != nil {
+		return g.pool.lease(g.size)
+	}
+	return g.memory.Lease(g.size)
 }
 
 func (g *recvRing) init(n, size int, m *regmem.Account) {
@@ -43,7 +57,7 @@ func (g *recvRing) init(n, size int, m *regmem.Account) {
 // fill leases and posts until n Receives are posted or an error stops it.
 func (g *recvRing) fill(n int) error {
 	for g.posted < n && len(g.empty) > 0 {
-		l, err := g.memory.Lease(g.size)
+		l, err := g.lease()
 		if err != nil {
 			return err
 		}
@@ -101,6 +115,9 @@ func (g *recvRing) take(i int) *regmem.Lease {
 	l := b.lease
 	b.lease, b.state = nil, recvEmpty
 	g.empty = append(g.empty, int32(i))
+	if g.pool != nil {
+		g.pool.returned(l)
+	}
 	return l
 }
 

@@ -19,6 +19,7 @@ import (
 // Defaults of ResponderOptions.
 const (
 	defaultGrant   = 64
+	defaultFirst   = 8
 	defaultMaxCall = 4<<20 + 64<<10
 	defaultORD     = 16
 	defaultSpare   = 2
@@ -29,15 +30,18 @@ const (
 type ResponderOptions struct {
 	// Memory is where Calls are leased. Required.
 	Memory *regmem.Account
-	// Receives is where Receive buffers are leased: all that a connection needs
-	// while it lives, or it is refused. Calls of connections that work should not
-	// have to do with what idle ones leave. nil is Memory.
-	Receives *regmem.Account
+	// Receives is where Receive buffers come from. A connection that finds no memory
+	// for one credit is refused. Calls of connections that work should not have to
+	// do with what idle ones leave. nil is a pool of Memory.
+	Receives *ReceivePool
 	// Registry finds what may be reduced. Required.
 	Registry *ulb.Registry
 
-	// Credits are granted to each connection; default 64, at most 16384.
+	// Credits are the most granted to a connection, which begins with fewer and gets
+	// them by use, as Receives allows; default 64, at most 16384.
 	Credits int
+	// FirstCredits are granted at first; default 8, at most Credits.
+	FirstCredits int
 	// CallInline and ReplyInline are the inline thresholds offered, in octets;
 	// default 4096, from 1024 to 64 KiB in steps of 1024.
 	CallInline, ReplyInline int
@@ -69,6 +73,7 @@ func (o ResponderOptions) Validate() error {
 
 func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 	set(&o.Credits, defaultGrant)
+	set(&o.FirstCredits, min(defaultFirst, o.Credits))
 	set(&o.CallInline, defaultInline)
 	set(&o.ReplyInline, defaultInline)
 	set(&o.MaxCall, defaultMaxCall)
@@ -80,6 +85,7 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 		checkInline("CallInline", o.CallInline),
 		checkInline("ReplyInline", o.ReplyInline),
 		checkRange("Credits", o.Credits, 1, credit.Max),
+		checkRange("FirstCredits", o.FirstCredits, 1, o.Credits),
 		checkRange("MaxCall", o.MaxCall, 1024, regmem.MaxLease),
 		checkRange("ORD", o.ORD, 1, 1024),
 		checkRange("SpareReceives", o.SpareReceives, 0, 1024),
@@ -89,7 +95,9 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 		errs = append(errs, errors.New("rdmaside: Memory is missing"))
 	}
 	if o.Receives == nil {
-		o.Receives = o.Memory
+		if o.Memory != nil {
+			o.Receives = NewReceivePool(o.Memory)
+		}
 	}
 	if o.Registry == nil {
 		errs = append(errs, errors.New("rdmaside: Registry is missing"))
@@ -147,9 +155,14 @@ func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) {
 
 // Accept answers in and hands the connection to loop. It blocks until the
 // connection is set up and may be called on any goroutine but a loop's, as
-// fabric.Listener's incoming function is.
+// fabric.Listener's incoming function is. The error wraps ErrNoReceives when there is
+// no memory for another connection.
 func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, loop fabric.Loop) (*ResponderConn, error) {
 	c := s.newConn(loop, in.PrivateData())
+	if !s.opts.Receives.fits(1+c.spare(), c.block) {
+		_ = in.Reject(nil) // the peer learns of it one way or the other
+		return nil, fmt.Errorf("%w: %s", ErrNoReceives, in.Peer())
+	}
 	if _, err := in.Accept(ctx, loop, c.connOptions(), (*responderHandler)(c)); err != nil {
 		loop.Post(fabric.TaskFunc(func() { c.abandon(err) }))
 		return nil, fmt.Errorf("rdmaside: accept %s: %w", in.Peer(), err)
@@ -160,19 +173,20 @@ func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, loop fabric.
 // A ResponderConn is one connection of a Responder. It belongs to one loop;
 // methods are for that loop unless they say otherwise.
 //
-// It has a Receive for each credit and a few to spare. A Call that came whole
-// and inline keeps its Receive buffer until it is answered, and the buffer is
-// posted again before the answer is: at any time the Receives posted and the
-// Calls unanswered add up to more than the grant, without any memory being
-// leased for it.
+// It has a Receive for each credit that its Requester may go by and a few to
+// spare. A Call that came whole and inline keeps its Receive buffer until it is
+// answered, and the buffer is posted again before the answer is, unless it is one
+// more than that: at any time the Receives posted and the Calls unanswered add up
+// to more than the grant, without any memory being leased for it.
 type ResponderConn struct {
 	// Data is the handler's.
 	Data any
 
-	responder   *Responder // constant, as the next five
+	responder   *Responder // constant, as the next six
 	loop        fabric.Loop
 	peer        rpcrdma.PrivateData
 	replyInline int
+	block       int    // octets that a Receive takes
 	invalidate  bool   // both sides allow Send With Invalidate
 	wake        func() // tells the loop that memory may be had
 
@@ -186,7 +200,9 @@ type ResponderConn struct {
 	asked     bool  // this side ended the connection, for reason
 	reason    error // valid when ended, or asked
 	opened    bool
+	joined    bool // one of those that share the Receives
 	grants    credit.Grantor
+	load      creditLoad
 	recvs     recvRing
 	exchanges []*Exchange // all, by index
 	idle      []*Exchange
@@ -208,8 +224,10 @@ func (s *Responder) newConn(loop fabric.Loop, priv []byte) *ResponderConn {
 	c.peer, _ = rpcrdma.FindPrivateData(priv)
 	c.replyInline = rpcrdma.Inline(own, c.peer)
 	c.invalidate = own.RemoteInvalidation && c.peer.RemoteInvalidation
-	c.grants = credit.NewGrantor(o.Credits, o.Credits)
-	c.recvs.init(o.Credits+o.SpareReceives+o.ReverseCredits, o.CallInline, o.Receives)
+	c.grants = credit.NewGrantor(1, 1)
+	c.block = regmem.BlockSize(o.CallInline)
+	c.recvs.init(o.Credits+o.SpareReceives+o.ReverseCredits, o.CallInline, nil)
+	c.recvs.pool = o.Receives
 	c.work = max(1024, 4*o.Credits)
 	c.wake = func() { loop.Post((*memoryTask)(c)) }
 	return c
@@ -250,7 +268,10 @@ func (c *ResponderConn) setup(conn fabric.Conn) error {
 	if n := c.info.MaxMessage; n != 0 {
 		c.replyInline = min(c.replyInline, n)
 	}
-	if err := c.recvs.fill(len(c.recvs.buffers) - c.responder.opts.ReverseCredits); err != nil {
+	if err := c.start(); err != nil {
+		if errors.Is(err, regmem.ErrBudget) {
+			err = ErrNoReceives
+		}
 		return fmt.Errorf("rdmaside: receives: %w", err)
 	}
 	c.state, c.opened = up, true
@@ -265,6 +286,7 @@ func (c *ResponderConn) abandon(err error) {
 	}
 	c.state = ended
 	c.recvs.abandon()
+	c.part()
 	if c.opened {
 		c.responder.conns.Ended(c, err)
 	}

@@ -131,8 +131,10 @@ func (c *ResponderConn) begin(x *Exchange, xid, requested uint32) bool {
 		err := fmt.Errorf("%w: %d outstanding", ErrOverrun, c.grants.Outstanding)
 		c.drop(x)
 		c.refuse(xid, refusal{reasonCredits, err})
+		return false
 	}
-	return kept
+	c.use()
+	return true
 }
 
 // drop ends a Call that is not answered.
@@ -370,6 +372,11 @@ func (c *ResponderConn) badCall(x *Exchange, err error) {
 func (c *ResponderConn) repostBuffer(i int) {
 	if c.state != up {
 		c.recvs.drop(i)
+		c.countReceives()
+		return
+	}
+	if c.surplus() {
+		c.shrink(i)
 		return
 	}
 	if err := c.recvs.post(i); err != nil {

@@ -294,7 +294,9 @@ func (c *ResponderConn) post(x *Exchange) {
 		if x.recv >= 0 {
 			c.repost(x)
 		}
+		c.yield()
 		h.Credits = c.grants.Reply()
+		c.countGranted(int64(h.Credits))
 		c.publish()
 		err = c.send(x)
 	} else {

@@ -173,6 +173,7 @@ func (c *ResponderConn) readyReverse() error {
 	if err == nil && v.receives < min(len(v.calls)+1, int(v.credits.Requested)) {
 		if err = c.recvs.fill(c.recvs.posted + 1); err == nil {
 			v.receives++
+			c.countReceives()
 		}
 	}
 	switch {

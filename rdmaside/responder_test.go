@@ -712,6 +712,7 @@ func TestResponderStarved(t *testing.T) {
 	responderTest(t, func(tc *responderCase) {
 		tc.replies = tc.arena.Account("small", 256<<10)
 		tc.opts.Memory = tc.replies
+		tc.opts.Receives = NewReceivePool(tc.arena.Account("receives", 1<<20))
 	}, func(tc *responderCase) {
 		tc.peer.send(0, plain(9, 8), getAttrCall(9))
 		tc.answer(tc.wantCall("the first call", getAttrCall(9)), getAttrReply(9))
@@ -751,6 +752,7 @@ func TestResponderLoss(t *testing.T) {
 	responderTest(t, func(tc *responderCase) {
 		tc.replies = tc.arena.Account("small", 256<<10)
 		tc.opts.Memory = tc.replies
+		tc.opts.Receives = NewReceivePool(tc.arena.Account("receives", 1<<20))
 	}, func(tc *responderCase) {
 		tc.peer.send(0, plain(9, 8), getAttrCall(9))
 		tc.answer(tc.wantCall("the first call", getAttrCall(9)), getAttrReply(9))
@@ -832,27 +834,51 @@ func TestResponderOptions(t *testing.T) {
 
 // An Accept that fails gives back what Setup took.
 func TestResponderAcceptFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBed(t, 16<<20)
-		defer b.strike()
-		tc := &responderCase{bed: b}
-		s, err := NewResponder(ResponderOptions{Memory: b.arena.Account("tiny", 64<<10), Registry: newRegistry()}, tc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, _ := b.provider.Listen("front", fabric.ListenOptions{}, func(in fabric.Incoming) {
-			// 66 Receives of 4 KiB do not fit into 64 KiB.
-			if _, err := s.Accept(context.Background(), in, b.loop); err == nil {
-				t.Error("accepted without memory")
-			}
+	for _, tt := range []struct {
+		name   string
+		memory int64
+		taken  int  // octets of it that others have
+		setup  bool // Setup finds it out
+	}{
+		{"the pool knows", 8 << 10, 0, false},
+		{"the pool does not know", 76 << 10, 68 << 10, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBed(t, 16<<20)
+				defer b.strike()
+				tc := &responderCase{bed: b}
+				m := b.arena.Account("tiny", tt.memory)
+				if tt.taken > 0 {
+					l, err := m.Lease(tt.taken)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer l.Release()
+				}
+				s, err := NewResponder(ResponderOptions{Memory: m, Registry: newRegistry()}, tc)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, _ := b.provider.Listen("front", fabric.ListenOptions{}, func(in fabric.Incoming) {
+					// Three Receives of 4 KiB do not fit.
+					if _, err := s.Accept(context.Background(), in, b.loop); !errors.Is(err, ErrNoReceives) {
+						t.Errorf("accepted without memory: %v", err)
+					}
+				})
+				defer l.Close()
+				_, err = b.provider.Dial(context.Background(), b.peerLoop, "front", fabric.ConnOptions{}, &fakePeer{bed: b})
+				if err == nil || errors.Is(err, fabric.ErrRejected) == tt.setup {
+					t.Errorf("dialled: %v", err)
+				}
+				synctest.Wait()
+				if tc.opened != tc.ended {
+					t.Errorf("opened %d times, ended %d times", tc.opened, tc.ended)
+				}
+				if p := s.opts.Receives; p.Used() != 0 || p.Connections() != 0 {
+					t.Errorf("%d octets and %d connections are left", p.Used(), p.Connections())
+				}
+			})
 		})
-		defer l.Close()
-		if _, err := b.provider.Dial(context.Background(), b.peerLoop, "front", fabric.ConnOptions{}, &fakePeer{bed: b}); err == nil {
-			t.Error("dialled")
-		}
-		synctest.Wait()
-		if tc.opened != tc.ended {
-			t.Errorf("opened %d times, ended %d times", tc.opened, tc.ended)
-		}
-	})
+	}
 }

@@ -211,7 +211,7 @@ type RDMAServer struct {
 func ListenRDMA(p fabric.Provider, loops []fabric.Loop, addr string, credits int, arena *regmem.Arena, reg *ulb.Registry, b Behaviour) (*RDMAServer, error) {
 	s := &RDMAServer{Behaviour: b, conns: make(map[*rdmaside.ResponderConn]struct{}), mem: arena.Account("server", arena.Budget())}
 	var err error
-	s.resp, err = rdmaside.NewResponder(rdmaside.ResponderOptions{Memory: s.mem, Registry: reg, Credits: credits, RemoteInvalidation: true}, s)
+	s.resp, err = rdmaside.NewResponder(rdmaside.ResponderOptions{Memory: s.mem, Registry: reg, Credits: credits, FirstCredits: credits, RemoteInvalidation: true}, s)
 	if err != nil {
 		return nil, err
 	}

@@ -305,6 +305,14 @@ func (a *Arena) Stats() Stats {
 	return st
 }
 
+// BlockSize is how many octets a lease of n takes, 0 for n beyond MaxLease.
+func BlockSize(n int) int {
+	if i := classOf(n); i >= 0 {
+		return classSizes[i]
+	}
+	return 0
+}
+
 // classOf returns the smallest class for n octets, or -1.
 func classOf(n int) int {
 	switch {

@@ -1,0 +1,288 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+)
+
+// A keeper keeps Calls until it is told to answer them.
+type keeper struct{ exchanges []*Exchange }
+
+func (k *keeper) Call(x *Exchange) { k.exchanges = append(k.exchanges, x) }
+
+// A creditClient is an honest Requester on a stubConn: it sends as many Calls as it
+// may and has something to do for.
+type creditClient struct {
+	t       testing.TB
+	s       *stubResponder
+	k       *keeper
+	a       credit.Account
+	xid     uint32
+	replies int
+}
+
+func newCreditClient(t testing.TB, pool *ReceivePool, m *regmem.Account, mm *ResponderMetrics, credits int) *creditClient {
+	t.Helper()
+	c := &creditClient{t: t, k: &keeper{}, a: credit.NewAccount(credit.Default)}
+	c.s = newStubResponder(t, m, c.k, func(o *ResponderOptions) {
+		o.Receives, o.Credits, o.FirstCredits, o.Metrics = pool, credits, min(8, credits), mm
+	})
+	c.s.conn.onSend = func(fabric.Send) {
+		c.a.Grant(binary.BigEndian.Uint32(c.s.conn.sent[8:]))
+		c.a.Put()
+		c.replies++
+	}
+	return c
+}
+
+// send sends one Call if it may.
+func (c *creditClient) send() bool {
+	if !c.a.Take() {
+		return false
+	}
+	c.xid++
+	c.s.conn.deliver(append(plain(c.xid, c.a.Requested), getAttrCall(c.xid)...), 0)
+	if c.s.state != up {
+		c.t.Fatalf("the connection of an honest client ended: %v", c.s.reason)
+	}
+	return true
+}
+
+// answer answers the oldest Call.
+func (c *creditClient) answer() bool {
+	if len(c.k.exchanges) == 0 {
+		return false
+	}
+	x := c.k.exchanges[0]
+	c.k.exchanges = c.k.exchanges[1:]
+	x.Reply([][]byte{getAttrReply(x.XID())}, nil)
+	c.s.conn.step()
+	return true
+}
+
+// busy keeps deep Calls outstanding, as far as it may, for n Calls.
+func (c *creditClient) busy(n, deep int) {
+	for end := c.replies + n; c.replies < end; c.answer() {
+		for len(c.k.exchanges) < deep && c.send() {
+		}
+	}
+	for c.answer() {
+	}
+}
+
+func (c *creditClient) close() {
+	c.s.Close(nil)
+	c.s.conn.settle(c.s.loop)
+	for len(c.k.exchanges) > 0 {
+		c.k.exchanges[0].Abort()
+		c.k.exchanges = c.k.exchanges[1:]
+	}
+}
+
+func creditPool(t testing.TB, blocks int) (*ReceivePool, *regmem.Account, *ResponderMetrics) {
+	a := newTestArena(t)
+	return NewReceivePool(a.Account("receives", int64(blocks*4608))), a.Account("calls", 16<<20), NewResponderMetrics(metrics.New(), "test")
+}
+
+// A connection begins with few Receives and gets the credits it is configured to
+// have by using them.
+func TestCreditsGrow(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		deep  int
+		calls int // at most, until it has all
+	}{{"all outstanding", 100, 64}, {"one at a time", 1, 8 + 16 + 32 + 2}} {
+		t.Run(tt.name, func(t *testing.T) {
+			pool, m, mm := creditPool(t, 1000)
+			c := newCreditClient(t, pool, m, mm, 64)
+			defer c.close()
+			if n := len(c.s.conn.receives); n != 10 {
+				t.Errorf("%d Receives posted in the beginning, want 8 and 2 to spare", n)
+			}
+			c.busy(tt.calls, tt.deep)
+			if c.a.Granted != 64 || len(c.s.conn.receives) != 66 {
+				t.Errorf("after %d Calls %d credits and %d Receives, want 64 and 66", tt.calls, c.a.Granted, len(c.s.conn.receives))
+			}
+			if mm.granted.Value() != 64 || mm.receives.Value() != 66 || mm.starved.Value() != 0 || pool.Used() != 66*4608 {
+				t.Errorf("counted: %d credits, %d Receives, %d starved, %d octets", mm.granted.Value(), mm.receives.Value(), mm.starved.Value(), pool.Used())
+			}
+			c.busy(200, 100)
+			if mm.lastCredit.Value() == 0 {
+				t.Error("nobody saw that all credits were used")
+			}
+			c.close()
+			if mm.granted.Value() != 0 || mm.receives.Value() != 0 || pool.Used() != 0 || pool.Connections() != 0 {
+				t.Errorf("left behind: %d credits, %d Receives, %d octets, %d connections", mm.granted.Value(), mm.receives.Value(), pool.Used(), pool.Connections())
+			}
+		})
+	}
+}
+
+// Not more than is asked for: it would be of no use.
+func TestCreditsAsAsked(t *testing.T) {
+	pool, m, mm := creditPool(t, 1000)
+	c := newCreditClient(t, pool, m, mm, 64)
+	defer c.close()
+	c.a = credit.NewAccount(12)
+	c.busy(300, 100)
+	if c.a.Granted != 12 || len(c.s.conn.receives) != 14 {
+		t.Errorf("%d credits and %d Receives for 12 asked for", c.a.Granted, len(c.s.conn.receives))
+	}
+	if mm.starved.Value() != 0 || mm.creditsDenied.Value() != 0 {
+		t.Error("it has what it asked for, and is counted as starved")
+	}
+}
+
+// Many connections in one pool that has room for a few: all have their share, the
+// first lose what they had, and none is cut off.
+func TestCreditsShared(t *testing.T) {
+	const blocks = 400
+	pool, m, mm := creditPool(t, blocks)
+	var cs []*creditClient
+	defer func() {
+		for _, c := range cs {
+			c.close()
+		}
+		if mm.granted.Value() != 0 || mm.receives.Value() != 0 || mm.starved.Value() != 0 || pool.Used() != 0 {
+			t.Errorf("left behind: %d credits, %d Receives, %d starved, %d octets", mm.granted.Value(), mm.receives.Value(), mm.starved.Value(), pool.Used())
+		}
+	}()
+	flood := func(n int) {
+		for range n {
+			for _, c := range cs {
+				c.busy(8, 1000)
+			}
+		}
+	}
+	cs = append(cs, newCreditClient(t, pool, m, mm, 64))
+	flood(20)
+	if got := cs[0].a.Granted; got != 64 {
+		t.Fatalf("one alone has %d credits, want 64", got)
+	}
+	for len(cs) < 20 {
+		cs = append(cs, newCreditClient(t, pool, m, mm, 64))
+		flood(1)
+	}
+	flood(100)
+	// A share is 5/8 of 400 blocks by 20: 12.
+	for i, c := range cs {
+		if c.a.Granted < 10 {
+			t.Errorf("client %d has %d credits, want 10 at least", i, c.a.Granted)
+		}
+	}
+	if used := pool.Used(); used > blocks*4608*3/4 {
+		t.Errorf("%d octets of %d are used: nothing is left for who comes", used, blocks*4608)
+	}
+	for len(cs) < 80 {
+		cs = append(cs, newCreditClient(t, pool, m, mm, 64))
+		flood(1)
+	}
+	flood(100)
+	least, most := uint32(1000), uint32(0)
+	for _, c := range cs {
+		least, most = min(least, c.a.Granted), max(most, c.a.Granted)
+	}
+	if most > 3*least {
+		t.Errorf("between %d and %d credits for the same use", least, most)
+	}
+	if mm.creditsTaken.Value() == 0 || mm.starved.Value() == 0 || mm.creditsDenied.Value() == 0 {
+		t.Errorf("unseen: taken %d times, denied %d times, %d starved", mm.creditsTaken.Value(), mm.creditsDenied.Value(), mm.starved.Value())
+	}
+	if got := mm.receives.Value() * 4608; got != pool.Used() {
+		t.Errorf("%d octets of Receives counted, %d used", got, pool.Used())
+	}
+	// Who stays has all again, and nobody is starved.
+	for _, c := range cs[1:] {
+		c.close()
+	}
+	cs = cs[:1]
+	flood(20)
+	if got := cs[0].a.Granted; got != 64 || mm.starved.Value() != 0 {
+		t.Errorf("alone again it has %d credits, %d connections are starved", got, mm.starved.Value())
+	}
+}
+
+// A connection that uses all it has for ever does not have what small ones need.
+func TestCreditsFlood(t *testing.T) {
+	pool, m, mm := creditPool(t, 900)
+	flooder := newCreditClient(t, pool, m, mm, 1000)
+	defer flooder.close()
+	flooder.busy(5000, 2000)
+	if pool.Used() > 450*4608 {
+		t.Errorf("one connection has %d of 900 Receives", pool.Used()/4608)
+	}
+	var small []*creditClient
+	for range 100 {
+		c := newCreditClient(t, pool, m, mm, 1000)
+		defer c.close()
+		small = append(small, c)
+		flooder.busy(10, 2000)
+		c.busy(20, 3)
+	}
+	for range 40 {
+		flooder.busy(50, 2000)
+		for _, c := range small {
+			c.busy(5, 3)
+		}
+	}
+	for i, c := range small {
+		if c.a.Granted < 3 {
+			t.Errorf("small client %d has %d credits", i, c.a.Granted)
+		}
+	}
+	if pool.Used() > 900*4608*3/4 {
+		t.Errorf("%d of 900 Receives are used", pool.Used()/4608)
+	}
+}
+
+// Honest clients that do whatever they may are never cut off, and Receives never
+// run out for them, whatever happens to their grants: the rule of ResponderConn's
+// comment.
+func TestCreditsInvariant(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 7))
+			pool, m, mm := creditPool(t, 60+rnd.IntN(300))
+			var cs []*creditClient
+			for range 4000 {
+				switch n := rnd.IntN(100); {
+				case n < 2 && len(cs) < 60 && pool.fits(3, 4608):
+					cs = append(cs, newCreditClient(t, pool, m, mm, 1<<rnd.IntN(8)))
+				case n < 3 && len(cs) > 0:
+					i := rnd.IntN(len(cs))
+					cs[i].close()
+					cs = append(cs[:i], cs[i+1:]...)
+				case len(cs) > 0:
+					c := cs[rnd.IntN(len(cs))]
+					for range rnd.IntN(20) {
+						if rnd.IntN(2) == 0 {
+							c.send()
+						} else {
+							c.answer()
+						}
+						g := &c.s.grants
+						if posted := c.s.recvs.posted; posted+int(g.Outstanding) <= int(c.a.Granted) {
+							t.Fatalf("%d Receives posted and %d Calls unanswered under a grant of %d", posted, g.Outstanding, c.a.Granted)
+						}
+					}
+				}
+				if pool.Used() > pool.Limit() {
+					t.Fatalf("%d octets of %d", pool.Used(), pool.Limit())
+				}
+			}
+			for _, c := range cs {
+				c.close()
+			}
+			if pool.Used() != 0 || pool.Connections() != 0 || mm.receives.Value() != 0 || mm.granted.Value() != 0 || mm.starved.Value() != 0 {
+				t.Errorf("left behind: %d octets, %d connections", pool.Used(), pool.Connections())
+			}
+		})
+	}
+}
