@@ -47,6 +47,7 @@ func FuzzResponder(f *testing.F) {
 		h.SetReply(seg, seg, seg)
 	})), uint8(3))
 	f.Add(pack(words(1, 2, 8, 0, 0, 0, 0), header(3, 8, rpcrdma.MsgP), header(4, 8, rpcrdma.Done), plain(1, 8)[:20]), uint8(4))
+	f.Add(pack(first, append(plain(1, 3), accepted(1)...), words(2, 1, 8, 4, 2), first, append(plain(3, 3), accepted(3)[:20]...), append(plain(3, 3), accepted(3)...)), uint8(64))
 
 	arena, err := regmem.New(regmem.Options{Budget: 32 << 20})
 	if err != nil {

@@ -146,8 +146,9 @@ func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) err
 		done.Release()
 		return nil
 	}
-	if n := v.sent(); len(v.calls)-n >= reverseWaiting {
+	if len(v.calls)-v.sent() >= reverseWaiting {
 		c.giveUpReverse()
+		c.sendReverse()
 		if len(v.calls)-v.sent() >= reverseWaiting {
 			metrics.refused[callbackBusy].Inc()
 			return ErrReverseBusy
