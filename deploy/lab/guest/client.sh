@@ -3,10 +3,18 @@
 # network, mounts and host name, made at its first use: an NFSv4 clientid, a lockd and mounts
 # of its own. NAME is c1, c2 and so on; c1 has the address 10.0.2.21. The server's /export
 # is visible there, too.
+#
+# With PROTO=rdma the network is the guest's: siw connects from nowhere else. The kernel then
+# takes two clients for one unless they mount different ports.
 set -e
 name=$1
 shift
-pid=/run/client-$name
+pid=/run/client-$name${PROTO:+-$PROTO}
+if [ ! -e "$pid" ] && [ "$PROTO" = rdma ]; then
+    unshare -m -u sh -c "hostname $name; echo \$\$ > $pid; exec sleep 1000000" > /dev/null 2>&1 &
+    while [ ! -s "$pid" ]; do sleep 0.05; done
+fi
+if [ "$PROTO" = rdma ]; then exec nsenter -t "$(cat "$pid")" -m -u "$@"; fi
 if [ ! -e "$pid" ]; then
     modprobe ipvlan
     unshare -m -n -u sh -c "hostname $name; echo \$\$ > $pid.new; exec sleep 1000000" > /dev/null 2>&1 &

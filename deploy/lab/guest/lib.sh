@@ -41,15 +41,18 @@ cold() {
     do_mount
 }
 
-# Client machines c1 and c2 of client.sh mount as this script was told to.
+# Client machines c1 and c2 of client.sh mount as this script was told to, c2 from port PORT2
+# if there is one.
 client() { /lab/client.sh "$@" || die "client $*: status $?"; }
 client_mount() {
     trap 'for c in c1 c2; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null' EXIT # a test that fails leaves no mount
-    client "$1" sh -c '. /lab/lib.sh; do_mount' sh "$vers" "$host" "$port" "$mountport"
+    p=$port
+    [ "$1" != c2 ] || p=${PORT2:-$port}
+    client "$1" sh -c '. /lab/lib.sh; do_mount' sh "$vers" "$host" "$p" "$mountport"
 }
 client_umount() { client "$1" umount /mnt; }
 # client_mnt NAME: where the mount of client NAME is for a process of no client.
-client_mnt() { echo "/proc/$(cat "/run/client-$1")/root/mnt"; }
+client_mnt() { echo "/proc/$(cat "/run/client-$1${PROTO:+-$PROTO}")/root/mnt"; }
 
 # after_grace: lockd, like nfsd, has a grace period in which there are no delegations: 50 s
 # after boot, and nothing ends it early.
