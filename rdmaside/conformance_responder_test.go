@@ -71,6 +71,12 @@ func writes(section, says string, w writesCase) responderRule {
 	return responderRule{section: section, says: says, run: func(tc *responderCase) { w.run(tc, 0x51) }}
 }
 
+// departing is r, which is not kept, and why.
+func departing(r responderRule, why string) responderRule {
+	r.departs = why
+	return r
+}
+
 // errChunk is a rule whose message is answered ERR_CHUNK.
 func errChunk(section, says string, build func(tc *responderCase) [][]byte) responderRule {
 	return responderRule{section: section, says: says, run: func(tc *responderCase) {
@@ -164,6 +170,8 @@ func responderRules() []responderRule {
 				}
 			},
 		},
+		{section: "3.3.1", says: "an increase in receive resources MUST be effected before the next Reply, and the granted value is never exceeded by what it falls from: random use by honest Requesters", same: TestCreditsInvariant},
+		{section: "3.3.1", says: "the granted value MAY be adjusted to available resources: a Requester that uses all it has does not have what others need", same: TestCreditsFlood},
 		{section: "3.3.1", says: "if the granted value is exceeded, the RDMA layer may terminate the connection: a Requester that overruns its credits", run: func(tc *responderCase) {
 			tc.answered()
 			granted := uint32(0)
@@ -700,9 +708,9 @@ func responderEndRules() []responderRule {
 		writes("8267 6.4.1", "a READ of no octets has its chunk, returned with no octets, and the next READ the next", writesCase{
 			results: []result{none, long}, writes: [][]int{{100}, {6001}}, proc: rpcrdma.Msg,
 		}),
-		writes("8267 6.4.1", "a READ that fails: its chunk, and those behind it, carry nothing", writesCase{
+		departing(writes("8267 6.4.1", "a READ that fails, with a non-empty Write chunk: MUST return an empty Write chunk in that position", writesCase{
 			results: []result{fh, text, fails}, writes: [][]int{{33}, {6001}, {6001}}, proc: rpcrdma.Msg,
-		}),
+		}), "an unused one, with its segments, all of no octets: RFC 8166 Sections 3.4.6 and 4.3.2.2 have the segment count copied"),
 		writes("8267 6.4.1", "more READs than Write chunks: the remaining ones MUST return their results inline", writesCase{
 			results: []result{text, text, text}, writes: [][]int{{33}}, proc: rpcrdma.Msg,
 		}),
@@ -771,6 +779,10 @@ func responderEndRules() []responderRule {
 				tc.wantError("1028 octets", 1, rpcrdma.ErrChunk)
 			},
 		},
+		{section: "8167 5.1", says: "a reverse Call: rdma_vers MUST be that of forward Calls, the RPC Call MUST start with the same XID, its msg_type MUST be CALL", same: TestCallback},
+		{section: "8167 4.1", says: "reverse credits are accounted separately: one Call until the first Reply, then what the Requester grants", same: TestCallbackCredits},
+		{section: "8167 5.3", says: "without chunks, reverse Calls can be no larger than what can be sent inline; what is no Reply to them is none", same: TestCallbackRefusals},
+		{section: "8167 5.4", says: "a Requester that does not answer reverse Calls: what waits is bounded", same: TestCallbackUnanswered},
 		silence("8167 4.1", "the direction is that of the RPC message: a Reply that answers no reverse Call is dropped, and its credits are not a request",
 			append(plain(1, 1), getAttrReply(1)...), append(header(1, 1, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite() }), getAttrReply(1)...)),
 	}

@@ -4,8 +4,7 @@ package rdmaside
 type refusalReason uint8
 
 const (
-	reasonHeader  refusalReason = iota // the Transport header
-	reasonChunks                       // chunks that do not fit what was offered
+	reasonChunks  refusalReason = iota // chunks that do not fit what was offered
 	reasonPayload                      // the RPC message, or what was moved apart from it
 	reasonHandle                       // an invalidated handle that is not the Call's
 	reasonCredits                      // more than was granted
@@ -13,7 +12,7 @@ const (
 	refusalReasons
 )
 
-var refusalNames = [refusalReasons]string{"header", "chunks", "payload", "handle", "credits", "memory"}
+var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits", "memory"}
 
 // A reverseRefusal is why a Call of the reverse direction was answered here; a
 // metric label.

@@ -107,7 +107,7 @@ func (r *Requester) received(c *fabric.Completion) {
 	} else {
 		var err error
 		if n, err = h.Decode(b); err != nil {
-			r.undecodable(err, c)
+			r.undecodable(c)
 			r.repost(i)
 			return
 		}
@@ -224,17 +224,9 @@ func (r *Requester) receiveError(err error) {
 // undecodable deals with a header that is not one.
 //
 // "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a
-// Requester MUST silently discard the message." RFC 8166 Section 4.5. Discarded
-// it is; but when it was the answer to a Call, that Call never ends and its
-// credit is lost, so the connection goes with it now and not at the deadline.
-func (r *Requester) undecodable(err error, c *fabric.Completion) {
-	var he *rpcrdma.HeaderError
-	if errors.As(err, &he) && he.Answer != rpcrdma.Silence {
-		if slot, ok := r.xids.get(he.XID); ok {
-			r.refuse(&r.slots[slot], refusal{reasonHeader, err})
-			return
-		}
-	}
+// Requester MUST silently discard the message." RFC 8166 Section 4.5. If it was
+// the answer to a Call, that one has its deadline.
+func (r *Requester) undecodable(c *fabric.Completion) {
 	r.metrics.droppedHeader.Inc()
 	r.stray(c)
 }

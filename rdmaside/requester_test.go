@@ -679,6 +679,10 @@ func TestRequesterDrops(t *testing.T) {
 			{"RDMA_DONE", header(1, 8, rpcrdma.Done), m.droppedProc},
 			{"RDMA_MSGP", header(1, 8, rpcrdma.MsgP), m.droppedProc},
 			{"version 2, no call's", words(5, 2, 8, 0, 0, 0, 0), m.droppedHeader},
+			{"version 2", append(words(1, 2, 8, 0, 0, 0, 0), getAttrReply(1)...), m.droppedHeader},
+			{"procedure 5", append(words(1, 1, 8, 5, 0, 0, 0), getAttrReply(1)...), m.droppedHeader},
+			{"list cut short", words(1, 1, 8, 0, 0, 1, 1), m.droppedHeader},
+			{"huge segment count", words(1, 1, 8, 0, 0, 1, 0xffffffff, 0, 0), m.droppedHeader},
 		} {
 			before := tt.counter.Value()
 			tc.peer.send(0, tt.octets)
@@ -724,18 +728,6 @@ func TestRequesterReplyDefects(t *testing.T) {
 		call   []byte
 		answer func(tc *requesterCase, s *wantedSend) answer
 	}{
-		{"version 2", reasonHeader, attr, func(tc *requesterCase, s *wantedSend) answer {
-			return answer{words(xid, 2, 8, 0, 0, 0, 0), getAttrReply(xid)}
-		}},
-		{"procedure 5", reasonHeader, attr, func(tc *requesterCase, s *wantedSend) answer {
-			return answer{words(xid, 1, 8, 5, 0, 0, 0), getAttrReply(xid)}
-		}},
-		{"list cut short", reasonHeader, attr, func(tc *requesterCase, s *wantedSend) answer {
-			return answer{words(xid, 1, 8, 0, 0, 1, 1), nil}
-		}},
-		{"huge segment count", reasonHeader, attr, func(tc *requesterCase, s *wantedSend) answer {
-			return answer{words(xid, 1, 8, 0, 0, 1, 0xffffffff, 0, 0), nil}
-		}},
 		{"a Read list", reasonChunks, attr, func(tc *requesterCase, s *wantedSend) answer {
 			return msg(func(h *rpcrdma.Header) { h.AddRead(4, rpcrdma.Segment{Handle: 1, Length: 4}) }, getAttrReply(xid))
 		}},
