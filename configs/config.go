@@ -76,10 +76,19 @@ type Upstream struct {
 	Timeouts  Timeouts  `mapstructure:"timeouts"`
 	Backoff   Backoff   `mapstructure:"backoff"`
 
+	// For transport tcp.
+	Source Source `mapstructure:"source"`
+
 	// For transport rdma.
 	Provider string `mapstructure:"provider"` // default iwarp
 	Inline   Inline `mapstructure:"inline"`
 	IWARP    IWARP  `mapstructure:"iwarp"`
+}
+
+// A Source is where connections to an upstream come from.
+type Source struct {
+	Address string `mapstructure:"address"` // of this host; "" is the kernel's choice
+	Ports   Ports  `mapstructure:"ports"`   // default any
 }
 
 // A Pool is the connections of one upstream.
@@ -209,6 +218,8 @@ func (u *Upstream) setDefaults() {
 		def(&u.Provider, ProviderIWARP)
 		u.Inline.setDefaults(64 * KiB)
 		u.IWARP.setDefaults()
+	} else {
+		def(&u.Source.Ports, AnyPort)
 	}
 	def(&u.Pool.Connections, 1)
 	def(&u.Pool.Credits, 128)

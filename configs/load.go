@@ -137,6 +137,8 @@ func decodeValue(from, to reflect.Value) (any, error) {
 		return scalar(data, parseSwitch)
 	case Prefix:
 		return scalar(data, ParsePrefix)
+	case Ports:
+		return scalar(data, ParsePorts)
 	case Program:
 		return scalar(data, func(s string) (Program, error) { return Program(s), nil })
 	}

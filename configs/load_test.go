@@ -430,6 +430,21 @@ upstreams:
 			line 6: listeners[3].timeouts: only for transport tcp
 			line 8: upstreams[0].inline: only for transport rdma
 			line 9: upstreams[1].pool.pinned: nobody has a connection of its own with mode shared`},
+		{"sources", head + `
+upstreams:
+  - {name: s, transport: rdma, endpoints: ['h:1'], source: {ports: reserved}}
+  - {name: t, transport: tcp, endpoints: ['h:2'], source: {address: 'h', ports: 7-9}, pool: {connections: 4}}
+  - {name: u, transport: tcp, endpoints: ['h:3'], source: {address: 0.0.0.0, ports: 0-9}}
+  - {name: v, transport: tcp, endpoints: ['h:4'], source: {ports: 9-7}}
+  - {name: w, transport: tcp, endpoints: ['h:5'], source: {ports: 80}}
+`, `
+			line 4: upstreams[0].source: only for transport tcp
+			line 5: upstreams[1].source.address: "h": want an address of this host, without a port
+			line 5: upstreams[1].source.ports: 7-9 are 3 ports, fewer than pool.connections, 4
+			line 6: upstreams[2].source.address: "0.0.0.0": want an address of this host, without a port
+			line 6: upstreams[2].source.ports: "0-9" is no range of ports; write any, reserved or 700-999
+			line 7: upstreams[3].source.ports: "9-7" ends before it begins
+			line 8: upstreams[4].source.ports: "80" is no range of ports; write any, reserved or 700-999`},
 		{"memory", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}
@@ -447,6 +462,35 @@ memory: {budget: 1GiB}
 				t.Errorf("got\n%s\nwant\n%s", err, want)
 			}
 		})
+	}
+}
+
+// TestTCPUpstream: what has its defaults only there.
+func TestTCPUpstream(t *testing.T) {
+	for source, want := range map[string]Source{
+		"{}":                       {Ports: AnyPort},
+		"{ports: any}":             {Ports: AnyPort},
+		"{ports: reserved}":        {Ports: Ports{665, 1023}},
+		"{ports: 1-65535}":         {Ports: Ports{1, 65535}},
+		"{ports: 40000 - 40009}":   {Ports: Ports{40000, 40009}},
+		"{address: '2001:db8::7'}": {Address: "2001:db8::7", Ports: AnyPort},
+	} {
+		c, err := Load([]byte(`
+listeners: [{name: nfs, address: ':2049', upstream: s}]
+upstreams: [{name: s, transport: tcp, endpoints: ['h:1'], source: `+source+`}]
+`), testKnown())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Upstreams[0].Source; got != want {
+			t.Errorf("%s: %+v, want %+v", source, got, want)
+		}
+		if p, want := c.Upstreams[0].Pool, (Pool{Connections: 1, Credits: 128, Mode: "auto", Pinned: 256}); p != want {
+			t.Errorf("pool %+v, want %+v", p, want)
+		}
+		if p, err := ParsePorts(want.Ports.String()); err != nil || p != want.Ports {
+			t.Errorf("%s is read as %v, %v", want.Ports, p, err)
+		}
 	}
 }
 

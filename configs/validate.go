@@ -166,10 +166,24 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	if u.RDMA() {
 		checkProvider(u.Provider, u.IWARP, path, k, r)
 		u.Inline.validate(path+".inline", r)
+		only(path, "tcp", r, "source")
 		return
 	}
 	if u.Transport == TransportTCP {
+		u.Source.validate(u, path+".source", r)
 		only(path, "rdma", r, "provider", "inline", "iwarp")
+	}
+}
+
+// validate wants one host's address and a port for each connection that is kept.
+func (s *Source) validate(u *Upstream, path string, r *report) {
+	if s.Address != "" {
+		if a, err := netip.ParseAddr(s.Address); err != nil || a.IsUnspecified() || a.IsMulticast() {
+			r.addf(path+".address", "%q: want an address of this host, without a port", s.Address)
+		}
+	}
+	if n := s.Ports.Count(); n < u.Pool.Connections && !r.has(path+".ports") && !r.has(strings.TrimSuffix(path, ".source")+".pool.connections") {
+		r.addf(path+".ports", "%s are %d ports, fewer than pool.connections, %d", s.Ports, n, u.Pool.Connections)
 	}
 }
 

@@ -8,6 +8,10 @@ import (
 // A Seat is the place of one connection in a pool: it outlives the connections
 // that sit on it.
 type Seat struct {
+	// Data is the Dialer's, for what outlives a connection. It belongs to the goroutine
+	// that calls Dial, which is always the same.
+	Data any
+
 	pool     *Pool // constant, as are index and affinity
 	index    int
 	affinity int

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool"
@@ -36,7 +37,7 @@ var errDeadline = errors.New("proxy: call not answered in time")
 func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &tcpMember{u: u, seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call)}
 	s.Granted(u.opts.Credits, pool.Elsewhere)
-	_, err := u.p.engine.Dial(ctx, endpoint, l.tcp, tcpframe.DialOptions{
+	o := tcpframe.DialOptions{
 		Name: u.opts.Name,
 		Conn: tcpframe.ConnOptions{
 			Memory: replyMemory{memory{l.replies}, &u.p.relief}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
@@ -44,7 +45,11 @@ func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool
 			// it reads slowly.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
 		},
-	}, m)
+	}
+	err := u.dialFrom(ctx, s, func(from netip.AddrPort) (*tcpframe.Conn, error) {
+		o.LocalAddr = from
+		return u.p.engine.Dial(ctx, endpoint, l.tcp, o, m)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -112,6 +112,7 @@ type pin struct {
 	s    pinClient  // whose it is
 	pool *pool.Pool // of one seat
 	once sync.Once  // for release
+	seat *pool.Seat // the pool's; belongs to its goroutine, nil before that dials
 
 	from       reverser // that the latest reverse Call came on
 	owed       int      // reverse Calls that the client's connection has not taken
@@ -158,6 +159,9 @@ func (p *pin) release() {
 		go func() {
 			ps := &p.u.pins
 			p.pool.Close()
+			if !p.u.opts.RDMA {
+				p.u.source.leave(p.seat)
+			}
 			ps.mu.Lock()
 			delete(ps.all, p)
 			ps.mu.Unlock()
@@ -179,6 +183,7 @@ func (ps *pins) close() {
 
 // Dial makes the connection. pool.Dialer.
 func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
+	p.seat = s
 	return p.u.dial(ctx, endpoint, affinity, s, p)
 }
 

@@ -99,6 +99,8 @@ type UpstreamOptions struct {
 	Credits                 int  // asked for on each connection; default 128
 	CallInline, ReplyInline int  // octets; default 65536 and 4096
 
+	Source Source // for TCP
+
 	CallTimeout      time.Duration // a Call unanswered for so long ends its connection; default 60 s
 	ConnectTimeout   time.Duration // default 10 s
 	UnavailableAfter time.Duration // longest wait for a credit before the client is closed; default 30 s

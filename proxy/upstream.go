@@ -50,7 +50,8 @@ type upstream struct {
 	lost     *metrics.Counter
 	errored  *metrics.Counter
 	stray    *metrics.Counter
-	back     *callbackMetrics // for TCP
+	back     *callbackMetrics // for TCP, as source
+	source   *sources
 	unpinned *metrics.Counter
 	seconds  *metrics.Histogram
 
@@ -89,6 +90,8 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
 	} else {
 		u.back = newCallbackMetrics(m, o.Name)
+		u.source = newSources(o.Source, m.Counter("upstream_source_ports_changed_total",
+			"Times a connection could not have the source port of the one before it.", "upstream", o.Name))
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)

@@ -79,8 +79,8 @@ type ListenOptions struct {
 
 // DialOptions configure a connection to an upstream.
 type DialOptions struct {
-	Name        string // for logs and the label listener; default "upstream"
-	LocalAddr   net.Addr
+	Name        string              // for logs and the label listener; default "upstream"
+	LocalAddr   netip.AddrPort      // the kernel chooses what is zero
 	KeepAlive   net.KeepAliveConfig // as ListenOptions.KeepAlive
 	UserTimeout time.Duration       // as ListenOptions.UserTimeout
 	Conn        ConnOptions

@@ -138,6 +138,13 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOpti
 	}
 	if u.RDMA() {
 		o.Provider = newProvider(u.IWARP, u.Timeouts.Connect.Value(), log.With().Str("upstream", u.Name).Logger())
+		return o
+	}
+	if u.Source.Address != "" {
+		o.Source.Address = netip.MustParseAddr(u.Source.Address)
+	}
+	if u.Source.Ports != configs.AnyPort {
+		o.Source.Low, o.Source.High = u.Source.Ports.Low, u.Source.Ports.High
 	}
 	return o
 }

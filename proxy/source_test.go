@@ -1,0 +1,235 @@
+package proxy_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// A portCase is a proxy in front of a TCP server that is asked where connections come
+// from.
+type portCase struct {
+	*proxytest.Harness
+	p    *proxy.Proxy
+	s    *proxytest.TCPServer
+	logs syncBuffer
+}
+
+type syncBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func newPortCase(t *testing.T, connections int, source proxy.Source) *portCase {
+	t.Helper()
+	x := &portCase{Harness: proxytest.NewHarness(t, budget)}
+	x.Log = zerolog.New(&x.logs)
+	x.s = x.TCPServer(proxytest.Behaviour{})
+	x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+		Name: "storage", Endpoints: []string{x.s.Addr()}, Connections: connections, Source: source,
+		ConnectTimeout: time.Second, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
+	}})
+	return x
+}
+
+// ports are where n connections come from, sorted.
+func (x *portCase) ports(n int) []uint16 {
+	x.T.Helper()
+	x.Eventually(fmt.Sprint("there are ", n, " connections"), func() bool { return len(x.s.Conns()) == n })
+	var ps []uint16
+	for _, c := range x.s.Conns() {
+		a := netip.MustParseAddrPort(c.RemoteAddr().String())
+		ps = append(ps, a.Port())
+	}
+	slices.Sort(ps)
+	if n := len(slices.Compact(slices.Clone(ps))); n != len(ps) {
+		x.T.Fatalf("ports %d are not different", ps)
+	}
+	return ps
+}
+
+func (x *portCase) moved() int { return metric(x.Harness, "upstream_source_ports_changed_total") }
+
+// drop ends every connection, by FIN or by RST, and waits until all are new.
+func (x *portCase) drop(reset bool) {
+	x.T.Helper()
+	old := x.s.Conns()
+	for _, c := range old {
+		if reset {
+			_ = c.Conn.(*net.TCPConn).SetLinger(0)
+		}
+		c.Close()
+	}
+	x.Eventually("all connections are new", func() bool {
+		now := x.s.Conns()
+		return len(now) == len(old) && !slices.ContainsFunc(now, func(c *proxytest.TCPConn) bool { return slices.Contains(old, c) })
+	})
+}
+
+// free is the first of n consecutive ports that nobody has.
+func free(t *testing.T, n int) uint16 {
+	t.Helper()
+	for low := uint16(20000 + os.Getpid()%5000); low < 32000; low += uint16(n) {
+		var all []net.Listener
+		for port := low; port < low+uint16(n); port++ {
+			if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+				all = append(all, l)
+			}
+		}
+		for _, l := range all {
+			l.Close()
+		}
+		if len(all) == n {
+			return low
+		}
+	}
+	t.Fatal("no ports")
+	return 0
+}
+
+// TestSourcePortStays: whoever ends a connection, shared or pinned, the next one comes
+// from the same port.
+func TestSourcePortStays(t *testing.T) {
+	low := free(t, 8)
+	for _, tt := range []struct {
+		name   string
+		source proxy.Source
+	}{
+		{"any", proxy.Source{}},
+		{"any of an address", proxy.Source{Address: netip.MustParseAddr("127.0.0.2")}},
+		{"range", proxy.Source{Low: low, High: low + 7}},
+		{"range of an address", proxy.Source{Address: netip.MustParseAddr("127.0.0.3"), Low: low, High: low + 7}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := newPortCase(t, 2, tt.source)
+			c := x.Client(x.p.Addr("nfs"))
+			check(t, c, proxytest.SequenceCall(1))
+			want := x.ports(3)
+			if l := tt.source.Low; l > 0 && (want[0] < l || want[2] > tt.source.High) {
+				t.Errorf("ports %d are not in the range from %d", want, l)
+			}
+			if a := tt.source.Address; a.IsValid() && !strings.HasPrefix(x.s.Conns()[0].RemoteAddr().String(), a.String()) {
+				t.Errorf("from %s, want %s", x.s.Conns()[0].RemoteAddr(), a)
+			}
+			for round := range uint32(6) {
+				x.drop(round%2 == 0)
+				if got := x.ports(3); !slices.Equal(got, want) {
+					t.Fatalf("after %d ends: from ports %d, want %d", round+1, got, want)
+				}
+				check(t, c, proxytest.SequenceCall(round+2))
+			}
+			if n := x.moved(); n != 0 {
+				t.Errorf("%d changes counted", n)
+			}
+		})
+	}
+}
+
+// TestSourcePortRange: ports are given back by clients that go; when all are in use that
+// is said.
+func TestSourcePortRange(t *testing.T) {
+	low := free(t, 4)
+	busy, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", low+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.1"), Low: low, High: low + 3})
+	for round := range uint32(3) {
+		a, b := x.Client(x.p.Addr("nfs")), x.Client(x.p.Addr("nfs"))
+		check(t, a, proxytest.SequenceCall(round+1))
+		check(t, b, proxytest.SequenceCall(round+1))
+		if got, want := x.ports(3), []uint16{low, low + 2, low + 3}; !slices.Equal(got, want) {
+			t.Fatalf("from ports %d, want %d", got, want)
+		}
+		c := x.Client(x.p.Addr("nfs"))
+		ch, err := c.Go(proxytest.SequenceCall(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf("every source port is in use: %d to %d", low, low+3)
+		x.Eventually("it is said that no port is left", func() bool { return strings.Contains(x.logs.String(), want) })
+		a.Close()
+		if r := <-ch; !bytes.Equal(r, proxytest.Expected(proxytest.SequenceCall(1))) {
+			t.Fatalf("when there was a port again: %x", r)
+		}
+		x.ports(3)
+		b.Close()
+		c.Close()
+		x.ports(1)
+	}
+	if n := x.moved(); n != 0 {
+		t.Errorf("%d changes counted", n)
+	}
+}
+
+// TestSourcePortLost: when another process has the port meanwhile, the connection comes
+// from another one, and that is counted.
+func TestSourcePortLost(t *testing.T) {
+	x := newPortCase(t, 1, proxy.Source{})
+	port := x.ports(1)[0]
+	addr := x.s.Addr()
+	x.s.Close()
+	x.Eventually("the connection has gone", func() bool { return x.p.Status().Upstreams[0].Usable == 0 })
+	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if x.s, err = proxytest.ListenTCP(addr, proxytest.Behaviour{}); err != nil {
+		t.Fatal(err)
+	}
+	defer x.s.Close()
+	if got := x.ports(1)[0]; got == port {
+		t.Errorf("from port %d, which is another's", got)
+	}
+	if n := x.moved(); n != 1 {
+		t.Errorf("%d changes counted, want 1", n)
+	}
+	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
+}
+
+// TestSourcePortReserved: as a server wants that does not trust users.
+func TestSourcePortReserved(t *testing.T) {
+	l, err := net.ListenPacket("udp", "127.0.0.1:700")
+	if errors.Is(err, syscall.EACCES) {
+		t.Skip("needs CAP_NET_BIND_SERVICE")
+	} else if err == nil {
+		l.Close()
+	}
+	x := newPortCase(t, 8, proxy.Source{Low: 665, High: 1023})
+	want := x.ports(8)
+	if want[0] < 665 || want[7] > 1023 {
+		t.Errorf("from ports %d", want)
+	}
+	x.drop(false)
+	if got := x.ports(8); !slices.Equal(got, want) {
+		t.Errorf("from ports %d, want %d", got, want)
+	}
+}

@@ -1,0 +1,109 @@
+package tcpframe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+)
+
+// The port asked for is the one that the connection has; it can be had again after the
+// connection has ended, by this end or the other, and not before.
+func TestDialLocalPort(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	var peers []*Conn
+	l := listen(t, e, ListenOptions{}, func(c *Conn) RecordHandler {
+		r := newRecorder()
+		peers = append(peers, c)
+		return r
+	})
+	addr := l.Addr().String()
+	rec := newRecorder()
+	c, err := e.Dial(context.Background(), addr, nil, DialOptions{}, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := c.LocalAddr()
+	for round := range 4 {
+		if _, err := e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: from}, newRecorder()); !errors.Is(err, ErrPortTaken) || !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			t.Fatalf("the port of a connection: %v, want %v", err, ErrPortTaken)
+		}
+		fromPeer := round%2 == 0
+		eventually(t, "the peer is there", func() (there bool) {
+			done := make(chan bool)
+			e.Loops()[0].Post(TaskFunc(func() { done <- len(peers) == round+1 }))
+			return <-done
+		})
+		e.Loops()[0].Post(TaskFunc(func() {
+			if fromPeer {
+				peers[round].Close(nil)
+			} else {
+				c.Abort(nil)
+			}
+		}))
+		_ = rec.wait(t, "the end")
+		rec = newRecorder()
+		eventually(t, "the port can be had again", func() bool {
+			c, err = e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: netip.AddrPortFrom(netip.Addr{}, from.Port())}, rec)
+			return err == nil
+		})
+		if c.LocalAddr() != from {
+			t.Fatalf("from %s, want %s", c.LocalAddr(), from)
+		}
+	}
+}
+
+// What cannot be had is told apart.
+func TestDialLocalErrors(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return newRecorder() })
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	taken := netip.MustParseAddrPort(other.Addr().String())
+	for _, tt := range []struct {
+		name string
+		from netip.AddrPort
+		want error
+	}{
+		{"a listener's port", taken, ErrPortTaken},
+		{"a listener's port, of any address", netip.AddrPortFrom(netip.Addr{}, taken.Port()), ErrPortTaken},
+		{"another host's address", netip.MustParseAddrPort("192.0.2.1:0"), ErrLocalAddress},
+		{"another host's address and a port", netip.MustParseAddrPort("192.0.2.1:900"), ErrLocalAddress},
+		{"the peer's own port", netip.MustParseAddrPort(l.Addr().String()), ErrPortTaken},
+	} {
+		if _, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{LocalAddr: tt.from}, newRecorder()); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+	// A process without privileges is not needed to see what it would be told.
+	denied := &net.OpError{Op: "dial", Err: os.NewSyscallError("bind", syscall.EACCES)}
+	if err := sourceError(denied); !errors.Is(err, ErrPortForbidden) || !errors.Is(err, syscall.EACCES) {
+		t.Errorf("EACCES: %v", err)
+	}
+	for _, err := range []error{context.Canceled, os.NewSyscallError("connect", syscall.ECONNREFUSED), os.NewSyscallError("connect", syscall.EACCES)} {
+		if got := sourceError(err); got != err { //nolint:errorlint // the same one
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+}
+
+// A socket that met itself, since nobody listens where it goes, is no connection.
+func TestDialSelf(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.MustParseAddrPort(l.Addr().String())
+	l.Close()
+	if _, err := e.Dial(context.Background(), fmt.Sprint(addr), nil, DialOptions{LocalAddr: addr}, newRecorder()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("%v, want %v", err, syscall.ECONNREFUSED)
+	}
+}
