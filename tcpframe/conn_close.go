@@ -124,6 +124,12 @@ func (s *connStream) sweep(now int64) {
 		}
 		return
 	}
+	if limit := o.SilentTimeout; limit > 0 && c.sock.Silent() >= limit {
+		err := timedOut(ReasonSilent, 0, limit)
+		c.counters.refuse(c.RemoteAddr(), err.Reason, err)
+		c.Abort(err) // nobody is there to take the rest
+		return
+	}
 	switch paused := c.paused(); {
 	case !c.split.begun() || paused:
 		c.stall.at = 0

@@ -37,13 +37,14 @@ const (
 	ReasonOutbound  Reason = "outbound"  // OutboundLimit octets queued for a peer that does not read
 	ReasonUnread    Reason = "unread"    // the peer took nothing for SendTimeout
 	ReasonIdle      Reason = "idle"      // no octet either way for IdleTimeout
+	ReasonSilent    Reason = "silent"    // the peer's TCP acknowledged nothing for SilentTimeout
 )
 
 // reasons are all of them.
 var reasons = []Reason{
 	ReasonDenied, ReasonConns, ReasonAddrConns, ReasonTotal, ReasonAttach,
 	ReasonTooLong, ReasonTooShort, ReasonFragments, ReasonStalled,
-	ReasonMemory, ReasonOutbound, ReasonUnread, ReasonIdle,
+	ReasonMemory, ReasonOutbound, ReasonUnread, ReasonIdle, ReasonSilent,
 }
 
 // A RecordError is why a record-marked stream was refused. Value is in octets or
@@ -69,6 +70,8 @@ func (e *RecordError) Error() string {
 		return fmt.Sprintf("tcpframe: %d octets queued for a peer that does not read, limit %d", e.Value, e.Limit)
 	case ReasonUnread:
 		return fmt.Sprintf("tcpframe: peer took nothing for %v, %d octets queued", time.Duration(e.Limit), e.Value)
+	case ReasonSilent:
+		return fmt.Sprintf("tcpframe: peer's host is silent for %v", time.Duration(e.Limit))
 	case ReasonIdle:
 		return fmt.Sprintf("tcpframe: idle for %v", time.Duration(e.Limit))
 	}

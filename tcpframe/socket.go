@@ -28,6 +28,7 @@ type socket struct {
 	paused  bool  // taken out of gnet's hands
 	watched bool  // known to the loop's EPOLLOUT instance
 	waits   bool  // armed there
+	quiet   silence
 
 	prev, next *socket
 }

@@ -1,6 +1,9 @@
 package tcpframe
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // A Task is work posted to a Loop. Tasks that are posted often are long-lived
 // or pooled values, so that posting does not allocate.
@@ -62,4 +65,9 @@ type Socket interface {
 	// MSS is the kernel's current estimate of the payload of one TCP segment
 	// towards the peer, or 0 if unknown.
 	MSS() int
+	// Silent is how long the peer's TCP has left unanswered what it has to answer:
+	// octets sent, and the kernel's probes. Looks at it are to be no more than 2 s
+	// apart; the result may be too long by the time since the last one. It costs a
+	// system call.
+	Silent() time.Duration
 }

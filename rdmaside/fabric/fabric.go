@@ -43,6 +43,9 @@ var (
 	// ErrLimit is wrapped when a provider-wide limit (connections, handles,
 	// registered bytes) refuses an operation.
 	ErrLimit = errors.New("fabric: limit reached")
+	// ErrSilent ends a connection whose peer's host does not answer any more. What
+	// the peer's processes do has nothing to do with it.
+	ErrSilent = errors.New("fabric: peer's host is silent")
 )
 
 // A Task is work posted to a Loop. Tasks that are posted often are long-lived
@@ -119,6 +122,15 @@ type Socket interface {
 	// MSS is the kernel's current estimate of the payload of one TCP segment
 	// towards the peer, or 0 if unknown.
 	MSS() int
+}
+
+// A WatchedSocket is a Socket that knows whether the peer's host is there.
+type WatchedSocket interface {
+	Socket
+	// Silent is how long the peer's TCP has left unanswered what it has to answer:
+	// octets sent, and the kernel's probes. Looks at it are to be no more than 2 s
+	// apart; the result may be too long by the time since the last one.
+	Silent() time.Duration
 }
 
 // A Handle is what a peer quotes to reach registered memory: the STag of

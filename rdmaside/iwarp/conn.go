@@ -398,12 +398,22 @@ func (t *connTick) Run() { (*conn)(t).tick() }
 
 // period is how often a connection is looked at.
 func (c *conn) period() time.Duration {
+	most := 5 * time.Second
+	if c.p.opts.SilentTimeout > 0 {
+		most = silentLook
+	}
 	d := c.p.opts.ProgressTimeout / 4
 	if d <= 0 {
-		return time.Hour
+		d = time.Hour
+		if c.p.opts.SilentTimeout <= 0 {
+			return d
+		}
 	}
-	return min(max(d, 10*time.Millisecond), 5*time.Second)
+	return min(max(d, 10*time.Millisecond), most)
 }
+
+// silentLook is how often a connection with a SilentTimeout is looked at.
+const silentLook = 500 * time.Millisecond
 
 func (c *conn) tick() {
 	if c.gone {
@@ -424,6 +434,10 @@ func (c *conn) tick() {
 		}
 		c.sock.Abort()
 		c.finSent = true
+	case c.silent():
+		c.qp.abort(errSilent)
+		c.sock.Abort()
+		c.finSent = true
 	case c.stalled(now):
 		c.qp.abort(ErrStalled)
 		c.sock.Abort()
@@ -440,6 +454,16 @@ func (c *conn) tick() {
 	}
 	c.timer.Reset(next)
 	c.step()
+}
+
+// silent reports whether the peer's host seems to be gone.
+func (c *conn) silent() bool {
+	most := c.p.opts.SilentTimeout
+	if most <= 0 {
+		return false
+	}
+	s, ok := c.sock.(fabric.WatchedSocket)
+	return ok && s.Silent() >= most && c.qp.alive()
 }
 
 // stalled reports whether the peer keeps an FPDU waiting, in either direction.

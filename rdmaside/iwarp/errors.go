@@ -12,6 +12,8 @@ var (
 	// ErrStalled ends a connection whose peer fell silent inside an FPDU, or took
 	// nothing of what was written, for Options.ProgressTimeout.
 	ErrStalled = errors.New("iwarp: peer makes no progress")
+	// errSilent ends a connection for Options.SilentTimeout.
+	errSilent = fmt.Errorf("iwarp: %w", fabric.ErrSilent)
 	// ErrCloseTimeout ends an orderly close that took longer than
 	// Options.CloseTimeout.
 	ErrCloseTimeout = errors.New("iwarp: orderly close timed out")

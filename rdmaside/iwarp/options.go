@@ -40,6 +40,12 @@ type Options struct {
 	// ProgressTimeout ends a connection whose peer stays silent inside an FPDU, or
 	// takes nothing of what is written. It is TCP_USER_TIMEOUT too. 30 s.
 	ProgressTimeout time.Duration
+	// SilentTimeout ends a connection whose peer's TCP acknowledges nothing of what it
+	// was sent, keepalive probes included, for so long, with an error that is
+	// fabric.ErrSilent. It is for hosts that are gone: slow processes have
+	// ProgressTimeout. Loops whose sockets cannot tell (fabric.WatchedSocket) leave it
+	// without effect. None.
+	SilentTimeout time.Duration
 	// CloseTimeout bounds an orderly close: what was posted is written, then the
 	// peer's FIN is awaited. 5 s.
 	CloseTimeout time.Duration

@@ -1,0 +1,132 @@
+package tcpframe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestSilence(t *testing.T) {
+	const s = int64(time.Second)
+	type look struct {
+		at    int64
+		owed  bool
+		heard time.Duration
+		want  time.Duration
+	}
+	for name, looks := range map[string][]look{
+		"idle":                          {{s, false, time.Hour, 0}, {2 * s, false, time.Hour, 0}},
+		"the first look knows nothing":  {{s, true, time.Hour, 0}, {2 * s, true, time.Hour, time.Second}},
+		"from the look before the send": {{s, false, time.Hour, 0}, {2 * s, true, time.Hour, time.Second}, {3 * s, true, time.Hour, 2 * time.Second}},
+		"acknowledgements come":         {{s, false, 0, 0}, {2 * s, true, time.Millisecond, time.Millisecond}, {3 * s, true, time.Millisecond, time.Millisecond}},
+		"then they stop":                {{s, true, 0, 0}, {2 * s, true, time.Second / 2, time.Second / 2}, {3 * s, true, time.Second * 3 / 2, time.Second * 3 / 2}},
+		"then it is answered":           {{s, true, time.Hour, 0}, {2 * s, true, time.Hour, time.Second}, {3 * s, false, 0, 0}, {4 * s, true, time.Second, time.Second}},
+		// The process was stopped for 9 s; what came meanwhile has not been read.
+		"we were away": {{s, true, time.Hour, 0}, {10 * s, true, time.Hour, 0}, {11 * s, true, time.Hour, time.Second}},
+	} {
+		var q silence
+		for i, l := range looks {
+			if got := q.look(l.at, l.owed, l.heard); got != l.want {
+				t.Errorf("%s: look %d: silent for %v, want %v", name, i, got, l.want)
+			}
+		}
+	}
+}
+
+// blackHole makes the kernel drop everything that comes for c, before TCP sees it: to
+// the other end the host has vanished.
+func blackHole(t *testing.T, c net.Conn) {
+	t.Helper()
+	rc, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} // accept 0 octets
+	cerr := rc.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop})
+	})
+	if err = errors.Join(err, cerr); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dialPair connects an engine to a plain socket.
+func dialPair(t *testing.T, e *Engine, o DialOptions) (*Conn, *recorder, net.Conn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	r := newRecorder()
+	c, err := e.Dial(context.Background(), ln.Addr().String(), nil, o, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { far.Close() })
+	return c, r, far
+}
+
+// TestSilentPeer: a peer whose host is gone is found out, while nothing moves and with
+// octets under way, and no later than the limit and what keepalive takes.
+func TestSilentPeer(t *testing.T) {
+	e := startEngine(t, EngineOptions{Tick: 100 * time.Millisecond})
+	o := DialOptions{
+		KeepAlive: net.KeepAliveConfig{Idle: time.Second, Interval: time.Second, Count: 9},
+		Conn:      ConnOptions{SilentTimeout: time.Second},
+	}
+	for name, send := range map[string]bool{"idle": false, "sending": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, r, far := dialPair(t, e, o)
+			blackHole(t, far)
+			began := time.Now()
+			if send {
+				c.Loop().Post(TaskFunc(func() { c.Send([][]byte{bytes.Repeat([]byte{1}, 64<<10)}, nil) }))
+			}
+			var re *RecordError
+			if err := r.wait(t, "the peer's host is gone"); !errors.As(err, &re) || re.Reason != ReasonSilent {
+				t.Errorf("closed with %v, want silent", err)
+			}
+			if d := time.Since(began); d < 700*time.Millisecond || d > 4*time.Second {
+				t.Errorf("found out after %v, want 1 s to 2.2 s", d)
+			}
+		})
+	}
+}
+
+// TestStoppedPeer: a peer whose process does nothing, so that its window closes, is not
+// silent: its host acknowledges.
+func TestStoppedPeer(t *testing.T) {
+	e := startEngine(t, EngineOptions{Tick: 100 * time.Millisecond})
+	c, r, _ := dialPair(t, e, DialOptions{Conn: ConnOptions{SilentTimeout: time.Second}})
+	c.Loop().Post(TaskFunc(func() {
+		for range 16 {
+			c.Send([][]byte{make([]byte, 1<<20)}, nil)
+		}
+	}))
+	select {
+	case err := <-r.done:
+		t.Errorf("closed with %v", err)
+	case <-time.After(4 * time.Second):
+	}
+	if left := onLoop(c, c.Outbound); left == 0 {
+		t.Error("nothing waits: the window never closed")
+	}
+}
+
+// onLoop is what f says on c's loop.
+func onLoop[T any](c *Conn, f func() T) T {
+	ch := make(chan T, 1)
+	c.Loop().Post(TaskFunc(func() { ch <- f() }))
+	return <-ch
+}
