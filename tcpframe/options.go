@@ -56,6 +56,11 @@ type ConnOptions struct {
 	// IdleTimeout is how long a connection may live without an octet either
 	// way; 0 is none.
 	IdleTimeout time.Duration
+	// SilentTimeout is how long the peer's TCP may leave unacknowledged what it was
+	// sent, keepalive probes included; 0 is none. It tells a host that is gone from a
+	// process that is slow, and TCP_USER_TIMEOUT does not: that counts a window that
+	// stays closed too.
+	SilentTimeout time.Duration
 }
 
 // ListenOptions configure a Listener.
