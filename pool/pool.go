@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -84,6 +85,10 @@ type Options struct {
 	// Connected is told of every connection that came up. nil ignores.
 	Connected func(endpoint string)
 
+	// Left is told when nothing will be dialled for a seat any more because another
+	// one has its place, on the goroutine that called Dial. nil ignores.
+	Left func(s *Seat)
+
 	// Metrics are the upstream's, which all its pools share. nil counts nothing.
 	Metrics *Metrics
 }
@@ -118,12 +123,14 @@ type Pool struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu     sync.Mutex // guards all below and the fields of seats and flows; a leaf
-	seats  []*Seat
-	queue  queues
-	held   bool // memory is short: nothing is dispatched until Resume
-	closed bool
-	since  time.Time // when the pool last had no usable connection; zero while it has one
+	mu      sync.Mutex      // guards all below and the fields of seats and flows; a leaf
+	ctx     context.Context // of Start; nil before
+	seats   []*Seat
+	retired []*Seat // whose connections end, replaced by others
+	queue   queues
+	held    bool // memory is short: nothing is dispatched until Resume
+	closed  bool
+	since   time.Time // when the pool last had no usable connection; zero while it has one
 
 	metrics *Metrics
 }
@@ -139,9 +146,13 @@ func New(o Options, d Dialer, owner Owner) *Pool {
 		p.metrics = &Metrics{}
 	}
 	for i := range o.Connections {
-		p.seats = append(p.seats, &Seat{pool: p, index: i, affinity: o.First + i%o.Loops, ended: make(chan error, 1)})
+		p.seats = append(p.seats, p.newSeat(i))
 	}
 	return p
+}
+
+func (p *Pool) newSeat(i int) *Seat {
+	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1)}
 }
 
 // Start begins to connect. Close ends what Start began.
@@ -149,20 +160,25 @@ func (p *Pool) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.metrics.join(p)
 	p.mu.Lock()
-	p.cancel = cancel
+	p.ctx, p.cancel = ctx, cancel
 	p.since = time.Now()
-	p.mu.Unlock()
 	for _, s := range p.seats {
-		p.wg.Add(1)
-		go func() {
-			defer p.wg.Done()
-			s.run(ctx)
-		}()
+		p.seat(s)
 	}
+	p.mu.Unlock()
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
 		p.sweep(ctx)
+	}()
+}
+
+// seat starts the goroutine of s. p.mu is held, and the pool is open.
+func (p *Pool) seat(s *Seat) {
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		s.run(p.ctx)
 	}()
 }
 
@@ -174,7 +190,7 @@ func (p *Pool) Close() {
 	p.closed = true
 	waiting := p.queue.drain()
 	var members []Member
-	for _, s := range p.seats {
+	for _, s := range slices.Concat(p.seats, p.retired) {
 		if s.sitting != nil {
 			members = append(members, s.sitting)
 		}
@@ -378,6 +394,7 @@ type Stats struct {
 	Granted     int
 	Outstanding int
 	Queued      int
+	Retired     int       // connections that end when their last Calls are answered
 	DownSince   time.Time // zero while a connection is up
 }
 
@@ -395,7 +412,7 @@ type SeatStats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Name: p.opts.Name, Queued: p.queue.n, DownSince: p.since}
+	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
 	for _, s := range p.seats {
 		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
 		if s.lastErr != nil {

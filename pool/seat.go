@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -25,6 +26,7 @@ type Seat struct {
 	endpoint string
 	since    time.Time
 	lastErr  error
+	retired  bool // another seat has its place
 }
 
 // Index is the seat's number in its pool.
@@ -143,6 +145,53 @@ func (s *Seat) Closing(m Member) {
 	p.mu.Unlock()
 }
 
+// Retire takes connection m out of the ledger as Closing does, though it has not
+// begun to end, and puts another seat in the place of this one, which makes a
+// connection of its own at once: the Calls that m has go on, and others need not wait
+// for them. m ends itself when it has none. It reports false, and does nothing, when m
+// is not seated any more. Any goroutine.
+func (s *Seat) Retire(m Member) bool {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || s.member == nil || s.member != m {
+		return false
+	}
+	s.vacate()
+	s.retired = true
+	n := p.newSeat(s.index)
+	p.seats[slices.Index(p.seats, s)] = n
+	p.retired = append(p.retired, s)
+	p.seat(n)
+	return true
+}
+
+// leave ends the time of a seat that was retired, and reports whether it was.
+func (s *Seat) leave() bool {
+	p := s.pool
+	p.mu.Lock()
+	retired := s.retired
+	p.retired = slices.DeleteFunc(p.retired, func(o *Seat) bool { return o == s })
+	p.mu.Unlock()
+	if retired && p.opts.Left != nil {
+		p.opts.Left(s)
+	}
+	return retired
+}
+
+// Borrow takes a credit of connection m for e, which is no client's Call and waits in
+// no queue, if there is one that no Call waits for. Done gives it back.
+func (s *Seat) Borrow(m Member, e *Entry) bool {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held || p.queue.n > 0 || s.member != m || s.free() <= 0 {
+		return false
+	}
+	s.take(e)
+	return true
+}
+
 // vacate removes the member. p.mu is held.
 func (s *Seat) vacate() {
 	if s.member == nil {
@@ -179,7 +228,7 @@ func (s *Seat) run(ctx context.Context) {
 		endpoint := p.opts.Endpoints[n%len(p.opts.Endpoints)]
 		began := time.Now()
 		err := s.sit(ctx, endpoint)
-		if ctx.Err() != nil {
+		if s.leave() || ctx.Err() != nil {
 			return
 		}
 		// A connection that lived is not a failure to connect: start over.

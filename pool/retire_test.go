@@ -1,0 +1,114 @@
+package pool
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRetire: a connection that is retired finishes its Calls, another one takes those
+// that come, within the new one's grant, and nothing is counted twice.
+func TestRetire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		var left []*Seat
+		p, _ := newPool(t, Options{Connections: 1, Left: func(s *Seat) { left = append(left, s) }}, d)
+		var f Flow
+		a, b := submit(t, p, &f, 100, 0), submit(t, p, &f, 100, 0)
+		waiting := submit(t, p, &f, 100, 0)
+		old := d.members[0]
+		if !old.seat.Retire(old) {
+			t.Fatal("Retire refused a seated connection")
+		}
+		if old.seat.Retire(old) {
+			t.Error("retired twice")
+		}
+		synctest.Wait()
+		if len(d.members) != 2 {
+			t.Fatalf("%d connections were made, want another one at once", len(d.members))
+		}
+		fresh := d.members[1]
+		if len(fresh.got) != 1 || fresh.got[0] != waiting {
+			t.Errorf("the new connection has %d Calls, want the one that waited", len(fresh.got))
+		}
+		if st := p.Stats(); st.Usable != 1 || st.Outstanding != 1 || st.Granted != 2 || st.Retired != 1 {
+			t.Errorf("Stats = %+v, want the new connection's numbers and 1 retired", st)
+		}
+		old.take()
+		old.seat.Done(a, 0)
+		if len(old.got) != 0 || old.closed != nil {
+			t.Error("a retired connection was given a Call, or closed")
+		}
+		old.seat.Done(b, 0)
+		old.seat.Ended(nil)
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if n := len(d.members); n != 2 {
+			t.Errorf("%d connections: the end of a retired one made another", n)
+		}
+		if len(left) != 1 || left[0] != old.seat {
+			t.Errorf("Left was told of %d seats, want the retired one", len(left))
+		}
+		if st := p.Stats(); st.Retired != 0 || st.Usable != 1 {
+			t.Errorf("Stats = %+v at the end", st)
+		}
+		fresh.take()
+		fresh.seat.Done(waiting, 0)
+	})
+}
+
+// TestRetireAndClose: Close ends a retired connection too, and Retire does nothing
+// after it.
+func TestRetireAndClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		p, _ := newPool(t, Options{Connections: 1}, d)
+		var f Flow
+		submit(t, p, &f, 100, 0)
+		old := d.members[0]
+		old.seat.Retire(old)
+		synctest.Wait()
+		p.Close()
+		for i, m := range d.members {
+			if !errors.Is(m.closed, ErrClosed) {
+				t.Errorf("connection %d was closed with %v", i, m.closed)
+			}
+		}
+		if d.members[1].seat.Retire(d.members[1]) {
+			t.Error("Retire after Close")
+		}
+	})
+}
+
+// TestBorrow: what is no Call takes a credit only when no Call wants it.
+func TestBorrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		p, _ := newPool(t, Options{Connections: 1}, d)
+		m := d.members[0]
+		var probe, other Entry
+		if m.seat.Borrow(&fakeMember{}, &probe) {
+			t.Error("a credit of a connection that is not seated")
+		}
+		if !m.seat.Borrow(m, &probe) || m.seat.Borrow(m, &other) {
+			t.Error("want one credit, once")
+		}
+		var f Flow
+		e := submit(t, p, &f, 100, 0)
+		if len(m.got) != 0 {
+			t.Error("a Call was dispatched without a credit")
+		}
+		m.seat.Done(&probe, 0)
+		if len(m.got) != 1 {
+			t.Error("the credit given back went to nobody")
+		}
+		submit(t, p, &f, 100, 0)
+		m.seat.Granted(0, 0)
+		if m.seat.Borrow(m, &probe) {
+			t.Error("a credit that a Call waits for")
+		}
+		m.take()
+		m.seat.Done(e, 0)
+	})
+}
