@@ -37,7 +37,7 @@ type Listener struct {
 
 	// For transport rdma.
 	Provider string `mapstructure:"provider"` // default iwarp
-	Credits  int    `mapstructure:"credits"`  // granted to each connection; default 64
+	Credits  int    `mapstructure:"credits"`  // most granted to each connection; default 64
 	Inline   Inline `mapstructure:"inline"`
 	IWARP    IWARP  `mapstructure:"iwarp"`
 }
@@ -55,16 +55,21 @@ type ListenerLimits struct {
 	Calls       int  `mapstructure:"calls"`       // Calls of one client in the bridge; default 256
 	Outbound    Size `mapstructure:"outbound"`    // Replies owed to one client; default 32 MiB
 	Record      Size `mapstructure:"record"`      // longest Call; default 4 MiB + 64 KiB
+	PerAddress  int  `mapstructure:"per_address"` // connections of one client address; default Connections
 
 	// For transport tcp.
-	PerAddress int `mapstructure:"per_address"` // connections of one client address; default Connections
-	Fragments  int `mapstructure:"fragments"`   // of one record, RFC 5531 Section 11; default 1024
+	Fragments int `mapstructure:"fragments"` // of one record, RFC 5531 Section 11; default 1024
+
+	// For transport rdma: connections being set up at once, and of one address.
+	Starting           int `mapstructure:"starting"`             // default 128
+	StartingPerAddress int `mapstructure:"starting_per_address"` // default 16, at most Starting
 }
 
-// ListenerTimeouts end TCP connections that do not move.
+// ListenerTimeouts end connections that do not move.
 type ListenerTimeouts struct {
-	Stall Duration `mapstructure:"stall"` // a record begun must go on; default 30s
-	Idle  Duration `mapstructure:"idle"`  // nothing at all; default none
+	Stall Duration `mapstructure:"stall"` // what was begun must go on: a record, or an FPDU; default 30s
+	Idle  Duration `mapstructure:"idle"`  // no traffic and no Call under way; default none
+	Start Duration `mapstructure:"start"` // for transport rdma: to set a connection up; default 5s
 }
 
 // An Upstream is storage: one server, by one or more addresses.
@@ -199,17 +204,20 @@ func (l *Listener) setDefaults() {
 	def(&l.Limits.Calls, 256)
 	def(&l.Limits.Outbound, 32*MiB)
 	def(&l.Limits.Record, 4*MiB+64*KiB)
+	def(&l.Limits.PerAddress, l.Limits.Connections)
+	def(&l.Timeouts.Stall, Duration(30*time.Second))
+	def(&l.Timeouts.Idle, NoDuration)
 	if l.RDMA() {
+		def(&l.Limits.Starting, 128)
+		def(&l.Limits.StartingPerAddress, min(16, l.Limits.Starting))
+		def(&l.Timeouts.Start, Duration(5*time.Second))
 		def(&l.Provider, ProviderIWARP)
 		def(&l.Credits, 64)
 		l.Inline.setDefaults(4 * KiB)
 		l.IWARP.setDefaults()
 		return
 	}
-	def(&l.Limits.PerAddress, l.Limits.Connections)
 	def(&l.Limits.Fragments, 1024)
-	def(&l.Timeouts.Stall, Duration(30*time.Second))
-	def(&l.Timeouts.Idle, NoDuration)
 }
 
 func (u *Upstream) setDefaults() {

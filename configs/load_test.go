@@ -89,6 +89,15 @@ func TestAnnotated(t *testing.T) {
 	if got, want := c.Listeners[0].Timeouts, short.Listeners[0].Timeouts; got != want {
 		t.Errorf("listeners[0].timeouts are not the defaults:\n got %+v\nwant %+v", got, want)
 	}
+	plain, err := Load([]byte(strings.Replace(minimal, "    upstream", "    transport: rdma\n    upstream", 1)), testKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := c.Listeners[1], plain.Listeners[0]
+	want.Name, want.Address, want.Upstream = got.Name, got.Address, got.Upstream
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("listeners[1] is not all defaults:\n got %+v\nwant %+v", got, want)
+	}
 	var all func(s *settings)
 	all = func(s *settings) {
 		for name, sub := range s.names {
@@ -415,7 +424,10 @@ listeners:
   - {name: a, address: ':1', upstream: s, provider: iwarp, credits: 8}
   - {name: b, address: ':2', upstream: s, transport: rdma, provider: ibverbs, limits: {fragments: 7}, iwarp: {crc: off}}
   - {name: c, address: ':3', upstream: s, transport: rdma, provider: magic}
-  - {name: d, address: ':4', upstream: s, transport: rdma, timeouts: {idle: 1s}, iwarp: {revision1: on}}
+  - {name: d, address: ':4', upstream: s, transport: rdma, timeouts: {idle: 1s, start: none}, iwarp: {revision1: on}}
+  - {name: e, address: ':5', upstream: s, limits: {starting: 5}, timeouts: {start: 1s}}
+  - {name: f, address: ':6', upstream: s, transport: rdma, limits: {connections: 5, per_address: 6, starting: 7, starting_per_address: 8}, timeouts: {stall: none}}
+  - {name: g, address: ':7', upstream: s, transport: rdma, limits: {starting: 100000}}
 upstreams:
   - {name: s, transport: tcp, endpoints: ['h:1'], inline: {call: 1KiB}, pool: {mode: pinned, pinned: 5}}
   - {name: t, transport: rdma, endpoints: ['h:2'], pool: {mode: shared, pinned: 5}}
@@ -427,9 +439,15 @@ upstreams:
 			line 4: listeners[1].provider: ibverbs is not in this build; build with -tags ibverbs
 			line 5: listeners[2].provider: "magic": want iwarp or ibverbs
 			line 6: listeners[3].iwarp.revision1: only for upstreams; a listener answers both revisions
-			line 6: listeners[3].timeouts: only for transport tcp
-			line 8: upstreams[0].inline: only for transport rdma
-			line 9: upstreams[1].pool.pinned: nobody has a connection of its own with mode shared`},
+			line 6: listeners[3].timeouts.start: none is not possible here
+			line 7: listeners[4].limits.starting: only for transport rdma
+			line 7: listeners[4].timeouts.start: only for transport rdma
+			line 8: listeners[5].limits.per_address: 6 is more than limits.connections, 5
+			line 8: listeners[5].limits.starting_per_address: 8 is more than limits.starting, 7
+			line 8: listeners[5].timeouts.stall: none is not possible here
+			line 9: listeners[6].limits.starting: 100000: want at most 65536
+			line 11: upstreams[0].inline: only for transport rdma
+			line 12: upstreams[1].pool.pinned: nobody has a connection of its own with mode shared`},
 		{"sources", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], source: {ports: reserved}}

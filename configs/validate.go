@@ -82,19 +82,24 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	if l.Limits.PerAddress > l.Limits.Connections {
 		r.addf(path+".limits.per_address", "%d is more than limits.connections, %d", l.Limits.PerAddress, l.Limits.Connections)
 	}
+	finite(l.Timeouts.Stall, path+".timeouts.stall", r)
 	if l.RDMA() {
 		checkProvider(l.Provider, l.IWARP, path, k, r)
+		atMost(l.Limits.Starting, 1<<16, path+".limits.starting", r)
+		if l.Limits.StartingPerAddress > l.Limits.Starting {
+			r.addf(path+".limits.starting_per_address", "%d is more than limits.starting, %d", l.Limits.StartingPerAddress, l.Limits.Starting)
+		}
+		finite(l.Timeouts.Start, path+".timeouts.start", r)
 		atMost(l.Credits, maxCredits, path+".credits", r)
 		l.Inline.validate(path+".inline", r)
-		only(path, "tcp", r, "limits.per_address", "limits.fragments", "timeouts")
+		only(path, "tcp", r, "limits.fragments")
 		if r.source.given(path + ".iwarp.revision1") {
 			r.addf(path+".iwarp.revision1", "only for upstreams; a listener answers both revisions")
 		}
 		return
 	}
 	atMost(l.Limits.Fragments, 1<<20, path+".limits.fragments", r)
-	finite(l.Timeouts.Stall, path+".timeouts.stall", r)
-	only(path, "rdma", r, "provider", "credits", "inline", "iwarp")
+	only(path, "rdma", r, "provider", "credits", "inline", "iwarp", "limits.starting", "limits.starting_per_address", "timeouts.start")
 }
 
 // validateRoutes checks that every route leads somewhere and can be taken: an

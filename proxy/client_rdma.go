@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -18,7 +19,9 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*loop), peer: rc.Info().Peer}
 	rc.Data = s
 	s.ledger.owner = s
+	s.quiet = s.loop.Now()
 	if !l.enter(s.peer.Addr().Unmap()) {
+		l.refused(s.peer, refusedAddress, errCrowded)
 		s.close(errCrowded) // several came at once
 	}
 	if !l.join(s) {
@@ -47,6 +50,7 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 // Call is part of rdmaside.CallHandler.
 func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	s := x.Conn().Data.(*rdmaClient)
+	s.quiet = s.loop.Now()
 	c := s.loop.newCall()
 	s.l.calls.Inc()
 	c.client = s
@@ -68,8 +72,8 @@ func (s *rdmaClient) begin(c *call) {
 
 // An rdmaClient is one RDMA connection of a client. Its credits bound how many
 // Calls it has under way; those that would be too much wait here, and those that come
-// during a drain. It is owned by
-// its loop.
+// during a drain: those are never begun, and its client sends them again when it
+// has another connection. It is owned by its loop.
 type rdmaClient struct {
 	l    *listener
 	conn *rdmaside.ResponderConn
@@ -79,6 +83,7 @@ type rdmaClient struct {
 	ledger   ledger
 	waiting  *call // Calls not begun, linked by next, in the order they came
 	last     *call // of them
+	quiet    int64 // since when there was no Call and no end of one: loop.Now
 	draining bool
 	aborted  bool // for a Call that cannot be answered
 	ended    flag // set by the loop, read anywhere
@@ -164,6 +169,7 @@ func (s *rdmaClient) refuse(c *call, u *upstream, reason error) {
 
 // dropped is part of client.
 func (s *rdmaClient) dropped(c *call) {
+	s.quiet = s.loop.Now()
 	s.l.results[c.result].Inc()
 	s.ledger.credit(c)
 	x := c.takeExchange()
@@ -201,6 +207,19 @@ func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(fabric.TaskFunc(x.Abort)
 
 func (s *rdmaClient) closeIfIdle() {
 	if s.draining && s.ledger.calls == 0 {
+		s.conn.Close(nil)
+	}
+}
+
+// closeIfUnused closes a client of which nothing was heard for so long, and which
+// nobody owes anything.
+func (s *rdmaClient) closeIfUnused(idle time.Duration) {
+	switch {
+	case s.ended.get() || s.draining:
+	case s.ledger.calls > 0 || s.waiting != nil || s.conn.Outstanding() > 0:
+	case time.Duration(s.loop.Now()-s.quiet) < idle || time.Since(s.conn.LastActivity()) < idle:
+	default:
+		s.l.refused(s.peer, refusedIdle, nil)
 		s.conn.Close(nil)
 	}
 }

@@ -37,8 +37,8 @@ func (a *again) CallDone(c *rdmaside.Call, err *rdmaside.CallError) {
 	}
 }
 
-// TestDrainOfBusyRDMAClient is TestDrainOfBusyClients with two Calls in turn on
-// an RDMA connection.
+// TestDrainOfBusyRDMAClient is TestDrainOfBusyClients with two Calls on an RDMA
+// connection, a short one and one that takes longer.
 func TestDrainOfBusyRDMAClient(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	tcp := h.TCPServer(proxytest.Behaviour{Delay: 10 * time.Millisecond})
@@ -56,7 +56,7 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 	for i := range clients {
 		a := &again{r: r, failed: make(chan struct{})}
 		clients[i] = a
-		m := proxytest.GetattrCall(uint32(i + 1))
+		m := proxytest.EchoCall(uint32(i+1), 40, 40, 290*i)
 		b, err := acct.Lease(len(m))
 		if err != nil {
 			t.Fatal(err)
@@ -77,6 +77,10 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 		})
 		h.Eventually("the client is busy", func() bool { return a.answered.Load() > 3 })
 	}
+	// In the middle of the long one.
+	long := clients[1].answered.Load()
+	h.Eventually("it has begun", func() bool { return clients[1].answered.Load() > long })
+	time.Sleep(100 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := p.Drain(ctx); err != nil {
@@ -84,5 +88,14 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 	}
 	for _, a := range clients {
 		<-a.failed
+	}
+	// Those that were begun were answered; those that came during the drain were not
+	// begun: their client sends them again elsewhere.
+	executed := int(tcp.Calls.Load())
+	if n := metric(h, "responder_replies_total"); n != executed {
+		t.Errorf("%d Calls were executed and %d answered", executed, n)
+	}
+	if n := metric(h, "client_received_calls_total"); n != executed+1 {
+		t.Errorf("%d Calls came and %d were executed: want one that came during the drain", n, executed)
 	}
 }

@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -41,10 +43,12 @@ type listener struct {
 	rdma      fabric.Listener
 	responder *rdmaside.Responder
 	nextLoop  int // for RDMA clients; owned by mu
+	refusals  refusals
+	sweeper   *time.Timer // closes idle RDMA clients; nil without; owned by mu
 
 	stopOnce sync.Once
 
-	mu       sync.Mutex // guards sessions, byAddr, draining and nextLoop; a leaf
+	mu       sync.Mutex // guards what follows, nextLoop and sweeper; a leaf
 	sessions map[session]struct{}
 	byAddr   map[netip.Addr]int // RDMA clients, where there is a limit
 	draining bool
@@ -102,6 +106,8 @@ func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
 	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no Call of the server's.", "listener", o.Name)
 	m.GaugeFunc("clients", "Clients connected.", func() float64 { return float64(l.clients()) }, "listener", o.Name)
 	if o.RDMA {
+		l.refusals.init(m, o.Name)
+		m.GaugeFunc("responder_outstanding_calls", "Calls of RDMA clients that are not answered.", func() float64 { return float64(l.outstanding()) }, "listener", o.Name)
 		l.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
 			Memory: p.calls, Receives: p.receives, Registry: p.registry,
 			Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
@@ -138,9 +144,8 @@ func (l *listener) startRDMA(ctx context.Context) error {
 	var err error
 	l.rdma, err = l.opts.Provider.Listen(l.opts.Address, fabric.ListenOptions{
 		Allow: l.allowed, MaxConnections: l.opts.MaxConnections,
-		Refused: func(peer netip.AddrPort, reason string, err error) {
-			l.log.Warn().Stringer("peer", peer).Str("reason", reason).Err(err).Msg("connection refused")
-		},
+		MaxStarting: l.opts.MaxStarting, MaxStartingPerAddr: l.opts.MaxStartingPerAddress,
+		Refused: l.refused,
 	}, func(in fabric.Incoming) {
 		l.mu.Lock()
 		draining := l.draining
@@ -148,20 +153,25 @@ func (l *listener) startRDMA(ctx context.Context) error {
 		l.nextLoop++
 		crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
 		l.mu.Unlock()
-		if crowded {
-			l.log.Warn().Stringer("peer", in.Peer()).Str("reason", "connections_per_address").Msg("connection refused")
+		if crowded || draining {
 			_ = in.Reject(nil) // the peer learns of it one way or the other
-			return
-		}
-		if draining {
-			_ = in.Reject(nil) // the peer learns of it one way or the other
+			if crowded {
+				l.refused(in.Peer(), refusedAddress, errCrowded)
+			} else {
+				l.refused(in.Peer(), refusedDraining, errDraining)
+			}
 			return
 		}
 		if _, err := l.responder.Accept(ctx, in, home); err != nil {
-			l.log.Warn().Stringer("peer", in.Peer()).Err(err).Msg("connection not accepted")
+			reason := refusedSetup
+			if errors.Is(err, rdmaside.ErrNoReceives) {
+				reason = refusedMemory
+			}
+			l.refused(in.Peer(), reason, err)
 		}
 	})
 	if err == nil {
+		l.sweepLater()
 		l.log.Info().Stringer("address", l.rdma.Addr()).Str("transport", "rdma").Msg("listening")
 	}
 	return err
@@ -204,6 +214,18 @@ func (l *listener) clients() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.sessions)
+}
+
+// outstanding is how many Calls of RDMA clients are not answered.
+func (l *listener) outstanding() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for s := range l.sessions {
+		if c, ok := s.(*rdmaClient); ok {
+			n += c.conn.Outstanding()
+		}
+	}
+	return n
 }
 
 // crowded reports whether n more RDMA clients from a are too many. l.mu is held.
@@ -263,6 +285,11 @@ func (l *listener) stopListening() { l.stopOnce.Do(l.stop) }
 
 func (l *listener) stop() {
 	var err error
+	l.mu.Lock()
+	if l.sweeper != nil {
+		l.sweeper.Stop()
+	}
+	l.mu.Unlock()
 	switch {
 	case l.tcp != nil:
 		err = l.tcp.Close()

@@ -79,10 +79,13 @@ type ListenerOptions struct {
 	MaxFragments             int            // to a record; default 1024
 	MaxCalls                 int            // outstanding for one client; default 256
 	MaxOutbound              int64          // octets owed to one client; default 32 MiB, at most a sixteenth of the budget
-	StallTimeout             time.Duration  // for a record begun; default 30 s
-	IdleTimeout              time.Duration  // default none
+	StallTimeout             time.Duration  // TCP: for a record begun; default 30 s
+	IdleTimeout              time.Duration  // without traffic and without a Call under way; default none
 
-	Credits                 int // RDMA: granted to one client; default 64
+	MaxStarting           int // RDMA: connections being set up; default the provider's
+	MaxStartingPerAddress int // RDMA: of those, from one address; default the provider's
+
+	Credits                 int // RDMA: most granted to one client; default 64
 	CallInline, ReplyInline int // RDMA: inline thresholds in octets; default 4096
 }
 

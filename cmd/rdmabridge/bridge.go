@@ -106,7 +106,11 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
 	if l.RDMA() {
-		o.Provider = newProvider(l.IWARP, 0, log.With().Str("listener", l.Name).Logger())
+		w := iwarpOptions(l.IWARP, log.With().Str("listener", l.Name).Logger())
+		w.AcceptTimeout, w.ProgressTimeout = l.Timeouts.Start.Value(), l.Timeouts.Stall.Value()
+		w.MaxConnections = -1 // the listener has a limit
+		o.Provider = iwarp.New(w)
+		o.MaxStarting, o.MaxStartingPerAddress = l.Limits.Starting, l.Limits.StartingPerAddress
 	}
 	for _, p := range l.Allow {
 		o.Allow = append(o.Allow, netip.PrefixFrom(p.Addr(), p.Bits()))
@@ -151,11 +155,17 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOpti
 
 // newProvider makes the one provider that this build has.
 func newProvider(w configs.IWARP, dial time.Duration, log zerolog.Logger) fabric.Provider {
-	o := iwarp.Options{CRCOff: w.CRC == configs.Off, DialRev1: w.Revision1 == configs.On, DialTimeout: dial, Log: log}
+	o := iwarpOptions(w, log)
+	o.DialTimeout = dial
+	return iwarp.New(o)
+}
+
+func iwarpOptions(w configs.IWARP, log zerolog.Logger) iwarp.Options {
+	o := iwarp.Options{CRCOff: w.CRC == configs.Off, DialRev1: w.Revision1 == configs.On, Log: log}
 	if w.FPDU == configs.FPDUMax {
 		o.FPDU = iwarp.FPDUMax
 	}
-	return iwarp.New(o)
+	return o
 }
 
 // countCopies makes the series of what the provider of a listener or an upstream

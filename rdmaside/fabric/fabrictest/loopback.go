@@ -105,7 +105,7 @@ func (l *loopbackListener) Close() error {
 // admit counts a new connection from peer, or says why not.
 func (l *loopbackListener) admit(peer netip.AddrPort) (reason string) {
 	if l.opts.Allow != nil && !l.opts.Allow(peer.Addr()) {
-		return "denied"
+		return "address"
 	}
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()

@@ -1,0 +1,166 @@
+package proxy_test
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+)
+
+// A reverse is a proxy from RDMA to a TCP server, in memory.
+type reverse struct {
+	*proxytest.Harness
+	p        *proxy.Proxy
+	server   *proxytest.TCPServer
+	provider *fabrictest.Loopback
+	loop     fabric.Loop // the clients'
+}
+
+func newReverse(t *testing.T, budget int64, b proxytest.Behaviour, change func(*proxy.ListenerOptions)) *reverse {
+	t.Helper()
+	h := proxytest.NewHarness(t, budget)
+	x := &reverse{Harness: h, server: h.TCPServer(b), provider: fabrictest.NewLoopback()}
+	loop := fabrictest.NewLoop()
+	t.Cleanup(loop.Stop)
+	x.loop = loop
+	lo := proxy.ListenerOptions{Name: "rdma", Address: "front", RDMA: true, Provider: x.provider, Upstream: "tcp"}
+	if change != nil {
+		change(&lo)
+	}
+	x.p = h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{x.server.Addr()}}})
+	return x
+}
+
+func (x *reverse) dial() (*proxytest.RDMAClient, error) {
+	c, err := x.DialRDMA(x.provider, x.loop, "front", rdmaside.RequesterOptions{IdleReceives: 4})
+	if err == nil {
+		x.T.Cleanup(func() { _ = c.Close() })
+	}
+	return c, err
+}
+
+func (x *reverse) refused(reason string) int {
+	return metric(x.Harness, fmt.Sprintf("rdma_refused_total{listener=\"rdma\",reason=%q}", reason))
+}
+
+// TestRDMARefusals: whom the listener does not want is told so, and counted.
+func TestRDMARefusals(t *testing.T) {
+	for _, tt := range []struct {
+		reason string
+		change func(*proxy.ListenerOptions)
+		budget int64
+		good   int // clients let in, at least; the next ones are not
+	}{
+		{"address", func(o *proxy.ListenerOptions) { o.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }, budget, 0},
+		{"connections", func(o *proxy.ListenerOptions) { o.MaxConnections = 3 }, budget, 3},
+		{"connections_per_address", func(o *proxy.ListenerOptions) { o.MaxConnectionsPerAddress = 2 }, budget, 2},
+		{"memory", nil, 4 << 20, 20},
+	} {
+		t.Run(tt.reason, func(t *testing.T) {
+			x := newReverse(t, tt.budget, proxytest.Behaviour{}, tt.change)
+			var in []*proxytest.RDMAClient
+			for len(in) <= 1000 {
+				c, err := x.dial()
+				if err != nil {
+					break
+				}
+				in = append(in, c)
+			}
+			if len(in) < tt.good || tt.good < 10 && len(in) != tt.good {
+				t.Errorf("%d clients let in, want %d", len(in), tt.good)
+			}
+			x.Eventually("the refusal is counted", func() bool { return x.refused(tt.reason) == 1 })
+			if n := metric(x.Harness, "rdma_refused_total"); n != 1 {
+				t.Errorf("%d refusals counted", n)
+			}
+			for i, c := range in {
+				m := proxytest.GetattrCall(uint32(i + 1))
+				if r, err := c.Call(m); err != nil || !bytes.Equal(r, proxytest.Expected(m)) {
+					t.Errorf("client %d of those let in: %v", i, err)
+				}
+			}
+			// Who leaves makes room.
+			if len(in) > 0 {
+				_ = in[0].Close()
+				if tt.reason == "memory" {
+					for _, c := range in {
+						_ = c.Close()
+					}
+				}
+				x.Eventually("there is room again", func() bool {
+					c, err := x.dial()
+					if err != nil {
+						return false
+					}
+					_, err = c.Call(proxytest.GetattrCall(7))
+					return err == nil
+				})
+			}
+		})
+	}
+}
+
+// TestIdlePolicy: a connection without Calls is closed, not sooner than it should
+// be, and never one with a Call under way; its client comes back.
+func TestIdlePolicy(t *testing.T) {
+	const idle = 400 * time.Millisecond
+	x := newReverse(t, budget, proxytest.Behaviour{}, func(o *proxy.ListenerOptions) { o.IdleTimeout = idle })
+	none := newReverse(t, budget, proxytest.Behaviour{}, nil)
+	stays, err := none.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet, err := x.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow, err := x.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy, err := x.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	long := proxytest.EchoCall(1, 10, 10, int((4 * idle).Milliseconds()))
+	answer, err := slow.Go(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := uint32(1); time.Since(began) < 3*idle; i++ {
+		m := proxytest.GetattrCall(i)
+		if r, err := busy.Call(m); err != nil || !bytes.Equal(r, proxytest.Expected(m)) {
+			t.Fatalf("a client that says something now and then: %v", err)
+		}
+		time.Sleep(idle / 8)
+		if time.Since(began) < idle*3/4 && x.p.Status().Listeners[0].Clients != 3 {
+			t.Fatalf("closed after %v, want %v", time.Since(began), idle)
+		}
+	}
+	if n := x.p.Status().Listeners[0].Clients; n != 2 || x.refused("idle") != 1 {
+		t.Errorf("%d clients after %v, want the two with Calls; %d closed", n, 3*idle, x.refused("idle"))
+	}
+	if _, err := quiet.Call(proxytest.GetattrCall(1)); err == nil {
+		t.Error("the idle client is connected")
+	}
+	if r := <-answer; !bytes.Equal(r, proxytest.Expected(long)) {
+		t.Error("a Call that took longer was not answered")
+	}
+	answered := time.Now()
+	x.Eventually("all are closed in the end", func() bool { return x.p.Status().Listeners[0].Clients == 0 })
+	if d := time.Since(answered); d < idle*3/4 {
+		t.Errorf("closed %v after its last Reply, want %v", d, idle)
+	}
+	if n := none.p.Status().Listeners[0].Clients; n != 1 {
+		t.Errorf("%d clients without an idle timeout, want 1", n)
+	}
+	_ = stays
+}

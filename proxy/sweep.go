@@ -1,0 +1,40 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// sweepLater has idle RDMA clients closed, if the options say so. One timer looks
+// at all of them, eight times in IdleTimeout, each time with one task for each loop:
+// what clients cost does not grow by a timer each. (tcpframe does it for TCP.)
+func (l *listener) sweepLater() {
+	if l.opts.IdleTimeout <= 0 {
+		return
+	}
+	every := min(max(l.opts.IdleTimeout/8, 10*time.Millisecond), time.Minute)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.draining {
+		l.sweeper = time.AfterFunc(every, l.sweep)
+	}
+}
+
+// sweep looks for idle clients once.
+func (l *listener) sweep() {
+	homes := make(map[*loop][]*rdmaClient)
+	for _, s := range l.snapshot(false) {
+		if c, ok := s.(*rdmaClient); ok {
+			homes[c.loop] = append(homes[c.loop], c)
+		}
+	}
+	for home, clients := range homes {
+		home.tcp.Post(tcpframe.TaskFunc(func() {
+			for _, c := range clients {
+				c.closeIfUnused(l.opts.IdleTimeout)
+			}
+		}))
+	}
+	l.sweepLater()
+}
