@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+// stormConfig names the file of the bridge that this process is to be.
+const stormConfig = "RDMABRIDGE_STORM_CONFIG"
+
+// TestStormBridge is no test: it is the bridge that TestStorm kills.
+func TestStormBridge(t *testing.T) {
+	file := os.Getenv(stormConfig)
+	if file == "" {
+		t.Skip("TestStorm runs it")
+	}
+	os.Exit(execute([]string{"serve", "-c", file}, os.Stdout, os.Stderr))
+}
+
+// A storm is many clients that want all they ever asked for answered.
+type storm struct {
+	clients, deep int // connections, and Calls outstanding on each from the start
+	size          int // octets of each WRITE, and of each READ
+	kills         int
+	each          time.Duration // between them
+	budget        configs.Size
+	kind          configs.Transport
+}
+
+// stormSlack is what the process may have beside its budget.
+const stormSlack = 64 << 20
+
+// A stormClient sends all its Calls at once, and again on a new connection
+// whenever it loses one, until each has its Reply.
+type stormClient struct {
+	addr  string
+	calls [][]byte // without their first four octets, by XID
+	wants [][]byte
+	got   []atomic.Bool
+	left  atomic.Int64
+}
+
+var errStormDone = errors.New("done")
+
+func (c *stormClient) run(stop <-chan struct{}) error {
+	for {
+		err := c.connection(stop)
+		switch {
+		case errors.Is(err, errStormDone):
+			return nil
+		case errors.Is(err, errStormWrong):
+			return err
+		}
+		select {
+		case <-stop:
+			return fmt.Errorf("%d calls are not answered; the last connection: %w", c.left.Load(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+var errStormWrong = errors.New("wrong reply")
+
+func (c *stormClient) connection(stop <-chan struct{}) error {
+	nc, err := net.DialTimeout("tcp", c.addr, time.Second)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer nc.Close()
+	over := make(chan struct{})
+	defer close(over)
+	wg.Go(func() {
+		select {
+		case <-stop:
+		case <-over:
+		}
+		nc.Close()
+	})
+	wg.Go(func() {
+		for i, m := range c.calls {
+			if c.got[i].Load() {
+				continue
+			}
+			head := binary.BigEndian.AppendUint32(nil, 1<<31|uint32(4+len(m)))
+			head = binary.BigEndian.AppendUint32(head, uint32(i))
+			b := net.Buffers{head, m}
+			if _, err := b.WriteTo(nc); err != nil {
+				return
+			}
+		}
+	})
+	for {
+		m, err := proxytest.ReadRecord(nc)
+		if err != nil {
+			return err
+		}
+		i := int(binary.BigEndian.Uint32(m))
+		if i >= len(c.calls) || !bytes.Equal(m[4:], c.wants[i]) {
+			return fmt.Errorf("%w of %d octets to call %d", errStormWrong, len(m), i)
+		}
+		if !c.got[i].Swap(true) && c.left.Add(-1) == 0 {
+			return errStormDone
+		}
+	}
+}
+
+// mostResident is how many octets of process pid were resident at most.
+func mostResident(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmHWM:" {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, errors.New("no VmHWM")
+}
+
+// server answers when gate is closed, and does nothing at all before.
+func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
+	b := proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
+		<-gate
+		return nil, false
+	}}
+	h := proxytest.NewHarness(t, 128<<20)
+	if s.kind == configs.TransportTCP {
+		return h.TCPServer(b).Addr()
+	}
+	l := iwarp.NewGoLoop()
+	t.Cleanup(l.Stop)
+	return h.RDMAServer(iwarp.New(iwarp.Options{Log: h.Log}), []fabric.Loop{l}, "127.0.0.1:0", 32, b).Addr()
+}
+
+func (s *storm) run(t *testing.T) {
+	gate := make(chan struct{})
+	upstream := s.server(t, gate)
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a port, for every one of the bridges
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	file := writeFile(t, fmt.Sprintf(`
+listeners: [{name: nfs, address: %q, upstream: storage}]
+upstreams: [{name: storage, transport: %s, endpoints: [%q], pool: {credits: 32}, timeouts: {call: 120s, unavailable: 120s}}]
+admin: {address: none}
+memory: {budget: %s}
+chunks: {io: 1MiB}
+`, addr, s.kind, upstream, s.budget))
+
+	stop := make(chan struct{})
+	time.AfterFunc(2*time.Minute, func() { close(stop) })
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	write, read := proxytest.WriteCall(0, 7, s.size), proxytest.ReadCall(0, 8, uint32(s.size))
+	wantWrite, wantRead := proxytest.Expected(write), proxytest.Expected(read)
+	var unfinished atomic.Int64
+	for range s.clients {
+		c := &stormClient{addr: addr, got: make([]atomic.Bool, s.deep)}
+		c.left.Store(int64(s.deep))
+		for i := range s.deep {
+			m, want := write, wantWrite
+			if i%2 == 1 {
+				m, want = read, wantRead
+			}
+			c.calls, c.wants = append(c.calls, m[4:]), append(c.wants, want[4:])
+		}
+		unfinished.Add(1)
+		wg.Go(func() {
+			if err := c.run(stop); err != nil {
+				t.Error(err)
+			}
+			unfinished.Add(-1)
+		})
+	}
+
+	for n := 0; ; n++ {
+		log := new(syncBuffer)
+		cmd := exec.Command(os.Args[0], "-test.run=^TestStormBridge$")
+		cmd.Env = append(os.Environ(), stormConfig+"="+file)
+		cmd.Stderr, cmd.Stdout = log, io.Discard
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		last := n == s.kills
+		if last {
+			time.Sleep(s.each / 2)
+			close(gate)
+		}
+		began := time.Now()
+		var most int64
+		for time.Since(began) < s.each || last && unfinished.Load() > 0 {
+			select {
+			case err := <-ended:
+				t.Fatalf("the bridge ended: %v\n%s", err, log)
+			case <-time.After(20 * time.Millisecond):
+			}
+			b, err := mostResident(cmd.Process.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, b)
+		}
+		t.Logf("run %d: %d MiB resident at most, %v", n, most>>20, time.Since(began).Round(time.Millisecond))
+		if limit := int64(s.budget) + stormSlack; most > limit && !raceEnabled {
+			t.Errorf("run %d: %d octets were resident, want at most %d", n, most, limit)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		if last {
+			if t.Failed() {
+				t.Logf("log:\n%s", log)
+			}
+			return
+		}
+	}
+}
+
+// However many Calls clients have outstanding, a bridge that is killed and started
+// again among them stays within its budget, and when the upstream answers, all of
+// them are done.
+func TestStorm(t *testing.T) {
+	s := storm{clients: 20, deep: 16, size: 64 << 10, kills: 2, each: 500 * time.Millisecond, budget: 64 * configs.MiB}
+	// Clients, Calls of each, octets, kills, ms between them and MiB of budget.
+	if v := os.Getenv("RDMABRIDGE_STORM"); v != "" {
+		var ms int
+		var mib int64
+		if _, err := fmt.Sscanf(v, "%d,%d,%d,%d,%d,%d", &s.clients, &s.deep, &s.size, &s.kills, &ms, &mib); err != nil {
+			t.Fatal(err)
+		}
+		s.each, s.budget = time.Duration(ms)*time.Millisecond, configs.Size(mib)*configs.MiB
+	}
+	for _, s.kind = range []configs.Transport{configs.TransportRDMA, configs.TransportTCP} {
+		t.Run(string(s.kind), s.run)
+	}
+}
