@@ -71,6 +71,9 @@ var (
 	// ErrDeadline is wrapped by the end of a connection on which a Call was not
 	// answered in time.
 	ErrDeadline = errors.New("rdmaside: call not answered in time")
+	// ErrDropped is wrapped by the end of a connection that was left because its
+	// Responder had dropped Calls: see DropWatcher.
+	ErrDropped = errors.New("rdmaside: call never answered though later ones were")
 	// ErrInvalidReply is wrapped by the end of a connection whose peer answered a
 	// Call with what RFC 8166 does not allow.
 	ErrInvalidReply = errors.New("rdmaside: invalid reply")

@@ -26,7 +26,8 @@ type RequesterMetrics struct {
 	errChunk, errVers           *metrics.Counter
 	droppedStray, droppedHeader *metrics.Counter
 	droppedProc, droppedReverse *metrics.Counter
-	reverseCalls, deadlines     *metrics.Counter
+	reverseCalls                *metrics.Counter
+	deadlines, dropped          *metrics.Counter
 	reverseReplies, reverseLost *metrics.Counter
 	reverseRefused              [reverseRefusals]*metrics.Counter
 	noMemory                    *metrics.Counter
@@ -71,6 +72,7 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 			"upstream", upstream, "reason", reason)
 	}
 	m.deadlines = reg.Counter("requester_deadlines_total", "Connections ended because a Call was not answered in time.", "upstream", upstream)
+	m.dropped = reg.Counter("requester_leaked_credits_total", "Calls that the upstream never answered though it answered later ones; each had a credit.", "upstream", upstream)
 	m.noMemory = reg.Counter("requester_no_memory_total", "Times memory for a Reply could not be had.", "upstream", upstream)
 	return m
 }

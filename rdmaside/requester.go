@@ -186,6 +186,8 @@ type Requester struct {
 	parts   [3][]byte
 	timer   *time.Timer // for the oldest Call's deadline
 	armed   bool
+	heard   time.Duration // when the Call was sent, of those answered, that was sent last
+	leaving bool          // the watcher has done without the connection: see leave
 
 	// Written by the loop, read by anyone.
 	grant       atomic.Int32

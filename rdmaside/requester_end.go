@@ -165,6 +165,10 @@ func (t *deadlineTask) Run() {
 		r.arm(left)
 		return
 	}
+	if r.dropped(pc) {
+		r.leave()
+		return
+	}
 	r.metrics.deadlines.Inc()
 	r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
 		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline).

@@ -443,6 +443,9 @@ func (r *Requester) finish(pc *pendingCall) {
 		panic("BUG: rdmaside: a call ends while its handles live (B4)")
 	}
 	c, fate, err := pc.call, pc.fate, pc.err
+	if err == nil || fate == Answered {
+		r.answered(pc)
+	}
 	elapsed := r.since() - pc.sent
 	r.dequeue(pc)
 	pc.clear()
@@ -452,8 +455,11 @@ func (r *Requester) finish(pc *pendingCall) {
 	if err == nil {
 		r.metrics.done(elapsed)
 		c.Owner.CallDone(c, nil)
-		return
+	} else {
+		r.metrics.failed(fate)
+		c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: fate != Answered, Err: err})
 	}
-	r.metrics.failed(fate)
-	c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: fate != Answered, Err: err})
+	if r.leaving {
+		r.leave()
+	}
 }

@@ -66,7 +66,7 @@ func segment(g fabric.Region) rpcrdma.Segment {
 // ulb.ErrTooLong, or an error about c itself. Otherwise c.Owner.CallDone follows, never before Send has
 // returned.
 func (r *Requester) Send(c *Call) error {
-	if r.state != up {
+	if r.state != up || r.leaving {
 		return ErrClosed
 	}
 	m := c.Message

@@ -1,0 +1,116 @@
+package rdmaside
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// A dropWatcher leaves connections on which Calls were dropped, if it may.
+type dropWatcher struct {
+	*requesterCase
+	leave bool
+	asked int
+}
+
+func (w *dropWatcher) Dropped(*Requester) bool { w.asked++; return w.leave }
+
+// leaveTest is a connection on which Call 1 was sent at 0 s, and never is answered, and
+// Call 2 at 10 s, which was, with a deadline of a minute.
+func leaveTest(t *testing.T, leave bool, f func(tc *requesterCase, w *dropWatcher)) {
+	t.Helper()
+	requesterTest(t, func(tc *requesterCase) { tc.opts.Deadline = time.Minute }, func(tc *requesterCase) {
+		w := &dropWatcher{requesterCase: tc, leave: leave}
+		tc.loop.Do(func() { tc.r.watcher = w })
+		tc.open(8)
+		tc.send(getAttrCall(1))
+		tc.sleep(10 * time.Second)
+		tc.send(getAttrCall(2))
+		tc.peer.send(0, plain(2, 8), getAttrReply(2))
+		tc.wantReply("the later one", getAttrReply(2))
+		f(tc, w)
+	})
+}
+
+// TestRequesterLeave: the other Calls of a connection that is left are answered.
+func TestRequesterLeave(t *testing.T) {
+	leaveTest(t, true, func(tc *requesterCase, w *dropWatcher) {
+		tc.sleep(40 * time.Second)
+		tc.send(getAttrCall(3))
+		tc.sleep(5 * time.Second)
+		tc.send(getAttrCall(4))
+		tc.sleep(4 * time.Second)
+		tc.wantUp("59 s")
+		if w.asked != 0 {
+			t.Error("left before the deadline")
+		}
+		tc.sleep(2 * time.Second)
+		tc.wantUp("Calls 3 and 4 have time left")
+		if w.asked != 1 {
+			t.Errorf("the watcher was asked %d times", w.asked)
+		}
+		if err := tc.try(getAttrCall(5)); err != ErrClosed {
+			t.Errorf("Send on a connection that is left: %v", err)
+		}
+		tc.peer.send(0, plain(4, 8), getAttrReply(4))
+		tc.wantReply("the newest", getAttrReply(4))
+		tc.wantUp("Call 3 has time left")
+		tc.peer.send(0, plain(3, 8), getAttrReply(3))
+		tc.wantReply("the last one in time", getAttrReply(3))
+		tc.wantEnded("nothing but the dropped one is left", ErrDropped)
+		tc.wantFate("the dropped one", 1, InLimbo, ErrDropped)
+		if n := tc.opts.Metrics.dropped.Value(); n != 1 {
+			t.Errorf("%d leaked credits counted", n)
+		}
+		if n := tc.opts.Metrics.deadlines.Value(); n != 0 {
+			t.Errorf("%d deadlines counted", n)
+		}
+	})
+}
+
+// TestRequesterLeaveAnswered: the Call that was given up is answered after all, late.
+func TestRequesterLeaveAnswered(t *testing.T) {
+	leaveTest(t, true, func(tc *requesterCase, w *dropWatcher) {
+		tc.sleep(40 * time.Second)
+		tc.send(getAttrCall(3))
+		tc.sleep(11 * time.Second)
+		tc.wantUp("Call 3 has time left")
+		tc.peer.send(0, plain(1, 8), getAttrReply(1))
+		tc.wantReply("it was not dropped, only late", getAttrReply(1))
+		tc.wantUp("Call 3 has time left still")
+		tc.peer.send(0, plain(3, 8), getAttrReply(3))
+		tc.wantReply("the last one", getAttrReply(3))
+		tc.wantEnded("there is another connection by now", ErrDropped)
+	})
+}
+
+// TestRequesterLeaveDeadline: a Call that is not dropped, but not answered either, ends
+// the connection at its own deadline.
+func TestRequesterLeaveDeadline(t *testing.T) {
+	leaveTest(t, true, func(tc *requesterCase, _ *dropWatcher) {
+		tc.sleep(40 * time.Second)
+		tc.send(getAttrCall(3))
+		tc.sleep(59 * time.Second)
+		tc.wantUp("59 s after Call 3")
+		tc.sleep(2 * time.Second)
+		tc.wantEnded("61 s after Call 3", ErrDropped)
+		tc.wantFate("the dropped one", 1, InLimbo, ErrDropped)
+		tc.wantFate("and the late one", 3, InLimbo, ErrDropped)
+	})
+}
+
+// TestRequesterLeaveRefused: a watcher that cannot do without the connection.
+func TestRequesterLeaveRefused(t *testing.T) {
+	leaveTest(t, false, func(tc *requesterCase, w *dropWatcher) {
+		tc.sleep(40 * time.Second)
+		tc.send(getAttrCall(3))
+		tc.sleep(11 * time.Second)
+		tc.wantEnded("61 s", ErrDeadline)
+		tc.wantFate("the dropped one", 1, InLimbo, ErrDeadline)
+		tc.wantFate("the one beside it", 3, InLimbo, ErrDeadline)
+		if w.asked != 1 || !strings.Contains(tc.logs.String(), "later ones were") {
+			t.Errorf("asked %d times; log: %s", w.asked, &tc.logs)
+		}
+		tc.logs.Reset()
+	})
+}
