@@ -6,9 +6,10 @@ GO ?= go
 TOOL := $(GO) tool -modfile=tools/go.mod
 PKGS := ./...
 FUZZTIME ?= 3s
+CHAOS_TIME ?= 10m
 BENCHTIME ?= 1s
 
-.PHONY: build test check lint unit conformance fuzz lab-test lab bench bench-peers install clean
+.PHONY: build test check lint unit conformance fuzz chaos lab-test lab bench bench-peers install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
@@ -39,6 +40,9 @@ conformance: ## what RFC 8166 asks of a Responder and a Requester, rule by rule:
 
 fuzz: ## every fuzz target for $(FUZZTIME)
 	./.ci/fuzz.sh $(FUZZTIME)
+
+chaos: ## faulty servers, wires and clients around a bridge for $(CHAOS_TIME); CHAOS_SEED repeats a run: docs/faults.md
+	CHAOS_TIME=$(CHAOS_TIME) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$' ./proxy/chaos
 
 lab-test: build ## the tests against Linux in the guest
 	RDMABRIDGE_LAB=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./cmd/rdmabridge

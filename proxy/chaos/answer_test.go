@@ -1,0 +1,237 @@
+package chaos
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// answer sends the Reply to x, or what the sky makes of it.
+func (x *rcall) answer() {
+	c := x.c
+	c.r.server.finish(&x.job)
+	if c.closed {
+		return
+	}
+	sky, dice := c.r.sky, c.dice
+	if sky.strikes(dice, lostCall) {
+		return // it was executed
+	}
+	if sky.strikes(dice, wrongXID) {
+		c.send(x.xid^1<<31, 0, nil, stranger(x.job.reply, x.xid^1<<31), 0)
+		return
+	}
+	if sky.strikes(dice, strayReply) {
+		xid := dice.Uint32() | 1<<31 ^ x.xid&(1<<31)
+		c.send(xid, 100000, nil, stranger(x.job.reply[:min(len(x.job.reply), 500)&^3], xid), 0)
+	}
+	if sky.strikes(dice, badHeader) {
+		b := rpcrdma.AppendPlain(nil, x.xid, 32)
+		c.post(b[:dice.IntN(len(b))&^3], 0)
+		return
+	}
+	if x.job.id != 0 {
+		for _, f := range [...]fault{errChunk, errVers} {
+			if sky.strikes(dice, f) {
+				c.r.server.book.refuse(x.job.id)
+				code := rpcrdma.ErrChunk
+				if f == errVers {
+					code = rpcrdma.ErrVers
+				}
+				x.forget()
+				grant := c.grant()
+				var h rpcrdma.Header
+				h.SetError(x.xid, rpcrdma.Version, grant, code)
+				c.ledger.reply(grant)
+				c.post(h.Append(nil), 0)
+				return
+			}
+		}
+	}
+	x.reduced()
+}
+
+// stranger is a copy of the Reply m under another XID.
+func stranger(m []byte, xid uint32) []byte {
+	m = append([]byte(nil), m...)
+	binary.BigEndian.PutUint32(m, xid)
+	return m
+}
+
+// forget notes that the Call has no handle any more.
+func (x *rcall) forget() {
+	x.each(func(s rpcrdma.Segment) { delete(x.c.handles, fabric.Handle(s.Handle)) })
+}
+
+// grant draws the credits of a Reply.
+func (c *responderConn) grant() uint32 {
+	switch sky := c.r.sky; {
+	case sky.strikes(c.dice, grantZero):
+		return 0
+	case sky.strikes(c.dice, grantOne):
+		return 1
+	case sky.strikes(c.dice, grantHuge):
+		return 100000
+	}
+	return 32
+}
+
+// reduced shapes the Reply as RFC 8166 Section 3.5 has it, and sends it.
+func (x *rcall) reduced() {
+	c := x.c
+	sky, dice := c.r.sky, c.dice
+	payload := x.job.reply
+	var h rpcrdma.Header
+	h.Reset(x.xid, 0, rpcrdma.Msg)
+	var late func() // what is done with the chunk after the Reply
+	short := false
+	if x.writes > 0 {
+		var data []byte
+		if x.job.kind == read && len(payload) > readData {
+			n := binary.BigEndian.Uint32(payload[readData-4:])
+			data, payload = payload[readData:readData+int(n)], payload[:readData]
+		}
+		segments := x.fill(x.write, data)
+		switch {
+		case len(segments) == 1 && sky.strikes(dice, longChunk):
+			segments[0].Length = x.write[0].Length + 4<<dice.IntN(10)
+			short = true
+		case len(data) >= 8 && sky.strikes(dice, shortChunk):
+			segments[len(segments)-1].Length -= 4
+			short = true
+		}
+		h.AddWrite(segments...)
+		late = x.scribble(x.write, data)
+	}
+	h.Credits = c.grant()
+	if h.Len()+len(payload) > c.replyInline {
+		if !x.hasRep {
+			c.r.server.book.wrong("call %#x (%v): no Reply chunk for a Reply of %d octets", x.job.id, x.job.kind, len(payload))
+			return
+		}
+		segments := x.fill(x.reply, payload)
+		switch {
+		case len(segments) == 1 && sky.strikes(dice, longChunk):
+			segments[0].Length = x.reply[0].Length + 4<<dice.IntN(10)
+			short = true
+		case sky.strikes(dice, shortChunk):
+			segments[len(segments)-1].Length = uint32(dice.IntN(5)) * 4 // shorter than any RPC Reply
+			short = true
+		}
+		late = x.scribble(x.reply, payload)
+		h.Proc = rpcrdma.NoMsg
+		h.SetReply(segments...)
+		payload = nil
+	} else if x.hasRep && h.Len()+len(payload)+4+rpcrdma.SegmentLen*len(x.reply) <= c.replyInline && dice.IntN(2) == 0 {
+		h.SetReply(x.fill(x.reply, nil)...)
+	}
+	if h.Proc == rpcrdma.Msg && sky.strikes(dice, twoXIDs) {
+		payload = stranger(payload, x.xid+1)
+		short = true
+	}
+	var inv fabric.Handle
+	if c.canInvalidate {
+		if n, only := x.handlesOffered(); n == 1 && dice.IntN(2) == 0 {
+			inv = only
+		}
+		if sky.strikes(dice, alienHandle) {
+			if inv = c.alien(x); inv != 0 {
+				short = true
+			}
+		}
+	}
+	x.forget()
+	if !short { // what is refused ends the connection and answers nothing
+		c.ledger.reply(h.Credits)
+	}
+	b := h.Append(nil)
+	c.post(append(b, payload...), inv)
+	if h.Proc == rpcrdma.Msg && x.writes == 0 && inv == 0 && sky.strikes(dice, twiceReply) {
+		c.post(append(h.Append(nil), payload...), 0)
+	}
+	if late != nil && inv == 0 && sky.strikes(dice, lateWrite) {
+		late()
+	}
+	if len(x.reads) > 0 && inv == 0 && sky.strikes(dice, lateRead) {
+		s := x.reads[0]
+		c.later(func() {
+			c.next++ // nobody waits for it
+			_ = c.conn.PostRead(c.next, fabric.Read{Into: make([]byte, s.Length), From: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset, Length: s.Length}})
+		})
+	}
+	c.conn.Flush()
+}
+
+// later runs f now or a little later.
+func (c *responderConn) later(f func()) {
+	if c.dice.IntN(2) == 0 {
+		f()
+		return
+	}
+	time.AfterFunc(between(c.dice, 0, 20*time.Millisecond), func() {
+		c.loop.Post(fabric.TaskFunc(func() {
+			if !c.closed {
+				f()
+				c.conn.Flush()
+			}
+		}))
+	})
+}
+
+// scribble writes the data again where it was written: right octets, too late.
+func (x *rcall) scribble(to []rpcrdma.Segment, data []byte) func() {
+	if len(data) == 0 {
+		return nil
+	}
+	return func() { x.c.later(func() { x.fill(to, data) }) }
+}
+
+func (x *rcall) handlesOffered() (n int, last fabric.Handle) {
+	x.each(func(s rpcrdma.Segment) {
+		n++
+		last = fabric.Handle(s.Handle)
+	})
+	return n, last
+}
+
+// alien is the handle of another Call than x, or one of none.
+func (c *responderConn) alien(x *rcall) fabric.Handle {
+	for h, xid := range c.handles {
+		if xid != x.xid {
+			return h
+		}
+	}
+	return fabric.Handle(c.dice.Uint32() | 1)
+}
+
+// fill RDMA Writes data to the segments given and returns them with the lengths
+// used.
+func (x *rcall) fill(to []rpcrdma.Segment, data []byte) []rpcrdma.Segment {
+	used := append([]rpcrdma.Segment(nil), to...)
+	for i := range used {
+		n := min(len(data), int(used[i].Length))
+		used[i].Length = uint32(n)
+		if n > 0 {
+			_ = x.c.conn.PostWrite(0, fabric.Write{Parts: [][]byte{data[:n]}, To: fabric.Region{Handle: fabric.Handle(used[i].Handle), Offset: used[i].Offset, Length: uint32(n)}})
+			data = data[n:]
+		}
+	}
+	if len(data) > 0 {
+		x.c.r.server.book.wrong("call %#x (%v): %d octets more than its chunk holds", x.job.id, x.job.kind, len(data))
+	}
+	return used
+}
+
+// send sends a message without chunks that is no answer to a Call.
+func (c *responderConn) send(xid, credits uint32, _ []rpcrdma.Segment, payload []byte, inv fabric.Handle) {
+	b := rpcrdma.AppendPlain(nil, xid, credits)
+	c.post(append(b, payload[:min(len(payload), c.replyInline-len(b))]...), inv)
+}
+
+// post sends b. That the connection has ended is told by Closed.
+func (c *responderConn) post(b []byte, inv fabric.Handle) {
+	_ = c.conn.PostSend(0, fabric.Send{Parts: [][]byte{b}, Invalidate: inv})
+	c.conn.Flush()
+}

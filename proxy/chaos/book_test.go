@@ -1,0 +1,148 @@
+package chaos
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+// A book is the model: what became of every Call. It is safe for concurrent use.
+type book struct {
+	t    testing.TB
+	seed seed
+
+	next    atomic.Uint32 // number of the latest Call
+	done    atomic.Int64  // Calls answered
+	failed  atomic.Int64  // of those, with SYSTEM_ERR
+	again   atomic.Int64  // transmissions beyond the first
+	slowest atomic.Int64  // longest wait on a live connection, in nanoseconds
+	broken  atomic.Bool
+
+	mu     sync.Mutex // guards what follows
+	calls  map[uint32]*entry
+	wrongs int
+}
+
+// An entry is one Call.
+type entry struct {
+	kind     kind
+	sum      uint32 // of the message behind its XID
+	sent     int    // times a client sent it
+	served   int    // times it came to a server
+	executed int    // times a server executed it
+	refused  bool   // a Responder answered RDMA_ERROR
+	answered bool
+}
+
+func newBook(t testing.TB, s seed) *book {
+	b := &book{t: t, seed: s, calls: make(map[uint32]*entry)}
+	b.next.Store(s.dice("numbers", 0).Uint32())
+	return b
+}
+
+// wrong reports what must not be.
+func (b *book) wrong(format string, args ...any) {
+	b.broken.Store(true)
+	b.mu.Lock()
+	b.wrongs++
+	n := b.wrongs
+	b.mu.Unlock()
+	if n <= 20 {
+		b.t.Errorf("%s: %s", b.seed, fmt.Sprintf(format, args...))
+	}
+}
+
+// begin notes a new Call.
+func (b *book) begin(k kind, id uint32, m []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls[id] = &entry{kind: k, sum: proxytest.Checksum(m[4:])}
+}
+
+// transmit notes that the Call is about to be sent to the bridge.
+func (b *book) transmit(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.calls[id]
+	if e.sent++; e.sent > 1 {
+		b.again.Add(1)
+	}
+}
+
+// end notes that the Call was answered, rightly. Calls that may be executed twice
+// are forgotten.
+func (b *book) end(id uint32, waited time.Duration) {
+	b.done.Add(1)
+	for w := int64(waited); ; {
+		most := b.slowest.Load()
+		if w <= most || b.slowest.CompareAndSwap(most, w) {
+			break
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.calls[id]
+	if e.answered = true; !e.kind.harmful() {
+		delete(b.calls, id)
+	}
+}
+
+// refuse notes that the Call is answered with RDMA_ERROR.
+func (b *book) refuse(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.calls[id]; e != nil {
+		e.refused = true
+	}
+}
+
+// refused reports whether SYSTEM_ERR may be the answer to the Call.
+func (b *book) refusable(id uint32) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.calls[id]
+	return e != nil && e.refused && e.kind != echoGSS
+}
+
+// serve notes that the Call has come to a server, and checks it.
+func (b *book) serve(c *oncrpc.Call, k kind, id uint32) {
+	sum := proxytest.Checksum(c.Message[4:])
+	b.mu.Lock()
+	e := b.calls[id]
+	var wrong string
+	if e != nil {
+		e.served++
+		switch {
+		case sum != e.sum:
+			wrong = fmt.Sprintf("call %#x (%v) of %d octets was changed on its way to the server", id, k, len(c.Message))
+		case e.kind.harmful() && e.served > e.sent:
+			wrong = fmt.Sprintf("call %#x (%v), which must not be repeated, was sent to the bridge %d times and by it %d times", id, k, e.sent, e.served)
+		}
+	} else if k.harmful() {
+		wrong = fmt.Sprintf("call %#x (%v) was never made", id, k)
+	}
+	b.mu.Unlock()
+	if wrong != "" {
+		b.wrong("%s", wrong)
+	}
+}
+
+// execute notes that a server executes the Call.
+func (b *book) execute(id uint32, cached bool) {
+	b.mu.Lock()
+	e := b.calls[id]
+	n, k := 0, kind(0)
+	if e != nil {
+		e.executed++
+		n, k = e.executed, e.kind
+	}
+	b.mu.Unlock()
+	if n > 1 && k.harmful() && cached {
+		b.wrong("call %#x (%v) was executed %d times by a server with a duplicate request cache: it came under another XID", id, k, n)
+	}
+}

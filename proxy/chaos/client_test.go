@@ -1,0 +1,189 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// A client is a good client over TCP: it has a few Calls outstanding, sends them
+// again with the same XIDs when it has to connect again, as NFS clients do, and
+// compares every Reply.
+type client struct {
+	name  string
+	book  *book
+	addr  string
+	local net.IP
+	dice  *rand.Rand
+	deep  int
+	gss   bool
+	bound time.Duration // no Call waits longer on a live connection
+
+	xid         uint32
+	outstanding map[uint32]*outstanding
+	connects    int
+}
+
+// An outstanding is a Call that was not answered yet.
+type outstanding struct {
+	kind    kind
+	id      uint32
+	m       []byte
+	sent    time.Time // on the present connection
+	retried bool
+}
+
+// run makes Calls until ctx ends, then waits for those outstanding until end does.
+func (c *client) run(ctx, end context.Context) {
+	c.outstanding = make(map[uint32]*outstanding)
+	c.xid = c.dice.Uint32N(1000) // clients have the same ones
+	for end.Err() == nil && !c.book.broken.Load() && (ctx.Err() == nil || len(c.outstanding) > 0) {
+		conn, err := c.dial(end)
+		if err != nil {
+			continue
+		}
+		c.connects++
+		c.live(ctx, end, conn)
+	}
+	if n := len(c.outstanding); n > 0 && !c.book.broken.Load() {
+		c.book.wrong("%s: %d Calls were never answered", c.name, n)
+	}
+}
+
+func (c *client) dial(end context.Context) (net.Conn, error) {
+	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: c.local}}
+	conn, err := d.DialContext(end, "tcp", c.addr)
+	if err != nil {
+		time.Sleep(between(c.dice, time.Millisecond, 50*time.Millisecond))
+	}
+	return conn, err
+}
+
+// live is the life of one connection.
+func (c *client) live(ctx, end context.Context, conn net.Conn) {
+	replies := make(chan []byte, 64)
+	closed := make(chan struct{})
+	stop := make(chan struct{})
+	go func() {
+		defer close(closed)
+		r := bufferedReader(conn)
+		for {
+			m, err := proxytest.ReadRecord(r)
+			if err != nil {
+				return
+			}
+			select {
+			case replies <- m:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	defer func() {
+		close(stop)
+		conn.Close()
+		<-closed
+	}()
+	xids := make([]uint32, 0, len(c.outstanding))
+	for xid := range c.outstanding {
+		xids = append(xids, xid)
+	}
+	slices.Sort(xids)
+	for _, xid := range xids {
+		o := c.outstanding[xid]
+		o.retried = true
+		if !c.send(conn, o) {
+			return
+		}
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for ctx.Err() == nil && len(c.outstanding) < c.deep && !c.book.broken.Load() {
+			if !c.fresh(conn) {
+				return
+			}
+		}
+		if ctx.Err() != nil && len(c.outstanding) == 0 {
+			return
+		}
+		select {
+		case m := <-replies:
+			c.answered(m)
+		case <-closed:
+			for { // what came before the end counts
+				select {
+				case m := <-replies:
+					c.answered(m)
+					continue
+				default:
+				}
+				return
+			}
+		case <-tick.C:
+			if c.book.broken.Load() {
+				return
+			}
+			for _, o := range c.outstanding {
+				if w := time.Since(o.sent); w > c.bound {
+					c.book.wrong("%s: call %#x (%v) has waited %v on a live connection", c.name, o.id, o.kind, w)
+					return
+				}
+			}
+		case <-end.Done():
+			return
+		}
+	}
+}
+
+// fresh sends a new Call.
+func (c *client) fresh(conn net.Conn) bool {
+	c.xid++
+	id := c.book.next.Add(1)
+	k, m := randomCall(c.dice, c.xid, id, c.gss)
+	c.book.begin(k, id, m)
+	o := &outstanding{kind: k, id: id, m: m}
+	c.outstanding[c.xid] = o
+	return c.send(conn, o)
+}
+
+func (c *client) send(conn net.Conn, o *outstanding) bool {
+	c.book.transmit(o.id)
+	o.sent = time.Now()
+	_ = conn.SetWriteDeadline(o.sent.Add(c.bound))
+	err := proxytest.WriteRecord(conn, o.m)
+	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		c.book.wrong("%s: call %#x (%v) could not be written for %v", c.name, o.id, o.kind, c.bound)
+	}
+	return err == nil
+}
+
+// answered checks the Reply m.
+func (c *client) answered(m []byte) {
+	if len(m) < 8 {
+		c.book.wrong("%s: a record of %d octets", c.name, len(m))
+		return
+	}
+	xid := binary.BigEndian.Uint32(m)
+	o := c.outstanding[xid]
+	if o == nil {
+		c.book.wrong("%s: a Reply to XID %#x, which is answered or never was", c.name, xid)
+		return
+	}
+	waited := time.Since(o.sent)
+	switch {
+	case bytes.Equal(m, wanted(o.m, o.kind)):
+	case isError(m) && c.book.refusable(o.id):
+		c.book.failed.Add(1)
+	default:
+		c.book.wrong("%s: call %#x (%v) was answered with %d other octets: %x", c.name, o.id, o.kind, len(m), m[:min(len(m), 64)])
+	}
+	delete(c.outstanding, xid)
+	c.book.end(o.id, waited)
+}

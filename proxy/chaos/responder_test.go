@@ -1,0 +1,274 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// A responder is an RPC-over-RDMA Responder that does what its sky says. It is
+// made of nothing that the bridge is made of but codecs: it knows by itself how a
+// READ is reduced, and counts credits its own way.
+type responder struct {
+	name   string
+	seed   seed
+	server *server
+	sky    *sky
+	l      fabric.Listener
+
+	conns atomic.Int64 // so far
+	calls atomic.Int64
+	ended sync.WaitGroup
+}
+
+const (
+	responderInline   = 4096
+	responderReceives = 256 // more than any grant the bridge may use
+)
+
+// listen starts a responder. Its connections are on loop.
+func (r *responder) listen(p fabric.Provider, loop fabric.Loop, addr string) error {
+	var err error
+	r.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
+		n := int(r.conns.Add(1))
+		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]uint32)}
+		if peer, ok := rpcrdma.FindPrivateData(in.PrivateData()); ok {
+			c.canInvalidate = peer.RemoteInvalidation
+			c.replyInline = min(responderInline, peer.RecvSize)
+		} else {
+			c.replyInline = rpcrdma.DefaultInline
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		r.ended.Add(1)
+		if _, err := in.Accept(ctx, loop, fabric.ConnOptions{
+			PrivateData: rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{RemoteInvalidation: true, SendSize: responderInline, RecvSize: responderInline}),
+			Receives:    responderReceives, Sends: 4096, ORD: 16, IRD: 0,
+		}, c); err != nil {
+			r.ended.Done() // its Closed is not called
+		}
+	})
+	return err
+}
+
+// A responderConn is one connection of a responder, owned by its loop.
+type responderConn struct {
+	r             *responder
+	loop          fabric.Loop
+	dice          *rand.Rand
+	conn          fabric.Conn
+	canInvalidate bool
+	replyInline   int
+
+	bufs   [responderReceives][]byte
+	closed bool
+	ledger creditLedger
+
+	live    map[uint64]*pull // Reads posted, by ID
+	next    uint64
+	handles map[fabric.Handle]uint32 // handles of Calls not answered, and whose
+	header  rpcrdma.Header
+}
+
+// A pull is a Call whose Read chunks are being fetched.
+type pull struct {
+	call   *rcall
+	left   int
+	failed bool
+	inline []byte
+	chunks []pulled
+}
+
+type pulled struct {
+	position uint32
+	octets   []byte
+}
+
+// An rcall is a Call on a responderConn until it is answered.
+type rcall struct {
+	c      *responderConn
+	xid    uint32
+	reads  []rpcrdma.ReadSegment
+	write  []rpcrdma.Segment // the first Write chunk
+	writes int               // Write chunks
+	reply  []rpcrdma.Segment // the Reply chunk
+	hasRep bool
+	job    job
+	m      []byte
+}
+
+// Setup is part of fabric.Handler.
+func (c *responderConn) Setup(conn fabric.Conn) error {
+	c.conn = conn
+	for i := range c.bufs {
+		c.bufs[i] = make([]byte, responderInline)
+		if err := conn.PostReceive(uint64(i), c.bufs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Closed is part of fabric.Handler.
+func (c *responderConn) Closed(error) {
+	c.closed = true
+	c.r.ended.Done()
+}
+
+// Completed is part of fabric.Handler.
+func (c *responderConn) Completed(cs []fabric.Completion) {
+	for i := range cs {
+		p := &cs[i]
+		switch p.Op {
+		case fabric.OpReceive:
+			if p.Err != nil {
+				continue
+			}
+			m := append([]byte(nil), c.bufs[p.ID][:p.Bytes]...)
+			if err := c.conn.PostReceive(p.ID, c.bufs[p.ID]); err != nil && !errors.Is(err, fabric.ErrClosed) {
+				c.r.server.book.wrong("harness: post receive: %v", err)
+			}
+			c.received(m)
+		case fabric.OpRead:
+			c.fetched(p)
+		}
+	}
+}
+
+// received takes the message b.
+func (c *responderConn) received(b []byte) {
+	book := c.r.server.book
+	h := &c.header
+	n, err := h.Decode(b)
+	if err != nil {
+		book.wrong("the bridge sent a Transport header that is none: %v", err)
+		return
+	}
+	if h.Proc != rpcrdma.Msg && h.Proc != rpcrdma.NoMsg {
+		book.wrong("the bridge sent %v", h.Proc)
+		return
+	}
+	c.r.calls.Add(1)
+	if over := c.ledger.call(h.Credits); over {
+		book.wrong("%s: call %#x: the bridge has more Calls outstanding than any grant it can have seen allows: %s", c.r.name, h.XID, &c.ledger)
+	}
+	x := &rcall{c: c, xid: h.XID, writes: len(h.Writes), hasRep: h.Reply != nil}
+	x.reads = append(x.reads, h.Reads...)
+	if len(h.Writes) > 0 {
+		x.write = append(x.write, h.Writes[0].Segments...)
+	}
+	if h.Reply != nil {
+		x.reply = append(x.reply, h.Reply.Segments...)
+	}
+	if len(h.Writes) > 1 || len(h.Writes) > 0 && h.Reply != nil {
+		book.wrong("%d Write chunks and a Reply chunk: %v", len(h.Writes), h.Reply != nil)
+	}
+	x.each(func(s rpcrdma.Segment) {
+		if other, ok := c.handles[fabric.Handle(s.Handle)]; ok {
+			book.wrong("handle %#x of call %#x is offered again for call %#x", s.Handle, other, h.XID)
+		}
+		c.handles[fabric.Handle(s.Handle)] = h.XID
+	})
+	p := &pull{call: x, inline: b[n:]}
+	if len(x.reads) == 0 {
+		c.assembled(p)
+		return
+	}
+	for _, s := range x.reads {
+		into := make([]byte, s.Length)
+		p.chunks = append(p.chunks, pulled{s.Position, into})
+		if s.Length == 0 {
+			continue
+		}
+		c.next++
+		c.live[c.next] = p
+		p.left++
+		err := c.conn.PostRead(c.next, fabric.Read{Into: into, From: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset, Length: s.Length}})
+		if err != nil {
+			delete(c.live, c.next)
+			return
+		}
+	}
+	c.conn.Flush()
+	if p.left == 0 {
+		c.assembled(p)
+	}
+}
+
+// each calls f for every segment offered.
+func (x *rcall) each(f func(rpcrdma.Segment)) {
+	for _, s := range x.reads {
+		f(s.Segment)
+	}
+	for _, s := range x.write {
+		f(s)
+	}
+	for _, s := range x.reply {
+		f(s)
+	}
+}
+
+func (c *responderConn) fetched(d *fabric.Completion) {
+	p := c.live[d.ID]
+	delete(c.live, d.ID)
+	if p == nil {
+		return // a late Read's
+	}
+	p.failed = p.failed || d.Err != nil
+	if p.left--; p.left == 0 && !p.failed {
+		c.assembled(p)
+	}
+}
+
+// assembled has the whole Call: RFC 8166 Section 4.4.
+func (c *responderConn) assembled(p *pull) {
+	m := p.inline
+	x := p.call
+	if len(p.chunks) > 0 {
+		m = nil
+		rest := p.inline
+		for i, ch := range p.chunks {
+			if n := int(ch.position) - len(m); n > 0 {
+				if n > len(rest) {
+					c.r.server.book.wrong("a Read chunk at position %d of %d octets", ch.position, len(m)+len(rest))
+					return
+				}
+				m = append(m, rest[:n]...)
+				rest = rest[n:]
+			}
+			m = append(m, ch.octets...)
+			if i+1 == len(p.chunks) || p.chunks[i+1].position != ch.position {
+				m = append(m, make([]byte, -len(m)&3)...) // roundup
+			}
+		}
+		m = append(m, rest...)
+	}
+	x.m = m
+	sky, dice := c.r.sky, c.dice
+	if sky.strikes(dice, lostCall) && dice.IntN(2) == 0 {
+		return // before it is executed
+	}
+	j, ok := c.r.server.take(m)
+	if !ok {
+		return
+	}
+	x.job = j
+	if sky.strikes(dice, hangUp) {
+		c.r.server.finish(&x.job)
+		c.conn.Close([]error{nil, errHangUp}[dice.IntN(2)])
+		return
+	}
+	if sky.strikes(dice, lateReply) {
+		time.AfterFunc(between(dice, 0, 50*time.Millisecond), func() { c.loop.Post(fabric.TaskFunc(x.answer)) })
+		return
+	}
+	x.answer()
+}
+
+var errHangUp = errors.New("chaos: the responder hangs up")

@@ -1,0 +1,146 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+)
+
+// A fault is something that goes wrong.
+type fault uint8
+
+const (
+	// Of a Responder.
+	lateReply   fault = iota // the Reply comes late
+	lostCall                 // the Call is dropped, executed or not
+	wrongXID                 // answered under an XID that is nobody's
+	strayReply               // a Reply to nobody, beside the right one
+	twiceReply               // the Reply is sent twice
+	twoXIDs                  // header and payload name different XIDs
+	badHeader                // the Transport header ends early
+	grantZero                // credits
+	grantOne                 //
+	grantHuge                // 100,000
+	longChunk                // a chunk comes back longer than it was offered
+	shortChunk               // a chunk comes back shorter than what belongs in it
+	errChunk                 // RDMA_ERROR, ERR_CHUNK
+	errVers                  // RDMA_ERROR, ERR_VERS
+	alienHandle              // another Call's handle is invalidated
+	lateWrite                // the chunk is written to after the Reply
+	lateRead                 // and the Read chunk read
+	hangUp                   // the Responder ends the connection
+
+	// Of a TCP server: lostCall, lateReply, wrongXID, strayReply, twiceReply, hangUp and
+	cutRecord // the connection is reset inside the record of the Reply
+
+	// Of a wire.
+	resetWire   // reset, at any octet
+	finWire     // both sides see a FIN, at any octet
+	halfClose   // one side sees a FIN, the other nothing
+	stallWire   // nothing gets through for a while
+	blackhole   // nothing ever will
+	corruptWire // a bit is turned over
+	trickleWire // octets come one by one
+	delayWire   // all come late
+	refuseWire  // the connection is reset when it is made
+	shutWire    // nobody listens
+
+	// Of clients.
+	rogueReset      // reset inside a record
+	rogueDeaf       // asks for much and reads nothing
+	rogueTrickle    // sends octet by octet
+	rogueTwice      // sends its Calls again on new connections, the old ones open or not
+	rogueGarbage    // sends what is no Call
+	rogueHalfRecord // begins a record and stays
+	rogueHalfClose  // sends FIN and waits for its Replies
+	faults
+)
+
+var faultNames = [faults]string{
+	"reply late", "call dropped", "wrong XID", "stray reply", "duplicate reply", "two XIDs", "bad header",
+	"grant 0", "grant 1", "grant 100000", "chunk too long", "chunk too short", "ERR_CHUNK", "ERR_VERS", "alien handle",
+	"late write", "late read", "responder hangs up",
+	"record cut",
+	"wire reset", "wire FIN", "wire half-closed", "wire stalled", "black hole", "bit flipped", "trickle", "wire slow", "connection reset at accept", "connection refused",
+	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes",
+}
+
+func (f fault) String() string { return faultNames[f] }
+
+// counts are the faults injected.
+type counts [faults]atomic.Int64
+
+func (c *counts) String() string {
+	var b strings.Builder
+	for f := range faults {
+		if n := c[f].Load(); n > 0 {
+			fmt.Fprintf(&b, "%s%s %d", map[bool]string{true: ", "}[b.Len() > 0], f, n)
+		}
+	}
+	return b.String()
+}
+
+// A weather is how often each fault happens, in a million.
+type weather [faults]int32
+
+// A sky is the weather over one thing, which changes. It is safe for concurrent
+// use.
+type sky struct {
+	now    atomic.Pointer[weather]
+	counts *counts
+}
+
+func newSky(c *counts) *sky {
+	s := &sky{counts: c}
+	s.now.Store(&weather{})
+	return s
+}
+
+// strikes reports whether f happens now, and counts it if so.
+func (s *sky) strikes(r *rand.Rand, f fault) bool {
+	p := s.now.Load()[f]
+	if p == 0 || r.Int32N(1e6) >= p {
+		return false
+	}
+	s.counts[f].Add(1)
+	return true
+}
+
+func (s *sky) set(w weather) { s.now.Store(&w) }
+
+// responderFaults are what a Responder and the wire to it may do, each with how
+// often in a million Calls, or pieces of up to 16 KiB on a wire, at its worst.
+var responderFaults = weather{
+	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, twoXIDs: 2000, badHeader: 3000,
+	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, errChunk: 20000, errVers: 2000,
+	alienHandle: 2000, lateWrite: 20000, lateRead: 20000, hangUp: 3000,
+	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, corruptWire: 3000, trickleWire: 20000, delayWire: 50000,
+	refuseWire: 300000,
+}
+
+// tcpFaults are those of a TCP server.
+var tcpFaults = weather{
+	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, hangUp: 3000, cutRecord: 3000,
+	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, trickleWire: 20000, delayWire: 50000,
+	refuseWire: 300000,
+}
+
+// draw picks up to four of the faults in worst, each as bad as chance has it. One
+// time in five the sky is clear.
+func draw(r *rand.Rand, worst *weather) (w weather) {
+	if r.IntN(5) == 0 {
+		return w
+	}
+	var can []fault
+	for f, p := range worst {
+		if p > 0 {
+			can = append(can, fault(f))
+		}
+	}
+	for range 1 + r.IntN(4) {
+		f := can[r.IntN(len(can))]
+		w[f] = 1 + r.Int32N(worst[f])
+	}
+	return w
+}

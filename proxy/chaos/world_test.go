@@ -1,0 +1,272 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+)
+
+// TestMain fails on goroutines that outlive the tests.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if s := leaked(); s != "" {
+			fmt.Fprintf(os.Stderr, "leaked goroutines:\n%s\n", s)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// leaked waits for goroutines to end and returns the stacks of those that do not.
+// gnet's worker pool keeps idle workers; they are not ours to end.
+func leaked() string {
+	var left []string
+	for range 150 {
+		buf := make([]byte, 4<<20)
+		buf = buf[:runtime.Stack(buf, true)]
+		left = left[:0]
+		for g := range strings.SplitSeq(string(buf), "\n\n") {
+			if !strings.Contains(g, "panjf2000/ants") && !strings.Contains(g, "chaos.TestMain") && !strings.Contains(g, "signal_recv") {
+				left = append(left, g)
+			}
+		}
+		if len(left) == 0 {
+			return ""
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return strings.Join(left, "\n\n")
+}
+
+func bufferedReader(c net.Conn) io.Reader { return bufio.NewReaderSize(c, 64<<10) }
+
+// The bridge's settings: short times, so that much happens.
+const (
+	budget      = 96 << 20
+	callTimeout = 1500 * time.Millisecond
+	unavailable = 5 * time.Second
+
+	// bound is the longest that a client may wait on a live connection: a Call is
+	// sent six times at most, and waits for a credit before each; see the table in
+	// docs/faults.md.
+	bound = 6*(callTimeout+unavailable) + 5*time.Second
+)
+
+// A world is a bridge and all that is around it.
+type world struct {
+	t      testing.TB
+	seed   seed
+	book   *book
+	counts counts
+	h      *proxytest.Harness
+	proxy  *proxy.Proxy
+	server *server
+	iwarp  *iwarp.Provider
+	logs   logBook
+
+	loop       *iwarp.GoLoop // of the Responders
+	responders []*responder
+	wires      []*wire
+	skies      []*sky
+	worst      []*weather // of each sky
+}
+
+// A logBook counts the lines of the log by their message.
+type logBook struct {
+	mu    sync.Mutex // guards lines
+	lines map[string]int
+}
+
+// Write is part of io.Writer.
+func (l *logBook) Write(b []byte) (int, error) {
+	_, rest, _ := bytes.Cut(b, []byte(`"message":"`))
+	msg, _, _ := bytes.Cut(rest, []byte(`"`))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines == nil {
+		l.lines = make(map[string]int)
+	}
+	l.lines[string(msg)]++
+	return len(b), nil
+}
+
+func newWorld(t testing.TB, s seed) *world {
+	w := &world{t: t, seed: s, h: proxytest.NewHarness(t, budget)}
+	w.book = newBook(t, s)
+	w.server = newServer(w.book, true)
+	w.h.Log = zerolog.New(&w.logs).Level(zerolog.WarnLevel)
+	w.loop = iwarp.NewGoLoop()
+	w.iwarp = iwarp.New(iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log})
+	return w
+}
+
+// newSky is a sky whose weather is drawn from worst.
+func (w *world) newSky(worst *weather) *sky {
+	s := newSky(&w.counts)
+	w.skies = append(w.skies, s)
+	w.worst = append(w.worst, worst)
+	return s
+}
+
+// rdma adds a faulty Responder behind a faulty wire, and returns the wire's address.
+func (w *world) rdma(name string) string {
+	w.t.Helper()
+	sk := w.newSky(&responderFaults)
+	r := &responder{name: name, seed: w.seed, server: w.server, sky: sk}
+	// The Responder's end has a provider of its own: its handles are not the bridge's.
+	p := iwarp.New(iwarp.Options{ProgressTimeout: 5 * time.Second, CloseTimeout: time.Second, AcceptTimeout: time.Second, Log: zerolog.Nop()})
+	if err := r.listen(p, w.loop, "127.0.0.1:0"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.responders = append(w.responders, r)
+	wi, err := newWire("wire to "+name, w.seed, sk, r.l.Addr().String(), true)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.wires = append(w.wires, wi)
+	return wi.addr
+}
+
+// start starts the bridge.
+func (w *world) start(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
+	for i := range us {
+		us[i].CallTimeout, us[i].UnavailableAfter, us[i].ConnectTimeout = callTimeout, unavailable, time.Second
+		us[i].BackoffMin, us[i].BackoffMax = 5*time.Millisecond, 100*time.Millisecond
+	}
+	for i := range ls {
+		ls[i].StallTimeout = 2 * time.Second
+	}
+	w.proxy = w.h.Proxy(ls, us)
+}
+
+// blow changes the weather until ctx ends, and then clears every sky.
+func (w *world) blow(ctx context.Context) {
+	dice := w.seed.dice("weather", 0)
+	for ctx.Err() == nil {
+		for i, s := range w.skies {
+			if dice.IntN(2) == 0 {
+				s.set(draw(dice, w.worst[i]))
+			}
+		}
+		if dice.IntN(25) == 0 {
+			w.wires[dice.IntN(len(w.wires))].shut(between(dice, 10*time.Millisecond, time.Second))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(between(dice, 200*time.Millisecond, 1200*time.Millisecond)):
+		}
+	}
+	for _, s := range w.skies {
+		s.set(weather{})
+	}
+}
+
+// watch samples what must hold at every moment until ctx ends.
+func (w *world) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		st := w.proxy.Status()
+		if st.Memory.Used > st.Memory.Budget {
+			w.book.wrong("%d octets of memory used of a budget of %d", st.Memory.Used, st.Memory.Budget)
+		}
+		for _, a := range st.Memory.Accounts {
+			if a.Used > a.Limit || a.Peak > a.Limit {
+				w.book.wrong("account %s: %d octets used, %d at most, of %d", a.Name, a.Used, a.Peak, a.Limit)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// sum adds up the series of the bridge's metrics with that name and, if any, with
+// these labels in their text.
+func (w *world) sum(name string, labels ...string) (n float64) {
+	rec := httptest.NewRecorder()
+	w.h.Metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+next:
+	for line := range strings.Lines(rec.Body.String()) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != name && !strings.HasPrefix(line, name+"{") {
+			continue
+		}
+		for _, l := range labels {
+			if !strings.Contains(line, l) {
+				continue next
+			}
+		}
+		v, _ := strconv.ParseFloat(f[len(f)-1], 64)
+		n += v
+	}
+	return n
+}
+
+// rest checks a bridge without clients: nothing is left of what was.
+func (w *world) rest() {
+	ok := w.settles(15*time.Second, func() bool {
+		if w.sum("rdmabridge_client_received_calls_total") != w.sum("rdmabridge_client_calls_total") {
+			return false
+		}
+		for _, u := range w.proxy.Status().Upstreams {
+			if u.Outstanding+u.Queued+u.Pinned != 0 {
+				return false
+			}
+		}
+		return true
+	})
+	if !ok {
+		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", w.sum("rdmabridge_client_received_calls_total"), w.sum("rdmabridge_client_calls_total"), w.proxy.Status().Upstreams)
+	}
+	sent := w.sum("rdmabridge_upstream_sent_calls_total")
+	if ends := w.sum("rdmabridge_upstream_calls_total") + w.sum("rdmabridge_upstream_replays_total"); sent != ends {
+		w.book.wrong("%v Calls were sent, and %v ended or were replayed", sent, ends)
+	}
+}
+
+// settles waits until f is true, for at most so long.
+func (w *world) settles(most time.Duration, f func() bool) bool {
+	for end := time.Now().Add(most); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// close ends everything and checks that all memory is back.
+func (w *world) close() {
+	_ = w.proxy.Close()
+	for _, wi := range w.wires {
+		wi.close()
+	}
+	for _, r := range w.responders {
+		_ = r.l.Close()
+	}
+	if !w.settles(10*time.Second, func() bool { return w.h.Arena.Outstanding() == 0 }) {
+		w.book.wrong("%d leases are not back: %+v", w.h.Arena.Outstanding(), w.h.Arena.Stats().Accounts)
+	}
+	w.h.Engine.Stop()
+	w.loop.Stop()
+	if err := w.h.Arena.Close(); err != nil {
+		w.book.wrong("%v", err)
+	}
+}
