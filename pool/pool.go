@@ -8,8 +8,9 @@
 // Section 3.3): a Call goes where a credit is free, preferably on a connection
 // that lives on the caller's own loop. When no credit is free Calls wait in a
 // queue that is fair between clients: deficit round robin over the [Flow] of each
-// client, by octets, so that small Calls do not wait behind another client's
-// megabytes and every client makes progress.
+// client, by octets and weight, so that small Calls do not wait behind another
+// client's megabytes and every client makes progress. Nor do they behind the client's
+// own, in the queue or, where there are several connections, on them.
 //
 // # Ownership
 //
@@ -79,6 +80,12 @@ type Options struct {
 	QueueWait   time.Duration // longest wait for a credit; default 30 s
 	QueueLimit  int           // most Calls waiting; default 65536
 
+	// Ramp is how many Calls may be outstanding in all until the upstream answers,
+	// after the start and whenever the last connection was lost. Each Reply allows one
+	// more, so that the number doubles with every round trip, and after a thousand only
+	// the credits count. 0 is no ramp.
+	Ramp int
+
 	// Failed is told of every dial that failed and every connection that ended,
 	// for the log. It may be called on any goroutine. nil ignores.
 	Failed func(endpoint string, err error, retryIn time.Duration)
@@ -107,12 +114,16 @@ func (o Options) withDefaults() Options {
 	def(&o.Connections, 4)
 	def(&o.Loops, 1)
 	def(&o.QueueLimit, 65536)
+	def(&o.Ramp, rampEnd)
 	defd(&o.BackoffMin, 100*time.Millisecond)
 	defd(&o.BackoffMax, 5*time.Second)
 	defd(&o.DialTimeout, 10*time.Second)
 	defd(&o.QueueWait, 30*time.Second)
 	return o
 }
+
+// rampEnd is the number of Calls outstanding beyond which only credits count.
+const rampEnd = 1 << 10
 
 // A Pool is the connections to one upstream and the Calls that wait for them.
 type Pool struct {
@@ -129,6 +140,8 @@ type Pool struct {
 	retired []*Seat // whose connections end, replaced by others
 	queue   queues
 	held    bool // memory is short: nothing is dispatched until Resume
+	out     int  // Calls outstanding
+	window  int  // how many may be, below rampEnd
 	closed  bool
 	since   time.Time // when the pool last had no usable connection; zero while it has one
 
@@ -139,8 +152,9 @@ type Pool struct {
 func New(o Options, d Dialer, owner Owner) *Pool {
 	o = o.withDefaults()
 	p := &Pool{
-		queue: queues{by: make([]queue, o.Loops)},
-		opts:  o, dialer: d, owner: owner, metrics: o.Metrics,
+		queue:  queues{by: make([]queue, o.Loops)},
+		window: o.Ramp,
+		opts:   o, dialer: d, owner: owner, metrics: o.Metrics,
 	}
 	if p.metrics == nil {
 		p.metrics = &Metrics{}
@@ -216,7 +230,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	if !p.held && p.queue.n == 0 {
+	if !p.held && p.queue.n == 0 && p.room() {
 		if s := p.choose(e, here); s != nil {
 			m := s.take(e)
 			p.mu.Unlock()
@@ -282,7 +296,7 @@ func (p *Pool) Resume() {
 func (p *Pool) kick(here int) {
 	for {
 		p.mu.Lock()
-		s := p.pick(here)
+		s := p.pick(here, false)
 		if s == nil {
 			p.mu.Unlock()
 			return
@@ -298,7 +312,7 @@ func (p *Pool) kick(here int) {
 
 // next takes the next queued Call for seat s. p.mu is held.
 func (p *Pool) next(s *Seat) (Member, *Entry) {
-	if p.held || p.closed || p.queue.n == 0 || s.free() <= 0 {
+	if p.held || p.closed || p.queue.n == 0 || s.free() <= 0 || !p.room() {
 		return nil, nil
 	}
 	e := p.queue.pop(s.affinity)
@@ -311,39 +325,62 @@ func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	m.Dispatch(e, here)
 }
 
+// room reports whether the ramp lets another Call out. p.mu is held.
+func (p *Pool) room() bool { return p.window >= rampEnd || p.out < p.window }
+
 // choose returns the seat for e. Small Calls of one flow stay on one connection
-// while it has credits: they are written together, and their Replies come
-// together and are written together. Large ones are spread. p.mu is held.
+// while it has credits and carries nothing large: they are written together, and
+// their Replies come together and are written together. Large ones are spread. p.mu
+// is held.
 func (p *Pool) choose(e *Entry, here int) *Seat {
 	f := e.Flow
-	if e.Cost >= largeCost {
-		return p.pick(here)
+	if e.large() {
+		return p.pick(here, true)
 	}
-	if f.seat == nil || f.seat.affinity != here || f.seat.free() <= 0 {
-		f.seat = p.pick(here)
+	if s := f.seat; s == nil || s.affinity != here || s.free() <= 0 {
+		f.seat = p.pick(here, false)
+	} else if s.bulk > 0 {
+		if o := p.pick(here, false); o.bulk == 0 && o.affinity == here {
+			f.seat = o
+		}
 	}
 	return f.seat
 }
 
-// pick returns the seat with the most free credits, preferring those of loop
-// here, or nil. p.mu is held.
-func (p *Pool) pick(here int) *Seat { return p.pickBut(0, here) }
+// pick returns the seat for a Call, large or small, preferring those of loop here,
+// or nil. p.mu is held.
+func (p *Pool) pick(here int, large bool) *Seat { return p.pickBut(0, here, large) }
 
 // pickBut is pick among the seats that refused does not name. p.mu is held.
-func (p *Pool) pickBut(refused uint64, here int) *Seat {
+func (p *Pool) pickBut(refused uint64, here int, large bool) *Seat {
 	var best *Seat
-	bestFree, bestNear := 0, false
+	bestNear := false
 	for _, s := range p.seats {
-		free := s.free()
-		if free <= 0 || refused&s.bit() != 0 {
+		if s.free() <= 0 || refused&s.bit() != 0 {
 			continue
 		}
 		near := s.affinity == here
-		if best == nil || near && !bestNear || near == bestNear && free > bestFree {
-			best, bestFree, bestNear = s, free, near
+		if best == nil || near && !bestNear || near == bestNear && s.suits(best, large) {
+			best, bestNear = s, near
 		}
 	}
 	return best
+}
+
+// suits reports whether a Call goes better to s than to o. What is small is not to
+// wait behind megabytes in a connection's queue of octets: as long as both sorts are
+// under way they keep to connections of their own, if there are several. Beyond that
+// the most free credits count. pool.mu is held.
+func (s *Seat) suits(o *Seat, large bool) bool {
+	switch mixed, other := s.inUse > s.bulk, o.inUse > o.bulk; {
+	case !large && s.bulk != o.bulk:
+		return s.bulk < o.bulk
+	case large && mixed != other:
+		return other
+	case large && mixed && (s.bulk > 0) != (o.bulk > 0):
+		return s.bulk > 0
+	}
+	return s.free() > o.free()
 }
 
 // sweep ends Calls that have waited too long. A client whose Call ends here has

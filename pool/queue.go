@@ -12,11 +12,18 @@ const (
 	leastCost = 4 << 10
 )
 
-// largeCost is what a Call must cost to be worth a connection of its own.
+// largeCost is what a Call must cost to be worth a connection of its own. Those
+// that cost less are small.
 const largeCost = 32 << 10
+
+// inARow is how many small Calls of a flow may overtake a large one of its own.
+const inARow = 16
 
 // cost is what e is charged.
 func (e *Entry) cost() int { return max(e.Cost, leastCost) }
+
+// large reports whether e is no small Call.
+func (e *Entry) large() bool { return e.Cost >= largeCost }
 
 // An Entry is one Call's place in the pool, embedded in the Call. Owner, Flow and
 // Cost are set before Submit.
@@ -27,6 +34,7 @@ type Entry struct {
 
 	next     *Entry
 	seat     *Seat     // holds the credit, while dispatched
+	bulk     bool      // and counts it as large
 	queuedAt time.Time // first, since Sent; zero when it has not waited
 	refused  uint64    // seats that Steer came from, since Sent
 }
@@ -40,46 +48,92 @@ func (e *Entry) Seat() *Seat { return e.seat }
 
 // A Flow is one client's share of the queue. The zero value is ready to use.
 type Flow struct {
-	head, tail *Entry
-	deficit    int
-	active     bool
-	home       int   // 1 + the loop in whose queue it waits; 0: none yet
-	next       *Flow // ring of active flows
-	seat       *Seat // where its last small Call went
+	// Weight is how many times as much as a flow of weight 1 it gets while both wait;
+	// 0 is 1. It is set before the first Submit.
+	Weight int
+
+	lines   [2]line // small Calls, and large ones
+	row     int     // small Calls since the last large one, while one waits
+	deficit int
+	active  bool
+	home    int   // 1 + the loop in whose queue it waits; 0: none yet
+	next    *Flow // ring of active flows
+	seat    *Seat // where its last small Call went
 }
 
+// A line is Calls of a flow, in the order they are to go.
+type line struct{ head, tail *Entry }
+
+func (l *line) push(e *Entry) {
+	e.next = nil
+	if l.tail == nil {
+		l.head = e
+	} else {
+		l.tail.next = e
+	}
+	l.tail = e
+}
+
+func (l *line) pushFront(e *Entry) {
+	e.next = l.head
+	l.head = e
+	if l.tail == nil {
+		l.tail = e
+	}
+}
+
+func (l *line) pop() *Entry {
+	e := l.head
+	l.head = e.next
+	if l.head == nil {
+		l.tail = nil
+	}
+	e.next = nil
+	return e
+}
+
+// line is where e waits.
+func (f *Flow) line(e *Entry) *line {
+	if e.large() {
+		return &f.lines[1]
+	}
+	return &f.lines[0]
+}
+
+// front is the line whose first Call goes next: a client's small Calls do not wait
+// behind its own megabytes, though sixteen in a row let a large one through.
+func (f *Flow) front() *line {
+	if f.lines[0].head == nil || f.lines[1].head != nil && f.row >= inARow {
+		return &f.lines[1]
+	}
+	return &f.lines[0]
+}
+
+func (f *Flow) empty() bool { return f.lines[0].head == nil && f.lines[1].head == nil }
+
+// weight is what f counts for.
+func (f *Flow) weight() int { return max(1, f.Weight) }
+
 // queue is deficit round robin over flows: each time a flow comes round it may
-// spend quantum more octets than before. A flow that has nothing waiting keeps
-// nothing. All methods are called with the pool's lock held.
+// spend quantum more octets than before, times its weight. A flow that has nothing
+// waiting keeps nothing. All methods are called with the pool's lock held.
 type queue struct {
-	tail  *Flow // last flow of the ring; tail.next is the one being served
-	n     int   // entries
-	flows int   // in the ring
-	had   int64 // octets of cost that each flow in the ring has had, on average, since ever
+	tail   *Flow // last flow of the ring; tail.next is the one being served
+	n      int   // entries
+	weight int   // of the flows in the ring
+	had    int64 // octets of cost that each flow in the ring has had for each unit of weight, on average, since ever
 }
 
 func (q *queue) push(e *Entry) {
-	f := e.Flow
-	e.next = nil
-	if f.tail == nil {
-		f.head = e
-	} else {
-		f.tail.next = e
-	}
-	f.tail = e
+	e.Flow.line(e).push(e)
 	q.n++
-	q.activate(f)
+	q.activate(e.Flow)
 }
 
 func (q *queue) pushFront(e *Entry) {
-	f := e.Flow
-	e.next = f.head
-	f.head = e
-	if f.tail == nil {
-		f.tail = e
-	}
+	e.Flow.line(e).pushFront(e)
 	q.n++
-	q.activate(f)
+	q.activate(e.Flow)
 }
 
 func (q *queue) activate(f *Flow) {
@@ -87,8 +141,8 @@ func (q *queue) activate(f *Flow) {
 		return
 	}
 	f.active = true
-	f.deficit = 0
-	q.flows++
+	f.deficit, f.row = 0, 0
+	q.weight += f.weight()
 	if q.tail == nil {
 		f.next = f
 	} else {
@@ -101,7 +155,7 @@ func (q *queue) activate(f *Flow) {
 // deactivate removes the flow after prev from the ring.
 func (q *queue) deactivate(prev *Flow) {
 	f := prev.next
-	q.flows--
+	q.weight -= f.weight()
 	if f == prev {
 		q.tail = nil
 	} else {
@@ -119,30 +173,31 @@ func (q *queue) deactivate(prev *Flow) {
 func (q *queue) pop() *Entry {
 	for {
 		f := q.tail.next
-		e := f.head
-		if f.deficit < e.cost() {
+		l := f.front()
+		if n := l.head.cost(); f.deficit < n {
 			// A flow's turn is over when it cannot pay for its next Call. It is topped
 			// up as its turn comes round; when it is alone no round is needed.
 			if f == q.tail {
-				f.deficit = e.cost()
+				f.deficit = n
 			} else {
-				f.deficit += quantum
-				if f.deficit < e.cost() {
+				f.deficit += quantum * f.weight()
+				if f.deficit < n {
 					q.tail = f
 					continue
 				}
 			}
 		}
+		e := l.pop()
 		f.deficit -= e.cost()
-		q.had += int64(e.cost() / q.flows)
-		f.head = e.next
-		e.next = nil
+		q.had += int64(e.cost() / q.weight)
 		q.n--
+		if f.row++; e.large() {
+			f.row = 0
+		}
 		switch {
-		case f.head == nil:
-			f.tail = nil
+		case f.empty():
 			q.deactivate(q.tail)
-		case f.deficit < f.head.cost():
+		case f.deficit < f.front().head.cost():
 			q.tail = f // next flow's turn
 		}
 		return e
@@ -154,17 +209,22 @@ func (q *queue) forget(f *Flow) *Entry {
 	if !f.active {
 		return nil
 	}
-	list := f.head
+	list := join(f.lines[0].head, f.lines[1].head)
 	for e := list; e != nil; e = e.next {
 		q.n--
 	}
-	f.head, f.tail = nil, nil
+	q.remove(f)
+	return list
+}
+
+// remove takes f, whose entries are accounted for, out of the ring.
+func (q *queue) remove(f *Flow) {
+	f.lines = [2]line{}
 	prev := q.tail
 	for prev.next != f {
 		prev = prev.next
 	}
 	q.deactivate(prev)
-	return list
 }
 
 // drain empties the queue and returns all entries, linked by next.
@@ -190,28 +250,37 @@ func (q *queue) expire(t time.Time) *Entry {
 		}
 	}
 	for _, f := range flows {
-		var old *Entry
-		head := &f.head
-		f.tail = nil
-		for e := f.head; e != nil; {
-			next := e.next
-			if e.queuedAt.Before(t) {
-				*head = next
-				e.next = old
-				old = e
+		for i := range f.lines {
+			old := f.lines[i].expire(t)
+			for e := old; e != nil; e = e.next {
 				q.n--
-			} else {
-				head = &e.next
-				f.tail = e
 			}
-			e = next
+			list = join(old, list)
 		}
-		list = join(old, list)
-		if f.head == nil {
-			q.forget(f)
+		if f.empty() {
+			q.remove(f)
 		}
 	}
 	return list
+}
+
+// expire takes out the entries that were queued before t.
+func (l *line) expire(t time.Time) (old *Entry) {
+	head := &l.head
+	l.tail = nil
+	for e := l.head; e != nil; {
+		next := e.next
+		if e.queuedAt.Before(t) {
+			*head = next
+			e.next = old
+			old = e
+		} else {
+			head = &e.next
+			l.tail = e
+		}
+		e = next
+	}
+	return old
 }
 
 // join appends list b to list a.

@@ -96,7 +96,7 @@ func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
 	for qs.n > 0 {
 		qs.pop(1)
 	}
-	if qs.by[0].n != 0 || qs.by[1].n != 0 || qs.by[0].flows != 0 || qs.by[1].flows != 0 {
+	if qs.by[0].n != 0 || qs.by[1].n != 0 || qs.by[0].weight != 0 || qs.by[1].weight != 0 {
 		t.Errorf("left over: %+v", qs.by)
 	}
 }

@@ -23,6 +23,7 @@ type Seat struct {
 	sitting  Member // from Dial until its end has been seen, so that Close finds it
 	grant    int
 	inUse    int
+	bulk     int // of these, large Calls
 	endpoint string
 	since    time.Time
 	lastErr  error
@@ -46,8 +47,22 @@ func (s *Seat) free() int {
 // take uses one credit for e. pool.mu is held and free() > 0.
 func (s *Seat) take(e *Entry) Member {
 	s.inUse++
+	s.pool.out++
 	e.seat = s
+	if e.bulk = e.large(); e.bulk {
+		s.bulk++
+	}
 	return s.member
+}
+
+// give takes e's credit back. pool.mu is held.
+func (s *Seat) give(e *Entry) {
+	s.inUse--
+	s.pool.out--
+	if e.bulk {
+		s.bulk--
+	}
+	e.seat, e.bulk = nil, false
 }
 
 // Granted sets how many Calls may be outstanding on the seat's connection, and
@@ -70,12 +85,18 @@ func (s *Seat) Done(e *Entry, here int) {
 		p.mu.Unlock()
 		panic("BUG: pool: credit returned to a seat that did not give it")
 	}
-	e.seat = nil
-	s.inUse--
+	s.give(e)
+	ramping := p.window < rampEnd
+	if ramping && s.member != nil {
+		p.window++
+	}
 	m, next := p.next(s)
 	p.mu.Unlock()
 	if next != nil {
 		p.dispatch(m, next, here)
+	}
+	if ramping {
+		p.kick(here) // there may be room for two, or for none on this connection
 	}
 }
 
@@ -93,16 +114,16 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	e.refused |= s.bit()
 	var best *Seat
 	if !p.held && !p.closed {
-		best = p.pickBut(e.refused, here)
+		best = p.pickBut(e.refused, here, e.large())
 	}
 	if best == nil {
 		e.refused = 0
 		p.mu.Unlock()
 		return false
 	}
-	s.inUse--
+	s.give(e)
 	m := best.take(e)
-	if e.Cost < largeCost {
+	if !e.large() {
 		// The client whose XIDs met this one's may go on to the next as this one does.
 		e.Flow.seat = best
 	}
@@ -208,6 +229,7 @@ func (s *Seat) vacate() {
 		}
 	}
 	p.since = time.Now()
+	p.window = p.opts.Ramp
 }
 
 // Ended reports the end of the seat's connection, after every one of its Calls

@@ -1,0 +1,203 @@
+package pool
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errLost = errors.New("lost")
+
+// jain is Jain's index of fairness: 1 when all shares are equal, 1/n when one has
+// everything.
+func jain(shares []float64) float64 {
+	var sum, squares float64
+	for _, x := range shares {
+		sum += x
+		squares += x * x
+	}
+	return sum * sum / (float64(len(shares)) * squares)
+}
+
+// contend lets flows[i] always have depth[i] Calls of cost[i] waiting or outstanding
+// and returns the octets of cost that each had, until the first has had most.
+func contend(t *testing.T, p *Pool, d *fakeDialer, flows []*Flow, cost, depth []int, most int) []float64 {
+	t.Helper()
+	index := map[*Flow]int{}
+	for i, f := range flows {
+		index[f] = i
+		for range depth[i] {
+			submit(t, p, f, cost[i], i%len(d.members))
+		}
+	}
+	had := make([]float64, len(flows))
+	for had[0] < float64(most) {
+		for _, m := range d.members {
+			for _, e := range m.take() {
+				i := index[e.Flow]
+				had[i] += float64(e.cost())
+				submit(t, p, e.Flow, cost[i], i%len(d.members))
+				m.seat.Done(e, m.affinity)
+			}
+		}
+	}
+	return had
+}
+
+// One hog with 64 WRITEs of 1 MiB outstanding and 31 small clients: octets are
+// shared by weight, whoever wants most.
+func TestHogSharesByWeight(t *testing.T) {
+	for _, weights := range [][]int{{0, 0, 0}, {1, 4, 2}, {4, 1, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &fakeDialer{grant: 8}
+			p, _ := newPool(t, Options{Connections: 2, Loops: 2, QueueWait: time.Hour}, d)
+			flows, cost, depth := []*Flow{{Weight: weights[0]}}, []int{1<<20 + 200}, []int{64}
+			for i := range 31 {
+				flows = append(flows, &Flow{Weight: weights[1+i%2]})
+				cost = append(cost, 200)
+				depth = append(depth, 16*2*max(1, weights[1+i%2]))
+			}
+			had := contend(t, p, d, flows, cost, depth, 40<<20)
+			for i, f := range flows {
+				had[i] /= float64(f.weight())
+			}
+			if j := jain(had); j < 0.95 {
+				t.Errorf("weights %v: Jain's index of the shares is %.3f, want 0.95: %.0f", weights, j, had)
+			}
+		})
+	}
+}
+
+// A client's own small Calls overtake its large ones, and do not starve them.
+func TestSmallCallsOvertake(t *testing.T) {
+	var q queue
+	f := &Flow{}
+	for range 3 {
+		q.push(&Entry{Flow: f, Cost: 1 << 20})
+	}
+	for range 40 {
+		q.push(&Entry{Flow: f, Cost: 200})
+	}
+	var order []int
+	for n := 0; q.n > 0; n++ {
+		if q.pop().large() {
+			order = append(order, n)
+		}
+	}
+	if len(order) != 3 || order[0] != 16 || order[1] != 33 || order[2] != 42 {
+		t.Errorf("the large Calls went out at %v, want 16, 33 and 42", order)
+	}
+	if q.weight != 0 || q.tail != nil {
+		t.Errorf("left over: %+v", q)
+	}
+}
+
+// While both sorts are under way, small Calls and large ones have connections of
+// their own; else each has all of them.
+func TestLargeCallsKeepToThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 64}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 1}, d)
+		a, b, hog := &Flow{}, &Flow{}, &Flow{}
+		used := func(f *Flow, cost, n int) (by [2]int) {
+			for range n {
+				by[submit(t, p, f, cost, 0).seat.index]++
+			}
+			return by
+		}
+		if by := used(hog, 1<<20, 8); by[0] != 4 || by[1] != 4 {
+			t.Errorf("large Calls alone went %v", by)
+		}
+		d.members[0].finish(t)
+		if by := used(a, 200, 4); by[0] != 4 {
+			t.Errorf("small Calls went %v, with large ones on connection 1", by)
+		}
+		if by := used(hog, 1<<20, 8); by[1] != 8 {
+			t.Errorf("large Calls went %v, with small ones on connection 0", by)
+		}
+		if by := used(b, 200, 4); by[0] != 4 {
+			t.Errorf("another client's small Calls went %v", by)
+		}
+		d.members[0].finish(t)
+		d.members[1].finish(t)
+		if x, y := used(&Flow{}, 200, 4), used(&Flow{}, 200, 4); x[0] != 4 || y[1] != 4 {
+			t.Errorf("small Calls alone of two clients went %v and %v", x, y)
+		}
+	})
+}
+
+// finish ends every Call that m has.
+func (m *fakeMember) finish(t *testing.T) {
+	t.Helper()
+	for got := m.take(); len(got) > 0; got = m.take() {
+		for _, e := range got {
+			m.seat.Done(e, m.affinity)
+		}
+	}
+}
+
+// After the start, and after the last connection was lost, few Calls go out, and
+// twice as many with every round trip.
+func TestRamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1024}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 1, Ramp: 16, BackoffMin: time.Millisecond}, d)
+		f := &Flow{}
+		for range 8000 {
+			submit(t, p, f, 200, 0)
+		}
+		// round answers all that are outstanding, and returns how many they were.
+		round := func(ms []*fakeMember) (n int) {
+			for _, m := range ms {
+				for _, e := range m.take() {
+					n++
+					defer m.seat.Done(e, 0)
+				}
+			}
+			return n
+		}
+		for _, want := range []int{16, 32, 64, 128, 256, 512} {
+			if n := round(d.members); n != want {
+				t.Fatalf("%d Calls outstanding, want %d", n, want)
+			}
+		}
+		if n := round(d.members); n < rampEnd {
+			t.Errorf("%d Calls outstanding after the ramp", n)
+		}
+		for _, m := range d.members[:2] {
+			m.end(errLost)
+		}
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if n := round(d.members[2:]); n != 16 {
+			t.Errorf("%d Calls outstanding after all connections were lost, want 16", n)
+		}
+	})
+}
+
+// What ends on a connection that is lost makes room for Calls on the others.
+func TestRampOutlivesAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 64}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 2, Ramp: 16}, d)
+		f := &Flow{}
+		for range 32 {
+			submit(t, p, f, 200, 0) // all on the first, which is of this loop
+		}
+		if n := len(d.members[1].got); n != 0 {
+			t.Fatalf("%d Calls on the second connection", n)
+		}
+		m := d.members[0]
+		got := m.take()
+		m.seat.Closing(m)
+		for _, e := range got {
+			m.seat.Done(e, 0) // given up
+		}
+		if n := len(d.members[1].got); n != 16 {
+			t.Errorf("%d Calls on the connection that is left, want 16", n)
+		}
+		m.seat.Ended(errLost)
+	})
+}
