@@ -38,6 +38,8 @@ const (
 // Names lead to nodes without following symbolic links: an NFS client follows
 // them itself.
 type demoFS struct {
+	now func() time.Time // constant
+
 	mu    sync.RWMutex // guards everything below it, the nodes included; a leaf
 	root  *demoNode
 	nodes map[uint64]*demoNode // by id; ids are never reused
@@ -62,8 +64,11 @@ type demoNode struct {
 	blocks map[int64][]byte // of a file: by number; absent is a hole
 }
 
-func newDemoFS() *demoFS {
-	fs := &demoFS{nodes: make(map[uint64]*demoNode)}
+func newDemoFS() *demoFS { return newDemoFSAt(time.Now) }
+
+// newDemoFSAt is newDemoFS with another clock.
+func newDemoFSAt(now func() time.Time) *demoFS {
+	fs := &demoFS{now: now, nodes: make(map[uint64]*demoNode)}
 	fs.root = fs.newNode(os.ModeDir | 0o777)
 	return fs
 }
@@ -71,7 +76,7 @@ func newDemoFS() *demoFS {
 // newNode makes a node that is in no directory yet. mu is held.
 func (fs *demoFS) newNode(mode os.FileMode) *demoNode {
 	fs.last++
-	n := &demoNode{id: fs.last, mode: mode, mtime: time.Now()}
+	n := &demoNode{id: fs.last, mode: mode, mtime: fs.now()}
 	switch {
 	case mode.IsDir():
 		n.children = make(map[string]*demoNode)
@@ -119,21 +124,21 @@ func (fs *demoFS) lookupParent(name string) (dir *demoNode, base string, err err
 }
 
 // enter puts n into dir. mu is held.
-func (dir *demoNode) enter(name string, n *demoNode) {
+func (fs *demoFS) enter(dir *demoNode, name string, n *demoNode) {
 	dir.children[name] = n
 	n.parent, n.name = dir, name
-	dir.changed()
+	fs.changed(dir)
 }
 
 // leave takes n out of its directory. mu is held.
-func (n *demoNode) leave() {
+func (fs *demoFS) leave(n *demoNode) {
 	delete(n.parent.children, n.name)
-	n.parent.changed()
+	fs.changed(n.parent)
 	n.parent = nil
 }
 
-func (n *demoNode) changed() {
-	n.mtime = time.Now()
+func (fs *demoFS) changed(n *demoNode) {
+	n.mtime = fs.now()
 	n.version++
 }
 
@@ -150,7 +155,7 @@ func (fs *demoFS) create(name string, mode os.FileMode) (*demoNode, error) {
 		return nil, syscall.ENOSPC
 	}
 	n := fs.newNode(mode)
-	dir.enter(base, n)
+	fs.enter(dir, base, n)
 	return n, nil
 }
 
@@ -280,11 +285,11 @@ func (fs *demoFS) Rename(from, to string) error {
 	case len(old.children) != 0:
 		return pathError("rename", to, syscall.ENOTEMPTY)
 	default:
-		old.leave()
+		fs.leave(old)
 		fs.forget(old)
 	}
-	n.leave()
-	dir.enter(base, n)
+	fs.leave(n)
+	fs.enter(dir, base, n)
 	return nil
 }
 
@@ -300,7 +305,7 @@ func (fs *demoFS) Remove(name string) error {
 	case len(n.children) != 0:
 		err = syscall.ENOTEMPTY
 	default:
-		n.leave()
+		fs.leave(n)
 		fs.forget(n)
 	}
 	if err != nil {
@@ -408,7 +413,7 @@ func (fs *demoFS) writeAt(n *demoNode, p []byte, off int64) (int, error) {
 		off += int64(c)
 	}
 	n.size = max(n.size, off)
-	n.mtime = time.Now()
+	n.mtime = fs.now()
 	if done < len(p) {
 		return done, syscall.ENOSPC
 	}
@@ -454,7 +459,7 @@ func (fs *demoFS) truncate(n *demoNode, size int64) {
 		}
 	}
 	n.size = size
-	n.mtime = time.Now()
+	n.mtime = fs.now()
 }
 
 // A demoFile is an open file of a demoFS. It is used by one goroutine.

@@ -1,0 +1,452 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	nfs "github.com/willscott/go-nfs"
+
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+// Two bridges back to back: TCP client, bridge, RDMA, another bridge, TCP server. What
+// the client sees is compared with what another client sees, to the octet, that sends
+// the same Calls to a server in the same state without a bridge.
+const frontBridge = `
+listeners:
+  - {name: front, address: "127.0.0.1:0", transport: tcp, upstream: middle}
+upstreams:
+  - {name: middle, transport: rdma, endpoints: [%q]}
+memory: {budget: 256MiB}
+admin: {address: none}
+`
+
+const rearBridge = `
+listeners:
+  - name: middle
+    address: "127.0.0.1:0"
+    transport: rdma
+    upstream: rest
+    routes:
+      - {program: nfs, versions: [3], upstream: nfs}
+      - {program: mount, upstream: nfs}
+upstreams:
+  - {name: nfs, transport: tcp, endpoints: [%q]}
+  - {name: rest, transport: tcp, endpoints: [%q], pool: {connections: 2}}
+memory: {budget: 256MiB}
+admin: {address: none}
+`
+
+// A twin is the same servers twice, one of each behind the bridges. Time is theirs.
+type twin struct {
+	t      *testing.T
+	now    atomic.Int64
+	direct map[uint32]*proxytest.Client // to the server of a program: of NFSv3 and MOUNT by program, else by 0
+	across []*proxytest.Client          // through the bridges
+	front  *bridge
+	rear   *bridge
+	calls  int
+	octets int
+	done   map[uint32]int // NFSv3 Calls that succeeded, by procedure
+}
+
+func (x *twin) clock() time.Time { return time.Unix(1_700_000_000+x.now.Load(), 123456789) }
+
+// nfsServer is a server that says nothing which another one would say otherwise.
+func (x *twin) nfsServer() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	h := newDemoNFS(newDemoFSAt(x.clock))
+	h.run = 0x7072697661746531
+	s := &nfs.Server{Handler: h, ID: [8]byte{1, 2, 3}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(&closingListener{Listener: l}) // says that l is closed
+	}()
+	x.t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+func (x *twin) restServer() string {
+	s, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{})
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.t.Cleanup(s.Close)
+	return s.Addr()
+}
+
+func (x *twin) client(addr string) *proxytest.Client {
+	c, err := proxytest.DialClient(addr)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (x *twin) bridge(text string) *bridge {
+	b, signals, wait := startServe(x.t, text)
+	x.t.Cleanup(func() {
+		close(signals)
+		if err := wait(); err != nil {
+			x.t.Errorf("a bridge ended with %v", err)
+		}
+	})
+	return b
+}
+
+func newTwin(t *testing.T) *twin {
+	if err := registerDemoMount(); err != nil {
+		t.Fatal(err)
+	}
+	nfs.Log.SetLevel(nfs.FatalLevel)
+	x := &twin{t: t, done: make(map[uint32]int)}
+	server := x.client(x.nfsServer())
+	x.direct = map[uint32]*proxytest.Client{oncrpc.ProgramNFS: server, mountProgram: server, 0: x.client(x.restServer())}
+	x.rear = x.bridge(fmt.Sprintf(rearBridge, x.nfsServer(), x.restServer()))
+	x.front = x.bridge(fmt.Sprintf(frontBridge, x.rear.proxy.Addr("middle")))
+	for _, b := range []*bridge{x.rear, x.front} {
+		if err := waitReady(b, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		x.across = append(x.across, x.client(x.front.proxy.Addr("front")))
+	}
+	return x
+}
+
+// A twinStep is one Call, and what to make of its Reply.
+type twinStep struct {
+	call []byte
+	then func(results []byte) // of a Reply that has some; may be nil
+}
+
+// run sends all of steps at once, both ways, and compares.
+func (x *twin) run(steps ...twinStep) {
+	x.t.Helper()
+	type pair struct{ direct, across <-chan []byte }
+	var pairs []pair
+	for _, s := range steps {
+		program, version := binary.BigEndian.Uint32(s.call[12:]), binary.BigEndian.Uint32(s.call[16:])
+		d := x.direct[program]
+		if d == nil || program == oncrpc.ProgramNFS && version != 3 {
+			d = x.direct[0]
+		}
+		var p pair
+		var err error
+		if p.direct, err = d.Go(s.call); err != nil {
+			x.t.Fatal(err)
+		}
+		if p.across, err = x.across[x.calls%len(x.across)].Go(s.call); err != nil {
+			x.t.Fatal(err)
+		}
+		x.calls++
+		pairs = append(pairs, p)
+	}
+	for i, p := range pairs {
+		want, ok := <-p.direct
+		if !ok {
+			x.t.Fatalf("call %d, %x: the server hung up", x.calls, prefix(steps[i].call))
+		}
+		select {
+		case got, ok := <-p.across:
+			if !ok || !bytes.Equal(got, want) {
+				x.t.Fatalf("call %x of %d octets was answered through the bridges (%t)\n%x\nand without\n%x",
+					prefix(steps[i].call), len(steps[i].call), ok, prefix(got), prefix(want))
+			}
+		case <-time.After(20 * time.Second):
+			x.t.Fatalf("call %x of %d octets was not answered", prefix(steps[i].call), len(steps[i].call))
+		}
+		x.octets += len(steps[i].call) + len(want)
+		if len(want) < 28 || binary.BigEndian.Uint32(want[8:]) != 0 || binary.BigEndian.Uint32(want[20:]) != 0 {
+			continue
+		}
+		var h oncrpc.Call
+		if oncrpc.ParseCall(steps[i].call, &h) == nil && h.Program == oncrpc.ProgramNFS && h.Version == 3 && binary.BigEndian.Uint32(want[24:]) == 0 {
+			x.done[h.Procedure]++
+		}
+		if f := steps[i].then; f != nil {
+			f(want[24:])
+		}
+	}
+}
+
+func prefix(b []byte) []byte { return b[:min(len(b), 200)] }
+
+// A file is one that is known to be there, or was.
+type file struct {
+	handle []byte
+	dir    int // in dirs
+	name   string
+	size   int
+}
+
+// A workload makes Calls that make sense, most of them.
+type workload struct {
+	r     *rand.Rand
+	xid   uint32
+	dirs  []file
+	files []file
+	links []file
+}
+
+func pack(words ...any) (b []byte) {
+	for _, w := range words {
+		switch w := w.(type) {
+		case int:
+			b = binary.BigEndian.AppendUint32(b, uint32(w))
+		case uint64:
+			b = binary.BigEndian.AppendUint64(b, w)
+		case string:
+			b = append(b, pack([]byte(w))...)
+		case []byte:
+			b = binary.BigEndian.AppendUint32(b, uint32(len(w)))
+			b = append(append(b, w...), make([]byte, -len(w)&3)...)
+		default:
+			panic(w)
+		}
+	}
+	return b
+}
+
+func (w *workload) call(program, version, procedure uint32, args ...any) []byte {
+	w.xid++
+	return append(proxytest.CallHeader(nil, w.xid, program, version, procedure), pack(args...)...)
+}
+
+func (w *workload) nfs(procedure uint32, args ...any) twinStep {
+	return twinStep{call: w.call(oncrpc.ProgramNFS, 3, procedure, args...)}
+}
+
+// size is any from 0 to 1 MiB, small ones most often, odd ones as often as others.
+func (w *workload) size() int {
+	switch w.r.IntN(16) {
+	case 0:
+		return w.r.IntN(1<<20 + 1)
+	case 1:
+		return []int{0, 1, 1023, 1024, 4095, 4096, 65535, 65536, 65537, 1 << 20}[w.r.IntN(10)]
+	}
+	return w.r.IntN(1 << (1 + w.r.IntN(17)))
+}
+
+func (w *workload) name() string {
+	b := make([]byte, 1+w.r.IntN(40))
+	for i := range b {
+		b[i] = byte('a' + w.r.IntN(26))
+	}
+	return string(b)
+}
+
+func (w *workload) any(fs []file) *file { return &fs[w.r.IntN(len(fs))] }
+
+// found adds f to where with the handle that results hold after the status: a
+// post_op_fh3.
+func found(where *[]file, f file) func([]byte) {
+	return func(results []byte) {
+		if binary.BigEndian.Uint32(results) != 0 || len(results) < 12 || binary.BigEndian.Uint32(results[4:]) != 1 {
+			return
+		}
+		n := binary.BigEndian.Uint32(results[8:])
+		f.handle = bytes.Clone(results[12 : 12+n])
+		*where = append(*where, f)
+	}
+}
+
+// sattr is a sattr3 with a mode, and the size if that is not negative.
+func sattr(mode, size int) []any {
+	a := []any{1, mode, 0, 0}
+	if size < 0 {
+		a = append(a, 0)
+	} else {
+		a = append(a, 1, uint64(size))
+	}
+	return append(a, 0, 0)
+}
+
+// change is a Call that changes something.
+func (w *workload) change() twinStep {
+	d := w.r.IntN(len(w.dirs))
+	dir := &w.dirs[d]
+	name := w.name()
+	with := func(args []any, more ...any) []any { return append(args, more...) }
+	switch n := w.r.IntN(100); {
+	case n < 45 && len(w.files) > 0: // WRITE
+		f, size := w.any(w.files), w.size()
+		at := w.r.IntN(f.size + 1)
+		data := make([]byte, size)
+		proxytest.Pattern(data, w.xid)
+		s := w.nfs(7, f.handle, uint64(at), size, w.r.IntN(3), data)
+		s.then = func(results []byte) {
+			if binary.BigEndian.Uint32(results) == 0 {
+				f.size = max(f.size, at+size)
+			}
+		}
+		return s
+	case n < 65 || len(w.files) < 4: // CREATE
+		s := w.nfs(8, with([]any{dir.handle, name, w.r.IntN(2)}, sattr(0o644, -1)...)...)
+		s.then = found(&w.files, file{dir: d, name: name})
+		return s
+	case n < 70: // MKDIR
+		s := w.nfs(9, with([]any{dir.handle, name}, sattr(0o755, -1)...)...)
+		s.then = found(&w.dirs, file{dir: d, name: name})
+		return s
+	case n < 75: // SYMLINK
+		s := w.nfs(10, with([]any{dir.handle, name}, append(sattr(0o777, -1), w.name()+"/"+w.name())...)...)
+		s.then = found(&w.links, file{dir: d, name: name})
+		return s
+	case n < 82: // REMOVE; its handle stays, and is stale
+		f := w.any(w.files)
+		return w.nfs(12, w.dirs[f.dir].handle, f.name)
+	case n < 84: // RMDIR, of one that may not be empty
+		f := w.any(w.dirs)
+		return w.nfs(13, w.dirs[f.dir].handle, f.name)
+	case n < 90: // RENAME
+		f := w.any(w.files)
+		return w.nfs(14, w.dirs[f.dir].handle, f.name, dir.handle, name)
+	case n < 92: // LINK
+		return w.nfs(15, w.any(w.files).handle, dir.handle, name)
+	case n < 98: // SETATTR
+		f := w.any(w.files)
+		size := -1
+		if w.r.IntN(2) == 0 {
+			size = w.size()
+			f.size = min(f.size, size)
+		}
+		return w.nfs(2, with([]any{f.handle}, append(sattr(w.r.IntN(0o1000), size), 0)...)...)
+	default: // COMMIT
+		return w.nfs(21, w.any(w.files).handle, uint64(0), 0)
+	}
+}
+
+// look is a Call that changes nothing.
+func (w *workload) look() twinStep {
+	dir, f := w.any(w.dirs), w.any(w.files)
+	switch w.r.IntN(24) {
+	case 0:
+		return w.nfs(0)
+	case 1, 2, 3:
+		return w.nfs(1, f.handle) // GETATTR
+	case 4:
+		return w.nfs(1, dir.handle)
+	case 5:
+		return w.nfs(3, w.dirs[f.dir].handle, f.name) // LOOKUP
+	case 6:
+		return w.nfs(3, dir.handle, w.name())
+	case 7:
+		return w.nfs(4, f.handle, 0x3f) // ACCESS
+	case 8:
+		if len(w.links) > 0 {
+			return w.nfs(5, w.any(w.links).handle) // READLINK
+		}
+		return w.nfs(5, f.handle)
+	case 9, 10, 11, 12, 13, 14: // READ, beyond the end too
+		return w.nfs(6, f.handle, uint64(w.r.IntN(f.size+100)), w.size())
+	case 15:
+		return w.nfs(16, dir.handle, uint64(0), uint64(0), 512+w.r.IntN(32<<10)) // READDIR
+	case 16:
+		return w.nfs(17, dir.handle, uint64(0), uint64(0), 512+w.r.IntN(8<<10), 4096+w.r.IntN(64<<10)) // READDIRPLUS
+	case 17:
+		return w.nfs(uint32(18+w.r.IntN(3)), dir.handle) // FSSTAT, FSINFO, PATHCONF
+	case 18:
+		switch w.r.IntN(4) {
+		case 0:
+			return twinStep{call: w.call(mountProgram, 3, 0)}
+		case 1:
+			return twinStep{call: w.call(mountProgram, 3, 5)}
+		case 2:
+			return twinStep{call: w.call(mountProgram, 3, 1, "/"+w.name())}
+		}
+		return twinStep{call: w.call(mountProgram, 3, 1, "/")}
+	case 19:
+		w.xid++
+		return twinStep{call: proxytest.CompoundCall(w.xid, 0, pack(24), pack(9, 1, 1<<12))} // NFSv4.0: PUTROOTFH, GETATTR
+	case 20:
+		w.xid++
+		return twinStep{call: proxytest.SequenceCall(w.xid)} // NFSv4.2
+	case 21:
+		w.xid++
+		return twinStep{call: proxytest.EchoCall(w.xid, w.size(), w.size(), 0)} // a program that nothing is known of
+	case 22:
+		w.xid++
+		m := proxytest.EchoCall(w.xid, w.size()/8, w.size()/8, 0)
+		return twinStep{call: proxytest.GSSCall(m, w.xid, uint32(1+w.r.IntN(2)))}
+	}
+	w.xid++
+	return twinStep{call: proxytest.GSSCall(proxytest.SequenceCall(w.xid), w.xid, 1)}
+}
+
+// TestTwoBridges: 10,000 Calls through two bridges, and every Reply the same as without.
+func TestTwoBridges(t *testing.T) {
+	calls := 10_000
+	if testing.Short() {
+		calls = 1000
+	}
+	x := newTwin(t)
+	w := &workload{r: rand.New(rand.NewPCG(5, 8167)), xid: 0x1000}
+	x.run(twinStep{call: w.call(mountProgram, 3, 1, "/"), then: func(results []byte) {
+		n := binary.BigEndian.Uint32(results[4:])
+		w.dirs = append(w.dirs, file{handle: bytes.Clone(results[8 : 8+n])})
+	}})
+	if len(w.dirs) == 0 {
+		t.Fatal("not mounted")
+	}
+	for len(w.files) < 4 {
+		x.run(w.change())
+	}
+	began := time.Now()
+	for x.calls < calls {
+		x.now.Add(1)
+		x.run(w.change()) // alone: what is under way at the same time has no order
+		var looks []twinStep
+		for range 1 + w.r.IntN(12) {
+			looks = append(looks, w.look())
+		}
+		x.run(looks...)
+	}
+	t.Logf("%d calls, %d MiB, %d files, %d directories in %v", x.calls, x.octets>>20, len(w.files), len(w.dirs), time.Since(began))
+	t.Logf("succeeded, by procedure: %v", x.done)
+	for _, procedure := range []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 17, 18, 19, 20, 21} {
+		if x.done[procedure] < 3 && !testing.Short() {
+			t.Errorf("procedure %d succeeded %d times: this tests little", procedure, x.done[procedure])
+		}
+	}
+	// The bridges did what this is about.
+	for b, want := range map[*bridge][]string{
+		x.front: {
+			`requester_calls_total{call="inline",reply="write_chunk",upstream="middle"}`, `requester_calls_total{call="inline",reply="reply_chunk",upstream="middle"}`,
+			`requester_calls_total{call="read_chunk",reply="inline",upstream="middle"}`, `requester_calls_total{call="long",reply="reply_chunk",upstream="middle"}`,
+		},
+		x.rear: {
+			`responder_calls_total{call="inline",listener="middle"}`, `responder_calls_total{call="pulled",listener="middle"}`,
+			`responder_replies_total{listener="middle",reply="inline"}`, `responder_replies_total{listener="middle",reply="write_chunk"}`,
+			`responder_replies_total{listener="middle",reply="reply_chunk"}`,
+		},
+	} {
+		r := httptest.NewRecorder()
+		b.metrics.Handler().ServeHTTP(r, httptest.NewRequest("GET", "/metrics", nil))
+		for _, name := range want {
+			if n := series(r.Body.String(), "rdmabridge_"+name); n == "" || n == "0" {
+				t.Errorf("%s is %q", name, n)
+			}
+		}
+	}
+	if n := x.rear.proxy.Status().Upstreams; n[1].Pinned != len(x.across) {
+		t.Errorf("%d pinned connections to the last server, want one for each client", n[1].Pinned)
+	}
+}
