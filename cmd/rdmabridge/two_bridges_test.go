@@ -53,6 +53,7 @@ type twin struct {
 	across []*proxytest.Client          // through the bridges
 	front  *bridge
 	rear   *bridge
+	rest   *proxytest.TCPServer // behind them, of what is not NFSv3
 	calls  int
 	octets int
 	done   map[uint32]int // NFSv3 Calls that succeeded, by procedure
@@ -81,13 +82,13 @@ func (x *twin) nfsServer() string {
 	return l.Addr().String()
 }
 
-func (x *twin) restServer() string {
+func (x *twin) restServer() *proxytest.TCPServer {
 	s, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{})
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	x.t.Cleanup(s.Close)
-	return s.Addr()
+	return s
 }
 
 func (x *twin) client(addr string) *proxytest.Client {
@@ -117,8 +118,9 @@ func newTwin(t *testing.T) *twin {
 	nfs.Log.SetLevel(nfs.FatalLevel)
 	x := &twin{t: t, done: make(map[uint32]int)}
 	server := x.client(x.nfsServer())
-	x.direct = map[uint32]*proxytest.Client{oncrpc.ProgramNFS: server, mountProgram: server, 0: x.client(x.restServer())}
-	x.rear = x.bridge(fmt.Sprintf(rearBridge, x.nfsServer(), x.restServer()))
+	x.direct = map[uint32]*proxytest.Client{oncrpc.ProgramNFS: server, mountProgram: server, 0: x.client(x.restServer().Addr())}
+	x.rest = x.restServer()
+	x.rear = x.bridge(fmt.Sprintf(rearBridge, x.nfsServer(), x.rest.Addr()))
 	x.front = x.bridge(fmt.Sprintf(frontBridge, x.rear.proxy.Addr("middle")))
 	for _, b := range []*bridge{x.rear, x.front} {
 		if err := waitReady(b, 10*time.Second); err != nil {
@@ -448,5 +450,47 @@ func TestTwoBridges(t *testing.T) {
 	}
 	if n := x.rear.proxy.Status().Upstreams; n[1].Pinned != len(x.across) {
 		t.Errorf("%d pinned connections to the last server, want one for each client", n[1].Pinned)
+	}
+	x.callBack()
+}
+
+// callBack has the server call each client, over both bridges.
+func (x *twin) callBack() {
+	x.t.Helper()
+	conns := x.rest.Conns()
+	if len(conns) != 2+len(x.across) {
+		x.t.Fatalf("%d connections", len(conns))
+	}
+	called := make(map[*proxytest.Client]bool)
+	for _, conn := range conns[2:] {
+		for j := range 20 {
+			m, r := proxytest.CallbackCall(uint32(j), 7*j), proxytest.CallbackReply(uint32(j), 11*j)
+			conn.Call(m, 0)
+			var c *proxytest.Client
+			var got []byte
+			select {
+			case got = <-x.across[0].Calls:
+				c = x.across[0]
+			case got = <-x.across[1].Calls:
+				c = x.across[1]
+			case got = <-x.across[2].Calls:
+				c = x.across[2]
+			case <-time.After(10 * time.Second):
+				x.t.Fatal("no client was called")
+			}
+			if !bytes.Equal(got, m) || j == 0 && called[c] {
+				x.t.Fatalf("a client was called with %x, want %x", got, m)
+			}
+			called[c] = true
+			if err := c.Send(r); err != nil {
+				x.t.Fatal(err)
+			}
+			if got, err := conn.Next(10 * time.Second); err != nil || !bytes.Equal(got, r) {
+				x.t.Fatalf("the server was answered %x, %v; want %x", got, err, r)
+			}
+		}
+	}
+	if len(called) != len(x.across) {
+		x.t.Errorf("%d clients were called of %d", len(called), len(x.across))
 	}
 }
