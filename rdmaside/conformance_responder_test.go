@@ -3,6 +3,7 @@ package rdmaside
 import (
 	"bytes"
 	"encoding/binary"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,7 +192,7 @@ func responderRules() []responderRule {
 			}
 		}},
 		{section: "3.3.1", says: "Responders have to be prepared for no receive resources on a Requester with no pending RPC: a silent Requester hears nothing", run: func(tc *responderCase) {
-			time.Sleep(24 * time.Hour)
+			tc.sleep(24 * time.Hour)
 			tc.peer.wantIdle("nothing was asked")
 			tc.wantUp("how long a Requester may idle is the listener's to say")
 		}},
@@ -325,6 +326,30 @@ func responderRules() []responderRule {
 		}),
 
 		{section: "3.4.5", says: "Position is computed from the beginning of the unreduced Payload stream; segments of one Position are concatenated in list order", same: TestResponderManyChunks},
+		{section: "3.4.5", says: "segments of one Position are concatenated in list order, wherever in the list they are: two chunks and a Position Zero Read chunk, 60 segments in turns", run: func(tc *responderCase) {
+			first, second := pattern(801, 1), pattern(700, 2)
+			m := compoundCall(1, writeOp(first), writeOp(second))
+			at := len(m) - 700
+			firstAt := bytes.Index(m, first)
+			base := cut(cut(m, at, 700), firstAt, 801)
+			twenty := func(b []byte) []rpcrdma.Segment {
+				var cuts []int
+				for i := 1; i < 20; i++ {
+					cuts = append(cuts, i*len(b)/20)
+				}
+				return tc.pulled(b, cuts...)
+			}
+			chunks := [][]rpcrdma.Segment{twenty(second), twenty(base), twenty(first)}
+			tc.peer.send(0, header(1, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) {
+				for i := range 20 {
+					for k, position := range []int{at, 0, firstAt} {
+						h.AddRead(uint32(position), chunks[k][i])
+					}
+				}
+			}))
+			tc.answer(tc.wantCall("two WRITEs", m), accepted(1))
+			tc.peer.wantSend("its reply")
+		}},
 		errChunk("3.4.5", "the value in this field MUST be a multiple of four", func(tc *responderCase) [][]byte {
 			return message(rpcrdma.Msg, write[:pos], func(h *rpcrdma.Header) { addReads(h, pos+2, tc.pulled(pattern(1000, 1))) })
 		}),
@@ -656,6 +681,39 @@ func responderEndRules() []responderRule {
 				tc.t.Errorf("ended %d times, %v", tc.ended, tc.endedErr)
 			}
 		}},
+		{section: "4.5.3", says: "a Requester that does not serve RDMA Reads: the memory they are to fill is not lent for ever", run: func(tc *responderCase) {
+			tc.answered()
+			tc.holdReads(0)
+			used := tc.replies.Used()
+			tc.peer.send(0, header(1, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(opaqueCall(1, 60000))) }))
+			tc.wantNoCall("it is not here")
+			if n := tc.replies.Used(); n < used+60000 {
+				tc.t.Errorf("%d octets are lent, %d before", n, used)
+			}
+			tc.sleep(59 * time.Second)
+			tc.wantUp("59 s")
+			tc.sleep(62 * time.Second)
+			tc.wantEnded("121 s", ErrReadStall)
+			if n := tc.replies.Used(); n >= used {
+				tc.t.Errorf("%d octets are lent, %d before", n, used)
+			}
+		}},
+		{section: "4.5.3", says: "a slow Requester, which serves an RDMA Read every 50 s, is waited for", run: func(tc *responderCase) {
+			tc.answered()
+			served := tc.holdReads(0)
+			m := opaqueCall(1, 60000)
+			tc.peer.send(0, header(1, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(m, 1, 2, 3, 40000, 50000)) }))
+			for range 6 {
+				tc.wantNoCall("it is not here")
+				tc.sleep(50 * time.Second)
+				tc.wantUp("a Read every 50 s")
+				served(1)
+			}
+			tc.answer(tc.wantCall("in the end", m), accepted(1))
+			tc.peer.wantSend("its reply")
+			tc.sleep(time.Hour)
+			tc.alive()
+		}},
 		{section: "4.5", says: "RDMA_ERROR indicates a permanent error: a Call for which there is no memory now waits, and is served", setup: small, run: func(tc *responderCase) {
 			tc.answered()
 			hold := tc.hold(64 << 10)
@@ -785,6 +843,32 @@ func responderEndRules() []responderRule {
 		{section: "8167 5.4", says: "a Requester that does not answer reverse Calls: what waits is bounded", same: TestCallbackUnanswered},
 		silence("8167 4.1", "the direction is that of the RPC message: a Reply that answers no reverse Call is dropped, and its credits are not a request",
 			append(plain(1, 1), getAttrReply(1)...), append(header(1, 1, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite() }), getAttrReply(1)...)),
+	}
+}
+
+// sleep lets time pass. What the test has read so far happened before what the
+// loop does meanwhile.
+func (tc *responderCase) sleep(d time.Duration) {
+	tc.loop.Do(func() {})
+	time.Sleep(d)
+}
+
+// holdReads has the fake Requester serve n RDMA Reads, and more each time the
+// function is called.
+func (tc *responderCase) holdReads(n int32) (serve func(more int32)) {
+	var left atomic.Int32
+	left.Store(n)
+	tc.provider.Inject(func(op fabrictest.Operation) fabrictest.Verdict {
+		if op.Op == fabric.OpRead && left.Add(-1) < 0 {
+			left.Store(0)
+			return fabrictest.Hold
+		}
+		return fabrictest.Pass
+	})
+	return func(more int32) {
+		left.Add(more)
+		tc.provider.Resume(tc.c.conn)
+		synctest.Wait()
 	}
 }
 

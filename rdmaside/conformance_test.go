@@ -229,7 +229,9 @@ func conform[T observer](t *testing.T, role string, harness func(t *testing.T, s
 		}
 		return
 	}
-	t.Log("\n" + b)
+	if testing.Verbose() {
+		t.Log("\n" + b)
+	}
 }
 
 func conformanceTable(role string, rows []conformanceRow) string {

@@ -23,6 +23,8 @@ const (
 	defaultMaxCall = 4<<20 + 64<<10
 	defaultORD     = 16
 	defaultSpare   = 2
+
+	defaultReadTimeout = 60 * time.Second
 )
 
 // ResponderOptions configure the connections of a Responder. Zero is the
@@ -50,6 +52,9 @@ type ResponderOptions struct {
 	MaxCall int
 	// ORD is how many RDMA Reads may be outstanding on a connection; default 16.
 	ORD int
+	// ReadTimeout is how long Reads may be outstanding without one of them completing
+	// before the connection is ended; default 60 s, negative for ever.
+	ReadTimeout time.Duration
 	// SpareReceives are posted beyond the credits, so that an overrun is seen here
 	// rather than below; default 2.
 	SpareReceives int
@@ -79,6 +84,9 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 	set(&o.MaxCall, defaultMaxCall)
 	set(&o.ORD, defaultORD)
 	set(&o.SpareReceives, defaultSpare)
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = defaultReadTimeout
+	}
 	set(&o.ReverseCredits, defaultReverse)
 	o.SpareReceives = max(o.SpareReceives, 0)
 	errs := []error{
@@ -210,6 +218,7 @@ type ResponderConn struct {
 	pulling   exchangeQueue // Calls that have Reads to post
 	queued    exchangeQueue // Replies that wait for room in the send queue
 	reads     int           // Reads outstanding
+	watch     readWatch     // of those
 	waiting   bool          // wake will be called
 	reverse   reverseCalls  // the other direction
 	parts     [][]byte      // scratch for Sends and Writes

@@ -50,6 +50,7 @@ func (c *ResponderConn) closed(err error) {
 		c.reason = err
 	}
 	c.state = ended
+	c.watch.stop()
 	if c.recvs.posted != 0 || c.reads != 0 {
 		panic(fmt.Sprintf("BUG: fabric: %s closed with %d Receives and %d Reads posted", c.info.Provider, c.recvs.posted, c.reads))
 	}

@@ -311,12 +311,14 @@ func (c *ResponderConn) pull() {
 			c.pulling.pop()
 		}
 	}
+	c.watchReads()
 }
 
 // fetched handles the completion of a Read.
 func (c *ResponderConn) fetched(p *fabric.Completion) {
 	x := c.exchanges[p.ID-1]
 	c.reads--
+	c.watch.done++
 	x.fetched++
 	if p.Err != nil {
 		c.broken("read", p.Err) // x is cleared away when the connection is closed
