@@ -36,14 +36,8 @@ func startBridge(t *testing.T, g *guest) *bridgeProcess {
 func newBridgeProcess(t *testing.T, g *guest) *bridgeProcess {
 	t.Helper()
 	p := freePorts(t, 2)
-	dir := t.TempDir()
-	b := &bridgeProcess{
-		owner:  t,
-		binary: filepath.Join(dir, "rdmabridge"), config: filepath.Join(dir, "rdmabridge.yaml"),
-		port: p[0], admin: p[1],
-	}
-	run(t, 10*time.Minute, "go", "build", "-o", b.binary, ".")
-	text := fmt.Sprintf(`
+	port, admin := p[0], p[1]
+	return newBridgeWith(t, port, admin, fmt.Sprintf(`
 listeners:
   - name: nfs
     address: 127.0.0.1:%d
@@ -67,7 +61,20 @@ upstreams:
 memory: {budget: 256MiB}
 admin: {address: 127.0.0.1:%d}
 log: {level: info, format: json}
-`, b.port, g.rdma, g.mount, g.lockd, b.admin)
+`, port, g.rdma, g.mount, g.lockd, admin))
+}
+
+// newBridgeWith makes a bridge of a configuration in which port is a listener's and admin
+// the admin server's.
+func newBridgeWith(t *testing.T, port, admin int, text string) *bridgeProcess {
+	t.Helper()
+	dir := t.TempDir()
+	b := &bridgeProcess{
+		owner:  t,
+		binary: filepath.Join(dir, "rdmabridge"), config: filepath.Join(dir, "rdmabridge.yaml"),
+		port: port, admin: admin,
+	}
+	run(t, 10*time.Minute, "go", "build", "-o", b.binary, ".")
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -235,6 +242,12 @@ func (b *bridgeProcess) wantNoErrors(t *testing.T) {
 	if lines := b.news(t, "error", "fatal", "panic"); len(lines) > 0 {
 		t.Errorf("the bridge failed:\n%s", strings.Join(lines, ""))
 	}
+}
+
+// kill ends the bridge in the middle of what it does.
+func (b *bridgeProcess) kill(t *testing.T) {
+	t.Helper()
+	b.process.end(t, syscall.SIGKILL)
 }
 
 // stop drains the bridge. No client is left, so that takes no time.

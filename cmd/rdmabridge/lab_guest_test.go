@@ -18,10 +18,11 @@ import (
 type farEnd struct {
 	nfs, mount int
 	host       string
+	env        string // what else guest/lib.sh should know, as NAME=VALUE ...
 }
 
 func (f farEnd) script(command, vers string) string {
-	return fmt.Sprintf("%s %s %s %d %d", command, vers, cmp.Or(f.host, "10.0.2.2"), f.nfs, f.mount)
+	return fmt.Sprintf("%s %s %s %s %d %d", f.env, command, vers, cmp.Or(f.host, "10.0.2.2"), f.nfs, f.mount)
 }
 
 // A guest is a running lab guest. Ports are on 127.0.0.1 of this host.
@@ -72,15 +73,39 @@ func bootGuest(t *testing.T) *guest {
 // script does, or does not end in time; the guest then stays as it is.
 func (g *guest) job(t *testing.T, timeout time.Duration, script string) string {
 	t.Helper()
+	return g.begin(t, script).wait(t, timeout)
+}
+
+// A guestJob is a script that runs in the guest.
+type guestJob struct {
+	g            *guest
+	name, script string
+	begun        time.Time
+}
+
+func (g *guest) begin(t *testing.T, script string) *guestJob {
+	t.Helper()
 	g.jobs++
-	name := filepath.Join(g.dir, fmt.Sprintf("job%03d", g.jobs))
-	if err := os.WriteFile(name+".new", []byte(script+"\n"), 0o644); err != nil {
+	j := &guestJob{g, filepath.Join(g.dir, fmt.Sprintf("job%03d", g.jobs)), script, time.Now()}
+	if err := os.WriteFile(j.name+".new", []byte(script+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(name+".new", name+".job"); err != nil {
+	if err := os.Rename(j.name+".new", j.name+".job"); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
+	return j
+}
+
+// said is whether the script has written text.
+func (j *guestJob) said(text string) bool {
+	out, _ := os.ReadFile(j.name + ".out")
+	return bytes.Contains(out, []byte(text))
+}
+
+// wait is for the script's end, as job says.
+func (j *guestJob) wait(t *testing.T, timeout time.Duration) string {
+	t.Helper()
+	g, name, script, begun := j.g, j.name, j.script, j.begun
 	var rc []byte
 	for {
 		var err error

@@ -7,6 +7,8 @@ package main
 //	the guest's NFS client -- TCP --> rdmabridge on this host -- iWARP --> the guest's knfsd
 //	                                      '---- MOUNT over TCP ---> the guest's mountd
 //
+// and the other way round, as testRDMA says.
+//
 // One guest serves every test. RDMABRIDGE_LAB=1 promises that deploy/lab/install.sh was
 // run; without it the tests skip. With RDMABRIDGE_LAB_DIRECT=1 the client mounts the
 // guest's own server over plain TCP: what fails then is not the bridge's doing.
@@ -110,6 +112,7 @@ func TestLab(t *testing.T) {
 		testXIDs(t, g)
 	})
 	t.Run("retransmit", func(t *testing.T) { testRetransmit(t, g, b, far) })
+	t.Run("rdma", func(t *testing.T) { testRDMA(t, g) })
 	for _, v := range []string{"4.1", "4.2"} {
 		t.Run("recall/"+v, func(t *testing.T) { testRecall(t, g, b, far, v) })
 	}

@@ -1,7 +1,8 @@
 #!/bin/bash
 # ganesha.sh DIR NFSPORT MOUNTPORT STATE: nfs-ganesha in the foreground, as root, for NFSv3 to
-# NFSv4.2 over TCP on 127.0.0.1. It exports DIR and keeps its log, STATE/log, and all else in
-# the directory STATE. NFSv3 mounts DIR, NFSv4 /. End it with its pid.
+# NFSv4.2 over TCP, on every address: where there is a loopback only, it finds not even
+# 127.0.0.1. It exports DIR and keeps its log, STATE/log, and all else in the directory STATE.
+# NFSv3 mounts DIR, NFSv4 /. End it with its pid.
 #
 # ganesha does not start without an rpcbind to tell its ports, and port 111 may be another's.
 # So it is given one that listens on nothing but a Unix socket, in a /run of its own.
@@ -13,7 +14,7 @@ dir=$1 nfs=$2 mount=$3 state=$4
 mkdir -p "$state/recovery"
 cat > "$state/ganesha.conf" << EOF
 NFS_CORE_PARAM {
-    NFS_Port = $nfs; MNT_Port = $mount; Bind_addr = 127.0.0.1;
+    NFS_Port = $nfs; MNT_Port = $mount;
     NFS_Protocols = 3, 4; Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false;
 }
 NFSV4 { Graceless = true; Only_Numeric_Owners = true; RecoveryRoot = $state/recovery; }

@@ -9,12 +9,15 @@
 set -e
 name=$1
 shift
-pid=/run/client-$name${PROTO:+-$PROTO}
-if [ ! -e "$pid" ] && [ "$PROTO" = rdma ]; then
-    unshare -m -u sh -c "hostname $name; echo \$\$ > $pid; exec sleep 1000000" > /dev/null 2>&1 &
-    while [ ! -s "$pid" ]; do sleep 0.05; done
+pid=/run/client-$name
+if [ "$PROTO" = rdma ]; then
+    pid=$pid-rdma
+    if [ ! -e "$pid" ]; then
+        unshare -m -u sh -c "hostname $name; echo \$\$ > $pid; exec sleep 1000000" > /dev/null 2>&1 &
+        while [ ! -s "$pid" ]; do sleep 0.05; done
+    fi
+    exec nsenter -t "$(cat "$pid")" -m -u "$@"
 fi
-if [ "$PROTO" = rdma ]; then exec nsenter -t "$(cat "$pid")" -m -u "$@"; fi
 if [ ! -e "$pid" ]; then
     modprobe ipvlan
     unshare -m -n -u sh -c "hostname $name; echo \$\$ > $pid.new; exec sleep 1000000" > /dev/null 2>&1 &

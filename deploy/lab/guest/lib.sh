@@ -52,7 +52,12 @@ client_mount() {
 }
 client_umount() { client "$1" umount /mnt; }
 # client_mnt NAME: where the mount of client NAME is for a process of no client.
-client_mnt() { echo "/proc/$(cat "/run/client-$1${PROTO:+-$PROTO}")/root/mnt"; }
+client_mnt() {
+    case $PROTO in
+    rdma) echo "/proc/$(cat "/run/client-$1-rdma")/root/mnt" ;;
+    *) echo "/proc/$(cat "/run/client-$1")/root/mnt" ;;
+    esac
+}
 
 # after_grace: lockd, like nfsd, has a grace period in which there are no delegations: 50 s
 # after boot, and nothing ends it early.

@@ -1,0 +1,89 @@
+//go:build lab
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A ganesha is nfs-ganesha on this host, which serves a directory over TCP. The guest has
+// that directory as /host/ganesha, by 9P and not by NFS.
+type ganesha struct {
+	process    *process
+	nfs, mount int
+	dir, log   string
+	read       int // of the log, by wantQuiet
+}
+
+// manyNames is how many names the directory called names has in the export of a ganesha.
+// Over 9P the guest would need minutes to make them.
+const manyNames = 5000
+
+func startGanesha(t *testing.T, g *guest) *ganesha {
+	t.Helper()
+	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || !bytes.Contains(m, []byte("4294967295")) {
+		t.Skip("ganesha opens files by their handles, which takes the host's own root")
+	}
+	p, state := freePorts(t, 2), t.TempDir()
+	n := &ganesha{nfs: p[0], mount: p[1], dir: filepath.Join(g.dir, "ganesha"), log: filepath.Join(state, "log")}
+	if err := os.MkdirAll(filepath.Join(n.dir, "names"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for i := range manyNames {
+		name := filepath.Join(n.dir, "names", fmt.Sprintf("%d.%s", i, strings.Repeat("n", i%195)))
+		if err := os.WriteFile(name, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.process = start(t, "../../deploy/lab/ganesha.sh", n.dir, strconv.Itoa(n.nfs), strconv.Itoa(n.mount), state)
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(n.log)
+			t.Logf("ganesha's log:\n%s%s", tail(text, 40), n.process.output())
+		}
+	})
+	const ready = "NFS SERVER INITIALIZED"
+	waitFor(t, time.Minute, "ganesha", func() bool {
+		if !n.process.alive() {
+			t.Fatalf("ganesha ended:\n%s", n.process.output())
+		}
+		text, _ := os.ReadFile(n.log)
+		n.read = bytes.Index(text, []byte(ready)) + len(ready)
+		return n.read > len(ready)
+	})
+	return n
+}
+
+// complaint is a line of ganesha's log that is more than news.
+var complaint = regexp.MustCompile(`(?m)^.* :(FATAL|MAJ|CRIT|WARN) :.*$`)
+
+// wantQuiet fails when ganesha had anything to complain about. When it starts it misses D-Bus.
+func (n *ganesha) wantQuiet(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile(n.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	news := text[n.read:]
+	n.read = len(text)
+	if lines := complaint.FindAll(news, -1); len(lines) > 0 {
+		t.Errorf("ganesha complained:\n%s", bytes.Join(lines, []byte("\n")))
+	}
+}
+
+func (n *ganesha) stop(t *testing.T) {
+	t.Helper()
+	n.process.end(t, syscall.SIGTERM)
+	if err := n.process.err; err != nil {
+		t.Errorf("ganesha ended with %v", err)
+	}
+}

@@ -1,0 +1,164 @@
+//go:build lab
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testRDMA is the other way round: RDMA clients, and servers that know only TCP.
+//
+//	the guest's NFS client -- iWARP --> rdmabridge -- TCP --> the guest's knfsd
+//	                                        '------- TCP --> nfs-ganesha on this host
+//
+// RDMABRIDGE_LAB_DIRECT=1 leaves NFS/RDMA to knfsd and mounts ganesha over TCP.
+// RDMABRIDGE_LAB_FULL=1 runs everything with every version of NFS, and with files of 64 MiB.
+func testRDMA(t *testing.T, g *guest) {
+	full := os.Getenv("RDMABRIDGE_LAB_FULL") == "1"
+	// some is all versions, or those which stand for them when time is short.
+	some := func(versions ...string) []string {
+		if full {
+			return kernelVersions
+		}
+		return versions
+	}
+	files := "NAMES=5000 SIZES='0 1 3 4095 4096 65537 8388609' /lab/files.sh"
+	if full {
+		files = "NAMES=5000 /lab/files.sh"
+	}
+
+	f := rdmaFront{ganesha: startGanesha(t, g)}
+	f.start(t, g)
+	for _, server := range []struct {
+		name string
+		far  farEnd
+		// What runs with which versions, besides the files.
+		iosize, fio, acls, locks2 []string
+	}{
+		{"knfsd", f.knfsd, some("4.1"), some("4.2"), some("3", "4.1"), nil},
+		{"ganesha", f.away, some(), some("3"), nil, some("4.2")},
+	} {
+		each := func(what string, versions []string, timeout time.Duration, command string) {
+			for _, v := range versions {
+				t.Run(strings.Join([]string{server.name, what, v}, "/"), func(t *testing.T) {
+					g.job(t, timeout, server.far.script(command, v))
+					f.wantQuiet(t)
+				})
+			}
+		}
+		each("files", kernelVersions, 6*time.Minute, files)
+		each("iosize", server.iosize, 4*time.Minute, "/lab/iosize.sh")
+		each("fio", server.fio, 5*time.Minute, "SIZE=1m /lab/fio.sh")
+		each("acls", server.acls, 2*time.Minute, "/lab/acls.sh")
+		each("locks2", slices.DeleteFunc(slices.Clone(server.locks2), func(v string) bool { return v == "3" }), 3*time.Minute, "/lab/locks2.sh")
+	}
+	if f.bridge == nil {
+		return
+	}
+	for _, v := range []string{"4.1", "4.2"} {
+		if v == "4.1" || full {
+			t.Run("recall/"+v, func(t *testing.T) { f.testRecall(t, g, v) })
+		}
+	}
+	for _, v := range some("3", "4.1") {
+		t.Run("restart/"+v, func(t *testing.T) { f.testRestart(t, g, v) })
+	}
+	f.bridge.stop(t)
+	f.ganesha.stop(t)
+}
+
+// An rdmaFront is a bridge with RDMA listeners, each in front of a server on TCP.
+//
+// The second listener of each server is for a second client of the guest: client.sh says why.
+type rdmaFront struct {
+	bridge      *bridgeProcess
+	ganesha     *ganesha
+	knfsd, away farEnd // the way to the guest's server, and to ganesha
+}
+
+func (f *rdmaFront) start(t *testing.T, g *guest) {
+	t.Helper()
+	export := fmt.Sprintf(" SERVER=/host/ganesha EXPORT=%s MANY=names LOCKS=no", f.ganesha.dir)
+	if os.Getenv("RDMABRIDGE_LAB_DIRECT") == "1" {
+		f.knfsd = farEnd{nfs: 20049, mount: 20048, host: "10.0.2.15", env: "PROTO=rdma"}
+		f.away = farEnd{nfs: f.ganesha.nfs, mount: f.ganesha.mount, env: export}
+		return
+	}
+	p := freePorts(t, 7)
+	f.bridge = newBridgeWith(t, p[0], p[1], fmt.Sprintf(`
+listeners:
+  - {name: nfs, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: storage}
+  - {name: nfs-2, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: storage}
+  - {name: mount, address: "127.0.0.1:%d", transport: tcp, upstream: mountd}
+  - {name: away, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: ganesha}
+  - {name: away-2, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: ganesha}
+  - {name: away-mount, address: "127.0.0.1:%d", transport: tcp, upstream: ganesha-mountd}
+upstreams:
+  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4}}
+  - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:%d"]}
+  - {name: ganesha, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4}}
+  - {name: ganesha-mountd, transport: tcp, endpoints: ["127.0.0.1:%d"]}
+memory: {budget: 256MiB}
+admin: {address: 127.0.0.1:%d}
+log: {level: info, format: json}
+`, p[0], p[2], p[3], p[4], p[5], p[6], g.nfs, g.mount, f.ganesha.nfs, f.ganesha.mount, p[1]))
+	f.bridge.start(t)
+	f.knfsd = farEnd{nfs: p[0], mount: p[3], env: fmt.Sprintf("PROTO=rdma PORT2=%d", p[2])}
+	f.away = farEnd{nfs: p[4], mount: p[6], env: fmt.Sprintf("PROTO=rdma PORT2=%d", p[5]) + export}
+}
+
+func (f *rdmaFront) wantQuiet(t *testing.T) {
+	t.Helper()
+	f.bridge.wantQuiet(t)
+	f.ganesha.wantQuiet(t)
+}
+
+// testRecall: knfsd gets its delegations back from clients on RDMA, on the connections that
+// they have for themselves between bridge and server.
+func (f *rdmaFront) testRecall(t *testing.T, g *guest, vers string) {
+	count := func() (calls, replies, carried, failed float64) {
+		b := f.bridge
+		for _, side := range []string{"responder", "upstream"} {
+			failed += b.metric(t, side+"_reverse_refused_total{") + b.metric(t, side+"_reverse_unanswered_total{")
+		}
+		return b.metric(t, "upstream_reverse_calls_total{"), b.metric(t, "upstream_reverse_replies_total{"),
+			b.metric(t, "responder_reverse_replies_total{"), failed
+	}
+	calls, replies, carried, failed := count()
+	t.Log(g.job(t, 3*time.Minute, f.knfsd.script("IDLE=5 /lab/recall.sh", vers)))
+	calls2, replies2, carried2, failed2 := count()
+	calls, replies, carried, failed = calls2-calls, replies2-replies, carried2-carried, failed2-failed
+	// One recall, and one to each of two clients.
+	if calls < 3 || replies != calls || carried != calls || failed != 0 {
+		t.Errorf("%.0f Calls of the server to clients, %.0f answered to it, %.0f by clients, %.0f failed", calls, replies, carried, failed)
+	}
+	if n := f.bridge.metric(t, `upstream_pinned_connections{upstream="storage"}`); n != 0 {
+		t.Errorf("%.0f connections still pinned though nothing is mounted", n)
+	}
+	f.bridge.wantQuiet(t)
+}
+
+// testRestart: the client goes on when the bridge ends, politely and not, and is there again.
+// What it had sent and was not answered it sends again: the data are right in the end.
+func (f *rdmaFront) testRestart(t *testing.T, g *guest, vers string) {
+	const allowed = `DMESG_ALLOW="rpcrdma: connection to|nfs: server .* (not responding|OK)" `
+	before := g.job(t, time.Minute, "grep ^rc /proc/net/rpc/nfsd")
+	job := g.begin(t, f.knfsd.script(allowed+"SIZE=5m /lab/fio.sh", vers))
+	waitFor(t, time.Minute, "fio", func() bool { return job.said("fio runs") })
+	for i, end := range []func(*testing.T){f.bridge.stop, f.bridge.kill, f.bridge.kill} {
+		time.Sleep(time.Second)
+		end(t)
+		f.bridge.start(t)
+		if job.said("fio ended") {
+			t.Errorf("fio ended before the bridge was started for time %d: SIZE is too small", i+1)
+		}
+	}
+	t.Log(job.wait(t, 6*time.Minute))
+	f.bridge.wantNoErrors(t)
+	t.Logf("knfsd's duplicate request cache, hits, misses and not looked for: before %safter %s", before, g.job(t, time.Minute, "grep ^rc /proc/net/rpc/nfsd"))
+}
