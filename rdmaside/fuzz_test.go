@@ -49,6 +49,18 @@ func FuzzResponder(f *testing.F) {
 	f.Add(pack(words(1, 2, 8, 0, 0, 0, 0), header(3, 8, rpcrdma.MsgP), header(4, 8, rpcrdma.Done), plain(1, 8)[:20]), uint8(4))
 	f.Add(pack(first, append(plain(1, 3), accepted(1)...), words(2, 1, 8, 4, 2), first, append(plain(3, 3), accepted(3)[:20]...), append(plain(3, 3), accepted(3)...)), uint8(64))
 
+	several := compoundCall(2, readOp(500), readOp(500), readOp(500))
+	f.Add(pack(first, append(header(2, 8, rpcrdma.Msg, func(h *rpcrdma.Header) {
+		h.AddWrite(seg, seg, seg)
+		h.AddWrite()
+		h.AddWrite(seg, seg, seg)
+	}), several...)), uint8(128))
+	f.Add(pack(first, append(header(2, 8, rpcrdma.Msg, func(h *rpcrdma.Header) {
+		h.AddWrite(seg, seg, seg)
+		h.AddWrite(seg)
+		h.SetReply(seg, seg, seg, seg)
+	}), several...)), uint8(128+16))
+
 	arena, err := regmem.New(regmem.Options{Budget: 32 << 20})
 	if err != nil {
 		f.Fatal(err)
@@ -56,6 +68,7 @@ func FuzzResponder(f *testing.F) {
 	account := arena.Account("calls", 1<<20)
 	long, _ := readReply(0, pattern(6000, 3))
 	short, _ := readReply(0, pattern(200, 3))
+	many, _ := compoundReply(0, readResult(pattern(501, 1)), readlinkResult(pattern(200, 2)), readResult(pattern(102, 3)))
 	f.Fuzz(func(t *testing.T, in []byte, seed uint8) {
 		var held []*Exchange
 		answer := func(x *Exchange) {
@@ -70,6 +83,9 @@ func FuzzResponder(f *testing.F) {
 			case 3:
 				x.Abort()
 				return
+			}
+			if seed&128 != 0 {
+				m = append([]byte(nil), many...)
 			}
 			binary.BigEndian.PutUint32(m, x.XID())
 			if seed&16 != 0 {
