@@ -44,7 +44,7 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 	}
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("tcpframe: %w", sourceError(err))
+		return nil, sourceError(err)
 	}
 	if addrPort(nc.LocalAddr()) == addrPort(nc.RemoteAddr()) {
 		// Nobody listens there but this socket, which met itself.
@@ -81,10 +81,7 @@ func reuse(_, _ string, c syscall.RawConn) error {
 // sourceError says of err, from dialling, what it means for the local end.
 func sourceError(err error) error {
 	var call *os.SyscallError
-	if !errors.As(err, &call) {
-		return err
-	}
-	bind := call.Syscall == "bind"
+	bind := errors.As(err, &call) && call.Syscall == "bind"
 	switch {
 	case bind && errors.Is(err, unix.EADDRINUSE), !bind && errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: %w", ErrPortTaken, err)
@@ -93,5 +90,5 @@ func sourceError(err error) error {
 	case bind && errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: %w", ErrLocalAddress, err)
 	}
-	return err
+	return fmt.Errorf("tcpframe: %w", err)
 }
