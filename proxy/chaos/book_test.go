@@ -146,3 +146,15 @@ func (b *book) execute(id uint32, cached bool) {
 		b.wrong("call %#x (%v) was executed %d times by a server with a duplicate request cache: it came under another XID", id, k, n)
 	}
 }
+
+// abandon notes that nobody waits for the Calls any more, which may still come to
+// a server. Those that may be repeated are forgotten.
+func (b *book) abandon(all []*outstanding) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, o := range all {
+		if !o.kind.harmful() {
+			delete(b.calls, o.id)
+		}
+	}
+}

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
 // lasting is how long to break things: CHAOS_TIME, or some seconds.
@@ -29,40 +30,87 @@ func lasting(t testing.TB) time.Duration {
 	return 20 * time.Second
 }
 
-// TestChaos is everything at once.
+// TestChaos is everything at once: Responders over iWARP and in memory, a TCP
+// server, clients over TCP and RDMA, and rogues.
 func TestChaos(t *testing.T) {
-	s := seedOf(t)
-	fmt.Println(s)
-	d := lasting(t)
+	s, d := seedOf(t), lasting(t)
+	fmt.Printf("%s CHAOS_TIME=%v\n", s, d)
 	w := newWorld(t, s)
-	addr := w.rdma("storage")
-	w.start([]proxy.ListenerOptions{{
-		Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage",
-		Routes: []proxy.Route{{Program: proxytest.EchoProgram, Upstream: "storage"}, {Program: oncrpc.ProgramNFS, Upstream: "storage"}},
-	}}, []proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{addr}, Connections: 3, Credits: 32}})
+	storage, tcp, mem := newServer(w.book, true), newServer(w.book, true), newServer(w.book, false)
+	memory := w.inMemory("memory", mem, s.dice("async", 0).IntN(2) == 0)
+	w.start([]proxy.ListenerOptions{
+		{Name: "to-rdma", Address: "127.0.0.1:0", Upstream: "storage"},
+		{Name: "to-tcp", Address: "127.0.0.1:0", Upstream: "tcp"},
+		{Name: "to-memory", Address: "127.0.0.1:0", Upstream: "memory"},
+		{Name: "rdma-to-tcp", Address: "127.0.0.1:0", RDMA: true, Provider: w.front, Upstream: "tcp"},
+	}, []proxy.UpstreamOptions{
+		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32},
+		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32},
+		{Name: "memory", RDMA: true, Provider: memory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
+	})
+	rdmaSky := w.newSky(&wireFaults)
+	rdmaFront := w.wire("front", rdmaSky, w.proxy.Addr("rdma-to-tcp"), true)
 
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	end, stop := context.WithTimeout(context.Background(), d+bound+20*time.Second)
 	defer stop()
 	var clients, others sync.WaitGroup
-	for i := range 12 {
-		dice := s.dice("client", i)
+	n := 0
+	client := func(dial func(context.Context, net.IP) (line, error), gss bool) {
+		n++
+		dice, local := s.dice("client", n), net.IPv4(127, 0, 1, byte(n))
 		c := &client{
-			name: fmt.Sprintf("client %d", i), book: w.book, addr: w.proxy.Addr("nfs"), local: net.IPv4(127, 0, 1, byte(i+1)),
-			dice: dice, deep: 1 + dice.IntN(16), gss: i%3 == 0, bound: bound,
+			name: fmt.Sprintf("client %d", n), book: w.book, dice: dice, deep: 1 + dice.IntN(16), gss: gss, bound: bound,
+			dial: func(ctx context.Context) (line, error) { return dial(ctx, local) },
 		}
 		clients.Go(func() { c.run(ctx, end) })
+	}
+	for i, name := range []string{"to-rdma", "to-rdma", "to-rdma", "to-tcp", "to-tcp", "to-memory", "to-memory"} {
+		client(func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, w.proxy.Addr(name), local) }, i%2 == 0)
+	}
+	strange := strangers()
+	for range 3 {
+		client(func(context.Context, net.IP) (line, error) {
+			c, err := w.h.DialRDMA(strange, w.clientLoop, rdmaFront, rdmaside.RequesterOptions{Credits: 16, Deadline: bound / 2, Log: zerolog.Nop()})
+			if err != nil {
+				return nil, err
+			}
+			return newRDMALine(c), nil
+		}, false)
+	}
+	for i, name := range []string{"to-rdma", "to-tcp", "to-memory", "to-rdma"} {
+		g := &rogue{name: fmt.Sprintf("rogue %d", i), book: w.book, counts: &w.counts, addr: w.proxy.Addr(name), local: net.IPv4(127, 0, 2, byte(i+1)), dice: s.dice("rogue", i)}
+		clients.Go(func() { g.run(ctx) })
 	}
 	others.Go(func() { w.blow(ctx) })
 	watching, unwatch := context.WithCancel(context.Background())
 	others.Go(func() { w.watch(watching) })
+	others.Go(func() { w.tell(watching) })
 	clients.Wait()
 	unwatch()
 	others.Wait()
 	w.rest()
 	w.close()
-	fmt.Printf("%s: %d Calls answered in %v, %d of them with SYSTEM_ERR; %d sent again; longest wait %v\n", s, w.book.done.Load(), d, w.book.failed.Load(), w.book.again.Load(), time.Duration(w.book.slowest.Load()).Round(time.Millisecond))
-	fmt.Printf("%s: %s\n", s, &w.counts)
-	fmt.Println(w.logs.lines)
+	w.summary(d)
+}
+
+// tell says how it goes, from time to time.
+func (w *world) tell(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(30 * time.Second):
+			fmt.Printf("%s: %d Calls answered, %d octets of memory used\n", w.seed, w.book.done.Load(), w.h.Arena.Used())
+		}
+	}
+}
+
+func (w *world) summary(d time.Duration) {
+	b := w.book
+	fmt.Printf("%s: %d Calls answered in %v, %d of them with SYSTEM_ERR; %d transmissions were repetitions; longest wait on a live connection %v\n",
+		w.seed, b.done.Load(), d, b.failed.Load(), b.again.Load(), time.Duration(b.slowest.Load()).Round(time.Millisecond))
+	fmt.Printf("%s: faults: %s\n", w.seed, &w.counts)
+	fmt.Printf("%s: log: %s\n", w.seed, &w.logs)
 }

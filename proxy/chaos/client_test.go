@@ -4,22 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"time"
-
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 
-// A client is a good client over TCP: it has a few Calls outstanding, sends them
+// A client is a good client, over TCP or RDMA: it has a few Calls outstanding, sends them
 // again with the same XIDs when it has to connect again, as NFS clients do, and
 // compares every Reply.
 type client struct {
 	name  string
 	book  *book
-	addr  string
-	local net.IP
+	dial  func(context.Context) (line, error)
 	dice  *rand.Rand
 	deep  int
 	gss   bool
@@ -46,6 +43,7 @@ func (c *client) run(ctx, end context.Context) {
 	for end.Err() == nil && !c.book.broken.Load() && (ctx.Err() == nil || len(c.outstanding) > 0) {
 		conn, err := c.dial(end)
 		if err != nil {
+			time.Sleep(between(c.dice, time.Millisecond, 50*time.Millisecond))
 			continue
 		}
 		c.connects++
@@ -56,40 +54,9 @@ func (c *client) run(ctx, end context.Context) {
 	}
 }
 
-func (c *client) dial(end context.Context) (net.Conn, error) {
-	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: c.local}}
-	conn, err := d.DialContext(end, "tcp", c.addr)
-	if err != nil {
-		time.Sleep(between(c.dice, time.Millisecond, 50*time.Millisecond))
-	}
-	return conn, err
-}
-
 // live is the life of one connection.
-func (c *client) live(ctx, end context.Context, conn net.Conn) {
-	replies := make(chan []byte, 64)
-	closed := make(chan struct{})
-	stop := make(chan struct{})
-	go func() {
-		defer close(closed)
-		r := bufferedReader(conn)
-		for {
-			m, err := proxytest.ReadRecord(r)
-			if err != nil {
-				return
-			}
-			select {
-			case replies <- m:
-			case <-stop:
-				return
-			}
-		}
-	}()
-	defer func() {
-		close(stop)
-		conn.Close()
-		<-closed
-	}()
+func (c *client) live(ctx, end context.Context, l line) {
+	defer l.close()
 	xids := make([]uint32, 0, len(c.outstanding))
 	for xid := range c.outstanding {
 		xids = append(xids, xid)
@@ -98,7 +65,7 @@ func (c *client) live(ctx, end context.Context, conn net.Conn) {
 	for _, xid := range xids {
 		o := c.outstanding[xid]
 		o.retried = true
-		if !c.send(conn, o) {
+		if !c.send(l, o) {
 			return
 		}
 	}
@@ -106,7 +73,7 @@ func (c *client) live(ctx, end context.Context, conn net.Conn) {
 	defer tick.Stop()
 	for {
 		for ctx.Err() == nil && len(c.outstanding) < c.deep && !c.book.broken.Load() {
-			if !c.fresh(conn) {
+			if !c.fresh(l) {
 				return
 			}
 		}
@@ -114,12 +81,12 @@ func (c *client) live(ctx, end context.Context, conn net.Conn) {
 			return
 		}
 		select {
-		case m := <-replies:
+		case m := <-l.replies():
 			c.answered(m)
-		case <-closed:
+		case <-l.ended():
 			for { // what came before the end counts
 				select {
-				case m := <-replies:
+				case m := <-l.replies():
 					c.answered(m)
 					continue
 				default:
@@ -143,22 +110,21 @@ func (c *client) live(ctx, end context.Context, conn net.Conn) {
 }
 
 // fresh sends a new Call.
-func (c *client) fresh(conn net.Conn) bool {
+func (c *client) fresh(l line) bool {
 	c.xid++
 	id := c.book.next.Add(1)
 	k, m := randomCall(c.dice, c.xid, id, c.gss)
 	c.book.begin(k, id, m)
 	o := &outstanding{kind: k, id: id, m: m}
 	c.outstanding[c.xid] = o
-	return c.send(conn, o)
+	return c.send(l, o)
 }
 
-func (c *client) send(conn net.Conn, o *outstanding) bool {
+func (c *client) send(l line, o *outstanding) bool {
 	c.book.transmit(o.id)
 	o.sent = time.Now()
-	_ = conn.SetWriteDeadline(o.sent.Add(c.bound))
-	err := proxytest.WriteRecord(conn, o.m)
-	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+	err := l.send(o.m, c.bound)
+	if errors.Is(err, errStuck) {
 		c.book.wrong("%s: call %#x (%v) could not be written for %v", c.name, o.id, o.kind, c.bound)
 	}
 	return err == nil

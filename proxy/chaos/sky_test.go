@@ -46,6 +46,11 @@ const (
 	refuseWire  // the connection is reset when it is made
 	shutWire    // nobody listens
 
+	// Of a provider in memory.
+	lostSend   // a Send is completed, and never delivered
+	failedWork // work fails, and the connection with it
+	cutWrite   // so does a Write half done
+
 	// Of clients.
 	rogueReset      // reset inside a record
 	rogueDeaf       // asks for much and reads nothing
@@ -63,6 +68,7 @@ var faultNames = [faults]string{
 	"late write", "late read", "responder hangs up",
 	"record cut",
 	"wire reset", "wire FIN", "wire half-closed", "wire stalled", "black hole", "bit flipped", "trickle", "wire slow", "connection reset at accept", "connection refused",
+	"send lost", "work failed", "write cut",
 	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes",
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,9 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // TestMain fails on goroutines that outlive the tests.
@@ -78,12 +81,16 @@ type world struct {
 	counts counts
 	h      *proxytest.Harness
 	proxy  *proxy.Proxy
-	server *server
-	iwarp  *iwarp.Provider
+	iwarp  *iwarp.Provider // the bridge's, towards its upstreams
+	front  *iwarp.Provider // the bridge's, towards its clients
 	logs   logBook
+	memory []*inMemory
 
-	loop       *iwarp.GoLoop // of the Responders
+	loop       *iwarp.GoLoop    // of the Responders
+	memLoop    *fabrictest.Loop // of those in memory
+	clientLoop *iwarp.GoLoop    // of RDMA clients
 	responders []*responder
+	servers    []*tcpServer
 	wires      []*wire
 	skies      []*sky
 	worst      []*weather // of each sky
@@ -108,13 +115,29 @@ func (l *logBook) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []string
+	for msg, n := range l.lines {
+		all = append(all, fmt.Sprintf("%q %d", msg, n))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
 func newWorld(t testing.TB, s seed) *world {
 	w := &world{t: t, seed: s, h: proxytest.NewHarness(t, budget)}
 	w.book = newBook(t, s)
-	w.server = newServer(w.book, true)
 	w.h.Log = zerolog.New(&w.logs).Level(zerolog.WarnLevel)
-	w.loop = iwarp.NewGoLoop()
-	w.iwarp = iwarp.New(iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log})
+	w.h.Engine.Stop() // its lines are to be counted as well
+	var err error
+	if w.h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: w.h.Log, Metrics: w.h.Metrics}); err != nil {
+		t.Fatal(err)
+	}
+	w.loop, w.clientLoop, w.memLoop = iwarp.NewGoLoop(), iwarp.NewGoLoop(), fabrictest.NewLoop()
+	o := iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log}
+	w.iwarp, w.front = iwarp.New(o), iwarp.New(o)
 	return w
 }
 
@@ -126,23 +149,59 @@ func (w *world) newSky(worst *weather) *sky {
 	return s
 }
 
-// rdma adds a faulty Responder behind a faulty wire, and returns the wire's address.
-func (w *world) rdma(name string) string {
+// wire puts a wire before the address given and returns where it listens.
+func (w *world) wire(name string, sk *sky, target string, corrupt bool) string {
 	w.t.Helper()
-	sk := w.newSky(&responderFaults)
-	r := &responder{name: name, seed: w.seed, server: w.server, sky: sk}
-	// The Responder's end has a provider of its own: its handles are not the bridge's.
-	p := iwarp.New(iwarp.Options{ProgressTimeout: 5 * time.Second, CloseTimeout: time.Second, AcceptTimeout: time.Second, Log: zerolog.Nop()})
-	if err := r.listen(p, w.loop, "127.0.0.1:0"); err != nil {
-		w.t.Fatal(err)
-	}
-	w.responders = append(w.responders, r)
-	wi, err := newWire("wire to "+name, w.seed, sk, r.l.Addr().String(), true)
+	wi, err := newWire("wire to "+name, w.seed, sk, target, corrupt)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.wires = append(w.wires, wi)
 	return wi.addr
+}
+
+// strangers is a provider for the other side: its handles are not the bridge's.
+func strangers() *iwarp.Provider {
+	return iwarp.New(iwarp.Options{ProgressTimeout: 5 * time.Second, CloseTimeout: time.Second, DialTimeout: 2 * time.Second, AcceptTimeout: time.Second, Log: zerolog.Nop()})
+}
+
+// overRDMA adds a faulty Responder behind a faulty wire, and returns the wire's
+// address.
+func (w *world) overRDMA(name string, s *server) string {
+	w.t.Helper()
+	sk := w.newSky(&responderFaults)
+	r := &responder{name: name, seed: w.seed, server: s, sky: sk}
+	if err := r.listen(strangers(), w.loop, "127.0.0.1:0"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.responders = append(w.responders, r)
+	return w.wire(name, sk, r.l.Addr().String(), true)
+}
+
+// overTCP adds a faulty TCP server behind a faulty wire.
+func (w *world) overTCP(name string, s *server) string {
+	w.t.Helper()
+	sk := w.newSky(&tcpFaults)
+	ts := &tcpServer{name: name, seed: w.seed, server: s, sky: sk}
+	if err := ts.listen(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.servers = append(w.servers, ts)
+	return w.wire(name, sk, ts.l.Addr().String(), false)
+}
+
+// inMemory adds a faulty Responder on a faulty provider in memory.
+func (w *world) inMemory(name string, s *server, async bool) *inMemory {
+	w.t.Helper()
+	sk := w.newSky(&memoryFaults)
+	p := newInMemory(w.seed, sk, async)
+	w.memory = append(w.memory, p)
+	r := &responder{name: name, seed: w.seed, server: s, sky: sk}
+	if err := r.listen(p, w.memLoop, name); err != nil {
+		w.t.Fatal(err)
+	}
+	w.responders = append(w.responders, r)
+	return p
 }
 
 // start starts the bridge.
@@ -152,7 +211,7 @@ func (w *world) start(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
 		us[i].BackoffMin, us[i].BackoffMax = 5*time.Millisecond, 100*time.Millisecond
 	}
 	for i := range ls {
-		ls[i].StallTimeout = 2 * time.Second
+		ls[i].StallTimeout = stallTimeout
 	}
 	w.proxy = w.h.Proxy(ls, us)
 }
@@ -233,6 +292,9 @@ func (w *world) rest() {
 		}
 		return true
 	})
+	if n := w.handles(); n != 0 && !w.settles(5*time.Second, func() bool { return w.handles() == 0 }) {
+		w.book.wrong("%d handles are live, and no Call is", n)
+	}
 	if !ok {
 		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", w.sum("rdmabridge_client_received_calls_total"), w.sum("rdmabridge_client_calls_total"), w.proxy.Status().Upstreams)
 	}
@@ -240,6 +302,15 @@ func (w *world) rest() {
 	if ends := w.sum("rdmabridge_upstream_calls_total") + w.sum("rdmabridge_upstream_replays_total"); sent != ends {
 		w.book.wrong("%v Calls were sent, and %v ended or were replayed", sent, ends)
 	}
+}
+
+// handles is how many the bridge has given out that are live.
+func (w *world) handles() int {
+	n := w.iwarp.Handles() + w.front.Handles()
+	for _, p := range w.memory {
+		n += p.handles()
+	}
+	return n
 }
 
 // settles waits until f is true, for at most so long.
@@ -261,11 +332,16 @@ func (w *world) close() {
 	for _, r := range w.responders {
 		_ = r.l.Close()
 	}
+	for _, s := range w.servers {
+		s.close()
+	}
 	if !w.settles(10*time.Second, func() bool { return w.h.Arena.Outstanding() == 0 }) {
 		w.book.wrong("%d leases are not back: %+v", w.h.Arena.Outstanding(), w.h.Arena.Stats().Accounts)
 	}
 	w.h.Engine.Stop()
+	w.clientLoop.Stop()
 	w.loop.Stop()
+	w.memLoop.Stop()
 	if err := w.h.Arena.Close(); err != nil {
 		w.book.wrong("%v", err)
 	}

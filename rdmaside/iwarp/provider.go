@@ -55,6 +55,9 @@ func (p *Provider) Name() string { return "iwarp" }
 // its own is worth. All else goes straight between socket and where it belongs.
 func (p *Provider) Copied() int64 { return p.copied.Load() }
 
+// Handles is how many handles are live, of all connections.
+func (p *Provider) Handles() int { return int(p.limits.handles.Load()) }
+
 // newConn returns a conn for what start-up agreed on. release is called when its
 // socket is gone.
 func (p *Provider) newConn(nc net.Conn, loop fabric.Loop, cfg qpConfig, a agreed, h fabric.Handler, release func()) *conn {

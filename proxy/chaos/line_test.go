@@ -1,0 +1,119 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// A line is a client's connection.
+type line interface {
+	// send sends a Call.
+	send(m []byte, most time.Duration) error
+	// replies are what comes, until the end.
+	replies() <-chan []byte
+	ended() <-chan struct{}
+	// close ends it and returns when nothing of it is left.
+	close()
+}
+
+var errStuck = errors.New("chaos: the bridge does not read")
+
+// A tcpLine is one over TCP.
+type tcpLine struct {
+	net.Conn
+	got  chan []byte
+	endc chan struct{}
+	stop chan struct{}
+}
+
+func dialTCP(ctx context.Context, addr string, local net.IP) (line, error) {
+	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: local}}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l := &tcpLine{Conn: conn, got: make(chan []byte, 64), endc: make(chan struct{}), stop: make(chan struct{})}
+	go l.read()
+	return l, nil
+}
+
+func (l *tcpLine) read() {
+	defer close(l.endc)
+	r := bufferedReader(l.Conn)
+	for {
+		m, err := proxytest.ReadRecord(r)
+		if err != nil {
+			return
+		}
+		select {
+		case l.got <- m:
+		case <-l.stop:
+			return
+		}
+	}
+}
+
+func (l *tcpLine) send(m []byte, most time.Duration) error {
+	_ = l.SetWriteDeadline(time.Now().Add(most))
+	err := proxytest.WriteRecord(l.Conn, m)
+	if timedOut(err) {
+		return errStuck
+	}
+	return err
+}
+
+func (l *tcpLine) replies() <-chan []byte { return l.got }
+func (l *tcpLine) ended() <-chan struct{} { return l.endc }
+
+func (l *tcpLine) close() {
+	close(l.stop)
+	l.Conn.Close()
+	<-l.endc
+}
+
+// An rdmaLine is one over RPC-over-RDMA.
+type rdmaLine struct {
+	c    *proxytest.RDMAClient
+	got  chan []byte
+	endc chan struct{}
+	stop chan struct{}
+	once sync.Once
+	wg   sync.WaitGroup
+}
+
+func newRDMALine(c *proxytest.RDMAClient) *rdmaLine {
+	return &rdmaLine{c: c, got: make(chan []byte, 64), endc: make(chan struct{}), stop: make(chan struct{})}
+}
+
+func (l *rdmaLine) send(m []byte, _ time.Duration) error {
+	ch, err := l.c.Go(m)
+	if err != nil {
+		return err
+	}
+	l.wg.Go(func() {
+		r, ok := <-ch
+		if !ok {
+			l.once.Do(func() { close(l.endc) })
+			return
+		}
+		select {
+		case l.got <- r:
+		case <-l.stop:
+		}
+	})
+	return nil
+}
+
+func (l *rdmaLine) replies() <-chan []byte { return l.got }
+func (l *rdmaLine) ended() <-chan struct{} { return l.endc }
+
+func (l *rdmaLine) close() {
+	close(l.stop)
+	_ = l.c.Close()
+	l.wg.Wait() // the end of the connection ends every Call
+}
