@@ -72,6 +72,14 @@ func load(file string, data []byte, k Known) (*Config, error) {
 	return c, nil
 }
 
+// Check reports every rule that c, which is complete, breaks: a Problems without
+// lines, or nil. It is for what was put together of several files.
+func (c *Config) Check(k Known) error {
+	r := &report{}
+	c.validate(k, r)
+	return r.err()
+}
+
 // addSyntax notes what the YAML parser said, which may be several things, and
 // moves its line numbers to where ours are.
 func (r *report) addSyntax(err error) {

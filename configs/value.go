@@ -111,6 +111,17 @@ const (
 	Off
 )
 
+// String is the switch as the file would have it.
+func (s Switch) String() string {
+	switch s {
+	case On:
+		return "on"
+	case Off:
+		return "off"
+	}
+	return ""
+}
+
 func parseSwitch(s string) (Switch, error) {
 	switch s {
 	case "on", "true", "yes":

@@ -8,6 +8,8 @@ import (
 	"math"
 	"net/http"
 	"sort"
+	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -88,14 +90,37 @@ var LatencyBounds = []uint64{
 	50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 500e6, 1e9, 2500e6, 5e9, 10e9, 30e9, 60e9,
 }
 
-// A Registry is where series are made and read.
-type Registry struct{ p *prometheus.Registry }
+// A Registry is where series are made and read. Whoever makes a series that is
+// there already gets that one, and it goes on: what a reload takes away and another
+// brings back, a listener or an upstream of one name, counts on. A function takes
+// the place of the one before.
+type Registry struct {
+	p *prometheus.Registry
+
+	mu   sync.Mutex // guards made; held while a series is registered
+	made map[string]any
+}
 
 // New returns a Registry that also exports Go runtime and process metrics.
 func New() *Registry {
 	p := prometheus.NewRegistry()
 	p.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Registry{p: p}
+	return &Registry{p: p, made: make(map[string]any)}
+}
+
+// once returns the series that was made under name and labels, or makes it. Two kinds
+// of one name are a bug.
+func once[T any](r *Registry, name string, labels []string, make func() (T, prometheus.Collector)) (made T, first bool) {
+	key := name + "\x00" + strings.Join(labels, "\x00")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old, ok := r.made[key]; ok {
+		return old.(T), false
+	}
+	made, c := make()
+	r.p.MustRegister(c)
+	r.made[key] = made
+	return made, true
 }
 
 // Counter makes the series name{labels}, labels being name, value, name,
@@ -104,10 +129,12 @@ func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	if r == nil {
 		return nil
 	}
-	c := &Counter{}
-	r.p.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
-	}, func() float64 { return float64(c.v.Load()) }))
+	c, _ := once(r, name, labels, func() (*Counter, prometheus.Collector) {
+		c := &Counter{}
+		return c, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+		}, func() float64 { return float64(c.v.Load()) })
+	})
 	return c
 }
 
@@ -116,8 +143,12 @@ func (r *Registry) Gauge(name, help string, labels ...string) *Gauge {
 	if r == nil {
 		return nil
 	}
-	g := &Gauge{}
-	r.GaugeFunc(name, help, func() float64 { return float64(g.v.Load()) }, labels...)
+	g, _ := once(r, name, labels, func() (*Gauge, prometheus.Collector) {
+		g := &Gauge{}
+		return g, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+		}, func() float64 { return float64(g.v.Load()) })
+	})
 	return g
 }
 
@@ -127,19 +158,44 @@ func (r *Registry) GaugeFunc(name, help string, f func() float64, labels ...stri
 	if r == nil {
 		return
 	}
-	r.p.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
-	}, f))
+	v, first := once(r, name, labels, func() (*function, prometheus.Collector) {
+		v := newFunction(f)
+		return v, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+		}, v.value)
+	})
+	if !first {
+		v.f.Store(&f)
+	}
 }
+
+// A function is one that may be replaced.
+type function struct {
+	f atomic.Pointer[func() float64]
+}
+
+func newFunction(f func() float64) *function {
+	v := &function{}
+	v.f.Store(&f)
+	return v
+}
+
+func (v *function) value() float64 { return (*v.f.Load())() }
 
 // CounterFunc is GaugeFunc for a value that only grows.
 func (r *Registry) CounterFunc(name, help string, f func() float64, labels ...string) {
 	if r == nil {
 		return
 	}
-	r.p.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
-	}, f))
+	v, first := once(r, name, labels, func() (*function, prometheus.Collector) {
+		v := newFunction(f)
+		return v, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+		}, v.value)
+	})
+	if !first {
+		v.f.Store(&f)
+	}
 }
 
 // Histogram makes the series name{labels} with the upper bounds given, in the
@@ -155,8 +211,10 @@ func (r *Registry) Histogram(name, help string, bounds []uint64, scale float64, 
 	if r := math.Round(unit); r > 0 && math.Abs(unit-r) < 1e-6*r {
 		unit = r
 	}
-	h := &Histogram{bounds: bounds, unit: unit, counts: make([]atomic.Uint64, len(bounds)+1)}
-	r.p.MustRegister(&histogramCollector{h: h, desc: prometheus.NewDesc(Prefix+name, help, nil, pairs(labels))})
+	h, _ := once(r, name, labels, func() (*Histogram, prometheus.Collector) {
+		h := &Histogram{bounds: bounds, unit: unit, counts: make([]atomic.Uint64, len(bounds)+1)}
+		return h, &histogramCollector{h: h, desc: prometheus.NewDesc(Prefix+name, help, nil, pairs(labels))}
+	})
 	return h
 }
 

@@ -138,3 +138,26 @@ func BenchmarkObserve(b *testing.B) {
 		h.Observe(v & (1<<30 - 1))
 	}
 }
+
+// A series that is made again goes on.
+func TestAgain(t *testing.T) {
+	r := New()
+	a, b := r.Counter("again_total", "Again.", "listener", "x"), r.Counter("again_total", "Again.", "listener", "x")
+	other := r.Counter("again_total", "Again.", "listener", "y")
+	a.Inc()
+	b.Inc()
+	if a.Value() != 2 || other.Value() != 0 {
+		t.Errorf("made twice, the series has %d, another %d; want 2 and 0", a.Value(), other.Value())
+	}
+	if g := r.Gauge("again", "Again."); g != r.Gauge("again", "Again.") {
+		t.Error("two gauges of one name")
+	}
+	if h := r.Histogram("again_seconds", "Again.", LatencyBounds, 1e-9); h != r.Histogram("again_seconds", "Again.", LatencyBounds, 1e-9) {
+		t.Error("two histograms of one name")
+	}
+	r.GaugeFunc("asked", "Asked.", func() float64 { return 1 })
+	r.GaugeFunc("asked", "Asked.", func() float64 { return 2 })
+	r.CounterFunc("asked_total", "Asked.", func() float64 { return 3 })
+	r.CounterFunc("asked_total", "Asked.", func() float64 { return 4 })
+	wantLines(t, scrape(t, r), "rdmabridge_asked 2", "rdmabridge_asked_total 4", `rdmabridge_again_total{listener="x"} 2`)
+}
