@@ -20,6 +20,7 @@ type Config struct {
 	Admin     Admin      `mapstructure:"admin"`
 	Log       Log        `mapstructure:"log"`
 	Drain     Drain      `mapstructure:"drain"`
+	Reload    Reload     `mapstructure:"reload"`
 	Loops     int        `mapstructure:"loops"` // event loops; default by CPUs
 }
 
@@ -196,6 +197,7 @@ func (c *Config) setDefaults() {
 	def(&c.Log.Level, "info")
 	def(&c.Log.Format, FormatJSON)
 	def(&c.Drain.Timeout, Duration(30*time.Second))
+	c.Reload.setDefaults()
 }
 
 func (l *Listener) setDefaults() {

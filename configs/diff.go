@@ -86,7 +86,7 @@ func diffNamed(cs []Change, path string, old, next reflect.Value) []Change {
 // isMapping reports whether t is a type of settings, and not a value that happens
 // to be a struct.
 func isMapping(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Prefix]()
+	return t.Kind() == reflect.Struct && !t.Implements(reflect.TypeFor[fmt.Stringer]())
 }
 
 func hasName(t reflect.Type) bool {
@@ -112,6 +112,9 @@ func text(v reflect.Value) string {
 			return ""
 		}
 		if n, ok := s.(Size); ok && n == 0 {
+			return ""
+		}
+		if p, ok := s.(Ports); ok && p == (Ports{}) {
 			return ""
 		}
 		return s.String()

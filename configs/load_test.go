@@ -60,6 +60,7 @@ func TestDefaults(t *testing.T) {
 		Admin:   Admin{Address: "127.0.0.1:9090"},
 		Log:     Log{Level: "info", Format: "json"},
 		Drain:   Drain{Timeout: Duration(30 * time.Second)},
+		Reload:  Reload{Watch: Duration(2 * time.Second)},
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("defaults:\n got %+v\nwant %+v", c, want)
@@ -267,7 +268,7 @@ func TestProblems(t *testing.T) {
 			line 3: lgo: unknown setting; did you mean log?
 			line 4: memory.bugdet: unknown setting; did you mean budget?
 			line 4: memory.x: unknown setting; known here: budget
-			line 5: log.level: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, rpcbind, upstreams`},
+			line 5: log.level: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, reload, rpcbind, upstreams`},
 		{"unknown deep", `
 listeners:
   - name: l
@@ -521,7 +522,7 @@ func TestLoadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := LoadFile(f, testKnown())
-	if want := f + ":10: x: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, rpcbind, upstreams"; err == nil || err.Error() != want {
+	if want := f + ":10: x: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, reload, rpcbind, upstreams"; err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}
 	if err := os.WriteFile(f, make([]byte, maxFile+1), 0o600); err != nil {

@@ -23,6 +23,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -34,6 +35,9 @@ var (
 	ErrClosed = errors.New("pool: closed")
 	// ErrQueueTimeout reports a Call that waited too long for a credit.
 	ErrQueueTimeout = errors.New("pool: no credit within the time a client may wait")
+	// ErrRetired ends a connection that has no Calls and that Update has replaced. It
+	// is an ErrClosed.
+	ErrRetired = fmt.Errorf("%w: connection retired", ErrClosed)
 	// ErrQueueFull reports a Call that found the queue at its limit.
 	ErrQueueFull = errors.New("pool: queue full")
 )
@@ -127,15 +131,17 @@ const rampEnd = 1 << 10
 
 // A Pool is the connections to one upstream and the Calls that wait for them.
 type Pool struct {
-	opts   Options // constant after New
-	dialer Dialer
+	dialer Dialer // constant, as is owner
 	owner  Owner
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex      // guards all below and the fields of seats and flows; a leaf
+	mu      sync.Mutex // guards all below and the fields of seats and flows; a leaf
+	opts    Options
 	ctx     context.Context // of Start; nil before
+	age     int             // of what connections are made from: times it has changed
+	heir    *Seat           // the latest that renew put in the place of another
 	seats   []*Seat
 	retired []*Seat // whose connections end, replaced by others
 	queue   queues
@@ -189,10 +195,11 @@ func (p *Pool) Start() {
 
 // seat starts the goroutine of s. p.mu is held, and the pool is open.
 func (p *Pool) seat(s *Seat) {
+	ctx := p.ctx
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
-		s.run(p.ctx)
+		s.run(ctx)
 	}()
 }
 
@@ -387,8 +394,8 @@ func (s *Seat) suits(o *Seat, large bool) bool {
 // its connection closed by the owner, and retransmits: an upstream that is down
 // must not look like a server that thinks for ever.
 func (p *Pool) sweep(ctx context.Context) {
-	every := min(max(p.opts.QueueWait/8, 10*time.Millisecond), time.Second)
-	t := time.NewTicker(every)
+	every := func() time.Duration { return min(max(p.options().QueueWait/8, 10*time.Millisecond), time.Second) }
+	t := time.NewTicker(every())
 	defer t.Stop()
 	for {
 		select {
@@ -398,6 +405,7 @@ func (p *Pool) sweep(ctx context.Context) {
 			p.mu.Lock()
 			old := p.queue.expire(now.Add(-p.opts.QueueWait))
 			p.mu.Unlock()
+			t.Reset(every())
 			p.expire(old, ErrQueueTimeout)
 		}
 	}

@@ -27,7 +27,9 @@ type Seat struct {
 	endpoint string
 	since    time.Time
 	lastErr  error
-	retired  bool // another seat has its place
+	retired  bool // another seat has its place, or it has none
+	renewed  bool // and its connection is to be closed after its last Call
+	age      int  // Pool.age when its connection was made
 }
 
 // Index is the seat's number in its pool.
@@ -86,12 +88,14 @@ func (s *Seat) Done(e *Entry, here int) {
 		panic("BUG: pool: credit returned to a seat that did not give it")
 	}
 	s.give(e)
+	last := s.last()
 	ramping := p.window < rampEnd
 	if ramping && s.member != nil {
 		p.window++
 	}
 	m, next := p.next(s)
 	p.mu.Unlock()
+	last.end()
 	if next != nil {
 		p.dispatch(m, next, here)
 	}
@@ -122,6 +126,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		return false
 	}
 	s.give(e)
+	last := s.last()
 	m := best.take(e)
 	if !e.large() {
 		// The client whose XIDs met this one's may go on to the next as this one does.
@@ -129,6 +134,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	}
 	other, next := p.next(s)
 	p.mu.Unlock()
+	last.end()
 	m.Dispatch(e, here)
 	if next != nil {
 		p.dispatch(other, next, here)
@@ -178,24 +184,31 @@ func (s *Seat) Retire(m Member) bool {
 	if p.closed || s.member == nil || s.member != m {
 		return false
 	}
+	s.yield()
+	return true
+}
+
+// yield puts another seat in the place of s, which has a connection. p.mu is held.
+func (s *Seat) yield() *Seat {
+	p := s.pool
 	s.vacate()
 	s.retired = true
 	n := p.newSeat(s.index)
 	p.seats[slices.Index(p.seats, s)] = n
 	p.retired = append(p.retired, s)
 	p.seat(n)
-	return true
+	return n
 }
 
 // leave ends the time of a seat that was retired, and reports whether it was.
 func (s *Seat) leave() bool {
 	p := s.pool
 	p.mu.Lock()
-	retired := s.retired
+	retired, left := s.retired, p.opts.Left
 	p.retired = slices.DeleteFunc(p.retired, func(o *Seat) bool { return o == s })
 	p.mu.Unlock()
-	if retired && p.opts.Left != nil {
-		p.opts.Left(s)
+	if retired && left != nil {
+		left(s)
 	}
 	return retired
 }
@@ -245,25 +258,27 @@ func (s *Seat) Ended(err error) {
 // run keeps a connection on the seat until ctx ends.
 func (s *Seat) run(ctx context.Context) {
 	p := s.pool
-	backoff := p.opts.BackoffMin
-	for n := s.index; ctx.Err() == nil; n++ {
-		endpoint := p.opts.Endpoints[n%len(p.opts.Endpoints)]
+	backoff := time.Duration(0)
+	for n := s.index; ctx.Err() == nil && !s.leave(); n++ {
+		o := p.options()
+		endpoint := o.Endpoints[n%len(o.Endpoints)]
+		backoff = min(max(backoff, o.BackoffMin), o.BackoffMax)
 		began := time.Now()
 		err := s.sit(ctx, endpoint)
 		if s.leave() || ctx.Err() != nil {
 			return
 		}
 		// A connection that lived is not a failure to connect: start over.
-		if time.Since(began) > 2*p.opts.BackoffMax {
-			backoff = p.opts.BackoffMin
+		if time.Since(began) > 2*o.BackoffMax {
+			backoff = o.BackoffMin
 		}
 		pause := jitter(backoff)
-		backoff = min(2*backoff, p.opts.BackoffMax)
+		backoff = min(2*backoff, o.BackoffMax)
 		p.mu.Lock()
 		s.lastErr = err
 		s.endpoint = endpoint
 		p.mu.Unlock()
-		if f := p.opts.Failed; f != nil {
+		if f := o.Failed; f != nil {
 			f(endpoint, err, pause)
 		}
 		select {
@@ -276,7 +291,10 @@ func (s *Seat) run(ctx context.Context) {
 // sit makes one connection and stays until it has ended.
 func (s *Seat) sit(ctx context.Context, endpoint string) error {
 	p := s.pool
-	dctx, cancel := context.WithTimeout(ctx, p.opts.DialTimeout)
+	p.mu.Lock()
+	o, age := p.opts, p.age
+	p.mu.Unlock()
+	dctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
 	m, err := p.dialer.Dial(dctx, endpoint, s.affinity, s)
 	cancel()
 	if err != nil {
@@ -285,7 +303,7 @@ func (s *Seat) sit(ctx context.Context, endpoint string) error {
 	}
 	p.metrics.reconnects.Inc()
 	p.mu.Lock()
-	closed := p.closed
+	closed := p.closed || s.retired // Update took the seat away
 	s.sitting = m
 	// The connection may have ended already: then its end waits in s.ended.
 	if len(s.ended) == 0 && !closed {
@@ -293,15 +311,18 @@ func (s *Seat) sit(ctx context.Context, endpoint string) error {
 		s.endpoint = endpoint
 		s.since = time.Now()
 		s.lastErr = nil
+		s.age = age
 		p.since = time.Time{}
 		p.metrics.connections.Add(1)
 	}
+	old := p.renew()
 	p.mu.Unlock()
 	if closed {
 		m.Close(ErrClosed)
-	} else if f := p.opts.Connected; f != nil {
+	} else if f := o.Connected; f != nil {
 		f(endpoint)
 	}
+	old.end()
 	s.pull(Elsewhere)
 	err = <-s.ended
 	p.mu.Lock()

@@ -31,12 +31,14 @@ type look struct {
 // over reports that the client has as much under way as it may: one greedy
 // client must not fill the memory that Replies to all the others need.
 func (g *ledger) over(l *listener) bool {
-	return g.calls >= l.opts.MaxCalls || g.owed >= l.maxOwed
+	t := l.terms()
+	return g.calls >= t.opts.MaxCalls || g.owed >= t.maxOwed
 }
 
 // low reports that there is room again, with hysteresis.
 func (g *ledger) low(l *listener) bool {
-	return g.calls == 0 || g.calls <= l.opts.MaxCalls/2 && g.owed <= l.maxOwed/2
+	t := l.terms()
+	return g.calls == 0 || g.calls <= t.opts.MaxCalls/2 && g.owed <= t.maxOwed/2
 }
 
 func (g *ledger) charge(c *call) {
@@ -116,7 +118,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	c.began = c.client.home().Now()
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	c.rdma.Message = c.msg
-	u, mismatch, low, high := l.routes.find(h.Program, h.Version)
+	u, mismatch, low, high := l.terms().routes.find(h.Program, h.Version)
 	switch {
 	case h.TLSProbe():
 		// RFC 9289 Section 4.1: a NULL reply without STARTTLS in its verifier says
@@ -148,6 +150,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	a := &c.rdma.Analysis
 	here := c.client.home().index // another connection may have adopted c before it is submitted
 	c.up = u
+	u.under[here].n++
 	c.rdma.Binding = l.p.registry.Analyse(h, a)
 	if a.Session != 0 {
 		u.sessions.Tighten(c.msg, a)

@@ -26,7 +26,7 @@ func (g *ledger) lane(u *upstream) *lane {
 			return ln
 		}
 	}
-	ln := &lane{u: u, pool: u.pool, settled: u.pins.most == 0}
+	ln := &lane{u: u, pool: u.pool, settled: u.pins.most.Load() == 0}
 	g.lanes = append(g.lanes, ln)
 	return ln
 }
@@ -34,7 +34,7 @@ func (g *ledger) lane(u *upstream) *lane {
 // pinned is the lane that the Call h takes, which came to be on ln: one with a
 // connection of its own if it has to. Calls on their way stay where they are.
 func (g *ledger) pinned(ln *lane, h *oncrpc.Call) (*lane, error) {
-	if ln.u.opts.Mode != ModePinned && !ln.needsPin(h) {
+	if ln.u.settings().Mode != ModePinned && !ln.needsPin(h) {
 		return ln, nil
 	}
 	p, err := ln.u.pin(g.owner)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,26 +31,37 @@ type session interface {
 	books() (*ledger, netip.AddrPort)
 }
 
+// A terms is how clients of a listener are served. It is constant: Reconfigure puts
+// another in its place, which holds from the next Call on, or for the next
+// connection.
+type terms struct {
+	opts      ListenerOptions
+	routes    routes
+	maxOwed   int64               // octets owed to one client before it has to wait
+	responder *rdmaside.Responder // for RDMA clients to come
+}
+
 // A listener is where clients come in.
 type listener struct {
-	p      *Proxy
-	opts   ListenerOptions
-	log    zerolog.Logger
-	routes routes
+	p       *Proxy
+	opts    ListenerOptions // as it was made: for what never changes
+	name    string          // constant, as are address and isRDMA
+	address string          // as configured
+	isRDMA  bool
+	log     zerolog.Logger
+	current atomic.Pointer[terms]
 
-	maxOwed int64 // octets owed to one client before it has to wait
 	maxHeld int64 // octets of Replies that one client may leave lying before it is closed
 
-	tcp       *tcpframe.Listener // one of the two, after start
-	rdma      fabric.Listener
-	responder *rdmaside.Responder
-	nextLoop  int // for RDMA clients; owned by mu
-	refusals  refusals
-	sweeper   *time.Timer // closes idle RDMA clients; nil without; owned by mu
+	tcp      *tcpframe.Listener // one of the two, after start
+	rdma     fabric.Listener
+	nextLoop int // for RDMA clients
+	refusals refusals
+	sweeper  *time.Timer // closes idle RDMA clients; nil without
 
 	stopOnce sync.Once
 
-	mu       sync.Mutex // guards what follows, nextLoop and sweeper; a leaf
+	mu       sync.Mutex // guards tcp, rdma, nextLoop, sweeper and what follows; a leaf
 	sessions map[session]struct{}
 	byAddr   map[netip.Addr]int // RDMA clients, where there is a limit
 	draining bool
@@ -58,132 +71,216 @@ type listener struct {
 	results [results]*metrics.Counter
 }
 
-func newListener(p *Proxy, o ListenerOptions) (*listener, error) {
+// newListener makes a listener of o, whose terms are t. Nothing listens yet.
+func newListener(p *Proxy, o ListenerOptions) *listener {
 	o.setDefaults()
 	l := &listener{
-		p: p, opts: o,
+		p: p, opts: o, name: o.Name, address: o.Address, isRDMA: o.RDMA,
 		log:      p.log.With().Str("listener", o.Name).Logger(),
 		sessions: make(map[session]struct{}),
 	}
 	// One client must not have the memory of all. It is closed only when Replies
 	// turn out much larger than could be expected and it takes none of them.
-	l.maxOwed = min(o.MaxOutbound, p.replies.Limit()/8)
 	l.maxHeld = max(p.replies.Limit()/4, 2*int64(p.registry.Limits().MaxReply))
-	if o.RDMA && o.Provider == nil {
-		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
-	}
-	find := func(name string) (*upstream, error) {
-		if u := p.upstreams[name]; u != nil {
-			return u, nil
-		}
-		return nil, fmt.Errorf("proxy: listener %q: no upstream %q", o.Name, name)
-	}
-	var err error
-	if o.Upstream != "" {
-		if l.routes.other, err = find(o.Upstream); err != nil {
-			return nil, err
-		}
-	}
-	l.routes.programs = make(map[uint32][]target)
-	for _, r := range o.Routes {
-		t := target{versions: r.Versions}
-		if t.upstream, err = find(r.Upstream); err != nil {
-			return nil, err
-		}
-		for i, v := range r.Versions {
-			if i == 0 || v < t.low {
-				t.low = v
-			}
-			t.high = max(t.high, v)
-		}
-		l.routes.programs[r.Program] = append(l.routes.programs[r.Program], t)
-	}
 	m := p.metrics
 	for i, name := range resultNames {
 		l.results[i] = m.Counter("client_calls_total", "Calls read from clients by what became of them.", "listener", o.Name, "result", name)
 	}
 	l.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", o.Name)
 	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no Call of the server's.", "listener", o.Name)
-	m.GaugeFunc("clients", "Clients connected.", func() float64 { return float64(l.clients()) }, "listener", o.Name)
+	m.GaugeFunc("clients", "Clients connected.", func() float64 {
+		return float64(p.sum(o.Name, (*listener).clients))
+	}, "listener", o.Name)
 	if o.RDMA {
 		l.refusals.init(m, o.Name)
-		m.GaugeFunc("responder_outstanding_calls", "Calls of RDMA clients that are not answered.", func() float64 { return float64(l.outstanding()) }, "listener", o.Name)
-		l.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
-			Memory: p.calls, Receives: p.receives, Registry: p.registry,
-			Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
-			RemoteInvalidation: true,
-			Log:                l.log, Metrics: rdmaside.NewResponderMetrics(m, o.Name),
-		}, (*rdmaHandler)(l))
-		if err != nil {
-			return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
-		}
+		m.GaugeFunc("responder_outstanding_calls", "Calls of RDMA clients that are not answered.", func() float64 {
+			return float64(p.sum(o.Name, (*listener).outstanding))
+		}, "listener", o.Name)
 	}
-	return l, nil
+	return l
 }
 
-func (l *listener) start(ctx context.Context) error {
-	if l.opts.RDMA {
-		return l.startRDMA(ctx)
+// terms are those that hold now. Any goroutine.
+func (l *listener) terms() *terms { return l.current.Load() }
+
+// newTerms makes the terms of o, whose Calls go to some of upstreams. Nothing
+// changes.
+func (l *listener) newTerms(o ListenerOptions, upstreams map[string]*upstream) (*terms, error) {
+	o.setDefaults()
+	p := l.p
+	t := &terms{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
+	if o.RDMA && o.Provider == nil {
+		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
+	}
+	find := func(name string) (*upstream, error) {
+		if u := upstreams[name]; u != nil {
+			return u, nil
+		}
+		return nil, fmt.Errorf("proxy: listener %q: no upstream %q", o.Name, name)
 	}
 	var err error
-	l.tcp, err = l.p.engine.Listen(tcpframe.ListenOptions{
-		Address: l.opts.Address, Name: l.opts.Name,
-		MaxConns: l.opts.MaxConnections, MaxConnsPerAddr: perAddress(l.opts), Allow: l.opts.Allow,
+	if o.Upstream != "" {
+		if t.routes.other, err = find(o.Upstream); err != nil {
+			return nil, err
+		}
+	}
+	t.routes.programs = make(map[uint32][]target)
+	for _, r := range o.Routes {
+		x := target{versions: r.Versions}
+		if x.upstream, err = find(r.Upstream); err != nil {
+			return nil, err
+		}
+		for i, v := range r.Versions {
+			if i == 0 || v < x.low {
+				x.low = v
+			}
+			x.high = max(x.high, v)
+		}
+		t.routes.programs[r.Program] = append(t.routes.programs[r.Program], x)
+	}
+	if !o.RDMA {
+		return t, nil
+	}
+	t.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
+		Memory: p.calls, Receives: p.receives, Registry: p.registry,
+		Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
+		RemoteInvalidation: true,
+		Log:                l.log, Metrics: rdmaside.NewResponderMetrics(p.metrics, o.Name),
+	}, (*rdmaHandler)(l))
+	if err != nil {
+		return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
+	}
+	return t, nil
+}
+
+// start listens on socket, which is taken, or at the address if that is nil.
+func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
+	if l.isRDMA {
+		return l.startRDMA(ctx, socket)
+	}
+	o := l.tcpOptions(l.terms())
+	o.Socket = socket
+	tcp, err := l.p.engine.Listen(o, func(*tcpframe.Conn) tcpframe.RecordHandler { return &tcpClient{l: l} })
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.tcp = tcp
+	l.mu.Unlock()
+	l.log.Info().Stringer("address", tcp.Addr()).Str("transport", "tcp").Msg("listening")
+	return nil
+}
+
+func (l *listener) tcpOptions(t *terms) tcpframe.ListenOptions {
+	o := &t.opts
+	return tcpframe.ListenOptions{
+		Address: o.Address, Name: o.Name,
+		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow,
 		Conn: tcpframe.ConnOptions{
-			Memory: callMemory{memory{l.p.calls}, l.p}, MaxRecord: l.opts.MaxRecord, MaxFragments: l.opts.MaxFragments,
-			MaxOutbound: l.maxOwed, OutboundLimit: l.maxHeld + 1<<20, StallTimeout: l.opts.StallTimeout, IdleTimeout: l.opts.IdleTimeout,
+			Memory: callMemory{memory{l.p.calls}, l.p}, MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
+			MaxOutbound: t.maxOwed, OutboundLimit: l.maxHeld + 1<<20, StallTimeout: o.StallTimeout, IdleTimeout: o.IdleTimeout,
 		},
-	}, func(*tcpframe.Conn) tcpframe.RecordHandler { return &tcpClient{l: l} })
-	if err == nil {
-		l.log.Info().Stringer("address", l.tcp.Addr()).Str("transport", "tcp").Msg("listening")
 	}
-	return err
 }
 
-func (l *listener) startRDMA(ctx context.Context) error {
-	var err error
-	l.rdma, err = l.opts.Provider.Listen(l.opts.Address, fabric.ListenOptions{
-		Allow: l.allowed, MaxConnections: l.opts.MaxConnections,
-		MaxStarting: l.opts.MaxStarting, MaxStartingPerAddr: l.opts.MaxStartingPerAddress,
+// A socketProvider is a fabric.Provider that can listen on a TCP socket that
+// listens already.
+type socketProvider interface {
+	ListenOn(ln net.Listener, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener
+}
+
+func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error {
+	t := l.terms()
+	o := fabric.ListenOptions{
+		Allow: l.allowed, MaxConnections: t.opts.MaxConnections,
+		MaxStarting: t.opts.MaxStarting, MaxStartingPerAddr: t.opts.MaxStartingPerAddress,
 		Refused: l.refused,
-	}, func(in fabric.Incoming) {
-		l.mu.Lock()
-		draining := l.draining
-		home := l.p.loops[l.nextLoop%len(l.p.loops)]
-		l.nextLoop++
-		crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
-		l.mu.Unlock()
-		if crowded || draining {
-			_ = in.Reject(nil) // the peer learns of it one way or the other
-			if crowded {
-				l.refused(in.Peer(), refusedAddress, errCrowded)
-			} else {
-				l.refused(in.Peer(), refusedDraining, errDraining)
-			}
-			return
-		}
-		if _, err := l.responder.Accept(ctx, in, home); err != nil {
-			reason := refusedSetup
-			if errors.Is(err, rdmaside.ErrNoReceives) {
-				reason = refusedMemory
-			}
-			l.refused(in.Peer(), reason, err)
-		}
-	})
-	if err == nil {
-		l.sweepLater()
-		l.log.Info().Stringer("address", l.rdma.Addr()).Str("transport", "rdma").Msg("listening")
 	}
-	return err
+	incoming := func(in fabric.Incoming) { l.incoming(ctx, in) }
+	var rdma fabric.Listener
+	if p, ok := t.opts.Provider.(socketProvider); ok && socket != nil {
+		rdma = p.ListenOn(socket, o, incoming)
+	} else {
+		if socket != nil {
+			_ = socket.Close()
+		}
+		var err error
+		if rdma, err = t.opts.Provider.Listen(t.opts.Address, o, incoming); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	l.rdma = rdma
+	l.mu.Unlock()
+	l.sweepLater()
+	l.log.Info().Stringer("address", rdma.Addr()).Str("transport", "rdma").Msg("listening")
+	return nil
+}
+
+// incoming decides about an RDMA client. It is called on a goroutine of its own.
+func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
+	l.mu.Lock()
+	draining := l.draining
+	home := l.p.loops[l.nextLoop%len(l.p.loops)]
+	l.nextLoop++
+	crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
+	l.mu.Unlock()
+	if crowded || draining {
+		_ = in.Reject(nil) // the peer learns of it one way or the other
+		if crowded {
+			l.refused(in.Peer(), refusedAddress, errCrowded)
+		} else {
+			l.refused(in.Peer(), refusedDraining, errDraining)
+		}
+		return
+	}
+	if _, err := l.terms().responder.Accept(ctx, in, home); err != nil {
+		reason := refusedSetup
+		if errors.Is(err, rdmaside.ErrNoReceives) {
+			reason = refusedMemory
+		}
+		l.refused(in.Peer(), reason, err)
+	}
+}
+
+// update puts t in the place of the terms that hold.
+func (l *listener) update(t *terms) {
+	l.current.Store(t)
+	l.mu.Lock()
+	tcp, rdma := l.tcp, l.rdma
+	l.mu.Unlock()
+	if tcp != nil {
+		tcp.Update(l.tcpOptions(t))
+	}
+	if r, ok := rdma.(interface {
+		SetLimits(connections, starting, startingPerAddr int)
+	}); ok {
+		r.SetLimits(t.opts.MaxConnections, t.opts.MaxStarting, t.opts.MaxStartingPerAddress)
+	}
+	if rdma != nil {
+		l.sweepLater()
+	}
+}
+
+// socket is the listening socket, nil if there is none to be had.
+func (l *listener) socket() Socket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tcp != nil {
+		return l.tcp
+	}
+	c, _ := l.rdma.(Socket)
+	return c
 }
 
 // allowed decides by address.
 func (l *listener) allowed(a netip.Addr) bool {
-	if len(l.opts.Allow) == 0 {
+	allow := l.terms().opts.Allow
+	if len(allow) == 0 {
 		return true
 	}
 	a = a.Unmap()
-	for _, p := range l.opts.Allow {
+	for _, p := range allow {
 		if p.Contains(a) {
 			return true
 		}
@@ -191,7 +288,7 @@ func (l *listener) allowed(a netip.Addr) bool {
 	return false
 }
 
-func perAddress(o ListenerOptions) int {
+func perAddress(o *ListenerOptions) int {
 	if o.MaxConnectionsPerAddress > 0 {
 		return o.MaxConnectionsPerAddress
 	}
@@ -199,6 +296,8 @@ func perAddress(o ListenerOptions) int {
 }
 
 func (l *listener) addr() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
 	case l.tcp != nil:
 		return l.tcp.Addr().String()
@@ -208,7 +307,7 @@ func (l *listener) addr() string {
 	return ""
 }
 
-func (l *listener) upstreams() []*upstream { return l.routes.all() }
+func (l *listener) upstreams() []*upstream { return l.terms().routes.all() }
 
 func (l *listener) clients() int {
 	l.mu.Lock()
@@ -230,7 +329,7 @@ func (l *listener) outstanding() (n int) {
 
 // crowded reports whether n more RDMA clients from a are too many. l.mu is held.
 func (l *listener) crowded(a netip.Addr, n int) bool {
-	most := l.opts.MaxConnectionsPerAddress
+	most := l.terms().opts.MaxConnectionsPerAddress
 	return most > 0 && l.byAddr[a]+n > most
 }
 
@@ -284,17 +383,18 @@ func (l *listener) snapshot(draining bool) []session {
 func (l *listener) stopListening() { l.stopOnce.Do(l.stop) }
 
 func (l *listener) stop() {
-	var err error
 	l.mu.Lock()
+	tcp, rdma := l.tcp, l.rdma
 	if l.sweeper != nil {
 		l.sweeper.Stop()
 	}
 	l.mu.Unlock()
+	var err error
 	switch {
-	case l.tcp != nil:
-		err = l.tcp.Close()
-	case l.rdma != nil:
-		err = l.rdma.Close()
+	case tcp != nil:
+		err = tcp.Close()
+	case rdma != nil:
+		err = rdma.Close()
 	}
 	if err != nil {
 		l.log.Warn().Err(err).Msg("closing the listener")

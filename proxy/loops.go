@@ -57,6 +57,9 @@ func (l *loop) recycle(c *call) {
 	if c.exchange != nil || c.heir != nil {
 		panic("BUG: proxy: an exchange is forgotten")
 	}
+	if c.up != nil {
+		c.up.under[l.index].n--
+	}
 	c.reset()
 	if len(l.free) < 1024 {
 		l.free = append(l.free, c)

@@ -21,17 +21,18 @@ type rdmaMember struct {
 // dialRDMA makes a connection, for p alone unless that is nil.
 func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &rdmaMember{u: u, seat: s, loop: l}
+	uo := u.settings()
 	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
-		Credits: u.opts.Credits, CallInline: u.opts.CallInline, ReplyInline: u.opts.ReplyInline,
-		Deadline: u.opts.CallTimeout, RemoteInvalidation: true,
+		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
+		Deadline: uo.CallTimeout, RemoteInvalidation: true,
 		Log: u.log, Metrics: u.requester,
 	}
 	if p != nil {
 		o.IdleReceives = pinnedReceives
 		o.Reverse, o.ReverseReceives = p, pinnedReverse
 	}
-	r, err := rdmaside.DialRequester(ctx, u.opts.Provider, l, endpoint, o, m)
+	r, err := rdmaside.DialRequester(ctx, uo.Provider, l, endpoint, o, m)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 // owned by its loop.
 type tcpMember struct {
 	u    *upstream
+	opts *UpstreamOptions // when it was dialed
 	seat *pool.Seat
 	loop *loop
 	conn *tcpframe.Conn // constant after Opened
@@ -35,10 +36,10 @@ var errDeadline = errors.New("proxy: call not answered in time")
 
 // dialTCP makes a connection, for p alone unless that is nil.
 func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
-	m := &tcpMember{u: u, seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call)}
-	s.Granted(u.opts.Credits, pool.Elsewhere)
+	m := &tcpMember{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call)}
+	s.Granted(m.opts.Credits, pool.Elsewhere)
 	o := tcpframe.DialOptions{
-		Name: u.opts.Name,
+		Name: u.name,
 		Conn: tcpframe.ConnOptions{
 			Memory: replyMemory{memory{l.replies}, &u.p.relief}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
 			// Calls are bounded by the grant; the server is not to be paused because
@@ -137,7 +138,7 @@ func (m *tcpMember) unlink(c *call) {
 }
 
 // credits is part of member.
-func (m *tcpMember) credits() int { return m.u.opts.Credits }
+func (m *tcpMember) credits() int { return m.opts.Credits }
 
 // Opened is part of tcpframe.RecordHandler.
 func (m *tcpMember) Opened(c *tcpframe.Conn) { m.conn = c }
@@ -199,7 +200,7 @@ func (m *tcpMember) arm() {
 	if m.timer != nil {
 		return
 	}
-	every := min(max(m.u.opts.CallTimeout/8, 10*time.Millisecond), time.Second)
+	every := min(max(m.opts.CallTimeout/8, 10*time.Millisecond), time.Second)
 	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(tcpframe.TaskFunc(m.overdue)) })
 }
 
@@ -212,7 +213,7 @@ func (m *tcpMember) overdue() {
 	if m.oldest == nil {
 		return
 	}
-	if time.Since(m.oldest.sentAt) > m.u.opts.CallTimeout {
+	if time.Since(m.oldest.sentAt) > m.opts.CallTimeout {
 		m.abort(errDeadline)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -66,7 +67,7 @@ var errPinned = errors.New("proxy: as many clients as may have a connection of t
 
 // pins are the pinned connections of an upstream.
 type pins struct {
-	most    int // connections; 0: the upstream pins none
+	most    atomic.Int64 // connections; 0: the upstream pins none
 	refused quiet
 
 	mu     sync.Mutex // guards the rest; held while a pool is made
@@ -80,7 +81,7 @@ type pins struct {
 func (ps *pins) share(octets int64, o *UpstreamOptions) {
 	// A lease may be twice as long as what it is for.
 	each := pinnedReceives*max(leastReceive, o.ReplyInline) + 2*headerLen*(o.Credits+2*pinnedReverse)
-	ps.most = int(max(1, min(int64(o.Pinned), octets/int64(each))))
+	ps.most.Store(max(1, min(int64(o.Pinned), octets/int64(each))))
 }
 
 // count is how many there are.
@@ -108,11 +109,12 @@ type pinClient interface {
 // A pin is the connection of one client to one upstream, or the attempt to have one.
 // But for the pool it is owned by the client's loop, which is the connection's.
 type pin struct {
-	u    *upstream  // constant, as the next two
-	s    pinClient  // whose it is
-	pool *pool.Pool // of one seat
-	once sync.Once  // for release
-	seat *pool.Seat // the pool's; belongs to its goroutine, nil before that dials
+	u     *upstream  // constant, as the next two
+	s     pinClient  // whose it is
+	pool  *pool.Pool // of one seat
+	once  sync.Once  // for release
+	first int        // endpoint of the first dial; constant
+	seat  *pool.Seat // the pool's; belongs to its goroutine, nil before that dials
 
 	from       reverser // that the latest reverse Call came on
 	owed       int      // reverse Calls that the client's connection has not taken
@@ -128,21 +130,17 @@ func (u *upstream) pin(s pinClient) (*pin, error) {
 	switch {
 	case ps.closed:
 		return nil, errClosing
-	case len(ps.all) >= ps.most:
+	case int64(len(ps.all)) >= ps.most.Load():
 		return nil, errPinned
 	}
 	p := &pin{u: u, s: s}
-	o := &u.opts
+	o := u.settings()
 	// Clients are spread over the addresses of the server as the seats of the
 	// shared pool are.
 	n := ps.next % len(o.Endpoints)
 	ps.next++
-	p.pool = pool.New(pool.Options{
-		Name: o.Name, Endpoints: slices.Concat(o.Endpoints[n:], o.Endpoints[:n]), Connections: 1, First: s.home().index,
-		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
-		Failed:  u.failed,
-		Metrics: u.poolMetrics,
-	}, p, u)
+	p.first = n
+	p.pool = pool.New(p.poolOptions(o), p, u)
 	if ps.all == nil {
 		ps.all = make(map[*pin]struct{})
 	}
@@ -152,6 +150,28 @@ func (u *upstream) pin(s pinClient) (*pin, error) {
 	return p, nil
 }
 
+func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
+	n := p.first % len(o.Endpoints)
+	return pool.Options{
+		Name: o.Name, Endpoints: slices.Concat(o.Endpoints[n:], o.Endpoints[:n]), Connections: 1, First: p.s.home().index,
+		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
+		Failed:  p.u.failed,
+		Left:    p.u.left,
+		Metrics: p.u.poolMetrics,
+	}
+}
+
+// update makes o the settings of the connections to come. Those there are stay,
+// unless their server is none any more: a client whose connection is replaced has to
+// bind it again.
+func (ps *pins) update(o *UpstreamOptions) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for p := range ps.all {
+		p.pool.Update(p.poolOptions(o), false)
+	}
+}
+
 // release ends p, any number of times, on any goroutine. It does not wait: closing
 // a pool does, for the loop.
 func (p *pin) release() {
@@ -159,7 +179,7 @@ func (p *pin) release() {
 		go func() {
 			ps := &p.u.pins
 			p.pool.Close()
-			if !p.u.opts.RDMA {
+			if !p.u.isRDMA {
 				p.u.source.leave(p.seat)
 			}
 			ps.mu.Lock()
@@ -191,7 +211,7 @@ func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.S
 func (u *upstream) unpinnable(peer netip.AddrPort, reason error) {
 	u.unpinned.Inc()
 	if n := u.pins.refused.line(); n > 0 {
-		u.log.Warn().Stringer("peer", peer).Int("clients", n).Int("pinned", u.pins.most).Err(reason).
+		u.log.Warn().Stringer("peer", peer).Int("clients", n).Int64("pinned", u.pins.most.Load()).Err(reason).
 			Msg("no connection of the client's own; client connection closed")
 	}
 }

@@ -27,6 +27,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -53,6 +55,11 @@ type Options struct {
 
 	Listeners []ListenerOptions
 	Upstreams []UpstreamOptions
+
+	// Socket returns a TCP socket that listens at an address already, or nil. It is
+	// asked once for each address, by Start, and Listeners take what it returns. nil
+	// has none.
+	Socket func(address string) *net.TCPListener
 }
 
 // A Route sends the Calls of one program to an upstream of its own.
@@ -154,6 +161,7 @@ type Proxy struct {
 	arena    *regmem.Arena
 	registry *ulb.Registry
 	loops    []*loop
+	take     func(address string) *net.TCPListener
 
 	calls    *regmem.Account       // records on their way in
 	replies  *regmem.Account       // what replies need: never starved by calls
@@ -163,12 +171,19 @@ type Proxy struct {
 
 	relieved *metrics.Counter
 
-	listeners []*listener
-	upstreams map[string]*upstream
+	changing sync.Mutex      // held by Start and Reconfigure; before mu
+	ctx      context.Context // that of Start
+	numbered int             // upstreams made so far
+	quit     chan struct{}   // closed by Close
+	retiring sync.WaitGroup  // upstreams on their way out; Add with mu held and closed false
 
-	mu       sync.Mutex // guards draining and closed; a leaf
-	draining bool
-	closed   bool
+	mu        sync.Mutex             // guards the rest; a leaf
+	listeners []*listener            // replaced whole, as upstreams
+	upstreams map[string]*upstream   // by name
+	leaving   []*listener            // that Reconfigure took away and that have clients
+	retired   map[*upstream]struct{} // that it took away and that may have Calls
+	draining  bool
+	closed    bool
 }
 
 // replyShare is the part of the memory budget kept for Receives and Reply
@@ -186,9 +201,14 @@ const receiveShare = 0.1875
 // New makes a Proxy; Start sets it going. It reports every problem it finds.
 func New(o Options) (*Proxy, error) {
 	p := &Proxy{
-		log: o.Log, metrics: o.Metrics, engine: o.Engine, arena: o.Arena, registry: o.Registry,
+		log: o.Log, metrics: o.Metrics, take: o.Socket, engine: o.Engine, arena: o.Arena, registry: o.Registry,
 		xids:      newXIDTable(),
+		quit:      make(chan struct{}),
+		retired:   make(map[*upstream]struct{}),
 		upstreams: make(map[string]*upstream, len(o.Upstreams)),
+	}
+	if p.take == nil {
+		p.take = func(string) *net.TCPListener { return nil }
 	}
 	p.relief.p = p
 	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not take their Replies while memory for Replies was spent.")
@@ -226,11 +246,13 @@ func New(o Options) (*Proxy, error) {
 	}
 	p.sharePins()
 	for _, lo := range o.Listeners {
-		l, err := newListener(p, lo)
+		l := newListener(p, lo)
+		t, err := l.newTerms(lo, p.upstreams)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
+		l.current.Store(t)
 		p.listeners = append(p.listeners, l)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -243,31 +265,35 @@ func New(o Options) (*Proxy, error) {
 // upstreams that have them.
 func (p *Proxy) sharePins() {
 	var us []*upstream
-	for _, u := range p.upstreams {
+	for _, u := range p.allUpstreams() {
 		switch {
-		case u.opts.Mode == ModeShared:
-		case u.opts.RDMA:
+		case u.settings().Mode == ModeShared:
+			u.pins.most.Store(0)
+		case u.isRDMA:
 			us = append(us, u)
 		default:
-			u.pins.most = u.opts.Pinned // an idle TCP connection takes none
+			u.pins.most.Store(int64(u.settings().Pinned)) // an idle TCP connection takes none
 		}
 	}
 	for _, u := range us {
-		u.pins.share(p.replies.Limit()/pinnedShare/int64(len(us)), &u.opts)
+		u.pins.share(p.replies.Limit()/pinnedShare/int64(len(us)), u.settings())
 	}
 }
 
 // Start begins to listen and to connect to the upstreams. When a listener
 // cannot be opened the others are closed again and the error returned.
 func (p *Proxy) Start(ctx context.Context) error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	p.ctx = ctx
 	// Listening comes first: one of the upstreams may be a listener of our own.
 	// Calls that arrive before there is a connection wait for it.
-	for _, l := range p.listeners {
-		if err := l.start(ctx); err != nil {
-			return errors.Join(fmt.Errorf("proxy: listener %s: %w", l.opts.Name, err), p.Close())
+	for _, l := range p.currentListeners() {
+		if err := l.start(ctx, p.take(l.address)); err != nil {
+			return errors.Join(fmt.Errorf("proxy: listener %s: %w", l.name, err), p.Close())
 		}
 	}
-	for _, u := range p.upstreams {
+	for _, u := range p.allUpstreams() {
 		u.pool.Start()
 	}
 	return nil
@@ -275,8 +301,8 @@ func (p *Proxy) Start(ctx context.Context) error {
 
 // Addr is the address the named listener listens at, "" if it does not.
 func (p *Proxy) Addr(name string) string {
-	for _, l := range p.listeners {
-		if l.opts.Name == name {
+	for _, l := range p.currentListeners() {
+		if l.name == name {
 			return l.addr()
 		}
 	}
@@ -294,7 +320,7 @@ func (p *Proxy) Ready() error {
 	}
 	var errs []error
 	seen := make(map[*upstream]bool)
-	for _, l := range p.listeners {
+	for _, l := range p.currentListeners() {
 		for _, u := range l.upstreams() {
 			if seen[u] {
 				continue
@@ -315,14 +341,17 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	p.mu.Lock()
 	p.draining = true
 	p.mu.Unlock()
-	for _, l := range p.listeners {
+	p.changing.Lock() // what Reconfigure does is done, and is all there will be
+	ls := p.allListeners()
+	p.changing.Unlock()
+	for _, l := range ls {
 		l.drain()
 	}
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	for {
 		n := 0
-		for _, l := range p.listeners {
+		for _, l := range ls {
 			n += l.clients()
 		}
 		if n == 0 {
@@ -345,14 +374,16 @@ func (p *Proxy) Close() error {
 		return nil
 	}
 	p.closed, p.draining = true, true
+	retired := slices.Collect(maps.Keys(p.retired))
 	p.mu.Unlock()
-	for _, l := range p.listeners {
+	close(p.quit)
+	for _, l := range p.allListeners() {
 		l.close()
 	}
-	for _, u := range p.upstreams {
-		u.pins.close()
-		u.pool.Close()
+	for _, u := range slices.Concat(slices.Collect(maps.Values(p.allUpstreams())), retired) {
+		u.close()
 	}
+	p.retiring.Wait()
 	return nil
 }
 
@@ -382,12 +413,12 @@ func (p *Proxy) Status() Status {
 	p.mu.Lock()
 	st.Draining = p.draining
 	p.mu.Unlock()
-	for _, l := range p.listeners {
+	for _, l := range p.currentListeners() {
 		transport := "tcp"
-		if l.opts.RDMA {
+		if l.isRDMA {
 			transport = "rdma"
 		}
-		st.Listeners = append(st.Listeners, ListenerStatus{l.opts.Name, l.addr(), transport, l.clients()})
+		st.Listeners = append(st.Listeners, ListenerStatus{l.name, l.addr(), transport, l.clients()})
 	}
 	for _, u := range p.sortedUpstreams() {
 		st.Upstreams = append(st.Upstreams, UpstreamStatus{u.pool.Stats(), u.pins.count()})

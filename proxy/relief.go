@@ -84,7 +84,7 @@ type burden struct {
 func (r *relief) weigh(round uint32) {
 	loops := r.p.loops
 	all := make([][]session, len(loops))
-	for _, l := range r.p.listeners {
+	for _, l := range r.p.allListeners() {
 		for _, s := range l.snapshot(false) {
 			i := s.home().index
 			all[i] = append(all[i], s)

@@ -9,7 +9,7 @@ type target struct {
 	low, high uint32 // of versions, for PROG_MISMATCH
 }
 
-// routes decides by program and version. Constant after newRoutes.
+// routes decides by program and version. Constant.
 type routes struct {
 	programs map[uint32][]target
 	other    *upstream // nil: refuse

@@ -31,11 +31,16 @@ type member interface {
 // An upstream is where Calls go: a pool of connections and how to make them.
 type upstream struct {
 	p      *Proxy
-	opts   UpstreamOptions
-	number int // in the order configured
+	opts   UpstreamOptions // as it was made: for what never changes
+	name   string          // constant, as are isRDMA and number
+	isRDMA bool
+	number int // in the order they were made
 	log    zerolog.Logger
 	pool   *pool.Pool // shared by the clients that have none of their own
 	pins   pins
+
+	current atomic.Pointer[UpstreamOptions] // constant; replaced by update
+	under   []underWay                      // by loop, which owns it
 
 	sessions *nfs.Sessions // of the server's NFSv4.1 clients
 
@@ -60,20 +65,36 @@ type upstream struct {
 	failures quiet
 }
 
-func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
-	o.setDefaults()
+// An underWay counts the Calls of one loop's clients to an upstream. A Call that
+// changes clients may come on one loop and go on another: only the sum counts.
+type underWay struct {
+	n int
+	_ [56]byte // loops do not share a cache line
+}
+
+// check reports what makes o impossible.
+func (o *UpstreamOptions) check() error {
 	if len(o.Endpoints) == 0 {
-		return nil, fmt.Errorf("proxy: upstream %q has no endpoint", o.Name)
+		return fmt.Errorf("proxy: upstream %q has no endpoint", o.Name)
 	}
 	if o.RDMA && o.Provider == nil {
-		return nil, fmt.Errorf("proxy: upstream %q has no provider", o.Name)
+		return fmt.Errorf("proxy: upstream %q has no provider", o.Name)
+	}
+	return nil
+}
+
+// newUpstream makes an upstream of o. Nothing is connected yet.
+func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
+	o.setDefaults()
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	m := p.metrics
 	calls := func(outcome string) *metrics.Counter {
 		return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", o.Name, "outcome", outcome)
 	}
 	u := &upstream{
-		p: p, opts: o, number: len(p.upstreams), sessions: nfs.NewSessions(),
+		p: p, opts: o, name: o.Name, isRDMA: o.RDMA, number: p.numbered, sessions: nfs.NewSessions(),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
 		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when their time there has ended.", "upstream", o.Name),
 		replied:  calls("replied"),
@@ -86,6 +107,9 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because as many have a connection of their own to the upstream as may.", "upstream", o.Name),
 		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to having its Reply.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
 	}
+	p.numbered++
+	u.current.Store(&o)
+	u.under = make([]underWay, len(p.loops))
 	if o.RDMA {
 		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
 	} else {
@@ -95,14 +119,48 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)
-	u.pool = pool.New(pool.Options{
-		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(p.loops),
+	u.pool = pool.New(u.poolOptions(&o), u, u)
+	return u, nil
+}
+
+// settings are those that hold now. Any goroutine.
+func (u *upstream) settings() *UpstreamOptions { return u.current.Load() }
+
+// close ends its connections and every Call that waits for one. It waits for loops.
+func (u *upstream) close() {
+	u.pins.close()
+	u.pool.Close()
+}
+
+func (u *upstream) poolOptions(o *UpstreamOptions) pool.Options {
+	return pool.Options{
+		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Failed:    u.failed,
 		Connected: u.connected,
+		Left:      u.left,
 		Metrics:   u.poolMetrics,
-	}, u, u)
-	return u, nil
+	}
+}
+
+// left is called for a seat that nothing will be dialed for any more.
+func (u *upstream) left(s *pool.Seat) {
+	if !u.isRDMA {
+		u.source.leave(s)
+	}
+}
+
+// update makes o the settings that hold. Connections that a setting shapes are
+// replaced when their Calls are answered, one after the other; those of one client
+// each stay as they are.
+func (u *upstream) update(o UpstreamOptions) {
+	o.setDefaults()
+	old := u.settings()
+	u.current.Store(&o)
+	renew := old.Provider != o.Provider || old.Credits != o.Credits || old.CallTimeout != o.CallTimeout ||
+		old.CallInline != o.CallInline || old.ReplyInline != o.ReplyInline
+	u.pool.Update(u.poolOptions(&o), renew)
+	u.pins.update(&o)
 }
 
 // quietFor is how long the same upstream's failures go on without another line.
@@ -160,7 +218,7 @@ func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *p
 // dial makes a connection, for p alone unless that is nil.
 func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, p *pin) (pool.Member, error) {
 	l := u.p.loops[affinity]
-	if u.opts.RDMA {
+	if u.isRDMA {
 		return dialRDMA(ctx, u, l, endpoint, s, p)
 	}
 	return dialTCP(ctx, u, l, endpoint, s, p)
@@ -220,7 +278,7 @@ func (u *upstream) cost(n int, a *ulb.Analysis) int {
 const leastExpected = 64 << 10
 
 func (p *Proxy) sortedUpstreams() []*upstream {
-	return slices.SortedFunc(maps.Values(p.upstreams), func(a, b *upstream) int {
-		return strings.Compare(a.opts.Name, b.opts.Name)
+	return slices.SortedFunc(maps.Values(p.allUpstreams()), func(a, b *upstream) int {
+		return strings.Compare(a.name, b.name)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,17 +51,19 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 	if o.Name == "" {
 		o.Name = o.Address
 	}
-	lc := net.ListenConfig{KeepAliveConfig: keepAlive(o.KeepAlive)}
-	if !lc.KeepAliveConfig.Enable {
-		lc.KeepAlive = -1
+	ln := o.Socket
+	if ln == nil {
+		lc := net.ListenConfig{KeepAlive: -1} // admit sets it, for sockets of every origin
+		opened, err := lc.Listen(context.Background(), "tcp", o.Address)
+		if err != nil {
+			return nil, fmt.Errorf("tcpframe: %w", err)
+		}
+		ln = opened.(*net.TCPListener)
 	}
-	ln, err := lc.Listen(context.Background(), "tcp", o.Address)
-	if err != nil {
-		return nil, fmt.Errorf("tcpframe: %w", err)
-	}
+	o.Socket = nil
 	l := &Listener{
 		engine:   e,
-		ln:       ln.(*net.TCPListener),
+		ln:       ln,
 		counters: e.counters(o.Name),
 		open:     h,
 		donec:    make(chan struct{}),
@@ -73,7 +76,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 	defer e.mu.Unlock()
 	if e.stopped {
 		l.cancel()
-		ln.Close()
+		_ = ln.Close()
 		return nil, ErrClosed
 	}
 	e.listeners = append(e.listeners, l)
@@ -81,11 +84,14 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 	return l, nil
 }
 
+// File is another descriptor of the listening socket.
+func (l *Listener) File() (*os.File, error) { return l.ln.File() }
+
 // Addr is where it listens.
 func (l *Listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }
 
-// Update replaces limits, allow list, UserTimeout and ConnOptions, for
-// connections to come. Address, Name and KeepAlive stay.
+// Update replaces limits, allow list, KeepAlive, UserTimeout and ConnOptions, for
+// connections to come. Address, Name and Socket stay.
 func (l *Listener) Update(o ListenOptions) {
 	setDefault(&o.MaxConns, defaultConns)
 	setDefault(&o.MaxConnsPerAddr, defaultConnsPerAddr)
@@ -157,6 +163,9 @@ func (l *Listener) admit(c *net.TCPConn) {
 		return
 	}
 	err := tune(c, o.UserTimeout)
+	if err == nil {
+		err = c.SetKeepAliveConfig(keepAlive(o.KeepAlive))
+	}
 	if err == nil {
 		loop := l.engine.leastLoaded()
 		x := newConn(loop, c, o.Conn, l.counters)

@@ -66,6 +66,9 @@ type ConnOptions struct {
 // ListenOptions configure a Listener.
 type ListenOptions struct {
 	Address string // host:port for TCP
+	// Socket listens already, and is taken: Listen closes it when it fails. nil opens
+	// Address.
+	Socket *net.TCPListener
 	Name    string // for logs and the label listener; default Address
 	// MaxConns bounds the connections of this listener; 0 is 4096, negative none.
 	MaxConns int

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -43,6 +44,22 @@ func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 	if err != nil {
 		return nil, fmt.Errorf("iwarp: %w", err)
 	}
+	return p.ListenOn(ln, o, incoming), nil
+}
+
+// ListenOn is Listen on a TCP socket that listens already, and takes it.
+func (p *Provider) ListenOn(ln net.Listener, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
+	setListenDefaults(&o)
+	l := &listener{
+		p: p, ln: ln, opts: o, incoming: incoming,
+		starting: make(map[net.Conn]netip.Addr),
+		perAddr:  make(map[netip.Addr]int),
+	}
+	go l.accept()
+	return l
+}
+
+func setListenDefaults(o *fabric.ListenOptions) {
 	def := func(v *int, d int) {
 		if *v == 0 {
 			*v = d
@@ -51,17 +68,28 @@ func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 	def(&o.MaxConnections, 1024)
 	def(&o.MaxStarting, 128)
 	def(&o.MaxStartingPerAddr, 16)
-	l := &listener{
-		p: p, ln: ln, opts: o, incoming: incoming,
-		starting: make(map[net.Conn]netip.Addr),
-		perAddr:  make(map[netip.Addr]int),
+}
+
+// File is another descriptor of the listening socket.
+func (l *listener) File() (*os.File, error) {
+	f, ok := l.ln.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, fmt.Errorf("iwarp: a %T has no descriptor", l.ln)
 	}
-	go l.accept()
-	return l, nil
+	return f.File()
 }
 
 // Addr implements fabric.Listener.
 func (l *listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }
+
+// SetLimits replaces MaxConnections, MaxStarting and MaxStartingPerAddr of
+// ListenOptions, for connections to come.
+func (l *listener) SetLimits(connections, starting, startingPerAddr int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.opts.MaxConnections, l.opts.MaxStarting, l.opts.MaxStartingPerAddr = connections, starting, startingPerAddr
+	setListenDefaults(&l.opts)
+}
 
 // Close implements fabric.Listener. Connections that are starting are cut off.
 func (l *listener) Close() error {

@@ -1,0 +1,93 @@
+package pool
+
+import "slices"
+
+// Update replaces the settings of a pool while it works. Name, Loops, First,
+// QueueLimit and Metrics stay. More connections are begun; fewer, and those to an
+// endpoint that is not listed any more, take no more Calls and end after their last.
+// renew replaces the others too, because what Dial makes is different now. What is
+// replaced is so one after the other, the next when the one before has a successor: if
+// nothing can be connected any more, all connections but one go on. It does not wait.
+func (p *Pool) Update(o Options, renew bool) {
+	o = o.withDefaults()
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return
+	}
+	o.Name, o.Loops, o.First, o.QueueLimit, o.Metrics = p.opts.Name, p.opts.Loops, p.opts.First, p.opts.QueueLimit, p.opts.Metrics
+	p.opts = o
+	if renew {
+		p.age++
+	}
+	var ends []ending
+	for len(p.seats) > o.Connections {
+		s := p.seats[len(p.seats)-1]
+		p.seats = p.seats[:len(p.seats)-1]
+		p.retired = append(p.retired, s)
+		s.vacate()
+		s.retired, s.renewed = true, true
+		ends = append(ends, s.last())
+	}
+	for len(p.seats) < o.Connections {
+		s := p.newSeat(len(p.seats))
+		p.seats = append(p.seats, s)
+		if p.ctx != nil {
+			p.seat(s)
+		}
+	}
+	ends = append(ends, p.renew())
+	p.mu.Unlock()
+	for _, e := range ends {
+		e.end()
+	}
+}
+
+// options are the settings that hold now.
+func (p *Pool) options() Options {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.opts
+}
+
+// An ending is a connection to be closed when the lock is released, or nothing.
+type ending struct{ m Member }
+
+func (e ending) end() {
+	if e.m != nil {
+		e.m.Close(ErrRetired)
+	}
+}
+
+// last is the connection of a seat that Update took away, when its last Call has
+// ended. It is told once. pool.mu is held.
+func (s *Seat) last() ending {
+	if !s.renewed || s.inUse > 0 || s.sitting == nil {
+		return ending{}
+	}
+	s.renewed = false
+	return ending{s.sitting}
+}
+
+// stale reports whether the seat has a connection that would not be made now.
+// pool.mu is held.
+func (s *Seat) stale() bool {
+	return s.member != nil && (s.age != s.pool.age || !slices.Contains(s.pool.opts.Endpoints, s.endpoint))
+}
+
+// renew puts another seat in the place of the next one that is stale, unless the one
+// before has not come up. pool.mu is held.
+func (p *Pool) renew() ending {
+	if p.closed || p.heir != nil && !p.heir.retired && p.heir.member == nil {
+		return ending{}
+	}
+	p.heir = nil
+	for _, s := range p.seats {
+		if s.stale() {
+			s.renewed = true
+			p.heir = s.yield()
+			return s.last()
+		}
+	}
+	return ending{}
+}
