@@ -18,9 +18,9 @@ import (
 // and results look like is in op4Rows. The first operation that fails is the
 // last to have a result.
 //
-// The data of one READ or one WRITE may travel by a chunk. RFC 8267 Section 6
-// allows more than that, but neither do clients ask for it nor do servers get it
-// right: a COMPOUND with more is carried whole.
+// Analyse has the data of one READ or one WRITE travel by a chunk. RFC 8267 Section 6
+// allows more than that, but servers do not get it right: a COMPOUND with more is
+// carried whole. From RDMA clients any number is taken: ResultItems, ArgItems.
 type compound struct{}
 
 var v4 ulb.Binding = compound{}
