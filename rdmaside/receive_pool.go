@@ -10,16 +10,17 @@ import (
 // the rule by which they do. A Receive that was granted to an idle Requester
 // cannot be taken back, so what is generous to one is lost to the others:
 //
-//	used       a connection that is used may have
-//	to 1/2     as much as it is configured to have
-//	to 5/8     its share, but keeps what it has
-//	to 3/4     its share; what has more is lowered to it
+//	used       a connection may have
+//	to 1/2     if it is used, as much as it is configured to have
+//	to 3/4     if it used all it had, its share; what has more keeps that
+//	to 7/8     the same; what has more than its share is lowered to it
 //	beyond     what it has, or less; the rest is for newcomers
 //
-// A share is 5/8 of all, divided by the connections. Newcomers begin with a quarter
-// of one, and never with more than a few: thousands that are idle do not have
-// the memory that busy ones need. One Responder or several may use a pool. It is
-// safe for concurrent use.
+// A share is 3/4 of all, divided by the connections, of which one alone counts as
+// two. Newcomers begin with a quarter of one, never with more than a few, and with
+// a single credit when what they need is to be taken from others first: thousands
+// that are idle do not have the memory that busy ones need. One Responder or several
+// may use a pool. It is safe for concurrent use.
 type ReceivePool struct {
 	account *regmem.Account
 	limit   int64
@@ -57,18 +58,30 @@ func (p *ReceivePool) fits(n, block int) bool { return p.used.Load()+int64(n)*in
 
 // share is how many blocks each connection may have, whatever the others do.
 func (p *ReceivePool) share(block int) int {
-	return int(p.limit / 8 * 5 / max(1, p.conns.Load()) / int64(block))
+	return int(p.limit / 4 * 3 / max(2, p.conns.Load()) / int64(block))
 }
 
-// allow is how many blocks a connection that has n and wants more may have.
-func (p *ReceivePool) allow(n, want, block int) int {
-	used := p.used.Load()
-	if used+int64(want-n)*int64(block) <= p.limit/2 {
-		return want
+// first is how many blocks a newcomer begins with.
+func (p *ReceivePool) first(block int) int {
+	if p.tight() {
+		return 0
 	}
-	left := (p.limit/4*3 - used) / int64(block)
+	return p.share(block) / 4
+}
+
+// allow is how many blocks a connection that has n and wants more may have. needed
+// says that it used all.
+func (p *ReceivePool) allow(n, want, block int, needed bool) int {
+	used := p.used.Load()
+	switch {
+	case used+int64(want-n)*int64(block) <= p.limit/2:
+		return want
+	case !needed:
+		return n
+	}
+	left := (p.limit/8*7 - used) / int64(block)
 	return max(n, min(want, p.share(block), n+int(left)))
 }
 
 // tight reports whether what has more than its share is to be lowered to it.
-func (p *ReceivePool) tight() bool { return p.used.Load() > p.limit/8*5 }
+func (p *ReceivePool) tight() bool { return p.used.Load() > p.limit/4*3 }

@@ -15,8 +15,8 @@ import (
 // an idle Requester has it keeps.
 //
 // A Requester whose Calls are answered at once never has all of them here, and may
-// be held up by its limit all the same. So use is counted in Calls, and Spent only
-// makes it faster.
+// be held up by its limit all the same. So use is counted in Calls, as long as
+// there is plenty of memory. When there is not, it must have had all of them here.
 
 // A creditLoad is what a connection does with its credits.
 type creditLoad struct {
@@ -49,7 +49,7 @@ func (c *ResponderConn) start() error {
 	o := &c.responder.opts
 	o.Receives.conns.Add(1)
 	c.joined = true
-	n := min(o.Receives.share(c.block)/4-c.spare(), o.FirstCredits)
+	n := min(o.Receives.first(c.block)-c.spare(), o.FirstCredits)
 	err := c.setLimit(max(n, 1))
 	if errors.Is(err, regmem.ErrBudget) && c.recvs.owned() > c.spare() {
 		err = nil // fewer, but enough
@@ -97,7 +97,7 @@ func (c *ResponderConn) grow() bool {
 	if want <= have {
 		return true
 	}
-	n := o.Receives.allow(have+c.spare(), want+c.spare(), c.block) - c.spare()
+	n := o.Receives.allow(have+c.spare(), want+c.spare(), c.block, c.load.spent) - c.spare()
 	if n > have {
 		switch err := c.setLimit(n); {
 		case err == nil:
@@ -107,17 +107,22 @@ func (c *ResponderConn) grow() bool {
 			return true
 		}
 	}
-	if int(g.Limit) <= have {
-		c.responder.metrics.creditsDenied.Inc()
-		return false
+	if int(g.Limit) > have {
+		return true
 	}
-	return true
+	if c.load.spent {
+		c.responder.metrics.creditsDenied.Inc()
+	}
+	return false
 }
 
 // yield lowers the limit to the connection's share when memory is wanted. It
-// comes before each Reply.
+// comes before each Reply, while the Call is still counted.
 func (c *ResponderConn) yield() {
 	g, p := &c.grants, c.responder.opts.Receives
+	if c.load.starved && g.Outstanding <= 1 {
+		c.starve(false) // it has nothing left to wait for
+	}
 	if g.Limit <= 1 || !p.tight() {
 		return
 	}

@@ -26,6 +26,7 @@ type creditClient struct {
 	a       credit.Account
 	xid     uint32
 	replies int
+	starved int64 // connections counted as such, at most
 }
 
 func newCreditClient(t testing.TB, pool *ReceivePool, m *regmem.Account, mm *ResponderMetrics, credits int) *creditClient {
@@ -72,6 +73,7 @@ func (c *creditClient) busy(n, deep int) {
 	for end := c.replies + n; c.replies < end; c.answer() {
 		for len(c.k.exchanges) < deep && c.send() {
 		}
+		c.starved = max(c.starved, c.s.responder.metrics.starved.Value())
 	}
 	for c.answer() {
 	}
@@ -84,6 +86,14 @@ func (c *creditClient) close() {
 		c.k.exchanges[0].Abort()
 		c.k.exchanges = c.k.exchanges[1:]
 	}
+}
+
+// many is n, or less where everything takes ten times as long.
+func many(n int) int {
+	if raceEnabled {
+		return max(1, n/5)
+	}
+	return n
 }
 
 func creditPool(t testing.TB, blocks int) (*ReceivePool, *regmem.Account, *ResponderMetrics) {
@@ -170,30 +180,31 @@ func TestCreditsShared(t *testing.T) {
 		cs = append(cs, newCreditClient(t, pool, m, mm, 64))
 		flood(1)
 	}
-	flood(100)
-	// A share is 5/8 of 400 blocks by 20: 12.
+	flood(many(100))
+	// A share is 3/4 of 400 blocks by 20: 15.
 	for i, c := range cs {
-		if c.a.Granted < 10 {
-			t.Errorf("client %d has %d credits, want 10 at least", i, c.a.Granted)
+		if c.a.Granted < 13 {
+			t.Errorf("client %d has %d credits, want 13 at least", i, c.a.Granted)
 		}
 	}
-	if used := pool.Used(); used > blocks*4608*3/4 {
+	if used := pool.Used(); used > blocks*4608*7/8 {
 		t.Errorf("%d octets of %d are used: nothing is left for who comes", used, blocks*4608)
 	}
 	for len(cs) < 80 {
 		cs = append(cs, newCreditClient(t, pool, m, mm, 64))
 		flood(1)
 	}
-	flood(100)
-	least, most := uint32(1000), uint32(0)
+	flood(many(100))
+	least, most, starved := uint32(1000), uint32(0), int64(0)
 	for _, c := range cs {
+		starved = max(starved, c.starved)
 		least, most = min(least, c.a.Granted), max(most, c.a.Granted)
 	}
 	if most > 3*least {
 		t.Errorf("between %d and %d credits for the same use", least, most)
 	}
-	if mm.creditsTaken.Value() == 0 || mm.starved.Value() == 0 || mm.creditsDenied.Value() == 0 {
-		t.Errorf("unseen: taken %d times, denied %d times, %d starved", mm.creditsTaken.Value(), mm.creditsDenied.Value(), mm.starved.Value())
+	if mm.creditsTaken.Value() == 0 || starved == 0 || mm.creditsDenied.Value() == 0 {
+		t.Errorf("unseen: taken %d times, denied %d times, %d starved", mm.creditsTaken.Value(), mm.creditsDenied.Value(), starved)
 	}
 	if got := mm.receives.Value() * 4608; got != pool.Used() {
 		t.Errorf("%d octets of Receives counted, %d used", got, pool.Used())
@@ -237,7 +248,7 @@ func TestCreditsFlood(t *testing.T) {
 			t.Errorf("small client %d has %d credits", i, c.a.Granted)
 		}
 	}
-	if pool.Used() > 900*4608*3/4 {
+	if pool.Used() > 900*4608*7/8 {
 		t.Errorf("%d of 900 Receives are used", pool.Used()/4608)
 	}
 }
@@ -246,7 +257,7 @@ func TestCreditsFlood(t *testing.T) {
 // run out for them, whatever happens to their grants: the rule of ResponderConn's
 // comment.
 func TestCreditsInvariant(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(many(20)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 7))
 			pool, m, mm := creditPool(t, 60+rnd.IntN(300))

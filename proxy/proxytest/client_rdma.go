@@ -106,6 +106,9 @@ func (c *RDMAClient) Go(m []byte) (<-chan []byte, error) {
 
 // pull sends what has a credit.
 func (c *RDMAClient) pull() {
+	if len(c.waiting) == 0 {
+		return // and before the first there may be no Requester yet
+	}
 	for len(c.waiting) > 0 {
 		x := c.waiting[0]
 		switch err := c.r.Send(&x.Call); {

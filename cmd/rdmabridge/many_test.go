@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// A clientLoop is a tcpframe.Loop as a fabric.SocketLoop, for clients.
+type clientLoop struct{ l *tcpframe.Loop }
+
+// Post is part of fabric.Loop.
+func (l clientLoop) Post(t fabric.Task) { l.l.Post(t) }
+
+// Attach is part of fabric.SocketLoop.
+func (l clientLoop) Attach(c net.Conn, s fabric.Stream) error {
+	return l.l.Attach(c, clientStream{s})
+}
+
+type clientStream struct{ fabric.Stream }
+
+func (s clientStream) Attached(sock tcpframe.Socket) { s.Stream.Attached(sock) }
+
+// A crowd is a bridge from RDMA to a TCP server, over iWARP on loopback sockets, and
+// its clients.
+type crowd struct {
+	*proxytest.Harness
+	p        *proxy.Proxy
+	server   *proxytest.TCPServer
+	provider fabric.Provider
+	loops    []*tcpframe.Loop
+}
+
+func newCrowd(t testing.TB, budget int64, credits int, b proxytest.Behaviour) *crowd {
+	t.Helper()
+	h := proxytest.NewHarness(t, budget)
+	x := &crowd{Harness: h, server: h.TCPServer(b), provider: iwarp.New(iwarp.Options{Log: h.Log})}
+	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: h.Log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Stop)
+	x.loops = engine.Loops()
+	x.p = h.Proxy(
+		[]proxy.ListenerOptions{{
+			Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: iwarp.New(iwarp.Options{Log: h.Log}), Upstream: "storage",
+			Credits: credits, MaxStartingPerAddress: 128,
+		}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{x.server.Addr()}, Connections: 2}},
+	)
+	return x
+}
+
+// join connects n clients, 16 at a time.
+func (x *crowd) join(n, credits int) []*proxytest.RDMAClient {
+	x.T.Helper()
+	clients := make([]*proxytest.RDMAClient, n)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 16 {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				c, err := x.DialRDMA(x.provider, clientLoop{x.loops[i%2]}, x.p.Addr("rdma"),
+					rdmaside.RequesterOptions{Credits: credits, IdleReceives: 4, ReceiveSize: 4096, ReverseReceives: -1})
+				if err != nil {
+					x.T.Errorf("client %d: %v", i, err)
+					return
+				}
+				x.T.Cleanup(func() { _ = c.Close() })
+				clients[i] = c
+			}
+		})
+	}
+	wg.Wait()
+	if x.T.Failed() {
+		x.T.FailNow()
+	}
+	return clients
+}
+
+// value is the sum of the series that begin with name.
+func (x *crowd) value(name string) (n int) {
+	w := httptest.NewRecorder()
+	x.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if f := strings.Fields(line); len(f) == 2 && strings.HasPrefix(f[0], "rdmabridge_"+name) {
+			v, _ := strconv.ParseFloat(f[1], 64)
+			n += int(v)
+		}
+	}
+	return n
+}
+
+// report says what memory is used. The process is the bridge, its clients and the
+// server.
+func (x *crowd) report(when string) {
+	st := x.Arena.Stats()
+	rss := "?"
+	if b, err := os.ReadFile("/proc/self/status"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+				rss = strings.TrimSpace(v)
+			}
+		}
+	}
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	x.T.Logf("%s: %d clients, %d credits granted, %d Receives, %d starved; arena %.1f MiB used, %.1f resident, of %d; heap %.1f MiB; process %s",
+		when, x.p.Status().Listeners[0].Clients, x.value("responder_granted_credits"), x.value("responder_receives"), x.value("responder_starved_connections"),
+		mib(st.Used), mib(st.Resident), st.Budget>>20, mib(int64(ms.HeapAlloc)), rss)
+	for _, a := range st.Accounts {
+		x.T.Logf("  %-8s %5.1f MiB used, %5.1f at most, of %5.1f; refused %d times, %d wait", a.Name, mib(a.Used), mib(a.Peak), mib(a.Limit), a.Refused, a.Waiting)
+	}
+}
+
+func mib(n int64) float64 { return float64(n) / (1 << 20) }
+
+// watch fails the test when the budget is exceeded, until the function that it
+// returns is called.
+func (x *crowd) watch() (stop func()) {
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			if st := x.Arena.Stats(); st.Used > st.Budget || st.Resident > st.Budget {
+				x.T.Errorf("%d octets used, %d resident, of %d", st.Used, st.Resident, st.Budget)
+				return
+			}
+		}
+	})
+	return func() { close(end); wg.Wait() }
+}
+
+// work has a client send calls Calls, deep of them at a time, and checks the
+// Replies. It is the mix of a file system with some bulk.
+func work(c *proxytest.RDMAClient, seed uint64, calls, deep int) error {
+	r := rand.New(rand.NewPCG(seed, 1))
+	type sent struct {
+		m  []byte
+		ch <-chan []byte
+	}
+	var window []sent
+	for j := range calls + deep {
+		if len(window) == deep || j >= calls && len(window) > 0 {
+			s := window[0]
+			window = window[1:]
+			select {
+			case got, ok := <-s.ch:
+				if !ok {
+					return fmt.Errorf("call %d: the connection ended", j-deep)
+				}
+				if !bytes.Equal(got, proxytest.Expected(s.m)) {
+					return fmt.Errorf("call %d: wrong octets", j-deep)
+				}
+			case <-time.After(time.Minute):
+				return fmt.Errorf("call %d: not answered", j-deep)
+			}
+		}
+		if j >= calls {
+			continue
+		}
+		xid := uint32(seed)<<12 | uint32(j) + 1
+		var m []byte
+		switch n := r.IntN(20); {
+		case n < 2:
+			m = proxytest.WriteCall(xid, uint64(j), 64<<10)
+		case n < 3:
+			m = proxytest.ReadCall(xid, uint64(j), 64<<10)
+		case n < 8:
+			m = proxytest.ReadCall(xid, uint64(j), uint32(r.IntN(8000)))
+		case n < 9:
+			m = proxytest.MkdirCall(xid, "directory")
+		default:
+			m = proxytest.GetattrCall(xid)
+		}
+		ch, err := c.Go(m)
+		if err != nil {
+			return err
+		}
+		window = append(window, sent{m, ch})
+	}
+	return nil
+}
+
+// TestThousandConnections: 1,000 RDMA connections, idle and then all active, with
+// 256 MiB.
+func TestThousandConnections(t *testing.T) {
+	clients, calls := 1000, 40
+	if testing.Short() || raceEnabled {
+		clients, calls = 200, 20
+	}
+	x := newCrowd(t, 256<<20, 64, proxytest.Behaviour{})
+	stop := x.watch()
+	defer stop()
+	all := x.join(clients, 64)
+	x.Eventually("all are connected", func() bool { return x.p.Status().Listeners[0].Clients == clients })
+	x.report("idle")
+	// One that works beside them has the memory it needs.
+	if err := work(all[0], 0, 200, 32); err != nil {
+		t.Errorf("one active: %v", err)
+	}
+	x.report("one active")
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i, c := range all {
+		wg.Go(func() {
+			if err := work(c, uint64(i)+1, calls, 8); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	x.report("active for a second")
+	wg.Wait()
+	d := time.Since(began)
+	x.report("after " + d.Round(time.Millisecond).String())
+	t.Logf("%.0f Calls per second", float64(clients*calls)/d.Seconds())
+	if n := x.value("responder_refused_total") + x.value("rdma_refused_total"); n != 0 {
+		t.Errorf("%d connections were refused or ended", n)
+	}
+	if n := x.server.Calls.Load(); n != int64(clients*calls+200) {
+		t.Errorf("%d Calls at the server, want %d", n, clients*calls+200)
+	}
+}
+
+// TestFloodingConnection: one that uses all the credits it can get, for ever, beside
+// 100 small ones: they have theirs, and their answers.
+func TestFloodingConnection(t *testing.T) {
+	clients := 100
+	if raceEnabled {
+		clients = 30
+	}
+	x := newCrowd(t, 32<<20, 1024, proxytest.Behaviour{Delay: 2 * time.Millisecond})
+	stop := x.watch()
+	defer stop()
+	flooder := x.join(1, 1024)[0]
+	end := make(chan struct{})
+	var flood sync.WaitGroup
+	var flooded atomic.Int64
+	flood.Go(func() {
+		window := make(chan (<-chan []byte), 1000)
+		flood.Go(func() {
+			for ch := range window {
+				if _, ok := <-ch; !ok {
+					t.Error("the connection of the flooder ended")
+				}
+				flooded.Add(1)
+			}
+		})
+		defer close(window)
+		for xid := uint32(1 << 30); ; xid++ {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			ch, err := flooder.Go(proxytest.GetattrCall(xid))
+			if err != nil {
+				t.Errorf("flooder: %v", err)
+				return
+			}
+			window <- ch
+		}
+	})
+	x.Eventually("the flooder has much", func() bool { return x.value("responder_granted_credits") >= 256 })
+	x.report("flooded")
+	const calls, deep = 60, 4
+	small := x.join(clients, 64)
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i, c := range small {
+		wg.Go(func() {
+			if err := work(c, uint64(i)+1, calls, deep); err != nil {
+				t.Errorf("small client %d: %v", i, err)
+			}
+		})
+	}
+	before := flooded.Load()
+	wg.Wait()
+	d := time.Since(began)
+	x.report("small ones after " + d.Round(time.Millisecond).String())
+	t.Logf("%d Calls of %d small clients and %d of the flooder", clients*calls, clients, flooded.Load()-before)
+	if d > 30*time.Second {
+		t.Errorf("small clients took %v", d)
+	}
+	if flooded.Load() == before {
+		t.Error("the flooder had nothing: this tests nothing")
+	}
+	if n := x.value("responder_granted_credits"); n < clients*(deep-1) {
+		t.Errorf("%d credits are granted, want about %d for the small ones alone", n, clients*deep)
+	}
+	close(end)
+	flood.Wait()
+}
