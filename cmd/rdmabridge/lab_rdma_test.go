@@ -5,8 +5,10 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -68,6 +70,11 @@ func testRDMA(t *testing.T, g *guest) {
 	for _, v := range some("3", "4.1") {
 		t.Run("restart/"+v, func(t *testing.T) { f.testRestart(t, g, v) })
 	}
+	for _, v := range []string{"3", "4.1"} {
+		t.Run("once/drained/"+v, func(t *testing.T) { f.testOnce(t, g, v, true) })
+	}
+	// With NFSv3 a Call that the bridge dies under is executed twice.
+	t.Run("once/killed/4.1", func(t *testing.T) { f.testOnce(t, g, "4.1", false) })
 	f.bridge.stop(t)
 	f.ganesha.stop(t)
 }
@@ -161,4 +168,53 @@ func (f *rdmaFront) testRestart(t *testing.T, g *guest, vers string) {
 	t.Log(job.wait(t, 6*time.Minute))
 	f.bridge.wantNoErrors(t)
 	t.Logf("knfsd's duplicate request cache, hits, misses and not looked for: before %safter %s", before, g.job(t, time.Minute, "grep ^rc /proc/net/rpc/nfsd"))
+}
+
+// testOnce: the bridge ends while the server has a Call that must not be executed twice. A
+// bridge that drains waits for the Reply. From one that dies the client hears nothing, and
+// sends the Call again when there is another.
+func (f *rdmaFront) testOnce(t *testing.T, g *guest, vers string, drained bool) {
+	const arrived = `client_received_calls_total{listener="away"}`
+	b, server := f.bridge, f.ganesha.process.cmd.Process
+	signal := func(s os.Signal) {
+		if err := server.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	job := g.begin(t, f.away.script("/lab/once.sh", vers))
+	waitFor(t, time.Minute, "the mount", func() bool { return job.said("ready") })
+	before := b.metric(t, arrived)
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
+	if err := os.WriteFile(filepath.Join(g.dir, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, 20*time.Second, "the Call", func() bool { return b.metric(t, arrived) > before })
+	time.Sleep(200 * time.Millisecond) // for its way to the server
+	again := 0
+	if drained {
+		if err := b.process.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-b.process.ended:
+			t.Error("the bridge has not waited for the server's Reply")
+		case <-time.After(time.Second):
+		}
+		signal(syscall.SIGCONT)
+		waitFor(t, 20*time.Second, "the bridge's end", func() bool { return !b.process.alive() })
+		b.start(t)
+	} else {
+		b.kill(t)
+		b.start(t)
+		waitFor(t, time.Minute, "the Call again", func() bool { return b.metric(t, arrived) > 0 })
+		time.Sleep(time.Second)
+		signal(syscall.SIGCONT)
+		again = 1
+	}
+	if out := job.wait(t, 2*time.Minute); !strings.Contains(out, fmt.Sprintf("sent again %d\n", again)) {
+		t.Errorf("the client said, though %d is due:\n%s", again, out)
+	}
+	b.wantNoErrors(t)
+	f.ganesha.wantQuiet(t)
 }
