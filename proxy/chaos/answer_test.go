@@ -157,20 +157,26 @@ func (x *rcall) reduced() {
 	if len(x.reads) > 0 && inv == 0 && sky.strikes(dice, lateRead) {
 		s := x.reads[0]
 		c.later(func() {
-			c.next++ // nobody waits for it
-			_ = c.conn.PostRead(c.next, fabric.Read{Into: make([]byte, s.Length), From: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset, Length: s.Length}})
+			_ = c.conn.PostRead(c.late(x), fabric.Read{Into: make([]byte, s.Length), From: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset, Length: s.Length}})
 		})
 	}
 	c.conn.Flush()
 }
 
+// late names work on the memory of x, which was answered.
+func (c *responderConn) late(x *rcall) (id uint64) {
+	c.next++
+	c.lates[c.next] = x.xid
+	return c.next
+}
+
 // later runs f now or a little later.
 func (c *responderConn) later(f func()) {
-	if c.dice.IntN(2) == 0 {
+	if c.dice.IntN(2) == 0 && !c.r.exact {
 		f()
 		return
 	}
-	time.AfterFunc(between(c.dice, 0, 20*time.Millisecond), func() {
+	time.AfterFunc(between(c.dice, 1, 20*time.Millisecond), func() {
 		c.loop.Post(fabric.TaskFunc(func() {
 			if !c.closed {
 				f()
@@ -185,7 +191,13 @@ func (x *rcall) scribble(to []rpcrdma.Segment, data []byte) func() {
 	if len(data) == 0 {
 		return nil
 	}
-	return func() { x.c.later(func() { x.fill(to, data) }) }
+	c, s := x.c, to[0]
+	data = data[:min(len(data), int(s.Length))]
+	return func() {
+		c.later(func() {
+			_ = c.conn.PostWrite(c.late(x), fabric.Write{Parts: [][]byte{data}, To: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset, Length: uint32(len(data))}})
+		})
+	}
 }
 
 func (x *rcall) handlesOffered() (n int, last fabric.Handle) {
@@ -198,12 +210,17 @@ func (x *rcall) handlesOffered() (n int, last fabric.Handle) {
 
 // alien is the handle of another Call than x, or one of none.
 func (c *responderConn) alien(x *rcall) fabric.Handle {
+	var found fabric.Handle
+	var whose uint32
 	for h, xid := range c.handles {
-		if xid != x.xid {
-			return h
+		if xid != x.xid && (found == 0 || xid < whose) {
+			found, whose = h, xid
 		}
 	}
-	return fabric.Handle(c.dice.Uint32() | 1)
+	if found == 0 {
+		found = fabric.Handle(c.dice.Uint32() | 1)
+	}
+	return found
 }
 
 // fill RDMA Writes data to the segments given and returns them with the lengths

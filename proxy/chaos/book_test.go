@@ -74,6 +74,13 @@ func (b *book) transmit(id uint32) {
 	}
 }
 
+// unsent takes transmit back.
+func (b *book) unsent(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls[id].sent--
+}
+
 // end notes that the Call was answered, rightly. Calls that may be executed twice
 // are forgotten.
 func (b *book) end(id uint32, waited time.Duration) {

@@ -12,7 +12,8 @@ import (
 // What it breaks shows at both ends at once, and its handles can be counted.
 type inMemory struct {
 	*fabrictest.Loopback
-	sky *sky
+	sky   *sky
+	exact bool // what a Responder says arrives, or the connection ends
 
 	mu     sync.Mutex // guards the rest; a leaf
 	dice   *rand.Rand
@@ -34,7 +35,7 @@ func (p *inMemory) decide(op fabrictest.Operation) fabrictest.Verdict {
 		p.dialed[op.Conn] = struct{}{}
 	}
 	switch {
-	case op.Op == fabric.OpSend && p.sky.strikes(p.dice, lostSend):
+	case op.Op == fabric.OpSend && (op.Dialed || !p.exact) && p.sky.strikes(p.dice, lostSend):
 		return fabrictest.Drop
 	case p.sky.strikes(p.dice, failedWork):
 		return fabrictest.Fail

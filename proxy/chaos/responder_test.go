@@ -21,6 +21,7 @@ type responder struct {
 	server *server
 	sky    *sky
 	l      fabric.Listener
+	exact  bool // time is virtual: a Reply that was sent has come when time has passed
 
 	conns atomic.Int64 // so far
 	calls atomic.Int64
@@ -37,7 +38,7 @@ func (r *responder) listen(p fabric.Provider, loop fabric.Loop, addr string) err
 	var err error
 	r.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		n := int(r.conns.Add(1))
-		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]uint32)}
+		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]uint32), lates: make(map[uint64]uint32)}
 		if peer, ok := rpcrdma.FindPrivateData(in.PrivateData()); ok {
 			c.canInvalidate = peer.RemoteInvalidation
 			c.replyInline = min(responderInline, peer.RecvSize)
@@ -73,6 +74,7 @@ type responderConn struct {
 	live    map[uint64]*pull // Reads posted, by ID
 	next    uint64
 	handles map[fabric.Handle]uint32 // handles of Calls not answered, and whose
+	lates   map[uint64]uint32        // work on the memory of Calls that were answered, by ID, and whose
 	header  rpcrdma.Header
 }
 
@@ -137,6 +139,8 @@ func (c *responderConn) Completed(cs []fabric.Completion) {
 			c.received(m)
 		case fabric.OpRead:
 			c.fetched(p)
+		case fabric.OpWrite:
+			c.tooLate(p)
 		}
 	}
 }
@@ -217,12 +221,22 @@ func (x *rcall) each(f func(rpcrdma.Segment)) {
 func (c *responderConn) fetched(d *fabric.Completion) {
 	p := c.live[d.ID]
 	delete(c.live, d.ID)
+	c.tooLate(d)
 	if p == nil {
 		return // a late Read's
 	}
 	p.failed = p.failed || d.Err != nil
 	if p.left--; p.left == 0 && !p.failed {
 		c.assembled(p)
+	}
+}
+
+// tooLate checks what became of work on the memory of a Call that has ended.
+func (c *responderConn) tooLate(d *fabric.Completion) {
+	xid, ok := c.lates[d.ID]
+	delete(c.lates, d.ID)
+	if ok && d.Err == nil && c.r.exact {
+		c.r.server.book.wrong("a handle of call %#x reaches memory after the Reply", xid)
 	}
 }
 
