@@ -142,7 +142,7 @@ func (l *listener) newTerms(o ListenerOptions, upstreams map[string]*upstream) (
 		return t, nil
 	}
 	t.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
-		Memory: p.calls, Receives: p.receives, Registry: p.registry,
+		Memory: p.calls, Replies: p.replies, Receives: p.receives, Registry: p.registry,
 		Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
 		RemoteInvalidation: true,
 		Log:                l.log, Metrics: rdmaside.NewResponderMetrics(p.metrics, o.Name),

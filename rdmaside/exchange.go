@@ -108,8 +108,7 @@ func (q *exchangeQueue) pop() {
 	x.next = nil
 }
 
-// exchange takes a free Exchange, or returns nil when the peer has caused more
-// of them than a Requester that waits for Replies can.
+// exchange takes a free Exchange, or returns nil when there is none now: then park.
 func (c *ResponderConn) exchange() *Exchange {
 	if n := len(c.idle); n > 0 {
 		x := c.idle[n-1]
@@ -122,8 +121,9 @@ func (c *ResponderConn) exchange() *Exchange {
 	if len(c.exchanges) >= 4*c.responder.opts.Credits+len(c.recvs.buffers) {
 		return nil
 	}
-	l, err := c.responder.opts.Memory.Lease(exchangeBuffer)
+	l, err := c.responder.opts.Replies.Lease(exchangeBuffer)
 	if err != nil {
+		c.awaitExchange()
 		return nil
 	}
 	x := &Exchange{conn: c, index: len(c.exchanges), buffer: l, recv: -1, state: exchangeBusy}
@@ -158,6 +158,9 @@ func (c *ResponderConn) recycle(x *Exchange) {
 		return
 	}
 	c.idle = append(c.idle, x)
+	if len(c.parked) > 0 {
+		c.loop.Post((*parkedTask)(c))
+	}
 }
 
 // repost gives x's Receive buffer back to the provider, or away when the

@@ -117,7 +117,7 @@ type ResponderMetrics struct {
 	reverse                                responderReverseMetrics
 	granted, receives, starved             *metrics.Gauge
 	lastCredit, creditsDenied              *metrics.Counter
-	creditsTaken                           *metrics.Counter
+	creditsTaken, parked                   *metrics.Counter
 }
 
 // NewResponderMetrics makes the series of one listener.
@@ -151,6 +151,7 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 	m.receives = reg.Gauge("responder_receives", "Receive buffers of all connections, posted or held by a Call.", "listener", listener)
 	m.starved = reg.Gauge("responder_starved_connections", "Connections that lately used all their credits and can have no more for want of memory.", "listener", listener)
 	m.lastCredit = reg.Counter("responder_last_credit_calls_total", "Calls that took the last credit of their connection: more of them could not come.", "listener", listener)
+	m.parked = reg.Counter("responder_parked_calls_total", "Messages that waited in their Receive for room to answer them.", "listener", listener)
 	m.creditsDenied = reg.Counter("responder_credits_denied_total", "Times a connection was not granted more for want of memory for Receives.", "listener", listener)
 	m.creditsTaken = reg.Counter("responder_credits_taken_total", "Times the grant of a connection was lowered to its share of the memory for Receives.", "listener", listener)
 	return m

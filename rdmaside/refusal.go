@@ -8,11 +8,10 @@ const (
 	reasonPayload                      // the RPC message, or what was moved apart from it
 	reasonHandle                       // an invalidated handle that is not the Call's
 	reasonCredits                      // more than was granted
-	reasonMemory                       // nothing to answer with
 	refusalReasons
 )
 
-var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits", "memory"}
+var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits"}
 
 // A reverseRefusal is why a Call of the reverse direction was answered here; a
 // metric label.

@@ -32,6 +32,9 @@ const (
 type ResponderOptions struct {
 	// Memory is where Calls are leased. Required.
 	Memory *regmem.Account
+	// Replies is where what answering takes comes from: Calls that wait cannot
+	// exhaust it. nil is Memory.
+	Replies *regmem.Account
 	// Receives is where Receive buffers come from. A connection that finds no memory
 	// for one credit is refused. Calls of connections that work should not have to
 	// do with what idle ones leave. nil is a pool of Memory.
@@ -101,6 +104,9 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 	}
 	if o.Memory == nil {
 		errs = append(errs, errors.New("rdmaside: Memory is missing"))
+	}
+	if o.Replies == nil {
+		o.Replies = o.Memory
 	}
 	if o.Receives == nil {
 		if o.Memory != nil {
@@ -190,13 +196,14 @@ type ResponderConn struct {
 	// Data is the handler's.
 	Data any
 
-	responder   *Responder // constant, as the next six
+	responder   *Responder // constant, as the next seven
 	loop        fabric.Loop
 	peer        rpcrdma.PrivateData
 	replyInline int
 	block       int    // octets that a Receive takes
 	invalidate  bool   // both sides allow Send With Invalidate
 	wake        func() // tells the loop that memory may be had
+	unpark      func() // the same, for parked
 
 	info fabric.Info // constant after Setup, as the next three
 	ord  int
@@ -220,6 +227,8 @@ type ResponderConn struct {
 	reads     int           // Reads outstanding
 	watch     readWatch     // of those
 	waiting   bool          // wake will be called
+	parked    []parked      // messages that wait for an Exchange, oldest first
+	awaiting  bool          // unpark will be called
 	reverse   reverseCalls  // the other direction
 	parts     [][]byte      // scratch for Sends and Writes
 
@@ -239,6 +248,7 @@ func (s *Responder) newConn(loop fabric.Loop, priv []byte) *ResponderConn {
 	c.recvs.pool = o.Receives
 	c.work = max(1024, 4*o.Credits)
 	c.wake = func() { loop.Post((*memoryTask)(c)) }
+	c.unpark = func() { loop.Post((*parkedTask)(c)) }
 	return c
 }
 

@@ -55,6 +55,7 @@ func (c *ResponderConn) closed(err error) {
 		panic(fmt.Sprintf("BUG: fabric: %s closed with %d Receives and %d Reads posted", c.info.Provider, c.recvs.posted, c.reads))
 	}
 	c.starved, c.pulling, c.queued = exchangeQueue{}, exchangeQueue{}, exchangeQueue{}
+	c.dropParked()
 	defer c.part() // when Calls have given back what they held
 	for _, x := range c.exchanges {
 		switch x.state {

@@ -51,7 +51,6 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 		return
 	}
 	b = b[:p.Bytes]
-	m := c.responder.metrics
 	xid, credits, plain := rpcrdma.ParsePlain(b)
 	if plain {
 		// RFC 8167 Section 4.1: the direction is that of the RPC message.
@@ -60,16 +59,26 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 			return
 		}
 	}
-	x := c.exchange()
-	if x == nil {
-		c.recvs.drop(i)
-		c.refuse(0, refusal{reasonMemory, errors.New("no room to answer another call")})
+	if len(c.parked) > 0 {
+		c.park(i, p.Bytes) // behind those
 		return
 	}
+	x := c.exchange()
+	if x == nil {
+		c.park(i, p.Bytes)
+		return
+	}
+	c.message(x, i, b)
+}
+
+// message handles b, which Receive buffer i holds and which is not a Reply of the
+// reverse direction, with x.
+func (c *ResponderConn) message(x *Exchange, i int, b []byte) {
+	m := c.responder.metrics
 	x.recv = i
 	h := &x.header
 	n := rpcrdma.PlainLen
-	if plain {
+	if xid, credits, plain := rpcrdma.ParsePlain(b); plain {
 		h.Reset(xid, credits, rpcrdma.Msg)
 	} else {
 		var err error
@@ -89,7 +98,7 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 		}
 		return
 	}
-	if h.Proc == rpcrdma.Msg && !plain {
+	if h.Proc == rpcrdma.Msg && n != rpcrdma.PlainLen {
 		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeReply {
 			// It has chunks, and none were offered for it.
 			m.droppedReply.Inc()

@@ -99,7 +99,7 @@ func (x *Exchange) reduce() error {
 			return fits(uint64(len(x.data[0])), chunks[0].Length())
 		}
 		// Items are found in one piece only.
-		l, err := c.responder.opts.Memory.Lease(x.size)
+		l, err := c.responder.opts.Replies.Lease(x.size)
 		if err != nil {
 			return err
 		}
@@ -381,7 +381,7 @@ func (c *ResponderConn) send(x *Exchange) error {
 	inline := x.answer == rpcrdma.Msg
 	gathered := inline && c.info.MaxParts != 0 && 1+len(x.out) > c.info.MaxParts
 	if n > exchangeHeaderMax || gathered {
-		l, err := c.responder.opts.Memory.Lease(n + x.size)
+		l, err := c.responder.opts.Replies.Lease(n + x.size)
 		if err != nil {
 			return err
 		}
