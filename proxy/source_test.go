@@ -18,6 +18,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
 // A portCase is a proxy in front of a TCP server that is asked where connections come
@@ -213,6 +214,57 @@ func TestSourcePortLost(t *testing.T) {
 		t.Errorf("%d changes counted, want 1", n)
 	}
 	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
+}
+
+// TestSourcePortForTheDuplicateRequestCache: what harms when it is executed twice is not,
+// although the connection is lost with its Reply and the client has to send it again: the
+// server knows it by its XID and where it comes from.
+func TestSourcePortForTheDuplicateRequestCache(t *testing.T) {
+	type known struct {
+		from string
+		xid  uint32
+	}
+	var mu sync.Mutex
+	cache := make(map[known][]byte)
+	executed := make(map[string]int)
+	server := func(c *oncrpc.Call, from *proxytest.TCPConn) ([]byte, bool) {
+		if c.Procedure != 9 {
+			return nil, false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		k := known{from.RemoteAddr().String(), c.XID}
+		if r, ok := cache[k]; ok {
+			return r, true
+		}
+		cache[k] = proxytest.Expected(c.Message)
+		executed[string(c.Message[c.Args:])]++
+		_ = from.Conn.(*net.TCPConn).SetLinger(0)
+		from.Close()
+		return nil, true
+	}
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: server})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+		Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
+	}})
+	for i := range uint32(10) {
+		m := proxytest.MkdirCall(i+1, fmt.Sprint("once", i))
+		if r, err := h.Client(p.Addr("nfs")).Call(m); err == nil || errors.Is(err, proxytest.ErrTimeout) {
+			t.Fatalf("a Call whose Reply was lost: %d octets, %v; want the end of the connection", len(r), err)
+		}
+		check(t, h.Client(p.Addr("nfs")), m)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(executed) != 10 {
+		t.Errorf("%d directories were made, want 10", len(executed))
+	}
+	for args, n := range executed {
+		if n != 1 {
+			t.Errorf("%x was executed %d times", args, n)
+		}
+	}
 }
 
 // TestSourcePortReserved: as a server wants that does not trust users.

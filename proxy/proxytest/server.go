@@ -20,6 +20,8 @@ type Behaviour struct {
 	// Intercept, when set, may return another answer, or nil and true to stay
 	// silent. It is called on many goroutines.
 	Intercept func(c *oncrpc.Call) (reply []byte, taken bool)
+	// InterceptTCP is Intercept for a TCPServer, with the connection, which it may close.
+	InterceptTCP func(c *oncrpc.Call, from *TCPConn) (reply []byte, taken bool)
 	// Delay is added to every answer.
 	Delay time.Duration
 }
@@ -137,6 +139,11 @@ func (s *TCPServer) serve(c *TCPConn) {
 		reply := answer(&call)
 		if s.Intercept != nil {
 			if r, taken := s.Intercept(&call); taken {
+				reply = r
+			}
+		}
+		if s.InterceptTCP != nil {
+			if r, taken := s.InterceptTCP(&call, c); taken {
 				reply = r
 			}
 		}
