@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -16,12 +17,15 @@ type rdmaMember struct {
 	seat *pool.Seat
 	loop *loop
 	r    *rdmaside.Requester // constant once the member is seated
+
+	probe probe
 }
 
 // dialRDMA makes a connection, for p alone unless that is nil.
 func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &rdmaMember{u: u, seat: s, loop: l}
 	uo := u.settings()
+	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
@@ -40,6 +44,7 @@ func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *poo
 	// "one credit until the first Reply": until then nothing changes it. RFC 8166
 	// Section 3.3.3.
 	s.Granted(r.Grant(), pool.Elsewhere)
+	m.probe.start()
 	return m, nil
 }
 
@@ -91,7 +96,23 @@ func (m *rdmaMember) credits() int { return m.r.Grant() }
 func (m *rdmaMember) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(grant, m.loop.index) }
 
 // Ended is part of rdmaside.Watcher.
-func (m *rdmaMember) Ended(_ *rdmaside.Requester, err error) { m.seat.Ended(err) }
+func (m *rdmaMember) Ended(_ *rdmaside.Requester, err error) {
+	m.probe.end()
+	m.u.ended(err)
+	m.seat.Ended(err)
+}
+
+// Dropped is part of rdmaside.DropWatcher.
+func (m *rdmaMember) Dropped(*rdmaside.Requester) bool {
+	m.u.leaked.Inc()
+	return m.seat.Retire(m)
+}
+
+// ask is part of probed.
+func (m *rdmaMember) ask(p *probe) error { return m.r.Send(&p.call) }
+
+// unheard is part of probed.
+func (m *rdmaMember) unheard() time.Duration { return time.Since(m.r.LastActivity()) }
 
 // CallDone is part of rdmaside.CallOwner.
 func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -28,6 +29,10 @@ type tcpMember struct {
 	newest  *call
 	timer   *time.Timer
 	ending  bool
+	leaving bool      // another connection has the seat: see leave
+	heard   time.Time // when a message came
+	latest  time.Time // when the Call was sent, of those answered, that was sent last
+	probe   probe
 }
 
 var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full")
@@ -36,7 +41,8 @@ var errDeadline = errors.New("proxy: call not answered in time")
 
 // dialTCP makes a connection, for p alone unless that is nil.
 func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
-	m := &tcpMember{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call)}
+	m := &tcpMember{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
+	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	s.Granted(m.opts.Credits, pool.Elsewhere)
 	o := tcpframe.DialOptions{
 		Name: u.name,
@@ -45,6 +51,7 @@ func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool
 			// Calls are bounded by the grant; the server is not to be paused because
 			// it reads slowly.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
+			SilentTimeout: m.opts.SilentTimeout,
 		},
 	}
 	err := u.dialFrom(ctx, s, func(from netip.AddrPort) (*tcpframe.Conn, error) {
@@ -54,6 +61,7 @@ func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool
 	if err != nil {
 		return nil, err
 	}
+	m.probe.start()
 	return m, nil
 }
 
@@ -82,10 +90,10 @@ func (m *tcpMember) abort(err error) {
 // send is part of member.
 func (m *tcpMember) send(c *call) {
 	switch {
-	case m.ending || !m.conn.Open():
+	case m.ending || m.leaving || !m.conn.Open():
 		c.unsent(m, rdmaside.ErrClosed)
 		return
-	case m.pending[c.rdma.XID] != nil:
+	case m.pending[c.rdma.XID] != nil || m.probe.is(c.rdma.XID):
 		c.unsent(m, rdmaside.ErrBusyXID)
 		return
 	}
@@ -146,9 +154,16 @@ func (m *tcpMember) Opened(c *tcpframe.Conn) { m.conn = c }
 // Record is part of tcpframe.RecordHandler.
 func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	msg := b.Bytes()
+	m.heard = time.Now()
 	xid, mtype, ok := oncrpc.MessageType(msg)
 	if ok && mtype == oncrpc.TypeCall {
 		m.called(xid, b)
+		return
+	}
+	if ok && m.probe.is(xid) {
+		b.Release()
+		m.answered(m.probe.sentAt)
+		m.probe.done(true)
 		return
 	}
 	c := m.pending[xid]
@@ -165,10 +180,14 @@ func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		return
 	}
 	m.unlink(c)
+	m.answered(c.sentAt)
 	c.outArray[0] = msg
 	c.out, c.reply, c.size = c.outArray[:], b, cap(msg)
 	c.entry.Seat().Done(&c.entry, m.loop.index)
 	c.answered()
+	if m.leaving {
+		m.leave()
+	}
 }
 
 // Drained is part of tcpframe.RecordHandler.
@@ -181,6 +200,8 @@ func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
 		m.timer.Stop()
 	}
 	m.seat.Closing(m)
+	m.probe.end()
+	m.u.ended(err)
 	m.back.end(m.u.back)
 	for m.oldest != nil {
 		c := m.oldest
@@ -204,18 +225,71 @@ func (m *tcpMember) arm() {
 	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(tcpframe.TaskFunc(m.overdue)) })
 }
 
-// overdue ends the connection when the oldest Call on it is past its deadline.
+// overdue looks for Calls past their deadline. The oldest is the first to be: while
+// those sent after it are answered it was dropped, and the connection is left;
+// otherwise it ends.
 func (m *tcpMember) overdue() {
 	m.timer = nil
 	if m.ending {
 		return
 	}
-	if m.oldest == nil {
-		return
+	var sent time.Time
+	if m.oldest != nil {
+		sent = m.oldest.sentAt
 	}
-	if time.Since(m.oldest.sentAt) > m.opts.CallTimeout {
+	if m.probe.out && (sent.IsZero() || m.probe.sentAt.Before(sent)) {
+		sent = m.probe.sentAt
+	}
+	switch {
+	case sent.IsZero():
+	case !m.late(sent):
+		m.arm()
+	case m.leaving:
+		m.leave()
+	case m.latest.After(sent):
+		m.u.leaked.Inc()
+		if m.leaving = m.seat.Retire(m); m.leaving {
+			m.leave()
+			return
+		}
 		m.abort(errDeadline)
+	default:
+		m.abort(errDeadline)
+	}
+}
+
+// late reports whether a Call sent at t is past its deadline.
+func (m *tcpMember) late(t time.Time) bool { return time.Since(t) > m.opts.CallTimeout }
+
+// answered takes note of the Reply to a Call sent at t.
+func (m *tcpMember) answered(t time.Time) {
+	if t.After(m.latest) {
+		m.latest = t
+	}
+}
+
+// leave ends a connection that another one has replaced, once all Calls on it are
+// answered or past their deadline.
+func (m *tcpMember) leave() {
+	if m.newest != nil && !m.late(m.newest.sentAt) {
+		m.arm()
 		return
 	}
-	m.arm()
+	if !m.ending {
+		m.abort(rdmaside.ErrDropped)
+	}
 }
+
+// ask is part of probed.
+func (m *tcpMember) ask(p *probe) error {
+	if m.ending || m.leaving || !m.conn.Open() || m.pending[p.call.XID] != nil {
+		return errUnasked
+	}
+	// A copy: what is queued is let go of only at the end of the connection.
+	m.conn.Send([][]byte{bytes.Clone(p.call.Message)}, nil)
+	m.arm()
+	return nil
+}
+
+// unheard is part of probed.
+func (m *tcpMember) unheard() time.Duration { return time.Since(m.heard) }

@@ -111,6 +111,14 @@ type UpstreamOptions struct {
 
 	Source Source // for TCP
 
+	// SilentTimeout is how long the server's host may leave unanswered what its TCP
+	// answers by itself, before the connection is replaced; default 4 s, negative
+	// none. For RDMA it is the provider's to know.
+	SilentTimeout time.Duration
+	// ProbeInterval is how long nothing may be heard on a connection before it is asked
+	// with a NULL Call; default 5 s, negative never.
+	ProbeInterval time.Duration
+
 	CallTimeout      time.Duration // a Call unanswered for so long ends its connection; default 60 s
 	ConnectTimeout   time.Duration // default 10 s
 	UnavailableAfter time.Duration // longest wait for a credit before the client is closed; default 30 s
@@ -140,6 +148,8 @@ func (o *UpstreamOptions) setDefaults() {
 	setDefault(&o.Credits, 128)
 	setDefault(&o.CallInline, 64<<10)
 	setDefault(&o.ReplyInline, 4096)
+	setDefaultOrNone(&o.SilentTimeout, 4*time.Second)
+	setDefaultOrNone(&o.ProbeInterval, 5*time.Second)
 	setDefault(&o.CallTimeout, 60*time.Second)
 	setDefault(&o.ConnectTimeout, 10*time.Second)
 	setDefault(&o.UnavailableAfter, 30*time.Second)
@@ -149,6 +159,13 @@ func (o *UpstreamOptions) setDefaults() {
 
 func setDefault[T int | int64 | time.Duration](v *T, d T) {
 	if *v <= 0 {
+		*v = d
+	}
+}
+
+// setDefaultOrNone is for what a negative value switches off.
+func setDefaultOrNone(v *time.Duration, d time.Duration) {
+	if *v == 0 {
 		*v = d
 	}
 }

@@ -58,6 +58,9 @@ type upstream struct {
 	back     *callbackMetrics // for TCP, as source
 	source   *sources
 	unpinned *metrics.Counter
+	leaked   *metrics.Counter
+	ends     [endReasons]*metrics.Counter
+	probes   *probeMetrics
 	seconds  *metrics.Histogram
 
 	average atomic.Int64 // octets of recent Replies that had no bound
@@ -105,6 +108,9 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		errored:  calls("error"),
 		stray:    m.Counter("upstream_stray_replies_total", "Replies that belong to no Call outstanding.", "upstream", o.Name),
 		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because as many have a connection of their own to the upstream as may.", "upstream", o.Name),
+		leaked:   m.Counter("upstream_leaked_credits_total", "Calls never answered though later ones on their connection were: the connection is replaced without hurting the others.", "upstream", o.Name),
+		ends:     newEnds(m, o.Name),
+		probes:   newProbeMetrics(m, o.Name),
 		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to having its Reply.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
 	}
 	p.numbered++
@@ -158,7 +164,8 @@ func (u *upstream) update(o UpstreamOptions) {
 	old := u.settings()
 	u.current.Store(&o)
 	renew := old.Provider != o.Provider || old.Credits != o.Credits || old.CallTimeout != o.CallTimeout ||
-		old.CallInline != o.CallInline || old.ReplyInline != o.ReplyInline
+		old.CallInline != o.CallInline || old.ReplyInline != o.ReplyInline ||
+		old.SilentTimeout != o.SilentTimeout || (old.ProbeInterval > 0) != (o.ProbeInterval > 0)
 	u.pool.Update(u.poolOptions(&o), renew)
 	u.pins.update(&o)
 }
@@ -241,6 +248,7 @@ func dispatch(e *pool.Entry, m member, l *loop, here int) {
 func (u *upstream) observe(c *call) {
 	u.sent.Inc()
 	u.replied.Inc()
+	u.probes.spoke(c.h.Program, c.h.Version)
 	u.seconds.Observe(uint64(max(0, u.p.loops[c.m.Affinity()].Now()-c.began)))
 	if c.rdma.Analysis.Known {
 		return

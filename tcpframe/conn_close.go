@@ -124,7 +124,7 @@ func (s *connStream) sweep(now int64) {
 		}
 		return
 	}
-	if limit := o.SilentTimeout; limit > 0 && c.sock.Silent() >= limit {
+	if limit := o.SilentTimeout; limit > 0 && c.sock.Silent() >= silentFor(limit) {
 		err := timedOut(ReasonSilent, 0, limit)
 		c.counters.refuse(c.RemoteAddr(), err.Reason, err)
 		c.Abort(err) // nobody is there to take the rest

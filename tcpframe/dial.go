@@ -35,6 +35,9 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 	if loop == nil {
 		loop = e.leastLoaded()
 	}
+	if o.Conn.SilentTimeout > 0 && o.KeepAlive == (net.KeepAliveConfig{}) {
+		o.KeepAlive = keepAliveFor(o.Conn.SilentTimeout)
+	}
 	d := net.Dialer{KeepAliveConfig: keepAlive(o.KeepAlive), Control: reuse}
 	if !d.KeepAliveConfig.Enable {
 		d.KeepAlive = -1

@@ -56,10 +56,12 @@ type ConnOptions struct {
 	// IdleTimeout is how long a connection may live without an octet either
 	// way; 0 is none.
 	IdleTimeout time.Duration
-	// SilentTimeout is how long the peer's TCP may leave unacknowledged what it was
-	// sent, keepalive probes included; 0 is none. It tells a host that is gone from a
-	// process that is slow, and TCP_USER_TIMEOUT does not: that counts a window that
-	// stays closed too.
+	// SilentTimeout is within what time it is found out that the peer's host is gone:
+	// its TCP acknowledges nothing of what it was sent. 0 is never; less than 2 s finds
+	// what is not so, 4 s and more is kept. Connections that are dialled have keepalive
+	// to suit, unless DialOptions say otherwise; for accepted ones it is
+	// ListenOptions.KeepAlive's to ask. It tells a host that is gone from a process that
+	// is slow, and TCP_USER_TIMEOUT does not: that counts a window that stays closed too.
 	SilentTimeout time.Duration
 }
 

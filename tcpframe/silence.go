@@ -1,6 +1,7 @@
 package tcpframe
 
 import (
+	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -10,6 +11,21 @@ import (
 // silence. After a longer one it was this process that was not there: what the peer
 // said meanwhile may be waiting to be read.
 const silenceGap = int64(2 * time.Second)
+
+// keepAliveFor asks an idle peer after a quarter of the time that it may be silent, and
+// again as often.
+func keepAliveFor(silent time.Duration) net.KeepAliveConfig {
+	every := max(silent/4, time.Second) // less is nothing that the kernel knows
+	return net.KeepAliveConfig{Idle: every, Interval: every, Count: 4}
+}
+
+// Of the probes of a closed window, Linux answers one in 500 ms: the second comes too
+// early, and the third 0.8 s later. Silence must be longer than that to mean anything,
+// and SilentTimeout 2 s at least.
+//
+// silentFor is what is left of the time that a peer may be silent, after keepalive has
+// asked and when looks come late.
+func silentFor(silent time.Duration) time.Duration { return silent / 8 * 5 }
 
 // A silence is what is known of how long a peer's TCP has owed an answer.
 type silence struct {
@@ -49,5 +65,9 @@ func (s *socket) Silent() time.Duration {
 	if err != nil {
 		return 0
 	}
-	return s.quiet.look(s.loop.now(), ti.Unacked > 0 || ti.Probes > 0, time.Duration(ti.Last_ack_recv)*time.Millisecond)
+	// When a peer takes back a window that was used already, what was sent stays
+	// unacknowledged, and is sent again at growing intervals. The answer to the last time
+	// is what counts.
+	owed := ti.Probes > 0 || ti.Unacked > 0 && ti.Last_data_sent < ti.Last_ack_recv
+	return s.quiet.look(s.loop.now(), owed, time.Duration(ti.Last_ack_recv)*time.Millisecond)
 }

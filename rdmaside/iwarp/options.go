@@ -40,9 +40,10 @@ type Options struct {
 	// ProgressTimeout ends a connection whose peer stays silent inside an FPDU, or
 	// takes nothing of what is written. It is TCP_USER_TIMEOUT too. 30 s.
 	ProgressTimeout time.Duration
-	// SilentTimeout ends a connection whose peer's TCP acknowledges nothing of what it
-	// was sent, keepalive probes included, for so long, with an error that is
-	// fabric.ErrSilent. It is for hosts that are gone: slow processes have
+	// SilentTimeout is within what time it is found out that the peer's host is gone:
+	// its TCP acknowledges nothing of what it was sent. The connection ends with an
+	// error that is fabric.ErrSilent. KeepAlive is a quarter of it at most, and 1 s or
+	// more; from 4 s on the time is kept. It is for hosts that are gone: slow processes have
 	// ProgressTimeout. Loops whose sockets cannot tell (fabric.WatchedSocket) leave it
 	// without effect. None.
 	SilentTimeout time.Duration
@@ -80,6 +81,9 @@ func (o Options) withDefaults() Options {
 	def(&o.ProgressTimeout, 30*time.Second)
 	def(&o.CloseTimeout, 5*time.Second)
 	def(&o.KeepAlive, 15*time.Second)
+	if s := max(o.SilentTimeout, 0); s > 0 {
+		o.KeepAlive = max(min(o.KeepAlive, s/4), time.Second)
+	}
 	if o.MaxConnections == 0 {
 		o.MaxConnections = 16384
 	}

@@ -1,0 +1,161 @@
+package proxytest
+
+import (
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// A Relay stands between a client and a server, octet for octet, and can make the
+// server's host vanish.
+type Relay struct {
+	t  testing.TB
+	ln *net.TCPListener
+	to string
+	wg sync.WaitGroup
+
+	mu       sync.Mutex
+	conns    []*net.TCPConn // the client's ends, in the order they came
+	gone     []*net.TCPConn // those that vanished
+	all      []net.Conn
+	accepted int
+	closed   bool
+}
+
+// NewRelay starts a relay to the server at addr.
+func NewRelay(t testing.TB, to string) *Relay {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{t: t, ln: ln.(*net.TCPListener), to: to}
+	r.wg.Go(r.accept)
+	t.Cleanup(r.close)
+	return r
+}
+
+// Addr is where it listens.
+func (r *Relay) Addr() string { return r.ln.Addr().String() }
+
+// Accepted is how many connections were made.
+func (r *Relay) Accepted() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.accepted
+}
+
+func (r *Relay) accept() {
+	for {
+		near, err := r.ln.AcceptTCP()
+		if err != nil {
+			return
+		}
+		_ = near.SetKeepAlive(false) // a host that has vanished does not ask either
+		far, err := net.Dial("tcp", r.to)
+		r.mu.Lock()
+		r.accepted++
+		if err != nil || r.closed {
+			r.mu.Unlock()
+			near.Close()
+			if far != nil {
+				far.Close()
+			}
+			continue
+		}
+		r.conns, r.all = append(r.conns, near), append(r.all, near, far)
+		r.mu.Unlock()
+		pipe := func(to, from net.Conn) {
+			_, _ = io.Copy(to, from)
+			to.Close()
+			from.Close()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.conns = slices.DeleteFunc(r.conns, func(c *net.TCPConn) bool { return c == near })
+		}
+		r.wg.Go(func() { pipe(far, near) })
+		r.wg.Go(func() { pipe(near, far) })
+	}
+}
+
+// Vanish makes the kernel drop all that comes on the connections there are, before TCP
+// sees it: they look as if the server's host had lost its power. With refuse, new ones
+// get no answer either. What is sent before is not repeated: it is acknowledged first.
+func (r *Relay) Vanish(refuse bool) {
+	r.t.Helper()
+	time.Sleep(200 * time.Millisecond)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		r.filter(c, syscall.SO_ATTACH_FILTER)
+	}
+	r.gone, r.conns = append(r.gone, r.conns...), nil
+	if refuse {
+		r.filter(r.ln, syscall.SO_ATTACH_FILTER)
+	}
+}
+
+// Return ends what refuse began; the connections stay lost.
+func (r *Relay) Return() {
+	r.t.Helper()
+	r.filter(r.ln, syscall.SO_DETACH_FILTER)
+}
+
+// Forget ends the connections that Vanish made vanish, without a word on the wire, as a
+// host that boots does: their addresses and ports can be used again. It needs
+// CAP_NET_ADMIN.
+func (r *Relay) Forget() {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.gone {
+		rc, err := c.SyscallConn()
+		if err != nil {
+			continue // it has ended by itself
+		}
+		_ = rc.Control(func(fd uintptr) {
+			const repair = 19 // TCP_REPAIR
+			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, repair, 1)
+		})
+		if err != nil {
+			r.t.Skipf("no CAP_NET_ADMIN: %v", err)
+		}
+		c.Close()
+	}
+	r.gone = nil
+}
+
+// filter sets or takes away a filter that accepts 0 octets of each segment.
+func (r *Relay) filter(c syscall.Conn, option uintptr) {
+	r.t.Helper()
+	rc, err := c.SyscallConn()
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	drop := syscall.SockFilter{Code: syscall.BPF_RET | syscall.BPF_K}
+	prog := syscall.SockFprog{Len: 1, Filter: &drop}
+	var errno syscall.Errno
+	_ = rc.Control(func(fd uintptr) {
+		_, _, errno = syscall.Syscall6(syscall.SYS_SETSOCKOPT, fd, syscall.SOL_SOCKET, option, uintptr(unsafe.Pointer(&prog)), unsafe.Sizeof(prog), 0)
+	})
+	if errno != 0 {
+		r.t.Errorf("socket filter: %v", errno)
+	}
+}
+
+func (r *Relay) close() {
+	r.ln.Close()
+	r.mu.Lock()
+	r.closed = true
+	for _, c := range r.all {
+		c.Close()
+	}
+	r.mu.Unlock()
+	r.wg.Wait()
+}

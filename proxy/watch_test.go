@@ -1,0 +1,249 @@
+package proxy_test
+
+import (
+	"bytes"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+// A watched is a proxy whose upstream is behind a relay.
+type watched struct {
+	*proxytest.Harness
+	p     *proxy.Proxy
+	relay *proxytest.Relay
+	xids  func() map[uint32]int
+	calls *atomic.Int64
+
+	silent atomic.Bool   // the server answers nothing
+	drop   atomic.Bool   // it will not answer the next GETATTR
+	victim atomic.Uint32 // that one's XID
+}
+
+func (x *watched) intercept(c *oncrpc.Call) ([]byte, bool) {
+	if c.Program == oncrpc.ProgramNFS && c.Procedure == 1 && x.drop.CompareAndSwap(true, false) {
+		x.victim.Store(c.XID)
+		return nil, true
+	}
+	return nil, x.silent.Load()
+}
+
+// eachTransport runs f with an upstream on TCP and one on iWARP, which answer after
+// delay.
+func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.UpstreamOptions), f func(t *testing.T, x *watched)) {
+	t.Helper()
+	for _, rdma := range []bool{false, true} {
+		name := "tcp"
+		if rdma {
+			name = "iwarp"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := &watched{Harness: proxytest.NewHarness(t, budget)}
+			b := proxytest.Behaviour{Delay: delay, Intercept: x.intercept}
+			uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 1, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond}
+			var addr string
+			if rdma {
+				l := iwarp.NewGoLoop()
+				t.Cleanup(l.Stop)
+				s := x.RDMAServer(iwarp.New(iwarp.Options{}), []fabric.Loop{l}, "127.0.0.1:0", 32, b)
+				addr, x.xids, x.calls = s.Addr(), s.XIDs, &s.Calls
+			} else {
+				s := x.TCPServer(b)
+				addr, x.xids, x.calls = s.Addr(), s.XIDs, &s.Calls
+			}
+			x.relay = proxytest.NewRelay(t, addr)
+			uo.Endpoints = []string{x.relay.Addr()}
+			if change != nil {
+				change(&uo)
+			}
+			if rdma {
+				uo.Provider = iwarp.New(iwarp.Options{SilentTimeout: max(uo.SilentTimeout, 0)})
+			}
+			x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
+			f(t, x)
+		})
+	}
+}
+
+func (x *watched) client() *proxytest.Client { return x.Client(x.p.Addr("nfs")) }
+
+// burst sends n READs of c, every apart, and checks what is answered.
+func burst(t *testing.T, wg *sync.WaitGroup, c *proxytest.Client, xid uint32, n int, every time.Duration) {
+	t.Helper()
+	for i := range n {
+		m := proxytest.ReadCall(xid+uint32(i), 0, 4000)
+		ch, err := c.Go(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+				t.Errorf("call %d: wrong reply or none", xid+uint32(i))
+			}
+		})
+		time.Sleep(every)
+	}
+}
+
+func (x *watched) ends(reason string) int {
+	return metric(x.Harness, `upstream_disconnects_total{reason="`+reason+`",upstream="storage"}`)
+}
+
+// TestVanishedHost: the server's host vanishes under an idle connection, under Calls
+// that it has, and before it has them. It is found out in less than 5 s, and the clients
+// notice nothing else.
+func TestVanishedHost(t *testing.T) {
+	change := func(o *proxy.UpstreamOptions) { o.SilentTimeout = 4 * time.Second }
+	eachTransport(t, 700*time.Millisecond, change, func(t *testing.T, x *watched) {
+		c := x.client()
+		check(t, c, proxytest.GetattrCall(1))
+		vanish := func(n int, what string, f func()) {
+			t.Helper()
+			x.relay.Vanish(false)
+			began := time.Now()
+			if f != nil {
+				f()
+			}
+			x.Eventually(what+": the connection has ended", func() bool { return x.ends("silent") == n })
+			if d := time.Since(began); d < 2*time.Second || d >= 5*time.Second {
+				t.Errorf("%s: found out after %v, want 2 s to 5 s", what, d)
+			}
+			x.relay.Forget()
+		}
+		vanish(1, "idle", nil)
+		check(t, c, proxytest.GetattrCall(2))
+
+		var wg sync.WaitGroup
+		burst(t, &wg, c, 10, 8, 0)
+		x.Eventually("the Calls are there", func() bool { return x.calls.Load() == 10 })
+		vanish(2, "waiting for Replies", nil)
+		wg.Wait()
+
+		vanish(3, "sending Calls", func() { burst(t, &wg, c, 20, 8, 0) })
+		wg.Wait()
+		if n := x.relay.Accepted(); n != 4 {
+			t.Errorf("%d connections, want 4", n)
+		}
+	})
+}
+
+// TestStalledServer: a server that is there and answers nothing keeps its connection
+// and its Calls until their deadline, and this shows. It has to take another connection
+// no more often than that.
+func TestStalledServer(t *testing.T) {
+	change := func(o *proxy.UpstreamOptions) {
+		o.SilentTimeout, o.ProbeInterval, o.CallTimeout = 4*time.Second, 200*time.Millisecond, 6*time.Second
+	}
+	eachTransport(t, 0, change, func(t *testing.T, x *watched) {
+		c := x.client()
+		check(t, c, proxytest.GetattrCall(1))
+		stalled := func() int { return metric(x.Harness, `upstream_stalled_connections{upstream="storage"}`) }
+		x.Eventually("an idle connection is asked, and answers", func() bool {
+			return metric(x.Harness, `upstream_probes_total{result="answered",upstream="storage"}`) >= 2
+		})
+		if stalled() != 0 {
+			t.Error("a server that answers counts as stalled")
+		}
+		x.silent.Store(true)
+		m := proxytest.GetattrCall(2)
+		ch, err := c.Go(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Eventually("the connection counts as stalled", func() bool { return stalled() == 1 })
+		time.Sleep(3 * time.Second)
+		if n := x.relay.Accepted(); n != 1 {
+			t.Errorf("%d connections to a server that is stopped, want the one", n)
+		}
+		x.Eventually("the deadline replaced the connection", func() bool { return x.relay.Accepted() >= 2 })
+		time.Sleep(time.Second)
+		if n := x.relay.Accepted(); n != 2 {
+			t.Errorf("%d connections a second after the deadline, want 2", n)
+		}
+		x.silent.Store(false)
+		if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+			t.Error("the Call that waited has a wrong reply or none")
+		}
+		x.Eventually("it is stalled no more", func() bool { return stalled() == 0 })
+		if x.ends("silent") != 0 {
+			t.Error("a server that is stopped was taken for a host that is gone")
+		}
+	})
+}
+
+// TestDroppedCalls: a server drops a Call without a word. Its credit comes back by way
+// of another connection, and the others' Calls know nothing of it: none is sent twice.
+func TestDroppedCalls(t *testing.T) {
+	change := func(o *proxy.UpstreamOptions) { o.CallTimeout, o.ProbeInterval = 3*time.Second, -1 }
+	eachTransport(t, time.Second, change, func(t *testing.T, x *watched) {
+		c, other := x.client(), x.client()
+		check(t, c, proxytest.GetattrCall(1)) // until then there is one credit
+		x.drop.Store(true)
+		m := proxytest.GetattrCall(2)
+		began := time.Now()
+		ch, err := c.Go(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Eventually("it is dropped", func() bool { return !x.drop.Load() })
+		// Some of these are out when the deadline comes.
+		var wg sync.WaitGroup
+		burst(t, &wg, other, 100, 40, 100*time.Millisecond)
+		if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+			t.Error("the Call that was dropped has a wrong reply or none")
+		}
+		if d := time.Since(began); d > 7*time.Second {
+			t.Errorf("the Call that was dropped took %v", d)
+		}
+		wg.Wait()
+		for xid, n := range x.xids() {
+			want := 1
+			if xid == x.victim.Load() {
+				want = 2
+			}
+			if n != want {
+				t.Errorf("XID %#x was sent %d times, want %d", xid, n, want)
+			}
+		}
+		if n := x.relay.Accepted(); n != 2 {
+			t.Errorf("%d connections, want 2", n)
+		}
+		if n := metric(x.Harness, `upstream_leaked_credits_total{upstream="storage"}`); n != 1 {
+			t.Errorf("%d leaked credits, want 1", n)
+		}
+		x.Eventually("the old connection has ended", func() bool { return x.ends("dropped") == 1 })
+	})
+}
+
+// TestProbeDeadline: without a transport that knows, a probe that is not answered is
+// a Call that has its deadline.
+func TestProbeDeadline(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	var stopped atomic.Bool
+	p := fabrictest.NewLoopback()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	b := proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, stopped.Load() }}
+	s := h.RDMAServer(p, []fabric.Loop{l}, "storage", 4, b)
+	px := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, Connections: 1,
+			ProbeInterval: 50 * time.Millisecond, CallTimeout: 300 * time.Millisecond, BackoffMin: 5 * time.Millisecond}})
+	check(t, h.Client(px.Addr("nfs")), proxytest.GetattrCall(1))
+	stopped.Store(true)
+	deadlines := func() int { return metric(h, `upstream_disconnects_total{reason="deadline",upstream="storage"}`) }
+	h.Eventually("the connection is replaced though no Call needs it", func() bool { return deadlines() == 1 })
+	stopped.Store(false)
+	h.Eventually("the next one is well", func() bool { return s.Connections() == 1 && px.Ready() == nil })
+	if n := metric(h, `upstream_probes_total{result="failed",upstream="storage"}`); n != 1 {
+		t.Errorf("%d probes failed, want 1", n)
+	}
+}
