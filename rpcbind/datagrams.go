@@ -157,7 +157,8 @@ func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort
 }
 
 func (d *datagrams) allowed(a netip.Addr) bool {
-	return len(d.s.allow) == 0 || slices.ContainsFunc(d.s.allow, func(p netip.Prefix) bool { return p.Contains(a) })
+	allow := *d.s.allow.Load()
+	return len(allow) == 0 || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // An arrival is where a datagram arrived: an address of this host.

@@ -117,7 +117,7 @@ func TestShortPastLong(t *testing.T) {
 // What gets no answer, and why.
 func TestSilence(t *testing.T) {
 	s := newTestServer(testServices())
-	s.allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}
+	s.setAllow([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")})
 	null := unhex(t, callHead(2, 0))
 	here := arrival{local: netip.MustParseAddr("192.0.2.1")}
 	for _, tt := range []struct {

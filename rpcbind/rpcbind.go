@@ -63,7 +63,8 @@ type Options struct {
 // A Server answers. Its methods are safe for concurrent use, but not on a loop.
 type Server struct {
 	log     zerolog.Logger
-	allow   []netip.Prefix
+	opts    Options // constant
+	allow   atomic.Pointer[[]netip.Prefix]
 	tcp     *tcpframe.Listener
 	udp     *datagrams
 	series  series
@@ -77,16 +78,11 @@ type Server struct {
 
 // Listen starts a Server.
 func Listen(o Options) (*Server, error) {
-	s := &Server{log: o.Log, clients: make(map[*client]struct{})}
+	s := &Server{log: o.Log, opts: o, clients: make(map[*client]struct{})}
 	s.series.resolve(o.Metrics)
 	t := makeTable(netip.AddrPort{}, o.Services) // for who asks before the address is known here
 	s.entries.Store(&t)
-	for _, p := range o.Allow {
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		s.allow = append(s.allow, p.Masked())
-	}
+	s.setAllow(o.Allow)
 	if err := s.listen(o); err != nil {
 		s.closeClients()
 		return nil, fmt.Errorf("rpcbind: %w", err)
@@ -95,6 +91,25 @@ func Listen(o Options) (*Server, error) {
 	s.udp.start()
 	o.Log.Info().Stringer("address", s.Addr()).Msg("rpcbind listening")
 	return s, nil
+}
+
+// Allow replaces the list of who may ask, for datagrams and connections to come.
+func (s *Server) Allow(prefixes []netip.Prefix) {
+	s.setAllow(prefixes)
+	o := s.opts
+	o.Allow = prefixes
+	s.tcp.Update(s.listenOptions(o))
+}
+
+func (s *Server) setAllow(prefixes []netip.Prefix) {
+	allow := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		allow = append(allow, p.Masked())
+	}
+	s.allow.Store(&allow)
 }
 
 // portTries is how often port 0 is tried until TCP's is free on UDP too.

@@ -46,6 +46,8 @@ type bridge struct {
 	rpcbind *rpcbind.Server // nil for none
 	admin   *admin          // nil for none
 
+	providers map[string]provider // by what they are for; see options
+
 	trim chan struct{} // closed to end trimming
 	wg   sync.WaitGroup
 }
@@ -73,18 +75,8 @@ func newBridge(c *configs.Config, log zerolog.Logger) (b *bridge, err error) {
 	registry := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
 	nfs.Register(registry)
 	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry}
-	for i := range c.Listeners {
-		lo, err := listenerOptions(&c.Listeners[i], log)
-		if err != nil {
-			return nil, err
-		}
-		b.countCopies(lo.Name, lo.Provider)
-		o.Listeners = append(o.Listeners, lo)
-	}
-	for i := range c.Upstreams {
-		uo := upstreamOptions(&c.Upstreams[i], log)
-		b.countCopies(uo.Name, uo.Provider)
-		o.Upstreams = append(o.Upstreams, uo)
+	if o.Listeners, o.Upstreams, err = b.options(c); err != nil {
+		return nil, err
 	}
 	if b.proxy, err = proxy.New(o); err != nil {
 		return nil, err

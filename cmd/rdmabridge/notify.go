@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // notifySystemd tells the service manager about a change of state, "READY=1" or
@@ -20,4 +23,12 @@ func notifySystemd(state string) error {
 	defer c.Close()
 	_, err = c.Write([]byte(state))
 	return err
+}
+
+// reloading is the state before a reload; READY=1 ends it. Type=notify-reload wants to
+// know when it began.
+func reloading() string {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // it cannot fail
+	return fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", t.Nano()/1000)
 }

@@ -17,16 +17,20 @@ func (b *bridge) startRPCBind() error {
 	if !c.RPCBind.Enabled() {
 		return nil
 	}
-	o := rpcbind.Options{Address: c.RPCBind.Address, Engine: b.engine, Log: b.log, Metrics: b.metrics}
-	for _, p := range c.RPCBind.Allow {
-		o.Allow = append(o.Allow, p.Prefix)
-	}
+	o := rpcbind.Options{Address: c.RPCBind.Address, Engine: b.engine, Log: b.log, Metrics: b.metrics, Allow: rpcbindAllow(c)}
 	var err error
 	if o.Services, err = rpcbindServices(c, b.proxy.Addr); err != nil {
 		return err
 	}
 	b.rpcbind, err = rpcbind.Listen(o)
 	return err
+}
+
+func rpcbindAllow(c *configs.Config) (prefixes []netip.Prefix) {
+	for _, p := range c.RPCBind.Allow {
+		prefixes = append(prefixes, p.Prefix)
+	}
+	return prefixes
 }
 
 // closeRPCBind sends nobody here any more.

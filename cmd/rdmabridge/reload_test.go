@@ -1,0 +1,508 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+// An echoServer answers every RPC Call over TCP at once, with its name as the result.
+type echoServer struct {
+	name  string
+	addr  string
+	calls atomic.Int64
+	conns atomic.Int64
+}
+
+func startEchoServer(t *testing.T, name string) *echoServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	s := &echoServer{name: name, addr: l.Addr().String()}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.conns.Add(1)
+			go s.serve(c)
+		}
+	}()
+	return s
+}
+
+func (s *echoServer) serve(c net.Conn) {
+	defer s.conns.Add(-1)
+	defer c.Close()
+	for {
+		call, err := readRecord(c)
+		if err != nil {
+			return
+		}
+		s.calls.Add(1)
+		// MSG_ACCEPTED, AUTH_NONE, SUCCESS, and four octets of result.
+		reply := append(call[:4:4], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+		if _, err := c.Write(record(append(reply, s.name...))); err != nil {
+			return
+		}
+	}
+}
+
+// A caller makes Calls, one after the other, on one connection after the other. A
+// connection may end between Calls, never with one unanswered.
+type caller struct {
+	addr      string
+	program   uint32
+	calls     atomic.Int64
+	reconnect atomic.Int64
+	from      sync.Map // results, by name of the server
+	stop      chan struct{}
+	done      chan error
+}
+
+func startCaller(t *testing.T, addr string, program uint32) *caller {
+	t.Helper()
+	c := &caller{addr: addr, program: program, stop: make(chan struct{}), done: make(chan error, 1)}
+	go func() { c.done <- c.run() }()
+	return c
+}
+
+func (c *caller) run() error {
+	for first := true; ; first = false {
+		conn, err := net.Dial("tcp", c.addr)
+		if err != nil {
+			return err
+		}
+		if !first {
+			c.reconnect.Add(1)
+		}
+		ended, err := c.use(conn)
+		conn.Close()
+		if err != nil || ended {
+			return err
+		}
+	}
+}
+
+// use makes Calls until the connection ends, or the caller.
+func (c *caller) use(conn net.Conn) (ended bool, err error) {
+	for {
+		select {
+		case <-c.stop:
+			return true, nil
+		default:
+		}
+		xid := uint32(c.calls.Load()) + 1
+		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := conn.Write(record(nullCall(xid, c.program, 3))); err != nil {
+			return false, nil // nothing of it was read there
+		}
+		m, err := readRecord(conn)
+		switch {
+		case err == io.EOF, err != nil && strings.Contains(err.Error(), "connection reset"):
+			// The Call crossed the end: it must not have been taken. TestHandover counts.
+			return false, nil
+		case err != nil:
+			return false, fmt.Errorf("call %d: %w", xid, err)
+		case len(m) < 4 || binary.BigEndian.Uint32(m) != xid:
+			return false, fmt.Errorf("call %d: reply %x", xid, m)
+		}
+		if len(m) == 28 {
+			c.from.Store(string(m[24:]), true)
+		}
+		c.calls.Add(1)
+	}
+}
+
+// end stops the caller, which must have made progress.
+func (c *caller) end(t *testing.T) {
+	t.Helper()
+	close(c.stop)
+	select {
+	case err := <-c.done:
+		if err != nil {
+			t.Errorf("caller: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the caller does not end")
+	}
+}
+
+// until waits for ok.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("not in time: %s", what)
+}
+
+// A reloadCase is a bridge that runs on a file.
+type reloadCase struct {
+	t       *testing.T
+	path    string
+	b       *bridge
+	log     *syncBuffer
+	signals chan os.Signal
+	ended   chan error
+}
+
+func startReload(t *testing.T, text string) *reloadCase {
+	t.Helper()
+	x := &reloadCase{
+		t: t, path: filepath.Join(t.TempDir(), "rdmabridge.yaml"), log: new(syncBuffer),
+		signals: make(chan os.Signal, 2), ended: make(chan error, 1),
+	}
+	x.write(text)
+	hash, watched := hashFile(x.path), newWatcher(x.path)
+	c, err := configs.LoadFile(x.path, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan *bridge, 1)
+	sink := newLogSink(x.log, c.Log)
+	s := service{
+		config: c, log: sink.logger(), signals: x.signals, file: x.path, hash: hash, watcher: watched, sink: sink,
+		started: func(b *bridge) error { started <- b; return nil },
+	}
+	go func() { x.ended <- s.run() }()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", x.log)
+		}
+	})
+	select {
+	case x.b = <-started:
+	case err := <-x.ended:
+		t.Fatalf("serve: %v", err)
+	}
+	return x
+}
+
+// write replaces the file at once, as it should be.
+func (x *reloadCase) write(text string) {
+	x.t.Helper()
+	write(x.t, x.path+".new", text)
+	must(x.t, os.Rename(x.path+".new", x.path))
+}
+
+// reload writes text and sends SIGHUP, and waits for the end of it.
+func (x *reloadCase) reload(text, want string) {
+	x.t.Helper()
+	n := len(x.log.String())
+	x.write(text)
+	x.signals <- syscall.SIGHUP
+	until(x.t, "log says "+want, func() bool { return strings.Contains(x.log.String()[n:], want) })
+}
+
+func (x *reloadCase) stop() {
+	x.t.Helper()
+	x.signals <- syscall.SIGTERM
+	select {
+	case err := <-x.ended:
+		if err != nil {
+			x.t.Errorf("serve: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		x.t.Fatal("serve does not end")
+	}
+	if n := x.b.arena.Outstanding(); n != 0 {
+		x.t.Errorf("%d leases outstanding at the end", n)
+	}
+}
+
+func (x *reloadCase) metric(line string) {
+	x.t.Helper()
+	if _, body := get(x.t, "http://"+x.b.admin.addr+"/metrics"); !strings.Contains("\n"+body, "\n"+line+"\n") {
+		x.t.Errorf("/metrics lacks %s", line)
+	}
+}
+
+const (
+	loaded  = `"message":"configuration loaded again"`
+	refused = `"message":"configuration refused; the one before stays in force"`
+)
+
+// Clients that call all the time go through every kind of change without losing a
+// Call or, but for those of a listener that goes, their connection.
+func TestReloadUnderLoad(t *testing.T) {
+	one, two := startEchoServer(t, "one!"), startEchoServer(t, "two!")
+	base := fmt.Sprintf(`
+listeners:
+  - {name: nfs, address: 127.0.0.1:0, upstream: one, routes: [{program: mount, upstream: one}]}
+  - {name: goes, address: 127.0.0.2:0, upstream: one}
+upstreams:
+  - {name: one, transport: tcp, endpoints: [%q], pool: {connections: 3, credits: 4}}
+admin: {address: 127.0.0.1:0}
+loops: 2
+reload: {watch: none}
+`, one.addr)
+	x := startReload(t, base)
+	nfs, mount := startCaller(t, x.b.proxy.Addr("nfs"), 100003), startCaller(t, x.b.proxy.Addr("nfs"), 100005)
+	goes := startCaller(t, x.b.proxy.Addr("goes"), 100003)
+	goesAddr := x.b.proxy.Addr("goes")
+	progress := func() {
+		t.Helper()
+		n, m := nfs.calls.Load(), mount.calls.Load()
+		until(t, "progress", func() bool { return nfs.calls.Load() > n+20 && mount.calls.Load() > m+20 })
+	}
+	progress()
+
+	// The other server, added; MOUNT goes there now.
+	second := strings.Replace(base, "admin:", fmt.Sprintf("  - {name: two, transport: tcp, endpoints: [%q]}\nadmin:", two.addr), 1)
+	second = strings.Replace(second, "{program: mount, upstream: one}", "{program: mount, upstream: two}", 1)
+	x.reload(second, loaded)
+	until(t, "MOUNT goes to the other server", func() bool { _, ok := mount.from.Load("two!"); return ok })
+	progress()
+	if _, ok := nfs.from.Load("two!"); ok {
+		t.Error("NFS went there too")
+	}
+
+	// Fewer connections, with other credits, at another address of a server.
+	third := strings.Replace(second, fmt.Sprintf("endpoints: [%q], pool: {connections: 3, credits: 4}", one.addr),
+		fmt.Sprintf("endpoints: [%q], pool: {connections: 2, credits: 8}", two.addr), 1)
+	x.reload(third, loaded)
+	until(t, "NFS goes to the other server", func() bool { _, ok := nfs.from.Load("two!"); return ok })
+	until(t, "the connections to the first are closed", func() bool { return one.conns.Load() == 0 })
+	progress()
+
+	// A listener goes, and an upstream.
+	close(goes.stop)
+	fourth := strings.Replace(third, "  - {name: goes, address: 127.0.0.2:0, upstream: one}\n", "", 1)
+	fourth = strings.Replace(fourth, "{program: mount, upstream: two}", "{program: mount, upstream: one}", 1)
+	fourth = fourth[:strings.Index(fourth, "  - {name: two")] + fourth[strings.Index(fourth, "admin:"):]
+	x.reload(fourth, loaded)
+	if c, err := net.Dial("tcp", goesAddr); err == nil {
+		c.Close()
+		t.Error("the listener that was removed listens")
+	}
+	until(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
+	progress()
+
+	// And back.
+	x.reload(base, loaded)
+	progress()
+	for _, c := range []*caller{nfs, mount} {
+		c.end(t)
+		if n := c.reconnect.Load(); n != 0 {
+			t.Errorf("a client had to connect %d times again", n)
+		}
+	}
+	x.metric(`rdmabridge_config_reloads_total{result="applied"} 4`)
+	x.metric(`rdmabridge_config_reloads_total{result="refused"} 0`)
+	x.metric(`rdmabridge_config_restart_needed 0`)
+	x.metric(`rdmabridge_client_calls_total{listener="nfs",result="abandoned"} 0`)
+	x.stop()
+}
+
+// What holds for clients that are connected changes for them.
+func TestReloadListener(t *testing.T) {
+	s := startSlowServer(t)
+	base := strings.Replace(slowConfig(s, "20s"), "upstream: server}", "upstream: server, limits: {calls: 8}}", 1) + "reload: {watch: none}\n"
+	x := startReload(t, base)
+	c := callSlow(t, x.b.proxy.Addr("nfs"), s)
+
+	// Others may not connect any more, and this one has all the Calls that it may have.
+	x.reload(strings.Replace(base, "calls: 8}", "calls: 1}, allow: [192.0.2.1]", 1)+"log: {level: debug}\n", loaded)
+	if got := x.log.String(); !strings.Contains(got, `"setting":"listeners[nfs].limits.calls","old":"8","new":"1"`) ||
+		!strings.Contains(got, `"setting":"listeners[nfs].allow","old":"","new":"[192.0.2.1/32]"`) {
+		t.Error("the log does not have the difference")
+	}
+	other, err := net.Dial("tcp", x.b.proxy.Addr("nfs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	other.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := other.Read(make([]byte, 1)); err == nil {
+		t.Error("a client that is not allowed gets an answer")
+	}
+	for xid := uint32(8); xid < 11; xid++ {
+		c.Write(record(nullCall(xid, 100003, 3)))
+		time.Sleep(50 * time.Millisecond)
+	}
+	// The first of them was read before anybody looked at the limit.
+	x.metric(`rdmabridge_client_received_calls_total{listener="nfs"} 2`)
+	for xid := range uint32(4) {
+		s.answer <- struct{}{}
+		if m, err := readRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7+xid {
+			t.Errorf("Reply %d: %x, %v", xid, m, err)
+		}
+	}
+	c.(*net.TCPConn).SetLinger(0)
+	c.Close()
+	until(t, "debug lines", func() bool { return strings.Contains(x.log.String(), `"level":"debug"`) })
+	x.stop()
+}
+
+// A file that is not good, or an address that is taken, changes nothing.
+func TestReloadRefused(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	taken := startEchoServer(t, "two!")
+	base := fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+log: {level: warn}
+reload: {watch: none}
+`, s.addr)
+	x := startReload(t, base)
+	c := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
+	for i, text := range []string{
+		"listeners: [",
+		strings.Replace(base, "level: warn", "level: loud", 1),
+		strings.Replace(base, "upstream: one}", "upstream: one, allow: [192.0.2.1]}\n", 1) + "foo: 1\n",
+		strings.Replace(base, "upstream: one}]", fmt.Sprintf("upstream: one, allow: [192.0.2.1]}, {name: other, address: %q, upstream: one}]", taken.addr), 1),
+		// Good with the budget that it would have, but not with the one there is.
+		strings.Replace(base, "upstreams: [", `upstreams: [{name: big, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {connections: 64, credits: 1024}}, `, 1) + "memory: {budget: 16GiB}\n",
+	} {
+		x.reload(text, refused)
+		x.metric(fmt.Sprintf(`rdmabridge_config_reloads_total{result="refused"} %d`, i+1))
+	}
+	for _, want := range []string{
+		"rdmabridge.yaml:5: log.level: \\\"loud\\\": want debug or info or warn or error", ": foo: unknown setting",
+		"address already in use", "memory.budget: 1GiB is too little",
+	} {
+		if !strings.Contains(x.log.String(), want) {
+			t.Errorf("the log does not say %s", want)
+		}
+	}
+	if d := configs.Diff(x.b.config, mustConfig(t, base)); len(d) != 0 {
+		t.Errorf("refused files changed %v", d)
+	}
+	n := c.calls.Load()
+	until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+	d := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
+	until(t, "another client", func() bool { return d.calls.Load() > 0 })
+	c.end(t)
+	d.end(t)
+	x.stop()
+}
+
+func mustConfig(t *testing.T, text string) *configs.Config {
+	t.Helper()
+	c, err := configs.Load([]byte(text), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// What needs a restart is said, and the rest is applied.
+func TestReloadRestartNeeded(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	base := fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}, {name: r, address: 127.0.0.1:0, transport: rdma, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: none}
+`, s.addr)
+	x := startReload(t, base)
+	x.reload(strings.Replace(base, "transport: rdma,", "transport: rdma, iwarp: {crc: off}, credits: 9,", 1)+"memory: {budget: 2GiB}\nloops: 3\nchunks: {io: 2MiB}\ndrain: {timeout: 7s}\n", loaded)
+	for _, want := range []string{
+		`"setting":"memory.budget","old":"1GiB","new":"2GiB","message":"setting needs a restart"`,
+		`"setting":"loops","old":"","new":"3","message":"setting needs a restart"`,
+		`"setting":"chunks.io","old":"1MiB","new":"2MiB","message":"setting needs a restart"`,
+		`"setting":"listeners[r].iwarp.crc","old":"on","new":"off","message":"setting needs a restart"`,
+		`"setting":"listeners[r].credits","old":"64","new":"9","message":"setting changed"`,
+		`"setting":"drain.timeout","old":"30s","new":"7s","message":"setting changed"`,
+	} {
+		if !hasLine(x.log.String(), want) {
+			t.Errorf("the log lacks %s", want)
+		}
+	}
+	x.metric("rdmabridge_config_restart_needed 1")
+	if x.b.drainIn != 7*time.Second {
+		t.Errorf("drain.timeout is %v", x.b.drainIn)
+	}
+	x.reload(base, loaded)
+	x.metric("rdmabridge_config_restart_needed 0")
+	x.stop()
+}
+
+// hasLine reports whether a line of log has all fields of want.
+func hasLine(log, want string) bool {
+	for line := range strings.SplitSeq(log, "\n") {
+		all := true
+		for f := range strings.SplitSeq(want, `,"`) {
+			all = all && strings.Contains(line, strings.TrimPrefix(f, `"`))
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+// A listener that has another name, or another transport, takes the socket of the one
+// at its address over: nobody is refused.
+func TestReloadSameAddress(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	addr := freeAddr(t)
+	base := fmt.Sprintf(`
+listeners: [{name: before, address: %q, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: none}
+`, addr, s.addr)
+	x := startReload(t, base)
+	c := startCaller(t, addr, 100003)
+	renamed := strings.Replace(base, "before", "after", 1)
+	for i := range 6 {
+		n := c.calls.Load()
+		until(t, "progress", func() bool { return c.calls.Load() > n+5 })
+		x.reload([]string{renamed, base}[i%2], loaded)
+	}
+	c.end(t)
+	x.stop()
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return netip.MustParseAddrPort(l.Addr().String()).String()
+}
+
+// A change of the file is seen without a signal, and one is not loaded twice.
+func TestReloadWatched(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	base := fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: 20ms}
+`, s.addr)
+	x := startReload(t, base)
+	x.write(base + "drain: {timeout: 7s}\n")
+	until(t, "loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
+	x.write(base + "drain: {timeout: \n")
+	until(t, "refused", func() bool { return strings.Contains(x.log.String(), refused) })
+	x.reload(base+"drain: {timeout: 8s}\n", loaded)
+	time.Sleep(200 * time.Millisecond)
+	x.metric(`rdmabridge_config_reloads_total{result="applied"} 2`)
+	x.metric(`rdmabridge_config_reloads_total{result="refused"} 1`)
+	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 0`)
+	x.stop()
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// looks is how many of n looks report a change.
+func looks(w *watcher, n int) (seen int) {
+	for range n {
+		if w.look() {
+			seen++
+		}
+	}
+	return seen
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatcher(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "bridge.yaml")
+	write(t, path, "one")
+	w := newWatcher(path)
+	if n := looks(w, 4); n != 0 {
+		t.Errorf("nothing happened and %d changes are seen", n)
+	}
+
+	write(t, path, "two")
+	if w.look() {
+		t.Error("a change is reported at the first look, when it may not be whole")
+	}
+	write(t, path, "three")
+	if w.look() {
+		t.Error("a file that still changes is reported")
+	}
+	if n := looks(w, 4); n != 1 {
+		t.Errorf("written to: seen %d times, want once", n)
+	}
+
+	// As editors save.
+	write(t, path+"~", "four")
+	must(t, os.Rename(path+"~", path))
+	if n := looks(w, 4); n != 1 {
+		t.Errorf("renamed over: seen %d times, want once", n)
+	}
+
+	must(t, os.Remove(path))
+	if n := looks(w, 4); n != 0 {
+		t.Errorf("gone: seen %d times, want not at all", n)
+	}
+	write(t, path, "five")
+	if n := looks(w, 4); n != 1 {
+		t.Errorf("back again: seen %d times, want once", n)
+	}
+}
+
+// A ConfigMap is a link to a link: bridge.yaml -> ..data/bridge.yaml, ..data -> ..1.
+// The kubelet makes another directory, another link, and renames that over ..data.
+func TestWatcherConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	version := func(name, text string) {
+		t.Helper()
+		must(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		write(t, filepath.Join(dir, name, "bridge.yaml"), text)
+		must(t, os.Symlink(name, filepath.Join(dir, "..data_tmp")))
+		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	}
+	version("..1", "one")
+	path := filepath.Join(dir, "bridge.yaml")
+	must(t, os.Symlink("..data/bridge.yaml", path))
+	w := newWatcher(path)
+	for i, name := range []string{"..2", "..3"} {
+		version(name, "two") // of one length
+		must(t, os.RemoveAll(filepath.Join(dir, []string{"..1", "..2"}[i])))
+		if n := looks(w, 4); n != 1 {
+			t.Errorf("%s: seen %d times, want once", name, n)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bridge.yaml")
+	write(t, path, "one")
+	changed, stop, done := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		newWatcher(path).watch(func() time.Duration { return 5 * time.Millisecond }, changed, stop)
+	}()
+	time.Sleep(50 * time.Millisecond)
+	write(t, path, "other")
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Error("the change is not seen")
+	}
+	close(stop)
+	<-done
+}
