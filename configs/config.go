@@ -123,6 +123,8 @@ type Timeouts struct {
 	Call        Duration `mapstructure:"call"`        // then the connection is replaced; default 60s
 	Connect     Duration `mapstructure:"connect"`     // one attempt; default 10s
 	Unavailable Duration `mapstructure:"unavailable"` // a Call waits no longer for a connection; default 30s
+	Silent      Duration `mapstructure:"silent"`      // the server's host answers nothing, or none; default 4s
+	Probe       Duration `mapstructure:"probe"`       // a connection is asked after such a silence, or none; default 5s
 }
 
 // Backoff is the pause between attempts to connect, with jitter.
@@ -240,6 +242,8 @@ func (u *Upstream) setDefaults() {
 	def(&u.Timeouts.Call, Duration(60*time.Second))
 	def(&u.Timeouts.Connect, Duration(10*time.Second))
 	def(&u.Timeouts.Unavailable, Duration(30*time.Second))
+	def(&u.Timeouts.Silent, Duration(4*time.Second))
+	def(&u.Timeouts.Probe, Duration(5*time.Second))
 	def(&u.Backoff.Min, Duration(100*time.Millisecond))
 	def(&u.Backoff.Max, max(Duration(5*time.Second), u.Backoff.Min))
 }

@@ -48,6 +48,7 @@ func TestDefaults(t *testing.T) {
 			Pool: Pool{Connections: 4, Credits: 128, Mode: "auto", Pinned: 256},
 			Timeouts: Timeouts{
 				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(30 * time.Second),
+				Silent: Duration(4 * time.Second), Probe: Duration(5 * time.Second),
 			},
 			Backoff:  Backoff{Min: Duration(100 * time.Millisecond), Max: Duration(5 * time.Second)},
 			Provider: "iwarp",

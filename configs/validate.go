@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // The limits of values. Those of thresholds and credits keep what a connection
@@ -19,6 +20,8 @@ const (
 	maxPool        = 64
 	maxPinned      = 4096
 	minRecord      = 4 * KiB
+	minSilent      = 4 * Duration(time.Second)
+	minProbe       = 100 * Duration(time.Millisecond)
 )
 
 // The longest messages: one lease of package regmem holds each of them.
@@ -164,6 +167,12 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	finite(u.Timeouts.Call, path+".timeouts.call", r)
 	finite(u.Timeouts.Connect, path+".timeouts.connect", r)
 	finite(u.Timeouts.Unavailable, path+".timeouts.unavailable", r)
+	if d := u.Timeouts.Silent; d > 0 && d < minSilent {
+		r.addf(path+".timeouts.silent", "%s: want at least %s; TCP may be quiet for two seconds though nothing is wrong", d, minSilent)
+	}
+	if d := u.Timeouts.Probe; d > 0 && d < minProbe {
+		r.addf(path+".timeouts.probe", "%s: want at least %s", d, minProbe)
+	}
 	finite(u.Backoff.Min, path+".backoff.min", r)
 	finite(u.Backoff.Max, path+".backoff.max", r)
 	if u.Backoff.Max > 0 && u.Backoff.Min > u.Backoff.Max {

@@ -131,9 +131,14 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOpti
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
 		UnavailableAfter: u.Timeouts.Unavailable.Value(),
 		BackoffMin:       u.Backoff.Min.Value(), BackoffMax: u.Backoff.Max.Value(),
+		SilentTimeout: u.Timeouts.Silent.Value(), ProbeInterval: u.Timeouts.Probe.Value(),
 	}
 	if u.RDMA() {
-		o.Provider = newProvider(u.IWARP, u.Timeouts.Connect.Value(), log.With().Str("upstream", u.Name).Logger())
+		w := iwarpOptions(u.IWARP, log.With().Str("upstream", u.Name).Logger())
+		w.DialTimeout, w.SilentTimeout = u.Timeouts.Connect.Value(), u.Timeouts.Silent.Value()
+		// A server that is stopped takes nothing either: that is for the Calls' deadline.
+		w.ProgressTimeout = u.Timeouts.Call.Value()
+		o.Provider = iwarp.New(w)
 		return o
 	}
 	if u.Source.Address != "" {
