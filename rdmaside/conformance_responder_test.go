@@ -3,6 +3,7 @@ package rdmaside
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -521,6 +522,44 @@ func responderRules() []responderRule {
 				o.wantFilled(tc.t, "the Reply chunk", s.Reply, m)
 			}
 		}},
+		writes("4.3.3", "a Reply chunk of no segments: MUST be copied, and the reply fits inline", writesCase{
+			results: []result{short}, reply: []int{}, proc: rpcrdma.Msg,
+		}),
+		writes("4.3.3", "a Reply chunk of no segments has no room: ERR_CHUNK", writesCase{results: []result{long}, reply: []int{}, proc: rpcrdma.Error}),
+		writes("4.3", "a Write list of 64 chunks, the first three with items, all others unused", writesCase{
+			results: []result{short, text, long}, writes: append([][]int{{7}, {33}, {6001}}, slices.Repeat([][]int{{4}}, 61)...), proc: rpcrdma.Msg,
+		}),
+		{section: "4.3", says: "all lists at once: a Long Call, two Read chunks, segments of no octets among them, three Write chunks and a Reply chunk", run: func(tc *responderCase) {
+			first, second := pattern(801, 1), pattern(702, 2)
+			m := compoundCall(1, writeOp(first), writeOp(second), readOp(5000), readOp(6001), writeOp(nil))
+			at, firstAt := bytes.Index(m, second), bytes.Index(m, first)
+			base := cut(cut(m, at, 702), firstAt, 801)
+			var offers []offered
+			tc.peer.send(0, header(1, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) {
+				addReads(h, firstAt, tc.pulled(first, 0, 0, 400, 801))
+				addReads(h, 0, tc.pulled(base, 0, 60, 60))
+				addReads(h, at, tc.pulled(second, 700))
+				addReads(h, len(m), []rpcrdma.Segment{{Handle: 99}}) // the data of the last WRITE
+				for _, lengths := range [][]int{{0, 5000}, {}, {9}} {
+					o := tc.chunk(lengths...)
+					offers = append(offers, o)
+					h.AddWrite(o.segments...)
+				}
+				o := tc.chunk(0, 4000, 4000)
+				offers = append(offers, o)
+				h.SetReply(o.segments...)
+			}))
+			whole, items := compoundReply(1, plainResult(38, 0, 1, 2, 3, 4), plainResult(38, 0, 1, 2, 3, 4), readResult(pattern(5000, 3)), long, plainResult(38, 0, 1, 2, 3, 4))
+			tc.answer(tc.wantCall("everything", m), whole)
+			s := tc.peer.wantSend("its reply")
+			if s.Proc != rpcrdma.NoMsg || len(s.Writes) != 3 || len(s.payload) != 0 {
+				tc.t.Fatalf("%+v", &s.Header)
+			}
+			offers[0].wantFilled(tc.t, "the first Write chunk", &s.Writes[0], pattern(5000, 3))
+			offers[1].wantFilled(tc.t, "the empty one", &s.Writes[1], nil)
+			offers[2].wantFilled(tc.t, "the unused one", &s.Writes[2], nil)
+			offers[3].wantFilled(tc.t, "the Reply chunk", s.Reply, cut(whole, items[0][0], 5000))
+		}},
 
 		{section: "4.5", says: "a message shorter than 28 bytes MUST be silently discarded before any parsing: every length, of a version not spoken too", run: func(tc *responderCase) {
 			for _, m := range [][]byte{plain(1, 8), words(1, 2, 8, 0, 0, 0, 0), words(1, 1, 8, 7, 0, 0, 0), words(1, 1, 8, 1, 0, 0, 0)} {
@@ -777,15 +816,15 @@ func responderEndRules() []responderRule {
 			m := compoundCall(1, writeOp(data), words(9, 1, 0x10))
 			at := len(m) - 12 - 16000
 			base := cut(m, at, 16000)
-			slices := func(n int) (cuts []int) {
+			sixteen := func(n int) (cuts []int) {
 				for i := 1; i < 16; i++ {
 					cuts = append(cuts, i*n/16)
 				}
 				return cuts
 			}
 			tc.peer.send(0, header(1, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) {
-				addReads(h, 0, tc.pulled(base, slices(len(base))...))
-				addReads(h, at, tc.pulled(data, slices(len(data))...))
+				addReads(h, 0, tc.pulled(base, sixteen(len(base))...))
+				addReads(h, at, tc.pulled(data, sixteen(len(data))...))
 			}))
 			tc.answer(tc.wantCall("a COMPOUND in 32 segments", m), accepted(1))
 			tc.peer.wantSend("its reply")
