@@ -20,6 +20,20 @@ type ledger struct {
 	full  bool  // the client is not read from
 	large int   // what its Replies without a bound have taken lately, at most
 	look  look
+
+	shut    uint8 // gates where the client waits, a bit for each gateKind
+	tickets [gates]ticket
+	buckets []*bucket // rates that it has to keep
+	weight  int       // of its share; 0 is 1
+}
+
+// open begins the books of s, a client of l from address a.
+func (g *ledger) open(s gated, l *listener, a netip.Addr) {
+	for i := range g.tickets {
+		g.tickets[i] = ticket{s: s, kind: gateKind(i)}
+	}
+	g.weight = l.weight(a)
+	l.rates.join(a, g)
 }
 
 // A look is what relief saw when it looked at a ledger last.
@@ -48,6 +62,9 @@ func (g *ledger) charge(c *call) {
 }
 
 func (g *ledger) credit(c *call) {
+	if c.ramped {
+		c.up.ramp.leave(c, false)
+	}
 	if !c.charged {
 		return
 	}
@@ -66,6 +83,9 @@ func (g *ledger) lend(c *call) {
 	g.owed += int64(c.size - c.expect)
 	g.held += int64(c.size)
 	c.expect, c.lent = c.size, true
+	for _, b := range g.buckets {
+		b.leave(c.client.home().Now(), octets(c.out))
+	}
 	if c.rdma.Analysis.Known {
 		return
 	}
@@ -74,6 +94,14 @@ func (g *ledger) lend(c *call) {
 	} else {
 		g.large -= (g.large - c.size) / 64
 	}
+}
+
+// octets is how many the parts of a Reply have.
+func octets(parts [][]byte) (n int) {
+	for _, p := range parts {
+		n += len(p)
+	}
+	return n
 }
 
 // slow is how much memory the client holds, if it has taken less since the last
@@ -116,6 +144,9 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	h := &c.h
 	c.began = c.client.home().Now()
+	for _, b := range g.buckets {
+		b.enter(c.began, len(c.msg), g)
+	}
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	c.rdma.Message = c.msg
 	u, mismatch, low, high := l.terms().routes.find(h.Program, h.Version)
@@ -165,6 +196,9 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	g.charge(c)
 	c.entry.Cost = u.cost(len(c.msg), a)
+	if !u.ramp.up.Load() {
+		u.ramp.enter(c, g)
+	}
 	if err := ln.pool.Submit(&c.entry, here); err != nil {
 		c.giveUp(err)
 	}

@@ -61,6 +61,7 @@ type call struct {
 	expect  int   // octets its Reply may have, about
 	size    int   // octets of memory that its Reply takes
 	charged bool  // the client's ledger counts it
+	ramped  bool  // and the upstream's ramp
 	lent    bool  // and its Reply
 	began   int64 // on the clock of the loops
 

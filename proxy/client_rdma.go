@@ -19,6 +19,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*loop), peer: rc.Info().Peer}
 	rc.Data = s
 	s.ledger.owner = s
+	s.ledger.open(s, l, s.peer.Addr().Unmap())
 	s.quiet = s.loop.Now()
 	if !l.enter(s.peer.Addr().Unmap()) {
 		l.refused(s.peer, refusedAddress, errCrowded)
@@ -37,6 +38,7 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s := rc.Data.(*rdmaClient)
 	s.ended.set()
 	s.l.leave(s)
+	s.l.rates.leave(&s.ledger)
 	s.l.exit(s.peer.Addr().Unmap())
 	s.ledger.forget(errClientGone)
 	for s.waiting != nil {
@@ -56,7 +58,7 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	c.client = s
 	c.exchange = x
 	c.msg = x.Message()
-	if s.draining || s.waiting != nil || s.ledger.over(s.l) {
+	if s.waiting != nil || !s.free() {
 		s.wait(c)
 		return
 	}
@@ -87,6 +89,18 @@ type rdmaClient struct {
 	draining bool
 	aborted  bool // for a Call that cannot be answered
 	ended    flag // set by the loop, read anywhere
+}
+
+// free reports whether another Call may begin.
+func (s *rdmaClient) free() bool {
+	return !s.draining && s.ledger.shut == 0 && !s.ledger.over(s.l)
+}
+
+// admit is part of gated: it begins the Calls that may.
+func (s *rdmaClient) admit() {
+	for s.waiting != nil && s.free() {
+		s.begin(s.next())
+	}
 }
 
 // wait keeps c until the client has taken some of what it is owed.
@@ -181,9 +195,7 @@ func (s *rdmaClient) dropped(c *call) {
 	if s.ended.get() {
 		return
 	}
-	for s.waiting != nil && !s.draining && !s.ledger.over(s.l) {
-		s.begin(s.next())
-	}
+	s.admit()
 	s.closeIfIdle()
 }
 

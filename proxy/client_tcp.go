@@ -17,7 +17,8 @@ type tcpClient struct {
 	peer netip.Addr
 
 	ledger   ledger
-	strays   int // Replies that answered nothing
+	strays   int  // Replies that answered nothing
+	stopped  bool // it is not read from
 	draining bool
 	aborted  bool // for a Call that cannot be answered
 	ended    flag // set by the loop, read anywhere
@@ -29,6 +30,7 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.loop = s.l.p.loops[c.Loop().Index()]
 	s.peer = c.RemoteAddr().Addr().Unmap()
 	s.ledger.owner = s
+	s.ledger.open(s, s.l, s.peer)
 	if !s.l.join(s) {
 		s.draining = true
 		s.closeIfIdle()
@@ -55,11 +57,24 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	s.limit()
 }
 
-// limit pauses a client that has as much under way as it may.
+// limit pauses a client that has as much under way as it may, or waits at a gate.
 func (s *tcpClient) limit() {
 	if !s.ledger.full && s.ledger.over(s.l) {
 		s.ledger.full = true
+	}
+	s.admit()
+}
+
+// admit is part of gated: it reads from the client unless something is in the way.
+func (s *tcpClient) admit() {
+	switch stop := s.ledger.full || s.ledger.shut != 0; {
+	case stop == s.stopped:
+	case stop:
+		s.stopped = true
 		s.conn.Pause()
+	default:
+		s.stopped = false
+		s.conn.Resume()
 	}
 }
 
@@ -70,6 +85,7 @@ func (s *tcpClient) Drained(*tcpframe.Conn) {}
 func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 	s.ended.set()
 	s.l.leave(s)
+	s.l.rates.leave(&s.ledger)
 	s.ledger.forget(errClientGone)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.l.log.Debug().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("client connection ended")
@@ -154,7 +170,7 @@ func (s *tcpClient) dropped(c *call) {
 	}
 	if s.ledger.full && s.ledger.low(s.l) {
 		s.ledger.full = false
-		s.conn.Resume()
+		s.admit()
 	}
 	s.closeIfIdle()
 }

@@ -205,6 +205,9 @@ func (c *call) resubmit(m member, err error) {
 // answered hands the Reply on. The credit has been returned.
 func (c *call) answered() {
 	c.up.observe(c)
+	if c.ramped {
+		c.up.ramp.leave(c, true)
+	}
 	if c.rdma.Analysis.CreatesSession {
 		reply := c.out[0]
 		if len(c.out) > 1 {

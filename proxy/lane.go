@@ -27,6 +27,7 @@ func (g *ledger) lane(u *upstream) *lane {
 		}
 	}
 	ln := &lane{u: u, pool: u.pool, settled: u.pins.most.Load() == 0}
+	ln.flow.Weight = g.weight
 	g.lanes = append(g.lanes, ln)
 	return ln
 }

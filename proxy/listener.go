@@ -51,6 +51,7 @@ type listener struct {
 	log     zerolog.Logger
 	current atomic.Pointer[terms]
 
+	rates   *rates
 	maxHeld int64 // octets of Replies that one client may leave lying before it is closed
 
 	tcp      *tcpframe.Listener // one of the two, after start
@@ -79,6 +80,7 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 		log:      p.log.With().Str("listener", o.Name).Logger(),
 		sessions: make(map[session]struct{}),
 	}
+	l.rates = newRates(p.metrics, &l.opts, p.engine.Now)
 	// One client must not have the memory of all. It is closed only when Replies
 	// turn out much larger than could be expected and it takes none of them.
 	l.maxHeld = max(p.replies.Limit()/4, 2*int64(p.registry.Limits().MaxReply))
@@ -286,6 +288,18 @@ func (l *listener) allowed(a netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// weight is the share of a client at a.
+func (l *listener) weight(a netip.Addr) int {
+	for _, w := range l.opts.Weights {
+		for _, p := range w.Clients {
+			if p.Contains(a) {
+				return w.Weight
+			}
+		}
+	}
+	return 1
 }
 
 func perAddress(o *ListenerOptions) int {

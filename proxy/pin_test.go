@@ -224,7 +224,7 @@ func TestPinnedLimitOfMemory(t *testing.T) {
 
 // TestPinnedReceives: memory that a busy client needed goes when it is idle.
 func TestPinnedReceives(t *testing.T) {
-	x := newPinning(t, budget, proxytest.Behaviour{Delay: 20 * time.Millisecond}, nil)
+	x := newPinning(t, budget, proxytest.Behaviour{Delay: 20 * time.Millisecond}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Ramp = 1024 })
 	c := x.client()
 	check(t, c, proxytest.SequenceCall(1))
 	check(t, c, proxytest.SequenceCall(2))

@@ -92,6 +92,10 @@ type ListenerOptions struct {
 	MaxStarting           int // RDMA: connections being set up; default the provider's
 	MaxStartingPerAddress int // RDMA: of those, from one address; default the provider's
 
+	Weights    []Weight // the first that fits counts; others have 1
+	Rate       Rate     // of all clients together
+	ClientRate Rate     // of each client address
+
 	Credits                 int // RDMA: most granted to one client; default 64
 	CallInline, ReplyInline int // RDMA: inline thresholds in octets; default 4096
 }
@@ -107,6 +111,7 @@ type UpstreamOptions struct {
 	Mode                    Mode // who has a connection of its own
 	Pinned                  int  // most of those; default 256, for RDMA at most what memory for Replies allows
 	Credits                 int  // asked for on each connection; default 128
+	Ramp                    int  // Calls let in and out until the upstream answers, one more for each Reply; default 16, from 1024 on no ramp
 	CallInline, ReplyInline int  // octets; default 65536 and 4096
 
 	Source Source // for TCP
@@ -146,6 +151,7 @@ func (o *UpstreamOptions) setDefaults() {
 	setDefault(&o.Connections, connections)
 	setDefault(&o.Pinned, 256)
 	setDefault(&o.Credits, 128)
+	setDefault(&o.Ramp, 16)
 	setDefault(&o.CallInline, 64<<10)
 	setDefault(&o.ReplyInline, 4096)
 	setDefaultOrNone(&o.SilentTimeout, 4*time.Second)

@@ -65,6 +65,7 @@ type upstream struct {
 
 	average atomic.Int64 // octets of recent Replies that had no bound
 
+	ramp     *ramp
 	failures quiet
 }
 
@@ -125,6 +126,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)
+	u.ramp = newRamp(m, o.Name, o.Ramp, p.arena.Budget())
 	u.pool = pool.New(u.poolOptions(&o), u, u)
 	return u, nil
 }
@@ -142,6 +144,7 @@ func (u *upstream) poolOptions(o *UpstreamOptions) pool.Options {
 	return pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
+		Ramp:      o.Ramp,
 		Failed:    u.failed,
 		Connected: u.connected,
 		Left:      u.left,
@@ -205,6 +208,9 @@ func (q *quiet) reset() {
 // failed logs that a connection could not be made or has ended: once, and again
 // when it goes on.
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
+	if u.pool.Stats().Usable == 0 {
+		u.ramp.restart()
+	}
 	if n := u.failures.line(); n > 0 {
 		u.log.Warn().Err(err).Str("endpoint", endpoint).Int("failures", n).Dur("retry_in_ms", retryIn).
 			Msg("no connection to upstream")
