@@ -16,6 +16,7 @@ cat > "$state/ganesha.conf" << EOF
 NFS_CORE_PARAM {
     NFS_Port = $nfs; MNT_Port = $mount;
     NFS_Protocols = 3, 4; Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false;
+    RPC_Idle_Timeout_S = 3600; # 300 by itself
 }
 NFSV4 { Graceless = true; Only_Numeric_Owners = true; RecoveryRoot = $state/recovery; }
 NFS_KRB5 { Active_krb5 = false; }

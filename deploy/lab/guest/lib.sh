@@ -25,7 +25,15 @@ do_mount() {
     4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:${DIR:-/} ;; # 0.0.0.0: no callbacks wanted
     *) from=$host:${DIR:-/} ;;
     esac
-    mount.nfs "$from" /mnt -o "$opts" || die "mount $from -o $opts: status $?"
+    # rdma_cm chooses a port of this side without asking TCP, on which siw finds it in TIME_WAIT.
+    tries=1
+    until mount.nfs "$from" /mnt -o "$opts" 2> "/tmp/mount.$$"; do
+        rc=$?
+        cat "/tmp/mount.$$"
+        [ $tries -lt 5 ] && [ "$PROTO" = rdma ] && grep -q 'Cannot assign requested address' "/tmp/mount.$$" ||
+            die "mount $from -o $opts: status $rc"
+        tries=$((tries + 1))
+    done
     grep -q " /mnt nfs.*[ ,]vers=$vers[, ]" /proc/mounts || die "mounted as: $(grep ' /mnt ' /proc/mounts)"
 }
 
