@@ -412,13 +412,15 @@ func requesterRules() []requesterRule {
 			tc.peer.write(seg, bytes.Repeat([]byte{0xee}, int(seg.Length)))
 			tc.peer.send(0, header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(shortened(seg, 0)) }), failed)
 			tc.wantReply("written and then unused", failed)
-			tc.send(read)
-			seg = tc.peer.wantSend("READ").Writes[0].Segments[0]
-			tc.peer.write(seg, bytes.Repeat([]byte{0xee}, int(seg.Length)))
-			tc.peer.write(shortened(seg, 101), pattern(101, 1))
-			want, at := readReply(1, pattern(101, 1))
-			tc.peer.send(0, header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(shortened(seg, 101)) }), cut(want, at, 101))
-			tc.wantReply("what was written behind the data, and where roundup goes, is not seen", want)
+			for _, n := range []int{101, 8001, 8189} {
+				tc.send(read)
+				seg = tc.peer.wantSend("READ").Writes[0].Segments[0]
+				tc.peer.write(seg, bytes.Repeat([]byte{0xee}, int(seg.Length)))
+				tc.peer.write(shortened(seg, n), pattern(n, 1))
+				want, at := readReply(1, pattern(n, 1))
+				tc.peer.send(0, header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(shortened(seg, n)) }), cut(want, at, n))
+				tc.wantReply("what was written behind the data, and where roundup goes, is not seen", want)
+			}
 		}},
 		{section: "4.3.2.2", says: "MUST provision each Write chunk for the largest item that can be placed in it: a COMPOUND with two READs is offered none, but a Reply chunk for both", run: func(tc *requesterCase) {
 			m := compoundCall(1, readOp(9000), readOp(12000))
