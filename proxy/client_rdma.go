@@ -226,14 +226,27 @@ func (s *rdmaClient) closeIfIdle() {
 // closeIfUnused closes a client of which nothing was heard for so long, and which
 // nobody owes anything.
 func (s *rdmaClient) closeIfUnused(idle time.Duration) {
-	switch {
-	case s.ended.get() || s.draining:
-	case s.ledger.calls > 0 || s.waiting != nil || s.conn.Outstanding() > 0:
-	case time.Duration(s.loop.Now()-s.quiet) < idle || time.Since(s.conn.LastActivity()) < idle:
-	default:
+	if s.unused(idle) {
 		s.l.refused(s.peer, refusedIdle, nil)
 		s.conn.Close(nil)
 	}
+}
+
+// closeIfHoarding closes a client that is not used and has far more Receives than
+// its share.
+func (s *rdmaClient) closeIfHoarding() {
+	if s.unused(hoardingAfter) && s.conn.Hoards() {
+		s.l.refused(s.peer, refusedHoarding, nil)
+		s.conn.Close(nil)
+	}
+}
+
+// unused reports whether nothing was heard of the client for so long, and nobody
+// owes it anything.
+func (s *rdmaClient) unused(idle time.Duration) bool {
+	return !s.ended.get() && !s.draining &&
+		s.ledger.calls == 0 && s.waiting == nil && s.conn.Outstanding() == 0 &&
+		time.Duration(s.loop.Now()-s.quiet) >= idle && time.Since(s.conn.LastActivity()) >= idle
 }
 
 // drain is part of session.

@@ -240,6 +240,7 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 		reason := refusedSetup
 		if errors.Is(err, rdmaside.ErrNoReceives) {
 			reason = refusedMemory
+			l.p.makeRoom()
 		}
 		l.refused(in.Peer(), reason, err)
 	}

@@ -32,6 +32,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -193,6 +194,7 @@ type Proxy struct {
 	relief   relief
 
 	relieved *metrics.Counter
+	madeRoom atomic.Int64 // when makeRoom looked last, in Unix nanoseconds
 
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
 	ctx      context.Context // that of Start

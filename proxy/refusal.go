@@ -16,15 +16,16 @@ import (
 const (
 	refusedAddress  = "connections_per_address" // too many of this address
 	refusedDraining = "draining"
-	refusedMemory   = "memory" // none for Receives
-	refusedSetup    = "setup"  // it ended while it was being set up
-	refusedIdle     = "idle"   // closed: see ListenerOptions.IdleTimeout
-	refusedOther    = "other"  // a provider's reason that is not known here
+	refusedMemory   = "memory"   // none for Receives
+	refusedSetup    = "setup"    // it ended while it was being set up
+	refusedIdle     = "idle"     // closed: see ListenerOptions.IdleTimeout
+	refusedHoarding = "hoarding" // closed: idle, with Receives that newcomers need
+	refusedOther    = "other"    // a provider's reason that is not known here
 )
 
 var refusedReasons = []string{
 	"address", "connections", "starting", "starting_addr", "timeout", "request",
-	refusedAddress, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedOther,
+	refusedAddress, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
 }
 
 // refusedLines is how many refusals are logged each second: strangers can cause
@@ -78,8 +79,11 @@ func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
 		return
 	}
 	level, what := zerolog.WarnLevel, "connection refused"
-	if reason == refusedIdle {
+	switch reason {
+	case refusedIdle:
 		level, what = zerolog.DebugLevel, "idle connection closed"
+	case refusedHoarding:
+		level, what = zerolog.InfoLevel, "idle connection closed for its memory"
 	}
 	e := l.log.WithLevel(level).Stringer("peer", peer).Str("reason", reason).Err(err)
 	if suppressed > 0 {

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -163,4 +164,73 @@ func TestIdlePolicy(t *testing.T) {
 		t.Errorf("%d clients without an idle timeout, want 1", n)
 	}
 	_ = stays
+}
+
+// TestHoarding: clients that were busy, have what was granted to them then, and say
+// nothing make room for newcomers; and those who are busy keep theirs.
+func TestHoarding(t *testing.T) {
+	t.Parallel()
+	x := newReverse(t, 8<<20, proxytest.Behaviour{Delay: 5 * time.Millisecond}, nil)
+	busy := func(c *proxytest.RDMAClient, n int) error {
+		var chs []<-chan []byte
+		for i := range uint32(n) {
+			ch, err := c.Go(proxytest.GetattrCall(i + 1))
+			if err != nil {
+				return err
+			}
+			chs = append(chs, ch)
+		}
+		for _, ch := range chs {
+			if r, ok := <-ch; !ok || len(r) == 0 {
+				return errors.New("not answered")
+			}
+		}
+		return nil
+	}
+	var all []*proxytest.RDMAClient
+	for range 3 { // who take half of it
+		c, err := x.dial()
+		if err == nil {
+			err = busy(c, 500)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	for {
+		c, err := x.dial()
+		if err != nil {
+			break
+		}
+		all = append(all, c)
+	}
+	if x.refused("memory") != 1 || x.refused("hoarding") != 0 {
+		t.Fatalf("%d refused, %d closed at once", x.refused("memory"), x.refused("hoarding"))
+	}
+	x.Eventually("the two that hoard are closed", func() bool {
+		if err := busy(all[0], 5); err != nil {
+			t.Fatalf("the one that works: %v", err)
+		}
+		if c, err := x.dial(); err == nil {
+			all = append(all, c)
+		}
+		time.Sleep(50 * time.Millisecond)
+		return x.refused("hoarding") > 1
+	})
+	// As many as the two have left room for.
+	for range 30 {
+		c, err := x.dial()
+		if err != nil {
+			t.Fatalf("after two left: %v", err)
+		}
+		all = append(all, c)
+	}
+	// The first of those that came later have more than twice their share too.
+	if n := x.refused("hoarding"); n > 12 {
+		t.Errorf("%d clients were closed, want the two and a few", n)
+	}
+	if err := busy(all[0], 50); err != nil {
+		t.Errorf("the one that works: %v", err)
+	}
 }

@@ -24,7 +24,14 @@ func (l *listener) sweepLater() {
 
 // sweep looks for idle clients once.
 func (l *listener) sweep() {
-	idle := l.terms().opts.IdleTimeout
+	if idle := l.terms().opts.IdleTimeout; idle > 0 {
+		l.eachRDMA(func(c *rdmaClient) { c.closeIfUnused(idle) })
+	}
+	l.sweepLater()
+}
+
+// eachRDMA has f called for every RDMA client, on its loop.
+func (l *listener) eachRDMA(f func(*rdmaClient)) {
 	homes := make(map[*loop][]*rdmaClient)
 	for _, s := range l.snapshot(false) {
 		if c, ok := s.(*rdmaClient); ok {
@@ -34,11 +41,31 @@ func (l *listener) sweep() {
 	for home, clients := range homes {
 		home.tcp.Post(tcpframe.TaskFunc(func() {
 			for _, c := range clients {
-				if idle > 0 {
-					c.closeIfUnused(idle)
-				}
+				f(c)
 			}
 		}))
 	}
-	l.sweepLater()
+}
+
+const (
+	// hoardingAfter is how long a client must have been idle to be closed for what it
+	// has.
+	hoardingAfter = 5 * time.Second
+	// roomEvery is how often newcomers that were refused have others looked at.
+	roomEvery = time.Second
+)
+
+// makeRoom closes RDMA clients that are idle and have far more Receives than their
+// share: what was granted to one that says nothing cannot be taken back in any
+// other way. They come back when they have something to do, and begin anew. It is
+// called when a newcomer found no memory.
+func (p *Proxy) makeRoom() {
+	now := time.Now().UnixNano()
+	last := p.madeRoom.Load()
+	if now-last < int64(roomEvery) || !p.madeRoom.CompareAndSwap(last, now) {
+		return
+	}
+	for _, l := range p.allListeners() {
+		l.eachRDMA((*rdmaClient).closeIfHoarding)
+	}
 }

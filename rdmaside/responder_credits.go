@@ -133,6 +133,12 @@ func (c *ResponderConn) yield() {
 	}
 }
 
+// Hoards reports whether the connection has more than twice its share of the memory
+// for Receives. One that is used gives them back when they are wanted.
+func (c *ResponderConn) Hoards() bool {
+	return c.recvs.owned() > 2*max(c.responder.opts.Receives.share(c.block), 1+c.spare())
+}
+
 // surplus reports whether the Receive buffer that came free is one too many.
 func (c *ResponderConn) surplus() bool {
 	g := &c.grants
