@@ -191,7 +191,9 @@ func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, loop fabric.
 // spare. A Call that came whole and inline keeps its Receive buffer until it is
 // answered, and the buffer is posted again before the answer is, unless it is one
 // more than that: at any time the Receives posted and the Calls unanswered add up
-// to more than the grant, without any memory being leased for it.
+// to more than the grant, without any memory being leased for it. Beside those there
+// is one for each Call of the reverse direction that may be outstanding, from the
+// first such Calls on: reverseCalls.receives.
 type ResponderConn struct {
 	// Data is the handler's.
 	Data any
