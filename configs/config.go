@@ -34,6 +34,8 @@ type Listener struct {
 	Allow     []Prefix  `mapstructure:"allow"` // empty: everybody
 
 	Limits   ListenerLimits   `mapstructure:"limits"`
+	Weights  []Weight         `mapstructure:"weights"` // the first that fits counts; others have 1
+	Rates    Rates            `mapstructure:"rates"`
 	Timeouts ListenerTimeouts `mapstructure:"timeouts"`
 
 	// For transport rdma.
@@ -64,6 +66,24 @@ type ListenerLimits struct {
 	// For transport rdma: connections being set up at once, and of one address.
 	Starting           int `mapstructure:"starting"`             // default 128
 	StartingPerAddress int `mapstructure:"starting_per_address"` // default 16, at most Starting
+}
+
+// A Weight is the share of some clients, by address, while others wait as well.
+type Weight struct {
+	Clients []Prefix `mapstructure:"clients"`
+	Weight  int      `mapstructure:"weight"` // 1 to 100
+}
+
+// Rates are how much clients may send and get.
+type Rates struct {
+	Listener Rate `mapstructure:"listener"` // all of them together
+	Client   Rate `mapstructure:"client"`   // those of one address
+}
+
+// A Rate bounds a second; default no limit.
+type Rate struct {
+	Calls int  `mapstructure:"calls"`
+	Bytes Size `mapstructure:"bytes"` // of Calls and Replies together
 }
 
 // ListenerTimeouts end connections that do not move.

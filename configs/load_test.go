@@ -450,6 +450,21 @@ upstreams:
 			line 9: listeners[6].limits.starting: 100000: want at most 65536
 			line 11: upstreams[0].inline: only for transport rdma
 			line 12: upstreams[1].pool.pinned: nobody has a connection of its own with mode shared`},
+		{"shares", `
+listeners:
+  - name: a
+    address: ':1'
+    upstream: s
+    weights: [{clients: [10.0.0.0/8], weight: 4}, {clients: [10.1.2.3, 11.0.0.0/8], weight: 101}, {weight: 1}, {clients: ['::1']}]
+    rates: {listener: {calls: 10000001, bytes: 1KiB}, client: {bytes: 2048GiB}}
+` + tail, `
+			line 6: listeners[0].weights[1].clients[0]: never taken: an address before it takes 10.1.2.3/32
+			line 6: listeners[0].weights[1].weight: 101: want at most 100
+			line 6: listeners[0].weights[2].clients: want at least one address
+			line 6: listeners[0].weights[3].weight: required
+			line 7: listeners[0].rates.client.bytes: 2048GiB: want 64KiB to 1024GiB
+			line 7: listeners[0].rates.listener.bytes: 1KiB: want 64KiB to 1024GiB
+			line 7: listeners[0].rates.listener.calls: 10000001: want at most 10000000`},
 		{"sources", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], source: {ports: reserved}}

@@ -20,6 +20,9 @@ const (
 	maxPool        = 64
 	maxPinned      = 4096
 	minRecord      = 4 * KiB
+	maxWeight      = 100
+	maxRate        = 10_000_000 // Calls a second
+	maxRateBytes   = 1024 * GiB // a second
 	minSilent      = 4 * Duration(time.Second)
 	minProbe       = 100 * Duration(time.Millisecond)
 )
@@ -83,6 +86,7 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	atMost(l.Limits.Calls, 1<<16, path+".limits.calls", r)
 	between(l.Limits.Outbound, 64*KiB, GiB, path+".limits.outbound", r)
 	between(l.Limits.Record, minRecord, MaxRecord, path+".limits.record", r)
+	l.validateShares(path, r)
 	if l.Limits.PerAddress > l.Limits.Connections {
 		r.addf(path+".limits.per_address", "%d is more than limits.connections, %d", l.Limits.PerAddress, l.Limits.Connections)
 	}
@@ -104,6 +108,37 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	}
 	atMost(l.Limits.Fragments, 1<<20, path+".limits.fragments", r)
 	only(path, "rdma", r, "provider", "credits", "inline", "iwarp", "limits.starting", "limits.starting_per_address", "timeouts.start")
+}
+
+// validateShares checks weights, of which an earlier one must not take all that a
+// later one would, and rates.
+func (l *Listener) validateShares(path string, r *report) {
+	var taken []Prefix
+	for i, w := range l.Weights {
+		p := fmt.Sprintf("%s.weights[%d]", path, i)
+		if len(w.Clients) == 0 && !r.spoiled(p+".clients") {
+			r.addf(p+".clients", "want at least one address")
+		}
+		switch {
+		case w.Weight == 0 && !r.has(p+".weight"):
+			r.addf(p+".weight", "required")
+		case w.Weight > maxWeight:
+			r.addf(p+".weight", "%d: want at most %d", w.Weight, maxWeight)
+		}
+		for j, c := range w.Clients {
+			if slices.ContainsFunc(taken, func(t Prefix) bool { return t.Bits() <= c.Bits() && t.Contains(c.Addr()) }) {
+				r.addf(fmt.Sprintf("%s.clients[%d]", p, j), "never taken: an address before it takes %s", c)
+			}
+		}
+		taken = append(taken, w.Clients...)
+	}
+	l.Rates.Listener.validate(path+".rates.listener", r)
+	l.Rates.Client.validate(path+".rates.client", r)
+}
+
+func (t *Rate) validate(path string, r *report) {
+	atMost(t.Calls, maxRate, path+".calls", r)
+	between(t.Bytes, 64*KiB, maxRateBytes, path+".bytes", r)
 }
 
 // validateRoutes checks that every route leads somewhere and can be taken: an

@@ -23,7 +23,8 @@ type ledger struct {
 
 	shut    uint8 // gates where the client waits, a bit for each gateKind
 	tickets [gates]ticket
-	buckets []*bucket // rates that it has to keep
+	rates   *rates    // of the listener; nil for none
+	buckets []*bucket // of them, those that it has to keep
 	weight  int       // of its share; 0 is 1
 }
 
@@ -32,8 +33,9 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 	for i := range g.tickets {
 		g.tickets[i] = ticket{s: s, kind: gateKind(i)}
 	}
-	g.weight = l.weight(a)
-	l.rates.join(a, g)
+	t := l.terms()
+	g.weight, g.rates = t.weight(a), t.rates
+	g.rates.join(a, g)
 }
 
 // A look is what relief saw when it looked at a ledger last.

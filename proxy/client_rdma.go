@@ -38,7 +38,7 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s := rc.Data.(*rdmaClient)
 	s.ended.set()
 	s.l.leave(s)
-	s.l.rates.leave(&s.ledger)
+	s.ledger.rates.leave(&s.ledger)
 	s.l.exit(s.peer.Addr().Unmap())
 	s.ledger.forget(errClientGone)
 	for s.waiting != nil {
@@ -96,7 +96,16 @@ func (s *rdmaClient) free() bool {
 	return !s.draining && s.ledger.shut == 0 && !s.ledger.over(s.l)
 }
 
-// admit is part of gated: it begins the Calls that may.
+// turn is part of gated.
+func (s *rdmaClient) turn(t *ticket) { s.loop.Post(t) }
+
+// admitted is part of gated.
+func (s *rdmaClient) admitted(k gateKind) {
+	s.ledger.shut &^= 1 << k
+	s.admit()
+}
+
+// admit begins the Calls that may.
 func (s *rdmaClient) admit() {
 	for s.waiting != nil && s.free() {
 		s.begin(s.next())

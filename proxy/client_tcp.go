@@ -65,7 +65,16 @@ func (s *tcpClient) limit() {
 	s.admit()
 }
 
-// admit is part of gated: it reads from the client unless something is in the way.
+// turn is part of gated.
+func (s *tcpClient) turn(t *ticket) { s.loop.Post(t) }
+
+// admitted is part of gated.
+func (s *tcpClient) admitted(k gateKind) {
+	s.ledger.shut &^= 1 << k
+	s.admit()
+}
+
+// admit reads from the client unless something is in the way.
 func (s *tcpClient) admit() {
 	switch stop := s.ledger.full || s.ledger.shut != 0; {
 	case stop == s.stopped:
@@ -85,7 +94,7 @@ func (s *tcpClient) Drained(*tcpframe.Conn) {}
 func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 	s.ended.set()
 	s.l.leave(s)
-	s.l.rates.leave(&s.ledger)
+	s.ledger.rates.leave(&s.ledger)
 	s.ledger.forget(errClientGone)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.l.log.Debug().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("client connection ended")

@@ -27,19 +27,19 @@ type ticket struct {
 
 // gated is a client, as gates see it.
 type gated interface {
-	session
 	// gone reports that the connection has ended. Any goroutine.
 	gone() bool
-	// admit reads on, unless something else is in the way. On the client's loop.
-	admit()
+	// turn runs t on the client's loop. Any goroutine.
+	turn(t *ticket)
+	// admitted reads on, unless something else is in the way, after gate k has let the
+	// client in. On the client's loop.
+	admitted(k gateKind)
 }
 
 // Run is the client's turn, on its loop. tcpframe.Task.
 func (t *ticket) Run() {
-	g, _ := t.s.books()
-	g.shut &^= 1 << t.kind
 	if !t.s.gone() {
-		t.s.admit()
+		t.s.admitted(t.kind)
 	}
 }
 
@@ -73,13 +73,12 @@ func (g *gate) take(n int) (first *ticket) {
 	return first
 }
 
-// turn posts the turn of every ticket of a list. No lock is held: a loop may run it
-// at once.
+// turn gives every ticket of a list its turn. No lock is held.
 func turn(t *ticket) {
 	for t != nil {
 		next := t.next
 		t.next = nil
-		t.s.home().Post(t)
+		t.s.turn(t)
 		t = next
 	}
 }

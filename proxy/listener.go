@@ -38,6 +38,7 @@ type terms struct {
 	opts      ListenerOptions
 	routes    routes
 	maxOwed   int64               // octets owed to one client before it has to wait
+	rates     *rates              // of clients to come; nil for no limit
 	responder *rdmaside.Responder // for RDMA clients to come
 }
 
@@ -51,7 +52,6 @@ type listener struct {
 	log     zerolog.Logger
 	current atomic.Pointer[terms]
 
-	rates   *rates
 	maxHeld int64 // octets of Replies that one client may leave lying before it is closed
 
 	tcp      *tcpframe.Listener // one of the two, after start
@@ -80,7 +80,6 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 		log:      p.log.With().Str("listener", o.Name).Logger(),
 		sessions: make(map[session]struct{}),
 	}
-	l.rates = newRates(p.metrics, &l.opts, p.engine.Now)
 	// One client must not have the memory of all. It is closed only when Replies
 	// turn out much larger than could be expected and it takes none of them.
 	l.maxHeld = max(p.replies.Limit()/4, 2*int64(p.registry.Limits().MaxReply))
@@ -111,6 +110,11 @@ func (l *listener) newTerms(o ListenerOptions, upstreams map[string]*upstream) (
 	o.setDefaults()
 	p := l.p
 	t := &terms{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
+	if old := l.current.Load(); old != nil && old.opts.Rate == o.Rate && old.opts.ClientRate == o.ClientRate {
+		t.rates = old.rates
+	} else {
+		t.rates = newRates(p.metrics, &o, p.engine.Now)
+	}
 	if o.RDMA && o.Provider == nil {
 		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
 	}
@@ -292,8 +296,8 @@ func (l *listener) allowed(a netip.Addr) bool {
 }
 
 // weight is the share of a client at a.
-func (l *listener) weight(a netip.Addr) int {
-	for _, w := range l.opts.Weights {
+func (t *terms) weight(a netip.Addr) int {
+	for _, w := range t.opts.Weights {
 		for _, p := range w.Clients {
 			if p.Contains(a) {
 				return w.Weight

@@ -104,6 +104,14 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 		o.Provider = iwarp.New(w)
 		o.MaxStarting, o.MaxStartingPerAddress = l.Limits.Starting, l.Limits.StartingPerAddress
 	}
+	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
+	for _, w := range l.Weights {
+		pw := proxy.Weight{Weight: w.Weight}
+		for _, p := range w.Clients {
+			pw.Clients = append(pw.Clients, netip.PrefixFrom(p.Addr(), p.Bits()))
+		}
+		o.Weights = append(o.Weights, pw)
+	}
 	for _, p := range l.Allow {
 		o.Allow = append(o.Allow, netip.PrefixFrom(p.Addr(), p.Bits()))
 	}
@@ -116,6 +124,8 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 	}
 	return o, nil
 }
+
+func rate(r configs.Rate) proxy.Rate { return proxy.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }
 
 // poolModes are the words for pool.mode.
 var poolModes = map[string]proxy.Mode{

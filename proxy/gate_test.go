@@ -1,0 +1,256 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+// A fakeGated sends whenever it may.
+type fakeGated struct {
+	mu     sync.Mutex // stands for the loop
+	ledger ledger
+	left   bool
+	sent   int
+	send   func(*fakeGated)
+	idle   bool
+}
+
+func (f *fakeGated) gone() bool     { return f.left }
+func (f *fakeGated) turn(t *ticket) { go t.Run() }
+func (f *fakeGated) admitted(k gateKind) {
+	f.mu.Lock()
+	f.ledger.shut &^= 1 << k
+	f.mu.Unlock()
+	f.run()
+}
+
+func (f *fakeGated) run() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.ledger.shut == 0 && !f.idle {
+		f.sent++
+		f.send(f)
+	}
+}
+
+func (f *fakeGated) open() {
+	for i := range f.ledger.tickets {
+		f.ledger.tickets[i] = ticket{s: f, kind: gateKind(i)}
+	}
+}
+
+// bubbleClock is the loops' clock in a bubble.
+func bubbleClock() func() int64 {
+	began := time.Now()
+	return func() int64 { return int64(time.Since(began)) + int64(time.Hour) }
+}
+
+// Clients that always have more get their rate, together, whatever their Calls and
+// Replies weigh.
+func TestBucketKeepsTheRate(t *testing.T) {
+	for _, tt := range []struct {
+		rate  Rate
+		octet int // of a Call and its Reply
+		want  int // Calls in ten seconds
+	}{
+		{Rate{Calls: 5}, 100, 50},
+		{Rate{Calls: 1000}, 100, 10_000},
+		{Rate{Octets: 1 << 20}, 100_000, 104},
+		{Rate{Calls: 1000, Octets: 1 << 20}, 10_000, 1048},
+		{Rate{Octets: 1 << 20}, 8 << 20, 2}, // more than a second's worth at once
+	} {
+		t.Run(fmt.Sprint(tt.rate, tt.octet), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clock := bubbleClock()
+				b := newBucket(gateListener, tt.rate, nil, clock)
+				clients := make([]*fakeGated, 3)
+				for i := range clients {
+					f := &fakeGated{send: func(f *fakeGated) {
+						b.enter(clock(), tt.octet/2, &f.ledger)
+						b.leave(clock(), tt.octet-tt.octet/2)
+					}}
+					f.open()
+					clients[i] = f
+					f.run()
+				}
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				n := 0
+				for _, f := range clients {
+					n += f.sent
+					f.left = true
+				}
+				burst := tt.want/40 + len(clients) + b.atOnce
+				if n < tt.want*19/20-1 || n > tt.want+burst {
+					t.Errorf("%d Calls in ten seconds, want %d", n, tt.want)
+				}
+				time.Sleep(time.Minute) // the timer ends
+			})
+		})
+	}
+}
+
+// A client that has its turn and sends nothing costs the others ten milliseconds.
+func TestBucketAndIdleClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := bubbleClock()
+		b := newBucket(gateListener, Rate{Calls: 100}, nil, clock)
+		var clients []*fakeGated
+		for i := range 20 {
+			f := &fakeGated{send: func(f *fakeGated) {
+				b.enter(clock(), 0, &f.ledger)
+				f.idle = i > 0 // one Call
+			}}
+			f.open()
+			clients = append(clients, f)
+			b.mu.Lock()
+			b.spend(clock(), 10, 0)
+			f.ledger.wait(gateListener, &b.gate)
+			b.arm(1)
+			b.mu.Unlock()
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := clients[0].sent; n < 700 {
+			t.Errorf("%d Calls in ten seconds, of which two went by in debt", n)
+		}
+		clients[0].left = true
+		time.Sleep(time.Minute)
+	})
+}
+
+// What an address owes it still owes after it has connected again, and addresses that
+// owe nothing are forgotten.
+func TestRatesOfAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := bubbleClock()
+		r := newRates(metrics.New(), &ListenerOptions{Name: "nfs", ClientRate: Rate{Calls: 1}}, clock)
+		a := netip.MustParseAddr("192.0.2.1")
+		var one, two, again ledger
+		r.join(a, &one)
+		r.join(a, &two)
+		if one.buckets[0] != two.buckets[0] {
+			t.Error("two connections of an address have a rate each")
+		}
+		for range 100 {
+			one.buckets[0].spend(clock(), 1, 0)
+		}
+		r.leave(&one)
+		r.leave(&two)
+		others := func() {
+			var l ledger
+			for i := range 1 << 12 {
+				l.buckets = nil
+				r.join(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), &l)
+				r.leave(&l)
+			}
+		}
+		others()
+		if r.join(a, &again); again.buckets[0] != one.buckets[0] {
+			t.Error("an address that owed came back with nothing to pay")
+		}
+		r.leave(&again)
+		if n := len(r.each); n > 1+keepBuckets {
+			t.Errorf("%d addresses are remembered", n)
+		}
+		time.Sleep(2 * time.Minute)
+		others()
+		if r.each[a] != nil {
+			t.Error("an address that owes nothing is remembered")
+		}
+	})
+}
+
+// Few Calls are in until there are Replies; each makes room for two; clients that are
+// let in and have nothing to send do not stop the others.
+func TestRampOfClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRamp(metrics.New(), "storage", 16, 1<<30)
+		var mu sync.Mutex
+		var calls []*call
+		var clients []*fakeGated
+		for i := range 100 {
+			f := &fakeGated{send: func(f *fakeGated) {
+				c := &call{}
+				c.entry.Cost = 200
+				r.enter(c, &f.ledger)
+				mu.Lock()
+				calls = append(calls, c)
+				mu.Unlock()
+				f.idle = i%2 == 1 || f.sent > 2000 // every other one sends one Call only
+				if r.up.Load() {
+					f.idle = true
+				}
+			}}
+			f.open()
+			clients = append(clients, f)
+			f.run()
+		}
+		if n := len(calls); n != 15+100 {
+			t.Errorf("%d Calls of 100 clients are in, want 15 of the first and one of each", n)
+		}
+		rounds := 0
+		for ; !r.up.Load() && rounds < 1000; rounds++ {
+			mu.Lock()
+			was := calls
+			calls = nil
+			mu.Unlock()
+			for _, c := range was {
+				r.leave(c, true)
+			}
+			synctest.Wait()
+			if r.up.Load() {
+				break
+			}
+			mu.Lock()
+			if len(calls) > r.most+len(clients) {
+				t.Errorf("%d Calls are in, %d may be", len(calls), r.most)
+			}
+			if len(calls) == 0 {
+				mu.Unlock()
+				time.Sleep(rampTick)
+				synctest.Wait()
+				mu.Lock()
+			}
+			mu.Unlock()
+		}
+		if rounds > 20 {
+			t.Errorf("%d rounds until the ramp ended", rounds)
+		}
+		synctest.Wait()
+		if r.gate.n != 0 {
+			t.Errorf("%d clients still wait", r.gate.n)
+		}
+		r.restart()
+		f := clients[0]
+		f.idle = false
+		if r.up.Load() {
+			t.Error("no ramp after the upstream was lost")
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// Neither costs an allocation.
+func TestGatesDoNotAllocate(t *testing.T) {
+	clock := bubbleClock()
+	b := newBucket(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock)
+	r := newRamp(metrics.New(), "storage", 16, 1<<30)
+	f := &fakeGated{}
+	f.open()
+	c := &call{}
+	if n := testing.AllocsPerRun(1000, func() {
+		b.enter(clock(), 100, &f.ledger)
+		b.leave(clock(), 100)
+		r.enter(c, &f.ledger)
+		r.leave(c, false)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
