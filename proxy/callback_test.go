@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -449,6 +450,56 @@ func TestCallbacksUnanswered(t *testing.T) {
 		c.Close()
 		x.Eventually("nothing is left", func() bool { return x.pinned() == 0 && len(x.conns()) == shared })
 	})
+}
+
+// TestCallbacksUnread: what a TCP server sends to a client that does not read is bounded
+// in octets, and the server learns.
+func TestCallbacksUnread(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
+	used := h.Arena.Stats().Used
+	c, err := net.Dial("tcp", p.Addr("nfs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i := range uint32(14) { // more than the sockets hold, and less than it may have under way
+		m := proxytest.ReadCall(i+1, 0, 1<<20)
+		if i == 0 {
+			m = proxytest.SequenceCall(1)
+		}
+		if err := proxytest.WriteRecord(c, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Eventually("all are answered", func() bool { return s.Calls.Load() == 14 && metric(h, "upstream_credits_in_use") == 0 })
+	taken := -1
+	h.Eventually("nothing more is taken", func() bool {
+		was := taken
+		taken = metric(h, "client_calls_total")
+		time.Sleep(50 * time.Millisecond)
+		return taken == was
+	})
+	h.Eventually("it has a connection of its own", func() bool { return len(s.Conns()) == 2 })
+	back := s.Conns()[1]
+	const size, room = 100_000, 1 << 20 / 100_000
+	for xid := range uint32(room + 5) {
+		back.Call(proxytest.CallbackCall(xid, size), 0)
+	}
+	for xid := uint32(room); xid < room+5; xid++ {
+		if got, err := back.Next(patience); err != nil || !bytes.Equal(got, refusal(xid, oncrpc.SystemError)) {
+			t.Fatalf("call %d, beyond what may wait: %x, %v; want SYSTEM_ERR", xid, got, err)
+		}
+	}
+	c.Close()
+	h.Eventually("nothing is left", func() bool {
+		return p.Status().Upstreams[0].Pinned == 0 && h.Arena.Stats().Used <= used+64<<10
+	})
+	if n := metric(h, "upstream_reverse_unanswered_total"); n != room {
+		t.Errorf("%d unanswered counted, want the %d that were taken", n, room)
+	}
 }
 
 // TestCallbackEnds: when either side ends, so does what is outstanding.
