@@ -131,8 +131,10 @@ func (x *rcall) reduced() {
 		payload = stranger(payload, x.xid+1)
 		short = true
 	}
+	write := late != nil && sky.strikes(dice, lateWrite)
+	read := len(x.reads) > 0 && sky.strikes(dice, lateRead)
 	var inv fabric.Handle
-	if c.canInvalidate {
+	if c.canInvalidate && !write && !read {
 		if n, only := x.handlesOffered(); n == 1 && dice.IntN(2) == 0 {
 			inv = only
 		}
@@ -151,10 +153,10 @@ func (x *rcall) reduced() {
 	if h.Proc == rpcrdma.Msg && x.writes == 0 && inv == 0 && sky.strikes(dice, twiceReply) {
 		c.post(append(h.Append(nil), payload...), 0)
 	}
-	if late != nil && inv == 0 && sky.strikes(dice, lateWrite) {
+	if write {
 		late()
 	}
-	if len(x.reads) > 0 && inv == 0 && sky.strikes(dice, lateRead) {
+	if read {
 		s := x.reads[0]
 		c.later(func() {
 			_ = c.conn.PostRead(c.late(x), fabric.Read{Into: make([]byte, s.Length), From: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset, Length: s.Length}})
@@ -172,11 +174,11 @@ func (c *responderConn) late(x *rcall) (id uint64) {
 
 // later runs f now or a little later.
 func (c *responderConn) later(f func()) {
-	if c.dice.IntN(2) == 0 && !c.r.exact {
+	if c.dice.IntN(2) == 0 && !c.r.exact && !c.r.slow {
 		f()
 		return
 	}
-	time.AfterFunc(between(c.dice, 1, 20*time.Millisecond), func() {
+	time.AfterFunc(between(c.dice, 5*time.Millisecond, 20*time.Millisecond), func() {
 		c.loop.Post(fabric.TaskFunc(func() {
 			if !c.closed {
 				f()

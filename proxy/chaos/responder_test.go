@@ -21,6 +21,7 @@ type responder struct {
 	server *server
 	sky    *sky
 	l      fabric.Listener
+	slow   bool // what comes late comes at least some milliseconds late
 	exact  bool // time is virtual: a Reply that was sent has come when time has passed
 
 	conns atomic.Int64 // so far
@@ -265,7 +266,7 @@ func (c *responderConn) assembled(p *pull) {
 	}
 	x.m = m
 	sky, dice := c.r.sky, c.dice
-	if sky.strikes(dice, lostCall) && dice.IntN(2) == 0 {
+	if dice.IntN(2) == 0 && sky.strikes(dice, lostCall) {
 		return // before it is executed
 	}
 	j, ok := c.r.server.take(m)

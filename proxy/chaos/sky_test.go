@@ -93,8 +93,9 @@ type weather [faults]int32
 // A sky is the weather over one thing, which changes. It is safe for concurrent
 // use.
 type sky struct {
-	now    atomic.Pointer[weather]
-	counts *counts
+	now     atomic.Pointer[weather]
+	pending [faults]atomic.Int32 // faults that strike once, at the next chance
+	counts  *counts
 }
 
 func newSky(c *counts) *sky {
@@ -105,6 +106,10 @@ func newSky(c *counts) *sky {
 
 // strikes reports whether f happens now, and counts it if so.
 func (s *sky) strikes(r *rand.Rand, f fault) bool {
+	if s.pending[f].Load() > 0 && s.pending[f].CompareAndSwap(1, 0) {
+		s.counts[f].Add(1)
+		return true
+	}
 	p := s.now.Load()[f]
 	if p == 0 || r.Int32N(1e6) >= p {
 		return false

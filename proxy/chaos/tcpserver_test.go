@@ -85,7 +85,7 @@ func (c *tcpConn) serve() {
 		if err != nil {
 			return
 		}
-		if c.strikes(lostCall) && m[3]&1 == 0 {
+		if m[3]&1 == 0 && c.strikes(lostCall) {
 			continue // before it is executed
 		}
 		j, ok := s.server.take(m)

@@ -86,6 +86,8 @@ type world struct {
 	logs   logBook
 	memory []*inMemory
 
+	callTimeout, unavailable time.Duration // of the upstreams
+
 	loop       *iwarp.GoLoop    // of the Responders
 	memLoop    *fabrictest.Loop // of those in memory
 	clientLoop *iwarp.GoLoop    // of RDMA clients
@@ -127,7 +129,7 @@ func (l *logBook) String() string {
 }
 
 func newWorld(t testing.TB, s seed) *world {
-	w := &world{t: t, seed: s, h: proxytest.NewHarness(t, budget)}
+	w := &world{t: t, seed: s, h: proxytest.NewHarness(t, budget), callTimeout: callTimeout, unavailable: unavailable}
 	w.book = newBook(t, s)
 	w.h.Log = zerolog.New(&w.logs).Level(zerolog.WarnLevel)
 	w.h.Engine.Stop() // its lines are to be counted as well
@@ -207,7 +209,7 @@ func (w *world) inMemory(name string, s *server, async bool) *inMemory {
 // start starts the bridge.
 func (w *world) start(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
 	for i := range us {
-		us[i].CallTimeout, us[i].UnavailableAfter, us[i].ConnectTimeout = callTimeout, unavailable, time.Second
+		us[i].CallTimeout, us[i].UnavailableAfter, us[i].ConnectTimeout = w.callTimeout, w.unavailable, time.Second
 		us[i].BackoffMin, us[i].BackoffMax = 5*time.Millisecond, 100*time.Millisecond
 	}
 	for i := range ls {

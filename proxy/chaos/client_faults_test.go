@@ -1,0 +1,187 @@
+package chaos
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// A clientRow is a row of docs/faults.md about a client, or about what no single
+// Call shows.
+type clientRow struct {
+	name    string
+	do      func(w *world, g *rogue, c net.Conn) // what the client does; it says if it sees what it should not
+	sees    outcome
+	log     string
+	metrics []string
+}
+
+// closes waits for the end of c.
+func closes(w *world, c net.Conn) {
+	_ = c.SetReadDeadline(time.Now().Add(stallTimeout + patience))
+	if _, err := io.Copy(io.Discard, c); timedOut(err) {
+		w.t.Error("the connection is not closed")
+	}
+}
+
+var clientRows = []clientRow{
+	{"Client resets inside a record", func(w *world, g *rogue, c net.Conn) {
+		_, _ = c.Write(record(g.any().m)[:20])
+		c.(*net.TCPConn).SetLinger(0)
+	}, "", "", nil},
+	{"Client stops inside a record", func(w *world, g *rogue, c net.Conn) {
+		_, _ = c.Write(record(g.any().m)[:20])
+		closes(w, c)
+	}, closed, "connection refused", []string{`tcp_refused_total{reason="stalled"`}},
+	{"Record longer than `limits.record`", func(w *world, g *rogue, c net.Conn) {
+		_, _ = c.Write(words(nil, 1<<31|0x7fffffff))
+		closes(w, c)
+	}, closed, "connection refused", []string{`tcp_refused_total{reason="too_long"`}},
+	{"Endless fragments", func(w *world, g *rogue, c net.Conn) {
+		_, _ = c.Write(make([]byte, 8192))
+		closes(w, c)
+	}, closed, "connection refused", []string{`tcp_refused_total{reason="fragments"`}},
+	{"Record that is no Call", func(w *world, g *rogue, c net.Conn) {
+		m := proxytest.GetattrCall(1)
+		binary.BigEndian.PutUint32(m[8:], 3)
+		_, _ = c.Write(record(m))
+		closes(w, c)
+	}, closed, "not an RPC Call; connection closed", []string{`client_calls_total{result="malformed"`}},
+	{"Call sent again on another connection while it is under way", func(w *world, g *rogue, c net.Conn) {
+		for _, s := range w.skies {
+			s.pending[stallWire].Store(1)
+		}
+		o := g.call(mkdir, 0)
+		g.book.transmit(o.id)
+		_, _ = c.Write(record(o.m))
+		if !w.settles(5*time.Second, func() bool { return w.sum("rdmabridge_client_received_calls_total") == 2 }) {
+			w.t.Error("the Call was not read")
+		}
+		next, err := g.dial()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		defer next.Close()
+		g.book.transmit(o.id)
+		_, _ = next.Write(record(o.m))
+		closes(w, c) // the first connection
+		if !g.await(next, o) {
+			w.t.Error("the second connection has no Reply")
+		}
+	}, answered, "", []string{`client_calls_total{result="absorbed"`}},
+	{"Client never reads", func(w *world, g *rogue, c net.Conn) {
+		_ = c.(*net.TCPConn).SetReadBuffer(4096)
+		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+		var all []*outstanding
+		for range 3000 {
+			o := g.call(read, 1<<20)
+			g.book.transmit(o.id)
+			all = append(all, o)
+			if proxytest.WriteRecord(c, o.m) != nil {
+				break
+			}
+		}
+		if used := w.h.Arena.Used(); used > budget/2 {
+			w.t.Errorf("it holds %d octets", used)
+		}
+		other, err := g.dial()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		defer other.Close()
+		o := g.call(getattr, 0)
+		g.book.transmit(o.id)
+		_, _ = other.Write(record(o.m))
+		if !g.await(other, o) {
+			w.t.Error("another client was closed")
+		}
+		c.(*net.TCPConn).SetLinger(0)
+		g.book.abandon(all)
+	}, "", "", []string{`client_calls_total{result="client_gone"`}},
+	{"No connection to the upstream for `timeouts.unavailable`", func(w *world, g *rogue, c net.Conn) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.wires[0].shut(2 * time.Second)
+		}()
+		defer func() { <-done }()
+		if !w.settles(time.Second, func() bool { return w.proxy.Ready() != nil }) {
+			w.t.Error("the upstream is still there")
+		}
+		o := g.call(getattr, 0)
+		g.book.transmit(o.id)
+		_, _ = c.Write(record(o.m))
+		closes(w, c)
+	}, closed, "call cannot be answered; client connection closed", []string{`upstream_queue_expired_calls_total`, `client_calls_total{result="abandoned"`}},
+	{"Connection to the upstream refused, for less", func(w *world, g *rogue, c net.Conn) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.wires[0].shut(200 * time.Millisecond)
+		}()
+		defer func() { <-done }()
+		if !w.settles(time.Second, func() bool { return w.proxy.Ready() != nil }) {
+			w.t.Error("the upstream is still there")
+		}
+		o := g.call(mkdir, 0)
+		g.book.transmit(o.id)
+		_, _ = c.Write(record(o.m))
+		if !g.await(c, o) {
+			w.t.Error("the client was closed")
+		}
+	}, answered, "no connection to upstream", []string{`upstream_dial_errors_total`}},
+}
+
+// TestClientFaults is TestFaults for clients, and for what is no single Call's.
+func TestClientFaults(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range clientRows {
+		t.Run(r.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.unavailable = time.Second
+			w.start([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}},
+				[]proxy.UpstreamOptions{{Name: "up", Connections: 1, RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("up", newServer(w.book, true))}}})
+			g := &rogue{name: "client", book: w.book, counts: &w.counts, addr: w.proxy.Addr("in"), local: net.IPv4(127, 0, 3, 1), dice: w.seed.dice("row", 0), xid: 100}
+			if got := w.probe(g, getattr, nil); got != answered {
+				t.Fatalf("before the fault: %v", got)
+			}
+			before := w.series()
+			c, err := g.dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.do(w, g, c)
+			c.Close()
+			w.settles(2*time.Second, func() bool { return r.log == "" || w.logs.count(r.log) > 0 })
+			moved := w.moved(before)
+			for _, m := range r.metrics {
+				if !slices.ContainsFunc(moved, func(s string) bool { return matches(s, m) }) {
+					t.Errorf("%s did not move; what did: %s", m, strings.Join(moved, " "))
+				}
+			}
+			if r.log != "" && w.logs.count(r.log) == 0 {
+				t.Errorf("the log does not say %q, but: %s", r.log, &w.logs)
+			}
+			if got := w.probe(g, mkdir, nil); got != answered {
+				t.Errorf("after the fault: %v", got)
+			}
+			if os.Getenv("CHAOS_SHOW") != "" {
+				t.Logf("log %s; moved %s", &w.logs, strings.Join(moved, " "))
+			}
+			w.rest()
+			w.close()
+			written(t, string(doc), r.name, []outcome{r.sees}, r.log, r.metrics)
+		})
+	}
+}

@@ -1,0 +1,255 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+)
+
+// An outcome is what a client sees.
+type outcome string
+
+const (
+	answered  outcome = "answered"
+	systemErr outcome = "SYSTEM_ERR"
+	closed    outcome = "closed"
+)
+
+// A row is one of docs/faults.md: one fault, one Call, and what shows.
+type row struct {
+	name    string // as in the document
+	over    string // upstream: rdma or tcp
+	fault   fault
+	safe    kind    // a Call that may be repeated
+	repeat  outcome // of it
+	harm    kind    // one that may not
+	once    outcome // of it
+	patient bool    // with a longer call timeout than what is injected
+	log     string  // a line of the bridge's; "" for none
+	metrics []string
+	granted float64 // credits in force afterwards, 0 not to be checked
+}
+
+const (
+	inLimbo   = `upstream_replays_total`
+	lost      = `upstream_calls_total{outcome="lost"`
+	abandoned = "call cannot be answered; client connection closed"
+)
+
+var rows = []row{
+	{"Responder drops a Call", "rdma", lostCall, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Reply under another XID", "rdma", wrongXID, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_dropped_total{reason="stray"`, `requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Reply that answers nothing", "rdma", strayReply, read, answered, mkdir, answered, false, "", []string{`requester_dropped_total{reason="stray"`}, 0},
+	{"Reply sent twice", "rdma", twiceReply, getattr, answered, mkdir, answered, false, "", []string{`requester_dropped_total{reason="stray"`}, 0},
+	{"Transport header and payload with different XIDs", "rdma", twoXIDs, read, answered, mkdir, closed, false, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
+	{"Transport header cut short", "rdma", badHeader, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_dropped_total{reason="header"`, `requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Grant of 0", "rdma", grantZero, read, answered, mkdir, answered, false, "", []string{`upstream_credits_granted`}, 1},
+	{"Grant of 1", "rdma", grantOne, read, answered, mkdir, answered, false, "", []string{`upstream_credits_granted`}, 1},
+	{"Grant of 100,000", "rdma", grantHuge, read, answered, mkdir, answered, false, "", []string{`upstream_credits_granted`}, 128},
+	{"Chunk longer than offered", "rdma", longChunk, read, answered, echo, closed, false, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="chunks"`, inLimbo, lost}, 0},
+	{"Chunk shorter than what belongs in it", "rdma", shortChunk, read, answered, echo, closed, false, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
+	{"ERR_CHUNK", "rdma", errChunk, read, answered, mkdir, systemErr, false, "", []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
+	{"ERR_VERS", "rdma", errVers, read, answered, mkdir, systemErr, false, "no connection to upstream", []string{`requester_rdma_errors_total{code="err_vers"`, `upstream_calls_total{outcome="error"`}, 0},
+	{"ERR_CHUNK to a Call under RPCSEC_GSS", "rdma", errChunk, getattr, answered, echoGSS, closed, false, abandoned, []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
+	{"Another handle invalidated", "rdma", alienHandle, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"RDMA Write after the Reply", "rdma", lateWrite, read, answered, echo, answered, false, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},
+	{"RDMA Read after the Reply", "rdma", lateRead, write, answered, write, answered, false, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},
+	{"Responder closes the connection", "rdma", hangUp, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Connection reset inside an FPDU", "rdma", resetWire, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Connection closed inside an FPDU", "rdma", finWire, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Connection half-closed", "rdma", halfClose, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Network stalls for a moment", "rdma", stallWire, read, answered, mkdir, answered, true, "", nil, 0},
+	{"Network loses everything from now on", "rdma", blackhole, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Octet corrupted on the way", "rdma", corruptWire, read, answered, mkdir, closed, false, "connection ended", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"TCP server drops a Call", "tcp", lostCall, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total{reason="deadline"`, inLimbo, lost}, 0},
+	{"TCP server's Reply under another XID", "tcp", wrongXID, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_stray_replies_total`, inLimbo, lost}, 0},
+	{"TCP server's Reply sent twice", "tcp", twiceReply, read, answered, mkdir, answered, false, "", []string{`upstream_stray_replies_total`}, 0},
+	{"TCP server's connection cut inside a record", "tcp", cutRecord, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"TCP server closes the connection", "tcp", hangUp, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"TCP server's connection reset", "tcp", resetWire, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Network to a TCP server loses everything from now on", "tcp", blackhole, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total{reason="deadline"`, inLimbo, lost}, 0},
+}
+
+// TestFaults injects each fault once and compares what shows with docs/faults.md.
+func TestFaults(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			r.check(t)
+			written(t, string(doc), r.name, []outcome{r.repeat, r.once}, r.log, r.metrics)
+		})
+	}
+}
+
+// written checks that the document has the row with that name, with all that it
+// has to say.
+func written(t *testing.T, doc, name string, seen []outcome, log string, metrics []string) {
+	t.Helper()
+	for line := range strings.Lines(doc) {
+		if !strings.HasPrefix(line, "| "+name+" |") {
+			continue
+		}
+		for _, want := range append([]string{log}, metrics...) {
+			if !strings.Contains(strings.ReplaceAll(line, "\\", ""), want) {
+				t.Errorf("docs/faults.md, %q: does not say %q", name, want)
+			}
+		}
+		cells := strings.Split(line, " | ")
+		for i, want := range seen {
+			if len(cells) < i+2 || !strings.Contains(cells[i+1], string(want)) {
+				t.Errorf("docs/faults.md, %q: does not say %q in column %d", name, want, i+2)
+			}
+		}
+		return
+	}
+	t.Errorf("docs/faults.md has no row %q", name)
+}
+
+func (r *row) check(t *testing.T) {
+	w := newWorld(t, 1)
+	w.callTimeout, w.unavailable = 400*time.Millisecond, time.Second
+	if r.patient {
+		w.callTimeout = 10 * time.Second
+	}
+	s := newServer(w.book, true)
+	up := proxy.UpstreamOptions{Name: "up", Connections: 1}
+	if r.over == "rdma" {
+		up.RDMA, up.Provider, up.Endpoints = true, w.iwarp, []string{w.overRDMA("up", s)}
+	} else {
+		up.Endpoints = []string{w.overTCP("up", s)}
+	}
+	for _, re := range w.responders {
+		re.slow = true
+	}
+	w.start([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}}, []proxy.UpstreamOptions{up})
+	g := &rogue{name: "client", book: w.book, counts: &w.counts, addr: w.proxy.Addr("in"), local: net.IPv4(127, 0, 3, 1), dice: w.seed.dice("row", 0), xid: 100}
+	before := w.series()
+	for _, step := range []struct {
+		k    kind
+		want outcome
+	}{{r.safe, r.repeat}, {r.harm, r.once}} {
+		if got := w.probe(g, getattr, nil); got != answered { // the connection is well, and has credits
+			t.Fatalf("before the fault: %v", got)
+		}
+		if got := w.probe(g, step.k, []fault{r.fault}); got != step.want {
+			t.Errorf("%v: the client saw %v, want %v", step.k, got, step.want)
+		}
+		if !w.settles(time.Second, func() bool { return w.counts[r.fault].Swap(0) == 1 }) {
+			t.Errorf("%v: the fault was not injected", step.k)
+		}
+		if !w.settles(10*time.Second, func() bool { return w.proxy.Ready() == nil }) {
+			t.Error("the upstream does not come back")
+		}
+	}
+	w.settles(2*time.Second, func() bool { return r.log == "" || w.logs.count(r.log) > 0 })
+	moved := w.moved(before)
+	if n := w.sum("rdmabridge_upstream_credits_granted"); r.granted > 0 && n != r.granted {
+		t.Errorf("%v credits are in force, want %v", n, r.granted)
+	}
+	for _, m := range r.metrics {
+		if r.granted > 0 {
+			break
+		}
+		if !slices.ContainsFunc(moved, func(s string) bool { return matches(s, m) }) {
+			t.Errorf("%s did not move; what did: %s", m, strings.Join(moved, " "))
+		}
+	}
+	if r.log != "" && w.logs.count(r.log) == 0 {
+		t.Errorf("the log does not say %q, but: %s", r.log, &w.logs)
+	}
+	if os.Getenv("CHAOS_SHOW") != "" {
+		t.Logf("log %s; moved %s", &w.logs, strings.Join(moved, " "))
+	}
+	w.rest()
+	w.close()
+}
+
+// matches reports whether series s is named by m: a name, and perhaps a label.
+func matches(s, m string) bool {
+	name, label, _ := strings.Cut(m, "{")
+	return strings.HasPrefix(s, name+"{") && strings.Contains(s, strings.TrimSuffix(label, "}"))
+}
+
+// probe makes one Call while the faults given wait to strike.
+func (w *world) probe(g *rogue, k kind, fs []fault) outcome {
+	conn, err := g.dial()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close()
+	o := g.call(k, 20000)
+	w.book.transmit(o.id)
+	for _, f := range fs {
+		for _, s := range w.skies {
+			s.pending[f].Store(1)
+		}
+	}
+	l, _ := dialTCP(context.Background(), g.addr, g.local)
+	defer l.close()
+	if err := l.send(o.m, bound); err != nil {
+		return outcome(err.Error())
+	}
+	select {
+	case m := <-l.replies():
+		w.book.end(o.id, 0)
+		switch {
+		case bytes.Equal(m, wanted(o.m, k)):
+			return answered
+		case isError(m):
+			return systemErr
+		}
+		return outcome(fmt.Sprintf("wrong octets: %x", m[:min(len(m), 64)]))
+	case <-l.ended():
+		return closed
+	case <-time.After(bound):
+		return "nothing"
+	}
+}
+
+// series are all counters and gauges of the bridge.
+func (w *world) series() map[string]float64 {
+	rec := httptest.NewRecorder()
+	w.h.Metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	all := make(map[string]float64)
+	for line := range strings.Lines(rec.Body.String()) {
+		i := strings.LastIndexByte(line, ' ')
+		if line[0] == '#' || i < 0 {
+			continue
+		}
+		all[strings.TrimPrefix(line[:i], "rdmabridge_")], _ = strconv.ParseFloat(strings.TrimSpace(line[i:]), 64)
+	}
+	return all
+}
+
+// moved are the series that are not what they were, but for those that move with
+// every Call.
+func (w *world) moved(before map[string]float64) (names []string) {
+	after := w.series()
+	for _, n := range slices.Sorted(maps.Keys(after)) {
+		name, _, _ := strings.Cut(n, "{")
+		if after[n] != before[n] && !strings.Contains(name, "octets") && !strings.Contains(name, "seconds") && !strings.Contains(name, "bytes") && !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (l *logBook) count(msg string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines[msg]
+}
