@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+)
+
+// TestStartLimits: peers that connect to an RDMA listener and say nothing are few,
+// and not there for long; a client that speaks gets in. The limits are those of the
+// file.
+func TestStartLimits(t *testing.T) {
+	c, err := configs.Load([]byte(`
+listeners:
+  - name: rdma
+    address: 127.0.0.1:0
+    transport: rdma
+    upstream: s
+    limits: {starting: 3, starting_per_address: 2}
+    timeouts: {start: 600ms}
+upstreams:
+  - {name: s, transport: tcp, endpoints: ['127.0.0.1:1']}
+`), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &crowd{Harness: proxytest.NewHarness(t, 64<<20)}
+	lo, err := listenerOptions(&c.Listeners[0], x.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.server = x.TCPServer(proxytest.Behaviour{})
+	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{{Name: "s", Endpoints: []string{x.server.Addr()}}})
+	silent := func() net.Conn {
+		nc, err := net.Dial("tcp", x.p.Addr("rdma"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		return nc
+	}
+	// ends is when the bridge closed nc.
+	ends := func(nc net.Conn) time.Duration {
+		began := time.Now()
+		_ = nc.SetReadDeadline(began.Add(10 * time.Second))
+		if n, err := nc.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("a peer that said nothing read %d octets", n)
+		}
+		return time.Since(began)
+	}
+	first, second := silent(), silent()
+	time.Sleep(100 * time.Millisecond) // both are being waited for
+	began := time.Now()
+	if d := ends(silent()); d > 400*time.Millisecond {
+		t.Errorf("the third was closed after %v, want at once", d)
+	}
+	ends(first)
+	ends(second)
+	if d := time.Since(began); d < 300*time.Millisecond || d > 5*time.Second {
+		t.Errorf("silent peers were closed after %v, want 600 ms", d)
+	}
+	x.Eventually("all are counted", func() bool {
+		return x.value(`rdma_refused_total{listener="rdma",reason="starting_addr"}`) == 1 && x.value(`rdma_refused_total{listener="rdma",reason="timeout"}`) == 2
+	})
+	l := iwarp.NewGoLoop()
+	t.Cleanup(l.Stop)
+	client := x.RDMAClient(iwarp.New(iwarp.Options{Log: x.Log}), l, x.p.Addr("rdma"), 0)
+	m := proxytest.GetattrCall(1)
+	if got, err := client.Call(m); err != nil || !bytes.Equal(got, proxytest.Expected(m)) {
+		t.Errorf("a client that speaks: %v", err)
+	}
+}
