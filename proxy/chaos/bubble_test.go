@@ -209,7 +209,7 @@ func (b *bubble) next() *bubbleCall {
 	b.left--
 	b.xid++
 	id := b.book.next.Add(1)
-	k, m := randomCall(b.dice, b.xid, id, false)
+	k, m := randomCall(b.dice, b.xid, id, false, false)
 	l, err := b.mem.Lease(len(m))
 	if err != nil {
 		b.book.wrong("%v", err)

@@ -20,6 +20,7 @@ type client struct {
 	dice  *rand.Rand
 	deep  int
 	gss   bool
+	v4    bool // speaks NFSv4.2 as well
 	bound time.Duration // no Call waits longer on a live connection
 
 	xid         uint32
@@ -113,7 +114,7 @@ func (c *client) live(ctx, end context.Context, l line) {
 func (c *client) fresh(l line) bool {
 	c.xid++
 	id := c.book.next.Add(1)
-	k, m := randomCall(c.dice, c.xid, id, c.gss)
+	k, m := randomCall(c.dice, c.xid, id, c.gss, c.v4)
 	c.book.begin(k, id, m)
 	o := &outstanding{kind: k, id: id, m: m}
 	c.outstanding[c.xid] = o

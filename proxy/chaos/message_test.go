@@ -16,13 +16,14 @@ const (
 	getattr kind = iota // reads: may be replayed at will
 	read                // reads: data placed directly
 	write               // may be repeated: data fetched directly
+	sequence            // of NFSv4.2: gives its connection one to the server; may be replayed
 	mkdir               // must not be executed twice
 	echo                // of a program nobody knows: must not be executed twice
 	echoGSS             // its XID is signed: never replayed
 	kinds
 )
 
-var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "MKDIR", "echo", "echo under GSS"}
+var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "SEQUENCE", "MKDIR", "echo", "echo under GSS"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -59,6 +60,10 @@ func newCall(k kind, xid, id uint32, n int) []byte {
 		return proxytest.ReadCall(xid, uint64(id), uint32(n))
 	case write:
 		return proxytest.WriteCall(xid, uint64(id), n)
+	case sequence:
+		var session [16]byte
+		binary.BigEndian.PutUint32(session[:], id)
+		return proxytest.CompoundCall(xid, 2, proxytest.Sequence(session, xid, xid%64))
 	case mkdir:
 		b := opaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 9), []byte("a directory's handle"))
 		b = opaque(b, tagged(id, 8+n%120))
@@ -106,6 +111,9 @@ func look(c *oncrpc.Call) (k kind, id uint32, err error) {
 	case c.Program == oncrpc.ProgramNFS && c.Version == 3 && c.Procedure == 9:
 		k = mkdir
 		id, ok = at(behind(0) + 4)
+	case c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == 1:
+		k = sequence
+		id, ok = at(16)
 	case c.Program == proxytest.EchoProgram && c.Procedure == proxytest.EchoProc:
 		k = echo
 		if c.Flavor == oncrpc.FlavorGSS {
@@ -149,7 +157,7 @@ func wanted(m []byte, k kind) []byte {
 const readData = 24 + 4 + 4 + 84 + 4 + 4 + 4
 
 // randomCall draws a Call. Most are small, as on a file server.
-func randomCall(r *rand.Rand, xid, id uint32, gss bool) (kind, []byte) {
+func randomCall(r *rand.Rand, xid, id uint32, gss, v4 bool) (kind, []byte) {
 	var k kind
 	switch n := r.IntN(100); {
 	case n < 35:
@@ -165,6 +173,9 @@ func randomCall(r *rand.Rand, xid, id uint32, gss bool) (kind, []byte) {
 	}
 	if gss && r.IntN(4) == 0 {
 		k = echoGSS
+	}
+	if v4 && r.IntN(3) > 0 {
+		k = sequence
 	}
 	n := 0
 	switch d := r.IntN(100); {
