@@ -21,6 +21,7 @@ type Config struct {
 	Log       Log        `mapstructure:"log"`
 	Drain     Drain      `mapstructure:"drain"`
 	Reload    Reload     `mapstructure:"reload"`
+	Handover  Handover   `mapstructure:"handover"`
 	Loops     int        `mapstructure:"loops"` // event loops; default by CPUs
 }
 
@@ -220,6 +221,7 @@ func (c *Config) setDefaults() {
 	def(&c.Log.Format, FormatJSON)
 	def(&c.Drain.Timeout, Duration(30*time.Second))
 	c.Reload.setDefaults()
+	c.Handover.setDefaults()
 }
 
 func (l *Listener) setDefaults() {

@@ -55,13 +55,14 @@ func TestDefaults(t *testing.T) {
 			Inline:   Inline{Call: 64 * KiB, Reply: 4 * KiB},
 			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: Off},
 		}},
-		Chunks:  Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
-		Memory:  Memory{Budget: 1 << 30},
-		RPCBind: RPCBind{Address: "none"},
-		Admin:   Admin{Address: "127.0.0.1:9090"},
-		Log:     Log{Level: "info", Format: "json"},
-		Drain:   Drain{Timeout: Duration(30 * time.Second)},
-		Reload:  Reload{Watch: Duration(2 * time.Second)},
+		Chunks:   Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
+		Memory:   Memory{Budget: 1 << 30},
+		RPCBind:  RPCBind{Address: "none"},
+		Admin:    Admin{Address: "127.0.0.1:9090"},
+		Log:      Log{Level: "info", Format: "json"},
+		Drain:    Drain{Timeout: Duration(30 * time.Second)},
+		Reload:   Reload{Watch: Duration(2 * time.Second)},
+		Handover: Handover{Path: None},
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("defaults:\n got %+v\nwant %+v", c, want)
@@ -269,7 +270,7 @@ func TestProblems(t *testing.T) {
 			line 3: lgo: unknown setting; did you mean log?
 			line 4: memory.bugdet: unknown setting; did you mean budget?
 			line 4: memory.x: unknown setting; known here: budget
-			line 5: log.level: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, reload, rpcbind, upstreams`},
+			line 5: log.level: unknown setting; known here: admin, chunks, drain, handover, listeners, log, loops, memory, reload, rpcbind, upstreams`},
 		{"unknown deep", `
 listeners:
   - name: l
@@ -538,7 +539,7 @@ func TestLoadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := LoadFile(f, testKnown())
-	if want := f + ":10: x: unknown setting; known here: admin, chunks, drain, listeners, log, loops, memory, reload, rpcbind, upstreams"; err == nil || err.Error() != want {
+	if want := f + ":10: x: unknown setting; known here: admin, chunks, drain, handover, listeners, log, loops, memory, reload, rpcbind, upstreams"; err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}
 	if err := os.WriteFile(f, make([]byte, maxFile+1), 0o600); err != nil {

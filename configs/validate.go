@@ -66,6 +66,7 @@ func (c *Config) validate(k Known, r *report) {
 	oneOf(c.Log.Format, "log.format", r, FormatJSON, FormatConsole)
 	finite(c.Drain.Timeout, "drain.timeout", r)
 	c.Reload.validate(r)
+	c.Handover.validate(r)
 	atMost(c.Loops, 256, "loops", r)
 }
 

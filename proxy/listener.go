@@ -399,6 +399,22 @@ func (l *listener) snapshot(draining bool) []session {
 	return all
 }
 
+// stopAccepting stops listening without a word to those that are connecting.
+func (l *listener) stopAccepting() {
+	l.mu.Lock()
+	tcp, rdma := l.tcp, l.rdma
+	l.mu.Unlock()
+	var err error
+	if s, ok := rdma.(interface{ StopAccepting() error }); ok {
+		err = s.StopAccepting()
+	} else if tcp != nil {
+		err = tcp.Close()
+	}
+	if err != nil {
+		l.log.Warn().Err(err).Msg("closing the listener")
+	}
+}
+
 func (l *listener) stopListening() { l.stopOnce.Do(l.stop) }
 
 func (l *listener) stop() {

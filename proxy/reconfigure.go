@@ -324,6 +324,14 @@ func (p *Proxy) sum(name string, of func(*listener) int) (n int) {
 	return n
 }
 
+// StopAccepting stops listening and leaves clients as they are, those included that
+// are just connecting. Somebody else has the sockets. Drain follows.
+func (p *Proxy) StopAccepting() {
+	for _, l := range p.currentListeners() {
+		l.stopAccepting()
+	}
+}
+
 // A Socket is one that listens. File returns another descriptor of it, as that of
 // net.TCPListener does.
 type Socket interface {

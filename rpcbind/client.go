@@ -21,7 +21,7 @@ const (
 // maxClients times maxMessage.
 func (s *Server) listenOptions(o Options) tcpframe.ListenOptions {
 	return tcpframe.ListenOptions{
-		Address: o.Address, Name: "rpcbind", Allow: o.Allow,
+		Address: o.Address, Socket: o.TCP, Name: "rpcbind", Allow: o.Allow,
 		MaxConns: maxClients, MaxConnsPerAddr: maxPerAddress,
 		Conn: tcpframe.ConnOptions{
 			MaxRecord: maxMessage, MaxFragments: maxFragments,

@@ -56,11 +56,15 @@ func listenDatagrams(s *Server, address string) (*datagrams, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newDatagrams(s, c.(*net.UDPConn)), nil
+}
+
+func newDatagrams(s *Server, c *net.UDPConn) *datagrams {
 	return &datagrams{
-		s: s, conn: c.(*net.UDPConn),
+		s: s, conn: c,
 		replies: bucket{rate: replyRate, burst: replyBurst},
 		excess:  bucket{rate: excessRate, burst: excessBurst},
-	}, nil
+	}
 }
 
 // wantArrival has the kernel say where each datagram arrived: ip(7), ipv6(7). A
@@ -157,8 +161,8 @@ func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort
 }
 
 func (d *datagrams) allowed(a netip.Addr) bool {
-	allow := *d.s.allow.Load()
-	return len(allow) == 0 || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(a) })
+	allow := d.s.allow.Load()
+	return allow == nil || len(*allow) == 0 || slices.ContainsFunc(*allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // An arrival is where a datagram arrived: an address of this host.

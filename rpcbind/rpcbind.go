@@ -36,7 +36,9 @@ package rpcbind
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -52,9 +54,11 @@ const maxMessage = 8 << 10
 
 // Options describe a Server. Engine and Address are needed.
 type Options struct {
-	Address  string         // host:port, for TCP and UDP; port 0 takes one that is free on both
-	Allow    []netip.Prefix // who may ask; empty: everybody
-	Services []Service      // what is advertised, until Publish replaces it
+	Address  string           // host:port, for TCP and UDP; port 0 takes one that is free on both
+	Allow    []netip.Prefix   // who may ask; empty: everybody
+	Services []Service        // what is advertised, until Publish replaces it
+	TCP      *net.TCPListener // listens at Address already, and is taken; nil opens one
+	UDP      *net.UDPConn     // with TCP: its other half
 	Engine   *tcpframe.Engine
 	Log      zerolog.Logger
 	Metrics  *metrics.Registry
@@ -97,7 +101,7 @@ func Listen(o Options) (*Server, error) {
 func (s *Server) Allow(prefixes []netip.Prefix) {
 	s.setAllow(prefixes)
 	o := s.opts
-	o.Allow = prefixes
+	o.Allow, o.TCP = prefixes, nil
 	s.tcp.Update(s.listenOptions(o))
 }
 
@@ -117,6 +121,15 @@ const portTries = 16
 
 func (s *Server) listen(o Options) error {
 	var errs []error
+	if o.TCP != nil && o.UDP != nil {
+		tcp, err := o.Engine.Listen(s.listenOptions(o), func(*tcpframe.Conn) tcpframe.RecordHandler { return &client{s: s} })
+		if err != nil {
+			_ = o.UDP.Close()
+			return err
+		}
+		s.tcp, s.udp = tcp, newDatagrams(s, o.UDP)
+		return nil
+	}
 	for range portTries {
 		tcp, err := o.Engine.Listen(s.listenOptions(o), func(*tcpframe.Conn) tcpframe.RecordHandler { return &client{s: s} })
 		if err != nil {
@@ -135,6 +148,18 @@ func (s *Server) listen(o Options) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Files are other descriptors of its sockets, for who hands them to another process.
+func (s *Server) Files() (tcp, udp *os.File, err error) {
+	if tcp, err = s.tcp.File(); err != nil {
+		return nil, nil, err
+	}
+	if udp, err = s.udp.conn.File(); err != nil {
+		tcp.Close()
+		return nil, nil, err
+	}
+	return tcp, udp, nil
 }
 
 // Addr is where it listens, on TCP and UDP.

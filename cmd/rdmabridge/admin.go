@@ -16,11 +16,12 @@ import (
 // An admin is the HTTP server for operators: /metrics, /livez, /readyz, and a
 // status page at /. It only reads.
 type admin struct {
-	address string
-	log     zerolog.Logger
-	server  *http.Server
-	addr    string // after start
-	served  chan struct{}
+	address  string
+	log      zerolog.Logger
+	server   *http.Server
+	listener *net.TCPListener // nil before start, unless it was inherited
+	addr     string           // after start
+	served   chan struct{}
 
 	alive  func(context.Context) error
 	ready  func() error
@@ -48,15 +49,20 @@ func newAdmin(address string, b *bridge) *admin {
 }
 
 func (a *admin) start() error {
-	l, err := net.Listen("tcp", a.address)
-	if err != nil {
-		return fmt.Errorf("admin: %w", err)
+	l := a.listener
+	if l == nil {
+		opened, err := net.Listen("tcp", a.address)
+		if err != nil {
+			return fmt.Errorf("admin: %w", err)
+		}
+		l = opened.(*net.TCPListener)
+		a.listener = l
 	}
 	a.addr = l.Addr().String()
 	a.log.Info().Str("address", a.addr).Msg("admin server listening")
 	go func() {
 		defer close(a.served)
-		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			a.log.Error().Err(err).Msg("admin server ended")
 		}
 	}()
@@ -70,6 +76,12 @@ func (a *admin) close() error {
 	err := a.server.Close()
 	<-a.served
 	return err
+}
+
+// leave lets another process have the address. Requests under way are answered.
+func (a *admin) leave() {
+	_ = a.listener.Close()
+	a.server.SetKeepAlivesEnabled(false)
 }
 
 // livez says whether the process works at all. Upstreams do not count: a restart

@@ -43,18 +43,28 @@ type bridge struct {
 	arena   *regmem.Arena
 	engine  *tcpframe.Engine
 	proxy   *proxy.Proxy
-	rpcbind *rpcbind.Server // nil for none
-	admin   *admin          // nil for none
+	admin   *admin // nil for none
+
+	rpcbindMu      sync.Mutex      // guards the next two; a leaf
+	rpcbind        *rpcbind.Server // nil for none
+	rpcbindAddress string          // as configured
 
 	providers map[string]provider // by what they are for; see options
+
+	inherited *inheritance // nil unless sockets were taken over
 
 	trim chan struct{} // closed to end trimming
 	wg   sync.WaitGroup
 }
 
 // newBridge makes the parts of c and joins them. Nothing listens yet.
-func newBridge(c *configs.Config, log zerolog.Logger) (b *bridge, err error) {
-	b = &bridge{log: log, config: c, drainIn: c.Drain.Timeout.Value(), metrics: metrics.New(), trim: make(chan struct{})}
+func newBridge(c *configs.Config, log zerolog.Logger) (*bridge, error) {
+	return inheritBridge(c, log, nil)
+}
+
+// inheritBridge is newBridge with sockets that listen already.
+func inheritBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
+	b = &bridge{log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), metrics: metrics.New(), trim: make(chan struct{})}
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
 	}
@@ -74,7 +84,7 @@ func newBridge(c *configs.Config, log zerolog.Logger) (b *bridge, err error) {
 	}()
 	registry := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
 	nfs.Register(registry)
-	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry}
+	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Socket: in.listener}
 	if o.Listeners, o.Upstreams, err = b.options(c); err != nil {
 		return nil, err
 	}
@@ -84,6 +94,9 @@ func newBridge(c *configs.Config, log zerolog.Logger) (b *bridge, err error) {
 	b.describe()
 	if c.Admin.Address != configs.None {
 		b.admin = newAdmin(c.Admin.Address, b)
+		if b.admin.listener, err = in.admin(c.Admin.Address); err != nil {
+			return nil, err
+		}
 	}
 	return b, nil
 }
@@ -235,6 +248,19 @@ func (b *bridge) start() error {
 		}
 	}()
 	return nil
+}
+
+// leave stops listening, where another process listens by now, and gives those that are
+// just connecting the time to.
+func (b *bridge) leave() {
+	if b.admin != nil {
+		b.admin.leave()
+	}
+	if err := b.closeRPCBind(); err != nil {
+		b.log.Warn().Err(err).Msg("closing rpcbind")
+	}
+	b.proxy.StopAccepting()
+	time.Sleep(handoverSettle)
 }
 
 // drain lets Calls finish, for as long as the configuration says or until ctx

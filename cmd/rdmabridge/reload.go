@@ -149,7 +149,7 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 // effective is next with the settings of old that hold for the life of a process.
 func effective(old, next *configs.Config) *configs.Config {
 	c := *next
-	c.Memory, c.Chunks, c.Admin, c.Loops = old.Memory, old.Chunks, old.Admin, old.Loops
+	c.Memory, c.Chunks, c.Admin, c.Loops, c.Handover = old.Memory, old.Chunks, old.Admin, old.Loops, old.Handover
 	c.Listeners = slices.Clone(next.Listeners)
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
@@ -237,9 +237,7 @@ func (b *bridge) options(c *configs.Config) ([]proxy.ListenerOptions, []proxy.Up
 func (b *bridge) updateRPCBind(old *configs.Config) error {
 	c := b.config
 	if b.rpcbind == nil || old.RPCBind.Address != c.RPCBind.Address {
-		err := b.closeRPCBind()
-		b.rpcbind = nil
-		return errors.Join(err, b.startRPCBind())
+		return errors.Join(b.closeRPCBind(), b.startRPCBind())
 	}
 	services, err := rpcbindServices(c, b.proxy.Addr)
 	if err != nil {

@@ -19,11 +19,20 @@ func (b *bridge) startRPCBind() error {
 	}
 	o := rpcbind.Options{Address: c.RPCBind.Address, Engine: b.engine, Log: b.log, Metrics: b.metrics, Allow: rpcbindAllow(c)}
 	var err error
+	if o.TCP, o.UDP, err = b.inherited.rpcbind(c.RPCBind.Address); err != nil {
+		return err
+	}
 	if o.Services, err = rpcbindServices(c, b.proxy.Addr); err != nil {
 		return err
 	}
-	b.rpcbind, err = rpcbind.Listen(o)
-	return err
+	s, err := rpcbind.Listen(o)
+	if err != nil {
+		return err
+	}
+	b.rpcbindMu.Lock()
+	b.rpcbind, b.rpcbindAddress = s, o.Address
+	b.rpcbindMu.Unlock()
+	return nil
 }
 
 func rpcbindAllow(c *configs.Config) (prefixes []netip.Prefix) {
@@ -35,10 +44,14 @@ func rpcbindAllow(c *configs.Config) (prefixes []netip.Prefix) {
 
 // closeRPCBind sends nobody here any more.
 func (b *bridge) closeRPCBind() error {
-	if b.rpcbind == nil {
+	b.rpcbindMu.Lock()
+	s := b.rpcbind
+	b.rpcbind = nil
+	b.rpcbindMu.Unlock()
+	if s == nil {
 		return nil
 	}
-	return b.rpcbind.Close()
+	return s.Close()
 }
 
 // rpcbindServices are the listeners of c, at the addresses that addr tells.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 
 func newServeCommand() *cobra.Command {
 	var file string
+	var takeover bool
 	cmd := &cobra.Command{
 		Use:   "serve -c FILE",
 		Short: "Run the bridge",
@@ -28,6 +30,11 @@ a second signal, half a second later or more, or drain.timeout, cuts what is lef
 SIGHUP loads the file again, as does a change of it: reload.watch says how often it
 is looked at. A file with problems is refused whole. The log has every setting that
 changed, and those that need a restart.
+
+With --takeover it begins with the listening sockets of the process that answers at
+handover.path. When this one can serve, that one drains and ends; if this one ends
+before, that one goes on. SIGUSR2 makes a process start its successor itself: the
+same command line, with --takeover.
 
 Exit codes: 0 drained, 1 the file has problems or the bridge failed, 2 the file
 cannot be read.`,
@@ -43,18 +50,20 @@ cannot be read.`,
 			sink := newLogSink(cmd.ErrOrStderr(), c.Log)
 			return failed(service{
 				config: c, log: sink.logger(), signals: signals,
-				file: file, hash: hash, watcher: watched, sink: sink,
+				file: file, hash: hash, watcher: watched, sink: sink, takeover: takeover,
 			}.run())
 		},
 	}
 	configFlag(cmd, &file)
+	cmd.Flags().BoolVar(&takeover, "takeover", false, "take the listening sockets of the process at handover.path, if there is one")
 	return cmd
 }
 
-// notify delivers the signals that end a process gently, and the one for its file.
+// notify delivers the signals that end a process gently, the one for its file, and the
+// one for its successor.
 func notify() (<-chan os.Signal, func()) {
 	ch := make(chan os.Signal, 4)
-	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
 	return ch, func() { signal.Stop(ch) }
 }
 
@@ -80,37 +89,135 @@ type service struct {
 	hash    [sha256.Size]byte // of the file's content when it was loaded, or before
 	watcher *watcher          // of the file since then
 	sink    *logSink          // of log; nil if it is another's
+
+	takeover bool // from the process at handover.path
 }
 
-// run runs the bridge until a signal has drained it.
+// run runs the bridge until a signal has drained it, or another process has taken
+// over.
 func (s service) run() error {
-	b, err := newBridge(s.config, s.log)
+	c := s.config
+	in, err := s.inherit()
 	if err != nil {
 		return err
 	}
-	s.log.Info().Str("version", buildInfo().Version).Stringer("memory", s.config.Memory.Budget).Msg("starting")
-	if err := b.start(); err != nil {
+	b, err := inheritBridge(c, s.log, in)
+	if err != nil {
+		in.abandon()
+		return err
+	}
+	s.log.Info().Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).Msg("starting")
+	h, err := s.start(b, in)
+	if err != nil {
+		in.abandon() // first: the other process goes on
 		return errors.Join(err, b.close())
+	}
+	state := "READY=1"
+	if in != nil {
+		state += fmt.Sprintf("\nMAINPID=%d", os.Getpid())
+	}
+	tellSystemd(s.log, state)
+	return s.drain(b, h, s.wait(b, h))
+}
+
+// inherit takes the sockets of another process, if that is wanted and there is one.
+func (s service) inherit() (*inheritance, error) {
+	if !s.takeover {
+		return nil, nil
+	}
+	if !s.config.Handover.Enabled() {
+		return nil, errors.New("--takeover needs handover.path in the configuration")
+	}
+	in, err := takeOver(s.config.Handover.Path)
+	switch {
+	case err != nil:
+		return nil, err
+	case in == nil:
+		s.log.Info().Str("path", s.config.Handover.Path).Msg("nobody to take over from")
+	default:
+		s.log.Info().Int("pid", in.from.PID).Int("sockets", len(in.from.Sockets)).Msg("taking over")
+	}
+	return in, nil
+}
+
+// start starts b, and ends the hand-over of in. It listens for the next one.
+func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
+	if err := b.start(); err != nil {
+		return nil, err
 	}
 	if s.started != nil {
 		if err := s.started(b); err != nil {
-			return errors.Join(err, b.close())
+			return nil, err
 		}
 	}
-	tellSystemd(s.log, "READY=1")
-	sig := s.wait(b)
-	return s.drain(b, sig)
+	if in != nil {
+		if err := s.awaitReady(b, in); err != nil {
+			return nil, err
+		}
+		if err := in.finish(); err != nil {
+			return nil, err
+		}
+		s.log.Info().Int("pid", in.from.PID).Msg("taken over")
+	}
+	if s.config.Handover.Enabled() {
+		if h, err = listenHandover(s.config.Handover.Path, b); err != nil {
+			if in == nil {
+				return nil, err
+			}
+			// The old process is going: to serve is more than to be replaced one day.
+			s.log.Error().Err(err).Msg("this process cannot be taken over from")
+		}
+	}
+	return h, nil
 }
 
-// wait reloads the file when it is asked to or the file changes, and returns when a
-// signal says that it is over.
-func (s service) wait(b *bridge) os.Signal {
-	var r *reloader
+// awaitReady waits until b can serve as well as the process that it takes over from.
+func (s service) awaitReady(b *bridge, in *inheritance) error {
+	patience := takeoverReady
+	if !in.from.Ready {
+		patience = handoverStep
+	}
+	limit := time.After(patience)
+	for {
+		err := b.proxy.Ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case sig := <-s.signals:
+			if sig == syscall.SIGHUP || sig == syscall.SIGUSR2 {
+				continue
+			}
+			return fmt.Errorf("take-over: %s", sig)
+		case <-limit:
+			if !in.from.Ready {
+				return nil // neither was the other
+			}
+			return fmt.Errorf("take-over: not ready after %s: %w", patience, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// An end is why a bridge drains.
+type end struct {
+	signal os.Signal
+	pid    int // of the process that has taken over; 0: signal
+}
+
+// wait reloads the file when it is asked to or the file changes, and returns when it
+// is over.
+func (s service) wait(b *bridge, h *handover) end {
+	var over <-chan int
+	if h != nil {
+		over = h.done
+	}
 	changed := make(chan struct{}, 1)
+	var r *reloader
+	var every atomic.Int64
+	every.Store(int64(b.config.Reload.Watch))
 	if s.file != "" {
 		r = newReloader(b, s.file, s.sink, s.hash)
-		var every atomic.Int64
-		every.Store(int64(b.config.Reload.Watch))
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(stopped)
@@ -120,26 +227,31 @@ func (s service) wait(b *bridge) os.Signal {
 			close(stop)
 			<-stopped
 		}()
-		for {
-			select {
-			case sig := <-s.signals:
-				if sig != syscall.SIGHUP {
-					return sig
-				}
+	}
+	var successor successor
+	for {
+		select {
+		case pid := <-over:
+			return end{pid: pid}
+		case <-changed:
+			r.changed()
+		case sig := <-s.signals:
+			switch {
+			case sig == syscall.SIGUSR2 && h == nil:
+				s.log.Warn().Msg("SIGUSR2: there is no handover.path to hand over by")
+			case sig == syscall.SIGUSR2:
+				successor.start(s.log)
+			case sig != syscall.SIGHUP:
+				return end{signal: sig}
+			case r == nil:
+				s.log.Warn().Msg("SIGHUP: there is no file to load again")
+			default:
 				tellSystemd(s.log, reloading())
 				r.reload("signal")
 				tellSystemd(s.log, "READY=1")
-			case <-changed:
-				r.changed()
 			}
-			every.Store(int64(b.config.Reload.Watch))
 		}
-	}
-	for {
-		if sig := <-s.signals; sig != syscall.SIGHUP {
-			return sig
-		}
-		s.log.Warn().Msg("SIGHUP: there is no file to load again")
+		every.Store(int64(b.config.Reload.Watch))
 	}
 }
 
@@ -149,11 +261,18 @@ func tellSystemd(log zerolog.Logger, state string) {
 	}
 }
 
-// drain ends the bridge after sig.
-func (s service) drain(b *bridge, sig os.Signal) error {
+// drain ends the bridge, because of why.
+func (s service) drain(b *bridge, h *handover, why end) error {
 	log, signals := s.log, s.signals
-	log.Info().Stringer("signal", sig).Stringer("timeout", b.drainIn).Msg("draining")
-	tellSystemd(log, "STOPPING=1")
+	if why.pid != 0 {
+		log.Info().Int("pid", why.pid).Stringer("timeout", b.drainIn).Msg("handed over; draining")
+		tellSystemd(log, fmt.Sprintf("MAINPID=%d\nREADY=1", why.pid))
+		b.leave()
+	} else {
+		log.Info().Stringer("signal", why.signal).Stringer("timeout", b.drainIn).Msg("draining")
+		tellSystemd(log, "STOPPING=1")
+	}
+	h.close(why.pid != 0)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -161,7 +280,7 @@ func (s service) drain(b *bridge, sig os.Signal) error {
 		for {
 			select {
 			case sig := <-signals:
-				if sig == syscall.SIGHUP || time.Since(first) < signalEcho {
+				if sig == syscall.SIGHUP || sig == syscall.SIGUSR2 || time.Since(first) < signalEcho {
 					continue
 				}
 				cancel(errors.New("second signal: " + sig.String()))

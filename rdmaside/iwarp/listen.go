@@ -91,6 +91,10 @@ func (l *listener) SetLimits(connections, starting, startingPerAddr int) {
 	setListenDefaults(&l.opts)
 }
 
+// StopAccepting stops listening, for this process. Connections that are starting go
+// on, unlike with Close.
+func (l *listener) StopAccepting() error { return l.ln.Close() }
+
 // Close implements fabric.Listener. Connections that are starting are cut off.
 func (l *listener) Close() error {
 	l.mu.Lock()
@@ -99,7 +103,10 @@ func (l *listener) Close() error {
 		c.Close()
 	}
 	l.mu.Unlock()
-	return l.ln.Close()
+	if err := l.ln.Close(); !errors.Is(err, net.ErrClosed) { // after StopAccepting
+		return err
+	}
+	return nil
 }
 
 func (l *listener) accept() {

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The test binary is also the bridge, for tests that need processes of their own.
+func init() {
+	if os.Getenv("RDMABRIDGE_TEST_MAIN") != "" {
+		os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+	}
+}
+
+// A bridgeCommand is a bridge in a process of its own.
+type bridgeCommand struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	log  *logFile
+	done chan error
+}
+
+// A logFile is what processes write their log to. It is no pipe: who waits for a process
+// would wait for its successor too.
+type logFile struct{ f *os.File }
+
+func newLogFile(t *testing.T) *logFile {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return &logFile{f}
+}
+
+func (l *logFile) String() string {
+	b, err := os.ReadFile(l.f.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+func startBridge(t *testing.T, log *logFile, args ...string) *bridgeCommand {
+	t.Helper()
+	x := &bridgeCommand{t: t, log: log, done: make(chan error, 1)}
+	x.cmd = exec.Command(os.Args[0], args...)
+	x.cmd.Env = append(os.Environ(), "RDMABRIDGE_TEST_MAIN=1", "NOTIFY_SOCKET=")
+	x.cmd.Stderr = log.f
+	if err := x.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { x.done <- x.cmd.Wait() }()
+	t.Cleanup(func() {
+		x.cmd.Process.Kill()
+		if t.Failed() {
+			t.Logf("log of %d:\n%s", x.cmd.Process.Pid, log)
+		}
+	})
+	return x
+}
+
+// exit waits for the end.
+func (x *bridgeCommand) exit() error {
+	x.t.Helper()
+	select {
+	case err := <-x.done:
+		x.done <- err
+		return err
+	case <-time.After(30 * time.Second):
+		x.t.Fatal("the process does not end")
+		return nil
+	}
+}
+
+func (x *bridgeCommand) says(what string) {
+	x.t.Helper()
+	until(x.t, "log says "+what, func() bool { return strings.Contains(x.log.String(), what) })
+}
+
+// dialAll connects again and again. Nobody may refuse it.
+func dialAll(addrs []string, stop <-chan struct{}) error {
+	for n := 0; ; n++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		addr := addrs[n%len(addrs)]
+		c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+		if err != nil {
+			return fmt.Errorf("%s: %w", addr, err)
+		}
+		c.Close()
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// Process after process takes over, while clients call and connect. No Call is lost, none is
+// executed twice, and nobody is refused.
+func TestHandover(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "rdmabridge.yaml")
+	nfs, rdma, admin, rpcb := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	write(t, file, fmt.Sprintf(`
+listeners:
+  - {name: nfs, address: %q, upstream: one}
+  - {name: rdma, address: %q, transport: rdma, upstream: one}
+  - {name: loop, address: "127.0.0.1:0", upstream: self}
+upstreams:
+  - {name: one, transport: tcp, endpoints: [%q]}
+  - {name: self, transport: rdma, endpoints: [%q], pool: {connections: 1}}
+admin: {address: %q}
+rpcbind: {address: %q}
+memory: {budget: 256MiB}
+loops: 2
+handover: {path: %s/h.sock}
+`, nfs, rdma, s.addr, rdma, admin, rpcb, dir))
+	log := newLogFile(t)
+	p := startBridge(t, log, "serve", "-c", file, "--takeover")
+	p.says(`"message":"nobody to take over from"`)
+	until(t, "ready", func() bool { return ready(admin) })
+	info, err := os.Stat(filepath.Join(dir, "h.sock"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v; want mode 0600", info.Mode(), err)
+	}
+
+	var callers []*caller
+	for range 4 {
+		callers = append(callers, startCaller(t, nfs, 100003))
+	}
+	stop, dials := make(chan struct{}), make(chan error, 1)
+	go func() { dials <- dialAll([]string{nfs, rdma, admin, rpcb}, stop) }()
+	progress := func() {
+		t.Helper()
+		for _, c := range callers {
+			n := c.calls.Load()
+			until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+		}
+	}
+	for range 3 {
+		progress()
+		next := startBridge(t, log, "serve", "-c", file, "--takeover")
+		if err := p.exit(); err != nil {
+			t.Errorf("the process that was taken over from: %v", err)
+		}
+		p = next
+		until(t, "ready", func() bool { return ready(admin) })
+	}
+	progress()
+	close(stop)
+	if err := <-dials; err != nil {
+		t.Errorf("connecting: %v", err)
+	}
+	calls := int64(0)
+	for _, c := range callers {
+		c.end(t)
+		calls += c.calls.Load()
+		if n := c.reconnect.Load(); n < 3 {
+			t.Errorf("a client has connected again %d times, want 3", n)
+		}
+	}
+	if n := s.calls.Load(); n != calls {
+		t.Errorf("the server has executed %d Calls, and %d were answered", n, calls)
+	}
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if err := p.exit(); err != nil {
+		t.Errorf("the last process: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "h.sock")); err == nil {
+		t.Error("the socket is left at the end")
+	}
+}
+
+func ready(admin string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+admin+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	r.Close = true
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	a.Body.Close()
+	return a.StatusCode == http.StatusOK
+}
+
+// A Call under way is answered by the process that has it, however long that takes, and its
+// client is then closed; others are served by the new one meanwhile.
+func TestHandoverSlowCall(t *testing.T) {
+	s := startSlowServer(t)
+	dir := t.TempDir()
+	file, nfs := filepath.Join(dir, "rdmabridge.yaml"), freeAddr(t)
+	text := strings.Replace(slowConfig(s, "20s"), "127.0.0.1:0", nfs, 1) + "handover: {path: " + dir + "/h.sock}\nmemory: {budget: 256MiB}\n"
+	write(t, file, text)
+	log := newLogFile(t)
+	p := startBridge(t, log, "serve", "-c", file)
+	p.says(`"message":"connected to upstream"`)
+	c := callSlow(t, nfs, s)
+	next := startBridge(t, log, "serve", "-c", file, "--takeover")
+	p.says(`"message":"handed over; draining"`)
+	d := callSlow(t, nfs, s)
+	s.answer <- struct{}{}
+	s.answer <- struct{}{}
+	for _, c := range []net.Conn{c, d} {
+		if m, err := readRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7 {
+			t.Errorf("Reply: %x, %v", m, err)
+		}
+	}
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the client of the old process: %v, want EOF after its Reply", err)
+	}
+	c.Close()
+	if err := p.exit(); err != nil {
+		t.Errorf("the old process: %v", err)
+	}
+	d.Close()
+	next.cmd.Process.Signal(syscall.SIGTERM)
+	if err := next.exit(); err != nil {
+		t.Errorf("the new process: %v", err)
+	}
+}
+
+// A new process that cannot start, or not serve, changes nothing.
+func TestHandoverFails(t *testing.T) {
+	s, taken := startEchoServer(t, "one!"), startEchoServer(t, "two!")
+	dir := t.TempDir()
+	nfs := freeAddr(t)
+	text := fmt.Sprintf(`
+listeners: [{name: nfs, address: %q, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: none}
+memory: {budget: 256MiB}
+handover: {path: %s/h.sock}
+`, nfs, s.addr, dir)
+	file := filepath.Join(dir, "good.yaml")
+	write(t, file, text)
+	log := newLogFile(t)
+	p := startBridge(t, log, "serve", "-c", file)
+	p.says(`"message":"connected to upstream"`)
+	c := startCaller(t, nfs, 100003)
+	n := 0
+	for what, text := range map[string]string{
+		"an address that is taken": strings.Replace(text, "upstream: one}]", fmt.Sprintf("upstream: one}, {name: other, address: %q, upstream: one}]", taken.addr), 1),
+		"an upstream that is down": strings.Replace(text, s.addr, freeAddr(t), 1),
+	} {
+		n++
+		bad := filepath.Join(dir, "bad.yaml")
+		write(t, bad, text)
+		q := startBridge(t, newLogFile(t), "serve", "-c", bad, "--takeover")
+		if what == "an upstream that is down" {
+			q.says(`"message":"listening"`)
+			q.cmd.Process.Signal(syscall.SIGTERM) // it would give up by itself, later
+		}
+		if err := q.exit(); err == nil {
+			t.Errorf("%s: the new process is content", what)
+		}
+		until(t, what, func() bool {
+			return strings.Count(log.String(), `"message":"hand-over failed; this process goes on"`) == n
+		})
+		before := c.calls.Load()
+		until(t, "progress after "+what, func() bool { return c.calls.Load() > before+20 })
+	}
+	// A stranger to the protocol, and one that goes away.
+	for _, line := range []string{"", "GET / HTTP/1.1\r\n\r\n", `{"version":99}` + "\n", `{"version":1}` + "\nready?\n"} {
+		u, err := net.Dial("unix", dir+"/h.sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(u, line)
+		if line != "" {
+			u.SetReadDeadline(time.Now().Add(10 * time.Second))
+			io.Copy(io.Discard, u)
+		}
+		u.Close()
+	}
+	d := startCaller(t, nfs, 100003)
+	until(t, "another client", func() bool { return d.calls.Load() > 20 })
+	c.end(t)
+	d.end(t)
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if err := p.exit(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+// SIGUSR2: a process starts its own successor.
+func TestSuccessor(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	dir := t.TempDir()
+	nfs := freeAddr(t)
+	file := filepath.Join(dir, "rdmabridge.yaml")
+	write(t, file, fmt.Sprintf(`
+listeners: [{name: nfs, address: %q, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: none}
+memory: {budget: 256MiB}
+handover: {path: %s/h.sock}
+`, nfs, s.addr, dir))
+	log := newLogFile(t)
+	p := startBridge(t, log, "serve", "-c", file)
+	p.says(`"message":"connected to upstream"`)
+	c := startCaller(t, nfs, 100003)
+	until(t, "a Call", func() bool { return c.calls.Load() > 20 })
+	p.cmd.Process.Signal(syscall.SIGUSR2)
+	p.says(`"message":"taken over"`)
+	if err := p.exit(); err != nil {
+		t.Errorf("the old process: %v", err)
+	}
+	n := c.calls.Load()
+	until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+	c.end(t)
+	var pid int
+	for line := range strings.SplitSeq(log.String(), "\n") {
+		if strings.Contains(line, `"successor started"`) {
+			_, after, _ := strings.Cut(line, `"pid":`)
+			fmt.Sscanf(after, "%d", &pid)
+		}
+	}
+	if pid == 0 {
+		t.Fatal("no successor")
+	}
+	syscall.Kill(pid, syscall.SIGTERM)
+	until(t, "the successor is gone", func() bool { _, err := os.Stat(dir + "/h.sock"); return err != nil })
+}
