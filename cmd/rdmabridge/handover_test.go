@@ -53,7 +53,7 @@ func (l *logFile) String() string {
 	return string(b)
 }
 
-func startBridge(t *testing.T, log *logFile, args ...string) *bridgeCommand {
+func startProcess(t *testing.T, log *logFile, args ...string) *bridgeCommand {
 	t.Helper()
 	x := &bridgeCommand{t: t, log: log, done: make(chan error, 1)}
 	x.cmd = exec.Command(os.Args[0], args...)
@@ -130,7 +130,7 @@ loops: 2
 handover: {path: %s/h.sock}
 `, nfs, rdma, s.addr, rdma, admin, rpcb, dir))
 	log := newLogFile(t)
-	p := startBridge(t, log, "serve", "-c", file, "--takeover")
+	p := startProcess(t, log, "serve", "-c", file, "--takeover")
 	p.says(`"message":"nobody to take over from"`)
 	until(t, "ready", func() bool { return ready(admin) })
 	info, err := os.Stat(filepath.Join(dir, "h.sock"))
@@ -153,7 +153,7 @@ handover: {path: %s/h.sock}
 	}
 	for range 3 {
 		progress()
-		next := startBridge(t, log, "serve", "-c", file, "--takeover")
+		next := startProcess(t, log, "serve", "-c", file, "--takeover")
 		if err := p.exit(); err != nil {
 			t.Errorf("the process that was taken over from: %v", err)
 		}
@@ -210,10 +210,10 @@ func TestHandoverSlowCall(t *testing.T) {
 	text := strings.Replace(slowConfig(s, "20s"), "127.0.0.1:0", nfs, 1) + "handover: {path: " + dir + "/h.sock}\nmemory: {budget: 256MiB}\n"
 	write(t, file, text)
 	log := newLogFile(t)
-	p := startBridge(t, log, "serve", "-c", file)
+	p := startProcess(t, log, "serve", "-c", file)
 	p.says(`"message":"connected to upstream"`)
 	c := callSlow(t, nfs, s)
-	next := startBridge(t, log, "serve", "-c", file, "--takeover")
+	next := startProcess(t, log, "serve", "-c", file, "--takeover")
 	p.says(`"message":"handed over; draining"`)
 	d := callSlow(t, nfs, s)
 	s.answer <- struct{}{}
@@ -252,7 +252,7 @@ handover: {path: %s/h.sock}
 	file := filepath.Join(dir, "good.yaml")
 	write(t, file, text)
 	log := newLogFile(t)
-	p := startBridge(t, log, "serve", "-c", file)
+	p := startProcess(t, log, "serve", "-c", file)
 	p.says(`"message":"connected to upstream"`)
 	c := startCaller(t, nfs, 100003)
 	n := 0
@@ -263,7 +263,7 @@ handover: {path: %s/h.sock}
 		n++
 		bad := filepath.Join(dir, "bad.yaml")
 		write(t, bad, text)
-		q := startBridge(t, newLogFile(t), "serve", "-c", bad, "--takeover")
+		q := startProcess(t, newLogFile(t), "serve", "-c", bad, "--takeover")
 		if what == "an upstream that is down" {
 			q.says(`"message":"listening"`)
 			q.cmd.Process.Signal(syscall.SIGTERM) // it would give up by itself, later
@@ -314,7 +314,7 @@ memory: {budget: 256MiB}
 handover: {path: %s/h.sock}
 `, nfs, s.addr, dir))
 	log := newLogFile(t)
-	p := startBridge(t, log, "serve", "-c", file)
+	p := startProcess(t, log, "serve", "-c", file)
 	p.says(`"message":"connected to upstream"`)
 	c := startCaller(t, nfs, 100003)
 	until(t, "a Call", func() bool { return c.calls.Load() > 20 })
