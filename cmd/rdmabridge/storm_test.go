@@ -52,6 +52,7 @@ const stormSlack = 64 << 20
 // whenever it loses one, until each has its Reply.
 type stormClient struct {
 	addr  string
+	first uint32   // XID: to the bridge, all are one address
 	calls [][]byte // without their first four octets, by XID
 	wants [][]byte
 	got   []atomic.Bool
@@ -102,7 +103,7 @@ func (c *stormClient) connection(stop <-chan struct{}) error {
 				continue
 			}
 			head := binary.BigEndian.AppendUint32(nil, 1<<31|uint32(4+len(m)))
-			head = binary.BigEndian.AppendUint32(head, uint32(i))
+			head = binary.BigEndian.AppendUint32(head, c.first+uint32(i))
 			b := net.Buffers{head, m}
 			if _, err := b.WriteTo(nc); err != nil {
 				return
@@ -114,8 +115,8 @@ func (c *stormClient) connection(stop <-chan struct{}) error {
 		if err != nil {
 			return err
 		}
-		i := int(binary.BigEndian.Uint32(m))
-		if i >= len(c.calls) || !bytes.Equal(m[4:], c.wants[i]) {
+		i := int(binary.BigEndian.Uint32(m) - c.first)
+		if i < 0 || i >= len(c.calls) || !bytes.Equal(m[4:], c.wants[i]) {
 			return fmt.Errorf("%w of %d octets to call %d", errStormWrong, len(m), i)
 		}
 		if !c.got[i].Swap(true) && c.left.Add(-1) == 0 {
@@ -178,8 +179,8 @@ chunks: {io: 1MiB}
 	write, read := proxytest.WriteCall(0, 7, s.size), proxytest.ReadCall(0, 8, uint32(s.size))
 	wantWrite, wantRead := proxytest.Expected(write), proxytest.Expected(read)
 	var unfinished atomic.Int64
-	for range s.clients {
-		c := &stormClient{addr: addr, got: make([]atomic.Bool, s.deep)}
+	for n := range s.clients {
+		c := &stormClient{addr: addr, first: uint32(n) << 16, got: make([]atomic.Bool, s.deep)}
 		c.left.Store(int64(s.deep))
 		for i := range s.deep {
 			m, want := write, wantWrite
