@@ -96,6 +96,21 @@ type Options struct {
 	// Connected is told of every connection that came up. nil ignores.
 	Connected func(endpoint string)
 
+	// Health is what is known of Endpoints, which pools of the same upstream share; it
+	// has been Set to them. nil is a Health of the pool's own, without priority.
+	Health *Health
+	// Prefer is the number of the endpoint that the first seat would rather have, the
+	// next one's the next.
+	Prefer int
+	// Sticky keeps the pool at the endpoint that it had last while that is not ejected.
+	// Otherwise connections go back to the one they prefer when that is well.
+	Sticky bool
+	// Gone reports whether the end of a connection means that the host is gone. nil:
+	// none does.
+	Gone func(err error) bool
+	// Dials bounds attempts to connect. nil: nothing does.
+	Dials *Share
+
 	// Left is told when nothing will be dialled for a seat any more because another
 	// one has its place, on the goroutine that called Dial. nil ignores.
 	Left func(s *Seat)
@@ -137,19 +152,20 @@ type Pool struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex // guards all below and the fields of seats and flows; a leaf
-	opts    Options
-	ctx     context.Context // of Start; nil before
-	age     int             // of what connections are made from: times it has changed
-	heir    *Seat           // the latest that renew put in the place of another
-	seats   []*Seat
-	retired []*Seat // whose connections end, replaced by others
-	queue   queues
-	held    bool // memory is short: nothing is dispatched until Resume
-	out     int  // Calls outstanding
-	window  int  // how many may be, below rampEnd
-	closed  bool
-	since   time.Time // when the pool last had no usable connection; zero while it has one
+	mu        sync.Mutex // guards all below and the fields of seats and flows; a leaf
+	opts      Options
+	ctx       context.Context // of Start; nil before
+	ownHealth bool            // nobody else Sets opts.Health
+	age       int             // of what connections are made from: times it has changed
+	heir      *Seat           // the latest that renew put in the place of another
+	seats     []*Seat
+	retired   []*Seat // whose connections end, replaced by others
+	queue     queues
+	held      bool // memory is short: nothing is dispatched until Resume
+	out       int  // Calls outstanding
+	window    int  // how many may be, below rampEnd
+	closed    bool
+	since     time.Time // when the pool last had no usable connection; zero while it has one
 
 	metrics *Metrics
 }
@@ -164,6 +180,10 @@ func New(o Options, d Dialer, owner Owner) *Pool {
 	}
 	if p.metrics == nil {
 		p.metrics = &Metrics{}
+	}
+	if o.Health == nil {
+		p.opts.Health, p.ownHealth = &Health{}, true
+		p.opts.Health.Set(o.Endpoints, false)
 	}
 	for i := range o.Connections {
 		p.seats = append(p.seats, p.newSeat(i))

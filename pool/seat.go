@@ -30,6 +30,8 @@ type Seat struct {
 	retired  bool // another seat has its place, or it has none
 	renewed  bool // and its connection is to be closed after its last Call
 	age      int  // Pool.age when its connection was made
+
+	last string // endpoint connected to last; belongs to the seat's goroutine
 }
 
 // Index is the seat's number in its pool.
@@ -88,7 +90,7 @@ func (s *Seat) Done(e *Entry, here int) {
 		panic("BUG: pool: credit returned to a seat that did not give it")
 	}
 	s.give(e)
-	last := s.last()
+	last := s.closing()
 	ramping := p.window < rampEnd
 	if ramping && s.member != nil {
 		p.window++
@@ -126,7 +128,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		return false
 	}
 	s.give(e)
-	last := s.last()
+	last := s.closing()
 	m := best.take(e)
 	if !e.large() {
 		// The client whose XIDs met this one's may go on to the next as this one does.
@@ -258,15 +260,22 @@ func (s *Seat) Ended(err error) {
 // run keeps a connection on the seat until ctx ends.
 func (s *Seat) run(ctx context.Context) {
 	p := s.pool
-	backoff := time.Duration(0)
-	for n := s.index; ctx.Err() == nil && !s.leave(); n++ {
+	backoff, failed := time.Duration(0), ""
+	for ctx.Err() == nil && !s.leave() {
 		o := p.options()
-		endpoint := o.Endpoints[n%len(o.Endpoints)]
 		backoff = min(max(backoff, o.BackoffMin), o.BackoffMax)
+		if o.Dials.Enter(ctx) != nil {
+			return
+		}
+		endpoint := o.Health.pick(s.prefers(&o), o.Sticky, failed)
 		began := time.Now()
-		err := s.sit(ctx, endpoint)
+		err, lived := s.sit(ctx, endpoint)
 		if s.leave() || ctx.Err() != nil {
 			return
+		}
+		failed = ""
+		if !lived {
+			failed = endpoint
 		}
 		// A connection that lived is not a failure to connect: start over.
 		if time.Since(began) > 2*o.BackoffMax {
@@ -288,22 +297,64 @@ func (s *Seat) run(ctx context.Context) {
 	}
 }
 
-// sit makes one connection and stays until it has ended.
-func (s *Seat) sit(ctx context.Context, endpoint string) error {
-	p := s.pool
-	p.mu.Lock()
-	o, age := p.opts, p.age
-	p.mu.Unlock()
-	dctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
-	m, err := p.dialer.Dial(dctx, endpoint, s.affinity, s)
-	cancel()
-	if err != nil {
-		p.metrics.dialErrors.Inc()
-		return err
+// prefers is the number of the endpoint that the seat would rather have.
+func (s *Seat) prefers(o *Options) int {
+	if s.last != "" && o.Sticky {
+		return o.Health.number(s.last)
 	}
-	p.metrics.reconnects.Inc()
+	return o.Prefer + s.index
+}
+
+// sit makes one connection and stays until it has ended. It reports whether there was
+// one. An attempt has been let in by Options.Dials.
+func (s *Seat) sit(ctx context.Context, endpoint string) (err error, lived bool) { //nolint:revive // an end is no failure
+	p := s.pool
+	m, o, age, err := s.dial(ctx, endpoint)
+	if err != nil {
+		return err, false
+	}
 	p.mu.Lock()
 	closed := p.closed || s.retired // Update took the seat away
+	s.occupy(m, endpoint, age, closed)
+	old := p.renew()
+	p.mu.Unlock()
+	if closed {
+		m.Close(ErrClosed)
+	} else if f := o.Connected; f != nil {
+		f(endpoint)
+	}
+	old.end()
+	s.pull(Elsewhere)
+	return s.stay(ctx, endpoint), true
+}
+
+// dial makes a connection for the seat.
+func (s *Seat) dial(ctx context.Context, endpoint string) (m Member, o Options, age int, err error) {
+	p := s.pool
+	p.mu.Lock()
+	o, age = p.opts, p.age
+	p.mu.Unlock()
+	dctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
+	m, err = p.dialer.Dial(dctx, endpoint, s.affinity, s)
+	cancel()
+	o.Dials.Leave()
+	if err != nil {
+		p.metrics.dialErrors.Inc()
+		if ctx.Err() == nil {
+			o.Health.failed(endpoint, false)
+		}
+		return nil, o, age, err
+	}
+	p.metrics.reconnects.Inc()
+	o.Health.well(endpoint)
+	s.last = endpoint
+	return m, o, age, nil
+}
+
+// occupy makes m the seat's connection, unless that has no use for it any more. p.mu
+// is held.
+func (s *Seat) occupy(m Member, endpoint string, age int, closed bool) {
+	p := s.pool
 	s.sitting = m
 	// The connection may have ended already: then its end waits in s.ended.
 	if len(s.ended) == 0 && !closed {
@@ -315,19 +366,101 @@ func (s *Seat) sit(ctx context.Context, endpoint string) error {
 		p.since = time.Time{}
 		p.metrics.connections.Add(1)
 	}
-	old := p.renew()
-	p.mu.Unlock()
-	if closed {
-		m.Close(ErrClosed)
-	} else if f := o.Connected; f != nil {
-		f(endpoint)
+}
+
+// homeEvery is how often a connection looks whether its seat prefers another endpoint.
+const homeEvery = time.Second
+
+// stay waits for the end of the seat's connection to endpoint.
+func (s *Seat) stay(ctx context.Context, endpoint string) (err error) {
+	p := s.pool
+	o := p.options()
+	var home <-chan time.Time
+	if len(o.Endpoints) > 1 && !o.Sticky {
+		t := time.NewTicker(homeEvery)
+		defer t.Stop()
+		home = t.C
 	}
-	old.end()
-	s.pull(Elsewhere)
-	err = <-s.ended
+	for waiting := true; waiting; {
+		select {
+		case err = <-s.ended:
+			waiting = false
+		case <-home:
+			if s.goHome(ctx, endpoint) {
+				home = nil // what is left is to wait for the last Call
+			}
+		}
+	}
+	if o.Gone != nil && ctx.Err() == nil && o.Gone(err) {
+		o.Health.failed(endpoint, true)
+	}
 	p.mu.Lock()
 	s.sitting = nil
 	s.vacate() // the end may have come before the member was seated
 	p.mu.Unlock()
 	return err
+}
+
+// goHome tries to connect to an endpoint that the seat would rather have. When it can,
+// another seat with that connection takes the place of this one, whose own ends after
+// its last Call. It reports whether the seat is done with.
+func (s *Seat) goHome(ctx context.Context, has string) bool {
+	p := s.pool
+	p.mu.Lock()
+	done := p.closed || s.retired
+	busy := s.member == nil
+	p.mu.Unlock()
+	if done || busy {
+		return done
+	}
+	o := p.options()
+	endpoint, ok := o.Health.better(s.prefers(&o), has)
+	if !ok {
+		return false
+	}
+	if o.Dials.Enter(ctx) != nil {
+		return false
+	}
+	n := p.newSeat(s.index)
+	m, o, age, err := n.dial(ctx, endpoint)
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	if p.closed || s.retired || s.member == nil {
+		// There is no place to take. Its end is waited for, as ever.
+		n.retired = true
+		n.sitting = m
+		p.retired = append(p.retired, n)
+		p.mu.Unlock()
+		m.Close(ErrClosed)
+		<-n.ended
+		n.leave()
+		return true
+	}
+	s.vacate()
+	s.retired, s.renewed = true, true
+	p.seats[slices.Index(p.seats, s)] = n
+	p.retired = append(p.retired, s)
+	n.occupy(m, endpoint, age, false)
+	last := s.closing()
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		n.pull(Elsewhere)
+		err := n.stay(ctx, endpoint)
+		if n.leave() || ctx.Err() != nil {
+			return
+		}
+		if f := o.Failed; f != nil {
+			f(endpoint, err, 0)
+		}
+		n.run(ctx)
+	}()
+	p.mu.Unlock()
+	if f := o.Connected; f != nil {
+		f(endpoint)
+	}
+	last.end()
+	return true
 }

@@ -16,6 +16,10 @@ func (p *Pool) Update(o Options, renew bool) {
 		return
 	}
 	o.Name, o.Loops, o.First, o.QueueLimit, o.Metrics = p.opts.Name, p.opts.Loops, p.opts.First, p.opts.QueueLimit, p.opts.Metrics
+	if p.ownHealth {
+		o.Health = p.opts.Health
+		o.Health.Set(o.Endpoints, false)
+	}
 	p.opts = o
 	if renew {
 		p.age++
@@ -27,7 +31,7 @@ func (p *Pool) Update(o Options, renew bool) {
 		p.retired = append(p.retired, s)
 		s.vacate()
 		s.retired, s.renewed = true, true
-		ends = append(ends, s.last())
+		ends = append(ends, s.closing())
 	}
 	for len(p.seats) < o.Connections {
 		s := p.newSeat(len(p.seats))
@@ -59,9 +63,9 @@ func (e ending) end() {
 	}
 }
 
-// last is the connection of a seat that Update took away, when its last Call has
+// closing is the connection of a seat that Update took away, when its last Call has
 // ended. It is told once. pool.mu is held.
-func (s *Seat) last() ending {
+func (s *Seat) closing() ending {
 	if !s.renewed || s.inUse > 0 || s.sitting == nil {
 		return ending{}
 	}
@@ -86,7 +90,7 @@ func (p *Pool) renew() ending {
 		if s.stale() {
 			s.renewed = true
 			p.heir = s.yield()
-			return s.last()
+			return s.closing()
 		}
 	}
 	return ending{}

@@ -1,0 +1,208 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errGone = errors.New("the host is gone")
+
+// A cityDialer dials endpoints that can be down.
+type cityDialer struct {
+	mu    sync.Mutex
+	down  map[string]bool
+	up    map[*fakeMember]string
+	dials map[string]int
+}
+
+func (d *cityDialer) Dial(_ context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dials[endpoint]++
+	if d.down[endpoint] {
+		return nil, errors.New("refused")
+	}
+	m := &fakeMember{seat: s, affinity: affinity}
+	s.Granted(8, Elsewhere)
+	d.up[m] = endpoint
+	return m, nil
+}
+
+// lose makes an endpoint go down, under its connections too if with err.
+func (d *cityDialer) lose(endpoint string, err error) {
+	d.mu.Lock()
+	d.down[endpoint] = true
+	var lost []*fakeMember
+	for m, at := range d.up {
+		if at == endpoint {
+			lost = append(lost, m)
+			delete(d.up, m)
+		}
+	}
+	d.mu.Unlock()
+	for _, m := range lost {
+		m.end(err)
+	}
+}
+
+func (d *cityDialer) set(endpoint string, down bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down[endpoint] = down
+}
+
+func (d *cityDialer) count(endpoint string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.dials[endpoint]
+}
+
+func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *cityDialer) {
+	t.Helper()
+	d := &cityDialer{down: make(map[string]bool), up: make(map[*fakeMember]string), dials: make(map[string]int)}
+	for _, e := range down {
+		d.down[e] = true
+	}
+	o.Endpoints = []string{"a", "b", "c"}
+	if o.Health == nil {
+		o.Health = &Health{}
+	}
+	o.Health.Set(o.Endpoints, priority)
+	o.Gone = func(err error) bool { return errors.Is(err, errGone) }
+	p := New(o, d, &owner{})
+	p.Start()
+	synctest.Wait()
+	t.Cleanup(p.Close)
+	return p, d
+}
+
+// at is where the usable connections of p are.
+func at(p *Pool) (list []string) {
+	for _, s := range p.Stats().Connections {
+		if s.Up {
+			list = append(list, s.Endpoint)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func wantAt(t *testing.T, p *Pool, why string, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	if got := at(p); !slices.Equal(got, want) {
+		t.Errorf("%s: connections to %v, want %v", why, got, want)
+	}
+}
+
+// TestSpread: connections are spread over all endpoints, go to others while theirs is
+// away, and come back when it does, each after its last Call.
+func TestSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []string
+		h := &Health{
+			Ejected:  func(e string, _ time.Duration) { events = append(events, "-"+e) },
+			Returned: func(e string) { events = append(events, "+"+e) },
+		}
+		p, d := cityPool(t, Options{Connections: 3, Health: h}, false)
+		wantAt(t, p, "the start", "a", "b", "c")
+		d.lose("b", errGone)
+		time.Sleep(200 * time.Millisecond)
+		if got := at(p); len(got) != 3 || slices.Contains(got, "b") {
+			t.Errorf("b's host is gone: connections to %v", got)
+		}
+		d.set("b", false)
+		time.Sleep(5 * time.Second)
+		wantAt(t, p, "b is back", "a", "b", "c")
+		if !slices.Equal(events, []string{"-b", "+b"}) {
+			t.Errorf("told of %v", events)
+		}
+	})
+}
+
+// TestPriority: all connections are to the first endpoint that is well.
+func TestPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := cityPool(t, Options{Connections: 2}, true)
+		wantAt(t, p, "the start", "a", "a")
+		d.lose("a", errGone)
+		time.Sleep(200 * time.Millisecond)
+		wantAt(t, p, "a is gone", "b", "b")
+
+		// It is tried again, less and less often.
+		before := d.count("a")
+		time.Sleep(10 * time.Minute)
+		if n := d.count("a") - before; n < 8 || n > 30 {
+			t.Errorf("%d attempts at an endpoint that is away in 10 minutes", n)
+		}
+		wantAt(t, p, "a is away", "b", "b")
+
+		// It comes back; a connection with a Call goes home after that.
+		var busy *fakeMember
+		d.mu.Lock()
+		for m := range d.up {
+			busy = m
+		}
+		d.mu.Unlock()
+		var f Flow
+		e := &Entry{Flow: &f, Cost: 100}
+		busy.seat.Borrow(busy, e)
+		d.set("a", false)
+		time.Sleep(3 * time.Minute)
+		wantAt(t, p, "a is back", "a", "a")
+		if busy.closed != nil {
+			t.Error("a connection was closed under its Call")
+		}
+		busy.seat.Done(e, 0)
+		if !errors.Is(busy.closed, ErrRetired) {
+			t.Errorf("after its last Call it was closed with %v", busy.closed)
+		}
+		synctest.Wait()
+		if n := p.Stats().Retired; n != 0 {
+			t.Errorf("%d retired connections are left", n)
+		}
+	})
+}
+
+// TestSticky: a client's own connection stays where it is while that is well.
+func TestSticky(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := cityPool(t, Options{Connections: 1, Sticky: true, Prefer: 1}, false, "b")
+		time.Sleep(time.Second)
+		wantAt(t, p, "b is away", "c")
+		d.set("b", false)
+		time.Sleep(5 * time.Minute)
+		wantAt(t, p, "b is back", "c")
+		d.lose("c", errors.New("reset")) // and it is down for a moment
+		d.set("c", false)
+		time.Sleep(time.Second)
+		wantAt(t, p, "c has lost the connection", "c")
+		d.lose("c", errGone)
+		time.Sleep(time.Second)
+		if got := at(p); len(got) != 1 || got[0] == "c" {
+			t.Errorf("c is gone: connections to %v", got)
+		}
+	})
+}
+
+// TestAllAway: with no endpoint that is well all are tried, and the first that is back
+// serves.
+func TestAllAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := cityPool(t, Options{Connections: 1}, false, "a", "b", "c")
+		time.Sleep(5 * time.Minute)
+		for _, e := range []string{"a", "b", "c"} {
+			if d.count(e) < 5 {
+				t.Errorf("%s was tried %d times in 5 minutes", e, d.count(e))
+			}
+		}
+		d.set("c", false)
+		time.Sleep(30 * time.Second)
+		wantAt(t, p, "c is back", "c")
+	})
+}
