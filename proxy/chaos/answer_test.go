@@ -20,14 +20,15 @@ func (x *rcall) answer() {
 		return // it was executed
 	}
 	if sky.strikes(dice, wrongXID) {
-		c.send(x.xid^1<<31, 0, nil, stranger(x.job.reply, x.xid^1<<31), 0)
+		c.send(x.xid^1<<31, 0, stranger(x.job.reply, x.xid^1<<31))
 		return
 	}
 	if sky.strikes(dice, strayReply) {
 		xid := dice.Uint32() | 1<<31 ^ x.xid&(1<<31)
-		c.send(xid, 100000, nil, stranger(x.job.reply[:min(len(x.job.reply), 500)&^3], xid), 0)
+		c.send(xid, 100000, stranger(x.job.reply[:min(len(x.job.reply), 500)&^3], xid))
 	}
 	if sky.strikes(dice, badHeader) {
+		c.unexpected = true
 		b := rpcrdma.AppendPlain(nil, x.xid, 32)
 		c.post(b[:dice.IntN(len(b))&^3], 0)
 		return
@@ -151,6 +152,7 @@ func (x *rcall) reduced() {
 	b := h.Append(nil)
 	c.post(append(b, payload...), inv)
 	if h.Proc == rpcrdma.Msg && x.writes == 0 && inv == 0 && sky.strikes(dice, twiceReply) {
+		c.unexpected = true
 		c.post(append(h.Append(nil), payload...), 0)
 	}
 	if write {
@@ -213,10 +215,10 @@ func (x *rcall) handlesOffered() (n int, last fabric.Handle) {
 // alien is the handle of another Call than x, or one of none.
 func (c *responderConn) alien(x *rcall) fabric.Handle {
 	var found fabric.Handle
-	var whose uint32
-	for h, xid := range c.handles {
-		if xid != x.xid && (found == 0 || xid < whose) {
-			found, whose = h, xid
+	first := 0
+	for h, o := range c.handles { // in no order: the oldest
+		if o.xid != x.xid && (found == 0 || o.n < first) {
+			found, first = h, o.n
 		}
 	}
 	if found == 0 {
@@ -244,9 +246,10 @@ func (x *rcall) fill(to []rpcrdma.Segment, data []byte) []rpcrdma.Segment {
 }
 
 // send sends a message without chunks that is no answer to a Call.
-func (c *responderConn) send(xid, credits uint32, _ []rpcrdma.Segment, payload []byte, inv fabric.Handle) {
+func (c *responderConn) send(xid, credits uint32, payload []byte) {
+	c.unexpected = true
 	b := rpcrdma.AppendPlain(nil, xid, credits)
-	c.post(append(b, payload[:min(len(payload), c.replyInline-len(b))]...), inv)
+	c.post(append(b, payload[:min(len(payload), c.replyInline-len(b))]...), 0)
 }
 
 // post sends b. That the connection has ended is told by Closed.

@@ -57,17 +57,17 @@ func TestChaos(t *testing.T) {
 	defer stop()
 	var clients, others sync.WaitGroup
 	n := 0
-	client := func(dial func(context.Context, net.IP) (line, error), gss, v4 bool) {
+	client := func(dial func(context.Context, net.IP) (line, error), gss, v4, far bool) {
 		n++
 		dice, local := s.dice("client", n), net.IPv4(127, 0, 1, byte(n))
 		c := &client{
-			name: fmt.Sprintf("client %d", n), book: w.book, dice: dice, deep: 1 + dice.IntN(16), gss: gss, v4: v4, bound: bound,
+			name: fmt.Sprintf("client %d", n), book: w.book, dice: dice, deep: 1 + dice.IntN(16), gss: gss, v4: v4, far: far,
 			dial: func(ctx context.Context) (line, error) { return dial(ctx, local) },
 		}
 		clients.Go(func() { c.run(ctx, end) })
 	}
 	for i, name := range []string{"to-rdma", "to-rdma", "to-rdma", "to-tcp", "to-tcp", "to-memory", "to-memory"} {
-		client(func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, w.proxy.Addr(name), local) }, i%2 == 0, i%3 == 0)
+		client(func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, w.proxy.Addr(name), local) }, i%2 == 0, i%3 == 0, false)
 	}
 	strange := strangers()
 	for i := range 3 {
@@ -77,7 +77,7 @@ func TestChaos(t *testing.T) {
 				return nil, err
 			}
 			return newRDMALine(c), nil
-		}, false, i == 0)
+		}, false, i == 0, true)
 	}
 	for i, name := range []string{"to-rdma", "to-tcp", "to-memory", "to-rdma"} {
 		g := &rogue{name: fmt.Sprintf("rogue %d", i), book: w.book, counts: &w.counts, addr: w.proxy.Addr(name), local: net.IPv4(127, 0, 2, byte(i+1)), dice: s.dice("rogue", i)}

@@ -14,14 +14,14 @@ import (
 // again with the same XIDs when it has to connect again, as NFS clients do, and
 // compares every Reply.
 type client struct {
-	name  string
-	book  *book
-	dial  func(context.Context) (line, error)
-	dice  *rand.Rand
-	deep  int
-	gss   bool
-	v4    bool // speaks NFSv4.2 as well
-	bound time.Duration // no Call waits longer on a live connection
+	name string
+	book *book
+	dial func(context.Context) (line, error)
+	dice *rand.Rand
+	deep int
+	gss  bool
+	v4   bool // speaks NFSv4.2 as well
+	far  bool // its connection may be slow, or not there: it does not measure
 
 	xid         uint32
 	outstanding map[uint32]*outstanding
@@ -99,7 +99,7 @@ func (c *client) live(ctx, end context.Context, l line) {
 				return
 			}
 			for _, o := range c.outstanding {
-				if w := time.Since(o.sent); w > c.bound {
+				if w := time.Since(o.sent); w > c.bound(o.kind) {
 					c.book.wrong("%s: call %#x (%v) has waited %v on a live connection", c.name, o.id, o.kind, w)
 					return
 				}
@@ -121,12 +121,20 @@ func (c *client) fresh(l line) bool {
 	return c.send(l, o)
 }
 
+// bound is the longest that a Call may wait on a live connection: docs/faults.md.
+func (c *client) bound(k kind) time.Duration {
+	if k.harmful() && !c.far {
+		return callTimeout + unavailable + patience
+	}
+	return bound
+}
+
 func (c *client) send(l line, o *outstanding) bool {
 	c.book.transmit(o.id)
 	o.sent = time.Now()
-	err := l.send(o.m, c.bound)
+	err := l.send(o.m, c.bound(o.kind))
 	if errors.Is(err, errStuck) {
-		c.book.wrong("%s: call %#x (%v) could not be written for %v", c.name, o.id, o.kind, c.bound)
+		c.book.wrong("%s: call %#x (%v) could not be written for %v", c.name, o.id, o.kind, c.bound(o.kind))
 	}
 	return err == nil
 }

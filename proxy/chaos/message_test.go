@@ -13,13 +13,13 @@ import (
 type kind uint8
 
 const (
-	getattr kind = iota // reads: may be replayed at will
-	read                // reads: data placed directly
-	write               // may be repeated: data fetched directly
-	sequence            // of NFSv4.2: gives its connection one to the server; may be replayed
-	mkdir               // must not be executed twice
-	echo                // of a program nobody knows: must not be executed twice
-	echoGSS             // its XID is signed: never replayed
+	getattr  kind = iota // reads: may be replayed at will
+	read                 // reads: data placed directly
+	write                // may be repeated: data fetched directly
+	sequence             // of NFSv4.2: gives its connection one to the server; may be replayed
+	mkdir                // must not be executed twice
+	echo                 // of a program nobody knows: must not be executed twice
+	echoGSS              // its XID is signed: never replayed
 	kinds
 )
 

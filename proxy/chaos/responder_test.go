@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -39,7 +40,7 @@ func (r *responder) listen(p fabric.Provider, loop fabric.Loop, addr string) err
 	var err error
 	r.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		n := int(r.conns.Add(1))
-		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]uint32), lates: make(map[uint64]uint32)}
+		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]offer), lates: make(map[uint64]uint32)}
 		if peer, ok := rpcrdma.FindPrivateData(in.PrivateData()); ok {
 			c.canInvalidate = peer.RemoteInvalidation
 			c.replyInline = min(responderInline, peer.RecvSize)
@@ -68,15 +69,23 @@ type responderConn struct {
 	canInvalidate bool
 	replyInline   int
 
-	bufs   [responderReceives][]byte
-	closed bool
-	ledger creditLedger
+	bufs       [responderReceives][]byte
+	closed     bool
+	unexpected bool // it has sent what answers no Call
+	ledger     creditLedger
 
 	live    map[uint64]*pull // Reads posted, by ID
 	next    uint64
-	handles map[fabric.Handle]uint32 // handles of Calls not answered, and whose
-	lates   map[uint64]uint32        // work on the memory of Calls that were answered, by ID, and whose
+	offers  int
+	handles map[fabric.Handle]offer // of Calls not answered
+	lates   map[uint64]uint32       // work on the memory of Calls that were answered, by ID, and whose
 	header  rpcrdma.Header
+}
+
+// An offer is whose a handle is, and its number on its connection.
+type offer struct {
+	xid uint32
+	n   int
 }
 
 // A pull is a Call whose Read chunks are being fetched.
@@ -119,8 +128,13 @@ func (c *responderConn) Setup(conn fabric.Conn) error {
 }
 
 // Closed is part of fabric.Handler.
-func (c *responderConn) Closed(error) {
+func (c *responderConn) Closed(err error) {
 	c.closed = true
+	// "A Requester MUST maintain enough receive resources to accommodate expected
+	// replies." RFC 8166 Section 3.3.1. What it could not expect is another matter.
+	if !c.unexpected && (errors.Is(err, fabrictest.ErrNoReceive) || errors.Is(err, fabrictest.ErrTooLong)) {
+		c.r.server.book.wrong("%s: no Receive for a Reply: %v; %s", c.r.name, err, &c.ledger)
+	}
 	c.r.ended.Done()
 }
 
@@ -176,9 +190,10 @@ func (c *responderConn) received(b []byte) {
 	}
 	x.each(func(s rpcrdma.Segment) {
 		if other, ok := c.handles[fabric.Handle(s.Handle)]; ok {
-			book.wrong("handle %#x of call %#x is offered again for call %#x", s.Handle, other, h.XID)
+			book.wrong("handle %#x of call %#x is offered again for call %#x", s.Handle, other.xid, h.XID)
 		}
-		c.handles[fabric.Handle(s.Handle)] = h.XID
+		c.offers++
+		c.handles[fabric.Handle(s.Handle)] = offer{h.XID, c.offers}
 	})
 	p := &pull{call: x, inline: b[n:]}
 	if len(x.reads) == 0 {

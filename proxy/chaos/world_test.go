@@ -70,7 +70,7 @@ const (
 	// bound is the longest that a client may wait on a live connection: a Call is
 	// sent six times at most, and waits for a credit before each; see the table in
 	// docs/faults.md.
-	bound = 6*(callTimeout+unavailable) + 5*time.Second
+	bound = 6*(callTimeout+unavailable) + patience/2
 )
 
 // A world is a bridge and all that is around it.
