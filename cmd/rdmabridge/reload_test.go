@@ -326,14 +326,13 @@ func TestReloadListener(t *testing.T) {
 		!strings.Contains(got, `"setting":"listeners[nfs].allow","old":"","new":"[192.0.2.1/32]"`) {
 		t.Error("the log does not have the difference")
 	}
-	other, err := net.Dial("tcp", x.b.proxy.Addr("nfs"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	other.SetDeadline(time.Now().Add(20 * time.Second))
-	if _, err := other.Read(make([]byte, 1)); err == nil {
-		t.Error("a client that is not allowed gets an answer")
+	// It may be closed before Dial returns.
+	if other, err := net.Dial("tcp", x.b.proxy.Addr("nfs")); err == nil {
+		other.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := other.Read(make([]byte, 1)); err == nil {
+			t.Error("a client that is not allowed gets an answer")
+		}
+		other.Close()
 	}
 	for xid := uint32(8); xid < 11; xid++ {
 		c.Write(record(nullCall(xid, 100003, 3)))
