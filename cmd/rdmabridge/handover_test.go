@@ -114,12 +114,12 @@ func TestHandover(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "rdmabridge.yaml")
-	nfs, rdma, admin, rpcb := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	nfs, rdma, loop, admin, rpcb := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
 	write(t, file, fmt.Sprintf(`
 listeners:
   - {name: nfs, address: %q, upstream: one}
   - {name: rdma, address: %q, transport: rdma, upstream: one}
-  - {name: loop, address: "127.0.0.1:0", upstream: self}
+  - {name: loop, address: %q, upstream: self}
 upstreams:
   - {name: one, transport: tcp, endpoints: [%q]}
   - {name: self, transport: rdma, endpoints: [%q], pool: {connections: 1}}
@@ -128,7 +128,7 @@ rpcbind: {address: %q}
 memory: {budget: 256MiB}
 loops: 2
 handover: {path: %s/h.sock}
-`, nfs, rdma, s.addr, rdma, admin, rpcb, dir))
+`, nfs, rdma, loop, s.addr, rdma, admin, rpcb, dir))
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file, "--takeover")
 	p.says(`"message":"nobody to take over from"`)
@@ -142,8 +142,10 @@ handover: {path: %s/h.sock}
 	for range 4 {
 		callers = append(callers, startCaller(t, nfs, 100003))
 	}
+	// Through RDMA, to whichever process takes the connection.
+	callers = append(callers, startCaller(t, loop, 100003))
 	stop, dials := make(chan struct{}), make(chan error, 1)
-	go func() { dials <- dialAll([]string{nfs, rdma, admin, rpcb}, stop) }()
+	go func() { dials <- dialAll([]string{nfs, rdma, loop, admin, rpcb}, stop) }()
 	progress := func() {
 		t.Helper()
 		for _, c := range callers {

@@ -313,6 +313,81 @@ reload: {watch: none}
 	x.stop()
 }
 
+// RDMA connections are replaced under load, those to oneself included.
+func TestReloadRDMA(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	rdma := freeAddr(t)
+	base := fmt.Sprintf(`
+listeners:
+  - {name: nfs, address: 127.0.0.1:0, upstream: self}
+  - {name: rdma, address: %q, transport: rdma, upstream: one}
+upstreams:
+  - {name: self, transport: rdma, endpoints: [%q], pool: {connections: 2, credits: 16}}
+  - {name: one, transport: tcp, endpoints: [%q]}
+admin: {address: 127.0.0.1:0}
+loops: 2
+reload: {watch: none}
+`, rdma, rdma, s.addr)
+	x := startReload(t, base)
+	var callers []*caller
+	for range 4 {
+		callers = append(callers, startCaller(t, x.b.proxy.Addr("nfs"), 100003))
+	}
+	progress := func() {
+		t.Helper()
+		for _, c := range callers {
+			n := c.calls.Load()
+			until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+		}
+	}
+	progress()
+	connects := func() int {
+		_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
+		_, rest, _ := strings.Cut(body, "rdmabridge_upstream_connects_total{upstream=\"self\"} ")
+		n := 0
+		fmt.Sscan(rest, &n)
+		return n
+	}
+	for _, change := range []struct {
+		from, to string
+		most     int // connections made, if each is replaced
+	}{
+		{"credits: 16", "credits: 9", 2},
+		{"credits: 16}", "credits: 16}, inline: {call: 8KiB, reply: 8KiB}", 2},
+		{"credits: 16}", "credits: 16}, iwarp: {crc: off, fpdu: max}", 2},
+		{"connections: 2", "connections: 4", 4}, // with a CRC again
+		{"connections: 2", "connections: 1", 0},
+		{"transport: rdma, upstream: one", "transport: rdma, upstream: one, credits: 3", 1},
+	} {
+		n := connects()
+		x.reload(strings.Replace(base, change.from, change.to, 1), loaded)
+		until(t, change.to, func() bool { return connects() >= n+change.most })
+		progress()
+		if got := connects() - n; got > change.most {
+			t.Errorf("%s: %d connections were made, want %d", change.to, got, change.most)
+		}
+	}
+	for _, c := range callers {
+		c.end(t)
+		if n := c.reconnect.Load(); n != 0 {
+			t.Errorf("a client had to connect %d times again", n)
+		}
+	}
+	if n, calls := s.calls.Load(), sum(callers); n < calls {
+		t.Errorf("%d Calls at the server, %d answered", n, calls)
+	}
+	x.metric(`rdmabridge_client_calls_total{listener="nfs",result="abandoned"} 0`)
+	x.metric(`rdmabridge_upstream_replays_total{upstream="self"} 0`)
+	x.stop()
+}
+
+func sum(callers []*caller) (n int64) {
+	for _, c := range callers {
+		n += c.calls.Load()
+	}
+	return n
+}
+
 // What holds for clients that are connected changes for them.
 func TestReloadListener(t *testing.T) {
 	s := startSlowServer(t)
