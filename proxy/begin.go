@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
@@ -36,7 +37,13 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 	t := l.terms()
 	g.weight, g.rates = t.weight(a), t.rates
 	g.rates.join(a, g)
+	if us := t.routes.all(); len(us) > 0 && !slices.ContainsFunc(us, (*upstream).hasRoom) {
+		us[0].ramp.arrive(g)
+	}
 }
+
+// hasRoom reports whether u has answered enough to be sent any number of Calls.
+func (u *upstream) hasRoom() bool { return u.ramp.up.Load() }
 
 // A look is what relief saw when it looked at a ledger last.
 type look struct {

@@ -31,6 +31,7 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.peer = c.RemoteAddr().Addr().Unmap()
 	s.ledger.owner = s
 	s.ledger.open(s, s.l, s.peer)
+	s.admit()
 	if !s.l.join(s) {
 		s.draining = true
 		s.closeIfIdle()

@@ -20,9 +20,10 @@ type gate struct {
 // A ticket is a client's place at a gate. While the client's ledger has the gate in
 // shut, the ticket is the gate's; its turn is Run.
 type ticket struct {
-	s    gated
-	kind gateKind
-	next *ticket
+	s     gated
+	kind  gateKind
+	since int64 // when it began to wait, where that matters
+	next  *ticket
 }
 
 // gated is a client, as gates see it.
@@ -31,6 +32,8 @@ type gated interface {
 	gone() bool
 	// turn runs t on the client's loop. Any goroutine.
 	turn(t *ticket)
+	// close ends the connection. Any goroutine.
+	close(reason error)
 	// admitted reads on, unless something else is in the way, after gate k has let the
 	// client in. On the client's loop.
 	admitted(k gateKind)

@@ -22,6 +22,7 @@ type fakeGated struct {
 }
 
 func (f *fakeGated) gone() bool     { return f.left }
+func (f *fakeGated) close(error)    { f.left = true }
 func (f *fakeGated) turn(t *ticket) { go t.Run() }
 func (f *fakeGated) admitted(k gateKind) {
 	f.mu.Lock()
@@ -171,7 +172,7 @@ func TestRatesOfAddresses(t *testing.T) {
 // let in and have nothing to send do not stop the others.
 func TestRampOfClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRamp(metrics.New(), "storage", 16, 1<<30)
+		r := newRamp(metrics.New(), "storage", 16, 1<<30, bubbleClock(), func() time.Duration { return 30 * time.Second })
 		var mu sync.Mutex
 		var calls []*call
 		var clients []*fakeGated
@@ -237,11 +238,49 @@ func TestRampOfClients(t *testing.T) {
 	})
 }
 
+// Whoever connects when there is no room is not read from, and closed when nothing
+// changes for long.
+func TestRampOfNewClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRamp(metrics.New(), "storage", 16, 1<<30, bubbleClock(), func() time.Duration { return 30 * time.Second })
+		var clients []*fakeGated
+		for range 100 {
+			f := &fakeGated{send: func(f *fakeGated) {
+				r.enter(&call{}, &f.ledger)
+				f.idle = true
+			}}
+			f.open()
+			r.arrive(&f.ledger)
+			f.run()
+			clients = append(clients, f)
+		}
+		count := func() (sent, left int) {
+			for _, f := range clients {
+				sent += f.sent
+				if f.left {
+					left++
+				}
+			}
+			return sent, left
+		}
+		time.Sleep(29 * time.Second)
+		synctest.Wait()
+		if sent, left := count(); sent != 16 || left != 0 {
+			t.Errorf("%d Calls of 100 clients are in, and %d clients gone", sent, left)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if sent, left := count(); sent != 16 || left < 84 {
+			t.Errorf("later: %d Calls of 100 clients are in, and %d clients gone", sent, left)
+		}
+	})
+}
+
 // Neither costs an allocation.
 func TestGatesDoNotAllocate(t *testing.T) {
 	clock := bubbleClock()
 	b := newBucket(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock)
-	r := newRamp(metrics.New(), "storage", 16, 1<<30)
+	r := newRamp(metrics.New(), "storage", 16, 1<<30, bubbleClock(), func() time.Duration { return 30 * time.Second })
 	f := &fakeGated{}
 	f.open()
 	c := &call{}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,15 +20,17 @@ const (
 // sends all of them at once: more than the memory for Calls holds, for a server that
 // may not be able to answer one. So only a few Calls are read in at first, and one
 // more for each Reply of the upstream, which doubles them with every round trip.
-// A client whose Call is one too many is not read from until there is room again; one
-// Call of each client may be too many. After rampEnd there is no limit, and a Call
-// costs one atomic load here.
+// A client whose Call is one too many is not read from until there is room again, nor
+// is one that connects when there is none. Who waits longer than a Call may is closed.
+// After rampEnd there is no limit, and a Call costs one atomic load here.
 //
 // It is safe for concurrent use.
 type ramp struct {
 	up    atomic.Bool // no limit
 	first int         // Calls read in before anything was answered; constant, as is start
 	start int64       // and their octets
+	clock func() int64
+	wait  func() time.Duration // how long a client may wait
 
 	mu     sync.Mutex // guards the rest; a leaf
 	calls  int        // read in, not done with
@@ -38,13 +41,15 @@ type ramp struct {
 	gate   gate
 	timer  bool // tick is due
 	held   *metrics.Counter
+	closed *metrics.Counter
 }
 
-func newRamp(m *metrics.Registry, upstream string, first int, budget int64) *ramp {
+func newRamp(m *metrics.Registry, upstream string, first int, budget int64, clock func() int64, wait func() time.Duration) *ramp {
 	r := &ramp{
-		first: first,
-		start: min(rampOctets, budget/16),
-		held:  m.Counter("upstream_ramp_waits_total", "Times a client was not read from because the upstream had answered too little yet.", "upstream", upstream),
+		first: first, clock: clock, wait: wait,
+		start:  min(rampOctets, budget/16),
+		held:   m.Counter("upstream_ramp_waits_total", "Times a client was not read from because the upstream had answered too little yet.", "upstream", upstream),
+		closed: m.Counter("upstream_ramp_closed_clients_total", "Clients closed because they had waited for that too long.", "upstream", upstream),
 	}
 	r.restart()
 	gauge := func(name, help string, f func() int) {
@@ -84,7 +89,31 @@ func (r *ramp) enter(c *call, g *ledger) {
 	r.calls++
 	r.cost += int64(c.entry.Cost)
 	r.coming = max(0, r.coming-1)
-	if r.room() == 0 && g.wait(gateRamp, &r.gate) {
+	if r.room() == 0 {
+		r.hold(g)
+	}
+}
+
+// arrive makes a client that has just connected wait if there is no room for its
+// first Call. On the client's loop.
+func (r *ramp) arrive(g *ledger) {
+	if r.up.Load() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.room() > r.coming {
+		r.coming++
+		r.arm()
+		return
+	}
+	r.hold(g)
+}
+
+// hold makes a client wait. r.mu is held.
+func (r *ramp) hold(g *ledger) {
+	if g.wait(gateRamp, &r.gate) {
+		g.tickets[gateRamp].since = r.clock()
 		r.held.Inc()
 		r.arm()
 	}
@@ -130,17 +159,31 @@ func (r *ramp) arm() {
 	}
 }
 
-// tick lets others in when those that were let in have nothing to send.
+var errRamp = errors.New("proxy: the upstream does not answer")
+
+// tick lets others in when those that were let in have nothing to send, and closes
+// who has waited for too long.
 func (r *ramp) tick() {
+	late := r.clock() - int64(r.wait())
 	r.mu.Lock()
 	r.timer = false
 	r.coming = 0
 	next := r.admit()
+	var closing []gated
+	for r.gate.first != nil && r.gate.first.since < late {
+		if t := r.gate.take(1); t != nil {
+			closing = append(closing, t.s)
+		}
+	}
 	if r.gate.n > 0 {
 		r.arm()
 	}
 	r.mu.Unlock()
 	turn(next)
+	for _, s := range closing {
+		s.close(errRamp)
+	}
+	r.closed.Add(uint64(len(closing)))
 }
 
 // restart begins anew: the upstream is not there.

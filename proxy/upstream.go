@@ -126,7 +126,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)
-	u.ramp = newRamp(m, o.Name, o.Ramp, p.arena.Budget())
+	u.ramp = newRamp(m, o.Name, o.Ramp, p.arena.Budget(), p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.pool = pool.New(u.poolOptions(&o), u, u)
 	return u, nil
 }
