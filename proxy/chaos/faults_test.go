@@ -35,7 +35,6 @@ type row struct {
 	repeat  outcome // of it
 	harm    kind    // one that may not
 	once    outcome // of it
-	patient bool    // with a longer call timeout than what is injected
 	log     string  // a line of the bridge's; "" for none
 	metrics []string
 	granted float64 // credits in force afterwards, 0 not to be checked
@@ -48,37 +47,37 @@ const (
 )
 
 var rows = []row{
-	{"Responder drops a Call", "rdma", lostCall, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_deadlines_total`, inLimbo, lost}, 0},
-	{"Reply under another XID", "rdma", wrongXID, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_dropped_total{reason="stray"`, `requester_deadlines_total`, inLimbo, lost}, 0},
-	{"Reply that answers nothing", "rdma", strayReply, read, answered, mkdir, answered, false, "", []string{`requester_dropped_total{reason="stray"`}, 0},
-	{"Reply sent twice", "rdma", twiceReply, getattr, answered, mkdir, answered, false, "", []string{`requester_dropped_total{reason="stray"`}, 0},
-	{"Transport header and payload with different XIDs", "rdma", twoXIDs, read, answered, mkdir, closed, false, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
-	{"Transport header cut short", "rdma", badHeader, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_dropped_total{reason="header"`, `requester_deadlines_total`, inLimbo, lost}, 0},
-	{"Grant of 0", "rdma", grantZero, read, answered, mkdir, answered, false, "", []string{`upstream_credits_granted`}, 1},
-	{"Grant of 1", "rdma", grantOne, read, answered, mkdir, answered, false, "", []string{`upstream_credits_granted`}, 1},
-	{"Grant of 100,000", "rdma", grantHuge, read, answered, mkdir, answered, false, "", []string{`upstream_credits_granted`}, 128},
-	{"Chunk longer than offered", "rdma", longChunk, read, answered, echo, closed, false, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="chunks"`, inLimbo, lost}, 0},
-	{"Chunk shorter than what belongs in it", "rdma", shortChunk, read, answered, echo, closed, false, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
-	{"ERR_CHUNK", "rdma", errChunk, read, answered, mkdir, systemErr, false, "", []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
-	{"ERR_VERS", "rdma", errVers, read, answered, mkdir, systemErr, false, "no connection to upstream", []string{`requester_rdma_errors_total{code="err_vers"`, `upstream_calls_total{outcome="error"`}, 0},
-	{"ERR_CHUNK to a Call under RPCSEC_GSS", "rdma", errChunk, getattr, answered, echoGSS, closed, false, abandoned, []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
-	{"Another handle invalidated", "rdma", alienHandle, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"RDMA Write after the Reply", "rdma", lateWrite, read, answered, echo, answered, false, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},
-	{"RDMA Read after the Reply", "rdma", lateRead, write, answered, write, answered, false, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},
-	{"Responder closes the connection", "rdma", hangUp, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"Connection reset inside an FPDU", "rdma", resetWire, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"Connection closed inside an FPDU", "rdma", finWire, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"Connection half-closed", "rdma", halfClose, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"Network stalls for a moment", "rdma", stallWire, read, answered, mkdir, answered, true, "", nil, 0},
-	{"Network loses everything from now on", "rdma", blackhole, read, answered, mkdir, closed, false, "call not answered in time ends its connection", []string{`requester_deadlines_total`, inLimbo, lost}, 0},
-	{"Octet corrupted on the way", "rdma", corruptWire, read, answered, mkdir, closed, false, "connection ended", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"TCP server drops a Call", "tcp", lostCall, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total{reason="deadline"`, inLimbo, lost}, 0},
-	{"TCP server's Reply under another XID", "tcp", wrongXID, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_stray_replies_total`, inLimbo, lost}, 0},
-	{"TCP server's Reply sent twice", "tcp", twiceReply, read, answered, mkdir, answered, false, "", []string{`upstream_stray_replies_total`}, 0},
-	{"TCP server's connection cut inside a record", "tcp", cutRecord, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"TCP server closes the connection", "tcp", hangUp, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"TCP server's connection reset", "tcp", resetWire, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
-	{"Network to a TCP server loses everything from now on", "tcp", blackhole, read, answered, mkdir, closed, false, "no connection to upstream", []string{`upstream_disconnects_total{reason="deadline"`, inLimbo, lost}, 0},
+	{"Responder drops a Call", "rdma", lostCall, read, answered, mkdir, closed, "call not answered in time ends its connection", []string{`requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Reply under another XID", "rdma", wrongXID, read, answered, mkdir, closed, "call not answered in time ends its connection", []string{`requester_dropped_total{reason="stray"`, `requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Reply that answers nothing", "rdma", strayReply, read, answered, mkdir, answered, "", []string{`requester_dropped_total{reason="stray"`}, 0},
+	{"Reply sent twice", "rdma", twiceReply, getattr, answered, mkdir, answered, "", []string{`requester_dropped_total{reason="stray"`}, 0},
+	{"Transport header and payload with different XIDs", "rdma", twoXIDs, read, answered, mkdir, closed, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
+	{"Transport header cut short", "rdma", badHeader, read, answered, mkdir, closed, "call not answered in time ends its connection", []string{`requester_dropped_total{reason="header"`, `requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Grant of 0", "rdma", grantZero, read, answered, mkdir, answered, "", []string{`upstream_credits_granted`}, 1},
+	{"Grant of 1", "rdma", grantOne, read, answered, mkdir, answered, "", []string{`upstream_credits_granted`}, 1},
+	{"Grant of 100,000", "rdma", grantHuge, read, answered, mkdir, answered, "", []string{`upstream_credits_granted`}, 128},
+	{"Chunk longer than offered", "rdma", longChunk, read, answered, echo, closed, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="chunks"`, inLimbo, lost}, 0},
+	{"Chunk shorter than what belongs in it", "rdma", shortChunk, read, answered, echo, closed, "invalid message from the responder ends its connection", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
+	{"ERR_CHUNK", "rdma", errChunk, read, answered, mkdir, systemErr, "", []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
+	{"ERR_VERS", "rdma", errVers, read, answered, mkdir, systemErr, "no connection to upstream", []string{`requester_rdma_errors_total{code="err_vers"`, `upstream_calls_total{outcome="error"`}, 0},
+	{"ERR_CHUNK to a Call under RPCSEC_GSS", "rdma", errChunk, getattr, answered, echoGSS, closed, abandoned, []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
+	{"Another handle invalidated", "rdma", alienHandle, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"RDMA Write after the Reply", "rdma", lateWrite, read, answered, echo, answered, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},
+	{"RDMA Read after the Reply", "rdma", lateRead, write, answered, write, answered, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},
+	{"Responder closes the connection", "rdma", hangUp, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Connection reset inside an FPDU", "rdma", resetWire, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Connection closed inside an FPDU", "rdma", finWire, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Connection half-closed", "rdma", halfClose, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Network stalls for a moment", "rdma", stallWire, read, answered, mkdir, answered, "", nil, 0},
+	{"Network loses everything from now on", "rdma", blackhole, read, answered, mkdir, closed, "call not answered in time ends its connection", []string{`requester_deadlines_total`, inLimbo, lost}, 0},
+	{"Octet corrupted on the way", "rdma", corruptWire, read, answered, mkdir, closed, "connection ended", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"TCP server drops a Call", "tcp", lostCall, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total{reason="deadline"`, inLimbo, lost}, 0},
+	{"TCP server's Reply under another XID", "tcp", wrongXID, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_stray_replies_total`, inLimbo, lost}, 0},
+	{"TCP server's Reply sent twice", "tcp", twiceReply, read, answered, mkdir, answered, "", []string{`upstream_stray_replies_total`}, 0},
+	{"TCP server's connection cut inside a record", "tcp", cutRecord, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"TCP server closes the connection", "tcp", hangUp, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"TCP server's connection reset", "tcp", resetWire, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
+	{"Network to a TCP server loses everything from now on", "tcp", blackhole, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total{reason="deadline"`, inLimbo, lost}, 0},
 }
 
 // TestFaults injects each fault once and compares what shows with docs/faults.md.
@@ -121,9 +120,10 @@ func written(t *testing.T, doc, name string, seen []outcome, log string, metrics
 
 func (r *row) check(t *testing.T) {
 	w := newWorld(t, 1)
-	w.callTimeout, w.unavailable = 400*time.Millisecond, time.Second
-	if r.patient {
-		w.callTimeout = 10 * time.Second
+	w.callTimeout = 15 * time.Second
+	switch r.fault {
+	case lostCall, wrongXID, badHeader, blackhole: // nothing else ends these
+		w.callTimeout = 700 * time.Millisecond
 	}
 	s := newServer(w.book, true)
 	up := proxy.UpstreamOptions{Name: "up", Connections: 1}
@@ -155,27 +155,40 @@ func (r *row) check(t *testing.T) {
 			t.Error("the upstream does not come back")
 		}
 	}
-	w.settles(2*time.Second, func() bool { return r.log == "" || w.logs.count(r.log) > 0 })
-	moved := w.moved(before)
 	if n := w.sum("rdmabridge_upstream_credits_granted"); r.granted > 0 && n != r.granted {
 		t.Errorf("%v credits are in force, want %v", n, r.granted)
 	}
-	for _, m := range r.metrics {
-		if r.granted > 0 {
-			break
-		}
-		if !slices.ContainsFunc(moved, func(s string) bool { return matches(s, m) }) {
-			t.Errorf("%s did not move; what did: %s", m, strings.Join(moved, " "))
-		}
+	metrics := r.metrics
+	if r.granted > 0 {
+		metrics = nil // the gauge may be where it was
 	}
-	if r.log != "" && w.logs.count(r.log) == 0 {
-		t.Errorf("the log does not say %q, but: %s", r.log, &w.logs)
-	}
-	if os.Getenv("CHAOS_SHOW") != "" {
-		t.Logf("log %s; moved %s", &w.logs, strings.Join(moved, " "))
-	}
+	w.shows(before, r.log, metrics)
 	w.rest()
 	w.close()
+}
+
+// shows checks what the log says and which metrics have moved.
+func (w *world) shows(before map[string]float64, log string, metrics []string) {
+	w.t.Helper()
+	var moved []string
+	still := func(m string) bool {
+		return !slices.ContainsFunc(moved, func(s string) bool { return matches(s, m) })
+	}
+	w.settles(5*time.Second, func() bool {
+		moved = w.moved(before)
+		return (log == "" || w.logs.count(log) > 0) && !slices.ContainsFunc(metrics, still)
+	})
+	for _, m := range metrics {
+		if still(m) {
+			w.t.Errorf("%s did not move; what did: %s", m, strings.Join(moved, " "))
+		}
+	}
+	if log != "" && w.logs.count(log) == 0 {
+		w.t.Errorf("the log does not say %q, but: %s", log, &w.logs)
+	}
+	if os.Getenv("CHAOS_SHOW") != "" {
+		w.t.Logf("log %s; moved %s", &w.logs, strings.Join(moved, " "))
+	}
 }
 
 // matches reports whether series s is named by m: a name, and perhaps a label.
