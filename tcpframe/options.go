@@ -71,7 +71,7 @@ type ListenOptions struct {
 	// Socket listens already, and is taken: Listen closes it when it fails. nil opens
 	// Address.
 	Socket *net.TCPListener
-	Name    string // for logs and the label listener; default Address
+	Name   string // for logs and the label listener; default Address
 	// MaxConns bounds the connections of this listener; 0 is 4096, negative none.
 	MaxConns int
 	// MaxConnsPerAddr bounds those from one address; 0 is 512, negative none.

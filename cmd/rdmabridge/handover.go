@@ -104,8 +104,8 @@ func listenHandover(path string, b *bridge) (*handover, error) {
 	ln.SetUnlinkOnClose(false) // it has another name by then
 	h := &handover{b: b, log: b.log, path: path, ln: ln, done: make(chan int, 1), conns: make(map[net.Conn]struct{})}
 	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
-		os.Remove(made)
-		ln.Close()
+		_ = os.Remove(made)
+		_ = ln.Close()
 		return nil, fmt.Errorf("handover: %w", err)
 	}
 	h.ino = stampOf(path).ino
@@ -129,10 +129,10 @@ func (h *handover) close(handedOver bool) {
 		c.Close()
 	}
 	h.mu.Unlock()
-	h.ln.Close()
+	_ = h.ln.Close()
 	h.wg.Wait()
 	if !handedOver && stampOf(h.path).ino == h.ino {
-		os.Remove(h.path)
+		_ = os.Remove(h.path)
 	}
 }
 
@@ -452,22 +452,24 @@ func (in *inheritance) rpcbind(address string) (*net.TCPListener, *net.UDPConn, 
 		if udp, ok := c.(*net.UDPConn); ok {
 			return tcp, udp, nil
 		}
-		c.Close()
+		_ = c.Close()
 		err = errors.New("no UDP socket")
 	}
 	_ = tcp.Close()
 	return nil, nil, fmt.Errorf("take-over: rpcbind %s: %w", address, err)
 }
 
-// finish tells the old process that this one serves, and waits until that knows.
-func (in *inheritance) finish() error {
+// finish tells the old process that this one serves, and waits until that knows. An
+// error says that the old one goes on. Whether it does after it was told cannot be known
+// for certain, and two that serve are better than none.
+func (in *inheritance) finish(log zerolog.Logger) error {
 	defer in.abandon()
 	_ = in.conn.SetDeadline(time.Now().Add(handoverStep))
 	if _, err := io.WriteString(in.conn, "ready\n"); err != nil {
 		return fmt.Errorf("take-over: %w", err)
 	}
 	if err := expectLine(in.lines, "going"); err != nil {
-		return fmt.Errorf("take-over: %w", err)
+		log.Warn().Int("pid", in.from.PID).Err(err).Msg("the process that was taken over from does not say that it goes")
 	}
 	return nil
 }

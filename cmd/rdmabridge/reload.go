@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -60,14 +61,22 @@ func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) 
 	return r
 }
 
+// maxHashed is more than a file may be long.
+const maxHashed = 2 << 20
+
 // hashFile tells one content of a file from another. A file that cannot be read is
 // like no other.
 func hashFile(path string) [sha256.Size]byte {
-	data, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return [sha256.Size]byte{}
 	}
-	return sha256.Sum256(data)
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, io.LimitReader(f, maxHashed)); err != nil {
+		return [sha256.Size]byte{}
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // changed is reload for a file that was seen to change, unless it was loaded since.

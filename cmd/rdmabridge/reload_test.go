@@ -381,6 +381,37 @@ reload: {watch: none}
 	x.stop()
 }
 
+// Listeners and upstreams on RDMA where there were none, and none where there were.
+func TestReloadFirstRDMA(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	rdma := freeAddr(t)
+	base := fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: none}
+`, s.addr)
+	x := startReload(t, base)
+	c := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
+	until(t, "a Call", func() bool { return c.calls.Load() > 0 })
+	with := strings.Replace(base, "upstream: one}]", fmt.Sprintf("upstream: self}, {name: rdma, address: %q, transport: rdma, upstream: one}]", rdma), 1)
+	with = strings.Replace(with, "upstreams: [", fmt.Sprintf("upstreams: [{name: self, transport: rdma, endpoints: [%q]}, ", rdma), 1)
+	for i := range 4 {
+		x.reload([]string{with, base}[i%2], loaded)
+		n := c.calls.Load()
+		until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+		_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
+		if i%2 == 0 && !strings.Contains(body, "rdmabridge_clients{listener=\"rdma\"} 4") {
+			t.Error("the listener has not the 4 connections of the upstream")
+		}
+	}
+	c.end(t)
+	if n := c.reconnect.Load(); n != 0 {
+		t.Errorf("the client had to connect %d times again", n)
+	}
+	x.stop()
+}
+
 func sum(callers []*caller) (n int64) {
 	for _, c := range callers {
 		n += c.calls.Load()

@@ -154,7 +154,7 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 		if err := s.awaitReady(b, in); err != nil {
 			return nil, err
 		}
-		if err := in.finish(); err != nil {
+		if err := in.finish(s.log); err != nil {
 			return nil, err
 		}
 		s.log.Info().Int("pid", in.from.PID).Msg("taken over")
