@@ -45,6 +45,7 @@ cannot be read.`,
 			if err != nil {
 				return err
 			}
+			limitHeap(c.Memory)
 			signals, stop := notify()
 			defer stop()
 			sink := newLogSink(cmd.ErrOrStderr(), c.Log)
