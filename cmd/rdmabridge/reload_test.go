@@ -381,6 +381,59 @@ reload: {watch: none}
 	x.stop()
 }
 
+// Calls that are under way when their upstream goes, or their listener, are answered.
+func TestReloadRemovedUnderWay(t *testing.T) {
+	slow, s := startSlowServer(t), startEchoServer(t, "one!")
+	base := fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: slow}, {name: goes, address: 127.0.0.2:0, upstream: slow}]
+upstreams: [{name: slow, transport: tcp, endpoints: [%q], pool: {connections: 2, credits: 1}}, {name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: none}
+`, slow.addr, s.addr)
+	x := startReload(t, base)
+	stays, goes := callSlow(t, x.b.proxy.Addr("nfs"), slow), callSlow(t, x.b.proxy.Addr("goes"), slow)
+	queued, err := net.Dial("tcp", x.b.proxy.Addr("nfs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queued.Close()
+	queued.SetDeadline(time.Now().Add(20 * time.Second))
+	queued.Write(record(nullCall(7, 100003, 3)))
+	until(t, "a Call that waits for a credit", func() bool { return x.b.proxy.Status().Upstreams[1].Queued == 1 })
+
+	x.reload(fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: none}
+`, s.addr), loaded)
+	time.Sleep(100 * time.Millisecond)
+	if strings.Contains(x.log.String(), `"message":"upstream removed"`) {
+		t.Error("the upstream is gone with Calls under way")
+	}
+	x.metric(`rdmabridge_clients{listener="goes"} 1`)
+	for range 3 {
+		slow.answer <- struct{}{}
+	}
+	for what, c := range map[string]net.Conn{"stays": stays, "goes": goes, "queued": queued} {
+		if m, err := readRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7 {
+			t.Errorf("%s: %x, %v; want its Reply", what, m, err)
+		}
+	}
+	if _, err := goes.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the client of the listener that goes: %v, want EOF after its Reply", err)
+	}
+	goes.Close()
+	until(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
+	stays.Write(record(nullCall(8, 100003, 3)))
+	if m, err := readRecord(stays); err != nil || len(m) != 28 || string(m[24:]) != "one!" {
+		t.Errorf("after that: %x, %v; want an answer of the other server", m, err)
+	}
+	stays.Close()
+	queued.Close()
+	x.stop()
+}
+
 // Listeners and upstreams on RDMA where there were none, and none where there were.
 func TestReloadFirstRDMA(t *testing.T) {
 	s := startEchoServer(t, "one!")
