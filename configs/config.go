@@ -94,11 +94,13 @@ type ListenerTimeouts struct {
 	Start Duration `mapstructure:"start"` // for transport rdma: to set a connection up; default 5s
 }
 
-// An Upstream is storage: one server, by one or more addresses.
+// An Upstream is storage: one server, or several that hold the same data.
 type Upstream struct {
 	Name      string    `mapstructure:"name"`
 	Transport Transport `mapstructure:"transport"` // required
 	Endpoints []string  `mapstructure:"endpoints"` // host:port
+	Failover  Switch    `mapstructure:"failover"`  // a client need not stay with one of them; default off
+	Balance   string    `mapstructure:"balance"`   // spread or priority, with failover; default spread
 	Pool      Pool      `mapstructure:"pool"`
 	Timeouts  Timeouts  `mapstructure:"timeouts"`
 	Backoff   Backoff   `mapstructure:"backoff"`
@@ -194,6 +196,8 @@ const (
 	FormatJSON      = "json"
 	FormatConsole   = "console"
 	None            = "none"
+	BalanceSpread   = "spread"
+	BalancePriority = "priority"
 	PoolAuto        = "auto"
 	PoolShared      = "shared"
 	PoolPinned      = "pinned"
@@ -247,6 +251,10 @@ func (l *Listener) setDefaults() {
 }
 
 func (u *Upstream) setDefaults() {
+	def(&u.Failover, Off)
+	if u.Failover == On {
+		def(&u.Balance, BalanceSpread)
+	}
 	if u.RDMA() {
 		def(&u.Pool.Connections, 4)
 		def(&u.Provider, ProviderIWARP)

@@ -44,7 +44,7 @@ func TestDefaults(t *testing.T) {
 			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: NoDuration},
 		}},
 		Upstreams: []Upstream{{
-			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"},
+			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"}, Failover: Off,
 			Pool: Pool{Connections: 4, Credits: 128, Mode: "auto", Pinned: 256},
 			Timeouts: Timeouts{
 				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(30 * time.Second),
@@ -481,6 +481,15 @@ upstreams:
 			line 6: upstreams[2].source.ports: "0-9" is no range of ports; write any, reserved or 700-999
 			line 7: upstreams[3].source.ports: "9-7" ends before it begins
 			line 8: upstreams[4].source.ports: "80" is no range of ports; write any, reserved or 700-999`},
+		{"watches and endpoints", head + `
+upstreams:
+  - {name: s, transport: rdma, endpoints: ['h:1', 'h:2'], timeouts: {silent: 3s, probe: 50ms}, balance: priority}
+  - {name: t, transport: tcp, endpoints: ['h:1', 'h:2'], timeouts: {silent: none, probe: none}, failover: on, balance: random}
+`, `
+			line 4: upstreams[0].balance: only with failover on; otherwise a client's address says which endpoint is its own
+			line 4: upstreams[0].timeouts.probe: 50ms: want at least 100ms
+			line 4: upstreams[0].timeouts.silent: 3s: want at least 4s; TCP may be quiet for two seconds though nothing is wrong
+			line 5: upstreams[1].balance: "random": want spread or priority`},
 		{"memory", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}

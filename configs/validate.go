@@ -193,6 +193,10 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 			r.addf(p, "%s is endpoints[%d] already", e, first)
 		}
 	}
+	oneOf(u.Balance, path+".balance", r, BalanceSpread, BalancePriority)
+	if u.Failover != On && r.source.given(path+".balance") {
+		r.addf(path+".balance", "only with failover on; otherwise a client's address says which endpoint is its own")
+	}
 	atMost(u.Pool.Connections, maxPool, path+".pool.connections", r)
 	atMost(u.Pool.Credits, maxCredits, path+".pool.credits", r)
 	atMost(u.Pool.Pinned, maxPinned, path+".pool.pinned", r)

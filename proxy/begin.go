@@ -179,10 +179,10 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	if h.Program == oncrpc.ProgramNLM {
 		nlmOwner(h, peer)
 	}
-	ln := g.lane(u)
+	ln := g.lane(u, peer)
 	if !ln.settled {
 		var err error
-		if ln, err = g.pinned(ln, h); err != nil {
+		if ln, err = g.pinned(ln, h, peer); err != nil {
 			g.owner.refuse(c, u, err)
 			return nil
 		}

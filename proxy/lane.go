@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"net/netip"
+
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
@@ -11,7 +13,7 @@ import (
 // client's loop, and u and pool are constant.
 type lane struct {
 	u    *upstream
-	pool *pool.Pool // u.pool, or that of pin
+	pool *pool.Pool // one of u.pools, or that of pin
 	flow pool.Flow
 
 	pin     *pin // nil for the shared pool
@@ -19,14 +21,14 @@ type lane struct {
 	minor0  bool // NFSv4.0 was seen
 }
 
-// lane is the client's lane to u.
-func (g *ledger) lane(u *upstream) *lane {
+// lane is the lane to u of the client at peer.
+func (g *ledger) lane(u *upstream, peer netip.Addr) *lane {
 	for _, ln := range g.lanes {
 		if ln.u == u {
 			return ln
 		}
 	}
-	ln := &lane{u: u, pool: u.pool, settled: u.pins.most.Load() == 0}
+	ln := &lane{u: u, pool: u.poolFor(peer), settled: u.pins.most.Load() == 0}
 	ln.flow.Weight = g.weight
 	g.lanes = append(g.lanes, ln)
 	return ln
@@ -34,11 +36,11 @@ func (g *ledger) lane(u *upstream) *lane {
 
 // pinned is the lane that the Call h takes, which came to be on ln: one with a
 // connection of its own if it has to. Calls on their way stay where they are.
-func (g *ledger) pinned(ln *lane, h *oncrpc.Call) (*lane, error) {
+func (g *ledger) pinned(ln *lane, h *oncrpc.Call, peer netip.Addr) (*lane, error) {
 	if ln.u.settings().Mode != ModePinned && !ln.needsPin(h) {
 		return ln, nil
 	}
-	p, err := ln.u.pin(g.owner)
+	p, err := ln.u.pin(g.owner, peer)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -121,9 +120,9 @@ type pin struct {
 	owedOctets int      // of those
 }
 
-// pin makes a connection for s. It fails with errPinned at the limit, and with
+// pin makes a connection for s, whose client is at peer. It fails with errPinned at the limit, and with
 // errClosing.
-func (u *upstream) pin(s pinClient) (*pin, error) {
+func (u *upstream) pin(s pinClient, peer netip.Addr) (*pin, error) {
 	ps := &u.pins
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -137,9 +136,13 @@ func (u *upstream) pin(s pinClient) (*pin, error) {
 	o := u.settings()
 	// Clients are spread over the addresses of the server as the seats of the
 	// shared pool are.
-	n := ps.next % len(o.Endpoints)
-	ps.next++
-	p.first = n
+	switch {
+	case o.placed():
+		p.first = place(peer, len(o.Endpoints))
+	case !o.Priority:
+		p.first = ps.next
+		ps.next++
+	}
 	p.pool = pool.New(p.poolOptions(o), p, u)
 	if ps.all == nil {
 		ps.all = make(map[*pin]struct{})
@@ -151,14 +154,22 @@ func (u *upstream) pin(s pinClient) (*pin, error) {
 }
 
 func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
-	n := p.first % len(o.Endpoints)
-	return pool.Options{
-		Name: o.Name, Endpoints: slices.Concat(o.Endpoints[n:], o.Endpoints[:n]), Connections: 1, First: p.s.home().index,
+	po := pool.Options{
+		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, First: p.s.home().index,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Failed:  p.u.failed,
 		Left:    p.u.left,
+		Gone:    gone,
+		Dials:   p.u.endpoints.share,
 		Metrics: p.u.poolMetrics,
 	}
+	if o.placed() {
+		n := p.first % len(o.Endpoints)
+		po.Endpoints = o.Endpoints[n : n+1]
+	} else {
+		po.Health, po.Prefer, po.Sticky = p.u.endpoints.health, p.first, true
+	}
+	return po
 }
 
 // update makes o the settings of the connections to come. Those there are stay,

@@ -163,7 +163,7 @@ func TestPinnedEndpoints(t *testing.T) {
 	a := h.RDMAServer(lp, []fabric.Loop{l}, "a", 8, proxytest.Behaviour{})
 	b := h.RDMAServer(lp, []fabric.Loop{l}, "b", 8, proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"a", "b"}, Connections: shared}})
+		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"a", "b"}, Failover: true, Connections: shared}})
 	h.Eventually("all shared connections are there", func() bool { return p.Status().Upstreams[0].Usable == shared })
 	for range 6 {
 		check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))

@@ -267,12 +267,17 @@ func newEnds(m *metrics.Registry, upstream string) (ends [endReasons]*metrics.Co
 	return ends
 }
 
+// gone reports whether a connection ended with err because the server's host is gone.
+func gone(err error) bool {
+	var re *tcpframe.RecordError
+	return errors.Is(err, fabric.ErrSilent) || errors.As(err, &re) && re.Reason == tcpframe.ReasonSilent
+}
+
 // ended counts the end of a connection.
 func (u *upstream) ended(err error) {
-	var re *tcpframe.RecordError
 	switch {
 	case errors.Is(err, pool.ErrClosed), err == nil:
-	case errors.Is(err, fabric.ErrSilent), errors.As(err, &re) && re.Reason == tcpframe.ReasonSilent:
+	case gone(err):
 		u.ends[endedSilent].Inc()
 	case errors.Is(err, rdmaside.ErrDeadline), errors.Is(err, errDeadline):
 		u.ends[endedDeadline].Inc()

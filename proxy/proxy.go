@@ -107,6 +107,8 @@ type UpstreamOptions struct {
 	RDMA      bool
 	Provider  fabric.Provider // for RDMA
 	Endpoints []string        // host:port, at least one
+	Failover  bool            // clients need not stay with one of several Endpoints
+	Priority  bool            // with Failover: each endpoint is for when those before it fail
 
 	Connections             int  // default 4 for RDMA, 1 for TCP
 	Mode                    Mode // who has a connection of its own
@@ -190,6 +192,7 @@ type Proxy struct {
 	calls    *regmem.Account       // records on their way in
 	replies  *regmem.Account       // what replies need: never starved by calls
 	receives *rdmaside.ReceivePool // what RDMA clients need to be connected; nil without RDMA listeners
+	dials    *pool.Limiter         // attempts to connect of all upstreams
 	xids     *xidTable
 	relief   relief
 
@@ -228,6 +231,7 @@ func New(o Options) (*Proxy, error) {
 	p := &Proxy{
 		log: o.Log, metrics: o.Metrics, take: o.Socket, engine: o.Engine, arena: o.Arena, registry: o.Registry,
 		xids:      newXIDTable(),
+		dials:     pool.NewLimiter(maxDials, dialsPerSecond),
 		quit:      make(chan struct{}),
 		retired:   make(map[*upstream]struct{}),
 		upstreams: make(map[string]*upstream, len(o.Upstreams)),
@@ -236,6 +240,8 @@ func New(o Options) (*Proxy, error) {
 		p.take = func(string) *net.TCPListener { return nil }
 	}
 	p.relief.p = p
+	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
+	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that wait because too many are under way or have begun lately.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
 	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not take their Replies while memory for Replies was spent.")
 	var err error
 	budget := o.Arena.Budget()
@@ -319,7 +325,9 @@ func (p *Proxy) Start(ctx context.Context) error {
 		}
 	}
 	for _, u := range p.allUpstreams() {
-		u.pool.Start()
+		for _, up := range u.pools {
+			up.Start()
+		}
 	}
 	return nil
 }
@@ -351,8 +359,8 @@ func (p *Proxy) Ready() error {
 				continue
 			}
 			seen[u] = true
-			if st := u.pool.Stats(); st.Usable == 0 {
-				errs = append(errs, fmt.Errorf("upstream %s has no usable connection", st.Name))
+			if u.usable() == 0 {
+				errs = append(errs, fmt.Errorf("upstream %s has no usable connection", u.name))
 			}
 		}
 	}
@@ -446,7 +454,7 @@ func (p *Proxy) Status() Status {
 		st.Listeners = append(st.Listeners, ListenerStatus{l.name, l.addr(), transport, l.clients()})
 	}
 	for _, u := range p.sortedUpstreams() {
-		st.Upstreams = append(st.Upstreams, UpstreamStatus{u.pool.Stats(), u.pins.count()})
+		st.Upstreams = append(st.Upstreams, UpstreamStatus{u.stats(), u.pins.count()})
 	}
 	return st
 }

@@ -85,7 +85,7 @@ func (c *change) planUpstreams(all []UpstreamOptions) error {
 			errs = append(errs, fmt.Errorf("proxy: upstream %q named twice", o.Name))
 			continue
 		}
-		if u := c.p.allUpstreams()[o.Name]; u != nil && u.isRDMA == o.RDMA && u.settings().Source == o.Source {
+		if u := c.p.allUpstreams()[o.Name]; u != nil && u.isRDMA == o.RDMA && u.settings().Source == o.Source && u.settings().stays(&o) {
 			errs = append(errs, o.check())
 			c.upstreams[o.Name], c.options[u] = u, o
 			continue
@@ -215,7 +215,9 @@ func (c *change) commit() error {
 		u.update(o)
 	}
 	for _, u := range c.added {
-		u.pool.Start()
+		for _, up := range u.pools {
+			up.Start()
+		}
 	}
 	for _, l := range c.goes {
 		l.stopListening()

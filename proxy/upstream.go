@@ -36,8 +36,11 @@ type upstream struct {
 	isRDMA bool
 	number int // in the order they were made
 	log    zerolog.Logger
-	pool   *pool.Pool // shared by the clients that have none of their own
+	pools  []*pool.Pool // shared by the clients that have none of their own: one, or one for each endpoint
 	pins   pins
+
+	endpoints endpoints
+	turn      atomic.Uint32 // of the addresses of a name
 
 	current atomic.Pointer[UpstreamOptions] // constant; replaced by update
 	under   []underWay                      // by loop, which owns it
@@ -127,7 +130,14 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)
 	u.ramp = newRamp(m, o.Name, o.Ramp, p.arena.Budget(), p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
-	u.pool = pool.New(u.poolOptions(&o), u, u)
+	u.newEndpoints(m, &o)
+	n := 1
+	if o.placed() {
+		n = len(o.Endpoints)
+	}
+	for i := range n {
+		u.pools = append(u.pools, pool.New(u.poolOptions(&o, i), u, u))
+	}
 	return u, nil
 }
 
@@ -137,19 +147,32 @@ func (u *upstream) settings() *UpstreamOptions { return u.current.Load() }
 // close ends its connections and every Call that waits for one. It waits for loops.
 func (u *upstream) close() {
 	u.pins.close()
-	u.pool.Close()
+	for _, p := range u.pools {
+		p.Close()
+	}
 }
 
-func (u *upstream) poolOptions(o *UpstreamOptions) pool.Options {
-	return pool.Options{
+// poolOptions are those of pool i of u.pools.
+func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
+	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Ramp:      o.Ramp,
 		Failed:    u.failed,
 		Connected: u.connected,
 		Left:      u.left,
+		Gone:      gone,
+		Dials:     u.endpoints.share,
 		Metrics:   u.poolMetrics,
 	}
+	if o.placed() {
+		n := len(o.Endpoints)
+		po.Endpoints = o.Endpoints[i : i+1]
+		po.Connections = (o.Connections + n - 1) / n
+	} else {
+		po.Health = u.endpoints.health
+	}
+	return po
 }
 
 // left is called for a seat that nothing will be dialed for any more.
@@ -169,7 +192,10 @@ func (u *upstream) update(o UpstreamOptions) {
 	renew := old.Provider != o.Provider || old.Credits != o.Credits || old.CallTimeout != o.CallTimeout ||
 		old.CallInline != o.CallInline || old.ReplyInline != o.ReplyInline ||
 		old.SilentTimeout != o.SilentTimeout || (old.ProbeInterval > 0) != (o.ProbeInterval > 0)
-	u.pool.Update(u.poolOptions(&o), renew)
+	u.endpoints.health.Set(o.Endpoints, o.Priority)
+	for i, p := range u.pools {
+		p.Update(u.poolOptions(&o, i), renew)
+	}
 	u.pins.update(&o)
 }
 
@@ -208,7 +234,7 @@ func (q *quiet) reset() {
 // failed logs that a connection could not be made or has ended: once, and again
 // when it goes on.
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
-	if u.pool.Stats().Usable == 0 {
+	if u.usable() == 0 {
 		u.ramp.restart()
 	}
 	if n := u.failures.line(); n > 0 {
@@ -231,10 +257,12 @@ func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *p
 // dial makes a connection, for p alone unless that is nil.
 func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, p *pin) (pool.Member, error) {
 	l := u.p.loops[affinity]
-	if u.isRDMA {
-		return dialRDMA(ctx, u, l, endpoint, s, p)
-	}
-	return dialTCP(ctx, u, l, endpoint, s, p)
+	return eachAddress(ctx, endpoint, int(u.turn.Add(1)), func(ctx context.Context, addr string) (pool.Member, error) {
+		if u.isRDMA {
+			return dialRDMA(ctx, u, l, addr, s, p)
+		}
+		return dialTCP(ctx, u, l, addr, s, p)
+	})
 }
 
 // dispatch is what every member's Dispatch does: it brings the call to the

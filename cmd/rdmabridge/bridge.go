@@ -148,6 +148,7 @@ var poolModes = map[string]proxy.Mode{
 func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOptions {
 	o := proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
+		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits,
 		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned,
 		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),

@@ -1,6 +1,7 @@
 package proxytest
 
 import (
+	"context"
 	"io"
 	"net"
 	"slices"
@@ -30,7 +31,9 @@ type Relay struct {
 // NewRelay starts a relay to the server at addr.
 func NewRelay(t testing.TB, to string) *Relay {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // its sockets take no filter
+	ln, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,181 @@
+package proxy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/pool"
+)
+
+// Several endpoints
+//
+// What a client has at a server, locks, opens, sessions, what the duplicate request
+// cache remembers, is at that server. So without UpstreamOptions.Failover a client
+// belongs to one endpoint: which one follows from its address and the number of
+// endpoints, and is the same on every connection, for every upstream with as many
+// endpoints, and after a restart. Each endpoint has a pool. While it is away its
+// clients wait and are closed, as with an upstream that is away; the others' know
+// nothing of it.
+//
+// With Failover the endpoints are addresses of one server, or servers that take each
+// other's place with all their state. Then there is one pool, whose connections are
+// where pool.Health says, and a client's Calls take any. With Priority all are at the
+// first endpoint that is well, so that all clients are at one server. A client's own
+// connection stays where it is while that is well.
+//
+// A name is looked up for every attempt to connect, and all its addresses are tried,
+// beginning with another one each time.
+
+// dials bounds the attempts to connect of the whole process.
+const (
+	maxDials       = 64
+	dialsPerSecond = 200
+)
+
+// placed reports whether each client belongs to one endpoint.
+func (o *UpstreamOptions) placed() bool { return !o.Failover && len(o.Endpoints) > 1 }
+
+// stays reports whether o can become next without clients changing their endpoint.
+func (o *UpstreamOptions) stays(next *UpstreamOptions) bool {
+	if !o.placed() && !next.placed() {
+		return true
+	}
+	return o.placed() && next.placed() && slices.Equal(o.Endpoints, next.Endpoints)
+}
+
+// place is the number, of n, of the endpoint that the client at addr belongs to: the
+// one of the highest hash. One that is added takes clients from all others alike, and
+// none changes between those.
+func place(addr netip.Addr, n int) (best int) {
+	var b [20]byte
+	a := addr.Unmap().As16()
+	copy(b[:], a[:])
+	var most uint64
+	for i := range n {
+		binary.BigEndian.PutUint32(b[16:], uint32(i))
+		// FNV leaves neighbours near each other: what follows is the end of MurmurHash3.
+		x := fnv(14695981039346656037, b[:])
+		x ^= x >> 33
+		x *= 0xff51afd7ed558ccd
+		x ^= x >> 33
+		x *= 0xc4ceb9fe1a85ec53
+		x ^= x >> 33
+		if i == 0 || x > most {
+			best, most = i, x
+		}
+	}
+	return best
+}
+
+// endpoints are what an upstream knows of its endpoints.
+type endpoints struct {
+	health *pool.Health
+	share  *pool.Share
+	eject  *metrics.Counter
+}
+
+func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
+	e := &u.endpoints
+	e.share = u.p.dials.Share()
+	e.eject = m.Counter("upstream_endpoint_ejections_total", "Times an endpoint of several was given up for a while, because it failed or its host was gone.", "upstream", o.Name)
+	e.health = &pool.Health{
+		Ejected: func(endpoint string, wait time.Duration) {
+			e.eject.Inc()
+			u.log.Warn().Str("endpoint", endpoint).Dur("wait_ms", wait).Msg("endpoint ejected")
+		},
+		Returned: func(endpoint string) {
+			u.log.Info().Str("endpoint", endpoint).Msg("endpoint is back")
+		},
+	}
+	e.health.Set(o.Endpoints, o.Priority)
+	m.GaugeFunc("upstream_endpoints_ejected", "Endpoints that are given up for now.", func() float64 {
+		out, _ := e.health.Out()
+		return float64(out)
+	}, "upstream", o.Name)
+}
+
+// poolFor is the pool of the client at addr.
+func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
+	if len(u.pools) == 1 {
+		return u.pools[0]
+	}
+	return u.pools[place(addr, len(u.pools))]
+}
+
+// usable is how many connections there are.
+func (u *upstream) usable() (n int) {
+	for _, p := range u.pools {
+		n += p.Stats().Usable
+	}
+	return n
+}
+
+// stats are those of all pools together.
+func (u *upstream) stats() pool.Stats {
+	st := u.pools[0].Stats()
+	for _, p := range u.pools[1:] {
+		o := p.Stats()
+		st.Connections = append(st.Connections, o.Connections...)
+		st.Usable += o.Usable
+		st.Granted += o.Granted
+		st.Outstanding += o.Outstanding
+		st.Queued += o.Queued
+		st.Retired += o.Retired
+		if o.DownSince.IsZero() || st.DownSince.IsZero() {
+			st.DownSince = time.Time{} // one of them is up
+		} else if o.DownSince.After(st.DownSince) {
+			st.DownSince = o.DownSince
+		}
+	}
+	return st
+}
+
+// leastDial is the time that one of several addresses has to answer in.
+const leastDial = 2 * time.Second
+
+// eachAddress calls dial with the addresses of endpoint, beginning with number turn,
+// until one is connected to. What is no host:port is passed on as it is.
+func eachAddress(ctx context.Context, endpoint string, turn int, dial func(ctx context.Context, addr string) (pool.Member, error)) (pool.Member, error) {
+	host, port, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return dial(ctx, endpoint)
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return dial(ctx, endpoint)
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	return tryAll(ctx, addrs, turn, func(ctx context.Context, a netip.Addr) (pool.Member, error) {
+		return dial(ctx, net.JoinHostPort(a.Unmap().String(), port))
+	})
+}
+
+// tryAll gives each address its part of the time that is left.
+func tryAll(ctx context.Context, addrs []netip.Addr, turn int, dial func(context.Context, netip.Addr) (pool.Member, error)) (pool.Member, error) {
+	var errs []error
+	for i := range addrs {
+		part, cancel := ctx, func() {}
+		if end, ok := ctx.Deadline(); ok && i < len(addrs)-1 {
+			each := max(time.Until(end)/time.Duration(len(addrs)-i), leastDial)
+			part, cancel = context.WithTimeout(ctx, each)
+		}
+		m, err := dial(part, addrs[(turn+i)%len(addrs)])
+		cancel()
+		if err == nil {
+			return m, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}

@@ -1,0 +1,101 @@
+package proxy_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// TestClientsStay: without failover a client belongs to one endpoint, on every
+// connection, and no other serves it while that one is away.
+func TestClientsStay(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	var servers [3]*proxytest.TCPServer
+	var endpoints []string
+	for i := range servers {
+		servers[i] = h.TCPServer(proxytest.Behaviour{})
+		endpoints = append(endpoints, servers[i].Addr())
+	}
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: endpoints, Connections: 3, UnavailableAfter: 500 * time.Millisecond, BackoffMin: 5 * time.Millisecond}})
+	h.Eventually("each endpoint has a connection", func() bool { return p.Status().Upstreams[0].Usable == 3 })
+	for i := range 4 {
+		c := h.Client(p.Addr("nfs"))
+		check(t, c, proxytest.GetattrCall(uint32(i+1)))
+		check(t, c, proxytest.SequenceCall(uint32(i+100))) // one of its own
+	}
+	home := -1
+	for i, s := range servers {
+		switch n := s.Calls.Load(); {
+		case n == 8 && home < 0:
+			home = i
+		case n != 0:
+			t.Errorf("server %d has %d Calls; want 8 at one of them", i, n)
+		}
+	}
+	if home < 0 {
+		t.Fatal("no server has all Calls")
+	}
+	servers[home].Close()
+	c := h.Client(p.Addr("nfs"))
+	if _, err := c.Call(proxytest.GetattrCall(1)); err == nil {
+		t.Error("another endpoint serves a client whose own is away")
+	}
+	for i, s := range servers {
+		if i != home && s.Calls.Load() != 0 {
+			t.Errorf("server %d has Calls of a client that is not its", i)
+		}
+	}
+}
+
+// TestFailover: the first endpoint's host vanishes under Calls. They go to the next in
+// less than 5 s, without an attempt at the first that nobody would answer, and go home
+// when it is back.
+func TestFailover(t *testing.T) {
+	x := proxytest.NewHarness(t, budget)
+	first, second := x.TCPServer(proxytest.Behaviour{Delay: 500 * time.Millisecond}), x.TCPServer(proxytest.Behaviour{})
+	relay := proxytest.NewRelay(t, first.Addr())
+	p := x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{
+			Name: "storage", Endpoints: []string{relay.Addr(), second.Addr()}, Failover: true, Priority: true, Connections: 2,
+			SilentTimeout: 4 * time.Second, ConnectTimeout: 2 * time.Second, BackoffMin: 10 * time.Millisecond,
+		}})
+	x.Eventually("both connections are there", func() bool { return p.Status().Upstreams[0].Usable == 2 })
+	c := x.Client(p.Addr("nfs"))
+	check(t, c, proxytest.GetattrCall(1))
+	if second.Calls.Load() != 0 {
+		t.Error("the second endpoint is used though the first is well")
+	}
+	relay.Vanish(true)
+	began := time.Now()
+	var wg sync.WaitGroup
+	burst(t, &wg, c, 10, 8, 0)
+	wg.Wait()
+	if d := time.Since(began); d >= 5500*time.Millisecond {
+		t.Errorf("answered after %v", d)
+	}
+	if n := second.Calls.Load(); n != 8 {
+		t.Errorf("the second endpoint had %d Calls, want 8", n)
+	}
+	if n := metric(x, `upstream_endpoints_ejected{upstream="storage"}`); n != 1 {
+		t.Errorf("%d endpoints ejected, want 1", n)
+	}
+	relay.Return()
+	relay.Forget()
+	x.Eventually("the connections are home", func() bool {
+		home := 0
+		for _, s := range p.Status().Upstreams[0].Connections {
+			if s.Up && s.Endpoint == relay.Addr() {
+				home++
+			}
+		}
+		return home == 2 && metric(x, `upstream_endpoints_ejected{upstream="storage"}`) == 0
+	})
+	check(t, c, proxytest.GetattrCall(30))
+	if n := first.Calls.Load(); n < 2 {
+		t.Error("the first endpoint is not used again")
+	}
+}
