@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool"
@@ -18,7 +19,8 @@ import (
 //	dispatched, not sent       another connection, any number of times within the
 //	                           time a Call may wait
 //	sent, connection lost      replayed with the same XID, if replayable, at most
-//	                           maxTries times; else the client's connection closes
+//	                           maxTries times, after the first time with a pause that
+//	                           doubles; else the client's connection closes
 //	RDMA_ERROR                 a ReadOnly Call once more, with the largest Reply
 //	                           chunk; else SYSTEM_ERR, or under GSS, where no Reply
 //	                           can be made up, the client's connection closes
@@ -62,7 +64,13 @@ func (c *call) failed(err *rdmaside.CallError) {
 		default:
 			c.tries++
 			c.up.replayed.Inc()
-			c.requeue(here)
+			if c.tries == 1 {
+				c.requeue(here)
+				return
+			}
+			// It may be this Call that ends connections: others' Calls are on the next one.
+			o := c.up.settings()
+			c.later(jittered(min(o.BackoffMin<<(c.tries-2), o.BackoffMax)))
 		}
 	case rdmaside.Answered:
 		c.up.errored.Inc()
@@ -141,7 +149,15 @@ const (
 // retry puts c back after a pause, which is longer each time.
 func (c *call) retry() {
 	c.pause = min(max(2*c.pause, retryLeast), retryMost)
-	time.AfterFunc(c.pause, func() {
+	c.later(c.pause)
+}
+
+// jittered spreads d over [d/2, d].
+func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+
+// later puts c back after a pause.
+func (c *call) later(pause time.Duration) {
+	time.AfterFunc(pause, func() {
 		if c.clientGone() {
 			c.m = nil
 			c.finish()
