@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,9 @@ func init() {
 		os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 	}
 }
+
+// testNotify names what is NOTIFY_SOCKET to the processes that tests start.
+const testNotify = "RDMABRIDGE_TEST_NOTIFY"
 
 // A bridgeCommand is a bridge in a process of its own.
 type bridgeCommand struct {
@@ -57,7 +61,7 @@ func startProcess(t *testing.T, log *logFile, args ...string) *bridgeCommand {
 	t.Helper()
 	x := &bridgeCommand{t: t, log: log, done: make(chan error, 1)}
 	x.cmd = exec.Command(os.Args[0], args...)
-	x.cmd.Env = append(os.Environ(), "RDMABRIDGE_TEST_MAIN=1", "NOTIFY_SOCKET=")
+	x.cmd.Env = append(os.Environ(), "RDMABRIDGE_TEST_MAIN=1", "NOTIFY_SOCKET="+os.Getenv(testNotify))
 	x.cmd.Stderr = log.f
 	if err := x.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -315,11 +319,19 @@ admin: {address: none}
 memory: {budget: 256MiB}
 handover: {path: %s/h.sock}
 `, nfs, s.addr, dir))
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: dir + "/notify", Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer notify.Close()
+	t.Setenv(testNotify, dir+"/notify")
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file)
 	p.says(`"message":"connected to upstream"`)
 	c := startCaller(t, nfs, 100003)
 	until(t, "a Call", func() bool { return c.calls.Load() > 20 })
+	p.cmd.Process.Signal(syscall.SIGHUP)
+	p.says(`"message":"configuration loaded again: nothing to change"`)
 	p.cmd.Process.Signal(syscall.SIGUSR2)
 	p.says(`"message":"taken over"`)
 	if err := p.exit(); err != nil {
@@ -339,5 +351,24 @@ handover: {path: %s/h.sock}
 		t.Fatal("no successor")
 	}
 	syscall.Kill(pid, syscall.SIGTERM)
+	// The old process, which systemd believes, says which one counts.
+	var heard []string
+	for len(heard) == 0 || heard[len(heard)-1] != "STOPPING=1" {
+		b := make([]byte, 256)
+		notify.SetReadDeadline(time.Now().Add(20 * time.Second))
+		n, err := notify.Read(b)
+		if err != nil {
+			t.Fatalf("systemd hears %q, then %v", heard, err)
+		}
+		heard = append(heard, string(b[:n]))
+	}
+	for i, want := range []string{"READY=1", "RELOADING=1\nMONOTONIC_USEC=", "READY=1"} {
+		if i >= len(heard) || !strings.HasPrefix(heard[i], want) {
+			t.Errorf("systemd hears %q, want %q as number %d", heard, want, i)
+		}
+	}
+	if want := fmt.Sprintf("MAINPID=%d\nREADY=1", pid); !slices.Contains(heard, want) {
+		t.Errorf("systemd hears %q, want %q", heard, want)
+	}
 	until(t, "the successor is gone", func() bool { _, err := os.Stat(dir + "/h.sock"); return err != nil })
 }
