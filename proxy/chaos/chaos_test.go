@@ -72,7 +72,7 @@ func TestChaos(t *testing.T) {
 	strange := strangers()
 	for i := range 3 {
 		client(func(context.Context, net.IP) (line, error) {
-			c, err := w.h.DialRDMA(strange, w.clientLoop, rdmaFront, rdmaside.RequesterOptions{Credits: 16, Deadline: bound / 2, Log: zerolog.Nop()})
+			c, err := w.h.DialRDMA(strange, w.clientLoop, rdmaFront, rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
 			if err != nil {
 				return nil, err
 			}
@@ -81,6 +81,10 @@ func TestChaos(t *testing.T) {
 	}
 	for i, name := range []string{"to-rdma", "to-tcp", "to-memory", "to-rdma"} {
 		g := &rogue{name: fmt.Sprintf("rogue %d", i), book: w.book, counts: &w.counts, addr: w.proxy.Addr(name), local: net.IPv4(127, 0, 2, byte(i+1)), dice: s.dice("rogue", i)}
+		clients.Go(func() { g.run(ctx) })
+	}
+	for i := range 2 {
+		g := &rdmaRogue{book: w.book, counts: &w.counts, p: strange, loop: w.clientLoop, addr: w.proxy.Addr("rdma-to-tcp"), dice: s.dice("RDMA rogue", i)}
 		clients.Go(func() { g.run(ctx) })
 	}
 	others.Go(func() { w.blow(ctx) })

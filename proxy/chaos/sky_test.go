@@ -59,6 +59,13 @@ const (
 	rogueGarbage    // sends what is no Call
 	rogueHalfRecord // begins a record and stays
 	rogueHalfClose  // sends FIN and waits for its Replies
+
+	// Of RDMA clients.
+	rdmaOverrun // more Calls than credits
+	rdmaHeader  // Transport headers that are none
+	rdmaReads   // Read chunks that cannot be read
+	rdmaWrites  // Write and Reply chunks that cannot be written, or hold too little
+	rdmaGone    // chunks that are taken back too early
 	faults
 )
 
@@ -70,6 +77,7 @@ var faultNames = [faults]string{
 	"wire reset", "wire FIN", "wire half-closed", "wire stalled", "black hole", "bit flipped", "trickle", "wire slow", "connection reset at accept", "connection refused",
 	"send lost", "work failed", "write cut",
 	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes",
+	"RDMA client overruns its credits", "RDMA client sends a bad header", "RDMA client offers bad Read chunks", "RDMA client offers bad Write chunks", "RDMA client takes chunks back",
 }
 
 func (f fault) String() string { return faultNames[f] }
