@@ -33,8 +33,8 @@ type endpoint struct {
 
 const (
 	ejectAfter = 2
-	ejectMin   = time.Second
-	ejectMax   = time.Minute
+	leastEject = time.Second
+	mostEject  = time.Minute
 )
 
 // Set replaces the addresses; those that stay keep what is known of them. With
@@ -166,7 +166,7 @@ func (h *Health) failed(addr string, gone bool) {
 			break
 		}
 		if e.trying = false; gone || out || e.fails >= ejectAfter {
-			wait = jitter(min(ejectMin<<min(e.ejects, 10), ejectMax))
+			wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
 			e.ejects++
 			e.until = now.Add(wait)
 		}

@@ -434,7 +434,7 @@ func (s *Seat) goHome(ctx context.Context, has string) bool {
 		p.retired = append(p.retired, n)
 		p.mu.Unlock()
 		m.Close(ErrClosed)
-		<-n.ended
+		<-n.ended //nolint:errcheck // it is our own
 		n.leave()
 		return true
 	}

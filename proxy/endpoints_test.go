@@ -1,12 +1,16 @@
 package proxy_test
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
 // TestClientsStay: without failover a client belongs to one endpoint, on every
@@ -97,5 +101,64 @@ func TestFailover(t *testing.T) {
 	check(t, c, proxytest.GetattrCall(30))
 	if n := first.Calls.Load(); n < 2 {
 		t.Error("the first endpoint is not used again")
+	}
+}
+
+// A countingProvider counts attempts to connect.
+type countingProvider struct {
+	fabric.Provider
+	slow time.Duration
+
+	mu              sync.Mutex
+	now, most, made int
+}
+
+func (p *countingProvider) Dial(ctx context.Context, l fabric.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+	p.mu.Lock()
+	p.now++
+	p.made++
+	p.most = max(p.most, p.now)
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.now--
+	}()
+	time.Sleep(p.slow)
+	return p.Provider.Dial(ctx, l, addr, o, h)
+}
+
+// TestReconnectStorm: clients with connections of their own lose them all at once.
+// They connect again a few at a time, and every client is served.
+func TestReconnectStorm(t *testing.T) {
+	const clients = 150
+	lp := fabrictest.NewLoopback()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	counting := &countingProvider{Provider: lp, slow: 50 * time.Millisecond}
+	x := pinningOver(t, 512<<20, counting, lp, l, "storage", proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.Mode, u.Credits = proxy.ModePinned, 8
+	})
+	var cs []*proxytest.Client
+	for range clients {
+		cs = append(cs, x.client())
+	}
+	all := func() {
+		var wg sync.WaitGroup
+		for _, c := range cs {
+			wg.Go(func() { check(t, c, proxytest.GetattrCall(1)) })
+		}
+		wg.Wait()
+	}
+	all()
+	x.server.DropConnections(errors.New("dropped by the test"))
+	all()
+	counting.mu.Lock()
+	defer counting.mu.Unlock()
+	if counting.made < 2*clients {
+		t.Errorf("%d attempts to connect for %d clients, twice", counting.made, clients)
+	}
+	if counting.most > 32 {
+		t.Errorf("%d attempts to connect at a time, want 32 at most", counting.most)
 	}
 }

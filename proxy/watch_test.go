@@ -235,8 +235,10 @@ func TestProbeDeadline(t *testing.T) {
 	b := proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, stopped.Load() }}
 	s := h.RDMAServer(p, []fabric.Loop{l}, "storage", 4, b)
 	px := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, Connections: 1,
-			ProbeInterval: 50 * time.Millisecond, CallTimeout: 300 * time.Millisecond, BackoffMin: 5 * time.Millisecond}})
+		[]proxy.UpstreamOptions{{
+			Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, Connections: 1,
+			ProbeInterval: 50 * time.Millisecond, CallTimeout: 300 * time.Millisecond, BackoffMin: 5 * time.Millisecond,
+		}})
 	check(t, h.Client(px.Addr("nfs")), proxytest.GetattrCall(1))
 	stopped.Store(true)
 	deadlines := func() int { return metric(h, `upstream_disconnects_total{reason="deadline",upstream="storage"}`) }

@@ -235,6 +235,7 @@ func (b *bridge) options(c *configs.Config) ([]proxy.ListenerOptions, []proxy.Up
 		// What the pool or a connection is told does not count.
 		u.Pool, u.Endpoints, u.Inline, u.Backoff = configs.Pool{}, nil, configs.Inline{}, configs.Backoff{}
 		u.Timeouts.Unavailable, u.Timeouts.Probe = 0, 0
+		u.Failover, u.Balance = 0, ""
 		keep("upstream", u.Name, fmt.Sprint(u), &o.Provider)
 		upstreams = append(upstreams, o)
 	}
