@@ -34,10 +34,12 @@ func lasting(t testing.TB) time.Duration {
 // server, clients over TCP and RDMA, and rogues.
 func TestChaos(t *testing.T) {
 	s, d := seedOf(t), lasting(t)
-	fmt.Printf("%s CHAOS_TIME=%v\n", s, d)
-	w := newWorld(t, s)
+	// With little memory Calls wait for it, and clients that do not read are closed.
+	memory := []int64{32 << 20, 48 << 20, budget, 256 << 20}[s.dice("budget", 0).IntN(4)]
+	fmt.Printf("%s CHAOS_TIME=%v, %d MiB\n", s, d, memory>>20)
+	w := newWorld(t, s, memory)
 	storage, tcp, mem := newServer(w.book, true), newServer(w.book, true), newServer(w.book, false)
-	memory := w.inMemory("memory", mem, s.dice("async", 0).IntN(2) == 0)
+	inMemory := w.inMemory("memory", mem, s.dice("async", 0).IntN(2) == 0)
 	w.start([]proxy.ListenerOptions{
 		{Name: "to-rdma", Address: "127.0.0.1:0", Upstream: "storage"},
 		{Name: "to-tcp", Address: "127.0.0.1:0", Upstream: "tcp"},
@@ -46,7 +48,7 @@ func TestChaos(t *testing.T) {
 	}, []proxy.UpstreamOptions{
 		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32},
 		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32},
-		{Name: "memory", RDMA: true, Provider: memory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
+		{Name: "memory", RDMA: true, Provider: inMemory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
 	})
 	rdmaSky := w.newSky(&wireFaults)
 	rdmaFront := w.wire("front", rdmaSky, w.proxy.Addr("rdma-to-tcp"), true)

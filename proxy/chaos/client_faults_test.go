@@ -147,7 +147,7 @@ func TestClientFaults(t *testing.T) {
 	}
 	for _, r := range clientRows {
 		t.Run(r.name, func(t *testing.T) {
-			w := newWorld(t, 1)
+			w := newWorld(t, 1, budget)
 			w.callTimeout, w.unavailable = 15*time.Second, 15*time.Second
 			if r.unavailable > 0 {
 				w.unavailable = r.unavailable

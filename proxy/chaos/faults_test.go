@@ -119,7 +119,7 @@ func written(t *testing.T, doc, name string, seen []outcome, log string, metrics
 }
 
 func (r *row) check(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newWorld(t, 1, budget)
 	w.callTimeout = 15 * time.Second
 	switch r.fault {
 	case lostCall, wrongXID, badHeader, blackhole: // nothing else ends these

@@ -128,7 +128,7 @@ func (l *logBook) String() string {
 	return strings.Join(all, ", ")
 }
 
-func newWorld(t testing.TB, s seed) *world {
+func newWorld(t testing.TB, s seed, budget int64) *world {
 	w := &world{t: t, seed: s, h: proxytest.NewHarness(t, budget), callTimeout: callTimeout, unavailable: unavailable}
 	w.book = newBook(t, s)
 	w.h.Log = zerolog.New(&w.logs).Level(zerolog.WarnLevel)
