@@ -158,7 +158,6 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 		if err := in.finish(s.log); err != nil {
 			return nil, err
 		}
-		s.log.Info().Int("pid", in.from.PID).Msg("taken over")
 	}
 	if s.config.Handover.Enabled() {
 		if h, err = listenHandover(s.config.Handover.Path, b); err != nil {
@@ -168,6 +167,9 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 			// The old process is going: to serve is more than to be replaced one day.
 			s.log.Error().Err(err).Msg("this process cannot be taken over from")
 		}
+	}
+	if in != nil {
+		s.log.Info().Int("pid", in.from.PID).Msg("taken over")
 	}
 	return h, nil
 }
