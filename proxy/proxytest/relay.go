@@ -73,17 +73,33 @@ func (r *Relay) accept() {
 		}
 		r.conns, r.all = append(r.conns, near), append(r.all, near, far)
 		r.mu.Unlock()
-		pipe := func(to, from net.Conn) {
+		pipe := func(to io.Writer, from net.Conn) {
 			_, _ = io.Copy(to, from)
-			to.Close()
-			from.Close()
+			near.Close()
+			far.Close()
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.conns = slices.DeleteFunc(r.conns, func(c *net.TCPConn) bool { return c == near })
 		}
 		r.wg.Go(func() { pipe(far, near) })
-		r.wg.Go(func() { pipe(near, far) })
+		r.wg.Go(func() { pipe(outlet{r, near}, far) })
 	}
+}
+
+// An outlet is a client's end, to which nothing goes any more when it has vanished.
+type outlet struct {
+	r *Relay
+	c *net.TCPConn
+}
+
+func (o outlet) Write(b []byte) (int, error) {
+	o.r.mu.Lock()
+	gone := slices.Contains(o.r.gone, o.c)
+	o.r.mu.Unlock()
+	if gone {
+		return len(b), nil
+	}
+	return o.c.Write(b)
 }
 
 // Vanish makes the kernel drop all that comes on the connections there are, before TCP
