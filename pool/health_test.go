@@ -128,7 +128,8 @@ func TestSpread(t *testing.T) {
 // TestPriority: all connections are to the first endpoint that is well.
 func TestPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := cityPool(t, Options{Connections: 2}, true)
+		left := 0
+		p, d := cityPool(t, Options{Connections: 2, Left: func(*Seat) { left++ }}, true)
 		wantAt(t, p, "the start", "a", "a")
 		d.lose("a", errGone)
 		time.Sleep(200 * time.Millisecond)
@@ -141,6 +142,9 @@ func TestPriority(t *testing.T) {
 			t.Errorf("%d attempts at an endpoint that is away in 10 minutes", n)
 		}
 		wantAt(t, p, "a is away", "b", "b")
+		if n := d.count("a") - before; left != n {
+			t.Errorf("told of %d seats that nothing will be dialled for, after %d attempts", left, n)
+		}
 
 		// It comes back; a connection with a Call goes home after that.
 		var busy *fakeMember

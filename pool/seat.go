@@ -424,6 +424,9 @@ func (s *Seat) goHome(ctx context.Context, has string) bool {
 	n := p.newSeat(s.index)
 	m, o, age, err := n.dial(ctx, endpoint)
 	if err != nil {
+		if o.Left != nil {
+			o.Left(n)
+		}
 		return false
 	}
 	p.mu.Lock()
