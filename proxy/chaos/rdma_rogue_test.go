@@ -65,6 +65,7 @@ func (g *rdmaRogue) run(ctx context.Context) {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
+		stay := between(g.dice, time.Millisecond, 300*time.Millisecond) // the dice are the loop's from here to the end
 		g.loop.Post(fabric.TaskFunc(func() {
 			g.misbehave(conn)
 			conn.Flush()
@@ -72,7 +73,7 @@ func (g *rdmaRogue) run(ctx context.Context) {
 		select {
 		case <-c.endc:
 		case <-ctx.Done():
-		case <-time.After(between(g.dice, time.Millisecond, 300*time.Millisecond)):
+		case <-time.After(stay):
 		}
 		g.loop.Post(fabric.TaskFunc(func() { conn.Close(nil) }))
 		<-c.endc
