@@ -35,6 +35,10 @@ type tcpMember struct {
 	probe   probe
 }
 
+// smallCall is how long a Call may be, in octets, to be written before longer ones
+// that wait: one client's megabytes are not to hold up the rest.
+const smallCall = 16 << 10
+
 var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full")
 
 var errDeadline = errors.New("proxy: call not answered in time")
@@ -103,6 +107,10 @@ func (m *tcpMember) send(c *call) {
 	c.entry.Sent()
 	c.outArray[0] = c.msg
 	c.writing = true
+	if len(c.msg) <= smallCall {
+		m.conn.SendFirst(c.outArray[:], (*written)(c))
+		return
+	}
 	m.conn.Send(c.outArray[:], (*written)(c))
 }
 

@@ -107,12 +107,13 @@ type Conn struct {
 
 	// Sending.
 	head, tail *outRecord
-	headSent   int   // octets of head that are gone
-	outbound   int64 // octets queued
-	tx         int64 // octets sent
-	outSince   int64 // when the queue began, or the last sendOctets of it went
-	outMark    int64 // tx then
-	blocked    bool  // Writable will come
+	first      *outRecord // the last of those that SendFirst queued; nil for none
+	headSent   int        // octets of head that are gone
+	outbound   int64      // octets queued
+	tx         int64      // octets sent
+	outSince   int64      // when the queue began, or the last sendOctets of it went
+	outMark    int64      // tx then
+	blocked    bool       // Writable will come
 
 	copied int // octets copied that copied_bytes_total does not know of yet
 

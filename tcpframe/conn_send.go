@@ -25,7 +25,13 @@ type outRecord struct {
 // the kernel took them or the connection ended, which is before Send returns
 // when the connection is closing already. The slice of slices is borrowed. done
 // may be nil. Send does not allocate.
-func (c *Conn) Send(parts [][]byte, done Releaser) {
+func (c *Conn) Send(parts [][]byte, done Releaser) { c.send(parts, done, false) }
+
+// SendFirst is Send for a record that does not wait behind those of Send, but for one
+// that has been written in part: a short one that need not wait for megabytes.
+func (c *Conn) SendFirst(parts [][]byte, done Releaser) { c.send(parts, done, true) }
+
+func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
 	if c.state != open {
 		if done != nil {
 			done.Release()
@@ -47,14 +53,31 @@ func (c *Conn) Send(parts [][]byte, done Releaser) {
 	putMark(&r.mark, n)
 	r.size, r.done = markLen+n, done
 	if c.head == nil {
-		c.head = r
 		c.outSince, c.outMark = c.Loop().now(), c.tx
-	} else {
-		c.tail.next = r
 	}
-	c.tail = r
+	c.enqueue(r, first)
 	c.outbound += int64(r.size)
 	c.sock.FlushSoon()
+}
+
+// enqueue makes r the last of the queue, or of those that go first.
+func (c *Conn) enqueue(r *outRecord, first bool) {
+	after := c.tail
+	if first {
+		if after = c.first; after == nil && c.headSent > 0 {
+			after = c.head
+		}
+		c.first = r
+	}
+	switch {
+	case after != nil:
+		r.next, after.next = after.next, r
+	default:
+		r.next, c.head = c.head, r
+	}
+	if r.next == nil {
+		c.tail = r
+	}
 }
 
 // write writes what is queued, as far as the kernel takes it, and then holds
@@ -144,6 +167,9 @@ func (c *Conn) pop() {
 	r := c.head
 	if c.head = r.next; c.head == nil {
 		c.tail = nil
+	}
+	if c.first == r {
+		c.first = nil
 	}
 	done := r.done
 	c.Loop().putNode(r)
