@@ -453,9 +453,11 @@ reload: {watch: none}
 		x.reload([]string{with, base}[i%2], loaded)
 		n := c.calls.Load()
 		until(t, "progress", func() bool { return c.calls.Load() > n+20 })
-		_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
-		if i%2 == 0 && !strings.Contains(body, "rdmabridge_clients{listener=\"rdma\"} 4") {
-			t.Error("the listener has not the 4 connections of the upstream")
+		if i%2 == 0 {
+			until(t, "the upstream's 4 connections at the listener", func() bool {
+				_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
+				return strings.Contains(body, "rdmabridge_clients{listener=\"rdma\"} 4\n")
+			})
 		}
 	}
 	c.end(t)
