@@ -2,6 +2,7 @@ package pool
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,6 +100,8 @@ func TestLargeCallsKeepToThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 64}
 		p, _ := newPool(t, Options{Connections: 2, Loops: 1}, d)
+		byIndex := d.members // they were dialled in any order
+		slices.SortFunc(byIndex, func(a, b *fakeMember) int { return a.seat.index - b.seat.index })
 		a, b, hog := &Flow{}, &Flow{}, &Flow{}
 		used := func(f *Flow, cost, n int) (by [2]int) {
 			for range n {
@@ -109,7 +112,7 @@ func TestLargeCallsKeepToThemselves(t *testing.T) {
 		if by := used(hog, 1<<20, 8); by[0] != 4 || by[1] != 4 {
 			t.Errorf("large Calls alone went %v", by)
 		}
-		d.members[0].finish(t)
+		byIndex[0].finish(t)
 		if by := used(a, 200, 4); by[0] != 4 {
 			t.Errorf("small Calls went %v, with large ones on connection 1", by)
 		}
@@ -119,8 +122,8 @@ func TestLargeCallsKeepToThemselves(t *testing.T) {
 		if by := used(b, 200, 4); by[0] != 4 {
 			t.Errorf("another client's small Calls went %v", by)
 		}
-		d.members[0].finish(t)
-		d.members[1].finish(t)
+		byIndex[0].finish(t)
+		byIndex[1].finish(t)
 		if x, y := used(&Flow{}, 200, 4), used(&Flow{}, 200, 4); x[0] != 4 || y[1] != 4 {
 			t.Errorf("small Calls alone of two clients went %v and %v", x, y)
 		}
@@ -186,16 +189,19 @@ func TestRampOutlivesAConnection(t *testing.T) {
 		for range 32 {
 			submit(t, p, f, 200, 0) // all on the first, which is of this loop
 		}
-		if n := len(d.members[1].got); n != 0 {
+		m, other := d.members[0], d.members[1]
+		if m.affinity != 0 {
+			m, other = other, m
+		}
+		if n := len(other.got); n != 0 {
 			t.Fatalf("%d Calls on the second connection", n)
 		}
-		m := d.members[0]
 		got := m.take()
 		m.seat.Closing(m)
 		for _, e := range got {
 			m.seat.Done(e, 0) // given up
 		}
-		if n := len(d.members[1].got); n != 16 {
+		if n := len(other.got); n != 16 {
 			t.Errorf("%d Calls on the connection that is left, want 16", n)
 		}
 		m.seat.Ended(errLost)

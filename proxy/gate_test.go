@@ -15,14 +15,14 @@ import (
 type fakeGated struct {
 	mu     sync.Mutex // stands for the loop
 	ledger ledger
-	left   bool
+	left   flag
 	sent   int
 	send   func(*fakeGated)
 	idle   bool
 }
 
-func (f *fakeGated) gone() bool     { return f.left }
-func (f *fakeGated) close(error)    { f.left = true }
+func (f *fakeGated) gone() bool     { return f.left.get() }
+func (f *fakeGated) close(error)    { f.left.set() }
 func (f *fakeGated) turn(t *ticket) { go t.Run() }
 func (f *fakeGated) admitted(k gateKind) {
 	f.mu.Lock()
@@ -85,7 +85,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 				n := 0
 				for _, f := range clients {
 					n += f.sent
-					f.left = true
+					f.left.set()
 				}
 				burst := tt.want/40 + len(clients) + b.atOnce
 				if n < tt.want*19/20-1 || n > tt.want+burst {
@@ -121,7 +121,7 @@ func TestBucketAndIdleClients(t *testing.T) {
 		if n := clients[0].sent; n < 700 {
 			t.Errorf("%d Calls in ten seconds, of which two went by in debt", n)
 		}
-		clients[0].left = true
+		clients[0].left.set()
 		time.Sleep(time.Minute)
 	})
 }
@@ -257,7 +257,7 @@ func TestRampOfNewClients(t *testing.T) {
 		count := func() (sent, left int) {
 			for _, f := range clients {
 				sent += f.sent
-				if f.left {
+				if f.left.get() {
 					left++
 				}
 			}
