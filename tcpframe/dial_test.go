@@ -15,15 +15,15 @@ import (
 // connection has ended, by this end or the other, and not before.
 func TestDialLocalPort(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
-	var peers []*Conn
+	peers := make(chan *Conn, 8)
 	l := listen(t, e, ListenOptions{}, func(c *Conn) RecordHandler {
-		r := newRecorder()
-		peers = append(peers, c)
-		return r
+		peers <- c
+		return newRecorder()
 	})
 	addr := l.Addr().String()
 	rec := newRecorder()
-	c, err := e.Dial(context.Background(), addr, nil, DialOptions{}, rec)
+	mine := netip.MustParseAddr("127.0.0.8") // nobody else connects from there, and is given the port meanwhile
+	c, err := e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: netip.AddrPortFrom(mine, 0)}, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,15 +32,10 @@ func TestDialLocalPort(t *testing.T) {
 		if _, err := e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: from}, newRecorder()); !errors.Is(err, ErrPortTaken) || !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			t.Fatalf("the port of a connection: %v, want %v", err, ErrPortTaken)
 		}
-		fromPeer := round%2 == 0
-		eventually(t, "the peer is there", func() (there bool) {
-			done := make(chan bool)
-			e.Loops()[0].Post(TaskFunc(func() { done <- len(peers) == round+1 }))
-			return <-done
-		})
+		peer := <-peers
 		e.Loops()[0].Post(TaskFunc(func() {
-			if fromPeer {
-				peers[round].Close(nil)
+			if round%2 == 0 {
+				peer.Close(nil)
 			} else {
 				c.Abort(nil)
 			}
@@ -48,7 +43,7 @@ func TestDialLocalPort(t *testing.T) {
 		_ = rec.wait(t, "the end")
 		rec = newRecorder()
 		eventually(t, "the port can be had again", func() bool {
-			c, err = e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: netip.AddrPortFrom(netip.Addr{}, from.Port())}, rec)
+			c, err = e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: from}, rec)
 			return err == nil
 		})
 		if c.LocalAddr() != from {
