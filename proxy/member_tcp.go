@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"time"
 
@@ -42,6 +43,10 @@ const smallCall = 16 << 10
 var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full")
 
 var errDeadline = errors.New("proxy: call not answered in time")
+
+// errIdleClosed is the end of a connection that has worked, by a server that owes nothing
+// on it: servers close what nobody has used for some minutes.
+var errIdleClosed = errors.New("proxy: the server closed an idle connection")
 
 // dialTCP makes a connection, for p alone unless that is nil.
 func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
@@ -209,6 +214,9 @@ func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
 	}
 	m.seat.Closing(m)
 	m.probe.end()
+	if m.oldest == nil && !m.latest.IsZero() && errors.Is(err, io.EOF) {
+		err = errIdleClosed
+	}
 	m.u.ended(err)
 	m.back.end(m.u.back)
 	for m.oldest != nil {

@@ -253,11 +253,12 @@ const (
 	endedSilent   = iota // its host is gone
 	endedDeadline        // a Call was not answered in time
 	endedDropped         // nor was one though later ones were
+	endedIdle            // the server ended one that it owed nothing on
 	endedOther           // the server, or the network, ended it
 	endReasons
 )
 
-var endReasonNames = [endReasons]string{"silent", "deadline", "dropped", "other"}
+var endReasonNames = [endReasons]string{"silent", "deadline", "dropped", "idle", "other"}
 
 // newEnds makes the series.
 func newEnds(m *metrics.Registry, upstream string) (ends [endReasons]*metrics.Counter) {
@@ -283,6 +284,8 @@ func (u *upstream) ended(err error) {
 		u.ends[endedDeadline].Inc()
 	case errors.Is(err, rdmaside.ErrDropped):
 		u.ends[endedDropped].Inc()
+	case errors.Is(err, errIdleClosed):
+		u.ends[endedIdle].Inc()
 	default:
 		u.ends[endedOther].Inc()
 	}

@@ -156,6 +156,20 @@ func TestSourcePortStays(t *testing.T) {
 	}
 }
 
+// A server that closes what nobody uses has no fault that anybody should be told of.
+func TestIdleClosedByServer(t *testing.T) {
+	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.6")})
+	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
+	x.drop(false)
+	x.Eventually("it is counted", func() bool { return metric(x.Harness, `upstream_disconnects_total{reason="idle"`) == 1 })
+	x.Eventually("it is said", func() bool {
+		return strings.Contains(x.logs.String(), "upstream closed an idle connection")
+	})
+	if strings.Contains(x.logs.String(), "no connection to upstream") {
+		t.Errorf("a warning: %s", x.logs.String())
+	}
+}
+
 // TestSourcePortRange: ports are given back by clients that go; when all are in use that
 // is said.
 func TestSourcePortRange(t *testing.T) {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -236,6 +237,10 @@ func (q *quiet) reset() {
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
 	if u.usable() == 0 {
 		u.ramp.restart()
+	}
+	if errors.Is(err, errIdleClosed) {
+		u.log.Info().Str("endpoint", endpoint).Msg("upstream closed an idle connection")
+		return
 	}
 	if n := u.failures.line(); n > 0 {
 		u.log.Warn().Err(err).Str("endpoint", endpoint).Int("failures", n).Dur("retry_in_ms", retryIn).
