@@ -75,12 +75,14 @@ after_grace() { while [ "$(cut -d. -f1 /proc/uptime)" -lt 70 ]; do sleep 1; done
 infos() { cat $(grep -l "^name: \"Linux NFSv$vers c[12]" /proc/fs/nfsd/clients/*/info); }
 
 # Between begin and end the kernel, client and server, has nothing to complain about.
-# DMESG_ALLOW is a pattern of lines that the caller provokes.
+# DMESG_ALLOW is a pattern of lines that the caller provokes. What the server's lockd has
+# to say to NLM clients does not reach them through a bridge: minutes after nlm.sh it
+# gives up.
 begin() { echo "lab: begin $$" > /dev/kmsg; }
 end() {
     dmesg | sed "1,/lab: begin $$/d" > "/tmp/dmesg.$$"
     if grep -iE 'bug|warn|oops|call trace|not responding|timed out|reject|corrupt|fail|error|unexpected|svcrdma|siw:|rpcrdma|hung|lost|callback' \
-        "/tmp/dmesg.$$" | grep -vE "${DMESG_ALLOW:-^$}"; then
+        "/tmp/dmesg.$$" | grep -vE "lockd: server c[12] not responding|${DMESG_ALLOW:-^$}"; then
         die "see the kernel's log above"
     fi
 }
