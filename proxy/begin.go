@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
@@ -27,6 +28,7 @@ type ledger struct {
 	rates   *rates    // of the listener; nil for none
 	buckets []*bucket // of them, those that it has to keep
 	weight  int       // of its share; 0 is 1
+	slot    uint16    // of its XIDs
 }
 
 // open begins the books of s, a client of l from address a.
@@ -37,6 +39,7 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 	t := l.terms()
 	g.weight, g.rates = t.weight(a), t.rates
 	g.rates.join(a, g)
+	g.slot = l.p.xids.slots.take(a, time.Now())
 	if us := t.routes.all(); len(us) > 0 && !slices.ContainsFunc(us, (*upstream).hasRoom) {
 		us[0].ramp.arrive(g)
 	}
@@ -124,9 +127,11 @@ func (g *ledger) slow(round uint32) int64 {
 	return g.held
 }
 
-// forget takes the client's waiting Calls out of every queue, and ends the
-// connections that are its own.
-func (g *ledger) forget(err error) {
+// close ends the books of a client of l that has gone. Its waiting Calls are taken out of
+// every queue, and the connections that are its own end.
+func (g *ledger) close(l *listener, err error) {
+	g.rates.leave(g)
+	l.p.xids.slots.leave(g.slot, time.Now())
 	for _, ln := range g.lanes {
 		ln.pool.Forget(&ln.flow, err)
 		if ln.pin != nil {
@@ -236,8 +241,9 @@ func (c *call) assignXID(peer netip.Addr, g *ledger) (absorbed bool) {
 		c.setXID(x.fresh())
 		return false
 	}
-	c.tag = x.tag(peer, c.up.number, &c.h)
-	cl := x.assign(c)
+	own := ofSlot(g.slot, c.h.XID)
+	c.tag = x.tag(peer, c.up.number, &c.h, own)
+	cl := x.assign(c, own)
 	if !cl.absorbed {
 		c.setXID(cl.xid)
 		return false

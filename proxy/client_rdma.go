@@ -38,9 +38,8 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s := rc.Data.(*rdmaClient)
 	s.ended.set()
 	s.l.leave(s)
-	s.ledger.rates.leave(&s.ledger)
 	s.l.exit(s.peer.Addr().Unmap())
-	s.ledger.forget(errClientGone)
+	s.ledger.close(s.l, errClientGone)
 	for s.waiting != nil {
 		s.dropped(s.next())
 	}

@@ -95,8 +95,7 @@ func (s *tcpClient) Drained(*tcpframe.Conn) {}
 func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 	s.ended.set()
 	s.l.leave(s)
-	s.ledger.rates.leave(&s.ledger)
-	s.ledger.forget(errClientGone)
+	s.ledger.close(s.l, errClientGone)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.l.log.Debug().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("client connection ended")
 	}

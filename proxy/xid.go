@@ -18,9 +18,11 @@ import (
 //
 // A server's duplicate request cache sees all clients of the bridge at one
 // address, so the XIDs of all of them share one name space. Calls with AUTH_NONE
-// or AUTH_SYS get an XID of our own, from a counter with a random start: a fixed
-// start would meet the server's memory of the process before, which would answer
-// a new Call with an old success. Under RPCSEC_GSS the XID is signed and stays.
+// or AUTH_SYS get an XID of our own. Those whose repetition would do harm have one that
+// another process of ours would give them, too: xid_slot.go. The others have theirs from
+// a counter with a random start: a fixed start would meet the server's memory of the
+// process before, which would answer a new Call with an old success. Under RPCSEC_GSS
+// the XID is signed and stays.
 //
 // A client that retransmits, on the same connection or on a new one, must get the
 // same XID again, or the server executes its Call twice. The table remembers
@@ -69,9 +71,10 @@ const harmBit = 1
 
 // xidTable is safe for concurrent use.
 type xidTable struct {
-	next atomic.Uint32
-	seed maphash.Seed
-	sets []xidSet // xidSets
+	slots slots
+	next  atomic.Uint32
+	seed  maphash.Seed
+	sets  []xidSet // xidSets
 }
 
 // An xidSet is two cache lines: what a Call touches of the table, which is too
@@ -88,11 +91,12 @@ func newXIDTable() *xidTable {
 	return t
 }
 
-// fresh is the next XID.
-func (t *xidTable) fresh() uint32 { return t.next.Add(1) }
+// fresh is the next XID that is no slot's.
+func (t *xidTable) fresh() uint32 { return t.next.Add(1) &^ ownXID }
 
-// tag is what a Call to upstream number up is known by: never 0.
-func (t *xidTable) tag(client netip.Addr, up int, h *oncrpc.Call) uint64 {
+// tag is what a Call to upstream number up is known by, whose XID there would be own:
+// never 0. Calls that would have the same XID are in the same set.
+func (t *xidTable) tag(client netip.Addr, up int, h *oncrpc.Call, own uint32) uint64 {
 	args := h.Message[h.Args:]
 	var b [40 + keyOctets]byte
 	addr := client.As16()
@@ -104,10 +108,21 @@ func (t *xidTable) tag(client netip.Addr, up int, h *oncrpc.Call) uint64 {
 	binary.LittleEndian.PutUint32(b[32:], uint32(len(args)))
 	binary.LittleEndian.PutUint32(b[36:], uint32(up))
 	n := 40 + copy(b[40:], args)
-	return maphash.Bytes(t.seed, b[:n]) | 1
+	set := maphash.Comparable(t.seed, own) % xidSets
+	return maphash.Bytes(t.seed, b[:n])&^(xidSets<<1-1) | set<<1 | 1
 }
 
 func (t *xidTable) set(tag uint64) *xidSet { return &t.sets[tag>>1%xidSets] }
+
+// free reports that no Call remembered in s has xid. s.mu is held.
+func (s *xidSet) free(xid, now uint32) bool {
+	for i := range s.entries {
+		if e := &s.entries[i]; e.tag != 0 && e.xid == xid && (e.c != nil || !e.over(now)) {
+			return false
+		}
+	}
+	return true
+}
 
 // find is the entry of tag, or nil. s.mu is held.
 func (s *xidSet) find(tag uint64) *xidEntry {
@@ -158,9 +173,10 @@ type claim struct {
 }
 
 // assign remembers c, whose tag and lane are set, sets c.remembered, and
-// gives the XID it had before if it is a retransmission. While the first
-// transmission is in flight, c is not remembered but absorbed by it.
-func (t *xidTable) assign(c *call) claim {
+// gives the XID it had before if it is a retransmission, or else own, unless another
+// Call has that. While the first transmission is in flight, c is not remembered but
+// absorbed by it.
+func (t *xidTable) assign(c *call, own uint32) claim {
 	now := seconds(c.began)
 	s := t.set(c.tag)
 	s.mu.Lock()
@@ -168,17 +184,18 @@ func (t *xidTable) assign(c *call) claim {
 	e := s.find(c.tag)
 	switch {
 	case e == nil:
-		if e = s.room(now); e == nil {
-			return claim{xid: t.fresh()}
+		if !s.free(own, now) {
+			own = t.fresh()
 		}
-		*e = xidEntry{tag: c.tag, xid: t.fresh()}
+		if e = s.room(now); e == nil {
+			return claim{xid: own}
+		}
+		*e = xidEntry{tag: c.tag, xid: own}
 		if c.rdma.Analysis.Class >= ulb.NonIdempotent {
 			e.at = harmBit
 		}
 	case e.c != nil:
 		return e.c.absorb(c)
-	case e.over(now):
-		e.xid = t.fresh()
 	}
 	e.c = c
 	c.remembered = true

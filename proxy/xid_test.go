@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
@@ -16,8 +17,9 @@ type fakeClient struct{ client }
 func remembered(t *xidTable, cl client, xid uint32, args string) (*call, claim) {
 	c := &call{client: cl}
 	c.h = oncrpc.Call{Message: []byte(args), XID: xid, Program: oncrpc.ProgramNFS, Procedure: 9}
-	c.tag = t.tag(netip.MustParseAddr("192.0.2.1"), 0, &c.h)
-	return c, t.assign(c)
+	own := ofSlot(5, xid)
+	c.tag = t.tag(netip.MustParseAddr("192.0.2.1"), 0, &c.h, own)
+	return c, t.assign(c, own)
 }
 
 func TestXIDStaysForARetransmission(t *testing.T) {
@@ -36,9 +38,71 @@ func TestXIDStaysForARetransmission(t *testing.T) {
 	if _, other := remembered(x, cl, 7, "mkdir b"); other.xid == first.xid {
 		t.Error("the same XID for other arguments: the server would answer the one with the other")
 	}
-	c := &call{client: cl, tag: x.tag(netip.MustParseAddr("192.0.2.1"), 1, &b.h)}
-	if other := x.assign(c); other.xid == first.xid {
+	own := ofSlot(5, 7)
+	c := &call{client: cl, tag: x.tag(netip.MustParseAddr("192.0.2.1"), 1, &b.h, own)}
+	if other := x.assign(c, own); other.xid == first.xid {
 		t.Error("the same XID for another upstream, which knows nothing of the first Call")
+	}
+}
+
+// TestXIDOfAnotherProcess: a Call that comes again to the process that follows has the
+// XID that it had.
+func TestXIDOfAnotherProcess(t *testing.T) {
+	a, b := newXIDTable(), newXIDTable()
+	for xid := range uint32(1000) {
+		_, first := remembered(a, &fakeClient{}, xid*3, "mkdir")
+		if _, again := remembered(b, &fakeClient{}, xid*3, "mkdir"); again.xid != first.xid {
+			t.Fatalf("XID %#x, then %#x", first.xid, again.xid)
+		}
+	}
+	for range 1000 {
+		if x := a.fresh(); x&ownXID != 0 {
+			t.Fatalf("%#x counts, and is a slot's", x)
+		}
+	}
+}
+
+// TestSlots: clients keep theirs, those who come later have others, and those of clients
+// that have gone are used again in the end.
+func TestSlots(t *testing.T) {
+	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
+	var x, y slots
+	now := time.Now()
+	seen := make(map[uint16]int)
+	for i := range xidSlots / 4 {
+		n := x.take(addr(i), now)
+		if n != x.take(addr(i), now) {
+			t.Errorf("client %d has two slots", i)
+		}
+		seen[n]++
+	}
+	if len(seen) != xidSlots/4 {
+		t.Errorf("%d slots for %d clients", len(seen), xidSlots/4)
+	}
+	same := 0
+	for i := range xidSlots / 4 {
+		if y.take(addr(xidSlots/4-1-i), now) == x.take(addr(xidSlots/4-1-i), now) {
+			same++
+		}
+	}
+	if same < xidSlots/4*3/4 {
+		t.Errorf("%d of %d clients have the same slot in another process", same, xidSlots/4)
+	}
+	var z slots
+	first := z.take(addr(0), now)
+	for i := range 4 * xidSlots {
+		z.leave(z.take(addr(i+1), now), now)
+	}
+	if z.take(addr(0), now) != first {
+		t.Error("a client that is there lost its slot")
+	}
+	later := now.Add(xidMemory + time.Second)
+	used := make(map[uint16]bool)
+	for i := range xidSlots / 4 {
+		used[z.take(addr(10000+i), later)] = true
+	}
+	if len(used) != xidSlots/4 || used[first] {
+		t.Errorf("%d slots for %d clients that came when the others had gone", len(used), xidSlots/4)
 	}
 }
 
@@ -54,7 +118,7 @@ func TestXIDAdoption(t *testing.T) {
 	adopt := func(cl client, e *rdmaside.Exchange) claim {
 		c := &call{client: cl, exchange: e, tag: a.tag}
 		c.lane = &lane{}
-		got := x.assign(c)
+		got := x.assign(c, first.xid)
 		if c.exchange != nil {
 			t.Error("the exchange of a Call that was adopted is left with what is dropped")
 		}
@@ -120,8 +184,9 @@ func TestXIDOutlivesWrites(t *testing.T) {
 		c := &call{client: cl}
 		c.h = oncrpc.Call{Message: []byte("args"), XID: xid}
 		c.rdma.Analysis.Class = class
-		c.tag = x.tag(netip.Addr{}, 0, &c.h)
-		got := x.assign(c)
+		own := ofSlot(5, xid)
+		c.tag = x.tag(netip.Addr{}, 0, &c.h, own)
+		got := x.assign(c, own)
 		x.settle(c, 0)
 		return got
 	}
@@ -141,8 +206,9 @@ func BenchmarkXIDRemember(b *testing.B) {
 	b.ReportAllocs()
 	for i := uint32(0); b.Loop(); i++ {
 		c.h = oncrpc.Call{Message: msg, XID: i, Program: oncrpc.ProgramNFS, Procedure: 9}
-		c.tag = x.tag(netip.Addr{}, 0, &c.h)
-		x.assign(c)
+		own := ofSlot(5, i)
+		c.tag = x.tag(netip.Addr{}, 0, &c.h, own)
+		x.assign(c, own)
 		x.settle(c, 0)
 	}
 }

@@ -91,6 +91,8 @@ func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 			// knfsd knows a TCP client by its port, too, and takes a new connection for a
 			// new client. To it the bridge is one client.
 			{"answered and reconnected", r.answeredAndReconnected, 2, 2, 2},
+			// The next process knows nothing of the Call, and gives it the same XID.
+			{"answered and killed", r.answeredAndKilled, 0, 2, 0},
 		} {
 			times, executed := c.server, c.executed
 			if way.name == "bridge" {
@@ -213,6 +215,20 @@ func (r *retransmission) answeredAndReconnected(t *testing.T, m []byte) {
 	first := c.receive(t)
 	r.wantOK(t, first)
 	c.Close()
+	next := dialRaw(t, r.port)
+	next.send(t, m)
+	r.wantSame(t, first, next.receive(t))
+}
+
+// answeredAndKilled: the bridge is killed after the answer, and another one is asked again.
+func (r *retransmission) answeredAndKilled(t *testing.T, m []byte) {
+	c := dialRaw(t, r.port)
+	c.send(t, m)
+	first := c.receive(t)
+	r.wantOK(t, first)
+	c.Close()
+	r.b.kill(t)
+	r.b.start(t)
 	next := dialRaw(t, r.port)
 	next.send(t, m)
 	r.wantSame(t, first, next.receive(t))

@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// xidSlots is how many client addresses have XIDs of their own on the far side.
+	xidSlots = 1 << 9
+	// xidProbes is how far from where its address hashes to a client's slot may be.
+	xidProbes = 64
+	// ownBits are those of the client's XID that it keeps.
+	ownBits = 22
+	// ownXID marks the XIDs of slots; the others count.
+	ownXID = 1 << 31
+)
+
+// Slots
+//
+// A process that was killed has told nobody which XIDs it gave to the Calls that are
+// under way at the server, and their clients send them again to the next process. If
+// that gives them other XIDs, the server executes them twice. So the XID of a Call that
+// does harm is made of what the next process knows as well: a number for the client's
+// address, its slot, and the low bits of the XID that the client chose. Clients count
+// their XIDs, so those of one slot repeat after four million Calls. Slots follow from the
+// address alone, unless two addresses hash to the same one: then the second has the
+// next, and may have another one in another process.
+//
+// What this does not promise, xidTable checks: of Calls that it remembers no two have
+// one XID. Addresses beyond xidSlots share slots and rely on that.
+type slots struct {
+	mu  sync.Mutex // guards all; a leaf
+	who [xidSlots]slot
+}
+
+type slot struct {
+	addr netip.Addr
+	refs int       // connections
+	left time.Time // when there were none any more
+}
+
+// take is the slot of a client at a, until leave.
+func (t *slots) take(a netip.Addr, now time.Time) uint16 {
+	b := a.As16()
+	hash := fnv(14695981039346656037, b[:])
+	hash ^= hash >> 32 // what the last octets did is in the low half
+	first := uint16(hash * 0x9e3779b97f4a7c15 >> 32 % xidSlots)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, free := first, false
+	for i := range uint16(xidProbes) {
+		n := (first + i) % xidSlots
+		s := &t.who[n]
+		if s.addr == a {
+			at, free = n, false
+			break
+		}
+		if !free && s.refs == 0 && (!s.addr.IsValid() || now.Sub(s.left) > xidMemory) {
+			at, free = n, true
+		}
+	}
+	if free {
+		t.who[at].addr = a
+	}
+	t.who[at].refs++
+	return at
+}
+
+// leave ends a connection that has taken n.
+func (t *slots) leave(n uint16, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &t.who[n]
+	if s.refs--; s.refs == 0 {
+		s.left = now
+	}
+}
+
+// ofSlot is the XID on the far side of the Call that a client of slot n calls xid.
+func ofSlot(n uint16, xid uint32) uint32 { return ownXID | uint32(n)<<ownBits | xid&(1<<ownBits-1) }
