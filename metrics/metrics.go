@@ -158,15 +158,11 @@ func (r *Registry) GaugeFunc(name, help string, f func() float64, labels ...stri
 	if r == nil {
 		return
 	}
-	v, first := once(r, name, labels, func() (*function, prometheus.Collector) {
-		v := newFunction(f)
-		return v, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	r.function(name, labels, f, func(value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
-		}, v.value)
+		}, value)
 	})
-	if !first {
-		v.f.Store(&f)
-	}
 }
 
 // A function is one that may be replaced.
@@ -174,28 +170,31 @@ type function struct {
 	f atomic.Pointer[func() float64]
 }
 
-func newFunction(f func() float64) *function {
-	v := &function{}
-	v.f.Store(&f)
-	return v
-}
-
 func (v *function) value() float64 { return (*v.f.Load())() }
+
+// function makes the series name{labels} with collector, or gives the one there is the
+// value f from now on.
+func (r *Registry) function(name string, labels []string, f func() float64, collector func(value func() float64) prometheus.Collector) {
+	v, first := once(r, name, labels, func() (*function, prometheus.Collector) {
+		v := &function{}
+		v.f.Store(&f)
+		return v, collector(v.value)
+	})
+	if !first {
+		v.f.Store(&f)
+	}
+}
 
 // CounterFunc is GaugeFunc for a value that only grows.
 func (r *Registry) CounterFunc(name, help string, f func() float64, labels ...string) {
 	if r == nil {
 		return
 	}
-	v, first := once(r, name, labels, func() (*function, prometheus.Collector) {
-		v := newFunction(f)
-		return v, prometheus.NewCounterFunc(prometheus.CounterOpts{
+	r.function(name, labels, f, func(value func() float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
-		}, v.value)
+		}, value)
 	})
-	if !first {
-		v.f.Store(&f)
-	}
 }
 
 // Histogram makes the series name{labels} with the upper bounds given, in the
