@@ -165,7 +165,7 @@ func TestRamp(t *testing.T) {
 				t.Fatalf("%d Calls outstanding, want %d", n, want)
 			}
 		}
-		if n := round(d.members); n < rampEnd {
+		if n := round(d.members); n < RampEnd {
 			t.Errorf("%d Calls outstanding after the ramp", n)
 		}
 		for _, m := range d.members[:2] {

@@ -133,7 +133,7 @@ func (o Options) withDefaults() Options {
 	def(&o.Connections, 4)
 	def(&o.Loops, 1)
 	def(&o.QueueLimit, 65536)
-	def(&o.Ramp, rampEnd)
+	def(&o.Ramp, RampEnd)
 	defd(&o.BackoffMin, 100*time.Millisecond)
 	defd(&o.BackoffMax, 5*time.Second)
 	defd(&o.DialTimeout, 10*time.Second)
@@ -141,8 +141,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// rampEnd is the number of Calls outstanding beyond which only credits count.
-const rampEnd = 1 << 10
+// RampEnd is the number of Calls outstanding beyond which only credits count.
+const RampEnd = 1 << 10
 
 // A Pool is the connections to one upstream and the Calls that wait for them.
 type Pool struct {
@@ -163,7 +163,7 @@ type Pool struct {
 	queue     queues
 	held      bool // memory is short: nothing is dispatched until Resume
 	out       int  // Calls outstanding
-	window    int  // how many may be, below rampEnd
+	window    int  // how many may be, below RampEnd
 	closed    bool
 	since     time.Time // when the pool last had no usable connection; zero while it has one
 
@@ -353,7 +353,7 @@ func (p *Pool) dispatch(m Member, e *Entry, here int) {
 }
 
 // room reports whether the ramp lets another Call out. p.mu is held.
-func (p *Pool) room() bool { return p.window >= rampEnd || p.out < p.window }
+func (p *Pool) room() bool { return p.window >= RampEnd || p.out < p.window }
 
 // choose returns the seat for e. Small Calls of one flow stay on one connection
 // while it has credits and carries nothing large: they are written together, and

@@ -91,7 +91,7 @@ func (s *Seat) Done(e *Entry, here int) {
 	}
 	s.give(e)
 	last := s.closing()
-	ramping := p.window < rampEnd
+	ramping := p.window < RampEnd
 	if ramping && s.member != nil {
 		p.window++
 	}

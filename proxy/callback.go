@@ -37,8 +37,6 @@ const (
 	maxRefusals = 2048
 	// maxCallbackOctets bounds those of one client that it has not taken.
 	maxCallbackOctets = 1 << 20
-	// minReply is the shortest RPC Reply: MSG_DENIED, AUTH_ERROR.
-	minReply = 20
 )
 
 // A reverser is a connection to a server that calls its client. Methods run on the
@@ -227,7 +225,7 @@ func (m *tcpMember) ReverseReply(xid uint32, msg []byte, done rdmaside.Releaser)
 	if m.ending || !m.conn.Open() || !m.back.forget(xid) {
 		return rdmaside.ErrNoReverseCall
 	}
-	if x, mtype, _ := oncrpc.MessageType(msg); len(msg) < minReply || len(msg)%4 != 0 || x != xid || mtype != oncrpc.TypeReply {
+	if !oncrpc.IsReply(msg, xid) {
 		done.Release()
 		m.refuse(xid, callbackMalformed)
 		return nil

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -460,28 +459,8 @@ func TestCallbacksUnread(t *testing.T) {
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
 	used := h.Arena.Stats().Used
-	c, err := net.Dial("tcp", p.Addr("nfs"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := unread(h, p.Addr("nfs"), func() int64 { return s.Calls.Load() })
 	defer c.Close()
-	for i := range uint32(14) { // more than the sockets hold, and less than it may have under way
-		m := proxytest.ReadCall(i+1, 0, 1<<20)
-		if i == 0 {
-			m = proxytest.SequenceCall(1)
-		}
-		if err := proxytest.WriteRecord(c, m); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h.Eventually("all are answered", func() bool { return s.Calls.Load() == 14 && metric(h, "upstream_credits_in_use") == 0 })
-	taken := -1
-	h.Eventually("nothing more is taken", func() bool {
-		was := taken
-		taken = metric(h, "client_calls_total")
-		time.Sleep(50 * time.Millisecond)
-		return taken == was
-	})
 	h.Eventually("it has a connection of its own", func() bool { return len(s.Conns()) == 2 })
 	back := s.Conns()[1]
 	const size, room = 100_000, 1 << 20 / 100_000

@@ -60,7 +60,7 @@ func place(addr netip.Addr, n int) (best int) {
 	for i := range n {
 		binary.BigEndian.PutUint32(b[16:], uint32(i))
 		// FNV leaves neighbours near each other: what follows is the end of MurmurHash3.
-		x := fnv(14695981039346656037, b[:])
+		x := fnv(fnvBasis, b[:])
 		x ^= x >> 33
 		x *= 0xff51afd7ed558ccd
 		x ^= x >> 33

@@ -45,9 +45,8 @@ type terms struct {
 // A listener is where clients come in.
 type listener struct {
 	p       *Proxy
-	opts    ListenerOptions // as it was made: for what never changes
-	name    string          // constant, as are address and isRDMA
-	address string          // as configured
+	name    string // constant, as are address and isRDMA
+	address string // as configured
 	isRDMA  bool
 	log     zerolog.Logger
 	current atomic.Pointer[terms]
@@ -76,7 +75,7 @@ type listener struct {
 func newListener(p *Proxy, o ListenerOptions) *listener {
 	o.setDefaults()
 	l := &listener{
-		p: p, opts: o, name: o.Name, address: o.Address, isRDMA: o.RDMA,
+		p: p, name: o.Name, address: o.Address, isRDMA: o.RDMA,
 		log:      p.log.With().Str("listener", o.Name).Logger(),
 		sessions: make(map[session]struct{}),
 	}

@@ -80,18 +80,8 @@ func nlmOwner(h *oncrpc.Call, client netip.Addr) {
 		return
 	}
 	addr := client.As16()
-	hash := fnv(fnv(14695981039346656037, addr[:]), h.Message[name:name+n])
+	hash := fnv(fnv(fnvBasis, addr[:]), h.Message[name:name+n])
 	hash = fnv(hash, binary.BigEndian.AppendUint32(addr[:0], svid))
-	hash ^= hash >> 32 // what the last octets did is in the low half
-	hash *= 0x9e3779b97f4a7c15
 	// Some take it for a pid_t: not negative.
-	binary.BigEndian.PutUint32(h.Message[at:], uint32(hash>>33))
-}
-
-// fnv is FNV-1a of 64 bits, continued from h.
-func fnv(h uint64, b []byte) uint64 {
-	for _, x := range b {
-		h = (h ^ uint64(x)) * 1099511628211
-	}
-	return h
+	binary.BigEndian.PutUint32(h.Message[at:], uint32(mix(hash)>>33))
 }

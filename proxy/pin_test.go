@@ -668,35 +668,41 @@ func TestBackChannelRefusals(t *testing.T) {
 	})
 }
 
-// TestBackChannelUnread: what is sent to a client that does not read is bounded, and
-// the server learns.
-func TestBackChannelUnread(t *testing.T) {
-	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
-	used := x.Arena.Stats().Used
-	c, err := net.Dial("tcp", x.p.Addr("nfs"))
+// unread is a client at addr that has a connection of its own, and does not take the
+// answers that have filled its socket. calls is how many Calls the server has had.
+func unread(h *proxytest.Harness, addr string, calls func() int64) net.Conn {
+	h.T.Helper()
+	c, err := net.Dial("tcp", addr)
 	if err != nil {
-		t.Fatal(err)
+		h.T.Fatal(err)
 	}
-	defer c.Close()
 	for i := range uint32(14) { // more than the sockets hold, and less than it may have under way
 		m := proxytest.ReadCall(i+1, 0, 1<<20)
 		if i == 0 {
 			m = proxytest.SequenceCall(1)
 		}
 		if err := proxytest.WriteRecord(c, m); err != nil {
-			t.Fatal(err)
+			h.T.Fatal(err)
 		}
 	}
-	x.Eventually("all are answered", func() bool {
-		return x.server.Calls.Load() == 14 && metric(x.Harness, "upstream_credits_in_use") == 0
-	})
+	h.Eventually("all are answered", func() bool { return calls() == 14 && metric(h, "upstream_credits_in_use") == 0 })
 	taken := -1
-	x.Eventually("nothing more is taken", func() bool {
+	h.Eventually("nothing more is taken", func() bool {
 		was := taken
-		taken = metric(x.Harness, "client_calls_total")
+		taken = metric(h, "client_calls_total")
 		time.Sleep(50 * time.Millisecond)
 		return taken == was
 	})
+	return c
+}
+
+// TestBackChannelUnread: what is sent to a client that does not read is bounded, and
+// the server learns.
+func TestBackChannelUnread(t *testing.T) {
+	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
+	used := x.Arena.Stats().Used
+	c := unread(x.Harness, x.p.Addr("nfs"), func() int64 { return x.server.Calls.Load() })
+	defer c.Close()
 	back := x.back.Conns()[shared]
 	for xid := range uint32(8) {
 		back.Call(proxytest.CallbackCall(xid, 1000), 2)

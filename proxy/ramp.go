@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/pool"
 )
 
 const (
 	rampOctets = 4 << 20 // what the first Calls and their Replies may have, about; at most a sixteenth of the budget
-	rampEnd    = 1 << 10 // Calls beyond which there is no limit any more
 	rampTick   = 100 * time.Millisecond
 )
 
@@ -22,7 +22,7 @@ const (
 // more for each Reply of the upstream, which doubles them with every round trip.
 // A client whose Call is one too many is not read from until there is room again, nor
 // is one that connects when there is none. Who waits longer than a Call may is closed.
-// After rampEnd there is no limit, and a Call costs one atomic load here.
+// After pool.RampEnd of them there is no limit, and a Call costs one atomic load here.
 //
 // It is safe for concurrent use.
 type ramp struct {
@@ -129,7 +129,7 @@ func (r *ramp) leave(c *call, answered bool) {
 	if answered {
 		r.most++
 		r.octets += int64(c.entry.Cost)
-		if r.most >= rampEnd {
+		if r.most >= pool.RampEnd {
 			r.up.Store(true)
 		}
 	}
@@ -190,6 +190,6 @@ func (r *ramp) tick() {
 func (r *ramp) restart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.up.Store(r.first >= rampEnd)
+	r.up.Store(r.first >= pool.RampEnd)
 	r.most, r.octets = r.first, r.start
 }

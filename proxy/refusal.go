@@ -2,12 +2,12 @@ package proxy
 
 import (
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
 // Reasons for which RDMA clients are turned away, or closed because they do
@@ -28,19 +28,11 @@ var refusedReasons = []string{
 	refusedAddress, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
 }
 
-// refusedLines is how many refusals are logged each second: strangers can cause
-// any number. All are counted.
-const refusedLines = 10
-
 // refusals are the RDMA connections that one listener did not want. It is safe for
 // concurrent use.
 type refusals struct {
 	counters map[string]*metrics.Counter // constant
-
-	mu         sync.Mutex // guards the rest; a leaf
-	second     int64
-	lines      int
-	suppressed int
+	lines    rdmaside.LineLimit
 }
 
 func (r *refusals) init(m *metrics.Registry, listener string) {
@@ -51,24 +43,13 @@ func (r *refusals) init(m *metrics.Registry, listener string) {
 }
 
 // count counts one, and reports whether it is to be logged and how many were not.
-func (r *refusals) count(reason string) (ok bool, suppressed int) {
+func (r *refusals) count(reason string) (ok bool, suppressed uint64) {
 	c, known := r.counters[reason]
 	if !known {
 		c = r.counters[refusedOther]
 	}
 	c.Inc()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now := time.Now().Unix(); now != r.second {
-		r.second, r.lines = now, 0
-	}
-	if r.lines >= refusedLines {
-		r.suppressed++
-		return false, 0
-	}
-	r.lines++
-	suppressed, r.suppressed = r.suppressed, 0
-	return true, suppressed
+	return r.lines.Allow(time.Now())
 }
 
 // refused counts and logs a connection that l did not want. It may be called on any
@@ -87,7 +68,7 @@ func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
 	}
 	e := l.log.WithLevel(level).Stringer("peer", peer).Str("reason", reason).Err(err)
 	if suppressed > 0 {
-		e = e.Int("suppressed", suppressed)
+		e = e.Uint64("suppressed", suppressed)
 	}
 	e.Msg(what)
 }

@@ -32,8 +32,7 @@ type member interface {
 // An upstream is where Calls go: a pool of connections and how to make them.
 type upstream struct {
 	p      *Proxy
-	opts   UpstreamOptions // as it was made: for what never changes
-	name   string          // constant, as are isRDMA and number
+	name   string // constant, as are isRDMA and number
 	isRDMA bool
 	number int // in the order they were made
 	log    zerolog.Logger
@@ -102,7 +101,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", o.Name, "outcome", outcome)
 	}
 	u := &upstream{
-		p: p, opts: o, name: o.Name, isRDMA: o.RDMA, number: p.numbered, sessions: nfs.NewSessions(),
+		p: p, name: o.Name, isRDMA: o.RDMA, number: p.numbered, sessions: nfs.NewSessions(),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
 		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when their time there has ended.", "upstream", o.Name),
 		replied:  calls("replied"),

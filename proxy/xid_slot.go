@@ -44,9 +44,7 @@ type slot struct {
 // take is the slot of a client at a, until leave.
 func (t *slots) take(a netip.Addr, now time.Time) uint16 {
 	b := a.As16()
-	hash := fnv(14695981039346656037, b[:])
-	hash ^= hash >> 32 // what the last octets did is in the low half
-	first := uint16(hash * 0x9e3779b97f4a7c15 >> 32 % xidSlots)
+	first := uint16(mix(fnv(fnvBasis, b[:])) >> 32 % xidSlots)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at, free := first, false

@@ -38,7 +38,7 @@ var responderSentRules = []sentRule{
 		return m.words[1] != 1 && (len(m.octets) != 28 || !bytes.Equal(m.octets[12:], words(4, 1, 1, 1)))
 	}},
 	{"4.2.4", "RDMA_NOMSG: one chunk list MUST be present and MUST hold the Payload stream; nothing is inline", func(m *sentMessage) bool {
-		return m.words[3] == uint32(rpcrdma.NoMsg) && (m.header.Reply == nil || m.header.Reply.Length() < minReply || len(m.payload) != 0)
+		return m.words[3] == uint32(rpcrdma.NoMsg) && (m.header.Reply == nil || m.header.Reply.Length() < oncrpc.MinReply || len(m.payload) != 0)
 	}},
 	{"4.3.1", "Responders MUST leave the Read list empty in all replies", func(m *sentMessage) bool { return len(m.header.Reads) != 0 }},
 	{"4.6.1", "senders MUST NOT send RDMA_MSGP", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.MsgP) }},

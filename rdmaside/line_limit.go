@@ -9,18 +9,18 @@ import (
 // and again. Metrics count all.
 const linesPerSecond = 10
 
-// A lineLimit lets linesPerSecond lines through in each second. It is safe for
+// A LineLimit lets linesPerSecond lines through in each second. It is safe for
 // concurrent use.
-type lineLimit struct {
+type LineLimit struct {
 	mu         sync.Mutex // guards the rest; a leaf
 	second     time.Time
 	lines      int
 	suppressed uint64
 }
 
-// allow reports whether a line may be written, and how many were not since the
+// Allow reports whether a line may be written, and how many were not since the
 // last that was.
-func (l *lineLimit) allow(now time.Time) (ok bool, suppressed uint64) {
+func (l *LineLimit) Allow(now time.Time) (ok bool, suppressed uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.second) >= time.Second {

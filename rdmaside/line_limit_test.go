@@ -6,14 +6,14 @@ import (
 )
 
 func TestLineLimit(t *testing.T) {
-	var l lineLimit
+	var l LineLimit
 	now := time.Unix(1000, 0)
 	for i := range 15 {
-		if ok, _ := l.allow(now); ok != (i < linesPerSecond) {
+		if ok, _ := l.Allow(now); ok != (i < linesPerSecond) {
 			t.Errorf("line %d: %v", i, ok)
 		}
 	}
-	if ok, n := l.allow(now.Add(time.Second)); !ok || n != 5 {
+	if ok, n := l.Allow(now.Add(time.Second)); !ok || n != 5 {
 		t.Errorf("the next second: %v, %d suppressed, want 5", ok, n)
 	}
 }

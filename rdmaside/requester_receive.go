@@ -22,9 +22,6 @@ const (
 	// most of the chunk is unused. A chunk is as large as a Reply may get, a
 	// megabyte where no binding knows, and the Reply waits for its client in it.
 	shrinkBelow = 64 << 10
-
-	// minReply is the shortest RPC Reply: MSG_DENIED, AUTH_ERROR.
-	minReply = 20
 )
 
 func (r *Requester) completed(cs []fabric.Completion) {
@@ -292,7 +289,7 @@ func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, 
 			return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x", binary.BigEndian.Uint32(payload))}
 		}
 	}
-	if length < minReply {
+	if length < oncrpc.MinReply {
 		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", length)}
 	}
 	return nil

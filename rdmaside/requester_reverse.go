@@ -144,8 +144,8 @@ func (r *Requester) ReverseReply(xid uint32, m []byte, done Releaser) error {
 		r.refuseReverse(xid, why)
 		done.Release()
 	}
-	switch x, mtype, _ := oncrpc.MessageType(m); {
-	case len(m) < minReply || len(m)%4 != 0 || x != xid || mtype != oncrpc.TypeReply:
+	switch {
+	case !oncrpc.IsReply(m, xid):
 		refuse(reverseMalformed)
 	case rpcrdma.PlainLen+len(m) > r.info.CallInline:
 		refuse(reverseLong)

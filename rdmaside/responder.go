@@ -147,7 +147,7 @@ type Responder struct {
 	calls   CallHandler
 	conns   ConnHandler
 	metrics *ResponderMetrics
-	lines   lineLimit
+	lines   LineLimit
 }
 
 // NewResponder returns a Responder whose Calls go to h.

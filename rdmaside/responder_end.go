@@ -33,7 +33,7 @@ func (c *ResponderConn) refuse(xid uint32, err error) {
 	if c.state != up {
 		return
 	}
-	if ok, suppressed := c.responder.lines.allow(time.Now()); ok {
+	if ok, suppressed := c.responder.lines.Allow(time.Now()); ok {
 		c.responder.opts.Log.Warn().Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).Uint64("suppressed", suppressed).
 			Msg("invalid message from the requester ends its connection")
 	}

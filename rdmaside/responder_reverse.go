@@ -256,7 +256,7 @@ func (c *ResponderConn) reverseReply(i int, xid, granted uint32, b []byte) {
 	p := v.take(n)
 	var l *regmem.Lease
 	err := ErrReverseReply
-	if len(b) < minReply || len(b)%4 != 0 {
+	if !oncrpc.IsReply(b, xid) {
 		metrics.reverse.refused[callbackMalformed].Inc()
 	} else if l, err = c.responder.opts.Memory.Lease(len(b)); err != nil {
 		metrics.reverse.refused[callbackMemory].Inc()

@@ -126,12 +126,17 @@ var ErrEnded = errors.New("proxytest: connection ended")
 
 // Next is the next message in answer to what Send sent, header and all.
 func (c *Callback) Next(wait time.Duration) ([]byte, error) {
+	return next(c.got, wait)
+}
+
+// next is the next message that comes, before the connection ends.
+func next(got <-chan []byte, wait time.Duration) ([]byte, error) {
 	select {
-	case b, ok := <-c.got:
+	case m, ok := <-got:
 		if !ok {
 			return nil, ErrEnded
 		}
-		return b, nil
+		return m, nil
 	case <-time.After(wait):
 		return nil, ErrTimeout
 	}

@@ -128,15 +128,7 @@ func (c *Client) Send(m []byte) error {
 
 // NextCall waits for a Call of the server.
 func (c *Client) NextCall(wait time.Duration) ([]byte, error) {
-	select {
-	case m, ok := <-c.Calls:
-		if !ok {
-			return nil, ErrEnded
-		}
-		return m, nil
-	case <-time.After(wait):
-		return nil, ErrTimeout
-	}
+	return next(c.Calls, wait)
 }
 
 // CallTimeout bounds Client.Call: a Call that takes longer hangs.

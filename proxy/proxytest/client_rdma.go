@@ -199,15 +199,7 @@ func (c *RDMAClient) Send(m []byte) error {
 
 // NextCall waits for a Call of the server.
 func (c *RDMAClient) NextCall(wait time.Duration) ([]byte, error) {
-	select {
-	case m, ok := <-c.Calls:
-		if !ok {
-			return nil, ErrEnded
-		}
-		return m, nil
-	case <-time.After(wait):
-		return nil, ErrTimeout
-	}
+	return next(c.Calls, wait)
 }
 
 // Call sends m and waits for its Reply.

@@ -171,15 +171,7 @@ func (c *TCPConn) Call(m []byte, _ uint32) { c.Send(m) }
 
 // Next is the client's next Reply.
 func (c *TCPConn) Next(wait time.Duration) ([]byte, error) {
-	select {
-	case m, ok := <-c.got:
-		if !ok {
-			return nil, ErrEnded
-		}
-		return m, nil
-	case <-time.After(wait):
-		return nil, ErrTimeout
-	}
+	return next(c.got, wait)
 }
 
 // Drop ends the connection.

@@ -176,3 +176,13 @@ func appendDenied(b []byte, xid, rejectStat uint32) []byte {
 	b = xdr.AppendUint32(b, 1) // MSG_DENIED
 	return xdr.AppendUint32(b, rejectStat)
 }
+
+// MinReply is the shortest RPC Reply in octets: MSG_DENIED, AUTH_ERROR.
+const MinReply = 20
+
+// IsReply reports whether m, whole, can be the Reply to Call xid: its header's first
+// words, and its length. RFC 5531 Section 9.
+func IsReply(m []byte, xid uint32) bool {
+	x, mtype, _ := MessageType(m)
+	return len(m) >= MinReply && len(m)%4 == 0 && x == xid && mtype == TypeReply
+}
