@@ -207,3 +207,36 @@ func TestRampOutlivesAConnection(t *testing.T) {
 		m.seat.Ended(errLost)
 	})
 }
+
+// Weights that change while flows wait hold from then on, and a flow keeps nothing of
+// what a larger one gave it.
+func TestReweigh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 8}
+		p, _ := newPool(t, Options{Connections: 2, Loops: 2, QueueWait: time.Hour}, d)
+		flows := []*Flow{{Weight: 100}, {}, {}}
+		contend(t, p, d, flows, []int{100 << 10, 100 << 10, 200}, []int{32, 32, 512}, 20<<20)
+		for _, weights := range [][]int{{1, 1, 1}, {1, 8, 2}, {5, 1, 1}, {0, 0, 3}} {
+			for i, f := range flows {
+				p.Reweigh(f, weights[i])
+			}
+			had := contend(t, p, d, flows, []int{100 << 10, 100 << 10, 200}, []int{1, 1, 1}, 20<<20)
+			for i, f := range flows {
+				had[i] /= float64(f.weight())
+			}
+			if j := jain(had); j < 0.99 {
+				t.Errorf("weights %v: Jain's index of the shares is %.3f: %.0f", weights, j, had)
+			}
+		}
+		for _, f := range flows {
+			p.Forget(f, errLost)
+			p.Reweigh(f, 7) // nothing waits
+		}
+		p.Reweigh(&Flow{}, 7) // nor ever did
+		for i := range p.queue.by {
+			if q := &p.queue.by[i]; q.weight != 0 || q.n != 0 {
+				t.Errorf("left over: %+v", q)
+			}
+		}
+	})
+}

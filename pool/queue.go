@@ -49,7 +49,7 @@ func (e *Entry) Seat() *Seat { return e.seat }
 // A Flow is one client's share of the queue. The zero value is ready to use.
 type Flow struct {
 	// Weight is how many times as much as a flow of weight 1 it gets while both wait;
-	// 0 is 1. It is set before the first Submit.
+	// 0 is 1. It is set before the first Submit, and then by Pool.Reweigh.
 	Weight int
 
 	lines   [2]line // small Calls, and large ones
@@ -167,6 +167,17 @@ func (q *queue) deactivate(prev *Flow) {
 	f.next = nil
 	f.active = false
 	f.deficit = 0
+}
+
+// reweigh makes w the weight of f. Of what f may still spend in this round it keeps no
+// more than it would have had.
+func (q *queue) reweigh(f *Flow, w int) {
+	was := f.weight()
+	f.Weight = w
+	if f.active {
+		q.weight += f.weight() - was
+		f.deficit = min(f.deficit, max(quantum*f.weight(), f.front().head.cost()))
+	}
 }
 
 // pop takes the next entry in fair order. q.n > 0.

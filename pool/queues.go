@@ -69,6 +69,14 @@ func (qs *queues) pop(here int) *Entry {
 	return q.pop()
 }
 
+func (qs *queues) reweigh(f *Flow, w int) {
+	if f.home == 0 {
+		f.Weight = w
+		return
+	}
+	qs.by[f.home-1].reweigh(f, w)
+}
+
 func (qs *queues) forget(f *Flow) *Entry {
 	if f.home == 0 {
 		return nil

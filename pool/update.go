@@ -47,6 +47,13 @@ func (p *Pool) Update(o Options, renew bool) {
 	}
 }
 
+// Reweigh makes w the weight of f, whatever f has waiting. Any goroutine.
+func (p *Pool) Reweigh(f *Flow, w int) {
+	p.mu.Lock()
+	p.queue.reweigh(f, w)
+	p.mu.Unlock()
+}
+
 // options are the settings that hold now.
 func (p *Pool) options() Options {
 	p.mu.Lock()

@@ -27,7 +27,7 @@ type ledger struct {
 	tickets [gates]ticket
 	rates   *rates    // of the listener; nil for none
 	buckets []*bucket // of them, those that it has to keep
-	weight  int       // of its share; 0 is 1
+	weight  int       // of its share
 	slot    uint16    // of its XIDs
 }
 
@@ -37,11 +37,28 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 		g.tickets[i] = ticket{s: s, kind: gateKind(i)}
 	}
 	t := l.terms()
-	g.weight, g.rates = t.weight(a), t.rates
-	g.rates.join(a, g)
+	g.weight = t.weight(a)
+	t.rates.join(a, g)
 	g.slot = l.p.xids.slots.take(a, time.Now())
 	if us := t.routes.all(); len(us) > 0 && !slices.ContainsFunc(us, (*upstream).hasRoom) {
 		us[0].ramp.arrive(g)
+	}
+}
+
+// follow brings the share and the rates of a client of l, from address a, to what the
+// terms say now. What it owed to a rate that has changed is forgotten. Where it waits for
+// one that is not its own any more it goes on by rates.end.
+func (g *ledger) follow(l *listener, a netip.Addr) {
+	t := l.terms()
+	if w := t.weight(a); w != g.weight {
+		g.weight = w
+		for _, ln := range g.lanes {
+			ln.pool.Reweigh(&ln.flow, w)
+		}
+	}
+	if t.rates != g.rates {
+		g.rates.leave(g)
+		t.rates.join(a, g)
 	}
 }
 

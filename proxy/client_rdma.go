@@ -29,6 +29,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 		s.draining = true
 		s.closeIfIdle()
 	}
+	s.ledger.follow(l, s.peer.Addr().Unmap()) // the terms may have changed before it joined
 }
 
 var errCrowded = errors.New("proxy: too many connections from this address")

@@ -36,6 +36,7 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 		s.draining = true
 		s.closeIfIdle()
 	}
+	s.ledger.follow(s.l, s.peer) // the terms may have changed before it joined
 }
 
 // Record is part of tcpframe.RecordHandler.

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -81,6 +82,162 @@ func TestHog(t *testing.T) {
 	if j := sum * sum / (squares * float64(len(last))); j < 0.95 {
 		t.Errorf("Jain's index is %.3f: %.0f to %.0f", j, first, last)
 	}
+}
+
+// Shares and rates that change by Reconfigure hold for clients that are connected, on
+// both transports, those included that are waiting.
+func TestReconfigureRates(t *testing.T) {
+	for _, rdma := range []bool{false, true} {
+		h := proxytest.NewHarness(t, budget)
+		s := h.TCPServer(proxytest.Behaviour{})
+		lp, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
+		t.Cleanup(l.Stop)
+		lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", RDMA: rdma, Provider: lp, Upstream: "tcp"}
+		us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}}
+		p := h.Proxy([]proxy.ListenerOptions{lo}, us)
+		var call func(m []byte) ([]byte, error)
+		if rdma {
+			call = h.RDMAClient(lp, fabric.Loop(l), p.Addr("nfs"), 0).Call
+		} else {
+			call = h.Client(p.Addr("nfs")).Call
+		}
+		xid := uint32(0)
+		took := func(calls int) time.Duration {
+			began := time.Now()
+			for range calls {
+				xid++
+				if _, err := call(proxytest.GetattrCall(xid)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return time.Since(began)
+		}
+		set := func(all, client int) {
+			lo.Rate.Calls, lo.ClientRate.Calls = all, client
+			if err := p.Reconfigure([]proxy.ListenerOptions{lo}, us); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, tt := range []struct{ all, client int }{{0, 100}, {100, 0}, {10000, 100}, {100, 10000}} {
+			set(tt.all, tt.client)
+			// A quarter of a second's worth at once.
+			if d := took(75); d < 400*time.Millisecond {
+				t.Errorf("rdma %v: 75 Calls at %+v took %v", rdma, tt, d)
+			}
+			set(0, 0)
+			if d := took(75); d > 400*time.Millisecond {
+				t.Errorf("rdma %v: 75 Calls without a rate took %v", rdma, d)
+			}
+		}
+		// One that would wait for minutes.
+		waits := metric(h, "client_rate_waits_total")
+		set(0, 1)
+		done := make(chan time.Duration)
+		go func() { done <- took(20) }()
+		h.Eventually("the client waits", func() bool { return metric(h, "client_rate_waits_total") > waits })
+		time.Sleep(20 * time.Millisecond)
+		select {
+		case d := <-done:
+			t.Errorf("rdma %v: 20 Calls at one a second took %v", rdma, d)
+		default:
+			set(0, 1000)
+			if d := <-done; d > 5*time.Second {
+				t.Errorf("rdma %v: a client that waited went on after %v", rdma, d)
+			}
+		}
+	}
+}
+
+// Two clients that are connected have shares of one to one, and then others.
+func TestReconfigureWeights(t *testing.T) {
+	h := proxytest.NewHarness(t, 512<<20)
+	var lo proxy.ListenerOptions
+	var uo proxy.UpstreamOptions
+	p, _ := forward(t, h, 4, proxytest.Behaviour{Delay: time.Millisecond}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.Connections = 1
+		lo, uo = *l, *u
+	})
+	had := make([]atomic.Int64, 2)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range had {
+		c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 7, byte(1+i)), p.Addr("nfs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		wg.Go(func() { keepBusy(t, c, uint32(i)<<20, 32, 64<<10, stop, &had[i]) })
+	}
+	ratio := func() float64 {
+		h.Eventually("both wait", func() bool { return p.Status().Upstreams[0].Queued > 32 })
+		was := []int64{had[0].Load(), had[1].Load()}
+		h.Eventually("much was written", func() bool { return had[0].Load()+had[1].Load() >= was[0]+was[1]+16<<20 })
+		return float64(had[1].Load()-was[1]) / float64(had[0].Load()-was[0])
+	}
+	for _, w := range []int{1, 8, 2, 1} {
+		lo.Weights = []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: w}}
+		if err := p.Reconfigure([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo}); err != nil {
+			t.Fatal(err)
+		}
+		ratio() // Calls that are out already were drawn by the old weights
+		if r := ratio(); r < 0.8*float64(w) || r > 1.25*float64(w) {
+			t.Errorf("with weights of 1 and %d the shares are as 1 to %.2f", w, r)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// Connections come and go while rates change: -race looks on.
+func TestReconfigureRatesUnderConnections(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{})
+	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
+	us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}}
+	p := h.Proxy([]proxy.ListenerOptions{lo}, us)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var calls atomic.Int64
+	for i := range uint32(8) {
+		wg.Go(func() {
+			for xid := i << 24; ; {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 7, byte(1+i%3)), p.Addr("nfs"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for range 10 {
+					xid++
+					if _, err := c.Call(proxytest.GetattrCall(xid)); err != nil {
+						t.Error(err)
+					}
+					calls.Add(1)
+				}
+				c.Close()
+			}
+		})
+	}
+	for i := range 200 {
+		lo.Rate.Calls, lo.ClientRate.Calls = []int{0, 1, 100000}[i%3], []int{1, 0, 0, 10000}[i%4]
+		lo.Weights = []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: 1 + i%5}}
+		if err := p.Reconfigure([]proxy.ListenerOptions{lo}, us); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	lo.Rate, lo.ClientRate = proxy.Rate{}, proxy.Rate{}
+	if err := p.Reconfigure([]proxy.ListenerOptions{lo}, us); err != nil {
+		t.Fatal(err)
+	}
+	n := calls.Load()
+	h.Eventually("everybody goes on", func() bool { return calls.Load() > n+200 })
+	close(stop)
+	wg.Wait()
 }
 
 // However many Calls clients have, few are read in while the upstream does not

@@ -131,7 +131,7 @@ func TestBucketAndIdleClients(t *testing.T) {
 func TestRatesOfAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := bubbleClock()
-		r := newRates(metrics.New(), &ListenerOptions{Name: "nfs", ClientRate: Rate{Calls: 1}}, clock)
+		r := newRates(metrics.New(), &ListenerOptions{Name: "nfs", ClientRate: Rate{Calls: 1}}, nil, clock)
 		a := netip.MustParseAddr("192.0.2.1")
 		var one, two, again ledger
 		r.join(a, &one)
@@ -139,32 +139,111 @@ func TestRatesOfAddresses(t *testing.T) {
 		if one.buckets[0] != two.buckets[0] {
 			t.Error("two connections of an address have a rate each")
 		}
+		owes := one.buckets[0]
 		for range 100 {
-			one.buckets[0].spend(clock(), 1, 0)
+			owes.spend(clock(), 1, 0)
 		}
 		r.leave(&one)
 		r.leave(&two)
 		others := func() {
 			var l ledger
 			for i := range 1 << 12 {
-				l.buckets = nil
 				r.join(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), &l)
 				r.leave(&l)
 			}
 		}
 		others()
-		if r.join(a, &again); again.buckets[0] != one.buckets[0] {
+		if r.join(a, &again); again.buckets[0] != owes {
 			t.Error("an address that owed came back with nothing to pay")
 		}
 		r.leave(&again)
-		if n := len(r.each); n > 1+keepBuckets {
+		if n := len(r.each.each); n > 1+keepBuckets {
 			t.Errorf("%d addresses are remembered", n)
 		}
 		time.Sleep(2 * time.Minute)
 		others()
-		if r.each[a] != nil {
+		if r.each.each[a] != nil {
 			t.Error("an address that owes nothing is remembered")
 		}
+	})
+}
+
+// Who waits for a rate that has changed goes on under the one that there is now; a limit
+// that has not changed has the debts that it had.
+func TestRatesThatChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock, m := bubbleClock(), metrics.New()
+		a := netip.MustParseAddr("192.0.2.1")
+		o := ListenerOptions{Name: "nfs", Rate: Rate{Calls: 1_000_000}, ClientRate: Rate{Calls: 1}}
+		r := newRates(m, &o, nil, clock)
+		clients := make([]*fakeGated, 3)
+		for i := range clients {
+			f := &fakeGated{send: func(f *fakeGated) {
+				for _, b := range f.ledger.buckets {
+					b.enter(clock(), 100, &f.ledger)
+				}
+			}}
+			f.open()
+			clients[i] = f
+			r.join(a, &f.ledger)
+			f.run()
+		}
+		second := func() (n int) {
+			for _, f := range clients {
+				f.mu.Lock()
+				n -= f.sent
+				f.mu.Unlock()
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			for _, f := range clients {
+				n += f.sent
+			}
+			return n
+		}
+		change := func(next ListenerOptions) {
+			old := r
+			r = newRates(m, &next, old, clock)
+			if r != nil && r.all != old.all || r != nil && r.each == old.each {
+				t.Errorf("%+v: not only the rate of addresses is another", next)
+			}
+			for _, f := range clients {
+				f.mu.Lock()
+				f.ledger.rates.leave(&f.ledger)
+				r.join(a, &f.ledger)
+				f.mu.Unlock()
+			}
+			old.end(r)
+		}
+		if again := newRates(m, &o, r, clock); again != r {
+			t.Error("there are new rates, and nothing has changed")
+		}
+		r.each.each[a].spend(clock(), 1000, 0) // a debt of a quarter of an hour
+		if n := second(); n != 0 {
+			t.Errorf("%d Calls in debt", n)
+		}
+		o.ClientRate.Calls = 1000
+		change(o)
+		if n := second(); n < 950 || n > 1300 {
+			t.Errorf("%d Calls in a second at 1000", n)
+		}
+		o.ClientRate.Calls = 10
+		change(o)
+		if n := second(); n < 9 || n > 17 {
+			t.Errorf("%d Calls in a second at 10", n)
+		}
+		if refs := r.each.each[a].refs; refs != len(clients) {
+			t.Errorf("%d connections of %d are known", refs, len(clients))
+		}
+		for _, f := range clients {
+			f.left.set()
+			f.ledger.rates.leave(&f.ledger)
+		}
+		if refs := r.each.each[a].refs; refs != 0 {
+			t.Errorf("%d connections are known, and none is there", refs)
+		}
+		r.end(nil)
+		time.Sleep(time.Minute) // the timers end
 	})
 }
 

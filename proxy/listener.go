@@ -33,12 +33,13 @@ type session interface {
 
 // A terms is how clients of a listener are served. It is constant: Reconfigure puts
 // another in its place, which holds from the next Call on, or for the next
-// connection.
+// connection. Shares and rates, of which a client's ledger has its own, those that are
+// connected are told of: listener.follow.
 type terms struct {
 	opts      ListenerOptions
 	routes    routes
 	maxOwed   int64               // octets owed to one client before it has to wait
-	rates     *rates              // of clients to come; nil for no limit
+	rates     *rates              // nil for no limit
 	responder *rdmaside.Responder // for RDMA clients to come
 }
 
@@ -109,11 +110,11 @@ func (l *listener) newTerms(o ListenerOptions, upstreams map[string]*upstream) (
 	o.setDefaults()
 	p := l.p
 	t := &terms{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
-	if old := l.current.Load(); old != nil && old.opts.Rate == o.Rate && old.opts.ClientRate == o.ClientRate {
-		t.rates = old.rates
-	} else {
-		t.rates = newRates(p.metrics, &o, p.engine.Now)
+	var had *rates
+	if old := l.current.Load(); old != nil {
+		had = old.rates
 	}
+	t.rates = newRates(p.metrics, &o, had, p.engine.Now)
 	if o.RDMA && o.Provider == nil {
 		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
 	}
@@ -251,7 +252,9 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 
 // update puts t in the place of the terms that hold.
 func (l *listener) update(t *terms) {
-	l.current.Store(t)
+	old := l.current.Swap(t)
+	l.follow()
+	old.rates.end(t.rates) // after what was posted: who goes on does so under the new ones
 	l.mu.Lock()
 	tcp, rdma := l.tcp, l.rdma
 	l.mu.Unlock()
@@ -265,6 +268,28 @@ func (l *listener) update(t *terms) {
 	}
 	if rdma != nil {
 		l.sweepLater()
+	}
+}
+
+// follow makes those who are connected follow the terms that hold now, each on its
+// loop. Whoever joins later does so by itself.
+func (l *listener) follow() {
+	all := make([][]session, len(l.p.loops))
+	for _, s := range l.snapshot(false) {
+		i := s.home().index
+		all[i] = append(all[i], s)
+	}
+	for i, loop := range l.p.loops {
+		if len(all[i]) == 0 {
+			continue
+		}
+		loop.Post(tcpframe.TaskFunc(func() {
+			for _, s := range all[i] {
+				if g, peer := s.books(); !g.owner.gone() {
+					g.follow(l, peer.Addr().Unmap())
+				}
+			}
+		}))
 	}
 }
 

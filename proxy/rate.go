@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,22 +40,23 @@ const (
 // It is safe for concurrent use.
 type bucket struct {
 	kind   gateKind
-	call   int64   // nanoseconds that a Call takes
-	octet  float64 // and an octet
-	atOnce int     // Calls in rateTick
+	rate   Rate
+	atOnce int // Calls in rateTick
 	held   *metrics.Counter
 	clock  func() int64
+	refs   int // connections; guarded by addressRates.mu
 
 	mu    sync.Mutex // guards the rest; a leaf
+	call  int64      // nanoseconds that a Call takes
+	octet float64    // and an octet
 	calls int64      // times, on the clock of the loops, until which they are paid for
 	data  int64
-	refs  int // connections; guarded by rates.mu
 	gate  gate
 	timer bool // tick is due
 }
 
 func newBucket(kind gateKind, r Rate, held *metrics.Counter, clock func() int64) *bucket {
-	b := &bucket{kind: kind, held: held, clock: clock, atOnce: 1}
+	b := &bucket{kind: kind, rate: r, held: held, clock: clock, atOnce: 1}
 	if r.Calls > 0 {
 		b.call = int64(time.Second) / int64(r.Calls)
 		b.atOnce = max(1, int(int64(r.Calls)*int64(rateTick)/int64(time.Second)))
@@ -118,12 +121,28 @@ func (b *bucket) tick() {
 	turn(next)
 }
 
-// rates are the limits of one listener.
+// end makes a rate that is not in force any more one that nobody waits for, those who
+// do included. Whoever has the bucket still pays into nothing.
+func (b *bucket) end() {
+	b.mu.Lock()
+	b.call, b.octet, b.calls, b.data = 0, 0, 0, 0
+	next := b.gate.take(b.gate.n)
+	b.mu.Unlock()
+	turn(next)
+}
+
+// rates are the limits of one listener. They are constant: when one of them changes
+// there are others, which have the bucket, or the buckets, of the limit that did not.
 type rates struct {
-	client Rate
-	all    *bucket // nil for no limit
-	held   *metrics.Counter
-	clock  func() int64
+	all  *bucket       // nil for no limit
+	each *addressRates // nil for no limit
+}
+
+// addressRates are the limits of the addresses at one listener.
+type addressRates struct {
+	rate  Rate // constant, as are held and clock
+	held  *metrics.Counter
+	clock func() int64
 
 	mu   sync.Mutex // guards the rest; taken before a bucket's
 	each map[netip.Addr]*bucket
@@ -133,34 +152,86 @@ type rates struct {
 // more are looked for.
 const keepBuckets = 64
 
-func newRates(m *metrics.Registry, o *ListenerOptions, clock func() int64) *rates {
+// newRates are the limits that o has, after those of old: nil for none.
+func newRates(m *metrics.Registry, o *ListenerOptions, old *rates, clock func() int64) *rates {
 	if !o.Rate.limited() && !o.ClientRate.limited() {
 		return nil
 	}
 	held := func(by string) *metrics.Counter {
 		return m.Counter("client_rate_waits_total", "Times a client was not read from because of a rate.", "listener", o.Name, "rate", by)
 	}
-	r := &rates{client: o.ClientRate, clock: clock}
-	if o.Rate.limited() {
+	r := &rates{}
+	if old != nil {
+		*r = *old
+	}
+	switch {
+	case !o.Rate.limited():
+		r.all = nil
+	case r.all == nil || r.all.rate != o.Rate:
 		r.all = newBucket(gateListener, o.Rate, held("listener"), clock)
 	}
-	if o.ClientRate.limited() {
-		r.held, r.each = held("client"), make(map[netip.Addr]*bucket)
+	switch {
+	case !o.ClientRate.limited():
+		r.each = nil
+	case r.each == nil || r.each.rate != o.ClientRate:
+		r.each = &addressRates{rate: o.ClientRate, held: held("client"), clock: clock, each: make(map[netip.Addr]*bucket)}
+	}
+	if old != nil && *r == *old {
+		return old
 	}
 	return r
 }
 
+// end lets those go on who wait for a limit that next does not have. All connections
+// have been told to follow next, or look at what is in force when they have joined.
+func (r *rates) end(next *rates) {
+	if r == nil || r == next {
+		return
+	}
+	if next == nil {
+		next = &rates{}
+	}
+	if r.all != nil && r.all != next.all {
+		r.all.end()
+	}
+	if r.each != nil && r.each != next.each {
+		r.each.end()
+	}
+}
+
+func (r *addressRates) end() {
+	r.mu.Lock()
+	all := slices.Collect(maps.Values(r.each))
+	r.mu.Unlock()
+	for _, b := range all {
+		b.end()
+	}
+}
+
 // join gives a connection from a its buckets.
 func (r *rates) join(a netip.Addr, g *ledger) {
+	g.rates = r
 	if r == nil {
 		return
 	}
 	if r.all != nil {
 		g.buckets = append(g.buckets, r.all)
 	}
-	if r.each == nil {
-		return
+	if r.each != nil {
+		g.buckets = append(g.buckets, r.each.join(a))
 	}
+}
+
+// leave undoes join.
+func (r *rates) leave(g *ledger) {
+	if r != nil && r.each != nil {
+		r.each.leave(g.buckets[len(g.buckets)-1])
+	}
+	g.rates, g.buckets = nil, g.buckets[:0]
+}
+
+// join is the bucket of a, for another connection.
+func (r *addressRates) join(a netip.Addr) *bucket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.each[a]
@@ -168,27 +239,22 @@ func (r *rates) join(a netip.Addr, g *ledger) {
 		if n := len(r.each); n >= keepBuckets && n&(n-1) == 0 {
 			r.sweep()
 		}
-		b = newBucket(gateClient, r.client, r.held, r.clock)
+		b = newBucket(gateClient, r.rate, r.held, r.clock)
 		r.each[a] = b
 	}
 	b.refs++
-	g.buckets = append(g.buckets, b)
+	return b
 }
 
 // leave undoes join. What an address owes it owes after its last connection as well.
-func (r *rates) leave(g *ledger) {
-	if r == nil {
-		return
-	}
+func (r *addressRates) leave(b *bucket) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, b := range g.buckets {
-		b.refs--
-	}
+	b.refs--
+	r.mu.Unlock()
 }
 
 // sweep forgets addresses without a connection or a debt. r.mu is held.
-func (r *rates) sweep() {
+func (r *addressRates) sweep() {
 	now := r.clock()
 	for a, b := range r.each {
 		b.mu.Lock()

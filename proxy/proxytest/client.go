@@ -57,8 +57,12 @@ type Client struct {
 }
 
 // DialClient connects to addr.
-func DialClient(addr string) (*Client, error) {
-	c, err := net.Dial("tcp", addr)
+func DialClient(addr string) (*Client, error) { return DialClientFrom(nil, addr) }
+
+// DialClientFrom connects to addr from a local address, nil for any.
+func DialClientFrom(local net.IP, addr string) (*Client, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: local}}
+	c, err := d.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
