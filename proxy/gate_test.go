@@ -197,7 +197,9 @@ func TestRatesThatChange(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			for _, f := range clients {
+				f.mu.Lock()
 				n += f.sent
+				f.mu.Unlock()
 			}
 			return n
 		}
@@ -218,7 +220,10 @@ func TestRatesThatChange(t *testing.T) {
 		if again := newRates(m, &o, r, clock); again != r {
 			t.Error("there are new rates, and nothing has changed")
 		}
-		r.each.each[a].spend(clock(), 1000, 0) // a debt of a quarter of an hour
+		b := r.each.each[a]
+		b.mu.Lock()
+		b.spend(clock(), 1000, 0) // a debt of a quarter of an hour
+		b.mu.Unlock()
 		if n := second(); n != 0 {
 			t.Errorf("%d Calls in debt", n)
 		}
