@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +30,7 @@ func (f farEnd) script(command, vers string) string {
 type guest struct {
 	dir              string // the guest's /host
 	console          string
+	args             []string // of boot.sh
 	qemu             *process
 	nfs, mount, rdma int
 	lockd            int
@@ -37,9 +39,26 @@ type guest struct {
 
 func bootGuest(t *testing.T) *guest {
 	t.Helper()
-	dir := t.TempDir()
-	initrd := filepath.Join(dir, "guest.zst")
+	g := newGuest(t, packGuest(t),
+		"--mem", "5120", // with less, knfsd takes no WRITE of 1 MiB
+		"--append", "lab.rdma=siw lab.server=1")
+	g.boot(t)
+	return g
+}
+
+// packGuest makes the root file system of guests.
+func packGuest(t *testing.T) (initrd string) {
+	t.Helper()
+	initrd = filepath.Join(t.TempDir(), "guest.zst")
 	run(t, 3*time.Minute, "../../deploy/lab/mkinitrd.sh", initrd)
+	return initrd
+}
+
+// newGuest makes a guest to be booted with these arguments of boot.sh, and those for its
+// ports and files.
+func newGuest(t *testing.T, initrd string, args ...string) *guest {
+	t.Helper()
+	dir := t.TempDir()
 	p := freePorts(t, 4)
 	g := &guest{
 		dir: filepath.Join(dir, "host"), console: filepath.Join(dir, "console"),
@@ -48,17 +67,28 @@ func bootGuest(t *testing.T) *guest {
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	g.qemu = start(t, "../../deploy/lab/boot.sh", initrd, "--share", g.dir, "--log", g.console,
-		"--mem", "5120", // with less, knfsd takes no WRITE of 1 MiB
-		"--append", "lab.rdma=siw lab.server=1",
+	g.args = append([]string{
+		initrd, "--share", g.dir, "--log", g.console,
 		"--fwd", fmt.Sprintf("%d:2049", g.nfs), "--fwd", fmt.Sprintf("%d:20048", g.mount), "--fwd", fmt.Sprintf("%d:20049", g.rdma),
-		"--fwd", fmt.Sprintf("%d:32803", g.lockd))
+		"--fwd", fmt.Sprintf("%d:32803", g.lockd),
+	}, args...)
 	t.Cleanup(func() {
 		if t.Failed() {
 			text, _ := os.ReadFile(g.console)
 			t.Logf("the guest's console:\n%s", tail(text, 60))
 		}
 	})
+	return g
+}
+
+// boot starts a guest that does not run, and waits until it is ready. It ends with t, which
+// made it.
+func (g *guest) boot(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(g.console); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	g.qemu = start(t, "../../deploy/lab/boot.sh", g.args...)
 	waitFor(t, 3*time.Minute, "the guest", func() bool {
 		text, _ := os.ReadFile(g.console)
 		return bytes.Contains(text, []byte("lab: READY")) || !g.qemu.alive()
@@ -66,7 +96,6 @@ func bootGuest(t *testing.T) *guest {
 	if !g.qemu.alive() {
 		t.Fatalf("the guest ended:\n%s", g.qemu.output())
 	}
-	return g
 }
 
 // job runs a shell script in the guest and returns what it wrote. The test fails when the

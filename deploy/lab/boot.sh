@@ -7,6 +7,8 @@
 #   --mem MB  --smp N  2048 and 2
 #   --log FILE         the guest's console; without it, the console is this terminal
 #   --pcap FILE        every frame of the guest's network card
+#   --disk FILE        a disk, /dev/vda, raw. What the guest has written is in FILE even
+#                      when this is killed, but not when the host is
 #
 # The guest is 10.0.2.15 and sees the host's 127.0.0.1 as 10.0.2.2. KVM is used where
 # the processor has it, software emulation elsewhere.
@@ -27,6 +29,7 @@ while [ $# -gt 0 ]; do
     --smp) smp=$2 ;;
     --log) serial=(-monitor none -serial "file:$2") ;;
     --pcap) extra+=(-object "filter-dump,id=pcap,netdev=n0,file=$2") ;;
+    --disk) extra+=(-drive "file=$2,format=raw,if=virtio,cache=unsafe") ;;
     *)
         echo "boot.sh: unknown option $1" >&2
         exit 2

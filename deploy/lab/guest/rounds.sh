@@ -1,0 +1,140 @@
+#!/bin/sh
+# rounds.sh HOST PORT MOUNTPORT: a client's load for as long as the caller breaks things: with
+# NFSv3 and with NFSv4.2, at once, fio writes and verifies in turns, and meta.c works on names.
+# Each says on /host how it does; /host/stop ends it.
+#
+#   /host/meta-VERS-N   the log of a meta
+#   /host/fio-VERS      passes of fio
+#   /host/beat          once a second: uptime, and for each version how many octets have gone
+#                       from and to the server. By the time at which that was written, the
+#                       caller knows its clock from this one
+#
+# "load runs" and PASS are said on the standard output. MAXLAT is how many seconds one read
+# or write of fio may take.
+host=$1 port=$2 mountport=$3
+versions='3 4.2'
+die() {
+    echo "FAIL: $*"
+    exit 1
+}
+m() { echo "/mnt/$1"; }
+
+# Direct reads and writes are of one RPC each: fio.sh says why. What is buffered is read from
+# the server when the cache is empty.
+do_mount() {
+    mkdir -p "$(m "$1")"
+    o=vers=$1,proto=tcp,port=$port,hard,timeo=600,rsize=131072,wsize=131072,actimeo=0,lookupcache=none
+    case $1 in
+    3) mount.nfs "$host:/export" "$(m "$1")" -o "$o,nolock,mountport=$mountport,mountproto=tcp" ;;
+    *) mount.nfs "$host:/" "$(m "$1")" -o "$o" ;;
+    esac || die "mount of version $1: status $?"
+}
+
+fio_ini() { # VERS SEED
+    cat << EOF
+[global]
+directory=$(m "$1")/fio-$1
+thread=1
+verify=crc32c
+verify_fatal=1
+group_reporting=1
+randseed=$2
+fallocate=none
+max_latency=${MAXLAT}s
+
+[direct]
+rw=randwrite
+size=${SIZE:-1m}
+bsrange=512-16k
+blockalign=512
+direct=1
+ioengine=libaio
+iodepth=4
+numjobs=2
+
+[buffered]
+rw=randwrite
+size=${SIZE:-1m}
+bssplit=1k/20:4k/40:32k/30:128k/10
+ioengine=psync
+fsync=32
+EOF
+}
+
+# fio_loop writes other data with each pass over those before, verifies them, and verifies
+# them again with what the server has.
+fio_loop() {
+    n=0
+    while [ ! -e /host/stop ] && [ ! -e /host/failed ]; do
+        n=$((n + 1))
+        fio_ini "$1" $((8166 + n)) > "/tmp/fio-$1.ini"
+        for how in '' --verify_only; do
+            [ -z "$how" ] || echo 1 > /proc/sys/vm/drop_caches
+            if ! fio $how --output="/tmp/fio-$1.out" "/tmp/fio-$1.ini" > "/tmp/fio-$1.err" 2>&1 ||
+                grep -q 'err= *[1-9]' "/tmp/fio-$1.out"; then
+                echo "FAIL: fio $how, version $1, pass $n"
+                cat "/tmp/fio-$1.err" "/tmp/fio-$1.out"
+                touch /host/failed
+                return 1
+            fi
+            echo "$n ${how:-write}: $(sed -n 's/^ *lat (\(.*sec\)).*max=\([^,]*\),.*/\2 \1/p' "/tmp/fio-$1.out" | tr '\n' ';')"
+        done
+    done
+}
+
+beat() {
+    while :; do
+        awk '/^device/ { on = $5 ~ "^/mnt/[34]"; name = substr($5, 6) }
+            on && /bytes:/ { b[name] = $6 + $7 }
+            END { getline < "/proc/uptime"; print $1, b["3"], b["4.2"] }' /proc/self/mountstats > /host/beat.new
+        mv /host/beat.new /host/beat
+        sleep 0.5
+    done
+}
+
+case $STEP in
+state) # what hangs, for who reads a failure
+    for p in $(pidof meta fio); do
+        for t in /proc/$p/task/*; do
+            echo "== $(tr '\0' ' ' < $t/cmdline)"
+            cat $t/stack
+        done
+    done
+    dmesg | tail -30
+    exit 0
+    ;;
+esac
+
+rm -f /host/stop /host/failed /host/meta-* /host/fio-*
+for v in $versions; do
+    do_mount $v
+    mkdir -p "$(m $v)/fio-$v"
+done
+beat &
+beat=$!
+pids=''
+for v in $versions; do
+    for n in 1 2; do
+        mkdir -p "$(m $v)/meta-$v-$n"
+        /lab/meta "$(m $v)/meta-$v-$n" "m$n" "/host/meta-$v-$n" /host/stop &
+        pids="$pids $!"
+    done
+    fio_loop $v > "/host/fio-$v" &
+    pids="$pids $!"
+done
+echo "load runs"
+for p in $pids; do wait $p || bad=1; done
+kill $beat
+[ -z "$bad" ] || { tail -n 2 /host/meta-*; cat /host/fio-*; die "see above"; }
+for v in $versions; do
+    umount "$(m $v)" || die "umount of version $v: status $?"
+done
+# With a new mount, by the other version: what the server has.
+echo 3 > /proc/sys/vm/drop_caches
+for v in $versions; do
+    do_mount $v
+    fio --verify_only --output=/tmp/fio.out "/tmp/fio-$v.ini" || { cat /tmp/fio.out; die "fio --verify_only: status $?"; }
+    umount "$(m $v)" || die "umount of version $v: status $?"
+done
+dmesg | grep -E 'BUG|WARNING|Oops|Call Trace|NFS: .*(lost|failed)|state recovery|hung task|blocked for more' && die "see the kernel's log above"
+echo PASS
