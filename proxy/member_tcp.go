@@ -54,7 +54,7 @@ func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	s.Granted(m.opts.Credits, pool.Elsewhere)
 	o := tcpframe.DialOptions{
-		Name: u.name,
+		Name: u.name, Reset: true,
 		Conn: tcpframe.ConnOptions{
 			Memory: replyMemory{memory{l.replies}, &u.p.relief}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
 			// Calls are bounded by the grant; the server is not to be paused because
@@ -63,7 +63,7 @@ func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool
 			SilentTimeout: m.opts.SilentTimeout,
 		},
 	}
-	err := u.dialFrom(ctx, s, func(from netip.AddrPort) (*tcpframe.Conn, error) {
+	err := u.dialFrom(ctx, s, p, func(from netip.AddrPort) (*tcpframe.Conn, error) {
 		o.LocalAddr = from
 		return u.p.engine.Dial(ctx, endpoint, l.tcp, o, m)
 	})

@@ -113,6 +113,7 @@ type pin struct {
 	pool  *pool.Pool // of one seat
 	once  sync.Once  // for release
 	first int        // endpoint of the first dial; constant
+	peer  netip.Addr // the client's; constant
 	seat  *pool.Seat // the pool's; belongs to its goroutine, nil before that dials
 
 	from       reverser // that the latest reverse Call came on
@@ -132,7 +133,7 @@ func (u *upstream) pin(s pinClient, peer netip.Addr) (*pin, error) {
 	case int64(len(ps.all)) >= ps.most.Load():
 		return nil, errPinned
 	}
-	p := &pin{u: u, s: s}
+	p := &pin{u: u, s: s, peer: peer}
 	o := u.settings()
 	// Clients are spread over the addresses of the server as the seats of the
 	// shared pool are.

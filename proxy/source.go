@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,16 +24,27 @@ import (
 // first was lost, is executed again if that has another port. So each seat of a TCP
 // upstream keeps the port that its first connection had for those that follow.
 //
+// A process that was killed leaves such Calls, too, and tells nobody which ports it had.
+// So a seat's first port is made of what the next process knows as well: the upstream's
+// name and the number of the seat, or for a client's own connection the client's address.
+// When the port is in use, as of another bridge on this host, others follow in an order
+// that is always the same. Which seat a client's Calls go by is told by its address
+// (Flow.Place of package pool), and which XIDs they have as well: xid_slot.go. Without
+// ports to choose from in the configuration they are those that the kernel would choose
+// from.
+//
 // A port that was in use a moment ago may not be had at once: the kernel keeps what it
-// knows of a connection until the peer has acknowledged its end. It is asked for again
+// knows of a connection until the peer has acknowledged its end. Connections end with RST
+// for that reason, which leaves nothing, when the process is killed as well
+// (DialOptions.Reset). If the port cannot be had nevertheless, it is asked for again
 // for a while. When that does not help, or another process has the port meanwhile, the
 // seat moves to another one, and that is counted.
 
-// A Source says where the connections to a TCP upstream come from. The zero Source is
-// the kernel's choice.
+// A Source says where the connections to a TCP upstream come from. Of the zero Source the
+// address is the kernel's choice.
 type Source struct {
 	Address   netip.Addr // of this host
-	Low, High uint16     // ports; 0 for any
+	Low, High uint16     // ports; 0 for any of those that the kernel chooses from
 }
 
 const (
@@ -38,51 +52,130 @@ const (
 	samePortFor = 2 * time.Second
 	// samePortEvery is the pause between.
 	samePortEvery = 50 * time.Millisecond
+	// anyTries is how many ports are tried before the kernel chooses, where it may.
+	anyTries = 64
 )
 
 var errPorts = errors.New("every source port is in use")
 
 // sources are the source ports of one upstream.
 type sources struct {
-	Source
-	moved *metrics.Counter
-	quiet quiet
+	Source            // with the range that any is; 0 if that is not known
+	any    bool       // the kernel may choose
+	not    []portSpan // ports of the range that are kept for others
+	base   uint64     // where in the range the seats' ports begin: a hash
+	moved  *metrics.Counter
+	quiet  quiet
 
-	mu    sync.Mutex          // guards the rest; a leaf
+	mu    sync.Mutex          // guards taken; a leaf
 	taken map[uint16]struct{} // ports of the range that a seat has, connected or not
-	next  uint16              // to be tried first
 }
 
-func newSources(s Source, moved *metrics.Counter) *sources {
+func newSources(name string, s Source, moved *metrics.Counter) *sources {
 	o := &sources{Source: s, moved: moved, taken: make(map[uint16]struct{})}
-	if s.Low > 0 {
-		// Not the same after each start: what the last process had may be remembered.
-		o.next = s.Low + uint16(rand.N(int(s.High-s.Low)+1))
+	o.base = mix(fnv(fnvBasis, []byte(name))) >> 32
+	if s.Low == 0 {
+		o.any = true
+		o.Low, o.High, o.not = kernelPorts(os.ReadFile)
 	}
 	return o
+}
+
+// A portSpan is ports that follow each other, both ends included.
+type portSpan struct{ low, high uint16 }
+
+// kernelPorts are those that the kernel gives to connections that ask for none, and those
+// of them that it does not. low is 0 if it does not say.
+func kernelPorts(read func(string) ([]byte, error)) (low, high uint16, not []portSpan) {
+	const dir = "/proc/sys/net/ipv4/"
+	text, err := read(dir + "ip_local_port_range")
+	if err != nil {
+		return 0, 0, nil
+	}
+	if n, err := fmt.Sscan(string(text), &low, &high); n != 2 || err != nil || low == 0 || low > high {
+		return 0, 0, nil
+	}
+	text, _ = read(dir + "ip_local_reserved_ports") // there may be none
+	for span := range strings.SplitSeq(strings.TrimSpace(string(text)), ",") {
+		first, last, ranged := strings.Cut(span, "-")
+		if !ranged {
+			last = first
+		}
+		l, err := strconv.ParseUint(first, 10, 16)
+		h, err2 := strconv.ParseUint(last, 10, 16)
+		if err == nil && err2 == nil {
+			not = append(not, portSpan{uint16(l), uint16(h)})
+		}
+	}
+	return low, high, not
 }
 
 // A seatPort is the source port of a seat; 0 before its first connection.
 type seatPort struct{ port uint16 }
 
-// take finds a port of the range that no seat has, after the n-th tried. It reports
-// false when all have been tried.
-func (o *sources) take(n int) (uint16, bool) {
+// A portOrder is the order in which a seat tries the ports of a range. The shared seats
+// have the first ones for themselves, each one of them, and the clients' own connections
+// what follows: nobody is where another one's order begins, unless the range is small.
+type portOrder struct {
+	base, size uint64 // of the range
+	shared     uint64 // seats that are not a client's own; at most size
+	own        bool   // a client's own connection
+	number     uint64 // of the seat, or the client's hash
+}
+
+// port is the n-th to be tried, counted from 0; all of the range come among the first
+// 2*size.
+func (p *portOrder) port(n uint64) uint64 {
+	rest := p.size - p.shared
+	at := p.number%p.shared + n*p.shared
+	switch {
+	case p.own && n < rest:
+		at = p.shared + (p.number+n)%rest
+	case p.own || at >= p.size: // what is left
+		at = p.number + n
+	}
+	return (p.base + at) % p.size
+}
+
+// order is that of seat s, which is p's unless p is nil.
+func (u *upstream) order(s *pool.Seat, p *pin) portOrder {
+	o, settings := u.source, u.settings()
+	pools := uint64(len(u.pools))
+	r := portOrder{base: o.base, size: uint64(o.High-o.Low) + 1, own: p != nil}
+	each := (uint64(settings.Connections) + pools - 1) / pools
+	r.shared = min(each*pools, r.size)
+	if r.own {
+		a := p.peer.As16()
+		r.number = mix(fnv(fnvBasis, a[:])) >> 32
+	} else {
+		r.number = uint64(s.Index())*pools + uint64(slices.Index(u.pools, s.Pool()))
+	}
+	return r
+}
+
+// take finds a port of the range that no seat has, from the n-th of r on, and is that at
+// which the next call is to begin. It reports false when all have been tried.
+func (o *sources) take(r *portOrder, n *uint64) (uint16, bool) {
+	tries := 2 * r.size
+	if o.any {
+		tries = min(tries, anyTries)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	size := int(o.High-o.Low) + 1
-	for ; n < size; n++ {
-		port := o.next
-		// Downwards, as Linux does.
-		if o.next--; o.next < o.Low || o.next > o.High {
-			o.next = o.High
-		}
-		if _, ok := o.taken[port]; !ok {
+	for *n < tries {
+		port := o.Low + uint16(r.port(*n))
+		*n++
+		if _, ok := o.taken[port]; !ok && !o.kept(port) {
 			o.taken[port] = struct{}{}
 			return port, true
 		}
 	}
 	return 0, false
+}
+
+// kept reports whether port is one that the kernel would not choose.
+func (o *sources) kept(port uint16) bool {
+	return slices.ContainsFunc(o.not, func(s portSpan) bool { return s.low <= port && port <= s.high })
 }
 
 func (o *sources) release(port uint16) {
@@ -101,17 +194,17 @@ func (o *sources) leave(s *pool.Seat) {
 	}
 }
 
-// dialFrom makes a connection for seat s with connect, from the port that s has had, or
-// from another one. connect may be called several times.
-func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
+// dialFrom makes a connection for seat s, of client p unless that is nil, with connect, from
+// the port that s has had, or from another one. connect may be called several times.
+func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
 	o := u.source
-	p, ok := s.Data.(*seatPort)
+	at, ok := s.Data.(*seatPort)
 	if !ok {
-		p = &seatPort{}
-		s.Data = p
+		at = &seatPort{}
+		s.Data = at
 	}
-	if p.port != 0 {
-		err := samePort(ctx, func() error { return o.from(p.port, connect) })
+	if at.port != 0 {
+		err := samePort(ctx, func() error { return o.from(at.port, connect) })
 		if !errors.Is(err, tcpframe.ErrPortTaken) || ctx.Err() != nil {
 			return err
 		}
@@ -120,29 +213,33 @@ func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, connect func(neti
 			u.log.Warn().Err(err).Int("connections", n).
 				Msg("the source port of the last connection cannot be had; the server may not know repeated Calls")
 		}
-		defer o.release(p.port)
-		p.port = 0
+		defer o.release(at.port)
+		at.port = 0
 	}
-	if o.Low == 0 {
-		c, err := connect(netip.AddrPortFrom(o.Address, 0))
-		if err == nil {
-			p.port = c.LocalAddr().Port()
+	if o.Low > 0 {
+		r := u.order(s, p)
+		for n := uint64(0); ; {
+			port, ok := o.take(&r, &n)
+			if !ok {
+				break
+			}
+			err := o.from(port, connect)
+			if errors.Is(err, tcpframe.ErrPortTaken) && ctx.Err() == nil {
+				o.release(port)
+				continue
+			}
+			at.port = port // whether the server is there or not
+			return err
 		}
-		return err
-	}
-	for n := 0; ; n++ {
-		port, ok := o.take(n)
-		if !ok {
+		if !o.any {
 			return fmt.Errorf("proxy: %w: %d to %d", errPorts, o.Low, o.High)
 		}
-		err := o.from(port, connect)
-		if errors.Is(err, tcpframe.ErrPortTaken) && ctx.Err() == nil {
-			o.release(port)
-			continue
-		}
-		p.port = port // whether the server is there or not
-		return err
 	}
+	c, err := connect(netip.AddrPortFrom(o.Address, 0))
+	if err == nil {
+		at.port = c.LocalAddr().Port()
+	}
+	return err
 }
 
 // from connects from a port.

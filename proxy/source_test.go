@@ -52,11 +52,22 @@ func newPortCase(t *testing.T, connections int, source proxy.Source) *portCase {
 	x := &portCase{Harness: proxytest.NewHarness(t, budget)}
 	x.Log = zerolog.New(&x.logs)
 	x.s = x.TCPServer(proxytest.Behaviour{})
-	x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+	x.p = x.proxy(connections, source)
+	return x
+}
+
+// proxy is one more in front of x.s, as in a process of its own.
+func (x *portCase) proxy(connections int, source proxy.Source) *proxy.Proxy {
+	x.T.Helper()
+	h := x.Harness
+	if x.p != nil {
+		h = proxytest.NewHarness(x.T, budget)
+		h.Log = x.Log
+	}
+	return h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
 		Name: "storage", Endpoints: []string{x.s.Addr()}, Connections: connections, Source: source,
 		ConnectTimeout: time.Second, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
 	}})
-	return x
 }
 
 // ports are where n connections come from, sorted.
@@ -152,6 +163,48 @@ func TestSourcePortStays(t *testing.T) {
 			if n := x.moved(); n != 0 && tt.source != (proxy.Source{}) {
 				t.Errorf("%d changes counted", n)
 			}
+		})
+	}
+}
+
+// TestSourcePortsOfTheNextProcess: the proxy that follows one that has ended connects from
+// the same ports, also on behalf of the same client; one beside it from others.
+func TestSourcePortsOfTheNextProcess(t *testing.T) {
+	low := free(t, 40)
+	for _, tt := range []struct {
+		name   string
+		source proxy.Source
+	}{
+		{"any", proxy.Source{Address: netip.MustParseAddr("127.0.0.9")}}, // from where nobody else connects
+		{"range", proxy.Source{Address: netip.MustParseAddr("127.0.0.9"), Low: low, High: low + 39}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := newPortCase(t, 3, tt.source)
+			pinned := func() *proxytest.Client {
+				c := x.Client(x.p.Addr("nfs"))
+				check(t, c, proxytest.SequenceCall(1))
+				return c
+			}
+			c := pinned()
+			want := x.ports(4)
+			beside := x.proxy(3, tt.source)
+			both := x.ports(7) // which are different
+			beside.Close()
+			for range 2 {
+				c.Close()
+				x.p.Close()
+				x.ports(0)
+				x.p = x.proxy(3, tt.source)
+				c = pinned()
+				if got := x.ports(4); !slices.Equal(got, want) {
+					t.Fatalf("from ports %d, want %d", got, want)
+				}
+			}
+			beside = x.proxy(3, tt.source)
+			if got := x.ports(7); !slices.Equal(got, both) {
+				t.Errorf("two from ports %d, want %d", got, both)
+			}
+			beside.Close()
 		})
 	}
 }

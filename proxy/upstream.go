@@ -124,7 +124,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
 	} else {
 		u.back = newCallbackMetrics(m, o.Name)
-		u.source = newSources(o.Source, m.Counter("upstream_source_ports_changed_total",
+		u.source = newSources(o.Name, o.Source, m.Counter("upstream_source_ports_changed_total",
 			"Times a connection could not have the source port of the one before it.", "upstream", o.Name))
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)

@@ -39,6 +39,9 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 		o.KeepAlive = keepAliveFor(o.Conn.SilentTimeout)
 	}
 	d := net.Dialer{KeepAliveConfig: keepAlive(o.KeepAlive), Control: reuse}
+	if o.Reset {
+		d.Control = reuseReset
+	}
 	if !d.KeepAliveConfig.Enable {
 		d.KeepAlive = -1
 	}
@@ -79,6 +82,17 @@ func reuse(_, _ string, c syscall.RawConn) error {
 		return err
 	}
 	return failed
+}
+
+// reuseReset is reuse for DialOptions.Reset. It is set before there is a connection, so
+// that it holds when the process is killed.
+func reuseReset(network, address string, c syscall.RawConn) error {
+	failed := reuse(network, address, c)
+	err := c.Control(func(fd uintptr) {
+		l := unix.Linger{Onoff: 1}
+		failed = errors.Join(failed, os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &l)))
+	})
+	return errors.Join(failed, err)
 }
 
 // sourceError says of err, from dialling, what it means for the local end.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // The port asked for is the one that the connection has; it can be had again after the
@@ -103,5 +105,29 @@ func TestDialSelf(t *testing.T) {
 	l.Close()
 	if _, err := e.Dial(context.Background(), fmt.Sprint(addr), nil, DialOptions{LocalAddr: addr}, newRecorder()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("%v, want %v", err, syscall.ECONNREFUSED)
+	}
+}
+
+// With Reset the kernel ends the connection with RST when it is the one who ends it, as when
+// the process is killed: then nothing of it keeps the port.
+func TestDialReset(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return newRecorder() })
+	for _, reset := range []bool{false, true} {
+		c, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{Reset: reset}, newRecorder())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan bool)
+		e.Loops()[0].Post(TaskFunc(func() {
+			v, err := unix.GetsockoptLinger(c.sock.fd, unix.SOL_SOCKET, unix.SO_LINGER)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- err == nil && v.Onoff == 1 && v.Linger == 0
+		}))
+		if v := <-got; v != reset {
+			t.Errorf("Reset %v: the kernel is to send RST: %v", reset, v)
+		}
 	}
 }

@@ -93,5 +93,8 @@ type DialOptions struct {
 	LocalAddr   netip.AddrPort      // the kernel chooses what is zero
 	KeepAlive   net.KeepAliveConfig // as ListenOptions.KeepAlive
 	UserTimeout time.Duration       // as ListenOptions.UserTimeout
-	Conn        ConnOptions
+	// Reset has the connection end with RST whatever ends it, the death of the process
+	// included. What was not sent is lost with it, and nothing of it keeps the port.
+	Reset bool
+	Conn  ConnOptions
 }
