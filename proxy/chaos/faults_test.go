@@ -194,7 +194,7 @@ func (w *world) shows(before map[string]float64, log string, metrics []string) {
 // matches reports whether series s is named by m: a name, and perhaps a label.
 func matches(s, m string) bool {
 	name, label, _ := strings.Cut(m, "{")
-	return strings.HasPrefix(s, name+"{") && strings.Contains(s, strings.TrimSuffix(label, "}"))
+	return (s == name || strings.HasPrefix(s, name+"{")) && strings.Contains(s, strings.TrimSuffix(label, "}"))
 }
 
 // probe makes one Call while the faults given wait to strike.

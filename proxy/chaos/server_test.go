@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
@@ -14,9 +15,16 @@ type server struct {
 	book  *book
 	cache bool
 
+	taken atomic.Int64 // Calls, probes aside
+	run   sync.RWMutex // held for writing while the server is stopped
+
 	mu   sync.Mutex // guards seen
 	seen map[request]bool
 }
+
+// stop stops the server as SIGSTOP does: what has come to its host waits. goOn follows.
+func (s *server) stop() { s.run.Lock() }
+func (s *server) goOn() { s.run.Unlock() }
 
 type request struct{ xid, sum uint32 }
 
@@ -35,6 +43,8 @@ type job struct {
 // take executes the Call m, or finds that it was. ok is false when there is
 // nothing to answer: it is being executed right now, or is no Call.
 func (s *server) take(m []byte) (j job, ok bool) {
+	s.run.RLock()
+	defer s.run.RUnlock()
 	var c oncrpc.Call
 	if err := oncrpc.ParseCall(m, &c); err != nil {
 		s.book.wrong("the bridge sent what is no Call: %v", err)
@@ -48,6 +58,7 @@ func (s *server) take(m []byte) (j job, ok bool) {
 		s.book.wrong("%v", err)
 		return j, false
 	}
+	s.taken.Add(1)
 	s.book.serve(&c, k, id)
 	j = job{id: id, kind: k, key: request{c.XID, proxytest.Checksum(m[c.Args:])}}
 	j.reply = replyTo(&c, k)
