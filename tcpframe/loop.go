@@ -19,6 +19,10 @@ const (
 	passBytes = 256 << 10
 	// shareSlack is by how much it may be exceeded rather than leave a crumb.
 	shareSlack = 16 << 10
+	// putBytes is what one socket writes in one pass, which takes about as long as
+	// to read passBytes: a fast peer takes it as fast as it is written, and the
+	// neighbours would wait for megabytes.
+	putBytes = 512 << 10
 	// maxBatch is the room a mailbox keeps for the next batch.
 	maxBatch = 8192
 	// maxIOV bounds the pieces of one writev; the kernel takes 1024.
@@ -49,6 +53,7 @@ type Loop struct {
 	late     []*socket // to be flushed when the gate opens
 	closing  []*socket
 	inPass   bool
+	pass     uint64  // counts them
 	current  *socket // whose gnet callback is running; closed by returning from it
 	clock    int64   // now, once asked for in this pass
 	share    int     // octets that Socket.Read may still move in this pass
@@ -213,6 +218,7 @@ func (l *Loop) ended(s *socket, err error) {
 
 func (l *Loop) enter(s *socket) {
 	l.inPass, l.current, l.clock = true, s, 0
+	l.pass++
 	l.mu.Lock()
 	l.state = awake
 	l.mu.Unlock()

@@ -29,6 +29,8 @@ type socket struct {
 	watched bool  // known to the loop's EPOLLOUT instance
 	waits   bool  // armed there
 	quiet   silence
+	pass    uint64 // of the loop, in which put was written
+	put     int    // octets written in that pass
 
 	prev, next *socket
 }
@@ -65,16 +67,24 @@ func appendIOV(iov []iovec, b []byte) []iovec {
 	return append(iov, v)
 }
 
-// writev writes iov, of want octets, and forgets it. When the kernel took less,
-// it has arranged for Stream.Writable.
+// writev writes iov, of want octets, and forgets it. When the kernel took less, or
+// was given less because this pass has had its share, it has arranged for
+// Stream.Writable.
 func (s *socket) writev(iov []iovec, want int) (int, error) {
 	if want == 0 {
 		return 0, nil
 	}
+	if s.pass != s.loop.pass {
+		s.pass, s.put = s.loop.pass, 0
+	}
+	now := iov
+	if want > putBytes-s.put {
+		now = upTo(iov, putBytes-s.put)
+	}
 	var n uintptr
 	var errno unix.Errno
-	for {
-		n, _, errno = unix.Syscall(unix.SYS_WRITEV, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+	for len(now) > 0 {
+		n, _, errno = unix.Syscall(unix.SYS_WRITEV, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(now))), uintptr(len(now)))
 		if errno != unix.EINTR {
 			break
 		}
@@ -86,12 +96,25 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 		}
 		n = 0
 	}
+	s.put += int(n)
 	if int(n) < want {
 		if err := s.await(); err != nil {
 			return int(n), err
 		}
 	}
 	return int(n), nil
+}
+
+// upTo shortens iov to n octets.
+func upTo(iov []iovec, n int) []iovec {
+	for i := range iov {
+		if k := int(iov[i].Len); n <= k {
+			iov[i].SetLen(n)
+			return iov[:i+min(n, 1)]
+		}
+		n -= int(iov[i].Len)
+	}
+	return iov
 }
 
 // await arms EPOLLOUT, for one Writable.
