@@ -11,7 +11,7 @@ const (
 	xidSlots = 1 << 9
 	// xidProbes is how far from where its address hashes to a client's slot may be.
 	xidProbes = 64
-	// ownBits are those of the client's XID that it keeps.
+	// ownBits are how many the client's XID leaves behind.
 	ownBits = 22
 	// ownXID marks the XIDs of slots; the others count.
 	ownXID = 1 << 31
@@ -23,8 +23,10 @@ const (
 // under way at the server, and their clients send them again to the next process. If
 // that gives them other XIDs, the server executes them twice. So the XID of a Call that
 // does harm is made of what the next process knows as well: a number for the client's
-// address, its slot, and the low bits of the XID that the client chose. Clients count
-// their XIDs, so those of one slot repeat after four million Calls. Slots follow from the
+// address, its slot, and bits that follow from the XID that the client chose. Clients count
+// their XIDs, but not all in network order: Linux on x86 counts in the first octet, and what
+// the last ones hold stays for 256 Calls. Of either count the bits of one slot are others for
+// the next 900,000 Calls. Slots follow from the
 // address alone, unless two addresses hash to the same one: then the second has the
 // next, and may have another one in another process.
 //
@@ -77,4 +79,8 @@ func (t *slots) leave(n uint16, now time.Time) {
 }
 
 // ofSlot is the XID on the far side of the Call that a client of slot n calls xid.
-func ofSlot(n uint16, xid uint32) uint32 { return ownXID | uint32(n)<<ownBits | xid&(1<<ownBits-1) }
+func ofSlot(n uint16, xid uint32) uint32 {
+	// Every bit of a factor of a product reaches the upper ones. Of some odd numbers this one
+	// has the longest way from one XID to another with the same bits, in both orders.
+	return ownXID | uint32(n)<<ownBits | xid*0xc2b2ae35>>(32-ownBits)
+}

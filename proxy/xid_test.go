@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"math/bits"
 	"net/netip"
 	"testing"
 	"time"
@@ -58,6 +59,40 @@ func TestXIDOfAnotherProcess(t *testing.T) {
 	for range 1000 {
 		if x := a.fresh(); x&ownXID != 0 {
 			t.Fatalf("%#x counts, and is a slot's", x)
+		}
+	}
+}
+
+// TestXIDsOfACount: clients count their XIDs, in network order or, as Linux does on x86, in the
+// other one. None of their Calls takes the place of another, neither in the name space on the
+// far side nor in the table.
+func TestXIDsOfACount(t *testing.T) {
+	for name, order := range map[string]func(uint32) uint32{
+		"network order": func(n uint32) uint32 { return n },
+		"host order":    bits.ReverseBytes32,
+	} {
+		const start, calls = 0xfffffc00, 900_000
+		last := make(map[uint32]uint32)
+		for n := range uint32(calls) {
+			own := ofSlot(5, order(start+n))
+			if before, ok := last[own]; ok {
+				t.Fatalf("%s: %#x is XID %d and %d", name, own, before, n)
+			}
+			last[own] = n
+			if own&ownXID == 0 || own>>ownBits&(xidSlots-1) != 5 {
+				t.Fatalf("%s: XID %d is %#x, which is not of slot 5", name, n, own)
+			}
+		}
+		x := newXIDTable()
+		for n := range uint32(300) {
+			if _, c := remembered(x, &fakeClient{}, order(start+n), "mkdir"); c.xid != ofSlot(5, order(start+n)) {
+				t.Fatalf("%s: XID %d is another's, %#x", name, n, c.xid)
+			}
+		}
+		for n := range uint32(300) {
+			if _, c := remembered(x, &fakeClient{}, order(start+n), "mkdir"); !c.absorbed {
+				t.Fatalf("%s: XID %d is forgotten while it is in flight", name, n)
+			}
 		}
 	}
 }
