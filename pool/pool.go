@@ -161,11 +161,14 @@ type Pool struct {
 	seats     []*Seat
 	retired   []*Seat // whose connections end, replaced by others
 	queue     queues
-	held      bool // memory is short: nothing is dispatched until Resume
-	out       int  // Calls outstanding
-	window    int  // how many may be, below RampEnd
+	parked    []line // Steady Calls that wait for a seat, by its index
+	waiting   int    // how many those are
+	held      bool   // memory is short: nothing is dispatched until Resume
+	out       int    // Calls outstanding
+	window    int    // how many may be, below RampEnd
 	closed    bool
 	since     time.Time // when the pool last had no usable connection; zero while it has one
+	up        time.Time // when it last had its first one
 
 	metrics *Metrics
 }
@@ -192,7 +195,7 @@ func New(o Options, d Dialer, owner Owner) *Pool {
 }
 
 func (p *Pool) newSeat(i int) *Seat {
-	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1)}
+	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), since: time.Now()}
 }
 
 // Start begins to connect. Close ends what Start began.
@@ -229,7 +232,7 @@ func (p *Pool) seat(s *Seat) {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
-	waiting := p.queue.drain()
+	waiting := join(p.queue.drain(), p.eachParked((*line).drain))
 	var members []Member
 	for _, s := range slices.Concat(p.seats, p.retired) {
 		if s.sitting != nil {
@@ -257,20 +260,30 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		p.mu.Unlock()
 		return ErrClosed
 	}
+	var s, home *Seat
 	if !p.held && p.queue.n == 0 && p.room() {
-		if s := p.choose(e, here); s != nil {
+		if home = p.home(e); home == nil {
+			s = p.choose(e, here)
+		} else if home.free() > 0 {
+			s = home
+		}
+		if s != nil {
 			m := s.take(e)
 			p.mu.Unlock()
 			m.Dispatch(e, here)
 			return nil
 		}
 	}
-	if p.queue.n >= p.opts.QueueLimit {
+	if p.queue.n+p.waiting >= p.opts.QueueLimit {
 		p.mu.Unlock()
 		return ErrQueueFull
 	}
 	e.queuedAt = time.Now()
-	p.queue.push(e, here)
+	if home != nil {
+		p.park(home, e)
+	} else {
+		p.queue.push(e, here)
+	}
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
 	return nil
@@ -328,22 +341,37 @@ func (p *Pool) kick(here int) {
 			p.mu.Unlock()
 			return
 		}
-		m, e := p.next(s)
+		m, e, _ := p.next(s)
 		p.mu.Unlock()
 		if e == nil {
-			return
+			break
 		}
 		p.dispatch(m, e, here)
 	}
+	p.kickSteady(here)
 }
 
-// next takes the next queued Call for seat s. p.mu is held.
-func (p *Pool) next(s *Seat) (Member, *Entry) {
-	if p.held || p.closed || p.queue.n == 0 || s.free() <= 0 || !p.room() {
-		return nil, nil
+// next takes the next waiting Call for seat s, or the next queued one that another seat has
+// a credit for and must have: then s may have another, and again is true. p.mu is held.
+func (p *Pool) next(s *Seat) (m Member, e *Entry, again bool) {
+	if p.held || p.closed || s.free() <= 0 || !p.room() {
+		return nil, nil, false
 	}
-	e := p.queue.pop(s.affinity)
-	return s.take(e), e
+	if e := p.unpark(s); e != nil {
+		return s.take(e), e, false
+	}
+	for p.queue.n > 0 {
+		e := p.queue.pop(s.affinity)
+		home := p.home(e)
+		switch {
+		case home == nil || home == s:
+			return s.take(e), e, false
+		case home.free() > 0:
+			return home.take(e), e, true
+		}
+		p.park(home, e)
+	}
+	return nil, nil, false
 }
 
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
@@ -423,10 +451,15 @@ func (p *Pool) sweep(ctx context.Context) {
 			return
 		case now := <-t.C:
 			p.mu.Lock()
-			old := p.queue.expire(now.Add(-p.opts.QueueWait))
+			last := now.Add(-p.opts.QueueWait)
+			old := join(p.queue.expire(last), p.eachParked(func(l *line) *Entry { return l.expire(last) }))
+			released := p.release(false)
 			p.mu.Unlock()
 			t.Reset(every())
 			p.expire(old, ErrQueueTimeout)
+			if released {
+				p.kick(Elsewhere)
+			}
 		}
 	}
 }
@@ -446,7 +479,7 @@ func (p *Pool) expire(e *Entry, err error) {
 // Owner.Expired with err: its client is gone.
 func (p *Pool) Forget(f *Flow, err error) {
 	p.mu.Lock()
-	e := p.queue.forget(f)
+	e := join(p.queue.forget(f), p.eachParked(func(l *line) *Entry { return l.forget(f) }))
 	p.mu.Unlock()
 	p.expire(e, err)
 }
@@ -477,7 +510,7 @@ type SeatStats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
+	st := Stats{Name: p.opts.Name, Queued: p.queue.n + p.waiting, Retired: len(p.retired), DownSince: p.since}
 	for _, s := range p.seats {
 		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
 		if s.lastErr != nil {

@@ -32,6 +32,9 @@ type Entry struct {
 	Flow  *Flow // the client
 	Cost  int   // octets this Call moves, about: Call plus expected Reply
 
+	// Steady Calls go by one connection of several, always the same: steady.go.
+	Steady bool
+
 	next     *Entry
 	seat     *Seat     // holds the credit, while dispatched
 	bulk     bool      // and counts it as large
@@ -51,6 +54,8 @@ type Flow struct {
 	// Weight is how many times as much as a flow of weight 1 it gets while both wait;
 	// 0 is 1. It is set before the first Submit, and then by Pool.Reweigh.
 	Weight int
+	// Place tells which connection the Steady ones of the flow go by.
+	Place uint32
 
 	lines   [2]line // small Calls, and large ones
 	row     int     // small Calls since the last large one, while one waits

@@ -95,11 +95,14 @@ func (s *Seat) Done(e *Entry, here int) {
 	if ramping && s.member != nil {
 		p.window++
 	}
-	m, next := p.next(s)
+	m, next, again := p.next(s)
 	p.mu.Unlock()
 	last.end()
 	if next != nil {
 		p.dispatch(m, next, here)
+	}
+	if again {
+		s.pull(here)
 	}
 	if ramping {
 		p.kick(here) // there may be room for two, or for none on this connection
@@ -134,12 +137,15 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		// The client whose XIDs met this one's may go on to the next as this one does.
 		e.Flow.seat = best
 	}
-	other, next := p.next(s)
+	other, next, again := p.next(s)
 	p.mu.Unlock()
 	last.end()
 	m.Dispatch(e, here)
 	if next != nil {
 		p.dispatch(other, next, here)
+	}
+	if again {
+		s.pull(here)
 	}
 	return true
 }
@@ -152,7 +158,7 @@ func (s *Seat) pull(here int) {
 	p := s.pool
 	for {
 		p.mu.Lock()
-		m, e := p.next(s)
+		m, e, _ := p.next(s)
 		p.mu.Unlock()
 		if e == nil {
 			return
@@ -363,7 +369,9 @@ func (s *Seat) occupy(m Member, endpoint string, age int, closed bool) {
 		s.since = time.Now()
 		s.lastErr = nil
 		s.age = age
-		p.since = time.Time{}
+		if !p.since.IsZero() {
+			p.since, p.up = time.Time{}, s.since
+		}
 		p.metrics.connections.Add(1)
 	}
 }

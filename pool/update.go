@@ -25,6 +25,7 @@ func (p *Pool) Update(o Options, renew bool) {
 		p.age++
 	}
 	var ends []ending
+	moved := len(p.seats) != o.Connections && p.release(true)
 	for len(p.seats) > o.Connections {
 		s := p.seats[len(p.seats)-1]
 		p.seats = p.seats[:len(p.seats)-1]
@@ -44,6 +45,9 @@ func (p *Pool) Update(o Options, renew bool) {
 	p.mu.Unlock()
 	for _, e := range ends {
 		e.end()
+	}
+	if moved {
+		p.kick(Elsewhere)
 	}
 }
 

@@ -227,6 +227,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	g.charge(c)
 	c.entry.Cost = u.cost(len(c.msg), a)
+	c.entry.Steady = !u.isRDMA && a.Known && a.Class == ulb.NonIdempotent
 	if !u.ramp.up.Load() {
 		u.ramp.enter(c, g)
 	}

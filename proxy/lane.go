@@ -29,7 +29,7 @@ func (g *ledger) lane(u *upstream, peer netip.Addr) *lane {
 		}
 	}
 	ln := &lane{u: u, pool: u.poolFor(peer), settled: u.pins.most.Load() == 0}
-	ln.flow.Weight = g.weight
+	ln.flow.Weight, ln.flow.Place = g.weight, placeOf(peer)
 	g.lanes = append(g.lanes, ln)
 	return ln
 }

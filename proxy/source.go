@@ -145,12 +145,17 @@ func (u *upstream) order(s *pool.Seat, p *pin) portOrder {
 	each := (uint64(settings.Connections) + pools - 1) / pools
 	r.shared = min(each*pools, r.size)
 	if r.own {
-		a := p.peer.As16()
-		r.number = mix(fnv(fnvBasis, a[:])) >> 32
+		r.number = uint64(placeOf(p.peer))
 	} else {
 		r.number = uint64(s.Index())*pools + uint64(slices.Index(u.pools, s.Pool()))
 	}
 	return r
+}
+
+// placeOf tells which of several the client at a has.
+func placeOf(a netip.Addr) uint32 {
+	b := a.As16()
+	return uint32(mix(fnv(fnvBasis, b[:])) >> 32)
 }
 
 // take finds a port of the range that no seat has, from the n-th of r on, and is that at

@@ -289,9 +289,19 @@ func TestSourcePortLost(t *testing.T) {
 }
 
 // TestSourcePortForTheDuplicateRequestCache: what harms when it is executed twice is not,
-// although the connection is lost with its Reply and the client has to send it again: the
-// server knows it by its XID and where it comes from.
+// although the connection is lost with its Reply, or the proxy with all of them, and the client
+// has to send it again: the server knows it by its XID and where it comes from.
 func TestSourcePortForTheDuplicateRequestCache(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		connections int
+		next        bool // the Call comes again to the next process
+	}{{"one connection", 1, false}, {"several", 3, false}, {"the next process", 1, true}, {"several of the next process", 3, true}} {
+		t.Run(tt.name, func(t *testing.T) { testDuplicateRequestCache(t, tt.connections, tt.next) })
+	}
+}
+
+func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 	type known struct {
 		from string
 		xid  uint32
@@ -317,21 +327,29 @@ func TestSourcePortForTheDuplicateRequestCache(t *testing.T) {
 	}
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: server})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
-		Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
-		Source: proxy.Source{Address: netip.MustParseAddr("127.0.0.5")}, // from where nobody else connects
-	}})
-	for i := range uint32(10) {
+	start := func() *proxy.Proxy {
+		return proxytest.NewHarness(t, budget).Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+			Name: "storage", Endpoints: []string{s.Addr()}, Connections: connections, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
+			Source: proxy.Source{Address: netip.MustParseAddr("127.0.0.5")}, // from where nobody else connects
+		}})
+	}
+	p := start()
+	const calls = 10
+	for i := range uint32(calls) {
 		m := proxytest.MkdirCall(i+1, fmt.Sprint("once", i))
 		if r, err := h.Client(p.Addr("nfs")).Call(m); err == nil || errors.Is(err, proxytest.ErrTimeout) {
 			t.Fatalf("a Call whose Reply was lost: %d octets, %v; want the end of the connection", len(r), err)
+		}
+		if next {
+			p.Close()
+			p = start()
 		}
 		check(t, h.Client(p.Addr("nfs")), m)
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if len(executed) != 10 {
-		t.Errorf("%d directories were made, want 10", len(executed))
+	if len(executed) != calls {
+		t.Errorf("%d directories were made, want %d", len(executed), calls)
 	}
 	for args, n := range executed {
 		if n != 1 {

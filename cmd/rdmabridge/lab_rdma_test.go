@@ -73,9 +73,8 @@ func testRDMA(t *testing.T, g *guest) {
 	}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("once/drained/"+v, func(t *testing.T) { f.testOnce(t, g, v, true) })
+		t.Run("once/killed/"+v, func(t *testing.T) { f.testOnce(t, g, v, false) })
 	}
-	// With NFSv3 a Call that the bridge dies under is executed twice.
-	t.Run("once/killed/4.1", func(t *testing.T) { f.testOnce(t, g, "4.1", false) })
 	f.bridge.stop(t)
 	f.ganesha.stop(t)
 }
@@ -191,7 +190,11 @@ func (f *rdmaFront) testOnce(t *testing.T, g *guest, vers string, drained bool) 
 			t.Fatal(err)
 		}
 	}
-	job := g.begin(t, f.away.script("/lab/once.sh", vers))
+	script := "/lab/once.sh"
+	if vers == "3" {
+		script = "OPTS=noacl " + script // or the first Call asks what access list the directory will have
+	}
+	job := g.begin(t, f.away.script(script, vers))
 	waitFor(t, time.Minute, "the mount", func() bool { return job.said("ready") })
 	before := b.metric(t, arrived)
 	signal(syscall.SIGSTOP)

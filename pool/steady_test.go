@@ -1,0 +1,259 @@
+package pool
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+func steady(t *testing.T, p *Pool, f *Flow, here int) *Entry {
+	t.Helper()
+	e := &Entry{Flow: f, Cost: 100, Steady: true}
+	if err := p.Submit(e, here); err != nil {
+		t.Fatalf("Submit: %v", err)
+	}
+	return e
+}
+
+// on is the number of the seat that e went to, or -1.
+func on(d *fakeDialer, e *Entry) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.members {
+		m.mu.Lock()
+		got := slices.Contains(m.got, e)
+		m.mu.Unlock()
+		if got {
+			return m.seat.index
+		}
+	}
+	return -1
+}
+
+// answer gives every Call of seat i back.
+func (d *fakeDialer) answer(i int) {
+	d.mu.Lock()
+	members := slices.Clone(d.members)
+	d.mu.Unlock()
+	for _, m := range members {
+		if m.seat.index == i {
+			for _, e := range m.take() {
+				m.seat.Done(e, m.affinity)
+			}
+		}
+	}
+}
+
+// TestSteady: a Steady Call goes by its seat, whatever loop it comes from and whatever is
+// free; when there is no credit there it waits, and others do not wait for it.
+func TestSteady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		p, _ := newPool(t, Options{Connections: 4, Loops: 2}, d)
+		a, b := &Flow{Place: 6}, &Flow{Place: 3}
+		first, second := steady(t, p, a, 0), steady(t, p, a, 1)
+		if on(d, first) != 2 || on(d, second) != 2 {
+			t.Fatalf("on seats %d and %d, want 2", on(d, first), on(d, second))
+		}
+		third := steady(t, p, a, 0)
+		if on(d, third) != -1 {
+			t.Errorf("without a credit: on seat %d", on(d, third))
+		}
+		for range 6 {
+			if e := submit(t, p, a, 100, 0); on(d, e) < 0 {
+				t.Fatal("a Call that may go by any seat waits for one that may not")
+			}
+		}
+		// Now nobody has a credit: all wait.
+		other, any := steady(t, p, b, 1), submit(t, p, b, 100, 1)
+		if st := p.Stats(); st.Queued != 3 || st.Outstanding != 8 {
+			t.Errorf("%d wait and %d are out, want 3 and 8", st.Queued, st.Outstanding)
+		}
+		d.answer(0)
+		if on(d, any) != 0 || on(d, other) != -1 || on(d, third) != -1 {
+			t.Errorf("seat 0 is free: on seats %d, %d and %d; want 0 and nowhere", on(d, any), on(d, other), on(d, third))
+		}
+		d.answer(3)
+		d.answer(2)
+		if on(d, other) != 3 || on(d, third) != 2 {
+			t.Errorf("on seats %d and %d, want 3 and 2", on(d, other), on(d, third))
+		}
+	})
+}
+
+// TestSteadyQueued: a credit that comes back on one seat lets a Call go that waits in the
+// queue and has to go by another, and the next one, too.
+func TestSteadyQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		p, _ := newPool(t, Options{Connections: 2}, d)
+		p.Hold()
+		f := &Flow{Place: 1}
+		x, y := steady(t, p, f, 0), submit(t, p, f, 100, 0)
+		var more []*Entry
+		for range 3 {
+			more = append(more, steady(t, p, f, 0))
+		}
+		p.Resume()
+		if on(d, x) != 1 || on(d, y) < 0 || on(d, more[2]) != -1 {
+			t.Errorf("on seats %d, %d and %d; want 1, any, none", on(d, x), on(d, y), on(d, more[2]))
+		}
+		for range 3 {
+			d.answer(0)
+			d.answer(1)
+		}
+		if st := p.Stats(); st.Queued != 0 || st.Outstanding != 0 {
+			t.Errorf("%d wait and %d are out, want none", st.Queued, st.Outstanding)
+		}
+		// What has come back while the pool was held is there for who waits for it.
+		steady(t, p, f, 0)
+		steady(t, p, f, 0)
+		w := steady(t, p, f, 0)
+		p.Hold()
+		d.answer(1)
+		if on(d, w) != -1 {
+			t.Errorf("held: on seat %d", on(d, w))
+		}
+		p.Resume()
+		if on(d, w) != 1 {
+			t.Errorf("resumed: on seat %d, want 1", on(d, w))
+		}
+		d.answer(1)
+		// Done finds at the head of the queue one for the other seat, which is free.
+		for range 5 {
+			submit(t, p, &Flow{}, 100, 0)
+		}
+		z, last := steady(t, p, &Flow{Place: 0}, 0), submit(t, p, &Flow{}, 100, 0)
+		p.mu.Lock()
+		for _, m := range d.members {
+			if m.seat.index == 0 {
+				m.seat.grant = 8 // unnoticed
+			}
+		}
+		p.mu.Unlock()
+		d.answer(1)
+		if on(d, z) != 0 || on(d, last) < 0 {
+			t.Errorf("on seats %d and %d, want 0 and any", on(d, z), on(d, last))
+		}
+	})
+}
+
+// TestSteadyWaitsForItsConnection: a seat that has lost its connection is waited for, as
+// after the start, but not for good.
+func TestSteadyWaitsForItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		p, _ := newPool(t, Options{Connections: 2, BackoffMin: time.Second, BackoffMax: time.Second, QueueWait: time.Minute}, d)
+		f := &Flow{Place: 1}
+		lose := func(i int) {
+			p.mu.Lock()
+			m := p.seats[i].member
+			p.mu.Unlock()
+			m.(*fakeMember).end(errLost)
+		}
+		lose(1)
+		e := steady(t, p, f, 0)
+		time.Sleep(400 * time.Millisecond)
+		if on(d, e) != -1 {
+			t.Fatalf("on seat %d, want it to wait", on(d, e))
+		}
+		time.Sleep(time.Second)
+		if on(d, e) != 1 {
+			t.Fatalf("on seat %d, want 1, which has a connection", on(d, e))
+		}
+		d.answer(1)
+
+		d.mu.Lock()
+		d.fail = errors.New("not now")
+		d.mu.Unlock()
+		lose(1)
+		e = steady(t, p, f, 0)
+		time.Sleep(steadyFor - 100*time.Millisecond)
+		if on(d, e) != -1 {
+			t.Errorf("before its time: on seat %d", on(d, e))
+		}
+		time.Sleep(1200 * time.Millisecond)
+		if on(d, e) != 0 {
+			t.Errorf("on seat %d, want 0: seat 1 does not come back", on(d, e))
+		}
+		if e := steady(t, p, f, 0); on(d, e) != 0 {
+			t.Errorf("the next: on seat %d, want 0 at once", on(d, e))
+		}
+
+		// When none has a connection, the first that does is not the one.
+		lose(0)
+		steady(t, p, f, 0)
+		time.Sleep(20 * time.Second)
+		p.mu.Lock()
+		late := p.seats[0]
+		p.mu.Unlock()
+		m := &fakeMember{seat: late}
+		late.Granted(2, Elsewhere)
+		p.mu.Lock()
+		late.occupy(m, "server:20049", 0, false)
+		p.mu.Unlock()
+		late.pull(Elsewhere)
+		if len(m.got) != 0 {
+			t.Error("the first connection after a time without any has taken what is another's")
+		}
+		p.mu.Lock()
+		late.vacate()
+		p.mu.Unlock()
+	})
+}
+
+// TestSteadyEnds: who waits for a seat expires, is forgotten and is drained as who waits in
+// the queue, and stays when the number of connections changes.
+func TestSteadyEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		reg := metrics.New()
+		m := NewMetrics(reg, "storage")
+		p, ow := newPool(t, Options{Connections: 4, QueueWait: 8 * time.Second, Metrics: m}, d)
+		a, b := &Flow{Place: 1}, &Flow{Place: 1}
+		wait := func() (x, y *Entry) {
+			steady(t, p, a, 0)
+			return steady(t, p, a, 0), steady(t, p, b, 0)
+		}
+		x, y := wait()
+		p.Forget(a, errLost)
+		if es, errs := ow.list(); !slices.Equal(es, []*Entry{x}) || !errors.Is(errs[0], errLost) {
+			t.Fatalf("forgotten: %v %v", es, errs)
+		}
+		time.Sleep(10 * time.Second)
+		if es, errs := ow.list(); len(es) != 2 || es[1] != y || !errors.Is(errs[1], ErrQueueTimeout) {
+			t.Fatalf("expired: %v %v", es, errs)
+		}
+		d.answer(1)
+
+		x, y = wait()
+		p.Update(updated(1, "server:20049"), false) // nobody is bound any more
+		d.answer(0)
+		d.answer(0)
+		if on(d, x) >= 0 || on(d, y) >= 0 {
+			t.Error("answered and still there")
+		}
+		if st := p.Stats(); st.Queued != 0 {
+			t.Errorf("%d wait with one connection", st.Queued)
+		}
+		p.Update(updated(2, "server:20049"), false)
+		synctest.Wait()
+		d.answer(1)
+		steady(t, p, a, 0)
+		last := steady(t, p, a, 0)
+		if p.Stats().Queued != 1 {
+			t.Error("it does not wait")
+		}
+		p.Close()
+		if es, errs := ow.list(); len(es) != 3 || es[2] != last || !errors.Is(errs[2], ErrClosed) {
+			t.Errorf("closed: %v %v", es, errs)
+		}
+		if n := m.queued.Value(); n != 0 || p.waiting != 0 {
+			t.Errorf("%d and %d counted as waiting", n, p.waiting)
+		}
+	})
+}
