@@ -201,7 +201,7 @@ type Proxy struct {
 
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
 	ctx      context.Context // that of Start
-	numbered int             // upstreams made so far
+	numbers  map[string]int  // of upstreams, by name; of New before there is a Start, then as changing
 	quit     chan struct{}   // closed by Close
 	retiring sync.WaitGroup  // upstreams on their way out; Add with mu held and closed false
 
@@ -235,6 +235,7 @@ func New(o Options) (*Proxy, error) {
 		quit:      make(chan struct{}),
 		retired:   make(map[*upstream]struct{}),
 		upstreams: make(map[string]*upstream, len(o.Upstreams)),
+		numbers:   make(map[string]int),
 	}
 	if p.take == nil {
 		p.take = func(string) *net.TCPListener { return nil }

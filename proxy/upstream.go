@@ -34,7 +34,7 @@ type upstream struct {
 	p      *Proxy
 	name   string // constant, as are isRDMA and number
 	isRDMA bool
-	number int // in the order they were made
+	number int // of the name
 	log    zerolog.Logger
 	pools  []*pool.Pool // shared by the clients that have none of their own: one, or one for each endpoint
 	pins   pins
@@ -101,7 +101,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", o.Name, "outcome", outcome)
 	}
 	u := &upstream{
-		p: p, name: o.Name, isRDMA: o.RDMA, number: p.numbered, sessions: nfs.NewSessions(),
+		p: p, name: o.Name, isRDMA: o.RDMA, number: p.number(o.Name), sessions: nfs.NewSessions(),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
 		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when their time there has ended.", "upstream", o.Name),
 		replied:  calls("replied"),
@@ -117,7 +117,6 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		probes:   newProbeMetrics(m, o.Name),
 		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to having its Reply.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
 	}
-	p.numbered++
 	u.current.Store(&o)
 	u.under = make([]underWay, len(p.loops))
 	if o.RDMA {
@@ -139,6 +138,17 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		u.pools = append(u.pools, pool.New(u.poolOptions(&o, i), u, u))
 	}
 	return u, nil
+}
+
+// number stands for the upstreams of a name. One that takes the place of another has its
+// number, so that what clients send again of the other's Calls is known: xid.go.
+func (p *Proxy) number(name string) int {
+	n, ok := p.numbers[name]
+	if !ok {
+		n = len(p.numbers)
+		p.numbers[name] = n
+	}
+	return n
 }
 
 // settings are those that hold now. Any goroutine.
