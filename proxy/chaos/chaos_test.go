@@ -40,18 +40,28 @@ func TestChaos(t *testing.T) {
 	w := newWorld(t, s, memory)
 	storage, tcp, mem := newServer(w.book, true), newServer(w.book, true), newServer(w.book, false)
 	inMemory := w.inMemory("memory", mem, s.dice("async", 0).IntN(2) == 0)
-	w.start([]proxy.ListenerOptions{
-		{Name: "to-rdma", Address: "127.0.0.1:0", Upstream: "storage"},
-		{Name: "to-tcp", Address: "127.0.0.1:0", Upstream: "tcp"},
-		{Name: "to-memory", Address: "127.0.0.1:0", Upstream: "memory"},
-		{Name: "rdma-to-tcp", Address: "127.0.0.1:0", RDMA: true, Provider: w.front, Upstream: "tcp"},
-	}, []proxy.UpstreamOptions{
+	addrs := make(map[string]string)
+	for _, name := range []string{"to-rdma", "to-tcp", "to-memory", "rdma-to-tcp"} {
+		addrs[name] = freeAddr(w)
+	}
+	p := newPlan(w, []proxy.ListenerOptions{
+		{Name: "to-rdma", Address: addrs["to-rdma"], Upstream: "storage", StallTimeout: stallTimeout},
+		{Name: "to-tcp", Address: addrs["to-tcp"], Upstream: "tcp", StallTimeout: stallTimeout},
+		{Name: "to-memory", Address: addrs["to-memory"], Upstream: "memory", StallTimeout: stallTimeout},
+		{Name: "rdma-to-tcp", Address: addrs["rdma-to-tcp"], RDMA: true, Provider: w.front, Upstream: "tcp", StallTimeout: stallTimeout},
+	}, w.timed([]proxy.UpstreamOptions{
 		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32},
 		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32},
 		{Name: "memory", RDMA: true, Provider: inMemory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
-	})
+	}), w.overTCP("storage over TCP", storage), "itself", "")
+	l := w.life()
+	w.start(p.options(&l))
+	// One time in three it is one process to the end, and clients at one address have the
+	// same XIDs: another process need not tell those apart as the one before did.
+	lives := s.dice("lives", 0).IntN(3) > 0
+	dialer := w.h
 	rdmaSky := w.newSky(&wireFaults)
-	rdmaFront := w.wire("front", rdmaSky, w.proxy.Addr("rdma-to-tcp"), true)
+	rdmaFront := w.wire("front", rdmaSky, addrs["rdma-to-tcp"], true)
 
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
@@ -64,17 +74,21 @@ func TestChaos(t *testing.T) {
 		dice, local := s.dice("client", n), net.IPv4(127, 0, 1, byte(n))
 		c := &client{
 			name: fmt.Sprintf("client %d", n), book: w.book, dice: dice, deep: 1 + dice.IntN(16), gss: gss, v4: v4, far: far,
+			xid:  dice.Uint32N(1000), // clients have the same ones
 			dial: func(ctx context.Context) (line, error) { return dial(ctx, local) },
+		}
+		if far && lives {
+			c.xid += uint32(n) << 18
 		}
 		clients.Go(func() { c.run(ctx, end) })
 	}
 	for i, name := range []string{"to-rdma", "to-rdma", "to-rdma", "to-tcp", "to-tcp", "to-memory", "to-memory"} {
-		client(func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, w.proxy.Addr(name), local) }, i%2 == 0, i%3 == 0, false)
+		client(func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, addrs[name], local) }, i%2 == 0, i%3 == 0, false)
 	}
 	strange := strangers()
 	for i := range 3 {
 		client(func(context.Context, net.IP) (line, error) {
-			c, err := w.h.DialRDMA(strange, w.clientLoop, rdmaFront, rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
+			c, err := dialer.DialRDMA(strange, w.clientLoop, rdmaFront, rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
 			if err != nil {
 				return nil, err
 			}
@@ -82,14 +96,15 @@ func TestChaos(t *testing.T) {
 		}, false, i == 0, true)
 	}
 	for i, name := range []string{"to-rdma", "to-tcp", "to-memory", "to-rdma"} {
-		g := &rogue{name: fmt.Sprintf("rogue %d", i), book: w.book, counts: &w.counts, addr: w.proxy.Addr(name), local: net.IPv4(127, 0, 2, byte(i+1)), dice: s.dice("rogue", i)}
+		g := &rogue{name: fmt.Sprintf("rogue %d", i), book: w.book, counts: &w.counts, addr: addrs[name], local: net.IPv4(127, 0, 2, byte(i+1)), dice: s.dice("rogue", i)}
 		clients.Go(func() { g.run(ctx) })
 	}
 	for i := range 2 {
-		g := &rdmaRogue{book: w.book, counts: &w.counts, p: strange, loop: w.clientLoop, addr: w.proxy.Addr("rdma-to-tcp"), dice: s.dice("RDMA rogue", i)}
+		g := &rdmaRogue{book: w.book, counts: &w.counts, p: strange, loop: w.clientLoop, addr: addrs["rdma-to-tcp"], dice: s.dice("RDMA rogue", i)}
 		clients.Go(func() { g.run(ctx) })
 	}
 	others.Go(func() { w.blow(ctx) })
+	others.Go(func() { w.conduct(ctx, p, lives) })
 	watching, unwatch := context.WithCancel(context.Background())
 	others.Go(func() { w.watch(watching) })
 	others.Go(func() { w.tell(watching) })
@@ -108,7 +123,7 @@ func (w *world) tell(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-time.After(30 * time.Second):
-			fmt.Printf("%s: %d Calls answered, %d octets of memory used\n", w.seed, w.book.done.Load(), w.h.Arena.Used())
+			fmt.Printf("%s: %d Calls answered, %d octets of memory used\n", w.seed, w.book.done.Load(), w.life().h.Arena.Used())
 		}
 	}
 }

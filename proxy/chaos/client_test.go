@@ -40,7 +40,6 @@ type outstanding struct {
 // run makes Calls until ctx ends, then waits for those outstanding until end does.
 func (c *client) run(ctx, end context.Context) {
 	c.outstanding = make(map[uint32]*outstanding)
-	c.xid = c.dice.Uint32N(1000) // clients have the same ones
 	for end.Err() == nil && !c.book.broken.Load() && (ctx.Err() == nil || len(c.outstanding) > 0) {
 		conn, err := c.dial(end)
 		if err != nil {

@@ -6,7 +6,8 @@
 // A [world] is one bridge, Responders and TCP servers that misbehave, wires
 // between them that lose, cut, stall and corrupt, good clients and rogues. The
 // [sky] over each of them says how often which fault happens, and changes every
-// few seconds. All chance comes from one seed: CHAOS_SEED=n repeats every decision
+// few seconds. Meanwhile the bridge is given other settings, upstreams and listeners, is
+// drained and started again, and hands its sockets to another one: conduct_test.go. All chance comes from one seed: CHAOS_SEED=n repeats every decision
 // of every actor, though not the order in which the machine runs them. What runs
 // in a testing/synctest bubble repeats exactly: bubble_test.go.
 //

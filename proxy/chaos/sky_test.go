@@ -66,6 +66,14 @@ const (
 	rdmaReads   // Read chunks that cannot be read
 	rdmaWrites  // Write and Reply chunks that cannot be written, or hold too little
 	rdmaGone    // chunks that are taken back too early
+
+	// Of the bridge itself.
+	bridgeChanged    // other settings
+	bridgeReplaced   // another upstream by the same name, in front of the same server
+	bridgeRenamed    // another listener at the same address
+	bridgeAway       // a listener goes, and comes back
+	bridgeRestarted  // it is drained and ended, and another one begins
+	bridgeHandedOver // another one begins with its sockets, and it is drained
 	faults
 )
 
@@ -78,6 +86,7 @@ var faultNames = [faults]string{
 	"send lost", "work failed", "write cut",
 	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes",
 	"RDMA client overruns its credits", "RDMA client sends a bad header", "RDMA client offers bad Read chunks", "RDMA client offers bad Write chunks", "RDMA client takes chunks back",
+	"bridge reconfigured", "upstream replaced", "listener renamed", "listener away", "bridge restarted", "bridge handed over",
 }
 
 func (f fault) String() string { return faultNames[f] }

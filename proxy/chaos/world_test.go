@@ -3,6 +3,7 @@ package chaos
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -79,11 +80,15 @@ type world struct {
 	seed   seed
 	book   *book
 	counts counts
-	h      *proxytest.Harness
-	proxy  *proxy.Proxy
-	iwarp  *iwarp.Provider // the bridge's, towards its upstreams
-	front  *iwarp.Provider // the bridge's, towards its clients
 	logs   logBook
+
+	living    sync.RWMutex // guards the next four, of the present life: life_test.go
+	h         *proxytest.Harness
+	proxy     *proxy.Proxy
+	iwarp     *iwarp.Provider // the bridge's, towards its upstreams
+	front     *iwarp.Provider // the bridge's, towards its clients
+	providers iwarp.Options   // of both; constant
+
 	memory []*inMemory
 
 	callTimeout, unavailable time.Duration // of the upstreams
@@ -138,8 +143,8 @@ func newWorld(t testing.TB, s seed, budget int64) *world {
 		t.Fatal(err)
 	}
 	w.loop, w.clientLoop, w.memLoop = iwarp.NewGoLoop(), iwarp.NewGoLoop(), fabrictest.NewLoop()
-	o := iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log}
-	w.iwarp, w.front = iwarp.New(o), iwarp.New(o)
+	w.providers = iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log}
+	w.iwarp, w.front = iwarp.New(w.providers), iwarp.New(w.providers)
 	return w
 }
 
@@ -208,14 +213,19 @@ func (w *world) inMemory(name string, s *server, async bool) *inMemory {
 
 // start starts the bridge.
 func (w *world) start(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
+	for i := range ls {
+		ls[i].StallTimeout = cmp.Or(ls[i].StallTimeout, stallTimeout)
+	}
+	w.proxy = w.h.Proxy(ls, w.timed(us))
+}
+
+// timed gives upstreams the times of the world.
+func (w *world) timed(us []proxy.UpstreamOptions) []proxy.UpstreamOptions {
 	for i := range us {
 		us[i].CallTimeout, us[i].UnavailableAfter, us[i].ConnectTimeout = w.callTimeout, w.unavailable, time.Second
 		us[i].BackoffMin, us[i].BackoffMax = 5*time.Millisecond, 100*time.Millisecond
 	}
-	for i := range ls {
-		ls[i].StallTimeout = stallTimeout
-	}
-	w.proxy = w.h.Proxy(ls, us)
+	return us
 }
 
 // blow changes the weather until ctx ends, and then clears every sky.
@@ -243,7 +253,7 @@ func (w *world) blow(ctx context.Context) {
 // watch samples what must hold at every moment until ctx ends.
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		st := w.proxy.Status()
+		st := w.life().proxy.Status()
 		if st.Memory.Used > st.Memory.Budget {
 			w.book.wrong("%d octets of memory used of a budget of %d", st.Memory.Used, st.Memory.Budget)
 		}
@@ -262,8 +272,12 @@ func (w *world) watch(ctx context.Context) {
 // sum adds up the series of the bridge's metrics with that name and, if any, with
 // these labels in their text.
 func (w *world) sum(name string, labels ...string) (n float64) {
+	return w.life().sum(name, labels...)
+}
+
+func (l life) sum(name string, labels ...string) (n float64) {
 	rec := httptest.NewRecorder()
-	w.h.Metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	l.h.Metrics.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
 next:
 	for line := range strings.Lines(rec.Body.String()) {
 		f := strings.Fields(line)
@@ -283,25 +297,32 @@ next:
 
 // rest checks a bridge without clients: nothing is left of what was.
 func (w *world) rest() {
+	w.rested(w.life())
+	if n := w.handles(); n != 0 && !w.settles(5*time.Second, func() bool { return w.handles() == 0 }) {
+		w.book.wrong("%d handles are live, and no Call is", n)
+	}
+}
+
+// rested is rest for what one life counts.
+func (w *world) rested(l life) {
 	ok := w.settles(15*time.Second, func() bool {
-		if w.sum("rdmabridge_client_received_calls_total") != w.sum("rdmabridge_client_calls_total") {
+		if l.sum("rdmabridge_client_received_calls_total") != l.sum("rdmabridge_client_calls_total") {
 			return false
 		}
-		for _, u := range w.proxy.Status().Upstreams {
+		for _, u := range l.proxy.Status().Upstreams {
 			if u.Outstanding+u.Queued+u.Pinned != 0 {
 				return false
 			}
 		}
 		return true
 	})
-	if n := w.handles(); n != 0 && !w.settles(5*time.Second, func() bool { return w.handles() == 0 }) {
-		w.book.wrong("%d handles are live, and no Call is", n)
-	}
 	if !ok {
-		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", w.sum("rdmabridge_client_received_calls_total"), w.sum("rdmabridge_client_calls_total"), w.proxy.Status().Upstreams)
+		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", l.sum("rdmabridge_client_received_calls_total"), l.sum("rdmabridge_client_calls_total"), l.proxy.Status().Upstreams)
 	}
-	sent := w.sum("rdmabridge_upstream_sent_calls_total")
-	if ends := w.sum("rdmabridge_upstream_calls_total") + w.sum("rdmabridge_upstream_replays_total"); sent != ends {
+	ended := func() (sent, ends float64) {
+		return l.sum("rdmabridge_upstream_sent_calls_total"), l.sum("rdmabridge_upstream_calls_total") + l.sum("rdmabridge_upstream_replays_total")
+	}
+	if sent, ends := ended(); sent != ends {
 		w.book.wrong("%v Calls were sent, and %v ended or were replayed", sent, ends)
 	}
 }

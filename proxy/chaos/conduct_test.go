@@ -1,0 +1,248 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+)
+
+// A plan is the configuration of a bridge while it changes. It belongs to conduct.
+type plan struct {
+	w         *world
+	listeners []proxy.ListenerOptions
+	upstreams []proxy.UpstreamOptions
+	first     plans    // as they were at the start
+	other     []string // another way to each upstream's server, over TCP; "" for none
+	away      int      // listener that is not there, counted from 1; 0: none
+	renamed   int
+}
+
+// plans are what a plan goes back to.
+type plans struct {
+	listeners []proxy.ListenerOptions
+	upstreams []proxy.UpstreamOptions
+}
+
+func newPlan(w *world, ls []proxy.ListenerOptions, us []proxy.UpstreamOptions, other ...string) *plan {
+	return &plan{w: w, listeners: ls, upstreams: us, other: other, first: plans{slices.Clone(ls), slices.Clone(us)}}
+}
+
+// freeAddr is an address that nobody listens at.
+func freeAddr(w *world) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// options are those of the life l. Providers in memory, which reach to the servers, are
+// those of every life.
+func (p *plan) options(l *life) (ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
+	for i, o := range p.listeners {
+		if i+1 == p.away {
+			continue
+		}
+		if o.RDMA {
+			o.Provider = l.front
+		}
+		ls = append(ls, o)
+	}
+	for _, o := range p.upstreams {
+		if _, ok := o.Provider.(*inMemory); !ok {
+			o.Provider = l.iwarp
+		}
+		us = append(us, o)
+	}
+	return ls, us
+}
+
+func oneOf[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
+
+// change draws other settings of those that hold for who is connected. What they make
+// clients wait is little beside what else does.
+func (p *plan) change(r *rand.Rand) {
+	for i := range p.listeners {
+		o := &p.listeners[i]
+		if r.IntN(2) == 0 {
+			o.Weights = nil
+			for range r.IntN(4) {
+				a := netip.AddrFrom4([4]byte{127, 0, byte(1 + r.IntN(2)), byte(1 + r.IntN(8))})
+				o.Weights = append(o.Weights, proxy.Weight{Clients: []netip.Prefix{netip.PrefixFrom(a, 24+8*r.IntN(2)).Masked()}, Weight: 1 + r.IntN(100)})
+			}
+		}
+		if r.IntN(2) == 0 {
+			o.Rate = proxy.Rate{Calls: oneOf(r, 0, 2000, 20000), Octets: oneOf[int64](r, 0, 100<<20, 1<<30)}
+			o.ClientRate = proxy.Rate{Calls: oneOf(r, 0, 300, 5000), Octets: oneOf[int64](r, 0, 50<<20, 1<<30)}
+		}
+		if r.IntN(3) == 0 {
+			o.MaxCalls = oneOf(r, 64, 256)
+			o.MaxOutbound = oneOf[int64](r, 4<<20, 32<<20)
+			o.IdleTimeout = oneOf(r, 0, 2*time.Second)
+			o.StallTimeout = oneOf(r, stallTimeout, stallTimeout/2)
+		}
+		if o.RDMA && r.IntN(3) == 0 {
+			o.Credits = 1 + r.IntN(64)
+			o.CallInline, o.ReplyInline = oneOf(r, 1024, 4096, 16384), oneOf(r, 1024, 4096, 16384)
+		}
+	}
+	for i := range p.upstreams {
+		o := &p.upstreams[i]
+		if r.IntN(2) == 0 {
+			o.Connections = 1 + r.IntN(4)
+			o.Mode = oneOf(r, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeShared)
+		}
+		if r.IntN(3) == 0 {
+			o.Credits = 1 + r.IntN(64)
+			o.CallInline, o.ReplyInline = oneOf(r, 1024, 4096, 65536), oneOf(r, 1024, 4096, 65536)
+		}
+		if r.IntN(3) == 0 {
+			o.CallTimeout = between(r, callTimeout/2, callTimeout)
+			o.UnavailableAfter = between(r, unavailable/2, unavailable)
+			o.ProbeInterval = oneOf(r, -1, 50*time.Millisecond, time.Second)
+			o.SilentTimeout = oneOf(r, -1, 2*time.Second, 4*time.Second)
+			o.BackoffMax = between(r, 20*time.Millisecond, 500*time.Millisecond)
+		}
+	}
+}
+
+// replace makes another upstream of one of them, by the same name, in front of the same
+// server: over the other transport, or from another address.
+func (p *plan) replace(r *rand.Rand) {
+	i := r.IntN(len(p.upstreams))
+	if p.other[i] == "" {
+		i = 0
+	}
+	o, first := &p.upstreams[i], &p.first.upstreams[i]
+	switch {
+	case !first.RDMA && o.Source.Address.IsValid():
+		o.Source = proxy.Source{}
+	case !first.RDMA:
+		o.Source.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case o.RDMA:
+		o.RDMA, o.Endpoints = false, []string{p.other[i]}
+	default:
+		o.RDMA, o.Endpoints = true, first.Endpoints
+	}
+}
+
+// rename gives a listener another name: it is another one, at the same address.
+func (p *plan) rename(r *rand.Rand) {
+	i := r.IntN(len(p.listeners))
+	p.renamed++
+	p.listeners[i].Name = fmt.Sprintf("%s.%d", p.first.listeners[i].Name, p.renamed)
+}
+
+// apply makes the plan what the bridge does.
+func (p *plan) apply() {
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		l := p.w.life()
+		err := l.proxy.Reconfigure(p.options(&l))
+		if err == nil {
+			return
+		}
+		// The address of a listener that was away may be that of a connection by now.
+		if time.Now().After(end) {
+			p.w.book.wrong("reconfigure: %v", err)
+			return
+		}
+	}
+}
+
+// conduct changes the bridge and makes others follow it until ctx ends. Without lives it
+// is the same process to the end.
+func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
+	dice := w.seed.dice("bridge", 0)
+	acts := []struct {
+		f     fault
+		often int
+		do    func()
+	}{
+		{bridgeChanged, 8, func() { p.change(dice); p.apply() }},
+		{bridgeReplaced, 2, func() { p.replace(dice); p.apply() }},
+		{bridgeRenamed, 2, func() { p.rename(dice); p.apply() }},
+		{bridgeAway, 1, func() {
+			p.away = 1 + dice.IntN(len(p.listeners))
+			p.apply()
+			time.Sleep(between(dice, 0, 500*time.Millisecond))
+			p.away = 0
+			p.apply()
+		}},
+		{bridgeRestarted, 2, func() {
+			w.end(w.life(), oneOf(dice, 0, 20*time.Millisecond, time.Second, 5*time.Second))
+			time.Sleep(between(dice, 0, 300*time.Millisecond))
+			if l := w.newLife(); w.begin(&l, p, nil) {
+				w.succeed(l)
+			}
+		}},
+		{bridgeHandedOver, 2, func() { w.handOver(p, oneOf(dice, 20*time.Millisecond, time.Second, 5*time.Second)) }},
+	}
+	if !lives {
+		acts = acts[:4]
+	}
+	all := 0
+	for _, a := range acts {
+		all += a.often
+	}
+	for !w.book.broken.Load() {
+		select {
+		case <-ctx.Done():
+			p.listeners, p.upstreams = p.first.listeners, p.first.upstreams
+			p.apply()
+			return
+		case <-time.After(between(dice, 100*time.Millisecond, 2*time.Second)):
+		}
+		n := dice.IntN(all)
+		for _, a := range acts {
+			if n -= a.often; n < 0 {
+				w.counts[a.f].Add(1)
+				a.do()
+				break
+			}
+		}
+	}
+}
+
+// handOver begins another life with the sockets of the present one, which then drains:
+// cmd/rdmabridge does the same with two processes.
+func (w *world) handOver(p *plan, drain time.Duration) {
+	old := w.life()
+	sockets := make(map[string]*net.TCPListener)
+	for addr, s := range old.proxy.Sockets() {
+		f, err := s.File()
+		if err != nil {
+			w.book.wrong("hand-over: %v", err)
+			return
+		}
+		ln, err := net.FileListener(f)
+		f.Close()
+		if err != nil {
+			w.book.wrong("hand-over: %v", err)
+			return
+		}
+		sockets[addr] = ln.(*net.TCPListener)
+	}
+	next := w.newLife()
+	if !w.begin(&next, p, func(addr string) *net.TCPListener {
+		ln := sockets[addr]
+		delete(sockets, addr)
+		return ln
+	}) {
+		return
+	}
+	for addr, ln := range sockets {
+		w.book.wrong("hand-over: nobody took the socket of %s", addr)
+		ln.Close()
+	}
+	w.succeed(next)
+	old.proxy.StopAccepting()
+	time.Sleep(100 * time.Millisecond) // who is just connecting may
+	w.end(old, drain)
+}
