@@ -117,7 +117,7 @@ type Upstream struct {
 // A Source is where connections to an upstream come from.
 type Source struct {
 	Address string `mapstructure:"address"` // of this host; "" is the kernel's choice
-	Ports   Ports  `mapstructure:"ports"`   // default any
+	Ports   Ports  `mapstructure:"ports"`   // the same after a restart; default any
 }
 
 // A Pool is the connections of one upstream.

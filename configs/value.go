@@ -146,7 +146,7 @@ type Ports struct{ Low, High uint16 }
 
 // The ranges that have names.
 var (
-	// AnyPort is the kernel's choice.
+	// AnyPort is those that the kernel chooses from.
 	AnyPort = Ports{0, 65535}
 	// ReservedPorts are those from which the Linux client connects: only privileged
 	// processes can, which some servers want to see.

@@ -67,14 +67,18 @@ const (
 
 // testRetransmit: a client that sends a Call again, which does harm when executed twice, has
 // it executed once, and is told what the first execution said. What knfsd does by itself, over
-// TCP, is beside it: through the bridge it does as well, and on a new connection better.
+// TCP, is beside it: through a bridge that goes to it over RDMA or over TCP it does as well, and
+// on a new connection better.
 func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	g.job(t, time.Minute, "rm -rf /export/retransmit")
-	for _, way := range []struct {
-		name string
-		far  farEnd
-		b    *bridgeProcess
-	}{{"server", farEnd{nfs: g.nfs, mount: g.mount}, nil}, {"bridge", far, b}} {
+	ways := []retransmitWay{{"server", farEnd{nfs: g.nfs, mount: g.mount}, nil}}
+	if b != nil {
+		tcp := newTCPBridge(t, g)
+		tcp.start(t)
+		defer tcp.stop(t)
+		ways = append(ways, retransmitWay{"bridge", far, b}, retransmitWay{"bridge to TCP", farEnd{nfs: tcp.port, mount: tcp.port}, tcp})
+	}
+	for _, way := range ways {
 		r := &retransmission{g: g, b: way.b, port: way.far.nfs, mount: way.far.mount}
 		for _, c := range []struct {
 			name string
@@ -91,18 +95,19 @@ func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 			// knfsd knows a TCP client by its port, too, and takes a new connection for a
 			// new client. To it the bridge is one client.
 			{"answered and reconnected", r.answeredAndReconnected, 2, 2, 2},
-			// The next process knows nothing of the Call, and gives it the same XID.
+			// The next process knows nothing of the Call, gives it the same XID, and sends it
+			// over TCP from the same port.
 			{"answered and killed", r.answeredAndKilled, 0, 2, 0},
 		} {
 			times, executed := c.server, c.executed
-			if way.name == "bridge" {
+			if way.b != nil {
 				times, executed = c.bridge, 1
 			}
-			if times == 0 || way.name == "bridge" && b == nil {
+			if times == 0 {
 				continue
 			}
 			t.Run(way.name+"/"+c.name, func(t *testing.T) {
-				dir := "/export/retransmit/" + way.name + "-" + strings.ReplaceAll(c.name, " ", "-")
+				dir := "/export/retransmit/" + strings.ReplaceAll(way.name+"-"+c.name, " ", "-")
 				g.job(t, time.Minute, fmt.Sprintf(prepareOnce, dir))
 				fh := mountRoot(t, r.mount, dir)
 				file := dialRaw(t, r.port).lookup(t, fh, "file")
@@ -126,6 +131,29 @@ func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 		}
 	}
 	g.job(t, time.Minute, "rm -r /export/retransmit")
+}
+
+// A retransmitWay is a way to the guest's server, through b or without a bridge.
+type retransmitWay struct {
+	name string
+	far  farEnd
+	b    *bridgeProcess
+}
+
+// newTCPBridge makes a bridge that goes to the guest's server over TCP, by several connections.
+func newTCPBridge(t *testing.T, g *guest) *bridgeProcess {
+	t.Helper()
+	p := freePorts(t, 2)
+	return newBridgeWith(t, p[0], p[1], fmt.Sprintf(`
+listeners:
+  - {name: nfs, address: "127.0.0.1:%d", transport: tcp, upstream: storage, routes: [{program: mount, upstream: mountd}]}
+upstreams:
+  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4}}
+  - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:%d"]}
+memory: {budget: 256MiB}
+admin: {address: 127.0.0.1:%d}
+log: {level: info, format: json}
+`, p[0], g.nfs, g.mount, p[1]))
 }
 
 // A retransmission is a way to a server, and what is sent again there.
