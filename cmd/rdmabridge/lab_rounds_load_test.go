@@ -17,7 +17,10 @@ import (
 // metadata loops it runs on each.
 var roundsVersions = []string{"3", "4.2"}
 
-const roundsLoops = 2
+const roundsLoops = 3
+
+// roundsData is more than the metadata loops write or read in a second or two.
+const roundsData = 64 << 10
 
 // An operation is a line of guest/meta.c's log, in time of this host.
 type operation struct {
@@ -49,7 +52,7 @@ type load struct {
 func startLoad(t *testing.T, g *guest, b *bridgeProcess, longest time.Duration) *load {
 	t.Helper()
 	l := &load{g: g, read: make(map[string]int), moved: make([]int64, len(roundsVersions))}
-	l.job = g.begin(t, fmt.Sprintf("MAXLAT=%.0f /lab/rounds.sh 10.0.2.2 %d %d", longest.Seconds(), b.port, b.port))
+	l.job = g.begin(t, fmt.Sprintf("MAXLAT=%.0f LOOPS=%d /lab/rounds.sh 10.0.2.2 %d %d", longest.Seconds(), roundsLoops, b.port, b.port))
 	waitFor(t, 2*time.Minute, "the load", func() bool {
 		l.alive(t)
 		_ = l.news(t) // for the clock

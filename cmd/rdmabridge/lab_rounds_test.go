@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -31,8 +30,9 @@ import (
 // died, and only such a one, may be told that it had been done before. Its effect must be that
 // of one execution then, too.
 //
-// A round of each fault, with RDMABRIDGE_LAB_FULL=1 four, and longer ones. The order and all
-// pauses follow from RDMABRIDGE_LAB_SEED.
+// A round of each fault, with RDMABRIDGE_LAB_FULL=1 four, and longer ones; or
+// RDMABRIDGE_LAB_FAULTS, names with spaces between, in this order. The order and all pauses
+// follow from RDMABRIDGE_LAB_SEED. RDMABRIDGE_LAB_PCAP is a file for all packets.
 func TestLabRounds(t *testing.T) {
 	if os.Getenv("RDMABRIDGE_LAB") != "1" || os.Getenv("RDMABRIDGE_LAB_DIRECT") == "1" {
 		t.Skip("needs the packages and the kernel of deploy/lab/install.sh, and a bridge: set RDMABRIDGE_LAB=1")
@@ -56,6 +56,16 @@ func TestLabRounds(t *testing.T) {
 	r.start(t)
 	order := slices.Repeat(r.faults(), times)
 	r.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	if names := strings.Fields(os.Getenv("RDMABRIDGE_LAB_FAULTS")); len(names) > 0 {
+		order = nil
+		for _, name := range names {
+			i := slices.IndexFunc(r.faults(), func(f fault) bool { return f.name == name })
+			if i < 0 {
+				t.Fatalf("RDMABRIDGE_LAB_FAULTS: no fault %q", name)
+			}
+			order = append(order, r.faults()[i])
+		}
+	}
 	for i, f := range order {
 		if !t.Run(fmt.Sprintf("%02d-%s", i+1, f.name), func(t *testing.T) { r.round(t, f) }) {
 			break
@@ -89,12 +99,16 @@ type rounds struct {
 	server, client *guest
 	bridge         *bridgeProcess
 	load           *load
-	deaths         []outage // of the server's memory
+	outages        []outage
 	results        []roundResult
 }
 
 // An outage is when something was broken.
-type outage struct{ broken, healed time.Time }
+type outage struct {
+	broken, healed time.Time
+	forget         bool      // what the server had executed it did not know afterwards
+	dead           time.Time // from when on it executed nothing
+}
 
 // A fault breaks something and mends it.
 type fault struct {
@@ -105,15 +119,26 @@ type fault struct {
 
 // A roundResult is what one round has shown.
 type roundResult struct {
-	fault    string
-	outage   time.Duration
-	resumed  []time.Duration // after the end of the outage: metadata and data of each version
-	longest  operation
-	ops      int
-	again    int     // operations that were told that they had been done before
-	hits     int     // in the server's duplicate request cache
-	replayed float64 // Calls that the bridge sent again
-	given    float64 // Calls that it could not answer
+	fault            string
+	outage           time.Duration
+	first, all, data []time.Duration // goesOn's
+	longest          operation
+	ops              int
+	again            int     // operations that were told that they had been done before
+	hits             int     // in the server's duplicate request cache
+	replayed         float64 // Calls that the bridge sent again
+	given            float64 // Calls that it could not answer
+}
+
+func (res roundResult) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s for %.1f s", res.fault, res.outage.Seconds())
+	for v, vers := range roundsVersions {
+		fmt.Fprintf(&b, "; version %s: answers after %.1f s, all names after %.1f s, data after %.1f s", vers, res.first[v].Seconds(), res.all[v].Seconds(), res.data[v].Seconds())
+	}
+	fmt.Fprintf(&b, "; longest: %v; %d operations, %d told that they had been done; %d hits in the server's duplicate request cache; %.0f Calls sent again by the bridge, %.0f given up",
+		res.longest, res.ops, res.again, res.hits, res.replayed, res.given)
+	return b.String()
 }
 
 func (r *rounds) start(t *testing.T) {
@@ -127,11 +152,14 @@ func (r *rounds) start(t *testing.T) {
 	}
 	run(t, time.Minute, "/sbin/mkfs.ext4", "-q", disk)
 	initrd := packGuest(t)
-	r.server = newGuest(t, initrd, "--append", "lab.rdma=siw lab.server=1 lab.disk=1", "--disk", disk)
+	r.server = newGuest(t, initrd, "--append", "lab.rdma=siw lab.server=1 lab.disk=1 ignore_loglevel", "--disk", disk)
 	r.client = newGuest(t, initrd, "--mem", "1024")
 	r.bridge = newBridgeProcess(t, r.server)
 	r.server.boot(t)
 	r.client.boot(t)
+	if file := os.Getenv("RDMABRIDGE_LAB_PCAP"); file != "" {
+		start(t, "tcpdump", "-i", "lo", "-s", "512", "-B", "65536", "-U", "-w", file, "tcp")
+	}
 	r.bridge.start(t)
 	// Policies that drop what comes are not asked for loopback otherwise.
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/disable_policy", []byte("0\n"), 0o644); err != nil {
@@ -158,6 +186,7 @@ func (r *rounds) faults() []fault {
 func (r *rounds) killServer(t *testing.T) (o outage) {
 	o.broken = time.Now()
 	r.server.qemu.end(t, syscall.SIGKILL)
+	o.dead = time.Now()
 	r.server.boot(r.owner)
 	o.healed = time.Now()
 	return o
@@ -200,7 +229,10 @@ func (r *rounds) cutNetwork(t *testing.T) (o outage) {
 
 func (r *rounds) restartNFSD(t *testing.T) (o outage) {
 	o.broken = time.Now()
-	r.server.job(t, time.Minute, "/lab/knfsd.sh stop && sleep 2 && /lab/knfsd.sh start")
+	r.server.job(t, time.Minute, "/lab/knfsd.sh stop")
+	o.dead = time.Now()
+	time.Sleep(r.between(time.Second, 3*time.Second))
+	r.server.job(t, time.Minute, "/lab/knfsd.sh start")
 	o.healed = time.Now()
 	return o
 }
@@ -221,71 +253,46 @@ func (r *rounds) round(t *testing.T, f fault) {
 			r.load.state(t)
 		}
 	}()
-	res := roundResult{fault: f.name, resumed: make([]time.Duration, 2*len(roundsVersions))}
+	res := roundResult{fault: f.name}
 	r.watch(t, r.between(time.Second, 4*time.Second), &res)
 	hits, counts := r.hits(t), r.counts(t)
 	o := f.run(t)
+	o.forget = f.forget
+	r.outages = append(r.outages, o)
 	if f.forget {
-		r.deaths, hits = append(r.deaths, o), 0
+		hits = 0
 	}
 	if f.name == "bridge-killed" {
 		counts = [2]float64{}
 	}
 	res.outage = o.healed.Sub(o.broken)
-	bound := roundsWait + roundsReturn
-	if f.forget {
-		bound += roundsGrace
-	}
 
-	data := slices.Clone(r.load.moved)
-	seen := make(map[string]bool) // loops that have begun something afterwards and ended it
-	for fresh := false; ; time.Sleep(50 * time.Millisecond) {
-		for _, op := range r.watch(t, 0, &res) {
-			v := slices.IndexFunc(roundsVersions, func(v string) bool { return strings.HasPrefix(op.loop, "meta-"+v) })
-			if res.longest.took() < op.took() {
-				res.longest = op
-			}
-			if late := op.took() - res.outage; op.end.After(o.broken) && late > bound {
-				t.Errorf("%v, %v more than the fault lasted", op, late)
-			}
-			if op.end.After(o.healed) {
-				if !seen[op.loop] {
-					res.resumed[2*v] = max(res.resumed[2*v], op.end.Sub(o.healed))
-				}
-				seen[op.loop] = true
-			}
-		}
-		switch {
-		case r.load.beat.Before(o.healed):
-		case !fresh:
-			data, fresh = slices.Clone(r.load.moved), true
-		}
-		missing := roundsLoops*len(roundsVersions) - len(seen)
-		for v := range roundsVersions {
-			if res.resumed[2*v+1] == 0 {
-				if fresh && r.load.moved[v] > data[v] {
-					res.resumed[2*v+1] = r.load.beat.Sub(o.healed)
-				} else {
-					missing++
-				}
-			}
-		}
-		if missing == 0 {
+	g := newGoesOn(o)
+	for ; ; time.Sleep(50 * time.Millisecond) {
+		ops := r.watch(t, 0, &res)
+		if g.see(ops, r.load) {
 			break
 		}
-		if waited := time.Since(o.healed); waited > bound {
-			t.Fatalf("%v after %s was over, not everything goes on: names %v, data %v, before it %v", waited.Round(time.Second), f.name, seen, r.load.moved, data)
+		if waited := time.Since(o.healed); waited > r.bound(f.forget) {
+			t.Fatalf("%v after %s was over, not everything goes on: %+v", waited.Round(time.Second), f.name, g)
 		}
 	}
+	res.first, res.all, res.data = g.first, g.all, g.data
 	r.watch(t, r.between(time.Second, 3*time.Second), &res)
 	res.hits = r.hits(t) - hits
 	now := r.counts(t)
 	res.replayed, res.given = now[0]-counts[0], now[1]-counts[1]
 	r.bridge.wantNoErrors(t)
 	r.results = append(r.results, res)
-	t.Logf("%s for %.1f s; names go on after %.1f s (v3) and %.1f s (v4.2), data after %.1f s and %.1f s; longest: %v; %d operations, %d of them told that they had been done; %d answered by the server's duplicate request cache; bridge: %.0f Calls sent again, %.0f given up",
-		f.name, res.outage.Seconds(), res.resumed[0].Seconds(), res.resumed[2].Seconds(), res.resumed[1].Seconds(), res.resumed[3].Seconds(),
-		res.longest, res.ops, res.again, res.hits, res.replayed, res.given)
+	t.Logf("%v", res)
+}
+
+// bound is how long an operation may take besides what an outage takes.
+func (r *rounds) bound(forget bool) time.Duration {
+	if forget {
+		return roundsWait + roundsReturn + roundsGrace
+	}
+	return roundsWait + roundsReturn
 }
 
 // watch checks what the load does, for d or once, and returns it.
@@ -305,9 +312,23 @@ func (r *rounds) watch(t *testing.T, d time.Duration, res *roundResult) (ops []o
 		if op.name != "look" {
 			res.ops++
 		}
+		if res.longest.took() < op.took() {
+			res.longest = op
+		}
+		late, forgot, died := op.took(), false, false
+		for _, o := range r.outages {
+			if op.begun.Before(o.healed) && op.end.After(o.broken) {
+				late -= o.healed.Sub(o.broken)
+			}
+			forgot = forgot || o.forget && op.end.After(o.broken) && op.begun.Before(o.healed.Add(roundsGrace))
+			died = died || o.forget && o.covers(op)
+		}
+		if late > r.bound(forgot) {
+			t.Errorf("%v, %v more than what was broken", op, late)
+		}
 		if op.outcome == "again" {
 			res.again++
-			if !slices.ContainsFunc(r.deaths, func(o outage) bool { return o.covers(op) }) {
+			if !died {
 				t.Errorf("executed twice by a server that was there all the time: %v", op)
 			}
 		}
@@ -319,7 +340,69 @@ func (r *rounds) watch(t *testing.T, d time.Duration, res *roundResult) (ops []o
 // The guest's clock is known to a few hundredths of a second.
 func (o outage) covers(op operation) bool {
 	const slack = 200 * time.Millisecond
-	return op.begun.Before(o.broken.Add(slack)) && op.end.After(o.broken.Add(-slack))
+	return op.begun.Before(o.dead.Add(slack)) && op.end.After(o.broken.Add(-slack))
+}
+
+// goesOn finds out, after an outage, when everything does.
+type goesOn struct {
+	o        outage
+	answered map[string]bool            // loops that have had an answer
+	done     map[string]map[string]bool // what loops have begun afterwards, and ended
+	before   []int64                    // octets of data at the first beat afterwards
+
+	// After the outage: the last loop's first answer; when every loop has done all that a
+	// server in its grace period refuses; and when data go from and to the server. For each
+	// version.
+	first, all, data []time.Duration
+}
+
+func newGoesOn(o outage) *goesOn {
+	n := len(roundsVersions)
+	return &goesOn{
+		o: o, answered: make(map[string]bool), done: make(map[string]map[string]bool),
+		first: make([]time.Duration, n), all: make([]time.Duration, n), data: make([]time.Duration, n),
+	}
+}
+
+func (g *goesOn) see(ops []operation, l *load) (everything bool) {
+	for _, op := range ops {
+		v := slices.IndexFunc(roundsVersions, func(v string) bool { return strings.HasPrefix(op.loop, "meta-"+v) })
+		after := op.end.Sub(g.o.healed)
+		if after > 0 && !g.answered[op.loop] {
+			g.answered[op.loop] = true
+			g.first[v] = max(g.first[v], after)
+		}
+		if op.begun.Before(g.o.healed) || op.name != "create" && op.name != "rename" {
+			continue
+		}
+		if g.done[op.loop] == nil {
+			g.done[op.loop] = make(map[string]bool)
+		}
+		if !g.done[op.loop][op.name] {
+			g.done[op.loop][op.name] = true
+			g.all[v] = max(g.all[v], after)
+		}
+	}
+	if l.beat.Before(g.o.healed) {
+		return false
+	}
+	if g.before == nil {
+		g.before = slices.Clone(l.moved)
+	}
+	everything = true
+	for v := range roundsVersions {
+		if g.data[v] == 0 {
+			if l.moved[v] >= g.before[v]+roundsData {
+				g.data[v] = l.beat.Sub(g.o.healed)
+			} else {
+				everything = false
+			}
+		}
+	}
+	for _, what := range g.done {
+		everything = everything && len(what) == 2
+	}
+	return everything && len(g.done) == roundsLoops*len(roundsVersions)
 }
 
 // hits counts retransmissions that the server has answered from memory.
@@ -354,13 +437,13 @@ func (r *rounds) wantEmpty(t *testing.T) {
 func (r *rounds) report(t *testing.T) {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "round\tfault\tlasted\tnames v3\tdata v3\tnames v4.2\tdata v4.2\tlongest\tof\toperations\tagain\tcache hits\tsent again\tgiven up\t")
+	fmt.Fprintln(w, "round\tfault\tlasted\tanswers v3\tv4.2\tnames v3\tv4.2\tdata v3\tv4.2\tlongest\tof\toperations\tagain\tcache hits\tsent again\tgiven up\t")
 	for i, res := range r.results {
 		fmt.Fprintf(w, "%d\t%s\t%.1f s", i+1, res.fault, res.outage.Seconds())
-		for _, d := range res.resumed {
+		for _, d := range slices.Concat(res.first, res.all, res.data) {
 			fmt.Fprintf(w, "\t%.1f s", d.Seconds())
 		}
-		fmt.Fprintf(w, "\t%.1f s\t%s %s\t%d\t%d\t%d\t%.0f\t%.0f\t\n", res.longest.took().Seconds(), cmp.Or(res.longest.loop, "-"), res.longest.name,
+		fmt.Fprintf(w, "\t%.1f s\t%s %s\t%d\t%d\t%d\t%.0f\t%.0f\t\n", res.longest.took().Seconds(), res.longest.loop, res.longest.name,
 			res.ops, res.again, res.hits, res.replayed, res.given)
 	}
 	_ = w.Flush()

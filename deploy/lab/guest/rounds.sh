@@ -10,7 +10,7 @@
 #                       caller knows its clock from this one
 #
 # "load runs" and PASS are said on the standard output. MAXLAT is how many seconds one read
-# or write of fio may take.
+# or write of fio may take, LOOPS how many meta.c run on each version.
 host=$1 port=$2 mountport=$3
 versions='3 4.2'
 die() {
@@ -19,8 +19,7 @@ die() {
 }
 m() { echo "/mnt/$1"; }
 
-# Direct reads and writes are of one RPC each: fio.sh says why. What is buffered is read from
-# the server when the cache is empty.
+# Direct reads and writes are of one RPC each: fio.sh says why.
 do_mount() {
     mkdir -p "$(m "$1")"
     o=vers=$1,proto=tcp,port=$port,hard,timeo=600,rsize=131072,wsize=131072,actimeo=0,lookupcache=none
@@ -41,10 +40,11 @@ group_reporting=1
 randseed=$2
 fallocate=none
 max_latency=${MAXLAT}s
+rate_iops=40
 
 [direct]
 rw=randwrite
-size=${SIZE:-1m}
+size=${SIZE:-512k}
 bsrange=512-16k
 blockalign=512
 direct=1
@@ -54,7 +54,7 @@ numjobs=2
 
 [buffered]
 rw=randwrite
-size=${SIZE:-1m}
+size=${SIZE:-512k}
 bssplit=1k/20:4k/40:32k/30:128k/10
 ioengine=psync
 fsync=32
@@ -114,7 +114,7 @@ beat &
 beat=$!
 pids=''
 for v in $versions; do
-    for n in 1 2; do
+    for n in $(seq $LOOPS); do
         mkdir -p "$(m $v)/meta-$v-$n"
         /lab/meta "$(m $v)/meta-$v-$n" "m$n" "/host/meta-$v-$n" /host/stop &
         pids="$pids $!"
