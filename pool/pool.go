@@ -111,6 +111,10 @@ type Options struct {
 	// Dials bounds attempts to connect. nil: nothing does.
 	Dials *Share
 
+	// Astray reports when a seat is to try for a better connection to the endpoint that it
+	// has; 0: it has the right one. It is asked after each connection and each attempt, on
+	// the goroutine that calls Dial. nil: all have the right one.
+	Astray func(s *Seat) time.Duration
 	// Left is told when nothing will be dialled for a seat any more because another
 	// one has its place, on the goroutine that called Dial. nil ignores.
 	Left func(s *Seat)

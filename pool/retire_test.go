@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,5 +112,93 @@ func TestBorrow(t *testing.T) {
 		}
 		m.take()
 		m.seat.Done(e, 0)
+	})
+}
+
+// astrayDialer makes the connections that it is asked for again only when it may.
+type astrayDialer struct {
+	fakeDialer
+	may   bool
+	again []time.Time
+}
+
+func (d *astrayDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
+	if s.Again() {
+		d.mu.Lock()
+		d.again = append(d.again, time.Now())
+		may := d.may
+		d.mu.Unlock()
+		if !may {
+			return nil, errLost
+		}
+		s.Data = "home"
+	}
+	return d.fakeDialer.Dial(ctx, endpoint, affinity, s)
+}
+
+// TestAstray: a seat that has not got what it is to have tries for it when Astray says, beside
+// the connection that it has, and gives that up for it after its last Call. That it cannot be
+// had is no failure of the endpoint.
+func TestAstray(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &astrayDialer{fakeDialer: fakeDialer{grant: 4}}
+		var left []*Seat
+		o := Options{
+			Endpoints: []string{"a:1", "b:1"}, Connections: 1,
+			Astray: func(s *Seat) time.Duration {
+				if s.Data == "home" {
+					return 0
+				}
+				return 3 * time.Second
+			},
+			Left:   func(s *Seat) { left = append(left, s) },
+			Failed: func(string, error, time.Duration) { t.Error("a failure") },
+		}
+		p := New(o, d, &owner{})
+		p.Start()
+		defer p.Close()
+		synctest.Wait()
+		old := d.members[0]
+		e := submit(t, p, &Flow{}, 100, 0)
+		began := time.Now()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := len(d.again); n != 3 || d.again[0].Sub(began) != 3*time.Second {
+			t.Errorf("%d attempts in 10 s, want one each 3 s", n)
+		}
+		if len(left) != 3 || slices.Contains(left, old.seat) {
+			t.Errorf("%d seats left, want one for each attempt", len(left))
+		}
+		if out, _ := p.opts.Health.Out(); out != 0 || p.Stats().Usable != 1 {
+			t.Errorf("%d endpoints are ejected, %d connections usable", out, p.Stats().Usable)
+		}
+		d.mu.Lock()
+		d.may = true
+		d.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(d.members) != 2 {
+			t.Fatalf("%d connections made, want 2", len(d.members))
+		}
+		if next := submit(t, p, &Flow{}, 100, 0); on(&d.fakeDialer, next) < 0 || !slices.Contains(d.members[1].got, next) {
+			t.Error("a Call does not go by the new connection")
+		}
+		if old.closed != nil {
+			t.Error("the old connection ends before its last Call")
+		}
+		old.take()
+		old.seat.Done(e, 0)
+		synctest.Wait()
+		if !errors.Is(old.closed, ErrRetired) {
+			t.Errorf("the old connection, which has no Calls: %v, want %v", old.closed, ErrRetired)
+		}
+		if len(left) != 4 || left[3] != old.seat {
+			t.Errorf("%d seats left, want 4", len(left))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(d.again); n != 4 {
+			t.Errorf("%d attempts in all, want 4: the seat has what it is to have", n)
+		}
 	})
 }

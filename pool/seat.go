@@ -31,8 +31,13 @@ type Seat struct {
 	renewed  bool // and its connection is to be closed after its last Call
 	age      int  // Pool.age when its connection was made
 
-	last string // endpoint connected to last; belongs to the seat's goroutine
+	last  string // endpoint connected to last; belongs to the seat's goroutine
+	again bool   // Dial is to make a better connection than there is; likewise
 }
+
+// Again reports, to Dial, that there is a connection already, which only what Options.Astray
+// misses makes worth replacing. Otherwise Dial fails, which is no failure of the endpoint.
+func (s *Seat) Again() bool { return s.again }
 
 // Index is the seat's number in its pool.
 func (s *Seat) Index() int { return s.index }
@@ -345,6 +350,9 @@ func (s *Seat) dial(ctx context.Context, endpoint string) (m Member, o Options, 
 	cancel()
 	o.Dials.Leave()
 	if err != nil {
+		if s.again {
+			return nil, o, age, err
+		}
 		p.metrics.dialErrors.Inc()
 		if ctx.Err() == nil {
 			o.Health.failed(endpoint, false)
@@ -389,14 +397,21 @@ func (s *Seat) stay(ctx context.Context, endpoint string) (err error) {
 		defer t.Stop()
 		home = t.C
 	}
+	settle := s.astray(&o)
 	for waiting := true; waiting; {
+		gone := false
 		select {
 		case err = <-s.ended:
 			waiting = false
 		case <-home:
-			if s.goHome(ctx, endpoint) {
-				home = nil // what is left is to wait for the last Call
+			gone = s.goHome(ctx, endpoint)
+		case <-settle:
+			if gone = s.replace(ctx, endpoint, true); !gone {
+				settle = s.astray(&o)
 			}
+		}
+		if gone {
+			home, settle = nil, nil // what is left is to wait for the last Call
 		}
 	}
 	if o.Gone != nil && ctx.Err() == nil && o.Gone(err) {
@@ -409,28 +424,52 @@ func (s *Seat) stay(ctx context.Context, endpoint string) (err error) {
 	return err
 }
 
-// goHome tries to connect to an endpoint that the seat would rather have. When it can,
-// another seat with that connection takes the place of this one, whose own ends after
-// its last Call. It reports whether the seat is done with.
-func (s *Seat) goHome(ctx context.Context, has string) bool {
+// astray is when the seat is to try for a better connection; nil for never.
+func (s *Seat) astray(o *Options) <-chan time.Time {
+	if o.Astray == nil {
+		return nil
+	}
+	if d := o.Astray(s); d > 0 {
+		return time.After(d)
+	}
+	return nil
+}
+
+// seated reports whether the seat has a connection, and if not, whether it is done with.
+func (s *Seat) seated() (has, done bool) {
 	p := s.pool
 	p.mu.Lock()
-	done := p.closed || s.retired
-	busy := s.member == nil
-	p.mu.Unlock()
-	if done || busy {
+	defer p.mu.Unlock()
+	done = p.closed || s.retired
+	return s.member != nil && !done, done
+}
+
+// goHome tries to connect to an endpoint that the seat would rather have, as replace does.
+func (s *Seat) goHome(ctx context.Context, has string) bool {
+	if seated, done := s.seated(); !seated {
+		return done
+	}
+	o := s.pool.options()
+	endpoint, ok := o.Health.better(s.prefers(&o), has)
+	return ok && s.replace(ctx, endpoint, false)
+}
+
+// replace tries to connect to endpoint. When it can, another seat with that connection
+// takes the place of this one, whose own ends after its last Call. It reports whether the
+// seat is done with.
+func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
+	p := s.pool
+	if seated, done := s.seated(); !seated {
 		return done
 	}
 	o := p.options()
-	endpoint, ok := o.Health.better(s.prefers(&o), has)
-	if !ok {
-		return false
-	}
 	if o.Dials.Enter(ctx) != nil {
 		return false
 	}
 	n := p.newSeat(s.index)
+	n.again = again
 	m, o, age, err := n.dial(ctx, endpoint)
+	n.again = false
 	if err != nil {
 		if o.Left != nil {
 			o.Left(n)

@@ -33,6 +33,12 @@ import (
 // ports to choose from in the configuration they are those that the kernel would choose
 // from.
 //
+// A seat that has another port than its first choice is astray: what it has, the next process
+// will not try. That is so after a hand-over, when the process before had the ports until it
+// ended, and when a connection was replaced by another before its time. The seat tries for its
+// first choice from time to time, and when it can be had, a connection from there takes
+// the place of the one there is.
+//
 // A port that was in use a moment ago may not be had at once: the kernel keeps what it
 // knows of a connection until the peer has acknowledged its end. Connections end with RST
 // for that reason, which leaves nothing, when the process is killed as well
@@ -52,11 +58,18 @@ const (
 	samePortFor = 2 * time.Second
 	// samePortEvery is the pause between.
 	samePortEvery = 50 * time.Millisecond
+	// A seat that is astray tries for its port after leastAstray, then after twice that, and
+	// so on up to mostAstray. That costs no packet while the port is in use on this host.
+	leastAstray = 2 * time.Second
+	mostAstray  = 10 * time.Minute
 	// anyTries is how many ports are tried before the kernel chooses, where it may.
 	anyTries = 64
 )
 
-var errPorts = errors.New("every source port is in use")
+var (
+	errPorts  = errors.New("every source port is in use")
+	errAstray = errors.New("another connection has the source port")
+)
 
 // sources are the source ports of one upstream.
 type sources struct {
@@ -110,8 +123,12 @@ func kernelPorts(read func(string) ([]byte, error)) (low, high uint16, not []por
 	return low, high, not
 }
 
-// A seatPort is the source port of a seat; 0 before its first connection.
-type seatPort struct{ port uint16 }
+// A seatPort is the source port of a seat.
+type seatPort struct {
+	port  uint16 // 0 before the first connection
+	first uint16 // the seat's first choice; 0 if there is none
+	tries int    // for it, while it has another one
+}
 
 // A portOrder is the order in which a seat tries the ports of a range. The shared seats
 // have the first ones for themselves, each one of them, and the clients' own connections
@@ -178,6 +195,30 @@ func (o *sources) take(r *portOrder, n *uint64) (uint16, bool) {
 	return 0, false
 }
 
+// first is the port that r begins with, or 0.
+func (o *sources) first(r *portOrder) uint16 {
+	if o.Low == 0 {
+		return 0
+	}
+	for n := range min(2*r.size, anyTries) {
+		if port := o.Low + uint16(r.port(n)); !o.kept(port) {
+			return port
+		}
+	}
+	return 0
+}
+
+// claim takes port for a seat, unless another one has it.
+func (o *sources) claim(port uint16) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.taken[port]; ok || port == 0 {
+		return false
+	}
+	o.taken[port] = struct{}{}
+	return true
+}
+
 // kept reports whether port is one that the kernel would not choose.
 func (o *sources) kept(port uint16) bool {
 	return slices.ContainsFunc(o.not, func(s portSpan) bool { return s.low <= port && port <= s.high })
@@ -187,6 +228,17 @@ func (o *sources) release(port uint16) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.taken, port)
+}
+
+// astray is when s is to try for its first choice of a port; 0 if it has that.
+func (o *sources) astray(s *pool.Seat) time.Duration {
+	at, ok := s.Data.(*seatPort)
+	if !ok || at.first == 0 || at.port == at.first {
+		return 0
+	}
+	d := min(leastAstray<<min(at.tries, 10), mostAstray)
+	at.tries++
+	return d
 }
 
 // leave gives the port of s back. No connection will be made for s any more.
@@ -208,6 +260,15 @@ func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect f
 		at = &seatPort{}
 		s.Data = at
 	}
+	r := u.order(s, p)
+	at.first = o.first(&r)
+	if s.Again() {
+		if at.port == 0 && !o.claim(at.first) {
+			return errAstray
+		}
+		at.port = at.first
+		return o.from(at.port, connect)
+	}
 	if at.port != 0 {
 		err := samePort(ctx, func() error { return o.from(at.port, connect) })
 		if !errors.Is(err, tcpframe.ErrPortTaken) || ctx.Err() != nil {
@@ -222,7 +283,6 @@ func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect f
 		at.port = 0
 	}
 	if o.Low > 0 {
-		r := u.order(s, p)
 		for n := uint64(0); ; {
 			port, ok := o.take(&r, &n)
 			if !ok {

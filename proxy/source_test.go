@@ -209,6 +209,49 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 	}
 }
 
+// TestSourcePortsComeHome: a process that had to take other ports, because the one before had
+// its own, takes those when that has ended, without hurting what is under way.
+func TestSourcePortsComeHome(t *testing.T) {
+	low := free(t, 20)
+	source := proxy.Source{Address: netip.MustParseAddr("127.0.0.10"), Low: low, High: low + 19}
+	x := newPortCase(t, 3, source)
+	want := x.ports(3)
+	next := x.proxy(3, source)
+	x.ports(6)
+	c := x.Client(next.Addr("nfs"))
+	stop, calls := make(chan struct{}), make(chan error)
+	go func() {
+		for i := uint32(1); ; i++ {
+			if _, err := c.Call(proxytest.MkdirCall(i, fmt.Sprint("d", i))); err != nil {
+				calls <- err
+				return
+			}
+			select {
+			case <-stop:
+				calls <- nil
+				return
+			default:
+			}
+		}
+	}()
+	x.p.Close()
+	x.Eventually("the ports are those of the process before", func() bool {
+		var ps []uint16
+		for _, c := range x.s.Conns() {
+			ps = append(ps, netip.MustParseAddrPort(c.RemoteAddr().String()).Port())
+		}
+		slices.Sort(ps)
+		return slices.Equal(ps, want)
+	})
+	close(stop)
+	if err := <-calls; err != nil {
+		t.Errorf("a Call meanwhile: %v", err)
+	}
+	if n := x.moved(); n != 0 {
+		t.Errorf("%d changes counted", n)
+	}
+}
+
 // A server that closes what nobody uses has no fault that anybody should be told of.
 func TestIdleClosedByServer(t *testing.T) {
 	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.6")})

@@ -175,6 +175,9 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 		Dials:     u.endpoints.share,
 		Metrics:   u.poolMetrics,
 	}
+	if !u.isRDMA {
+		po.Astray = u.source.astray
+	}
 	if o.placed() {
 		n := len(o.Endpoints)
 		po.Endpoints = o.Endpoints[i : i+1]
