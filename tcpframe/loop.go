@@ -14,15 +14,6 @@ const (
 	// maxRounds is how often the end of a pass looks for work that the end of the
 	// pass made. What is left then waits for sockets to have their turn.
 	maxRounds = 4
-	// passBytes is what Socket.Read moves in one pass, beyond what came with
-	// Received. A neighbour waits for about 50 us while that is copied.
-	passBytes = 256 << 10
-	// shareSlack is by how much it may be exceeded rather than leave a crumb.
-	shareSlack = 16 << 10
-	// putBytes is what one socket writes in one pass, which takes about as long as
-	// to read passBytes: a fast peer takes it as fast as it is written, and the
-	// neighbours would wait for megabytes.
-	putBytes = 512 << 10
 	// maxBatch is the room a mailbox keeps for the next batch.
 	maxBatch = 8192
 	// maxIOV bounds the pieces of one writev; the kernel takes 1024.
@@ -56,7 +47,10 @@ type Loop struct {
 	pass     uint64  // counts them
 	current  *socket // whose gnet callback is running; closed by returning from it
 	clock    int64   // now, once asked for in this pass
-	share    int     // octets that Socket.Read may still move in this pass
+	left     int     // octets that Socket.Read may still move in this pass
+	share    share
+	sweeps   uint64 // counts them
+	busy     int    // sockets heard since the last one
 	sockets  socketList
 	waiting  map[int32]*socket // armed for EPOLLOUT, by descriptor
 	iov      []iovec
@@ -81,6 +75,8 @@ func newLoop(e *Engine, index int, g *gate) *Loop {
 		engine:  e,
 		index:   index,
 		gate:    g,
+		share:   few,
+		sweeps:  1,
 		waiting: make(map[int32]*socket),
 		iov:     make([]iovec, 0, maxIOV),
 		linear:  make([]byte, 0, linearOctets),
@@ -152,9 +148,10 @@ func (l *Loop) attached(s *socket) (end bool) {
 // received is a pass: b came on s. It reports whether gnet must close s.
 func (l *Loop) received(s *socket, b []byte) (end bool) {
 	l.enter(s)
-	l.share = passBytes
+	l.heard(s)
+	l.left = l.share.get
 	s.stream.Received(b)
-	l.share = 0
+	l.left = 0
 	return l.leave()
 }
 
@@ -280,6 +277,7 @@ func (l *Loop) closeAll() {
 
 // sweep looks at every connection's timeouts, once per tick.
 func (l *Loop) sweep(now int64) {
+	l.apportion()
 	for s := l.sockets.head; s != nil; s = s.next {
 		if sw, ok := s.stream.(interface{ sweep(now int64) }); ok && !s.closing {
 			sw.sweep(now)

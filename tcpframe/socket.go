@@ -29,7 +29,8 @@ type socket struct {
 	watched bool  // known to the loop's EPOLLOUT instance
 	waits   bool  // armed there
 	quiet   silence
-	pass    uint64 // of the loop, in which put was written
+	heard   uint64 // the loop's sweeps when it received last
+	pass    uint64 // the loop's, in which put was written
 	put     int    // octets written in that pass
 
 	prev, next *socket
@@ -74,12 +75,13 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 	if want == 0 {
 		return 0, nil
 	}
-	if s.pass != s.loop.pass {
-		s.pass, s.put = s.loop.pass, 0
+	l := s.loop
+	if s.pass != l.pass {
+		s.pass, s.put = l.pass, 0
 	}
 	now := iov
-	if want > putBytes-s.put {
-		now = upTo(iov, putBytes-s.put)
+	if want > l.share.put-s.put {
+		now = upTo(iov, l.share.put-s.put)
 	}
 	var n uintptr
 	var errno unix.Errno
@@ -151,18 +153,18 @@ func (s *socket) detach() {
 
 // Read implements Socket.
 func (s *socket) Read(p []byte) (int, error) {
-	share := s.loop.share
-	if s.closing || share <= 0 || len(p) == 0 {
+	left := s.loop.left
+	if s.closing || left <= 0 || len(p) == 0 {
 		return 0, nil
 	}
-	if len(p) > share+shareSlack {
-		p = p[:share]
+	if len(p) > left+shareSlack {
+		p = p[:left]
 	}
 	n, err := unix.Read(s.fd, p)
 	if n <= 0 || err != nil {
 		return 0, nil // EAGAIN; or what gnet will find too
 	}
-	s.loop.share -= n
+	s.loop.left -= n
 	return n, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"testing"
+	"time"
 )
 
 // A greedy stream writes msg, in each of its passes until nothing more is taken.
@@ -46,20 +47,52 @@ func (g *greedy) write() {
 
 // However fast the peer is, its neighbours on the loop have their turns.
 func TestPutShare(t *testing.T) {
-	e := startEngine(t, EngineOptions{Loops: 1})
-	near, far := tcpPair(t)
-	near.SetWriteBuffer(16 << 20) // as far as the system lets it
-	msg := pattern(16<<20, 3)
-	g := &greedy{t: t, msg: msg, ended: make(chan struct{})}
-	if err := e.Loops()[0].Attach(near, g); err != nil {
-		t.Fatal(err)
+	for _, sh := range []share{few, many} {
+		e := startEngine(t, EngineOptions{Loops: 1, Tick: time.Hour})
+		l := e.Loops()[0]
+		l.Post(TaskFunc(func() { l.share = sh }))
+		near, far := tcpPair(t)
+		near.SetWriteBuffer(16 << 20) // as far as the system lets it
+		msg := pattern(16<<20, 3)
+		g := &greedy{t: t, msg: msg, ended: make(chan struct{})}
+		if err := l.Attach(near, g); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(far)
+		if err != nil || !bytes.Equal(got, msg) {
+			t.Fatalf("%d octets of %d, %v", len(got), len(msg), err)
+		}
+		<-g.ended
+		if g.most > sh.put || g.passes < len(msg)/sh.put {
+			t.Errorf("%d octets in one of %d passes, want at most %d", g.most, g.passes, sh.put)
+		}
 	}
-	got, err := io.ReadAll(far)
-	if err != nil || !bytes.Equal(got, msg) {
-		t.Fatalf("%d octets of %d, %v", len(got), len(msg), err)
+}
+
+// A crowd of busy sockets has small shares, as long as it is one.
+func TestApportion(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1, Tick: time.Hour})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	peers := make([]*peer, crowd+1)
+	for i := range peers {
+		peers[i] = dialPeer(t, l)
 	}
-	<-g.ended
-	if g.most > putBytes || g.passes < len(msg)/putBytes {
-		t.Errorf("%d octets in one of %d passes, want at most %d", g.most, g.passes, putBytes)
+	shares := make(chan share)
+	for _, tt := range []struct {
+		busy        int
+		want, after share // before the next sweep, and after it
+	}{{crowd + 1, many, many}, {crowd, many, few}, {crowd, few, few}, {crowd + 1, many, many}, {0, many, few}} {
+		for _, p := range peers[:tt.busy] {
+			p.send(fragment(true, pattern(100, 0)))
+			p.readRecord()
+		}
+		e.Loops()[0].Post(TaskFunc(func() {
+			shares <- e.Loops()[0].share
+			(*sweepTask)(e.Loops()[0]).Run()
+			shares <- e.Loops()[0].share
+		}))
+		if got, after := <-shares, <-shares; got != tt.want || after != tt.after {
+			t.Errorf("%d busy sockets: %+v, then %+v, want %+v, %+v", tt.busy, got, after, tt.want, tt.after)
+		}
 	}
 }

@@ -38,9 +38,9 @@ type Stream interface {
 // addresses stay.
 type Socket interface {
 	// Writev writes what the kernel takes of bufs without blocking and without
-	// changing bufs, and no more than 512 KiB in one pass of the loop, for the sake
-	// of the others. n less than the sum with a nil error promises a later
-	// Stream.Writable. Nothing is kept: the caller holds what was not taken.
+	// changing bufs, in one pass no more than the socket's share of it. n less than
+	// the sum with a nil error promises a later Stream.Writable. Nothing is kept: the
+	// caller holds what was not taken.
 	Writev(bufs [][]byte) (n int, err error)
 	// Read reads without blocking, for a Stream that wants bytes placed where
 	// they belong; only inside Stream.Received, after b is consumed. It returns
