@@ -8,8 +8,9 @@ PKGS := ./...
 FUZZTIME ?= 3s
 CHAOS_TIME ?= 10m
 BENCHTIME ?= 1s
+ROUNDS ?= 9
 
-.PHONY: build test check lint unit conformance fuzz chaos lab-test lab bench bench-peers install clean
+.PHONY: build test check lint unit conformance fuzz chaos lab-test lab bench bench-peers bench-neighbours install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
@@ -51,6 +52,9 @@ lab: install ## boots the guest with a shell; its NFS server is at 127.0.0.1:200
 	mkdir -p out
 	deploy/lab/mkinitrd.sh out/guest.zst
 	deploy/lab/boot.sh out/guest.zst --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
+
+bench-neighbours: ## what a bad client costs the others: docs/bench.md
+	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./cmd/rdmabridge
 
 bench: ## each layer, then the whole bridge in one process
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
