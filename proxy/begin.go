@@ -46,14 +46,20 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 }
 
 // follow brings the share and the rates of a client of l, from address a, to what the
-// terms say now. What it owed to a rate that has changed is forgotten. Where it waits for
-// one that is not its own any more it goes on by rates.end.
+// terms say now, and lets it have a connection of its own if that has changed. What it
+// owed to a rate that has changed is forgotten. Where it waits for one that is not its own
+// any more it goes on by rates.end.
 func (g *ledger) follow(l *listener, a netip.Addr) {
 	t := l.terms()
 	if w := t.weight(a); w != g.weight {
 		g.weight = w
 		for _, ln := range g.lanes {
 			ln.pool.Reweigh(&ln.flow, w)
+		}
+	}
+	for _, ln := range g.lanes {
+		if ln.pin == nil {
+			ln.settled = ln.u.pins.most.Load() == 0
 		}
 	}
 	if t.rates != g.rates {

@@ -37,7 +37,7 @@ func (g *ledger) lane(u *upstream, peer netip.Addr) *lane {
 // pinned is the lane that the Call h takes, which came to be on ln: one with a
 // connection of its own if it has to. Calls on their way stay where they are.
 func (g *ledger) pinned(ln *lane, h *oncrpc.Call, peer netip.Addr) (*lane, error) {
-	if ln.u.settings().Mode != ModePinned && !ln.needsPin(h) {
+	if mode := ln.u.settings().Mode; mode == ModeShared || mode != ModePinned && !ln.needsPin(h) {
 		return ln, nil
 	}
 	p, err := ln.u.pin(g.owner, peer)

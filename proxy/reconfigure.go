@@ -210,10 +210,10 @@ func (c *change) commit() error {
 	}
 	p.mu.Unlock()
 
-	p.sharePins()
 	for u, o := range c.options {
 		u.update(o)
 	}
+	p.sharePins()
 	for _, u := range c.added {
 		for _, up := range u.pools {
 			up.Start()

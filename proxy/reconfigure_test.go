@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 	"sync"
 	"testing"
@@ -72,4 +73,45 @@ func TestReplacedUpstream(t *testing.T) {
 	if n := tcp.Calls.Load(); n != before+1 {
 		t.Errorf("sent again while it was under way: the server had it %d times", n-before)
 	}
+}
+
+// TestReconfigureMode: who is connected has a connection of its own to the upstream when
+// that is allowed, keeps it, and others have none when it is not.
+func TestReconfigureMode(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	tcp := h.TCPServer(proxytest.Behaviour{})
+	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}}
+	us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}, Mode: proxy.ModeShared}}
+	p := h.Proxy(ls, us)
+	var clients []*proxytest.Client
+	for range 4 {
+		clients = append(clients, h.Client(p.Addr("nfs")))
+	}
+	xid := uint32(0)
+	step := func(mode proxy.Mode, pinned, want int, sends ...int) {
+		t.Helper()
+		us[0].Mode, us[0].Pinned = mode, pinned
+		if err := p.Reconfigure(ls, us); err != nil {
+			t.Fatal(err)
+		}
+		// A loop may look at its clients' sockets before it is told.
+		h.Eventually(fmt.Sprintf("with mode %v and at most %d there are %d pinned connections", mode, pinned, want), func() bool {
+			for _, i := range sends {
+				xid++
+				check(t, clients[i], proxytest.SequenceCall(xid))
+			}
+			return p.Status().Upstreams[0].Pinned == want
+		})
+	}
+	step(proxy.ModeShared, 0, 0, 0, 1)
+	step(proxy.ModeAuto, 1, 1, 0) // who was on a shared one
+	xid++
+	if _, err := clients[3].Call(proxytest.SequenceCall(xid)); err == nil {
+		t.Error("there are more pinned connections than there may be")
+	}
+	step(proxy.ModeAuto, 8, 2, 0, 1)
+	xid++
+	check(t, clients[2], proxytest.GetattrCall(xid))
+	step(proxy.ModeShared, 8, 2, 0, 1, 2)
+	step(proxy.ModePinned, 8, 3, 0, 1, 2)
 }
