@@ -158,6 +158,9 @@ func (x *rcall) reduced() {
 	if write {
 		late()
 	}
+	if m := c.own.draw(dice, &x.job); m != nil && !short {
+		c.post(append(rpcrdma.AppendPlain(nil, binary.BigEndian.Uint32(m), 1), m...), 0)
+	}
 	if read {
 		s := x.reads[0]
 		c.later(func() {

@@ -16,11 +16,17 @@ type book struct {
 	t    testing.TB
 	seed seed
 
-	next    atomic.Uint32 // number of the latest Call
-	done    atomic.Int64  // Calls answered
-	failed  atomic.Int64  // of those, with SYSTEM_ERR
-	again   atomic.Int64  // transmissions beyond the first
-	slowest atomic.Int64  // longest wait on a live connection, in nanoseconds
+	next   atomic.Uint32 // number of the latest Call
+	done   atomic.Int64  // Calls answered
+	failed atomic.Int64  // of those, with SYSTEM_ERR
+	again  atomic.Int64  // transmissions beyond the first
+
+	reversed      atomic.Int64 // Calls of servers
+	reverseDone   atomic.Int64 // of those, answered by their clients
+	reverseFailed atomic.Int64 // with SYSTEM_ERR
+	reverseNobody atomic.Int64 // with PROG_UNAVAIL: on a connection that is no client's
+
+	slowest atomic.Int64 // longest wait on a live connection, in nanoseconds
 	broken  atomic.Bool
 
 	mu     sync.Mutex // guards what follows

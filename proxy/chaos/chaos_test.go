@@ -53,7 +53,7 @@ func TestChaos(t *testing.T) {
 		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32},
 		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32},
 		{Name: "memory", RDMA: true, Provider: inMemory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
-	}), w.overTCP("storage over TCP", storage), "itself", "")
+	}), ways{w.overRDMA("storage too", storage), w.overTCP("storage over TCP", storage)}, ways{second: w.overTCP("tcp too", tcp)}, ways{})
 	l := w.life()
 	w.start(p.options(&l))
 	// One time in three it is one process to the end, and clients at one address have the
@@ -114,6 +114,9 @@ func TestChaos(t *testing.T) {
 	w.rest()
 	w.close()
 	w.summary(d)
+	if d >= 10*time.Second && w.book.reverseDone.Load() == 0 {
+		t.Errorf("%s: no Call of a server was answered", s)
+	}
 }
 
 // tell says how it goes, from time to time.
@@ -132,6 +135,7 @@ func (w *world) summary(d time.Duration) {
 	b := w.book
 	fmt.Printf("%s: %d Calls answered in %v, %d of them with SYSTEM_ERR; %d transmissions were repetitions; longest wait on a live connection %v\n",
 		w.seed, b.done.Load(), d, b.failed.Load(), b.again.Load(), time.Duration(b.slowest.Load()).Round(time.Millisecond))
+	fmt.Printf("%s: servers made %d Calls, of which %d were answered, %d with SYSTEM_ERR and %d with PROG_UNAVAIL\n", w.seed, b.reversed.Load(), b.reverseDone.Load(), b.reverseFailed.Load(), b.reverseNobody.Load())
 	fmt.Printf("%s: faults: %s\n", w.seed, &w.counts)
 	fmt.Printf("%s: log: %s\n", w.seed, &w.logs)
 }

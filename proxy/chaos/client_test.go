@@ -24,6 +24,7 @@ type client struct {
 	far  bool // its connection may be slow, or not there: it does not measure
 
 	xid         uint32
+	sequences   map[uint32]bool // numbers of the SEQUENCEs sent
 	outstanding map[uint32]*outstanding
 	connects    int
 }
@@ -40,6 +41,7 @@ type outstanding struct {
 // run makes Calls until ctx ends, then waits for those outstanding until end does.
 func (c *client) run(ctx, end context.Context) {
 	c.outstanding = make(map[uint32]*outstanding)
+	c.sequences = make(map[uint32]bool)
 	for end.Err() == nil && !c.book.broken.Load() && (ctx.Err() == nil || len(c.outstanding) > 0) {
 		conn, err := c.dial(end)
 		if err != nil {
@@ -83,6 +85,10 @@ func (c *client) live(ctx, end context.Context, l line) {
 		select {
 		case m := <-l.replies():
 			c.answered(m)
+		case m := <-l.calls():
+			if m != nil {
+				c.called(l, m)
+			}
 		case <-l.ended():
 			for { // what came before the end counts
 				select {
@@ -117,6 +123,9 @@ func (c *client) fresh(l line) bool {
 	c.book.begin(k, id, m)
 	o := &outstanding{kind: k, id: id, m: m}
 	c.outstanding[c.xid] = o
+	if k == sequence {
+		c.sequences[id] = true
+	}
 	return c.send(l, o)
 }
 

@@ -18,7 +18,7 @@ type plan struct {
 	listeners []proxy.ListenerOptions
 	upstreams []proxy.UpstreamOptions
 	first     plans    // as they were at the start
-	other     []string // another way to each upstream's server, over TCP; "" for none
+	ways      []ways
 	away      int      // listener that is not there, counted from 1; 0: none
 	renamed   int
 }
@@ -29,8 +29,14 @@ type plans struct {
 	upstreams []proxy.UpstreamOptions
 }
 
-func newPlan(w *world, ls []proxy.ListenerOptions, us []proxy.UpstreamOptions, other ...string) *plan {
-	return &plan{w: w, listeners: ls, upstreams: us, other: other, first: plans{slices.Clone(ls), slices.Clone(us)}}
+// ways are other endpoints of an upstream's server, "" where there is none.
+type ways struct {
+	second  string // over the same transport
+	overTCP string // of one on RDMA
+}
+
+func newPlan(w *world, ls []proxy.ListenerOptions, us []proxy.UpstreamOptions, other ...ways) *plan {
+	return &plan{w: w, listeners: ls, upstreams: us, ways: other, first: plans{slices.Clone(ls), slices.Clone(us)}}
 }
 
 // freeAddr is an address that nobody listens at.
@@ -97,7 +103,7 @@ func (p *plan) change(r *rand.Rand) {
 		o := &p.upstreams[i]
 		if r.IntN(2) == 0 {
 			o.Connections = 1 + r.IntN(4)
-			o.Mode = oneOf(r, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeShared)
+			o.Mode = oneOf(r, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeShared)
 		}
 		if r.IntN(3) == 0 {
 			o.Credits = 1 + r.IntN(64)
@@ -110,24 +116,33 @@ func (p *plan) change(r *rand.Rand) {
 			o.SilentTimeout = oneOf(r, -1, 2*time.Second, 4*time.Second)
 			o.BackoffMax = between(r, 20*time.Millisecond, 500*time.Millisecond)
 		}
+		if second := p.ways[i].second; second != "" && o.RDMA == p.first.upstreams[i].RDMA && (o.Failover || len(o.Endpoints) == 1) && r.IntN(3) == 0 {
+			one := p.first.upstreams[i].Endpoints[0]
+			o.Endpoints = oneOf(r, []string{one}, []string{second}, []string{one, second}, []string{second, one})
+			o.Failover, o.Priority = true, r.IntN(2) == 0
+		}
 	}
 }
 
 // replace makes another upstream of one of them, by the same name, in front of the same
-// server: over the other transport, or from another address.
+// server: over the other transport, from another address, or with a client to each endpoint.
 func (p *plan) replace(r *rand.Rand) {
 	i := r.IntN(len(p.upstreams))
-	if p.other[i] == "" {
+	if p.ways[i].second == "" {
 		i = 0
 	}
-	o, first := &p.upstreams[i], &p.first.upstreams[i]
+	o, first, ways := &p.upstreams[i], &p.first.upstreams[i], p.ways[i]
 	switch {
+	case r.IntN(2) == 0 && o.RDMA == first.RDMA:
+		if o.Failover = !o.Failover && len(o.Endpoints) > 1; !o.Failover {
+			o.Endpoints = []string{first.Endpoints[0], ways.second}
+		}
 	case !first.RDMA && o.Source.Address.IsValid():
 		o.Source = proxy.Source{}
 	case !first.RDMA:
 		o.Source.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	case o.RDMA:
-		o.RDMA, o.Endpoints = false, []string{p.other[i]}
+		o.RDMA, o.Endpoints = false, []string{ways.overTCP}
 	default:
 		o.RDMA, o.Endpoints = true, first.Endpoints
 	}

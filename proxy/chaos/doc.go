@@ -7,9 +7,11 @@
 // between them that lose, cut, stall and corrupt, good clients and rogues. The
 // [sky] over each of them says how often which fault happens, and changes every
 // few seconds. Meanwhile the bridge is given other settings, upstreams and listeners, is
-// drained and started again, and hands its sockets to another one: conduct_test.go. All chance comes from one seed: CHAOS_SEED=n repeats every decision
-// of every actor, though not the order in which the machine runs them. What runs
-// in a testing/synctest bubble repeats exactly: bubble_test.go.
+// drained and started again, and hands its sockets to another one: conduct_test.go.
+// Servers call the clients that speak NFSv4.1 back: reverse_test.go. All chance comes from
+// one seed: CHAOS_SEED=n repeats every decision of every actor, though not the order in
+// which the machine runs them. What runs in a testing/synctest bubble repeats exactly:
+// bubble_test.go.
 //
 // # The model
 //

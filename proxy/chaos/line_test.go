@@ -14,8 +14,12 @@ import (
 type line interface {
 	// send sends a Call.
 	send(m []byte, most time.Duration) error
-	// replies are what comes, until the end.
+	// replies are what comes, until the end, but for the server's Calls.
 	replies() <-chan []byte
+	// calls are those. Who does not take them loses some.
+	calls() <-chan []byte
+	// answer sends a Reply to one of them.
+	answer(m []byte)
 	ended() <-chan struct{}
 	// close ends it and returns when nothing of it is left.
 	close()
@@ -26,9 +30,10 @@ var errStuck = errors.New("chaos: the bridge does not read")
 // A tcpLine is one over TCP.
 type tcpLine struct {
 	net.Conn
-	got  chan []byte
-	endc chan struct{}
-	stop chan struct{}
+	got    chan []byte
+	called chan []byte
+	endc   chan struct{}
+	stop   chan struct{}
 }
 
 func dialTCP(ctx context.Context, addr string, local net.IP) (line, error) {
@@ -37,7 +42,7 @@ func dialTCP(ctx context.Context, addr string, local net.IP) (line, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &tcpLine{Conn: conn, got: make(chan []byte, 64), endc: make(chan struct{}), stop: make(chan struct{})}
+	l := &tcpLine{Conn: conn, got: make(chan []byte, 64), called: make(chan []byte, 64), endc: make(chan struct{}), stop: make(chan struct{})}
 	go l.read()
 	return l, nil
 }
@@ -49,6 +54,13 @@ func (l *tcpLine) read() {
 		m, err := proxytest.ReadRecord(r)
 		if err != nil {
 			return
+		}
+		if isCall(m) {
+			select {
+			case l.called <- m:
+			default:
+			}
+			continue
 		}
 		select {
 		case l.got <- m:
@@ -68,6 +80,11 @@ func (l *tcpLine) send(m []byte, most time.Duration) error {
 }
 
 func (l *tcpLine) replies() <-chan []byte { return l.got }
+func (l *tcpLine) calls() <-chan []byte   { return l.called }
+
+// answer is part of line. That the connection has ended is seen elsewhere.
+func (l *tcpLine) answer(m []byte) { _ = l.send(m, 5*time.Second) }
+
 func (l *tcpLine) ended() <-chan struct{} { return l.endc }
 
 func (l *tcpLine) close() {
@@ -110,6 +127,11 @@ func (l *rdmaLine) send(m []byte, _ time.Duration) error {
 }
 
 func (l *rdmaLine) replies() <-chan []byte { return l.got }
+func (l *rdmaLine) calls() <-chan []byte   { return l.c.Calls }
+
+// answer is part of line. What is nobody's cannot be sent.
+func (l *rdmaLine) answer(m []byte) { _ = l.c.Send(m) }
+
 func (l *rdmaLine) ended() <-chan struct{} { return l.endc }
 
 func (l *rdmaLine) close() {

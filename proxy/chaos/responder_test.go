@@ -40,7 +40,7 @@ func (r *responder) listen(p fabric.Provider, loop fabric.Loop, addr string) err
 	var err error
 	r.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		n := int(r.conns.Add(1))
-		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]offer), lates: make(map[uint64]uint32)}
+		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]offer), lates: make(map[uint64]uint32), own: reverses{s: r.server}}
 		if peer, ok := rpcrdma.FindPrivateData(in.PrivateData()); ok {
 			c.canInvalidate = peer.RemoteInvalidation
 			c.replyInline = min(responderInline, peer.RecvSize)
@@ -80,6 +80,7 @@ type responderConn struct {
 	handles map[fabric.Handle]offer // of Calls not answered
 	lates   map[uint64]uint32       // work on the memory of Calls that were answered, by ID, and whose
 	header  rpcrdma.Header
+	own     reverses
 }
 
 // An offer is whose a handle is, and its number on its connection.
@@ -171,6 +172,13 @@ func (c *responderConn) received(b []byte) {
 	}
 	if h.Proc != rpcrdma.Msg && h.Proc != rpcrdma.NoMsg {
 		book.wrong("the bridge sent %v", h.Proc)
+		return
+	}
+	if m := b[n:]; h.Proc == rpcrdma.Msg && len(m) >= 8 && !isCall(m) {
+		if len(h.Reads)+len(h.Writes) > 0 || h.Reply != nil {
+			book.wrong("the answer to a server's Call %#x has chunks", h.XID)
+		}
+		c.own.answered(m)
 		return
 	}
 	c.r.calls.Add(1)

@@ -15,8 +15,9 @@ type server struct {
 	book  *book
 	cache bool
 
-	taken atomic.Int64 // Calls, probes aside
-	run   sync.RWMutex // held for writing while the server is stopped
+	taken   atomic.Int64  // Calls, probes aside
+	reverse atomic.Uint32 // XID of its latest own
+	run     sync.RWMutex  // held for writing while the server is stopped
 
 	mu   sync.Mutex // guards seen
 	seen map[request]bool

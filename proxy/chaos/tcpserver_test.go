@@ -31,8 +31,9 @@ type tcpConn struct {
 	*net.TCPConn
 	s *tcpServer
 
-	mu   sync.Mutex // guards writing and dice
+	mu   sync.Mutex // guards writing, and what follows
 	dice *rand.Rand
+	own  reverses
 }
 
 func (s *tcpServer) listen() error {
@@ -47,7 +48,7 @@ func (s *tcpServer) listen() error {
 			if err != nil {
 				return
 			}
-			c := &tcpConn{TCPConn: nc.(*net.TCPConn), s: s, dice: s.seed.dice(s.name, int(s.n.Add(1)))}
+			c := &tcpConn{TCPConn: nc.(*net.TCPConn), s: s, dice: s.seed.dice(s.name, int(s.n.Add(1))), own: reverses{s: s.server}}
 			s.mu.Lock()
 			if s.closed {
 				c.Close()
@@ -84,6 +85,12 @@ func (c *tcpConn) serve() {
 		m, err := proxytest.ReadRecord(r)
 		if err != nil {
 			return
+		}
+		if len(m) >= 8 && !isCall(m) {
+			c.mu.Lock()
+			c.own.answered(m)
+			c.mu.Unlock()
+			continue
 		}
 		if m[3]&1 == 0 && c.strikes(lostCall) {
 			continue // before it is executed
@@ -146,5 +153,8 @@ func (c *tcpConn) answer(j *job) {
 	// the same XID: the second Reply is as good.
 	if sky.strikes(dice, twiceReply) {
 		write(j.reply)
+	}
+	if m := c.own.draw(dice, j); m != nil {
+		write(m)
 	}
 }
