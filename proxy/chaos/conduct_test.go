@@ -17,9 +17,9 @@ type plan struct {
 	w         *world
 	listeners []proxy.ListenerOptions
 	upstreams []proxy.UpstreamOptions
-	first     plans    // as they were at the start
+	first     plans // as they were at the start
 	ways      []ways
-	away      int      // listener that is not there, counted from 1; 0: none
+	away      int // listener that is not there, counted from 1; 0: none
 	renamed   int
 }
 
