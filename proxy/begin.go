@@ -48,7 +48,8 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 // follow brings the share and the rates of a client of l, from address a, to what the
 // terms say now, and lets it have a connection of its own if that has changed. What it
 // owed to a rate that has changed is forgotten. Where it waits for one that is not its own
-// any more it goes on by rates.end.
+// any more it goes on by rates.end. Its lanes to upstreams that have ended are forgotten,
+// too, which have no Calls any more: NFS clients stay for months.
 func (g *ledger) follow(l *listener, a netip.Addr) {
 	t := l.terms()
 	if w := t.weight(a); w != g.weight {
@@ -57,6 +58,7 @@ func (g *ledger) follow(l *listener, a netip.Addr) {
 			ln.pool.Reweigh(&ln.flow, w)
 		}
 	}
+	g.lanes = slices.DeleteFunc(g.lanes, func(ln *lane) bool { return l.p.over(ln.u) })
 	for _, ln := range g.lanes {
 		if ln.pin == nil {
 			ln.settled = ln.u.pins.most.Load() == 0

@@ -276,6 +276,14 @@ func (p *Proxy) retire(u *upstream) {
 	u.log.Info().Msg("upstream removed")
 }
 
+// over reports that retire has ended u.
+func (p *Proxy) over(u *upstream) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, going := p.retired[u]
+	return !going && p.upstreams[u.name] != u
+}
+
 // underWay is how many Calls u has, at least, for an upstream to which none come any
 // more. A pass of every loop is waited for, in which a Call that was routed by old
 // terms has been counted. It reports false when the Proxy is closed.
