@@ -225,9 +225,39 @@ func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
 	}
 }
 
+// visit connects again and again, until the function it returns is called. Nobody may
+// refuse it.
+func (w *world) visit(p *plan) (stop func()) {
+	var addrs []string
+	for _, o := range p.listeners {
+		addrs = append(addrs, o.Address)
+	}
+	stopc, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		d := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 4, 1)}}
+		for n := 0; ; n++ {
+			select {
+			case <-stopc:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			c, err := d.Dial("tcp", addrs[n%len(addrs)])
+			if err != nil {
+				w.book.wrong("during a hand-over: %v", err)
+				return
+			}
+			c.Close()
+		}
+	}()
+	return func() { close(stopc); <-done }
+}
+
 // handOver begins another life with the sockets of the present one, which then drains:
 // cmd/rdmabridge does the same with two processes.
 func (w *world) handOver(p *plan, drain time.Duration) {
+	stop := w.visit(p)
+	defer stop()
 	old := w.life()
 	sockets := make(map[string]*net.TCPListener)
 	for addr, s := range old.proxy.Sockets() {
