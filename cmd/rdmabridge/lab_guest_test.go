@@ -85,10 +85,21 @@ func newGuest(t *testing.T, initrd string, args ...string) *guest {
 // made it.
 func (g *guest) boot(t *testing.T) {
 	t.Helper()
+	g.launch(t)
+	g.ready(t)
+}
+
+// launch is boot without the wait, and ready is that.
+func (g *guest) launch(t *testing.T) {
+	t.Helper()
 	if err := os.Remove(g.console); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
 	g.qemu = start(t, "../../deploy/lab/boot.sh", g.args...)
+}
+
+func (g *guest) ready(t *testing.T) {
+	t.Helper()
 	waitFor(t, 3*time.Minute, "the guest", func() bool {
 		text, _ := os.ReadFile(g.console)
 		return bytes.Contains(text, []byte("lab: READY")) || !g.qemu.alive()

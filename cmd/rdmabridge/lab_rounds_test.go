@@ -154,9 +154,11 @@ func (r *rounds) start(t *testing.T) {
 	initrd := packGuest(t)
 	r.server = newGuest(t, initrd, "--append", "lab.rdma=siw lab.server=1 lab.disk=1 ignore_loglevel", "--disk", disk)
 	r.client = newGuest(t, initrd, "--mem", "1024")
+	r.server.launch(t)
+	r.client.launch(t)
 	r.bridge = newBridgeProcess(t, r.server)
-	r.server.boot(t)
-	r.client.boot(t)
+	r.server.ready(t)
+	r.client.ready(t)
 	if file := os.Getenv("RDMABRIDGE_LAB_PCAP"); file != "" {
 		start(t, "tcpdump", "-i", "lo", "-s", "512", "-B", "65536", "-U", "-w", file, "tcp")
 	}
@@ -187,7 +189,8 @@ func (r *rounds) killServer(t *testing.T) (o outage) {
 	o.broken = time.Now()
 	r.server.qemu.end(t, syscall.SIGKILL)
 	o.dead = time.Now()
-	r.server.boot(r.owner)
+	r.server.launch(r.owner)
+	r.server.ready(t)
 	o.healed = time.Now()
 	return o
 }
