@@ -60,7 +60,7 @@ const (
 	samePortEvery = 50 * time.Millisecond
 	// A seat that is astray tries for its port after leastAstray, then after twice that, and
 	// so on up to mostAstray. That costs no packet while the port is in use on this host.
-	leastAstray = 2 * time.Second
+	leastAstray = 10 * time.Second
 	mostAstray  = 10 * time.Minute
 	// anyTries is how many ports are tried before the kernel chooses, where it may.
 	anyTries = 64

@@ -226,6 +226,7 @@ func TestSourcePortsComeHome(t *testing.T) {
 				calls <- err
 				return
 			}
+			time.Sleep(time.Millisecond)
 			select {
 			case <-stop:
 				calls <- nil
