@@ -100,13 +100,17 @@ func (g *guest) launch(t *testing.T) {
 
 func (g *guest) ready(t *testing.T) {
 	t.Helper()
-	waitFor(t, 3*time.Minute, "the guest", func() bool {
-		text, _ := os.ReadFile(g.console)
-		return bytes.Contains(text, []byte("lab: READY")) || !g.qemu.alive()
-	})
+	waitFor(t, 3*time.Minute, "the guest", func() bool { return g.isReady(t) })
+}
+
+// isReady is false while a guest boots, and fails when it has ended.
+func (g *guest) isReady(t *testing.T) bool {
+	t.Helper()
 	if !g.qemu.alive() {
 		t.Fatalf("the guest ended:\n%s", g.qemu.output())
 	}
+	text, _ := os.ReadFile(g.console)
+	return bytes.Contains(text, []byte("lab: READY"))
 }
 
 // job runs a shell script in the guest and returns what it wrote. The test fails when the

@@ -87,6 +87,7 @@ func TestLabRounds(t *testing.T) {
 const (
 	roundsWait   = 30*time.Second + 60*time.Second // timeouts.unavailable and timeouts.call
 	roundsReturn = 15 * time.Second                // a Linux client, to a connection that was closed on it
+	roundsBoot   = 90 * time.Second                // a server, under emulation on a busy host
 	roundsGrace  = 10*time.Second + 15*time.Second // guest/init's, and the longest pause of a client that met it
 )
 
@@ -167,7 +168,7 @@ func (r *rounds) start(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/disable_policy", []byte("0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r.load = startLoad(t, r.client, r.bridge, max(r.stopped, r.cut[1])+time.Minute+roundsWait+roundsReturn+roundsGrace)
+	r.load = startLoad(t, r.client, r.bridge, max(r.stopped, r.cut[1], 2*roundsBoot)+roundsWait+roundsReturn+roundsGrace)
 }
 
 // between is a time that the seed tells.
@@ -190,7 +191,17 @@ func (r *rounds) killServer(t *testing.T) (o outage) {
 	r.server.qemu.end(t, syscall.SIGKILL)
 	o.dead = time.Now()
 	r.server.launch(r.owner)
-	r.server.ready(t)
+	// Of some fifty guests under emulation one stood still before its network was there.
+	for end := time.Now().Add(roundsBoot); !r.server.isReady(t); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			text, _ := os.ReadFile(r.server.console)
+			t.Logf("the server has not booted in %v, and gets another try; its console:\n%s", roundsBoot, tail(text, 20))
+			r.server.qemu.end(t, syscall.SIGKILL)
+			r.server.launch(r.owner)
+			r.server.ready(t)
+			break
+		}
+	}
 	o.healed = time.Now()
 	return o
 }
