@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,6 +33,7 @@ type book struct {
 	mu     sync.Mutex // guards what follows
 	calls  map[uint32]*entry
 	wrongs int
+	acts   []string // the latest, on the bridge
 }
 
 // An entry is one Call.
@@ -41,8 +43,15 @@ type entry struct {
 	sent     int    // times a client sent it
 	served   int    // times it came to a server
 	executed int    // times a server executed it
+	xids     []come // how it came there to be executed, if it is harmful
 	refused  bool   // a Responder answered RDMA_ERROR
 	answered bool
+}
+
+// A come is a Call coming to a server.
+type come struct {
+	xid uint32
+	at  time.Time
 }
 
 func newBook(t testing.TB, s seed) *book {
@@ -56,10 +65,13 @@ func (b *book) wrong(format string, args ...any) {
 	b.broken.Store(true)
 	b.mu.Lock()
 	b.wrongs++
-	n := b.wrongs
+	n, acts := b.wrongs, strings.Join(b.acts, ", ")
 	b.mu.Unlock()
 	if n <= 20 {
-		b.t.Errorf("%s: %s", b.seed, fmt.Sprintf(format, args...))
+		b.t.Errorf("%s: %s: %s", b.seed, time.Now().Format("05.000"), fmt.Sprintf(format, args...))
+	}
+	if n == 1 && acts != "" {
+		b.t.Logf("before: %s", acts)
 	}
 }
 
@@ -146,17 +158,23 @@ func (b *book) serve(c *oncrpc.Call, k kind, id uint32) {
 }
 
 // execute notes that a server executes the Call.
-func (b *book) execute(id uint32, cached bool) {
+func (b *book) execute(id, xid uint32, cached bool) {
 	b.mu.Lock()
 	e := b.calls[id]
-	n, k := 0, kind(0)
+	n, k, how := 0, kind(0), ""
 	if e != nil {
 		e.executed++
 		n, k = e.executed, e.kind
+		if k.harmful() && cached {
+			e.xids = append(e.xids, come{xid: xid, at: time.Now()})
+			for _, c := range e.xids {
+				how += fmt.Sprintf(" %#x %v ago", c.xid, time.Since(c.at).Round(time.Millisecond))
+			}
+		}
 	}
 	b.mu.Unlock()
 	if n > 1 && k.harmful() && cached {
-		b.wrong("call %#x (%v) was executed %d times by a server with a duplicate request cache: it came under another XID", id, k, n)
+		b.wrong("call %#x (%v) was executed %d times by a server with a duplicate request cache: it came under other XIDs:%s", id, k, n, how)
 	}
 }
 

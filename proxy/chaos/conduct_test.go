@@ -218,10 +218,21 @@ func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
 		for _, a := range acts {
 			if n -= a.often; n < 0 {
 				w.counts[a.f].Add(1)
+				w.act(a.f)
 				a.do()
 				break
 			}
 		}
+	}
+}
+
+// act notes what is done to the bridge, for who looks for the cause of what is wrong.
+func (w *world) act(f fault) {
+	w.book.mu.Lock()
+	defer w.book.mu.Unlock()
+	w.book.acts = append(w.book.acts, fmt.Sprintf("%s: %v", time.Now().Format("05.000"), f))
+	if n := len(w.book.acts); n > 8 {
+		w.book.acts = w.book.acts[n-8:]
 	}
 }
 

@@ -64,7 +64,7 @@ func (s *server) take(m []byte) (j job, ok bool) {
 	j = job{id: id, kind: k, key: request{c.XID, proxytest.Checksum(m[c.Args:])}}
 	j.reply = replyTo(&c, k)
 	if !s.cache || !k.harmful() {
-		s.book.execute(id, false)
+		s.book.execute(id, c.XID, false)
 		return j, true
 	}
 	s.mu.Lock()
@@ -74,7 +74,7 @@ func (s *server) take(m []byte) (j job, ok bool) {
 	}
 	s.mu.Unlock()
 	if !known {
-		s.book.execute(id, true)
+		s.book.execute(id, c.XID, true)
 		return j, true
 	}
 	return j, done // as Linux: RC_REPLY, or RC_DROPIT while it is executed
