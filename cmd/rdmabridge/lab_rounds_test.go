@@ -20,7 +20,7 @@ import (
 //
 //	a guest's NFS client -- TCP --> rdmabridge on this host -- iWARP --> another guest's knfsd
 //
-// with NFSv3 and NFSv4.2 mounted at once. fio writes and verifies, and four loops make, link,
+// with NFSv3 and NFSv4.2 mounted at once. fio writes and verifies, and six loops make, link,
 // rename and remove names (guest/rounds.sh, guest/meta.c). The export is on a disk that
 // survives the server. The bridge has its default timeouts.
 //
