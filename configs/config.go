@@ -122,7 +122,7 @@ type Source struct {
 
 // A Pool is the connections of one upstream.
 type Pool struct {
-	Connections int    `mapstructure:"connections"` // default 4, for transport tcp 1
+	Connections int    `mapstructure:"connections"` // default 4, for transport tcp 2
 	Credits     int    `mapstructure:"credits"`     // asked for on each; on TCP the most Calls outstanding; default 128
 	Mode        string `mapstructure:"mode"`        // auto, shared or pinned; default auto
 	Pinned      int    `mapstructure:"pinned"`      // most clients with a connection of their own; default 256
@@ -263,7 +263,7 @@ func (u *Upstream) setDefaults() {
 	} else {
 		def(&u.Source.Ports, AnyPort)
 	}
-	def(&u.Pool.Connections, 1)
+	def(&u.Pool.Connections, 2)
 	def(&u.Pool.Credits, 128)
 	def(&u.Pool.Mode, PoolAuto)
 	if u.Pool.Mode != PoolShared {

@@ -165,11 +165,9 @@ type Pool struct {
 	seats     []*Seat
 	retired   []*Seat // whose connections end, replaced by others
 	queue     queues
-	parked    []line // Steady Calls that wait for a seat, by its index
-	waiting   int    // how many those are
-	held      bool   // memory is short: nothing is dispatched until Resume
-	out       int    // Calls outstanding
-	window    int    // how many may be, below RampEnd
+	held      bool // memory is short: nothing is dispatched until Resume
+	out       int  // Calls outstanding
+	window    int  // how many may be, below RampEnd
 	closed    bool
 	since     time.Time // when the pool last had no usable connection; zero while it has one
 	up        time.Time // when it last had its first one
@@ -181,7 +179,7 @@ type Pool struct {
 func New(o Options, d Dialer, owner Owner) *Pool {
 	o = o.withDefaults()
 	p := &Pool{
-		queue:  queues{by: make([]queue, o.Loops)},
+		queue:  queues{by: make([]queue, o.Loops), tied: make([]queue, o.Connections)},
 		window: o.Ramp,
 		opts:   o, dialer: d, owner: owner, metrics: o.Metrics,
 	}
@@ -236,7 +234,7 @@ func (p *Pool) seat(s *Seat) {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
-	waiting := join(p.queue.drain(), p.eachParked((*line).drain))
+	waiting := p.queue.drain()
 	var members []Member
 	for _, s := range slices.Concat(p.seats, p.retired) {
 		if s.sitting != nil {
@@ -264,30 +262,24 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	var s, home *Seat
-	if !p.held && p.queue.n == 0 && p.room() {
-		if home = p.home(e); home == nil {
-			s = p.choose(e, here)
-		} else if home.free() > 0 {
-			s = home
-		}
-		if s != nil {
+	f := e.Flow
+	if f.Steady && !f.active {
+		p.tie(f)
+	}
+	if !p.held && p.room() && !p.queue.first(f) {
+		if s := p.choose(e, here); s != nil {
 			m := s.take(e)
 			p.mu.Unlock()
 			m.Dispatch(e, here)
 			return nil
 		}
 	}
-	if p.queue.n+p.waiting >= p.opts.QueueLimit {
+	if p.queue.n >= p.opts.QueueLimit {
 		p.mu.Unlock()
 		return ErrQueueFull
 	}
 	e.queuedAt = time.Now()
-	if home != nil {
-		p.park(home, e)
-	} else {
-		p.queue.push(e, here)
-	}
+	p.queue.push(e, here)
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
 	return nil
@@ -310,6 +302,9 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		p.mu.Unlock()
 		p.metrics.expired.Inc()
 		return ErrQueueTimeout
+	}
+	if f := e.Flow; f.Steady && !f.active {
+		p.tie(f)
 	}
 	p.queue.pushFront(e, here)
 	p.mu.Unlock()
@@ -340,42 +335,42 @@ func (p *Pool) Resume() {
 func (p *Pool) kick(here int) {
 	for {
 		p.mu.Lock()
-		s := p.pick(here, false)
-		if s == nil {
-			p.mu.Unlock()
-			return
+		var m Member
+		var e *Entry
+		if s := p.ready(here); s != nil {
+			m, e = p.next(s)
 		}
-		m, e, _ := p.next(s)
 		p.mu.Unlock()
 		if e == nil {
-			break
+			return
 		}
 		p.dispatch(m, e, here)
 	}
-	p.kickSteady(here)
 }
 
-// next takes the next waiting Call for seat s, or the next queued one that another seat has
-// a credit for and must have: then s may have another, and again is true. p.mu is held.
-func (p *Pool) next(s *Seat) (m Member, e *Entry, again bool) {
-	if p.held || p.closed || s.free() <= 0 || !p.room() {
-		return nil, nil, false
-	}
-	if e := p.unpark(s); e != nil {
-		return s.take(e), e, false
-	}
-	for p.queue.n > 0 {
-		e := p.queue.pop(s.affinity)
-		home := p.home(e)
-		switch {
-		case home == nil || home == s:
-			return s.take(e), e, false
-		case home.free() > 0:
-			return home.take(e), e, true
+// ready is a seat with a free credit that something waits for, or nil. p.mu is held.
+func (p *Pool) ready(here int) *Seat {
+	switch {
+	case p.queue.n == 0:
+	case p.queue.any > 0:
+		return p.pick(here, false)
+	default:
+		for _, s := range p.seats {
+			if p.queue.tied[s.index].n > 0 && s.free() > 0 {
+				return s
+			}
 		}
-		p.park(home, e)
 	}
-	return nil, nil, false
+	return nil
+}
+
+// next takes the next queued Call for seat s. p.mu is held.
+func (p *Pool) next(s *Seat) (Member, *Entry) {
+	if p.held || p.closed || s.free() <= 0 || !p.queue.waits(s.index) || !p.room() {
+		return nil, nil
+	}
+	e := p.queue.pop(s.affinity, s.index)
+	return s.take(e), e
 }
 
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
@@ -387,12 +382,18 @@ func (p *Pool) dispatch(m Member, e *Entry, here int) {
 // room reports whether the ramp lets another Call out. p.mu is held.
 func (p *Pool) room() bool { return p.window >= RampEnd || p.out < p.window }
 
-// choose returns the seat for e. Small Calls of one flow stay on one connection
+// choose returns the seat for e, or nil. Small Calls of one flow stay on one connection
 // while it has credits and carries nothing large: they are written together, and
 // their Replies come together and are written together. Large ones are spread. p.mu
 // is held.
 func (p *Pool) choose(e *Entry, here int) *Seat {
 	f := e.Flow
+	if f.tie > 0 {
+		if s := p.seats[f.tie-1]; s.free() > 0 {
+			return s
+		}
+		return nil
+	}
 	if e.large() {
 		return p.pick(here, true)
 	}
@@ -456,12 +457,12 @@ func (p *Pool) sweep(ctx context.Context) {
 		case now := <-t.C:
 			p.mu.Lock()
 			last := now.Add(-p.opts.QueueWait)
-			old := join(p.queue.expire(last), p.eachParked(func(l *line) *Entry { return l.expire(last) }))
-			released := p.release(false)
+			old := p.queue.expire(last)
+			moved := p.untie()
 			p.mu.Unlock()
 			t.Reset(every())
 			p.expire(old, ErrQueueTimeout)
-			if released {
+			if moved {
 				p.kick(Elsewhere)
 			}
 		}
@@ -483,7 +484,7 @@ func (p *Pool) expire(e *Entry, err error) {
 // Owner.Expired with err: its client is gone.
 func (p *Pool) Forget(f *Flow, err error) {
 	p.mu.Lock()
-	e := join(p.queue.forget(f), p.eachParked(func(l *line) *Entry { return l.forget(f) }))
+	e := p.queue.forget(f)
 	p.mu.Unlock()
 	p.expire(e, err)
 }
@@ -514,7 +515,7 @@ type SeatStats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Name: p.opts.Name, Queued: p.queue.n + p.waiting, Retired: len(p.retired), DownSince: p.since}
+	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
 	for _, s := range p.seats {
 		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
 		if s.lastErr != nil {

@@ -32,9 +32,6 @@ type Entry struct {
 	Flow  *Flow // the client
 	Cost  int   // octets this Call moves, about: Call plus expected Reply
 
-	// Steady Calls go by one connection of several, always the same: steady.go.
-	Steady bool
-
 	next     *Entry
 	seat     *Seat     // holds the credit, while dispatched
 	bulk     bool      // and counts it as large
@@ -54,14 +51,17 @@ type Flow struct {
 	// Weight is how many times as much as a flow of weight 1 it gets while both wait;
 	// 0 is 1. It is set before the first Submit, and then by Pool.Reweigh.
 	Weight int
-	// Place tells which connection the Steady ones of the flow go by.
-	Place uint32
+	// Steady has its Calls go by one connection of several, always the same, which
+	// Place tells: steady.go. Both are set before the first Submit.
+	Steady bool
+	Place  uint32
 
 	lines   [2]line // small Calls, and large ones
 	row     int     // small Calls since the last large one, while one waits
 	deficit int
 	active  bool
 	home    int   // 1 + the loop in whose queue it waits; 0: none yet
+	tie     int   // 1 + the seat in whose queue it waits instead; 0: none
 	next    *Flow // ring of active flows
 	seat    *Seat // where its last small Call went
 }

@@ -2,7 +2,8 @@ package pool
 
 import "time"
 
-// queues are the Calls that wait, a queue for each loop. Where a credit comes
+// queues are the Calls that wait, a queue for each loop, and one for each seat with
+// those that go by no other: steady.go. Where a credit comes
 // back on a loop, a Call of that loop's clients takes it: one of another loop's
 // would cost both a cache miss for everything the Call touches. That is only a
 // preference. Each queue knows how much each of its flows has had, and one that
@@ -10,16 +11,21 @@ import "time"
 // client's share does not depend on how many others its loop has. All methods are
 // called with the pool's lock held.
 type queues struct {
-	by []queue // by loop
-	n  int     // Calls in all
+	by   []queue // by loop
+	tied []queue // by seat
+	n    int     // Calls in all
+	any  int     // those in by, which go by any seat
 }
 
 // lag is by how many octets for each flow a queue may fall behind others.
 const lag = 4 * quantum
 
-// of is the queue of f. A flow stays with the loop that used it first, its
-// client's.
+// of is the queue of f: that of the seat it is tied to, or that of the loop that used
+// it first, its client's, with which it stays.
 func (qs *queues) of(f *Flow, here int) *queue {
+	if f.tie > 0 {
+		return &qs.tied[f.tie-1]
+	}
 	if f.home == 0 {
 		f.home = 1 + max(here, 0)%len(qs.by)
 	}
@@ -40,48 +46,73 @@ func (qs *queues) pushFront(e *Entry, here int) {
 func (qs *queues) enter(e *Entry, here int) *queue {
 	q := qs.of(e.Flow, here)
 	if q.n == 0 {
-		if o := qs.last(); o != nil {
+		o := behind(behind(nil, qs.by), qs.tied)
+		if o != nil {
 			q.had = max(q.had, o.had)
 		}
 	}
-	qs.n++
+	qs.count(e.Flow, 1)
 	return q
 }
 
-// last is the queue whose flows have had least, of those that are not empty.
-func (qs *queues) last() *queue {
-	var last *queue
-	for i := range qs.by {
-		if q := &qs.by[i]; q.n > 0 && (last == nil || q.had < last.had) {
+// count adds n to the Calls that wait in f's queue.
+func (qs *queues) count(f *Flow, n int) {
+	qs.n += n
+	if f.tie == 0 {
+		qs.any += n
+	}
+}
+
+// behind is the queue whose flows have had least, of last and those of list that are
+// not empty.
+func behind(last *queue, list []queue) *queue {
+	for i := range list {
+		if q := &list[i]; q.n > 0 && (last == nil || q.had < last.had) {
 			last = q
 		}
 	}
 	return last
 }
 
-// pop takes the next entry for loop here. qs.n > 0.
-func (qs *queues) pop(here int) *Entry {
+// first reports whether anything waits that is to go before what f has now.
+func (qs *queues) first(f *Flow) bool {
+	return qs.any > 0 || f.tie > 0 && qs.tied[f.tie-1].n > 0
+}
+
+// waits reports whether anything waits that may go by seat.
+func (qs *queues) waits(seat int) bool { return qs.any > 0 || qs.tied[seat].n > 0 }
+
+// pop takes the next entry for loop here that may go by seat. There is one.
+func (qs *queues) pop(here, seat int) *Entry {
 	q := &qs.by[max(here, 0)%len(qs.by)]
-	if last := qs.last(); q.n == 0 || last.had+lag < q.had {
+	if t := &qs.tied[seat]; t.n > 0 && (q.n == 0 || t.had <= q.had) {
+		q = t
+	}
+	if last := behind(nil, qs.by); q.n == 0 || last != nil && last.had+lag < q.had {
 		q = last
 	}
-	qs.n--
-	return q.pop()
+	e := q.pop()
+	qs.count(e.Flow, -1)
+	return e
 }
 
 func (qs *queues) reweigh(f *Flow, w int) {
-	if f.home == 0 {
+	if !f.active {
 		f.Weight = w
 		return
 	}
-	qs.by[f.home-1].reweigh(f, w)
+	qs.of(f, Elsewhere).reweigh(f, w)
 }
 
 func (qs *queues) forget(f *Flow) *Entry {
-	if f.home == 0 {
+	if !f.active {
 		return nil
 	}
-	return qs.counted(&qs.by[f.home-1], func(q *queue) *Entry { return q.forget(f) })
+	list := qs.of(f, Elsewhere).forget(f)
+	for e := list; e != nil; e = e.next {
+		qs.count(f, -1)
+	}
+	return list
 }
 
 func (qs *queues) drain() *Entry {
@@ -92,17 +123,16 @@ func (qs *queues) expire(t time.Time) *Entry {
 	return qs.each(func(q *queue) *Entry { return q.expire(t) })
 }
 
+// each takes out of every queue what take takes out of it.
 func (qs *queues) each(take func(*queue) *Entry) (list *Entry) {
-	for i := range qs.by {
-		list = join(qs.counted(&qs.by[i], take), list)
+	for _, queues := range [][]queue{qs.by, qs.tied} {
+		for i := range queues {
+			out := take(&queues[i])
+			for e := out; e != nil; e = e.next {
+				qs.count(e.Flow, -1)
+			}
+			list = join(out, list)
+		}
 	}
-	return list
-}
-
-// counted keeps n right while take takes entries out of q.
-func (qs *queues) counted(q *queue, take func(*queue) *Entry) *Entry {
-	was := q.n
-	list := take(q)
-	qs.n -= was - q.n
 	return list
 }

@@ -67,14 +67,14 @@ func TestSharesDoNotDependOnLoops(t *testing.T) {
 // A loop without Calls of its own takes those of others, and what it missed
 // meanwhile is not made up for.
 func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
-	qs := queues{by: make([]queue, 2)}
+	qs := queues{by: make([]queue, 2), tied: make([]queue, 1)}
 	busy, late := &Flow{}, &Flow{}
 	push := func(f *Flow, here int) { qs.push(&Entry{Flow: f, Cost: 200}, here) }
 	for range 1000 {
 		push(busy, 0)
 	}
 	for range 500 {
-		if e := qs.pop(1); e.Flow != busy {
+		if e := qs.pop(1, 0); e.Flow != busy {
 			t.Fatal("a loop with nothing to do does not help")
 		}
 	}
@@ -83,7 +83,7 @@ func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
 	}
 	got := 0
 	for range 200 {
-		if qs.pop(0).Flow == late {
+		if qs.pop(0, 0).Flow == late {
 			got++
 		}
 	}
@@ -94,7 +94,7 @@ func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
 		t.Errorf("%d entries counted, want 600", qs.n)
 	}
 	for qs.n > 0 {
-		qs.pop(1)
+		qs.pop(1, 0)
 	}
 	if qs.by[0].n != 0 || qs.by[1].n != 0 || qs.by[0].weight != 0 || qs.by[1].weight != 0 {
 		t.Errorf("left over: %+v", qs.by)

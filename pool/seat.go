@@ -100,14 +100,11 @@ func (s *Seat) Done(e *Entry, here int) {
 	if ramping && s.member != nil {
 		p.window++
 	}
-	m, next, again := p.next(s)
+	m, next := p.next(s)
 	p.mu.Unlock()
 	last.end()
 	if next != nil {
 		p.dispatch(m, next, here)
-	}
-	if again {
-		s.pull(here)
 	}
 	if ramping {
 		p.kick(here) // there may be room for two, or for none on this connection
@@ -142,15 +139,12 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		// The client whose XIDs met this one's may go on to the next as this one does.
 		e.Flow.seat = best
 	}
-	other, next, again := p.next(s)
+	other, next := p.next(s)
 	p.mu.Unlock()
 	last.end()
 	m.Dispatch(e, here)
 	if next != nil {
 		p.dispatch(other, next, here)
-	}
-	if again {
-		s.pull(here)
 	}
 	return true
 }
@@ -163,7 +157,7 @@ func (s *Seat) pull(here int) {
 	p := s.pool
 	for {
 		p.mu.Lock()
-		m, e, _ := p.next(s)
+		m, e := p.next(s)
 		p.mu.Unlock()
 		if e == nil {
 			return
@@ -381,6 +375,7 @@ func (s *Seat) occupy(m Member, endpoint string, age int, closed bool) {
 			p.since, p.up = time.Time{}, s.since
 		}
 		p.metrics.connections.Add(1)
+		p.retie()
 	}
 }
 

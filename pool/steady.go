@@ -2,28 +2,27 @@ package pool
 
 import "time"
 
-// Steady Calls
+// Steady flows
 //
 // A server whose duplicate request cache tells connections apart knows a Call that comes
 // again only if it comes by the connection that it came by before, or by the next one of
-// the same seat. So a Call that is marked Steady has one seat, which Flow.Place tells and
+// the same seat. So the Calls of a Steady flow have one seat, which Flow.Place tells and
 // which is the same in another process with as many seats. When that has no credit, or no
-// connection, the Call waits for it, beside the queue: what waits there may go by any seat,
-// and is not to wait for this one.
+// connection, they wait for it, in a queue of the seat's own.
 //
-// It does not wait for good. A seat that has been without a connection for steadyFor while
+// They do not wait for good. A seat that has been without a connection for steadyFor while
 // another has one binds nobody until it has one again.
 
 // steadyFor is how long a seat without a connection is waited for: a handshake whose first
 // packet was lost takes a second longer.
 const steadyFor = 3 * time.Second
 
-// home is the seat that e has to go by; nil if any will do. p.mu is held.
-func (p *Pool) home(e *Entry) *Seat {
-	if !e.Steady || len(p.seats) < 2 {
+// home is the seat that f's Calls have to go by; nil if any will do. p.mu is held.
+func (p *Pool) home(f *Flow) *Seat {
+	if !f.Steady || len(p.seats) < 2 {
 		return nil
 	}
-	s := p.seats[e.Flow.Place%uint32(len(p.seats))]
+	s := p.seats[f.Place%uint32(len(p.seats))]
 	if s.away() {
 		return nil
 	}
@@ -36,89 +35,60 @@ func (s *Seat) away() bool {
 	return s.member == nil && time.Since(s.since) > steadyFor && time.Since(p.up) > steadyFor
 }
 
-// park has e wait for seat s. p.mu is held.
-func (p *Pool) park(s *Seat, e *Entry) {
-	for len(p.parked) <= s.index {
-		p.parked = append(p.parked, line{})
+// tie chooses the queue of f, in which nothing waits, if its choice can differ: that of
+// its home, or that of its loop. p.mu is held.
+func (p *Pool) tie(f *Flow) {
+	f.tie = 0
+	if s := p.home(f); s != nil {
+		f.tie = 1 + s.index
 	}
-	p.parked[s.index].push(e)
-	p.waiting++
 }
 
-// unpark is the Call that has waited longest for s, or nil. p.mu is held.
-func (p *Pool) unpark(s *Seat) *Entry {
-	if p.waiting == 0 || s.index >= len(p.parked) || p.parked[s.index].head == nil || p.seats[s.index] != s {
-		return nil
-	}
-	p.waiting--
-	return p.parked[s.index].pop()
-}
-
-// release has those who wait for a seat that is away wait in the queue, or all. It reports
-// whether there were any. p.mu is held.
-func (p *Pool) release(all bool) (any bool) {
-	for i := range p.parked {
-		if p.parked[i].head == nil || !all && !p.seats[i].away() {
-			continue
-		}
-		for p.parked[i].head != nil {
-			p.waiting--
-			p.queue.push(p.parked[i].pop(), Elsewhere)
-		}
-		any = true
-	}
-	return any
-}
-
-// eachParked takes out what take takes out of each line, linked by next. p.mu is held.
-func (p *Pool) eachParked(take func(*line) *Entry) (list *Entry) {
-	if p.waiting == 0 {
-		return nil
-	}
-	for i := range p.parked {
-		out := take(&p.parked[i])
-		for e := out; e != nil; e = e.next {
-			p.waiting--
-		}
-		list = join(out, list)
-	}
-	return list
-}
-
-// drain empties l.
-func (l *line) drain() *Entry {
-	list := l.head
-	*l = line{}
-	return list
-}
-
-// forget takes out what is f's.
-func (l *line) forget(f *Flow) *Entry {
-	var out, rest line
-	for l.head != nil {
-		if e := l.pop(); e.Flow == f {
-			out.push(e)
-		} else {
-			rest.push(e)
+// untie has the Calls that wait for a seat which is away go by any, and reports whether
+// there are any. p.mu is held.
+func (p *Pool) untie() bool {
+	for _, s := range p.seats {
+		if p.queue.tied[s.index].n > 0 && s.away() {
+			return p.retie()
 		}
 	}
-	*l = rest
-	return out.head
+	return false
 }
 
-// kickSteady dispatches those who wait for a seat that can take them.
-func (p *Pool) kickSteady(here int) {
-	for i := 0; ; i++ {
-		p.mu.Lock()
-		for p.waiting > 0 && i < len(p.parked) && p.parked[i].head == nil {
-			i++
+// retie has the Steady flows wait where they belong now, and reports whether that is
+// elsewhere for any. It is called when a seat is away, or is not any more, and when there
+// are more seats or fewer. p.mu is held.
+func (p *Pool) retie() (moved bool) {
+	var flows []*Flow
+	for _, queues := range [][]queue{p.queue.by, p.queue.tied} {
+		for i := range queues {
+			flows = queues[i].steady(flows)
 		}
-		if p.waiting == 0 || i >= len(p.parked) {
-			p.mu.Unlock()
-			return
+	}
+	for _, f := range flows {
+		was, list := f.tie, p.queue.forget(f)
+		p.tie(f)
+		for list != nil {
+			e := list
+			list = e.next
+			p.queue.push(e, Elsewhere)
 		}
-		s := p.seats[i]
-		p.mu.Unlock()
-		s.pull(here)
+		moved = moved || f.tie != was
+	}
+	return moved
+}
+
+// steady appends the Steady flows that wait in q.
+func (q *queue) steady(flows []*Flow) []*Flow {
+	if q.tail == nil {
+		return flows
+	}
+	for f := q.tail.next; ; f = f.next {
+		if f.Steady {
+			flows = append(flows, f)
+		}
+		if f == q.tail {
+			return flows
+		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 func steady(t *testing.T, p *Pool, f *Flow, here int) *Entry {
 	t.Helper()
-	e := &Entry{Flow: f, Cost: 100, Steady: true}
+	e := &Entry{Flow: f, Cost: 100}
 	if err := p.Submit(e, here); err != nil {
 		t.Fatalf("Submit: %v", err)
 	}
@@ -54,7 +54,7 @@ func TestSteady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		p, _ := newPool(t, Options{Connections: 4, Loops: 2}, d)
-		a, b := &Flow{Place: 6}, &Flow{Place: 3}
+		a, b, c := &Flow{Place: 6, Steady: true}, &Flow{Place: 3, Steady: true}, &Flow{}
 		first, second := steady(t, p, a, 0), steady(t, p, a, 1)
 		if on(d, first) != 2 || on(d, second) != 2 {
 			t.Fatalf("on seats %d and %d, want 2", on(d, first), on(d, second))
@@ -64,12 +64,12 @@ func TestSteady(t *testing.T) {
 			t.Errorf("without a credit: on seat %d", on(d, third))
 		}
 		for range 6 {
-			if e := submit(t, p, a, 100, 0); on(d, e) < 0 {
+			if e := submit(t, p, c, 100, 0); on(d, e) < 0 {
 				t.Fatal("a Call that may go by any seat waits for one that may not")
 			}
 		}
 		// Now nobody has a credit: all wait.
-		other, any := steady(t, p, b, 1), submit(t, p, b, 100, 1)
+		other, any := steady(t, p, b, 1), submit(t, p, c, 100, 1)
 		if st := p.Stats(); st.Queued != 3 || st.Outstanding != 8 {
 			t.Errorf("%d wait and %d are out, want 3 and 8", st.Queued, st.Outstanding)
 		}
@@ -92,8 +92,8 @@ func TestSteadyQueued(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		p, _ := newPool(t, Options{Connections: 2}, d)
 		p.Hold()
-		f := &Flow{Place: 1}
-		x, y := steady(t, p, f, 0), submit(t, p, f, 100, 0)
+		f := &Flow{Place: 1, Steady: true}
+		x, y := steady(t, p, f, 0), submit(t, p, &Flow{}, 100, 0)
 		var more []*Entry
 		for range 3 {
 			more = append(more, steady(t, p, f, 0))
@@ -123,22 +123,6 @@ func TestSteadyQueued(t *testing.T) {
 			t.Errorf("resumed: on seat %d, want 1", on(d, w))
 		}
 		d.answer(1)
-		// Done finds at the head of the queue one for the other seat, which is free.
-		for range 5 {
-			submit(t, p, &Flow{}, 100, 0)
-		}
-		z, last := steady(t, p, &Flow{Place: 0}, 0), submit(t, p, &Flow{}, 100, 0)
-		p.mu.Lock()
-		for _, m := range d.members {
-			if m.seat.index == 0 {
-				m.seat.grant = 8 // unnoticed
-			}
-		}
-		p.mu.Unlock()
-		d.answer(1)
-		if on(d, z) != 0 || on(d, last) < 0 {
-			t.Errorf("on seats %d and %d, want 0 and any", on(d, z), on(d, last))
-		}
 	})
 }
 
@@ -148,7 +132,7 @@ func TestSteadyWaitsForItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		p, _ := newPool(t, Options{Connections: 2, BackoffMin: time.Second, BackoffMax: time.Second, QueueWait: time.Minute}, d)
-		f := &Flow{Place: 1}
+		f := &Flow{Place: 1, Steady: true}
 		lose := func(i int) {
 			p.mu.Lock()
 			m := p.seats[i].member
@@ -214,7 +198,7 @@ func TestSteadyEnds(t *testing.T) {
 		reg := metrics.New()
 		m := NewMetrics(reg, "storage")
 		p, ow := newPool(t, Options{Connections: 4, QueueWait: 8 * time.Second, Metrics: m}, d)
-		a, b := &Flow{Place: 1}, &Flow{Place: 1}
+		a, b := &Flow{Place: 1, Steady: true}, &Flow{Place: 1, Steady: true}
 		wait := func() (x, y *Entry) {
 			steady(t, p, a, 0)
 			return steady(t, p, a, 0), steady(t, p, b, 0)
@@ -252,8 +236,47 @@ func TestSteadyEnds(t *testing.T) {
 		if es, errs := ow.list(); len(es) != 3 || es[2] != last || !errors.Is(errs[2], ErrClosed) {
 			t.Errorf("closed: %v %v", es, errs)
 		}
-		if n := m.queued.Value(); n != 0 || p.waiting != 0 {
-			t.Errorf("%d and %d counted as waiting", n, p.waiting)
+		if n := m.queued.Value(); n != 0 || p.queue.n != 0 || p.queue.any != 0 {
+			t.Errorf("%d and %d counted as waiting", n, p.queue.n)
+		}
+	})
+}
+
+// TestSteadyShares: who waits for a seat has a fair share of it, and so have those who
+// would go by any, if there is no other.
+func TestSteadyShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 4}
+		p, _ := newPool(t, Options{Connections: 2, QueueWait: time.Hour}, d)
+		hog, meek, any := &Flow{Place: 2, Steady: true}, &Flow{Place: 4, Steady: true}, &Flow{}
+		served := map[*Flow]int{}
+		for range 2000 {
+			steady(t, p, hog, 0)
+		}
+		for range 40 {
+			steady(t, p, meek, 0)
+			submit(t, p, any, 100, 0)
+		}
+		p.mu.Lock()
+		other := p.seats[1].member.(*fakeMember) // keeps what it has
+		seat := p.seats[0].member.(*fakeMember)
+		p.mu.Unlock()
+		for n := 0; n < 1500; {
+			for _, e := range seat.take() {
+				served[e.Flow]++
+				n++
+				submit(t, p, e.Flow, 100, 0)
+				seat.seat.Done(e, seat.affinity)
+			}
+		}
+		for _, f := range []*Flow{hog, meek, any} {
+			if n := served[f]; n < 400 || n > 600 {
+				t.Errorf("served %d, %d and %d of 1500; want as many each", served[hog], served[meek], served[any])
+				break
+			}
+		}
+		if got := len(other.take()); got != 4 {
+			t.Errorf("%d Calls on the other seat", got)
 		}
 	})
 }

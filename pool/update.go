@@ -25,7 +25,6 @@ func (p *Pool) Update(o Options, renew bool) {
 		p.age++
 	}
 	var ends []ending
-	moved := len(p.seats) != o.Connections && p.release(true)
 	for len(p.seats) > o.Connections {
 		s := p.seats[len(p.seats)-1]
 		p.seats = p.seats[:len(p.seats)-1]
@@ -42,6 +41,10 @@ func (p *Pool) Update(o Options, renew bool) {
 		}
 	}
 	ends = append(ends, p.renew())
+	for len(p.queue.tied) < len(p.seats) {
+		p.queue.tied = append(p.queue.tied, queue{})
+	}
+	moved := p.retie()
 	p.mu.Unlock()
 	for _, e := range ends {
 		e.end()

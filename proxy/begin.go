@@ -55,7 +55,7 @@ func (g *ledger) follow(l *listener, a netip.Addr) {
 	if w := t.weight(a); w != g.weight {
 		g.weight = w
 		for _, ln := range g.lanes {
-			ln.pool.Reweigh(&ln.flow, w)
+			ln.reweigh(w)
 		}
 	}
 	g.lanes = slices.DeleteFunc(g.lanes, func(ln *lane) bool { return l.p.over(ln.u) })
@@ -158,7 +158,7 @@ func (g *ledger) close(l *listener, err error) {
 	g.rates.leave(g)
 	l.p.xids.slots.leave(g.slot, time.Now())
 	for _, ln := range g.lanes {
-		ln.pool.Forget(&ln.flow, err)
+		ln.forget(err)
 		if ln.pin != nil {
 			ln.pin.release()
 		}
@@ -227,7 +227,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	c.expect = u.expect(a, g.large)
 	c.lane = ln
-	c.entry.Flow = &ln.flow
+	c.entry.Flow = ln.flowOf(c)
 	if c.assignXID(peer, g) {
 		c.result = resultAbsorbed
 		c.client.dropped(c)
@@ -235,7 +235,6 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	g.charge(c)
 	c.entry.Cost = u.cost(len(c.msg), a)
-	c.entry.Steady = !u.isRDMA && a.Known && a.Class == ulb.NonIdempotent
 	if !u.ramp.up.Load() {
 		u.ramp.enter(c, g)
 	}

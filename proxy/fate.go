@@ -120,7 +120,7 @@ func (c *call) requeue(here int) {
 func (c *call) follow() {
 	if c.remembered {
 		_, c.lane = c.up.p.xids.ownerOf(c)
-		c.entry.Flow = &c.lane.flow
+		c.entry.Flow = c.lane.flowOf(c)
 	}
 }
 

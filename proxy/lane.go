@@ -5,16 +5,19 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
 )
 
 // A lane is one client's way to one upstream: the pool that its Calls take, and
-// its place in the queue there. All but flow, which is the pool's, is owned by the
-// client's loop, and u and pool are constant.
+// its places in the queue there. All but flow and steady, which are the pool's, is owned by
+// the client's loop, and u and pool are constant.
 type lane struct {
 	u    *upstream
 	pool *pool.Pool // one of u.pools, or that of pin
-	flow pool.Flow
+
+	flow   pool.Flow
+	steady pool.Flow // of Calls that harm when repeated, if the server tells connections apart
 
 	pin     *pin // nil for the shared pool
 	settled bool // nothing that the client sends changes it
@@ -29,7 +32,8 @@ func (g *ledger) lane(u *upstream, peer netip.Addr) *lane {
 		}
 	}
 	ln := &lane{u: u, pool: u.poolFor(peer), settled: u.pins.most.Load() == 0}
-	ln.flow.Weight, ln.flow.Place = g.weight, placeOf(peer)
+	ln.flow.Weight = g.weight
+	ln.steady = pool.Flow{Weight: g.weight, Steady: true, Place: placeOf(peer)}
 	g.lanes = append(g.lanes, ln)
 	return ln
 }
@@ -66,4 +70,24 @@ func (ln *lane) needsPin(h *oncrpc.Call) bool {
 		ln.minor0 = true
 	}
 	return ok && minor > 0 || !ok && !ln.minor0
+}
+
+// flowOf is c's place in the queue.
+func (ln *lane) flowOf(c *call) *pool.Flow {
+	if a := &c.rdma.Analysis; !ln.u.isRDMA && a.Class >= ulb.NonIdempotent && a.Session == 0 {
+		return &ln.steady
+	}
+	return &ln.flow
+}
+
+// reweigh makes w the client's weight.
+func (ln *lane) reweigh(w int) {
+	ln.pool.Reweigh(&ln.flow, w)
+	ln.pool.Reweigh(&ln.steady, w)
+}
+
+// forget takes out what waits. Its owner hears of it with err.
+func (ln *lane) forget(err error) {
+	ln.pool.Forget(&ln.flow, err)
+	ln.pool.Forget(&ln.steady, err)
 }
