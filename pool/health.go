@@ -149,6 +149,17 @@ func (h *Health) well(addr string) {
 	}
 }
 
+// untried notes that an attempt at addr was given up, for a reason that says nothing of it.
+func (h *Health) untried(addr string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.list {
+		if e.addr == addr {
+			e.trying = false
+		}
+	}
+}
+
 // failed notes that an attempt at addr has failed, or, if gone, that its host has
 // vanished under a connection.
 func (h *Health) failed(addr string, gone bool) {

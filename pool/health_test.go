@@ -210,3 +210,50 @@ func TestAllAway(t *testing.T) {
 		wantAt(t, p, "c is back", "c")
 	})
 }
+
+// A hangDialer does not get through to some endpoints.
+type hangDialer struct {
+	cityDialer
+	hang map[string]bool
+}
+
+func (d *hangDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
+	if d.hang[endpoint] {
+		d.mu.Lock()
+		d.dials[endpoint]++
+		d.mu.Unlock()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return d.cityDialer.Dial(ctx, endpoint, affinity, s)
+}
+
+// TestTrialGivenUp: an endpoint that was being tried for a client which has gone is tried
+// again.
+func TestTrialGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &hangDialer{cityDialer{down: map[string]bool{}, up: make(map[*fakeMember]string), dials: make(map[string]int)}, map[string]bool{"a": true}}
+		h := &Health{}
+		h.Set([]string{"a", "b"}, false)
+		h.failed("a", true) // its host has gone
+		time.Sleep(2 * time.Second)
+		o := Options{Endpoints: []string{"a", "b"}, Connections: 1, Health: h, Prefer: 0}
+		pinned := New(Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, Sticky: true}, d, &owner{})
+		pinned.Start()
+		synctest.Wait() // dials a, on trial
+		if d.count("a") != 1 {
+			t.Fatal("a is not tried")
+		}
+		pinned.Close() // the client has gone
+		d.hang["a"] = false
+		shared := New(o, d, &owner{})
+		shared.Start()
+		defer shared.Close()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if out, _ := h.Out(); out != 0 {
+			t.Errorf("a is well for an hour, and %d endpoints are ejected; it was tried %d times in all", out, d.count("a"))
+		}
+		wantAt(t, shared, "an hour later", "a")
+	})
+}

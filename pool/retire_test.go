@@ -202,3 +202,75 @@ func TestAstray(t *testing.T) {
 		}
 	})
 }
+
+// TestRetiredHoldsNobodyUp: Calls that a connection was retired with do not keep its
+// successor from sending.
+func TestRetiredHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 128}
+		p, ow := newPool(t, Options{Connections: 1, Ramp: 16}, d)
+		var f Flow
+		m := d.members[0]
+		for range 1100 { // the ramp has ended
+			e := submit(t, p, &f, 100, 0)
+			m.take()
+			m.seat.Done(e, 0)
+		}
+		for range 20 { // dropped by the server
+			submit(t, p, &f, 100, 0)
+		}
+		if !m.seat.Retire(m) {
+			t.Fatal("Retire")
+		}
+		synctest.Wait()
+		fresh := d.members[1]
+		submit(t, p, &f, 100, 0)
+		time.Sleep(29 * time.Second)
+		synctest.Wait()
+		if n := len(fresh.got); n != 1 {
+			t.Errorf("the new connection has %d Calls 29 s later, want 1; window %d, out %d", n, p.window, p.out)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n, errs := ow.list(); len(n) > 0 {
+			t.Errorf("%d Calls expired: %v", len(n), errs)
+		}
+	})
+}
+
+// TestReplacedHoldsNobodyUp: nor do those of one that a better connection replaces.
+func TestReplacedHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &astrayDialer{fakeDialer: fakeDialer{grant: 128}, may: true}
+		o := Options{Endpoints: []string{"a:1"}, Connections: 1, Ramp: 16, Astray: func(s *Seat) time.Duration {
+			if s.Data == "home" {
+				return 0
+			}
+			return 3 * time.Second
+		}}
+		p := New(o, d, &owner{})
+		p.Start()
+		defer p.Close()
+		synctest.Wait()
+		var f Flow
+		m := d.members[0]
+		for range 1100 {
+			e := submit(t, p, &f, 100, 0)
+			m.take()
+			m.seat.Done(e, 0)
+		}
+		for range 20 { // take long
+			submit(t, p, &f, 100, 0)
+		}
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if len(d.members) != 2 {
+			t.Fatal(len(d.members))
+		}
+		submit(t, p, &f, 100, 0)
+		synctest.Wait()
+		if n := len(d.members[1].got); n != 1 {
+			t.Errorf("the better connection has %d Calls, want 1; window %d, out %d", n, p.window, p.out)
+		}
+	})
+}

@@ -67,7 +67,9 @@ func (s *Seat) take(e *Entry) Member {
 // give takes e's credit back. pool.mu is held.
 func (s *Seat) give(e *Entry) {
 	s.inUse--
-	s.pool.out--
+	if !s.retired { // else retire has taken it out
+		s.pool.out--
+	}
 	if e.bulk {
 		s.bulk--
 	}
@@ -124,7 +126,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	}
 	e.refused |= s.bit()
 	var best *Seat
-	if !p.held && !p.closed {
+	if !p.held && !p.closed && p.home(e.Flow) == nil {
 		best = p.pickBut(e.refused, here, e.large())
 	}
 	if best == nil {
@@ -199,12 +201,19 @@ func (s *Seat) Retire(m Member) bool {
 func (s *Seat) yield() *Seat {
 	p := s.pool
 	s.vacate()
-	s.retired = true
+	s.retire()
 	n := p.newSeat(s.index)
 	p.seats[slices.Index(p.seats, s)] = n
 	p.retired = append(p.retired, s)
 	p.seat(n)
 	return n
+}
+
+// retire takes s, whose place another seat has, out of the count of Calls outstanding: what
+// it has goes on, and the others need not wait for it. p.mu is held.
+func (s *Seat) retire() {
+	s.retired = true
+	s.pool.out -= s.inUse
 }
 
 // leave ends the time of a seat that was retired, and reports whether it was.
@@ -231,6 +240,13 @@ func (s *Seat) Borrow(m Member, e *Entry) bool {
 	}
 	s.take(e)
 	return true
+}
+
+// Spent reports whether every credit of connection m is in use.
+func (s *Seat) Spent(m Member) bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return s.member == m && s.inUse > 0 && s.free() <= 0
 }
 
 // vacate removes the member. p.mu is held.
@@ -350,6 +366,8 @@ func (s *Seat) dial(ctx context.Context, endpoint string) (m Member, o Options, 
 		p.metrics.dialErrors.Inc()
 		if ctx.Err() == nil {
 			o.Health.failed(endpoint, false)
+		} else {
+			o.Health.untried(endpoint)
 		}
 		return nil, o, age, err
 	}
@@ -379,19 +397,24 @@ func (s *Seat) occupy(m Member, endpoint string, age int, closed bool) {
 	}
 }
 
-// homeEvery is how often a connection looks whether its seat prefers another endpoint.
-const homeEvery = time.Second
+// homeEvery is how often a connection looks whether its seat prefers another endpoint,
+// and homeSeldom how often it does as long as it has no choice: a reload may give it one.
+const (
+	homeEvery  = time.Second
+	homeSeldom = 10 * time.Second
+)
 
 // stay waits for the end of the seat's connection to endpoint.
 func (s *Seat) stay(ctx context.Context, endpoint string) (err error) {
 	p := s.pool
 	o := p.options()
-	var home <-chan time.Time
-	if len(o.Endpoints) > 1 && !o.Sticky {
-		t := time.NewTicker(homeEvery)
-		defer t.Stop()
-		home = t.C
+	every := homeEvery
+	if !o.choosy() {
+		every = homeSeldom
 	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	home := t.C
 	settle := s.astray(&o)
 	for waiting := true; waiting; {
 		gone := false
@@ -419,6 +442,9 @@ func (s *Seat) stay(ctx context.Context, endpoint string) (err error) {
 	return err
 }
 
+// choosy reports whether connections go to the endpoint that they prefer.
+func (o *Options) choosy() bool { return len(o.Endpoints) > 1 && !o.Sticky }
+
 // astray is when the seat is to try for a better connection; nil for never.
 func (s *Seat) astray(o *Options) <-chan time.Time {
 	if o.Astray == nil {
@@ -445,6 +471,9 @@ func (s *Seat) goHome(ctx context.Context, has string) bool {
 		return done
 	}
 	o := s.pool.options()
+	if !o.choosy() {
+		return false
+	}
 	endpoint, ok := o.Health.better(s.prefers(&o), has)
 	return ok && s.replace(ctx, endpoint, false)
 }
@@ -454,11 +483,13 @@ func (s *Seat) goHome(ctx context.Context, has string) bool {
 // seat is done with.
 func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
 	p := s.pool
+	o := p.options()
 	if seated, done := s.seated(); !seated {
+		o.Health.untried(endpoint)
 		return done
 	}
-	o := p.options()
 	if o.Dials.Enter(ctx) != nil {
+		o.Health.untried(endpoint)
 		return false
 	}
 	n := p.newSeat(s.index)
@@ -483,11 +514,12 @@ func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
 		n.leave()
 		return true
 	}
-	s.vacate()
-	s.retired, s.renewed = true, true
 	p.seats[slices.Index(p.seats, s)] = n
 	p.retired = append(p.retired, s)
 	n.occupy(m, endpoint, age, false)
+	s.vacate() // after it: there is a connection all the time
+	s.retire()
+	s.renewed = true
 	last := s.closing()
 	p.wg.Add(1)
 	go func() {

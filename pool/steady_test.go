@@ -280,3 +280,30 @@ func TestSteadyShares(t *testing.T) {
 		}
 	})
 }
+
+// TestSteadyIsNotSteered: a connection that cannot carry it now is waited for.
+func TestSteadyIsNotSteered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 4}
+		p, _ := newPool(t, Options{Connections: 2, Ramp: 1024}, d)
+		f := &Flow{Place: 1, Steady: true}
+		e := &Entry{Flow: f, Cost: 100}
+		if err := p.Submit(e, 0); err != nil {
+			t.Fatal(err)
+		}
+		if e.Seat().Index() != 1 {
+			t.Fatal(e.Seat().Index())
+		}
+		old := e.Seat()
+		if old.Steer(e, 0) {
+			t.Error("steered")
+		}
+		for _, m := range d.members {
+			m.take()
+		}
+		defer func() { e.Seat().Done(e, 0) }()
+		if e.Seat().Index() != 1 {
+			t.Errorf("a Steady Call goes by seat %d", e.Seat().Index())
+		}
+	})
+}

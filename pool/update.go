@@ -30,7 +30,8 @@ func (p *Pool) Update(o Options, renew bool) {
 		p.seats = p.seats[:len(p.seats)-1]
 		p.retired = append(p.retired, s)
 		s.vacate()
-		s.retired, s.renewed = true, true
+		s.retire()
+		s.renewed = true
 		ends = append(ends, s.closing())
 	}
 	for len(p.seats) < o.Connections {
