@@ -21,7 +21,7 @@ type Metrics struct {
 	pools map[*Pool]struct{}
 }
 
-// NewMetrics makes the series of one upstream.
+// NewMetrics makes the series of one upstream, but for those of Describe.
 func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 	m := &Metrics{
 		connections: reg.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", upstream),
@@ -31,12 +31,17 @@ func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 		expired:     reg.Counter("upstream_queue_expired_calls_total", "Calls that ended in the queue.", "upstream", upstream),
 		waits:       reg.Histogram("upstream_credit_wait_seconds", "Time that queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", upstream),
 	}
+	return m
+}
+
+// Describe makes the series that are sums over m's pools. They take the place of those
+// of the same upstream that were made before.
+func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
 	sum := func(name, help string, of func(*Seat) int) {
 		reg.GaugeFunc(name, help, func() float64 { return float64(m.sum(of)) }, "upstream", upstream)
 	}
 	sum("upstream_credits_granted", "Sum of the grants of the usable connections.", func(s *Seat) int { return s.grant })
 	sum("upstream_credits_in_use", "Calls outstanding at the upstream.", func(s *Seat) int { return s.inUse })
-	return m
 }
 
 func (m *Metrics) join(p *Pool) {

@@ -94,10 +94,14 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 		},
 	}
 	e.health.Set(o.Endpoints, o.Priority)
+}
+
+// describe makes the series that look at e.
+func (e *endpoints) describe(m *metrics.Registry, upstream string) {
 	m.GaugeFunc("upstream_endpoints_ejected", "Endpoints that are given up for now.", func() float64 {
 		out, _ := e.health.Out()
 		return float64(out)
-	}, "upstream", o.Name)
+	}, "upstream", upstream)
 }
 
 // poolFor is the pool of the client at addr.

@@ -275,6 +275,7 @@ func New(o Options) (*Proxy, error) {
 			continue
 		}
 		p.upstreams[uo.Name] = u
+		u.describe()
 	}
 	p.sharePins()
 	for _, lo := range o.Listeners {

@@ -52,6 +52,11 @@ func newRamp(m *metrics.Registry, upstream string, first int, budget int64, cloc
 		closed: m.Counter("upstream_ramp_closed_clients_total", "Clients closed because they had waited for that too long.", "upstream", upstream),
 	}
 	r.restart()
+	return r
+}
+
+// describe makes the series that look at r.
+func (r *ramp) describe(m *metrics.Registry, upstream string) {
 	gauge := func(name, help string, f func() int) {
 		m.GaugeFunc(name, help, func() float64 {
 			r.mu.Lock()
@@ -66,7 +71,6 @@ func newRamp(m *metrics.Registry, upstream string, first int, budget int64, cloc
 		return r.most
 	})
 	gauge("upstream_ramp_clients", "Clients that wait until the upstream has answered more.", func() int { return r.gate.n })
-	return r
 }
 
 // room is how many Calls more may be read in. r.mu is held.

@@ -215,6 +215,7 @@ func (c *change) commit() error {
 	}
 	p.sharePins()
 	for _, u := range c.added {
+		u.describe()
 		for _, up := range u.pools {
 			up.Start()
 		}

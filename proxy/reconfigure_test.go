@@ -115,3 +115,31 @@ func TestReconfigureMode(t *testing.T) {
 	step(proxy.ModeShared, 8, 2, 0, 1, 2)
 	step(proxy.ModePinned, 8, 3, 0, 1, 2)
 }
+
+// TestRefusedReloadMetrics: a reload that is refused leaves the metrics of what goes on
+// alone.
+func TestRefusedReloadMetrics(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{})
+	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
+	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}}
+	p := h.Proxy(ls, us)
+	if n := metric(h, "upstream_credits_granted"); n < 128 {
+		t.Fatal(n)
+	}
+	check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))
+	if n := metric(h, "upstream_pinned_connections"); n != 1 {
+		t.Fatal(n)
+	}
+	us[0].Source.Address = netip.MustParseAddr("127.0.0.1")
+	busy := append(ls[:1:1], proxy.ListenerOptions{Name: "other", Address: s.Addr(), Upstream: "storage"})
+	if err := p.Reconfigure(busy, us); err == nil {
+		t.Fatal("not refused")
+	}
+	if n := metric(h, "upstream_credits_granted"); n < 128 {
+		t.Errorf("upstream_credits_granted is %d after a reload that was refused", n)
+	}
+	if n := metric(h, "upstream_pinned_connections"); n != 1 {
+		t.Errorf("upstream_pinned_connections is %d after a reload that was refused, want 1", n)
+	}
+}

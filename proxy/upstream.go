@@ -127,7 +127,6 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 			"Times a connection could not have the source port of the one before it.", "upstream", o.Name))
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
-	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", o.Name)
 	u.ramp = newRamp(m, o.Name, o.Ramp, p.arena.Budget(), p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.newEndpoints(m, &o)
 	n := 1
@@ -138,6 +137,16 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		u.pools = append(u.pools, pool.New(u.poolOptions(&o, i), u, u))
 	}
 	return u, nil
+}
+
+// describe has the series that look at an upstream look at u, which takes the place of
+// another of its name, if there was one.
+func (u *upstream) describe() {
+	m := u.p.metrics
+	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", u.name)
+	u.poolMetrics.Describe(m, u.name)
+	u.ramp.describe(m, u.name)
+	u.endpoints.describe(m, u.name)
 }
 
 // number stands for the upstreams of a name. One that takes the place of another has its

@@ -85,12 +85,14 @@ func inheritBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *b
 	registry := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
 	nfs.Register(registry)
 	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Socket: in.listener}
-	if o.Listeners, o.Upstreams, err = b.options(c); err != nil {
+	var has func()
+	if o.Listeners, o.Upstreams, has, err = b.options(c); err != nil {
 		return nil, err
 	}
 	if b.proxy, err = proxy.New(o); err != nil {
 		return nil, err
 	}
+	has()
 	b.describe()
 	if c.Admin.Address != configs.None {
 		b.admin = newAdmin(c.Admin.Address, b)

@@ -179,13 +179,14 @@ func effective(old, next *configs.Config) *configs.Config {
 // apply makes c the configuration in force. An error says that nothing happened, or,
 // of rpcbind alone, that it does not answer.
 func (b *bridge) apply(c *configs.Config) error {
-	listeners, upstreams, err := b.options(c)
+	listeners, upstreams, has, err := b.options(c)
 	if err != nil {
 		return err
 	}
 	if err := b.proxy.Reconfigure(listeners, upstreams); err != nil {
 		return err
 	}
+	has()
 	old := b.config
 	b.config = c
 	b.drainIn = c.Drain.Timeout.Value()
@@ -198,37 +199,33 @@ func (b *bridge) apply(c *configs.Config) error {
 // A provider is one that a listener or an upstream has, and what it was made of.
 type provider struct {
 	fabric.Provider
-	of string
+	name, of string
 }
 
 // options are those of c's listeners and upstreams. Providers that they have already
 // they keep, unless what they are made of has changed.
-func (b *bridge) options(c *configs.Config) ([]proxy.ListenerOptions, []proxy.UpstreamOptions, error) {
+// has makes them the bridge's, once the rest of c is.
+func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, upstreams []proxy.UpstreamOptions, has func(), err error) {
 	providers := make(map[string]provider)
 	keep := func(what, name, of string, p *fabric.Provider) {
 		if *p == nil {
 			return
 		}
 		key := what + " " + name
-		old, ok := b.providers[key]
-		if ok && old.of == of {
+		if old, ok := b.providers[key]; ok && old.of == of {
 			*p = old.Provider
-		} else {
-			b.countCopies(name, *p)
 		}
-		providers[key] = provider{*p, of}
+		providers[key] = provider{*p, name, of}
 	}
-	var listeners []proxy.ListenerOptions
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
 		o, err := listenerOptions(l, b.log)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		keep("listener", l.Name, l.Address, &o.Provider)
 		listeners = append(listeners, o)
 	}
-	var upstreams []proxy.UpstreamOptions
 	for i := range c.Upstreams {
 		u := c.Upstreams[i]
 		o := upstreamOptions(&u, b.log)
@@ -239,8 +236,14 @@ func (b *bridge) options(c *configs.Config) ([]proxy.ListenerOptions, []proxy.Up
 		keep("upstream", u.Name, fmt.Sprint(u), &o.Provider)
 		upstreams = append(upstreams, o)
 	}
-	b.providers = providers
-	return listeners, upstreams, nil
+	return listeners, upstreams, func() {
+		for key, p := range providers {
+			if b.providers[key] != p {
+				b.countCopies(p.name, p.Provider)
+			}
+		}
+		b.providers = providers
+	}, nil
 }
 
 // updateRPCBind brings rpcbind from old to what the configuration says now.
