@@ -28,7 +28,8 @@ type ledger struct {
 	rates   *rates    // of the listener; nil for none
 	buckets []*bucket // of them, those that it has to keep
 	weight  int       // of its share
-	slot    uint16    // of its XIDs
+	addr    netip.Addr
+	slot    uint16 // of its XIDs
 }
 
 // open begins the books of s, a client of l from address a.
@@ -39,7 +40,7 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 	t := l.terms()
 	g.weight = t.weight(a)
 	t.rates.join(a, g)
-	g.slot = l.p.xids.slots.take(a, time.Now())
+	g.addr, g.slot = a, l.p.xids.slots.take(a, time.Now())
 	if us := t.routes.all(); len(us) > 0 && !slices.ContainsFunc(us, (*upstream).hasRoom) {
 		us[0].ramp.arrive(g)
 	}
@@ -156,7 +157,7 @@ func (g *ledger) slow(round uint32) int64 {
 // every queue, and the connections that are its own end.
 func (g *ledger) close(l *listener, err error) {
 	g.rates.leave(g)
-	l.p.xids.slots.leave(g.slot, time.Now())
+	l.p.xids.slots.leave(g.addr, g.slot, time.Now())
 	for _, ln := range g.lanes {
 		ln.forget(err)
 		if ln.pin != nil {

@@ -33,12 +33,22 @@ const (
 // What this does not promise, xidTable checks: of Calls that it remembers no two have
 // one XID. Addresses beyond xidSlots share slots and rely on that.
 type slots struct {
-	mu  sync.Mutex // guards all; a leaf
-	who [xidSlots]slot
+	mu     sync.Mutex // guards all; a leaf
+	who    [xidSlots]slot
+	guests map[netip.Addr]*guest // addresses that have somebody else's slot
+	sweep  int                   // of guests, when there are that many
 }
 
 type slot struct {
 	addr netip.Addr
+	refs int       // connections
+	left time.Time // when there were none any more
+}
+
+// A guest has the slot of another address, and keeps it while it has connections and as
+// long as its Calls are remembered, whoever goes meanwhile.
+type guest struct {
+	at   uint16
 	refs int       // connections
 	left time.Time // when there were none any more
 }
@@ -49,29 +59,61 @@ func (t *slots) take(a netip.Addr, now time.Time) uint16 {
 	first := uint16(mix(fnv(fnvBasis, b[:])) >> 32 % xidSlots)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at, free := first, false
+	if g := t.guests[a]; g != nil {
+		if g.refs > 0 || now.Sub(g.left) <= xidMemory {
+			g.refs++
+			t.who[g.at].refs++
+			return g.at
+		}
+		delete(t.guests, a)
+	}
+	at, own, free := first, false, false
 	for i := range uint16(xidProbes) {
 		n := (first + i) % xidSlots
 		s := &t.who[n]
 		if s.addr == a {
-			at, free = n, false
+			at, own, free = n, true, false
 			break
 		}
 		if !free && s.refs == 0 && (!s.addr.IsValid() || now.Sub(s.left) > xidMemory) {
 			at, free = n, true
 		}
 	}
-	if free {
+	switch {
+	case free:
 		t.who[at].addr = a
+	case !own:
+		t.invite(a, at, now)
 	}
 	t.who[at].refs++
 	return at
 }
 
-// leave ends a connection that has taken n.
-func (t *slots) leave(n uint16, now time.Time) {
+// invite makes a, which has a connection, a guest. t.mu is held.
+func (t *slots) invite(a netip.Addr, at uint16, now time.Time) {
+	if len(t.guests) >= t.sweep {
+		for a, g := range t.guests {
+			if g.refs == 0 && now.Sub(g.left) > xidMemory {
+				delete(t.guests, a)
+			}
+		}
+		t.sweep = max(2*len(t.guests), xidSlots)
+	}
+	if t.guests == nil {
+		t.guests = make(map[netip.Addr]*guest)
+	}
+	t.guests[a] = &guest{at: at, refs: 1}
+}
+
+// leave ends a connection from a, which has taken n.
+func (t *slots) leave(a netip.Addr, n uint16, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if g := t.guests[a]; g != nil {
+		if g.refs--; g.refs == 0 {
+			g.left = now
+		}
+	}
 	s := &t.who[n]
 	if s.refs--; s.refs == 0 {
 		s.left = now

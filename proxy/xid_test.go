@@ -126,7 +126,7 @@ func TestSlots(t *testing.T) {
 	var z slots
 	first := z.take(addr(0), now)
 	for i := range 4 * xidSlots {
-		z.leave(z.take(addr(i+1), now), now)
+		z.leave(addr(i+1), z.take(addr(i+1), now), now)
 	}
 	if z.take(addr(0), now) != first {
 		t.Error("a client that is there lost its slot")
@@ -245,5 +245,65 @@ func BenchmarkXIDRemember(b *testing.B) {
 		c.tag = x.tag(netip.Addr{}, 0, &c.h, own)
 		x.assign(c, own)
 		x.settle(c, 0)
+	}
+}
+
+// TestSharedSlotStays: a client whose address shares a slot keeps it for as long as its
+// Calls are remembered, whoever goes meanwhile.
+func TestSharedSlotStays(t *testing.T) {
+	var s slots
+	now := time.Now()
+	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
+	var held []uint16
+	const others = 4000 // every slot is somebody's
+	for i := range others {
+		held = append(held, s.take(addr(i), now))
+	}
+	x := addr(others)
+	n := s.take(x, now) // shares
+	if s.who[n].addr == x {
+		t.Fatal("x has a slot of its own")
+	}
+	// Clients other than x go, for longer than their Calls are remembered.
+	for i, h := range held {
+		s.leave(addr(i), h, now)
+	}
+	later := now.Add(xidMemory + time.Second)
+	// x has a Call under way on its first connection, and sends it again on another.
+	if m := s.take(x, later); m != n {
+		t.Errorf("x had slot %d and has slot %d: its Call has XID %#x and then %#x", n, m, ofSlot(n, 77), ofSlot(m, 77))
+	}
+}
+
+// TestSharedSlotsEnd: who has shared a slot is forgotten, and may have one of its own.
+func TestSharedSlotsEnd(t *testing.T) {
+	var s slots
+	now := time.Now()
+	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
+	held := make(map[netip.Addr]uint16)
+	for i := range 20000 {
+		a := addr(i)
+		held[a] = s.take(a, now)
+		if i >= 2*xidSlots { // a thousand at a time
+			old := addr(i - 2*xidSlots)
+			s.leave(old, held[old], now)
+		}
+		now = now.Add(xidMemory / xidSlots)
+	}
+	if n := len(s.guests); n > 8*xidSlots {
+		t.Errorf("%d guests are remembered", n)
+	}
+	for i := 20000 - 2*xidSlots; i < 20000; i++ {
+		s.leave(addr(i), held[addr(i)], now)
+	}
+	for n, w := range s.who {
+		if w.refs != 0 {
+			t.Errorf("slot %d: %d connections", n, w.refs)
+		}
+	}
+	a := addr(20000 - 1)
+	now = now.Add(2 * xidMemory)
+	if n := s.take(a, now); s.who[n].addr != a || s.guests[a] != nil {
+		t.Error("no slot of its own, though all are free")
 	}
 }
