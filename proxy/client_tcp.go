@@ -89,6 +89,9 @@ func (s *tcpClient) admit() {
 	}
 }
 
+// Busy reports, to the idle timeout of tcpframe, that Calls are under way.
+func (s *tcpClient) Busy() bool { return s.ledger.calls > 0 }
+
 // Drained is part of tcpframe.RecordHandler.
 func (s *tcpClient) Drained(*tcpframe.Conn) {}
 

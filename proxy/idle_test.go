@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -57,4 +58,13 @@ func TestIdleRDMAClients(t *testing.T) {
 		})
 		h.Eventually("all have left", func() bool { return p.Status().Listeners[0].Clients == 0 })
 	}
+}
+
+// TestIdleWithACall: a client with a Call under way is not idle.
+func TestIdleWithACall(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{Delay: 3 * time.Second})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", IdleTimeout: time.Second}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
+	check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1))
 }

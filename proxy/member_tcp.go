@@ -262,7 +262,7 @@ func (m *tcpMember) overdue() {
 		m.arm()
 	case m.leaving:
 		m.leave()
-	case m.latest.After(sent):
+	case m.latest.After(sent) && !(m.oldest != nil && m.oldest.entry.Flow.Steady):
 		m.u.leaked.Inc()
 		if m.leaving = m.seat.Retire(m); m.leaving {
 			m.leave()

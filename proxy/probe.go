@@ -136,10 +136,9 @@ func (t *probeTask) Run() {
 	case silent < every:
 		p.stall(false)
 		next = every - silent
-	case p.out:
+	case p.out, !p.send() && silent >= 2*every && p.seat.Spent(p.m):
+		// It does not answer the probe, or all the Calls that it has credits for.
 		p.stall(true)
-	default:
-		p.send()
 	}
 	// A millisecond more: at the very moment it would be too early.
 	if next += time.Millisecond; p.timer == nil {
@@ -169,29 +168,31 @@ func (p *probe) stall(on bool) {
 
 var errUnasked = errors.New("proxy: a probe cannot be sent")
 
-// send asks, if there is something to ask and a credit to ask it with.
-func (p *probe) send() {
+// send asks, if there is something to ask and a credit to ask it with. It reports false
+// if there is none.
+func (p *probe) send() bool {
 	pm := p.u.probes
 	spoken := pm.spoken.Load()
 	if spoken == 0 {
-		return
+		return true
 	}
 	if !p.seat.Borrow(p.m, &p.entry) {
 		pm.unable.Inc()
-		return
+		return false
 	}
 	if err := p.prepare(uint32(spoken>>32), uint32(spoken)); err != nil {
 		pm.unable.Inc()
 		p.back()
-		return
+		return true
 	}
 	if err := p.m.ask(p); err != nil {
 		pm.unable.Inc()
 		p.release()
 		p.back()
-		return
+		return true
 	}
 	p.out, p.sentAt = true, time.Now()
+	return true
 }
 
 // prepare makes the Call.

@@ -249,3 +249,22 @@ func TestProbeDeadline(t *testing.T) {
 		t.Errorf("%d probes failed, want 1", n)
 	}
 }
+
+// TestStalledWithoutCredit: a server that has stopped while every credit is in use counts
+// as stalled.
+func TestStalledWithoutCredit(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	var stopped atomic.Bool
+	s := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, stopped.Load() }})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Credits: 2, ProbeInterval: 100 * time.Millisecond}})
+	c := h.Client(p.Addr("nfs"))
+	check(t, c, proxytest.GetattrCall(1))
+	stopped.Store(true)
+	for i := range uint32(8) {
+		if _, err := c.Go(proxytest.GetattrCall(2 + i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Eventually("it counts", func() bool { return metric(h, "upstream_stalled_connections") == 1 })
+}

@@ -143,9 +143,15 @@ func (s *connStream) sweep(now int64) {
 		c.refuse(timedOut(ReasonMemory, int64(c.memWant), o.MemoryTimeout))
 	case c.head != nil && over(c.outSince, o.SendTimeout):
 		c.refuse(timedOut(ReasonUnread, c.outbound, o.SendTimeout))
-	case c.head == nil && !c.paused() && over(c.active, o.IdleTimeout):
+	case c.head == nil && !c.paused() && over(c.active, o.IdleTimeout) && !c.busy():
 		c.refuse(timedOut(ReasonIdle, 0, o.IdleTimeout))
 	}
+}
+
+// busy reports whether the handler owes the peer something.
+func (c *Conn) busy() bool {
+	h, ok := c.handler.(interface{ Busy() bool })
+	return ok && h.Busy()
 }
 
 func timedOut(r Reason, value int64, limit time.Duration) *RecordError {

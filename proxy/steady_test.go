@@ -1,0 +1,89 @@
+package proxy_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+)
+
+// seenMkdirs is where the MKDIRs of a server came from, none of which is answered.
+type seenMkdirs struct {
+	mu   sync.Mutex
+	from []string
+	xids []uint32
+}
+
+func (s *seenMkdirs) intercept(c *oncrpc.Call, from *proxytest.TCPConn) ([]byte, bool) {
+	if c.Procedure != 9 {
+		return nil, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.from = append(s.from, from.RemoteAddr().String())
+	s.xids = append(s.xids, c.XID)
+	return nil, true
+}
+
+func (s *seenMkdirs) ports() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.from)
+}
+
+// TestSteadyGSS: what a client under RPCSEC_GSS sends again while the first is under way
+// comes by no other connection.
+func TestSteadyGSS(t *testing.T) {
+	var seen seenMkdirs
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 2}})
+	h.Eventually("all are there", func() bool { return p.Status().Upstreams[0].Usable == 2 })
+	a := h.Client(p.Addr("nfs"))
+	if _, err := a.Go(proxytest.GSSCall(proxytest.MkdirCall(77, "d"), 1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("it is at the server", func() bool { return len(seen.ports()) == 1 })
+	a.Close()
+	if _, err := h.Client(p.Addr("nfs")).Go(proxytest.GSSCall(proxytest.MkdirCall(77, "d"), 2, 1)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	if ports := seen.ports(); len(ports) > 1 && ports[0] != ports[1] {
+		t.Errorf("sent again while it is under way, it comes from %s and then from %s", ports[0], ports[1])
+	}
+}
+
+// TestSteadySlow: a Call that takes longer than a Call may comes from the same port again.
+func TestSteadySlow(t *testing.T) {
+	var seen seenMkdirs
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 1, CallTimeout: time.Second, ProbeInterval: -1}})
+	a, other := h.Client(p.Addr("nfs")), h.Client(p.Addr("nfs"))
+	ch, err := a.Go(proxytest.MkdirCall(77, "d"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for waiting := true; waiting; {
+		check(t, other, proxytest.GetattrCall(1))
+		select {
+		case <-ch: // its connection was closed
+			waiting = false
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if _, err := h.Client(p.Addr("nfs")).Go(proxytest.MkdirCall(77, "d")); err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("it is there again", func() bool { return len(seen.ports()) == 2 })
+	if ports := seen.ports(); ports[0] != ports[1] {
+		t.Errorf("a MKDIR that takes long comes from %s and, when the client sends it again, from %s (XIDs %x)", ports[0], ports[1], seen.xids)
+	}
+}
