@@ -160,14 +160,38 @@ func TestFairShare(t *testing.T) {
 		}
 	}
 	close(start)
-	h.Eventually("each client has had a hundred Calls on average", func() bool { return total.Load() >= 100*clients })
-	close(done)
-	mean := total.Load() / clients
-	wg.Wait()
-	for i := range counts {
-		if n := counts[i].Load(); n < mean/2 || n > 2*mean {
-			t.Errorf("client %d had %d Calls answered, the mean is %d", i, n, mean)
+	// Once all of them wait, what is counted is the difference.
+	var wrong []string
+	for range windows {
+		h.Eventually("all have begun", func() bool {
+			for i := range counts {
+				if counts[i].Load() == 0 {
+					return false
+				}
+			}
+			return true
+		})
+		var before [clients]int64
+		for i := range counts {
+			before[i] = counts[i].Load()
 		}
+		n := total.Load()
+		h.Eventually("each client has had a hundred Calls more, on average", func() bool { return total.Load() >= n+100*clients })
+		mean := (total.Load() - n) / clients
+		wrong = nil
+		for i := range counts {
+			if n := counts[i].Load() - before[i]; n < mean/2 || n > 2*mean {
+				wrong = append(wrong, fmt.Sprintf("client %d had %d Calls answered, the mean is %d", i, n, mean))
+			}
+		}
+		if wrong == nil {
+			break
+		}
+	}
+	close(done)
+	wg.Wait()
+	for _, w := range wrong {
+		t.Error(w)
 	}
 }
 
