@@ -633,6 +633,7 @@ func TestUpstreamDown(t *testing.T) {
 	p, s := forward(t, h, 8, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 		u.UnavailableAfter = 400 * time.Millisecond
 	})
+	h.Eventually("all connections are there", func() bool { return p.Status().Upstreams[0].Usable == 4 })
 	s.Close()
 	h.Eventually("the connections are gone", func() bool { return p.Status().Upstreams[0].Usable == 0 })
 	c := h.Client(p.Addr("nfs"))
