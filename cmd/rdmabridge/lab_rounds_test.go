@@ -47,11 +47,12 @@ func TestLabRounds(t *testing.T) {
 	t.Logf("RDMABRIDGE_LAB_SEED=%d", seed)
 	r := &rounds{
 		owner: t, random: rand.New(rand.NewPCG(uint64(seed), 6)),
-		stopped: 8 * time.Second, cut: [2]time.Duration{10 * time.Second, 12 * time.Second},
+		pause: 1500 * time.Millisecond, stopped: 8 * time.Second, cut: [2]time.Duration{8 * time.Second, 10 * time.Second},
 	}
 	times := 1
 	if os.Getenv("RDMABRIDGE_LAB_FULL") == "1" {
-		times, r.stopped, r.cut = 4, 30*time.Second, [2]time.Duration{15 * time.Second, 40 * time.Second}
+		times, r.pause = 4, 4*time.Second
+		r.stopped, r.cut = 30*time.Second, [2]time.Duration{15 * time.Second, 40 * time.Second}
 	}
 	r.start(t)
 	order := slices.Repeat(r.faults(), times)
@@ -95,6 +96,7 @@ const (
 type rounds struct {
 	owner          *testing.T // with which they end
 	random         *rand.Rand
+	pause          time.Duration    // before and after a fault, at most
 	stopped        time.Duration    // how long the server stands still
 	cut            [2]time.Duration // how long the network is away, at least and at most
 	server, client *guest
@@ -268,7 +270,7 @@ func (r *rounds) round(t *testing.T, f fault) {
 		}
 	}()
 	res := roundResult{fault: f.name}
-	r.watch(t, r.between(time.Second, 4*time.Second), &res)
+	r.watch(t, r.between(time.Second, r.pause), &res)
 	hits, counts := r.hits(t), r.counts(t)
 	o := f.run(t)
 	o.forget = f.forget
@@ -292,7 +294,7 @@ func (r *rounds) round(t *testing.T, f fault) {
 		}
 	}
 	res.first, res.all, res.data = g.first, g.all, g.data
-	r.watch(t, r.between(time.Second, 3*time.Second), &res)
+	r.watch(t, r.between(time.Second, r.pause), &res)
 	res.hits = r.hits(t) - hits
 	now := r.counts(t)
 	res.replayed, res.given = now[0]-counts[0], now[1]-counts[1]
