@@ -184,11 +184,12 @@ func (t *xidTable) assign(c *call, own uint32) claim {
 	e := s.find(c.tag)
 	switch {
 	case e == nil:
+		if e = s.room(now); e == nil {
+			// Another that is not remembered either may have own.
+			return claim{xid: t.fresh()}
+		}
 		if !s.free(own, now) {
 			own = t.fresh()
-		}
-		if e = s.room(now); e == nil {
-			return claim{xid: own}
 		}
 		*e = xidEntry{tag: c.tag, xid: own}
 		if c.rdma.Analysis.Class >= ulb.NonIdempotent {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"math/bits"
 	"net/netip"
 	"testing"
@@ -207,6 +208,27 @@ func TestXIDMemoryIsBounded(t *testing.T) {
 	}
 	if forgot == 0 {
 		t.Error("the table has no bound")
+	}
+}
+
+// TestXIDsOfTwins: clients of one address whose XIDs are the same, more than a set
+// remembers, have XIDs of their own as long as they are in flight.
+func TestXIDsOfTwins(t *testing.T) {
+	x := newXIDTable()
+	twin := func(i int) (*call, claim) { return remembered(x, &fakeClient{}, 7, fmt.Sprint("mkdir ", i)) }
+	flying := make(map[uint32]int)
+	first, cl := twin(0)
+	for i := range xidWays - 1 {
+		_, cl := twin(1 + i)
+		flying[cl.xid]++
+	}
+	x.settle(first, 0)
+	for i := range 2 * xidWays { // the first of them takes the place of the one that was answered
+		_, got := twin(100 + i)
+		if got.xid == cl.xid || flying[got.xid] > 0 {
+			t.Errorf("twin %d has XID %#x, which another has or had", i, got.xid)
+		}
+		flying[got.xid]++
 	}
 }
 
