@@ -1,5 +1,7 @@
 package proxy
 
+import "net/netip"
+
 // fnvBasis is what FNV-1a of 64 bits begins with.
 const fnvBasis = 14695981039346656037
 
@@ -16,4 +18,10 @@ func fnv(h uint64, b []byte) uint64 {
 func mix(h uint64) uint64 {
 	h ^= h >> 32
 	return h * 0x9e3779b97f4a7c15
+}
+
+// placeOf tells which of several slots, seats or ports the client at a has.
+func placeOf(a netip.Addr) uint32 {
+	b := a.As16()
+	return uint32(mix(fnv(fnvBasis, b[:])) >> 32)
 }

@@ -169,12 +169,6 @@ func (u *upstream) order(s *pool.Seat, p *pin) portOrder {
 	return r
 }
 
-// placeOf tells which of several the client at a has.
-func placeOf(a netip.Addr) uint32 {
-	b := a.As16()
-	return uint32(mix(fnv(fnvBasis, b[:])) >> 32)
-}
-
 // take finds a port of the range that no seat has, from the n-th of r on, and is that at
 // which the next call is to begin. It reports false when all have been tried.
 func (o *sources) take(r *portOrder, n *uint64) (uint16, bool) {
