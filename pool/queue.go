@@ -243,6 +243,19 @@ func (q *queue) remove(f *Flow) {
 	q.deactivate(prev)
 }
 
+// flows are those that wait in q, in the order of their turns.
+func (q *queue) flows() (list []*Flow) {
+	if q.tail == nil {
+		return nil
+	}
+	for f := q.tail.next; ; f = f.next {
+		list = append(list, f)
+		if f == q.tail {
+			return list
+		}
+	}
+}
+
 // drain empties the queue and returns all entries, linked by next.
 func (q *queue) drain() *Entry {
 	var list *Entry
@@ -254,18 +267,8 @@ func (q *queue) drain() *Entry {
 
 // expire takes out the entries that were queued before t.
 func (q *queue) expire(t time.Time) *Entry {
-	if q.tail == nil {
-		return nil
-	}
 	var list *Entry
-	flows := make([]*Flow, 0, 16)
-	for f := q.tail.next; ; f = f.next {
-		flows = append(flows, f)
-		if f == q.tail {
-			break
-		}
-	}
-	for _, f := range flows {
+	for _, f := range q.flows() {
 		for i := range f.lines {
 			old := f.lines[i].expire(t)
 			for e := old; e != nil; e = e.next {

@@ -125,14 +125,23 @@ func (qs *queues) expire(t time.Time) *Entry {
 
 // each takes out of every queue what take takes out of it.
 func (qs *queues) each(take func(*queue) *Entry) (list *Entry) {
-	for _, queues := range [][]queue{qs.by, qs.tied} {
-		for i := range queues {
-			out := take(&queues[i])
-			for e := out; e != nil; e = e.next {
-				qs.count(e.Flow, -1)
-			}
-			list = join(out, list)
+	for q := range qs.all {
+		out := take(q)
+		for e := out; e != nil; e = e.next {
+			qs.count(e.Flow, -1)
 		}
+		list = join(out, list)
 	}
 	return list
+}
+
+// all is every queue. iter.Seq.
+func (qs *queues) all(yield func(*queue) bool) {
+	for _, list := range [][]queue{qs.by, qs.tied} {
+		for i := range list {
+			if !yield(&list[i]) {
+				return
+			}
+		}
+	}
 }

@@ -204,15 +204,15 @@ func (s *Seat) yield() *Seat {
 	s.retire()
 	n := p.newSeat(s.index)
 	p.seats[slices.Index(p.seats, s)] = n
-	p.retired = append(p.retired, s)
 	p.seat(n)
 	return n
 }
 
-// retire takes s, whose place another seat has, out of the count of Calls outstanding: what
-// it has goes on, and the others need not wait for it. p.mu is held.
+// retire lists s among those that have no place, and takes it out of the count of Calls
+// outstanding: what it has goes on, and the others need not wait for it. p.mu is held.
 func (s *Seat) retire() {
 	s.retired = true
+	s.pool.retired = append(s.pool.retired, s)
 	s.pool.out -= s.inUse
 }
 
@@ -505,9 +505,8 @@ func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
 	p.mu.Lock()
 	if p.closed || s.retired || s.member == nil {
 		// There is no place to take. Its end is waited for, as ever.
-		n.retired = true
 		n.sitting = m
-		p.retired = append(p.retired, n)
+		n.retire()
 		p.mu.Unlock()
 		m.Close(ErrClosed)
 		<-n.ended //nolint:errcheck // it is our own
@@ -515,7 +514,6 @@ func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
 		return true
 	}
 	p.seats[slices.Index(p.seats, s)] = n
-	p.retired = append(p.retired, s)
 	n.occupy(m, endpoint, age, false)
 	s.vacate() // after it: there is a connection all the time
 	s.retire()

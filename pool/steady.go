@@ -60,12 +60,13 @@ func (p *Pool) untie() bool {
 // are more seats or fewer. p.mu is held.
 func (p *Pool) retie() (moved bool) {
 	var flows []*Flow
-	for _, queues := range [][]queue{p.queue.by, p.queue.tied} {
-		for i := range queues {
-			flows = queues[i].steady(flows)
-		}
+	for q := range p.queue.all {
+		flows = append(flows, q.flows()...)
 	}
 	for _, f := range flows {
+		if !f.Steady {
+			continue
+		}
 		was, list := f.tie, p.queue.forget(f)
 		p.tie(f)
 		for list != nil {
@@ -76,19 +77,4 @@ func (p *Pool) retie() (moved bool) {
 		moved = moved || f.tie != was
 	}
 	return moved
-}
-
-// steady appends the Steady flows that wait in q.
-func (q *queue) steady(flows []*Flow) []*Flow {
-	if q.tail == nil {
-		return flows
-	}
-	for f := q.tail.next; ; f = f.next {
-		if f.Steady {
-			flows = append(flows, f)
-		}
-		if f == q.tail {
-			return flows
-		}
-	}
 }

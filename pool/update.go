@@ -28,7 +28,6 @@ func (p *Pool) Update(o Options, renew bool) {
 	for len(p.seats) > o.Connections {
 		s := p.seats[len(p.seats)-1]
 		p.seats = p.seats[:len(p.seats)-1]
-		p.retired = append(p.retired, s)
 		s.vacate()
 		s.retire()
 		s.renewed = true
