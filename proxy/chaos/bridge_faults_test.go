@@ -536,10 +536,7 @@ var bridgeRows = []bridgeRow{
 
 // TestBridgeFaults is TestFaults for what takes more than one Call.
 func TestBridgeFaults(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/faults.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := document(t)
 	for _, r := range bridgeRows {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
@@ -555,7 +552,7 @@ func TestBridgeFaults(t *testing.T) {
 			}
 			w.rest()
 			w.close()
-			written(t, string(doc), r.name, nil, "", slices.Concat(r.says, r.log, r.metrics))
+			written(t, doc, r.name, nil, "", slices.Concat(r.says, r.log, r.metrics))
 		})
 	}
 }
@@ -570,10 +567,7 @@ var (
 // TestFaultsDocument: each row of docs/faults.md has a test, here or where it says, and
 // every message and every metric in it is one that the bridge has.
 func TestFaultsDocument(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/faults.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := document(t)
 	here := make(map[string]bool)
 	for _, r := range rows {
 		here[r.name] = true
@@ -586,7 +580,7 @@ func TestFaultsDocument(t *testing.T) {
 	}
 	source := sources(t, "../..", false)
 	n := 0
-	for _, m := range tableRow.FindAllStringSubmatch(string(doc), -1) {
+	for _, m := range tableRow.FindAllStringSubmatch(doc, -1) {
 		name, cells := m[1], strings.Split(m[2], " | ")
 		if name == "Fault" {
 			continue

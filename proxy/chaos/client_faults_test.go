@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"os"
 	"testing"
 	"time"
 
@@ -141,10 +140,7 @@ var clientRows = []clientRow{
 
 // TestClientFaults is TestFaults for clients, and for what is no single Call's.
 func TestClientFaults(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/faults.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := document(t)
 	for _, r := range clientRows {
 		t.Run(r.name, func(t *testing.T) {
 			w := newWorld(t, 1, budget)
@@ -171,7 +167,7 @@ func TestClientFaults(t *testing.T) {
 			}
 			w.rest()
 			w.close()
-			written(t, string(doc), r.name, []outcome{r.sees}, r.log, r.metrics)
+			written(t, doc, r.name, []outcome{r.sees}, r.log, r.metrics)
 		})
 	}
 }

@@ -80,16 +80,23 @@ var rows = []row{
 	{"Network to a TCP server loses everything from now on", "tcp", blackhole, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total{reason="deadline"`, inLimbo, lost}, 0},
 }
 
-// TestFaults injects each fault once and compares what shows with docs/faults.md.
-func TestFaults(t *testing.T) {
+// document is docs/faults.md.
+func document(t *testing.T) string {
+	t.Helper()
 	doc, err := os.ReadFile("../../docs/faults.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(doc)
+}
+
+// TestFaults injects each fault once and compares what shows with docs/faults.md.
+func TestFaults(t *testing.T) {
+	doc := document(t)
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			r.check(t)
-			written(t, string(doc), r.name, []outcome{r.repeat, r.once}, r.log, r.metrics)
+			written(t, doc, r.name, []outcome{r.repeat, r.once}, r.log, r.metrics)
 		})
 	}
 }
