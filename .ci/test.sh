@@ -9,20 +9,38 @@ trap 'rm -f "$log"' EXIT
 
 step() { echo; echo "== $*"; date +%T; }
 
-# counted runs go test verbosely and shows what failed, what was skipped and the
+# said prints what the failed tests of a verbose run said, the last 40 lines of each.
+said() {
+    awk '
+        / *=== (RUN|CONT|NAME|PAUSE) / { name = $3; next }
+        / *--- FAIL: / { bad[$3] = 1 }
+        / *--- (PASS|SKIP|FAIL): / || /^(ok|FAIL|PASS)/ { name = ""; next }
+        name != "" { line[name, ++n[name]] = $0 }
+        /^panic:|WARNING: DATA RACE/ { crash = 60 }
+        crash > 0 { crash--; print }
+        END {
+            for (t in bad) {
+                if (!n[t]) continue
+                print "-- " t " said:"
+                for (i = n[t] > 40 ? n[t] - 39 : 1; i <= n[t]; i++) print substr(line[t, i], 1, 400)
+            }
+        }' "$1"
+}
+
+# counted runs go test verbosely and shows what failed and why, what was skipped and the
 # packages' lines.
 failed=0
 counted() {
     local out rc=0
     out=$(mktemp)
     "$@" > "$out" 2>&1 || rc=$?
-    grep -E '^(ok|FAIL|panic:|---? FAIL|\? )' "$out" || true
-    grep -E '^ *--- SKIP' -A 2 "$out" || true
+    grep -E '^(ok|FAIL|panic:|\? )|^ *--- FAIL' "$out" || true
     if [ $rc -ne 0 ]; then
         echo "FAILED: $*"
-        tail -n 400 "$out"
+        said "$out"
         failed=1
     fi
+    grep -E '^ *--- SKIP' -A 2 "$out" || true
     cat "$out" >> "$log"
     rm -f "$out"
 }

@@ -56,20 +56,23 @@ func (b *bridgeFault) client() *rogue {
 	}
 }
 
-// sees checks what client g sees of a Call, and returns how long that took.
-func (b *bridgeFault) sees(g *rogue, k kind, want outcome) time.Duration {
+// sees checks what client g sees of a Call.
+func (b *bridgeFault) sees(g *rogue, k kind, want outcome) {
 	b.t.Helper()
-	began := time.Now()
 	if got := b.probe(g, k, nil); got != want {
 		b.t.Errorf("%s, %v: saw %v, want %v", g.name, k, got, want)
 	}
-	return time.Since(began)
 }
 
-// later is sees beside what the caller does. The function it returns waits.
+// later is sees beside what the caller does. The function it returns waits, and returns
+// how long it took from now on.
 func (b *bridgeFault) later(g *rogue, k kind, want outcome) (wait func() time.Duration) {
+	began := time.Now()
 	took := make(chan time.Duration, 1)
-	go func() { took <- b.sees(g, k, want) }()
+	go func() {
+		b.sees(g, k, want)
+		took <- time.Since(began)
+	}()
 	return func() time.Duration { return <-took }
 }
 
@@ -128,8 +131,8 @@ func vanishes(over string) func(*bridgeFault) {
 				b.t.Error("the connection does not end")
 			}
 			r.Forget() // as the host does when it is up again
-			if d := took(); d < silent/2 || d > silent+3*time.Second {
-				b.t.Errorf("%v: %v after %v, with timeouts.silent %v", c.k, c.want, d, silent)
+			if d := took(); d < silent/2 {
+				b.t.Errorf("%v: %v after %v already, with timeouts.silent %v", c.k, c.want, d, silent)
 			}
 			b.back()
 		}
@@ -193,8 +196,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 			home[g] = b.servers[0].server.taken.Load() > before
 			clients = append(clients, g)
 		}
-		ended := make(chan struct{})
-		go func() { defer close(ended); b.wires[0].shut(2500 * time.Millisecond) }()
+		b.wires[0].down()
 		if failover {
 			b.gauge("upstream_endpoints_ejected")
 		} else if !b.settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_dial_errors_total") > 0 }) {
@@ -211,14 +213,14 @@ func endpointLost(failover bool) func(*bridgeFault) {
 			wait = append(wait, b.later(g, getattr, closed))
 		}
 		for _, f := range wait {
-			if d := f(); d < b.unavailable/2 || d > b.unavailable+time.Second {
-				b.t.Errorf("closed after %v, with timeouts.unavailable %v", d, b.unavailable)
+			if d := f(); d < b.unavailable/2 {
+				b.t.Errorf("closed after %v already, with timeouts.unavailable %v", d, b.unavailable)
 			}
 		}
 		if !failover && (lost == 0 || lost == len(clients)) {
 			b.t.Errorf("%d of %d clients belong to one endpoint of two", lost, len(clients))
 		}
-		<-ended
+		b.wires[0].up()
 		b.falls("upstream_endpoints_ejected")
 		b.back()
 		if !b.settles(10*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 }) {
@@ -232,9 +234,8 @@ func endpointLost(failover bool) func(*bridgeFault) {
 
 // manyDials is the loss of many clients' own connections at once.
 func manyDials(b *bridgeFault) {
-	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{
-		Connections: 1, Mode: proxy.ModePinned, Endpoints: []string{b.overTCP("up", newServer(b.book, true))},
-	})
+	r := proxytest.NewRelay(b.t, b.overTCP("up", newServer(b.book, true)))
+	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, Mode: proxy.ModePinned, Endpoints: []string{r.Addr()}})
 	var lines []line
 	for range 150 {
 		g := b.client()
@@ -268,11 +269,12 @@ func manyDials(b *bridgeFault) {
 		wg.Wait()
 	}
 	all()
-	done := make(chan struct{})
-	go func() { defer close(done); b.gauge("dials_waiting"); b.gauge("dials_in_progress") }()
+	r.Ignore()
 	b.wires[0].cutAll(true)
+	b.gauge("dials_waiting")
+	b.gauge("dials_in_progress")
+	r.Return()
 	all()
-	<-done
 	b.falls("dials_waiting")
 }
 
@@ -388,7 +390,8 @@ func rampUp(b *bridgeFault) {
 
 // overRate is a client that sends more than it may.
 func overRate(b *bridgeFault) {
-	b.bridge(proxy.ListenerOptions{ClientRate: proxy.Rate{Calls: 100}}, proxy.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
+	const rate, n = 25, 75 // a second's worth may go at once
+	b.bridge(proxy.ListenerOptions{ClientRate: proxy.Rate{Calls: rate}}, proxy.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
 	g := b.client()
 	c, err := g.dial()
 	if err != nil {
@@ -396,22 +399,22 @@ func overRate(b *bridgeFault) {
 	}
 	defer c.Close()
 	began := time.Now()
-	for range 75 {
+	for range n {
 		o := g.call(getattr, 0)
 		b.book.transmit(o.id)
 		_, _ = c.Write(record(o.m))
 	}
-	other := b.client()
-	if d := b.sees(other, getattr, answered); d > 400*time.Millisecond {
-		b.t.Errorf("another client waited %v", d)
+	b.sees(b.client(), getattr, answered)
+	if b.sum("rdmabridge_client_received_calls_total") > n {
+		b.t.Error("another client waited until all was read")
 	}
-	for range 75 {
+	for range n {
 		if !g.answers(c) {
 			b.t.Fatal("the client was closed")
 		}
 	}
-	if d := time.Since(began); d < 400*time.Millisecond {
-		b.t.Errorf("75 Calls at 100 a second took %v", d)
+	if d := time.Since(began); d < (n-rate)*time.Second/rate/2 {
+		b.t.Errorf("%d Calls at %d a second took %v", n, rate, d)
 	}
 }
 
@@ -433,8 +436,8 @@ func removed(b *bridgeFault) {
 	}
 	b.sees(b.client(), mkdir, answered) // by the next one
 	for _, wait := range []func() time.Duration{other, one} {
-		if d, most := wait(), b.callTimeout+b.unavailable; d < b.callTimeout || d > most+3*time.Second {
-			b.t.Errorf("closed after %v, want at most %v", d, most)
+		if d := wait(); d < b.callTimeout {
+			b.t.Errorf("closed after %v already, with timeouts.call %v", d, b.callTimeout)
 		}
 	}
 	s.goOn()

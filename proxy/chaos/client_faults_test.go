@@ -105,13 +105,9 @@ var clientRows = []clientRow{
 		g.book.abandon(all)
 	}, "", "", []string{`client_calls_total{result="client_gone"`}, 0},
 	{"No connection to the upstream for `timeouts.unavailable`", func(w *world, g *rogue, c net.Conn) {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			w.wires[0].shut(3 * time.Second)
-		}()
-		defer func() { <-done }()
-		if !w.settles(time.Second, func() bool { return w.proxy.Ready() != nil }) {
+		w.wires[0].down()
+		defer w.wires[0].up()
+		if !w.settles(patience, func() bool { return w.proxy.Ready() != nil }) {
 			w.t.Error("the upstream is still there")
 		}
 		o := g.call(getattr, 0)
@@ -120,18 +116,15 @@ var clientRows = []clientRow{
 		closes(w, c)
 	}, closed, "call cannot be answered; client connection closed", []string{`upstream_queue_expired_calls_total`, `client_calls_total{result="abandoned"`}, time.Second},
 	{"Connection to the upstream refused, for less", func(w *world, g *rogue, c net.Conn) {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			w.wires[0].shut(200 * time.Millisecond)
-		}()
-		defer func() { <-done }()
-		if !w.settles(time.Second, func() bool { return w.proxy.Ready() != nil }) {
+		w.wires[0].down()
+		if !w.settles(patience, func() bool { return w.proxy.Ready() != nil }) {
 			w.t.Error("the upstream is still there")
 		}
 		o := g.call(mkdir, 0)
 		g.book.transmit(o.id)
 		_, _ = c.Write(record(o.m))
+		w.settles(patience, func() bool { return w.sum("rdmabridge_upstream_dial_errors_total") > 0 })
+		w.wires[0].up()
 		if !g.await(c, o) {
 			w.t.Error("the client was closed")
 		}

@@ -145,6 +145,7 @@ func (r *row) check(t *testing.T) {
 	w.start([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}}, []proxy.UpstreamOptions{up})
 	g := &rogue{name: "client", book: w.book, counts: &w.counts, addr: w.proxy.Addr("in"), local: net.IPv4(127, 0, 3, 1), dice: w.seed.dice("row", 0), xid: 100}
 	before := w.series()
+	ends := slices.ContainsFunc(r.metrics, func(m string) bool { return strings.HasPrefix(m, "upstream_disconnects_total") })
 	for _, step := range []struct {
 		k    kind
 		want outcome
@@ -152,13 +153,18 @@ func (r *row) check(t *testing.T) {
 		if got := w.probe(g, getattr, nil); got != answered { // the connection is well, and has credits
 			t.Fatalf("before the fault: %v", got)
 		}
+		ended := w.sum("rdmabridge_upstream_disconnects_total")
 		if got := w.probe(g, step.k, []fault{r.fault}); got != step.want {
 			t.Errorf("%v: the client saw %v, want %v", step.k, got, step.want)
 		}
-		if !w.settles(time.Second, func() bool { return w.counts[r.fault].Swap(0) == 1 }) {
+		if !w.settles(patience, func() bool { return w.counts[r.fault].Swap(0) == 1 }) {
 			t.Errorf("%v: the fault was not injected", step.k)
 		}
-		if !w.settles(10*time.Second, func() bool { return w.proxy.Ready() == nil }) {
+		// A fault that comes after the Reply shows later than the Reply.
+		if ends && !w.settles(patience, func() bool { return w.sum("rdmabridge_upstream_disconnects_total") > ended }) {
+			t.Errorf("%v: the connection does not end", step.k)
+		}
+		if !w.settles(patience, func() bool { return w.proxy.Ready() == nil }) {
 			t.Error("the upstream does not come back")
 		}
 	}

@@ -205,19 +205,25 @@ func (c *wired) cut(reset bool) {
 	})
 }
 
-// shut stops listening for d: connections are refused by the kernel.
+// shut is down, and up after d.
 func (w *wire) shut(d time.Duration) {
+	w.sky.counts[shutWire].Add(1)
+	w.down()
+	time.Sleep(d)
+	w.up()
+}
+
+// down stops listening and cuts what there is: connections are refused by the kernel.
+func (w *wire) down() {
 	w.mu.Lock()
 	l := w.l
-	closed := w.closed
 	w.mu.Unlock()
-	if closed {
-		return
-	}
-	w.sky.counts[shutWire].Add(1)
 	l.Close()
 	w.cutAll(true)
-	time.Sleep(d)
+}
+
+// up ends down.
+func (w *wire) up() {
 	for range 200 {
 		l, err := net.Listen("tcp", w.addr)
 		if err != nil {
@@ -225,14 +231,13 @@ func (w *wire) shut(d time.Duration) {
 			continue
 		}
 		w.mu.Lock()
+		defer w.mu.Unlock()
 		if w.closed {
-			w.mu.Unlock()
 			l.Close()
 			return
 		}
 		w.l = l
 		w.wg.Go(func() { w.accept(l) })
-		w.mu.Unlock()
 		return
 	}
 	panic("chaos: the wire's address is taken")

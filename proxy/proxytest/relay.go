@@ -115,11 +115,17 @@ func (r *Relay) Vanish(refuse bool) {
 	}
 	r.gone, r.conns = append(r.gone, r.conns...), nil
 	if refuse {
-		r.filter(r.ln, syscall.SO_ATTACH_FILTER)
+		r.Ignore()
 	}
 }
 
-// Return ends what refuse began; the connections stay lost.
+// Ignore gives those that want to connect no answer.
+func (r *Relay) Ignore() {
+	r.t.Helper()
+	r.filter(r.ln, syscall.SO_ATTACH_FILTER)
+}
+
+// Return ends Ignore; connections that have vanished stay lost.
 func (r *Relay) Return() {
 	r.t.Helper()
 	r.filter(r.ln, syscall.SO_DETACH_FILTER)
