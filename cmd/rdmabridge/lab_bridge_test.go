@@ -192,11 +192,30 @@ func (b *bridgeProcess) wantReverse(t *testing.T, before reverse, n float64) {
 	if b == nil {
 		return
 	}
-	r := b.reverse(t)
+	var r reverse
+	settles(10*time.Second, func() bool { // one may be on its way
+		r = b.reverse(t)
+		return r.replies-before.replies == r.calls-before.calls
+	})
 	calls, replies := r.calls-before.calls, r.replies-before.replies
 	t.Logf("%.0f reverse Calls, %.0f Replies", calls, replies)
 	if calls < n || replies != calls || r.refused != before.refused || r.unanswered != before.unanswered {
 		t.Errorf("reverse Calls: %+v before, %+v now, want %.0f or more and all answered", before, r, n)
+	}
+}
+
+// wantNotPinned fails when clients have connections of their own though nothing is mounted.
+func (b *bridgeProcess) wantNotPinned(t *testing.T) {
+	t.Helper()
+	if b == nil {
+		return
+	}
+	var n float64
+	if !settles(10*time.Second, func() bool { // the clients' connections take a moment to end
+		n = b.metric(t, `upstream_pinned_connections{upstream="storage"}`)
+		return n == 0
+	}) {
+		t.Errorf("%.0f connections still pinned though nothing is mounted", n)
 	}
 }
 

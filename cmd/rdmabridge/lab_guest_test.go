@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -28,7 +29,8 @@ func (f farEnd) script(command, vers string) string {
 
 // A guest is a running lab guest. Ports are on 127.0.0.1 of this host.
 type guest struct {
-	dir              string // the guest's /host
+	owner            *testing.T // the test that the guest, booted again or not, ends with
+	dir              string     // the guest's /host
 	console          string
 	args             []string // of boot.sh
 	qemu             *process
@@ -61,7 +63,8 @@ func newGuest(t *testing.T, initrd string, args ...string) *guest {
 	dir := t.TempDir()
 	p := freePorts(t, 4)
 	g := &guest{
-		dir: filepath.Join(dir, "host"), console: filepath.Join(dir, "console"),
+		owner: t,
+		dir:   filepath.Join(dir, "host"), console: filepath.Join(dir, "console"),
 		nfs: p[0], mount: p[1], rdma: p[2], lockd: p[3],
 	}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
@@ -81,8 +84,7 @@ func newGuest(t *testing.T, initrd string, args ...string) *guest {
 	return g
 }
 
-// boot starts a guest that does not run, and waits until it is ready. It ends with t, which
-// made it.
+// boot starts a guest that does not run, and waits until it is ready.
 func (g *guest) boot(t *testing.T) {
 	t.Helper()
 	g.launch(t)
@@ -95,12 +97,25 @@ func (g *guest) launch(t *testing.T) {
 	if err := os.Remove(g.console); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	g.qemu = start(t, "../../deploy/lab/boot.sh", g.args...)
+	g.qemu = start(g.owner, "../../deploy/lab/boot.sh", g.args...)
 }
 
+// bootTime is what a guest may take for it, under emulation on a busy host.
+const bootTime = 90 * time.Second
+
+// ready waits for a guest that was launched. Of some fifty under emulation one stands still
+// before its network is there, and gets another try.
 func (g *guest) ready(t *testing.T) {
 	t.Helper()
-	waitFor(t, 3*time.Minute, "the guest", func() bool { return g.isReady(t) })
+	for end := time.Now().Add(bootTime); !g.isReady(t); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			text, _ := os.ReadFile(g.console)
+			t.Logf("the guest has not booted in %v, and gets another try; its console:\n%s", bootTime, tail(text, 20))
+			g.qemu.end(t, syscall.SIGKILL)
+			g.launch(t)
+			waitFor(t, bootTime, "the guest", func() bool { return g.isReady(t) })
+		}
+	}
 }
 
 // isReady is false while a guest boots, and fails when it has ended.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -92,24 +93,39 @@ func run(t *testing.T, timeout time.Duration, name string, args ...string) []byt
 
 func waitFor(t *testing.T, timeout time.Duration, what string, ready func() bool) {
 	t.Helper()
-	for end := time.Now().Add(timeout); !ready(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s is not there after %v", what, timeout)
-		}
+	if !settles(timeout, ready) {
+		t.Fatalf("%s is not there after %v", what, timeout)
 	}
 }
 
-// freePorts returns n different TCP ports that nobody listened on a moment ago.
+// settles reports whether ready becomes true in time.
+func settles(timeout time.Duration, ready func() bool) bool {
+	for end := time.Now().Add(timeout); !ready(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// lastPort is what freePorts has come to: below those that the kernel gives to who connects,
+// or such a one could be there first.
+var lastPort = 20000
+
+// freePorts returns n TCP ports of the lab's network that nobody has had.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	ports := make([]int, 0, n)
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for ; len(ports) < n; lastPort++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lastPort))
 		if err != nil {
-			t.Fatal(err)
+			if lastPort > 30000 {
+				t.Fatal(err)
+			}
+			continue
 		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		l.Close()
+		ports = append(ports, lastPort)
 	}
 	return ports
 }

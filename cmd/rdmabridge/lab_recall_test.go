@@ -22,10 +22,5 @@ func testRecall(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers strin
 	t.Log(g.job(t, 2*time.Minute+time.Duration(seconds)*time.Second, far.script("IDLE="+idle+" /lab/recall.sh", vers)))
 	b.wantQuiet(t)
 	b.wantReverse(t, before, 3) // one recall, and one to each of two clients
-	if b == nil {
-		return
-	}
-	if n := b.metric(t, `upstream_pinned_connections{upstream="storage"}`); n != 0 {
-		t.Errorf("%.0f connections still pinned though nothing is mounted", n)
-	}
+	b.wantNotPinned(t)
 }

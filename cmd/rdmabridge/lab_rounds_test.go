@@ -46,8 +46,8 @@ func TestLabRounds(t *testing.T) {
 	}
 	t.Logf("RDMABRIDGE_LAB_SEED=%d", seed)
 	r := &rounds{
-		owner: t, random: rand.New(rand.NewPCG(uint64(seed), 6)),
-		pause: 1500 * time.Millisecond, stopped: 8 * time.Second, cut: [2]time.Duration{8 * time.Second, 10 * time.Second},
+		random: rand.New(rand.NewPCG(uint64(seed), 6)),
+		pause:  1500 * time.Millisecond, stopped: 8 * time.Second, cut: [2]time.Duration{8 * time.Second, 10 * time.Second},
 	}
 	times := 1
 	if os.Getenv("RDMABRIDGE_LAB_FULL") == "1" {
@@ -88,13 +88,11 @@ func TestLabRounds(t *testing.T) {
 const (
 	roundsWait   = 30*time.Second + 60*time.Second // timeouts.unavailable and timeouts.call
 	roundsReturn = 15 * time.Second                // a Linux client, to a connection that was closed on it
-	roundsBoot   = 90 * time.Second                // a server, under emulation on a busy host
 	roundsGrace  = 10*time.Second + 15*time.Second // guest/init's, and the longest pause of a client that met it
 )
 
 // rounds are the server, the bridge, the client, and what is known of them.
 type rounds struct {
-	owner          *testing.T // with which they end
 	random         *rand.Rand
 	pause          time.Duration    // before and after a fault, at most
 	stopped        time.Duration    // how long the server stands still
@@ -170,7 +168,7 @@ func (r *rounds) start(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/disable_policy", []byte("0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r.load = startLoad(t, r.client, r.bridge, max(r.stopped, r.cut[1], 2*roundsBoot)+roundsWait+roundsReturn+roundsGrace)
+	r.load = startLoad(t, r.client, r.bridge, max(r.stopped, r.cut[1], 2*bootTime)+roundsWait+roundsReturn+roundsGrace)
 }
 
 // between is a time that the seed tells.
@@ -192,18 +190,7 @@ func (r *rounds) killServer(t *testing.T) (o outage) {
 	o.broken = time.Now()
 	r.server.qemu.end(t, syscall.SIGKILL)
 	o.dead = time.Now()
-	r.server.launch(r.owner)
-	// Of some fifty guests under emulation one stood still before its network was there.
-	for end := time.Now().Add(roundsBoot); !r.server.isReady(t); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			text, _ := os.ReadFile(r.server.console)
-			t.Logf("the server has not booted in %v, and gets another try; its console:\n%s", roundsBoot, tail(text, 20))
-			r.server.qemu.end(t, syscall.SIGKILL)
-			r.server.launch(r.owner)
-			r.server.ready(t)
-			break
-		}
-	}
+	r.server.boot(t)
 	o.healed = time.Now()
 	return o
 }

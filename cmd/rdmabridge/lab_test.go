@@ -117,7 +117,7 @@ func TestLab(t *testing.T) {
 	}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("restart/"+v, func(t *testing.T) {
-			g.job(t, 6*time.Minute, far.script("RESTART=1 SIZE=8m /lab/fio.sh", v))
+			g.job(t, 6*time.Minute, far.script("RESTART=1 SIZE=4m /lab/fio.sh", v))
 			b.wantNoErrors(t)
 		})
 	}

@@ -1,8 +1,9 @@
 #!/bin/sh
 # fio.sh VERS HOST PORT [MOUNTPORT]: data written by several jobs and verified by checksum.
 # SIZE (default 4m) is what each process of each job writes; RESTART=N stops knfsd N times
-# while they run and starts it again. "fio runs" and "fio ended" are for who stops something
-# else meanwhile.
+# while they run and starts it again. However fast they are, they run again until it has been
+# stopped as often, or until the file UNTIL exists: "fio runs" is for who stops something else
+# meanwhile and then makes that.
 #
 # A direct write of several RPCs that a restart cuts may end short, as POSIX allows and the
 # Linux client does without any bridge; fio then looks for the rest where it is not. So with
@@ -27,7 +28,6 @@ verify_fatal=1
 group_reporting=1
 randseed=8166
 fallocate=none
-${LOOPS:+loops=$LOOPS}
 
 [small-direct]
 rw=randwrite
@@ -55,25 +55,32 @@ bs=4k
 ioengine=psync
 end_fsync=1
 EOF
-fio --output=/tmp/fio.out /tmp/fio.ini &
-fio=$!
+restarts() {
+    n=${RESTART:-0}
+    while [ "$n" -gt 0 ]; do
+        sleep 3
+        /lab/knfsd.sh stop || die "knfsd stop"
+        sleep 2
+        /lab/knfsd.sh start || die "knfsd start"
+        echo "knfsd stopped and started"
+        n=$((n - 1))
+    done
+}
+rm -f /tmp/fio.restarts
+{
+    (restarts)
+    echo $? > /tmp/fio.restarts
+} &
 echo "fio runs"
-n=${RESTART:-0}
-while [ "$n" -gt 0 ]; do
-    sleep 3
-    kill -0 $fio 2> /dev/null || die "fio ended before knfsd was stopped: SIZE is too small"
-    /lab/knfsd.sh stop || die "knfsd stop"
-    sleep 2
-    /lab/knfsd.sh start || die "knfsd start"
-    echo "knfsd stopped and started"
-    n=$((n - 1))
+n=0
+while [ $n = 0 ] || [ ! -s /tmp/fio.restarts ] || { [ -n "$UNTIL" ] && [ ! -e "$UNTIL" ]; }; do
+    fio --output=/tmp/fio.out /tmp/fio.ini || { cat /tmp/fio.out; die "fio: status $?"; }
+    grep -E 'err=|READ:|WRITE:|verify' /tmp/fio.out
+    grep -q 'err= *[1-9]' /tmp/fio.out && die "fio saw errors"
+    n=$((n + 1))
 done
-wait $fio
-rc=$?
-echo "fio ended"
-grep -E 'err=|READ:|WRITE:|verify' /tmp/fio.out
-[ $rc = 0 ] || { cat /tmp/fio.out; die "fio: status $rc"; }
-grep -q 'err= *[1-9]' /tmp/fio.out && die "fio saw errors"
+echo "fio ran $n times"
+equal "status of the restarts" "$(cat /tmp/fio.restarts)" 0
 cold
 # The checksums hold after the caches are gone, too: a verify run that writes nothing.
 fio --verify_only --output=/tmp/fio.out /tmp/fio.ini || { cat /tmp/fio.out; die "fio --verify_only: status $?"; }
