@@ -29,8 +29,31 @@ type bridgeProcess struct {
 func startBridge(t *testing.T, g *guest) *bridgeProcess {
 	t.Helper()
 	b := newBridgeProcess(t, g)
+	b.noProbes(t)
 	b.start(t)
 	return b
+}
+
+// configure replaces what is in the file of a bridge that has not started.
+func (b *bridgeProcess) configure(t *testing.T, before, after string) {
+	t.Helper()
+	text, err := os.ReadFile(b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), before) {
+		t.Fatalf("%q is not in\n%s", before, text)
+	}
+	if err := os.WriteFile(b.config, []byte(strings.ReplaceAll(string(text), before, after)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noProbes is for tests that count the Calls at the server: the bridge makes none itself.
+func (b *bridgeProcess) noProbes(t *testing.T) {
+	t.Helper()
+	const pool = "    pool: {connections: 4, credits: 128, mode: auto}\n"
+	b.configure(t, pool, pool+"    timeouts: {probe: none}\n")
 }
 
 func newBridgeProcess(t *testing.T, g *guest) *bridgeProcess {

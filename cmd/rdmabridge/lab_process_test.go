@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -128,6 +129,32 @@ func freePorts(t *testing.T, n int) []int {
 		ports = append(ports, lastPort)
 	}
 	return ports
+}
+
+// notRead is how many octets the process that listens on a TCP port of the lab's network has
+// not read from its connections.
+func notRead(t *testing.T, port int) (n int64) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/tcp")
+	six, err6 := os.ReadFile("/proc/net/tcp6") // IPv4 is there, too, when one socket is for both
+	if err := errors.Join(err, err6); err != nil {
+		t.Fatal(err)
+	}
+	const established = "01"
+	for line := range strings.Lines(string(text) + string(six)) {
+		// The slot, the local address, the other, the state, and the queues, out and in.
+		f := strings.Fields(line)
+		_, queued, found := strings.Cut(f[4], ":")
+		if !found || f[3] != established || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			continue
+		}
+		octets, err := strconv.ParseInt(queued, 16, 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		n += octets
+	}
+	return n
 }
 
 func head(b []byte, lines int) []byte {

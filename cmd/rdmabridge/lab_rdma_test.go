@@ -206,8 +206,8 @@ func (f *rdmaFront) testOnce(t *testing.T, g *guest, vers string, drained bool) 
 	if err := os.WriteFile(filepath.Join(g.dir, "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, 20*time.Second, "the Call", func() bool { return b.metric(t, arrived) > before })
-	time.Sleep(200 * time.Millisecond) // for its way to the server
+	waitFor(t, 20*time.Second, "the Call at the bridge", func() bool { return b.metric(t, arrived) > before })
+	waitFor(t, 20*time.Second, "the Call at the server", func() bool { return notRead(t, f.ganesha.nfs) > 0 })
 	again := 0
 	if drained {
 		if err := b.process.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -148,7 +148,7 @@ func newTCPBridge(t *testing.T, g *guest) *bridgeProcess {
 listeners:
   - {name: nfs, address: "127.0.0.1:%d", transport: tcp, upstream: storage, routes: [{program: mount, upstream: mountd}]}
 upstreams:
-  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4}}
+  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4}, timeouts: {probe: none}}
   - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:%d"]}
 memory: {budget: 256MiB}
 admin: {address: 127.0.0.1:%d}

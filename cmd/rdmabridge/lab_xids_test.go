@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +19,8 @@ import (
 // XID, they take turns. Nobody is refused, and nobody waits for good.
 func testXIDs(t *testing.T, g *guest) {
 	b := newBridgeProcess(t, g)
-	narrow(t, b)
+	b.noProbes(t)
+	b.configure(t, "connections: 4,", "connections: 2,")
 	b.start(t)
 	g.job(t, time.Minute, "/lab/disk.sh && /lab/krb5.sh start")
 	defer g.job(t, time.Minute, "/lab/krb5.sh stop")
@@ -50,23 +50,6 @@ func testXIDs(t *testing.T, g *guest) {
 		b.wantQuiet(t)
 	})
 	b.stop(t)
-}
-
-// narrow gives a bridge that has not started two connections to the server.
-func narrow(t *testing.T, b *bridgeProcess) {
-	t.Helper()
-	text, err := os.ReadFile(b.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const wide = "connections: 4,"
-	if !bytes.Contains(text, []byte(wide)) {
-		t.Fatalf("%q is not in\n%s", wide, text)
-	}
-	text = bytes.ReplaceAll(text, []byte(wide), []byte("connections: 2,"))
-	if err := os.WriteFile(b.config, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // wantNothingLost fails when the bridge did not answer a Call.

@@ -18,6 +18,17 @@ same() { cmp "$2" "$3" || die "$1"; }
 # equal WHAT GOT WANT
 equal() { [ "$2" = "$3" ] || die "$1: got \"$2\", want \"$3\""; }
 
+# until_is WHAT WANT SECONDS COMMAND...: COMMAND says WANT within so many seconds.
+until_is() {
+    what=$1 want=$2 n=$(($3 * 10))
+    shift 3
+    while [ "$("$@")" != "$want" ]; do
+        n=$((n - 1))
+        [ $n -gt 0 ] || die "$what: got \"$("$@")\", want \"$want\"; states: $(cat /proc/fs/nfsd/clients/*/states 2> /dev/null)"
+        sleep 0.1
+    done
+}
+
 do_mount() {
     opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}${SEC:+,sec=$SEC}${OPTS:+,$OPTS}
     case $vers in
@@ -73,6 +84,9 @@ after_grace() { while [ "$(cut -d. -f1 /proc/uptime)" -lt 70 ]; do sleep 1; done
 
 # infos: what the server says of c1 and c2, and not of clients of other versions that are gone.
 infos() { cat $(grep -l "^name: \"Linux NFSv$vers c[12]" /proc/fs/nfsd/clients/*/info); }
+
+# ups: how many of them have a way back.
+ups() { infos | grep -c 'callback state: UP'; }
 
 # Between begin and end the kernel, client and server, has nothing to complain about.
 # DMESG_ALLOW is a pattern of lines that the caller provokes. What the server's lockd has

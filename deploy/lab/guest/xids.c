@@ -42,6 +42,8 @@ static struct shared {
 	struct { long sent, answered; } call[MOST]; /* of this round, in microseconds */
 	long together;                              /* pairs of Calls that were under way at once */
 	long slowest;
+	int frozen;  /* Calls of the last round that are sent, or just about to be */
+	long thawed; /* when that could end, in microseconds */
 } *shared;
 
 static int clients, me = -1;
@@ -301,10 +303,12 @@ static void client(const char *flavor, char **where, const char *dir, struct fh 
 			memcpy(image + o.offset, out, n);
 		}
 		meet();
+		if (round == rounds)
+			__atomic_add_fetch(&shared->frozen, 1, __ATOMIC_SEQ_CST);
 		call(c, xid, procedure, &o, &r);
 		count();
 		check(&r, st.st_ino, procedure, xid);
-		if (round == rounds && shared->call[me].answered - shared->call[me].sent < 900000)
+		if (round == rounds && shared->call[me].answered < shared->thawed)
 			errx(1, "client %d: a WRITE to a frozen file system was answered", me);
 		if (procedure != GETATTR && r.count != n)
 			errx(1, "client %d, procedure %d, XID %#x: %u octets, want %u", me, procedure, xid, r.count, n);
@@ -371,7 +375,10 @@ int main(int argc, char **argv)
 		if (ioctl(fd, FIFREEZE, 0))
 			err(1, "FIFREEZE");
 		pthread_barrier_wait(&shared->freeze);
+		for (int i = 0; i < 3000 && __atomic_load_n(&shared->frozen, __ATOMIC_SEQ_CST) < clients; i++)
+			usleep(10000);
 		sleep(1);
+		shared->thawed = now_us();
 		if (ioctl(fd, FITHAW, 0))
 			err(1, "FITHAW");
 		exit(0);
