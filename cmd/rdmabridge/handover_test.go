@@ -125,8 +125,8 @@ listeners:
   - {name: rdma, address: %q, transport: rdma, upstream: one}
   - {name: loop, address: %q, upstream: self}
 upstreams:
-  - {name: one, transport: tcp, endpoints: [%q]}
-  - {name: self, transport: rdma, endpoints: [%q], pool: {connections: 1}}
+  - {name: one, transport: tcp, endpoints: [%q], timeouts: {probe: none}}
+  - {name: self, transport: rdma, endpoints: [%q], pool: {connections: 1}, timeouts: {probe: none}}
 admin: {address: %q}
 rpcbind: {address: %q}
 memory: {budget: 256MiB}
@@ -207,6 +207,12 @@ func ready(admin string) bool {
 	return a.StatusCode == http.StatusOK
 }
 
+// untilThere waits for the socket at path, which processes may take over by.
+func untilThere(t *testing.T, path string) {
+	t.Helper()
+	until(t, "there is "+path, func() bool { _, err := os.Stat(path); return err == nil })
+}
+
 // A Call under way is answered by the process that has it, however long that takes, and its
 // client is then closed; others are served by the new one meanwhile.
 func TestHandoverSlowCall(t *testing.T) {
@@ -218,6 +224,7 @@ func TestHandoverSlowCall(t *testing.T) {
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file)
 	p.says(`"message":"connected to upstream"`)
+	untilThere(t, dir+"/h.sock")
 	c := callSlow(t, nfs, s)
 	next := startProcess(t, log, "serve", "-c", file, "--takeover")
 	p.says(`"message":"handed over; draining"`)
@@ -260,11 +267,12 @@ handover: {path: %s/h.sock}
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file)
 	p.says(`"message":"connected to upstream"`)
+	untilThere(t, dir+"/h.sock")
 	c := startCaller(t, nfs, 100003)
 	n := 0
 	for what, text := range map[string]string{
 		"an address that is taken": strings.Replace(text, "upstream: one}]", fmt.Sprintf("upstream: one}, {name: other, address: %q, upstream: one}]", taken.addr), 1),
-		"an upstream that is down": strings.Replace(text, s.addr, freeAddr(t), 1),
+		"an upstream that is down": strings.Replace(text, s.addr, deadAddr(t), 1),
 	} {
 		n++
 		bad := filepath.Join(dir, "bad.yaml")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -229,9 +228,16 @@ func (x *reloadCase) stop() {
 	}
 }
 
+// has reports whether /metrics has line.
+func (x *reloadCase) has(line string) bool {
+	x.t.Helper()
+	_, body := get(x.t, "http://"+x.b.admin.addr+"/metrics")
+	return strings.Contains("\n"+body, "\n"+line+"\n")
+}
+
 func (x *reloadCase) metric(line string) {
 	x.t.Helper()
-	if _, body := get(x.t, "http://"+x.b.admin.addr+"/metrics"); !strings.Contains("\n"+body, "\n"+line+"\n") {
+	if !x.has(line) {
 		x.t.Errorf("/metrics lacks %s", line)
 	}
 }
@@ -342,12 +348,14 @@ reload: {watch: none}
 	}
 	progress()
 	connects := func() int {
+		t.Helper()
 		_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
 		_, rest, _ := strings.Cut(body, "rdmabridge_upstream_connects_total{upstream=\"self\"} ")
 		n := 0
 		fmt.Sscan(rest, &n)
 		return n
 	}
+	until(t, "both connections", func() bool { return connects() == 2 })
 	for _, change := range []struct {
 		from, to string
 		most     int // connections made, if each is replaced
@@ -386,7 +394,7 @@ func TestReloadRemovedUnderWay(t *testing.T) {
 	slow, s := startSlowServer(t), startEchoServer(t, "one!")
 	base := fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: slow}, {name: goes, address: 127.0.0.2:0, upstream: slow}]
-upstreams: [{name: slow, transport: tcp, endpoints: [%q], pool: {connections: 2, credits: 1}}, {name: one, transport: tcp, endpoints: [%q]}]
+upstreams: [{name: slow, transport: tcp, endpoints: [%q], pool: {connections: 2, credits: 1}, timeouts: {probe: none}}, {name: one, transport: tcp, endpoints: [%q]}]
 admin: {address: 127.0.0.1:0}
 reload: {watch: none}
 `, slow.addr, s.addr)
@@ -495,12 +503,15 @@ func TestReloadListener(t *testing.T) {
 		}
 		other.Close()
 	}
-	for xid := uint32(8); xid < 11; xid++ {
+	// The first of them is read before anybody looks at the limit.
+	const two = `rdmabridge_client_received_calls_total{listener="nfs"} 2`
+	c.Write(record(nullCall(8, 100003, 3)))
+	until(t, two, func() bool { return x.has(two) })
+	for xid := uint32(9); xid < 11; xid++ {
 		c.Write(record(nullCall(xid, 100003, 3)))
 		time.Sleep(50 * time.Millisecond)
 	}
-	// The first of them was read before anybody looked at the limit.
-	x.metric(`rdmabridge_client_received_calls_total{listener="nfs"} 2`)
+	x.metric(two)
 	for xid := range uint32(4) {
 		s.answer <- struct{}{}
 		if m, err := readRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7+xid {
@@ -635,14 +646,44 @@ reload: {watch: none}
 	x.stop()
 }
 
+// ports counts the ports that freeAddr has looked at.
+var ports atomic.Int64
+
+// freeAddr is an address that nobody listens at, and that only somebody who asks for it
+// would get: Linux gives ports from 32768 on to those who do not. Each is returned once,
+// and processes with other ids begin elsewhere.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		n := 64*int64(os.Getpid()) + ports.Add(1)
+		addr := fmt.Sprintf("127.0.0.1:%d", 10240+n%(32768-10240))
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue
+		}
+		l.Close()
+		u, err := net.ListenPacket("udp", addr) // for rpcbind
+		if err != nil {
+			continue
+		}
+		u.Close()
+		return addr
 	}
-	defer l.Close()
-	return netip.MustParseAddrPort(l.Addr().String()).String()
+	t.Fatal("no port is free")
+	return ""
+}
+
+// deadAddr is an address where nobody answers until the test ends: a socket has it, and
+// does not listen.
+func deadAddr(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	must(t, err)
+	t.Cleanup(func() { syscall.Close(fd) })
+	must(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	sa, err := syscall.Getsockname(fd)
+	must(t, err)
+	return fmt.Sprintf("127.0.0.1:%d", sa.(*syscall.SockaddrInet4).Port)
 }
 
 // A change of the file is seen without a signal, and one is not loaded twice.
@@ -655,14 +696,23 @@ admin: {address: 127.0.0.1:0}
 reload: {watch: 20ms}
 `, s.addr)
 	x := startReload(t, base)
-	x.write(base + "drain: {timeout: 7s}\n")
-	until(t, "loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
 	x.write(base + "drain: {timeout: \n")
 	until(t, "refused", func() bool { return strings.Contains(x.log.String(), refused) })
-	x.reload(base+"drain: {timeout: 8s}\n", loaded)
-	time.Sleep(200 * time.Millisecond)
+	x.write(strings.Replace(base, "20ms", "none", 1))
+	until(t, "loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
+	// When this is answered, nobody watches any more, and the signal after it is the first
+	// to tell of a change. The watcher sees that change when it looks again.
+	const same = `"message":"configuration loaded again: nothing to change"`
+	x.signals <- syscall.SIGHUP
+	until(t, "loaded as it is", func() bool { return strings.Contains(x.log.String(), same) })
+	x.reload(base+"drain: {timeout: 7s}\n", loaded)
+	time.Sleep(1500 * time.Millisecond) // none is asked again after a second
 	x.metric(`rdmabridge_config_reloads_total{result="applied"} 2`)
 	x.metric(`rdmabridge_config_reloads_total{result="refused"} 1`)
-	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 0`)
+	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 1`)
+	n := len(x.log.String())
+	x.write(base + "drain: {timeout: 8s}\n")
+	until(t, "the watcher looks", func() bool { return strings.Contains(x.log.String()[n:], loaded) })
+	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 1`)
 	x.stop()
 }

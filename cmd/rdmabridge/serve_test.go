@@ -94,12 +94,7 @@ func get(t *testing.T, url string) (int, string) {
 
 // An upstream that is down makes the bridge not ready, never dead.
 func TestAdmin(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port where nobody answers, for as long as it is ours
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead := l.Addr().String()
-	l.Close()
+	dead := deadAddr(t)
 	b, signals, wait := startServe(t, strings.Replace(minimalConfig, "127.0.0.1:1", dead, 1))
 	url := "http://" + b.admin.addr
 	if code, body := get(t, url+"/livez"); code != http.StatusOK || body != "ok\n" {
@@ -108,15 +103,13 @@ func TestAdmin(t *testing.T) {
 	if code, body := get(t, url+"/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "storage") {
 		t.Errorf("/readyz: %d %q", code, body)
 	}
-	code, body := get(t, url+"/")
-	for range 100 { // until the first attempt to connect
-		if strings.Contains(body, dead) {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
+	var code int
+	var body string
+	until(t, "an attempt to connect", func() bool {
 		code, body = get(t, url+"/")
-	}
-	if code != http.StatusOK || !strings.Contains(body, "Not ready") || !strings.Contains(body, dead) || !strings.Contains(body, b.proxy.Addr("nfs")) {
+		return strings.Contains(body, dead)
+	})
+	if code != http.StatusOK || !strings.Contains(body, "Not ready") || !strings.Contains(body, b.proxy.Addr("nfs")) {
 		t.Errorf("/: %d\n%s", code, body)
 	}
 	if code, _ := get(t, url+"/nothing"); code != http.StatusNotFound {

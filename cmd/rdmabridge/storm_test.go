@@ -158,12 +158,7 @@ func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
 func (s *storm) run(t *testing.T) {
 	gate := make(chan struct{})
 	upstream := s.server(t, gate)
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port, for every one of the bridges
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := freeAddr(t) // for every one of the bridges
 	file := writeFile(t, fmt.Sprintf(`
 listeners: [{name: nfs, address: %q, upstream: storage}]
 upstreams: [{name: storage, transport: %s, endpoints: [%q], pool: {credits: 32}, timeouts: {call: 120s, unavailable: 120s}}]
