@@ -79,10 +79,11 @@ func nullCall(xid, program, version uint32) []byte {
 	return b
 }
 
+// slowConfig has no probes: they would be Calls, of which s tells the test.
 func slowConfig(s *slowServer, drain string) string {
 	return fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: server}]
-upstreams: [{name: server, transport: tcp, endpoints: [%q]}]
+upstreams: [{name: server, transport: tcp, endpoints: [%q], timeouts: {probe: none}}]
 admin: {address: 127.0.0.1:0}
 drain: {timeout: %s}
 `, s.addr, drain)
@@ -173,11 +174,32 @@ func TestDrainAborted(t *testing.T) {
 			signals <- syscall.SIGTERM
 			if tc.second {
 				signals <- syscall.SIGTERM // an echo of the first
+				url := "http://" + b.admin.addr
+				until(t, "/readyz says that it drains", func() bool {
+					_, body := get(t, url+"/readyz")
+					return strings.Contains(body, "draining")
+				})
 				time.Sleep(signalEcho + 100*time.Millisecond)
-				if code, _ := get(t, "http://"+b.admin.addr+"/livez"); code != http.StatusOK {
+				if code, _ := get(t, url+"/livez"); code != http.StatusOK {
 					t.Error("the echo of a signal ended the bridge")
 				}
-				signals <- syscall.SIGINT
+				// When it began to look at the time is not known from here.
+				over := make(chan struct{})
+				defer close(over)
+				go func() {
+					for {
+						select {
+						case signals <- syscall.SIGINT:
+						case <-over:
+							return
+						}
+						select {
+						case <-time.After(signalEcho):
+						case <-over:
+							return
+						}
+					}
+				}()
 			}
 			if err := wait(); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("serve: %v, want %s", err, tc.want)

@@ -28,7 +28,10 @@ func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, strin
 	s := h.RDMAServer(iwarp.New(o), []fabric.Loop{l}, "127.0.0.1:0", credits, proxytest.Behaviour{})
 	p := h.Proxy(
 		[]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: iwarp.New(o), Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond}},
+		[]proxy.UpstreamOptions{{
+			Name: "storage", RDMA: true, Provider: iwarp.New(o), Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond,
+			ProbeInterval: -1, // the server counts Calls
+		}},
 	)
 	return h, p.Addr("nfs"), s
 }
