@@ -75,7 +75,7 @@ func TestBench(t *testing.T) {
 			{"--rate", "500", "--conns", "2", "--idle", "10", "--delay", "1ms"},
 		} {
 			var out, errOut bytes.Buffer
-			args = append([]string{"bench", "load", "--target", bridged, "--full", "--duration", "200ms", "--pid", pid, "--json"}, args...)
+			args = append([]string{"bench", "load", "--target", bridged, "--full", "--duration", "500ms", "--pid", pid, "--json"}, args...)
 			if code := execute(args, &out, &errOut); code != exitDone {
 				t.Fatalf("%v: exit code %d: %s", args, code, errOut.String())
 			}
@@ -88,7 +88,7 @@ func TestBench(t *testing.T) {
 			}
 		}
 	})
-	short := []string{"--rounds", "2", "--duration", "50ms", "--warmup", "10ms"}
+	short := []string{"--rounds", "2", "--duration", "500ms", "--warmup", "10ms"}
 	t.Run("compare", func(t *testing.T) {
 		var out, errOut bytes.Buffer
 		args := append([]string{"bench", "compare", "--a", direct, "--b", bridged, "--a-pid", pid, "--b-pid", pid, "--conns", "4"}, short...)

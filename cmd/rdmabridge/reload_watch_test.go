@@ -40,7 +40,7 @@ func TestWatcher(t *testing.T) {
 		t.Errorf("nothing happened and %d changes are seen", n)
 	}
 
-	write(t, path, "two")
+	write(t, path, "second") // of another length: two versions may be of one time
 	if w.look() {
 		t.Error("a change is reported at the first look, when it may not be whole")
 	}
@@ -63,7 +63,7 @@ func TestWatcher(t *testing.T) {
 	if n := looks(w, 4); n != 0 {
 		t.Errorf("gone: seen %d times, want not at all", n)
 	}
-	write(t, path, "five")
+	write(t, path, "the fifth")
 	if n := looks(w, 4); n != 1 {
 		t.Errorf("back again: seen %d times, want once", n)
 	}
@@ -97,9 +97,10 @@ func TestWatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bridge.yaml")
 	write(t, path, "one")
 	changed, stop, done := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	w := newWatcher(path)
 	go func() {
 		defer close(done)
-		newWatcher(path).watch(func() time.Duration { return 5 * time.Millisecond }, changed, stop)
+		w.watch(func() time.Duration { return 5 * time.Millisecond }, changed, stop)
 	}()
 	time.Sleep(50 * time.Millisecond)
 	write(t, path, "other")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http/httptest"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,7 +104,7 @@ func (x *twin) client(addr string) *proxytest.Client {
 func (x *twin) bridge(text string) *bridge {
 	b, signals, wait := startServe(x.t, text)
 	x.t.Cleanup(func() {
-		close(signals)
+		signals <- syscall.SIGTERM
 		if err := wait(); err != nil {
 			x.t.Errorf("a bridge ended with %v", err)
 		}
