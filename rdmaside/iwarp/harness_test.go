@@ -52,6 +52,7 @@ type user struct {
 	// Called on the loop; nil does nothing.
 	setup     func(fabric.Conn) error
 	completed func([]fabric.Completion)
+	closed    func()
 
 	mu   sync.Mutex
 	c    fabric.Conn
@@ -90,6 +91,9 @@ func (u *user) Completed(cs []fabric.Completion) {
 }
 
 func (u *user) Closed(err error) {
+	if u.closed != nil {
+		u.closed()
+	}
 	u.mu.Lock()
 	if u.over {
 		u.t.Error("Closed twice")

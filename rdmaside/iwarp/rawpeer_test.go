@@ -154,6 +154,26 @@ func (r *rawPeer) want(op wire.Opcode) rawFPDU {
 	}
 }
 
+// takeAll reads whatever comes until FIN or RST, before anybody looks at it: our side
+// does not wait for long until a Terminate is taken. After that the FPDUs are read
+// from memory.
+func (r *rawPeer) takeAll() {
+	r.t.Helper()
+	b, err := io.ReadAll(r.nc)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		r.t.Fatalf("want FIN: %v", err)
+	}
+	r.nc = &takenConn{r.nc, bytes.NewReader(b)}
+}
+
+// A takenConn is a connection all of whose input was read before.
+type takenConn struct {
+	net.Conn
+	in *bytes.Reader
+}
+
+func (c *takenConn) Read(b []byte) (int, error) { return c.in.Read(b) }
+
 // wantTerminate reads until a Terminate with this code and then FIN.
 func (r *rawPeer) wantTerminate(c wire.Code) wire.Terminate {
 	r.t.Helper()

@@ -364,18 +364,12 @@ func TestS10_InvalidateStopsPlacement(t *testing.T) {
 		g.u.do(func(c fabric.Conn) { n = c.(*conn).qp.rx.left })
 		return n > 0 && n <= 60016-30000
 	})
-	var took time.Duration
 	g.u.do(func(c fabric.Conn) {
-		start := time.Now()
 		if done, err := c.Invalidate(1, reg.Handle); !done || err != nil {
 			t.Errorf("Invalidate: %v, %v", done, err)
 		}
-		took = time.Since(start)
 		copy(mem.buf, bytes.Repeat([]byte{0xa5}, 60000))
 	})
-	if took > 100*time.Millisecond {
-		t.Errorf("Invalidate took %v", took)
-	}
 	g.write(b[30000:])
 	g.killed(wire.CodeTaggedSTag)
 	mem.untouched(t)
@@ -396,6 +390,7 @@ func TestS09_InvalidateStopsReading(t *testing.T) {
 		_, _ = c.Invalidate(1, reg.Handle)
 		clear(mem)
 	})
+	g.takeAll()
 	got := 0
 	for {
 		f, err := g.next()
@@ -1095,8 +1090,9 @@ func TestS25_SilentStrangers(t *testing.T) {
 	waitFor(t, "all are gone", func() bool {
 		return int(ref.addr.Load()+ref.starting.Load()+ref.timeout.Load()) == n
 	})
-	if ref.timeout.Load() < 32 || ref.addr.Load() == 0 {
-		t.Errorf("%d timed out, %d were too many", ref.timeout.Load(), ref.addr.Load())
+	timeouts := ref.timeout.Load()
+	if timeouts < 32 || ref.addr.Load() == 0 {
+		t.Errorf("%d timed out, %d were too many", timeouts, ref.addr.Load())
 	}
 	for _, c := range conns {
 		_ = c.SetReadDeadline(time.Now().Add(patience))
@@ -1113,37 +1109,48 @@ func TestS25_SilentStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	start := time.Now()
 	f := plain()
-	for _, b := range f.Append(nil)[:20] {
-		if _, err := c.Write([]byte{b}); err != nil {
+	f.Private = make([]byte, 400)
+	for i, b := range f.Append(nil) {
+		if ref.timeout.Load() > timeouts {
 			break
 		}
+		if i == 400 {
+			t.Fatal("a slow stranger stays")
+		}
+		_, _ = c.Write([]byte{b}) // until the connection is reset
 		time.Sleep(30 * time.Millisecond)
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("a slow Request was answered")
 	}
-	if d := time.Since(start); d > 2*time.Second {
-		t.Errorf("a slow stranger stayed for %v", d)
-	}
 }
 
 // S26: a peer that asks and never reads ends in time, with flat memory.
 func TestS26_NeverReads(t *testing.T) {
-	g := newRig(t, rigOptions{provider: Options{ProgressTimeout: 300 * time.Millisecond}})
 	const size = 64 << 20
 	mem := make([]byte, size)
-	reg := g.u.register(mem, fabric.RemoteRead)
-	g.read(wire.Read{SinkSTag: 1, Size: size, SrcSTag: uint32(reg.Handle), SrcTO: reg.Offset})
-	// Our side goes on listening meanwhile.
-	g.send(1)
-	g.u.good(1)
+	ask := func(o Options) *rig {
+		g := newRig(t, rigOptions{provider: o})
+		reg := g.u.register(mem, fabric.RemoteRead)
+		g.read(wire.Read{SinkSTag: 1, Size: size, SrcSTag: uint32(reg.Handle), SrcTO: reg.Offset})
+		return g
+	}
+	g := ask(Options{ProgressTimeout: 300 * time.Millisecond})
 	if err := g.u.ended(); !errors.Is(err, ErrStalled) {
 		t.Errorf("Closed(%v), want %v", err, ErrStalled)
 	}
-	g.flushed2(7)
+	g.flushed2(8)
+
+	// Our side goes on listening meanwhile.
+	g = ask(Options{})
+	waitFor(t, "the socket is full", func() (full bool) {
+		g.u.do(func(c fabric.Conn) { full = c.(*conn).blocked })
+		return full
+	})
+	g.send(1)
+	g.u.good(1)
 }
 
 // flushed2 is flushed when some were taken.

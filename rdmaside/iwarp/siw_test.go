@@ -122,14 +122,10 @@ func TestSIWNull(t *testing.T) {
 	for _, o := range []Options{{}, {CRCOff: true}} {
 		for range 20 {
 			c := dialSIW(t, o, 0)
-			start := time.Now()
 			for xid := range uint32(20) {
 				r, _ := c.call(rdmaMsg(xid, 0, nil, nil), rpcCall(xid, 100003, 3, 0, be32(0, 0, 0, 0), nil))
 				if want := be32(xid, 1, 0, 0, 0, 0); len(r) < 28+24 || !bytes.Equal(r[28:52], want) {
 					t.Fatalf("reply %x", r)
-				}
-				if d := time.Since(start); xid == 0 && d > 3*time.Second {
-					t.Errorf("first reply after %v", d)
 				}
 			}
 			c.close()
