@@ -118,13 +118,12 @@ func TestSlowReader(t *testing.T) {
 	c := <-conn
 	var last int
 	eventually(t, "reading pauses", func() bool {
-		now := make(chan int)
-		c.Loop().Post(TaskFunc(func() { now <- calls }))
-		n := <-now
-		same := n == last && n > 0
+		paused := onLoop(c, func() bool { return c.why&whyOutbound != 0 })
+		n := onLoop(c, func() int { return calls })
+		same := n == last
 		last = n
 		time.Sleep(20 * time.Millisecond)
-		return same
+		return paused && same
 	})
 	if last == total {
 		t.Fatal("every call was read though no reply was")
@@ -200,7 +199,7 @@ func TestTimeouts(t *testing.T) {
 		{"stop in a record", ConnOptions{StallTimeout: short}, nil, call[:7], ReasonStalled},
 		{"stop in a mark", ConnOptions{StallTimeout: short}, nil, call[:1], ReasonStalled},
 		{"stop between fragments", ConnOptions{StallTimeout: short}, nil, fragment(false, call), ReasonStalled},
-		{"silence", ConnOptions{IdleTimeout: short}, nil, call, ReasonIdle},
+		{"silence", ConnOptions{IdleTimeout: short}, nil, nil, ReasonIdle},
 		{"no reading", ConnOptions{SendTimeout: short}, flood, call, ReasonUnread},
 		{"reading a little now and then", ConnOptions{SendTimeout: short}, flood, call, ReasonUnread},
 	} {
@@ -209,9 +208,11 @@ func TestTimeouts(t *testing.T) {
 			rec.record = tt.record
 			tt.o.Memory = &testMemory{}
 			l := listen(t, e, ListenOptions{Conn: tt.o}, func(*Conn) RecordHandler { return rec })
-			p := dialPeer(t, l)
 			start := time.Now()
-			p.send(tt.in)
+			p := dialPeer(t, l)
+			if tt.in != nil {
+				p.send(tt.in)
+			}
 			if strings.HasPrefix(tt.name, "reading") {
 				stop := make(chan struct{})
 				defer close(stop)

@@ -201,7 +201,11 @@ func TestAttachRawEcho(t *testing.T) {
 	}
 	msg := pattern(8<<20, 9)
 	go func() { far.Write(msg) }()
-	time.Sleep(20 * time.Millisecond) // so that writes come up short
+	eventually(t, "writes come up short", func() bool {
+		short := make(chan int)
+		e.Loops()[1].Post(TaskFunc(func() { short <- r.short }))
+		return <-short > 0
+	})
 	got := make([]byte, len(msg))
 	if _, err := io.ReadFull(far, got); err != nil {
 		t.Fatal(err)
@@ -219,8 +223,8 @@ func TestAttachRawEcho(t *testing.T) {
 	if n := <-mss; n < 500 || n > 1<<16 {
 		t.Errorf("MSS %d", n)
 	}
-	if r.short == 0 || r.reads == 0 {
-		t.Errorf("%d short writes, %d direct reads: the test tests nothing", r.short, r.reads)
+	if r.reads == 0 {
+		t.Error("no direct reads: the test tests nothing")
 	}
 	far.CloseWrite()
 	if err := <-r.detached; err != io.EOF {
