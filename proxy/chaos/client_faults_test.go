@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,9 +55,10 @@ var clientRows = []clientRow{
 		closes(w, c)
 	}, closed, "not an RPC Call; connection closed", []string{`client_calls_total{result="malformed"`}, 0},
 	{"Call sent again on another connection while it is under way", func(w *world, g *rogue, c net.Conn) {
-		for _, s := range w.skies {
-			s.pending[stallWire].Store(1)
-		}
+		s := w.responders[0].server
+		s.stop()
+		goOn := sync.OnceFunc(s.goOn)
+		defer goOn()
 		o := g.call(mkdir, 0)
 		g.book.transmit(o.id)
 		_, _ = c.Write(record(o.m))
@@ -70,6 +72,10 @@ var clientRows = []clientRow{
 		defer next.Close()
 		g.book.transmit(o.id)
 		_, _ = next.Write(record(o.m))
+		if !w.settles(patience, func() bool { return w.sum("rdmabridge_client_calls_total", `result="absorbed"`) == 1 }) {
+			w.t.Error("the Call was not taken for the one under way")
+		}
+		goOn()
 		closes(w, c) // the first connection
 		if !g.await(next, o) {
 			w.t.Error("the second connection has no Reply")

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -39,9 +40,11 @@ func newPlan(w *world, ls []proxy.ListenerOptions, us []proxy.UpstreamOptions, o
 	return &plan{w: w, listeners: ls, upstreams: us, ways: other, first: plans{slices.Clone(ls), slices.Clone(us)}}
 }
 
-// freeAddr is an address that nobody listens at.
+// freeAddr is an address that nobody listens at, and nobody will: its host is this
+// process's alone, and nothing else here is there.
 func freeAddr(w *world) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	pid := os.Getpid()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.5.%d.%d:0", byte(pid>>8), byte(pid)))
 	if err != nil {
 		w.t.Fatal(err)
 	}
