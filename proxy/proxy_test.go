@@ -202,20 +202,21 @@ func TestLostConnections(t *testing.T) {
 	p, s := forward(t, h, 8, proxytest.Behaviour{}, nil)
 	stop := make(chan struct{})
 	var dropper sync.WaitGroup
-	dropper.Add(1)
-	go func() {
-		defer dropper.Done()
-		for {
+	var closed, answered atomic.Int64
+	dropper.Go(func() {
+		for last := int64(0); ; {
 			select {
 			case <-stop:
 				return
-			case <-time.After(30 * time.Millisecond):
+			case <-time.After(2 * time.Millisecond):
+			}
+			if n := answered.Load(); n >= last+50 { // so that all get on, however slowly
+				last = n
 				s.DropConnections(errors.New("dropped by the test"))
 			}
 		}
-	}()
+	})
 	var wg sync.WaitGroup
-	var closed atomic.Int64
 	for i := range 16 {
 		wg.Add(1)
 		go func() {
@@ -233,6 +234,7 @@ func TestLostConnections(t *testing.T) {
 						if !bytes.Equal(got, proxytest.Expected(m)) {
 							t.Errorf("client %d call %d: wrong octets", i, j)
 						}
+						answered.Add(1)
 						break
 					}
 					closed.Add(1)
@@ -256,7 +258,14 @@ func TestLostConnections(t *testing.T) {
 // new one, has the same XID at the server.
 func TestRetransmission(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
-	p, s := forward(t, h, 8, proxytest.Behaviour{Delay: 300 * time.Millisecond}, nil)
+	var gate proxytest.Gate
+	p, s := forward(t, h, 8, proxytest.Behaviour{Gate: &gate}, nil)
+	absorbed := func(n int) {
+		t.Helper()
+		h.Eventually("the Call sent again is taken for the one under way", func() bool { return metric(h, `client_calls_total{listener="nfs",result="absorbed"}`) == n })
+	}
+	gate.Shut()
+	defer gate.Open()
 	m := proxytest.MkdirCall(77, "once")
 	a := h.Client(p.Addr("nfs"))
 	first, err := a.Go(m)
@@ -266,6 +275,8 @@ func TestRetransmission(t *testing.T) {
 	if err := proxytest.WriteRecord(a.Conn, m); err != nil { // sent again on the same connection
 		t.Fatal(err)
 	}
+	absorbed(1)
+	gate.Open()
 	if r := <-first; !bytes.Equal(r, proxytest.Expected(m)) {
 		t.Error("wrong reply to the Call that was sent twice")
 	}
@@ -273,6 +284,7 @@ func TestRetransmission(t *testing.T) {
 		t.Errorf("the server ran a Call sent twice on one connection %d times", n)
 	}
 	// In flight when its connection ends: the next connection takes it over.
+	gate.Shut()
 	m2 := proxytest.MkdirCall(78, "twice")
 	if _, err := a.Go(m2); err != nil {
 		t.Fatal(err)
@@ -282,8 +294,14 @@ func TestRetransmission(t *testing.T) {
 	a.Close()
 	h.Eventually("the bridge has seen the connection end", func() bool { return p.Status().Listeners[0].Clients == 0 })
 	b := h.Client(p.Addr("nfs"))
-	if r, err := b.Call(m2); err != nil || !bytes.Equal(r, proxytest.Expected(m2)) {
-		t.Errorf("the Call taken over by a new connection: %v", err)
+	second, err := b.Go(m2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	absorbed(2)
+	gate.Open()
+	if r := <-second; !bytes.Equal(r, proxytest.Expected(m2)) {
+		t.Error("wrong reply to the Call taken over by a new connection")
 	}
 	if n := s.Calls.Load(); n != 2 {
 		t.Errorf("the server ran a Call taken over %d times", n-1)
@@ -324,7 +342,9 @@ func TestCallsNotSentInFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually("all Calls are on their way", func() bool { return p.Status().Upstreams[0].Outstanding == writes+1 })
+	h.Eventually("all Calls are on their way", func() bool {
+		return p.Status().Upstreams[0].Outstanding == writes+1 && metric(h, "tcp_outbound_buffered_bytes") > 0
+	})
 	s.DropConnections()
 	close(release)
 	if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {

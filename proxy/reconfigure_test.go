@@ -106,6 +106,8 @@ func TestReconfigureMode(t *testing.T) {
 	step(proxy.ModeShared, 0, 0, 0, 1)
 	step(proxy.ModeAuto, 1, 1, 0) // who was on a shared one
 	xid++
+	check(t, clients[3], proxytest.GetattrCall(xid)) // whose loop has been told by now
+	xid++
 	if _, err := clients[3].Call(proxytest.SequenceCall(xid)); err == nil {
 		t.Error("there are more pinned connections than there may be")
 	}

@@ -107,7 +107,7 @@ func (x *portCase) drop(reset bool) {
 // free is the first of n consecutive ports that nobody has.
 func free(t *testing.T, n int) uint16 {
 	t.Helper()
-	for low := uint16(20000 + os.Getpid()%5000); low < 32000; low += uint16(n) {
+	for low := uint16(20000 + os.Getpid()%128*64); low < 32000; low += uint16(n) {
 		var all []net.Listener
 		for port := low; port < low+uint16(n); port++ {
 			if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {

@@ -35,7 +35,7 @@ func NewHarness(t testing.TB, budget int64) *Harness {
 	h.Registry = ulb.NewRegistry(ulb.Limits{})
 	nfs.Register(h.Registry)
 	var err error
-	if h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: h.Log}); err != nil {
+	if h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: h.Log, Metrics: h.Metrics}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.Engine.Stop)

@@ -24,6 +24,41 @@ type Behaviour struct {
 	InterceptTCP func(c *oncrpc.Call, from *TCPConn) (reply []byte, taken bool)
 	// Delay is added to every answer.
 	Delay time.Duration
+	// Gate, when set, keeps answers back while it is shut.
+	Gate *Gate
+}
+
+// A Gate keeps the answers of a server to Calls that come while it is shut. It begins open.
+type Gate struct {
+	mu   sync.Mutex
+	shut chan struct{} // closed when it opens; nil while it is open
+}
+
+// Shut shuts a gate that is open.
+func (g *Gate) Shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = make(chan struct{})
+}
+
+// Open lets all answers go, if the gate is shut.
+func (g *Gate) Open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut != nil {
+		close(g.shut)
+		g.shut = nil
+	}
+}
+
+// wait is what an answer waits for; nil if it need not.
+func (g *Gate) wait() <-chan struct{} {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shut
 }
 
 // Served counts.
@@ -153,6 +188,13 @@ func (s *TCPServer) serve(c *TCPConn) {
 		send := func() { c.Send(reply) }
 		if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
 			time.AfterFunc(d, send)
+			continue
+		}
+		if shut := s.Gate.wait(); shut != nil {
+			go func() {
+				<-shut
+				send()
+			}()
 			continue
 		}
 		send()
@@ -290,6 +332,14 @@ func (s *RDMAServer) Call(x *rdmaside.Exchange) {
 	if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
 		loop := x.Conn().Loop()
 		time.AfterFunc(d, func() { loop.Post(fabric.TaskFunc(send)) })
+		return
+	}
+	if shut := s.Gate.wait(); shut != nil {
+		loop := x.Conn().Loop()
+		go func() {
+			<-shut
+			loop.Post(fabric.TaskFunc(send))
+		}()
 		return
 	}
 	send()
