@@ -155,20 +155,8 @@ func TestCatchUp(t *testing.T) {
 // ended it comes on the channel.
 func begin(l *Loader, o Load) (r *run, cancel context.CancelFunc, ended <-chan error, err error) {
 	o.Warmup, o.Duration = time.Nanosecond, time.Hour
-	if err := o.defaults(); err != nil {
+	if r, err = l.prepare(o); err != nil {
 		return nil, nil, nil, err
-	}
-	r = &run{Load: o, loader: l, base: time.Now(), failed: make(chan error, 1)}
-	if r.ops, r.order, err = o.Work.ops(); err != nil {
-		return nil, nil, nil, err
-	}
-	for _, p := range r.ops {
-		r.callMax, r.replyMax = max(r.callMax, p.callLen()), max(r.replyMax, p.reply)
-	}
-	for i, loop := range l.engine.Loops() {
-		w := &worker{run: r, loop: loop, index: i, out: make([]byte, 0, 64<<10)}
-		w.stats, w.window = new(stats), new(stats)
-		r.workers = append(r.workers, w)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := make(chan error, 1)

@@ -159,6 +159,19 @@ type run struct {
 // Run runs o and returns what it measured. Any Call that fails, any Reply that
 // is wrong and any connection that ends makes the run fail.
 func (l *Loader) Run(ctx context.Context, o Load) (*Result, error) {
+	r, err := l.prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	res, err := r.measure(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", r.Target, err)
+	}
+	return res, nil
+}
+
+// prepare makes all that a run needs but its connections.
+func (l *Loader) prepare(o Load) (*run, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
@@ -176,11 +189,7 @@ func (l *Loader) Run(ctx context.Context, o Load) (*Result, error) {
 		w.stats, w.window = new(stats), new(stats)
 		r.workers = append(r.workers, w)
 	}
-	res, err := r.measure(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("bench: %s: %w", o.Target, err)
-	}
-	return res, nil
+	return r, nil
 }
 
 func (r *run) measure(ctx context.Context) (res *Result, err error) {
