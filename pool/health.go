@@ -80,7 +80,7 @@ func (e *endpoint) usable(now time.Time) bool {
 }
 
 // pick is the address to dial for one whose first choice is number n, and which failed
-// at the address failed just now. tried or failed follows.
+// at the address failed just now. well, failed or untried follows.
 func (h *Health) pick(n int, sticky bool, failed string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +108,7 @@ func (h *Health) pick(n int, sticky bool, failed string) string {
 }
 
 // better is an address that one whose first choice is number n would rather have than
-// the one it has, if there is any. tried or failed follows.
+// the one it has, if there is any. well, failed or untried follows.
 func (h *Health) better(n int, has string) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
