@@ -9,14 +9,15 @@ trap 'rm -f "$log"' EXIT
 
 step() { echo; echo "== $*"; date +%T; }
 
-# said prints what the failed tests of a verbose run said, the last 40 lines of each.
+# said prints what the failed tests of a verbose run said, the last 40 lines of each, and
+# what the compiler and the runtime had to say.
 said() {
     awk '
-        / *=== (RUN|CONT|NAME|PAUSE) / { name = $3; next }
-        / *--- FAIL: / { bad[$3] = 1 }
-        / *--- (PASS|SKIP|FAIL): / || /^(ok|FAIL|PASS)/ { name = ""; next }
+        /^ *=== (RUN|CONT|NAME|PAUSE) / { name = $3; next }
+        /^ *--- FAIL: / { bad[$3] = 1 }
+        /^ *--- (PASS|SKIP|FAIL): / || /^(ok|FAIL|PASS)/ { name = ""; next }
         name != "" { line[name, ++n[name]] = $0 }
-        /^panic:|WARNING: DATA RACE/ { crash = 60 }
+        /^(panic|fatal error):|^# |WARNING: DATA RACE/ { crash = 60 }
         crash > 0 { crash--; print }
         END {
             for (t in bad) {

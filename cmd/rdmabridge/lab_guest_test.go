@@ -107,15 +107,15 @@ const bootTime = 90 * time.Second
 // before its network is there, and gets another try.
 func (g *guest) ready(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(bootTime); !g.isReady(t); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			text, _ := os.ReadFile(g.console)
-			t.Logf("the guest has not booted in %v, and gets another try; its console:\n%s", bootTime, tail(text, 20))
-			g.qemu.end(t, syscall.SIGKILL)
-			g.launch(t)
-			waitFor(t, bootTime, "the guest", func() bool { return g.isReady(t) })
-		}
+	booted := func() bool { return g.isReady(t) }
+	if settles(bootTime, booted) {
+		return
 	}
+	text, _ := os.ReadFile(g.console)
+	t.Logf("the guest has not booted in %v, and gets another try; its console:\n%s", bootTime, tail(text, 20))
+	g.qemu.end(t, syscall.SIGKILL)
+	g.launch(t)
+	waitFor(t, bootTime, "the guest", booted)
 }
 
 // isReady is false while a guest boots, and fails when it has ended.

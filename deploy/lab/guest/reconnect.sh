@@ -22,8 +22,7 @@ hold)
     setsid /lab/locks -h "$(one)" < /tmp/hold > /tmp/held 2>&1 &
     setsid sh -c "exec sleep 1000 < '$(one).deleg'" &
     echo $! > /tmp/open.pid
-    for i in $(seq 200); do grep -q held /tmp/held 2> /dev/null && break; sleep 0.1; done
-    equal "the holder" "$(cat /tmp/held)" held
+    until_is "the holder" held 20 cat /tmp/held
     equal "locks" "$(states lock "$f")" 1
     [ "$vers" = 4.0 ] || until_is "delegations" 1 10 states deleg "$f.deleg"
     trap - EXIT # the mounts stay
@@ -34,7 +33,7 @@ check)
     /lab/locks -t "$(two)"
     equal "c2 is refused" $? 3
     echo "written on the new connection" > /tmp/hold
-    for i in $(seq 100); do grep -q written /tmp/held && break; sleep 0.1; done
+    until_is "a write of c1" 1 10 grep -c written /tmp/held
     equal "what c1 wrote" "$(cat "/export/$f")" "written on the new connection"
     equal "locks" "$(states lock "$f")" 1
     if [ "$vers" != 4.0 ]; then
@@ -57,7 +56,7 @@ check)
         ;;
     esac
     kill "$(cat /tmp/hold.pid)" "$(cat /tmp/open.pid)"
-    for i in $(seq 100); do [ "$(states lock "$f")" = 0 ] && break; sleep 0.1; done
+    until_is "locks after c1 let go" 0 10 states lock "$f"
     /lab/locks -t "$(two)"
     equal "c2 after c1 let go" $? 0
     client_umount c1
