@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 GO ?= go
-TOOL := $(GO) tool -modfile=tools/go.mod
+TOOL := $(GO) tool -modfile=internal/tools/go.mod
 PKGS := ./...
 FUZZTIME ?= 3s
 CHAOS_TIME ?= 10m
@@ -43,7 +43,7 @@ fuzz: ## every fuzz target for $(FUZZTIME)
 	./.ci/fuzz.sh $(FUZZTIME)
 
 chaos: ## faulty servers, wires and clients around a bridge for $(CHAOS_TIME); CHAOS_SEED repeats a run: docs/faults.md
-	CHAOS_TIME=$(CHAOS_TIME) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$' ./proxy/chaos
+	CHAOS_TIME=$(CHAOS_TIME) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$' ./internal/chaos
 
 lab-test: build ## the tests against Linux in the guest
 	RDMABRIDGE_LAB=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./cmd/rdmabridge

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
 // A ledger is what one client owes and is owed, and its place in the queues of

@@ -5,7 +5,7 @@ import (
 	"io"
 	"net/netip"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 

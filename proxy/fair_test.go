@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
 // keepBusy keeps depth WRITEs of n octets outstanding on c until stop, and counts the

@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 

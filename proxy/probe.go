@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
 // TestReplacedUpstream: what a client sends again after another upstream has taken the

@@ -16,9 +16,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
 // A portCase is a proxy in front of a TCP server that is asked where connections come

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
 // seenMkdirs is where the MKDIRs of a server came from, none of which is answered.

@@ -13,11 +13,11 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
 )
 
 // A member is one connection to an upstream. send runs on its loop.

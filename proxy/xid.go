@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // XIDs on the far side

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // fakeClient is a client.

@@ -1,6 +1,6 @@
 package rdmaside
 
-import "github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 
 // A Call is an RPC Call that a Requester carries. The caller fills the exported
 // fields but Reply and lends the Call, with Message, from Send until

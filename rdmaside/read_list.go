@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // A readChunk is one normal Read chunk of a Call and where it goes.

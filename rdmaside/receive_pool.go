@@ -3,7 +3,7 @@ package rdmaside
 import (
 	"sync/atomic"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
 )
 
 // A ReceivePool is the memory that the Receives of many connections share, and

@@ -1,8 +1,8 @@
 package rdmaside
 
 import (
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 )
 
 // A recvState says who has a Receive buffer: invariants B1 and B2.

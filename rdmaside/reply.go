@@ -1,6 +1,6 @@
 package rdmaside
 
-import "github.com/rdmabridge/rdmabridge/rdmaside/regmem"
+import "github.com/rdmabridge/rdmabridge/internal/regmem"
 
 // maxReplyParts is what one reduced result makes of a Reply: base before it,
 // the data, padding, base after it.

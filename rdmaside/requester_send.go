@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // The handles of a pendingCall, by what they cover.

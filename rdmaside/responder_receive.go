@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 func (c *ResponderConn) completed(cs []fabric.Completion) {

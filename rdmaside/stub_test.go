@@ -9,9 +9,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 

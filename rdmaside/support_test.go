@@ -15,13 +15,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
 )
 
 // TestMain fails on goroutines that outlive the tests.

@@ -11,8 +11,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"github.com/rdmabridge/rdmabridge/bench"
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/bench"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rdmabridge/rdmabridge/bench"
+	"github.com/rdmabridge/rdmabridge/internal/bench"
 )
 
 func newBenchCompareCommand() *cobra.Command {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/bench"
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/bench"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 

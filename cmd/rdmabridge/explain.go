@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
 )
 
 // explainFlags are the command line of explain.

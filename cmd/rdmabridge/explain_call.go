@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/rdmabridge/rdmabridge/capture"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/capture"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
 // A callPart is what there is to say of a Call.

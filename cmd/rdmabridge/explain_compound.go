@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
 // The binding of NFSv4 says whether a whole COMPOUND can be walked and not where

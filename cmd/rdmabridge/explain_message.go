@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/capture"
+	"github.com/rdmabridge/rdmabridge/internal/capture"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
 )
 
 // The types of this file are what --json prints. Names of fields stay; new ones

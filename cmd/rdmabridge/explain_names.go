@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
 // name looks v up in a table of names by value, and makes one up from what it is.

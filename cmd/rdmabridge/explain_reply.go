@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/capture"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/capture"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
 // A replyPart is what there is to say of a Reply.

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
 var update = flag.Bool("update", false, "write testdata/explain anew")
@@ -34,7 +34,7 @@ func explainArgs(t testing.TB, stdin []byte, args ...string) (out, errOut string
 // The whole output, of captures that hold every vector of ulb/nfs, over TCP and
 // over iWARP. go test -run Golden ./cmd/rdmabridge -update writes it anew.
 func TestExplainGolden(t *testing.T) {
-	const captures = "../../capture/testdata/"
+	const captures = "../../internal/capture/testdata/"
 	cut := filepath.Join(t.TempDir(), "cut.pcap")
 	b, err := os.ReadFile(captures + "tcp.pcap")
 	if err != nil {
@@ -103,7 +103,7 @@ type vectorFile struct {
 
 func vectors(t testing.TB) *vectorFile {
 	t.Helper()
-	b, err := os.ReadFile("../../rdmaside/ulb/nfs/testdata/vectors.json")
+	b, err := os.ReadFile("../../internal/rpc/ulb/nfs/testdata/vectors.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,7 +492,7 @@ func TestExplainExitCodes(t *testing.T) {
 func TestExplainClosedPipe(t *testing.T) {
 	cmd := newCommand()
 	var e bytes.Buffer
-	if code := executeCommand(cmd, []string{"explain", "../../capture/testdata/tcp.pcap"}, brokenWriter{}, &e); code != exitFailed {
+	if code := executeCommand(cmd, []string{"explain", "../../internal/capture/testdata/tcp.pcap"}, brokenWriter{}, &e); code != exitFailed {
 		t.Errorf("exit code %d, want %d", code, exitFailed)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/bench"
+	"github.com/rdmabridge/rdmabridge/internal/bench"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 

@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb/nfs"
-	"github.com/rdmabridge/rdmabridge/rpcbind"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
 // startRPCBind answers for the listeners, which listen already.

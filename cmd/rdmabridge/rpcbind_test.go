@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/rpcbind"
+	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
 // What is advertised follows from what is routed.

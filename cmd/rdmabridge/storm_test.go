@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
 // stormConfig names the file of the bridge that this process is to be.

@@ -14,8 +14,8 @@ import (
 
 	nfs "github.com/willscott/go-nfs"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
 )
 
 // Two bridges back to back: TCP client, bridge, RDMA, another bridge, TCP server. What

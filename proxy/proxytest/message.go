@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
 // The echo program, which no binding knows. Its only procedure takes (reply

@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/rdmaside/oncrpc"
-	"github.com/rdmabridge/rdmabridge/rdmaside/regmem"
-	"github.com/rdmabridge/rdmabridge/rdmaside/ulb"
 )
 
 // Behaviour is what a server does beside answering.

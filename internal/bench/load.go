@@ -1,0 +1,362 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+const (
+	// MaxConns and MaxDepth bound a load.
+	MaxConns = 50000
+	MaxDepth = 4096
+	// maxOutstanding bounds their product: each Call has 200 octets and more.
+	maxOutstanding = 1 << 20
+
+	dialers = 8 // connections being made at once; iWARP listeners allow 16
+)
+
+// A Load describes one run.
+type Load struct {
+	Target string // host:port
+	// Provider makes it a load over RDMA; nil is TCP.
+	Provider fabric.Provider
+
+	Conns int // connections; default 1
+	Depth int // Calls outstanding on each, or at most with Rate; default 1
+	Idle  int // connections beside those, which do nothing
+
+	Work Work
+
+	// Warmup comes before the window that is measured; default 100 ms. Duration is
+	// that window; default 2 s.
+	Warmup, Duration time.Duration
+	// Rate starts that many Calls a second over all connections, whether or not
+	// others were answered, as far as Depth allows. A Call that had to wait for
+	// that has waited: its latency counts from when it was due. 0 is a closed loop:
+	// each Reply starts a Call.
+	Rate float64
+	// Timeout bounds connecting, and waiting for the last Replies; default 10 s.
+	Timeout time.Duration
+	// Full compares all data of every Reply, rather than the two ends.
+	Full bool
+	// Processes are those under test.
+	Processes Processes
+}
+
+func (l *Load) defaults() error {
+	l.Conns, l.Depth = max(l.Conns, 1), max(l.Depth, 1)
+	if l.Warmup == 0 {
+		l.Warmup = 100 * time.Millisecond
+	}
+	if l.Duration <= 0 {
+		l.Duration = 2 * time.Second
+	}
+	if l.Timeout <= 0 {
+		l.Timeout = 10 * time.Second
+	}
+	switch {
+	case l.Conns > MaxConns || l.Idle > MaxConns:
+		return fmt.Errorf("bench: %d connections: want at most %d", max(l.Conns, l.Idle), MaxConns)
+	case l.Depth > MaxDepth:
+		return fmt.Errorf("bench: depth %d: want at most %d", l.Depth, MaxDepth)
+	case l.Conns*l.Depth > maxOutstanding:
+		return fmt.Errorf("bench: %d calls outstanding: want at most %d", l.Conns*l.Depth, maxOutstanding)
+	case l.Rate < 0 || l.Idle < 0:
+		return errors.New("bench: a rate and a number of idle connections are not negative")
+	case l.Provider != nil && l.Idle > 0:
+		return errors.New("bench: idle connections are TCP's")
+	}
+	return nil
+}
+
+// A Loader runs loads, one at a time, on event loops of its own.
+type Loader struct {
+	engine   *tcpframe.Engine
+	arena    *regmem.Arena
+	calls    *regmem.Account // of RDMA loads
+	replies  *regmem.Account
+	registry *ulb.Registry
+	log      zerolog.Logger
+}
+
+// LoaderOptions configure a Loader. Zero is the default.
+type LoaderOptions struct {
+	Loops  int   // event loops; default 2, but 1 where GOMAXPROCS is
+	Budget int64 // octets of memory for messages of RDMA loads; default 1 GiB
+	Log    zerolog.Logger
+}
+
+// NewLoader starts a Loader.
+func NewLoader(o LoaderOptions) (*Loader, error) {
+	if o.Budget == 0 {
+		o.Budget = 1 << 30
+	}
+	if o.Loops == 0 {
+		o.Loops = defaultLoops()
+	}
+	arena, err := regmem.New(regmem.Options{Budget: o.Budget})
+	if err != nil {
+		return nil, err
+	}
+	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: o.Loops, Log: o.Log})
+	if err != nil {
+		return nil, errors.Join(err, arena.Close())
+	}
+	l := &Loader{engine: engine, arena: arena, registry: ulb.NewRegistry(ulb.Limits{}), log: o.Log}
+	l.calls, l.replies = arena.Account("calls", 0), arena.Account("replies", 0)
+	nfs.Register(l.registry)
+	return l, nil
+}
+
+// Close ends the Loader. No run may be under way.
+func (l *Loader) Close() error {
+	l.engine.Stop()
+	return l.arena.Close()
+}
+
+// stats are what one loop counts in the window.
+type stats struct {
+	latency                 Histogram
+	callOctets, replyOctets uint64
+	began, ended            time.Duration // since the run did
+}
+
+func (s *stats) merge(o *stats) {
+	s.latency.Merge(&o.latency)
+	s.callOctets += o.callOctets
+	s.replyOctets += o.replyOctets
+}
+
+// A run is one load under way.
+type run struct {
+	Load
+	loader *Loader
+	ops    []*op
+	order  []uint8
+	base   time.Time
+	seed   uint32 // of tags: those of the run before were others
+
+	callMax, replyMax int // octets
+
+	workers []*worker
+	failed  chan error     // the first error of a connection
+	alive   sync.WaitGroup // connections
+}
+
+// Run runs o and returns what it measured. Any Call that fails, any Reply that
+// is wrong and any connection that ends makes the run fail.
+func (l *Loader) Run(ctx context.Context, o Load) (*Result, error) {
+	r, err := l.prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	res, err := r.measure(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", r.Target, err)
+	}
+	return res, nil
+}
+
+// prepare makes all that a run needs but its connections.
+func (l *Loader) prepare(o Load) (*run, error) {
+	if err := o.defaults(); err != nil {
+		return nil, err
+	}
+	r := &run{Load: o, loader: l, base: time.Now(), seed: rand.Uint32(), failed: make(chan error, 1)}
+	var err error
+	if r.ops, r.order, err = o.Work.ops(); err != nil {
+		return nil, err
+	}
+	for _, p := range r.ops {
+		r.callMax, r.replyMax = max(r.callMax, p.callLen()), max(r.replyMax, p.reply)
+	}
+	pattern() // not in the window
+	for i, loop := range l.engine.Loops() {
+		w := &worker{run: r, loop: loop, index: i, out: make([]byte, 0, 64<<10)}
+		w.stats, w.window = new(stats), new(stats)
+		r.workers = append(r.workers, w)
+	}
+	return r, nil
+}
+
+func (r *run) measure(ctx context.Context) (res *Result, err error) {
+	defer func() { err = errors.Join(err, r.end()) }()
+	if err := r.connect(ctx); err != nil {
+		return nil, err
+	}
+	pacers := make(chan struct{})
+	var pacing sync.WaitGroup
+	defer func() { close(pacers); pacing.Wait() }()
+	for _, w := range r.workers {
+		w.post(w.begin)
+		if r.Rate > 0 {
+			pacing.Go(func() { w.pace(pacers) })
+		}
+	}
+	if err := r.sleep(ctx, r.Warmup); err != nil {
+		return nil, err
+	}
+	before, err := r.Processes.CPU()
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range r.workers {
+		w.post(w.open)
+	}
+	if err := r.sleep(ctx, r.Duration); err != nil {
+		return nil, err
+	}
+	var closed sync.WaitGroup
+	closed.Add(len(r.workers))
+	for _, w := range r.workers {
+		w.post(func() { w.shut(); closed.Done() })
+	}
+	after, err := r.Processes.CPU()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.wait(ctx, &closed, "an event loop does not turn"); err != nil {
+		return nil, err
+	}
+	var sum stats
+	var window time.Duration
+	for _, w := range r.workers {
+		sum.merge(w.window)
+		window += w.window.ended - w.window.began
+	}
+	window /= time.Duration(len(r.workers))
+	if err := r.drain(ctx); err != nil {
+		return nil, err
+	}
+	if sum.latency.Count() == 0 {
+		return nil, fmt.Errorf("no call was answered in %v", window.Round(time.Millisecond))
+	}
+	res = &Result{Target: r.Target, Work: r.Work.String(), Conns: r.Conns, Depth: r.Depth, Rate: r.Rate}
+	res.fill(&sum, window)
+	if len(r.Processes) > 0 {
+		res.spent(after - before)
+	}
+	return res, nil
+}
+
+// connect makes all connections.
+func (r *run) connect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	next := make(chan int)
+	errc := make(chan error, dialers)
+	for range dialers {
+		go func() {
+			for i := range next {
+				if err := r.dial(ctx, i); err != nil {
+					errc <- err
+					return
+				}
+			}
+			errc <- nil
+		}()
+	}
+	left := dialers
+	var err error
+	for i := 0; i < r.Conns+r.Idle && err == nil; {
+		select {
+		case next <- i:
+			i++
+		case err = <-errc:
+			left--
+		}
+	}
+	close(next)
+	for range left {
+		err = errors.Join(err, <-errc)
+	}
+	return err
+}
+
+// dial makes connection i.
+func (r *run) dial(ctx context.Context, i int) error {
+	w := r.workers[i%len(r.workers)]
+	if r.Provider != nil {
+		return dialRDMA(ctx, w, i)
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", r.Target)
+	if err != nil {
+		return err
+	}
+	r.alive.Add(1)
+	if err := w.loop.Attach(c, newTCPClient(w, i)); err != nil {
+		r.alive.Done()
+		return err
+	}
+	return nil
+}
+
+// sleep lets the load run.
+func (r *run) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-r.failed:
+		return err
+	}
+}
+
+// wait waits for wg, for at most Timeout.
+func (r *run) wait(ctx context.Context, wg *sync.WaitGroup, problem string) error {
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	select {
+	case <-done:
+		return nil
+	case err := <-r.failed:
+		return err
+	case <-ctx.Done():
+		return errors.New(problem)
+	}
+}
+
+// drain waits for the Replies to the last Calls.
+func (r *run) drain(ctx context.Context) error {
+	var quiet sync.WaitGroup
+	quiet.Add(len(r.workers))
+	for _, w := range r.workers {
+		w.post(func() { w.quiet = quiet.Done; w.settle() })
+	}
+	return r.wait(ctx, &quiet, "calls stay unanswered")
+}
+
+// end closes all connections.
+func (r *run) end() error {
+	for _, w := range r.workers {
+		w.post(w.end)
+	}
+	return r.wait(context.Background(), &r.alive, "connections do not end")
+}
+
+// fail ends the run. Any goroutine.
+func (r *run) fail(err error) {
+	select {
+	case r.failed <- err:
+	default: // not the first
+	}
+}

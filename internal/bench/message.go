@@ -1,0 +1,254 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// The echo program. No binding knows it, so it travels by the shapes that are
+// right for every program. Its number is of the range that RFC 5531 Section 8.4
+// leaves to users.
+//
+//	echo_res ECHO(echo_args) = 1;
+//	struct echo_args { unsigned tag; unsigned length; unsigned delay; opaque data<>; };
+//	struct echo_res  { unsigned tag; opaque data<>; };
+//
+// length is how many octets of data the Reply is to have, delay how many
+// microseconds it is to wait, at most maxDelay. Data both ways belong to tag.
+const (
+	EchoProgram = 0x20000002
+	EchoVersion = 1
+	EchoProc    = 1
+)
+
+// Procedures of NFSv3 that the Server has. RFC 1813 Section 3.3.
+const (
+	procNull    = 0
+	procGetattr = 1
+	procRead    = 6
+	procWrite   = 7
+)
+
+const (
+	maxDelay = 10e6 // microseconds
+
+	echoCallHead  = oncrpc.CallHeaderMin + 4*4
+	echoReplyHead = oncrpc.ReplyHeader + 2*4
+
+	handleLen = 28 // of NFSv3 file handles, as Linux has them
+	attrLen   = 84 // fattr3
+	fileidAt  = 52 // in fattr3
+	headMax   = 256
+
+	// inlineData is how long data may be and still be kept next to the head of
+	// their Call: copying them is cheaper than another iovec.
+	inlineData = 2048
+
+	// inlineReply is the same for Replies, and replyRoom the memory for their heads
+	// and such data.
+	inlineReply = 256
+	replyRoom   = 512 - 4
+)
+
+// MinEchoCall and MinEchoReply are the smallest echo messages, those without
+// data, in octets.
+const (
+	MinEchoCall  = echoCallHead
+	MinEchoReply = echoReplyHead
+)
+
+// accepted is what follows the XID in a Reply that has results: REPLY,
+// MSG_ACCEPTED, AUTH_NONE, no verifier, SUCCESS.
+var accepted = [20]byte{3: oncrpc.TypeReply}
+
+// An op is one kind of Call, encoded but for its XID and tag, and the Reply it
+// must get.
+type op struct {
+	name string
+	head []byte // the Call up to its data
+	size int    // octets of data that follow
+
+	tagAt int // where the tag is in head, and how it is written there
+	wide  bool
+
+	reply  int // octets of the Reply
+	dataAt int // where its data begin; reply when it has none
+	echoAt int // where the tag is in it; 0 for nowhere
+	want   []byte
+}
+
+// callLen is the length of the Call.
+func (o *op) callLen() int { return len(o.head) + o.size }
+
+// patch makes the head b that of one Call.
+func (o *op) patch(b []byte, xid, tag uint32) {
+	binary.BigEndian.PutUint32(b, xid)
+	switch {
+	case o.wide: // an offset, of which the pattern begins anew with every shift
+		binary.BigEndian.PutUint64(b[o.tagAt:], uint64(tag)*8)
+	case o.tagAt > 0:
+		binary.BigEndian.PutUint32(b[o.tagAt:], tag)
+	}
+}
+
+func appendWords(b []byte, words ...uint32) []byte {
+	for _, w := range words {
+		b = binary.BigEndian.AppendUint32(b, w)
+	}
+	return b
+}
+
+// echoOp is an echo Call of call octets whose Reply has reply octets. Both are
+// rounded up to what there is: whole XDR units, at least MinEchoCall and
+// MinEchoReply.
+func echoOp(call, reply int, delay uint32) (*op, error) {
+	n := xdr.Roundup(max(0, call-echoCallHead))
+	m := xdr.Roundup(max(0, reply-echoReplyHead))
+	if n > maxData || m > maxData {
+		return nil, fmt.Errorf("bench: call of %d and reply of %d octets: want at most %d", call, reply, maxData)
+	}
+	if delay > maxDelay {
+		return nil, fmt.Errorf("bench: delay of %d us: want at most %d", delay, int(maxDelay))
+	}
+	b := appendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, EchoProgram, EchoVersion, EchoProc)
+	b = appendWords(b, oncrpc.FlavorNone, 0, oncrpc.FlavorNone, 0)
+	o := &op{name: "echo", size: n, tagAt: len(b), reply: echoReplyHead + m, dataAt: echoReplyHead, echoAt: oncrpc.ReplyHeader}
+	o.head = appendWords(b, 0, uint32(m), delay, uint32(n))
+	return o, nil
+}
+
+// nfsHead is the header of an NFSv3 Call with AUTH_SYS.
+func nfsHead(proc uint32) []byte {
+	cred := appendWords(nil, 0)
+	cred = xdr.AppendOpaque(cred, []byte("bench"))
+	cred = appendWords(cred, 0, 0, 0)
+	b := appendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramNFS, 3, proc)
+	b = xdr.AppendOpaque(appendWords(b, oncrpc.FlavorSys), cred)
+	return appendWords(b, oncrpc.FlavorNone, 0)
+}
+
+var fileHandle = []byte("rdmabridge bench: the file..")
+
+// nfsOp is an NFSv3 Call by name. size is the data of READ and WRITE.
+func nfsOp(name string, size int) (*op, error) {
+	if size < 4 || size > maxData || size%4 != 0 {
+		return nil, fmt.Errorf("bench: %d octets of data: want 4 to %d, in steps of 4", size, maxData)
+	}
+	o := &op{name: name}
+	switch name {
+	case "null":
+		o.head = nfsHead(procNull)
+		o.reply = oncrpc.ReplyHeader
+		o.dataAt = o.reply
+	case "getattr":
+		b := xdr.AppendOpaque(nfsHead(procGetattr), fileHandle)
+		o.head, o.tagAt = b, len(b)-4 // the end of the handle
+		o.want = appendWords(nil, 0)
+		o.reply = oncrpc.ReplyHeader + 4 + attrLen
+		o.dataAt, o.echoAt = o.reply, oncrpc.ReplyHeader+4+fileidAt+4
+	case "read":
+		b := xdr.AppendOpaque(nfsHead(procRead), fileHandle)
+		o.tagAt, o.wide = len(b), true
+		o.head = appendWords(b, 0, 0, uint32(size))
+		o.want = appendWords(nil, 0, 1)
+		o.dataAt = oncrpc.ReplyHeader + 2*4 + attrLen + 3*4
+		o.reply = o.dataAt + size
+	case "write":
+		b := xdr.AppendOpaque(nfsHead(procWrite), fileHandle)
+		o.tagAt, o.wide, o.size = len(b), true, size
+		o.head = appendWords(b, 0, 0, uint32(size), 2, uint32(size)) // FILE_SYNC
+		o.want = appendWords(nil, 0, 1)
+		o.reply = oncrpc.ReplyHeader + 4 + 4 + 24 + 4 + attrLen + 4*4
+		o.dataAt, o.echoAt = o.reply, o.reply-4
+	default:
+		return nil, fmt.Errorf("bench: nfs3 has no %q here; want null, getattr, read or write", name)
+	}
+	return o, nil
+}
+
+var (
+	errShortReply = errors.New("reply of the wrong length")
+	errTag        = errors.New("reply to another call")
+	errData       = errors.New("reply with wrong data")
+	errResults    = errors.New("reply with wrong results")
+)
+
+// A StatusError reports a Reply without results.
+type StatusError struct{ AcceptStat uint32 }
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("reply with accept_stat %d instead of results", e.AcceptStat)
+}
+
+// check looks at the Reply in parts, whose XID was looked at before. scratch has
+// room for headMax octets.
+func (o *op) check(parts [][]byte, tag uint32, full bool, scratch []byte) error {
+	total := 0
+	for _, p := range parts {
+		total += len(p)
+	}
+	if total != o.reply {
+		return o.wrong(parts, total)
+	}
+	m := parts[0]
+	if len(m) < o.dataAt {
+		m = scratch[:0]
+		for _, p := range parts {
+			m = append(m, p[:min(len(p), o.dataAt-len(m))]...)
+		}
+	}
+	results := m[oncrpc.ReplyHeader:]
+	switch {
+	case !bytes.Equal(m[4:oncrpc.ReplyHeader], accepted[:]):
+		return o.wrong(parts, total)
+	case !bytes.HasPrefix(results, o.want):
+		return errResults
+	case o.echoAt > 0 && binary.BigEndian.Uint32(m[o.echoAt:]) != tag:
+		return errTag
+	}
+	n := total - o.dataAt
+	if n == 0 {
+		return nil
+	}
+	want := dataOf(pattern(), tag, n)
+	at := -o.dataAt // of p in the data
+	for _, p := range parts {
+		if at+len(p) <= 0 {
+			at += len(p)
+			continue
+		}
+		if at < 0 {
+			p, at = p[-at:], 0
+		}
+		if !matches(p, want[at:at+len(p)], full) {
+			return errData
+		}
+		at += len(p)
+	}
+	return nil
+}
+
+// wrong says what is wrong with a Reply that is not as long as it should be, or
+// has no results.
+func (o *op) wrong(parts [][]byte, total int) error {
+	var m []byte
+	for _, p := range parts {
+		m = append(m, p[:min(len(p), headMax)]...)
+	}
+	var r oncrpc.Reply
+	if err := oncrpc.ParseReply(m, &r); err != nil {
+		return err
+	}
+	if !r.Succeeded() {
+		if r.Denied {
+			return errors.New("call denied")
+		}
+		return &StatusError{r.AcceptStat}
+	}
+	return fmt.Errorf("%w: %d octets, want %d", errShortReply, total, o.reply)
+}

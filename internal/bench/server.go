@@ -1,0 +1,337 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// ServerOptions configure a Server. Zero is the default.
+type ServerOptions struct {
+	Address string // host:port
+
+	// Provider makes it an RDMA server; nil is TCP.
+	Provider fabric.Provider
+	// Credits are granted to each RDMA connection; default 128.
+	Credits int
+	// CallInline and ReplyInline are RDMA's inline thresholds; default 4096 octets.
+	CallInline, ReplyInline int
+
+	Loops  int   // event loops; default as tcpframe.EngineOptions
+	Budget int64 // octets of memory for messages; default 1 GiB
+	// Full compares all data of every Call, rather than the two ends.
+	Full bool
+
+	Log     zerolog.Logger
+	Metrics *metrics.Registry // may be nil
+}
+
+// A Server answers Calls to the echo program and NFSv3, over TCP or RDMA. Its
+// methods are safe for concurrent use.
+type Server struct {
+	service service
+	engine  *tcpframe.Engine
+	arena   *regmem.Arena
+	memory  *regmem.Account
+	static  *regmem.Lease // the pattern
+	loops   []*serverLoop
+
+	tcp  *tcpframe.Listener
+	rdma fabric.Listener
+	next atomic.Uint32 // loop for the next RDMA connection
+}
+
+// StartServer starts a Server.
+func StartServer(o ServerOptions) (s *Server, err error) {
+	if o.Budget == 0 {
+		o.Budget = 1 << 30
+	}
+	if o.Credits == 0 {
+		o.Credits = 128
+	}
+	s = &Server{service: service{full: o.Full}}
+	if s.arena, err = regmem.New(regmem.Options{Budget: o.Budget}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+			s = nil
+		}
+	}()
+	s.memory = s.arena.Account("messages", 0)
+	if s.static, err = s.memory.Lease(patternLen); err != nil {
+		return s, fmt.Errorf("bench: budget of %d octets: %w", o.Budget, err)
+	}
+	s.service.pattern = s.static.Bytes()
+	copy(s.service.pattern, pattern())
+	s.engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: o.Loops, Log: o.Log, Metrics: o.Metrics})
+	if err != nil {
+		return s, err
+	}
+	for _, l := range s.engine.Loops() {
+		s.loops = append(s.loops, &serverLoop{Loop: l, server: s})
+	}
+	if o.Provider == nil {
+		return s, s.listenTCP(o)
+	}
+	return s, s.listenRDMA(o)
+}
+
+// Addr is where it listens.
+func (s *Server) Addr() netip.AddrPort {
+	if s.tcp != nil {
+		return s.tcp.Addr()
+	}
+	return s.rdma.Addr()
+}
+
+// Wrong is how many Calls had data that were not what they should have been.
+// They were answered with SYSTEM_ERR.
+func (s *Server) Wrong() uint64 { return s.service.wrong.Load() }
+
+// Close ends the Server and its connections.
+func (s *Server) Close() error {
+	var errs []error
+	if s.tcp != nil {
+		errs = append(errs, s.tcp.Close())
+	}
+	if s.rdma != nil {
+		errs = append(errs, s.rdma.Close())
+	}
+	for _, l := range s.loops {
+		done := make(chan struct{})
+		l.Loop.Post(tcpframe.TaskFunc(func() { l.hurry(); close(done) }))
+		select {
+		case <-done:
+		case <-time.After(5 * time.Second):
+			errs = append(errs, errors.New("bench: an event loop does not turn"))
+		}
+	}
+	if s.engine != nil {
+		s.engine.Stop()
+	}
+	for _, l := range s.loops {
+		l.release()
+	}
+	if s.static != nil {
+		s.static.Release()
+	}
+	return errors.Join(append(errs, s.arena.Close())...)
+}
+
+func (s *Server) listenTCP(o ServerOptions) (err error) {
+	s.tcp, err = s.engine.Listen(tcpframe.ListenOptions{
+		Address: o.Address, MaxConns: -1, MaxConnsPerAddr: -1,
+		Conn: tcpframe.ConnOptions{Memory: memory{s.memory}, MaxOutbound: 64 << 20},
+	}, func(c *tcpframe.Conn) tcpframe.RecordHandler {
+		return &tcpHandler{loop: s.loops[c.Loop().Index()]}
+	})
+	return err
+}
+
+func (s *Server) listenRDMA(o ServerOptions) error {
+	registry := ulb.NewRegistry(ulb.Limits{})
+	nfs.Register(registry)
+	responder, err := rdmaside.NewResponder(rdmaside.ResponderOptions{
+		Memory: s.memory, Registry: registry, Credits: o.Credits,
+		CallInline: o.CallInline, ReplyInline: o.ReplyInline, RemoteInvalidation: true, Log: o.Log,
+	}, rdmaHandler{s})
+	if err != nil {
+		return err
+	}
+	s.rdma, err = o.Provider.Listen(o.Address, fabric.ListenOptions{}, func(in fabric.Incoming) {
+		l := s.loops[int(s.next.Add(1))%len(s.loops)]
+		if _, err := responder.Accept(context.Background(), in, l); err != nil {
+			o.Log.Warn().Err(err).Stringer("peer", in.Peer()).Msg("connection not set up")
+		}
+	})
+	return err
+}
+
+// A serverLoop is an event loop with its spare Replies. It is a
+// fabric.SocketLoop.
+type serverLoop struct {
+	Loop   *tcpframe.Loop
+	server *Server
+	free   *reply
+	all    []*reply
+}
+
+// Post is part of fabric.Loop.
+func (l *serverLoop) Post(t fabric.Task) { l.Loop.Post(t) }
+
+// Attach is part of fabric.SocketLoop.
+func (l *serverLoop) Attach(c net.Conn, s fabric.Stream) error { return l.Loop.Attach(c, stream{s}) }
+
+// stream passes a tcpframe.Socket on as a fabric.Socket.
+type stream struct{ fabric.Stream }
+
+func (s stream) Attached(sock tcpframe.Socket) { s.Stream.Attached(sock) }
+
+// memory lends an arena's memory to tcpframe.
+type memory struct{ *regmem.Account }
+
+// Lease is part of tcpframe.Memory.
+func (m memory) Lease(n int) (tcpframe.Buffer, error) {
+	l, err := m.Account.Lease(n)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// A reply is an answer with memory for its head, and whom it is for. It belongs
+// to a loop, which uses it over and over.
+type reply struct {
+	loop  *serverLoop
+	next  *reply
+	lease *regmem.Lease // replyRoom octets
+	answer
+	gather [3][]byte
+
+	conn     *tcpframe.Conn // whom it is for: one of these
+	exchange *rdmaside.Exchange
+
+	timer   *time.Timer // made when first needed
+	waiting bool        // for it
+}
+
+// take returns a spare reply. It fails when memory is spent.
+func (l *serverLoop) take() (*reply, error) {
+	if r := l.free; r != nil {
+		l.free, r.next = r.next, nil
+		return r, nil
+	}
+	lease, err := l.server.memory.Lease(replyRoom)
+	if err != nil {
+		return nil, err
+	}
+	r := &reply{loop: l, lease: lease}
+	l.all = append(l.all, r)
+	return r, nil
+}
+
+// Release makes r spare. Both sides call it when the Reply is out.
+func (r *reply) Release() {
+	r.data, r.conn, r.exchange = nil, nil, nil
+	r.gather = [3][]byte{}
+	r.next, r.loop.free = r.loop.free, r
+}
+
+// start answers c, now or after the delay that it asks for.
+func (r *reply) start(c *oncrpc.Call) {
+	r.answer = answer{head: r.lease.Bytes()[:0]}
+	r.loop.server.service.answer(c, &r.answer)
+	if r.delay == 0 {
+		r.send()
+		return
+	}
+	r.waiting = true
+	if r.timer == nil {
+		r.timer = time.AfterFunc(r.delay, func() { r.loop.Loop.Post(r) })
+	} else {
+		r.timer.Reset(r.delay)
+	}
+}
+
+// Run is the end of the delay.
+func (r *reply) Run() {
+	if r.waiting {
+		r.waiting = false
+		r.send()
+	}
+}
+
+func (r *reply) send() {
+	parts := r.parts(&r.gather)
+	if r.exchange != nil {
+		r.exchange.Reply(parts, r)
+		return
+	}
+	r.conn.Send(parts, r)
+}
+
+// hurry ends all delays.
+func (l *serverLoop) hurry() {
+	for _, r := range l.all {
+		if r.waiting {
+			r.timer.Stop()
+			r.Run()
+		}
+	}
+}
+
+// release gives back the memory of all replies. The loop has stopped.
+func (l *serverLoop) release() {
+	for _, r := range l.all {
+		r.lease.Release()
+	}
+	l.all, l.free = nil, nil
+}
+
+// A tcpHandler answers the Calls of one TCP connection.
+type tcpHandler struct {
+	loop *serverLoop
+	call oncrpc.Call
+}
+
+// Opened is part of tcpframe.RecordHandler.
+func (*tcpHandler) Opened(*tcpframe.Conn) {}
+
+// Drained is part of tcpframe.RecordHandler.
+func (*tcpHandler) Drained(*tcpframe.Conn) {}
+
+// Closed is part of tcpframe.RecordHandler.
+func (*tcpHandler) Closed(*tcpframe.Conn, error) {}
+
+// Record is part of tcpframe.RecordHandler.
+func (h *tcpHandler) Record(c *tcpframe.Conn, b tcpframe.Buffer) {
+	defer b.Release()
+	if err := oncrpc.ParseCall(b.Bytes(), &h.call); err != nil {
+		c.Close(err)
+		return
+	}
+	r, err := h.loop.take()
+	if err != nil {
+		c.Abort(err)
+		return
+	}
+	r.conn = c
+	r.start(&h.call)
+}
+
+// An rdmaHandler answers the Calls of all RDMA connections.
+type rdmaHandler struct{ s *Server }
+
+// Call is part of rdmaside.CallHandler.
+func (h rdmaHandler) Call(x *rdmaside.Exchange) {
+	var call oncrpc.Call
+	if err := oncrpc.ParseCall(x.Message(), &call); err != nil {
+		x.Abort()
+		return
+	}
+	loop := x.Conn().Loop().(*serverLoop)
+	r, err := loop.take()
+	if err != nil {
+		x.Abort()
+		return
+	}
+	r.exchange = x
+	r.start(&call)
+}

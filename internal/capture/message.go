@@ -1,0 +1,322 @@
+package capture
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// A Message is an RPC message as it was captured: a record of RPC over TCP, or a
+// Send of RPC-over-RDMA.
+type Message struct {
+	Conn   *Conn
+	Stream *Stream
+	Offset int64 // in Stream, where its first record mark or FPDU begins
+
+	First, Last int       // packets
+	Time        time.Time // of packet First; zero when unknown
+
+	Length    int64  // octets it had, without marks and headers of iWARP; of the last fragment at least those captured
+	Missing   int64  // octets of Length that were not captured
+	Data      []byte // octets captured up to the first that is missing
+	Fragments int    // record fragments or DDP Segments
+
+	// BadCRC is whether an FPDU of the message has a CRC that is wrong.
+	BadCRC bool
+	// Resynchronised is whether octets before the message could not be read, and
+	// its beginning was searched for.
+	Resynchronised bool
+	// Wrong says why the stream cannot be followed here; Data are what is there
+	// instead of a message. "" when it can.
+	Wrong string
+
+	// RDMA is the Transport header and what moved in chunks; nil for a record.
+	RDMA *RDMA
+}
+
+// An RDMA is what is particular to RPC-over-RDMA in a Message: its Transport
+// header, and what moved in chunks.
+type RDMA struct {
+	Err error // of decoding the header: a *rpcrdma.HeaderError; only XID and Version are set then
+
+	XID, Version uint32
+	Credits      uint32 // requested in a Call, granted in a Reply
+	Proc         rpcrdma.Proc
+	Code         rpcrdma.ErrCode // of an RDMA_ERROR
+	Low, High    uint32          // versions, with ERR_VERS
+	Payload      int             // where in Data the Payload stream begins
+
+	// Call tells a Call from a Reply. Chunks mean different things in them: a Call
+	// offers Write chunks and a Reply chunk, a Reply says what was written.
+	Call   bool
+	Reads  []Moved // Read chunks, in order of position
+	Writes []Moved
+	Reply  *Moved // nil when there is none
+
+	// Invalidate is the handle in a Send With Invalidate.
+	Invalidate    uint32
+	HasInvalidate bool
+}
+
+// A Moved is a chunk and its content, as far as that was captured.
+type Moved struct {
+	Position uint32 // of a Read chunk
+	Segments []rpcrdma.Segment
+	Length   int64  // octets of the chunk; in a Reply, octets written
+	Data     []byte // octets captured up to the first that is missing; of what a Call offers, nil
+}
+
+// Whole reports whether all of the chunk was captured.
+func (m *Moved) Whole() bool { return int64(len(m.Data)) == m.Length }
+
+// Messages finds the messages of a capture, in the order in which they were
+// complete. It is called once.
+func (c *Capture) Messages() []Message {
+	var all []Message
+	for _, conn := range c.Conns {
+		all = append(all, conn.messages()...)
+	}
+	slices.SortStableFunc(all, func(a, b Message) int {
+		return cmp.Or(cmp.Compare(a.Last, b.Last), cmp.Compare(a.Offset, b.Offset))
+	})
+	return all
+}
+
+// Records cuts b, which begins with a record mark, into records. There are none
+// when it does not look like RPC.
+func Records(b []byte) []Message {
+	c := new(Conn)
+	s := &c.Streams[0]
+	s.Started = true
+	if len(b) > 0 {
+		s.pieces = []piece{{data: b}}
+	}
+	return c.records(s)
+}
+
+// Send is the message of RPC-over-RDMA whose Transport header b begins with.
+// Nothing has moved in its chunks.
+func Send(b []byte) Message {
+	m := Message{Data: b, Length: int64(len(b)), Fragments: 1, RDMA: new(RDMA)}
+	newTransfers().send(0, &m)
+	return m
+}
+
+func (c *Conn) messages() []Message {
+	if c.startup() {
+		c.Protocol = IWARP
+		return c.sends(false)
+	}
+	// A Send is known by more than a record is. It is looked for only where the start
+	// of the connection is not in the capture.
+	if !c.Streams[0].Started || !c.Streams[1].Started {
+		if all := c.sends(true); len(all) > 0 {
+			c.Protocol = IWARP
+			return all
+		}
+	}
+	var all []Message
+	for i := range c.Streams {
+		all = append(all, c.records(&c.Streams[i])...)
+	}
+	if len(all) > 0 {
+		c.Protocol = RPC
+	}
+	return all
+}
+
+func (m *Message) found(where span) {
+	m.First, m.Last = where.first, where.last
+	if where.at != 0 {
+		m.Time = time.Unix(0, where.at).UTC()
+	}
+}
+
+// Bounds on records. A record may be as long as the longest READ that a bridge can
+// be told to carry, with room for its header.
+const (
+	markLen      = 4
+	lastFragment = 1 << 31
+	maxRecord    = 1<<30 + 1<<20
+	maxSearch    = 64 << 20 // longest record that is searched for: longer ones are chance
+	minRecord    = 8        // XID, message type
+	minMessage   = 20       // the shortest message that makes sense: a denied Reply
+	certain      = 48       // octets that plausible looks at
+)
+
+// records cuts a stream of RPC over TCP into records. A stream of something else
+// has none.
+func (c *Conn) records(s *Stream) []Message {
+	var all []Message
+	r := s.reader()
+	inStep, resync := s.Started, !s.Started // whether a record begins here; whether that was searched for
+	for !r.done() {
+		if r.missing() {
+			// A hole where a mark should be.
+			r.hole()
+			inStep = false
+		}
+		if !inStep {
+			if !r.search() {
+				break
+			}
+			resync = true
+		}
+		m := Message{Conn: c, Stream: s, Offset: r.pos, Resynchronised: resync}
+		if !possible(r.peek(markLen+minRecord, &span{})) {
+			inStep, resync = false, true
+			if len(all) == 0 { // not RPC, or not from the first octet on
+				continue
+			}
+			var where span
+			m.Data = r.peek(certain, &where)
+			m.found(where)
+			m.Length, m.Wrong = int64(len(m.Data)), "no record of an RPC message begins here"
+			all = append(all, m)
+			r.seek(r.pos + 1)
+			continue
+		}
+		inStep = r.record(&m)
+		resync = false
+		if m.Fragments > 0 { // more than the first octets of a mark, with which the capture ends
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// record reads the fragments of a record. It reports whether the position behind
+// it is known.
+func (r *reader) record(m *Message) bool {
+	var where span
+	whole := true // nothing is missing so far
+	defer func() { m.found(where) }()
+	for {
+		b := r.peek(markLen, &where)
+		if len(b) < markLen {
+			// The mark of a further fragment, or the rest of it, is missing.
+			if len(b) > 0 || m.Fragments == 0 {
+				r.seek(r.pos + int64(len(b)))
+			}
+			if m.Length == 0 { // marks of nothing, such as zeros are, and no message
+				m.Fragments = 0
+				return false
+			}
+			m.Missing++ // one at least
+			m.Length++
+			return false
+		}
+		mark := binary.BigEndian.Uint32(b)
+		n := int64(mark &^ lastFragment)
+		if m.Fragments > 0 && m.Length+n > maxRecord {
+			m.Wrong = "fragments of more octets than any message has"
+			return false
+		}
+		r.seek(r.pos + markLen)
+		m.Fragments++
+		m.Length += n
+		got := r.captured(n)
+		m.Missing += n - got
+		if whole {
+			b := r.peek(n, &where)
+			if m.Data == nil {
+				m.Data = b
+			} else {
+				m.Data = append(m.Data, b...)
+			}
+			whole = int64(len(b)) == n
+		}
+		r.seek(r.pos + n)
+		if mark&lastFragment != 0 {
+			return true
+		}
+	}
+}
+
+// possible reports whether b can be the first octets of a record: a mark, and as
+// far as they are there, an XID and a message type.
+func possible(b []byte) bool {
+	if len(b) < markLen {
+		return true
+	}
+	n := binary.BigEndian.Uint32(b)
+	if n&lastFragment != 0 && n&^lastFragment < minRecord || n&^lastFragment > maxRecord {
+		return false
+	}
+	return len(b) < markLen+minRecord || n&^lastFragment < minRecord ||
+		binary.BigEndian.Uint32(b[8:]) <= oncrpc.TypeReply
+}
+
+// search moves to the next record, by what only a record is likely to have.
+func (r *reader) search() bool {
+	for !r.done() {
+		if r.missing() {
+			r.hole()
+		}
+		p := &r.s.pieces[r.i]
+		b := p.data[r.pos-p.off:]
+		// All of one packet but its end, without a call for each octet.
+		k := 0
+		for ; k+12 <= len(b); k++ {
+			if b[k]&0x80 != 0 && b[k+8]|b[k+9]|b[k+10] == 0 && b[k+11] <= 1 {
+				at := *r
+				at.seek(r.pos + int64(k))
+				if at.plausible() {
+					*r = at
+					return true
+				}
+			}
+		}
+		end := p.end()
+		for r.seek(r.pos + int64(k)); r.pos < end; r.seek(r.pos + 1) {
+			if r.plausible() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// plausible reports whether a record of one fragment, with a Call or a Reply,
+// begins at the position, and, if that was captured, another behind it.
+func (r *reader) plausible() bool {
+	b := r.peek(certain, &span{})
+	if len(b) < markLen+minMessage || b[0]&0x80 == 0 {
+		return false
+	}
+	n := int64(binary.BigEndian.Uint32(b) &^ lastFragment)
+	if n < minMessage || n > maxSearch || !plausibleMessage(b[markLen:], n) {
+		return false
+	}
+	next := *r
+	next.seek(r.pos + markLen + n)
+	return possible(next.peek(markLen+minRecord, &span{}))
+}
+
+// plausibleMessage judges the first octets b, minMessage or more, of a message of
+// n octets.
+func plausibleMessage(b []byte, n int64) bool {
+	w := func(i int) uint32 {
+		if 4*i+4 > len(b) {
+			return 0
+		}
+		return binary.BigEndian.Uint32(b[4*i:])
+	}
+	flavor := func(v uint32) bool { return v <= 7 || v>>16 == 390000>>16 }
+	switch w(1) {
+	case oncrpc.TypeCall:
+		return n >= oncrpc.CallHeaderMin && w(2) == oncrpc.RPCVersion && w(3) != 0 &&
+			w(4) < 256 && w(5) < 1024 && flavor(w(6)) && w(7) <= oncrpc.MaxAuth
+	case oncrpc.TypeReply:
+		if w(2) == 1 {
+			return n == 20 && w(3) == oncrpc.AuthError && w(4) < 64 || n == 24 && w(3) == oncrpc.RPCMismatch && w(4) == oncrpc.RPCVersion
+		}
+		return w(2) == 0 && n >= oncrpc.ReplyHeader && flavor(w(3)) && w(4) <= oncrpc.MaxAuth &&
+			(w(4) != 0 || w(5) <= oncrpc.SystemError)
+	}
+	return false
+}

@@ -1,0 +1,191 @@
+package chaos
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// A book is the model: what became of every Call. It is safe for concurrent use.
+type book struct {
+	t    testing.TB
+	seed seed
+
+	next   atomic.Uint32 // number of the latest Call
+	done   atomic.Int64  // Calls answered
+	failed atomic.Int64  // of those, with SYSTEM_ERR
+	again  atomic.Int64  // transmissions beyond the first
+
+	reversed      atomic.Int64 // Calls of servers
+	reverseDone   atomic.Int64 // of those, answered by their clients
+	reverseFailed atomic.Int64 // with SYSTEM_ERR
+	reverseNobody atomic.Int64 // with PROG_UNAVAIL: on a connection that is no client's
+
+	slowest atomic.Int64 // longest wait on a live connection, in nanoseconds
+	broken  atomic.Bool
+
+	mu     sync.Mutex // guards what follows
+	calls  map[uint32]*entry
+	wrongs int
+	acts   []string // the latest, on the bridge
+}
+
+// An entry is one Call.
+type entry struct {
+	kind     kind
+	sum      uint32 // of the message behind its XID
+	sent     int    // times a client sent it
+	served   int    // times it came to a server
+	executed int    // times a server executed it
+	xids     []come // how it came there to be executed, if it is harmful
+	refused  bool   // a Responder answered RDMA_ERROR
+	answered bool
+}
+
+// A come is a Call coming to a server.
+type come struct {
+	xid uint32
+	at  time.Time
+}
+
+func newBook(t testing.TB, s seed) *book {
+	b := &book{t: t, seed: s, calls: make(map[uint32]*entry)}
+	b.next.Store(s.dice("numbers", 0).Uint32())
+	return b
+}
+
+// wrong reports what must not be.
+func (b *book) wrong(format string, args ...any) {
+	b.broken.Store(true)
+	b.mu.Lock()
+	b.wrongs++
+	n, acts := b.wrongs, strings.Join(b.acts, ", ")
+	b.mu.Unlock()
+	if n <= 20 {
+		b.t.Errorf("%s: %s: %s", b.seed, time.Now().Format("05.000"), fmt.Sprintf(format, args...))
+	}
+	if n == 1 && acts != "" {
+		b.t.Logf("before: %s", acts)
+	}
+}
+
+// begin notes a new Call.
+func (b *book) begin(k kind, id uint32, m []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls[id] = &entry{kind: k, sum: proxytest.Checksum(m[4:])}
+}
+
+// transmit notes that the Call is about to be sent to the bridge.
+func (b *book) transmit(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.calls[id]
+	if e.sent++; e.sent > 1 {
+		b.again.Add(1)
+	}
+}
+
+// unsent takes transmit back.
+func (b *book) unsent(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls[id].sent--
+}
+
+// end notes that the Call was answered, rightly. Calls that may be executed twice
+// are forgotten.
+func (b *book) end(id uint32, waited time.Duration) {
+	b.done.Add(1)
+	for w := int64(waited); ; {
+		most := b.slowest.Load()
+		if w <= most || b.slowest.CompareAndSwap(most, w) {
+			break
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.calls[id]
+	if e.answered = true; !e.kind.harmful() {
+		delete(b.calls, id)
+	}
+}
+
+// refuse notes that the Call is answered with RDMA_ERROR.
+func (b *book) refuse(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.calls[id]; e != nil {
+		e.refused = true
+	}
+}
+
+// refused reports whether SYSTEM_ERR may be the answer to the Call.
+func (b *book) refusable(id uint32) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.calls[id]
+	return e != nil && e.refused && e.kind != echoGSS
+}
+
+// serve notes that the Call has come to a server, and checks it.
+func (b *book) serve(c *oncrpc.Call, k kind, id uint32) {
+	sum := proxytest.Checksum(c.Message[4:])
+	b.mu.Lock()
+	e := b.calls[id]
+	var wrong string
+	if e != nil {
+		e.served++
+		switch {
+		case sum != e.sum:
+			wrong = fmt.Sprintf("call %#x (%v) of %d octets was changed on its way to the server", id, k, len(c.Message))
+		case e.kind.harmful() && e.served > e.sent:
+			wrong = fmt.Sprintf("call %#x (%v), which must not be repeated, was sent to the bridge %d times and by it %d times", id, k, e.sent, e.served)
+		}
+	} else if k.harmful() {
+		wrong = fmt.Sprintf("call %#x (%v) was never made", id, k)
+	}
+	b.mu.Unlock()
+	if wrong != "" {
+		b.wrong("%s", wrong)
+	}
+}
+
+// execute notes that a server executes the Call.
+func (b *book) execute(id, xid uint32, cached bool) {
+	b.mu.Lock()
+	e := b.calls[id]
+	n, k, how := 0, kind(0), ""
+	if e != nil {
+		e.executed++
+		n, k = e.executed, e.kind
+		if k.harmful() && cached {
+			e.xids = append(e.xids, come{xid: xid, at: time.Now()})
+			for _, c := range e.xids {
+				how += fmt.Sprintf(" %#x %v ago", c.xid, time.Since(c.at).Round(time.Millisecond))
+			}
+		}
+	}
+	b.mu.Unlock()
+	if n > 1 && k.harmful() && cached {
+		b.wrong("call %#x (%v) was executed %d times by a server with a duplicate request cache: it came under other XIDs:%s", id, k, n, how)
+	}
+}
+
+// abandon notes that nobody waits for the Calls any more, which may still come to
+// a server. Those that may be repeated are forgotten.
+func (b *book) abandon(all []*outstanding) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, o := range all {
+		if !o.kind.harmful() {
+			delete(b.calls, o.id)
+		}
+	}
+}

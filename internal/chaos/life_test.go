@@ -1,0 +1,108 @@
+package chaos
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// A life is one process of the bridge: whatever would end with it.
+type life struct {
+	h     *proxytest.Harness
+	proxy *proxy.Proxy
+	iwarp *iwarp.Provider // towards upstreams
+	front *iwarp.Provider // towards clients
+}
+
+// life is the present one.
+func (w *world) life() life {
+	w.living.RLock()
+	defer w.living.RUnlock()
+	return life{w.h, w.proxy, w.iwarp, w.front}
+}
+
+// succeed puts l in the place of the present one, which it returns.
+func (w *world) succeed(l life) (old life) {
+	w.living.Lock()
+	defer w.living.Unlock()
+	old = life{w.h, w.proxy, w.iwarp, w.front}
+	w.h, w.proxy, w.iwarp, w.front = l.h, l.proxy, l.iwarp, l.front
+	return old
+}
+
+// newLife makes what a process has before it reads its configuration.
+func (w *world) newLife() (l life) {
+	l.h = &proxytest.Harness{T: w.t, Metrics: metrics.New(), Log: w.h.Log, Registry: ulb.NewRegistry(ulb.Limits{})}
+	nfs.Register(l.h.Registry)
+	var err error
+	if l.h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: l.h.Log, Metrics: l.h.Metrics}); err != nil {
+		w.book.wrong("harness: %v", err)
+	}
+	if l.h.Arena, err = regmem.New(regmem.Options{Budget: w.h.Arena.Budget()}); err != nil {
+		w.book.wrong("harness: %v", err)
+	}
+	l.iwarp, l.front = iwarp.New(w.providers), iwarp.New(w.providers)
+	return l
+}
+
+// begin starts the bridge of l. socket is as in proxy.Options. Addresses may still be
+// those of connections that are ending.
+func (w *world) begin(l *life, p *plan, socket func(string) *net.TCPListener) bool {
+	ls, us := p.options(l)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var err error
+		l.proxy, err = proxy.New(proxy.Options{
+			Log: l.h.Log, Metrics: l.h.Metrics, Engine: l.h.Engine, Arena: l.h.Arena, Registry: l.h.Registry,
+			Listeners: ls, Upstreams: us, Socket: socket,
+		})
+		if err != nil {
+			w.book.wrong("the bridge cannot be made: %v", err)
+			return false
+		}
+		if err = l.proxy.Start(context.Background()); err == nil {
+			return true
+		}
+		if time.Now().After(end) {
+			w.book.wrong("the bridge does not start: %v", err)
+			return false
+		}
+		// Its shares of the memory are taken: another arena, as another process has.
+		_ = l.h.Arena.Close()
+		l.h.Arena, _ = regmem.New(regmem.Options{Budget: w.h.Arena.Budget()})
+	}
+}
+
+// end ends the life l, which has lasted until now, within drain, and checks that nothing
+// is left of it.
+func (w *world) end(l life, drain time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), drain)
+	defer cancel()
+	err := l.proxy.Drain(ctx)
+	if err == nil {
+		// Nobody is connected, and who was has had what was owed, or its connection closed.
+		w.rested(l)
+	}
+	_ = l.proxy.Close()
+	if err != nil {
+		w.rested(l)
+	}
+	if !w.settles(10*time.Second, func() bool { return l.h.Arena.Outstanding() == 0 }) {
+		w.book.wrong("%d leases are not back at the end: %+v", l.h.Arena.Outstanding(), l.h.Arena.Stats().Accounts)
+	}
+	if n := l.iwarp.Handles() + l.front.Handles(); n != 0 {
+		w.book.wrong("%d handles are live at the end", n)
+	}
+	l.h.Engine.Stop()
+	if err := l.h.Arena.Close(); err != nil {
+		w.book.wrong("%v", err)
+	}
+}

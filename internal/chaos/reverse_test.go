@@ -1,0 +1,113 @@
+package chaos
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+)
+
+// The back channel
+//
+// A server may call the client whose SEQUENCE came on a connection, on that connection:
+// its Call names the number of that SEQUENCE, so that a Call which comes to another client
+// is seen. What the client answers is a function of the Call. The answer comes back on the
+// same connection, or the connection has ended, or the client did not say anything; what
+// the bridge says in its place is an error.
+
+// callbackProgram is RFC 8881's NFS4_CALLBACK.
+const callbackProgram = 0x40000000
+
+// newReverse is a Call of a server, to who sent the SEQUENCE with the number id.
+func newReverse(xid, id uint32, n int) []byte {
+	return opaque(proxytest.CallHeader(nil, xid, callbackProgram, 1, 1), tagged(id, n))
+}
+
+// reverseID is the number in a Call that newReverse made.
+func reverseID(m []byte) (id uint32, ok bool) {
+	var c oncrpc.Call
+	if oncrpc.ParseCall(m, &c) != nil || len(m) < c.Args+8 {
+		return 0, false
+	}
+	n, id := binary.BigEndian.Uint32(m[c.Args:]), binary.BigEndian.Uint32(m[c.Args+4:])
+	return id, n < 2048 && bytes.Equal(m, newReverse(c.XID, id, int(n)))
+}
+
+// reverseReply is what a client answers to m.
+func reverseReply(m []byte) []byte {
+	sum := proxytest.Checksum(m)
+	b := make([]byte, sum%512)
+	proxytest.Pattern(b, sum)
+	return opaque(words(nil, binary.BigEndian.Uint32(m), 1, 0, 0, 0, 0), b)
+}
+
+// isCall reports that m is a Call.
+func isCall(m []byte) bool { return len(m) >= 8 && binary.BigEndian.Uint32(m[4:]) == 0 }
+
+// reverses are the Calls of a server on one connection. They belong to who writes to it.
+type reverses struct {
+	s    *server
+	open map[uint32][]byte // by XID
+}
+
+// draw is a Call to who sent the SEQUENCE j on this connection, or nil. One at a time is
+// what RFC 8167 Section 4.1 allows before an answer.
+func (r *reverses) draw(dice *rand.Rand, j *job) []byte {
+	if j.kind != sequence || j.id == 0 || len(r.open) > 0 || dice.IntN(3) > 0 {
+		return nil
+	}
+	m := newReverse(r.s.reverse.Add(1), j.id, dice.IntN(700))
+	if r.open == nil {
+		r.open = make(map[uint32][]byte)
+	}
+	r.open[binary.BigEndian.Uint32(m)] = m
+	r.s.book.reversed.Add(1)
+	return m
+}
+
+// answered checks m, which came as a Reply.
+func (r *reverses) answered(m []byte) {
+	book := r.s.book
+	xid := binary.BigEndian.Uint32(m)
+	call := r.open[xid]
+	delete(r.open, xid)
+	switch {
+	case call == nil:
+		book.wrong("a server's Call %#x is answered on a connection that it was not made on, or twice", xid)
+	case bytes.Equal(m, reverseReply(call)):
+		book.reverseDone.Add(1)
+	case isError(m):
+		book.reverseFailed.Add(1)
+	case bytes.Equal(m, oncrpc.AppendAccepted(nil, xid, oncrpc.ProgramUnavailable)):
+		book.reverseNobody.Add(1)
+	default:
+		book.wrong("a server's Call %#x is answered with %d other octets: %x", xid, len(m), m[:min(len(m), 64)])
+	}
+}
+
+// called takes a Call of the server at a client.
+func (c *client) called(l line, m []byte) {
+	id, ok := reverseID(m)
+	switch {
+	case !ok:
+		c.book.wrong("%s: a server's Call of %d octets is none that was made: %x", c.name, len(m), m[:min(len(m), 64)])
+		return
+	case !c.sequences[id]:
+		c.book.wrong("%s: a server's Call that is for who sent %#x, which was not this one", c.name, id)
+		return
+	}
+	switch n := c.dice.IntN(20); n {
+	case 0: // no answer
+	case 1:
+		l.answer(reverseReply(m))
+		l.answer(reverseReply(m)) // the second one is nobody's
+	case 2:
+		o := reverseReply(m)
+		binary.BigEndian.PutUint32(o, c.dice.Uint32())
+		l.answer(o) // nobody has asked
+	default:
+		l.answer(reverseReply(m))
+	}
+}

@@ -1,0 +1,185 @@
+// Package oncrpc walks the headers of ONC RPC version 2 messages, RFC 5531, far
+// enough to know what a Call is, whether its arguments can be read, and where
+// arguments and results begin. It writes the few Replies a proxy must make up
+// itself.
+//
+// Messages are whole: no record mark, no RPC-over-RDMA Transport header. All
+// positions count from the first octet of the message, its XID.
+package oncrpc
+
+import (
+	"encoding/binary"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// The message types, the word after the XID.
+const (
+	TypeCall  = 0
+	TypeReply = 1
+)
+
+// RPCVersion is the only version of the RPC protocol there is.
+const RPCVersion = 2
+
+// MaxAuth is the most octets a credential or verifier may have: RFC 5531
+// Section 8.2, "opaque body<400>".
+const MaxAuth = 400
+
+// CallHeaderMin is the length of a Call header without credential and verifier
+// bodies.
+const CallHeaderMin = 40
+
+// MessageType reads the XID and the message type that every message starts
+// with. ok is false when m is shorter than that. RFC 5531 Section 9.
+func MessageType(m []byte) (xid, mtype uint32, ok bool) {
+	if len(m) < 8 {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint32(m), binary.BigEndian.Uint32(m[4:]), true
+}
+
+// A Protection says what a security flavor did to the arguments and results.
+type Protection uint8
+
+// The protections.
+const (
+	// ProtectNone: arguments and results are plain XDR and may be reduced.
+	ProtectNone Protection = iota
+	// ProtectIntegrity: plain XDR inside rpc_gss_integ_data. It may be read to
+	// learn sizes, never reduced: the checksum covers the roundup octets too.
+	// RFC 2203 Section 5.3.2.2, RFC 8166 Section 8.2.2.3.
+	ProtectIntegrity
+	// ProtectPrivacy: encrypted. RFC 2203 Section 5.3.2.3.
+	ProtectPrivacy
+	// ProtectControl: a GSS control procedure. The arguments are not those of
+	// the procedure in the header, which is NULL. RFC 2203 Section 5.2.
+	ProtectControl
+	// ProtectUnknown: a flavor, version or service this package does not know,
+	// or a credential it cannot walk. Assume nothing.
+	ProtectUnknown
+)
+
+func (p Protection) String() string {
+	switch p {
+	case ProtectNone:
+		return "none"
+	case ProtectIntegrity:
+		return "integrity"
+	case ProtectPrivacy:
+		return "privacy"
+	case ProtectControl:
+		return "control"
+	}
+	return "unknown"
+}
+
+// A Call is the header of an RPC Call, filled in place and reused. RFC 5531
+// Section 9:
+//
+//	xid, CALL(0), rpcvers(2), prog, vers, proc, cred{flavor, body<400>},
+//	verf{flavor, body<400>}, arguments
+type Call struct {
+	Message []byte // the whole message, borrowed from the caller of ParseCall
+
+	XID, Program, Version, Procedure uint32
+
+	Flavor     uint32     // of the credential
+	Protection Protection // what Flavor and GSS mean for the arguments
+	GSS        GSS        // valid when Flavor is FlavorGSS and the credential could be walked
+
+	// Credential and Verifier bodies: Message[pos : pos+len].
+	CredentialPos, CredentialLen int
+	VerifierFlavor               uint32
+	VerifierPos, VerifierLen     int
+
+	Args int // where the procedure's arguments begin, wrapped or not
+}
+
+// ParseCall fills c from the Call m, which c then borrows. It does not
+// allocate unless it fails. The error is an [*Error]; XID and what was walked
+// before the failing field are set then. A credential that is well framed but
+// whose body makes no sense is no error: Protection says ProtectUnknown and it
+// is for the server to deny it.
+func ParseCall(m []byte, c *Call) error {
+	*c = Call{Message: m}
+	if len(m) < CallHeaderMin {
+		if len(m) >= 4 {
+			c.XID = binary.BigEndian.Uint32(m)
+		}
+		return &Error{XID: c.XID, Field: "call", Position: len(m), Err: ErrShort}
+	}
+	c.XID = binary.BigEndian.Uint32(m)
+	if binary.BigEndian.Uint32(m[4:]) != TypeCall {
+		return &Error{XID: c.XID, Field: "mtype", Position: 4, Err: ErrValue}
+	}
+	if binary.BigEndian.Uint32(m[8:]) != RPCVersion {
+		return &Error{XID: c.XID, Field: "rpcvers", Position: 8, Err: ErrValue}
+	}
+	c.Program = binary.BigEndian.Uint32(m[12:])
+	c.Version = binary.BigEndian.Uint32(m[16:])
+	c.Procedure = binary.BigEndian.Uint32(m[20:])
+	c.Flavor = binary.BigEndian.Uint32(m[24:])
+
+	n := binary.BigEndian.Uint32(m[28:])
+	if n > MaxAuth {
+		return &Error{XID: c.XID, Field: "cred", Position: 28, Err: ErrBound}
+	}
+	c.CredentialPos, c.CredentialLen = 32, int(n)
+	o := 32 + xdr.Roundup(int(n))
+	if o+8 > len(m) {
+		return &Error{XID: c.XID, Field: "cred", Position: 28, Err: ErrShort}
+	}
+	c.VerifierFlavor = binary.BigEndian.Uint32(m[o:])
+	n = binary.BigEndian.Uint32(m[o+4:])
+	if n > MaxAuth {
+		return &Error{XID: c.XID, Field: "verf", Position: o + 4, Err: ErrBound}
+	}
+	c.VerifierPos, c.VerifierLen = o+8, int(n)
+	c.Args = o + 8 + xdr.Roundup(int(n))
+	if c.Args > len(m) {
+		return &Error{XID: c.XID, Field: "verf", Position: o + 4, Err: ErrShort}
+	}
+
+	switch c.Flavor {
+	case FlavorNone, FlavorSys, FlavorShort:
+	case FlavorGSS:
+		c.Protection = c.GSS.parse(m[32 : 32+c.CredentialLen])
+	default:
+		c.Protection = ProtectUnknown
+	}
+	return nil
+}
+
+// Reducible is whether the arguments and results may be reduced at all: they
+// are plain XDR that no checksum covers. It looks at the credential and not at
+// the procedure, since a GSS context is created by Calls that name procedure
+// NULL. RFC 8166 Section 8.2.2.
+func (c *Call) Reducible() bool { return c.Protection == ProtectNone }
+
+// Arguments is where the plain XDR arguments lie: Message[start:end]. ok is
+// false when they cannot be read, under privacy, a control procedure, or an
+// unknown flavor. Under integrity they lie inside the databody, after its
+// sequence number, which must be the credential's: RFC 2203 Section 5.3.2.2.
+func (c *Call) Arguments() (start, end int, ok bool) {
+	switch c.Protection {
+	case ProtectNone:
+		return c.Args, len(c.Message), true
+	case ProtectIntegrity:
+		m := c.Message[c.Args:]
+		if len(m) < 8 {
+			return 0, 0, false
+		}
+		n := binary.BigEndian.Uint32(m)
+		if n < 4 || uint64(n) > uint64(len(m)-4) || binary.BigEndian.Uint32(m[4:]) != c.GSS.Sequence {
+			return 0, 0, false
+		}
+		return c.Args + 8, c.Args + 4 + int(n), true
+	}
+	return 0, 0, false
+}
+
+// TLSProbe is whether the Call asks if the peer speaks RPC-with-TLS. The probe
+// is about the connection it came on, so it is answered there and never passed
+// on. RFC 9289 Section 4.1.
+func (c *Call) TLSProbe() bool { return c.Flavor == FlavorTLS }

@@ -1,0 +1,342 @@
+package ulb
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// A Layout is how to step over XDR data: a program compiled at start-up from a
+// small language, interpreted over a message without allocating. Items are
+// consumed left to right:
+//
+//	N            N octets, whole units: 16 is a stateid, 8 a hyper
+//	O            opaque<> or string<>: length, data, roundup
+//	D            the same, and DDP-eligible
+//	B            bitmap4: a count and as many units
+//	F            fattr4: B O
+//	L            netloc4: {1,2:O|3:O O}
+//	[x]          counted array of x
+//	?(x)         bool, and x when it is true
+//	*(x)         XDR linked list of x: (TRUE, x)*, FALSE
+//	{a:x|b,c:y|*:z}   union on a unit: the arm of its value, * for any other;
+//	             a value without an arm fails
+//
+// A count off the wire never costs more steps than the message has units.
+type Layout []node
+
+type nodeKind uint8
+
+const (
+	nodeFixed nodeKind = iota
+	nodeOpaque
+	nodeEligible
+	nodeUnits
+	nodeArray
+	nodeOptional
+	nodeList
+	nodeUnion
+)
+
+type node struct {
+	kind nodeKind
+	size int    // nodeFixed: octets; nodeArray: octets of an element, 0 when it varies
+	sub  Layout // nodeArray, nodeOptional, nodeList
+	arms []arm  // nodeUnion
+}
+
+type arm struct {
+	value    uint32
+	fallback bool // the * arm, always last
+	sub      Layout
+}
+
+// A Walk is one pass of Layouts over a message.
+type Walk struct {
+	xdr.Cursor
+
+	// Absent is whether the data and roundup of an eligible item are missing
+	// from the message. Position, unless 0, limits that to the item whose data
+	// belong there.
+	Absent   bool
+	Position int
+
+	// Roundup is how many octets of roundup a peer left in the message where the
+	// data of an absent item belong; 0: none, as it should be. See [Left]. That
+	// they are zero is for the caller to see.
+	Roundup int
+
+	// Items counts the eligible items met. Item and Length are the data position
+	// and length of the last of them, or, with Position, of that one.
+	Items        int
+	Item, Length int
+
+	// Found takes the first items of a message that has them all, as many as it
+	// is long.
+	Found []Splice
+
+	// Wanted are positions where data of eligible items of such a message are to
+	// begin, ascending. Those at which one does are taken off the front.
+	Wanted []uint32
+}
+
+// Walk steps over one value. Whether that worked is w.OK's to say.
+func (l Layout) Walk(w *Walk) {
+	for i := range l {
+		n := &l[i]
+		switch n.kind {
+		case nodeFixed:
+			w.Skip(n.size)
+		case nodeOpaque:
+			w.Opaque()
+		case nodeEligible:
+			w.eligible()
+		case nodeUnits:
+			w.SkipArray(w.Uint32(), 4)
+		case nodeArray:
+			n.walkArray(w)
+		case nodeOptional:
+			switch w.Uint32() {
+			case 0:
+			case 1:
+				n.sub.Walk(w)
+			default:
+				w.Fail()
+			}
+		case nodeList:
+			n.walkList(w)
+		case nodeUnion:
+			n.walkUnion(w)
+		}
+		if !w.OK() {
+			return
+		}
+	}
+}
+
+func (w *Walk) eligible() {
+	if !w.Absent || w.Position != 0 && w.Position != w.Pos()+4 {
+		pos, n := w.Opaque()
+		if w.OK() && w.Position == 0 {
+			if w.Items < len(w.Found) {
+				w.Found[w.Items] = Splice{Pos: uint32(pos), Length: uint32(n), Padding: uint32(xdr.Padding(n))}
+			}
+			if len(w.Wanted) > 0 && w.Wanted[0] == uint32(pos) {
+				w.Wanted = w.Wanted[1:]
+			}
+			w.Items++
+			w.Item, w.Length = pos, n
+		}
+		return
+	}
+	n := w.Uint32()
+	if !w.OK() {
+		return
+	}
+	w.Items++
+	w.Item, w.Length = w.Pos(), int(n)
+	if w.Roundup == 0 {
+		return
+	}
+	if w.Roundup != xdr.Padding(w.Length) {
+		w.Fail()
+		return
+	}
+	w.Skip(w.Roundup)
+}
+
+// Left is how many octets of roundup a peer left in a message from which it
+// took an item: a plain message is whole units, so what is too much for that is
+// roundup.
+func Left(m []byte) int { return len(m) & 3 }
+
+func (n *node) walkArray(w *Walk) {
+	count := w.Uint32()
+	if n.size > 0 {
+		w.SkipArray(count, n.size)
+		return
+	}
+	// Every element takes a unit at least, compile sees to that.
+	if uint64(count) > uint64(w.Len()/4) {
+		w.Fail()
+		return
+	}
+	for ; count > 0 && w.OK(); count-- {
+		n.sub.Walk(w)
+	}
+}
+
+func (n *node) walkList(w *Walk) {
+	for w.OK() {
+		switch w.Uint32() {
+		case 0:
+			return
+		case 1:
+			n.sub.Walk(w)
+		default:
+			w.Fail()
+		}
+	}
+}
+
+func (n *node) walkUnion(w *Walk) {
+	v := w.Uint32()
+	for i := range n.arms {
+		if a := &n.arms[i]; a.value == v || a.fallback {
+			a.sub.Walk(w)
+			return
+		}
+	}
+	w.Fail()
+}
+
+// Compile translates the language above. It panics on a mistake in it, since
+// layouts are constants of this program.
+func Compile(s string) Layout {
+	p := compiler{text: s}
+	l := p.sequence("")
+	if p.pos != len(s) {
+		p.bug("unexpected character")
+	}
+	return l
+}
+
+type compiler struct {
+	text string
+	pos  int
+}
+
+func (p *compiler) bug(what string) {
+	panic(fmt.Sprintf("BUG: ulb: layout %q at %d: %s", p.text, p.pos, what))
+}
+
+func (p *compiler) more(stop string) bool {
+	return p.pos < len(p.text) && !strings.ContainsRune(stop, rune(p.text[p.pos]))
+}
+
+func (p *compiler) expect(c byte) {
+	if p.pos >= len(p.text) || p.text[p.pos] != c {
+		p.bug("want " + string(c))
+	}
+	p.pos++
+}
+
+// sequence compiles items up to, and not including, one of the characters of
+// stop.
+func (p *compiler) sequence(stop string) Layout {
+	l := Layout{}
+	for p.more(stop) {
+		c := p.text[p.pos]
+		switch {
+		case c == ' ':
+			p.pos++
+		case c >= '0' && c <= '9':
+			n := p.number()
+			if n == 0 || n%4 != 0 {
+				p.bug("want whole units")
+			}
+			if k := len(l) - 1; k >= 0 && l[k].kind == nodeFixed {
+				l[k].size += int(n)
+			} else {
+				l = append(l, node{kind: nodeFixed, size: int(n)})
+			}
+		case c == 'O':
+			p.pos++
+			l = append(l, node{kind: nodeOpaque})
+		case c == 'D':
+			p.pos++
+			l = append(l, node{kind: nodeEligible})
+		case c == 'B':
+			p.pos++
+			l = append(l, node{kind: nodeUnits})
+		case c == 'F':
+			p.pos++
+			l = append(l, node{kind: nodeUnits}, node{kind: nodeOpaque})
+		case c == 'L':
+			p.pos++
+			l = append(l, netloc)
+		case c == '[':
+			p.pos++
+			sub := p.sequence("]")
+			p.expect(']')
+			n := node{kind: nodeArray, sub: sub}
+			if len(sub) == 0 {
+				p.bug("array of nothing")
+			}
+			if len(sub) == 1 && sub[0].kind == nodeFixed {
+				n.size = sub[0].size
+			}
+			l = append(l, n)
+		case c == '?', c == '*':
+			p.pos++
+			p.expect('(')
+			sub := p.sequence(")")
+			p.expect(')')
+			kind := nodeOptional
+			if c == '*' {
+				kind = nodeList
+			}
+			l = append(l, node{kind: kind, sub: sub})
+		case c == '{':
+			p.pos++
+			l = append(l, node{kind: nodeUnion, arms: p.arms()})
+		default:
+			p.bug("unexpected character")
+		}
+	}
+	return l
+}
+
+// netloc is a name, a URL, or an address of two strings: RFC 7863, netloc4.
+var netloc = func() node {
+	o := node{kind: nodeOpaque}
+	return node{kind: nodeUnion, arms: []arm{{value: 1, sub: Layout{o}}, {value: 2, sub: Layout{o}}, {value: 3, sub: Layout{o, o}}}}
+}()
+
+func (p *compiler) arms() []arm {
+	var arms []arm
+	fallback := false
+	for {
+		first := len(arms)
+		for {
+			if fallback {
+				p.bug("arm after *")
+			}
+			if p.more("*") {
+				arms = append(arms, arm{value: uint32(p.number())})
+			} else {
+				p.expect('*')
+				fallback = true
+				arms = append(arms, arm{fallback: true})
+			}
+			if !p.more(":") {
+				break
+			}
+			p.expect(',')
+		}
+		p.expect(':')
+		sub := p.sequence("|}")
+		for i := first; i < len(arms); i++ {
+			arms[i].sub = sub
+		}
+		if !p.more("}") {
+			p.expect('}')
+			return arms
+		}
+		p.expect('|')
+	}
+}
+
+func (p *compiler) number() uint64 {
+	start := p.pos
+	for p.pos < len(p.text) && p.text[p.pos] >= '0' && p.text[p.pos] <= '9' {
+		p.pos++
+	}
+	n, err := strconv.ParseUint(p.text[start:p.pos], 10, 32)
+	if err != nil {
+		p.bug(err.Error())
+	}
+	return n
+}

@@ -1,0 +1,89 @@
+package nfs
+
+import (
+	"strings"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+)
+
+// NLM, X/Open XNFS Chapter 10 and RFC 1813 Appendix II, versions 1 and 3 with
+// offsets of 32 bits, version 4 with 64. Locking again for the same owner
+// changes nothing, which makes all but TEST idempotent; TEST reads.
+var (
+	nlm1 = compile(nlmRows("4 4")...)
+	nlm3 = compile(append(nlmRows("4 4"), nlmRows3("4 4")...)...)
+	nlm4 = compile(append(nlmRows("8 8"), nlmRows3("8 8")...)...)
+)
+
+// Layouts of NLM with the words that stand for others.
+var nlmWords = func(w string) *strings.Replacer {
+	// A lock: caller_name, fh, oh, svid, l_offset, l_len.
+	return strings.NewReplacer("LOCK", "O O O 4 "+w, "RANGE", w)
+}
+
+// nlmRows are the procedures of every version. Each starts with a cookie, which
+// the answer returns. The _MSG procedures are answered by a Call of the _RES
+// procedure in the other direction; their own Replies are void.
+func nlmRows(w string) []row {
+	lay := nlmWords(w).Replace
+	test, lock := lay("O 4 LOCK"), lay("O 4 4 LOCK 4 4")
+	cancel, unlock, granted := lay("O 4 4 LOCK"), lay("O LOCK"), lay("O 4 LOCK")
+	return []row{
+		{number: 1, name: "TEST", class: ro, args: test, size: nlmTest},
+		{number: 2, name: "LOCK", class: idm, args: lock, size: nlmStat},
+		{number: 3, name: "CANCEL", class: idm, args: cancel, size: nlmStat},
+		{number: 4, name: "UNLOCK", class: idm, args: unlock, size: nlmStat},
+		{number: 5, name: "GRANTED", class: idm, args: granted, size: nlmStat},
+		{number: 6, name: "TEST_MSG", class: idm, args: test},
+		{number: 7, name: "LOCK_MSG", class: idm, args: lock},
+		{number: 8, name: "CANCEL_MSG", class: idm, args: cancel},
+		{number: 9, name: "UNLOCK_MSG", class: idm, args: unlock},
+		{number: 10, name: "GRANTED_MSG", class: idm, args: granted},
+		{number: 11, name: "TEST_RES", class: idm, args: lay("O {1:4 4 O RANGE|*:}")},
+		{number: 12, name: "LOCK_RES", class: idm, args: "O 4"},
+		{number: 13, name: "CANCEL_RES", class: idm, args: "O 4"},
+		{number: 14, name: "UNLOCK_RES", class: idm, args: "O 4"},
+		{number: 15, name: "GRANTED_RES", class: idm, args: "O 4"},
+		{number: 16, name: "SM_NOTIFY", class: idm, args: "O 4 16"}, // from statd, private
+	}
+}
+
+// nlmRows3 are the procedures for PC clients that version 3 added.
+func nlmRows3(w string) []row {
+	share := "O O O O 4 4 4" // cookie; caller_name, fh, oh, mode, access; reclaim
+	return []row{
+		{number: 20, name: "SHARE", class: idm, args: share, size: nlmShare},
+		{number: 21, name: "UNSHARE", class: idm, args: share, size: nlmShare},
+		{number: 22, name: "NM_LOCK", class: idm, args: nlmWords(w).Replace("O 4 4 LOCK 4 4"), size: nlmStat},
+		{number: 23, name: "FREE_ALL", class: idm, args: "O 4"},
+	}
+}
+
+// cookie bounds the cookie that an NLM Reply begins with: it is the Call's.
+func cookie(m []byte, start int) uint32 { return uint32(after(m, start) - start) }
+
+// nlmStat: cookie, stat.
+func nlmStat(m []byte, start, _ int, _ *ulb.Limits) (fixed, data uint32) {
+	return cookie(m, start) + 4, 0
+}
+
+// nlmShare: cookie, stat, sequence.
+func nlmShare(m []byte, start, _ int, _ *ulb.Limits) (fixed, data uint32) {
+	return cookie(m, start) + 8, 0
+}
+
+// nlmTest: cookie, stat, and the holder of a lock in the way: exclusive, svid,
+// oh<1024>, l_offset, l_len.
+func nlmTest(m []byte, start, _ int, _ *ulb.Limits) (fixed, data uint32) {
+	return cookie(m, start) + 4 + 4 + 4 + (4 + 1024) + 16, 0
+}
+
+// NSM version 1, X/Open XNFS Chapter 11.
+var nsm = compile(
+	row{number: 1, name: "STAT", class: ro, args: "O", results: 8},
+	row{number: 2, name: "MON", class: idm, args: "O O 12 16", results: 8},
+	row{number: 3, name: "UNMON", class: idm, args: "O O 12", results: 4},
+	row{number: 4, name: "UNMON_ALL", class: idm, args: "O 12", results: 4},
+	row{number: 5, name: "SIMU_CRASH", class: non},
+	row{number: 6, name: "NOTIFY", class: idm, args: "O 4"},
+)

@@ -1,0 +1,227 @@
+package nfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// ErrResults is wrapped when the results of a Reply cannot be walked to their
+// end.
+var ErrResults = errors.New("results are malformed")
+
+// The classes, short, so that a table row fits on a line.
+const (
+	ro  = ulb.ReadOnly
+	idm = ulb.Idempotent
+	non = ulb.NonIdempotent
+)
+
+// unbounded marks the results of a procedure that returns a list of whatever
+// length.
+const unbounded = ulb.Unbounded
+
+// A sizer bounds the results of one Call where the arguments have a say: fixed
+// octets, and the data octets of a DDP-eligible item that follow them without
+// roundup. m[start:end] are the arguments, walked to their exact end before, so
+// that a sizer indexes them unchecked. Results that no Reply could hold are
+// clamped later.
+type sizer func(m []byte, start, end int, l *ulb.Limits) (fixed, data uint32)
+
+// A procedure is a row of a program's table.
+type procedure struct {
+	name    string
+	class   ulb.Class
+	args    ulb.Layout
+	results uint32 // the most octets of results, when size is nil
+	size    sizer
+	item    ulb.Layout // the results, of a procedure with an eligible one
+	offer   offer
+}
+
+// An offer is which eligible item of a procedure is worth a chunk. The text of
+// a symbolic link never is: it is short, no Call says how short, and the Linux
+// server returns that of an NFSv4 READLINK wrongly.
+type offer uint8
+
+const (
+	offerNothing offer = iota
+	offerArgument
+	offerResult
+)
+
+// A row is a procedure before its layouts are compiled.
+type row struct {
+	number  uint32
+	name    string
+	class   ulb.Class
+	args    string
+	results uint32
+	size    sizer
+	item    string
+	offer   offer
+}
+
+// A program is the table of one program and version, by procedure number. It
+// implements ulb.Binding. Holes are procedures that do not exist.
+type program []procedure
+
+// compile turns rows into a program. Procedure 0 needs no row: NULL is the
+// Registry's.
+func compile(rows ...row) program {
+	var p program
+	for _, r := range rows {
+		for uint32(len(p)) <= r.number {
+			p = append(p, procedure{})
+		}
+		if p[r.number].name != "" {
+			panic("BUG: nfs: two rows for " + r.name)
+		}
+		pr := procedure{
+			name: r.name, class: r.class, args: ulb.Compile(r.args),
+			results: r.results, size: r.size, offer: r.offer,
+		}
+		if r.item != "" {
+			pr.item = ulb.Compile(r.item)
+		}
+		p[r.number] = pr
+	}
+	return p
+}
+
+func (p program) procedure(n uint32) *procedure {
+	if n >= uint32(len(p)) || p[n].name == "" {
+		return nil
+	}
+	return &p[n]
+}
+
+// Analyse implements ulb.Binding.
+func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
+	pr := p.procedure(c.Procedure)
+	if pr == nil {
+		return
+	}
+	a.Procedure = pr.name
+	start, end, ok := c.Arguments()
+	if !ok {
+		return
+	}
+	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message[:end], start)}
+	pr.args.Walk(&w)
+	if !w.OK() || w.Len() != 0 {
+		return
+	}
+	a.Known = true
+	a.Class = pr.class
+	if pr.size == nil {
+		a.MaxReply = pr.results
+		a.MaxReduced = pr.results
+	} else {
+		fixed, data := pr.size(c.Message, start, end, l)
+		a.MaxReduced = fixed
+		a.MaxReply = fixed + (data+3)&^3
+		if pr.offer == offerResult {
+			a.ResultMax = data
+		}
+	}
+	if pr.offer == offerArgument && w.Length > 0 {
+		a.ArgPosition, a.ArgLength = uint32(w.Item), uint32(w.Length)
+	}
+}
+
+// ResultItem implements ulb.Binding. In versions 2 and 3 the item ends the
+// results.
+func (p program) ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error) {
+	pr := p.procedure(proc)
+	if pr == nil || pr.item == nil {
+		return 0, 0, false, nil
+	}
+	w := walkResults(m, results, reduced)
+	pr.item.Walk(&w)
+	if err := endResults(&w, m, pr.name); err != nil {
+		return 0, 0, false, err
+	}
+	return uint32(w.Item), uint32(w.Length), w.Items > 0, nil
+}
+
+// ResultItems implements ulb.Binding.
+func (p program) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
+	pr := p.procedure(proc)
+	if pr == nil || pr.item == nil {
+		return 0, nil
+	}
+	w := walkResults(m, results, false)
+	w.Found = items
+	pr.item.Walk(&w)
+	return min(w.Items, len(items)), endResults(&w, m, pr.name)
+}
+
+// walkResults begins to walk the results of the Reply m.
+func walkResults(m []byte, results int, reduced bool) ulb.Walk {
+	w := ulb.Walk{Cursor: xdr.NewCursor(m, results), Absent: reduced}
+	if reduced {
+		w.Roundup = ulb.Left(m)
+	}
+	return w
+}
+
+// endResults is what is wrong with the results that w has walked: they do not
+// end where the Reply does, or what a Responder left where it took an item away
+// is not roundup.
+func endResults(w *ulb.Walk, m []byte, name string) error {
+	if !w.OK() {
+		return fmt.Errorf("ulb/nfs: %s: at octet %d: %w", name, w.Pos(), ErrResults)
+	}
+	if left := w.Len(); left != 0 {
+		return fmt.Errorf("ulb/nfs: %s: %d octets behind the results: %w", name, left, ErrResults)
+	}
+	if w.Items == 0 {
+		return nil
+	}
+	for _, v := range m[w.Item : w.Item+w.Roundup] {
+		if v != 0 {
+			return fmt.Errorf("ulb/nfs: %s: no roundup at octet %d: %w", name, w.Item, ErrResults)
+		}
+	}
+	return nil
+}
+
+// ArgItem implements ulb.Binding.
+func (p program) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
+	pr := p.procedure(c.Procedure)
+	if pr == nil || !c.Reducible() || pos == 0 || uint64(pos) > uint64(len(c.Message)) {
+		return 0, false
+	}
+	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message, c.Args), Absent: true, Position: int(pos)}
+	pr.args.Walk(&w)
+	if !w.OK() || w.Len() != 0 || w.Items == 0 {
+		return 0, false
+	}
+	return uint32(w.Length), true
+}
+
+// ArgItems implements ulb.Binding.
+func (p program) ArgItems(c *oncrpc.Call, positions []uint32) bool {
+	pr := p.procedure(c.Procedure)
+	if pr == nil || !c.Reducible() {
+		return false
+	}
+	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message, c.Args), Wanted: positions}
+	pr.args.Walk(&w)
+	return w.OK() && w.Len() == 0 && len(w.Wanted) == 0
+}
+
+// be reads the unit at o, which a walk has passed.
+func be(m []byte, o int) uint32 { return binary.BigEndian.Uint32(m[o:]) }
+
+// after is where what follows the opaque at o begins.
+func after(m []byte, o int) int { return o + 4 + xdr.Roundup(int(be(m, o))) }
+
+// count turns what a client is prepared to take, of a directory, into a bound
+// that can be added to.
+func count(n uint32) uint32 { return (min(n, 1<<30) + 3) &^ 3 }

@@ -1,0 +1,229 @@
+package nfs_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+func byID(t testing.TB, id string) vector {
+	t.Helper()
+	vectors := loadVectors(t)
+	i := slices.IndexFunc(vectors, func(v vector) bool { return v.ID == id })
+	if i < 0 {
+		t.Fatalf("no vector %s", id)
+	}
+	return vectors[i]
+}
+
+// created is the Reply of the vector to a CREATE_SESSION, with other limits in
+// it. The session is that of every vector.
+func created(t testing.TB, id []byte, response, cached uint32) []byte {
+	t.Helper()
+	m := bytes.Clone(byID(t, "23-nfs41-create-session").Replies[0].Reply)
+	at := bytes.Index(m, sessionID)
+	if at < 0 {
+		t.Fatal("no session ID in the Reply")
+	}
+	copy(m[at:], id)
+	binary.BigEndian.PutUint32(m[at+32:], response)
+	binary.BigEndian.PutUint32(m[at+36:], cached)
+	return m
+}
+
+// integrity wraps the results of a Reply as RFC 2203 Section 5.3.2.2 does.
+func integrity(m []byte) []byte {
+	body := append(xdr.AppendUint32(nil, 77), m[24:]...)
+	return xdr.AppendOpaque(xdr.AppendOpaque(bytes.Clone(m[:24]), body), make([]byte, 37))
+}
+
+// What the vectors say of their session they say of its limits.
+func TestSessionsVectors(t *testing.T) {
+	reg := newRegistry()
+	create := byID(t, "23-nfs41-create-session").Replies[0].Reply
+	for name, reply := range map[string][]byte{"plain": create, "integrity": integrity(create)} {
+		s := nfs.NewSessions()
+		s.Learn(reply)
+		if s.Len() != 1 {
+			t.Fatalf("%s: %d sessions learnt, want 1", name, s.Len())
+		}
+		tightened := 0
+		for _, v := range loadVectors(t) {
+			var a ulb.Analysis
+			reg.Analyse(parse(t, v.Call), &a)
+			was := a
+			s.Tighten(v.Call, &a)
+			if (v.Session != nil) != (a.Session != 0) {
+				t.Errorf("%s: Session at %d, want %v", v.ID, a.Session, v.Session)
+			}
+			want := was
+			if v.Session != nil {
+				want.MaxReply = v.MaxReplyTotal
+				want.MaxReduced = min(was.MaxReduced, v.MaxReplyTotal)
+			}
+			if a != want {
+				t.Errorf("%s: tightened to %+v, want %+v", v.ID, a, want)
+			}
+			if a.MaxReply < was.MaxReply {
+				tightened++
+			}
+		}
+		if tightened != 1 { // the unknown operation
+			t.Errorf("%d bounds tightened, want 1", tightened)
+		}
+	}
+}
+
+func TestSessionsTighten(t *testing.T) {
+	const most = 1<<20 + 8<<10
+	acl := func(cachethis uint32) []byte {
+		// SEQUENCE, PUTFH, GETATTR of an ACL: the vector of the first with what the
+		// one of v4.0 asks for in the place of READ.
+		m := bytes.Clone(byID(t, "16-nfs41-seq-putfh-read").Call)
+		binary.BigEndian.PutUint32(m[92+28:], cachethis)
+		at := bytes.Index(m, []byte{0, 0, 0, 25, 0, 0, 0, 1})
+		m = m[:at]
+		for _, w := range []uint32{9, 1, 1 << 12} {
+			m = xdr.AppendUint32(m, w)
+		}
+		return m
+	}
+	for _, tt := range []struct {
+		name             string
+		response, cached uint32
+		m                []byte
+		reduce           bool
+		want             uint32
+	}{
+		{"limit", 1 << 20, 4096, acl(0), true, 1 << 20},
+		{"limit of the cache", 1 << 20, 64 << 10, acl(1), true, 64 << 10},
+		{"cache larger than the limit", 64 << 10, 1 << 20, acl(1), true, 64 << 10},
+		{"limit above what there is room for", 1 << 30, 1 << 30, acl(1), true, most},
+		{"no limit", 0xffffffff, 0xffffffff, acl(1), false, most},
+		{"tiny limit", 100, 0, acl(0), true, 8 << 10},
+		{"zero cache", 1 << 20, 0, acl(1), true, 8 << 10},
+		{"integrity", 64 << 10, 0, acl(0), false, 64<<10 + 412},
+	} {
+		reg := newRegistry()
+		s := nfs.NewSessions()
+		s.Learn(created(t, sessionID, tt.response, tt.cached))
+		var a ulb.Analysis
+		reg.Analyse(parse(t, tt.m), &a)
+		if !a.Known || a.MaxReply != most || a.Session != 92 {
+			t.Fatalf("%s: %+v", tt.name, a)
+		}
+		a.Reduce = tt.reduce
+		s.Tighten(tt.m, &a)
+		if a.MaxReply != tt.want || a.MaxReduced != tt.want {
+			t.Errorf("%s: %+v, want bounds of %d", tt.name, a, tt.want)
+		}
+		// A message that the Analysis is not of.
+		b := a
+		s.Tighten(tt.m[:92+31], &b)
+		b.Session = 0xfffffff0
+		s.Tighten(tt.m, &b)
+		b.Session = a.Session
+		if b != a {
+			t.Errorf("%s: %+v of a message cut short", tt.name, b)
+		}
+	}
+}
+
+func TestSessionsLearn(t *testing.T) {
+	id := bytes.Repeat([]byte{7}, 16)
+	ok := created(t, id, 1<<16, 1<<12)
+	failed := func(at int, v byte) []byte {
+		m := bytes.Clone(ok)
+		m[at] = v
+		return m
+	}
+	bad := map[string][]byte{
+		"empty":           nil,
+		"a Call":          byID(t, "23-nfs41-create-session").Call,
+		"another Reply":   byID(t, "16-nfs41-seq-putfh-read").Replies[0].Reply,
+		"of version 3":    byID(t, "02-nfs3-read").Replies[0].Reply,
+		"denied":          oncrpc.AppendAuthError(nil, 1, 1),
+		"without results": oncrpc.AppendAccepted(nil, 1, oncrpc.SystemError),
+		"trailing":        append(bytes.Clone(ok), 0, 0, 0, 0),
+		"failed":          failed(24+12+7, 1),
+		"another op":      failed(24+12+3, 44),
+		"nobody's op":     failed(24+12+3, 99),
+		"many results":    failed(24+8, 0xff),
+	}
+	for n := range ok {
+		bad[fmt.Sprintf("cut to %d octets", n)] = ok[:n]
+	}
+	for n := range integrity(ok) {
+		bad[fmt.Sprintf("integrity, cut to %d octets", n)] = integrity(ok)[:n]
+	}
+	s := nfs.NewSessions()
+	for name, m := range bad {
+		if s.Learn(m); s.Len() != 0 {
+			t.Fatalf("%s: learnt %x", name, m)
+		}
+	}
+	s.Learn(ok)
+	s.Learn(integrity(ok))
+	if s.Len() != 1 {
+		t.Errorf("%d sessions, want 1", s.Len())
+	}
+}
+
+// The table is bounded, and a session that is used by many at once is found.
+func TestSessionsBounded(t *testing.T) {
+	s := nfs.NewSessions()
+	m := created(t, bytes.Repeat([]byte{0xe7}, 16), 1<<16, 1<<16)
+	at := bytes.Index(m, bytes.Repeat([]byte{0xe7}, 16))
+	var missing atomic.Int32
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			m := bytes.Clone(m)
+			var a ulb.Analysis
+			for i := range 20000 {
+				binary.BigEndian.PutUint64(m[at:], uint64(g)<<32|uint64(i))
+				s.Learn(m)
+				// What was learnt just now is there, whoever learns besides.
+				call := make([]byte, 40, 64)
+				call = append(call, m[at:at+16]...)
+				call = append(call, make([]byte, 16)...)
+				a = ulb.Analysis{Reduce: true, Session: 40, MaxReply: 1 << 20, MaxReduced: 1 << 20}
+				if s.Tighten(call, &a); a.MaxReply != 1<<16 {
+					missing.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := missing.Load(); n != 0 {
+		t.Errorf("%d sessions were not known when they had been learnt", n)
+	}
+	if n := s.Len(); n < 16384 || n > 32768 {
+		t.Errorf("%d sessions after 80000", n)
+	}
+}
+
+func TestSessionsAllocs(t *testing.T) {
+	s := nfs.NewSessions()
+	s.Learn(byID(t, "23-nfs41-create-session").Replies[0].Reply)
+	m := byID(t, "28-nfs42-unknown-op").Call
+	var a ulb.Analysis
+	newRegistry().Analyse(parse(t, m), &a)
+	if n := testing.AllocsPerRun(100, func() {
+		b := a
+		if s.Tighten(m, &b); b == a {
+			t.Fatal("nothing tightened")
+		}
+	}); n != 0 {
+		t.Errorf("Tighten allocates %v times", n)
+	}
+}

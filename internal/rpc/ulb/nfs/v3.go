@@ -1,0 +1,70 @@
+package nfs
+
+import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+
+// Lengths of NFS version 3 results, RFC 1813 Section 2.6.
+const (
+	fh3     = 4 + 64                    // nfs_fh3
+	attr3   = 84                        // fattr3
+	poa3    = 4 + attr3                 // post_op_attr
+	wcc3    = 28 + poa3                 // wcc_data: pre_op_attr, post_op_attr
+	postFH3 = 4 + fh3                   // post_op_fh3
+	new3    = 4 + postFH3 + poa3 + wcc3 // what makes a file returns all of these
+)
+
+// sattr3: mode, uid, gid, size, atime, mtime; a time is sent when its
+// discriminant is SET_TO_CLIENT_TIME, 2.
+const sattr3 = " {1:4|*:} {1:4|*:} {1:4|*:} {1:8|*:} {2:8|*:} {2:8|*:} "
+
+// NFS version 3, RFC 1813 Section 3.
+//
+// The items that are DDP-eligible have letter D. CREATE is not idempotent whichever its mode: GUARDED fails with EXIST the
+// second time, UNCHECKED may truncate again.
+var v3 = compile(
+	row{number: 1, name: "GETATTR", class: ro, args: "O", results: 4 + attr3},
+	row{number: 2, name: "SETATTR", class: non, args: "O" + sattr3 + "?(8)", results: 4 + wcc3},
+	row{number: 3, name: "LOOKUP", class: ro, args: "O O", results: 4 + fh3 + 2*poa3},
+	row{number: 4, name: "ACCESS", class: ro, args: "O 4", results: 4 + poa3 + 4},
+	row{number: 5, name: "READLINK", class: ro, args: "O", size: readlink3, item: "{0:{1:84|0:} D|*:{1:84|0:}}"},
+	row{number: 6, name: "READ", class: ro, args: "O 8 4", size: read3, item: "{0:{1:84|0:} 8 D|*:{1:84|0:}}", offer: offerResult},
+	row{number: 7, name: "WRITE", class: idm, args: "O 8 4 4 D", results: 4 + wcc3 + 16, offer: offerArgument},
+	row{number: 8, name: "CREATE", class: non, args: "O O {0,1:" + sattr3 + "|2:8}", results: new3},
+	row{number: 9, name: "MKDIR", class: non, args: "O O" + sattr3, results: new3},
+	row{number: 10, name: "SYMLINK", class: non, args: "O O" + sattr3 + "D", results: new3},
+	row{number: 11, name: "MKNOD", class: non, args: "O O {3,4:" + sattr3 + "8|6,7:" + sattr3 + "|*:}", results: new3},
+	row{number: 12, name: "REMOVE", class: non, args: "O O", results: 4 + wcc3},
+	row{number: 13, name: "RMDIR", class: non, args: "O O", results: 4 + wcc3},
+	row{number: 14, name: "RENAME", class: non, args: "O O O O", results: 4 + 2*wcc3},
+	row{number: 15, name: "LINK", class: non, args: "O O O", results: 4 + poa3 + wcc3},
+	row{number: 16, name: "READDIR", class: ro, args: "O 8 8 4", size: readdir3},
+	row{number: 17, name: "READDIRPLUS", class: ro, args: "O 8 8 4 4", size: readdirplus3},
+	row{number: 18, name: "FSSTAT", class: ro, args: "O", results: 4 + poa3 + 52},
+	row{number: 19, name: "FSINFO", class: ro, args: "O", results: 4 + poa3 + 48},
+	row{number: 20, name: "PATHCONF", class: ro, args: "O", results: 4 + poa3 + 24},
+	row{number: 21, name: "COMMIT", class: idm, args: "O 8 4", results: 4 + wcc3 + 8},
+)
+
+// readlink3: status, post_op_attr, data<>.
+func readlink3(_ []byte, _, _ int, l *ulb.Limits) (fixed, data uint32) {
+	return 4 + poa3 + 4, l.Path
+}
+
+// read3: status, post_op_attr, count, eof, data<>. The arguments end with
+// count. A server returns no more than its rtmax whatever count says, so count
+// is clamped to what rtmax may be.
+func read3(m []byte, _, end int, l *ulb.Limits) (fixed, data uint32) {
+	return 4 + poa3 + 8 + 4, min(be(m, end-4), l.MaxIO)
+}
+
+// readdir3: status, post_op_attr, cookieverf, entries. RFC 1813 counts all of
+// READDIR3resok in count, which ends the arguments; Linux counts the entries
+// alone. The bound holds for both.
+func readdir3(m []byte, _, end int, _ *ulb.Limits) (fixed, data uint32) {
+	return 4 + poa3 + 8 + count(be(m, end-4)), 0
+}
+
+// readdirplus3 is readdir3 by maxcount. dircount, before it, bounds the names
+// only.
+func readdirplus3(m []byte, start, end int, l *ulb.Limits) (fixed, data uint32) {
+	return readdir3(m, start, end, l)
+}

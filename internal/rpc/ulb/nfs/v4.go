@@ -1,0 +1,306 @@
+package nfs
+
+import (
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// NFS version 4, minor versions 0, 1 and 2. It has one procedure, COMPOUND, of
+// any number of operations:
+//
+//	COMPOUND4args: tag<>, minorversion, argarray<>{argop, arguments}
+//	COMPOUND4res:  status, tag<>, resarray<>{resop, status, results}
+//
+// RFC 7530 Section 14.2, RFC 8881 Section 16.2. What an operation's arguments
+// and results look like is in op4Rows. The first operation that fails is the
+// last to have a result.
+//
+// Analyse has the data of one READ or one WRITE travel by a chunk. RFC 8267 Section 6
+// allows more than that, but servers do not get it right: a COMPOUND with more is
+// carried whole. From RDMA clients any number is taken: ResultItems, ArgItems.
+type compound struct{}
+
+var v4 ulb.Binding = compound{}
+
+// maxOps is more operations than any client sends or any server takes, Linux's
+// limit being 50. It bounds the work on one Call.
+const maxOps = 4096
+
+// maxUnknownOp is more than the number of any operation to come, which are
+// assigned one after the other. Numbers above it are octets of something else.
+const maxUnknownOp = 255
+
+// opsHeader: status, tag<> without its data, count of results.
+const opsHeader = 4 + 4 + 4
+
+// A compoundBound sums up what the operations of a COMPOUND may return.
+type compoundBound struct {
+	octets  uint64 // that stay when the item is reduced
+	guessed bool
+	items   int    // operations that return an eligible item
+	reads   int    // those of them that are READ
+	item    uint32 // the most octets of the last of these items
+	total   uint64 // of all, with roundup
+}
+
+func (b *compoundBound) add(o *op4, number uint32, m []byte, pos int, l *ulb.Limits) {
+	b.octets += uint64(o.most)
+	if o.bitmaps > 0 {
+		b.octets += uint64(o.bitmaps) * bitmap4(l)
+	}
+	if o.identities > 0 {
+		b.octets += uint64(o.identities) * identity4(l)
+	}
+	if o.size == nil {
+		return
+	}
+	s := o.size(m, pos, l)
+	b.octets += s.octets
+	b.guessed = b.guessed || s.guessed
+	switch number {
+	case opRead:
+		b.reads++
+		fallthrough
+	case opReadlink:
+		b.items++
+		b.item = s.item
+		b.total += (uint64(s.item) + 3) &^ 3
+	}
+}
+
+// Analyse implements ulb.Binding.
+func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
+	if c.Procedure != compoundProc {
+		return
+	}
+	start, end, ok := c.Arguments()
+	if !ok {
+		return
+	}
+	m := c.Message[:end]
+	a.Procedure = "COMPOUND"
+	w := ulb.Walk{Cursor: xdr.NewCursor(m, start)}
+	_, tag := w.Opaque()
+	minor := w.Uint32()
+	count := w.Uint32()
+	if !w.OK() || minor >= uint32(len(lastOp)) || count > maxOps {
+		return
+	}
+	bound := compoundBound{octets: opsHeader + uint64(xdr.Roundup(tag))}
+	var (
+		class     ulb.Class
+		sequenced int  // operations of class seq
+		sequence  bool // the first is SEQUENCE
+		creates   bool // one is CREATE_SESSION
+		named     *op4 // gives the COMPOUND its name
+		writePos  int  // of the longest WRITE's data
+		writeLen  int
+	)
+	for i := range count {
+		number := w.Uint32()
+		o := op(minor, number)
+		if o == nil || !w.OK() {
+			return
+		}
+		pos := w.Pos()
+		w.Items = 0
+		o.args.Walk(&w)
+		if !w.OK() {
+			return
+		}
+		bound.add(o, number, m, pos, l)
+		class = max(class, o.class)
+		if o.class == seq {
+			sequenced++
+		}
+		if named == nil || o.weight > named.weight {
+			named = o
+		}
+		switch number {
+		case opSequence:
+			if i == 0 {
+				sequence = true
+				a.Session = uint32(pos)
+			}
+		case opCreateSession:
+			creates = true
+		case opWrite:
+			if w.Items > 0 && w.Length > writeLen {
+				writePos, writeLen = w.Item, w.Length
+			}
+		}
+	}
+	if w.Len() != 0 {
+		return
+	}
+	a.Known = true
+	a.CreatesSession = creates
+	if named != nil {
+		a.Procedure = named.name
+	}
+	switch {
+	case sequence:
+		// The slot of the session knows a repetition of the whole COMPOUND: RFC 8881
+		// Section 2.10.6.
+		class = ulb.Sequenced
+	case sequenced > 1:
+		// One state owner's seqid says nothing about another's.
+		class = ulb.NonIdempotent
+	}
+	a.Class = class
+	if writeLen > 0 {
+		a.ArgPosition, a.ArgLength = uint32(writePos), uint32(writeLen)
+	}
+	if bound.guessed && minor > 0 {
+		// The session bounds it, or nothing does: RFC 8267 Section 6.2.2.
+		a.MaxReply, a.MaxReduced = ulb.Unbounded, ulb.Unbounded
+		return
+	}
+	a.MaxReply = uint32(min(bound.octets+bound.total, ulb.Unbounded))
+	a.MaxReduced = a.MaxReply
+	if bound.items == 1 && bound.reads == 1 {
+		a.ResultMax = bound.item
+		a.MaxReduced = uint32(min(bound.octets, ulb.Unbounded))
+	}
+}
+
+// ResultItem implements ulb.Binding. Of several eligible items in a plain Reply
+// it finds the first, which is the one that belongs in the first Write chunk:
+// RFC 8267 Section 6.4.1. A reduced Reply with several is an error, since a
+// COMPOUND that asks for several is never given a Write chunk.
+func (compound) ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error) {
+	if proc != compoundProc {
+		return 0, 0, false, nil
+	}
+	w := walkResults(m, results, reduced)
+	var first ulb.Walk
+	w.Skip(4)
+	w.Opaque()
+	for count := w.Uint32(); count > 0 && w.OK(); count-- {
+		walkResult4(&w)
+		if w.Items > 0 && first.Items == 0 {
+			first.Items, first.Item, first.Length = w.Items, w.Item, w.Length
+		}
+	}
+	if err := endResults(&w, m, "COMPOUND"); err != nil {
+		return 0, 0, false, err
+	}
+	if reduced && w.Items > 1 {
+		return 0, 0, false, fmt.Errorf("ulb/nfs: COMPOUND: %d items in a reduced Reply: %w", w.Items, ErrResults)
+	}
+	return uint32(first.Item), uint32(first.Length), first.Items > 0, nil
+}
+
+// ResultItems implements ulb.Binding: RFC 8267 Section 6.4.1. Which operation a
+// result is of, its number says, so that the n-th item is that of the n-th READ or
+// READLINK: one that fails has no item and is the last.
+func (compound) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
+	if proc != compoundProc {
+		return 0, nil
+	}
+	w := walkResults(m, results, false)
+	w.Found = items
+	w.Skip(4)
+	w.Opaque()
+	for count := w.Uint32(); count > 0 && w.OK(); count-- {
+		walkResult4(&w)
+	}
+	return min(w.Items, len(items)), endResults(&w, m, "COMPOUND")
+}
+
+// walkResult4 steps over the result of one operation and returns its number and
+// status. It takes any operation there is: of which minor version the Call was,
+// the Reply does not say.
+func walkResult4(w *ulb.Walk) (number, status uint32) {
+	number, status = w.Uint32(), w.Uint32()
+	o := op(uint32(len(lastOp)-1), number)
+	switch {
+	case o == nil:
+		if number != opIllegal {
+			w.Fail()
+		}
+	case status == 0:
+		o.results.Walk(w)
+	case status == o.failed, o.failed == anyStatus:
+		o.failure.Walk(w)
+	}
+	return number, status
+}
+
+// ArgItem implements ulb.Binding.
+func (compound) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
+	if c.Procedure != compoundProc || !c.Reducible() || pos == 0 || uint64(pos) > uint64(len(c.Message)) {
+		return 0, false
+	}
+	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message, c.Args), Absent: true, Position: int(pos)}
+	w.Opaque()
+	minor := w.Uint32()
+	count := w.Uint32()
+	if !w.OK() || count > maxOps {
+		return 0, false
+	}
+	for range count {
+		number := w.Uint32()
+		o := op(minor, number)
+		if !w.OK() {
+			return 0, false
+		}
+		if o == nil {
+			if number <= lastOp[len(lastOp)-1] || number > maxUnknownOp {
+				return 0, false
+			}
+			return argBehind(c, &w, pos)
+		}
+		o.args.Walk(&w)
+	}
+	if !w.OK() || w.Len() != 0 || w.Items == 0 {
+		return 0, false
+	}
+	return uint32(w.Length), true
+}
+
+// argBehind is ArgItem for a COMPOUND with an operation of which nothing is
+// known, at which w stands: an item before it has been found, and one behind it
+// is where the Requester says, as in a program of which nothing is known.
+func argBehind(c *oncrpc.Call, w *ulb.Walk, pos uint32) (length uint32, ok bool) {
+	if w.Items > 0 {
+		return uint32(w.Length), true
+	}
+	if int(pos) < w.Pos()+4 {
+		return 0, false
+	}
+	return ulb.Generic.ArgItem(c, pos)
+}
+
+// ArgItems implements ulb.Binding. What follows an operation of which nothing is
+// known is the Requester's to say, as in argBehind.
+func (compound) ArgItems(c *oncrpc.Call, positions []uint32) bool {
+	if c.Procedure != compoundProc || !c.Reducible() {
+		return false
+	}
+	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message, c.Args), Wanted: positions}
+	w.Opaque()
+	minor := w.Uint32()
+	count := w.Uint32()
+	if !w.OK() || count > maxOps {
+		return false
+	}
+	for range count {
+		number := w.Uint32()
+		o := op(minor, number)
+		if !w.OK() {
+			return false
+		}
+		if o == nil {
+			if number <= lastOp[len(lastOp)-1] || number > maxUnknownOp {
+				return false
+			}
+			return len(w.Wanted) == 0 || int(w.Wanted[0]) >= w.Pos()+4 && ulb.Generic.ArgItems(c, w.Wanted)
+		}
+		o.args.Walk(&w)
+	}
+	return w.OK() && w.Len() == 0 && len(w.Wanted) == 0
+}

@@ -1,0 +1,141 @@
+package ulb
+
+import (
+	"math"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+)
+
+// Unbounded is what a Binding writes to MaxReply and MaxReduced for results
+// that nothing bounds. The Registry replaces it with Limits.MaxReply.
+const Unbounded = math.MaxUint32
+
+// A Registry holds the bindings of a process. It is filled at start-up; after
+// that its methods but Bind are safe for concurrent use.
+type Registry struct {
+	limits Limits
+	keys   []uint64 // program<<32 | version; scanned in order of binding
+	bound  []Binding
+}
+
+// NewRegistry returns a Registry without bindings: every Call is carried whole.
+func NewRegistry(l Limits) *Registry { return &Registry{limits: l.withDefaults()} }
+
+// Limits returns the limits in use, defaults filled in.
+func (reg *Registry) Limits() Limits { return reg.limits }
+
+// Bind makes b the binding of a program and version. The busiest are best bound
+// first. Binding the same one twice is a bug.
+func (reg *Registry) Bind(program, version uint32, b Binding) {
+	k := key(program, version)
+	for _, have := range reg.keys {
+		if have == k {
+			panic("BUG: ulb: program and version bound twice")
+		}
+	}
+	reg.keys = append(reg.keys, k)
+	reg.bound = append(reg.bound, b)
+}
+
+// Lookup returns the binding of a program and version, [Generic] when there is
+// none.
+func (reg *Registry) Lookup(program, version uint32) Binding {
+	k := key(program, version)
+	for i, have := range reg.keys {
+		if have == k {
+			return reg.bound[i]
+		}
+	}
+	return Generic
+}
+
+func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(version) }
+
+// Analyse fills a with what is known about c and returns the binding that knew
+// it. It never fails and does not allocate: a Call that no binding can walk is
+// carried whole and the server says what is wrong with it.
+func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
+	l := &reg.limits
+	*a = Analysis{Reduce: c.Reducible()}
+	b := reg.Lookup(c.Program, c.Version)
+
+	switch c.Protection {
+	case oncrpc.ProtectNone, oncrpc.ProtectIntegrity:
+		start, end, ok := c.Arguments()
+		switch {
+		case !ok:
+		case c.Procedure == 0 && start == end:
+			// "PINGPROC_NULL takes no arguments and returns no results [...] By
+			// convention, procedure 0 of any RPC protocol should have the same
+			// semantics". RFC 5531 Section 12.1.
+			a.Known, a.Procedure = true, "NULL"
+		default:
+			b.Analyse(c, l, a)
+		}
+	case oncrpc.ProtectControl:
+		reg.control(c, a)
+		return Generic
+	}
+	if !a.Known {
+		*a = Analysis{
+			Reduce: a.Reduce, Class: NonIdempotent, Procedure: a.Procedure, Session: a.Session,
+			MaxReply: l.MaxReply, MaxReduced: l.MaxReply,
+		}
+		return b
+	}
+	h := replyHeader(c)
+	a.MaxReply = bound(h, a.MaxReply, l)
+	if !a.Reduce {
+		a.ArgPosition, a.ArgLength, a.ResultMax = 0, 0, 0
+	}
+	if a.ResultMax == 0 {
+		a.MaxReduced = a.MaxReply
+	} else {
+		a.MaxReduced = bound(h, a.MaxReduced, l)
+	}
+	return b
+}
+
+// mismatch is how much longer than its header the longest Reply without results
+// is: that of PROG_MISMATCH, which names two versions.
+const mismatch = 8
+
+// bound adds a Reply's header to the bound of its results.
+func bound(header, results uint32, l *Limits) uint32 {
+	return uint32(min(uint64(header)+uint64(max(results, mismatch)), uint64(l.MaxReply)))
+}
+
+// replyHeader bounds what precedes and wraps the results of a Call whose
+// arguments can be read.
+func replyHeader(c *oncrpc.Call) uint32 {
+	switch {
+	case c.Protection == oncrpc.ProtectIntegrity:
+		// verf; databody<>: seq_num, results; checksum<>. RFC 2203 Section 5.3.3.2.
+		return oncrpc.ReplyHeader + oncrpc.MaxAuth + 8 + 4 + oncrpc.MaxAuth
+	case c.Flavor == oncrpc.FlavorGSS, c.Flavor == oncrpc.FlavorShort:
+		return oncrpc.ReplyHeader + oncrpc.MaxAuth
+	}
+	// "The flavor value of the verifier received in the reply message from the
+	// server may be "AUTH_NONE" or "AUTH_SHORT"", RFC 5531 Appendix A. No NFS
+	// server in use hands out AUTH_SHORT, so the room for one is not paid for
+	// until a client shows that it got one.
+	return oncrpc.ReplyHeader
+}
+
+// control bounds the Reply to a GSS control procedure, which holds elements of
+// the GSS protocol and not the results of NULL.
+func (reg *Registry) control(c *oncrpc.Call, a *Analysis) {
+	var results uint32
+	switch c.GSS.Procedure {
+	case oncrpc.GSSDestroy, oncrpc.GSSBindChannel:
+		// No results, or none wrapped: at most an integrity checksum.
+		results = 16 + oncrpc.MaxAuth
+	default:
+		// handle<>, gss_major, gss_minor, seq_window, gss_token<>: RFC 2203
+		// Section 5.2.3.1. The lists of version 3 are shorter.
+		results = 4 + 256 + 12 + 4 + reg.limits.Token
+	}
+	a.Class = NonIdempotent
+	a.MaxReply = bound(oncrpc.ReplyHeader+oncrpc.MaxAuth, results, &reg.limits)
+	a.MaxReduced = a.MaxReply
+}

@@ -1,0 +1,318 @@
+package rpcbind
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// A question is how a Call came.
+type question struct {
+	local    netip.Addr // where it arrived, unmapped and without a zone
+	datagram bool       // UDP
+	version  uint32     // of rpcbind, from the Call
+}
+
+// netid is the transport's own.
+func (q *question) netid() netid {
+	four, six := netTCP, netTCP6
+	if q.datagram {
+		four, six = netUDP, netUDP6
+	}
+	if q.local.Is4() {
+		return four
+	}
+	return six
+}
+
+// A procedure appends its results to b, the header of a successful Reply. Anything
+// but refusedNot is a Reply without results, or none.
+type procedure struct {
+	name string
+	run  func(s *Server, q *question, args *arguments, b []byte) ([]byte, refusal)
+}
+
+// arguments are those of a Call, walked.
+type arguments struct {
+	xdr.Cursor
+	message []byte
+}
+
+// opaque consumes an opaque or a string, and lends it; empty after a failure.
+func (a *arguments) opaque() []byte {
+	pos, n := a.Opaque()
+	return a.message[pos : pos+n]
+}
+
+// versions are the procedures of versions 2, 3 and 4, by number. RFC 1833
+// Sections 2.1 and 3.1.
+var versions = [...][]procedure{
+	{
+		{"null", (*Server).null},
+		{"set", (*Server).setMapping},
+		{"unset", (*Server).setMapping},
+		{"getport", (*Server).getPort},
+		{"dump", (*Server).dumpPorts},
+		{"callit", (*Server).callIt},
+	},
+	rpcbind3,
+	append(
+		rpcbind3[:len(rpcbind3):len(rpcbind3)],
+		procedure{"getversaddr", (*Server).getVersionAddr},
+		procedure{"indirect", (*Server).indirect},
+		procedure{"getaddrlist", (*Server).getAddrList},
+		procedure{"getstat", (*Server).getStat},
+	),
+}
+
+// rpcbind3 is version 3, and the first procedures of version 4, which has the name
+// BCAST for CALLIT.
+var rpcbind3 = []procedure{
+	{"null", (*Server).null},
+	{"set", (*Server).set},
+	{"unset", (*Server).set},
+	{"getaddr", (*Server).getAddr},
+	{"dump", (*Server).dump},
+	{"callit", (*Server).callIt},
+	{"gettime", (*Server).getTime},
+	{"uaddr2taddr", (*Server).uaddrToTaddr},
+	{"taddr2uaddr", (*Server).taddrToUaddr},
+}
+
+// answer makes the Reply to the message m, which it borrows; nil is silence. ok is
+// false when m is no Call. Octets behind the arguments are not looked at, as no
+// RPC server does.
+func (s *Server) answer(m []byte, q question) (reply []byte, ok bool) {
+	var h oncrpc.Call
+	if err := oncrpc.ParseCall(m, &h); err != nil {
+		if rpcVersion(m) {
+			return s.refuse(q, refusedVersion, oncrpc.AppendRPCMismatch(nil, h.XID)), true
+		}
+		return s.refuse(q, refusedMalformed, nil), false
+	}
+	accepted := func(r refusal, stat uint32) ([]byte, bool) {
+		return s.refuse(q, r, oncrpc.AppendAccepted(nil, h.XID, stat)), true
+	}
+	// Other flavors say who asks, and everybody gets the same answer. RPCSEC_GSS
+	// wants a verifier that cannot be made here, and AUTH_TLS "on any procedure
+	// other than the NULL procedure" is AUTH_BADCRED: RFC 9289 Section 4.1.
+	if h.Flavor == oncrpc.FlavorGSS || h.TLSProbe() && h.Procedure != 0 {
+		return s.refuse(q, refusedAuth, oncrpc.AppendAuthError(nil, h.XID, oncrpc.AuthBadCredential)), true
+	}
+	if h.Program != oncrpc.ProgramRPCBind {
+		return accepted(refusedProgram, oncrpc.ProgramUnavailable)
+	}
+	if h.Version < version2 || h.Version > version4 {
+		return s.refuse(q, refusedVersion, oncrpc.AppendProgramMismatch(nil, h.XID, version2, version4)), true
+	}
+	q.version = h.Version
+	procs := versions[h.Version-version2]
+	if h.Procedure >= uint32(len(procs)) {
+		return accepted(refusedProcedure, oncrpc.ProcedureUnavailable)
+	}
+	p := &procs[h.Procedure]
+	s.series.called(p.name, q.datagram)
+	s.stats.called(h.Version, h.Procedure)
+
+	args := arguments{xdr.NewCursor(m, h.Args), m}
+	b := oncrpc.AppendAccepted(make([]byte, 0, 256), h.XID, oncrpc.Success)
+	b, r := p.run(s, &q, &args, b)
+	switch {
+	case r == refusedCall:
+		return s.refuse(q, r, nil), true
+	case r == refusedIndirect:
+		return accepted(r, oncrpc.ProcedureUnavailable)
+	case !args.OK():
+		return accepted(refusedArguments, oncrpc.GarbageArguments)
+	case q.datagram && len(b) > maxMessage:
+		return accepted(refusedLong, oncrpc.SystemError)
+	case r != refusedNot:
+		s.refuse(q, r, nil)
+	}
+	return b, true
+}
+
+// rpcVersion reports whether m is a Call of another version of RPC.
+func rpcVersion(m []byte) bool {
+	c := xdr.NewCursor(m, 4)
+	return c.Uint32() == oncrpc.TypeCall && c.Uint32() != oncrpc.RPCVersion && c.OK()
+}
+
+// refuse counts a refusal and returns its Reply.
+func (s *Server) refuse(q question, r refusal, reply []byte) []byte {
+	s.series.refuse(r, q.datagram)
+	return reply
+}
+
+func (s *Server) null(_ *question, _ *arguments, b []byte) ([]byte, refusal) { return b, refusedNot }
+
+// mapping steps over a version 2 mapping.
+func mapping(args *arguments) (p Program, protocol uint32) {
+	p = Program{args.Uint32(), args.Uint32()}
+	protocol = args.Uint32()
+	args.Uint32() // the port
+	return p, protocol
+}
+
+// setMapping is SET and UNSET of version 2: FALSE.
+func (s *Server) setMapping(_ *question, args *arguments, b []byte) ([]byte, refusal) {
+	mapping(args)
+	return xdr.AppendUint32(b, 0), refusedRegistration
+}
+
+// getPort is GETPORT. "A port value of zeros means the program has not been
+// registered": RFC 1833 Section 3.2.
+func (s *Server) getPort(q *question, args *arguments, b []byte) ([]byte, refusal) {
+	p, protocol := mapping(args)
+	n, ok := netidByProtocol(protocol, q.local)
+	if !ok || !args.OK() {
+		return xdr.AppendUint32(b, 0), refusedNot
+	}
+	e := s.entries.Load().find(p, n, q.local, everywhere, false)
+	s.stats.looked(q.version, lookup{p, n}, e != nil)
+	if e == nil {
+		return xdr.AppendUint32(b, 0), refusedNot
+	}
+	return xdr.AppendUint32(b, uint32(e.addr.Port())), refusedNot
+}
+
+// dumpPorts is DUMP of version 2: what GETPORT would tell.
+//
+//	*(1, prog, vers, prot, port), 0
+func (s *Server) dumpPorts(q *question, _ *arguments, b []byte) ([]byte, refusal) {
+	for _, e := range *s.entries.Load() {
+		protocol := netConfig[e.netid].protocol
+		if protocol == 0 || !e.netid.family(q.local) || e.reach(q.local) < everywhere {
+			continue
+		}
+		for _, v := range []uint32{1, e.Number, e.Version, protocol, uint32(e.addr.Port())} {
+			b = xdr.AppendUint32(b, v)
+		}
+	}
+	return xdr.AppendUint32(b, 0), refusedNot
+}
+
+// callIt is CALLIT and BCAST: "only sends a response if the procedure was
+// successfully executed and is silent (no response) otherwise". RFC 1833
+// Section 2.2.1.
+func (s *Server) callIt(*question, *arguments, []byte) ([]byte, refusal) { return nil, refusedCall }
+
+// indirect is INDIRECT, which is not silent.
+func (s *Server) indirect(*question, *arguments, []byte) ([]byte, refusal) {
+	return nil, refusedIndirect
+}
+
+// rpcb steps over an rpcb: prog, vers, netid, addr, owner. The netid is the one
+// given if it is known, else the transport's. The address, which real servers take
+// for a hint at an interface, is not needed: the answer is where it was asked.
+func rpcb(q *question, args *arguments) (p Program, n netid) {
+	p = Program{args.Uint32(), args.Uint32()}
+	name := args.opaque()
+	args.Opaque() // addr
+	args.Opaque() // owner
+	n, ok := netidByName(name)
+	if !ok {
+		n = q.netid()
+	}
+	return p, n
+}
+
+// set is SET and UNSET of versions 3 and 4: FALSE.
+func (s *Server) set(q *question, args *arguments, b []byte) ([]byte, refusal) {
+	rpcb(q, args)
+	return xdr.AppendUint32(b, 0), refusedRegistration
+}
+
+// getAddr is GETADDR; an empty string says that there is none.
+func (s *Server) getAddr(q *question, args *arguments, b []byte) ([]byte, refusal) {
+	return s.lookUp(q, args, b, false), refusedNot
+}
+
+func (s *Server) getVersionAddr(q *question, args *arguments, b []byte) ([]byte, refusal) {
+	return s.lookUp(q, args, b, true), refusedNot
+}
+
+func (s *Server) lookUp(q *question, args *arguments, b []byte, exact bool) []byte {
+	p, n := rpcb(q, args)
+	if !args.OK() {
+		return b
+	}
+	e := s.entries.Load().find(p, n, q.local, elsewhere, exact)
+	s.stats.looked(q.version, lookup{p, n}, e != nil)
+	if e == nil {
+		return xdr.AppendOpaque(b, nil)
+	}
+	return xdr.AppendOpaque(b, uaddr(e.merged(q.local)))
+}
+
+// owner is the r_owner of every entry.
+var owner = []byte("rdmabridge")
+
+// dump is DUMP of versions 3 and 4: the table as it is.
+//
+//	*(1, prog, vers, netid, addr, owner), 0
+func (s *Server) dump(_ *question, _ *arguments, b []byte) ([]byte, refusal) {
+	for _, e := range *s.entries.Load() {
+		for _, v := range []uint32{1, e.Number, e.Version} {
+			b = xdr.AppendUint32(b, v)
+		}
+		b = xdr.AppendOpaque(b, []byte(e.netid.String()))
+		b = xdr.AppendOpaque(b, uaddr(e.addr))
+		b = xdr.AppendOpaque(b, owner)
+	}
+	return xdr.AppendUint32(b, 0), refusedNot
+}
+
+// getTime is GETTIME, in seconds since 1970.
+func (s *Server) getTime(_ *question, _ *arguments, b []byte) ([]byte, refusal) {
+	return xdr.AppendUint32(b, uint32(time.Now().Unix())), refusedNot
+}
+
+// uaddrToTaddr is UADDR2TADDR; an empty netbuf says that it is no address.
+func (s *Server) uaddrToTaddr(_ *question, args *arguments, b []byte) ([]byte, refusal) {
+	var t []byte
+	if a, ok := parseUaddr(args.opaque()); ok {
+		t = taddr(a)
+	}
+	b = xdr.AppendUint32(b, uint32(len(t))) // maxlen
+	return xdr.AppendOpaque(b, t), refusedNot
+}
+
+// taddrToUaddr is TADDR2UADDR; an empty string says that it is no address.
+func (s *Server) taddrToUaddr(_ *question, args *arguments, b []byte) ([]byte, refusal) {
+	args.Uint32() // maxlen
+	var u []byte
+	if a, ok := parseTaddr(args.opaque()); ok {
+		u = uaddr(a)
+	}
+	return xdr.AppendOpaque(b, u), refusedNot
+}
+
+// getAddrList is GETADDRLIST: where that version of the program is, on every
+// transport that can be named for who asked.
+//
+//	*(1, maddr, netid, semantics, protofmly, proto), 0
+func (s *Server) getAddrList(q *question, args *arguments, b []byte) ([]byte, refusal) {
+	p, _ := rpcb(q, args)
+	for _, e := range *s.entries.Load() {
+		a := e.merged(q.local)
+		if e.Program != p || e.reach(q.local) == unreachable || a.Addr().IsUnspecified() {
+			continue
+		}
+		c := &netConfig[e.netid]
+		b = xdr.AppendUint32(b, 1)
+		b = xdr.AppendOpaque(b, uaddr(a))
+		b = xdr.AppendOpaque(b, []byte(c.name))
+		b = xdr.AppendUint32(b, c.semantics)
+		b = xdr.AppendOpaque(b, []byte(c.family))
+		b = xdr.AppendOpaque(b, []byte(c.protoent))
+	}
+	return xdr.AppendUint32(b, 0), refusedNot
+}
+
+// getStat is GETSTAT.
+func (s *Server) getStat(_ *question, _ *arguments, b []byte) ([]byte, refusal) {
+	return s.stats.append(b), refusedNot
+}

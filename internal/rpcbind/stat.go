@@ -1,0 +1,130 @@
+package rpcbind
+
+import (
+	"math"
+	"sync"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// procedures is RPCBSTAT_HIGHPROC of RFC 1833 Section 2.1: the procedures of
+// version 4, NULL among them.
+const procedures = 13
+
+// maxStrangers bounds the lookups that are counted one by one although nothing is
+// there: their names are the asker's choice, and he must not fill the memory.
+const maxStrangers = 32
+
+// A lookup is what an address was asked for.
+type lookup struct {
+	Program
+	netid netid
+}
+
+// counts are those of one lookup.
+type counts struct{ success, failure uint32 }
+
+// versionStat is an rpcb_stat. It has neither setinfo nor rmtinfo: nothing is
+// ever set, and nothing called.
+type versionStat struct {
+	calls     [procedures]uint32
+	order     []lookup
+	lookups   map[lookup]*counts
+	strangers int
+}
+
+// statistics are what GETSTAT tells, from the start of the Server on: one
+// versionStat for each of versions 2, 3 and 4.
+type statistics struct {
+	mu       sync.Mutex // a leaf
+	versions [version4 - version2 + 1]versionStat
+}
+
+// expect makes room for the lookups of t, which are counted whatever strangers do.
+func (s *statistics) expect(t table) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.versions {
+		for _, e := range t {
+			s.versions[i].entry(lookup{e.Program, e.netid})
+		}
+	}
+}
+
+func (v *versionStat) entry(l lookup) *counts {
+	if c := v.lookups[l]; c != nil {
+		return c
+	}
+	if v.lookups == nil {
+		v.lookups = make(map[lookup]*counts)
+	}
+	c := new(counts)
+	v.lookups[l] = c
+	v.order = append(v.order, l)
+	return c
+}
+
+// called counts a call of procedure proc of rpcbind version v.
+func (s *statistics) called(v, proc uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bump(&s.versions[v-version2].calls[proc])
+}
+
+// looked counts an answer of version v.
+func (s *statistics) looked(v uint32, l lookup, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := &s.versions[v-version2]
+	c := x.lookups[l]
+	if c == nil {
+		if x.strangers == maxStrangers {
+			return
+		}
+		x.strangers++
+		c = x.entry(l)
+	}
+	if found {
+		bump(&c.success)
+	} else {
+		bump(&c.failure)
+	}
+}
+
+// bump counts up to what an XDR int holds.
+func bump(n *uint32) {
+	if *n < math.MaxInt32 {
+		*n++
+	}
+}
+
+// append encodes an rpcb_stat_byvers. RFC 1833 Section 2.1:
+//
+//	3 * { info[13], setinfo, unsetinfo, *(1, prog, vers, success, failure, netid), 0, 0 }
+//
+// Lookups that nobody has made are left out.
+func (s *statistics) append(b []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.versions {
+		v := &s.versions[i]
+		for _, n := range v.calls {
+			b = xdr.AppendUint32(b, n)
+		}
+		b = xdr.AppendUint32(b, 0) // setinfo
+		b = xdr.AppendUint32(b, 0) // unsetinfo
+		for _, l := range v.order {
+			c := v.lookups[l]
+			if *c == (counts{}) {
+				continue
+			}
+			for _, n := range []uint32{1, l.Number, l.Version, c.success, c.failure} {
+				b = xdr.AppendUint32(b, n)
+			}
+			b = xdr.AppendOpaque(b, []byte(l.netid.String()))
+		}
+		b = xdr.AppendUint32(b, 0) // no more addrinfo
+		b = xdr.AppendUint32(b, 0) // no rmtinfo
+	}
+	return b
+}
