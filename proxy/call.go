@@ -15,7 +15,7 @@ import (
 // on its loop, except gone, home and close.
 type client interface {
 	// home is the loop that owns the client.
-	home() *loop
+	home() *eventLoop
 	// gone reports that the connection has ended. Any goroutine.
 	gone() bool
 	// deliver sends c.out to the client and releases c when that is done.
@@ -105,7 +105,7 @@ const (
 	stageUnsent               // on the member's loop: see what else can be done
 )
 
-// Run is the call's work on the loop it was posted to. tcpframe.Task.
+// Run is the call's work on the loop it was posted to. loop.Task.
 func (c *call) Run() {
 	switch c.stage {
 	case stageSend:

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
@@ -51,18 +52,18 @@ func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptio
 	type side struct {
 		name     string
 		provider fabric.Provider
-		loop     func(t *testing.T) fabric.Loop
+		loop     func(t *testing.T) loop.Loop
 		addr     string
 	}
 	loopback := func() side {
-		return side{"loopback", fabrictest.NewLoopback(), func(t *testing.T) fabric.Loop {
+		return side{"loopback", fabrictest.NewLoopback(), func(t *testing.T) loop.Loop {
 			l := fabrictest.NewLoop()
 			t.Cleanup(l.Stop)
 			return l
 		}, "here"}
 	}
 	siw := func(o iwarp.Options) side {
-		return side{"iwarp", iwarp.New(o), func(t *testing.T) fabric.Loop {
+		return side{"iwarp", iwarp.New(o), func(t *testing.T) loop.Loop {
 			l := iwarp.NewGoLoop()
 			t.Cleanup(l.Stop)
 			return l
@@ -90,11 +91,11 @@ func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptio
 			if back.provider != nil {
 				x.back, x.serverThings = "rdma", "requester_reverse"
 				cb := proxytest.NewCallbacks(back.provider)
-				s := x.RDMAServer(cb, []fabric.Loop{back.loop(t)}, back.addr, 32, b)
+				s := x.RDMAServer(cb, []loop.Loop{back.loop(t)}, back.addr, 32, b)
 				uo.RDMA, uo.Provider, uo.Endpoints = true, back.provider, []string{s.Addr()}
 				if back.addr == "here" {
 					s.Close()
-					s = x.RDMAServer(cb, []fabric.Loop{back.loop(t)}, "there", 32, b)
+					s = x.RDMAServer(cb, []loop.Loop{back.loop(t)}, "there", 32, b)
 					uo.Endpoints = []string{"there"}
 				}
 				x.served, x.drop = &s.Served, func() { s.DropConnections(errors.New("dropped by the test")) }

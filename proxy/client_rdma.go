@@ -5,9 +5,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // rdmaHandler is a listener as the owner of its RDMA connections.
@@ -16,7 +15,7 @@ type rdmaHandler listener
 // Opened is part of rdmaside.ConnHandler.
 func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	l := (*listener)(h)
-	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*loop), peer: rc.Info().Peer}
+	s := &rdmaClient{l: l, conn: rc, loop: rc.Loop().(*eventLoop), peer: rc.Info().Peer}
 	rc.Data = s
 	s.ledger.owner = s
 	s.ledger.open(s, l, s.peer.Addr().Unmap())
@@ -79,7 +78,7 @@ func (s *rdmaClient) begin(c *call) {
 type rdmaClient struct {
 	l    *listener
 	conn *rdmaside.ResponderConn
-	loop *loop
+	loop *eventLoop
 	peer netip.AddrPort
 
 	ledger   ledger
@@ -130,7 +129,7 @@ func (s *rdmaClient) next() *call {
 }
 
 // home is part of client and session.
-func (s *rdmaClient) home() *loop { return s.loop }
+func (s *rdmaClient) home() *eventLoop { return s.loop }
 
 // books is part of session.
 func (s *rdmaClient) books() (*ledger, netip.AddrPort) { return &s.ledger, s.peer }
@@ -224,7 +223,7 @@ func (c *call) takeExchange() *rdmaside.Exchange {
 }
 
 // abort ends x on its loop.
-func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(fabric.TaskFunc(x.Abort)) }
+func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(loop.TaskFunc(x.Abort)) }
 
 func (s *rdmaClient) closeIfIdle() {
 	if s.draining && s.ledger.calls == 0 {
@@ -260,7 +259,7 @@ func (s *rdmaClient) unused(idle time.Duration) bool {
 
 // drain is part of session.
 func (s *rdmaClient) drain() {
-	s.loop.tcp.Post(tcpframe.TaskFunc(func() {
+	s.loop.tcp.Post(loop.TaskFunc(func() {
 		s.draining = true
 		if !s.ended.get() {
 			s.closeIfIdle()
@@ -270,7 +269,7 @@ func (s *rdmaClient) drain() {
 
 // close is part of session and client.
 func (s *rdmaClient) close(reason error) {
-	s.loop.tcp.Post(tcpframe.TaskFunc(func() {
+	s.loop.tcp.Post(loop.TaskFunc(func() {
 		if !s.ended.get() {
 			s.conn.Close(reason)
 		}

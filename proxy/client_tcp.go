@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -13,7 +14,7 @@ import (
 type tcpClient struct {
 	l    *listener
 	conn *tcpframe.Conn // constant after Opened, as are loop and peer
-	loop *loop
+	loop *eventLoop
 	peer netip.Addr
 
 	ledger   ledger
@@ -106,7 +107,7 @@ func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 }
 
 // home is part of client and session.
-func (s *tcpClient) home() *loop { return s.loop }
+func (s *tcpClient) home() *eventLoop { return s.loop }
 
 // books is part of session.
 func (s *tcpClient) books() (*ledger, netip.AddrPort) { return &s.ledger, s.conn.RemoteAddr() }
@@ -201,7 +202,7 @@ var (
 
 // drain is part of session.
 func (s *tcpClient) drain() {
-	s.loop.Post(tcpframe.TaskFunc(func() {
+	s.loop.Post(loop.TaskFunc(func() {
 		if s.draining || s.ended.get() {
 			return
 		}
@@ -213,7 +214,7 @@ func (s *tcpClient) drain() {
 
 // close is part of session and client.
 func (s *tcpClient) close(reason error) {
-	s.loop.Post(tcpframe.TaskFunc(func() {
+	s.loop.Post(loop.TaskFunc(func() {
 		if !s.ended.get() {
 			s.conn.Abort(reason)
 		}

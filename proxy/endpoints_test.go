@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -112,7 +113,7 @@ type countingProvider struct {
 	now, most, made int
 }
 
-func (p *countingProvider) Dial(ctx context.Context, l fabric.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+func (p *countingProvider) Dial(ctx context.Context, l loop.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	p.mu.Lock()
 	p.now++
 	p.made++

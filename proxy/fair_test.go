@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -108,7 +108,7 @@ func TestReconfigureRates(t *testing.T) {
 		p := h.Proxy([]proxy.ListenerOptions{lo}, us)
 		var call func(m []byte) ([]byte, error)
 		if rdma {
-			call = h.RDMAClient(lp, fabric.Loop(l), p.Addr("nfs"), 0).Call
+			call = h.RDMAClient(lp, loop.Loop(l), p.Addr("nfs"), 0).Call
 		} else {
 			call = h.Client(p.Addr("nfs")).Call
 		}
@@ -287,7 +287,7 @@ func TestRampOfAStalledUpstream(t *testing.T) {
 		for i := range uint32(clients) {
 			var send func(m []byte) (<-chan []byte, error)
 			if rdma {
-				send = h.RDMAClient(lp, fabric.Loop(l), p.Addr("nfs"), 0).Go
+				send = h.RDMAClient(lp, loop.Loop(l), p.Addr("nfs"), 0).Go
 			} else {
 				send = h.Client(p.Addr("nfs")).Go
 			}
@@ -355,7 +355,7 @@ func TestRates(t *testing.T) {
 			for i := range uint32(clients) {
 				var call func(m []byte) ([]byte, error)
 				if tt.rdma {
-					call = h.RDMAClient(lp, fabric.Loop(l), p.Addr("nfs"), 0).Call
+					call = h.RDMAClient(lp, loop.Loop(l), p.Addr("nfs"), 0).Call
 				} else {
 					call = h.Client(p.Addr("nfs")).Call
 				}

@@ -39,7 +39,7 @@ type gated interface {
 	admitted(k gateKind)
 }
 
-// Run is the client's turn, on its loop. tcpframe.Task.
+// Run is the client's turn, on its loop. loop.Task.
 func (t *ticket) Run() {
 	if !t.s.gone() {
 		t.s.admitted(t.kind)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -26,7 +27,7 @@ type session interface {
 	// close closes it now.
 	close(reason error)
 	// home is the loop that owns it.
-	home() *loop
+	home() *eventLoop
 	// books is its ledger, which is its loop's, and its address.
 	books() (*ledger, netip.AddrPort)
 }
@@ -279,11 +280,11 @@ func (l *listener) follow() {
 		i := s.home().index
 		all[i] = append(all[i], s)
 	}
-	for i, loop := range l.p.loops {
+	for i, on := range l.p.loops {
 		if len(all[i]) == 0 {
 			continue
 		}
-		loop.Post(tcpframe.TaskFunc(func() {
+		on.Post(loop.TaskFunc(func() {
 			for _, s := range all[i] {
 				if g, peer := s.books(); !g.owner.gone() {
 					g.follow(l, peer.Addr().Unmap())

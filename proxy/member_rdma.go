@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // An rdmaMember is one RPC-over-RDMA connection of an upstream's pool. It is
@@ -15,14 +15,14 @@ import (
 type rdmaMember struct {
 	u    *upstream
 	seat *pool.Seat
-	loop *loop
+	loop *eventLoop
 	r    *rdmaside.Requester // constant once the member is seated
 
 	probe probe
 }
 
 // dialRDMA makes a connection, for p alone unless that is nil.
-func dialRDMA(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
+func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &rdmaMember{u: u, seat: s, loop: l}
 	uo := u.settings()
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
@@ -57,7 +57,7 @@ func (m *rdmaMember) Affinity() int { return m.loop.index }
 // Close is part of pool.Member.
 func (m *rdmaMember) Close(err error) {
 	r := m.r
-	m.loop.tcp.Post(tcpframe.TaskFunc(func() {
+	m.loop.tcp.Post(loop.TaskFunc(func() {
 		// A pool that ends with every Call answered has nothing to complain about:
 		// an orderly close, no Terminate.
 		if errors.Is(err, pool.ErrClosed) && r.Outstanding() == 0 {

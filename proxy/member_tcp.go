@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -21,7 +22,7 @@ type tcpMember struct {
 	u    *upstream
 	opts *UpstreamOptions // when it was dialed
 	seat *pool.Seat
-	loop *loop
+	loop *eventLoop
 	conn *tcpframe.Conn // constant after Opened
 	back callbacks
 
@@ -49,7 +50,7 @@ var errDeadline = errors.New("proxy: call not answered in time")
 var errIdleClosed = errors.New("proxy: the server closed an idle connection")
 
 // dialTCP makes a connection, for p alone unless that is nil.
-func dialTCP(ctx context.Context, u *upstream, l *loop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
+func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &tcpMember{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	s.Granted(m.opts.Credits, pool.Elsewhere)
@@ -82,7 +83,7 @@ func (m *tcpMember) Affinity() int { return m.loop.index }
 
 // Close is part of pool.Member.
 func (m *tcpMember) Close(err error) {
-	m.loop.tcp.Post(tcpframe.TaskFunc(func() {
+	m.loop.tcp.Post(loop.TaskFunc(func() {
 		if !m.ending {
 			m.abort(err)
 		}
@@ -238,7 +239,7 @@ func (m *tcpMember) arm() {
 		return
 	}
 	every := min(max(m.opts.CallTimeout/8, 10*time.Millisecond), time.Second)
-	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(tcpframe.TaskFunc(m.overdue)) })
+	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(loop.TaskFunc(m.overdue)) })
 }
 
 // overdue looks for Calls past their deadline. The oldest is the first to be: while

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
@@ -43,10 +44,10 @@ func newPinning(t testing.TB, budget int64, b proxytest.Behaviour, change func(*
 	return pinningOver(t, budget, lp, lp, l, "storage", b, change)
 }
 
-func pinningOver(t testing.TB, budget int64, client, server fabric.Provider, l fabric.Loop, addr string, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *pinning {
+func pinningOver(t testing.TB, budget int64, client, server fabric.Provider, l loop.Loop, addr string, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *pinning {
 	t.Helper()
 	x := &pinning{Harness: proxytest.NewHarness(t, budget), back: proxytest.NewCallbacks(server)}
-	x.server = x.RDMAServer(x.back, []fabric.Loop{l}, addr, 32, b)
+	x.server = x.RDMAServer(x.back, []loop.Loop{l}, addr, 32, b)
 	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
 	uo := proxy.UpstreamOptions{
 		Name: "storage", RDMA: true, Provider: client, Endpoints: []string{x.server.Addr()}, Connections: shared,
@@ -139,7 +140,7 @@ func TestPinnedRDMAClients(t *testing.T) {
 	lp := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	h.RDMAServer(lp, []fabric.Loop{l}, "storage", 8, proxytest.Behaviour{})
+	h.RDMAServer(lp, []loop.Loop{l}, "storage", 8, proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{
 		{Name: "middle", Address: "middle", RDMA: true, Provider: lp, Upstream: "storage"},
 		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "middle"},
@@ -160,8 +161,8 @@ func TestPinnedEndpoints(t *testing.T) {
 	lp := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	a := h.RDMAServer(lp, []fabric.Loop{l}, "a", 8, proxytest.Behaviour{})
-	b := h.RDMAServer(lp, []fabric.Loop{l}, "b", 8, proxytest.Behaviour{})
+	a := h.RDMAServer(lp, []loop.Loop{l}, "a", 8, proxytest.Behaviour{})
+	b := h.RDMAServer(lp, []loop.Loop{l}, "b", 8, proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"a", "b"}, Failover: true, Connections: shared}})
 	h.Eventually("all shared connections are there", func() bool { return p.Status().Upstreams[0].Usable == shared })

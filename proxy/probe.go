@@ -54,7 +54,7 @@ type probe struct {
 	u    *upstream // constant, as the next three
 	m    probed
 	seat *pool.Seat
-	loop *loop
+	loop *eventLoop
 
 	entry   pool.Entry // the NULL Call's credit
 	call    rdmaside.Call
@@ -120,7 +120,7 @@ func (p *probe) is(xid uint32) bool { return p.out && p.call.XID == xid }
 // A probeTask is a probe that looks at its connection.
 type probeTask probe
 
-// Run is the look. tcpframe.Task.
+// Run is the look. loop.Task.
 func (t *probeTask) Run() {
 	p := (*probe)(t)
 	if p.over {

@@ -186,7 +186,7 @@ type Proxy struct {
 	engine   *tcpframe.Engine
 	arena    *regmem.Arena
 	registry *ulb.Registry
-	loops    []*loop
+	loops    []*eventLoop
 	take     func(address string) *net.TCPListener
 
 	calls    *regmem.Account       // records on their way in

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -31,7 +31,7 @@ func forward(t testing.TB, h *proxytest.Harness, credits int, b proxytest.Behavi
 	p := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	s := h.RDMAServer(p, []fabric.Loop{l}, "storage", credits, b)
+	s := h.RDMAServer(p, []loop.Loop{l}, "storage", credits, b)
 	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
 	uo := proxy.UpstreamOptions{Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
 	if change != nil {
@@ -360,7 +360,7 @@ func TestRoutes(t *testing.T) {
 	rp := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	rdma := h.RDMAServer(rp, []fabric.Loop{l}, "storage", 8, proxytest.Behaviour{})
+	rdma := h.RDMAServer(rp, []loop.Loop{l}, "storage", 8, proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{{
 		Name: "nfs", Address: "127.0.0.1:0",
 		Routes: []proxy.Route{
@@ -701,7 +701,7 @@ func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
 	lp.AsyncInvalidate(true)
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	s := h.RDMAServer(lp, []fabric.Loop{l}, "storage", 64, proxytest.Behaviour{})
+	s := h.RDMAServer(lp, []loop.Loop{l}, "storage", 64, proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"storage"}}})
 	h.Eventually("all connections are there", func() bool { return p.Status().Upstreams[0].Usable == 4 })

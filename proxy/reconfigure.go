@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/tcpframe"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // Reconfiguration
@@ -291,7 +291,7 @@ func (p *Proxy) over(u *upstream) bool {
 func (p *Proxy) underWay(u *upstream) (n int, ok bool) {
 	counts := make(chan int, len(p.loops))
 	for i, l := range p.loops {
-		l.Post(tcpframe.TaskFunc(func() { counts <- u.under[i].n }))
+		l.Post(loop.TaskFunc(func() { counts <- u.under[i].n }))
 	}
 	for range p.loops {
 		select {

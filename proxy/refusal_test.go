@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -21,7 +21,7 @@ type reverse struct {
 	p        *proxy.Proxy
 	server   *proxytest.TCPServer
 	provider *fabrictest.Loopback
-	loop     fabric.Loop // the clients'
+	loop     loop.Loop // the clients'
 }
 
 func newReverse(t *testing.T, budget int64, b proxytest.Behaviour, change func(*proxy.ListenerOptions)) *reverse {

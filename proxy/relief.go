@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/tcpframe"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // reliefEvery is how often relief looks at the clients while memory is short.
@@ -94,7 +94,7 @@ func (r *relief) weigh(round uint32) {
 	var left atomic.Int32
 	left.Store(int32(len(loops)))
 	for i, l := range loops {
-		l.Post(tcpframe.TaskFunc(func() {
+		l.Post(loop.TaskFunc(func() {
 			for _, s := range all[i] {
 				g, _ := s.books()
 				if held := g.slow(round); held > 0 {

@@ -3,7 +3,7 @@ package proxy
 import (
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/tcpframe"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // sweepLater has idle RDMA clients closed, if the options say so. One timer looks
@@ -32,14 +32,14 @@ func (l *listener) sweep() {
 
 // eachRDMA has f called for every RDMA client, on its loop.
 func (l *listener) eachRDMA(f func(*rdmaClient)) {
-	homes := make(map[*loop][]*rdmaClient)
+	homes := make(map[*eventLoop][]*rdmaClient)
 	for _, s := range l.snapshot(false) {
 		if c, ok := s.(*rdmaClient); ok {
 			homes[c.loop] = append(homes[c.loop], c)
 		}
 	}
 	for home, clients := range homes {
-		home.tcp.Post(tcpframe.TaskFunc(func() {
+		home.tcp.Post(loop.TaskFunc(func() {
 			for _, c := range clients {
 				f(c)
 			}

@@ -293,7 +293,7 @@ func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *p
 
 // dispatch is what every member's Dispatch does: it brings the call to the
 // member's loop, which may be the one we are on.
-func dispatch(e *pool.Entry, m member, l *loop, here int) {
+func dispatch(e *pool.Entry, m member, l *eventLoop, here int) {
 	c := e.Owner.(*call)
 	c.m = m
 	if l.index == here {

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -54,7 +54,7 @@ func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.Upstrea
 			if rdma {
 				l := iwarp.NewGoLoop()
 				t.Cleanup(l.Stop)
-				s := x.RDMAServer(iwarp.New(iwarp.Options{}), []fabric.Loop{l}, "127.0.0.1:0", 32, b)
+				s := x.RDMAServer(iwarp.New(iwarp.Options{}), []loop.Loop{l}, "127.0.0.1:0", 32, b)
 				addr, x.xids, x.calls = s.Addr(), s.XIDs, &s.Calls
 			} else {
 				s := x.TCPServer(b)
@@ -233,7 +233,7 @@ func TestProbeDeadline(t *testing.T) {
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
 	b := proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, drop.CompareAndSwap(true, false) }}
-	s := h.RDMAServer(p, []fabric.Loop{l}, "storage", 4, b)
+	s := h.RDMAServer(p, []loop.Loop{l}, "storage", 4, b)
 	px := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{
 			Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, Connections: 1,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -165,7 +166,7 @@ func (s *server) Call(x *Exchange) {
 		s.answer(x)
 		return
 	}
-	x.Conn().Loop().Post(fabric.TaskFunc(func() { s.answer(x) }))
+	x.Conn().Loop().Post(loop.TaskFunc(func() { s.answer(x) }))
 }
 
 func (s *server) answer(x *Exchange) {
@@ -219,7 +220,7 @@ func (c *client) pump() {
 			if !c.paused {
 				c.paused = true
 				c.p.r.Wait(call, func() {
-					c.p.r.Loop().Post(fabric.TaskFunc(func() { c.paused = false; c.pump() }))
+					c.p.r.Loop().Post(loop.TaskFunc(func() { c.paused = false; c.pump() }))
 				})
 			}
 			return

@@ -16,7 +16,7 @@
 //
 // # Ownership
 //
-// One [fabric.Loop] owns a connection and everything that belongs to it.
+// One [loop.Loop] owns a connection and everything that belongs to it.
 // Methods are for that loop unless they say otherwise, callbacks run on it.
 // Message octets live in memory of package regmem and are lent, never copied,
 // except for a short inline Reply, which moves to a lease of its size so that

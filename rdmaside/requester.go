@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
@@ -161,7 +162,7 @@ const (
 // one from Send to CallDone.
 type Requester struct {
 	opts    RequesterOptions // constant, as the next five
-	loop    fabric.Loop
+	loop    loop.Loop
 	watcher Watcher
 	metrics *RequesterMetrics
 	base    time.Time
@@ -202,34 +203,34 @@ const headerLen = 128
 // its first Call. It blocks and is called on a goroutine of its own. w may be
 // nil. w.Ended may have been called when DialRequester returns, if the
 // connection did not live long.
-func DialRequester(ctx context.Context, p fabric.Provider, loop fabric.Loop, addr string, o RequesterOptions, w Watcher) (*Requester, error) {
-	r, err := newRequester(o, loop, w)
+func DialRequester(ctx context.Context, p fabric.Provider, on loop.Loop, addr string, o RequesterOptions, w Watcher) (*Requester, error) {
+	r, err := newRequester(o, on, w)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := p.Dial(ctx, loop, addr, r.connOptions(), (*requesterHandler)(r))
+	conn, err := p.Dial(ctx, on, addr, r.connOptions(), (*requesterHandler)(r))
 	if err != nil {
 		// No method of the handler is called any more; what Setup leased goes back.
-		loop.Post(fabric.TaskFunc(r.abandon))
+		on.Post(loop.TaskFunc(r.abandon))
 		return nil, fmt.Errorf("rdmaside: dial %s: %w", addr, err)
 	}
 	_ = conn // the same that Setup was given
 	return r, nil
 }
 
-func newRequester(o RequesterOptions, loop fabric.Loop, w Watcher) (*Requester, error) {
+func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	r := &Requester{
-		opts: o, loop: loop, watcher: w, metrics: o.Metrics, base: time.Now(),
+		opts: o, loop: on, watcher: w, metrics: o.Metrics, base: time.Now(),
 		credits: credit.NewAccount(o.Credits),
 		slots:   make([]pendingCall, o.Credits),
 		idle:    make([]int32, o.Credits),
 		oldest:  -1, newest: -1,
 	}
-	r.clock, _ = loop.(clock)
+	r.clock, _ = on.(clock)
 	if r.watcher == nil {
 		r.watcher = deafWatcher{}
 	}
@@ -363,7 +364,7 @@ func (r *Requester) Info() RequesterInfo { return r.info }
 func (r *Requester) LastActivity() time.Time { return r.conn.LastActivity() }
 
 // Loop is the loop that owns r. It may be called on any goroutine.
-func (r *Requester) Loop() fabric.Loop { return r.loop }
+func (r *Requester) Loop() loop.Loop { return r.loop }
 
 type deafWatcher struct{}
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
@@ -171,14 +172,14 @@ func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) {
 // connection is set up and may be called on any goroutine but a loop's, as
 // fabric.Listener's incoming function is. The error wraps ErrNoReceives when there is
 // no memory for another connection.
-func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, loop fabric.Loop) (*ResponderConn, error) {
-	c := s.newConn(loop, in.PrivateData())
+func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, on loop.Loop) (*ResponderConn, error) {
+	c := s.newConn(on, in.PrivateData())
 	if !s.opts.Receives.fits(1+c.spare(), c.block) {
 		_ = in.Reject(nil) // the peer learns of it one way or the other
 		return nil, fmt.Errorf("%w: %s", ErrNoReceives, in.Peer())
 	}
-	if _, err := in.Accept(ctx, loop, c.connOptions(), (*responderHandler)(c)); err != nil {
-		loop.Post(fabric.TaskFunc(func() { c.abandon(err) }))
+	if _, err := in.Accept(ctx, on, c.connOptions(), (*responderHandler)(c)); err != nil {
+		on.Post(loop.TaskFunc(func() { c.abandon(err) }))
 		return nil, fmt.Errorf("rdmaside: accept %s: %w", in.Peer(), err)
 	}
 	return c, nil
@@ -199,7 +200,7 @@ type ResponderConn struct {
 	Data any
 
 	responder   *Responder // constant, as the next seven
-	loop        fabric.Loop
+	loop        loop.Loop
 	peer        rpcrdma.PrivateData
 	replyInline int
 	block       int    // octets that a Receive takes
@@ -237,9 +238,9 @@ type ResponderConn struct {
 	outstanding atomic.Int32 // written by the loop, read by anyone
 }
 
-func (s *Responder) newConn(loop fabric.Loop, priv []byte) *ResponderConn {
+func (s *Responder) newConn(on loop.Loop, priv []byte) *ResponderConn {
 	o := &s.opts
-	c := &ResponderConn{responder: s, loop: loop}
+	c := &ResponderConn{responder: s, loop: on}
 	own := c.privateData()
 	c.peer, _ = rpcrdma.FindPrivateData(priv)
 	c.replyInline = rpcrdma.Inline(own, c.peer)
@@ -249,8 +250,8 @@ func (s *Responder) newConn(loop fabric.Loop, priv []byte) *ResponderConn {
 	c.recvs.init(o.Credits+o.SpareReceives+o.ReverseCredits, o.CallInline, nil)
 	c.recvs.pool = o.Receives
 	c.work = max(1024, 4*o.Credits)
-	c.wake = func() { loop.Post((*memoryTask)(c)) }
-	c.unpark = func() { loop.Post((*parkedTask)(c)) }
+	c.wake = func() { on.Post((*memoryTask)(c)) }
+	c.unpark = func() { on.Post((*parkedTask)(c)) }
 	return c
 }
 
@@ -317,7 +318,7 @@ func (c *ResponderConn) abandon(err error) {
 func (c *ResponderConn) Info() fabric.Info { return c.info }
 
 // Loop is the loop that owns c. It may be called on any goroutine.
-func (c *ResponderConn) Loop() fabric.Loop { return c.loop }
+func (c *ResponderConn) Loop() loop.Loop { return c.loop }
 
 // Outstanding is how many Calls are not answered. It may be called on any
 // goroutine.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // ErrReadStall is wrapped by the end of a connection whose Requester advertised
@@ -61,4 +61,4 @@ func (t *readTask) Run() {
 	c.watchReads()
 }
 
-var _ fabric.Task = (*readTask)(nil)
+var _ loop.Task = (*readTask)(nil)

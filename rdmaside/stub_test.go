@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -16,9 +17,9 @@ import (
 )
 
 // A stubLoop runs tasks when it is told to.
-type stubLoop struct{ tasks []fabric.Task }
+type stubLoop struct{ tasks []loop.Task }
 
-func (l *stubLoop) Post(t fabric.Task) { l.tasks = append(l.tasks, t) }
+func (l *stubLoop) Post(t loop.Task) { l.tasks = append(l.tasks, t) }
 
 func (l *stubLoop) run() {
 	for len(l.tasks) > 0 {

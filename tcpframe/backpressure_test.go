@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // A client that writes for ever meets a Conn that does not want it: the kernel's
@@ -71,7 +73,7 @@ func TestPauseIsBackpressure(t *testing.T) {
 	}
 	t.Logf("neighbour, worst of 200: %v", worst)
 	state := make(chan [3]int64)
-	f.c.Loop().Post(TaskFunc(func() { state <- [3]int64{int64(got), f.c.rx, int64(cap(f.c.holdBuf))} }))
+	f.c.Loop().Post(loop.TaskFunc(func() { state <- [3]int64{int64(got), f.c.rx, int64(cap(f.c.holdBuf))} }))
 	s := <-state
 	if s[0] != 1 || s[1] > 1<<20+int64(few.get)+2*readBuffer+4 || s[2] > 2*readBuffer {
 		t.Errorf("paused: %d records, %d octets read, %d held", s[0], s[1], s[2])
@@ -79,7 +81,7 @@ func TestPauseIsBackpressure(t *testing.T) {
 	if p := mem.Peak(); p > 16<<20 {
 		t.Errorf("%d octets on loan at most", p)
 	}
-	f.c.Loop().Post(TaskFunc(f.c.Resume))
+	f.c.Loop().Post(loop.TaskFunc(f.c.Resume))
 	if f = <-flows; !bytes.Equal(f.sum, want.Sum(nil)) {
 		t.Error("stream changed")
 	}
@@ -102,7 +104,7 @@ func TestSlowReader(t *testing.T) {
 		c.Send([][]byte{reply[:8], reply[8:1000], reply[1000:]}, nil)
 		if calls%16 == 0 { // as many replies as a client may have calls outstanding
 			c.Pause()
-			c.Loop().Post(TaskFunc(func() {
+			c.Loop().Post(loop.TaskFunc(func() {
 				worst = max(worst, c.Outbound())
 				if c.state == open {
 					c.Resume()
@@ -327,7 +329,7 @@ func TestEndWhilePaused(t *testing.T) {
 		t.Errorf("closed with %v while paused", err)
 	case <-time.After(30 * time.Millisecond):
 	}
-	c.Loop().Post(TaskFunc(c.Resume))
+	c.Loop().Post(loop.TaskFunc(c.Resume))
 	if err := rec.wait(t, "FIN after resuming"); err != io.EOF {
 		t.Errorf("closed with %v, want EOF", err)
 	}

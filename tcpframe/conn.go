@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 const (
@@ -164,7 +166,7 @@ func (c *Conn) LastActivity() time.Time { return c.Loop().engine.epoch.Add(time.
 // connStream is a Conn as its socket sees it.
 type connStream Conn
 
-func (s *connStream) Attached(Socket) {
+func (s *connStream) Attached(loop.Socket) {
 	c := (*Conn)(s)
 	c.state = open
 	c.counters.accepted.Inc()

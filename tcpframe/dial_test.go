@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // The port asked for is the one that the connection has; it can be had again after the
@@ -35,7 +37,7 @@ func TestDialLocalPort(t *testing.T) {
 			t.Fatalf("the port of a connection: %v, want %v", err, ErrPortTaken)
 		}
 		peer := <-peers
-		e.Loops()[0].Post(TaskFunc(func() {
+		e.Loops()[0].Post(loop.TaskFunc(func() {
 			if round%2 == 0 {
 				peer.Close(nil)
 			} else {
@@ -119,7 +121,7 @@ func TestDialReset(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make(chan bool)
-		e.Loops()[0].Post(TaskFunc(func() {
+		e.Loops()[0].Post(loop.TaskFunc(func() {
 			v, err := unix.GetsockoptLinger(c.sock.fd, unix.SOL_SOCKET, unix.SO_LINGER)
 			if err != nil {
 				t.Error(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -192,7 +193,7 @@ func (e *Engine) everyLoop(f func(*Loop)) {
 	var wg sync.WaitGroup
 	wg.Add(len(e.loops))
 	for _, l := range e.loops {
-		l.Post(TaskFunc(func() { defer wg.Done(); f(l) }))
+		l.Post(loop.TaskFunc(func() { defer wg.Done(); f(l) }))
 	}
 	wg.Wait()
 }

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 const (
@@ -33,12 +35,12 @@ type Loop struct {
 	conns atomic.Int32 // attached sockets and those on their way
 
 	mu      sync.Mutex // guards the mailbox; a leaf
-	in      []Task
+	in      []loop.Task
 	state   wakeState
 	stopped bool
 
 	// Owned by the loop.
-	batch    []Task // the other half of in
+	batch    []loop.Task // the other half of in
 	dirty    []*socket
 	flushing []*socket // the other half of dirty
 	late     []*socket // to be flushed when the gate opens
@@ -94,7 +96,7 @@ func (l *Loop) Conns() int { return int(l.conns.Load()) }
 // never blocks, does not allocate, and keeps the order of each poster. Many
 // posts cost one wake-up, posts from the loop itself none. A task that posts
 // itself takes turns with sockets. After the loop has stopped, Post drops t.
-func (l *Loop) Post(t Task) {
+func (l *Loop) Post(t loop.Task) {
 	l.mu.Lock()
 	if !l.stopped {
 		l.in = append(l.in, t)
@@ -118,7 +120,7 @@ func (l *Loop) ring() {
 // called on any goroutine except a loop's, and waits for the loop; when it
 // returns an error c is closed and no method of s was or will be called.
 // Socket options set on c stay in force.
-func (l *Loop) Attach(c net.Conn, s Stream) error {
+func (l *Loop) Attach(c net.Conn, s loop.Stream) error {
 	sock := &socket{loop: l, stream: s, fd: -1, local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
 	return l.attach(c, sock)
 }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 func TestStartRaisesGOMAXPROCS(t *testing.T) {
@@ -33,7 +35,7 @@ func TestPostOrder(t *testing.T) {
 	for p := range posters {
 		wg.Go(func() {
 			for i := range each {
-				l.Post(TaskFunc(func() { // unsynchronised: the race detector checks the loop
+				l.Post(loop.TaskFunc(func() { // unsynchronised: the race detector checks the loop
 					if next[p] != i {
 						t.Errorf("poster %d: task %d ran as number %d", p, i, next[p])
 					}
@@ -79,7 +81,7 @@ func TestSelfPostIsFair(t *testing.T) {
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
 	var stop atomic.Bool
 	ended := make(chan struct{})
-	var again TaskFunc
+	var again loop.TaskFunc
 	again = func() {
 		if stop.Load() {
 			close(ended)
@@ -100,7 +102,7 @@ func TestSelfPostIsFair(t *testing.T) {
 // A rawEcho echoes a raw stream, keeping what the kernel does not take.
 type rawEcho struct {
 	t        *testing.T
-	s        Socket
+	s        loop.Socket
 	queue    [][]byte
 	queued   int
 	short    int
@@ -109,7 +111,7 @@ type rawEcho struct {
 	detached chan error
 }
 
-func (r *rawEcho) Attached(s Socket) { r.s = s }
+func (r *rawEcho) Attached(s loop.Socket) { r.s = s }
 
 func (r *rawEcho) Received(b []byte) {
 	r.put(b)
@@ -203,7 +205,7 @@ func TestAttachRawEcho(t *testing.T) {
 	go func() { far.Write(msg) }()
 	eventually(t, "writes come up short", func() bool {
 		short := make(chan int)
-		e.Loops()[1].Post(TaskFunc(func() { short <- r.short }))
+		e.Loops()[1].Post(loop.TaskFunc(func() { short <- r.short }))
 		return <-short > 0
 	})
 	got := make([]byte, len(msg))
@@ -214,7 +216,7 @@ func TestAttachRawEcho(t *testing.T) {
 		t.Error("stream changed")
 	}
 	mss := make(chan int)
-	e.Loops()[1].Post(TaskFunc(func() {
+	e.Loops()[1].Post(loop.TaskFunc(func() {
 		if r.s.RemoteAddr().String() != want {
 			t.Errorf("remote %v, want %v", r.s.RemoteAddr(), want)
 		}
@@ -239,20 +241,20 @@ func TestSocketEnds(t *testing.T) {
 	l := e.Loops()[0]
 	for _, tt := range []struct {
 		name     string
-		do       func(Socket, *net.TCPConn)
+		do       func(loop.Socket, *net.TCPConn)
 		detached func(error) bool
 		peer     func(error) bool
 	}{
 		{
-			"Close", func(s Socket, _ *net.TCPConn) { s.Close(); s.Close() },
+			"Close", func(s loop.Socket, _ *net.TCPConn) { s.Close(); s.Close() },
 			func(err error) bool { return err == nil }, func(err error) bool { return err == nil },
 		},
 		{
-			"Abort", func(s Socket, _ *net.TCPConn) { s.Abort() },
+			"Abort", func(s loop.Socket, _ *net.TCPConn) { s.Abort() },
 			func(err error) bool { return err == nil }, isReset,
 		},
 		{
-			"RST", func(_ Socket, far *net.TCPConn) { far.SetLinger(0); far.Close() },
+			"RST", func(_ loop.Socket, far *net.TCPConn) { far.SetLinger(0); far.Close() },
 			isReset, func(err error) bool { return errors.Is(err, net.ErrClosed) },
 		},
 	} {
@@ -263,7 +265,7 @@ func TestSocketEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan struct{})
-			l.Post(TaskFunc(func() {
+			l.Post(loop.TaskFunc(func() {
 				tt.do(r.s, far)
 				select {
 				case <-r.detached:
@@ -287,7 +289,7 @@ func TestSocketEnds(t *testing.T) {
 		if err := l.Attach(near, r); err != nil {
 			t.Fatal(err)
 		}
-		l.Post(TaskFunc(func() { r.s.CloseWrite() }))
+		l.Post(loop.TaskFunc(func() { r.s.CloseWrite() }))
 		if n, err := io.Copy(io.Discard, far); n != 0 || err != nil {
 			t.Errorf("the peer reads %d octets, %v", n, err)
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 func TestSilence(t *testing.T) {
@@ -88,7 +90,7 @@ func TestSilentPeer(t *testing.T) {
 			c, r, far := dialPair(t, e, o)
 			blackHole(t, far)
 			if send {
-				c.Loop().Post(TaskFunc(func() { c.Send([][]byte{bytes.Repeat([]byte{1}, 64<<10)}, nil) }))
+				c.Loop().Post(loop.TaskFunc(func() { c.Send([][]byte{bytes.Repeat([]byte{1}, 64<<10)}, nil) }))
 			}
 			var re *RecordError
 			if err := r.wait(t, "the peer's host is gone"); !errors.As(err, &re) || re.Reason != ReasonSilent {
@@ -106,7 +108,7 @@ func TestSilentPeer(t *testing.T) {
 func TestStoppedPeer(t *testing.T) {
 	e := startEngine(t, EngineOptions{Tick: 100 * time.Millisecond})
 	c, r, _ := dialPair(t, e, DialOptions{Conn: ConnOptions{SilentTimeout: 3 * time.Second}})
-	c.Loop().Post(TaskFunc(func() {
+	c.Loop().Post(loop.TaskFunc(func() {
 		for range 16 {
 			c.Send([][]byte{make([]byte, 1<<20)}, nil)
 		}
@@ -124,6 +126,6 @@ func TestStoppedPeer(t *testing.T) {
 // onLoop is what f says on c's loop.
 func onLoop[T any](c *Conn, f func() T) T {
 	ch := make(chan T, 1)
-	c.Loop().Post(TaskFunc(func() { ch <- f() }))
+	c.Loop().Post(loop.TaskFunc(func() { ch <- f() }))
 	return <-ch
 }

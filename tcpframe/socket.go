@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 type iovec = unix.Iovec
@@ -13,7 +15,7 @@ type iovec = unix.Iovec
 // A socket is a Socket, owned by its loop.
 type socket struct {
 	loop          *Loop
-	stream        Stream
+	stream        loop.Stream
 	local, remote netip.AddrPort
 
 	gc     gnetConn

@@ -5,23 +5,25 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // A greedy stream writes msg, in each of its passes until nothing more is taken.
 type greedy struct {
 	t      *testing.T
-	s      Socket
+	s      loop.Socket
 	msg    []byte
 	passes int
 	most   int // octets in one of them
 	ended  chan struct{}
 }
 
-func (g *greedy) Attached(s Socket) { g.s = s; g.write() }
-func (g *greedy) Received([]byte)   {}
-func (g *greedy) Writable()         { g.write() }
-func (g *greedy) Flush()            {}
-func (g *greedy) Detached(error)    { close(g.ended) }
+func (g *greedy) Attached(s loop.Socket) { g.s = s; g.write() }
+func (g *greedy) Received([]byte)        {}
+func (g *greedy) Writable()              { g.write() }
+func (g *greedy) Flush()                 {}
+func (g *greedy) Detached(error)         { close(g.ended) }
 
 func (g *greedy) write() {
 	g.passes++
@@ -50,7 +52,7 @@ func TestPutShare(t *testing.T) {
 	for _, sh := range []share{few, many} {
 		e := startEngine(t, EngineOptions{Loops: 1, Tick: time.Hour})
 		l := e.Loops()[0]
-		l.Post(TaskFunc(func() { l.share = sh }))
+		l.Post(loop.TaskFunc(func() { l.share = sh }))
 		near, far := tcpPair(t)
 		near.SetWriteBuffer(16 << 20) // as far as the system lets it
 		msg := pattern(16<<20, 3)
@@ -86,7 +88,7 @@ func TestApportion(t *testing.T) {
 			p.send(fragment(true, pattern(100, 0)))
 			p.readRecord()
 		}
-		e.Loops()[0].Post(TaskFunc(func() {
+		e.Loops()[0].Post(loop.TaskFunc(func() {
 			shares <- e.Loops()[0].share
 			(*sweepTask)(e.Loops()[0]).Run()
 			shares <- e.Loops()[0].share

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -294,7 +295,7 @@ func (b *bridge) alive(ctx context.Context) error {
 	loops := b.engine.Loops()
 	turned := make(chan struct{}, len(loops))
 	for _, l := range loops {
-		l.Post(tcpframe.TaskFunc(func() { turned <- struct{}{} }))
+		l.Post(loop.TaskFunc(func() { turned <- struct{}{} }))
 	}
 	for n := range loops {
 		select {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http/httptest"
 	"os"
 	"runtime"
@@ -22,21 +21,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
-
-// A clientLoop is a tcpframe.Loop as a fabric.SocketLoop, for clients.
-type clientLoop struct{ l *tcpframe.Loop }
-
-// Post is part of fabric.Loop.
-func (l clientLoop) Post(t fabric.Task) { l.l.Post(t) }
-
-// Attach is part of fabric.SocketLoop.
-func (l clientLoop) Attach(c net.Conn, s fabric.Stream) error {
-	return l.l.Attach(c, clientStream{s})
-}
-
-type clientStream struct{ fabric.Stream }
-
-func (s clientStream) Attached(sock tcpframe.Socket) { s.Stream.Attached(sock) }
 
 // A crowd is a bridge from RDMA to a TCP server, over iWARP on loopback sockets, and
 // its clients.
@@ -77,7 +61,7 @@ func (x *crowd) join(n, credits int) []*proxytest.RDMAClient {
 	for range 16 {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				c, err := x.DialRDMA(x.provider, clientLoop{x.loops[i%2]}, x.p.Addr("rdma"),
+				c, err := x.DialRDMA(x.provider, x.loops[i%2], x.p.Addr("rdma"),
 					rdmaside.RequesterOptions{Credits: credits, IdleReceives: 4, ReceiveSize: 4096, ReverseReceives: -1})
 				if err != nil {
 					x.T.Errorf("client %d: %v", i, err)

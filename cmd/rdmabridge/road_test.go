@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -25,7 +25,7 @@ func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, strin
 	o.Log = h.Log
 	l := iwarp.NewGoLoop()
 	t.Cleanup(l.Stop)
-	s := h.RDMAServer(iwarp.New(o), []fabric.Loop{l}, "127.0.0.1:0", credits, proxytest.Behaviour{})
+	s := h.RDMAServer(iwarp.New(o), []loop.Loop{l}, "127.0.0.1:0", credits, proxytest.Behaviour{})
 	p := h.Proxy(
 		[]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -152,7 +152,7 @@ func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
 	}
 	l := iwarp.NewGoLoop()
 	t.Cleanup(l.Stop)
-	return h.RDMAServer(iwarp.New(iwarp.Options{Log: h.Log}), []fabric.Loop{l}, "127.0.0.1:0", 32, b).Addr()
+	return h.RDMAServer(iwarp.New(iwarp.Options{Log: h.Log}), []loop.Loop{l}, "127.0.0.1:0", 32, b).Addr()
 }
 
 func (s *storm) run(t *testing.T) {

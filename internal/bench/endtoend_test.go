@@ -11,9 +11,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
-	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // provider returns RDMA over iWARP, or nil for TCP.
@@ -189,7 +189,7 @@ func TestNoAllocations(t *testing.T) {
 				// answered waits until so many Calls were answered, and returns how many
 				// were. It does not allocate.
 				count := make(chan uint64)
-				look := tcpframe.TaskFunc(func() { count <- r.workers[0].stats.latency.Count() })
+				look := loop.TaskFunc(func() { count <- r.workers[0].stats.latency.Count() })
 				answered := func(want uint64) uint64 {
 					for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 						r.workers[0].loop.Post(look)

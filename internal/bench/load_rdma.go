@@ -5,14 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // An rdmaClient is one connection of a load over RDMA.
@@ -41,15 +38,6 @@ type rdmaSlot struct {
 	leases []*regmem.Lease // a Call of each kind, whole
 }
 
-// loadLoop is a tcpframe.Loop as a fabric.SocketLoop.
-type loadLoop struct{ l *tcpframe.Loop }
-
-// Post is part of fabric.Loop.
-func (l loadLoop) Post(t fabric.Task) { l.l.Post(t) }
-
-// Attach is part of fabric.SocketLoop.
-func (l loadLoop) Attach(c net.Conn, s fabric.Stream) error { return l.l.Attach(c, stream{s}) }
-
 // dialRDMA makes connection i of a run.
 func dialRDMA(ctx context.Context, w *worker, i int) error {
 	c := &rdmaClient{w: w, index: i, seq: w.sequence(i), table: make([]rdmaSlot, w.Depth)}
@@ -70,7 +58,7 @@ func dialRDMA(ctx context.Context, w *worker, i int) error {
 		}
 	}
 	w.alive.Add(1)
-	r, err := rdmaside.DialRequester(ctx, w.Provider, loadLoop{w.loop}, w.Target, rdmaside.RequesterOptions{
+	r, err := rdmaside.DialRequester(ctx, w.Provider, w.loop, w.Target, rdmaside.RequesterOptions{
 		Memory: w.loader.replies, Registry: w.loader.registry, Credits: max(w.Depth, 2),
 		Deadline: w.Timeout, RemoteInvalidation: true, Log: w.loader.log,
 	}, c)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/rdmabridge/rdmabridge/tcpframe"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 const (
@@ -37,7 +37,7 @@ type slot struct {
 type tcpClient struct {
 	w     *worker
 	index int
-	sock  tcpframe.Socket
+	sock  loop.Socket
 	seq   sequence
 	table []slot
 	spare []uint16 // free slots
@@ -99,8 +99,8 @@ func (c *tcpClient) encode(s *slot, k uint8) {
 	}
 }
 
-// Attached is part of tcpframe.Stream.
-func (c *tcpClient) Attached(s tcpframe.Socket) {
+// Attached is part of loop.Stream.
+func (c *tcpClient) Attached(s loop.Socket) {
 	c.sock = s
 	if c.w.ended {
 		c.close()
@@ -135,7 +135,7 @@ func (c *tcpClient) call(start int64) {
 	c.sock.FlushSoon()
 }
 
-// Flush is part of tcpframe.Stream.
+// Flush is part of loop.Stream.
 func (c *tcpClient) Flush() {
 	for c.wait > 0 && !c.blocked && !c.closing {
 		bufs, want := c.gather()
@@ -150,7 +150,7 @@ func (c *tcpClient) Flush() {
 	}
 }
 
-// Writable is part of tcpframe.Stream.
+// Writable is part of loop.Stream.
 func (c *tcpClient) Writable() {
 	c.blocked = false
 	c.Flush()
@@ -210,7 +210,7 @@ func (c *tcpClient) advance(n int) {
 	}
 }
 
-// Received is part of tcpframe.Stream.
+// Received is part of loop.Stream.
 func (c *tcpClient) Received(b []byte) {
 	now := c.w.now() // of everything that came in this read
 	for len(b) > 0 && !c.closing {
@@ -309,7 +309,7 @@ func (c *tcpClient) close() {
 	c.sock.Close()
 }
 
-// Detached is part of tcpframe.Stream.
+// Detached is part of loop.Stream.
 func (c *tcpClient) Detached(err error) {
 	if !c.closing {
 		if err == nil || errors.Is(err, io.EOF) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -116,7 +117,7 @@ func (s *Server) Close() error {
 	}
 	for _, l := range s.loops {
 		done := make(chan struct{})
-		l.Loop.Post(tcpframe.TaskFunc(func() { l.hurry(); close(done) }))
+		l.Loop.Post(loop.TaskFunc(func() { l.hurry(); close(done) }))
 		select {
 		case <-done:
 		case <-time.After(5 * time.Second):
@@ -165,7 +166,7 @@ func (s *Server) listenRDMA(o ServerOptions) error {
 }
 
 // A serverLoop is an event loop with its spare Replies. It is a
-// fabric.SocketLoop.
+// loop.SocketLoop.
 type serverLoop struct {
 	Loop   *tcpframe.Loop
 	server *Server
@@ -173,16 +174,11 @@ type serverLoop struct {
 	all    []*reply
 }
 
-// Post is part of fabric.Loop.
-func (l *serverLoop) Post(t fabric.Task) { l.Loop.Post(t) }
+// Post is part of loop.Loop.
+func (l *serverLoop) Post(t loop.Task) { l.Loop.Post(t) }
 
-// Attach is part of fabric.SocketLoop.
-func (l *serverLoop) Attach(c net.Conn, s fabric.Stream) error { return l.Loop.Attach(c, stream{s}) }
-
-// stream passes a tcpframe.Socket on as a fabric.Socket.
-type stream struct{ fabric.Stream }
-
-func (s stream) Attached(sock tcpframe.Socket) { s.Stream.Attached(sock) }
+// Attach is part of loop.SocketLoop.
+func (l *serverLoop) Attach(c net.Conn, s loop.Stream) error { return l.Loop.Attach(c, s) }
 
 // memory lends an arena's memory to tcpframe.
 type memory struct{ *regmem.Account }

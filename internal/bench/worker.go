@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -47,7 +48,7 @@ type worker struct {
 	analysed []analysed // by kind; for RDMA
 }
 
-func (w *worker) post(f func()) { w.loop.Post(tcpframe.TaskFunc(f)) }
+func (w *worker) post(f func()) { w.loop.Post(loop.TaskFunc(f)) }
 
 // now is the time since the run began, in nanoseconds.
 func (w *worker) now() int64 { return int64(time.Since(w.base)) }
@@ -147,7 +148,7 @@ func (w *worker) pace(done <-chan struct{}) {
 	every := min(max(time.Duration(float64(time.Second)/share), 100*time.Microsecond), 10*time.Millisecond)
 	t := time.NewTicker(every)
 	defer t.Stop()
-	tick := tcpframe.TaskFunc(func() {
+	tick := loop.TaskFunc(func() {
 		if now := w.now(); w.step > 0 {
 			w.catchUp(now, now)
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -184,7 +185,7 @@ func (c *responderConn) later(f func()) {
 		return
 	}
 	time.AfterFunc(between(c.dice, 5*time.Millisecond, 20*time.Millisecond), func() {
-		c.loop.Post(fabric.TaskFunc(func() {
+		c.loop.Post(loop.TaskFunc(func() {
 			if !c.closed {
 				f()
 				c.conn.Flush()

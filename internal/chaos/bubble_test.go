@@ -15,12 +15,12 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -116,7 +116,7 @@ func (b *bubble) run() {
 			b.book.wrong("dial: %v", err)
 			break
 		}
-		b.loop.Post(fabric.TaskFunc(func() {
+		b.loop.Post(loop.TaskFunc(func() {
 			if len(ended) == 0 {
 				b.present = r
 				b.push()
@@ -169,7 +169,7 @@ func (b *bubble) push() {
 	r.Flush()
 	if b.idle() {
 		// The last handles may need until the end of the pass.
-		b.loop.Post(fabric.TaskFunc(func() {
+		b.loop.Post(loop.TaskFunc(func() {
 			if n := b.fabric.handles(); n != 0 {
 				b.book.wrong("%d handles are live, and no Call is", n)
 			}
@@ -184,7 +184,7 @@ func (b *bubble) push() {
 // Granted is part of rdmaside.Watcher.
 func (b *bubble) Granted(_ *rdmaside.Requester, n int) {
 	b.note("granted %d\n", n)
-	b.loop.Post(fabric.TaskFunc(b.push))
+	b.loop.Post(loop.TaskFunc(b.push))
 }
 
 // Ended is part of rdmaside.Watcher.
@@ -259,7 +259,7 @@ func (c *bubbleCall) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
 	}
 	c.m.Release()
 	b.book.end(c.id, waited)
-	b.loop.Post(fabric.TaskFunc(b.push))
+	b.loop.Post(loop.TaskFunc(b.push))
 }
 
 // TestBubble runs a Requester through many seeds, or CHAOS_SEED alone.

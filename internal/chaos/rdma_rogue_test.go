@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -15,7 +16,7 @@ type rdmaRogue struct {
 	book   *book
 	counts *counts
 	p      fabric.Provider
-	loop   fabric.Loop
+	loop   loop.Loop
 	addr   string
 	dice   *rand.Rand
 	xid    uint32
@@ -66,7 +67,7 @@ func (g *rdmaRogue) run(ctx context.Context) {
 			continue
 		}
 		stay := between(g.dice, time.Millisecond, 300*time.Millisecond) // the dice are the loop's from here to the end
-		g.loop.Post(fabric.TaskFunc(func() {
+		g.loop.Post(loop.TaskFunc(func() {
 			g.misbehave(conn)
 			conn.Flush()
 		}))
@@ -75,7 +76,7 @@ func (g *rdmaRogue) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(stay):
 		}
-		g.loop.Post(fabric.TaskFunc(func() { conn.Close(nil) }))
+		g.loop.Post(loop.TaskFunc(func() { conn.Close(nil) }))
 		<-c.endc
 	}
 }

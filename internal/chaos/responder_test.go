@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -36,7 +37,7 @@ const (
 )
 
 // listen starts a responder. Its connections are on loop.
-func (r *responder) listen(p fabric.Provider, loop fabric.Loop, addr string) error {
+func (r *responder) listen(p fabric.Provider, loop loop.Loop, addr string) error {
 	var err error
 	r.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		n := int(r.conns.Add(1))
@@ -63,7 +64,7 @@ func (r *responder) listen(p fabric.Provider, loop fabric.Loop, addr string) err
 // A responderConn is one connection of a responder, owned by its loop.
 type responderConn struct {
 	r             *responder
-	loop          fabric.Loop
+	loop          loop.Loop
 	dice          *rand.Rand
 	conn          fabric.Conn
 	canInvalidate bool
@@ -303,7 +304,7 @@ func (c *responderConn) assembled(p *pull) {
 		return
 	}
 	if sky.strikes(dice, lateReply) {
-		time.AfterFunc(between(dice, 0, 50*time.Millisecond), func() { c.loop.Post(fabric.TaskFunc(x.answer)) })
+		time.AfterFunc(between(dice, 0, 50*time.Millisecond), func() { c.loop.Post(loop.TaskFunc(x.answer)) })
 		return
 	}
 	x.answer()

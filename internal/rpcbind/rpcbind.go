@@ -44,6 +44,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -189,7 +190,7 @@ func (s *Server) closeClients() {
 	defer s.mu.Unlock()
 	s.closed = true
 	for x := range s.clients {
-		x.conn.Loop().Post(tcpframe.TaskFunc(func() { x.conn.Close(errClosing) }))
+		x.conn.Loop().Post(loop.TaskFunc(func() { x.conn.Close(errClosing) }))
 	}
 }
 

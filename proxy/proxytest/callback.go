@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -42,7 +43,7 @@ type callbackIncoming struct {
 	p *Callbacks
 }
 
-func (in *callbackIncoming) Accept(ctx context.Context, l fabric.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+func (in *callbackIncoming) Accept(ctx context.Context, l loop.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	return in.Incoming.Accept(ctx, l, o, &Callback{p: in.p, loop: l, handler: h, got: make(chan []byte, 1024)})
 }
 
@@ -51,7 +52,7 @@ type Callback struct {
 	fabric.Conn // owned by loop
 
 	p       *Callbacks
-	loop    fabric.Loop
+	loop    loop.Loop
 	handler fabric.Handler
 	bufs    map[uint64][]byte // of Receives posted; owned by loop
 	got     chan []byte
@@ -112,14 +113,14 @@ func (c *Callback) Call(m []byte, credits uint32) {
 
 // Send sends one message, header and all.
 func (c *Callback) Send(parts ...[]byte) {
-	c.loop.Post(fabric.TaskFunc(func() {
+	c.loop.Post(loop.TaskFunc(func() {
 		_ = c.PostSend(0, fabric.Send{Parts: parts}) // the connection has ended: that is seen elsewhere
 		c.Flush()
 	}))
 }
 
 // Drop ends the connection.
-func (c *Callback) Drop(err error) { c.loop.Post(fabric.TaskFunc(func() { c.Close(err) })) }
+func (c *Callback) Drop(err error) { c.loop.Post(loop.TaskFunc(func() { c.Close(err) })) }
 
 // ErrEnded reports that a connection has ended.
 var ErrEnded = errors.New("proxytest: connection ended")

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -22,7 +23,7 @@ type RDMAClient struct {
 	Calls chan []byte
 
 	h    *Harness
-	loop fabric.Loop
+	loop loop.Loop
 	mem  *regmem.Account
 	r    *rdmaside.Requester // constant after dialling
 
@@ -44,7 +45,7 @@ type rdmaCall struct {
 
 // RDMAClient connects to addr, on loop, offering reverse credits of the reverse
 // direction.
-func (h *Harness) RDMAClient(p fabric.Provider, loop fabric.Loop, addr string, reverse int) *RDMAClient {
+func (h *Harness) RDMAClient(p fabric.Provider, loop loop.Loop, addr string, reverse int) *RDMAClient {
 	h.T.Helper()
 	c, err := h.DialRDMA(p, loop, addr, rdmaside.RequesterOptions{ReverseReceives: reverse})
 	if err != nil {
@@ -55,7 +56,7 @@ func (h *Harness) RDMAClient(p fabric.Provider, loop fabric.Loop, addr string, r
 }
 
 // DialRDMA connects to addr with the options o, some of which it sets.
-func (h *Harness) DialRDMA(p fabric.Provider, loop fabric.Loop, addr string, o rdmaside.RequesterOptions) (*RDMAClient, error) {
+func (h *Harness) DialRDMA(p fabric.Provider, loop loop.Loop, addr string, o rdmaside.RequesterOptions) (*RDMAClient, error) {
 	c := &RDMAClient{
 		h: h, loop: loop, mem: h.servers.Account("client", h.servers.Budget()),
 		pending: make(map[uint32]*rdmaCall), Calls: make(chan []byte, 64),
@@ -97,7 +98,7 @@ func (c *RDMAClient) Go(m []byte) (<-chan []byte, error) {
 		return nil, c.err
 	}
 	c.pending[x.XID] = x
-	c.loop.Post(fabric.TaskFunc(func() {
+	c.loop.Post(loop.TaskFunc(func() {
 		c.waiting = append(c.waiting, x)
 		c.pull()
 	}))
@@ -133,7 +134,7 @@ func (x *rdmaCall) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
 		x.Reply.Release()
 		x.end(b, nil)
 	}
-	x.c.loop.Post(fabric.TaskFunc(x.c.pull))
+	x.c.loop.Post(loop.TaskFunc(x.c.pull))
 }
 
 func (x *rdmaCall) end(b []byte, err error) {
@@ -154,7 +155,7 @@ func (x *rdmaCall) end(b []byte, err error) {
 }
 
 // Granted is part of rdmaside.Watcher.
-func (c *RDMAClient) Granted(*rdmaside.Requester, int) { c.loop.Post(fabric.TaskFunc(c.pull)) }
+func (c *RDMAClient) Granted(*rdmaside.Requester, int) { c.loop.Post(loop.TaskFunc(c.pull)) }
 
 // Ended is part of rdmaside.Watcher.
 func (c *RDMAClient) Ended(_ *rdmaside.Requester, err error) {
@@ -186,7 +187,7 @@ func (c *RDMAClient) ReverseCall(_ *rdmaside.Requester, m *regmem.Lease) bool {
 func (c *RDMAClient) Send(m []byte) error {
 	l := c.lease(m)
 	err := make(chan error, 1)
-	c.loop.Post(fabric.TaskFunc(func() {
+	c.loop.Post(loop.TaskFunc(func() {
 		e := c.r.ReverseReply(binary.BigEndian.Uint32(m), l.Bytes(), l)
 		if e != nil {
 			l.Release()
@@ -223,6 +224,6 @@ func (c *RDMAClient) Call(m []byte) ([]byte, error) {
 
 // Close ends the connection.
 func (c *RDMAClient) Close() error {
-	c.loop.Post(fabric.TaskFunc(func() { c.r.Close(nil) }))
+	c.loop.Post(loop.TaskFunc(func() { c.r.Close(nil) }))
 	return nil
 }

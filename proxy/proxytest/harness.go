@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -54,7 +55,7 @@ func (h *Harness) arena(budget int64) *regmem.Arena {
 }
 
 // RDMAServer starts an RDMA server with loops of its own.
-func (h *Harness) RDMAServer(p fabric.Provider, loops []fabric.Loop, addr string, credits int, b Behaviour) *RDMAServer {
+func (h *Harness) RDMAServer(p fabric.Provider, loops []loop.Loop, addr string, credits int, b Behaviour) *RDMAServer {
 	h.T.Helper()
 	s, err := ListenRDMA(p, loops, addr, credits, h.servers, h.Registry, b)
 	if err != nil {

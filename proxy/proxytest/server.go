@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -249,7 +250,7 @@ type RDMAServer struct {
 }
 
 // ListenRDMA starts a server at addr. Connections are spread over loops.
-func ListenRDMA(p fabric.Provider, loops []fabric.Loop, addr string, credits int, arena *regmem.Arena, reg *ulb.Registry, b Behaviour) (*RDMAServer, error) {
+func ListenRDMA(p fabric.Provider, loops []loop.Loop, addr string, credits int, arena *regmem.Arena, reg *ulb.Registry, b Behaviour) (*RDMAServer, error) {
 	s := &RDMAServer{Behaviour: b, conns: make(map[*rdmaside.ResponderConn]struct{}), mem: arena.Account("server", arena.Budget())}
 	var err error
 	s.resp, err = rdmaside.NewResponder(rdmaside.ResponderOptions{Memory: s.mem, Registry: reg, Credits: credits, FirstCredits: credits, RemoteInvalidation: true}, s)
@@ -293,7 +294,7 @@ func (s *RDMAServer) DropConnections(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		c.Loop().Post(fabric.TaskFunc(func() { c.Close(err) }))
+		c.Loop().Post(loop.TaskFunc(func() { c.Close(err) }))
 	}
 }
 
@@ -330,15 +331,15 @@ func (s *RDMAServer) Call(x *rdmaside.Exchange) {
 		x.Reply([][]byte{b.Bytes()}, b)
 	}
 	if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
-		loop := x.Conn().Loop()
-		time.AfterFunc(d, func() { loop.Post(fabric.TaskFunc(send)) })
+		on := x.Conn().Loop()
+		time.AfterFunc(d, func() { on.Post(loop.TaskFunc(send)) })
 		return
 	}
 	if shut := s.Gate.wait(); shut != nil {
-		loop := x.Conn().Loop()
+		on := x.Conn().Loop()
 		go func() {
 			<-shut
-			loop.Post(fabric.TaskFunc(send))
+			on.Post(loop.TaskFunc(send))
 		}()
 		return
 	}

@@ -4,7 +4,7 @@
 //
 // # Ownership
 //
-// A connection belongs to one [Loop]: every method of [Conn] is called on that
+// A connection belongs to one [loop.Loop]: every method of [Conn] is called on that
 // loop's goroutine, and every method of its [Handler] runs there. Nothing here
 // blocks. A provider whose work finishes elsewhere (a completion queue with a
 // goroutine of its own) posts its completions to the loop in batches.
@@ -24,9 +24,10 @@ package fabric
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 var (
@@ -47,91 +48,6 @@ var (
 	// the peer's processes do has nothing to do with it.
 	ErrSilent = errors.New("fabric: peer's host is silent")
 )
-
-// A Task is work posted to a Loop. Tasks that are posted often are long-lived
-// or pooled values, so that posting does not allocate.
-type Task interface{ Run() }
-
-// TaskFunc adapts a function to Task, for rare work.
-type TaskFunc func()
-
-// Run calls f.
-func (f TaskFunc) Run() { f() }
-
-// A Loop is a goroutine that owns connections.
-type Loop interface {
-	// Post queues t to run on the loop's goroutine. It is safe for concurrent
-	// use, never blocks, and keeps the order of each poster. Many posts cost one
-	// wake-up. After the loop has stopped, Post drops t.
-	Post(t Task)
-}
-
-// A SocketLoop is a Loop that can also drive TCP sockets. Providers that work
-// over TCP need one.
-type SocketLoop interface {
-	Loop
-	// Attach takes the connected socket c. s.Attached is called on the loop,
-	// and from then on all of s's methods run there. Attach may be called on any
-	// goroutine except the loop's own and may block briefly; when it returns an
-	// error c is closed and no method of s was or will be called.
-	Attach(c net.Conn, s Stream) error
-}
-
-// A Stream is the consumer of an attached socket. All methods run on the loop.
-type Stream interface {
-	// Attached is the first call and hands over the Socket.
-	Attached(Socket)
-	// Received lends b, in stream order, until it returns.
-	Received(b []byte)
-	// Writable is called after a short Writev once the socket takes more.
-	Writable()
-	// Flush is called at the end of a loop pass in which Socket.FlushSoon was
-	// called, once, whatever number of times it was.
-	Flush()
-	// Detached is the last call. err is io.EOF after the peer's FIN, nil after
-	// Socket.Close, and the socket's error otherwise.
-	Detached(err error)
-}
-
-// A Socket is the attached TCP socket. All methods are for the loop only.
-type Socket interface {
-	// Writev writes what the kernel takes of bufs without blocking and without
-	// changing bufs. n less than the sum with a nil error promises a later
-	// Stream.Writable. Nothing is kept: the caller holds what was not taken.
-	Writev(bufs [][]byte) (n int, err error)
-	// Read reads without blocking, for a Stream that wants bytes placed where
-	// they belong; only inside Stream.Received, after b is consumed. It returns
-	// 0, nil when nothing waits or the loop cannot do it; end of stream and
-	// errors are left to Detached.
-	Read(p []byte) (n int, err error)
-	// FlushSoon asks for one Stream.Flush at the end of this loop pass.
-	FlushSoon()
-	// FlushLate is FlushSoon, but after the sockets that are ready now have had
-	// their passes: what many clients send in one turn of the loop becomes one
-	// write. It costs a wake-up, so it is for a Stream that is busy.
-	FlushLate()
-	// CloseWrite sends FIN; Received goes on.
-	CloseWrite() error
-	// Close ends the socket; Detached follows, on the loop, after the call that
-	// is running now has returned.
-	Close()
-	// Abort is Close with RST.
-	Abort()
-	LocalAddr() netip.AddrPort
-	RemoteAddr() netip.AddrPort
-	// MSS is the kernel's current estimate of the payload of one TCP segment
-	// towards the peer, or 0 if unknown.
-	MSS() int
-}
-
-// A WatchedSocket is a Socket that knows whether the peer's host is there.
-type WatchedSocket interface {
-	Socket
-	// Silent is how long the peer's TCP has left unanswered what it has to answer:
-	// octets sent, and the kernel's probes. Looks at it are to be no more than 2 s
-	// apart; the result may be too long by the time since the last one.
-	Silent() time.Duration
-}
 
 // A Handle is what a peer quotes to reach registered memory: the STag of
 // iWARP, the R_key of InfiniBand. 0 is never handed out.
@@ -274,7 +190,7 @@ type Provider interface {
 	Name() string
 	// Dial connects. It blocks until h.Setup has returned on the loop, and is
 	// called on a goroutine of its own. After an error no method of h is called.
-	Dial(ctx context.Context, loop Loop, addr string, o ConnOptions, h Handler) (Conn, error)
+	Dial(ctx context.Context, loop loop.Loop, addr string, o ConnOptions, h Handler) (Conn, error)
 	// Listen accepts connections at addr until Close. incoming is called on a
 	// goroutine of its own for each connection that passed the provider's checks.
 	Listen(addr string, o ListenOptions, incoming func(Incoming)) (Listener, error)
@@ -301,7 +217,7 @@ type Incoming interface {
 	Peer() netip.AddrPort
 	PrivateData() []byte
 	// Accept answers and hands the connection to the loop; as Provider.Dial.
-	Accept(ctx context.Context, loop Loop, o ConnOptions, h Handler) (Conn, error)
+	Accept(ctx context.Context, loop loop.Loop, o ConnOptions, h Handler) (Conn, error)
 	// Reject refuses, with private data that may explain.
 	Reject(priv []byte) error
 }

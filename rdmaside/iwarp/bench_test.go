@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -175,11 +176,11 @@ func newPinger(size int, echo bool) *pinger {
 	return p
 }
 
-func pingers(b testing.TB, o Options) (x, y *pinger, loop *GoLoop) {
+func pingers(b testing.TB, o Options) (x, y *pinger, on *GoLoop) {
 	lx, ly := newLoop(b), newLoop(b)
 	x, y = newPinger(128, false), newPinger(128, true)
 	p := New(o)
-	addr := listen(b, p, fabric.ListenOptions{}, fabric.ConnOptions{ORD: 4}, func(fabric.Incoming) (fabric.Loop, fabric.Handler) { return ly, y })
+	addr := listen(b, p, fabric.ListenOptions{}, fabric.ConnOptions{ORD: 4}, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return ly, y })
 	if _, err := p.Dial(b.Context(), lx, addr, fabric.ConnOptions{ORD: 4}, x); err != nil {
 		b.Fatal(err)
 	}
@@ -204,10 +205,10 @@ func (s *startPing) Run() {
 func BenchmarkSocketPingPong(b *testing.B) {
 	for _, k := range []int{1, 32} {
 		b.Run(fmt.Sprintf("window=%d", k), func(b *testing.B) {
-			x, _, loop := pingers(b, Options{})
+			x, _, on := pingers(b, Options{})
 			b.ReportAllocs()
 			b.ResetTimer()
-			loop.Post(&startPing{x, max(b.N, k), k})
+			on.Post(&startPing{x, max(b.N, k), k})
 			<-x.done
 		})
 	}
@@ -215,10 +216,10 @@ func BenchmarkSocketPingPong(b *testing.B) {
 
 // TestSocketAllocs: none in the steady state over a socket either.
 func TestSocketAllocs(t *testing.T) {
-	x, _, loop := pingers(t, Options{})
+	x, _, on := pingers(t, Options{})
 	s := &startPing{x, 50, 1}
 	run := func() {
-		loop.Post(s)
+		on.Post(s)
 		<-x.done
 	}
 	run()
@@ -236,7 +237,7 @@ func BenchmarkSocketWrite(b *testing.B) {
 			into := make([]byte, 1<<20)
 			data := [][]byte{make([]byte, 1<<20)}
 			p := New(Options{CRCOff: crcOff})
-			addr := listen(b, p, fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (fabric.Loop, fabric.Handler) { return loopB, v })
+			addr := listen(b, p, fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return loopB, v })
 			recv := make([]byte, 64)
 			const depth = 4
 			var region fabric.Region
@@ -269,7 +270,7 @@ func BenchmarkSocketWrite(b *testing.B) {
 			b.SetBytes(1 << 20)
 			b.ReportAllocs()
 			b.ResetTimer()
-			loopA.Post(fabric.TaskFunc(func() {
+			loopA.Post(loop.TaskFunc(func() {
 				left = max(b.N, depth)
 				for range depth {
 					post()

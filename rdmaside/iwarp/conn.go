@@ -7,11 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// A conn drives a qp from a socket of a fabric.SocketLoop. It belongs to that
+// A conn drives a qp from a socket of a loop.SocketLoop. It belongs to that
 // loop, which calls its Stream methods; the ULP calls its fabric.Conn methods, on
 // the loop too, from inside a callback of this connection or from anywhere else.
 //
@@ -21,7 +22,7 @@ import (
 type conn struct {
 	// Constant after newConn.
 	p       *Provider
-	loop    fabric.Loop
+	loop    loop.Loop
 	info    fabric.Info
 	release func() // gives back the place in the limits; called once
 
@@ -31,7 +32,7 @@ type conn struct {
 	// Owned by the loop.
 	h          fabric.Handler
 	qp         *qp
-	sock       fabric.Socket
+	sock       loop.Socket
 	busy       bool // inside a Stream callback: its end does the work
 	unwritten  int  // posts since the last write, while busy
 	unanswered int  // Sends posted less messages received
@@ -81,15 +82,15 @@ const (
 )
 
 var (
-	_ fabric.Conn   = (*conn)(nil)
-	_ fabric.Stream = (*stream)(nil)
+	_ fabric.Conn = (*conn)(nil)
+	_ loop.Stream = (*stream)(nil)
 )
 
 // A stream is the conn as its socket sees it: both have a Flush.
 type stream conn
 
-// Attached implements fabric.Stream.
-func (s *stream) Attached(sock fabric.Socket) {
+// Attached implements loop.Stream.
+func (s *stream) Attached(sock loop.Socket) {
 	c := (*conn)(s)
 	c.sock = sock
 	if !c.begun.CompareAndSwap(setupPending, setupRunning) {
@@ -121,7 +122,7 @@ func (s *stream) Attached(sock fabric.Socket) {
 	c.step()
 }
 
-// Received implements fabric.Stream.
+// Received implements loop.Stream.
 func (s *stream) Received(b []byte) {
 	c := (*conn)(s)
 	c.busy = true
@@ -166,14 +167,14 @@ func (c *conn) readDirect() {
 	}
 }
 
-// Writable implements fabric.Stream.
+// Writable implements loop.Stream.
 func (s *stream) Writable() {
 	c := (*conn)(s)
 	c.blocked = false
 	c.step()
 }
 
-// Flush implements fabric.Stream.
+// Flush implements loop.Stream.
 func (s *stream) Flush() { (*conn)(s).step() }
 
 // step writes and delivers until there is nothing left to do. It is the end of
@@ -366,7 +367,7 @@ func (c *conn) end() {
 	c.h.Closed(err)
 }
 
-// Detached implements fabric.Stream.
+// Detached implements loop.Stream.
 func (s *stream) Detached(err error) {
 	c := (*conn)(s)
 	inside := c.qp.rx.inside()
@@ -462,7 +463,7 @@ func (c *conn) silent() bool {
 	if most <= 0 {
 		return false
 	}
-	s, ok := c.sock.(fabric.WatchedSocket)
+	s, ok := c.sock.(loop.WatchedSocket)
 	if !ok {
 		return false
 	}

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // pair connects two users, a the Initiator, over loopback.
 func pair(t testing.TB, o Options, co fabric.ConnOptions) (a, b *user) {
-	loop := newLoop(t)
-	a, b = newUser(t, loop), newUser(t, loop)
+	on := newLoop(t)
+	a, b = newUser(t, on), newUser(t, on)
 	a.receives(16, 4096)
 	b.receives(16, 4096)
 	connect(t, New(o), a, b, co, co)
@@ -31,8 +32,8 @@ func TestVerbs(t *testing.T) {
 }
 
 func verbs(t *testing.T, o Options, n int) {
-	loop := newLoop(t)
-	a, b := newUser(t, loop), newUser(t, loop)
+	on := newLoop(t)
+	a, b := newUser(t, on), newUser(t, on)
 	into := a.receives(2, n+8)
 	bInto := b.receives(2, n+8)
 	connect(t, New(o), a, b, fabric.ConnOptions{ORD: 4}, fabric.ConnOptions{ORD: 4})
@@ -94,8 +95,8 @@ func verbs(t *testing.T, o Options, n int) {
 
 // TestInfo: what start-up agreed on.
 func TestInfo(t *testing.T) {
-	loop := newLoop(t)
-	a, b := newUser(t, loop), newUser(t, loop)
+	on := newLoop(t)
+	a, b := newUser(t, on), newUser(t, on)
 	connect(t, New(Options{}), a, b,
 		fabric.ConnOptions{PrivateData: []byte("from a"), IRD: 5, ORD: 9},
 		fabric.ConnOptions{PrivateData: []byte("from b"), IRD: 7, ORD: 6})
@@ -113,8 +114,8 @@ func TestInfo(t *testing.T) {
 
 // TestQueueFull: what is posted beyond the depths asked for is refused.
 func TestQueueFull(t *testing.T) {
-	loop := newLoop(t)
-	a, b := newUser(t, loop), newUser(t, loop)
+	on := newLoop(t)
+	a, b := newUser(t, on), newUser(t, on)
 	connect(t, New(Options{}), a, b, fabric.ConnOptions{Receives: 2, Sends: 3, Handles: 1}, fabric.ConnOptions{})
 	a.do(func(c fabric.Conn) {
 		buf := make([]byte, 8)
@@ -152,13 +153,13 @@ func TestQueueFull(t *testing.T) {
 
 // TestSetupError: an error of Setup is Dial's, and nothing else is called.
 func TestSetupError(t *testing.T) {
-	loop := newLoop(t)
-	a, b := newUser(t, loop), newUser(t, loop)
+	on := newLoop(t)
+	a, b := newUser(t, on), newUser(t, on)
 	sorry := errors.New("sorry")
 	a.setup = func(c fabric.Conn) error { return sorry }
-	addr := listen(t, New(Options{}), fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (fabric.Loop, fabric.Handler) { return loop, b })
+	addr := listen(t, New(Options{}), fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return on, b })
 	p := New(Options{})
-	if _, err := p.Dial(t.Context(), loop, addr, fabric.ConnOptions{}, a); !errors.Is(err, sorry) {
+	if _, err := p.Dial(t.Context(), on, addr, fabric.ConnOptions{}, a); !errors.Is(err, sorry) {
 		t.Errorf("Dial: %v", err)
 	}
 	b.ended()

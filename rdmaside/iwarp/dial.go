@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -14,10 +15,10 @@ import (
 // usual Request without a Reply is tried with other kinds: revision 2 in the
 // peer-to-peer model, then, if Options.DialRev1, revision 1. What a peer answered is
 // tried first the next time. A Reply that rejects is final: *RejectError.
-func (p *Provider) Dial(ctx context.Context, loop fabric.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
-	sl, ok := loop.(fabric.SocketLoop)
+func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+	sl, ok := on.(loop.SocketLoop)
 	if !ok {
-		return nil, fmt.Errorf("iwarp: loop %T drives no sockets", loop)
+		return nil, fmt.Errorf("iwarp: loop %T drives no sockets", on)
 	}
 	o, err := connOptions(o)
 	if err != nil {
@@ -85,7 +86,7 @@ func (p *Provider) forget(addr string) {
 }
 
 // dial makes one attempt.
-func (p *Provider) dial(ctx context.Context, loop fabric.SocketLoop, addr string, kind request, o fabric.ConnOptions, h fabric.Handler) (*conn, error) {
+func (p *Provider) dial(ctx context.Context, on loop.SocketLoop, addr string, kind request, o fabric.ConnOptions, h fabric.Handler) (*conn, error) {
 	if err := p.limits.conn(); err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func (p *Provider) dial(ctx context.Context, loop fabric.SocketLoop, addr string
 		p.limits.connDone()
 		return nil, err
 	}
-	c := p.newConn(nc, loop, p.config(a, o), a, h, p.limits.connDone)
+	c := p.newConn(nc, on, p.config(a, o), a, h, p.limits.connDone)
 	c.kick = true
 	if a.rtr != rtrNone {
 		// "The initiator MUST generate one of the negotiated RTR indications." Nothing
@@ -115,7 +116,7 @@ func (p *Provider) dial(ctx context.Context, loop fabric.SocketLoop, addr string
 			return nil, fmt.Errorf("iwarp: RTR: %w", err)
 		}
 	}
-	if err := c.attach(ctx, loop, nc); err != nil {
+	if err := c.attach(ctx, on, nc); err != nil {
 		return nil, err
 	}
 	return c, nil

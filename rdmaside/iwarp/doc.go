@@ -7,7 +7,7 @@
 //
 // A qp is the protocol engine: octets in, completions out, and a list of slices
 // to write. It does no I/O and reads no clock. A conn drives one qp from a
-// fabric.SocketLoop, and start-up, the exchange of MPA Request and Reply, is
+// loop.SocketLoop, and start-up, the exchange of MPA Request and Reply, is
 // blocking code on the goroutine that dials or accepts, so that a loop never
 // waits for a stranger.
 //

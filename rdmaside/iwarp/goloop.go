@@ -7,18 +7,18 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // ErrLoopStopped is what a socket ends with when its GoLoop is stopped.
 var ErrLoopStopped = errors.New("iwarp: loop stopped")
 
-// A GoLoop is a fabric.SocketLoop made of plain goroutines, for tests, tools, and
+// A GoLoop is a loop.SocketLoop made of plain goroutines, for tests, tools, and
 // whoever has no event loop: one goroutine with a mailbox is the loop, and each
 // socket has one that reads and one that waits for room to write.
 type GoLoop struct {
 	mu      sync.Mutex // guards queue and stopped; a leaf
-	queue   []fabric.Task
+	queue   []loop.Task
 	stopped bool
 
 	wakec chan struct{}  // one deep: when it is full the loop is awake already
@@ -26,14 +26,14 @@ type GoLoop struct {
 	wg    sync.WaitGroup // the sockets' goroutines
 
 	// Owned by the loop goroutine.
-	spare   []fabric.Task
+	spare   []loop.Task
 	flushes []*goSocket // FlushSoon was called
 	flushed []*goSocket // spare of flushes
 	socks   map[*goSocket]struct{}
 	vec     iovecs
 }
 
-var _ fabric.SocketLoop = (*GoLoop)(nil)
+var _ loop.SocketLoop = (*GoLoop)(nil)
 
 // NewGoLoop starts a loop. Stop ends it.
 func NewGoLoop() *GoLoop {
@@ -46,8 +46,8 @@ func NewGoLoop() *GoLoop {
 	return l
 }
 
-// Post implements fabric.Loop.
-func (l *GoLoop) Post(t fabric.Task) {
+// Post implements loop.Loop.
+func (l *GoLoop) Post(t loop.Task) {
 	l.mu.Lock()
 	if l.stopped {
 		l.mu.Unlock()
@@ -68,9 +68,9 @@ func (l *GoLoop) wake() {
 	}
 }
 
-// Attach implements fabric.SocketLoop. c may be any net.Conn; one that is not a
+// Attach implements loop.SocketLoop. c may be any net.Conn; one that is not a
 // TCP connection costs a copy of what is written.
-func (l *GoLoop) Attach(c net.Conn, st fabric.Stream) error {
+func (l *GoLoop) Attach(c net.Conn, st loop.Stream) error {
 	t := &attachTask{s: newGoSocket(l, c, st), runc: make(chan struct{})}
 	l.Post(t)
 	select {
@@ -165,7 +165,7 @@ type goSocket struct {
 	loop   *GoLoop // constant
 	conn   net.Conn
 	raw    syscall.RawConn // nil when the connection has none we can use
-	stream fabric.Stream
+	stream loop.Stream
 
 	consumedc chan struct{} // one deep; the loop is done with buf
 	waitc     chan struct{} // one deep; the loop wants Writable
@@ -194,7 +194,7 @@ type goSocket struct {
 // pendingMax is how much Writev takes ahead of a connection that blocks.
 const pendingMax = 256 << 10
 
-func newGoSocket(l *GoLoop, c net.Conn, st fabric.Stream) *goSocket {
+func newGoSocket(l *GoLoop, c net.Conn, st loop.Stream) *goSocket {
 	s := &goSocket{
 		loop: l, conn: c, stream: st,
 		buf:       make([]byte, 64<<10),
@@ -318,7 +318,7 @@ func (s *goSocket) end(err error) {
 	s.stream.Detached(err)
 }
 
-// Writev implements fabric.Socket.
+// Writev implements loop.Socket.
 func (s *goSocket) Writev(bufs [][]byte) (int, error) {
 	if s.closed || s.detached {
 		return 0, net.ErrClosed
@@ -362,7 +362,7 @@ func (s *goSocket) wakeWriter() {
 	}
 }
 
-// Read implements fabric.Socket.
+// Read implements loop.Socket.
 func (s *goSocket) Read(p []byte) (int, error) {
 	if s.raw == nil || s.closed || s.detached || len(p) == 0 {
 		return 0, nil
@@ -370,7 +370,7 @@ func (s *goSocket) Read(p []byte) (int, error) {
 	return s.io.read(s.raw, p), nil
 }
 
-// FlushSoon implements fabric.Socket.
+// FlushSoon implements loop.Socket.
 func (s *goSocket) FlushSoon() {
 	if !s.flushAsked && !s.detached {
 		s.flushAsked = true
@@ -378,10 +378,10 @@ func (s *goSocket) FlushSoon() {
 	}
 }
 
-// FlushLate implements fabric.Socket. A GoLoop has no turns to wait for.
+// FlushLate implements loop.Socket. A GoLoop has no turns to wait for.
 func (s *goSocket) FlushLate() { s.FlushSoon() }
 
-// CloseWrite implements fabric.Socket.
+// CloseWrite implements loop.Socket.
 func (s *goSocket) CloseWrite() error {
 	c, ok := s.conn.(halfCloser)
 	switch {
@@ -400,7 +400,7 @@ func (s *goSocket) CloseWrite() error {
 // A halfCloser is a connection that can be closed one way.
 type halfCloser interface{ CloseWrite() error }
 
-// Close implements fabric.Socket. Closing makes the reader return, and what it
+// Close implements loop.Socket. Closing makes the reader return, and what it
 // posts detaches the socket.
 func (s *goSocket) Close() {
 	if s.closed || s.detached {
@@ -417,7 +417,7 @@ func (s *goSocket) Close() {
 	s.conn.Close()
 }
 
-// Abort implements fabric.Socket.
+// Abort implements loop.Socket.
 func (s *goSocket) Abort() {
 	if s.detached {
 		return
@@ -429,13 +429,13 @@ func (s *goSocket) Abort() {
 	s.conn.Close()
 }
 
-// LocalAddr implements fabric.Socket.
+// LocalAddr implements loop.Socket.
 func (s *goSocket) LocalAddr() netip.AddrPort { return addrPort(s.conn.LocalAddr()) }
 
-// RemoteAddr implements fabric.Socket.
+// RemoteAddr implements loop.Socket.
 func (s *goSocket) RemoteAddr() netip.AddrPort { return addrPort(s.conn.RemoteAddr()) }
 
-// MSS implements fabric.Socket.
+// MSS implements loop.Socket.
 func (s *goSocket) MSS() int {
 	if s.raw == nil {
 		return 0

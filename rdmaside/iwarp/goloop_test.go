@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// A probe is a fabric.Stream that records.
+// A probe is a loop.Stream that records.
 type probe struct {
 	t        testing.TB
-	sock     fabric.Socket
+	sock     loop.Socket
 	received func(b []byte)
 	writable func()
 	flushed  func()
@@ -36,7 +37,7 @@ func (p *probe) signal() {
 	}
 }
 
-func (p *probe) Attached(s fabric.Socket) { p.sock = s; p.signal() }
+func (p *probe) Attached(s loop.Socket) { p.sock = s; p.signal() }
 
 func (p *probe) Received(b []byte) {
 	p.mu.Lock()
@@ -109,7 +110,7 @@ func tcpPair(t testing.TB) (net.Conn, net.Conn) {
 
 func on(l *GoLoop, f func()) {
 	done := make(chan struct{})
-	l.Post(fabric.TaskFunc(func() { f(); close(done) }))
+	l.Post(loop.TaskFunc(func() { f(); close(done) }))
 	<-done
 }
 
@@ -304,7 +305,7 @@ func TestGoLoopPost(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for k := range each {
-				l.Post(fabric.TaskFunc(func() {
+				l.Post(loop.TaskFunc(func() {
 					if next[i] != k {
 						t.Errorf("poster %d: task %d ran after %d", i, k, next[i])
 					}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -62,8 +63,8 @@ type user struct {
 	more chan struct{}
 }
 
-func newUser(t testing.TB, loop *GoLoop) *user {
-	return &user{t: t, loop: loop, more: make(chan struct{}, 1)}
+func newUser(t testing.TB, on *GoLoop) *user {
+	return &user{t: t, loop: on, more: make(chan struct{}, 1)}
 }
 
 func (u *user) Setup(c fabric.Conn) error {
@@ -114,7 +115,7 @@ func (u *user) signal() {
 func (u *user) do(f func(c fabric.Conn)) {
 	u.t.Helper()
 	done := make(chan struct{})
-	u.loop.Post(fabric.TaskFunc(func() {
+	u.loop.Post(loop.TaskFunc(func() {
 		defer close(done)
 		f(u.c)
 	}))
@@ -222,11 +223,11 @@ func newLoop(t testing.TB) *GoLoop {
 }
 
 // listen starts a listener that accepts with o and hands out u.
-func listen(t testing.TB, p *Provider, lo fabric.ListenOptions, o fabric.ConnOptions, accept func(fabric.Incoming) (fabric.Loop, fabric.Handler)) string {
+func listen(t testing.TB, p *Provider, lo fabric.ListenOptions, o fabric.ConnOptions, accept func(fabric.Incoming) (loop.Loop, fabric.Handler)) string {
 	t.Helper()
 	l, err := p.Listen("127.0.0.1:0", lo, func(in fabric.Incoming) {
-		loop, h := accept(in)
-		if _, err := in.Accept(context.Background(), loop, o, h); err != nil {
+		on, h := accept(in)
+		if _, err := in.Accept(context.Background(), on, o, h); err != nil {
 			t.Logf("accept: %v", err)
 		}
 	})
@@ -240,7 +241,7 @@ func listen(t testing.TB, p *Provider, lo fabric.ListenOptions, o fabric.ConnOpt
 // connect makes a connection between a and b over loopback, a dialing.
 func connect(t testing.TB, p *Provider, a, b *user, ao, bo fabric.ConnOptions) {
 	t.Helper()
-	addr := listen(t, p, fabric.ListenOptions{}, bo, func(fabric.Incoming) (fabric.Loop, fabric.Handler) { return b.loop, b })
+	addr := listen(t, p, fabric.ListenOptions{}, bo, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return b.loop, b })
 	if _, err := p.Dial(context.Background(), a.loop, addr, ao, a); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -253,12 +254,12 @@ func (in *incoming) PrivateData() []byte { return in.req.Private }
 // Accept implements fabric.Incoming. The Reply is written before Setup is called,
 // and nothing is read before it has returned. Nothing is sent either until the
 // peer's first FPDU was found good. RFC 5044 Section 7.1.2.
-func (in *incoming) Accept(ctx context.Context, loop fabric.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+func (in *incoming) Accept(ctx context.Context, on loop.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	if err := in.decide(); err != nil {
 		return nil, err
 	}
 	l, p := in.l, in.l.p
-	c, sl, err := in.prepare(loop, o, h)
+	c, sl, err := in.prepare(on, o, h)
 	if err == nil {
 		err = in.reply(ctx, c)
 	}
@@ -294,10 +295,10 @@ func (in *incoming) decide() error {
 	return nil
 }
 
-func (in *incoming) prepare(loop fabric.Loop, o fabric.ConnOptions, h fabric.Handler) (accepted, fabric.SocketLoop, error) {
-	sl, ok := loop.(fabric.SocketLoop)
+func (in *incoming) prepare(on loop.Loop, o fabric.ConnOptions, h fabric.Handler) (accepted, loop.SocketLoop, error) {
+	sl, ok := on.(loop.SocketLoop)
 	if !ok {
-		return accepted{}, nil, fmt.Errorf("iwarp: loop %T drives no sockets", loop)
+		return accepted{}, nil, fmt.Errorf("iwarp: loop %T drives no sockets", on)
 	}
 	o, err := connOptions(o)
 	if err != nil {
@@ -307,7 +308,7 @@ func (in *incoming) prepare(loop fabric.Loop, o fabric.ConnOptions, h fabric.Han
 	r, a := p.answer(in.req, o)
 	cfg := p.config(a, o)
 	cfg.hold, cfg.rtrSend = true, a.rtr == rtrSend
-	return accepted{p.newConn(in.nc, loop, cfg, a, h, in.l.done), r}, sl, nil
+	return accepted{p.newConn(in.nc, on, cfg, a, h, in.l.done), r}, sl, nil
 }
 
 // reply writes the Reply.

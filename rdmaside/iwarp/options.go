@@ -44,7 +44,7 @@ type Options struct {
 	// its TCP acknowledges nothing of what it was sent. The connection ends with an
 	// error that is fabric.ErrSilent. KeepAlive is a quarter of it at most, and 1 s or
 	// more; from 4 s on the time is kept. It is for hosts that are gone: slow processes have
-	// ProgressTimeout. Loops whose sockets cannot tell (fabric.WatchedSocket) leave it
+	// ProgressTimeout. Loops whose sockets cannot tell (loop.WatchedSocket) leave it
 	// without effect. None.
 	SilentTimeout time.Duration
 	// CloseTimeout bounds an orderly close: what was posted is written, then the

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -60,7 +61,7 @@ func (p *Provider) Handles() int { return int(p.limits.handles.Load()) }
 
 // newConn returns a conn for what start-up agreed on. release is called when its
 // socket is gone.
-func (p *Provider) newConn(nc net.Conn, loop fabric.Loop, cfg qpConfig, a agreed, h fabric.Handler, release func()) *conn {
+func (p *Provider) newConn(nc net.Conn, loop loop.Loop, cfg qpConfig, a agreed, h fabric.Handler, release func()) *conn {
 	return &conn{
 		p: p, loop: loop, h: h, release: release,
 		qp:     newQP(cfg),
@@ -76,7 +77,7 @@ func (p *Provider) newConn(nc net.Conn, loop fabric.Loop, cfg qpConfig, a agreed
 }
 
 // attach hands nc to the loop and waits until the ULP's Setup has returned.
-func (c *conn) attach(ctx context.Context, loop fabric.SocketLoop, nc net.Conn) error {
+func (c *conn) attach(ctx context.Context, loop loop.SocketLoop, nc net.Conn) error {
 	_ = nc.SetDeadline(time.Time{})
 	if err := loop.Attach(nc, (*stream)(c)); err != nil {
 		c.release()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -230,7 +231,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	}
 	g := &rig{u: newUser(t, newLoop(t)), p: New(o.provider)}
 	g.bufs = g.u.receives(o.receives, o.size)
-	addr := listen(t, g.p, fabric.ListenOptions{}, o.conn, func(fabric.Incoming) (fabric.Loop, fabric.Handler) { return g.u.loop, g.u })
+	addr := listen(t, g.p, fabric.ListenOptions{}, o.conn, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return g.u.loop, g.u })
 	g.rawPeer = rawDial(t, addr)
 	f := plain()
 	if o.request != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -994,17 +995,17 @@ func TestS22_HugeReads(t *testing.T) {
 
 // S23 and S24: queues belong to a connection. One that is flooded ends alone.
 func TestS23_FloodedAlone(t *testing.T) {
-	loop := newLoop(t)
+	on := newLoop(t)
 	p := New(Options{})
 	var us []*user
 	accept := make(chan *user, 2)
-	addr := listen(t, p, fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (fabric.Loop, fabric.Handler) {
+	addr := listen(t, p, fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) {
 		u := <-accept
 		return u.loop, u
 	})
 	var raws []*rawPeer
 	for range 2 {
-		u := newUser(t, loop)
+		u := newUser(t, on)
 		u.receives(4, 64)
 		accept <- u
 		r := rawDial(t, addr)
@@ -1069,7 +1070,7 @@ func TestS25_SilentStrangers(t *testing.T) {
 	var ref refusals
 	p := New(Options{AcceptTimeout: 300 * time.Millisecond})
 	addr := listen(t, p, fabric.ListenOptions{MaxStarting: 64, MaxStartingPerAddr: 32, Refused: ref.refused}, fabric.ConnOptions{},
-		func(fabric.Incoming) (fabric.Loop, fabric.Handler) {
+		func(fabric.Incoming) (loop.Loop, fabric.Handler) {
 			t.Error("a stranger got through")
 			return nil, nil
 		})
@@ -1267,22 +1268,22 @@ func TestS30_NoGrowth(t *testing.T) {
 // S31: limits over all connections, and what ends gives back its share.
 func TestS31_ProviderLimits(t *testing.T) {
 	p := New(Options{MaxConnections: 3, MaxHandles: 5, MaxRegistered: 1000})
-	loop := newLoop(t)
+	on := newLoop(t)
 	var ref refusals
 	var acceptors []*user
 	accepted := make(chan *user, 8)
-	addr := listen(t, p, fabric.ListenOptions{Refused: ref.refused}, fabric.ConnOptions{}, func(fabric.Incoming) (fabric.Loop, fabric.Handler) {
-		u := newUser(t, loop)
+	addr := listen(t, p, fabric.ListenOptions{Refused: ref.refused}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) {
+		u := newUser(t, on)
 		accepted <- u
-		return loop, u
+		return on, u
 	})
-	a := newUser(t, loop)
-	if _, err := p.Dial(t.Context(), loop, addr, fabric.ConnOptions{}, a); err != nil { // both ends count
+	a := newUser(t, on)
+	if _, err := p.Dial(t.Context(), on, addr, fabric.ConnOptions{}, a); err != nil { // both ends count
 		t.Fatal(err)
 	}
 	acceptors = append(acceptors, <-accepted)
-	b := newUser(t, loop)
-	if _, err := p.Dial(t.Context(), loop, addr, fabric.ConnOptions{}, b); err == nil {
+	b := newUser(t, on)
+	if _, err := p.Dial(t.Context(), on, addr, fabric.ConnOptions{}, b); err == nil {
 		t.Error("a fourth connection was made")
 	}
 	waitFor(t, "the listener refuses it", func() bool { return ref.conns.Load() > 0 })
@@ -1317,13 +1318,13 @@ func TestS31_ProviderLimits(t *testing.T) {
 // TestListenLimit: MaxConnections of a listener.
 func TestListenLimit(t *testing.T) {
 	p := New(Options{})
-	loop := newLoop(t)
+	on := newLoop(t)
 	var ref refusals
-	addr := listen(t, p, fabric.ListenOptions{MaxConnections: 2, Refused: ref.refused}, fabric.ConnOptions{}, func(fabric.Incoming) (fabric.Loop, fabric.Handler) {
-		return loop, newUser(t, loop)
+	addr := listen(t, p, fabric.ListenOptions{MaxConnections: 2, Refused: ref.refused}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) {
+		return on, newUser(t, on)
 	})
 	for i := range 3 {
-		_, err := p.Dial(t.Context(), loop, addr, fabric.ConnOptions{}, newUser(t, loop))
+		_, err := p.Dial(t.Context(), on, addr, fabric.ConnOptions{}, newUser(t, on))
 		if want := i == 2; (err != nil) != want {
 			t.Errorf("connection %d: %v", i, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -63,7 +64,7 @@ func TestRequests(t *testing.T) {
 			u.receives(4, 1024)
 			addr := listen(t, New(Options{CRCOff: v.crcOff}), fabric.ListenOptions{Refused: ref.refused},
 				fabric.ConnOptions{PrivateData: []byte("hello"), IRD: 20, ORD: 8},
-				func(in fabric.Incoming) (fabric.Loop, fabric.Handler) {
+				func(in fabric.Incoming) (loop.Loop, fabric.Handler) {
 					if string(in.PrivateData()) != "private" {
 						t.Errorf("private data %q", in.PrivateData())
 					}

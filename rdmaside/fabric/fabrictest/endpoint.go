@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -24,7 +25,7 @@ const firstReceive = 1 << 32
 type endpoint struct {
 	t    *testing.T
 	name string
-	loop fabric.Loop
+	loop loop.Loop
 	conn fabric.Conn // set by Setup
 
 	// Constant after start.
@@ -50,7 +51,7 @@ type endpoint struct {
 	changed     chan struct{} // one deep
 }
 
-func newEndpoint(t *testing.T, name string, loop fabric.Loop, alloc func(int) []byte) *endpoint {
+func newEndpoint(t *testing.T, name string, loop loop.Loop, alloc func(int) []byte) *endpoint {
 	return &endpoint{
 		t: t, name: name, loop: loop, receives: 16, size: 4096, repost: true, alloc: alloc,
 		bufs: make(map[uint64][]byte), outstanding: make(map[uint64]fabric.Op),
@@ -234,7 +235,7 @@ func (e *endpoint) waitDone(id uint64) fabric.Completion {
 func (e *endpoint) do(f func()) {
 	e.t.Helper()
 	done := make(chan struct{})
-	e.loop.Post(fabric.TaskFunc(func() {
+	e.loop.Post(loop.TaskFunc(func() {
 		defer close(done)
 		f()
 	}))
@@ -379,7 +380,7 @@ type pairOptions struct {
 	listen       fabric.ListenOptions
 	prepare      func(dial, other *endpoint)
 	quiet        bool // no first message
-	acceptLoop   fabric.Loop
+	acceptLoop   loop.Loop
 }
 
 // defaultConn is what tests of the suite connect with.

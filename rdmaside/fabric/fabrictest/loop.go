@@ -3,14 +3,14 @@ package fabrictest
 import (
 	"sync"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// A Loop is a fabric.Loop that is one goroutine and a queue. Inside a
+// A Loop is a loop.Loop that is one goroutine and a queue. Inside a
 // testing/synctest bubble an idle Loop is durably blocked.
 type Loop struct {
 	mu      sync.Mutex // guards the next three; a leaf
-	tasks   []fabric.Task
+	tasks   []loop.Task
 	stopped bool
 
 	wakec chan struct{} // one deep: when it is full the loop is awake already
@@ -26,7 +26,7 @@ func NewLoop() *Loop {
 
 func (l *Loop) run() {
 	defer close(l.donec)
-	var batch []fabric.Task
+	var batch []loop.Task
 	for {
 		l.mu.Lock()
 		batch, l.tasks = l.tasks, batch[:0]
@@ -47,7 +47,7 @@ func (l *Loop) run() {
 }
 
 // Post queues t.
-func (l *Loop) Post(t fabric.Task) {
+func (l *Loop) Post(t loop.Task) {
 	l.mu.Lock()
 	stopped := l.stopped
 	if !stopped {
@@ -70,9 +70,9 @@ func (l *Loop) wake() {
 func (l *Loop) Do(f func()) { Do(l, f) }
 
 // Do runs f on any loop and waits for it. Not for the loop's own goroutine.
-func Do(l fabric.Loop, f func()) {
+func Do(l loop.Loop, f func()) {
 	done := make(chan struct{})
-	l.Post(fabric.TaskFunc(func() {
+	l.Post(loop.TaskFunc(func() {
 		defer close(done)
 		f()
 	}))

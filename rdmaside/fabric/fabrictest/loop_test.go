@@ -5,7 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 func TestLoopOrder(t *testing.T) {
@@ -16,7 +16,7 @@ func TestLoopOrder(t *testing.T) {
 	for p := range posters {
 		wg.Go(func() {
 			for i := range posts {
-				l.Post(fabric.TaskFunc(func() { got[p] = append(got[p], i) }))
+				l.Post(loop.TaskFunc(func() { got[p] = append(got[p], i) }))
 			}
 		})
 	}
@@ -32,7 +32,7 @@ func TestLoopOrder(t *testing.T) {
 			}
 		}
 	}
-	l.Post(fabric.TaskFunc(func() { t.Error("a task ran after Stop") }))
+	l.Post(loop.TaskFunc(func() { t.Error("a task ran after Stop") }))
 	l.Stop()
 }
 
@@ -40,7 +40,7 @@ func TestLoopPostsToItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLoop()
 		n := 0
-		var task fabric.TaskFunc
+		var task loop.TaskFunc
 		task = func() {
 			if n++; n < 10 {
 				l.Post(task)

@@ -25,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -123,7 +124,7 @@ func (l *loopbackListener) leave() {
 }
 
 // Dial connects to a listener of the same Loopback.
-func (p *Loopback) Dial(ctx context.Context, loop fabric.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+func (p *Loopback) Dial(ctx context.Context, loop loop.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	if len(o.PrivateData) > maxPrivateData {
 		return nil, fmt.Errorf("fabrictest: private data of %d octets: %w", len(o.PrivateData), fabric.ErrLimit)
 	}
@@ -229,7 +230,7 @@ func (in *loopbackIncoming) Reject(priv []byte) error {
 	return nil
 }
 
-func (in *loopbackIncoming) Accept(ctx context.Context, loop fabric.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+func (in *loopbackIncoming) Accept(ctx context.Context, loop loop.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	if len(o.PrivateData) > maxPrivateData {
 		return nil, fmt.Errorf("fabrictest: private data of %d octets: %w", len(o.PrivateData), fabric.ErrLimit)
 	}

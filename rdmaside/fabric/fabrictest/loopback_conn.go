@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -50,7 +51,7 @@ type Conn struct {
 	opts   fabric.ConnOptions
 	info   fabric.Info
 	dialed bool
-	loop   fabric.Loop
+	loop   loop.Loop
 	h      fabric.Handler
 
 	// Guarded by link.mu.
@@ -73,12 +74,12 @@ type Conn struct {
 }
 
 // setup hands c to its loop and waits for h.Setup.
-func (c *Conn) setup(ctx context.Context, loop fabric.Loop, h fabric.Handler) error {
+func (c *Conn) setup(ctx context.Context, on loop.Loop, h fabric.Handler) error {
 	result := make(chan error, 1)
 	c.link.mu.Lock()
-	c.loop, c.h = loop, h
+	c.loop, c.h = on, h
 	c.link.mu.Unlock()
-	loop.Post(fabric.TaskFunc(func() { result <- c.begin() }))
+	on.Post(loop.TaskFunc(func() { result <- c.begin() }))
 	select {
 	case err := <-result:
 		return err

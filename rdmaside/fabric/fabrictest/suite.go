@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // A Fixture is what one test of the suite runs on. Its providers may be one.
 type Fixture struct {
 	Dialer, Acceptor     fabric.Provider
-	DialLoop, AcceptLoop fabric.Loop
+	DialLoop, AcceptLoop loop.Loop
 
 	// Listen is where to listen: "127.0.0.1:0". Dial tells how that is dialled;
 	// nil dials Listener.Addr.
