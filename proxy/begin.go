@@ -14,7 +14,7 @@ import (
 // the upstreams. Owned by the client's loop.
 type ledger struct {
 	owner pinClient // whose it is
-	lanes []*lane
+	queues []*clientQueue
 	calls int   // read and not yet done with
 	owed  int64 // octets of Replies that may come, about, and of those that are here
 	held  int64 // of those that are here: the memory they take
@@ -37,7 +37,7 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 	for i := range g.tickets {
 		g.tickets[i] = ticket{s: s, kind: gateKind(i)}
 	}
-	t := l.terms()
+	t := l.settings()
 	g.weight = t.weight(a)
 	t.rates.join(a, g)
 	g.addr, g.slot = a, l.p.xids.slots.take(a, time.Now())
@@ -52,15 +52,15 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 // any more it goes on by rates.end. Its lanes to upstreams that have ended are forgotten,
 // too, which have no Calls any more: NFS clients stay for months.
 func (g *ledger) follow(l *listener, a netip.Addr) {
-	t := l.terms()
+	t := l.settings()
 	if w := t.weight(a); w != g.weight {
 		g.weight = w
-		for _, ln := range g.lanes {
+		for _, ln := range g.queues {
 			ln.reweigh(w)
 		}
 	}
-	g.lanes = slices.DeleteFunc(g.lanes, func(ln *lane) bool { return l.p.over(ln.u) })
-	for _, ln := range g.lanes {
+	g.queues = slices.DeleteFunc(g.queues, func(ln *clientQueue) bool { return l.p.over(ln.u) })
+	for _, ln := range g.queues {
 		if ln.pin == nil {
 			ln.settled = ln.u.pins.most.Load() == 0
 		}
@@ -83,13 +83,13 @@ type look struct {
 // over reports that the client has as much under way as it may: one greedy
 // client must not fill the memory that Replies to all the others need.
 func (g *ledger) over(l *listener) bool {
-	t := l.terms()
+	t := l.settings()
 	return g.calls >= t.opts.MaxCalls || g.owed >= t.maxOwed
 }
 
 // low reports that there is room again, with hysteresis.
 func (g *ledger) low(l *listener) bool {
-	t := l.terms()
+	t := l.settings()
 	return g.calls == 0 || g.calls <= t.opts.MaxCalls/2 && g.owed <= t.maxOwed/2
 }
 
@@ -158,13 +158,13 @@ func (g *ledger) slow(round uint32) int64 {
 func (g *ledger) close(l *listener, err error) {
 	g.rates.leave(g)
 	l.p.xids.slots.leave(g.addr, g.slot, time.Now())
-	for _, ln := range g.lanes {
+	for _, ln := range g.queues {
 		ln.forget(err)
 		if ln.pin != nil {
 			ln.pin.release()
 		}
 	}
-	g.lanes = nil
+	g.queues = nil
 }
 
 var (
@@ -189,7 +189,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	c.rdma.Message = c.msg
-	u, mismatch, low, high := l.terms().routes.find(h.Program, h.Version)
+	u, mismatch, low, high := l.settings().routes.find(h.Program, h.Version)
 	switch {
 	case h.TLSProbe():
 		// RFC 9289 Section 4.1: a NULL reply without STARTTLS in its verifier says
@@ -210,7 +210,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	if h.Program == oncrpc.ProgramNLM {
 		nlmOwner(h, peer)
 	}
-	ln := g.lane(u, peer)
+	ln := g.queueTo(u, peer)
 	if !ln.settled {
 		var err error
 		if ln, err = g.pinned(ln, h, peer); err != nil {
@@ -227,7 +227,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 		u.sessions.Tighten(c.msg, a)
 	}
 	c.expect = u.expect(a, g.large)
-	c.lane = ln
+	c.queue = ln
 	c.entry.Flow = ln.flowOf(c)
 	if c.assignXID(peer, g) {
 		c.result = resultAbsorbed

@@ -37,11 +37,11 @@ type call struct {
 
 	client   client // guarded by the XID table while remembered; else constant
 	up       *upstream
-	lane     *lane              // whose pool it is in
-	m        member             // the connection it was dispatched to
+	queue     *clientQueue              // whose pool it is in
+	m        upstreamConn             // the connection it was dispatched to
 	exchange *rdmaside.Exchange // of an RDMA client: holds msg, until it is answered
 	heir     *rdmaside.Exchange // of the client that adopted the call; guarded as client
-	adopted  *lane              // of that client; guarded as client
+	adopted  *clientQueue              // of that client; guarded as client
 	next     *call              // in rdmaClient.waiting
 	msg      []byte             // the whole Call, in the arena
 	buf      releaser           // owns msg

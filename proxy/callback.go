@@ -13,7 +13,7 @@ import (
 // The back channel
 //
 // A Call that a server sends on a pinned connection is for the client that has it. It
-// comes on a Requester ([rdmaside.ReverseHandler]) or a [tcpMember], and goes to a
+// comes on a Requester ([rdmaside.ReverseHandler]) or a [tcpConn], and goes to a
 // [tcpClient] as a record, or to an [rdmaClient] within the credits which that grants
 // (RFC 8167). The Reply goes back where the Call came from, if that is there still:
 // to no other connection, which would not know what to do with it. All of it happens
@@ -113,7 +113,7 @@ var errStray = errors.New("proxy: too many replies that answer no call")
 // one, because the server's connection has been lost meanwhile or the server does
 // not wait any more. Those are dropped, which does no harm.
 func (s *tcpClient) reply(xid uint32, b tcpframe.Buffer) {
-	for _, ln := range s.ledger.lanes {
+	for _, ln := range s.ledger.queues {
 		if p := ln.pin; p != nil && p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil {
 			return
 		}
@@ -191,7 +191,7 @@ func (k *callbacks) end(m *callbackMetrics) {
 func (k *callbacks) Release() { k.refused-- }
 
 // called takes a Call of the server.
-func (m *tcpMember) called(xid uint32, b tcpframe.Buffer) {
+func (m *tcpConn) called(xid uint32, b tcpframe.Buffer) {
 	k, metrics := &m.back, m.u.back
 	metrics.calls.Inc()
 	if err := oncrpc.ParseCall(b.Bytes(), &k.call); err != nil {
@@ -221,7 +221,7 @@ func (m *tcpMember) called(xid uint32, b tcpframe.Buffer) {
 }
 
 // ReverseReply is part of reverser.
-func (m *tcpMember) ReverseReply(xid uint32, msg []byte, done rdmaside.Releaser) error {
+func (m *tcpConn) ReverseReply(xid uint32, msg []byte, done rdmaside.Releaser) error {
 	if m.ending || !m.conn.Open() || !m.back.forget(xid) {
 		return rdmaside.ErrNoReverseCall
 	}
@@ -236,7 +236,7 @@ func (m *tcpMember) ReverseReply(xid uint32, msg []byte, done rdmaside.Releaser)
 }
 
 // ReverseRefuse is part of reverser.
-func (m *tcpMember) ReverseRefuse(xid uint32) {
+func (m *tcpConn) ReverseRefuse(xid uint32) {
 	if m.back.forget(xid) {
 		m.refuse(xid, callbackClient)
 	}
@@ -244,7 +244,7 @@ func (m *tcpMember) ReverseRefuse(xid uint32) {
 
 // refuse answers a Call of the server here. A server that does not read what it is
 // answered gets no answer.
-func (m *tcpMember) refuse(xid uint32, why callbackRefusal) {
+func (m *tcpConn) refuse(xid uint32, why callbackRefusal) {
 	if m.ending || !m.conn.Open() {
 		return
 	}

@@ -38,21 +38,21 @@ const (
 	dialsPerSecond = 200
 )
 
-// placed reports whether each client belongs to one endpoint.
-func (o *UpstreamOptions) placed() bool { return !o.Failover && len(o.Endpoints) > 1 }
+// partitioned reports whether each client belongs to one endpoint.
+func (o *UpstreamOptions) partitioned() bool { return !o.Failover && len(o.Endpoints) > 1 }
 
 // stays reports whether o can become next without clients changing their endpoint.
 func (o *UpstreamOptions) stays(next *UpstreamOptions) bool {
-	if !o.placed() && !next.placed() {
+	if !o.partitioned() && !next.partitioned() {
 		return true
 	}
-	return o.placed() && next.placed() && slices.Equal(o.Endpoints, next.Endpoints)
+	return o.partitioned() && next.partitioned() && slices.Equal(o.Endpoints, next.Endpoints)
 }
 
-// place is the number, of n, of the endpoint that the client at addr belongs to: the
+// endpointFor is the number, of n, of the endpoint that the client at addr belongs to: the
 // one of the highest hash. One that is added takes clients from all others alike, and
 // none changes between those.
-func place(addr netip.Addr, n int) (best int) {
+func endpointFor(addr netip.Addr, n int) (best int) {
 	var b [20]byte
 	a := addr.Unmap().As16()
 	copy(b[:], a[:])
@@ -109,7 +109,7 @@ func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
 	if len(u.pools) == 1 {
 		return u.pools[0]
 	}
-	return u.pools[place(addr, len(u.pools))]
+	return u.pools[endpointFor(addr, len(u.pools))]
 }
 
 // usable is how many connections there are.

@@ -104,7 +104,7 @@ func (c *call) requeue(here int) {
 	}
 	for {
 		c.follow()
-		err := c.lane.pool.Requeue(&c.entry, here)
+		err := c.queue.pool.Requeue(&c.entry, here)
 		if err == nil {
 			return
 		}
@@ -119,8 +119,8 @@ func (c *call) requeue(here int) {
 // first client's own connection to the upstream ends with that client.
 func (c *call) follow() {
 	if c.remembered {
-		_, c.lane = c.up.p.xids.ownerOf(c)
-		c.entry.Flow = c.lane.flowOf(c)
+		_, c.queue = c.up.p.xids.ownerOf(c)
+		c.entry.Flow = c.queue.flowOf(c)
 	}
 }
 
@@ -130,13 +130,13 @@ func (c *call) moved() bool {
 		return false
 	}
 	_, ln := c.up.p.xids.ownerOf(c)
-	return ln != c.lane
+	return ln != c.queue
 }
 
 // unsent takes a call back that member m could not take; its credit is still
 // held. What becomes of it is decided in a task of its own: the credit goes to the
 // next Call, which may end here as well, and so on through the queue.
-func (c *call) unsent(m member, err error) {
+func (c *call) unsent(m upstreamConn, err error) {
 	c.err, c.stage = err, stageUnsent
 	c.up.p.loops[m.Affinity()].Post(c)
 }
@@ -169,7 +169,7 @@ func (c *call) later(pause time.Duration) {
 
 // resubmit puts a call back that member m did not send, and waits for what was in
 // the way.
-func (c *call) resubmit(m member, err error) {
+func (c *call) resubmit(m upstreamConn, err error) {
 	c.err = nil
 	c.up.retried.Inc()
 	seat, here := c.entry.Seat(), m.Affinity()

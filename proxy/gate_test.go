@@ -383,13 +383,13 @@ func TestFollowForgetsLanes(t *testing.T) {
 	stays, goes, gone := &upstream{name: "a"}, &upstream{name: "b"}, &upstream{name: "a"}
 	p := &Proxy{upstreams: map[string]*upstream{"a": stays}, retired: map[*upstream]struct{}{goes: {}}}
 	l := &listener{p: p}
-	l.current.Store(&terms{})
+	l.current.Store(&listenerSettings{})
 	g := ledger{weight: 1}
 	for _, u := range []*upstream{gone, goes, stays, gone} {
-		g.lanes = append(g.lanes, &lane{u: u})
+		g.queues = append(g.queues, &clientQueue{u: u})
 	}
 	g.follow(l, netip.MustParseAddr("192.0.2.1"))
-	if len(g.lanes) != 2 || g.lanes[0].u != goes || g.lanes[1].u != stays {
-		t.Errorf("%d lanes are left", len(g.lanes))
+	if len(g.queues) != 2 || g.queues[0].u != goes || g.queues[1].u != stays {
+		t.Errorf("%d lanes are left", len(g.queues))
 	}
 }

@@ -20,8 +20,8 @@ func mix(h uint64) uint64 {
 	return h * 0x9e3779b97f4a7c15
 }
 
-// placeOf tells which of several slots, seats or ports the client at a has.
-func placeOf(a netip.Addr) uint32 {
+// addressHash tells which of several slots, seats or ports the client at a has.
+func addressHash(a netip.Addr) uint32 {
 	b := a.As16()
 	return uint32(mix(fnv(fnvBasis, b[:])) >> 32)
 }

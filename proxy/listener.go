@@ -32,11 +32,11 @@ type session interface {
 	books() (*ledger, netip.AddrPort)
 }
 
-// A terms is how clients of a listener are served. It is constant: Reconfigure puts
+// A listenerSettings is how clients of a listener are served. It is constant: Reconfigure puts
 // another in its place, which holds from the next Call on, or for the next
 // connection. Shares and rates, of which a client's ledger has its own, those that are
 // connected are told of: listener.follow.
-type terms struct {
+type listenerSettings struct {
 	opts      ListenerOptions
 	routes    routes
 	maxOwed   int64               // octets owed to one client before it has to wait
@@ -51,7 +51,7 @@ type listener struct {
 	address string // as configured
 	isRDMA  bool
 	log     zerolog.Logger
-	current atomic.Pointer[terms]
+	current atomic.Pointer[listenerSettings]
 
 	maxHeld int64 // octets of Replies that one client may leave lying before it is closed
 
@@ -102,15 +102,15 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	return l
 }
 
-// terms are those that hold now. Any goroutine.
-func (l *listener) terms() *terms { return l.current.Load() }
+// settings are those that hold now. Any goroutine.
+func (l *listener) settings() *listenerSettings { return l.current.Load() }
 
-// newTerms makes the terms of o, whose Calls go to some of upstreams. Nothing
+// newSettings makes the terms of o, whose Calls go to some of upstreams. Nothing
 // changes.
-func (l *listener) newTerms(o ListenerOptions, upstreams map[string]*upstream) (*terms, error) {
+func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream) (*listenerSettings, error) {
 	o.setDefaults()
 	p := l.p
-	t := &terms{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
+	t := &listenerSettings{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
 	var had *rates
 	if old := l.current.Load(); old != nil {
 		had = old.rates
@@ -165,7 +165,7 @@ func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	if l.isRDMA {
 		return l.startRDMA(ctx, socket)
 	}
-	o := l.tcpOptions(l.terms())
+	o := l.tcpOptions(l.settings())
 	o.Socket = socket
 	tcp, err := l.p.engine.Listen(o, func(*tcpframe.Conn) tcpframe.RecordHandler { return &tcpClient{l: l} })
 	if err != nil {
@@ -178,7 +178,7 @@ func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	return nil
 }
 
-func (l *listener) tcpOptions(t *terms) tcpframe.ListenOptions {
+func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	o := &t.opts
 	return tcpframe.ListenOptions{
 		Address: o.Address, Name: o.Name,
@@ -197,7 +197,7 @@ type socketProvider interface {
 }
 
 func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error {
-	t := l.terms()
+	t := l.settings()
 	o := fabric.ListenOptions{
 		Allow: l.allowed, MaxConnections: t.opts.MaxConnections,
 		MaxStarting: t.opts.MaxStarting, MaxStartingPerAddr: t.opts.MaxStartingPerAddress,
@@ -241,7 +241,7 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 		}
 		return
 	}
-	if _, err := l.terms().responder.Accept(ctx, in, home); err != nil {
+	if _, err := l.settings().responder.Accept(ctx, in, home); err != nil {
 		reason := refusedSetup
 		if errors.Is(err, rdmaside.ErrNoReceives) {
 			reason = refusedMemory
@@ -252,7 +252,7 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 }
 
 // update puts t in the place of the terms that hold.
-func (l *listener) update(t *terms) {
+func (l *listener) update(t *listenerSettings) {
 	old := l.current.Swap(t)
 	l.follow()
 	old.rates.end(t.rates) // after what was posted: who goes on does so under the new ones
@@ -307,7 +307,7 @@ func (l *listener) socket() Socket {
 
 // allowed decides by address.
 func (l *listener) allowed(a netip.Addr) bool {
-	allow := l.terms().opts.Allow
+	allow := l.settings().opts.Allow
 	if len(allow) == 0 {
 		return true
 	}
@@ -321,7 +321,7 @@ func (l *listener) allowed(a netip.Addr) bool {
 }
 
 // weight is the share of a client at a.
-func (t *terms) weight(a netip.Addr) int {
+func (t *listenerSettings) weight(a netip.Addr) int {
 	for _, w := range t.opts.Weights {
 		for _, p := range w.Clients {
 			if p.Contains(a) {
@@ -351,7 +351,7 @@ func (l *listener) addr() string {
 	return ""
 }
 
-func (l *listener) upstreams() []*upstream { return l.terms().routes.all() }
+func (l *listener) upstreams() []*upstream { return l.settings().routes.all() }
 
 func (l *listener) clients() int {
 	l.mu.Lock()
@@ -373,7 +373,7 @@ func (l *listener) outstanding() (n int) {
 
 // crowded reports whether n more RDMA clients from a are too many. l.mu is held.
 func (l *listener) crowded(a netip.Addr, n int) bool {
-	most := l.terms().opts.MaxConnectionsPerAddress
+	most := l.settings().opts.MaxConnectionsPerAddress
 	return most > 0 && l.byAddr[a]+n > most
 }
 

@@ -33,7 +33,7 @@ func (m callMemory) On(loop int) tcpframe.Memory { return memory{m.p.loops[loop]
 // replyMemory is memory for Replies: want of it is relief's business.
 type replyMemory struct {
 	memory
-	relief *relief
+	relief *slowClients
 }
 
 // Wait is part of tcpframe.Memory.

@@ -138,8 +138,8 @@ func (u *upstream) pin(s pinClient, peer netip.Addr) (*pin, error) {
 	// Clients are spread over the addresses of the server as the seats of the
 	// shared pool are.
 	switch {
-	case o.placed():
-		p.first = place(peer, len(o.Endpoints))
+	case o.partitioned():
+		p.first = endpointFor(peer, len(o.Endpoints))
 	case !o.Priority:
 		p.first = ps.next
 		ps.next++
@@ -164,7 +164,7 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 		Dials:   p.u.endpoints.share,
 		Metrics: p.u.poolMetrics,
 	}
-	if o.placed() {
+	if o.partitioned() {
 		n := p.first % len(o.Endpoints)
 		po.Endpoints = o.Endpoints[n : n+1]
 	} else {

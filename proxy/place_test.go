@@ -20,12 +20,12 @@ func TestPlace(t *testing.T) {
 	moved := 0
 	for i := range clients {
 		a := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		at := place(a, n)
+		at := endpointFor(a, n)
 		counts[at]++
-		if mapped := place(netip.AddrFrom16(a.As16()), n); mapped != at {
+		if mapped := endpointFor(netip.AddrFrom16(a.As16()), n); mapped != at {
 			t.Fatalf("%v is at %d, and at %d in the words of IPv6", a, at, mapped)
 		}
-		if next := place(a, n+1); next != at {
+		if next := endpointFor(a, n+1); next != at {
 			moved++
 			if next != n {
 				t.Fatalf("%v moved from %d to %d, neither of which is new", a, at, next)
@@ -41,7 +41,7 @@ func TestPlace(t *testing.T) {
 		t.Errorf("%d clients moved to the new endpoint, want about %d", moved, want)
 	}
 	// What it was in the first release: a client must find its state after an upgrade.
-	if at := place(netip.MustParseAddr("10.1.2.3"), 3); at != placeOfThree {
+	if at := endpointFor(netip.MustParseAddr("10.1.2.3"), 3); at != placeOfThree {
 		t.Errorf("10.1.2.3 is at %d of 3, was at %d", at, placeOfThree)
 	}
 }
@@ -72,7 +72,7 @@ func TestTryAll(t *testing.T) {
 			if a != addrs[2] {
 				return nil, refused
 			}
-			return &tcpMember{}, nil
+			return &tcpConn{}, nil
 		})
 		if m == nil || err != nil {
 			t.Errorf("the last answers: %v, %v", m, err)

@@ -42,7 +42,7 @@ import (
 
 // A probed is a connection that can be asked. Methods run on its loop.
 type probed interface {
-	member
+	upstreamConn
 	// ask sends the NULL Call of p, whose message is in p.call.
 	ask(p *probe) error
 	// unheard is for how long nothing was heard on the connection.

@@ -7,7 +7,7 @@
 // the arena and makes a [call] of it. The call's header is walked, its route gives
 // an [upstream], the upper-layer binding analyses it, an XID is assigned, and the
 // upstream's pool dispatches it to a connection with a free credit: an
-// [rdmaMember] or a [tcpMember]. When the Reply is there, the client's XID is put
+// [rdmaConn] or a [tcpConn]. When the Reply is there, the client's XID is put
 // back and the Reply goes to the client in one gather write.
 //
 // # Ownership
@@ -194,7 +194,7 @@ type Proxy struct {
 	receives *rdmaside.ReceivePool // what RDMA clients need to be connected; nil without RDMA listeners
 	dials    *pool.Limiter         // attempts to connect of all upstreams
 	xids     *xidTable
-	relief   relief
+	slow   slowClients
 
 	relieved *metrics.Counter
 	madeRoom atomic.Int64 // when makeRoom looked last, in Unix nanoseconds
@@ -240,7 +240,7 @@ func New(o Options) (*Proxy, error) {
 	if p.take == nil {
 		p.take = func(string) *net.TCPListener { return nil }
 	}
-	p.relief.p = p
+	p.slow.p = p
 	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
 	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that wait because too many are under way or have begun lately.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
 	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not take their Replies while memory for Replies was spent.")
@@ -280,7 +280,7 @@ func New(o Options) (*Proxy, error) {
 	p.sharePins()
 	for _, lo := range o.Listeners {
 		l := newListener(p, lo)
-		t, err := l.newTerms(lo, p.upstreams)
+		t, err := l.newSettings(lo, p.upstreams)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -73,7 +73,7 @@ type change struct {
 
 type plannedListener struct {
 	l      *listener
-	terms  *terms
+	terms  *listenerSettings
 	isNew  bool
 	socket *net.TCPListener // of a new one
 }
@@ -116,7 +116,7 @@ func (c *change) planListeners(all []ListenerOptions) error {
 			x.l, x.isNew = newListener(c.p, o), true
 		}
 		var err error
-		if x.terms, err = x.l.newTerms(o, c.upstreams); err != nil {
+		if x.terms, err = x.l.newSettings(o, c.upstreams); err != nil {
 			errs = append(errs, err)
 		}
 		c.listeners = append(c.listeners, x)

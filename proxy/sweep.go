@@ -10,7 +10,7 @@ import (
 // at all of them, eight times in IdleTimeout, each time with one task for each loop:
 // what clients cost does not grow by a timer each. (tcpframe does it for TCP.)
 func (l *listener) sweepLater() {
-	idle := l.terms().opts.IdleTimeout
+	idle := l.settings().opts.IdleTimeout
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sweeper != nil {
@@ -24,7 +24,7 @@ func (l *listener) sweepLater() {
 
 // sweep looks for idle clients once.
 func (l *listener) sweep() {
-	if idle := l.terms().opts.IdleTimeout; idle > 0 {
+	if idle := l.settings().opts.IdleTimeout; idle > 0 {
 		l.eachRDMA(func(c *rdmaClient) { c.closeIfUnused(idle) })
 	}
 	l.sweepLater()

@@ -20,8 +20,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// A member is one connection to an upstream. send runs on its loop.
-type member interface {
+// A upstreamConn is one connection to an upstream. send runs on its loop.
+type upstreamConn interface {
 	pool.Member
 	// send sends c, for which a credit is held, or calls c.unsent.
 	send(c *call)
@@ -130,7 +130,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u.ramp = newRamp(m, o.Name, o.Ramp, p.arena.Budget(), p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.newEndpoints(m, &o)
 	n := 1
-	if o.placed() {
+	if o.partitioned() {
 		n = len(o.Endpoints)
 	}
 	for i := range n {
@@ -187,7 +187,7 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	if !u.isRDMA {
 		po.Astray = u.source.astray
 	}
-	if o.placed() {
+	if o.partitioned() {
 		n := len(o.Endpoints)
 		po.Endpoints = o.Endpoints[i : i+1]
 		po.Connections = (o.Connections + n - 1) / n
@@ -293,7 +293,7 @@ func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *p
 
 // dispatch is what every member's Dispatch does: it brings the call to the
 // member's loop, which may be the one we are on.
-func dispatch(e *pool.Entry, m member, l *eventLoop, here int) {
+func dispatch(e *pool.Entry, m upstreamConn, l *eventLoop, here int) {
 	c := e.Owner.(*call)
 	c.m = m
 	if l.index == here {

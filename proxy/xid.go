@@ -211,20 +211,20 @@ func (twin *call) absorb(c *call) claim {
 		return claim{absorbed: true}
 	}
 	cl := claim{absorbed: true, old: twin.client, heir: twin.heir, owed: twin.expect}
-	twin.client, twin.adopted = c.client, c.lane
+	twin.client, twin.adopted = c.client, c.queue
 	twin.heir, c.exchange = c.exchange, nil
 	return cl
 }
 
 // ownerOf is the client of c, which is remembered, and that client's lane, now.
-func (t *xidTable) ownerOf(c *call) (client, *lane) {
+func (t *xidTable) ownerOf(c *call) (client, *clientQueue) {
 	s := t.set(c.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.adopted != nil {
 		return c.client, c.adopted
 	}
-	return c.client, c.lane
+	return c.client, c.queue
 }
 
 // settle ends c's time in flight at now, on the loops' clock. After it c.client

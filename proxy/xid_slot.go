@@ -55,7 +55,7 @@ type guest struct {
 
 // take is the slot of a client at a, until leave.
 func (t *slots) take(a netip.Addr, now time.Time) uint16 {
-	first := uint16(placeOf(a) % xidSlots)
+	first := uint16(addressHash(a) % xidSlots)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g := t.guests[a]; g != nil {

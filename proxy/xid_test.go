@@ -153,12 +153,12 @@ func TestXIDAdoption(t *testing.T) {
 	exchanges := [2]rdmaside.Exchange{}
 	adopt := func(cl client, e *rdmaside.Exchange) claim {
 		c := &call{client: cl, exchange: e, tag: a.tag}
-		c.lane = &lane{}
+		c.queue = &clientQueue{}
 		got := x.assign(c, first.xid)
 		if c.exchange != nil {
 			t.Error("the exchange of a Call that was adopted is left with what is dropped")
 		}
-		if _, ln := x.ownerOf(a); a.client != cl || a.heir != e || ln != c.lane {
+		if _, ln := x.ownerOf(a); a.client != cl || a.heir != e || ln != c.queue {
 			t.Error("the Call in flight is not the last connection's")
 		}
 		return got

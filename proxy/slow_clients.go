@@ -17,7 +17,7 @@ const reliefEvery = time.Second
 // together while somebody waits for it.
 const reliefShare = 4
 
-// A relief sees to it that clients that do not take their Replies do not stop
+// A slowClients sees to it that clients that do not take their Replies do not stop
 // the others. A Reply that is here waits for its client in the memory it came in.
 // No client can have all of that memory, but several can, and when it is spent
 // nothing is sent to the upstream and nothing read from it. Then the clients are
@@ -27,7 +27,7 @@ const reliefShare = 4
 // is no client's fault, and comes back with their Replies or deadlines.
 //
 // It is safe for concurrent use.
-type relief struct {
+type slowClients struct {
 	p *Proxy
 
 	mu       sync.Mutex // guards the rest; a leaf
@@ -40,7 +40,7 @@ type relief struct {
 
 // waits says that somebody waits for memory, until the function it returns was
 // called, which is f and a little more.
-func (r *relief) waits(f func()) func() {
+func (r *slowClients) waits(f func()) func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waiting++
@@ -59,7 +59,7 @@ func (r *relief) waits(f func()) func() {
 }
 
 // watch looks at the clients as long as memory is short.
-func (r *relief) watch() {
+func (r *slowClients) watch() {
 	r.mu.Lock()
 	short := r.waiting > 0 || r.begun != r.seen
 	r.seen = r.begun
@@ -81,7 +81,7 @@ type burden struct {
 }
 
 // weigh finds the slow clients, each on its loop.
-func (r *relief) weigh(round uint32) {
+func (r *slowClients) weigh(round uint32) {
 	loops := r.p.loops
 	all := make([][]session, len(loops))
 	for _, l := range r.p.allListeners() {
@@ -110,7 +110,7 @@ func (r *relief) weigh(round uint32) {
 
 // unburden closes clients, the one that holds the most first, until the rest hold
 // little.
-func (r *relief) unburden(slow []burden) {
+func (r *slowClients) unburden(slow []burden) {
 	slices.SortFunc(slow, func(a, b burden) int { return cmp.Compare(b.held, a.held) })
 	total := int64(0)
 	for _, b := range slow {

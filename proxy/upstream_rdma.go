@@ -10,9 +10,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// An rdmaMember is one RPC-over-RDMA connection of an upstream's pool. It is
+// An rdmaConn is one RPC-over-RDMA connection of an upstream's pool. It is
 // owned by its loop.
-type rdmaMember struct {
+type rdmaConn struct {
 	u    *upstream
 	seat *pool.Seat
 	loop *eventLoop
@@ -23,7 +23,7 @@ type rdmaMember struct {
 
 // dialRDMA makes a connection, for p alone unless that is nil.
 func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
-	m := &rdmaMember{u: u, seat: s, loop: l}
+	m := &rdmaConn{u: u, seat: s, loop: l}
 	uo := u.settings()
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	o := rdmaside.RequesterOptions{
@@ -49,13 +49,13 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s
 }
 
 // Dispatch is part of pool.Member.
-func (m *rdmaMember) Dispatch(e *pool.Entry, here int) { dispatch(e, m, m.loop, here) }
+func (m *rdmaConn) Dispatch(e *pool.Entry, here int) { dispatch(e, m, m.loop, here) }
 
 // Affinity is part of pool.Member.
-func (m *rdmaMember) Affinity() int { return m.loop.index }
+func (m *rdmaConn) Affinity() int { return m.loop.index }
 
 // Close is part of pool.Member.
-func (m *rdmaMember) Close(err error) {
+func (m *rdmaConn) Close(err error) {
 	r := m.r
 	m.loop.tcp.Post(loop.TaskFunc(func() {
 		// A pool that ends with every Call answered has nothing to complain about:
@@ -68,7 +68,7 @@ func (m *rdmaMember) Close(err error) {
 }
 
 // send is part of member.
-func (m *rdmaMember) send(c *call) {
+func (m *rdmaConn) send(c *call) {
 	err := m.r.Send(&c.rdma)
 	if err == nil {
 		c.entry.Sent()
@@ -79,44 +79,44 @@ func (m *rdmaMember) send(c *call) {
 
 // refused gives back a call, whose credit is still held, that the Requester did
 // not send.
-func (m *rdmaMember) refused(c *call, err error) {
+func (m *rdmaConn) refused(c *call, err error) {
 	// Nothing is dispatched until a Reply has given memory back; if those that hold
 	// it are clients that do not read, relief sees to it. One of the pool's Calls
 	// waits for all: while one waits, memory goes to nobody else.
 	if p := m.seat.Pool(); errors.Is(err, rdmaside.ErrNoMemory) && p.Hold() {
-		m.r.Wait(&c.rdma, m.u.p.relief.waits(p.Resume))
+		m.r.Wait(&c.rdma, m.u.p.slow.waits(p.Resume))
 	}
 	c.unsent(m, err)
 }
 
 // credits is part of member.
-func (m *rdmaMember) credits() int { return m.r.Grant() }
+func (m *rdmaConn) credits() int { return m.r.Grant() }
 
 // Granted is part of rdmaside.Watcher.
-func (m *rdmaMember) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(grant, m.loop.index) }
+func (m *rdmaConn) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(grant, m.loop.index) }
 
 // Ended is part of rdmaside.Watcher.
-func (m *rdmaMember) Ended(_ *rdmaside.Requester, err error) {
+func (m *rdmaConn) Ended(_ *rdmaside.Requester, err error) {
 	m.probe.end()
 	m.u.ended(err)
 	m.seat.Ended(err)
 }
 
 // Dropped is part of rdmaside.DropWatcher.
-func (m *rdmaMember) Dropped(*rdmaside.Requester) bool {
+func (m *rdmaConn) Dropped(*rdmaside.Requester) bool {
 	m.u.leaked.Inc()
 	return m.seat.Retire(m)
 }
 
 // ask is part of probed.
-func (m *rdmaMember) ask(p *probe) error { return m.r.Send(&p.call) }
+func (m *rdmaConn) ask(p *probe) error { return m.r.Send(&p.call) }
 
 // unheard is part of probed.
-func (m *rdmaMember) unheard() time.Duration { return time.Since(m.r.LastActivity()) }
+func (m *rdmaConn) unheard() time.Duration { return time.Since(m.r.LastActivity()) }
 
 // CallDone is part of rdmaside.CallOwner.
 func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
-	m := c.m.(*rdmaMember)
+	m := c.m.(*rdmaConn)
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
 		c.out, c.reply, c.size = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()

@@ -15,10 +15,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A tcpMember is one TCP connection of an upstream's pool. TCP has no credits:
+// A tcpConn is one TCP connection of an upstream's pool. TCP has no credits:
 // its grant is the configured number of Calls outstanding, from the start. It is
 // owned by its loop.
-type tcpMember struct {
+type tcpConn struct {
 	u    *upstream
 	opts *UpstreamOptions // when it was dialed
 	seat *pool.Seat
@@ -51,13 +51,13 @@ var errIdleClosed = errors.New("proxy: the server closed an idle connection")
 
 // dialTCP makes a connection, for p alone unless that is nil.
 func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
-	m := &tcpMember{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
+	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	s.Granted(m.opts.Credits, pool.Elsewhere)
 	o := tcpframe.DialOptions{
 		Name: u.name, Reset: true,
 		Conn: tcpframe.ConnOptions{
-			Memory: replyMemory{memory{l.replies}, &u.p.relief}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
+			Memory: replyMemory{memory{l.replies}, &u.p.slow}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
 			// Calls are bounded by the grant; the server is not to be paused because
 			// it reads slowly.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
@@ -76,13 +76,13 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s 
 }
 
 // Dispatch is part of pool.Member.
-func (m *tcpMember) Dispatch(e *pool.Entry, here int) { dispatch(e, m, m.loop, here) }
+func (m *tcpConn) Dispatch(e *pool.Entry, here int) { dispatch(e, m, m.loop, here) }
 
 // Affinity is part of pool.Member.
-func (m *tcpMember) Affinity() int { return m.loop.index }
+func (m *tcpConn) Affinity() int { return m.loop.index }
 
 // Close is part of pool.Member.
-func (m *tcpMember) Close(err error) {
+func (m *tcpConn) Close(err error) {
 	m.loop.tcp.Post(loop.TaskFunc(func() {
 		if !m.ending {
 			m.abort(err)
@@ -91,14 +91,14 @@ func (m *tcpMember) Close(err error) {
 }
 
 // abort ends the connection. Its Calls end in Closed.
-func (m *tcpMember) abort(err error) {
+func (m *tcpConn) abort(err error) {
 	m.ending = true
 	m.seat.Closing(m)
 	m.conn.Abort(err)
 }
 
 // send is part of member.
-func (m *tcpMember) send(c *call) {
+func (m *tcpConn) send(c *call) {
 	switch {
 	case m.ending || m.leaving || !m.conn.Open():
 		c.unsent(m, rdmaside.ErrClosed)
@@ -126,13 +126,13 @@ type written call
 // Release is part of tcpframe.Releaser. What the kernel did not take whole, the
 // server cannot have executed: it stays marked as being written.
 func (w *written) Release() {
-	if c := (*call)(w); !c.m.(*tcpMember).conn.Ended() {
+	if c := (*call)(w); !c.m.(*tcpConn).conn.Ended() {
 		c.writing = false
 	}
 }
 
 // link makes c the newest Call.
-func (m *tcpMember) link(c *call) {
+func (m *tcpConn) link(c *call) {
 	c.sentAt = time.Now()
 	c.older, c.newer = m.newest, nil
 	if m.newest != nil {
@@ -144,7 +144,7 @@ func (m *tcpMember) link(c *call) {
 }
 
 // unlink takes c, which is pending, out.
-func (m *tcpMember) unlink(c *call) {
+func (m *tcpConn) unlink(c *call) {
 	delete(m.pending, c.rdma.XID)
 	if c.older != nil {
 		c.older.newer = c.newer
@@ -160,13 +160,13 @@ func (m *tcpMember) unlink(c *call) {
 }
 
 // credits is part of member.
-func (m *tcpMember) credits() int { return m.opts.Credits }
+func (m *tcpConn) credits() int { return m.opts.Credits }
 
 // Opened is part of tcpframe.RecordHandler.
-func (m *tcpMember) Opened(c *tcpframe.Conn) { m.conn = c }
+func (m *tcpConn) Opened(c *tcpframe.Conn) { m.conn = c }
 
 // Record is part of tcpframe.RecordHandler.
-func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	msg := b.Bytes()
 	m.heard = time.Now()
 	xid, mtype, ok := oncrpc.MessageType(msg)
@@ -205,10 +205,10 @@ func (m *tcpMember) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 }
 
 // Drained is part of tcpframe.RecordHandler.
-func (m *tcpMember) Drained(*tcpframe.Conn) {}
+func (m *tcpConn) Drained(*tcpframe.Conn) {}
 
 // Closed is part of tcpframe.RecordHandler.
-func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
+func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	m.ending = true
 	if m.timer != nil {
 		m.timer.Stop()
@@ -234,7 +234,7 @@ func (m *tcpMember) Closed(_ *tcpframe.Conn, err error) {
 }
 
 // arm sees to it that overdue is looked for.
-func (m *tcpMember) arm() {
+func (m *tcpConn) arm() {
 	if m.timer != nil {
 		return
 	}
@@ -245,7 +245,7 @@ func (m *tcpMember) arm() {
 // overdue looks for Calls past their deadline. The oldest is the first to be: while
 // those sent after it are answered it was dropped, and the connection is left;
 // otherwise it ends.
-func (m *tcpMember) overdue() {
+func (m *tcpConn) overdue() {
 	m.timer = nil
 	if m.ending {
 		return
@@ -276,10 +276,10 @@ func (m *tcpMember) overdue() {
 }
 
 // late reports whether a Call sent at t is past its deadline.
-func (m *tcpMember) late(t time.Time) bool { return time.Since(t) > m.opts.CallTimeout }
+func (m *tcpConn) late(t time.Time) bool { return time.Since(t) > m.opts.CallTimeout }
 
 // answered takes note of the Reply to a Call sent at t.
-func (m *tcpMember) answered(t time.Time) {
+func (m *tcpConn) answered(t time.Time) {
 	if t.After(m.latest) {
 		m.latest = t
 	}
@@ -287,7 +287,7 @@ func (m *tcpMember) answered(t time.Time) {
 
 // leave ends a connection that another one has replaced, once all Calls on it are
 // answered or past their deadline.
-func (m *tcpMember) leave() {
+func (m *tcpConn) leave() {
 	if m.newest != nil && !m.late(m.newest.sentAt) {
 		m.arm()
 		return
@@ -298,7 +298,7 @@ func (m *tcpMember) leave() {
 }
 
 // ask is part of probed.
-func (m *tcpMember) ask(p *probe) error {
+func (m *tcpConn) ask(p *probe) error {
 	if m.ending || m.leaving || !m.conn.Open() || m.pending[p.call.XID] != nil {
 		return errUnasked
 	}
@@ -309,4 +309,4 @@ func (m *tcpMember) ask(p *probe) error {
 }
 
 // unheard is part of probed.
-func (m *tcpMember) unheard() time.Duration { return time.Since(m.heard) }
+func (m *tcpConn) unheard() time.Duration { return time.Since(m.heard) }

@@ -9,10 +9,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
-// A lane is one client's way to one upstream: the pool that its Calls take, and
+// A clientQueue is one client's way to one upstream: the pool that its Calls take, and
 // its places in the queue there. All but flow and steady, which are the pool's, is owned by
 // the client's loop, and u and pool are constant.
-type lane struct {
+type clientQueue struct {
 	u    *upstream
 	pool *pool.Pool // one of u.pools, or that of pin
 
@@ -24,23 +24,23 @@ type lane struct {
 	minor0  bool // NFSv4.0 was seen
 }
 
-// lane is the lane to u of the client at peer.
-func (g *ledger) lane(u *upstream, peer netip.Addr) *lane {
-	for _, ln := range g.lanes {
+// queueTo is the queueTo to u of the client at peer.
+func (g *ledger) queueTo(u *upstream, peer netip.Addr) *clientQueue {
+	for _, ln := range g.queues {
 		if ln.u == u {
 			return ln
 		}
 	}
-	ln := &lane{u: u, pool: u.poolFor(peer), settled: u.pins.most.Load() == 0}
+	ln := &clientQueue{u: u, pool: u.poolFor(peer), settled: u.pins.most.Load() == 0}
 	ln.flow.Weight = g.weight
-	ln.steady = pool.Flow{Weight: g.weight, Steady: true, Place: placeOf(peer)}
-	g.lanes = append(g.lanes, ln)
+	ln.steady = pool.Flow{Weight: g.weight, Steady: true, Place: addressHash(peer)}
+	g.queues = append(g.queues, ln)
 	return ln
 }
 
 // pinned is the lane that the Call h takes, which came to be on ln: one with a
 // connection of its own if it has to. Calls on their way stay where they are.
-func (g *ledger) pinned(ln *lane, h *oncrpc.Call, peer netip.Addr) (*lane, error) {
+func (g *ledger) pinned(ln *clientQueue, h *oncrpc.Call, peer netip.Addr) (*clientQueue, error) {
 	if mode := ln.u.settings().Mode; mode == ModeShared || mode != ModePinned && !ln.needsPin(h) {
 		return ln, nil
 	}
@@ -48,20 +48,20 @@ func (g *ledger) pinned(ln *lane, h *oncrpc.Call, peer netip.Addr) (*lane, error
 	if err != nil {
 		return nil, err
 	}
-	own := &lane{u: ln.u, pool: p.pool, pin: p, settled: true}
-	for i := range g.lanes {
-		if g.lanes[i] == ln {
-			g.lanes[i] = own // found before ln from now on
+	own := &clientQueue{u: ln.u, pool: p.pool, pin: p, settled: true}
+	for i := range g.queues {
+		if g.queues[i] == ln {
+			g.queues[i] = own // found before ln from now on
 		}
 	}
-	g.lanes = append(g.lanes, ln)
+	g.queues = append(g.queues, ln)
 	return own, nil
 }
 
 // needsPin reports whether h is what only a connection of the client's own carries
 // well: a COMPOUND of NFSv4.1 or later. One that cannot be read, as under RPCSEC_GSS
 // privacy, may be, unless the client has spoken NFSv4.0.
-func (ln *lane) needsPin(h *oncrpc.Call) bool {
+func (ln *clientQueue) needsPin(h *oncrpc.Call) bool {
 	if h.Program != oncrpc.ProgramNFS || h.Version != 4 || h.Procedure == 0 || h.Protection == oncrpc.ProtectControl {
 		return false
 	}
@@ -73,7 +73,7 @@ func (ln *lane) needsPin(h *oncrpc.Call) bool {
 }
 
 // flowOf is c's place in the queue.
-func (ln *lane) flowOf(c *call) *pool.Flow {
+func (ln *clientQueue) flowOf(c *call) *pool.Flow {
 	if a := &c.rdma.Analysis; !ln.u.isRDMA && a.Class >= ulb.NonIdempotent && a.Session == 0 {
 		return &ln.steady
 	}
@@ -81,13 +81,13 @@ func (ln *lane) flowOf(c *call) *pool.Flow {
 }
 
 // reweigh makes w the client's weight.
-func (ln *lane) reweigh(w int) {
+func (ln *clientQueue) reweigh(w int) {
 	ln.pool.Reweigh(&ln.flow, w)
 	ln.pool.Reweigh(&ln.steady, w)
 }
 
 // forget takes out what waits. Its owner hears of it with err.
-func (ln *lane) forget(err error) {
+func (ln *clientQueue) forget(err error) {
 	ln.pool.Forget(&ln.flow, err)
 	ln.pool.Forget(&ln.steady, err)
 }
