@@ -7,8 +7,6 @@
 // the word none.
 package configs
 
-import "time"
-
 // A Config is a whole file. The one that Load returns is complete: every field
 // has its value, given or default, and keeps every rule.
 type Config struct {
@@ -208,91 +206,3 @@ func (l *Listener) RDMA() bool { return l.Transport == TransportRDMA }
 
 // RDMA reports whether the upstream is reached by RPC-over-RDMA.
 func (u *Upstream) RDMA() bool { return u.Transport == TransportRDMA }
-
-func (c *Config) setDefaults() {
-	for i := range c.Listeners {
-		c.Listeners[i].setDefaults()
-	}
-	for i := range c.Upstreams {
-		c.Upstreams[i].setDefaults()
-	}
-	def(&c.Chunks.IO, MiB)
-	def(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
-	def(&c.Memory.Budget, GiB)
-	c.RPCBind.setDefaults()
-	def(&c.Admin.Address, "127.0.0.1:9090")
-	def(&c.Log.Level, "info")
-	def(&c.Log.Format, FormatJSON)
-	def(&c.Drain.Timeout, Duration(30*time.Second))
-	c.Reload.setDefaults()
-	c.Handover.setDefaults()
-}
-
-func (l *Listener) setDefaults() {
-	def(&l.Transport, TransportTCP)
-	def(&l.Limits.Connections, 4096)
-	def(&l.Limits.Calls, 256)
-	def(&l.Limits.Outbound, 32*MiB)
-	def(&l.Limits.Record, 4*MiB+64*KiB)
-	def(&l.Limits.PerAddress, l.Limits.Connections)
-	def(&l.Timeouts.Stall, Duration(30*time.Second))
-	def(&l.Timeouts.Idle, NoDuration)
-	if l.RDMA() {
-		def(&l.Limits.Starting, 128)
-		def(&l.Limits.StartingPerAddress, min(16, l.Limits.Starting))
-		def(&l.Timeouts.Start, Duration(5*time.Second))
-		def(&l.Provider, ProviderIWARP)
-		def(&l.Credits, 64)
-		l.Inline.setDefaults(4 * KiB)
-		l.IWARP.setDefaults()
-		return
-	}
-	def(&l.Limits.Fragments, 1024)
-}
-
-func (u *Upstream) setDefaults() {
-	def(&u.Failover, Off)
-	if u.Failover == On {
-		def(&u.Balance, BalanceSpread)
-	}
-	if u.RDMA() {
-		def(&u.Pool.Connections, 4)
-		def(&u.Provider, ProviderIWARP)
-		u.Inline.setDefaults(64 * KiB)
-		u.IWARP.setDefaults()
-	} else {
-		def(&u.Source.Ports, AnyPort)
-	}
-	def(&u.Pool.Connections, 2)
-	def(&u.Pool.Credits, 128)
-	def(&u.Pool.Mode, PoolAuto)
-	if u.Pool.Mode != PoolShared {
-		def(&u.Pool.Pinned, 256)
-	}
-	def(&u.Timeouts.Call, Duration(60*time.Second))
-	def(&u.Timeouts.Connect, Duration(10*time.Second))
-	def(&u.Timeouts.Unavailable, Duration(30*time.Second))
-	def(&u.Timeouts.Silent, Duration(4*time.Second))
-	def(&u.Timeouts.Probe, Duration(5*time.Second))
-	def(&u.Backoff.Min, Duration(100*time.Millisecond))
-	def(&u.Backoff.Max, max(Duration(5*time.Second), u.Backoff.Min))
-}
-
-func (i *Inline) setDefaults(call Size) {
-	def(&i.Call, call)
-	def(&i.Reply, 4*KiB)
-}
-
-func (w *IWARP) setDefaults() {
-	def(&w.CRC, On)
-	def(&w.FPDU, FPDUEMSS)
-	def(&w.Revision1, Off)
-}
-
-// def gives *p the default v if it has none.
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
-	}
-}

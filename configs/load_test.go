@@ -63,6 +63,7 @@ func TestDefaults(t *testing.T) {
 		Drain:    Drain{Timeout: Duration(30 * time.Second)},
 		Reload:   Reload{Watch: Duration(2 * time.Second)},
 		Handover: Handover{Path: None},
+		Loops:    defaultLoops,
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("defaults:\n got %+v\nwant %+v", c, want)

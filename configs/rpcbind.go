@@ -12,8 +12,6 @@ type RPCBind struct {
 // Enabled reports whether it is wanted.
 func (b *RPCBind) Enabled() bool { return b.Address != None }
 
-func (b *RPCBind) setDefaults() { def(&b.Address, None) }
-
 func (b *RPCBind) validate(c *Config, r *report) {
 	if !b.Enabled() {
 		if r.source.given("rpcbind.allow") && !r.has("rpcbind.allow") {

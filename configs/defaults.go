@@ -1,0 +1,118 @@
+package configs
+
+import (
+	"runtime"
+	"time"
+)
+
+// This file has every default of the bridge. No other package has defaults for
+// settings: cmd passes each value on, and the packages check what they get.
+// rdmabridge.yaml shows the same values to users, and TestAnnotated compares.
+//
+// A default can depend on another setting of the file, so setDefaults goes through
+// the settings in an order in which the other one is complete by then.
+
+func (c *Config) setDefaults() {
+	for i := range c.Listeners {
+		c.Listeners[i].setDefaults()
+	}
+	for i := range c.Upstreams {
+		c.Upstreams[i].setDefaults()
+	}
+	fill(&c.Chunks.IO, 1*MiB)
+	fill(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
+	fill(&c.Memory.Budget, 1*GiB)
+	fill(&c.RPCBind.Address, None)
+	fill(&c.Admin.Address, "127.0.0.1:9090")
+	fill(&c.Log.Level, "info")
+	fill(&c.Log.Format, FormatJSON)
+	fill(&c.Drain.Timeout, 30*second)
+	fill(&c.Reload.Watch, 2*second)
+	fill(&c.Handover.Path, None)
+	fill(&c.Loops, defaultLoops)
+}
+
+func (l *Listener) setDefaults() {
+	fill(&l.Transport, TransportTCP)
+	fill(&l.Limits.Connections, 4096)
+	fill(&l.Limits.PerAddress, l.Limits.Connections)
+	fill(&l.Limits.Calls, 256)
+	fill(&l.Limits.Outbound, 32*MiB)
+	fill(&l.Limits.Record, 4*MiB+64*KiB)
+	fill(&l.Timeouts.Stall, 30*second)
+	fill(&l.Timeouts.Idle, NoDuration)
+	switch l.Transport {
+	case TransportTCP:
+		fill(&l.Limits.Fragments, 1024)
+	case TransportRDMA:
+		fill(&l.Limits.Starting, 128)
+		fill(&l.Limits.StartingPerAddress, min(16, l.Limits.Starting))
+		fill(&l.Timeouts.Start, 5*second)
+		fill(&l.Provider, ProviderIWARP)
+		fill(&l.Credits, 64)
+		fill(&l.Inline.Call, 4*KiB)
+		fill(&l.Inline.Reply, 4*KiB)
+		l.IWARP.setDefaults()
+	}
+}
+
+func (u *Upstream) setDefaults() {
+	fill(&u.Failover, Off)
+	if u.Failover == On {
+		fill(&u.Balance, BalanceSpread)
+	}
+	switch u.Transport {
+	case TransportTCP:
+		fill(&u.Pool.Connections, 2)
+		fill(&u.Source.Ports, AnyPort)
+	case TransportRDMA:
+		fill(&u.Pool.Connections, 4)
+		fill(&u.Provider, ProviderIWARP)
+		fill(&u.Inline.Call, 64*KiB)
+		fill(&u.Inline.Reply, 4*KiB)
+		u.IWARP.setDefaults()
+	}
+	fill(&u.Pool.Credits, 128)
+	fill(&u.Pool.Mode, PoolAuto)
+	if u.Pool.Mode != PoolShared {
+		fill(&u.Pool.Pinned, 256)
+	}
+	fill(&u.Timeouts.Call, 60*second)
+	fill(&u.Timeouts.Connect, 10*second)
+	fill(&u.Timeouts.Unavailable, 30*second)
+	fill(&u.Timeouts.Silent, 4*second)
+	fill(&u.Timeouts.Probe, 5*second)
+	fill(&u.Backoff.Min, 100*millisecond)
+	fill(&u.Backoff.Max, max(5*second, u.Backoff.Min))
+}
+
+func (w *IWARP) setDefaults() {
+	fill(&w.CRC, On)
+	fill(&w.FPDU, FPDUEMSS)
+	fill(&w.Revision1, Off)
+}
+
+const (
+	second      = Duration(time.Second)
+	millisecond = Duration(time.Millisecond)
+)
+
+// defaultLoops leaves one CPU to the other goroutines and to the kernel where there
+// are more than two. It is computed once, because tcpframe raises GOMAXPROCS when it
+// starts its loops, and a reload would find another value.
+var defaultLoops = loopsFor(runtime.GOMAXPROCS(0))
+
+func loopsFor(cpus int) int {
+	if cpus > 2 {
+		return cpus - 1
+	}
+	return cpus
+}
+
+// fill sets *p to the default v if the file did not set it.
+func fill[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
