@@ -585,12 +585,14 @@ listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}, {name: r, address:
 upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
 admin: {address: 127.0.0.1:0}
 reload: {watch: none}
+loops: 2
 `, s.addr)
 	x := startReload(t, base)
-	x.reload(strings.Replace(base, "transport: rdma,", "transport: rdma, iwarp: {crc: off}, credits: 9,", 1)+"memory: {budget: 2GiB}\nloops: 3\nchunks: {io: 2MiB}\ndrain: {timeout: 7s}\n", loaded)
+	changed := strings.NewReplacer("transport: rdma,", "transport: rdma, iwarp: {crc: off}, credits: 9,", "loops: 2", "loops: 3").Replace(base)
+	x.reload(changed+"memory: {budget: 2GiB}\nchunks: {io: 2MiB}\ndrain: {timeout: 7s}\n", loaded)
 	for _, want := range []string{
 		`"setting":"memory.budget","old":"1GiB","new":"2GiB","message":"setting needs a restart"`,
-		`"setting":"loops","old":"","new":"3","message":"setting needs a restart"`,
+		`"setting":"loops","old":"2","new":"3","message":"setting needs a restart"`,
 		`"setting":"chunks.io","old":"1MiB","new":"2MiB","message":"setting needs a restart"`,
 		`"setting":"listeners[r].iwarp.crc","old":"on","new":"off","message":"setting needs a restart"`,
 		`"setting":"listeners[r].credits","old":"64","new":"9","message":"setting changed"`,
