@@ -4,11 +4,12 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/explain"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -42,21 +43,16 @@ Exit codes: 0 explained, also what is malformed; 1 FILE cannot be read; 2 the
 command line is wrong.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := newExplainer(cmd, &f)
+			o, err := f.options(cmd)
 			if err != nil {
 				return err
 			}
-			in, err := explainInput(cmd, &f, args)
+			in, err := f.input(cmd, args)
 			if err != nil {
 				return err
 			}
 			out := bufio.NewWriter(cmd.OutOrStdout())
-			if f.json {
-				e.print = newJSONPrinter(out)
-			} else {
-				e.print = newTextPrinter(out)
-			}
-			err = e.explain(in)
+			err = explain.Run(out, in, o)
 			if flush := out.Flush(); err == nil {
 				err = flush
 			}
@@ -72,26 +68,25 @@ command line is wrong.`,
 	return cmd
 }
 
-// newExplainer checks the flags.
-func newExplainer(cmd *cobra.Command, f *explainFlags) (*explainer, error) {
+// options checks the flags.
+func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
+	o := explain.Options{Max: f.max, JSON: f.json}
 	if f.max < 0 {
-		return nil, fmt.Errorf("--max %d: want 0 or more", f.max)
+		return o, fmt.Errorf("--max %d: want 0 or more", f.max)
 	}
-	var limits ulb.Limits
-	source := ""
 	if f.config != "" {
 		c, err := loadConfig(f.config)
 		if err != nil {
-			return nil, failed(err)
+			return o, failed(err)
 		}
-		limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
+		o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
 		found := false
 		for i := range c.Upstreams {
 			u := &c.Upstreams[i]
 			if !u.RDMA() {
 				continue
 			}
-			found, source = true, fmt.Sprintf("%s, upstream %s", f.config, u.Name)
+			found, o.Source = true, fmt.Sprintf("%s, upstream %s", f.config, u.Name)
 			if !cmd.Flags().Changed("inline-call") {
 				f.callInline = sizeFlag(u.Inline.Call)
 			}
@@ -101,7 +96,7 @@ func newExplainer(cmd *cobra.Command, f *explainFlags) (*explainer, error) {
 			break
 		}
 		if !found {
-			return nil, failed(fmt.Errorf("%s: no upstream has transport rdma", f.config))
+			return o, failed(fmt.Errorf("%s: no upstream has transport rdma", f.config))
 		}
 	}
 	for _, v := range []struct {
@@ -109,72 +104,37 @@ func newExplainer(cmd *cobra.Command, f *explainFlags) (*explainer, error) {
 		size sizeFlag
 	}{{"inline-call", f.callInline}, {"inline-reply", f.replyInline}} {
 		if v.size < rpcrdma.DefaultInline || v.size > rpcrdma.MaxInline {
-			return nil, fmt.Errorf("--%s %s: want %d to %d octets", v.name, v.size.String(), rpcrdma.DefaultInline, rpcrdma.MaxInline)
+			return o, fmt.Errorf("--%s %s: want %d to %d octets", v.name, v.size.String(), rpcrdma.DefaultInline, rpcrdma.MaxInline)
 		}
 	}
-	e := &explainer{
-		registry: ulb.NewRegistry(limits), sessions: nfs.NewSessions(),
-		callInline: int(f.callInline), replyInline: int(f.replyInline),
-		source: source, max: f.max,
-		calls: make(map[callKey]*knownCall),
-	}
-	nfs.Register(e.registry)
-	return e, nil
+	o.CallInline, o.ReplyInline = int(f.callInline), int(f.replyInline)
+	return o, nil
 }
 
-// errEnough ends the explanation when there are as many messages as asked for.
-var errEnough = errors.New("enough")
-
-// A printer prints explanations as they are made.
-type printer interface {
-	begin(*header) error
-	message(*message) error
-	end(*summary) error
-}
-
-// explain explains all of in.
-func (e *explainer) explain(in *input) error {
-	h := header{
-		Kind: "input", Format: in.format, Octets: in.octets, InlineCall: e.callInline, InlineReply: e.replyInline,
-		MaxIO: e.registry.Limits().MaxIO, MaxReply: e.registry.Limits().MaxReply, From: e.source,
-	}
-	if in.capture != nil {
-		h.Packets = in.capture.Packets
-		if !in.capture.First.IsZero() {
-			h.First, h.Last = &in.capture.First, &in.capture.Last
+// input reads what the command line says.
+func (f *explainFlags) input(cmd *cobra.Command, args []string) (*explain.Input, error) {
+	if cmd.Flags().Changed("hex") {
+		if len(args) > 0 {
+			return nil, errors.New("--hex and FILE: want one of them")
 		}
+		in, err := explain.ParseHex(f.hex)
+		if err != nil {
+			return nil, fmt.Errorf("--hex: %w", err)
+		}
+		return in, nil
 	}
-	if err := e.print.begin(&h); err != nil {
-		return err
+	name, r := "standard input", cmd.InOrStdin()
+	if len(args) > 0 && args[0] != "-" {
+		file, err := os.Open(args[0])
+		if err != nil {
+			return nil, failed(err)
+		}
+		defer file.Close()
+		name, r = args[0], file
 	}
-	var err error
-	if in.capture != nil {
-		err = e.explainCapture(in.capture)
-	} else {
-		err = e.explainRaw(in)
+	in, err := explain.Read(r)
+	if err != nil {
+		return nil, failed(fmt.Errorf("%s: %w", name, err))
 	}
-	if err != nil && !errors.Is(err, errEnough) {
-		return err
-	}
-	return e.print.end(e.summarise(in, err != nil))
-}
-
-// show numbers m and prints it.
-func (e *explainer) show(m *message) error {
-	if e.max > 0 && e.count == e.max {
-		return errEnough
-	}
-	e.count++
-	m.Number = e.count
-	switch m.Kind {
-	case kindCall:
-		e.callCount++
-	case kindReply:
-		e.replyCount++
-	case kindMalformed:
-		e.malformed++
-	case kindCut:
-		e.cut++
-	}
-	return e.print.message(m)
+	return in, nil
 }

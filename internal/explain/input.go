@@ -1,4 +1,4 @@
-package main
+package explain
 
 import (
 	"bytes"
@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-
-	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -20,8 +17,8 @@ import (
 // messages found in it take a few times as much at worst.
 const maxInput = 1 << 30
 
-// An input is what explain was given.
-type input struct {
+// An Input is what explain was given.
+type Input struct {
 	format  string           // for humans
 	octets  int              // of the file
 	capture *capture.Capture // nil for data
@@ -29,43 +26,29 @@ type input struct {
 	marked  bool
 }
 
-// explainInput reads what the command line says.
-func explainInput(cmd *cobra.Command, f *explainFlags, args []string) (*input, error) {
-	if cmd.Flags().Changed("hex") {
-		if len(args) > 0 {
-			return nil, errors.New("--hex and FILE: want one of them")
-		}
-		b, err := parseHex([]byte(f.hex))
-		if err != nil {
-			return nil, fmt.Errorf("--hex: %w", err)
-		}
-		return dataInput(b, "hex"), nil
+// ParseHex is an input in hex.
+func ParseHex(text string) (*Input, error) {
+	b, err := parseHex([]byte(text))
+	if err != nil {
+		return nil, err
 	}
-	name, r := "standard input", cmd.InOrStdin()
-	if len(args) > 0 && args[0] != "-" {
-		file, err := os.Open(args[0])
-		if err != nil {
-			return nil, failed(err)
-		}
-		defer file.Close()
-		name, r = args[0], file
-	}
+	return dataInput(b, "hex"), nil
+}
+
+// Read reads an input, and finds out what it is.
+func Read(r io.Reader) (*Input, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxInput+1))
 	switch {
 	case err != nil:
-		return nil, failed(fmt.Errorf("%s: %w", name, err))
+		return nil, err
 	case len(b) > maxInput:
-		return nil, failed(fmt.Errorf("%s: longer than 1 GiB; cut it (editcap -c, tcpdump -r -c)", name))
+		return nil, errors.New("longer than 1 GiB; cut it (editcap -c, tcpdump -r -c)")
 	}
-	in, err := sniff(b)
-	if err != nil {
-		return nil, failed(fmt.Errorf("%s: %w", name, err))
-	}
-	return in, nil
+	return sniff(b)
 }
 
 // sniff finds out what b is.
-func sniff(b []byte) (*input, error) {
+func sniff(b []byte) (*Input, error) {
 	switch {
 	case len(b) == 0:
 		return nil, errors.New("empty")
@@ -78,7 +61,7 @@ func sniff(b []byte) (*input, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &input{format: "capture", octets: len(b), capture: c}, nil
+		return &Input{format: "capture", octets: len(b), capture: c}, nil
 	}
 	if h, err := parseHex(b); err == nil {
 		return dataInput(h, "hex"), nil
@@ -131,8 +114,8 @@ func parseHex(text []byte) ([]byte, error) {
 }
 
 // dataInput finds out whether b begins with a record mark.
-func dataInput(b []byte, format string) *input {
-	in := &input{format: format, octets: len(b), data: b, marked: hasMark(b)}
+func dataInput(b []byte, format string) *Input {
+	in := &Input{format: format, octets: len(b), data: b, marked: hasMark(b)}
 	return in
 }
 

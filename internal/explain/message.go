@@ -1,4 +1,4 @@
-package main
+package explain
 
 import (
 	"encoding/binary"
@@ -218,7 +218,7 @@ func (e *explainer) explainCapture(c *capture.Capture) error {
 }
 
 // explainRaw explains what is not a capture.
-func (e *explainer) explainRaw(in *input) error {
+func (e *explainer) explainRaw(in *Input) error {
 	if in.marked {
 		all := capture.Records(in.data)
 		for i := range all {
@@ -322,7 +322,7 @@ func newConnection(c *capture.Conn) *connection {
 }
 
 // summarise makes the last object.
-func (e *explainer) summarise(in *input, incomplete bool) *summary {
+func (e *explainer) summarise(in *Input, incomplete bool) *summary {
 	s := &summary{
 		Kind: "summary", Messages: e.count, Calls: e.callCount, Replies: e.replyCount, Malformed: e.malformed, Cut: e.cut, Incomplete: incomplete,
 	}
