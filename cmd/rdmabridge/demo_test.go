@@ -10,22 +10,44 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/demo"
+	"github.com/rdmabridge/rdmabridge/internal/demo/demotest"
 )
 
+// startDemoNFS serves an empty NFSv3 file system on a free port of 127.0.0.1.
+func startDemoNFS(t *testing.T, o demo.Options) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = demo.Serve(l, o) // says that l is closed
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
+
 // startDemo runs the demo on free ports until the test ends.
-func startDemo(t *testing.T) (demoAddresses, *bridge) {
+func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 	t.Helper()
 	var out bytes.Buffer
 	log := new(syncBuffer)
 	signals := make(chan os.Signal, 2)
 	type ready struct {
-		demoAddresses
-		*bridge
+		addresses demo.Addresses
+		bridge    *bridge
 	}
 	started, ended := make(chan ready, 1), make(chan error, 1)
 	go func() {
 		o := demoOptions{TCP: "127.0.0.1:0", RDMA: "127.0.0.1:0", Admin: "127.0.0.1:0"}
-		ended <- runDemo(o, &out, log, signals, func(a demoAddresses, b *bridge) { started <- ready{a, b} })
+		ended <- runDemo(o, &out, log, signals, func(a demo.Addresses, b *bridge) { started <- ready{a, b} })
 	}()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -53,15 +75,15 @@ func startDemo(t *testing.T) (demoAddresses, *bridge) {
 		}
 	})
 	for _, want := range []string{
-		"mount -t nfs -o vers=3,proto=tcp,port=" + r.Port + ",mountport=" + r.Port + ",mountproto=tcp,nolock 127.0.0.1:/ /mnt",
-		"nfs-cat          'nfs://127.0.0.1//hello?nfsport=" + r.Port + "&mountport=" + r.Port + "'",
-		"http://" + r.Admin + "/",
+		"mount -t nfs -o vers=3,proto=tcp,port=" + r.addresses.Port + ",mountport=" + r.addresses.Port + ",mountproto=tcp,nolock 127.0.0.1:/ /mnt",
+		"nfs-cat          'nfs://127.0.0.1//hello?nfsport=" + r.addresses.Port + "&mountport=" + r.addresses.Port + "'",
+		"http://" + r.addresses.Admin + "/",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the demo does not say %q:\n%s", want, out.String())
 		}
 	}
-	return r.demoAddresses, r.bridge
+	return r.addresses, r.bridge
 }
 
 // What the README promises, on any machine with Go: TCP, iWARP, TCP.
@@ -73,8 +95,8 @@ func TestDemo(t *testing.T) {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	t.Run("go", func(t *testing.T) { testGoClient(t, a.TCP, 2000) })
-	t.Run("libnfs", func(t *testing.T) { testLibnfs(t, a.TCP) })
+	t.Run("go", func(t *testing.T) { demotest.GoClient(t, a.TCP, 2000) })
+	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, a.TCP) })
 	t.Run("versions", func(t *testing.T) { testVersions(t, a.TCP) })
 
 	// It went over RDMA.
@@ -138,15 +160,15 @@ func series(metrics, name string) string {
 // The same server behind a bridge without RDMA: what programs that stay on TCP
 // take.
 func TestServeTCP(t *testing.T) {
-	server := startDemoNFS(t)
+	server := startDemoNFS(t, demo.Options{})
 	b, signals, wait := startServe(t, fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: server}]
 upstreams: [{name: server, transport: tcp, endpoints: [%q], pool: {connections: 3}}]
 admin: {address: none}
 drain: {timeout: 5s}
 `, server))
-	t.Run("go", func(t *testing.T) { testGoClient(t, b.proxy.Addr("nfs"), 300) })
-	t.Run("libnfs", func(t *testing.T) { testLibnfs(t, b.proxy.Addr("nfs")) })
+	t.Run("go", func(t *testing.T) { demotest.GoClient(t, b.proxy.Addr("nfs"), 300) })
+	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, b.proxy.Addr("nfs")) })
 	signals <- syscall.SIGTERM
 	if err := wait(); err != nil {
 		t.Errorf("serve: %v", err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
@@ -192,7 +193,7 @@ rpcbind: {address: "0.0.0.0:111"}
 memory: {budget: 256MiB}
 admin: {address: none}
 drain: {timeout: 5s}
-`, startDemoNFS(t)))
+`, startDemoNFS(t, demo.Options{})))
 	six := true
 	if _, err := net.Dial("udp", "[::1]:111"); err != nil {
 		six = false

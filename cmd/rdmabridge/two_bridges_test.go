@@ -5,15 +5,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http/httptest"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	nfs "github.com/willscott/go-nfs"
-
+	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
@@ -64,23 +62,7 @@ func (x *twin) clock() time.Time { return time.Unix(1_700_000_000+x.now.Load(), 
 
 // nfsServer is a server that says nothing which another one would say otherwise.
 func (x *twin) nfsServer() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	h := newDemoNFS(newDemoFSAt(x.clock))
-	h.run = 0x7072697661746531
-	s := &nfs.Server{Handler: h, ID: [8]byte{1, 2, 3}}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Serve(&closingListener{Listener: l}) // says that l is closed
-	}()
-	x.t.Cleanup(func() {
-		l.Close()
-		<-done
-	})
-	return l.Addr().String()
+	return startDemoNFS(x.t, demo.Options{Clock: x.clock, Seed: 0x7072697661746531})
 }
 
 func (x *twin) restServer() *proxytest.TCPServer {
@@ -113,13 +95,9 @@ func (x *twin) bridge(text string) *bridge {
 }
 
 func newTwin(t *testing.T) *twin {
-	if err := registerDemoMount(); err != nil {
-		t.Fatal(err)
-	}
-	nfs.Log.SetLevel(nfs.FatalLevel)
 	x := &twin{t: t, done: make(map[uint32]int)}
 	server := x.client(x.nfsServer())
-	x.direct = map[uint32]*proxytest.Client{oncrpc.ProgramNFS: server, mountProgram: server, 0: x.client(x.restServer().Addr())}
+	x.direct = map[uint32]*proxytest.Client{oncrpc.ProgramNFS: server, oncrpc.ProgramMount: server, 0: x.client(x.restServer().Addr())}
 	x.rest = x.restServer()
 	x.rear = x.bridge(fmt.Sprintf(rearBridge, x.nfsServer(), x.rest.Addr()))
 	x.front = x.bridge(fmt.Sprintf(frontBridge, x.rear.proxy.Addr("middle")))
@@ -369,13 +347,13 @@ func (w *workload) look() twinStep {
 	case 18:
 		switch w.r.IntN(4) {
 		case 0:
-			return twinStep{call: w.call(mountProgram, 3, 0)}
+			return twinStep{call: w.call(oncrpc.ProgramMount, 3, 0)}
 		case 1:
-			return twinStep{call: w.call(mountProgram, 3, 5)}
+			return twinStep{call: w.call(oncrpc.ProgramMount, 3, 5)}
 		case 2:
-			return twinStep{call: w.call(mountProgram, 3, 1, "/"+w.name())}
+			return twinStep{call: w.call(oncrpc.ProgramMount, 3, 1, "/"+w.name())}
 		}
-		return twinStep{call: w.call(mountProgram, 3, 1, "/")}
+		return twinStep{call: w.call(oncrpc.ProgramMount, 3, 1, "/")}
 	case 19:
 		w.xid++
 		return twinStep{call: proxytest.CompoundCall(w.xid, 0, pack(24), pack(9, 1, 1<<12))} // NFSv4.0: PUTROOTFH, GETATTR
@@ -402,7 +380,7 @@ func TestTwoBridges(t *testing.T) {
 	}
 	x := newTwin(t)
 	w := &workload{r: rand.New(rand.NewPCG(5, 8167)), xid: 0x1000}
-	x.run(twinStep{call: w.call(mountProgram, 3, 1, "/"), then: func(results []byte) {
+	x.run(twinStep{call: w.call(oncrpc.ProgramMount, 3, 1, "/"), then: func(results []byte) {
 		n := binary.BigEndian.Uint32(results[4:])
 		w.dirs = append(w.dirs, file{handle: bytes.Clone(results[8 : 8+n])})
 	}})

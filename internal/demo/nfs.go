@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/go-git/go-billy/v5"
 	nfs "github.com/willscott/go-nfs"
@@ -172,13 +173,30 @@ func (h *demoNFS) DataForVerifier(path string, verifier uint64) []fs.FileInfo {
 	return now
 }
 
-// serveDemoNFS serves fs to l until l is closed. MOUNT is answered too.
-func serveDemoNFS(l net.Listener, fs *demoFS) error {
+// Options say what a server differs in from another one.
+type Options struct {
+	Clock func() time.Time // nil: time.Now
+	// Seed makes servers alike that have the same: in file handles and write verifiers.
+	// 0: at random.
+	Seed uint64
+}
+
+// Serve serves an empty file system to l until l is closed. MOUNT is answered too.
+func Serve(l net.Listener, o Options) error {
 	if err := registerDemoMount(); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	nfs.Log.SetLevel(nfs.FatalLevel) // go-nfs logs what clients do wrong
-	return nfs.Serve(&closingListener{Listener: l}, newDemoNFS(fs))
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	h := newDemoNFS(newDemoFSAt(o.Clock))
+	s := nfs.Server{Handler: h}
+	if o.Seed != 0 {
+		h.run = o.Seed
+		binary.BigEndian.PutUint64(s.ID[:], o.Seed)
+	}
+	return s.Serve(&closingListener{Listener: l})
 }
 
 // A closingListener accepts connections that close themselves when they fail:

@@ -1,4 +1,5 @@
-package main
+// Package demotest has the NFS clients with which the demo and bridges are tested.
+package demotest
 
 import (
 	"bytes"
@@ -20,35 +21,9 @@ import (
 	"github.com/willscott/go-nfs-client/nfs/rpc"
 )
 
-// startDemoNFS serves a new demoFS on a free port of 127.0.0.1.
-func startDemoNFS(t *testing.T) (addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = serveDemoNFS(l, newDemoFS()) // says that l is closed
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-done
-	})
-	return l.Addr().String()
-}
-
-// The server alone, so that a failure of the demo can be told from its own.
-func TestDemoNFS(t *testing.T) {
-	addr := startDemoNFS(t)
-	t.Run("go", func(t *testing.T) { testGoClient(t, addr, 300) })
-	t.Run("libnfs", func(t *testing.T) { testLibnfs(t, addr) })
-}
-
-// testGoClient drives an empty NFSv3 server with a client in Go, and leaves it
+// GoClient drives an empty NFSv3 server with a client in Go, and leaves it
 // with a few files more.
-func testGoClient(t *testing.T, addr string, entries int) {
+func GoClient(t *testing.T, addr string, entries int) {
 	// The library picks its own port at random, which may be somebody's.
 	c, err := rpc.DialTCP("tcp", addr, false)
 	for range 20 {
@@ -156,8 +131,8 @@ func testGoClient(t *testing.T, addr string, entries int) {
 	must("unmount", mounter.Unmount())
 }
 
-// testLibnfs drives the server with libnfs's tools: what README tells people to do.
-func testLibnfs(t *testing.T, addr string) {
+// Libnfs drives the server with libnfs's tools: what README tells people to do.
+func Libnfs(t *testing.T, addr string) {
 	for _, tool := range []string{"nfs-ls", "nfs-cp", "nfs-cat"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			if os.Getenv("RDMABRIDGE_LAB") == "1" {

@@ -1,0 +1,28 @@
+package demo
+
+import (
+	"net"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/demo/demotest"
+)
+
+// The server alone, so that a failure of the demo can be told from its own.
+func TestDemoNFS(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = Serve(l, Options{}) // says that l is closed
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	addr := l.Addr().String()
+	t.Run("go", func(t *testing.T) { demotest.GoClient(t, addr, 300) })
+	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, addr) })
+}
