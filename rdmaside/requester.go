@@ -166,7 +166,7 @@ type Requester struct {
 	watcher Watcher
 	metrics *RequesterMetrics
 	base    time.Time
-	clock   clock         // the loop's; nil if it has none
+	clock   loop.Clock    // the loop, if it is one; else nil
 	info    RequesterInfo // constant after Setup
 
 	// Owned by the loop.
@@ -230,7 +230,7 @@ func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, erro
 		idle:    make([]int32, o.Credits),
 		oldest:  -1, newest: -1,
 	}
-	r.clock, _ = on.(clock)
+	r.clock, _ = on.(loop.Clock)
 	if r.watcher == nil {
 		r.watcher = deafWatcher{}
 	}

@@ -97,10 +97,6 @@ func (r *Requester) closed(err error) {
 	r.watcher.Ended(r, r.reason)
 }
 
-// A clock is a loop that reads the time once for all who ask in one pass, in
-// nanoseconds that only grow. A Call asks twice.
-type clock interface{ Now() int64 }
-
 // since is the time on the Requester's clock.
 func (r *Requester) since() time.Duration {
 	if r.clock != nil {

@@ -42,6 +42,16 @@ type SocketLoop interface {
 	Attach(c net.Conn, s Stream) error
 }
 
+// A Clock is a Loop that reads the time once in a pass and gives every caller of
+// that pass the same answer. A connection that needs the time for each Call saves two
+// system clock reads with it. Loops may lack this ability.
+type Clock interface {
+	Loop
+	// Now is the time of this pass in nanoseconds. It only grows, wall clocks cannot
+	// move it, and its origin is arbitrary. For the loop only.
+	Now() int64
+}
+
 // A Stream is the consumer of an attached socket. All methods run on the loop.
 type Stream interface {
 	// Attached is the first call and hands over the Socket.
@@ -49,7 +59,7 @@ type Stream interface {
 	// Received lends b, in stream order, until it returns. The octets may be
 	// changed in place.
 	Received(b []byte)
-	// Writable is called after a short Writev once the socket takes more.
+	// Writable is called after a short Writev once the socket has room again.
 	Writable()
 	// Flush is called once at the end of a loop pass in which Socket.FlushSoon was
 	// called, however often that was.
@@ -64,44 +74,46 @@ type Stream interface {
 // Stream.Detached they do nothing and return an error or zero values; only the
 // addresses stay.
 type Socket interface {
-	// Writev writes what the kernel takes of bufs without blocking and without
-	// changing bufs. A loop may write less in one pass than the kernel would take, so
+	// Writev writes as much of bufs as the kernel accepts without blocking and without
+	// changing bufs. A loop may write less in one pass than the kernel would accept, so
 	// that other sockets have their turn. When n is less than the sum and the error is
 	// nil, Stream.Writable follows. Writev keeps nothing: the caller holds the octets
 	// that were not written.
 	Writev(bufs [][]byte) (n int, err error)
-	// Read reads without blocking, for a Stream that wants octets placed where they
-	// belong. It may be called only inside Stream.Received, after b is consumed. It
+	// Read reads without blocking, for a Stream that reads octets straight to their
+	// destination. It may be called only inside Stream.Received, after b is consumed. It
 	// returns 0, nil in four cases: nothing waits, the loop cannot read here, this pass
 	// has already read the socket's share (Received is called again soon), or the
 	// stream has ended or failed, which Detached reports.
 	Read(p []byte) (n int, err error)
 	// FlushSoon asks for one Stream.Flush at the end of this loop pass.
 	FlushSoon()
-	// FlushLate is FlushSoon, but after the sockets that are ready now have had
-	// their passes: what many clients send in one turn of the loop becomes one
-	// write. It costs a wake-up, so it is for a Stream that is busy.
+	// FlushLate is FlushSoon, but the Flush comes after the passes of the sockets that
+	// are ready now. The messages that many clients send in one turn of the loop then
+	// become one write. FlushLate costs a wake-up, so only a busy Stream gains by it.
 	FlushLate()
 	// CloseWrite sends FIN. Received goes on.
 	CloseWrite() error
-	// Close ends the socket. Detached follows, on the loop, after the call that
+	// Close closes the socket. Detached follows, on the loop, after the call that
 	// is running now has returned.
 	Close()
 	// Abort is Close with RST.
 	Abort()
-	// LocalAddr and RemoteAddr are constant.
+	// LocalAddr is constant.
 	LocalAddr() netip.AddrPort
+	// RemoteAddr is constant.
 	RemoteAddr() netip.AddrPort
 	// MSS is the kernel's current estimate of the payload of one TCP segment
 	// towards the peer, or 0 if unknown.
 	MSS() int
 }
 
-// A WatchedSocket is a Socket that knows whether the peer's host is there.
+// A WatchedSocket is a Socket that can tell whether the peer's host still answers.
+// Sockets may lack this ability.
 type WatchedSocket interface {
 	Socket
-	// Silent is how long the peer's TCP has left unanswered what it has to answer:
-	// octets sent, and the kernel's probes. The caller asks at least every 2 s; the
+	// Silent is how long the peer's TCP has owed an acknowledgement: for octets that
+	// were sent, or for the kernel's probes. The caller asks at least every 2 s; the
 	// result may be too long by the time since the last call. It costs a system call.
 	Silent() time.Duration
 }
