@@ -190,12 +190,6 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	}
 }
 
-// A socketProvider is a fabric.Provider that can listen on a TCP socket that
-// listens already.
-type socketProvider interface {
-	ListenOn(ln net.Listener, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener
-}
-
 func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error {
 	t := l.settings()
 	o := fabric.ListenOptions{
@@ -205,7 +199,7 @@ func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error
 	}
 	incoming := func(in fabric.Incoming) { l.incoming(ctx, in) }
 	var rdma fabric.Listener
-	if p, ok := t.opts.Provider.(socketProvider); ok && socket != nil {
+	if p, ok := t.opts.Provider.(fabric.SocketProvider); ok && socket != nil {
 		rdma = p.ListenOn(socket, o, incoming)
 	} else {
 		if socket != nil {
@@ -262,9 +256,7 @@ func (l *listener) update(t *listenerSettings) {
 	if tcp != nil {
 		tcp.Update(l.tcpOptions(t))
 	}
-	if r, ok := rdma.(interface {
-		SetLimits(connections, starting, startingPerAddr int)
-	}); ok {
+	if r, ok := rdma.(fabric.LimitSetter); ok {
 		r.SetLimits(t.opts.MaxConnections, t.opts.MaxStarting, t.opts.MaxStartingPerAddress)
 	}
 	if rdma != nil {
@@ -301,8 +293,10 @@ func (l *listener) socket() Socket {
 	if l.tcp != nil {
 		return l.tcp
 	}
-	c, _ := l.rdma.(Socket)
-	return c
+	if s, ok := l.rdma.(fabric.SocketListener); ok {
+		return s
+	}
+	return nil
 }
 
 // allowed decides by address.
@@ -430,7 +424,7 @@ func (l *listener) stopAccepting() {
 	tcp, rdma := l.tcp, l.rdma
 	l.mu.Unlock()
 	var err error
-	if s, ok := rdma.(interface{ StopAccepting() error }); ok {
+	if s, ok := rdma.(fabric.AcceptStopper); ok {
 		err = s.StopAccepting()
 	} else if tcp != nil {
 		err = tcp.Close()

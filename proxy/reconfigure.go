@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // Reconfiguration
@@ -133,7 +134,7 @@ func (c *change) open() error {
 		if !x.isNew {
 			continue
 		}
-		if _, ok := x.terms.opts.Provider.(socketProvider); x.l.isRDMA && !ok {
+		if _, ok := x.terms.opts.Provider.(fabric.SocketProvider); x.l.isRDMA && !ok {
 			continue // it will see
 		}
 		var err error

@@ -192,11 +192,11 @@ func iwarpOptions(w configs.IWARP, log zerolog.Logger) iwarp.Options {
 	return o
 }
 
-// countCopies makes the series of what the provider of a listener or an upstream
-// copies, if it can tell.
+// countCopies registers the counter of octets that the provider of the listener or
+// upstream name copies, if the provider counts them.
 func (b *bridge) countCopies(name string, p fabric.Provider) {
-	if c, ok := p.(interface{ Copied() int64 }); ok {
-		metrics.CopiedFunc(b.metrics, "iwarp", name, func() float64 { return float64(c.Copied()) })
+	if c, ok := p.(fabric.CopyCounter); ok {
+		metrics.CopiedFunc(b.metrics, p.Name(), name, func() float64 { return float64(c.Copied()) })
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 // A listener accepts connections. Its start-ups run on goroutines of their own.
 type listener struct {
 	p        *Provider
-	ln       net.Listener
+	ln       *net.TCPListener
 	opts     fabric.ListenOptions
 	incoming func(fabric.Incoming)
 
@@ -39,17 +39,23 @@ type listener struct {
 	perAddr  map[netip.Addr]int
 }
 
+var (
+	_ fabric.LimitSetter    = (*listener)(nil)
+	_ fabric.AcceptStopper  = (*listener)(nil)
+	_ fabric.SocketListener = (*listener)(nil)
+)
+
 // Listen implements fabric.Provider. Revisions 1 and 2 of MPA are answered.
 func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fabric.Incoming)) (fabric.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("iwarp: %w", err)
 	}
-	return p.ListenOn(ln, o, incoming), nil
+	return p.ListenOn(ln.(*net.TCPListener), o, incoming), nil
 }
 
-// ListenOn is Listen on a TCP socket that listens already, and takes it.
-func (p *Provider) ListenOn(ln net.Listener, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
+// ListenOn implements fabric.SocketProvider.
+func (p *Provider) ListenOn(ln *net.TCPListener, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
 	setListenDefaults(&o)
 	l := &listener{
 		p: p, ln: ln, opts: o, incoming: incoming,
@@ -71,20 +77,13 @@ func setListenDefaults(o *fabric.ListenOptions) {
 	def(&o.MaxStartingPerAddr, 16)
 }
 
-// File is another descriptor of the listening socket.
-func (l *listener) File() (*os.File, error) {
-	f, ok := l.ln.(interface{ File() (*os.File, error) })
-	if !ok {
-		return nil, fmt.Errorf("iwarp: a %T has no descriptor", l.ln)
-	}
-	return f.File()
-}
+// File implements fabric.SocketListener.
+func (l *listener) File() (*os.File, error) { return l.ln.File() }
 
 // Addr implements fabric.Listener.
 func (l *listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }
 
-// SetLimits replaces MaxConnections, MaxStarting and MaxStartingPerAddr of
-// ListenOptions, for connections to come.
+// SetLimits implements fabric.LimitSetter.
 func (l *listener) SetLimits(connections, starting, startingPerAddr int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,8 +91,7 @@ func (l *listener) SetLimits(connections, starting, startingPerAddr int) {
 	setListenDefaults(&l.opts)
 }
 
-// StopAccepting stops listening, for this process. Connections that are starting go
-// on, unlike with Close.
+// StopAccepting implements fabric.AcceptStopper.
 func (l *listener) StopAccepting() error { return l.ln.Close() }
 
 // Close implements fabric.Listener. Connections that are starting are cut off.

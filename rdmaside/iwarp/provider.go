@@ -32,7 +32,10 @@ type worked struct {
 	when time.Time
 }
 
-var _ fabric.Provider = (*Provider)(nil)
+var (
+	_ fabric.SocketProvider = (*Provider)(nil)
+	_ fabric.CopyCounter    = (*Provider)(nil)
+)
 
 const (
 	// workedMax bounds Provider.worked. Its keys come from this side's configuration.
@@ -51,9 +54,9 @@ func New(o Options) *Provider {
 // Name returns "iwarp".
 func (p *Provider) Name() string { return "iwarp" }
 
-// Copied is how many octets of payload all connections have copied between buffers
-// so far: what arrived together with a header, and what is shorter than a slice of
-// its own is worth. All else goes straight between socket and where it belongs.
+// Copied implements fabric.CopyCounter. Payload is copied when it arrived together
+// with a header, and when it is shorter than a slice of its own is worth. All other
+// payload moves straight between the socket and its place.
 func (p *Provider) Copied() int64 { return p.copied.Load() }
 
 // Handles is how many handles are live, of all connections.

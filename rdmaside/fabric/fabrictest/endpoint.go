@@ -378,6 +378,7 @@ type pair struct {
 type pairOptions struct {
 	dial, accept fabric.ConnOptions
 	listen       fabric.ListenOptions
+	open         func(incoming func(fabric.Incoming)) fabric.Listener // nil calls Listen
 	prepare      func(dial, other *endpoint)
 	quiet        bool // no first message
 	acceptLoop   loop.Loop
@@ -406,12 +407,18 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 		o.prepare(p.dial, p.other)
 	}
 	accepted := make(chan error, 1)
-	p.listener = f.listen(t, o.listen, func(in fabric.Incoming) {
+	incoming := func(in fabric.Incoming) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_, err := in.Accept(ctx, o.acceptLoop, o.accept, p.other)
 		accepted <- err
-	})
+	}
+	if o.open == nil {
+		p.listener = f.listen(t, o.listen, incoming)
+	} else {
+		p.listener = o.open(incoming)
+		t.Cleanup(func() { _ = p.listener.Close() })
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := f.Dialer.Dial(ctx, f.DialLoop, f.dialAddr(p.listener), o.dial, p.dial)

@@ -115,6 +115,11 @@ func Run(t *testing.T, open func(t *testing.T) *Fixture) {
 		{"CloseUnderLoad", testCloseUnderLoad},
 		{"ManyConnections", testManyConnections},
 		{"LastActivity", testLastActivity},
+		{"ListenOn", testListenOn},
+		{"Copied", testCopied},
+		{"SetLimits", testSetLimits},
+		{"StopAccepting", testStopAccepting},
+		{"File", testFile},
 	} {
 		before := runtime.NumGoroutine()
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })

@@ -1,0 +1,52 @@
+package fabric
+
+import (
+	"net"
+	"os"
+)
+
+// The interfaces in this file are abilities that a provider may have and may lack.
+// A user of package fabric asserts them and does without when the assertion fails.
+// Package fabrictest tests each ability of the provider it is given.
+
+// A SocketProvider is a Provider whose listeners are TCP sockets. It can listen on a
+// socket that another process, or another listener of this one, opened.
+type SocketProvider interface {
+	Provider
+	// ListenOn is Listen on ln, which listens already. The Listener owns ln and
+	// closes it.
+	ListenOn(ln *net.TCPListener, o ListenOptions, incoming func(Incoming)) Listener
+}
+
+// A CopyCounter is a Provider that copies payload between buffers of this process
+// and counts what it copies. A provider that leaves the work to an adapter lacks it.
+type CopyCounter interface {
+	Provider
+	// Copied is the number of octets of payload that all connections have copied so
+	// far. It may be called on any goroutine.
+	Copied() int64
+}
+
+// A LimitSetter is a Listener whose limits can change while it listens.
+type LimitSetter interface {
+	Listener
+	// SetLimits replaces MaxConnections, MaxStarting and MaxStartingPerAddr of
+	// ListenOptions. Connections that exist stay, even those beyond the new limits.
+	SetLimits(connections, starting, startingPerAddr int)
+}
+
+// An AcceptStopper is a Listener that can stop listening without cutting off the
+// connections that are still starting. Close cuts them off.
+type AcceptStopper interface {
+	Listener
+	// StopAccepting closes the listening socket. Close may follow.
+	StopAccepting() error
+}
+
+// A SocketListener is a Listener whose socket can be handed to another process.
+type SocketListener interface {
+	Listener
+	// File returns a duplicate of the descriptor of the listening socket. The caller
+	// closes it. The socket goes on listening until both descriptors are closed.
+	File() (*os.File, error)
+}

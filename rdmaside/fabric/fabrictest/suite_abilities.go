@@ -1,0 +1,180 @@
+package fabrictest
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// Tests of the abilities that fabric/abilities.go names. A provider that lacks one
+// skips its test.
+
+// ability asserts that v has the ability A, and skips the test when it lacks it.
+func ability[A any](t *testing.T, name string, v any) A {
+	t.Helper()
+	a, ok := v.(A)
+	if !ok {
+		t.Skipf("%T is no fabric.%s", v, name)
+	}
+	return a
+}
+
+// exchange sends one message each way.
+func (p *pair) exchange() {
+	for _, e := range []struct{ from, to *endpoint }{{p.dial, p.other}, {p.other, p.dial}} {
+		e.to.mu.Lock()
+		n := len(e.to.messages)
+		e.to.mu.Unlock()
+		e.from.send([]byte("message"))
+		e.to.waitMessages(n + 1)
+	}
+}
+
+// listenTCP opens a TCP socket for a SocketProvider.
+func listenTCP(t *testing.T) *net.TCPListener {
+	t.Helper()
+	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+func testListenOn(t *testing.T, f *Fixture) {
+	sp := ability[fabric.SocketProvider](t, "SocketProvider", f.Acceptor)
+	ln := listenTCP(t)
+	at := ln.Addr().String()
+	p := f.connect(t, pairOptions{open: func(incoming func(fabric.Incoming)) fabric.Listener {
+		return sp.ListenOn(ln, fabric.ListenOptions{}, incoming)
+	}})
+	if got := p.listener.Addr().String(); got != at {
+		t.Errorf("Addr = %s, the socket listens at %s", got, at)
+	}
+	p.exchange()
+	if err := p.listener.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if _, err := ln.Accept(); err == nil {
+		t.Error("the socket listens after the Listener that owns it was closed")
+	}
+}
+
+// testCopied moves payload both ways. A provider may copy each octet at most once on
+// each side.
+func testCopied(t *testing.T, f *Fixture) {
+	cc := ability[fabric.CopyCounter](t, "CopyCounter", f.Dialer)
+	p := f.connect(t, pairOptions{})
+	const octets = len("message") * 2
+	for range 8 {
+		before := cc.Copied()
+		p.exchange()
+		p.dial.do(func() {}) // the counter is up to date after the pass that copied
+		p.other.do(func() {})
+		if n := cc.Copied() - before; n < 0 || n > 2*int64(octets) {
+			t.Errorf("%d octets copied for messages of %d in all", n, octets)
+		}
+	}
+}
+
+func testSetLimits(t *testing.T, f *Fixture) {
+	l := f.listen(t, fabric.ListenOptions{MaxConnections: 1}, func(in fabric.Incoming) {
+		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+		if _, err := in.Accept(context.Background(), f.AcceptLoop, fabric.ConnOptions{}, other); err != nil {
+			t.Errorf("Accept: %v", err)
+		}
+		t.Cleanup(func() { _ = other.waitClosed() })
+	})
+	ls := ability[fabric.LimitSetter](t, "LimitSetter", l)
+	dial := func(admitted bool, when string) {
+		t.Helper()
+		e := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+		switch _, err := f.dial(l, fabric.ConnOptions{}, e); {
+		case admitted && err != nil:
+			t.Fatalf("Dial %s: %v", when, err)
+		case admitted:
+			t.Cleanup(func() { e.close(nil); _ = e.waitClosed() })
+			e.send([]byte("first"))
+		case err == nil:
+			t.Errorf("Dial %s succeeded", when)
+		default:
+			e.silent()
+		}
+	}
+	dial(true, "of the first connection")
+	dial(false, "of a second connection, with MaxConnections 1")
+	ls.SetLimits(2, 16, 16)
+	dial(true, "of a second connection, after SetLimits(2)")
+	ls.SetLimits(1, 16, 16)
+	dial(false, "of a third connection, after SetLimits(1)")
+}
+
+func testStopAccepting(t *testing.T, f *Fixture) {
+	arrived, proceed := make(chan struct{}), make(chan struct{})
+	accepted := make(chan error, 1)
+	other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+	l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
+		close(arrived)
+		<-proceed
+		_, err := in.Accept(context.Background(), f.AcceptLoop, fabric.ConnOptions{}, other)
+		accepted <- err
+	})
+	as := ability[fabric.AcceptStopper](t, "AcceptStopper", l)
+	dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+	dialled := make(chan error, 1)
+	go func() {
+		_, err := f.dial(l, fabric.ConnOptions{}, dial)
+		dialled <- err
+	}()
+	<-arrived
+	if err := as.StopAccepting(); err != nil {
+		t.Errorf("StopAccepting: %v", err)
+	}
+	late := newEndpoint(t, "late", f.DialLoop, f.alloc)
+	if _, err := f.dial(l, fabric.ConnOptions{}, late); err == nil {
+		t.Error("Dial succeeded after StopAccepting")
+	}
+	late.silent()
+	close(proceed)
+	for what, err := range map[string]error{"Accept": <-accepted, "Dial": <-dialled} {
+		if err != nil {
+			t.Fatalf("%s of a connection that was starting at StopAccepting: %v", what, err)
+		}
+	}
+	if err := as.Close(); err != nil {
+		t.Errorf("Close after StopAccepting: %v", err)
+	}
+	p := &pair{f: f, listener: l, dial: dial, other: other}
+	t.Cleanup(p.end)
+	p.exchange()
+}
+
+// testFile hands a listening socket from one Listener to another, as two processes do.
+func testFile(t *testing.T, f *Fixture) {
+	l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
+		t.Error("a connection reached the Listener that was closed")
+		_ = in.Reject(nil)
+	})
+	sl := ability[fabric.SocketListener](t, "SocketListener", l)
+	sp := ability[fabric.SocketProvider](t, "SocketProvider", f.Acceptor)
+	file, err := sl.File()
+	if err != nil {
+		t.Fatalf("File: %v", err)
+	}
+	defer file.Close()
+	if err := l.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	ln, err := net.FileListener(file)
+	if err != nil {
+		t.Fatalf("the file is no listening socket: %v", err)
+	}
+	p := f.connect(t, pairOptions{open: func(incoming func(fabric.Incoming)) fabric.Listener {
+		return sp.ListenOn(ln.(*net.TCPListener), fabric.ListenOptions{}, incoming)
+	}})
+	if p.listener.Addr() != l.Addr() {
+		t.Errorf("the socket listens at %v, the first Listener did at %v", p.listener.Addr(), l.Addr())
+	}
+	p.exchange()
+}
