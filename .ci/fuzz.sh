@@ -1,18 +1,36 @@
 #!/usr/bin/env bash
-# fuzz.sh TIME: runs every fuzz target of the tree for TIME, one after the other.
+# fuzz.sh TIME: runs every fuzz target of the tree for TIME, two at a time, each with one
+# worker. The targets of a package share one binary.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-n=0
-while IFS=: read -r file target; do
-    pkg=./$(dirname "$file")
-    echo "fuzz $pkg $target"
-    fuzz() { go test "$pkg" -run '^$' -fuzz "^$target\$" -fuzztime "$1" -parallel 2 > /tmp/fuzz.$$ 2>&1; }
-    # On a busy machine go test may call the end of the time itself a failure. One
-    # that was found comes with an input.
-    fuzz "$1" || { ! grep -q 'Failing input written' /tmp/fuzz.$$ && grep -q 'context deadline exceeded' /tmp/fuzz.$$ && fuzz "$1"; } ||
-        { cat /tmp/fuzz.$$; rm -f /tmp/fuzz.$$; exit 1; }
-    n=$((n + 1))
-done < <(git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed 's/func //')
-rm -f /tmp/fuzz.$$
-[ "$n" -gt 0 ]
-echo "$n fuzz targets, $1 each"
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fuzztime=$1 cache=$(go env GOCACHE)/fuzz
+
+# run PACKAGE TARGET shows what a target printed only when it fails. On a busy machine a
+# target may count the end of its time as a failure; one that it found comes with an input.
+run() {
+    local log=$dir/$2.log pkg=$1 target=$2
+    fuzz() {
+        (cd "$pkg" && "$dir/${pkg//\//_}.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$fuzztime" \
+            -test.parallel 1 -test.fuzzcachedir "$cache/github.com/rdmabridge/rdmabridge/$pkg") > "$log" 2>&1
+    }
+    if fuzz || { ! grep -q 'Failing input written' "$log" && grep -q 'context deadline exceeded' "$log" && fuzz; }; then
+        echo "ok    $pkg $target: $(sed -n 's/.*\(execs: [0-9]*\).*/\1/p' "$log" | tail -1)"
+    else
+        echo "FAIL  $pkg $target"
+        cat "$log"
+        return 1
+    fi
+}
+export -f run
+export dir fuzztime cache
+
+git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed 's|/[^/]*:func | |' > "$dir/targets"
+[ -s "$dir/targets" ]
+for pkg in $(cut -d' ' -f1 "$dir/targets" | sort -u); do
+    echo "build $pkg"
+    go test -c -fuzz . -o "$dir/${pkg//\//_}.test" "./$pkg"
+done
+xargs -P 2 -n 2 bash -euo pipefail -c 'run "$@"' run < "$dir/targets"
+echo "$(wc -l < "$dir/targets") fuzz targets, $fuzztime each"

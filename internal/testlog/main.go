@@ -1,0 +1,98 @@
+// Testlog runs go test and shows how far it is: a line for every package, for every slow
+// test and for every test that failed or was skipped, as soon as each is known.
+//
+//	go run ./internal/testlog [-name NAME] [-slow TIME] [-log FILE] [-tally FILE] -- ARG...
+//
+// It passes the ARGs to go test -json. A failed test is followed by what it printed. The log
+// has everything that every test printed, and one line is added to the tally: how many tests
+// passed, failed and were skipped. The exit status is 1 when anything failed.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+)
+
+func main() {
+	name := flag.String("name", "test", "begins every line, as what this run is")
+	slow := flag.Duration("slow", 5*time.Second, "show a test that passed when it took this long")
+	log := flag.String("log", os.DevNull, "write everything that the tests print to this `file`")
+	tally := flag.String("tally", "", "add a line to this `file`: tests passed, failed and skipped")
+	flag.Parse()
+
+	failed, err := run(*name, *slow, *log, *tally, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testlog:", err)
+	}
+	if failed || err != nil {
+		os.Exit(1)
+	}
+}
+
+// run runs go test with args and reports whether anything failed.
+func run(name string, slow time.Duration, logName, tallyName string, args []string) (failed bool, err error) {
+	log, err := os.Create(logName)
+	if err != nil {
+		return true, err
+	}
+	defer func() { err = cmp.Or(err, log.Close()) }()
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return true, err
+	}
+	if err := cmd.Start(); err != nil {
+		return true, err
+	}
+	r := newReport(name, slow, os.Stdout, log)
+	r.follow(read(out), time.Tick(time.Second))
+	if err := cmd.Wait(); err != nil && r.failed == 0 {
+		r.printf("FAIL  go test: %v", err)
+		r.failed++
+	}
+	if tallyName != "" {
+		err = appendLine(tallyName, fmt.Sprintln(r.passed, r.failed, r.skipped))
+	}
+	return r.failed > 0, err
+}
+
+// read sends what go test -json prints, one event a line. A line that is no event becomes
+// output of no package.
+func read(in io.Reader) <-chan event {
+	events := make(chan event)
+	go func() {
+		defer close(events)
+		lines := bufio.NewReader(in)
+		for {
+			line, err := lines.ReadBytes('\n')
+			if len(line) > 0 {
+				var e event
+				if json.Unmarshal(line, &e) != nil {
+					e = event{Action: "build-output", Output: string(line)}
+				}
+				events <- e
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return events
+}
+
+func appendLine(name, line string) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line)
+	return cmp.Or(err, f.Close())
+}

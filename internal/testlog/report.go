@@ -1,0 +1,220 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// silence is how long a report prints nothing before it says which tests are running.
+const silence = 30 * time.Second
+
+// An event is a line of go test -json: see go doc test2json.
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64 // seconds
+	Output  string
+}
+
+// A test is one that has begun and has not ended; with no name it is its package.
+type test struct {
+	pkg, name string
+	begun     time.Time
+	output    []string
+}
+
+func (t *test) String() string { return strings.TrimSpace(shorten(t.pkg) + " " + t.name) }
+
+// A report turns the events of one go test into lines for a reader.
+type report struct {
+	name string // begins every line
+	slow time.Duration
+	out  io.Writer
+	log  io.Writer
+
+	running                 map[[2]string]*test // by package and name
+	failedIn                map[string]int      // failed tests, by package
+	passed, failed, skipped int
+	testsIn                 map[string]int // tests that have ended, by package
+	printed                 time.Time
+}
+
+func newReport(name string, slow time.Duration, out, log io.Writer) *report {
+	return &report{
+		name: name, slow: slow, out: out, log: log,
+		running: make(map[[2]string]*test), failedIn: make(map[string]int), testsIn: make(map[string]int),
+		printed: time.Now(),
+	}
+}
+
+// follow handles events until the channel is closed.
+func (r *report) follow(events <-chan event, tick <-chan time.Time) {
+	for {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				return
+			}
+			r.handle(e)
+		case <-tick:
+			r.stillRunning()
+		}
+	}
+}
+
+func (r *report) handle(e event) {
+	if e.Action == "build-output" {
+		io.WriteString(r.log, e.Output)
+		r.printf("%s", e.Output)
+		return
+	}
+	t := r.test(e)
+	switch e.Action {
+	case "output":
+		io.WriteString(r.log, e.Output)
+		if !isFrame(e.Output) {
+			t.output = append(t.output, e.Output)
+		}
+	case "pass", "fail", "skip":
+		delete(r.running, [2]string{e.Package, e.Test})
+		if e.Test == "" {
+			r.packageEnded(t, e)
+		} else {
+			r.testEnded(t, e)
+		}
+	}
+}
+
+// test returns the running test that an event is about.
+func (r *report) test(e event) *test {
+	key := [2]string{e.Package, e.Test}
+	t := r.running[key]
+	if t == nil {
+		t = &test{pkg: e.Package, name: e.Test, begun: time.Now()}
+		r.running[key] = t
+	}
+	return t
+}
+
+func (r *report) testEnded(t *test, e event) {
+	r.testsIn[t.pkg]++
+	took := time.Duration(e.Elapsed * float64(time.Second))
+	switch e.Action {
+	case "pass":
+		r.passed++
+		if took >= r.slow {
+			r.printf("      %s (%.1fs)", t, e.Elapsed)
+		}
+	case "skip":
+		r.skipped++
+		r.printf("skip  %s: %s", t, strings.TrimSpace(strings.Join(last(t.output, 2), "")))
+	case "fail":
+		r.failedIn[t.pkg]++
+		r.failed++
+		r.printf("FAIL  %s (%.1fs)", t, e.Elapsed)
+		r.said(t)
+	}
+}
+
+// packageEnded handles the end of a package. One that fails without a failed test did not
+// build, or its process died: that counts as one failed test, and so does every test that
+// was running then.
+func (r *report) packageEnded(t *test, e event) {
+	if e.Action != "fail" {
+		word := "ok  "
+		if r.testsIn[t.pkg] == 0 {
+			word = "none"
+		}
+		r.printf("%s  %s (%d tests, %.1fs)", word, shorten(t.pkg), r.testsIn[t.pkg], e.Elapsed)
+		return
+	}
+	for key, left := range r.running {
+		if left.pkg == t.pkg && left.name != "" {
+			delete(r.running, key)
+			r.failed++
+			r.failedIn[t.pkg]++
+			r.printf("FAIL  %s: did not end", left)
+			r.said(left)
+		}
+	}
+	if n := r.failedIn[t.pkg]; n > 0 {
+		r.printf("FAIL  %s (%d tests failed, %.1fs)", shorten(t.pkg), n, e.Elapsed)
+	} else {
+		r.failed++
+		r.printf("FAIL  %s: no test failed, but the package did (%.1fs)", shorten(t.pkg), e.Elapsed)
+	}
+	r.said(t)
+}
+
+// Bounds on what is printed of a failed test. The log has everything.
+const (
+	saidLines  = 40
+	crashLines = 60 // after the first sign of a crash
+	saidOctets = 400
+)
+
+// said prints the last lines that a failed test printed, and before them those of a crash.
+func (r *report) said(t *test) {
+	rest := t.output
+	crash := slices.IndexFunc(rest, func(line string) bool {
+		return strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") ||
+			strings.Contains(line, "WARNING: DATA RACE")
+	})
+	var show []string
+	if crash >= 0 {
+		end := min(crash+crashLines, len(rest))
+		show, rest = rest[crash:end:end], rest[end:]
+	}
+	var text strings.Builder
+	for _, line := range append(show, last(rest, saidLines)...) {
+		line = strings.TrimRight(line, "\n")
+		text.WriteString("    " + line[:min(len(line), saidOctets)] + "\n")
+	}
+	io.WriteString(r.out, text.String()) // at once: other steps print to the same terminal
+}
+
+// stillRunning says what is running when nothing was printed for a while.
+func (r *report) stillRunning() {
+	if time.Since(r.printed) < silence {
+		return
+	}
+	var names []string
+	for _, t := range r.running {
+		if t.name != "" {
+			names = append(names, fmt.Sprintf("%s %.0fs", t, time.Since(t.begun).Seconds()))
+		}
+	}
+	slices.Sort(names)
+	if len(names) > 4 {
+		names = append(names[:4], fmt.Sprintf("and %d more", len(names)-4))
+	}
+	if len(names) == 0 {
+		names = []string{"go test is building"}
+	}
+	r.printf("...   %s", strings.Join(names, ", "))
+}
+
+func (r *report) printf(format string, args ...any) {
+	r.printed = time.Now()
+	line := strings.TrimRight(fmt.Sprintf(format, args...), "\n")
+	fmt.Fprintf(r.out, "%s %-5s %s\n", r.printed.Format(time.TimeOnly), r.name, line)
+}
+
+// isFrame reports whether go test itself printed a line, to say how a test began or ended.
+func isFrame(line string) bool {
+	s := strings.TrimLeft(line, " ")
+	return line == "PASS\n" || line == "FAIL\n" || strings.HasPrefix(s, "=== ") ||
+		strings.HasPrefix(s, "--- PASS") || strings.HasPrefix(s, "--- FAIL") || strings.HasPrefix(s, "--- SKIP")
+}
+
+// shorten cuts the module's path off a package's.
+func shorten(pkg string) string {
+	const module = "github.com/rdmabridge/rdmabridge"
+	return strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
+}
+
+func last[T any](s []T, n int) []T { return s[max(0, len(s)-n):] }
