@@ -174,6 +174,9 @@ type Admin struct {
 	Address string `mapstructure:"address"` // host:port, or none; default 127.0.0.1:9090
 }
 
+// Enabled reports whether it is wanted.
+func (a *Admin) Enabled() bool { return a.Address != none }
+
 // Log says what is logged, to standard error.
 type Log struct {
 	Level  string `mapstructure:"level"`  // debug, info, warn or error; default info
@@ -188,13 +191,12 @@ type Drain struct {
 // The words of settings that are compared in code.
 const (
 	ProviderIWARP   = "iwarp"
-	ProviderIBVerbs = "ibverbs"
-	FPDUEMSS        = "emss"
+	fpduEMSS        = "emss"
 	FPDUMax         = "max"
-	FormatJSON      = "json"
+	formatJSON      = "json"
 	FormatConsole   = "console"
-	None            = "none"
-	BalanceSpread   = "spread"
+	none            = "none"
+	balanceSpread   = "spread"
 	BalancePriority = "priority"
 	PoolAuto        = "auto"
 	PoolShared      = "shared"

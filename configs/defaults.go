@@ -22,13 +22,13 @@ func (c *Config) setDefaults() {
 	fill(&c.Chunks.IO, 1*MiB)
 	fill(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
 	fill(&c.Memory.Budget, 1*GiB)
-	fill(&c.RPCBind.Address, None)
+	fill(&c.RPCBind.Address, none)
 	fill(&c.Admin.Address, "127.0.0.1:9090")
 	fill(&c.Log.Level, "info")
-	fill(&c.Log.Format, FormatJSON)
+	fill(&c.Log.Format, formatJSON)
 	fill(&c.Drain.Timeout, 30*second)
 	fill(&c.Reload.Watch, 2*second)
-	fill(&c.Handover.Path, None)
+	fill(&c.Handover.Path, none)
 	fill(&c.Loops, defaultLoops)
 }
 
@@ -40,7 +40,7 @@ func (l *Listener) setDefaults() {
 	fill(&l.Limits.Outbound, 32*MiB)
 	fill(&l.Limits.Record, 4*MiB+64*KiB)
 	fill(&l.Timeouts.Stall, 30*second)
-	fill(&l.Timeouts.Idle, NoDuration)
+	fill(&l.Timeouts.Idle, noDuration)
 	switch l.Transport {
 	case TransportTCP:
 		fill(&l.Limits.Fragments, 1024)
@@ -59,7 +59,7 @@ func (l *Listener) setDefaults() {
 func (u *Upstream) setDefaults() {
 	fill(&u.Failover, Off)
 	if u.Failover == On {
-		fill(&u.Balance, BalanceSpread)
+		fill(&u.Balance, balanceSpread)
 	}
 	switch u.Transport {
 	case TransportTCP:
@@ -88,7 +88,7 @@ func (u *Upstream) setDefaults() {
 
 func (w *IWARP) setDefaults() {
 	fill(&w.CRC, On)
-	fill(&w.FPDU, FPDUEMSS)
+	fill(&w.FPDU, fpduEMSS)
 	fill(&w.Revision1, Off)
 }
 

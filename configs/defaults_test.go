@@ -96,7 +96,7 @@ func normal(t *testing.T, path, value string, v reflect.Value) string {
 	case Size:
 		parsed, err = ParseSize(value)
 	case Duration:
-		parsed, err = ParseDuration(value)
+		parsed, err = parseDuration(value)
 	default:
 		return value
 	}

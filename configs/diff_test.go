@@ -18,7 +18,7 @@ upstreams:
 
 func mustLoad(t *testing.T, text string) *Config {
 	t.Helper()
-	c, err := Load([]byte(text), Known{})
+	c, err := Load([]byte(text), testKnown())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,11 +134,11 @@ func TestDiffSeesEverySetting(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	c := mustLoad(t, diffBase)
-	if err := c.Check(Known{}); err != nil {
+	if err := c.Check(testKnown()); err != nil {
 		t.Errorf("a file that was loaded: %v", err)
 	}
 	c.Memory.Budget = MiB
-	if err := c.Check(Known{}); err == nil || !strings.Contains(err.Error(), "memory.budget: 1MiB is too little") {
+	if err := c.Check(testKnown()); err == nil || !strings.Contains(err.Error(), "memory.budget: 1MiB is too little") {
 		t.Errorf("a budget that is too little: %v", err)
 	}
 }

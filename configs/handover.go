@@ -8,7 +8,7 @@ type Handover struct {
 }
 
 // Enabled reports whether it is wanted.
-func (h *Handover) Enabled() bool { return h.Path != None }
+func (h *Handover) Enabled() bool { return h.Path != none }
 
 // maxSocketPath is what fits in sockaddr_un, with the suffix under which it is made.
 const maxSocketPath = 107 - len(".4194304")

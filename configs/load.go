@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +19,7 @@ const maxFile = 1 << 20
 // Known is what this build of the bridge can do. Package configs imports
 // nothing of the bridge, so its caller says.
 type Known struct {
-	Providers []string                         // RDMA providers that are built in; nil: iwarp
+	Providers []string                         // RDMA providers that are built in
 	Program   func(name string) (uint32, bool) // RPC program by name; nil knows numbers only
 }
 
@@ -90,7 +89,7 @@ func (r *report) addSyntax(err error) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	text = strings.TrimPrefix(text, "unmarshal errors:\n")
 	for s := range strings.SplitSeq(text, "\n") {
-		p := Problem{File: r.file, Text: strings.TrimSpace(s)}
+		p := problem{File: r.file, Text: strings.TrimSpace(s)}
 		if rest, ok := strings.CutPrefix(p.Text, "line "); ok {
 			if number, what, ok := strings.Cut(rest, ": "); ok {
 				if n, err := strconv.Atoi(number); err == nil {
@@ -140,13 +139,13 @@ func decodeValue(from, to reflect.Value) (any, error) {
 	case Size:
 		return scalar(data, ParseSize)
 	case Duration:
-		return scalar(data, ParseDuration)
+		return scalar(data, parseDuration)
 	case Switch:
 		return scalar(data, parseSwitch)
 	case Prefix:
-		return scalar(data, ParsePrefix)
+		return scalar(data, parsePrefix)
 	case Ports:
-		return scalar(data, ParsePorts)
+		return scalar(data, parsePorts)
 	case Program:
 		return scalar(data, func(s string) (Program, error) { return Program(s), nil })
 	}
@@ -209,14 +208,6 @@ func describe(data any) string {
 		return "settings"
 	}
 	return fmt.Sprintf("%T", data)
-}
-
-// provider reports whether RDMA provider p is built in.
-func (k Known) provider(p string) bool {
-	if k.Providers == nil {
-		return p == ProviderIWARP
-	}
-	return slices.Contains(k.Providers, p)
 }
 
 // ResolveProgram finds the number of an RPC program.

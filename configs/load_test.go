@@ -12,7 +12,7 @@ import (
 )
 
 func testKnown() Known {
-	return Known{Program: func(name string) (uint32, bool) {
+	return Known{Providers: []string{"iwarp", "other"}, Program: func(name string) (uint32, bool) {
 		n, ok := map[string]uint32{"nfs": 100003, "mount": 100005, "nlm": 100021}[name]
 		return n, ok
 	}}
@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 				Connections: 4096, PerAddress: 4096, Calls: 256, Outbound: 32 << 20,
 				Record: 4<<20 + 64<<10, Fragments: 1024,
 			},
-			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: NoDuration},
+			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: noDuration},
 		}},
 		Upstreams: []Upstream{{
 			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"}, Failover: Off,
@@ -62,7 +62,7 @@ func TestDefaults(t *testing.T) {
 		Log:      Log{Level: "info", Format: "json"},
 		Drain:    Drain{Timeout: Duration(30 * time.Second)},
 		Reload:   Reload{Watch: Duration(2 * time.Second)},
-		Handover: Handover{Path: None},
+		Handover: Handover{Path: none},
 		Loops:    defaultLoops,
 	}
 	if !reflect.DeepEqual(c, want) {
@@ -426,7 +426,7 @@ chunks: {io: 1KiB, reply: 1GiB}
 		{"combinations", `
 listeners:
   - {name: a, address: ':1', upstream: s, provider: iwarp, credits: 8}
-  - {name: b, address: ':2', upstream: s, transport: rdma, provider: ibverbs, limits: {fragments: 7}, iwarp: {crc: off}}
+  - {name: b, address: ':2', upstream: s, transport: rdma, provider: other, limits: {fragments: 7}, iwarp: {crc: off}}
   - {name: c, address: ':3', upstream: s, transport: rdma, provider: magic}
   - {name: d, address: ':4', upstream: s, transport: rdma, timeouts: {idle: 1s, start: none}, iwarp: {revision1: on}}
   - {name: e, address: ':5', upstream: s, limits: {starting: 5}, timeouts: {start: 1s}}
@@ -440,8 +440,7 @@ upstreams:
 			line 3: listeners[0].provider: only for transport rdma
 			line 4: listeners[1].iwarp: only for provider iwarp
 			line 4: listeners[1].limits.fragments: only for transport tcp
-			line 4: listeners[1].provider: ibverbs is not in this build; build with -tags ibverbs
-			line 5: listeners[2].provider: "magic": want iwarp or ibverbs
+			line 5: listeners[2].provider: "magic": want iwarp or other
 			line 6: listeners[3].iwarp.revision1: only for upstreams; a listener answers both revisions
 			line 6: listeners[3].timeouts.start: none is not possible here
 			line 7: listeners[4].limits.starting: only for transport rdma
@@ -534,7 +533,7 @@ upstreams: [{name: s, transport: tcp, endpoints: ['h:1'], source: `+source+`}]
 		if p, want := c.Upstreams[0].Pool, (Pool{Connections: 2, Credits: 128, Mode: "auto", Pinned: 256}); p != want {
 			t.Errorf("pool %+v, want %+v", p, want)
 		}
-		if p, err := ParsePorts(want.Ports.String()); err != nil || p != want.Ports {
+		if p, err := parsePorts(want.Ports.String()); err != nil || p != want.Ports {
 			t.Errorf("%s is read as %v, %v", want.Ports, p, err)
 		}
 	}

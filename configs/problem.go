@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// A Problem is one thing wrong with a file.
-type Problem struct {
+// A problem is one thing wrong with a file.
+type problem struct {
 	File string // "" when the bytes did not come from a file
 	Line int    // 0 when no line is to blame
 	Path string // listeners[0].address; "" for the file as a whole
 	Text string
 }
 
-// Error is file:line: path: text, without the parts that are not known.
-func (p Problem) Error() string {
+// String is file:line: path: text, without the parts that are not known.
+func (p problem) String() string {
 	var b strings.Builder
 	switch {
 	case p.File != "" && p.Line > 0:
@@ -35,19 +35,19 @@ func (p Problem) Error() string {
 
 // Problems is everything wrong with a file, in the order of its lines. It is
 // the error of Load.
-type Problems []Problem
+type Problems []problem
 
 // Error is one problem a line.
 func (ps Problems) Error() string {
 	s := make([]string, len(ps))
 	for i, p := range ps {
-		s[i] = p.Error()
+		s[i] = p.String()
 	}
 	return strings.Join(s, "\n")
 }
 
 func (ps Problems) sort() {
-	slices.SortStableFunc(ps, func(a, b Problem) int {
+	slices.SortStableFunc(ps, func(a, b problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))
 	})
 }
@@ -62,7 +62,7 @@ type report struct {
 // addf notes a problem with the setting at path. Where the setting is absent,
 // the line is that of the nearest setting around it.
 func (r *report) addf(path, format string, args ...any) {
-	r.problems = append(r.problems, Problem{
+	r.problems = append(r.problems, problem{
 		File: r.file,
 		Line: r.source.line(path),
 		Path: path,
@@ -72,14 +72,14 @@ func (r *report) addf(path, format string, args ...any) {
 
 // has reports whether a problem with path, or within it, is known.
 func (r *report) has(path string) bool {
-	return slices.ContainsFunc(r.problems, func(p Problem) bool {
+	return slices.ContainsFunc(r.problems, func(p problem) bool {
 		return p.Path == path || strings.HasPrefix(p.Path, path+".") || strings.HasPrefix(p.Path, path+"[")
 	})
 }
 
 // spoiled reports whether path, or a setting around it, could not be read.
 func (r *report) spoiled(path string) bool {
-	return slices.ContainsFunc(r.problems, func(p Problem) bool {
+	return slices.ContainsFunc(r.problems, func(p problem) bool {
 		return p.Path != "" && (p.Path == path || strings.HasPrefix(path, p.Path+".") || strings.HasPrefix(path, p.Path+"["))
 	})
 }

@@ -10,7 +10,7 @@ type RPCBind struct {
 }
 
 // Enabled reports whether it is wanted.
-func (b *RPCBind) Enabled() bool { return b.Address != None }
+func (b *RPCBind) Enabled() bool { return b.Address != none }
 
 func (b *RPCBind) validate(c *Config, r *report) {
 	if !b.Enabled() {

@@ -137,7 +137,7 @@ func (s *source) walkKey(k, v *yaml.Node, path string, sc *settings, r *report, 
 		return nil
 	} else if ok {
 		// Two spellings of one key: viper would let one of them win.
-		r.problems = append(r.problems, Problem{
+		r.problems = append(r.problems, problem{
 			File: r.file, Line: k.Line, Path: p, Text: fmt.Sprintf("given twice, first on line %d", first),
 		})
 		return nil

@@ -30,8 +30,8 @@ const (
 // The longest messages: one lease of package regmem holds each of them.
 const (
 	MaxRecord = 8 * MiB       // limits.record
-	MaxIO     = 8 * MiB       // chunks.io
-	MaxReply  = MaxIO + 8*KiB // chunks.reply
+	maxIO     = 8 * MiB       // chunks.io
+	MaxReply  = maxIO + 8*KiB // chunks.reply
 )
 
 // receiveSize is the memory of one posted Receive of an upstream connection.
@@ -53,17 +53,17 @@ func (c *Config) validate(k Known, r *report) {
 	}
 	c.checkNames(r)
 	c.checkAddresses(r)
-	between(c.Chunks.IO, 4*KiB, MaxIO, "chunks.io", r)
+	between(c.Chunks.IO, 4*KiB, maxIO, "chunks.io", r)
 	if between(c.Chunks.Reply, 4*KiB, MaxReply, "chunks.reply", r) && c.Chunks.Reply < c.Chunks.IO+8*KiB && !r.has("chunks") {
 		r.addf("chunks.reply", "%s: want 8KiB more than chunks.io, %s, at least", c.Chunks.Reply, c.Chunks.IO)
 	}
 	c.checkMemory(r)
 	c.RPCBind.validate(c, r)
-	if c.Admin.Address != None {
+	if c.Admin.Enabled() {
 		checkAddress(c.Admin.Address, true, "admin.address", r)
 	}
 	oneOf(c.Log.Level, "log.level", r, "debug", "info", "warn", "error")
-	oneOf(c.Log.Format, "log.format", r, FormatJSON, FormatConsole)
+	oneOf(c.Log.Format, "log.format", r, formatJSON, FormatConsole)
 	finite(c.Drain.Timeout, "drain.timeout", r)
 	c.Reload.validate(r)
 	c.Handover.validate(r)
@@ -193,7 +193,7 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 			r.addf(p, "%s is endpoints[%d] already", e, first)
 		}
 	}
-	oneOf(u.Balance, path+".balance", r, BalanceSpread, BalancePriority)
+	oneOf(u.Balance, path+".balance", r, balanceSpread, BalancePriority)
 	if u.Failover != On && r.source.given(path+".balance") {
 		r.addf(path+".balance", "only with failover on; otherwise a client's address says which endpoint is its own")
 	}
@@ -237,7 +237,7 @@ func (s *Source) validate(u *Upstream, path string, r *report) {
 			r.addf(path+".address", "%q: want an address of this host, without a port", s.Address)
 		}
 	}
-	if n := s.Ports.Count(); n < u.Pool.Connections && !r.has(path+".ports") && !r.has(strings.TrimSuffix(path, ".source")+".pool.connections") {
+	if n := s.Ports.count(); n < u.Pool.Connections && !r.has(path+".ports") && !r.has(strings.TrimSuffix(path, ".source")+".pool.connections") {
 		r.addf(path+".ports", "%s are %d ports, fewer than pool.connections, %d", s.Ports, n, u.Pool.Connections)
 	}
 }
@@ -255,16 +255,14 @@ func checkInline(s Size, path string, r *report) {
 }
 
 func checkProvider(provider string, w IWARP, path string, k Known, r *report) {
-	if oneOf(provider, path+".provider", r, ProviderIWARP, ProviderIBVerbs) && !k.provider(provider) {
-		r.addf(path+".provider", "%s is not in this build; build with -tags %s", provider, provider)
-	}
+	oneOf(provider, path+".provider", r, k.Providers...)
 	if provider != ProviderIWARP {
 		if r.source.given(path + ".iwarp") {
 			r.addf(path+".iwarp", "only for provider iwarp")
 		}
 		return
 	}
-	oneOf(w.FPDU, path+".iwarp.fpdu", r, FPDUEMSS, FPDUMax)
+	oneOf(w.FPDU, path+".iwarp.fpdu", r, fpduEMSS, FPDUMax)
 }
 
 // checkNames wants names that suit a metric label, each once.
@@ -430,7 +428,7 @@ func between(s, least, most Size, path string, r *report) bool {
 
 // finite refuses none where waiting for ever would leave Calls unanswered.
 func finite(d Duration, path string, r *report) {
-	if d == NoDuration {
+	if d == noDuration {
 		r.addf(path, "none is not possible here")
 	}
 }

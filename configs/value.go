@@ -70,16 +70,16 @@ func (s Size) String() string {
 	return strconv.FormatInt(int64(s), 10) + "B"
 }
 
-// A Duration is a time span: 5s, 100ms, 1h30m. NoDuration is the word none.
+// A Duration is a time span: 5s, 100ms, 1h30m. noDuration is the word none.
 type Duration time.Duration
 
-// NoDuration switches a timeout off.
-const NoDuration Duration = -1
+// noDuration switches a timeout off.
+const noDuration Duration = -1
 
-// ParseDuration reads what time.ParseDuration does, greater than 0, or none.
-func ParseDuration(s string) (Duration, error) {
-	if s == None {
-		return NoDuration, nil
+// parseDuration reads what time.ParseDuration does, greater than 0, or none.
+func parseDuration(s string) (Duration, error) {
+	if s == none {
+		return noDuration, nil
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
@@ -97,7 +97,7 @@ func (d Duration) Value() time.Duration { return time.Duration(d) }
 // String is the duration as the file would have it.
 func (d Duration) String() string {
 	if d < 0 {
-		return None
+		return none
 	}
 	return time.Duration(d).String()
 }
@@ -148,18 +148,18 @@ type Ports struct{ Low, High uint16 }
 var (
 	// AnyPort is those that the kernel chooses from.
 	AnyPort = Ports{0, 65535}
-	// ReservedPorts are those from which the Linux client connects: only privileged
+	// reservedPorts are those from which the Linux client connects: only privileged
 	// processes can, which some servers want to see.
-	ReservedPorts = Ports{665, 1023}
+	reservedPorts = Ports{665, 1023}
 )
 
-// ParsePorts reads any, reserved, or LOW-HIGH.
-func ParsePorts(s string) (Ports, error) {
+// parsePorts reads any, reserved, or LOW-HIGH.
+func parsePorts(s string) (Ports, error) {
 	switch s {
 	case "any":
 		return AnyPort, nil
 	case "reserved":
-		return ReservedPorts, nil
+		return reservedPorts, nil
 	}
 	first, last, ok := strings.Cut(s, "-")
 	low, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
@@ -173,15 +173,15 @@ func ParsePorts(s string) (Ports, error) {
 	return Ports{uint16(low), uint16(high)}, nil
 }
 
-// Count is how many ports there are.
-func (p Ports) Count() int { return int(p.High) - int(p.Low) + 1 }
+// count is how many ports there are.
+func (p Ports) count() int { return int(p.High) - int(p.Low) + 1 }
 
 // String is the range as the file would have it.
 func (p Ports) String() string {
 	switch p {
 	case AnyPort:
 		return "any"
-	case ReservedPorts:
+	case reservedPorts:
 		return "reserved"
 	}
 	return fmt.Sprintf("%d-%d", p.Low, p.High)
@@ -193,9 +193,9 @@ type Program string
 // A Prefix is a network, 10.0.0.0/8, or one address.
 type Prefix struct{ netip.Prefix }
 
-// ParsePrefix reads a network or an address. Bits behind the prefix length are
+// parsePrefix reads a network or an address. Bits behind the prefix length are
 // refused: 10.1.2.3/8 is more often a slip than a wish.
-func ParsePrefix(s string) (Prefix, error) {
+func parsePrefix(s string) (Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		return Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
 	}

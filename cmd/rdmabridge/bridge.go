@@ -95,7 +95,7 @@ func inheritBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *b
 	}
 	has()
 	b.describe()
-	if c.Admin.Address != configs.None {
+	if c.Admin.Enabled() {
 		b.admin = newAdmin(c.Admin.Address, b)
 		if b.admin.listener, err = in.admin(c.Admin.Address); err != nil {
 			return nil, err
