@@ -90,11 +90,8 @@ func (s *tcpClient) admit() {
 	}
 }
 
-// Busy reports, to the idle timeout of tcpframe, that Calls are under way.
+// Busy is part of tcpframe.BusyHandler.
 func (s *tcpClient) Busy() bool { return s.ledger.calls > 0 }
-
-// Drained is part of tcpframe.RecordHandler.
-func (s *tcpClient) Drained(*tcpframe.Conn) {}
 
 // Closed is part of tcpframe.RecordHandler.
 func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {

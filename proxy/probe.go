@@ -271,8 +271,7 @@ func newEnds(m *metrics.Registry, upstream string) (ends [endReasons]*metrics.Co
 
 // gone reports whether a connection ended with err because the server's host is gone.
 func gone(err error) bool {
-	var re *tcpframe.RecordError
-	return errors.Is(err, fabric.ErrSilent) || errors.As(err, &re) && re.Reason == tcpframe.ReasonSilent
+	return errors.Is(err, fabric.ErrSilent) || errors.Is(err, tcpframe.ErrSilent)
 }
 
 // ended counts the end of a connection.

@@ -204,9 +204,6 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	}
 }
 
-// Drained is part of tcpframe.RecordHandler.
-func (m *tcpConn) Drained(*tcpframe.Conn) {}
-
 // Closed is part of tcpframe.RecordHandler.
 func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	m.ending = true

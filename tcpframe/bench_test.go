@@ -16,10 +16,7 @@ func BenchmarkEcho(b *testing.B) {
 	for _, bb := range []struct{ size, depth int }{{100, 1}, {100, 16}, {8 << 10, 1}, {1 << 20, 1}, {1 << 20, 4}} {
 		b.Run(fmt.Sprintf("%dx%d", bb.size, bb.depth), func(b *testing.B) {
 			e := startEngine(b, EngineOptions{Loops: 1})
-			// Octets at the start of a page, written right behind the 4 of a mark, are
-			// copied by the kernel at 2/3 of the speed: loads that follow stores 4 octets
-			// ahead of them, modulo the page. Replies have headers; so has this.
-			o := ConnOptions{Memory: &testMemory{}, Prefix: 64}
+			o := ConnOptions{Memory: &testMemory{}}
 			l := listen(b, e, ListenOptions{Conn: o}, func(*Conn) RecordHandler { return sender{} })
 			benchEcho(b, dialPeer(b, l).TCPConn, bb.size, bb.depth)
 		})

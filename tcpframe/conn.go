@@ -34,7 +34,6 @@ func (o ConnOptions) withDefaults() ConnOptions {
 	setDefault(&o.SendTimeout, defaultSendTimeout)
 	setDefault(&o.MemoryTimeout, defaultMemoryTimeout)
 	o.MaxRecord = min(o.MaxRecord, maxFragment)
-	o.Prefix = max(o.Prefix, 0)
 	return o
 }
 
@@ -48,17 +47,22 @@ func setDefault[T int | int64 | time.Duration](v *T, d T) {
 type RecordHandler interface {
 	// Opened is the first call.
 	Opened(c *Conn)
-	// Record takes b. The record is b.Bytes()[ConnOptions.Prefix:], at least 8
-	// octets.
+	// Record takes b. The record is b.Bytes(), at least 8 octets.
 	Record(c *Conn, b Buffer)
-	// Drained is called when the queue of a Conn that had passed MaxOutbound has
-	// fallen below a quarter of it.
-	Drained(c *Conn)
 	// Closed is the last call, after every Releaser of the Conn was released.
 	// err is io.EOF after the peer's FIN, io.ErrUnexpectedEOF when that came
-	// inside a record, a *RecordError for what was refused here, what Close or
-	// Abort was given, ErrStopped, and the socket's error otherwise.
+	// inside a record, a *recordError for what was refused here, what Close or
+	// Abort was given, errStopped, and the socket's error otherwise.
 	Closed(c *Conn, err error)
+}
+
+// A BusyHandler is a RecordHandler of a connection that may be silent for longer than
+// ConnOptions.IdleTimeout while a Reply is being made.
+type BusyHandler interface {
+	RecordHandler
+	// Busy reports whether the handler still owes the peer a record. The connection is
+	// not closed as idle until it returns false.
+	Busy() bool
 }
 
 // A connState is how far a Conn's life has gone.
@@ -156,12 +160,6 @@ func (c *Conn) Open() bool { return c.state == open }
 // Ended reports, in a Releaser, that its record was not written in full: it is
 // released because the connection has ended.
 func (c *Conn) Ended() bool { return c.state == closed }
-
-// Outbound is how many octets wait for the peer, record marks included.
-func (c *Conn) Outbound() int64 { return c.outbound }
-
-// LastActivity is when an octet last came or went.
-func (c *Conn) LastActivity() time.Time { return c.Loop().engine.epoch.Add(time.Duration(c.active)) }
 
 // connStream is a Conn as its socket sees it.
 type connStream Conn

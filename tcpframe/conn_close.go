@@ -14,7 +14,7 @@ func (c *Conn) Close(err error) {
 		return
 	}
 	c.state, c.err = draining, err
-	c.due = c.Loop().now() + int64(closeTimeout)
+	c.due = c.Loop().Now() + int64(closeTimeout)
 	c.dropInput()
 	c.sock.FlushSoon()
 }
@@ -38,11 +38,11 @@ func (c *Conn) linger() {
 }
 
 // refuse ends the connection for what the peer did.
-func (c *Conn) refuse(err *RecordError) {
+func (c *Conn) refuse(err *recordError) {
 	if c.state >= ending {
 		return
 	}
-	c.counters.refuse(c.RemoteAddr(), err.Reason, err)
+	c.counters.refuse(c.RemoteAddr(), err.reason, err)
 	c.fail(err)
 }
 
@@ -71,7 +71,7 @@ func (s *connStream) Detached(err error) {
 			c.err = io.ErrUnexpectedEOF
 		}
 	}
-	if c.state <= draining && (errors.Is(err, io.EOF) || errors.Is(err, ErrStopped)) {
+	if c.state <= draining && (errors.Is(err, io.EOF) || errors.Is(err, errStopped)) {
 		// What was queued in this pass has not been tried yet.
 		c.state, c.blocked = ending, false
 		c.write()
@@ -125,8 +125,8 @@ func (s *connStream) sweep(now int64) {
 		return
 	}
 	if limit := o.SilentTimeout; limit > 0 && c.sock.Silent() >= silentFor(limit) {
-		err := timedOut(ReasonSilent, 0, limit)
-		c.counters.refuse(c.RemoteAddr(), err.Reason, err)
+		err := timedOut(reasonSilent, 0, limit)
+		c.counters.refuse(c.RemoteAddr(), err.reason, err)
 		c.Abort(err) // nobody is there to take the rest
 		return
 	}
@@ -136,24 +136,23 @@ func (s *connStream) sweep(now int64) {
 	case c.stall.at == 0 || c.records != c.stall.records || c.rx-c.stall.rx >= stallOctets:
 		c.stall = stallCheck{at: now, rx: c.rx, records: c.records}
 	case over(c.stall.at, o.StallTimeout):
-		c.refuse(timedOut(ReasonStalled, int64(c.have), o.StallTimeout))
+		c.refuse(timedOut(reasonStalled, int64(c.have), o.StallTimeout))
 	}
 	switch {
 	case c.record != nil && c.why&whyMemory != 0 && over(c.memSince, o.MemoryTimeout):
-		c.refuse(timedOut(ReasonMemory, int64(c.memWant), o.MemoryTimeout))
+		c.refuse(timedOut(reasonMemory, int64(c.memWant), o.MemoryTimeout))
 	case c.head != nil && over(c.outSince, o.SendTimeout):
-		c.refuse(timedOut(ReasonUnread, c.outbound, o.SendTimeout))
+		c.refuse(timedOut(reasonUnread, c.outbound, o.SendTimeout))
 	case c.head == nil && !c.paused() && over(c.active, o.IdleTimeout) && !c.busy():
-		c.refuse(timedOut(ReasonIdle, 0, o.IdleTimeout))
+		c.refuse(timedOut(reasonIdle, 0, o.IdleTimeout))
 	}
 }
 
-// busy reports whether the handler owes the peer something.
 func (c *Conn) busy() bool {
-	h, ok := c.handler.(interface{ Busy() bool })
+	h, ok := c.handler.(BusyHandler)
 	return ok && h.Busy()
 }
 
-func timedOut(r Reason, value int64, limit time.Duration) *RecordError {
-	return &RecordError{Reason: r, Value: value, Limit: int64(limit)}
+func timedOut(r reason, value int64, limit time.Duration) *recordError {
+	return &recordError{reason: r, value: value, limit: int64(limit)}
 }

@@ -15,7 +15,7 @@ const (
 
 // received takes what one read brought.
 func (c *Conn) received(b []byte) {
-	c.active = c.Loop().now()
+	c.active = c.Loop().Now()
 	c.rx += int64(len(b))
 	c.counters.received.Add(uint64(len(b)))
 	if c.state != open {
@@ -57,7 +57,7 @@ func (c *Conn) parse(b []byte) []byte {
 		if !c.room(n, c.have+n) {
 			return b
 		}
-		c.copied += copy(c.buf[c.opts.Prefix+c.have:], b[:n])
+		c.copied += copy(c.buf[c.have:], b[:n])
 		c.take(n)
 		b = b[n:]
 	}
@@ -77,8 +77,7 @@ func (c *Conn) fill() {
 		if !c.room(n, c.have) {
 			return
 		}
-		at := c.opts.Prefix + c.have
-		n, _ = c.sock.Read(c.buf[at : at+n])
+		n, _ = c.sock.Read(c.buf[c.have : c.have+n])
 		if n == 0 {
 			return
 		}
@@ -98,7 +97,7 @@ func (c *Conn) take(n int) {
 
 func (c *Conn) deliver() {
 	b := c.record
-	b.Resize(c.opts.Prefix + c.have)
+	b.Resize(c.have)
 	c.record, c.buf, c.have = nil, nil, 0
 	c.records++
 	c.handler.Record(c, b)
@@ -108,7 +107,7 @@ func (c *Conn) deliver() {
 // here. When Memory has none to lend, it reports false, and reading pauses.
 func (c *Conn) room(n, arrived int) bool {
 	need := c.have + n
-	if c.record != nil && c.opts.Prefix+need <= len(c.buf) {
+	if c.record != nil && need <= len(c.buf) {
 		return true
 	}
 	want := c.split.size + c.split.left // what the record has at least
@@ -119,7 +118,7 @@ func (c *Conn) room(n, arrived int) bool {
 		// Fragments that announce a little each: double, so that copying stays linear.
 		want = max(want, min(2*c.have, c.opts.MaxRecord))
 	}
-	want = c.opts.Prefix + max(want, need)
+	want = max(want, need)
 	b, err := c.opts.Memory.Lease(want)
 	if err != nil {
 		c.waitMemory(want)
@@ -129,7 +128,7 @@ func (c *Conn) room(n, arrived int) bool {
 	b.Resize(cap(b.Bytes()))
 	buf := b.Bytes()
 	if c.record != nil {
-		c.copied += copy(buf[c.opts.Prefix:], c.buf[c.opts.Prefix:c.opts.Prefix+c.have])
+		c.copied += copy(buf, c.buf[:c.have])
 		c.record.Release()
 	}
 	c.record, c.buf = b, buf
@@ -141,7 +140,7 @@ func (c *Conn) waitMemory(n int) {
 	c.why |= whyMemory
 	c.memWant = n
 	if c.memSince == 0 {
-		c.memSince = c.Loop().now()
+		c.memSince = c.Loop().Now()
 	}
 	if c.memFunc == nil {
 		c.memFunc = func() { c.Loop().Post((*memoryTask)(c)) }

@@ -78,12 +78,11 @@ func FuzzConn(f *testing.F) {
 		if starve {
 			mem.limit = 2 << 20
 		}
-		const prefix = 24
 		var kept []Buffer
 		got := 0
 		h := newRecorder()
 		h.record = func(c *Conn, b Buffer) {
-			if got >= len(want) || !bytes.Equal(b.Bytes()[prefix:], want[got]) {
+			if got >= len(want) || !bytes.Equal(b.Bytes(), want[got]) {
 				t.Fatalf("record %d of %d differs", got, len(want))
 			}
 			got++
@@ -92,7 +91,7 @@ func FuzzConn(f *testing.F) {
 				c.Pause()
 			}
 		}
-		c := offlineConn(ConnOptions{Memory: mem, Prefix: prefix}, h)
+		c := offlineConn(ConnOptions{Memory: mem}, h)
 		release := func() {
 			for _, b := range kept {
 				b.Release()

@@ -53,7 +53,7 @@ func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
 	putMark(&r.mark, n)
 	r.size, r.done = markLen+n, done
 	if c.head == nil {
-		c.outSince, c.outMark = c.Loop().now(), c.tx
+		c.outSince, c.outMark = c.Loop().Now(), c.tx
 	}
 	c.enqueue(r, first)
 	c.outbound += int64(r.size)
@@ -146,7 +146,7 @@ func (c *Conn) sent(n int) {
 	if n == 0 {
 		return
 	}
-	now := c.Loop().now()
+	now := c.Loop().Now()
 	c.active = now
 	if c.tx += int64(n); c.tx-c.outMark >= sendOctets {
 		c.outSince, c.outMark = now, c.tx
@@ -182,15 +182,12 @@ func (c *Conn) pop() {
 func (c *Conn) limitOutbound() {
 	switch {
 	case c.outbound > c.opts.OutboundLimit:
-		c.refuse(&RecordError{Reason: ReasonOutbound, Value: c.outbound, Limit: c.opts.OutboundLimit})
+		c.refuse(&recordError{reason: reasonOutbound, value: c.outbound, limit: c.opts.OutboundLimit})
 	case c.outbound > c.opts.MaxOutbound:
 		c.why |= whyOutbound
 	case c.why&whyOutbound != 0 && c.outbound <= c.opts.MaxOutbound/4:
 		c.why &^= whyOutbound
 		c.sock.FlushSoon() // for what is held
-		if c.state == open {
-			c.handler.Drained(c)
-		}
 	}
 }
 

@@ -22,7 +22,7 @@ func isReset(err error) bool {
 func TestEcho(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	mem := &testMemory{}
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem, Prefix: 64}}, func(*Conn) RecordHandler { return echo() })
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler { return echo() })
 	p := dialPeer(t, l)
 	for _, n := range []int{8, 9, 100, 4096, firstLease - 4, firstLease, firstLease + 1, 300_000, 1 << 20, defaultMaxRecord} {
 		want := pattern(n, byte(n))
@@ -114,16 +114,16 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		in   []byte
-		want Reason
+		want reason
 	}{
-		{"mark of 2 GiB", unhex(t, `ffffffff 00000001`), ReasonTooLong},
-		{"a million empty fragments", make([]byte, 4<<20), ReasonFragments},
-		{"fragments of one octet", bytes.Repeat(fragment(false, []byte{1}), 100_000), ReasonFragments},
-		{"endless fragments", bytes.Repeat(fragment(false, make([]byte, 100_000)), 100), ReasonTooLong},
-		{"empty record", unhex(t, `80000000`), ReasonTooShort},
-		{"HTTP", []byte("GET / HTTP/1.1\r\nHost: storage\r\n\r\n"), ReasonTooLong},
-		{"TLS", unhex(t, `16030102000100 01fc0303`), ReasonTooLong},
-		{"SSH", []byte("SSH-2.0-OpenSSH_9.2\r\n"), ReasonTooLong},
+		{"mark of 2 GiB", unhex(t, `ffffffff 00000001`), reasonTooLong},
+		{"a million empty fragments", make([]byte, 4<<20), reasonFragments},
+		{"fragments of one octet", bytes.Repeat(fragment(false, []byte{1}), 100_000), reasonFragments},
+		{"endless fragments", bytes.Repeat(fragment(false, make([]byte, 100_000)), 100), reasonTooLong},
+		{"empty record", unhex(t, `80000000`), reasonTooShort},
+		{"HTTP", []byte("GET / HTTP/1.1\r\nHost: storage\r\n\r\n"), reasonTooLong},
+		{"TLS", unhex(t, `16030102000100 01fc0303`), reasonTooLong},
+		{"SSH", []byte("SSH-2.0-OpenSSH_9.2\r\n"), reasonTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := e.counters(l.counters.name).refused[tt.want].Value()
@@ -172,7 +172,7 @@ func TestPeerEnds(t *testing.T) {
 			if err := rec.wait(t, tt.name); !tt.want(err) {
 				t.Errorf("closed with %v", err)
 			}
-			eventually(t, "its place is free", func() bool { return l.Conns() == 0 })
+			eventually(t, "its place is free", func() bool { return connsOf(l) == 0 })
 		})
 	}
 }
@@ -261,7 +261,7 @@ func TestStopUnderLoad(t *testing.T) {
 		r.opened = func(*Conn) { opened.Add(1) }
 		r.closed = func(_ *Conn, err error) {
 			ended.Add(1)
-			if errors.Is(err, ErrStopped) {
+			if errors.Is(err, errStopped) {
 				stopped.Add(1)
 			}
 		}
@@ -292,7 +292,7 @@ func TestStopUnderLoad(t *testing.T) {
 		t.Fatal("Stop hangs")
 	}
 	if ended.Load() != 16 || stopped.Load() != 16 {
-		t.Errorf("%d of 16 ended, %d with ErrStopped", ended.Load(), stopped.Load())
+		t.Errorf("%d of 16 ended, %d with errStopped", ended.Load(), stopped.Load())
 	}
 	if mem.Used() != 0 {
 		t.Errorf("%d octets on loan", mem.Used())
@@ -302,7 +302,7 @@ func TestStopUnderLoad(t *testing.T) {
 	if _, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{}, newRecorder()); err == nil {
 		t.Error("Dial on a stopped engine")
 	}
-	if _, err := e.Listen(ListenOptions{Address: "127.0.0.1:0"}, nil); !errors.Is(err, ErrClosed) {
+	if _, err := e.Listen(ListenOptions{Address: "127.0.0.1:0"}, nil); !errors.Is(err, errClosed) {
 		t.Errorf("Listen on a stopped engine: %v", err)
 	}
 }
@@ -328,10 +328,9 @@ func TestRoundTripAllocs(t *testing.T) {
 type sender struct{}
 
 func (sender) Opened(*Conn)        {}
-func (sender) Drained(*Conn)       {}
 func (sender) Closed(*Conn, error) {}
 func (sender) Record(c *Conn, b Buffer) {
-	parts := [1][]byte{b.Bytes()[c.opts.Prefix:]}
+	parts := [1][]byte{b.Bytes()}
 	c.Send(parts[:], b)
 }
 

@@ -17,7 +17,7 @@ type counters struct {
 	log      refusalLog
 	conns    *metrics.Gauge
 	accepted *metrics.Counter
-	refused  map[Reason]*metrics.Counter // constant
+	refused  map[reason]*metrics.Counter // constant
 	received *metrics.Counter
 	sent     *metrics.Counter
 	copied   *metrics.Counter
@@ -47,7 +47,7 @@ func (e *Engine) counters(name string) *counters {
 		paused:   r.Gauge("tcp_paused_connections", "TCP connections that are not being read, for backpressure.", "listener", name),
 		inbound:  r.Gauge("tcp_inbound_buffered_bytes", "Octets read that are not a whole record yet, or wait for a paused connection.", "listener", name),
 		outbound: r.Gauge("tcp_outbound_buffered_bytes", "Octets that wait for TCP peers to read.", "listener", name),
-		refused:  make(map[Reason]*metrics.Counter),
+		refused:  make(map[reason]*metrics.Counter),
 	}
 	r.CounterFunc("tcp_paused_seconds_total", "Time that TCP connections were not being read, summed.", func() float64 {
 		return float64(c.pausedNs.Load()) / 1e9
@@ -61,7 +61,7 @@ func (e *Engine) counters(name string) *counters {
 }
 
 // refuse counts and logs one refusal.
-func (c *counters) refuse(peer netip.AddrPort, reason Reason, err error) {
+func (c *counters) refuse(peer netip.AddrPort, reason reason, err error) {
 	c.refused[reason].Inc()
 	c.log.line(c.name, peer, reason, err)
 }
@@ -79,7 +79,7 @@ type refusalLog struct {
 	suppressed int
 }
 
-func (l *refusalLog) line(name string, peer netip.AddrPort, reason Reason, err error) {
+func (l *refusalLog) line(name string, peer netip.AddrPort, reason reason, err error) {
 	l.mu.Lock()
 	if now := time.Now().Unix(); now != l.second {
 		l.second, l.lines = now, 0

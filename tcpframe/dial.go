@@ -18,8 +18,8 @@ var (
 	ErrPortTaken = errors.New("tcpframe: source port in use")
 	// ErrPortForbidden is wrapped when the kernel keeps the port for the privileged.
 	ErrPortForbidden = errors.New("tcpframe: source port not permitted")
-	// ErrLocalAddress is wrapped when the address is none of this host's.
-	ErrLocalAddress = errors.New("tcpframe: source address is not this host's")
+	// errLocalAddress is wrapped when the address is none of this host's.
+	errLocalAddress = errors.New("tcpframe: source address is not this host's")
 )
 
 // Dial connects to addr (host:port), on loop, or on the least loaded loop if
@@ -105,7 +105,7 @@ func sourceError(err error) error {
 	case bind && errors.Is(err, unix.EACCES):
 		return fmt.Errorf("%w: %w", ErrPortForbidden, err)
 	case bind && errors.Is(err, unix.EADDRNOTAVAIL):
-		return fmt.Errorf("%w: %w", ErrLocalAddress, err)
+		return fmt.Errorf("%w: %w", errLocalAddress, err)
 	}
 	return fmt.Errorf("tcpframe: %w", err)
 }

@@ -73,8 +73,8 @@ func TestDialLocalErrors(t *testing.T) {
 	}{
 		{"a listener's port", taken, ErrPortTaken},
 		{"a listener's port, of any address", netip.AddrPortFrom(netip.Addr{}, taken.Port()), ErrPortTaken},
-		{"another host's address", netip.MustParseAddrPort("192.0.2.1:0"), ErrLocalAddress},
-		{"another host's address and a port", netip.MustParseAddrPort("192.0.2.1:900"), ErrLocalAddress},
+		{"another host's address", netip.MustParseAddrPort("192.0.2.1:0"), errLocalAddress},
+		{"another host's address and a port", netip.MustParseAddrPort("192.0.2.1:900"), errLocalAddress},
 		{"the peer's own port", netip.MustParseAddrPort(l.Addr().String()), ErrPortTaken},
 	} {
 		if _, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{LocalAddr: tt.from}, newRecorder()); !errors.Is(err, tt.want) {
@@ -88,7 +88,7 @@ func TestDialLocalErrors(t *testing.T) {
 	}
 	for _, err := range []error{context.Canceled, os.NewSyscallError("connect", syscall.ECONNREFUSED), os.NewSyscallError("connect", syscall.EACCES)} {
 		got := sourceError(err)
-		for _, is := range []error{ErrPortTaken, ErrPortForbidden, ErrLocalAddress} {
+		for _, is := range []error{ErrPortTaken, ErrPortForbidden, errLocalAddress} {
 			if errors.Is(got, is) || !errors.Is(got, err) {
 				t.Errorf("%v became %v", err, got)
 			}

@@ -108,7 +108,7 @@ func (e *Engine) Loops() []*Loop { return e.loops }
 
 // leastLoaded is the loop with the fewest sockets.
 func (e *Engine) leastLoaded() *Loop {
-	return slices.MinFunc(e.loops, func(a, b *Loop) int { return a.Conns() - b.Conns() })
+	return slices.MinFunc(e.loops, func(a, b *Loop) int { return int(a.conns.Load() - b.conns.Load()) })
 }
 
 // Now is time that wall clocks cannot move, in nanoseconds since Start, never 0.
@@ -124,7 +124,7 @@ func (e *Engine) tick(every time.Duration) {
 			return
 		case <-t.C:
 			for _, l := range e.loops {
-				if l.Conns() > 0 {
+				if l.conns.Load() > 0 {
 					l.Post((*sweepTask)(l))
 				}
 			}
@@ -143,7 +143,7 @@ func (e *Engine) attaching() bool {
 	return true
 }
 
-// Stop closes the listeners, ends every connection with ErrStopped, and stops
+// Stop closes the listeners, ends every connection with errStopped, and stops
 // the loops. When it returns every Detached and Closed was called, unless a
 // callback held its loop for more than 5 s. Tasks posted later are dropped.
 func (e *Engine) Stop() {

@@ -77,7 +77,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 	if e.stopped {
 		l.cancel()
 		_ = ln.Close()
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	e.listeners = append(e.listeners, l)
 	go l.accept()
@@ -104,13 +104,6 @@ func (l *Listener) Update(o ListenOptions) {
 	}
 	o.Allow = allow
 	l.opts.Store(&o)
-}
-
-// Conns is how many connections it has.
-func (l *Listener) Conns() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.conns
 }
 
 // Close stops accepting and waits for the accept goroutine. Connections stay.
@@ -177,27 +170,27 @@ func (l *Listener) admit(c *net.TCPConn) {
 	}
 	c.Close()
 	l.leave(peer.Addr())
-	if !errors.Is(err, ErrClosed) {
-		l.counters.refuse(peer, ReasonAttach, err)
+	if !errors.Is(err, errClosed) {
+		l.counters.refuse(peer, reasonAttach, err)
 	}
 }
 
 // enter takes a place for a connection from a.
-func (l *Listener) enter(a netip.Addr, o *ListenOptions) (Reason, error) {
+func (l *Listener) enter(a netip.Addr, o *ListenOptions) (reason, error) {
 	allowed := func(p netip.Prefix) bool { return p.Contains(a.WithZone("")) }
 	if len(o.Allow) > 0 && !slices.ContainsFunc(o.Allow, allowed) {
-		return ReasonDenied, errors.New("tcpframe: address not allowed")
+		return reasonDenied, errors.New("tcpframe: address not allowed")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case o.MaxConns > 0 && l.conns >= o.MaxConns:
-		return ReasonConns, fmt.Errorf("tcpframe: %d connections at this listener", l.conns)
+		return reasonConns, fmt.Errorf("tcpframe: %d connections at this listener", l.conns)
 	case o.MaxConnsPerAddr > 0 && l.byAddr[a] >= o.MaxConnsPerAddr:
-		return ReasonAddrConns, fmt.Errorf("tcpframe: %d connections from this address", l.byAddr[a])
+		return reasonAddrConns, fmt.Errorf("tcpframe: %d connections from this address", l.byAddr[a])
 	case l.engine.accepted.Add(1) > l.engine.maxConns:
 		l.engine.accepted.Add(-1)
-		return ReasonTotal, fmt.Errorf("tcpframe: %d connections in the process", l.engine.maxConns)
+		return reasonTotal, fmt.Errorf("tcpframe: %d connections in the process", l.engine.maxConns)
 	}
 	l.conns++
 	l.byAddr[a]++

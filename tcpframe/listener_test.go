@@ -36,7 +36,7 @@ func TestAllow(t *testing.T) {
 		l := &Listener{engine: &Engine{maxConns: 10}, byAddr: make(map[netip.Addr]int)}
 		l.Update(ListenOptions{Allow: tt.allow})
 		reason, err := l.enter(netip.MustParseAddr(tt.addr), l.opts.Load())
-		if (err == nil) != tt.want || (err != nil && reason != ReasonDenied) {
+		if (err == nil) != tt.want || (err != nil && reason != reasonDenied) {
 			t.Errorf("%v in %v: %q, %v", tt.addr, tt.allow, reason, err)
 		}
 	}
@@ -60,12 +60,12 @@ func TestLimits(t *testing.T) {
 		e    EngineOptions
 		o    ListenOptions
 		in   int
-		want Reason
+		want reason
 	}{
-		{"denied", EngineOptions{}, ListenOptions{Allow: prefixes("10.0.0.0/8")}, 0, ReasonDenied},
-		{"listener", EngineOptions{}, ListenOptions{MaxConns: 3}, 3, ReasonConns},
-		{"address", EngineOptions{}, ListenOptions{MaxConnsPerAddr: 2}, 2, ReasonAddrConns},
-		{"process", EngineOptions{MaxConns: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, ReasonTotal},
+		{"denied", EngineOptions{}, ListenOptions{Allow: prefixes("10.0.0.0/8")}, 0, reasonDenied},
+		{"listener", EngineOptions{}, ListenOptions{MaxConns: 3}, 3, reasonConns},
+		{"address", EngineOptions{}, ListenOptions{MaxConnsPerAddr: 2}, 2, reasonAddrConns},
+		{"process", EngineOptions{MaxConns: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, reasonTotal},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.e.Metrics = metrics.New()
@@ -103,7 +103,7 @@ func TestLimits(t *testing.T) {
 				return
 			}
 			in[0].Close()
-			eventually(t, "a place is free", func() bool { return l.Conns() == tt.in-1 })
+			eventually(t, "a place is free", func() bool { return connsOf(l) == tt.in-1 })
 			if refused(dialPeer(t, l)) {
 				t.Error("refused though a place is free")
 			}

@@ -89,9 +89,6 @@ func newLoop(e *Engine, index int, g *gate) *Loop {
 // Index is the loop's place in Engine.Loops. Any goroutine.
 func (l *Loop) Index() int { return l.index }
 
-// Conns is how many sockets the loop drives. Any goroutine.
-func (l *Loop) Conns() int { return int(l.conns.Load()) }
-
 // Post queues t to run on the loop's goroutine. It is safe for concurrent use,
 // never blocks, does not allocate, and keeps the order of each poster. Many
 // posts cost one wake-up, posts from the loop itself none. A task that posts
@@ -128,7 +125,7 @@ func (l *Loop) Attach(c net.Conn, s loop.Stream) error {
 func (l *Loop) attach(c net.Conn, s *socket) error {
 	if !l.engine.attaching() {
 		c.Close()
-		return ErrClosed
+		return errClosed
 	}
 	defer l.engine.attachments.Done()
 	l.conns.Add(1)
@@ -202,7 +199,7 @@ func (l *Loop) ended(s *socket, err error) {
 	case s.closing:
 		err = s.end
 	case err == nil: // gnet stops
-		err = ErrStopped
+		err = errStopped
 	}
 	s.closing, s.gone = true, true
 	s.detach()
@@ -287,18 +284,16 @@ func (l *Loop) sweep(now int64) {
 	}
 }
 
-// stop closes every socket, with ErrStopped.
+// stop closes every socket, with errStopped.
 func (l *Loop) stop() {
 	for s := l.sockets.head; s != nil; s = s.next {
-		s.shut(ErrStopped)
+		s.shut(errStopped)
 	}
 }
 
 // Now is when this pass first asked, in nanoseconds of the engine's clock, which
 // wall clocks cannot move and all its loops share. For the loop only.
-func (l *Loop) Now() int64 { return l.now() }
-
-func (l *Loop) now() int64 {
+func (l *Loop) Now() int64 {
 	if l.clock == 0 {
 		l.clock = l.engine.Now()
 	}
@@ -316,4 +311,4 @@ func addrPort(a net.Addr) netip.AddrPort {
 // sweepTask is a Loop as the Task that sweeps it.
 type sweepTask Loop
 
-func (t *sweepTask) Run() { l := (*Loop)(t); l.sweep(l.now()) }
+func (t *sweepTask) Run() { l := (*Loop)(t); l.sweep(l.Now()) }

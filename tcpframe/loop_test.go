@@ -160,7 +160,7 @@ func (r *rawEcho) Flush() {
 }
 
 func (r *rawEcho) Detached(err error) {
-	if _, e := r.s.Writev([][]byte{{1}}); !errors.Is(e, ErrClosed) {
+	if _, e := r.s.Writev([][]byte{{1}}); !errors.Is(e, errClosed) {
 		r.t.Errorf("Writev in Detached: %v", e)
 	}
 	r.s.FlushSoon()
@@ -198,7 +198,7 @@ func TestAttachRawEcho(t *testing.T) {
 	if err := e.Loops()[1].Attach(near, r); err != nil {
 		t.Fatal(err)
 	}
-	if n := e.Loops()[1].Conns(); n != 1 {
+	if n := e.Loops()[1].conns.Load(); n != 1 {
 		t.Errorf("%d sockets on the loop", n)
 	}
 	msg := pattern(8<<20, 9)
@@ -232,7 +232,7 @@ func TestAttachRawEcho(t *testing.T) {
 	if err := <-r.detached; err != io.EOF {
 		t.Errorf("Detached(%v), want EOF", err)
 	}
-	eventually(t, "off the loop", func() bool { return e.Loops()[1].Conns() == 0 })
+	eventually(t, "off the loop", func() bool { return e.Loops()[1].conns.Load() == 0 })
 }
 
 // Close, Abort, CloseWrite and the peer's RST, from tasks.

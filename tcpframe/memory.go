@@ -14,7 +14,7 @@ type Buffer interface {
 type Memory interface {
 	// Lease lends n octets, whose contents are undefined. An error means that
 	// others hold too much now, and that Wait will tell when to ask again; n
-	// never exceeds ConnOptions.Prefix + ConnOptions.MaxRecord.
+	// never exceeds ConnOptions.MaxRecord.
 	Lease(n int) (Buffer, error)
 	// Wait calls f once, on any goroutine, when a Lease of n may succeed, which
 	// may be at once: others may have released since Lease said no. f does not

@@ -35,9 +35,6 @@ type ConnOptions struct {
 	MaxRecord int
 	// MaxFragments is the most fragments of one record, empty ones included; 0 is 1024.
 	MaxFragments int
-	// Prefix is how many octets are kept free before the record in its Buffer:
-	// the record is Bytes()[Prefix:].
-	Prefix int
 	// MaxOutbound is how many octets may wait for the peer to read before reading
 	// from it pauses; reading resumes below a quarter. 0 is 8 MiB.
 	MaxOutbound int64

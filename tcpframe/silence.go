@@ -69,5 +69,5 @@ func (s *socket) Silent() time.Duration {
 	// unacknowledged, and is sent again at growing intervals. The answer to the last time
 	// is what counts.
 	owed := ti.Probes > 0 || ti.Unacked > 0 && ti.Last_data_sent < ti.Last_ack_recv
-	return s.quiet.look(s.loop.now(), owed, time.Duration(ti.Last_ack_recv)*time.Millisecond)
+	return s.quiet.look(s.loop.Now(), owed, time.Duration(ti.Last_ack_recv)*time.Millisecond)
 }

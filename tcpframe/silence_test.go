@@ -92,8 +92,8 @@ func TestSilentPeer(t *testing.T) {
 			if send {
 				c.Loop().Post(loop.TaskFunc(func() { c.Send([][]byte{bytes.Repeat([]byte{1}, 64<<10)}, nil) }))
 			}
-			var re *RecordError
-			if err := r.wait(t, "the peer's host is gone"); !errors.As(err, &re) || re.Reason != ReasonSilent {
+			var re *recordError
+			if err := r.wait(t, "the peer's host is gone"); !errors.As(err, &re) || re.reason != reasonSilent {
 				t.Errorf("closed with %v, want silent", err)
 			}
 			if d := time.Since(began); d < 2*time.Second {
@@ -118,7 +118,7 @@ func TestStoppedPeer(t *testing.T) {
 		t.Errorf("closed with %v", err)
 	case <-time.After(7 * time.Second):
 	}
-	if left := onLoop(c, c.Outbound); left == 0 {
+	if left := onLoop(c, func() int64 { return c.outbound }); left == 0 {
 		t.Error("nothing waits: the window never closed")
 	}
 }

@@ -41,7 +41,7 @@ type socket struct {
 // Writev implements Socket.
 func (s *socket) Writev(bufs [][]byte) (int, error) {
 	if s.gone {
-		return 0, ErrClosed
+		return 0, errClosed
 	}
 	total := 0
 	for len(bufs) > 0 {
@@ -211,7 +211,7 @@ func (s *socket) FlushLate() {
 // CloseWrite implements Socket.
 func (s *socket) CloseWrite() error {
 	if s.gone {
-		return ErrClosed
+		return errClosed
 	}
 	return os.NewSyscallError("shutdown", unix.Shutdown(s.fd, unix.SHUT_WR))
 }

@@ -45,7 +45,7 @@ type splitter struct {
 // marks consumes record marks at the front of b until a fragment with octets
 // begins, the record is done, or b ends. It is called with left 0. The splitter
 // is of no use after an error.
-func (s *splitter) marks(b []byte) (n int, done bool, err *RecordError) {
+func (s *splitter) marks(b []byte) (n int, done bool, err *recordError) {
 	for {
 		var v uint32
 		if s.marked == 0 && len(b)-n >= markLen {
@@ -62,10 +62,10 @@ func (s *splitter) marks(b []byte) (n int, done bool, err *RecordError) {
 		}
 		length := int64(v & maxFragment)
 		if s.count++; s.count > s.maxFragments {
-			return n, false, &RecordError{Reason: ReasonFragments, Value: int64(s.count), Limit: int64(s.maxFragments)}
+			return n, false, &recordError{reason: reasonFragments, value: int64(s.count), limit: int64(s.maxFragments)}
 		}
 		if total := int64(s.size) + length; total > int64(s.maxRecord) {
-			return n, false, &RecordError{Reason: ReasonTooLong, Value: total, Limit: int64(s.maxRecord)}
+			return n, false, &recordError{reason: reasonTooLong, value: total, limit: int64(s.maxRecord)}
 		}
 		s.last = v&lastFragment != 0
 		s.left = int(length)
@@ -102,8 +102,8 @@ func (s *splitter) begun() bool { return s.marked > 0 || s.count > 0 }
 
 func (s *splitter) reset() { s.left, s.size, s.count, s.last = 0, 0, 0, false }
 
-func tooShort(n int) *RecordError {
-	return &RecordError{Reason: ReasonTooShort, Value: int64(n), Limit: minRecord}
+func tooShort(n int) *recordError {
+	return &recordError{reason: reasonTooShort, value: int64(n), limit: minRecord}
 }
 
 // putMark makes dst the mark of a record of one fragment of n octets.

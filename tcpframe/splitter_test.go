@@ -26,7 +26,7 @@ func unhex(t testing.TB, s string) []byte {
 }
 
 // cut runs b through a splitter, in pieces that piece says.
-func cut(s *splitter, b []byte, piece func() int) (records [][]byte, err *RecordError) {
+func cut(s *splitter, b []byte, piece func() int) (records [][]byte, err *recordError) {
 	var rec []byte
 	for len(b) > 0 && err == nil {
 		n := min(max(piece(), 1), len(b))
@@ -39,7 +39,7 @@ func cut(s *splitter, b []byte, piece func() int) (records [][]byte, err *Record
 
 // cutInto runs one piece through a splitter, as Conn does. rec is the record
 // that goes on.
-func cutInto(s *splitter, rec *[]byte, p []byte) (records [][]byte, err *RecordError) {
+func cutInto(s *splitter, rec *[]byte, p []byte) (records [][]byte, err *recordError) {
 	for len(p) > 0 {
 		if s.left == 0 {
 			n, done, err := s.marks(p)
@@ -79,7 +79,7 @@ func TestSplitterVectors(t *testing.T) {
 	for _, tt := range []struct {
 		name, in string
 		want     [][]byte
-		reason   Reason
+		reason   reason
 		begun    bool
 	}{
 		{name: "one fragment", in: `80000028` + nullCall, want: [][]byte{call}},
@@ -98,25 +98,25 @@ func TestSplitterVectors(t *testing.T) {
 		{name: "mark in part", in: `800000`, begun: true},
 		{name: "fragment in part", in: `80000028 00000001`, begun: true},
 		{name: "last fragment missing", in: `00000008 00000001 00000000`, begun: true},
-		{name: "mark of 2 GiB", in: `ffffffff`, reason: ReasonTooLong},
-		{name: "mark of 2 GiB, more to come", in: `7fffffff`, reason: ReasonTooLong},
-		{name: "sum over the limit", in: `00000008 00000001 00000000 80000ff9`, reason: ReasonTooLong},
+		{name: "mark of 2 GiB", in: `ffffffff`, reason: reasonTooLong},
+		{name: "mark of 2 GiB, more to come", in: `7fffffff`, reason: reasonTooLong},
+		{name: "sum over the limit", in: `00000008 00000001 00000000 80000ff9`, reason: reasonTooLong},
 		{name: "at the limit", in: `00000008 00000001 00000000 80000ff8`, begun: true},
-		{name: "empty record", in: `80000000`, reason: ReasonTooShort},
-		{name: "short record", in: `80000007`, reason: ReasonTooShort},
-		{name: "short in sum", in: `00000004 00000001 80000000`, reason: ReasonTooShort},
-		{name: "too many fragments", in: strings.Repeat(`00000000 `, 9), reason: ReasonFragments},
-		{name: "HTTP", in: hex.EncodeToString([]byte("GET / HTTP/1.1\r\n")), reason: ReasonTooLong},
-		{name: "TLS ClientHello", in: `160301 0200 0100 01fc 0303`, reason: ReasonTooLong},
+		{name: "empty record", in: `80000000`, reason: reasonTooShort},
+		{name: "short record", in: `80000007`, reason: reasonTooShort},
+		{name: "short in sum", in: `00000004 00000001 80000000`, reason: reasonTooShort},
+		{name: "too many fragments", in: strings.Repeat(`00000000 `, 9), reason: reasonFragments},
+		{name: "HTTP", in: hex.EncodeToString([]byte("GET / HTTP/1.1\r\n")), reason: reasonTooLong},
+		{name: "TLS ClientHello", in: `160301 0200 0100 01fc 0303`, reason: reasonTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := unhex(t, tt.in)
 			for piece := 1; piece <= len(in); piece++ {
 				s := &splitter{maxRecord: 4096, maxFragments: 8}
 				got, err := cut(s, in, func() int { return piece })
-				var reason Reason
+				var reason reason
 				if err != nil {
-					reason = err.Reason
+					reason = err.reason
 				}
 				if reason != tt.reason || len(got) != len(tt.want) || (err == nil && s.begun() != tt.begun) {
 					t.Fatalf("pieces of %d: %d records, reason %q, begun %v; want %d, %q, %v",
@@ -166,10 +166,10 @@ func TestSplitterMillionFragments(t *testing.T) {
 	in := make([]byte, 4<<20)
 	s := &splitter{maxRecord: 4096, maxFragments: 1024}
 	n, done, err := s.marks(in)
-	if n != 4*1025 || done || err == nil || err.Reason != ReasonFragments {
+	if n != 4*1025 || done || err == nil || err.reason != reasonFragments {
 		t.Errorf("n %d, done %v, err %v; want 4100, false, fragments", n, done, err)
 	}
-	var re *RecordError
+	var re *recordError
 	if !errors.As(error(err), &re) || !strings.Contains(err.Error(), "1024") {
 		t.Errorf("error %q does not name the limit", err)
 	}

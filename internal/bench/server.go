@@ -290,9 +290,6 @@ type tcpHandler struct {
 // Opened is part of tcpframe.RecordHandler.
 func (*tcpHandler) Opened(*tcpframe.Conn) {}
 
-// Drained is part of tcpframe.RecordHandler.
-func (*tcpHandler) Drained(*tcpframe.Conn) {}
-
 // Closed is part of tcpframe.RecordHandler.
 func (*tcpHandler) Closed(*tcpframe.Conn, error) {}
 

@@ -68,8 +68,5 @@ func (x *client) Release() {
 	}
 }
 
-// Drained is part of tcpframe.RecordHandler.
-func (x *client) Drained(*tcpframe.Conn) {}
-
 // Closed is part of tcpframe.RecordHandler.
 func (x *client) Closed(*tcpframe.Conn, error) { x.s.leave(x) }
