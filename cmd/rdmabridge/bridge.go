@@ -14,7 +14,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
@@ -24,12 +23,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
-
-// known is what this build can do, for package configs.
-var known = configs.Known{
-	Providers: []string{configs.ProviderIWARP},
-	Program:   oncrpc.ProgramByName,
-}
 
 // trimEvery is how often the arena gives back what it did not need for so long.
 const trimEvery = 30 * time.Second
@@ -192,37 +185,6 @@ func iwarpOptions(w configs.IWARP, log zerolog.Logger) iwarp.Options {
 	return o
 }
 
-// countCopies registers the counter of octets that the provider of the listener or
-// upstream name copies, if the provider counts them.
-func (b *bridge) countCopies(name string, p fabric.Provider) {
-	if c, ok := p.(fabric.CopyCounter); ok {
-		metrics.CopiedFunc(b.metrics, p.Name(), name, func() float64 { return float64(c.Copied()) })
-	}
-}
-
-// describe makes the series that belong to no package.
-func (b *bridge) describe() {
-	i := buildInfo()
-	b.metrics.Gauge("build_info", "1, labelled with what the binary was made from.",
-		"version", i.Version, "revision", i.Revision, "goversion", i.Go).Set(1)
-	b.metrics.Gauge("start_time_seconds", "Unix time at which the bridge was started.").Set(time.Now().Unix())
-	stat := func(name, help string, f func(regmem.Stats) float64) {
-		b.metrics.GaugeFunc(name, help, func() float64 { return f(b.arena.Stats()) })
-	}
-	stat("memory_budget_bytes", "Most octets that messages may take.", func(s regmem.Stats) float64 { return float64(s.Budget) })
-	stat("memory_used_bytes", "Octets that messages take now.", func(s regmem.Stats) float64 { return float64(s.Used) })
-	stat("memory_resident_bytes", "Octets of the budget that the kernel has given.", func(s regmem.Stats) float64 { return float64(s.Resident) })
-	stat("memory_waiting", "Connections that wait for memory.", func(s regmem.Stats) float64 { return float64(s.Waiting) })
-	for n, a := range b.arena.Stats().Accounts {
-		b.metrics.GaugeFunc("memory_account_used_bytes", "Octets that one kind of message takes now.", func() float64 {
-			if s := b.arena.Stats().Accounts; n < len(s) {
-				return float64(s[n].Used)
-			}
-			return 0
-		}, "account", a.Name)
-	}
-}
-
 // start connects and listens.
 func (b *bridge) start() error {
 	if b.admin != nil {
@@ -305,4 +267,15 @@ func (b *bridge) alive(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func waitReady(b *bridge, limit time.Duration) error {
+	end := time.Now().Add(limit)
+	for {
+		err := b.proxy.Ready()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }

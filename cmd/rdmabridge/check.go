@@ -29,10 +29,3 @@ Exit codes: 0 the file is right, 1 it has problems, 2 it cannot be read.`,
 	configFlag(cmd, &file)
 	return cmd
 }
-
-func configFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVarP(file, "config", "c", "", "configuration `FILE`, YAML")
-	if err := cmd.MarkFlagRequired("config"); err != nil {
-		panic("BUG: " + err.Error())
-	}
-}

@@ -92,14 +92,3 @@ func runDemo(o demoOptions, out, errOut io.Writer, signals <-chan os.Signal, sta
 		return nil
 	})
 }
-
-func waitReady(b *bridge, limit time.Duration) error {
-	end := time.Now().Add(limit)
-	for {
-		err := b.proxy.Ready()
-		if err == nil || time.Now().After(end) {
-			return err
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}

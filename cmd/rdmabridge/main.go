@@ -17,15 +17,6 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-
-	"github.com/rdmabridge/rdmabridge/configs"
-)
-
-// Exit codes.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -62,34 +53,4 @@ func newCommand() *cobra.Command {
 	}
 	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
 	return cmd
-}
-
-// An exitError ends the process with a code of its own.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-func (e *exitError) Unwrap() error { return e.err }
-
-// failed is an error that ends the process with exitFailed.
-func failed(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &exitError{exitFailed, err}
-}
-
-// loadConfig reads a file, with the exit code that its error deserves.
-func loadConfig(path string) (*configs.Config, error) {
-	c, err := configs.LoadFile(path, known)
-	var problems configs.Problems
-	switch {
-	case errors.As(err, &problems):
-		return nil, failed(err)
-	case err != nil:
-		return nil, &exitError{exitUsage, err}
-	}
-	return c, nil
 }

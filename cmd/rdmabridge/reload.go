@@ -2,10 +2,7 @@ package main
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,8 +11,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // Reloading
@@ -59,24 +54,6 @@ func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) 
 	}
 	r.last.Set(time.Now().Unix())
 	return r
-}
-
-// maxHashed is more than a file may be long.
-const maxHashed = 2 << 20
-
-// hashFile tells one content of a file from another. A file that cannot be read is
-// like no other.
-func hashFile(path string) [sha256.Size]byte {
-	f, err := os.Open(path)
-	if err != nil {
-		return [sha256.Size]byte{}
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, io.LimitReader(f, maxHashed)); err != nil {
-		return [sha256.Size]byte{}
-	}
-	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // changed is reload for a file that was seen to change, unless it was loaded since.
@@ -174,89 +151,4 @@ func effective(old, next *configs.Config) *configs.Config {
 		l.Timeouts.Start, l.Timeouts.Stall = o.Timeouts.Start, o.Timeouts.Stall
 	}
 	return &c
-}
-
-// apply makes c the configuration in force. An error says that nothing happened, or,
-// of rpcbind alone, that it does not answer.
-func (b *bridge) apply(c *configs.Config) error {
-	listeners, upstreams, has, err := b.options(c)
-	if err != nil {
-		return err
-	}
-	if err := b.proxy.Reconfigure(listeners, upstreams); err != nil {
-		return err
-	}
-	has()
-	old := b.config
-	b.config = c
-	b.drainIn = c.Drain.Timeout.Value()
-	if err := b.updateRPCBind(old); err != nil {
-		b.log.Error().Err(err).Msg("rpcbind does not answer")
-	}
-	return nil
-}
-
-// A provider is one that a listener or an upstream has, and what it was made of.
-type provider struct {
-	fabric.Provider
-	name, of string
-}
-
-// options are those of c's listeners and upstreams. Providers that they have already
-// they keep, unless what they are made of has changed.
-// has makes them the bridge's, once the rest of c is.
-func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, upstreams []proxy.UpstreamOptions, has func(), err error) {
-	providers := make(map[string]provider)
-	keep := func(what, name, of string, p *fabric.Provider) {
-		if *p == nil {
-			return
-		}
-		key := what + " " + name
-		if old, ok := b.providers[key]; ok && old.of == of {
-			*p = old.Provider
-		}
-		providers[key] = provider{*p, name, of}
-	}
-	for i := range c.Listeners {
-		l := &c.Listeners[i]
-		o, err := listenerOptions(l, b.log)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		keep("listener", l.Name, l.Address, &o.Provider)
-		listeners = append(listeners, o)
-	}
-	for i := range c.Upstreams {
-		u := c.Upstreams[i]
-		o := upstreamOptions(&u, b.log)
-		// What the pool or a connection is told does not count.
-		u.Pool, u.Endpoints, u.Inline, u.Backoff = configs.Pool{}, nil, configs.Inline{}, configs.Backoff{}
-		u.Timeouts.Unavailable, u.Timeouts.Probe = 0, 0
-		u.Failover, u.Balance = 0, ""
-		keep("upstream", u.Name, fmt.Sprint(u), &o.Provider)
-		upstreams = append(upstreams, o)
-	}
-	return listeners, upstreams, func() {
-		for key, p := range providers {
-			if b.providers[key] != p {
-				b.countCopies(p.name, p.Provider)
-			}
-		}
-		b.providers = providers
-	}, nil
-}
-
-// updateRPCBind brings rpcbind from old to what the configuration says now.
-func (b *bridge) updateRPCBind(old *configs.Config) error {
-	c := b.config
-	if b.rpcbind == nil || old.RPCBind.Address != c.RPCBind.Address {
-		return errors.Join(b.closeRPCBind(), b.startRPCBind())
-	}
-	services, err := rpcbindServices(c, b.proxy.Addr)
-	if err != nil {
-		return err
-	}
-	b.rpcbind.Allow(rpcbindAllow(c))
-	b.rpcbind.Publish(services)
-	return nil
 }

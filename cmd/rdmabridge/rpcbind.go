@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -128,4 +129,19 @@ func knownVersions(program uint32) []uint32 {
 		versions = append(versions, 4)
 	}
 	return versions
+}
+
+// updateRPCBind brings rpcbind from old to what the configuration says now.
+func (b *bridge) updateRPCBind(old *configs.Config) error {
+	c := b.config
+	if b.rpcbind == nil || old.RPCBind.Address != c.RPCBind.Address {
+		return errors.Join(b.closeRPCBind(), b.startRPCBind())
+	}
+	services, err := rpcbindServices(c, b.proxy.Addr)
+	if err != nil {
+		return err
+	}
+	b.rpcbind.Allow(rpcbindAllow(c))
+	b.rpcbind.Publish(services)
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,4 +32,10 @@ func reloading() string {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // it cannot fail
 	return fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", t.Nano()/1000)
+}
+
+func tellSystemd(log zerolog.Logger, state string) {
+	if err := notifySystemd(state); err != nil {
+		log.Warn().Err(err).Str("state", state).Msg("service manager not told")
+	}
 }

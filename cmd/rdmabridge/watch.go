@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"io"
 	"os"
 	"syscall"
 	"time"
@@ -16,26 +18,6 @@ type watcher struct {
 	path string
 	seen stamp // what was reported, or there at the start
 	last stamp // of the last look
-}
-
-// A stamp tells versions of a file apart without reading it. The zero stamp is that of
-// no file.
-type stamp struct {
-	dev, ino     uint64
-	size         int64
-	mtime, ctime int64
-}
-
-func stampOf(path string) stamp {
-	info, err := os.Stat(path)
-	if err != nil {
-		return stamp{}
-	}
-	s := stamp{size: info.Size(), mtime: info.ModTime().UnixNano()}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.dev, s.ino, s.ctime = uint64(st.Dev), st.Ino, st.Ctim.Nano()
-	}
-	return s
 }
 
 // newWatcher watches the file at path from now on.
@@ -80,4 +62,42 @@ func (w *watcher) watch(every func() time.Duration, changed chan<- struct{}, sto
 		default:
 		}
 	}
+}
+
+// A stamp tells versions of a file apart without reading it. The zero stamp is that of
+// no file.
+type stamp struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime int64
+}
+
+func stampOf(path string) stamp {
+	info, err := os.Stat(path)
+	if err != nil {
+		return stamp{}
+	}
+	s := stamp{size: info.Size(), mtime: info.ModTime().UnixNano()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.dev, s.ino, s.ctime = uint64(st.Dev), st.Ino, st.Ctim.Nano()
+	}
+	return s
+}
+
+// maxHashed is more than a file may be long.
+const maxHashed = 2 << 20
+
+// hashFile tells one content of a file from another. A file that cannot be read is
+// like no other.
+func hashFile(path string) [sha256.Size]byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return [sha256.Size]byte{}
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, io.LimitReader(f, maxHashed)); err != nil {
+		return [sha256.Size]byte{}
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }

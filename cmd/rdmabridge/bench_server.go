@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/bench"
+)
+
+func newBenchServerCommand() *cobra.Command {
+	var t transportFlags
+	var o bench.ServerOptions
+	budget, inline := sizeFlag(1<<30), sizeFlag(4096)
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Answer Calls of bench load over TCP or RDMA",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			o.Log = newLog(cmd.ErrOrStderr(), configs.Log{Level: "info", Format: configs.FormatConsole})
+			if o.Provider, err = t.provider(o.Log); err != nil {
+				return err
+			}
+			o.Budget, o.CallInline, o.ReplyInline = int64(budget), int(inline), int(inline)
+			signals, stop := notify()
+			defer stop()
+			s, err := bench.StartServer(o)
+			if err != nil {
+				return failed(err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "listening %s %s\n", t.transport, s.Addr())
+			<-signals
+			if err := s.Close(); err != nil {
+				return failed(err)
+			}
+			if n := s.Wrong(); n > 0 {
+				return failed(fmt.Errorf("%d calls with wrong data", n))
+			}
+			return nil
+		},
+	}
+	t.add(cmd)
+	cmd.Flags().StringVar(&o.Address, "listen", "127.0.0.1:20050", "`ADDRESS` to listen at")
+	cmd.Flags().IntVar(&o.Credits, "credits", 128, "granted to each RDMA connection")
+	cmd.Flags().Var(&inline, "inline", "RDMA inline threshold, both ways")
+	cmd.Flags().IntVar(&o.Loops, "loops", 0, "event loops; 0 for one per CPU")
+	cmd.Flags().Var(&budget, "budget", "memory for messages")
+	cmd.Flags().BoolVar(&o.Full, "full", false, "compare all data of each Call, not only both ends")
+	return cmd
+}

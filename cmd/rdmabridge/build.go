@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is set by the linker for releases: -ldflags "-X main.version=1.2.3".
+var version string
+
+// A build says what this binary was made from.
+type build struct {
+	Version   string   `json:"version"`
+	Revision  string   `json:"revision,omitempty"` // of git
+	Time      string   `json:"time,omitempty"`     // of the revision
+	Modified  bool     `json:"modified,omitempty"` // since the revision
+	Go        string   `json:"go"`
+	Platform  string   `json:"platform"`
+	Providers []string `json:"providers"` // of RDMA
+}
+
+func buildInfo() build {
+	b := build{
+		Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Providers: known.Providers,
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if b.Version == "" {
+		b.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+// String is one line for people.
+func (b build) String() string {
+	s := fmt.Sprintf("rdmabridge %s", b.Version)
+	if b.Revision != "" {
+		s += " " + b.Revision[:min(12, len(b.Revision))]
+		if b.Modified {
+			s += " modified"
+		}
+	}
+	return fmt.Sprintf("%s, %s, %s, RDMA providers %v", s, b.Go, b.Platform, b.Providers)
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"os"
+)
+
+// sockets are all that this process listens on.
+func (b *bridge) sockets() (files []*os.File, g greeting, err error) {
+	g = greeting{Version: handoverVersion, PID: os.Getpid(), Ready: b.proxy.Ready() == nil}
+	add := func(kind, address string, f *os.File, e error) {
+		if e != nil {
+			err = errors.Join(err, e)
+			return
+		}
+		files = append(files, f)
+		g.Sockets = append(g.Sockets, handed{kind, address})
+	}
+	for address, s := range b.proxy.Sockets() {
+		f, e := s.File()
+		add(socketListener, address, f, e)
+	}
+	if b.admin != nil {
+		f, e := b.admin.listener.File()
+		add(socketAdmin, b.admin.address, f, e)
+	}
+	b.rpcbindMu.Lock()
+	defer b.rpcbindMu.Unlock()
+	if b.rpcbind != nil {
+		tcp, udp, e := b.rpcbind.Files()
+		add(socketRPCBind, b.rpcbindAddress, tcp, e)
+		if e == nil {
+			add(socketRPCBindUDP, b.rpcbindAddress, udp, nil)
+		}
+	}
+	return files, g, err
+}
