@@ -1,181 +1,51 @@
 package configs
 
 import (
-	"cmp"
-	"fmt"
-	"os"
 	"reflect"
-	"regexp"
 	"runtime"
-	"strings"
 	"testing"
+	"time"
 )
 
-// rdmabridge.yaml promises that each setting stands there with its default, unless
-// its comment says Required, Default X or Left out. TestAnnotatedDefaults holds
-// every setting of the file to that, and every default that a comment names.
-func TestAnnotatedDefaults(t *testing.T) {
-	data, err := os.ReadFile("rdmabridge.yaml")
+func TestDefaults(t *testing.T) {
+	c, err := Load([]byte(minimal), testKnown())
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := Load(data, testKnown())
-	if err != nil {
-		t.Fatal(err)
+	want := &Config{
+		Listeners: []Listener{{
+			Name: "nfs", Address: "127.0.0.1:2049", Transport: TransportTCP, Upstream: "storage",
+			Limits: ListenerLimits{
+				Connections: 4096, PerAddress: 4096, Calls: 256, Outbound: 32 << 20,
+				Record: 4<<20 + 64<<10, Fragments: 1024,
+			},
+			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: noDuration},
+		}},
+		Upstreams: []Upstream{{
+			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"}, Failover: Off,
+			Pool: Pool{Connections: 4, Credits: 128, Mode: "auto", Pinned: 256},
+			Timeouts: Timeouts{
+				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(30 * time.Second),
+				Silent: Duration(4 * time.Second), Probe: Duration(5 * time.Second),
+			},
+			Backoff:  Backoff{Min: Duration(100 * time.Millisecond), Max: Duration(5 * time.Second)},
+			Provider: "iwarp",
+			Inline:   Inline{Call: 64 * KiB, Reply: 4 * KiB},
+			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: Off},
+		}},
+		Chunks:   Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
+		Memory:   Memory{Budget: 1 << 30},
+		RPCBind:  RPCBind{Address: "none"},
+		Admin:    Admin{Address: "127.0.0.1:9090"},
+		Log:      Log{Level: "info", Format: "json"},
+		Drain:    Drain{Timeout: Duration(30 * time.Second)},
+		Reload:   Reload{Watch: Duration(2 * time.Second)},
+		Handover: Handover{Path: none},
+		Loops:    defaultLoops,
 	}
-	var r report
-	src, err := readSource(data, &r)
-	if err != nil {
-		t.Fatal(err)
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("defaults:\n got %+v\nwant %+v", c, want)
 	}
-	comments := commentsByLine(data, src)
-	checked := make(map[string]bool) // by path without indices
-	for path, s := range settingsOfTwo(shown, bare(shown, "")) {
-		if !src.given(path) {
-			continue
-		}
-		checked[index.ReplaceAllString(path, "")] = true
-		comment := comments[src.line(path)]
-		if comment == "" { // it is with the first listener or upstream
-			comment = comments[src.line(index.ReplaceAllString(path, "[0]"))]
-		}
-		checkAnnotation(t, path, comment, s)
-	}
-	other := settingsOfTwo(bare(shown, TransportTCP), bare(shown, TransportRDMA))
-	for path, s := range other {
-		for _, m := range defaultWith.FindAllStringSubmatch(comments[src.line(path)], -1) {
-			have := s[0] // with tcp
-			if m[1] == "rdma" {
-				have = s[1]
-			}
-			if want := normal(t, path, m[2], have); want != text(have) {
-				t.Errorf("rdmabridge.yaml: %s: the default with %s is %s, not %s", path, m[1], text(have), want)
-			}
-		}
-	}
-	for path := range settingsOfTwo(shown, shown) {
-		if p := index.ReplaceAllString(path, ""); !checked[p] && p != "listeners.iwarp.revision1" {
-			t.Errorf("rdmabridge.yaml does not show %s", p)
-		}
-	}
-}
-
-var (
-	index       = regexp.MustCompile(`\[\d+\]`)
-	defaultIs   = regexp.MustCompile(`\bDefault (\S*[^\s.,;)])`)
-	defaultWith = regexp.MustCompile(`\bDefault with (tcp|rdma) (\S*[^\s.,;)])`)
-)
-
-// checkAnnotation compares a setting with its default, both in s, and with the
-// comment about it.
-func checkAnnotation(t *testing.T, path, comment string, s [2]reflect.Value) {
-	t.Helper()
-	shown, def := text(s[0]), text(s[1])
-	named := defaultIs.FindStringSubmatch(defaultWith.ReplaceAllString(comment, ""))
-	switch {
-	case path == "loops": // its default depends on the machine: TestDefaultLoops
-	case strings.HasPrefix(comment, "Required."), strings.HasPrefix(comment, "Left out: "):
-		if def != "" {
-			t.Errorf("rdmabridge.yaml: %s has the default %s; its comment says %q", path, def, comment)
-		}
-	case named != nil:
-		if want := normal(t, path, named[1], s[1]); want != def {
-			t.Errorf("rdmabridge.yaml: %s: the default is %s, not %s", path, def, want)
-		}
-	case shown != def:
-		t.Errorf("rdmabridge.yaml: %s: %s is shown, the default is %q, and the comment does not say so: %q", path, shown, def, comment)
-	}
-}
-
-// normal is value, from a comment, as a setting of v's type prints itself.
-func normal(t *testing.T, path, value string, v reflect.Value) string {
-	t.Helper()
-	var parsed fmt.Stringer
-	var err error
-	switch v.Interface().(type) {
-	case Size:
-		parsed, err = ParseSize(value)
-	case Duration:
-		parsed, err = parseDuration(value)
-	default:
-		return value
-	}
-	if err != nil {
-		t.Errorf("rdmabridge.yaml: %s: %v", path, err)
-		return value
-	}
-	return parsed.String()
-}
-
-// bare is c with nothing but defaults. Transports, unless one is given, and failover
-// are those of c while the defaults that depend on them are set.
-func bare(c *Config, transport Transport) *Config {
-	b := new(Config)
-	for _, l := range c.Listeners {
-		b.Listeners = append(b.Listeners, Listener{Transport: cmp.Or(transport, l.Transport)})
-	}
-	for _, u := range c.Upstreams {
-		b.Upstreams = append(b.Upstreams, Upstream{Transport: cmp.Or(transport, u.Transport), Failover: u.Failover})
-	}
-	b.setDefaults()
-	one := &Config{Listeners: make([]Listener, 1), Upstreams: make([]Upstream, 1)}
-	one.setDefaults()
-	for i := range b.Listeners {
-		b.Listeners[i].Transport = one.Listeners[0].Transport
-	}
-	for i := range b.Upstreams {
-		b.Upstreams[i].Transport, b.Upstreams[i].Failover = one.Upstreams[0].Transport, one.Upstreams[0].Failover
-	}
-	return b
-}
-
-// settingsOfTwo are the settings of two configurations with equally many listeners
-// and upstreams, by path.
-func settingsOfTwo(a, b *Config) map[string][2]reflect.Value {
-	all := make(map[string][2]reflect.Value)
-	var walk func(path string, a, b reflect.Value)
-	walk = func(path string, a, b reflect.Value) {
-		switch {
-		case isMapping(a.Type()):
-			for i, name := range settingNames(a.Type()) {
-				if path != "" {
-					name = path + "." + name
-				}
-				walk(name, a.Field(i), b.Field(i))
-			}
-		case a.Kind() == reflect.Slice && hasName(a.Type().Elem()):
-			for i := range a.Len() {
-				walk(fmt.Sprintf("%s[%d]", path, i), a.Index(i), b.Index(i))
-			}
-		default:
-			all[path] = [2]reflect.Value{a, b}
-		}
-	}
-	walk("", reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem())
-	return all
-}
-
-// commentsByLine joins the comment that begins behind the setting on each line with
-// the lines below it that have nothing but comments.
-func commentsByLine(data []byte, src *source) map[int]string {
-	begins := make(map[int]bool)
-	for _, n := range src.lines {
-		begins[n] = true
-	}
-	comments := make(map[int]string)
-	setting := 0
-	for i, line := range strings.Split(string(data), "\n") {
-		before, comment, _ := strings.Cut(line, "#")
-		if begins[i+1] {
-			setting = i + 1
-		} else if strings.TrimSpace(before) != "" || comment == "" || before == "" {
-			setting = 0
-		}
-		if setting > 0 {
-			comments[setting] = strings.TrimSpace(comments[setting] + " " + strings.TrimSpace(comment))
-		}
-	}
-	return comments
 }
 
 func TestDefaultLoops(t *testing.T) {

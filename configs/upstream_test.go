@@ -1,0 +1,32 @@
+package configs
+
+import "testing"
+
+// TestTCPUpstream: what has its defaults only there.
+func TestTCPUpstream(t *testing.T) {
+	for source, want := range map[string]Source{
+		"{}":                       {Ports: AnyPort},
+		"{ports: any}":             {Ports: AnyPort},
+		"{ports: reserved}":        {Ports: Ports{665, 1023}},
+		"{ports: 1-65535}":         {Ports: Ports{1, 65535}},
+		"{ports: 40000 - 40009}":   {Ports: Ports{40000, 40009}},
+		"{address: '2001:db8::7'}": {Address: "2001:db8::7", Ports: AnyPort},
+	} {
+		c, err := Load([]byte(`
+listeners: [{name: nfs, address: ':2049', upstream: s}]
+upstreams: [{name: s, transport: tcp, endpoints: ['h:1'], source: `+source+`}]
+`), testKnown())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Upstreams[0].Source; got != want {
+			t.Errorf("%s: %+v, want %+v", source, got, want)
+		}
+		if p, want := c.Upstreams[0].Pool, (Pool{Connections: 2, Credits: 128, Mode: "auto", Pinned: 256}); p != want {
+			t.Errorf("pool %+v, want %+v", p, want)
+		}
+		if p, err := parsePorts(want.Ports.String()); err != nil || p != want.Ports {
+			t.Errorf("%s is read as %v, %v", want.Ports, p, err)
+		}
+	}
+}
