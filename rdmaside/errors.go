@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// A Fate is how far a Call got before it failed. It decides retransmission:
-// RFC 8267 Section 4, a transport error does not say whether the server ran the
-// Call.
+// A Fate is how far a Call got before it failed. It decides whether the Call may
+// be retransmitted: a transport error does not say whether the server ran the
+// Call (RFC 8267 Section 4).
 type Fate uint8
 
 // The fates, from harmless to final.
@@ -52,38 +52,40 @@ var (
 	// ErrBusyXID is returned by Send when a Call with the same XID is outstanding
 	// on the connection.
 	ErrBusyXID = errors.New("rdmaside: xid in use")
-	// ErrNoMemory is returned by Send when the memory for the Reply cannot be had
-	// now. regmem.Account.Wait tells when to try again.
+	// ErrNoMemory is returned by Send when there is no memory for the Reply now.
+	// Requester.Wait says when to try again.
 	ErrNoMemory = errors.New("rdmaside: no memory for the reply")
-	// ErrProviderBusy is wrapped by the error of a Send that met a limit of the
-	// provider's: a full work queue, no handle to spare. It is for now.
+	// ErrProviderBusy is wrapped by the error of a Send that reached a limit of
+	// the provider, such as a full work queue or handle table. The condition is
+	// temporary: retrying may succeed.
 	ErrProviderBusy = errors.New("rdmaside: provider at its limit")
-	// ErrClosed is returned by Send on a connection that has ended or is ending.
+	// ErrClosed is returned by Send on a connection that is closed or closing.
 	ErrClosed = errors.New("rdmaside: connection closed")
 
 	// ErrChunk is wrapped by the CallError of a Call that the Responder answered
-	// with RDMA_ERROR and ERR_CHUNK: no RPC Reply is possible for this Call as it
-	// was shaped. RFC 8166 Section 4.5. Its Fate is Answered.
+	// with RDMA_ERROR and ERR_CHUNK: no RPC Reply is possible for the Call with
+	// the chunks that it offered. RFC 8166 Section 4.5. The Call's Fate is
+	// Answered.
 	ErrChunk = errors.New("rdmaside: peer answered ERR_CHUNK")
-	// ErrVersion is wrapped by the end of a connection whose peer answered
-	// ERR_VERS: it does not speak RPC-over-RDMA version 1.
+	// ErrVersion is wrapped by the error that closes a connection whose peer
+	// answered ERR_VERS: the peer does not speak RPC-over-RDMA version 1.
 	ErrVersion = errors.New("rdmaside: peer answered ERR_VERS")
-	// ErrDeadline is wrapped by the end of a connection on which a Call was not
-	// answered in time.
+	// ErrDeadline is wrapped by the error that closes a connection on which the
+	// Responder did not answer a Call in time.
 	ErrDeadline = errors.New("rdmaside: call not answered in time")
-	// ErrDropped is wrapped by the end of a connection that was left because its
-	// Responder had dropped Calls: see DropWatcher.
+	// ErrDropped is wrapped by the error that closes a connection whose Responder
+	// dropped Calls: see DropWatcher.
 	ErrDropped = errors.New("rdmaside: call never answered though later ones were")
-	// ErrInvalidReply is wrapped by the end of a connection whose peer answered a
-	// Call with what RFC 8166 does not allow.
+	// ErrInvalidReply is wrapped by the error that closes a connection whose peer
+	// answered a Call in a way that RFC 8166 does not allow.
 	ErrInvalidReply = errors.New("rdmaside: invalid reply")
-	// ErrOverrun is wrapped by the end of a connection whose Requester sent more
-	// Calls than it was granted.
+	// ErrOverrun is wrapped by the error that closes a connection whose Requester
+	// sent more Calls than it was granted.
 	ErrOverrun = errors.New("rdmaside: calls exceed the credits granted")
-	// ErrNoReceives is wrapped by the error of Accept when there is no memory for the
-	// Receives of one more connection.
+	// ErrNoReceives is wrapped by the error of Accept when there is no memory for
+	// the Receives of one more connection.
 	ErrNoReceives = errors.New("rdmaside: no memory for the receives of another connection")
-	// ErrAborted is wrapped by the end of a connection one of whose Calls was
-	// given up by its CallHandler.
+	// ErrAborted is wrapped by the error that closes a connection when its
+	// CallHandler aborted a Call.
 	ErrAborted = errors.New("rdmaside: call aborted")
 )

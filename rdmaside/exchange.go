@@ -8,56 +8,56 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// An exchangeState is where an Exchange is.
+// An exchangeState is where an Exchange is in its life.
 //
 //	idle --Receive--> starved --> pulling --> handed --Reply--> queued --> sending --> idle
 //
-// Any of the states between may be skipped. The end of the connection leaves
-// what is handed with the handler and makes the rest idle.
+// An Exchange may skip any of the states between. When the connection closes,
+// handed Exchanges stay with the handler and all others become idle.
 type exchangeState uint8
 
 const (
 	exchangeIdle    exchangeState = iota
-	exchangeBusy                  // being looked at, inside one call of the loop
-	exchangeStarved               // waits for memory to pull its Call into
-	exchangePulling               // Reads are posted or waiting for their turn
-	exchangeHanded                // the handler's
-	exchangeQueued                // its answer waits for room in the send queue
-	exchangeSending               // its answer is posted
-	exchangeLost                  // its answer is posted in part; waits for the end of the connection
+	exchangeBusy                  // in use inside one callback of the loop
+	exchangeStarved               // waiting for memory to pull its Call into
+	exchangePulling               // Reads are posted or queued
+	exchangeHanded                // owned by the handler
+	exchangeQueued                // the answer waits for room in the send queue
+	exchangeSending               // the answer is posted
+	exchangeLost                  // the answer is posted in part; waiting for the connection to close
 )
 
 const (
-	// exchangeBuffer is the buffer that each Exchange has: for the Transport
-	// header of a Reply, and at its end the shortest of RPC Replies.
+	// exchangeBuffer is the length in octets of each Exchange's buffer. It holds
+	// the Transport header of a Reply and, at its end, the shortest RPC Reply.
 	exchangeBuffer    = 512
 	exchangeHeaderMax = exchangeBuffer - oncrpc.ReplyHeader
 )
 
 // An Exchange is one Call that arrived, until its Reply is posted. Its methods
-// are for the loop of its connection only: a handler that works elsewhere posts
-// to ResponderConn.Loop. Exchanges are reused: after Reply or Abort the handler
-// has none.
+// must be called on the loop of its connection: a handler that works elsewhere
+// posts to ResponderConn.Loop. Exchanges are reused: after Reply or Abort the
+// handler must not use one any more.
 type Exchange struct {
-	conn   *ResponderConn // constant, as index and buffer
-	index  int
-	buffer *regmem.Lease
+	conn   *ResponderConn // constant
+	index  int            // in ResponderConn.exchanges; constant
+	buffer *regmem.Lease  // of exchangeBuffer octets; constant
 
 	state exchangeState
-	next  *Exchange // in an exchangeQueue
+	next  *Exchange // next in an exchangeQueue
 
-	header     rpcrdma.Header // of the Call; then, its lists reused, of the Reply
+	header     rpcrdma.Header // of the Call; later of the Reply, which reuses its lists
 	xid        uint32
-	invalidate fabric.Handle // the only handle offered, if Send With Invalidate may be used
-	recv       int           // the Receive buffer that holds the Call or its rest; -1 for none
-	inline     []byte        // the Payload stream in it
+	invalidate fabric.Handle // the only handle offered, when Send With Invalidate may be used; else 0
+	recv       int           // index of the Receive buffer that holds the Call or the part that came inline; -1 for none
+	inline     []byte        // the Payload stream in that Receive buffer
 
-	// The Call, plain.
-	pulled  *regmem.Lease // holds it unless it is inline
+	// The plain Call.
+	pulled  *regmem.Lease // holds message unless it came inline
 	message []byte
 	call    oncrpc.Call
 
-	// Reading it.
+	// State of pulling the Call.
 	total   int // octets of the plain Call
 	chunks  []readChunk
 	places  []uint32 // scratch: positions of chunks
@@ -67,24 +67,25 @@ type Exchange struct {
 
 	// The answer.
 	done   Releaser
-	whole  *regmem.Lease // the Reply, when it had to be gathered
-	large  *regmem.Lease // header, or header and Payload stream, beyond buffer
-	out    [][]byte      // Payload stream, reduced
-	data   [][]byte      // what goes into each Write chunk from the first on; may be fewer than chunks
+	whole  *regmem.Lease // the Reply in one piece, when parts had to be joined
+	large  *regmem.Lease // header, or header and Payload stream, when buffer is too short
+	out    [][]byte      // reduced Payload stream
+	data   [][]byte      // data items for the Write chunks, in order; may be fewer than the chunks
 	items  []ulb.Splice  // scratch, long enough for a Write list
-	size   int           // octets of out
+	size   int           // octets in out
 	answer rpcrdma.Proc
-	work   int // Work Requests the answer may take
+	work   int // the most Work Requests that the answer takes
 }
 
-// Conn is the connection.
+// Conn returns the connection.
 func (x *Exchange) Conn() *ResponderConn { return x.conn }
 
-// XID is the transaction's as it arrived, in the Transport header and the Call.
+// XID returns the transaction ID as it arrived, in the Transport header and in
+// the Call.
 func (x *Exchange) XID() uint32 { return x.xid }
 
-// Message is the plain RPC Call, contiguous and in memory of a regmem arena. It
-// may be written to and is valid until Reply or Abort.
+// Message returns the plain RPC Call, contiguous and in memory of a regmem arena.
+// The handler may write to it. It is valid until Reply or Abort.
 func (x *Exchange) Message() []byte { return x.message }
 
 // An exchangeQueue is a list of Exchanges, first in first out.
@@ -108,7 +109,8 @@ func (q *exchangeQueue) pop() {
 	x.next = nil
 }
 
-// exchange takes a free Exchange, or returns nil when there is none now: then park.
+// exchange returns an Exchange for a new Call. It returns nil when there is none
+// now; the caller then parks the message.
 func (c *ResponderConn) exchange() *Exchange {
 	if n := len(c.idle); n > 0 {
 		x := c.idle[n-1]
@@ -117,7 +119,7 @@ func (c *ResponderConn) exchange() *Exchange {
 		return x
 	}
 	// An answered Call keeps its Exchange until its Send has completed. The peer
-	// may be quick to send the next one, but not this much quicker.
+	// may send more Calls before that, but hardly ever gets this far ahead.
 	if len(c.exchanges) >= 4*c.responder.opts.Credits+len(c.recvs.buffers) {
 		return nil
 	}
@@ -131,7 +133,7 @@ func (c *ResponderConn) exchange() *Exchange {
 	return x
 }
 
-// recycle makes x idle and gives back what it holds.
+// recycle makes x idle and releases what it holds.
 func (c *ResponderConn) recycle(x *Exchange) {
 	if x.recv >= 0 {
 		c.repost(x)
@@ -163,8 +165,8 @@ func (c *ResponderConn) recycle(x *Exchange) {
 	}
 }
 
-// repost gives x's Receive buffer back to the provider, or away when the
-// connection is ending: B3.
+// repost returns x's Receive buffer to the provider, or releases it when the
+// connection is closing: rule B3.
 func (c *ResponderConn) repost(x *Exchange) {
 	i := x.recv
 	x.recv, x.inline = -1, nil

@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// linesPerSecond bounds what strangers can write to the log by connecting again
-// and again. Metrics count all.
+// linesPerSecond bounds how much a peer can write to the log by connecting again
+// and again. The metrics count every event.
 const linesPerSecond = 10
 
-// A LineLimit lets linesPerSecond lines through in each second. It is safe for
+// A LineLimit permits at most linesPerSecond log lines per second. It is safe for
 // concurrent use.
 type LineLimit struct {
-	mu         sync.Mutex // guards the rest; a leaf
+	mu         sync.Mutex // guards the fields below; a leaf: call nothing while holding it
 	second     time.Time
 	lines      int
 	suppressed uint64
 }
 
-// Allow reports whether a line may be written, and how many were not since the
-// last that was.
+// Allow reports whether a line may be written now, and how many lines were
+// suppressed since the last one that was.
 func (l *LineLimit) Allow(now time.Time) (ok bool, suppressed uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ var (
 	fates       = [...]Fate{NotSent, InLimbo, Answered}
 )
 
-// RequesterMetrics count what Requesters of one upstream do. A nil
+// RequesterMetrics count what the Requesters of one upstream do. A nil
 // *RequesterMetrics counts nothing.
 type RequesterMetrics struct {
 	calls                       [len(callShapes)][len(replyShapes)]*metrics.Counter
@@ -34,7 +34,7 @@ type RequesterMetrics struct {
 	copied                      *metrics.Counter
 }
 
-// NewRequesterMetrics makes the series of one upstream.
+// NewRequesterMetrics registers the metrics of one upstream.
 func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetrics {
 	m := &RequesterMetrics{copied: metrics.Copied(reg, "requester", upstream)}
 	for i, call := range callShapes {
@@ -45,35 +45,35 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 	}
 	m.octetsSent = reg.Counter("requester_call_octets_total", "Octets of plain Calls sent over RDMA.", "upstream", upstream)
 	m.octetsReceived = reg.Counter("requester_receive_octets_total", "Octets received in RDMA Sends.", "upstream", upstream)
-	m.seconds = reg.Histogram("requester_call_seconds", "Time from the Send of a Call to its Reply.",
+	m.seconds = reg.Histogram("requester_call_seconds", "Time from posting the Send of a Call to handing its Reply back.",
 		metrics.LatencyBounds, 1e-9, "upstream", upstream)
 	for i, f := range fates {
-		m.failures[i] = reg.Counter("requester_failures_total", "Calls that ended without a Reply, by fate.",
+		m.failures[i] = reg.Counter("requester_failures_total", "Calls that failed without a Reply, by fate: not_sent may be sent on any connection, in_limbo may have been executed, answered must not be sent again as it is.",
 			"upstream", upstream, "fate", f.String())
 	}
 	for i, reason := range refusalNames {
-		m.refusals[i] = reg.Counter("requester_refused_total", "Messages of a Responder that ended their connection.",
+		m.refusals[i] = reg.Counter("requester_refused_total", "Connections closed because of an invalid message from the Responder, by reason.",
 			"upstream", upstream, "reason", reason)
 	}
 	rdmaErrors := func(code string) *metrics.Counter {
-		return reg.Counter("requester_rdma_errors_total", "RDMA_ERROR messages received.", "upstream", upstream, "code", code)
+		return reg.Counter("requester_rdma_errors_total", "RDMA_ERROR messages received, by error code.", "upstream", upstream, "code", code)
 	}
 	m.errChunk, m.errVers = rdmaErrors("err_chunk"), rdmaErrors("err_vers")
 	dropped := func(reason string) *metrics.Counter {
-		return reg.Counter("requester_dropped_total", "Messages of a Responder discarded.", "upstream", upstream, "reason", reason)
+		return reg.Counter("requester_dropped_total", "Messages from a Responder that were discarded, by reason.", "upstream", upstream, "reason", reason)
 	}
 	m.droppedStray, m.droppedHeader = dropped("stray"), dropped("header")
 	m.droppedProc, m.droppedReverse = dropped("procedure"), dropped("reverse")
-	m.reverseCalls = reg.Counter("requester_reverse_calls_total", "Calls of the reverse direction received.", "upstream", upstream)
-	m.reverseReplies = reg.Counter("requester_reverse_replies_total", "Calls of the reverse direction that were answered by who they are for.", "upstream", upstream)
-	m.reverseLost = reg.Counter("requester_reverse_unanswered_total", "Calls of the reverse direction that were handed on and never answered.", "upstream", upstream)
+	m.reverseCalls = reg.Counter("requester_reverse_calls_total", "Reverse Calls received from the upstream.", "upstream", upstream)
+	m.reverseReplies = reg.Counter("requester_reverse_replies_total", "Reverse Calls that the client answered.", "upstream", upstream)
+	m.reverseLost = reg.Counter("requester_reverse_unanswered_total", "Reverse Calls that were passed to the client and never answered.", "upstream", upstream)
 	for i, reason := range reverseRefusalNames {
-		m.reverseRefused[i] = reg.Counter("requester_reverse_refused_total", "Calls of the reverse direction that were answered with an error made here.",
+		m.reverseRefused[i] = reg.Counter("requester_reverse_refused_total", "Reverse Calls that the proxy answered with an error, by reason.",
 			"upstream", upstream, "reason", reason)
 	}
-	m.deadlines = reg.Counter("requester_deadlines_total", "Connections ended because a Call was not answered in time.", "upstream", upstream)
-	m.dropped = reg.Counter("requester_leaked_credits_total", "Calls that the upstream never answered though it answered later ones; each had a credit.", "upstream", upstream)
-	m.noMemory = reg.Counter("requester_no_memory_total", "Times memory for a Reply could not be had.", "upstream", upstream)
+	m.deadlines = reg.Counter("requester_deadlines_total", "Connections closed because the upstream did not answer a Call in time.", "upstream", upstream)
+	m.dropped = reg.Counter("requester_leaked_credits_total", "Calls that the upstream never answered although it answered later ones. Each used up one credit of its connection.", "upstream", upstream)
+	m.noMemory = reg.Counter("requester_no_memory_total", "Attempts to send a Call that found no memory for the Reply.", "upstream", upstream)
 	return m
 }
 
@@ -120,7 +120,7 @@ type ResponderMetrics struct {
 	creditsTaken, parked                   *metrics.Counter
 }
 
-// NewResponderMetrics makes the series of one listener.
+// NewResponderMetrics registers the metrics of one listener.
 func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetrics {
 	m := &ResponderMetrics{copied: metrics.Copied(reg, "responder", listener)}
 	calls := func(shape string) *metrics.Counter {
@@ -132,27 +132,27 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 	}
 	m.repliesInline, m.repliesLong, m.repliesCut = replies("inline"), replies("reply_chunk"), replies("write_chunk")
 	rdmaErrors := func(code string) *metrics.Counter {
-		return reg.Counter("responder_rdma_errors_total", "RDMA_ERROR messages sent.", "listener", listener, "code", code)
+		return reg.Counter("responder_rdma_errors_total", "RDMA_ERROR messages sent, by error code.", "listener", listener, "code", code)
 	}
 	m.errChunk, m.errVers = rdmaErrors("err_chunk"), rdmaErrors("err_vers")
-	m.badHeader = reg.Counter("responder_bad_headers_total", "Transport headers that could not be decoded and were answered.", "listener", listener)
+	m.badHeader = reg.Counter("responder_bad_headers_total", "Transport headers that could not be decoded and were answered with RDMA_ERROR.", "listener", listener)
 	m.garbage = reg.Counter("responder_garbage_args_total", "Calls whose chunks do not match their arguments.", "listener", listener)
-	m.noMemory = reg.Counter("responder_no_memory_total", "Times memory for a Call could not be had.", "listener", listener)
+	m.noMemory = reg.Counter("responder_no_memory_total", "Calls with chunks that had to wait for memory.", "listener", listener)
 	dropped := func(reason string) *metrics.Counter {
-		return reg.Counter("responder_dropped_total", "Messages of a Requester discarded.", "listener", listener, "reason", reason)
+		return reg.Counter("responder_dropped_total", "Messages from a Requester that were discarded, by reason.", "listener", listener, "reason", reason)
 	}
 	m.droppedReply, m.droppedProc, m.droppedHeader = dropped("reply"), dropped("procedure"), dropped("header")
 	m.reverse.init(reg, listener)
 	for i, reason := range refusalNames {
-		m.refusals[i] = reg.Counter("responder_refused_total", "Messages of a Requester that ended their connection.",
+		m.refusals[i] = reg.Counter("responder_refused_total", "Connections closed because of an invalid message from the Requester, by reason.",
 			"listener", listener, "reason", reason)
 	}
-	m.granted = reg.Gauge("responder_granted_credits", "Credits that connections were granted last, all together.", "listener", listener)
+	m.granted = reg.Gauge("responder_granted_credits", "Credits granted last, summed over all connections.", "listener", listener)
 	m.receives = reg.Gauge("responder_receives", "Receive buffers of all connections, posted or held by a Call.", "listener", listener)
-	m.starved = reg.Gauge("responder_starved_connections", "Connections that lately used all their credits and can have no more for want of memory.", "listener", listener)
-	m.lastCredit = reg.Counter("responder_last_credit_calls_total", "Calls that took the last credit of their connection: more of them could not come.", "listener", listener)
-	m.parked = reg.Counter("responder_parked_calls_total", "Messages that waited in their Receive for room to answer them.", "listener", listener)
-	m.creditsDenied = reg.Counter("responder_credits_denied_total", "Times a connection was not granted more for want of memory for Receives.", "listener", listener)
+	m.starved = reg.Gauge("responder_starved_connections", "Connections that recently used all their credits and get no more because memory for Receives is short.", "listener", listener)
+	m.lastCredit = reg.Counter("responder_last_credit_calls_total", "Calls that used the last credit of their connection, so that the Requester had to wait.", "listener", listener)
+	m.parked = reg.Counter("responder_parked_calls_total", "Messages that waited in their Receive buffer until the connection could handle another Call.", "listener", listener)
+	m.creditsDenied = reg.Counter("responder_credits_denied_total", "Times a connection needed more credits and got none because memory for Receives is short.", "listener", listener)
 	m.creditsTaken = reg.Counter("responder_credits_taken_total", "Times the grant of a connection was lowered to its share of the memory for Receives.", "listener", listener)
 	return m
 }

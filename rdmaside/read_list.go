@@ -11,35 +11,35 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A readChunk is one normal Read chunk of a Call and where it goes.
+// A readChunk is one normal Read chunk of a Call and its place in the plain Call.
 type readChunk struct {
 	position    uint32 // in the plain Call
-	first, last int    // its segments: header.Reads[first:last]
+	first, last int    // its segments are header.Reads[first:last]
 	length      uint32 // octets to pull
-	padding     uint32 // zeros to insert behind them
+	padding     uint32 // octets of zeros to insert after them
 }
 
-// A piece is one RDMA Read: from a part of one segment to one place.
+// A piece is one RDMA Read, from a part of one segment into the plain Call.
 type piece struct {
 	from fabric.Region
-	at   int // in the plain Call
+	at   int // offset in the plain Call
 }
 
 var errReadList = errors.New("rdmaside: Read list does not fit the Payload stream")
 
-// layout finds out how the Call in x comes together: from the Payload stream,
-// which is x.inline or a Position Zero Read chunk, and the data items in normal
-// Read chunks. It fills x.chunks and x.total and checks them, every number
-// against what there is or may be, before anything is leased.
+// layout computes how to assemble the Call in x: from the Payload stream, which
+// is x.inline or a Position Zero Read chunk, and from the data items in normal
+// Read chunks. It fills x.chunks and x.total. It checks every number against the
+// octets that are there and against limit before anything is leased.
 //
 // "the Responder inserts the first RDMA segment in a Read chunk into the Payload
 // stream at the byte offset indicated by its Position field. RDMA segments whose
-// Position field value match this offset are concatenated afterwards, until
-// there are no more RDMA segments at that Position value." RFC 8166 Section
-// 3.4.5.
+// Position field value match this offset are concatenated afterwards, until there
+// are no more RDMA segments at that Position value." RFC 8166 Section 3.4.5.
 func (x *Exchange) layout(limit int) error {
 	h := &x.header
-	// Positions may come in any order; within one, list order stays.
+	// Positions may come in any order; segments with the same position keep the
+	// order of the list.
 	slices.SortStableFunc(h.Reads, func(a, b rpcrdma.ReadSegment) int {
 		switch {
 		case a.Position < b.Position:
@@ -49,7 +49,7 @@ func (x *Exchange) layout(limit int) error {
 		}
 		return 0
 	})
-	zero := 0 // segments of the Position Zero Read chunk
+	zero := 0 // number of segments of the Position Zero Read chunk
 	for zero < len(h.Reads) && h.Reads[zero].Position == 0 {
 		zero++
 	}
@@ -67,7 +67,7 @@ func (x *Exchange) layout(limit int) error {
 	}
 
 	x.chunks = x.chunks[:0]
-	var end, used uint64 // of the plain Call, of the Payload stream
+	var end, used uint64 // octets placed in the plain Call so far; of these from the Payload stream
 	for i := zero; i < len(h.Reads); {
 		ch := readChunk{position: h.Reads[i].Position, first: i}
 		var n uint64
@@ -101,22 +101,22 @@ func (x *Exchange) layout(limit int) error {
 	return nil
 }
 
-// trim makes the only chunk of a Call as long as its item, when the Payload
-// stream says what that is: roundup may be in the chunk, in the stream, or in
-// neither.
+// trim sets the length of a Call's only chunk to that of its item, once the
+// Payload stream has said what that is. The roundup may be in the chunk, in the
+// stream, or in neither.
 func (x *Exchange) trim(length, padding uint32) {
 	ch := &x.chunks[0]
 	x.total += int(length) + int(padding) - int(ch.length) - int(ch.padding)
 	ch.length, ch.padding = length, padding
 }
 
-// scatter copies what is inline into dst, zeroes roundup, and makes pieces of
-// the rest.
+// scatter copies the inline octets into dst, zeroes the roundup, and adds the
+// pieces that RDMA Reads must fetch.
 func (x *Exchange) scatter(dst []byte) {
 	h := &x.header
 	x.pieces, x.posted, x.fetched = x.pieces[:0], 0, 0
 	inline := x.inline
-	seg, off := 0, uint32(0) // in the Position Zero Read chunk
+	seg, off := 0, uint32(0) // current position in the Position Zero Read chunk
 	stream := func(at, n int) {
 		if h.Proc == rpcrdma.Msg {
 			copy(dst[at:at+n], inline)
@@ -151,10 +151,11 @@ func (x *Exchange) scatter(dst []byte) {
 	stream(end, len(dst)-end)
 }
 
-// fetch adds the piece that brings n octets of s from off on to at.
+// fetch adds a piece that reads n octets of s, from offset off, to offset at of
+// the plain Call.
 func (x *Exchange) fetch(s *rpcrdma.Segment, off, n uint32, at int) {
 	if n == 0 {
-		return // a Read of nothing upsets some Responders and helps none
+		return // a Read of no octets is useless, and some peers fail on it
 	}
 	x.pieces = append(x.pieces, piece{
 		from: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset + uint64(off), Length: n},
@@ -162,13 +163,13 @@ func (x *Exchange) fetch(s *rpcrdma.Segment, off, n uint32, at int) {
 	})
 }
 
-// itemsMatch checks that each chunk is the item that the count before it says,
-// and one that may be reduced: "A Requester reduces a non-DDP-eligible argument
-// data item. The Responder MUST NOT process this RPC Call message". RFC 8166
-// Section 6.1.
+// itemsMatch reports whether each chunk is the item that the count before it
+// announces, and an item that may be reduced: "A Requester reduces a
+// non-DDP-eligible argument data item. The Responder MUST NOT process this RPC
+// Call message". RFC 8166 Section 6.1.
 func (x *Exchange) itemsMatch(reg *ulb.Registry) bool {
 	if len(x.chunks) == 1 && x.header.Proc == rpcrdma.Msg {
-		return true // ulb.RestoreCall has seen it
+		return true // ulb.RestoreCall has checked it
 	}
 	x.places = x.places[:0]
 	for i := range x.chunks {

@@ -5,37 +5,37 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// A recvState says who has a Receive buffer: invariants B1 and B2.
+// A recvState is the owner of a Receive buffer: rules B1 and B2.
 type recvState uint8
 
 const (
-	recvEmpty  recvState = iota // no lease: handed on, and nothing to replace it yet
-	recvPosted                  // the provider's
-	recvHeld                    // the endpoint's: completed, not yet reposted
+	recvEmpty  recvState = iota // it has no lease: the last one was handed on and not replaced yet
+	recvPosted                  // owned by the provider
+	recvHeld                    // owned by the endpoint: completed, not yet reposted
 )
 
-// A recvBuffer is a place for one Receive. Its index plus one is the Work
-// Request ID.
+// A recvBuffer is the slot of one Receive. Its index plus one is the Work Request
+// ID.
 type recvBuffer struct {
 	lease *regmem.Lease
 	state recvState
 }
 
-// A recvRing is the Receives of one connection.
+// A recvRing holds the Receives of one connection.
 type recvRing struct {
 	conn    fabric.Conn
 	memory  *regmem.Account
-	pool    *ReceivePool // instead of memory; nil for none
+	pool    *ReceivePool // used instead of memory unless it is nil
 	size    int          // octets of one buffer
 	buffers []recvBuffer
 	empty   []int32 // indexes of buffers in state recvEmpty
-	posted  int     // buffers in state recvPosted
+	posted  int     // number of buffers in state recvPosted
 }
 
-// owned is how many buffers there are, posted or held.
+// owned returns how many buffers have a lease, posted or held.
 func (g *recvRing) owned() int { return len(g.buffers) - len(g.empty) }
 
-// own leases and posts until n buffers are owned or an error stops it.
+// own leases and posts buffers until n are owned or an error stops it.
 func (g *recvRing) own(n int) error { return g.fill(g.posted + n - g.owned()) }
 
 func (g *recvRing) lease() (*regmem.Lease, error) {
@@ -54,7 +54,7 @@ func (g *recvRing) init(n, size int, m *regmem.Account) {
 	}
 }
 
-// fill leases and posts until n Receives are posted or an error stops it.
+// fill leases and posts buffers until n Receives are posted or an error stops it.
 func (g *recvRing) fill(n int) error {
 	for g.posted < n && len(g.empty) > 0 {
 		l, err := g.lease()
@@ -72,8 +72,8 @@ func (g *recvRing) fill(n int) error {
 	return nil
 }
 
-// post gives buffer i, which the endpoint holds, to the provider. When that
-// fails the buffer is released: the connection is ending.
+// post gives buffer i, which the endpoint holds, to the provider. When that fails
+// it releases the buffer: the connection is closing.
 func (g *recvRing) post(i int) error {
 	b := &g.buffers[i]
 	if b.state != recvHeld {
@@ -103,10 +103,11 @@ func (g *recvRing) completed(id uint64) int {
 	return i
 }
 
-// bytes is the content of buffer i, which the endpoint holds.
+// bytes returns the content of buffer i, which the endpoint holds.
 func (g *recvRing) bytes(i int) []byte { return g.buffers[i].lease.Bytes() }
 
-// take hands on the lease of buffer i, which the endpoint holds.
+// take removes the lease of buffer i, which the endpoint holds, and hands it to
+// the caller.
 func (g *recvRing) take(i int) *regmem.Lease {
 	b := &g.buffers[i]
 	if b.state != recvHeld {
@@ -124,8 +125,8 @@ func (g *recvRing) take(i int) *regmem.Lease {
 // drop releases buffer i, which the endpoint holds.
 func (g *recvRing) drop(i int) { g.take(i).Release() }
 
-// abandon releases everything: the connection never came to be, so nothing that
-// was posted ever completes.
+// abandon releases every buffer of a connection that was never set up, whose
+// Receives therefore never complete.
 func (g *recvRing) abandon() {
 	for i := range g.buffers {
 		if b := &g.buffers[i]; b.state == recvPosted {

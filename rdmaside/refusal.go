@@ -1,35 +1,35 @@
 package rdmaside
 
-// A refusalReason is why a peer's message was refused; a metric label.
+// A refusalReason is why a message of the peer was refused. It is a metric label.
 type refusalReason uint8
 
 const (
-	reasonChunks  refusalReason = iota // chunks that do not fit what was offered
-	reasonPayload                      // the RPC message, or what was moved apart from it
-	reasonHandle                       // an invalidated handle that is not the Call's
-	reasonCredits                      // more than was granted
+	reasonChunks  refusalReason = iota // its chunks do not match those offered
+	reasonPayload                      // the RPC message, or data that came apart from it, is wrong
+	reasonHandle                       // it invalidated a handle that is not the Call's
+	reasonCredits                      // it exceeds the grant
 	refusalReasons
 )
 
 var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits"}
 
-// A reverseRefusal is why a Call of the reverse direction was answered here; a
+// A reverseRefusal is why the Requester answered a reverse Call itself. It is a
 // metric label.
 type reverseRefusal uint8
 
 const (
-	reverseProgram   reverseRefusal = iota // nobody takes them on this connection
-	reverseChunk                           // it came with chunks, or in one
-	reverseMemory                          // none for a copy of it
-	reverseClient                          // who it is for does not take it
-	reverseLong                            // its answer does not fit inline
-	reverseMalformed                       // its answer is no RPC Reply
+	reverseProgram   reverseRefusal = iota // the connection has no ReverseHandler
+	reverseChunk                           // the Call came with chunks, or in one
+	reverseMemory                          // there is no memory for a copy of the Call
+	reverseClient                          // the ReverseHandler did not accept the Call
+	reverseLong                            // the answer does not fit inline
+	reverseMalformed                       // the answer is no RPC Reply
 	reverseRefusals
 )
 
 var reverseRefusalNames = [reverseRefusals]string{"program", "chunks", "memory", "client", "too_long", "malformed"}
 
-// A refusal is an error with its label.
+// A refusal is an error with the reason that labels it in metrics.
 type refusal struct {
 	reason refusalReason
 	err    error

@@ -2,13 +2,13 @@ package rdmaside
 
 import "github.com/rdmabridge/rdmabridge/internal/regmem"
 
-// maxReplyParts is what one reduced result makes of a Reply: base before it,
-// the data, padding, base after it.
+// maxReplyParts is how many parts a Reply with one reduced result has: the base
+// before it, the data, the padding, and the base after it.
 const maxReplyParts = 4
 
-// A Reply is a plain RPC Reply in up to four parts that are to be written one
-// after another. The first holds at least the XID and may be written to, so that
-// the client's XID can be put back.
+// A Reply is a plain RPC Reply in up to four parts, which are to be written one
+// after another. The first part holds at least the XID. The owner may write to
+// it, so that it can restore the client's XID.
 type Reply struct {
 	parts  [maxReplyParts][]byte
 	n      int
@@ -16,15 +16,15 @@ type Reply struct {
 	leases [2]*regmem.Lease
 }
 
-// Parts returns the parts in order, none of them empty. They are valid until
+// Parts returns the parts in order. No part is empty. They are valid until
 // Release.
 func (r *Reply) Parts() [][]byte { return r.parts[:r.n] }
 
-// Len is the length of the plain Reply in octets, a multiple of 4.
+// Len returns the length of the plain Reply in octets, a multiple of 4.
 func (r *Reply) Len() int { return r.length }
 
-// Held is how many octets of memory the Reply takes until Release: at least Len,
-// but for padding.
+// Held returns how many octets of memory the Reply occupies until Release. This
+// is at least Len, not counting padding.
 func (r *Reply) Held() int {
 	n := 0
 	for _, l := range r.leases {
@@ -35,8 +35,8 @@ func (r *Reply) Held() int {
 	return n
 }
 
-// Release gives the memory back. It may be called on any goroutine, once; on a
-// Reply that holds nothing it does nothing.
+// Release returns the memory to the arena. It may be called on any goroutine,
+// once. On a Reply that holds nothing it does nothing.
 func (r *Reply) Release() {
 	leases := r.leases
 	*r = Reply{}

@@ -34,9 +34,9 @@ const (
 // RequesterOptions configure one connection of a Requester. Zero is the
 // default.
 type RequesterOptions struct {
-	// Memory is where Receive buffers and Write and Reply chunks are leased. It
-	// is not the account that Calls come from, or Calls could starve Replies.
-	// Required.
+	// Memory is the account for Receive buffers and Write and Reply chunks. It
+	// must not be the account that Calls are leased from, or Calls could starve
+	// Replies. Required.
 	Memory *regmem.Account
 	// Registry plans Calls and rebuilds Replies. Required.
 	Registry *ulb.Registry
@@ -62,13 +62,14 @@ type RequesterOptions struct {
 	// reverse direction (RFC 8167), and the credits granted there; default 4,
 	// negative none.
 	ReverseReceives int
-	// Reverse takes those Calls. nil: they are answered PROG_UNAVAIL.
+	// Reverse handles reverse Calls. When it is nil, they are answered
+	// PROG_UNAVAIL.
 	Reverse ReverseHandler
 	// Deadline is how long a Call may stay unanswered before its connection is
 	// ended; default 60 s, negative never.
 	Deadline time.Duration
-	// RemoteInvalidation tells the Responder that it may Send With Invalidate.
-	// Set it only for a provider that reports Completion.Invalidated.
+	// RemoteInvalidation tells the Responder that it may use Send With
+	// Invalidate. Set it only for a provider that reports Completion.Invalidated.
 	RemoteInvalidation bool
 
 	Log     zerolog.Logger
@@ -131,14 +132,15 @@ func checkInline(name string, v int) error {
 	return checkRange(name, v, minInline, maxInline)
 }
 
-// A Watcher is told what becomes of a Requester. All methods run on its loop.
+// A Watcher is notified of the state of a Requester. All methods run on its loop.
 type Watcher interface {
-	// Granted is called at every change of how many Calls may be outstanding,
-	// which is one in the beginning. It is called with 0 when the connection
-	// begins to end for another reason than Close, before its Calls do, so that
-	// they are not sent on it again.
+	// Granted is called whenever the number of Calls that may be outstanding
+	// changes. That number is one in the beginning. Granted is called with 0 when
+	// the connection begins to close for any reason except Close, before its
+	// Calls fail, so that they are not sent on it again.
 	Granted(r *Requester, grant int)
-	// Ended is the last call, after every CallDone. err is nil after Close(nil).
+	// Ended is the last method called, after every CallDone. err is nil after
+	// Close(nil).
 	Ended(r *Requester, err error)
 }
 
@@ -148,47 +150,50 @@ type Watcher interface {
 type connState uint8
 
 const (
-	starting connState = iota // posts nothing but Receives
-	up                        // everything goes
-	ending                    // posts nothing; waits for Closed
-	ended                     // all memory is back
+	starting connState = iota // only Receives are posted
+	up                        // Work Requests of all kinds are posted
+	ending                    // nothing is posted; waiting for Closed
+	ended                     // all memory is released
 )
 
-// A Requester sends Calls on one connection: the Requester role of RFC 8166.
-// It belongs to one loop; methods are for that loop unless they say otherwise.
+// A Requester sends Calls on one connection: the Requester role of RFC 8166. It
+// belongs to one loop; its methods must be called on that loop unless they say
+// otherwise.
 //
-// What a Call costs is fixed when the connection is made: a slot with room for
-// its Transport header, and a Receive. Slots are as many as credits; a Call has
-// one from Send to CallDone.
+// All resources for Calls are allocated when the connection is made: slots, each
+// with room for a Transport header, and Receives. There are as many slots as
+// credits. A Call has a slot from Send to CallDone.
 type Requester struct {
-	opts    RequesterOptions // constant, as the next five
+	// Constant after newRequester.
+	opts    RequesterOptions
 	loop    loop.Loop
 	watcher Watcher
 	metrics *RequesterMetrics
-	base    time.Time
-	clock   loop.Clock    // the loop, if it is one; else nil
-	info    RequesterInfo // constant after Setup
+	base    time.Time  // when since's clock began, unless the loop has a clock
+	clock   loop.Clock // the loop's clock; nil if it has none
+
+	info RequesterInfo // constant after Setup
 
 	// Owned by the loop.
 	conn    fabric.Conn
 	state   connState
-	asked   bool  // this side ended the connection, for reason
+	asked   bool  // this side closed the connection, for reason
 	reason  error // valid when ended, or asked
 	credits credit.Account
 	recvs   recvRing
 	xids    xidTable
 	slots   []pendingCall
-	idle    []int32 // free slots
-	oldest  int32   // ends of the list of pending Calls in the order sent; -1 for none
-	newest  int32
+	idle    []int32       // free slots
+	oldest  int32         // first in the list of pending Calls, in the order sent; -1 for none
+	newest  int32         // last in that list; -1 for none
 	headers *regmem.Lease // headerLen octets for each slot and reverse Reply
 	reverse reverseLine
 	header  rpcrdma.Header
 	parts   [3][]byte
-	timer   *time.Timer // for the oldest Call's deadline
-	armed   bool
-	heard   time.Duration // when the Call was sent, of those answered, that was sent last
-	leaving bool          // the watcher has done without the connection: see leave
+	timer   *time.Timer   // fires at the oldest Call's deadline
+	armed   bool          // timer is running
+	heard   time.Duration // when the youngest of the answered Calls was sent
+	leaving bool          // the connection is only kept for its outstanding Calls: see leave
 
 	// Written by the loop, read by anyone.
 	grant       atomic.Int32
@@ -196,13 +201,14 @@ type Requester struct {
 }
 
 // headerLen bounds the header of a Call of any ulb.Shape, and a whole reverse
-// Reply made here: 28 octets, a Read chunk of 24, a Write chunk of 24 or a Reply chunk of 20.
+// Reply made here, in octets: 28 octets, a Read chunk of 24, a Write chunk of 24
+// or a Reply chunk of 20.
 const headerLen = 128
 
-// DialRequester connects to addr and returns when the connection is ready for
-// its first Call. It blocks and is called on a goroutine of its own. w may be
-// nil. w.Ended may have been called when DialRequester returns, if the
-// connection did not live long.
+// DialRequester connects to addr and returns when the connection is ready for its
+// first Call. It blocks, so it must not be called on a loop. w may be nil. If the
+// connection was closed soon, w.Ended may have been called before DialRequester
+// returns.
 func DialRequester(ctx context.Context, p fabric.Provider, on loop.Loop, addr string, o RequesterOptions, w Watcher) (*Requester, error) {
 	r, err := newRequester(o, on, w)
 	if err != nil {
@@ -210,11 +216,12 @@ func DialRequester(ctx context.Context, p fabric.Provider, on loop.Loop, addr st
 	}
 	conn, err := p.Dial(ctx, on, addr, r.connOptions(), (*requesterHandler)(r))
 	if err != nil {
-		// No method of the handler is called any more; what Setup leased goes back.
+		// The provider calls no method of the handler any more. Release what
+		// Setup leased.
 		on.Post(loop.TaskFunc(r.abandon))
 		return nil, fmt.Errorf("rdmaside: dial %s: %w", addr, err)
 	}
-	_ = conn // the same that Setup was given
+	_ = conn // Setup was given the same Conn
 	return r, nil
 }
 
@@ -265,16 +272,16 @@ func (r *Requester) privateData() rpcrdma.PrivateData {
 	}
 }
 
-// A requesterHandler is the Requester's side that the provider sees.
+// A requesterHandler is a Requester as the provider sees it: its fabric.Handler.
 type requesterHandler Requester
 
-// Setup posts the Receives and learns what the peer said about itself.
+// Setup posts the Receives and reads the peer's private data.
 func (h *requesterHandler) Setup(c fabric.Conn) error { return (*Requester)(h).setup(c) }
 
-// Completed takes completions.
+// Completed handles completions.
 func (h *requesterHandler) Completed(cs []fabric.Completion) { (*Requester)(h).completed(cs) }
 
-// Closed ends everything.
+// Closed releases everything.
 func (h *requesterHandler) Closed(err error) { (*Requester)(h).closed(err) }
 
 func (r *Requester) setup(c fabric.Conn) error {
@@ -305,7 +312,7 @@ func (r *Requester) setup(c fabric.Conn) error {
 	return nil
 }
 
-// abandon releases what Setup leased for a connection that never came to be.
+// abandon releases what Setup leased for a connection that was never established.
 func (r *Requester) abandon() {
 	if r.state == ended {
 		return
@@ -319,7 +326,7 @@ func (r *Requester) abandon() {
 	r.publish()
 }
 
-// publish shows the state to other goroutines.
+// publish makes the state visible to other goroutines.
 func (r *Requester) publish() {
 	if r.state == up {
 		r.grant.Store(int32(min(r.credits.Granted, r.credits.Requested)))
@@ -329,41 +336,42 @@ func (r *Requester) publish() {
 	r.outstanding.Store(int32(r.credits.Outstanding))
 }
 
-// Flush starts what was posted, now rather than at the end of the loop's pass.
+// Flush starts the posted Work Requests now rather than at the end of the loop's
+// pass.
 func (r *Requester) Flush() {
 	if r.state == up {
 		r.conn.Flush()
 	}
 }
 
-// Free is how many Calls can be sent now. It may be called on any goroutine.
+// Free returns how many Calls can be sent now. It may be called on any goroutine.
 func (r *Requester) Free() int {
 	return max(0, int(r.grant.Load())-int(r.outstanding.Load()))
 }
 
-// Outstanding is how many Calls Send took that are not done. It may be called on
-// any goroutine.
+// Outstanding returns how many Calls Send has accepted that are not completed. It
+// may be called on any goroutine.
 func (r *Requester) Outstanding() int { return int(r.outstanding.Load()) }
 
-// Grant is how many Calls may be outstanding: the lower of the credits requested
-// and granted; 0 when the connection is ending. It may be called on any
-// goroutine.
+// Grant returns how many Calls may be outstanding: the lower of the credits
+// requested and granted, or 0 when the connection is closing. It may be called on
+// any goroutine.
 func (r *Requester) Grant() int { return int(r.grant.Load()) }
 
-// RequesterInfo describes a connection; constant after set-up.
+// RequesterInfo describes a connection. It is constant after set-up.
 type RequesterInfo struct {
 	fabric.Info
-	CallInline, ReplyInline int  // thresholds in effect, octets
+	CallInline, ReplyInline int  // thresholds in effect, in octets
 	RFC8797                 bool // the peer sent private data of RFC 8797
 }
 
 // Info describes the connection. It may be called on any goroutine.
 func (r *Requester) Info() RequesterInfo { return r.info }
 
-// LastActivity is when the peer was last heard.
+// LastActivity returns when the peer was last heard from.
 func (r *Requester) LastActivity() time.Time { return r.conn.LastActivity() }
 
-// Loop is the loop that owns r. It may be called on any goroutine.
+// Loop returns the loop that owns r. It may be called on any goroutine.
 func (r *Requester) Loop() loop.Loop { return r.loop }
 
 type deafWatcher struct{}

@@ -8,9 +8,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// Close ends the connection. Every outstanding Call ends in limbo, then
-// Watcher.Ended is called, all after Close has returned. err is what Ended is
-// given.
+// Close closes the connection. Every outstanding Call fails with the fate
+// InLimbo, then Watcher.Ended is called with err. All of this happens after Close
+// has returned.
 func (r *Requester) Close(err error) {
 	if r.state == up {
 		r.asked, r.reason = true, err
@@ -19,8 +19,8 @@ func (r *Requester) Close(err error) {
 	}
 }
 
-// end ends the connection for a reason found here. fabric.ErrClosed is none: the
-// provider is about to call Closed and knows a better one.
+// end closes the connection for a reason found here. fabric.ErrClosed is not such
+// a reason: the provider is about to call Closed with a better one.
 func (r *Requester) end(err error) {
 	if r.state != up {
 		return
@@ -33,14 +33,15 @@ func (r *Requester) end(err error) {
 	r.watcher.Granted(r, 0)
 }
 
-// fade makes the connection one that is ending.
+// fade marks the connection as closing.
 func (r *Requester) fade() {
 	r.state = ending
 	r.publish()
 }
 
-// refuse ends the connection because of what the peer sent. pc is the Call it
-// was about, if any; it ends in limbo with the others.
+// refuse closes the connection because of a message that the peer sent. pc is the
+// Call that the message was about, or nil. That Call fails in limbo with all
+// others.
 func (r *Requester) refuse(pc *pendingCall, err error) {
 	if r.state != up {
 		return
@@ -49,7 +50,7 @@ func (r *Requester) refuse(pc *pendingCall, err error) {
 	if pc != nil {
 		e = e.Uint32("xid", pc.call.XID).Str("procedure", pc.call.Analysis.Procedure)
 	}
-	e.Msg("invalid message from the responder ends its connection")
+	e.Msg("invalid message from the responder; connection closed")
 	r.metrics.refused(err)
 	r.end(fmt.Errorf("%w: %w", ErrInvalidReply, err))
 }
@@ -66,7 +67,7 @@ func (r *Requester) closed(err error) {
 	if !r.asked {
 		r.reason = err
 	}
-	r.state = ended // no handle reaches memory any more
+	r.state = ended // the peer cannot reach memory by any handle now
 	if r.timer != nil {
 		r.timer.Stop()
 	}
@@ -84,7 +85,8 @@ func (r *Requester) closed(err error) {
 		}
 		r.xids.remove(pc.call.XID)
 		pc.handles = [callHandles]fabric.Handle{}
-		// A Reply that only waited for its handles to die is as good as any.
+		// A Reply that only waited for its handles to be invalidated is
+		// delivered.
 		if pc.err == nil && (!pc.replied || r.rebuild(pc) != nil) {
 			pc.err = cause
 		}
@@ -97,7 +99,7 @@ func (r *Requester) closed(err error) {
 	r.watcher.Ended(r, r.reason)
 }
 
-// since is the time on the Requester's clock.
+// since returns the time on the Requester's clock.
 func (r *Requester) since() time.Duration {
 	if r.clock != nil {
 		return time.Duration(r.clock.Now())
@@ -105,7 +107,7 @@ func (r *Requester) since() time.Duration {
 	return time.Since(r.base)
 }
 
-// enqueue makes pc the newest pending Call. The deadline is the same for all, so
+// enqueue makes pc the newest pending Call. All Calls have the same deadline, so
 // the oldest is always the first to pass it.
 func (r *Requester) enqueue(pc *pendingCall) {
 	pc.sent = r.since()
@@ -134,9 +136,10 @@ func (r *Requester) dequeue(pc *pendingCall) {
 	}
 }
 
-// arm has the deadlines looked at after d. One timer serves all Calls: when it
-// fires, the oldest Call has passed its deadline or is far younger than the one
-// the timer was set for, so it fires about once per deadline at most.
+// arm starts the timer for the deadlines, to fire after d. One timer serves all
+// Calls: when it fires, the oldest Call has passed its deadline or is far younger
+// than the Call that the timer was set for, so it fires about once per deadline
+// at most.
 func (r *Requester) arm(d time.Duration) {
 	r.armed = true
 	if r.timer == nil {
@@ -148,7 +151,7 @@ func (r *Requester) arm(d time.Duration) {
 
 type deadlineTask Requester
 
-// Run looks at the oldest Call.
+// Run checks the oldest Call against the deadline.
 func (t *deadlineTask) Run() {
 	r := (*Requester)(t)
 	r.armed = false
@@ -168,6 +171,6 @@ func (t *deadlineTask) Run() {
 	r.metrics.deadlines.Inc()
 	r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
 		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline).
-		Msg("call not answered in time ends its connection")
+		Msg("call not answered in time; connection closed")
 	r.end(fmt.Errorf("%w: %s, xid %#08x", ErrDeadline, r.opts.Deadline, pc.call.XID))
 }

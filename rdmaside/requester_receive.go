@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// copyBelow is the longest inline Payload stream that is copied out of its
-	// Receive buffer. A Reply waits for its client as long as the client likes,
-	// and GETATTR's 128 octets should not hold 16 KiB meanwhile.
+	// copyBelow is the longest inline Payload stream, in octets, that is copied
+	// out of its Receive buffer. A Reply waits for its client as long as the
+	// client likes, and GETATTR's 128 octets should not hold 16 KiB meanwhile.
 	copyBelow = 1024
 
-	// shrinkBelow is the longest content of a chunk that is copied out of it when
-	// most of the chunk is unused. A chunk is as large as a Reply may get, a
-	// megabyte where no binding knows, and the Reply waits for its client in it.
+	// shrinkBelow is the longest content of a chunk, in octets, that is copied
+	// out of it when most of the chunk is unused. A chunk is as large as a Reply
+	// may get, a megabyte for programs without a binding, and the Reply occupies
+	// it until its client has read it.
 	shrinkBelow = 64 << 10
 )
 
@@ -55,7 +56,7 @@ func (r *Requester) sendDone(c *fabric.Completion) {
 func (r *Requester) invalidated(c *fabric.Completion) {
 	slot, handle := splitID(c.ID)
 	if c.Err != nil {
-		r.broken("invalidate", c.Err) // the handle dies with the connection
+		r.broken("invalidate", c.Err) // closing the connection invalidates the handle
 		return
 	}
 	pc := &r.slots[slot]
@@ -63,15 +64,16 @@ func (r *Requester) invalidated(c *fabric.Completion) {
 	r.settle(pc)
 }
 
-// broken ends the connection after a Work Request failed by itself.
+// broken closes the connection because a Work Request failed. A flushed Work
+// Request is no such failure: the connection is closing already.
 func (r *Requester) broken(what string, err error) {
 	if !errors.Is(err, fabric.ErrFlushed) {
 		r.end(fmt.Errorf("rdmaside: %s: %w", what, err))
 	}
 }
 
-// received handles one Receive. Every way out of it hands the buffer on or
-// reposts it: B3.
+// received handles one Receive. Every path out of it hands the buffer on or
+// reposts it: rule B3.
 func (r *Requester) received(c *fabric.Completion) {
 	i := r.recvs.completed(c.ID)
 	if c.Err != nil || r.state != up {
@@ -94,7 +96,7 @@ func (r *Requester) received(c *fabric.Completion) {
 	n := rpcrdma.PlainLen
 	if xid, credits, ok := rpcrdma.ParsePlain(b); ok {
 		h.Reset(xid, credits, rpcrdma.Msg)
-		// RFC 8167 Section 4.1: the direction is that of the RPC message.
+		// The RPC message tells the direction: RFC 8167 Section 4.1.
 		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeCall {
 			r.reverseCall(b[n:], h)
 			r.stray(c)
@@ -137,7 +139,7 @@ func (r *Requester) received(c *fabric.Completion) {
 		r.recvs.drop(i)
 		return
 	}
-	// From here on the Reply is the Call's.
+	// From here on the Reply belongs to the Call.
 	r.xids.remove(h.XID)
 	pc.replied = true
 	changed := r.credits.Grant(h.Credits)
@@ -175,7 +177,7 @@ func (r *Requester) received(c *fabric.Completion) {
 }
 
 // keep makes the Payload stream b[n:] in Receive buffer i the base of pc's Reply,
-// and gives the peer another buffer for it.
+// and posts another buffer in its place.
 func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	if len(b)-n <= copyBelow {
 		if l, err := r.opts.Memory.Lease(len(b) - n); err == nil {
@@ -187,20 +189,20 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	}
 	pc.base, pc.from = r.recvs.take(i), n
 	pc.base.Resize(len(b))
-	// Without memory the Receive is made up for by Send, which needs it.
+	// Without memory now, a later Send posts the Receive, because it needs it.
 	if err := r.recvs.fill(min(r.recvs.posted+1, r.wanted())); err != nil {
 		r.receiveError(err)
 	}
 }
 
-// wanted is how many Receives are to be posted now: those of the Calls
-// outstanding and the reverse direction, and some to spare.
+// wanted returns how many Receives should be posted now: those for the
+// outstanding Calls and the reverse direction, and a few extra.
 func (r *Requester) wanted() int {
 	n := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives + extraReceives
 	return min(max(n, r.opts.IdleReceives), len(r.recvs.buffers))
 }
 
-// repost gives Receive buffer i back to the provider, or away when fewer are
+// repost returns Receive buffer i to the provider, or releases it when fewer are
 // wanted now.
 func (r *Requester) repost(i int) {
 	if r.state != up || r.recvs.posted >= r.wanted() {
@@ -210,35 +212,35 @@ func (r *Requester) repost(i int) {
 	r.receiveError(r.recvs.post(i))
 }
 
-// receiveError ends the connection when a Receive cannot be posted for another
-// reason than want of memory.
+// receiveError closes the connection when a Receive cannot be posted for a reason
+// other than a lack of memory.
 func (r *Requester) receiveError(err error) {
 	if err != nil && r.memoryError(err) != ErrNoMemory { //nolint:errorlint // the sentinel itself
 		r.end(fmt.Errorf("rdmaside: post receive: %w", err))
 	}
 }
 
-// undecodable deals with a header that is not one.
+// undecodable discards a message whose header cannot be decoded.
 //
 // "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a
-// Requester MUST silently discard the message." RFC 8166 Section 4.5. If it was
-// the answer to a Call, that one has its deadline.
+// Requester MUST silently discard the message." RFC 8166 Section 4.5. If the
+// message was the answer to a Call, the deadline of that Call handles it.
 func (r *Requester) undecodable(c *fabric.Completion) {
 	r.metrics.droppedHeader.Inc()
 	r.stray(c)
 }
 
-// stray checks that a message that answers no Call invalidated nothing: such a
-// handle is not that Call's, since there is none.
+// stray closes the connection if a message that answers no Call invalidated a
+// handle: the handle belongs to another Call.
 func (r *Requester) stray(c *fabric.Completion) {
 	if c.Invalidated != 0 {
 		r.refuse(nil, refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated by a message that answers no call", uint32(c.Invalidated))})
 	}
 }
 
-// accepts checks that the answer to pc is one, as far as it can be told while
-// the handles live: RFC 8166 Sections 3.4.6, 4.2.4, 4.3. payload is what follows
-// the header, inv the handle that the Send invalidated.
+// accepts checks the answer to pc as far as possible while the handles are valid:
+// RFC 8166 Sections 3.4.6, 4.2.4, 4.3. payload is what follows the header; inv is
+// the handle that the Send invalidated, or 0.
 func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, inv fabric.Handle) error {
 	if inv != 0 && !pc.killed(inv) {
 		return refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated is not the call's", uint32(inv))}
@@ -253,7 +255,7 @@ func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, 
 	if len(h.Reads) != 0 {
 		return chunks("%d segments in the Read list", len(h.Reads))
 	}
-	// A Write list that does not come back at all is taken as unused: some
+	// A Write list that is missing from the Reply is taken as unused: some
 	// Responders ignore it and send the result inline.
 	if len(h.Writes) > 0 && (pc.shape.Reply != ulb.ReplyWriteChunk || len(h.Writes) > 1) {
 		return chunks("%d Write chunks", len(h.Writes))
@@ -295,8 +297,8 @@ func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, 
 	return nil
 }
 
-// killed takes note that the peer invalidated h, which must be one of pc's live
-// handles.
+// killed records that the peer invalidated h. It reports whether h is one of pc's
+// valid handles.
 func (pc *pendingCall) killed(h fabric.Handle) bool {
 	for i := range pc.handles {
 		if pc.handles[i] == h {
@@ -308,9 +310,11 @@ func (pc *pendingCall) killed(h fabric.Handle) bool {
 }
 
 // within checks a returned Write or Reply chunk against the one segment offered.
+//
 // "The Responder MUST copy the segment count and all segments from the
 // Requester-provided Write chunk into the RPC Reply message's Transport header.
-// As it does so, the Responder updates each segment length field". Section 3.4.6.
+// As it does so, the Responder updates each segment length field". RFC 8166
+// Section 3.4.6.
 func (pc *pendingCall) within(w *rpcrdma.WriteChunk) error {
 	if len(w.Segments) != 1 {
 		return fmt.Errorf("%d segments of 1", len(w.Segments))
@@ -321,8 +325,8 @@ func (pc *pendingCall) within(w *rpcrdma.WriteChunk) error {
 	return nil
 }
 
-// invalidate takes back the handles of pc that are still alive. Those that do
-// not die at once have a completion to come.
+// invalidate invalidates the handles of pc that are still valid. The provider may
+// complete that at once, or with a completion later.
 func (r *Requester) invalidate(pc *pendingCall) {
 	for i, h := range pc.handles {
 		if h == 0 {
@@ -343,7 +347,7 @@ func (r *Requester) invalidate(pc *pendingCall) {
 	}
 }
 
-// settle ends pc if nothing is left to wait for.
+// settle completes pc if nothing is left to wait for.
 func (r *Requester) settle(pc *pendingCall) {
 	if pc.call == nil || !pc.ready() {
 		return
@@ -351,13 +355,13 @@ func (r *Requester) settle(pc *pendingCall) {
 	if pc.err == nil {
 		if err := r.rebuild(pc); err != nil {
 			r.refuse(pc, err)
-			return // and ends with the connection
+			return // pc completes when the connection is closed
 		}
 	}
 	r.finish(pc)
 }
 
-// rebuild makes the plain Reply of pc. Its handles are dead.
+// rebuild assembles the plain Reply of pc. Its handles are invalidated.
 func (r *Requester) rebuild(pc *pendingCall) error {
 	if pc.live() {
 		panic("BUG: rdmaside: a Reply is read while the peer can write to it (B4)")
@@ -398,8 +402,8 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		}
 		l := r.shrink(pc, int(s.Length))
 		reply.add(base[:s.Pos])
-		// The padding goes behind the data if the block has room, which it does
-		// unless it is full to the last octet.
+		// The padding goes after the data in the same block, which has room for
+		// it unless it is full to the last octet.
 		if n := int(s.Length + s.Padding); n <= l.Cap() {
 			l.Resize(n)
 			clear(l.Bytes()[s.Length:])
@@ -417,8 +421,8 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 
 var zeros [4]byte
 
-// shrink takes the first n octets out of pc's chunk: in a block of their own if
-// they leave most of the chunk unused, else in the chunk's.
+// shrink returns the first n octets of pc's chunk as a lease: a block of their
+// own when they leave most of the chunk unused, else the chunk's.
 func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
 	l := pc.chunk
 	pc.chunk = nil
@@ -434,7 +438,7 @@ func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
 	return l
 }
 
-// finish gives the Call of pc back to its owner, with the Reply or with pc.err.
+// finish returns the Call of pc to its owner, with the Reply or with pc.err.
 func (r *Requester) finish(pc *pendingCall) {
 	if pc.live() {
 		panic("BUG: rdmaside: a call ends while its handles live (B4)")

@@ -11,14 +11,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A ReverseHandler takes the Calls that the Responder sends: the reverse direction
-// of RFC 8167, in which NFSv4.1 servers call their clients back.
+// A ReverseHandler handles the Calls that the Responder sends. This is the
+// reverse direction of RFC 8167, in which NFSv4.1 servers call their clients
+// back.
 type ReverseHandler interface {
-	// ReverseCall takes m, a plain RPC Call of no more octets than a Receive, on
-	// the loop of r. The answer, if there is one, goes to r.ReverseReply. When
-	// ReverseCall reports false it did not take m, and the Responder is told
-	// SYSTEM_ERR. What is taken and never answered makes the Responder wait for as
-	// long as it likes.
+	// ReverseCall takes m, a plain RPC Call that fits in a Receive buffer, on the
+	// loop of r. The handler answers with r.ReverseReply or r.ReverseRefuse. If
+	// ReverseCall returns false it did not take m, and r answers SYSTEM_ERR. If
+	// the handler takes a Call and never answers it, the Responder waits as long
+	// as it likes.
 	ReverseCall(r *Requester, m *regmem.Lease) bool
 }
 
@@ -28,19 +29,19 @@ var ErrNoReverseCall = errors.New("rdmaside: reply to no reverse call")
 
 // A reverseLine is the reverse direction of a Requester's connection.
 //
-// Its credits are ReverseReceives, and as many Calls are outstanding at the most.
-// There are twice as many slots for answers, because the peer may have the next
-// Call here before the completion of the Send that allowed it. XIDs of the two
-// directions are apart: RFC 8167 Section 2.4.
+// It grants ReverseReceives credits, which bounds the Calls outstanding. There
+// are twice as many slots for answers, because the peer may send its next Call
+// before the completion of the Send that allowed it. The XIDs of the two
+// directions are independent: RFC 8167 Section 2.4.
 type reverseLine struct {
-	calls []uint32     // XIDs of those outstanding, oldest first
-	slots []Releaser   // what the Send of each slot gives back
+	calls []uint32     // XIDs of the outstanding Calls, oldest first
+	slots []Releaser   // for each slot, released when its Send completes
 	idle  []int32      // free slots; never fewer than calls
 	call  oncrpc.Call  // scratch
-	none  reverseEmpty // for slots that give nothing back
+	none  reverseEmpty // the Releaser of answers made here
 }
 
-// reverseEmpty is the Releaser of an answer made here.
+// reverseEmpty is the Releaser of an answer made here. It releases nothing.
 type reverseEmpty struct{}
 
 func (reverseEmpty) Release() {}
@@ -54,7 +55,7 @@ func (v *reverseLine) init(credits int) {
 	}
 }
 
-// find is where xid is in calls, or -1.
+// find returns the index of xid in calls, or -1.
 func (v *reverseLine) find(xid uint32) int {
 	for i, x := range v.calls {
 		if x == xid {
@@ -64,12 +65,12 @@ func (v *reverseLine) find(xid uint32) int {
 	return -1
 }
 
-// forget makes the Call at i one that is not outstanding.
+// forget removes the Call at index i from those outstanding.
 func (v *reverseLine) forget(i int) {
 	v.calls = v.calls[:i+copy(v.calls[i:], v.calls[i+1:])]
 }
 
-// reverseCall deals with a Call that the Responder sent without chunks.
+// reverseCall handles a Call that the Responder sent without chunks.
 func (r *Requester) reverseCall(payload []byte, h *rpcrdma.Header) {
 	r.metrics.reverseCalls.Inc()
 	v := &r.reverse
@@ -82,21 +83,21 @@ func (r *Requester) reverseCall(payload []byte, h *rpcrdma.Header) {
 		return
 	}
 	if i := v.find(h.XID); i >= 0 {
-		v.forget(i) // sent again; there is one answer
+		v.forget(i) // a retransmission: it gets one answer
 	}
 	if n := len(v.calls); n > 0 && n == cap(v.calls) {
-		// The peer has given up on one of them, for nothing says when it stops
-		// waiting, or it overruns its credits. If the oldest is answered after all,
-		// the answer is a stray.
+		// The peer has given up on one of its Calls, which it may do at any time,
+		// or it overruns its credits. An answer to the forgotten Call is then
+		// dropped as a stray.
 		v.forget(0)
 		r.metrics.reverseLost.Inc()
 	}
 	if len(v.calls) == cap(v.calls) || len(v.calls) >= len(v.idle) {
-		r.metrics.droppedReverse.Inc() // more than was granted: as good as lost
+		r.metrics.droppedReverse.Inc() // the Call exceeds the grant: drop it
 		return
 	}
-	// The Receive is posted again at once, or a client that does not answer would
-	// keep those of Replies.
+	// Copy the Call so that its Receive is posted again at once. Otherwise a
+	// client that does not answer would occupy the Receives of Replies.
 	l, err := r.opts.Memory.Lease(len(payload))
 	if err != nil {
 		r.refuseReverse(h.XID, reverseMemory)
@@ -113,11 +114,11 @@ func (r *Requester) reverseCall(payload []byte, h *rpcrdma.Header) {
 	}
 }
 
-// reverseChunks answers a reverse Call that has chunks, or is one.
+// reverseChunks refuses a reverse Call that came with chunks or in one.
 //
-// "If a reverse-direction requester provides a non-empty chunk list to a Responder
-// that does not support chunks, the Responder MUST reply with an RDMA_ERROR message
-// with rdma_err field set to ERR_CHUNK." RFC 8167 Section 5.3.
+// "If a reverse-direction requester provides a non-empty chunk list to a
+// Responder that does not support chunks, the Responder MUST reply with an
+// RDMA_ERROR message with rdma_err field set to ERR_CHUNK." RFC 8167 Section 5.3.
 func (r *Requester) reverseChunks(h *rpcrdma.Header) {
 	r.metrics.reverseCalls.Inc()
 	xid := h.XID
@@ -125,15 +126,15 @@ func (r *Requester) reverseChunks(h *rpcrdma.Header) {
 	r.sendReverse(reverseChunk, func(b []byte) []byte { return h.Append(b) })
 }
 
-// ReverseReply answers the Call xid that ReverseHandler.ReverseCall was given, with
+// ReverseReply answers the Call xid, which ReverseHandler.ReverseCall took, with
 // the plain RPC Reply m, in memory of a regmem arena. It never blocks. m is lent
-// until done.Release is called, on the loop, possibly before ReverseReply returns.
+// until done.Release is called, on the loop, possibly before ReverseReply
+// returns.
 //
-// There are no chunks in this direction: of an answer that does not fit the inline
-// threshold, or is none, the Responder gets SYSTEM_ERR instead, which says no more
-// than that there is no answer. The error is ErrNoReverseCall, and then m was not
-// taken: the Call was answered, or given up, or there never was one, or the
-// connection has ended.
+// This direction has no chunks. If m does not fit the inline threshold or is no
+// RPC Reply, the Responder gets SYSTEM_ERR instead. The only error is
+// ErrNoReverseCall: the Call was answered or forgotten, never existed, or the
+// connection is closed. Then m is still the caller's.
 func (r *Requester) ReverseReply(xid uint32, m []byte, done Releaser) error {
 	i := r.reverse.find(xid)
 	if r.state != up || i < 0 {
@@ -157,9 +158,9 @@ func (r *Requester) ReverseReply(xid uint32, m []byte, done Releaser) error {
 	return nil
 }
 
-// ReverseRefuse answers the Call xid that ReverseHandler.ReverseCall took, and that
-// its client will not answer, with SYSTEM_ERR. It does nothing when ReverseReply
-// would report ErrNoReverseCall.
+// ReverseRefuse answers the Call xid, which ReverseHandler.ReverseCall took, with
+// SYSTEM_ERR, because its client will not answer. It does nothing when
+// ReverseReply would return ErrNoReverseCall.
 func (r *Requester) ReverseRefuse(xid uint32) {
 	i := r.reverse.find(xid)
 	if r.state != up || i < 0 {
@@ -169,7 +170,7 @@ func (r *Requester) ReverseRefuse(xid uint32) {
 	r.refuseReverse(xid, reverseClient)
 }
 
-// refuseReverse answers a reverse Call here.
+// refuseReverse answers a reverse Call with an error.
 func (r *Requester) refuseReverse(xid uint32, why reverseRefusal) {
 	stat := uint32(oncrpc.SystemError)
 	if why == reverseProgram {
@@ -181,9 +182,8 @@ func (r *Requester) refuseReverse(xid uint32, why reverseRefusal) {
 	})
 }
 
-// sendReverse sends what build makes, if there is a slot that no outstanding Call
-// may need. A peer that sends more than it was granted gets no answer, which is
-// what an overrun deserves.
+// sendReverse sends the answer that build makes, if there is a slot that no
+// outstanding Call may need. A peer that overruns its credits gets no answer.
 func (r *Requester) sendReverse(why reverseRefusal, build func(b []byte) []byte) {
 	if len(r.reverse.idle) <= len(r.reverse.calls) {
 		r.metrics.droppedReverse.Inc()
@@ -197,7 +197,7 @@ func (r *Requester) sendReverse(why reverseRefusal, build func(b []byte) []byte)
 	r.postReverse(slot, r.reverse.none, b, nil)
 }
 
-// reverseSlot takes a free slot and its header buffer.
+// reverseSlot allocates a slot and returns it with its header buffer.
 func (r *Requester) reverseSlot() (slot int32, b []byte) {
 	v := &r.reverse
 	slot = v.idle[len(v.idle)-1]
@@ -205,7 +205,7 @@ func (r *Requester) reverseSlot() (slot int32, b []byte) {
 	return slot, r.headerBuffer(int32(len(r.slots)) + slot)
 }
 
-// postReverse sends an answer: header, then m if there is one.
+// postReverse sends an answer: header, followed by m unless it is nil.
 func (r *Requester) postReverse(slot int32, done Releaser, header, m []byte) {
 	parts := append(r.parts[:0], header)
 	if m != nil {
@@ -227,9 +227,9 @@ func (r *Requester) reverseSent(slot int) {
 	done.Release()
 }
 
-// isReverse reports whether a message with chunks is a Call of the reverse
-// direction. The direction is that of the RPC message, RFC 8167 Section 4.1, which
-// in RDMA_NOMSG is elsewhere: only a Call can be in a Position Zero Read chunk.
+// isReverse reports whether a message with chunks is a reverse Call. The RPC
+// message tells the direction (RFC 8167 Section 4.1). In RDMA_NOMSG that message
+// is in a chunk, and only a Call can be in a Position Zero Read chunk.
 func (r *Requester) isReverse(h *rpcrdma.Header, payload []byte) bool {
 	switch h.Proc {
 	case rpcrdma.Msg:

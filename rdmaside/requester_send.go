@@ -14,44 +14,44 @@ import (
 
 // The handles of a pendingCall, by what they cover.
 const (
-	callHandle  = iota // the Call, or its argument: RemoteRead
-	replyHandle        // the Write or Reply chunk: RemoteWrite
+	callHandle  = iota // covers the Call or its argument, for RemoteRead
+	replyHandle        // covers the Write or Reply chunk, for RemoteWrite
 	callHandles
 )
 
-// A pendingCall is a slot of a Requester and the Call that has it.
+// A pendingCall is a slot of a Requester and the Call in it.
 //
-// It ends when three things have happened, in any order: its Send has completed
-// (B1), its Reply has come, and its handles are dead (B4). Or when the
-// connection has.
+// The Call completes when three things have happened, in any order: its Send has
+// completed (B1), its Reply has come, and its handles are invalidated (B4). It
+// also completes when the connection is closed.
 type pendingCall struct {
-	index int32 // constant: in Requester.slots
+	index int32 // index in Requester.slots; constant
 	call  *Call // nil when the slot is free
 
-	prev, next int32         // neighbours in the order sent, -1 for none
-	sent       time.Duration // since Requester.base
+	prev, next int32         // neighbours in the list in the order sent; -1 for none
+	sent       time.Duration // when it was sent, on Requester.since's clock
 
-	procedure uint32 // of call, whose message need not be looked at again
+	procedure uint32 // procedure number of call, kept so that its message is not read again
 
 	shape   ulb.Shape
-	chunk   *regmem.Lease                // Write or Reply chunk
-	handles [callHandles]fabric.Handle   // 0 when there is none or it is dead
-	offered [callHandles]rpcrdma.Segment // as advertised
+	chunk   *regmem.Lease                // the Write or Reply chunk; nil for none
+	handles [callHandles]fabric.Handle   // 0 when there is none or it is invalidated
+	offered [callHandles]rpcrdma.Segment // the segments as advertised
 
 	sending bool // the Send has not completed
-	replied bool // nothing more comes from the peer
+	replied bool // the peer has answered
 	fate    Fate
-	err     error // why there is no Reply; nil when there is one or none yet
+	err     error // why there is no Reply; nil when there is one, or when it is still outstanding
 
-	// The Reply, once replied.
-	base    *regmem.Lease // holds the Payload stream when it was inline
-	from    int           // where in base it begins
+	// The Reply, valid once replied is set.
+	base    *regmem.Lease // holds the Payload stream when it came inline
+	from    int           // offset of the Payload stream in base
 	noMsg   bool          // the Payload stream is in the Reply chunk
-	written uint32        // octets in chunk
+	written uint32        // octets that the peer has written to chunk
 }
 
-// Work Request IDs of a Call: its slot plus one, and which handle for an
-// Invalidate.
+// Work Request IDs of a Call are its slot plus one, with the handle's index in
+// the high half for an Invalidate.
 func (pc *pendingCall) sendID() uint64        { return uint64(pc.index) + 1 }
 func (pc *pendingCall) handleID(i int) uint64 { return uint64(pc.index) + 1 | uint64(i)<<32 }
 func splitID(id uint64) (slot, handle int)    { return int(uint32(id)) - 1, int(id >> 32) }
@@ -61,17 +61,17 @@ func segment(g fabric.Region) rpcrdma.Segment {
 	return rpcrdma.Segment{Handle: uint32(g.Handle), Length: g.Length, Offset: g.Offset}
 }
 
-// Send posts c. An error means that nothing was posted and c was not taken:
-// ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrProviderBusy, ErrClosed,
-// ulb.ErrTooLong, or an error about c itself. Otherwise c.Owner.CallDone follows, never before Send has
-// returned.
+// Send posts c. An error means that nothing was posted and that c is still the
+// caller's. The error is ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrProviderBusy,
+// ErrClosed, ulb.ErrTooLong, or says what is wrong with c. Otherwise Send calls
+// c.Owner.CallDone later, after it has returned.
 func (r *Requester) Send(c *Call) error {
 	if r.state != up || r.leaving {
 		return ErrClosed
 	}
 	m := c.Message
 	if len(m) < 24 || c.XID != binary.BigEndian.Uint32(m) || c.Owner == nil || c.Binding == nil {
-		return fmt.Errorf("rdmaside: call of %d octets is not one, or its XID, owner or binding is missing", len(m))
+		return fmt.Errorf("rdmaside: message of %d octets is no Call, or its XID, owner or binding is missing", len(m))
 	}
 	if r.credits.Free() == 0 {
 		return ErrNoCredit
@@ -79,8 +79,8 @@ func (r *Requester) Send(c *Call) error {
 	if _, busy := r.xids.get(c.XID); busy {
 		return ErrBusyXID
 	}
-	// Receives posted are never fewer than the Calls outstanding and the Calls the
-	// peer may send in the reverse direction.
+	// There must always be as many Receives posted as Calls outstanding plus the
+	// Calls that the peer may send in the reverse direction.
 	need := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives
 	if r.recvs.posted < need {
 		if err := r.recvs.fill(need); err != nil {
@@ -108,7 +108,7 @@ func (r *Requester) Send(c *Call) error {
 	return nil
 }
 
-// accept makes c the Call of the slot pc.
+// accept assigns c to the slot pc.
 func (r *Requester) accept(pc *pendingCall, c *Call) {
 	if !r.credits.Take() {
 		panic("BUG: rdmaside: a call was sent without a credit")
@@ -120,14 +120,14 @@ func (r *Requester) accept(pc *pendingCall, c *Call) {
 	r.publish()
 }
 
-// register leases and registers what the shape of pc needs.
+// register leases and registers the memory that the shape of pc needs.
 func (r *Requester) register(pc *pendingCall, c *Call) error {
 	var area []byte
 	switch pc.shape.Call {
 	case ulb.CallReadChunk:
 		pos, n := uint64(c.Analysis.ArgPosition), uint64(c.Analysis.ArgLength)
 		if n == 0 || pos%4 != 0 || pos < 24 || pos+n > uint64(len(c.Message)) {
-			return fmt.Errorf("rdmaside: argument of %d octets at %d of a call of %d", n, pos, len(c.Message))
+			return fmt.Errorf("rdmaside: argument of %d octets at offset %d of a call of %d octets", n, pos, len(c.Message))
 		}
 		// "the Requester SHOULD NOT include the data item's XDR roundup padding in
 		// the chunk." RFC 8166 Section 3.4.5.2.
@@ -150,7 +150,8 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 		}
 		l.Post()
 		pc.chunk = l
-		// For writing only: what the block held before cannot be read by the peer.
+		// The region is for writing only: the peer cannot read what the block
+		// held before.
 		g, err := r.conn.Register(l.Bytes(), fabric.RemoteWrite)
 		if err != nil {
 			return err
@@ -160,9 +161,8 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 	return nil
 }
 
-// sendError puts err in the words of Send. The provider's connection may have
-// ended before Requester learns of it: between the first flushed completion and
-// Closed.
+// sendError translates err into one of Send's errors. The provider's connection
+// may already be closed, between the first flushed completion and Closed.
 func (r *Requester) sendError(err error) error {
 	switch {
 	case errors.Is(err, fabric.ErrClosed):
@@ -173,7 +173,8 @@ func (r *Requester) sendError(err error) error {
 	return r.memoryError(err)
 }
 
-// memoryError tells want of memory now from want of memory ever.
+// memoryError translates a lack of memory that is temporary into ErrNoMemory.
+// Other errors, such as for a lease that can never be had, stay as they are.
 func (r *Requester) memoryError(err error) error {
 	if errors.Is(err, regmem.ErrBudget) {
 		r.metrics.noMemory.Inc()
@@ -182,8 +183,8 @@ func (r *Requester) memoryError(err error) error {
 	return err
 }
 
-// gather builds the Transport header of pc in its buffer and returns what is to
-// be sent, header first.
+// gather builds the Transport header of pc in its buffer and returns the parts to
+// send, header first.
 func (r *Requester) gather(pc *pendingCall, c *Call) [][]byte {
 	b := r.headerBuffer(pc.index)
 	requested := r.credits.Requested
@@ -227,15 +228,15 @@ func (r *Requester) gather(pc *pendingCall, c *Call) [][]byte {
 	return parts
 }
 
-// headerBuffer is the empty header buffer with the index given.
+// headerBuffer returns the empty header buffer with index i.
 func (r *Requester) headerBuffer(i int32) []byte {
 	at := headerLen * int(i)
 	return r.headers.Bytes()[at : at : at+headerLen]
 }
 
-// undo takes back what register did for a Call that was not sent, and returns
-// the error for Send. When a handle does not die at once the Call is taken all
-// the same and ends as not sent when it has.
+// undo reverts register for a Call that was not sent, and returns the error for
+// Send. When a handle cannot be invalidated at once, Send accepts the Call after
+// all, and it completes as NotSent when the handle is invalidated.
 func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 	err = r.sendError(err)
 	r.invalidate(pc)
@@ -244,13 +245,12 @@ func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 		return err
 	}
 	r.accept(pc, c)
-	r.xids.remove(c.XID) // no Reply to it will come, and c may be sent again
+	r.xids.remove(c.XID) // no Reply to it will come, and the XID may be used again
 	pc.replied, pc.fate, pc.err = true, NotSent, err
 	return nil
 }
 
-// clear releases what the slot holds and frees it of its Call. Its handles are
-// dead.
+// clear releases what the slot holds and empties it. Its handles are invalidated.
 func (pc *pendingCall) clear() {
 	if pc.chunk != nil {
 		pc.chunk.Unpost()
@@ -263,6 +263,6 @@ func (pc *pendingCall) clear() {
 }
 
 // Wait calls t once, on any goroutine, when a Send of c that failed with
-// ErrNoMemory may succeed. It may be called on any goroutine, and is a hint:
-// another Call may have taken the memory by then.
+// ErrNoMemory may succeed. It may be called on any goroutine. The call is only a
+// hint: another Call may have used the memory by then.
 func (r *Requester) Wait(c *Call, t func()) { r.opts.Memory.Wait(c.need, t) }

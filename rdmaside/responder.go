@@ -31,7 +31,7 @@ const (
 // ResponderOptions configure the connections of a Responder. Zero is the
 // default.
 type ResponderOptions struct {
-	// Memory is where Calls are leased. Required.
+	// Memory is the account that Calls are leased from. Required.
 	Memory *regmem.Account
 	// Replies is where what answering takes comes from: Calls that wait cannot
 	// exhaust it. nil is Memory.
@@ -40,7 +40,7 @@ type ResponderOptions struct {
 	// for one credit is refused. Calls of connections that work should not have to
 	// do with what idle ones leave. nil is a pool of Memory.
 	Receives *ReceivePool
-	// Registry finds what may be reduced. Required.
+	// Registry finds the data items that may be reduced. Required.
 	Registry *ulb.Registry
 
 	// Credits are the most granted to a connection, which begins with fewer and gets
@@ -120,29 +120,30 @@ func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
 	return o, errors.Join(errs...)
 }
 
-// A CallHandler takes Calls. It may also be a ConnHandler.
+// A CallHandler handles Calls. It may also be a ConnHandler.
 type CallHandler interface {
-	// Call hands over x, on the loop of its connection. x is ended by exactly one
-	// of its methods Reply and Abort, on that loop, inside Call or later, also
-	// when the connection has ended meanwhile.
+	// Call hands over x, on the loop of its connection. The handler completes x
+	// with exactly one of x.Reply and x.Abort, on that loop, inside Call or
+	// later, even if the connection has been closed meanwhile.
 	Call(x *Exchange)
 }
 
-// A ConnHandler is a CallHandler that is told of connections. Methods run on
-// the connection's loop.
+// A ConnHandler is a CallHandler that is notified of connections. Its methods run
+// on the connection's loop.
 type ConnHandler interface {
-	// Opened comes before the first Call of c.
+	// Opened is called before the first Call of c.
 	Opened(c *ResponderConn)
-	// Ended comes after the last. Exchanges of c that are not ended yet remain
-	// the handler's to end. err is nil after Close(nil).
+	// Ended is called after the last Call of c, when the connection is closed.
+	// The handler must still complete the Exchanges of c that it has. err is nil
+	// after Close(nil).
 	Ended(c *ResponderConn, err error)
 }
 
-// A Releaser is what octets are given back through.
+// A Releaser releases lent octets.
 type Releaser interface{ Release() }
 
-// A Responder accepts connections and answers Calls: the Responder role of
-// RFC 8166. It is safe for concurrent use.
+// A Responder accepts connections and answers Calls: the Responder role of RFC
+// 8166. It is safe for concurrent use.
 type Responder struct {
 	opts    ResponderOptions
 	calls   CallHandler
@@ -151,7 +152,7 @@ type Responder struct {
 	lines   LineLimit
 }
 
-// NewResponder returns a Responder whose Calls go to h.
+// NewResponder returns a Responder that hands its Calls to h.
 func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -168,14 +169,14 @@ func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) {
 	return s, nil
 }
 
-// Accept answers in and hands the connection to loop. It blocks until the
-// connection is set up and may be called on any goroutine but a loop's, as
-// fabric.Listener's incoming function is. The error wraps ErrNoReceives when there is
-// no memory for another connection.
+// Accept accepts in and hands the connection to loop on. It blocks until the
+// connection is set up. It may be called on any goroutine except a loop's;
+// fabric.Listener calls its incoming function on such a goroutine. The error
+// wraps ErrNoReceives when there is no memory for another connection.
 func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, on loop.Loop) (*ResponderConn, error) {
 	c := s.newConn(on, in.PrivateData())
 	if !s.opts.Receives.fits(1+c.spare(), c.block) {
-		_ = in.Reject(nil) // the peer learns of it one way or the other
+		_ = in.Reject(nil) // the peer notices either way
 		return nil, fmt.Errorf("%w: %s", ErrNoReceives, in.Peer())
 	}
 	if _, err := in.Accept(ctx, on, c.connOptions(), (*responderHandler)(c)); err != nil {
@@ -185,57 +186,59 @@ func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, on loop.Loop
 	return c, nil
 }
 
-// A ResponderConn is one connection of a Responder. It belongs to one loop;
-// methods are for that loop unless they say otherwise.
+// A ResponderConn is one connection of a Responder. It belongs to one loop; its
+// methods must be called on that loop unless they say otherwise.
 //
-// It has a Receive for each credit that its Requester may go by and a few to
-// spare. A Call that came whole and inline keeps its Receive buffer until it is
-// answered, and the buffer is posted again before the answer is, unless it is one
-// more than that: at any time the Receives posted and the Calls unanswered add up
-// to more than the grant, without any memory being leased for it. Beside those there
-// is one for each Call of the reverse direction that may be outstanding, from the
-// first such Calls on: reverseCalls.receives.
+// It has a Receive for each credit that its Requester may count on, and a few
+// spare ones. A Call that came whole and inline keeps its Receive buffer until it
+// is answered. That buffer is posted again before the answer is, unless there are
+// more than needed. So the Receives posted and the Calls unanswered always add up
+// to more than the grant, and no memory is leased to keep it so. From the first
+// reverse Call on there is also a Receive for each reverse Call that may be
+// outstanding: reverseCalls.receives.
 type ResponderConn struct {
-	// Data is the handler's.
+	// Data is for use by the handler.
 	Data any
 
-	responder   *Responder // constant, as the next seven
-	loop        loop.Loop
-	peer        rpcrdma.PrivateData
-	replyInline int
-	block       int    // octets that a Receive takes
-	invalidate  bool   // both sides allow Send With Invalidate
-	wake        func() // tells the loop that memory may be had
-	unpark      func() // the same, for parked
+	// Constant after newConn.
+	responder  *Responder
+	loop       loop.Loop
+	peer       rpcrdma.PrivateData
+	block      int    // octets of memory that a Receive occupies
+	invalidate bool   // both sides allow Send With Invalidate
+	wake       func() // called when there may be memory for a starved Call
+	unpark     func() // called when there may be memory for a parked message
 
-	info fabric.Info // constant after Setup, as the next three
-	ord  int
-	work int // room in the send queue beside that for Reads
+	// Constant after Setup.
+	info        fabric.Info
+	replyInline int // the inline threshold of Replies, in octets
+	ord         int // RDMA Reads that may be outstanding
 
 	// Owned by the loop.
 	conn      fabric.Conn
 	state     connState
-	asked     bool  // this side ended the connection, for reason
+	asked     bool  // this side closed the connection, for reason
 	reason    error // valid when ended, or asked
-	opened    bool
-	joined    bool // one of those that share the Receives
+	opened    bool  // the handler was told
+	joined    bool  // counted among the connections that share the ReceivePool
 	grants    credit.Grantor
 	load      creditLoad
 	recvs     recvRing
-	exchanges []*Exchange // all, by index
-	idle      []*Exchange
-	starved   exchangeQueue // Calls that wait for memory
-	pulling   exchangeQueue // Calls that have Reads to post
-	queued    exchangeQueue // Replies that wait for room in the send queue
+	exchanges []*Exchange   // all of them, by index
+	idle      []*Exchange   // in state exchangeIdle
+	starved   exchangeQueue // Calls waiting for memory
+	pulling   exchangeQueue // Calls with Reads to post
+	queued    exchangeQueue // answers waiting for room in the send queue
+	work      int           // Work Requests of answers that the send queue has room for now
 	reads     int           // Reads outstanding
-	watch     readWatch     // of those
-	waiting   bool          // wake will be called
-	parked    []parked      // messages that wait for an Exchange, oldest first
-	awaiting  bool          // unpark will be called
-	reverse   reverseCalls  // the other direction
+	watch     readWatch     // closes the connection when no Read completes
+	waiting   bool          // Memory.Wait will call wake
+	parked    []parked      // messages waiting for an Exchange, oldest first
+	awaiting  bool          // Replies.Wait will call unpark
+	reverse   reverseCalls  // the reverse direction
 	parts     [][]byte      // scratch for Sends and Writes
 
-	outstanding atomic.Int32 // written by the loop, read by anyone
+	outstanding atomic.Int32 // written by the loop, read by any goroutine
 }
 
 func (s *Responder) newConn(on loop.Loop, priv []byte) *ResponderConn {
@@ -265,22 +268,23 @@ func (c *ResponderConn) connOptions() fabric.ConnOptions {
 		PrivateData: rpcrdma.AppendPrivateData(nil, c.privateData()),
 		Receives:    len(c.recvs.buffers),
 		Sends:       c.work + c.responder.opts.ORD + 2*c.responder.opts.ReverseCredits,
-		Handles:     1,  // a Responder registers nothing
-		IRD:         -1, // and serves no Reads
+		Handles:     1,  // a Responder registers nothing; 0 means 4096
+		IRD:         -1, // a Responder serves no Reads
 		ORD:         c.responder.opts.ORD,
 	}
 }
 
-// A responderHandler is the ResponderConn's side that the provider sees.
+// A responderHandler is a ResponderConn as the provider sees it: its
+// fabric.Handler.
 type responderHandler ResponderConn
 
 // Setup posts the Receives.
 func (h *responderHandler) Setup(c fabric.Conn) error { return (*ResponderConn)(h).setup(c) }
 
-// Completed takes completions.
+// Completed handles completions.
 func (h *responderHandler) Completed(cs []fabric.Completion) { (*ResponderConn)(h).completed(cs) }
 
-// Closed ends everything.
+// Closed releases everything.
 func (h *responderHandler) Closed(err error) { (*ResponderConn)(h).closed(err) }
 
 func (c *ResponderConn) setup(conn fabric.Conn) error {
@@ -301,7 +305,7 @@ func (c *ResponderConn) setup(conn fabric.Conn) error {
 	return nil
 }
 
-// abandon releases what Setup leased for a connection that never came to be.
+// abandon releases what Setup leased for a connection that was never established.
 func (c *ResponderConn) abandon(err error) {
 	if c.state == ended {
 		return
@@ -317,17 +321,18 @@ func (c *ResponderConn) abandon(err error) {
 // Info describes the connection. It may be called on any goroutine.
 func (c *ResponderConn) Info() fabric.Info { return c.info }
 
-// Loop is the loop that owns c. It may be called on any goroutine.
+// Loop returns the loop that owns c. It may be called on any goroutine.
 func (c *ResponderConn) Loop() loop.Loop { return c.loop }
 
-// Outstanding is how many Calls are not answered. It may be called on any
+// Outstanding returns how many Calls are unanswered. It may be called on any
 // goroutine.
 func (c *ResponderConn) Outstanding() int { return int(c.outstanding.Load()) }
 
-// LastActivity is when the peer was last heard.
+// LastActivity returns when the peer was last heard from.
 func (c *ResponderConn) LastActivity() time.Time { return c.conn.LastActivity() }
 
-// Flush starts what was posted, now rather than at the end of the loop's pass.
+// Flush starts the posted Work Requests now rather than at the end of the loop's
+// pass.
 func (c *ResponderConn) Flush() {
 	if c.state == up {
 		c.conn.Flush()

@@ -7,32 +7,37 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 )
 
-// The credits of a ResponderConn. It begins with few and gets more by using them:
-// whenever it has sent as many Calls as its limit, or has that many here, the
-// limit doubles, up to what is configured and the ReceivePool allows. When the
-// pool is tight the limit falls to the connection's share, with the next Reply,
-// and Receives go once credit.Grantor is certain that the Requester knows. What
-// an idle Requester has it keeps.
+// The credits of a ResponderConn.
 //
-// A Requester whose Calls are answered at once never has all of them here, and may
-// be held up by its limit all the same. So use is counted in Calls, as long as
-// there is plenty of memory. When there is not, it must have had all of them here.
+// A connection begins with few credits and gets more by using them. Whenever it
+// has sent as many Calls as its limit, or has that many outstanding here, the
+// limit doubles, up to what is configured and what the ReceivePool allows. When
+// the pool is tight, the limit falls to the connection's share with the next
+// Reply; surplus Receives are released once credit.Grantor is certain that the
+// Requester knows. An idle Requester keeps its credits.
+//
+// A Requester whose Calls are answered at once never has all of them outstanding
+// here, and may be held up by its limit all the same. So use is counted in Calls
+// as long as there is plenty of memory. When there is not, the Requester must
+// have had all its credits in use here.
 
-// A creditLoad is what a connection does with its credits.
+// A creditLoad says how a connection uses its credits. The Calls of one limit are
+// a window: it begins when the limit changes, or when it should have changed and
+// could not.
 type creditLoad struct {
-	calls   uint32 // since the limit changed, or could not
-	spent   bool   // of these, one came when all credits were used
-	denied  bool   // the limit could not rise since
-	starved bool   // spent and denied in the last window; counted in a metric
+	calls   uint32 // Calls in this window
+	spent   bool   // a Call in this window used the last credit
+	denied  bool   // the limit could not rise at the end of the last window
+	starved bool   // spent and denied in the last window; counted in metrics.starved
 
-	granted, receives int64 // as counted in metrics
+	granted, receives int64 // the connection's share in the gauges of metrics
 }
 
-// spare is how many Receives there are beyond those for Calls.
+// spare returns how many Receives there are beyond those for Calls.
 func (c *ResponderConn) spare() int { return c.responder.opts.SpareReceives + c.reverse.receives }
 
-// setLimit posts Receives for n credits and grants them from now on, or as many
-// as there is memory for, the error then being regmem.ErrBudget.
+// setLimit posts Receives for n credits and makes n the limit. If there is memory
+// for fewer only, it makes that the limit and returns regmem.ErrBudget.
 func (c *ResponderConn) setLimit(n int) error {
 	err := c.recvs.own(n + c.spare())
 	if err == nil || errors.Is(err, regmem.ErrBudget) {
@@ -52,13 +57,13 @@ func (c *ResponderConn) start() error {
 	n := min(o.Receives.first(c.block)-c.spare(), o.FirstCredits)
 	err := c.setLimit(max(n, 1))
 	if errors.Is(err, regmem.ErrBudget) && c.recvs.owned() > c.spare() {
-		err = nil // fewer, but enough
+		err = nil // fewer than n, but enough to work
 	}
 	c.countGranted(int64(c.grants.Granted))
 	return err
 }
 
-// part ends what start began, when all Receives are back.
+// part leaves the ReceivePool that start joined, when all Receives are released.
 func (c *ResponderConn) part() {
 	if !c.joined {
 		return
@@ -74,7 +79,7 @@ func (c *ResponderConn) part() {
 func (c *ResponderConn) use() {
 	g, u := &c.grants, &c.load
 	u.calls++
-	// Before the first Reply there is one credit, whatever the limit.
+	// Before the first Reply there is one credit, whatever the limit is.
 	spent := g.Spent() && g.Granted >= g.Limit
 	if spent {
 		u.spent = true
@@ -88,8 +93,8 @@ func (c *ResponderConn) use() {
 	u.calls, u.spent = 0, false
 }
 
-// grow raises the limit, if it is not what is configured or asked for already. It
-// reports false when memory forbids.
+// grow raises the limit, unless it already is what is configured or requested. It
+// returns false when there is no memory for that.
 func (c *ResponderConn) grow() bool {
 	o, g := &c.responder.opts, &c.grants
 	have := int(g.Limit)
@@ -116,12 +121,13 @@ func (c *ResponderConn) grow() bool {
 	return false
 }
 
-// yield lowers the limit to the connection's share when memory is wanted. It
-// comes before each Reply, while the Call is still counted.
+// yield lowers the limit to the connection's share when other connections need
+// memory. It is called before each Reply, while the Call is still counted as
+// outstanding.
 func (c *ResponderConn) yield() {
 	g, p := &c.grants, c.responder.opts.Receives
 	if c.load.starved && g.Outstanding <= 1 {
-		c.starve(false) // it has nothing left to wait for
+		c.starve(false) // it waits for nothing any more
 	}
 	if g.Limit <= 1 || !p.tight() {
 		return
@@ -133,19 +139,21 @@ func (c *ResponderConn) yield() {
 	}
 }
 
-// Hoards reports whether the connection has more than twice its share of the memory
-// for Receives. One that is used gives them back when they are wanted.
+// Hoards reports whether the connection has more than twice its share of the
+// memory for Receives. Connections in use give up their surplus by themselves
+// when memory is short.
 func (c *ResponderConn) Hoards() bool {
 	return c.recvs.owned() > 2*max(c.responder.opts.Receives.share(c.block), 1+c.spare())
 }
 
-// surplus reports whether the Receive buffer that came free is one too many.
+// surplus reports whether the Receive buffer that became free is not needed any
+// more.
 func (c *ResponderConn) surplus() bool {
 	g := &c.grants
 	return c.recvs.owned() > int(max(g.Needed(), g.Limit))+c.spare()
 }
 
-// shrink gives the free Receive buffer i away.
+// shrink releases the free Receive buffer i.
 func (c *ResponderConn) shrink(i int) {
 	c.recvs.drop(i)
 	c.grants.Receives = uint32(c.recvs.owned() - c.spare())

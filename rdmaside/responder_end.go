@@ -8,9 +8,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// Close ends the connection. A nil err lets what was posted go out first, which
-// is every Reply unless the send queue was full. err is what ConnHandler.Ended is
-// given, after Close has returned.
+// Close closes the connection. If err is nil, what was posted is sent first,
+// which is every Reply unless the send queue was full. ConnHandler.Ended is
+// called with err after Close has returned.
 func (c *ResponderConn) Close(err error) {
 	if c.state == up {
 		c.state, c.asked, c.reason = ending, true, err
@@ -18,8 +18,8 @@ func (c *ResponderConn) Close(err error) {
 	}
 }
 
-// end ends the connection for a reason found here. fabric.ErrClosed is none: the
-// provider is about to call Closed and knows a better one.
+// end closes the connection for a reason found here. fabric.ErrClosed is not such
+// a reason: the provider is about to call Closed with a better one.
 func (c *ResponderConn) end(err error) {
 	if errors.Is(err, fabric.ErrClosed) && c.state == up {
 		c.state = ending
@@ -28,14 +28,14 @@ func (c *ResponderConn) end(err error) {
 	c.Close(err)
 }
 
-// refuse ends the connection because of what the peer sent.
+// refuse closes the connection because of a message that the peer sent.
 func (c *ResponderConn) refuse(xid uint32, err error) {
 	if c.state != up {
 		return
 	}
 	if ok, suppressed := c.responder.lines.Allow(time.Now()); ok {
 		c.responder.opts.Log.Warn().Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).Uint64("suppressed", suppressed).
-			Msg("invalid message from the requester ends its connection")
+			Msg("invalid message from the requester; connection closed")
 	}
 	c.responder.metrics.refused(err)
 	c.end(fmt.Errorf("rdmaside: %w", err))
@@ -56,7 +56,7 @@ func (c *ResponderConn) closed(err error) {
 	}
 	c.starved, c.pulling, c.queued = exchangeQueue{}, exchangeQueue{}, exchangeQueue{}
 	c.dropParked()
-	defer c.part() // when Calls have given back what they held
+	defer c.part() // after the Calls have released their Receives
 	for _, x := range c.exchanges {
 		switch x.state {
 		case exchangeIdle:
@@ -72,7 +72,7 @@ func (c *ResponderConn) closed(err error) {
 		case exchangeSending:
 			panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", c.info.Provider))
 		case exchangeHanded, exchangeBusy:
-			// The handler's, until it ends it.
+			// Owned by the handler until it completes the Call.
 		}
 	}
 	c.idle = nil

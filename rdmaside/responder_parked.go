@@ -1,9 +1,10 @@
 package rdmaside
 
-// A parked is a message that stays in its Receive buffer until there is an Exchange
-// for it: a connection that answers faster than its Sends complete, or one that
-// wants its next Exchange while there is no memory. Neither is the peer's fault, and
-// both pass. The Receives posted bound how many there are.
+// A parked is a message that stays in its Receive buffer until there is an
+// Exchange for it. This happens on a connection whose Calls are answered faster
+// than its Sends complete, or when there is no memory for another Exchange.
+// Neither is the peer's fault, and both conditions are temporary. The number of
+// Receives bounds how many there are.
 type parked struct{ recv, octets int }
 
 // park keeps the message of n octets in Receive buffer i.
@@ -12,8 +13,9 @@ func (c *ResponderConn) park(i, n int) {
 	c.responder.metrics.parked.Inc()
 }
 
-// awaitExchange has parked messages looked at when memory for an Exchange can be
-// had. When it is Exchanges that lack, recycle does it.
+// awaitExchange arranges for parked messages to be handled when there is memory
+// for an Exchange. When the limit on Exchanges is reached, recycle arranges it
+// instead.
 func (c *ResponderConn) awaitExchange() {
 	if !c.awaiting {
 		c.awaiting = true
@@ -21,10 +23,10 @@ func (c *ResponderConn) awaitExchange() {
 	}
 }
 
-// A parkedTask takes up what is parked.
+// A parkedTask handles parked messages.
 type parkedTask ResponderConn
 
-// Run takes up messages, in the order they came, while there are Exchanges.
+// Run handles messages in the order they came, while there are Exchanges.
 func (t *parkedTask) Run() {
 	c := (*ResponderConn)(t)
 	c.awaiting = false
@@ -40,7 +42,7 @@ func (t *parkedTask) Run() {
 	c.parked = c.parked[:copy(c.parked, c.parked[n:])]
 }
 
-// dropParked gives back what a connection that has ended never looked at.
+// dropParked releases the parked messages of a closed connection.
 func (c *ResponderConn) dropParked() {
 	for _, p := range c.parked {
 		c.recvs.drop(p.recv)

@@ -27,14 +27,14 @@ func (c *ResponderConn) completed(cs []fabric.Completion) {
 			}
 			c.sent(p)
 		case fabric.OpWrite:
-			// Writes are silent: this one failed, and the connection with it.
+			// Only failed Writes have completions.
 			c.broken("write", p.Err)
 		}
 	}
 }
 
-// received handles one Receive. Every way out of it hands the buffer on or
-// reposts it: B3.
+// received handles one Receive. Every path out of it hands the buffer on or
+// reposts it: rule B3.
 func (c *ResponderConn) received(p *fabric.Completion) {
 	i := c.recvs.completed(p.ID)
 	if p.Err != nil || c.state != up {
@@ -53,14 +53,14 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 	b = b[:p.Bytes]
 	xid, credits, plain := rpcrdma.ParsePlain(b)
 	if plain {
-		// RFC 8167 Section 4.1: the direction is that of the RPC message.
+		// The RPC message tells the direction: RFC 8167 Section 4.1.
 		if _, mtype, ok := oncrpc.MessageType(b[rpcrdma.PlainLen:]); ok && mtype == oncrpc.TypeReply {
 			c.reverseReply(i, xid, credits, b[rpcrdma.PlainLen:])
 			return
 		}
 	}
 	if len(c.parked) > 0 {
-		c.park(i, p.Bytes) // behind those
+		c.park(i, p.Bytes) // keep the order of arrival
 		return
 	}
 	x := c.exchange()
@@ -71,8 +71,8 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 	c.message(x, i, b)
 }
 
-// message handles b, which Receive buffer i holds and which is not a Reply of the
-// reverse direction, with x.
+// message handles b, which is in Receive buffer i and is not a reverse Reply,
+// with x.
 func (c *ResponderConn) message(x *Exchange, i int, b []byte) {
 	m := c.responder.metrics
 	x.recv = i
@@ -90,8 +90,9 @@ func (c *ResponderConn) message(x *Exchange, i int, b []byte) {
 	switch h.Proc {
 	case rpcrdma.Done, rpcrdma.Error:
 		// "Receivers MUST silently discard RDMA_DONE messages", Section 4.6.2. "A
-		// Responder MUST silently discard RDMA_ERROR procedures", Section 4.2.4: but not
-		// those for which this end is the one that sent the Call.
+		// Responder MUST silently discard RDMA_ERROR procedures", Section 4.2.4.
+		// But an RDMA_ERROR that answers a reverse Call is for us: we are its
+		// Requester.
 		c.recycle(x)
 		if h.Proc == rpcrdma.Done || !c.reverseError(h.XID) {
 			m.droppedProc.Inc()
@@ -100,7 +101,7 @@ func (c *ResponderConn) message(x *Exchange, i int, b []byte) {
 	}
 	if h.Proc == rpcrdma.Msg && n != rpcrdma.PlainLen {
 		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeReply {
-			// It has chunks, and none were offered for it.
+			// A reverse Reply with chunks, although none were offered for it.
 			m.droppedReply.Inc()
 			c.recycle(x)
 			return
@@ -128,7 +129,7 @@ func (c *ResponderConn) message(x *Exchange, i int, b []byte) {
 	c.gatherCall(x)
 }
 
-// begin counts the Call of x against the grant. It reports false when that ended
+// begin counts the Call of x against the grant. It returns false if that closed
 // the connection.
 func (c *ResponderConn) begin(x *Exchange, xid, requested uint32) bool {
 	x.xid = xid
@@ -146,7 +147,7 @@ func (c *ResponderConn) begin(x *Exchange, xid, requested uint32) bool {
 	return true
 }
 
-// drop ends a Call that is not answered.
+// drop completes a Call without an answer.
 func (c *ResponderConn) drop(x *Exchange) {
 	c.grants.Drop()
 	c.publish()
@@ -155,7 +156,8 @@ func (c *ResponderConn) drop(x *Exchange) {
 
 func (c *ResponderConn) publish() { c.outstanding.Store(int32(c.grants.Outstanding)) }
 
-// undecodable answers a header that is not one: RFC 8166 Section 4.5.
+// undecodable answers a message whose header cannot be decoded: RFC 8166 Section
+// 4.5.
 func (c *ResponderConn) undecodable(x *Exchange, err error) {
 	var he *rpcrdma.HeaderError
 	if !errors.As(err, &he) || he.Answer == rpcrdma.Silence {
@@ -176,7 +178,7 @@ func (c *ResponderConn) undecodable(x *Exchange, err error) {
 	c.answerError(x, code)
 }
 
-// onlyHandle is the handle that h offers if it offers no other.
+// onlyHandle returns the handle that h offers if it offers no other, else 0.
 func onlyHandle(h *rpcrdma.Header) fabric.Handle {
 	var only uint32
 	one := true
@@ -206,15 +208,15 @@ func onlyHandle(h *rpcrdma.Header) fabric.Handle {
 	return fabric.Handle(only)
 }
 
-// gatherCall begins to put together a Call that did not come whole.
+// gatherCall begins to assemble a Call that did not come whole.
 func (c *ResponderConn) gatherCall(x *Exchange) {
 	if err := x.layout(c.responder.opts.MaxCall); err != nil || c.ord == 0 {
-		c.answerError(x, rpcrdma.ErrChunk) // as for a peer that serves no Reads
+		c.answerError(x, rpcrdma.ErrChunk) // also when the peer serves no Reads
 		return
 	}
 	if len(x.chunks) == 1 && x.header.Proc == rpcrdma.Msg {
-		// The Payload stream is here, so what the chunk must be is known before
-		// anything is pulled.
+		// The Payload stream is here, so it tells how long the chunk's item must
+		// be before anything is pulled.
 		if err := oncrpc.ParseCall(x.inline, &x.call); err != nil {
 			c.badCall(x, err)
 			return
@@ -239,8 +241,9 @@ func (c *ResponderConn) gatherCall(x *Exchange) {
 	c.await()
 }
 
-// lease finds memory for the Call of x and begins to pull it. It reports false
-// when there is none now, and when there never will be, which it answers.
+// lease leases memory for the Call of x and begins to pull it. It returns false
+// when there is no memory now, and when there never will be. In the latter case
+// it has answered the Call.
 func (c *ResponderConn) lease(x *Exchange) bool {
 	l, err := c.responder.opts.Memory.Lease(x.total)
 	if err != nil {
@@ -257,7 +260,7 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 		c.responder.metrics.copied.Add(uint64(len(x.inline)))
 	}
 	if x.recv >= 0 {
-		c.repost(x) // what was inline has been copied
+		c.repost(x) // the inline part has been copied
 	}
 	if len(x.pieces) == 0 {
 		c.dispatch(x)
@@ -270,7 +273,7 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 	return true
 }
 
-// await asks to be told when the first starved Call may have memory.
+// await asks to be called when there may be memory for the first starved Call.
 func (c *ResponderConn) await() {
 	if c.waiting || c.starved.first == nil || c.state != up {
 		return
@@ -281,7 +284,7 @@ func (c *ResponderConn) await() {
 
 type memoryTask ResponderConn
 
-// Run gives memory to starved Calls.
+// Run leases memory for starved Calls.
 func (t *memoryTask) Run() {
 	c := (*ResponderConn)(t)
 	c.waiting = false
@@ -290,7 +293,7 @@ func (t *memoryTask) Run() {
 		x.state = exchangeBusy
 		c.starved.pop()
 		if !c.lease(x) && x.state == exchangeBusy {
-			// Back to the front: it was first.
+			// Return it to the front of the queue.
 			x.state = exchangeStarved
 			x.next = c.starved.first
 			c.starved.first = x
@@ -330,7 +333,7 @@ func (c *ResponderConn) fetched(p *fabric.Completion) {
 	c.watch.done++
 	x.fetched++
 	if p.Err != nil {
-		c.broken("read", p.Err) // x is cleared away when the connection is closed
+		c.broken("read", p.Err) // closed releases x
 		return
 	}
 	if c.state == up {
@@ -343,7 +346,7 @@ func (c *ResponderConn) fetched(p *fabric.Completion) {
 	}
 }
 
-// dispatch hands the plain Call of x to the handler, or answers for it.
+// dispatch hands the plain Call of x to the handler, or answers it with an error.
 func (c *ResponderConn) dispatch(x *Exchange) {
 	// "the value of the rdma_xid field does not match the value of the XID field in
 	// the accompanying RPC message": ERR_CHUNK. RFC 8166 Section 4.5.2.
@@ -372,14 +375,15 @@ func (c *ResponderConn) dispatch(x *Exchange) {
 	c.responder.calls.Call(x)
 }
 
-// badCall ends the connection of a peer whose message is no RPC Call.
+// badCall closes the connection of a peer whose message is no RPC Call.
 func (c *ResponderConn) badCall(x *Exchange, err error) {
 	xid := x.xid
 	c.drop(x)
 	c.refuse(xid, refusal{reasonPayload, err})
 }
 
-// repostBuffer gives Receive buffer i back to the provider.
+// repostBuffer returns Receive buffer i to the provider, or releases it when it
+// is not needed any more.
 func (c *ResponderConn) repostBuffer(i int) {
 	if c.state != up {
 		c.recvs.drop(i)
@@ -395,7 +399,8 @@ func (c *ResponderConn) repostBuffer(i int) {
 	}
 }
 
-// broken ends the connection after a Work Request failed by itself.
+// broken closes the connection because a Work Request failed. A flushed Work
+// Request is no such failure: the connection is closing already.
 func (c *ResponderConn) broken(what string, err error) {
 	if !errors.Is(err, fabric.ErrFlushed) {
 		c.end(fmt.Errorf("rdmaside: %s: %w", what, err))

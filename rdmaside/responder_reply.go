@@ -13,13 +13,13 @@ import (
 )
 
 // Reply answers with the plain RPC Reply in parts, whose first four octets are
-// the XID of the Call, and ends x. The slice of slices is lent until Reply
-// returns; the octets, which are in memory of a regmem arena, until
-// done.Release is called, once, on the loop; done may be nil. When the
-// connection has ended the Reply is dropped and done released at once.
+// the XID of the Call, and completes x. The slice of slices is lent until Reply
+// returns. The octets, in memory of a regmem arena, are lent until done.Release
+// is called, once, on the loop. done may be nil. When the connection is closed,
+// Reply drops the Reply and releases done at once.
 //
-// A Reply that fits nothing the Requester offered is answered with RDMA_ERROR
-// and ERR_CHUNK: RFC 8166 Section 4.5.3.
+// If the Reply fits nothing that the Requester offered, the answer is RDMA_ERROR
+// with ERR_CHUNK: RFC 8166 Section 4.5.3.
 func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 	if x.state != exchangeHanded {
 		panic("BUG: rdmaside: an exchange is ended twice")
@@ -35,7 +35,7 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 		x.keep(p)
 	}
 	if len(x.out) == 0 || len(x.out[0]) < 4 || binary.BigEndian.Uint32(x.out[0]) != x.xid || x.size%4 != 0 {
-		c.responder.opts.Log.Error().Uint32("xid", x.xid).Int("octets", x.size).Msg("reply is not the call's")
+		c.responder.opts.Log.Error().Uint32("xid", x.xid).Int("octets", x.size).Msg("BUG: handler answered with another call's reply; connection closed")
 		x.giveUp(errors.New("reply is not the call's"))
 		return
 	}
@@ -43,7 +43,8 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 	if len(h.Writes) > 0 {
 		switch err := x.reduce(); {
 		case errors.Is(err, regmem.ErrBudget):
-			// ERR_CHUNK is for good, and this is not.
+			// ERR_CHUNK says that the error is permanent, and a lack of memory is
+			// not.
 			x.giveUp(err)
 			return
 		case err != nil:
@@ -52,18 +53,19 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 		}
 	}
 	c.shape(x)
-	// A Reply that was gathered is not needed any more; but its owner may close the
-	// connection as soon as it has it back, so not before the answer is posted.
+	// The parts of a Reply that was joined are not needed any more. But their
+	// owner may close the connection as soon as done is released, so post the
+	// answer first.
 	if x.whole != nil && x.done != nil && x.state == exchangeSending {
 		x.done.Release()
 		x.done = nil
 	}
 }
 
-// Abort ends x without an answer, which ends the connection: "If a Responder is
-// unable to construct and transmit an RPC Reply or RPC-over-RDMA error message,
-// the Responder MUST close the connection to signal to the Requester that a
-// reply was lost." RFC 8166 Section 4.5.4.
+// Abort completes x without an answer and closes the connection: "If a Responder
+// is unable to construct and transmit an RPC Reply or RPC-over-RDMA error
+// message, the Responder MUST close the connection to signal to the Requester
+// that a reply was lost." RFC 8166 Section 4.5.4.
 func (x *Exchange) Abort() {
 	if x.state != exchangeHanded {
 		panic("BUG: rdmaside: an exchange is ended twice")
@@ -77,13 +79,14 @@ func (x *Exchange) giveUp(err error) {
 	c.end(fmt.Errorf("rdmaside: call %#08x: %w", xid, err))
 }
 
-// reduce moves the results that belong into Write chunks from x.out to x.data.
+// reduce moves the data items that belong into Write chunks from x.out to x.data.
+//
 // "When a Requester provides a Write list, the Responder MUST push data
 // corresponding to DDP-eligible result data items to Requester memory referenced
-// in the Write list." RFC 8166 Section 4.3.2. The n-th item has the n-th chunk,
-// Section 4.3.2.1 and RFC 8267 Section 6.4.1; when that is empty "The Responder
-// MUST return the corresponding result data item inline", Section 4.3.2.3. Items
-// without a chunk stay inline.
+// in the Write list." RFC 8166 Section 4.3.2. The n-th item goes into the n-th
+// chunk: Section 4.3.2.1 and RFC 8267 Section 6.4.1. When that chunk is empty
+// "The Responder MUST return the corresponding result data item inline", Section
+// 4.3.2.3. Items without a chunk stay inline.
 func (x *Exchange) reduce() error {
 	c, chunks := x.conn, x.header.Writes
 	for len(chunks) > 0 && chunks[len(chunks)-1].Length() == 0 {
@@ -98,7 +101,7 @@ func (x *Exchange) reduce() error {
 		if x.reduced(b) {
 			return fits(uint64(len(x.data[0])), chunks[0].Length())
 		}
-		// Items are found in one piece only.
+		// ReducibleItems needs the Reply in one piece.
 		l, err := c.responder.opts.Replies.Lease(x.size)
 		if err != nil {
 			return err
@@ -142,7 +145,8 @@ func (x *Exchange) reduce() error {
 	return nil
 }
 
-// fits is what to say of an item of n octets and a Write chunk of room.
+// fits returns an error if an item of n octets does not fit into a Write chunk of
+// room octets.
 func fits(n, room uint64) error {
 	if n > room {
 		return fmt.Errorf("item of %d octets, Write chunk of %d", n, room)
@@ -158,9 +162,9 @@ func (x *Exchange) keep(b []byte) {
 	}
 }
 
-// reduced finds the item in a Reply of two parts that a Requester put together,
-// without a copy: the item is all of the second part, and there is no other. It
-// reports false when it is not.
+// reduced moves the item of a Reply in two parts, as a Requester assembles it,
+// without a copy: the item is the whole second part, and there is no other item.
+// It returns false, and changes nothing, when the Reply is not like that.
 func (x *Exchange) reduced(b ulb.Binding) bool {
 	if len(x.out) != 2 || x.header.Writes[0].Length() == 0 {
 		return false
@@ -208,7 +212,7 @@ func (c *ResponderConn) shape(x *Exchange) {
 	c.submit(x)
 }
 
-// segments is how many segments of w it takes to hold n octets.
+// segments returns how many segments of w are needed to hold n octets.
 func segments(w *rpcrdma.WriteChunk, n int) (used int) {
 	for i := range w.Segments {
 		if n <= 0 {
@@ -222,9 +226,9 @@ func segments(w *rpcrdma.WriteChunk, n int) (used int) {
 	return used
 }
 
-// answerError answers x with RDMA_ERROR, which "indicates a permanent error", RFC
-// 8166 Section 4.5: never for what may be otherwise a moment later. header.Version
-// is the Call's.
+// answerError answers x with RDMA_ERROR, which "indicates a permanent error" (RFC
+// 8166 Section 4.5). It must not be used for an error that may be gone a moment
+// later. header.Version must be the Call's.
 func (c *ResponderConn) answerError(x *Exchange, code rpcrdma.ErrCode) {
 	if code == rpcrdma.ErrVers {
 		c.responder.metrics.errVers.Inc()
@@ -237,13 +241,13 @@ func (c *ResponderConn) answerError(x *Exchange, code rpcrdma.ErrCode) {
 	c.submit(x)
 }
 
-// answerRPC answers x, whose header has been walked, with an RPC Reply that holds
-// no results.
+// answerRPC answers x, whose header has been parsed, with an RPC Reply without
+// results.
 func (c *ResponderConn) answerRPC(x *Exchange, acceptStat uint32) {
 	c.responder.metrics.garbage.Inc()
 	if x.call.Flavor == oncrpc.FlavorGSS {
-		// Its verifier is a checksum that only the server can make, so no RPC Reply is
-		// possible: RFC 2203 Section 5.3.3.2.
+		// The verifier is a checksum that only the server can compute, so no RPC
+		// Reply is possible: RFC 2203 Section 5.3.3.2.
 		c.answerError(x, rpcrdma.ErrChunk)
 		return
 	}
@@ -254,7 +258,7 @@ func (c *ResponderConn) answerRPC(x *Exchange, acceptStat uint32) {
 	c.shape(x)
 }
 
-// withdraw takes back what was to be sent.
+// withdraw removes the Reply that was to be sent.
 func (x *Exchange) withdraw() {
 	clear(x.out)
 	clear(x.data)
@@ -269,7 +273,7 @@ func (c *ResponderConn) submit(x *Exchange) {
 		if x.answer == rpcrdma.Error {
 			panic("BUG: rdmaside: send queue without room for one Send")
 		}
-		c.answerError(x, rpcrdma.ErrChunk) // it never fits
+		c.answerError(x, rpcrdma.ErrChunk) // the answer can never be posted
 	case c.queued.first != nil || x.work > c.work:
 		x.state = exchangeQueued
 		c.queued.push(x)
@@ -278,10 +282,10 @@ func (c *ResponderConn) submit(x *Exchange) {
 	}
 }
 
-// post posts the answer of x: Writes, the Receive it used, the Send. The order of
-// the last two is the credit's: "The Responder MUST ensure that an increase in
-// receive resources is effected before the next RPC Reply message is sent." RFC
-// 8166 Section 3.3.1.
+// post posts the answer of x in this order: its Writes, the Receive that the Call
+// used, the Send. The Receive comes before the Send, which grants a credit for
+// it: "The Responder MUST ensure that an increase in receive resources is
+// effected before the next RPC Reply message is sent." RFC 8166 Section 3.3.1.
 func (c *ResponderConn) post(x *Exchange) {
 	h := &x.header
 	c.work -= x.work
@@ -304,17 +308,18 @@ func (c *ResponderConn) post(x *Exchange) {
 		c.publish()
 	}
 	if err != nil {
-		// Nothing tells how much was posted: the Call is lost, and with it the
-		// connection. Its memory is the provider's until that has ended.
+		// Nothing tells how much was posted, so the Call is lost and the
+		// connection must be closed. The provider owns the Call's memory until
+		// that has happened.
 		x.state = exchangeLost
 		c.end(fmt.Errorf("rdmaside: post reply: %w", err))
 	}
 }
 
-// push RDMA Writes the Reply into the chunks offered and notes the lengths: in
-// every chunk that comes back, "the Responder updates each segment length field
-// to reflect the actual amount of data that is being returned in that segment."
-// RFC 8166 Section 3.4.6.
+// push writes the Reply into the chunks offered, by RDMA Write, and sets the
+// lengths in every chunk that is returned: "the Responder updates each segment
+// length field to reflect the actual amount of data that is being returned in
+// that segment." RFC 8166 Section 3.4.6.
 func (c *ResponderConn) push(x *Exchange) error {
 	h := &x.header
 	for i := range h.Writes {
@@ -338,10 +343,10 @@ func (c *ResponderConn) push(x *Exchange) error {
 	return c.fill(h.Reply.Segments, nil)
 }
 
-// fill writes pieces to the segments, front to back, and makes each segment's
-// length what was written to it. The caller has checked that they fit.
+// fill writes pieces to the segments, front to back, and sets each segment's
+// length to the octets written to it. The caller has checked that they fit.
 func (c *ResponderConn) fill(segments []rpcrdma.Segment, pieces [][]byte) error {
-	at := 0 // in pieces[0]
+	at := 0 // offset in pieces[0]
 	for i := range segments {
 		s := &segments[i]
 		room, sent := s.Length, uint32(0)
@@ -372,8 +377,8 @@ func (c *ResponderConn) fill(segments []rpcrdma.Segment, pieces [][]byte) error 
 	return nil
 }
 
-// send posts the Send of x's answer: the header, and the Payload stream of an
-// RDMA_MSG.
+// send posts the Send of x's answer: the header, followed by the Payload stream
+// in an RDMA_MSG.
 func (c *ResponderConn) send(x *Exchange) error {
 	h := &x.header
 	n := h.Len()
@@ -410,7 +415,7 @@ func (c *ResponderConn) send(x *Exchange) error {
 	return nil
 }
 
-// unpost takes back the marks of send.
+// unpost removes the posted marks that send set.
 func (x *Exchange) unpost() {
 	x.buffer.Unpost()
 	if x.large != nil {
@@ -418,7 +423,8 @@ func (x *Exchange) unpost() {
 	}
 }
 
-// sent handles the completion of a Send, and with it of the Writes before it.
+// sent handles the completion of a Send, which is also the completion of the
+// Writes before it.
 func (c *ResponderConn) sent(p *fabric.Completion) {
 	x := c.exchanges[p.ID-1]
 	if x.state != exchangeSending {
@@ -437,5 +443,6 @@ func (c *ResponderConn) sent(p *fabric.Completion) {
 	}
 }
 
-// sendRoom is the room there is in an empty send queue.
+// sendRoom returns how many Work Requests of answers an empty send queue has room
+// for.
 func (c *ResponderConn) sendRoom() int { return max(1024, 4*c.responder.opts.Credits) }

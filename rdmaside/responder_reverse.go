@@ -15,69 +15,70 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A ReverseOwner is told what becomes of the Calls that ResponderConn.ReverseCall
-// took for it: the reverse direction of RFC 8167, in which NFSv4.1 servers call
-// their clients back.
+// A ReverseOwner is notified when the Calls that ResponderConn.ReverseCall
+// accepted from it complete. This is the reverse direction of RFC 8167, in which
+// NFSv4.1 servers call their clients back.
 type ReverseOwner interface {
-	// ReverseDone ends the Call xid, on the loop of c: once for each XID, and not
-	// before the ReverseCall that took it has returned. m is the plain RPC Reply,
-	// which is the owner's to release; or it is nil, and err says why there is none:
-	// ErrClosed when the connection has ended. ReverseDone may call ReverseCall.
+	// ReverseDone completes the Call xid, on the loop of c, once for each XID and
+	// not before ReverseCall has returned. m is the plain RPC Reply, which the
+	// owner must release. If m is nil, err says why there is no Reply: ErrClosed
+	// when the connection is closed. ReverseDone may call ReverseCall.
 	ReverseDone(c *ResponderConn, xid uint32, m *regmem.Lease, err error)
 }
 
-// Errors of the reverse direction. Each is about one Call and harms no other.
+// Errors of the reverse direction. Each is about one Call and affects no other.
 var (
-	// ErrReverseLong is returned for a Call that does not fit inline: there are no
-	// chunks in this direction.
+	// ErrReverseLong is returned for a Call that does not fit inline: this
+	// direction has no chunks.
 	ErrReverseLong = errors.New("rdmaside: reverse call exceeds the inline threshold")
-	// ErrReverseBusy is returned when too many Calls wait for the Requester.
+	// ErrReverseBusy is returned when too many Calls are waiting to be sent to
+	// the Requester.
 	ErrReverseBusy = errors.New("rdmaside: too many reverse calls wait")
-	// ErrReverseXID is returned for a Call whose XID another one has that is not
-	// answered.
+	// ErrReverseXID is returned for a Call whose XID is that of another
+	// unanswered Call.
 	ErrReverseXID = errors.New("rdmaside: xid of another reverse call in use")
-	// ErrReverseReply is the end of a Call that was answered with what is no RPC Reply,
-	// or with RDMA_ERROR.
+	// ErrReverseReply is the error of a Call that the Requester answered with
+	// RDMA_ERROR, or with a message that is no RPC Reply.
 	ErrReverseReply = errors.New("rdmaside: no reply to a reverse call")
 )
 
 const (
 	// reverseWaiting is how many Calls may wait for a credit on one connection.
 	reverseWaiting = 64
-	// reversePatience is how long a Call may stay unanswered while others need its
-	// credit. Servers wait for a shorter time.
-	reversePatience = 30 * time.Second
+	// reverseTimeout is how long a Call may stay unanswered while other Calls
+	// need its credit. Servers give up sooner.
+	reverseTimeout = 30 * time.Second
 )
 
-// reverseSendID begins the Work Request IDs of Sends in the reverse direction.
+// reverseSendID is the first Work Request ID of Sends in the reverse direction.
 const reverseSendID = 1 << 32
 
-// A reverseCalls is the reverse direction of a Responder's connection, in which it
-// is the one that sends Calls. XIDs and credits of the two directions are apart:
-// RFC 8167 Sections 2.4 and 4.1.
+// A reverseCalls is the reverse direction of a Responder's connection, in which
+// the Responder's side sends the Calls. The XIDs and credits of the two
+// directions are independent: RFC 8167 Sections 2.4 and 4.1.
 //
-// A connection that never calls costs nothing. With its first Calls, Receives are
-// posted beside those of the grant, one for each Call that may be outstanding, and
-// they stay: "a server endpoint posts a Receive buffer to handle the Reply", Section
-// 4.3.2. There are twice as many slots for Sends as credits, because the peer may
-// answer before the completion of the Send that it answers.
+// A connection without reverse Calls needs no resources for them. From the first
+// reverse Calls on there are additional Receives, one for each Call that may be
+// outstanding: "a server endpoint posts a Receive buffer to handle the Reply",
+// Section 4.3.2. There are twice as many slots for Sends as credits, because the
+// peer may answer a Call before the completion of its Send.
 type reverseCalls struct {
 	credits  credit.Account
-	receives int           // posted for Replies
+	receives int           // Receives posted for Replies
 	headers  *regmem.Lease // rpcrdma.PlainLen octets for each slot
-	slots    []Releaser    // what the Send of each slot gives back
+	slots    []Releaser    // for each slot, released when its Send completes
 	idle     []int32       // free slots
-	calls    []reverseCall // the first of them sent and not answered, the others waiting; oldest first
+	calls    []reverseCall // oldest first: those outstanding, then those waiting for a credit
 }
 
 // A reverseCall is a Call of the reverse direction until it is answered.
 type reverseCall struct {
 	xid   uint32
-	sum   uint64 // of the message
+	sum   uint64 // hash of the message
 	owner ReverseOwner
-	m     []byte    // until it is sent
-	done  Releaser  // until it is sent
-	sent  time.Time // when it was
+	m     []byte    // the message; nil once it is sent
+	done  Releaser  // releases m; nil once it is sent
+	sent  time.Time // when the Call was sent
 }
 
 var reverseSeed = maphash.MakeSeed()
@@ -91,10 +92,10 @@ func (v *reverseCalls) init(credits int) {
 	}
 }
 
-// sent is how many of calls are outstanding.
+// sent returns how many of calls are outstanding.
 func (v *reverseCalls) sent() int { return int(v.credits.Outstanding) }
 
-// find is where xid is in calls, or -1.
+// find returns the index of xid in calls, or -1.
 func (v *reverseCalls) find(xid uint32) int {
 	for i := range v.calls {
 		if v.calls[i].xid == xid {
@@ -104,7 +105,7 @@ func (v *reverseCalls) find(xid uint32) int {
 	return -1
 }
 
-// take ends the Call at i, which is outstanding.
+// take removes the Call at index i, which is outstanding, and returns it.
 func (v *reverseCalls) take(i int) reverseCall {
 	p := v.calls[i]
 	n := len(v.calls) - 1
@@ -115,12 +116,13 @@ func (v *reverseCalls) take(i int) reverseCall {
 	return p
 }
 
-// ReverseCall sends the Requester m, a plain RPC Call in memory of a regmem arena,
-// as soon as it has a credit for it. m is lent until done.Release is called, on the
-// loop. o is told of the answer. A Call that comes again, with the same XID and the
-// same octets, while the first is not answered, is not sent: o is told of the answer
-// to that. An error means that m was not taken: ErrReverseLong, ErrReverseBusy,
-// ErrReverseXID, ErrNoMemory, ErrClosed, or an error about m itself.
+// ReverseCall sends the Requester m, a plain RPC Call in memory of a regmem
+// arena, as soon as there is a credit for it. m is lent until done.Release is
+// called, on the loop. The answer goes to o. If a Call with the same XID and the
+// same octets is still unanswered, m is a retransmission: it is not sent, and the
+// answer to the first goes to o. An error means that m is still the caller's:
+// ErrReverseLong, ErrReverseBusy, ErrReverseXID, ErrNoMemory, ErrClosed, or an
+// error that says what is wrong with m.
 func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) error {
 	v, metrics := &c.reverse, &c.responder.metrics.reverse
 	if c.state != up {
@@ -129,7 +131,7 @@ func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) err
 	xid, mtype, ok := oncrpc.MessageType(m)
 	switch n := c.info.MaxParts; {
 	case !ok || mtype != oncrpc.TypeCall || len(m)%4 != 0:
-		return fmt.Errorf("rdmaside: reverse call of %d octets is none", len(m))
+		return fmt.Errorf("rdmaside: message of %d octets is no reverse call", len(m))
 	case n == 1 || rpcrdma.PlainLen+len(m) > c.replyInline:
 		// "they can be no larger than what can be sent inline", Section 5.3. The
 		// threshold is that of forward Replies, Section 4.2.
@@ -163,7 +165,8 @@ func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) err
 	return nil
 }
 
-// readyReverse posts a Receive for the Reply to one more Call.
+// readyReverse allocates the resources for one more Call: the headers before the
+// first, and a Receive for its Reply.
 func (c *ResponderConn) readyReverse() error {
 	v := &c.reverse
 	var err error
@@ -188,23 +191,24 @@ func (c *ResponderConn) readyReverse() error {
 	return ErrClosed
 }
 
-// giveUpReverse takes the credits of Calls that have not been answered for so long
-// that nobody waits any more, if others wait for them. Without that a Requester
-// that lost a few of them could never be called again.
+// giveUpReverse frees the credits of Calls that have been unanswered for longer
+// than servers wait, if other Calls need them. Otherwise a Requester that dropped
+// a few Calls could never be called again.
 func (c *ResponderConn) giveUpReverse() {
 	v := &c.reverse
-	for v.sent() > 0 && len(v.calls) > v.sent() && v.credits.Free() == 0 && time.Since(v.calls[0].sent) > reversePatience {
+	for v.sent() > 0 && len(v.calls) > v.sent() && v.credits.Free() == 0 && time.Since(v.calls[0].sent) > reverseTimeout {
 		p := v.take(0)
 		c.responder.metrics.reverse.unanswered.Inc()
 		p.owner.ReverseDone(c, p.xid, nil, ErrDeadline)
 	}
 }
 
-// sendReverse sends the Calls that there are credits for.
+// sendReverse sends the Calls for which there are credits.
 //
-// "a Requester MUST NOT assume more than one credit is available and MUST receive a
-// valid reply from the Responder carrying the actual number of available credits,
-// prior to sending its next request": RFC 8166 Section 3.3.3, with the roles exchanged.
+// "a Requester MUST NOT assume more than one credit is available and MUST receive
+// a valid reply from the Responder carrying the actual number of available
+// credits, prior to sending its next request": RFC 8166 Section 3.3.3, with the
+// roles exchanged.
 func (c *ResponderConn) sendReverse() {
 	v := &c.reverse
 	for c.state == up && len(v.calls) > v.sent() && len(v.idle) > 0 && v.credits.Take() {
@@ -225,13 +229,13 @@ func (c *ResponderConn) sendReverse() {
 	}
 }
 
-// reverseSendDone handles the completion of the Send of a Call.
+// reverseSendDone handles the completion of a Call's Send.
 func (c *ResponderConn) reverseSendDone(p *fabric.Completion) {
 	if p.Err != nil {
 		c.broken("reverse send", p.Err)
 	}
 	c.reverseSent(int32(p.ID - reverseSendID))
-	c.sendReverse() // for want of a slot
+	c.sendReverse() // a Call may have waited for the slot
 }
 
 func (c *ResponderConn) reverseSent(slot int32) {
@@ -242,8 +246,8 @@ func (c *ResponderConn) reverseSent(slot int32) {
 	done.Release()
 }
 
-// reverseReply deals with Receive buffer i, which holds an RPC Reply, the Payload
-// stream b of an RDMA_MSG without chunks with the header values given.
+// reverseReply handles the RPC Reply b, which is in Receive buffer i: the Payload
+// stream of an RDMA_MSG without chunks, whose header has the values given.
 func (c *ResponderConn) reverseReply(i int, xid, granted uint32, b []byte) {
 	v, metrics := &c.reverse, c.responder.metrics
 	n := v.find(xid)
@@ -264,17 +268,20 @@ func (c *ResponderConn) reverseReply(i int, xid, granted uint32, b []byte) {
 		metrics.reverse.replies.Inc()
 		metrics.copied.Add(uint64(copy(l.Bytes(), b)))
 	}
-	// First the Receive, then the Call whose Reply it is for.
+	// Post the Receive first. ReverseDone and sendReverse may send a Call whose
+	// Reply needs it.
 	c.repostBuffer(i)
 	p.owner.ReverseDone(c, xid, l, err)
 	c.sendReverse()
 }
 
-// reverseError takes the RDMA_ERROR that a Requester answers a Call with. It reports
-// false if there is no such Call: no other RDMA_ERROR is for a Responder. "it is not
-// possible for the receiver to tell with certainty whether the header credit value is
-// a request or grant. In such cases, the receiver MUST ignore the header's credit
-// value." RFC 8167 Section 4.1.
+// reverseError handles an RDMA_ERROR with which the Requester answers a reverse
+// Call. It returns false if there is no such Call: no other RDMA_ERROR is meant
+// for a Responder.
+//
+// "it is not possible for the receiver to tell with certainty whether the header
+// credit value is a request or grant. In such cases, the receiver MUST ignore the
+// header's credit value." RFC 8167 Section 4.1.
 func (c *ResponderConn) reverseError(xid uint32) bool {
 	v := &c.reverse
 	n := v.find(xid)
@@ -288,7 +295,7 @@ func (c *ResponderConn) reverseError(xid uint32) bool {
 	return true
 }
 
-// closeReverse ends all. Every Work Request has completed.
+// closeReverse completes all reverse Calls. Every Work Request has completed.
 func (c *ResponderConn) closeReverse() {
 	v := &c.reverse
 	if len(v.idle) != len(v.slots) {
@@ -311,34 +318,33 @@ func (c *ResponderConn) closeReverse() {
 	}
 }
 
-// A callbackRefusal is why a Call of the reverse direction did not get an answer; a
-// metric label.
+// A callbackRefusal is why a reverse Call got no answer. It is a metric label.
 type callbackRefusal uint8
 
 const (
-	callbackLong      callbackRefusal = iota // it does not fit inline
-	callbackBusy                             // too many wait
-	callbackXID                              // its XID is in use
-	callbackMemory                           // none for it or its answer
-	callbackMalformed                        // its answer is no RPC Reply
-	callbackError                            // its answer is RDMA_ERROR
+	callbackLong      callbackRefusal = iota // the Call does not fit inline
+	callbackBusy                             // too many Calls are waiting
+	callbackXID                              // another Call has its XID
+	callbackMemory                           // there is no memory for the Call or its answer
+	callbackMalformed                        // the answer is no RPC Reply
+	callbackError                            // the answer is RDMA_ERROR
 	callbackRefusals
 )
 
 var callbackRefusalNames = [callbackRefusals]string{"too_long", "busy", "xid", "memory", "malformed", "rdma_error"}
 
-// responderReverseMetrics count the reverse direction of a listener's connections.
+// responderReverseMetrics count the reverse Calls of a listener's connections.
 type responderReverseMetrics struct {
 	calls, replies, unanswered *metrics.Counter
 	refused                    [callbackRefusals]*metrics.Counter
 }
 
 func (m *responderReverseMetrics) init(reg *metrics.Registry, listener string) {
-	m.calls = reg.Counter("responder_reverse_calls_total", "Calls of the reverse direction sent.", "listener", listener)
-	m.replies = reg.Counter("responder_reverse_replies_total", "Calls of the reverse direction that the Requester answered.", "listener", listener)
-	m.unanswered = reg.Counter("responder_reverse_unanswered_total", "Calls of the reverse direction that the Requester never answered.", "listener", listener)
+	m.calls = reg.Counter("responder_reverse_calls_total", "Reverse Calls sent to clients.", "listener", listener)
+	m.replies = reg.Counter("responder_reverse_replies_total", "Reverse Calls that the client answered.", "listener", listener)
+	m.unanswered = reg.Counter("responder_reverse_unanswered_total", "Reverse Calls that the client never answered.", "listener", listener)
 	for i, reason := range callbackRefusalNames {
-		m.refused[i] = reg.Counter("responder_reverse_refused_total", "Calls of the reverse direction that were not sent, or not answered with a Reply.",
+		m.refused[i] = reg.Counter("responder_reverse_refused_total", "Reverse Calls that were not sent, or not answered with a Reply, by reason.",
 			"listener", listener, "reason", reason)
 	}
 }

@@ -326,7 +326,7 @@ func TestCallbackUnanswered(t *testing.T) {
 		if n := m.reverse.refused[callbackBusy].Value(); n != 1 {
 			t.Errorf("%d busy counted", n)
 		}
-		time.Sleep(reversePatience + time.Second)
+		time.Sleep(reverseTimeout + time.Second)
 		tc.peer.wantIdle("nothing happens by itself")
 		o.take("one more", callback(1001, 8))
 		o.wantDone("nobody waits for it", 0, nil, ErrDeadline)

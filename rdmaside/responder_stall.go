@@ -8,23 +8,24 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// ErrReadStall is wrapped by the end of a connection whose Requester advertised
-// Read chunks and did not serve them.
+// ErrReadStall is wrapped by the error that closes a connection whose Requester
+// offered Read chunks and did not serve them.
 var ErrReadStall = errors.New("rdmaside: peer does not serve RDMA Reads")
 
-// A readWatch ends a connection on which Reads are outstanding and none completes.
-// The memory that they are to fill is lent meanwhile, and a few Requesters that
-// never serve a Read could have all there is. One timer serves all Reads: it is set
-// when there are some and it is not, so that it runs out between one and two
-// ResponderOptions.ReadTimeout after the last that completed.
+// A readWatch closes a connection on which Reads are outstanding and none
+// completes. The memory that Reads are to fill is leased meanwhile, and without
+// this a few Requesters that never serve a Read could occupy all of it. One timer
+// serves all Reads. It is started when Reads are posted and it is not running, so
+// it fires between one and two ResponderOptions.ReadTimeout after the last
+// completion.
 type readWatch struct {
 	timer *time.Timer
-	armed bool
+	armed bool   // timer is running
 	done  uint64 // Reads completed
-	seen  uint64 // done when the timer was set
+	seen  uint64 // done when the timer was started
 }
 
-// watchReads is called when Reads have been posted.
+// watchReads starts the timer if there are Reads outstanding.
 func (c *ResponderConn) watchReads() {
 	w := &c.watch
 	d := c.responder.opts.ReadTimeout
@@ -47,7 +48,7 @@ func (w *readWatch) stop() {
 
 type readTask ResponderConn
 
-// Run looks whether a Read has completed since the timer was set.
+// Run closes the connection if no Read has completed since the timer was started.
 func (t *readTask) Run() {
 	c := (*ResponderConn)(t)
 	c.watch.armed = false

@@ -2,16 +2,16 @@ package rdmaside
 
 import "math/rand/v2"
 
-// An xidTable finds the slot of a pending Call by its XID. Its size is fixed,
-// so that a busy connection never allocates: open addressing, linear probing,
-// and removal that leaves no tombstones. XIDs of RPCSEC_GSS clients are the
-// clients' choice, so the hash is seeded.
+// An xidTable finds the slot of a pending Call by its XID. Its size is fixed, so
+// that a busy connection never allocates. It uses open addressing with linear
+// probing and removes without tombstones. RPCSEC_GSS clients choose the XIDs of
+// their Calls, so the hash is seeded.
 type xidTable struct {
-	entries []xidEntry // a power of two, at least twice the Calls there can be
+	entries []xidEntry // length is a power of two, at least twice the slots
 	mask    uint32
 	shift   uint8
-	factor  uint32 // odd
-	n       int
+	factor  uint32 // odd; random
+	n       int    // entries in use
 }
 
 type xidEntry struct {
@@ -60,7 +60,7 @@ func (t *xidTable) put(xid uint32, slot int) {
 	t.entries[i] = xidEntry{xid: xid, slot: uint32(slot) + 1}
 }
 
-// remove takes xid out, if it is there.
+// remove removes xid if it is in the table.
 func (t *xidTable) remove(xid uint32) {
 	i := t.home(xid)
 	for t.entries[i].xid != xid || t.entries[i].slot == 0 {
@@ -70,7 +70,7 @@ func (t *xidTable) remove(xid uint32) {
 		i = (i + 1) & t.mask
 	}
 	t.n--
-	// Close the gap: move back every later entry of the run that may stand here.
+	// Close the gap: move back every later entry of the run that may be here.
 	for j := (i + 1) & t.mask; t.entries[j].slot != 0; j = (j + 1) & t.mask {
 		home := t.home(t.entries[j].xid)
 		if (j-home)&t.mask >= (j-i)&t.mask {

@@ -481,7 +481,7 @@ var bridgeRows = []bridgeRow{
 	{
 		"Server is stopped, and its host is not", stopped("rdma", true),
 		[]string{"answered", "closed after `timeouts.call`"},
-		[]string{"upstream answers nothing though its host is there; its Calls wait", "call not answered in time ends its connection", abandoned},
+		[]string{"upstream answers nothing though its host is there; its Calls wait", "call not answered in time; connection closed", abandoned},
 		[]string{`upstream_stalled_connections`, `upstream_disconnects_total{reason="deadline"`, inLimbo, lost},
 	},
 	{

@@ -1,37 +1,38 @@
 // Package credit does the arithmetic of RPC-over-RDMA credits, RFC 8166 Section
-// 3.3, for both ends of a connection: [Account] for the Requester, which may
-// not send more than it was granted, and [Grantor] for the Responder, which must
-// not grant more than it has Receives for.
+// 3.3, for both ends of a connection. [Account] is for the Requester, which must
+// not send more Calls than it was granted. [Grantor] is for the Responder, which
+// must not grant more than it has Receives for.
 //
-// There are no clocks and no locks: both belong to the loop that owns the
-// connection. The same two serve the reverse direction of RFC 8167 with the
-// roles exchanged.
+// The package has no clocks and no locks: the loop that owns the connection owns
+// both types. Both also serve the reverse direction of RFC 8167, with the roles
+// exchanged.
 package credit
 
 // Default is the credit value a Requester asks for when nothing else is
 // configured; the Linux client asks for the same.
 const Default = 128
 
-// Max is the largest value asked for or granted here. It bounds what a peer's
-// number can make us post, and is the most Linux lets an administrator set.
+// Max is the largest credit value requested or granted here. It bounds how many
+// Receives a number from the peer can make us post. Linux lets an administrator
+// set no more.
 const Max = 16384
 
-// An Account is the Requester's side: how many Calls may be outstanding.
+// An Account is the Requester's side: it tells how many Calls may be outstanding.
 //
-//	Free = min(Requested, Granted) - Outstanding, or 0 when that is negative
+//	Free = Granted - Outstanding, or 0 when that is negative
 //
-// RFC 8166 Section 3.3.1. The zero Account has asked for nothing and is unusable;
+// RFC 8166 Section 3.3.1. The zero Account has requested nothing and is unusable;
 // see [NewAccount].
 type Account struct {
-	Requested   uint32 // goes into rdma_credit of every Call; 1 to Max
+	Requested   uint32 // rdma_credit of every Call; 1 to Max
 	Granted     uint32 // the latest grant, clamped to Requested; 1 until the first Reply
 	Outstanding uint32 // Calls sent and not yet completed
 
 	replied bool // a Reply has carried a grant
 }
 
-// NewAccount returns the Account of a fresh connection that asks for requested
-// credits: Default when requested is not positive, at most Max.
+// NewAccount returns the Account of a new connection that requests the given
+// number of credits, from 1 to Max.
 func NewAccount(requested int) Account {
 	if requested <= 0 {
 		requested = Default
@@ -42,14 +43,15 @@ func NewAccount(requested int) Account {
 	return Account{Requested: uint32(min(requested, Max)), Granted: 1}
 }
 
-// Grant takes n, the rdma_credit of a Reply, and reports whether the grant in
-// force changed. A grant below Outstanding is obeyed from now on: nothing is
-// sent until enough Calls have completed.
+// Grant records n, the rdma_credit of a Reply, and reports whether the grant
+// changed. A grant below Outstanding is obeyed from now on: nothing is sent until
+// enough Calls have completed.
 func (a *Account) Grant(n uint32) (changed bool) {
 	// "The granted value MUST NOT be zero, since such a value would result in
-	// deadlock." A peer that sends zero anyway grants one. "The number of allowed
-	// new requests [...] is then the lower of the current requested and granted
-	// credit values, minus the number of requests in flight." Section 3.3.1.
+	// deadlock." If a peer sends zero anyway, it grants one. "The number of
+	// allowed new requests [...] is then the lower of the current requested and
+	// granted credit values, minus the number of requests in flight." Section
+	// 3.3.1.
 	n = min(max(n, 1), a.Requested)
 	changed = n != a.Granted
 	a.Granted = n
@@ -60,13 +62,13 @@ func (a *Account) Grant(n uint32) (changed bool) {
 // Replied reports whether a Reply has carried a grant on this connection.
 func (a *Account) Replied() bool { return a.replied }
 
-// Free is how many Calls may be sent now.
+// Free returns how many Calls may be sent now.
 func (a *Account) Free() int {
 	return max(0, int(a.Granted)-int(a.Outstanding))
 }
 
-// Take uses one credit for a Call that is about to be sent. It reports false,
-// and takes nothing, when none is free.
+// Take uses one credit for a Call that is about to be sent. It returns false when
+// no credit is free.
 func (a *Account) Take() bool {
 	if a.Outstanding >= a.Granted {
 		return false
@@ -75,9 +77,9 @@ func (a *Account) Take() bool {
 	return true
 }
 
-// Put gives back the credit of a Call that has completed, after the grant of
-// its Reply was taken. A Call that was abandoned keeps its credit: the
-// Responder may still be working on it, and its Receive is spent.
+// Put returns the credit of a Call that has completed, after Grant has recorded
+// the grant of its Reply. An abandoned Call keeps its credit: the Responder may
+// still be working on it, and its Receive is used up.
 func (a *Account) Put() {
 	if a.Outstanding == 0 {
 		panic("BUG: credit: Put without Take")

@@ -1,53 +1,53 @@
 package credit
 
-// A Grantor is the Responder's side: what to put into rdma_credit of a Reply, and
-// how many Receives that takes.
+// A Grantor is the Responder's side: it tells what to put into rdma_credit of a
+// Reply, and how many Receives that takes.
 //
 // # Raising
 //
-// The owner posts Receives, then says so in Receives, then raises Limit: "The
-// Responder MUST ensure that an increase in receive resources is effected before
-// the next RPC Reply message is sent." It reposts the Receive that a Call has used
-// before it answers that Call.
+// The owner posts Receives, then sets Receives, then raises Limit: "The Responder
+// MUST ensure that an increase in receive resources is effected before the next
+// RPC Reply message is sent." It reposts the Receive that a Call has used before
+// it answers that Call.
 //
 // # Lowering
 //
-// A smaller grant reaches the Requester with a Reply, and Calls that it sent
-// before, under the larger one, may be on their way. How many is known from
-// counting: both directions keep their order, so
+// A smaller grant reaches the Requester with a Reply. Calls that the Requester
+// sent before that, under the larger grant, may still be on their way. Counting
+// tells how many: both directions keep their order, so
 //
-//	who has seen r Replies, and has high credits, has sent at most r + high Calls
+//	a Requester that has seen r Replies, and has high credits, has sent at most r + high Calls
 //
 // and the Call with a number above r + high comes from a Requester that has seen
-// more than r Replies. Let r be how many were sent before the first that carried
-// the smaller grant. From the Call with number r + high + 1 on the Requester
-// knows, and what it had outstanding when it sent that one was within what it had
-// been granted since. Then, not before, high becomes the largest of those grants
-// (Needed falls) and Receives beyond it may be given back.
+// more than r Replies. Let r be how many Replies were sent before the first that
+// carried the smaller grant. From the Call with number r + high + 1 on, the
+// Requester knows the smaller grant. Its outstanding Calls at the time when it
+// sent that Call were within the grants since then. At that point, and not
+// before, high becomes the largest of those grants (Needed falls), and Receives
+// beyond it may be released.
 //
-// A Requester that has given up on a Call may pass over the Reply to it, and over
-// its grant (Linux does when a process is killed). So the Grantor waits for a
-// window more: r + 2 high. Nothing is known of a Requester that sends no more
+// A Requester that has given up on a Call may ignore the Reply to it, and with it
+// the grant (Linux does so when a process is killed). So the Grantor waits for
+// one window more: r + 2 high. Nothing is known of a Requester that sends no more
 // Calls: it keeps what it has.
 //
-// RFC 8166 Section 3.3.1. The zero Grantor grants one; see [NewGrantor].
+// RFC 8166 Section 3.3.1. The zero Grantor grants one credit; see [NewGrantor].
 type Grantor struct {
-	Limit       uint32 // the most to grant from now on; 1 to Max; 0 counts as 1
-	Receives    uint32 // Receives kept for Calls, posted or held by one; set by the owner, never below Needed
-	Requested   uint32 // what the peer asked for last; 0 before the first Call
-	Granted     uint32 // in the latest Reply; 1 before the first
+	Limit       uint32 // the most to grant from now on, 1 to Max; 0 counts as 1
+	Receives    uint32 // Receives for Calls, posted or held by a Call; set by the owner, never below Needed
+	Requested   uint32 // rdma_credit of the latest Call; 0 before the first
+	Granted     uint32 // rdma_credit of the latest Reply; 1 before the first
 	Outstanding uint32 // Calls received and not yet answered
 
-	high    uint32 // the largest grant that the Requester may go by; 0 before the first Reply
+	high    uint32 // the largest grant that the Requester may count on; 0 before the first Reply
 	top     uint32 // while lowering, the largest grant since that began
-	fence   uint64 // while lowering, the number of the last Call that may have been sent under high; else 0
-	calls   uint64 // received
-	replies uint64 // sent
+	fence   uint64 // while lowering, the number of the last Call that may have been sent under high; 0 otherwise
+	calls   uint64 // Calls received
+	replies uint64 // Replies sent
 }
 
-// NewGrantor returns the Grantor of a fresh connection that grants up to limit
-// (Default when limit is not positive, at most Max) and has receives Receives
-// posted, at least one.
+// NewGrantor returns the Grantor of a new connection that grants up to limit
+// credits, from 1 to Max, and has that many Receives posted.
 func NewGrantor(limit, receives int) Grantor {
 	if limit <= 0 {
 		limit = Default
@@ -55,9 +55,9 @@ func NewGrantor(limit, receives int) Grantor {
 	return Grantor{Limit: uint32(min(limit, Max)), Receives: uint32(min(max(receives, 1), Max)), Granted: 1}
 }
 
-// Call takes a Call that arrived with rdma_credit requested. It reports whether
-// the Requester kept to its grant; one that did not has already cost a Receive
-// and should be disconnected.
+// Call counts a Call that arrived with rdma_credit requested. It reports whether
+// the Requester kept to its grant. One that did not has already used up a Receive
+// too many, and should be disconnected.
 func (g *Grantor) Call(requested uint32) (kept bool) {
 	g.Requested = requested
 	g.Outstanding++
@@ -68,16 +68,17 @@ func (g *Grantor) Call(requested uint32) (kept bool) {
 	return g.Outstanding <= g.Needed()
 }
 
-// Next is the grant that the next Reply would carry.
+// Next returns the grant that the next Reply would carry.
 func (g *Grantor) Next() uint32 {
 	// "The granted value MUST NOT be zero, since such a value would result in
-	// deadlock." More than was requested is of no use to the Requester: it takes
-	// the lower of the two.
+	// deadlock." A grant above the request is useless: the Requester uses the
+	// lower of the two.
 	return max(1, min(g.Requested, g.Limit, g.Receives))
 }
 
 // Reply returns rdma_credit for the Reply, or RDMA_ERROR, that answers one
-// outstanding Call. Nothing else may come between it and posting that Send.
+// outstanding Call. The owner must post that Send before it calls any other
+// method.
 func (g *Grantor) Reply() uint32 {
 	g.Drop()
 	n := g.Next()
@@ -94,8 +95,8 @@ func (g *Grantor) Reply() uint32 {
 	return n
 }
 
-// Drop ends an outstanding Call that is never answered. The Requester keeps
-// waiting: its credit is gone until it reconnects.
+// Drop counts an outstanding Call as one that is never answered. The Requester
+// keeps waiting: it has lost the credit until it reconnects.
 func (g *Grantor) Drop() {
 	if g.Outstanding == 0 {
 		panic("BUG: credit: Reply without Call")
@@ -103,11 +104,11 @@ func (g *Grantor) Drop() {
 	g.Outstanding--
 }
 
-// Needed is how many Receives the Requester may count on: the largest grant that
-// it may go by. It only falls in Call, and only rises in Reply.
+// Needed returns how many Receives the Requester may count on: the largest grant
+// that it may be using. It only falls in Call, and only rises in Reply.
 func (g *Grantor) Needed() uint32 { return max(g.high, 1) }
 
-// Spent reports whether the Requester has as many Calls here as it was granted
-// last. It may be held up by its grant without that: Calls and Replies on their
-// way are not seen here.
+// Spent reports whether the Requester has as many Calls outstanding here as it
+// was granted last. Its grant may hold it up even when Spent is false: Calls and
+// Replies on their way are not counted here.
 func (g *Grantor) Spent() bool { return g.Outstanding >= g.Granted }

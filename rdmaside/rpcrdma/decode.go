@@ -2,8 +2,8 @@ package rpcrdma
 
 import "encoding/binary"
 
-// Limits bounds the lists Decode accepts, whatever the message has room for.
-// Zero fields mean the default.
+// Limits bounds the lists that Decode accepts, however long the message is. Zero
+// fields mean the default.
 type Limits struct {
 	Reads    int // segments of the Read list; default 512
 	Writes   int // chunks of the Write list; default 64
@@ -11,8 +11,8 @@ type Limits struct {
 	Total    int // segments of all lists together; default 1024
 }
 
-// Default limits: twice what the Linux server takes for a payload of 1 MiB in
-// pages (259), and what a header of 16 KiB can hold.
+// The default limits. The Linux server accepts 259 segments for a payload of 1
+// MiB in pages, and these are twice that; a header of 16 KiB can hold them.
 const (
 	DefaultReads    = 512
 	DefaultWrites   = 64
@@ -32,13 +32,13 @@ func orDefault(n, d int) int {
 	return max(n, 0)
 }
 
-// Decode fills h from the message b and returns how many octets the header
-// takes: the Payload stream of an RDMA_MSG is b[n:]. It keeps nothing of b.
+// Decode fills h from the message b and returns the length of the header in
+// octets: the Payload stream of an RDMA_MSG is b[n:]. It does not retain b.
 //
-// The error is a *HeaderError, and h then holds nothing but the fixed fields
-// that could be read. RDMA_MSGP and RDMA_DONE decode without an error: that no
-// one may send them is for the caller to say, since a Requester and a Responder
-// treat them differently (RFC 8166 Section 4.6).
+// The error is a *HeaderError. Then h holds only the fixed fields that could be
+// read. RDMA_MSGP and RDMA_DONE decode without an error, although no peer may
+// send them: a Requester and a Responder react to them differently, so the caller
+// must (RFC 8166 Section 4.6).
 func (h *Header) Decode(b []byte) (n int, err error) {
 	d := decoder{b: b, h: h}
 	h.Reset(0, 0, Msg)
@@ -60,9 +60,9 @@ func (h *Header) Decode(b []byte) (n int, err error) {
 	}
 	// "If an incoming RPC-over-RDMA message is not as long as a minimal size
 	// RPC-over-RDMA header (28 bytes), the receiver cannot trust the value of the
-	// XID field; therefore, it MUST silently discard the message before performing
-	// any parsing." RFC 8166 Section 4.5. Only the two procedures above are
-	// shorter.
+	// XID field; therefore, it MUST silently discard the message before
+	// performing any parsing." RFC 8166 Section 4.5. Only the two procedures
+	// above may be shorter.
 	if len(b) < PlainLen {
 		return 0, d.fail("length", Silence, ErrShort)
 	}
@@ -84,12 +84,12 @@ func (h *Header) Decode(b []byte) (n int, err error) {
 	return d.lists()
 }
 
-// A decoder walks one message.
+// A decoder decodes one message.
 type decoder struct {
 	b     []byte
 	pos   int
 	h     *Header
-	total int // segments seen
+	total int // segments decoded so far
 }
 
 func (d *decoder) fail(field string, a Answer, err error) error {
@@ -99,7 +99,7 @@ func (d *decoder) fail(field string, a Answer, err error) error {
 	return e
 }
 
-// rdmaError decodes the body of an RDMA_ERROR. "A receiver MUST silently discard
+// rdmaError decodes the rest of an RDMA_ERROR. "A receiver MUST silently discard
 // an RDMA_ERROR procedure that it cannot decode." RFC 8166 Section 4.5.
 func (d *decoder) rdmaError() (int, error) {
 	h := d.h
@@ -126,7 +126,7 @@ func (d *decoder) rdmaError() (int, error) {
 	return 0, d.fail("rdma_err", Silence, ErrUnknownCode)
 }
 
-// lists decodes the three lists.
+// lists decodes the Read list, the Write list and the Reply chunk.
 func (d *decoder) lists() (int, error) {
 	h := d.h
 	if err := d.reads(); err != nil {
@@ -202,8 +202,8 @@ func (d *decoder) chunk() ([]Segment, error) {
 	if !ok {
 		return nil, ErrShort
 	}
-	// The count came off the wire: bound it by the octets left, then by the
-	// limits, before anything is made of it.
+	// The count is off the wire: compare it with the octets left, then with the
+	// limits, before it sizes anything.
 	if uint64(count)*SegmentLen > uint64(len(d.b)-d.pos) {
 		return nil, ErrShort
 	}
@@ -219,7 +219,7 @@ func (d *decoder) chunk() ([]Segment, error) {
 	return h.segments[start:len(h.segments):len(h.segments)], nil
 }
 
-// segment decodes a segment; the caller has checked that it is there.
+// segment decodes a segment. The caller has checked that there is one.
 func (d *decoder) segment() Segment {
 	b := d.b[d.pos : d.pos+SegmentLen]
 	d.pos += SegmentLen

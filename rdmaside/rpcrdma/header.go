@@ -1,42 +1,42 @@
-// Package rpcrdma is the RPC-over-RDMA version 1 Transport header, RFC 8166
-// Section 4, and the private data of RFC 8797. It knows octets and nothing else:
-// what a list means for a Call is decided above.
+// Package rpcrdma implements the RPC-over-RDMA version 1 Transport header, RFC
+// 8166 Section 4, and the private data of RFC 8797. It only encodes and decodes:
+// package rdmaside decides what a list means for a Call.
 //
 // # Operation
 //
-// A [Header] is decoded into and encoded from; it is reused from one message to
-// the next and keeps its storage, so that neither direction allocates for
-// headers of usual size. Most messages carry no chunk at all: [ParsePlain] and
+// A [Header] is decoded into and encoded from. It is reused from one message to
+// the next and keeps its storage, so that headers of usual size are encoded and
+// decoded without allocating. Most messages have no chunks: [ParsePlain] and
 // [AppendPlain] handle those without a Header.
 //
 // # Ownership
 //
-// Decode copies: a Header does not alias the octets it was decoded from. Its
+// Decode copies: a Header does not alias the octets that it was decoded from. Its
 // lists alias storage inside the Header, so a Header must not be copied.
 //
 // # Errors
 //
-// Decode returns a [*HeaderError] that says what RFC 8166 Section 4.5 wants a
-// Responder to answer. A Requester discards what it cannot decode, always.
+// Decode returns a [*HeaderError] that says what a Responder must answer by RFC
+// 8166 Section 4.5. A Requester always discards what it cannot decode.
 package rpcrdma
 
 import "encoding/binary"
 
-// Version is the one version this package speaks.
+// Version is the only version that this package speaks.
 const Version = 1
 
-// DefaultInline is the inline threshold, in octets, of a peer that has not said
-// otherwise. RFC 8166 Section 3.3.3.
+// DefaultInline is the inline threshold, in octets, of a peer that has not
+// announced another. RFC 8166 Section 3.3.3.
 const DefaultInline = 1024
 
 // Lengths of the parts of a Transport header in octets.
 const (
 	FixedLen       = 16                 // xid, version, credits, procedure
-	PlainLen       = FixedLen + 12      // and three absent lists: the shortest RDMA_MSG
+	PlainLen       = FixedLen + 12      // fixed part and three absent lists: the shortest RDMA_MSG
 	SegmentLen     = 16                 // handle, length, offset
 	ReadSegmentLen = 4 + 4 + SegmentLen // list discriminator, position, segment
-	ErrChunkLen    = FixedLen + 4       // an RDMA_ERROR that says ERR_CHUNK
-	ErrVersLen     = FixedLen + 12
+	ErrChunkLen    = FixedLen + 4       // an RDMA_ERROR with ERR_CHUNK
+	ErrVersLen     = FixedLen + 12      // an RDMA_ERROR with ERR_VERS and two versions
 )
 
 // A Proc is the rdma_proc field.
@@ -73,8 +73,8 @@ type ErrCode uint32
 
 // The error codes of RFC 8166 Section 4.5.
 const (
-	ErrVers  ErrCode = 1 // the version is not spoken; Low and High say what is
-	ErrChunk ErrCode = 2 // the header could not be decoded or used
+	ErrVers  ErrCode = 1 // the version is not supported; Low and High are the versions that are
+	ErrChunk ErrCode = 2 // the header could not be decoded or obeyed
 )
 
 // String returns the RFC's name.
@@ -104,7 +104,7 @@ func (e ErrCode) String() string {
 type Segment struct {
 	Handle uint32
 	Length uint32 // octets; 0 makes an empty segment
-	Offset uint64 // opaque; 64-bit addition moves inside the segment
+	Offset uint64 // opaque; adding to it, modulo 2^64, moves inside the segment
 }
 
 // A ReadSegment is a Segment of the Read list. Segments with the same Position
@@ -114,14 +114,14 @@ type ReadSegment struct {
 	Segment
 }
 
-// A WriteChunk is an entry of the Write list, or the Reply chunk. No segments
-// make an empty Write chunk, which is not the same as an absent one: RFC 8166
-// Section 3.4.6.
+// A WriteChunk is an entry of the Write list, or the Reply chunk. An empty Write
+// chunk has no segments; it is not the same as an absent one: RFC 8166 Section
+// 3.4.6.
 type WriteChunk struct {
 	Segments []Segment
 }
 
-// Length is the sum of the lengths of the segments in octets.
+// Length returns the sum of the lengths of the segments in octets.
 func (w *WriteChunk) Length() uint64 {
 	var n uint64
 	for i := range w.Segments {
@@ -157,7 +157,7 @@ type Header struct {
 	_ noCopy
 
 	XID     uint32
-	Version uint32 // 1; Append writes it as it is
+	Version uint32 // 1 in a valid message; Append writes it as it is
 	Credits uint32 // requested in a Call, granted in a Reply
 	Proc    Proc
 
@@ -168,14 +168,14 @@ type Header struct {
 	Reply  *WriteChunk // nil when not present
 
 	Err       ErrCode // RDMA_ERROR only
-	Low, High uint32  // versions the peer speaks, inclusive; ERR_VERS only
+	Low, High uint32  // lowest and highest version that the peer speaks; ERR_VERS only
 
-	// Limits bounds what Decode takes; the zero Limits is the documented
-	// default. Reset leaves it alone.
+	// Limits bounds the lists that Decode accepts; the zero Limits is the
+	// documented default. Reset does not change it.
 	Limits Limits
 
-	// Storage behind the lists. It grows to the heap when a header is larger and
-	// stays grown, up to what Limits allows.
+	// Storage of the lists. When a header needs more, the storage moves to the
+	// heap and stays there. Limits bounds its size.
 	segments []Segment
 	reply    WriteChunk
 
@@ -189,8 +189,8 @@ type noCopy struct{}
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
-// Reset empties h for a message with the XID, credits and procedure given, of
-// version 1, and keeps its storage and Limits.
+// Reset empties h for a message of version 1 with the given XID, credits and
+// procedure. It keeps the storage and Limits.
 func (h *Header) Reset(xid, credits uint32, p Proc) {
 	h.XID, h.Version, h.Credits, h.Proc = xid, Version, credits, p
 	h.Align, h.Thresh = 0, 0
@@ -210,23 +210,23 @@ func (h *Header) AddRead(position uint32, s Segment) {
 	h.Reads = append(h.Reads, ReadSegment{position, s})
 }
 
-// AddWrite appends a Write chunk of the segments given, which it copies, and
-// returns it; it stays valid until the next AddWrite, Reset or Decode.
+// AddWrite appends a Write chunk with a copy of the given segments and returns
+// it. It is valid until the next AddWrite, Reset or Decode.
 func (h *Header) AddWrite(segments ...Segment) *WriteChunk {
 	h.Writes = append(h.Writes, WriteChunk{h.keep(segments)})
 	return &h.Writes[len(h.Writes)-1]
 }
 
-// SetReply makes the segments given, which it copies, the Reply chunk.
+// SetReply makes a Reply chunk of a copy of the given segments.
 func (h *Header) SetReply(segments ...Segment) *WriteChunk {
 	h.reply.Segments = h.keep(segments)
 	h.Reply = &h.reply
 	return h.Reply
 }
 
-// SetError makes h an RDMA_ERROR that answers the message with the XID and
-// version given: "The rdma_vers field MUST contain the same version that was in
-// the rdma_vers field in the failing request". RFC 8166 Section 4.5.
+// SetError makes h the RDMA_ERROR that answers a message with the given XID and
+// version: "The rdma_vers field MUST contain the same version that was in the
+// rdma_vers field in the failing request". RFC 8166 Section 4.5.
 func (h *Header) SetError(xid, version, credits uint32, code ErrCode) {
 	h.Reset(xid, credits, Error)
 	h.Version = version
@@ -236,15 +236,15 @@ func (h *Header) SetError(xid, version, credits uint32, code ErrCode) {
 	}
 }
 
-// keep copies segments behind those kept already. A chunk that was cut from
-// storage that has since moved keeps the old one.
+// keep appends a copy of segments to the storage. When the storage moves, chunks
+// kept before still alias the old one.
 func (h *Header) keep(segments []Segment) []Segment {
 	n := len(h.segments)
 	h.segments = append(h.segments, segments...)
 	return h.segments[n:len(h.segments):len(h.segments)]
 }
 
-// ReadLength is the sum of the lengths of the Read segments at position.
+// ReadLength returns the sum of the lengths of the Read segments at position.
 func (h *Header) ReadLength(position uint32) uint64 {
 	var n uint64
 	for i := range h.Reads {
@@ -255,7 +255,7 @@ func (h *Header) ReadLength(position uint32) uint64 {
 	return n
 }
 
-// Len is how many octets Append appends.
+// Len returns how many octets Append appends.
 func (h *Header) Len() int {
 	switch h.Proc {
 	case Done:

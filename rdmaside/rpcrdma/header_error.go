@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Reasons wrapped by a HeaderError.
+// The reasons that a HeaderError wraps.
 var (
 	ErrShort       = errors.New("message ends inside the header")
 	ErrVersion     = errors.New("version not supported")
@@ -17,20 +17,20 @@ var (
 	ErrUnknownCode = errors.New("unknown error code")
 )
 
-// An Answer is what a Responder must do about a header it cannot decode. A
-// Requester does nothing, whatever the Answer: "If errors are detected in the
-// RPC-over-RDMA header of an RPC Reply message, a Requester MUST silently discard
-// the message." RFC 8166 Section 4.5.
+// An Answer is how a Responder must answer a header that it cannot decode. A
+// Requester never answers: "If errors are detected in the RPC-over-RDMA header of
+// an RPC Reply message, a Requester MUST silently discard the message." RFC 8166
+// Section 4.5.
 type Answer uint8
 
 // The answers.
 const (
-	Silence        Answer = iota // discard
+	Silence        Answer = iota // discard the message
 	AnswerErrVers                // RDMA_ERROR, ERR_VERS
 	AnswerErrChunk               // RDMA_ERROR, ERR_CHUNK
 )
 
-// String returns the name for logs.
+// String returns the answer as it appears in logs.
 func (a Answer) String() string {
 	switch a {
 	case Silence:
@@ -45,14 +45,14 @@ func (a Answer) String() string {
 
 // A HeaderError reports a Transport header that could not be decoded.
 type HeaderError struct {
-	XID     uint32 // 0 when the message was too short to trust it
+	XID     uint32 // 0 when the message is too short to trust it
 	Version uint32 // as received
-	Field   string // the field that was being read: "rdma_reads"
+	Field   string // the field that is wrong, such as "rdma_reads"
 	Answer  Answer
 	Err     error // one of the reasons above
 }
 
-// Error says which field was wrong with which message.
+// Error returns the XID, the field and the reason.
 func (e *HeaderError) Error() string {
 	return fmt.Sprintf("rpcrdma: xid %#08x: %s: %v", e.XID, e.Field, e.Err)
 }
@@ -60,8 +60,8 @@ func (e *HeaderError) Error() string {
 // Unwrap returns the reason.
 func (e *HeaderError) Unwrap() error { return e.Err }
 
-// Reply makes h the RDMA_ERROR that answers e, with the credits given, and
-// reports false when the answer is silence.
+// Reply makes h the RDMA_ERROR that answers e, with the given credits. It returns
+// false when the answer is silence.
 func (e *HeaderError) Reply(h *Header, credits uint32) bool {
 	switch e.Answer {
 	case AnswerErrVers:

@@ -2,7 +2,7 @@ package rpcrdma
 
 import "encoding/binary"
 
-// The header of most messages: RDMA_MSG with no chunk.
+// The header of most messages is that of an RDMA_MSG without chunks:
 //
 //	xid - 1 - credits - 0 - 0 - 0 - 0
 
@@ -12,9 +12,9 @@ func AppendPlain(b []byte, xid, credits uint32) []byte {
 	return append(b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
-// ParsePlain reads the header of an RDMA_MSG without chunks; the Payload stream
-// is b[PlainLen:]. ok is false for every other message, valid or not: those are
-// for Header.Decode.
+// ParsePlain parses the header of an RDMA_MSG without chunks; the Payload stream
+// is b[PlainLen:]. ok is false for every other message, valid or not: use
+// Header.Decode for those.
 func ParsePlain(b []byte) (xid, credits uint32, ok bool) {
 	if len(b) < PlainLen {
 		return 0, 0, false

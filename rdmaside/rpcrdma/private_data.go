@@ -8,7 +8,7 @@ import (
 // PrivateDataLen is the length of an encoded PrivateData in octets.
 const PrivateDataLen = 8
 
-// MaxInline is the largest size PrivateData can say, in octets.
+// MaxInline is the largest size that PrivateData can express, in octets.
 const MaxInline = 262144
 
 const privateDataVersion = 1
@@ -16,7 +16,7 @@ const privateDataVersion = 1
 // privateDataMagic is the Format Identifier, 0xf6ab0e18.
 var privateDataMagic = []byte{0xf6, 0xab, 0x0e, 0x18}
 
-// PrivateData is what a peer says about itself when a connection is set up.
+// PrivateData is what a peer announces about itself when a connection is set up.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -28,16 +28,17 @@ var privateDataMagic = []byte{0xf6, 0xab, 0x0e, 0x18}
 //
 // RFC 8797 Section 4.
 type PrivateData struct {
-	// RemoteInvalidation says that every handle the sender advertises may be
-	// invalidated by a Send With Invalidate. Section 4.1.
+	// RemoteInvalidation announces that every handle that the sender advertises
+	// may be invalidated by a Send With Invalidate. Section 4.1.
 	RemoteInvalidation bool
-	// SendSize and RecvSize are the longest Send the sender makes and takes, in
-	// octets: multiples of 1024 from 1024 to 262144. Section 4.2.
+	// SendSize and RecvSize are the lengths in octets of the longest Send that
+	// the sender makes and accepts: multiples of 1024 from 1024 to 262144.
+	// Section 4.2.
 	SendSize, RecvSize int
 }
 
-// AppendPrivateData appends p, PrivateDataLen octets. Sizes are rounded down to
-// a multiple of 1024 and brought into the range that can be said.
+// AppendPrivateData appends p, PrivateDataLen octets. It rounds sizes down to a
+// multiple of 1024 and clamps them to the range that can be expressed.
 func AppendPrivateData(b []byte, p PrivateData) []byte {
 	b = append(b, privateDataMagic...)
 	var flags byte
@@ -51,10 +52,10 @@ func encodeSize(n int) byte { return byte(min(max(n, DefaultInline), MaxInline)/
 
 func decodeSize(b byte) int { return (int(b) + 1) * 1024 }
 
-// FindPrivateData searches b for a PrivateData, at any offset, since other
-// layers may have put their own octets before it (RFC 8797 Section 5.2).
-// Without one ok is false and p is what RFC 8166 lets one assume: no remote
-// invalidation and 1024 octets both ways.
+// FindPrivateData searches b for a PrivateData. It may be at any offset, since
+// other layers may have put their own octets before it (RFC 8797 Section 5.2).
+// Without one, ok is false and p is what RFC 8166 assumes: no remote invalidation
+// and 1024 octets in both directions.
 func FindPrivateData(b []byte) (p PrivateData, ok bool) {
 	for {
 		i := bytes.Index(b, privateDataMagic)
@@ -76,8 +77,8 @@ func FindPrivateData(b []byte) (p PrivateData, ok bool) {
 }
 
 // Inline returns the inline threshold, in octets, of messages from a peer that
-// said from to one that said to: "the smaller of its own send size and the [...]
-// reported receive size". RFC 8797 Section 4.2.
+// announced from to a peer that announced to: "the smaller of its own send size
+// and the [...] reported receive size". RFC 8797 Section 4.2.
 func Inline(from, to PrivateData) int {
 	return max(min(from.SendSize, to.RecvSize), DefaultInline)
 }
