@@ -2,8 +2,6 @@ package demo
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/go-git/go-billy/v5"
 	nfs "github.com/willscott/go-nfs"
-	nfsfile "github.com/willscott/go-nfs/file"
 )
 
 // The bounds of the demo's file system.
@@ -47,23 +44,6 @@ type demoFS struct {
 	used  int64 // octets of blocks
 }
 
-// A demoNode is a file, directory or symbolic link.
-type demoNode struct {
-	id       uint64
-	parent   *demoNode // nil for the root and for removed nodes
-	name     string
-	mode     os.FileMode // type and permissions
-	uid, gid uint32
-	mtime    time.Time
-
-	children map[string]*demoNode // of a directory
-	version  uint32               // of a directory: counts changes of children
-	target   string               // of a symbolic link
-
-	size   int64
-	blocks map[int64][]byte // of a file: by number; absent is a hole
-}
-
 func newDemoFS() *demoFS { return newDemoFSAt(time.Now) }
 
 // newDemoFSAt is newDemoFS with another clock.
@@ -71,100 +51,6 @@ func newDemoFSAt(now func() time.Time) *demoFS {
 	fs := &demoFS{now: now, nodes: make(map[uint64]*demoNode)}
 	fs.root = fs.newNode(os.ModeDir | 0o777)
 	return fs
-}
-
-// newNode makes a node that is in no directory yet. mu is held.
-func (fs *demoFS) newNode(mode os.FileMode) *demoNode {
-	fs.last++
-	n := &demoNode{id: fs.last, mode: mode, mtime: fs.now()}
-	switch {
-	case mode.IsDir():
-		n.children = make(map[string]*demoNode)
-	case mode.IsRegular():
-		n.blocks = make(map[int64][]byte)
-	}
-	fs.nodes[n.id] = n
-	return n
-}
-
-// lookup finds the node at name. mu is held.
-func (fs *demoFS) lookup(name string) (*demoNode, error) {
-	n := fs.root
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || part == "." {
-			continue
-		}
-		if !n.mode.IsDir() {
-			return nil, syscall.ENOTDIR
-		}
-		next, ok := n.children[part]
-		if !ok {
-			return nil, os.ErrNotExist
-		}
-		n = next
-	}
-	return n, nil
-}
-
-// lookupParent finds the directory that holds name or could. mu is held.
-func (fs *demoFS) lookupParent(name string) (dir *demoNode, base string, err error) {
-	name = path.Clean("/" + name)
-	dir, err = fs.lookup(path.Dir(name))
-	switch base = path.Base(name); {
-	case err != nil:
-		return nil, "", err
-	case !dir.mode.IsDir():
-		return nil, "", syscall.ENOTDIR
-	case base == "/":
-		return nil, "", syscall.EBUSY
-	case len(base) > demoMaxName:
-		return nil, "", syscall.ENAMETOOLONG
-	}
-	return dir, base, nil
-}
-
-// enter puts n into dir. mu is held.
-func (fs *demoFS) enter(dir *demoNode, name string, n *demoNode) {
-	dir.children[name] = n
-	n.parent, n.name = dir, name
-	fs.changed(dir)
-}
-
-// leave takes n out of its directory. mu is held.
-func (fs *demoFS) leave(n *demoNode) {
-	delete(n.parent.children, n.name)
-	fs.changed(n.parent)
-	n.parent = nil
-}
-
-func (fs *demoFS) changed(n *demoNode) {
-	n.mtime = fs.now()
-	n.version++
-}
-
-// create makes a node at name, where there is none. mu is held.
-func (fs *demoFS) create(name string, mode os.FileMode) (*demoNode, error) {
-	dir, base, err := fs.lookupParent(name)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := dir.children[base]; ok {
-		return nil, os.ErrExist
-	}
-	if len(fs.nodes) >= demoMaxNodes {
-		return nil, syscall.ENOSPC
-	}
-	n := fs.newNode(mode)
-	fs.enter(dir, base, n)
-	return n, nil
-}
-
-// forget drops a node that left its directory, and its contents. mu is held.
-func (fs *demoFS) forget(n *demoNode) {
-	if n.mode.IsRegular() {
-		fs.truncate(n, 0)
-	}
-	delete(fs.nodes, n.id)
 }
 
 // Create opens name for reading and writing, empty.
@@ -391,182 +277,6 @@ func (fs *demoFS) Capabilities() billy.Capability {
 	return billy.DefaultCapabilities &^ billy.LockCapability
 }
 
-// writeAt is for regular files. mu is held.
-func (fs *demoFS) writeAt(n *demoNode, p []byte, off int64) (int, error) {
-	if off < 0 || off > demoMaxFileSize-int64(len(p)) {
-		return 0, syscall.EFBIG
-	}
-	done := 0
-	for done < len(p) {
-		number, in := off/demoBlock, off%demoBlock
-		b := n.blocks[number]
-		if b == nil {
-			if fs.used+demoBlock > demoCapacity {
-				break
-			}
-			b = make([]byte, demoBlock)
-			n.blocks[number] = b
-			fs.used += demoBlock
-		}
-		c := copy(b[in:], p[done:])
-		done += c
-		off += int64(c)
-	}
-	n.size = max(n.size, off)
-	n.mtime = fs.now()
-	if done < len(p) {
-		return done, syscall.ENOSPC
-	}
-	return done, nil
-}
-
-// readAt is for regular files. mu is held for reading.
-func (n *demoNode) readAt(p []byte, off int64) (int, error) {
-	if off < 0 {
-		return 0, syscall.EINVAL
-	}
-	if off >= n.size {
-		return 0, io.EOF
-	}
-	var err error
-	if left := n.size - off; int64(len(p)) > left {
-		p, err = p[:left], io.EOF
-	}
-	for done := 0; done < len(p); {
-		number, in := off/demoBlock, off%demoBlock
-		part := p[done:min(len(p), done+int(demoBlock-in))]
-		if b := n.blocks[number]; b != nil {
-			copy(part, b[in:])
-		} else {
-			clear(part)
-		}
-		done += len(part)
-		off += int64(len(part))
-	}
-	return len(p), err
-}
-
-// truncate sets the size; what is cut off reads as zeros should the file grow
-// again. mu is held.
-func (fs *demoFS) truncate(n *demoNode, size int64) {
-	for number, b := range n.blocks {
-		switch begin := number * demoBlock; {
-		case begin >= size:
-			delete(n.blocks, number)
-			fs.used -= demoBlock
-		case begin+demoBlock > size:
-			clear(b[size-begin:])
-		}
-	}
-	n.size = size
-	n.mtime = fs.now()
-}
-
-// A demoFile is an open file of a demoFS. It is used by one goroutine.
-type demoFile struct {
-	fs   *demoFS
-	node *demoNode
-	name string
-	pos  int64
-}
-
-func (f *demoFile) Name() string { return f.name }
-
-func (f *demoFile) Read(p []byte) (int, error) {
-	n, err := f.ReadAt(p, f.pos)
-	f.pos += int64(n)
-	if n > 0 {
-		err = nil
-	}
-	return n, err
-}
-
-func (f *demoFile) ReadAt(p []byte, off int64) (int, error) {
-	f.fs.mu.RLock()
-	defer f.fs.mu.RUnlock()
-	return f.node.readAt(p, off)
-}
-
-func (f *demoFile) Write(p []byte) (int, error) {
-	f.fs.mu.Lock()
-	defer f.fs.mu.Unlock()
-	if f.fs.nodes[f.node.id] != f.node {
-		return 0, syscall.ESTALE // removed meanwhile: its blocks would never be given back
-	}
-	n, err := f.fs.writeAt(f.node, p, f.pos)
-	f.pos += int64(n)
-	return n, err
-}
-
-func (f *demoFile) Seek(offset int64, whence int) (int64, error) {
-	switch whence {
-	case io.SeekCurrent:
-		offset += f.pos
-	case io.SeekEnd:
-		f.fs.mu.RLock()
-		offset += f.node.size
-		f.fs.mu.RUnlock()
-	}
-	if offset < 0 {
-		return 0, syscall.EINVAL
-	}
-	f.pos = offset
-	return offset, nil
-}
-
-func (f *demoFile) Truncate(size int64) error {
-	if size < 0 || size > demoMaxFileSize {
-		return &nfs.NFSStatusError{NFSStatus: nfs.NFSStatusFBig, WrappedErr: syscall.EFBIG}
-	}
-	f.fs.mu.Lock()
-	defer f.fs.mu.Unlock()
-	f.fs.truncate(f.node, size)
-	return nil
-}
-
-func (f *demoFile) Close() error  { return nil }
-func (f *demoFile) Lock() error   { return billy.ErrNotSupported }
-func (f *demoFile) Unlock() error { return billy.ErrNotSupported }
-
-// A demoInfo is a node as it was when it was described.
-type demoInfo struct {
-	name  string
-	size  int64
-	mode  os.FileMode
-	mtime time.Time
-	sys   nfsfile.FileInfo
-}
-
-func (n *demoNode) info() os.FileInfo {
-	i := &demoInfo{name: n.name, size: n.size, mode: n.mode, mtime: n.mtime, sys: nfsfile.FileInfo{
-		Nlink: 1, UID: n.uid, GID: n.gid, Fileid: n.id,
-	}}
-	if n.mode.IsDir() {
-		i.size, i.sys.Nlink = 4096, 2
-	}
-	return i
-}
-
-func (i *demoInfo) Name() string       { return i.name }
-func (i *demoInfo) Size() int64        { return i.size }
-func (i *demoInfo) Mode() os.FileMode  { return i.mode }
-func (i *demoInfo) ModTime() time.Time { return i.mtime }
-func (i *demoInfo) IsDir() bool        { return i.mode.IsDir() }
-func (i *demoInfo) Sys() any           { return &i.sys } // what go-nfs looks for
-
 func pathError(op, name string, err error) error {
 	return &os.PathError{Op: op, Path: name, Err: err}
-}
-
-// path is where n is, as go-nfs wants it. mu is held.
-func (n *demoNode) path(root *demoNode) ([]string, error) {
-	var parts []string
-	for ; n != root; n = n.parent {
-		if n == nil {
-			return nil, fmt.Errorf("node is in no directory: %w", syscall.ESTALE)
-		}
-		parts = append(parts, n.name)
-	}
-	slices.Reverse(parts)
-	return parts, nil
 }

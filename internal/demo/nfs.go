@@ -9,7 +9,6 @@ import (
 	"net"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/go-git/go-billy/v5"
 	nfs "github.com/willscott/go-nfs"
@@ -171,93 +170,4 @@ func (h *demoNFS) DataForVerifier(path string, verifier uint64) []fs.FileInfo {
 		}
 	}
 	return now
-}
-
-// Options say what a server differs in from another one.
-type Options struct {
-	Clock func() time.Time // nil: time.Now
-	// Seed makes servers alike that have the same: in file handles and write verifiers.
-	// 0: at random.
-	Seed uint64
-}
-
-// Serve serves an empty file system to l until l is closed. MOUNT is answered too.
-func Serve(l net.Listener, o Options) error {
-	if err := registerDemoMount(); err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	nfs.Log.SetLevel(nfs.FatalLevel) // go-nfs logs what clients do wrong
-	if o.Clock == nil {
-		o.Clock = time.Now
-	}
-	h := newDemoNFS(newDemoFSAt(o.Clock))
-	s := nfs.Server{Handler: h}
-	if o.Seed != 0 {
-		h.run = o.Seed
-		binary.BigEndian.PutUint64(s.ID[:], o.Seed)
-	}
-	return s.Serve(&closingListener{Listener: l})
-}
-
-// A closingListener accepts connections that close themselves when they fail:
-// go-nfs forgets to, so that its peer would wait for Replies for ever.
-type closingListener struct {
-	net.Listener
-
-	mu    sync.Mutex // guards conns; a leaf
-	conns map[net.Conn]bool
-}
-
-func (l *closingListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	cc := &closingConn{Conn: c, l: l}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conns == nil {
-		l.conns = make(map[net.Conn]bool)
-	}
-	l.conns[c] = true
-	return cc, nil
-}
-
-// Close stops listening, and ends the connections.
-func (l *closingListener) Close() error {
-	err := l.Listener.Close()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.conns {
-		c.Close()
-	}
-	return err
-}
-
-type closingConn struct {
-	net.Conn
-	l *closingListener
-}
-
-func (c *closingConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if err != nil {
-		_ = c.Close() // the server has ended
-	}
-	return n, err
-}
-
-func (c *closingConn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	if err != nil {
-		_ = c.Close()
-	}
-	return n, err
-}
-
-func (c *closingConn) Close() error {
-	c.l.mu.Lock()
-	delete(c.l.conns, c.Conn)
-	c.l.mu.Unlock()
-	return c.Conn.Close()
 }

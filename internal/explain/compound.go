@@ -2,6 +2,7 @@ package explain
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -157,4 +158,46 @@ func (s *opSplitter) next(walk func(b []byte) bool) (number uint32, at int, ok b
 		end += n
 	}
 	return number, at, false
+}
+
+// A compound is an NFSv4 COMPOUND.
+type compound struct {
+	Tag        string  `json:"tag"`
+	Minor      *uint32 `json:"minor_version,omitempty"` // of a Call
+	Count      uint32  `json:"count"`
+	Operations []op    `json:"operations"`
+	Rest       string  `json:"rest,omitempty"` // what is wrong with the last of Operations, when not all are there
+}
+
+// An op is an operation of a COMPOUND or its result.
+type op struct {
+	Number uint32 `json:"number"`
+	Name   string `json:"name,omitempty"`
+	Status string `json:"status,omitempty"` // of a result
+}
+
+// String lists the operations, those of a Reply with the status of the last.
+func (c *compound) String() string {
+	var b strings.Builder
+	for i := range c.Operations {
+		o := &c.Operations[i]
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		if o.Name != "" {
+			b.WriteString(o.Name)
+		} else {
+			fmt.Fprintf(&b, "operation %d", o.Number)
+		}
+		if o.Status != "" && o.Status != "NFS4_OK" {
+			fmt.Fprintf(&b, " %s", o.Status)
+		}
+	}
+	switch {
+	case c.Rest != "":
+		fmt.Fprintf(&b, ", which %s", c.Rest)
+	case uint64(len(c.Operations)) < uint64(c.Count):
+		b.WriteString(", and what was not captured or not listed")
+	}
+	return b.String()
 }

@@ -4,10 +4,13 @@ package explain
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
+	"github.com/rdmabridge/rdmabridge/internal/capture"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
 // Options say what explanations are made with.
@@ -29,27 +32,6 @@ func Run(w io.Writer, in *Input, o Options) error {
 		e.print = newTextPrinter(w)
 	}
 	return e.explain(in)
-}
-
-func newExplainer(o Options) *explainer {
-	e := &explainer{
-		registry: ulb.NewRegistry(o.Limits), sessions: nfs.NewSessions(),
-		callInline: o.CallInline, replyInline: o.ReplyInline,
-		source: o.Source, max: o.Max,
-		calls: make(map[callKey]*knownCall),
-	}
-	nfs.Register(e.registry)
-	return e
-}
-
-// errEnough ends the explanation when there are as many messages as asked for.
-var errEnough = errors.New("enough")
-
-// A printer prints explanations as they are made.
-type printer interface {
-	begin(*header) error
-	message(*message) error
-	end(*summary) error
 }
 
 // explain explains all of in.
@@ -79,22 +61,78 @@ func (e *explainer) explain(in *Input) error {
 	return e.print.end(e.summarise(in, err != nil))
 }
 
-// show numbers m and prints it.
-func (e *explainer) show(m *message) error {
-	if e.max > 0 && e.count == e.max {
-		return errEnough
+// explainCapture explains all messages of a capture.
+func (e *explainer) explainCapture(c *capture.Capture) error {
+	e.connections = make(map[*capture.Conn]*connection)
+	all := c.Messages()
+	for _, conn := range c.Conns {
+		e.connections[conn] = newConnection(conn)
 	}
-	e.count++
-	m.Number = e.count
-	switch m.Kind {
-	case kindCall:
-		e.callCount++
-	case kindReply:
-		e.replyCount++
-	case kindMalformed:
-		e.malformed++
-	case kindCut:
-		e.cut++
+	for i := range all {
+		if err := e.explainMessage(&all[i]); err != nil {
+			return err
+		}
 	}
-	return e.print.message(m)
+	return nil
+}
+
+// explainRaw explains what is not a capture.
+func (e *explainer) explainRaw(in *Input) error {
+	if in.marked {
+		all := capture.Records(in.data)
+		for i := range all {
+			if err := e.explainMessage(&all[i]); err != nil {
+				return err
+			}
+		}
+		if len(all) > 0 {
+			return nil
+		}
+	}
+	m := capture.Message{Data: in.data, Length: int64(len(in.data))}
+	if transportHeader(in.data) {
+		m = capture.Send(in.data)
+	}
+	return e.explainMessage(&m)
+}
+
+// explainMessage explains one message.
+func (e *explainer) explainMessage(c *capture.Message) error {
+	m := &message{Place: newPlace(c), conn: e.connections[c.Conn]}
+	if c.Wrong != "" {
+		m.note("%s", c.Wrong)
+	}
+	if c.RDMA != nil {
+		e.explainTransport(m, c)
+		if c.RDMA.Err != nil {
+			m.Kind, m.Problem = kindMalformed, transportProblem(c.RDMA.Err)
+			return e.show(m)
+		}
+		if c.RDMA.Proc == rpcrdma.Error || c.RDMA.Proc == rpcrdma.Done {
+			m.Kind = kindRDMA
+			return e.show(m)
+		}
+	}
+	b, whole := c.Payload()
+	xid, kind, ok := oncrpc.MessageType(b)
+	switch {
+	case !ok && !whole && c.RDMA != nil && c.RDMA.Proc == rpcrdma.NoMsg:
+		m.Kind = kindRDMA
+		m.note("the message is in a chunk whose octets are not in the input")
+	case !ok && !whole:
+		m.Kind, m.Problem = kindCut, fmt.Sprintf("%d octets of %d are in the input: too few to say anything", len(b), c.Length)
+	case !ok:
+		m.Kind, m.Problem = kindMalformed, fmt.Sprintf("not an RPC message: %d octets, an XID and a message type take 8", len(b))
+	case kind == oncrpc.TypeCall:
+		m.XID = &xid
+		return e.explainCall(m, c, b, whole)
+	case kind == oncrpc.TypeReply:
+		m.XID = &xid
+		return e.explainReply(m, c, b, whole)
+	default:
+		m.XID = &xid
+		m.Kind = kindMalformed
+		m.Problem = fmt.Sprintf("not an RPC message: message type %d at offset 4, a Call has 0 and a Reply 1", kind)
+	}
+	return e.show(m)
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -100,32 +98,6 @@ func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole
 		e.travel(p, k, length)
 	}
 	return e.show(m)
-}
-
-// callOf finds the Call of a Reply.
-func (e *explainer) callOf(c *capture.Message, xid uint32) *knownCall {
-	key := callKey{c.Conn, c.Stream, xid}
-	if c.Conn != nil && c.Stream != nil {
-		key.stream = &c.Conn.Streams[0]
-		if c.Stream == key.stream && c.First > 0 { // of records that are no capture, both are on one stream
-			key.stream = &c.Conn.Streams[1]
-		}
-	}
-	return e.calls[key]
-}
-
-// match notes that k has a Reply.
-func (e *explainer) match(p *replyPart, k *knownCall, at time.Time) {
-	p.title = k.title
-	p.Call, p.Program = k.number, oncrpc.ProgramName(k.call.Program)
-	p.ProcedureName = strings.TrimPrefix(k.analysis.Procedure, "COMPOUND/")
-	if !at.IsZero() && !k.at.IsZero() {
-		after := at.Sub(k.at).Seconds()
-		p.After = &after
-	}
-	if k.replies++; k.replies > 1 {
-		p.Duplicate = true
-	}
 }
 
 // spliced finds where the octets of the Write chunk belong, and returns the length

@@ -1,0 +1,67 @@
+package explain
+
+import (
+	"github.com/rdmabridge/rdmabridge/internal/capture"
+)
+
+// A summary is the last object.
+type summary struct {
+	Kind        string        `json:"kind"` // summary
+	Messages    int           `json:"messages"`
+	Calls       int           `json:"calls"`
+	Replies     int           `json:"replies"`
+	Unanswered  int           `json:"unanswered"` // Calls without a Reply in a capture
+	Malformed   int           `json:"malformed"`
+	Cut         int           `json:"cut"`
+	Incomplete  bool          `json:"incomplete"` // --max ended it
+	Broken      string        `json:"broken,omitempty"`
+	Skipped     []skipped     `json:"skipped_packets,omitempty"`
+	Connections []*connection `json:"connections,omitempty"`
+	Hints       []string      `json:"hints,omitempty"`
+}
+
+type skipped struct {
+	Reason  string `json:"reason"`
+	Packets int    `json:"packets"`
+}
+
+// summarise makes the last object.
+func (e *explainer) summarise(in *Input, incomplete bool) *summary {
+	s := &summary{
+		Kind: "summary", Messages: e.count, Calls: e.callCount, Replies: e.replyCount, Malformed: e.malformed, Cut: e.cut, Incomplete: incomplete,
+	}
+	if in.capture == nil {
+		return s
+	}
+	if !incomplete {
+		s.Unanswered = e.unanswered
+		for _, k := range e.calls {
+			if k.replies == 0 {
+				s.Unanswered++
+			}
+		}
+	}
+	if err := in.capture.Err; err != nil {
+		s.Broken = err.Error()
+	}
+	for why, n := range in.capture.Skipped {
+		if why > 0 && n > 0 {
+			s.Skipped = append(s.Skipped, skipped{capture.Skip(why).String(), n})
+		}
+	}
+	var cut, missing int64
+	for _, c := range in.capture.Conns {
+		s.Connections = append(s.Connections, e.connections[c])
+		for i := range c.Streams {
+			cut += c.Streams[i].Cut
+			missing += c.Streams[i].Missing
+		}
+	}
+	if cut > 0 {
+		s.Hints = append(s.Hints, "packets were cut: capture with tcpdump -s 0")
+	}
+	if missing > cut {
+		s.Hints = append(s.Hints, "packets are missing: capture with a larger buffer, tcpdump -B 65536")
+	}
+	return s
+}
