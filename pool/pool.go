@@ -84,11 +84,9 @@ type Options struct {
 	QueueWait   time.Duration // longest wait for a credit; default 30 s
 	QueueLimit  int           // most Calls waiting; default 65536
 
-	// Ramp is how many Calls may be outstanding in all until the upstream answers,
-	// after the start and whenever the last connection was lost. Each Reply allows one
-	// more, so that the number doubles with every round trip, and after a thousand only
-	// the credits count. 0 is no ramp.
-	Ramp int
+	// SlowStart is the slow start of the upstream, which all its pools share. nil is
+	// for a pool without one.
+	SlowStart *SlowStart
 
 	// Failed is told of every dial that failed and every connection that ended,
 	// for the log. It may be called on any goroutine. nil ignores.
@@ -137,16 +135,12 @@ func (o Options) withDefaults() Options {
 	def(&o.Connections, 4)
 	def(&o.Loops, 1)
 	def(&o.QueueLimit, 65536)
-	def(&o.Ramp, RampEnd)
 	defd(&o.BackoffMin, 100*time.Millisecond)
 	defd(&o.BackoffMax, 5*time.Second)
 	defd(&o.DialTimeout, 10*time.Second)
 	defd(&o.QueueWait, 30*time.Second)
 	return o
 }
-
-// RampEnd is the number of Calls outstanding beyond which only credits count.
-const RampEnd = 1 << 10
 
 // A Pool is the connections to one upstream and the Calls that wait for them.
 type Pool struct {
@@ -166,22 +160,21 @@ type Pool struct {
 	retired   []*Seat // whose connections end, replaced by others
 	queue     queues
 	held      bool // memory is short: nothing is dispatched until Resume
-	out       int  // Calls outstanding
-	window    int  // how many may be, below RampEnd
 	closed    bool
 	since     time.Time // when the pool last had no usable connection; zero while it has one
 	up        time.Time // when it last had its first one
 
-	metrics *Metrics
+	slowStart *SlowStart // constant
+	metrics   *Metrics   // constant
+	blocked   bool       // listed in SlowStart.blocked; guarded by SlowStart.mu
 }
 
 // New returns a pool that has not been started.
 func New(o Options, d Dialer, owner Owner) *Pool {
 	o = o.withDefaults()
 	p := &Pool{
-		queue:  queues{by: make([]queue, o.Loops), tied: make([]queue, o.Connections)},
-		window: o.Ramp,
-		opts:   o, dialer: d, owner: owner, metrics: o.Metrics,
+		queue: queues{by: make([]queue, o.Loops), tied: make([]queue, o.Connections)},
+		opts:  o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
 	}
 	if p.metrics == nil {
 		p.metrics = &Metrics{}
@@ -266,12 +259,14 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	if f.Steady && !f.active {
 		p.tie(f)
 	}
-	if !p.held && p.room() && !p.queue.first(f) {
+	if !p.held && !p.queue.first(f) {
 		if s := p.choose(e, here); s != nil {
-			m := s.take(e)
-			p.mu.Unlock()
-			m.Dispatch(e, here)
-			return nil
+			if ok, counted := p.slowStart.dispatch(p); ok {
+				m := s.take(e, counted)
+				p.mu.Unlock()
+				m.Dispatch(e, here)
+				return nil
+			}
 		}
 	}
 	if p.queue.n >= p.opts.QueueLimit {
@@ -366,11 +361,15 @@ func (p *Pool) ready(here int) *Seat {
 
 // next takes the next queued Call for seat s. p.mu is held.
 func (p *Pool) next(s *Seat) (Member, *Entry) {
-	if p.held || p.closed || s.free() <= 0 || !p.queue.waits(s.index) || !p.room() {
+	if p.held || p.closed || s.free() <= 0 || !p.queue.waits(s.index) {
+		return nil, nil
+	}
+	ok, counted := p.slowStart.dispatch(p)
+	if !ok {
 		return nil, nil
 	}
 	e := p.queue.pop(s.affinity, s.index)
-	return s.take(e), e
+	return s.take(e, counted), e
 }
 
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
@@ -378,9 +377,6 @@ func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	p.metrics.waits.Observe(uint64(time.Since(e.queuedAt)))
 	m.Dispatch(e, here)
 }
-
-// room reports whether the ramp lets another Call out. p.mu is held.
-func (p *Pool) room() bool { return p.window >= RampEnd || p.out < p.window }
 
 // choose returns the seat for e, or nil. Small Calls of one flow stay on one connection
 // while it has credits and carries nothing large: they are written together, and

@@ -34,7 +34,8 @@ type Entry struct {
 
 	next     *Entry
 	seat     *Seat     // holds the credit, while dispatched
-	bulk     bool      // and counts it as large
+	bulk     bool      // counted as large by seat
+	counted  bool      // counted by the slow start
 	queuedAt time.Time // first, since Sent; zero when it has not waited
 	refused  uint64    // seats that Steer came from, since Sent
 }

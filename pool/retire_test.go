@@ -204,45 +204,63 @@ func TestAstray(t *testing.T) {
 }
 
 // TestRetiredHoldsNobodyUp: Calls that a connection was retired with do not keep its
-// successor from sending.
+// successor from sending, whether the slow start is over or not.
 func TestRetiredHoldsNobodyUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &fakeDialer{grant: 128}
-		p, ow := newPool(t, Options{Connections: 1, Ramp: 16}, d)
-		var f Flow
-		m := d.members[0]
-		for range 1100 { // the ramp has ended
-			e := submit(t, p, &f, 100, 0)
-			m.take()
-			m.seat.Done(e, 0)
-		}
-		for range 20 { // dropped by the server
-			submit(t, p, &f, 100, 0)
-		}
-		if !m.seat.Retire(m) {
-			t.Fatal("Retire")
-		}
-		synctest.Wait()
-		fresh := d.members[1]
-		submit(t, p, &f, 100, 0)
-		time.Sleep(29 * time.Second)
-		synctest.Wait()
-		if n := len(fresh.got); n != 1 {
-			t.Errorf("the new connection has %d Calls 29 s later, want 1; window %d, out %d", n, p.window, p.out)
-		}
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		if n, errs := ow.list(); len(n) > 0 {
-			t.Errorf("%d Calls expired: %v", len(n), errs)
-		}
-	})
+	for _, tt := range []struct {
+		name    string
+		replies int // before the connection is retired
+		want    int // Calls that its successor gets: the last one, and those that waited
+	}{
+		{"slow start", 0, 1 + 20 - 16},
+		{"slow start over", 1100, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &fakeDialer{grant: 128}
+				p, ow := newPool(t, Options{Connections: 1, SlowStart: NewSlowStart(16, 1<<30)}, d)
+				var f Flow
+				m := d.members[0]
+				answer(t, p, m, &f, tt.replies)
+				for range 20 { // dropped by the server
+					submit(t, p, &f, 100, 0)
+				}
+				if !m.seat.Retire(m) {
+					t.Fatal("Retire")
+				}
+				synctest.Wait()
+				fresh := d.members[1]
+				submit(t, p, &f, 100, 0)
+				time.Sleep(29 * time.Second)
+				synctest.Wait()
+				if n := len(fresh.got); n != tt.want {
+					t.Errorf("the new connection has %d Calls 29 s later, want %d; slow start %+v", n, tt.want, p.slowStart)
+				}
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				if n, errs := ow.list(); len(n) > 0 {
+					t.Errorf("%d Calls expired: %v", len(n), errs)
+				}
+			})
+		})
+	}
+}
+
+// answer sends n Calls of f by m, one after the other, and answers them.
+func answer(t *testing.T, p *Pool, m *fakeMember, f *Flow, n int) {
+	t.Helper()
+	for range n {
+		e := submit(t, p, f, 100, 0)
+		m.take()
+		m.seat.Done(e, 0)
+		replied(p.slowStart)
+	}
 }
 
 // TestReplacedHoldsNobodyUp: nor do those of one that a better connection replaces.
 func TestReplacedHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &astrayDialer{fakeDialer: fakeDialer{grant: 128}, may: true}
-		o := Options{Endpoints: []string{"a:1"}, Connections: 1, Ramp: 16, Astray: func(s *Seat) time.Duration {
+		o := Options{Endpoints: []string{"a:1"}, Connections: 1, SlowStart: NewSlowStart(16, 1<<30), Astray: func(s *Seat) time.Duration {
 			if s.Data == "home" {
 				return 0
 			}
@@ -254,11 +272,7 @@ func TestReplacedHoldsNobodyUp(t *testing.T) {
 		synctest.Wait()
 		var f Flow
 		m := d.members[0]
-		for range 1100 {
-			e := submit(t, p, &f, 100, 0)
-			m.take()
-			m.seat.Done(e, 0)
-		}
+		answer(t, p, m, &f, 1100)
 		for range 20 { // take long
 			submit(t, p, &f, 100, 0)
 		}
@@ -270,7 +284,7 @@ func TestReplacedHoldsNobodyUp(t *testing.T) {
 		submit(t, p, &f, 100, 0)
 		synctest.Wait()
 		if n := len(d.members[1].got); n != 1 {
-			t.Errorf("the better connection has %d Calls, want 1; window %d, out %d", n, p.window, p.out)
+			t.Errorf("the better connection has %d Calls, want 1; slow start %+v", n, p.slowStart)
 		}
 	})
 }

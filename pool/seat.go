@@ -24,11 +24,13 @@ type Seat struct {
 	grant    int
 	inUse    int
 	bulk     int // of these, large Calls
+	counted  int // of inUse, Calls that the slow start counts
 	endpoint string
 	since    time.Time
 	lastErr  error
 	retired  bool // another seat has its place, or it has none
 	renewed  bool // and its connection is to be closed after its last Call
+	counts   bool // its connection is counted by the slow start
 	age      int  // Pool.age when its connection was made
 
 	last  string // endpoint connected to last; belongs to the seat's goroutine
@@ -53,27 +55,33 @@ func (s *Seat) free() int {
 	return s.grant - s.inUse
 }
 
-// take uses one credit for e. pool.mu is held and free() > 0.
-func (s *Seat) take(e *Entry) Member {
+// take uses one credit for e, which the slow start has counted or not. pool.mu is held
+// and free() > 0.
+func (s *Seat) take(e *Entry, counted bool) Member {
 	s.inUse++
-	s.pool.out++
 	e.seat = s
+	if e.counted = counted; counted {
+		s.counted++
+	}
 	if e.bulk = e.large(); e.bulk {
 		s.bulk++
 	}
 	return s.member
 }
 
-// give takes e's credit back. pool.mu is held.
-func (s *Seat) give(e *Entry) {
+// give takes e's credit back, and reports whether the slow start has counted e. It is
+// still counted then. pool.mu is held.
+func (s *Seat) give(e *Entry) (counted bool) {
 	s.inUse--
-	if !s.retired { // else retire has taken it out
-		s.pool.out--
-	}
 	if e.bulk {
 		s.bulk--
 	}
-	e.seat, e.bulk = nil, false
+	// If the seat has been retired its Calls are not counted any more.
+	if counted = e.counted && !s.retired; counted {
+		s.counted--
+	}
+	e.seat, e.bulk, e.counted = nil, false, false
+	return counted
 }
 
 // Granted sets how many Calls may be outstanding on the seat's connection, and
@@ -96,20 +104,19 @@ func (s *Seat) Done(e *Entry, here int) {
 		p.mu.Unlock()
 		panic("BUG: pool: credit returned to a seat that did not give it")
 	}
-	s.give(e)
-	last := s.closing()
-	ramping := p.window < RampEnd
-	if ramping && s.member != nil {
-		p.window++
+	counted := s.give(e)
+	if counted {
+		p.slowStart.undispatch(1)
 	}
+	last := s.closing()
 	m, next := p.next(s)
 	p.mu.Unlock()
 	last.end()
 	if next != nil {
 		p.dispatch(m, next, here)
 	}
-	if ramping {
-		p.kick(here) // there may be room for two, or for none on this connection
+	if counted {
+		p.slowStart.wake(here) // this connection may have had no use for the room
 	}
 }
 
@@ -134,9 +141,9 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		p.mu.Unlock()
 		return false
 	}
-	s.give(e)
+	counted := s.give(e)
 	last := s.closing()
-	m := best.take(e)
+	m := best.take(e, counted)
 	if !e.large() {
 		// The client whose XIDs met this one's may go on to the next as this one does.
 		e.Flow.seat = best
@@ -176,7 +183,7 @@ func (s *Seat) Closing(m Member) {
 	p := s.pool
 	p.mu.Lock()
 	if s.member == m {
-		s.vacate()
+		s.lose()
 	}
 	p.mu.Unlock()
 }
@@ -189,12 +196,13 @@ func (s *Seat) Closing(m Member) {
 func (s *Seat) Retire(m Member) bool {
 	p := s.pool
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || s.member == nil || s.member != m {
-		return false
+	ok := !p.closed && s.member != nil && s.member == m
+	if ok {
+		s.yield()
 	}
-	s.yield()
-	return true
+	p.mu.Unlock()
+	p.slowStart.wake(Elsewhere)
+	return ok
 }
 
 // yield puts another seat in the place of s, which has a connection. p.mu is held.
@@ -213,7 +221,10 @@ func (s *Seat) yield() *Seat {
 func (s *Seat) retire() {
 	s.retired = true
 	s.pool.retired = append(s.pool.retired, s)
-	s.pool.out -= s.inUse
+	if s.counted > 0 {
+		s.pool.slowStart.undispatch(s.counted)
+		s.counted = 0
+	}
 }
 
 // leave ends the time of a seat that was retired, and reports whether it was.
@@ -238,7 +249,7 @@ func (s *Seat) Borrow(m Member, e *Entry) bool {
 	if p.held || p.queue.n > 0 || s.member != m || s.free() <= 0 {
 		return false
 	}
-	s.take(e)
+	s.take(e, false)
 	return true
 }
 
@@ -249,7 +260,16 @@ func (s *Seat) Spent(m Member) bool {
 	return s.member == m && s.inUse > 0 && s.free() <= 0
 }
 
-// vacate removes the member. p.mu is held.
+// lose removes the member, whose connection ends. p.mu is held.
+func (s *Seat) lose() {
+	s.vacate()
+	if s.counts {
+		s.counts = false
+		s.pool.slowStart.disconnected()
+	}
+}
+
+// vacate removes the member. Its connection goes on or ends. p.mu is held.
 func (s *Seat) vacate() {
 	if s.member == nil {
 		return
@@ -265,7 +285,6 @@ func (s *Seat) vacate() {
 		}
 	}
 	p.since = time.Now()
-	p.window = p.opts.Ramp
 }
 
 // Ended reports the end of the seat's connection, after every one of its Calls
@@ -273,7 +292,7 @@ func (s *Seat) vacate() {
 func (s *Seat) Ended(err error) {
 	p := s.pool
 	p.mu.Lock()
-	s.vacate()
+	s.lose()
 	p.mu.Unlock()
 	s.ended <- err
 }
@@ -345,6 +364,7 @@ func (s *Seat) sit(ctx context.Context, endpoint string) (err error, lived bool)
 		f(endpoint)
 	}
 	old.end()
+	p.slowStart.wake(Elsewhere)
 	s.pull(Elsewhere)
 	return s.stay(ctx, endpoint), true
 }
@@ -393,6 +413,8 @@ func (s *Seat) occupy(m Member, endpoint string, age int, closed bool) {
 			p.since, p.up = time.Time{}, s.since
 		}
 		p.metrics.connections.Add(1)
+		s.counts = true
+		p.slowStart.connected()
 		p.retie()
 	}
 }
@@ -437,7 +459,7 @@ func (s *Seat) stay(ctx context.Context, endpoint string) (err error) {
 	}
 	p.mu.Lock()
 	s.sitting = nil
-	s.vacate() // the end may have come before the member was seated
+	s.lose() // the end may have come before the member was seated
 	p.mu.Unlock()
 	return err
 }
@@ -537,5 +559,6 @@ func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
 		f(endpoint)
 	}
 	last.end()
+	p.slowStart.wake(Elsewhere)
 	return true
 }

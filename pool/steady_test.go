@@ -285,7 +285,7 @@ func TestSteadyShares(t *testing.T) {
 func TestSteadyIsNotSteered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}
-		p, _ := newPool(t, Options{Connections: 2, Ramp: 1024}, d)
+		p, _ := newPool(t, Options{Connections: 2}, d)
 		f := &Flow{Place: 1, Steady: true}
 		e := &Entry{Flow: f, Cost: 100}
 		if err := p.Submit(e, 0); err != nil {

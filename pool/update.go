@@ -3,7 +3,7 @@ package pool
 import "slices"
 
 // Update replaces the settings of a pool while it works. Name, Loops, First,
-// QueueLimit and Metrics stay. More connections are begun; fewer, and those to an
+// QueueLimit, SlowStart and Metrics stay. More connections are begun; fewer, and those to an
 // endpoint that is not listed any more, take no more Calls and end after their last.
 // renew replaces the others too, because what Dial makes is different now. What is
 // replaced is so one after the other, the next when the one before has a successor: if
@@ -15,7 +15,7 @@ func (p *Pool) Update(o Options, renew bool) {
 		p.mu.Unlock()
 		return
 	}
-	o.Name, o.Loops, o.First, o.QueueLimit, o.Metrics = p.opts.Name, p.opts.Loops, p.opts.First, p.opts.QueueLimit, p.opts.Metrics
+	o.Name, o.Loops, o.First, o.QueueLimit, o.SlowStart, o.Metrics = p.opts.Name, p.opts.Loops, p.opts.First, p.opts.QueueLimit, p.slowStart, p.opts.Metrics
 	if p.ownHealth {
 		o.Health = p.opts.Health
 		o.Health.Set(o.Endpoints, false)
@@ -49,6 +49,7 @@ func (p *Pool) Update(o Options, renew bool) {
 	for _, e := range ends {
 		e.end()
 	}
+	p.slowStart.wake(Elsewhere)
 	if moved {
 		p.kick(Elsewhere)
 	}

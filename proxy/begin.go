@@ -42,7 +42,7 @@ func (g *ledger) open(s gated, l *listener, a netip.Addr) {
 	t.rates.join(a, g)
 	g.addr, g.slot = a, l.p.xids.slots.take(a, time.Now())
 	if us := t.routes.all(); len(us) > 0 && !slices.ContainsFunc(us, (*upstream).hasRoom) {
-		us[0].ramp.arrive(g)
+		us[0].admission.arrive(g)
 	}
 }
 
@@ -72,7 +72,7 @@ func (g *ledger) follow(l *listener, a netip.Addr) {
 }
 
 // hasRoom reports whether u has answered enough to be sent any number of Calls.
-func (u *upstream) hasRoom() bool { return u.ramp.up.Load() }
+func (u *upstream) hasRoom() bool { return u.slowStart.Over() }
 
 // A look is what relief saw when it looked at a ledger last.
 type look struct {
@@ -100,8 +100,8 @@ func (g *ledger) charge(c *call) {
 }
 
 func (g *ledger) credit(c *call) {
-	if c.ramped {
-		c.up.ramp.leave(c, false)
+	if c.slowStart {
+		c.up.admission.dropped(c)
 	}
 	if !c.charged {
 		return
@@ -236,9 +236,7 @@ func (l *listener) begin(c *call, g *ledger, peer netip.Addr) error {
 	}
 	g.charge(c)
 	c.entry.Cost = u.cost(len(c.msg), a)
-	if !u.ramp.up.Load() {
-		u.ramp.enter(c, g)
-	}
+	u.admission.enter(c, g)
 	if err := ln.pool.Submit(&c.entry, here); err != nil {
 		c.giveUp(err)
 	}

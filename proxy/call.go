@@ -58,12 +58,12 @@ type call struct {
 	newer      *call
 	bigReply   bool // ERR_CHUNK was answered once with the largest Reply chunk
 
-	expect  int   // octets its Reply may have, about
-	size    int   // octets of memory that its Reply takes
-	charged bool  // the client's ledger counts it
-	ramped  bool  // and the upstream's ramp
-	lent    bool  // and its Reply
-	began   int64 // on the clock of the loops
+	expect    int   // octets its Reply may have, about
+	size      int   // octets of memory that its Reply takes
+	charged   bool  // the client's ledger counts it
+	slowStart bool  // counted by the upstream's slow start
+	lent      bool  // and its Reply
+	began     int64 // on the clock of the loops
 
 	result result
 	stage  stage

@@ -268,7 +268,7 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 // However many Calls clients have, few are read in while the upstream does not
 // answer, and all are answered when it does. On both transports a client that was
 // made to wait goes on.
-func TestRampOfAStalledUpstream(t *testing.T) {
+func TestSlowStartOfAStalledUpstream(t *testing.T) {
 	const clients, deep = 12, 30
 	for _, rdma := range []bool{false, true} {
 		h := proxytest.NewHarness(t, budget)
@@ -304,7 +304,7 @@ func TestRampOfAStalledUpstream(t *testing.T) {
 		if rdma {
 			least = clients // who has no Reply yet has one credit: RFC 8166 Section 3.3.3
 		}
-		h.Eventually("the ramp is full", func() bool { return in() >= least })
+		h.Eventually("the slow start is full", func() bool { return in() >= least })
 		time.Sleep(20 * time.Millisecond)
 		if n := in(); n > 15+clients {
 			t.Errorf("rdma %v: %d Calls were let in of %d, want 16 and one of each client at most", rdma, n, clients*deep)

@@ -221,8 +221,8 @@ func (c *call) resubmit(m upstreamConn, err error) {
 // answered hands the Reply on. The credit has been returned.
 func (c *call) answered() {
 	c.up.observe(c)
-	if c.ramped {
-		c.up.ramp.leave(c, true)
+	if c.slowStart {
+		c.up.admission.answered(c, c.m.Affinity())
 	}
 	if c.rdma.Analysis.CreatesSession {
 		reply := c.out[0]

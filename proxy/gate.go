@@ -4,9 +4,9 @@ package proxy
 type gateKind uint8
 
 const (
-	gateRamp     gateKind = iota // its upstream has answered little yet: ramp.go
-	gateClient                   // its address has had its rate: rate.go
-	gateListener                 // the listener has
+	gateSlowStart gateKind = iota // the slow start of its upstream has no room: admission.go
+	gateClient                    // its address has had its rate: rate.go
+	gateListener                  // the listener has
 	gates
 )
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/pool"
 )
 
 // A fakeGated sends whenever it may.
@@ -252,11 +253,16 @@ func TestRatesThatChange(t *testing.T) {
 	})
 }
 
+// testAdmission is the admission of clients to an upstream that has just started.
+func testAdmission() *admission {
+	return newAdmission(metrics.New(), "storage", pool.NewSlowStart(16, slowStartOctets), bubbleClock(), func() time.Duration { return 30 * time.Second })
+}
+
 // Few Calls are in until there are Replies; each makes room for two; clients that are
 // let in and have nothing to send do not stop the others.
-func TestRampOfClients(t *testing.T) {
+func TestSlowStartOfClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRamp(metrics.New(), "storage", 16, 1<<30, bubbleClock(), func() time.Duration { return 30 * time.Second })
+		r := testAdmission()
 		var mu sync.Mutex
 		var calls []*call
 		var clients []*fakeGated
@@ -269,7 +275,7 @@ func TestRampOfClients(t *testing.T) {
 				calls = append(calls, c)
 				mu.Unlock()
 				f.idle = i%2 == 1 || f.sent > 2000 // every other one sends one Call only
-				if r.up.Load() {
+				if r.slowStart.Over() {
 					f.idle = true
 				}
 			}}
@@ -281,42 +287,36 @@ func TestRampOfClients(t *testing.T) {
 			t.Errorf("%d Calls of 100 clients are in, want 15 of the first and one of each", n)
 		}
 		rounds := 0
-		for ; !r.up.Load() && rounds < 1000; rounds++ {
+		for ; !r.slowStart.Over() && rounds < 1000; rounds++ {
 			mu.Lock()
 			was := calls
 			calls = nil
 			mu.Unlock()
 			for _, c := range was {
-				r.leave(c, true)
+				r.answered(c, 0)
 			}
 			synctest.Wait()
-			if r.up.Load() {
+			if r.slowStart.Over() {
 				break
 			}
 			mu.Lock()
-			if len(calls) > r.most+len(clients) {
-				t.Errorf("%d Calls are in, %d may be", len(calls), r.most)
+			if most := r.slowStart.Limit(); len(calls) > most+len(clients) {
+				t.Errorf("%d Calls are in, %d may be", len(calls), most)
 			}
 			if len(calls) == 0 {
 				mu.Unlock()
-				time.Sleep(rampTick)
+				time.Sleep(admissionTick)
 				synctest.Wait()
 				mu.Lock()
 			}
 			mu.Unlock()
 		}
 		if rounds > 20 {
-			t.Errorf("%d rounds until the ramp ended", rounds)
+			t.Errorf("%d rounds until the slow start was over", rounds)
 		}
 		synctest.Wait()
 		if r.gate.n != 0 {
 			t.Errorf("%d clients still wait", r.gate.n)
-		}
-		r.restart()
-		f := clients[0]
-		f.idle = false
-		if r.up.Load() {
-			t.Error("no ramp after the upstream was lost")
 		}
 		time.Sleep(time.Second)
 	})
@@ -324,9 +324,9 @@ func TestRampOfClients(t *testing.T) {
 
 // Whoever connects when there is no room is not read from, and closed when nothing
 // changes for long.
-func TestRampOfNewClients(t *testing.T) {
+func TestSlowStartOfNewClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRamp(metrics.New(), "storage", 16, 1<<30, bubbleClock(), func() time.Duration { return 30 * time.Second })
+		r := testAdmission()
 		var clients []*fakeGated
 		for range 100 {
 			f := &fakeGated{send: func(f *fakeGated) {
@@ -364,7 +364,7 @@ func TestRampOfNewClients(t *testing.T) {
 func TestGatesDoNotAllocate(t *testing.T) {
 	clock := bubbleClock()
 	b := newBucket(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock)
-	r := newRamp(metrics.New(), "storage", 16, 1<<30, bubbleClock(), func() time.Duration { return 30 * time.Second })
+	r := testAdmission()
 	f := &fakeGated{}
 	f.open()
 	c := &call{}
@@ -372,7 +372,7 @@ func TestGatesDoNotAllocate(t *testing.T) {
 		b.enter(clock(), 100, &f.ledger)
 		b.leave(clock(), 100)
 		r.enter(c, &f.ledger)
-		r.leave(c, false)
+		r.dropped(c)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

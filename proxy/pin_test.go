@@ -226,7 +226,7 @@ func TestPinnedLimitOfMemory(t *testing.T) {
 // TestPinnedReceives: memory that a busy client needed goes when it is idle.
 func TestPinnedReceives(t *testing.T) {
 	var gate proxytest.Gate
-	x := newPinning(t, budget, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Ramp = 1024 })
+	x := newPinning(t, budget, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.SlowStart = 1024 })
 	c := x.client()
 	check(t, c, proxytest.SequenceCall(1))
 	check(t, c, proxytest.SequenceCall(2))

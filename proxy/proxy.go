@@ -114,7 +114,7 @@ type UpstreamOptions struct {
 	Mode                    Mode // who has a connection of its own
 	Pinned                  int  // most of those; default 256, for RDMA at most what memory for Replies allows
 	Credits                 int  // asked for on each connection; default 128
-	Ramp                    int  // Calls let in and out until the upstream answers, one more for each Reply; default 16, from 1024 on no ramp
+	SlowStart               int  // Calls read from clients and sent until the upstream answers, one more for each Reply; default 16; from 1024 on there is no slow start
 	CallInline, ReplyInline int  // octets; default 65536 and 4096
 
 	Source Source // for TCP
@@ -154,7 +154,7 @@ func (o *UpstreamOptions) setDefaults() {
 	setDefault(&o.Connections, connections)
 	setDefault(&o.Pinned, 256)
 	setDefault(&o.Credits, 128)
-	setDefault(&o.Ramp, 16)
+	setDefault(&o.SlowStart, 16)
 	setDefault(&o.CallInline, 64<<10)
 	setDefault(&o.ReplyInline, 4096)
 	setDefaultOrNone(&o.SilentTimeout, 4*time.Second)

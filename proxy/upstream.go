@@ -68,8 +68,9 @@ type upstream struct {
 
 	average atomic.Int64 // octets of recent Replies that had no bound
 
-	ramp     *ramp
-	failures quiet
+	slowStart *pool.SlowStart
+	admission *admission
+	failures  quiet
 }
 
 // An underWay counts the Calls of one loop's clients to an upstream. A Call that
@@ -127,7 +128,8 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 			"Times a connection could not have the source port of the one before it.", "upstream", o.Name))
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
-	u.ramp = newRamp(m, o.Name, o.Ramp, p.arena.Budget(), p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
+	u.slowStart = pool.NewSlowStart(o.SlowStart, min(slowStartOctets, p.arena.Budget()/16))
+	u.admission = newAdmission(m, o.Name, u.slowStart, p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.newEndpoints(m, &o)
 	n := 1
 	if o.partitioned() {
@@ -145,7 +147,7 @@ func (u *upstream) describe() {
 	m := u.p.metrics
 	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", u.name)
 	u.poolMetrics.Describe(m, u.name)
-	u.ramp.describe(m, u.name)
+	u.admission.describe(m, u.name)
 	u.endpoints.describe(m, u.name)
 }
 
@@ -176,7 +178,7 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
-		Ramp:      o.Ramp,
+		SlowStart: u.slowStart,
 		Failed:    u.failed,
 		Connected: u.connected,
 		Left:      u.left,
@@ -256,9 +258,6 @@ func (q *quiet) reset() {
 // failed logs that a connection could not be made or has ended: once, and again
 // when it goes on.
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
-	if u.usable() == 0 {
-		u.ramp.restart()
-	}
 	if errors.Is(err, errIdleClosed) {
 		u.log.Info().Str("endpoint", endpoint).Msg("upstream closed an idle connection")
 		return

@@ -282,7 +282,7 @@ func manyDials(b *bridgeFault) {
 func noMemoryForCalls(b *bridgeFault) {
 	b.callTimeout = 20 * time.Second
 	s := newServer(b.book, true)
-	b.bridge(proxy.ListenerOptions{StallTimeout: 20 * time.Second}, proxy.UpstreamOptions{Connections: 1, Ramp: 1 << 10, Endpoints: []string{b.overTCP("up", s)}})
+	b.bridge(proxy.ListenerOptions{StallTimeout: 20 * time.Second}, proxy.UpstreamOptions{Connections: 1, SlowStart: 1 << 10, Endpoints: []string{b.overTCP("up", s)}})
 	s.stop()
 	var wait []func()
 	for range 6 {
@@ -328,7 +328,7 @@ func (g *rogue) answers(c net.Conn) bool {
 // noMemoryForReplies is many clients that together take all of it and read nothing.
 func noMemoryForReplies(b *bridgeFault) {
 	b.callTimeout = 20 * time.Second
-	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, Ramp: 1 << 10, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
+	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, SlowStart: 1 << 10, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
 	for range 24 {
 		g := b.client()
 		c, err := g.dial()
@@ -355,8 +355,8 @@ func noMemoryForReplies(b *bridgeFault) {
 	b.sees(b.client(), mkdir, answered)
 }
 
-// rampUp is clients with full slot tables that find an upstream which does not answer yet.
-func rampUp(b *bridgeFault) {
+// slowStart is clients with full slot tables that find an upstream which does not answer yet.
+func slowStart(b *bridgeFault) {
 	s := newServer(b.book, true)
 	b.callTimeout = 15 * time.Second
 	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", s)}})
@@ -522,7 +522,7 @@ var bridgeRows = []bridgeRow{
 		[]string{`clients_relieved_total`},
 	},
 	{
-		"Clients with full slot tables, and an upstream that has not answered yet", rampUp,
+		"Clients with full slot tables, and an upstream that has not answered yet", slowStart,
 		[]string{"not read from", "answered, late"},
 		nil,
 		[]string{`upstream_ramp_waits_total`, `upstream_ramp_clients`, `upstream_ramp_calls`},

@@ -1,0 +1,174 @@
+package proxy
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/pool"
+)
+
+const (
+	// slowStartOctets is about how many octets the first Calls and their Replies may
+	// have; at most a sixteenth of the budget.
+	slowStartOctets = 4 << 20
+	// admissionTick is the time between two looks at the clients that wait.
+	admissionTick = 100 * time.Millisecond
+)
+
+// An admission makes clients wait as long as the slow start of their upstream has no
+// room for another Call. A client whose Call is one too many is not read from until
+// there is room, nor is a client that connects while there is none. A client that has
+// waited longer than a Call may wait for a credit is closed. Once the slow start is
+// over, a Call costs one atomic load here.
+//
+// It is safe for concurrent use.
+type admission struct {
+	slowStart *pool.SlowStart
+	clock     func() int64
+	wait      func() time.Duration // longest wait of a client
+	waits     *metrics.Counter
+	closed    *metrics.Counter
+
+	mu     sync.Mutex // guards the rest; taken before that of slowStart
+	coming int        // clients that were admitted and have sent nothing yet
+	gate   gate
+	timer  bool // tick is due
+}
+
+// newAdmission makes the admission of the clients of an upstream.
+func newAdmission(m *metrics.Registry, upstream string, s *pool.SlowStart, clock func() int64, wait func() time.Duration) *admission {
+	return &admission{
+		slowStart: s, clock: clock, wait: wait,
+		waits:  m.Counter("upstream_ramp_waits_total", "Times that the bridge stopped reading from a client because the slow start of the upstream had no room for another Call.", "upstream", upstream),
+		closed: m.Counter("upstream_ramp_closed_clients_total", "Clients closed because the slow start of the upstream had no room for too long.", "upstream", upstream),
+	}
+}
+
+// describe registers the gauges that read a.
+func (a *admission) describe(m *metrics.Registry, upstream string) {
+	m.GaugeFunc("upstream_ramp_calls", "Calls that may be read from clients and wait for Replies during the slow start of the upstream; 0 when the slow start is over.", func() float64 {
+		return float64(a.slowStart.Limit())
+	}, "upstream", upstream)
+	m.GaugeFunc("upstream_ramp_clients", "Clients that the bridge does not read from because of the slow start of the upstream.", func() float64 {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return float64(a.gate.n)
+	}, "upstream", upstream)
+}
+
+// enter counts c, which a client with the ledger g has sent, and makes the client
+// wait if there is no room for another Call. On the client's loop.
+func (a *admission) enter(c *call, g *ledger) {
+	if a.slowStart.Over() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	room, counted := a.slowStart.Received(c.entry.Cost)
+	if !counted {
+		return
+	}
+	c.slowStart = true
+	a.coming = max(0, a.coming-1)
+	if room == 0 {
+		a.hold(g)
+	}
+}
+
+// arrive makes a client that has just connected wait if there is no room for its
+// first Call. On the client's loop.
+func (a *admission) arrive(g *ledger) {
+	if a.slowStart.Over() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.slowStart.Room() > a.coming {
+		a.coming++
+		a.arm()
+		return
+	}
+	a.hold(g)
+}
+
+// hold makes a client wait. a.mu is held.
+func (a *admission) hold(g *ledger) {
+	if g.wait(gateSlowStart, &a.gate) {
+		g.tickets[gateSlowStart].since = a.clock()
+		a.waits.Inc()
+		a.arm()
+	}
+}
+
+// dropped ends the count of c, which the upstream will not answer.
+func (a *admission) dropped(c *call) {
+	c.slowStart = false
+	a.slowStart.Dropped(c.entry.Cost)
+	a.admit()
+}
+
+// answered ends the count of c, which the upstream has answered. Whether the client
+// reads its Reply is not the upstream's concern. here is the caller's loop.
+func (a *admission) answered(c *call, here int) {
+	c.slowStart = false
+	a.slowStart.Answered(c.entry.Cost, here)
+	a.admit()
+}
+
+// admit reads on from as many of the waiting clients as there is room for.
+func (a *admission) admit() {
+	a.mu.Lock()
+	next := a.next()
+	a.mu.Unlock()
+	turn(next)
+}
+
+// next returns the clients that may be read from again. a.mu is held.
+func (a *admission) next() *ticket {
+	if a.slowStart.Over() {
+		return a.gate.take(a.gate.n)
+	}
+	n := min(a.slowStart.Room()-a.coming, a.gate.n)
+	if n <= 0 {
+		return nil
+	}
+	a.coming += n
+	return a.gate.take(n)
+}
+
+// arm starts the timer of tick if it does not run. a.mu is held.
+func (a *admission) arm() {
+	if !a.timer {
+		a.timer = true
+		time.AfterFunc(admissionTick, a.tick)
+	}
+}
+
+var errSlowStart = errors.New("proxy: the upstream has not answered for too long during its slow start")
+
+// tick admits other clients in the place of those that were admitted and have sent
+// nothing, and closes the clients that have waited too long.
+func (a *admission) tick() {
+	late := a.clock() - int64(a.wait())
+	a.mu.Lock()
+	a.timer = false
+	a.coming = 0
+	next := a.next()
+	var closing []gated
+	for a.gate.first != nil && a.gate.first.since < late {
+		if t := a.gate.take(1); t != nil {
+			closing = append(closing, t.s)
+		}
+	}
+	if a.gate.n > 0 {
+		a.arm()
+	}
+	a.mu.Unlock()
+	turn(next)
+	for _, s := range closing {
+		s.close(errSlowStart)
+	}
+	a.closed.Add(uint64(len(closing)))
+}
