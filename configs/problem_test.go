@@ -198,7 +198,7 @@ upstreams:
 			line 3: listeners[0].provider: only for transport rdma
 			line 4: listeners[1].iwarp: only for provider iwarp
 			line 4: listeners[1].limits.fragments: only for transport tcp
-			line 5: listeners[2].provider: "magic": want iwarp or other
+			line 5: listeners[2].provider: "magic": this build has no such provider; it has iwarp, other
 			line 6: listeners[3].iwarp.revision1: only for upstreams; a listener answers both revisions
 			line 6: listeners[3].timeouts.start: none is not possible here
 			line 7: listeners[4].limits.starting: only for transport rdma

@@ -1,5 +1,10 @@
 package configs
 
+import (
+	"slices"
+	"strings"
+)
+
 // Inline are the inline thresholds of RFC 8166 Section 3.3.2, one for each
 // direction, before RFC 8797 lowers them to what the peer can take.
 type Inline struct {
@@ -30,7 +35,9 @@ func checkInline(s Size, path string, r *report) {
 }
 
 func checkProvider(provider string, w IWARP, path string, k Known, r *report) {
-	oneOf(provider, path+".provider", r, k.Providers...)
+	if provider != "" && !slices.Contains(k.Providers, provider) && !r.has(path+".provider") {
+		r.addf(path+".provider", "%q: this build has no such provider; it has %s", provider, strings.Join(k.Providers, ", "))
+	}
 	if provider != ProviderIWARP {
 		if r.source.given(path + ".iwarp") {
 			r.addf(path+".iwarp", "only for provider iwarp")

@@ -19,16 +19,17 @@ import (
 )
 
 // transportFlags choose between TCP and RDMA.
-type transportFlags struct{ transport, crc, fpdu string }
+type transportFlags struct{ transport, provider, crc, fpdu string }
 
 func (t *transportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.transport, "transport", "tcp", "tcp or rdma")
+	cmd.Flags().StringVar(&t.provider, "provider", configs.ProviderIWARP, "of rdma: "+strings.Join(providerNames(), " or "))
 	cmd.Flags().StringVar(&t.crc, "crc", "on", "of iWARP: on, or off, which only counts if the peer agrees")
 	cmd.Flags().StringVar(&t.fpdu, "fpdu", "emss", "of iWARP: emss or max")
 }
 
-// provider is nil for TCP.
-func (t *transportFlags) provider(log zerolog.Logger) (fabric.Provider, error) {
+// open makes the provider, or returns nil for TCP.
+func (t *transportFlags) open(log zerolog.Logger) (fabric.Provider, error) {
 	var w configs.IWARP
 	switch t.crc {
 	case "on":
@@ -49,7 +50,7 @@ func (t *transportFlags) provider(log zerolog.Logger) (fabric.Provider, error) {
 	case "tcp":
 		return nil, nil
 	case "rdma":
-		return newProvider(w, 0, log), nil
+		return toolProvider(t.provider, w, log)
 	}
 	return nil, fmt.Errorf("--transport %s: want tcp or rdma", t.transport)
 }
@@ -98,7 +99,7 @@ func (f *loadFlags) addLoader(cmd *cobra.Command) {
 func (f *loadFlags) start(errOut io.Writer) (l *bench.Loader, err error) {
 	log := newLog(errOut, configs.Log{Level: "warn", Format: configs.FormatConsole})
 	if f.transport != "" {
-		if f.load.Provider, err = f.provider(log); err != nil {
+		if f.load.Provider, err = f.open(log); err != nil {
 			return nil, err
 		}
 	}

@@ -19,7 +19,7 @@ func newBenchServerCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			o.Log = newLog(cmd.ErrOrStderr(), configs.Log{Level: "info", Format: configs.FormatConsole})
-			if o.Provider, err = t.provider(o.Log); err != nil {
+			if o.Provider, err = t.open(o.Log); err != nil {
 				return err
 			}
 			o.Budget, o.CallInline, o.ReplyInline = int64(budget), int(inline), int(inline)

@@ -19,8 +19,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
-	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -107,10 +105,7 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
 	if l.RDMA() {
-		w := iwarpOptions(l.IWARP, log.With().Str("listener", l.Name).Logger())
-		w.AcceptTimeout, w.ProgressTimeout = l.Timeouts.Start.Value(), l.Timeouts.Stall.Value()
-		w.MaxConnections = -1 // the listener has a limit
-		o.Provider = iwarp.New(w)
+		o.Provider = listenerProvider(l, log)
 		o.MaxStarting, o.MaxStartingPerAddress = l.Limits.Starting, l.Limits.StartingPerAddress
 	}
 	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
@@ -154,11 +149,7 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOpti
 		SilentTimeout: u.Timeouts.Silent.Value(), ProbeInterval: u.Timeouts.Probe.Value(),
 	}
 	if u.RDMA() {
-		w := iwarpOptions(u.IWARP, log.With().Str("upstream", u.Name).Logger())
-		w.DialTimeout, w.SilentTimeout = u.Timeouts.Connect.Value(), u.Timeouts.Silent.Value()
-		// A server that is stopped takes nothing either: that is for the Calls' deadline.
-		w.ProgressTimeout = u.Timeouts.Call.Value()
-		o.Provider = iwarp.New(w)
+		o.Provider = upstreamProvider(u, log)
 		return o
 	}
 	if u.Source.Address != "" {
@@ -166,21 +157,6 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOpti
 	}
 	if u.Source.Ports != configs.AnyPort {
 		o.Source.Low, o.Source.High = u.Source.Ports.Low, u.Source.Ports.High
-	}
-	return o
-}
-
-// newProvider makes the one provider that this build has.
-func newProvider(w configs.IWARP, dial time.Duration, log zerolog.Logger) fabric.Provider {
-	o := iwarpOptions(w, log)
-	o.DialTimeout = dial
-	return iwarp.New(o)
-}
-
-func iwarpOptions(w configs.IWARP, log zerolog.Logger) iwarp.Options {
-	o := iwarp.Options{CRCOff: w.CRC == configs.Off, DialRev1: w.Revision1 == configs.On, Log: log}
-	if w.FPDU == configs.FPDUMax {
-		o.FPDU = iwarp.FPDUMax
 	}
 	return o
 }

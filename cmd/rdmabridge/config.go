@@ -11,7 +11,7 @@ import (
 
 // known is what this build can do, for package configs.
 var known = configs.Known{
-	Providers: []string{configs.ProviderIWARP},
+	Providers: providerNames(),
 	Program:   oncrpc.ProgramByName,
 }
 

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+)
+
+// providers has a constructor for each RDMA provider of this build, by the name that
+// the setting `provider` and the flag --provider use. A new provider needs its own
+// package, a line here, and its settings in package configs.
+var providers = map[string]func(providerSettings) fabric.Provider{
+	configs.ProviderIWARP: newIWARP,
+}
+
+// providerNames lists the keys of providers in order.
+func providerNames() []string { return slices.Sorted(maps.Keys(providers)) }
+
+// providerSettings is everything that a provider is made from. A constructor uses what
+// its provider knows and ignores the rest. A duration that is negative means no bound.
+type providerSettings struct {
+	iwarp configs.IWARP // settings of provider iwarp
+
+	dial     time.Duration // bounds setting up a connection to a server
+	start    time.Duration // bounds setting up a connection from a client
+	progress time.Duration // bounds how long a peer may stall in the middle of a message
+	silent   time.Duration // bounds how long the peer's host may acknowledge nothing
+
+	listens bool // a listener, which bounds its connections itself, owns the provider
+	log     zerolog.Logger
+}
+
+// toolProvider makes the provider that a command without a configuration file uses.
+func toolProvider(name string, w configs.IWARP, log zerolog.Logger) (fabric.Provider, error) {
+	construct, ok := providers[name]
+	if !ok {
+		return nil, fmt.Errorf("--provider %s: this build has no such provider; it has %s", name, strings.Join(providerNames(), ", "))
+	}
+	return construct(providerSettings{
+		iwarp: w, dial: 10 * time.Second, start: 5 * time.Second, progress: 30 * time.Second, silent: -1, log: log,
+	}), nil
+}
+
+// listenerProvider makes the provider of an RDMA listener.
+func listenerProvider(l *configs.Listener, log zerolog.Logger) fabric.Provider {
+	return providers[l.Provider](providerSettings{
+		iwarp: l.IWARP,
+		dial:  -1, start: l.Timeouts.Start.Value(), progress: l.Timeouts.Stall.Value(), silent: -1,
+		listens: true, log: log.With().Str("listener", l.Name).Logger(),
+	})
+}
+
+// upstreamProvider makes the provider of an RDMA upstream.
+func upstreamProvider(u *configs.Upstream, log zerolog.Logger) fabric.Provider {
+	return providers[u.Provider](providerSettings{
+		iwarp: u.IWARP,
+		dial:  u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
+		// A server whose process is stopped reads nothing. Its Calls run into their
+		// deadline, so the connection need not fail earlier.
+		progress: u.Timeouts.Call.Value(),
+		log:      log.With().Str("upstream", u.Name).Logger(),
+	})
+}
+
+// newIWARP is the constructor of provider iwarp.
+func newIWARP(s providerSettings) fabric.Provider {
+	o := iwarp.Options{
+		CRCOff: s.iwarp.CRC == configs.Off, DialRev1: s.iwarp.Revision1 == configs.On,
+		DialTimeout: s.dial, AcceptTimeout: s.start, ProgressTimeout: s.progress, SilentTimeout: s.silent,
+		Log: s.log,
+	}
+	if s.iwarp.FPDU == configs.FPDUMax {
+		o.FPDU = iwarp.FPDUMax
+	}
+	if s.listens {
+		o.MaxConnections = -1
+	}
+	return iwarp.New(o)
+}
