@@ -102,51 +102,66 @@ func TestAnswers(t *testing.T) {
 		if got := binary.BigEndian.Uint32(r); got != xid {
 			t.Errorf("%s: xid %#x", o.name, got)
 		}
-		for _, cut := range []int{0, 4, 8, 24, 28, 32, 36, 128, 132, len(r) / 8 * 4} {
-			cut = min(cut, len(r))
-			parts := slices.DeleteFunc([][]byte{r[:cut], r[cut:]}, func(p []byte) bool { return len(p) == 0 })
-			if err := o.check(parts, tag, true, scratch); err != nil {
-				t.Errorf("%s, cut at %d: %v", o.name, cut, err)
+		checkCuts(t, o, r, tag, scratch)
+		checkBadReplies(t, o, r, tag, scratch)
+		checkBadData(t, o, m, r, tag, scratch)
+	}
+}
+
+func checkCuts(t *testing.T, o *op, r []byte, tag uint32, scratch []byte) {
+	for _, cut := range []int{0, 4, 8, 24, 28, 32, 36, 128, 132, len(r) / 8 * 4} {
+		cut = min(cut, len(r))
+		parts := slices.DeleteFunc([][]byte{r[:cut], r[cut:]}, func(p []byte) bool { return len(p) == 0 })
+		if err := o.check(parts, tag, true, scratch); err != nil {
+			t.Errorf("%s, cut at %d: %v", o.name, cut, err)
+		}
+	}
+}
+
+func checkBadReplies(t *testing.T, o *op, r []byte, tag uint32, scratch []byte) {
+	xid := binary.BigEndian.Uint32(r)
+	for _, bad := range []struct {
+		name string
+		m    []byte
+		want error
+	}{
+		{"short", r[:len(r)-4], errShortReply},
+		{"long", append(slices.Clone(r), 0, 0, 0, 0), errShortReply},
+		{"failed", oncrpc.AppendAccepted(nil, xid, oncrpc.SystemError), &StatusError{oncrpc.SystemError}},
+	} {
+		err := o.check([][]byte{bad.m}, tag, false, scratch)
+		var stat *StatusError
+		if err == nil || errors.As(bad.want, &stat) != errors.As(err, &stat) {
+			t.Errorf("%s, %s: %v, want %v", o.name, bad.name, err, bad.want)
+		}
+	}
+	if o.reply > o.dataAt || o.echoAt > 0 {
+		if err := o.check([][]byte{r}, tag+1, false, scratch); !errors.Is(err, errTag) && !errors.Is(err, errData) {
+			t.Errorf("%s: another call's reply: %v", o.name, err)
+		}
+	}
+}
+
+// checkBadData changes the first and the last octet of the data, in the Reply r and in the
+// Call m.
+func checkBadData(t *testing.T, o *op, m, r []byte, tag uint32, scratch []byte) {
+	if o.reply > o.dataAt {
+		for _, at := range []int{o.dataAt, o.reply - 1} {
+			x := slices.Clone(r)
+			x[at] ^= 1
+			if err := o.check([][]byte{x}, tag, false, scratch); !errors.Is(err, errData) {
+				t.Errorf("%s: octet %d of the reply wrong: %v", o.name, at, err)
 			}
 		}
-		for _, bad := range []struct {
-			name string
-			m    []byte
-			want error
-		}{
-			{"short", r[:len(r)-4], errShortReply},
-			{"long", append(slices.Clone(r), 0, 0, 0, 0), errShortReply},
-			{"failed", oncrpc.AppendAccepted(nil, xid, oncrpc.SystemError), &StatusError{oncrpc.SystemError}},
-		} {
-			err := o.check([][]byte{bad.m}, tag, false, scratch)
-			var stat *StatusError
-			if err == nil || errors.As(bad.want, &stat) != errors.As(err, &stat) {
-				t.Errorf("%s, %s: %v, want %v", o.name, bad.name, err, bad.want)
-			}
-		}
-		if o.reply > o.dataAt || o.echoAt > 0 {
-			if err := o.check([][]byte{r}, tag+1, false, scratch); !errors.Is(err, errTag) && !errors.Is(err, errData) {
-				t.Errorf("%s: another call's reply: %v", o.name, err)
-			}
-		}
-		if o.reply > o.dataAt {
-			for _, at := range []int{o.dataAt, o.reply - 1} {
-				x := slices.Clone(r)
-				x[at] ^= 1
-				if err := o.check([][]byte{x}, tag, false, scratch); !errors.Is(err, errData) {
-					t.Errorf("%s: octet %d of the reply wrong: %v", o.name, at, err)
-				}
-			}
-		}
-		if o.size > 0 {
-			for _, at := range []int{len(o.head), len(m) - 1} {
-				x := slices.Clone(m)
-				x[at] ^= 1
-				lax := &service{pattern: pattern()}
-				r, _ := serve(t, lax, x)
-				if err := o.check([][]byte{r}, tag, false, scratch); lax.wrong.Load() != 1 || err == nil {
-					t.Errorf("%s: octet %d of the call wrong: %v", o.name, at, err)
-				}
+	}
+	if o.size > 0 {
+		for _, at := range []int{len(o.head), len(m) - 1} {
+			x := slices.Clone(m)
+			x[at] ^= 1
+			lax := &service{pattern: pattern()}
+			r, _ := serve(t, lax, x)
+			if err := o.check([][]byte{r}, tag, false, scratch); lax.wrong.Load() != 1 || err == nil {
+				t.Errorf("%s: octet %d of the call wrong: %v", o.name, at, err)
 			}
 		}
 	}

@@ -61,13 +61,13 @@ const (
 	crcBad
 )
 
-// sends finds the Sends of an iWARP connection, and what moved in their chunks.
-// With guess the connection's start was not captured, and FPDUs are searched for
-// where packets begin.
-func (c *Conn) sends(guess bool) []Message {
+// sends finds the Sends of an iWARP connection and the data that moved in their chunks.
+// When the start of the connection was not captured, it searches for FPDUs where packets
+// begin.
+func (c *Conn) sends() []Message {
 	var events []event
 	for i := range c.Streams {
-		events = append(events, c.fpdus(i, guess)...)
+		events = append(events, c.fpdus(i)...)
 	}
 	slices.SortStableFunc(events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(a.where.last, b.where.last), cmp.Compare(a.offset, b.offset))
@@ -75,23 +75,31 @@ func (c *Conn) sends(guess bool) []Message {
 	return newTransfers().run(events)
 }
 
-// fpdus cuts one direction into FPDUs. RFC 5044 Section 4.1.
-func (c *Conn) fpdus(i int, guess bool) []event {
-	s := &c.Streams[i]
-	r := s.reader()
-	inStep, crc := false, true
-	if own, peer := c.MPA[i], c.MPA[1-i]; own != nil {
-		r.seek(int64(wire.FrameLen + len(own.Private)))
-		if own.Flags&wire.FlagEnhanced != 0 && own.Revision >= 2 {
-			r.seek(r.pos + wire.EnhancedLen)
-		}
-		r.base, inStep = r.pos, true
-		if peer != nil {
-			// Each side says whether it wants Markers in what it receives.
-			r.marked = peer.Flags&wire.FlagMarkers != 0
-			crc = (own.Flags|peer.Flags)&wire.FlagCRC != 0
-		}
+// fpduReader returns a reader at the first FPDU of a direction. crc reports whether FPDUs
+// have CRCs. inStep is false when the start of the connection was not captured.
+func (c *Conn) fpduReader(i int) (r *reader, inStep, crc bool) {
+	at := c.Streams[i].reader()
+	r = &at
+	own, peer := c.MPA[i], c.MPA[1-i]
+	if own == nil {
+		return r, false, true
 	}
+	r.seek(int64(wire.FrameLen + len(own.Private)))
+	if own.Flags&wire.FlagEnhanced != 0 && own.Revision >= 2 {
+		r.seek(r.pos + wire.EnhancedLen)
+	}
+	r.base = r.pos
+	if peer == nil {
+		return r, true, true
+	}
+	// Each side says whether it wants Markers in what it receives.
+	r.marked = peer.Flags&wire.FlagMarkers != 0
+	return r, true, (own.Flags|peer.Flags)&wire.FlagCRC != 0
+}
+
+// fpdus cuts one direction into FPDUs. RFC 5044 Section 4.1.
+func (c *Conn) fpdus(i int) []event {
+	r, inStep, crc := c.fpduReader(i)
 	var all []event
 	sends := make(map[uint32]*Message) // under way, by MSN
 	resync := false
@@ -124,22 +132,26 @@ func (c *Conn) fpdus(i int, guess bool) []event {
 			}
 		case op == wire.OpTerminate:
 		default:
-			if m := c.segment(sends, s, &e, n, resync); m != nil {
+			if m := c.segment(sends, &c.Streams[i], &e, n, resync); m != nil {
 				e.send = m
 				all = append(all, e)
 			}
 			resync = false
 		}
 	}
-	// Those that never ended.
-	var rest []event
+	return append(all, unfinished(i, sends)...)
+}
+
+// unfinished returns the Sends whose last DDP Segment was not captured, in the order in
+// which they begin.
+func unfinished(i int, sends map[uint32]*Message) (rest []event) {
 	for _, m := range sends {
 		m.Missing++
 		m.Length++
 		rest = append(rest, event{stream: i, where: span{first: m.First, last: m.Last}, offset: m.Offset, send: m})
 	}
 	slices.SortFunc(rest, func(a, b event) int { return cmp.Compare(a.offset, b.offset) })
-	return append(all, rest...)
+	return rest
 }
 
 // fpdu reads one FPDU, or what was captured of it, and returns the length of its

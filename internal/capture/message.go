@@ -109,12 +109,12 @@ func Send(b []byte) Message {
 func (c *Conn) messages() []Message {
 	if c.startup() {
 		c.Protocol = IWARP
-		return c.sends(false)
+		return c.sends()
 	}
 	// A Send is known by more than a record is. It is looked for only where the start
 	// of the connection is not in the capture.
 	if !c.Streams[0].Started || !c.Streams[1].Started {
-		if all := c.sends(true); len(all) > 0 {
+		if all := c.sends(); len(all) > 0 {
 			c.Protocol = IWARP
 			return all
 		}
@@ -297,26 +297,43 @@ func (r *reader) plausible() bool {
 	return possible(next.peek(markLen+minRecord, &span{}))
 }
 
-// plausibleMessage judges the first octets b, minMessage or more, of a message of
-// n octets.
+// plausibleMessage reports whether the first octets b, minMessage or more, can be those of
+// a message of n octets.
 func plausibleMessage(b []byte, n int64) bool {
-	w := func(i int) uint32 {
-		if 4*i+4 > len(b) {
-			return 0
-		}
-		return binary.BigEndian.Uint32(b[4*i:])
-	}
-	flavor := func(v uint32) bool { return v <= 7 || v>>16 == 390000>>16 }
-	switch w(1) {
+	switch w := words(b); w.at(1) {
 	case oncrpc.TypeCall:
-		return n >= oncrpc.CallHeaderMin && w(2) == oncrpc.RPCVersion && w(3) != 0 &&
-			w(4) < 256 && w(5) < 1024 && flavor(w(6)) && w(7) <= oncrpc.MaxAuth
+		return w.plausibleCall(n)
 	case oncrpc.TypeReply:
-		if w(2) == 1 {
-			return n == 20 && w(3) == oncrpc.AuthError && w(4) < 64 || n == 24 && w(3) == oncrpc.RPCMismatch && w(4) == oncrpc.RPCVersion
-		}
-		return w(2) == 0 && n >= oncrpc.ReplyHeader && flavor(w(3)) && w(4) <= oncrpc.MaxAuth &&
-			(w(4) != 0 || w(5) <= oncrpc.SystemError)
+		return w.plausibleReply(n)
 	}
 	return false
 }
+
+// words are the first units of a message.
+type words []byte
+
+// at returns unit i, or 0 when the capture has not that many.
+func (w words) at(i int) uint32 {
+	if 4*i+4 > len(w) {
+		return 0
+	}
+	return binary.BigEndian.Uint32(w[4*i:])
+}
+
+func (w words) plausibleCall(n int64) bool {
+	return n >= oncrpc.CallHeaderMin && w.at(2) == oncrpc.RPCVersion && w.at(3) != 0 &&
+		w.at(4) < 256 && w.at(5) < 1024 && plausibleFlavor(w.at(6)) && w.at(7) <= oncrpc.MaxAuth
+}
+
+func (w words) plausibleReply(n int64) bool {
+	if w.at(2) == 1 { // MSG_DENIED
+		return n == 20 && w.at(3) == oncrpc.AuthError && w.at(4) < 64 ||
+			n == 24 && w.at(3) == oncrpc.RPCMismatch && w.at(4) == oncrpc.RPCVersion
+	}
+	return w.at(2) == 0 && n >= oncrpc.ReplyHeader && plausibleFlavor(w.at(3)) && w.at(4) <= oncrpc.MaxAuth &&
+		(w.at(4) != 0 || w.at(5) <= oncrpc.SystemError)
+}
+
+// plausibleFlavor reports whether v is a small number or of the range that starts with
+// 390000, as every flavor that the IANA has assigned.
+func plausibleFlavor(v uint32) bool { return v <= 7 || v>>16 == 390000>>16 }

@@ -239,28 +239,41 @@ func FuzzParseCall(f *testing.F) {
 			}
 			return
 		}
-		if c.Args < CallHeaderMin || c.Args > len(m) || c.Args%4 != 0 || c.CredentialLen > MaxAuth || c.VerifierLen > MaxAuth {
-			t.Fatalf("parsed %+v", c)
-		}
-		if c.VerifierPos+xdr.Roundup(c.VerifierLen) != c.Args {
-			t.Fatalf("verifier ends before Args: %+v", c)
-		}
-		start, end, ok := c.Arguments()
-		if ok && (start < c.Args || end < start || end > len(m)) {
-			t.Fatalf("Arguments = %d, %d of %d", start, end, len(m))
-		}
-		if c.Reducible() && (!ok || start != c.Args || end != len(m)) {
-			t.Fatalf("reducible, but Arguments = %d, %d, %v", start, end, ok)
-		}
-		if c.Flavor == FlavorGSS && c.Reducible() && c.GSS.Service != GSSServiceNone && c.GSS.Service != GSSServiceChannel {
-			t.Fatalf("reducible under service %d", c.GSS.Service)
-		}
-		// The header alone says the same of it.
-		var again Call
-		if err := ParseCall(m[:c.Args:c.Args], &again); err != nil || again.Args != c.Args || again.Protection != c.Protection {
-			t.Fatalf("header alone: %v, %+v", err, again)
-		}
+		checkHeader(t, &c, m)
+		checkArguments(t, &c, m)
 	})
+}
+
+// checkHeader asserts what holds for the header of every Call.
+func checkHeader(t *testing.T, c *Call, m []byte) {
+	if c.Args < CallHeaderMin || c.Args > len(m) || c.Args%4 != 0 || c.CredentialLen > MaxAuth || c.VerifierLen > MaxAuth {
+		t.Fatalf("parsed %+v", c)
+	}
+	if c.VerifierPos+xdr.Roundup(c.VerifierLen) != c.Args {
+		t.Fatalf("verifier ends before Args: %+v", c)
+	}
+	// The header alone says the same.
+	var again Call
+	if err := ParseCall(m[:c.Args:c.Args], &again); err != nil || again.Args != c.Args || again.Protection != c.Protection {
+		t.Fatalf("header alone: %v, %+v", err, again)
+	}
+}
+
+// checkArguments asserts what holds for the arguments of every Call.
+func checkArguments(t *testing.T, c *Call, m []byte) {
+	start, end, ok := c.Arguments()
+	if ok && (start < c.Args || end < start || end > len(m)) {
+		t.Fatalf("Arguments = %d, %d of %d", start, end, len(m))
+	}
+	if !c.Reducible() {
+		return
+	}
+	if !ok || start != c.Args || end != len(m) {
+		t.Fatalf("reducible, but Arguments = %d, %d, %v", start, end, ok)
+	}
+	if c.Flavor == FlavorGSS && c.GSS.Service != GSSServiceNone && c.GSS.Service != GSSServiceChannel {
+		t.Fatalf("reducible under service %d", c.GSS.Service)
+	}
 }
 
 func TestParseCallAllocs(t *testing.T) {

@@ -223,77 +223,95 @@ func (p *compiler) expect(c byte) {
 	p.pos++
 }
 
+// letters are the constructs of one character. An L is a name, a URL, or an address of
+// two strings: netloc4 of RFC 7863.
+var letters = map[byte]Layout{
+	' ': nil,
+	'O': {{kind: nodeOpaque}},
+	'D': {{kind: nodeEligible}},
+	'B': {{kind: nodeUnits}},
+	'F': {{kind: nodeUnits}, {kind: nodeOpaque}},
+	'L': {{kind: nodeUnion, arms: []arm{
+		{value: 1, sub: Layout{{kind: nodeOpaque}}},
+		{value: 2, sub: Layout{{kind: nodeOpaque}}},
+		{value: 3, sub: Layout{{kind: nodeOpaque}, {kind: nodeOpaque}}},
+	}}},
+}
+
 // sequence compiles items up to, and not including, one of the characters of
 // stop.
 func (p *compiler) sequence(stop string) Layout {
 	l := Layout{}
 	for p.more(stop) {
 		c := p.text[p.pos]
-		switch {
-		case c == ' ':
-			p.pos++
-		case c >= '0' && c <= '9':
-			n := p.number()
-			if n == 0 || n%4 != 0 {
-				p.bug("want whole units")
-			}
+		if c >= '0' && c <= '9' {
+			n := p.octets()
 			if k := len(l) - 1; k >= 0 && l[k].kind == nodeFixed {
-				l[k].size += int(n)
+				l[k].size += n
 			} else {
-				l = append(l, node{kind: nodeFixed, size: int(n)})
+				l = append(l, node{kind: nodeFixed, size: n})
 			}
-		case c == 'O':
-			p.pos++
-			l = append(l, node{kind: nodeOpaque})
-		case c == 'D':
-			p.pos++
-			l = append(l, node{kind: nodeEligible})
-		case c == 'B':
-			p.pos++
-			l = append(l, node{kind: nodeUnits})
-		case c == 'F':
-			p.pos++
-			l = append(l, node{kind: nodeUnits}, node{kind: nodeOpaque})
-		case c == 'L':
-			p.pos++
-			l = append(l, netloc)
-		case c == '[':
-			p.pos++
-			sub := p.sequence("]")
-			p.expect(']')
-			n := node{kind: nodeArray, sub: sub}
-			if len(sub) == 0 {
-				p.bug("array of nothing")
-			}
-			if len(sub) == 1 && sub[0].kind == nodeFixed {
-				n.size = sub[0].size
-			}
-			l = append(l, n)
-		case c == '?', c == '*':
-			p.pos++
-			p.expect('(')
-			sub := p.sequence(")")
-			p.expect(')')
-			kind := nodeOptional
-			if c == '*' {
-				kind = nodeList
-			}
-			l = append(l, node{kind: kind, sub: sub})
-		case c == '{':
-			p.pos++
-			l = append(l, node{kind: nodeUnion, arms: p.arms()})
-		default:
-			p.bug("unexpected character")
+			continue
 		}
+		if nodes, ok := letters[c]; ok {
+			p.pos++
+			l = append(l, nodes...)
+			continue
+		}
+		l = append(l, p.bracketed(c))
 	}
 	return l
 }
 
-// netloc is a name, a URL, or an address of two strings: RFC 7863, netloc4.
-var netloc = func() node {
-	o := node{kind: nodeOpaque}
-	return node{kind: nodeUnion, arms: []arm{{value: 1, sub: Layout{o}}, {value: 2, sub: Layout{o}}, {value: 3, sub: Layout{o, o}}}}
-}()
+// octets compiles a number of octets.
+func (p *compiler) octets() int {
+	n := p.number()
+	if n == 0 || n%4 != 0 {
+		p.bug("want whole units")
+	}
+	return int(n)
+}
+
+// bracketed compiles a construct that has others inside. It begins with c.
+func (p *compiler) bracketed(c byte) node {
+	switch c {
+	case '[':
+		p.pos++
+		return p.array()
+	case '?':
+		p.pos++
+		return node{kind: nodeOptional, sub: p.between('(', ')')}
+	case '*':
+		p.pos++
+		return node{kind: nodeList, sub: p.between('(', ')')}
+	case '{':
+		p.pos++
+		return node{kind: nodeUnion, arms: p.arms()}
+	}
+	p.bug("unexpected character")
+	return node{}
+}
+
+func (p *compiler) between(first, last byte) Layout {
+	p.expect(first)
+	sub := p.sequence(string(last))
+	p.expect(last)
+	return sub
+}
+
+// array compiles the rest of an array, behind its first bracket.
+func (p *compiler) array() node {
+	sub := p.sequence("]")
+	p.expect(']')
+	if len(sub) == 0 {
+		p.bug("array of nothing")
+	}
+	n := node{kind: nodeArray, sub: sub}
+	if len(sub) == 1 && sub[0].kind == nodeFixed {
+		n.size = sub[0].size
+	}
+	return n
+}
 
 func (p *compiler) arms() []arm {
 	var arms []arm

@@ -76,56 +76,84 @@ var layouts = []string{
 func TestLayoutWalk(t *testing.T) {
 	r := rand.New(rand.NewPCG(8166, 8267))
 	for _, s := range layouts {
-		l := Compile(s)
+		c := layoutCase{t: t, text: s, layout: Compile(s)}
 		for range 200 {
-			var items [][2]int
-			m := generate(r, l, make([]byte, 4), &items)
-			w := Walk{Cursor: xdr.NewCursor(m, 4)}
-			l.Walk(&w)
-			if !w.OK() || w.Pos() != len(m) || w.Items != len(items) {
-				t.Fatalf("%q over %x: OK %v, Pos %d, %d items", s, m[4:], w.OK(), w.Pos(), w.Items)
+			c.items = nil
+			c.message = generate(r, c.layout, make([]byte, 4), &c.items)
+			c.checkWhole()
+			c.checkPrefixes()
+			if len(c.items) == 1 {
+				c.checkAbsent()
+				c.checkRoundup()
 			}
-			if len(items) == 1 && (w.Item != items[0][0] || w.Length != items[0][1]) {
-				t.Fatalf("%q over %x: item %d of %d, want %v", s, m[4:], w.Item, w.Length, items)
-			}
-			for n := 4; n < len(m); n++ {
-				w := Walk{Cursor: xdr.NewCursor(m[:n:n], 4)}
-				l.Walk(&w)
-				if w.OK() && w.Pos() != n {
-					t.Fatalf("%q over prefix %x: OK, Pos %d", s, m[4:n], w.Pos())
-				}
-				if w.OK() && s != "" && !strings.Contains(s, "*") && n < len(m) {
-					t.Fatalf("%q over prefix %x: OK", s, m[4:n])
-				}
-			}
-			if len(items) != 1 {
-				continue
-			}
-			// Without the item, whichever way the walk is told.
-			pos, n := items[0][0], items[0][1]
-			reduced := slices.Delete(bytes.Clone(m), pos, pos+xdr.Roundup(n))
-			kept := slices.Delete(bytes.Clone(m), pos, pos+n)
-			w = Walk{Cursor: xdr.NewCursor(kept, 4), Absent: true, Roundup: Left(kept)}
-			if l.Walk(&w); !w.OK() || w.Pos() != len(kept) || w.Items != 1 || w.Item != pos || w.Length != n {
-				t.Fatalf("%q over %x, from which a peer took no roundup: %+v", s, kept[4:], w)
-			}
-			if n%4 == 0 {
-				w = Walk{Cursor: xdr.NewCursor(m, 4), Absent: true, Roundup: 1}
-				if l.Walk(&w); w.OK() {
-					t.Fatalf("%q: roundup behind an item of %d octets", s, n)
-				}
-			}
-			for _, at := range []int{0, pos} {
-				w := Walk{Cursor: xdr.NewCursor(reduced, 4), Absent: true, Position: at}
-				l.Walk(&w)
-				if !w.OK() || w.Pos() != len(reduced) || w.Items != 1 || w.Item != pos || w.Length != n {
-					t.Fatalf("%q over reduced %x, Position %d: %+v", s, reduced[4:], at, w)
-				}
-			}
-			w = Walk{Cursor: xdr.NewCursor(m, 4), Absent: true, Position: pos + 4}
-			if l.Walk(&w); !w.OK() || w.Items != 0 {
-				t.Fatalf("%q: an item at a position where there is none: %+v", s, w)
-			}
+		}
+	}
+}
+
+// A layoutCase is a random value of a layout.
+type layoutCase struct {
+	t       *testing.T
+	text    string
+	layout  Layout
+	message []byte
+	items   [][2]int // position and length of each eligible item
+}
+
+func (c *layoutCase) checkWhole() {
+	m := c.message
+	w := Walk{Cursor: xdr.NewCursor(m, 4)}
+	c.layout.Walk(&w)
+	if !w.OK() || w.Pos() != len(m) || w.Items != len(c.items) {
+		c.t.Fatalf("%q over %x: OK %v, Pos %d, %d items", c.text, m[4:], w.OK(), w.Pos(), w.Items)
+	}
+	if len(c.items) == 1 && (w.Item != c.items[0][0] || w.Length != c.items[0][1]) {
+		c.t.Fatalf("%q over %x: item %d of %d, want %v", c.text, m[4:], w.Item, w.Length, c.items)
+	}
+}
+
+func (c *layoutCase) checkPrefixes() {
+	for n := 4; n < len(c.message); n++ {
+		w := Walk{Cursor: xdr.NewCursor(c.message[:n:n], 4)}
+		c.layout.Walk(&w)
+		if w.OK() && w.Pos() != n {
+			c.t.Fatalf("%q over prefix %x: OK, Pos %d", c.text, c.message[4:n], w.Pos())
+		}
+		if w.OK() && c.text != "" && !strings.Contains(c.text, "*") {
+			c.t.Fatalf("%q over prefix %x: OK", c.text, c.message[4:n])
+		}
+	}
+}
+
+// checkAbsent walks over the value without its item and the roundup, told where the item
+// belongs or not.
+func (c *layoutCase) checkAbsent() {
+	pos, n := c.items[0][0], c.items[0][1]
+	reduced := slices.Delete(bytes.Clone(c.message), pos, pos+xdr.Roundup(n))
+	for _, at := range []int{0, pos} {
+		w := Walk{Cursor: xdr.NewCursor(reduced, 4), Absent: true, Position: at}
+		c.layout.Walk(&w)
+		if !w.OK() || w.Pos() != len(reduced) || w.Items != 1 || w.Item != pos || w.Length != n {
+			c.t.Fatalf("%q over reduced %x, Position %d: %+v", c.text, reduced[4:], at, w)
+		}
+	}
+	w := Walk{Cursor: xdr.NewCursor(c.message, 4), Absent: true, Position: pos + 4}
+	if c.layout.Walk(&w); !w.OK() || w.Items != 0 {
+		c.t.Fatalf("%q: an item at a position where there is none: %+v", c.text, w)
+	}
+}
+
+// checkRoundup walks over the value without its item and with the roundup.
+func (c *layoutCase) checkRoundup() {
+	pos, n := c.items[0][0], c.items[0][1]
+	kept := slices.Delete(bytes.Clone(c.message), pos, pos+n)
+	w := Walk{Cursor: xdr.NewCursor(kept, 4), Absent: true, Roundup: Left(kept)}
+	if c.layout.Walk(&w); !w.OK() || w.Pos() != len(kept) || w.Items != 1 || w.Item != pos || w.Length != n {
+		c.t.Fatalf("%q over %x, from which a peer took no roundup: %+v", c.text, kept[4:], w)
+	}
+	if n%4 == 0 {
+		w = Walk{Cursor: xdr.NewCursor(c.message, 4), Absent: true, Roundup: 1}
+		if c.layout.Walk(&w); w.OK() {
+			c.t.Fatalf("%q: roundup behind an item of %d octets", c.text, n)
 		}
 	}
 }

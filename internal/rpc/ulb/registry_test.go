@@ -110,6 +110,11 @@ func TestRegistryAnalyse(t *testing.T) {
 			t.Errorf("%s:\n got %+v\nwant %+v", tt.name, a, tt.want)
 		}
 	}
+}
+
+func TestRegistryBind(t *testing.T) {
+	reg := NewRegistry(Limits{})
+	reg.Bind(1, 1, fixed{})
 	if b := reg.Lookup(1, 1); b != (fixed{}) {
 		t.Errorf("Lookup = %T", b)
 	}

@@ -43,6 +43,11 @@ func TestAllocs(t *testing.T) {
 		t.Errorf("ParseCall and Analyse allocate %v times in %d COMPOUNDs", n, len(refs))
 	}
 
+	allocsRestore(t, reg)
+	allocsRestoreCall(t, reg)
+}
+
+func allocsRestore(t *testing.T, reg *ulb.Registry) {
 	for _, id := range []string{"02-nfs3-read", "16-nfs41-seq-putfh-read"} {
 		read := byID(t, id)
 		b := reg.Lookup(read.Prog, read.Vers)
@@ -58,11 +63,13 @@ func TestAllocs(t *testing.T) {
 			t.Errorf("%s: Restore and Reducible allocate %v times", id, n)
 		}
 	}
+}
 
+func allocsRestoreCall(t *testing.T, reg *ulb.Registry) {
 	for _, id := range []string{"03-nfs3-write", "17-nfs41-seq-putfh-write-getattr"} {
 		write := byID(t, id)
 		b := reg.Lookup(write.Prog, write.Vers)
-		c = *parse(t, write.CallReduced)
+		c := *parse(t, write.CallReduced)
 		it := write.ReadItems[0]
 		if n := testing.AllocsPerRun(100, func() {
 			if _, err := ulb.RestoreCall(b, &c, it.Position, it.Length); err != nil {

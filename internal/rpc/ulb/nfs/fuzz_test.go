@@ -35,41 +35,51 @@ func FuzzAnalyse(f *testing.F) {
 		}
 		var a ulb.Analysis
 		b := reg.Analyse(&c, &a)
-		if b == nil || a.MaxReply < 32 || a.MaxReply > l.MaxReply || a.MaxReduced > a.MaxReply || a.ResultMax > l.MaxIO {
-			t.Fatalf("%+v", a)
+		if b == nil {
+			t.Fatal("no binding")
 		}
-		if a.Reduce != c.Reducible() || !a.Known && a.Class != ulb.NonIdempotent {
-			t.Fatalf("%+v", a)
-		}
-		if (a.ArgLength > 0 || a.ResultMax > 0) && !(a.Known && a.Reduce) {
-			t.Fatalf("%+v", a)
-		}
-		if a.ResultMax == 0 && a.MaxReduced != a.MaxReply || a.ResultMax > 0 && a.MaxReduced+a.ResultMax > a.MaxReply && a.MaxReply < l.MaxReply {
-			t.Fatalf("%+v", a)
-		}
-		if n := int(a.ArgLength); n > 0 {
-			pos := int(a.ArgPosition)
-			if pos%4 != 0 || pos < c.Args+4 || pos+xdr.Roundup(n) > len(m) || binary.BigEndian.Uint32(m[pos-4:]) != a.ArgLength {
-				t.Fatalf("%+v of %d octets", a, len(m))
-			}
-			// What the Requester takes out the Responder puts back.
-			reduced := slices.Concat(m[:pos], m[pos+xdr.Roundup(n):])
-			var rc oncrpc.Call
-			if err := oncrpc.ParseCall(reduced, &rc); err != nil {
-				t.Fatal(err)
-			}
-			s, err := ulb.RestoreCall(b, &rc, a.ArgPosition, a.ArgLength)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := apply(s, reduced, m[pos:pos+n])
-			// Roundup octets of a client need not be zero, those put back are.
-			if !bytes.Equal(got[:pos+n], m[:pos+n]) || !bytes.Equal(got[pos+xdr.Roundup(n):], m[pos+xdr.Roundup(n):]) {
-				t.Fatalf("restored %x, want %x", got, m)
-			}
+		checkBounds(t, &a, &c, &l)
+		if a.ArgLength > 0 {
+			checkArgument(t, b, &a, &c)
 		}
 		plan(t, reg, &a, len(m), int(callInline), int(replyInline))
 	})
+}
+
+// checkBounds asserts what holds for every Analysis.
+func checkBounds(t *testing.T, a *ulb.Analysis, c *oncrpc.Call, l *ulb.Limits) {
+	t.Helper()
+	for _, wrong := range []bool{
+		a.MaxReply < 32 || a.MaxReply > l.MaxReply || a.MaxReduced > a.MaxReply || a.ResultMax > l.MaxIO,
+		a.Reduce != c.Reducible() || !a.Known && a.Class != ulb.NonIdempotent,
+		(a.ArgLength > 0 || a.ResultMax > 0) && !(a.Known && a.Reduce),
+		a.ResultMax == 0 && a.MaxReduced != a.MaxReply,
+		a.ResultMax > 0 && a.MaxReduced+a.ResultMax > a.MaxReply && a.MaxReply < l.MaxReply,
+	} {
+		if wrong {
+			t.Fatalf("%+v", *a)
+		}
+	}
+}
+
+// checkArgument asserts that the Responder puts the argument back that the Requester takes
+// out.
+func checkArgument(t *testing.T, b ulb.Binding, a *ulb.Analysis, c *oncrpc.Call) {
+	t.Helper()
+	m, pos, n := c.Message, int(a.ArgPosition), int(a.ArgLength)
+	if pos%4 != 0 || pos < c.Args+4 || pos+xdr.Roundup(n) > len(m) || binary.BigEndian.Uint32(m[pos-4:]) != a.ArgLength {
+		t.Fatalf("%+v of %d octets", *a, len(m))
+	}
+	reduced := slices.Concat(m[:pos], m[pos+xdr.Roundup(n):])
+	s, err := ulb.RestoreCall(b, parse(t, reduced), a.ArgPosition, a.ArgLength)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := apply(s, reduced, m[pos:pos+n])
+	// A client's roundup octets need not be zero; those of the restored Call are.
+	if !bytes.Equal(got[:pos+n], m[:pos+n]) || !bytes.Equal(got[pos+xdr.Roundup(n):], m[pos+xdr.Roundup(n):]) {
+		t.Fatalf("restored %x, want %x", got, m)
+	}
 }
 
 // plan asserts what holds for every plan: both Sends fit, one chunk per list,
@@ -145,33 +155,52 @@ func FuzzRestore(f *testing.F) {
 			}
 		}
 		s, spliced, err := ulb.Restore(b, proc, base, written)
-		if err != nil {
-			if spliced {
-				t.Fatal("spliced and an error")
-			}
-			return
-		}
-		if spliced != (written > 0) {
+		switch {
+		case err != nil && spliced:
+			t.Fatal("spliced and an error")
+		case err != nil:
+		case spliced != (written > 0):
 			t.Fatalf("%d octets written, spliced %v", written, spliced)
-		}
-		if !spliced || written > 1<<16 {
-			return
-		}
-		if int(s.Pos) > len(base) || s.Length > written || written-s.Length > 3 || s.Padding > 3 {
-			t.Fatalf("%+v for %d octets written, base of %d", s, written, len(base))
-		}
-		// The plain Reply holds the item where it was put.
-		plain := apply(s, base, make([]byte, written))
-		again, ok := ulb.Reducible(b, proc, plain)
-		if !ok || again.Pos != s.Pos || again.Length != s.Length || len(plain)%4 != 0 {
-			t.Fatalf("%+v gives %x, whose item is %+v, %v", s, plain, again, ok)
+		case spliced && written <= 1<<16:
+			checkSplice(t, b, proc, base, written, s)
 		}
 	})
 }
 
-// FuzzCompound is about the operations of a COMPOUND alone, and their results,
-// for which it makes up the headers.
+// checkSplice asserts that the plain Reply holds the item where Restore put it.
+func checkSplice(t *testing.T, b ulb.Binding, proc uint32, base []byte, written uint32, s ulb.Splice) {
+	t.Helper()
+	if int(s.Pos) > len(base) || s.Length > written || written-s.Length > 3 || s.Padding > 3 {
+		t.Fatalf("%+v for %d octets written, base of %d", s, written, len(base))
+	}
+	plain := apply(s, base, make([]byte, written))
+	again, ok := ulb.Reducible(b, proc, plain)
+	if !ok || again.Pos != s.Pos || again.Length != s.Length || len(plain)%4 != 0 {
+		t.Fatalf("%+v gives %x, whose item is %+v, %v", s, plain, again, ok)
+	}
+}
+
+// FuzzCompound makes up the headers and fuzzes the operations of a COMPOUND and their
+// results.
 func FuzzCompound(f *testing.F) {
+	addCompounds(f)
+	reg := newRegistry()
+	binding := reg.Lookup(oncrpc.ProgramNFS, 4)
+	header := compound4(0, 0)[:40]
+	success := oncrpc.AppendAccepted(nil, 1, oncrpc.Success)
+	f.Fuzz(func(t *testing.T, args, results []byte, pos uint32) {
+		m := slices.Concat(header, args)
+		reply := slices.Concat(success, results)
+		a := checkCompound(t, reg, m)
+		checkArgItem(t, binding, parse(t, m), pos)
+		checkResultItem(t, binding, reply, len(success))
+		checkResultItems(t, binding, reply, len(success))
+		checkTighten(t, reg.Limits(), m, reply, a)
+	})
+}
+
+// addCompounds adds the arguments and results of the vectors, plain and reduced.
+func addCompounds(f *testing.F) {
 	for i, r := range loadReference4(f) {
 		if i%2 == 0 {
 			start := parse(f, r.call).Args
@@ -190,72 +219,83 @@ func FuzzCompound(f *testing.F) {
 			f.Add([]byte{}, []byte(v.Replies[0].ReplyReduced[24:]), uint32(0))
 		}
 	}
-	reg := newRegistry()
-	l := reg.Limits()
-	binding := reg.Lookup(oncrpc.ProgramNFS, 4)
-	header := compound4(0, 0)[:40]
-	success := oncrpc.AppendAccepted(nil, 1, oncrpc.Success)
-	f.Fuzz(func(t *testing.T, args, results []byte, pos uint32) {
-		m := slices.Concat(header, args)
-		c := parse(t, m)
-		var a ulb.Analysis
-		reg.Analyse(c, &a)
-		minor, ok := nfs.MinorVersion(c)
-		if a.Known && (!ok || minor > 2) || a.Session != 0 && (!ok || minor == 0) {
-			t.Fatalf("minor version %d, %v: %+v", minor, ok, a)
-		}
-		if a.Session != 0 && (int(a.Session)+32 > len(m) || binary.BigEndian.Uint32(m[a.Session-4:]) != 53) {
-			t.Fatalf("%+v of %d octets", a, len(m))
-		}
-		if a.CreatesSession && !a.Known {
-			t.Fatalf("%+v", a)
-		}
-		if a.Known && len(m) > 52 {
-			var b ulb.Analysis
-			if reg.Analyse(parse(t, m[:len(m)-4]), &b); b.Known {
-				t.Fatalf("Known with and without the last unit: %+v, %+v", a, b)
-			}
-		}
-		if n, ok := binding.ArgItem(c, pos); ok {
-			if pos%4 != 0 || int(pos) < c.Args+4 || int(pos) > len(m) || binary.BigEndian.Uint32(m[pos-4:]) != n {
-				t.Fatalf("ArgItem(%d) = %d of %d octets", pos, n, len(m))
-			}
-		}
+}
 
-		reply := slices.Concat(success, results)
-		for _, reduced := range []bool{false, true} {
-			p, n, ok, err := binding.ResultItem(1, reply, len(success), reduced)
-			if ok && (err != nil || int(p) < len(success)+16 || int(p) > len(reply) || binary.BigEndian.Uint32(reply[p-4:]) != n) {
-				t.Fatalf("ResultItem = %d, %d, %v of %d octets", p, n, err, len(reply))
-			}
-			if ok && !reduced && int(p)+int(n) > len(reply) {
-				t.Fatalf("item at %d of %d, Reply of %d", p, n, len(reply))
-			}
+func checkCompound(t *testing.T, reg *ulb.Registry, m []byte) (a ulb.Analysis) {
+	t.Helper()
+	c := parse(t, m)
+	reg.Analyse(c, &a)
+	minor, ok := nfs.MinorVersion(c)
+	if a.Known && (!ok || minor > 2) || a.Session != 0 && (!ok || minor == 0) {
+		t.Fatalf("minor version %d, %v: %+v", minor, ok, a)
+	}
+	if a.Session != 0 && (int(a.Session)+32 > len(m) || binary.BigEndian.Uint32(m[a.Session-4:]) != 53) {
+		t.Fatalf("%+v of %d octets", a, len(m))
+	}
+	if a.CreatesSession && !a.Known {
+		t.Fatalf("%+v", a)
+	}
+	if a.Known && len(m) > 52 {
+		var b ulb.Analysis
+		if reg.Analyse(parse(t, m[:len(m)-4]), &b); b.Known {
+			t.Fatalf("Known with and without the last unit: %+v, %+v", a, b)
 		}
-		var items [4]ulb.Splice
-		n, err := binding.ResultItems(1, reply, len(success), items[:])
-		if n > len(items) {
-			t.Fatalf("ResultItems = %d", n)
+	}
+	return a
+}
+
+func checkArgItem(t *testing.T, b ulb.Binding, c *oncrpc.Call, pos uint32) {
+	t.Helper()
+	m := c.Message
+	outside := pos%4 != 0 || int(pos) < c.Args+4 || int(pos) > len(m)
+	if n, ok := b.ArgItem(c, pos); ok && (outside || binary.BigEndian.Uint32(m[pos-4:]) != n) {
+		t.Fatalf("ArgItem(%d) = %d of %d octets", pos, n, len(m))
+	}
+	if b.ArgItems(c, []uint32{pos}) && outside {
+		t.Fatalf("ArgItems(%d) of %d octets", pos, len(m))
+	}
+}
+
+// checkResultItem looks for an item in a Reply whose results begin at the given position.
+func checkResultItem(t *testing.T, b ulb.Binding, reply []byte, results int) {
+	t.Helper()
+	for _, reduced := range []bool{false, true} {
+		p, n, ok, err := b.ResultItem(1, reply, results, reduced)
+		if ok && (err != nil || int(p) < results+16 || int(p) > len(reply) || binary.BigEndian.Uint32(reply[p-4:]) != n) {
+			t.Fatalf("ResultItem = %d, %d, %v of %d octets", p, n, err, len(reply))
 		}
-		at := len(success)
-		for i, s := range items[:n] {
-			if err != nil {
-				break
-			}
-			if int(s.Pos) < at+12 || uint64(s.Pos)+uint64(s.Length)+uint64(s.Padding) > uint64(len(reply)) || binary.BigEndian.Uint32(reply[s.Pos-4:]) != s.Length {
-				t.Fatalf("item %d is %+v of %d octets", i, s, len(reply))
-			}
-			at = int(s.Pos + s.Length + s.Padding)
+		if ok && !reduced && int(p)+int(n) > len(reply) {
+			t.Fatalf("item at %d of %d, Reply of %d", p, n, len(reply))
 		}
-		if binding.ArgItems(c, []uint32{pos}) && (pos%4 != 0 || int(pos) < c.Args+4 || int(pos) > len(m)) {
-			t.Fatalf("ArgItems(%d) of %d octets", pos, len(m))
+	}
+}
+
+func checkResultItems(t *testing.T, b ulb.Binding, reply []byte, results int) {
+	t.Helper()
+	var items [4]ulb.Splice
+	n, err := b.ResultItems(1, reply, results, items[:])
+	if n > len(items) {
+		t.Fatalf("ResultItems = %d", n)
+	}
+	if err != nil {
+		return
+	}
+	at := results
+	for i, s := range items[:n] {
+		if int(s.Pos) < at+12 || uint64(s.Pos)+uint64(s.Length)+uint64(s.Padding) > uint64(len(reply)) || binary.BigEndian.Uint32(reply[s.Pos-4:]) != s.Length {
+			t.Fatalf("item %d is %+v of %d octets", i, s, len(reply))
 		}
-		s := nfs.NewSessions()
-		s.Learn(reply)
-		was := a
-		s.Tighten(m, &a)
-		if a.MaxReply > was.MaxReply || a.MaxReduced > a.MaxReply || a.MaxReply > l.MaxReply || a.MaxReply < 32 {
-			t.Fatalf("tightened %+v to %+v", was, a)
-		}
-	})
+		at = int(s.Pos + s.Length + s.Padding)
+	}
+}
+
+func checkTighten(t *testing.T, l ulb.Limits, m, reply []byte, a ulb.Analysis) {
+	t.Helper()
+	s := nfs.NewSessions()
+	s.Learn(reply)
+	was := a
+	s.Tighten(m, &a)
+	if a.MaxReply > was.MaxReply || a.MaxReduced > a.MaxReply || a.MaxReply > l.MaxReply || a.MaxReply < 32 {
+		t.Fatalf("tightened %+v to %+v", was, a)
+	}
 }

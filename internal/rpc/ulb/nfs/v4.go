@@ -36,39 +36,66 @@ const maxUnknownOp = 255
 // opsHeader: status, tag<> without its data, count of results.
 const opsHeader = 4 + 4 + 4
 
-// A compoundBound sums up what the operations of a COMPOUND may return.
-type compoundBound struct {
-	octets  uint64 // that stay when the item is reduced
-	guessed bool
-	items   int    // operations that return an eligible item
-	reads   int    // those of them that are READ
-	item    uint32 // the most octets of the last of these items
-	total   uint64 // of all, with roundup
+// A summary is what Analyse learns about the operations of a COMPOUND.
+type summary struct {
+	octets  uint64 // of the Reply without eligible items
+	items   uint64 // octets of all eligible items, with roundup
+	guessed bool   // octets has a bound of Limits where the protocol has none
+
+	reads     int    // READ operations
+	readlinks int    // READLINK operations
+	item      uint32 // the most octets that the last eligible item may have
+
+	class     ulb.Class
+	sequenced int    // operations of class seq
+	session   uint32 // position of the arguments of SEQUENCE when it comes first, or 0
+	creates   bool   // one operation is CREATE_SESSION
+	named     *op4   // the operation that names the COMPOUND
+
+	writePos, writeLen int // data of the longest WRITE
 }
 
-func (b *compoundBound) add(o *op4, number uint32, m []byte, pos int, l *ulb.Limits) {
-	b.octets += uint64(o.most)
+// add adds an operation, whose arguments begin at pos and end at the position of w.
+func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *ulb.Limits) {
+	s.octets += uint64(o.most)
 	if o.bitmaps > 0 {
-		b.octets += uint64(o.bitmaps) * bitmap4(l)
+		s.octets += uint64(o.bitmaps) * bitmap4(l)
 	}
 	if o.identities > 0 {
-		b.octets += uint64(o.identities) * identity4(l)
+		s.octets += uint64(o.identities) * identity4(l)
 	}
-	if o.size == nil {
-		return
+	var size size4
+	if o.size != nil {
+		size = o.size(m, pos, l)
+		s.octets += size.octets
+		s.guessed = s.guessed || size.guessed
 	}
-	s := o.size(m, pos, l)
-	b.octets += s.octets
-	b.guessed = b.guessed || s.guessed
+	s.class = max(s.class, o.class)
+	if o.class == seq {
+		s.sequenced++
+	}
+	if s.named == nil || o.weight > s.named.weight {
+		s.named = o
+	}
 	switch number {
 	case opRead:
-		b.reads++
-		fallthrough
+		s.reads++
+		s.addItem(size.item)
 	case opReadlink:
-		b.items++
-		b.item = s.item
-		b.total += (uint64(s.item) + 3) &^ 3
+		s.readlinks++
+		s.addItem(size.item)
+	case opCreateSession:
+		s.creates = true
+	case opWrite:
+		if w.Items > 0 && w.Length > s.writeLen {
+			s.writePos, s.writeLen = w.Item, w.Length
+		}
 	}
+}
+
+func (s *summary) addItem(n uint32) {
+	s.item = n
+	s.items += (uint64(n) + 3) &^ 3
 }
 
 // Analyse implements ulb.Binding.
@@ -89,16 +116,7 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	if !w.OK() || minor >= uint32(len(lastOp)) || count > maxOps {
 		return
 	}
-	bound := compoundBound{octets: opsHeader + uint64(xdr.Roundup(tag))}
-	var (
-		class     ulb.Class
-		sequenced int  // operations of class seq
-		sequence  bool // the first is SEQUENCE
-		creates   bool // one is CREATE_SESSION
-		named     *op4 // gives the COMPOUND its name
-		writePos  int  // of the longest WRITE's data
-		writeLen  int
-	)
+	s := summary{octets: opsHeader + uint64(xdr.Roundup(tag))}
 	for i := range count {
 		number := w.Uint32()
 		o := op(minor, number)
@@ -111,59 +129,48 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 		if !w.OK() {
 			return
 		}
-		bound.add(o, number, m, pos, l)
-		class = max(class, o.class)
-		if o.class == seq {
-			sequenced++
-		}
-		if named == nil || o.weight > named.weight {
-			named = o
-		}
-		switch number {
-		case opSequence:
-			if i == 0 {
-				sequence = true
-				a.Session = uint32(pos)
-			}
-		case opCreateSession:
-			creates = true
-		case opWrite:
-			if w.Items > 0 && w.Length > writeLen {
-				writePos, writeLen = w.Item, w.Length
-			}
+		s.add(o, number, pos, &w, m, l)
+		if i == 0 && number == opSequence {
+			s.session = uint32(pos)
+			a.Session = s.session // also when a later operation is unknown
 		}
 	}
-	if w.Len() != 0 {
-		return
+	if w.Len() == 0 {
+		s.fill(a, minor)
 	}
+}
+
+// fill writes what the operations say of a COMPOUND that was read to its end.
+func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 	a.Known = true
-	a.CreatesSession = creates
-	if named != nil {
-		a.Procedure = named.name
+	a.CreatesSession = s.creates
+	if s.named != nil {
+		a.Procedure = s.named.name
 	}
 	switch {
-	case sequence:
-		// The slot of the session knows a repetition of the whole COMPOUND: RFC 8881
-		// Section 2.10.6.
-		class = ulb.Sequenced
-	case sequenced > 1:
+	case s.session != 0:
+		// The slot of the session identifies a retransmission of the whole COMPOUND:
+		// RFC 8881 Section 2.10.6.
+		a.Class = ulb.Sequenced
+	case s.sequenced > 1:
 		// One state owner's seqid says nothing about another's.
-		class = ulb.NonIdempotent
+		a.Class = ulb.NonIdempotent
+	default:
+		a.Class = s.class
 	}
-	a.Class = class
-	if writeLen > 0 {
-		a.ArgPosition, a.ArgLength = uint32(writePos), uint32(writeLen)
+	if s.writeLen > 0 {
+		a.ArgPosition, a.ArgLength = uint32(s.writePos), uint32(s.writeLen)
 	}
-	if bound.guessed && minor > 0 {
+	if s.guessed && minor > 0 {
 		// The session bounds it, or nothing does: RFC 8267 Section 6.2.2.
 		a.MaxReply, a.MaxReduced = ulb.Unbounded, ulb.Unbounded
 		return
 	}
-	a.MaxReply = uint32(min(bound.octets+bound.total, ulb.Unbounded))
+	a.MaxReply = uint32(min(s.octets+s.items, ulb.Unbounded))
 	a.MaxReduced = a.MaxReply
-	if bound.items == 1 && bound.reads == 1 {
-		a.ResultMax = bound.item
-		a.MaxReduced = uint32(min(bound.octets, ulb.Unbounded))
+	if s.reads == 1 && s.readlinks == 0 {
+		a.ResultMax = s.item
+		a.MaxReduced = uint32(min(s.octets, ulb.Unbounded))
 	}
 }
 

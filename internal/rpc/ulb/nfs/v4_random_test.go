@@ -194,10 +194,10 @@ func put(s ulb.Splice, base, chunk []byte) []byte {
 	return slices.Concat(base[:s.Pos], chunk[:s.Length], make([]byte, s.Padding), base[s.Pos:])
 }
 
-// COMPOUNDs of every operation, and Replies to them that end anywhere, are the
-// same octet by octet when they have been reduced, the one item or the other,
-// and put together again, by a peer that keeps to RFC 8166 and by those that
-// leave roundup where it does not belong.
+// TestRandomCompounds reduces COMPOUNDs of every operation, and Replies to them that stop
+// at any operation, by each eligible item, and puts them together again. They must be the
+// same octet by octet, whether the peer keeps to RFC 8166 or leaves roundup where it does
+// not belong.
 func TestRandomCompounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(8267, 8881))
 	reg := ulb.NewRegistry(ulb.Limits{})
@@ -206,37 +206,17 @@ func TestRandomCompounds(t *testing.T) {
 	count := map[string]int{}
 	for i := range 6000 {
 		minor := uint32(i % 3)
-		var rows []*op4Row
-		for j := range op4Rows {
-			if op4Rows[j].number <= lastOp[minor] {
-				rows = append(rows, &op4Rows[j])
-			}
+		rows := rowsOf(minor)
+		ops, unexecuted := randomOps(r, rows, rows[i/3%len(rows)])
+		for _, o := range ops[:len(ops)-unexecuted] {
+			seen[o.name]++
 		}
-		var ops []randomOp
-		last := r.IntN(8)
-		fails := r.IntN(3) == 0
-		for k := range last + 1 {
-			row := rows[r.IntN(len(rows))]
-			switch {
-			case k == 0:
-				row = rows[i/3%len(rows)]
-			case r.IntN(4) == 0:
-				row = rows[slices.IndexFunc(rows, func(o *op4Row) bool { return o.number == opRead })]
-			case r.IntN(4) == 0:
-				row = rows[slices.IndexFunc(rows, func(o *op4Row) bool { return o.number == opWrite })]
-			}
-			seen[row.name]++
-			ops = append(ops, makeOp(r, row, fails && k == last))
+		c := newCompoundCase(t, reg, r, minor, ops, unexecuted, count)
+		for _, check := range []func(){
+			c.checkAnalysis, c.checkArguments, c.checkArgItems, c.checkReducible, c.checkReducibleItems, c.checkRestore,
+		} {
+			check()
 		}
-		// The Reply to a COMPOUND that failed has no results behind the failure.
-		unexecuted := 0
-		if fails {
-			unexecuted = r.IntN(3)
-			for range unexecuted {
-				ops = append(ops, makeOp(r, rows[r.IntN(len(rows))], false))
-			}
-		}
-		checkCompound(t, reg, r, minor, ops, unexecuted, count)
 		if t.Failed() {
 			return
 		}
@@ -253,102 +233,172 @@ func TestRandomCompounds(t *testing.T) {
 	}
 }
 
-func checkCompound(t *testing.T, reg *ulb.Registry, r *rand.Rand, minor uint32, ops []randomOp, unexecuted int, count map[string]int) {
+// rowsOf returns the operations of a minor version.
+func rowsOf(minor uint32) (rows []*op4Row) {
+	for j := range op4Rows {
+		if op4Rows[j].number <= lastOp[minor] {
+			rows = append(rows, &op4Rows[j])
+		}
+	}
+	return rows
+}
+
+// randomOps makes the operations of a COMPOUND. The first is of the given row. One in three
+// COMPOUNDs fails: then the server does not execute the last operations, and the Reply has
+// no results of them.
+func randomOps(r *rand.Rand, rows []*op4Row, first *op4Row) (ops []randomOp, unexecuted int) {
+	last := r.IntN(8)
+	fails := r.IntN(3) == 0
+	for k := range last + 1 {
+		row := rows[r.IntN(len(rows))]
+		switch {
+		case k == 0:
+			row = first
+		case r.IntN(4) == 0:
+			row = rows[slices.IndexFunc(rows, func(o *op4Row) bool { return o.number == opRead })]
+		case r.IntN(4) == 0:
+			row = rows[slices.IndexFunc(rows, func(o *op4Row) bool { return o.number == opWrite })]
+		}
+		ops = append(ops, makeOp(r, row, fails && k == last))
+	}
+	if fails {
+		unexecuted = r.IntN(3)
+		for range unexecuted {
+			ops = append(ops, makeOp(r, rows[r.IntN(len(rows))], false))
+		}
+	}
+	return ops, unexecuted
+}
+
+// A compoundCase is a random COMPOUND, a Reply to it, and what is known of both from how
+// they were made.
+type compoundCase struct {
+	t       *testing.T
+	reg     *ulb.Registry
+	random  *rand.Rand
+	count   map[string]int // cases seen, by kind
+	names   []string       // of the operations
+	minor   uint32
+	message []byte
+	reply   []byte
+
+	args             [][2]int // position and length of every eligible item of the Call
+	found            [][2]int // likewise of the Reply
+	longest          [2]int   // the longest of args that is a WRITE's
+	reads, readClass int      // READs; READs and READLINKs
+	bounded          bool     // the results were made within the bounds of their rows
+
+	call     oncrpc.Call
+	binding  ulb.Binding
+	analysis ulb.Analysis
+}
+
+func newCompoundCase(t *testing.T, reg *ulb.Registry, r *rand.Rand, minor uint32, ops []randomOp, unexecuted int, count map[string]int) *compoundCase {
 	t.Helper()
+	c := &compoundCase{t: t, reg: reg, random: r, count: count, minor: minor, bounded: true}
 	tag := make([]byte, r.IntN(9))
-	call := xdr.AppendUint32(nil, 7)
+	c.message = xdr.AppendUint32(nil, 7)
 	for _, w := range []uint32{oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramNFS, 4, 1, 0, 0, 0, 0} {
-		call = xdr.AppendUint32(call, w)
+		c.message = xdr.AppendUint32(c.message, w)
 	}
-	call = xdr.AppendUint32(xdr.AppendUint32(xdr.AppendOpaque(call, tag), minor), uint32(len(ops)))
-	reply := xdr.AppendUint32(oncrpc.AppendAccepted(nil, 7, oncrpc.Success), ops[len(ops)-1-unexecuted].status)
-	reply = xdr.AppendUint32(xdr.AppendOpaque(reply, tag), uint32(len(ops)-unexecuted))
-
-	var args, found [][2]int // all eligible items
-	var longest [2]int
-	readClass, reads := 0, 0
-	bounded := true // the results were made to be within what their table row says
+	c.message = xdr.AppendUint32(xdr.AppendUint32(xdr.AppendOpaque(c.message, tag), minor), uint32(len(ops)))
+	executed := len(ops) - unexecuted
+	c.reply = xdr.AppendUint32(oncrpc.AppendAccepted(nil, 7, oncrpc.Success), ops[executed-1].status)
+	c.reply = xdr.AppendUint32(xdr.AppendOpaque(c.reply, tag), uint32(executed))
 	for i, o := range ops {
-		for _, it := range o.items {
-			it[0] += len(call)
-			args = append(args, it)
-			if o.number == opWrite && it[1] > longest[1] {
-				longest = it
-			}
+		c.addArguments(o)
+		if i < executed {
+			c.addResults(o)
 		}
-		call = append(call, o.args...)
-		switch o.number {
-		case opRead:
-			reads++
-			readClass++
-		case opReadlink:
-			readClass++
-		case 9, 33, 52, 54, 55:
-			bounded = false // what was asked for has nothing to do with what comes
-		}
-		if i >= len(ops)-unexecuted {
-			continue
-		}
-		for _, it := range o.found {
-			found = append(found, [2]int{it[0] + len(reply), it[1]})
-		}
-		reply = append(reply, o.results...)
 	}
-	bad := func(format string, v ...any) {
-		t.Helper()
-		var names []string
-		for _, o := range ops {
-			names = append(names, o.name)
-		}
-		t.Errorf("4.%d %v, call %x, reply %x: %s", minor, names, call, reply, fmt.Sprintf(format, v...))
-	}
-
-	var c oncrpc.Call
-	if err := oncrpc.ParseCall(call, &c); err != nil {
+	if err := oncrpc.ParseCall(c.message, &c.call); err != nil {
 		t.Fatal(err)
 	}
-	var a ulb.Analysis
-	b := reg.Analyse(&c, &a)
-	if !a.Known || a.ArgLength != uint32(longest[1]) || a.ArgLength > 0 && a.ArgPosition != uint32(longest[0]) {
-		bad("%+v, want the argument %v", a, longest)
+	c.binding = reg.Analyse(&c.call, &c.analysis)
+	return c
+}
+
+func (c *compoundCase) addArguments(o randomOp) {
+	c.names = append(c.names, o.name)
+	for _, it := range o.items {
+		it[0] += len(c.message)
+		c.args = append(c.args, it)
+		if o.number == opWrite && it[1] > c.longest[1] {
+			c.longest = it
+		}
 	}
-	one := readClass == 1 && reads == 1
-	if a.ResultMax != 0 && !one || a.ResultMax == 0 && one && a.MaxReply < reg.Limits().MaxReply {
-		bad("%+v of %d READs in %d", a, reads, readClass)
+	c.message = append(c.message, o.args...)
+	switch o.number {
+	case opRead:
+		c.reads++
+		c.readClass++
+	case opReadlink:
+		c.readClass++
+	case 9, 33, 52, 54, 55:
+		c.bounded = false // the random results do not depend on the arguments
 	}
-	if bounded {
-		count["bounded"]++
-		if len(reply) > int(a.MaxReply) {
-			bad("MaxReply %d, Reply of %d", a.MaxReply, len(reply))
+}
+
+func (c *compoundCase) addResults(o randomOp) {
+	for _, it := range o.found {
+		c.found = append(c.found, [2]int{it[0] + len(c.reply), it[1]})
+	}
+	c.reply = append(c.reply, o.results...)
+}
+
+func (c *compoundCase) errorf(format string, v ...any) {
+	c.t.Helper()
+	c.t.Errorf("4.%d %v, call %x, reply %x: %s", c.minor, c.names, c.message, c.reply, fmt.Sprintf(format, v...))
+}
+
+func (c *compoundCase) checkAnalysis() {
+	a := &c.analysis
+	if !a.Known || a.ArgLength != uint32(c.longest[1]) || a.ArgLength > 0 && a.ArgPosition != uint32(c.longest[0]) {
+		c.errorf("%+v, want the argument %v", *a, c.longest)
+	}
+	one := c.readClass == 1 && c.reads == 1
+	if a.ResultMax != 0 && !one || a.ResultMax == 0 && one && a.MaxReply < c.reg.Limits().MaxReply {
+		c.errorf("%+v of %d READs in %d", *a, c.reads, c.readClass)
+	}
+	if c.bounded {
+		c.count["bounded"]++
+		if len(c.reply) > int(a.MaxReply) {
+			c.errorf("MaxReply %d, Reply of %d", a.MaxReply, len(c.reply))
 		}
 	}
 	if a.ArgLength > 0 {
-		count["offered argument"]++
+		c.count["offered argument"]++
 	}
+}
 
-	for _, it := range args {
+// checkArguments takes each argument out of the Call and puts it back.
+func (c *compoundCase) checkArguments() {
+	for _, it := range c.args {
 		if it[1] == 0 {
 			continue
 		}
-		count["argument"]++
-		base := cut(call, it[0], it[1])
+		c.count["argument"]++
+		base := cut(c.message, it[0], it[1])
 		var rc oncrpc.Call
 		if err := oncrpc.ParseCall(base, &rc); err != nil {
-			t.Fatal(err)
+			c.t.Fatal(err)
 		}
-		s, err := ulb.RestoreCall(b, &rc, uint32(it[0]), uint32(it[1]))
+		s, err := ulb.RestoreCall(c.binding, &rc, uint32(it[0]), uint32(it[1]))
 		if err != nil {
-			bad("argument %v: %v", it, err)
-		} else if got := put(s, base, call[it[0]:it[0]+it[1]]); !bytes.Equal(got, call) {
-			bad("argument %v: restored %x", it, got)
+			c.errorf("argument %v: %v", it, err)
+		} else if got := put(s, base, c.message[it[0]:it[0]+it[1]]); !bytes.Equal(got, c.message) {
+			c.errorf("argument %v: restored %x", it, got)
 		}
 	}
+}
 
-	// Any selection of the arguments is eligible, and no other place is.
+// checkArgItems selects some of the arguments, which are eligible, and sometimes another
+// place, which is not.
+func (c *compoundCase) checkArgItems() {
 	var places []uint32
 	wrong := false
-	for _, it := range args {
-		switch r.IntN(4) {
+	for _, it := range c.args {
+		switch c.random.IntN(4) {
 		case 0:
 		case 1:
 			if !wrong && it[1] > 8 {
@@ -361,50 +411,61 @@ func checkCompound(t *testing.T, reg *ulb.Registry, r *rand.Rand, minor uint32, 
 			places = append(places, uint32(it[0]))
 		}
 	}
-	if got := b.ArgItems(&c, places); got == wrong {
-		bad("ArgItems(%v) = %v of %v", places, got, args)
+	if got := c.binding.ArgItems(&c.call, places); got == wrong {
+		c.errorf("ArgItems(%v) = %v of %v", places, got, c.args)
 	}
 	if len(places) > 1 {
-		count["several arguments"]++
+		c.count["several arguments"]++
 	}
+}
 
-	s, ok := ulb.Reducible(b, compoundProc, reply)
-	if ok != (len(found) > 0) || ok && (int(s.Pos) != found[0][0] || int(s.Length) != found[0][1]) {
-		bad("Reducible = %+v, %v; want the first of %v", s, ok, found)
+func (c *compoundCase) checkReducible() {
+	s, ok := ulb.Reducible(c.binding, compoundProc, c.reply)
+	if ok != (len(c.found) > 0) || ok && (int(s.Pos) != c.found[0][0] || int(s.Length) != c.found[0][1]) {
+		c.errorf("Reducible = %+v, %v; want the first of %v", s, ok, c.found)
 	}
-	items := make([]ulb.Splice, 1+r.IntN(len(found)+2))
-	if n := ulb.ReducibleItems(b, compoundProc, reply, items); n != min(len(items), len(found)) {
-		bad("ReducibleItems = %d of %d for %d", n, len(found), len(items))
-	} else {
-		for i, s := range items[:n] {
-			if int(s.Pos) != found[i][0] || int(s.Length) != found[i][1] || int(s.Padding) != xdr.Padding(found[i][1]) {
-				bad("item %d is %+v, want %v", i, s, found[i])
-			}
-		}
-		if n > 1 {
-			count["several"]++
-		}
-	}
-	if len(found) != 1 || found[0][1] == 0 {
+}
+
+func (c *compoundCase) checkReducibleItems() {
+	items := make([]ulb.Splice, 1+c.random.IntN(len(c.found)+2))
+	n := ulb.ReducibleItems(c.binding, compoundProc, c.reply, items)
+	if n != min(len(items), len(c.found)) {
+		c.errorf("ReducibleItems = %d of %d for %d", n, len(c.found), len(items))
 		return
 	}
-	count["result"]++
-	if a.ResultMax > 0 {
-		count["offered result"]++
+	for i, s := range items[:n] {
+		if int(s.Pos) != c.found[i][0] || int(s.Length) != c.found[i][1] || int(s.Padding) != xdr.Padding(c.found[i][1]) {
+			c.errorf("item %d is %+v, want %v", i, s, c.found[i])
+		}
 	}
-	pos, n := found[0][0], found[0][1]
-	data, padding := reply[pos:pos+n], xdr.Padding(n)
-	base := cut(reply, pos, n)
-	kept := slices.Concat(reply[:pos], reply[pos+n:])
+	if n > 1 {
+		c.count["several"]++
+	}
+}
+
+// checkRestore takes the only result out of a Reply, with its roundup or without, and puts
+// it back, whether the peer wrote the roundup or not.
+func (c *compoundCase) checkRestore() {
+	if len(c.found) != 1 || c.found[0][1] == 0 {
+		return
+	}
+	c.count["result"]++
+	if c.analysis.ResultMax > 0 {
+		c.count["offered result"]++
+	}
+	pos, n := c.found[0][0], c.found[0][1]
+	data, padding := c.reply[pos:pos+n], xdr.Padding(n)
+	base := cut(c.reply, pos, n)
+	kept := slices.Concat(c.reply[:pos], c.reply[pos+n:])
 	for _, tt := range []struct {
 		base    []byte
 		written int
 	}{{base, n}, {base, n + padding}, {kept, n}, {kept, n + padding}} {
-		s, spliced, err := ulb.Restore(b, compoundProc, tt.base, uint32(tt.written))
+		s, spliced, err := ulb.Restore(c.binding, compoundProc, tt.base, uint32(tt.written))
 		if err != nil || !spliced {
-			bad("base %x, %d written: %v", tt.base, tt.written, err)
-		} else if got := put(s, tt.base, slices.Concat(data, make([]byte, padding))); !bytes.Equal(got, reply) {
-			bad("base %x, %d written: restored %x", tt.base, tt.written, got)
+			c.errorf("base %x, %d written: %v", tt.base, tt.written, err)
+		} else if got := put(s, tt.base, slices.Concat(data, make([]byte, padding))); !bytes.Equal(got, c.reply) {
+			c.errorf("base %x, %d written: restored %x", tt.base, tt.written, got)
 		}
 	}
 }

@@ -156,7 +156,6 @@ func TestVectorAnalysis(t *testing.T) {
 			c := parse(t, v.Call)
 			var a ulb.Analysis
 			reg.Analyse(c, &a)
-
 			if a.Reduce != v.DDPAllowed {
 				t.Errorf("Reduce = %v, want %v", a.Reduce, v.DDPAllowed)
 			}
@@ -168,58 +167,73 @@ func TestVectorAnalysis(t *testing.T) {
 				}
 				return
 			}
-			if a.Known != v.Known || a.Class != classes[v.RetryClass] {
-				t.Errorf("Known %v, Class %v; want %v, %s", a.Known, a.Class, v.Known, v.RetryClass)
-			}
-			name := slices.Concat(v.Ops, []string{"NULL"})[0]
-			if v.compound() {
-				name = compoundNames[v.ID]
-			}
-			if v.Known && a.Procedure != name {
-				t.Errorf("Procedure = %q, want %q", a.Procedure, name)
-			}
-			if a.MaxReply != v.MaxReplyTotal {
-				t.Errorf("MaxReply = %d, want %d", a.MaxReply, v.MaxReplyTotal)
-			}
-			if slices.Contains(v.Ops, "CREATE_SESSION") != a.CreatesSession {
-				t.Errorf("CreatesSession = %v of %v", a.CreatesSession, v.Ops)
-			}
-			if sequence := len(v.Ops) > 0 && v.Ops[0] == "SEQUENCE"; sequence != (a.Session != 0) ||
-				sequence && !bytes.HasPrefix(v.Call[a.Session-4:], append([]byte{0, 0, 0, 53}, sessionID...)) {
-				t.Errorf("Session = %d of %v", a.Session, v.Ops)
-			}
-
-			// Of the eligible items only the data of READ and WRITE are worth a
-			// chunk, one of each direction: the longest WRITE, the READ that is alone.
-			// Without a chunk for the result there is nothing to take off MaxReply.
-			var arg, position, result uint32
-			reduced := v.MaxReplyTotal
-			if slices.Contains(v.Ops, "WRITE") && v.DDPAllowed {
-				for _, it := range v.ReadItems {
-					if it.Length > arg {
-						arg, position = it.Length, it.Position
-					}
-				}
-			}
-			if len(v.WriteSlots) == 1 && slices.Contains(v.Ops, "READ") {
-				result, reduced = v.WriteSlots[0].Max, v.MaxReplyReduced
-			}
-			if a.ArgLength != arg || a.ArgPosition != position || a.ResultMax != result || a.MaxReduced != reduced {
-				t.Errorf("ArgPosition %d, ArgLength %d, ResultMax %d, MaxReduced %d; want %d, %d, %d, %d",
-					a.ArgPosition, a.ArgLength, a.ResultMax, a.MaxReduced, position, arg, result, reduced)
-			}
+			v.checkProcedure(t, &a)
+			v.checkSession(t, &a)
+			v.checkItems(t, &a)
+			v.checkReplyBounds(t, &a)
 			if start, _, ok := c.Arguments(); ok && start != v.ArgsOffset {
 				t.Errorf("arguments begin at %d, want %d", start, v.ArgsOffset)
 			}
-			for _, r := range v.Replies {
-				if uint32(len(r.Reply)) > a.MaxReply {
-					t.Errorf("%s has %d octets, MaxReply is %d", r.Name, len(r.Reply), a.MaxReply)
-				}
-				if a.ResultMax > 0 && uint32(len(r.ReplyReduced)) > a.MaxReduced {
-					t.Errorf("%s has %d octets when reduced, MaxReduced is %d", r.Name, len(r.ReplyReduced), a.MaxReduced)
-				}
-			}
 		})
+	}
+}
+
+func (v *vector) checkProcedure(t *testing.T, a *ulb.Analysis) {
+	if a.Known != v.Known || a.Class != classes[v.RetryClass] {
+		t.Errorf("Known %v, Class %v; want %v, %s", a.Known, a.Class, v.Known, v.RetryClass)
+	}
+	name := slices.Concat(v.Ops, []string{"NULL"})[0]
+	if v.compound() {
+		name = compoundNames[v.ID]
+	}
+	if v.Known && a.Procedure != name {
+		t.Errorf("Procedure = %q, want %q", a.Procedure, name)
+	}
+}
+
+func (v *vector) checkSession(t *testing.T, a *ulb.Analysis) {
+	if slices.Contains(v.Ops, "CREATE_SESSION") != a.CreatesSession {
+		t.Errorf("CreatesSession = %v of %v", a.CreatesSession, v.Ops)
+	}
+	sequence := len(v.Ops) > 0 && v.Ops[0] == "SEQUENCE"
+	if sequence != (a.Session != 0) || sequence && !bytes.HasPrefix(v.Call[a.Session-4:], append([]byte{0, 0, 0, 53}, sessionID...)) {
+		t.Errorf("Session = %d of %v", a.Session, v.Ops)
+	}
+}
+
+// checkItems: of the eligible items, only the data of READ and WRITE are worth a chunk, one
+// in each direction: the longest WRITE, and a READ that is the only one. Without a chunk for
+// the result, MaxReduced is MaxReply.
+func (v *vector) checkItems(t *testing.T, a *ulb.Analysis) {
+	var arg, position, result uint32
+	reduced := v.MaxReplyTotal
+	if slices.Contains(v.Ops, "WRITE") && v.DDPAllowed {
+		for _, it := range v.ReadItems {
+			if it.Length > arg {
+				arg, position = it.Length, it.Position
+			}
+		}
+	}
+	if len(v.WriteSlots) == 1 && slices.Contains(v.Ops, "READ") {
+		result, reduced = v.WriteSlots[0].Max, v.MaxReplyReduced
+	}
+	if a.ArgLength != arg || a.ArgPosition != position || a.ResultMax != result || a.MaxReduced != reduced {
+		t.Errorf("ArgPosition %d, ArgLength %d, ResultMax %d, MaxReduced %d; want %d, %d, %d, %d",
+			a.ArgPosition, a.ArgLength, a.ResultMax, a.MaxReduced, position, arg, result, reduced)
+	}
+}
+
+func (v *vector) checkReplyBounds(t *testing.T, a *ulb.Analysis) {
+	if a.MaxReply != v.MaxReplyTotal {
+		t.Errorf("MaxReply = %d, want %d", a.MaxReply, v.MaxReplyTotal)
+	}
+	for _, r := range v.Replies {
+		if uint32(len(r.Reply)) > a.MaxReply {
+			t.Errorf("%s has %d octets, MaxReply is %d", r.Name, len(r.Reply), a.MaxReply)
+		}
+		if a.ResultMax > 0 && uint32(len(r.ReplyReduced)) > a.MaxReduced {
+			t.Errorf("%s has %d octets when reduced, MaxReduced is %d", r.Name, len(r.ReplyReduced), a.MaxReduced)
+		}
 	}
 }
 
@@ -374,32 +388,15 @@ func checkSeveral(t *testing.T, b ulb.Binding, proc uint32, r reply) {
 	}
 }
 
+// checkReply is for a Reply with one eligible item or none. It returns 1 when there was an
+// item to restore.
 func checkReply(t *testing.T, b ulb.Binding, proc uint32, r reply) (restored int) {
-	s, ok := ulb.Reducible(b, proc, r.Reply)
-	if ok != (len(r.Items) == 1) {
-		t.Fatalf("Reducible ok = %v, want %d items", ok, len(r.Items))
-	}
-	// Nothing written, whatever the Reply: it is plain already.
+	s := checkReduced(t, b, proc, r)
+	// Without written octets a Reply is plain already, whatever is in it.
 	if _, spliced, err := ulb.Restore(b, proc, r.Reply, 0); spliced || err != nil {
 		t.Errorf("nothing written: spliced %v, %v", spliced, err)
 	}
-	var n uint32
-	if ok {
-		it := r.Items[0]
-		n = it.Length
-		if s.Pos != it.Offset || s.Length != n {
-			t.Errorf("Reducible = %+v, want %+v", s, it)
-		}
-		var items [3]ulb.Splice
-		if ulb.ReducibleItems(b, proc, r.Reply, items[:]) != 1 || items[0] != s || ulb.ReducibleItems(b, proc, r.Reply, nil) != 0 {
-			t.Errorf("ReducibleItems finds %+v, want %+v", items, s)
-		}
-		reduced := slices.Concat(r.Reply[:s.Pos], r.Reply[s.Pos+s.Length+s.Padding:])
-		if !bytes.Equal(reduced, r.ReplyReduced) {
-			t.Errorf("reduced %x, want %x", reduced, r.ReplyReduced)
-		}
-	}
-	if n == 0 {
+	if s.Length == 0 {
 		for _, written := range []uint32{1, 4, 10} {
 			if _, _, err := ulb.Restore(b, proc, r.Reply, written); err == nil {
 				t.Errorf("%d octets written, the Reply has no place for them: no error", written)
@@ -407,9 +404,38 @@ func checkReply(t *testing.T, b ulb.Binding, proc uint32, r reply) (restored int
 		}
 		return 0
 	}
+	checkRestored(t, b, proc, r, s)
+	checkNotRestored(t, b, proc, r, s)
+	return 1
+}
 
+// checkReduced returns the item of the plain Reply.
+func checkReduced(t *testing.T, b ulb.Binding, proc uint32, r reply) ulb.Splice {
+	s, ok := ulb.Reducible(b, proc, r.Reply)
+	if ok != (len(r.Items) == 1) {
+		t.Fatalf("Reducible ok = %v, want %d items", ok, len(r.Items))
+	}
+	if !ok {
+		return ulb.Splice{}
+	}
+	if it := r.Items[0]; s.Pos != it.Offset || s.Length != it.Length {
+		t.Errorf("Reducible = %+v, want %+v", s, it)
+	}
+	var items [3]ulb.Splice
+	if ulb.ReducibleItems(b, proc, r.Reply, items[:]) != 1 || items[0] != s || ulb.ReducibleItems(b, proc, r.Reply, nil) != 0 {
+		t.Errorf("ReducibleItems finds %+v, want %+v", items, s)
+	}
+	reduced := slices.Concat(r.Reply[:s.Pos], r.Reply[s.Pos+s.Length+s.Padding:])
+	if !bytes.Equal(reduced, r.ReplyReduced) {
+		t.Errorf("reduced %x, want %x", reduced, r.ReplyReduced)
+	}
+	return s
+}
+
+// checkRestored restores a Reply that a peer reduced in one of the ways that peers do.
+func checkRestored(t *testing.T, b ulb.Binding, proc uint32, r reply, s ulb.Splice) {
 	roundup := make([]byte, s.Padding)
-	chunk := r.Reply[s.Pos : s.Pos+n]
+	chunk := r.Reply[s.Pos : s.Pos+s.Length]
 	kept := slices.Concat(r.ReplyReduced[:s.Pos], roundup, r.ReplyReduced[s.Pos:])
 	for _, tt := range []struct {
 		name        string
@@ -429,26 +455,30 @@ func checkReply(t *testing.T, b ulb.Binding, proc uint32, r reply) (restored int
 			t.Errorf("%s: restored %x, want %x", tt.name, got, r.Reply)
 		}
 	}
+}
 
+// checkNotRestored has Replies that are wrong, each in one way.
+func checkNotRestored(t *testing.T, b ulb.Binding, proc uint32, r reply, s ulb.Splice) {
+	roundup := make([]byte, s.Padding)
 	wrong := func(name string, base []byte, written uint32) {
 		t.Helper()
 		if _, spliced, err := ulb.Restore(b, proc, base, written); err == nil || spliced {
 			t.Errorf("%s: spliced %v, %v; want an error", name, spliced, err)
 		}
 	}
+	n := s.Length
 	wrong("short write", r.ReplyReduced, n-1)
 	wrong("long write", r.ReplyReduced, n+s.Padding+1)
 	wrong("item inline and written", r.Reply, n)
 	wrong("octets behind", slices.Concat(r.ReplyReduced, roundup, make([]byte, 4)), n)
 	if s.Padding > 0 {
-		dirty := bytes.Clone(kept)
+		dirty := slices.Concat(r.ReplyReduced[:s.Pos], roundup, r.ReplyReduced[s.Pos:])
 		dirty[s.Pos+s.Padding-1] = 1
 		wrong("roundup that is not zero", dirty, n)
 	}
 	for k := range r.ReplyReduced {
 		wrong(fmt.Sprintf("cut to %d octets", k), r.ReplyReduced[:k:k], n)
 	}
-	return 1
 }
 
 // The four residues of roundup, in READ and WRITE of both versions.
