@@ -70,7 +70,7 @@ func (a *admission) enter(c *call, g *ledger) {
 	if !counted {
 		return
 	}
-	c.slowStart = true
+	c.charge.slowStart = true
 	a.coming = max(0, a.coming-1)
 	if room == 0 {
 		a.hold(g)
@@ -104,7 +104,7 @@ func (a *admission) hold(g *ledger) {
 
 // dropped ends the count of c, which the upstream will not answer.
 func (a *admission) dropped(c *call) {
-	c.slowStart = false
+	c.charge.slowStart = false
 	a.slowStart.Dropped(c.entry.Cost)
 	a.admit()
 }
@@ -112,7 +112,7 @@ func (a *admission) dropped(c *call) {
 // answered ends the count of c, which the upstream has answered. Whether the client
 // reads its Reply is not the upstream's concern. here is the caller's loop.
 func (a *admission) answered(c *call, here int) {
-	c.slowStart = false
+	c.charge.slowStart = false
 	a.slowStart.Answered(c.entry.Cost, here)
 	a.admit()
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/binary"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -11,177 +12,239 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// A client is where a call came from: a TCP or an RDMA connection. Methods run
-// on its loop, except gone, home and close.
-type client interface {
-	// home is the loop that owns the client.
-	home() *eventLoop
-	// gone reports that the connection has ended. Any goroutine.
-	gone() bool
-	// deliver sends c.out to the client and releases c when that is done.
-	deliver(c *call)
-	// abandon closes the connection, because c cannot be answered, and releases c.
-	abandon(c *call, reason error)
-	// dropped releases c, which is answered, or never will be.
-	dropped(c *call)
-	// close ends the connection. Any goroutine.
-	close(reason error)
-}
-
-// A call is one RPC Call on its way. It is owned by its client's loop, then by
-// its member's, then by its client's again; entry.Seat tells which member.
+// A call is one RPC Call, from the moment a client's message is read until its Reply has
+// been sent or its client's connection has been closed. The file call_state.go draws its
+// states.
+//
+// One goroutine owns a call at a time, and its state says which. Only the owner field may be
+// touched by others: the XID table replaces it when the client sends the Call again on
+// another connection.
+//
+// Five callbacks move a call on. Dispatch, of each [upstreamConn], is the pool's: a credit
+// is free. Run is the loop's: the call was posted to it. CallDone and written.Release come
+// from the connection to the upstream, Release from the client's.
 type call struct {
-	entry pool.Entry
-	rdma  rdmaside.Call // for an upstream on RDMA, and for the analysis
-	h     oncrpc.Call
+	entry pool.Entry    // the call's place in the pool; it knows the connection that carries the call
+	rdma  rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
+	h     oncrpc.Call   // the Call's header
 
-	client   client // guarded by the XID table while remembered; else constant
-	up       *upstream
-	queue     *clientQueue              // whose pool it is in
-	m        upstreamConn             // the connection it was dispatched to
-	exchange *rdmaside.Exchange // of an RDMA client: holds msg, until it is answered
-	heir     *rdmaside.Exchange // of the client that adopted the call; guarded as client
-	adopted  *clientQueue              // of that client; guarded as client
-	next     *call              // in rdmaClient.waiting
-	msg      []byte             // the whole Call, in the arena
-	buf      releaser           // owns msg
+	state callState
 
-	clientXID  uint32
-	tag        uint64 // in the XID table
-	remembered bool
-	gss        bool // XID and message must not change; never replayed
-	tries      int
-	pause      time.Duration // before it is tried again, the last time
-	writing    bool          // to a TCP upstream
-	sentAt     time.Time     // there
-	older      *call         // there, in the order sent
-	newer      *call
-	bigReply   bool // ERR_CHUNK was answered once with the largest Reply chunk
+	// Set by front.begin, constant afterwards.
+	up        *upstream
+	clientXID uint32
+	signed    bool  // RPCSEC_GSS: XID and message must not change, and the call is never replayed
+	began     int64 // when the Call was read, on the clock of the loops
 
-	expect    int   // octets its Reply may have, about
-	size      int   // octets of memory that its Reply takes
-	charged   bool  // the client's ledger counts it
-	slowStart bool  // counted by the upstream's slow start
-	lent      bool  // and its Reply
-	began     int64 // on the clock of the loops
+	message message
+	owner   owner
+	xid     xidKey
+	charge  charge
+	queue   *clientQueue // where the call waits, or waited last
+	sent    dispatched
+	retry   retry
+	reply   reply
 
-	result result
-	stage  stage
-	err    error // for stageAbandon and stageUnsent
-
-	// The Reply, before it is delivered.
-	out      [][]byte // first part begins with the XID and may be written to
-	reply    releaser // owns out; nil when it is local
-	local    [32]byte // a Reply of our own
-	outArray [1][]byte
+	next *call     // in rdmaClient.waiting
+	one  [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
 }
 
-// A result is what became of a call that was read, as its listener counts it:
-// once for each, when it is dropped.
-type result uint8
+// A message is the RPC Call as the client sent it, in memory of the arena. Either buf or
+// exchange gives that memory back.
+type message struct {
+	octets   []byte
+	buf      releaser           // a TCP client's record
+	exchange *rdmaside.Exchange // an RDMA client's; constant until the call is settled
+}
 
-const (
-	resultGone      result = iota // its client had gone, or went before it had the Reply
-	resultReplied                 // the upstream's Reply was delivered
-	resultLocal                   // a Reply of our own was
-	resultAbsorbed                // it came again, and the one in flight counts
-	resultAbandoned               // the client's connection was closed because of it
-	resultMalformed               // it was none
-	results
-)
+// An owner is the client connection that a call is answered on. While the XID table
+// remembers the call, the table's lock guards the owner, and the whole of it is replaced when
+// the Call comes again on another connection. Otherwise it is constant.
+type owner struct {
+	front    *front
+	queue    *clientQueue       // of that client's Calls to the upstream
+	exchange *rdmaside.Exchange // of an RDMA client: answers the Call
+}
 
-var resultNames = [results]string{"client_gone", "replied", "local", "absorbed", "abandoned", "malformed"}
+// An xidKey is a call's entry in the XID table.
+type xidKey struct {
+	tag        uint64
+	remembered bool
+}
+
+// A charge is what a client's ledger and the upstream's slow start count for a call.
+type charge struct {
+	expected  int  // octets that the Reply may have, about; from lent on, the memory it takes
+	counted   bool // by the client's ledger
+	lent      bool // the client's ledger counts the memory of the Reply
+	slowStart bool // by the upstream's slow start
+}
+
+// A dispatched is a call's time on one connection to an upstream. It belongs to that
+// connection's loop.
+type dispatched struct {
+	conn upstreamConn
+
+	// For TCP upstreams.
+	writing bool      // the kernel may not have the whole message yet
+	at      time.Time // when the message was handed to the connection
+	older   *call     // the neighbours among the connection's Calls, in the order they were sent
+	newer   *call
+}
+
+// A retry is what a call has been through before it is sent the next time.
+type retry struct {
+	replays  int           // times it was sent again after a connection was lost
+	pause    time.Duration // the last wait before it was queued again
+	unsent   error         // why the connection did not send it; for resubmit
+	bigReply bool          // it has been sent again with the largest Reply chunk, after an ERR_CHUNK
+}
+
+// A reply is what a call's client gets.
+type reply struct {
+	parts  [][]byte // the first begins with the XID and may be written to; nil: there is no Reply
+	lease  releaser // owns parts; nil when they are in local
+	memory int      // octets of memory that parts take
+	err    error    // why there is no Reply, and the client's connection is closed
+	local  [32]byte // a Reply made here
+	result result
+}
 
 // A releaser gives memory back.
 type releaser interface{ Release() }
 
-// A stage is what a posted call does when its loop runs it.
-type stage uint8
-
-const (
-	stageSend    stage = iota // on the member's loop: send it
-	stageDeliver              // on the client's loop: deliver the Reply
-	stageAbandon              // on the client's loop: close the client
-	stageUnsent               // on the member's loop: see what else can be done
-)
-
-// Run is the call's work on the loop it was posted to. loop.Task.
+// Run continues the call on the loop it was posted to. loop.Task.
 func (c *call) Run() {
-	switch c.stage {
-	case stageSend:
-		c.m.send(c)
-	case stageDeliver:
-		c.client.deliver(c)
-	case stageAbandon:
-		c.client.abandon(c, c.err)
-	case stageUnsent:
-		c.resubmit(c.m, c.err)
+	switch c.state {
+	case callDispatched:
+		c.sent.conn.send(c)
+	case callWaiting:
+		c.resubmit()
+	case callReplying:
+		c.owner.front.deliver(c)
+	default:
+		panic(fmt.Sprintf("BUG: proxy: a call that is %v was posted", c.state))
 	}
 }
 
-// replayable reports whether c may be sent again although it may have been
-// executed: notes on retry safety in ulb. What a repetition would harm, and
-// what only the client can encode again, goes back to the client by closing its
-// connection: it retransmits, and the XID table gives it the same XID.
-// A COMPOUND that begins with SEQUENCE is executed once, whatever the rest of it
-// is.
+// CallDone is called when an RDMA upstream has answered, or will not.
+// rdmaside.CallOwner.
+func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
+	c.sent.conn.(*rdmaConn).done(c, err)
+}
+
+// Release is called when the client's connection has taken the Reply, or has ended.
+// tcpframe.Releaser and rdmaside.Releaser.
+func (c *call) Release() { c.owner.front.settle(c) }
+
+// A written is a call as the owner of its message while a TCP upstream's connection has it.
+type written call
+
+// Release is called when the connection needs the message no longer. When the connection
+// has ended before the kernel took the whole message, the server cannot have executed the
+// Call: it stays marked as being written. tcpframe.Releaser.
+func (w *written) Release() {
+	if c := (*call)(w); !c.sent.conn.(*tcpConn).conn.Ended() {
+		c.sent.writing = false
+	}
+}
+
+// replayable reports whether the Call may be sent again although the server may have
+// executed it: package ulb has the classes. A Call that must not be repeated, or that only
+// the client can encode again, goes back to the client by closing its connection: the client
+// retransmits it, and the XID table gives it the same XID. The server executes a COMPOUND
+// that begins with SEQUENCE once, whatever the rest of it is.
 func (c *call) replayable() bool {
-	return !c.gss && (c.rdma.Analysis.Class < ulb.NonIdempotent || c.rdma.Analysis.Session != 0)
+	return !c.signed && (c.rdma.Analysis.Class < ulb.NonIdempotent || c.rdma.Analysis.Session != 0)
 }
 
 // setXID writes the XID that the upstream sees into the message.
 func (c *call) setXID(xid uint32) {
 	c.rdma.XID = xid
-	binary.BigEndian.PutUint32(c.msg, xid)
+	binary.BigEndian.PutUint32(c.message.octets, xid)
 }
 
-// answer makes c's Reply one of ours, of at most len(c.local) octets.
+// answer makes b, an RPC Reply in c.reply.local, the Reply.
 func (c *call) answer(b []byte) {
-	c.outArray[0] = b
-	c.out = c.outArray[:]
-	c.reply = nil
-	c.result = resultLocal
+	c.one[0] = b
+	c.reply.parts, c.reply.lease = c.one[:], nil
+	c.reply.result = resultLocal
 }
 
-// delivered notes that c's Reply is on its way to the client.
-func (c *call) delivered() {
-	if c.result == resultGone {
-		c.result = resultReplied
-	}
+// systemError makes the Reply one of SYSTEM_ERR.
+func (c *call) systemError() {
+	c.answer(oncrpc.AppendAccepted(c.reply.local[:0], c.clientXID, oncrpc.SystemError))
+	c.rdma.XID = c.clientXID
 }
 
 // restoreXID puts the client's XID into the Reply.
 func (c *call) restoreXID() {
 	if c.rdma.XID != c.clientXID {
-		binary.BigEndian.PutUint32(c.out[0], c.clientXID)
+		binary.BigEndian.PutUint32(c.reply.parts[0], c.clientXID)
 	}
 }
 
-// releaseMessage gives the Call's memory back: it will not be sent again.
+// currentOwner is the client connection that will get the Reply if it comes now.
+func (c *call) currentOwner() owner {
+	if c.xid.remembered {
+		return c.up.p.xids.ownerOf(c)
+	}
+	return c.owner
+}
+
+// takeExchange returns the Exchange to answer on, nil for a TCP client. An Exchange that
+// only held the message, because another connection has adopted the call, ends here: its own
+// connection is closing.
+func (c *call) takeExchange() *rdmaside.Exchange {
+	x, held := c.owner.exchange, c.message.exchange
+	c.owner.exchange, c.message.exchange = nil, nil
+	if held != nil && held != x {
+		abort(held)
+	}
+	return x
+}
+
+// releaseMessage gives the message's memory back: the Call will not be sent again.
 func (c *call) releaseMessage() {
-	if c.buf != nil {
-		c.buf.Release()
+	if c.message.buf != nil {
+		c.message.buf.Release()
 	}
-	c.buf, c.msg, c.rdma.Message, c.h.Message = nil, nil, nil, nil
+	c.message.buf, c.message.octets = nil, nil
+	c.rdma.Message, c.h.Message = nil, nil
 }
 
-// releaseMemory gives the Call's and the Reply's memory back.
+// releaseMemory gives the message's and the Reply's memory back.
 func (c *call) releaseMemory() {
 	c.releaseMessage()
-	if c.reply != nil {
-		c.reply.Release()
+	if c.reply.lease != nil {
+		c.reply.lease.Release()
 	}
-	c.reply, c.out = nil, nil
+	c.reply.lease, c.reply.parts = nil, nil
 }
 
-// reset makes c as new, keeping what points back to itself.
+// reset makes c as new.
 func (c *call) reset() {
 	*c = call{}
 	c.entry.Owner = c
 	c.rdma.Owner = c
 }
 
-// flag is a bool that one goroutine sets and others read.
+// A result is what became of a Call, as its listener counts it, once for each Call.
+type result uint8
+
+const (
+	resultGone      result = iota // the client's connection had ended, or ended before it had the Reply
+	resultReplied                 // the upstream's Reply was delivered
+	resultLocal                   // a Reply made here was delivered
+	resultAbsorbed                // it is a retransmission; the Call in flight counts
+	resultAbandoned               // the client's connection was closed because of it
+	resultMalformed               // the message was no RPC Call
+	results
+)
+
+var resultNames = [results]string{"client_gone", "replied", "local", "absorbed", "abandoned", "malformed"}
+
+// A flag is a bool that one goroutine sets and others read.
 type flag struct{ v atomic.Bool }
 
 func (f *flag) set()      { f.v.Store(true) }

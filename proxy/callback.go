@@ -59,7 +59,7 @@ func (p *pin) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
 // wait for the client already. m is taken until done.Release is called, unless
 // callBack reports false: then the server is to be told.
 func (p *pin) callBack(from reverser, m []byte, done releaser, most int) bool {
-	if !p.s.listens() {
+	if !p.front.listens() {
 		done.Release()
 		return true
 	}
@@ -70,7 +70,7 @@ func (p *pin) callBack(from reverser, m []byte, done releaser, most int) bool {
 	c := &callback{p, done, len(m)}
 	p.owed++
 	p.owedOctets += c.octets
-	if !p.s.callBack(m, c, from) {
+	if !p.front.client.callBack(m, c, from) {
 		c.forget()
 		return false
 	}
@@ -95,10 +95,7 @@ func (c *callback) forget() {
 	c.p.owedOctets -= c.octets
 }
 
-// listens is part of pinClient.
-func (s *tcpClient) listens() bool { return !s.ended.get() && !s.draining && s.conn.Open() }
-
-// callBack is part of pinClient.
+// callBack is part of client.
 func (s *tcpClient) callBack(m []byte, done releaser, _ reverser) bool {
 	s.conn.Send([][]byte{m}, done)
 	return true
@@ -109,28 +106,25 @@ const maxStray = 1000
 
 var errStray = errors.New("proxy: too many replies that answer no call")
 
-// reply takes an RPC Reply of the client: the answer to a reverse Call, or a stray
+// reverseReply takes an RPC Reply of the client: the answer to a reverse Call, or a stray
 // one, because the server's connection has been lost meanwhile or the server does
 // not wait any more. Those are dropped, which does no harm.
-func (s *tcpClient) reply(xid uint32, b tcpframe.Buffer) {
+func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
 	for _, ln := range s.ledger.queues {
 		if p := ln.pin; p != nil && p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil {
 			return
 		}
 	}
 	b.Release()
-	s.l.stray.Inc()
+	s.listener.stray.Inc()
 	if s.strays++; s.strays == maxStray {
-		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
+		s.listener.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
 			Msg("the client sends replies that answer no call; connection closed")
 		s.conn.Abort(errStray)
 	}
 }
 
-// listens is part of pinClient.
-func (s *rdmaClient) listens() bool { return !s.ended.get() && !s.draining }
-
-// callBack is part of pinClient.
+// callBack is part of client.
 func (s *rdmaClient) callBack(m []byte, done releaser, from reverser) bool {
 	switch err := s.conn.ReverseCall(m, done, callbackOwner{s, from}); {
 	case err == nil:
@@ -155,7 +149,7 @@ func (o callbackOwner) ReverseDone(_ *rdmaside.ResponderConn, xid uint32, m *reg
 	case m != nil:
 		if o.from.ReverseReply(xid, m.Bytes(), m) != nil {
 			m.Release()
-			o.s.l.stray.Inc()
+			o.s.listener.stray.Inc()
 		}
 	case !errors.Is(err, rdmaside.ErrClosed):
 		o.from.ReverseRefuse(xid)

@@ -1,93 +1,92 @@
 package proxy
 
 import (
-	"net/netip"
-
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
-// A clientQueue is one client's way to one upstream: the pool that its Calls take, and
-// its places in the queue there. All but flow and steady, which are the pool's, is owned by
-// the client's loop, and u and pool are constant.
+// A clientQueue is where one client's Calls to one upstream wait: the pool that they go
+// through, and the client's flows there. The flows are the pool's, u and pool are constant,
+// and the rest belongs to the client's loop.
 type clientQueue struct {
 	u    *upstream
 	pool *pool.Pool // one of u.pools, or that of pin
 
 	flow   pool.Flow
-	steady pool.Flow // of Calls that harm when repeated, if the server tells connections apart
+	steady pool.Flow // of Calls that harm when repeated, where the server tells connections apart
 
-	pin     *pin // nil for the shared pool
-	settled bool // nothing that the client sends changes it
-	minor0  bool // NFSv4.0 was seen
+	pin     *pin // nil for a shared pool
+	decided bool // no later Call needs another pool
+	minor0  bool // the client has spoken NFSv4.0
 }
 
-// queueTo is the queueTo to u of the client at peer.
-func (g *ledger) queueTo(u *upstream, peer netip.Addr) *clientQueue {
-	for _, ln := range g.queues {
-		if ln.u == u {
-			return ln
+// queueTo is the client's queue at u.
+func (g *ledger) queueTo(u *upstream) *clientQueue {
+	for _, q := range g.queues {
+		if q.u == u {
+			return q
 		}
 	}
-	ln := &clientQueue{u: u, pool: u.poolFor(peer), settled: u.pins.most.Load() == 0}
-	ln.flow.Weight = g.weight
-	ln.steady = pool.Flow{Weight: g.weight, Steady: true, Place: addressHash(peer)}
-	g.queues = append(g.queues, ln)
-	return ln
+	q := &clientQueue{u: u, pool: u.poolFor(g.addr), decided: u.pins.most.Load() == 0}
+	q.flow.Weight = g.weight
+	q.steady = pool.Flow{Weight: g.weight, Steady: true, Place: addressHash(g.addr)}
+	g.queues = append(g.queues, q)
+	return q
 }
 
-// pinned is the lane that the Call h takes, which came to be on ln: one with a
-// connection of its own if it has to. Calls on their way stay where they are.
-func (g *ledger) pinned(ln *clientQueue, h *oncrpc.Call, peer netip.Addr) (*clientQueue, error) {
-	if mode := ln.u.settings().Mode; mode == ModeShared || mode != ModePinned && !ln.needsPin(h) {
-		return ln, nil
+// pinned is the queue of the Call h, which was bound for q: the queue of a pinned connection
+// if h needs one. Calls that are under way stay in q.
+func (g *ledger) pinned(q *clientQueue, h *oncrpc.Call) (*clientQueue, error) {
+	if mode := q.u.settings().Mode; mode == ModeShared || mode != ModePinned && !q.needsPin(h) {
+		return q, nil
 	}
-	p, err := ln.u.pin(g.owner, peer)
+	p, err := q.u.pin(g.front)
 	if err != nil {
 		return nil, err
 	}
-	own := &clientQueue{u: ln.u, pool: p.pool, pin: p, settled: true}
+	own := &clientQueue{u: q.u, pool: p.pool, pin: p, decided: true}
 	for i := range g.queues {
-		if g.queues[i] == ln {
-			g.queues[i] = own // found before ln from now on
+		if g.queues[i] == q {
+			g.queues[i] = own // queueTo finds it first from now on
 		}
 	}
-	g.queues = append(g.queues, ln)
+	g.queues = append(g.queues, q)
 	return own, nil
 }
 
-// needsPin reports whether h is what only a connection of the client's own carries
-// well: a COMPOUND of NFSv4.1 or later. One that cannot be read, as under RPCSEC_GSS
-// privacy, may be, unless the client has spoken NFSv4.0.
-func (ln *clientQueue) needsPin(h *oncrpc.Call) bool {
+// needsPin reports whether only a pinned connection carries h well: a COMPOUND of NFSv4.1 or
+// later. A COMPOUND that cannot be read, as under RPCSEC_GSS privacy, may be one, unless the
+// client has spoken NFSv4.0.
+func (q *clientQueue) needsPin(h *oncrpc.Call) bool {
 	if h.Program != oncrpc.ProgramNFS || h.Version != 4 || h.Procedure == 0 || h.Protection == oncrpc.ProtectControl {
 		return false
 	}
 	minor, ok := nfs.MinorVersion(h)
 	if ok && minor == 0 {
-		ln.minor0 = true
+		q.minor0 = true
 	}
-	return ok && minor > 0 || !ok && !ln.minor0
+	return ok && minor > 0 || !ok && !q.minor0
 }
 
-// flowOf is c's place in the queue.
-func (ln *clientQueue) flowOf(c *call) *pool.Flow {
-	if a := &c.rdma.Analysis; !ln.u.isRDMA && a.Class >= ulb.NonIdempotent && a.Session == 0 {
-		return &ln.steady
+// flowOf is the flow that c waits in.
+func (q *clientQueue) flowOf(c *call) *pool.Flow {
+	if a := &c.rdma.Analysis; !q.u.isRDMA && a.Class >= ulb.NonIdempotent && a.Session == 0 {
+		return &q.steady
 	}
-	return &ln.flow
+	return &q.flow
 }
 
 // reweigh makes w the client's weight.
-func (ln *clientQueue) reweigh(w int) {
-	ln.pool.Reweigh(&ln.flow, w)
-	ln.pool.Reweigh(&ln.steady, w)
+func (q *clientQueue) reweigh(w int) {
+	q.pool.Reweigh(&q.flow, w)
+	q.pool.Reweigh(&q.steady, w)
 }
 
-// forget takes out what waits. Its owner hears of it with err.
-func (ln *clientQueue) forget(err error) {
-	ln.pool.Forget(&ln.flow, err)
-	ln.pool.Forget(&ln.steady, err)
+// forget takes the Calls that wait out of the pool, which hands them to upstream.Expired
+// with err.
+func (q *clientQueue) forget(err error) {
+	q.pool.Forget(&q.flow, err)
+	q.pool.Forget(&q.steady, err)
 }

@@ -1,92 +1,40 @@
 package proxy
 
 import (
-	"errors"
-	"io"
-	"net/netip"
-
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A tcpClient is one TCP connection of a client. It is owned by its loop.
+// A tcpClient is one TCP connection of a client.
 type tcpClient struct {
-	l    *listener
-	conn *tcpframe.Conn // constant after Opened, as are loop and peer
-	loop *eventLoop
-	peer netip.Addr
+	front
+	conn *tcpframe.Conn // constant after Opened
 
-	ledger   ledger
-	strays   int  // Replies that answered nothing
-	stopped  bool // it is not read from
-	draining bool
-	aborted  bool // for a Call that cannot be answered
-	ended    flag // set by the loop, read anywhere
+	paused bool // the connection is not read from
+	strays int  // Replies that answer no reverse Call
 }
+
+// newTCPClient makes the handler of a connection that l is about to accept.
+func newTCPClient(l *listener) *tcpClient { return &tcpClient{front: front{listener: l}} }
 
 // Opened is part of tcpframe.RecordHandler.
 func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.conn = c
-	s.loop = s.l.p.loops[c.Loop().Index()]
-	s.peer = c.RemoteAddr().Addr().Unmap()
-	s.ledger.owner = s
-	s.ledger.open(s, s.l, s.peer)
+	s.open(s, s.listener, s.listener.p.loops[c.Loop().Index()], c.RemoteAddr())
 	s.admit()
-	if !s.l.join(s) {
-		s.draining = true
-		s.closeIfIdle()
-	}
-	s.ledger.follow(s.l, s.peer) // the terms may have changed before it joined
+	s.join()
 }
 
 // Record is part of tcpframe.RecordHandler.
 func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	if xid, mtype, _ := oncrpc.MessageType(b.Bytes()); mtype == oncrpc.TypeReply {
-		s.reply(xid, b)
+		s.reverseReply(xid, b)
 		return
 	}
-	c := s.loop.newCall()
-	s.l.calls.Inc()
-	c.client = s
-	c.msg, c.buf = b.Bytes(), b
-	if err := s.l.begin(c, &s.ledger, s.peer); err != nil {
-		// The next record mark cannot be trusted after a record that is no Call.
-		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("not an RPC Call; connection closed")
-		s.conn.Abort(err)
-		s.dropped(c)
-		return
-	}
-	s.limit()
-}
-
-// limit pauses a client that has as much under way as it may, or waits at a gate.
-func (s *tcpClient) limit() {
-	if !s.ledger.full && s.ledger.over(s.l) {
-		s.ledger.full = true
-	}
-	s.admit()
-}
-
-// turn is part of gated.
-func (s *tcpClient) turn(t *ticket) { s.loop.Post(t) }
-
-// admitted is part of gated.
-func (s *tcpClient) admitted(k gateKind) {
-	s.ledger.shut &^= 1 << k
-	s.admit()
-}
-
-// admit reads from the client unless something is in the way.
-func (s *tcpClient) admit() {
-	switch stop := s.ledger.full || s.ledger.shut != 0; {
-	case stop == s.stopped:
-	case stop:
-		s.stopped = true
-		s.conn.Pause()
-	default:
-		s.stopped = false
-		s.conn.Resume()
+	c := s.newCall()
+	c.message = message{octets: b.Bytes(), buf: b}
+	if s.begin(c) {
+		s.admit()
 	}
 }
 
@@ -94,126 +42,51 @@ func (s *tcpClient) admit() {
 func (s *tcpClient) Busy() bool { return s.ledger.calls > 0 }
 
 // Closed is part of tcpframe.RecordHandler.
-func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
-	s.ended.set()
-	s.l.leave(s)
-	s.ledger.close(s.l, errClientGone)
-	if err != nil && !errors.Is(err, io.EOF) {
-		s.l.log.Debug().Stringer("peer", s.conn.RemoteAddr()).Err(err).Msg("client connection ended")
+func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) { s.end(err) }
+
+// admit is part of client. It pauses a client that has as much under way as it may, waits at
+// a gate, or is draining.
+func (s *tcpClient) admit() {
+	g := &s.ledger
+	if g.full {
+		g.full = !g.low()
+	} else {
+		g.full = g.over()
 	}
-}
-
-// home is part of client and session.
-func (s *tcpClient) home() *eventLoop { return s.loop }
-
-// books is part of session.
-func (s *tcpClient) books() (*ledger, netip.AddrPort) { return &s.ledger, s.conn.RemoteAddr() }
-
-// gone is part of client.
-func (s *tcpClient) gone() bool { return s.ended.get() }
-
-// deliver is part of client.
-func (s *tcpClient) deliver(c *call) {
-	switch {
-	case s.ended.get():
-		s.dropped(c)
-	case c.out == nil:
-		s.abandon(c, errUnanswered)
+	switch pause := g.full || g.shut != 0 || s.draining; {
+	case pause == s.paused:
+	case pause:
+		s.paused = true
+		s.conn.Pause()
 	default:
-		s.ledger.lend(c)
-		if s.ledger.held > s.l.maxHeld {
-			s.abandon(c, errUnread)
-			return
-		}
-		c.restoreXID()
-		c.delivered()
-		s.conn.Send(c.out, c)
-		s.limit()
+		s.paused = false
+		s.conn.Resume()
 	}
 }
 
-// errUnanswered closes a client that took over a Call which had been given up.
-var errUnanswered = errors.New("proxy: call without an answer")
-
-// Release is called when the kernel has the Reply, or the connection has ended.
-// tcpframe.Releaser.
-func (c *call) Release() { c.client.dropped(c) }
-
-// abandon is part of client. The client learns the only way RPC has that its
-// Call will not be answered on this connection.
-func (s *tcpClient) abandon(c *call, reason error) {
-	if !s.ended.get() {
-		c.result = resultAbandoned
-	}
-	if !s.ended.get() && !s.aborted {
-		s.aborted = true
-		s.l.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Uint32("xid", c.clientXID).Err(reason).
-			Msg("call cannot be answered; client connection closed")
-		s.conn.Abort(reason)
-	}
-	s.dropped(c)
-}
-
-// refuse is part of pinClient.
-func (s *tcpClient) refuse(c *call, u *upstream, reason error) {
-	u.unpinnable(s.conn.RemoteAddr(), reason)
-	c.result = resultAbandoned
-	s.aborted = true // it is said
-	s.conn.Abort(reason)
-	s.dropped(c)
-}
-
-// dropped is part of client.
-func (s *tcpClient) dropped(c *call) {
-	if c.result == resultReplied && s.conn.Ended() {
-		c.result = resultGone
-	}
-	s.l.results[c.result].Inc()
-	s.ledger.credit(c)
-	c.releaseMemory()
-	if x := c.exchange; x != nil { // adopted from an RDMA client, whose memory the message was in
-		c.exchange = nil
-		abort(x)
-	}
-	s.loop.recycle(c)
-	if s.ended.get() {
-		return
-	}
-	if s.ledger.full && s.ledger.low(s.l) {
-		s.ledger.full = false
+// transmit is part of client.
+func (s *tcpClient) transmit(c *call) {
+	if s.lend(c) {
+		s.conn.Send(c.reply.parts, c)
 		s.admit()
 	}
-	s.closeIfIdle()
 }
 
-func (s *tcpClient) closeIfIdle() {
-	if s.draining && s.ledger.calls == 0 {
-		s.conn.Close(errDraining)
+// settled is part of client. A Reply that the connection's end overtook did not arrive.
+func (s *tcpClient) settled(c *call) {
+	if c.reply.result == resultReplied && s.conn.Ended() {
+		c.reply.result = resultGone
 	}
 }
 
-var (
-	errDraining = errors.New("proxy: draining")
-	errClosing  = errors.New("proxy: closing")
-)
+// fail is part of client.
+func (s *tcpClient) fail(reason error) { s.conn.Abort(reason) }
 
-// drain is part of session.
-func (s *tcpClient) drain() {
-	s.loop.Post(loop.TaskFunc(func() {
-		if s.draining || s.ended.get() {
-			return
-		}
-		s.draining = true
-		s.conn.Pause() // what was not read is sent again elsewhere
-		s.closeIfIdle()
-	}))
-}
-
-// close is part of session and client.
-func (s *tcpClient) close(reason error) {
-	s.loop.Post(loop.TaskFunc(func() {
-		if !s.ended.get() {
-			s.conn.Abort(reason)
-		}
-	}))
+// hangUp is part of client.
+func (s *tcpClient) hangUp(reason error) {
+	if reason == errDraining {
+		s.conn.Close(reason)
+		return
+	}
+	s.conn.Abort(reason)
 }

@@ -7,289 +7,280 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// The fate of a call, DESIGN in one place. All of it runs on the member's loop,
-// but for expired and what is posted to the client's.
+// The fate of a Call
+//
+// This file decides what happens to a Call that a connection to the upstream has not
+// answered:
 //
 //	dispatched, not sent       another connection, any number of times within the
 //	                           time a Call may wait
 //	sent, connection lost      replayed with the same XID, if replayable, at most
-//	                           maxTries times, after the first time with a pause that
-//	                           doubles; else the client's connection closes
-//	RDMA_ERROR                 a ReadOnly Call once more, with the largest Reply
-//	                           chunk; else SYSTEM_ERR, or under GSS, where no Reply
-//	                           can be made up, the client's connection closes
+//	                           maxReplays times, after the first time with a pause that
+//	                           doubles; otherwise the client's connection closes
+//	RDMA_ERROR                 a Call that only reads is sent once more, with the largest
+//	                           Reply chunk; otherwise SYSTEM_ERR, or under RPCSEC_GSS,
+//	                           where only the server can make a Reply, the client's
+//	                           connection closes
 //	waited too long            the client's connection closes
 //	client gone                the Reply is dropped
-const maxTries = 5
+//
+// The functions run on the loop of the connection that had the Call. The parameter here is
+// that loop's index, and pool.Elsewhere in a timer and in [upstream.Expired], which run on
+// no loop.
+
+// maxReplays bounds how often one Call is sent again after a connection was lost.
+const maxReplays = 5
 
 var (
 	errNotReplayable = errors.New("the upstream connection was lost and the call is not safe to repeat here")
-	errTries         = errors.New("the upstream connection was lost too many times")
+	errReplays       = errors.New("the upstream connection was lost too many times")
 )
 
-// failed decides about a call that its member could not complete. The credit
-// has been returned.
-func (c *call) failed(err *rdmaside.CallError) {
-	here := c.m.Affinity()
+// answered hands the upstream's Reply on. The credit has been returned.
+func (c *call) answered(here int) {
+	c.up.observe(c, here)
+	if c.charge.slowStart {
+		c.up.admission.answered(c, here)
+	}
+	if c.rdma.Analysis.CreatesSession {
+		first := c.reply.parts[0]
+		if len(c.reply.parts) > 1 {
+			first = bytes.Join(c.reply.parts, nil)
+		}
+		c.up.sessions.Learn(first)
+	}
+	c.releaseMessage()
+	c.finish(here)
+}
+
+// failed decides about a Call that its connection could not complete. The credit has
+// been returned.
+func (c *call) failed(here int, err *rdmaside.CallError) {
 	if err.Fate != rdmaside.NotSent {
 		c.up.sent.Inc()
 	}
-	if c.clientGone() {
+	if c.currentOwner().front.gone() {
 		switch err.Fate {
 		case rdmaside.InLimbo:
 			c.up.lost.Inc()
 		case rdmaside.Answered:
 			c.up.errored.Inc()
 		}
-		c.finish()
+		c.finish(here)
 		return
 	}
 	switch err.Fate {
 	case rdmaside.NotSent:
 		c.requeue(here)
 	case rdmaside.InLimbo:
-		switch {
-		case !c.replayable():
-			c.up.lost.Inc()
-			c.giveUp(fmt.Errorf("%w: %w", errNotReplayable, err))
-		case c.tries >= maxTries:
-			c.up.lost.Inc()
-			c.giveUp(fmt.Errorf("%w: %w", errTries, err))
-		default:
-			c.tries++
-			c.up.replayed.Inc()
-			if c.tries == 1 {
-				c.requeue(here)
-				return
-			}
-			// It may be this Call that ends connections: others' Calls are on the next one.
-			o := c.up.settings()
-			c.later(jittered(min(o.BackoffMin<<(c.tries-2), o.BackoffMax)))
-		}
+		c.replay(here, err)
 	case rdmaside.Answered:
-		c.up.errored.Inc()
-		switch {
-		case c.gss:
-			c.giveUp(err)
-		case c.rdma.Analysis.Class == ulb.ReadOnly && !c.bigReply:
-			// "a larger Reply chunk" is all that an ERR_CHUNK can ask of us. A Call
-			// that only reads may be tried once more, under a new XID: RFC 8267
-			// Section 5.2 and 6.2.
-			c.bigReply = true
-			a := &c.rdma.Analysis
-			a.ResultMax = 0
-			a.MaxReply, a.MaxReduced = c.up.p.registry.Limits().MaxReply, c.up.p.registry.Limits().MaxReply
-			c.setXID(c.up.p.xids.fresh())
-			c.requeue(here)
-		default:
-			// A transport error does not say whether the server ran the Call: RFC
-			// 8267 Section 4. SYSTEM_ERR says no more than that.
-			c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemError))
-			c.rdma.XID = c.clientXID
-			c.finish()
-		}
+		c.refused(here, err)
 	}
 }
 
-// requeue lets the pool dispatch c again.
-func (c *call) requeue(here int) {
-	if here == pool.Elsewhere {
-		c.m = nil // what happens now happens on no loop
+// replay sends a Call again whose connection was lost after it was sent, if that does no
+// harm.
+func (c *call) replay(here int, err error) {
+	switch {
+	case !c.replayable():
+		c.up.lost.Inc()
+		c.giveUp(here, fmt.Errorf("%w: %w", errNotReplayable, err))
+		return
+	case c.retry.replays >= maxReplays:
+		c.up.lost.Inc()
+		c.giveUp(here, fmt.Errorf("%w: %w", errReplays, err))
+		return
 	}
-	for {
-		c.follow()
-		err := c.queue.pool.Requeue(&c.entry, here)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, pool.ErrClosed) || !c.moved() {
-			c.giveUp(err)
-			return
-		}
+	c.retry.replays++
+	c.up.replayed.Inc()
+	if c.retry.replays == 1 {
+		c.requeue(here)
+		return
 	}
-}
-
-// follow puts a call that another connection has adopted on that one's lane: its
-// first client's own connection to the upstream ends with that client.
-func (c *call) follow() {
-	if c.remembered {
-		_, c.queue = c.up.p.xids.ownerOf(c)
-		c.entry.Flow = c.queue.flowOf(c)
-	}
-}
-
-// moved reports whether another connection has adopted c since follow.
-func (c *call) moved() bool {
-	if !c.remembered {
-		return false
-	}
-	_, ln := c.up.p.xids.ownerOf(c)
-	return ln != c.queue
-}
-
-// unsent takes a call back that member m could not take; its credit is still
-// held. What becomes of it is decided in a task of its own: the credit goes to the
-// next Call, which may end here as well, and so on through the queue.
-func (c *call) unsent(m upstreamConn, err error) {
-	c.err, c.stage = err, stageUnsent
-	c.up.p.loops[m.Affinity()].Post(c)
-}
-
-const (
-	retryLeast = 5 * time.Millisecond
-	retryMost  = 200 * time.Millisecond
-)
-
-// retry puts c back after a pause, which is longer each time.
-func (c *call) retry() {
-	c.pause = min(max(2*c.pause, retryLeast), retryMost)
-	c.later(c.pause)
+	// This Call may be the one that ends connections, and other clients' Calls are on
+	// the next one, too.
+	o := c.up.settings()
+	c.requeueAfter(jittered(min(o.BackoffMin<<(c.retry.replays-2), o.BackoffMax)))
 }
 
 // jittered spreads d over [d/2, d].
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// later puts c back after a pause.
-func (c *call) later(pause time.Duration) {
-	time.AfterFunc(pause, func() {
-		if c.clientGone() {
-			c.m = nil
-			c.finish()
+// refused decides about a Call that was answered with an RDMA_ERROR, or with a Reply that
+// breaks the rules.
+func (c *call) refused(here int, err error) {
+	c.up.errored.Inc()
+	switch {
+	case c.signed:
+		c.giveUp(here, err)
+	case c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply:
+		// An ERR_CHUNK can only ask for "a larger Reply chunk". A Call that only reads may
+		// be tried once more, under a new XID: RFC 8267 Sections 5.2 and 6.2.
+		c.retry.bigReply = true
+		a := &c.rdma.Analysis
+		a.ResultMax = 0
+		a.MaxReply, a.MaxReduced = c.up.p.registry.Limits().MaxReply, c.up.p.registry.Limits().MaxReply
+		c.setXID(c.up.p.xids.fresh())
+		c.requeue(here)
+	default:
+		// A transport error does not say whether the server ran the Call: RFC 8267
+		// Section 4. SYSTEM_ERR says no more than that.
+		c.systemError()
+		c.finish(here)
+	}
+}
+
+// unsent takes a Call back that conn did not send; its credit is still held. A task of its
+// own decides what becomes of it: the credit goes to the next Call, which the connection may
+// refuse as well, and so on through the queue.
+func (c *call) unsent(conn upstreamConn, err error) {
+	c.retry.unsent = err
+	c.setState(callWaiting)
+	c.up.p.loops[conn.Affinity()].Post(c)
+}
+
+// resubmit queues a Call again that its connection did not send, for the reason in
+// c.retry.unsent.
+func (c *call) resubmit() {
+	conn, err := c.sent.conn, c.retry.unsent
+	c.retry.unsent = nil
+	c.up.retried.Inc()
+	seat, here := c.entry.Seat(), conn.Affinity()
+	switch {
+	case errors.Is(err, rdmaside.ErrClosed):
+		seat.Closing(conn)
+		seat.Done(&c.entry, here)
+		c.requeue(here)
+	case errors.Is(err, rdmaside.ErrBusyXID):
+		c.collided(seat, here)
+	case errors.Is(err, rdmaside.ErrProviderBusy):
+		seat.Done(&c.entry, here)
+		c.pause()
+	case errors.Is(err, rdmaside.ErrNoMemory):
+		seat.Done(&c.entry, here)
+		c.requeue(here)
+	case errors.Is(err, rdmaside.ErrNoCredit):
+		seat.Granted(conn.credits(), here)
+		seat.Done(&c.entry, here)
+		c.requeue(here)
+	default:
+		seat.Done(&c.entry, here)
+		c.up.errored.Inc()
+		if c.signed {
+			c.giveUp(here, err)
+			return
+		}
+		c.up.log.Warn().Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
+		c.systemError()
+		c.finish(here)
+	}
+}
+
+// collided decides about a Call whose XID another Call has on the same connection.
+func (c *call) collided(seat *pool.Seat, here int) {
+	c.up.collided.Inc()
+	if !c.signed && !c.xid.remembered {
+		seat.Done(&c.entry, here)
+		c.setXID(c.up.p.xids.fresh())
+		c.requeue(here)
+		return
+	}
+	// The XID is signed, or the server knows the Call by it. It may be free on another
+	// connection. If it is on none, the Call that has it will be answered soon.
+	if !seat.Steer(&c.entry, here) {
+		seat.Done(&c.entry, here)
+		c.pause()
+	}
+}
+
+const (
+	leastPause = 5 * time.Millisecond
+	mostPause  = 200 * time.Millisecond
+)
+
+// pause queues c again after a wait that doubles each time.
+func (c *call) pause() {
+	c.retry.pause = min(max(2*c.retry.pause, leastPause), mostPause)
+	c.requeueAfter(c.retry.pause)
+}
+
+// requeueAfter queues c again after a wait.
+func (c *call) requeueAfter(wait time.Duration) {
+	c.setState(callWaiting)
+	time.AfterFunc(wait, func() {
+		if c.currentOwner().front.gone() {
+			c.finish(pool.Elsewhere)
 			return
 		}
 		c.requeue(pool.Elsewhere)
 	})
 }
 
-// resubmit puts a call back that member m did not send, and waits for what was in
-// the way.
-func (c *call) resubmit(m upstreamConn, err error) {
-	c.err = nil
-	c.up.retried.Inc()
-	seat, here := c.entry.Seat(), m.Affinity()
-	u := c.up
-	switch {
-	case errors.Is(err, rdmaside.ErrClosed):
-		seat.Closing(m)
-		seat.Done(&c.entry, here)
-		c.requeue(here)
-	case errors.Is(err, rdmaside.ErrBusyXID):
-		u.collided.Inc()
-		if !c.gss && !c.remembered {
-			seat.Done(&c.entry, here)
-			c.setXID(u.p.xids.fresh())
-			c.requeue(here)
+// requeue lets the pool dispatch c again. When another connection has adopted the call it
+// goes to that client's queue: the pinned connection of the first client ends with it.
+func (c *call) requeue(here int) {
+	for {
+		c.queue = c.currentOwner().queue
+		c.entry.Flow = c.queue.flowOf(c)
+		c.setState(callQueued)
+		err := c.queue.pool.Requeue(&c.entry, here)
+		if err == nil {
 			return
 		}
-		// The XID is taken on this connection by another client's Call, and is signed,
-		// or the server knows the Call by it. Another connection may be free of it; if
-		// none is, the Call that has it will be answered soon.
-		if !seat.Steer(&c.entry, here) {
-			seat.Done(&c.entry, here)
-			c.retry()
-		}
-	case errors.Is(err, rdmaside.ErrProviderBusy):
-		seat.Done(&c.entry, here)
-		c.retry()
-	case errors.Is(err, rdmaside.ErrNoMemory):
-		seat.Done(&c.entry, here)
-		c.requeue(here)
-	case errors.Is(err, rdmaside.ErrNoCredit):
-		seat.Granted(m.credits(), here)
-		seat.Done(&c.entry, here)
-		c.requeue(here)
-	default:
-		seat.Done(&c.entry, here)
-		u.errored.Inc()
-		if c.gss {
-			c.giveUp(err)
+		if !errors.Is(err, pool.ErrClosed) || !c.moved() {
+			c.giveUp(here, err)
 			return
 		}
-		u.log.Warn().Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
-		c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemError))
-		c.rdma.XID = c.clientXID
-		c.finish()
 	}
 }
 
-// answered hands the Reply on. The credit has been returned.
-func (c *call) answered() {
-	c.up.observe(c)
-	if c.slowStart {
-		c.up.admission.answered(c, c.m.Affinity())
-	}
-	if c.rdma.Analysis.CreatesSession {
-		reply := c.out[0]
-		if len(c.out) > 1 {
-			reply = bytes.Join(c.out, nil)
-		}
-		c.up.sessions.Learn(reply)
-	}
-	c.releaseMessage()
-	c.finish()
-}
+// moved reports whether another connection has adopted c since it was queued.
+func (c *call) moved() bool { return c.currentOwner().queue != c.queue }
 
-// finish brings a call whose Reply is in c.out, or that needs none because its
-// client has gone, home.
-func (c *call) finish() { c.post(stageDeliver) }
-
-// giveUp brings home a call that will not be answered.
-func (c *call) giveUp(err error) {
-	c.err = err
-	c.post(stageAbandon)
-}
-
-// post brings c to its client's loop. Whoever is not on the loop of c.m has set
-// c.m to nil: then nothing is delivered from here.
-func (c *call) post(st stage) {
-	if c.remembered {
-		c.up.p.xids.settle(c, c.now())
-	}
-	c.stage = st
-	home := c.client.home()
-	if c.m != nil && c.m.Affinity() == home.index && st == stageDeliver {
-		c.client.deliver(c)
-		return
-	}
-	home.Post(c)
-}
-
-// now is the time on the clock of the loops, wherever c is: see post.
-func (c *call) now() int64 {
-	if c.m == nil {
-		return c.up.p.engine.Now()
-	}
-	return c.up.p.loops[c.m.Affinity()].Now()
-}
-
-// clientGone asks whether nobody waits for c. A remembered call may still be
-// adopted by the client's next connection, until it is settled.
-func (c *call) clientGone() bool {
-	if c.remembered {
-		cl, _ := c.up.p.xids.ownerOf(c)
-		return cl.gone()
-	}
-	return c.client.gone()
-}
-
-// Expired ends a call that waited in the queue in vain. pool.Owner.
+// Expired ends the wait of a Call that the pool has not dispatched: the wait was too long,
+// or the client or the pool has ended. pool.Owner.
 func (u *upstream) Expired(e *pool.Entry, err error) {
 	c := e.Owner.(*call)
-	c.m = nil
-	if c.clientGone() {
-		c.finish()
+	if c.currentOwner().front.gone() {
+		c.finish(pool.Elsewhere)
 		return
 	}
 	if errors.Is(err, errClientGone) || errors.Is(err, pool.ErrClosed) && c.moved() {
-		// Another connection adopted the call: it waits there now.
+		// Another connection has adopted the call: it waits in that client's queue now.
 		c.requeue(pool.Elsewhere)
 		return
 	}
-	c.giveUp(err)
+	c.giveUp(pool.Elsewhere, err)
+}
+
+// giveUp closes the client's connection, because c will not be answered.
+func (c *call) giveUp(here int, err error) {
+	c.reply.err = err
+	c.finish(here)
+}
+
+// finish brings c to its client's loop, with the Reply, or without one if the client has
+// gone or is to be closed.
+func (c *call) finish(here int) {
+	if c.xid.remembered {
+		now := c.up.p.engine.Now()
+		if here != pool.Elsewhere {
+			now = c.up.p.loops[here].Now()
+		}
+		c.up.p.xids.settle(c, now)
+	}
+	c.setState(callReplying)
+	f := c.owner.front
+	// Closing a client ends other Calls, and so waits for a task of its own.
+	if f.loop.index == here && c.reply.err == nil {
+		f.deliver(c)
+		return
+	}
+	f.loop.Post(c)
 }

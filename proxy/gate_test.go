@@ -384,11 +384,11 @@ func TestFollowForgetsLanes(t *testing.T) {
 	p := &Proxy{upstreams: map[string]*upstream{"a": stays}, retired: map[*upstream]struct{}{goes: {}}}
 	l := &listener{p: p}
 	l.current.Store(&listenerSettings{})
-	g := ledger{weight: 1}
+	g := ledger{front: &front{listener: l}, addr: netip.MustParseAddr("192.0.2.1"), weight: 1}
 	for _, u := range []*upstream{gone, goes, stays, gone} {
 		g.queues = append(g.queues, &clientQueue{u: u})
 	}
-	g.follow(l, netip.MustParseAddr("192.0.2.1"))
+	g.follow()
 	if len(g.queues) != 2 || g.queues[0].u != goes || g.queues[1].u != stays {
 		t.Errorf("%d lanes are left", len(g.queues))
 	}

@@ -19,19 +19,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A session is a client as its listener sees it. Methods may be called on any
-// goroutine.
-type session interface {
-	// drain closes the client once it is idle.
-	drain()
-	// close closes it now.
-	close(reason error)
-	// home is the loop that owns it.
-	home() *eventLoop
-	// books is its ledger, which is its loop's, and its address.
-	books() (*ledger, netip.AddrPort)
-}
-
 // A listenerSettings is how clients of a listener are served. It is constant: Reconfigure puts
 // another in its place, which holds from the next Call on, or for the next
 // connection. Shares and rates, of which a client's ledger has its own, those that are
@@ -64,7 +51,7 @@ type listener struct {
 	stopOnce sync.Once
 
 	mu       sync.Mutex // guards tcp, rdma, nextLoop, sweeper and what follows; a leaf
-	sessions map[session]struct{}
+	clients  map[*front]struct{}
 	byAddr   map[netip.Addr]int // RDMA clients, where there is a limit
 	draining bool
 
@@ -78,8 +65,8 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	o.setDefaults()
 	l := &listener{
 		p: p, name: o.Name, address: o.Address, isRDMA: o.RDMA,
-		log:      p.log.With().Str("listener", o.Name).Logger(),
-		sessions: make(map[session]struct{}),
+		log:     p.log.With().Str("listener", o.Name).Logger(),
+		clients: make(map[*front]struct{}),
 	}
 	// One client must not have the memory of all. It is closed only when Replies
 	// turn out much larger than could be expected and it takes none of them.
@@ -91,7 +78,7 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	l.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", o.Name)
 	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no Call of the server's.", "listener", o.Name)
 	m.GaugeFunc("clients", "Clients connected.", func() float64 {
-		return float64(p.sum(o.Name, (*listener).clients))
+		return float64(p.sum(o.Name, (*listener).clientCount))
 	}, "listener", o.Name)
 	if o.RDMA {
 		l.refusals.init(m, o.Name)
@@ -167,7 +154,7 @@ func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	}
 	o := l.tcpOptions(l.settings())
 	o.Socket = socket
-	tcp, err := l.p.engine.Listen(o, func(*tcpframe.Conn) tcpframe.RecordHandler { return &tcpClient{l: l} })
+	tcp, err := l.p.engine.Listen(o, func(*tcpframe.Conn) tcpframe.RecordHandler { return newTCPClient(l) })
 	if err != nil {
 		return err
 	}
@@ -267,19 +254,15 @@ func (l *listener) update(t *listenerSettings) {
 // follow makes those who are connected follow the terms that hold now, each on its
 // loop. Whoever joins later does so by itself.
 func (l *listener) follow() {
-	all := make([][]session, len(l.p.loops))
-	for _, s := range l.snapshot(false) {
-		i := s.home().index
-		all[i] = append(all[i], s)
-	}
+	all := l.p.byLoop(l.snapshot(false))
 	for i, on := range l.p.loops {
 		if len(all[i]) == 0 {
 			continue
 		}
 		on.Post(loop.TaskFunc(func() {
-			for _, s := range all[i] {
-				if g, peer := s.books(); !g.owner.gone() {
-					g.follow(l, peer.Addr().Unmap())
+			for _, f := range all[i] {
+				if !f.gone() {
+					f.ledger.follow()
 				}
 			}
 		}))
@@ -347,18 +330,18 @@ func (l *listener) addr() string {
 
 func (l *listener) upstreams() []*upstream { return l.settings().routes.all() }
 
-func (l *listener) clients() int {
+func (l *listener) clientCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.sessions)
+	return len(l.clients)
 }
 
 // outstanding is how many Calls of RDMA clients are not answered.
 func (l *listener) outstanding() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for s := range l.sessions {
-		if c, ok := s.(*rdmaClient); ok {
+	for f := range l.clients {
+		if c, ok := f.client.(*rdmaClient); ok {
 			n += c.conn.Outstanding()
 		}
 	}
@@ -393,27 +376,27 @@ func (l *listener) exit(a netip.Addr) {
 
 // join adds a client. It reports false when the listener is draining: the
 // client is to be closed once it is idle.
-func (l *listener) join(s session) bool {
+func (l *listener) join(f *front) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sessions[s] = struct{}{}
+	l.clients[f] = struct{}{}
 	return !l.draining
 }
 
-func (l *listener) leave(s session) {
+func (l *listener) leave(f *front) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.sessions, s)
+	delete(l.clients, f)
 }
 
 // snapshot lists the clients. Those to come see what draining says.
-func (l *listener) snapshot(draining bool) []session {
+func (l *listener) snapshot(draining bool) []*front {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draining = l.draining || draining
-	all := make([]session, 0, len(l.sessions))
-	for s := range l.sessions {
-		all = append(all, s)
+	all := make([]*front, 0, len(l.clients))
+	for f := range l.clients {
+		all = append(all, f)
 	}
 	return all
 }
@@ -457,14 +440,14 @@ func (l *listener) stop() {
 
 func (l *listener) drain() {
 	l.stopListening()
-	for _, s := range l.snapshot(true) {
-		s.drain()
+	for _, f := range l.snapshot(true) {
+		f.drain()
 	}
 }
 
 func (l *listener) close() {
 	l.stopListening()
-	for _, s := range l.snapshot(true) {
-		s.close(errClosing)
+	for _, f := range l.snapshot(true) {
+		f.close(errClosing)
 	}
 }

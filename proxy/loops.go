@@ -32,6 +32,15 @@ func (l *eventLoop) Now() int64 { return l.tcp.Now() }
 // Attach drives c on the loop. loop.SocketLoop.
 func (l *eventLoop) Attach(c net.Conn, s loop.Stream) error { return l.tcp.Attach(c, s) }
 
+// byLoop divides clients among the loops that own them, by the loops' index.
+func (p *Proxy) byLoop(clients []*front) [][]*front {
+	all := make([][]*front, len(p.loops))
+	for _, f := range clients {
+		all[f.loop.index] = append(all[f.loop.index], f)
+	}
+	return all
+}
+
 // newCall takes a call from the loop's free list.
 func (l *eventLoop) newCall() *call {
 	if n := len(l.free); n > 0 {
@@ -40,14 +49,13 @@ func (l *eventLoop) newCall() *call {
 		return c
 	}
 	c := &call{}
-	c.entry.Owner = c
-	c.rdma.Owner = c
+	c.reset()
 	return c
 }
 
 // recycle puts c back. Its memory has been released.
 func (l *eventLoop) recycle(c *call) {
-	if c.exchange != nil || c.heir != nil {
+	if c.owner.exchange != nil || c.message.exchange != nil {
 		panic("BUG: proxy: an exchange is forgotten")
 	}
 	if c.up != nil {

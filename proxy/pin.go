@@ -90,40 +90,24 @@ func (ps *pins) count() int {
 	return len(ps.all)
 }
 
-// A pinClient is a client's connection that may have others to upstreams of its own.
-// Its methods run on its loop, which is theirs, but for those of client that say
-// otherwise.
-type pinClient interface {
-	client
-	// refuse closes the connection, which cannot have the one to u that it needs for
-	// the Call c, and releases c.
-	refuse(c *call, u *upstream, reason error)
-	// listens reports that the client can be called: it is neither gone nor going.
-	listens() bool
-	// callBack sends the client the plain RPC Call m of the server at from. m is taken
-	// until done.Release is called, unless callBack reports false.
-	callBack(m []byte, done releaser, from reverser) bool
-}
-
 // A pin is the connection of one client to one upstream, or the attempt to have one.
 // But for the pool it is owned by the client's loop, which is the connection's.
 type pin struct {
-	u     *upstream  // constant, as the next two
-	s     pinClient  // whose it is
+	u     *upstream  // constant, as the next three
+	front *front     // the client's connection
 	pool  *pool.Pool // of one seat
+	first int        // the number of the endpoint to dial first
 	once  sync.Once  // for release
-	first int        // endpoint of the first dial; constant
-	peer  netip.Addr // the client's; constant
-	seat  *pool.Seat // the pool's; belongs to its goroutine, nil before that dials
+	seat  *pool.Seat // the pool's; belongs to its goroutine, nil before the first dial
 
 	from       reverser // that the latest reverse Call came on
 	owed       int      // reverse Calls that the client's connection has not taken
 	owedOctets int      // of those
 }
 
-// pin makes a connection for s, whose client is at peer. It fails with errPinned at the limit, and with
-// errClosing.
-func (u *upstream) pin(s pinClient, peer netip.Addr) (*pin, error) {
+// pin makes a pinned connection for the client of f. It fails with errPinned at the limit,
+// and with errClosing.
+func (u *upstream) pin(f *front) (*pin, error) {
 	ps := &u.pins
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -133,13 +117,13 @@ func (u *upstream) pin(s pinClient, peer netip.Addr) (*pin, error) {
 	case int64(len(ps.all)) >= ps.most.Load():
 		return nil, errPinned
 	}
-	p := &pin{u: u, s: s, peer: peer}
+	p := &pin{u: u, front: f}
 	o := u.settings()
 	// Clients are spread over the addresses of the server as the seats of the
 	// shared pool are.
 	switch {
 	case o.partitioned():
-		p.first = endpointFor(peer, len(o.Endpoints))
+		p.first = endpointFor(f.ledger.addr, len(o.Endpoints))
 	case !o.Priority:
 		p.first = ps.next
 		ps.next++
@@ -156,7 +140,7 @@ func (u *upstream) pin(s pinClient, peer netip.Addr) (*pin, error) {
 
 func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 	po := pool.Options{
-		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, First: p.s.home().index,
+		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, First: p.front.loop.index,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
 		Failed:  p.u.failed,
 		Left:    p.u.left,

@@ -194,7 +194,7 @@ type Proxy struct {
 	receives *rdmaside.ReceivePool // what RDMA clients need to be connected; nil without RDMA listeners
 	dials    *pool.Limiter         // attempts to connect of all upstreams
 	xids     *xidTable
-	slow   slowClients
+	slow     slowClients
 
 	relieved *metrics.Counter
 	madeRoom atomic.Int64 // when makeRoom looked last, in Unix nanoseconds
@@ -387,7 +387,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	for {
 		n := 0
 		for _, l := range ls {
-			n += l.clients()
+			n += l.clientCount()
 		}
 		if n == 0 {
 			return nil
@@ -453,7 +453,7 @@ func (p *Proxy) Status() Status {
 		if l.isRDMA {
 			transport = "rdma"
 		}
-		st.Listeners = append(st.Listeners, ListenerStatus{l.name, l.addr(), transport, l.clients()})
+		st.Listeners = append(st.Listeners, ListenerStatus{l.name, l.addr(), transport, l.clientCount()})
 	}
 	for _, u := range p.sortedUpstreams() {
 		st.Upstreams = append(st.Upstreams, UpstreamStatus{u.stats(), u.pins.count()})

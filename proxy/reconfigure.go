@@ -199,7 +199,7 @@ func (c *change) commit() error {
 	for i, x := range c.listeners {
 		p.listeners[i] = x.l
 	}
-	p.leaving = slices.DeleteFunc(p.leaving, func(l *listener) bool { return l.clients() == 0 })
+	p.leaving = slices.DeleteFunc(p.leaving, func(l *listener) bool { return l.clientCount() == 0 })
 	p.leaving = slices.Concat(p.leaving, c.goes)
 	var gone []*upstream
 	for _, u := range old {
@@ -236,7 +236,7 @@ func (c *change) commit() error {
 		}
 	}
 	for _, l := range c.goes {
-		l.log.Info().Str("address", l.addr()).Int("clients", l.clients()).Msg("listener removed")
+		l.log.Info().Str("address", l.addr()).Int("clients", l.clientCount()).Msg("listener removed")
 		l.drain()
 	}
 	for _, u := range gone {
@@ -278,8 +278,8 @@ func (p *Proxy) retire(u *upstream) {
 	u.log.Info().Msg("upstream removed")
 }
 
-// over reports that retire has ended u.
-func (p *Proxy) over(u *upstream) bool {
+// removed reports that retire has ended u.
+func (p *Proxy) removed(u *upstream) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, going := p.retired[u]

@@ -76,29 +76,26 @@ func (r *slowClients) watch() {
 
 // A burden is a client and how much memory it holds.
 type burden struct {
-	s    session
+	f    *front
 	held int64
 }
 
 // weigh finds the slow clients, each on its loop.
 func (r *slowClients) weigh(round uint32) {
 	loops := r.p.loops
-	all := make([][]session, len(loops))
+	var clients []*front
 	for _, l := range r.p.allListeners() {
-		for _, s := range l.snapshot(false) {
-			i := s.home().index
-			all[i] = append(all[i], s)
-		}
+		clients = append(clients, l.snapshot(false)...)
 	}
+	all := r.p.byLoop(clients)
 	slow := make([][]burden, len(loops))
 	var left atomic.Int32
 	left.Store(int32(len(loops)))
 	for i, l := range loops {
 		l.Post(loop.TaskFunc(func() {
-			for _, s := range all[i] {
-				g, _ := s.books()
-				if held := g.slow(round); held > 0 {
-					slow[i] = append(slow[i], burden{s, held})
+			for _, f := range all[i] {
+				if held := f.ledger.slow(round); held > 0 {
+					slow[i] = append(slow[i], burden{f, held})
 				}
 			}
 			if left.Add(-1) == 0 {
@@ -121,10 +118,9 @@ func (r *slowClients) unburden(slow []burden) {
 			return
 		}
 		total -= b.held
-		_, peer := b.s.books()
 		r.p.relieved.Inc()
-		r.p.log.Warn().Stringer("peer", peer).Int64("octets", b.held).
+		r.p.log.Warn().Stringer("peer", b.f.peer).Int64("octets", b.held).
 			Msg("memory for replies is spent and the client does not take its own; connection closed")
-		b.s.close(errUnread)
+		b.f.close(errUnread)
 	}
 }

@@ -162,7 +162,7 @@ func (u *upstream) order(s *pool.Seat, p *pin) portOrder {
 	each := (uint64(settings.Connections) + pools - 1) / pools
 	r.shared = min(each*pools, r.size)
 	if r.own {
-		r.number = uint64(addressHash(p.peer))
+		r.number = uint64(addressHash(p.front.ledger.addr))
 	} else {
 		r.number = uint64(s.Index())*pools + uint64(slices.Index(u.pools, s.Pool()))
 	}

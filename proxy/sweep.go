@@ -32,16 +32,15 @@ func (l *listener) sweep() {
 
 // eachRDMA has f called for every RDMA client, on its loop.
 func (l *listener) eachRDMA(f func(*rdmaClient)) {
-	homes := make(map[*eventLoop][]*rdmaClient)
-	for _, s := range l.snapshot(false) {
-		if c, ok := s.(*rdmaClient); ok {
-			homes[c.loop] = append(homes[c.loop], c)
+	for i, clients := range l.p.byLoop(l.snapshot(false)) {
+		if len(clients) == 0 {
+			continue
 		}
-	}
-	for home, clients := range homes {
-		home.tcp.Post(loop.TaskFunc(func() {
+		l.p.loops[i].Post(loop.TaskFunc(func() {
 			for _, c := range clients {
-				f(c)
+				if s, ok := c.client.(*rdmaClient); ok {
+					f(s)
+				}
 			}
 		}))
 	}

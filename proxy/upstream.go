@@ -294,28 +294,25 @@ func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *p
 // member's loop, which may be the one we are on.
 func dispatch(e *pool.Entry, m upstreamConn, l *eventLoop, here int) {
 	c := e.Owner.(*call)
-	c.m = m
+	c.sent.conn = m
+	c.setState(callDispatched)
 	if l.index == here {
 		m.send(c)
 		return
 	}
-	c.stage = stageSend
 	l.Post(c)
 }
 
-// observe counts an answered call. It runs on the member's loop.
-func (u *upstream) observe(c *call) {
+// observe counts an answered Call, on the loop of its connection, which is number here.
+func (u *upstream) observe(c *call, here int) {
 	u.sent.Inc()
 	u.replied.Inc()
 	u.probes.spoke(c.h.Program, c.h.Version)
-	u.seconds.Observe(uint64(max(0, u.p.loops[c.m.Affinity()].Now()-c.began)))
+	u.seconds.Observe(uint64(max(0, u.p.loops[here].Now()-c.began)))
 	if c.rdma.Analysis.Known {
 		return
 	}
-	n := int64(0)
-	for _, p := range c.out {
-		n += int64(len(p))
-	}
+	n := int64(octets(c.reply.parts))
 	old := u.average.Load()
 	u.average.Store(old + (n-old)/16) // a lost update does no harm
 }

@@ -114,14 +114,13 @@ func (m *rdmaConn) ask(p *probe) error { return m.r.Send(&p.call) }
 // unheard is part of probed.
 func (m *rdmaConn) unheard() time.Duration { return time.Since(m.r.LastActivity()) }
 
-// CallDone is part of rdmaside.CallOwner.
-func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
-	m := c.m.(*rdmaConn)
+// done takes back a Call that the Requester has carried, or not: err.
+func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
-		c.out, c.reply, c.size = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
+		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
 		seat.Done(&c.entry, here)
-		c.answered()
+		c.answered(here)
 		return
 	}
 	if err.Fate == rdmaside.NotSent {
@@ -133,5 +132,5 @@ func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
 		seat.Closing(m) // it is ending: nothing more may go there
 	}
 	seat.Done(&c.entry, here)
-	c.failed(err)
+	c.failed(here, err)
 }

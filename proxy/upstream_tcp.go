@@ -111,32 +111,21 @@ func (m *tcpConn) send(c *call) {
 	m.link(c)
 	m.arm()
 	c.entry.Sent()
-	c.outArray[0] = c.msg
-	c.writing = true
-	if len(c.msg) <= smallCall {
-		m.conn.SendFirst(c.outArray[:], (*written)(c))
+	c.one[0] = c.message.octets
+	c.sent.writing = true
+	if len(c.message.octets) <= smallCall {
+		m.conn.SendFirst(c.one[:], (*written)(c))
 		return
 	}
-	m.conn.Send(c.outArray[:], (*written)(c))
-}
-
-// written is a call as the owner of its message while tcpframe has it.
-type written call
-
-// Release is part of tcpframe.Releaser. What the kernel did not take whole, the
-// server cannot have executed: it stays marked as being written.
-func (w *written) Release() {
-	if c := (*call)(w); !c.m.(*tcpConn).conn.Ended() {
-		c.writing = false
-	}
+	m.conn.Send(c.one[:], (*written)(c))
 }
 
 // link makes c the newest Call.
 func (m *tcpConn) link(c *call) {
-	c.sentAt = time.Now()
-	c.older, c.newer = m.newest, nil
+	c.sent.at = time.Now()
+	c.sent.older, c.sent.newer = m.newest, nil
 	if m.newest != nil {
-		m.newest.newer = c
+		m.newest.sent.newer = c
 	} else {
 		m.oldest = c
 	}
@@ -146,17 +135,17 @@ func (m *tcpConn) link(c *call) {
 // unlink takes c, which is pending, out.
 func (m *tcpConn) unlink(c *call) {
 	delete(m.pending, c.rdma.XID)
-	if c.older != nil {
-		c.older.newer = c.newer
+	if c.sent.older != nil {
+		c.sent.older.sent.newer = c.sent.newer
 	} else {
-		m.oldest = c.newer
+		m.oldest = c.sent.newer
 	}
-	if c.newer != nil {
-		c.newer.older = c.older
+	if c.sent.newer != nil {
+		c.sent.newer.sent.older = c.sent.older
 	} else {
-		m.newest = c.older
+		m.newest = c.sent.older
 	}
-	c.older, c.newer = nil, nil
+	c.sent.older, c.sent.newer = nil, nil
 }
 
 // credits is part of member.
@@ -186,19 +175,19 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		b.Release()
 		return
 	}
-	if c.writing {
+	if c.sent.writing {
 		// Answered before all of it was sent: its memory is still in use.
 		b.Release()
-		c.writing = false // nobody knows what the server made of it
+		c.sent.writing = false // nobody knows what the server made of it
 		m.abort(errEarlyReply)
 		return
 	}
 	m.unlink(c)
-	m.answered(c.sentAt)
-	c.outArray[0] = msg
-	c.out, c.reply, c.size = c.outArray[:], b, cap(msg)
+	m.answered(c.sent.at)
+	c.one[0] = msg
+	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
 	c.entry.Seat().Done(&c.entry, m.loop.index)
-	c.answered()
+	c.answered(m.loop.index)
 	if m.leaving {
 		m.leave()
 	}
@@ -221,11 +210,11 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 		c := m.oldest
 		m.unlink(c)
 		fate := rdmaside.InLimbo
-		if c.writing {
-			c.writing, fate = false, rdmaside.NotSent
+		if c.sent.writing {
+			c.sent.writing, fate = false, rdmaside.NotSent
 		}
 		c.entry.Seat().Done(&c.entry, m.loop.index)
-		c.failed(&rdmaside.CallError{XID: c.rdma.XID, Fate: fate, Local: true, Err: err})
+		c.failed(m.loop.index, &rdmaside.CallError{XID: c.rdma.XID, Fate: fate, Local: true, Err: err})
 	}
 	m.seat.Ended(err)
 }
@@ -249,7 +238,7 @@ func (m *tcpConn) overdue() {
 	}
 	var sent time.Time
 	if m.oldest != nil {
-		sent = m.oldest.sentAt
+		sent = m.oldest.sent.at
 	}
 	if m.probe.out && (sent.IsZero() || m.probe.sentAt.Before(sent)) {
 		sent = m.probe.sentAt
@@ -285,7 +274,7 @@ func (m *tcpConn) answered(t time.Time) {
 // leave ends a connection that another one has replaced, once all Calls on it are
 // answered or past their deadline.
 func (m *tcpConn) leave() {
-	if m.newest != nil && !m.late(m.newest.sentAt) {
+	if m.newest != nil && !m.late(m.newest.sent.at) {
 		m.arm()
 		return
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
 // XIDs on the far side
@@ -164,24 +163,23 @@ func seconds(now int64) uint32 { return uint32(now/int64(time.Second)) + 1 }
 // A claim is what assign did for a Call.
 type claim struct {
 	xid      uint32
-	absorbed bool // it came again, and the Call in flight will answer it
+	absorbed bool // the Call is a retransmission, and the Call in flight will answer it
 
-	// When that Call was another connection's until now:
-	old  client             // that connection
-	heir *rdmaside.Exchange // what was to be answered there, if not the Call's own
-	owed int                // what its client is charged for it
+	// The owner that the Call in flight had until now, when that was another connection.
+	// Its exchange is nil if the Call in flight still needs it.
+	old      owner
+	expected int // octets that the old owner's ledger counts for the Reply
 }
 
-// assign remembers c, whose tag and lane are set, sets c.remembered, and
-// gives the XID it had before if it is a retransmission, or else own, unless another
-// Call has that. While the first transmission is in flight, c is not remembered but
-// absorbed by it.
+// assign remembers c, whose tag and owner are set. The claim has the XID that c had before if
+// it is a retransmission, and otherwise own, unless another Call has that. While the first
+// transmission is in flight, c is not remembered but absorbed by it.
 func (t *xidTable) assign(c *call, own uint32) claim {
 	now := seconds(c.began)
-	s := t.set(c.tag)
+	s := t.set(c.xid.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.find(c.tag)
+	e := s.find(c.xid.tag)
 	switch {
 	case e == nil:
 		if e = s.room(now); e == nil {
@@ -191,7 +189,7 @@ func (t *xidTable) assign(c *call, own uint32) claim {
 		if !s.free(own, now) {
 			own = t.fresh()
 		}
-		*e = xidEntry{tag: c.tag, xid: own}
+		*e = xidEntry{tag: c.xid.tag, xid: own}
 		if c.rdma.Analysis.Class >= ulb.NonIdempotent {
 			e.at = harmBit
 		}
@@ -199,41 +197,40 @@ func (t *xidTable) assign(c *call, own uint32) claim {
 		return e.c.absorb(c)
 	}
 	e.c = c
-	c.remembered = true
+	c.xid.remembered = true
 	return claim{xid: e.xid}
 }
 
-// absorb makes twin, which is in flight, answer c, which is the same Call again.
-// An exchange of c becomes twin's, to be answered on; twin's message stays where
-// it is. The XID table is locked.
-func (twin *call) absorb(c *call) claim {
-	if twin.client == c.client {
+// absorb makes c, which is in flight, answer again, a retransmission of it, too: the owner of
+// again becomes c's. c's message stays where it is. The XID table is locked.
+func (c *call) absorb(again *call) claim {
+	if c.owner.front == again.owner.front {
 		return claim{absorbed: true}
 	}
-	cl := claim{absorbed: true, old: twin.client, heir: twin.heir, owed: twin.expect}
-	twin.client, twin.adopted = c.client, c.queue
-	twin.heir, c.exchange = c.exchange, nil
+	cl := claim{absorbed: true, old: c.owner, expected: c.charge.expected}
+	if cl.old.exchange == c.message.exchange {
+		cl.old.exchange = nil // it holds c's message
+	}
+	c.owner = again.owner
+	again.owner.exchange, again.message.exchange = nil, nil
 	return cl
 }
 
-// ownerOf is the client of c, which is remembered, and that client's lane, now.
-func (t *xidTable) ownerOf(c *call) (client, *clientQueue) {
-	s := t.set(c.tag)
+// ownerOf is the owner that c, which is remembered, has now.
+func (t *xidTable) ownerOf(c *call) owner {
+	s := t.set(c.xid.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.adopted != nil {
-		return c.client, c.adopted
-	}
-	return c.client, c.queue
+	return c.owner
 }
 
-// settle ends c's time in flight at now, on the loops' clock. After it c.client
+// settle ends c's time in flight at now, on the loops' clock. After it c.owner
 // changes no more. The XID stays known for xidMemory.
 func (t *xidTable) settle(c *call, now int64) {
-	s := t.set(c.tag)
+	s := t.set(c.xid.tag)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.find(c.tag); e != nil && e.c == c {
+	if e := s.find(c.xid.tag); e != nil && e.c == c {
 		e.c = nil
 		e.at = seconds(now)<<1 | e.at&harmBit
 	}

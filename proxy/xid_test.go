@@ -12,23 +12,20 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// fakeClient is a client.
-type fakeClient struct{ client }
-
-// remembered makes a call of cl with the client's XID and arguments.
-func remembered(t *xidTable, cl client, xid uint32, args string) (*call, claim) {
-	c := &call{client: cl}
+// remembered makes a call of f with the client's XID and arguments.
+func remembered(t *xidTable, f *front, xid uint32, args string) (*call, claim) {
+	c := &call{owner: owner{front: f}}
 	c.h = oncrpc.Call{Message: []byte(args), XID: xid, Program: oncrpc.ProgramNFS, Procedure: 9}
 	own := ofSlot(5, xid)
-	c.tag = t.tag(netip.MustParseAddr("192.0.2.1"), 0, &c.h, own)
+	c.xid.tag = t.tag(netip.MustParseAddr("192.0.2.1"), 0, &c.h, own)
 	return c, t.assign(c, own)
 }
 
 func TestXIDStaysForARetransmission(t *testing.T) {
 	x := newXIDTable()
-	cl := &fakeClient{}
+	cl := &front{}
 	a, first := remembered(x, cl, 7, "mkdir a")
-	if _, again := remembered(x, cl, 7, "mkdir a"); !again.absorbed || again.old != nil {
+	if _, again := remembered(x, cl, 7, "mkdir a"); !again.absorbed || again.old.front != nil {
 		t.Errorf("sent again on the same connection while in flight: %+v, want it absorbed", again)
 	}
 	x.settle(a, 0)
@@ -41,7 +38,7 @@ func TestXIDStaysForARetransmission(t *testing.T) {
 		t.Error("the same XID for other arguments: the server would answer the one with the other")
 	}
 	own := ofSlot(5, 7)
-	c := &call{client: cl, tag: x.tag(netip.MustParseAddr("192.0.2.1"), 1, &b.h, own)}
+	c := &call{owner: owner{front: cl}, xid: xidKey{tag: x.tag(netip.MustParseAddr("192.0.2.1"), 1, &b.h, own)}}
 	if other := x.assign(c, own); other.xid == first.xid {
 		t.Error("the same XID for another upstream, which knows nothing of the first Call")
 	}
@@ -52,8 +49,8 @@ func TestXIDStaysForARetransmission(t *testing.T) {
 func TestXIDOfAnotherProcess(t *testing.T) {
 	a, b := newXIDTable(), newXIDTable()
 	for xid := range uint32(1000) {
-		_, first := remembered(a, &fakeClient{}, xid*3, "mkdir")
-		if _, again := remembered(b, &fakeClient{}, xid*3, "mkdir"); again.xid != first.xid {
+		_, first := remembered(a, &front{}, xid*3, "mkdir")
+		if _, again := remembered(b, &front{}, xid*3, "mkdir"); again.xid != first.xid {
 			t.Fatalf("XID %#x, then %#x", first.xid, again.xid)
 		}
 	}
@@ -86,12 +83,12 @@ func TestXIDsOfACount(t *testing.T) {
 		}
 		x := newXIDTable()
 		for n := range uint32(300) {
-			if _, c := remembered(x, &fakeClient{}, order(start+n), "mkdir"); c.xid != ofSlot(5, order(start+n)) {
+			if _, c := remembered(x, &front{}, order(start+n), "mkdir"); c.xid != ofSlot(5, order(start+n)) {
 				t.Fatalf("%s: XID %d is another's, %#x", name, n, c.xid)
 			}
 		}
 		for n := range uint32(300) {
-			if _, c := remembered(x, &fakeClient{}, order(start+n), "mkdir"); !c.absorbed {
+			if _, c := remembered(x, &front{}, order(start+n), "mkdir"); !c.absorbed {
 				t.Fatalf("%s: XID %d is forgotten while it is in flight", name, n)
 			}
 		}
@@ -147,29 +144,30 @@ func TestSlots(t *testing.T) {
 // retransmission still.
 func TestXIDAdoption(t *testing.T) {
 	x := newXIDTable()
-	old, young, third := &fakeClient{}, &fakeClient{}, &fakeClient{}
+	old, young, third := &front{}, &front{}, &front{}
 	a, first := remembered(x, old, 7, "mkdir a")
-	a.expect = 1234
+	a.charge.expected = 1234
 	exchanges := [2]rdmaside.Exchange{}
-	adopt := func(cl client, e *rdmaside.Exchange) claim {
-		c := &call{client: cl, exchange: e, tag: a.tag}
-		c.queue = &clientQueue{}
+	adopt := func(f *front, e *rdmaside.Exchange) claim {
+		c := &call{owner: owner{front: f, queue: &clientQueue{}, exchange: e}, xid: xidKey{tag: a.xid.tag}}
+		c.message.exchange = e
+		want := c.owner
 		got := x.assign(c, first.xid)
-		if c.exchange != nil {
+		if c.owner.exchange != nil || c.message.exchange != nil {
 			t.Error("the exchange of a Call that was adopted is left with what is dropped")
 		}
-		if _, ln := x.ownerOf(a); a.client != cl || a.heir != e || ln != c.queue {
+		if x.ownerOf(a) != want {
 			t.Error("the Call in flight is not the last connection's")
 		}
 		return got
 	}
-	if cl := adopt(young, &exchanges[0]); !cl.absorbed || cl.old != client(old) || cl.heir != nil || cl.owed != 1234 {
+	if cl := adopt(young, &exchanges[0]); !cl.absorbed || cl.old != (owner{front: old}) || cl.expected != 1234 {
 		t.Errorf("adopted by the second connection: %+v, want the first to be closed", cl)
 	}
-	if cl := adopt(third, &exchanges[1]); cl.old != client(young) || cl.heir != &exchanges[0] {
+	if cl := adopt(third, &exchanges[1]); cl.old.front != young || cl.old.exchange != &exchanges[0] {
 		t.Errorf("adopted by the third connection: %+v, want the second closed and its exchange ended", cl)
 	}
-	if cl := adopt(old, nil); cl.heir != &exchanges[1] {
+	if cl := adopt(old, nil); cl.old.exchange != &exchanges[1] {
 		t.Errorf("adopted by a TCP connection: %+v, want the third's exchange ended", cl)
 	}
 	x.settle(a, 0)
@@ -182,11 +180,11 @@ func TestXIDAdoption(t *testing.T) {
 // never, and a set full of Calls in flight costs the next one its memory only.
 func TestXIDMemoryIsBounded(t *testing.T) {
 	x := newXIDTable()
-	cl := &fakeClient{}
+	cl := &front{}
 	remembered(x, cl, 1, "held")
 	for i := range uint32(xidSets * xidWays * 3) {
 		c, _ := remembered(x, cl, i+2, "x")
-		if !c.remembered {
+		if !c.xid.remembered {
 			t.Fatal("a call was not remembered though its set had room")
 		}
 		x.settle(c, 0)
@@ -202,7 +200,7 @@ func TestXIDMemoryIsBounded(t *testing.T) {
 			t.Fatalf("XID %#x was given to two calls in flight", cl.xid)
 		}
 		seen[cl.xid] = true
-		if !c.remembered {
+		if !c.xid.remembered {
 			forgot++
 		}
 	}
@@ -215,7 +213,7 @@ func TestXIDMemoryIsBounded(t *testing.T) {
 // remembers, have XIDs of their own as long as they are in flight.
 func TestXIDsOfTwins(t *testing.T) {
 	x := newXIDTable()
-	twin := func(i int) (*call, claim) { return remembered(x, &fakeClient{}, 7, fmt.Sprint("mkdir ", i)) }
+	twin := func(i int) (*call, claim) { return remembered(x, &front{}, 7, fmt.Sprint("mkdir ", i)) }
 	flying := make(map[uint32]int)
 	first, cl := twin(0)
 	for i := range xidWays - 1 {
@@ -236,13 +234,13 @@ func TestXIDsOfTwins(t *testing.T) {
 // twice keeps its XID.
 func TestXIDOutlivesWrites(t *testing.T) {
 	x := newXIDTable()
-	cl := &fakeClient{}
+	cl := &front{}
 	add := func(xid uint32, class ulb.Class) claim {
-		c := &call{client: cl}
+		c := &call{owner: owner{front: cl}}
 		c.h = oncrpc.Call{Message: []byte("args"), XID: xid}
 		c.rdma.Analysis.Class = class
 		own := ofSlot(5, xid)
-		c.tag = x.tag(netip.Addr{}, 0, &c.h, own)
+		c.xid.tag = x.tag(netip.Addr{}, 0, &c.h, own)
 		got := x.assign(c, own)
 		x.settle(c, 0)
 		return got
@@ -258,13 +256,13 @@ func TestXIDOutlivesWrites(t *testing.T) {
 
 func BenchmarkXIDRemember(b *testing.B) {
 	x := newXIDTable()
-	c := &call{client: &fakeClient{}}
+	c := &call{owner: owner{front: &front{}}}
 	msg := make([]byte, 200)
 	b.ReportAllocs()
 	for i := uint32(0); b.Loop(); i++ {
 		c.h = oncrpc.Call{Message: msg, XID: i, Program: oncrpc.ProgramNFS, Procedure: 9}
 		own := ofSlot(5, i)
-		c.tag = x.tag(netip.Addr{}, 0, &c.h, own)
+		c.xid.tag = x.tag(netip.Addr{}, 0, &c.h, own)
 		x.assign(c, own)
 		x.settle(c, 0)
 	}
