@@ -31,7 +31,7 @@ type creditClient struct {
 
 func newCreditClient(t testing.TB, pool *ReceivePool, m *regmem.Account, mm *ResponderMetrics, credits int) *creditClient {
 	t.Helper()
-	c := &creditClient{t: t, k: &keeper{}, a: credit.NewAccount(credit.Default)}
+	c := &creditClient{t: t, k: &keeper{}, a: credit.NewAccount(128)}
 	c.s = newStubResponder(t, m, c.k, func(o *ResponderOptions) {
 		o.Receives, o.Credits, o.FirstCredits, o.Metrics = pool, credits, min(8, credits), mm
 	})

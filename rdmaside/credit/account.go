@@ -8,10 +8,6 @@
 // exchanged.
 package credit
 
-// Default is the credit value a Requester asks for when nothing else is
-// configured; the Linux client asks for the same.
-const Default = 128
-
 // Max is the largest credit value requested or granted here. It bounds how many
 // Receives a number from the peer can make us post. Linux lets an administrator
 // set no more.
@@ -27,20 +23,15 @@ type Account struct {
 	Requested   uint32 // rdma_credit of every Call; 1 to Max
 	Granted     uint32 // the latest grant, clamped to Requested; 1 until the first Reply
 	Outstanding uint32 // Calls sent and not yet completed
-
-	replied bool // a Reply has carried a grant
 }
 
 // NewAccount returns the Account of a new connection that requests the given
-// number of credits, from 1 to Max.
+// number of credits, which is clamped to the range from 1 to Max.
 func NewAccount(requested int) Account {
-	if requested <= 0 {
-		requested = Default
-	}
 	// "a Requester MUST NOT assume more than one credit is available and MUST
 	// receive a valid reply from the Responder carrying the actual number of
 	// available credits, prior to sending its next request." Section 3.3.3.
-	return Account{Requested: uint32(min(requested, Max)), Granted: 1}
+	return Account{Requested: uint32(min(max(requested, 1), Max)), Granted: 1}
 }
 
 // Grant records n, the rdma_credit of a Reply, and reports whether the grant
@@ -55,12 +46,8 @@ func (a *Account) Grant(n uint32) (changed bool) {
 	n = min(max(n, 1), a.Requested)
 	changed = n != a.Granted
 	a.Granted = n
-	a.replied = true
 	return changed
 }
-
-// Replied reports whether a Reply has carried a grant on this connection.
-func (a *Account) Replied() bool { return a.replied }
 
 // Free returns how many Calls may be sent now.
 func (a *Account) Free() int {

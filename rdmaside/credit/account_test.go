@@ -87,9 +87,9 @@ func TestNewAccount(t *testing.T) {
 	for _, test := range []struct {
 		requested int
 		want      uint32
-	}{{0, Default}, {-1, Default}, {1, 1}, {128, 128}, {Max, Max}, {Max + 1, Max}, {1 << 40, Max}} {
+	}{{0, 1}, {-1, 1}, {1, 1}, {128, 128}, {Max, Max}, {Max + 1, Max}, {1 << 40, Max}} {
 		a := NewAccount(test.requested)
-		if a.Requested != test.want || a.Granted != 1 || a.Free() != 1 || a.Replied() {
+		if a.Requested != test.want || a.Granted != 1 || a.Free() != 1 {
 			t.Errorf("NewAccount(%d) = %+v", test.requested, a)
 		}
 	}

@@ -47,12 +47,10 @@ type Grantor struct {
 }
 
 // NewGrantor returns the Grantor of a new connection that grants up to limit
-// credits, from 1 to Max, and has that many Receives posted.
+// credits and has the given number of Receives posted. Both are clamped to the
+// range from 1 to Max.
 func NewGrantor(limit, receives int) Grantor {
-	if limit <= 0 {
-		limit = Default
-	}
-	return Grantor{Limit: uint32(min(limit, Max)), Receives: uint32(min(max(receives, 1), Max)), Granted: 1}
+	return Grantor{Limit: uint32(min(max(limit, 1), Max)), Receives: uint32(min(max(receives, 1), Max)), Granted: 1}
 }
 
 // Call counts a Call that arrived with rdma_credit requested. It reports whether
@@ -68,8 +66,8 @@ func (g *Grantor) Call(requested uint32) (kept bool) {
 	return g.Outstanding <= g.Needed()
 }
 
-// Next returns the grant that the next Reply would carry.
-func (g *Grantor) Next() uint32 {
+// next returns the grant that the next Reply would carry.
+func (g *Grantor) next() uint32 {
 	// "The granted value MUST NOT be zero, since such a value would result in
 	// deadlock." A grant above the request is useless: the Requester uses the
 	// lower of the two.
@@ -81,7 +79,7 @@ func (g *Grantor) Next() uint32 {
 // method.
 func (g *Grantor) Reply() uint32 {
 	g.Drop()
-	n := g.Next()
+	n := g.next()
 	switch {
 	case n >= g.high:
 		g.high, g.fence = n, 0

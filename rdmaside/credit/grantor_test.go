@@ -9,8 +9,8 @@ func TestGrantor(t *testing.T) {
 	g := NewGrantor(64, 32)
 	reply := func(why string, want uint32) {
 		t.Helper()
-		if next := g.Next(); next != want {
-			t.Errorf("Next = %d, want %d: %s", next, want, why)
+		if next := g.next(); next != want {
+			t.Errorf("next = %d, want %d: %s", next, want, why)
 		}
 		if got := g.Reply(); got != want || g.Granted != want {
 			t.Errorf("Reply = %d, want %d: %s", got, want, why)
