@@ -141,7 +141,7 @@ func TestAdoptedTwice(t *testing.T) {
 			copy(b.Bytes(), m)
 			send := func() (*rdmaside.Requester, answers) {
 				t.Helper()
-				r, err := rdmaside.DialRequester(t.Context(), rp, loop, "middle", rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}, nil)
+				r, err := rdmaside.DialRequester(t.Context(), rp, loop, "middle", proxytest.RequesterOptions(rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}), nil)
 				if err != nil {
 					t.Fatal(err)
 				}

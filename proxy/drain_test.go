@@ -48,7 +48,7 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 	acct := h.Arena.Account("test", 8<<20)
 	loop := fabrictest.NewLoop()
 	t.Cleanup(loop.Stop)
-	r, err := rdmaside.DialRequester(t.Context(), rp, loop, "front", rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}, nil)
+	r, err := rdmaside.DialRequester(t.Context(), rp, loop, "front", proxytest.RequesterOptions(rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestIdleRDMAClients(t *testing.T) {
 		refused := 0
 		var idle []*rdmaside.Requester
 		for range many {
-			r, err := rdmaside.DialRequester(t.Context(), rp, loop, "front", rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}, nil)
+			r, err := rdmaside.DialRequester(t.Context(), rp, loop, "front", proxytest.RequesterOptions(rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}), nil)
 			if err != nil {
 				refused++
 				continue

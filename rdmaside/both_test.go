@@ -71,7 +71,7 @@ func pair(t testing.TB, o pairOptions) *pairing {
 	o.requester.Memory, o.requester.Registry = arena.Account("replies", o.accounts), reg
 	o.responder.Memory, o.responder.Registry = arena.Account("pulled", o.accounts), reg
 	o.requester.Log, o.responder.Log = zerolog.Nop(), zerolog.Nop()
-	s, err := NewResponder(o.responder, o.handler)
+	s, err := NewResponder(responderOptions(o.responder), o.handler)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func pair(t testing.TB, o pairOptions) *pairing {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.r, err = DialRequester(context.Background(), p.p, p.loops[0], p.l.Addr().String(), o.requester, p); err != nil {
+	if p.r, err = DialRequester(context.Background(), p.p, p.loops[0], p.l.Addr().String(), requesterOptions(o.requester), p); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -115,8 +115,8 @@ func refused(section, says string, call []byte, answer func(s *wantedSend) [][]b
 		tc.send(call)
 		tc.peer.send(0, answer(tc.peer.wantSend("a call"))...)
 		tc.peer.wantIdle("nothing is sent back")
-		tc.wantEnded(says, ErrInvalidReply)
-		tc.wantFate(says, binary.BigEndian.Uint32(call), InLimbo, ErrInvalidReply)
+		tc.wantEnded(says, errInvalidReply)
+		tc.wantFate(says, binary.BigEndian.Uint32(call), InLimbo, errInvalidReply)
 	}}
 }
 
@@ -349,7 +349,7 @@ func requesterRules() []requesterRule {
 			seg := tc.peer.wantSend("a call").Reply.Segments[0]
 			tc.peer.write(shortened(seg, 125), accepted(2, pattern(101, 1)))
 			tc.peer.send(0, header(2, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.SetReply(shortened(seg, 125)) }))
-			tc.wantEnded("125 octets are no Payload stream", ErrInvalidReply)
+			tc.wantEnded("125 octets are no Payload stream", errInvalidReply)
 		}},
 
 		{section: "4", says: "the header MUST be XDR encoded: octets of a Call with a Write chunk, of one with a Read chunk, of one with both long", run: func(tc *requesterCase) {
@@ -562,8 +562,8 @@ func requesterReplyRules() []requesterRule {
 			seg := tc.peer.wantSend("a call").Reply.Segments[0]
 			tc.peer.write(shortened(seg, 124), accepted(2, pattern(100, 1)))
 			tc.peer.send(0, noMsg(func(h *rpcrdma.Header) { h.SetReply(shortened(seg, 124)) })...)
-			tc.wantEnded("no octet of it gets anywhere", ErrInvalidReply)
-			tc.wantFate("the call", 1, InLimbo, ErrInvalidReply)
+			tc.wantEnded("no octet of it gets anywhere", errInvalidReply)
+			tc.wantFate("the call", 1, InLimbo, errInvalidReply)
 		}},
 		refused("4.2.4", "RDMA_NOMSG: one list MUST hold the Payload stream: the Reply chunk is empty", generic, func(s *wantedSend) [][]byte {
 			return noMsg(func(h *rpcrdma.Header) { h.SetReply(shortened(s.Reply.Segments[0], 0)) })

@@ -79,8 +79,8 @@ func departing(r responderRule, why string) responderRule {
 	return r
 }
 
-// errChunk is a rule whose message is answered ERR_CHUNK.
-func errChunk(section, says string, build func(tc *responderCase) [][]byte) responderRule {
+// errChunkRule returns a rule whose message is answered ERR_CHUNK.
+func errChunkRule(section, says string, build func(tc *responderCase) [][]byte) responderRule {
 	return responderRule{section: section, says: says, run: func(tc *responderCase) {
 		tc.peer.send(0, build(tc)...)
 		tc.wantNoCall("the call must not be processed")
@@ -252,7 +252,7 @@ func responderRules() []responderRule {
 		{section: "3.3.3", says: "each connection provides one message at a time in the beginning: the second Call before the first Reply is an overrun", run: func(tc *responderCase) {
 			tc.peer.send(0, plain(1, 128), getAttrCall(1))
 			tc.peer.send(0, plain(2, 128), getAttrCall(2))
-			tc.wantEnded("two calls before the first reply", ErrOverrun)
+			tc.wantEnded("two calls before the first reply", errOverrun)
 		}},
 
 		{section: "3.4.2", says: "all other XDR data items MUST NOT be reduced: Replies of READDIR, GETATTR, an unknown program, with a Write chunk offered", run: func(tc *responderCase) {
@@ -278,7 +278,7 @@ func responderRules() []responderRule {
 			return message(rpcrdma.Msg, m[:44], func(h *rpcrdma.Header) { addReads(h, 44, tc.pulled(m[44:])) })
 		}),
 		{section: "3.4.2", says: "all other XDR data items MUST NOT be reduced: several Read chunks, each DDP-eligible or the Call is refused", same: TestResponderReadChunksEligible},
-		errChunk("3.4.2", "all other XDR data items MUST NOT be reduced: arguments under RPCSEC_GSS integrity", func(tc *responderCase) [][]byte {
+		errChunkRule("3.4.2", "all other XDR data items MUST NOT be reduced: arguments under RPCSEC_GSS integrity", func(tc *responderCase) [][]byte {
 			gss := append(words(1, 0, 2, oncrpc.ProgramNFS, 3, procWrite, 6, 20, 1, 0, 1, 2, 0, 0, 0), write[40:]...)
 			return message(rpcrdma.Msg, gss[:pos+20], func(h *rpcrdma.Header) { addReads(h, pos+20, tc.pulled(pattern(1000, 1))) })
 		}),
@@ -351,7 +351,7 @@ func responderRules() []responderRule {
 			tc.answer(tc.wantCall("two WRITEs", m), accepted(1))
 			tc.peer.wantSend("its reply")
 		}},
-		errChunk("3.4.5", "the value in this field MUST be a multiple of four", func(tc *responderCase) [][]byte {
+		errChunkRule("3.4.5", "the value in this field MUST be a multiple of four", func(tc *responderCase) [][]byte {
 			return message(rpcrdma.Msg, write[:pos], func(h *rpcrdma.Header) { addReads(h, pos+2, tc.pulled(pattern(1000, 1))) })
 		}),
 		{section: "3.4.5.2", says: "a chunk's length MUST be that of the item, or of the item and its roundup: both are taken, however they are cut", same: TestResponderReadChunk},
@@ -393,7 +393,7 @@ func responderRules() []responderRule {
 			tc.answer(tc.wantCall("a Long Call", m), getAttrReply(1))
 			tc.peer.wantSend("its reply")
 		}},
-		errChunk("3.5.3", "every segment of a Position Zero Read chunk MUST contain zero in its Position field: RDMA_NOMSG with another Position alone", func(tc *responderCase) [][]byte {
+		errChunkRule("3.5.3", "every segment of a Position Zero Read chunk MUST contain zero in its Position field: RDMA_NOMSG with another Position alone", func(tc *responderCase) [][]byte {
 			return message(rpcrdma.NoMsg, nil, func(h *rpcrdma.Header) { addReads(h, 4, tc.pulled(getAttrCall(1))) })
 		}),
 
@@ -421,22 +421,22 @@ func responderRules() []responderRule {
 				tc.t.Errorf("sent\n%x\nwant\n%x", s.octets, want)
 			}
 		}},
-		errChunk("4.2.1", "this XID MUST be the same as the XID in the RPC message: another one inline", func(*responderCase) [][]byte {
+		errChunkRule("4.2.1", "this XID MUST be the same as the XID in the RPC message: another one inline", func(*responderCase) [][]byte {
 			return message(rpcrdma.Msg, getAttrCall(2), func(*rpcrdma.Header) {})
 		}),
-		errChunk("4.2.1", "this XID MUST be the same as the XID in the RPC message: another one in a Long Call", func(tc *responderCase) [][]byte {
+		errChunkRule("4.2.1", "this XID MUST be the same as the XID in the RPC message: another one in a Long Call", func(tc *responderCase) [][]byte {
 			return message(rpcrdma.NoMsg, nil, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(getAttrCall(2))) })
 		}),
-		errChunk("4.2.4", "RDMA_NOMSG: one list MUST be present and MUST hold the Payload stream: none is", func(*responderCase) [][]byte {
+		errChunkRule("4.2.4", "RDMA_NOMSG: one list MUST be present and MUST hold the Payload stream: none is", func(*responderCase) [][]byte {
 			return [][]byte{words(1, 1, 8, 1, 0, 0, 0)}
 		}),
-		errChunk("4.2.4", "RDMA_NOMSG: one list MUST hold the Payload stream: there is a Reply chunk only", func(*responderCase) [][]byte {
+		errChunkRule("4.2.4", "RDMA_NOMSG: one list MUST hold the Payload stream: there is a Reply chunk only", func(*responderCase) [][]byte {
 			return message(rpcrdma.NoMsg, nil, func(h *rpcrdma.Header) { h.SetReply(rpcrdma.Segment{Handle: 1, Length: 5000}) })
 		}),
-		errChunk("4.2.4", "RDMA_NOMSG: one list MUST hold the Payload stream: an empty Position Zero Read chunk", func(*responderCase) [][]byte {
+		errChunkRule("4.2.4", "RDMA_NOMSG: one list MUST hold the Payload stream: an empty Position Zero Read chunk", func(*responderCase) [][]byte {
 			return message(rpcrdma.NoMsg, nil, func(h *rpcrdma.Header) { h.AddRead(0, rpcrdma.Segment{Handle: 1}) })
 		}),
-		errChunk("4.2.4", "RDMA_NOMSG has no Payload stream behind its lists", func(tc *responderCase) [][]byte {
+		errChunkRule("4.2.4", "RDMA_NOMSG has no Payload stream behind its lists", func(tc *responderCase) [][]byte {
 			return message(rpcrdma.NoMsg, write, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(write)) })
 		}),
 		silence("4.2.4", "a Responder MUST silently discard RDMA_ERROR procedures", words(1, 1, 8, 4, 2), words(1, 1, 8, 4, 1, 1, 1), words(0xfeed, 1, 8, 4, 2)),
@@ -613,7 +613,7 @@ func responderHeaderRules() []responderRule {
 	pos := len(m) - 1000
 	var rules []responderRule
 	parsing := func(name string, build func(tc *responderCase) [][]byte) {
-		rules = append(rules, errChunk("4.5.2", "an XDR parsing error: MUST reply ERR_CHUNK: "+name, build))
+		rules = append(rules, errChunkRule("4.5.2", "an XDR parsing error: MUST reply ERR_CHUNK: "+name, build))
 	}
 	raw := func(name string, ws ...uint32) {
 		parsing(name, func(*responderCase) [][]byte { return [][]byte{words(ws...)} })
@@ -638,7 +638,7 @@ func responderHeaderRules() []responderRule {
 	})
 	parsing("more Write chunks than are taken", func(*responderCase) [][]byte {
 		return message(rpcrdma.Msg, getAttrCall(1), func(h *rpcrdma.Header) {
-			for range rpcrdma.DefaultWrites + 1 {
+			for range 64 + 1 {
 				h.AddWrite(rpcrdma.Segment{Handle: 1, Length: 4})
 			}
 		})
@@ -732,7 +732,7 @@ func responderEndRules() []responderRule {
 			tc.sleep(59 * time.Second)
 			tc.wantUp("59 s")
 			tc.sleep(62 * time.Second)
-			tc.wantEnded("121 s", ErrReadStall)
+			tc.wantEnded("121 s", errReadStall)
 			if n := tc.replies.Used(); n >= used {
 				tc.t.Errorf("%d octets are lent, %d before", n, used)
 			}
@@ -791,7 +791,7 @@ func responderEndRules() []responderRule {
 			tc.answer(x, getAttrReply(1))
 			tc.wantEnded("the Send failed", fabrictest.ErrInjected)
 		}},
-		errChunk("4.6.1", "when receiving RDMA_MSGP, Responders SHOULD reply RDMA_ERROR, ERR_CHUNK", func(*responderCase) [][]byte {
+		errChunkRule("4.6.1", "when receiving RDMA_MSGP, Responders SHOULD reply RDMA_ERROR, ERR_CHUNK", func(*responderCase) [][]byte {
 			return message(rpcrdma.MsgP, getAttrCall(1), func(h *rpcrdma.Header) { h.Align, h.Thresh = 4, 64 })
 		}),
 		silence("4.6.2", "receivers MUST silently discard RDMA_DONE", words(1, 1, 8, 3), words(1, 1, 8, 3, 0, 0, 0), append(words(1, 1, 8, 3, 0, 0, 0), getAttrCall(1)...)),

@@ -62,30 +62,30 @@ var (
 	// ErrClosed is returned by Send on a connection that is closed or closing.
 	ErrClosed = errors.New("rdmaside: connection closed")
 
-	// ErrChunk is wrapped by the CallError of a Call that the Responder answered
+	// errChunk is wrapped by the CallError of a Call that the Responder answered
 	// with RDMA_ERROR and ERR_CHUNK: no RPC Reply is possible for the Call with
 	// the chunks that it offered. RFC 8166 Section 4.5. The Call's Fate is
 	// Answered.
-	ErrChunk = errors.New("rdmaside: peer answered ERR_CHUNK")
-	// ErrVersion is wrapped by the error that closes a connection whose peer
+	errChunk = errors.New("rdmaside: peer answered ERR_CHUNK")
+	// errVersion is wrapped by the error that closes a connection whose peer
 	// answered ERR_VERS: the peer does not speak RPC-over-RDMA version 1.
-	ErrVersion = errors.New("rdmaside: peer answered ERR_VERS")
+	errVersion = errors.New("rdmaside: peer answered ERR_VERS")
 	// ErrDeadline is wrapped by the error that closes a connection on which the
 	// Responder did not answer a Call in time.
 	ErrDeadline = errors.New("rdmaside: call not answered in time")
 	// ErrDropped is wrapped by the error that closes a connection whose Responder
 	// dropped Calls: see DropWatcher.
 	ErrDropped = errors.New("rdmaside: call never answered though later ones were")
-	// ErrInvalidReply is wrapped by the error that closes a connection whose peer
+	// errInvalidReply is wrapped by the error that closes a connection whose peer
 	// answered a Call in a way that RFC 8166 does not allow.
-	ErrInvalidReply = errors.New("rdmaside: invalid reply")
-	// ErrOverrun is wrapped by the error that closes a connection whose Requester
+	errInvalidReply = errors.New("rdmaside: invalid reply")
+	// errOverrun is wrapped by the error that closes a connection whose Requester
 	// sent more Calls than it was granted.
-	ErrOverrun = errors.New("rdmaside: calls exceed the credits granted")
+	errOverrun = errors.New("rdmaside: calls exceed the credits granted")
 	// ErrNoReceives is wrapped by the error of Accept when there is no memory for
 	// the Receives of one more connection.
 	ErrNoReceives = errors.New("rdmaside: no memory for the receives of another connection")
-	// ErrAborted is wrapped by the error that closes a connection when its
+	// errAborted is wrapped by the error that closes a connection when its
 	// CallHandler aborted a Call.
-	ErrAborted = errors.New("rdmaside: call aborted")
+	errAborted = errors.New("rdmaside: call aborted")
 )

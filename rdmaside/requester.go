@@ -2,135 +2,16 @@ package rdmaside
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
-
-// Defaults and bounds of RequesterOptions and ResponderOptions.
-const (
-	defaultInline      = 4096
-	minInline          = rpcrdma.DefaultInline
-	maxInline          = 64 << 10
-	defaultReceiveSize = 16 << 10
-	defaultReverse     = 4
-	defaultDeadline    = 60 * time.Second
-
-	// extraReceives are posted beyond what credits and the reverse direction
-	// need, so that the one of a Reply may be replaced a little late.
-	extraReceives = 2
-)
-
-// RequesterOptions configure one connection of a Requester. Zero is the
-// default.
-type RequesterOptions struct {
-	// Memory is the account for Receive buffers and Write and Reply chunks. It
-	// must not be the account that Calls are leased from, or Calls could starve
-	// Replies. Required.
-	Memory *regmem.Account
-	// Registry plans Calls and rebuilds Replies. Required.
-	Registry *ulb.Registry
-
-	// Credits are requested of the Responder, and bound what is outstanding
-	// whatever it grants; default 128, at most 16384.
-	Credits int
-	// CallInline and ReplyInline are the inline thresholds offered, in octets;
-	// default 4096, from 1024 to 64 KiB in steps of 1024. The thresholds in effect
-	// are the smaller of these and the peer's, 1024 for a peer that names none:
-	// RFC 8166 Section 3.3.2, RFC 8797.
-	CallInline, ReplyInline int
-	// ReceiveSize is the length of a Receive buffer in octets; default 16 KiB, at
-	// least ReplyInline. More than ReplyInline is for peers that overrun it: the
-	// Linux server sends what it likes when no Reply chunk was offered.
-	ReceiveSize int
-	// IdleReceives are posted when nothing is outstanding; more are as Calls need
-	// them, and go with their Replies. Default, and at most, all: as many as
-	// Credits, ReverseReceives and 2 more. Fewer are for connections that are many
-	// and mostly idle.
-	IdleReceives int
-	// ReverseReceives are Receives beside those for Replies, for Calls of the
-	// reverse direction (RFC 8167), and the credits granted there; default 4,
-	// negative none.
-	ReverseReceives int
-	// Reverse handles reverse Calls. When it is nil, they are answered
-	// PROG_UNAVAIL.
-	Reverse ReverseHandler
-	// Deadline is how long a Call may stay unanswered before its connection is
-	// ended; default 60 s, negative never.
-	Deadline time.Duration
-	// RemoteInvalidation tells the Responder that it may use Send With
-	// Invalidate. Set it only for a provider that reports Completion.Invalidated.
-	RemoteInvalidation bool
-
-	Log     zerolog.Logger
-	Metrics *RequesterMetrics // shared by the connections of an upstream; may be nil
-}
-
-// Validate reports every problem of o, after defaults.
-func (o RequesterOptions) Validate() error {
-	_, err := o.withDefaults()
-	return err
-}
-
-func (o RequesterOptions) withDefaults() (RequesterOptions, error) {
-	set(&o.Credits, credit.Default)
-	set(&o.CallInline, defaultInline)
-	set(&o.ReplyInline, defaultInline)
-	set(&o.ReceiveSize, max(defaultReceiveSize, o.ReplyInline))
-	set(&o.ReverseReceives, defaultReverse)
-	o.ReverseReceives = max(o.ReverseReceives, 0)
-	all := o.Credits + o.ReverseReceives + extraReceives
-	set(&o.IdleReceives, all)
-	// Never fewer than the first Call needs.
-	o.IdleReceives = min(max(o.IdleReceives, o.ReverseReceives+1+extraReceives), all)
-	if o.Deadline == 0 {
-		o.Deadline = defaultDeadline
-	}
-	errs := []error{
-		checkInline("CallInline", o.CallInline),
-		checkInline("ReplyInline", o.ReplyInline),
-		checkRange("Credits", o.Credits, 1, credit.Max),
-		checkRange("ReceiveSize", o.ReceiveSize, o.ReplyInline, 1<<20),
-		checkRange("ReverseReceives", o.ReverseReceives, 0, 1024),
-	}
-	if o.Memory == nil {
-		errs = append(errs, errors.New("rdmaside: Memory is missing"))
-	}
-	if o.Registry == nil {
-		errs = append(errs, errors.New("rdmaside: Registry is missing"))
-	}
-	return o, errors.Join(errs...)
-}
-
-func set(v *int, def int) {
-	if *v == 0 {
-		*v = def
-	}
-}
-
-func checkRange(name string, v, least, most int) error {
-	if v < least || v > most {
-		return fmt.Errorf("rdmaside: %s %d is not from %d to %d", name, v, least, most)
-	}
-	return nil
-}
-
-func checkInline(name string, v int) error {
-	if v%1024 != 0 {
-		return fmt.Errorf("rdmaside: %s %d is not a multiple of 1024", name, v)
-	}
-	return checkRange(name, v, minInline, maxInline)
-}
 
 // A Watcher is notified of the state of a Requester. All methods run on its loop.
 type Watcher interface {
@@ -226,7 +107,7 @@ func DialRequester(ctx context.Context, p fabric.Provider, on loop.Loop, addr st
 }
 
 func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, error) {
-	o, err := o.withDefaults()
+	o, err := o.validated()
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func (r *Requester) refuse(pc *pendingCall, err error) {
 	}
 	e.Msg("invalid message from the responder; connection closed")
 	r.metrics.refused(err)
-	r.end(fmt.Errorf("%w: %w", ErrInvalidReply, err))
+	r.end(fmt.Errorf("%w: %w", errInvalidReply, err))
 }
 
 // closed is the last call of the provider. Every Work Request has completed.

@@ -146,9 +146,9 @@ func (r *Requester) received(c *fabric.Completion) {
 	switch h.Proc {
 	case rpcrdma.Error:
 		pc.fate = Answered
-		pc.err = ErrChunk
+		pc.err = errChunk
 		if h.Err == rpcrdma.ErrVers {
-			pc.err = fmt.Errorf("%w: it speaks %d to %d", ErrVersion, h.Low, h.High)
+			pc.err = fmt.Errorf("%w: it speaks %d to %d", errVersion, h.Low, h.High)
 		}
 		r.metrics.errorReceived(h.Err)
 		r.repost(i)
@@ -163,7 +163,7 @@ func (r *Requester) received(c *fabric.Completion) {
 	}
 	// "the Requester must not access these memory regions while the Responder has
 	// access to them." RFC 8166 Section 4.4.1.
-	fatal := pc.err != nil && pc.err != ErrChunk //nolint:errorlint // the sentinel itself
+	fatal := pc.err != nil && pc.err != errChunk //nolint:errorlint // the sentinel itself
 	err := pc.err
 	r.invalidate(pc)
 	r.settle(pc)

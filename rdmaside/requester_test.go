@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,10 +88,10 @@ func requesterTest(t *testing.T, setup func(tc *requesterCase), f func(tc *reque
 		tc := &requesterCase{bed: newBed(t, 32<<20)}
 		defer tc.strike()
 		tc.reg = metrics.New()
-		tc.opts = RequesterOptions{
+		tc.opts = requesterOptions(RequesterOptions{
 			Memory: tc.replies, Registry: newRegistry(), Credits: 8,
 			Log: zerolog.New(&tc.logs), Metrics: NewRequesterMetrics(tc.reg, "test"),
-		}
+		})
 		tc.priv = rpcrdma.PrivateData{SendSize: 4096, RecvSize: 4096}
 		if setup != nil {
 			setup(tc)
@@ -616,9 +617,9 @@ func TestRequesterRemoteInvalidation(t *testing.T) {
 		tc.send(getAttrCall(2))
 		s := tc.peer.wantSend("WRITE")
 		tc.peer.send(fabric.Handle(s.Reads[0].Handle), plain(2, 8), getAttrReply(2))
-		tc.wantEnded("the handle is not that call's", ErrInvalidReply)
-		tc.wantFate("the call whose handle it was", 1, InLimbo, ErrInvalidReply)
-		tc.wantFate("the call that was answered", 2, InLimbo, ErrInvalidReply)
+		tc.wantEnded("the handle is not that call's", errInvalidReply)
+		tc.wantFate("the call whose handle it was", 1, InLimbo, errInvalidReply)
+		tc.wantFate("the call that was answered", 2, InLimbo, errInvalidReply)
 		if tc.opts.Metrics.refusals[reasonHandle].Value() != 1 {
 			t.Error("not counted")
 		}
@@ -628,7 +629,7 @@ func TestRequesterRemoteInvalidation(t *testing.T) {
 		tc.send(writeCall(1, pattern(9000, 1)))
 		s := tc.peer.wantSend("WRITE")
 		tc.peer.send(fabric.Handle(s.Reads[0].Handle), plain(77, 8), getAttrReply(77))
-		tc.wantEnded("a stray message invalidates nothing", ErrInvalidReply)
+		tc.wantEnded("a stray message invalidates nothing", errInvalidReply)
 	})
 }
 
@@ -640,7 +641,7 @@ func TestRequesterErrors(t *testing.T) {
 			00000001 00000001 00000006 00000004   # XID 1, version 1, 6 credits, RDMA_ERROR
 			00000002                              # ERR_CHUNK
 		`))
-		tc.wantFate("ERR_CHUNK", 1, Answered, ErrChunk)
+		tc.wantFate("ERR_CHUNK", 1, Answered, errChunk)
 		tc.wantUp("ERR_CHUNK is about one call")
 		tc.wantHandles("both are taken back", 0)
 		if tc.r.Grant() != 6 {
@@ -653,9 +654,9 @@ func TestRequesterErrors(t *testing.T) {
 			00000002 00000001 00000006 00000004
 			00000001 00000002 00000003            # ERR_VERS, 2 to 3
 		`))
-		tc.wantEnded("ERR_VERS is about the connection", ErrVersion)
-		tc.wantFate("ERR_VERS", 2, Answered, ErrVersion)
-		tc.wantFate("the other", 3, InLimbo, ErrVersion)
+		tc.wantEnded("ERR_VERS is about the connection", errVersion)
+		tc.wantFate("ERR_VERS", 2, Answered, errVersion)
+		tc.wantFate("the other", 3, InLimbo, errVersion)
 	})
 }
 
@@ -826,9 +827,9 @@ func TestRequesterReplyDefects(t *testing.T) {
 					a := tt.answer(tc, s)
 					tc.logs.Reset()
 					tc.peer.send(0, a.header, a.payload)
-					tc.wantEnded(tt.name, ErrInvalidReply)
-					tc.wantFate("the call that was answered so", xid, InLimbo, ErrInvalidReply)
-					tc.wantFate("another call", 0x99, InLimbo, ErrInvalidReply)
+					tc.wantEnded(tt.name, errInvalidReply)
+					tc.wantFate("the call that was answered so", xid, InLimbo, errInvalidReply)
+					tc.wantFate("another call", 0x99, InLimbo, errInvalidReply)
 					if n := tc.opts.Metrics.refusals[tt.reason].Value(); n != 1 {
 						t.Errorf("refusals for reason %s: %d, want 1; %v", refusalNames[tt.reason], n, tc.endedErr)
 					}
@@ -993,7 +994,7 @@ func TestRequesterDialFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t, 1<<20)
 		defer b.strike()
-		o := RequesterOptions{Memory: b.replies, Registry: newRegistry()}
+		o := requesterOptions(RequesterOptions{Memory: b.replies, Registry: newRegistry()})
 		if _, err := DialRequester(context.Background(), b.provider, b.loop, "nowhere", o, nil); err == nil {
 			t.Error("connected to nowhere")
 		}
@@ -1010,10 +1011,23 @@ func TestRequesterDialFails(t *testing.T) {
 }
 
 func TestRequesterOptions(t *testing.T) {
-	err := RequesterOptions{Credits: -1, CallInline: 1000, ReplyInline: 1 << 20, ReceiveSize: 5}.Validate()
-	for _, field := range []string{"Credits", "CallInline", "ReplyInline", "ReceiveSize", "Memory", "Registry"} {
-		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field)) {
-			t.Errorf("no word about %s in: %v", field, err)
+	for _, tt := range []struct {
+		name   string
+		o      RequesterOptions
+		fields []string
+	}{
+		{
+			"out of range",
+			RequesterOptions{Credits: -1, CallInline: 1000, ReplyInline: 1 << 20, ReceiveSize: 5},
+			[]string{"Credits", "CallInline", "ReplyInline", "ReceiveSize", "Memory", "Registry", "Deadline"},
+		},
+		{"zero", RequesterOptions{}, []string{"Credits", "CallInline", "ReplyInline", "Memory", "Registry", "Deadline"}},
+	} {
+		_, err := tt.o.validated()
+		for _, field := range tt.fields {
+			if err == nil || !strings.Contains(err.Error(), field+" ") {
+				t.Errorf("%s: no word about %s in: %v", tt.name, field, err)
+			}
 		}
 	}
 }

@@ -7,118 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
-
-// Defaults of ResponderOptions.
-const (
-	defaultGrant   = 64
-	defaultFirst   = 8
-	defaultMaxCall = 4<<20 + 64<<10
-	defaultORD     = 16
-	defaultSpare   = 2
-
-	defaultReadTimeout = 60 * time.Second
-)
-
-// ResponderOptions configure the connections of a Responder. Zero is the
-// default.
-type ResponderOptions struct {
-	// Memory is the account that Calls are leased from. Required.
-	Memory *regmem.Account
-	// Replies is where what answering takes comes from: Calls that wait cannot
-	// exhaust it. nil is Memory.
-	Replies *regmem.Account
-	// Receives is where Receive buffers come from. A connection that finds no memory
-	// for one credit is refused. Calls of connections that work should not have to
-	// do with what idle ones leave. nil is a pool of Memory.
-	Receives *ReceivePool
-	// Registry finds the data items that may be reduced. Required.
-	Registry *ulb.Registry
-
-	// Credits are the most granted to a connection, which begins with fewer and gets
-	// them by use, as Receives allows; default 64, at most 16384.
-	Credits int
-	// FirstCredits are granted at first; default 8, at most Credits.
-	FirstCredits int
-	// CallInline and ReplyInline are the inline thresholds offered, in octets;
-	// default 4096, from 1024 to 64 KiB in steps of 1024.
-	CallInline, ReplyInline int
-	// MaxCall bounds a plain Call in octets; default 4 MiB + 64 KiB, at most what
-	// one lease of Memory can hold.
-	MaxCall int
-	// ORD is how many RDMA Reads may be outstanding on a connection; default 16.
-	ORD int
-	// ReadTimeout is how long Reads may be outstanding without one of them completing
-	// before the connection is ended; default 60 s, negative for ever.
-	ReadTimeout time.Duration
-	// SpareReceives are posted beyond the credits, so that an overrun is seen here
-	// rather than below; default 2.
-	SpareReceives int
-	// ReverseCredits are requested in the reverse direction, and bound how many of
-	// its Calls are outstanding on a connection; default 4, at most 1024. They cost a
-	// Receive each, once they are needed.
-	ReverseCredits int
-	// RemoteInvalidation allows Send With Invalidate towards Requesters that ask
-	// for it.
-	RemoteInvalidation bool
-
-	Log     zerolog.Logger
-	Metrics *ResponderMetrics // shared by the connections; may be nil
-}
-
-// Validate reports every problem of o, after defaults.
-func (o ResponderOptions) Validate() error {
-	_, err := o.withDefaults()
-	return err
-}
-
-func (o ResponderOptions) withDefaults() (ResponderOptions, error) {
-	set(&o.Credits, defaultGrant)
-	set(&o.FirstCredits, min(defaultFirst, o.Credits))
-	set(&o.CallInline, defaultInline)
-	set(&o.ReplyInline, defaultInline)
-	set(&o.MaxCall, defaultMaxCall)
-	set(&o.ORD, defaultORD)
-	set(&o.SpareReceives, defaultSpare)
-	if o.ReadTimeout == 0 {
-		o.ReadTimeout = defaultReadTimeout
-	}
-	set(&o.ReverseCredits, defaultReverse)
-	o.SpareReceives = max(o.SpareReceives, 0)
-	errs := []error{
-		checkInline("CallInline", o.CallInline),
-		checkInline("ReplyInline", o.ReplyInline),
-		checkRange("Credits", o.Credits, 1, credit.Max),
-		checkRange("FirstCredits", o.FirstCredits, 1, o.Credits),
-		checkRange("MaxCall", o.MaxCall, 1024, regmem.MaxLease),
-		checkRange("ORD", o.ORD, 1, 1024),
-		checkRange("SpareReceives", o.SpareReceives, 0, 1024),
-		checkRange("ReverseCredits", o.ReverseCredits, 1, 1024),
-	}
-	if o.Memory == nil {
-		errs = append(errs, errors.New("rdmaside: Memory is missing"))
-	}
-	if o.Replies == nil {
-		o.Replies = o.Memory
-	}
-	if o.Receives == nil {
-		if o.Memory != nil {
-			o.Receives = NewReceivePool(o.Memory)
-		}
-	}
-	if o.Registry == nil {
-		errs = append(errs, errors.New("rdmaside: Registry is missing"))
-	}
-	return o, errors.Join(errs...)
-}
 
 // A CallHandler handles Calls. It may also be a ConnHandler.
 type CallHandler interface {
@@ -154,7 +48,7 @@ type Responder struct {
 
 // NewResponder returns a Responder that hands its Calls to h.
 func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) {
-	o, err := o.withDefaults()
+	o, err := o.validated()
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +144,7 @@ func (s *Responder) newConn(on loop.Loop, priv []byte) *ResponderConn {
 	c.invalidate = own.RemoteInvalidation && c.peer.RemoteInvalidation
 	c.grants = credit.NewGrantor(1, 1)
 	c.block = regmem.BlockSize(o.CallInline)
-	c.recvs.init(o.Credits+o.SpareReceives+o.ReverseCredits, o.CallInline, nil)
+	c.recvs.init(o.Credits+spareReceives+o.ReverseCredits, o.CallInline, nil)
 	c.recvs.pool = o.Receives
 	c.work = max(1024, 4*o.Credits)
 	c.wake = func() { on.Post((*memoryTask)(c)) }

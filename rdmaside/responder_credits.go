@@ -34,7 +34,7 @@ type creditLoad struct {
 }
 
 // spare returns how many Receives there are beyond those for Calls.
-func (c *ResponderConn) spare() int { return c.responder.opts.SpareReceives + c.reverse.receives }
+func (c *ResponderConn) spare() int { return spareReceives + c.reverse.receives }
 
 // setLimit posts Receives for n credits and makes n the limit. If there is memory
 // for fewer only, it makes that the limit and returns regmem.ErrBudget.

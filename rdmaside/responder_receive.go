@@ -138,7 +138,7 @@ func (c *ResponderConn) begin(x *Exchange, xid, requested uint32) bool {
 	if !kept {
 		// "If the granted value is exceeded, the RDMA layer may signal an error,
 		// possibly terminating the connection." RFC 8166 Section 3.3.1.
-		err := fmt.Errorf("%w: %d outstanding", ErrOverrun, c.grants.Outstanding)
+		err := fmt.Errorf("%w: %d outstanding", errOverrun, c.grants.Outstanding)
 		c.drop(x)
 		c.refuse(xid, refusal{reasonCredits, err})
 		return false

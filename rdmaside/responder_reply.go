@@ -70,7 +70,7 @@ func (x *Exchange) Abort() {
 	if x.state != exchangeHanded {
 		panic("BUG: rdmaside: an exchange is ended twice")
 	}
-	x.giveUp(ErrAborted)
+	x.giveUp(errAborted)
 }
 
 func (x *Exchange) giveUp(err error) {

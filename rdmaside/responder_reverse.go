@@ -28,18 +28,18 @@ type ReverseOwner interface {
 
 // Errors of the reverse direction. Each is about one Call and affects no other.
 var (
-	// ErrReverseLong is returned for a Call that does not fit inline: this
+	// errReverseLong is returned for a Call that does not fit inline: this
 	// direction has no chunks.
-	ErrReverseLong = errors.New("rdmaside: reverse call exceeds the inline threshold")
-	// ErrReverseBusy is returned when too many Calls are waiting to be sent to
+	errReverseLong = errors.New("rdmaside: reverse call exceeds the inline threshold")
+	// errReverseBusy is returned when too many Calls are waiting to be sent to
 	// the Requester.
-	ErrReverseBusy = errors.New("rdmaside: too many reverse calls wait")
-	// ErrReverseXID is returned for a Call whose XID is that of another
+	errReverseBusy = errors.New("rdmaside: too many reverse calls wait")
+	// errReverseXID is returned for a Call whose XID is that of another
 	// unanswered Call.
-	ErrReverseXID = errors.New("rdmaside: xid of another reverse call in use")
-	// ErrReverseReply is the error of a Call that the Requester answered with
+	errReverseXID = errors.New("rdmaside: xid of another reverse call in use")
+	// errReverseReply is the error of a Call that the Requester answered with
 	// RDMA_ERROR, or with a message that is no RPC Reply.
-	ErrReverseReply = errors.New("rdmaside: no reply to a reverse call")
+	errReverseReply = errors.New("rdmaside: no reply to a reverse call")
 )
 
 const (
@@ -121,8 +121,7 @@ func (v *reverseCalls) take(i int) reverseCall {
 // called, on the loop. The answer goes to o. If a Call with the same XID and the
 // same octets is still unanswered, m is a retransmission: it is not sent, and the
 // answer to the first goes to o. An error means that m is still the caller's:
-// ErrReverseLong, ErrReverseBusy, ErrReverseXID, ErrNoMemory, ErrClosed, or an
-// error that says what is wrong with m.
+// ErrNoMemory, ErrClosed, or an error that says why m cannot be sent.
 func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) error {
 	v, metrics := &c.reverse, &c.responder.metrics.reverse
 	if c.state != up {
@@ -136,13 +135,13 @@ func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) err
 		// "they can be no larger than what can be sent inline", Section 5.3. The
 		// threshold is that of forward Replies, Section 4.2.
 		metrics.refused[callbackLong].Inc()
-		return ErrReverseLong
+		return errReverseLong
 	}
 	sum := maphash.Bytes(reverseSeed, m)
 	if i := v.find(xid); i >= 0 {
 		if v.calls[i].sum != sum {
 			metrics.refused[callbackXID].Inc()
-			return ErrReverseXID
+			return errReverseXID
 		}
 		v.calls[i].owner = o
 		done.Release()
@@ -153,7 +152,7 @@ func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) err
 		c.sendReverse()
 		if len(v.calls)-v.sent() >= reverseWaiting {
 			metrics.refused[callbackBusy].Inc()
-			return ErrReverseBusy
+			return errReverseBusy
 		}
 	}
 	if err := c.readyReverse(); err != nil {
@@ -259,7 +258,7 @@ func (c *ResponderConn) reverseReply(i int, xid, granted uint32, b []byte) {
 	v.credits.Grant(granted)
 	p := v.take(n)
 	var l *regmem.Lease
-	err := ErrReverseReply
+	err := errReverseReply
 	if !oncrpc.IsReply(b, xid) {
 		metrics.reverse.refused[callbackMalformed].Inc()
 	} else if l, err = c.responder.opts.Memory.Lease(len(b)); err != nil {
@@ -290,7 +289,7 @@ func (c *ResponderConn) reverseError(xid uint32) bool {
 	}
 	p := v.take(n)
 	c.responder.metrics.reverse.refused[callbackError].Inc()
-	p.owner.ReverseDone(c, xid, nil, ErrReverseReply)
+	p.owner.ReverseDone(c, xid, nil, errReverseReply)
 	c.sendReverse()
 	return true
 }

@@ -101,7 +101,7 @@ func (o *backOwner) answer(xid, credits uint32, n int) []byte {
 // inline forward Call has one.
 func (o *backOwner) receives() int {
 	synctest.Wait()
-	return o.tc.provider.Counts(o.tc.c.conn).Receives + o.tc.c.Outstanding() - o.tc.opts.Credits - defaultSpare
+	return o.tc.provider.Counts(o.tc.c.conn).Receives + o.tc.c.Outstanding() - o.tc.opts.Credits - spareReceives
 }
 
 // callbackTest runs f with a connection that asks for 3 reverse credits.
@@ -225,7 +225,7 @@ func TestCallbackAgain(t *testing.T) {
 		o.wantSent("the first", callback(1, 8))
 		for _, xid := range []uint32{1, 2} {
 			other.take("again", callback(xid, 8))
-			if err := o.call(callback(xid, 12)); !errors.Is(err, ErrReverseXID) {
+			if err := o.call(callback(xid, 12)); !errors.Is(err, errReverseXID) {
 				t.Errorf("another call with XID %d: %v", xid, err)
 			}
 		}
@@ -253,7 +253,7 @@ func TestCallbackRefusals(t *testing.T) {
 		}
 		o.take("as much as fits", callback(1, 4096-28-40))
 		o.wantSent("as much as fits", callback(1, 4096-28-40))
-		if err := o.call(callback(2, 4096-28-36)); !errors.Is(err, ErrReverseLong) {
+		if err := o.call(callback(2, 4096-28-36)); !errors.Is(err, errReverseLong) {
 			t.Errorf("4 octets more: %v", err)
 		}
 		refused(callbackLong, 1)
@@ -292,7 +292,7 @@ func TestCallbackRefusals(t *testing.T) {
 			o.take("a call", c)
 			o.wantSent("a call", c)
 			tc.peer.send(0, b)
-			o.wantDone("no answer", 1, nil, ErrReverseReply)
+			o.wantDone("no answer", 1, nil, errReverseReply)
 			tc.peer.send(0, b)
 			o.wantNotDone("it has ended")
 			tc.wantUp("it harms nothing else")
@@ -320,7 +320,7 @@ func TestCallbackUnanswered(t *testing.T) {
 			o.take("a call", callback(xid, 8))
 		}
 		o.wantSent("the first", callback(0, 8))
-		if err := o.call(callback(1000, 8)); !errors.Is(err, ErrReverseBusy) {
+		if err := o.call(callback(1000, 8)); !errors.Is(err, errReverseBusy) {
 			t.Errorf("one more than may wait: %v", err)
 		}
 		if n := m.reverse.refused[callbackBusy].Value(); n != 1 {

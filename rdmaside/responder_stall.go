@@ -8,15 +8,19 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// ErrReadStall is wrapped by the error that closes a connection whose Requester
+// errReadStall is wrapped by the error that closes a connection whose Requester
 // offered Read chunks and did not serve them.
-var ErrReadStall = errors.New("rdmaside: peer does not serve RDMA Reads")
+var errReadStall = errors.New("rdmaside: peer does not serve RDMA Reads")
+
+// readTimeout is how long Reads may be outstanding without one of them
+// completing, before the connection is closed.
+const readTimeout = 60 * time.Second
 
 // A readWatch closes a connection on which Reads are outstanding and none
 // completes. The memory that Reads are to fill is leased meanwhile, and without
 // this a few Requesters that never serve a Read could occupy all of it. One timer
 // serves all Reads. It is started when Reads are posted and it is not running, so
-// it fires between one and two ResponderOptions.ReadTimeout after the last
+// it fires between one and two readTimeout after the last
 // completion.
 type readWatch struct {
 	timer *time.Timer
@@ -28,16 +32,15 @@ type readWatch struct {
 // watchReads starts the timer if there are Reads outstanding.
 func (c *ResponderConn) watchReads() {
 	w := &c.watch
-	d := c.responder.opts.ReadTimeout
-	if w.armed || c.reads == 0 || d <= 0 {
+	if w.armed || c.reads == 0 {
 		return
 	}
 	w.armed, w.seen = true, w.done
 	if w.timer == nil {
-		w.timer = time.AfterFunc(d, func() { c.loop.Post((*readTask)(c)) })
+		w.timer = time.AfterFunc(readTimeout, func() { c.loop.Post((*readTask)(c)) })
 		return
 	}
-	w.timer.Reset(d)
+	w.timer.Reset(readTimeout)
 }
 
 func (w *readWatch) stop() {
@@ -56,7 +59,7 @@ func (t *readTask) Run() {
 		return
 	}
 	if c.reads > 0 && c.watch.done == c.watch.seen {
-		c.end(fmt.Errorf("%w: %d outstanding for %s", ErrReadStall, c.reads, c.responder.opts.ReadTimeout))
+		c.end(fmt.Errorf("%w: %d outstanding for %s", errReadStall, c.reads, readTimeout))
 		return
 	}
 	c.watchReads()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -63,10 +64,10 @@ func responderTest(t *testing.T, setup, f func(tc *responderCase)) {
 	synctest.Test(t, func(t *testing.T) {
 		tc := &responderCase{bed: newBed(t, 16<<20)}
 		defer tc.strike()
-		tc.opts = ResponderOptions{
+		tc.opts = responderOptions(ResponderOptions{
 			Memory: tc.replies, Registry: newRegistry(), Credits: 8,
 			Log: zerolog.New(&tc.logs), Metrics: NewResponderMetrics(metrics.New(), "test"),
-		}
+		})
 		tc.dial = fabric.ConnOptions{PrivateData: rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{RemoteInvalidation: true, SendSize: 4096, RecvSize: 4096})}
 		if setup != nil {
 			setup(tc)
@@ -694,7 +695,7 @@ func TestResponderCredits(t *testing.T) {
 			t.Errorf("outstanding %d", tc.c.Outstanding())
 		}
 		tc.peer.send(0, plain(20, 128), getAttrCall(20))
-		tc.wantEnded("9 calls of 8", ErrOverrun)
+		tc.wantEnded("9 calls of 8", errOverrun)
 		if tc.opts.Metrics.refusals[reasonCredits].Value() != 1 {
 			t.Error("not counted")
 		}
@@ -702,7 +703,7 @@ func TestResponderCredits(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
 		tc.peer.send(0, plain(1, 128), getAttrCall(1))
 		tc.peer.send(0, plain(2, 128), getAttrCall(2))
-		tc.wantEnded("two calls before the first reply: RFC 8166 3.3.3", ErrOverrun)
+		tc.wantEnded("two calls before the first reply: RFC 8166 3.3.3", errOverrun)
 	})
 }
 
@@ -793,7 +794,7 @@ func TestResponderAbort(t *testing.T) {
 		tc.peer.send(0, plain(1, 8), getAttrCall(1))
 		x := tc.wantCall("a call", getAttrCall(1))
 		tc.loop.Do(x.Abort)
-		tc.wantEnded("RFC 8166 4.5.4", ErrAborted)
+		tc.wantEnded("RFC 8166 4.5.4", errAborted)
 		if closed, err := tc.peer.ended(); !closed || !errors.Is(err, io.EOF) && err == nil {
 			t.Errorf("peer: %v %v", closed, err)
 		}
@@ -824,10 +825,23 @@ func TestResponderCloseOrderly(t *testing.T) {
 }
 
 func TestResponderOptions(t *testing.T) {
-	err := ResponderOptions{Credits: -1, CallInline: 1000, ReplyInline: 1 << 20, MaxCall: 5, ORD: -1}.Validate()
-	for _, field := range []string{"Credits", "CallInline", "ReplyInline", "MaxCall", "ORD", "Memory", "Registry"} {
-		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field)) {
-			t.Errorf("no word about %s in: %v", field, err)
+	for _, tt := range []struct {
+		name   string
+		o      ResponderOptions
+		fields []string
+	}{
+		{
+			"out of range",
+			ResponderOptions{Credits: -1, CallInline: 1000, ReplyInline: 1 << 20, MaxCall: 5, ORD: -1},
+			[]string{"Credits", "CallInline", "ReplyInline", "MaxCall", "ORD", "Memory", "Registry"},
+		},
+		{"zero", ResponderOptions{}, []string{"Credits", "CallInline", "ReplyInline", "MaxCall", "Memory", "Registry"}},
+	} {
+		_, err := tt.o.validated()
+		for _, field := range tt.fields {
+			if err == nil || !strings.Contains(err.Error(), field+" ") {
+				t.Errorf("%s: no word about %s in: %v", tt.name, field, err)
+			}
 		}
 	}
 }
@@ -856,7 +870,7 @@ func TestResponderAcceptFails(t *testing.T) {
 					}
 					defer l.Release()
 				}
-				s, err := NewResponder(ResponderOptions{Memory: m, Registry: newRegistry()}, tc)
+				s, err := NewResponder(responderOptions(ResponderOptions{Memory: m, Registry: newRegistry()}), tc)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -245,7 +245,7 @@ func newStubRequester(t testing.TB, m *regmem.Account, edit func(o *RequesterOpt
 		edit(&o)
 	}
 	loop := &stubLoop{}
-	r, err := newRequester(o, loop, nil)
+	r, err := newRequester(requesterOptions(o), loop, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func newStubResponder(t testing.TB, m *regmem.Account, h CallHandler, edit func(
 	if edit != nil {
 		edit(&o)
 	}
-	responder, err := NewResponder(o, h)
+	responder, err := NewResponder(responderOptions(o), h)
 	if err != nil {
 		t.Fatal(err)
 	}

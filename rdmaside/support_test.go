@@ -2,6 +2,7 @@ package rdmaside
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -358,3 +359,21 @@ func shortened(s rpcrdma.Segment, n int) rpcrdma.Segment {
 }
 
 var _ = context.Background
+
+// requesterOptions returns o with values for the settings that it leaves open.
+func requesterOptions(o RequesterOptions) RequesterOptions {
+	o.Credits = cmp.Or(o.Credits, 128)
+	o.CallInline = cmp.Or(o.CallInline, 4096)
+	o.ReplyInline = cmp.Or(o.ReplyInline, 4096)
+	o.Deadline = cmp.Or(o.Deadline, 60*time.Second)
+	return o
+}
+
+// responderOptions returns o with values for the settings that it leaves open.
+func responderOptions(o ResponderOptions) ResponderOptions {
+	o.Credits = cmp.Or(o.Credits, 64)
+	o.CallInline = cmp.Or(o.CallInline, 4096)
+	o.ReplyInline = cmp.Or(o.ReplyInline, 4096)
+	o.MaxCall = cmp.Or(o.MaxCall, 4<<20+64<<10)
+	return o
+}

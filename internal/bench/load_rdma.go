@@ -60,6 +60,7 @@ func dialRDMA(ctx context.Context, w *worker, i int) error {
 	w.alive.Add(1)
 	r, err := rdmaside.DialRequester(ctx, w.Provider, w.loop, w.Target, rdmaside.RequesterOptions{
 		Memory: w.loader.replies, Registry: w.loader.registry, Credits: max(w.Depth, 2),
+		CallInline: inlineThreshold, ReplyInline: inlineThreshold,
 		Deadline: w.Timeout, RemoteInvalidation: true, Log: w.loader.log,
 	}, c)
 	if err != nil {

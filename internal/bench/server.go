@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,14 +58,19 @@ type Server struct {
 	next atomic.Uint32 // loop for the next RDMA connection
 }
 
+const (
+	inlineThreshold = 4096           // of an RDMA connection, in octets, unless another is configured
+	maxCall         = 4<<20 + 64<<10 // octets of the longest Call taken over RDMA
+)
+
 // StartServer starts a Server.
 func StartServer(o ServerOptions) (s *Server, err error) {
 	if o.Budget == 0 {
 		o.Budget = 1 << 30
 	}
-	if o.Credits == 0 {
-		o.Credits = 128
-	}
+	o.Credits = cmp.Or(o.Credits, 128)
+	o.CallInline = cmp.Or(o.CallInline, inlineThreshold)
+	o.ReplyInline = cmp.Or(o.ReplyInline, inlineThreshold)
 	s = &Server{service: service{full: o.Full}}
 	if s.arena, err = regmem.New(regmem.Options{Budget: o.Budget}); err != nil {
 		return nil, err
@@ -151,7 +157,7 @@ func (s *Server) listenRDMA(o ServerOptions) error {
 	nfs.Register(registry)
 	responder, err := rdmaside.NewResponder(rdmaside.ResponderOptions{
 		Memory: s.memory, Registry: registry, Credits: o.Credits,
-		CallInline: o.CallInline, ReplyInline: o.ReplyInline, RemoteInvalidation: true, Log: o.Log,
+		CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: maxCall, RemoteInvalidation: true, Log: o.Log,
 	}, rdmaHandler{s})
 	if err != nil {
 		return err

@@ -110,7 +110,8 @@ func (b *bubble) run() {
 		ended := make(chan error, 1)
 		fabrictest.Do(b.loop, func() { b.ended = ended })
 		r, err := rdmaside.DialRequester(context.Background(), b.fabric, b.loop, "bubble", rdmaside.RequesterOptions{
-			Memory: b.mem, Registry: b.reg, Credits: bubbleCredits, Deadline: bubbleDeadline, RemoteInvalidation: true, Log: b.log,
+			Memory: b.mem, Registry: b.reg, Credits: bubbleCredits, CallInline: 4096, ReplyInline: 4096,
+			Deadline: bubbleDeadline, RemoteInvalidation: true, Log: b.log,
 		}, b)
 		if err != nil {
 			b.book.wrong("dial: %v", err)

@@ -2,6 +2,7 @@ package proxytest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -55,6 +56,15 @@ func (h *Harness) RDMAClient(p fabric.Provider, loop loop.Loop, addr string, rev
 	return c
 }
 
+// RequesterOptions returns o with values for the settings that it leaves open.
+func RequesterOptions(o rdmaside.RequesterOptions) rdmaside.RequesterOptions {
+	o.Credits = cmp.Or(o.Credits, 128)
+	o.CallInline = cmp.Or(o.CallInline, 4096)
+	o.ReplyInline = cmp.Or(o.ReplyInline, 4096)
+	o.Deadline = cmp.Or(o.Deadline, 60*time.Second)
+	return o
+}
+
 // DialRDMA connects to addr with the options o, some of which it sets.
 func (h *Harness) DialRDMA(p fabric.Provider, loop loop.Loop, addr string, o rdmaside.RequesterOptions) (*RDMAClient, error) {
 	c := &RDMAClient{
@@ -62,7 +72,7 @@ func (h *Harness) DialRDMA(p fabric.Provider, loop loop.Loop, addr string, o rdm
 		pending: make(map[uint32]*rdmaCall), Calls: make(chan []byte, 64),
 	}
 	o.Memory, o.Registry, o.Reverse, o.RemoteInvalidation, o.Log = c.mem, h.Registry, c, true, h.Log
-	r, err := rdmaside.DialRequester(context.Background(), p, loop, addr, o, c)
+	r, err := rdmaside.DialRequester(context.Background(), p, loop, addr, RequesterOptions(o), c)
 	if err != nil {
 		return nil, err
 	}

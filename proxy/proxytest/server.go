@@ -253,7 +253,10 @@ type RDMAServer struct {
 func ListenRDMA(p fabric.Provider, loops []loop.Loop, addr string, credits int, arena *regmem.Arena, reg *ulb.Registry, b Behaviour) (*RDMAServer, error) {
 	s := &RDMAServer{Behaviour: b, conns: make(map[*rdmaside.ResponderConn]struct{}), mem: arena.Account("server", arena.Budget())}
 	var err error
-	s.resp, err = rdmaside.NewResponder(rdmaside.ResponderOptions{Memory: s.mem, Registry: reg, Credits: credits, FirstCredits: credits, RemoteInvalidation: true}, s)
+	s.resp, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
+		Memory: s.mem, Registry: reg, Credits: credits, FirstCredits: credits,
+		CallInline: 4096, ReplyInline: 4096, MaxCall: 4<<20 + 64<<10, RemoteInvalidation: true,
+	}, s)
 	if err != nil {
 		return nil, err
 	}

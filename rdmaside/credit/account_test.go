@@ -9,6 +9,31 @@ type step struct {
 	free int
 }
 
+// run does step i and checks what is free after it.
+func (s step) run(t *testing.T, i int, a *Account) {
+	t.Helper()
+	switch s.do {
+	case "take":
+		if !a.Take() {
+			t.Fatalf("step %d: no credit", i)
+		}
+	case "refuse":
+		if a.Take() {
+			t.Fatalf("step %d: a credit too many", i)
+		}
+	case "put":
+		a.Put()
+	case "grant":
+		before := a.Granted
+		if changed := a.Grant(s.n); changed != (a.Granted != before) {
+			t.Errorf("step %d: changed = %v, %d to %d", i, changed, before, a.Granted)
+		}
+	}
+	if a.Free() != s.free {
+		t.Fatalf("step %d, %s %d: %d free, want %d: %+v", i, s.do, s.n, a.Free(), s.free, *a)
+	}
+}
+
 func TestAccount(t *testing.T) {
 	for _, test := range []struct {
 		name      string
@@ -58,26 +83,7 @@ func TestAccount(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			a := NewAccount(test.requested)
 			for i, s := range test.steps {
-				switch s.do {
-				case "take":
-					if !a.Take() {
-						t.Fatalf("step %d: no credit", i)
-					}
-				case "refuse":
-					if a.Take() {
-						t.Fatalf("step %d: a credit too many", i)
-					}
-				case "put":
-					a.Put()
-				case "grant":
-					before := a.Granted
-					if changed := a.Grant(s.n); changed != (a.Granted != before) {
-						t.Errorf("step %d: changed = %v, %d to %d", i, changed, before, a.Granted)
-					}
-				}
-				if a.Free() != s.free {
-					t.Fatalf("step %d, %s %d: %d free, want %d: %+v", i, s.do, s.n, a.Free(), s.free, a)
-				}
+				s.run(t, i, &a)
 			}
 		})
 	}

@@ -122,97 +122,153 @@ func TestGrantorOverrunAfterLowering(t *testing.T) {
 	}
 }
 
-// TestConversation has both ends talk over a line that delays, while limits
-// rise and fall and Receives are posted and given back, and checks what RFC 8166
-// Section 3.3.1 promises: a Call always meets a Receive, and nothing gets stuck.
-// Some Requesters pass over the grant in some Replies.
+// A conversation is an Account and a Grantor that talk over a line that delays,
+// while limits rise and fall and Receives are posted and released.
+type conversation struct {
+	t    *testing.T
+	seed uint64
+	rnd  *rand.Rand
+	a    Account
+	g    Grantor
+
+	deaf  bool // the Requester ignores the grant in some Replies
+	slack int  // Receives beyond those needed that the Responder keeps
+
+	calls  []uint32 // rdma_credit of the Calls on their way
+	grants []uint32 // rdma_credit of the Replies on their way
+	owned  int      // Receives at the Responder, posted or held by a Call
+
+	granted bool // the Account has seen a grant
+	passed  int  // grants ignored since the last that was not
+	served  int  // Replies that arrived
+	lowered int  // Receives released
+}
+
+func newConversation(t *testing.T, seed uint64) *conversation {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	return &conversation{
+		t: t, seed: seed, rnd: rnd,
+		a: NewAccount(1 + rnd.IntN(64)), g: NewGrantor(1+rnd.IntN(64), 1),
+		deaf: seed%4 == 3, slack: rnd.IntN(3), owned: 1,
+	}
+}
+
+// events returns a function that picks the next event. Each conversation has its
+// own frequencies, so that some lines have everything on its way and some nothing.
+func (c *conversation) events() func() {
+	all := [...]func(){c.send, c.arrive, c.answer, c.reply}
+	var weights [len(all)]int
+	sum := 0
+	for i := range weights {
+		weights[i] = 1 + c.rnd.IntN(8)
+		sum += weights[i]
+	}
+	return func() {
+		n := c.rnd.IntN(sum)
+		for i, w := range weights {
+			if n -= w; n < 0 {
+				all[i]()
+				return
+			}
+		}
+	}
+}
+
+// send sends a Call if the Requester has a credit.
+func (c *conversation) send() {
+	if c.a.Take() {
+		c.calls = append(c.calls, c.a.Requested)
+	} else if c.a.Free() != 0 {
+		c.t.Fatalf("seed %d: refused with %d free", c.seed, c.a.Free())
+	}
+}
+
+// arrive delivers the first Call on its way, which then holds its Receive.
+func (c *conversation) arrive() {
+	if len(c.calls) == 0 {
+		return
+	}
+	if c.owned-int(c.g.Outstanding) <= 0 {
+		c.t.Fatalf("seed %d: a Call without a Receive: %+v %+v", c.seed, c.a, c.g)
+	}
+	if !c.g.Call(c.calls[0]) {
+		c.t.Fatalf("seed %d: an honest Requester is told off: %+v %+v", c.seed, c.a, c.g)
+	}
+	c.calls = c.calls[1:]
+}
+
+// answer sends a Reply, which reposts a Receive or releases it.
+func (c *conversation) answer() {
+	if c.g.Outstanding == 0 {
+		return
+	}
+	if keep := max(c.g.Needed(), c.g.Limit) + uint32(c.slack); c.owned > int(keep) {
+		c.owned--
+		c.g.Receives = uint32(c.owned)
+		c.lowered++
+	}
+	c.grants = append(c.grants, c.g.Reply())
+}
+
+// reply delivers the first Reply on its way.
+func (c *conversation) reply() {
+	if len(c.grants) == 0 {
+		return
+	}
+	// A Requester can give up on one window of Calls at once, and not on more.
+	if c.deaf && c.passed < int(c.a.Granted)-1 && c.rnd.IntN(4) == 0 {
+		c.passed++
+	} else {
+		c.a.Grant(c.grants[0])
+		c.granted = true
+		c.passed = 0
+	}
+	c.a.Put()
+	c.grants = c.grants[1:]
+	c.served++
+}
+
+// check asserts that a Call always meets a Receive and that both sides agree.
+func (c *conversation) check() {
+	a, g := &c.a, &c.g
+	if int(a.Outstanding) != len(c.calls)+int(g.Outstanding)+len(c.grants) {
+		c.t.Fatalf("seed %d: books do not agree", c.seed)
+	}
+	if posted := c.owned - int(g.Outstanding); len(c.calls) > posted {
+		c.t.Fatalf("seed %d: %d Calls on their way to %d Receives: %+v %+v", c.seed, len(c.calls), posted, *a, *g)
+	}
+	if c.granted && a.Granted > g.Needed() {
+		c.t.Fatalf("seed %d: the Requester goes by %d, the Responder by %d", c.seed, a.Granted, g.Needed())
+	}
+}
+
+// adjust sometimes changes the limit, and sometimes posts a Receive.
+func (c *conversation) adjust() {
+	if c.rnd.IntN(100) == 0 {
+		c.g.Limit = uint32(c.rnd.IntN(65))
+	}
+	if c.rnd.IntN(20) == 0 && c.owned < int(c.g.Limit) {
+		c.owned++
+		c.g.Receives = uint32(c.owned)
+	}
+}
+
+// TestConversation lets both ends talk and checks what RFC 8166 Section 3.3.1
+// promises: a Call always meets a Receive, and nothing gets stuck.
 func TestConversation(t *testing.T) {
 	lowered := 0
 	for seed := range uint64(400) {
-		rnd := rand.New(rand.NewPCG(seed, 1))
-		a := NewAccount(1 + rnd.IntN(64))
-		g := NewGrantor(1+rnd.IntN(64), 1)
-		deaf := seed%4 == 3
-		slack := rnd.IntN(3)
-		// How often each thing happens, so that there are lines with everything on its
-		// way and such with nothing.
-		weights := [4]int{1 + rnd.IntN(8), 1 + rnd.IntN(8), 1 + rnd.IntN(8), 1 + rnd.IntN(8)}
-		sum := weights[0] + weights[1] + weights[2] + weights[3]
-		pick := func() int {
-			n := rnd.IntN(sum)
-			for i, w := range weights {
-				if n -= w; n < 0 {
-					return i
-				}
-			}
-			return 0
-		}
-		var calls []uint32  // on their way: rdma_credit
-		var grants []uint32 // on their way
-		owned := 1          // Receives at the Responder, posted or held by a Call
-		served, passed := 0, 0
+		c := newConversation(t, seed)
+		next := c.events()
 		for range 6000 {
-			switch pick() {
-			case 0: // the Requester sends
-				if a.Take() {
-					calls = append(calls, a.Requested)
-				} else if a.Free() != 0 {
-					t.Fatalf("seed %d: refused with %d free", seed, a.Free())
-				}
-			case 1: // a Call arrives and holds its Receive
-				if len(calls) > 0 {
-					if owned-int(g.Outstanding) <= 0 {
-						t.Fatalf("seed %d: a Call without a Receive: %+v %+v", seed, a, g)
-					}
-					if !g.Call(calls[0]) {
-						t.Fatalf("seed %d: an honest Requester is told off: %+v %+v", seed, a, g)
-					}
-					calls = calls[1:]
-				}
-			case 2: // the Responder answers, which frees a Receive, or gives it back
-				if g.Outstanding > 0 {
-					if keep := max(g.Needed(), g.Limit) + uint32(slack); owned > int(keep) {
-						owned--
-						g.Receives = uint32(owned)
-						lowered++
-					}
-					grants = append(grants, g.Reply())
-				}
-			case 3: // a Reply arrives
-				if len(grants) > 0 {
-					// Never more in a row than a window, which is what can be given up at once.
-					if deaf && passed < int(a.Granted)-1 && rnd.IntN(4) == 0 {
-						passed++
-					} else {
-						a.Grant(grants[0])
-						passed = 0
-					}
-					a.Put()
-					grants = grants[1:]
-					served++
-				}
-			}
-			if int(a.Outstanding) != len(calls)+int(g.Outstanding)+len(grants) {
-				t.Fatalf("seed %d: books do not agree", seed)
-			}
-			// What is on its way must fit what is posted.
-			if posted := owned - int(g.Outstanding); len(calls) > posted {
-				t.Fatalf("seed %d: %d Calls on their way to %d Receives: %+v %+v", seed, len(calls), posted, a, g)
-			}
-			if a.Replied() && a.Granted > g.Needed() {
-				t.Fatalf("seed %d: the Requester goes by %d, the Responder by %d", seed, a.Granted, g.Needed())
-			}
-			if rnd.IntN(100) == 0 {
-				g.Limit = uint32(rnd.IntN(65))
-			}
-			if rnd.IntN(20) == 0 && owned < int(g.Limit) {
-				owned++
-				g.Receives = uint32(owned)
-			}
+			next()
+			c.check()
+			c.adjust()
 		}
-		if served < 100 {
-			t.Errorf("seed %d: only %d Calls served", seed, served)
+		if c.served < 100 {
+			t.Errorf("seed %d: only %d Calls served", seed, c.served)
 		}
+		lowered += c.lowered
 	}
 	if lowered < 10000 {
 		t.Errorf("only %d Receives were given back", lowered)

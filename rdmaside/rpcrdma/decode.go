@@ -2,35 +2,15 @@ package rpcrdma
 
 import "encoding/binary"
 
-// Limits bounds the lists that Decode accepts, however long the message is. Zero
-// fields mean the default.
-type Limits struct {
-	Reads    int // segments of the Read list; default 512
-	Writes   int // chunks of the Write list; default 64
-	Segments int // segments of one Write or Reply chunk; default 512
-	Total    int // segments of all lists together; default 1024
-}
-
-// The default limits. The Linux server accepts 259 segments for a payload of 1
-// MiB in pages, and these are twice that; a header of 16 KiB can hold them.
+// Decode accepts no more than these entries of lists, however long the message
+// is. The Linux server accepts 259 segments for a payload of 1 MiB in pages, and
+// these are twice that; a header of 16 KiB can hold them.
 const (
-	DefaultReads    = 512
-	DefaultWrites   = 64
-	DefaultSegments = 512
-	DefaultTotal    = 1024
+	maxReads    = 512  // segments of the Read list
+	maxWrites   = 64   // chunks of the Write list
+	maxSegments = 512  // segments of one Write or Reply chunk
+	maxTotal    = 1024 // segments of all lists together
 )
-
-func (l Limits) reads() int    { return orDefault(l.Reads, DefaultReads) }
-func (l Limits) writes() int   { return orDefault(l.Writes, DefaultWrites) }
-func (l Limits) segments() int { return orDefault(l.Segments, DefaultSegments) }
-func (l Limits) total() int    { return orDefault(l.Total, DefaultTotal) }
-
-func orDefault(n, d int) int {
-	if n == 0 {
-		return d
-	}
-	return max(n, 0)
-}
 
 // Decode fills h from the message b and returns the length of the header in
 // octets: the Payload stream of an RDMA_MSG is b[n:]. It does not retain b.
@@ -44,7 +24,7 @@ func (h *Header) Decode(b []byte) (n int, err error) {
 	h.Reset(0, 0, Msg)
 	if len(b) < FixedLen {
 		h.Version = 0
-		return 0, d.fail("length", Silence, ErrShort)
+		return 0, d.fail("length", Silence, errShort)
 	}
 	h.XID = binary.BigEndian.Uint32(b)
 	h.Version = binary.BigEndian.Uint32(b[4:])
@@ -64,10 +44,10 @@ func (h *Header) Decode(b []byte) (n int, err error) {
 	// performing any parsing." RFC 8166 Section 4.5. Only the two procedures
 	// above may be shorter.
 	if len(b) < PlainLen {
-		return 0, d.fail("length", Silence, ErrShort)
+		return 0, d.fail("length", Silence, errShort)
 	}
 	if h.Version != Version {
-		return 0, d.fail("rdma_vers", AnswerErrVers, ErrVersion)
+		return 0, d.fail("rdma_vers", AnswerErrVers, errVersion)
 	}
 	switch h.Proc {
 	case Msg, NoMsg:
@@ -76,10 +56,10 @@ func (h *Header) Decode(b []byte) (n int, err error) {
 		h.Align, ok1 = d.uint32()
 		h.Thresh, ok2 = d.uint32()
 		if !ok1 || !ok2 {
-			return 0, d.fail("rdma_align", AnswerErrChunk, ErrShort)
+			return 0, d.fail("rdma_align", AnswerErrChunk, errShort)
 		}
 	default:
-		return 0, d.fail("rdma_proc", AnswerErrChunk, ErrProcedure)
+		return 0, d.fail("rdma_proc", AnswerErrChunk, errProcedure)
 	}
 	return d.lists()
 }
@@ -104,11 +84,11 @@ func (d *decoder) fail(field string, a Answer, err error) error {
 func (d *decoder) rdmaError() (int, error) {
 	h := d.h
 	if h.Version != Version {
-		return 0, d.fail("rdma_vers", Silence, ErrVersion)
+		return 0, d.fail("rdma_vers", Silence, errVersion)
 	}
 	code, ok := d.uint32()
 	if !ok {
-		return 0, d.fail("rdma_err", Silence, ErrShort)
+		return 0, d.fail("rdma_err", Silence, errShort)
 	}
 	h.Err = ErrCode(code)
 	switch h.Err {
@@ -119,11 +99,11 @@ func (d *decoder) rdmaError() (int, error) {
 		h.Low, ok1 = d.uint32()
 		h.High, ok2 = d.uint32()
 		if !ok1 || !ok2 {
-			return 0, d.fail("rdma_vers_low", Silence, ErrShort)
+			return 0, d.fail("rdma_vers_low", Silence, errShort)
 		}
 		return d.pos, nil
 	}
-	return 0, d.fail("rdma_err", Silence, ErrUnknownCode)
+	return 0, d.fail("rdma_err", Silence, errUnknownCode)
 }
 
 // lists decodes the Read list, the Write list and the Reply chunk.
@@ -146,29 +126,28 @@ func (d *decoder) lists() (int, error) {
 	// "Examples of such errors include [...] an RDMA_NOMSG message where the Read
 	// list, Write list, and Reply chunk are marked not present". Section 4.5.2.
 	if h.Proc == NoMsg && len(h.Reads) == 0 && len(h.Writes) == 0 && h.Reply == nil {
-		return 0, d.fail("rdma_proc", AnswerErrChunk, ErrNoChunks)
+		return 0, d.fail("rdma_proc", AnswerErrChunk, errNoChunks)
 	}
 	return d.pos, nil
 }
 
 func (d *decoder) reads() error {
 	h := d.h
-	limit := min(h.Limits.reads(), h.Limits.total())
 	for {
 		present, err := d.present()
 		if err != nil || !present {
 			return err
 		}
-		if len(h.Reads) >= limit {
-			return ErrTooMany
+		if len(h.Reads) >= maxReads {
+			return errTooMany
 		}
 		if len(d.b)-d.pos < ReadSegmentLen-4 {
-			return ErrShort
+			return errShort
 		}
 		position := binary.BigEndian.Uint32(d.b[d.pos:])
 		// "The value in this field MUST be a multiple of four." Section 3.4.5.
 		if position%4 != 0 {
-			return ErrPosition
+			return errPosition
 		}
 		d.pos += 4
 		h.Reads = append(h.Reads, ReadSegment{position, d.segment()})
@@ -178,14 +157,13 @@ func (d *decoder) reads() error {
 
 func (d *decoder) writes() error {
 	h := d.h
-	limit := h.Limits.writes()
 	for {
 		present, err := d.present()
 		if err != nil || !present {
 			return err
 		}
-		if len(h.Writes) >= limit {
-			return ErrTooMany
+		if len(h.Writes) >= maxWrites {
+			return errTooMany
 		}
 		segments, err := d.chunk()
 		if err != nil {
@@ -200,16 +178,16 @@ func (d *decoder) chunk() ([]Segment, error) {
 	h := d.h
 	count, ok := d.uint32()
 	if !ok {
-		return nil, ErrShort
+		return nil, errShort
 	}
 	// The count is off the wire: compare it with the octets left, then with the
 	// limits, before it sizes anything.
 	if uint64(count)*SegmentLen > uint64(len(d.b)-d.pos) {
-		return nil, ErrShort
+		return nil, errShort
 	}
 	n := int(count)
-	if n > h.Limits.segments() || d.total+n > h.Limits.total() {
-		return nil, ErrTooMany
+	if n > maxSegments || d.total+n > maxTotal {
+		return nil, errTooMany
 	}
 	d.total += n
 	start := len(h.segments)
@@ -235,9 +213,9 @@ func (d *decoder) present() (bool, error) {
 	v, ok := d.uint32()
 	switch {
 	case !ok:
-		return false, ErrShort
+		return false, errShort
 	case v > 1:
-		return false, ErrBoolean
+		return false, errBoolean
 	}
 	return v == 1, nil
 }

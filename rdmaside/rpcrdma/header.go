@@ -35,8 +35,8 @@ const (
 	PlainLen       = FixedLen + 12      // fixed part and three absent lists: the shortest RDMA_MSG
 	SegmentLen     = 16                 // handle, length, offset
 	ReadSegmentLen = 4 + 4 + SegmentLen // list discriminator, position, segment
-	ErrChunkLen    = FixedLen + 4       // an RDMA_ERROR with ERR_CHUNK
-	ErrVersLen     = FixedLen + 12      // an RDMA_ERROR with ERR_VERS and two versions
+	errChunkLen    = FixedLen + 4       // an RDMA_ERROR with ERR_CHUNK
+	errVersLen     = FixedLen + 12      // an RDMA_ERROR with ERR_VERS and two versions
 )
 
 // A Proc is the rdma_proc field.
@@ -170,12 +170,8 @@ type Header struct {
 	Err       ErrCode // RDMA_ERROR only
 	Low, High uint32  // lowest and highest version that the peer speaks; ERR_VERS only
 
-	// Limits bounds the lists that Decode accepts; the zero Limits is the
-	// documented default. Reset does not change it.
-	Limits Limits
-
 	// Storage of the lists. When a header needs more, the storage moves to the
-	// heap and stays there. Limits bounds its size.
+	// heap and stays there. Decode bounds its size.
 	segments []Segment
 	reply    WriteChunk
 
@@ -190,7 +186,7 @@ func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
 // Reset empties h for a message of version 1 with the given XID, credits and
-// procedure. It keeps the storage and Limits.
+// procedure. It keeps the storage.
 func (h *Header) Reset(xid, credits uint32, p Proc) {
 	h.XID, h.Version, h.Credits, h.Proc = xid, Version, credits, p
 	h.Align, h.Thresh = 0, 0
@@ -262,9 +258,9 @@ func (h *Header) Len() int {
 		return FixedLen
 	case Error:
 		if h.Err == ErrVers {
-			return ErrVersLen
+			return errVersLen
 		}
-		return ErrChunkLen
+		return errChunkLen
 	}
 	n := PlainLen + len(h.Reads)*ReadSegmentLen
 	if h.Proc == MsgP {

@@ -7,14 +7,14 @@ import (
 
 // The reasons that a HeaderError wraps.
 var (
-	ErrShort       = errors.New("message ends inside the header")
-	ErrVersion     = errors.New("version not supported")
-	ErrProcedure   = errors.New("unknown procedure")
-	ErrBoolean     = errors.New("list discriminator is neither 0 nor 1")
-	ErrPosition    = errors.New("position is not a multiple of four")
-	ErrTooMany     = errors.New("more list entries than allowed")
-	ErrNoChunks    = errors.New("RDMA_NOMSG without any chunk")
-	ErrUnknownCode = errors.New("unknown error code")
+	errShort       = errors.New("message ends inside the header")
+	errVersion     = errors.New("version not supported")
+	errProcedure   = errors.New("unknown procedure")
+	errBoolean     = errors.New("list discriminator is neither 0 nor 1")
+	errPosition    = errors.New("position is not a multiple of four")
+	errTooMany     = errors.New("more list entries than allowed")
+	errNoChunks    = errors.New("RDMA_NOMSG without any chunk")
+	errUnknownCode = errors.New("unknown error code")
 )
 
 // An Answer is how a Responder must answer a header that it cannot decode. A

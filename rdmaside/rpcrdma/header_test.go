@@ -107,7 +107,7 @@ func TestTruncated(t *testing.T) {
 			if i < PlainLen || proc == Error {
 				want = Silence
 			}
-			if he.Answer != want || !errors.Is(err, ErrShort) {
+			if he.Answer != want || !errors.Is(err, errShort) {
 				t.Errorf("%s cut to %d of %d octets: %v: answer %v, want %v", v.name, i, n, err, he.Answer, want)
 			}
 			if len(h.Reads)+len(h.Writes) > 0 || h.Reply != nil {
@@ -123,23 +123,23 @@ func TestRefused(t *testing.T) {
 		answer    Answer
 		err       error
 	}{
-		{"empty", "", Silence, ErrShort},
-		{"version 2", "00000001 00000002 00000001 00000000 00000000 00000000 00000000", AnswerErrVers, ErrVersion},
-		{"version 0", "00000001 00000000 00000001 00000000 00000000 00000000 00000000", AnswerErrVers, ErrVersion},
-		{"version 2, too short to trust", "00000001 00000002 00000001 00000000 00000000 00000000", Silence, ErrShort},
-		{"version 2 says error", "00000001 00000002 00000001 00000004 00000001 00000002 00000002", Silence, ErrVersion},
-		{"version 2 says done", "00000001 00000002 00000001 00000003 00000000 00000000 00000000", AnswerErrVers, ErrVersion},
-		{"procedure 5", "00000001 00000001 00000001 00000005 00000000 00000000 00000000", AnswerErrChunk, ErrProcedure},
-		{"procedure 2^32-1", "00000001 00000001 00000001 ffffffff 00000000 00000000 00000000", AnswerErrChunk, ErrProcedure},
-		{"error code 0", "00000001 00000001 00000001 00000004 00000000", Silence, ErrUnknownCode},
-		{"error code 3", "00000001 00000001 00000001 00000004 00000003", Silence, ErrUnknownCode},
-		{"no chunk at all", "00000001 00000001 00000001 00000001 00000000 00000000 00000000", AnswerErrChunk, ErrNoChunks},
-		{"read list flag 2", "00000001 00000001 00000001 00000000 00000002 00000000 00000000", AnswerErrChunk, ErrBoolean},
-		{"write list flag", "00000001 00000001 00000001 00000000 00000000 01000000 00000000", AnswerErrChunk, ErrBoolean},
-		{"reply flag", "00000001 00000001 00000001 00000000 00000000 00000000 ffffffff", AnswerErrChunk, ErrBoolean},
-		{"position 2", "00000001 00000001 00000001 00000000 00000001 00000002 00000001 00000001 0000000000000000 00000000 00000000 00000000", AnswerErrChunk, ErrPosition},
-		{"2^32-1 write segments", "00000001 00000001 00000001 00000000 00000000 00000001 ffffffff 00000000 00000000", AnswerErrChunk, ErrShort},
-		{"2^28 reply segments", "00000001 00000001 00000001 00000000 00000000 00000000 00000001 10000000 00000000 00000000 0000000000000000", AnswerErrChunk, ErrShort},
+		{"empty", "", Silence, errShort},
+		{"version 2", "00000001 00000002 00000001 00000000 00000000 00000000 00000000", AnswerErrVers, errVersion},
+		{"version 0", "00000001 00000000 00000001 00000000 00000000 00000000 00000000", AnswerErrVers, errVersion},
+		{"version 2, too short to trust", "00000001 00000002 00000001 00000000 00000000 00000000", Silence, errShort},
+		{"version 2 says error", "00000001 00000002 00000001 00000004 00000001 00000002 00000002", Silence, errVersion},
+		{"version 2 says done", "00000001 00000002 00000001 00000003 00000000 00000000 00000000", AnswerErrVers, errVersion},
+		{"procedure 5", "00000001 00000001 00000001 00000005 00000000 00000000 00000000", AnswerErrChunk, errProcedure},
+		{"procedure 2^32-1", "00000001 00000001 00000001 ffffffff 00000000 00000000 00000000", AnswerErrChunk, errProcedure},
+		{"error code 0", "00000001 00000001 00000001 00000004 00000000", Silence, errUnknownCode},
+		{"error code 3", "00000001 00000001 00000001 00000004 00000003", Silence, errUnknownCode},
+		{"no chunk at all", "00000001 00000001 00000001 00000001 00000000 00000000 00000000", AnswerErrChunk, errNoChunks},
+		{"read list flag 2", "00000001 00000001 00000001 00000000 00000002 00000000 00000000", AnswerErrChunk, errBoolean},
+		{"write list flag", "00000001 00000001 00000001 00000000 00000000 01000000 00000000", AnswerErrChunk, errBoolean},
+		{"reply flag", "00000001 00000001 00000001 00000000 00000000 00000000 ffffffff", AnswerErrChunk, errBoolean},
+		{"position 2", "00000001 00000001 00000001 00000000 00000001 00000002 00000001 00000001 0000000000000000 00000000 00000000 00000000", AnswerErrChunk, errPosition},
+		{"2^32-1 write segments", "00000001 00000001 00000001 00000000 00000000 00000001 ffffffff 00000000 00000000", AnswerErrChunk, errShort},
+		{"2^28 reply segments", "00000001 00000001 00000001 00000000 00000000 00000000 00000001 10000000 00000000 00000000 0000000000000000", AnswerErrChunk, errShort},
 	} {
 		var h Header
 		b := unhex(t, test.hex)
@@ -195,30 +195,22 @@ func TestLimits(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name                           string
-		limits                         Limits
 		reads, writes, segments, reply int
 		ok                             bool
 	}{
-		{"reads at the default", Limits{}, DefaultReads, 0, 0, 0, true},
-		{"reads beyond", Limits{}, DefaultReads + 1, 0, 0, 0, false},
-		{"writes at the default", Limits{}, 0, DefaultWrites, 1, 0, true},
-		{"writes beyond", Limits{}, 0, DefaultWrites + 1, 0, 0, false},
-		{"segments at the default", Limits{}, 0, 1, DefaultSegments, 0, true},
-		{"segments beyond", Limits{}, 0, 1, DefaultSegments + 1, 0, false},
-		{"reply segments beyond", Limits{}, 0, 0, 0, DefaultSegments + 1, false},
-		{"total at the default", Limits{}, DefaultReads, 1, DefaultTotal - DefaultReads, 0, true},
-		{"total beyond", Limits{}, DefaultReads, 1, DefaultTotal - DefaultReads, 1, false},
-		{"own reads", Limits{Reads: 3}, 3, 0, 0, 0, true},
-		{"beyond own reads", Limits{Reads: 3}, 4, 0, 0, 0, false},
-		{"no reads", Limits{Reads: -1}, 1, 0, 0, 0, false},
-		{"beyond own writes", Limits{Writes: 1}, 0, 2, 1, 0, false},
-		{"beyond own segments", Limits{Segments: 2}, 0, 1, 3, 0, false},
-		{"beyond own total", Limits{Total: 4}, 2, 1, 2, 1, false},
-		{"own total", Limits{Total: 5}, 2, 1, 2, 1, true},
+		{"reads at the limit", maxReads, 0, 0, 0, true},
+		{"reads beyond", maxReads + 1, 0, 0, 0, false},
+		{"writes at the limit", 0, maxWrites, 1, 0, true},
+		{"writes beyond", 0, maxWrites + 1, 0, 0, false},
+		{"segments at the limit", 0, 1, maxSegments, 0, true},
+		{"segments beyond", 0, 1, maxSegments + 1, 0, false},
+		{"reply segments beyond", 0, 0, 0, maxSegments + 1, false},
+		{"total at the limit", maxReads, 1, maxTotal - maxReads, 0, true},
+		{"total beyond", maxReads, 1, maxTotal - maxReads, 1, false},
 	} {
-		h := Header{Limits: test.limits}
+		var h Header
 		_, err := h.Decode(build(test.reads, test.writes, test.segments, test.reply))
-		if test.ok != (err == nil) || !test.ok && !errors.Is(err, ErrTooMany) {
+		if test.ok != (err == nil) || !test.ok && !errors.Is(err, errTooMany) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
@@ -272,7 +264,7 @@ func FuzzDecode(f *testing.F) {
 			if !errors.As(err, &he) || n != 0 {
 				t.Fatalf("%d, %v", n, err)
 			}
-			if he.Reply(&again, 1) && (again.XID != he.XID || again.Len() > ErrVersLen) {
+			if he.Reply(&again, 1) && (again.XID != he.XID || again.Len() > errVersLen) {
 				t.Fatalf("answer %s to %v", say(&again), err)
 			}
 			return
@@ -290,7 +282,7 @@ func FuzzDecode(f *testing.F) {
 		if h.Reply != nil {
 			total += len(h.Reply.Segments)
 		}
-		if total > DefaultTotal || len(h.Reads) > DefaultReads || len(h.Writes) > DefaultWrites {
+		if total > maxTotal || len(h.Reads) > maxReads || len(h.Writes) > maxWrites {
 			t.Fatalf("limits passed: %d reads, %d writes, %d in total", len(h.Reads), len(h.Writes), total)
 		}
 	})

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// PrivateDataLen is the length of an encoded PrivateData in octets.
-const PrivateDataLen = 8
+// privateDataLen is the length of an encoded PrivateData in octets.
+const privateDataLen = 8
 
 // MaxInline is the largest size that PrivateData can express, in octets.
 const MaxInline = 262144
@@ -37,7 +37,7 @@ type PrivateData struct {
 	SendSize, RecvSize int
 }
 
-// AppendPrivateData appends p, PrivateDataLen octets. It rounds sizes down to a
+// AppendPrivateData appends p, privateDataLen octets. It rounds sizes down to a
 // multiple of 1024 and clamps them to the range that can be expressed.
 func AppendPrivateData(b []byte, p PrivateData) []byte {
 	b = append(b, privateDataMagic...)
@@ -62,7 +62,7 @@ func FindPrivateData(b []byte) (p PrivateData, ok bool) {
 		// "the receiver should check that the format version number field contains
 		// a valid and recognized version number and the size of the content does
 		// not overrun the length of the buffer."
-		if i < 0 || len(b)-i < PrivateDataLen {
+		if i < 0 || len(b)-i < privateDataLen {
 			return PrivateData{SendSize: DefaultInline, RecvSize: DefaultInline}, false
 		}
 		if w := binary.BigEndian.Uint32(b[i+4:]); w>>24 == privateDataVersion {
