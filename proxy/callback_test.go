@@ -15,6 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -64,7 +65,7 @@ func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptio
 	}
 	siw := func(o iwarp.Options) side {
 		return side{"iwarp", iwarp.New(o), func(t *testing.T) loop.Loop {
-			l := iwarp.NewGoLoop()
+			l := iwarptest.NewLoop()
 			t.Cleanup(l.Stop)
 			return l
 		}, "127.0.0.1:0"}

@@ -22,6 +22,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -545,7 +546,7 @@ func over(t *testing.T, change func(*proxy.ListenerOptions, *proxy.UpstreamOptio
 	}
 	run("loopback", func(t *testing.T) *pinning { return newPinning(t, budget, proxytest.Behaviour{}, change) })
 	run("iwarp", func(t *testing.T) *pinning {
-		l := iwarp.NewGoLoop()
+		l := iwarptest.NewLoop()
 		t.Cleanup(l.Stop)
 		o := iwarp.Options{}
 		return pinningOver(t, budget, iwarp.New(o), iwarp.New(o), l, "127.0.0.1:0", proxytest.Behaviour{}, change)

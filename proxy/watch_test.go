@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
 // A watched is a proxy whose upstream is behind a relay.
@@ -52,7 +53,7 @@ func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.Upstrea
 			uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 1, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond}
 			var addr string
 			if rdma {
-				l := iwarp.NewGoLoop()
+				l := iwarptest.NewLoop()
 				t.Cleanup(l.Stop)
 				s := x.RDMAServer(iwarp.New(iwarp.Options{}), []loop.Loop{l}, "127.0.0.1:0", 32, b)
 				addr, x.xids, x.calls = s.Addr(), s.XIDs, &s.Calls

@@ -15,6 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
 // road is the main road in one process: TCP client, bridge, iWARP over loopback
@@ -23,7 +24,7 @@ func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, strin
 	t.Helper()
 	h := proxytest.NewHarness(t, 512<<20)
 	o.Log = h.Log
-	l := iwarp.NewGoLoop()
+	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
 	s := h.RDMAServer(iwarp.New(o), []loop.Loop{l}, "127.0.0.1:0", credits, proxytest.Behaviour{})
 	p := h.Proxy(

@@ -10,6 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
 // TestStartLimits: peers that connect to an RDMA listener and say nothing are few,
@@ -70,7 +71,7 @@ upstreams:
 	if n := refused("starting_addr"); n != 1 {
 		t.Errorf("%d peers were turned away, want one", n)
 	}
-	l := iwarp.NewGoLoop()
+	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
 	client := x.RDMAClient(iwarp.New(iwarp.Options{Log: x.Log}), l, x.p.Addr("rdma"), 0)
 	m := proxytest.GetattrCall(1)

@@ -21,6 +21,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
 // stormConfig names the file of the bridge that this process is to be.
@@ -150,7 +151,7 @@ func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
 	if s.kind == configs.TransportTCP {
 		return h.TCPServer(b).Addr()
 	}
-	l := iwarp.NewGoLoop()
+	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
 	return h.RDMAServer(iwarp.New(iwarp.Options{Log: h.Log}), []loop.Loop{l}, "127.0.0.1:0", 32, b).Addr()
 }

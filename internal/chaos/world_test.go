@@ -24,6 +24,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -93,9 +94,9 @@ type world struct {
 
 	callTimeout, unavailable time.Duration // of the upstreams
 
-	loop       *iwarp.GoLoop    // of the Responders
+	loop       *iwarptest.Loop  // of the Responders
 	memLoop    *fabrictest.Loop // of those in memory
-	clientLoop *iwarp.GoLoop    // of RDMA clients
+	clientLoop *iwarptest.Loop  // of RDMA clients
 	responders []*responder
 	servers    []*tcpServer
 	wires      []*wire
@@ -142,7 +143,7 @@ func newWorld(t testing.TB, s seed, budget int64) *world {
 	if w.h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: w.h.Log, Metrics: w.h.Metrics}); err != nil {
 		t.Fatal(err)
 	}
-	w.loop, w.clientLoop, w.memLoop = iwarp.NewGoLoop(), iwarp.NewGoLoop(), fabrictest.NewLoop()
+	w.loop, w.clientLoop, w.memLoop = iwarptest.NewLoop(), iwarptest.NewLoop(), fabrictest.NewLoop()
 	w.providers = iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log}
 	w.iwarp, w.front = iwarp.New(w.providers), iwarp.New(w.providers)
 	return w

@@ -7,10 +7,15 @@
 package loop
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"time"
 )
+
+// ErrStopped is the error of a SocketLoop that was stopped: Attach returns it, and
+// Stream.Detached is called with it or with an error that wraps it.
+var ErrStopped = errors.New("loop: stopped")
 
 // A Task is work posted to a Loop. Tasks that are posted often are long-lived
 // or pooled values, so that posting does not allocate.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
@@ -176,7 +177,7 @@ func newPinger(size int, echo bool) *pinger {
 	return p
 }
 
-func pingers(b testing.TB, o Options) (x, y *pinger, on *GoLoop) {
+func pingers(b testing.TB, o Options) (x, y *pinger, on *iwarptest.Loop) {
 	lx, ly := newLoop(b), newLoop(b)
 	x, y = newPinger(128, false), newPinger(128, true)
 	p := New(o)
@@ -260,7 +261,7 @@ func BenchmarkSocketWrite(b *testing.B) {
 				b.Fatal(err)
 			}
 			waitFor(b, "the region", func() bool {
-				on(loopB, func() {
+				loopB.Do(func() {
 					if v.c != nil {
 						region, _ = v.c.Register(into, fabric.RemoteWrite)
 					}

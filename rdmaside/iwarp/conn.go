@@ -95,7 +95,7 @@ func (s *stream) Attached(sock loop.Socket) {
 	c.sock = sock
 	if !c.begun.CompareAndSwap(setupPending, setupRunning) {
 		c.closed = true
-		c.qp.close(ErrLoopStopped)
+		c.qp.close(fabric.ErrClosed)
 		sock.Abort()
 		return
 	}

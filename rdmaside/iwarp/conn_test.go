@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -303,4 +304,43 @@ func TestReadsOverORD(t *testing.T) {
 		a.good(uint64(100 + i))
 		wantBytes(t, "Read", into[i*size:(i+1)*size], source[i%4*size:(i%4+1)*size])
 	}
+}
+
+// TestOverPipe: a whole connection without TCP.
+func TestOverPipe(t *testing.T) {
+	l := newLoop(t)
+	x, y := net.Pipe()
+	p := New(Options{})
+	a, b := newUser(t, l), newUser(t, l)
+	b.receives(2, 1<<20)
+	a.receives(2, 1<<20)
+	data := pattern(1<<20, 1)
+	o, _ := connOptions(fabric.ConnOptions{})
+	for i, u := range []*user{a, b} {
+		cfg := p.config(agreed{crc: true}, o)
+		cfg.hold = i == 1
+		nc := []net.Conn{x, y}[i]
+		c := p.newConn(nc, l, cfg, agreed{}, u, func() {})
+		if err := c.attach(t.Context(), l, nc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, u := range []*user{a, b} {
+		u.do(func(c fabric.Conn) {
+			if err := c.PostSend(9, fabric.Send{Parts: [][]byte{data}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, u := range []*user{a, b} {
+		u.good(9)
+		if c := u.good(1); c.Bytes != len(data) {
+			t.Errorf("%+v", c)
+		}
+	}
+	a.do(func(c fabric.Conn) { c.Close(nil) })
+	if err := a.ended(); err != nil {
+		t.Errorf("Closed(%v)", err)
+	}
+	b.ended()
 }

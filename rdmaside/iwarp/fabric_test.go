@@ -5,6 +5,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
 // TestFabric puts the provider through the suite that every provider passes, over
@@ -19,7 +20,7 @@ func TestFabric(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			fabrictest.Run(t, func(t *testing.T) *fabrictest.Fixture {
-				p, dial, accept := iwarp.New(v.opts), iwarp.NewGoLoop(), iwarp.NewGoLoop()
+				p, dial, accept := iwarp.New(v.opts), iwarptest.NewLoop(), iwarptest.NewLoop()
 				t.Cleanup(dial.Stop)
 				t.Cleanup(accept.Stop)
 				return &fabrictest.Fixture{

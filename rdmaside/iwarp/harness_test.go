@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
 // TestMain fails when goroutines of this package outlive the tests.
@@ -49,7 +50,7 @@ const patience = 10 * time.Second
 // the loop through do.
 type user struct {
 	t    testing.TB
-	loop *GoLoop
+	loop *iwarptest.Loop
 	// Called on the loop; nil does nothing.
 	setup     func(fabric.Conn) error
 	completed func([]fabric.Completion)
@@ -63,7 +64,7 @@ type user struct {
 	more chan struct{}
 }
 
-func newUser(t testing.TB, on *GoLoop) *user {
+func newUser(t testing.TB, on *iwarptest.Loop) *user {
 	return &user{t: t, loop: on, more: make(chan struct{}, 1)}
 }
 
@@ -216,8 +217,8 @@ func (u *user) register(buf []byte, a fabric.Access) (r fabric.Region) {
 }
 
 // newLoop returns a loop that ends with the test.
-func newLoop(t testing.TB) *GoLoop {
-	l := NewGoLoop()
+func newLoop(t testing.TB) *iwarptest.Loop {
+	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
 	return l
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,7 +132,7 @@ func (p *Provider) tune(nc net.Conn) {
 
 // logEnd writes the line about a connection that ended on its own.
 func (p *Provider) logEnd(c *conn, err error) {
-	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, ErrLoopStopped) || errors.Is(err, fabric.ErrClosed) {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, loop.ErrStopped) || errors.Is(err, fabric.ErrClosed) {
 		return
 	}
 	ok, dropped := p.logs.allow(time.Now())
@@ -176,4 +177,14 @@ func (t *throttle) allow(now time.Time) (ok bool, dropped int) {
 	t.tokens--
 	dropped, t.dropped = t.dropped, 0
 	return true, dropped
+}
+
+// addrPort is the address in netip's words, the zero value if it has none.
+func addrPort(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := t.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }

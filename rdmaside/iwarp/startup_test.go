@@ -15,6 +15,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
@@ -355,14 +356,14 @@ func TestLadder(t *testing.T) {
 				return g
 			})
 			p := New(Options{DialRev1: v.rev1})
-			loop := newLoop(t)
+			on := newLoop(t)
 			for round, want := range []int{v.tries, v.again} {
 				tries.Store(0)
-				u := newUser(t, loop)
+				u := newUser(t, on)
 				u.receives(4, 1024)
 				done := make(chan error, 1)
 				go func() {
-					_, err := p.Dial(context.Background(), loop, addr, fabric.ConnOptions{}, u)
+					_, err := p.Dial(context.Background(), on, addr, fabric.ConnOptions{}, u)
 					done <- err
 				}()
 				if v.err {
@@ -408,7 +409,7 @@ func TestLadder(t *testing.T) {
 
 // TestDialErrors: what is not a silent hang-up is tried once.
 func TestDialErrors(t *testing.T) {
-	loop := newLoop(t)
+	on := newLoop(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -418,7 +419,7 @@ func TestDialErrors(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		p := New(Options{DialTimeout: 100 * time.Millisecond})
 		start := time.Now()
-		_, err := p.Dial(t.Context(), loop, ln.Addr().String(), fabric.ConnOptions{}, newUser(t, loop))
+		_, err := p.Dial(t.Context(), on, ln.Addr().String(), fabric.ConnOptions{}, newUser(t, on))
 		var ne net.Error
 		if !errors.As(err, &ne) || !ne.Timeout() {
 			t.Errorf("Dial: %v", err)
@@ -430,7 +431,7 @@ func TestDialErrors(t *testing.T) {
 	t.Run("cancel", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
-		_, err := New(Options{}).Dial(ctx, loop, ln.Addr().String(), fabric.ConnOptions{}, newUser(t, loop))
+		_, err := New(Options{}).Dial(ctx, on, ln.Addr().String(), fabric.ConnOptions{}, newUser(t, on))
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Dial: %v", err)
 		}
@@ -438,24 +439,24 @@ func TestDialErrors(t *testing.T) {
 	t.Run("nobody", func(t *testing.T) {
 		addr := ln.Addr().String()
 		ln.Close()
-		_, err := New(Options{}).Dial(t.Context(), loop, addr, fabric.ConnOptions{}, newUser(t, loop))
+		_, err := New(Options{}).Dial(t.Context(), on, addr, fabric.ConnOptions{}, newUser(t, on))
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("Dial: %v", err)
 		}
 	})
 	t.Run("private data", func(t *testing.T) {
-		_, err := New(Options{}).Dial(t.Context(), loop, "127.0.0.1:1", fabric.ConnOptions{PrivateData: make([]byte, 249)}, newUser(t, loop))
+		_, err := New(Options{}).Dial(t.Context(), on, "127.0.0.1:1", fabric.ConnOptions{PrivateData: make([]byte, 249)}, newUser(t, on))
 		if err == nil || !strings.Contains(err.Error(), "249 octets") {
 			t.Errorf("Dial: %v", err)
 		}
 	})
 	t.Run("stopped loop", func(t *testing.T) {
-		stopped := NewGoLoop()
+		stopped := iwarptest.NewLoop()
 		stopped.Stop()
 		p := New(Options{})
 		addr, _ := rawListener(t, func(_ int, _ *rawPeer, f wire.Frame) *wire.Frame { return mirror(f) })
 		_, err := p.Dial(t.Context(), stopped, addr, fabric.ConnOptions{}, newUser(t, stopped))
-		if !errors.Is(err, ErrLoopStopped) {
+		if !errors.Is(err, loop.ErrStopped) {
 			t.Errorf("Dial: %v", err)
 		}
 		if n := p.limits.conns.Load(); n != 0 {

@@ -1,4 +1,4 @@
-package iwarp
+package iwarptest
 
 import (
 	"bytes"
@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
+
+// patience is how long a test waits for anything that must happen.
+const patience = 10 * time.Second
 
 // A probe is a loop.Stream that records.
 type probe struct {
@@ -108,15 +110,25 @@ func tcpPair(t testing.TB) (net.Conn, net.Conn) {
 	return a, b
 }
 
-func on(l *GoLoop, f func()) {
-	done := make(chan struct{})
-	l.Post(loop.TaskFunc(func() { f(); close(done) }))
-	<-done
+// newLoop returns a loop that ends with the test.
+func newLoop(t testing.TB) *Loop {
+	l := NewLoop()
+	t.Cleanup(l.Stop)
+	return l
 }
 
-// TestGoLoopWrites: many MiB through a socket that is full most of the time, over
+// pattern is n octets that depend on seed and position.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7) ^ byte(i>>8) ^ seed
+	}
+	return b
+}
+
+// TestLoopWrites: many MiB through a socket that is full most of the time, over
 // TCP and over a pipe, in slices of all sizes, more than one writev takes.
-func TestGoLoopWrites(t *testing.T) {
+func TestLoopWrites(t *testing.T) {
 	for _, kind := range []string{"tcp", "pipe"} {
 		t.Run(kind, func(t *testing.T) {
 			l := newLoop(t)
@@ -160,12 +172,14 @@ func TestGoLoopWrites(t *testing.T) {
 				p.sock.Close()
 			}
 			p.writable = write
-			on(l, write)
+			l.Do(write)
 			got, err := io.ReadAll(b)
 			if err != nil && !errors.Is(err, io.ErrClosedPipe) {
 				t.Error(err)
 			}
-			wantBytes(t, kind, got, data)
+			if !bytes.Equal(got, data) {
+				t.Errorf("the peer read %d octets, not the %d that were written", len(got), len(data))
+			}
 			b.Close()
 			p.wait("Detached", func() bool { return p.over })
 			if p.err != nil {
@@ -175,8 +189,8 @@ func TestGoLoopWrites(t *testing.T) {
 	}
 }
 
-// TestGoLoopRead: Socket.Read takes what follows, without blocking.
-func TestGoLoopRead(t *testing.T) {
+// TestLoopRead: Socket.Read takes what follows, without blocking.
+func TestLoopRead(t *testing.T) {
 	l := newLoop(t)
 	a, b := tcpPair(t)
 	p := newProbe(t)
@@ -205,11 +219,13 @@ func TestGoLoopRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.wait("all of it", func() bool { return len(p.got) == len(data) })
-	wantBytes(t, "read", p.got, data)
+	if !bytes.Equal(p.got, data) {
+		t.Errorf("%d octets were read, not the %d that were written", len(p.got), len(data))
+	}
 	if len(direct) == 0 {
 		t.Error("nothing was read directly")
 	}
-	on(l, func() {
+	l.Do(func() {
 		if n := p.sock.MSS(); n < 500 || n > 1<<16 {
 			t.Errorf("MSS %d", n)
 		}
@@ -219,18 +235,18 @@ func TestGoLoopRead(t *testing.T) {
 	})
 }
 
-// TestGoLoopEnds: how Detached is told.
-func TestGoLoopEnds(t *testing.T) {
+// TestLoopEnds: how Detached is told.
+func TestLoopEnds(t *testing.T) {
 	for _, v := range []struct {
 		name string
-		end  func(l *GoLoop, p *probe, peer *net.TCPConn)
+		end  func(l *Loop, p *probe, peer *net.TCPConn)
 		want error
 	}{
-		{"FIN", func(_ *GoLoop, _ *probe, peer *net.TCPConn) { _ = peer.CloseWrite() }, io.EOF},
-		{"Close", func(l *GoLoop, p *probe, _ *net.TCPConn) { on(l, func() { p.sock.Close(); p.sock.Close() }) }, nil},
-		{"Abort", func(l *GoLoop, p *probe, _ *net.TCPConn) { on(l, func() { p.sock.Abort() }) }, nil},
-		{"CloseWrite", func(l *GoLoop, p *probe, peer *net.TCPConn) {
-			on(l, func() {
+		{"FIN", func(_ *Loop, _ *probe, peer *net.TCPConn) { _ = peer.CloseWrite() }, io.EOF},
+		{"Close", func(l *Loop, p *probe, _ *net.TCPConn) { l.Do(func() { p.sock.Close(); p.sock.Close() }) }, nil},
+		{"Abort", func(l *Loop, p *probe, _ *net.TCPConn) { l.Do(func() { p.sock.Abort() }) }, nil},
+		{"CloseWrite", func(l *Loop, p *probe, peer *net.TCPConn) {
+			l.Do(func() {
 				if err := p.sock.CloseWrite(); err != nil {
 					t.Error(err)
 				}
@@ -242,7 +258,7 @@ func TestGoLoopEnds(t *testing.T) {
 			p.wait("octets after CloseWrite", func() bool { return bytes.Equal(p.got, []byte("still heard")) })
 			peer.Close()
 		}, io.EOF},
-		{"Stop", func(l *GoLoop, _ *probe, _ *net.TCPConn) { l.Stop() }, ErrLoopStopped},
+		{"Stop", func(l *Loop, _ *probe, _ *net.TCPConn) { l.Stop() }, loop.ErrStopped},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			l := newLoop(t)
@@ -263,8 +279,8 @@ func TestGoLoopEnds(t *testing.T) {
 	}
 }
 
-// TestGoLoopFlush: once for a pass, however often it was asked for.
-func TestGoLoopFlush(t *testing.T) {
+// TestLoopFlush: once for a pass, however often it was asked for.
+func TestLoopFlush(t *testing.T) {
 	l := newLoop(t)
 	a, _ := tcpPair(t)
 	p := newProbe(t)
@@ -280,7 +296,7 @@ func TestGoLoopFlush(t *testing.T) {
 	if err := l.Attach(a, p); err != nil {
 		t.Fatal(err)
 	}
-	on(l, func() {
+	l.Do(func() {
 		for range 5 {
 			p.sock.FlushSoon()
 		}
@@ -288,14 +304,19 @@ func TestGoLoopFlush(t *testing.T) {
 			t.Error("flushed at once")
 		}
 	})
-	waitFor(t, "it was flushed", func() (ok bool) {
-		on(l, func() { ok = n == 11 })
+	flushed := func() (ok bool) {
+		l.Do(func() { ok = n == 11 })
 		return ok
-	})
+	}
+	for deadline := time.Now().Add(patience); !flushed(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("flushed %d times, want 11", n)
+		}
+	}
 }
 
-// TestGoLoopPost keeps each poster's order and does not allocate.
-func TestGoLoopPost(t *testing.T) {
+// TestLoopPost keeps each poster's order and does not allocate.
+func TestLoopPost(t *testing.T) {
 	l := newLoop(t)
 	const posters, each = 4, 1000
 	var wg sync.WaitGroup
@@ -315,7 +336,7 @@ func TestGoLoopPost(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	on(l, func() {
+	l.Do(func() {
 		for i, n := range next {
 			if n != each {
 				t.Errorf("poster %d: %d tasks ran", i, n)
@@ -333,42 +354,3 @@ func TestGoLoopPost(t *testing.T) {
 type countTask struct{ n int }
 
 func (c *countTask) Run() { c.n++ }
-
-// TestOverPipe: a whole connection without TCP.
-func TestOverPipe(t *testing.T) {
-	l := newLoop(t)
-	x, y := net.Pipe()
-	p := New(Options{})
-	a, b := newUser(t, l), newUser(t, l)
-	b.receives(2, 1<<20)
-	a.receives(2, 1<<20)
-	data := pattern(1<<20, 1)
-	o, _ := connOptions(fabric.ConnOptions{})
-	for i, u := range []*user{a, b} {
-		cfg := p.config(agreed{crc: true}, o)
-		cfg.hold = i == 1
-		nc := []net.Conn{x, y}[i]
-		c := p.newConn(nc, l, cfg, agreed{}, u, func() {})
-		if err := c.attach(t.Context(), l, nc); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, u := range []*user{a, b} {
-		u.do(func(c fabric.Conn) {
-			if err := c.PostSend(9, fabric.Send{Parts: [][]byte{data}}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for _, u := range []*user{a, b} {
-		u.good(9)
-		if c := u.good(1); c.Bytes != len(data) {
-			t.Errorf("%+v", c)
-		}
-	}
-	a.do(func(c fabric.Conn) { c.Close(nil) })
-	if err := a.ended(); err != nil {
-		t.Errorf("Closed(%v)", err)
-	}
-	b.ended()
-}

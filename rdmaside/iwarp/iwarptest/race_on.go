@@ -1,5 +1,5 @@
 //go:build race
 
-package iwarp
+package iwarptest
 
 const raceEnabled = true

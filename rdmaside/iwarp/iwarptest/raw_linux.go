@@ -1,4 +1,4 @@
-package iwarp
+package iwarptest
 
 import (
 	"syscall"
@@ -118,25 +118,4 @@ func mss(c syscall.RawConn) (n int) {
 		n, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 	})
 	return n
-}
-
-// setUserTimeout bounds how long sent octets may stay unacknowledged.
-func setUserTimeout(c syscall.RawConn, ms int) (err error) {
-	e := c.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms)
-	})
-	if err == nil {
-		err = e
-	}
-	return err
-}
-
-// waiting reports whether octets wait to be read, without reading them.
-func waiting(c syscall.RawConn) (yes bool) {
-	_ = c.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		yes = err == nil && n > 0
-	})
-	return yes
 }

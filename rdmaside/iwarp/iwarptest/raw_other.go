@@ -1,13 +1,13 @@
 //go:build !linux
 
-package iwarp
+package iwarptest
 
 import (
 	"errors"
 	"syscall"
 )
 
-// Elsewhere a GoLoop writes through a copy, and reads without looking ahead.
+// Elsewhere a Loop writes through a copy, and reads without looking ahead.
 const rawSupported = false
 
 type iovecs struct{}
@@ -25,7 +25,3 @@ func (*rawIO) writev(syscall.RawConn, *iovecs, [][]byte) (int, bool, error) {
 func (*rawIO) waitWritable(syscall.RawConn) error { return errors.ErrUnsupported }
 
 func mss(syscall.RawConn) int { return 0 }
-
-func setUserTimeout(syscall.RawConn, int) error { return nil }
-
-func waiting(syscall.RawConn) bool { return false }

@@ -1,4 +1,4 @@
-package iwarp
+package iwarptest
 
 import (
 	"errors"
@@ -10,13 +10,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// ErrLoopStopped is what a socket ends with when its GoLoop is stopped.
-var ErrLoopStopped = errors.New("iwarp: loop stopped")
-
-// A GoLoop is a loop.SocketLoop made of plain goroutines, for tests, tools, and
+// A Loop is a loop.SocketLoop made of plain goroutines, for tests, tools, and
 // whoever has no event loop: one goroutine with a mailbox is the loop, and each
 // socket has one that reads and one that waits for room to write.
-type GoLoop struct {
+type Loop struct {
 	mu      sync.Mutex // guards queue and stopped; a leaf
 	queue   []loop.Task
 	stopped bool
@@ -27,27 +24,27 @@ type GoLoop struct {
 
 	// Owned by the loop goroutine.
 	spare   []loop.Task
-	flushes []*goSocket // FlushSoon was called
-	flushed []*goSocket // spare of flushes
-	socks   map[*goSocket]struct{}
+	flushes []*socket // FlushSoon was called
+	flushed []*socket // spare of flushes
+	socks   map[*socket]struct{}
 	vec     iovecs
 }
 
-var _ loop.SocketLoop = (*GoLoop)(nil)
+var _ loop.SocketLoop = (*Loop)(nil)
 
-// NewGoLoop starts a loop. Stop ends it.
-func NewGoLoop() *GoLoop {
-	l := &GoLoop{
+// NewLoop starts a loop. Stop ends it.
+func NewLoop() *Loop {
+	l := &Loop{
 		wakec: make(chan struct{}, 1),
 		donec: make(chan struct{}),
-		socks: make(map[*goSocket]struct{}),
+		socks: make(map[*socket]struct{}),
 	}
 	go l.run()
 	return l
 }
 
 // Post implements loop.Loop.
-func (l *GoLoop) Post(t loop.Task) {
+func (l *Loop) Post(t loop.Task) {
 	l.mu.Lock()
 	if l.stopped {
 		l.mu.Unlock()
@@ -61,7 +58,7 @@ func (l *GoLoop) Post(t loop.Task) {
 	}
 }
 
-func (l *GoLoop) wake() {
+func (l *Loop) wake() {
 	select {
 	case l.wakec <- struct{}{}:
 	default:
@@ -70,8 +67,8 @@ func (l *GoLoop) wake() {
 
 // Attach implements loop.SocketLoop. c may be any net.Conn; one that is not a
 // TCP connection costs a copy of what is written.
-func (l *GoLoop) Attach(c net.Conn, st loop.Stream) error {
-	t := &attachTask{s: newGoSocket(l, c, st), runc: make(chan struct{})}
+func (l *Loop) Attach(c net.Conn, st loop.Stream) error {
+	t := &attachTask{s: newSocket(l, c, st), runc: make(chan struct{})}
 	l.Post(t)
 	select {
 	case <-t.runc:
@@ -84,13 +81,23 @@ func (l *GoLoop) Attach(c net.Conn, st loop.Stream) error {
 	default:
 	}
 	c.Close()
-	return ErrLoopStopped
+	return loop.ErrStopped
+}
+
+// Do runs f on the loop and waits for it. It must not be called on the loop.
+func (l *Loop) Do(f func()) {
+	done := make(chan struct{})
+	l.Post(loop.TaskFunc(func() {
+		defer close(done)
+		f()
+	}))
+	<-done
 }
 
 // Stop ends the loop and the sockets attached to it: their Streams get
-// Detached(ErrLoopStopped). It returns when every goroutine has ended, and must
+// Detached(loop.ErrStopped). It returns when every goroutine has ended, and must
 // not be called on the loop.
-func (l *GoLoop) Stop() {
+func (l *Loop) Stop() {
 	l.mu.Lock()
 	l.stopped = true
 	l.mu.Unlock()
@@ -99,7 +106,7 @@ func (l *GoLoop) Stop() {
 	l.wg.Wait()
 }
 
-func (l *GoLoop) run() {
+func (l *Loop) run() {
 	defer close(l.donec)
 	for {
 		l.mu.Lock()
@@ -115,7 +122,7 @@ func (l *GoLoop) run() {
 		switch {
 		case stopped:
 			for s := range l.socks {
-				s.end(ErrLoopStopped)
+				s.end(loop.ErrStopped)
 			}
 			return
 		case len(q) == 0 && len(l.flushes) == 0:
@@ -126,7 +133,7 @@ func (l *GoLoop) run() {
 
 // flush calls Stream.Flush where it was asked for. Flushing one socket may ask for
 // another's flush; a few rounds of that belong to this pass.
-func (l *GoLoop) flush() {
+func (l *Loop) flush() {
 	for range 4 {
 		if len(l.flushes) == 0 {
 			return
@@ -143,7 +150,7 @@ func (l *GoLoop) flush() {
 }
 
 type attachTask struct {
-	s    *goSocket
+	s    *socket
 	runc chan struct{} // closed when the task runs
 }
 
@@ -160,9 +167,9 @@ func (t *attachTask) Run() {
 	go s.writeLoop()
 }
 
-// A goSocket is a socket attached to a GoLoop.
-type goSocket struct {
-	loop   *GoLoop // constant
+// A socket is a socket attached to a Loop.
+type socket struct {
+	loop   *Loop // constant
 	conn   net.Conn
 	raw    syscall.RawConn // nil when the connection has none we can use
 	stream loop.Stream
@@ -194,8 +201,8 @@ type goSocket struct {
 // pendingMax is how much Writev takes ahead of a connection that blocks.
 const pendingMax = 256 << 10
 
-func newGoSocket(l *GoLoop, c net.Conn, st loop.Stream) *goSocket {
-	s := &goSocket{
+func newSocket(l *Loop, c net.Conn, st loop.Stream) *socket {
+	s := &socket{
 		loop: l, conn: c, stream: st,
 		buf:       make([]byte, 64<<10),
 		consumedc: make(chan struct{}, 1),
@@ -211,12 +218,12 @@ func newGoSocket(l *GoLoop, c net.Conn, st loop.Stream) *goSocket {
 	return s
 }
 
-func (s *goSocket) readLoop() {
+func (s *socket) readLoop() {
 	defer s.loop.wg.Done()
 	for {
 		s.n, s.err = s.conn.Read(s.buf)
 		failed := s.err != nil
-		s.loop.Post((*goReceived)(s))
+		s.loop.Post((*received)(s))
 		select {
 		case <-s.consumedc:
 		case <-s.donec:
@@ -228,11 +235,11 @@ func (s *goSocket) readLoop() {
 	}
 }
 
-// goReceived is the task that hands buf to the Stream.
-type goReceived goSocket
+// received is the task that hands buf to the Stream.
+type received socket
 
-func (r *goReceived) Run() {
-	s := (*goSocket)(r)
+func (r *received) Run() {
+	s := (*socket)(r)
 	if s.detached {
 		return
 	}
@@ -249,7 +256,7 @@ func (r *goReceived) Run() {
 	s.consumedc <- struct{}{}
 }
 
-func (s *goSocket) writeLoop() {
+func (s *socket) writeLoop() {
 	defer s.loop.wg.Done()
 	for {
 		select {
@@ -260,7 +267,7 @@ func (s *goSocket) writeLoop() {
 		if s.raw != nil {
 			// An error shows at the next Writev.
 			_ = s.io.waitWritable(s.raw)
-			s.loop.Post((*goWritable)(s))
+			s.loop.Post((*writable)(s))
 			continue
 		}
 		s.writePending()
@@ -268,7 +275,7 @@ func (s *goSocket) writeLoop() {
 }
 
 // writePending writes what Writev took, until nothing is left.
-func (s *goSocket) writePending() {
+func (s *socket) writePending() {
 	var out []byte
 	for {
 		s.mu.Lock()
@@ -278,7 +285,7 @@ func (s *goSocket) writePending() {
 		s.short = false
 		s.mu.Unlock()
 		if short {
-			s.loop.Post((*goWritable)(s))
+			s.loop.Post((*writable)(s))
 		}
 		if len(out) == 0 {
 			if half {
@@ -296,10 +303,10 @@ func (s *goSocket) writePending() {
 	}
 }
 
-type goWritable goSocket
+type writable socket
 
-func (w *goWritable) Run() {
-	s := (*goSocket)(w)
+func (w *writable) Run() {
+	s := (*socket)(w)
 	s.blocked = false
 	if !s.detached && !s.closed {
 		s.stream.Writable()
@@ -307,7 +314,7 @@ func (w *goWritable) Run() {
 }
 
 // end detaches the socket.
-func (s *goSocket) end(err error) {
+func (s *socket) end(err error) {
 	if s.detached {
 		return
 	}
@@ -319,7 +326,7 @@ func (s *goSocket) end(err error) {
 }
 
 // Writev implements loop.Socket.
-func (s *goSocket) Writev(bufs [][]byte) (int, error) {
+func (s *socket) Writev(bufs [][]byte) (int, error) {
 	if s.closed || s.detached {
 		return 0, net.ErrClosed
 	}
@@ -338,7 +345,7 @@ func (s *goSocket) Writev(bufs [][]byte) (int, error) {
 }
 
 // take copies bufs for the writer, as far as there is room.
-func (s *goSocket) take(bufs [][]byte) (n int) {
+func (s *socket) take(bufs [][]byte) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, b := range bufs {
@@ -355,7 +362,7 @@ func (s *goSocket) take(bufs [][]byte) (n int) {
 	return n
 }
 
-func (s *goSocket) wakeWriter() {
+func (s *socket) wakeWriter() {
 	select {
 	case s.waitc <- struct{}{}:
 	default:
@@ -363,7 +370,7 @@ func (s *goSocket) wakeWriter() {
 }
 
 // Read implements loop.Socket.
-func (s *goSocket) Read(p []byte) (int, error) {
+func (s *socket) Read(p []byte) (int, error) {
 	if s.raw == nil || s.closed || s.detached || len(p) == 0 {
 		return 0, nil
 	}
@@ -371,18 +378,18 @@ func (s *goSocket) Read(p []byte) (int, error) {
 }
 
 // FlushSoon implements loop.Socket.
-func (s *goSocket) FlushSoon() {
+func (s *socket) FlushSoon() {
 	if !s.flushAsked && !s.detached {
 		s.flushAsked = true
 		s.loop.flushes = append(s.loop.flushes, s)
 	}
 }
 
-// FlushLate implements loop.Socket. A GoLoop has no turns to wait for.
-func (s *goSocket) FlushLate() { s.FlushSoon() }
+// FlushLate implements loop.Socket. A Loop has no turns to wait for.
+func (s *socket) FlushLate() { s.FlushSoon() }
 
 // CloseWrite implements loop.Socket.
-func (s *goSocket) CloseWrite() error {
+func (s *socket) CloseWrite() error {
 	c, ok := s.conn.(halfCloser)
 	switch {
 	case !ok:
@@ -402,7 +409,7 @@ type halfCloser interface{ CloseWrite() error }
 
 // Close implements loop.Socket. Closing makes the reader return, and what it
 // posts detaches the socket.
-func (s *goSocket) Close() {
+func (s *socket) Close() {
 	if s.closed || s.detached {
 		return
 	}
@@ -418,7 +425,7 @@ func (s *goSocket) Close() {
 }
 
 // Abort implements loop.Socket.
-func (s *goSocket) Abort() {
+func (s *socket) Abort() {
 	if s.detached {
 		return
 	}
@@ -430,13 +437,13 @@ func (s *goSocket) Abort() {
 }
 
 // LocalAddr implements loop.Socket.
-func (s *goSocket) LocalAddr() netip.AddrPort { return addrPort(s.conn.LocalAddr()) }
+func (s *socket) LocalAddr() netip.AddrPort { return addrPort(s.conn.LocalAddr()) }
 
 // RemoteAddr implements loop.Socket.
-func (s *goSocket) RemoteAddr() netip.AddrPort { return addrPort(s.conn.RemoteAddr()) }
+func (s *socket) RemoteAddr() netip.AddrPort { return addrPort(s.conn.RemoteAddr()) }
 
 // MSS implements loop.Socket.
-func (s *goSocket) MSS() int {
+func (s *socket) MSS() int {
 	if s.raw == nil {
 		return 0
 	}

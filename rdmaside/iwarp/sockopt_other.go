@@ -1,0 +1,9 @@
+//go:build !linux
+
+package iwarp
+
+import "syscall"
+
+func setUserTimeout(syscall.RawConn, int) error { return nil }
+
+func waiting(syscall.RawConn) bool { return false }
