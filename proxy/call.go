@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/pool"
@@ -249,3 +250,6 @@ type flag struct{ v atomic.Bool }
 
 func (f *flag) set()      { f.v.Store(true) }
 func (f *flag) get() bool { return f.v.Load() }
+
+// abort ends x on its loop.
+func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(loop.TaskFunc(x.Abort)) }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
@@ -124,9 +123,6 @@ func (s *rdmaClient) hangUp(reason error) {
 	}
 	s.conn.Close(reason)
 }
-
-// abort ends x on its loop.
-func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(loop.TaskFunc(x.Abort)) }
 
 // closeIfUnused closes a client that has been silent for idle and is owed nothing.
 func (s *rdmaClient) closeIfUnused(idle time.Duration) {

@@ -160,14 +160,6 @@ func (g *ledger) settle(c *call) {
 	c.charge.counted, c.charge.lent = false, false
 }
 
-// octets is how many the parts of a Reply have.
-func octets(parts [][]byte) (n int) {
-	for _, p := range parts {
-		n += len(p)
-	}
-	return n
-}
-
 // slow is how many octets of memory the client's Replies take, if the client has received
 // less since the previous round than lay there for it then, and otherwise 0.
 func (g *ledger) slow(round uint32) int64 {

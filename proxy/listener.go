@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -14,22 +12,9 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
-
-// A listenerSettings is how clients of a listener are served. It is constant: Reconfigure puts
-// another in its place, which holds from the next Call on, or for the next
-// connection. Shares and rates, of which a client's ledger has its own, those that are
-// connected are told of: listener.follow.
-type listenerSettings struct {
-	opts      ListenerOptions
-	routes    routes
-	maxOwed   int64               // octets owed to one client before it has to wait
-	rates     *rates              // nil for no limit
-	responder *rdmaside.Responder // for RDMA clients to come
-}
 
 // A listener is where clients come in.
 type listener struct {
@@ -92,61 +77,6 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 // settings are those that hold now. Any goroutine.
 func (l *listener) settings() *listenerSettings { return l.current.Load() }
 
-// newSettings makes the terms of o, whose Calls go to some of upstreams. Nothing
-// changes.
-func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream) (*listenerSettings, error) {
-	o.setDefaults()
-	p := l.p
-	t := &listenerSettings{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
-	var had *rates
-	if old := l.current.Load(); old != nil {
-		had = old.rates
-	}
-	t.rates = newRates(p.metrics, &o, had, p.engine.Now)
-	if o.RDMA && o.Provider == nil {
-		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
-	}
-	find := func(name string) (*upstream, error) {
-		if u := upstreams[name]; u != nil {
-			return u, nil
-		}
-		return nil, fmt.Errorf("proxy: listener %q: no upstream %q", o.Name, name)
-	}
-	var err error
-	if o.Upstream != "" {
-		if t.routes.other, err = find(o.Upstream); err != nil {
-			return nil, err
-		}
-	}
-	t.routes.programs = make(map[uint32][]target)
-	for _, r := range o.Routes {
-		x := target{versions: r.Versions}
-		if x.upstream, err = find(r.Upstream); err != nil {
-			return nil, err
-		}
-		for i, v := range r.Versions {
-			if i == 0 || v < x.low {
-				x.low = v
-			}
-			x.high = max(x.high, v)
-		}
-		t.routes.programs[r.Program] = append(t.routes.programs[r.Program], x)
-	}
-	if !o.RDMA {
-		return t, nil
-	}
-	t.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
-		Memory: p.calls, Replies: p.replies, Receives: p.receives, Registry: p.registry,
-		Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
-		RemoteInvalidation: true,
-		Log:                l.log, Metrics: rdmaside.NewResponderMetrics(p.metrics, o.Name),
-	}, (*rdmaHandler)(l))
-	if err != nil {
-		return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
-	}
-	return t, nil
-}
-
 // start listens on socket, which is taken, or at the address if that is nil.
 func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	if l.isRDMA {
@@ -174,61 +104,6 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 			Memory: callMemory{memory{l.p.calls}, l.p}, MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
 			MaxOutbound: t.maxOwed, OutboundLimit: l.maxHeld + 1<<20, StallTimeout: o.StallTimeout, IdleTimeout: o.IdleTimeout,
 		},
-	}
-}
-
-func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error {
-	t := l.settings()
-	o := fabric.ListenOptions{
-		Allow: l.allowed, MaxConnections: t.opts.MaxConnections,
-		MaxStarting: t.opts.MaxStarting, MaxStartingPerAddr: t.opts.MaxStartingPerAddress,
-		Refused: l.refused,
-	}
-	incoming := func(in fabric.Incoming) { l.incoming(ctx, in) }
-	var rdma fabric.Listener
-	if p, ok := t.opts.Provider.(fabric.SocketProvider); ok && socket != nil {
-		rdma = p.ListenOn(socket, o, incoming)
-	} else {
-		if socket != nil {
-			_ = socket.Close()
-		}
-		var err error
-		if rdma, err = t.opts.Provider.Listen(t.opts.Address, o, incoming); err != nil {
-			return err
-		}
-	}
-	l.mu.Lock()
-	l.rdma = rdma
-	l.mu.Unlock()
-	l.sweepLater()
-	l.log.Info().Stringer("address", rdma.Addr()).Str("transport", "rdma").Msg("listening")
-	return nil
-}
-
-// incoming decides about an RDMA client. It is called on a goroutine of its own.
-func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
-	l.mu.Lock()
-	draining := l.draining
-	home := l.p.loops[l.nextLoop%len(l.p.loops)]
-	l.nextLoop++
-	crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
-	l.mu.Unlock()
-	if crowded || draining {
-		_ = in.Reject(nil) // the peer learns of it one way or the other
-		if crowded {
-			l.refused(in.Peer(), refusedAddress, errCrowded)
-		} else {
-			l.refused(in.Peer(), refusedDraining, errDraining)
-		}
-		return
-	}
-	if _, err := l.settings().responder.Accept(ctx, in, home); err != nil {
-		reason := refusedSetup
-		if errors.Is(err, rdmaside.ErrNoReceives) {
-			reason = refusedMemory
-			l.p.makeRoom()
-		}
-		l.refused(in.Peer(), reason, err)
 	}
 }
 
@@ -297,18 +172,6 @@ func (l *listener) allowed(a netip.Addr) bool {
 	return false
 }
 
-// weight is the share of a client at a.
-func (t *listenerSettings) weight(a netip.Addr) int {
-	for _, w := range t.opts.Weights {
-		for _, p := range w.Clients {
-			if p.Contains(a) {
-				return w.Weight
-			}
-		}
-	}
-	return 1
-}
-
 func perAddress(o *ListenerOptions) int {
 	if o.MaxConnectionsPerAddress > 0 {
 		return o.MaxConnectionsPerAddress
@@ -334,44 +197,6 @@ func (l *listener) clientCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.clients)
-}
-
-// outstanding is how many Calls of RDMA clients are not answered.
-func (l *listener) outstanding() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for f := range l.clients {
-		if c, ok := f.client.(*rdmaClient); ok {
-			n += c.conn.Outstanding()
-		}
-	}
-	return n
-}
-
-// crowded reports whether n more RDMA clients from a are too many. l.mu is held.
-func (l *listener) crowded(a netip.Addr, n int) bool {
-	most := l.settings().opts.MaxConnectionsPerAddress
-	return most > 0 && l.byAddr[a]+n > most
-}
-
-// enter counts an RDMA client from a, and reports false when it is one too many.
-func (l *listener) enter(a netip.Addr) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byAddr == nil {
-		l.byAddr = make(map[netip.Addr]int)
-	}
-	l.byAddr[a]++
-	return !l.crowded(a, 0)
-}
-
-// exit undoes enter.
-func (l *listener) exit(a netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byAddr[a]--; l.byAddr[a] == 0 {
-		delete(l.byAddr, a)
-	}
 }
 
 // join adds a client. It reports false when the listener is draining: the

@@ -38,3 +38,11 @@ type replyMemory struct {
 
 // Wait is part of tcpframe.Memory.
 func (m replyMemory) Wait(n int, f func()) { m.memory.Wait(n, m.relief.waits(f)) }
+
+// octets is how many the parts of a Reply have.
+func octets(parts [][]byte) (n int) {
+	for _, p := range parts {
+		n += len(p)
+	}
+	return n
+}

@@ -278,14 +278,6 @@ func (p *Proxy) retire(u *upstream) {
 	u.log.Info().Msg("upstream removed")
 }
 
-// removed reports that retire has ended u.
-func (p *Proxy) removed(u *upstream) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, going := p.retired[u]
-	return !going && p.upstreams[u.name] != u
-}
-
 // underWay is how many Calls u has, at least, for an upstream to which none come any
 // more. A pass of every loop is waited for, in which a Call that was routed by old
 // terms has been counted. It reports false when the Proxy is closed.
@@ -303,37 +295,6 @@ func (p *Proxy) underWay(u *upstream) (n int, ok bool) {
 		}
 	}
 	return n, true
-}
-
-// currentListeners are those that listen. The slice is not to be changed.
-func (p *Proxy) currentListeners() []*listener {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.listeners
-}
-
-// allListeners are also those that have been taken away and have clients.
-func (p *Proxy) allListeners() []*listener {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Concat(p.listeners, p.leaving)
-}
-
-// allUpstreams are those that Calls may go to, by name. The map is not to be changed.
-func (p *Proxy) allUpstreams() map[string]*upstream {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.upstreams
-}
-
-// sum adds up what of says of all listeners that have, or had, a name.
-func (p *Proxy) sum(name string, of func(*listener) int) (n int) {
-	for _, l := range p.allListeners() {
-		if l.name == name {
-			n += of(l)
-		}
-	}
-	return n
 }
 
 // StopAccepting stops listening and leaves clients as they are, those included that

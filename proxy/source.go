@@ -1,20 +1,15 @@
 package proxy
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
-	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // Source ports
@@ -94,64 +89,11 @@ func newSources(name string, s Source, moved *metrics.Counter) *sources {
 	return o
 }
 
-// A portSpan is ports that follow each other, both ends included.
-type portSpan struct{ low, high uint16 }
-
-// kernelPorts are those that the kernel gives to connections that ask for none, and those
-// of them that it does not. low is 0 if it does not say.
-func kernelPorts(read func(string) ([]byte, error)) (low, high uint16, not []portSpan) {
-	const dir = "/proc/sys/net/ipv4/"
-	text, err := read(dir + "ip_local_port_range")
-	if err != nil {
-		return 0, 0, nil
-	}
-	if n, err := fmt.Sscan(string(text), &low, &high); n != 2 || err != nil || low == 0 || low > high {
-		return 0, 0, nil
-	}
-	text, _ = read(dir + "ip_local_reserved_ports") // there may be none
-	for span := range strings.SplitSeq(strings.TrimSpace(string(text)), ",") {
-		first, last, ranged := strings.Cut(span, "-")
-		if !ranged {
-			last = first
-		}
-		l, err := strconv.ParseUint(first, 10, 16)
-		h, err2 := strconv.ParseUint(last, 10, 16)
-		if err == nil && err2 == nil {
-			not = append(not, portSpan{uint16(l), uint16(h)})
-		}
-	}
-	return low, high, not
-}
-
 // A seatPort is the source port of a seat.
 type seatPort struct {
 	port  uint16 // 0 before the first connection
 	first uint16 // the seat's first choice; 0 if there is none
 	tries int    // for it, while it has another one
-}
-
-// A portOrder is the order in which a seat tries the ports of a range. The shared seats
-// have the first ones for themselves, each one of them, and the clients' own connections
-// what follows: nobody is where another one's order begins, unless the range is small.
-type portOrder struct {
-	base, size uint64 // of the range
-	shared     uint64 // seats that are not a client's own; at most size
-	own        bool   // a client's own connection
-	number     uint64 // of the seat, or the client's hash
-}
-
-// port is the n-th to be tried, counted from 0; all of the range come among the first
-// 2*size.
-func (p *portOrder) port(n uint64) uint64 {
-	rest := p.size - p.shared
-	at := p.number%p.shared + n*p.shared
-	switch {
-	case p.own && n < rest:
-		at = p.shared + (p.number+n)%rest
-	case p.own || at >= p.size: // what is left
-		at = p.number + n
-	}
-	return (p.base + at) % p.size
 }
 
 // order is that of seat s, which is p's unless p is nil.
@@ -242,91 +184,5 @@ func (o *sources) leave(s *pool.Seat) {
 	}
 	if p, ok := s.Data.(*seatPort); ok {
 		o.release(p.port)
-	}
-}
-
-// dialFrom makes a connection for seat s, of client p unless that is nil, with connect, from
-// the port that s has had, or from another one. connect may be called several times.
-func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
-	o := u.source
-	at, ok := s.Data.(*seatPort)
-	if !ok {
-		at = &seatPort{}
-		s.Data = at
-	}
-	r := u.order(s, p)
-	at.first = o.first(&r)
-	if s.Again() {
-		if at.port == 0 && !o.claim(at.first) {
-			return errAstray
-		}
-		at.port = at.first
-		return o.from(at.port, connect)
-	}
-	if at.port != 0 {
-		err := samePort(ctx, func() error { return o.from(at.port, connect) })
-		if !errors.Is(err, tcpframe.ErrPortTaken) || ctx.Err() != nil {
-			return err
-		}
-		o.moved.Inc()
-		if n := o.quiet.line(); n > 0 {
-			u.log.Warn().Err(err).Int("connections", n).
-				Msg("the source port of the last connection cannot be had; the server may not know repeated Calls")
-		}
-		defer o.release(at.port)
-		at.port = 0
-	}
-	if o.Low > 0 {
-		for n := uint64(0); ; {
-			port, ok := o.take(&r, &n)
-			if !ok {
-				break
-			}
-			err := o.from(port, connect)
-			if errors.Is(err, tcpframe.ErrPortTaken) && ctx.Err() == nil {
-				o.release(port)
-				continue
-			}
-			at.port = port // whether the server is there or not
-			return err
-		}
-		if !o.any {
-			return fmt.Errorf("proxy: %w: %d to %d", errPorts, o.Low, o.High)
-		}
-	}
-	c, err := connect(netip.AddrPortFrom(o.Address, 0))
-	if err == nil {
-		at.port = c.LocalAddr().Port()
-	}
-	return err
-}
-
-// from connects from a port.
-func (o *sources) from(port uint16, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
-	_, err := connect(netip.AddrPortFrom(o.Address, port))
-	if errors.Is(err, tcpframe.ErrPortForbidden) {
-		return fmt.Errorf("proxy: source port %d needs CAP_NET_BIND_SERVICE: %w", port, err)
-	}
-	return err
-}
-
-// samePort calls f until the port is free, or for too long.
-func samePort(ctx context.Context, f func() error) error {
-	end := time.Now().Add(samePortFor)
-	if last, ok := ctx.Deadline(); ok {
-		if half := time.Now().Add(time.Until(last) / 2); half.Before(end) {
-			end = half // the rest is for another port
-		}
-	}
-	for {
-		err := f()
-		if !errors.Is(err, tcpframe.ErrPortTaken) || time.Now().After(end) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(samePortEvery):
-		}
 	}
 }

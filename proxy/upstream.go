@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -223,38 +219,6 @@ func (u *upstream) update(o UpstreamOptions) {
 	u.pins.update(&o)
 }
 
-// quietFor is how long the same upstream's failures go on without another line.
-const quietFor = 30 * time.Second
-
-// quiet lets one line in quietFor through. It is safe for concurrent use.
-type quiet struct {
-	mu     sync.Mutex // guards the rest; a leaf
-	logged time.Time  // when the last line was
-	muted  int        // events since then
-}
-
-// line reports how many events the line to be logged now stands for, or 0 if there
-// is to be none.
-func (q *quiet) line() (n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.muted++
-	now := time.Now()
-	if now.Sub(q.logged) < quietFor {
-		return 0
-	}
-	n = q.muted
-	q.logged, q.muted = now, 0
-	return n
-}
-
-// reset makes the next event one that is logged.
-func (q *quiet) reset() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.logged = time.Time{}
-}
-
 // failed logs that a connection could not be made or has ended: once, and again
 // when it goes on.
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
@@ -340,9 +304,3 @@ func (u *upstream) cost(n int, a *ulb.Analysis) int {
 // leastExpected is what a Reply without a bound is expected to have at least, in
 // octets.
 const leastExpected = 64 << 10
-
-func (p *Proxy) sortedUpstreams() []*upstream {
-	return slices.SortedFunc(maps.Values(p.allUpstreams()), func(a, b *upstream) int {
-		return strings.Compare(a.name, b.name)
-	})
-}

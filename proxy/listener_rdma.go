@@ -1,0 +1,104 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error {
+	t := l.settings()
+	o := fabric.ListenOptions{
+		Allow: l.allowed, MaxConnections: t.opts.MaxConnections,
+		MaxStarting: t.opts.MaxStarting, MaxStartingPerAddr: t.opts.MaxStartingPerAddress,
+		Refused: l.refused,
+	}
+	incoming := func(in fabric.Incoming) { l.incoming(ctx, in) }
+	var rdma fabric.Listener
+	if p, ok := t.opts.Provider.(fabric.SocketProvider); ok && socket != nil {
+		rdma = p.ListenOn(socket, o, incoming)
+	} else {
+		if socket != nil {
+			_ = socket.Close()
+		}
+		var err error
+		if rdma, err = t.opts.Provider.Listen(t.opts.Address, o, incoming); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	l.rdma = rdma
+	l.mu.Unlock()
+	l.sweepLater()
+	l.log.Info().Stringer("address", rdma.Addr()).Str("transport", "rdma").Msg("listening")
+	return nil
+}
+
+// incoming decides about an RDMA client. It is called on a goroutine of its own.
+func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
+	l.mu.Lock()
+	draining := l.draining
+	home := l.p.loops[l.nextLoop%len(l.p.loops)]
+	l.nextLoop++
+	crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
+	l.mu.Unlock()
+	if crowded || draining {
+		_ = in.Reject(nil) // the peer learns of it one way or the other
+		if crowded {
+			l.refused(in.Peer(), refusedAddress, errCrowded)
+		} else {
+			l.refused(in.Peer(), refusedDraining, errDraining)
+		}
+		return
+	}
+	if _, err := l.settings().responder.Accept(ctx, in, home); err != nil {
+		reason := refusedSetup
+		if errors.Is(err, rdmaside.ErrNoReceives) {
+			reason = refusedMemory
+			l.p.makeRoom()
+		}
+		l.refused(in.Peer(), reason, err)
+	}
+}
+
+// crowded reports whether n more RDMA clients from a are too many. l.mu is held.
+func (l *listener) crowded(a netip.Addr, n int) bool {
+	most := l.settings().opts.MaxConnectionsPerAddress
+	return most > 0 && l.byAddr[a]+n > most
+}
+
+// enter counts an RDMA client from a, and reports false when it is one too many.
+func (l *listener) enter(a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byAddr == nil {
+		l.byAddr = make(map[netip.Addr]int)
+	}
+	l.byAddr[a]++
+	return !l.crowded(a, 0)
+}
+
+// exit undoes enter.
+func (l *listener) exit(a netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byAddr[a]--; l.byAddr[a] == 0 {
+		delete(l.byAddr, a)
+	}
+}
+
+// outstanding is how many Calls of RDMA clients are not answered.
+func (l *listener) outstanding() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for f := range l.clients {
+		if c, ok := f.client.(*rdmaClient); ok {
+			n += c.conn.Outstanding()
+		}
+	}
+	return n
+}

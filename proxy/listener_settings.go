@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+)
+
+// A listenerSettings is how clients of a listener are served. It is constant: Reconfigure puts
+// another in its place, which holds from the next Call on, or for the next
+// connection. Shares and rates, of which a client's ledger has its own, those that are
+// connected are told of: listener.follow.
+type listenerSettings struct {
+	opts      ListenerOptions
+	routes    routes
+	maxOwed   int64               // octets owed to one client before it has to wait
+	rates     *rates              // nil for no limit
+	responder *rdmaside.Responder // for RDMA clients to come
+}
+
+// newSettings makes the terms of o, whose Calls go to some of upstreams. Nothing
+// changes.
+func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream) (*listenerSettings, error) {
+	o.setDefaults()
+	p := l.p
+	t := &listenerSettings{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
+	var had *rates
+	if old := l.current.Load(); old != nil {
+		had = old.rates
+	}
+	t.rates = newRates(p.metrics, &o, had, p.engine.Now)
+	if o.RDMA && o.Provider == nil {
+		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
+	}
+	find := func(name string) (*upstream, error) {
+		if u := upstreams[name]; u != nil {
+			return u, nil
+		}
+		return nil, fmt.Errorf("proxy: listener %q: no upstream %q", o.Name, name)
+	}
+	var err error
+	if o.Upstream != "" {
+		if t.routes.other, err = find(o.Upstream); err != nil {
+			return nil, err
+		}
+	}
+	t.routes.programs = make(map[uint32][]target)
+	for _, r := range o.Routes {
+		x := target{versions: r.Versions}
+		if x.upstream, err = find(r.Upstream); err != nil {
+			return nil, err
+		}
+		for i, v := range r.Versions {
+			if i == 0 || v < x.low {
+				x.low = v
+			}
+			x.high = max(x.high, v)
+		}
+		t.routes.programs[r.Program] = append(t.routes.programs[r.Program], x)
+	}
+	if !o.RDMA {
+		return t, nil
+	}
+	t.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
+		Memory: p.calls, Replies: p.replies, Receives: p.receives, Registry: p.registry,
+		Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
+		RemoteInvalidation: true,
+		Log:                l.log, Metrics: rdmaside.NewResponderMetrics(p.metrics, o.Name),
+	}, (*rdmaHandler)(l))
+	if err != nil {
+		return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
+	}
+	return t, nil
+}
+
+// weight is the share of a client at a.
+func (t *listenerSettings) weight(a netip.Addr) int {
+	for _, w := range t.opts.Weights {
+		for _, p := range w.Clients {
+			if p.Contains(a) {
+				return w.Weight
+			}
+		}
+	}
+	return 1
+}

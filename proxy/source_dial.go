@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// dialFrom makes a connection for seat s, of client p unless that is nil, with connect, from
+// the port that s has had, or from another one. connect may be called several times.
+func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
+	o := u.source
+	at, ok := s.Data.(*seatPort)
+	if !ok {
+		at = &seatPort{}
+		s.Data = at
+	}
+	r := u.order(s, p)
+	at.first = o.first(&r)
+	if s.Again() {
+		if at.port == 0 && !o.claim(at.first) {
+			return errAstray
+		}
+		at.port = at.first
+		return o.from(at.port, connect)
+	}
+	if at.port != 0 {
+		err := samePort(ctx, func() error { return o.from(at.port, connect) })
+		if !errors.Is(err, tcpframe.ErrPortTaken) || ctx.Err() != nil {
+			return err
+		}
+		o.moved.Inc()
+		if n := o.quiet.line(); n > 0 {
+			u.log.Warn().Err(err).Int("connections", n).
+				Msg("the source port of the last connection cannot be had; the server may not know repeated Calls")
+		}
+		defer o.release(at.port)
+		at.port = 0
+	}
+	if o.Low > 0 {
+		for n := uint64(0); ; {
+			port, ok := o.take(&r, &n)
+			if !ok {
+				break
+			}
+			err := o.from(port, connect)
+			if errors.Is(err, tcpframe.ErrPortTaken) && ctx.Err() == nil {
+				o.release(port)
+				continue
+			}
+			at.port = port // whether the server is there or not
+			return err
+		}
+		if !o.any {
+			return fmt.Errorf("proxy: %w: %d to %d", errPorts, o.Low, o.High)
+		}
+	}
+	c, err := connect(netip.AddrPortFrom(o.Address, 0))
+	if err == nil {
+		at.port = c.LocalAddr().Port()
+	}
+	return err
+}
+
+// from connects from a port.
+func (o *sources) from(port uint16, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
+	_, err := connect(netip.AddrPortFrom(o.Address, port))
+	if errors.Is(err, tcpframe.ErrPortForbidden) {
+		return fmt.Errorf("proxy: source port %d needs CAP_NET_BIND_SERVICE: %w", port, err)
+	}
+	return err
+}
+
+// samePort calls f until the port is free, or for too long.
+func samePort(ctx context.Context, f func() error) error {
+	end := time.Now().Add(samePortFor)
+	if last, ok := ctx.Deadline(); ok {
+		if half := time.Now().Add(time.Until(last) / 2); half.Before(end) {
+			end = half // the rest is for another port
+		}
+	}
+	for {
+		err := f()
+		if !errors.Is(err, tcpframe.ErrPortTaken) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(samePortEvery):
+		}
+	}
+}
