@@ -241,7 +241,7 @@ func TestRunFails(t *testing.T) {
 		{"unanswered", slow, "calls stay unanswered"},
 		{"mix", short(Load{Work: Work{Mix: "nfs4:read"}}), "a list of NAME=WEIGHT"},
 		{"process", short(Load{Processes: Processes{1 << 30}}), "CPU time"},
-		{"depth", short(Load{Depth: MaxDepth + 1}), "want at most"},
+		{"depth", short(Load{Depth: maxDepth + 1}), "want at most"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := loader.Run(context.Background(), tc.load)

@@ -12,11 +12,11 @@ const (
 	buckets = (64 - subBits) * sub
 )
 
-// A Histogram counts durations of 0 to 292 years in buckets whose width is at
+// A histogram counts durations of 0 to 292 years in buckets whose width is at
 // most 1/64 of their value; below 64 ns it is exact. It is 30 KiB, adding to it
-// does not allocate, and the zero Histogram is empty. It is not safe for
+// does not allocate, and the zero histogram is empty. It is not safe for
 // concurrent use.
-type Histogram struct {
+type histogram struct {
 	counts [buckets]uint64
 	n      uint64
 	sum    int64 // nanoseconds
@@ -42,7 +42,7 @@ func highest(bucket int) int64 {
 }
 
 // Add counts d. A negative one counts as 0.
-func (h *Histogram) Add(d time.Duration) {
+func (h *histogram) Add(d time.Duration) {
 	v := max(int64(d), 0)
 	h.counts[bucketOf(v)]++
 	h.n++
@@ -51,7 +51,7 @@ func (h *Histogram) Add(d time.Duration) {
 }
 
 // Merge adds what o has counted.
-func (h *Histogram) Merge(o *Histogram) {
+func (h *histogram) Merge(o *histogram) {
 	for i, n := range o.counts {
 		h.counts[i] += n
 	}
@@ -61,16 +61,16 @@ func (h *Histogram) Merge(o *Histogram) {
 }
 
 // Reset empties h.
-func (h *Histogram) Reset() { *h = Histogram{} }
+func (h *histogram) Reset() { *h = histogram{} }
 
 // Count is how many durations were added.
-func (h *Histogram) Count() uint64 { return h.n }
+func (h *histogram) Count() uint64 { return h.n }
 
 // Max is the longest, exactly.
-func (h *Histogram) Max() time.Duration { return time.Duration(h.max) }
+func (h *histogram) Max() time.Duration { return time.Duration(h.max) }
 
 // Mean is the average, exactly; 0 when h is empty.
-func (h *Histogram) Mean() time.Duration {
+func (h *histogram) Mean() time.Duration {
 	if h.n == 0 {
 		return 0
 	}
@@ -79,7 +79,7 @@ func (h *Histogram) Mean() time.Duration {
 
 // Quantile returns a duration that a fraction q of all does not exceed, too long
 // by at most 1/64; 0 when h is empty.
-func (h *Histogram) Quantile(q float64) time.Duration {
+func (h *histogram) Quantile(q float64) time.Duration {
 	rank := uint64(q * float64(h.n))
 	if float64(rank) < q*float64(h.n) {
 		rank++

@@ -28,7 +28,7 @@ func TestBuckets(t *testing.T) {
 
 func TestQuantiles(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	var h, a, b Histogram
+	var h, a, b histogram
 	var all []time.Duration
 	for i := range 10000 {
 		d := time.Duration(math.Exp(rng.NormFloat64()*2 + 10))
@@ -73,14 +73,14 @@ func TestQuantiles(t *testing.T) {
 }
 
 func TestHistogramAllocs(t *testing.T) {
-	var h Histogram
+	var h histogram
 	if n := testing.AllocsPerRun(1000, func() { h.Add(12345) }); n != 0 {
 		t.Errorf("Add allocates %g times", n)
 	}
 }
 
 func BenchmarkHistogramAdd(b *testing.B) {
-	var h Histogram
+	var h histogram
 	d := time.Duration(0)
 	for b.Loop() {
 		h.Add(d)

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// MaxConns and MaxDepth bound a load.
-	MaxConns = 50000
-	MaxDepth = 4096
+	// maxConns and maxDepth bound a load.
+	maxConns = 50000
+	maxDepth = 4096
 	// maxOutstanding bounds their product: each Call has 200 octets and more.
 	maxOutstanding = 1 << 20
 
@@ -68,10 +68,10 @@ func (l *Load) defaults() error {
 		l.Timeout = 10 * time.Second
 	}
 	switch {
-	case l.Conns > MaxConns || l.Idle > MaxConns:
-		return fmt.Errorf("bench: %d connections: want at most %d", max(l.Conns, l.Idle), MaxConns)
-	case l.Depth > MaxDepth:
-		return fmt.Errorf("bench: depth %d: want at most %d", l.Depth, MaxDepth)
+	case l.Conns > maxConns || l.Idle > maxConns:
+		return fmt.Errorf("bench: %d connections: want at most %d", max(l.Conns, l.Idle), maxConns)
+	case l.Depth > maxDepth:
+		return fmt.Errorf("bench: depth %d: want at most %d", l.Depth, maxDepth)
 	case l.Conns*l.Depth > maxOutstanding:
 		return fmt.Errorf("bench: %d calls outstanding: want at most %d", l.Conns*l.Depth, maxOutstanding)
 	case l.Rate < 0 || l.Idle < 0:
@@ -129,7 +129,7 @@ func (l *Loader) Close() error {
 
 // stats are what one loop counts in the window.
 type stats struct {
-	latency                 Histogram
+	latency                 histogram
 	callOctets, replyOctets uint64
 	began, ended            time.Duration // since the run did
 }

@@ -178,10 +178,10 @@ var (
 	errResults    = errors.New("reply with wrong results")
 )
 
-// A StatusError reports a Reply without results.
-type StatusError struct{ AcceptStat uint32 }
+// A statusError reports a Reply without results.
+type statusError struct{ AcceptStat uint32 }
 
-func (e *StatusError) Error() string {
+func (e *statusError) Error() string {
 	return fmt.Sprintf("reply with accept_stat %d instead of results", e.AcceptStat)
 }
 
@@ -248,7 +248,7 @@ func (o *op) wrong(parts [][]byte, total int) error {
 		if r.Denied {
 			return errors.New("call denied")
 		}
-		return &StatusError{r.AcceptStat}
+		return &statusError{r.AcceptStat}
 	}
 	return fmt.Errorf("%w: %d octets, want %d", errShortReply, total, o.reply)
 }

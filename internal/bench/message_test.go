@@ -127,10 +127,10 @@ func checkBadReplies(t *testing.T, o *op, r []byte, tag uint32, scratch []byte) 
 	}{
 		{"short", r[:len(r)-4], errShortReply},
 		{"long", append(slices.Clone(r), 0, 0, 0, 0), errShortReply},
-		{"failed", oncrpc.AppendAccepted(nil, xid, oncrpc.SystemError), &StatusError{oncrpc.SystemError}},
+		{"failed", oncrpc.AppendAccepted(nil, xid, oncrpc.SystemError), &statusError{oncrpc.SystemError}},
 	} {
 		err := o.check([][]byte{bad.m}, tag, false, scratch)
-		var stat *StatusError
+		var stat *statusError
 		if err == nil || errors.As(bad.want, &stat) != errors.As(err, &stat) {
 			t.Errorf("%s, %s: %v, want %v", o.name, bad.name, err, bad.want)
 		}

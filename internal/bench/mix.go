@@ -27,12 +27,12 @@ type Work struct {
 // String names w for people.
 func (w Work) String() string {
 	if w.Mix == "" {
-		return fmt.Sprintf("call %s reply %s", FormatSize(w.Call), FormatSize(w.Reply))
+		return fmt.Sprintf("call %s reply %s", formatSize(w.Call), formatSize(w.Reply))
 	}
 	if !strings.Contains(w.Mix, "read") && !strings.Contains(w.Mix, "write") {
 		return w.Mix
 	}
-	return w.Mix + " of " + FormatSize(w.size())
+	return w.Mix + " of " + formatSize(w.size())
 }
 
 func (w Work) size() int {
@@ -42,8 +42,8 @@ func (w Work) size() int {
 	return w.Size
 }
 
-// FormatSize writes n octets with the largest unit that leaves no fraction.
-func FormatSize(n int) string {
+// formatSize writes n octets with the largest unit that leaves no fraction.
+func formatSize(n int) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
 		return strconv.Itoa(n>>20) + " MiB"

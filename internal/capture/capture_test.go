@@ -111,7 +111,7 @@ func TestIWARPVectors(t *testing.T) {
 			t.Errorf("packet %d: call %v, whole %v, is no vector: %x", m.First, m.RDMA.Call, whole, b)
 		}
 		for j := range m.RDMA.Writes {
-			if w := &m.RDMA.Writes[j]; !m.RDMA.Call && !w.Whole() {
+			if w := &m.RDMA.Writes[j]; !m.RDMA.Call && !w.whole() {
 				t.Errorf("packet %d: Write chunk of %d octets has %d", m.First, w.Length, len(w.Data))
 			}
 		}

@@ -4,8 +4,8 @@
 //
 // # Operation
 //
-// [Read] takes a whole file, pcap or pcapng. It walks packets ([Packets]), takes
-// TCP segments out of frames ([Packet.TCP]), puts them in order ([Conn]), and cuts
+// [Read] takes a whole file, pcap or pcapng. It walks packets ([packetReader]), takes
+// TCP segments out of frames ([packet.tcp]), puts them in order ([Conn]), and cuts
 // the streams into messages ([Message]). A capture is rarely complete: it begins in
 // the middle of a connection, packets are cut or lost. Whatever can be found is
 // returned, with what is missing counted.

@@ -7,20 +7,20 @@ import (
 
 // LINKTYPE_ values, as the registry of tcpdump.org has them.
 const (
-	LinkNull     = 0   // BSD loopback: address family in the order of the host that captured
-	LinkEthernet = 1   //
-	LinkRawOld   = 12  // raw IP, as some systems number it
-	LinkRawBSD   = 14  //
-	LinkRaw      = 101 // IPv4 or IPv6
-	LinkLoop     = 108 // OpenBSD loopback: address family, big-endian
-	LinkSLL      = 113 // Linux cooked
-	LinkIPv4     = 228
-	LinkIPv6     = 229
-	LinkSLL2     = 276 // Linux cooked, version 2
+	linkNull     = 0   // BSD loopback: address family in the order of the host that captured
+	linkEthernet = 1   //
+	linkRawOld   = 12  // raw IP, as some systems number it
+	linkRawBSD   = 14  //
+	linkRaw      = 101 // IPv4 or IPv6
+	linkLoop     = 108 // OpenBSD loopback: address family, big-endian
+	linkSLL      = 113 // Linux cooked
+	linkIPv4     = 228
+	linkIPv6     = 229
+	linkSLL2     = 276 // Linux cooked, version 2
 )
 
-// A TCPSegment is a TCP segment, in the file.
-type TCPSegment struct {
+// A tcpSegment is a TCP segment, in the file.
+type tcpSegment struct {
 	From, To      netip.AddrPort
 	Sequence      uint32
 	SYN, FIN, RST bool
@@ -32,14 +32,14 @@ type TCPSegment struct {
 // A Skip is why a packet holds nothing to look at.
 type Skip uint8
 
-// The reasons. NotSkipped is none.
+// The reasons. notSkipped is none.
 const (
-	NotSkipped   Skip = iota
-	SkipLink          // a link type that is not known here
-	SkipNotIP         // ARP, say
-	SkipNotTCP        // UDP, say
-	SkipFragment      // an IP fragment: they are not put together
-	SkipShort         // the packet ends inside a header: cut by the snap length, or malformed
+	notSkipped   Skip = iota
+	skipLink          // a link type that is not known here
+	skipNotIP         // ARP, say
+	skipNotTCP        // UDP, say
+	skipFragment      // an IP fragment: they are not put together
+	skipShort         // the packet ends inside a header: cut by the snap length, or malformed
 	skips
 )
 
@@ -52,56 +52,56 @@ func (s Skip) String() string {
 	return "unknown"
 }
 
-// TCP fills s with the TCP segment of a packet.
-func (p *Packet) TCP(s *TCPSegment) Skip {
+// tcp fills s with the TCP segment of a packet.
+func (p *packet) tcp(s *tcpSegment) Skip {
 	b := p.Data
 	need := func(n int) bool { return len(b) >= n }
 	ethertype := func(t uint16) Skip {
 		// VLAN tags, of which there may be several.
 		for t == 0x8100 || t == 0x88a8 || t == 0x9100 {
 			if !need(4) {
-				return SkipShort
+				return skipShort
 			}
 			t, b = binary.BigEndian.Uint16(b[2:]), b[4:]
 		}
 		if t != 0x0800 && t != 0x86dd {
-			return SkipNotIP
+			return skipNotIP
 		}
 		return p.ip(b, s)
 	}
 	switch p.Link {
-	case LinkEthernet:
+	case linkEthernet:
 		if !need(14) {
-			return SkipShort
+			return skipShort
 		}
 		t := binary.BigEndian.Uint16(b[12:])
 		b = b[14:]
 		return ethertype(t)
-	case LinkSLL: // type, address type, its length, address 8, protocol
+	case linkSLL: // type, address type, its length, address 8, protocol
 		if !need(16) {
-			return SkipShort
+			return skipShort
 		}
 		t := binary.BigEndian.Uint16(b[14:])
 		b = b[16:]
 		return ethertype(t)
-	case LinkSLL2: // protocol, reserved 2, interface 4, address type 2, type, length, address 8
+	case linkSLL2: // protocol, reserved 2, interface 4, address type 2, type, length, address 8
 		if !need(20) {
-			return SkipShort
+			return skipShort
 		}
 		t := binary.BigEndian.Uint16(b)
 		b = b[20:]
 		return ethertype(t)
-	case LinkNull, LinkLoop:
+	case linkNull, linkLoop:
 		// The family has a number of its own on each system; the version of IP says
 		// the same.
 		if !need(4) {
-			return SkipShort
+			return skipShort
 		}
 		return p.ip(b[4:], s)
-	case LinkRaw, LinkRawOld, LinkRawBSD, LinkIPv4, LinkIPv6:
+	case linkRaw, linkRawOld, linkRawBSD, linkIPv4, linkIPv6:
 		return p.ip(b, s)
 	}
-	return SkipLink
+	return skipLink
 }
 
 // IP protocol numbers.
@@ -117,9 +117,9 @@ const (
 
 // ip reads an IP packet, which ends with the frame or before: a short one is
 // padded on Ethernet.
-func (p *Packet) ip(b []byte, s *TCPSegment) Skip {
+func (p *packet) ip(b []byte, s *tcpSegment) Skip {
 	if len(b) < 1 {
-		return SkipShort
+		return skipShort
 	}
 	// What the packet had of b before the capture cut it.
 	whole := int64(p.Length) - int64(len(p.Data)-len(b))
@@ -129,42 +129,42 @@ func (p *Packet) ip(b []byte, s *TCPSegment) Skip {
 	case 6:
 		return ipv6(b, whole, s)
 	}
-	return SkipNotIP
+	return skipNotIP
 }
 
-func ipv4(b []byte, whole int64, s *TCPSegment) Skip {
+func ipv4(b []byte, whole int64, s *tcpSegment) Skip {
 	head := int(b[0]&15) * 4
 	if len(b) < 20 || head < 20 || len(b) < head {
-		return SkipShort
+		return skipShort
 	}
 	length := int64(binary.BigEndian.Uint16(b[2:]))
 	if length == 0 {
 		length = whole // a packet of more than 64 KiB that was never on a wire: segmentation offload
 	}
 	if length = min(length, whole); length < int64(head) {
-		return SkipShort
+		return skipShort
 	}
 	if b[9] != protoTCP {
-		return SkipNotTCP
+		return skipNotTCP
 	}
 	if binary.BigEndian.Uint16(b[6:])&0x3fff != 0 { // more fragments, or not the first
-		return SkipFragment
+		return skipFragment
 	}
 	s.From = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[12:16])), 0)
 	s.To = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[16:20])), 0)
 	return tcp(b[head:min(int64(len(b)), length)], length-int64(head), s)
 }
 
-func ipv6(b []byte, whole int64, s *TCPSegment) Skip {
+func ipv6(b []byte, whole int64, s *tcpSegment) Skip {
 	if len(b) < 40 {
-		return SkipShort
+		return skipShort
 	}
 	length := int64(binary.BigEndian.Uint16(b[4:]))
 	if length == 0 {
 		length = whole - 40 // a jumbogram, RFC 2675, or segmentation offload
 	}
 	if length = min(length, whole-40); length < 0 {
-		return SkipShort
+		return skipShort
 	}
 	s.From = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), 0)
 	s.To = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[24:40])), 0)
@@ -177,46 +177,46 @@ func ipv6(b []byte, whole int64, s *TCPSegment) Skip {
 			return tcp(b, length, s)
 		case protoFragment:
 			if len(b) < 8 {
-				return SkipShort
+				return skipShort
 			}
 			// An atomic fragment is a whole packet: RFC 6946.
 			if binary.BigEndian.Uint16(b[2:])&0xfff9 != 0 {
-				return SkipFragment
+				return skipFragment
 			}
 			n = 8
 		case protoHopByHop, protoRouting, protoOptions, protoMobility:
 			if len(b) < 2 {
-				return SkipShort
+				return skipShort
 			}
 			n = 8 + 8*int(b[1])
 		case protoAH:
 			if len(b) < 2 {
-				return SkipShort
+				return skipShort
 			}
 			n = 8 + 4*int(b[1])
 		default:
-			return SkipNotTCP
+			return skipNotTCP
 		}
 		if len(b) < n {
-			return SkipShort
+			return skipShort
 		}
 		next, b, length = b[0], b[n:], length-int64(n)
 	}
 }
 
 // tcp reads a TCP segment of which b was captured and length octets were there.
-func tcp(b []byte, length int64, s *TCPSegment) Skip {
+func tcp(b []byte, length int64, s *tcpSegment) Skip {
 	if len(b) < 20 {
-		return SkipShort
+		return skipShort
 	}
 	head := int(b[12]>>4) * 4
 	if head < 20 || length < int64(head) || len(b) < head {
-		return SkipShort
+		return skipShort
 	}
 	s.From = netip.AddrPortFrom(s.From.Addr(), binary.BigEndian.Uint16(b))
 	s.To = netip.AddrPortFrom(s.To.Addr(), binary.BigEndian.Uint16(b[2:]))
 	s.Sequence = binary.BigEndian.Uint32(b[4:])
 	s.FIN, s.SYN, s.RST, s.ACK = b[13]&1 != 0, b[13]&2 != 0, b[13]&4 != 0, b[13]&16 != 0
 	s.Payload, s.Length = b[head:], length-int64(head)
-	return NotSkipped
+	return notSkipped
 }

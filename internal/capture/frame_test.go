@@ -19,26 +19,26 @@ func TestLinks(t *testing.T) {
 		link uint32
 		wrap func(ip []byte, v6 bool) []byte
 	}{
-		{"Ethernet, padded", LinkEthernet, func(ip []byte, v6 bool) []byte {
+		{"Ethernet, padded", linkEthernet, func(ip []byte, v6 bool) []byte {
 			b := append(binary.BigEndian.AppendUint16(make([]byte, 12), ethertype(v6)), ip...)
 			for len(b) < 60 {
 				b = append(b, 0xee)
 			}
 			return b
 		}},
-		{"Ethernet, two VLAN tags", LinkEthernet, func(ip []byte, v6 bool) []byte {
+		{"Ethernet, two VLAN tags", linkEthernet, func(ip []byte, v6 bool) []byte {
 			b := append(make([]byte, 12), 0x88, 0xa8, 0, 1, 0x81, 0, 0, 2)
 			return append(binary.BigEndian.AppendUint16(b, ethertype(v6)), ip...)
 		}},
-		{"SLL", LinkSLL, func(ip []byte, v6 bool) []byte {
+		{"SLL", linkSLL, func(ip []byte, v6 bool) []byte {
 			return append(binary.BigEndian.AppendUint16(make([]byte, 14), ethertype(v6)), ip...)
 		}},
-		{"SLL2", LinkSLL2, func(ip []byte, v6 bool) []byte {
+		{"SLL2", linkSLL2, func(ip []byte, v6 bool) []byte {
 			return append(append(binary.BigEndian.AppendUint16(nil, ethertype(v6)), make([]byte, 18)...), ip...)
 		}},
-		{"null", LinkNull, func(ip []byte, _ bool) []byte { return append([]byte{2, 0, 0, 0}, ip...) }},
-		{"loop", LinkLoop, func(ip []byte, _ bool) []byte { return append([]byte{0, 0, 0, 24}, ip...) }},
-		{"raw", LinkRaw, func(ip []byte, _ bool) []byte { return ip }},
+		{"null", linkNull, func(ip []byte, _ bool) []byte { return append([]byte{2, 0, 0, 0}, ip...) }},
+		{"loop", linkLoop, func(ip []byte, _ bool) []byte { return append([]byte{0, 0, 0, 24}, ip...) }},
+		{"raw", linkRaw, func(ip []byte, _ bool) []byte { return ip }},
 	} {
 		for _, v6 := range []bool{false, true} {
 			b := newBuilder()
@@ -47,7 +47,7 @@ func TestLinks(t *testing.T) {
 			b.send(client, flagACK, record(call(1, 8)))
 			b.send(server, flagACK, record(reply(1, 8)))
 			c, all := readMessages(t, b.pcap(binary.LittleEndian, false))
-			if c.Skipped[NotSkipped] != 5 || len(c.Conns) != 1 {
+			if c.Skipped[notSkipped] != 5 || len(c.Conns) != 1 {
 				t.Errorf("%s, IPv6 %v: skipped %v, %d connections", tc.name, v6, c.Skipped, len(c.Conns))
 				continue
 			}
@@ -66,44 +66,44 @@ func TestSkipped(t *testing.T) {
 		build func(b *builder)
 		want  Skip
 	}{
-		{"UDP", func(b *builder) { b.ip(v4, 17, make([]byte, 8)) }, SkipNotTCP},
-		{"UDP, IPv6", func(b *builder) { b.ip(v6, 17, make([]byte, 8)) }, SkipNotTCP},
-		{"IPv5", func(b *builder) { b.frame([]byte{0x50, 0, 0, 0}) }, SkipNotIP},
-		{"nothing", func(b *builder) { b.frame(nil) }, SkipShort},
-		{"half an IPv4 header", func(b *builder) { b.frame(append([]byte{0x45}, make([]byte, 18)...)) }, SkipShort},
-		{"half an IPv6 header", func(b *builder) { b.frame(append([]byte{0x60}, make([]byte, 38)...)) }, SkipShort},
-		{"half a TCP header", func(b *builder) { b.snap = 30; b.ip(v4, 6, tcp()) }, SkipShort},
+		{"UDP", func(b *builder) { b.ip(v4, 17, make([]byte, 8)) }, skipNotTCP},
+		{"UDP, IPv6", func(b *builder) { b.ip(v6, 17, make([]byte, 8)) }, skipNotTCP},
+		{"IPv5", func(b *builder) { b.frame([]byte{0x50, 0, 0, 0}) }, skipNotIP},
+		{"nothing", func(b *builder) { b.frame(nil) }, skipShort},
+		{"half an IPv4 header", func(b *builder) { b.frame(append([]byte{0x45}, make([]byte, 18)...)) }, skipShort},
+		{"half an IPv6 header", func(b *builder) { b.frame(append([]byte{0x60}, make([]byte, 38)...)) }, skipShort},
+		{"half a TCP header", func(b *builder) { b.snap = 30; b.ip(v4, 6, tcp()) }, skipShort},
 		{"TCP offset of 60", func(b *builder) {
 			p := tcp()
 			p[12] = 0xf0
 			b.ip(v4, 6, p)
-		}, SkipShort},
+		}, skipShort},
 		{"TCP offset of 16", func(b *builder) {
 			p := tcp()
 			p[12] = 0x40
 			b.ip(v4, 6, p)
-		}, SkipShort},
+		}, skipShort},
 		{"IPv4 fragment", func(b *builder) {
 			b.wrap = func(ip []byte, _ bool) []byte { ip[6] = 0x20; return ip }
 			b.ip(v4, 6, tcp())
-		}, SkipFragment},
-		{"IPv6 fragment", func(b *builder) { b.ip(v6, 44, append([]byte{6, 0, 0, 1, 0, 0, 0, 9}, tcp()...)) }, SkipFragment},
-		{"IPv6 atomic fragment", func(b *builder) { b.ip(v6, 44, append([]byte{6, 0, 0, 0, 0, 0, 0, 9}, tcp()...)) }, NotSkipped},
+		}, skipFragment},
+		{"IPv6 fragment", func(b *builder) { b.ip(v6, 44, append([]byte{6, 0, 0, 1, 0, 0, 0, 9}, tcp()...)) }, skipFragment},
+		{"IPv6 atomic fragment", func(b *builder) { b.ip(v6, 44, append([]byte{6, 0, 0, 0, 0, 0, 0, 9}, tcp()...)) }, notSkipped},
 		{"IPv6 options", func(b *builder) {
 			p := append([]byte{60, 0, 0, 0, 0, 0, 0, 0}, 6, 1)
 			b.ip(v6, 0, append(append(p, make([]byte, 14)...), tcp()...))
-		}, NotSkipped},
-		{"IPv6 options that run out", func(b *builder) { b.ip(v6, 0, []byte{6, 200, 0, 0, 0, 0, 0, 0}) }, SkipShort},
-		{"IPv6 AH", func(b *builder) { b.ip(v6, 51, append([]byte{6, 4, 0, 0}, append(make([]byte, 20), tcp()...)...)) }, NotSkipped},
-		{"unknown link", func(b *builder) { b.link = 4242; b.ip(v4, 6, tcp()) }, SkipLink},
+		}, notSkipped},
+		{"IPv6 options that run out", func(b *builder) { b.ip(v6, 0, []byte{6, 200, 0, 0, 0, 0, 0, 0}) }, skipShort},
+		{"IPv6 AH", func(b *builder) { b.ip(v6, 51, append([]byte{6, 4, 0, 0}, append(make([]byte, 20), tcp()...)...)) }, notSkipped},
+		{"unknown link", func(b *builder) { b.link = 4242; b.ip(v4, 6, tcp()) }, skipLink},
 		{"ARP", func(b *builder) {
-			b.link = LinkEthernet
+			b.link = linkEthernet
 			b.frame(append(append(make([]byte, 12), 8, 6), make([]byte, 28)...))
-		}, SkipNotIP},
+		}, skipNotIP},
 		{"half a VLAN tag", func(b *builder) {
-			b.link = LinkEthernet
+			b.link = linkEthernet
 			b.frame(append(make([]byte, 12), 0x81, 0, 0))
-		}, SkipShort},
+		}, skipShort},
 	} {
 		b := newBuilder()
 		tc.build(b)

@@ -117,7 +117,7 @@ func FuzzMessages(f *testing.F) {
 	b.send(client.f, flagACK, client.message(wire.OpSend, 0, append(rpcrdma.AppendPlain(nil, 1, 1), call(1, 8)...)))
 	f.Add(b.pcapng(be, blockPacket, 0x80|10))
 	b = newBuilder()
-	b.link = LinkSLL2
+	b.link = linkSLL2
 	b.wrap = func(ip []byte, _ bool) []byte { return append(append([]byte{0x86, 0xdd}, make([]byte, 18)...), ip...) }
 	one, _ := b.handshake(true)
 	b.send(one, flagACK, record(call(1, 8)))

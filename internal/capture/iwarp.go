@@ -15,7 +15,7 @@ func (c *Conn) startup() bool {
 	found := false
 	for i := range c.Streams {
 		s := &c.Streams[i]
-		if !s.Started || len(s.pieces) == 0 {
+		if !s.started || len(s.pieces) == 0 {
 			continue
 		}
 		r := s.reader()

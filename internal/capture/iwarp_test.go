@@ -121,7 +121,7 @@ func TestChunks(t *testing.T) {
 				m = &all[1]
 				got, ok = m.Payload()
 				w := m.RDMA.Writes
-				if !ok || !bytes.Equal(got, reply(9, 40)) || len(w) != 1 || !bytes.Equal(w[0].Data, data) || !w[0].Whole() {
+				if !ok || !bytes.Equal(got, reply(9, 40)) || len(w) != 1 || !bytes.Equal(w[0].Data, data) || !w[0].whole() {
 					t.Errorf("flags %#x, segments %d, MULPDU %d: Reply %+v", flags, n, mulpdu, m.RDMA)
 				}
 				if !m.RDMA.HasInvalidate || m.RDMA.Invalidate != 0x10 {

@@ -70,8 +70,8 @@ type Moved struct {
 	Data     []byte // octets captured up to the first that is missing; of what a Call offers, nil
 }
 
-// Whole reports whether all of the chunk was captured.
-func (m *Moved) Whole() bool { return int64(len(m.Data)) == m.Length }
+// whole reports whether all of the chunk was captured.
+func (m *Moved) whole() bool { return int64(len(m.Data)) == m.Length }
 
 // Messages finds the messages of a capture, in the order in which they were
 // complete. It is called once.
@@ -91,7 +91,7 @@ func (c *Capture) Messages() []Message {
 func Records(b []byte) []Message {
 	c := new(Conn)
 	s := &c.Streams[0]
-	s.Started = true
+	s.started = true
 	if len(b) > 0 {
 		s.pieces = []piece{{data: b}}
 	}
@@ -113,7 +113,7 @@ func (c *Conn) messages() []Message {
 	}
 	// A Send is known by more than a record is. It is looked for only where the start
 	// of the connection is not in the capture.
-	if !c.Streams[0].Started || !c.Streams[1].Started {
+	if !c.Streams[0].started || !c.Streams[1].started {
 		if all := c.sends(); len(all) > 0 {
 			c.Protocol = IWARP
 			return all
@@ -153,7 +153,7 @@ const (
 func (c *Conn) records(s *Stream) []Message {
 	var all []Message
 	r := s.reader()
-	inStep, resync := s.Started, !s.Started // whether a record begins here; whether that was searched for
+	inStep, resync := s.started, !s.started // whether a record begins here; whether that was searched for
 	for !r.done() {
 		if r.missing() {
 			// A hole where a mark should be.

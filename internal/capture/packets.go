@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ErrFormat is returned for files that are no capture of a format known here.
-var ErrFormat = errors.New("not a capture of tcpdump (pcap or pcapng)")
+// errFormat is returned for files that are no capture of a format known here.
+var errFormat = errors.New("not a capture of tcpdump (pcap or pcapng)")
 
 // The first four octets of captures, big-endian or little-endian.
 const (
@@ -22,12 +22,12 @@ const (
 
 // IsCapture reports whether b begins as a capture does that Read takes.
 func IsCapture(b []byte) bool {
-	_, err := NewPackets(b)
+	_, err := newPackets(b)
 	return err == nil
 }
 
-// A Packet is one packet of a capture.
-type Packet struct {
+// A packet is one packet of a capture.
+type packet struct {
 	Number int       // from 1, as tcpdump and Wireshark count
 	Time   time.Time // zero when the file does not say
 	Link   uint32    // LINKTYPE_ of the interface
@@ -35,13 +35,13 @@ type Packet struct {
 	Length uint32    // octets that the packet had; len(Data) or more
 }
 
-// Packets walks the packets of a file: pcap as described in
+// A packetReader walks the packets of a file: pcap as described in
 // draft-ietf-opsawg-pcap, pcapng as described in draft-ietf-opsawg-pcapng.
-type Packets struct {
+type packetReader struct {
 	b     []byte
 	pos   int
 	order binary.ByteOrder
-	next  func(*Packets, *Packet) error
+	next  func(*packetReader, *packet) error
 	count int
 
 	// pcap
@@ -66,22 +66,22 @@ const (
 	blockMin   = 12
 )
 
-// NewPackets looks at the start of the file b. The error is ErrFormat.
-func NewPackets(b []byte) (*Packets, error) {
+// newPackets looks at the start of the file b. The error is errFormat.
+func newPackets(b []byte) (*packetReader, error) {
 	if len(b) < 4 {
-		return nil, ErrFormat
+		return nil, errFormat
 	}
 	if binary.BigEndian.Uint32(b) == magicBlocks {
-		p := &Packets{b: b, next: (*Packets).nextBlock}
+		p := &packetReader{b: b, next: (*packetReader).nextBlock}
 		if len(b) < 12 || !p.setOrder(b) {
-			return nil, ErrFormat
+			return nil, errFormat
 		}
 		return p, nil
 	}
 	if len(b) < pcapHeader {
-		return nil, ErrFormat
+		return nil, errFormat
 	}
-	p := &Packets{b: b, pos: pcapHeader, next: (*Packets).nextRecord}
+	p := &packetReader{b: b, pos: pcapHeader, next: (*packetReader).nextRecord}
 	for _, o := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
 		switch o.Uint32(b) {
 		case magicNano:
@@ -95,12 +95,12 @@ func NewPackets(b []byte) (*Packets, error) {
 		p.link = o.Uint32(b[20:]) & 0xffff
 		return p, nil
 	}
-	return nil, ErrFormat
+	return nil, errFormat
 }
 
-// Next fills p with the next packet. The error is io.EOF at the end of the file;
+// read fills p with the next packet. The error is io.EOF at the end of the file;
 // any other says where the file is broken, and nothing follows it.
-func (r *Packets) Next(p *Packet) error {
+func (r *packetReader) read(p *packet) error {
 	if err := r.next(r, p); err != nil {
 		r.pos = len(r.b)
 		return err
@@ -110,12 +110,12 @@ func (r *Packets) Next(p *Packet) error {
 	return nil
 }
 
-func (r *Packets) broken(format string, args ...any) error {
+func (r *packetReader) broken(format string, args ...any) error {
 	return fmt.Errorf("capture breaks off at octet %d, behind packet %d: %s", r.pos, r.count, fmt.Sprintf(format, args...))
 }
 
 // nextRecord reads a record of pcap: seconds, fraction, captured, original.
-func (r *Packets) nextRecord(p *Packet) error {
+func (r *packetReader) nextRecord(p *packet) error {
 	b := r.b[r.pos:]
 	switch {
 	case len(b) == 0:
@@ -132,7 +132,7 @@ func (r *Packets) nextRecord(p *Packet) error {
 	if !r.nano {
 		ns *= 1000
 	}
-	*p = Packet{Time: time.Unix(int64(sec), ns).UTC(), Link: r.link, Data: b[pcapRecord : pcapRecord+n : pcapRecord+n], Length: max(n, length)}
+	*p = packet{Time: time.Unix(int64(sec), ns).UTC(), Link: r.link, Data: b[pcapRecord : pcapRecord+n : pcapRecord+n], Length: max(n, length)}
 	r.pos += pcapRecord + int(n)
 	return nil
 }
@@ -145,7 +145,7 @@ const (
 	blockEnhanced  = 6
 )
 
-func (r *Packets) setOrder(b []byte) bool {
+func (r *packetReader) setOrder(b []byte) bool {
 	switch {
 	case binary.LittleEndian.Uint32(b[8:]) == magicOrder:
 		r.order = binary.LittleEndian
@@ -159,7 +159,7 @@ func (r *Packets) setOrder(b []byte) bool {
 
 // nextBlock reads blocks of pcapng up to one with a packet. Each is type, length,
 // body, length; blocks of other types are passed over.
-func (r *Packets) nextBlock(p *Packet) error {
+func (r *packetReader) nextBlock(p *packet) error {
 	for {
 		b := r.b[r.pos:]
 		switch {
@@ -203,7 +203,7 @@ func (r *Packets) nextBlock(p *Packet) error {
 // addInterface reads an Interface Description Block: link type, reserved, snap
 // length, options. One that is too short leaves an interface that no packet can
 // be on, so that the numbers of the others are right.
-func (r *Packets) addInterface(b []byte) {
+func (r *packetReader) addInterface(b []byte) {
 	f := iface{perSec: 1e6}
 	if len(b) >= 8 {
 		f.link, f.snap, f.present = uint32(r.order.Uint16(b)), r.order.Uint32(b[4:]), true
@@ -243,7 +243,7 @@ func perSecond(v byte) uint64 {
 }
 
 // blockPacket reads the body of a block with a packet.
-func (r *Packets) blockPacket(kind uint32, b []byte, p *Packet) bool {
+func (r *packetReader) blockPacket(kind uint32, b []byte, p *packet) bool {
 	var i, n, length uint32
 	var at uint64
 	timed := false
@@ -270,7 +270,7 @@ func (r *Packets) blockPacket(kind uint32, b []byte, p *Packet) bool {
 		return false
 	}
 	f := &r.interfaces[i]
-	*p = Packet{Link: f.link, Data: b[:n:n], Length: max(n, length)}
+	*p = packet{Link: f.link, Data: b[:n:n], Length: max(n, length)}
 	if timed && f.perSec > 0 {
 		hi, lo := bits.Mul64(at%f.perSec, 1e9)
 		ns, _ := bits.Div64(hi, lo, f.perSec) // hi < perSec, as at%perSec is

@@ -35,20 +35,20 @@ func TestFormats(t *testing.T) {
 		{"pcapng, resolution out of reach", b.pcapng(le, blockEnhanced, 40), 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, err := NewPackets(tc.file)
+			r, err := newPackets(tc.file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var p Packet
+			var p packet
 			for i, want := range b.packs {
-				if err := r.Next(&p); err != nil {
+				if err := r.read(&p); err != nil {
 					t.Fatal(err)
 				}
 				data := p.Data
 				if tc.name == "pcapng, simple blocks" && len(data) > len(want.data) {
 					data = data[:len(want.data)] // no length captured there: roundup counts
 				}
-				if p.Number != i+1 || p.Link != LinkRaw || int(p.Length) != want.length || !bytes.Equal(data, want.data) {
+				if p.Number != i+1 || p.Link != linkRaw || int(p.Length) != want.length || !bytes.Equal(data, want.data) {
 					t.Errorf("packet %d: %+v", i+1, p)
 				}
 				switch {
@@ -58,7 +58,7 @@ func TestFormats(t *testing.T) {
 					t.Errorf("packet %d: time %v, want %v", i+1, p.Time, want.at)
 				}
 			}
-			if err := r.Next(&p); err != io.EOF {
+			if err := r.read(&p); err != io.EOF {
 				t.Errorf("behind the last packet: %v, want EOF", err)
 			}
 			c, all := readMessages(t, tc.file)
@@ -74,7 +74,7 @@ func TestSections(t *testing.T) {
 	client, _ := b.handshake(false)
 	b.send(client, flagACK, record(call(1, 8)))
 	second := newBuilder()
-	second.link = LinkLoop
+	second.link = linkLoop
 	second.wrap = func(ip []byte, _ bool) []byte { return append([]byte{0, 0, 0, 2}, ip...) }
 	second.send(client, flagACK, record(call(2, 8)))
 	file := append(b.pcapng(binary.LittleEndian, blockEnhanced, 0), second.pcapng(binary.BigEndian, blockEnhanced, 9)...)
@@ -90,8 +90,8 @@ func TestNoCapture(t *testing.T) {
 		{0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0, 1, 2, 3, 4}, // pcapng without a byte-order magic
 		{0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0},              // pcap that ends in its header
 	} {
-		if _, err := Read(b); !errors.Is(err, ErrFormat) {
-			t.Errorf("Read(%x) = %v, want ErrFormat", b, err)
+		if _, err := Read(b); !errors.Is(err, errFormat) {
+			t.Errorf("Read(%x) = %v, want errFormat", b, err)
 		}
 	}
 }

@@ -50,7 +50,7 @@ const (
 // A Stream is one direction of a Conn.
 type Stream struct {
 	From, To netip.AddrPort
-	Started  bool // its SYN was captured: offset 0 is its first octet. Else that of the first packet.
+	started  bool // its SYN was captured: offset 0 is its first octet. Else that of the first packet.
 
 	Captured int64 // octets
 	Missing  int64 // octets between captured ones that are not there
@@ -78,18 +78,18 @@ func (p *piece) end() int64 { return p.off + int64(len(p.data)) }
 // A pair is the addresses of a connection, the smaller first.
 type pair struct{ a, b netip.AddrPort }
 
-// Read finds the TCP connections of a capture. The error is ErrFormat; a file that
+// Read finds the TCP connections of a capture. The error is errFormat; a file that
 // breaks off later is good up to there, and [Capture.Err] says where.
 func Read(b []byte) (*Capture, error) {
-	r, err := NewPackets(b)
+	r, err := newPackets(b)
 	if err != nil {
 		return nil, err
 	}
 	c := &Capture{byPair: make(map[pair]*Conn)}
-	var p Packet
-	var s TCPSegment
+	var p packet
+	var s tcpSegment
 	for {
-		if err := r.Next(&p); err != nil {
+		if err := r.read(&p); err != nil {
 			if err != io.EOF {
 				c.Err = err
 			}
@@ -102,9 +102,9 @@ func Read(b []byte) (*Capture, error) {
 			}
 			c.Last = p.Time
 		}
-		why := p.TCP(&s)
+		why := p.tcp(&s)
 		c.Skipped[why]++
-		if why == NotSkipped {
+		if why == notSkipped {
 			c.add(&p, &s)
 		}
 	}
@@ -116,7 +116,7 @@ func Read(b []byte) (*Capture, error) {
 }
 
 // add puts a segment where it belongs.
-func (c *Capture) add(p *Packet, s *TCPSegment) {
+func (c *Capture) add(p *packet, s *tcpSegment) {
 	k := pair{s.From, s.To}
 	if k.a.Compare(k.b) > 0 {
 		k.a, k.b = k.b, k.a
@@ -134,7 +134,7 @@ func (c *Capture) add(p *Packet, s *TCPSegment) {
 
 // stream is the direction that s belongs to. A connection of an address with
 // itself has one.
-func (c *Conn) stream(s *TCPSegment) *Stream {
+func (c *Conn) stream(s *tcpSegment) *Stream {
 	if c.Streams[0].From == s.From {
 		return &c.Streams[0]
 	}
@@ -143,7 +143,7 @@ func (c *Conn) stream(s *TCPSegment) *Stream {
 
 // reopened reports whether s is the SYN of a new connection between the same
 // addresses, and not one of c again.
-func (c *Conn) reopened(s *TCPSegment) bool {
+func (c *Conn) reopened(s *tcpSegment) bool {
 	if !s.SYN {
 		return false
 	}
@@ -151,7 +151,7 @@ func (c *Conn) reopened(s *TCPSegment) bool {
 	return have.begun && s.Sequence+1 != have.base
 }
 
-func (s *Stream) add(p *Packet, t *TCPSegment) {
+func (s *Stream) add(p *packet, t *tcpSegment) {
 	seq := t.Sequence
 	if t.SYN {
 		seq++
@@ -160,7 +160,7 @@ func (s *Stream) add(p *Packet, t *TCPSegment) {
 		s.begun, s.base = true, seq
 	}
 	if t.SYN {
-		s.Started = true
+		s.started = true
 	}
 	off := s.newest + int64(int32(seq-uint32(int64(s.base)+s.newest)))
 	s.newest = off
@@ -199,7 +199,7 @@ func (s *Stream) finish() {
 		}
 		if len(kept) > 0 {
 			s.Missing += p.off - end
-		} else if s.Started {
+		} else if s.started {
 			s.Missing += max(p.off, 0)
 		}
 		end = p.end()
@@ -223,7 +223,7 @@ type reader struct {
 // reader stands at the start of s, or at its first octet captured.
 func (s *Stream) reader() reader {
 	r := reader{s: s}
-	if !s.Started && len(s.pieces) > 0 {
+	if !s.started && len(s.pieces) > 0 {
 		r.pos = s.pieces[0].off
 	}
 	r.seek(r.pos)

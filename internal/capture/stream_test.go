@@ -56,7 +56,7 @@ func TestReassembly(t *testing.T) {
 		slices.SortFunc(all, func(a, b Message) int { return int(a.Offset - b.Offset) })
 		wantMessages(t, all, want...)
 		s := &c.Conns[0].Streams[0]
-		if int(s.Captured) != len(octets) || int(s.Again) != again || s.Missing != 0 || !s.Started {
+		if int(s.Captured) != len(octets) || int(s.Again) != again || s.Missing != 0 || !s.started {
 			t.Fatalf("round %d: %d octets captured, %d again, %d missing; want %d, %d, 0", round, s.Captured, s.Again, s.Missing, len(octets), again)
 		}
 	}
@@ -110,7 +110,7 @@ func TestMidStream(t *testing.T) {
 		b.stream(&flow{clientV4, serverV4, 5}, octets[from:], 100)
 		c, all := readMessages(t, b.file())
 		wantMessages(t, all, call(2, 8), reply(3, 0), call(4, 8))
-		if !all[0].Resynchronised || c.Conns[0].Streams[0].Started {
+		if !all[0].Resynchronised || c.Conns[0].Streams[0].started {
 			t.Fatalf("from %d: searched for %v", from, all[0].Resynchronised)
 		}
 	}

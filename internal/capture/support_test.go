@@ -23,7 +23,7 @@ type pack struct {
 }
 
 func newBuilder() *builder {
-	return &builder{link: LinkRaw, wrap: func(ip []byte, _ bool) []byte { return ip }, at: time.Unix(1700000000, 123456000)}
+	return &builder{link: linkRaw, wrap: func(ip []byte, _ bool) []byte { return ip }, at: time.Unix(1700000000, 123456000)}
 }
 
 func (b *builder) frame(data []byte) {

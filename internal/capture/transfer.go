@@ -278,7 +278,7 @@ func (m *Message) Payload() (b []byte, whole bool) {
 			if r.Reply == nil {
 				return nil, false
 			}
-			return r.Reply.Data, whole && r.Reply.Whole()
+			return r.Reply.Data, whole && r.Reply.whole()
 		}
 		return b, whole
 	}
@@ -287,7 +287,7 @@ func (m *Message) Payload() (b []byte, whole bool) {
 		if len(reads) == 0 || reads[0].Position != 0 {
 			return nil, false
 		}
-		if b, reads = reads[0].Data, reads[1:]; !r.Reads[0].Whole() {
+		if b, reads = reads[0].Data, reads[1:]; !r.Reads[0].whole() {
 			return b, false
 		}
 	}
@@ -305,7 +305,7 @@ func (m *Message) Payload() (b []byte, whole bool) {
 		out = append(out, b[:n]...)
 		b = b[n:]
 		out = append(out, reads[i].Data...)
-		if !reads[i].Whole() {
+		if !reads[i].whole() {
 			return out, false
 		}
 		out = append(out, make([]byte, -len(out)&3)...) // roundup is not in the chunk, or need not be

@@ -41,8 +41,7 @@ const (
 type GSS struct {
 	Version, Procedure, Sequence, Service uint32
 
-	// The context handle, relative to the credential body.
-	HandlePos, HandleLen int
+	HandleLen int // octets of the context handle
 }
 
 // parse fills g from a credential body and says what the credential does to
@@ -56,7 +55,7 @@ func (g *GSS) parse(body []byte) Protection {
 	g.Sequence = binary.BigEndian.Uint32(body[8:])
 	g.Service = binary.BigEndian.Uint32(body[12:])
 	c := xdr.NewCursor(body, 16)
-	g.HandlePos, g.HandleLen = c.Opaque()
+	_, g.HandleLen = c.Opaque()
 	if !c.OK() || c.Len() != 0 || g.Version < 1 || g.Version > 3 {
 		return ProtectUnknown
 	}

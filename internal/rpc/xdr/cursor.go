@@ -135,10 +135,3 @@ func AppendOpaque(b, data []byte) []byte {
 	b = append(b, data...)
 	return append(b, make([]byte, Padding(len(data)))...)
 }
-
-// AppendOpaqueFixed appends a fixed-length opaque: data and roundup octets of
-// zero.
-func AppendOpaqueFixed(b, data []byte) []byte {
-	b = append(b, data...)
-	return append(b, make([]byte, Padding(len(data)))...)
-}

@@ -26,8 +26,7 @@ func message() []byte {
 	for n := range 5 {
 		b = AppendOpaque(b, bytes.Repeat([]byte{0xee}, n))
 	}
-	b = AppendOpaqueFixed(b, []byte("12345"))
-	return b
+	return append(b, "12345\x00\x00\x00"...) // opaque[5]
 }
 
 func walk(c *Cursor) {

@@ -10,9 +10,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// ErrResults is wrapped when the results of a Reply cannot be walked to their
+// errResults is wrapped when the results of a Reply cannot be walked to their
 // end.
-var ErrResults = errors.New("results are malformed")
+var errResults = errors.New("results are malformed")
 
 // The classes, short, so that a table row fits on a line.
 const (
@@ -175,17 +175,17 @@ func walkResults(m []byte, results int, reduced bool) ulb.Walk {
 // is not roundup.
 func endResults(w *ulb.Walk, m []byte, name string) error {
 	if !w.OK() {
-		return fmt.Errorf("ulb/nfs: %s: at octet %d: %w", name, w.Pos(), ErrResults)
+		return fmt.Errorf("ulb/nfs: %s: at octet %d: %w", name, w.Pos(), errResults)
 	}
 	if left := w.Len(); left != 0 {
-		return fmt.Errorf("ulb/nfs: %s: %d octets behind the results: %w", name, left, ErrResults)
+		return fmt.Errorf("ulb/nfs: %s: %d octets behind the results: %w", name, left, errResults)
 	}
 	if w.Items == 0 {
 		return nil
 	}
 	for _, v := range m[w.Item : w.Item+w.Roundup] {
 		if v != 0 {
-			return fmt.Errorf("ulb/nfs: %s: no roundup at octet %d: %w", name, w.Item, ErrResults)
+			return fmt.Errorf("ulb/nfs: %s: no roundup at octet %d: %w", name, w.Item, errResults)
 		}
 	}
 	return nil

@@ -85,17 +85,6 @@ func (h *sessionShard) get(id sessionID) (l limits4, ok bool) {
 	return l, ok
 }
 
-// Len is how many sessions are known.
-func (s *Sessions) Len() (n int) {
-	for i := range s.shards {
-		h := &s.shards[i]
-		h.mu.RLock()
-		n += len(h.limits)
-		h.mu.RUnlock()
-	}
-	return n
-}
-
 // Learn takes the sessions out of the plain Reply to a COMPOUND with
 // CREATE_SESSION, whose results may be wrapped by RPCSEC_GSS integrity. A Reply
 // without any, one that failed, or one that cannot be walked teaches nothing.

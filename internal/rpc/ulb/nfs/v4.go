@@ -196,7 +196,7 @@ func (compound) ResultItem(proc uint32, m []byte, results int, reduced bool) (po
 		return 0, 0, false, err
 	}
 	if reduced && w.Items > 1 {
-		return 0, 0, false, fmt.Errorf("ulb/nfs: COMPOUND: %d items in a reduced Reply: %w", w.Items, ErrResults)
+		return 0, 0, false, fmt.Errorf("ulb/nfs: COMPOUND: %d items in a reduced Reply: %w", w.Items, errResults)
 	}
 	return uint32(first.Item), uint32(first.Length), first.Items > 0, nil
 }
