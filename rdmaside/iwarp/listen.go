@@ -1,7 +1,6 @@
 package iwarp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -232,117 +230,4 @@ func (l *listener) request(nc net.Conn) (wire.Frame, error) {
 		}
 	}
 	return f, nil
-}
-
-// An incoming is a connection whose Request has been read.
-type incoming struct {
-	l       *listener
-	nc      net.Conn
-	peer    netip.AddrPort
-	req     wire.Frame
-	decided bool
-}
-
-// Peer implements fabric.Incoming.
-func (in *incoming) Peer() netip.AddrPort { return in.peer }
-
-// PrivateData implements fabric.Incoming.
-func (in *incoming) PrivateData() []byte { return in.req.Private }
-
-// Accept implements fabric.Incoming. The Reply is written before Setup is called,
-// and nothing is read before it has returned. Nothing is sent either until the
-// peer's first FPDU was found good. RFC 5044 Section 7.1.2.
-func (in *incoming) Accept(ctx context.Context, on loop.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
-	if err := in.decide(); err != nil {
-		return nil, err
-	}
-	l, p := in.l, in.l.p
-	c, sl, err := in.prepare(on, o, h)
-	if err == nil {
-		err = in.reply(ctx, c)
-	}
-	if err != nil {
-		in.nc.Close()
-		l.started(in.nc)
-		l.done()
-		return nil, err
-	}
-	if d := p.opts.AcceptTimeout; d > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d)
-		defer cancel()
-	}
-	l.started(in.nc)
-	if err := c.conn.attach(ctx, sl, in.nc); err != nil {
-		return nil, err
-	}
-	return c.conn, nil
-}
-
-// An accepted is a conn and the Reply that goes before it.
-type accepted struct {
-	conn  *conn
-	reply wire.Frame
-}
-
-func (in *incoming) decide() error {
-	if in.decided {
-		return errors.New("iwarp: Accept or Reject was called before")
-	}
-	in.decided = true
-	return nil
-}
-
-func (in *incoming) prepare(on loop.Loop, o fabric.ConnOptions, h fabric.Handler) (accepted, loop.SocketLoop, error) {
-	sl, ok := on.(loop.SocketLoop)
-	if !ok {
-		return accepted{}, nil, fmt.Errorf("iwarp: loop %T drives no sockets", on)
-	}
-	o, err := connOptions(o)
-	if err != nil {
-		return accepted{}, nil, err
-	}
-	p := in.l.p
-	r, a := p.answer(in.req, o)
-	cfg := p.config(a, o)
-	cfg.hold, cfg.rtrSend = true, a.rtr == rtrSend
-	return accepted{p.newConn(in.nc, on, cfg, a, h, in.l.done), r}, sl, nil
-}
-
-// reply writes the Reply.
-func (in *incoming) reply(ctx context.Context, c accepted) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if d := in.l.p.opts.AcceptTimeout; d > 0 {
-		_ = in.nc.SetDeadline(time.Now().Add(d))
-	}
-	if _, err := in.nc.Write(c.reply.Append(nil)); err != nil {
-		return fmt.Errorf("iwarp: reply: %w", err)
-	}
-	return nil
-}
-
-// Reject implements fabric.Incoming. priv is at most 248 octets.
-func (in *incoming) Reject(priv []byte) error {
-	if err := in.decide(); err != nil {
-		return err
-	}
-	defer func() {
-		in.nc.Close()
-		in.l.started(in.nc)
-		in.l.done()
-	}()
-	r := wire.Frame{
-		Reply: true, Revision: in.req.Revision,
-		Flags:   wire.FlagReject | in.req.Flags&wire.FlagEnhanced,
-		Private: priv[:min(len(priv), maxPrivate)],
-	}
-	if d := in.l.p.opts.AcceptTimeout; d > 0 {
-		_ = in.nc.SetDeadline(time.Now().Add(d))
-	}
-	if _, err := in.nc.Write(r.Append(nil)); err != nil {
-		return fmt.Errorf("iwarp: reject: %w", err)
-	}
-	return nil
 }

@@ -1,70 +1,10 @@
 package fabrictest
 
 import (
-	"context"
 	"runtime"
 	"testing"
 	"time"
-
-	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
-
-// A Fixture is what one test of the suite runs on. Its providers may be one.
-type Fixture struct {
-	Dialer, Acceptor     fabric.Provider
-	DialLoop, AcceptLoop loop.Loop
-
-	// Listen is where to listen: "127.0.0.1:0". Dial tells how that is dialled;
-	// nil dials Listener.Addr.
-	Listen string
-	Dial   func(fabric.Listener) string
-
-	// Alloc makes the memory that is given to connections; nil is make.
-	Alloc func(n int) []byte
-
-	// MaxTransfer bounds a single Read or Write of the suite in octets; default
-	// 4 MiB.
-	MaxTransfer int
-}
-
-func (f *Fixture) alloc(n int) []byte {
-	if f.Alloc == nil {
-		return make([]byte, n)
-	}
-	return f.Alloc(n)
-}
-
-func (f *Fixture) maxTransfer() int {
-	if f.MaxTransfer == 0 {
-		return 4 << 20
-	}
-	return f.MaxTransfer
-}
-
-func (f *Fixture) dialAddr(l fabric.Listener) string {
-	if f.Dial == nil {
-		return l.Addr().String()
-	}
-	return f.Dial(l)
-}
-
-func (f *Fixture) listen(t *testing.T, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
-	t.Helper()
-	l, err := f.Acceptor.Listen(f.Listen, o, incoming)
-	if err != nil {
-		t.Fatalf("Listen: %v", err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
-// dial dials l with h and returns the error.
-func (f *Fixture) dial(l fabric.Listener, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return f.Dialer.Dial(ctx, f.DialLoop, f.dialAddr(l), o, h)
-}
 
 // Run puts a provider through the suite. open makes a fresh Fixture for each test
 // and ends what it started with t.Cleanup; a goroutine that outlives that fails

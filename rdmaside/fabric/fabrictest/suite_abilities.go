@@ -21,17 +21,6 @@ func ability[A any](t *testing.T, name string, v any) A {
 	return a
 }
 
-// exchange sends one message each way.
-func (p *pair) exchange() {
-	for _, e := range []struct{ from, to *endpoint }{{p.dial, p.other}, {p.other, p.dial}} {
-		e.to.mu.Lock()
-		n := len(e.to.messages)
-		e.to.mu.Unlock()
-		e.from.send([]byte("message"))
-		e.to.waitMessages(n + 1)
-	}
-}
-
 // listenTCP opens a TCP socket for a SocketProvider.
 func listenTCP(t *testing.T) *net.TCPListener {
 	t.Helper()

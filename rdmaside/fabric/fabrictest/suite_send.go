@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -12,28 +11,6 @@ import (
 )
 
 // Tests of Send and Receive.
-
-// pattern is n octets that depend on seed and position.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	fillPattern(b, seed)
-	return b
-}
-
-func fillPattern(b []byte, seed byte) {
-	x := uint32(seed)*2654435761 + 1
-	for i := range b {
-		x = x*1664525 + 1013904223
-		b[i] = byte(x >> 24)
-	}
-}
-
-// copyOf puts b into memory of the fixture.
-func (f *Fixture) copyOf(b []byte) []byte {
-	m := f.alloc(len(b))
-	copy(m, b)
-	return m
-}
 
 func testSendSizes(t *testing.T, f *Fixture) {
 	sizes := []int{0, 1, 2, 3, 4, 5, 7, 8, 1000, 1023, 1024, 1025, 1432, 1448, 1460, 4095, 4096, 16384, 65535, 65536, 262144}
@@ -339,122 +316,4 @@ func testLastActivity(t *testing.T, f *Fixture) {
 	if after := at(); !after.After(before) {
 		t.Errorf("LastActivity did not move: %v, then %v", before, after)
 	}
-}
-
-func testOrderlyClose(t *testing.T, f *Fixture) {
-	for _, accepted := range []bool{false, true} {
-		p := f.connect(t, pairOptions{
-			accept:  fabric.ConnOptions{Receives: 128},
-			dial:    fabric.ConnOptions{Receives: 128},
-			prepare: func(dial, other *endpoint) { dial.receives, other.receives = 128, 128 },
-		})
-		from, to := p.sides(accepted)
-		from.do(func() {
-			for i := range 100 {
-				if _, err := from.postSend(fabric.Send{Parts: [][]byte{f.copyOf(fmt.Appendf(nil, "message %d", i))}}); err != nil {
-					t.Errorf("PostSend: %v", err)
-				}
-			}
-			from.conn.Close(nil)
-			if from.isClosed() {
-				t.Error("Closed was called before Close returned")
-			}
-		})
-		if err := from.waitClosed(); err != nil {
-			t.Errorf("%s: Closed(%v) after Close(nil)", from.name, err)
-		}
-		if to.waitClosed() == nil {
-			t.Errorf("%s: Closed(nil) though the peer closed", to.name)
-		}
-		if n := len(to.messages); n != 100 {
-			t.Errorf("%s: %d of 100 messages arrived before an orderly end", to.name, n)
-		}
-	}
-}
-
-func (e *endpoint) isClosed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.closed
-}
-
-func testCloseInHandler(t *testing.T, f *Fixture) {
-	why := errors.New("seen enough")
-	p := f.connect(t, pairOptions{prepare: func(_, other *endpoint) {
-		other.onReceive = func(e *endpoint, msg []byte) {
-			if string(msg) == "enough" {
-				e.conn.Close(why)
-				if e.isClosed() {
-					t.Error("Closed was called inside Close")
-				}
-				e.conn.Close(nil) // the second one does nothing
-			}
-		}
-	}})
-	p.dial.send([]byte("enough"))
-	if err := p.other.waitClosed(); !errors.Is(err, why) {
-		t.Errorf("Closed(%v), want the reason given to Close", err)
-	}
-	if p.dial.waitClosed() == nil {
-		t.Error("the peer was told nil")
-	}
-}
-
-func testFlushOnClose(t *testing.T, f *Fixture) {
-	why := errors.New("on purpose")
-	for _, closer := range []bool{false, true} {
-		p := f.connect(t, pairOptions{})
-		from, to := p.sides(closer)
-		from.close(why)
-		if err := from.waitClosed(); !errors.Is(err, why) {
-			t.Errorf("%s: Closed(%v), want the reason given to Close", from.name, err)
-		}
-		if to.waitClosed() == nil {
-			t.Errorf("%s: Closed(nil) though the peer closed", to.name)
-		}
-		for _, e := range []*endpoint{from, to} {
-			flushed := 0
-			for _, c := range e.completions {
-				if c.Op == fabric.OpReceive && c.Err != nil {
-					if !errors.Is(c.Err, fabric.ErrFlushed) {
-						t.Errorf("%s: Receive completed with %v, want ErrFlushed", e.name, c.Err)
-					}
-					flushed++
-				}
-			}
-			if flushed != 16 {
-				t.Errorf("%s: %d Receives flushed of 16 posted", e.name, flushed)
-			}
-		}
-	}
-}
-
-func testPostAfterClose(t *testing.T, f *Fixture) {
-	p := f.connect(t, pairOptions{})
-	r := p.dial.register(f.alloc(16), fabric.RemoteWrite)
-	p.dial.close(errTestOver)
-	_ = p.dial.waitClosed()
-	p.dial.do(func() {
-		c := p.dial.conn
-		_, regErr := c.Register(f.alloc(16), fabric.RemoteRead)
-		for what, err := range map[string]error{
-			"PostReceive": c.PostReceive(1, f.alloc(16)),
-			"PostSend":    c.PostSend(2, fabric.Send{Parts: [][]byte{f.alloc(1)}}),
-			"PostWrite":   c.PostWrite(3, fabric.Write{Parts: [][]byte{f.alloc(1)}}),
-			"PostRead":    c.PostRead(4, fabric.Read{Into: f.alloc(1), From: fabric.Region{Length: 1}}),
-			"Register":    regErr,
-		} {
-			if !errors.Is(err, fabric.ErrClosed) {
-				t.Errorf("%s on a closed connection: %v, want ErrClosed", what, err)
-			}
-		}
-		// A handle of a closed connection is dead, which is all Invalidate is for.
-		if done, err := c.Invalidate(5, r.Handle); !done && !errors.Is(err, fabric.ErrClosed) {
-			t.Errorf("Invalidate on a closed connection: %v, %v", done, err)
-		}
-		c.Flush()
-		c.Close(nil)
-		_ = c.Info()
-		_ = c.LastActivity()
-	})
 }

@@ -1,0 +1,106 @@
+package fabrictest
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// A link is a connection with both its ends.
+type link struct {
+	p *Loopback
+	l *loopbackListener
+
+	// mu guards the state of both ends, and is held while octets are copied. It is
+	// taken before Loopback.mu; handlers and loops are never called with it.
+	mu   sync.Mutex
+	ends [2]*Conn
+	dead bool
+}
+
+func newLink(l *loopbackListener, peer netip.AddrPort, dialOpts, acceptOpts fabric.ConnOptions) (dial, accept *Conn) {
+	k := &link{p: l.p, l: l}
+	side := func(o, peer fabric.ConnOptions, local, remote netip.AddrPort) *Conn {
+		return &Conn{
+			link: k, opts: o, regions: make(map[fabric.Handle]region),
+			info: fabric.Info{
+				Provider: "loopback", Local: local, Peer: remote, PrivateData: peer.PrivateData,
+				IRD: min(o.IRD, max(peer.ORD, 0)), ORD: min(max(o.ORD, 0), peer.IRD),
+			},
+			active: time.Now(),
+		}
+	}
+	dial = side(dialOpts, acceptOpts, peer, l.addr)
+	accept = side(acceptOpts, dialOpts, l.addr, peer)
+	dial.dialed = true
+	dial.peer, accept.peer = accept, dial
+	k.ends = [2]*Conn{dial, accept}
+	return dial, accept
+}
+
+// end ends both ends, dial and accept, for the reasons given: nil means that the
+// other one closed.
+func (k *link) end(dial, accept error) {
+	k.mu.Lock()
+	k.die(dial, accept)
+	wake := k.wakes()
+	k.mu.Unlock()
+	wake.post()
+}
+
+// die is end with mu held.
+func (k *link) die(reasons ...error) {
+	if k.dead {
+		return
+	}
+	k.dead = true
+	for i, c := range k.ends {
+		c.reason = reasons[i]
+		if c.reason == nil && !c.closing {
+			c.reason = errPeerClosed
+		}
+		clear(c.regions)
+		if c.state == open {
+			c.state = ending
+			c.due = true
+		}
+	}
+	k.l.leave()
+}
+
+// fail ends the link because of work that c posted.
+func (k *link) fail(err error) { k.die(err, err) }
+
+// wakes collects the ends whose loops have to run them.
+func (k *link) wakes() (w wakes) {
+	for i, c := range k.ends {
+		if c.due && !c.scheduled && c.loop != nil {
+			c.scheduled = true
+			w[i] = c
+		}
+	}
+	return w
+}
+
+// wakes are ends to post to their loops, once no lock is held.
+type wakes [2]*Conn
+
+func (w wakes) post() {
+	for _, c := range w {
+		if c != nil {
+			c.loop.Post(c)
+		}
+	}
+}
+
+func newHandle(taken map[fabric.Handle]region) fabric.Handle {
+	for {
+		h := fabric.Handle(rand.Uint32())
+		if _, ok := taken[h]; h != 0 && !ok {
+			return h
+		}
+	}
+}

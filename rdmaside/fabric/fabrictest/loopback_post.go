@@ -1,0 +1,194 @@
+package fabrictest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// postable says why nothing can be posted.
+func (c *Conn) postable() error {
+	if c.closing || c.state != open && c.state != setting || c.link.dead {
+		return fabric.ErrClosed
+	}
+	return nil
+}
+
+// PostReceive posts buf for the next message.
+func (c *Conn) PostReceive(id uint64, buf []byte) error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if err := c.postable(); err != nil {
+		return err
+	}
+	if c.receives.len() >= c.opts.Receives {
+		return fabric.ErrQueueFull
+	}
+	*c.receives.add() = receive{id, buf}
+	c.counts.PostedReceives++
+	if c.counts.PostedReceives == 1 {
+		c.counts.LowReceives = int(^uint(0) >> 1)
+	}
+	return nil
+}
+
+// post queues work for the end of the pass.
+func (c *Conn) post(id uint64, op fabric.Op, parts [][]byte) (*work, error) {
+	if err := c.postable(); err != nil {
+		return nil, err
+	}
+	if c.posted >= c.opts.Sends {
+		return nil, fabric.ErrQueueFull
+	}
+	c.posted++
+	w := c.work.add()
+	w.id, w.op = id, op
+	w.parts = append(w.parts[:0], parts...)
+	w.into, w.at, w.invalidate = nil, fabric.Region{}, 0
+	return w, nil
+}
+
+// later has the loop run c at the end of the pass.
+func (c *Conn) later() {
+	c.due = true
+	wake := c.link.wakes()
+	c.link.mu.Unlock()
+	wake.post()
+}
+
+// PostSend posts a message.
+func (c *Conn) PostSend(id uint64, s fabric.Send) error {
+	c.link.mu.Lock()
+	w, err := c.post(id, fabric.OpSend, s.Parts)
+	if err != nil {
+		c.link.mu.Unlock()
+		return err
+	}
+	w.invalidate = s.Invalidate
+	c.later()
+	return nil
+}
+
+// PostWrite posts an RDMA Write.
+func (c *Conn) PostWrite(id uint64, wr fabric.Write) error {
+	c.link.mu.Lock()
+	w, err := c.post(id, fabric.OpWrite, wr.Parts)
+	if err != nil {
+		c.link.mu.Unlock()
+		return err
+	}
+	w.at = wr.To
+	c.later()
+	return nil
+}
+
+// PostRead posts an RDMA Read.
+func (c *Conn) PostRead(id uint64, r fabric.Read) error {
+	if uint64(len(r.Into)) < uint64(r.From.Length) {
+		return fmt.Errorf("fabrictest: read of %d octets into %d", r.From.Length, len(r.Into))
+	}
+	c.link.mu.Lock()
+	err := c.postable()
+	if err == nil && c.info.ORD == 0 {
+		err = fmt.Errorf("fabrictest: ORD is 0: %w", fabric.ErrLimit)
+	}
+	var w *work
+	if err == nil {
+		w, err = c.post(id, fabric.OpRead, nil)
+	}
+	if err != nil {
+		c.link.mu.Unlock()
+		return err
+	}
+	w.into, w.at = r.Into, r.From
+	c.later()
+	return nil
+}
+
+// Flush carries out what has been posted.
+func (c *Conn) Flush() {
+	c.link.mu.Lock()
+	if c.state == open {
+		c.carryOut()
+	}
+	wake := c.link.wakes()
+	c.link.mu.Unlock()
+	wake.post()
+}
+
+// Register makes buf reachable under a random handle at a random offset.
+func (c *Conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if err := c.postable(); err != nil {
+		return fabric.Region{}, err
+	}
+	if len(c.regions) >= c.opts.Handles {
+		return fabric.Region{}, fmt.Errorf("fabrictest: handles: %w", fabric.ErrLimit)
+	}
+	if uint64(len(buf)) > 1<<32-1 {
+		return fabric.Region{}, fmt.Errorf("fabrictest: region of %d octets: %w", len(buf), fabric.ErrLimit)
+	}
+	h := newHandle(c.regions)
+	r := region{buf: buf, offset: rand.Uint64() >> 1, access: a}
+	c.regions[h] = r
+	c.counts.Registered++
+	return fabric.Region{Handle: h, Offset: r.offset, Length: uint32(len(buf))}, nil
+}
+
+// Invalidate takes h back: at once, or, after AsyncInvalidate(true), some time
+// before the Completion.
+func (c *Conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
+	k := c.link
+	k.mu.Lock()
+	r, ok := c.regions[h]
+	if !ok || r.dying || c.state != open || !k.p.asynchronous() {
+		delete(c.regions, h)
+		k.mu.Unlock()
+		return true, nil
+	}
+	r.dying = true
+	c.regions[h] = r
+	w := c.work.add()
+	w.id, w.op, w.parts, w.into, w.invalidate = id, fabric.OpInvalidate, w.parts[:0], nil, 0
+	w.at = fabric.Region{Handle: h}
+	c.later()
+	return false, nil
+}
+
+// Info describes the connection.
+func (c *Conn) Info() fabric.Info { return c.info }
+
+// LastActivity is when the peer's work last reached this end.
+func (c *Conn) LastActivity() time.Time {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	return c.active
+}
+
+// Close ends the connection. With a nil err what was posted is carried out first,
+// as far as no injected Hold is in its way.
+func (c *Conn) Close(err error) {
+	k := c.link
+	k.mu.Lock()
+	if c.closing || k.dead || c.state == gone {
+		k.mu.Unlock()
+		return
+	}
+	if err == nil && c.state == open {
+		c.carryOut()
+	}
+	if !k.dead {
+		c.closing = true
+		if c.dialed {
+			k.die(err, nil)
+		} else {
+			k.die(nil, err)
+		}
+	}
+	wake := k.wakes()
+	k.mu.Unlock()
+	wake.post()
+}

@@ -1,0 +1,118 @@
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// A pair is a connection with both its ends.
+type pair struct {
+	f           *Fixture
+	listener    fabric.Listener
+	dial, other *endpoint // other accepted
+}
+
+// pairOptions say how to connect a pair.
+type pairOptions struct {
+	dial, accept fabric.ConnOptions
+	listen       fabric.ListenOptions
+	open         func(incoming func(fabric.Incoming)) fabric.Listener // nil calls Listen
+	prepare      func(dial, other *endpoint)
+	quiet        bool // no first message
+	acceptLoop   loop.Loop
+}
+
+// defaultConn is what tests of the suite connect with.
+var defaultConn = fabric.ConnOptions{ORD: 8, IRD: 8}
+
+// connect dials and accepts one connection, and has the dialling side send the
+// first message, as MPA demands.
+func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
+	t.Helper()
+	if o.dial.ORD == 0 {
+		o.dial.ORD, o.dial.IRD = defaultConn.ORD, defaultConn.IRD
+	}
+	if o.accept.ORD == 0 {
+		o.accept.ORD, o.accept.IRD = defaultConn.ORD, defaultConn.IRD
+	}
+	if o.acceptLoop == nil {
+		o.acceptLoop = f.AcceptLoop
+	}
+	p := &pair{
+		f: f, dial: newEndpoint(t, "dialled", f.DialLoop, f.alloc), other: newEndpoint(t, "accepted", o.acceptLoop, f.alloc),
+	}
+	if o.prepare != nil {
+		o.prepare(p.dial, p.other)
+	}
+	accepted := make(chan error, 1)
+	incoming := func(in fabric.Incoming) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err := in.Accept(ctx, o.acceptLoop, o.accept, p.other)
+		accepted <- err
+	}
+	if o.open == nil {
+		p.listener = f.listen(t, o.listen, incoming)
+	} else {
+		p.listener = o.open(incoming)
+		t.Cleanup(func() { _ = p.listener.Close() })
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := f.Dialer.Dial(ctx, f.DialLoop, f.dialAddr(p.listener), o.dial, p.dial)
+	if err != nil {
+		t.Fatalf("Dial: %v", err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatalf("Accept: %v", err)
+	}
+	if c != p.dial.conn {
+		t.Errorf("Dial returned %v, Setup was given %v", c, p.dial.conn)
+	}
+	t.Cleanup(func() { p.end() })
+	if !o.quiet {
+		p.dial.send([]byte("first"))
+		p.other.waitMessages(1)
+		p.other.mu.Lock()
+		p.other.messages = nil
+		p.other.mu.Unlock()
+	}
+	return p
+}
+
+// end closes what a test left open.
+func (p *pair) end() {
+	for _, e := range []*endpoint{p.dial, p.other} {
+		if e.conn == nil {
+			continue
+		}
+		e.do(func() { e.conn.Close(errTestOver) })
+		_ = e.waitClosed()
+	}
+}
+
+var errTestOver = errors.New("test over")
+
+// sides runs f for both directions: from is the side that posts, to the one whose
+// memory is meant.
+func (p *pair) sides(accepted bool) (from, to *endpoint) {
+	if accepted {
+		return p.other, p.dial
+	}
+	return p.dial, p.other
+}
+
+// exchange sends one message each way.
+func (p *pair) exchange() {
+	for _, e := range []struct{ from, to *endpoint }{{p.dial, p.other}, {p.other, p.dial}} {
+		e.to.mu.Lock()
+		n := len(e.to.messages)
+		e.to.mu.Unlock()
+		e.from.send([]byte("message"))
+		e.to.waitMessages(n + 1)
+	}
+}

@@ -1,0 +1,117 @@
+package fabrictest
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// violate connects a pair, has the accepting side break a rule against memory
+// that the dialling side registered with the access given, and checks that the
+// connection ends and no octet has moved.
+func violate(t *testing.T, f *Fixture, access fabric.Access, post func(p *pair, from *endpoint, r fabric.Region)) {
+	t.Helper()
+	for _, accepted := range []bool{true, false} {
+		p := f.connect(t, pairOptions{})
+		from, to := p.sides(accepted)
+		whole := f.alloc(3 * 512)
+		fillPattern(whole, 11)
+		want := bytes.Clone(whole)
+		r := to.register(whole[512:1024:1024], access)
+		post(p, from, r)
+		if err := to.waitClosed(); err == nil {
+			t.Errorf("%s: Closed(nil) after a violation by the peer", to.name)
+		}
+		if err := from.waitClosed(); err == nil {
+			t.Errorf("%s: Closed(nil) after its violation", from.name)
+		}
+		if !bytes.Equal(whole, want) {
+			t.Errorf("%s: memory changed", to.name)
+		}
+	}
+}
+
+func testBounds(t *testing.T, f *Fixture) {
+	const size = 512
+	spots := []struct {
+		name   string
+		offset int64
+		n      int
+	}{
+		{"OneBefore", -1, 1},
+		{"StartsBefore", -1, 2},
+		{"OneBehind", size, 1},
+		{"EndsBehind", size - 1, 2},
+		{"WholeAndOne", 0, size + 1},
+		{"FarBefore", -1 << 40, 4},
+		{"FarBehind", 1 << 40, 4},
+		{"HalfTheSpace", -1 << 63, 4},
+	}
+	for _, s := range spots {
+		t.Run("Write"+s.name, func(t *testing.T) {
+			violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
+				from.write(at(r, s.offset, 0), f.copyOf(pattern(s.n, 1)))
+			})
+		})
+		t.Run("Read"+s.name, func(t *testing.T) {
+			into := f.alloc(s.n)
+			violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
+				if c := from.waitDone(from.read(into, at(r, s.offset, s.n))); c.Err == nil {
+					t.Error("the Read succeeded")
+				}
+			})
+			if !bytes.Equal(into, make([]byte, s.n)) {
+				t.Error("octets were read")
+			}
+		})
+	}
+	t.Run("ReadWrap", func(t *testing.T) {
+		into := f.alloc(1024)
+		violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
+			wrap := fabric.Region{Handle: r.Handle, Offset: ^uint64(0) - 7, Length: 1024}
+			if c := from.waitDone(from.read(into, wrap)); c.Err == nil {
+				t.Error("the Read succeeded")
+			}
+		})
+	})
+	t.Run("WriteWrap", func(t *testing.T) {
+		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
+			from.write(fabric.Region{Handle: r.Handle, Offset: ^uint64(0) - 7}, f.alloc(1024))
+		})
+	})
+	t.Run("Exact", func(t *testing.T) {
+		p := f.connect(t, pairOptions{})
+		from, to := p.sides(true)
+		buf := f.alloc(size)
+		r := to.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
+		from.write(at(r, 0, 0), f.copyOf(pattern(size, 1)))
+		from.write(at(r, size-1, 0), []byte{0xee})
+		into := f.alloc(size)
+		if c := from.waitDone(from.read(into, at(r, 0, size))); c.Err != nil {
+			t.Fatalf("Read: %v", c.Err)
+		}
+		if want := append(pattern(size-1, 1), 0xee); !bytes.Equal(into, want) {
+			t.Error("wrote and read back something else")
+		}
+	})
+}
+
+func testRights(t *testing.T, f *Fixture) {
+	t.Run("WriteToReadOnly", func(t *testing.T) {
+		violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
+			from.write(at(r, 0, 0), f.copyOf(pattern(16, 1)))
+		})
+	})
+	t.Run("ReadOfWriteOnly", func(t *testing.T) {
+		into := f.alloc(16)
+		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
+			if c := from.waitDone(from.read(into, at(r, 0, 16))); c.Err == nil {
+				t.Error("the Read succeeded")
+			}
+		})
+		if !bytes.Equal(into, make([]byte, 16)) {
+			t.Error("octets were read")
+		}
+	})
+}

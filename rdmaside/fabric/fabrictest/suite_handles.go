@@ -1,0 +1,197 @@
+package fabrictest
+
+import (
+	"bytes"
+	"testing"
+	"unsafe"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// testHandles: handles are unpredictable, not zero, not reused soon, and compared
+// in full; offsets are not addresses.
+func testHandles(t *testing.T, f *Fixture) {
+	t.Run("Values", func(t *testing.T) {
+		p := f.connect(t, pairOptions{})
+		e := p.dial
+		buf := f.alloc(64)
+		seen := make(map[fabric.Handle]int)
+		steps := make(map[fabric.Handle]int)
+		var last fabric.Handle
+		address := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
+		e.do(func() {
+			for i := range 4000 {
+				r, err := e.conn.Register(buf, fabric.RemoteRead)
+				if err != nil {
+					t.Errorf("Register %d: %v", i, err)
+					return
+				}
+				if r.Handle == 0 {
+					t.Error("handle 0")
+				}
+				if n, ok := seen[r.Handle]; ok && i-n < 1000 {
+					t.Errorf("handle %#x of registration %d again at %d", r.Handle, n, i)
+				}
+				if r.Offset == address {
+					t.Error("the offset is the address of the memory")
+				}
+				seen[r.Handle] = i
+				steps[r.Handle-last]++
+				last = r.Handle
+				if done, err := e.conn.Invalidate(e.begin(fabric.OpInvalidate), r.Handle); err != nil {
+					t.Errorf("Invalidate: %v", err)
+					return
+				} else if done {
+					_, _ = e.posted(e.nextID, fabric.ErrClosed)
+				}
+			}
+		})
+		for step, n := range steps {
+			if n > 100 {
+				t.Errorf("%d of 4000 handles are %#x more than the one before", n, step)
+			}
+		}
+	})
+	for _, bit := range []uint{0, 7, 8, 15, 23, 31} {
+		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
+			r.Handle ^= 1 << bit
+			from.write(r, f.copyOf(pattern(16, 1)))
+		})
+	}
+	t.Run("Never", func(t *testing.T) {
+		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, _ fabric.Region) {
+			from.write(fabric.Region{}, f.copyOf(pattern(16, 1)))
+		})
+	})
+}
+
+// testForeignHandle: a handle is for the peer of its own connection.
+func testForeignHandle(t *testing.T, f *Fixture) {
+	victim := f.connect(t, pairOptions{})
+	buf := f.alloc(64)
+	r := victim.dial.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
+	for _, kind := range []string{"Write", "Read", "Invalidate"} {
+		attack := f.connect(t, pairOptions{})
+		switch kind {
+		case "Write":
+			attack.other.write(r, f.copyOf(pattern(64, 1)))
+		case "Read":
+			into := f.alloc(64)
+			attack.other.read(into, r)
+		case "Invalidate":
+			attack.other.do(func() {
+				if _, err := attack.other.postSend(fabric.Send{Parts: [][]byte{f.alloc(4)}, Invalidate: r.Handle}); err != nil {
+					t.Errorf("PostSend: %v", err)
+				}
+			})
+		}
+		if attack.dial.waitClosed() == nil {
+			t.Errorf("%s with a handle of another connection went unnoticed", kind)
+		}
+		if !bytes.Equal(buf, make([]byte, 64)) {
+			t.Fatalf("%s with a handle of another connection changed memory", kind)
+		}
+	}
+	victim.other.write(r, f.copyOf(pattern(64, 2)))
+	victim.other.send([]byte("done"))
+	victim.dial.waitMessages(1)
+	if !bytes.Equal(buf, pattern(64, 2)) {
+		t.Error("the handle does not work on its own connection any more")
+	}
+}
+
+func testInvalidate(t *testing.T, f *Fixture) {
+	violate(t, f, fabric.RemoteWrite, func(p *pair, from *endpoint, r fabric.Region) {
+		to := p.dial
+		if from == p.dial {
+			to = p.other
+		}
+		to.invalidate(r.Handle)
+		to.invalidate(r.Handle) // harmless
+		from.write(r, f.copyOf(pattern(16, 1)))
+	})
+	into := f.alloc(16)
+	violate(t, f, fabric.RemoteRead, func(p *pair, from *endpoint, r fabric.Region) {
+		to := p.dial
+		if from == p.dial {
+			to = p.other
+		}
+		to.invalidate(r.Handle)
+		if c := from.waitDone(from.read(into, at(r, 0, 16))); c.Err == nil {
+			t.Error("Read through a dead handle succeeded")
+		}
+	})
+	// One handle dies, another on the same memory lives.
+	p := f.connect(t, pairOptions{})
+	buf := f.alloc(64)
+	one, two := p.dial.register(buf[:32], fabric.RemoteWrite), p.dial.register(buf[32:], fabric.RemoteWrite)
+	p.dial.invalidate(one.Handle)
+	p.other.write(two, f.copyOf(pattern(32, 3)))
+	p.other.send([]byte("done"))
+	p.dial.waitMessages(1)
+	if !bytes.Equal(buf[32:], pattern(32, 3)) || !bytes.Equal(buf[:32], make([]byte, 32)) {
+		t.Error("the wrong memory was written")
+	}
+}
+
+func testRemoteInvalidate(t *testing.T, f *Fixture) {
+	p := f.connect(t, pairOptions{})
+	buf := f.alloc(64)
+	r := p.dial.register(buf, fabric.RemoteWrite)
+	p.other.do(func() {
+		if _, err := p.other.postWrite(fabric.Write{Parts: [][]byte{f.copyOf(pattern(64, 1))}, To: r}); err != nil {
+			t.Errorf("PostWrite: %v", err)
+		}
+		if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("yours again"))}, Invalidate: r.Handle}); err != nil {
+			t.Errorf("PostSend: %v", err)
+		}
+		if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("plain"))}}); err != nil {
+			t.Errorf("PostSend: %v", err)
+		}
+	})
+	p.dial.waitMessages(2)
+	var got []fabric.Handle
+	for _, c := range p.dial.completions {
+		if c.Op == fabric.OpReceive {
+			got = append(got, c.Invalidated)
+		}
+	}
+	if len(got) != 2 || got[0] != r.Handle || got[1] != 0 {
+		t.Errorf("Invalidated = %#x, want %#x and 0", got, r.Handle)
+	}
+	if !bytes.Equal(buf, pattern(64, 1)) {
+		t.Error("the Write before the Send is not there")
+	}
+	p.dial.invalidate(r.Handle) // harmless
+	fillPattern(buf, 2)
+	p.other.write(r, f.copyOf(pattern(64, 3)))
+	if p.dial.waitClosed() == nil {
+		t.Error("a Write through a remotely invalidated handle went unnoticed")
+	}
+	if !bytes.Equal(buf, pattern(64, 2)) {
+		t.Error("memory changed through a remotely invalidated handle")
+	}
+}
+
+func testRemoteInvalidateDead(t *testing.T, f *Fixture) {
+	for _, unknown := range []bool{false, true} {
+		p := f.connect(t, pairOptions{})
+		r := p.dial.register(f.alloc(64), fabric.RemoteWrite)
+		if unknown {
+			r.Handle ^= 0x40
+		} else {
+			p.dial.invalidate(r.Handle)
+		}
+		p.other.do(func() {
+			if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("x"))}, Invalidate: r.Handle}); err != nil {
+				t.Errorf("PostSend: %v", err)
+			}
+		})
+		if p.dial.waitClosed() == nil || p.other.waitClosed() == nil {
+			t.Error("Send With Invalidate of a handle that is not live went unnoticed")
+		}
+		if len(p.dial.messages) != 0 {
+			t.Error("the message was delivered")
+		}
+	}
+}
