@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -93,72 +91,6 @@ func inheritBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *b
 		}
 	}
 	return b, nil
-}
-
-func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOptions, error) {
-	o := proxy.ListenerOptions{
-		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
-		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
-		MaxRecord: int(l.Limits.Record), MaxFragments: l.Limits.Fragments,
-		MaxCalls: l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
-		StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // 0 is none
-		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
-	}
-	if l.RDMA() {
-		o.Provider = listenerProvider(l, log)
-		o.MaxStarting, o.MaxStartingPerAddress = l.Limits.Starting, l.Limits.StartingPerAddress
-	}
-	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
-	for _, w := range l.Weights {
-		pw := proxy.Weight{Weight: w.Weight}
-		for _, p := range w.Clients {
-			pw.Clients = append(pw.Clients, netip.PrefixFrom(p.Addr(), p.Bits()))
-		}
-		o.Weights = append(o.Weights, pw)
-	}
-	for _, p := range l.Allow {
-		o.Allow = append(o.Allow, netip.PrefixFrom(p.Addr(), p.Bits()))
-	}
-	for _, r := range l.Routes {
-		program, err := known.ResolveProgram(r.Program)
-		if err != nil {
-			return o, fmt.Errorf("listener %s: %w", l.Name, err)
-		}
-		o.Routes = append(o.Routes, proxy.Route{Program: program, Versions: r.Versions, Upstream: r.Upstream})
-	}
-	return o, nil
-}
-
-func rate(r configs.Rate) proxy.Rate { return proxy.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }
-
-// poolModes are the words for pool.mode.
-var poolModes = map[string]proxy.Mode{
-	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared, configs.PoolPinned: proxy.ModePinned,
-}
-
-func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOptions {
-	o := proxy.UpstreamOptions{
-		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
-		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
-		Connections: u.Pool.Connections, Credits: u.Pool.Credits,
-		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned,
-		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
-		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
-		UnavailableAfter: u.Timeouts.Unavailable.Value(),
-		BackoffMin:       u.Backoff.Min.Value(), BackoffMax: u.Backoff.Max.Value(),
-		SilentTimeout: u.Timeouts.Silent.Value(), ProbeInterval: u.Timeouts.Probe.Value(),
-	}
-	if u.RDMA() {
-		o.Provider = upstreamProvider(u, log)
-		return o
-	}
-	if u.Source.Address != "" {
-		o.Source.Address = netip.MustParseAddr(u.Source.Address)
-	}
-	if u.Source.Ports != configs.AnyPort {
-		o.Source.Low, o.Source.High = u.Source.Ports.Low, u.Source.Ports.High
-	}
-	return o
 }
 
 // start connects and listens.
