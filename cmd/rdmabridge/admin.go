@@ -13,28 +13,30 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
-// An admin is the HTTP server for operators: /metrics, /livez, /readyz, and a
-// status page at /. It only reads.
+// An admin is the HTTP server for operators. It serves /metrics, /livez, /readyz, and a
+// status page at /. It changes nothing.
 type admin struct {
 	address  string
 	log      zerolog.Logger
 	server   *http.Server
-	listener *net.TCPListener // nil before start, unless it was inherited
-	addr     string           // after start
-	served   chan struct{}
-
-	alive  func(context.Context) error
-	ready  func() error
-	status func() proxy.Status
+	listener *net.TCPListener // set by start, or before it if the socket was inherited
+	addr     string           // the resolved address; set by start
+	served   chan struct{}    // closed when the server has stopped
+	source   adminSource
 }
 
-func newAdmin(address string, b *bridge) *admin {
-	a := &admin{
-		address: address, log: b.log, served: make(chan struct{}),
-		alive: b.alive, ready: b.proxy.Ready, status: b.proxy.Status,
-	}
+// An adminSource is what an admin reports.
+type adminSource struct {
+	metrics http.Handler
+	alive   func(context.Context) error
+	ready   func() error
+	status  func() proxy.Status
+}
+
+func newAdmin(address string, log zerolog.Logger, source adminSource) *admin {
+	a := &admin{address: address, log: log, served: make(chan struct{}), source: source}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", b.metrics.Handler())
+	mux.Handle("GET /metrics", source.metrics)
 	mux.HandleFunc("GET /livez", a.livez)
 	mux.HandleFunc("GET /readyz", a.readyz)
 	mux.HandleFunc("GET /{$}", a.page)
@@ -48,6 +50,7 @@ func newAdmin(address string, b *bridge) *admin {
 	return a
 }
 
+// start listens, unless the socket was inherited, and serves.
 func (a *admin) start() error {
 	l := a.listener
 	if l == nil {
@@ -63,12 +66,13 @@ func (a *admin) start() error {
 	go func() {
 		defer close(a.served)
 		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			a.log.Error().Err(err).Msg("admin server ended")
+			a.log.Error().Err(err).Msg("admin server failed; metrics and status are not available")
 		}
 	}()
 	return nil
 }
 
+// close stops the server. It does nothing before start.
 func (a *admin) close() error {
 	if a.addr == "" {
 		return nil
@@ -78,23 +82,25 @@ func (a *admin) close() error {
 	return err
 }
 
-// leave lets another process have the address. Requests under way are answered.
-func (a *admin) leave() {
+// stopAccepting leaves the socket to another process. It answers the requests that are
+// in progress.
+func (a *admin) stopAccepting() {
 	_ = a.listener.Close()
 	a.server.SetKeepAlivesEnabled(false)
 }
 
-// livez says whether the process works at all. Upstreams do not count: a restart
-// would not bring storage back, but would cut every client off.
+// livez reports whether the event loops run. Upstreams do not count: a restart would not
+// repair a server, but it would disconnect every client.
 func (a *admin) livez(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 	defer cancel()
-	answer(w, a.alive(ctx))
+	answer(w, a.source.alive(ctx))
 }
 
-// readyz says whether clients should be sent here.
-func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) { answer(w, a.ready()) }
+// readyz reports whether the bridge can serve clients.
+func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) { answer(w, a.source.ready()) }
 
+// answer writes "ok", or err with status 503.
 func answer(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

@@ -45,7 +45,7 @@ loops: 1
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := newBridge(c, log)
+	b, err := newBridge(c, log, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ loops: 1
 	if err := b.start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := waitReady(b, 10*time.Second); err != nil {
+	if err := b.waitReady(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	return direct, b.proxy.Addr("bench")

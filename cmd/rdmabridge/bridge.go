@@ -20,40 +20,38 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// trimEvery is how often the arena gives back what it did not need for so long.
-const trimEvery = 30 * time.Second
+// trimInterval is how often the arena returns memory to the kernel that no message has
+// used since the last time.
+const trimInterval = 30 * time.Second
 
-// A bridge is everything that one configuration describes, put together.
+// A bridge is one configuration put to work: the arena, the engine, the proxy and the
+// servers beside it.
 type bridge struct {
 	log     zerolog.Logger
-	config  *configs.Config
-	drainIn time.Duration
+	config  *configs.Config // in force; replaced by apply
+	drainIn time.Duration   // drain.timeout of config
 
 	metrics *metrics.Registry
 	arena   *regmem.Arena
 	engine  *tcpframe.Engine
 	proxy   *proxy.Proxy
-	admin   *admin // nil for none
+	admin   *admin // nil if the configuration has none
 
-	rpcbindMu      sync.Mutex      // guards the next two; a leaf
-	rpcbind        *rpcbind.Server // nil for none
-	rpcbindAddress string          // as configured
+	rpcbindMu      sync.Mutex      // guards rpcbind and rpcbindAddress; a leaf
+	rpcbind        *rpcbind.Server // nil if the configuration has none
+	rpcbindAddress string          // from the configuration, not resolved
 
-	providers map[string]provider // by what they are for; see options
+	providers providerSet // in use by listeners and upstreams
 
-	inherited *inheritance // nil unless sockets were taken over
+	inherited *inheritance // nil if this process did not take over
 
-	trim chan struct{} // closed to end trimming
+	trim chan struct{} // closed to stop trimming
 	wg   sync.WaitGroup
 }
 
-// newBridge makes the parts of c and joins them. Nothing listens yet.
-func newBridge(c *configs.Config, log zerolog.Logger) (*bridge, error) {
-	return inheritBridge(c, log, nil)
-}
-
-// inheritBridge is newBridge with sockets that listen already.
-func inheritBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
+// newBridge makes the parts that c describes and connects them to each other. It opens
+// no socket. Start uses the sockets of in, which may be nil.
+func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
 	b = &bridge{log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), metrics: metrics.New(), trim: make(chan struct{})}
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
@@ -75,17 +73,19 @@ func inheritBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *b
 	registry := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
 	nfs.Register(registry)
 	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Socket: in.listener}
-	var has func()
-	if o.Listeners, o.Upstreams, has, err = b.options(c); err != nil {
+	var inUse providerSet
+	if o.Listeners, o.Upstreams, inUse, err = b.options(c); err != nil {
 		return nil, err
 	}
 	if b.proxy, err = proxy.New(o); err != nil {
 		return nil, err
 	}
-	has()
-	b.describe()
+	b.adopt(inUse)
+	b.registerMetrics()
 	if c.Admin.Enabled() {
-		b.admin = newAdmin(c.Admin.Address, b)
+		b.admin = newAdmin(c.Admin.Address, b.log, adminSource{
+			metrics: b.metrics.Handler(), alive: b.alive, ready: b.proxy.Ready, status: b.proxy.Status,
+		})
 		if b.admin.listener, err = in.admin(c.Admin.Address); err != nil {
 			return nil, err
 		}
@@ -93,14 +93,14 @@ func inheritBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *b
 	return b, nil
 }
 
-// start connects and listens.
+// start listens for clients and connects to upstreams.
 func (b *bridge) start() error {
 	if b.admin != nil {
 		if err := b.admin.start(); err != nil {
 			return err
 		}
 	}
-	// The context is that of connections to come, which end by Drain and Close.
+	// Drain and Close end the connections, so their context is never cancelled.
 	if err := b.proxy.Start(context.Background()); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (b *bridge) start() error {
 	b.wg.Add(1)
 	go func() {
 		defer b.wg.Done()
-		t := time.NewTicker(trimEvery)
+		t := time.NewTicker(trimInterval)
 		defer t.Stop()
 		for {
 			select {
@@ -124,28 +124,29 @@ func (b *bridge) start() error {
 	return nil
 }
 
-// leave stops listening, where another process listens by now, and gives those that are
-// just connecting the time to.
+// leave stops listening after another process has taken over the sockets. It waits until
+// the connections that this process has just accepted are up.
 func (b *bridge) leave() {
 	if b.admin != nil {
-		b.admin.leave()
+		b.admin.stopAccepting()
 	}
 	if err := b.closeRPCBind(); err != nil {
-		b.log.Warn().Err(err).Msg("closing rpcbind")
+		b.log.Warn().Err(err).Msg("rpcbind did not close cleanly")
 	}
 	b.proxy.StopAccepting()
 	time.Sleep(handoverSettle)
 }
 
-// drain lets Calls finish, for as long as the configuration says or until ctx
-// ends. /readyz says no from here on.
+// drain lets Calls finish until drain.timeout is over or ctx is done. /readyz reports
+// that the bridge is not ready from here on.
 func (b *bridge) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.drainIn)
 	defer cancel()
 	return errors.Join(b.closeRPCBind(), b.proxy.Drain(ctx))
 }
 
-// close ends everything. It is called once, also after start failed.
+// close closes every connection and frees all memory. It is called once, also when
+// start has failed.
 func (b *bridge) close() error {
 	close(b.trim)
 	b.wg.Wait()
@@ -155,12 +156,12 @@ func (b *bridge) close() error {
 		errs = append(errs, b.admin.close())
 	}
 	if err := b.arena.Close(); err != nil {
-		b.log.Warn().Err(err).Msg("memory was not given back")
+		b.log.Warn().Err(err).Msg("memory leak: not all message memory was released")
 	}
 	return errors.Join(errs...)
 }
 
-// alive reports whether every event loop still turns.
+// alive returns an error unless every event loop runs a task before ctx is done.
 func (b *bridge) alive(ctx context.Context) error {
 	loops := b.engine.Loops()
 	turned := make(chan struct{}, len(loops))
@@ -171,17 +172,19 @@ func (b *bridge) alive(ctx context.Context) error {
 		select {
 		case <-turned:
 		case <-ctx.Done():
-			return errors.New(strconv.Itoa(len(loops)-n) + " event loops do not turn")
+			return errors.New(strconv.Itoa(len(loops)-n) + " event loops do not respond")
 		}
 	}
 	return nil
 }
 
-func waitReady(b *bridge, limit time.Duration) error {
-	end := time.Now().Add(limit)
+// waitReady waits until every upstream that a listener needs is connected, but no longer
+// than timeout.
+func (b *bridge) waitReady(timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
 	for {
 		err := b.proxy.Ready()
-		if err == nil || time.Now().After(end) {
+		if err == nil || time.Now().After(deadline) {
 			return err
 		}
 		time.Sleep(10 * time.Millisecond)

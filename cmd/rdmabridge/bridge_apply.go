@@ -8,46 +8,51 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// apply makes c the configuration in force. An error says that nothing happened, or,
-// of rpcbind alone, that it does not answer.
+// apply replaces the configuration in force by c. After an error nothing has changed. A
+// failure of rpcbind is logged and is not an error: the bridge serves without it.
 func (b *bridge) apply(c *configs.Config) error {
-	listeners, upstreams, has, err := b.options(c)
+	listeners, upstreams, inUse, err := b.options(c)
 	if err != nil {
 		return err
 	}
 	if err := b.proxy.Reconfigure(listeners, upstreams); err != nil {
 		return err
 	}
-	has()
+	b.adopt(inUse)
 	old := b.config
 	b.config = c
 	b.drainIn = c.Drain.Timeout.Value()
 	if err := b.updateRPCBind(old); err != nil {
-		b.log.Error().Err(err).Msg("rpcbind does not answer")
+		b.log.Error().Err(err).Msg("rpcbind is not running")
 	}
 	return nil
 }
 
-// A provider is one that a listener or an upstream has, and what it was made of.
-type provider struct {
+// A providerSet holds the provider of each RDMA listener and upstream, by the kind and
+// the name of its owner.
+type providerSet map[string]usedProvider
+
+// A usedProvider is a provider in use.
+type usedProvider struct {
 	fabric.Provider
-	name, of string
+	owner    string // the name of the listener or upstream
+	settings string // what the provider was made from, to compare
 }
 
-// options are those of c's listeners and upstreams. Providers that they have already
-// they keep, unless what they are made of has changed.
-// has makes them the bridge's, once the rest of c is.
-func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, upstreams []proxy.UpstreamOptions, has func(), err error) {
-	providers := make(map[string]provider)
-	keep := func(what, name, of string, p *fabric.Provider) {
+// options translates the listeners and upstreams of c for package proxy. An owner whose
+// settings are the same as before keeps its provider. The caller passes inUse to adopt
+// when c is in force.
+func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, upstreams []proxy.UpstreamOptions, inUse providerSet, err error) {
+	inUse = make(providerSet)
+	use := func(kind, owner, settings string, p *fabric.Provider) {
 		if *p == nil {
 			return
 		}
-		key := what + " " + name
-		if old, ok := b.providers[key]; ok && old.of == of {
+		key := kind + " " + owner
+		if old, ok := b.providers[key]; ok && old.settings == settings {
 			*p = old.Provider
 		}
-		providers[key] = provider{*p, name, of}
+		inUse[key] = usedProvider{*p, owner, settings}
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
@@ -55,25 +60,28 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		keep("listener", l.Name, l.Address, &o.Provider)
+		use("listener", l.Name, l.Address, &o.Provider)
 		listeners = append(listeners, o)
 	}
 	for i := range c.Upstreams {
 		u := c.Upstreams[i]
 		o := upstreamOptions(&u, b.log)
-		// What the pool or a connection is told does not count.
+		// These settings go to the pool or to a connection, not to the provider.
 		u.Pool, u.Endpoints, u.Inline, u.Backoff = configs.Pool{}, nil, configs.Inline{}, configs.Backoff{}
 		u.Timeouts.Unavailable, u.Timeouts.Probe = 0, 0
 		u.Failover, u.Balance = 0, ""
-		keep("upstream", u.Name, fmt.Sprint(u), &o.Provider)
+		use("upstream", u.Name, fmt.Sprint(u), &o.Provider)
 		upstreams = append(upstreams, o)
 	}
-	return listeners, upstreams, func() {
-		for key, p := range providers {
-			if b.providers[key] != p {
-				b.countCopies(p.name, p.Provider)
-			}
+	return listeners, upstreams, inUse, nil
+}
+
+// adopt makes inUse the providers of b and registers the metrics of the new ones.
+func (b *bridge) adopt(inUse providerSet) {
+	for key, p := range inUse {
+		if b.providers[key] != p {
+			b.countCopies(p.owner, p.Provider)
 		}
-		b.providers = providers
-	}, nil
+	}
+	b.providers = inUse
 }

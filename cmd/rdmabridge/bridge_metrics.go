@@ -8,21 +8,21 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// describe makes the series that belong to no package.
-func (b *bridge) describe() {
+// registerMetrics registers the metrics of the process and of its memory.
+func (b *bridge) registerMetrics() {
 	i := buildInfo()
-	b.metrics.Gauge("build_info", "1, labelled with what the binary was made from.",
+	b.metrics.Gauge("build_info", "Always 1; the labels name the version, revision and Go release of the binary.",
 		"version", i.Version, "revision", i.Revision, "goversion", i.Go).Set(1)
-	b.metrics.Gauge("start_time_seconds", "Unix time at which the bridge was started.").Set(time.Now().Unix())
+	b.metrics.Gauge("start_time_seconds", "Unix time at which the bridge started.").Set(time.Now().Unix())
 	stat := func(name, help string, f func(regmem.Stats) float64) {
 		b.metrics.GaugeFunc(name, help, func() float64 { return f(b.arena.Stats()) })
 	}
-	stat("memory_budget_bytes", "Most octets that messages may take.", func(s regmem.Stats) float64 { return float64(s.Budget) })
-	stat("memory_used_bytes", "Octets that messages take now.", func(s regmem.Stats) float64 { return float64(s.Used) })
-	stat("memory_resident_bytes", "Octets of the budget that the kernel has given.", func(s regmem.Stats) float64 { return float64(s.Resident) })
-	stat("memory_waiting", "Connections that wait for memory.", func(s regmem.Stats) float64 { return float64(s.Waiting) })
+	stat("memory_budget_bytes", "Memory budget of messages: most bytes that they may use (memory.budget).", func(s regmem.Stats) float64 { return float64(s.Budget) })
+	stat("memory_used_bytes", "Bytes of the memory budget in use by messages.", func(s regmem.Stats) float64 { return float64(s.Used) })
+	stat("memory_resident_bytes", "Bytes of the memory budget that are resident in RAM.", func(s regmem.Stats) float64 { return float64(s.Resident) })
+	stat("memory_waiting", "Connections that wait for memory of the budget.", func(s regmem.Stats) float64 { return float64(s.Waiting) })
 	for n, a := range b.arena.Stats().Accounts {
-		b.metrics.GaugeFunc("memory_account_used_bytes", "Octets that one kind of message takes now.", func() float64 {
+		b.metrics.GaugeFunc("memory_account_used_bytes", "Bytes of the memory budget in use by one account, such as calls or replies.", func() float64 {
 			if s := b.arena.Stats().Accounts; n < len(s) {
 				return float64(s[n].Used)
 			}

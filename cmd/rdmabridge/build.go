@@ -6,20 +6,21 @@ import (
 	"runtime/debug"
 )
 
-// version is set by the linker for releases: -ldflags "-X main.version=1.2.3".
+// version is set by the linker in releases: -ldflags "-X main.version=1.2.3".
 var version string
 
-// A build says what this binary was made from.
+// A build describes what this binary was built from.
 type build struct {
 	Version   string   `json:"version"`
-	Revision  string   `json:"revision,omitempty"` // of git
-	Time      string   `json:"time,omitempty"`     // of the revision
-	Modified  bool     `json:"modified,omitempty"` // since the revision
+	Revision  string   `json:"revision,omitempty"` // the git commit
+	Time      string   `json:"time,omitempty"`     // when Revision was committed
+	Modified  bool     `json:"modified,omitempty"` // the work tree differed from Revision
 	Go        string   `json:"go"`
 	Platform  string   `json:"platform"`
-	Providers []string `json:"providers"` // of RDMA
+	Providers []string `json:"providers"` // the RDMA providers that it contains
 }
 
+// buildInfo reads what the Go toolchain recorded in this binary.
 func buildInfo() build {
 	b := build{
 		Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
@@ -45,7 +46,7 @@ func buildInfo() build {
 	return b
 }
 
-// String is one line for people.
+// String formats b as one line.
 func (b build) String() string {
 	s := fmt.Sprintf("rdmabridge %s", b.Version)
 	if b.Revision != "" {

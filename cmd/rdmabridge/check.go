@@ -10,11 +10,11 @@ func newCheckCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "check -c FILE",
-		Short: "Report everything that is wrong with a configuration",
-		Long: `Check reads a configuration as serve would and reports every problem with its
-line. Nothing is listened to and nothing is connected to.
+		Short: "Report every problem in a configuration",
+		Long: `Check loads a configuration file as serve does and reports every problem with its
+line number. It opens no socket.
 
-Exit codes: 0 the file is right, 1 it has problems, 2 it cannot be read.`,
+Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(file)

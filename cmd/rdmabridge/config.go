@@ -9,13 +9,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
-// known is what this build can do, for package configs.
+// known tells package configs which providers and programs this build knows.
 var known = configs.Known{
 	Providers: providerNames(),
 	Program:   oncrpc.ProgramByName,
 }
 
-// loadConfig reads a file, with the exit code that its error deserves.
+// loadConfig loads a configuration file. A file with problems makes the process exit
+// with exitFailed, a file that cannot be read with exitUsage.
 func loadConfig(path string) (*configs.Config, error) {
 	c, err := configs.LoadFile(path, known)
 	var problems configs.Problems
@@ -28,9 +29,8 @@ func loadConfig(path string) (*configs.Config, error) {
 	return c, nil
 }
 
+// configFlag adds the required flag --config, -c to cmd.
 func configFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVarP(file, "config", "c", "", "configuration `FILE`, YAML")
-	if err := cmd.MarkFlagRequired("config"); err != nil {
-		panic("BUG: " + err.Error())
-	}
+	cmd.Flags().StringVarP(file, "config", "c", "", "read the configuration from `FILE`, YAML")
+	required(cmd, "config")
 }

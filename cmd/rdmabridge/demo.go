@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,50 +14,41 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 )
 
-// demoOptions are the addresses of a demo.
-type demoOptions struct{ TCP, RDMA, Admin string }
-
 func newDemoCommand() *cobra.Command {
-	o := demoOptions{}
+	var a demo.Addresses
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Serve an in-memory NFS server through TCP and RDMA, with nothing to set up",
-		Args:  cobra.NoArgs,
+		Short: "Run an in-memory NFS server behind TCP and RDMA; needs no setup",
+		Long: `Demo runs an empty NFSv3 server in memory and puts a bridge in front of it. A Call
+travels over TCP to the bridge, over RDMA (iWARP, in this process) to a second
+listener of the bridge, and over TCP to the server. Demo prints the commands that
+mount the file system or copy files with libnfs.
+
+Demo runs until it receives SIGTERM or SIGINT. The files are lost then.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals, stop := notify()
 			defer stop()
-			return failed(runDemo(o, cmd.OutOrStdout(), cmd.ErrOrStderr(), signals, nil))
+			return failed(runDemo(a, cmd.OutOrStdout(), cmd.ErrOrStderr(), signals, nil))
 		},
 	}
-	cmd.Flags().StringVar(&o.TCP, "tcp", "127.0.0.1:12049", "`ADDRESS` for NFS and MOUNT over TCP")
-	cmd.Flags().StringVar(&o.RDMA, "rdma", "127.0.0.1:20049", "`ADDRESS` for NFS and MOUNT over RDMA")
-	cmd.Flags().StringVar(&o.Admin, "admin", "127.0.0.1:9090", "`ADDRESS` for metrics and status, or none")
+	cmd.Flags().StringVar(&a.TCP, "tcp", "127.0.0.1:12049", "accept NFS and MOUNT clients over TCP at `ADDRESS`")
+	cmd.Flags().StringVar(&a.RDMA, "rdma", "127.0.0.1:20049", "accept NFS and MOUNT clients over RDMA at `ADDRESS`")
+	cmd.Flags().StringVar(&a.Admin, "admin", "127.0.0.1:9090", "serve metrics and status over HTTP at `ADDRESS`, or none")
 	return cmd
 }
 
-// runDemo serves until a signal. started, which may be nil, is told the addresses
-// once everything is connected.
-func runDemo(o demoOptions, out, errOut io.Writer, signals <-chan os.Signal, started func(demo.Addresses, *bridge)) (err error) {
-	server, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		if err := demo.Serve(server, demo.Options{}); !errors.Is(err, net.ErrClosed) {
-			fmt.Fprintf(errOut, "demo: NFS server: %v\n", err)
-		}
-	}()
-	defer func() {
-		err = errors.Join(err, server.Close())
-		<-served
-	}()
-	a := demo.Addresses{TCP: o.TCP, RDMA: o.RDMA, Admin: o.Admin, NFS: server.Addr().String()}
-	if a.RDMA, err = demo.FixPort(o.RDMA); err != nil {
+// runDemo runs the demo at the addresses a until a signal. When the bridge is ready,
+// it prints help on out and passes the addresses to started, which may be nil.
+func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, started func(demo.Addresses, *bridge)) (err error) {
+	var stop func() error
+	if a.NFS, stop, err = serveDemoFiles(errOut); err != nil {
 		return err
 	}
-	a.RDMAEndpoint = demo.Reachable(a.RDMA)
+	defer func() { err = errors.Join(err, stop()) }()
+	if a.RDMA, err = demo.ChoosePort(a.RDMA); err != nil {
+		return err
+	}
 	text, err := a.Config()
 	if err != nil {
 		return err
@@ -68,20 +58,12 @@ func runDemo(o demoOptions, out, errOut io.Writer, signals <-chan os.Signal, sta
 		return fmt.Errorf("demo: %w\nin%s", err, text)
 	}
 	return serve(c, newLog(errOut, c.Log), signals, func(b *bridge) error {
-		if err := waitReady(b, 10*time.Second); err != nil {
+		if err := b.waitReady(10 * time.Second); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
-		a.TCP = demo.Reachable(b.proxy.Addr("front"))
+		a.TCP, a.Admin = demo.Reachable(b.proxy.Addr("front")), ""
 		if b.admin != nil {
 			a.Admin = demo.Reachable(b.admin.addr)
-		} else {
-			a.Admin = ""
-		}
-		if a.Host, a.Port, err = net.SplitHostPort(a.TCP); err != nil {
-			return fmt.Errorf("demo: %w", err)
-		}
-		if strings.Contains(a.Host, ":") {
-			a.Host = "[" + a.Host + "]" // IPv6, in URLs and for mount alike
 		}
 		if err := a.Help(out); err != nil {
 			return err
@@ -91,4 +73,25 @@ func runDemo(o demoOptions, out, errOut io.Writer, signals <-chan os.Signal, sta
 		}
 		return nil
 	})
+}
+
+// serveDemoFiles starts the NFS server on a free port of 127.0.0.1. It returns the
+// server's address and a function that stops the server.
+func serveDemoFiles(errOut io.Writer) (addr string, stop func() error, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("demo: %w", err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := demo.Serve(l, demo.Options{}); !errors.Is(err, net.ErrClosed) {
+			fmt.Fprintf(errOut, "demo: the NFS server failed: %v\n", err)
+		}
+	}()
+	return l.Addr().String(), func() error {
+		err := l.Close()
+		<-served
+		return err
+	}, nil
 }

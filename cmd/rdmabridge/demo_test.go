@@ -46,7 +46,7 @@ func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 	}
 	started, ended := make(chan ready, 1), make(chan error, 1)
 	go func() {
-		o := demoOptions{TCP: "127.0.0.1:0", RDMA: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+		o := demo.Addresses{TCP: "127.0.0.1:0", RDMA: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 		ended <- runDemo(o, &out, log, signals, func(a demo.Addresses, b *bridge) { started <- ready{a, b} })
 	}()
 	t.Cleanup(func() {
@@ -67,16 +67,20 @@ func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 			if err != nil {
 				t.Errorf("demo: %v", err)
 			}
-			if s := log.String(); strings.Contains(s, "memory was not given back") {
+			if s := log.String(); strings.Contains(s, "memory leak") {
 				t.Error("memory was not given back")
 			}
 		case <-time.After(20 * time.Second):
 			t.Error("the demo does not end")
 		}
 	})
+	_, port, err := net.SplitHostPort(r.addresses.TCP)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []string{
-		"mount -t nfs -o vers=3,proto=tcp,port=" + r.addresses.Port + ",mountport=" + r.addresses.Port + ",mountproto=tcp,nolock 127.0.0.1:/ /mnt",
-		"nfs-cat          'nfs://127.0.0.1//hello?nfsport=" + r.addresses.Port + "&mountport=" + r.addresses.Port + "'",
+		"mount -t nfs -o vers=3,proto=tcp,port=" + port + ",mountport=" + port + ",mountproto=tcp,nolock 127.0.0.1:/ /mnt",
+		"nfs-cat          'nfs://127.0.0.1//hello?nfsport=" + port + "&mountport=" + port + "'",
 		"http://" + r.addresses.Admin + "/",
 	} {
 		if !strings.Contains(out.String(), want) {

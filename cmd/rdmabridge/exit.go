@@ -1,23 +1,22 @@
 package main
 
-// Exit codes.
+// Exit codes. The package comment says what each means.
 const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// An exitError ends the process with a code of its own.
+// An exitError is an error that chooses the exit code.
 type exitError struct {
 	code int
 	err  error
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
-
 func (e *exitError) Unwrap() error { return e.err }
 
-// failed is an error that ends the process with exitFailed.
+// failed wraps err so that the process exits with exitFailed. It returns nil for nil.
 func failed(err error) error {
 	if err == nil {
 		return nil

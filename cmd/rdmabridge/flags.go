@@ -14,7 +14,7 @@ type sizeFlag int
 
 func (s *sizeFlag) Type() string { return "SIZE" }
 
-// String is what Set understands.
+// String formats s as Set parses it.
 func (s *sizeFlag) String() string {
 	v := configs.Size(*s).String()
 	if octets := strings.TrimSuffix(v, "B"); !strings.HasSuffix(octets, "i") {
@@ -29,12 +29,13 @@ func (s *sizeFlag) Set(v string) error {
 		return err
 	}
 	if n > 1<<40 {
-		return fmt.Errorf("%q is too large", v)
+		return fmt.Errorf("%q is too large: want at most 1TiB", v)
 	}
 	*s = sizeFlag(n)
 	return nil
 }
 
+// required makes cobra report an error when one of the named flags is missing.
 func required(cmd *cobra.Command, names ...string) {
 	for _, n := range names {
 		if err := cmd.MarkFlagRequired(n); err != nil {

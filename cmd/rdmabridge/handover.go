@@ -15,36 +15,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A handover is the old side: it listens for processes that want to take over.
+// A handover is the old side of a hand-over: it listens at handover.path for processes
+// that want to take over. See handover_lines.go for the protocol. A nil handover is
+// closed.
 type handover struct {
 	b    *bridge
 	log  zerolog.Logger
 	path string
 	ln   *net.UnixListener
-	ino  uint64
+	ino  uint64 // the inode of the socket that this process put at path
 
-	done chan int // receives the pid of the process that has taken over
+	done chan int // receives the pid of the process that took over
 	wg   sync.WaitGroup
 
-	mu     sync.Mutex // guards the rest; a leaf
+	mu     sync.Mutex // guards the fields below; a leaf
 	conns  map[net.Conn]struct{}
 	closed bool
 }
 
-// listenHandover makes the socket at path, in the place of one that may be there.
+// listenHandover listens at path. It replaces a socket that is there already: a process
+// that takes over replaces the socket of the old one.
 func listenHandover(path string, b *bridge) (*handover, error) {
-	made := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
+	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("handover: %w", err)
 	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("handover: %w", err)
 	}
-	ln.SetUnlinkOnClose(false) // it has another name by then
+	ln.SetUnlinkOnClose(false) // close unlinks path, the name that the socket gets below
 	h := &handover{b: b, log: b.log, path: path, ln: ln, done: make(chan int, 1), conns: make(map[net.Conn]struct{})}
-	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
-		_ = os.Remove(made)
+	if err := errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, path)); err != nil {
+		_ = os.Remove(temporary)
 		_ = ln.Close()
 		return nil, fmt.Errorf("handover: %w", err)
 	}
@@ -57,8 +60,8 @@ func listenHandover(path string, b *bridge) (*handover, error) {
 	return h, nil
 }
 
-// close ends the socket. Its name is removed, unless it is another process's, or about
-// to be.
+// close closes the socket. It removes path unless a process has taken over or another
+// process's socket is there.
 func (h *handover) close(handedOver bool) {
 	if h == nil {
 		return
@@ -76,36 +79,27 @@ func (h *handover) close(handedOver bool) {
 	}
 }
 
-// accept serves one process after the other.
+// accept serves processes one after the other until one has taken over.
 func (h *handover) accept() {
 	for {
 		c, err := h.ln.AcceptUnix()
 		if err != nil {
-			h.mu.Lock()
-			closed := h.closed
-			h.mu.Unlock()
-			if closed || errors.Is(err, net.ErrClosed) {
+			if h.isClosed() || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			h.log.Error().Err(err).Msg("hand-over: accept failed")
+			h.log.Error().Err(err).Msg("hand-over: accept failed; trying again in a second")
 			time.Sleep(time.Second)
 			continue
 		}
-		h.mu.Lock()
-		if h.closed {
-			h.mu.Unlock()
+		if !h.add(c) {
 			c.Close()
 			return
 		}
-		h.conns[c] = struct{}{}
-		h.mu.Unlock()
 		pid, err := h.serve(c)
-		h.mu.Lock()
-		delete(h.conns, c)
-		h.mu.Unlock()
+		h.remove(c)
 		c.Close()
 		if err != nil {
-			h.log.Warn().Int("pid", pid).Err(err).Msg("hand-over failed; this process goes on")
+			h.log.Warn().Int("pid", pid).Err(err).Msg("hand-over failed; this process continues")
 			continue
 		}
 		h.done <- pid
@@ -113,15 +107,39 @@ func (h *handover) accept() {
 	}
 }
 
-// serve hands the sockets to the process at c. It returns when that can serve.
+func (h *handover) isClosed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closed
+}
+
+// add registers c for close. It returns false if h is closed already.
+func (h *handover) add(c net.Conn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.conns[c] = struct{}{}
+	return true
+}
+
+func (h *handover) remove(c net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.conns, c)
+}
+
+// serve hands the sockets to the process at the other end of c. It returns when that
+// process is ready to serve.
 func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
-	cred, err := peerOf(c)
+	cred, err := peerCredentials(c)
 	if err != nil {
 		return 0, err
 	}
 	pid = int(cred.Pid)
 	if uid := int(cred.Uid); uid != os.Geteuid() && uid != 0 {
-		return pid, fmt.Errorf("user %d may not have the sockets", uid)
+		return pid, fmt.Errorf("user %d may not take over: only the user of this process and root may", uid)
 	}
 	_ = c.SetDeadline(time.Now().Add(handoverStep))
 	lines := bufio.NewReaderSize(c, maxLine)
@@ -130,10 +148,11 @@ func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
 		return pid, err
 	}
 	if hello.Version != handoverVersion {
-		return pid, fmt.Errorf("it speaks version %d, this process %d", hello.Version, handoverVersion)
+		return pid, fmt.Errorf("the new process uses version %d of the hand-over protocol, this process version %d", hello.Version, handoverVersion)
 	}
 	if hello.PID != 0 {
-		pid = hello.PID // as it is known there; the kernel's is 0 from another name space
+		// The kernel reports pid 0 for a process in another PID name space.
+		pid = hello.PID
 	}
 	if err := h.send(c); err != nil {
 		return pid, err
@@ -141,7 +160,7 @@ func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
 	h.log.Info().Int("pid", pid).Msg("hand-over: sockets sent")
 	_ = c.SetDeadline(time.Now().Add(handoverStart))
 	if err := expectLine(lines, "ready"); err != nil {
-		return pid, fmt.Errorf("the new process did not get ready: %w", err)
+		return pid, fmt.Errorf("the new process did not become ready: %w", err)
 	}
 	_ = c.SetDeadline(time.Now().Add(handoverStep))
 	if _, err := io.WriteString(c, "going\n"); err != nil {
@@ -150,7 +169,7 @@ func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
 	return pid, nil
 }
 
-// send sends the sockets.
+// send sends the greeting and the sockets in one message.
 func (h *handover) send(c *net.UnixConn) error {
 	files, g, err := h.b.sockets()
 	defer func() {
@@ -162,7 +181,7 @@ func (h *handover) send(c *net.UnixConn) error {
 		return err
 	}
 	if len(files) > maxHanded {
-		return fmt.Errorf("%d sockets are too many for one message", len(files))
+		return fmt.Errorf("%d sockets do not fit one message, which carries %d", len(files), maxHanded)
 	}
 	line, err := json.Marshal(g)
 	if err != nil {
@@ -174,7 +193,7 @@ func (h *handover) send(c *net.UnixConn) error {
 		if err != nil {
 			return err
 		}
-		// Not Fd, which would make the socket block, for all that share it.
+		// File.Fd would make the socket blocking, for every process that shares it.
 		if err := raw.Control(func(fd uintptr) { fds[i] = int(fd) }); err != nil {
 			return err
 		}
@@ -183,14 +202,14 @@ func (h *handover) send(c *net.UnixConn) error {
 	return err
 }
 
-// peerOf tells who is at the other end.
-func peerOf(c *net.UnixConn) (*unix.Ucred, error) {
+// peerCredentials returns the process and the user at the other end of c.
+func peerCredentials(c *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	var cred *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return cred, errors.Join(err, failed)
+	var optErr error
+	err = raw.Control(func(fd uintptr) { cred, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cred, errors.Join(err, optErr)
 }

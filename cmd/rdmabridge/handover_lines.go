@@ -9,42 +9,42 @@ import (
 
 // Hand-over
 //
-// A process that is started with --takeover asks the one that answers at
-// handover.path for its listening sockets. Both listen on them for a moment; clients
-// that connect come to the one or to the other, and none is refused, because the
-// sockets themselves are never closed. When the new one can serve it says so, and the
-// old one stops accepting and drains. If the new one ends before that, nothing has
-// happened to the old one.
+// A process started with --takeover asks the process that listens at handover.path for
+// its listening sockets. For a moment both processes accept connections on these
+// sockets. No client is refused, because the sockets are never closed. When the new
+// process can serve, it says so, and the old process stops accepting and drains. If the
+// new process exits before that, the old process continues unchanged.
 //
 //	new: {"version":1,"pid":P}
 //	old: {"version":1,"pid":P,"ready":true,"sockets":[...]}, with a descriptor for each
-//	     in the same message
+//	     socket in the same message
 //	new: "ready"
 //	old: "going"
 //
-// Each is a line. The socket is for processes of the same user, and of root.
+// Each of these is one line. The old process accepts requests only from processes of
+// its own user and of root.
 
-// handoverVersion is that of the lines above.
+// handoverVersion is the version of this protocol.
 const handoverVersion = 1
 
 const (
-	// maxHanded is how many descriptors one message carries: SCM_MAX_FD of Linux.
+	// maxHanded is how many descriptors fit one message: SCM_MAX_FD of Linux.
 	maxHanded = 253
-	// maxLine bounds a line.
+	// maxLine bounds the length of a line.
 	maxLine = 64 << 10
-	// handoverStep is how long an answer may take that needs no start.
+	// handoverStep bounds the wait for an answer that the peer can give at once.
 	handoverStep = 5 * time.Second
-	// handoverStart is how long the new process may take until it can serve.
+	// handoverStart bounds how long the new process may take until it can serve.
 	handoverStart = 2 * time.Minute
-	// takeoverReady is how long the new process waits for its upstreams, if the old
-	// one has its own; otherwise it waits handoverStep.
+	// takeoverReady bounds how long the new process waits for its upstreams if the old
+	// process is ready. If the old one is not, handoverStep does.
 	takeoverReady = 30 * time.Second
-	// handoverSettle is how long connections that the old process has accepted may
-	// take to come up before it drains.
+	// handoverSettle is how long the old process lets connections that it has just
+	// accepted come up before it drains.
 	handoverSettle = 100 * time.Millisecond
 )
 
-// Kinds of sockets.
+// The kinds of sockets.
 const (
 	socketListener   = "listener"
 	socketAdmin      = "admin"
@@ -52,19 +52,21 @@ const (
 	socketRPCBindUDP = "rpcbind-udp"
 )
 
-// A handed is one socket of a hand-over.
-type handed struct {
+// A handedSocket names one socket of a hand-over.
+type handedSocket struct {
 	Kind    string `json:"kind"`
-	Address string `json:"address"` // as the configuration had it
+	Address string `json:"address"` // from the configuration, not resolved
 }
 
+// A greeting is the first line of each side.
 type greeting struct {
-	Version int      `json:"version"`
-	PID     int      `json:"pid"`
-	Ready   bool     `json:"ready,omitempty"`
-	Sockets []handed `json:"sockets,omitempty"`
+	Version int            `json:"version"`
+	PID     int            `json:"pid"`
+	Ready   bool           `json:"ready,omitempty"`   // whether /readyz of the old process says ok
+	Sockets []handedSocket `json:"sockets,omitempty"` // in the order of the descriptors
 }
 
+// readLine reads a line of JSON into v.
 func readLine(r *bufio.Reader, v any) error {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
@@ -73,10 +75,11 @@ func readLine(r *bufio.Reader, v any) error {
 	return json.Unmarshal(line, v)
 }
 
+// expectLine reads a line and returns an error unless it is want.
 func expectLine(r *bufio.Reader, want string) error {
 	line, err := r.ReadSlice('\n')
 	if err == nil && string(line) != want+"\n" {
-		err = fmt.Errorf("%.20q instead of %q", line, want)
+		err = fmt.Errorf("received %.20q, want %q", line, want)
 	}
 	return err
 }

@@ -5,7 +5,9 @@ import (
 	"os"
 )
 
-// sockets are all that this process listens on.
+// sockets returns a duplicate of every socket that this process listens on, and the
+// greeting that names them in the same order. The caller closes the files, also when
+// there is an error.
 func (b *bridge) sockets() (files []*os.File, g greeting, err error) {
 	g = greeting{Version: handoverVersion, PID: os.Getpid(), Ready: b.proxy.Ready() == nil}
 	add := func(kind, address string, f *os.File, e error) {
@@ -14,7 +16,7 @@ func (b *bridge) sockets() (files []*os.File, g greeting, err error) {
 			return
 		}
 		files = append(files, f)
-		g.Sockets = append(g.Sockets, handed{kind, address})
+		g.Sockets = append(g.Sockets, handedSocket{kind, address})
 	}
 	for address, s := range b.proxy.Sockets() {
 		f, e := s.File()

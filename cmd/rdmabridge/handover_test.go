@@ -135,7 +135,7 @@ handover: {path: %s/h.sock}
 `, nfs, rdma, loop, s.addr, rdma, admin, rpcb, dir))
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file, "--takeover")
-	p.says(`"message":"nobody to take over from"`)
+	p.says(`"message":"no process to take over from; starting as usual"`)
 	until(t, "ready", func() bool { return ready(admin) })
 	until(t, "a socket with mode 0600", func() bool {
 		info, err := os.Stat(filepath.Join(dir, "h.sock"))
@@ -164,7 +164,7 @@ handover: {path: %s/h.sock}
 			t.Errorf("the process that was taken over from: %v", err)
 		}
 		p = next
-		until(t, "the next one may take over", func() bool { return strings.Count(log.String(), `"message":"taken over"`) == n+1 })
+		until(t, "the next one may take over", func() bool { return strings.Count(log.String(), `"message":"take-over complete"`) == n+1 })
 	}
 	progress()
 	close(stop)
@@ -286,7 +286,7 @@ handover: {path: %s/h.sock}
 			t.Errorf("%s: the new process is content", what)
 		}
 		until(t, what, func() bool {
-			return strings.Count(log.String(), `"message":"hand-over failed; this process goes on"`) == n
+			return strings.Count(log.String(), `"message":"hand-over failed; this process continues"`) == n
 		})
 		before := c.calls.Load()
 		until(t, "progress after "+what, func() bool { return c.calls.Load() > before+20 })
@@ -339,9 +339,9 @@ handover: {path: %s/h.sock}
 	c := startCaller(t, nfs, 100003)
 	until(t, "a Call", func() bool { return c.calls.Load() > 20 })
 	p.cmd.Process.Signal(syscall.SIGHUP)
-	p.says(`"message":"configuration loaded again: nothing to change"`)
+	p.says(`"message":"configuration reloaded: no setting to change"`)
 	p.cmd.Process.Signal(syscall.SIGUSR2)
-	p.says(`"message":"taken over"`)
+	p.says(`"message":"take-over complete"`)
 	if err := p.exit(); err != nil {
 		t.Errorf("the old process: %v", err)
 	}

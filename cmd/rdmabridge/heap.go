@@ -7,14 +7,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 )
 
-// heapFloor is what the Go heap may always have: the rest of the process, several
-// thousand connections included.
+// heapFloor is the part of the heap limit that does not depend on memory.budget. It
+// covers the rest of the process, including several thousand connections.
 const heapFloor = 48 << 20
 
-// limitHeap tells the garbage collector how much there is beside the messages, which
-// are not on its heap: what paused connections have been read already, above all, for
-// which it would otherwise let the heap double. It is no hard limit. GOMEMLIMIT in the
-// environment counts more.
+// limitHeap tells the garbage collector how much memory the process may use beside
+// messages, which are not on the Go heap. Most of that is data read from connections
+// that were paused since. Without a limit the collector would let the heap grow to
+// twice that data. The limit is soft, and GOMEMLIMIT in the environment overrides it.
 func limitHeap(m configs.Memory) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(heapFloor + int64(m.Budget)/8)

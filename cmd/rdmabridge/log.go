@@ -11,17 +11,17 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 )
 
-// A logSink is where all log lines of a process go, and which of them. Both can
-// change while loggers that were derived from its first one are in use.
+// A logSink is the destination of all loggers of a process. Its level and format can
+// change while loggers use it.
 type logSink struct {
 	to       io.Writer
-	terminal bool
+	terminal bool // whether to is a terminal, which shows colours
 
-	level atomic.Int32              // zerolog.Level
-	w     atomic.Pointer[io.Writer] // to, as the format has it
+	level atomic.Int32              // a zerolog.Level
+	w     atomic.Pointer[io.Writer] // to, or a writer that formats for to
 }
 
-// newLog makes the process's logger. The level was checked with the file.
+// newLog makes a logger for a process that never changes level or format.
 func newLog(w io.Writer, c configs.Log) zerolog.Logger { return newLogSink(w, c).logger() }
 
 func newLogSink(w io.Writer, c configs.Log) *logSink {
@@ -31,7 +31,8 @@ func newLogSink(w io.Writer, c configs.Log) *logSink {
 	return s
 }
 
-// set makes c what holds. Any goroutine.
+// set applies the level and format of c. Any goroutine may call it. Loading the
+// configuration has validated the level.
 func (s *logSink) set(c configs.Log) {
 	w := s.to
 	if c.Format == configs.FormatConsole {
@@ -45,21 +46,21 @@ func (s *logSink) set(c configs.Log) {
 	s.level.Store(int32(level))
 }
 
-// logger returns a logger of the sink. Its own level lets everything through: what
-// the sink does not want costs no more than asking it.
+// logger returns a logger that writes to s. The logger's own level admits every
+// line, and Sample drops those below the level of s before they are formatted.
 func (s *logSink) logger() zerolog.Logger {
 	return zerolog.New(s).Level(zerolog.DebugLevel).Sample(s).With().Timestamp().Logger()
 }
 
-// Sample reports whether a line of the level is wanted. zerolog.Sampler.
+// Sample implements zerolog.Sampler. It reports whether to write a line of level l.
 func (s *logSink) Sample(l zerolog.Level) bool {
 	return l == zerolog.NoLevel || int32(l) >= s.level.Load()
 }
 
-// Write is part of io.Writer.
+// Write implements io.Writer.
 func (s *logSink) Write(p []byte) (int, error) { return (*s.w.Load()).Write(p) }
 
-// isTerminal reports whether a person reads w as it is written.
+// isTerminal reports whether w is a terminal. It returns false if NO_COLOR is set.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" {

@@ -1,13 +1,19 @@
 // Command rdmabridge carries ONC RPC, NFS above all, between TCP and RDMA.
 //
+// Each verb has a file with its flags: serve.go, check.go, demo.go, explain.go,
+// bench.go and version.go. The verbs share what lies below: service.go runs a bridge
+// until it is told to stop, bridge.go puts the parts of a bridge together, options.go
+// and providers.go translate the configuration, reload.go applies a changed one, and
+// handover.go and takeover.go are the two sides of a hand-over.
+//
 // # Exit codes
 //
-//	0  done: drained after a signal, or the file is right
-//	1  failed: the file has problems, or the bridge could not start, or stopped
-//	   before its Calls were answered
-//	2  not even tried: the command line is wrong, or the file cannot be read
+//	0  success: the bridge drained after a signal, or the file is valid
+//	1  failure: the file has problems, the bridge could not start, or it stopped
+//	   before every Call was answered
+//	2  nothing was attempted: the command line is wrong, or the file cannot be read
 //
-// explain says 1 of a file that it cannot read.
+// Explain exits with 1 when it cannot read its input.
 package main
 
 import (
@@ -26,6 +32,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	return executeCommand(newCommand(), args, stdout, stderr)
 }
 
+// executeCommand runs cmd with args. It prints the error, if there is one.
 func executeCommand(cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
@@ -39,15 +46,22 @@ func executeCommand(cmd *cobra.Command, args []string, stdout, stderr io.Writer)
 		fmt.Fprintln(stderr, exit.err)
 		return exit.code
 	}
-	// What is left was found by cobra.
-	fmt.Fprintf(stderr, "%v\nSee rdmabridge --help.\n", err)
+	// Every other error is about the command line.
+	fmt.Fprintf(stderr, "%v\nRun \"rdmabridge --help\" for usage.\n", err)
 	return exitUsage
 }
 
 func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:           "rdmabridge",
-		Short:         "Carry NFS and other ONC RPC between TCP and RDMA",
+		Use:   "rdmabridge",
+		Short: "Carry NFS and other ONC RPC between TCP and RDMA",
+		Long: `Rdmabridge is a proxy that carries ONC RPC, NFS above all, between TCP and RDMA.
+It listens for clients on either transport and forwards their Calls to servers on
+either transport.
+
+To try it, run "rdmabridge demo": it needs no configuration. To use it, describe
+listeners and upstreams in a YAML file, run "rdmabridge check -c FILE" to validate
+the file, and run "rdmabridge serve -c FILE".`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

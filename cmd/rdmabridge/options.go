@@ -10,13 +10,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
+// listenerOptions translates a listener of the configuration for package proxy.
 func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOptions, error) {
 	o := proxy.ListenerOptions{
 		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
 		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
 		MaxRecord: int(l.Limits.Record), MaxFragments: l.Limits.Fragments,
 		MaxCalls: l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
-		StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // 0 is none
+		StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // proxy: 0 means no timeout
 		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
 	if l.RDMA() {
@@ -46,11 +47,12 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 
 func rate(r configs.Rate) proxy.Rate { return proxy.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }
 
-// poolModes are the words for pool.mode.
+// poolModes translates pool.mode.
 var poolModes = map[string]proxy.Mode{
 	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared, configs.PoolPinned: proxy.ModePinned,
 }
 
+// upstreamOptions translates an upstream of the configuration for package proxy.
 func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOptions {
 	o := proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,

@@ -15,55 +15,58 @@ import (
 
 // Reloading
 //
-// A file that has changed is loaded as at the start. If anything in it is wrong, or
-// an address in it cannot be listened to, nothing changes. Otherwise all of it is
-// applied that can be with clients connected, and what cannot be is named, and holds
-// after the next start: lasting has the list. A file is good or not as a whole, what
-// is kept included: a pool that the new memory.budget would carry and the old one
-// does not is refused.
+// A changed file is loaded as at the start. If the file has a problem, or if a listener
+// cannot listen at its address, nothing changes. Otherwise the bridge applies every
+// setting that can change while clients are connected. It keeps the other settings,
+// which effective lists, and the log names those that need a restart. The settings that
+// result are checked together: a pool that needs the new memory.budget is rejected while
+// the old budget is in force.
 
-// maxChanges bounds the lines of one reload in the log, maxChange the length of a
-// value there.
+// maxChanges bounds the log lines of one reload. maxChange bounds the length of a value
+// in such a line.
 const (
 	maxChanges = 64
 	maxChange  = 200
 )
 
-// A reloader brings a bridge to what its file says. It belongs to serve's goroutine.
+// A reloader applies the changes of a file to a bridge. The goroutine of service.run owns
+// it.
 type reloader struct {
 	b    *bridge
 	file string
-	sink *logSink // nil: level and format stay as they are
-	hash [sha256.Size]byte
+	sink *logSink          // of the bridge's logger; nil if level and format cannot change
+	hash [sha256.Size]byte // of the content loaded last
 
 	applied, unchanged, refused *metrics.Counter
 	last, restart               *metrics.Gauge
 }
 
-// newReloader is for a bridge whose configuration was just loaded from file.
+// newReloader returns a reloader for a bridge whose configuration was loaded from file
+// when the content of file had this hash.
 func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) *reloader {
 	m := b.metrics
 	count := func(result string) *metrics.Counter {
-		return m.Counter("config_reloads_total", "Times the configuration was loaded again, by what became of it.", "result", result)
+		return m.Counter("config_reloads_total", "Reloads of the configuration file by result: applied, unchanged or refused.", "result", result)
 	}
 	r := &reloader{
 		b: b, file: file, sink: sink, hash: hash,
 		applied: count("applied"), unchanged: count("unchanged"), refused: count("refused"),
-		last:    m.Gauge("config_last_reload_time_seconds", "Unix time at which the configuration in force was loaded."),
-		restart: m.Gauge("config_restart_needed", "1 if the file has settings that hold only after a restart."),
+		last:    m.Gauge("config_last_reload_time_seconds", "Unix time of the last successful load of the configuration."),
+		restart: m.Gauge("config_restart_needed", "1 if the file has settings that take effect only after a restart, else 0."),
 	}
 	r.last.Set(time.Now().Unix())
 	return r
 }
 
-// changed is reload for a file that was seen to change, unless it was loaded since.
+// changed reloads the file after the watcher has seen a change, unless a signal has
+// reloaded that content already.
 func (r *reloader) changed() {
 	if hashFile(r.file) != r.hash {
 		r.reload("file")
 	}
 }
 
-// reload loads the file and applies it. why says what asked for it.
+// reload loads the file and applies it. It logs why, which is "signal" or "file".
 func (r *reloader) reload(why string) {
 	log := r.b.log.With().Str("file", r.file).Str("why", why).Logger()
 	hash := hashFile(r.file)
@@ -72,11 +75,11 @@ func (r *reloader) reload(why string) {
 	if err == nil {
 		changes, pending, err = r.apply(next)
 	}
-	// What was refused is not tried again until the file changes once more.
+	// A rejected file is not loaded again until its content changes.
 	r.hash = hash
 	if err != nil {
 		r.refused.Inc()
-		log.Error().Err(err).Msg("configuration refused; the one before stays in force")
+		log.Error().Err(err).Msg("configuration rejected; the previous one stays in force")
 		return
 	}
 	r.last.Set(time.Now().Unix())
@@ -85,24 +88,25 @@ func (r *reloader) reload(why string) {
 	logChanges(log, zerolog.WarnLevel, pending, "setting needs a restart")
 	if len(changes) == 0 {
 		r.unchanged.Inc()
-		log.Info().Int("need_restart", len(pending)).Msg("configuration loaded again: nothing to change")
+		log.Info().Int("need_restart", len(pending)).Msg("configuration reloaded: no setting to change")
 		return
 	}
 	r.applied.Inc()
-	log.Info().Int("changes", len(changes)).Int("need_restart", len(pending)).Msg("configuration loaded again")
+	log.Info().Int("changes", len(changes)).Int("need_restart", len(pending)).Msg("configuration reloaded")
 }
 
-// logChanges writes a line for each change.
+// logChanges logs a line for each change.
 func logChanges(log zerolog.Logger, level zerolog.Level, changes []configs.Change, message string) {
 	for i, c := range changes {
 		if i == maxChanges {
-			log.WithLevel(level).Int("changes", len(changes)-i).Msg(message + ": more")
+			log.WithLevel(level).Int("changes", len(changes)-i).Msg(message + ": further changes are not listed")
 			return
 		}
 		log.WithLevel(level).Str("setting", c.Path).Str("old", shorten(c.Old)).Str("new", shorten(c.New)).Msg(message)
 	}
 }
 
+// shorten cuts a value to maxChange octets.
 func shorten(s string) string {
 	if len(s) <= maxChange {
 		return s
@@ -110,14 +114,14 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:maxChange], "") + "..."
 }
 
-// apply makes next, as far as that can be, the configuration in force. changes is what
-// that changed, pending what remains for a restart. An error says that nothing
-// happened.
+// apply applies next as far as that is possible without a restart. It returns the
+// settings that it changed and those that need a restart. After an error nothing has
+// changed.
 func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Change, err error) {
 	b := r.b
 	c := effective(b.config, next)
 	if err := c.Check(known); err != nil {
-		return nil, nil, fmt.Errorf("with what cannot change before a restart: %w", err)
+		return nil, nil, fmt.Errorf("together with the settings that need a restart and keep their old values: %w", err)
 	}
 	changes, pending = configs.Diff(b.config, c), configs.Diff(c, next)
 	if len(changes) == 0 {
@@ -132,7 +136,8 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 	return changes, pending, nil
 }
 
-// effective is next with the settings of old that hold for the life of a process.
+// effective returns next with the settings of old that cannot change during the life of
+// a process.
 func effective(old, next *configs.Config) *configs.Config {
 	c := *next
 	c.Memory, c.Chunks, c.Admin, c.Loops, c.Handover = old.Memory, old.Chunks, old.Admin, old.Loops, old.Handover
@@ -145,7 +150,7 @@ func effective(old, next *configs.Config) *configs.Config {
 		if j < 0 || !l.RDMA() {
 			continue
 		}
-		// Its provider listens with these.
+		// The provider, which is listening, was made from these settings.
 		o := &old.Listeners[j]
 		l.Provider, l.IWARP = o.Provider, o.IWARP
 		l.Timeouts.Start, l.Timeouts.Stall = o.Timeouts.Start, o.Timeouts.Stall

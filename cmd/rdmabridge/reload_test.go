@@ -243,8 +243,8 @@ func (x *reloadCase) metric(line string) {
 }
 
 const (
-	loaded  = `"message":"configuration loaded again"`
-	refused = `"message":"configuration refused; the one before stays in force"`
+	loaded  = `"message":"configuration reloaded"`
+	refused = `"message":"configuration rejected; the previous one stays in force"`
 )
 
 // Clients that call all the time go through every kind of change without losing a
@@ -704,7 +704,7 @@ reload: {watch: 20ms}
 	until(t, "loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
 	// When this is answered, nobody watches any more, and the signal after it is the first
 	// to tell of a change. The watcher sees that change when it looks again.
-	const same = `"message":"configuration loaded again: nothing to change"`
+	const same = `"message":"configuration reloaded: no setting to change"`
 	x.signals <- syscall.SIGHUP
 	until(t, "loaded as it is", func() bool { return strings.Contains(x.log.String(), same) })
 	x.reload(base+"drain: {timeout: 7s}\n", loaded)

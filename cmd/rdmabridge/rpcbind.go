@@ -12,7 +12,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
-// startRPCBind answers for the listeners, which listen already.
+// startRPCBind starts the rpcbind service, which tells clients where the listeners are.
+// The listeners are listening already.
 func (b *bridge) startRPCBind() error {
 	c := b.config
 	if !c.RPCBind.Enabled() {
@@ -36,6 +37,7 @@ func (b *bridge) startRPCBind() error {
 	return nil
 }
 
+// rpcbindAllow returns the addresses from which clients may ask rpcbind.
 func rpcbindAllow(c *configs.Config) (prefixes []netip.Prefix) {
 	for _, p := range c.RPCBind.Allow {
 		prefixes = append(prefixes, p.Prefix)
@@ -43,7 +45,7 @@ func rpcbindAllow(c *configs.Config) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// closeRPCBind sends nobody here any more.
+// closeRPCBind stops the rpcbind service. It does nothing if the service is not running.
 func (b *bridge) closeRPCBind() error {
 	b.rpcbindMu.Lock()
 	s := b.rpcbind
@@ -55,7 +57,8 @@ func (b *bridge) closeRPCBind() error {
 	return s.Close()
 }
 
-// rpcbindServices are the listeners of c, at the addresses that addr tells.
+// rpcbindServices returns the listeners of c with the programs of each. addr returns the
+// address of a listener.
 func rpcbindServices(c *configs.Config, addr func(listener string) string) ([]rpcbind.Service, error) {
 	var services []rpcbind.Service
 	for i := range c.Listeners {
@@ -73,19 +76,19 @@ func rpcbindServices(c *configs.Config, addr func(listener string) string) ([]rp
 	return services, nil
 }
 
-// rpcbindDefault is what an upstream for all programs is taken to serve: what
-// Linux serves on the port of NFS. The programs beside it have ports of their own
-// there, and so routes of their own here.
+// rpcbindDefault lists the programs announced for a listener that sends every program to
+// one upstream: the programs that Linux serves on the port of NFS. Linux serves the
+// related programs on other ports, so they have routes here.
 var rpcbindDefault = []rpcbind.Program{
 	{Number: oncrpc.ProgramNFS, Version: 3},
 	{Number: oncrpc.ProgramNFS, Version: 4},
 	{Number: oncrpc.ProgramNFSACL, Version: 3},
 }
 
-// rpcbindPrograms are those that l takes. A route for all versions stands for
-// those that the bridge knows; of a program that it does not know it stands for
-// none, since there is nothing to name. Program 100000 is the answer itself, and
-// 100417 is about the connection it is asked on.
+// rpcbindPrograms returns the programs that l accepts, sorted and without duplicates. A
+// route for all versions of a program announces the versions that this build knows,
+// which may be none. Two programs are never announced: 100000 is rpcbind itself, and
+// 100417 is about the connection that its Call arrives on.
 func rpcbindPrograms(l *configs.Listener) ([]rpcbind.Program, error) {
 	var programs []rpcbind.Program
 	if l.Upstream != "" {
@@ -116,8 +119,8 @@ func rpcbindPrograms(l *configs.Listener) ([]rpcbind.Program, error) {
 	return slices.Compact(programs), nil
 }
 
-// knownVersions are the versions of a program that have a binding, and NFSv4,
-// which needs none.
+// knownVersions returns the versions of program that have a binding. NFSv4 is one of
+// them even without a binding.
 func knownVersions(program uint32) []uint32 {
 	var versions []uint32
 	for _, b := range nfs.Bindings() {
@@ -131,7 +134,8 @@ func knownVersions(program uint32) []uint32 {
 	return versions
 }
 
-// updateRPCBind brings rpcbind from old to what the configuration says now.
+// updateRPCBind changes rpcbind from the configuration old to the one in force. It
+// restarts the service only if the address has changed.
 func (b *bridge) updateRPCBind(old *configs.Config) error {
 	c := b.config
 	if b.rpcbind == nil || old.RPCBind.Address != c.RPCBind.Address {

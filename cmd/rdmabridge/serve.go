@@ -1,32 +1,34 @@
 package main
 
-import (
-	"github.com/spf13/cobra"
-)
+import "github.com/spf13/cobra"
 
 func newServeCommand() *cobra.Command {
 	var file string
 	var takeover bool
 	cmd := &cobra.Command{
 		Use:   "serve -c FILE",
-		Short: "Run the bridge",
-		Long: `Serve runs the bridge that a configuration describes. SIGTERM or SIGINT drains:
-nobody new is let in, Calls in flight are answered, idle connections are closed;
-a second signal, half a second later or more, or drain.timeout, cuts what is left.
+		Short: "Run the bridge that a configuration describes",
+		Long: `Serve runs the bridge that a configuration file describes until a signal stops it.
 
-SIGHUP loads the file again, as does a change of it: reload.watch says how often it
-is looked at. A file with problems is refused whole. The log has every setting that
-changed, and those that need a restart.
+SIGTERM and SIGINT drain the bridge: it stops listening, answers the Calls that it
+has read, and closes each client connection when it is idle. A second signal at
+least half a second later, or the end of drain.timeout, closes the connections that
+remain.
 
-With --takeover it begins with the listening sockets of the process that answers at
-handover.path. When this one can serve, that one drains and ends; if this one ends
-before, that one goes on. SIGUSR2 makes a process start its successor itself: the
-same command line, with --takeover.
+SIGHUP reloads the file, and so does a change to it; reload.watch sets how often
+serve looks. A file with a problem is rejected as a whole and changes nothing. The
+log names every setting that changed and every one that needs a restart.
 
-Exit codes: 0 drained, 1 the file has problems or the bridge failed, 2 the file
-cannot be read.`,
+With --takeover the process starts with the listening sockets of the process that
+listens at handover.path. Once the new process is ready, the old one drains and
+exits. If the new process fails before that, the old one continues. SIGUSR2 makes a
+process start its own successor, with the same command line and --takeover.
+
+Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
+2 the file cannot be read.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			// Both look at the file before it is loaded: they miss no change.
 			hash, watched := hashFile(file), newWatcher(file)
 			c, err := loadConfig(file)
 			if err != nil {
@@ -43,6 +45,6 @@ cannot be read.`,
 		},
 	}
 	configFlag(cmd, &file)
-	cmd.Flags().BoolVar(&takeover, "takeover", false, "take the listening sockets of the process at handover.path, if there is one")
+	cmd.Flags().BoolVar(&takeover, "takeover", false, "take over from the process that listens at handover.path; start as usual if there is none")
 	return cmd
 }

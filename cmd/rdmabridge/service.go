@@ -13,31 +13,36 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 )
 
-// A service is what one run of serve is made of.
+// A service is one run of a bridge, from its start to its end.
 type service struct {
 	config  *configs.Config
 	log     zerolog.Logger
 	signals <-chan os.Signal
-	started func(*bridge) error // nil for none
+	started func(*bridge) error // called once the bridge listens; may be nil
 
-	// For reloading; without file there is none.
+	// The configuration file, for reloading. They are unset if there is no file.
 	file    string
-	hash    [sha256.Size]byte // of the file's content when it was loaded, or before
-	watcher *watcher          // of the file since then
-	sink    *logSink          // of log; nil if it is another's
+	hash    [sha256.Size]byte // of the content of file, computed before it was loaded
+	watcher *watcher          // watches file; made before it was loaded
+	sink    *logSink          // where log writes; a reload changes its level and format
 
-	takeover bool // from the process at handover.path
+	takeover bool // whether to take over from the process at handover.path
 }
 
-// run runs the bridge until a signal has drained it, or another process has taken
-// over.
+// serve runs a bridge that cannot be reloaded until a signal has drained it. It calls
+// started, which may be nil, once the bridge listens.
+func serve(c *configs.Config, log zerolog.Logger, signals <-chan os.Signal, started func(*bridge) error) error {
+	return service{config: c, log: log, signals: signals, started: started}.run()
+}
+
+// run runs the bridge until a signal has drained it or another process has taken over.
 func (s service) run() error {
 	c := s.config
 	in, err := s.inherit()
 	if err != nil {
 		return err
 	}
-	b, err := inheritBridge(c, s.log, in)
+	b, err := newBridge(c, s.log, in)
 	if err != nil {
 		in.abandon()
 		return err
@@ -45,7 +50,7 @@ func (s service) run() error {
 	s.log.Info().Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).Msg("starting")
 	h, err := s.start(b, in)
 	if err != nil {
-		in.abandon() // first: the other process goes on
+		in.abandon() // before close, so that the other process continues at once
 		return errors.Join(err, b.close())
 	}
 	state := "READY=1"
@@ -56,13 +61,8 @@ func (s service) run() error {
 	return s.drain(b, h, s.wait(b, h))
 }
 
-// serve runs the bridge until a signal has drained it. started, which may be nil,
-// is called once it listens.
-func serve(c *configs.Config, log zerolog.Logger, signals <-chan os.Signal, started func(*bridge) error) error {
-	return service{config: c, log: log, signals: signals, started: started}.run()
-}
-
-// inherit takes the sockets of another process, if that is wanted and there is one.
+// inherit asks another process for its sockets. It returns nil if the command line
+// does not want that, or if no process listens at handover.path.
 func (s service) inherit() (*inheritance, error) {
 	if !s.takeover {
 		return nil, nil
@@ -75,14 +75,15 @@ func (s service) inherit() (*inheritance, error) {
 	case err != nil:
 		return nil, err
 	case in == nil:
-		s.log.Info().Str("path", s.config.Handover.Path).Msg("nobody to take over from")
+		s.log.Info().Str("path", s.config.Handover.Path).Msg("no process to take over from; starting as usual")
 	default:
 		s.log.Info().Int("pid", in.from.PID).Int("sockets", len(in.from.Sockets)).Msg("taking over")
 	}
 	return in, nil
 }
 
-// start starts b, and ends the hand-over of in. It listens for the next one.
+// start starts b, completes the hand-over from the process of in, and listens for the
+// process that takes over next.
 func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 	if err := b.start(); err != nil {
 		return nil, err
@@ -105,23 +106,23 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 			if in == nil {
 				return nil, err
 			}
-			// The old process is going: to serve is more than to be replaced one day.
-			s.log.Error().Err(err).Msg("this process cannot be taken over from")
+			// The old process is draining: serving matters more than the next hand-over.
+			s.log.Error().Err(err).Msg("no hand-over socket; no process can take over from this one")
 		}
 	}
 	if in != nil {
-		s.log.Info().Int("pid", in.from.PID).Msg("taken over")
+		s.log.Info().Int("pid", in.from.PID).Msg("take-over complete")
 	}
 	return h, nil
 }
 
-// awaitReady waits until b can serve as well as the process that it takes over from.
+// awaitReady waits until b is as ready as the process that it takes over from.
 func (s service) awaitReady(b *bridge, in *inheritance) error {
-	patience := takeoverReady
+	timeout := takeoverReady
 	if !in.from.Ready {
-		patience = handoverStep
+		timeout = handoverStep
 	}
-	limit := time.After(patience)
+	deadline := time.After(timeout)
 	for {
 		err := b.proxy.Ready()
 		if err == nil {
@@ -132,12 +133,12 @@ func (s service) awaitReady(b *bridge, in *inheritance) error {
 			if sig == syscall.SIGHUP || sig == syscall.SIGUSR2 {
 				continue
 			}
-			return fmt.Errorf("take-over: %s", sig)
-		case <-limit:
+			return fmt.Errorf("take-over: stopped by signal %s", sig)
+		case <-deadline:
 			if !in.from.Ready {
-				return nil // neither was the other
+				return nil // the old process was not ready either
 			}
-			return fmt.Errorf("take-over: not ready after %s: %w", patience, err)
+			return fmt.Errorf("take-over: not ready after %s: %w", timeout, err)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -10,101 +10,109 @@ import (
 	"time"
 )
 
-// An end is why a bridge drains.
-type end struct {
+// signalEcho is how soon after a signal another one counts as its echo: timeout(1),
+// and shells that signal a process and its group, send each signal twice.
+const signalEcho = 500 * time.Millisecond
+
+// A stopReason says why a bridge drains.
+type stopReason struct {
 	signal os.Signal
-	pid    int // of the process that has taken over; 0: signal
+	pid    int // the process that took over; 0 if a signal is the reason
 }
 
-// wait reloads the file when it is asked to or the file changes, and returns when it
-// is over.
-func (s service) wait(b *bridge, h *handover) end {
-	var over <-chan int
+// wait runs until there is a reason to drain. It reloads the file on SIGHUP and when
+// the file changes, and starts a successor on SIGUSR2.
+func (s service) wait(b *bridge, h *handover) stopReason {
+	var takenOver <-chan int
 	if h != nil {
-		over = h.done
+		takenOver = h.done
 	}
-	changed := make(chan struct{}, 1)
 	var r *reloader
-	var every atomic.Int64
-	every.Store(int64(b.config.Reload.Watch))
+	changed := make(chan struct{}, 1)
+	var interval atomic.Int64 // reload.watch, which a reload may change
+	interval.Store(int64(b.config.Reload.Watch))
 	if s.file != "" {
 		r = newReloader(b, s.file, s.sink, s.hash)
-		stop, stopped := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(stopped)
-			s.watcher.watch(func() time.Duration { return time.Duration(every.Load()) }, changed, stop)
-		}()
-		defer func() {
-			close(stop)
-			<-stopped
-		}()
+		defer s.watch(&interval, changed)()
 	}
 	var successor successor
 	for {
 		select {
-		case pid := <-over:
-			return end{pid: pid}
+		case pid := <-takenOver:
+			return stopReason{pid: pid}
 		case <-changed:
 			r.changed()
 		case sig := <-s.signals:
 			switch {
 			case sig == syscall.SIGUSR2 && h == nil:
-				s.log.Warn().Msg("SIGUSR2: there is no handover.path to hand over by")
+				s.log.Warn().Msg("SIGUSR2 ignored: this process has no hand-over socket; set handover.path")
 			case sig == syscall.SIGUSR2:
 				successor.start(s.log)
 			case sig != syscall.SIGHUP:
-				return end{signal: sig}
+				return stopReason{signal: sig}
 			case r == nil:
-				s.log.Warn().Msg("SIGHUP: there is no file to load again")
+				s.log.Warn().Msg("SIGHUP ignored: there is no configuration file to reload")
 			default:
 				tellSystemd(s.log, reloading())
 				r.reload("signal")
 				tellSystemd(s.log, "READY=1")
 			}
 		}
-		every.Store(int64(b.config.Reload.Watch))
+		interval.Store(int64(b.config.Reload.Watch))
 	}
 }
 
-// drain ends the bridge, because of why.
-func (s service) drain(b *bridge, h *handover, why end) error {
-	log, signals := s.log, s.signals
+// watch watches the file until the function that it returns is called.
+func (s service) watch(interval *atomic.Int64, changed chan<- struct{}) (stop func()) {
+	stopping, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.watcher.watch(func() time.Duration { return time.Duration(interval.Load()) }, changed, stopping)
+	}()
+	return func() {
+		close(stopping)
+		<-stopped
+	}
+}
+
+// drain drains and closes b.
+func (s service) drain(b *bridge, h *handover, why stopReason) error {
 	if why.pid != 0 {
-		log.Info().Int("pid", why.pid).Stringer("timeout", b.drainIn).Msg("handed over; draining")
-		tellSystemd(log, fmt.Sprintf("MAINPID=%d\nREADY=1", why.pid))
+		s.log.Info().Int("pid", why.pid).Stringer("timeout", b.drainIn).Msg("handed over; draining")
+		tellSystemd(s.log, fmt.Sprintf("MAINPID=%d\nREADY=1", why.pid))
 		b.leave()
 	} else {
-		log.Info().Stringer("signal", why.signal).Stringer("timeout", b.drainIn).Msg("draining")
-		tellSystemd(log, "STOPPING=1")
+		s.log.Info().Stringer("signal", why.signal).Stringer("timeout", b.drainIn).Msg("draining")
+		tellSystemd(s.log, "STOPPING=1")
 	}
 	h.close(why.pid != 0)
 	ctx, cancel := context.WithCancelCause(context.Background())
-	done := make(chan struct{})
-	go func() {
-		first := time.Now()
-		for {
-			select {
-			case sig := <-signals:
-				if sig == syscall.SIGHUP || sig == syscall.SIGUSR2 || time.Since(first) < signalEcho {
-					continue
-				}
-				cancel(errors.New("second signal: " + sig.String()))
-			case <-done:
-			}
-			return
-		}
-	}()
+	drained := make(chan struct{})
+	go s.cancelOnSignal(cancel, drained)
 	err := b.drain(ctx)
-	close(done)
+	close(drained)
 	if err != nil && context.Cause(ctx) != nil {
 		err = errors.Join(err, context.Cause(ctx))
 	}
 	cancel(nil)
 	err = errors.Join(err, b.close())
-	log.Info().Err(err).Msg("stopped")
+	s.log.Info().Err(err).Msg("stopped")
 	return err
 }
 
-// signalEcho is how long after a signal another one is taken for its echo:
-// timeout(1), and shells that signal a process and its group, send each twice.
-const signalEcho = 500 * time.Millisecond
+// cancelOnSignal cuts a drain short at the next SIGTERM or SIGINT that is not an echo.
+// It returns when done is closed.
+func (s service) cancelOnSignal(cancel context.CancelCauseFunc, done <-chan struct{}) {
+	begin := time.Now()
+	for {
+		select {
+		case sig := <-s.signals:
+			if sig == syscall.SIGHUP || sig == syscall.SIGUSR2 || time.Since(begin) < signalEcho {
+				continue
+			}
+			cancel(errors.New("second signal: " + sig.String()))
+		case <-done:
+		}
+		return
+	}
+}

@@ -7,15 +7,15 @@ import (
 	"syscall"
 )
 
-// interruptible is a context that SIGTERM and SIGINT end.
-func interruptible() (context.Context, func()) {
-	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-}
-
-// notify delivers the signals that end a process gently, the one for its file, and the
-// one for its successor.
+// notify returns a channel that receives SIGTERM and SIGINT, which drain a bridge,
+// SIGHUP, which reloads its file, and SIGUSR2, which starts its successor.
 func notify() (<-chan os.Signal, func()) {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
 	return ch, func() { signal.Stop(ch) }
+}
+
+// interruptible returns a context that SIGTERM and SIGINT cancel.
+func interruptible() (context.Context, func()) {
+	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
-// statusPage is one screen for a person in a hurry. It loads nothing from
-// anywhere and refreshes itself.
+// statusPage shows the state of the bridge on one screen. It refreshes itself and loads
+// no other resource.
 var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 	"size": func(n int64) string { return (configs.Size(n) / configs.KiB * configs.KiB).String() },
 	"age": func(t time.Time) string {
@@ -62,12 +62,12 @@ func (a *admin) page(w http.ResponseWriter, _ *http.Request) {
 		Build    build
 		NotReady error
 		Status   proxy.Status
-	}{buildInfo(), a.ready(), a.status()})
+	}{buildInfo(), a.source.ready(), a.source.status()})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = b.WriteTo(w) // the browser may have gone
+	_, _ = b.WriteTo(w) // an error means that the browser has disconnected
 }

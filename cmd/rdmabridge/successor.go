@@ -10,8 +10,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// program is this process's binary by name, not by what that name leads to now: a
-// successor is what has been installed since.
+// program is the path by which this process was started. It is resolved at the start
+// but not to an inode, so a successor runs the binary that is installed there by then.
 var program = func() string {
 	p, err := exec.LookPath(os.Args[0])
 	if err != nil {
@@ -23,14 +23,14 @@ var program = func() string {
 	return p
 }()
 
-// A successor is a process that is to take over from this one, and that this one
-// starts. There is one at a time.
+// A successor starts the process that is to take over from this one. At most one is
+// running at a time.
 type successor struct{ running atomic.Bool }
 
-// start starts one: this process's command line, with --takeover.
+// start starts program with the command line of this process and --takeover.
 func (s *successor) start(log zerolog.Logger) {
 	if !s.running.CompareAndSwap(false, true) {
-		log.Warn().Msg("SIGUSR2: a successor is starting already")
+		log.Warn().Msg("SIGUSR2 ignored: a successor is already starting")
 		return
 	}
 	args := slices.Clone(os.Args[1:])
@@ -41,13 +41,14 @@ func (s *successor) start(log zerolog.Logger) {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		s.running.Store(false)
-		log.Error().Err(err).Msg("successor not started; this process goes on")
+		log.Error().Err(err).Msg("successor not started; this process continues")
 		return
 	}
 	log.Info().Int("pid", cmd.Process.Pid).Str("program", program).Msg("successor started")
 	go func() {
-		err := cmd.Wait() // after a hand-over this process does not live to see it
+		// After a hand-over this process exits before its successor does.
+		err := cmd.Wait()
 		s.running.Store(false)
-		log.Error().Int("pid", cmd.Process.Pid).Err(err).Msg("successor ended; this process goes on")
+		log.Error().Int("pid", cmd.Process.Pid).Err(err).Msg("successor exited; this process continues")
 	}()
 }

@@ -9,14 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifySystemd tells the service manager about a change of state, "READY=1" or
-// "STOPPING=1", as sd_notify(3) does. Without a service manager it does nothing.
+// tellSystemd notifies the service manager and logs a failure to do so.
+func tellSystemd(log zerolog.Logger, state string) {
+	if err := notifySystemd(state); err != nil {
+		log.Warn().Err(err).Str("state", state).Msg("could not notify the service manager")
+	}
+}
+
+// notifySystemd notifies the service manager of a change of state, "READY=1" or
+// "STOPPING=1", as sd_notify(3) does. It does nothing without a service manager.
 func notifySystemd(state string) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
 	}
-	// A path that begins with @ names an abstract socket; net knows that too.
+	// Package net treats a path that begins with @ as an abstract socket, as systemd does.
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		return err
@@ -26,16 +33,10 @@ func notifySystemd(state string) error {
 	return err
 }
 
-// reloading is the state before a reload; READY=1 ends it. Type=notify-reload wants to
-// know when it began.
+// reloading returns the state to send before a reload; READY=1 follows the reload.
+// Type=notify-reload requires the time at which the reload began.
 func reloading() string {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // it cannot fail
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // cannot fail
 	return fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", t.Nano()/1000)
-}
-
-func tellSystemd(log zerolog.Logger, state string) {
-	if err := notifySystemd(state); err != nil {
-		log.Warn().Err(err).Str("state", state).Msg("service manager not told")
-	}
 }

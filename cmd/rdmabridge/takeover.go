@@ -17,17 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An inheritance is what was taken over from another process. A nil one is empty.
+// An inheritance is the new side of a hand-over: the sockets received from the old
+// process and the connection to it. See handover_lines.go for the protocol. A nil
+// inheritance has no sockets.
 type inheritance struct {
-	from  greeting
+	from  greeting // of the old process
 	conn  *net.UnixConn
-	lines *bufio.Reader
+	lines *bufio.Reader // reads from conn
 
 	mu    sync.Mutex // guards files; a leaf
-	files map[handed]*os.File
+	files map[handedSocket]*os.File
 }
 
-// takeOver asks the process at path for its sockets. Without one it returns nil.
+// takeOver asks the process that listens at path for its sockets. It returns nil if no
+// process listens there.
 func takeOver(path string) (*inheritance, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
@@ -36,7 +39,7 @@ func takeOver(path string) (*inheritance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take-over: %w", err)
 	}
-	in := &inheritance{conn: c, files: make(map[handed]*os.File)}
+	in := &inheritance{conn: c, files: make(map[handedSocket]*os.File)}
 	if err := in.receive(); err != nil {
 		in.abandon()
 		return nil, fmt.Errorf("take-over: %w", err)
@@ -44,6 +47,7 @@ func takeOver(path string) (*inheritance, error) {
 	return in, nil
 }
 
+// receive exchanges greetings and receives the sockets.
 func (in *inheritance) receive() error {
 	_ = in.conn.SetDeadline(time.Now().Add(handoverStep))
 	hello, err := json.Marshal(greeting{Version: handoverVersion, PID: os.Getpid()})
@@ -64,7 +68,7 @@ func (in *inheritance) receive() error {
 	}
 	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
-		// net wants them so, and has them so; it costs nothing to say it again.
+		// Package net needs the sockets nonblocking. The old process keeps them so.
 		_ = unix.SetNonblock(fd, true)
 		files[i] = os.NewFile(uintptr(fd), "handed over")
 	}
@@ -73,9 +77,9 @@ func (in *inheritance) receive() error {
 	switch {
 	case err != nil:
 	case in.from.Version != handoverVersion:
-		err = fmt.Errorf("the process there speaks version %d, this one %d", in.from.Version, handoverVersion)
+		err = fmt.Errorf("the old process uses version %d of the hand-over protocol, this process version %d", in.from.Version, handoverVersion)
 	case flags&unix.MSG_CTRUNC != 0 || len(in.from.Sockets) != len(files):
-		err = fmt.Errorf("%d descriptors for %d sockets", len(files), len(in.from.Sockets))
+		err = fmt.Errorf("received %d descriptors for %d sockets", len(files), len(in.from.Sockets))
 	}
 	for i, f := range files {
 		if err != nil || in.files[in.from.Sockets[i]] != nil {
@@ -87,7 +91,8 @@ func (in *inheritance) receive() error {
 	return err
 }
 
-// parseRights finds the descriptors, which are this process's now.
+// parseRights returns the descriptors in a control message. They belong to this
+// process from here on.
 func parseRights(oob []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -96,7 +101,7 @@ func parseRights(oob []byte) (fds []int, err error) {
 	for i := range messages {
 		more, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
-			continue // credentials, say
+			continue // a message of another type, such as credentials
 		}
 		fds = append(fds, more...)
 	}
@@ -106,21 +111,23 @@ func parseRights(oob []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-// take returns the socket that was handed over for address, nil if there is none.
-func (in *inheritance) take(kind, address string) *os.File {
+// remove removes the socket for address from in and returns it. It returns nil if
+// there is none.
+func (in *inheritance) remove(kind, address string) *os.File {
 	if in == nil {
 		return nil
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	f := in.files[handed{kind, address}]
-	delete(in.files, handed{kind, address})
+	f := in.files[handedSocket{kind, address}]
+	delete(in.files, handedSocket{kind, address})
 	return f
 }
 
-// tcp is take for a socket that has to be one of TCP that listens.
+// tcp removes a listening TCP socket from in and returns it. It returns nil if there is
+// none for address, and an error if the socket is not a listening TCP socket.
 func (in *inheritance) tcp(kind, address string) (*net.TCPListener, error) {
-	f := in.take(kind, address)
+	f := in.remove(kind, address)
 	if f == nil {
 		return nil, nil
 	}
@@ -132,31 +139,33 @@ func (in *inheritance) tcp(kind, address string) (*net.TCPListener, error) {
 	t, ok := l.(*net.TCPListener)
 	if !ok {
 		l.Close()
-		return nil, fmt.Errorf("take-over: %s %s is no TCP socket", kind, address)
+		return nil, fmt.Errorf("take-over: %s %s is not a TCP socket", kind, address)
 	}
 	return t, nil
 }
 
-// listener is the socket of a listener, nil if there is none, or none that is good.
+// listener returns the socket of the listener at address. It returns nil if there is
+// none or if the socket is unusable.
 func (in *inheritance) listener(address string) *net.TCPListener {
 	l, err := in.tcp(socketListener, address)
 	if err != nil {
-		return nil // opening the address will say what is wrong
+		return nil // the proxy opens the address itself and reports an error
 	}
 	return l
 }
 
+// admin returns the socket of the admin server at address, or nil if there is none.
 func (in *inheritance) admin(address string) (*net.TCPListener, error) {
 	return in.tcp(socketAdmin, address)
 }
 
-// rpcbind are the sockets of rpcbind, both or none.
+// rpcbind returns both sockets of rpcbind at address, or nil for both.
 func (in *inheritance) rpcbind(address string) (*net.TCPListener, *net.UDPConn, error) {
 	tcp, err := in.tcp(socketRPCBind, address)
 	if tcp == nil || err != nil {
 		return nil, nil, err
 	}
-	f := in.take(socketRPCBindUDP, address)
+	f := in.remove(socketRPCBindUDP, address)
 	if f == nil {
 		_ = tcp.Close()
 		return nil, nil, nil
@@ -168,15 +177,16 @@ func (in *inheritance) rpcbind(address string) (*net.TCPListener, *net.UDPConn, 
 			return tcp, udp, nil
 		}
 		_ = c.Close()
-		err = errors.New("no UDP socket")
+		err = errors.New("not a UDP socket")
 	}
 	_ = tcp.Close()
 	return nil, nil, fmt.Errorf("take-over: rpcbind %s: %w", address, err)
 }
 
-// finish tells the old process that this one serves, and waits until that knows. An
-// error says that the old one goes on. Whether it does after it was told cannot be known
-// for certain, and two that serve are better than none.
+// finish tells the old process that this one serves, and waits for its confirmation.
+// An error means that the old process continues. A missing confirmation is not an
+// error: the old process may have drained or not, and two processes that serve are
+// better than none.
 func (in *inheritance) finish(log zerolog.Logger) error {
 	defer in.abandon()
 	_ = in.conn.SetDeadline(time.Now().Add(handoverStep))
@@ -184,13 +194,13 @@ func (in *inheritance) finish(log zerolog.Logger) error {
 		return fmt.Errorf("take-over: %w", err)
 	}
 	if err := expectLine(in.lines, "going"); err != nil {
-		log.Warn().Int("pid", in.from.PID).Err(err).Msg("the process that was taken over from does not say that it goes")
+		log.Warn().Int("pid", in.from.PID).Err(err).Msg("take-over: the old process did not confirm that it drains; check that it exits")
 	}
 	return nil
 }
 
-// abandon lets go of what was not taken. Before finish it tells the old process to go
-// on.
+// abandon closes the connection to the old process and every socket still in in. The
+// old process continues if finish was not called.
 func (in *inheritance) abandon() {
 	if in == nil {
 		return

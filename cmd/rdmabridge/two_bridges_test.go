@@ -102,7 +102,7 @@ func newTwin(t *testing.T) *twin {
 	x.rear = x.bridge(fmt.Sprintf(rearBridge, x.nfsServer(), x.rest.Addr()))
 	x.front = x.bridge(fmt.Sprintf(frontBridge, x.rear.proxy.Addr("middle")))
 	for _, b := range []*bridge{x.rear, x.front} {
-		if err := waitReady(b, 10*time.Second); err != nil {
+		if err := b.waitReady(10 * time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,8 +11,10 @@ func newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Say what this binary is",
-		Args:  cobra.NoArgs,
+		Short: "Print the version of this binary and how it was built",
+		Long: `Version prints the version of this binary, the revision, Go release and platform
+it was built with, and the RDMA providers it contains.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !asJSON {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), buildInfo())
@@ -21,6 +23,6 @@ func newVersionCommand() *cobra.Command {
 			return failed(json.NewEncoder(cmd.OutOrStdout()).Encode(buildInfo()))
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }

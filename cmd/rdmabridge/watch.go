@@ -8,43 +8,29 @@ import (
 	"time"
 )
 
-// A watcher notices that a file has another content. It looks at where the path leads
-// every now and then: a look is one stat(2), and it does not matter to it whether the
-// file was written to, replaced by rename as editors do, or whether a link on the way
-// leads elsewhere since, as with Kubernetes' ConfigMaps, nor that there is none for a
-// moment. Watches of the kernel see the first of these and lose the others, or need as
-// many as there are links, and network file systems have none.
+// A watcher notices that the content of a file has changed. It calls stat(2) on the path
+// now and then. This notices a write, a rename over the file as editors do it, and a
+// symbolic link on the path that changes, as with ConfigMaps of Kubernetes; and it works
+// if the file is missing for a moment. inotify(7) notices only the first reliably,
+// needs a watch for each link, and does not work on network file systems.
 type watcher struct {
-	path string
-	seen stamp // what was reported, or there at the start
-	last stamp // of the last look
+	path     string
+	reported stamp // of the version reported last, or of the one at the start
+	last     stamp // of the last look
 }
 
-// newWatcher watches the file at path from now on.
+// newWatcher returns a watcher that reports changes after this call.
 func newWatcher(path string) *watcher {
 	s := stampOf(path)
-	return &watcher{path: path, seen: s, last: s}
+	return &watcher{path: path, reported: s, last: s}
 }
 
-// look reports that the file is another one than was reported last. It has to be the
-// same for two looks: who writes it may not be done.
-func (w *watcher) look() bool {
-	s := stampOf(w.path)
-	steady := s == w.last
-	w.last = s
-	if !steady || s == w.seen || s == (stamp{}) {
-		return false
-	}
-	w.seen = s
-	return true
-}
-
-// watch looks at the file of w until stop is closed, and says in changed, which is one
-// deep, that it has changed. every is asked after each look; none, which is negative,
-// is asked again after a second.
-func (w *watcher) watch(every func() time.Duration, changed chan<- struct{}, stop <-chan struct{}) {
+// watch looks at the file until stop is closed. It sends to changed, a channel with a
+// buffer of one, when the file has changed. It calls interval before each look. While
+// interval returns 0 or less there is no look, and watch asks again after a second.
+func (w *watcher) watch(interval func() time.Duration, changed chan<- struct{}, stop <-chan struct{}) {
 	for {
-		d := every()
+		d := interval()
 		pause := d
 		if d <= 0 {
 			pause = time.Second
@@ -64,8 +50,21 @@ func (w *watcher) watch(every func() time.Duration, changed chan<- struct{}, sto
 	}
 }
 
-// A stamp tells versions of a file apart without reading it. The zero stamp is that of
-// no file.
+// look reports whether the file differs from the version reported last. Two looks have
+// to find the same version: a writer may be in the middle of its work at the first.
+func (w *watcher) look() bool {
+	s := stampOf(w.path)
+	unchanged := s == w.last
+	w.last = s
+	if !unchanged || s == w.reported || s == (stamp{}) {
+		return false
+	}
+	w.reported = s
+	return true
+}
+
+// A stamp tells versions of a file apart without reading the file. The zero stamp means
+// that there is no file.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -84,11 +83,10 @@ func stampOf(path string) stamp {
 	return s
 }
 
-// maxHashed is more than a file may be long.
+// maxHashed bounds how much of a file is hashed. It is more than package configs loads.
 const maxHashed = 2 << 20
 
-// hashFile tells one content of a file from another. A file that cannot be read is
-// like no other.
+// hashFile returns the hash of a file's content, or zeros if the file cannot be read.
 func hashFile(path string) [sha256.Size]byte {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package demo is an NFS server in memory, and what it takes to put it behind TCP and
-// RDMA in one process: the verb of rdmabridge demo.
+// Package demo provides what rdmabridge demo needs beside a bridge: an NFSv3 server
+// whose files are in memory, and the configuration that puts the bridge in front of
+// it twice.
 package demo
 
 import (
@@ -8,13 +9,15 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"text/template"
 )
 
-// demoConfig is the demo's configuration: the bridge twice in one process. A Call
-// goes TCP, bridge, RDMA over iWARP, bridge, TCP, NFS server. NFS versions that
-// the server does not have are refused by the routes.
-var demoConfig = template.Must(template.New("demo").Parse(`
+// configTemplate is the demo's configuration. One process is both bridges: a Call
+// goes over TCP to listener front, over RDMA (iWARP) to listener back, and over TCP
+// to the NFS server. The routes name the only versions that the server has, so the
+// bridge answers Calls of other versions itself.
+var configTemplate = template.Must(template.New("config").Parse(`
 listeners:
   - name: front
     address: "{{.TCP}}"
@@ -43,8 +46,8 @@ log: {level: info, format: console}
 drain: {timeout: 5s}
 `))
 
-// demoHelp is printed when the demo is ready.
-var demoHelp = template.Must(template.New("help").Parse(`
+// helpTemplate says how to use a running demo.
+var helpTemplate = template.Must(template.New("help").Parse(`
 An empty NFSv3 server, in memory, behind TCP behind RDMA (iWARP):
 
   you -> {{.TCP}} TCP -> rdmabridge -> {{.RDMA}} RDMA -> rdmabridge -> NFS server
@@ -60,30 +63,49 @@ Or use it without root, with libnfs (Debian: libnfs-utils):
   nfs-cat          'nfs://{{.Host}}//hello?nfsport={{.Port}}&mountport={{.Port}}'
 
 {{with .Admin}}Status, metrics and health are at http://{{.}}/
-{{end}}Ctrl-C ends it, files and all.
+{{end}}Press Ctrl-C to stop. The files are lost then.
 
 `))
 
-// Addresses are those of a demo. The templates are filled with them.
+// Addresses are the addresses of a demo, each HOST:PORT.
 type Addresses struct {
-	TCP, RDMA, RDMAEndpoint, Admin, NFS, Host, Port string
+	TCP   string // of the listener for TCP
+	RDMA  string // of the listener for RDMA
+	Admin string // of the admin server; "none" in Config and "" in Help if there is none
+	NFS   string // of the NFS server
 }
 
-// Config is the configuration, as YAML.
+// Config returns the configuration of the bridge in front of a.NFS, as YAML.
 func (a Addresses) Config() ([]byte, error) {
 	var text bytes.Buffer
-	err := demoConfig.Execute(&text, a)
+	err := configTemplate.Execute(&text, a)
 	return text.Bytes(), err
 }
 
-// Help prints what can be done with the demo.
-func (a Addresses) Help(w io.Writer) error { return demoHelp.Execute(w, a) }
+// RDMAEndpoint is the address at which the bridge connects to its own RDMA listener.
+func (a Addresses) RDMAEndpoint() string { return Reachable(a.RDMA) }
 
-// FixPort chooses a port where addr leaves it open with 0. Somebody else may take
-// it before we do; then the demo says so and ends.
-func FixPort(addr string) (string, error) {
+// Help writes how to mount the file system, how to use it without root, and where
+// the status page is.
+func (a Addresses) Help(w io.Writer) error {
+	host, port, err := net.SplitHostPort(a.TCP)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]" // an IPv6 address, in URLs and for mount alike
+	}
+	return helpTemplate.Execute(w, struct {
+		Addresses
+		Host, Port string
+	}{a, host, port})
+}
+
+// ChoosePort replaces port 0 in addr with a free port. Another process may bind the
+// port before the demo does; the demo then fails with "address already in use".
+func ChoosePort(addr string) (string, error) {
 	if _, port, err := net.SplitHostPort(addr); err != nil || port != "0" {
-		return addr, nil // what is wrong with it, the configuration will say
+		return addr, nil // loading the configuration reports an address that is wrong
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -92,7 +114,8 @@ func FixPort(addr string) (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// Reachable is an address at which a listener's addr can be connected to.
+// Reachable returns an address to connect to for a listener at addr: it replaces an
+// unspecified host with 127.0.0.1.
 func Reachable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
