@@ -67,26 +67,26 @@ func TestAnnotatedDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r report
-	src, err := readSource(data, &r)
+	err = readSource(data, &r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	comments := commentsByLine(data, src)
+	comments := commentsByLine(data, r.source)
 	checked := make(map[string]bool) // by path without indices
 	for path, s := range settingsOfTwo(shown, bare(shown, "")) {
-		if !src.given(path) {
+		if !r.source.given(path) {
 			continue
 		}
 		checked[index.ReplaceAllString(path, "")] = true
-		comment := comments[src.line(path)]
+		comment := comments[r.source.line(path)]
 		if comment == "" { // it is with the first listener or upstream
-			comment = comments[src.line(index.ReplaceAllString(path, "[0]"))]
+			comment = comments[r.source.line(index.ReplaceAllString(path, "[0]"))]
 		}
 		checkAnnotation(t, path, comment, s)
 	}
 	other := settingsOfTwo(bare(shown, TransportTCP), bare(shown, TransportRDMA))
 	for path, s := range other {
-		for _, m := range defaultWith.FindAllStringSubmatch(comments[src.line(path)], -1) {
+		for _, m := range defaultWith.FindAllStringSubmatch(comments[r.source.line(path)], -1) {
 			have := s[0] // with tcp
 			if m[1] == "rdma" {
 				have = s[1]

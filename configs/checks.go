@@ -7,89 +7,109 @@ import (
 	"strings"
 )
 
-func (c *Config) checkUpstream(name, path string, r *report) {
-	if r.spoiled("upstreams") || slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == name }) {
-		return
+// The checks in this file report at most one problem with the setting at path, and
+// none where decoding has already reported one.
+
+// required reports whether the file has the setting.
+func (r *report) required(path, value string) bool {
+	if value == "" && !r.has(path) && !r.spoiled(path) {
+		r.addf(path, "this setting is required")
 	}
-	var names []string
-	for _, u := range c.Upstreams {
-		if u.Name != "" {
-			names = append(names, u.Name)
-		}
-	}
-	if len(names) == 0 {
-		r.addf(path, "no upstream is named %q", name)
-		return
-	}
-	r.addf(path, "no upstream is named %q; there is %s", name, strings.Join(names, ", "))
+	return value != ""
 }
 
-// checkAddress wants host:port. A listener may leave the host out, and may ask
-// for any port with 0.
-func checkAddress(s string, listen bool, path string, r *report) {
-	if r.has(path) {
-		return
-	}
-	host, port, err := net.SplitHostPort(s)
-	if err != nil {
-		r.addf(path, "%q: want host:port, [host]:port for IPv6", s)
-		return
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	switch {
-	case err != nil:
-		r.addf(path, "%q: the port is no number up to 65535", s)
-	case n == 0 && !listen:
-		r.addf(path, "%q: the port must be greater than 0", s)
-	case host == "" && !listen:
-		r.addf(path, "%q: want a host before the port", s)
-	case strings.ContainsAny(host, " \t\r\n/"):
-		r.addf(path, "%q: the host has characters that no host has", s)
-	}
-}
-
-// required reports whether s is given, and notes a problem if nobody else did.
-func required(s, path string, r *report) bool {
-	if s == "" && !r.has(path) && !r.spoiled(path) {
-		r.addf(path, "required")
-	}
-	return s != ""
-}
-
-func oneOf(s, path string, r *report, words ...string) bool {
-	ok := slices.Contains(words, s)
-	if !ok && s != "" && !r.has(path) {
-		r.addf(path, "%q: want %s", s, strings.Join(words, " or "))
-	}
-	return ok
-}
-
-func atMost(n, most int, path string, r *report) {
-	if n > most {
-		r.addf(path, "%d: want at most %d", n, most)
-	}
-}
-
-func between(s, least, most Size, path string, r *report) bool {
-	ok := s >= least && s <= most
-	if !ok && s != 0 && !r.has(path) {
-		r.addf(path, "%s: want %s to %s", s, least, most)
-	}
-	return ok
-}
-
-// finite refuses none where waiting for ever would leave Calls unanswered.
-func finite(d Duration, path string, r *report) {
-	if d == noDuration {
-		r.addf(path, "none is not possible here")
-	}
-}
-
-// only refuses settings that have no effect with the transport chosen.
-func only(path, transport string, r *report, settings ...string) {
+// needs rejects settings within path that have no effect without what is named.
+func (r *report) needs(path, what string, settings ...string) {
 	for _, s := range settings {
 		if p := path + "." + s; r.source.given(p) && !r.has(p) {
-			r.addf(p, "only for transport %s", transport)
+			r.addf(p, "this setting needs %s; write that, or remove this setting", what)
 		}
 	}
+}
+
+// oneOf accepts only the words, and "" for a setting that does not apply.
+func (r *report) oneOf(path, value string, words ...string) {
+	if value != "" && !slices.Contains(words, value) && !r.has(path) {
+		r.addf(path, "%q is not possible here; write %s", value, alternatives(words))
+	}
+}
+
+// alternatives joins words as a sentence does: a, b or c.
+func alternatives(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+func (r *report) atMost(path string, n, most int) {
+	if n > most {
+		r.addf(path, "%d is too large; write at most %d", n, most)
+	}
+}
+
+// notAbove rejects a limit that another setting makes useless.
+func (r *report) notAbove(path string, n int, other string, most int) {
+	if n > most {
+		r.addf(path, "%d is more than %s, which is %d; write at most %d", n, other, most, most)
+	}
+}
+
+// between reports whether s is within the bounds.
+func (r *report) between(path string, s, least, most Size) bool {
+	ok := s >= least && s <= most
+	if !ok && s != 0 && !r.has(path) {
+		r.addf(path, "%s is out of range; write a size from %s to %s", s, least, most)
+	}
+	return ok
+}
+
+func (r *report) atLeastOrNone(path string, d, least Duration) {
+	if d > 0 && d < least {
+		r.addf(path, "%s is too short; write at least %s, or none", d, least)
+	}
+}
+
+// finite rejects none for timeouts without which Calls could stay unanswered for ever.
+func (r *report) finite(path string, d Duration) {
+	if d == noDuration {
+		r.addf(path, "none is not possible here; write a duration such as 30s")
+	}
+}
+
+// address accepts host:port of a server.
+func (r *report) address(path, s string) {
+	host, port, ok := r.hostPort(path, s)
+	switch {
+	case !ok:
+	case port == 0:
+		r.addf(path, "%q has port 0; write the port of the server", s)
+	case host == "":
+		r.addf(path, "%q has no host; write host:port", s)
+	}
+}
+
+// listenAddress accepts host:port of this host. Without a host it stands for every
+// address, and port 0 stands for a port that the kernel chooses.
+func (r *report) listenAddress(path, s string) { r.hostPort(path, s) }
+
+func (r *report) hostPort(path, s string) (host string, port uint64, ok bool) {
+	if r.has(path) {
+		return "", 0, false
+	}
+	host, text, err := net.SplitHostPort(s)
+	if err != nil {
+		r.addf(path, "%q is not an address; write host:port, or [host]:port for IPv6", s)
+		return "", 0, false
+	}
+	if port, err = strconv.ParseUint(text, 10, 16); err != nil {
+		r.addf(path, "%q has no valid port; write a number up to 65535", s)
+		return "", 0, false
+	}
+	if strings.ContainsAny(host, " \t\r\n/") {
+		r.addf(path, "%q has characters that a host name cannot have; write host:port", s)
+		return "", 0, false
+	}
+	return host, port, true
 }

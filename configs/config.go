@@ -1,14 +1,15 @@
-// Package configs is the YAML of rdmabridge: its types, its defaults and its
-// rules. [Load] reports every problem of a file at once, each with the path of
-// the setting and its line, and never a configuration that breaks a rule.
+// Package configs reads the configuration file of rdmabridge. It has the types of
+// all settings, their defaults (defaults.go) and the rules they must keep.
 //
-// A setting that is left out, or is null, has its default. Zero is never a
-// way to say "default" or "no limit" in the file: what may be switched off takes
-// the word none.
+// [Load] reports all problems of a file at once, each with its line and the path of
+// the setting. It never returns a configuration that breaks a rule.
+//
+// A setting that is left out, or is null, has its default. Zero never means "default"
+// or "no limit" in a file: the word none switches off what can be switched off.
 package configs
 
-// A Config is a whole file. The one that Load returns is complete: every field
-// has its value, given or default, and keeps every rule.
+// A Config is a whole file. Load returns it complete: each field has the value of the
+// file or its default.
 type Config struct {
 	Listeners []Listener `mapstructure:"listeners"`
 	Upstreams []Upstream `mapstructure:"upstreams"`
@@ -20,50 +21,35 @@ type Config struct {
 	Drain     Drain      `mapstructure:"drain"`
 	Reload    Reload     `mapstructure:"reload"`
 	Handover  Handover   `mapstructure:"handover"`
-	Loops     int        `mapstructure:"loops"` // event loops; default by CPUs
+	Loops     int        `mapstructure:"loops"` // number of event loops
 }
 
-// Chunks bound what is offered in chunks to every upstream on RDMA.
+// Chunks bounds what the bridge offers in chunks to every upstream on RDMA.
 type Chunks struct {
-	IO    Size `mapstructure:"io"`    // most data of one READ; default 1 MiB
-	Reply Size `mapstructure:"reply"` // Reply chunk where no binding knows better; default IO + 8 KiB
+	IO    Size `mapstructure:"io"`    // most data of one READ
+	Reply Size `mapstructure:"reply"` // Reply chunk for Calls whose Reply has no known bound
 }
 
-// Memory is for messages, all of them.
+// Memory is the memory of all messages.
 type Memory struct {
-	Budget Size `mapstructure:"budget"` // default 1 GiB
+	Budget Size `mapstructure:"budget"`
 }
 
-// Admin is the HTTP server for metrics, health and status.
+// Admin is the HTTP server for metrics, health checks and the status page.
 type Admin struct {
-	Address string `mapstructure:"address"` // host:port, or none; default 127.0.0.1:9090
+	Address string `mapstructure:"address"` // host:port, or none
 }
 
-// Enabled reports whether it is wanted.
+// Enabled reports whether the file asks for the HTTP server.
 func (a *Admin) Enabled() bool { return a.Address != none }
 
-// Log says what is logged, to standard error.
+// Log configures the log, which goes to standard error.
 type Log struct {
-	Level  string `mapstructure:"level"`  // debug, info, warn or error; default info
-	Format string `mapstructure:"format"` // json or console; default json
+	Level  string `mapstructure:"level"`  // debug, info, warn or error
+	Format string `mapstructure:"format"` // json or console
 }
 
-// Drain is what SIGTERM starts.
+// Drain configures what SIGTERM starts.
 type Drain struct {
-	Timeout Duration `mapstructure:"timeout"` // then connections are cut; default 30s
+	Timeout Duration `mapstructure:"timeout"` // how long Calls may take before the bridge closes their connections
 }
-
-// The words of settings that are compared in code.
-const (
-	ProviderIWARP   = "iwarp"
-	fpduEMSS        = "emss"
-	FPDUMax         = "max"
-	formatJSON      = "json"
-	FormatConsole   = "console"
-	none            = "none"
-	balanceSpread   = "spread"
-	BalancePriority = "priority"
-	PoolAuto        = "auto"
-	PoolShared      = "shared"
-	PoolPinned      = "pinned"
-)

@@ -7,32 +7,9 @@ import (
 	"strings"
 )
 
-// addDecode notes the leaves of mapstructure's tree of errors, which carry the
-// names of settings. What wraps them is prose.
-func (r *report) addDecode(err error) {
-	switch e := err.(type) {
-	case interface{ Unwrap() []error }:
-		for _, e := range e.Unwrap() {
-			r.addDecode(e)
-		}
-	case interface {
-		Name() string
-		Unwrap() error
-	}:
-		r.addf(settingPath(e.Name()), "%v", e.Unwrap())
-	case interface{ Unwrap() error }:
-		r.addDecode(e.Unwrap())
-	default:
-		r.addf("", "%v", err)
-	}
-}
-
-// settingPath is the path of a setting from mapstructure's name for it.
-func settingPath(name string) string { return strings.ToLower(name) }
-
-// decodeValue is called by mapstructure for every value before it converts.
-// Values become the types of value.go here, and what mapstructure would bend to
-// fit, a number for a list, text for a number, is refused.
+// decodeValue is the hook that mapstructure calls before it converts a value. It parses
+// the types of this package, and rejects values that mapstructure would convert
+// silently, such as a number where a list belongs.
 func decodeValue(from, to reflect.Value) (any, error) {
 	if from.Kind() == reflect.Interface {
 		from = from.Elem()
@@ -40,51 +17,59 @@ func decodeValue(from, to reflect.Value) (any, error) {
 	data := from.Interface()
 	switch to.Interface().(type) {
 	case Size:
-		return scalar(data, ParseSize)
+		return parseScalar(data, ParseSize)
 	case Duration:
-		return scalar(data, parseDuration)
+		return parseScalar(data, parseDuration)
 	case Switch:
-		return scalar(data, parseSwitch)
+		return parseScalar(data, parseSwitch)
 	case Prefix:
-		return scalar(data, parsePrefix)
+		return parseScalar(data, parsePrefix)
 	case Ports:
-		return scalar(data, parsePorts)
+		return parseScalar(data, parsePorts)
 	case Program:
-		return scalar(data, func(s string) (Program, error) { return Program(s), nil })
+		return parseScalar(data, func(s string) (Program, error) { return Program(s), nil })
 	}
-	switch to.Kind() {
-	case reflect.Slice:
-		if from.Kind() != reflect.Slice {
-			return nil, fmt.Errorf("want a list, not %s", describe(data))
-		}
-	case reflect.Struct:
-		if from.Kind() != reflect.Map {
-			return nil, fmt.Errorf("want settings, name: value, not %s", describe(data))
-		}
-	case reflect.String:
-		if from.Kind() != reflect.String {
-			return nil, fmt.Errorf("want text, not %s", describe(data))
-		}
-	case reflect.Int:
-		if n, ok := data.(int); !ok {
-			return nil, fmt.Errorf("want a whole number, not %s", describe(data))
-		} else if n <= 0 {
-			return nil, fmt.Errorf("%d must be greater than 0", n)
-		}
-	case reflect.Uint32:
-		if n, ok := data.(int); !ok || n < 0 || n > 1<<32-1 {
-			return nil, fmt.Errorf("want a whole number up to 4294967295, not %s", describe(data))
-		}
+	if err := checkKind(data, from.Kind(), to.Kind()); err != nil {
+		return nil, err
 	}
 	return data, nil
 }
 
-// scalar parses a plain value.
-func scalar[T any](data any, parse func(string) (T, error)) (any, error) {
+// checkKind rejects data of a kind that does not suit a setting of kind to.
+func checkKind(data any, from, to reflect.Kind) error {
+	switch to {
+	case reflect.Slice:
+		if from != reflect.Slice {
+			return fmt.Errorf("write a list, not %s", describe(data))
+		}
+	case reflect.Struct:
+		if from != reflect.Map {
+			return fmt.Errorf("write settings (name: value), not %s", describe(data))
+		}
+	case reflect.String:
+		if from != reflect.String {
+			return fmt.Errorf("write text, not %s", describe(data))
+		}
+	case reflect.Int:
+		if n, ok := data.(int); !ok {
+			return fmt.Errorf("write a whole number, not %s", describe(data))
+		} else if n <= 0 {
+			return fmt.Errorf("%d is not greater than 0; write a whole number from 1", n)
+		}
+	case reflect.Uint32:
+		if n, ok := data.(int); !ok || n < 0 || n > 1<<32-1 {
+			return fmt.Errorf("write a whole number up to 4294967295, not %s", describe(data))
+		}
+	}
+	return nil
+}
+
+// parseScalar parses a value that is neither a list nor a mapping.
+func parseScalar[T any](data any, parse func(string) (T, error)) (any, error) {
 	switch data.(type) {
 	case string, int, int64, uint64, bool:
 	default:
-		return nil, fmt.Errorf("want a plain value, not %s", describe(data))
+		return nil, fmt.Errorf("write a plain value, not %s", describe(data))
 	}
 	v, err := parse(fmt.Sprint(data))
 	if err != nil {
@@ -93,7 +78,7 @@ func scalar[T any](data any, parse func(string) (T, error)) (any, error) {
 	return v, nil
 }
 
-// describe is data for a message, briefly.
+// describe returns a short description of data for a message.
 func describe(data any) string {
 	switch d := data.(type) {
 	case string:
@@ -111,4 +96,24 @@ func describe(data any) string {
 		return "settings"
 	}
 	return fmt.Sprintf("%T", data)
+}
+
+// addDecode adds the problems that mapstructure found. Its error is a tree, whose leaves
+// have the names of settings.
+func (r *report) addDecode(err error) {
+	switch e := err.(type) {
+	case interface{ Unwrap() []error }:
+		for _, e := range e.Unwrap() {
+			r.addDecode(e)
+		}
+	case interface {
+		Name() string
+		Unwrap() error
+	}:
+		r.addf(strings.ToLower(e.Name()), "%v", e.Unwrap())
+	case interface{ Unwrap() error }:
+		r.addDecode(e.Unwrap())
+	default:
+		r.addf("", "%v", err)
+	}
 }

@@ -2,7 +2,6 @@ package configs
 
 import (
 	"runtime"
-	"time"
 )
 
 // This file has every default of the bridge. No other package has defaults for
@@ -91,11 +90,6 @@ func (w *IWARP) setDefaults() {
 	fill(&w.FPDU, fpduEMSS)
 	fill(&w.Revision1, Off)
 }
-
-const (
-	second      = Duration(time.Second)
-	millisecond = Duration(time.Millisecond)
-)
 
 // defaultLoops leaves one CPU to the other goroutines and to the kernel where there
 // are more than two. It is computed once, because tcpframe raises GOMAXPROCS when it

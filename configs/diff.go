@@ -6,26 +6,27 @@ import (
 	"strings"
 )
 
-// A Change is one setting that two configurations have differently. What has a
-// name is found by it, wherever in its list it stands.
+// A Change is one setting that differs between two configurations.
 type Change struct {
-	Path     string // listeners[nfs].limits.calls
-	Old, New string // as a file would have them; "" where it is not
+	Path     string // such as listeners[nfs].limits.calls
+	Old, New string // in the format of a file; "" for a setting that is not there
 }
 
-// String is the change for a log: path: old -> new.
+// String formats c as path: old -> new.
 func (c Change) String() string {
-	none := func(s string) string {
-		if s == "" {
-			return "(none)"
-		}
-		return s
-	}
-	return c.Path + ": " + none(c.Old) + " -> " + none(c.New)
+	return c.Path + ": " + orNone(c.Old) + " -> " + orNone(c.New)
 }
 
-// Diff lists what differs between two complete configurations, in the order of the
-// settings. Listeners and upstreams that only one of them has are one Change each.
+func orNone(s string) string {
+	if s == "" {
+		return "(none)"
+	}
+	return s
+}
+
+// Diff returns the settings that differ between two complete configurations, in the
+// order of the Config. It matches listeners and upstreams by name, wherever in their
+// lists they stand. One that only one of the configurations has is one Change.
 func Diff(old, next *Config) []Change {
 	return diff(nil, "", reflect.ValueOf(old).Elem(), reflect.ValueOf(next).Elem())
 }
@@ -55,39 +56,34 @@ func diff(cs []Change, path string, old, next reflect.Value) []Change {
 
 // diffNamed matches the elements of two lists by their names.
 func diffNamed(cs []Change, path string, old, next reflect.Value) []Change {
-	find := func(list reflect.Value, name string) (reflect.Value, bool) {
-		for i := range list.Len() {
-			if e := list.Index(i); e.FieldByName("Name").String() == name {
-				return e, true
-			}
-		}
-		return reflect.Value{}, false
-	}
 	for i := range old.Len() {
-		e := old.Index(i)
-		name := e.FieldByName("Name").String()
-		p := path + "[" + name + "]"
-		if n, ok := find(next, name); ok {
-			cs = diff(cs, p, e, n)
+		o := old.Index(i)
+		p := path + "[" + nameOf(o) + "]"
+		if n, ok := findNamed(next, nameOf(o)); ok {
+			cs = diff(cs, p, o, n)
 		} else {
-			cs = append(cs, Change{Path: p, Old: text(e)})
+			cs = append(cs, Change{Path: p, Old: text(o)})
 		}
 	}
 	for i := range next.Len() {
-		e := next.Index(i)
-		name := e.FieldByName("Name").String()
-		if _, ok := find(old, name); !ok {
-			cs = append(cs, Change{Path: path + "[" + name + "]", New: text(e)})
+		n := next.Index(i)
+		if _, ok := findNamed(old, nameOf(n)); !ok {
+			cs = append(cs, Change{Path: path + "[" + nameOf(n) + "]", New: text(n)})
 		}
 	}
 	return cs
 }
 
-// isMapping reports whether t is a type of settings, and not a value that happens
-// to be a struct.
-func isMapping(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && !t.Implements(reflect.TypeFor[fmt.Stringer]())
+func findNamed(list reflect.Value, name string) (reflect.Value, bool) {
+	for i := range list.Len() {
+		if e := list.Index(i); nameOf(e) == name {
+			return e, true
+		}
+	}
+	return reflect.Value{}, false
 }
+
+func nameOf(v reflect.Value) string { return v.FieldByName("Name").String() }
 
 func hasName(t reflect.Type) bool {
 	if !isMapping(t) {
@@ -95,6 +91,12 @@ func hasName(t reflect.Type) bool {
 	}
 	_, ok := t.FieldByName("Name")
 	return ok
+}
+
+// isMapping reports whether t is a type of settings, and not a single value that happens
+// to be a struct.
+func isMapping(t reflect.Type) bool {
+	return t.Kind() == reflect.Struct && !t.Implements(reflect.TypeFor[fmt.Stringer]())
 }
 
 func settingNames(t reflect.Type) []string {
@@ -105,43 +107,43 @@ func settingNames(t reflect.Type) []string {
 	return names
 }
 
-// text is a value as a file would have it. Settings that have none are left out.
+// text formats a value as a file has it. A setting without a value is "".
 func text(v reflect.Value) string {
-	if s, ok := v.Interface().(fmt.Stringer); ok {
-		if d, ok := s.(Duration); ok && d == 0 {
-			return ""
-		}
-		if n, ok := s.(Size); ok && n == 0 {
-			return ""
-		}
-		if p, ok := s.(Ports); ok && p == (Ports{}) {
-			return ""
-		}
-		return s.String()
-	}
+	s, isValue := v.Interface().(fmt.Stringer)
 	switch {
 	case v.Kind() == reflect.Slice:
-		if v.Len() == 0 {
-			return ""
-		}
-		all := make([]string, v.Len())
-		for i := range all {
-			all[i] = text(v.Index(i))
-		}
-		return "[" + strings.Join(all, ", ") + "]"
+		return listText(v)
 	case isMapping(v.Type()):
-		var all []string
-		for i, name := range settingNames(v.Type()) {
-			if s := text(v.Field(i)); name != "" && s != "" {
-				all = append(all, name+": "+s)
-			}
-		}
-		if len(all) == 0 {
-			return ""
-		}
-		return "{" + strings.Join(all, ", ") + "}"
-	case v.Kind() == reflect.Int && v.Int() == 0:
-		return "" // no setting may be 0
+		return mappingText(v)
+	case v.IsZero() && v.Kind() != reflect.Uint32:
+		return "" // only the version of a route may be 0
+	case isValue:
+		return s.String()
 	}
 	return fmt.Sprint(v.Interface())
+}
+
+func listText(v reflect.Value) string {
+	if v.Len() == 0 {
+		return ""
+	}
+	all := make([]string, v.Len())
+	for i := range all {
+		all[i] = text(v.Index(i))
+	}
+	return "[" + strings.Join(all, ", ") + "]"
+}
+
+// mappingText leaves out settings without a value.
+func mappingText(v reflect.Value) string {
+	var all []string
+	for i, name := range settingNames(v.Type()) {
+		if s := text(v.Field(i)); name != "" && s != "" {
+			all = append(all, name+": "+s)
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return "{" + strings.Join(all, ", ") + "}"
 }

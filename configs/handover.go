@@ -2,23 +2,24 @@ package configs
 
 import "path/filepath"
 
-// Handover lets another process take the listening sockets over: serve --takeover.
+// Handover lets another process take over the listening sockets: serve --takeover.
 type Handover struct {
-	Path string `mapstructure:"path"` // of a Unix socket, absolute, or none; default none
+	Path string `mapstructure:"path"` // absolute path of a Unix socket, or none
 }
 
-// Enabled reports whether it is wanted.
+// Enabled reports whether the file asks for hand-over.
 func (h *Handover) Enabled() bool { return h.Path != none }
 
-// maxSocketPath is what fits in sockaddr_un, with the suffix under which it is made.
+// maxSocketPath is the longest path that fits in sockaddr_un. The bridge first makes
+// the socket under a name with a suffix, its process id, which needs room too.
 const maxSocketPath = 107 - len(".4194304")
 
 func (h *Handover) validate(r *report) {
 	switch {
 	case !h.Enabled():
 	case !filepath.IsAbs(h.Path):
-		r.addf("handover.path", "%q: want an absolute path", h.Path)
+		r.addf("handover.path", "%q is not an absolute path; write one such as /run/rdmabridge/handover.sock", h.Path)
 	case len(h.Path) > maxSocketPath:
-		r.addf("handover.path", "%d octets are too long for a Unix socket; want at most %d", len(h.Path), maxSocketPath)
+		r.addf("handover.path", "a path of %d octets is too long for a Unix socket; write at most %d", len(h.Path), maxSocketPath)
 	}
 }

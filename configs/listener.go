@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// A Listener is an address where clients arrive.
+// A Listener is an address where clients connect.
 type Listener struct {
 	Name      string    `mapstructure:"name"`
-	Address   string    `mapstructure:"address"`   // host:port
-	Transport Transport `mapstructure:"transport"` // default tcp
-	Upstream  string    `mapstructure:"upstream"`  // where Calls without a route go; "" refuses them
+	Address   string    `mapstructure:"address"` // host:port
+	Transport Transport `mapstructure:"transport"`
+	Upstream  string    `mapstructure:"upstream"` // for Calls that no route matches; "" refuses them
 	Routes    []Route   `mapstructure:"routes"`
-	Allow     []Prefix  `mapstructure:"allow"` // empty: everybody
+	Allow     []Prefix  `mapstructure:"allow"` // clients that may connect; empty: all
 
 	Limits   ListenerLimits   `mapstructure:"limits"`
-	Weights  []Weight         `mapstructure:"weights"` // the first that fits counts; others have 1
+	Weights  []Weight         `mapstructure:"weights"` // the first match counts; without one the weight is 1
 	Rates    Rates            `mapstructure:"rates"`
 	Timeouts ListenerTimeouts `mapstructure:"timeouts"`
 
 	// For transport rdma.
-	Provider string `mapstructure:"provider"` // default iwarp
-	Credits  int    `mapstructure:"credits"`  // most granted to each connection; default 64
+	Provider string `mapstructure:"provider"`
+	Credits  int    `mapstructure:"credits"` // most credits granted to a connection
 	Inline   Inline `mapstructure:"inline"`
 	IWARP    IWARP  `mapstructure:"iwarp"`
 }
 
-// RDMA reports whether the listener's clients speak RPC-over-RDMA.
+// RDMA reports whether the listener's clients use RPC-over-RDMA.
 func (l *Listener) RDMA() bool { return l.Transport == TransportRDMA }
 
 // A Route sends the Calls of one RPC program to an upstream of its own.
@@ -36,134 +36,150 @@ type Route struct {
 	Upstream string   `mapstructure:"upstream"`
 }
 
-// ListenerLimits bound what clients of one listener can take.
+// ListenerLimits bounds what the clients of one listener may use.
 type ListenerLimits struct {
-	Connections int  `mapstructure:"connections"` // default 4096
-	Calls       int  `mapstructure:"calls"`       // Calls of one client in the bridge; default 256
-	Outbound    Size `mapstructure:"outbound"`    // Replies owed to one client; default 32 MiB
-	Record      Size `mapstructure:"record"`      // longest Call; default 4 MiB + 64 KiB
-	PerAddress  int  `mapstructure:"per_address"` // connections of one client address; default Connections
+	Connections int  `mapstructure:"connections"`
+	Calls       int  `mapstructure:"calls"`       // Calls of one client in the bridge
+	Outbound    Size `mapstructure:"outbound"`    // octets of Replies owed to one client
+	Record      Size `mapstructure:"record"`      // longest Call
+	PerAddress  int  `mapstructure:"per_address"` // connections of one client address
 
 	// For transport tcp.
-	Fragments int `mapstructure:"fragments"` // of one record, RFC 5531 Section 11; default 1024
+	Fragments int `mapstructure:"fragments"` // fragments of one record, RFC 5531 Section 11
 
-	// For transport rdma: connections being set up at once, and of one address.
-	Starting           int `mapstructure:"starting"`             // default 128
-	StartingPerAddress int `mapstructure:"starting_per_address"` // default 16, at most Starting
+	// For transport rdma.
+	Starting           int `mapstructure:"starting"`             // connections being set up at once
+	StartingPerAddress int `mapstructure:"starting_per_address"` // connections of one address being set up at once
 }
 
-// A Weight is the share of some clients, by address, while others wait as well.
+// A Weight is the share of the clients at some addresses while other clients wait too.
 type Weight struct {
 	Clients []Prefix `mapstructure:"clients"`
 	Weight  int      `mapstructure:"weight"` // 1 to 100
 }
 
-// Rates are how much clients may send and get.
+// Rates has the rate limits of a listener.
 type Rates struct {
-	Listener Rate `mapstructure:"listener"` // all of them together
-	Client   Rate `mapstructure:"client"`   // those of one address
+	Listener Rate `mapstructure:"listener"` // for all clients together
+	Client   Rate `mapstructure:"client"`   // for the connections of one address together
 }
 
-// A Rate bounds a second; default no limit.
+// A Rate is a limit per second. Zero means no limit.
 type Rate struct {
 	Calls int  `mapstructure:"calls"`
 	Bytes Size `mapstructure:"bytes"` // of Calls and Replies together
 }
 
-// ListenerTimeouts end connections that do not move.
+// ListenerTimeouts closes connections that make no progress.
 type ListenerTimeouts struct {
-	Stall Duration `mapstructure:"stall"` // what was begun must go on: a record, or an FPDU; default 30s
-	Idle  Duration `mapstructure:"idle"`  // no traffic and no Call under way; default none
-	Start Duration `mapstructure:"start"` // for transport rdma: to set a connection up; default 5s
+	Stall Duration `mapstructure:"stall"` // for a record or an FPDU that has begun
+	Idle  Duration `mapstructure:"idle"`  // for a connection without traffic and without a Call under way
+	Start Duration `mapstructure:"start"` // for transport rdma: for the set-up of a connection
 }
+
+const (
+	maxConnections = 1 << 20
+	maxStarting    = 1 << 16
+	maxCalls       = 1 << 16
+	maxFragments   = 1 << 20
+	maxCredits     = 1024 // of listeners and upstreams
+	minOutbound    = 64 * KiB
+	maxOutbound    = 1 * GiB
+	minRecord      = 4 * KiB
+	maxWeight      = 100
+	maxRate        = 10_000_000 // Calls per second
+	minRateBytes   = 64 * KiB   // per second
+	maxRateBytes   = 1024 * GiB // per second
+)
 
 func (l *Listener) validate(path string, k Known, c *Config, r *report) {
-	required(l.Name, path+".name", r)
-	if required(l.Address, path+".address", r) {
-		checkAddress(l.Address, true, path+".address", r)
+	r.required(path+".name", l.Name)
+	if r.required(path+".address", l.Address) {
+		r.listenAddress(path+".address", l.Address)
 	}
-	oneOf(string(l.Transport), path+".transport", r, string(TransportTCP), string(TransportRDMA))
+	r.oneOf(path+".transport", string(l.Transport), string(TransportTCP), string(TransportRDMA))
 	if l.Upstream == "" && len(l.Routes) == 0 && !r.spoiled(path+".upstream") && !r.spoiled(path+".routes") {
-		r.addf(path+".upstream", "want an upstream, or at least one route")
+		r.addf(path+".upstream", "the listener has no destination for its Calls; write an upstream, or at least one route")
 	}
 	if l.Upstream != "" {
-		c.checkUpstream(l.Upstream, path+".upstream", r)
+		c.checkUpstream(path+".upstream", l.Upstream, r)
 	}
 	l.validateRoutes(path, k, c, r)
-	atMost(l.Limits.Connections, maxConnections, path+".limits.connections", r)
-	atMost(l.Limits.Calls, 1<<16, path+".limits.calls", r)
-	between(l.Limits.Outbound, 64*KiB, GiB, path+".limits.outbound", r)
-	between(l.Limits.Record, minRecord, MaxRecord, path+".limits.record", r)
-	l.validateShares(path, r)
-	if l.Limits.PerAddress > l.Limits.Connections {
-		r.addf(path+".limits.per_address", "%d is more than limits.connections, %d", l.Limits.PerAddress, l.Limits.Connections)
-	}
-	finite(l.Timeouts.Stall, path+".timeouts.stall", r)
+	l.Limits.validate(path+".limits", r)
+	l.validateWeights(path, r)
+	l.Rates.Listener.validate(path+".rates.listener", r)
+	l.Rates.Client.validate(path+".rates.client", r)
+	r.finite(path+".timeouts.stall", l.Timeouts.Stall)
 	if l.RDMA() {
-		checkProvider(l.Provider, l.IWARP, path, k, r)
-		atMost(l.Limits.Starting, 1<<16, path+".limits.starting", r)
-		if l.Limits.StartingPerAddress > l.Limits.Starting {
-			r.addf(path+".limits.starting_per_address", "%d is more than limits.starting, %d", l.Limits.StartingPerAddress, l.Limits.Starting)
-		}
-		finite(l.Timeouts.Start, path+".timeouts.start", r)
-		atMost(l.Credits, maxCredits, path+".credits", r)
-		l.Inline.validate(path+".inline", r)
-		only(path, "tcp", r, "limits.fragments")
-		if r.source.given(path + ".iwarp.revision1") {
-			r.addf(path+".iwarp.revision1", "only for upstreams; a listener answers both revisions")
-		}
-		return
+		l.validateRDMA(path, k, r)
+	} else {
+		l.validateTCP(path, r)
 	}
-	atMost(l.Limits.Fragments, 1<<20, path+".limits.fragments", r)
-	only(path, "rdma", r, "provider", "credits", "inline", "iwarp", "limits.starting", "limits.starting_per_address", "timeouts.start")
 }
 
-// validateShares checks weights, of which an earlier one must not take all that a
-// later one would, and rates.
-func (l *Listener) validateShares(path string, r *report) {
-	var taken []Prefix
+func (l *Listener) validateTCP(path string, r *report) {
+	r.atMost(path+".limits.fragments", l.Limits.Fragments, maxFragments)
+	r.needs(path, "transport rdma", "provider", "credits", "inline", "iwarp", "limits.starting", "limits.starting_per_address", "timeouts.start")
+}
+
+func (l *Listener) validateRDMA(path string, k Known, r *report) {
+	checkProvider(path, l.Provider, l.IWARP, k, r)
+	r.atMost(path+".limits.starting", l.Limits.Starting, maxStarting)
+	r.notAbove(path+".limits.starting_per_address", l.Limits.StartingPerAddress, "limits.starting", l.Limits.Starting)
+	r.finite(path+".timeouts.start", l.Timeouts.Start)
+	r.atMost(path+".credits", l.Credits, maxCredits)
+	l.Inline.validate(path+".inline", r)
+	r.needs(path, "transport tcp", "limits.fragments")
+	if r.source.given(path + ".iwarp.revision1") {
+		r.addf(path+".iwarp.revision1", "only upstreams have this setting, because a listener answers both revisions; remove it")
+	}
+}
+
+func (m *ListenerLimits) validate(path string, r *report) {
+	r.atMost(path+".connections", m.Connections, maxConnections)
+	r.notAbove(path+".per_address", m.PerAddress, "limits.connections", m.Connections)
+	r.atMost(path+".calls", m.Calls, maxCalls)
+	r.between(path+".outbound", m.Outbound, minOutbound, maxOutbound)
+	r.between(path+".record", m.Record, minRecord, MaxRecord)
+}
+
+// validateWeights rejects an entry that no client can reach, because an earlier one
+// matches all its addresses.
+func (l *Listener) validateWeights(path string, r *report) {
+	var earlier []Prefix
 	for i, w := range l.Weights {
 		p := fmt.Sprintf("%s.weights[%d]", path, i)
 		if len(w.Clients) == 0 && !r.spoiled(p+".clients") {
-			r.addf(p+".clients", "want at least one address")
+			r.addf(p+".clients", "the list is empty; write at least one address")
 		}
-		switch {
-		case w.Weight == 0 && !r.has(p+".weight"):
-			r.addf(p+".weight", "required")
-		case w.Weight > maxWeight:
-			r.addf(p+".weight", "%d: want at most %d", w.Weight, maxWeight)
+		if w.Weight == 0 && !r.has(p+".weight") {
+			r.addf(p+".weight", "this setting is required")
 		}
+		r.atMost(p+".weight", w.Weight, maxWeight)
 		for j, c := range w.Clients {
-			if slices.ContainsFunc(taken, func(t Prefix) bool { return t.Bits() <= c.Bits() && t.Contains(c.Addr()) }) {
-				r.addf(fmt.Sprintf("%s.clients[%d]", p, j), "never taken: an address before it takes %s", c)
+			if slices.ContainsFunc(earlier, func(e Prefix) bool { return e.Bits() <= c.Bits() && e.Contains(c.Addr()) }) {
+				r.addf(fmt.Sprintf("%s.clients[%d]", p, j), "an earlier address matches all of %s; remove one of the two", c)
 			}
 		}
-		taken = append(taken, w.Clients...)
+		earlier = append(earlier, w.Clients...)
 	}
-	l.Rates.Listener.validate(path+".rates.listener", r)
-	l.Rates.Client.validate(path+".rates.client", r)
 }
 
 func (t *Rate) validate(path string, r *report) {
-	atMost(t.Calls, maxRate, path+".calls", r)
-	between(t.Bytes, 64*KiB, maxRateBytes, path+".bytes", r)
+	r.atMost(path+".calls", t.Calls, maxRate)
+	r.between(path+".bytes", t.Bytes, minRateBytes, maxRateBytes)
 }
 
-// validateRoutes checks that every route leads somewhere and can be taken: an
-// earlier one must not take all it would.
+// validateRoutes checks that each route names an upstream, and that Calls can reach
+// it: an earlier route must not match all of them.
 func (l *Listener) validateRoutes(path string, k Known, c *Config, r *report) {
-	type taken struct {
-		index int
-		all   bool
-		some  []uint32
-	}
-	programs := make(map[uint32]*taken)
+	programs := make(map[uint32]*routed)
 	for i, route := range l.Routes {
 		p := fmt.Sprintf("%s.routes[%d]", path, i)
-		if required(route.Upstream, p+".upstream", r) {
-			c.checkUpstream(route.Upstream, p+".upstream", r)
+		if r.required(p+".upstream", route.Upstream) {
+			c.checkUpstream(p+".upstream", route.Upstream, r)
 		}
-		if !required(string(route.Program), p+".program", r) {
+		if !r.required(p+".program", string(route.Program)) {
 			continue
 		}
 		n, err := k.ResolveProgram(route.Program)
@@ -171,16 +187,30 @@ func (l *Listener) validateRoutes(path string, k Known, c *Config, r *report) {
 			r.addf(p+".program", "%v", err)
 			continue
 		}
-		t := programs[n]
-		if t == nil {
-			t = &taken{index: i}
-			programs[n] = t
+		if programs[n] == nil {
+			programs[n] = &routed{first: i}
 		}
-		free := func(v uint32) bool { return !t.all && !slices.Contains(t.some, v) }
-		if t.all || len(route.Versions) > 0 && !slices.ContainsFunc(route.Versions, free) {
-			r.addf(p, "never taken: routes[%d] takes program %s first", t.index, route.Program)
+		if !programs[n].add(route.Versions) {
+			r.addf(p, "no Call reaches this route, because routes[%d] matches program %s first; remove one of the two", programs[n].first, route.Program)
 		}
-		t.all = t.all || len(route.Versions) == 0
-		t.some = append(t.some, route.Versions...)
 	}
+}
+
+// A routed has the versions of one program that earlier routes match.
+type routed struct {
+	first    int // index of the first route for the program
+	all      bool
+	versions []uint32
+}
+
+// add adds the versions of a route, none of them meaning all, and reports whether one
+// of them is new.
+func (t *routed) add(versions []uint32) bool {
+	isNew := !t.all
+	if isNew && len(versions) > 0 {
+		isNew = slices.ContainsFunc(versions, func(v uint32) bool { return !slices.Contains(t.versions, v) })
+	}
+	t.all = t.all || len(versions) == 0
+	t.versions = append(t.versions, versions...)
+	return isNew
 }

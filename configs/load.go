@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/viper"
 )
 
-// maxFile bounds a file before it is parsed.
+// maxFile is the longest file that Load parses.
 const maxFile = 1 << 20
 
-// LoadFile is Load for the file at path. An error that is no Problems means the
-// file could not be read.
+// LoadFile is Load for the file at path. If the file cannot be read, the error is not
+// of type Problems.
 func LoadFile(path string, k Known) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -30,24 +30,25 @@ func LoadFile(path string, k Known) (*Config, error) {
 	return load(path, b.Bytes(), k)
 }
 
-// Load reads a configuration, gives defaults, and checks every rule. Its error is
-// a Problems with all of them. Keys may be written in any case.
+// Load parses a configuration, sets the defaults, and checks every rule. Its error is
+// of type Problems and has all of them. Keys may be written in any case.
 func Load(data []byte, k Known) (*Config, error) { return load("", data, k) }
 
 func load(file string, data []byte, k Known) (*Config, error) {
 	r := &report{file: file}
 	if len(data) > maxFile {
-		r.addf("", "longer than %s", Size(maxFile))
+		r.addf("", "the file is longer than %s", Size(maxFile))
 		return nil, r.err()
 	}
-	// No key can hold the delimiter, so a.b: is an unknown key, not a path.
+	// No key can contain this delimiter, so viper reads a.b: as one unknown key and
+	// not as a path.
 	v := viper.NewWithOptions(viper.KeyDelimiter("\x00"))
 	v.SetConfigType("yaml")
 	if err := v.ReadConfig(bytes.NewReader(data)); err != nil {
 		r.addSyntax(err)
 		return nil, r.err()
 	}
-	if _, err := readSource(data, r); err != nil {
+	if err := readSource(data, r); err != nil {
 		r.addSyntax(err)
 		return nil, r.err()
 	}
@@ -63,16 +64,16 @@ func load(file string, data []byte, k Known) (*Config, error) {
 	return c, nil
 }
 
-// Check reports every rule that c, which is complete, breaks: a Problems without
-// lines, or nil. It is for what was put together of several files.
+// Check reports every rule that the complete configuration c breaks, as Problems
+// without lines, or nil. It is for a configuration that was combined from two files.
 func (c *Config) Check(k Known) error {
 	r := &report{}
 	c.validate(k, r)
 	return r.err()
 }
 
-// addSyntax notes what the YAML parser said, which may be several things, and
-// moves its line numbers to where ours are.
+// addSyntax adds the problems that the YAML parser found. The parser puts them into one
+// text, a line each, with its own line numbers.
 func (r *report) addSyntax(err error) {
 	var parse viper.ConfigParseError
 	if errors.As(err, &parse) {
@@ -81,17 +82,27 @@ func (r *report) addSyntax(err error) {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	text = strings.TrimPrefix(text, "unmarshal errors:\n")
 	for s := range strings.SplitSeq(text, "\n") {
-		p := problem{File: r.file, Text: strings.TrimSpace(s)}
-		if rest, ok := strings.CutPrefix(p.Text, "line "); ok {
-			if number, what, ok := strings.Cut(rest, ": "); ok {
-				if n, err := strconv.Atoi(number); err == nil {
-					p.Line, p.Text = n, what
-				}
-			}
+		line, s := cutLine(strings.TrimSpace(s))
+		if strings.HasPrefix(s, "cannot unmarshal") && strings.HasSuffix(s, "into map[string]interface {}") {
+			s = "write settings (name: value)"
 		}
-		if strings.HasPrefix(p.Text, "cannot unmarshal") && strings.HasSuffix(p.Text, "into map[string]interface {}") {
-			p.Text = "want settings, name: value"
-		}
-		r.problems = append(r.problems, p)
+		r.add(problem{Line: line, Text: s})
 	}
+}
+
+// cutLine splits "line 7: text" into 7 and text.
+func cutLine(s string) (line int, text string) {
+	rest, ok := strings.CutPrefix(s, "line ")
+	if !ok {
+		return 0, s
+	}
+	number, text, ok := strings.Cut(rest, ": ")
+	if !ok {
+		return 0, s
+	}
+	line, err := strconv.Atoi(number)
+	if err != nil {
+		return 0, s
+	}
+	return line, text
 }

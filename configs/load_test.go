@@ -25,7 +25,7 @@ upstreams:
     endpoints: [10.1.0.5:20049]
 `
 
-// A file may be written with anchors and merges, keys in any case.
+// TestSpellings loads files with anchors and merges, and with keys in any case.
 func TestSpellings(t *testing.T) {
 	_, err := Load([]byte(`
 Listeners:
@@ -41,7 +41,7 @@ upstreams: [{name: s, transport: tcp, endpoints: [h:1], iwarp: null}]
 admin: {address: none}
 drain:
 `), testKnown())
-	if err == nil || !strings.Contains(err.Error(), "line 11: upstreams[0].iwarp: only for transport rdma") || strings.Count(err.Error(), "\n") != 0 {
+	if err == nil || !strings.Contains(err.Error(), "line 11: upstreams[0].iwarp: this setting needs transport rdma; write that, or remove this setting") || strings.Count(err.Error(), "\n") != 0 {
 		t.Errorf("err = %v, want one about iwarp", err)
 	}
 	c, err := Load([]byte(strings.ReplaceAll(`
@@ -82,7 +82,7 @@ func TestLoadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = LoadFile(f, testKnown())
-	if want := f + ": longer than 1MiB"; err == nil || err.Error() != want {
+	if want := f + ": the file is longer than 1MiB"; err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}
 }

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Ports is a range of TCP ports, both ends in it. AnyPort is the word any.
+// Ports is a range of TCP ports that includes both ends.
 type Ports struct{ Low, High uint16 }
 
-// The ranges that have names.
+// The ranges that a file can name by a word.
 var (
-	// AnyPort is those that the kernel chooses from.
+	// AnyPort lets the kernel choose the ports.
 	AnyPort = Ports{0, 65535}
-	// reservedPorts are those from which the Linux client connects: only privileged
-	// processes can, which some servers want to see.
+	// reservedPorts are the ports that the Linux client connects from. Only privileged
+	// processes can use them, which some servers require.
 	reservedPorts = Ports{665, 1023}
 )
 
-// parsePorts reads any, reserved, or LOW-HIGH.
+// parsePorts parses any, reserved, or LOW-HIGH.
 func parsePorts(s string) (Ports, error) {
 	switch s {
 	case "any":
@@ -31,17 +31,17 @@ func parsePorts(s string) (Ports, error) {
 	high, err2 := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
 	switch {
 	case !ok || err != nil || err2 != nil || low == 0:
-		return Ports{}, fmt.Errorf("%q is no range of ports; write any, reserved or 700-999", s)
+		return Ports{}, fmt.Errorf("%q is not a range of ports; write any, reserved, or a range such as 700-999", s)
 	case low > high:
-		return Ports{}, fmt.Errorf("%q ends before it begins", s)
+		return Ports{}, fmt.Errorf("%q ends before it begins; write the lower port first", s)
 	}
 	return Ports{uint16(low), uint16(high)}, nil
 }
 
-// count is how many ports there are.
+// count returns how many ports the range has.
 func (p Ports) count() int { return int(p.High) - int(p.Low) + 1 }
 
-// String is the range as the file would have it.
+// String returns the range in the format of a file.
 func (p Ports) String() string {
 	switch p {
 	case AnyPort:

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// A problem is one thing wrong with a file.
+// A problem is one thing that is wrong with a file.
 type problem struct {
-	File string // "" when the bytes did not come from a file
-	Line int    // 0 when no line is to blame
-	Path string // listeners[0].address; "" for the file as a whole
+	File string // "" for data that did not come from a file
+	Line int    // 0 for a problem that belongs to no line
+	Path string // such as listeners[0].address; "" for the whole file
 	Text string
 }
 
-// String is file:line: path: text, without the parts that are not known.
+// String formats p as file:line: path: text, without unknown parts.
 func (p problem) String() string {
 	var b strings.Builder
 	switch {
@@ -33,11 +33,11 @@ func (p problem) String() string {
 	return b.String()
 }
 
-// Problems is everything wrong with a file, in the order of its lines. It is
-// the error of Load.
+// Problems is the error of Load: everything that is wrong with a file, in the order of
+// its lines.
 type Problems []problem
 
-// Error is one problem a line.
+// Error has a line for each problem.
 func (ps Problems) Error() string {
 	s := make([]string, len(ps))
 	for i, p := range ps {

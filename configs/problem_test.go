@@ -5,32 +5,34 @@ import (
 	"testing"
 )
 
-// Every bad file, and all that is said about it.
-func TestProblems(t *testing.T) {
-	const head = "listeners: [{name: l, address: ':1', upstream: s}]\n"
-	const tail = "upstreams: [{name: s, transport: tcp, endpoints: ['h:1']}]\n"
-	for _, tc := range []struct{ name, file, want string }{
-		{"empty", "", `
-			listeners: want at least one
-			upstreams: want at least one`},
-		{"a list", "- a\n", `
-			line 1: want settings, name: value`},
-		{"syntax", "listeners: [\n", `
-			line 1: did not find expected node content`},
-		{"tab", "listeners:\n\t- name: x\n", `
-			line 2: found character that cannot start any token`},
-		{"twice", head + tail + "log: {}\nlog: {}\n", `
-			line 4: mapping key "log" already defined at line 3`},
-		{"twice in two cases", head + tail + "log: {level: info}\nLog: {level: warn}\n", `
-			line 4: log: given twice, first on line 3`},
-		{"two documents", head + tail + "---\nlog: {}\n", `
-			line 3: a second YAML document; one is enough`},
-		{"unknown", head + tail + "lgo: {level: info}\nmemory: {bugdet: 1GiB, x: null}\nlog.level: debug\n", `
-			line 3: lgo: unknown setting; did you mean log?
-			line 4: memory.bugdet: unknown setting; did you mean budget?
-			line 4: memory.x: unknown setting; known here: budget
-			line 5: log.level: unknown setting; known here: admin, chunks, drain, handover, listeners, log, loops, memory, reload, rpcbind, upstreams`},
-		{"unknown deep", `
+const (
+	head = "listeners: [{name: l, address: ':1', upstream: s}]\n"
+	tail = "upstreams: [{name: s, transport: tcp, endpoints: ['h:1']}]\n"
+)
+
+// badFiles are files with everything that Load says about them.
+var badFiles = []struct{ name, file, want string }{
+	{"empty", "", `
+		listeners: the file has no listener; write at least one
+		upstreams: the file has no upstream; write at least one`},
+	{"a list", "- a\n", `
+		line 1: write settings (name: value)`},
+	{"syntax", "listeners: [\n", `
+		line 1: did not find expected node content`},
+	{"tab", "listeners:\n\t- name: x\n", `
+		line 2: found character that cannot start any token`},
+	{"twice", head + tail + "log: {}\nlog: {}\n", `
+		line 4: mapping key "log" already defined at line 3`},
+	{"twice in two cases", head + tail + "log: {level: info}\nLog: {level: warn}\n", `
+		line 4: log: line 3 has this setting already; remove one of the two`},
+	{"two documents", head + tail + "---\nlog: {}\n", `
+		line 3: a second YAML document begins here; write only one`},
+	{"unknown", head + tail + "lgo: {level: info}\nmemory: {bugdet: 1GiB, x: null}\nlog.level: debug\n", `
+		line 3: lgo: unknown setting; did you mean log?
+		line 4: memory.bugdet: unknown setting; did you mean budget?
+		line 4: memory.x: unknown setting; known here: budget
+		line 5: log.level: unknown setting; known here: admin, chunks, drain, handover, listeners, log, loops, memory, reload, rpcbind, upstreams`},
+	{"unknown deep", `
 listeners:
   - name: l
     adress: :1
@@ -38,10 +40,10 @@ listeners:
     routes:
       - {program: nfs, version: [3], upstream: s}
 ` + tail, `
-			line 3: listeners[0].address: required
-			line 4: listeners[0].adress: unknown setting; did you mean address?
-			line 7: listeners[0].routes[0].version: unknown setting; did you mean versions?`},
-		{"wrong kinds", `
+		line 3: listeners[0].address: this setting is required
+		line 4: listeners[0].adress: unknown setting; did you mean address?
+		line 7: listeners[0].routes[0].version: unknown setting; did you mean versions?`},
+	{"wrong kinds", `
 listeners: {name: l}
 upstreams:
   - name: 7
@@ -52,34 +54,34 @@ upstreams:
 loops: many
 log: json
 `, `
-			line 2: listeners: want a list, not settings
-			line 4: upstreams[0].name: want text, not 7
-			line 5: upstreams[0].transport: want text, not a list
-			line 6: upstreams[0].endpoints: want a list, not "h:1"
-			line 7: upstreams[0].pool: want settings, name: value, not 4
-			line 8: upstreams[0].timeouts.call: want a plain value, not settings
-			line 9: loops: want a whole number, not "many"
-			line 10: log: want settings, name: value, not "json"`},
-		{"sizes", head + tail + "memory: {budget: 1GB3}\n", `
-			line 3: memory.budget: "1GB3" is not a size; write 4096, 64KiB, 1MiB or 1GiB`},
-		{"size too large", head + tail + "memory: {budget: 9999999999GiB}\n", `
-			line 3: memory.budget: "9999999999GiB" is too large`},
-		{"size zero", head + tail + "memory: {budget: 0}\n", `
-			line 3: memory.budget: "0" must be greater than 0`},
-		{"size fraction", head + tail + "memory: {budget: 1.5GiB}\n", `
-			line 3: memory.budget: "1.5GiB" is not a size; write 4096, 64KiB, 1MiB or 1GiB`},
-		{"durations", head + tail + "drain: {timeout: 30}\n", `
-			line 3: drain.timeout: "30" is not a duration; write 500ms, 5s or 1m30s`},
-		{"duration negative", head + tail + "drain: {timeout: -1s}\n", `
-			line 3: drain.timeout: "-1s" must be greater than 0`},
-		{"duration none", head + tail + "drain: {timeout: none}\n", `
-			line 3: drain.timeout: none is not possible here`},
-		{"counts", head + tail + "loops: 0\n", `
-			line 3: loops: 0 must be greater than 0`},
-		{"words", head + tail + "log: {level: loud, format: xml}\n", `
-			line 3: log.format: "xml": want json or console
-			line 3: log.level: "loud": want debug or info or warn or error`},
-		{"addresses", `
+		line 2: listeners: write a list, not settings
+		line 4: upstreams[0].name: write text, not 7
+		line 5: upstreams[0].transport: write text, not a list
+		line 6: upstreams[0].endpoints: write a list, not "h:1"
+		line 7: upstreams[0].pool: write settings (name: value), not 4
+		line 8: upstreams[0].timeouts.call: write a plain value, not settings
+		line 9: loops: write a whole number, not "many"
+		line 10: log: write settings (name: value), not "json"`},
+	{"sizes", head + tail + "memory: {budget: 1GB3}\n", `
+		line 3: memory.budget: "1GB3" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
+	{"size too large", head + tail + "memory: {budget: 9999999999GiB}\n", `
+		line 3: memory.budget: "9999999999GiB" is too large for a size`},
+	{"size zero", head + tail + "memory: {budget: 0}\n", `
+		line 3: memory.budget: "0" is not greater than 0; write a size such as 4096, 64KiB, 1MiB or 1GiB`},
+	{"size fraction", head + tail + "memory: {budget: 1.5GiB}\n", `
+		line 3: memory.budget: "1.5GiB" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
+	{"durations", head + tail + "drain: {timeout: 30}\n", `
+		line 3: drain.timeout: "30" is not a duration; write one such as 500ms, 5s or 1m30s`},
+	{"duration negative", head + tail + "drain: {timeout: -1s}\n", `
+		line 3: drain.timeout: "-1s" is not greater than 0; write a duration such as 500ms, 5s or 1m30s`},
+	{"duration none", head + tail + "drain: {timeout: none}\n", `
+		line 3: drain.timeout: none is not possible here; write a duration such as 30s`},
+	{"counts", head + tail + "loops: 0\n", `
+		line 3: loops: 0 is not greater than 0; write a whole number from 1`},
+	{"words", head + tail + "log: {level: loud, format: xml}\n", `
+		line 3: log.format: "xml" is not possible here; write json or console
+		line 3: log.level: "loud" is not possible here; write debug, info, warn or error`},
+	{"addresses", `
 listeners:
   - {name: a, address: nowhere, upstream: s}
   - {name: b, address: ':70000', upstream: s}
@@ -89,15 +91,15 @@ upstreams:
   - {name: s, transport: tcp, endpoints: [':1', 'h:0', 'h:1', 'h:1', '::1:9']}
 admin: {address: 0.0.0.0:2049}
 `, `
-			line 3: listeners[0].address: "nowhere": want host:port, [host]:port for IPv6
-			line 4: listeners[1].address: ":70000": the port is no number up to 65535
-			line 6: listeners[3].address: 127.0.0.1:2049 is taken by listeners[2].address, :2049
-			line 8: upstreams[0].endpoints[0]: ":1": want a host before the port
-			line 8: upstreams[0].endpoints[1]: "h:0": the port must be greater than 0
-			line 8: upstreams[0].endpoints[3]: h:1 is endpoints[2] already
-			line 8: upstreams[0].endpoints[4]: "::1:9": want host:port, [host]:port for IPv6
-			line 9: admin.address: 0.0.0.0:2049 is taken by listeners[2].address, :2049`},
-		{"names", `
+		line 3: listeners[0].address: "nowhere" is not an address; write host:port, or [host]:port for IPv6
+		line 4: listeners[1].address: ":70000" has no valid port; write a number up to 65535
+		line 6: listeners[3].address: 127.0.0.1:2049 overlaps with listeners[2].address, :2049; write another port
+		line 8: upstreams[0].endpoints[0]: ":1" has no host; write host:port
+		line 8: upstreams[0].endpoints[1]: "h:0" has port 0; write the port of the server
+		line 8: upstreams[0].endpoints[3]: endpoints[2] is h:1 too; write each endpoint once
+		line 8: upstreams[0].endpoints[4]: "::1:9" is not an address; write host:port, or [host]:port for IPv6
+		line 9: admin.address: 0.0.0.0:2049 overlaps with listeners[2].address, :2049; write another port`},
+	{"names", `
 listeners:
   - {name: a, address: ':1', upstream: s}
   - {name: a, address: ':2', upstream: t}
@@ -107,15 +109,15 @@ upstreams:
   - {name: s, transport: tcp, endpoints: ['h:2']}
   - {transport: quic}
 `, `
-			line 4: listeners[1].name: a is the name of listeners[0] already
-			line 4: listeners[1].upstream: no upstream is named "t"; there is s, s
-			line 5: listeners[2].name: "a b": want at most 63 letters, digits and -_.
-			line 5: listeners[2].upstream: want an upstream, or at least one route
-			line 8: upstreams[1].name: s is the name of upstreams[0] already
-			line 9: upstreams[2].endpoints: want at least one address
-			line 9: upstreams[2].name: required
-			line 9: upstreams[2].transport: "quic": want rdma or tcp`},
-		{"routes", `
+		line 4: listeners[1].name: listeners[0] has the name a too; write another name
+		line 4: listeners[1].upstream: no upstream is named "t"; write s, or add one
+		line 5: listeners[2].name: "a b" is not a name; write at most 63 of the letters a to z, A to Z, digits, and - _ .
+		line 5: listeners[2].upstream: the listener has no destination for its Calls; write an upstream, or at least one route
+		line 8: upstreams[1].name: upstreams[0] has the name s too; write another name
+		line 9: upstreams[2].endpoints: the list is empty; write at least one address
+		line 9: upstreams[2].name: this setting is required
+		line 9: upstreams[2].transport: "quic" is not possible here; write rdma or tcp`},
+	{"routes", `
 listeners:
   - name: l
     address: :1
@@ -128,20 +130,20 @@ listeners:
       - {program: nfs, versions: [-3], upstream: gone}
       - {}
 ` + tail, `
-			line 7: listeners[0].routes[1]: never taken: routes[0] takes program 100005 first
-			line 9: listeners[0].routes[3]: never taken: routes[0] takes program mount first
-			line 10: listeners[0].routes[4].program: "fnord" is no RPC program; write a name such as nfs or mount, or a number
-			line 11: listeners[0].routes[5].upstream: no upstream is named "gone"; there is s
-			line 11: listeners[0].routes[5].versions[0]: want a whole number up to 4294967295, not -3
-			line 12: listeners[0].routes[6].program: required
-			line 12: listeners[0].routes[6].upstream: required`},
-		{"allow", `
+		line 7: listeners[0].routes[1]: no Call reaches this route, because routes[0] matches program 100005 first; remove one of the two
+		line 9: listeners[0].routes[3]: no Call reaches this route, because routes[0] matches program mount first; remove one of the two
+		line 10: listeners[0].routes[4].program: "fnord" is not an RPC program; write a name such as nfs or mount, or a number
+		line 11: listeners[0].routes[5].upstream: no upstream is named "gone"; write s, or add one
+		line 11: listeners[0].routes[5].versions[0]: write a whole number up to 4294967295, not -3
+		line 12: listeners[0].routes[6].program: this setting is required
+		line 12: listeners[0].routes[6].upstream: this setting is required`},
+	{"allow", `
 listeners: [{name: l, address: ':1', upstream: s, allow: [10.1.2.3/8, 10.0.0.0/33, here, 192.0.2.7, '2001:db8::/32']}]
 ` + tail, `
-			line 2: listeners[0].allow[0]: "10.1.2.3/8" has bits set behind its length; write 10.0.0.0/8
-			line 2: listeners[0].allow[1]: "10.0.0.0/33" is neither a network nor an address; write 10.0.0.0/8 or 192.0.2.7
-			line 2: listeners[0].allow[2]: "here" is neither a network nor an address; write 10.0.0.0/8 or 192.0.2.7`},
-		{"limits", `
+		line 2: listeners[0].allow[0]: "10.1.2.3/8" has bits set beyond its length; write 10.0.0.0/8
+		line 2: listeners[0].allow[1]: "10.0.0.0/33" is neither a network nor an address; write one such as 10.0.0.0/8 or 192.0.2.7
+		line 2: listeners[0].allow[2]: "here" is neither a network nor an address; write one such as 10.0.0.0/8 or 192.0.2.7`},
+	{"limits", `
 listeners:
   - name: l
     address: :1
@@ -159,29 +161,29 @@ upstreams:
     iwarp: {crc: maybe, fpdu: big}
 chunks: {io: 1KiB, reply: 1GiB}
 `, `
-			line 6: listeners[0].limits.calls: 100000: want at most 65536
-			line 6: listeners[0].limits.fragments: 2000000: want at most 1048576
-			line 6: listeners[0].limits.outbound: 1KiB: want 64KiB to 1GiB
-			line 6: listeners[0].limits.per_address: 11 is more than limits.connections, 10
-			line 6: listeners[0].limits.record: 1GiB: want 4KiB to 8MiB
-			line 7: listeners[0].timeouts.stall: none is not possible here
-			line 12: upstreams[0].pool.connections: 65: want at most 64
-			line 12: upstreams[0].pool.credits: 1025: want at most 1024
-			line 12: upstreams[0].pool.mode: "all": want auto or shared or pinned
-			line 12: upstreams[0].pool.pinned: 4097: want at most 4096
-			line 13: upstreams[0].inline.call: 512B: want 1KiB to 64KiB
-			line 13: upstreams[0].inline.reply: 1MiB: want 1KiB to 64KiB
-			line 14: upstreams[0].timeouts.call: none is not possible here
-			line 15: upstreams[0].backoff.min: 5s is more than backoff.max, 1s
-			line 16: upstreams[0].iwarp.crc: "maybe" is neither on nor off
-			line 16: upstreams[0].iwarp.fpdu: "big": want emss or max
-			line 17: chunks.io: 1KiB: want 4KiB to 8MiB
-			line 17: chunks.reply: 1GiB: want 4KiB to 8200KiB`},
-		{"inline", head + "upstreams: [{name: s, transport: rdma, endpoints: ['h:1'], inline: {call: 5000, reply: 4096}}]\n", `
-			line 2: upstreams[0].inline.call: 5000B: want a multiple of 1KiB`},
-		{"chunks", head + tail + "chunks: {io: 2MiB, reply: 2MiB}\n", `
-			line 3: chunks.reply: 2MiB: want 8KiB more than chunks.io, 2MiB, at least`},
-		{"combinations", `
+		line 6: listeners[0].limits.calls: 100000 is too large; write at most 65536
+		line 6: listeners[0].limits.fragments: 2000000 is too large; write at most 1048576
+		line 6: listeners[0].limits.outbound: 1KiB is out of range; write a size from 64KiB to 1GiB
+		line 6: listeners[0].limits.per_address: 11 is more than limits.connections, which is 10; write at most 10
+		line 6: listeners[0].limits.record: 1GiB is out of range; write a size from 4KiB to 8MiB
+		line 7: listeners[0].timeouts.stall: none is not possible here; write a duration such as 30s
+		line 12: upstreams[0].pool.connections: 65 is too large; write at most 64
+		line 12: upstreams[0].pool.credits: 1025 is too large; write at most 1024
+		line 12: upstreams[0].pool.mode: "all" is not possible here; write auto, shared or pinned
+		line 12: upstreams[0].pool.pinned: 4097 is too large; write at most 4096
+		line 13: upstreams[0].inline.call: 512B is out of range; write a size from 1KiB to 64KiB
+		line 13: upstreams[0].inline.reply: 1MiB is out of range; write a size from 1KiB to 64KiB
+		line 14: upstreams[0].timeouts.call: none is not possible here; write a duration such as 30s
+		line 15: upstreams[0].backoff.min: 5s is more than backoff.max, which is 1s; write at most 1s
+		line 16: upstreams[0].iwarp.crc: "maybe" is not a switch; write on or off
+		line 16: upstreams[0].iwarp.fpdu: "big" is not possible here; write emss or max
+		line 17: chunks.io: 1KiB is out of range; write a size from 4KiB to 8MiB
+		line 17: chunks.reply: 1GiB is out of range; write a size from 4KiB to 8200KiB`},
+	{"inline", head + "upstreams: [{name: s, transport: rdma, endpoints: ['h:1'], inline: {call: 5000, reply: 4096}}]\n", `
+		line 2: upstreams[0].inline.call: 5000B is not a multiple of 1KiB; write 4KiB`},
+	{"chunks", head + tail + "chunks: {io: 2MiB, reply: 2MiB}\n", `
+		line 3: chunks.reply: 2MiB is too small for chunks.io, which is 2MiB; write at least 2056KiB`},
+	{"combinations", `
 listeners:
   - {name: a, address: ':1', upstream: s, provider: iwarp, credits: 8}
   - {name: b, address: ':2', upstream: s, transport: rdma, provider: other, limits: {fragments: 7}, iwarp: {crc: off}}
@@ -194,22 +196,22 @@ upstreams:
   - {name: s, transport: tcp, endpoints: ['h:1'], inline: {call: 1KiB}, pool: {mode: pinned, pinned: 5}}
   - {name: t, transport: rdma, endpoints: ['h:2'], pool: {mode: shared, pinned: 5}}
 `, `
-			line 3: listeners[0].credits: only for transport rdma
-			line 3: listeners[0].provider: only for transport rdma
-			line 4: listeners[1].iwarp: only for provider iwarp
-			line 4: listeners[1].limits.fragments: only for transport tcp
-			line 5: listeners[2].provider: "magic": this build has no such provider; it has iwarp, other
-			line 6: listeners[3].iwarp.revision1: only for upstreams; a listener answers both revisions
-			line 6: listeners[3].timeouts.start: none is not possible here
-			line 7: listeners[4].limits.starting: only for transport rdma
-			line 7: listeners[4].timeouts.start: only for transport rdma
-			line 8: listeners[5].limits.per_address: 6 is more than limits.connections, 5
-			line 8: listeners[5].limits.starting_per_address: 8 is more than limits.starting, 7
-			line 8: listeners[5].timeouts.stall: none is not possible here
-			line 9: listeners[6].limits.starting: 100000: want at most 65536
-			line 11: upstreams[0].inline: only for transport rdma
-			line 12: upstreams[1].pool.pinned: nobody has a connection of its own with mode shared`},
-		{"shares", `
+		line 3: listeners[0].credits: this setting needs transport rdma; write that, or remove this setting
+		line 3: listeners[0].provider: this setting needs transport rdma; write that, or remove this setting
+		line 4: listeners[1].iwarp: this setting needs provider iwarp; write that, or remove this setting
+		line 4: listeners[1].limits.fragments: this setting needs transport tcp; write that, or remove this setting
+		line 5: listeners[2].provider: this build has no provider "magic"; write iwarp or other
+		line 6: listeners[3].iwarp.revision1: only upstreams have this setting, because a listener answers both revisions; remove it
+		line 6: listeners[3].timeouts.start: none is not possible here; write a duration such as 30s
+		line 7: listeners[4].limits.starting: this setting needs transport rdma; write that, or remove this setting
+		line 7: listeners[4].timeouts.start: this setting needs transport rdma; write that, or remove this setting
+		line 8: listeners[5].limits.per_address: 6 is more than limits.connections, which is 5; write at most 5
+		line 8: listeners[5].limits.starting_per_address: 8 is more than limits.starting, which is 7; write at most 7
+		line 8: listeners[5].timeouts.stall: none is not possible here; write a duration such as 30s
+		line 9: listeners[6].limits.starting: 100000 is too large; write at most 65536
+		line 11: upstreams[0].inline: this setting needs transport rdma; write that, or remove this setting
+		line 12: upstreams[1].pool.pinned: this setting needs mode auto or pinned; write that, or remove this setting`},
+	{"shares", `
 listeners:
   - name: a
     address: ':1'
@@ -217,14 +219,14 @@ listeners:
     weights: [{clients: [10.0.0.0/8], weight: 4}, {clients: [10.1.2.3, 11.0.0.0/8], weight: 101}, {weight: 1}, {clients: ['::1']}]
     rates: {listener: {calls: 10000001, bytes: 1KiB}, client: {bytes: 2048GiB}}
 ` + tail, `
-			line 6: listeners[0].weights[1].clients[0]: never taken: an address before it takes 10.1.2.3/32
-			line 6: listeners[0].weights[1].weight: 101: want at most 100
-			line 6: listeners[0].weights[2].clients: want at least one address
-			line 6: listeners[0].weights[3].weight: required
-			line 7: listeners[0].rates.client.bytes: 2048GiB: want 64KiB to 1024GiB
-			line 7: listeners[0].rates.listener.bytes: 1KiB: want 64KiB to 1024GiB
-			line 7: listeners[0].rates.listener.calls: 10000001: want at most 10000000`},
-		{"sources", head + `
+		line 6: listeners[0].weights[1].clients[0]: an earlier address matches all of 10.1.2.3/32; remove one of the two
+		line 6: listeners[0].weights[1].weight: 101 is too large; write at most 100
+		line 6: listeners[0].weights[2].clients: the list is empty; write at least one address
+		line 6: listeners[0].weights[3].weight: this setting is required
+		line 7: listeners[0].rates.client.bytes: 2048GiB is out of range; write a size from 64KiB to 1024GiB
+		line 7: listeners[0].rates.listener.bytes: 1KiB is out of range; write a size from 64KiB to 1024GiB
+		line 7: listeners[0].rates.listener.calls: 10000001 is too large; write at most 10000000`},
+	{"sources", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], source: {ports: reserved}}
   - {name: t, transport: tcp, endpoints: ['h:2'], source: {address: 'h', ports: 7-9}, pool: {connections: 4}}
@@ -232,29 +234,32 @@ upstreams:
   - {name: v, transport: tcp, endpoints: ['h:4'], source: {ports: 9-7}}
   - {name: w, transport: tcp, endpoints: ['h:5'], source: {ports: 80}}
 `, `
-			line 4: upstreams[0].source: only for transport tcp
-			line 5: upstreams[1].source.address: "h": want an address of this host, without a port
-			line 5: upstreams[1].source.ports: 7-9 are 3 ports, fewer than pool.connections, 4
-			line 6: upstreams[2].source.address: "0.0.0.0": want an address of this host, without a port
-			line 6: upstreams[2].source.ports: "0-9" is no range of ports; write any, reserved or 700-999
-			line 7: upstreams[3].source.ports: "9-7" ends before it begins
-			line 8: upstreams[4].source.ports: "80" is no range of ports; write any, reserved or 700-999`},
-		{"watches and endpoints", head + `
+		line 4: upstreams[0].source: this setting needs transport tcp; write that, or remove this setting
+		line 5: upstreams[1].source.address: "h" is not an address of this host; write an IP address without a port
+		line 5: upstreams[1].source.ports: 7-9 has 3 ports, but pool.connections is 4; write a range of at least 4 ports
+		line 6: upstreams[2].source.address: "0.0.0.0" is not an address of this host; write an IP address without a port
+		line 6: upstreams[2].source.ports: "0-9" is not a range of ports; write any, reserved, or a range such as 700-999
+		line 7: upstreams[3].source.ports: "9-7" ends before it begins; write the lower port first
+		line 8: upstreams[4].source.ports: "80" is not a range of ports; write any, reserved, or a range such as 700-999`},
+	{"watches and endpoints", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1', 'h:2'], timeouts: {silent: 3s, probe: 50ms}, balance: priority}
   - {name: t, transport: tcp, endpoints: ['h:1', 'h:2'], timeouts: {silent: none, probe: none}, failover: on, balance: random}
 `, `
-			line 4: upstreams[0].balance: only with failover on; otherwise a client's address says which endpoint is its own
-			line 4: upstreams[0].timeouts.probe: 50ms: want at least 100ms
-			line 4: upstreams[0].timeouts.silent: 3s: want at least 4s; TCP may be quiet for two seconds though nothing is wrong
-			line 5: upstreams[1].balance: "random": want spread or priority`},
-		{"memory", head + `
+		line 4: upstreams[0].balance: this setting needs failover on; write that, or remove this setting
+		line 4: upstreams[0].timeouts.probe: 50ms is too short; write at least 100ms, or none
+		line 4: upstreams[0].timeouts.silent: 3s is too short; write at least 4s, or none
+		line 5: upstreams[1].balance: "random" is not possible here; write spread or priority`},
+	{"memory", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}
 memory: {budget: 1GiB}
 `, `
-			line 5: memory.budget: 1GiB is too little: posted Receives take 1GiB (for upstreams connections x credits x 16KiB) and the longest message is 4160KiB; want at least 4GiB`},
-	} {
+		line 5: memory.budget: 1GiB is too little: posted Receives take 1GiB (for upstreams connections x credits x 16KiB) and the longest message is 4160KiB; write at least 4GiB`},
+}
+
+func TestProblems(t *testing.T) {
+	for _, tc := range badFiles {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Load([]byte(tc.file), testKnown())
 			want := strings.ReplaceAll(strings.TrimSpace(tc.want), "\t", "")

@@ -1,48 +1,48 @@
 package configs
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
-// Inline are the inline thresholds of RFC 8166 Section 3.3.2, one for each
-// direction, before RFC 8797 lowers them to what the peer can take.
+// Inline has the inline thresholds of RFC 8166 Section 3.3.2, one for each direction.
+// RFC 8797 lowers them to what the peer offers.
 type Inline struct {
-	Call  Size `mapstructure:"call"`  // default 4 KiB, for upstreams 64 KiB: what the peer takes
-	Reply Size `mapstructure:"reply"` // default 4 KiB
+	Call  Size `mapstructure:"call"`
+	Reply Size `mapstructure:"reply"`
 }
 
-// IWARP are the choices of the iwarp provider.
+// IWARP has the settings of the provider iwarp.
 type IWARP struct {
-	CRC  Switch `mapstructure:"crc"`  // CRC32c of RFC 5044; default on
-	FPDU string `mapstructure:"fpdu"` // emss: fit TCP segments; max: up to 64 KiB; default emss
+	CRC  Switch `mapstructure:"crc"`  // CRC32c of RFC 5044
+	FPDU string `mapstructure:"fpdu"` // emss: an FPDU fits a TCP segment; max: up to 64 KiB
 
-	// For upstreams: fall back to MPA revision 1 (RFC 5044) when the peer hangs up
-	// on revision 2 (RFC 6581). Listeners answer both. Default off.
+	// Revision1 lets an upstream fall back to MPA revision 1 (RFC 5044) when the peer
+	// closes the connection on revision 2 (RFC 6581). Listeners answer both.
 	Revision1 Switch `mapstructure:"revision1"`
 }
 
+const (
+	maxInline = 64 * KiB // RFC 8797 allows 256 KiB, which would be much memory for each credit
+	minInline = 1 * KiB  // RFC 8166 Section 3.3.2: every peer accepts 1024 octets
+)
+
 func (i *Inline) validate(path string, r *report) {
-	checkInline(i.Call, path+".call", r)
-	checkInline(i.Reply, path+".reply", r)
+	checkInline(path+".call", i.Call, r)
+	checkInline(path+".reply", i.Reply, r)
 }
 
-// checkInline wants whole KiB: RFC 8797 Section 4 cannot say anything else.
-func checkInline(s Size, path string, r *report) {
-	if between(s, minInline, maxInline, path, r) && s%KiB != 0 {
-		r.addf(path, "%s: want a multiple of 1KiB", s)
+// checkInline accepts whole KiB only: RFC 8797 Section 4 cannot express other values.
+func checkInline(path string, s Size, r *report) {
+	if r.between(path, s, minInline, maxInline) && s%KiB != 0 {
+		r.addf(path, "%s is not a multiple of 1KiB; write %s", s, s/KiB*KiB)
 	}
 }
 
-func checkProvider(provider string, w IWARP, path string, k Known, r *report) {
+func checkProvider(path, provider string, w IWARP, k Known, r *report) {
 	if provider != "" && !slices.Contains(k.Providers, provider) && !r.has(path+".provider") {
-		r.addf(path+".provider", "%q: this build has no such provider; it has %s", provider, strings.Join(k.Providers, ", "))
+		r.addf(path+".provider", "this build has no provider %q; write %s", provider, alternatives(k.Providers))
 	}
-	if provider != ProviderIWARP {
-		if r.source.given(path + ".iwarp") {
-			r.addf(path+".iwarp", "only for provider iwarp")
-		}
-		return
+	if provider == ProviderIWARP {
+		r.oneOf(path+".iwarp.fpdu", w.FPDU, fpduEMSS, FPDUMax)
+	} else {
+		r.needs(path, "provider iwarp", "iwarp")
 	}
-	oneOf(w.FPDU, path+".iwarp.fpdu", r, fpduEMSS, FPDUMax)
 }

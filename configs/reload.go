@@ -1,14 +1,10 @@
 package configs
 
-import "time"
-
-// Reload is how changes of the file are noticed. SIGHUP always works.
+// Reload configures how the bridge notices changes of the file. SIGHUP always works.
 type Reload struct {
-	Watch Duration `mapstructure:"watch"` // how often the file is looked at, or none; default 2s
+	Watch Duration `mapstructure:"watch"` // how often the bridge looks at the file, or none
 }
 
-func (r *Reload) validate(rep *report) {
-	if r.Watch > 0 && r.Watch < Duration(10*time.Millisecond) {
-		rep.addf("reload.watch", "%s: want at least 10ms", r.Watch)
-	}
-}
+const minWatch = 10 * millisecond
+
+func (w *Reload) validate(r *report) { r.atLeastOrNone("reload.watch", w.Watch, minWatch) }

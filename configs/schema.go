@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// settings are the names that may stand in one mapping of the file. A setting
-// that is no mapping has none.
+// settings has the names of the settings that one mapping of the file may have, each
+// with the settings within it. A setting that is not a mapping has none.
 type settings struct{ names map[string]*settings }
 
+// schema has all settings of a file.
 var schema = settingsOf(reflect.TypeFor[Config]())
 
 func settingsOf(t reflect.Type) *settings {
@@ -28,7 +29,7 @@ func settingsOf(t reflect.Type) *settings {
 	return s
 }
 
-// suggest finds the setting that was probably meant.
+// suggest names the known setting most like name, or all of them if none is like it.
 func (s *settings) suggest(name string) string {
 	best, distance := "", 3
 	for _, known := range s.sorted() {
@@ -37,9 +38,9 @@ func (s *settings) suggest(name string) string {
 		}
 	}
 	if best == "" {
-		return "; known here: " + strings.Join(s.sorted(), ", ")
+		return "known here: " + strings.Join(s.sorted(), ", ")
 	}
-	return "; did you mean " + best + "?"
+	return "did you mean " + best + "?"
 }
 
 func (s *settings) sorted() []string {
@@ -51,10 +52,12 @@ func (s *settings) sorted() []string {
 	return names
 }
 
-// editDistance is Levenshtein's, over octets. Long names are far from all.
+// editDistance returns the Levenshtein distance over octets. Names longer than
+// maxDistance are as far from all others as that.
 func editDistance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64
+	const maxDistance = 64
+	if len(a) > maxDistance || len(b) > maxDistance {
+		return maxDistance
 	}
 	row := make([]int, len(b)+1)
 	for j := range row {

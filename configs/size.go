@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A Size is a number of octets: 64KiB, 4MiB, 512.
+// A Size is a number of octets, such as 64KiB, 4MiB or 512.
 type Size int64
 
 // Units of Size.
@@ -18,10 +18,13 @@ const (
 	GiB Size = 1 << 30
 )
 
-var sizeUnits = []struct {
+type sizeUnit struct {
 	suffix string
 	octets Size
-}{
+}
+
+// sizeUnits are in the order in which ParseSize tries them: B ends them all.
+var sizeUnits = []sizeUnit{
 	{"KiB", KiB},
 	{"MiB", MiB},
 	{"GiB", GiB},
@@ -33,8 +36,8 @@ var sizeUnits = []struct {
 	{"B", 1},
 }
 
-// ParseSize reads a whole number of octets, with a unit or without. It is
-// positive: no size in the file may be zero.
+// ParseSize parses a whole number of octets, with or without a unit. The number is
+// positive, because no size in a file may be zero.
 func ParseSize(s string) (Size, error) {
 	number, unit := strings.TrimSpace(s), Size(1)
 	for _, u := range sizeUnits {
@@ -46,21 +49,18 @@ func ParseSize(s string) (Size, error) {
 	n, err := strconv.ParseInt(number, 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange) || err == nil && n > math.MaxInt64/int64(unit):
-		return 0, fmt.Errorf("%q is too large", s)
+		return 0, fmt.Errorf("%q is too large for a size", s)
 	case err != nil:
-		return 0, fmt.Errorf("%q is not a size; write 4096, 64KiB, 1MiB or 1GiB", s)
+		return 0, fmt.Errorf("%q is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB", s)
 	case n <= 0:
-		return 0, fmt.Errorf("%q must be greater than 0", s)
+		return 0, fmt.Errorf("%q is not greater than 0; write a size such as 4096, 64KiB, 1MiB or 1GiB", s)
 	}
 	return Size(n) * unit, nil
 }
 
-// String is the size in the largest binary unit that leaves no fraction.
+// String returns the size in the largest binary unit up to GiB that leaves no fraction.
 func (s Size) String() string {
-	for _, u := range []struct {
-		suffix string
-		octets Size
-	}{{"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}} {
+	for _, u := range []sizeUnit{{"GiB", GiB}, {"MiB", MiB}, {"KiB", KiB}} {
 		if s >= u.octets && s%u.octets == 0 {
 			return strconv.FormatInt(int64(s/u.octets), 10) + u.suffix
 		}

@@ -10,19 +10,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxSettings bounds the nodes of a file after its aliases are followed.
+// maxSettings bounds the YAML nodes of a file, each counted as often as an alias refers
+// to it.
 const maxSettings = 100_000
 
-// A source knows the line of every setting of a file. It exists because viper
-// forgets lines, and drops keys whose value is null before anybody could ask
-// whether they are known. It uses the YAML library that viper itself uses.
+// A source has the line of every setting of a file. Viper keeps no lines, and it drops
+// keys whose value is null, so that unknown ones among them would not be reported. The
+// source uses the same YAML library as viper.
 type source struct {
-	lines map[string]int // by path, in lower case as viper has it
-	seen  int
+	lines map[string]int // by path in lower case, as viper has it
+	nodes int            // visited so far
 }
 
-// line is where the setting at path stands, or the nearest one around it;
-// 0 when there is none.
+// line returns the line of the setting at path, or of the nearest setting around it. It
+// is 0 if the file has neither.
 func (s *source) line(path string) int {
 	if s == nil {
 		return 0
@@ -39,31 +40,31 @@ func (s *source) line(path string) int {
 	}
 }
 
-// readSource walks the file against the settings there are, and reports keys
-// that are unknown or given twice.
-func readSource(data []byte, r *report) (*source, error) {
+// readSource sets r.source to the lines of the file, and reports keys that are unknown
+// or given twice. Its error is a problem of the file as a whole.
+func readSource(data []byte, r *report) error {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-		return &source{}, nil
+		return nil // an empty file
 	} else if err != nil {
-		return nil, err
+		return err
 	}
-	var rest yaml.Node
-	if err := d.Decode(&rest); err == nil {
-		return nil, fmt.Errorf("line %d: a second YAML document; one is enough", rest.Line)
+	var second yaml.Node
+	if err := d.Decode(&second); err == nil {
+		return fmt.Errorf("line %d: a second YAML document begins here; write only one", second.Line)
 	} else if !errors.Is(err, io.EOF) {
-		return nil, err
+		return err
 	}
-	s := &source{lines: make(map[string]int)}
-	r.source = s
-	return s, s.walk(doc.Content[0], "", schema, r)
+	r.source = &source{lines: make(map[string]int)}
+	return r.source.walk(doc.Content[0], "", schema, r)
 }
 
-// walk visits n, the value of the setting at path, whose sub-settings are sc.
+// walk visits n, the value of the setting at path. sc has the settings that may be
+// within it.
 func (s *source) walk(n *yaml.Node, path string, sc *settings, r *report) error {
-	if s.seen++; s.seen > maxSettings {
-		return fmt.Errorf("line %d: more than %d settings", n.Line, maxSettings)
+	if err := s.count(n); err != nil {
+		return err
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -82,8 +83,16 @@ func (s *source) walk(n *yaml.Node, path string, sc *settings, r *report) error 
 	return nil
 }
 
-// walkMapping visits the keys of n, then those that "<<" merges in. merged says
-// that n itself is merged, so that a key seen before is an override.
+// count bounds how many nodes a walk visits. Nested aliases can stand for very many.
+func (s *source) count(n *yaml.Node) error {
+	if s.nodes++; s.nodes > maxSettings {
+		return fmt.Errorf("line %d: the file has more than %d settings", n.Line, maxSettings)
+	}
+	return nil
+}
+
+// walkMapping visits the keys of n, then the keys that "<<" merges into it. If n itself
+// is merged into another mapping, that one overrides its keys.
 func (s *source) walkMapping(n *yaml.Node, path string, sc *settings, r *report, merged bool) error {
 	for _, merges := range []bool{false, true} {
 		for i := 0; i+1 < len(n.Content); i += 2 {
@@ -105,9 +114,10 @@ func (s *source) walkMapping(n *yaml.Node, path string, sc *settings, r *report,
 	return nil
 }
 
+// walkMerge visits n, the value of "<<" in the mapping at path.
 func (s *source) walkMerge(n *yaml.Node, path string, sc *settings, r *report) error {
-	if s.seen++; s.seen > maxSettings {
-		return fmt.Errorf("line %d: more than %d settings", n.Line, maxSettings)
+	if err := s.count(n); err != nil {
+		return err
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -124,6 +134,7 @@ func (s *source) walkMerge(n *yaml.Node, path string, sc *settings, r *report) e
 	return nil
 }
 
+// walkKey visits the key k, with the value v, of the mapping at path.
 func (s *source) walkKey(k, v *yaml.Node, path string, sc *settings, r *report, merged bool) error {
 	name := strings.ToLower(k.Value)
 	p := name
@@ -131,27 +142,25 @@ func (s *source) walkKey(k, v *yaml.Node, path string, sc *settings, r *report, 
 		p = path + "." + name
 	}
 	if sc == nil || len(sc.names) == 0 {
-		return nil // a mapping where a plain value belongs; decoding says so
+		return nil // a mapping where a plain value belongs: decodeValue reports it
 	}
 	if first, ok := s.lines[p]; ok && merged {
 		return nil
 	} else if ok {
-		// Two spellings of one key: viper would let one of them win.
-		r.problems = append(r.problems, problem{
-			File: r.file, Line: k.Line, Path: p, Text: fmt.Sprintf("given twice, first on line %d", first),
-		})
+		// The two differ in case. Viper would use one of them silently.
+		r.add(problem{Line: k.Line, Path: p, Text: fmt.Sprintf("line %d has this setting already; remove one of the two", first)})
 		return nil
 	}
 	s.lines[p] = k.Line
 	sub, ok := sc.names[name]
 	if !ok {
-		r.addf(p, "unknown setting%s", sc.suggest(name))
+		r.addf(p, "unknown setting; %s", sc.suggest(name))
 		return nil
 	}
 	return s.walk(v, p, sub, r)
 }
 
-// given reports whether the file has the setting at path, even if null.
+// given reports whether the file has the setting at path, null or not.
 func (s *source) given(path string) bool {
 	if s == nil {
 		return false

@@ -4,16 +4,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // An Upstream is storage: one server, or several that hold the same data.
 type Upstream struct {
 	Name      string    `mapstructure:"name"`
-	Transport Transport `mapstructure:"transport"` // required
+	Transport Transport `mapstructure:"transport"`
 	Endpoints []string  `mapstructure:"endpoints"` // host:port
-	Failover  Switch    `mapstructure:"failover"`  // a client need not stay with one of them; default off
-	Balance   string    `mapstructure:"balance"`   // spread or priority, with failover; default spread
+	Failover  Switch    `mapstructure:"failover"`  // on: a client may use any endpoint; off: each has one
+	Balance   string    `mapstructure:"balance"`   // with failover on: spread or priority
 	Pool      Pool      `mapstructure:"pool"`
 	Timeouts  Timeouts  `mapstructure:"timeouts"`
 	Backoff   Backoff   `mapstructure:"backoff"`
@@ -22,103 +21,127 @@ type Upstream struct {
 	Source Source `mapstructure:"source"`
 
 	// For transport rdma.
-	Provider string `mapstructure:"provider"` // default iwarp
+	Provider string `mapstructure:"provider"`
 	Inline   Inline `mapstructure:"inline"`
 	IWARP    IWARP  `mapstructure:"iwarp"`
 }
 
-// RDMA reports whether the upstream is reached by RPC-over-RDMA.
+// RDMA reports whether the upstream's servers use RPC-over-RDMA.
 func (u *Upstream) RDMA() bool { return u.Transport == TransportRDMA }
+
+// Pool configures the connections to an upstream.
+type Pool struct {
+	Connections int    `mapstructure:"connections"` // connections that all clients share
+	Credits     int    `mapstructure:"credits"`     // requested on each connection; on TCP most Calls outstanding
+	Mode        string `mapstructure:"mode"`        // auto, shared or pinned
+	Pinned      int    `mapstructure:"pinned"`      // most pinned connections
+}
+
+// Timeouts bounds how long an upstream may take.
+type Timeouts struct {
+	Call        Duration `mapstructure:"call"`        // to answer a Call; then its connection is replaced
+	Connect     Duration `mapstructure:"connect"`     // to accept one attempt to connect
+	Unavailable Duration `mapstructure:"unavailable"` // to have a connection for a Call that waits
+	Silent      Duration `mapstructure:"silent"`      // for its host to acknowledge anything, or none
+	Probe       Duration `mapstructure:"probe"`       // to send anything before it is probed, or none
+}
+
+// Backoff bounds the pause between attempts to connect, which has jitter.
+type Backoff struct {
+	Min Duration `mapstructure:"min"`
+	Max Duration `mapstructure:"max"`
+}
 
 // A Source is where connections to an upstream come from.
 type Source struct {
-	Address string `mapstructure:"address"` // of this host; "" is the kernel's choice
-	Ports   Ports  `mapstructure:"ports"`   // the same after a restart; default any
+	Address string `mapstructure:"address"` // of this host; "" lets the kernel choose
+	Ports   Ports  `mapstructure:"ports"`   // the same after a restart
 }
 
-// A Pool is the connections of one upstream.
-type Pool struct {
-	Connections int    `mapstructure:"connections"` // default 4, for transport tcp 2
-	Credits     int    `mapstructure:"credits"`     // asked for on each; on TCP the most Calls outstanding; default 128
-	Mode        string `mapstructure:"mode"`        // auto, shared or pinned; default auto
-	Pinned      int    `mapstructure:"pinned"`      // most clients with a connection of their own; default 256
-}
-
-// Timeouts are the patience with an upstream.
-type Timeouts struct {
-	Call        Duration `mapstructure:"call"`        // then the connection is replaced; default 60s
-	Connect     Duration `mapstructure:"connect"`     // one attempt; default 10s
-	Unavailable Duration `mapstructure:"unavailable"` // a Call waits no longer for a connection; default 30s
-	Silent      Duration `mapstructure:"silent"`      // the server's host answers nothing, or none; default 4s
-	Probe       Duration `mapstructure:"probe"`       // a connection is asked after such a silence, or none; default 5s
-}
-
-// Backoff is the pause between attempts to connect, with jitter.
-type Backoff struct {
-	Min Duration `mapstructure:"min"` // default 100ms
-	Max Duration `mapstructure:"max"` // default 5s
-}
+const (
+	maxPool   = 64
+	maxPinned = 4096
+	minSilent = 4 * second // TCP of a healthy host may be quiet for two seconds
+	minProbe  = 100 * millisecond
+)
 
 func (u *Upstream) validate(path string, k Known, r *report) {
-	required(u.Name, path+".name", r)
-	if required(string(u.Transport), path+".transport", r) {
-		oneOf(string(u.Transport), path+".transport", r, string(TransportRDMA), string(TransportTCP))
+	r.required(path+".name", u.Name)
+	if r.required(path+".transport", string(u.Transport)) {
+		r.oneOf(path+".transport", string(u.Transport), string(TransportRDMA), string(TransportTCP))
 	}
+	u.validateEndpoints(path, r)
+	u.Pool.validate(path+".pool", r)
+	u.Timeouts.validate(path+".timeouts", r)
+	u.Backoff.validate(path+".backoff", r)
+	switch u.Transport {
+	case TransportRDMA:
+		checkProvider(path, u.Provider, u.IWARP, k, r)
+		u.Inline.validate(path+".inline", r)
+		r.needs(path, "transport tcp", "source")
+	case TransportTCP:
+		u.Source.validate(path+".source", r)
+		u.checkPorts(path, r)
+		r.needs(path, "transport rdma", "provider", "inline", "iwarp")
+	}
+}
+
+func (u *Upstream) validateEndpoints(path string, r *report) {
 	if len(u.Endpoints) == 0 && !r.spoiled(path+".endpoints") {
-		r.addf(path+".endpoints", "want at least one address")
+		r.addf(path+".endpoints", "the list is empty; write at least one address")
 	}
 	for i, e := range u.Endpoints {
 		p := fmt.Sprintf("%s.endpoints[%d]", path, i)
-		checkAddress(e, false, p, r)
+		r.address(p, e)
 		if first := slices.Index(u.Endpoints, e); first < i {
-			r.addf(p, "%s is endpoints[%d] already", e, first)
+			r.addf(p, "endpoints[%d] is %s too; write each endpoint once", first, e)
 		}
 	}
-	oneOf(u.Balance, path+".balance", r, balanceSpread, BalancePriority)
-	if u.Failover != On && r.source.given(path+".balance") {
-		r.addf(path+".balance", "only with failover on; otherwise a client's address says which endpoint is its own")
-	}
-	atMost(u.Pool.Connections, maxPool, path+".pool.connections", r)
-	atMost(u.Pool.Credits, maxCredits, path+".pool.credits", r)
-	atMost(u.Pool.Pinned, maxPinned, path+".pool.pinned", r)
-	oneOf(u.Pool.Mode, path+".pool.mode", r, PoolAuto, PoolShared, PoolPinned)
-	if u.Pool.Mode == PoolShared && r.source.given(path+".pool.pinned") {
-		r.addf(path+".pool.pinned", "nobody has a connection of its own with mode shared")
-	}
-	finite(u.Timeouts.Call, path+".timeouts.call", r)
-	finite(u.Timeouts.Connect, path+".timeouts.connect", r)
-	finite(u.Timeouts.Unavailable, path+".timeouts.unavailable", r)
-	if d := u.Timeouts.Silent; d > 0 && d < minSilent {
-		r.addf(path+".timeouts.silent", "%s: want at least %s; TCP may be quiet for two seconds though nothing is wrong", d, minSilent)
-	}
-	if d := u.Timeouts.Probe; d > 0 && d < minProbe {
-		r.addf(path+".timeouts.probe", "%s: want at least %s", d, minProbe)
-	}
-	finite(u.Backoff.Min, path+".backoff.min", r)
-	finite(u.Backoff.Max, path+".backoff.max", r)
-	if u.Backoff.Max > 0 && u.Backoff.Min > u.Backoff.Max {
-		r.addf(path+".backoff.min", "%s is more than backoff.max, %s", u.Backoff.Min, u.Backoff.Max)
-	}
-	if u.RDMA() {
-		checkProvider(u.Provider, u.IWARP, path, k, r)
-		u.Inline.validate(path+".inline", r)
-		only(path, "tcp", r, "source")
-		return
-	}
-	if u.Transport == TransportTCP {
-		u.Source.validate(u, path+".source", r)
-		only(path, "rdma", r, "provider", "inline", "iwarp")
+	r.oneOf(path+".balance", u.Balance, balanceSpread, BalancePriority)
+	if u.Failover != On {
+		r.needs(path, "failover on", "balance")
 	}
 }
 
-// validate wants one host's address and a port for each connection that is kept.
-func (s *Source) validate(u *Upstream, path string, r *report) {
-	if s.Address != "" {
-		if a, err := netip.ParseAddr(s.Address); err != nil || a.IsUnspecified() || a.IsMulticast() {
-			r.addf(path+".address", "%q: want an address of this host, without a port", s.Address)
-		}
+func (p *Pool) validate(path string, r *report) {
+	r.atMost(path+".connections", p.Connections, maxPool)
+	r.atMost(path+".credits", p.Credits, maxCredits)
+	r.atMost(path+".pinned", p.Pinned, maxPinned)
+	r.oneOf(path+".mode", p.Mode, PoolAuto, PoolShared, PoolPinned)
+	if p.Mode == PoolShared {
+		r.needs(path, "mode auto or pinned", "pinned")
 	}
-	if n := s.Ports.count(); n < u.Pool.Connections && !r.has(path+".ports") && !r.has(strings.TrimSuffix(path, ".source")+".pool.connections") {
-		r.addf(path+".ports", "%s are %d ports, fewer than pool.connections, %d", s.Ports, n, u.Pool.Connections)
+}
+
+func (t *Timeouts) validate(path string, r *report) {
+	r.finite(path+".call", t.Call)
+	r.finite(path+".connect", t.Connect)
+	r.finite(path+".unavailable", t.Unavailable)
+	r.atLeastOrNone(path+".silent", t.Silent, minSilent)
+	r.atLeastOrNone(path+".probe", t.Probe, minProbe)
+}
+
+func (b *Backoff) validate(path string, r *report) {
+	r.finite(path+".min", b.Min)
+	r.finite(path+".max", b.Max)
+	if b.Max > 0 && b.Min > b.Max {
+		r.addf(path+".min", "%s is more than backoff.max, which is %s; write at most %s", b.Min, b.Max, b.Max)
+	}
+}
+
+func (s *Source) validate(path string, r *report) {
+	if s.Address == "" {
+		return
+	}
+	if a, err := netip.ParseAddr(s.Address); err != nil || a.IsUnspecified() || a.IsMulticast() {
+		r.addf(path+".address", "%q is not an address of this host; write an IP address without a port", s.Address)
+	}
+}
+
+// checkPorts requires a source port for each connection of the pool.
+func (u *Upstream) checkPorts(path string, r *report) {
+	have, want := u.Source.Ports.count(), u.Pool.Connections
+	if have < want && !r.has(path+".source.ports") && !r.has(path+".pool.connections") {
+		r.addf(path+".source.ports", "%s has %d ports, but pool.connections is %d; write a range of at least %d ports", u.Source.Ports, have, want, want)
 	}
 }

@@ -4,44 +4,30 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
-	"time"
 )
 
-// The limits of values. Those of thresholds and credits keep what a connection
-// posts, credits x receive size, within what the wire and the peer can take.
-const (
-	maxInline      = 64 * KiB // RFC 8797 can say 256 KiB; that would be a lot of memory for each credit
-	minInline      = 1 * KiB  // RFC 8166 Section 3.3.2: every peer takes 1024
-	maxCredits     = 1024
-	maxConnections = 1 << 20
-	maxPool        = 64
-	maxPinned      = 4096
-	minRecord      = 4 * KiB
-	maxWeight      = 100
-	maxRate        = 10_000_000 // Calls a second
-	maxRateBytes   = 1024 * GiB // a second
-	minSilent      = 4 * Duration(time.Second)
-	minProbe       = 100 * Duration(time.Millisecond)
-)
-
-// The longest messages: one lease of package regmem holds each of them.
+// The longest messages. Package regmem holds each in one lease.
 const (
 	MaxRecord = 8 * MiB       // limits.record
-	maxIO     = 8 * MiB       // chunks.io
 	MaxReply  = maxIO + 8*KiB // chunks.reply
+	maxIO     = 8 * MiB       // chunks.io
 )
 
-// receiveSize is the memory of one posted Receive of an upstream connection.
-// It exceeds the inline threshold because peers overrun it.
-const receiveSize = 16 * KiB
+const (
+	minChunk = 4 * KiB
+	maxLoops = 256
+)
 
+// validate reports every rule that c breaks. Listeners and upstreams check themselves;
+// this file has the rules that concern more than one of them.
 func (c *Config) validate(k Known, r *report) {
 	if len(c.Listeners) == 0 && !r.has("listeners") {
-		r.addf("listeners", "want at least one")
+		r.addf("listeners", "the file has no listener; write at least one")
 	}
 	if len(c.Upstreams) == 0 && !r.has("upstreams") {
-		r.addf("upstreams", "want at least one")
+		r.addf("upstreams", "the file has no upstream; write at least one")
 	}
 	for i := range c.Upstreams {
 		c.Upstreams[i].validate(fmt.Sprintf("upstreams[%d]", i), k, r)
@@ -51,71 +37,100 @@ func (c *Config) validate(k Known, r *report) {
 	}
 	c.checkNames(r)
 	c.checkAddresses(r)
-	between(c.Chunks.IO, 4*KiB, maxIO, "chunks.io", r)
-	if between(c.Chunks.Reply, 4*KiB, MaxReply, "chunks.reply", r) && c.Chunks.Reply < c.Chunks.IO+8*KiB && !r.has("chunks") {
-		r.addf("chunks.reply", "%s: want 8KiB more than chunks.io, %s, at least", c.Chunks.Reply, c.Chunks.IO)
-	}
+	c.Chunks.validate(r)
 	c.checkMemory(r)
 	c.RPCBind.validate(c, r)
 	if c.Admin.Enabled() {
-		checkAddress(c.Admin.Address, true, "admin.address", r)
+		r.listenAddress("admin.address", c.Admin.Address)
 	}
-	oneOf(c.Log.Level, "log.level", r, "debug", "info", "warn", "error")
-	oneOf(c.Log.Format, "log.format", r, formatJSON, FormatConsole)
-	finite(c.Drain.Timeout, "drain.timeout", r)
+	r.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	r.oneOf("log.format", c.Log.Format, formatJSON, FormatConsole)
+	r.finite("drain.timeout", c.Drain.Timeout)
 	c.Reload.validate(r)
 	c.Handover.validate(r)
-	atMost(c.Loops, 256, "loops", r)
+	r.atMost("loops", c.Loops, maxLoops)
 }
 
-// checkNames wants names that suit a metric label, each once.
+func (c *Chunks) validate(r *report) {
+	r.between("chunks.io", c.IO, minChunk, maxIO)
+	inRange := r.between("chunks.reply", c.Reply, minChunk, MaxReply)
+	if least := c.IO + 8*KiB; inRange && c.Reply < least && !r.has("chunks") {
+		r.addf("chunks.reply", "%s is too small for chunks.io, which is %s; write at least %s", c.Reply, c.IO, least)
+	}
+}
+
+// checkNames requires unique names that suit the label of a metric.
 func (c *Config) checkNames(r *report) {
 	listeners, upstreams := make(map[string]int), make(map[string]int)
 	for i, l := range c.Listeners {
-		checkName(l.Name, listeners, i, "listeners", r)
+		checkName("listeners", i, l.Name, listeners, r)
 	}
 	for i, u := range c.Upstreams {
-		checkName(u.Name, upstreams, i, "upstreams", r)
+		checkName("upstreams", i, u.Name, upstreams, r)
 	}
 }
 
-func checkName(name string, seen map[string]int, i int, list string, r *report) {
+const maxName = 63
+
+// checkName checks the name of list[i]. earlier has the names before it, with their
+// indices.
+func checkName(list string, i int, name string, earlier map[string]int, r *report) {
 	path := fmt.Sprintf("%s[%d].name", list, i)
 	if name == "" {
 		return
 	}
-	if first, ok := seen[name]; ok {
-		r.addf(path, "%s is the name of %s[%d] already", name, list, first)
+	if first, ok := earlier[name]; ok {
+		r.addf(path, "%s[%d] has the name %s too; write another name", list, first, name)
 		return
 	}
-	seen[name] = i
+	earlier[name] = i
 	odd := func(c rune) bool {
 		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.", c))
 	}
-	if len(name) > 63 || strings.ContainsFunc(name, odd) {
-		r.addf(path, "%q: want at most 63 letters, digits and -_.", name)
+	if len(name) > maxName || strings.ContainsFunc(name, odd) {
+		r.addf(path, "%q is not a name; write at most %d of the letters a to z, A to Z, digits, and - _ .", name, maxName)
 	}
 }
 
-// checkAddresses finds two servers on one port. 0.0.0.0 and a port takes every
-// address; what the kernel makes of names is left to it.
-func (c *Config) checkAddresses(r *report) {
-	type place struct{ path, address string }
-	var places []place
-	for i, l := range c.Listeners {
-		places = append(places, place{fmt.Sprintf("listeners[%d].address", i), l.Address})
+// checkUpstream requires that an upstream has the name.
+func (c *Config) checkUpstream(path, name string, r *report) {
+	if r.spoiled("upstreams") || slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return u.Name == name }) {
+		return
 	}
-	places = append(places, place{"rpcbind.address", c.RPCBind.Address}, place{"admin.address", c.Admin.Address})
-	for i, p := range places {
-		for _, q := range places[:i] {
-			if overlap(p.address, q.address) {
-				r.addf(p.path, "%s is taken by %s, %s", p.address, q.path, q.address)
+	var names []string
+	for _, u := range c.Upstreams {
+		if u.Name != "" && !slices.Contains(names, u.Name) {
+			names = append(names, u.Name)
+		}
+	}
+	if len(names) == 0 {
+		r.addf(path, "no upstream is named %q; add one", name)
+		return
+	}
+	r.addf(path, "no upstream is named %q; write %s, or add one", name, alternatives(names))
+}
+
+// checkAddresses finds two servers on one port. It does not resolve names: the kernel
+// decides about those when the bridge listens.
+func (c *Config) checkAddresses(r *report) {
+	type server struct{ path, address string }
+	var servers []server
+	for i, l := range c.Listeners {
+		servers = append(servers, server{fmt.Sprintf("listeners[%d].address", i), l.Address})
+	}
+	servers = append(servers, server{"rpcbind.address", c.RPCBind.Address}, server{"admin.address", c.Admin.Address})
+	for i, s := range servers {
+		for _, e := range servers[:i] {
+			if overlap(s.address, e.address) {
+				r.addf(s.path, "%s overlaps with %s, %s; write another port", s.address, e.path, e.address)
 				break
 			}
 		}
 	}
 }
 
+// overlap reports whether two servers cannot listen at both addresses. A wildcard
+// address overlaps with every address of the same port.
 func overlap(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
@@ -130,8 +145,11 @@ func wildcard(host string) bool {
 	return host == "" || err == nil && a.IsUnspecified()
 }
 
-// checkMemory wants room for what connections hold when nothing moves, and for
-// one longest message each way on top.
+// receiveSize is the memory of one Receive of an upstream connection. It is larger than
+// the inline threshold because some peers send more than that.
+const receiveSize = 16 * KiB
+
+// checkMemory requires room for what idle connections hold, and for messages besides.
 func (c *Config) checkMemory(r *report) {
 	var standing, longest Size
 	for i, u := range c.Upstreams {
@@ -150,10 +168,11 @@ func (c *Config) checkMemory(r *report) {
 			}
 		}
 	}
-	// A quarter is the most that may stand still; the rest carries messages.
+	// Idle connections may hold a quarter of the budget. Eight of the longest messages
+	// must fit beside them.
 	if need := max(4*standing, standing+8*longest); need > c.Memory.Budget && !r.has("memory.budget") {
 		r.addf("memory.budget", "%s is too little: posted Receives take %s (for upstreams connections x credits x %s) "+
-			"and the longest message is %s; want at least %s",
+			"and the longest message is %s; write at least %s",
 			c.Memory.Budget, standing, receiveSize, longest, (need+MiB-1)/MiB*MiB)
 	}
 }

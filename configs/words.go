@@ -2,7 +2,39 @@ package configs
 
 import "fmt"
 
-// A Switch is on or off. The zero Switch is neither: the default holds.
+// The words of settings that code compares.
+const (
+	ProviderIWARP = "iwarp"
+
+	FPDUMax  = "max"
+	fpduEMSS = "emss"
+
+	FormatConsole = "console"
+	formatJSON    = "json"
+
+	BalancePriority = "priority"
+	balanceSpread   = "spread"
+
+	PoolAuto   = "auto"
+	PoolShared = "shared"
+	PoolPinned = "pinned"
+
+	none = "none"
+)
+
+// A Transport is how a listener's clients, or an upstream's servers, send RPC.
+type Transport string
+
+// The transports.
+const (
+	TransportTCP  Transport = "tcp"  // RFC 5531 Section 11, record marking
+	TransportRDMA Transport = "rdma" // RFC 8166
+)
+
+// A Program is an RPC program as the file has it: a name or a number.
+type Program string
+
+// A Switch is On or Off. The zero Switch is neither, and stands for the default.
 type Switch uint8
 
 // The positions of a Switch.
@@ -11,7 +43,7 @@ const (
 	Off
 )
 
-// String is the switch as the file would have it.
+// String returns the word that a file uses.
 func (s Switch) String() string {
 	switch s {
 	case On:
@@ -29,17 +61,5 @@ func parseSwitch(s string) (Switch, error) {
 	case "off", "false", "no":
 		return Off, nil
 	}
-	return 0, fmt.Errorf("%q is neither on nor off", s)
+	return 0, fmt.Errorf("%q is not a switch; write on or off", s)
 }
-
-// A Transport is how the peer is spoken to.
-type Transport string
-
-// The transports.
-const (
-	TransportTCP  Transport = "tcp"  // RFC 5531 Section 11, record marking
-	TransportRDMA Transport = "rdma" // RFC 8166
-)
-
-// A Program is an RPC program by name or number, as written.
-type Program string

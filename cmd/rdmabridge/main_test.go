@@ -43,7 +43,7 @@ func TestExitCodes(t *testing.T) {
 		{"check bad", []string{"check", "-c", bad}, exitFailed, "", bad + ":2: foo: unknown setting"},
 		{"check bad, all of it", []string{"check", "--config", bad}, exitFailed, "", bad + ":3: bar: unknown setting"},
 		{"check unreadable", []string{"check", "-c", bad + ".not"}, exitUsage, "", "no such file"},
-		{"serve bad", []string{"serve", "-c", bad}, exitFailed, "", bad + ":1: listeners: want at least one"},
+		{"serve bad", []string{"serve", "-c", bad}, exitFailed, "", bad + ":1: listeners: the file has no listener; write at least one"},
 		{"serve unreadable", []string{"serve", "-c", filepath.Dir(bad)}, exitUsage, "", "is a directory"},
 		{"version", []string{"version"}, exitDone, "RDMA providers [iwarp]", ""},
 	} {

@@ -549,7 +549,7 @@ reload: {watch: none}
 		x.metric(fmt.Sprintf(`rdmabridge_config_reloads_total{result="refused"} %d`, i+1))
 	}
 	for _, want := range []string{
-		"rdmabridge.yaml:5: log.level: \\\"loud\\\": want debug or info or warn or error", ": foo: unknown setting",
+		"rdmabridge.yaml:5: log.level: \\\"loud\\\" is not possible here; write debug, info, warn or error", ": foo: unknown setting",
 		"address already in use", "memory.budget: 1GiB is too little",
 	} {
 		if !strings.Contains(x.log.String(), want) {
