@@ -165,8 +165,8 @@ func TestReweigh(t *testing.T) {
 			p.Reweigh(f, 7) // nothing waits
 		}
 		p.Reweigh(&Flow{}, 7) // nor ever did
-		for i := range p.queue.by {
-			if q := &p.queue.by[i]; q.weight != 0 || q.n != 0 {
+		for i := range p.queue.byLoop {
+			if q := &p.queue.byLoop[i]; q.weight != 0 || q.n != 0 {
 				t.Errorf("left over: %+v", q)
 			}
 		}

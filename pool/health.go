@@ -24,11 +24,11 @@ type Health struct {
 }
 
 type endpoint struct {
-	addr   string
-	fails  int       // in a row
-	ejects int       // in a row
-	until  time.Time // when it may be tried again; zero while it is not ejected
-	trying bool      // somebody does
+	addr    string
+	fails   int       // in a row
+	ejects  int       // in a row
+	until   time.Time // when it may be tried again; zero while it is not ejected
+	dialing bool      // somebody does
 }
 
 const (
@@ -54,8 +54,8 @@ func (h *Health) Set(addrs []string, priority bool) {
 	}
 }
 
-// Out is how many addresses are ejected, of how many.
-func (h *Health) Out() (out, all int) {
+// Counts is how many addresses are ejected, of how many.
+func (h *Health) Counts() (out, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.list {
@@ -76,7 +76,7 @@ func (h *Health) order(n, i int, sticky bool) *endpoint {
 
 // usable reports whether e may be dialled at now.
 func (e *endpoint) usable(now time.Time) bool {
-	return e.until.IsZero() || !e.trying && !now.Before(e.until)
+	return e.until.IsZero() || !e.dialing && !now.Before(e.until)
 }
 
 // pick is the address to dial for one whose first choice is number n, and which failed
@@ -96,14 +96,14 @@ func (h *Health) pick(n int, sticky bool, failed string) string {
 		case e.addr == failed:
 			again = e
 		default:
-			e.trying = !e.until.IsZero()
+			e.dialing = !e.until.IsZero()
 			return e.addr
 		}
 	}
 	if again == nil {
 		again = first
 	}
-	again.trying = !again.until.IsZero()
+	again.dialing = !again.until.IsZero()
 	return again.addr
 }
 
@@ -119,7 +119,7 @@ func (h *Health) better(n int, has string) (string, bool) {
 			break
 		}
 		if e.usable(now) {
-			e.trying = !e.until.IsZero()
+			e.dialing = !e.until.IsZero()
 			return e.addr, true
 		}
 	}
@@ -133,8 +133,8 @@ func (h *Health) number(addr string) int {
 	return max(0, slices.IndexFunc(h.list, func(e *endpoint) bool { return e.addr == addr }))
 }
 
-// well notes that a connection to addr was made.
-func (h *Health) well(addr string) {
+// succeeded notes that a connection to addr was made.
+func (h *Health) succeeded(addr string) {
 	h.mu.Lock()
 	back := false
 	for _, e := range h.list {
@@ -149,13 +149,13 @@ func (h *Health) well(addr string) {
 	}
 }
 
-// untried notes that an attempt at addr was given up, for a reason that says nothing of it.
-func (h *Health) untried(addr string) {
+// abandoned notes that an attempt at addr was given up, for a reason that says nothing of it.
+func (h *Health) abandoned(addr string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.list {
 		if e.addr == addr {
-			e.trying = false
+			e.dialing = false
 		}
 	}
 }
@@ -173,10 +173,10 @@ func (h *Health) failed(addr string, gone bool) {
 		now := time.Now()
 		// What comes while it is out already is of attempts that began before.
 		out := !e.until.IsZero()
-		if out && !e.trying && now.Before(e.until) {
+		if out && !e.dialing && now.Before(e.until) {
 			break
 		}
-		if e.trying = false; gone || out || e.fails >= ejectAfter {
+		if e.dialing = false; gone || out || e.fails >= ejectAfter {
 			wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
 			e.ejects++
 			e.until = now.Add(wait)

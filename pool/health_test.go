@@ -73,7 +73,7 @@ func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *c
 		o.Health = &Health{}
 	}
 	o.Health.Set(o.Endpoints, priority)
-	o.Gone = func(err error) bool { return errors.Is(err, errGone) }
+	o.HostGone = func(err error) bool { return errors.Is(err, errGone) }
 	p := New(o, d, &owner{})
 	p.Start()
 	synctest.Wait()
@@ -129,7 +129,7 @@ func TestSpread(t *testing.T) {
 func TestPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		left := 0
-		p, d := cityPool(t, Options{Connections: 2, Left: func(*Seat) { left++ }}, true)
+		p, d := cityPool(t, Options{Connections: 2, Discarded: func(*Seat) { left++ }}, true)
 		wantAt(t, p, "the start", "a", "a")
 		d.lose("a", errGone)
 		time.Sleep(200 * time.Millisecond)
@@ -173,10 +173,10 @@ func TestPriority(t *testing.T) {
 	})
 }
 
-// TestSticky: a client's own connection stays where it is while that is well.
-func TestSticky(t *testing.T) {
+// TestKeepEndpoint: a client's own connection stays where it is while that is well.
+func TestKeepEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, d := cityPool(t, Options{Connections: 1, Sticky: true, Prefer: 1}, false, "b")
+		p, d := cityPool(t, Options{Connections: 1, KeepEndpoint: true, Prefer: 1}, false, "b")
 		time.Sleep(time.Second)
 		wantAt(t, p, "b is away", "c")
 		d.set("b", false)
@@ -238,7 +238,7 @@ func TestTrialGivenUp(t *testing.T) {
 		h.failed("a", true) // its host has gone
 		time.Sleep(2 * time.Second)
 		o := Options{Endpoints: []string{"a", "b"}, Connections: 1, Health: h, Prefer: 0}
-		pinned := New(Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, Sticky: true}, d, &owner{})
+		pinned := New(Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, KeepEndpoint: true}, d, &owner{})
 		pinned.Start()
 		synctest.Wait() // dials a, on trial
 		if d.count("a") != 1 {
@@ -251,7 +251,7 @@ func TestTrialGivenUp(t *testing.T) {
 		defer shared.Close()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if out, _ := h.Out(); out != 0 {
+		if out, _ := h.Counts(); out != 0 {
 			t.Errorf("a is well for an hour, and %d endpoints are ejected; it was tried %d times in all", out, d.count("a"))
 		}
 		wantAt(t, shared, "an hour later", "a")

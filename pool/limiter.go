@@ -15,17 +15,17 @@ import (
 // than there is room left for others: attempts at a server that does not answer take
 // long, and must not keep those at the next one waiting.
 type Limiter struct {
-	mu      sync.Mutex // guards the rest and the fields of shares; a leaf
-	most    int
-	every   time.Duration // between two beginnings, on average
-	busy    int
-	due     time.Time // when the next one would begin if all came evenly
-	waiting []*entrant
-	timer   *time.Timer
+	mu       sync.Mutex // guards the rest and the fields of shares; a leaf
+	max      int
+	interval time.Duration // between two beginnings, on average
+	active   int
+	due      time.Time // when the next one would begin if all came evenly
+	waiting  []*waiter
+	timer    *time.Timer
 }
 
-// An entrant waits for its attempt.
-type entrant struct {
+// An waiter waits for its attempt.
+type waiter struct {
 	s  *Share
 	in chan struct{} // closed when it may begin
 }
@@ -42,7 +42,7 @@ func NewLimiter(most, perSecond int) *Limiter {
 func (l *Limiter) Set(most, perSecond int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.most, l.every = max(1, most), time.Second/time.Duration(max(1, perSecond))
+	l.max, l.interval = max(1, most), time.Second/time.Duration(max(1, perSecond))
 	l.admit()
 }
 
@@ -53,21 +53,21 @@ func (l *Limiter) Share() *Share { return &Share{l: l} }
 func (l *Limiter) Stats() (busy, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.busy, len(l.waiting)
+	return l.active, len(l.waiting)
 }
 
 // A Share is one upstream's part of a Limiter. A nil *Share has no bounds.
 type Share struct {
-	l    *Limiter
-	busy int
+	l      *Limiter
+	active int
 }
 
-// Enter waits until an attempt may begin, or ctx ends. Leave follows when it did.
-func (s *Share) Enter(ctx context.Context) error {
+// Acquire waits until an attempt may begin, or ctx ends. Leave follows when it did.
+func (s *Share) Acquire(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	e := &entrant{s, make(chan struct{})}
+	e := &waiter{s, make(chan struct{})}
 	l := s.l
 	l.mu.Lock()
 	l.waiting = append(l.waiting, e)
@@ -85,29 +85,29 @@ func (s *Share) Enter(ctx context.Context) error {
 	}
 	l.mu.Unlock()
 	if i < 0 {
-		s.Leave() // let in at the last moment
+		s.Release() // let in at the last moment
 	}
 	return ctx.Err()
 }
 
-// Leave is the end of an attempt.
-func (s *Share) Leave() {
+// Release is the end of an attempt.
+func (s *Share) Release() {
 	if s == nil {
 		return
 	}
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	s.busy--
-	s.l.busy--
+	s.active--
+	s.l.active--
 	s.l.admit()
 }
 
 // admit lets in who may begin. l.mu is held.
 func (l *Limiter) admit() {
 	now := time.Now()
-	for i := 0; i < len(l.waiting) && l.busy < l.most; {
+	for i := 0; i < len(l.waiting) && l.active < l.max; {
 		e := l.waiting[i]
-		if e.s.busy > l.most-l.busy-1 && e.s.busy > 0 {
+		if e.s.active > l.max-l.active-1 && e.s.active > 0 {
 			i++ // another upstream's may come first
 			continue
 		}
@@ -115,7 +115,7 @@ func (l *Limiter) admit() {
 			l.due = now
 		}
 		// As many as may be under way may begin at once.
-		if wait := l.due.Sub(now) - time.Duration(l.most-1)*l.every; wait > 0 {
+		if wait := l.due.Sub(now) - time.Duration(l.max-1)*l.interval; wait > 0 {
 			if l.timer == nil {
 				l.timer = time.AfterFunc(wait, l.tick)
 			} else {
@@ -123,10 +123,10 @@ func (l *Limiter) admit() {
 			}
 			return
 		}
-		l.due = l.due.Add(l.every)
+		l.due = l.due.Add(l.interval)
 		l.waiting = slices.Delete(l.waiting, i, i+1)
-		e.s.busy++
-		l.busy++
+		e.s.active++
+		l.active++
 		close(e.in)
 	}
 }

@@ -18,12 +18,12 @@ func TestLimiter(t *testing.T) {
 		done := make(chan time.Duration, 256)
 		for range cap(done) {
 			go func() {
-				if err := s.Enter(t.Context()); err != nil {
+				if err := s.Acquire(t.Context()); err != nil {
 					t.Error(err)
 				}
 				done <- time.Since(began)
 				time.Sleep(10 * time.Millisecond)
-				s.Leave()
+				s.Release()
 			}()
 		}
 		synctest.Wait()
@@ -58,17 +58,17 @@ func TestLimiterShares(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 100)
 		for range cap(ended) {
-			go func() { ended <- dead.Enter(ctx) }()
+			go func() { ended <- dead.Acquire(ctx) }()
 		}
 		synctest.Wait()
 		for range 2 { // and more than once
 			for _, s := range []*Share{well, third} {
-				if err := s.Enter(t.Context()); err != nil {
+				if err := s.Acquire(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			well.Leave()
-			third.Leave()
+			well.Release()
+			third.Release()
 			synctest.Wait()
 		}
 		cancel()
@@ -85,7 +85,7 @@ func TestLimiterShares(t *testing.T) {
 			t.Errorf("%d let in, %d under way, %d waiting at the end", let, busy, waiting)
 		}
 		for range let {
-			dead.Leave()
+			dead.Release()
 		}
 		if busy, _ := l.Stats(); busy != 0 {
 			t.Errorf("%d under way after all have left", busy)

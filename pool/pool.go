@@ -100,22 +100,22 @@ type Options struct {
 	// Prefer is the number of the endpoint that the first seat would rather have, the
 	// next one's the next.
 	Prefer int
-	// Sticky keeps the pool at the endpoint that it had last while that is not ejected.
+	// KeepEndpoint keeps the pool at the endpoint that it had last while that is not ejected.
 	// Otherwise connections go back to the one they prefer when that is well.
-	Sticky bool
-	// Gone reports whether the end of a connection means that the host is gone. nil:
+	KeepEndpoint bool
+	// HostGone reports whether the end of a connection means that the host is gone. nil:
 	// none does.
-	Gone func(err error) bool
+	HostGone func(err error) bool
 	// Dials bounds attempts to connect. nil: nothing does.
 	Dials *Share
 
-	// Astray reports when a seat is to try for a better connection to the endpoint that it
+	// Improve reports when a seat is to try for a better connection to the endpoint that it
 	// has; 0: it has the right one. It is asked after each connection and each attempt, on
 	// the goroutine that calls Dial. nil: all have the right one.
-	Astray func(s *Seat) time.Duration
-	// Left is told when nothing will be dialled for a seat any more because another
+	Improve func(s *Seat) time.Duration
+	// Discarded is told when nothing will be dialled for a seat any more because another
 	// one has its place, on the goroutine that called Dial. nil ignores.
-	Left func(s *Seat)
+	Discarded func(s *Seat)
 
 	// Metrics are the upstream's, which all its pools share. nil counts nothing.
 	Metrics *Metrics
@@ -150,19 +150,19 @@ type Pool struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu        sync.Mutex // guards all below and the fields of seats and flows; a leaf
-	opts      Options
-	ctx       context.Context // of Start; nil before
-	ownHealth bool            // nobody else Sets opts.Health
-	age       int             // of what connections are made from: times it has changed
-	heir      *Seat           // the latest that renew put in the place of another
-	seats     []*Seat
-	retired   []*Seat // whose connections end, replaced by others
-	queue     queues
-	held      bool // memory is short: nothing is dispatched until Resume
-	closed    bool
-	since     time.Time // when the pool last had no usable connection; zero while it has one
-	up        time.Time // when it last had its first one
+	mu         sync.Mutex // guards all below and the fields of seats and flows; a leaf
+	opts       Options
+	ctx        context.Context // of Start; nil before
+	ownHealth  bool            // nobody else Sets opts.Health
+	generation int             // of what connections are made from: times it has changed
+	successor  *Seat           // the latest that renew put in the place of another
+	seats      []*Seat
+	retired    []*Seat // whose connections end, replaced by others
+	queue      queues
+	held       bool // memory is short: nothing is dispatched until Resume
+	closed     bool
+	since      time.Time // when the pool last had no usable connection; zero while it has one
+	firstUp    time.Time // when it last had its first one
 
 	slowStart *SlowStart // constant
 	metrics   *Metrics   // constant
@@ -173,7 +173,7 @@ type Pool struct {
 func New(o Options, d Dialer, owner Owner) *Pool {
 	o = o.withDefaults()
 	p := &Pool{
-		queue: queues{by: make([]queue, o.Loops), tied: make([]queue, o.Connections)},
+		queue: queues{byLoop: make([]queue, o.Loops), bySeat: make([]queue, o.Connections)},
 		opts:  o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
 	}
 	if p.metrics == nil {
@@ -201,7 +201,7 @@ func (p *Pool) Start() {
 	p.ctx, p.cancel = ctx, cancel
 	p.since = time.Now()
 	for _, s := range p.seats {
-		p.seat(s)
+		p.startSeat(s)
 	}
 	p.mu.Unlock()
 	p.wg.Add(1)
@@ -211,8 +211,8 @@ func (p *Pool) Start() {
 	}()
 }
 
-// seat starts the goroutine of s. p.mu is held, and the pool is open.
-func (p *Pool) seat(s *Seat) {
+// startSeat starts the goroutine of s. p.mu is held, and the pool is open.
+func (p *Pool) startSeat(s *Seat) {
 	ctx := p.ctx
 	p.wg.Add(1)
 	go func() {
@@ -230,8 +230,8 @@ func (p *Pool) Close() {
 	waiting := p.queue.drain()
 	var members []Member
 	for _, s := range slices.Concat(p.seats, p.retired) {
-		if s.sitting != nil {
-			members = append(members, s.sitting)
+		if s.open != nil {
+			members = append(members, s.open)
 		}
 	}
 	cancel := p.cancel
@@ -256,13 +256,13 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		return ErrClosed
 	}
 	f := e.Flow
-	if f.Steady && !f.active {
-		p.tie(f)
+	if f.Sticky && !f.active {
+		p.assignQueue(f)
 	}
-	if !p.held && !p.queue.first(f) {
+	if !p.held && !p.queue.blocks(f) {
 		if s := p.choose(e, here); s != nil {
 			if ok, counted := p.slowStart.dispatch(p); ok {
-				m := s.take(e, counted)
+				m := s.takeCredit(e, counted)
 				p.mu.Unlock()
 				m.Dispatch(e, here)
 				return nil
@@ -298,8 +298,8 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		p.metrics.expired.Inc()
 		return ErrQueueTimeout
 	}
-	if f := e.Flow; f.Steady && !f.active {
-		p.tie(f)
+	if f := e.Flow; f.Sticky && !f.active {
+		p.assignQueue(f)
 	}
 	p.queue.pushFront(e, here)
 	p.mu.Unlock()
@@ -347,11 +347,11 @@ func (p *Pool) kick(here int) {
 func (p *Pool) ready(here int) *Seat {
 	switch {
 	case p.queue.n == 0:
-	case p.queue.any > 0:
+	case p.queue.anySeat > 0:
 		return p.pick(here, false)
 	default:
 		for _, s := range p.seats {
-			if p.queue.tied[s.index].n > 0 && s.free() > 0 {
+			if p.queue.bySeat[s.index].n > 0 && s.free() > 0 {
 				return s
 			}
 		}
@@ -361,7 +361,7 @@ func (p *Pool) ready(here int) *Seat {
 
 // next takes the next queued Call for seat s. p.mu is held.
 func (p *Pool) next(s *Seat) (Member, *Entry) {
-	if p.held || p.closed || s.free() <= 0 || !p.queue.waits(s.index) {
+	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) {
 		return nil, nil
 	}
 	ok, counted := p.slowStart.dispatch(p)
@@ -369,7 +369,7 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 		return nil, nil
 	}
 	e := p.queue.pop(s.affinity, s.index)
-	return s.take(e, counted), e
+	return s.takeCredit(e, counted), e
 }
 
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
@@ -384,8 +384,8 @@ func (p *Pool) dispatch(m Member, e *Entry, here int) {
 // is held.
 func (p *Pool) choose(e *Entry, here int) *Seat {
 	f := e.Flow
-	if f.tie > 0 {
-		if s := p.seats[f.tie-1]; s.free() > 0 {
+	if f.seatQueue > 0 {
+		if s := p.seats[f.seatQueue-1]; s.free() > 0 {
 			return s
 		}
 		return nil
@@ -395,8 +395,8 @@ func (p *Pool) choose(e *Entry, here int) *Seat {
 	}
 	if s := f.seat; s == nil || s.affinity != here || s.free() <= 0 {
 		f.seat = p.pick(here, false)
-	} else if s.bulk > 0 {
-		if o := p.pick(here, false); o.bulk == 0 && o.affinity == here {
+	} else if s.large > 0 {
+		if o := p.pick(here, false); o.large == 0 && o.affinity == here {
 			f.seat = o
 		}
 	}
@@ -405,10 +405,10 @@ func (p *Pool) choose(e *Entry, here int) *Seat {
 
 // pick returns the seat for a Call, large or small, preferring those of loop here,
 // or nil. p.mu is held.
-func (p *Pool) pick(here int, large bool) *Seat { return p.pickBut(0, here, large) }
+func (p *Pool) pick(here int, large bool) *Seat { return p.pickExcept(0, here, large) }
 
-// pickBut is pick among the seats that refused does not name. p.mu is held.
-func (p *Pool) pickBut(refused uint64, here int, large bool) *Seat {
+// pickExcept is pick among the seats that refused does not name. p.mu is held.
+func (p *Pool) pickExcept(refused uint64, here int, large bool) *Seat {
 	var best *Seat
 	bestNear := false
 	for _, s := range p.seats {
@@ -416,25 +416,25 @@ func (p *Pool) pickBut(refused uint64, here int, large bool) *Seat {
 			continue
 		}
 		near := s.affinity == here
-		if best == nil || near && !bestNear || near == bestNear && s.suits(best, large) {
+		if best == nil || near && !bestNear || near == bestNear && s.betterThan(best, large) {
 			best, bestNear = s, near
 		}
 	}
 	return best
 }
 
-// suits reports whether a Call goes better to s than to o. What is small is not to
+// betterThan reports whether a Call goes better to s than to o. What is small is not to
 // wait behind megabytes in a connection's queue of octets: as long as both sorts are
 // under way they keep to connections of their own, if there are several. Beyond that
 // the most free credits count. pool.mu is held.
-func (s *Seat) suits(o *Seat, large bool) bool {
-	switch mixed, other := s.inUse > s.bulk, o.inUse > o.bulk; {
-	case !large && s.bulk != o.bulk:
-		return s.bulk < o.bulk
+func (s *Seat) betterThan(o *Seat, large bool) bool {
+	switch mixed, other := s.inUse > s.large, o.inUse > o.large; {
+	case !large && s.large != o.large:
+		return s.large < o.large
 	case large && mixed != other:
 		return other
-	case large && mixed && (s.bulk > 0) != (o.bulk > 0):
-		return s.bulk > 0
+	case large && mixed && (s.large > 0) != (o.large > 0):
+		return s.large > 0
 	}
 	return s.free() > o.free()
 }
@@ -454,7 +454,7 @@ func (p *Pool) sweep(ctx context.Context) {
 			p.mu.Lock()
 			last := now.Add(-p.opts.QueueWait)
 			old := p.queue.expire(last)
-			moved := p.untie()
+			moved := p.releaseSticky()
 			p.mu.Unlock()
 			t.Reset(every())
 			p.expire(old, ErrQueueTimeout)

@@ -34,7 +34,7 @@ type Entry struct {
 
 	next     *Entry
 	seat     *Seat     // holds the credit, while dispatched
-	bulk     bool      // counted as large by seat
+	asLarge  bool      // counted as large by seat
 	counted  bool      // counted by the slow start
 	queuedAt time.Time // first, since Sent; zero when it has not waited
 	refused  uint64    // seats that Steer came from, since Sent
@@ -52,25 +52,25 @@ type Flow struct {
 	// Weight is how many times as much as a flow of weight 1 it gets while both wait;
 	// 0 is 1. It is set before the first Submit, and then by Pool.Reweigh.
 	Weight int
-	// Steady has its Calls go by one connection of several, always the same, which
-	// Place tells: steady.go. Both are set before the first Submit.
-	Steady bool
-	Place  uint32
+	// Sticky has its Calls go by one connection of several, always the same, which
+	// Place tells: sticky.go. Both are set before the first Submit.
+	Sticky bool
+	Hash   uint32
 
-	lines   [2]line // small Calls, and large ones
-	row     int     // small Calls since the last large one, while one waits
-	deficit int
-	active  bool
-	home    int   // 1 + the loop in whose queue it waits; 0: none yet
-	tie     int   // 1 + the seat in whose queue it waits instead; 0: none
-	next    *Flow // ring of active flows
-	seat    *Seat // where its last small Call went
+	waiting    [2]fifo // small Calls, and large ones
+	smallInRow int     // small Calls since the last large one, while one waits
+	deficit    int
+	active     bool
+	loopQueue  int   // 1 + the loop in whose queue it waits; 0: none yet
+	seatQueue  int   // 1 + the seat in whose queue it waits instead; 0: none
+	next       *Flow // ring of active flows
+	seat       *Seat // where its last small Call went
 }
 
-// A line is Calls of a flow, in the order they are to go.
-type line struct{ head, tail *Entry }
+// A fifo is Calls of a flow, in the order they are to go.
+type fifo struct{ head, tail *Entry }
 
-func (l *line) push(e *Entry) {
+func (l *fifo) push(e *Entry) {
 	e.next = nil
 	if l.tail == nil {
 		l.head = e
@@ -80,7 +80,7 @@ func (l *line) push(e *Entry) {
 	l.tail = e
 }
 
-func (l *line) pushFront(e *Entry) {
+func (l *fifo) pushFront(e *Entry) {
 	e.next = l.head
 	l.head = e
 	if l.tail == nil {
@@ -88,7 +88,7 @@ func (l *line) pushFront(e *Entry) {
 	}
 }
 
-func (l *line) pop() *Entry {
+func (l *fifo) pop() *Entry {
 	e := l.head
 	l.head = e.next
 	if l.head == nil {
@@ -98,24 +98,24 @@ func (l *line) pop() *Entry {
 	return e
 }
 
-// line is where e waits.
-func (f *Flow) line(e *Entry) *line {
+// fifoOf is where e waits.
+func (f *Flow) fifoOf(e *Entry) *fifo {
 	if e.large() {
-		return &f.lines[1]
+		return &f.waiting[1]
 	}
-	return &f.lines[0]
+	return &f.waiting[0]
 }
 
-// front is the line whose first Call goes next: a client's small Calls do not wait
+// nextFIFO is the line whose first Call goes next: a client's small Calls do not wait
 // behind its own megabytes, though sixteen in a row let a large one through.
-func (f *Flow) front() *line {
-	if f.lines[0].head == nil || f.lines[1].head != nil && f.row >= inARow {
-		return &f.lines[1]
+func (f *Flow) nextFIFO() *fifo {
+	if f.waiting[0].head == nil || f.waiting[1].head != nil && f.smallInRow >= inARow {
+		return &f.waiting[1]
 	}
-	return &f.lines[0]
+	return &f.waiting[0]
 }
 
-func (f *Flow) empty() bool { return f.lines[0].head == nil && f.lines[1].head == nil }
+func (f *Flow) empty() bool { return f.waiting[0].head == nil && f.waiting[1].head == nil }
 
 // weight is what f counts for.
 func (f *Flow) weight() int { return max(1, f.Weight) }
@@ -127,17 +127,17 @@ type queue struct {
 	tail   *Flow // last flow of the ring; tail.next is the one being served
 	n      int   // entries
 	weight int   // of the flows in the ring
-	had    int64 // octets of cost that each flow in the ring has had for each unit of weight, on average, since ever
+	served int64 // octets of cost that each flow in the ring has had for each unit of weight, on average, since ever
 }
 
 func (q *queue) push(e *Entry) {
-	e.Flow.line(e).push(e)
+	e.Flow.fifoOf(e).push(e)
 	q.n++
 	q.activate(e.Flow)
 }
 
 func (q *queue) pushFront(e *Entry) {
-	e.Flow.line(e).pushFront(e)
+	e.Flow.fifoOf(e).pushFront(e)
 	q.n++
 	q.activate(e.Flow)
 }
@@ -147,7 +147,7 @@ func (q *queue) activate(f *Flow) {
 		return
 	}
 	f.active = true
-	f.deficit, f.row = 0, 0
+	f.deficit, f.smallInRow = 0, 0
 	q.weight += f.weight()
 	if q.tail == nil {
 		f.next = f
@@ -182,7 +182,7 @@ func (q *queue) reweigh(f *Flow, w int) {
 	f.Weight = w
 	if f.active {
 		q.weight += f.weight() - was
-		f.deficit = min(f.deficit, max(quantum*f.weight(), f.front().head.cost()))
+		f.deficit = min(f.deficit, max(quantum*f.weight(), f.nextFIFO().head.cost()))
 	}
 }
 
@@ -190,7 +190,7 @@ func (q *queue) reweigh(f *Flow, w int) {
 func (q *queue) pop() *Entry {
 	for {
 		f := q.tail.next
-		l := f.front()
+		l := f.nextFIFO()
 		if n := l.head.cost(); f.deficit < n {
 			// A flow's turn is over when it cannot pay for its next Call. It is topped
 			// up as its turn comes round; when it is alone no round is needed.
@@ -206,15 +206,15 @@ func (q *queue) pop() *Entry {
 		}
 		e := l.pop()
 		f.deficit -= e.cost()
-		q.had += int64(e.cost() / q.weight)
+		q.served += int64(e.cost() / q.weight)
 		q.n--
-		if f.row++; e.large() {
-			f.row = 0
+		if f.smallInRow++; e.large() {
+			f.smallInRow = 0
 		}
 		switch {
 		case f.empty():
 			q.deactivate(q.tail)
-		case f.deficit < f.front().head.cost():
+		case f.deficit < f.nextFIFO().head.cost():
 			q.tail = f // next flow's turn
 		}
 		return e
@@ -226,7 +226,7 @@ func (q *queue) forget(f *Flow) *Entry {
 	if !f.active {
 		return nil
 	}
-	list := join(f.lines[0].head, f.lines[1].head)
+	list := join(f.waiting[0].head, f.waiting[1].head)
 	for e := list; e != nil; e = e.next {
 		q.n--
 	}
@@ -236,7 +236,7 @@ func (q *queue) forget(f *Flow) *Entry {
 
 // remove takes f, whose entries are accounted for, out of the ring.
 func (q *queue) remove(f *Flow) {
-	f.lines = [2]line{}
+	f.waiting = [2]fifo{}
 	prev := q.tail
 	for prev.next != f {
 		prev = prev.next
@@ -270,8 +270,8 @@ func (q *queue) drain() *Entry {
 func (q *queue) expire(t time.Time) *Entry {
 	var list *Entry
 	for _, f := range q.flows() {
-		for i := range f.lines {
-			old := f.lines[i].expire(t)
+		for i := range f.waiting {
+			old := f.waiting[i].expire(t)
 			for e := old; e != nil; e = e.next {
 				q.n--
 			}
@@ -285,7 +285,7 @@ func (q *queue) expire(t time.Time) *Entry {
 }
 
 // expire takes out the entries that were queued before t.
-func (l *line) expire(t time.Time) (old *Entry) {
+func (l *fifo) expire(t time.Time) (old *Entry) {
 	head := &l.head
 	l.tail = nil
 	for e := l.head; e != nil; {

@@ -3,7 +3,7 @@ package pool
 import "time"
 
 // queues are the Calls that wait, a queue for each loop, and one for each seat with
-// those that go by no other: steady.go. Where a credit comes
+// those that go by no other: sticky.go. Where a credit comes
 // back on a loop, a Call of that loop's clients takes it: one of another loop's
 // would cost both a cache miss for everything the Call touches. That is only a
 // preference. Each queue knows how much each of its flows has had, and one that
@@ -11,25 +11,25 @@ import "time"
 // client's share does not depend on how many others its loop has. All methods are
 // called with the pool's lock held.
 type queues struct {
-	by   []queue // by loop
-	tied []queue // by seat
-	n    int     // Calls in all
-	any  int     // those in by, which go by any seat
+	byLoop  []queue // by loop
+	bySeat  []queue // by seat
+	n       int     // Calls in all
+	anySeat int     // those in by, which go by any seat
 }
 
-// lag is by how many octets for each flow a queue may fall behind others.
-const lag = 4 * quantum
+// maxLag is by how many octets for each flow a queue may fall behind others.
+const maxLag = 4 * quantum
 
 // of is the queue of f: that of the seat it is tied to, or that of the loop that used
 // it first, its client's, with which it stays.
 func (qs *queues) of(f *Flow, here int) *queue {
-	if f.tie > 0 {
-		return &qs.tied[f.tie-1]
+	if f.seatQueue > 0 {
+		return &qs.bySeat[f.seatQueue-1]
 	}
-	if f.home == 0 {
-		f.home = 1 + max(here, 0)%len(qs.by)
+	if f.loopQueue == 0 {
+		f.loopQueue = 1 + max(here, 0)%len(qs.byLoop)
 	}
-	return &qs.by[f.home-1]
+	return &qs.byLoop[f.loopQueue-1]
 }
 
 func (qs *queues) push(e *Entry, here int) {
@@ -46,9 +46,9 @@ func (qs *queues) pushFront(e *Entry, here int) {
 func (qs *queues) enter(e *Entry, here int) *queue {
 	q := qs.of(e.Flow, here)
 	if q.n == 0 {
-		o := behind(behind(nil, qs.by), qs.tied)
+		o := leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
 		if o != nil {
-			q.had = max(q.had, o.had)
+			q.served = max(q.served, o.served)
 		}
 	}
 	qs.count(e.Flow, 1)
@@ -58,37 +58,37 @@ func (qs *queues) enter(e *Entry, here int) *queue {
 // count adds n to the Calls that wait in f's queue.
 func (qs *queues) count(f *Flow, n int) {
 	qs.n += n
-	if f.tie == 0 {
-		qs.any += n
+	if f.seatQueue == 0 {
+		qs.anySeat += n
 	}
 }
 
-// behind is the queue whose flows have had least, of last and those of list that are
+// leastServed is the queue whose flows have had least, of last and those of list that are
 // not empty.
-func behind(last *queue, list []queue) *queue {
+func leastServed(last *queue, list []queue) *queue {
 	for i := range list {
-		if q := &list[i]; q.n > 0 && (last == nil || q.had < last.had) {
+		if q := &list[i]; q.n > 0 && (last == nil || q.served < last.served) {
 			last = q
 		}
 	}
 	return last
 }
 
-// first reports whether anything waits that is to go before what f has now.
-func (qs *queues) first(f *Flow) bool {
-	return qs.any > 0 || f.tie > 0 && qs.tied[f.tie-1].n > 0
+// blocks reports whether anything waits that is to go before what f has now.
+func (qs *queues) blocks(f *Flow) bool {
+	return qs.anySeat > 0 || f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].n > 0
 }
 
-// waits reports whether anything waits that may go by seat.
-func (qs *queues) waits(seat int) bool { return qs.any > 0 || qs.tied[seat].n > 0 }
+// waitsFor reports whether anything waitsFor that may go by seat.
+func (qs *queues) waitsFor(seat int) bool { return qs.anySeat > 0 || qs.bySeat[seat].n > 0 }
 
 // pop takes the next entry for loop here that may go by seat. There is one.
 func (qs *queues) pop(here, seat int) *Entry {
-	q := &qs.by[max(here, 0)%len(qs.by)]
-	if t := &qs.tied[seat]; t.n > 0 && (q.n == 0 || t.had <= q.had) {
+	q := &qs.byLoop[max(here, 0)%len(qs.byLoop)]
+	if t := &qs.bySeat[seat]; t.n > 0 && (q.n == 0 || t.served <= q.served) {
 		q = t
 	}
-	if last := behind(nil, qs.by); q.n == 0 || last != nil && last.had+lag < q.had {
+	if last := leastServed(nil, qs.byLoop); q.n == 0 || last != nil && last.served+maxLag < q.served {
 		q = last
 	}
 	e := q.pop()
@@ -137,7 +137,7 @@ func (qs *queues) each(take func(*queue) *Entry) (list *Entry) {
 
 // all is every queue. iter.Seq.
 func (qs *queues) all(yield func(*queue) bool) {
-	for _, list := range [][]queue{qs.by, qs.tied} {
+	for _, list := range [][]queue{qs.byLoop, qs.bySeat} {
 		for i := range list {
 			if !yield(&list[i]) {
 				return

@@ -67,7 +67,7 @@ func TestSharesDoNotDependOnLoops(t *testing.T) {
 // A loop without Calls of its own takes those of others, and what it missed
 // meanwhile is not made up for.
 func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
-	qs := queues{by: make([]queue, 2), tied: make([]queue, 1)}
+	qs := queues{byLoop: make([]queue, 2), bySeat: make([]queue, 1)}
 	busy, late := &Flow{}, &Flow{}
 	push := func(f *Flow, here int) { qs.push(&Entry{Flow: f, Cost: 200}, here) }
 	for range 1000 {
@@ -96,7 +96,7 @@ func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
 	for qs.n > 0 {
 		qs.pop(1, 0)
 	}
-	if qs.by[0].n != 0 || qs.by[1].n != 0 || qs.by[0].weight != 0 || qs.by[1].weight != 0 {
-		t.Errorf("left over: %+v", qs.by)
+	if qs.byLoop[0].n != 0 || qs.byLoop[1].n != 0 || qs.byLoop[0].weight != 0 || qs.byLoop[1].weight != 0 {
+		t.Errorf("left over: %+v", qs.byLoop)
 	}
 }

@@ -15,7 +15,7 @@ func TestRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		var left []*Seat
-		p, _ := newPool(t, Options{Connections: 1, Left: func(s *Seat) { left = append(left, s) }}, d)
+		p, _ := newPool(t, Options{Connections: 1, Discarded: func(s *Seat) { left = append(left, s) }}, d)
 		var f Flow
 		a, b := submit(t, p, &f, 100, 0), submit(t, p, &f, 100, 0)
 		waiting := submit(t, p, &f, 100, 0)
@@ -123,7 +123,7 @@ type astrayDialer struct {
 }
 
 func (d *astrayDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
-	if s.Again() {
+	if s.Improving() {
 		d.mu.Lock()
 		d.again = append(d.again, time.Now())
 		may := d.may
@@ -145,14 +145,14 @@ func TestAstray(t *testing.T) {
 		var left []*Seat
 		o := Options{
 			Endpoints: []string{"a:1", "b:1"}, Connections: 1,
-			Astray: func(s *Seat) time.Duration {
+			Improve: func(s *Seat) time.Duration {
 				if s.Data == "home" {
 					return 0
 				}
 				return 3 * time.Second
 			},
-			Left:   func(s *Seat) { left = append(left, s) },
-			Failed: func(string, error, time.Duration) { t.Error("a failure") },
+			Discarded: func(s *Seat) { left = append(left, s) },
+			Failed:    func(string, error, time.Duration) { t.Error("a failure") },
 		}
 		p := New(o, d, &owner{})
 		p.Start()
@@ -169,7 +169,7 @@ func TestAstray(t *testing.T) {
 		if len(left) != 3 || slices.Contains(left, old.seat) {
 			t.Errorf("%d seats left, want one for each attempt", len(left))
 		}
-		if out, _ := p.opts.Health.Out(); out != 0 || p.Stats().Usable != 1 {
+		if out, _ := p.opts.Health.Counts(); out != 0 || p.Stats().Usable != 1 {
 			t.Errorf("%d endpoints are ejected, %d connections usable", out, p.Stats().Usable)
 		}
 		d.mu.Lock()
@@ -260,7 +260,7 @@ func answer(t *testing.T, p *Pool, m *fakeMember, f *Flow, n int) {
 func TestReplacedHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &astrayDialer{fakeDialer: fakeDialer{grant: 128}, may: true}
-		o := Options{Endpoints: []string{"a:1"}, Connections: 1, SlowStart: NewSlowStart(16, 1<<30), Astray: func(s *Seat) time.Duration {
+		o := Options{Endpoints: []string{"a:1"}, Connections: 1, SlowStart: NewSlowStart(16, 1<<30), Improve: func(s *Seat) time.Duration {
 			if s.Data == "home" {
 				return 0
 			}

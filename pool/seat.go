@@ -19,27 +19,27 @@ type Seat struct {
 	ended    chan error // one deep; carries the end of the present member
 
 	// Guarded by pool.mu.
-	member   Member // the sitting one while it takes Calls, else nil
-	sitting  Member // from Dial until its end has been seen, so that Close finds it
-	grant    int
-	inUse    int
-	bulk     int // of these, large Calls
-	counted  int // of inUse, Calls that the slow start counts
-	endpoint string
-	since    time.Time
-	lastErr  error
-	retired  bool // another seat has its place, or it has none
-	renewed  bool // and its connection is to be closed after its last Call
-	counts   bool // its connection is counted by the slow start
-	age      int  // Pool.age when its connection was made
+	member        Member // the sitting one while it takes Calls, else nil
+	open          Member // from Dial until its end has been seen, so that Close finds it
+	grant         int
+	inUse         int
+	large         int // of these, large Calls
+	counted       int // of inUse, Calls that the slow start counts
+	endpoint      string
+	since         time.Time
+	lastErr       error
+	retired       bool // another seat has its place, or it has none
+	closeWhenIdle bool // and its connection is to be closed after its last Call
+	slowStart     bool // its connection is counted by the slow start
+	generation    int  // Pool.age when its connection was made
 
-	last  string // endpoint connected to last; belongs to the seat's goroutine
-	again bool   // Dial is to make a better connection than there is; likewise
+	last      string // endpoint connected to last; belongs to the seat's goroutine
+	improving bool   // Dial is to make a better connection than there is; likewise
 }
 
-// Again reports, to Dial, that there is a connection already, which only what Options.Astray
+// Improving reports, to Dial, that there is a connection already, which only what Options.Astray
 // misses makes worth replacing. Otherwise Dial fails, which is no failure of the endpoint.
-func (s *Seat) Again() bool { return s.again }
+func (s *Seat) Improving() bool { return s.improving }
 
 // Index is the seat's number in its pool.
 func (s *Seat) Index() int { return s.index }
@@ -55,32 +55,32 @@ func (s *Seat) free() int {
 	return s.grant - s.inUse
 }
 
-// take uses one credit for e, which the slow start has counted or not. pool.mu is held
+// takeCredit uses one credit for e, which the slow start has counted or not. pool.mu is held
 // and free() > 0.
-func (s *Seat) take(e *Entry, counted bool) Member {
+func (s *Seat) takeCredit(e *Entry, counted bool) Member {
 	s.inUse++
 	e.seat = s
 	if e.counted = counted; counted {
 		s.counted++
 	}
-	if e.bulk = e.large(); e.bulk {
-		s.bulk++
+	if e.asLarge = e.large(); e.asLarge {
+		s.large++
 	}
 	return s.member
 }
 
-// give takes e's credit back, and reports whether the slow start has counted e. It is
+// returnCredit takes e's credit back, and reports whether the slow start has counted e. It is
 // still counted then. pool.mu is held.
-func (s *Seat) give(e *Entry) (counted bool) {
+func (s *Seat) returnCredit(e *Entry) (counted bool) {
 	s.inUse--
-	if e.bulk {
-		s.bulk--
+	if e.asLarge {
+		s.large--
 	}
 	// If the seat has been retired its Calls are not counted any more.
 	if counted = e.counted && !s.retired; counted {
 		s.counted--
 	}
-	e.seat, e.bulk, e.counted = nil, false, false
+	e.seat, e.asLarge, e.counted = nil, false, false
 	return counted
 }
 
@@ -104,14 +104,14 @@ func (s *Seat) Done(e *Entry, here int) {
 		p.mu.Unlock()
 		panic("BUG: pool: credit returned to a seat that did not give it")
 	}
-	counted := s.give(e)
+	counted := s.returnCredit(e)
 	if counted {
 		p.slowStart.undispatch(1)
 	}
-	last := s.closing()
+	last := s.toClose()
 	m, next := p.next(s)
 	p.mu.Unlock()
-	last.end()
+	last.close()
 	if next != nil {
 		p.dispatch(m, next, here)
 	}
@@ -133,24 +133,24 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	}
 	e.refused |= s.bit()
 	var best *Seat
-	if !p.held && !p.closed && p.home(e.Flow) == nil {
-		best = p.pickBut(e.refused, here, e.large())
+	if !p.held && !p.closed && p.stickySeat(e.Flow) == nil {
+		best = p.pickExcept(e.refused, here, e.large())
 	}
 	if best == nil {
 		e.refused = 0
 		p.mu.Unlock()
 		return false
 	}
-	counted := s.give(e)
-	last := s.closing()
-	m := best.take(e, counted)
+	counted := s.returnCredit(e)
+	last := s.toClose()
+	m := best.takeCredit(e, counted)
 	if !e.large() {
 		// The client whose XIDs met this one's may go on to the next as this one does.
 		e.Flow.seat = best
 	}
 	other, next := p.next(s)
 	p.mu.Unlock()
-	last.end()
+	last.close()
 	m.Dispatch(e, here)
 	if next != nil {
 		p.dispatch(other, next, here)
@@ -183,7 +183,7 @@ func (s *Seat) Closing(m Member) {
 	p := s.pool
 	p.mu.Lock()
 	if s.member == m {
-		s.lose()
+		s.lost()
 	}
 	p.mu.Unlock()
 }
@@ -198,21 +198,21 @@ func (s *Seat) Retire(m Member) bool {
 	p.mu.Lock()
 	ok := !p.closed && s.member != nil && s.member == m
 	if ok {
-		s.yield()
+		s.supersede()
 	}
 	p.mu.Unlock()
 	p.slowStart.wake(Elsewhere)
 	return ok
 }
 
-// yield puts another seat in the place of s, which has a connection. p.mu is held.
-func (s *Seat) yield() *Seat {
+// supersede puts another seat in the place of s, which has a connection. p.mu is held.
+func (s *Seat) supersede() *Seat {
 	p := s.pool
-	s.vacate()
+	s.clearMember()
 	s.retire()
 	n := p.newSeat(s.index)
 	p.seats[slices.Index(p.seats, s)] = n
-	p.seat(n)
+	p.startSeat(n)
 	return n
 }
 
@@ -227,11 +227,11 @@ func (s *Seat) retire() {
 	}
 }
 
-// leave ends the time of a seat that was retired, and reports whether it was.
-func (s *Seat) leave() bool {
+// discarded ends the time of a seat that was retired, and reports whether it was.
+func (s *Seat) discarded() bool {
 	p := s.pool
 	p.mu.Lock()
-	retired, left := s.retired, p.opts.Left
+	retired, left := s.retired, p.opts.Discarded
 	p.retired = slices.DeleteFunc(p.retired, func(o *Seat) bool { return o == s })
 	p.mu.Unlock()
 	if retired && left != nil {
@@ -249,7 +249,7 @@ func (s *Seat) Borrow(m Member, e *Entry) bool {
 	if p.held || p.queue.n > 0 || s.member != m || s.free() <= 0 {
 		return false
 	}
-	s.take(e, false)
+	s.takeCredit(e, false)
 	return true
 }
 
@@ -260,17 +260,17 @@ func (s *Seat) Spent(m Member) bool {
 	return s.member == m && s.inUse > 0 && s.free() <= 0
 }
 
-// lose removes the member, whose connection ends. p.mu is held.
-func (s *Seat) lose() {
-	s.vacate()
-	if s.counts {
-		s.counts = false
+// lost removes the member, whose connection ends. p.mu is held.
+func (s *Seat) lost() {
+	s.clearMember()
+	if s.slowStart {
+		s.slowStart = false
 		s.pool.slowStart.disconnected()
 	}
 }
 
-// vacate removes the member. Its connection goes on or ends. p.mu is held.
-func (s *Seat) vacate() {
+// clearMember removes the member. Its connection goes on or ends. p.mu is held.
+func (s *Seat) clearMember() {
 	if s.member == nil {
 		return
 	}
@@ -292,7 +292,7 @@ func (s *Seat) vacate() {
 func (s *Seat) Ended(err error) {
 	p := s.pool
 	p.mu.Lock()
-	s.lose()
+	s.lost()
 	p.mu.Unlock()
 	s.ended <- err
 }
@@ -301,16 +301,16 @@ func (s *Seat) Ended(err error) {
 func (s *Seat) run(ctx context.Context) {
 	p := s.pool
 	backoff, failed := time.Duration(0), ""
-	for ctx.Err() == nil && !s.leave() {
+	for ctx.Err() == nil && !s.discarded() {
 		o := p.options()
 		backoff = min(max(backoff, o.BackoffMin), o.BackoffMax)
-		if o.Dials.Enter(ctx) != nil {
+		if o.Dials.Acquire(ctx) != nil {
 			return
 		}
-		endpoint := o.Health.pick(s.prefers(&o), o.Sticky, failed)
+		endpoint := o.Health.pick(s.prefers(&o), o.KeepEndpoint, failed)
 		began := time.Now()
-		err, lived := s.sit(ctx, endpoint)
-		if s.leave() || ctx.Err() != nil {
+		err, lived := s.connect(ctx, endpoint)
+		if s.discarded() || ctx.Err() != nil {
 			return
 		}
 		failed = ""
@@ -339,15 +339,15 @@ func (s *Seat) run(ctx context.Context) {
 
 // prefers is the number of the endpoint that the seat would rather have.
 func (s *Seat) prefers(o *Options) int {
-	if s.last != "" && o.Sticky {
+	if s.last != "" && o.KeepEndpoint {
 		return o.Health.number(s.last)
 	}
 	return o.Prefer + s.index
 }
 
-// sit makes one connection and stays until it has ended. It reports whether there was
+// connect makes one connection and stays until it has ended. It reports whether there was
 // one. An attempt has been let in by Options.Dials.
-func (s *Seat) sit(ctx context.Context, endpoint string) (err error, lived bool) { //nolint:revive // an end is no failure
+func (s *Seat) connect(ctx context.Context, endpoint string) (err error, lived bool) { //nolint:revive // an end is no failure
 	p := s.pool
 	m, o, age, err := s.dial(ctx, endpoint)
 	if err != nil {
@@ -355,131 +355,131 @@ func (s *Seat) sit(ctx context.Context, endpoint string) (err error, lived bool)
 	}
 	p.mu.Lock()
 	closed := p.closed || s.retired // Update took the seat away
-	s.occupy(m, endpoint, age, closed)
-	old := p.renew()
+	s.setMember(m, endpoint, age, closed)
+	old := p.renewNext()
 	p.mu.Unlock()
 	if closed {
 		m.Close(ErrClosed)
 	} else if f := o.Connected; f != nil {
 		f(endpoint)
 	}
-	old.end()
+	old.close()
 	p.slowStart.wake(Elsewhere)
 	s.pull(Elsewhere)
-	return s.stay(ctx, endpoint), true
+	return s.waitEnd(ctx, endpoint), true
 }
 
 // dial makes a connection for the seat.
 func (s *Seat) dial(ctx context.Context, endpoint string) (m Member, o Options, age int, err error) {
 	p := s.pool
 	p.mu.Lock()
-	o, age = p.opts, p.age
+	o, age = p.opts, p.generation
 	p.mu.Unlock()
 	dctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
 	m, err = p.dialer.Dial(dctx, endpoint, s.affinity, s)
 	cancel()
-	o.Dials.Leave()
+	o.Dials.Release()
 	if err != nil {
-		if s.again {
+		if s.improving {
 			return nil, o, age, err
 		}
 		p.metrics.dialErrors.Inc()
 		if ctx.Err() == nil {
 			o.Health.failed(endpoint, false)
 		} else {
-			o.Health.untried(endpoint)
+			o.Health.abandoned(endpoint)
 		}
 		return nil, o, age, err
 	}
 	p.metrics.reconnects.Inc()
-	o.Health.well(endpoint)
+	o.Health.succeeded(endpoint)
 	s.last = endpoint
 	return m, o, age, nil
 }
 
-// occupy makes m the seat's connection, unless that has no use for it any more. p.mu
+// setMember makes m the seat's connection, unless that has no use for it any more. p.mu
 // is held.
-func (s *Seat) occupy(m Member, endpoint string, age int, closed bool) {
+func (s *Seat) setMember(m Member, endpoint string, age int, closed bool) {
 	p := s.pool
-	s.sitting = m
+	s.open = m
 	// The connection may have ended already: then its end waits in s.ended.
 	if len(s.ended) == 0 && !closed {
 		s.member = m
 		s.endpoint = endpoint
 		s.since = time.Now()
 		s.lastErr = nil
-		s.age = age
+		s.generation = age
 		if !p.since.IsZero() {
-			p.since, p.up = time.Time{}, s.since
+			p.since, p.firstUp = time.Time{}, s.since
 		}
 		p.metrics.connections.Add(1)
-		s.counts = true
+		s.slowStart = true
 		p.slowStart.connected()
-		p.retie()
+		p.reassignQueues()
 	}
 }
 
-// homeEvery is how often a connection looks whether its seat prefers another endpoint,
-// and homeSeldom how often it does as long as it has no choice: a reload may give it one.
+// preferEvery is how often a connection looks whether its seat prefers another endpoint,
+// and preferSeldom how often it does as long as it has no choice: a reload may give it one.
 const (
-	homeEvery  = time.Second
-	homeSeldom = 10 * time.Second
+	preferEvery  = time.Second
+	preferSeldom = 10 * time.Second
 )
 
-// stay waits for the end of the seat's connection to endpoint.
-func (s *Seat) stay(ctx context.Context, endpoint string) (err error) {
+// waitEnd waits for the end of the seat's connection to endpoint.
+func (s *Seat) waitEnd(ctx context.Context, endpoint string) (err error) {
 	p := s.pool
 	o := p.options()
-	every := homeEvery
-	if !o.choosy() {
-		every = homeSeldom
+	every := preferEvery
+	if !o.returns() {
+		every = preferSeldom
 	}
 	t := time.NewTicker(every)
 	defer t.Stop()
 	home := t.C
-	settle := s.astray(&o)
+	settle := s.improveTimer(&o)
 	for waiting := true; waiting; {
 		gone := false
 		select {
 		case err = <-s.ended:
 			waiting = false
 		case <-home:
-			gone = s.goHome(ctx, endpoint)
+			gone = s.tryPreferred(ctx, endpoint)
 		case <-settle:
-			if gone = s.replace(ctx, endpoint, true); !gone {
-				settle = s.astray(&o)
+			if gone = s.tryReplace(ctx, endpoint, true); !gone {
+				settle = s.improveTimer(&o)
 			}
 		}
 		if gone {
 			home, settle = nil, nil // what is left is to wait for the last Call
 		}
 	}
-	if o.Gone != nil && ctx.Err() == nil && o.Gone(err) {
+	if o.HostGone != nil && ctx.Err() == nil && o.HostGone(err) {
 		o.Health.failed(endpoint, true)
 	}
 	p.mu.Lock()
-	s.sitting = nil
-	s.lose() // the end may have come before the member was seated
+	s.open = nil
+	s.lost() // the end may have come before the member was seated
 	p.mu.Unlock()
 	return err
 }
 
-// choosy reports whether connections go to the endpoint that they prefer.
-func (o *Options) choosy() bool { return len(o.Endpoints) > 1 && !o.Sticky }
+// returns reports whether connections go to the endpoint that they prefer.
+func (o *Options) returns() bool { return len(o.Endpoints) > 1 && !o.KeepEndpoint }
 
-// astray is when the seat is to try for a better connection; nil for never.
-func (s *Seat) astray(o *Options) <-chan time.Time {
-	if o.Astray == nil {
+// improveTimer is when the seat is to try for a better connection; nil for never.
+func (s *Seat) improveTimer(o *Options) <-chan time.Time {
+	if o.Improve == nil {
 		return nil
 	}
-	if d := o.Astray(s); d > 0 {
+	if d := o.Improve(s); d > 0 {
 		return time.After(d)
 	}
 	return nil
 }
 
-// seated reports whether the seat has a connection, and if not, whether it is done with.
-func (s *Seat) seated() (has, done bool) {
+// status reports whether the seat has a connection, and if not, whether it is done with.
+func (s *Seat) status() (has, done bool) {
 	p := s.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -487,66 +487,66 @@ func (s *Seat) seated() (has, done bool) {
 	return s.member != nil && !done, done
 }
 
-// goHome tries to connect to an endpoint that the seat would rather have, as replace does.
-func (s *Seat) goHome(ctx context.Context, has string) bool {
-	if seated, done := s.seated(); !seated {
+// tryPreferred tries to connect to an endpoint that the seat would rather have, as replace does.
+func (s *Seat) tryPreferred(ctx context.Context, has string) bool {
+	if seated, done := s.status(); !seated {
 		return done
 	}
 	o := s.pool.options()
-	if !o.choosy() {
+	if !o.returns() {
 		return false
 	}
 	endpoint, ok := o.Health.better(s.prefers(&o), has)
-	return ok && s.replace(ctx, endpoint, false)
+	return ok && s.tryReplace(ctx, endpoint, false)
 }
 
-// replace tries to connect to endpoint. When it can, another seat with that connection
+// tryReplace tries to connect to endpoint. When it can, another seat with that connection
 // takes the place of this one, whose own ends after its last Call. It reports whether the
 // seat is done with.
-func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
+func (s *Seat) tryReplace(ctx context.Context, endpoint string, again bool) bool {
 	p := s.pool
 	o := p.options()
-	if seated, done := s.seated(); !seated {
-		o.Health.untried(endpoint)
+	if seated, done := s.status(); !seated {
+		o.Health.abandoned(endpoint)
 		return done
 	}
-	if o.Dials.Enter(ctx) != nil {
-		o.Health.untried(endpoint)
+	if o.Dials.Acquire(ctx) != nil {
+		o.Health.abandoned(endpoint)
 		return false
 	}
 	n := p.newSeat(s.index)
-	n.again = again
+	n.improving = again
 	m, o, age, err := n.dial(ctx, endpoint)
-	n.again = false
+	n.improving = false
 	if err != nil {
-		if o.Left != nil {
-			o.Left(n)
+		if o.Discarded != nil {
+			o.Discarded(n)
 		}
 		return false
 	}
 	p.mu.Lock()
 	if p.closed || s.retired || s.member == nil {
 		// There is no place to take. Its end is waited for, as ever.
-		n.sitting = m
+		n.open = m
 		n.retire()
 		p.mu.Unlock()
 		m.Close(ErrClosed)
 		<-n.ended //nolint:errcheck // it is our own
-		n.leave()
+		n.discarded()
 		return true
 	}
 	p.seats[slices.Index(p.seats, s)] = n
-	n.occupy(m, endpoint, age, false)
-	s.vacate() // after it: there is a connection all the time
+	n.setMember(m, endpoint, age, false)
+	s.clearMember() // after it: there is a connection all the time
 	s.retire()
-	s.renewed = true
-	last := s.closing()
+	s.closeWhenIdle = true
+	last := s.toClose()
 	p.wg.Add(1)
 	go func() {
 		defer p.wg.Done()
 		n.pull(Elsewhere)
-		err := n.stay(ctx, endpoint)
-		if n.leave() || ctx.Err() != nil {
+		err := n.waitEnd(ctx, endpoint)
+		if n.discarded() || ctx.Err() != nil {
 			return
 		}
 		if f := o.Failed; f != nil {
@@ -558,7 +558,7 @@ func (s *Seat) replace(ctx context.Context, endpoint string, again bool) bool {
 	if f := o.Connected; f != nil {
 		f(endpoint)
 	}
-	last.end()
+	last.close()
 	p.slowStart.wake(Elsewhere)
 	return true
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-func steady(t *testing.T, p *Pool, f *Flow, here int) *Entry {
+func sticky(t *testing.T, p *Pool, f *Flow, here int) *Entry {
 	t.Helper()
 	e := &Entry{Flow: f, Cost: 100}
 	if err := p.Submit(e, here); err != nil {
@@ -48,18 +48,18 @@ func (d *fakeDialer) answer(i int) {
 	}
 }
 
-// TestSteady: a Steady Call goes by its seat, whatever loop it comes from and whatever is
+// TestSticky: a sticky Call goes by its seat, whatever loop it comes from and whatever is
 // free; when there is no credit there it waits, and others do not wait for it.
-func TestSteady(t *testing.T) {
+func TestSticky(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		p, _ := newPool(t, Options{Connections: 4, Loops: 2}, d)
-		a, b, c := &Flow{Place: 6, Steady: true}, &Flow{Place: 3, Steady: true}, &Flow{}
-		first, second := steady(t, p, a, 0), steady(t, p, a, 1)
+		a, b, c := &Flow{Hash: 6, Sticky: true}, &Flow{Hash: 3, Sticky: true}, &Flow{}
+		first, second := sticky(t, p, a, 0), sticky(t, p, a, 1)
 		if on(d, first) != 2 || on(d, second) != 2 {
 			t.Fatalf("on seats %d and %d, want 2", on(d, first), on(d, second))
 		}
-		third := steady(t, p, a, 0)
+		third := sticky(t, p, a, 0)
 		if on(d, third) != -1 {
 			t.Errorf("without a credit: on seat %d", on(d, third))
 		}
@@ -69,7 +69,7 @@ func TestSteady(t *testing.T) {
 			}
 		}
 		// Now nobody has a credit: all wait.
-		other, any := steady(t, p, b, 1), submit(t, p, c, 100, 1)
+		other, any := sticky(t, p, b, 1), submit(t, p, c, 100, 1)
 		if st := p.Stats(); st.Queued != 3 || st.Outstanding != 8 {
 			t.Errorf("%d wait and %d are out, want 3 and 8", st.Queued, st.Outstanding)
 		}
@@ -85,18 +85,18 @@ func TestSteady(t *testing.T) {
 	})
 }
 
-// TestSteadyQueued: a credit that comes back on one seat lets a Call go that waits in the
+// TestStickyQueued: a credit that comes back on one seat lets a Call go that waits in the
 // queue and has to go by another, and the next one, too.
-func TestSteadyQueued(t *testing.T) {
+func TestStickyQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		p, _ := newPool(t, Options{Connections: 2}, d)
 		p.Hold()
-		f := &Flow{Place: 1, Steady: true}
-		x, y := steady(t, p, f, 0), submit(t, p, &Flow{}, 100, 0)
+		f := &Flow{Hash: 1, Sticky: true}
+		x, y := sticky(t, p, f, 0), submit(t, p, &Flow{}, 100, 0)
 		var more []*Entry
 		for range 3 {
-			more = append(more, steady(t, p, f, 0))
+			more = append(more, sticky(t, p, f, 0))
 		}
 		p.Resume()
 		if on(d, x) != 1 || on(d, y) < 0 || on(d, more[2]) != -1 {
@@ -110,9 +110,9 @@ func TestSteadyQueued(t *testing.T) {
 			t.Errorf("%d wait and %d are out, want none", st.Queued, st.Outstanding)
 		}
 		// What has come back while the pool was held is there for who waits for it.
-		steady(t, p, f, 0)
-		steady(t, p, f, 0)
-		w := steady(t, p, f, 0)
+		sticky(t, p, f, 0)
+		sticky(t, p, f, 0)
+		w := sticky(t, p, f, 0)
 		p.Hold()
 		d.answer(1)
 		if on(d, w) != -1 {
@@ -126,13 +126,13 @@ func TestSteadyQueued(t *testing.T) {
 	})
 }
 
-// TestSteadyWaitsForItsConnection: a seat that has lost its connection is waited for, as
+// TestStickyWaitsForItsConnection: a seat that has lost its connection is waited for, as
 // after the start, but not for good.
-func TestSteadyWaitsForItsConnection(t *testing.T) {
+func TestStickyWaitsForItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		p, _ := newPool(t, Options{Connections: 2, BackoffMin: time.Second, BackoffMax: time.Second, QueueWait: time.Minute}, d)
-		f := &Flow{Place: 1, Steady: true}
+		f := &Flow{Hash: 1, Sticky: true}
 		lose := func(i int) {
 			p.mu.Lock()
 			m := p.seats[i].member
@@ -140,7 +140,7 @@ func TestSteadyWaitsForItsConnection(t *testing.T) {
 			m.(*fakeMember).end(errLost)
 		}
 		lose(1)
-		e := steady(t, p, f, 0)
+		e := sticky(t, p, f, 0)
 		time.Sleep(400 * time.Millisecond)
 		if on(d, e) != -1 {
 			t.Fatalf("on seat %d, want it to wait", on(d, e))
@@ -155,8 +155,8 @@ func TestSteadyWaitsForItsConnection(t *testing.T) {
 		d.fail = errors.New("not now")
 		d.mu.Unlock()
 		lose(1)
-		e = steady(t, p, f, 0)
-		time.Sleep(steadyFor - 100*time.Millisecond)
+		e = sticky(t, p, f, 0)
+		time.Sleep(stickyWait - 100*time.Millisecond)
 		if on(d, e) != -1 {
 			t.Errorf("before its time: on seat %d", on(d, e))
 		}
@@ -164,13 +164,13 @@ func TestSteadyWaitsForItsConnection(t *testing.T) {
 		if on(d, e) != 0 {
 			t.Errorf("on seat %d, want 0: seat 1 does not come back", on(d, e))
 		}
-		if e := steady(t, p, f, 0); on(d, e) != 0 {
+		if e := sticky(t, p, f, 0); on(d, e) != 0 {
 			t.Errorf("the next: on seat %d, want 0 at once", on(d, e))
 		}
 
 		// When none has a connection, the first that does is not the one.
 		lose(0)
-		steady(t, p, f, 0)
+		sticky(t, p, f, 0)
 		time.Sleep(20 * time.Second)
 		p.mu.Lock()
 		late := p.seats[0]
@@ -178,30 +178,30 @@ func TestSteadyWaitsForItsConnection(t *testing.T) {
 		m := &fakeMember{seat: late}
 		late.Granted(2, Elsewhere)
 		p.mu.Lock()
-		late.occupy(m, "server:20049", 0, false)
+		late.setMember(m, "server:20049", 0, false)
 		p.mu.Unlock()
 		late.pull(Elsewhere)
 		if len(m.got) != 0 {
 			t.Error("the first connection after a time without any has taken what is another's")
 		}
 		p.mu.Lock()
-		late.vacate()
+		late.clearMember()
 		p.mu.Unlock()
 	})
 }
 
-// TestSteadyEnds: who waits for a seat expires, is forgotten and is drained as who waits in
+// TestStickyEnds: who waits for a seat expires, is forgotten and is drained as who waits in
 // the queue, and stays when the number of connections changes.
-func TestSteadyEnds(t *testing.T) {
+func TestStickyEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 1}
 		reg := metrics.New()
 		m := NewMetrics(reg, "storage")
 		p, ow := newPool(t, Options{Connections: 4, QueueWait: 8 * time.Second, Metrics: m}, d)
-		a, b := &Flow{Place: 1, Steady: true}, &Flow{Place: 1, Steady: true}
+		a, b := &Flow{Hash: 1, Sticky: true}, &Flow{Hash: 1, Sticky: true}
 		wait := func() (x, y *Entry) {
-			steady(t, p, a, 0)
-			return steady(t, p, a, 0), steady(t, p, b, 0)
+			sticky(t, p, a, 0)
+			return sticky(t, p, a, 0), sticky(t, p, b, 0)
 		}
 		x, y := wait()
 		p.Forget(a, errLost)
@@ -227,8 +227,8 @@ func TestSteadyEnds(t *testing.T) {
 		p.Update(updated(2, "server:20049"), false)
 		synctest.Wait()
 		d.answer(1)
-		steady(t, p, a, 0)
-		last := steady(t, p, a, 0)
+		sticky(t, p, a, 0)
+		last := sticky(t, p, a, 0)
 		if p.Stats().Queued != 1 {
 			t.Error("it does not wait")
 		}
@@ -236,25 +236,25 @@ func TestSteadyEnds(t *testing.T) {
 		if es, errs := ow.list(); len(es) != 3 || es[2] != last || !errors.Is(errs[2], ErrClosed) {
 			t.Errorf("closed: %v %v", es, errs)
 		}
-		if n := m.queued.Value(); n != 0 || p.queue.n != 0 || p.queue.any != 0 {
+		if n := m.queued.Value(); n != 0 || p.queue.n != 0 || p.queue.anySeat != 0 {
 			t.Errorf("%d and %d counted as waiting", n, p.queue.n)
 		}
 	})
 }
 
-// TestSteadyShares: who waits for a seat has a fair share of it, and so have those who
+// TestStickyShares: who waits for a seat has a fair share of it, and so have those who
 // would go by any, if there is no other.
-func TestSteadyShares(t *testing.T) {
+func TestStickyShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}
 		p, _ := newPool(t, Options{Connections: 2, QueueWait: time.Hour}, d)
-		hog, meek, any := &Flow{Place: 2, Steady: true}, &Flow{Place: 4, Steady: true}, &Flow{}
+		hog, meek, any := &Flow{Hash: 2, Sticky: true}, &Flow{Hash: 4, Sticky: true}, &Flow{}
 		served := map[*Flow]int{}
 		for range 2000 {
-			steady(t, p, hog, 0)
+			sticky(t, p, hog, 0)
 		}
 		for range 40 {
-			steady(t, p, meek, 0)
+			sticky(t, p, meek, 0)
 			submit(t, p, any, 100, 0)
 		}
 		p.mu.Lock()
@@ -281,12 +281,12 @@ func TestSteadyShares(t *testing.T) {
 	})
 }
 
-// TestSteadyIsNotSteered: a connection that cannot carry it now is waited for.
-func TestSteadyIsNotSteered(t *testing.T) {
+// TestStickyIsNotSteered: a connection that cannot carry it now is waited for.
+func TestStickyIsNotSteered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}
 		p, _ := newPool(t, Options{Connections: 2}, d)
-		f := &Flow{Place: 1, Steady: true}
+		f := &Flow{Hash: 1, Sticky: true}
 		e := &Entry{Flow: f, Cost: 100}
 		if err := p.Submit(e, 0); err != nil {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestSteadyIsNotSteered(t *testing.T) {
 		}
 		defer func() { e.Seat().Done(e, 0) }()
 		if e.Seat().Index() != 1 {
-			t.Errorf("a Steady Call goes by seat %d", e.Seat().Index())
+			t.Errorf("a sticky Call goes by seat %d", e.Seat().Index())
 		}
 	})
 }

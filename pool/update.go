@@ -22,32 +22,32 @@ func (p *Pool) Update(o Options, renew bool) {
 	}
 	p.opts = o
 	if renew {
-		p.age++
+		p.generation++
 	}
-	var ends []ending
+	var ends []idleConn
 	for len(p.seats) > o.Connections {
 		s := p.seats[len(p.seats)-1]
 		p.seats = p.seats[:len(p.seats)-1]
-		s.vacate()
+		s.clearMember()
 		s.retire()
-		s.renewed = true
-		ends = append(ends, s.closing())
+		s.closeWhenIdle = true
+		ends = append(ends, s.toClose())
 	}
 	for len(p.seats) < o.Connections {
 		s := p.newSeat(len(p.seats))
 		p.seats = append(p.seats, s)
 		if p.ctx != nil {
-			p.seat(s)
+			p.startSeat(s)
 		}
 	}
-	ends = append(ends, p.renew())
-	for len(p.queue.tied) < len(p.seats) {
-		p.queue.tied = append(p.queue.tied, queue{})
+	ends = append(ends, p.renewNext())
+	for len(p.queue.bySeat) < len(p.seats) {
+		p.queue.bySeat = append(p.queue.bySeat, queue{})
 	}
-	moved := p.retie()
+	moved := p.reassignQueues()
 	p.mu.Unlock()
 	for _, e := range ends {
-		e.end()
+		e.close()
 	}
 	p.slowStart.wake(Elsewhere)
 	if moved {
@@ -69,44 +69,44 @@ func (p *Pool) options() Options {
 	return p.opts
 }
 
-// An ending is a connection to be closed when the lock is released, or nothing.
-type ending struct{ m Member }
+// An idleConn is a connection to be closed when the lock is released, or nothing.
+type idleConn struct{ m Member }
 
-func (e ending) end() {
+func (e idleConn) close() {
 	if e.m != nil {
 		e.m.Close(ErrRetired)
 	}
 }
 
-// closing is the connection of a seat that Update took away, when its last Call has
+// toClose is the connection of a seat that Update took away, when its last Call has
 // ended. It is told once. pool.mu is held.
-func (s *Seat) closing() ending {
-	if !s.renewed || s.inUse > 0 || s.sitting == nil {
-		return ending{}
+func (s *Seat) toClose() idleConn {
+	if !s.closeWhenIdle || s.inUse > 0 || s.open == nil {
+		return idleConn{}
 	}
-	s.renewed = false
-	return ending{s.sitting}
+	s.closeWhenIdle = false
+	return idleConn{s.open}
 }
 
 // stale reports whether the seat has a connection that would not be made now.
 // pool.mu is held.
 func (s *Seat) stale() bool {
-	return s.member != nil && (s.age != s.pool.age || !slices.Contains(s.pool.opts.Endpoints, s.endpoint))
+	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(s.pool.opts.Endpoints, s.endpoint))
 }
 
-// renew puts another seat in the place of the next one that is stale, unless the one
+// renewNext puts another seat in the place of the next one that is stale, unless the one
 // before has not come up. pool.mu is held.
-func (p *Pool) renew() ending {
-	if p.closed || p.heir != nil && !p.heir.retired && p.heir.member == nil {
-		return ending{}
+func (p *Pool) renewNext() idleConn {
+	if p.closed || p.successor != nil && !p.successor.retired && p.successor.member == nil {
+		return idleConn{}
 	}
-	p.heir = nil
+	p.successor = nil
 	for _, s := range p.seats {
 		if s.stale() {
-			s.renewed = true
-			p.heir = s.yield()
-			return s.closing()
+			s.closeWhenIdle = true
+			p.successor = s.supersede()
+			return s.toClose()
 		}
 	}
-	return ending{}
+	return idleConn{}
 }

@@ -15,7 +15,7 @@ type clientQueue struct {
 	pool *pool.Pool // one of u.pools, or that of pin
 
 	flow   pool.Flow
-	steady pool.Flow // of Calls that harm when repeated, where the server tells connections apart
+	sticky pool.Flow // of Calls that harm when repeated, where the server tells connections apart
 
 	pin     *pin // nil for a shared pool
 	decided bool // no later Call needs another pool
@@ -31,7 +31,7 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 	}
 	q := &clientQueue{u: u, pool: u.poolFor(g.addr), decided: u.pins.most.Load() == 0}
 	q.flow.Weight = g.weight
-	q.steady = pool.Flow{Weight: g.weight, Steady: true, Place: addressHash(g.addr)}
+	q.sticky = pool.Flow{Weight: g.weight, Sticky: true, Hash: addressHash(g.addr)}
 	g.queues = append(g.queues, q)
 	return q
 }
@@ -73,7 +73,7 @@ func (q *clientQueue) needsPin(h *oncrpc.Call) bool {
 // flowOf is the flow that c waits in.
 func (q *clientQueue) flowOf(c *call) *pool.Flow {
 	if a := &c.rdma.Analysis; !q.u.isRDMA && a.Class >= ulb.NonIdempotent && a.Session == 0 {
-		return &q.steady
+		return &q.sticky
 	}
 	return &q.flow
 }
@@ -81,12 +81,12 @@ func (q *clientQueue) flowOf(c *call) *pool.Flow {
 // reweigh makes w the client's weight.
 func (q *clientQueue) reweigh(w int) {
 	q.pool.Reweigh(&q.flow, w)
-	q.pool.Reweigh(&q.steady, w)
+	q.pool.Reweigh(&q.sticky, w)
 }
 
 // forget takes the Calls that wait out of the pool, which hands them to upstream.Expired
 // with err.
 func (q *clientQueue) forget(err error) {
 	q.pool.Forget(&q.flow, err)
-	q.pool.Forget(&q.steady, err)
+	q.pool.Forget(&q.sticky, err)
 }

@@ -96,7 +96,7 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 // describe makes the series that look at e.
 func (e *endpoints) describe(m *metrics.Registry, upstream string) {
 	m.GaugeFunc("upstream_endpoints_ejected", "Endpoints that are given up for now.", func() float64 {
-		out, _ := e.health.Out()
+		out, _ := e.health.Counts()
 		return float64(out)
 	}, "upstream", upstream)
 }

@@ -142,17 +142,17 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, First: p.front.loop.index,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
-		Failed:  p.u.failed,
-		Left:    p.u.left,
-		Gone:    gone,
-		Dials:   p.u.endpoints.share,
-		Metrics: p.u.poolMetrics,
+		Failed:    p.u.failed,
+		Discarded: p.u.left,
+		HostGone:  gone,
+		Dials:     p.u.endpoints.share,
+		Metrics:   p.u.poolMetrics,
 	}
 	if o.partitioned() {
 		n := p.first % len(o.Endpoints)
 		po.Endpoints = o.Endpoints[n : n+1]
 	} else {
-		po.Health, po.Prefer, po.Sticky = p.u.endpoints.health, p.first, true
+		po.Health, po.Prefer, po.KeepEndpoint = p.u.endpoints.health, p.first, true
 	}
 	return po
 }

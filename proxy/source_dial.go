@@ -22,7 +22,7 @@ func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect f
 	}
 	r := u.order(s, p)
 	at.first = o.first(&r)
-	if s.Again() {
+	if s.Improving() {
 		if at.port == 0 && !o.claim(at.first) {
 			return errAstray
 		}

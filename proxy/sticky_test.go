@@ -35,9 +35,9 @@ func (s *seenMkdirs) ports() []string {
 	return slices.Clone(s.from)
 }
 
-// TestSteadyGSS: what a client under RPCSEC_GSS sends again while the first is under way
+// TestStickyGSS: what a client under RPCSEC_GSS sends again while the first is under way
 // comes by no other connection.
-func TestSteadyGSS(t *testing.T) {
+func TestStickyGSS(t *testing.T) {
 	var seen seenMkdirs
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})
@@ -59,8 +59,8 @@ func TestSteadyGSS(t *testing.T) {
 	}
 }
 
-// TestSteadySlow: a Call that takes longer than a Call may comes from the same port again.
-func TestSteadySlow(t *testing.T) {
+// TestStickySlow: a Call that takes longer than a Call may comes from the same port again.
+func TestStickySlow(t *testing.T) {
 	var seen seenMkdirs
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})

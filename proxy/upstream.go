@@ -177,13 +177,13 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 		SlowStart: u.slowStart,
 		Failed:    u.failed,
 		Connected: u.connected,
-		Left:      u.left,
-		Gone:      gone,
+		Discarded: u.left,
+		HostGone:  gone,
 		Dials:     u.endpoints.share,
 		Metrics:   u.poolMetrics,
 	}
 	if !u.isRDMA {
-		po.Astray = u.source.astray
+		po.Improve = u.source.astray
 	}
 	if o.partitioned() {
 		n := len(o.Endpoints)

@@ -249,7 +249,7 @@ func (m *tcpConn) overdue() {
 		m.arm()
 	case m.leaving:
 		m.leave()
-	case m.latest.After(sent) && !(m.oldest != nil && m.oldest.entry.Flow.Steady):
+	case m.latest.After(sent) && !(m.oldest != nil && m.oldest.entry.Flow.Sticky):
 		m.u.leaked.Inc()
 		if m.leaving = m.seat.Retire(m); m.leaving {
 			m.leave()
