@@ -95,14 +95,18 @@ func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	return nil
 }
 
+// sendTimeout bounds how long a TCP client may take to read 64 KiB of its Replies.
+const sendTimeout = 2 * time.Minute
+
 func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	o := &t.opts
 	return tcpframe.ListenOptions{
 		Address: o.Address, Name: o.Name,
 		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow,
 		Conn: tcpframe.ConnOptions{
-			Memory: callMemory{memory{l.p.calls}, l.p}, MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
-			MaxOutbound: t.maxOwed, OutboundLimit: l.maxHeld + 1<<20, StallTimeout: o.StallTimeout, IdleTimeout: o.IdleTimeout,
+			Memory: l.p.callMemory, MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
+			MaxOutbound: t.maxOwed, OutboundLimit: l.maxHeld + 1<<20,
+			StallTimeout: o.StallTimeout, SendTimeout: sendTimeout, IdleTimeout: o.IdleTimeout,
 		},
 	}
 }

@@ -60,6 +60,9 @@ func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream
 		t.routes.programs[r.Program] = append(t.routes.programs[r.Program], x)
 	}
 	if !o.RDMA {
+		if err := l.tcpOptions(t).Validate(); err != nil {
+			return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
+		}
 		return t, nil
 	}
 	t.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{

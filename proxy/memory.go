@@ -21,14 +21,9 @@ func (m memory) Lease(n int) (tcpframe.Buffer, error) {
 // Wait is part of tcpframe.Memory.
 func (m memory) Wait(n int, f func()) { m.a.Wait(n, f) }
 
-// callMemory is memory for Calls: on a loop, from that loop's stock.
-type callMemory struct {
-	memory
-	p *Proxy
-}
-
-// On is part of tcpframe.LoopMemory.
-func (m callMemory) On(loop int) tcpframe.Memory { return memory{m.p.loops[loop].calls} }
+// callMemory returns the memory for Calls that arrive on one loop. It lends from that
+// loop's stock.
+func (p *Proxy) callMemory(loop int) tcpframe.Memory { return memory{p.loops[loop].calls} }
 
 // replyMemory is memory for Replies: want of it is relief's business.
 type replyMemory struct {

@@ -49,6 +49,13 @@ var errDeadline = errors.New("proxy: call not answered in time")
 // on it: servers close what nobody has used for some minutes.
 var errIdleClosed = errors.New("proxy: the server closed an idle connection")
 
+// Bounds of a connection to a TCP upstream.
+const (
+	replyFragments = 1024             // record fragments of one Reply
+	replyTimeout   = 30 * time.Second // for 4 KiB of an incomplete Reply
+	callTimeout    = 2 * time.Minute  // for 64 KiB of the Calls that are queued
+)
+
 // dialTCP makes a connection, for p alone unless that is nil.
 func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
@@ -57,10 +64,12 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s 
 	o := tcpframe.DialOptions{
 		Name: u.name, Reset: true,
 		Conn: tcpframe.ConnOptions{
-			Memory: replyMemory{memory{l.replies}, &u.p.slow}, MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
-			// Calls are bounded by the grant; the server is not to be paused because
-			// it reads slowly.
+			Memory:       func(int) tcpframe.Memory { return replyMemory{memory{l.replies}, &u.p.slow} },
+			MaxRecord:    int(u.p.registry.Limits().MaxReply) + 64<<10,
+			MaxFragments: replyFragments,
+			// The grant bounds the Calls. A server that reads slowly is not paused.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
+			StallTimeout: replyTimeout, SendTimeout: callTimeout,
 			SilentTimeout: m.opts.SilentTimeout,
 		},
 	}

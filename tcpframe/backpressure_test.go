@@ -38,7 +38,7 @@ func TestPauseIsBackpressure(t *testing.T) {
 		}
 	}
 	first := true
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler {
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler {
 		if first {
 			first = false
 			return rec
@@ -112,7 +112,7 @@ func TestSlowReader(t *testing.T) {
 			}))
 		}
 	}
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: &testMemory{}, MaxOutbound: high}}, func(*Conn) RecordHandler { return rec })
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(&testMemory{}), MaxOutbound: high}}, func(*Conn) RecordHandler { return rec })
 	p := dialPeer(t, l)
 	const total = 2000
 	go p.Write(bytes.Repeat(fragment(true, pattern(100, 1)), total))
@@ -204,7 +204,7 @@ func TestTimeouts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			rec := newRecorder()
 			rec.record = tt.record
-			tt.o.Memory = &testMemory{}
+			tt.o.Memory = lend(&testMemory{})
 			l := listen(t, e, ListenOptions{Conn: tt.o}, func(*Conn) RecordHandler { return rec })
 			start := time.Now()
 			p := dialPeer(t, l)
@@ -244,7 +244,7 @@ func TestMemoryBudget(t *testing.T) {
 		r.record = func(_ *Conn, b Buffer) { held <- b }
 		return r
 	}
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem, MemoryTimeout: -1}}, rec)
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, rec)
 	const clients, each = 6, 5
 	for i := range clients {
 		p := dialPeer(t, l)
@@ -278,10 +278,10 @@ func TestMemoryBudget(t *testing.T) {
 
 // Begun records that hold all memory, all waiting for more, do not wait for ever.
 func TestMemoryDeadlock(t *testing.T) {
-	e := startEngine(t, EngineOptions{Loops: 1})
+	e := startEngine(t, EngineOptions{Loops: 1, memoryTimeout: 100 * time.Millisecond})
 	mem := &testMemory{limit: 512 << 10} // four first leases of 128 KiB
 	var recs []*recorder
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem, MemoryTimeout: 100 * time.Millisecond}}, func(*Conn) RecordHandler {
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler {
 		r := newRecorder()
 		recs = append(recs, r)
 		return r

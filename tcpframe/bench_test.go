@@ -16,7 +16,7 @@ func BenchmarkEcho(b *testing.B) {
 	for _, bb := range []struct{ size, depth int }{{100, 1}, {100, 16}, {8 << 10, 1}, {1 << 20, 1}, {1 << 20, 4}} {
 		b.Run(fmt.Sprintf("%dx%d", bb.size, bb.depth), func(b *testing.B) {
 			e := startEngine(b, EngineOptions{Loops: 1})
-			o := ConnOptions{Memory: &testMemory{}}
+			o := ConnOptions{Memory: lend(&testMemory{})}
 			l := listen(b, e, ListenOptions{Conn: o}, func(*Conn) RecordHandler { return sender{} })
 			benchEcho(b, dialPeer(b, l).TCPConn, bb.size, bb.depth)
 		})
@@ -85,7 +85,7 @@ func BenchmarkReceive(b *testing.B) {
 					got <- struct{}{}
 				}
 			}
-			l := listen(b, e, ListenOptions{Conn: ConnOptions{Memory: &testMemory{}}}, func(*Conn) RecordHandler { return rec })
+			l := listen(b, e, ListenOptions{Conn: ConnOptions{Memory: lend(&testMemory{})}}, func(*Conn) RecordHandler { return rec })
 			p := dialPeer(b, l)
 			p.SetDeadline(noDeadline)
 			var out []byte

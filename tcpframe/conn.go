@@ -8,64 +8,33 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-const (
-	defaultMaxRecord     = 4<<20 + 64<<10
-	defaultMaxFragments  = 1024
-	defaultMaxOutbound   = 8 << 20
-	defaultOutboundLimit = 256 << 20
-	defaultStallTimeout  = 30 * time.Second
-	defaultSendTimeout   = 2 * time.Minute
-	defaultMemoryTimeout = 30 * time.Second
-
-	// closeTimeout is how long Close may take to write what is queued, and then
-	// to wait for the peer's FIN.
-	closeTimeout = 5 * time.Second
-)
-
-func (o ConnOptions) withDefaults() ConnOptions {
-	if o.Memory == nil {
-		o.Memory = heap{}
-	}
-	setDefault(&o.MaxRecord, defaultMaxRecord)
-	setDefault(&o.MaxFragments, defaultMaxFragments)
-	setDefault(&o.MaxOutbound, defaultMaxOutbound)
-	setDefault(&o.OutboundLimit, defaultOutboundLimit)
-	setDefault(&o.StallTimeout, defaultStallTimeout)
-	setDefault(&o.SendTimeout, defaultSendTimeout)
-	setDefault(&o.MemoryTimeout, defaultMemoryTimeout)
-	o.MaxRecord = min(o.MaxRecord, maxFragment)
-	return o
-}
-
-func setDefault[T int | int64 | time.Duration](v *T, d T) {
-	if *v == 0 {
-		*v = d
-	}
-}
-
-// A RecordHandler owns a Conn. All methods run on the Conn's loop.
+// A RecordHandler owns a Conn. All its methods run on the Conn's loop.
 type RecordHandler interface {
 	// Opened is the first call.
 	Opened(c *Conn)
-	// Record takes b. The record is b.Bytes(), at least 8 octets.
+	// Record takes b, which holds one record of at least 8 octets.
 	Record(c *Conn, b Buffer)
-	// Closed is the last call, after every Releaser of the Conn was released.
-	// err is io.EOF after the peer's FIN, io.ErrUnexpectedEOF when that came
-	// inside a record, a *recordError for what was refused here, what Close or
-	// Abort was given, errStopped, and the socket's error otherwise.
+	// Closed is the last call, after every Releaser of the Conn was released. err is
+	//
+	//   - io.EOF after the peer's FIN, but io.ErrUnexpectedEOF inside a record;
+	//   - the error that Close or Abort was given;
+	//   - an error that says which limit or timeout the peer exceeded, among them
+	//     ErrSilent;
+	//   - an error that says that the engine has stopped;
+	//   - otherwise the socket's error.
 	Closed(c *Conn, err error)
 }
 
-// A BusyHandler is a RecordHandler of a connection that may be silent for longer than
-// ConnOptions.IdleTimeout while a Reply is being made.
+// A BusyHandler is a RecordHandler whose peer may be silent for longer than
+// ConnOptions.IdleTimeout while it waits for a Reply.
 type BusyHandler interface {
 	RecordHandler
 	// Busy reports whether the handler still owes the peer a record. The connection is
-	// not closed as idle until it returns false.
+	// not closed as idle while it returns true.
 	Busy() bool
 }
 
-// A connState is how far a Conn's life has gone.
+// A connState is a stage of a Conn's life.
 //
 //	opening -> open -> draining -> lingering
 //	             \         \           \
@@ -73,57 +42,58 @@ type BusyHandler interface {
 type connState uint8
 
 const (
-	opening   connState = iota // no Opened yet
-	open                       // records come and go
-	draining                   // Close: nothing is read, what is queued is written
-	lingering                  // FIN sent; what comes is thrown away until the peer's
-	ending                     // the socket is told to close
+	opening   connState = iota // before Opened; the loop attaches the socket
+	open                       // records come and go; Close, Abort and every error leave it
+	draining                   // Close was called: the queue is written, nothing is read
+	lingering                  // FIN was sent; input is discarded until the peer's FIN
+	ending                     // the socket was asked to close; Detached leaves it
 	closed                     // Closed was called
 )
 
-// A Conn is a record-marked connection, of either role. It is owned by its
-// loop: methods are for that goroutine, unless they say otherwise.
+// A Conn is a record-marked connection that was accepted or dialled. Its loop owns it:
+// methods are for that goroutine, unless they say otherwise.
 type Conn struct {
 	opts     ConnOptions // constant
+	memory   Memory      // constant
 	counters *counters   // constant
 	handler  RecordHandler
-	listener *Listener // whose place it takes; nil if dialled
+	listener *Listener // the Listener that counts it; nil if it was dialled
 	sock     *socket   // constant after newConn
 
 	state  connState
 	err    error // for Closed
-	active int64 // time of the last octet either way
-	due    int64 // when draining or lingering ends the hard way
+	active int64 // time of the last octet in either direction
+	due    int64 // time at which draining or lingering is cut short
 
 	// Receiving.
 	split    splitter
-	record   Buffer // being filled
-	buf      []byte // its memory
-	have     int    // octets of it that have come
-	held     []byte // read, not parsed, while paused
-	holdBuf  []byte // what held is a slice of
+	record   Buffer // the record that is being received; nil for none
+	buf      []byte // record.Bytes(), at its full capacity
+	have     int    // octets of record that have arrived
+	held     []byte // octets that were read and are not parsed, because reading pauses
+	holdBuf  []byte // the buffer that held is a slice of
 	rx       int64  // octets received
 	records  uint64 // records received
-	pauses   int    // Pause calls without their Resume
+	pauses   int    // calls of Pause without their Resume
 	why      pauseReason
-	memWant  int    // what Memory.Wait was asked for
+	memWant  int    // octets asked of Memory.Wait
 	memFunc  func() // posts memoryTask; made at first use
-	memSince int64  // since when Lease has said no; 0 when it has not
+	memSince int64  // time since which Lease has failed; 0 if it has not
 	stall    stallCheck
 
 	// Sending.
 	head, tail *outRecord
-	first      *outRecord // the last of those that SendFirst queued; nil for none
-	headSent   int        // octets of head that are gone
+	first      *outRecord // the last record in the queue that SendFirst queued; nil for none
+	headSent   int        // octets of head that were written
 	outbound   int64      // octets queued
 	tx         int64      // octets sent
-	outSince   int64      // when the queue began, or the last sendOctets of it went
-	outMark    int64      // tx then
-	blocked    bool       // Writable will come
+	outSince   int64      // time at which outMark was set
+	outMark    int64      // tx when the queue began, or when sendOctets more had been sent
+	blocked    bool       // the socket takes no more until Writable
 
-	copied int // octets copied that copied_bytes_total does not know of yet
+	copied int // octets copied that copied_bytes_total does not count yet
 
-	// What the gauges know.
+	// The values that the gauges count at present.
 	sawPaused          bool
 	pausedAt           time.Time
 	sawIn, sawOutbound int64
@@ -131,37 +101,38 @@ type Conn struct {
 
 // newConn makes the Conn of a socket that is not attached yet.
 func newConn(l *Loop, c net.Conn, o ConnOptions, m *counters) *Conn {
-	o = o.withDefaults()
-	if m, ok := o.Memory.(LoopMemory); ok {
-		o.Memory = m.On(l.index)
-	}
 	x := &Conn{
 		opts:     o,
+		memory:   heap{},
 		counters: m,
-		split:    splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
+		split:    splitter{maxRecord: min(o.MaxRecord, maxFragment), maxFragments: o.MaxFragments},
 		active:   l.engine.Now(),
 	}
-	x.sock = &socket{loop: l, stream: (*connStream)(x), fd: -1, local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
+	if o.Memory != nil {
+		x.memory = o.Memory(l.index)
+	}
+	x.sock = newSocket(l, c, (*connStream)(x))
 	return x
 }
 
-// Loop is the Conn's loop. Any goroutine.
+// Loop returns the loop that owns the Conn. Any goroutine.
 func (c *Conn) Loop() *Loop { return c.sock.loop }
 
-// RemoteAddr is the peer. Any goroutine.
+// RemoteAddr returns the peer's address. Any goroutine.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.sock.remote }
 
-// LocalAddr is this end. Any goroutine.
+// LocalAddr returns this side's address. Any goroutine.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.local }
 
-// Open reports whether what is sent is taken.
+// Open reports whether Send queues records. Before Opened and after Close or Abort it
+// does not.
 func (c *Conn) Open() bool { return c.state == open }
 
-// Ended reports, in a Releaser, that its record was not written in full: it is
-// released because the connection has ended.
+// Ended reports, to a Releaser, that its record was not written in full: it is released
+// because the connection has ended.
 func (c *Conn) Ended() bool { return c.state == closed }
 
-// connStream is a Conn as its socket sees it.
+// A connStream is a Conn as its socket sees it: a loop.Stream.
 type connStream Conn
 
 func (s *connStream) Attached(loop.Socket) {
@@ -180,7 +151,7 @@ func (s *connStream) Writable() {
 	c.sock.FlushSoon()
 }
 
-// Flush is the end of a pass that touched the Conn.
+// Flush ends a pass that touched the Conn.
 func (s *connStream) Flush() {
 	c := (*Conn)(s)
 	c.parseHeld()
@@ -191,7 +162,7 @@ func (s *connStream) Flush() {
 	c.settle()
 }
 
-// settle makes the socket and the gauges follow what the pass decided.
+// settle makes the socket and the gauges follow the state at the end of the pass.
 func (c *Conn) settle() {
 	paused := c.state == open && c.paused()
 	c.sock.setPaused(paused || c.state == draining)

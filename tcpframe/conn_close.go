@@ -6,9 +6,13 @@ import (
 	"time"
 )
 
-// Close ends the connection in good order: nothing more is read, what is queued
-// is written, FIN is sent, and after the peer's FIN, or 5 s at the latest,
-// Closed(err) is called. Sends that follow are dropped.
+// closeTimeout bounds how long Close takes to write the queue, send FIN and receive the
+// peer's FIN.
+const closeTimeout = 5 * time.Second
+
+// Close ends the connection in order. It stops reading, writes the records that are
+// queued, sends FIN, waits for the peer's FIN, for 5 s at most, and then calls
+// Closed(err). Records that are sent after Close are dropped.
 func (c *Conn) Close(err error) {
 	if c.state != open {
 		return
@@ -19,7 +23,7 @@ func (c *Conn) Close(err error) {
 	c.sock.FlushSoon()
 }
 
-// Abort ends the connection with RST; what is queued is not written.
+// Abort ends the connection with RST and does not write the records that are queued.
 func (c *Conn) Abort(err error) {
 	if c.state >= ending {
 		return
@@ -28,8 +32,8 @@ func (c *Conn) Abort(err error) {
 	c.sock.Abort()
 }
 
-// linger sends FIN. Closing the socket at once would send RST if the peer has
-// written anything since, and RST destroys replies that it has not read.
+// linger sends FIN. To close the socket now would send RST if the peer has written
+// anything since, and the RST would destroy Replies that the peer has not read.
 func (c *Conn) linger() {
 	c.state = lingering
 	if err := c.sock.CloseWrite(); err != nil {
@@ -37,16 +41,16 @@ func (c *Conn) linger() {
 	}
 }
 
-// refuse ends the connection for what the peer did.
+// refuse closes the connection at once because the peer exceeded a limit.
 func (c *Conn) refuse(err *recordError) {
 	if c.state >= ending {
 		return
 	}
-	c.counters.refuse(c.RemoteAddr(), err.reason, err)
+	c.counters.closed(c.RemoteAddr(), err)
 	c.fail(err)
 }
 
-// fail ends the connection at once.
+// fail closes the connection at once.
 func (c *Conn) fail(err error) {
 	if c.state >= ending {
 		return
@@ -62,7 +66,7 @@ func (c *Conn) endSocket() {
 	c.sock.Close()
 }
 
-// Detached is the end; the socket can still be written to.
+// Detached ends the Conn. The socket can still be written to.
 func (s *connStream) Detached(err error) {
 	c := (*Conn)(s)
 	if c.state == open {
@@ -72,7 +76,7 @@ func (s *connStream) Detached(err error) {
 		}
 	}
 	if c.state <= draining && (errors.Is(err, io.EOF) || errors.Is(err, errStopped)) {
-		// What was queued in this pass has not been tried yet.
+		// The records that this pass has queued were not tried yet.
 		c.state, c.blocked = ending, false
 		c.write()
 	}
@@ -87,7 +91,7 @@ func (s *connStream) Detached(err error) {
 	c.handler.Closed(c, c.err)
 }
 
-// dropInput releases what was received and not delivered.
+// dropInput releases the octets that were received and not delivered.
 func (c *Conn) dropInput() {
 	if c.record != nil {
 		c.record.Release()
@@ -95,64 +99,4 @@ func (c *Conn) dropInput() {
 	}
 	c.have = 0
 	c.dropHold()
-}
-
-// A stallCheck watches a begun record.
-type stallCheck struct {
-	at      int64 // when this look began; 0 for none
-	rx      int64
-	records uint64
-}
-
-const (
-	// stallOctets is what must come of a begun record in a StallTimeout.
-	stallOctets = 4096
-	// sendOctets is what must go of a queue in a SendTimeout, unless all of it
-	// goes. An octet now and then would keep megabytes waiting for ever.
-	sendOctets = 64 << 10
-)
-
-// sweep looks at the timeouts, once per tick.
-func (s *connStream) sweep(now int64) {
-	c, o := (*Conn)(s), &s.opts
-	over := func(since int64, limit time.Duration) bool {
-		return limit > 0 && now-since > int64(limit)
-	}
-	if c.state == draining || c.state == lingering {
-		if now > c.due {
-			c.endSocket()
-		}
-		return
-	}
-	if limit := o.SilentTimeout; limit > 0 && c.sock.Silent() >= silentFor(limit) {
-		err := timedOut(reasonSilent, 0, limit)
-		c.counters.refuse(c.RemoteAddr(), err.reason, err)
-		c.Abort(err) // nobody is there to take the rest
-		return
-	}
-	switch paused := c.paused(); {
-	case !c.split.begun() || paused:
-		c.stall.at = 0
-	case c.stall.at == 0 || c.records != c.stall.records || c.rx-c.stall.rx >= stallOctets:
-		c.stall = stallCheck{at: now, rx: c.rx, records: c.records}
-	case over(c.stall.at, o.StallTimeout):
-		c.refuse(timedOut(reasonStalled, int64(c.have), o.StallTimeout))
-	}
-	switch {
-	case c.record != nil && c.why&whyMemory != 0 && over(c.memSince, o.MemoryTimeout):
-		c.refuse(timedOut(reasonMemory, int64(c.memWant), o.MemoryTimeout))
-	case c.head != nil && over(c.outSince, o.SendTimeout):
-		c.refuse(timedOut(reasonUnread, c.outbound, o.SendTimeout))
-	case c.head == nil && !c.paused() && over(c.active, o.IdleTimeout) && !c.busy():
-		c.refuse(timedOut(reasonIdle, 0, o.IdleTimeout))
-	}
-}
-
-func (c *Conn) busy() bool {
-	h, ok := c.handler.(BusyHandler)
-	return ok && h.Busy()
-}
-
-func timedOut(r reason, value int64, limit time.Duration) *recordError {
-	return &recordError{reason: r, value: value, limit: int64(limit)}
 }

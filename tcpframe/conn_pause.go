@@ -1,24 +1,24 @@
 package tcpframe
 
-// A pauseReason is one of our own reasons not to read.
+// A pauseReason is a reason of the Conn's own for not reading.
 type pauseReason uint8
 
 const (
-	whyOutbound pauseReason = 1 << iota // the peer does not take what it is owed
+	whyOutbound pauseReason = 1 << iota // the peer does not read what is queued for it
 	whyMemory                           // Memory has nothing to lend
 )
 
 func (c *Conn) paused() bool { return c.pauses > 0 || c.why != 0 }
 
-// Pause stops reading until Resume was called as often. No record is delivered
-// after the one that is being delivered now; at most 128 KiB of what has been
-// read already is held.
+// Pause stops reading until Resume was called as often. No record is delivered after
+// the one that is being delivered now. The Conn holds the octets that were read already,
+// at most 128 KiB.
 func (c *Conn) Pause() {
 	c.pauses++
 	c.sock.FlushSoon()
 }
 
-// Resume undoes one Pause. Records go on at the end of this pass.
+// Resume undoes one Pause. Records are delivered again at the end of this pass.
 func (c *Conn) Resume() {
 	if c.pauses--; c.pauses < 0 {
 		panic("BUG: tcpframe: Resume without Pause")

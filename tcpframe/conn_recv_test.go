@@ -11,9 +11,12 @@ import (
 func offlineConn(o ConnOptions, h RecordHandler) *Conn {
 	e := &Engine{counted: make(map[string]*counters), epoch: time.Now()}
 	l := newLoop(e, 0, nil)
-	o = o.withDefaults()
+	o = bounds(o)
+	if o.Memory == nil {
+		o.Memory = lend(heap{})
+	}
 	c := &Conn{
-		opts: o, counters: e.counters("test"), handler: h, state: open,
+		opts: o, memory: o.Memory(0), counters: e.counters("test"), handler: h, state: open,
 		split: splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
 	}
 	c.sock = &socket{loop: l, stream: (*connStream)(c), fd: -1, gone: true}
@@ -91,7 +94,7 @@ func FuzzConn(f *testing.F) {
 				c.Pause()
 			}
 		}
-		c := offlineConn(ConnOptions{Memory: mem}, h)
+		c := offlineConn(ConnOptions{Memory: lend(mem)}, h)
 		release := func() {
 			for _, b := range kept {
 				b.Release()
@@ -140,12 +143,12 @@ func TestRecordAllocs(t *testing.T) {
 		{"16 small", bytes.Repeat(fragment(true, pattern(100, 0)), 16)},
 		{"60 KiB", fragment(true, pattern(60<<10, 0))},
 	} {
-		c := offlineConn(ConnOptions{Memory: &testMemory{}}, newRecorder())
+		c := offlineConn(ConnOptions{Memory: lend(&testMemory{})}, newRecorder())
 		if n := testing.AllocsPerRun(200, func() { c.received(tt.in) }); n != 0 {
 			t.Errorf("%s: %v allocs, want 0", tt.name, n)
 		}
 	}
-	c := offlineConn(ConnOptions{Memory: &testMemory{}}, newRecorder())
+	c := offlineConn(ConnOptions{Memory: lend(&testMemory{})}, newRecorder())
 	long := fragment(true, pattern(1<<20, 0))
 	if n := testing.AllocsPerRun(20, func() {
 		for p := long; len(p) > 0; {
@@ -161,7 +164,7 @@ func TestRecordAllocs(t *testing.T) {
 // A mark costs what has come plus a constant, until growAt octets have come.
 func TestLeaseGrows(t *testing.T) {
 	mem := &testMemory{}
-	c := offlineConn(ConnOptions{Memory: mem}, newRecorder())
+	c := offlineConn(ConnOptions{Memory: lend(mem)}, newRecorder())
 	in := fragment(true, pattern(4<<20, 0))
 	c.pass(in[:5])
 	if used := mem.Used(); used > 4*firstLease {
@@ -181,7 +184,7 @@ func TestLeaseGrows(t *testing.T) {
 	}
 
 	// Many small fragments: memory at most doubles what came.
-	c = offlineConn(ConnOptions{Memory: mem}, newRecorder())
+	c = offlineConn(ConnOptions{Memory: lend(mem)}, newRecorder())
 	sent := 0
 	for range 1000 {
 		c.pass(fragment(false, pattern(1000, 0)))
@@ -242,7 +245,7 @@ func TestPauseNests(t *testing.T) {
 func TestStallCheck(t *testing.T) {
 	var now int64 = 1e18
 	newC := func() (*Conn, func(time.Duration) connState) {
-		c := offlineConn(ConnOptions{StallTimeout: time.Second, Memory: &testMemory{}}, newRecorder())
+		c := offlineConn(ConnOptions{StallTimeout: time.Second, Memory: lend(&testMemory{})}, newRecorder())
 		return c, func(d time.Duration) connState {
 			now += int64(d)
 			c.Loop().clock = now
@@ -303,11 +306,11 @@ func TestMemoryTurnPassedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := offlineConn(ConnOptions{Memory: mem}, newRecorder())
+	gone := offlineConn(ConnOptions{Memory: lend(mem)}, newRecorder())
 	got := 0
 	h := newRecorder()
 	h.record = func(_ *Conn, b Buffer) { b.Release(); got++ }
-	next := offlineConn(ConnOptions{Memory: mem}, h)
+	next := offlineConn(ConnOptions{Memory: lend(mem)}, h)
 	gone.pass(fragment(true, pattern(100, 0)))
 	next.pass(fragment(true, pattern(100, 0)))
 	gone.state = ending

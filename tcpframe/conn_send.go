@@ -1,34 +1,39 @@
 package tcpframe
 
-// maxParts is the most parts of one Send.
+// maxParts is the most parts of one record in Send.
 const maxParts = 6
 
 // keepNodes is how many spare outRecords a loop keeps.
 const keepNodes = 4096
 
-// A Releaser is told when what was lent comes back.
+// copyUpTo is the longest part that is copied next to its neighbours. The kernel collects
+// longer ones by themselves.
+const copyUpTo = 512
+
+// A Releaser gets back the memory that Send was lent.
 type Releaser interface{ Release() }
 
 // An outRecord is a record that waits to be written.
 type outRecord struct {
 	next  *outRecord
 	done  Releaser
-	size  int // octets, the mark included
+	size  int // octets, including the mark
 	n     int // parts
 	mark  [markLen]byte
 	parts [maxParts][]byte
 }
 
-// Send queues the record made of parts, at most 6 and 2^31-1 octets, and
-// returns; it is written at the end of the pass, with the other records of the
-// pass. The octets are taken until done.Release is called, on the loop, once
-// the kernel took them or the connection ended, which is before Send returns
-// when the connection is closing already. The slice of slices is borrowed. done
-// may be nil. Send does not allocate.
+// Send queues the record that consists of parts: at most 6 parts, and 2^31-1 octets in
+// sum. It is written at the end of the pass, together with the other records of the pass.
+//
+// Send borrows the slice of slices and is lent the octets, until it calls done.Release on
+// the loop. It does so when the kernel has taken all of them or the connection has ended;
+// if the connection is already closing, before Send returns. done may be nil. Send does
+// not allocate.
 func (c *Conn) Send(parts [][]byte, done Releaser) { c.send(parts, done, false) }
 
-// SendFirst is Send for a record that does not wait behind those of Send, but for one
-// that has been written in part: a short one that need not wait for megabytes.
+// SendFirst is Send for a short record that need not wait for megabytes. It is written
+// before the records that Send has queued, except for one that was written in part.
 func (c *Conn) SendFirst(parts [][]byte, done Releaser) { c.send(parts, done, true) }
 
 func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
@@ -60,7 +65,7 @@ func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
 	c.sock.FlushSoon()
 }
 
-// enqueue makes r the last of the queue, or of those that go first.
+// enqueue puts r at the end of the queue, or behind the last record that goes first.
 func (c *Conn) enqueue(r *outRecord, first bool) {
 	after := c.tail
 	if first {
@@ -80,8 +85,8 @@ func (c *Conn) enqueue(r *outRecord, first bool) {
 	}
 }
 
-// write writes what is queued, as far as the kernel takes it, and then holds
-// what is left against the limits.
+// write writes as much of the queue as the kernel takes, and then compares the rest
+// with the limits.
 func (c *Conn) write() {
 	for c.head != nil && !c.blocked {
 		iov, want := c.gather()
@@ -97,10 +102,6 @@ func (c *Conn) write() {
 	}
 	c.limitOutbound()
 }
-
-// copyUpTo is how long a piece may be to be copied next to its neighbours rather
-// than be one of the pieces that the kernel collects.
-const copyUpTo = 512
 
 // gather makes an iovec of the front of the queue.
 func (c *Conn) gather() (iov []iovec, want int) {
@@ -141,7 +142,8 @@ func (c *Conn) gather() (iov []iovec, want int) {
 	return iov, want
 }
 
-// sent gives back what the kernel took.
+// sent counts n octets that the kernel took, and releases the records among them that
+// are written in full.
 func (c *Conn) sent(n int) {
 	if n == 0 {
 		return
@@ -162,7 +164,7 @@ func (c *Conn) sent(n int) {
 	c.headSent = n
 }
 
-// pop takes the first record off the queue and releases it.
+// pop removes the first record from the queue and releases it.
 func (c *Conn) pop() {
 	r := c.head
 	if c.head = r.next; c.head == nil {
@@ -178,7 +180,8 @@ func (c *Conn) pop() {
 	}
 }
 
-// limitOutbound pauses and resumes with hysteresis, and ends what went too far.
+// limitOutbound pauses and resumes reading by the length of the queue, with hysteresis,
+// and closes the connection when the queue is too long.
 func (c *Conn) limitOutbound() {
 	switch {
 	case c.outbound > c.opts.OutboundLimit:
@@ -187,11 +190,11 @@ func (c *Conn) limitOutbound() {
 		c.why |= whyOutbound
 	case c.why&whyOutbound != 0 && c.outbound <= c.opts.MaxOutbound/4:
 		c.why &^= whyOutbound
-		c.sock.FlushSoon() // for what is held
+		c.sock.FlushSoon() // to parse the octets that are held
 	}
 }
 
-// dropQueue releases everything that waits.
+// dropQueue releases the records that are queued.
 func (c *Conn) dropQueue() {
 	c.outbound, c.headSent = 0, 0
 	for c.head != nil {
@@ -199,6 +202,7 @@ func (c *Conn) dropQueue() {
 	}
 }
 
+// takeNode returns an empty outRecord.
 func (l *Loop) takeNode() *outRecord {
 	r := l.free
 	if r == nil {
@@ -209,6 +213,7 @@ func (l *Loop) takeNode() *outRecord {
 	return r
 }
 
+// putNode keeps r for takeNode.
 func (l *Loop) putNode(r *outRecord) {
 	clear(r.parts[:r.n])
 	r.done, r.next = nil, nil

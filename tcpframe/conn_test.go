@@ -22,9 +22,9 @@ func isReset(err error) bool {
 func TestEcho(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	mem := &testMemory{}
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler { return echo() })
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler { return echo() })
 	p := dialPeer(t, l)
-	for _, n := range []int{8, 9, 100, 4096, firstLease - 4, firstLease, firstLease + 1, 300_000, 1 << 20, defaultMaxRecord} {
+	for _, n := range []int{8, 9, 100, 4096, firstLease - 4, firstLease, firstLease + 1, 300_000, 1 << 20, testMaxRecord} {
 		want := pattern(n, byte(n))
 		go p.Write(fragment(true, want))
 		if got := p.readRecord(); !bytes.Equal(got, want) {
@@ -37,7 +37,7 @@ func TestEcho(t *testing.T) {
 func TestDialEcho(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	mem := &testMemory{}
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler { return echo() })
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler { return echo() })
 	var wg sync.WaitGroup
 	for k := range 4 {
 		sizes := []int{8, 70_000, 100, 1 << 20, 5000, 200_000, 9}
@@ -63,7 +63,7 @@ func TestDialEcho(t *testing.T) {
 			}
 			send(c)
 		}
-		c, err := e.Dial(context.Background(), l.Addr().String(), e.Loops()[k%2], DialOptions{Conn: ConnOptions{Memory: mem}}, rec)
+		c, err := e.Dial(context.Background(), l.Addr().String(), e.Loops()[k%2], DialOptions{Conn: bounds(ConnOptions{Memory: lend(mem)})}, rec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,12 +90,12 @@ func TestDialFails(t *testing.T) {
 	ln.Close()
 	rec := newRecorder()
 	rec.opened = func(*Conn) { t.Error("Opened was called") }
-	if _, err := e.Dial(context.Background(), addr, nil, DialOptions{}, rec); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := dial(e, addr, DialOptions{}, rec); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("err %v, want connection refused", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := e.Dial(ctx, addr, nil, DialOptions{}, rec); !errors.Is(err, context.Canceled) {
+	if _, err := e.Dial(ctx, addr, nil, DialOptions{Conn: bounds(ConnOptions{})}, rec); !errors.Is(err, context.Canceled) {
 		t.Errorf("err %v, want canceled", err)
 	}
 }
@@ -106,7 +106,7 @@ func TestRefusals(t *testing.T) {
 	e := startEngine(t, EngineOptions{Metrics: reg})
 	mem := &testMemory{}
 	var last atomic.Pointer[recorder]
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler {
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler {
 		r := newRecorder()
 		last.Store(r)
 		return r
@@ -164,7 +164,7 @@ func TestPeerEnds(t *testing.T) {
 			rec := newRecorder()
 			opened := make(chan struct{})
 			rec.opened = func(*Conn) { close(opened) }
-			l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: &testMemory{}}}, func(*Conn) RecordHandler { return rec })
+			l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(&testMemory{})}}, func(*Conn) RecordHandler { return rec })
 			p := dialPeer(t, l)
 			p.send(fragment(true, pattern(100, 0)))
 			<-opened
@@ -256,7 +256,7 @@ func TestStopUnderLoad(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	mem := &testMemory{}
 	var opened, ended, stopped atomic.Int32
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: mem}}, func(*Conn) RecordHandler {
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler {
 		r := echo()
 		r.opened = func(*Conn) { opened.Add(1) }
 		r.closed = func(_ *Conn, err error) {
@@ -299,18 +299,18 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 	wg.Wait()
 	e.Stop()
-	if _, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{}, newRecorder()); err == nil {
+	if _, err := dial(e, l.Addr().String(), DialOptions{}, newRecorder()); err == nil {
 		t.Error("Dial on a stopped engine")
 	}
-	if _, err := e.Listen(ListenOptions{Address: "127.0.0.1:0"}, nil); !errors.Is(err, errClosed) {
+	if _, err := e.Listen(listenBounds(ListenOptions{Address: "127.0.0.1:0"}), nil); !errors.Is(err, errClosed) {
 		t.Errorf("Listen on a stopped engine: %v", err)
 	}
 }
 
 // No allocation for a call and its reply, from socket to socket.
 func TestRoundTripAllocs(t *testing.T) {
-	e := startEngine(t, EngineOptions{Tick: time.Hour})
-	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: &testMemory{}}}, func(*Conn) RecordHandler { return sender{} })
+	e := startEngine(t, EngineOptions{tick: time.Hour})
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(&testMemory{})}}, func(*Conn) RecordHandler { return sender{} })
 	p := dialPeer(t, l)
 	for _, n := range []int{100, 50_000} {
 		rec := fragment(true, pattern(n, 0))

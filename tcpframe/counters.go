@@ -11,7 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// counters are the series of one name: a listener's, or an upstream's.
+// counters are the series of one listener or upstream.
 type counters struct {
 	name     string
 	log      refusalLog
@@ -27,8 +27,8 @@ type counters struct {
 	outbound *metrics.Gauge
 }
 
-// counters returns those of name, making them at first use: a listener may be
-// closed and opened again.
+// counters returns the series of name and makes them at first use. A listener that is
+// closed and opened again keeps its series.
 func (e *Engine) counters(name string) *counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -39,63 +39,77 @@ func (e *Engine) counters(name string) *counters {
 	c := &counters{
 		name:     name,
 		log:      refusalLog{log: e.log},
-		conns:    r.Gauge("tcp_connections", "TCP connections that are open.", "listener", name),
-		accepted: r.Counter("tcp_accepted_total", "TCP connections accepted or dialled.", "listener", name),
+		conns:    r.Gauge("tcp_connections", "Open TCP connections.", "listener", name),
+		accepted: r.Counter("tcp_accepted_total", "TCP connections that were accepted or dialled.", "listener", name),
 		received: r.Counter("tcp_received_bytes_total", "Octets read from TCP connections.", "listener", name),
 		sent:     r.Counter("tcp_sent_bytes_total", "Octets written to TCP connections.", "listener", name),
 		copied:   metrics.Copied(r, "tcp", name),
-		paused:   r.Gauge("tcp_paused_connections", "TCP connections that are not being read, for backpressure.", "listener", name),
-		inbound:  r.Gauge("tcp_inbound_buffered_bytes", "Octets read that are not a whole record yet, or wait for a paused connection.", "listener", name),
+		paused:   r.Gauge("tcp_paused_connections", "TCP connections from which the bridge does not read at present, because of backpressure.", "listener", name),
+		inbound:  r.Gauge("tcp_inbound_buffered_bytes", "Octets that were read and belong to an incomplete record or to a paused TCP connection.", "listener", name),
 		outbound: r.Gauge("tcp_outbound_buffered_bytes", "Octets that wait for TCP peers to read.", "listener", name),
 		refused:  make(map[reason]*metrics.Counter),
 	}
-	r.CounterFunc("tcp_paused_seconds_total", "Time that TCP connections were not being read, summed.", func() float64 {
+	r.CounterFunc("tcp_paused_seconds_total", "Time in which the bridge did not read from TCP connections, summed over all connections.", func() float64 {
 		return float64(c.pausedNs.Load()) / 1e9
 	}, "listener", name)
-	for _, reason := range reasons {
-		c.refused[reason] = r.Counter("tcp_refused_total", "TCP connections turned away or ended from here.",
-			"listener", name, "reason", string(reason))
+	for _, why := range reasons {
+		c.refused[why] = r.Counter("tcp_refused_total", "TCP connections that the bridge refused or closed, by reason.",
+			"listener", name, "reason", string(why))
 	}
 	e.counted[name] = c
 	return c
 }
 
-// refuse counts and logs one refusal.
-func (c *counters) refuse(peer netip.AddrPort, reason reason, err error) {
-	c.refused[reason].Inc()
-	c.log.line(c.name, peer, reason, err)
+// refuse counts and logs a connection that a Listener did not admit.
+func (c *counters) refuse(peer netip.AddrPort, why reason, err error) {
+	c.refused[why].Inc()
+	c.log.line("connection refused", c.name, peer, why, err)
 }
 
-// refusalBurst is how many refusals one name logs per second.
+// closed counts and logs a Conn that closes itself.
+func (c *counters) closed(peer netip.AddrPort, err *recordError) {
+	c.refused[err.reason].Inc()
+	c.log.line("connection closed", c.name, peer, err.reason, err)
+}
+
+// refusalBurst is how many lines per second a refusalLog writes.
 const refusalBurst = 10
 
-// A refusalLog writes a bounded number of lines.
+// A refusalLog writes a bounded number of lines per second.
 type refusalLog struct {
 	log zerolog.Logger
 
-	mu         sync.Mutex // a leaf
+	mu         sync.Mutex // guards the rest; a leaf
 	second     int64
 	lines      int
 	suppressed int
 }
 
-func (l *refusalLog) line(name string, peer netip.AddrPort, reason reason, err error) {
+// line logs msg, unless this second has had refusalBurst lines.
+func (l *refusalLog) line(msg, name string, peer netip.AddrPort, why reason, err error) {
+	suppressed, ok := l.admit(time.Now().Unix())
+	if !ok {
+		return
+	}
+	ev := l.log.Warn().Str("listener", name).Stringer("peer", peer).Str("reason", string(why))
+	if suppressed > 0 {
+		ev.Int("suppressed", suppressed)
+	}
+	ev.Err(err).Msg(msg)
+}
+
+// admit reports whether a line may be written in the second now, and how many lines were
+// suppressed since the last one.
+func (l *refusalLog) admit(now int64) (suppressed int, ok bool) {
 	l.mu.Lock()
-	if now := time.Now().Unix(); now != l.second {
+	defer l.mu.Unlock()
+	if now != l.second {
 		l.second, l.lines = now, 0
 	}
 	if l.lines++; l.lines > refusalBurst {
 		l.suppressed++
-		l.mu.Unlock()
-		return
+		return 0, false
 	}
-	suppressed := l.suppressed
-	l.suppressed = 0
-	l.mu.Unlock()
-
-	ev := l.log.Warn().Str("listener", name).Stringer("peer", peer).Str("reason", string(reason))
-	if suppressed > 0 {
-		ev.Int("suppressed", suppressed)
-	}
-	ev.Err(err).Msg("connection refused")
+	suppressed, l.suppressed = l.suppressed, 0
+	return suppressed, true
 }

@@ -20,7 +20,7 @@ func TestRefusalLog(t *testing.T) {
 	peer := netip.MustParseAddrPort("192.0.2.1:700")
 	began := time.Now().Unix()
 	for range 1000 {
-		l.line("nfs", peer, reasonDenied, errors.New("tcpframe: address not allowed"))
+		l.line("connection refused", "nfs", peer, reasonDenied, errors.New("tcpframe: address not allowed"))
 	}
 	seconds := int(time.Now().Unix()-began) + 1 // the second may turn
 	n := strings.Count(out.String(), "\n")
@@ -34,7 +34,7 @@ func TestRefusalLog(t *testing.T) {
 		}
 	}
 	l.second--
-	l.line("nfs", peer, reasonDenied, nil)
+	l.line("connection refused", "nfs", peer, reasonDenied, nil)
 	suppressed := 0
 	for line := range strings.Lines(out.String()) {
 		var said struct{ Suppressed int }

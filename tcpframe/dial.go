@@ -11,55 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What DialOptions.LocalAddr asked for and cannot be had. Nothing was sent.
+// Errors of Dial that concern DialOptions.LocalAddr. Nothing was sent.
 var (
-	// ErrPortTaken is wrapped when the port is another socket's, or was this one's to the
-	// same peer a moment ago.
+	// ErrPortTaken is wrapped when another socket has the port, or when this process had
+	// a connection from it to the same peer a moment ago.
 	ErrPortTaken = errors.New("tcpframe: source port in use")
-	// ErrPortForbidden is wrapped when the kernel keeps the port for the privileged.
+	// ErrPortForbidden is wrapped when the port is reserved for privileged processes.
 	ErrPortForbidden = errors.New("tcpframe: source port not permitted")
-	// errLocalAddress is wrapped when the address is none of this host's.
+	// errLocalAddress is wrapped when this host does not have the address.
 	errLocalAddress = errors.New("tcpframe: source address is not this host's")
 )
 
-// Dial connects to addr (host:port), on loop, or on the least loaded loop if
-// that is nil, and returns after h.Opened has. It blocks, and must not be
-// called on a loop. After an error no method of h was or will be called.
+// Dial connects to addr (host:port) on the given loop, or on the loop that drives the
+// fewest sockets if that is nil. It returns after h.Opened has returned. Dial blocks, and
+// must not be called on a loop. After an error no method of h was or will be called.
 //
-// The socket has SO_REUSEADDR: after it has ended its port can be had again while
-// the kernel remembers it, and several sockets to different peers may share one.
+// The socket has SO_REUSEADDR: its port can be bound again while the kernel remembers the
+// connection after its end, and several sockets to different peers may share one port.
 func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOptions, h RecordHandler) (*Conn, error) {
+	if err := o.Conn.validate(); err != nil {
+		return nil, err
+	}
 	if o.Name == "" {
-		o.Name = "upstream"
+		o.Name = addr
 	}
 	if loop == nil {
 		loop = e.leastLoaded()
 	}
-	if o.Conn.SilentTimeout > 0 && o.KeepAlive == (net.KeepAliveConfig{}) {
-		o.KeepAlive = keepAliveFor(o.Conn.SilentTimeout)
-	}
-	d := net.Dialer{KeepAliveConfig: keepAlive(o.KeepAlive), Control: reuse}
-	if o.Reset {
-		d.Control = reuseReset
-	}
-	if !d.KeepAliveConfig.Enable {
-		d.KeepAlive = -1
-	}
-	if o.LocalAddr.Port() != 0 || o.LocalAddr.Addr().IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(o.LocalAddr)
-	}
-	nc, err := d.DialContext(ctx, "tcp", addr)
+	nc, err := connect(ctx, addr, o)
 	if err != nil {
-		return nil, sourceError(err)
-	}
-	if addrPort(nc.LocalAddr()) == addrPort(nc.RemoteAddr()) {
-		// Nobody listens there but this socket, which met itself.
-		nc.Close()
-		return nil, fmt.Errorf("tcpframe: dial %s: %w", addr, unix.ECONNREFUSED)
-	}
-	if err := tune(nc.(*net.TCPConn), o.UserTimeout); err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("tcpframe: socket options: %w", err)
+		return nil, err
 	}
 	c := newConn(loop, nc, o.Conn, e.counters(o.Name))
 	c.handler = h
@@ -69,9 +50,35 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 	return c, nil
 }
 
-// reuse sets what has to be set before bind. An address without a port takes one when
-// it is known where the connection goes: there are 64 Ki of them for each peer, rather
-// than in all. That is a favour, and kernels without it do without.
+// connect makes a connected socket.
+func connect(ctx context.Context, addr string, o DialOptions) (net.Conn, error) {
+	d := net.Dialer{KeepAliveConfig: keepAliveFor(o.Conn.SilentTimeout), Control: reuse}
+	if o.Reset {
+		d.Control = reuseReset
+	}
+	if o.LocalAddr.Port() != 0 || o.LocalAddr.Addr().IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(o.LocalAddr)
+	}
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, sourceError(err)
+	}
+	if addrPort(nc.LocalAddr()) == addrPort(nc.RemoteAddr()) {
+		// No process listens on the port, and the socket has connected to itself.
+		nc.Close()
+		return nil, fmt.Errorf("tcpframe: dial %s: %w", addr, unix.ECONNREFUSED)
+	}
+	if err := tune(nc.(*net.TCPConn)); err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("tcpframe: socket options: %w", err)
+	}
+	return nc, nil
+}
+
+// reuse sets the options that a socket needs before bind. With IP_BIND_ADDRESS_NO_PORT a
+// socket bound to an address without a port gets its port when the peer is known: there
+// are then 64 Ki ports for each peer, rather than in all. This one is best effort: old
+// kernels lack the option.
 func reuse(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
@@ -84,8 +91,8 @@ func reuse(_, _ string, c syscall.RawConn) error {
 	return failed
 }
 
-// reuseReset is reuse for DialOptions.Reset. It is set before there is a connection, so
-// that it holds when the process is killed.
+// reuseReset is reuse for DialOptions.Reset. It sets SO_LINGER before there is a
+// connection, so that the option also holds when the process is killed.
 func reuseReset(network, address string, c syscall.RawConn) error {
 	failed := reuse(network, address, c)
 	err := c.Control(func(fd uintptr) {
@@ -95,7 +102,8 @@ func reuseReset(network, address string, c syscall.RawConn) error {
 	return errors.Join(failed, err)
 }
 
-// sourceError says of err, from dialling, what it means for the local end.
+// sourceError wraps err, an error of dialling, in the error that names its cause in
+// DialOptions.LocalAddr, if it has one there.
 func sourceError(err error) error {
 	var call *os.SyscallError
 	bind := errors.As(err, &call) && call.Syscall == "bind"

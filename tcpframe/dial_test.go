@@ -27,13 +27,13 @@ func TestDialLocalPort(t *testing.T) {
 	addr := l.Addr().String()
 	rec := newRecorder()
 	mine := netip.MustParseAddr("127.0.0.8") // nobody else connects from there, and is given the port meanwhile
-	c, err := e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: netip.AddrPortFrom(mine, 0)}, rec)
+	c, err := dial(e, addr, DialOptions{LocalAddr: netip.AddrPortFrom(mine, 0)}, rec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	from := c.LocalAddr()
 	for round := range 4 {
-		if _, err := e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: from}, newRecorder()); !errors.Is(err, ErrPortTaken) || !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		if _, err := dial(e, addr, DialOptions{LocalAddr: from}, newRecorder()); !errors.Is(err, ErrPortTaken) || !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			t.Fatalf("the port of a connection: %v, want %v", err, ErrPortTaken)
 		}
 		peer := <-peers
@@ -47,7 +47,7 @@ func TestDialLocalPort(t *testing.T) {
 		_ = rec.wait(t, "the end")
 		rec = newRecorder()
 		eventually(t, "the port can be had again", func() bool {
-			c, err = e.Dial(context.Background(), addr, nil, DialOptions{LocalAddr: from}, rec)
+			c, err = dial(e, addr, DialOptions{LocalAddr: from}, rec)
 			return err == nil
 		})
 		if c.LocalAddr() != from {
@@ -77,7 +77,7 @@ func TestDialLocalErrors(t *testing.T) {
 		{"another host's address and a port", netip.MustParseAddrPort("192.0.2.1:900"), errLocalAddress},
 		{"the peer's own port", netip.MustParseAddrPort(l.Addr().String()), ErrPortTaken},
 	} {
-		if _, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{LocalAddr: tt.from}, newRecorder()); !errors.Is(err, tt.want) {
+		if _, err := dial(e, l.Addr().String(), DialOptions{LocalAddr: tt.from}, newRecorder()); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
@@ -105,7 +105,7 @@ func TestDialSelf(t *testing.T) {
 	}
 	addr := netip.MustParseAddrPort(l.Addr().String())
 	l.Close()
-	if _, err := e.Dial(context.Background(), fmt.Sprint(addr), nil, DialOptions{LocalAddr: addr}, newRecorder()); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := dial(e, fmt.Sprint(addr), DialOptions{LocalAddr: addr}, newRecorder()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("%v, want %v", err, syscall.ECONNREFUSED)
 	}
 }
@@ -116,7 +116,7 @@ func TestDialReset(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return newRecorder() })
 	for _, reset := range []bool{false, true} {
-		c, err := e.Dial(context.Background(), l.Addr().String(), nil, DialOptions{Reset: reset}, newRecorder())
+		c, err := dial(e, l.Addr().String(), DialOptions{Reset: reset}, newRecorder())
 		if err != nil {
 			t.Fatal(err)
 		}

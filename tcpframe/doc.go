@@ -1,33 +1,33 @@
-// Package tcpframe carries record-marked RPC (RFC 5531 Section 11) over TCP,
-// on event loops that never block.
+// Package tcpframe carries RPC messages over TCP as record-marked streams, RFC 5531
+// Section 11, on event loops that never block.
 //
 // # Operation
 //
-// An [Engine] runs N loops, one goroutine each. A [Listener] accepts in a
-// goroutine of its own, refuses what it must, and gives each connection to the
-// loop that has the fewest. A [Conn] cuts the stream into records, copies each
-// one once, into a [Buffer] lent by [Memory], and hands it to its
-// [RecordHandler]; replies go the other way as gather writes, one writev per
-// loop pass. A [Loop] also drives raw sockets, for RDMA providers that work
-// over TCP: [Loop.Attach], [Stream], [Socket] mirror the interfaces of package
-// fabric method by method, so that neither package knows the other.
+// An [Engine] runs a number of loops, each on one goroutine. A [Listener] accepts
+// connections on a goroutine of its own, closes those that its limits do not allow, and
+// gives each of the others to the loop that drives the fewest sockets. A [Conn] splits
+// the stream into records, copies each record once, into a [Buffer] lent by [Memory],
+// and passes it to its [RecordHandler]. Records in the other direction are queued, and
+// one writev sends all those that a pass has queued for a connection. A [Loop] also
+// drives plain sockets, for RDMA providers that work over TCP: it implements
+// loop.SocketLoop.
 //
 // # Ownership
 //
-// A connection belongs to one loop for its whole life. Every method of Conn and
-// Socket, and every callback, runs on that loop, except where a comment says
-// OffLoop or "any goroutine". Loop.Post is how others get there.
+// One loop owns a connection for its whole life. Every method of Conn and of a socket,
+// and every callback, runs on that loop, unless its comment says "any goroutine".
+// [Loop.Post] brings other goroutines' work to the loop.
 //
 // # Backpressure
 //
-// A connection stops reading from its socket while its owner asked for it, while
-// Memory has nothing to lend, and while its peer does not take what is queued
-// for it. It then holds what one read had brought already, at most 64 KiB, and
-// parses none of it.
+// A connection stops reading from its socket while its owner has paused it, while
+// Memory has nothing to lend, and while the peer does not read what is queued for it.
+// It holds the octets that had been read before that, at most 128 KiB, and does not
+// parse them.
 //
 // # Passes
 //
-// A pass is one callback from the engine: bytes arrived on one socket, or
-// something was posted. What was asked for during the pass (writes, pausing,
-// closing, Stream.Flush) happens once, at its end.
+// A pass begins when octets arrive on one socket, or when a task was posted. Everything
+// that is requested during the pass (writing, pausing, closing, Stream.Flush) happens
+// once, at the end of the pass.
 package tcpframe

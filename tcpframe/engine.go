@@ -1,6 +1,7 @@
 package tcpframe
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -15,58 +16,54 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// stopTimeout is how long Stop waits for a loop that does not come round.
-const stopTimeout = 5 * time.Second
+const (
+	// stopTimeout bounds how long Stop waits for a loop whose callback does not return.
+	stopTimeout = 5 * time.Second
+	// tickInterval is the resolution of timeouts: a timeout is late by it at most.
+	tickInterval = 500 * time.Millisecond
+)
 
-// An Engine runs event loops. Its methods are safe for concurrent use, but not
-// on a loop.
+// An Engine runs event loops. Its methods are safe for concurrent use, but must not be
+// called on a loop, except for Loops and Now.
 type Engine struct {
-	log      zerolog.Logger
-	metrics  *metrics.Registry
-	driver   *driver
-	loops    []*Loop
-	maxConns int64
+	log           zerolog.Logger
+	metrics       *metrics.Registry
+	driver        *driver
+	loops         []*Loop
+	maxConns      int64
+	memoryTimeout time.Duration
 
 	epoch    time.Time
 	accepted atomic.Int64 // connections of all listeners
 	quit     chan struct{}
 	ticking  sync.WaitGroup
 
-	mu          sync.Mutex // guards what follows; a leaf
+	mu          sync.Mutex // guards the rest; a leaf
 	stopped     bool
 	listeners   []*Listener
 	counted     map[string]*counters
-	attachments sync.WaitGroup // Attach calls under way; Add with mu held
+	attachments sync.WaitGroup // calls of Attach that have not returned; Add with mu held
 }
 
-// Start starts the loops. It proves first that gnet behaves as this package
-// needs, a few milliseconds for each loop, and fails if it does not.
+// Start starts the loops. First it tests on each loop, for a few milliseconds, that gnet
+// behaves as this package needs, and it returns an error if gnet does not.
 func Start(o EngineOptions) (*Engine, error) {
-	procs := runtime.GOMAXPROCS(0)
-	if o.Loops <= 0 {
-		o.Loops = procs
-		if procs > 2 {
-			o.Loops = procs - 1
-		}
-	}
-	if o.MaxConns <= 0 {
-		o.MaxConns = defaultMaxConns()
-	}
-	if o.Tick <= 0 {
-		o.Tick = 500 * time.Millisecond
+	if err := o.validate(); err != nil {
+		return nil, err
 	}
 	d, err := startDriver(o.Loops, o.Log)
 	if err != nil {
 		return nil, err
 	}
 	e := &Engine{
-		log:      o.Log,
-		metrics:  o.Metrics,
-		driver:   d,
-		maxConns: int64(o.MaxConns),
-		epoch:    time.Now(),
-		quit:     make(chan struct{}),
-		counted:  make(map[string]*counters),
+		log:           o.Log,
+		metrics:       o.Metrics,
+		driver:        d,
+		maxConns:      int64(cmp.Or(o.maxConns, mostConns())),
+		memoryTimeout: cmp.Or(o.memoryTimeout, memoryTimeout),
+		epoch:         time.Now(),
+		quit:          make(chan struct{}),
+		counted:       make(map[string]*counters),
 	}
 	for i := range o.Loops {
 		if err := e.startLoop(i); err != nil {
@@ -77,13 +74,14 @@ func Start(o EngineOptions) (*Engine, error) {
 			return nil, fmt.Errorf("tcpframe: start loop %d: %w", i, err)
 		}
 	}
-	if procs <= o.Loops {
+	if runtime.GOMAXPROCS(0) <= o.Loops {
 		runtime.GOMAXPROCS(o.Loops + 1)
 	}
-	e.ticking.Go(func() { e.tick(o.Tick) })
+	e.ticking.Go(func() { e.tick(cmp.Or(o.tick, tickInterval)) })
 	return e, nil
 }
 
+// startLoop starts loop i and tests it.
 func (e *Engine) startLoop(i int) error {
 	g, err := e.driver.newGate()
 	if err != nil {
@@ -103,18 +101,19 @@ func (e *Engine) startLoop(i int) error {
 	return nil
 }
 
-// Loops returns the loops; not to be changed.
+// Loops returns the loops. The caller must not change the slice. Any goroutine.
 func (e *Engine) Loops() []*Loop { return e.loops }
 
-// leastLoaded is the loop with the fewest sockets.
+// leastLoaded returns the loop that drives the fewest sockets.
 func (e *Engine) leastLoaded() *Loop {
 	return slices.MinFunc(e.loops, func(a, b *Loop) int { return int(a.conns.Load() - b.conns.Load()) })
 }
 
-// Now is time that wall clocks cannot move, in nanoseconds since Start, never 0.
-// Any goroutine; Loop.Now is cheaper on a loop.
+// Now returns the nanoseconds since Start on a monotonic clock. It is never 0. Any
+// goroutine; on a loop, Loop.Now is cheaper.
 func (e *Engine) Now() int64 { return int64(time.Since(e.epoch)) + 1 }
 
+// tick makes the loops sweep their connections, until the engine stops.
 func (e *Engine) tick(every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -132,7 +131,8 @@ func (e *Engine) tick(every time.Duration) {
 	}
 }
 
-// attaching lets one Attach begin, unless the engine stops.
+// attaching reports whether an Attach may begin: the engine has not stopped. The caller
+// then calls attachments.Done.
 func (e *Engine) attaching() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -143,9 +143,9 @@ func (e *Engine) attaching() bool {
 	return true
 }
 
-// Stop closes the listeners, ends every connection with errStopped, and stops
-// the loops. When it returns every Detached and Closed was called, unless a
-// callback held its loop for more than 5 s. Tasks posted later are dropped.
+// Stop closes the listeners, ends every connection with an error that says so, and stops
+// the loops. When it returns, every Detached and Closed was called, unless a callback held
+// its loop for more than 5 s. The loops drop tasks that are posted later.
 func (e *Engine) Stop() {
 	e.mu.Lock()
 	if e.stopped {
@@ -161,13 +161,13 @@ func (e *Engine) Stop() {
 	}
 	close(e.quit)
 	e.ticking.Wait()
-	e.attachments.Wait() // gnet never answers an Enroll that its end overtook
+	e.attachments.Wait() // gnet never answers an Enroll if the client is stopped meanwhile
 
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		e.everyLoop(func(l *Loop) { l.stop() })
-		// One more pass: what Detached and Closed posted.
+		// One more pass runs the tasks that Detached and Closed have posted.
 		e.everyLoop(func(*Loop) {})
 		for _, l := range e.loops {
 			l.mu.Lock()
@@ -175,7 +175,7 @@ func (e *Engine) Stop() {
 			l.mu.Unlock()
 		}
 		if err := e.driver.stop(); err != nil {
-			e.log.Error().Err(err).Msg("event loops ended with an error")
+			e.log.Error().Err(err).Msg("event loops stopped with an error")
 		}
 		for _, l := range e.loops {
 			l.gate.release()
@@ -184,11 +184,11 @@ func (e *Engine) Stop() {
 	select {
 	case <-ended:
 	case <-time.After(stopTimeout):
-		e.log.Error().Dur("timeout", stopTimeout).Msg("event loops did not stop")
+		e.log.Error().Dur("timeout", stopTimeout).Msg("event loops did not stop in time: a callback blocks")
 	}
 }
 
-// everyLoop runs f on every loop and waits.
+// everyLoop runs f on every loop and waits until all have returned.
 func (e *Engine) everyLoop(f func(*Loop)) {
 	var wg sync.WaitGroup
 	wg.Add(len(e.loops))
@@ -198,8 +198,9 @@ func (e *Engine) everyLoop(f func(*Loop)) {
 	wg.Wait()
 }
 
-// defaultMaxConns leaves descriptors for everything else.
-func defaultMaxConns() int {
+// mostConns returns how many connections all listeners together may have: three quarters
+// of RLIMIT_NOFILE. The rest of the descriptors is for upstreams and everything else.
+func mostConns() int {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
 		return 768

@@ -7,57 +7,57 @@ import (
 )
 
 var (
-	// errClosed is returned by what needs a connection that has ended, and by
-	// an engine that has stopped.
+	// errClosed is the error of an act that needs a connection which has ended, or an
+	// engine which has stopped.
 	errClosed = errors.New("tcpframe: closed")
-	// errStopped is what connections end with when their engine stops.
+	// errStopped ends the connections of an engine that stops.
 	errStopped = errors.New("tcpframe: engine stopped")
-	// ErrSilent is what errors.Is finds in the error of a connection that ended because
-	// its peer's host is gone: see ConnOptions.SilentTimeout.
+	// ErrSilent matches, by errors.Is, the error of a connection that ended because its
+	// peer's host is gone: see ConnOptions.SilentTimeout.
 	ErrSilent = errors.New("tcpframe: peer's host is silent")
 )
 
-// A reason says why a connection was turned away or ended from here. It is one
-// of a small constant set and is the label of rdmabridge_tcp_refused_total.
+// A reason says why this side closed a connection. It is the label reason of
+// rdmabridge_tcp_refused_total.
 type reason string
 
-// Reasons of a Listener: the connection was closed before anything was read.
+// Reasons of a Listener. It closes the connection before reading anything.
 const (
-	reasonDenied    reason = "denied"     // not in the allow list
-	reasonConns     reason = "conns"      // too many connections at this listener
-	reasonAddrConns reason = "addr_conns" // too many connections from this address
-	reasonTotal     reason = "total"      // too many connections in the process
+	reasonDenied    reason = "denied"     // the address is not in the allow list
+	reasonConns     reason = "conns"      // the listener has too many connections
+	reasonAddrConns reason = "addr_conns" // the address has too many connections
+	reasonTotal     reason = "total"      // the process has too many connections
 	reasonAttach    reason = "attach"     // the socket could not be set up
 )
 
-// Reasons of a Conn: it is closed, its RecordHandler's Closed gets a *recordError.
+// Reasons of a Conn. It closes itself, and RecordHandler.Closed gets a *recordError.
 const (
-	reasonTooLong   reason = "too_long"  // a record beyond MaxRecord
-	reasonTooShort  reason = "too_short" // a record that cannot hold an XID and a message type
-	reasonFragments reason = "fragments" // a record of more than MaxFragments fragments
-	reasonStalled   reason = "stalled"   // a record began and did not go on for StallTimeout
-	reasonMemory    reason = "memory"    // a begun record waited MemoryTimeout for memory
-	reasonOutbound  reason = "outbound"  // OutboundLimit octets queued for a peer that does not read
-	reasonUnread    reason = "unread"    // the peer took nothing for SendTimeout
-	reasonIdle      reason = "idle"      // no octet either way for IdleTimeout
+	reasonTooLong   reason = "too_long"  // the record is longer than MaxRecord
+	reasonTooShort  reason = "too_short" // the record cannot hold an XID and a message type
+	reasonFragments reason = "fragments" // the record has more than MaxFragments fragments
+	reasonStalled   reason = "stalled"   // StallTimeout passed inside a record
+	reasonMemory    reason = "memory"    // an incomplete record waited memoryTimeout for memory
+	reasonOutbound  reason = "outbound"  // more than OutboundLimit octets are queued
+	reasonUnread    reason = "unread"    // SendTimeout passed, and the peer does not read
+	reasonIdle      reason = "idle"      // IdleTimeout passed without an octet
 	reasonSilent    reason = "silent"    // the peer's TCP acknowledged nothing for SilentTimeout
 )
 
-// reasons are all of them.
+// reasons lists every reason, for the counters.
 var reasons = []reason{
 	reasonDenied, reasonConns, reasonAddrConns, reasonTotal, reasonAttach,
 	reasonTooLong, reasonTooShort, reasonFragments, reasonStalled,
 	reasonMemory, reasonOutbound, reasonUnread, reasonIdle, reasonSilent,
 }
 
-// A recordError is why a record-marked stream was refused. Value is in octets or
-// fragments, Limit in octets, fragments or nanoseconds, as reason says.
+// A recordError says why a Conn closed itself.
 type recordError struct {
-	reason       reason
-	value, limit int64
+	reason reason
+	value  int64 // octets or fragments, as reason says
+	limit  int64 // octets, fragments or nanoseconds, as reason says
 }
 
-// Is reports whether the error means what target means.
+// Is makes errors.Is find ErrSilent.
 func (e *recordError) Is(target error) bool {
 	return target == ErrSilent && e.reason == reasonSilent
 }
@@ -73,13 +73,13 @@ func (e *recordError) Error() string {
 	case reasonStalled:
 		return fmt.Sprintf("tcpframe: record incomplete, no progress for %v", time.Duration(e.limit))
 	case reasonMemory:
-		return fmt.Sprintf("tcpframe: no memory for a begun record for %v", time.Duration(e.limit))
+		return fmt.Sprintf("tcpframe: no memory for an incomplete record for %v", time.Duration(e.limit))
 	case reasonOutbound:
 		return fmt.Sprintf("tcpframe: %d octets queued for a peer that does not read, limit %d", e.value, e.limit)
 	case reasonUnread:
-		return fmt.Sprintf("tcpframe: peer took nothing for %v, %d octets queued", time.Duration(e.limit), e.value)
+		return fmt.Sprintf("tcpframe: peer does not read: no progress for %v, %d octets queued", time.Duration(e.limit), e.value)
 	case reasonSilent:
-		return fmt.Sprintf("tcpframe: peer's host is silent for %v", time.Duration(e.limit))
+		return fmt.Sprintf("tcpframe: peer's host silent for %v", time.Duration(e.limit))
 	case reasonIdle:
 		return fmt.Sprintf("tcpframe: idle for %v", time.Duration(e.limit))
 	}

@@ -1,34 +1,33 @@
 package tcpframe
 
-// This is the only file that knows gnet. What it adds to it:
+// This is the only file that imports gnet. It adds two abilities to gnet's event loops.
 //
 // # Pausing
 //
-// gnet cannot stop reading a connection. epoll can: each loop's epoll instance
-// is found by asking every low descriptor number to modify the registration of
-// a connection that the loop has just been given, which only that instance can.
-// From then on pausing is EPOLL_CTL_MOD on gnet's own registration, on the loop.
-// gnet re-arms EPOLLIN only when its own outbound buffer moves, and we never
-// write through gnet.
+// gnet cannot stop reading from a connection, but epoll can. To find a loop's epoll
+// instance, newGate gives the loop a connection and asks every low descriptor number to
+// modify the registration of that connection, which only the right instance can do. From
+// then on EPOLL_CTL_MOD on gnet's own registration pauses a connection, on the loop. gnet
+// re-arms EPOLLIN only when its own outbound buffer changes, and this package never writes
+// through gnet.
 //
 // # Waking
 //
-// gnet's Execute allocates, and runs tasks until there are none before it looks
-// at sockets again, so that a task which posts itself would starve every
-// connection. Instead each loop has a gate: a gnet connection whose descriptor
-// is replaced (dup3) by a semaphore eventfd that can be read for ever. Two
-// descriptors are then added to the loop's epoll instance under the number of
-// the gate: an edge-triggered eventfd that Post writes, and a nested epoll
-// instance that watches for EPOLLOUT. When either is ready, gnet reads eight
-// octets from the gate and calls OnTraffic, which is our turn. Nothing hops
-// between threads, nothing is allocated, and sockets and posts take turns.
+// gnet's Execute allocates. It also runs tasks until none is left before gnet looks at
+// sockets again, so that a task that posts itself would starve every connection. Instead
+// each loop has a gate: a gnet connection whose descriptor is replaced (dup3) by a
+// semaphore eventfd that can be read for ever. Two descriptors are then added to the
+// loop's epoll instance under the number of the gate: an edge-triggered eventfd that Post
+// writes, and a nested epoll instance that watches for EPOLLOUT. When either is ready,
+// gnet reads eight octets from the gate and calls OnTraffic, which runs a pass. No work
+// changes threads, nothing is allocated, and posts alternate with sockets.
 //
 // # Trust
 //
-// All of this rests on gnet's default Linux build: level-triggered, epoll data
-// holds the descriptor number, connections looked up by it. Start proves each
-// part on each loop before anything else happens, and fails if one does not
-// hold. With gnet's build tag poll_opt none does, and Start says so.
+// Both rely on gnet's default Linux build: it is level-triggered, epoll data hold the
+// descriptor number, and gnet looks connections up by it. Start tests each of these on
+// each loop before anything else happens, and returns an error if one does not hold. With
+// gnet's build tag poll_opt none of them holds, and Start says so.
 
 import (
 	"context"
@@ -45,41 +44,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readBuffer is what one read may bring. 64 KiB was the best of 16 KiB to
-// 1 MiB, for small and for bulk.
+// readBuffer is the most octets of one read. Of 16 KiB to 1 MiB, 64 KiB was best, for
+// small Calls and for bulk.
 const readBuffer = 64 << 10
 
-// selfTest is how long Start waits for what must happen; quiet is how long for
-// what must not.
 const (
-	selfTest = 5 * time.Second
-	quiet    = 2 * time.Millisecond
+	selfTest = 5 * time.Second      // how long a self test waits for an event that must happen
+	quiet    = 2 * time.Millisecond // how long a self test waits for an event that must not
 )
 
-// unsupported is why this build cannot work; nil if it can.
+// unsupported says why this build cannot work; it is nil if it can.
 var unsupported error
 
 type gnetConn = gnet.Conn
 
-// A driver is a gnet client: loops without a listener.
+// A driver is a gnet client, which has event loops and no listener.
 type driver struct {
 	client *gnet.Client
 }
 
-// A gate is how a loop is reached from outside; see the file comment.
+// A gate wakes a loop from other goroutines: see the comment at the top of the file.
 type gate struct {
-	loop *Loop // set, on the loop, by open
+	loop *Loop // set by open, on the loop
 
-	opened  chan struct{} // self test: OnOpen was called
-	traffic chan struct{} // self test: OnTraffic was called
+	opened  chan struct{} // tells the self test that OnOpen was called
+	traffic chan struct{} // tells the self test that OnTraffic was called
 
 	el   gnet.EventLoop
-	fd   int // gnet's, a semaphore eventfd in the end
+	fd   int // descriptor of the gnet connection; convert makes it a semaphore eventfd
 	epfd int // gnet's epoll instance
 	wake int // eventfd that Post writes
-	out  int // epoll instance for EPOLLOUT
+	out  int // nested epoll instance that watches for EPOLLOUT
 }
 
+// startDriver starts gnet with the given number of loops.
 func startDriver(loops int, log zerolog.Logger) (*driver, error) {
 	if unsupported != nil {
 		return nil, unsupported
@@ -98,11 +96,11 @@ func startDriver(loops int, log zerolog.Logger) (*driver, error) {
 	return &driver{client: c}, nil
 }
 
-// stop ends the loops; their connections must have been closed.
+// stop ends the loops. Their connections must have been closed.
 func (d *driver) stop() error { return d.client.Stop() }
 
-// newGate opens the gate of the loop with the fewest connections: of another
-// loop each time, while nothing but gates exists.
+// newGate opens the gate of the loop that has the fewest connections. As long as gates are
+// the only connections, that is another loop each time.
 func (d *driver) newGate() (g *gate, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -143,10 +141,11 @@ func (d *driver) newGate() (g *gate, err error) {
 }
 
 const (
-	readEvents = unix.EPOLLIN | unix.EPOLLPRI // what gnet registers
+	readEvents = unix.EPOLLIN | unix.EPOLLPRI // the events that gnet registers
 	maxProbe   = 1 << 16                      // descriptors tried for the epoll instance
 )
 
+// findPoller finds gnet's epoll instance.
 func (g *gate) findPoller() error {
 	for fd := range maxProbe {
 		if g.fd != fd && g.ctl(fd, unix.EPOLL_CTL_MOD, g.fd, readEvents) == nil {
@@ -157,12 +156,13 @@ func (g *gate) findPoller() error {
 	return errors.New("epoll instance of the event loop not found")
 }
 
+// ctl calls epoll_ctl with the number of the gate as the data of the event.
 func (g *gate) ctl(epfd, op, fd int, events uint32) error {
 	return unix.EpollCtl(epfd, op, fd, &unix.EpollEvent{Events: events, Fd: int32(g.fd)})
 }
 
-// testPause proves that events can be taken from gnet's registration and given
-// back. It leaves the gate paused.
+// testPause tests that events can be removed from gnet's registration and added again. It
+// leaves the gate paused.
 func (g *gate) testPause(far int) error {
 	poke := func() error {
 		_, err := unix.Write(far, []byte{0})
@@ -194,21 +194,21 @@ func (g *gate) testPause(far int) error {
 	return os.NewSyscallError("epoll_ctl", g.ctl(g.epfd, unix.EPOLL_CTL_MOD, g.fd, 0))
 }
 
-// convert makes the paused connection the gate.
+// convert turns the paused connection into the gate.
 func (g *gate) convert() error {
 	sem, err := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
 	defer unix.Close(sem)
-	// 2^62 reads of one each: for ever.
+	// Each read takes one: 2^62 reads last for ever.
 	if _, err := unix.Write(sem, eventfdValue(1<<62)); err != nil {
 		return os.NewSyscallError("write", err)
 	}
 	if err := unix.Dup3(sem, g.fd, unix.O_CLOEXEC); err != nil {
 		return os.NewSyscallError("dup3", err)
 	}
-	// The socket's registration went with it. gnet will want to delete one.
+	// dup3 closed the socket, and its registration is gone. gnet expects to delete one.
 	if err := g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.fd, 0); err != nil {
 		return os.NewSyscallError("epoll_ctl", err)
 	}
@@ -224,14 +224,14 @@ func (g *gate) convert() error {
 	return os.NewSyscallError("epoll_ctl", g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.out, unix.EPOLLIN))
 }
 
-// testConverted proves both ways through the gate.
+// testConverted tests that the gate opens for both of its descriptors, and only for them.
 func (g *gate) testConverted() error {
 	select {
 	case <-g.traffic:
-		return errors.New("self test: gate open without a reason")
+		return errors.New("self test: the gate opened without an event")
 	case <-time.After(quiet):
 	}
-	for range 2 { // the second proves that edges are seen without reading
+	for range 2 { // the second round tests that an edge is reported without a read between
 		if err := g.ring(); err != nil {
 			return err
 		}
@@ -259,7 +259,7 @@ func (g *gate) testConverted() error {
 	return nil
 }
 
-// open makes l the one to be woken.
+// open makes the gate run passes of l.
 func (g *gate) open(l *Loop) error {
 	err := g.el.Execute(context.Background(), gnet.RunnableFunc(func(context.Context) error {
 		g.loop = l
@@ -279,13 +279,13 @@ var ringValue = eventfdValue(1)
 
 func eventfdValue(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }
 
-// ring wakes the loop. Any goroutine, while the gate is not released.
+// ring wakes the loop. Any goroutine, until the gate is released.
 func (g *gate) ring() error {
 	_, err := unix.Write(g.wake, ringValue)
 	return os.NewSyscallError("write", err)
 }
 
-// release closes what is ours; the rest is gnet's.
+// release closes the descriptors that gnet does not know.
 func (g *gate) release() {
 	for _, fd := range []int{g.wake, g.out} {
 		if fd >= 0 {
@@ -294,6 +294,7 @@ func (g *gate) release() {
 	}
 }
 
+// await waits for an event of the self test and reports whether it came in time.
 func (*gate) await(c <-chan struct{}) bool {
 	t := time.NewTimer(selfTest)
 	defer t.Stop()
@@ -305,8 +306,8 @@ func (*gate) await(c <-chan struct{}) bool {
 	}
 }
 
-// enroll gives c's socket to the loop and returns after OnOpen, which saw s. It
-// closes c. The loop must be running until then.
+// enroll gives the socket of c to the loop and returns after OnOpen was called for s. It
+// closes c. The loop must not stop before enroll has returned.
 func (g *gate) enroll(c net.Conn, s *socket) error {
 	results, err := g.el.Enroll(gnet.NewContext(context.Background(), s), c)
 	if err != nil {
@@ -318,17 +319,17 @@ func (g *gate) enroll(c net.Conn, s *socket) error {
 		return r.Err
 	}
 	if !s.opened {
-		// epoll refused the socket; gnet has closed it and says nothing.
+		// epoll did not accept the socket. gnet has closed it and returns no error.
 		return errors.New("event loop did not take the socket")
 	}
 	return nil
 }
 
-// closeConn ends another connection than the one whose callback is running; its
-// OnClose is called before closeConn returns.
+// closeConn closes c, which must not be the connection whose callback is running. OnClose is
+// called before closeConn returns.
 func (g *gate) closeConn(c gnetConn) { _ = g.el.Close(c) }
 
-// A handler is where gnet calls.
+// A handler has the callbacks of gnet.
 type handler struct{ gnet.BuiltinEventEngine }
 
 func (*handler) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
@@ -345,7 +346,7 @@ func (*handler) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 }
 
 func (*handler) OnTraffic(c gnet.Conn) gnet.Action {
-	// All of it, always: what is left behind is copied, and buffered without limit.
+	// Consume everything, always: gnet copies and buffers the rest without limit.
 	b, _ := c.Next(-1)
 	switch x := c.Context().(type) {
 	case *socket:
@@ -375,7 +376,7 @@ func (*handler) OnClose(c gnet.Conn, err error) gnet.Action {
 	case errors.As(err, &call):
 		err = call.Err // EOF or an errno of read(2)
 	case err != nil:
-		// EPOLLHUP or EPOLLERR without a read: the socket knows which.
+		// EPOLLHUP or EPOLLERR without a read: SO_ERROR tells which error it is.
 		err = io.EOF
 		if n, e := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
 			err = unix.Errno(n)
@@ -385,8 +386,8 @@ func (*handler) OnClose(c gnet.Conn, err error) gnet.Action {
 	return gnet.None
 }
 
-// gnetLog passes on what gnet has to say. Its warnings are about events that
-// were on their way when a connection was closed.
+// gnetLog passes gnet's messages on. gnet warns of events that were on their way when a
+// connection was closed, which is normal.
 type gnetLog struct{ log zerolog.Logger }
 
 func (l gnetLog) Debugf(f string, a ...any) { l.log.Trace().Msgf("gnet: "+f, a...) }

@@ -4,8 +4,8 @@ package tcpframe
 
 import "errors"
 
-// With this tag gnet keeps Go pointers as epoll data, where we would put a
-// descriptor number for it to follow.
+// With this tag gnet keeps Go pointers as epoll data. This package registers descriptor
+// numbers, which gnet would then dereference.
 func init() {
-	unsupported = errors.New("tcpframe: built with gnet's tag poll_opt, which its event loops cannot be paused with")
+	unsupported = errors.New("tcpframe: this build has gnet's tag poll_opt, with which connections cannot be paused; build without it")
 }

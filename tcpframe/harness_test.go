@@ -1,6 +1,8 @@
 package tcpframe
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -116,10 +118,40 @@ func (b *testBuffer) Release() {
 func (m *testMemory) Used() int64 { m.mu.Lock(); defer m.mu.Unlock(); return m.used }
 func (m *testMemory) Peak() int64 { m.mu.Lock(); defer m.mu.Unlock(); return m.peak }
 
+// lend makes every loop use m.
+func lend(m Memory) func(int) Memory { return func(int) Memory { return m } }
+
+const testMaxRecord = 4<<20 + 64<<10
+
+// bounds returns o with the bounds that tests have unless they say otherwise.
+func bounds(o ConnOptions) ConnOptions {
+	o.MaxRecord = cmp.Or(o.MaxRecord, testMaxRecord)
+	o.MaxFragments = cmp.Or(o.MaxFragments, 1024)
+	o.MaxOutbound = cmp.Or(o.MaxOutbound, 8<<20)
+	o.OutboundLimit = cmp.Or(o.OutboundLimit, 256<<20)
+	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
+	o.SendTimeout = cmp.Or(o.SendTimeout, 2*time.Minute)
+	return o
+}
+
+// listenBounds is bounds for a listener.
+func listenBounds(o ListenOptions) ListenOptions {
+	o.MaxConns = cmp.Or(o.MaxConns, 4096)
+	o.MaxConnsPerAddr = cmp.Or(o.MaxConnsPerAddr, 512)
+	o.Conn = bounds(o.Conn)
+	return o
+}
+
+// dial is Engine.Dial with the bounds of tests.
+func dial(e *Engine, addr string, o DialOptions, h RecordHandler) (*Conn, error) {
+	o.Conn = bounds(o.Conn)
+	return e.Dial(context.Background(), addr, nil, o, h)
+}
+
 func startEngine(t testing.TB, o EngineOptions) *Engine {
 	t.Helper()
-	if o.Tick == 0 {
-		o.Tick = 10 * time.Millisecond
+	if o.tick == 0 {
+		o.tick = 10 * time.Millisecond
 	}
 	if o.Loops == 0 {
 		o.Loops = 2
@@ -189,7 +221,7 @@ func listen(t testing.TB, e *Engine, o ListenOptions, h func(*Conn) RecordHandle
 	t.Helper()
 	o.Address = "127.0.0.1:0"
 	o.Name = t.Name()
-	l, err := e.Listen(o, h)
+	l, err := e.Listen(listenBounds(o), h)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,21 +13,14 @@ import (
 	"time"
 )
 
+// A Listener waits after an error of accept, longer each time.
 const (
-	defaultConns        = 4096
-	defaultConnsPerAddr = 512
-	defaultUserTimeout  = 2 * time.Minute
-)
-
-// acceptBackoff is how long accepting rests after an error, at first and at most.
-const (
-	acceptBackoff    = 5 * time.Millisecond
+	acceptBackoff    = 5 * time.Millisecond // after the first error
 	acceptBackoffMax = time.Second
 )
 
-// A Listener accepts connections in a goroutine of its own. gnet's acceptor
-// would stop the whole engine when descriptors run out. Methods are safe for
-// concurrent use.
+// A Listener accepts connections on a goroutine of its own: gnet's acceptor would stop the
+// whole engine when descriptors run out. Its methods are safe for concurrent use.
 type Listener struct {
 	engine   *Engine
 	ln       *net.TCPListener
@@ -36,31 +29,31 @@ type Listener struct {
 	opts     atomic.Pointer[ListenOptions]
 	ctx      context.Context // done when Close was called
 	cancel   context.CancelFunc
-	donec    chan struct{} // closed when the accept goroutine has ended
+	donec    chan struct{} // closed when the accept goroutine exits
 
 	mu     sync.Mutex // guards conns and byAddr; a leaf
 	conns  int
 	byAddr map[netip.Addr]int // at most conns entries
 }
 
-// Listen starts a Listener. h is called on the accept goroutine for each
-// connection that was let in, and returns its owner; only addresses may be
-// asked of the Conn there. When the connection dies on its way to its loop, no
-// method of the owner is called.
+// Listen starts a Listener. For each connection that it admits it calls h on the accept
+// goroutine; h returns the owner of the connection, and may call Loop, LocalAddr and
+// RemoteAddr of the Conn. If the connection ends before its loop has it, no method of the
+// owner is called.
 func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener, error) {
+	if err := o.Validate(); err != nil {
+		if o.Socket != nil {
+			_ = o.Socket.Close()
+		}
+		return nil, err
+	}
 	if o.Name == "" {
 		o.Name = o.Address
 	}
-	ln := o.Socket
-	if ln == nil {
-		lc := net.ListenConfig{KeepAlive: -1} // admit sets it, for sockets of every origin
-		opened, err := lc.Listen(context.Background(), "tcp", o.Address)
-		if err != nil {
-			return nil, fmt.Errorf("tcpframe: %w", err)
-		}
-		ln = opened.(*net.TCPListener)
+	ln, err := o.socket()
+	if err != nil {
+		return nil, err
 	}
-	o.Socket = nil
 	l := &Listener{
 		engine:   e,
 		ln:       ln,
@@ -70,7 +63,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 		byAddr:   make(map[netip.Addr]int),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.Update(o)
+	l.store(o)
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,17 +77,38 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 	return l, nil
 }
 
-// File is another descriptor of the listening socket.
+// socket returns the socket to listen on.
+func (o *ListenOptions) socket() (*net.TCPListener, error) {
+	if o.Socket != nil {
+		return o.Socket, nil
+	}
+	lc := net.ListenConfig{KeepAlive: -1} // admit enables it for every connection
+	ln, err := lc.Listen(context.Background(), "tcp", o.Address)
+	if err != nil {
+		return nil, fmt.Errorf("tcpframe: %w", err)
+	}
+	return ln.(*net.TCPListener), nil
+}
+
+// File returns another descriptor of the listening socket.
 func (l *Listener) File() (*os.File, error) { return l.ln.File() }
 
-// Addr is where it listens.
+// Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }
 
-// Update replaces limits, allow list, KeepAlive, UserTimeout and ConnOptions, for
-// connections to come. Address, Name and Socket stay.
+// Update replaces the limits, the allow list and the ConnOptions, for connections that
+// are accepted from now on. Address, Name and Socket stay. The options must be valid:
+// see ListenOptions.Validate.
 func (l *Listener) Update(o ListenOptions) {
-	setDefault(&o.MaxConns, defaultConns)
-	setDefault(&o.MaxConnsPerAddr, defaultConnsPerAddr)
+	if err := o.Validate(); err != nil {
+		panic("BUG: tcpframe: Update: " + err.Error())
+	}
+	l.store(o)
+}
+
+// store makes o the options of connections that are accepted from now on.
+func (l *Listener) store(o ListenOptions) {
+	o.Socket = nil
 	allow := make([]netip.Prefix, 0, len(o.Allow))
 	for _, p := range o.Allow {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
@@ -106,7 +120,8 @@ func (l *Listener) Update(o ListenOptions) {
 	l.opts.Store(&o)
 }
 
-// Close stops accepting and waits for the accept goroutine. Connections stay.
+// Close stops accepting and waits until the accept goroutine has exited. Connections that
+// were accepted stay.
 func (l *Listener) Close() error {
 	l.cancel()
 	err := l.ln.Close()
@@ -116,12 +131,12 @@ func (l *Listener) Close() error {
 	e.listeners = slices.DeleteFunc(e.listeners, func(x *Listener) bool { return x == l })
 	e.mu.Unlock()
 	if errors.Is(err, net.ErrClosed) {
-		return nil // twice
+		return nil // Close was called before
 	}
 	return err
 }
 
-// accept runs until Close, whatever accept(2) says.
+// accept runs until Close, whatever errors accept(2) returns.
 func (l *Listener) accept() {
 	defer close(l.donec)
 	var backoff time.Duration
@@ -135,9 +150,10 @@ func (l *Listener) accept() {
 		if l.ctx.Err() != nil {
 			return
 		}
-		// "too many open files", "no buffer space": clients wait in the backlog.
+		// For instance "too many open files" or "no buffer space". Clients wait in the
+		// backlog until accept works again.
 		backoff = min(max(2*backoff, acceptBackoff), acceptBackoffMax)
-		l.engine.log.Error().Err(err).Str("listener", l.counters.name).Dur("backoff", backoff).Msg("accept failed")
+		l.engine.log.Error().Err(err).Str("listener", l.counters.name).Dur("backoff", backoff).Msg("cannot accept a connection, retrying after the backoff")
 		select {
 		case <-l.ctx.Done():
 		case <-time.After(backoff):
@@ -145,19 +161,19 @@ func (l *Listener) accept() {
 	}
 }
 
-// admit lets c in or closes it.
+// admit gives c to a loop, or closes it.
 func (l *Listener) admit(c *net.TCPConn) {
 	o := l.opts.Load()
 	peer := addrPort(c.RemoteAddr())
-	if reason, err := l.enter(peer.Addr(), o); err != nil {
-		l.counters.refuse(peer, reason, err)
-		_ = c.SetLinger(0) // nothing of it is worth remembering
+	if why, err := l.enter(peer.Addr(), o); err != nil {
+		l.counters.refuse(peer, why, err)
+		_ = c.SetLinger(0) // RST: the kernel need not remember the connection
 		c.Close()
 		return
 	}
-	err := tune(c, o.UserTimeout)
+	err := tune(c)
 	if err == nil {
-		err = c.SetKeepAliveConfig(keepAlive(o.KeepAlive))
+		err = c.SetKeepAliveConfig(keepAliveFor(o.Conn.SilentTimeout))
 	}
 	if err == nil {
 		loop := l.engine.leastLoaded()
@@ -175,29 +191,29 @@ func (l *Listener) admit(c *net.TCPConn) {
 	}
 }
 
-// enter takes a place for a connection from a.
+// enter counts a connection from a, or returns the limit that it would exceed.
 func (l *Listener) enter(a netip.Addr, o *ListenOptions) (reason, error) {
 	allowed := func(p netip.Prefix) bool { return p.Contains(a.WithZone("")) }
 	if len(o.Allow) > 0 && !slices.ContainsFunc(o.Allow, allowed) {
-		return reasonDenied, errors.New("tcpframe: address not allowed")
+		return reasonDenied, errors.New("tcpframe: address is not in the allow list")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case o.MaxConns > 0 && l.conns >= o.MaxConns:
-		return reasonConns, fmt.Errorf("tcpframe: %d connections at this listener", l.conns)
+		return reasonConns, fmt.Errorf("tcpframe: listener already has %d connections, its limit", l.conns)
 	case o.MaxConnsPerAddr > 0 && l.byAddr[a] >= o.MaxConnsPerAddr:
-		return reasonAddrConns, fmt.Errorf("tcpframe: %d connections from this address", l.byAddr[a])
+		return reasonAddrConns, fmt.Errorf("tcpframe: address already has %d connections, its limit", l.byAddr[a])
 	case l.engine.accepted.Add(1) > l.engine.maxConns:
 		l.engine.accepted.Add(-1)
-		return reasonTotal, fmt.Errorf("tcpframe: %d connections in the process", l.engine.maxConns)
+		return reasonTotal, fmt.Errorf("tcpframe: process already has %d connections; a higher RLIMIT_NOFILE allows more", l.engine.maxConns)
 	}
 	l.conns++
 	l.byAddr[a]++
 	return "", nil
 }
 
-// leave gives the place back.
+// leave uncounts a connection from a.
 func (l *Listener) leave(a netip.Addr) {
 	l.engine.accepted.Add(-1)
 	l.mu.Lock()
@@ -206,13 +222,4 @@ func (l *Listener) leave(a netip.Addr) {
 	if l.byAddr[a]--; l.byAddr[a] == 0 {
 		delete(l.byAddr, a)
 	}
-}
-
-// keepAlive fills in defaults.
-func keepAlive(k net.KeepAliveConfig) net.KeepAliveConfig {
-	k.Enable = k.Idle >= 0
-	setDefault(&k.Idle, 30*time.Second)
-	setDefault(&k.Interval, 15*time.Second)
-	setDefault(&k.Count, 4)
-	return k
 }

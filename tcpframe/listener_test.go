@@ -34,7 +34,7 @@ func TestAllow(t *testing.T) {
 		{prefixes("0.0.0.0/0"), "2001:db8::1", false},
 	} {
 		l := &Listener{engine: &Engine{maxConns: 10}, byAddr: make(map[netip.Addr]int)}
-		l.Update(ListenOptions{Allow: tt.allow})
+		l.Update(listenBounds(ListenOptions{Allow: tt.allow}))
 		reason, err := l.enter(netip.MustParseAddr(tt.addr), l.opts.Load())
 		if (err == nil) != tt.want || (err != nil && reason != reasonDenied) {
 			t.Errorf("%v in %v: %q, %v", tt.addr, tt.allow, reason, err)
@@ -65,7 +65,7 @@ func TestLimits(t *testing.T) {
 		{"denied", EngineOptions{}, ListenOptions{Allow: prefixes("10.0.0.0/8")}, 0, reasonDenied},
 		{"listener", EngineOptions{}, ListenOptions{MaxConns: 3}, 3, reasonConns},
 		{"address", EngineOptions{}, ListenOptions{MaxConnsPerAddr: 2}, 2, reasonAddrConns},
-		{"process", EngineOptions{MaxConns: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, reasonTotal},
+		{"process", EngineOptions{maxConns: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, reasonTotal},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.e.Metrics = metrics.New()
@@ -117,7 +117,7 @@ func TestUpdate(t *testing.T) {
 	p := dialPeer(t, l)
 	p.send(fragment(true, pattern(8, 0)))
 	p.readRecord()
-	l.Update(ListenOptions{Allow: prefixes("10.0.0.0/8")})
+	l.Update(listenBounds(ListenOptions{Allow: prefixes("10.0.0.0/8")}))
 	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
 		(&peer{t, c.(*net.TCPConn)}).wantEnd("not allowed any more")
 		c.Close()

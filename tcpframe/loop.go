@@ -13,63 +13,64 @@ import (
 )
 
 const (
-	// maxRounds is how often the end of a pass looks for work that the end of the
-	// pass made. What is left then waits for sockets to have their turn.
+	// maxRounds is how often the end of a pass runs the work that the end of the pass has
+	// itself created. Work that is left then waits until the sockets have had their turn.
 	maxRounds = 4
-	// maxBatch is the room a mailbox keeps for the next batch.
+	// maxBatch is the largest capacity that a mailbox keeps for the next batch.
 	maxBatch = 8192
-	// maxIOV bounds the pieces of one writev; the kernel takes 1024.
+	// maxIOV bounds the parts of one writev; the kernel takes 1024.
 	maxIOV = 512
-	// linearOctets is how much one writev takes of short pieces joined.
+	// linearOctets bounds the octets of short parts that are joined for one writev.
 	linearOctets = 32 << 10
-	// writableBatch is how many writable sockets one pass serves.
+	// writableBatch is the most writable sockets that one pass serves.
 	writableBatch = 64
 )
 
-// A Loop is an event loop: one goroutine, which owns connections.
+// A Loop is an event loop: one goroutine that owns connections. It implements
+// loop.SocketLoop.
 type Loop struct {
 	engine *Engine
 	index  int
 	gate   *gate
 
-	conns atomic.Int32 // attached sockets and those on their way
+	conns atomic.Int32 // sockets that are attached or being attached
 
-	mu      sync.Mutex // guards the mailbox; a leaf
-	in      []loop.Task
+	mu      sync.Mutex  // guards the next three; a leaf
+	in      []loop.Task // the mailbox
 	state   wakeState
 	stopped bool
 
 	// Owned by the loop.
-	batch    []loop.Task // the other half of in
-	dirty    []*socket
-	flushing []*socket // the other half of dirty
-	late     []*socket // to be flushed when the gate opens
-	closing  []*socket
+	batch    []loop.Task // tasks taken from in; the two slices swap
+	dirty    []*socket   // sockets to flush at the end of the pass
+	flushing []*socket   // sockets taken from dirty; the two slices swap
+	late     []*socket   // sockets to flush in the next pass that the gate starts
+	closing  []*socket   // sockets to close at the end of the pass
 	inPass   bool
-	pass     uint64  // counts them
-	current  *socket // whose gnet callback is running; closed by returning from it
-	clock    int64   // now, once asked for in this pass
+	pass     uint64  // number of the pass
+	current  *socket // its gnet callback is running, and must return Close to close it
+	clock    int64   // result of Now in this pass; 0 before the first call
 	left     int     // octets that Socket.Read may still move in this pass
 	share    share
-	sweeps   uint64 // counts them
-	busy     int    // sockets heard since the last one
+	sweeps   uint64 // number of the sweep
+	busy     int    // sockets that have received octets since the last sweep
 	sockets  socketList
-	waiting  map[int32]*socket // armed for EPOLLOUT, by descriptor
-	iov      []iovec
-	linear   []byte // where gather joins short pieces; for one writev
-	events   []unix.EpollEvent
-	free     *outRecord // spare nodes of output queues
-	freeLen  int
-	holds    [][]byte // spare buffers of held input
+	waiting  map[int32]*socket // sockets that wait for EPOLLOUT, by descriptor
+	iov      []iovec           // for one writev
+	linear   []byte            // short parts that gather joins, for one writev
+	events   []unix.EpollEvent // for one EpollWait
+	free     *outRecord        // spare nodes of output queues
+	freeLen  int               // length of free
+	holds    [][]byte          // spare buffers of held input
 }
 
-// A wakeState says what Post has to do.
+// A wakeState says whether Post has to wake the loop.
 type wakeState uint8
 
 const (
-	asleep wakeState = iota // in epoll_wait, or about to be: ring
-	called                  // rung, and not there yet
-	awake                   // in a pass, which looks at the mailbox before it ends
+	asleep wakeState = iota // in epoll_wait, or about to be: Post rings
+	called                  // rung, and its pass has not begun
+	awake                   // in a pass, which empties the mailbox before it ends
 )
 
 func newLoop(e *Engine, index int, g *gate) *Loop {
@@ -86,13 +87,13 @@ func newLoop(e *Engine, index int, g *gate) *Loop {
 	}
 }
 
-// Index is the loop's place in Engine.Loops. Any goroutine.
+// Index returns the loop's index in Engine.Loops. Any goroutine.
 func (l *Loop) Index() int { return l.index }
 
-// Post queues t to run on the loop's goroutine. It is safe for concurrent use,
-// never blocks, does not allocate, and keeps the order of each poster. Many
-// posts cost one wake-up, posts from the loop itself none. A task that posts
-// itself takes turns with sockets. After the loop has stopped, Post drops t.
+// Post queues t to run on the loop's goroutine. It is safe for concurrent use, never
+// blocks, does not allocate, and keeps the order of each goroutine's posts. Many posts cost
+// one wake-up, and posts from the loop itself cost none. A task that posts itself
+// alternates with the sockets. After the loop has stopped, Post drops t.
 func (l *Loop) Post(t loop.Task) {
 	l.mu.Lock()
 	if !l.stopped {
@@ -105,23 +106,21 @@ func (l *Loop) Post(t loop.Task) {
 	l.mu.Unlock()
 }
 
-// ring wakes the loop; with mu held, so that the descriptor is open.
+// ring wakes the loop. The caller holds mu, or is on the loop, so that the descriptor is
+// open.
 func (l *Loop) ring() {
 	if err := l.gate.ring(); err != nil && !errors.Is(err, unix.EAGAIN) {
 		panic("BUG: tcpframe: wake: " + err.Error())
 	}
 }
 
-// Attach takes the connected TCP socket c, or a Unix one. s.Attached is called
-// on the loop, and from then on all of s's methods run there. Attach may be
-// called on any goroutine except a loop's, and waits for the loop; when it
-// returns an error c is closed and no method of s was or will be called.
-// Socket options set on c stay in force.
+// Attach implements loop.SocketLoop. c may also be a connected Unix socket. Attach waits
+// for the loop.
 func (l *Loop) Attach(c net.Conn, s loop.Stream) error {
-	sock := &socket{loop: l, stream: s, fd: -1, local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
-	return l.attach(c, sock)
+	return l.attach(c, newSocket(l, c, s))
 }
 
+// attach gives c to gnet and returns after s.stream.Attached. It closes c on failure.
 func (l *Loop) attach(c net.Conn, s *socket) error {
 	if !l.engine.attaching() {
 		c.Close()
@@ -136,7 +135,7 @@ func (l *Loop) attach(c net.Conn, s *socket) error {
 	return nil
 }
 
-// attached starts s's life. It reports whether gnet must close it at once.
+// attached is the pass in which s begins. It reports whether gnet must close s at once.
 func (l *Loop) attached(s *socket) (end bool) {
 	l.enter(s)
 	l.sockets.push(s)
@@ -144,7 +143,7 @@ func (l *Loop) attached(s *socket) (end bool) {
 	return l.leave()
 }
 
-// received is a pass: b came on s. It reports whether gnet must close s.
+// received is a pass in which b arrived on s. It reports whether gnet must close s.
 func (l *Loop) received(s *socket, b []byte) (end bool) {
 	l.enter(s)
 	l.heard(s)
@@ -154,7 +153,7 @@ func (l *Loop) received(s *socket, b []byte) (end bool) {
 	return l.leave()
 }
 
-// rung is a pass: something was posted, or a socket takes more.
+// rung is a pass that begins because a task was posted or a socket is writable.
 func (l *Loop) rung() {
 	l.enter(nil)
 	for i, s := range l.late {
@@ -169,16 +168,16 @@ func (l *Loop) rung() {
 	l.leave()
 }
 
-// writable tells the sockets that take more.
+// writable calls Writable for the sockets that are writable.
 func (l *Loop) writable() {
 	n, err := unix.EpollWait(l.gate.out, l.events, 0)
 	if err != nil {
-		return // EINTR: the gate is level-triggered and opens again
+		return // EINTR: the event is level-triggered and comes again
 	}
 	for _, ev := range l.events[:n] {
 		s := l.waiting[ev.Fd]
 		if s == nil {
-			continue // closed by one before it
+			continue // a socket before it has closed it
 		}
 		delete(l.waiting, ev.Fd)
 		s.waits = false
@@ -188,8 +187,8 @@ func (l *Loop) writable() {
 	}
 }
 
-// ended is the last of s; its descriptor is still open. It runs as a pass of
-// its own or inside one, when that closed s.
+// ended ends s, whose descriptor is still open. It is a pass of its own, or part of the
+// pass that closes s.
 func (l *Loop) ended(s *socket, err error) {
 	outer := l.inPass
 	if !outer {
@@ -198,7 +197,7 @@ func (l *Loop) ended(s *socket, err error) {
 	switch {
 	case s.closing:
 		err = s.end
-	case err == nil: // gnet stops
+	case err == nil: // gnet itself stops
 		err = errStopped
 	}
 	s.closing, s.gone = true, true
@@ -212,6 +211,7 @@ func (l *Loop) ended(s *socket, err error) {
 	}
 }
 
+// enter begins a pass. s is the socket whose gnet callback is running; nil for none.
 func (l *Loop) enter(s *socket) {
 	l.inPass, l.current, l.clock = true, s, 0
 	l.pass++
@@ -220,8 +220,8 @@ func (l *Loop) enter(s *socket) {
 	l.mu.Unlock()
 }
 
-// leave ends a pass. It reports whether the current socket is to be closed by
-// gnet, because it may not be closed inside its own callback.
+// leave ends a pass. It reports whether gnet must close the current socket, which cannot
+// be closed inside its own callback.
 func (l *Loop) leave() (end bool) {
 	for round := 1; ; round++ {
 		l.flush()
@@ -243,7 +243,7 @@ func (l *Loop) leave() (end bool) {
 			t.Run()
 		}
 		if cap(l.batch) > maxBatch {
-			l.batch = nil // after a burst
+			l.batch = nil // a burst made it long
 		}
 	}
 	end = l.current != nil && l.current.closing
@@ -251,6 +251,7 @@ func (l *Loop) leave() (end bool) {
 	return end
 }
 
+// flush calls Flush for the sockets that have asked for it.
 func (l *Loop) flush() {
 	l.dirty, l.flushing = l.flushing[:0], l.dirty
 	for i, s := range l.flushing {
@@ -262,7 +263,7 @@ func (l *Loop) flush() {
 	}
 }
 
-// closeAll closes what was asked to, except the current socket.
+// closeAll closes the sockets that have been asked to close, except the current one.
 func (l *Loop) closeAll() {
 	for i := 0; i < len(l.closing); i++ { // Detached may add to it
 		s := l.closing[i]
@@ -274,25 +275,28 @@ func (l *Loop) closeAll() {
 	l.closing = l.closing[:0]
 }
 
-// sweep looks at every connection's timeouts, once per tick.
+// A sweeper is a Stream with timeouts.
+type sweeper interface{ sweep(now int64) }
+
+// sweep checks the timeouts of every connection, once per tick.
 func (l *Loop) sweep(now int64) {
 	l.apportion()
 	for s := l.sockets.head; s != nil; s = s.next {
-		if sw, ok := s.stream.(interface{ sweep(now int64) }); ok && !s.closing {
+		if sw, ok := s.stream.(sweeper); ok && !s.closing {
 			sw.sweep(now)
 		}
 	}
 }
 
-// stop closes every socket, with errStopped.
+// stop closes every socket with errStopped.
 func (l *Loop) stop() {
 	for s := l.sockets.head; s != nil; s = s.next {
 		s.shut(errStopped)
 	}
 }
 
-// Now is when this pass first asked, in nanoseconds of the engine's clock, which
-// wall clocks cannot move and all its loops share. For the loop only.
+// Now returns the time of Engine.Now at which this pass first called it. It must be called
+// on the loop.
 func (l *Loop) Now() int64 {
 	if l.clock == 0 {
 		l.clock = l.engine.Now()
@@ -300,6 +304,7 @@ func (l *Loop) Now() int64 {
 	return l.clock
 }
 
+// addrPort converts a, and returns the zero AddrPort if it is not a TCP address.
 func addrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		ap := t.AddrPort()
@@ -308,7 +313,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// sweepTask is a Loop as the Task that sweeps it.
+// A sweepTask is a Loop as the Task that sweeps its connections.
 type sweepTask Loop
 
 func (t *sweepTask) Run() { l := (*Loop)(t); l.sweep(l.Now()) }

@@ -61,7 +61,7 @@ func (c *countTask) Run() {
 }
 
 func TestPostAllocs(t *testing.T) {
-	e := startEngine(t, EngineOptions{Loops: 1, Tick: time.Hour})
+	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 	l := e.Loops()[0]
 	c := &countTask{done: make(chan struct{}, 1)}
 	if a := testing.AllocsPerRun(500, func() {
@@ -356,7 +356,7 @@ func TestCloseEachOther(t *testing.T) {
 }
 
 func BenchmarkPost(b *testing.B) {
-	e := startEngine(b, EngineOptions{Loops: 1, Tick: time.Hour})
+	e := startEngine(b, EngineOptions{Loops: 1, tick: time.Hour})
 	l := e.Loops()[0]
 	b.Run("round trip", func(b *testing.B) {
 		c := &countTask{done: make(chan struct{}, 1)}

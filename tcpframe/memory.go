@@ -2,32 +2,25 @@ package tcpframe
 
 // A Buffer is memory on loan for one record.
 type Buffer interface {
-	// Bytes is the memory; its capacity is what Resize may grow to.
+	// Bytes returns the memory. Resize can make it as long as its capacity.
 	Bytes() []byte
-	// Resize sets len(Bytes()), up to its capacity. Contents stay.
+	// Resize sets len(Bytes()), up to its capacity, and keeps the contents.
 	Resize(n int)
 	// Release gives the memory back. It is called once, on any goroutine.
 	Release()
 }
 
-// Memory lends Buffers. Its methods are called on many loops at once.
+// Memory lends Buffers. Its methods are called on any loop. A Memory for each loop costs
+// less than one that all loops share: see ConnOptions.Memory.
 type Memory interface {
-	// Lease lends n octets, whose contents are undefined. An error means that
-	// others hold too much now, and that Wait will tell when to ask again; n
-	// never exceeds ConnOptions.MaxRecord.
+	// Lease lends n octets, whose contents are undefined. n never exceeds
+	// ConnOptions.MaxRecord. An error means that too much is on loan now, and that Wait
+	// will tell when to try again.
 	Lease(n int) (Buffer, error)
-	// Wait calls f once, on any goroutine, when a Lease of n may succeed, which
-	// may be at once: others may have released since Lease said no. f does not
-	// block. It is called even if the connection has ended meanwhile.
+	// Wait calls f once, on any goroutine, when a Lease of n octets may succeed. That may
+	// be at once, since Buffers may have been released after Lease returned its error.
+	// f does not block. Wait calls it even if the connection has ended meanwhile.
 	Wait(n int, f func())
-}
-
-// A LoopMemory has a Memory for each loop, indexed by Loop.Index: what one loop
-// alone takes from and gives back to costs less than what all share. A Conn whose
-// ConnOptions.Memory is a LoopMemory uses its own loop's.
-type LoopMemory interface {
-	Memory
-	On(loop int) Memory
 }
 
 // heap is Memory without a limit.

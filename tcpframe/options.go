@@ -1,6 +1,8 @@
 package tcpframe
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -12,86 +14,132 @@ import (
 
 // EngineOptions configure an Engine.
 type EngineOptions struct {
-	// Loops is the number of event loops. 0 is GOMAXPROCS-1, but GOMAXPROCS where
-	// that is 1 or 2. Start raises GOMAXPROCS above the number of loops: a loop
-	// sits in epoll_wait with its P, and with no P to spare other goroutines'
-	// network I/O waits for sysmon, 5 to 10 ms.
-	Loops int
-	// MaxConns bounds the connections accepted by all listeners together. 0 is
-	// three quarters of RLIMIT_NOFILE.
-	MaxConns int
-	// Tick is the resolution of timeouts, which are late by it; 0 is 500 ms.
-	Tick    time.Duration
+	// Loops is the number of event loops, at least 1. Start raises GOMAXPROCS above it:
+	// a loop keeps its P while it sits in epoll_wait, and without a spare P the network
+	// I/O of other goroutines waits 5 to 10 ms for sysmon.
+	Loops   int
 	Log     zerolog.Logger
 	Metrics *metrics.Registry
+
+	// Tests set these. Zero stands for tickInterval, mostConns and memoryTimeout.
+	tick          time.Duration
+	maxConns      int
+	memoryTimeout time.Duration
 }
 
-// ConnOptions bound one record-marked connection. Zero is the default given;
-// for times, negative is none.
+// ConnOptions bound one record-marked connection.
 type ConnOptions struct {
-	// Memory lends the buffers of records. nil is the Go heap, without a limit.
-	Memory Memory
-	// MaxRecord is the longest record in octets; 0 is 4 MiB + 64 KiB.
+	// Memory returns the memory that lends the buffers of records to the connections of
+	// one loop, which is given by its Index. If Memory is nil, records are on the Go
+	// heap, without a limit.
+	Memory func(loop int) Memory
+	// MaxRecord is the length of the longest record in octets. Longer ones than 2^31-1
+	// octets are never accepted.
 	MaxRecord int
-	// MaxFragments is the most fragments of one record, empty ones included; 0 is 1024.
+	// MaxFragments is the most fragments of one record, empty ones included.
 	MaxFragments int
-	// MaxOutbound is how many octets may wait for the peer to read before reading
-	// from it pauses; reading resumes below a quarter. 0 is 8 MiB.
+	// MaxOutbound is how many octets may wait for the peer to read before the connection
+	// stops reading from it. Reading resumes when no more than a quarter is left.
 	MaxOutbound int64
-	// OutboundLimit is how many octets may wait before the connection is closed;
-	// 0 is 256 MiB. The owner bounds what is still owed when reading pauses.
+	// OutboundLimit is how many octets may wait before the connection is closed. It is
+	// at least MaxOutbound, because records are still sent while reading is paused: the
+	// owner bounds how many.
 	OutboundLimit int64
-	// StallTimeout is how long a begun record may go on with less than 4 KiB
-	// arriving; 0 is 30 s.
+	// StallTimeout bounds each time in which less than 4 KiB of an incomplete record
+	// arrives. Negative is none.
 	StallTimeout time.Duration
-	// SendTimeout is how long the peer may take less than 64 KiB of what waits,
-	// and not all; 0 is 2 min.
+	// SendTimeout bounds each time in which the peer takes less than 64 KiB of what is
+	// queued for it, unless it takes all. Negative is none.
 	SendTimeout time.Duration
-	// MemoryTimeout is how long a begun record may wait for memory; 0 is 30 s.
-	// It ends the deadlock in which begun records hold all memory.
-	MemoryTimeout time.Duration
-	// IdleTimeout is how long a connection may live without an octet either
-	// way; 0 is none.
+	// IdleTimeout bounds the time without an octet in either direction. 0 is none.
 	IdleTimeout time.Duration
-	// SilentTimeout is within what time it is found out that the peer's host is gone:
-	// its TCP acknowledges nothing of what it was sent. 0 is never; less than 2 s finds
-	// what is not so, 4 s and more is kept. Connections that are dialled have keepalive
-	// to suit, unless DialOptions say otherwise; for accepted ones it is
-	// ListenOptions.KeepAlive's to ask. It tells a host that is gone from a process that
-	// is slow, and TCP_USER_TIMEOUT does not: that counts a window that stays closed too.
+	// SilentTimeout is the time within which the connection ends with ErrSilent when the
+	// peer's host is gone, which shows in its TCP acknowledging nothing of what it was
+	// sent. Idle connections get keepalive probes that suit it. 0 is none. Less than 2 s
+	// finds hosts that are not gone; 4 s and more is kept.
+	//
+	// SilentTimeout tells a host that is gone from a process that is slow.
+	// TCP_USER_TIMEOUT does not: it also counts the time in which the peer's window
+	// stays closed.
 	SilentTimeout time.Duration
 }
 
 // ListenOptions configure a Listener.
 type ListenOptions struct {
 	Address string // host:port for TCP
-	// Socket listens already, and is taken: Listen closes it when it fails. nil opens
-	// Address.
+	// Socket is a socket that listens already. Listen takes it, and closes it on failure.
+	// If it is nil, Listen opens Address.
 	Socket *net.TCPListener
-	Name   string // for logs and the label listener; default Address
-	// MaxConns bounds the connections of this listener; 0 is 4096, negative none.
+	// Name is the listener's name in logs and in the label listener. If it is empty,
+	// Address stands for it.
+	Name string
+	// MaxConns bounds the connections of the listener. Negative is no limit.
 	MaxConns int
-	// MaxConnsPerAddr bounds those from one address; 0 is 512, negative none.
+	// MaxConnsPerAddr bounds the connections from one address. Negative is no limit.
 	MaxConnsPerAddr int
-	// Allow lists who may connect; empty is everybody. Others are closed at accept.
+	// Allow lists the addresses that may connect; if it is empty, all may. A connection
+	// from another address is closed as soon as it is accepted.
 	Allow []netip.Prefix
-	// KeepAlive probes idle peers; the zero value is 30 s, 15 s, 4 probes.
-	// KeepAlive.Enable is not looked at; Idle negative disables.
-	KeepAlive net.KeepAliveConfig
-	// UserTimeout is TCP_USER_TIMEOUT: how long written octets may stay
-	// unacknowledged. 0 is 2 min, negative the kernel's default.
-	UserTimeout time.Duration
-	Conn        ConnOptions
+	Conn  ConnOptions
 }
 
 // DialOptions configure a connection to an upstream.
 type DialOptions struct {
-	Name        string              // for logs and the label listener; default "upstream"
-	LocalAddr   netip.AddrPort      // the kernel chooses what is zero
-	KeepAlive   net.KeepAliveConfig // as ListenOptions.KeepAlive
-	UserTimeout time.Duration       // as ListenOptions.UserTimeout
-	// Reset has the connection end with RST whatever ends it, the death of the process
-	// included. What was not sent is lost with it, and nothing of it keeps the port.
+	// Name is the upstream's name in logs and in the label listener. If it is empty, the
+	// address that was dialled stands for it.
+	Name string
+	// LocalAddr is the address to connect from. The kernel chooses those parts of it that
+	// are zero.
+	LocalAddr netip.AddrPort
+	// Reset makes the kernel end the connection with RST, whatever ends it: also when the
+	// process is killed. Octets that were not sent are lost, and the port is free at once.
 	Reset bool
 	Conn  ConnOptions
+}
+
+// Validate reports the options that Listen and Update would reject.
+func (o ListenOptions) Validate() error {
+	return errors.Join(
+		limit("ListenOptions.MaxConns", o.MaxConns),
+		limit("ListenOptions.MaxConnsPerAddr", o.MaxConnsPerAddr),
+		o.Conn.validate(),
+	)
+}
+
+func (o EngineOptions) validate() error { return positive("EngineOptions.Loops", o.Loops) }
+
+func (o *ConnOptions) validate() error {
+	var outbound error
+	if o.OutboundLimit < o.MaxOutbound {
+		outbound = fmt.Errorf("tcpframe: ConnOptions.OutboundLimit is %d; it must be at least MaxOutbound, %d", o.OutboundLimit, o.MaxOutbound)
+	}
+	var silent error
+	if o.SilentTimeout > 0 && o.SilentTimeout < minSilent {
+		silent = fmt.Errorf("tcpframe: ConnOptions.SilentTimeout is %v; it must be at least %v, or 0 for none", o.SilentTimeout, minSilent)
+	}
+	return errors.Join(
+		positive("ConnOptions.MaxRecord", o.MaxRecord),
+		positive("ConnOptions.MaxFragments", o.MaxFragments),
+		positive("ConnOptions.MaxOutbound", o.MaxOutbound),
+		outbound,
+		limit("ConnOptions.StallTimeout", o.StallTimeout),
+		limit("ConnOptions.SendTimeout", o.SendTimeout),
+		silent,
+	)
+}
+
+// positive reports an option that must be more than zero and is not.
+func positive[T int | int64](name string, v T) error {
+	if v > 0 {
+		return nil
+	}
+	return fmt.Errorf("tcpframe: %s is %d; it must be at least 1", name, v)
+}
+
+// limit reports a limit of zero, which would let nothing pass.
+func limit[T int | time.Duration](name string, v T) error {
+	if v != 0 {
+		return nil
+	}
+	return fmt.Errorf("tcpframe: %s is 0; a negative value means no limit", name)
 }

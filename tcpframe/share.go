@@ -1,31 +1,31 @@
 package tcpframe
 
-// A share is what a socket moves in one pass of its loop, in octets; the others wait
-// that long. To read 256 KiB takes about 50 us, to write 512 KiB some 200 us, and more
-// where what is written has to be made first.
+// A share bounds the octets that one socket moves in one pass of its loop, which is the
+// time that the other sockets of the loop wait. Reading 256 KiB takes about 50 us and
+// writing 512 KiB some 200 us, and more if the octets have to be produced first.
 type share struct {
-	get int // by Socket.Read, beyond what came with Received
+	get int // by Socket.Read, in addition to the octets that came with Received
 	put int // by Socket.Writev
 }
 
 var (
-	// few is for a loop with few busy sockets. A peer that reads as fast as we write
-	// would take megabytes in one pass.
+	// few is the share on a loop with few busy sockets. Without it, a peer that reads as
+	// fast as this side writes would take megabytes in one pass.
 	few = share{get: 256 << 10, put: 512 << 10}
-	// many is for a crowd. One connection with megabytes under way pays up to a fifth
-	// of its throughput for the smaller pieces; of 31 clients with small Calls, the
-	// p99 beside one such was half as long.
+	// many is the share on a loop with more than crowd busy sockets. The smaller pieces
+	// cost one connection with megabytes under way up to a fifth of its throughput. They
+	// halved the p99 of 31 clients with small Calls beside such a connection.
 	many = share{get: 64 << 10, put: 128 << 10}
 )
 
-// crowd is how many sockets are busy at most for few to be right.
+// crowd is the most busy sockets for which the share is few.
 const crowd = 8
 
-// shareSlack is by how much share.get may be exceeded rather than leave a crumb.
+// shareSlack is how many octets one Read may exceed share.get by, so that it does not
+// leave a small rest for another pass.
 const shareSlack = 16 << 10
 
-// heard counts s among the busy sockets of this time between sweeps: those that have
-// received anything.
+// heard counts s among the sockets that have received octets since the last sweep.
 func (l *Loop) heard(s *socket) {
 	if s.heard == l.sweeps {
 		return
@@ -36,8 +36,8 @@ func (l *Loop) heard(s *socket) {
 	}
 }
 
-// apportion begins another time between sweeps, in which a crowd is taken for granted
-// if there was one before.
+// apportion starts the time between two sweeps. It keeps the share many only if more than
+// crowd sockets were busy in the time before.
 func (l *Loop) apportion() {
 	if l.busy <= crowd {
 		l.share = few

@@ -7,35 +7,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// silenceGap is the longest time between two looks at a socket that are taken for one
-// silence. After a longer one it was this process that was not there: what the peer
-// said meanwhile may be waiting to be read.
+// silenceGap is the longest time between two looks at a socket in which the peer counts
+// as silent. After a longer time this process was the one that was not running, and the
+// peer's octets may still be unread.
 const silenceGap = int64(2 * time.Second)
 
-// keepAliveFor asks an idle peer after a quarter of the time that it may be silent, and
-// again as often.
-func keepAliveFor(silent time.Duration) net.KeepAliveConfig {
-	every := max(silent/4, time.Second) // less is nothing that the kernel knows
-	return net.KeepAliveConfig{Idle: every, Interval: every, Count: 4}
-}
+// minSilent is the least SilentTimeout that has a meaning. Of the probes of a closed
+// window, Linux answers one in 500 ms: it ignores the second, which comes too early, and
+// answers the third 0.8 s later. Only a longer silence says anything about the host.
+const minSilent = 2 * time.Second
 
-// Of the probes of a closed window, Linux answers one in 500 ms: the second comes too
-// early, and the third 0.8 s later. Silence must be longer than that to mean anything,
-// and SilentTimeout 2 s at least.
-//
-// silentFor is what is left of the time that a peer may be silent, after keepalive has
-// asked and when looks come late.
+// silentFor returns the silence after which a peer's host counts as gone. It is less than
+// SilentTimeout, because keepalive takes time to ask and sweeps are late.
 func silentFor(silent time.Duration) time.Duration { return silent / 8 * 5 }
 
-// A silence is what is known of how long a peer's TCP has owed an answer.
-type silence struct {
-	looked int64 // when the socket was looked at last, on the engine's clock; 0: never
-	since  int64 // since when it owes one; 0: it does not
+// keepAliveFor returns the probes of an idle connection. They suit SilentTimeout: the
+// first one comes after a quarter of it, and so does every other.
+func keepAliveFor(silent time.Duration) net.KeepAliveConfig {
+	if silent <= 0 {
+		return net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 15 * time.Second, Count: 4}
+	}
+	every := max(silent/4, time.Second) // the kernel counts in seconds
+	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 4}
 }
 
-// look takes in what the kernel says at time now: whether octets or a probe wait to be
-// acknowledged, and how long ago anything was. It returns for how long the peer has
-// been silent. What was seen for the first time now was sent after the look before.
+// A silence tracks how long a peer's TCP has left octets or probes unacknowledged.
+type silence struct {
+	looked int64 // time of the last look, on the engine's clock; 0 for never
+	since  int64 // time since which an acknowledgement is due; 0 for none
+}
+
+// look takes what the kernel reports at time now: owed is whether octets or a probe wait
+// for an acknowledgement, and heard is how long ago the last one arrived. It returns how
+// long the peer has been silent. Octets that are seen for the first time now were sent
+// after the look before.
 func (s *silence) look(now int64, owed bool, heard time.Duration) time.Duration {
 	before := s.looked
 	s.looked = now
@@ -54,9 +59,9 @@ func (s *silence) look(now int64, owed bool, heard time.Duration) time.Duration 
 	return time.Duration(now - s.since)
 }
 
-// Silent implements Socket. A peer that is there acknowledges what it is sent, and the
-// probes of a window that it keeps closed, and those of keepalive, whatever its
-// processes do or do not.
+// Silent implements loop.WatchedSocket. The TCP of a host that is there acknowledges
+// octets, the probes of a closed window and keepalive probes, no matter what its processes
+// do.
 func (s *socket) Silent() time.Duration {
 	if s.gone {
 		return 0
@@ -65,9 +70,9 @@ func (s *socket) Silent() time.Duration {
 	if err != nil {
 		return 0
 	}
-	// When a peer takes back a window that was used already, what was sent stays
-	// unacknowledged, and is sent again at growing intervals. The answer to the last time
-	// is what counts.
+	// When a peer shrinks a window that was already used, octets stay unacknowledged, and
+	// are sent again at growing intervals. The peer is silent only if it has not answered
+	// the last time.
 	owed := ti.Probes > 0 || ti.Unacked > 0 && ti.Last_data_sent < ti.Last_ack_recv
 	return s.quiet.look(s.loop.Now(), owed, time.Duration(ti.Last_ack_recv)*time.Millisecond)
 }

@@ -2,7 +2,6 @@ package tcpframe
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net"
 	"testing"
@@ -66,7 +65,7 @@ func dialPair(t *testing.T, e *Engine, o DialOptions) (*Conn, *recorder, net.Con
 	}
 	defer ln.Close()
 	r := newRecorder()
-	c, err := e.Dial(context.Background(), ln.Addr().String(), nil, o, r)
+	c, err := dial(e, ln.Addr().String(), o, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +80,7 @@ func dialPair(t *testing.T, e *Engine, o DialOptions) (*Conn, *recorder, net.Con
 // TestSilentPeer: a peer whose host is gone is found out, while nothing moves and with
 // octets under way, but not before it has had time to answer.
 func TestSilentPeer(t *testing.T) {
-	e := startEngine(t, EngineOptions{Tick: 100 * time.Millisecond})
+	e := startEngine(t, EngineOptions{tick: 100 * time.Millisecond})
 	o := DialOptions{Conn: ConnOptions{SilentTimeout: 4 * time.Second}}
 	for name, send := range map[string]bool{"idle": false, "sending": true} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +105,7 @@ func TestSilentPeer(t *testing.T) {
 // TestStoppedPeer: a peer whose process does nothing, so that its window closes, is not
 // silent: its host acknowledges.
 func TestStoppedPeer(t *testing.T) {
-	e := startEngine(t, EngineOptions{Tick: 100 * time.Millisecond})
+	e := startEngine(t, EngineOptions{tick: 100 * time.Millisecond})
 	c, r, _ := dialPair(t, e, DialOptions{Conn: ConnOptions{SilentTimeout: 3 * time.Second}})
 	c.Loop().Post(loop.TaskFunc(func() {
 		for range 16 {

@@ -1,6 +1,7 @@
 package tcpframe
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"unsafe"
@@ -12,33 +13,38 @@ import (
 
 type iovec = unix.Iovec
 
-// A socket is a Socket, owned by its loop.
+// A socket implements loop.WatchedSocket. Its loop owns it.
 type socket struct {
 	loop          *Loop
 	stream        loop.Stream
 	local, remote netip.AddrPort
 
-	gc     gnetConn
-	fd     int // -1 before Attached and after Detached
-	opened bool
+	gc     gnetConn // nil before Attached and after Detached
+	fd     int      // -1 before Attached and after Detached
+	opened bool     // OnOpen saw it
 
-	closing bool  // no call but Detached any more
+	closing bool  // shut was called: only Detached will be called
 	gone    bool  // Detached was called, or is about to be
-	end     error // for Detached, once closing was set here
-	dirty   bool  // on loop.dirty
+	end     error // error for Detached, if closing is set
+	dirty   bool  // in loop.dirty
 	late    bool  // in loop.late
-	paused  bool  // taken out of gnet's hands
-	watched bool  // known to the loop's EPOLLOUT instance
-	waits   bool  // armed there
+	paused  bool  // its read events are taken from gnet's registration
+	watched bool  // registered with the loop's EPOLLOUT instance
+	waits   bool  // waits for EPOLLOUT
 	quiet   silence
-	heard   uint64 // the loop's sweeps when it received last
-	pass    uint64 // the loop's, in which put was written
+	heard   uint64 // value of loop.sweeps when octets last arrived
+	pass    uint64 // value of loop.pass when octets were last written
 	put     int    // octets written in that pass
 
-	prev, next *socket
+	prev, next *socket // in loop.sockets
 }
 
-// Writev implements Socket.
+// newSocket makes the socket of c, which is not attached yet.
+func newSocket(l *Loop, c net.Conn, s loop.Stream) *socket {
+	return &socket{loop: l, stream: s, fd: -1, local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
+}
+
+// Writev implements loop.Socket.
 func (s *socket) Writev(bufs [][]byte) (int, error) {
 	if s.gone {
 		return 0, errClosed
@@ -70,9 +76,9 @@ func appendIOV(iov []iovec, b []byte) []iovec {
 	return append(iov, v)
 }
 
-// writev writes iov, of want octets, and forgets it. When the kernel took less, or
-// was given less because this pass has had its share, it has arranged for
-// Stream.Writable.
+// writev writes iov, which holds want octets, and clears it. It writes less when the kernel
+// takes less, or when the socket has used its share of the pass; then Stream.Writable
+// follows.
 func (s *socket) writev(iov []iovec, want int) (int, error) {
 	if want == 0 {
 		return 0, nil
@@ -93,7 +99,7 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 			break
 		}
 	}
-	clear(iov) // they point into memory on loan
+	clear(iov) // its elements point into memory on loan
 	if errno != 0 {
 		if errno != unix.EAGAIN {
 			return 0, os.NewSyscallError("writev", errno)
@@ -109,7 +115,7 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 	return int(n), nil
 }
 
-// upTo shortens iov to n octets.
+// upTo returns the first n octets of iov, which it shortens in place.
 func upTo(iov []iovec, n int) []iovec {
 	for i := range iov {
 		if k := int(iov[i].Len); n <= k {
@@ -121,7 +127,7 @@ func upTo(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// await arms EPOLLOUT, for one Writable.
+// await makes the loop call Writable once, when the socket is writable.
 func (s *socket) await() error {
 	if s.waits || s.gone {
 		return nil
@@ -140,8 +146,8 @@ func (s *socket) await() error {
 	return nil
 }
 
-// detach takes the socket, still open, off the EPOLLOUT instance: the number
-// may be somebody else's soon.
+// detach removes the socket, whose descriptor is still open, from the EPOLLOUT instance:
+// another socket may soon have its number.
 func (s *socket) detach() {
 	if s.waits {
 		delete(s.loop.waiting, int32(s.fd))
@@ -153,7 +159,7 @@ func (s *socket) detach() {
 	}
 }
 
-// Read implements Socket.
+// Read implements loop.Socket.
 func (s *socket) Read(p []byte) (int, error) {
 	left := s.loop.left
 	if s.closing || left <= 0 || len(p) == 0 {
@@ -164,14 +170,14 @@ func (s *socket) Read(p []byte) (int, error) {
 	}
 	n, err := unix.Read(s.fd, p)
 	if n <= 0 || err != nil {
-		return 0, nil // EAGAIN; or what gnet will find too
+		return 0, nil // EAGAIN, or an end that gnet will notice too
 	}
 	s.loop.left -= n
 	return n, nil
 }
 
-// setPaused stops and starts reading. Events that are on their way come all the
-// same: Received may be called once while paused.
+// setPaused stops or starts reading. Events that are on their way still arrive: Received
+// may be called once while the socket is paused.
 func (s *socket) setPaused(on bool) {
 	if s.gone || s.paused == on {
 		return
@@ -187,7 +193,7 @@ func (s *socket) setPaused(on bool) {
 	s.paused = on
 }
 
-// FlushSoon implements Socket.
+// FlushSoon implements loop.Socket.
 func (s *socket) FlushSoon() {
 	if !s.dirty && !s.closing {
 		s.dirty = true
@@ -195,7 +201,7 @@ func (s *socket) FlushSoon() {
 	}
 }
 
-// FlushLate implements Socket.
+// FlushLate implements loop.Socket.
 func (s *socket) FlushLate() {
 	if s.dirty || s.late || s.closing {
 		return
@@ -208,7 +214,7 @@ func (s *socket) FlushLate() {
 	l.late = append(l.late, s)
 }
 
-// CloseWrite implements Socket.
+// CloseWrite implements loop.Socket.
 func (s *socket) CloseWrite() error {
 	if s.gone {
 		return errClosed
@@ -216,10 +222,10 @@ func (s *socket) CloseWrite() error {
 	return os.NewSyscallError("shutdown", unix.Shutdown(s.fd, unix.SHUT_WR))
 }
 
-// Close implements Socket.
+// Close implements loop.Socket.
 func (s *socket) Close() { s.shut(nil) }
 
-// Abort implements Socket.
+// Abort implements loop.Socket.
 func (s *socket) Abort() {
 	if !s.gone {
 		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
@@ -227,7 +233,7 @@ func (s *socket) Abort() {
 	s.shut(nil)
 }
 
-// shut has Detached(err) called at the end of the pass.
+// shut makes the loop call Detached(err) at the end of the pass.
 func (s *socket) shut(err error) {
 	if s.closing {
 		return
@@ -236,13 +242,13 @@ func (s *socket) shut(err error) {
 	s.loop.closing = append(s.loop.closing, s)
 }
 
-// LocalAddr implements Socket.
+// LocalAddr implements loop.Socket.
 func (s *socket) LocalAddr() netip.AddrPort { return s.local }
 
-// RemoteAddr implements Socket.
+// RemoteAddr implements loop.Socket.
 func (s *socket) RemoteAddr() netip.AddrPort { return s.remote }
 
-// MSS implements Socket. TCP_MAXSEG of a connected socket is tcpi_snd_mss.
+// MSS implements loop.Socket. TCP_MAXSEG of a connected socket is tcpi_snd_mss.
 func (s *socket) MSS() int {
 	if s.gone {
 		return 0
@@ -254,7 +260,7 @@ func (s *socket) MSS() int {
 	return n
 }
 
-// A socketList is all sockets of a loop.
+// A socketList links the sockets of a loop.
 type socketList struct{ head *socket }
 
 func (l *socketList) push(s *socket) {

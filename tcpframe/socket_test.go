@@ -50,7 +50,7 @@ func (g *greedy) write() {
 // However fast the peer is, its neighbours on the loop have their turns.
 func TestPutShare(t *testing.T) {
 	for _, sh := range []share{few, many} {
-		e := startEngine(t, EngineOptions{Loops: 1, Tick: time.Hour})
+		e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 		l := e.Loops()[0]
 		l.Post(loop.TaskFunc(func() { l.share = sh }))
 		near, far := tcpPair(t)
@@ -73,7 +73,7 @@ func TestPutShare(t *testing.T) {
 
 // A crowd of busy sockets has small shares, as long as it is one.
 func TestApportion(t *testing.T) {
-	e := startEngine(t, EngineOptions{Loops: 1, Tick: time.Hour})
+	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
 	peers := make([]*peer, crowd+1)
 	for i := range peers {

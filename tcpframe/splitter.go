@@ -5,14 +5,14 @@ import "encoding/binary"
 const (
 	markLen      = 4
 	lastFragment = 1 << 31
-	// maxFragment is the longest fragment a record mark can announce.
+	// maxFragment is the longest fragment that a record mark can announce.
 	maxFragment = lastFragment - 1
-	// minRecord is an XID and a message type: what every RPC message has.
+	// minRecord is the length of an XID and a message type, which every RPC message has.
 	minRecord = 8
 )
 
-// A splitter cuts a stream into records. It sees marks and counts octets; it
-// does no I/O and holds no payload.
+// A splitter finds the records in a stream. It reads marks and counts octets; it does no
+// I/O and holds no payload.
 //
 //	record   = 0*fragment last
 //	fragment = mark *OCTET
@@ -25,26 +25,27 @@ const (
 //
 // "A record is composed of one or more record fragments. [...] the boolean is
 // the highest-order bit of the header; the length is the 31 low-order bits."
-// RFC 5531 Section 11. Nothing there forbids a fragment without octets, so one
-// is accepted, and counted.
+// RFC 5531 Section 11. Nothing there forbids a fragment without octets, so the splitter
+// accepts it, and counts it.
 //
-// The caller alternates: marks while left is 0, then octets and advance.
+// The caller alternates: it calls marks while left is 0, and otherwise consumes up to left
+// octets and calls advance.
 type splitter struct {
 	maxRecord    int
 	maxFragments int
 
 	mark   [markLen]byte
-	marked int // octets of mark that have come; markLen never stays
+	marked int // octets of mark that have arrived; less than markLen between calls
 
-	left  int  // octets of the fragment that have not come
-	size  int  // octets of the record that have come
+	left  int  // octets of the fragment that have not arrived
+	size  int  // octets of the record that have arrived
 	count int  // fragments of the record that have begun
-	last  bool // this is the record's last fragment
+	last  bool // the fragment is the last of its record
 }
 
-// marks consumes record marks at the front of b until a fragment with octets
-// begins, the record is done, or b ends. It is called with left 0. The splitter
-// is of no use after an error.
+// marks consumes record marks at the front of b, n octets of them. It stops where a
+// fragment with octets begins, the record ends (done), or b ends. The caller calls it only
+// if left is 0, and does not use the splitter after an error.
 func (s *splitter) marks(b []byte) (n int, done bool, err *recordError) {
 	for {
 		var v uint32
@@ -85,8 +86,8 @@ func (s *splitter) marks(b []byte) (n int, done bool, err *recordError) {
 	}
 }
 
-// advance counts k octets of the fragment, at most left. done says that they
-// end the record.
+// advance counts k octets of the fragment, at most left. done reports whether the record
+// ends with them.
 func (s *splitter) advance(k int) (done bool) {
 	s.left -= k
 	s.size += k
@@ -97,7 +98,7 @@ func (s *splitter) advance(k int) (done bool) {
 	return true
 }
 
-// begun reports whether part of a record, if only of its mark, has come.
+// begun reports whether a part of a record, be it only of its mark, has arrived.
 func (s *splitter) begun() bool { return s.marked > 0 || s.count > 0 }
 
 func (s *splitter) reset() { s.left, s.size, s.count, s.last = 0, 0, 0, false }
@@ -106,7 +107,7 @@ func tooShort(n int) *recordError {
 	return &recordError{reason: reasonTooShort, value: int64(n), limit: minRecord}
 }
 
-// putMark makes dst the mark of a record of one fragment of n octets.
+// putMark writes to dst the mark of a record that is one fragment of n octets.
 func putMark(dst *[markLen]byte, n int) {
 	binary.BigEndian.PutUint32(dst[:], uint32(n)|lastFragment)
 }

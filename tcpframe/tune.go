@@ -9,19 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// localSendBuffer is SO_SNDBUF towards a peer on this host, which the kernel
-// doubles. Left alone it grows to megabytes. Nothing is on its way for longer than
-// the peer takes to be scheduled, so that all a longer queue does is to push
-// everything else out of the cache: 256 KiB was better than 128 KiB, 512 KiB and
-// the kernel's choice, by a third with four connections of 1 MiB Replies.
-// Elsewhere the kernel knows better what a path holds.
+// userTimeout is TCP_USER_TIMEOUT: it bounds how long written octets may stay
+// unacknowledged, and ends connections whose peer keeps its window closed and is gone.
+const userTimeout = 2 * time.Minute
+
+// localSendBuffer is SO_SNDBUF towards a peer on this host; the kernel doubles it.
+//
+// The kernel's own choice grows to megabytes. Octets are on their way to such a peer for
+// no longer than the peer takes to be scheduled, and a longer queue only pushes
+// everything else out of the cache. 256 KiB was better than 128 KiB, 512 KiB and the
+// kernel's choice: by a third, with four connections of 1 MiB Replies. For other peers the
+// kernel knows better how much the path holds.
 const localSendBuffer = 256 << 10
 
-// tune sets the options of a connected socket. d is TCP_USER_TIMEOUT, as
-// ListenOptions has it: it bounds how long written octets may stay unacknowledged,
-// and ends connections whose peer keeps its window closed and is gone.
-func tune(c *net.TCPConn, d time.Duration) error {
-	setDefault(&d, defaultUserTimeout)
+// tune sets the options of a connected socket.
+func tune(c *net.TCPConn) error {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -35,10 +37,7 @@ func tune(c *net.TCPConn, d time.Duration) error {
 				return
 			}
 		}
-		if d < 0 {
-			return
-		}
-		if e := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds())); e != nil {
+		if e := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())); e != nil {
 			failed = fmt.Errorf("TCP_USER_TIMEOUT: %w", os.NewSyscallError("setsockopt", e))
 		}
 	})
@@ -48,8 +47,8 @@ func tune(c *net.TCPConn, d time.Duration) error {
 	return failed
 }
 
-// onThisHost reports whether the peer is at an address of this host, as far as one
-// socket tells.
+// onThisHost reports whether the peer's address is known to be one of this host: a
+// loopback address, or the local address of the socket.
 func onThisHost(c net.Conn) bool {
 	peer, self := addrPort(c.RemoteAddr()).Addr(), addrPort(c.LocalAddr()).Addr()
 	return peer.IsLoopback() || peer.IsValid() && peer == self

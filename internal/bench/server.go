@@ -34,7 +34,7 @@ type ServerOptions struct {
 	// CallInline and ReplyInline are RDMA's inline thresholds; default 4096 octets.
 	CallInline, ReplyInline int
 
-	Loops  int   // event loops; default as tcpframe.EngineOptions
+	Loops  int   // event loops; default one per CPU, but one less where there are more than two
 	Budget int64 // octets of memory for messages; default 1 GiB
 	// Full compares all data of every Call, rather than the two ends.
 	Full bool
@@ -71,6 +71,7 @@ func StartServer(o ServerOptions) (s *Server, err error) {
 	o.Credits = cmp.Or(o.Credits, 128)
 	o.CallInline = cmp.Or(o.CallInline, inlineThreshold)
 	o.ReplyInline = cmp.Or(o.ReplyInline, inlineThreshold)
+	o.Loops = cmp.Or(o.Loops, serverLoops())
 	s = &Server{service: service{full: o.Full}}
 	if s.arena, err = regmem.New(regmem.Options{Budget: o.Budget}); err != nil {
 		return nil, err
@@ -145,7 +146,12 @@ func (s *Server) Close() error {
 func (s *Server) listenTCP(o ServerOptions) (err error) {
 	s.tcp, err = s.engine.Listen(tcpframe.ListenOptions{
 		Address: o.Address, MaxConns: -1, MaxConnsPerAddr: -1,
-		Conn: tcpframe.ConnOptions{Memory: memory{s.memory}, MaxOutbound: 64 << 20},
+		Conn: tcpframe.ConnOptions{
+			Memory:    func(int) tcpframe.Memory { return memory{s.memory} },
+			MaxRecord: 4<<20 + 64<<10, MaxFragments: 1024,
+			MaxOutbound: 64 << 20, OutboundLimit: 256 << 20,
+			StallTimeout: 30 * time.Second, SendTimeout: 2 * time.Minute,
+		},
 	}, func(c *tcpframe.Conn) tcpframe.RecordHandler {
 		return &tcpHandler{loop: s.loops[c.Loop().Index()]}
 	})

@@ -8,6 +8,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
+// serverLoops is one loop per CPU, but leaves one CPU to the kernel where there are more
+// than two.
+func serverLoops() int {
+	if cpus := runtime.GOMAXPROCS(0); cpus > 2 {
+		return cpus - 1
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
 func defaultLoops() int { return min(2, runtime.GOMAXPROCS(0)) }
 
 // A client is one connection of a load. Its methods run on its loop.

@@ -39,15 +39,15 @@ var clientRows = []clientRow{
 	{"Client stops inside a record", func(w *world, g *rogue, c net.Conn) {
 		_, _ = c.Write(record(g.any().m)[:20])
 		closes(w, c)
-	}, closed, "connection refused", []string{`tcp_refused_total{reason="stalled"`}, 0},
+	}, closed, "connection closed", []string{`tcp_refused_total{reason="stalled"`}, 0},
 	{"Record longer than `limits.record`", func(w *world, g *rogue, c net.Conn) {
 		_, _ = c.Write(words(nil, 1<<31|0x7fffffff))
 		closes(w, c)
-	}, closed, "connection refused", []string{`tcp_refused_total{reason="too_long"`}, 0},
+	}, closed, "connection closed", []string{`tcp_refused_total{reason="too_long"`}, 0},
 	{"Endless fragments", func(w *world, g *rogue, c net.Conn) {
 		_, _ = c.Write(make([]byte, 8192))
 		closes(w, c)
-	}, closed, "connection refused", []string{`tcp_refused_total{reason="fragments"`}, 0},
+	}, closed, "connection closed", []string{`tcp_refused_total{reason="fragments"`}, 0},
 	{"Record that is no Call", func(w *world, g *rogue, c net.Conn) {
 		m := proxytest.GetattrCall(1)
 		binary.BigEndian.PutUint32(m[8:], 3)

@@ -11,6 +11,7 @@ import (
 // before the next one is read.
 const (
 	maxFragments  = 16
+	maxOutbound   = 8 << 20
 	maxClients    = 512
 	maxPerAddress = 64
 	stallTimeout  = 10 * time.Second
@@ -25,6 +26,7 @@ func (s *Server) listenOptions(o Options) tcpframe.ListenOptions {
 		MaxConns: maxClients, MaxConnsPerAddr: maxPerAddress,
 		Conn: tcpframe.ConnOptions{
 			MaxRecord: maxMessage, MaxFragments: maxFragments,
+			MaxOutbound: maxOutbound, OutboundLimit: maxOutbound,
 			StallTimeout: stallTimeout, SendTimeout: idleTimeout, IdleTimeout: idleTimeout,
 		},
 	}
