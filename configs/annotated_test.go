@@ -10,7 +10,9 @@ import (
 	"testing"
 )
 
-// The annotated file says it shows every setting and every default.
+// TestAnnotated holds rdmabridge.yaml to its first line: it shows every setting. One
+// upstream, the limits and timeouts of one listener, and all of another listener are
+// what a file without them would have.
 func TestAnnotated(t *testing.T) {
 	data, err := os.ReadFile("rdmabridge.yaml")
 	if err != nil {
@@ -54,9 +56,9 @@ func TestAnnotated(t *testing.T) {
 	all(schema)
 }
 
-// rdmabridge.yaml promises that each setting stands there with its default, unless
-// its comment says Required, Default X or Left out. TestAnnotatedDefaults holds
-// every setting of the file to that, and every default that a comment names.
+// TestAnnotatedDefaults holds rdmabridge.yaml to what it says about defaults: each
+// setting stands there with its default, unless its comment says Required, Default X or
+// Left out. It checks every setting of the file, and every default that a comment names.
 func TestAnnotatedDefaults(t *testing.T) {
 	data, err := os.ReadFile("rdmabridge.yaml")
 	if err != nil {
@@ -79,7 +81,7 @@ func TestAnnotatedDefaults(t *testing.T) {
 		}
 		checked[index.ReplaceAllString(path, "")] = true
 		comment := comments[r.source.line(path)]
-		if comment == "" { // it is with the first listener or upstream
+		if comment == "" { // the first listener or upstream has it
 			comment = comments[r.source.line(index.ReplaceAllString(path, "[0]"))]
 		}
 		checkAnnotation(t, path, comment, s)
@@ -109,14 +111,14 @@ var (
 	defaultWith = regexp.MustCompile(`\bDefault with (tcp|rdma) (\S*[^\s.,;)])`)
 )
 
-// checkAnnotation compares a setting with its default, both in s, and with the
-// comment about it.
+// checkAnnotation compares a setting, s[0], with its default, s[1], and with the comment
+// about it.
 func checkAnnotation(t *testing.T, path, comment string, s [2]reflect.Value) {
 	t.Helper()
 	shown, def := text(s[0]), text(s[1])
 	named := defaultIs.FindStringSubmatch(defaultWith.ReplaceAllString(comment, ""))
 	switch {
-	case path == "loops": // its default depends on the machine: TestDefaultLoops
+	case path == "loops": // the default depends on the machine: TestDefaultLoops
 	case strings.HasPrefix(comment, "Required."), strings.HasPrefix(comment, "Left out: "):
 		if def != "" {
 			t.Errorf("rdmabridge.yaml: %s has the default %s; its comment says %q", path, def, comment)
@@ -130,7 +132,7 @@ func checkAnnotation(t *testing.T, path, comment string, s [2]reflect.Value) {
 	}
 }
 
-// normal is value, from a comment, as a setting of v's type prints itself.
+// normal formats value, which a comment names, as a setting of v's type formats itself.
 func normal(t *testing.T, path, value string, v reflect.Value) string {
 	t.Helper()
 	var parsed fmt.Stringer
@@ -150,8 +152,9 @@ func normal(t *testing.T, path, value string, v reflect.Value) string {
 	return parsed.String()
 }
 
-// bare is c with nothing but defaults. Transports, unless one is given, and failover
-// are those of c while the defaults that depend on them are set.
+// bare returns a configuration with as many listeners and upstreams as c that has only
+// defaults. The defaults that depend on a transport or on failover are those for the
+// values in c, or for the transport given.
 func bare(c *Config, transport Transport) *Config {
 	b := new(Config)
 	for _, l := range c.Listeners {
@@ -172,8 +175,8 @@ func bare(c *Config, transport Transport) *Config {
 	return b
 }
 
-// settingsOfTwo are the settings of two configurations with equally many listeners
-// and upstreams, by path.
+// settingsOfTwo returns the settings of two configurations by path. Both have the same
+// number of listeners and of upstreams.
 func settingsOfTwo(a, b *Config) map[string][2]reflect.Value {
 	all := make(map[string][2]reflect.Value)
 	var walk func(path string, a, b reflect.Value)
@@ -198,8 +201,8 @@ func settingsOfTwo(a, b *Config) map[string][2]reflect.Value {
 	return all
 }
 
-// commentsByLine joins the comment that begins behind the setting on each line with
-// the lines below it that have nothing but comments.
+// commentsByLine returns the comment of each line that has a setting, with the comment
+// lines that follow it.
 func commentsByLine(data []byte, src *source) map[int]string {
 	begins := make(map[int]bool)
 	for _, n := range src.lines {

@@ -1,16 +1,14 @@
 package configs
 
-import (
-	"runtime"
-)
+import "runtime"
 
-// This file has every default of the bridge. No other package has defaults for
-// settings: cmd passes each value on, and the packages check what they get.
-// rdmabridge.yaml shows the same values to users, and TestAnnotated compares.
+// setDefaults sets every setting that the file leaves out.
 //
-// A default can depend on another setting of the file, so setDefaults goes through
-// the settings in an order in which the other one is complete by then.
-
+// This file has all defaults of settings. cmd/rdmabridge passes each value on, and the
+// other packages have no defaults of their own. rdmabridge.yaml shows users the same
+// values: TestAnnotatedDefaults compares them.
+//
+// Some defaults depend on another setting, which is always set first.
 func (c *Config) setDefaults() {
 	for i := range c.Listeners {
 		c.Listeners[i].setDefaults()
@@ -91,11 +89,13 @@ func (w *IWARP) setDefaults() {
 	fill(&w.Revision1, Off)
 }
 
-// defaultLoops leaves one CPU to the other goroutines and to the kernel where there
-// are more than two. It is computed once, because tcpframe raises GOMAXPROCS when it
-// starts its loops, and a reload would find another value.
+// defaultLoops is the default number of event loops. It is computed once, because
+// tcpframe raises GOMAXPROCS when it starts its loops: a reload would find a different
+// value.
 var defaultLoops = loopsFor(runtime.GOMAXPROCS(0))
 
+// loopsFor returns how many loops suit a number of CPUs. Where there are more than two,
+// it leaves one to the other goroutines and to the kernel.
 func loopsFor(cpus int) int {
 	if cpus > 2 {
 		return cpus - 1

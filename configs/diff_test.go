@@ -31,7 +31,7 @@ func TestDiff(t *testing.T) {
 		from, to  string // replaced in diffBase
 		add       string
 		want      []string
-		prefixOne bool // want[0] is the beginning
+		prefixOne bool // each of want is only the beginning of a change
 	}{
 		{name: "nothing"},
 		{name: "order", from: `  - {name: s, transport: rdma, endpoints: ["h:20049"]}
@@ -76,7 +76,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// No setting can change unseen.
+// TestDiffSeesEverySetting changes each setting in turn and expects Diff to report it.
 func TestDiffSeesEverySetting(t *testing.T) {
 	var leaves func(path string, v reflect.Value, visit func(string, reflect.Value))
 	leaves = func(path string, v reflect.Value, visit func(string, reflect.Value)) {
@@ -123,19 +123,19 @@ func TestDiffSeesEverySetting(t *testing.T) {
 			}
 			n++
 			if len(Diff(mustLoad(t, diffBase), c)) == 0 {
-				t.Errorf("a change of %s is not seen", p)
+				t.Errorf("Diff does not report a change of %s", p)
 			}
 		})
 	}
 	if n < 60 {
-		t.Errorf("%d settings, want more", n)
+		t.Errorf("visited only %d settings", n)
 	}
 }
 
 func TestCheck(t *testing.T) {
 	c := mustLoad(t, diffBase)
 	if err := c.Check(testKnown()); err != nil {
-		t.Errorf("a file that was loaded: %v", err)
+		t.Errorf("Check of a loaded file: %v", err)
 	}
 	c.Memory.Budget = MiB
 	if err := c.Check(testKnown()); err == nil || !strings.Contains(err.Error(), "memory.budget: 1MiB is too little") {

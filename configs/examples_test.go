@@ -25,7 +25,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// What the manifest carries in a ConfigMap is the example it names.
+// TestKubernetes compares the ConfigMap of the manifest with the example that it copies.
 func TestKubernetes(t *testing.T) {
 	data, err := os.ReadFile("../deploy/kubernetes/sidecar.yaml")
 	if err != nil {
@@ -50,7 +50,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// What the README tells people to write must be right.
+// TestREADME loads the first configuration that the README shows.
 func TestREADME(t *testing.T) {
 	data, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -66,7 +66,7 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// The file of DESIGN, but for comments.
+// TestDesign loads the file that the project was designed around.
 func TestDesign(t *testing.T) {
 	c, err := Load([]byte(`
 listeners:

@@ -2,7 +2,7 @@ package configs
 
 import "testing"
 
-// TestTCPUpstream: what has its defaults only there.
+// TestTCPUpstream checks the settings whose defaults only TCP upstreams have.
 func TestTCPUpstream(t *testing.T) {
 	for source, want := range map[string]Source{
 		"{}":                       {Ports: AnyPort},
