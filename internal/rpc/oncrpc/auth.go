@@ -44,8 +44,8 @@ type GSS struct {
 	HandleLen int // octets of the context handle
 }
 
-// parse fills g from a credential body and says what the credential does to
-// the arguments.
+// parse fills g from a credential body and returns the protection that the credential
+// gives to the arguments.
 func (g *GSS) parse(body []byte) Protection {
 	if len(body) < 20 {
 		return ProtectUnknown
@@ -62,8 +62,8 @@ func (g *GSS) parse(body []byte) Protection {
 	switch g.Procedure {
 	case GSSData:
 	case GSSInit, GSSContinueInit, GSSDestroy:
-		// Whatever service says, these carry elements of the GSS protocol, which
-		// RFC 8166 Section 8.2.2 forbids to reduce.
+		// With any service, these carry elements of the GSS protocol. RFC 8166
+		// Section 8.2.2 forbids reducing them.
 		return ProtectControl
 	case GSSBindChannel:
 		if g.Version < 2 {
@@ -87,7 +87,7 @@ func (g *GSS) parse(body []byte) Protection {
 		return ProtectPrivacy
 	case GSSServiceChannel:
 		// "the RPC requests and replies are similar to those of
-		// rpc_gss_svc_none": RFC 5403 Section 3.4. It came with version 2.
+		// rpc_gss_svc_none": RFC 5403 Section 3.4. Version 2 added this service.
 		if g.Version >= 2 {
 			return ProtectNone
 		}

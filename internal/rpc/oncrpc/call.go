@@ -1,7 +1,6 @@
-// Package oncrpc walks the headers of ONC RPC version 2 messages, RFC 5531, far
-// enough to know what a Call is, whether its arguments can be read, and where
-// arguments and results begin. It writes the few Replies a proxy must make up
-// itself.
+// Package oncrpc reads the headers of ONC RPC version 2 messages, RFC 5531. It tells
+// which procedure a Call is for, whether its arguments can be read, and where arguments
+// and results begin. It also writes the few Replies that a proxy sends on its own.
 //
 // Messages are whole: no record mark, no RPC-over-RDMA Transport header. All
 // positions count from the first octet of the message, its XID.
@@ -13,25 +12,25 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// The message types, the word after the XID.
+// The message types. The message type follows the XID.
 const (
 	TypeCall  = 0
 	TypeReply = 1
 )
 
-// RPCVersion is the only version of the RPC protocol there is.
+// RPCVersion is the only version of the RPC protocol in use.
 const RPCVersion = 2
 
-// MaxAuth is the most octets a credential or verifier may have: RFC 5531
-// Section 8.2, "opaque body<400>".
+// MaxAuth is the greatest length of the body of a credential or verifier, in octets: RFC
+// 5531 Section 8.2, "opaque body<400>".
 const MaxAuth = 400
 
 // CallHeaderMin is the length of a Call header without credential and verifier
 // bodies.
 const CallHeaderMin = 40
 
-// MessageType reads the XID and the message type that every message starts
-// with. ok is false when m is shorter than that. RFC 5531 Section 9.
+// MessageType returns the XID and the message type at the start of the message m. ok is
+// false when m is shorter than that. RFC 5531 Section 9.
 func MessageType(m []byte) (xid, mtype uint32, ok bool) {
 	if len(m) < 8 {
 		return 0, 0, false
@@ -39,15 +38,15 @@ func MessageType(m []byte) (xid, mtype uint32, ok bool) {
 	return binary.BigEndian.Uint32(m), binary.BigEndian.Uint32(m[4:]), true
 }
 
-// A Protection says what a security flavor did to the arguments and results.
+// A Protection is the way in which a security flavor wraps arguments and results.
 type Protection uint8
 
 // The protections.
 const (
 	// ProtectNone: arguments and results are plain XDR and may be reduced.
 	ProtectNone Protection = iota
-	// ProtectIntegrity: plain XDR inside rpc_gss_integ_data. It may be read to
-	// learn sizes, never reduced: the checksum covers the roundup octets too.
+	// ProtectIntegrity: plain XDR inside rpc_gss_integ_data. A proxy may read it to
+	// learn sizes but must not reduce it: the checksum covers the roundup octets too.
 	// RFC 2203 Section 5.3.2.2, RFC 8166 Section 8.2.2.3.
 	ProtectIntegrity
 	// ProtectPrivacy: encrypted. RFC 2203 Section 5.3.2.3.
@@ -55,8 +54,8 @@ const (
 	// ProtectControl: a GSS control procedure. The arguments are not those of
 	// the procedure in the header, which is NULL. RFC 2203 Section 5.2.
 	ProtectControl
-	// ProtectUnknown: a flavor, version or service this package does not know,
-	// or a credential it cannot walk. Assume nothing.
+	// ProtectUnknown: a flavor, version or service that this package does not know,
+	// or a credential that it cannot walk. Nothing is known about the arguments.
 	ProtectUnknown
 )
 
@@ -85,7 +84,7 @@ type Call struct {
 	XID, Program, Version, Procedure uint32
 
 	Flavor     uint32     // of the credential
-	Protection Protection // what Flavor and GSS mean for the arguments
+	Protection Protection // of the arguments, from Flavor and GSS
 	GSS        GSS        // valid when Flavor is FlavorGSS and the credential could be walked
 
 	// Credential and Verifier bodies: Message[pos : pos+len].
@@ -93,14 +92,13 @@ type Call struct {
 	VerifierFlavor               uint32
 	VerifierPos, VerifierLen     int
 
-	Args int // where the procedure's arguments begin, wrapped or not
+	Args int // position of the procedure's arguments, wrapped or not
 }
 
 // ParseCall fills c from the Call m, which c then borrows. It does not
-// allocate unless it fails. The error is an [*Error]; XID and what was walked
-// before the failing field are set then. A credential that is well framed but
-// whose body makes no sense is no error: Protection says ProtectUnknown and it
-// is for the server to deny it.
+// allocate unless it fails. The error is an [*Error]; the XID and the fields before
+// the failing one are set then. A credential of a correct length with an unknown body is
+// no error: Protection is ProtectUnknown then, and the server may deny the Call.
 func ParseCall(m []byte, c *Call) error {
 	*c = Call{Message: m}
 	if len(m) < CallHeaderMin {
@@ -151,16 +149,16 @@ func ParseCall(m []byte, c *Call) error {
 	return nil
 }
 
-// Reducible is whether the arguments and results may be reduced at all: they
-// are plain XDR that no checksum covers. It looks at the credential and not at
-// the procedure, since a GSS context is created by Calls that name procedure
-// NULL. RFC 8166 Section 8.2.2.
+// Reducible reports whether the arguments and results may be reduced at all, because
+// they are plain XDR without a checksum. It looks at the credential and not at the
+// procedure, since the Calls that create a GSS context name procedure NULL. RFC 8166
+// Section 8.2.2.
 func (c *Call) Reducible() bool { return c.Protection == ProtectNone }
 
-// Arguments is where the plain XDR arguments lie: Message[start:end]. ok is
-// false when they cannot be read, under privacy, a control procedure, or an
-// unknown flavor. Under integrity they lie inside the databody, after its
-// sequence number, which must be the credential's: RFC 2203 Section 5.3.2.2.
+// Arguments returns the position of the plain XDR arguments, Message[start:end]. ok is
+// false when they cannot be read: under privacy, in a control procedure, or with an
+// unknown flavor. Under integrity they are inside the databody, after its sequence
+// number, which must be that of the credential: RFC 2203 Section 5.3.2.2.
 func (c *Call) Arguments() (start, end int, ok bool) {
 	switch c.Protection {
 	case ProtectNone:
@@ -179,7 +177,7 @@ func (c *Call) Arguments() (start, end int, ok bool) {
 	return 0, 0, false
 }
 
-// TLSProbe is whether the Call asks if the peer speaks RPC-with-TLS. The probe
-// is about the connection it came on, so it is answered there and never passed
-// on. RFC 9289 Section 4.1.
+// TLSProbe reports whether the Call asks if the peer speaks RPC-with-TLS. A probe is
+// about its own connection, so a proxy answers it and does not pass it on. RFC 9289
+// Section 4.1.
 func (c *Call) TLSProbe() bool { return c.Flavor == FlavorTLS }

@@ -10,9 +10,9 @@ import (
 var (
 	// ErrShort is wrapped when a message ends inside its header.
 	ErrShort = xdr.ErrShort
-	// ErrBound is wrapped when a length exceeds what RFC 5531 allows.
+	// ErrBound is wrapped when a length is greater than RFC 5531 allows.
 	ErrBound = errors.New("length out of bounds")
-	// ErrValue is wrapped when a field holds a value its type does not have.
+	// ErrValue is wrapped when a field has a value that its type does not have.
 	ErrValue = errors.New("value out of range")
 )
 

@@ -1,6 +1,6 @@
 package oncrpc
 
-// Program numbers a proxy for NFS meets.
+// Numbers of the programs that a proxy for NFS sees.
 const (
 	ProgramRPCBind   = 100000     // RFC 1833; version 2 is the port mapper
 	ProgramNFS       = 100003     // RFC 1094, 1813, 7530, 8881
@@ -13,7 +13,8 @@ const (
 	ProgramCallbacks = 0x40000000 // NFSv4 callbacks of Linux; RFC 8881 leaves the number to the client
 )
 
-// programs is small and read at start-up only, so a slice serves both ways.
+// programs is searched by number and by name. It is short and searched at start-up
+// only, so it needs no map.
 var programs = [...]struct {
 	number uint32
 	name   string
@@ -28,7 +29,7 @@ var programs = [...]struct {
 	{ProgramCCP, "ccp"},
 }
 
-// ProgramName returns the short name of a program, "" when it has none here.
+// ProgramName returns the short name of a program, or "" when it has none here.
 func ProgramName(program uint32) string {
 	for i := range programs {
 		if programs[i].number == program {

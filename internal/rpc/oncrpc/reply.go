@@ -22,15 +22,14 @@ const (
 	AuthError   = 1
 )
 
-// Values of auth_stat that a proxy may use. RFC 5531 Section 9.
+// Values of auth_stat that a proxy may send. RFC 5531 Section 9.
 const (
 	AuthBadCredential = 1
 	AuthTooWeak       = 5
 )
 
-// ReplyHeader is the length of an accepted Reply's header whose verifier has
-// no body, which is also the length of the whole Reply when it holds no
-// results. It bounds a denied Reply as well.
+// ReplyHeader is the length in octets of an accepted Reply's header whose verifier has
+// no body, and so of a whole Reply without results. No denied Reply is longer.
 const ReplyHeader = 24
 
 // A Reply is the header of an RPC Reply, filled in place and reused. RFC 5531
@@ -52,17 +51,16 @@ type Reply struct {
 	VerifierPos, VerifierLen int
 
 	Low, High uint32 // versions, when ProgramMismatch or RPCMismatch
-	Results   int    // where results begin; valid when Succeeded
+	Results   int    // position of the results; valid when Succeeded
 }
 
-// Succeeded is whether the Reply carries the results of the procedure. No other
+// Succeeded reports whether the Reply carries the results of the procedure. No other
 // Reply can hold a DDP-eligible item.
 func (r *Reply) Succeeded() bool { return !r.Denied && r.AcceptStat == Success }
 
 // ParseReply fills r from the Reply m, which r then borrows. m may be reduced:
 // no header field is eligible. It does not allocate unless it fails. The error
-// is an [*Error]. An accept_stat or auth_stat this package does not know is no
-// error; it is the client's to judge.
+// is an [*Error]. An unknown accept_stat or auth_stat is no error: the client judges it.
 func ParseReply(m []byte, r *Reply) error {
 	*r = Reply{Message: m}
 	if len(m) < 12 {
@@ -135,9 +133,9 @@ func (r *Reply) parseDenied(m []byte) error {
 }
 
 // AppendAccepted appends an accepted Reply without results and with an
-// AUTH_NONE verifier: 24 octets. acceptStat is any but ProgramMismatch, for
-// which there is [AppendProgramMismatch]. A client that uses RPCSEC_GSS will
-// not take it, for want of a verifier over the sequence number.
+// AUTH_NONE verifier: 24 octets. acceptStat must not be ProgramMismatch: use
+// [AppendProgramMismatch] for that. A client that uses RPCSEC_GSS does not accept this
+// Reply, because it has no verifier over the sequence number.
 func AppendAccepted(b []byte, xid, acceptStat uint32) []byte {
 	b = xdr.AppendUint32(b, xid)
 	b = xdr.AppendUint32(b, TypeReply)
@@ -147,8 +145,8 @@ func AppendAccepted(b []byte, xid, acceptStat uint32) []byte {
 	return xdr.AppendUint32(b, acceptStat)
 }
 
-// AppendProgramMismatch appends an accepted Reply that names the versions of
-// the program there are: 32 octets.
+// AppendProgramMismatch appends an accepted Reply that names the lowest and the highest
+// version of the program: 32 octets.
 func AppendProgramMismatch(b []byte, xid, low, high uint32) []byte {
 	b = AppendAccepted(b, xid, ProgramMismatch)
 	b = xdr.AppendUint32(b, low)
@@ -164,8 +162,8 @@ func AppendRPCMismatch(b []byte, xid uint32) []byte {
 }
 
 // AppendAuthError appends a denied Reply with an auth_stat: 20 octets. Denied
-// Replies have no verifier, so this is the one Reply a proxy can make up for a
-// client that uses RPCSEC_GSS.
+// Replies have no verifier, so this is the only Reply of a proxy's own that a client
+// accepts when it uses RPCSEC_GSS.
 func AppendAuthError(b []byte, xid, authStat uint32) []byte {
 	return xdr.AppendUint32(appendDenied(b, xid, AuthError), authStat)
 }
@@ -180,8 +178,8 @@ func appendDenied(b []byte, xid, rejectStat uint32) []byte {
 // MinReply is the shortest RPC Reply in octets: MSG_DENIED, AUTH_ERROR.
 const MinReply = 20
 
-// IsReply reports whether m, whole, can be the Reply to Call xid: its header's first
-// words, and its length. RFC 5531 Section 9.
+// IsReply reports whether the whole message m can be the Reply to the Call with this
+// XID, by the first words of its header and by its length. RFC 5531 Section 9.
 func IsReply(m []byte, xid uint32) bool {
 	x, mtype, _ := MessageType(m)
 	return len(m) >= MinReply && len(m)%4 == 0 && x == xid && mtype == TypeReply

@@ -6,8 +6,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
-// Generic is the binding of what no other binding knows: nothing is eligible
-// and nothing is bounded.
+// Generic is the binding of every program without one: nothing is eligible and nothing
+// is bounded.
 var Generic Binding = generic{}
 
 type generic struct{}
@@ -23,10 +23,9 @@ func (generic) ResultItem(uint32, []byte, int, bool) (pos, length uint32, ok boo
 // ResultItems finds nothing.
 func (generic) ResultItems(uint32, []byte, int, []Splice) (int, error) { return 0, nil }
 
-// ArgItem takes the Requester's word that the item before pos is eligible, and
-// requires only that a length word stands there. That a binding exists which
-// calls it eligible is between the Requester and the server; the Call is
-// rebuilt the same way whichever it is.
+// ArgItem trusts the Requester that the item at pos is eligible, and requires only room
+// for a length word before it. The Requester and the server may have a binding that says
+// so; the Call is rebuilt in the same way by every binding.
 func (generic) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 	if !c.Reducible() || pos%4 != 0 || uint64(pos) < uint64(c.Args)+4 || uint64(pos) > uint64(len(c.Message)) {
 		return 0, false
@@ -34,7 +33,7 @@ func (generic) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 	return binary.BigEndian.Uint32(c.Message[pos-4:]), true
 }
 
-// ArgItems is ArgItem for several in a plain Call.
+// ArgItems is ArgItem for several items in a plain Call.
 func (generic) ArgItems(c *oncrpc.Call, positions []uint32) bool {
 	for _, pos := range positions {
 		if _, ok := Generic.ArgItem(c, pos); !ok {

@@ -8,9 +8,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// A Layout is how to step over XDR data: a program compiled at start-up from a
-// small language, interpreted over a message without allocating. Items are
-// consumed left to right:
+// A Layout is a program that steps over XDR data. It is compiled at start-up from a
+// small language and interpreted without allocating. Items are consumed left to right:
 //
 //	N            N octets, whole units: 16 is a stateid, 8 a hyper
 //	O            opaque<> or string<>: length, data, roundup
@@ -24,7 +23,8 @@ import (
 //	{a:x|b,c:y|*:z}   union on a unit: the arm of its value, * for any other;
 //	             a value without an arm fails
 //
-// A count off the wire never costs more steps than the message has units.
+// However large a count off the wire is, a Walk takes at most as many steps as the
+// message has units.
 type Layout []node
 
 type nodeKind uint8
@@ -57,32 +57,32 @@ type arm struct {
 type Walk struct {
 	xdr.Cursor
 
-	// Absent is whether the data and roundup of an eligible item are missing
-	// from the message. Position, unless 0, limits that to the item whose data
-	// belong there.
+	// Absent is whether the data and roundup of eligible items are missing
+	// from the message. If Position is not 0, only the item whose data belong there is
+	// missing.
 	Absent   bool
 	Position int
 
-	// Roundup is how many octets of roundup a peer left in the message where the
-	// data of an absent item belong; 0: none, as it should be. See [Left]. That
-	// they are zero is for the caller to see.
+	// Roundup is how many octets of roundup a peer left in the message behind the
+	// place of an absent item, instead of none. See [Left]. The caller checks that they
+	// are zero.
 	Roundup int
 
-	// Items counts the eligible items met. Item and Length are the data position
-	// and length of the last of them, or, with Position, of that one.
+	// Items counts the eligible items. Item and Length are the data position and length
+	// of the last one, or, with Position, of the item at that position.
 	Items        int
 	Item, Length int
 
-	// Found takes the first items of a message that has them all, as many as it
-	// is long.
+	// Found is filled with the first items of a message without absent ones.
 	Found []Splice
 
-	// Wanted are positions where data of eligible items of such a message are to
-	// begin, ascending. Those at which one does are taken off the front.
+	// Wanted are the positions, in ascending order, at which the data of eligible items
+	// must begin in a message without absent ones. Walk removes each from the front
+	// when it finds an item there.
 	Wanted []uint32
 }
 
-// Walk steps over one value. Whether that worked is w.OK's to say.
+// Walk steps over one value. w.OK reports whether the message had such a value.
 func (l Layout) Walk(w *Walk) {
 	for i := range l {
 		n := &l[i]
@@ -147,8 +147,8 @@ func (w *Walk) eligible() {
 	w.Skip(w.Roundup)
 }
 
-// Left is how many octets of roundup a peer left in a message from which it
-// took an item: a plain message is whole units, so what is too much for that is
+// Left returns how many octets of roundup a peer left in a message from which it took
+// an item. A message without roundup is whole units, so the octets beyond those are
 // roundup.
 func Left(m []byte) int { return len(m) & 3 }
 
@@ -158,7 +158,7 @@ func (n *node) walkArray(w *Walk) {
 		w.SkipArray(count, n.size)
 		return
 	}
-	// Every element takes a unit at least, compile sees to that.
+	// Compile sees to it that every element has at least one unit.
 	if uint64(count) > uint64(w.Len()/4) {
 		w.Fail()
 		return
@@ -192,7 +192,7 @@ func (n *node) walkUnion(w *Walk) {
 	w.Fail()
 }
 
-// Compile translates the language above. It panics on a mistake in it, since
+// Compile translates the language of [Layout]. It panics on a mistake in s, since
 // layouts are constants of this program.
 func Compile(s string) Layout {
 	p := compiler{text: s}
@@ -238,8 +238,7 @@ var letters = map[byte]Layout{
 	}}},
 }
 
-// sequence compiles items up to, and not including, one of the characters of
-// stop.
+// sequence compiles items up to one of the characters of stop, which it does not consume.
 func (p *compiler) sequence(stop string) Layout {
 	l := Layout{}
 	for p.more(stop) {

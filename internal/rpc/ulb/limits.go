@@ -1,63 +1,64 @@
 package ulb
 
-// Limits bound what a peer may return where the Call does not say. Each zero
-// field takes its default.
+// Limits bound the parts of a Reply that the Call does not bound. A field that is zero
+// has its default.
 //
-// A bound that is too large costs memory while a Call is in flight. One that is
-// too small loses the Reply of a Call that was executed: RFC 8166 Section 4.5.3
-// leaves the Responder nothing but an error then.
+// A bound that is too large costs memory while a Call is in flight. A bound that is
+// too small loses the Reply of a Call that was executed: by RFC 8166 Section 4.5.3 the
+// Responder can then only answer with an error.
 type Limits struct {
-	// MaxIO is the most data octets of one READ, whatever count a client asks
-	// for: at least the largest rtmax of any server behind this proxy. 1 MiB.
-	// At most 1 GiB is used.
+	// MaxIO is the most data octets of one READ, also when a client asks for more. It
+	// should be at least the largest rtmax of any server behind this proxy. Default
+	// 1 MiB. At most 1 GiB is used.
 	MaxIO uint32
 
-	// MaxReply is the largest Reply there is room for, header included, used
-	// where nothing bounds it: an unknown program, RPCSEC_GSS privacy, a
-	// directory of exports. MaxIO + 8 KiB, and never less than that.
+	// MaxReply is the most octets of any Reply, header included. It is the bound of a
+	// Reply that has no other: of an unknown program, under RPCSEC_GSS privacy, with a
+	// list of exports. Default and minimum MaxIO + 8 KiB.
 	MaxReply uint32
 
 	// Path is the most octets of a symbolic link in NFSv3 and NFSv4, where only
-	// the server's file system bounds it. 4096.
+	// the server's file system bounds it. Default 4096.
 	Path uint32
 
 	// Flavors is the most security flavors in a Reply of MOUNT version 3 or of
-	// NFSv4 SECINFO. 32.
+	// NFSv4 SECINFO. Default 32.
 	Flavors uint32
 
-	// Bitmap is the most units of a bitmap that an NFSv4 server chooses. The
-	// attributes of NFSv4.2 take 3. 4.
+	// Bitmap is the most units of a bitmap whose length an NFSv4 server chooses. The
+	// attributes of NFSv4.2 need 3. Default 4.
 	Bitmap uint32
 
-	// Identity is the most octets of the name of an owner, a group, or of
-	// somebody in an ACL, in NFSv4. 1024.
+	// Identity is the most octets of the name of an owner, a group, or a principal
+	// in an ACL, in NFSv4. Default 1024.
 	Identity uint32
 
-	// Label is the most octets of a security label, RFC 7862 Section 12.2.4. 2048.
+	// Label is the most octets of a security label, RFC 7862 Section 12.2.4. Default
+	// 2048.
 	Label uint32
 
 	// XAttr is the most octets of the value of an extended attribute, RFC 8276.
-	// 64 KiB, which is what Linux takes.
+	// Default 64 KiB, the limit of Linux.
 	XAttr uint32
 
-	// Attribute is the most octets of an attribute that nothing bounds, an ACL or
-	// the locations of a file system, in NFSv4.0. Later minor versions have the
-	// bound of the session. 64 KiB.
+	// Attribute is the most octets of an attribute that nothing else bounds, such as an
+	// ACL or the locations of a file system, in NFSv4.0. In later minor versions the
+	// session bounds it. Default 64 KiB.
 	Attribute uint32
 
-	// Token is the most octets of the token a server answers with while a GSS
-	// context is set up. 64 KiB.
+	// Token is the most octets of the token with which a server answers while a client
+	// sets up a GSS context. Default 64 KiB.
 	Token uint32
 }
 
-// Bounds on Limits itself, so that no sum of them overflows 32 bits.
+// Bounds on Limits themselves, so that no sum of them overflows 32 bits.
 const (
 	maxMaxIO    = 1 << 30
 	maxMaxReply = maxMaxIO + 1<<20
 	maxBound    = 1 << 24
 
-	// replyHeadroom is what a Reply may hold beside MaxIO octets of data:
-	// header, verifier, attributes, and the wrapping of GSS integrity.
+	// replyHeadroom is the room in a Reply beside MaxIO octets of data, for the
+	// header, the verifier, attributes, and the wrapping of GSS integrity.
 	replyHeadroom = 8 << 10
 )
 

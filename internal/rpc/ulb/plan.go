@@ -1,7 +1,7 @@
 package ulb
 
-// Octets of a Transport header, RFC 8166 Section 4: the fixed part and three
-// empty lists, then what each list adds with one chunk of one segment.
+// Octets of a Transport header, RFC 8166 Section 4: the fixed part with three empty
+// lists, and the octets that one chunk of one segment adds to each list.
 const (
 	headerLen     = 28
 	readListLen   = 24 // 1 - PHLOO
@@ -9,31 +9,31 @@ const (
 	replyChunkLen = 20 // 1 - HLOO, the first 1 in place of a 0
 )
 
-// Reply chunks are rounded up to pages after some slack, so that an attribute
-// more than a binding expects does not lose the Reply.
+// Reply chunks have some slack and are then rounded up to pages, so that a Reply with an
+// attribute that its binding does not expect still fits.
 const (
 	replySlack   = 256
 	replyQuantum = 4 << 10
 )
 
-// maxCall keeps sums of lengths within an int everywhere. Records off the TCP
-// side are far shorter.
+// maxCall keeps sums of lengths within an int on every platform. Records of the TCP side
+// are far shorter.
 const maxCall = 1 << 30
 
-// Plan chooses how a Call of callLen octets travels and what is offered for its
+// Plan chooses how a Call of callLen octets travels and which chunk it offers for its
 // Reply, given the inline thresholds of both directions in octets. It fails
 // only with ErrTooLong.
 //
-// A Long Call with a Reply chunk is right for everything. What is chosen beyond
-// that stays inside what the Linux client sends, since that is what servers are
-// tested with: one chunk per list, never a Write list with a Reply chunk, a
-// Write list only with a Call that is inline.
+// A Long Call with a Reply chunk can carry everything. Beyond that, Plan chooses only
+// shapes that the Linux client sends, because servers are tested with those: one chunk
+// per list, never a Write list with a Reply chunk, and a Write list only with a Call
+// that is inline.
 func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Shape, error) {
 	if callLen < 0 || callLen > maxCall || callInline < headerLen+readListLen+replyChunkLen {
 		return Shape{}, ErrTooLong
 	}
 	var s Shape
-	chunks := 0 // what the reply side adds to the Call's header
+	chunks := 0 // octets that the Reply's chunk adds to the Call's header
 	switch {
 	case headerLen+int64(a.MaxReply) <= int64(replyInline):
 		s.Reply = ReplyInline
@@ -63,12 +63,12 @@ func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Sh
 	return s, nil
 }
 
-// replyCapacity is the size of the Reply chunk for a Reply of at most n octets.
-// The slack does not go beyond Limits.MaxReply, which is all slack already.
+// replyCapacity returns the size of the Reply chunk for a Reply of at most n octets.
+// The slack does not go beyond Limits.MaxReply, which has slack of its own.
 func (reg *Registry) replyCapacity(n uint32) uint32 {
 	up := func(n uint32) uint32 { return (n + replyQuantum - 1) &^ (replyQuantum - 1) }
 	return min(up(n+replySlack), up(reg.limits.MaxReply))
 }
 
-// roundup is xdr.Roundup for a length that a Cursor or Limits bounded.
+// roundup is xdr.Roundup for a length that a Cursor or Limits have bounded.
 func roundup(n uint32) uint32 { return (n + 3) &^ 3 }

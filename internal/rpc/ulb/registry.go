@@ -6,26 +6,27 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
-// Unbounded is what a Binding writes to MaxReply and MaxReduced for results
-// that nothing bounds. The Registry replaces it with Limits.MaxReply.
+// Unbounded is the MaxReply and MaxReduced that a Binding sets for results without a
+// bound. The Registry replaces it with Limits.MaxReply.
 const Unbounded = math.MaxUint32
 
-// A Registry holds the bindings of a process. It is filled at start-up; after
-// that its methods but Bind are safe for concurrent use.
+// A Registry holds the bindings of a process. The caller fills it at start-up. After
+// that, all methods but Bind are safe for concurrent use.
 type Registry struct {
 	limits Limits
 	keys   []uint64 // program<<32 | version; scanned in order of binding
 	bound  []Binding
 }
 
-// NewRegistry returns a Registry without bindings: every Call is carried whole.
+// NewRegistry returns a Registry without bindings, by which every Call is carried whole.
 func NewRegistry(l Limits) *Registry { return &Registry{limits: l.withDefaults()} }
 
-// Limits returns the limits in use, defaults filled in.
+// Limits returns the limits in use, with the defaults filled in.
 func (reg *Registry) Limits() Limits { return reg.limits }
 
-// Bind makes b the binding of a program and version. The busiest are best bound
-// first. Binding the same one twice is a bug.
+// Bind makes b the binding of a program and version. Lookup searches bindings in the
+// order in which they were bound, so bind the busiest first. Bind panics when the
+// program and version have a binding already.
 func (reg *Registry) Bind(program, version uint32, b Binding) {
 	k := key(program, version)
 	for _, have := range reg.keys {
@@ -37,7 +38,7 @@ func (reg *Registry) Bind(program, version uint32, b Binding) {
 	reg.bound = append(reg.bound, b)
 }
 
-// Lookup returns the binding of a program and version, [Generic] when there is
+// Lookup returns the binding of a program and version, or [Generic] when there is
 // none.
 func (reg *Registry) Lookup(program, version uint32) Binding {
 	k := key(program, version)
@@ -51,9 +52,9 @@ func (reg *Registry) Lookup(program, version uint32) Binding {
 
 func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(version) }
 
-// Analyse fills a with what is known about c and returns the binding that knew
-// it. It never fails and does not allocate: a Call that no binding can walk is
-// carried whole and the server says what is wrong with it.
+// Analyse fills a with the facts about c that decide how it travels, and returns the
+// binding of c. It never fails and does not allocate. A Call that its binding cannot
+// walk is carried whole, and the server answers it with an error.
 func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 	l := &reg.limits
 	*a = Analysis{Reduce: c.Reducible()}
@@ -96,17 +97,17 @@ func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 	return b
 }
 
-// mismatch is how much longer than its header the longest Reply without results
-// is: that of PROG_MISMATCH, which names two versions.
+// mismatch is the length behind the header of the longest Reply without results, in
+// octets: PROG_MISMATCH names two versions.
 const mismatch = 8
 
-// bound adds a Reply's header to the bound of its results.
+// bound adds the length of a Reply's header to the bound of its results.
 func bound(header, results uint32, l *Limits) uint32 {
 	return uint32(min(uint64(header)+uint64(max(results, mismatch)), uint64(l.MaxReply)))
 }
 
-// replyHeader bounds what precedes and wraps the results of a Call whose
-// arguments can be read.
+// replyHeader bounds the octets before and around the results of a Call whose arguments
+// can be read.
 func replyHeader(c *oncrpc.Call) uint32 {
 	switch {
 	case c.Protection == oncrpc.ProtectIntegrity:
@@ -117,18 +118,18 @@ func replyHeader(c *oncrpc.Call) uint32 {
 	}
 	// "The flavor value of the verifier received in the reply message from the
 	// server may be "AUTH_NONE" or "AUTH_SHORT"", RFC 5531 Appendix A. No NFS
-	// server in use hands out AUTH_SHORT, so the room for one is not paid for
-	// until a client shows that it got one.
+	// server in use sends AUTH_SHORT, so only a Call with an AUTH_SHORT credential,
+	// above, gets room for one.
 	return oncrpc.ReplyHeader
 }
 
-// control bounds the Reply to a GSS control procedure, which holds elements of
-// the GSS protocol and not the results of NULL.
+// control bounds the Reply to a GSS control procedure. Its results are those of the GSS
+// protocol and not those of NULL.
 func (reg *Registry) control(c *oncrpc.Call, a *Analysis) {
 	var results uint32
 	switch c.GSS.Procedure {
 	case oncrpc.GSSDestroy, oncrpc.GSSBindChannel:
-		// No results, or none wrapped: at most an integrity checksum.
+		// No results, but under integrity a checksum over them.
 		results = 16 + oncrpc.MaxAuth
 	default:
 		// handle<>, gss_major, gss_minor, seq_window, gss_token<>: RFC 2203

@@ -1,9 +1,9 @@
-// Package ulb knows which data items of an RPC program may travel by direct
-// data placement, how large a Reply can get, and from both decides the shape of
-// a Call on RDMA: RFC 8166 Sections 3.4 to 3.5 and 6, RFC 8267.
+// Package ulb decides the shape of a Call on RDMA. It knows which data items of an RPC
+// program may travel by direct data placement, and how long a Reply can get: RFC 8166
+// Sections 3.4 to 3.5 and 6, RFC 8267.
 //
-// A binding analyses one program and version. What no binding knows is carried
-// whole: the generic binding reduces nothing and bounds nothing, so that a Call
+// A binding analyses one program and version. A Call without a binding is carried
+// whole: the generic binding reduces nothing and bounds nothing, so that the Call
 // goes inline or as a Position Zero Read chunk, and its Reply comes inline or in
 // a Reply chunk of the configured size. That is right for every program.
 package ulb
@@ -14,7 +14,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
-// A Class says what a second execution of a Call does. It decides replay.
+// A Class is the effect of executing a Call twice. It decides whether the proxy may send
+// the Call again.
 type Class uint8
 
 // The classes, from harmless to harmful.
@@ -25,43 +26,44 @@ const (
 	NonIdempotent              // state changes again, or an error is returned
 )
 
-// An Analysis is what a binding found in one Call. Positions count from the
+// An Analysis is the result of analysing one Call. Positions count from the
 // first octet of the RPC message, its XID.
 type Analysis struct {
 	Known bool // the arguments were walked to their exact end
 	Class Class
 
-	// Reduce is whether direct data placement is allowed at all: not under
+	// Reduce is whether direct data placement is allowed at all. It is not under
 	// RPCSEC_GSS integrity or privacy, nor for an unknown flavor or program.
 	Reduce bool
 
-	// ArgPosition and ArgLength are the one argument worth a Read chunk: the
-	// data of a WRITE, of the longest if there are several. ArgLength 0: none.
+	// ArgPosition and ArgLength are the only argument worth a Read chunk: the
+	// data of a WRITE, or of the longest WRITE if there are several. ArgLength is 0
+	// when there is none.
 	ArgPosition, ArgLength uint32
 
-	// ResultMax is the most octets of the one result worth a Write chunk, the
-	// data of a READ; 0: none, or more than one.
+	// ResultMax is the most octets of the only result worth a Write chunk, the
+	// data of a READ. It is 0 when there is none, or more than one.
 	ResultMax uint32
 
-	// MaxReply bounds the whole Reply, header included; MaxReduced the Reply
-	// without the item that ResultMax bounds, equal when there is none.
+	// MaxReply bounds the whole Reply, header included. MaxReduced bounds the Reply
+	// without the item that ResultMax bounds, and equals MaxReply when there is none.
 	MaxReply, MaxReduced uint32
 
-	// Session is the position of the 16 octets of the session ID in the SEQUENCE
-	// that an NFSv4 COMPOUND begins with; 0: none. It is set whether or not the
-	// rest of the COMPOUND is Known.
+	// Session is the position of the session ID, 16 octets, in the SEQUENCE at the
+	// start of an NFSv4 COMPOUND. It is 0 when the COMPOUND begins with another
+	// operation. It is set whether or not the rest of the COMPOUND is Known.
 	Session uint32
 
-	// CreatesSession is whether the Reply, if it succeeds, tells the limits of a
+	// CreatesSession is whether the Reply, if it succeeds, has the limits of a
 	// new session.
 	CreatesSession bool
 
-	// Procedure names the Call for logs and metrics: "READ", "COMPOUND/READ"; ""
-	// when unknown.
+	// Procedure is the name of the Call for logs and metrics, such as "READ" or
+	// "COMPOUND/READ". It is "" when the procedure is unknown.
 	Procedure string
 }
 
-// A CallShape is how a Call travels.
+// A CallShape is the way in which a Call travels.
 type CallShape uint8
 
 // The shapes of a Call.
@@ -71,7 +73,7 @@ const (
 	CallLong                       // RDMA_NOMSG, the whole Call as Position Zero Read chunk
 )
 
-// A ReplyShape is what is offered for a Reply.
+// A ReplyShape is the chunk that a Call offers for its Reply.
 type ReplyShape uint8
 
 // The shapes of a Reply.
@@ -91,36 +93,36 @@ type Shape struct {
 // ErrTooLong reports a Call that no shape can carry.
 var ErrTooLong = errors.New("ulb: call too long for any shape")
 
-// A Binding knows one RPC program and version. It is used by many goroutines at
-// once, keeps nothing of what it is given, and does not allocate.
+// A Binding knows one RPC program and version. It is safe for concurrent use, keeps no
+// reference to its arguments, and does not allocate.
 type Binding interface {
-	// Analyse walks the arguments of c, which c.Arguments says can be read, and
-	// fills a, which is zero but for Reduce. Here MaxReply and MaxReduced bound
-	// the results alone, [Unbounded] when nothing does; the Registry adds the
-	// header and what the security flavor wraps around results. It never fails:
-	// what cannot be walked is left not Known.
+	// Analyse walks the arguments of c and fills a, which is zero but for Reduce. The
+	// caller has checked that c.Arguments can be read. Here MaxReply and MaxReduced
+	// bound the results alone, or are [Unbounded]; the Registry adds the header and
+	// the octets that the security flavor wraps around results. Analyse never fails:
+	// when it cannot walk the arguments, Known stays false.
 	Analyse(c *oncrpc.Call, l *Limits, a *Analysis)
 
 	// ResultItem finds the DDP-eligible result in the successful Reply m, whose
 	// results begin at results, to a Call of procedure proc: the position of its
 	// first data octet and its length. When reduced is true the item's octets
-	// and roundup are absent from m; roundup that a peer left there all the same
-	// is passed over. ok is false when the Reply holds no such item. An error
-	// says that the results could not be walked to the end of m.
+	// and roundup are absent from m; ResultItem skips roundup that a peer left there.
+	// ok is false when the Reply holds no such item. It returns an error when it could
+	// not walk the results to the end of m.
 	ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error)
 
-	// ResultItems finds the DDP-eligible results in the plain, successful Reply m,
-	// as many as items is long, in the order in which Write chunks are theirs, and
-	// returns how many there are. Each is in m with its roundup. An error says
-	// that the results could not be walked to the end of m.
+	// ResultItems fills items with the DDP-eligible results in the plain, successful
+	// Reply m, in the order of the Write chunks that they go to, and returns how many
+	// it filled. m has all items with their roundup. It returns an error when it could
+	// not walk the results to the end of m.
 	ResultItems(proc uint32, m []byte, results int, items []Splice) (n int, err error)
 
 	// ArgItem finds the DDP-eligible argument whose data belong at position pos
-	// of a Call that lacks them and their roundup, and returns its length. ok is
-	// false when no eligible item starts there.
+	// of a Call from which they and their roundup are absent, and returns its length.
+	// ok is false when no eligible item starts there.
 	ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool)
 
 	// ArgItems reports whether the data of a DDP-eligible argument begin at each of
-	// the positions, ascending, of the plain Call c.
+	// the positions in the plain Call c. The positions are in ascending order.
 	ArgItems(c *oncrpc.Call, positions []uint32) bool
 }

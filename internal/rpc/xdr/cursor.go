@@ -1,9 +1,9 @@
 // Package xdr reads and writes the few parts of XDR, RFC 4506, that a proxy
 // needs: it walks messages to learn where items lie and how long they are, and
-// never decodes what they mean.
+// does not decode their contents.
 //
-// Every position and length is in octets. Nothing allocates but the appending
-// functions, as append does.
+// Every position and length is in octets. Only the appending functions allocate, as
+// append does.
 package xdr
 
 import (
@@ -11,7 +11,7 @@ import (
 	"errors"
 )
 
-// ErrShort reports an item that ends beyond the octets that hold it.
+// ErrShort reports an item that is longer than the rest of the message.
 var ErrShort = errors.New("xdr: message too short")
 
 // Roundup returns n rounded up to a whole number of XDR units of four octets.
@@ -40,10 +40,10 @@ func NewCursor(b []byte, pos int) Cursor {
 	return Cursor{b: b, pos: pos, bad: uint(pos) > uint(len(b))}
 }
 
-// Pos is the offset of the next item from the first octet of the stream.
+// Pos returns the offset of the next item from the first octet of the stream.
 func (c *Cursor) Pos() int { return c.pos }
 
-// Len is how many octets are left; 0 after a failure.
+// Len returns how many octets are left. It returns 0 after a failure.
 func (c *Cursor) Len() int {
 	if c.bad {
 		return 0
@@ -51,10 +51,10 @@ func (c *Cursor) Len() int {
 	return len(c.b) - c.pos
 }
 
-// OK is false once an item did not fit or [Cursor.Fail] was called.
+// OK reports whether every item so far did fit and [Cursor.Fail] was not called.
 func (c *Cursor) OK() bool { return !c.bad }
 
-// Err is ErrShort after a failure, else nil.
+// Err returns ErrShort after a failure, else nil.
 func (c *Cursor) Err() error {
 	if c.bad {
 		return ErrShort
@@ -62,7 +62,7 @@ func (c *Cursor) Err() error {
 	return nil
 }
 
-// Fail makes the Cursor fail, for a caller that found a value it cannot follow.
+// Fail makes the Cursor fail. A caller uses it on a value that it does not know.
 func (c *Cursor) Fail() { c.bad = true }
 
 // Uint32 consumes an unsigned integer, an enum or a bool: one unit.
@@ -87,8 +87,8 @@ func (c *Cursor) Uint64() uint64 {
 	return v
 }
 
-// Skip consumes n octets, which the caller knows to be whole units. A negative
-// n fails.
+// Skip consumes n octets. The caller sees to it that n is a whole number of units. A
+// negative n fails.
 func (c *Cursor) Skip(n int) {
 	if c.bad || uint(n) > uint(len(c.b)-c.pos) {
 		c.bad = true
@@ -97,9 +97,9 @@ func (c *Cursor) Skip(n int) {
 	c.pos += n
 }
 
-// SkipArray consumes n elements of size octets each. The product is never
-// formed before n is known to be smaller than the octets left, so that a count
-// off the wire cannot overflow. A size of less than one octet fails.
+// SkipArray consumes n elements of size octets each. It compares n with the octets left
+// before it multiplies, so that a count off the wire cannot overflow. A size of less than
+// one octet fails.
 func (c *Cursor) SkipArray(n uint32, size int) {
 	if c.bad || size < 1 || uint64(n) > uint64(len(c.b)-c.pos)/uint64(size) {
 		c.bad = true
@@ -108,8 +108,8 @@ func (c *Cursor) SkipArray(n uint32, size int) {
 	c.pos += int(n) * size
 }
 
-// Opaque consumes a variable-length opaque or string, its length word, data and
-// roundup, and returns where the data begin and how long they are.
+// Opaque consumes a variable-length opaque or string: its length word, data and
+// roundup. It returns the position of the data and their length.
 func (c *Cursor) Opaque() (pos, n int) {
 	start := c.pos
 	v := c.Uint32()

@@ -2,7 +2,7 @@ package nfs
 
 import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 
-// NFSACL, program 100227. There is no specification; these are the layouts of
+// NFSACL, program 100227. It has no specification; these are the layouts of
 // Linux. "no data item in this upper-layer protocol is DDP-eligible": RFC 8267
 // Section 5.2.
 //
@@ -40,7 +40,7 @@ func getacl3(m []byte, _, end int, _ *ulb.Limits) (fixed, data uint32) {
 	return 4 + poa3 + 4 + acls(be(m, end-4)), 0
 }
 
-// acls bounds both ACLs. One that mask does not ask for has no entries.
+// acls bounds both ACLs. The mask tells whether the default ACL has entries.
 func acls(mask uint32) uint32 {
 	if mask&aclDefault == 0 {
 		return aclMost + aclEmpty

@@ -8,22 +8,22 @@ import (
 
 // NLM, X/Open XNFS Chapter 10 and RFC 1813 Appendix II, versions 1 and 3 with
 // offsets of 32 bits, version 4 with 64. Locking again for the same owner
-// changes nothing, which makes all but TEST idempotent; TEST reads.
+// changes nothing, so all procedures are idempotent, and TEST only reads.
 var (
 	nlm1 = compile(nlmRows("4 4")...)
 	nlm3 = compile(append(nlmRows("4 4"), nlmRows3("4 4")...)...)
 	nlm4 = compile(append(nlmRows("8 8"), nlmRows3("8 8")...)...)
 )
 
-// Layouts of NLM with the words that stand for others.
+// nlmWords replaces the words LOCK and RANGE in layouts. w is the layout of a range.
 var nlmWords = func(w string) *strings.Replacer {
 	// A lock: caller_name, fh, oh, svid, l_offset, l_len.
 	return strings.NewReplacer("LOCK", "O O O 4 "+w, "RANGE", w)
 }
 
-// nlmRows are the procedures of every version. Each starts with a cookie, which
-// the answer returns. The _MSG procedures are answered by a Call of the _RES
-// procedure in the other direction; their own Replies are void.
+// nlmRows are the procedures of every version. The arguments start with a cookie, which
+// the answer returns. The peer answers a _MSG procedure by a Call of the _RES
+// procedure in the other direction; the Reply to the _MSG Call is void.
 func nlmRows(w string) []row {
 	lay := nlmWords(w).Replace
 	test, lock := lay("O 4 LOCK"), lay("O 4 4 LOCK 4 4")
@@ -48,7 +48,7 @@ func nlmRows(w string) []row {
 	}
 }
 
-// nlmRows3 are the procedures for PC clients that version 3 added.
+// nlmRows3 are the procedures that version 3 added for PC clients.
 func nlmRows3(w string) []row {
 	share := "O O O O 4 4 4" // cookie; caller_name, fh, oh, mode, access; reclaim
 	return []row{
@@ -59,7 +59,8 @@ func nlmRows3(w string) []row {
 	}
 }
 
-// cookie bounds the cookie that an NLM Reply begins with: it is the Call's.
+// cookie returns the length of the cookie at the start of an NLM Reply: that of the
+// Call's.
 func cookie(m []byte, start int) uint32 { return uint32(after(m, start) - start) }
 
 // nlmStat: cookie, stat.
@@ -72,7 +73,7 @@ func nlmShare(m []byte, start, _ int, _ *ulb.Limits) (fixed, data uint32) {
 	return cookie(m, start) + 8, 0
 }
 
-// nlmTest: cookie, stat, and the holder of a lock in the way: exclusive, svid,
+// nlmTest: cookie, stat, and the holder of a conflicting lock: exclusive, svid,
 // oh<1024>, l_offset, l_len.
 func nlmTest(m []byte, start, _ int, _ *ulb.Limits) (fixed, data uint32) {
 	return cookie(m, start) + 4 + 4 + 4 + (4 + 1024) + 16, 0

@@ -3,9 +3,9 @@
 // rquota, in which nothing is DDP-eligible but whose Replies have bounds.
 //
 // The tables follow RFC 1094, RFC 1813, RFC 1833, RFC 7531, RFC 5662, RFC 7863,
-// RFC 8276 and, where there is no RFC, what Linux puts on the wire. A row says
-// how to step over the arguments, the most octets of results, and what a second
-// execution does. An error arm is never longer than the results of success.
+// RFC 8276 and, where there is no RFC, the messages of Linux. A row has the layout of the
+// arguments, the most octets of results, and the effect of a second execution. The results
+// of an error are never longer than those of success.
 package nfs
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
-// A Bound is a binding with what it binds.
+// A Bound is a binding with its program and version.
 type Bound struct {
 	Program, Version uint32
 	Binding          ulb.Binding

@@ -14,22 +14,20 @@ import (
 // end.
 var errResults = errors.New("results are malformed")
 
-// The classes, short, so that a table row fits on a line.
+// Short names of the classes, so that a table row fits on a line.
 const (
 	ro  = ulb.ReadOnly
 	idm = ulb.Idempotent
 	non = ulb.NonIdempotent
 )
 
-// unbounded marks the results of a procedure that returns a list of whatever
-// length.
+// unbounded marks the results of a procedure that returns a list of any length.
 const unbounded = ulb.Unbounded
 
-// A sizer bounds the results of one Call where the arguments have a say: fixed
-// octets, and the data octets of a DDP-eligible item that follow them without
-// roundup. m[start:end] are the arguments, walked to their exact end before, so
-// that a sizer indexes them unchecked. Results that no Reply could hold are
-// clamped later.
+// A sizer bounds the results of one Call by its arguments. It returns the octets of
+// fixed parts, and the data octets of the DDP-eligible item that follows them, without
+// roundup. m[start:end] are the arguments. Analyse has walked them to their exact end, so
+// a sizer indexes them unchecked. The caller clamps results that no Reply could hold.
 type sizer func(m []byte, start, end int, l *ulb.Limits) (fixed, data uint32)
 
 // A procedure is a row of a program's table.
@@ -43,9 +41,9 @@ type procedure struct {
 	offer   offer
 }
 
-// An offer is which eligible item of a procedure is worth a chunk. The text of
-// a symbolic link never is: it is short, no Call says how short, and the Linux
-// server returns that of an NFSv4 READLINK wrongly.
+// An offer is the eligible item of a procedure that is worth a chunk. The text of
+// a symbolic link is not: it is short, no Call says how short, and the Linux
+// server returns it wrongly for an NFSv4 READLINK.
 type offer uint8
 
 const (
@@ -67,11 +65,11 @@ type row struct {
 }
 
 // A program is the table of one program and version, by procedure number. It
-// implements ulb.Binding. Holes are procedures that do not exist.
+// implements ulb.Binding. A procedure without a name does not exist.
 type program []procedure
 
-// compile turns rows into a program. Procedure 0 needs no row: NULL is the
-// Registry's.
+// compile turns rows into a program. Procedure 0 needs no row: the Registry analyses
+// NULL.
 func compile(rows ...row) program {
 	var p program
 	for _, r := range rows {
@@ -134,7 +132,7 @@ func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	}
 }
 
-// ResultItem implements ulb.Binding. In versions 2 and 3 the item ends the
+// ResultItem implements ulb.Binding. In versions 2 and 3 the item is the last of the
 // results.
 func (p program) ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error) {
 	pr := p.procedure(proc)
@@ -161,7 +159,7 @@ func (p program) ResultItems(proc uint32, m []byte, results int, items []ulb.Spl
 	return min(w.Items, len(items)), endResults(&w, m, pr.name)
 }
 
-// walkResults begins to walk the results of the Reply m.
+// walkResults returns a Walk at the start of the results of the Reply m.
 func walkResults(m []byte, results int, reduced bool) ulb.Walk {
 	w := ulb.Walk{Cursor: xdr.NewCursor(m, results), Absent: reduced}
 	if reduced {
@@ -170,9 +168,9 @@ func walkResults(m []byte, results int, reduced bool) ulb.Walk {
 	return w
 }
 
-// endResults is what is wrong with the results that w has walked: they do not
-// end where the Reply does, or what a Responder left where it took an item away
-// is not roundup.
+// endResults checks the results that w has walked. It returns an error when they do not
+// end at the end of the Reply, or when the octets that a Responder left in place of an
+// item are not roundup.
 func endResults(w *ulb.Walk, m []byte, name string) error {
 	if !w.OK() {
 		return fmt.Errorf("ulb/nfs: %s: at octet %d: %w", name, w.Pos(), errResults)
@@ -216,12 +214,12 @@ func (p program) ArgItems(c *oncrpc.Call, positions []uint32) bool {
 	return w.OK() && w.Len() == 0 && len(w.Wanted) == 0
 }
 
-// be reads the unit at o, which a walk has passed.
+// be returns the unit at o. A walk must have passed it.
 func be(m []byte, o int) uint32 { return binary.BigEndian.Uint32(m[o:]) }
 
-// after is where what follows the opaque at o begins.
+// after returns the position behind the opaque at o.
 func after(m []byte, o int) int { return o + 4 + xdr.Roundup(int(be(m, o))) }
 
-// count turns what a client is prepared to take, of a directory, into a bound
-// that can be added to.
+// count rounds up the octets of directory entries that a client asks for, and clamps them
+// so that a caller can add to them.
 func count(n uint32) uint32 { return (min(n, 1<<30) + 3) &^ 3 }

@@ -1,8 +1,8 @@
 package nfs
 
 // Program 100000, RFC 1833: the port mapper, version 2, and rpcbind, versions 3
-// and 4. An address is a string without a bound in the protocol; no transport
-// has one longer than 256 octets.
+// and 4. The protocol does not bound the length of an address; no transport has one of
+// more than 256 octets.
 var (
 	portmap = compile(
 		row{number: 1, name: "SET", class: non, args: "16", results: 4},
@@ -41,7 +41,7 @@ func rpcbindRows(callit string) []row {
 	}
 }
 
-// Program 100011, rquota, as SunOS and Linux have it.
+// Program 100011, rquota, with the layouts of SunOS and Linux.
 var (
 	rquota1 = compile(
 		row{number: 1, name: "GETQUOTA", class: ro, args: "O 4", results: 44},

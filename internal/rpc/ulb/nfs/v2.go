@@ -2,8 +2,8 @@ package nfs
 
 import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 
-// NFS version 2, RFC 1094 Section 2.2: fhandle 32, fattr 68, sattr 32. The
-// error arm of every union is the status alone.
+// NFS version 2, RFC 1094 Section 2.2: fhandle 32, fattr 68, sattr 32. In every union,
+// the results of an error are the status alone.
 //
 // DDP-eligible in versions 2 and 3, RFC 8267 Section 4: "the opaque file data
 // argument in the NFS WRITE procedure", "the pathname argument in the NFS SYMLINK
@@ -32,7 +32,7 @@ var v2 = compile(
 // readlink2: status, path<MAXPATHLEN>, and MAXPATHLEN is 1024.
 func readlink2([]byte, int, int, *ulb.Limits) (fixed, data uint32) { return 8, 1024 }
 
-// read2: status, fattr, data<>. RFC 1094 has MAXDATA of 8192; servers go by
+// read2: status, fattr, data<>. RFC 1094 has MAXDATA of 8192; servers use
 // count, which follows fhandle and offset.
 func read2(m []byte, start, _ int, l *ulb.Limits) (fixed, data uint32) {
 	return 4 + 68 + 4, min(be(m, start+36), l.MaxIO)

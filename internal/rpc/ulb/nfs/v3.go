@@ -9,17 +9,17 @@ const (
 	poa3    = 4 + attr3                 // post_op_attr
 	wcc3    = 28 + poa3                 // wcc_data: pre_op_attr, post_op_attr
 	postFH3 = 4 + fh3                   // post_op_fh3
-	new3    = 4 + postFH3 + poa3 + wcc3 // what makes a file returns all of these
+	new3    = 4 + postFH3 + poa3 + wcc3 // results of procedures that create a file
 )
 
-// sattr3: mode, uid, gid, size, atime, mtime; a time is sent when its
+// sattr3: mode, uid, gid, size, atime, mtime. A time is present when its
 // discriminant is SET_TO_CLIENT_TIME, 2.
 const sattr3 = " {1:4|*:} {1:4|*:} {1:4|*:} {1:8|*:} {2:8|*:} {2:8|*:} "
 
 // NFS version 3, RFC 1813 Section 3.
 //
-// The items that are DDP-eligible have letter D. CREATE is not idempotent whichever its mode: GUARDED fails with EXIST the
-// second time, UNCHECKED may truncate again.
+// The letter D marks DDP-eligible items. CREATE is not idempotent in any mode: GUARDED
+// fails with EXIST the second time, UNCHECKED may truncate again.
 var v3 = compile(
 	row{number: 1, name: "GETATTR", class: ro, args: "O", results: 4 + attr3},
 	row{number: 2, name: "SETATTR", class: non, args: "O" + sattr3 + "?(8)", results: 4 + wcc3},
@@ -49,22 +49,22 @@ func readlink3(_ []byte, _, _ int, l *ulb.Limits) (fixed, data uint32) {
 	return 4 + poa3 + 4, l.Path
 }
 
-// read3: status, post_op_attr, count, eof, data<>. The arguments end with
-// count. A server returns no more than its rtmax whatever count says, so count
-// is clamped to what rtmax may be.
+// read3: status, post_op_attr, count, eof, data<>. count is the last argument. A
+// server returns no more than its rtmax for any count, so read3 clamps count to the
+// largest rtmax that Limits assume.
 func read3(m []byte, _, end int, l *ulb.Limits) (fixed, data uint32) {
 	return 4 + poa3 + 8 + 4, min(be(m, end-4), l.MaxIO)
 }
 
-// readdir3: status, post_op_attr, cookieverf, entries. RFC 1813 counts all of
-// READDIR3resok in count, which ends the arguments; Linux counts the entries
-// alone. The bound holds for both.
+// readdir3: status, post_op_attr, cookieverf, entries. count is the last argument. In
+// RFC 1813 it bounds all of READDIR3resok; Linux counts the entries alone. The bound
+// holds for both.
 func readdir3(m []byte, _, end int, _ *ulb.Limits) (fixed, data uint32) {
 	return 4 + poa3 + 8 + count(be(m, end-4)), 0
 }
 
-// readdirplus3 is readdir3 by maxcount. dircount, before it, bounds the names
-// only.
+// readdirplus3 is readdir3 with maxcount, the last argument. dircount, before it, bounds
+// only the names.
 func readdirplus3(m []byte, start, end int, l *ulb.Limits) (fixed, data uint32) {
 	return readdir3(m, start, end, l)
 }

@@ -14,23 +14,24 @@ import (
 //	COMPOUND4args: tag<>, minorversion, argarray<>{argop, arguments}
 //	COMPOUND4res:  status, tag<>, resarray<>{resop, status, results}
 //
-// RFC 7530 Section 14.2, RFC 8881 Section 16.2. What an operation's arguments
-// and results look like is in op4Rows. The first operation that fails is the
-// last to have a result.
+// RFC 7530 Section 14.2, RFC 8881 Section 16.2. op4Rows has the layouts of each
+// operation's arguments and results. The server stops after the first operation that
+// fails, so its result is the last one.
 //
-// Analyse has the data of one READ or one WRITE travel by a chunk. RFC 8267 Section 6
-// allows more than that, but servers do not get it right: a COMPOUND with more is
-// carried whole. From RDMA clients any number is taken: ResultItems, ArgItems.
+// Analyse lets the data of one READ or one WRITE travel by a chunk. RFC 8267 Section 6
+// allows more than that, but servers do not implement it correctly, so a COMPOUND with
+// more is carried whole. An RDMA client may use any number of chunks: ResultItems and
+// ArgItems find them all.
 type compound struct{}
 
 var v4 ulb.Binding = compound{}
 
-// maxOps is more operations than any client sends or any server takes, Linux's
-// limit being 50. It bounds the work on one Call.
+// maxOps bounds the work on one Call. No client sends and no server accepts so many
+// operations; the limit of Linux is 50.
 const maxOps = 4096
 
-// maxUnknownOp is more than the number of any operation to come, which are
-// assigned one after the other. Numbers above it are octets of something else.
+// maxUnknownOp is above the number of every future operation: the IETF assigns numbers in
+// sequence. A greater number is not an operation's.
 const maxUnknownOp = 255
 
 // opsHeader: status, tag<> without its data, count of results.
@@ -175,9 +176,9 @@ func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 }
 
 // ResultItem implements ulb.Binding. Of several eligible items in a plain Reply
-// it finds the first, which is the one that belongs in the first Write chunk:
-// RFC 8267 Section 6.4.1. A reduced Reply with several is an error, since a
-// COMPOUND that asks for several is never given a Write chunk.
+// it finds the first, which goes into the first Write chunk: RFC 8267 Section 6.4.1. A
+// reduced Reply with several is an error, since a COMPOUND with several eligible
+// results never offers a Write chunk.
 func (compound) ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error) {
 	if proc != compoundProc {
 		return 0, 0, false, nil
@@ -201,9 +202,9 @@ func (compound) ResultItem(proc uint32, m []byte, results int, reduced bool) (po
 	return uint32(first.Item), uint32(first.Length), first.Items > 0, nil
 }
 
-// ResultItems implements ulb.Binding: RFC 8267 Section 6.4.1. Which operation a
-// result is of, its number says, so that the n-th item is that of the n-th READ or
-// READLINK: one that fails has no item and is the last.
+// ResultItems implements ulb.Binding: RFC 8267 Section 6.4.1. Each result has the number
+// of its operation. So the n-th item is that of the n-th READ or READLINK: an operation
+// that fails has no item and is the last.
 func (compound) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
 	if proc != compoundProc {
 		return 0, nil
@@ -219,8 +220,8 @@ func (compound) ResultItems(proc uint32, m []byte, results int, items []ulb.Spli
 }
 
 // walkResult4 steps over the result of one operation and returns its number and
-// status. It takes any operation there is: of which minor version the Call was,
-// the Reply does not say.
+// status. It accepts operations of every minor version, since the Reply does not have the
+// minor version of its Call.
 func walkResult4(w *ulb.Walk) (number, status uint32) {
 	number, status = w.Uint32(), w.Uint32()
 	o := op(uint32(len(lastOp)-1), number)
@@ -269,9 +270,9 @@ func (compound) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 	return uint32(w.Length), true
 }
 
-// argBehind is ArgItem for a COMPOUND with an operation of which nothing is
-// known, at which w stands: an item before it has been found, and one behind it
-// is where the Requester says, as in a program of which nothing is known.
+// argBehind is ArgItem for a COMPOUND with an unknown operation at the position of w. An
+// item before the operation has been found by now. For an item behind it, argBehind trusts
+// the Requester's position, as Generic does for an unknown program.
 func argBehind(c *oncrpc.Call, w *ulb.Walk, pos uint32) (length uint32, ok bool) {
 	if w.Items > 0 {
 		return uint32(w.Length), true
@@ -282,8 +283,8 @@ func argBehind(c *oncrpc.Call, w *ulb.Walk, pos uint32) (length uint32, ok bool)
 	return ulb.Generic.ArgItem(c, pos)
 }
 
-// ArgItems implements ulb.Binding. What follows an operation of which nothing is
-// known is the Requester's to say, as in argBehind.
+// ArgItems implements ulb.Binding. Behind an unknown operation it trusts the Requester's
+// positions, as argBehind does.
 func (compound) ArgItems(c *oncrpc.Call, positions []uint32) bool {
 	if c.Procedure != compoundProc || !c.Reducible() {
 		return false

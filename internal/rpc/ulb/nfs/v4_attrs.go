@@ -6,19 +6,18 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
-// Lengths of attributes that Limits says, in place of a length in attr4.
+// Values in attr4 for attributes whose length is in Limits.
 const (
 	attrBitmap   = 0xf000 + iota
 	attrBitmap5  // five bitmaps
-	attrIdentity // a string that names somebody
+	attrIdentity // the name of an owner or a group
 	attrLabel    // sec_label4
 )
 
-// attr4 is the most octets of each attribute's value by its number, 0 where
-// nothing bounds it: ACLs, locations, layout hints, and what is not in the
+// attr4 is the most octets of each attribute's value, by number. It is 0 for a value
+// without a bound: ACLs, locations, layout hints, and attributes that are not in the
 // tables of RFC 7530 Section 5, RFC 8881 Section 5, RFC 7862 Section 12, RFC
-// 8275, RFC 8276 and RFC 9754. A server returns no attribute that was not asked
-// for.
+// 8275, RFC 8276 and RFC 9754. A server returns only attributes that the Call names.
 var attr4 = func() (t [96]uint16) {
 	set := func(n uint16, attrs ...int) {
 		for _, a := range attrs {
@@ -44,7 +43,7 @@ var attr4 = func() (t [96]uint16) {
 }()
 
 // attributes bounds the values of the attributes in the bitmap of n units at
-// o, and says whether Limits had to stand in for a bound of one.
+// o. guessed reports whether one of them is bounded only by Limits.Attribute.
 func attributes(m []byte, o int, n uint32, l *ulb.Limits) (octets uint64, guessed bool) {
 	for i := range n {
 		for w := be(m, o+4*int(i)); w != 0; w &= w - 1 {

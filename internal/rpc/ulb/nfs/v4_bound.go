@@ -6,43 +6,41 @@ import (
 )
 
 // A bound4 bounds the part of one operation's results that depends on its
-// arguments or on Limits. The arguments begin at pos of m and were walked
-// before, so that it indexes them unchecked. Sums are 64 bits wide: a COMPOUND
-// has thousands of operations at most, each bounded by a few counts of 32.
+// arguments or on Limits. The arguments begin at pos of m. Analyse has walked them, so a
+// bound4 indexes them unchecked. Sums are 64 bits wide and cannot overflow: a COMPOUND
+// has at most thousands of operations, each bounded by a few counts of 32 bits.
 type bound4 func(m []byte, pos int, l *ulb.Limits) size4
 
-// A size4 is what a bound4 found.
+// A size4 is the result of a bound4.
 type size4 struct {
-	octets  uint64 // that are not of an eligible item
-	item    uint32 // of an eligible item, without roundup
+	octets  uint64 // most octets beside an eligible item
+	item    uint32 // most octets of an eligible item, without roundup
 	guessed bool   // octets has a bound of Limits where the protocol has none
 }
 
 func octets(n uint64) size4 { return size4{octets: n} }
 
-// bitmap4 is a bitmap that a server chose the length of.
+// bitmap4 bounds a bitmap whose length the server chooses.
 func bitmap4(l *ulb.Limits) uint64 { return 4 + 4*uint64(l.Bitmap) }
 
-// identity4 is the data of a string that names an owner, a group or a principal
+// identity4 bounds the data of a string that names an owner, a group or a principal
 // of an ACE.
 func identity4(l *ulb.Limits) uint64 { return uint64(l.Identity+3) &^ 3 }
 
-// getattr4: fattr4, which is a bitmap and attr_vals<>.
+// getattr4: fattr4, a bitmap and attr_vals<>.
 func getattr4(m []byte, pos int, l *ulb.Limits) size4 {
 	n := be(m, pos)
 	values, guessed := attributes(m, pos+4, n, l)
 	return size4{octets: 4 + 4*uint64(max(n, l.Bitmap)) + 4 + (values+3)&^3, guessed: guessed}
 }
 
-// read4: eof, data<>. A server returns no more than its maximum whatever count
-// says.
+// read4: eof, data<>. A server returns no more than its maximum for any count.
 func read4(m []byte, pos int, l *ulb.Limits) size4 {
 	return size4{item: min(be(m, pos+24), l.MaxIO)}
 }
 
 // readdir4: cookieverf, entries, eof. maxcount bounds all of READDIR4resok, RFC
-// 8881 Section 18.23.3, and most counts what of it no server leaves away once
-// more.
+// 8881 Section 18.23.3. The row's most counts the fixed parts a second time.
 func readdir4(m []byte, pos int, _ *ulb.Limits) size4 {
 	return octets(uint64(max(be(m, pos+20), 16)))
 }
@@ -52,8 +50,8 @@ func readlink4(_ []byte, _ int, l *ulb.Limits) size4 { return size4{item: l.Path
 // secinfo4Most: flavors, each with at most an OID, a quality and a service.
 func secinfo4Most(_ []byte, _ int, l *ulb.Limits) size4 { return octets(48 * uint64(l.Flavors)) }
 
-// exchangeID: under SP4_SSV the results have sizes and one handle for each that
-// the client asked for. RFC 8881 Section 18.35.
+// exchangeID: under SP4_SSV the results have sizes, and as many handles as the client
+// asked for. RFC 8881 Section 18.35.
 func exchangeID(m []byte, pos int, _ *ulb.Limits) size4 {
 	pos = after(m, pos+8) + 4
 	if be(m, pos) != 2 {
@@ -68,8 +66,8 @@ func exchangeID(m []byte, pos int, _ *ulb.Limits) size4 {
 var ssv4 = ulb.Compile("B B [O] [O] 4")
 
 // getdeviceinfo: gdia_maxcount bounds "all of the data being returned within
-// the GETDEVICEINFO4resok structure", RFC 8881 Section 18.40.3. 0 asks for the
-// notifications alone.
+// the GETDEVICEINFO4resok structure", RFC 8881 Section 18.40.3. A client that wants only
+// the notifications sends 0.
 func getdeviceinfo(m []byte, pos int, l *ulb.Limits) size4 {
 	return octets(max((uint64(be(m, pos+20))+3)&^3, 8+bitmap4(l)))
 }
@@ -78,12 +76,12 @@ func getdevicelist(m []byte, pos int, _ *ulb.Limits) size4 {
 	return octets(16 * uint64(be(m, pos+4)))
 }
 
-// layoutget: loga_maxcount bounds "the layout"; segments have words around it.
+// layoutget: loga_maxcount bounds "the layout"; each segment has more words around it.
 func layoutget(m []byte, pos int, _ *ulb.Limits) size4 {
 	return octets((uint64(be(m, pos+52))+3)&^3 + 512)
 }
 
-// setSSV: ssr_digest<> is made by the hash of the Call's ssa_digest<>.
+// setSSV: the hash that made the Call's ssa_digest<> makes ssr_digest<>, too.
 func setSSV(m []byte, pos int, _ *ulb.Limits) size4 {
 	return octets((uint64(be(m, after(m, pos)))+3)&^3 + 64)
 }
@@ -91,7 +89,7 @@ func setSSV(m []byte, pos int, _ *ulb.Limits) size4 {
 func testStateID(m []byte, pos int, _ *ulb.Limits) size4 { return octets(4 * uint64(be(m, pos))) }
 
 // readPlus: eof, contents<>. Data segments have 16 octets around them, holes
-// are 20; they take turns at no less than 4 KiB.
+// have 20 octets; they alternate at no less than 4 KiB.
 func readPlus(m []byte, pos int, l *ulb.Limits) size4 {
 	n := uint64(min(be(m, pos+24), l.MaxIO))
 	return octets((n+3)&^3 + 40*((n+4095)/4096+1))

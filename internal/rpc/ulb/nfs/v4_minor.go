@@ -5,13 +5,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// compoundProc is the number of COMPOUND, the one procedure of NFSv4 beside
+// compoundProc is the number of COMPOUND, the only procedure of NFSv4 beside
 // NULL. RFC 8881 Section 16.
 const compoundProc = 1
 
 // MinorVersion returns the minor version of c when c is an NFSv4 COMPOUND whose
-// arguments can be read: plain, RPCSEC_GSS without a service, or integrity. It
-// reads no further than the minor version, so that ok says nothing about the
+// arguments can be read: plain, or under RPCSEC_GSS without a service or with integrity.
+// It reads no further than the minor version, so ok says nothing about the
 // operations that follow. It does not allocate.
 //
 // COMPOUND4args: tag<>, minorversion, argarray<>. RFC 8881 Section 16.2.

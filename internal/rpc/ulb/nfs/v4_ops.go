@@ -2,7 +2,7 @@ package nfs
 
 import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 
-// Operation numbers that code, not only the table, has to know.
+// Numbers of the operations that the code treats specially.
 const (
 	opRead          = 25
 	opReadlink      = 27
@@ -13,23 +13,23 @@ const (
 )
 
 // lastOp is the highest operation of each minor version: RFC 7530 Section 16,
-// RFC 8881 Section 18, RFC 7862 Section 15 with RFC 8276. To a server of that
-// minor version anything above is ILLEGAL, whatever follows it.
+// RFC 8881 Section 18, RFC 7862 Section 15 with RFC 8276. A server of that
+// minor version answers ILLEGAL to every operation above it.
 var lastOp = [...]uint32{39, 58, 75}
 
-// A class of v4.0 operations of its own: those that carry a seqid of a state
-// owner, by which the server knows a repetition and answers it again. RFC 7530
+// seq is the class of the v4.0 operations that carry a seqid of a state owner. By the
+// seqid the server recognises a retransmission and repeats its answer. RFC 7530
 // Section 9.1.7.
 const seq = ulb.Sequenced
 
-// The weight of an operation in naming a COMPOUND: the first of the heaviest
-// gives it its name.
+// Weights of operations. A COMPOUND has the name of its first operation of the greatest
+// weight.
 const (
-	plumbing = iota // moves filehandles about
-	looking         // is asked for along with something else
+	plumbing = iota // sets or saves filehandles
+	looking         // reads attributes, mostly for another operation
 	lookup
-	acting
-	moving // data
+	acting // changes something, or is the purpose of a COMPOUND
+	moving // moves data
 )
 
 // Parts of layouts that several operations share. RFC 5662 and RFC 7863 have
@@ -49,9 +49,9 @@ const (
 
 // An op4Row is an operation before its layouts are compiled.
 //
-// The longest result, operation number and status included, has most octets,
-// and as many bitmaps, identities and security flavors as said, of the lengths
-// that Limits gives them, and what size adds. An error arm is never longer.
+// The longest result, operation number and status included, has most octets, and beside
+// them the given number of bitmaps and identities, of the lengths in Limits, and the
+// octets that size returns. The results of an error are never longer.
 type op4Row struct {
 	number     uint32
 	name       string
@@ -67,12 +67,11 @@ type op4Row struct {
 	size       bound4
 }
 
-// anyStatus in op4Row.failed is every status but success.
+// anyStatus in op4Row.failed stands for every status but success.
 const anyStatus = 0xffffffff
 
-// The operations of NFSv4.0, 4.1 and 4.2. The items that are DDP-eligible have
-// letter D: RFC 8267 Section 6.1. READ_PLUS, extended attributes and layouts
-// have none.
+// The operations of NFSv4.0, 4.1 and 4.2. The letter D marks DDP-eligible items: RFC
+// 8267 Section 6.1. READ_PLUS, extended attributes and layouts have none.
 var op4Rows = []op4Row{
 	{number: 3, name: "ACCESS", class: ro, weight: lookup, args: "4", results: "8", most: 16},
 	{number: 4, name: "CLOSE", class: seq, weight: acting, args: "4 16", results: "16", most: 24},
@@ -178,14 +177,14 @@ var op4Rows = []op4Row{
 const (
 	fh4 = 4 + 128 // nfs_fh4
 
-	// open_delegation4: type, stateid, recall, space limit, and an ACE without
-	// who.
+	// open_delegation4: type, stateid, recall, space limit, and an ACE without its
+	// field who.
 	deleg4Most = 4 + 16 + 4 + 12 + 12 + 4
 )
 
-// An op4 is an operation as it is interpreted.
+// An op4 is an op4Row with its layouts compiled.
 type op4 struct {
-	name       string // of a COMPOUND that it gives its name: "COMPOUND/READ"
+	name       string // of a COMPOUND that is named after it: "COMPOUND/READ"
 	class      ulb.Class
 	weight     uint8
 	bitmaps    uint8
@@ -216,7 +215,7 @@ func compile4(rows []op4Row) (ops [76]op4) {
 	return ops
 }
 
-// op returns an operation of a minor version, nil when it has none of that
+// op returns an operation of a minor version, or nil when that has no operation of this
 // number.
 func op(minor, number uint32) *op4 {
 	if minor >= uint32(len(lastOp)) || number > lastOp[minor] || ops4[number].name == "" {
