@@ -133,6 +133,23 @@ func (c *ResponderConn) exchange() *Exchange {
 	return x
 }
 
+// awaitExchange arranges for parked messages to be handled when there is memory
+// for an Exchange. When the limit on Exchanges is reached, recycle arranges it
+// instead.
+func (c *ResponderConn) awaitExchange() {
+	if !c.awaiting {
+		c.awaiting = true
+		c.responder.opts.Replies.Wait(exchangeBuffer, c.unpark)
+	}
+}
+
+// drop completes a Call without an answer.
+func (c *ResponderConn) drop(x *Exchange) {
+	c.grants.Drop()
+	c.publish()
+	c.recycle(x)
+}
+
 // recycle makes x idle and releases what it holds.
 func (c *ResponderConn) recycle(x *Exchange) {
 	if x.recv >= 0 {

@@ -178,3 +178,19 @@ func (m *ResponderMetrics) replied(x *Exchange) {
 }
 
 func (m *ResponderMetrics) refused(err error) { countRefusal(&m.refusals, err) }
+
+// responderReverseMetrics count the reverse Calls of a listener's connections.
+type responderReverseMetrics struct {
+	calls, replies, unanswered *metrics.Counter
+	refused                    [callbackRefusals]*metrics.Counter
+}
+
+func (m *responderReverseMetrics) init(reg *metrics.Registry, listener string) {
+	m.calls = reg.Counter("responder_reverse_calls_total", "Reverse Calls sent to clients.", "listener", listener)
+	m.replies = reg.Counter("responder_reverse_replies_total", "Reverse Calls that the client answered.", "listener", listener)
+	m.unanswered = reg.Counter("responder_reverse_unanswered_total", "Reverse Calls that the client never answered.", "listener", listener)
+	for i, reason := range callbackRefusalNames {
+		m.refused[i] = reg.Counter("responder_reverse_refused_total", "Reverse Calls that were not sent, or not answered with a Reply, by reason.",
+			"listener", listener, "reason", reason)
+	}
+}

@@ -29,6 +29,21 @@ const (
 
 var reverseRefusalNames = [reverseRefusals]string{"program", "chunks", "memory", "client", "too_long", "malformed"}
 
+// A callbackRefusal is why a reverse Call got no answer. It is a metric label.
+type callbackRefusal uint8
+
+const (
+	callbackLong      callbackRefusal = iota // the Call does not fit inline
+	callbackBusy                             // too many Calls are waiting
+	callbackXID                              // another Call has its XID
+	callbackMemory                           // there is no memory for the Call or its answer
+	callbackMalformed                        // the answer is no RPC Reply
+	callbackError                            // the answer is RDMA_ERROR
+	callbackRefusals
+)
+
+var callbackRefusalNames = [callbackRefusals]string{"too_long", "busy", "xid", "memory", "malformed", "rdma_error"}
+
 // A refusal is an error with the reason that labels it in metrics.
 type refusal struct {
 	reason refusalReason

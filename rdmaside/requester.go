@@ -25,18 +25,6 @@ type Watcher interface {
 	Ended(r *Requester, err error)
 }
 
-// A connState is where a connection is in its life.
-//
-//	starting --Setup--> up --end--> ending --Closed--> ended
-type connState uint8
-
-const (
-	starting connState = iota // only Receives are posted
-	up                        // Work Requests of all kinds are posted
-	ending                    // nothing is posted; waiting for Closed
-	ended                     // all memory is released
-)
-
 // A Requester sends Calls on one connection: the Requester role of RFC 8166. It
 // belongs to one loop; its methods must be called on that loop unless they say
 // otherwise.
@@ -207,14 +195,48 @@ func (r *Requester) abandon() {
 	r.publish()
 }
 
-// publish makes the state visible to other goroutines.
-func (r *Requester) publish() {
-	if r.state == up {
-		r.grant.Store(int32(min(r.credits.Granted, r.credits.Requested)))
-	} else {
-		r.grant.Store(0)
+// closed is the last call of the provider. Every Work Request has completed.
+func (r *Requester) closed(err error) {
+	if r.state == ended {
+		return
 	}
-	r.outstanding.Store(int32(r.credits.Outstanding))
+	if r.state == up {
+		r.fade()
+		r.watcher.Granted(r, 0)
+	}
+	if !r.asked {
+		r.reason = err
+	}
+	r.state = ended // the peer cannot reach memory by any handle now
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	if r.recvs.posted != 0 {
+		panic(fmt.Sprintf("BUG: fabric: %s closed with %d Receives posted", r.info.Provider, r.recvs.posted))
+	}
+	cause := r.reason
+	if cause == nil {
+		cause = ErrClosed
+	}
+	for r.oldest >= 0 {
+		pc := &r.slots[r.oldest]
+		if pc.sending {
+			panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", r.info.Provider))
+		}
+		r.xids.remove(pc.call.XID)
+		pc.handles = [callHandles]fabric.Handle{}
+		// A Reply that only waited for its handles to be invalidated is
+		// delivered.
+		if pc.err == nil && (!pc.replied || r.rebuild(pc) != nil) {
+			pc.err = cause
+		}
+		r.finish(pc)
+	}
+	r.metrics.reverseLost.Add(uint64(len(r.reverse.calls)))
+	r.reverse.calls = r.reverse.calls[:0]
+	r.headers.Release()
+	r.headers = nil
+	r.watcher.Ended(r, r.reason)
 }
 
 // Flush starts the posted Work Requests now rather than at the end of the loop's

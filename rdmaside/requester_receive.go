@@ -2,28 +2,18 @@ package rdmaside
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
-	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-const (
-	// copyBelow is the longest inline Payload stream, in octets, that is copied
-	// out of its Receive buffer. A Reply waits for its client as long as the
-	// client likes, and GETATTR's 128 octets should not hold 16 KiB meanwhile.
-	copyBelow = 1024
-
-	// shrinkBelow is the longest content of a chunk, in octets, that is copied
-	// out of it when most of the chunk is unused. A chunk is as large as a Reply
-	// may get, a megabyte for programs without a binding, and the Reply occupies
-	// it until its client has read it.
-	shrinkBelow = 64 << 10
-)
+// copyBelow is the longest inline Payload stream, in octets, that is copied
+// out of its Receive buffer. A Reply waits for its client as long as the
+// client likes, and GETATTR's 128 octets should not hold 16 KiB meanwhile.
+const copyBelow = 1024
 
 func (r *Requester) completed(cs []fabric.Completion) {
 	for i := range cs {
@@ -62,14 +52,6 @@ func (r *Requester) invalidated(c *fabric.Completion) {
 	pc := &r.slots[slot]
 	pc.handles[handle] = 0
 	r.settle(pc)
-}
-
-// broken closes the connection because a Work Request failed. A flushed Work
-// Request is no such failure: the connection is closing already.
-func (r *Requester) broken(what string, err error) {
-	if !errors.Is(err, fabric.ErrFlushed) {
-		r.end(fmt.Errorf("rdmaside: %s: %w", what, err))
-	}
 }
 
 // received handles one Receive. Every path out of it hands the buffer on or
@@ -195,31 +177,6 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	}
 }
 
-// wanted returns how many Receives should be posted now: those for the
-// outstanding Calls and the reverse direction, and a few extra.
-func (r *Requester) wanted() int {
-	n := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives + extraReceives
-	return min(max(n, r.opts.IdleReceives), len(r.recvs.buffers))
-}
-
-// repost returns Receive buffer i to the provider, or releases it when fewer are
-// wanted now.
-func (r *Requester) repost(i int) {
-	if r.state != up || r.recvs.posted >= r.wanted() {
-		r.recvs.drop(i)
-		return
-	}
-	r.receiveError(r.recvs.post(i))
-}
-
-// receiveError closes the connection when a Receive cannot be posted for a reason
-// other than a lack of memory.
-func (r *Requester) receiveError(err error) {
-	if err != nil && r.memoryError(err) != ErrNoMemory { //nolint:errorlint // the sentinel itself
-		r.end(fmt.Errorf("rdmaside: post receive: %w", err))
-	}
-}
-
 // undecodable discards a message whose header cannot be decoded.
 //
 // "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a
@@ -325,142 +282,27 @@ func (pc *pendingCall) within(w *rpcrdma.WriteChunk) error {
 	return nil
 }
 
-// invalidate invalidates the handles of pc that are still valid. The provider may
-// complete that at once, or with a completion later.
-func (r *Requester) invalidate(pc *pendingCall) {
-	for i, h := range pc.handles {
-		if h == 0 {
-			continue
-		}
-		done, err := r.conn.Invalidate(pc.handleID(i), h)
-		if err != nil {
-			// "if it is unable to invalidate a memory region due to an unrecoverable
-			// problem, the Requester MUST close the connection to protect that memory
-			// from Responder access before the associated RPC transaction is complete."
-			// RFC 8166 Section 4.5.4.
-			r.end(fmt.Errorf("rdmaside: invalidate: %w", err))
-			return
-		}
-		if done {
-			pc.handles[i] = 0
-		}
-	}
+// wanted returns how many Receives should be posted now: those for the
+// outstanding Calls and the reverse direction, and a few extra.
+func (r *Requester) wanted() int {
+	n := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives + extraReceives
+	return min(max(n, r.opts.IdleReceives), len(r.recvs.buffers))
 }
 
-// settle completes pc if nothing is left to wait for.
-func (r *Requester) settle(pc *pendingCall) {
-	if pc.call == nil || !pc.ready() {
+// repost returns Receive buffer i to the provider, or releases it when fewer are
+// wanted now.
+func (r *Requester) repost(i int) {
+	if r.state != up || r.recvs.posted >= r.wanted() {
+		r.recvs.drop(i)
 		return
 	}
-	if pc.err == nil {
-		if err := r.rebuild(pc); err != nil {
-			r.refuse(pc, err)
-			return // pc completes when the connection is closed
-		}
-	}
-	r.finish(pc)
+	r.receiveError(r.recvs.post(i))
 }
 
-// rebuild assembles the plain Reply of pc. Its handles are invalidated.
-func (r *Requester) rebuild(pc *pendingCall) error {
-	if pc.live() {
-		panic("BUG: rdmaside: a Reply is read while the peer can write to it (B4)")
-	}
-	c := pc.call
-	var base []byte
-	if pc.noMsg {
-		base = pc.chunk.Bytes()[:pc.written]
-	} else {
-		base = pc.base.Bytes()[pc.from:]
-	}
-	if xid, mtype, ok := oncrpc.MessageType(base); !ok || xid != c.XID || mtype != oncrpc.TypeReply {
-		return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x and message type %d", xid, mtype)}
-	}
-	reply := &c.Reply
-	*reply = Reply{}
-	if pc.noMsg {
-		if len(base)%4 != 0 {
-			return refusal{reasonPayload, fmt.Errorf("reply of %d octets", len(base))}
-		}
-		l := r.shrink(pc, len(base))
-		reply.add(l.Bytes())
-		reply.leases[0] = l
-		return nil
-	}
-	s, spliced, err := ulb.Restore(c.Binding, pc.procedure, base, pc.written)
-	if err != nil {
-		return refusal{reasonPayload, err}
-	}
-	if (uint64(len(base))+uint64(s.Length)+uint64(s.Padding))%4 != 0 {
-		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", uint64(len(base))+uint64(s.Length))}
-	}
-	if !spliced {
-		reply.add(base)
-	} else {
-		if uint64(s.Pos) > uint64(len(base)) || s.Pos < 4 || s.Length > pc.written || s.Padding > 3 {
-			panic("BUG: ulb: Restore cuts outside its message")
-		}
-		l := r.shrink(pc, int(s.Length))
-		reply.add(base[:s.Pos])
-		// The padding goes after the data in the same block, which has room for
-		// it unless it is full to the last octet.
-		if n := int(s.Length + s.Padding); n <= l.Cap() {
-			l.Resize(n)
-			clear(l.Bytes()[s.Length:])
-			reply.add(l.Bytes())
-		} else {
-			reply.add(l.Bytes())
-			reply.add(zeros[:s.Padding])
-		}
-		reply.add(base[s.Pos:])
-		reply.leases[1] = l
-	}
-	reply.leases[0], pc.base = pc.base, nil
-	return nil
-}
-
-var zeros [4]byte
-
-// shrink returns the first n octets of pc's chunk as a lease: a block of their
-// own when they leave most of the chunk unused, else the chunk's.
-func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
-	l := pc.chunk
-	pc.chunk = nil
-	l.Unpost()
-	if n <= shrinkBelow && n < l.Cap()/4 {
-		if small, err := r.opts.Memory.Lease(n); err == nil {
-			r.metrics.copied.Add(uint64(copy(small.Bytes(), l.Bytes())))
-			l.Release()
-			return small
-		}
-	}
-	l.Resize(n)
-	return l
-}
-
-// finish returns the Call of pc to its owner, with the Reply or with pc.err.
-func (r *Requester) finish(pc *pendingCall) {
-	if pc.live() {
-		panic("BUG: rdmaside: a call ends while its handles live (B4)")
-	}
-	c, fate, err := pc.call, pc.fate, pc.err
-	if err == nil || fate == Answered {
-		r.answered(pc)
-	}
-	elapsed := r.since() - pc.sent
-	r.dequeue(pc)
-	pc.clear()
-	r.idle = append(r.idle, pc.index)
-	r.credits.Put()
-	r.publish()
-	if err == nil {
-		r.metrics.done(elapsed)
-		c.Owner.CallDone(c, nil)
-	} else {
-		r.metrics.failed(fate)
-		c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: fate != Answered, Err: err})
-	}
-	if r.leaving {
-		r.leave()
+// receiveError closes the connection when a Receive cannot be posted for a reason
+// other than a lack of memory.
+func (r *Requester) receiveError(err error) {
+	if err != nil && r.memoryError(err) != ErrNoMemory { //nolint:errorlint // the sentinel itself
+		r.end(fmt.Errorf("rdmaside: post receive: %w", err))
 	}
 }

@@ -161,6 +161,28 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 	return nil
 }
 
+// invalidate invalidates the handles of pc that are still valid. The provider may
+// complete that at once, or with a completion later.
+func (r *Requester) invalidate(pc *pendingCall) {
+	for i, h := range pc.handles {
+		if h == 0 {
+			continue
+		}
+		done, err := r.conn.Invalidate(pc.handleID(i), h)
+		if err != nil {
+			// "if it is unable to invalidate a memory region due to an unrecoverable
+			// problem, the Requester MUST close the connection to protect that memory
+			// from Responder access before the associated RPC transaction is complete."
+			// RFC 8166 Section 4.5.4.
+			r.end(fmt.Errorf("rdmaside: invalidate: %w", err))
+			return
+		}
+		if done {
+			pc.handles[i] = 0
+		}
+	}
+}
+
 // sendError translates err into one of Send's errors. The provider's connection
 // may already be closed, between the first flushed completion and Closed.
 func (r *Requester) sendError(err error) error {

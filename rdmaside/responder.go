@@ -212,6 +212,45 @@ func (c *ResponderConn) abandon(err error) {
 	}
 }
 
+// closed is the last call of the provider. Every Work Request has completed.
+func (c *ResponderConn) closed(err error) {
+	if c.state == ended {
+		return
+	}
+	if !c.asked {
+		c.reason = err
+	}
+	c.state = ended
+	c.watch.stop()
+	if c.recvs.posted != 0 || c.reads != 0 {
+		panic(fmt.Sprintf("BUG: fabric: %s closed with %d Receives and %d Reads posted", c.info.Provider, c.recvs.posted, c.reads))
+	}
+	c.starved, c.pulling, c.queued = exchangeQueue{}, exchangeQueue{}, exchangeQueue{}
+	c.dropParked()
+	defer c.part() // after the Calls have released their Receives
+	for _, x := range c.exchanges {
+		switch x.state {
+		case exchangeIdle:
+			x.buffer.Release()
+			x.buffer = nil
+		case exchangePulling:
+			x.pulled.Unpost()
+			c.drop(x)
+		case exchangeStarved, exchangeQueued:
+			c.drop(x)
+		case exchangeLost:
+			c.recycle(x)
+		case exchangeSending:
+			panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", c.info.Provider))
+		case exchangeHanded, exchangeBusy:
+			// Owned by the handler until it completes the Call.
+		}
+	}
+	c.idle = nil
+	c.closeReverse()
+	c.responder.conns.Ended(c, c.reason)
+}
+
 // Info describes the connection. It may be called on any goroutine.
 func (c *ResponderConn) Info() fabric.Info { return c.info }
 

@@ -146,6 +146,23 @@ func (c *ResponderConn) Hoards() bool {
 	return c.recvs.owned() > 2*max(c.responder.opts.Receives.share(c.block), 1+c.spare())
 }
 
+// repostBuffer returns Receive buffer i to the provider, or releases it when it
+// is not needed any more.
+func (c *ResponderConn) repostBuffer(i int) {
+	if c.state != up {
+		c.recvs.drop(i)
+		c.countReceives()
+		return
+	}
+	if c.surplus() {
+		c.shrink(i)
+		return
+	}
+	if err := c.recvs.post(i); err != nil {
+		c.end(fmt.Errorf("rdmaside: post receive: %w", err))
+	}
+}
+
 // surplus reports whether the Receive buffer that became free is not needed any
 // more.
 func (c *ResponderConn) surplus() bool {

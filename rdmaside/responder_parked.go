@@ -13,16 +13,6 @@ func (c *ResponderConn) park(i, n int) {
 	c.responder.metrics.parked.Inc()
 }
 
-// awaitExchange arranges for parked messages to be handled when there is memory
-// for an Exchange. When the limit on Exchanges is reached, recycle arranges it
-// instead.
-func (c *ResponderConn) awaitExchange() {
-	if !c.awaiting {
-		c.awaiting = true
-		c.responder.opts.Replies.Wait(exchangeBuffer, c.unpark)
-	}
-}
-
 // A parkedTask handles parked messages.
 type parkedTask ResponderConn
 

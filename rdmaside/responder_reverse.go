@@ -9,7 +9,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -314,36 +313,5 @@ func (c *ResponderConn) closeReverse() {
 			p.done.Release()
 		}
 		p.owner.ReverseDone(c, p.xid, nil, ErrClosed)
-	}
-}
-
-// A callbackRefusal is why a reverse Call got no answer. It is a metric label.
-type callbackRefusal uint8
-
-const (
-	callbackLong      callbackRefusal = iota // the Call does not fit inline
-	callbackBusy                             // too many Calls are waiting
-	callbackXID                              // another Call has its XID
-	callbackMemory                           // there is no memory for the Call or its answer
-	callbackMalformed                        // the answer is no RPC Reply
-	callbackError                            // the answer is RDMA_ERROR
-	callbackRefusals
-)
-
-var callbackRefusalNames = [callbackRefusals]string{"too_long", "busy", "xid", "memory", "malformed", "rdma_error"}
-
-// responderReverseMetrics count the reverse Calls of a listener's connections.
-type responderReverseMetrics struct {
-	calls, replies, unanswered *metrics.Counter
-	refused                    [callbackRefusals]*metrics.Counter
-}
-
-func (m *responderReverseMetrics) init(reg *metrics.Registry, listener string) {
-	m.calls = reg.Counter("responder_reverse_calls_total", "Reverse Calls sent to clients.", "listener", listener)
-	m.replies = reg.Counter("responder_reverse_replies_total", "Reverse Calls that the client answered.", "listener", listener)
-	m.unanswered = reg.Counter("responder_reverse_unanswered_total", "Reverse Calls that the client never answered.", "listener", listener)
-	for i, reason := range callbackRefusalNames {
-		m.refused[i] = reg.Counter("responder_reverse_refused_total", "Reverse Calls that were not sent, or not answered with a Reply, by reason.",
-			"listener", listener, "reason", reason)
 	}
 }

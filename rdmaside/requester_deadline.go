@@ -1,6 +1,9 @@
 package rdmaside
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // A DropWatcher is a Watcher that can replace a connection whose Responder drops
 // Calls.
@@ -16,6 +19,82 @@ type DropWatcher interface {
 	// deadline; the Calls past it then fail in limbo. If Dropped returns false,
 	// the connection is closed now.
 	Dropped(r *Requester) bool
+}
+
+// since returns the time on the Requester's clock.
+func (r *Requester) since() time.Duration {
+	if r.clock != nil {
+		return time.Duration(r.clock.Now())
+	}
+	return time.Since(r.base)
+}
+
+// enqueue makes pc the newest pending Call. All Calls have the same deadline, so
+// the oldest is always the first to pass it.
+func (r *Requester) enqueue(pc *pendingCall) {
+	pc.sent = r.since()
+	pc.prev, pc.next = r.newest, -1
+	if r.newest >= 0 {
+		r.slots[r.newest].next = pc.index
+	} else {
+		r.oldest = pc.index
+	}
+	r.newest = pc.index
+	if !r.armed && r.opts.Deadline > 0 {
+		r.arm(r.opts.Deadline)
+	}
+}
+
+func (r *Requester) dequeue(pc *pendingCall) {
+	if pc.prev >= 0 {
+		r.slots[pc.prev].next = pc.next
+	} else {
+		r.oldest = pc.next
+	}
+	if pc.next >= 0 {
+		r.slots[pc.next].prev = pc.prev
+	} else {
+		r.newest = pc.prev
+	}
+}
+
+// arm starts the timer for the deadlines, to fire after d. One timer serves all
+// Calls: when it fires, the oldest Call has passed its deadline or is far younger
+// than the Call that the timer was set for, so it fires about once per deadline
+// at most.
+func (r *Requester) arm(d time.Duration) {
+	r.armed = true
+	if r.timer == nil {
+		r.timer = time.AfterFunc(d, func() { r.loop.Post((*deadlineTask)(r)) })
+		return
+	}
+	r.timer.Reset(d)
+}
+
+type deadlineTask Requester
+
+// Run checks the oldest Call against the deadline.
+func (t *deadlineTask) Run() {
+	r := (*Requester)(t)
+	r.armed = false
+	if r.state != up || r.oldest < 0 {
+		return
+	}
+	pc := &r.slots[r.oldest]
+	left := pc.sent + r.opts.Deadline - r.since()
+	if left > 0 {
+		r.arm(left)
+		return
+	}
+	if r.dropped(pc) {
+		r.leave()
+		return
+	}
+	r.metrics.deadlines.Inc()
+	r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
+		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline).
+		Msg("call not answered in time; connection closed")
+	r.end(fmt.Errorf("%w: %s, xid %#08x", ErrDeadline, r.opts.Deadline, pc.call.XID))
 }
 
 // answered records that the Responder has answered pc. Responders answer in any

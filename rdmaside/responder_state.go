@@ -41,41 +41,12 @@ func (c *ResponderConn) refuse(xid uint32, err error) {
 	c.end(fmt.Errorf("rdmaside: %w", err))
 }
 
-// closed is the last call of the provider. Every Work Request has completed.
-func (c *ResponderConn) closed(err error) {
-	if c.state == ended {
-		return
+// broken closes the connection because a Work Request failed. A flushed Work
+// Request is no such failure: the connection is closing already.
+func (c *ResponderConn) broken(what string, err error) {
+	if !errors.Is(err, fabric.ErrFlushed) {
+		c.end(fmt.Errorf("rdmaside: %s: %w", what, err))
 	}
-	if !c.asked {
-		c.reason = err
-	}
-	c.state = ended
-	c.watch.stop()
-	if c.recvs.posted != 0 || c.reads != 0 {
-		panic(fmt.Sprintf("BUG: fabric: %s closed with %d Receives and %d Reads posted", c.info.Provider, c.recvs.posted, c.reads))
-	}
-	c.starved, c.pulling, c.queued = exchangeQueue{}, exchangeQueue{}, exchangeQueue{}
-	c.dropParked()
-	defer c.part() // after the Calls have released their Receives
-	for _, x := range c.exchanges {
-		switch x.state {
-		case exchangeIdle:
-			x.buffer.Release()
-			x.buffer = nil
-		case exchangePulling:
-			x.pulled.Unpost()
-			c.drop(x)
-		case exchangeStarved, exchangeQueued:
-			c.drop(x)
-		case exchangeLost:
-			c.recycle(x)
-		case exchangeSending:
-			panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", c.info.Provider))
-		case exchangeHanded, exchangeBusy:
-			// Owned by the handler until it completes the Call.
-		}
-	}
-	c.idle = nil
-	c.closeReverse()
-	c.responder.conns.Ended(c, c.reason)
 }
+
+func (c *ResponderConn) publish() { c.outstanding.Store(int32(c.grants.Outstanding)) }

@@ -1,0 +1,133 @@
+package rdmaside
+
+import (
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+)
+
+// shrinkBelow is the longest content of a chunk, in octets, that is copied
+// out of it when most of the chunk is unused. A chunk is as large as a Reply
+// may get, a megabyte for programs without a binding, and the Reply occupies
+// it until its client has read it.
+const shrinkBelow = 64 << 10
+
+// settle completes pc if nothing is left to wait for.
+func (r *Requester) settle(pc *pendingCall) {
+	if pc.call == nil || !pc.ready() {
+		return
+	}
+	if pc.err == nil {
+		if err := r.rebuild(pc); err != nil {
+			r.refuse(pc, err)
+			return // pc completes when the connection is closed
+		}
+	}
+	r.finish(pc)
+}
+
+// rebuild assembles the plain Reply of pc. Its handles are invalidated.
+func (r *Requester) rebuild(pc *pendingCall) error {
+	if pc.live() {
+		panic("BUG: rdmaside: a Reply is read while the peer can write to it (B4)")
+	}
+	c := pc.call
+	var base []byte
+	if pc.noMsg {
+		base = pc.chunk.Bytes()[:pc.written]
+	} else {
+		base = pc.base.Bytes()[pc.from:]
+	}
+	if xid, mtype, ok := oncrpc.MessageType(base); !ok || xid != c.XID || mtype != oncrpc.TypeReply {
+		return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x and message type %d", xid, mtype)}
+	}
+	reply := &c.Reply
+	*reply = Reply{}
+	if pc.noMsg {
+		if len(base)%4 != 0 {
+			return refusal{reasonPayload, fmt.Errorf("reply of %d octets", len(base))}
+		}
+		l := r.shrink(pc, len(base))
+		reply.add(l.Bytes())
+		reply.leases[0] = l
+		return nil
+	}
+	s, spliced, err := ulb.Restore(c.Binding, pc.procedure, base, pc.written)
+	if err != nil {
+		return refusal{reasonPayload, err}
+	}
+	if (uint64(len(base))+uint64(s.Length)+uint64(s.Padding))%4 != 0 {
+		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", uint64(len(base))+uint64(s.Length))}
+	}
+	if !spliced {
+		reply.add(base)
+	} else {
+		if uint64(s.Pos) > uint64(len(base)) || s.Pos < 4 || s.Length > pc.written || s.Padding > 3 {
+			panic("BUG: ulb: Restore cuts outside its message")
+		}
+		l := r.shrink(pc, int(s.Length))
+		reply.add(base[:s.Pos])
+		// The padding goes after the data in the same block, which has room for
+		// it unless it is full to the last octet.
+		if n := int(s.Length + s.Padding); n <= l.Cap() {
+			l.Resize(n)
+			clear(l.Bytes()[s.Length:])
+			reply.add(l.Bytes())
+		} else {
+			reply.add(l.Bytes())
+			reply.add(zeros[:s.Padding])
+		}
+		reply.add(base[s.Pos:])
+		reply.leases[1] = l
+	}
+	reply.leases[0], pc.base = pc.base, nil
+	return nil
+}
+
+var zeros [4]byte
+
+// shrink returns the first n octets of pc's chunk as a lease: a block of their
+// own when they leave most of the chunk unused, else the chunk's.
+func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
+	l := pc.chunk
+	pc.chunk = nil
+	l.Unpost()
+	if n <= shrinkBelow && n < l.Cap()/4 {
+		if small, err := r.opts.Memory.Lease(n); err == nil {
+			r.metrics.copied.Add(uint64(copy(small.Bytes(), l.Bytes())))
+			l.Release()
+			return small
+		}
+	}
+	l.Resize(n)
+	return l
+}
+
+// finish returns the Call of pc to its owner, with the Reply or with pc.err.
+func (r *Requester) finish(pc *pendingCall) {
+	if pc.live() {
+		panic("BUG: rdmaside: a call ends while its handles live (B4)")
+	}
+	c, fate, err := pc.call, pc.fate, pc.err
+	if err == nil || fate == Answered {
+		r.answered(pc)
+	}
+	elapsed := r.since() - pc.sent
+	r.dequeue(pc)
+	pc.clear()
+	r.idle = append(r.idle, pc.index)
+	r.credits.Put()
+	r.publish()
+	if err == nil {
+		r.metrics.done(elapsed)
+		c.Owner.CallDone(c, nil)
+	} else {
+		r.metrics.failed(fate)
+		c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: fate != Answered, Err: err})
+	}
+	if r.leaving {
+		r.leave()
+	}
+}

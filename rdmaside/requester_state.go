@@ -1,0 +1,73 @@
+package rdmaside
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// Close closes the connection. Every outstanding Call fails with the fate
+// InLimbo, then Watcher.Ended is called with err. All of this happens after Close
+// has returned.
+func (r *Requester) Close(err error) {
+	if r.state == up {
+		r.asked, r.reason = true, err
+		r.fade()
+		r.conn.Close(err)
+	}
+}
+
+// end closes the connection for a reason found here. fabric.ErrClosed is not such
+// a reason: the provider is about to call Closed with a better one.
+func (r *Requester) end(err error) {
+	if r.state != up {
+		return
+	}
+	if errors.Is(err, fabric.ErrClosed) {
+		r.fade()
+	} else {
+		r.Close(err)
+	}
+	r.watcher.Granted(r, 0)
+}
+
+// fade marks the connection as closing.
+func (r *Requester) fade() {
+	r.state = ending
+	r.publish()
+}
+
+// refuse closes the connection because of a message that the peer sent. pc is the
+// Call that the message was about, or nil. That Call fails in limbo with all
+// others.
+func (r *Requester) refuse(pc *pendingCall, err error) {
+	if r.state != up {
+		return
+	}
+	e := r.opts.Log.Warn().Stringer("peer", r.info.Peer).Err(err)
+	if pc != nil {
+		e = e.Uint32("xid", pc.call.XID).Str("procedure", pc.call.Analysis.Procedure)
+	}
+	e.Msg("invalid message from the responder; connection closed")
+	r.metrics.refused(err)
+	r.end(fmt.Errorf("%w: %w", errInvalidReply, err))
+}
+
+// publish makes the state visible to other goroutines.
+func (r *Requester) publish() {
+	if r.state == up {
+		r.grant.Store(int32(min(r.credits.Granted, r.credits.Requested)))
+	} else {
+		r.grant.Store(0)
+	}
+	r.outstanding.Store(int32(r.credits.Outstanding))
+}
+
+// broken closes the connection because a Work Request failed. A flushed Work
+// Request is no such failure: the connection is closing already.
+func (r *Requester) broken(what string, err error) {
+	if !errors.Is(err, fabric.ErrFlushed) {
+		r.end(fmt.Errorf("rdmaside: %s: %w", what, err))
+	}
+}

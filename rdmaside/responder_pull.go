@@ -1,0 +1,187 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// gatherCall begins to assemble a Call that did not come whole.
+func (c *ResponderConn) gatherCall(x *Exchange) {
+	if err := x.layout(c.responder.opts.MaxCall); err != nil || c.ord == 0 {
+		c.answerError(x, rpcrdma.ErrChunk) // also when the peer serves no Reads
+		return
+	}
+	if len(x.chunks) == 1 && x.header.Proc == rpcrdma.Msg {
+		// The Payload stream is here, so it tells how long the chunk's item must
+		// be before anything is pulled.
+		if err := oncrpc.ParseCall(x.inline, &x.call); err != nil {
+			c.badCall(x, err)
+			return
+		}
+		if !x.call.Reducible() {
+			c.answerError(x, rpcrdma.ErrChunk)
+			return
+		}
+		b := c.responder.opts.Registry.Lookup(x.call.Program, x.call.Version)
+		s, err := ulb.RestoreCall(b, &x.call, x.chunks[0].position, x.chunks[0].length)
+		if err != nil {
+			c.answerRPC(x, oncrpc.GarbageArguments)
+			return
+		}
+		x.trim(s.Length, s.Padding)
+	}
+	if c.starved.first == nil && c.lease(x) || x.state != exchangeBusy {
+		return
+	}
+	x.state = exchangeStarved
+	c.starved.push(x)
+	c.await()
+}
+
+// lease leases memory for the Call of x and begins to pull it. It returns false
+// when there is no memory now, and when there never will be. In the latter case
+// it has answered the Call.
+func (c *ResponderConn) lease(x *Exchange) bool {
+	l, err := c.responder.opts.Memory.Lease(x.total)
+	if err != nil {
+		if errors.Is(err, regmem.ErrBudget) {
+			c.responder.metrics.noMemory.Inc()
+			return false
+		}
+		c.answerError(x, rpcrdma.ErrChunk)
+		return false
+	}
+	x.pulled, x.message = l, l.Bytes()
+	x.scatter(x.message)
+	if x.header.Proc == rpcrdma.Msg {
+		c.responder.metrics.copied.Add(uint64(len(x.inline)))
+	}
+	if x.recv >= 0 {
+		c.repost(x) // the inline part has been copied
+	}
+	if len(x.pieces) == 0 {
+		c.dispatch(x)
+		return true
+	}
+	x.state = exchangePulling
+	l.Post()
+	c.pulling.push(x)
+	c.pull()
+	return true
+}
+
+// await asks to be called when there may be memory for the first starved Call.
+func (c *ResponderConn) await() {
+	if c.waiting || c.starved.first == nil || c.state != up {
+		return
+	}
+	c.waiting = true
+	c.responder.opts.Memory.Wait(c.starved.first.total, c.wake)
+}
+
+type memoryTask ResponderConn
+
+// Run leases memory for starved Calls.
+func (t *memoryTask) Run() {
+	c := (*ResponderConn)(t)
+	c.waiting = false
+	for c.state == up && c.starved.first != nil {
+		x := c.starved.first
+		x.state = exchangeBusy
+		c.starved.pop()
+		if !c.lease(x) && x.state == exchangeBusy {
+			// Return it to the front of the queue.
+			x.state = exchangeStarved
+			x.next = c.starved.first
+			c.starved.first = x
+			if c.starved.last == nil {
+				c.starved.last = x
+			}
+			break
+		}
+	}
+	c.await()
+}
+
+// pull posts Reads, in the order their Calls came, as many as the peer serves at
+// once.
+func (c *ResponderConn) pull() {
+	for c.state == up && c.reads < c.ord && c.pulling.first != nil {
+		x := c.pulling.first
+		p := &x.pieces[x.posted]
+		into := x.message[p.at : p.at+int(p.from.Length)]
+		if err := c.conn.PostRead(uint64(x.index)+1, fabric.Read{Into: into, From: p.from}); err != nil {
+			c.end(fmt.Errorf("rdmaside: post read: %w", err))
+			return
+		}
+		c.reads++
+		x.posted++
+		if x.posted == len(x.pieces) {
+			c.pulling.pop()
+		}
+	}
+	c.watchReads()
+}
+
+// fetched handles the completion of a Read.
+func (c *ResponderConn) fetched(p *fabric.Completion) {
+	x := c.exchanges[p.ID-1]
+	c.reads--
+	c.watch.done++
+	x.fetched++
+	if p.Err != nil {
+		c.broken("read", p.Err) // closed releases x
+		return
+	}
+	if c.state == up {
+		if x.fetched == len(x.pieces) {
+			x.pulled.Unpost()
+			x.state = exchangeBusy
+			c.dispatch(x)
+		}
+		c.pull()
+	}
+}
+
+// dispatch hands the plain Call of x to the handler, or answers it with an error.
+func (c *ResponderConn) dispatch(x *Exchange) {
+	// "the value of the rdma_xid field does not match the value of the XID field in
+	// the accompanying RPC message": ERR_CHUNK. RFC 8166 Section 4.5.2.
+	if len(x.message) < 4 || binary.BigEndian.Uint32(x.message) != x.xid {
+		c.answerError(x, rpcrdma.ErrChunk)
+		return
+	}
+	if err := oncrpc.ParseCall(x.message, &x.call); err != nil {
+		c.badCall(x, err)
+		return
+	}
+	if len(x.chunks) > 0 {
+		if !x.call.Reducible() {
+			c.answerError(x, rpcrdma.ErrChunk)
+			return
+		}
+		// "This type of parsing failure might be due to mismatches between chunk
+		// sizes or offsets and the contents of the Payload stream": GARBAGE_ARGS.
+		if !x.itemsMatch(c.responder.opts.Registry) {
+			c.answerRPC(x, oncrpc.GarbageArguments)
+			return
+		}
+	}
+	c.responder.metrics.called(x)
+	x.state = exchangeHanded
+	c.responder.calls.Call(x)
+}
+
+// badCall closes the connection of a peer whose message is no RPC Call.
+func (c *ResponderConn) badCall(x *Exchange, err error) {
+	xid := x.xid
+	c.drop(x)
+	c.refuse(xid, refusal{reasonPayload, err})
+}
