@@ -49,23 +49,10 @@ func (x *Exchange) layout(limit int) error {
 		}
 		return 0
 	})
-	zero := 0 // number of segments of the Position Zero Read chunk
-	for zero < len(h.Reads) && h.Reads[zero].Position == 0 {
-		zero++
+	zero, stream, err := x.stream()
+	if err != nil {
+		return err
 	}
-	stream := uint64(len(x.inline))
-	switch {
-	case h.Proc == rpcrdma.Msg && zero > 0:
-		return fmt.Errorf("%w: RDMA_MSG with a Position Zero Read chunk", errReadList)
-	case h.Proc == rpcrdma.NoMsg:
-		// "The Payload stream is not included in the Send buffer in this instance."
-		// Section 3.5.3.
-		if zero == 0 || stream != 0 {
-			return fmt.Errorf("%w: RDMA_NOMSG without a Position Zero Read chunk or with %d octets inline", errReadList, stream)
-		}
-		stream = h.ReadLength(0)
-	}
-
 	x.chunks = x.chunks[:0]
 	var end, used uint64 // octets placed in the plain Call so far; of these from the Payload stream
 	for i := zero; i < len(h.Reads); {
@@ -99,6 +86,29 @@ func (x *Exchange) layout(limit int) error {
 	}
 	x.total = int(total)
 	return nil
+}
+
+// stream finds the Payload stream of the Call in x. It returns the number of
+// segments of the Position Zero Read chunk, which come first in the Read list, and
+// the length of the Payload stream in octets.
+func (x *Exchange) stream() (zero int, length uint64, err error) {
+	h := &x.header
+	for zero < len(h.Reads) && h.Reads[zero].Position == 0 {
+		zero++
+	}
+	length = uint64(len(x.inline))
+	switch {
+	case h.Proc == rpcrdma.Msg && zero > 0:
+		return 0, 0, fmt.Errorf("%w: RDMA_MSG with a Position Zero Read chunk", errReadList)
+	case h.Proc == rpcrdma.NoMsg:
+		// "The Payload stream is not included in the Send buffer in this instance."
+		// Section 3.5.3.
+		if zero == 0 || length != 0 {
+			return 0, 0, fmt.Errorf("%w: RDMA_NOMSG without a Position Zero Read chunk or with %d octets inline", errReadList, length)
+		}
+		length = h.ReadLength(0)
+	}
+	return zero, length, nil
 }
 
 // trim sets the length of a Call's only chunk to that of its item, once the

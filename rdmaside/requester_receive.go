@@ -73,55 +73,65 @@ func (r *Requester) received(c *fabric.Completion) {
 	}
 	b = b[:c.Bytes]
 	r.metrics.octetsReceived.Add(uint64(len(b)))
-
-	h := &r.header
-	n := rpcrdma.PlainLen
-	if xid, credits, ok := rpcrdma.ParsePlain(b); ok {
-		h.Reset(xid, credits, rpcrdma.Msg)
-		// The RPC message tells the direction: RFC 8167 Section 4.1.
-		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeCall {
-			r.reverseCall(b[n:], h)
-			r.stray(c)
-			r.repost(i)
-			return
-		}
-	} else {
-		var err error
-		if n, err = h.Decode(b); err != nil {
-			r.undecodable(c)
-			r.repost(i)
-			return
-		}
-		if r.isReverse(h, b[n:]) {
-			r.reverseChunks(h)
-			r.stray(c)
-			r.repost(i)
-			return
-		}
-	}
-	switch h.Proc {
-	case rpcrdma.MsgP, rpcrdma.Done:
-		// "Requesters MUST silently discard the message", Section 4.6.1;
-		// "Receivers MUST silently discard RDMA_DONE messages", Section 4.6.2.
-		r.metrics.droppedProc.Inc()
+	pc, n := r.decode(b)
+	if pc == nil {
 		r.stray(c)
 		r.repost(i)
 		return
 	}
-	slot, ok := r.xids.get(h.XID)
-	if !ok {
-		r.metrics.droppedStray.Inc()
-		r.stray(c)
-		r.repost(i)
-		return
-	}
-	pc := &r.slots[slot]
-	if err := r.accepts(pc, h, b[n:], c.Invalidated); err != nil {
+	if err := r.accepts(pc, &r.header, b[n:], c.Invalidated); err != nil {
 		r.refuse(pc, err)
 		r.recvs.drop(i)
 		return
 	}
-	// From here on the Reply belongs to the Call.
+	r.replied(pc, i, n, b)
+}
+
+// decode decodes the Transport header of the message b into r.header and returns
+// the Call that the message answers and the length of the header. If it answers
+// none, decode handles or discards it and returns nil.
+func (r *Requester) decode(b []byte) (pc *pendingCall, n int) {
+	h := &r.header
+	if xid, credits, ok := rpcrdma.ParsePlain(b); ok {
+		h.Reset(xid, credits, rpcrdma.Msg)
+		n = rpcrdma.PlainLen
+		// The RPC message tells the direction: RFC 8167 Section 4.1.
+		if _, mtype, ok := oncrpc.MessageType(b[n:]); ok && mtype == oncrpc.TypeCall {
+			r.reverseCall(b[n:], h)
+			return nil, 0
+		}
+	} else {
+		var err error
+		if n, err = h.Decode(b); err != nil {
+			// "If errors are detected in the RPC-over-RDMA header of an RPC Reply message,
+			// a Requester MUST silently discard the message." RFC 8166 Section 4.5. If it
+			// was the answer to a Call, the deadline of that Call handles it.
+			r.metrics.droppedHeader.Inc()
+			return nil, 0
+		}
+		if r.isReverse(h, b[n:]) {
+			r.reverseChunks(h)
+			return nil, 0
+		}
+	}
+	if h.Proc == rpcrdma.MsgP || h.Proc == rpcrdma.Done {
+		// "Requesters MUST silently discard the message", Section 4.6.1;
+		// "Receivers MUST silently discard RDMA_DONE messages", Section 4.6.2.
+		r.metrics.droppedProc.Inc()
+		return nil, 0
+	}
+	slot, ok := r.xids.get(h.XID)
+	if !ok {
+		r.metrics.droppedStray.Inc()
+		return nil, 0
+	}
+	return &r.slots[slot], n
+}
+
+// replied handles the answer to pc: r.header, which accepts has checked, and the
+// Payload stream b[n:] in Receive buffer i.
+func (r *Requester) replied(pc *pendingCall, i, n int, b []byte) {
+	h := &r.header
 	r.xids.remove(h.XID)
 	pc.replied = true
 	changed := r.credits.Grant(h.Credits)
@@ -177,16 +187,6 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	}
 }
 
-// undecodable discards a message whose header cannot be decoded.
-//
-// "If errors are detected in the RPC-over-RDMA header of an RPC Reply message, a
-// Requester MUST silently discard the message." RFC 8166 Section 4.5. If the
-// message was the answer to a Call, the deadline of that Call handles it.
-func (r *Requester) undecodable(c *fabric.Completion) {
-	r.metrics.droppedHeader.Inc()
-	r.stray(c)
-}
-
 // stray closes the connection if a message that answers no Call invalidated a
 // handle: the handle belongs to another Call.
 func (r *Requester) stray(c *fabric.Completion) {
@@ -205,42 +205,18 @@ func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, 
 	if h.Proc == rpcrdma.Error {
 		return nil
 	}
-	chunks := func(format string, args ...any) error {
-		return refusal{reasonChunks, fmt.Errorf(format, args...)}
-	}
-	// "Responders MUST leave the Read list empty in all replies." Section 4.3.1.
-	if len(h.Reads) != 0 {
-		return chunks("%d segments in the Read list", len(h.Reads))
-	}
-	// A Write list that is missing from the Reply is taken as unused: some
-	// Responders ignore it and send the result inline.
-	if len(h.Writes) > 0 && (pc.shape.Reply != ulb.ReplyWriteChunk || len(h.Writes) > 1) {
-		return chunks("%d Write chunks", len(h.Writes))
-	}
-	for i := range h.Writes {
-		if err := pc.within(&h.Writes[i]); err != nil {
-			return chunks("Write chunk: %w", err)
-		}
-	}
-	if h.Reply != nil {
-		if pc.shape.Reply != ulb.ReplyChunk && h.Reply.Length() != 0 {
-			return chunks("a Reply chunk of %d octets was not offered", h.Reply.Length())
-		}
-		if pc.shape.Reply == ulb.ReplyChunk {
-			if err := pc.within(h.Reply); err != nil {
-				return chunks("Reply chunk: %w", err)
-			}
-		}
+	if err := pc.acceptChunks(h); err != nil {
+		return refusal{reasonChunks, err}
 	}
 	length := uint64(len(payload))
 	if h.Proc == rpcrdma.NoMsg {
 		if h.Reply == nil || len(payload) != 0 {
-			return chunks("RDMA_NOMSG without Reply chunk or with %d octets inline", len(payload))
+			return refusal{reasonChunks, fmt.Errorf("RDMA_NOMSG without Reply chunk or with %d octets inline", len(payload))}
 		}
 		length = h.Reply.Length()
 	} else {
 		if h.Reply != nil && h.Reply.Length() != 0 {
-			return chunks("RDMA_MSG with %d octets in the Reply chunk", h.Reply.Length())
+			return refusal{reasonChunks, fmt.Errorf("RDMA_MSG with %d octets in the Reply chunk", h.Reply.Length())}
 		}
 		// "the value of the rdma_xid field does not match the value of the XID field
 		// in the accompanying RPC message", Section 4.5.2.
@@ -250,6 +226,37 @@ func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, 
 	}
 	if length < oncrpc.MinReply {
 		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", length)}
+	}
+	return nil
+}
+
+// acceptChunks checks the lists of an answer to pc against what pc offered.
+func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
+	// "Responders MUST leave the Read list empty in all replies." Section 4.3.1.
+	if len(h.Reads) != 0 {
+		return fmt.Errorf("%d segments in the Read list", len(h.Reads))
+	}
+	// A Write list that is missing from the Reply is taken as unused: some
+	// Responders ignore it and send the result inline.
+	if len(h.Writes) > 0 && (pc.shape.Reply != ulb.ReplyWriteChunk || len(h.Writes) > 1) {
+		return fmt.Errorf("%d Write chunks", len(h.Writes))
+	}
+	for i := range h.Writes {
+		if err := pc.within(&h.Writes[i]); err != nil {
+			return fmt.Errorf("Write chunk: %w", err) //nolint:staticcheck // the RFC's name
+		}
+	}
+	if h.Reply == nil {
+		return nil
+	}
+	if pc.shape.Reply != ulb.ReplyChunk {
+		if h.Reply.Length() != 0 {
+			return fmt.Errorf("a Reply chunk of %d octets was not offered", h.Reply.Length())
+		}
+		return nil
+	}
+	if err := pc.within(h.Reply); err != nil {
+		return fmt.Errorf("Reply chunk: %w", err) //nolint:staticcheck // the RFC's name
 	}
 	return nil
 }

@@ -249,7 +249,7 @@ func FuzzDecode(f *testing.F) {
 	for _, v := range vectors(f) {
 		f.Add(v.octet)
 	}
-	var h, again Header
+	var h Header
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
 		n, err := h.Decode(b)
@@ -260,13 +260,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("ParsePlain took what Decode read as %s, %v", say(&h), err)
 		}
 		if err != nil {
-			var he *HeaderError
-			if !errors.As(err, &he) || n != 0 {
-				t.Fatalf("%d, %v", n, err)
-			}
-			if he.Reply(&again, 1) && (again.XID != he.XID || again.Len() > errVersLen) {
-				t.Fatalf("answer %s to %v", say(&again), err)
-			}
+			checkError(t, n, err)
 			return
 		}
 		if n > len(b) || n != h.Len() {
@@ -275,17 +269,36 @@ func FuzzDecode(f *testing.F) {
 		if got := h.Append(nil); !bytes.Equal(got, b[:n]) {
 			t.Fatalf("encoded\n%x, decoded\n%x", got, b[:n])
 		}
-		total := len(h.Reads)
-		for i := range h.Writes {
-			total += len(h.Writes[i].Segments)
-		}
-		if h.Reply != nil {
-			total += len(h.Reply.Segments)
-		}
-		if total > maxTotal || len(h.Reads) > maxReads || len(h.Writes) > maxWrites {
-			t.Fatalf("limits passed: %d reads, %d writes, %d in total", len(h.Reads), len(h.Writes), total)
-		}
+		checkLimits(t, &h)
 	})
+}
+
+// checkError checks the results of a Decode that failed, and the answer to them.
+func checkError(t *testing.T, n int, err error) {
+	t.Helper()
+	var he *HeaderError
+	if !errors.As(err, &he) || n != 0 {
+		t.Fatalf("%d, %v", n, err)
+	}
+	var answer Header
+	if he.Reply(&answer, 1) && (answer.XID != he.XID || answer.Len() > errVersLen) {
+		t.Fatalf("answer %s to %v", say(&answer), err)
+	}
+}
+
+// checkLimits checks that the lists of h are as short as Decode promises.
+func checkLimits(t *testing.T, h *Header) {
+	t.Helper()
+	total := len(h.Reads)
+	for i := range h.Writes {
+		total += len(h.Writes[i].Segments)
+	}
+	if h.Reply != nil {
+		total += len(h.Reply.Segments)
+	}
+	if total > maxTotal || len(h.Reads) > maxReads || len(h.Writes) > maxWrites {
+		t.Fatalf("limits passed: %d reads, %d writes, %d in total", len(h.Reads), len(h.Writes), total)
+	}
 }
 
 func TestAllocs(t *testing.T) {
