@@ -1,4 +1,4 @@
-# make test is what CI runs; it installs what it needs (as root, on Debian 12).
+# CI runs make test. It needs root on Debian 12, where it installs what it uses.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,26 +15,26 @@ ROUNDS ?= 9
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
 
-test: install ## everything, real peers included
+test: install ## all tests, those against real peers included; about 15 minutes on two cores
 	./.ci/test.sh
 
 install: ## Debian packages, the lab's kernel, Go modules
 	deploy/lab/install.sh
 	$(GO) mod download
 
-check: lint unit ## without real peers
+check: lint unit ## lint, and all tests except those against real peers
 
-# golangci-lint vets the default tags, with lab.
+# golangci-lint vets the default tags and lab, vet the rest.
 lint: ## gofumpt, vet for every build tag and both byte orders, golangci-lint
 	@bad=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofumpt: $$bad"; exit 1; }
 	$(GO) vet -tags lab,ibverbs $(PKGS)
 	GOARCH=s390x $(GO) vet $(PKGS)
 	$(TOOL) golangci-lint run --build-tags lab $(PKGS)
 
-unit: ## all Go tests with the race detector
+unit: ## all Go tests, with the race detector
 	$(GO) test -race $(PKGS)
 
-conformance: ## what RFC 8166 asks of a Responder and a Requester, rule by rule: docs/conformance.md
+conformance: ## rule by rule, how the Responder and the Requester keep RFC 8166: docs/conformance.md
 	@mkdir -p out && rm -f out/conformance.md
 	@RDMABRIDGE_CONFORMANCE=$(CURDIR)/out/conformance.md $(GO) test -count=1 -run '^TestConformance' ./rdmaside || failed=1; \
 		cat out/conformance.md; exit $${failed:-0}
@@ -42,24 +42,24 @@ conformance: ## what RFC 8166 asks of a Responder and a Requester, rule by rule:
 fuzz: ## every fuzz target for $(FUZZTIME)
 	./.ci/fuzz.sh $(FUZZTIME)
 
-chaos: ## faulty servers, wires and clients around a bridge for $(CHAOS_TIME); CHAOS_SEED repeats a run: docs/faults.md
+chaos: ## a bridge among faulty servers, wires and clients for $(CHAOS_TIME); CHAOS_SEED repeats a run: docs/faults.md
 	CHAOS_TIME=$(CHAOS_TIME) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$' ./internal/chaos
 
 lab-test: build ## the tests against Linux in the guest
 	RDMABRIDGE_LAB=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./cmd/rdmabridge
 
-lab: install ## boots the guest with a shell; its NFS server is at 127.0.0.1:20049 (RDMA) and :20048 (MOUNT)
+lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.1:20049 (RDMA) and :20048 (MOUNT)
 	mkdir -p out
 	deploy/lab/mkinitrd.sh out/guest.zst
 	deploy/lab/boot.sh out/guest.zst --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
 
-bench-neighbours: ## what a bad client costs the others: docs/bench.md
+bench-neighbours: ## how much a bad client delays the others: docs/bench.md
 	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./cmd/rdmabridge
 
-bench: ## each layer, then the whole bridge in one process
+bench: ## benchmarks of each layer, then of the whole bridge in one process
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 
-bench-peers: build ## the bridge, HAProxy, nginx and no proxy under the same loads: docs/bench-peers.md
+bench-peers: build ## the same loads on the bridge, HAProxy, nginx and no proxy: docs/bench-peers.md
 	[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] && command -v haproxy nginx >/dev/null || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends haproxy nginx-light libnginx-mod-stream >/dev/null; }
 	deploy/bench/peers.sh
