@@ -74,11 +74,7 @@ func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *c
 	}
 	o.Health.Set(o.Endpoints, priority)
 	o.HostGone = func(err error) bool { return errors.Is(err, errGone) }
-	p := New(o, d, &owner{})
-	p.Start()
-	synctest.Wait()
-	t.Cleanup(p.Close)
-	return p, d
+	return startPool(t, o, d, &owner{}), d
 }
 
 // at is where the usable connections of p are.
@@ -238,7 +234,7 @@ func TestTrialGivenUp(t *testing.T) {
 		h.failed("a", true) // its host has gone
 		time.Sleep(2 * time.Second)
 		o := Options{Endpoints: []string{"a", "b"}, Connections: 1, Health: h, Prefer: 0}
-		pinned := New(Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, KeepEndpoint: true}, d, &owner{})
+		pinned := idlePool(t, Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, KeepEndpoint: true}, d, &owner{})
 		pinned.Start()
 		synctest.Wait() // dials a, on trial
 		if d.count("a") != 1 {
@@ -246,7 +242,7 @@ func TestTrialGivenUp(t *testing.T) {
 		}
 		pinned.Close() // the client has gone
 		d.hang["a"] = false
-		shared := New(o, d, &owner{})
+		shared := idlePool(t, o, d, &owner{})
 		shared.Start()
 		defer shared.Close()
 		time.Sleep(time.Hour)

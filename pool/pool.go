@@ -71,77 +71,6 @@ type Owner interface {
 	Expired(e *Entry, err error)
 }
 
-// Options describe a pool.
-type Options struct {
-	Name        string
-	Endpoints   []string      // tried in turn; at least one
-	Connections int           // seats; default 4
-	Loops       int           // seats are spread over so many affinities; default 1
-	First       int           // the first of these affinities
-	BackoffMin  time.Duration // first pause after a failure; default 100 ms
-	BackoffMax  time.Duration // longest pause; default 5 s
-	DialTimeout time.Duration // default 10 s
-	QueueWait   time.Duration // longest wait for a credit; default 30 s
-	QueueLimit  int           // most Calls waiting; default 65536
-
-	// SlowStart is the slow start of the upstream, which all its pools share. nil is
-	// for a pool without one.
-	SlowStart *SlowStart
-
-	// Failed is told of every dial that failed and every connection that ended,
-	// for the log. It may be called on any goroutine. nil ignores.
-	Failed func(endpoint string, err error, retryIn time.Duration)
-	// Connected is told of every connection that came up. nil ignores.
-	Connected func(endpoint string)
-
-	// Health is what is known of Endpoints, which pools of the same upstream share; it
-	// has been Set to them. nil is a Health of the pool's own, without priority.
-	Health *Health
-	// Prefer is the number of the endpoint that the first seat would rather have, the
-	// next one's the next.
-	Prefer int
-	// KeepEndpoint keeps the pool at the endpoint that it had last while that is not ejected.
-	// Otherwise connections go back to the one they prefer when that is well.
-	KeepEndpoint bool
-	// HostGone reports whether the end of a connection means that the host is gone. nil:
-	// none does.
-	HostGone func(err error) bool
-	// Dials bounds attempts to connect. nil: nothing does.
-	Dials *Share
-
-	// Improve reports when a seat is to try for a better connection to the endpoint that it
-	// has; 0: it has the right one. It is asked after each connection and each attempt, on
-	// the goroutine that calls Dial. nil: all have the right one.
-	Improve func(s *Seat) time.Duration
-	// Discarded is told when nothing will be dialled for a seat any more because another
-	// one has its place, on the goroutine that called Dial. nil ignores.
-	Discarded func(s *Seat)
-
-	// Metrics are the upstream's, which all its pools share. nil counts nothing.
-	Metrics *Metrics
-}
-
-func (o Options) withDefaults() Options {
-	def := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	defd := func(v *time.Duration, d time.Duration) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	def(&o.Connections, 4)
-	def(&o.Loops, 1)
-	def(&o.QueueLimit, 65536)
-	defd(&o.BackoffMin, 100*time.Millisecond)
-	defd(&o.BackoffMax, 5*time.Second)
-	defd(&o.DialTimeout, 10*time.Second)
-	defd(&o.QueueWait, 30*time.Second)
-	return o
-}
-
 // A Pool is the connections to one upstream and the Calls that wait for them.
 type Pool struct {
 	dialer Dialer // constant, as is owner
@@ -169,9 +98,11 @@ type Pool struct {
 	blocked   bool       // listed in SlowStart.blocked; guarded by SlowStart.mu
 }
 
-// New returns a pool that has not been started.
-func New(o Options, d Dialer, owner Owner) *Pool {
-	o = o.withDefaults()
+// New returns a pool that has not been started. It fails if o is not valid.
+func New(o Options, d Dialer, owner Owner) (*Pool, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
 	p := &Pool{
 		queue: queues{byLoop: make([]queue, o.Loops), bySeat: make([]queue, o.Connections)},
 		opts:  o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
@@ -186,7 +117,7 @@ func New(o Options, d Dialer, owner Owner) *Pool {
 	for i := range o.Connections {
 		p.seats = append(p.seats, p.newSeat(i))
 	}
-	return p
+	return p, nil
 }
 
 func (p *Pool) newSeat(i int) *Seat {

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -92,15 +93,45 @@ func (o *owner) list() ([]*Entry, []error) {
 	return slices.Clone(o.expired), slices.Clone(o.errs)
 }
 
+// complete returns o with a usual value for each setting that a test does not care about.
+func complete(o Options) Options {
+	if o.Endpoints == nil {
+		o.Endpoints = []string{"server:20049"}
+	}
+	o.Connections = cmp.Or(o.Connections, 4)
+	o.Loops = cmp.Or(o.Loops, 1)
+	o.BackoffMin = cmp.Or(o.BackoffMin, 100*time.Millisecond)
+	o.BackoffMax = cmp.Or(o.BackoffMax, 5*time.Second)
+	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
+	o.QueueWait = cmp.Or(o.QueueWait, 30*time.Second)
+	o.QueueLimit = cmp.Or(o.QueueLimit, 65536)
+	return o
+}
+
+// idlePool makes a pool of o, completed, which the test starts and closes.
+func idlePool(tb testing.TB, o Options, d Dialer, ow Owner) *Pool {
+	tb.Helper()
+	p, err := New(complete(o), d, ow)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// startPool makes and starts a pool of o, completed, and closes it at the end of the test.
+func startPool(t *testing.T, o Options, d Dialer, ow Owner) *Pool {
+	t.Helper()
+	p := idlePool(t, o, d, ow)
+	p.Start()
+	t.Cleanup(p.Close)
+	synctest.Wait()
+	return p
+}
+
 func newPool(t *testing.T, o Options, d *fakeDialer) (*Pool, *owner) {
 	t.Helper()
 	ow := &owner{}
-	o.Endpoints = []string{"server:20049"}
-	p := New(o, d, ow)
-	p.Start()
-	synctest.Wait()
-	t.Cleanup(p.Close)
-	return p, ow
+	return startPool(t, o, d, ow), ow
 }
 
 func submit(t *testing.T, p *Pool, f *Flow, cost, here int) *Entry {
@@ -446,7 +477,7 @@ func TestCloseReachesWhatIsClosing(t *testing.T) {
 }
 
 func BenchmarkSubmitDone(b *testing.B) {
-	p := New(Options{Connections: 4}, nil, nil)
+	p := idlePool(b, Options{Connections: 4}, nil, nil)
 	for _, s := range p.seats {
 		s.member, s.grant = &nullMember{}, 64
 	}
@@ -466,7 +497,7 @@ func (*nullMember) Affinity() int        { return 0 }
 func (*nullMember) Close(error)          {}
 
 func TestSubmitDoesNotAllocate(t *testing.T) {
-	p := New(Options{Connections: 1}, nil, nil)
+	p := idlePool(t, Options{Connections: 1}, nil, nil)
 	p.seats[0].member, p.seats[0].grant = &nullMember{}, 1
 	var f Flow
 	a, b := &Entry{Flow: &f}, &Entry{Flow: &f}

@@ -154,10 +154,7 @@ func TestAstray(t *testing.T) {
 			Discarded: func(s *Seat) { left = append(left, s) },
 			Failed:    func(string, error, time.Duration) { t.Error("a failure") },
 		}
-		p := New(o, d, &owner{})
-		p.Start()
-		defer p.Close()
-		synctest.Wait()
+		p := startPool(t, o, d, &owner{})
 		old := d.members[0]
 		e := submit(t, p, &Flow{}, 100, 0)
 		began := time.Now()
@@ -266,10 +263,7 @@ func TestReplacedHoldsNobodyUp(t *testing.T) {
 			}
 			return 3 * time.Second
 		}}
-		p := New(o, d, &owner{})
-		p.Start()
-		defer p.Close()
-		synctest.Wait()
+		p := startPool(t, o, d, &owner{})
 		var f Flow
 		m := d.members[0]
 		answer(t, p, m, &f, 1100)

@@ -464,9 +464,6 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) (err error) {
 	return err
 }
 
-// returns reports whether connections go to the endpoint that they prefer.
-func (o *Options) returns() bool { return len(o.Endpoints) > 1 && !o.KeepEndpoint }
-
 // improveTimer is when the seat is to try for a better connection; nil for never.
 func (s *Seat) improveTimer(o *Options) <-chan time.Time {
 	if o.Improve == nil {

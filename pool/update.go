@@ -8,8 +8,11 @@ import "slices"
 // renew replaces the others too, because what Dial makes is different now. What is
 // replaced is so one after the other, the next when the one before has a successor: if
 // nothing can be connected any more, all connections but one go on. It does not wait.
+// o must be valid.
 func (p *Pool) Update(o Options, renew bool) {
-	o = o.withDefaults()
+	if err := o.Validate(); err != nil {
+		panic("BUG: " + err.Error())
+	}
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 
 // updated is what newPool gives a pool, for Update.
 func updated(connections int, endpoint string) Options {
-	return Options{Connections: connections, Loops: 1, Endpoints: []string{endpoint}}
+	return complete(Options{Connections: connections, Endpoints: []string{endpoint}})
 }
 
 // open counts the connections of d that are open.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -128,7 +129,11 @@ func (u *upstream) pin(f *front) (*pin, error) {
 		p.first = ps.next
 		ps.next++
 	}
-	p.pool = pool.New(p.poolOptions(o), p, u)
+	own, err := pool.New(p.poolOptions(o), p, u)
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	p.pool = own
 	if ps.all == nil {
 		ps.all = make(map[*pin]struct{})
 	}
@@ -140,8 +145,8 @@ func (u *upstream) pin(f *front) (*pin, error) {
 
 func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 	po := pool.Options{
-		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, First: p.front.loop.index,
-		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
+		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, Loops: 1, First: p.front.loop.index,
+		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit,
 		Failed:    p.u.failed,
 		Discarded: p.u.left,
 		HostGone:  gone,

@@ -132,7 +132,11 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		n = len(o.Endpoints)
 	}
 	for i := range n {
-		u.pools = append(u.pools, pool.New(u.poolOptions(&o, i), u, u))
+		up, err := pool.New(u.poolOptions(&o, i), u, u)
+		if err != nil {
+			return nil, fmt.Errorf("proxy: %w", err)
+		}
+		u.pools = append(u.pools, up)
 	}
 	return u, nil
 }
@@ -169,11 +173,14 @@ func (u *upstream) close() {
 	}
 }
 
+// queueLimit is the most Calls that may wait in one pool.
+const queueLimit = 1 << 16
+
 // poolOptions are those of pool i of u.pools.
 func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
-		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter,
+		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit,
 		SlowStart: u.slowStart,
 		Failed:    u.failed,
 		Connected: u.connected,
