@@ -1,16 +1,16 @@
 package main
 
-import (
-	"github.com/spf13/cobra"
-)
+import "github.com/spf13/cobra"
 
 func newBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure bridges, servers and what is between them",
-		Long: `Bench server answers Calls, bench load makes them and measures, bench compare and
-bench peers make them in turn against several addresses. Servers speak an echo
-program and NFSv3 NULL, GETATTR, READ and WRITE; every Reply is checked.`,
+		Short: "Measure bridges and servers",
+		Long: `Bench measures how fast a bridge or a server answers Calls. "bench server" answers
+Calls. "bench load" sends Calls to one address and measures. "bench compare" and
+"bench peers" send them to several addresses in turn and print ratios. The server
+knows an echo program and NFSv3 NULL, GETATTR, READ and WRITE. The load checks every
+Reply.`,
 	}
 	cmd.AddCommand(newBenchServerCommand(), newBenchLoadCommand(), newBenchCompareCommand(), newBenchPeersCommand())
 	return cmd

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,17 +17,17 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// transportFlags choose between TCP and RDMA.
+// transportFlags are the flags that choose between TCP and RDMA.
 type transportFlags struct{ transport, provider, crc, fpdu string }
 
 func (t *transportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.transport, "transport", "tcp", "tcp or rdma")
-	cmd.Flags().StringVar(&t.provider, "provider", configs.ProviderIWARP, "of rdma: "+strings.Join(providerNames(), " or "))
-	cmd.Flags().StringVar(&t.crc, "crc", "on", "of iWARP: on, or off, which only counts if the peer agrees")
-	cmd.Flags().StringVar(&t.fpdu, "fpdu", "emss", "of iWARP: emss or max")
+	cmd.Flags().StringVar(&t.provider, "provider", configs.ProviderIWARP, "RDMA provider: "+strings.Join(providerNames(), " or "))
+	cmd.Flags().StringVar(&t.crc, "crc", "on", "CRCs of iWARP: on or off; off takes effect only if the peer agrees")
+	cmd.Flags().StringVar(&t.fpdu, "fpdu", "emss", "length of iWARP FPDUs: emss, one TCP segment, or max")
 }
 
-// open makes the provider, or returns nil for TCP.
+// open makes the RDMA provider. It returns nil for TCP.
 func (t *transportFlags) open(log zerolog.Logger) (fabric.Provider, error) {
 	var w configs.IWARP
 	switch t.crc {
@@ -55,72 +54,79 @@ func (t *transportFlags) open(log zerolog.Logger) (fabric.Provider, error) {
 	return nil, fmt.Errorf("--transport %s: want tcp or rdma", t.transport)
 }
 
-// loadFlags describe a load.
+// loaderFlags are the flags of every command that makes a bench.Loader.
+type loaderFlags struct {
+	loops  int
+	budget sizeFlag
+	asJSON bool
+}
+
+func (f *loaderFlags) add(cmd *cobra.Command) {
+	f.budget = 1 << 30
+	cmd.Flags().IntVar(&f.loops, "loops", 0, "number of event loops of the load; 0 for two, or for one on one CPU")
+	cmd.Flags().Var(&f.budget, "budget", "most memory that messages of a load over RDMA may use")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+}
+
+// newLoader makes the loader. Its log goes to errOut.
+func (f *loaderFlags) newLoader(errOut io.Writer) (*bench.Loader, error) {
+	l, err := bench.NewLoader(bench.LoaderOptions{Loops: f.loops, Budget: int64(f.budget), Log: loadLog(errOut)})
+	return l, failed(err)
+}
+
+// loadLog makes the log of a load.
+func loadLog(errOut io.Writer) zerolog.Logger {
+	return newLog(errOut, configs.Log{Level: "warn", Format: configs.FormatConsole})
+}
+
+// loadFlags are the flags that describe one load.
 type loadFlags struct {
 	transportFlags
+	loaderFlags
 	load              bench.Load
 	call, reply, size sizeFlag
 	delay             time.Duration
-	loops             int
-	budget            sizeFlag
-	asJSON            bool
 }
 
 func (f *loadFlags) add(cmd *cobra.Command) {
-	f.call, f.reply, f.size, f.budget = 100, 100, 64<<10, 1<<30
+	f.call, f.reply, f.size = 100, 100, 64<<10
 	f.transportFlags.add(cmd)
+	f.loaderFlags.add(cmd)
 	s := cmd.Flags()
-	s.IntVar(&f.load.Conns, "conns", 1, "connections")
+	s.IntVar(&f.load.Conns, "conns", 1, "number of connections that carry Calls")
 	s.IntVar(&f.load.Depth, "depth", 1, "Calls outstanding on each connection")
-	s.IntVar(&f.load.Idle, "idle", 0, "connections beside those that do nothing")
+	s.IntVar(&f.load.Idle, "idle", 0, "number of further connections, which carry no Call")
 	s.Var(&f.call, "call", "length of a Call, the whole RPC message")
 	s.Var(&f.reply, "reply", "length of a Reply, the whole RPC message")
-	s.DurationVar(&f.delay, "delay", 0, "how long the server is to wait before each Reply")
-	s.StringVar(&f.load.Work.Mix, "mix", "", "what to call instead of echo, with weights: nfs3:read=50,write=30,getattr=20; or null")
-	s.Var(&f.size, "size", "data of READ and WRITE of a mix")
-	s.Float64Var(&f.load.Rate, "rate", 0, "Calls started in a second; 0: each Reply starts a Call")
-	s.DurationVar(&f.load.Warmup, "warmup", 100*time.Millisecond, "before measuring")
-	s.DurationVar(&f.load.Timeout, "timeout", 10*time.Second, "for connecting, and for the last Replies")
-	s.BoolVar(&f.load.Full, "full", false, "compare all data of each Reply, not only both ends")
-	f.addLoader(cmd)
+	s.DurationVar(&f.delay, "delay", 0, "ask the server to wait so long before each Reply")
+	s.StringVar(&f.load.Work.Mix, "mix", "", "send these Calls instead of echo, by weight: nfs3:read=50,write=30,getattr=20; or null")
+	s.Var(&f.size, "size", "octets of data of each READ and WRITE of a mix")
+	s.Float64Var(&f.load.Rate, "rate", 0, "start so many Calls a second; 0: start a Call after each Reply")
+	s.DurationVar(&f.load.Warmup, "warmup", 100*time.Millisecond, "how long to run before measuring")
+	s.DurationVar(&f.load.Timeout, "timeout", 10*time.Second, "how long to wait for connections and for the last Replies")
+	s.BoolVar(&f.load.Full, "full", false, "check all data of each Reply, not only its first and last octets")
 }
 
-// addLoader adds what has nothing to do with one load.
-func (f *loadFlags) addLoader(cmd *cobra.Command) {
-	if f.budget == 0 {
-		f.budget = 1 << 30
-	}
-	cmd.Flags().IntVar(&f.loops, "loops", 0, "event loops of the load; 0 for two, or one per CPU")
-	cmd.Flags().Var(&f.budget, "budget", "memory for messages of a load over RDMA")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "as JSON")
-}
-
-// start makes the Loader, and fills in the load.
+// start completes f.load from the flags and makes the loader.
 func (f *loadFlags) start(errOut io.Writer) (l *bench.Loader, err error) {
-	log := newLog(errOut, configs.Log{Level: "warn", Format: configs.FormatConsole})
-	if f.transport != "" {
-		if f.load.Provider, err = f.open(log); err != nil {
-			return nil, err
-		}
+	if f.load.Provider, err = f.open(loadLog(errOut)); err != nil {
+		return nil, err
 	}
 	if f.delay < 0 || f.delay > 10*time.Second {
-		return nil, errors.New("--delay: want 0 to 10s")
+		return nil, fmt.Errorf("--delay %s: want 0 to 10s", f.delay)
 	}
 	w := &f.load.Work
 	w.Call, w.Reply, w.Size, w.Delay = int(f.call), int(f.reply), int(f.size), uint32(f.delay.Microseconds())
-	if w.Call < bench.MinEchoCall && w.Mix == "" && f.transport != "" {
+	if w.Call < bench.MinEchoCall && w.Mix == "" {
 		return nil, fmt.Errorf("--call %d: a Call has at least %d octets", w.Call, bench.MinEchoCall)
 	}
-	if w.Reply < bench.MinEchoReply && w.Mix == "" && f.transport != "" {
+	if w.Reply < bench.MinEchoReply && w.Mix == "" {
 		return nil, fmt.Errorf("--reply %d: a Reply has at least %d octets", w.Reply, bench.MinEchoReply)
 	}
-	if l, err = bench.NewLoader(bench.LoaderOptions{Loops: f.loops, Budget: int64(f.budget), Log: log}); err != nil {
-		return nil, failed(err)
-	}
-	return l, nil
+	return f.newLoader(errOut)
 }
 
-// pidFlag is process ids on the command line: 17, or 17+18.
+// A pidFlag is a list of process ids on the command line: 17 or 17+18.
 type pidFlag bench.Processes
 
 func (p *pidFlag) Type() string { return "PID" }
@@ -138,14 +144,14 @@ func (p *pidFlag) Set(v string) error {
 	for f := range strings.SplitSeq(v, "+") {
 		pid, err := strconv.Atoi(f)
 		if err != nil || pid <= 0 {
-			return fmt.Errorf("%q is not a process id", f)
+			return fmt.Errorf("%q is not a process id: want a positive number", f)
 		}
 		*p = append(*p, pid)
 	}
 	return nil
 }
 
-// targetFlag is a list of NAME=ADDRESS or NAME=ADDRESS@PID+PID.
+// A targetFlag is a list of NAME=ADDRESS or NAME=ADDRESS@PID+PID, separated by commas.
 type targetFlag []bench.Target
 
 func (t *targetFlag) Type() string { return "NAME=ADDRESS[@PID]" }
@@ -181,21 +187,10 @@ func (t *targetFlag) Set(v string) error {
 	return nil
 }
 
+// checkRounds validates --rounds.
 func checkRounds(n int) error {
 	if n < 1 || n > 1000 {
 		return fmt.Errorf("--rounds %d: want 1 to 1000", n)
 	}
 	return nil
-}
-
-// progress writes a line for each run.
-func progress(w io.Writer) func(int, bench.Target, *bench.Result, error) {
-	return func(round int, t bench.Target, r *bench.Result, err error) {
-		if err != nil {
-			fmt.Fprintf(w, "round %d: %s: %v\n", round, t.Name, err)
-			return
-		}
-		fmt.Fprintf(w, "round %d: %-16s %10.0f calls/s %8.3f GB/s  p50 %.0f p99 %.0f us\n",
-			round, t.Name, r.CallsPerSecond, r.GBPerSecond, r.Latency.P50, r.Latency.P99)
-	}
 }

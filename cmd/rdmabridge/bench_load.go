@@ -15,10 +15,11 @@ func newBenchLoadCommand() *cobra.Command {
 	var pids pidFlag
 	cmd := &cobra.Command{
 		Use:   "load --target ADDR",
-		Short: "Keep a server or bridge busy, and measure",
-		Long: `Load keeps Calls outstanding on many connections, or starts them at a rate. Sizes
-are those of whole RPC messages, without record marks; GB are 10^9 octets of
-Calls and Replies together. The first Reply that is wrong ends the run.`,
+		Short: "Send Calls to a server or bridge and measure the Replies",
+		Long: `Load keeps a number of Calls outstanding on each of many connections, or starts
+Calls at a rate, and prints throughput and latency. Lengths are those of whole RPC
+messages, without record marks. GB are 10^9 octets of Calls and Replies together.
+The first wrong Reply stops the run.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := f.start(cmd.ErrOrStderr())
@@ -39,9 +40,9 @@ Calls and Replies together. The first Reply that is wrong ends the run.`,
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().StringVar(&f.load.Target, "target", "", "`ADDRESS` of a server or bridge")
-	cmd.Flags().DurationVar(&f.load.Duration, "duration", 2*time.Second, "to measure")
-	cmd.Flags().Var(&pids, "pid", "processes under test, whose CPU time is measured with that of their children: 17 or 17+18")
+	cmd.Flags().StringVar(&f.load.Target, "target", "", "send Calls to the server or bridge at `ADDRESS`")
+	cmd.Flags().DurationVar(&f.load.Duration, "duration", 2*time.Second, "how long to measure")
+	cmd.Flags().Var(&pids, "pid", "also measure the CPU time of these processes and their children: 17 or 17+18")
 	required(cmd, "target")
 	return cmd
 }

@@ -15,8 +15,11 @@ func newBenchServerCommand() *cobra.Command {
 	budget, inline := sizeFlag(1<<30), sizeFlag(4096)
 	cmd := &cobra.Command{
 		Use:   "server",
-		Short: "Answer Calls of bench load over TCP or RDMA",
-		Args:  cobra.NoArgs,
+		Short: "Answer the Calls of bench load over TCP or RDMA",
+		Long: `Server answers an echo program and NFSv3 NULL, GETATTR, READ and WRITE until it
+receives SIGTERM or SIGINT. It prints the address that it listens at. It exits with
+1 if a Call carried wrong data.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			o.Log = newLog(cmd.ErrOrStderr(), configs.Log{Level: "info", Format: configs.FormatConsole})
 			if o.Provider, err = t.open(o.Log); err != nil {
@@ -35,17 +38,17 @@ func newBenchServerCommand() *cobra.Command {
 				return failed(err)
 			}
 			if n := s.Wrong(); n > 0 {
-				return failed(fmt.Errorf("%d calls with wrong data", n))
+				return failed(fmt.Errorf("%d Calls carried wrong data", n))
 			}
 			return nil
 		},
 	}
 	t.add(cmd)
-	cmd.Flags().StringVar(&o.Address, "listen", "127.0.0.1:20050", "`ADDRESS` to listen at")
-	cmd.Flags().IntVar(&o.Credits, "credits", 128, "granted to each RDMA connection")
-	cmd.Flags().Var(&inline, "inline", "RDMA inline threshold, both ways")
-	cmd.Flags().IntVar(&o.Loops, "loops", 0, "event loops; 0 for one per CPU")
-	cmd.Flags().Var(&budget, "budget", "memory for messages")
-	cmd.Flags().BoolVar(&o.Full, "full", false, "compare all data of each Call, not only both ends")
+	cmd.Flags().StringVar(&o.Address, "listen", "127.0.0.1:20050", "listen at `ADDRESS`")
+	cmd.Flags().IntVar(&o.Credits, "credits", 128, "credits to grant to each RDMA connection")
+	cmd.Flags().Var(&inline, "inline", "inline threshold of Calls and of Replies over RDMA")
+	cmd.Flags().IntVar(&o.Loops, "loops", 0, "number of event loops; 0 for one per CPU")
+	cmd.Flags().Var(&budget, "budget", "most memory that messages may use")
+	cmd.Flags().BoolVar(&o.Full, "full", false, "check all data of each Call, not only its first and last octets")
 	return cmd
 }

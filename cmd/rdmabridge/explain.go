@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/explain"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// explainFlags are the command line of explain.
+// explainFlags are the flags of explain.
 type explainFlags struct {
 	hex         string
 	config      string
@@ -27,20 +29,21 @@ func newExplainCommand() *cobra.Command {
 	f := explainFlags{callInline: 4096, replyInline: 4096}
 	cmd := &cobra.Command{
 		Use:   "explain [--hex HEX | FILE]",
-		Short: "Say how Calls would be carried, and why",
-		Long: `Explain reads RPC messages and says of each Call what it is, what of it may be
-placed directly, how long its Reply can get, and in which shape the bridge would
-carry it over RDMA; of each Reply, to which Call it is and where its data belong.
+		Short: "Explain how the bridge would carry captured Calls over RDMA",
+		Long: `Explain reads RPC messages and prints for each Call what it is, which data may be
+placed directly, how long its Reply can become, and in which form the bridge would
+send it over RDMA, with the arithmetic. For each Reply it prints which Call it
+answers and where its data belong. It opens no connection.
 
-FILE is a capture of tcpdump (pcap or pcapng) with RPC over TCP or RPC-over-RDMA
-on iWARP; or one RPC message, raw or in hex, with or without record marks or a
-Transport header. Without FILE, or with -, it is read from standard input.
+FILE is a capture of tcpdump (pcap or pcapng) with RPC over TCP or RPC-over-RDMA on
+iWARP. FILE may also be one RPC message, raw or in hex, with or without record marks
+or a Transport header. Without FILE, or with -, explain reads standard input.
 
     tcpdump -i any -s 0 -w nfs.pcap tcp port 2049
     rdmabridge explain nfs.pcap
 
-Exit codes: 0 explained, also what is malformed; 1 FILE cannot be read; 2 the
-command line is wrong.`,
+Exit codes: 0 every message was explained, malformed ones included; 1 FILE cannot be
+read; 2 the command line is wrong.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.options(cmd)
@@ -59,44 +62,24 @@ command line is wrong.`,
 			return failed(err)
 		},
 	}
-	cmd.Flags().StringVar(&f.hex, "hex", "", "the message in `HEX`, white space and # comments allowed")
+	cmd.Flags().StringVar(&f.hex, "hex", "", "explain the message in `HEX`; white space and # comments are allowed")
 	cmd.Flags().Var(&f.callInline, "inline-call", "inline threshold of Calls")
 	cmd.Flags().Var(&f.replyInline, "inline-reply", "inline threshold of Replies")
-	cmd.Flags().StringVarP(&f.config, "config", "c", "", "take thresholds and limits of the first RDMA upstream in `FILE`")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object for each message, one a line")
-	cmd.Flags().IntVar(&f.max, "max", 0, "end after so many messages; 0 for all")
+	cmd.Flags().StringVarP(&f.config, "config", "c", "", "use the thresholds of the first RDMA upstream in `FILE`, and its chunks.io and chunks.reply")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object a line, one for each message")
+	cmd.Flags().IntVar(&f.max, "max", 0, "stop after so many messages; 0: explain all")
 	return cmd
 }
 
-// options checks the flags.
+// options validates the flags.
 func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	o := explain.Options{Max: f.max, JSON: f.json}
 	if f.max < 0 {
 		return o, fmt.Errorf("--max %d: want 0 or more", f.max)
 	}
 	if f.config != "" {
-		c, err := loadConfig(f.config)
-		if err != nil {
-			return o, failed(err)
-		}
-		o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
-		found := false
-		for i := range c.Upstreams {
-			u := &c.Upstreams[i]
-			if !u.RDMA() {
-				continue
-			}
-			found, o.Source = true, fmt.Sprintf("%s, upstream %s", f.config, u.Name)
-			if !cmd.Flags().Changed("inline-call") {
-				f.callInline = sizeFlag(u.Inline.Call)
-			}
-			if !cmd.Flags().Changed("inline-reply") {
-				f.replyInline = sizeFlag(u.Inline.Reply)
-			}
-			break
-		}
-		if !found {
-			return o, failed(fmt.Errorf("%s: no upstream has transport rdma", f.config))
+		if err := f.loadConfig(cmd, &o); err != nil {
+			return o, err
 		}
 	}
 	for _, v := range []struct {
@@ -111,11 +94,33 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	return o, nil
 }
 
-// input reads what the command line says.
+// loadConfig takes limits, and thresholds without a flag, from --config.
+func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error {
+	c, err := loadConfig(f.config)
+	if err != nil {
+		return failed(err)
+	}
+	i := slices.IndexFunc(c.Upstreams, func(u configs.Upstream) bool { return u.RDMA() })
+	if i < 0 {
+		return failed(fmt.Errorf("%s: no upstream has transport rdma", f.config))
+	}
+	u := &c.Upstreams[i]
+	o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
+	o.Source = fmt.Sprintf("%s, upstream %s", f.config, u.Name)
+	if !cmd.Flags().Changed("inline-call") {
+		f.callInline = sizeFlag(u.Inline.Call)
+	}
+	if !cmd.Flags().Changed("inline-reply") {
+		f.replyInline = sizeFlag(u.Inline.Reply)
+	}
+	return nil
+}
+
+// input reads the message of --hex, the file of args, or standard input.
 func (f *explainFlags) input(cmd *cobra.Command, args []string) (*explain.Input, error) {
 	if cmd.Flags().Changed("hex") {
 		if len(args) > 0 {
-			return nil, errors.New("--hex and FILE: want one of them")
+			return nil, errors.New("--hex and FILE exclude each other: want one of them")
 		}
 		in, err := explain.ParseHex(f.hex)
 		if err != nil {
