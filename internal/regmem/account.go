@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// MaxWaiting is how many calls of Wait an account remembers in order. Those
+	// maxWaiting is how many calls of Wait an account remembers in order. Those
 	// beyond are told to try again every retryAfter.
-	MaxWaiting = 1 << 16
+	maxWaiting = 1 << 16
 
 	retryAfter = 100 * time.Millisecond
 
@@ -60,9 +60,6 @@ type waiter struct {
 	call  func()
 }
 
-// Name is the name the account was opened with.
-func (acct *ledger) Name() string { return acct.name }
-
 // Limit is the most octets the account's leases add up to.
 func (acct *ledger) Limit() int64 { return acct.limit }
 
@@ -101,7 +98,7 @@ func (acct *ledger) Stats() AccountStats {
 }
 
 // Lease lends n octets, whose contents are whatever was there before. The error
-// is ErrBudget, or ErrTooLong when no release could ever make room.
+// is ErrBudget, or errTooLong when no release could ever make room.
 func (acct *Account) Lease(n int) (*Lease, error) {
 	i := classOf(n)
 	if s := acct.stock; s != nil && uint(i) < stockClasses {
@@ -116,7 +113,7 @@ func (acct *Account) Lease(n int) (*Lease, error) {
 // lease lends n octets in a block of class i.
 func (acct *ledger) lease(i, n int) (*Lease, error) {
 	if !acct.holds(i) {
-		return nil, ErrTooLong
+		return nil, errTooLong
 	}
 	size := int64(classSizes[i])
 	if !acct.reserve(i, size) {
@@ -138,15 +135,6 @@ func (acct *ledger) lease(i, n int) (*Lease, error) {
 // holds reports whether a block of class i could ever be leased.
 func (acct *ledger) holds(i int) bool {
 	return i >= 0 && int64(classSizes[i]) <= acct.limit && acct.pool.holds(i)
-}
-
-// LeaseZeroed is Lease with the n octets zeroed.
-func (acct *Account) LeaseZeroed(n int) (*Lease, error) {
-	l, err := acct.Lease(n)
-	if err == nil {
-		clear(l.Bytes())
-	}
-	return l, err
 }
 
 // reserve counts size octets as used, if they may be.
@@ -192,11 +180,11 @@ func (acct *ledger) add(size, limit int64) bool {
 func (acct *ledger) Wait(n int, t func()) {
 	i := classOf(n)
 	if !acct.holds(i) {
-		t() // so that the caller meets ErrTooLong
+		t() // so that the caller meets errTooLong
 		return
 	}
 	acct.mu.Lock()
-	if len(acct.queue)-acct.next >= MaxWaiting {
+	if len(acct.queue)-acct.next >= maxWaiting {
 		acct.mu.Unlock()
 		time.AfterFunc(retryAfter, t)
 		return

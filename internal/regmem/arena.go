@@ -6,7 +6,7 @@
 // [New] maps one range of addresses as long as the budget. The kernel gives it
 // pages as they are touched, so an idle arena costs nothing, and whatever is
 // asked of it the arena cannot grow past the budget. The range is cut into
-// extents of [ExtentSize]; extents into runs of pages; a run becomes a slab of
+// extents of [extentSize]; extents into runs of pages; a run becomes a slab of
 // blocks of one size class, and a [Lease] lends one block. Small classes take
 // runs from the low end of the range, large ones from the high end, so that
 // small leases do not splinter the room of large ones. A slab whose blocks are
@@ -31,7 +31,7 @@
 //
 // [ErrBudget] is the one error to expect: pause whoever wants memory and ask
 // [Account.Wait] for a call when it is worth trying again. A request beyond
-// [MaxLease] is [ErrTooLong]. Releasing twice is our bug and panics.
+// [MaxLease] is [errTooLong]. Releasing twice is our bug and panics.
 package regmem
 
 import (
@@ -47,28 +47,28 @@ import (
 var (
 	// ErrBudget reports that the limit of the account or the budget is spent.
 	ErrBudget = errors.New("regmem: memory budget spent")
-	// ErrTooLong reports a lease longer than MaxLease or the account's limit,
+	// errTooLong reports a lease longer than MaxLease or the account's limit,
 	// which waiting cannot cure.
-	ErrTooLong = errors.New("regmem: lease too long")
+	errTooLong = errors.New("regmem: lease too long")
 )
 
 const (
 	pageSize = 4096
 
-	// ExtentSize is the length in octets of every extent but the last: 16.5 MiB,
+	// extentSize is the length in octets of every extent but the last: 16.5 MiB,
 	// which the blocks of the largest classes fill without a rest. No lease crosses
 	// the border of an extent, so a provider may pin one at a time.
-	ExtentSize = 2 * MaxLease
+	extentSize = 2 * MaxLease
 
-	pagesPerExtent = ExtentSize / pageSize
+	pagesPerExtent = extentSize / pageSize
 
-	// MinBudget is the smallest budget: a few small leases, for tests.
-	MinBudget = 256 << 10
+	// minBudget is the smallest budget: a few small leases, for tests.
+	minBudget = 256 << 10
 )
 
 // Options describe an Arena.
 type Options struct {
-	// Budget is the most octets the arena ever uses; at least MinBudget, rounded
+	// Budget is the most octets the arena ever uses; at least minBudget, rounded
 	// down to a page. There is no default.
 	Budget int64
 
@@ -97,8 +97,8 @@ type Arena struct {
 // New maps an arena.
 func New(o Options) (*Arena, error) {
 	budget := o.Budget &^ (pageSize - 1)
-	if budget < MinBudget {
-		return nil, fmt.Errorf("regmem: budget of %d octets is below %d", o.Budget, MinBudget)
+	if budget < minBudget {
+		return nil, fmt.Errorf("regmem: budget of %d octets is below %d", o.Budget, minBudget)
 	}
 	if int64(int(budget)) != budget {
 		return nil, fmt.Errorf("regmem: budget of %d octets does not fit the address space", o.Budget)
@@ -170,12 +170,6 @@ func (a *Arena) add(acct *ledger) *Account {
 // Lease is Account.Lease without an account: only the budget bounds it.
 func (a *Arena) Lease(n int) (*Lease, error) { return a.root.Lease(n) }
 
-// LeaseZeroed is Account.LeaseZeroed without an account.
-func (a *Arena) LeaseZeroed(n int) (*Lease, error) { return a.root.LeaseZeroed(n) }
-
-// Wait is Account.Wait without an account.
-func (a *Arena) Wait(n int, t func()) { a.root.Wait(n, t) }
-
 // Budget is the budget in octets.
 func (a *Arena) Budget() int64 { return a.budget }
 
@@ -197,19 +191,6 @@ func (a *Arena) Outstanding() int {
 	return n
 }
 
-// Extents returns the memory as the pieces a provider may pin, in address order;
-// all are ExtentSize octets long except that the last may be shorter. They are
-// constant for the life of the arena.
-func (a *Arena) Extents() [][]byte {
-	var list [][]byte
-	for b := a.mem; len(b) > 0; {
-		n := min(len(b), ExtentSize)
-		list = append(list, b[:n:n])
-		b = b[n:]
-	}
-	return list
-}
-
 // Trim gives memory back to the kernel: pages that have been free since the call
 // before this one. Called every half a minute it returns what was not needed for
 // half a minute to a minute. Extents that are pinned stay as they are, since a
@@ -226,51 +207,12 @@ func (a *Arena) Trim() int64 {
 	return n
 }
 
-// Drain is Trim for everything that is free now.
-func (a *Arena) Drain() int64 {
-	a.emptyStocks()
-	var n int64
-	for _, p := range *a.pools.Load() {
-		p.reclaim(everySlab)
-		n += p.discard()
-	}
-	return n
-}
-
-// Pin says that extent i, an index into Extents, is registered with a device:
-// from now on Trim leaves it alone. Pins nest.
-func (a *Arena) Pin(i int) {
-	for _, p := range *a.pools.Load() {
-		p.pin(i, 1)
-	}
-}
-
-// Unpin takes one Pin back.
-func (a *Arena) Unpin(i int) {
-	for _, p := range *a.pools.Load() {
-		p.pin(i, -1)
-	}
-}
-
-// Locate finds the extent that holds b and b's offset in it. ok is false when b
-// is not of this arena.
-func (a *Arena) Locate(b []byte) (extent, offset int, ok bool) {
-	off, ok := offsetIn(a.mem, b)
-	if !ok {
-		return 0, 0, false
-	}
-	return off / ExtentSize, off % ExtentSize, true
-}
-
 // Stats is a snapshot of an arena for gauges.
 type Stats struct {
 	Budget   int64 // octets
 	Used     int64 // octets in leased blocks
-	Slabs    int64 // octets in slabs: leased blocks, and free ones kept for reuse
 	Resident int64 // octets the process may have touched and not given back
-	Leases   int   // outstanding
 	Waiting  int   // calls of Wait not yet answered
-	Refused  uint64
 	Accounts []AccountStats
 }
 
@@ -292,15 +234,11 @@ func (a *Arena) Stats() Stats {
 	for _, acct := range *a.accounts.Load() {
 		s := acct.Stats()
 		st.Used += s.Used
-		st.Leases += s.Leases
 		st.Waiting += s.Waiting
-		st.Refused += s.Refused
 		st.Accounts = append(st.Accounts, s)
 	}
 	for _, p := range *a.pools.Load() {
-		slabs, resident := p.sizes()
-		st.Slabs += slabs
-		st.Resident += resident
+		st.Resident += p.resident()
 	}
 	return st
 }

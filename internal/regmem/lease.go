@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 )
 
 // A Lease is a block of memory on loan. See the package comment for who may use
@@ -48,9 +47,6 @@ func (acct *ledger) begin(l *Lease, n int) *Lease {
 // It must not be used after Release.
 func (l *Lease) Bytes() []byte { return l.buf[:l.length] }
 
-// Len is the length of Bytes.
-func (l *Lease) Len() int { return int(l.length) }
-
 // Cap is the length of the block.
 func (l *Lease) Cap() int { return len(l.buf) }
 
@@ -74,9 +70,6 @@ func (l *Lease) Unpost() {
 		panic("BUG: regmem: Unpost without Post")
 	}
 }
-
-// Posted reports whether a Work Request has the block.
-func (l *Lease) Posted() bool { return l.posted > 0 }
 
 // Release gives the block back. Nobody may touch its memory from here on.
 func (l *Lease) Release() {
@@ -144,16 +137,4 @@ func firstOther(b []byte, v byte) int {
 		}
 	}
 	return -1
-}
-
-// offsetIn returns where b starts in mem.
-func offsetIn(mem, b []byte) (int, bool) {
-	if len(mem) == 0 || cap(b) == 0 {
-		return 0, false
-	}
-	start, p := uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	if p < start || p-start > uintptr(len(mem)) || uintptr(len(b)) > uintptr(len(mem))-(p-start) {
-		return 0, false
-	}
-	return int(p - start), true
 }

@@ -112,16 +112,9 @@ func (p *pool) discard() (octets int64) {
 	return octets
 }
 
-// pin counts pins of extent i, if any of it is in the pool.
-func (p *pool) pin(i, by int) {
+// resident returns how many octets the process may have touched and not given back.
+func (p *pool) resident() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.runs.pin(i, by)
-}
-
-// sizes returns how many octets are in slabs and how many were touched.
-func (p *pool) sizes() (slabs, resident int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return int64(p.runs.total-p.runs.free) * pageSize, int64(p.runs.touched) * pageSize
+	return int64(p.runs.touched) * pageSize
 }

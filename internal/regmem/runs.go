@@ -19,7 +19,6 @@ type extent struct {
 	end     int // pages from here on are not ours
 	free    int // pages
 	longest int // no free run is longer
-	pins    int
 	used    [pagesPerExtent / 64]uint64 // a bit for each page that is in a slab, or not ours
 	dirty   [pagesPerExtent / 64]uint64 // a bit for each page that was in a slab and not given back since
 }
@@ -124,9 +123,6 @@ func (e *extent) find(n int, high bool) (page int, ok bool) {
 func (r *runs) discard(f func(page, pages int) bool) {
 	for i := range r.extent {
 		e := &r.extent[i]
-		if e.pins > 0 {
-			continue
-		}
 		var want [pagesPerExtent / 64]uint64
 		for w := range want {
 			want[w] = e.dirty[w] &^ e.used[w]
@@ -143,18 +139,6 @@ func (r *runs) discard(f func(page, pages int) bool) {
 			}
 			start = end
 		}
-	}
-}
-
-// pin counts pins of extent i; those of others are none of ours.
-func (r *runs) pin(i, by int) {
-	if i -= r.base; i < 0 || i >= len(r.extent) {
-		return
-	}
-	e := &r.extent[i]
-	e.pins += by
-	if e.pins < 0 {
-		panic("BUG: regmem: Unpin without Pin")
 	}
 }
 

@@ -34,8 +34,8 @@ func TestStockKeeps(t *testing.T) {
 	} else {
 		panics(t, "second release", func() { l.Release(); l.Release() })
 	}
-	if a.Drain(); one.stock.octets() != 0 || root.used.Load() != 0 {
-		t.Errorf("%d octets still in stock after Drain, %d used", one.stock.octets(), root.used.Load())
+	if drain(a); one.stock.octets() != 0 || root.used.Load() != 0 {
+		t.Errorf("%d octets still in stock after drain, %d used", one.stock.octets(), root.used.Load())
 	}
 }
 
