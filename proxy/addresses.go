@@ -10,11 +10,11 @@ import (
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
-// leastDial is the time that one of several addresses has to answer in.
+// leastDial is the least time that one of several addresses gets to answer.
 const leastDial = 2 * time.Second
 
-// eachAddress calls dial with the addresses of endpoint, beginning with number turn,
-// until one is connected to. What is no host:port is passed on as it is.
+// eachAddress calls dial with one address of endpoint after the other, beginning with number
+// turn, until one connects. It passes an endpoint that is no host:port on as it is.
 func eachAddress(ctx context.Context, endpoint string, turn int, dial func(ctx context.Context, addr string) (pool.Member, error)) (pool.Member, error) {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
@@ -32,7 +32,8 @@ func eachAddress(ctx context.Context, endpoint string, turn int, dial func(ctx c
 	})
 }
 
-// tryAll gives each address its part of the time that is left.
+// tryAll calls dial with one address after the other, and gives each its part of the time
+// that is left.
 func tryAll(ctx context.Context, addrs []netip.Addr, turn int, dial func(context.Context, netip.Addr) (pool.Member, error)) (pool.Member, error) {
 	var errs []error
 	for i := range addrs {

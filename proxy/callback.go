@@ -7,41 +7,41 @@ import (
 
 // The back channel
 //
-// A Call that a server sends on a pinned connection is for the client that has it. It
-// comes on a Requester ([rdmaside.ReverseHandler]) or a [tcpConn], and goes to a
-// [tcpClient] as a record, or to an [rdmaClient] within the credits which that grants
-// (RFC 8167). The Reply goes back where the Call came from, if that is there still:
-// to no other connection, which would not know what to do with it. All of it happens
-// on one loop, the client's.
+// A reverse Call, which a server sends on a pinned connection, is for the client that the
+// connection belongs to. It comes on a Requester ([rdmaside.ReverseHandler]) or a [tcpConn].
+// It goes to a [tcpClient] as a record, or to an [rdmaClient] within the credits that the
+// client grants (RFC 8167). The Reply goes back to the connection that the Call came on, and
+// is dropped when that has ended: another connection would not know the Call. All of this
+// happens on one loop, the client's.
 //
-// XIDs stay: a client has one name space for what it is sent, which is that of its
-// server alone. A client of several servers may be sent one XID by two of them; over
-// RDMA the second is refused, over TCP the answers tell.
+// XIDs stay as they are, because a client that speaks to one server has one name space for
+// reverse Calls. Two servers may send one client the same XID. Over RDMA the second Call is
+// refused; over TCP the Replies tell which Call they answer.
 //
-// What the client does not answer costs it, and the server, no more than a place in a
-// list; what cannot be brought to it is answered SYSTEM_ERR. A client that is going
-// away is not called, and its server hears nothing: it will see its connection end,
-// and has its ways. An error would make it give up the session.
+// A Call that the client does not answer costs the client and the server no more than an
+// entry in a list. The proxy answers SYSTEM_ERR to a Call that it cannot bring to the client.
+// It drops a Call for a client that is going away: the server will see its connection end and
+// knows what to do then, while an error would make it give up the session.
 
 const (
-	// maxCallbacks bounds the Calls of a TCP server that its client has not answered, or
-	// has not taken: more than sessions have slots for.
+	// maxCallbacks bounds the reverse Calls of one TCP server's connection that wait for the
+	// client. Sessions have fewer slots.
 	maxCallbacks = 64
-	// maxRefusals bounds the answers made here that a TCP server has not taken: more than
-	// the Calls that one read brings.
+	// maxRefusals bounds the error Replies that wait to be written to a TCP server. One read
+	// brings fewer Calls.
 	maxRefusals = 2048
-	// maxCallbackOctets bounds those of one client that it has not taken.
+	// maxCallbackOctets bounds the reverse Calls that wait to be written to one client.
 	maxCallbackOctets = 1 << 20
 )
 
-// A reverser is a connection to a server that calls its client. Methods run on the
-// client's loop, which is the connection's.
+// A reverser is a connection to a server, as the answerer of the server's reverse Calls. Its
+// methods run on the client's loop, on which the connection lives, too.
 type reverser interface {
-	// ReverseReply answers the Call xid with the plain RPC Reply m, which is taken until
-	// done.Release is called. An error means that there is no such Call (any more), and
-	// that m was not taken.
+	// ReverseReply answers the Call xid with the plain RPC Reply m, and keeps m until it
+	// calls done.Release. An error means that no such Call is outstanding, and that m
+	// remains the caller's.
 	ReverseReply(xid uint32, m []byte, done rdmaside.Releaser) error
-	// ReverseRefuse answers it SYSTEM_ERR.
+	// ReverseRefuse answers the Call xid with SYSTEM_ERR.
 	ReverseRefuse(xid uint32)
 }
 
@@ -50,16 +50,17 @@ func (p *pin) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
 	return p.callBack(r, m.Bytes(), m, 2*pinnedReverse)
 }
 
-// callBack sends the client the plain RPC Call m, that came on from, unless so many
-// wait for the client already. m is taken until done.Release is called, unless
-// callBack reports false: then the server is to be told.
+// callBack sends the client the plain RPC Call m, which came on the connection from. It keeps
+// m until it calls done.Release. It reports false, and m remains the caller's, when most
+// Calls wait for the client already or the client refuses the Call: the caller tells the
+// server.
 func (p *pin) callBack(from reverser, m []byte, done releaser, most int) bool {
 	if !p.front.listens() {
 		done.Release()
 		return true
 	}
 	if p.owed >= most || p.owedOctets+len(m) > maxCallbackOctets {
-		return false // the client does not take what it was sent
+		return false // the client does not read
 	}
 	p.from = from
 	c := &callback{p, done, len(m)}
@@ -72,14 +73,14 @@ func (p *pin) callBack(from reverser, m []byte, done releaser, most int) bool {
 	return true
 }
 
-// A callback is a Call on its way to the client.
+// A callback is a reverse Call that waits for room in the client's connection.
 type callback struct {
 	p      *pin
 	done   releaser
 	octets int
 }
 
-// Release is called when the client's connection has taken the Call.
+// Release is called when the client's connection has written the Call.
 func (c *callback) Release() {
 	c.forget()
 	c.done.Release()

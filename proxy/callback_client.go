@@ -14,14 +14,14 @@ func (s *tcpClient) callBack(m []byte, done releaser, _ reverser) bool {
 	return true
 }
 
-// maxStray is how many Replies that answer nothing a client may send.
+// maxStray is how many Replies that answer no reverse Call a client may send.
 const maxStray = 1000
 
 var errStray = errors.New("proxy: too many replies that answer no call")
 
-// reverseReply takes an RPC Reply of the client: the answer to a reverse Call, or a stray
-// one, because the server's connection has been lost meanwhile or the server does
-// not wait any more. Those are dropped, which does no harm.
+// reverseReply takes an RPC Reply of the client to a reverse Call. The Reply may be a stray,
+// because the server's connection has been lost or the server waits no longer. Dropping it
+// does no harm.
 func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
 	for _, ln := range s.ledger.queues {
 		if p := ln.pin; p != nil && p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil {
@@ -43,14 +43,14 @@ func (s *rdmaClient) callBack(m []byte, done releaser, from reverser) bool {
 	case err == nil:
 		return true
 	case errors.Is(err, rdmaside.ErrClosed):
-		done.Release() // as for one that does not listen
+		done.Release() // the client is going away, as in pin.callBack
 		return true
 	}
 	return false
 }
 
-// A callbackOwner waits for the answers of an RDMA client to one connection of a
-// server's.
+// A callbackOwner brings an RDMA client's answers to the connection that the reverse Calls
+// came on.
 type callbackOwner struct {
 	s    *rdmaClient
 	from reverser

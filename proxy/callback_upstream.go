@@ -7,15 +7,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// callbacks are the Calls that a TCP server sends on one connection.
+// callbacks are the reverse Calls that a TCP server sends on one connection.
 type callbacks struct {
-	pin     *pin        // whose connection it is; nil: nobody's, and nobody is called
-	calls   []uint32    // XIDs of those outstanding, oldest first
-	refused int         // answers made here that the socket has not taken
+	pin     *pin        // the pin whose connection it is; nil for a shared one, on which no client is called
+	calls   []uint32    // XIDs of the outstanding Calls, oldest first
+	refused int         // error Replies that the socket has not written yet
 	call    oncrpc.Call // scratch
 }
 
-// forget takes xid out, if it is there.
+// forget removes xid, and reports whether it was outstanding.
 func (k *callbacks) forget(xid uint32) bool {
 	for i, x := range k.calls {
 		if x == xid {
@@ -26,16 +26,16 @@ func (k *callbacks) forget(xid uint32) bool {
 	return false
 }
 
-// end forgets all: the connection has ended.
+// end forgets all Calls: the connection has ended.
 func (k *callbacks) end(m *callbackMetrics) {
 	m.unanswered.Add(uint64(len(k.calls)))
 	k.calls = nil
 }
 
-// Release is called when an answer made here is gone. tcpframe.Releaser.
+// Release is called when an error Reply is written, or never will be. tcpframe.Releaser.
 func (k *callbacks) Release() { k.refused-- }
 
-// called takes a Call of the server.
+// called takes a reverse Call.
 func (m *tcpConn) called(xid uint32, b tcpframe.Buffer) {
 	k, metrics := &m.back, m.u.back
 	metrics.calls.Inc()
@@ -50,15 +50,15 @@ func (m *tcpConn) called(xid uint32, b tcpframe.Buffer) {
 		m.refuse(xid, callbackProgram)
 		return
 	}
-	k.forget(xid) // sent again; there is one answer
+	k.forget(xid) // a retransmission gets one Reply
 	if !k.pin.callBack(m, b.Bytes(), b, maxCallbacks) {
 		b.Release()
 		m.refuse(xid, callbackClient)
 		return
 	}
 	if len(k.calls) == maxCallbacks {
-		// The server has given up on one of them. If that is answered after all, the
-		// answer is a stray.
+		// The server has given up on the oldest Call. If the client answers it after all, the
+		// Reply is a stray.
 		k.forget(k.calls[0])
 		metrics.unanswered.Inc()
 	}
@@ -87,8 +87,8 @@ func (m *tcpConn) ReverseRefuse(xid uint32) {
 	}
 }
 
-// refuse answers a Call of the server here. A server that does not read what it is
-// answered gets no answer.
+// refuse answers the reverse Call xid with an error. A server that does not read its Replies
+// gets none.
 func (m *tcpConn) refuse(xid uint32, why callbackRefusal) {
 	if m.ending || !m.conn.Open() {
 		return
@@ -106,19 +106,19 @@ func (m *tcpConn) refuse(xid uint32, why callbackRefusal) {
 	m.conn.Send([][]byte{oncrpc.AppendAccepted(nil, xid, stat)}, &m.back)
 }
 
-// A callbackRefusal is why a Call of a TCP server was answered here; a metric label.
+// A callbackRefusal is why the proxy answered a reverse Call of a TCP server; a metric label.
 type callbackRefusal uint8
 
 const (
-	callbackProgram   callbackRefusal = iota // nobody takes them on this connection
-	callbackClient                           // who it is for does not take it
-	callbackMalformed                        // its answer is no RPC Reply
+	callbackProgram   callbackRefusal = iota // the connection is shared, and no client is called on it
+	callbackClient                           // the client does not take the Call
+	callbackMalformed                        // the client's answer is no RPC Reply
 	callbackRefusals
 )
 
 var callbackRefusalNames = [callbackRefusals]string{"program", "client", "malformed"}
 
-// callbackMetrics count the Calls of one TCP upstream.
+// callbackMetrics count the reverse Calls of one TCP upstream.
 type callbackMetrics struct {
 	calls, replies, unanswered, dropped *metrics.Counter
 	refused                             [callbackRefusals]*metrics.Counter
@@ -126,13 +126,13 @@ type callbackMetrics struct {
 
 func newCallbackMetrics(reg *metrics.Registry, upstream string) *callbackMetrics {
 	m := &callbackMetrics{
-		calls:      reg.Counter("upstream_reverse_calls_total", "Calls that a TCP server sent.", "upstream", upstream),
-		replies:    reg.Counter("upstream_reverse_replies_total", "Calls of a TCP server that were answered by who they are for.", "upstream", upstream),
-		unanswered: reg.Counter("upstream_reverse_unanswered_total", "Calls of a TCP server that were handed on and never answered.", "upstream", upstream),
-		dropped:    reg.Counter("upstream_reverse_dropped_total", "Calls of a TCP server that are none, or more than it takes answers to.", "upstream", upstream),
+		calls:      reg.Counter("upstream_reverse_calls_total", "Reverse Calls that a TCP server sent.", "upstream", upstream),
+		replies:    reg.Counter("upstream_reverse_replies_total", "Reverse Calls of a TCP server that the client answered.", "upstream", upstream),
+		unanswered: reg.Counter("upstream_reverse_unanswered_total", "Reverse Calls of a TCP server that the client never answered.", "upstream", upstream),
+		dropped:    reg.Counter("upstream_reverse_dropped_total", "Messages of a TCP server that are no RPC Call, and reverse Calls of a server that does not read its Replies.", "upstream", upstream),
 	}
 	for i, reason := range callbackRefusalNames {
-		m.refused[i] = reg.Counter("upstream_reverse_refused_total", "Calls of a TCP server that were answered with an error made here.",
+		m.refused[i] = reg.Counter("upstream_reverse_refused_total", "Reverse Calls of a TCP server that the bridge answered with an error.",
 			"upstream", upstream, "reason", reason)
 	}
 	return m

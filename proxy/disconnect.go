@@ -10,22 +10,23 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// The reasons for which connections to an upstream end, as they are counted.
+// The reasons why connections to an upstream end: labels of
+// rdmabridge_upstream_disconnects_total.
 const (
-	endedSilent   = iota // its host is gone
-	endedDeadline        // a Call was not answered in time
-	endedDropped         // nor was one though later ones were
-	endedIdle            // the server ended one that it owed nothing on
-	endedOther           // the server, or the network, ended it
+	endedSilent   = iota // the server's host is gone
+	endedDeadline        // the server did not answer a Call in time
+	endedDropped         // the server did not answer a Call in time but answered later ones
+	endedIdle            // the server closed a connection on which no Call was outstanding
+	endedOther           // the server or the network ended it for another reason
 	endReasons
 )
 
 var endReasonNames = [endReasons]string{"silent", "deadline", "dropped", "idle", "other"}
 
-// newEnds makes the series.
+// newEnds registers the counters.
 func newEnds(m *metrics.Registry, upstream string) (ends [endReasons]*metrics.Counter) {
 	for i, reason := range endReasonNames {
-		ends[i] = m.Counter("upstream_disconnects_total", "Connections to the upstream that ended, by why.", "upstream", upstream, "reason", reason)
+		ends[i] = m.Counter("upstream_disconnects_total", "Connections to the upstream that ended, by reason.", "upstream", upstream, "reason", reason)
 	}
 	return ends
 }

@@ -12,24 +12,23 @@ import (
 
 // Several endpoints
 //
-// What a client has at a server, locks, opens, sessions, what the duplicate request
-// cache remembers, is at that server. So without UpstreamOptions.Failover a client
-// belongs to one endpoint: which one follows from its address and the number of
-// endpoints, and is the same on every connection, for every upstream with as many
-// endpoints, and after a restart. Each endpoint has a pool. While it is away its
-// clients wait and are closed, as with an upstream that is away; the others' know
-// nothing of it.
+// A server keeps state for its clients: locks, opens, sessions, and the duplicate request
+// cache. So without UpstreamOptions.Failover a client belongs to one endpoint. The endpoint
+// follows from the client's address and the number of endpoints. It is the same for every
+// connection, for every upstream with as many endpoints, and after a restart. Each endpoint
+// has its own pool. While the endpoint is down, its clients wait and are closed, as with any
+// upstream that is down, and the clients of the others are not disturbed.
 //
-// With Failover the endpoints are addresses of one server, or servers that take each
-// other's place with all their state. Then there is one pool, whose connections are
-// where pool.Health says, and a client's Calls take any. With Priority all are at the
-// first endpoint that is well, so that all clients are at one server. A client's own
-// connection stays where it is while that is well.
+// With Failover the endpoints are addresses of one server, or servers that replace each other
+// with all their state. Then there is one pool. Its connections go to the endpoints that
+// pool.Health chooses, and a client's Calls may take any of them. With Priority all connections
+// go to the first endpoint that is well, so that all clients are at one server. A pinned
+// connection stays where it is as long as that endpoint is well.
 //
-// A name is looked up for every attempt to connect, and all its addresses are tried,
-// beginning with another one each time.
+// Every attempt to connect to a name looks the name up and tries all its addresses, beginning
+// with another one each time.
 
-// dials bounds the attempts to connect of the whole process.
+// These bound the attempts to connect of the whole process.
 const (
 	maxDials       = 64
 	dialsPerSecond = 200
@@ -38,7 +37,7 @@ const (
 // partitioned reports whether each client belongs to one endpoint.
 func (o *UpstreamOptions) partitioned() bool { return !o.Failover && len(o.Endpoints) > 1 }
 
-// stays reports whether o can become next without clients changing their endpoint.
+// stays reports whether every client keeps its endpoint when o becomes next.
 func (o *UpstreamOptions) stays(next *UpstreamOptions) bool {
 	if !o.partitioned() && !next.partitioned() {
 		return true
@@ -46,9 +45,9 @@ func (o *UpstreamOptions) stays(next *UpstreamOptions) bool {
 	return o.partitioned() && next.partitioned() && slices.Equal(o.Endpoints, next.Endpoints)
 }
 
-// endpointFor is the number, of n, of the endpoint that the client at addr belongs to: the
-// one of the highest hash. One that is added takes clients from all others alike, and
-// none changes between those.
+// endpointFor is the number of the endpoint, of n, that the client at addr belongs to: the
+// one with the highest hash. A new endpoint takes clients from all others alike, and no client
+// moves between the others.
 func endpointFor(addr netip.Addr, n int) (best int) {
 	var b [20]byte
 	a := addr.Unmap().As16()
@@ -56,7 +55,7 @@ func endpointFor(addr netip.Addr, n int) (best int) {
 	var most uint64
 	for i := range n {
 		binary.BigEndian.PutUint32(b[16:], uint32(i))
-		// FNV leaves neighbours near each other: what follows is the end of MurmurHash3.
+		// FNV gives similar hashes to similar input. The end of MurmurHash3 spreads them.
 		x := fnv(fnvBasis, b[:])
 		x ^= x >> 33
 		x *= 0xff51afd7ed558ccd
@@ -70,7 +69,7 @@ func endpointFor(addr netip.Addr, n int) (best int) {
 	return best
 }
 
-// endpoints are what an upstream knows of its endpoints.
+// endpoints is what an upstream knows of its endpoints.
 type endpoints struct {
 	health *pool.Health
 	share  *pool.Share
@@ -80,7 +79,7 @@ type endpoints struct {
 func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 	e := &u.endpoints
 	e.share = u.p.dials.Share()
-	e.eject = m.Counter("upstream_endpoint_ejections_total", "Times an endpoint of several was given up for a while, because it failed or its host was gone.", "upstream", o.Name)
+	e.eject = m.Counter("upstream_endpoint_ejections_total", "Times that an endpoint was ejected for a while because it failed or its host was gone.", "upstream", o.Name)
 	e.health = &pool.Health{
 		Ejected: func(endpoint string, wait time.Duration) {
 			e.eject.Inc()
@@ -93,9 +92,9 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 	e.health.Set(o.Endpoints, o.Priority)
 }
 
-// describe makes the series that look at e.
+// describe registers the gauges that read e.
 func (e *endpoints) describe(m *metrics.Registry, upstream string) {
-	m.GaugeFunc("upstream_endpoints_ejected", "Endpoints that are given up for now.", func() float64 {
+	m.GaugeFunc("upstream_endpoints_ejected", "Endpoints that are ejected now.", func() float64 {
 		out, _ := e.health.Counts()
 		return float64(out)
 	}, "upstream", upstream)
@@ -109,7 +108,7 @@ func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
 	return u.pools[endpointFor(addr, len(u.pools))]
 }
 
-// usable is how many connections there are.
+// usable is how many shared connections are up.
 func (u *upstream) usable() (n int) {
 	for _, p := range u.pools {
 		n += p.Stats().Usable
@@ -117,7 +116,7 @@ func (u *upstream) usable() (n int) {
 	return n
 }
 
-// stats are those of all pools together.
+// stats adds up the statistics of all pools.
 func (u *upstream) stats() pool.Stats {
 	st := u.pools[0].Stats()
 	for _, p := range u.pools[1:] {

@@ -8,8 +8,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// A front is the bridge's side of one client connection: what TCP and RDMA clients have in
-// common. [tcpClient] and [rdmaClient] embed it, and do the rest behind the interface
+// A front is the bridge's side of one client connection, as far as TCP and RDMA clients are alike.
+// [tcpClient] and [rdmaClient] embed it, and do the rest behind the interface
 // [client].
 //
 // A front belongs to its loop. Methods for any goroutine say so.

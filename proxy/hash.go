@@ -2,10 +2,10 @@ package proxy
 
 import "net/netip"
 
-// fnvBasis is what FNV-1a of 64 bits begins with.
+// fnvBasis is the start value of the 64-bit FNV-1a hash.
 const fnvBasis = 14695981039346656037
 
-// fnv is FNV-1a of 64 bits, continued from h.
+// fnv continues the 64-bit FNV-1a hash h with b.
 func fnv(h uint64, b []byte) uint64 {
 	for _, x := range b {
 		h = (h ^ uint64(x)) * 1099511628211
@@ -13,14 +13,14 @@ func fnv(h uint64, b []byte) uint64 {
 	return h
 }
 
-// mix spreads what fnv made of the last octets, which is in its low half, over the
-// upper half of the result: that is the half to take.
+// mix spreads the last octets that fnv hashed, which changed only its low half, over the upper
+// half of the result. Callers use the upper half.
 func mix(h uint64) uint64 {
 	h ^= h >> 32
 	return h * 0x9e3779b97f4a7c15
 }
 
-// addressHash tells which of several slots, seats or ports the client at a has.
+// addressHash picks the slot, seat or port of the client at a.
 func addressHash(a netip.Addr) uint32 {
 	b := a.As16()
 	return uint32(mix(fnv(fnvBasis, b[:])) >> 32)

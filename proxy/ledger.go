@@ -17,7 +17,7 @@ type ledger struct {
 
 	queues []*clientQueue
 
-	// What is under way.
+	// Calls under way, and their Replies.
 	calls int   // Calls read and not settled
 	owed  int64 // octets of Replies that may come, about, and of those that are here
 	held  int64 // octets of memory that Replies take which the client does not have yet

@@ -16,7 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A listener is where clients come in.
+// A listener accepts clients at one address, over TCP or RDMA.
 type listener struct {
 	p       *Proxy
 	name    string // constant, as are address and isRDMA
@@ -25,19 +25,19 @@ type listener struct {
 	log     zerolog.Logger
 	current atomic.Pointer[listenerSettings]
 
-	maxHeld int64 // octets of Replies that one client may leave lying before it is closed
+	maxHeld int64 // octets of memory that Replies waiting for one client may take before it is closed
 
-	tcp      *tcpframe.Listener // one of the two, after start
+	tcp      *tcpframe.Listener // start sets this one or rdma
 	rdma     fabric.Listener
-	nextLoop int // for RDMA clients
+	nextLoop int // counts RDMA clients, to spread them over the loops
 	refusals refusals
-	sweeper  *time.Timer // closes idle RDMA clients; nil without
+	sweeper  *time.Timer // closes idle RDMA clients; nil without an idle timeout
 
 	stopOnce sync.Once
 
-	mu       sync.Mutex // guards tcp, rdma, nextLoop, sweeper and what follows; a leaf
+	mu       sync.Mutex // guards tcp, rdma, nextLoop, sweeper and all below; a leaf
 	clients  map[*front]struct{}
-	byAddr   map[netip.Addr]int // RDMA clients, where there is a limit
+	byAddr   map[netip.Addr]int // how many RDMA clients each address has
 	draining bool
 
 	calls   *metrics.Counter
@@ -45,7 +45,7 @@ type listener struct {
 	results [results]*metrics.Counter
 }
 
-// newListener makes a listener of o, whose terms are t. Nothing listens yet.
+// newListener makes a listener that has no settings and does not listen yet.
 func newListener(p *Proxy, o ListenerOptions) *listener {
 	o.setDefaults()
 	l := &listener{
@@ -53,31 +53,31 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 		log:     p.log.With().Str("listener", o.Name).Logger(),
 		clients: make(map[*front]struct{}),
 	}
-	// One client must not have the memory of all. It is closed only when Replies
-	// turn out much larger than could be expected and it takes none of them.
+	// One client must not take the memory of all. A client gets this far only when its
+	// Replies are much larger than was expected and it reads none of them.
 	l.maxHeld = max(p.replies.Limit()/4, 2*int64(p.registry.Limits().MaxReply))
 	m := p.metrics
 	for i, name := range resultNames {
-		l.results[i] = m.Counter("client_calls_total", "Calls read from clients by what became of them.", "listener", o.Name, "result", name)
+		l.results[i] = m.Counter("client_calls_total", "Calls read from clients, by result.", "listener", o.Name, "result", name)
 	}
 	l.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", o.Name)
-	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no Call of the server's.", "listener", o.Name)
-	m.GaugeFunc("clients", "Clients connected.", func() float64 {
+	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no reverse Call.", "listener", o.Name)
+	m.GaugeFunc("clients", "Client connections.", func() float64 {
 		return float64(p.sum(o.Name, (*listener).clientCount))
 	}, "listener", o.Name)
 	if o.RDMA {
 		l.refusals.init(m, o.Name)
-		m.GaugeFunc("responder_outstanding_calls", "Calls of RDMA clients that are not answered.", func() float64 {
+		m.GaugeFunc("responder_outstanding_calls", "Calls of RDMA clients that are not answered yet.", func() float64 {
 			return float64(p.sum(o.Name, (*listener).outstanding))
 		}, "listener", o.Name)
 	}
 	return l
 }
 
-// settings are those that hold now. Any goroutine.
+// settings are the settings of now. Any goroutine.
 func (l *listener) settings() *listenerSettings { return l.current.Load() }
 
-// start listens on socket, which is taken, or at the address if that is nil.
+// start listens on socket, which it takes over, or at the listener's address if socket is nil.
 func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	if l.isRDMA {
 		return l.startRDMA(ctx, socket)
@@ -111,11 +111,11 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	}
 }
 
-// update puts t in the place of the terms that hold.
+// update makes t the settings.
 func (l *listener) update(t *listenerSettings) {
 	old := l.current.Swap(t)
 	l.follow()
-	old.rates.end(t.rates) // after what was posted: who goes on does so under the new ones
+	old.rates.end(t.rates) // after follow: clients that waited go on under the new limits
 	l.mu.Lock()
 	tcp, rdma := l.tcp, l.rdma
 	l.mu.Unlock()
@@ -130,8 +130,8 @@ func (l *listener) update(t *listenerSettings) {
 	}
 }
 
-// follow makes those who are connected follow the terms that hold now, each on its
-// loop. Whoever joins later does so by itself.
+// follow has each connected client follow the new settings, on its loop. A client that joins
+// later follows them by itself.
 func (l *listener) follow() {
 	all := l.p.byLoop(l.snapshot(false))
 	for i, on := range l.p.loops {
@@ -148,7 +148,7 @@ func (l *listener) follow() {
 	}
 }
 
-// socket is the listening socket, nil if there is none to be had.
+// socket is the listening socket, nil if the listener has none or its provider does not show it.
 func (l *listener) socket() Socket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +161,7 @@ func (l *listener) socket() Socket {
 	return nil
 }
 
-// allowed decides by address.
+// allowed reports whether clients at a may connect.
 func (l *listener) allowed(a netip.Addr) bool {
 	allow := l.settings().opts.Allow
 	if len(allow) == 0 {
@@ -203,8 +203,8 @@ func (l *listener) clientCount() int {
 	return len(l.clients)
 }
 
-// join adds a client. It reports false when the listener is draining: the
-// client is to be closed once it is idle.
+// join adds a client. It reports false when the listener is draining: then the caller closes
+// the client once it is idle.
 func (l *listener) join(f *front) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +218,7 @@ func (l *listener) leave(f *front) {
 	delete(l.clients, f)
 }
 
-// snapshot lists the clients. Those to come see what draining says.
+// snapshot lists the clients. When draining is true, join reports false from now on.
 func (l *listener) snapshot(draining bool) []*front {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +230,8 @@ func (l *listener) snapshot(draining bool) []*front {
 	return all
 }
 
-// stopAccepting stops listening without a word to those that are connecting.
+// stopAccepting stops listening and does not refuse clients that are just connecting: another
+// process has the socket, too.
 func (l *listener) stopAccepting() {
 	l.mu.Lock()
 	tcp, rdma := l.tcp, l.rdma

@@ -38,7 +38,7 @@ func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error
 	return nil
 }
 
-// incoming decides about an RDMA client. It is called on a goroutine of its own.
+// incoming accepts or rejects an RDMA client, on a goroutine of its own.
 func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 	l.mu.Lock()
 	draining := l.draining
@@ -47,7 +47,7 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 	crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
 	l.mu.Unlock()
 	if crowded || draining {
-		_ = in.Reject(nil) // the peer learns of it one way or the other
+		_ = in.Reject(nil) // after an error, too, the peer sees its connection end
 		if crowded {
 			l.refused(in.Peer(), refusedAddress, errCrowded)
 		} else {
@@ -71,7 +71,7 @@ func (l *listener) crowded(a netip.Addr, n int) bool {
 	return most > 0 && l.byAddr[a]+n > most
 }
 
-// enter counts an RDMA client from a, and reports false when it is one too many.
+// enter counts an RDMA client from a. It reports false when there is one too many.
 func (l *listener) enter(a netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +91,7 @@ func (l *listener) exit(a netip.Addr) {
 	}
 }
 
-// outstanding is how many Calls of RDMA clients are not answered.
+// outstanding is how many Calls of RDMA clients are not answered yet.
 func (l *listener) outstanding() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,20 +7,19 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// A listenerSettings is how clients of a listener are served. It is constant: Reconfigure puts
-// another in its place, which holds from the next Call on, or for the next
-// connection. Shares and rates, of which a client's ledger has its own, those that are
-// connected are told of: listener.follow.
+// A listenerSettings is the part of a listener that Reconfigure can change. It never changes
+// itself: Reconfigure replaces it, and later Calls and connections see the new one. Clients
+// keep copies of their weights and rate limits, and listener.follow has them updated.
 type listenerSettings struct {
 	opts      ListenerOptions
 	routes    routes
-	maxOwed   int64               // octets owed to one client before it has to wait
+	maxOwed   int64               // octets of Replies that one client may be owed before it has to wait
 	rates     *rates              // nil for no limit
-	responder *rdmaside.Responder // for RDMA clients to come
+	responder *rdmaside.Responder // accepts RDMA clients; nil for TCP
 }
 
-// newSettings makes the terms of o, whose Calls go to some of upstreams. Nothing
-// changes.
+// newSettings makes settings of o, whose routes name some of upstreams. It does not put them
+// into force.
 func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream) (*listenerSettings, error) {
 	o.setDefaults()
 	p := l.p
@@ -77,7 +76,7 @@ func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream
 	return t, nil
 }
 
-// weight is the share of a client at a.
+// weight is the weight of a client at a.
 func (t *listenerSettings) weight(a netip.Addr) int {
 	for _, w := range t.opts.Weights {
 		for _, p := range w.Clients {

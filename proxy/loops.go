@@ -8,14 +8,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// An eventLoop is one of the loops, in the words of both sides: tcpframe and rdmaside
-// do not know each other, and this is where they meet.
+// An eventLoop is one of tcpframe's loops with what the proxy keeps for each loop. It is a
+// [loop.SocketLoop], so that RDMA connections live on it, too.
 type eventLoop struct {
 	index int
 	tcp   *tcpframe.Loop
-	free  []*call // owned by the loop
+	free  []*call // calls to use again; the loop's
 
-	calls, replies *regmem.Account // the Proxy's, with stocks for this loop
+	calls, replies *regmem.Account // the Proxy's accounts, with a stock for this loop
 }
 
 func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
@@ -25,8 +25,8 @@ func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
 // Post queues t on the loop. loop.Loop.
 func (l *eventLoop) Post(t loop.Task) { l.tcp.Post(t) }
 
-// Now is the time of this pass in nanoseconds that only grow, the same for all
-// loops. For the loop only.
+// Now is the time of this pass in nanoseconds. All loops share the clock, which wall clock
+// changes do not move. For the loop only.
 func (l *eventLoop) Now() int64 { return l.tcp.Now() }
 
 // Attach drives c on the loop. loop.SocketLoop.
@@ -41,7 +41,7 @@ func (p *Proxy) byLoop(clients []*front) [][]*front {
 	return all
 }
 
-// newCall takes a call from the loop's free list.
+// newCall is a call from the free list, or a new one.
 func (l *eventLoop) newCall() *call {
 	if n := len(l.free); n > 0 {
 		c := l.free[n-1]
@@ -53,7 +53,7 @@ func (l *eventLoop) newCall() *call {
 	return c
 }
 
-// recycle puts c back. Its memory has been released.
+// recycle puts c, whose memory has been released, on the free list.
 func (l *eventLoop) recycle(c *call) {
 	if c.owner.exchange != nil || c.message.exchange != nil {
 		panic("BUG: proxy: an exchange is forgotten")

@@ -5,8 +5,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// memory lends the arena's memory to tcpframe, so that a record is copied once,
-// from the socket to where RDMA can take it from.
+// A memory lends an account of the arena to tcpframe. A record is copied once, from the
+// socket into memory that RDMA can send from.
 type memory struct{ a *regmem.Account }
 
 // Lease is part of tcpframe.Memory.
@@ -25,14 +25,14 @@ func (m memory) Wait(n int, f func()) { m.a.Wait(n, f) }
 // loop's stock.
 func (p *Proxy) callMemory(loop int) tcpframe.Memory { return memory{p.loops[loop].calls} }
 
-// replyMemory is memory for Replies: want of it is relief's business.
+// A replyMemory lends memory for Replies, and tells slowClients when there is none.
 type replyMemory struct {
 	memory
-	relief *slowClients
+	slow *slowClients
 }
 
 // Wait is part of tcpframe.Memory.
-func (m replyMemory) Wait(n int, f func()) { m.memory.Wait(n, m.relief.waits(f)) }
+func (m replyMemory) Wait(n int, f func()) { m.memory.Wait(n, m.slow.waits(f)) }
 
 // octets is how many the parts of a Reply have.
 func octets(parts [][]byte) (n int) {

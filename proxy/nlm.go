@@ -10,18 +10,18 @@ import (
 
 // Locks of NFSv3
 //
-// NLM names the owner of a lock by the host that asks and svid, a number that the
-// host has for one of its processes; servers take the address that a Call comes from
-// for the host. Here all clients come from one address, and Linux clients count svid
-// from 0: two of them would be one owner, and each would be granted what the other
-// has locked. So svid is exchanged for 31 bits of a hash of (client address,
-// caller_name, svid). It follows from nothing else, and so is the same for the
-// UNLOCK of a client that came back on another connection or to another process of
-// ours. Two owners that wait for each other share their 31 bits once in 2^31.
+// NLM names the owner of a lock by its host and by svid, a number that the host gives to one of
+// its processes. Servers identify the host by the address that the Call comes from. Behind the
+// bridge all clients have one address, and Linux clients count svid from 0. So two clients
+// would be one owner, and the server would grant each the locks of the other. The proxy
+// therefore replaces svid by 31 bits of a hash of the client's address, caller_name and svid.
+// The hash depends on nothing else, and so the UNLOCK of a client that has reconnected, even to
+// another process of the bridge, names the same owner. Two given owners have the same 31 bits
+// once in 2^31.
 //
-// The holder's svid in the Reply to TEST stays the server's: it is somebody else's.
+// The svid in the Reply to TEST stays the server's, because it names another owner.
 //
-// What is under RPCSEC_GSS integrity or privacy cannot be changed and is not.
+// The proxy cannot change Calls under RPCSEC_GSS integrity or privacy, and leaves them alone.
 // Linux uses neither for NLM.
 
 // Procedures of NLM, X/Open XNFS Chapter 10, the same in every version.
@@ -37,27 +37,27 @@ const (
 	nlmFreeAll    = 23
 )
 
-// nlmRefused reports that Call h of NLM would not do here what it is meant to.
+// nlmRefused reports whether the Call h of NLM cannot work through the bridge.
 //
-// GRANTED tells a client that it has the lock that it waits for. The server that
-// sends it means one of our clients, and cannot say which; sent on, it would come
-// to the server itself. The procedures ending in _MSG are answered by a Call in the
-// other direction, _RES, which does not find its way for the same reason. Refused,
-// clients know at once, and servers ask again later.
+// GRANTED tells a client that it has the lock that it waited for. The server that sends it
+// means one of the bridge's clients, but cannot say which, and the proxy would send the Call to
+// the server itself. The procedures that end in _MSG are answered by a Call in the other
+// direction, _RES, which has the same problem. When the proxy refuses these Calls, clients
+// know at once, and servers ask again later.
 //
-// FREE_ALL drops every lock of the host that asks, which here are those of all
-// clients, and so does SM_NOTIFY, which is for the server's own statd.
+// FREE_ALL drops every lock of the calling host, which behind the bridge means the locks of all
+// clients. SM_NOTIFY, which is for the server's own statd, does the same.
 func nlmRefused(h *oncrpc.Call) bool {
 	return h.Procedure >= nlmGranted && h.Procedure <= nlmNotify || h.Procedure == nlmFreeAll
 }
 
-// nlmOwner makes the lock owner in Call h of NLM one that no other client has. It
-// leaves alone what names none or cannot be walked, which is for the server to refuse.
+// nlmOwner replaces the lock owner in the Call h of NLM by one that no other client has. It
+// leaves a Call alone that names no owner, or that cannot be walked: the server refuses that.
 func nlmOwner(h *oncrpc.Call, client netip.Addr) {
 	if h.Protection != oncrpc.ProtectNone {
 		return
 	}
-	words := 0 // between cookie and lock
+	words := 0 // XDR words between cookie and lock
 	switch h.Procedure {
 	case nlmTest:
 		words = 1 // exclusive
@@ -82,6 +82,6 @@ func nlmOwner(h *oncrpc.Call, client netip.Addr) {
 	addr := client.As16()
 	hash := fnv(fnv(fnvBasis, addr[:]), h.Message[name:name+n])
 	hash = fnv(hash, binary.BigEndian.AppendUint32(addr[:0], svid))
-	// Some take it for a pid_t: not negative.
+	// Some servers take svid for a pid_t, which is not negative.
 	binary.BigEndian.PutUint32(h.Message[at:], uint32(mix(hash)>>33))
 }

@@ -21,7 +21,7 @@ type ListenerOptions struct {
 	RDMA          bool
 	Provider      fabric.Provider // for RDMA
 
-	Upstream string // for every program without a Route; "" refuses those
+	Upstream string // for every program without a Route; "" refuses these programs
 	Routes   []Route
 
 	Allow                    []netip.Prefix // empty: everybody

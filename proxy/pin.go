@@ -13,71 +13,72 @@ import (
 
 // Pinned connections
 //
-// An NFSv4.1 server knows connections: a session is bound to those it was used on,
-// calls its client back on one of them, and, when the client protects its state
-// (SP4_MACH_CRED), refuses it on others until BIND_CONN_TO_SESSION was sent there.
-// On connections that clients share none of this can work. So the connection of a
-// client that speaks NFSv4.1 or later has a connection to the upstream of its own, and
-// what the server sends on the one is for the client on the other, without a look
-// inside: callback.go. Either may be TCP or RDMA.
+// An NFSv4.1 server knows its connections. It binds a session to the connections that the
+// session was used on and calls the client back on one of them. When the client protects its
+// state (SP4_MACH_CRED), the server refuses the session on any other connection until the
+// client sends BIND_CONN_TO_SESSION there. None of this can work on connections that clients
+// share. So each client connection that speaks NFSv4.1 or later gets a connection to the
+// upstream that nobody else uses. The server's messages on the one are for the client on the
+// other, and the proxy passes them on without looking inside: callback.go. Either connection
+// may be TCP or RDMA.
 //
-// The pinned connection is a pool of one seat on the loop of the client: dialling,
-// queueing, back-off and the fate of Calls are those of every pool. It is made at
-// the first Call that needs it and closed when the client's connection ends.
+// A pinned connection is a pool with one seat on the client's loop, so that dialling,
+// queueing, back-off and the fate of Calls are the same as in every pool. The first Call that
+// needs the connection makes it, and the end of the client's connection closes it.
 //
-// When it is lost, the client's connection stays if all its Calls can be sent again
-// on the next one. NFSv4.1 Calls can: they name a session, a slot and a sequence
-// number, and a server executes each of them once, whatever connection and whatever
-// order they come in: RFC 8881 Section 2.10.6. What arrives late on the connection
-// that was lost, after its replay was executed, or after the next Call of its slot
-// was, is a retry or misordered, and not executed. If it is still being executed, the
-// replay is told NFS4ERR_DELAY, as a client's own would be. CREATE_SESSION has a
-// sequence number too, and BIND_CONN_TO_SESSION that comes again binds the connection
-// it comes on, which is the one there is. There is no such protection for other Calls,
-// here no more than on shared connections: fate.go has the rules. The next connection is
-// bound to the session in the fore direction by its first SEQUENCE. The server tells
-// the client in the flags of the Reply that it cannot call back (CB_PATH_DOWN), and
-// the client binds the connection again: a client's own way to repair a path.
+// When a pinned connection is lost, the client's connection stays if the proxy can send all
+// its Calls again on the next one. It can for NFSv4.1: a Call names a session, a slot and a
+// sequence number, and a server executes it once, whatever connection it comes on and in
+// whatever order: RFC 8881 Section 2.10.6. A Call that arrives late on the lost connection,
+// after the server has executed its replay or the next Call of its slot, is a retry or
+// misordered, and the server does not execute it. If the server is still executing the Call,
+// it answers the replay NFS4ERR_DELAY, as it would answer the client's own.
+// CREATE_SESSION has a sequence number too, and a repeated BIND_CONN_TO_SESSION binds the
+// connection it comes on, which is the only one. Other Calls have no such protection, here
+// or on shared connections: fate.go has the rules. The first SEQUENCE binds the next connection to
+// the session in the fore direction. The server tells the client in the flags of the Reply
+// that it cannot call back (CB_PATH_DOWN), and the client binds the connection again, as
+// clients do to repair a path.
 
-// A Mode says which clients' connections have one to the upstream of their own.
+// A Mode says which client connections have a pinned connection to the upstream.
 type Mode uint8
 
 const (
-	ModeAuto   Mode = iota // those on which NFSv4.1 or later is spoken
-	ModeShared             // none
-	ModePinned             // all
+	ModeAuto   Mode = iota // connections that speak NFSv4.1 or later
+	ModeShared             // no connection
+	ModePinned             // every connection
 )
 
 const (
-	// pinnedReverse are the credits of the reverse direction. Linux asks for 2.
+	// pinnedReverse is how many credits the reverse direction has. Linux asks for 2.
 	pinnedReverse = 4
-	// pinnedReceives are posted on a pinned RDMA connection that is idle.
+	// pinnedReceives is how many Receives are posted on an idle pinned RDMA connection.
 	pinnedReceives = 8
-	// pinnedShare is the part of the memory for Replies that pinned connections may
-	// take when all are idle: one in so many. Half of it may be the shared
-	// connections' (package configs), and something must be left for Replies.
+	// pinnedShare is the part of the memory for Replies that idle pinned connections may
+	// take together: a quarter. Shared connections may take half of the memory (package
+	// configs), and Replies need the rest.
 	pinnedShare = 4
-	// leastReceive is the memory of a Receive, and headerLen that of a Transport
-	// header, in package rdmaside.
+	// leastReceive is the memory of a Receive in package rdmaside, at least, and headerLen
+	// is the memory of a Transport header there.
 	leastReceive = 16 << 10
 	headerLen    = 128
 )
 
-var errPinned = errors.New("proxy: as many clients as may have a connection of their own to the upstream")
+var errPinned = errors.New("proxy: the upstream has as many pinned connections as it may")
 
 // pins are the pinned connections of an upstream.
 type pins struct {
-	most    atomic.Int64 // connections; 0: the upstream pins none
-	refused quiet
+	most    atomic.Int64 // how many there may be; 0: the upstream pins no client
+	refused logLimit
 
 	mu     sync.Mutex // guards the rest; held while a pool is made
 	all    map[*pin]struct{}
-	next   int // endpoint to dial first
+	next   int // the number of the endpoint that the next pin dials first
 	closed bool
-	wg     sync.WaitGroup // a count for each pin
+	wg     sync.WaitGroup // counts the pins
 }
 
-// share fixes how many RDMA connections there may be when they may take so many octets.
+// share bounds the pinned RDMA connections so that they take no more than octets of memory.
 func (ps *pins) share(octets int64, o *UpstreamOptions) {
 	// A lease may be twice as long as what it is for.
 	each := pinnedReceives*max(leastReceive, o.ReplyInline) + 2*headerLen*(o.Credits+2*pinnedReverse)
@@ -91,8 +92,8 @@ func (ps *pins) count() int {
 	return len(ps.all)
 }
 
-// A pin is the connection of one client to one upstream, or the attempt to have one.
-// But for the pool it is owned by the client's loop, which is the connection's.
+// A pin is one client's connection to one upstream, or the attempt to make it. All but the
+// pool belongs to the client's loop, on which the connection lives, too.
 type pin struct {
 	u     *upstream  // constant, as the next three
 	front *front     // the client's connection
@@ -101,9 +102,9 @@ type pin struct {
 	once  sync.Once  // for release
 	seat  *pool.Seat // the pool's; belongs to its goroutine, nil before the first dial
 
-	from       reverser // that the latest reverse Call came on
-	owed       int      // reverse Calls that the client's connection has not taken
-	owedOctets int      // of those
+	from       reverser // the connection that the latest reverse Call came on
+	owed       int      // reverse Calls that wait for room in the client's connection
+	owedOctets int      // the octets of these Calls
 }
 
 // pin makes a pinned connection for the client of f. It fails with errPinned at the limit,
@@ -120,8 +121,8 @@ func (u *upstream) pin(f *front) (*pin, error) {
 	}
 	p := &pin{u: u, front: f}
 	o := u.settings()
-	// Clients are spread over the addresses of the server as the seats of the
-	// shared pool are.
+	// Pins are spread over the server's addresses in the same way as the seats of the
+	// shared pool.
 	switch {
 	case o.partitioned():
 		p.first = endpointFor(f.ledger.addr, len(o.Endpoints))
@@ -162,9 +163,9 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 	return po
 }
 
-// update makes o the settings of the connections to come. Those there are stay,
-// unless their server is none any more: a client whose connection is replaced has to
-// bind it again.
+// update makes o the settings of later connections. The connections that are up stay, unless
+// their server is no longer configured, because a client has to bind its session again when
+// its connection is replaced.
 func (ps *pins) update(o *UpstreamOptions) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -173,8 +174,8 @@ func (ps *pins) update(o *UpstreamOptions) {
 	}
 }
 
-// release ends p, any number of times, on any goroutine. It does not wait: closing
-// a pool does, for the loop.
+// release ends p. It may be called any number of times on any goroutine. It does not wait,
+// because closing a pool waits for the loop.
 func (p *pin) release() {
 	p.once.Do(func() {
 		go func() {
@@ -191,7 +192,7 @@ func (p *pin) release() {
 	})
 }
 
-// close ends all, and those to come, and waits.
+// close ends every pin, lets no other begin, and waits until all have ended.
 func (ps *pins) close() {
 	ps.mu.Lock()
 	ps.closed = true
@@ -208,11 +209,11 @@ func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.S
 	return p.u.dial(ctx, endpoint, affinity, s, p)
 }
 
-// unpinnable counts a client, at peer, that cannot have a connection of its own.
+// unpinnable counts and logs the client at peer, which cannot have a pinned connection.
 func (u *upstream) unpinnable(peer netip.AddrPort, reason error) {
 	u.unpinned.Inc()
 	if n := u.pins.refused.line(); n > 0 {
 		u.log.Warn().Stringer("peer", peer).Int("clients", n).Int64("pinned", u.pins.most.Load()).Err(reason).
-			Msg("no connection of the client's own; client connection closed")
+			Msg("no pinned connection to be had; client connection closed")
 	}
 }

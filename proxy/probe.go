@@ -15,39 +15,40 @@ import (
 
 // Watching connections to upstreams
 //
-// Three things can be wrong with a connection that is up, and each has its own watch.
+// Three things can be wrong with a connection that is up, and the proxy notices each in its
+// own way.
 //
-// The host is gone: nothing comes back, not even what TCP answers by itself. The
-// transports find that out (SilentTimeout of packages tcpframe and iwarp), on idle
-// connections by keepalive, within UpstreamOptions.SilentTimeout. The connection ends,
-// and its Calls go elsewhere: fate.go.
+// The host is gone: nothing comes back, not even the answers that TCP gives by itself. The
+// transports notice that (SilentTimeout of packages tcpframe and iwarp), on idle connections
+// by keepalive, within UpstreamOptions.SilentTimeout. The connection ends, and its Calls go
+// elsewhere: fate.go.
 //
-// The server is there and answers nothing: it is stopped, or waits for a disk. Another
-// connection would wait for the same disk, so there is none until a Call is past its
-// deadline. A connection that nothing was heard on for a while is asked, with a NULL
-// Call, which every program has; while that is not answered either, the connection
-// counts as stalled. This shows on connections without Calls too, and on providers
-// without keepalive it is what finds a host that is gone.
+// The server is there and answers nothing, because it is stopped or waits for a disk. Another
+// connection would wait for the same disk, so the proxy makes none until a Call is past its
+// deadline. When a connection has been silent for a while, the proxy sends a NULL Call, which
+// every program has. As long as the server does not answer that either, the connection counts
+// as stalled. The NULL Call also watches connections without Calls, and with providers that
+// have no keepalive it finds hosts that are gone.
 //
-// The server answers others and not this Call: it has dropped it, and with it a credit
-// for as long as the connection lives. At the Call's deadline another connection takes
-// the seat (pool.Seat.Retire), and this one ends when its other Calls are answered. A
-// NULL Call that was answered meanwhile is how one Call that takes long is told from a
-// server that does.
+// The server answers other Calls and not this one: it has dropped the Call, and with it a
+// credit for as long as the connection lives. At the Call's deadline another connection
+// replaces this one (pool.Seat.Retire), which ends when its other Calls are answered. An
+// answered NULL Call tells a Call that takes long from a server that does.
 //
-// The program asked is one that the upstream has answered a Call of. Whatever it says
-// to the NULL Call shows that it lives.
+// The NULL Call is for a program that the upstream has answered a Call of. Any answer to it
+// shows that the server lives.
 
-// A probed is a connection that can be asked. Methods run on its loop.
+// A probed is a connection that can send NULL Calls. Its methods run on its loop.
 type probed interface {
 	upstreamConn
 	// ask sends the NULL Call of p, whose message is in p.call.
 	ask(p *probe) error
-	// unheard is for how long nothing was heard on the connection.
+	// unheard is how long the connection has been silent.
 	unheard() time.Duration
 }
 
-// A probe asks one connection whether the server is there. Owned by its loop.
+// A probe watches one connection, with NULL Calls when it is silent. It belongs to the
+// connection's loop.
 type probe struct {
 	u    *upstream // constant, as the next three
 	m    probed
@@ -56,33 +57,33 @@ type probe struct {
 
 	entry   pool.Entry // the NULL Call's credit
 	call    rdmaside.Call
-	msg     *regmem.Lease // of call, while it is out
+	msg     *regmem.Lease // holds the NULL Call while it is outstanding
 	sentAt  time.Time
-	out     bool // asked and not answered
+	out     bool // a NULL Call is outstanding
 	over    bool // the connection has ended
-	stalled bool // counted as such
+	stalled bool // the connection is counted as stalled
 	timer   *time.Timer
 }
 
-// probeMetrics count what the probes of one upstream find.
+// probeMetrics count the NULL Calls and the stalled connections of one upstream.
 type probeMetrics struct {
 	answered, failed, unable *metrics.Counter
 	stalled                  *metrics.Gauge
-	quiet                    quiet
+	quiet                    logLimit
 
-	// spoken is the program, in the upper half, and the version that the upstream
-	// answered first; 0 before it did.
+	// spoken is the program, in the upper half, and the version of the Call that the upstream
+	// answered first; 0 before that.
 	spoken atomic.Uint64
 }
 
 func newProbeMetrics(m *metrics.Registry, upstream string) *probeMetrics {
 	probes := func(result string) *metrics.Counter {
-		return m.Counter("upstream_probes_total", "NULL Calls to see whether the upstream is there, by how they ended: answered; failed, with their connection; unsent for want of a credit.",
+		return m.Counter("upstream_probes_total", "NULL Calls that probe a silent connection, by result: answered, failed (the connection ended first), or unsent (there was no credit).",
 			"upstream", upstream, "result", result)
 	}
 	return &probeMetrics{
 		answered: probes("answered"), failed: probes("failed"), unable: probes("unsent"),
-		stalled: m.Gauge("upstream_stalled_connections", "Connections whose server answers nothing though its host is there.", "upstream", upstream),
+		stalled: m.Gauge("upstream_stalled_connections", "Connections on which the server answers nothing although its host is there.", "upstream", upstream),
 	}
 }
 
@@ -93,14 +94,14 @@ func (pm *probeMetrics) spoke(program, version uint32) {
 	}
 }
 
-// start begins to watch the connection, once it is there. Any goroutine.
+// start begins to watch the connection. Any goroutine.
 func (p *probe) start() {
 	if p.u.settings().ProbeInterval > 0 {
 		p.loop.Post((*probeTask)(p))
 	}
 }
 
-// end is the end of the connection. On the loop.
+// end ends the watch: the connection has ended.
 func (p *probe) end() {
 	p.over = true
 	p.stall(false)
@@ -112,13 +113,14 @@ func (p *probe) end() {
 	}
 }
 
-// is reports whether xid is that of a NULL Call that is out.
+// is reports whether xid is that of the outstanding NULL Call.
 func (p *probe) is(xid uint32) bool { return p.out && p.call.XID == xid }
 
-// A probeTask is a probe that looks at its connection.
+// A probeTask is a probe as the task that looks at the connection.
 type probeTask probe
 
-// Run is the look. loop.Task.
+// Run looks at the connection, sends a NULL Call if it has been silent, and sets the timer for
+// the next look. loop.Task.
 func (t *probeTask) Run() {
 	p := (*probe)(t)
 	if p.over {
@@ -126,7 +128,7 @@ func (t *probeTask) Run() {
 	}
 	every := p.u.settings().ProbeInterval
 	if every <= 0 {
-		return // until there is another connection
+		return // switched off by a reload
 	}
 	silent := p.m.unheard()
 	next := every
@@ -135,10 +137,12 @@ func (t *probeTask) Run() {
 		p.stall(false)
 		next = every - silent
 	case p.out, !p.send() && silent >= 2*every && p.seat.Spent(p.m):
-		// It does not answer the probe, or all the Calls that it has credits for.
+		// The server answers neither the NULL Call nor, when no credit is left to send one,
+		// any of the Calls.
 		p.stall(true)
 	}
-	// A millisecond more: at the very moment it would be too early.
+	// A millisecond more, because the timer may fire just before the connection counts as
+	// silent.
 	if next += time.Millisecond; p.timer == nil {
 		p.timer = time.AfterFunc(next, func() { p.loop.Post(t) })
 	} else {
@@ -146,7 +150,7 @@ func (t *probeTask) Run() {
 	}
 }
 
-// stall counts the connection as stalled, or no longer.
+// stall counts the connection as stalled, or no longer as stalled.
 func (p *probe) stall(on bool) {
 	if p.stalled == on {
 		return
@@ -166,8 +170,8 @@ func (p *probe) stall(on bool) {
 
 var errUnasked = errors.New("proxy: a probe cannot be sent")
 
-// send asks, if there is something to ask and a credit to ask it with. It reports false
-// if there is none.
+// send sends a NULL Call if the upstream has answered a program. It reports false when there
+// is no credit for the NULL Call.
 func (p *probe) send() bool {
 	pm := p.u.probes
 	spoken := pm.spoken.Load()
@@ -193,7 +197,7 @@ func (p *probe) send() bool {
 	return true
 }
 
-// prepare makes the Call.
+// prepare makes the NULL Call.
 func (p *probe) prepare(program, version uint32) error {
 	// RFC 5531 Section 9: XID, CALL, RPC version, program, version, procedure 0,
 	// AUTH_NONE twice.
@@ -216,7 +220,7 @@ func (p *probe) prepare(program, version uint32) error {
 	return nil
 }
 
-// done is the end of the NULL Call: it was answered, or its connection has ended.
+// done ends the NULL Call: it was answered, or the connection has ended.
 func (p *probe) done(answered bool) {
 	p.out = false
 	p.release()
@@ -229,7 +233,7 @@ func (p *probe) done(answered bool) {
 	p.back()
 }
 
-// back gives the credit back.
+// back returns the credit.
 func (p *probe) back() { p.seat.Done(&p.entry, p.loop.index) }
 
 func (p *probe) release() {

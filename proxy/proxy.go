@@ -3,24 +3,24 @@
 //
 // # The road of one Call
 //
-// A client, TCP ([tcpClient]) or RDMA ([rdmaClient]), reads a Call into memory of
-// the arena and makes a [call] of it. The call's header is walked, its route gives
-// an [upstream], the upper-layer binding analyses it, an XID is assigned, and the
-// upstream's pool dispatches it to a connection with a free credit: an
-// [rdmaConn] or a [tcpConn]. When the Reply is there, the client's XID is put
-// back and the Reply goes to the client in one gather write.
+// A client's connection, a [tcpClient] or an [rdmaClient], reads a Call into memory of the
+// arena and makes a [call] of it. [front.begin] walks the header, finds the [upstream] by the
+// route, has the upper-layer binding analyse the Call, and assigns an XID. The upstream's pool
+// dispatches the call to a connection with a free credit, an [rdmaConn] or a [tcpConn]. When
+// the Reply is there, [front.deliver] puts the client's XID back and sends the Reply in one
+// gather write.
 //
 // # Ownership
 //
-// Every client and every member lives on one loop and is touched only there. A
-// call is touched by one loop at a time: its client's, then its member's, then its
-// client's again. When both are the same loop nothing is posted and the call
-// finishes on the thread that read it.
+// Every connection lives on one loop, which alone touches it. One loop at a time touches a
+// call: its client's, then that of the connection to the upstream, then its client's again.
+// When both are the same loop, nothing is posted, and the goroutine that read the Call
+// finishes it.
 //
 // # What becomes of a Call
 //
-// Every Call that was read is answered, or its client's connection is closed;
-// which, and what is replayed, is decided in fate.go.
+// Every Call that was read is answered, or its client's connection is closed. The file fate.go
+// decides which, and which Calls are sent again.
 package proxy
 
 import (
@@ -55,9 +55,9 @@ type Options struct {
 	Listeners []ListenerOptions
 	Upstreams []UpstreamOptions
 
-	// Socket returns a TCP socket that listens at an address already, or nil. It is
-	// asked once for each address, by Start, and Listeners take what it returns. nil
-	// has none.
+	// Socket returns a TCP socket that already listens at an address, or nil. Start calls it
+	// once for each address, and the listener owns the socket. A nil Socket means that there
+	// are none.
 	Socket func(address string) *net.TCPListener
 }
 
@@ -71,41 +71,40 @@ type Proxy struct {
 	loops    []*eventLoop
 	take     func(address string) *net.TCPListener
 
-	calls    *regmem.Account       // records on their way in
-	replies  *regmem.Account       // what replies need: never starved by calls
-	receives *rdmaside.ReceivePool // what RDMA clients need to be connected; nil without RDMA listeners
-	dials    *pool.Limiter         // attempts to connect of all upstreams
+	calls    *regmem.Account       // memory for Calls
+	replies  *regmem.Account       // memory for Replies, which Calls cannot exhaust
+	receives *rdmaside.ReceivePool // memory for the Receives of RDMA clients; nil without RDMA listeners
+	dials    *pool.Limiter         // bounds the attempts to connect of all upstreams
 	xids     *xidTable
 	slow     slowClients
 
 	relieved *metrics.Counter
-	madeRoom atomic.Int64 // when makeRoom looked last, in Unix nanoseconds
+	madeRoom atomic.Int64 // when makeRoom last looked for clients to close, in Unix nanoseconds
 
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
-	ctx      context.Context // that of Start
-	numbers  map[string]int  // of upstreams, by name; of New before there is a Start, then as changing
+	ctx      context.Context // Start's
+	numbers  map[string]int  // the upstreams' numbers, by name; guarded by changing after New
 	quit     chan struct{}   // closed by Close
-	retiring sync.WaitGroup  // upstreams on their way out; Add with mu held and closed false
+	retiring sync.WaitGroup  // counts upstreams that are being retired; Add with mu held and closed false
 
 	mu        sync.Mutex             // guards the rest; a leaf
-	listeners []*listener            // replaced whole, as upstreams
-	upstreams map[string]*upstream   // by name
-	leaving   []*listener            // that Reconfigure took away and that have clients
-	retired   map[*upstream]struct{} // that it took away and that may have Calls
+	listeners []*listener            // never changed in place, but replaced
+	upstreams map[string]*upstream   // by name; never changed in place, but replaced
+	leaving   []*listener            // removed by Reconfigure, and may have clients
+	retired   map[*upstream]struct{} // removed by Reconfigure, and may have Calls
 	draining  bool
 	closed    bool
 }
 
-// replyShare is the part of the memory budget kept for Receives and Reply
-// chunks. Calls can neither use nor splinter it, so that a budget full of waiting
-// Calls can always shrink: each Call sent finds memory for its Reply sooner or
-// later.
+// replyShare is the part of the memory budget that is kept for Replies: Receives, Write and
+// Reply chunks. Calls can neither use nor fragment it, so that a budget full of waiting Calls
+// can always shrink: each Call that is sent finds memory for its Reply sooner or later.
 const replyShare = 0.5
 
-// receiveShare is the part kept for the Receives of RDMA clients, where there is
-// an RDMA listener: thousands of idle ones must not have the memory that the Calls
-// of the others need. Of 256 MiB it is enough for 1,000 clients with 6 credits
-// each, or 160 with 64. A client that finds none left is refused.
+// receiveShare is the part of the budget that is kept for the Receives of RDMA clients, if
+// there is an RDMA listener: thousands of idle clients must not take the memory that the
+// Calls of the others need. Of 256 MiB it is enough for 1,000 clients with 6 credits each, or
+// for 160 with 64. A client that finds no memory left is refused.
 const receiveShare = 0.1875
 
 // New makes a Proxy; Start sets it going. It reports every problem it finds.
@@ -123,9 +122,9 @@ func New(o Options) (*Proxy, error) {
 		p.take = func(string) *net.TCPListener { return nil }
 	}
 	p.slow.p = p
-	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
-	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that wait because too many are under way or have begun lately.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
-	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not take their Replies while memory for Replies was spent.")
+	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way now.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
+	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that wait because too many others are under way or began lately.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
+	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not read their Replies while there was no memory left for Replies.")
 	var err error
 	budget := o.Arena.Budget()
 	if p.replies, err = o.Arena.Reserve("replies", int64(float64(budget)*replyShare)); err != nil {
@@ -176,8 +175,8 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// sharePins divides the memory that pinned connections may take between the
-// upstreams that have them.
+// sharePins divides the memory that pinned connections may take among the upstreams that have
+// such connections.
 func (p *Proxy) sharePins() {
 	var us []*upstream
 	for _, u := range p.allUpstreams() {
@@ -187,7 +186,7 @@ func (p *Proxy) sharePins() {
 		case u.isRDMA:
 			us = append(us, u)
 		default:
-			u.pins.most.Store(int64(u.settings().Pinned)) // an idle TCP connection takes none
+			u.pins.most.Store(int64(u.settings().Pinned)) // an idle TCP connection takes no memory
 		}
 	}
 	for _, u := range us {
@@ -201,8 +200,8 @@ func (p *Proxy) Start(ctx context.Context) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.ctx = ctx
-	// Listening comes first: one of the upstreams may be a listener of our own.
-	// Calls that arrive before there is a connection wait for it.
+	// Listening comes first, because an upstream may be one of these listeners. Calls that
+	// arrive before there is a connection wait for it.
 	for _, l := range p.currentListeners() {
 		if err := l.start(ctx, p.take(l.address)); err != nil {
 			return errors.Join(fmt.Errorf("proxy: listener %s: %w", l.name, err), p.Close())
@@ -216,7 +215,7 @@ func (p *Proxy) Start(ctx context.Context) error {
 	return nil
 }
 
-// Addr is the address the named listener listens at, "" if it does not.
+// Addr is the address that the named listener listens at, or "" if it does not listen.
 func (p *Proxy) Addr(name string) string {
 	for _, l := range p.currentListeners() {
 		if l.name == name {
@@ -251,14 +250,14 @@ func (p *Proxy) Ready() error {
 	return errors.Join(errs...)
 }
 
-// Drain stops accepting clients, closes idle ones, and closes each other one
-// when its last outstanding Call is answered. It returns when no client is left
-// or ctx ends; what remains then is for Close.
+// Drain stops accepting clients, closes the idle ones, and closes each other one when its last
+// outstanding Call is answered. It returns when no client is left or ctx ends. Close ends the
+// clients that are left.
 func (p *Proxy) Drain(ctx context.Context) error {
 	p.mu.Lock()
 	p.draining = true
 	p.mu.Unlock()
-	p.changing.Lock() // what Reconfigure does is done, and is all there will be
+	p.changing.Lock() // a Reconfigure that runs has ended, and the next one will fail
 	ls := p.allListeners()
 	p.changing.Unlock()
 	for _, l := range ls {
@@ -282,8 +281,8 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	}
 }
 
-// Close ends every connection. Calls outstanding are not answered; their
-// clients' connections are closed.
+// Close ends every connection. Outstanding Calls are not answered, and their clients'
+// connections are closed.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	if p.closed {

@@ -14,29 +14,28 @@ import (
 
 // Reconfiguration
 //
-// What clients are told to do lies in values that never change: a listener's terms,
-// an upstream's options. A loop looks at them through one atomic pointer each time it
-// needs them, and Reconfigure stores another one. A Call sees the old or the new.
+// The settings of a listener and the options of an upstream are values that never change. A
+// loop loads them through one atomic pointer each time it needs them, and Reconfigure stores
+// another pointer. So a Call sees the old settings or the new ones.
 //
-// A listener is the same one if it has the name, the address and the transport of one
-// that there is; its clients stay. Otherwise it is new, and the one that was there
-// goes as in a drain: nobody new, each client closed once it is idle. When a new
-// listener has the address of one that goes it takes over its socket, so that nobody
-// who connects meanwhile is refused.
+// A listener stays, with its clients, if its name, address and transport stay. Otherwise it
+// is removed and another one is new. A removed listener drains: it accepts nobody, and closes
+// each client once it is idle. A new listener at the address of a removed one takes over its
+// socket, so that no client that connects meanwhile is refused.
 //
-// An upstream is the same one if it has the name, the transport and the source. Its connections
-// stay if what shaped them does, else they are replaced one after the other, each
-// when its Calls are answered. One that no Call can come to any more goes when its
-// last Call is done.
+// An upstream stays if its name, transport and source stay. Its connections stay, too, unless
+// they would be made differently now: then they are replaced one after the other, each when
+// its Calls are answered. A removed upstream ends after its last Call.
 //
-// What can fail, opening addresses above all, comes before anything is changed.
+// Reconfigure first does everything that can fail, such as opening addresses, and only then
+// changes anything.
 
 var errNotStarted = errors.New("proxy: not started")
 
-// Reconfigure makes listeners and upstreams what the Proxy has, with its clients
-// connected. An error says that nothing was changed. It waits for no Call. Providers
-// of upstreams that are to stay as they are must be the same values as before; that
-// of a listener counts only when it is new.
+// Reconfigure replaces the listeners and upstreams, and keeps clients connected. After an
+// error nothing has changed. Reconfigure waits for no Call. An upstream whose connections are
+// to stay must have the same Provider value as before. The Provider of a listener counts only
+// when the listener is new.
 func (p *Proxy) Reconfigure(listeners []ListenerOptions, upstreams []UpstreamOptions) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -62,21 +61,21 @@ func (p *Proxy) Reconfigure(listeners []ListenerOptions, upstreams []UpstreamOpt
 	return c.commit()
 }
 
-// A change is what is going to be.
+// A change is one Reconfigure: the listeners and upstreams that there will be.
 type change struct {
 	p         *Proxy
 	upstreams map[string]*upstream
 	added     []*upstream
-	options   map[*upstream]UpstreamOptions // of those that stay
+	options   map[*upstream]UpstreamOptions // the new options of upstreams that stay
 	listeners []plannedListener
-	goes      []*listener
+	removed   []*listener
 }
 
 type plannedListener struct {
 	l      *listener
 	terms  *listenerSettings
 	isNew  bool
-	socket *net.TCPListener // of a new one
+	socket *net.TCPListener // for a new listener to listen on
 }
 
 func (c *change) planUpstreams(all []UpstreamOptions) error {
@@ -104,15 +103,15 @@ func (c *change) planUpstreams(all []UpstreamOptions) error {
 
 func (c *change) planListeners(all []ListenerOptions) error {
 	var errs []error
-	c.goes = slices.Clone(c.p.currentListeners())
+	c.removed = slices.Clone(c.p.currentListeners())
 	for _, o := range all {
 		var x plannedListener
-		i := slices.IndexFunc(c.goes, func(l *listener) bool {
+		i := slices.IndexFunc(c.removed, func(l *listener) bool {
 			return l.name == o.Name && l.address == o.Address && l.isRDMA == o.RDMA
 		})
 		if i >= 0 {
-			x.l = c.goes[i]
-			c.goes = slices.Delete(c.goes, i, i+1)
+			x.l = c.removed[i]
+			c.removed = slices.Delete(c.removed, i, i+1)
 		} else {
 			x.l, x.isNew = newListener(c.p, o), true
 		}
@@ -125,7 +124,7 @@ func (c *change) planListeners(all []ListenerOptions) error {
 	return errors.Join(errs...)
 }
 
-// open finds a socket for each listener that is new.
+// open finds a socket for each new listener.
 func (c *change) open() error {
 	taken := make(map[*listener]bool)
 	var errs []error
@@ -138,7 +137,7 @@ func (c *change) open() error {
 			continue // it will see
 		}
 		var err error
-		for _, l := range c.goes {
+		for _, l := range c.removed {
 			if l.address == x.l.address && !taken[l] {
 				taken[l] = true
 				x.socket, err = l.share()
@@ -163,7 +162,7 @@ func openSocket(address string) (*net.TCPListener, error) {
 	return ln.(*net.TCPListener), nil
 }
 
-// share is another descriptor of the listening socket, nil if it has none.
+// share is another descriptor of the listening socket, or nil if there is none.
 func (l *listener) share() (*net.TCPListener, error) {
 	s := l.socket()
 	if s == nil {
@@ -181,7 +180,7 @@ func (l *listener) share() (*net.TCPListener, error) {
 	return ln.(*net.TCPListener), nil
 }
 
-// undo gives back what was opened.
+// undo closes the sockets that open opened.
 func (c *change) undo() {
 	for _, x := range c.listeners {
 		if x.socket != nil {
@@ -200,7 +199,7 @@ func (c *change) commit() error {
 		p.listeners[i] = x.l
 	}
 	p.leaving = slices.DeleteFunc(p.leaving, func(l *listener) bool { return l.clientCount() == 0 })
-	p.leaving = slices.Concat(p.leaving, c.goes)
+	p.leaving = slices.Concat(p.leaving, c.removed)
 	var gone []*upstream
 	for _, u := range old {
 		if c.upstreams[u.name] != u && !p.closed {
@@ -221,7 +220,7 @@ func (c *change) commit() error {
 			up.Start()
 		}
 	}
-	for _, l := range c.goes {
+	for _, l := range c.removed {
 		l.stopListening()
 	}
 	var errs []error
@@ -235,7 +234,7 @@ func (c *change) commit() error {
 			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.name, err))
 		}
 	}
-	for _, l := range c.goes {
+	for _, l := range c.removed {
 		l.log.Info().Str("address", l.addr()).Int("clients", l.clientCount()).Msg("listener removed")
 		l.drain()
 	}
@@ -245,11 +244,11 @@ func (c *change) commit() error {
 	return errors.Join(errs...)
 }
 
-// retireLook is how often retire looks whether an upstream has Calls.
+// retireLook is the time between two looks at whether a removed upstream has Calls.
 const retireLook = 20 * time.Millisecond
 
-// retire ends an upstream that no terms name any more, when its last Call is done, or
-// after all the time that a Call may wait and be waited for.
+// retire ends an upstream that no listener's settings name any more: after its last Call, or
+// after the longest time that a Call may wait and take.
 func (p *Proxy) retire(u *upstream) {
 	defer p.retiring.Done()
 	o := u.settings()
@@ -278,9 +277,9 @@ func (p *Proxy) retire(u *upstream) {
 	u.log.Info().Msg("upstream removed")
 }
 
-// underWay is how many Calls u has, at least, for an upstream to which none come any
-// more. A pass of every loop is waited for, in which a Call that was routed by old
-// terms has been counted. It reports false when the Proxy is closed.
+// underWay is how many Calls a removed upstream has. It waits for a pass of every loop, so
+// that a Call which was routed by old settings is counted. It reports false when the Proxy is
+// closed.
 func (p *Proxy) underWay(u *upstream) (n int, ok bool) {
 	counts := make(chan int, len(p.loops))
 	for i, l := range p.loops {
@@ -297,22 +296,22 @@ func (p *Proxy) underWay(u *upstream) (n int, ok bool) {
 	return n, true
 }
 
-// StopAccepting stops listening and leaves clients as they are, those included that
-// are just connecting. Somebody else has the sockets. Drain follows.
+// StopAccepting stops listening and leaves all clients as they are, including those that are
+// just connecting. It is for a hand-over: another process has the sockets, and Drain follows.
 func (p *Proxy) StopAccepting() {
 	for _, l := range p.currentListeners() {
 		l.stopAccepting()
 	}
 }
 
-// A Socket is one that listens. File returns another descriptor of it, as that of
-// net.TCPListener does.
+// A Socket is a listening socket. File returns another descriptor of it, like the method of
+// net.TCPListener.
 type Socket interface {
 	File() (*os.File, error)
 }
 
-// Sockets are the listening sockets, by the addresses that the listeners were given:
-// for who hands them to another process.
+// Sockets are the listening sockets, by the configured addresses of the listeners, to be
+// handed to another process.
 func (p *Proxy) Sockets() map[string]Socket {
 	sockets := make(map[string]Socket)
 	for _, l := range p.currentListeners() {

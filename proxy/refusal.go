@@ -10,17 +10,16 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// Reasons for which RDMA clients are turned away, or closed because they do
-// nothing: labels of rdmabridge_rdma_refused_total. The first of them are the
-// provider's.
+// The reasons why RDMA clients are refused, or closed while they are idle: labels of
+// rdmabridge_rdma_refused_total, together with the reasons of providers.
 const (
-	refusedAddress  = "connections_per_address" // too many of this address
+	refusedAddress  = "connections_per_address" // the address has too many connections
 	refusedDraining = "draining"
-	refusedMemory   = "memory"   // none for Receives
-	refusedSetup    = "setup"    // it ended while it was being set up
-	refusedIdle     = "idle"     // closed: see ListenerOptions.IdleTimeout
-	refusedHoarding = "hoarding" // closed: idle, with Receives that newcomers need
-	refusedOther    = "other"    // a provider's reason that is not known here
+	refusedMemory   = "memory"   // there is no memory for Receives
+	refusedSetup    = "setup"    // the connection ended while it was being set up
+	refusedIdle     = "idle"     // closed by the idle timeout
+	refusedHoarding = "hoarding" // closed while idle, because new clients need its Receives
+	refusedOther    = "other"    // a provider's reason that is not in refusedReasons
 )
 
 var refusedReasons = []string{
@@ -28,8 +27,8 @@ var refusedReasons = []string{
 	refusedAddress, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
 }
 
-// refusals are the RDMA connections that one listener did not want. It is safe for
-// concurrent use.
+// refusals counts the RDMA connections that one listener refused or closed while they were
+// idle. It is safe for concurrent use.
 type refusals struct {
 	counters map[string]*metrics.Counter // constant
 	lines    rdmaside.LineLimit
@@ -38,11 +37,12 @@ type refusals struct {
 func (r *refusals) init(m *metrics.Registry, listener string) {
 	r.counters = make(map[string]*metrics.Counter, len(refusedReasons))
 	for _, reason := range refusedReasons {
-		r.counters[reason] = m.Counter("rdma_refused_total", "RDMA connections turned away or ended from here.", "listener", listener, "reason", reason)
+		r.counters[reason] = m.Counter("rdma_refused_total", "RDMA connections that the bridge refused, or closed while they were idle.", "listener", listener, "reason", reason)
 	}
 }
 
-// count counts one, and reports whether it is to be logged and how many were not.
+// count counts one refusal. It reports whether the caller is to log it, and how many were not
+// logged before.
 func (r *refusals) count(reason string) (ok bool, suppressed uint64) {
 	c, known := r.counters[reason]
 	if !known {
@@ -52,7 +52,7 @@ func (r *refusals) count(reason string) (ok bool, suppressed uint64) {
 	return r.lines.Allow(time.Now())
 }
 
-// refused counts and logs a connection that l did not want. It may be called on any
+// refused counts and logs a connection that l refused, or closed while it was idle. Any
 // goroutine.
 func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
 	ok, suppressed := l.refusals.count(reason)

@@ -2,22 +2,21 @@ package proxy
 
 import "slices"
 
-// A target is what one program is routed to.
+// A target is where a route sends a program, or some of its versions.
 type target struct {
 	versions  []uint32 // empty: all
 	upstream  *upstream
-	low, high uint32 // of versions, for PROG_MISMATCH
+	low, high uint32 // the lowest and highest of versions, for PROG_MISMATCH
 }
 
-// routes decides by program and version. Constant.
+// routes finds the upstream for a program and version. It is constant.
 type routes struct {
 	programs map[uint32][]target
-	other    *upstream // nil: refuse
+	other    *upstream // for programs without a target; nil: they are refused
 }
 
-// find returns the upstream for a Call. When there is none, mismatch says that
-// the program is known but not in this version, and low and high are what to
-// tell the client.
+// find returns the upstream for a Call, or nil. When it returns nil, mismatch says that only
+// the version is unknown, and low and high are the versions to tell the client.
 func (r *routes) find(program, version uint32) (u *upstream, mismatch bool, low, high uint32) {
 	targets := r.programs[program]
 	for i := range targets {

@@ -10,36 +10,36 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// reliefEvery is how often relief looks at the clients while memory is short.
-const reliefEvery = time.Second
+// slowClientsEvery is the time between two looks at the clients while memory is short.
+const slowClientsEvery = time.Second
 
-// reliefShare is the part of the memory for Replies that slow clients may hold
-// together while somebody waits for it.
-const reliefShare = 4
+// slowClientsShare is the part of the memory for Replies that slow clients may hold together
+// while memory is short: a quarter.
+const slowClientsShare = 4
 
-// A slowClients sees to it that clients that do not take their Replies do not stop
-// the others. A Reply that is here waits for its client in the memory it came in.
-// No client can have all of that memory, but several can, and when it is spent
-// nothing is sent to the upstream and nothing read from it. Then the clients are
-// looked at every second, each on its loop: one that has taken less since the last
-// look than lay there for it is slow. While slow clients hold a quarter of the
-// memory, the one that holds the most is closed. What Calls at the upstream hold
-// is no client's fault, and comes back with their Replies or deadlines.
+// A slowClients keeps clients that do not read their Replies from stopping the others. A Reply
+// waits for its client in the memory it was received into. One client cannot hold all of that
+// memory, but several can, and when none is left, the bridge sends nothing to the upstream and
+// reads nothing from it. Then slowClients looks at every client once a second, on the client's
+// loop. A client is slow if it has received less since the last look than lay there for it
+// then. While slow clients hold a quarter of the memory together, slowClients closes the one
+// that holds the most. The memory that Calls at the upstream hold is no client's fault, and
+// comes back with their Replies or deadlines.
 //
 // It is safe for concurrent use.
 type slowClients struct {
 	p *Proxy
 
 	mu       sync.Mutex // guards the rest; a leaf
-	waiting  int        // for memory, now
-	begun    uint64     // times somebody began to wait
-	seen     uint64     // begun at the last look
+	waiting  int        // connections that wait for memory now
+	begun    uint64     // times that a connection began to wait
+	seen     uint64     // value of begun at the last look
 	watching bool
 	round    uint32
 }
 
-// waits says that somebody waits for memory, until the function it returns was
-// called, which is f and a little more.
+// waits notes that a connection waits for memory. The wait ends with a call of the function
+// that waits returns, which calls f.
 func (r *slowClients) waits(f func()) func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,8 +47,8 @@ func (r *slowClients) waits(f func()) func() {
 	r.begun++
 	if !r.watching {
 		r.watching = true
-		r.round += 2 // what was seen the last time is history
-		time.AfterFunc(reliefEvery/2, r.watch)
+		r.round += 2 // the snapshots of the last look are too old to compare with
+		time.AfterFunc(slowClientsEvery/2, r.watch)
 	}
 	return func() {
 		r.mu.Lock()
@@ -58,7 +58,7 @@ func (r *slowClients) waits(f func()) func() {
 	}
 }
 
-// watch looks at the clients as long as memory is short.
+// watch looks at the clients, and again after slowClientsEvery as long as memory is short.
 func (r *slowClients) watch() {
 	r.mu.Lock()
 	short := r.waiting > 0 || r.begun != r.seen
@@ -71,16 +71,16 @@ func (r *slowClients) watch() {
 		return
 	}
 	r.weigh(round)
-	time.AfterFunc(reliefEvery, r.watch)
+	time.AfterFunc(slowClientsEvery, r.watch)
 }
 
-// A burden is a client and how much memory it holds.
+// A burden is a slow client and how many octets of memory it holds.
 type burden struct {
 	f    *front
 	held int64
 }
 
-// weigh finds the slow clients, each on its loop.
+// weigh finds the slow clients, each on its loop, and hands them to unburden.
 func (r *slowClients) weigh(round uint32) {
 	loops := r.p.loops
 	var clients []*front
@@ -105,8 +105,8 @@ func (r *slowClients) weigh(round uint32) {
 	}
 }
 
-// unburden closes clients, the one that holds the most first, until the rest hold
-// little.
+// unburden closes slow clients, the one that holds the most first, until the others hold less
+// than their part together.
 func (r *slowClients) unburden(slow []burden) {
 	slices.SortFunc(slow, func(a, b burden) int { return cmp.Compare(b.held, a.held) })
 	total := int64(0)
@@ -114,7 +114,7 @@ func (r *slowClients) unburden(slow []burden) {
 		total += b.held
 	}
 	for _, b := range slow {
-		if total < r.p.replies.Limit()/reliefShare {
+		if total < r.p.replies.Limit()/slowClientsShare {
 			return
 		}
 		total -= b.held

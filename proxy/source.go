@@ -14,50 +14,49 @@ import (
 
 // Source ports
 //
-// A server's duplicate request cache knows a Call by its XID and by where it came
-// from, the port included. A Call that comes again on another connection, because the
-// first was lost, is executed again if that has another port. So each seat of a TCP
-// upstream keeps the port that its first connection had for those that follow.
+// A server's duplicate request cache identifies a Call by its XID and by the address and port
+// that it came from. When a connection is lost and the Call comes again on one with another
+// port, the server executes it twice. So each seat of a TCP upstream keeps the port of its
+// first connection for all later ones.
 //
-// A process that was killed leaves such Calls, too, and tells nobody which ports it had.
-// So a seat's first port is made of what the next process knows as well: the upstream's
-// name and the number of the seat, or for a client's own connection the client's address.
-// When the port is in use, as of another bridge on this host, others follow in an order
-// that is always the same. Which seat a client's Calls go by is told by its address
-// (Flow.Place of package pool), and which XIDs they have as well: xid_slot.go. Without
-// ports to choose from in the configuration they are those that the kernel would choose
-// from.
+// A process that was killed leaves such Calls, too, and cannot tell the next process which
+// ports it had. So a seat's first port follows from facts that the next process knows: the
+// upstream's name and the number of the seat, or for a pinned connection the client's address.
+// When that port is in use, by another bridge on this host for example, the seat tries other
+// ports in an order that is always the same. The client's address also decides which seat
+// carries the client's Calls (sticky flows of package pool) and which XIDs they have
+// (xid_slot.go). If the configuration names no ports, the seats use the range that the kernel
+// chooses from.
 //
-// A seat that has another port than its first choice is astray: what it has, the next process
-// will not try. That is so after a hand-over, when the process before had the ports until it
-// ended, and when a connection was replaced by another before its time. The seat tries for its
-// first choice from time to time, and when it can be had, a connection from there takes
-// the place of the one there is.
+// A seat that has another port than its first choice is astray, because the next process would
+// not try that port. A seat is astray after a hand-over, when the process before kept the ports
+// until it ended, and when a connection was replaced early. The seat tries for its first choice
+// from time to time. Once it can have it, a connection from there replaces the present one.
 //
-// A port that was in use a moment ago may not be had at once: the kernel keeps what it
-// knows of a connection until the peer has acknowledged its end. Connections end with RST
-// for that reason, which leaves nothing, when the process is killed as well
-// (DialOptions.Reset). If the port cannot be had nevertheless, it is asked for again
-// for a while. When that does not help, or another process has the port meanwhile, the
-// seat moves to another one, and that is counted.
+// A port that was in use a moment ago may not be available at once, because the kernel
+// remembers a connection until the peer has acknowledged its end. Connections therefore end
+// with RST, which leaves nothing behind, and do so when the process is killed as well
+// (DialOptions.Reset). If the port is not available all the same, the seat tries for it again
+// for a while. When that does not help, or another process has taken the port, the seat moves
+// to another port, and a metric counts that.
 
-// A Source says where the connections to a TCP upstream come from. Of the zero Source the
-// address is the kernel's choice.
+// A Source says where the connections to a TCP upstream come from. With the zero Source the
+// kernel chooses the address.
 type Source struct {
 	Address   netip.Addr // of this host
-	Low, High uint16     // ports; 0 for any of those that the kernel chooses from
+	Low, High uint16     // the range of ports; 0: the range that the kernel chooses from
 }
 
 const (
-	// samePortFor is how long a seat's port is asked for before another one is taken.
+	// samePortFor is how long a seat tries for its port before it moves to another one.
 	samePortFor = 2 * time.Second
-	// samePortEvery is the pause between.
+	// samePortEvery is the pause between two of these attempts.
 	samePortEvery = 50 * time.Millisecond
 	// A seat that is astray tries for its port after leastAstray, then after twice that, and
 	// so on up to mostAstray. That costs no packet while the port is in use on this host.
 	leastAstray = 10 * time.Second
 	mostAstray  = 10 * time.Minute
-	// anyTries is how many ports are tried before the kernel chooses, where it may.
+	// anyTries is how many ports a seat tries before it lets the kernel choose one.
 	anyTries = 64
 )
 
@@ -68,15 +67,15 @@ var (
 
 // sources are the source ports of one upstream.
 type sources struct {
-	Source            // with the range that any is; 0 if that is not known
-	any    bool       // the kernel may choose
-	not    []portSpan // ports of the range that are kept for others
-	base   uint64     // where in the range the seats' ports begin: a hash
+	Source            // as configured, or with the kernel's range; Low is 0 if that is unknown
+	any    bool       // the kernel may choose a port
+	not    []portSpan // ports of the range that are reserved for others
+	base   uint64     // where in the range the seats' ports begin: a hash of the upstream's name
 	moved  *metrics.Counter
-	quiet  quiet
+	quiet  logLimit
 
 	mu    sync.Mutex          // guards taken; a leaf
-	taken map[uint16]struct{} // ports of the range that a seat has, connected or not
+	taken map[uint16]struct{} // ports of the range that seats have, connected or not
 }
 
 func newSources(name string, s Source, moved *metrics.Counter) *sources {
@@ -93,10 +92,11 @@ func newSources(name string, s Source, moved *metrics.Counter) *sources {
 type seatPort struct {
 	port  uint16 // 0 before the first connection
 	first uint16 // the seat's first choice; 0 if there is none
-	tries int    // for it, while it has another one
+	tries int    // attempts to get first while the seat has another port
 }
 
-// order is that of seat s, which is p's unless p is nil.
+// order is the order in which seat s tries ports. s is the seat of p, or a shared one if p is
+// nil.
 func (u *upstream) order(s *pool.Seat, p *pin) portOrder {
 	o, settings := u.source, u.settings()
 	pools := uint64(len(u.pools))
@@ -111,8 +111,8 @@ func (u *upstream) order(s *pool.Seat, p *pin) portOrder {
 	return r
 }
 
-// take finds a port of the range that no seat has, from the n-th of r on, and is that at
-// which the next call is to begin. It reports false when all have been tried.
+// take gives out a port of the range that no seat has. It begins with the n-th of r, and sets
+// n to where the next call is to begin. It reports false when all ports have been tried.
 func (o *sources) take(r *portOrder, n *uint64) (uint16, bool) {
 	tries := 2 * r.size
 	if o.any {
@@ -131,7 +131,7 @@ func (o *sources) take(r *portOrder, n *uint64) (uint16, bool) {
 	return 0, false
 }
 
-// first is the port that r begins with, or 0.
+// first is the first usable port of r, or 0.
 func (o *sources) first(r *portOrder) uint16 {
 	if o.Low == 0 {
 		return 0
@@ -144,7 +144,7 @@ func (o *sources) first(r *portOrder) uint16 {
 	return 0
 }
 
-// claim takes port for a seat, unless another one has it.
+// claim gives port to a seat, unless another seat has it.
 func (o *sources) claim(port uint16) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -155,7 +155,7 @@ func (o *sources) claim(port uint16) bool {
 	return true
 }
 
-// kept reports whether port is one that the kernel would not choose.
+// kept reports whether port is reserved, so that the kernel would not choose it.
 func (o *sources) kept(port uint16) bool {
 	return slices.ContainsFunc(o.not, func(s portSpan) bool { return s.low <= port && port <= s.high })
 }
@@ -166,7 +166,7 @@ func (o *sources) release(port uint16) {
 	delete(o.taken, port)
 }
 
-// astray is when s is to try for its first choice of a port; 0 if it has that.
+// astray is the time until s is to try for its first choice of a port; 0 if s has it.
 func (o *sources) astray(s *pool.Seat) time.Duration {
 	at, ok := s.Data.(*seatPort)
 	if !ok || at.first == 0 || at.port == at.first {
@@ -177,7 +177,7 @@ func (o *sources) astray(s *pool.Seat) time.Duration {
 	return d
 }
 
-// leave gives the port of s back. No connection will be made for s any more.
+// leave gives back the port of s, which dials no more.
 func (o *sources) leave(s *pool.Seat) {
 	if s == nil {
 		return

@@ -11,8 +11,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// dialFrom makes a connection for seat s, of client p unless that is nil, with connect, from
-// the port that s has had, or from another one. connect may be called several times.
+// dialFrom makes a connection for seat s with connect, from the seat's port or from another
+// one. s is the seat of p, or a shared one if p is nil. dialFrom may call connect several
+// times.
 func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
 	o := u.source
 	at, ok := s.Data.(*seatPort)
@@ -53,7 +54,7 @@ func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect f
 				o.release(port)
 				continue
 			}
-			at.port = port // whether the server is there or not
+			at.port = port // the seat's from now on, even if the server is not there
 			return err
 		}
 		if !o.any {
@@ -67,7 +68,7 @@ func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect f
 	return err
 }
 
-// from connects from a port.
+// from connects from port.
 func (o *sources) from(port uint16, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
 	_, err := connect(netip.AddrPortFrom(o.Address, port))
 	if errors.Is(err, tcpframe.ErrPortForbidden) {
@@ -76,12 +77,12 @@ func (o *sources) from(port uint16, connect func(netip.AddrPort) (*tcpframe.Conn
 	return err
 }
 
-// samePort calls f until the port is free, or for too long.
+// samePort calls f until the port is free, for at most samePortFor.
 func samePort(ctx context.Context, f func() error) error {
 	end := time.Now().Add(samePortFor)
 	if last, ok := ctx.Deadline(); ok {
 		if half := time.Now().Add(time.Until(last) / 2); half.Before(end) {
-			end = half // the rest is for another port
+			end = half // the rest of the time is for another port
 		}
 	}
 	for {

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// A portSpan is ports that follow each other, both ends included.
+// A portSpan is a range of ports, both ends included.
 type portSpan struct{ low, high uint16 }
 
-// kernelPorts are those that the kernel gives to connections that ask for none, and those
-// of them that it does not. low is 0 if it does not say.
+// kernelPorts is the range of ports that the kernel chooses from for connections that name
+// none, and the spans in it that are reserved. low is 0 if the range is unknown.
 func kernelPorts(read func(string) ([]byte, error)) (low, high uint16, not []portSpan) {
 	const dir = "/proc/sys/net/ipv4/"
 	text, err := read(dir + "ip_local_port_range")
@@ -35,25 +35,25 @@ func kernelPorts(read func(string) ([]byte, error)) (low, high uint16, not []por
 	return low, high, not
 }
 
-// A portOrder is the order in which a seat tries the ports of a range. The shared seats
-// have the first ones for themselves, each one of them, and the clients' own connections
-// what follows: nobody is where another one's order begins, unless the range is small.
+// A portOrder is the order in which a seat tries the ports of a range. Each shared seat begins
+// with one of the first ports, and pinned connections begin behind these. So no seat uses a
+// port that another seat begins with, unless the range is small.
 type portOrder struct {
 	base, size uint64 // of the range
-	shared     uint64 // seats that are not a client's own; at most size
-	own        bool   // a client's own connection
-	number     uint64 // of the seat, or the client's hash
+	shared     uint64 // how many shared seats there are; at most size
+	own        bool   // for a pinned connection
+	number     uint64 // the number of the shared seat, or a hash of the client's address
 }
 
-// port is the n-th to be tried, counted from 0; all of the range come among the first
-// 2*size.
+// port is the n-th port to try, counted from 0. The first 2*size include every port of the
+// range.
 func (p *portOrder) port(n uint64) uint64 {
 	rest := p.size - p.shared
 	at := p.number%p.shared + n*p.shared
 	switch {
 	case p.own && n < rest:
 		at = p.shared + (p.number+n)%rest
-	case p.own || at >= p.size: // what is left
+	case p.own || at >= p.size: // the rest of the range
 		at = p.number + n
 	}
 	return (p.base + at) % p.size

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
-// Status is a moment's view, for people.
+// A Status is the state of a Proxy at one moment.
 type Status struct {
 	Draining  bool
 	Listeners []ListenerStatus
@@ -17,19 +17,19 @@ type Status struct {
 	Memory    regmem.Stats
 }
 
-// UpstreamStatus is a moment's view of an upstream.
+// An UpstreamStatus is the state of an upstream at one moment.
 type UpstreamStatus struct {
 	pool.Stats     // of the shared connections
-	Pinned     int // connections of one client each
+	Pinned     int // pinned connections
 }
 
-// ListenerStatus is a moment's view of a listener.
+// A ListenerStatus is the state of a listener at one moment.
 type ListenerStatus struct {
 	Name, Address, Transport string
 	Clients                  int
 }
 
-// Status returns a moment's view.
+// Status returns the state of the Proxy.
 func (p *Proxy) Status() Status {
 	st := Status{Memory: p.arena.Stats()}
 	p.mu.Lock()

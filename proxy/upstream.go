@@ -16,35 +16,35 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// A upstreamConn is one connection to an upstream. send runs on its loop.
+// An upstreamConn is one connection to an upstream. Its own methods run on its loop.
 type upstreamConn interface {
 	pool.Member
-	// send sends c, for which a credit is held, or calls c.unsent.
+	// send sends c, which holds a credit, or calls c.unsent.
 	send(c *call)
-	// credits is how many Calls may be outstanding now. On the loop.
+	// credits is how many Calls may be outstanding now.
 	credits() int
 }
 
-// An upstream is where Calls go: a pool of connections and how to make them.
+// An upstream is where Calls go: a server, or several, with the pools of connections to it.
 type upstream struct {
 	p      *Proxy
 	name   string // constant, as are isRDMA and number
 	isRDMA bool
-	number int // of the name
+	number int // stands for the name in the XID table
 	log    zerolog.Logger
-	pools  []*pool.Pool // shared by the clients that have none of their own: one, or one for each endpoint
-	pins   pins
+	pools  []*pool.Pool // of the shared connections: one pool, or one for each endpoint
+	pins   pins         // the pinned connections
 
 	endpoints endpoints
-	turn      atomic.Uint32 // of the addresses of a name
+	turn      atomic.Uint32 // the number of the next dial: the address of a name to try first
 
-	current atomic.Pointer[UpstreamOptions] // constant; replaced by update
-	under   []underWay                      // by loop, which owns it
+	current atomic.Pointer[UpstreamOptions] // never changed, but replaced by update
+	under   []underWay                      // by the index of the loop, which owns its element
 
 	sessions *nfs.Sessions // of the server's NFSv4.1 clients
 
 	poolMetrics *pool.Metrics
-	requester   *rdmaside.RequesterMetrics // for RDMA
+	requester   *rdmaside.RequesterMetrics // nil for TCP
 
 	sent     *metrics.Counter
 	replied  *metrics.Counter
@@ -54,29 +54,30 @@ type upstream struct {
 	lost     *metrics.Counter
 	errored  *metrics.Counter
 	stray    *metrics.Counter
-	back     *callbackMetrics // for TCP, as source
-	source   *sources
+	back     *callbackMetrics // nil for RDMA
+	source   *sources         // nil for RDMA
 	unpinned *metrics.Counter
 	leaked   *metrics.Counter
 	ends     [endReasons]*metrics.Counter
 	probes   *probeMetrics
 	seconds  *metrics.Histogram
 
-	average atomic.Int64 // octets of recent Replies that had no bound
+	average atomic.Int64 // octets that recent Replies without a bound had, on average
 
 	slowStart *pool.SlowStart
 	admission *admission
-	failures  quiet
+	failures  logLimit
 }
 
-// An underWay counts the Calls of one loop's clients to an upstream. A Call that
-// changes clients may come on one loop and go on another: only the sum counts.
+// An underWay counts the Calls of one loop's clients to an upstream. A Call that another
+// connection adopts may be counted on one loop and discounted on another, so that only the
+// sum over the loops means something.
 type underWay struct {
 	n int
 	_ [56]byte // loops do not share a cache line
 }
 
-// check reports what makes o impossible.
+// check reports the first setting of o that cannot work.
 func (o *UpstreamOptions) check() error {
 	if len(o.Endpoints) == 0 {
 		return fmt.Errorf("proxy: upstream %q has no endpoint", o.Name)
@@ -87,7 +88,7 @@ func (o *UpstreamOptions) check() error {
 	return nil
 }
 
-// newUpstream makes an upstream of o. Nothing is connected yet.
+// newUpstream makes an upstream that is not connected yet.
 func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	o.setDefaults()
 	if err := o.check(); err != nil {
@@ -100,19 +101,19 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u := &upstream{
 		p: p, name: o.Name, isRDMA: o.RDMA, number: p.number(o.Name), sessions: nfs.NewSessions(),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
-		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when their time there has ended.", "upstream", o.Name),
+		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when they are answered or their connection has ended.", "upstream", o.Name),
 		replied:  calls("replied"),
 		replayed: m.Counter("upstream_replays_total", "Calls sent again because their connection was lost.", "upstream", o.Name),
-		retried:  m.Counter("upstream_retries_total", "Times a Call could not be sent where it was to go.", "upstream", o.Name),
-		collided: m.Counter("upstream_xid_collisions_total", "Times a Call could not be sent where it was to go because a Call outstanding there has its XID.", "upstream", o.Name),
+		retried:  m.Counter("upstream_retries_total", "Times that the chosen connection could not send a Call.", "upstream", o.Name),
+		collided: m.Counter("upstream_xid_collisions_total", "Times that the chosen connection could not send a Call because another Call outstanding there has its XID.", "upstream", o.Name),
 		lost:     calls("lost"),
 		errored:  calls("error"),
-		stray:    m.Counter("upstream_stray_replies_total", "Replies that belong to no Call outstanding.", "upstream", o.Name),
-		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because as many have a connection of their own to the upstream as may.", "upstream", o.Name),
-		leaked:   m.Counter("upstream_leaked_credits_total", "Calls never answered though later ones on their connection were: the connection is replaced without hurting the others.", "upstream", o.Name),
+		stray:    m.Counter("upstream_stray_replies_total", "Replies of the upstream that answer no outstanding Call.", "upstream", o.Name),
+		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because the upstream had as many pinned connections as it may.", "upstream", o.Name),
+		leaked:   m.Counter("upstream_leaked_credits_total", "Calls past their deadline on a connection that answered later Calls. The bridge replaces the connection, and the other Calls on it are not disturbed.", "upstream", o.Name),
 		ends:     newEnds(m, o.Name),
 		probes:   newProbeMetrics(m, o.Name),
-		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to having its Reply.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
+		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to receiving its Reply, in seconds.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
 	}
 	u.current.Store(&o)
 	u.under = make([]underWay, len(p.loops))
@@ -121,7 +122,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	} else {
 		u.back = newCallbackMetrics(m, o.Name)
 		u.source = newSources(o.Name, o.Source, m.Counter("upstream_source_ports_changed_total",
-			"Times a connection could not have the source port of the one before it.", "upstream", o.Name))
+			"Times that a connection could not use the source port of the connection before it.", "upstream", o.Name))
 	}
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	u.slowStart = pool.NewSlowStart(o.SlowStart, min(slowStartOctets, p.arena.Budget()/16))
@@ -141,18 +142,19 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	return u, nil
 }
 
-// describe has the series that look at an upstream look at u, which takes the place of
-// another of its name, if there was one.
+// describe registers the gauges that read u. They replace those of an earlier upstream of
+// the same name.
 func (u *upstream) describe() {
 	m := u.p.metrics
-	m.GaugeFunc("upstream_pinned_connections", "Connections to the upstream of one client each, those being made included.", func() float64 { return float64(u.pins.count()) }, "upstream", u.name)
+	m.GaugeFunc("upstream_pinned_connections", "Pinned connections to the upstream, including those still being dialled.", func() float64 { return float64(u.pins.count()) }, "upstream", u.name)
 	u.poolMetrics.Describe(m, u.name)
 	u.admission.describe(m, u.name)
 	u.endpoints.describe(m, u.name)
 }
 
-// number stands for the upstreams of a name. One that takes the place of another has its
-// number, so that what clients send again of the other's Calls is known: xid.go.
+// number is the number of all upstreams that have the name, one after the other. An upstream
+// that replaces another keeps its number, so that the XID table recognises retransmissions
+// of the Calls that went to the other: xid.go.
 func (p *Proxy) number(name string) int {
 	n, ok := p.numbers[name]
 	if !ok {
@@ -162,10 +164,10 @@ func (p *Proxy) number(name string) int {
 	return n
 }
 
-// settings are those that hold now. Any goroutine.
+// settings are the settings of now. Any goroutine.
 func (u *upstream) settings() *UpstreamOptions { return u.current.Load() }
 
-// close ends its connections and every Call that waits for one. It waits for loops.
+// close ends the connections and every Call that waits for one. It waits for the loops.
 func (u *upstream) close() {
 	u.pins.close()
 	for _, p := range u.pools {
@@ -176,7 +178,7 @@ func (u *upstream) close() {
 // queueLimit is the most Calls that may wait in one pool.
 const queueLimit = 1 << 16
 
-// poolOptions are those of pool i of u.pools.
+// poolOptions are the options of u.pools[i].
 func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
@@ -202,16 +204,15 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	return po
 }
 
-// left is called for a seat that nothing will be dialed for any more.
+// left gives back the source port of a seat that dials no more.
 func (u *upstream) left(s *pool.Seat) {
 	if !u.isRDMA {
 		u.source.leave(s)
 	}
 }
 
-// update makes o the settings that hold. Connections that a setting shapes are
-// replaced when their Calls are answered, one after the other; those of one client
-// each stay as they are.
+// update makes o the settings. Shared connections that would be made differently now are
+// replaced one after the other, each when its Calls are answered. Pinned connections stay.
 func (u *upstream) update(o UpstreamOptions) {
 	o.setDefaults()
 	old := u.settings()
@@ -226,8 +227,7 @@ func (u *upstream) update(o UpstreamOptions) {
 	u.pins.update(&o)
 }
 
-// failed logs that a connection could not be made or has ended: once, and again
-// when it goes on.
+// failed logs that a connection could not be made or has ended, once in logEvery.
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
 	if errors.Is(err, errIdleClosed) {
 		u.log.Info().Str("endpoint", endpoint).Msg("upstream closed an idle connection")
@@ -250,7 +250,7 @@ func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *p
 	return u.dial(ctx, endpoint, affinity, s, nil)
 }
 
-// dial makes a connection, for p alone unless that is nil.
+// dial makes a connection, a pinned one for p unless p is nil.
 func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, p *pin) (pool.Member, error) {
 	l := u.p.loops[affinity]
 	return eachAddress(ctx, endpoint, int(u.turn.Add(1)), func(ctx context.Context, addr string) (pool.Member, error) {
@@ -261,8 +261,8 @@ func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *p
 	})
 }
 
-// dispatch is what every member's Dispatch does: it brings the call to the
-// member's loop, which may be the one we are on.
+// dispatch brings a call to the loop of m, the connection that it holds a credit of. That may
+// be the loop of the caller, which is number here.
 func dispatch(e *pool.Entry, m upstreamConn, l *eventLoop, here int) {
 	c := e.Owner.(*call)
 	c.sent.conn = m
@@ -285,14 +285,14 @@ func (u *upstream) observe(c *call, here int) {
 	}
 	n := int64(octets(c.reply.parts))
 	old := u.average.Load()
-	u.average.Store(old + (n-old)/16) // a lost update does no harm
+	u.average.Store(old + (n-old)/16) // losing another loop's update does no harm
 }
 
-// expect is what a client is charged for the Reply to a Call while it is under
-// way: the bound where there is one. Where there is none it is the average of the
-// last ones and no less than the client had lately itself, but never little, so
-// that a client cannot ask for a thousand small Replies and then as many large
-// ones.
+// expect is how many octets a client is charged for the Reply while its Call is under way.
+// That is the Reply's bound if it has one. Otherwise it is the average of recent Replies
+// without a bound, and no less than the client's own took lately. It is never below
+// leastExpected, so that a client cannot ask for a thousand small Replies and then for as
+// many large ones.
 func (u *upstream) expect(a *ulb.Analysis, lately int) int {
 	if a.Known {
 		return int(a.MaxReply)
@@ -308,6 +308,5 @@ func (u *upstream) cost(n int, a *ulb.Analysis) int {
 	return n + int(u.average.Load())
 }
 
-// leastExpected is what a Reply without a bound is expected to have at least, in
-// octets.
+// leastExpected is how many octets a Reply without a bound is expected to have at least.
 const leastExpected = 64 << 10

@@ -10,18 +10,17 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// An rdmaConn is one RPC-over-RDMA connection of an upstream's pool. It is
-// owned by its loop.
+// An rdmaConn is one RPC-over-RDMA connection to an upstream. It belongs to its loop.
 type rdmaConn struct {
 	u    *upstream
 	seat *pool.Seat
 	loop *eventLoop
-	r    *rdmaside.Requester // constant once the member is seated
+	r    *rdmaside.Requester // constant once dialRDMA has returned
 
 	probe probe
 }
 
-// dialRDMA makes a connection, for p alone unless that is nil.
+// dialRDMA makes a connection, a pinned one for p unless p is nil.
 func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &rdmaConn{u: u, seat: s, loop: l}
 	uo := u.settings()
@@ -41,8 +40,7 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s
 		return nil, err
 	}
 	m.r = r
-	// "one credit until the first Reply": until then nothing changes it. RFC 8166
-	// Section 3.3.3.
+	// The connection has one credit until the first Reply: RFC 8166 Section 3.3.3.
 	s.Granted(r.Grant(), pool.Elsewhere)
 	m.probe.start()
 	return m, nil
@@ -58,8 +56,8 @@ func (m *rdmaConn) Affinity() int { return m.loop.index }
 func (m *rdmaConn) Close(err error) {
 	r := m.r
 	m.loop.tcp.Post(loop.TaskFunc(func() {
-		// A pool that ends with every Call answered has nothing to complain about:
-		// an orderly close, no Terminate.
+		// When the pool ends with every Call answered, the close is orderly and sends no
+		// Terminate.
 		if errors.Is(err, pool.ErrClosed) && r.Outstanding() == 0 {
 			err = nil
 		}
@@ -67,7 +65,7 @@ func (m *rdmaConn) Close(err error) {
 	}))
 }
 
-// send is part of member.
+// send is part of upstreamConn.
 func (m *rdmaConn) send(c *call) {
 	err := m.r.Send(&c.rdma)
 	if err == nil {
@@ -77,19 +75,18 @@ func (m *rdmaConn) send(c *call) {
 	m.refused(c, err)
 }
 
-// refused gives back a call, whose credit is still held, that the Requester did
-// not send.
+// refused gives back a call that the Requester did not send. The call still holds its credit.
 func (m *rdmaConn) refused(c *call, err error) {
-	// Nothing is dispatched until a Reply has given memory back; if those that hold
-	// it are clients that do not read, relief sees to it. One of the pool's Calls
-	// waits for all: while one waits, memory goes to nobody else.
+	// The pool dispatches nothing until a Reply has given memory back. When slow clients
+	// hold the memory, slowClients closes them. One of the pool's Calls waits for all others:
+	// while it waits, no other request for memory is served before it.
 	if p := m.seat.Pool(); errors.Is(err, rdmaside.ErrNoMemory) && p.Hold() {
 		m.r.Wait(&c.rdma, m.u.p.slow.waits(p.Resume))
 	}
 	c.unsent(m, err)
 }
 
-// credits is part of member.
+// credits is part of upstreamConn.
 func (m *rdmaConn) credits() int { return m.r.Grant() }
 
 // Granted is part of rdmaside.Watcher.
@@ -114,7 +111,7 @@ func (m *rdmaConn) ask(p *probe) error { return m.r.Send(&p.call) }
 // unheard is part of probed.
 func (m *rdmaConn) unheard() time.Duration { return time.Since(m.r.LastActivity()) }
 
-// done takes back a Call that the Requester has carried, or not: err.
+// done takes back a Call that the Requester has finished with, with the Reply or err.
 func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
@@ -124,12 +121,12 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 		return
 	}
 	if err.Fate == rdmaside.NotSent {
-		// Not taken after all, as if Send had said so: the connection may be well.
+		// Send accepted the Call and could not send it. The connection may be well.
 		m.refused(c, err.Err)
 		return
 	}
 	if m.credits() == 0 {
-		seat.Closing(m) // it is ending: nothing more may go there
+		seat.Closing(m) // the connection is ending and takes no more Calls
 	}
 	seat.Done(&c.entry, here)
 	c.failed(here, err)

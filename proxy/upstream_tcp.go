@@ -15,38 +15,37 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A tcpConn is one TCP connection of an upstream's pool. TCP has no credits:
-// its grant is the configured number of Calls outstanding, from the start. It is
-// owned by its loop.
+// A tcpConn is one TCP connection to an upstream. TCP has no credits: the grant is the
+// configured number, from the start. A tcpConn belongs to its loop.
 type tcpConn struct {
 	u    *upstream
-	opts *UpstreamOptions // when it was dialed
+	opts *UpstreamOptions // the settings when the connection was dialled
 	seat *pool.Seat
 	loop *eventLoop
 	conn *tcpframe.Conn // constant after Opened
 	back callbacks
 
 	pending map[uint32]*call // by XID
-	oldest  *call            // ends of the list of pending Calls in the order sent
-	newest  *call
+	oldest  *call            // the pending Call that was sent first
+	newest  *call            // the pending Call that was sent last
 	timer   *time.Timer
 	ending  bool
-	leaving bool      // another connection has the seat: see leave
-	heard   time.Time // when a message came
-	latest  time.Time // when the Call was sent, of those answered, that was sent last
+	leaving bool      // another connection has replaced this one: see leave
+	heard   time.Time // when the latest message came
+	latest  time.Time // when the newest of the answered Calls was sent
 	probe   probe
 }
 
-// smallCall is how long a Call may be, in octets, to be written before longer ones
-// that wait: one client's megabytes are not to hold up the rest.
+// smallCall is how many octets a Call may have to be written before longer ones that wait:
+// one client's megabytes must not hold up the others.
 const smallCall = 16 << 10
 
 var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full")
 
 var errDeadline = errors.New("proxy: call not answered in time")
 
-// errIdleClosed is the end of a connection that has worked, by a server that owes nothing
-// on it: servers close what nobody has used for some minutes.
+// errIdleClosed reports that the server closed a connection that had worked and on which no
+// Call was outstanding. Servers close connections that were idle for some minutes.
 var errIdleClosed = errors.New("proxy: the server closed an idle connection")
 
 // Bounds of a connection to a TCP upstream.
@@ -56,7 +55,7 @@ const (
 	callTimeout    = 2 * time.Minute  // for 64 KiB of the Calls that are queued
 )
 
-// dialTCP makes a connection, for p alone unless that is nil.
+// dialTCP makes a connection, a pinned one for p unless p is nil.
 func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
@@ -99,14 +98,14 @@ func (m *tcpConn) Close(err error) {
 	}))
 }
 
-// abort ends the connection. Its Calls end in Closed.
+// abort ends the connection. Closed decides about its Calls.
 func (m *tcpConn) abort(err error) {
 	m.ending = true
 	m.seat.Closing(m)
 	m.conn.Abort(err)
 }
 
-// send is part of member.
+// send is part of upstreamConn.
 func (m *tcpConn) send(c *call) {
 	switch {
 	case m.ending || m.leaving || !m.conn.Open():
@@ -141,7 +140,7 @@ func (m *tcpConn) link(c *call) {
 	m.newest = c
 }
 
-// unlink takes c, which is pending, out.
+// unlink removes c from the pending Calls.
 func (m *tcpConn) unlink(c *call) {
 	delete(m.pending, c.rdma.XID)
 	if c.sent.older != nil {
@@ -157,7 +156,7 @@ func (m *tcpConn) unlink(c *call) {
 	c.sent.older, c.sent.newer = nil, nil
 }
 
-// credits is part of member.
+// credits is part of upstreamConn.
 func (m *tcpConn) credits() int { return m.opts.Credits }
 
 // Opened is part of tcpframe.RecordHandler.
@@ -185,9 +184,9 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		return
 	}
 	if c.sent.writing {
-		// Answered before all of it was sent: its memory is still in use.
+		// The server answered before the whole Call was sent. The message is still in use.
 		b.Release()
-		c.sent.writing = false // nobody knows what the server made of it
+		c.sent.writing = false // the server may have executed it
 		m.abort(errEarlyReply)
 		return
 	}
@@ -228,7 +227,7 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	m.seat.Ended(err)
 }
 
-// arm sees to it that overdue is looked for.
+// arm starts the timer that calls overdue, unless it runs.
 func (m *tcpConn) arm() {
 	if m.timer != nil {
 		return
@@ -237,9 +236,10 @@ func (m *tcpConn) arm() {
 	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(loop.TaskFunc(m.overdue)) })
 }
 
-// overdue looks for Calls past their deadline. The oldest is the first to be: while
-// those sent after it are answered it was dropped, and the connection is left;
-// otherwise it ends.
+// overdue acts when a Call is past its deadline; the oldest is the first that can be. When the
+// server has answered a Call that was sent later, it has dropped the oldest: another
+// connection replaces this one, which ends after its other Calls. Otherwise the connection
+// ends at once.
 func (m *tcpConn) overdue() {
 	m.timer = nil
 	if m.ending {
@@ -273,15 +273,15 @@ func (m *tcpConn) overdue() {
 // late reports whether a Call sent at t is past its deadline.
 func (m *tcpConn) late(t time.Time) bool { return time.Since(t) > m.opts.CallTimeout }
 
-// answered takes note of the Reply to a Call sent at t.
+// answered notes the Reply to a Call that was sent at t.
 func (m *tcpConn) answered(t time.Time) {
 	if t.After(m.latest) {
 		m.latest = t
 	}
 }
 
-// leave ends a connection that another one has replaced, once all Calls on it are
-// answered or past their deadline.
+// leave ends a connection that another one has replaced, as soon as each Call on it is
+// answered or past its deadline.
 func (m *tcpConn) leave() {
 	if m.newest != nil && !m.late(m.newest.sent.at) {
 		m.arm()
@@ -297,7 +297,8 @@ func (m *tcpConn) ask(p *probe) error {
 	if m.ending || m.leaving || !m.conn.Open() || m.pending[p.call.XID] != nil {
 		return errUnasked
 	}
-	// A copy: what is queued is let go of only at the end of the connection.
+	// The connection may keep what is queued until it ends, and p's memory is released
+	// earlier: send a copy.
 	m.conn.Send([][]byte{bytes.Clone(p.call.Message)}, nil)
 	m.arm()
 	return nil

@@ -15,35 +15,33 @@ import (
 
 // XIDs on the far side
 //
-// A server's duplicate request cache sees all clients of the bridge at one
-// address, so the XIDs of all of them share one name space. Calls with AUTH_NONE
-// or AUTH_SYS get an XID of our own. Those whose repetition would do harm have one that
-// another process of ours would give them, too: xid_slot.go. The others have theirs from
-// a counter with a random start: a fixed start would meet the server's memory of the
-// process before, which would answer a new Call with an old success. Under RPCSEC_GSS
-// the XID is signed and stays.
+// A server's duplicate request cache sees all clients of the bridge at one address, so the
+// XIDs of all clients share one name space. The proxy gives each Call with AUTH_NONE or
+// AUTH_SYS an XID of its own. A Call that does harm when repeated gets an XID that another
+// process of the bridge would give it, too: xid_slot.go. Other Calls get theirs from a counter
+// that starts at a random number. If it started at a fixed number, the server might remember
+// that XID from the process before and answer a new Call with an old success. Under RPCSEC_GSS
+// the XID is signed and stays as it is.
 //
-// A client that retransmits, on the same connection or on a new one, must get the
-// same XID again, or the server executes its Call twice. The table remembers
-// (client address, upstream, client's XID, program, procedure, beginning of the
-// arguments) of Calls whose repetition would do harm. Calls that only read are not
-// remembered: reading twice is harmless.
+// A client that retransmits, on the same connection or on a new one, must get the same XID
+// again, or the server executes its Call twice. The table remembers the client's address, the
+// upstream, the client's XID, program and procedure, and the beginning of the arguments, of
+// each Call that does harm when repeated. It does not remember Calls that only read, because
+// reading twice is harmless.
 //
-// A Call that comes again on another connection while the first is in flight is
-// adopted: the one in flight will answer the connection it came on last. The
-// connection before may look alive still. Its FIN is not seen while it is paused,
-// or its loop has not got to it, or there never was one; and what a client sent on
-// it before it gave up may be read after what it sent on the next. Times tell
-// nothing. So it is closed: a client that is there after all, another one behind
-// the same address that chose the same XID for the same arguments, sends what it
-// is owed again, under the same XIDs. That costs it a reconnect; the other mistake
-// would execute a Call twice.
+// When a client sends a Call again on another connection while the first is in flight, the
+// other connection adopts the call: the Reply will go there, and the proxy closes the first
+// connection. That connection may still look alive. The proxy does not see its FIN while the
+// connection is paused or its loop is busy, and there may never be a FIN. Times do not help
+// either, because a loop may read the old connection's octets after the new one's. The
+// connection may also belong to another client behind the same address that chose the same XID
+// for the same arguments. Such a client sends its Calls again, and they get the same XIDs. The
+// mistake costs that client a reconnect, while the opposite mistake would execute a Call twice.
 //
-// The table is a cache of fixed size: sets of four entries, found by a hash of 64
-// bits whose key nobody outside knows. Of a full set the Call answered longest ago
-// is forgotten, one that may be repeated before one that does harm: WRITEs are
-// many, and must not take the memory of what is removed and renamed. A Call that
-// finds its set full of Calls in flight is not remembered.
+// The table is a cache of fixed size: sets of four entries, found by a 64-bit hash with a
+// secret key. A full set forgets the Call that was answered longest ago, and a Call that may be
+// repeated before one that does harm: there are many WRITEs, and they must not displace
+// REMOVEs and RENAMEs. A Call whose set is full of Calls in flight is not remembered.
 
 const (
 	// xidMemory is how long an answered Call is remembered: longer than Linux
@@ -58,14 +56,14 @@ const (
 )
 
 type xidEntry struct {
-	tag uint64 // the hash; 0: empty
-	c   *call  // while it is in flight
-	at  uint32 // when it was answered, in seconds of the loops' clock, times two; and harmBit
-	xid uint32
+	tag uint64 // the hash; 0: the entry is empty
+	c   *call  // the Call while it is in flight
+	at  uint32 // when the Call was answered, in seconds of the loops' clock, times two; and harmBit
+	xid uint32 // the XID at the server
 }
 
-// harmBit marks what is NonIdempotent rather than only better not done twice. It
-// shares a word with the time because a set fills its two cache lines.
+// harmBit marks a Call that is NonIdempotent. The others are idempotent, but better not done
+// twice. The bit shares a word with the time because a set fills its two cache lines.
 const harmBit = 1
 
 // xidTable is safe for concurrent use.
@@ -76,8 +74,8 @@ type xidTable struct {
 	sets  []xidSet // xidSets
 }
 
-// An xidSet is two cache lines: what a Call touches of the table, which is too
-// large for any cache, twice.
+// An xidSet is two cache lines. A Call touches one set, twice; the whole table is too large
+// for any cache.
 type xidSet struct {
 	mu      sync.Mutex // guards entries; a leaf
 	entries [xidWays]xidEntry
@@ -90,11 +88,11 @@ func newXIDTable() *xidTable {
 	return t
 }
 
-// fresh is the next XID that is no slot's.
+// fresh is the next XID of the counter. No slot has it.
 func (t *xidTable) fresh() uint32 { return t.next.Add(1) &^ ownXID }
 
-// tag is what a Call to upstream number up is known by, whose XID there would be own:
-// never 0. Calls that would have the same XID are in the same set.
+// tag identifies a Call to upstream number up whose XID there would be own. It is never 0.
+// Calls that would have the same XID are in the same set.
 func (t *xidTable) tag(client netip.Addr, up int, h *oncrpc.Call, own uint32) uint64 {
 	args := h.Message[h.Args:]
 	var b [40 + keyOctets]byte
@@ -113,7 +111,7 @@ func (t *xidTable) tag(client netip.Addr, up int, h *oncrpc.Call, own uint32) ui
 
 func (t *xidTable) set(tag uint64) *xidSet { return &t.sets[tag>>1%xidSets] }
 
-// free reports that no Call remembered in s has xid. s.mu is held.
+// free reports whether no Call that s remembers has xid. s.mu is held.
 func (s *xidSet) free(xid, now uint32) bool {
 	for i := range s.entries {
 		if e := &s.entries[i]; e.tag != 0 && e.xid == xid && (e.c != nil || !e.over(now)) {
@@ -123,7 +121,7 @@ func (s *xidSet) free(xid, now uint32) bool {
 	return true
 }
 
-// find is the entry of tag, or nil. s.mu is held.
+// find returns the entry of tag, or nil. s.mu is held.
 func (s *xidSet) find(tag uint64) *xidEntry {
 	for i := range s.entries {
 		if e := &s.entries[i]; e.tag == tag {
@@ -133,9 +131,9 @@ func (s *xidSet) find(tag uint64) *xidEntry {
 	return nil
 }
 
-// room is an entry to overwrite: an empty one or one whose time is over, else the
-// one answered longest ago of those that may be repeated, else of all; nil when
-// all are in flight. s.mu is held.
+// room returns an entry to overwrite: an empty one or one whose time is over; or else, of the
+// Calls that may be repeated, the one that was answered longest ago; or else the one of all
+// Calls. It returns nil when all are in flight. s.mu is held.
 func (s *xidSet) room(now uint32) *xidEntry {
 	var old *xidEntry
 	for i := range s.entries {
@@ -153,11 +151,11 @@ func (s *xidSet) room(now uint32) *xidEntry {
 
 func (e *xidEntry) harmful() bool { return e.at&harmBit != 0 }
 
-// over reports that e, answered, need not be remembered any more. The clock of
-// another loop's pass may be behind the one e was answered in.
+// over reports whether e, which is answered, need not be remembered any more. now may be
+// earlier than the time in e, which is from another loop's pass.
 func (e *xidEntry) over(now uint32) bool { return int32(now-e.at>>1) > int32(xidMemory/time.Second) }
 
-// seconds are those of the loops' clock, in nanoseconds, as xidEntry has them.
+// seconds converts nanoseconds of the loops' clock to the seconds of an xidEntry.
 func seconds(now int64) uint32 { return uint32(now/int64(time.Second)) + 1 }
 
 // A claim is what assign did for a Call.
@@ -183,7 +181,7 @@ func (t *xidTable) assign(c *call, own uint32) claim {
 	switch {
 	case e == nil:
 		if e = s.room(now); e == nil {
-			// Another that is not remembered either may have own.
+			// Another Call that is not remembered may have own.
 			return claim{xid: t.fresh()}
 		}
 		if !s.free(own, now) {

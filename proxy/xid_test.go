@@ -281,7 +281,7 @@ func TestSharedSlotStays(t *testing.T) {
 	}
 	x := addr(others)
 	n := s.take(x, now) // shares
-	if s.who[n].addr == x {
+	if s.all[n].addr == x {
 		t.Fatal("x has a slot of its own")
 	}
 	// Clients other than x go, for longer than their Calls are remembered.
@@ -316,14 +316,14 @@ func TestSharedSlotsEnd(t *testing.T) {
 	for i := 20000 - 2*xidSlots; i < 20000; i++ {
 		s.leave(addr(i), held[addr(i)], now)
 	}
-	for n, w := range s.who {
+	for n, w := range s.all {
 		if w.refs != 0 {
 			t.Errorf("slot %d: %d connections", n, w.refs)
 		}
 	}
 	a := addr(20000 - 1)
 	now = now.Add(2 * xidMemory)
-	if n := s.take(a, now); s.who[n].addr != a || s.guests[a] != nil {
+	if n := s.take(a, now); s.all[n].addr != a || s.guests[a] != nil {
 		t.Error("no slot of its own, though all are free")
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// sweepLater has idle RDMA clients closed, if the options say so. One timer looks
-// at all of them, eight times in IdleTimeout, each time with one task for each loop:
-// what clients cost does not grow by a timer each. (tcpframe does it for TCP.)
+// sweepLater starts the timer that has idle RDMA clients closed, if there is an idle timeout.
+// One timer serves all clients, so that a client costs no timer of its own. It fires eight
+// times in IdleTimeout and posts one task to each loop. (tcpframe closes idle TCP clients.)
 func (l *listener) sweepLater() {
 	idle := l.settings().opts.IdleTimeout
 	l.mu.Lock()
@@ -22,7 +22,7 @@ func (l *listener) sweepLater() {
 	}
 }
 
-// sweep looks for idle clients once.
+// sweep closes the clients that are idle now.
 func (l *listener) sweep() {
 	if idle := l.settings().opts.IdleTimeout; idle > 0 {
 		l.eachRDMA(func(c *rdmaClient) { c.closeIfUnused(idle) })
@@ -30,7 +30,7 @@ func (l *listener) sweep() {
 	l.sweepLater()
 }
 
-// eachRDMA has f called for every RDMA client, on its loop.
+// eachRDMA calls f for every RDMA client, on the client's loop. It does not wait for that.
 func (l *listener) eachRDMA(f func(*rdmaClient)) {
 	for i, clients := range l.p.byLoop(l.snapshot(false)) {
 		if len(clients) == 0 {
@@ -47,17 +47,16 @@ func (l *listener) eachRDMA(f func(*rdmaClient)) {
 }
 
 const (
-	// hoardingAfter is how long a client must have been idle to be closed for what it
-	// has.
+	// hoardingAfter is how long a client must have been idle to be closed for its Receives.
 	hoardingAfter = 5 * time.Second
-	// roomEvery is how often newcomers that were refused have others looked at.
+	// roomEvery is the least time between two looks for clients to close.
 	roomEvery = time.Second
 )
 
-// makeRoom closes RDMA clients that are idle and have far more Receives than their
-// share: what was granted to one that says nothing cannot be taken back in any
-// other way. They come back when they have something to do, and begin anew. It is
-// called when a newcomer found no memory.
+// makeRoom closes RDMA clients that are idle and have far more Receives than their share,
+// because there is no other way to take credits back from a client that sends nothing. Such a
+// client connects again, with few credits, when it has something to send. makeRoom is called
+// when there was no memory for a new client.
 func (p *Proxy) makeRoom() {
 	now := time.Now().UnixNano()
 	last := p.madeRoom.Load()
