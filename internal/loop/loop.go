@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// ErrStopped is the error of a SocketLoop that was stopped: Attach returns it, and
-// Stream.Detached is called with it or with an error that wraps it.
+// ErrStopped is returned by Attach, and passed to Stream.Detached, when a SocketLoop was
+// stopped that has no error of its own for this.
 var ErrStopped = errors.New("loop: stopped")
 
 // A Task is work posted to a Loop. Tasks that are posted often are long-lived

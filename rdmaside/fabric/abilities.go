@@ -6,8 +6,8 @@ import (
 )
 
 // The interfaces in this file are abilities that a provider may have and may lack.
-// A user of package fabric asserts them and does without when the assertion fails.
-// Package fabrictest tests each ability of the provider it is given.
+// Users of package fabric assert them, and do without the ability when the assertion
+// fails. Package fabrictest tests each ability that a provider has.
 
 // A SocketProvider is a Provider whose listeners are TCP sockets. It can listen on a
 // socket that another process, or another listener of this one, opened.

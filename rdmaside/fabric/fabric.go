@@ -1,18 +1,19 @@
-// Package fabric is what RPC-over-RDMA needs from RDMA: connections with
-// private data, Send and Receive, RDMA Read and Write, registered memory that
-// a peer can be given and that can be taken back, and completions.
+// Package fabric defines the RDMA operations that RPC-over-RDMA needs: connections with
+// private data, Send and Receive, RDMA Read and Write, registration and invalidation of
+// memory, and completions. A provider implements [Provider], and may implement the
+// abilities that abilities.go lists.
 //
 // # Ownership
 //
 // A connection belongs to one [loop.Loop]: every method of [Conn] is called on that
-// loop's goroutine, and every method of its [Handler] runs there. Nothing here
-// blocks. A provider whose work finishes elsewhere (a completion queue with a
+// loop's goroutine, and every method of its [Handler] runs there. These methods do not
+// block. A provider whose work completes elsewhere (a completion queue with a
 // goroutine of its own) posts its completions to the loop in batches.
 //
 // Memory given to a Conn comes from an arena of package regmem, so that a
 // provider that must pin memory can do so once per arena. From post to
-// completion the provider owns the bytes; nobody else writes to them, and
-// nobody reads those that the peer may be writing.
+// completion the provider owns the bytes. Until then the poster must not write to them,
+// nor read bytes that the peer may be writing.
 //
 // # Errors
 //
@@ -31,29 +32,29 @@ import (
 )
 
 var (
-	// ErrFlushed is wrapped by completions of Work Requests that the end of
-	// their connection cut short.
+	// ErrFlushed is wrapped by the completions of Work Requests that did not complete
+	// before their connection ended.
 	ErrFlushed = errors.New("fabric: flushed")
 	// ErrClosed is returned by posting to a connection that has ended.
 	ErrClosed = errors.New("fabric: connection closed")
-	// ErrRejected is wrapped by Dial's error when the peer answered and said no.
+	// ErrRejected is wrapped by Dial's error when the peer rejected the connection.
 	ErrRejected = errors.New("fabric: connection rejected by peer")
 	// ErrQueueFull is returned by posting beyond the depth asked for at
 	// connection set-up.
 	ErrQueueFull = errors.New("fabric: work queue full")
-	// ErrLimit is wrapped when a provider-wide limit (connections, handles,
-	// registered bytes) refuses an operation.
+	// ErrLimit is wrapped by the error of an operation that would exceed a limit of the
+	// provider: connections, handles, or registered bytes.
 	ErrLimit = errors.New("fabric: limit reached")
-	// ErrSilent ends a connection whose peer's host does not answer any more. What
-	// the peer's processes do has nothing to do with it.
+	// ErrSilent ends a connection whose peer's host no longer answers. A peer whose
+	// process is slow or stopped does not cause it.
 	ErrSilent = errors.New("fabric: peer's host is silent")
 )
 
-// A Handle is what a peer quotes to reach registered memory: the STag of
-// iWARP, the R_key of InfiniBand. 0 is never handed out.
+// A Handle names registered memory for the peer: the STag of iWARP, the R_key of
+// InfiniBand. No registration has handle 0.
 type Handle uint32
 
-// Access is what a peer may do with registered memory.
+// Access is the set of operations that a peer may do on registered memory.
 type Access uint8
 
 const (
@@ -71,7 +72,7 @@ type Region struct {
 	Length uint32
 }
 
-// An Op says which kind of Work Request a Completion ends.
+// An Op is a kind of Work Request.
 type Op uint8
 
 // The kinds of Work Request.
@@ -83,16 +84,16 @@ const (
 	OpInvalidate
 )
 
-// A Completion ends one Work Request.
+// A Completion reports the end of one Work Request.
 type Completion struct {
 	ID  uint64 // as posted
 	Op  Op
-	Err error // nil, or wraps ErrFlushed or the reason
+	Err error // nil, or wraps ErrFlushed or the reason of the failure
 
 	Bytes int // received octets, for OpReceive
 
-	// Invalidated is the handle that the peer's Send With Invalidate killed;
-	// 0 when it was a plain Send. For OpReceive.
+	// Invalidated is the handle that the peer's Send With Invalidate invalidated, or 0
+	// after a plain Send. For OpReceive.
 	Invalidated Handle
 }
 
@@ -108,7 +109,7 @@ type Send struct {
 // A Write places octets in the peer's memory.
 type Write struct {
 	Parts [][]byte // as Send.Parts
-	To    Region   // Handle and Offset; Length is not looked at
+	To    Region   // Handle and Offset; Length is ignored
 }
 
 // A Read fetches From.Length octets of the peer's memory into Into.
@@ -124,57 +125,60 @@ type Read struct {
 // Sends and Writes reach the peer in posting order; a Send is delivered after
 // the Writes before it.
 type Conn interface {
-	// PostReceive gives buf to the next message. A message longer than buf ends
-	// the connection.
+	// PostReceive posts buf for one message; Receives are used in posting order. A
+	// message longer than buf ends the connection.
 	PostReceive(id uint64, buf []byte) error
+	// PostSend posts a message.
 	PostSend(id uint64, s Send) error
+	// PostWrite posts an RDMA Write.
 	PostWrite(id uint64, w Write) error
+	// PostRead posts an RDMA Read.
 	PostRead(id uint64, r Read) error
-	// Flush starts what has been posted. Without it posted work starts at the
+	// Flush starts posted work now. Without Flush posted work starts at the
 	// end of the loop's pass at the latest.
 	Flush()
 
-	// Register makes all of buf reachable for the peer of this connection,
-	// and only for it, with the access given, and nothing beside it.
+	// Register lets the peer of this connection, and no other peer, access buf, and no
+	// memory outside it, in the ways that a allows.
 	Register(buf []byte, a Access) (Region, error)
-	// Invalidate takes the handle back. When it reports true, no octet can be
-	// read or written through h any more. When false, that holds once the
+	// Invalidate invalidates h. When it reports true, no octet can be
+	// read or written through h any more. When it reports false, that holds once the
 	// Completion with this id arrives. Invalidating a dead handle is harmless.
 	Invalidate(id uint64, h Handle) (done bool, err error)
 
-	// Info describes the connection; constant after set-up.
+	// Info describes the connection. It is constant after set-up.
 	Info() Info
-	// LastActivity is when the peer was last heard.
+	// LastActivity is the time at which the last octets of the peer arrived.
 	LastActivity() time.Time
 	// Close ends the connection: posted work is flushed, then Closed(err) is
-	// called. A nil err asks for an orderly end: what was posted is written first.
-	// Completions and Closed come after Close has returned.
+	// called. A nil err asks for an orderly close, in which posted work is completed
+	// first. Completed and Closed are called after Close has returned.
 	Close(err error)
 }
 
-// Info is what was agreed when the connection was set up.
+// Info has the parameters of a connection that were agreed on at set-up.
 type Info struct {
 	Provider    string
 	Local, Peer netip.AddrPort
-	PrivateData []byte // the peer's, without what the provider added; not to be changed
+	PrivateData []byte // the peer's, without octets that its provider added; not to be changed
 	IRD, ORD    int    // inbound and outbound RDMA Reads that may be outstanding
 	MaxParts    int    // longest Send.Parts and Write.Parts; 0 for no limit
 	MaxMessage  int    // longest Send in octets; 0 for no limit
 }
 
-// A Handler is told what happens on a connection. All methods run on the Loop.
+// A Handler gets the events of a connection. All methods run on the Loop.
 type Handler interface {
-	// Setup is the first call, before the peer can be heard: post Receives here.
-	// An error ends the connection.
+	// Setup is the first call, before any message of the peer is read. The Handler
+	// posts its Receives here. An error ends the connection.
 	Setup(c Conn) error
 	// Completed lends cs until it returns.
 	Completed(cs []Completion)
-	// Closed is the last call. err says why the connection ended; nil when this
-	// side asked for it.
+	// Closed is the last call. err is the reason for the end of the connection; nil
+	// after Close(nil).
 	Closed(err error)
 }
 
-// ConnOptions are limits and promises of one connection.
+// ConnOptions are the limits of one connection.
 type ConnOptions struct {
 	PrivateData []byte // sent to the peer; at most 248 octets
 
@@ -185,45 +189,52 @@ type ConnOptions struct {
 	ORD      int // outbound Reads wanted; default 0
 }
 
-// A Provider is one way of doing RDMA.
+// A Provider is an implementation of RDMA.
 type Provider interface {
+	// Name is the name of the provider in the configuration and in metrics.
 	Name() string
-	// Dial connects. It blocks until h.Setup has returned on the loop, and is
-	// called on a goroutine of its own. After an error no method of h is called.
+	// Dial connects to addr. It blocks until h.Setup has returned on the loop, so it must
+	// not be called on a loop. After an error no method of h is called.
 	Dial(ctx context.Context, loop loop.Loop, addr string, o ConnOptions, h Handler) (Conn, error)
-	// Listen accepts connections at addr until Close. incoming is called on a
-	// goroutine of its own for each connection that passed the provider's checks.
+	// Listen accepts connections at addr until Close. It calls incoming, on a
+	// goroutine of its own, for each connection that passed the checks of o and of the
+	// provider.
 	Listen(addr string, o ListenOptions, incoming func(Incoming)) (Listener, error)
 }
 
-// ListenOptions bound what strangers can take.
+// ListenOptions bound the resources that unknown hosts can use.
 type ListenOptions struct {
-	// Allow decides by address, before the peer gets any answer. nil allows all.
+	// Allow reports whether an address may connect. It is called before the peer gets
+	// any answer. nil allows all.
 	Allow func(netip.Addr) bool
 	// MaxConnections bounds established and starting connections; default 1024.
 	MaxConnections int
 	// MaxStarting bounds connections that have not finished start-up, over all
 	// addresses; default 128. MaxStartingPerAddr bounds them for one; default 16.
 	MaxStarting, MaxStartingPerAddr int
-	// Refused is told of every connection turned away, with a reason that is one
-	// of a small constant set and suits a metric label, and of err for the log.
-	// It may be called on any goroutine. nil ignores.
+	// Refused is called for every connection that the provider refuses. reason is one
+	// of a small constant set, so that it can be a metric label; err is for the log.
+	// Refused may be called on any goroutine. nil ignores.
 	Refused func(peer netip.AddrPort, reason string, err error)
 }
 
-// An Incoming is a connection that waits to be accepted. Exactly one of its
-// methods Accept and Reject is called, once, on the goroutine it was given to.
+// An Incoming is a connection that waits to be accepted. Its receiver calls either
+// Accept or Reject, once, on the goroutine on which it got the Incoming.
 type Incoming interface {
+	// Peer is the address of the peer.
 	Peer() netip.AddrPort
+	// PrivateData is the peer's private data.
 	PrivateData() []byte
-	// Accept answers and hands the connection to the loop; as Provider.Dial.
+	// Accept answers the peer and hands the connection to the loop. It blocks until
+	// h.Setup has returned, like Provider.Dial.
 	Accept(ctx context.Context, loop loop.Loop, o ConnOptions, h Handler) (Conn, error)
-	// Reject refuses, with private data that may explain.
+	// Reject rejects the connection. priv is private data that may tell the peer why.
 	Reject(priv []byte) error
 }
 
 // A Listener is a listening endpoint.
 type Listener interface {
+	// Addr is the address at which it listens.
 	Addr() netip.AddrPort
 	// Close stops listening. Established connections stay.
 	Close() error

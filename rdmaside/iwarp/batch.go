@@ -2,23 +2,23 @@ package iwarp
 
 import "sync"
 
-// A batch is a list of FPDUs on their way to one Writev, or to several when the
-// socket takes it in pieces. Headers, trailers, and small payloads are built in
-// lin, one behind the other, so that the trailer of one FPDU and the header of the
-// next are one slice; large payloads are referred to.
+// A batch is a list of FPDUs for one Writev, or for several when the socket accepts it
+// in pieces. Headers, trailers, and small payloads are built in lin, one behind the
+// other, so that the trailer of one FPDU and the header of the next are one slice. iov
+// refers to large payloads where they are.
 type batch struct {
 	lin  []byte   // never grows beyond its capacity
 	mark int      // lin[mark:] is not in iov yet
-	iov  [][]byte // what to write
+	iov  [][]byte // the slices to write
 	ends []int    // where FPDUs end, in octets since the start of the batch
 
 	size  int // octets in all
 	at    int // octets written
-	first int // first of iov not wholly written
+	first int // index of the first slice of iov that is not wholly written
 }
 
-// Bounds of a batch. 1024 is the kernel's limit of iovecs; 256 KiB for one writev
-// is where larger gained nothing.
+// Bounds of a batch. 1024 is the kernel's limit of iovecs. Batches of more than
+// 256 KiB were measured to gain nothing.
 const (
 	batchLin   = 128 << 10
 	batchIov   = 1024
@@ -34,20 +34,20 @@ func newBatch() *batch {
 	}
 }
 
-// room reports whether octets more of lin and n more slices fit, and another FPDU.
+// room reports whether one more FPDU fits that needs octets of lin and n slices.
 func (b *batch) room(octets, n int) bool {
 	return len(b.lin)+octets <= cap(b.lin) && len(b.iov)+n < cap(b.iov) &&
 		len(b.ends) < cap(b.ends) && b.size < batchSize
 }
 
-// refer adds p to what is written, without copying.
+// refer adds p to the batch without copying it.
 func (b *batch) refer(p []byte) {
 	b.flushLin()
 	b.iov = append(b.iov, p)
 	b.size += len(p)
 }
 
-// flushLin turns what was appended to lin into a slice to write.
+// flushLin adds the octets that were appended to lin since the last call as a slice.
 func (b *batch) flushLin() {
 	if n := len(b.lin); n > b.mark {
 		b.iov = append(b.iov, b.lin[b.mark:n:n])
@@ -59,11 +59,11 @@ func (b *batch) flushLin() {
 // end marks the end of an FPDU.
 func (b *batch) end() { b.ends = append(b.ends, b.size+len(b.lin)-b.mark) }
 
-// rest is what is still to be written.
+// rest returns the slices that are still to be written.
 func (b *batch) rest() [][]byte { return b.iov[b.first:] }
 
-// wrote takes note that n octets of rest were written, and reports whether that
-// was all.
+// wrote records that n octets of rest were written, and reports whether the batch is
+// wholly written.
 func (b *batch) wrote(n int) bool {
 	b.at += n
 	for n > 0 {
@@ -79,9 +79,9 @@ func (b *batch) wrote(n int) bool {
 	return b.at == b.size
 }
 
-// seal drops the FPDUs of which no octet is written, and makes a copy of what is
-// left of one half written, so that no memory but its own is referred to any more.
-// It returns how much that is.
+// seal drops the FPDUs of which no octet is written, and copies the rest of an FPDU
+// that is half written, so that b refers to no memory but its own. It returns the
+// length of that rest.
 func (b *batch) seal() int {
 	end := b.at
 	if end > 0 {
@@ -105,7 +105,8 @@ func (b *batch) seal() int {
 	return left
 }
 
-// release copies what is still to be written out of mem.
+// release copies the octets of mem that are still to be written, so that b no longer
+// refers to mem.
 func (b *batch) release(mem []byte) {
 	s := spanOf(mem)
 	for i, p := range b.rest() {
@@ -127,7 +128,7 @@ type batchPool struct {
 	free []*batch
 }
 
-// batchesKept bounds what a pool keeps for later.
+// batchesKept bounds the free batches of a pool.
 const batchesKept = 32
 
 func (p *batchPool) get() *batch {

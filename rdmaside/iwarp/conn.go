@@ -13,44 +13,43 @@ import (
 )
 
 // A conn drives a qp from a socket of a loop.SocketLoop. It belongs to that
-// loop, which calls its Stream methods; the ULP calls its fabric.Conn methods, on
-// the loop too, from inside a callback of this connection or from anywhere else.
+// loop, which calls its Stream methods. The ULP calls its fabric.Conn methods on the
+// same loop, inside a callback of this connection or outside.
 //
-// Completions are never delivered from inside a fabric.Conn method. They wait for
-// the end of the callback that is running, or for the Flush at the end of the
-// loop's pass.
+// A fabric.Conn method never delivers completions. They are delivered at the end of
+// the callback that is running, or by the Flush at the end of the loop's pass.
 type conn struct {
 	// Constant after newConn.
 	p       *Provider
 	loop    loop.Loop
 	info    fabric.Info
-	release func() // gives back the place in the limits; called once
+	release func() // counts the connection off the limits; called once
 
-	setupc chan error    // one deep: what Attached came to
-	begun  atomic.Uint32 // setup* below; decides between Attached and a Dial that gave up
+	setupc chan error    // one deep: the result of Attached
+	begun  atomic.Uint32 // setup* below; decides between Attached and a Dial whose context ended
 
 	// Owned by the loop.
 	h          fabric.Handler
 	qp         *qp
 	sock       loop.Socket
-	busy       bool // inside a Stream callback: its end does the work
-	unwritten  int  // posts since the last write, while busy
+	busy       bool // inside a Stream callback, whose end calls step
+	unwritten  int  // posts since the last write while the connection is ahead; see later
 	unanswered int  // Sends posted less messages received
 	blocked    bool // Writable will be called
 	finSent    bool
-	gone       bool // Detached was called
-	closed     bool // h.Closed was called, or never will be
-	asked      bool // Close was called: what follows is no surprise
-	reason     error
+	gone       bool  // Detached was called
+	closed     bool  // h.Closed was called, or never will be
+	asked      bool  // Close was called, so the end is not logged
+	reason     error // the error given to Close
 
-	last     time.Time // octets arrived
-	stuck    time.Time // since when blocked without progress
+	last     time.Time // when octets last arrived
+	stuck    time.Time // since when the socket is full without progress
 	deadline time.Time // of closing; zero when not closing
 	timer    *time.Timer
-	kick     bool   // MPA initiator: the first FPDU may need a kick
-	kicks    int    // how many kicks are still to come
-	refresh  uint64 // stream position at which to ask for the MSS again
-	ahead    [2 * (wire.CRCLen + wire.MaxHeaderLen)]byte
+	kick     bool                                        // MPA initiator: the first FPDU may need a kick
+	kicks    int                                         // number of kicks still to come
+	refresh  uint64                                      // stream position at which to ask for the MSS again
+	ahead    [2 * (wire.CRCLen + wire.MaxHeaderLen)]byte // readDirect's scratch for a trailer and a header
 }
 
 const (
@@ -110,7 +109,7 @@ func (c *conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
 	return c.qp.register(buf, a)
 }
 
-// Invalidate implements fabric.Conn. It is always done when it returns.
+// Invalidate implements fabric.Conn. The handle is always dead when it returns.
 func (c *conn) Invalidate(_ uint64, h fabric.Handle) (bool, error) {
 	c.qp.invalidate(uint32(h))
 	return true, nil
@@ -122,8 +121,8 @@ func (c *conn) Info() fabric.Info { return c.info }
 // LastActivity implements fabric.Conn.
 func (c *conn) LastActivity() time.Time { return c.last }
 
-// newConn returns a conn for what start-up agreed on. release is called when its
-// socket is gone.
+// newConn returns a conn with the parameters that start-up agreed on. It calls release
+// when its socket is closed.
 func (p *Provider) newConn(nc net.Conn, loop loop.Loop, cfg qpConfig, a agreed, h fabric.Handler, release func()) *conn {
 	return &conn{
 		p: p, loop: loop, h: h, release: release,
@@ -152,7 +151,7 @@ func (c *conn) attach(ctx context.Context, loop loop.SocketLoop, nc net.Conn) er
 	case <-ctx.Done():
 	}
 	if c.begun.CompareAndSwap(setupPending, setupAbandoned) {
-		// The loop drops the socket, and counts it off, when it comes to it.
+		// The loop closes the socket and calls release when it runs Attached.
 		return fmt.Errorf("iwarp: attach: %w", ctx.Err())
 	}
 	return <-c.setupc

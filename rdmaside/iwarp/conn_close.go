@@ -9,7 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// closing does what the qp's state asks of the socket.
+// closing closes the socket, or one direction of it, as far as the qp's state demands.
 func (c *conn) closing() {
 	if c.gone {
 		return
@@ -20,8 +20,8 @@ func (c *conn) closing() {
 	}
 	switch {
 	case q.state == stateError:
-		// The peer's Terminate, or the end of the socket. Close sends FIN behind what
-		// was written; if that is stuck, RST.
+		// The peer sent a Terminate, or the socket failed. Close sends FIN after the
+		// octets that the kernel has. A full socket would delay that, so it is reset.
 		if !c.finSent {
 			c.finSent = true
 			if c.blocked {
@@ -43,7 +43,8 @@ func (c *conn) closing() {
 	}
 }
 
-// sendFIN ends our direction; the peer's FIN, or the deadline in d, ends the rest.
+// sendFIN closes our direction. The peer's FIN closes the other one, or tick resets the
+// connection after d.
 func (c *conn) sendFIN(d time.Duration) {
 	c.finSent = true
 	if err := c.sock.CloseWrite(); err != nil {
@@ -55,7 +56,8 @@ func (c *conn) sendFIN(d time.Duration) {
 	}
 }
 
-// expire sets the deadline of closing; without one the peer decides.
+// expire sets the deadline of closing to d from now. Without a deadline closing may
+// last as long as the peer likes.
 func (c *conn) expire(d time.Duration) {
 	if d <= 0 {
 		return
@@ -64,8 +66,8 @@ func (c *conn) expire(d time.Duration) {
 	c.timer.Reset(d)
 }
 
-// deliver hands completions to the ULP, and Closed when nothing of the ULP's is
-// touched any more. It reports whether it did anything.
+// deliver calls the ULP with its completions, and with Closed once the qp no longer
+// uses the ULP's memory. It reports whether it called the ULP.
 func (c *conn) deliver() bool {
 	if c.closed {
 		c.qp.take()
@@ -82,7 +84,8 @@ func (c *conn) deliver() bool {
 		clear(cs)
 		return true
 	}
-	// An orderly end waits for the peer's FIN: then what was posted has arrived.
+	// An orderly close waits for the peer's FIN, which shows that every message has
+	// arrived.
 	if c.qp.ended && (c.gone || c.qp.state != stateClosing) {
 		c.end()
 		return true
@@ -90,7 +93,7 @@ func (c *conn) deliver() bool {
 	return false
 }
 
-// end tells the ULP that the connection is over.
+// end calls Handler.Closed.
 func (c *conn) end() {
 	c.closed = true
 	err := c.qp.err
@@ -137,7 +140,7 @@ func (c *conn) Close(err error) {
 	}
 	c.qp.close(err)
 	if err != nil && c.qp.state == stateClosing && c.sock != nil {
-		c.sock.Abort() // the second Close is out of patience
+		c.sock.Abort() // a second Close, with an error, cuts the orderly close short
 	}
 	c.later()
 }

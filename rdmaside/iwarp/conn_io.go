@@ -9,23 +9,25 @@ import (
 )
 
 const (
-	// directMin is the rest of a payload from which on reading straight to its
-	// place beats copying it out of the loop's buffer.
+	// directMin is the shortest rest of a payload for which reading straight to the
+	// destination is cheaper than copying out of the loop's buffer.
 	directMin = 16 << 10
-	// directMax bounds what one callback reads itself, for the sake of the loop's
-	// other sockets.
+	// directMax bounds the octets that one callback reads itself, so that the loop's
+	// other sockets have their turn.
 	directMax = 1 << 20
-	// refreshMSS is how much is sent between two looks at the MSS.
+	// refreshMSS is how many octets are sent before the MSS is asked for again.
 	refreshMSS = 4 << 20
 
-	// terminateWrite and terminateDrain bound how long a Terminate may take to be
-	// written, and how long input is dropped behind it, so that no RST overtakes it.
+	// terminateWrite bounds how long writing a Terminate may take.
 	terminateWrite = time.Second
+	// terminateDrain bounds how long input is read and dropped after a Terminate was
+	// written, so that no RST overtakes it.
 	terminateDrain = time.Second
 
-	// A first FPDU that reaches Linux siw right behind its Reply can go unnoticed
-	// until more octets come, so a zero-length Write follows it twice unless the
-	// peer was heard in between. It needs no STag and no Receive and has no answer.
+	// Linux siw may not notice a first FPDU that reaches it right behind its own Reply
+	// until more octets come. So the Initiator sends a zero-length Write twice, unless
+	// the peer was heard in between: a kick. It needs no STag and no Receive, and has no
+	// answer.
 	firstKick  = 10 * time.Millisecond
 	secondKick = 90 * time.Millisecond
 )
@@ -77,16 +79,16 @@ func (s *stream) Received(b []byte) {
 	c.step()
 }
 
-// input feeds the qp. Completions are delivered at the end of the callback, for
-// all of b together, unless the ULP must hear of them for b to go on.
+// input passes b to the qp. Completions are delivered at the end of the callback, for
+// all of b together, unless the qp needs the ULP to post a Receive before it can go on.
 func (c *conn) input(b []byte) {
 	for b = c.qp.input(b); c.qp.hungry(); b = c.qp.input(b) {
 		c.deliver()
 	}
 }
 
-// readDirect reads the rest of a large payload to its place, then only as much as
-// is needed to learn where the next one goes, and so on.
+// readDirect reads the rest of a large payload to its destination, then only the
+// octets that tell the destination of the next payload, and so on.
 func (c *conn) readDirect() {
 	for budget := directMax; budget > 0; {
 		p := c.qp.sink()
@@ -121,15 +123,15 @@ func (s *stream) Writable() {
 // Flush implements loop.Stream.
 func (s *stream) Flush() { (*conn)(s).step() }
 
-// step writes and delivers until there is nothing left to do. It is the end of
-// every callback.
+// step writes and delivers until there is nothing left to do. Every callback ends with
+// it.
 func (c *conn) step() {
 	if c.busy || c.gone {
 		return
 	}
 	c.busy = true
-	// What is delivered leads to posts, and those to completions. A few rounds
-	// belong to this pass; after that other connections have their turn.
+	// The ULP posts when it gets completions, and posts lead to completions. After a
+	// few rounds other connections have their turn.
 	for range 4 {
 		c.write()
 		c.closing()
@@ -146,7 +148,7 @@ func (c *conn) step() {
 	}
 }
 
-// count tells the Provider what was copied.
+// count adds the octets that were copied to the Provider's counter.
 func (c *conn) count() {
 	if n := c.qp.copied + c.qp.tx.copied; n > 0 {
 		c.p.copied.Add(int64(n))
@@ -154,13 +156,14 @@ func (c *conn) count() {
 	}
 }
 
-// later asks for a step. A busy connection, one whose peer has Sends of ours to
-// answer, lets all who are ready post before it writes: with many clients on a
-// loop that is one write for all of them.
+// later asks the loop for a step. A connection that is ahead, because its peer has
+// several Sends of ours to answer, asks for it behind the other sockets that are ready.
+// With many clients on the loop, all of them have then posted, and one write carries
+// the posts of all.
 func (c *conn) later() {
 	switch {
 	case c.busy || c.gone || c.sock == nil:
-	case c.unanswered >= busyFrom && c.unwritten < fullFrom:
+	case c.unanswered >= aheadFrom && c.unwritten < fullFrom:
 		c.unwritten++
 		c.sock.FlushLate()
 	default:
@@ -168,16 +171,15 @@ func (c *conn) later() {
 	}
 }
 
-// busyFrom is how many Sends a connection must be ahead of what it received to
-// be busy. Below it a wake-up costs more than writes that are saved.
-//
-// fullFrom is how many posts are worth a write of their own.
 const (
-	busyFrom = 4
+	// aheadFrom is how many Sends more than messages received make a connection ahead.
+	// With fewer a wake-up costs more than the writes that it saves.
+	aheadFrom = 4
+	// fullFrom is how many posts are worth a write of their own.
 	fullFrom = 16
 )
 
-// write hands the socket what the qp has for it.
+// write writes the qp's output to the socket until the socket is full.
 func (c *conn) write() {
 	for !c.blocked && !c.gone {
 		c.unwritten = 0
@@ -210,7 +212,7 @@ func (c *conn) write() {
 	}
 }
 
-// setMSS fits FPDUs to what the path carries now.
+// setMSS fits FPDUs to the segment size that TCP uses now.
 func (c *conn) setMSS() {
 	c.refresh = c.qp.tx.written + refreshMSS
 	if c.p.opts.FPDU == FPDUMSS {

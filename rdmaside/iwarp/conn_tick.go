@@ -11,7 +11,7 @@ type connTick conn
 
 func (t *connTick) Run() { (*conn)(t).tick() }
 
-// period is how often a connection is looked at.
+// period is the time between two ticks.
 func (c *conn) period() time.Duration {
 	most := 5 * time.Second
 	if c.p.opts.SilentTimeout > 0 {
@@ -27,7 +27,7 @@ func (c *conn) period() time.Duration {
 	return min(max(d, 10*time.Millisecond), most)
 }
 
-// silentLook is how often a connection with a SilentTimeout is looked at.
+// silentLook is the longest period of a connection with a SilentTimeout.
 const silentLook = 500 * time.Millisecond
 
 func (c *conn) tick() {
@@ -42,7 +42,7 @@ func (c *conn) tick() {
 			next = left
 			break
 		}
-		// Whatever is still open is not worth more waiting.
+		// Reset what an orderly close, or a Terminate, has left open.
 		if c.qp.state == stateClosing && !c.qp.fin {
 			c.qp.end(stateError, ErrCloseTimeout)
 			c.reason = ErrCloseTimeout
@@ -71,7 +71,8 @@ func (c *conn) tick() {
 	c.step()
 }
 
-// silent reports whether the peer's host seems to be gone.
+// silent reports whether the peer's host has acknowledged nothing for so long that it
+// is considered gone.
 func (c *conn) silent() bool {
 	most := c.p.opts.SilentTimeout
 	if most <= 0 {
@@ -81,11 +82,13 @@ func (c *conn) silent() bool {
 	if !ok {
 		return false
 	}
-	// Keepalive has asked after a quarter, and looks come late.
+	// Keepalive probes start after a quarter of most, and ticks may come late, so
+	// five eighths of most without an acknowledgement suffice.
 	return s.Silent() >= most/8*5 && c.qp.alive()
 }
 
-// stalled reports whether the peer keeps an FPDU waiting, in either direction.
+// stalled reports whether the peer has made no progress for ProgressTimeout with an
+// FPDU that it has begun to send, or with one that this side has begun to write.
 func (c *conn) stalled(now time.Time) bool {
 	most := c.p.opts.ProgressTimeout
 	if most <= 0 || !c.qp.alive() {

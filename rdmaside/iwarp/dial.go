@@ -11,10 +11,11 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// Dial implements fabric.Provider. addr is HOST:PORT. A peer that hangs up on the
-// usual Request without a Reply is tried with other kinds: revision 2 in the
-// peer-to-peer model, then, if Options.DialRev1, revision 1. What a peer answered is
-// tried first the next time. A Reply that rejects is final: *RejectError.
+// Dial implements fabric.Provider. addr is HOST:PORT. When the peer closes the
+// connection without a Reply to the usual Request, Dial tries other kinds: revision 2 in
+// the peer-to-peer model, then, if Options.DialRev1, revision 1. The next Dial of addr
+// starts with the kind that the peer answered. A Reply that rejects is final: Dial
+// returns a *RejectError.
 func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	sl, ok := on.(loop.SocketLoop)
 	if !ok {
@@ -30,7 +31,7 @@ func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric
 		defer cancel()
 	}
 	var failed error
-	for _, kind := range p.ladder(addr) {
+	for _, kind := range p.kinds(addr) {
 		c, err := p.dial(ctx, sl, addr, kind, o, h)
 		if err == nil {
 			p.remember(addr, kind)
@@ -40,7 +41,7 @@ func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric
 			failed = err
 		}
 		if !errors.Is(err, errNoReply) {
-			// What the peer said counts for more than an earlier silence.
+			// An answer tells more than the closed connections before it.
 			return nil, err
 		}
 	}
@@ -48,8 +49,8 @@ func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric
 	return nil, failed
 }
 
-// ladder lists the kinds of Request to try, what worked last first.
-func (p *Provider) ladder(addr string) []request {
+// kinds lists the kinds of Request to try. The kind that addr answered last comes first.
+func (p *Provider) kinds(addr string) []request {
 	p.mu.Lock()
 	w, known := p.worked[addr]
 	p.mu.Unlock()
@@ -74,7 +75,7 @@ func (p *Provider) remember(addr string, kind request) {
 	}
 	w := worked{kind, time.Now()}
 	if old, ok := p.worked[addr]; ok && old.kind == kind && time.Since(old.when) < workedFor {
-		w.when = old.when // from the first time on, or it would never be forgotten
+		w.when = old.when // counted from the first answer, so that it expires under use
 	}
 	p.worked[addr] = w
 }
@@ -106,9 +107,9 @@ func (p *Provider) dial(ctx context.Context, on loop.SocketLoop, addr string, ki
 	c := p.newConn(nc, on, p.config(a, o), a, h, p.limits.connDone)
 	c.kick = true
 	if a.rtr != rtrNone {
-		// "The initiator MUST generate one of the negotiated RTR indications." Nothing
-		// may get between the Reply and it: a socket reset here takes down siw's
-		// connection manager. RFC 6581 Section 9.2.
+		// "The initiator MUST generate one of the negotiated RTR indications." RFC 6581
+		// Section 9.2. It is written at once after the Reply: resetting the socket in
+		// between crashes siw's connection manager.
 		_ = nc.SetDeadline(time.Now().Add(max(p.opts.DialTimeout, time.Second)))
 		if _, err := nc.Write(c.qp.rtrFrame(a.rtr == rtrRead)); err != nil {
 			nc.Close()

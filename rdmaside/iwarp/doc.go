@@ -19,52 +19,54 @@
 // RFC 5044 Section 6 wants an FPDU verified before DDP sees it. Here a segment's
 // header is checked in full, and then its payload goes to its destination as it
 // arrives, with the CRC computed on the way; an FPDU of 64 KiB is never buffered.
-// What makes that safe: a destination is only ever memory that the peer may write
-// at that moment and that the ULP may not read yet. It becomes readable with a
-// delivery (a Receive's or a Read's completion, or a Send after Writes), nothing
-// is delivered before the CRC of the FPDU that completes it was found good, and
-// FPDUs are delivered in order, so that every earlier CRC was good too. On a
-// mismatch the connection ends with Terminate 2/0/02: every Receive and Read is
-// flushed, every handle dies, and the buffers of a dead connection are never
-// read. A header that is refused is refused after its CRC was found good, so that
-// a damaged octet is reported as damage and not as an attack.
+// This is safe for three reasons. A destination is always memory that the peer may
+// write at that moment and that the ULP may not read yet. The ULP may read it after a
+// delivery: a Receive's or a Read's completion, or a Send after Writes. And the qp
+// delivers nothing before it has found the CRC of the completing FPDU good, and
+// delivers FPDUs in order, so that every earlier CRC was good too.
+//
+// On a mismatch the connection ends with Terminate 2/0/02: every Receive and Read is
+// flushed, every handle is invalidated, and the ULP does not read the buffers of that
+// connection. The qp reports a faulty header only after the header's CRC was found
+// good, so that a damaged octet is reported as damage and not as an attack.
 //
 // # Memory that the peer may reach
 //
 // Each connection has its own table of STags, which is its protection domain. An
 // STag is 32 random bits and its Tagged Offsets start at a random page, so a
-// peer learns nothing about addresses here. Read sinks are not in the table at
-// all: only the Response to that Read reaches them. After Invalidate has returned
+// peer learns nothing about the addresses of this process. Read sinks are not in the
+// table: only the Response to that Read reaches them. After Invalidate has returned
 // no octet moves through the STag, not even the rest of an FPDU half received or
 // half sent.
 //
 // # Security
 //
-// iWARP authenticates nobody, and a CRC is no protection against an attacker (RFC
-// 5042 Section 5): run it on a segment that is trusted, or inside IPsec (RFC 7146)
-// or WireGuard. What a peer that got that far can do is bounded here, and tested
-// by number in security_test.go.
+// iWARP has no authentication, and a CRC does not protect against an attacker (RFC
+// 5042 Section 5). Run it on a trusted network segment, or inside IPsec (RFC 7146) or
+// WireGuard. This package bounds the harm that a connected peer can do; security_test.go
+// has a numbered test for each bound.
 //
 // # Divergences
 //
 //   - Payload is placed before its CRC is checked (above). RFC 5044 Section 6.
 //   - Segments of a message must arrive in order and without gaps, and tagged
-//     messages one after the other. RFC 5041 Section 5.2 lets a Data Sink place any
-//     order; over one TCP stream nobody produces another, and Linux siw refuses it.
-//   - The peer's FIN is the end of the connection, even if replies to it wait: what
-//     siw does too. RFC 5040 Section 6.2 leaves the rest of a graceful close to TCP.
+//     messages one after the other. RFC 5041 Section 5.2 lets a Data Sink place
+//     segments in any order. No known implementation sends another order over one TCP
+//     stream, and Linux siw terminates a connection that does.
+//   - The peer's FIN ends the connection, even if messages to the peer still wait, as
+//     with siw. RFC 5040 Section 6.2 leaves the rest of a graceful close to TCP.
 //   - A Write without the right to write is answered with 1/1/00, as if the STag
 //     were unknown: DDP has no code for rights.
-//   - An MPA responder whose first inbound FPDU is faulty says so in a Terminate,
-//     although RFC 5044 Section 7.1.2 lets it send nothing before a good one: an
-//     Initiator that sends FPDUs is past start-up.
-//   - Markers are sent when asked for and never asked for.
-//   - MPA revision 0 and RDMAP and DDP version 0, those of the RDMA Consortium, are
-//     refused.
+//   - An MPA responder whose first inbound FPDU is faulty sends a Terminate, although
+//     RFC 5044 Section 7.1.2 lets it send nothing before a good FPDU: an Initiator
+//     that sends FPDUs has completed start-up.
+//   - This side sends Markers when the peer asks for them, and never asks for them.
+//   - This side does not speak MPA revision 0, nor RDMAP and DDP version 0, those of
+//     the RDMA Consortium.
 //
 // # Errors
 //
-// What the peer did wrong ends its connection with an RDMAP Terminate and a
-// *TerminateError in Handler.Closed, and costs nobody else anything. What fails
-// below, such as a reset, is handed up as it is.
+// A peer that breaks a protocol rule loses its connection: it is sent an RDMAP
+// Terminate, and Handler.Closed gets a *TerminateError. Other connections are not
+// affected. An error of the socket, such as a reset, reaches Handler.Closed wrapped.
 package iwarp

@@ -9,10 +9,11 @@ import (
 )
 
 var (
-	// ErrStalled ends a connection whose peer fell silent inside an FPDU, or took
-	// nothing of what was written, for Options.ProgressTimeout.
+	// ErrStalled ends a connection whose peer, for Options.ProgressTimeout, sent nothing
+	// more of an FPDU that it had begun, or accepted none of the octets to be written.
 	ErrStalled = errors.New("iwarp: peer makes no progress")
-	// errSilent ends a connection for Options.SilentTimeout.
+	// errSilent ends a connection whose peer's host acknowledged nothing for about
+	// Options.SilentTimeout.
 	errSilent = fmt.Errorf("iwarp: %w", fabric.ErrSilent)
 	// ErrCloseTimeout ends an orderly close that took longer than
 	// Options.CloseTimeout.
@@ -24,7 +25,7 @@ var (
 // A TerminateError ends a connection on which one side sent an RDMAP Terminate.
 type TerminateError struct {
 	Code     wire.Code
-	Received bool   // the peer sent it; else it was us, and Code is the peer's error
+	Received bool   // the peer sent it; if false, this side sent it for an error of the peer
 	Raw      []byte // the Terminate's payload as on the wire, at most 52 octets
 }
 
@@ -35,7 +36,7 @@ func (e *TerminateError) Error() string {
 	return fmt.Sprintf("iwarp: terminated peer: %v", e.Code)
 }
 
-// A RejectError is Dial's error when the peer's Reply said no. It is a
+// A RejectError is Dial's error when the peer's Reply rejects the connection. It wraps
 // fabric.ErrRejected.
 type RejectError struct {
 	Private []byte // the peer's private data, which may say why

@@ -28,9 +28,9 @@ func (in *incoming) Peer() netip.AddrPort { return in.peer }
 // PrivateData implements fabric.Incoming.
 func (in *incoming) PrivateData() []byte { return in.req.Private }
 
-// Accept implements fabric.Incoming. The Reply is written before Setup is called,
-// and nothing is read before it has returned. Nothing is sent either until the
-// peer's first FPDU was found good. RFC 5044 Section 7.1.2.
+// Accept implements fabric.Incoming. It writes the Reply, then the loop calls Setup, and
+// after that the loop reads. The conn sends nothing until it has received a good FPDU
+// from the peer. RFC 5044 Section 7.1.2.
 func (in *incoming) Accept(ctx context.Context, on loop.Loop, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	if err := in.decide(); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (in *incoming) Accept(ctx context.Context, on loop.Loop, o fabric.ConnOptio
 	return c.conn, nil
 }
 
-// An accepted is a conn and the Reply that goes before it.
+// An accepted is a conn and the Reply to be written before it is attached.
 type accepted struct {
 	conn  *conn
 	reply wire.Frame
@@ -88,7 +88,7 @@ func (in *incoming) prepare(on loop.Loop, o fabric.ConnOptions, h fabric.Handler
 	return accepted{p.newConn(in.nc, on, cfg, a, h, in.l.done), r}, sl, nil
 }
 
-// reply writes the Reply.
+// reply writes the Reply of c.
 func (in *incoming) reply(ctx context.Context, c accepted) error {
 	if err := ctx.Err(); err != nil {
 		return err

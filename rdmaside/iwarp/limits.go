@@ -8,11 +8,11 @@ import (
 )
 
 // limits is the privileged resource manager of RFC 5042 Section 2.1: the one place
-// that counts what all connections of a Provider hold together. A nil one counts
-// nothing.
+// that counts the connections, handles and registered octets of a Provider. A nil
+// *limits has no bounds.
 type limits struct {
 	conns, handles, octets          atomic.Int64
-	maxConns, maxHandles, maxOctets int64 // none when not positive
+	maxConns, maxHandles, maxOctets int64 // no bound when not positive
 }
 
 func newLimits(o Options) *limits {
@@ -23,7 +23,7 @@ func newLimits(o Options) *limits {
 	}
 }
 
-// take adds n to v unless that passes most.
+// take adds n to v and reports true, unless the sum would exceed most.
 func take(v *atomic.Int64, n, most int64) bool {
 	if v.Add(n) > most && most > 0 {
 		v.Add(-n)

@@ -15,12 +15,12 @@ import (
 
 // Reasons for which ListenOptions.Refused is called.
 const (
-	RefusedAddress      = "address"       // Allow said no
+	RefusedAddress      = "address"       // Allow returned false
 	RefusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
 	RefusedStarting     = "starting"      // MaxStarting
 	RefusedStartingAddr = "starting_addr" // MaxStartingPerAddr
-	RefusedTimeout      = "timeout"       // no whole Request in time
-	RefusedRequest      = "request"       // not a Request that can be answered
+	RefusedTimeout      = "timeout"       // no whole Request within Options.AcceptTimeout
+	RefusedRequest      = "request"       // no Request, or one that cannot be answered
 )
 
 // A listener accepts connections. Its start-ups run on goroutines of their own.
@@ -30,7 +30,7 @@ type listener struct {
 	opts     fabric.ListenOptions
 	incoming func(fabric.Incoming)
 
-	mu       sync.Mutex // guards what follows; a leaf
+	mu       sync.Mutex // guards the rest, and the limits in opts; a leaf
 	closed   bool
 	conns    int
 	starting map[net.Conn]netip.Addr // at most MaxStarting
@@ -92,7 +92,7 @@ func (l *listener) SetLimits(connections, starting, startingPerAddr int) {
 // StopAccepting implements fabric.AcceptStopper.
 func (l *listener) StopAccepting() error { return l.ln.Close() }
 
-// Close implements fabric.Listener. Connections that are starting are cut off.
+// Close implements fabric.Listener. It closes connections that are starting.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -117,7 +117,8 @@ func (l *listener) accept() {
 			if closed || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Out of descriptors, most likely: others will close theirs.
+			// Most likely the process is out of descriptors. Retry after a pause, in
+			// which other connections may end.
 			backoff = min(max(2*backoff, 5*time.Millisecond), time.Second)
 			time.Sleep(backoff)
 			continue
@@ -139,7 +140,8 @@ func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
 	}
 }
 
-// admit decides by address and number, before anything is read or answered.
+// admit counts a connection, or returns the reason to refuse it. It looks at the
+// address and the limits, before anything is read or written.
 func (l *listener) admit(nc net.Conn, peer netip.Addr) (reason string, err error) {
 	if l.opts.Allow != nil && !l.opts.Allow(peer) {
 		return RefusedAddress, fmt.Errorf("iwarp: %v is not allowed", peer)
@@ -166,7 +168,7 @@ func (l *listener) admit(nc net.Conn, peer netip.Addr) (reason string, err error
 	return "", nil
 }
 
-// started ends a start-up, well or badly.
+// started counts a start-up off that has succeeded or failed.
 func (l *listener) started(nc net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,7 +182,7 @@ func (l *listener) started(nc net.Conn) {
 	}
 }
 
-// done counts a connection off.
+// done counts a connection off that has ended.
 func (l *listener) done() {
 	l.mu.Lock()
 	l.conns--
@@ -188,7 +190,7 @@ func (l *listener) done() {
 	l.p.limits.connDone()
 }
 
-// serve waits for the Request and hands it up.
+// serve waits for the Request and passes it to the listener's owner.
 func (l *listener) serve(nc net.Conn, peer netip.AddrPort) {
 	l.p.tune(nc)
 	f, err := l.request(nc)
@@ -211,8 +213,8 @@ func (l *listener) serve(nc net.Conn, peer netip.AddrPort) {
 	}
 }
 
-// request reads the Request. The Initiator sends nothing behind it before it has
-// the Reply, so an octet more is refused: it would be an FPDU out of place.
+// request reads the Request. An Initiator sends nothing more before it has the Reply,
+// so octets behind the Request are an error: they would be an FPDU out of place.
 func (l *listener) request(nc net.Conn) (wire.Frame, error) {
 	if d := l.p.opts.AcceptTimeout; d > 0 {
 		_ = nc.SetDeadline(time.Now().Add(d))

@@ -16,11 +16,11 @@ type Provider struct {
 	logs    throttle
 	copied  atomic.Int64
 
-	mu     sync.Mutex // guards worked; a leaf
-	worked map[string]worked
+	mu     sync.Mutex        // guards worked; a leaf
+	worked map[string]worked // by the address that was dialed
 }
 
-// worked is what a peer answered lately, by the address that was dialed.
+// worked is the kind of Request that a peer answered.
 type worked struct {
 	kind request
 	when time.Time
@@ -34,12 +34,12 @@ var (
 const (
 	// workedMax bounds Provider.worked. Its keys come from this side's configuration.
 	workedMax = 1024
-	// workedFor is how long an answer is remembered: a peer that hung up because it
-	// was just starting should not be taken for an adapter for ever.
+	// workedFor is how long a kind is remembered. A peer may close a connection because
+	// it is just starting, and must not be mistaken for an adapter for ever.
 	workedFor = 10 * time.Minute
 )
 
-// New returns a Provider. The Loops given to it must be fabric.SocketLoops.
+// New returns a Provider. The Loops given to its methods must be loop.SocketLoops.
 func New(o Options) *Provider {
 	o = o.withDefaults()
 	return &Provider{opts: o, limits: newLimits(o), worked: make(map[string]worked)}
@@ -53,5 +53,5 @@ func (p *Provider) Name() string { return "iwarp" }
 // payload moves straight between the socket and its place.
 func (p *Provider) Copied() int64 { return p.copied.Load() }
 
-// Handles is how many handles are live, of all connections.
+// Handles is the number of live handles of all connections.
 func (p *Provider) Handles() int { return int(p.limits.handles.Load()) }

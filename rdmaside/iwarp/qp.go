@@ -8,8 +8,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// A qpState is how far a connection has come, in the words of RDMA verbs, for one
-// that is never reused:
+// A qpState is the state of a connection, in the words of RDMA verbs. A qp is not
+// reused, so no state leads back to IDLE:
 //
 //	IDLE ---start---> RTS ---close---> CLOSING ---drained, FIN, peer's FIN---> (gone)
 //	                   |                  |
@@ -19,20 +19,20 @@ import (
 type qpState uint8
 
 const (
-	// stateIdle: start-up is over, the ULP posts its first Receives. Nothing is
-	// read or written. start leaves it.
+	// stateIdle: start-up has completed, and the ULP posts its first Receives. Nothing
+	// is read or written. Left by start.
 	stateIdle qpState = iota
-	// stateRTS: full operation. close, a protocol error, a Terminate, or the end
-	// of the socket leave it.
+	// stateRTS: full operation. Left by close, a protocol error, a Terminate, or the
+	// end of the socket.
 	stateRTS
-	// stateClosing: the ULP asked for an orderly end. Nothing can be posted; what
-	// was is written, and what arrives is placed and delivered, until nothing is
-	// left. After that (fin) input is dropped.
+	// stateClosing: the ULP asked for an orderly close. It cannot post any more. Posted
+	// work is written, and input is placed and delivered, until no work is left. After
+	// that (fin) input is dropped.
 	stateClosing
-	// stateTerminate: a Terminate is the last thing to be written. Input is
-	// dropped, all Work Requests are flushed, no handle is alive.
+	// stateTerminate: a Terminate is the last FPDU to be written. Input is dropped, all
+	// Work Requests are flushed, and no handle is live.
 	stateTerminate
-	// stateError: over. Nothing is written.
+	// stateError: the connection has ended. Nothing is read or written.
 	stateError
 )
 
@@ -40,10 +40,10 @@ func (s qpState) String() string {
 	return [...]string{"IDLE", "RTS", "CLOSING", "TERMINATE", "ERROR"}[s]
 }
 
-// qpConfig is what start-up agreed on and the ULP asked for.
+// qpConfig has the parameters that start-up agreed on, and those that the ULP set.
 type qpConfig struct {
 	crc     bool
-	markers bool // the peer wants them in what we send
+	markers bool // the peer wants Markers in the FPDUs that this side sends
 	hold    bool // MPA responder: the first FPDU is the peer's
 	rtrSend bool // the peer may begin with a zero-length Send that is not delivered
 
@@ -62,15 +62,15 @@ type qpConfig struct {
 //	output, wrote        octets for the socket
 //	take                 completions
 //
-// Invariants on Work Request buffers (STYLE.md B1 to B3): from post to completion
-// they are the qp's. Once a completion is queued, nothing in the qp refers to its
-// buffer: end seals the batch before it flushes.
+// Invariants on Work Request buffers: from post to completion they belong to the qp.
+// Once a completion is queued, nothing in the qp refers to its buffer. That is why end
+// seals the batch before it flushes.
 type qp struct {
 	cfg   qpConfig // constant after start
 	state qpState
 	err   error // why the connection ended; nil for an orderly end
-	ended bool  // flushed: nothing will be delivered beyond what is queued
-	fin   bool  // CLOSING and drained
+	ended bool  // all work is flushed: no completion will be queued any more
+	fin   bool  // CLOSING, and no posted work is left
 
 	stags table
 	rx    rx
@@ -79,15 +79,16 @@ type qp struct {
 	// Work Requests, oldest first.
 	recvs ring[receive]
 	wq    ring[sendWR] // Sends and Writes
-	built int          // how many of wq are in the stream, waiting for the kernel
+	built int          // number of wq's elements that are in FPDUs the kernel has not yet
 	reads ring[readWR]
-	asked int           // how many of reads are outstanding at the peer
-	irq   ring[inbound] // the peer's Reads: Responses to send; at most cfg.ird
+	asked int           // number of reads that are outstanding at the peer
+	irq   ring[inbound] // the peer's Reads, which Responses will answer; at most cfg.ird
 
-	// Completions. What is queued counts as posted until it is taken, which bounds
-	// the queue by what may be posted.
-	cs, csSpare     []fabric.Completion
-	received, posts int
+	// Work counts as posted until take has lent its completion. So the bounds on posted
+	// work bound the queue of completions too.
+	cs, csSpare []fabric.Completion
+	received    int // Receives posted
+	posts       int // Sends, Writes and Reads posted
 
 	copied int // octets of payload placed by copying, for the Provider
 }
@@ -104,18 +105,18 @@ type sendWR struct {
 	op    wire.Opcode
 	parts [][]byte // capacity is kept for the next user of the element
 	len   int
-	stag  uint32 // of a Write: where to; of a Send with Invalidate: what
+	stag  uint32 // of a Write: the destination; of a Send with Invalidate: the STag to invalidate
 	to    uint64
 	end   uint64 // stream position behind its last FPDU, once built
 }
 
-// A readWR is a posted Read. Its sink is not in the table of STags: the Response to
-// this very Read is all that finds it.
+// A readWR is a posted Read. Its sink is not in the table of STags, so only the Response
+// to this Read can reach it.
 type readWR struct {
 	id     uint64
-	silent bool // ours, not the ULP's: RTR
+	silent bool // the RTR of start-up, not a Read of the ULP
 	into   []byte
-	got    int // of a Response in progress
+	got    int // octets received of a Response in progress
 	req    wire.Read
 }
 
@@ -123,7 +124,7 @@ type readWR struct {
 type inbound struct {
 	wire.Read
 	msn  uint32
-	done uint32 // octets answered
+	done uint32 // octets of the Response that are in FPDUs
 }
 
 func newQP(cfg qpConfig) *qp {
@@ -142,7 +143,7 @@ func (q *qp) start() {
 	}
 }
 
-// alive reports whether the peer is listened to.
+// alive reports whether input is processed.
 func (q *qp) alive() bool {
 	switch q.state {
 	case stateRTS:
@@ -170,7 +171,7 @@ func (q *qp) postReceive(id uint64, buf []byte) error {
 	return nil
 }
 
-// checkPost is what Sends, Writes and Reads have in common.
+// checkPost reports why no Send, Write or Read can be posted.
 func (q *qp) checkPost() error {
 	switch {
 	case !q.postable():
@@ -222,7 +223,7 @@ func (q *qp) postRead(id uint64, into []byte, from fabric.Region) error {
 	return nil
 }
 
-// register makes buf reachable for the peer.
+// register lets the peer access buf.
 func (q *qp) register(buf []byte, a fabric.Access) (fabric.Region, error) {
 	if !q.postable() {
 		return fabric.Region{}, fabric.ErrClosed
@@ -234,9 +235,9 @@ func (q *qp) register(buf []byte, a fabric.Access) (fabric.Region, error) {
 	return fabric.Region{Handle: fabric.Handle(r.stag), Offset: r.to, Length: uint32(len(buf))}, nil
 }
 
-// invalidate takes an STag back, and what is under way through it: the rest of a
-// segment half received is dropped (and refused at its end), what is half sent is
-// copied, so that the memory is the ULP's again at once.
+// invalidate invalidates an STag, so that its memory belongs to the ULP again at once.
+// The rest of a segment that is half received is dropped, and the segment is a protocol
+// error when it is complete. Octets that are still to be sent are copied.
 func (q *qp) invalidate(stag uint32) {
 	buf, ok := q.stags.remove(stag)
 	if !ok {
@@ -251,7 +252,7 @@ func (q *qp) invalidate(stag uint32) {
 	}
 }
 
-// complete queues a completion of a Send, Write or Read.
+// complete queues the completion of a Send, Write or Read.
 func (q *qp) complete(id uint64, op fabric.Op, err error) {
 	if id == 0 && err == nil {
 		q.posts--
@@ -260,7 +261,7 @@ func (q *qp) complete(id uint64, op fabric.Op, err error) {
 	q.cs = append(q.cs, fabric.Completion{ID: id, Op: op, Err: err})
 }
 
-// take lends the completions queued so far until the next call.
+// take lends the queued completions until its next call.
 func (q *qp) take() []fabric.Completion {
 	cs := q.cs
 	for i := range cs {

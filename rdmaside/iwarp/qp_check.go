@@ -5,9 +5,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// follows checks a tagged segment against the tagged message in progress. Over one
-// in-order stream segments of a message are contiguous, and no other tagged message
-// gets between them. A segment without payload has no STag and no TO to look at.
+// follows reports whether a tagged segment continues the tagged message in progress.
+// Over one in-order stream the segments of a message are contiguous, and no other tagged
+// message comes between them. The STag and TO of a segment without payload are ignored.
 func (q *qp) follows(op wire.Opcode, h wire.Tagged) bool {
 	r := &q.rx
 	if !r.inTag {
@@ -29,7 +29,8 @@ func (q *qp) checkWrite(b []byte) []byte {
 	}
 	reg := q.stags.find(h.STag())
 	if reg == nil || reg.access&fabric.RemoteWrite == 0 {
-		// DDP has no code for rights, and a stranger need not know the difference.
+		// DDP has no code for missing rights, and the peer need not learn that the STag
+		// exists.
 		q.refuse(wire.CodeTaggedSTag, headDDP)
 		return nil
 	}
@@ -75,7 +76,8 @@ func (q *qp) checkResponse(b []byte) []byte {
 	return nil
 }
 
-// checkUntagged is what untagged messages have in common.
+// checkUntagged checks the fields that all untagged messages have: queue, MSN, and
+// offset mo.
 func (q *qp) checkUntagged(h wire.Untagged, mo int) bool {
 	qn := h.Control().Opcode().Queue()
 	switch {
@@ -107,7 +109,7 @@ func (q *qp) checkSend(b []byte) []byte {
 		return nil
 	}
 	if q.recvs.len() == 0 {
-		// Waiting for a Receive would hold up tagged messages behind it too.
+		// Waiting for a Receive would delay the tagged messages behind the Send too.
 		q.refuse(wire.CodeNoBuffer, headDDP)
 		return nil
 	}
@@ -119,8 +121,8 @@ func (q *qp) checkSend(b []byte) []byte {
 	return rc.buf[r.sendN : r.sendN+n]
 }
 
-// rtr reports whether the FPDU is the zero-length Send that start-up agreed on. It
-// is not delivered: RFC 6581 Section 9.2.
+// rtr reports whether the FPDU is the zero-length Send that start-up agreed on, which
+// is not delivered. RFC 6581 Section 9.2.
 func (q *qp) rtr() bool {
 	h := wire.Untagged(q.rx.head[:])
 	return q.cfg.rtrSend && !q.rx.heard && h.Len() == 0 && h.Control().Last()
@@ -138,8 +140,8 @@ func (q *qp) checkRequest(b []byte) {
 	case u.Control().ULPDULen() != wire.ReadRequestULPDU || !u.Control().Last():
 		q.refuse(wire.CodeTooLong, headDDP)
 	case q.irq.len() >= max(q.cfg.ird, 1), q.cfg.ird <= 0 && rd.Size > 0:
-		// Adapters begin with a zero-length Read even when told that IRD is 0, so one
-		// of those always has room.
+		// Adapters begin with a zero-length Read even when this side's IRD is 0, so one
+		// such Read always fits.
 		q.refuse(wire.CodeNoBuffer, headDDP)
 	default:
 		if _, c := q.source(rd.SrcSTag, rd.SrcTO, rd.Size); c != (wire.Code{}) {
@@ -155,9 +157,9 @@ func requested(h wire.ReadRequest) wire.Read {
 	}
 }
 
-// source finds the octets that a Read asks for, or the code that says why not. With
-// a size of zero it "MUST NOT validate the Data Source STag and Data Source Tagged
-// Offset". RFC 5040 Section 5.2.1.
+// source finds the octets that a Read asks for, or the code of the error. With a size
+// of zero it "MUST NOT validate the Data Source STag and Data Source Tagged Offset". RFC
+// 5040 Section 5.2.1.
 func (q *qp) source(stag uint32, to uint64, size uint32) ([]byte, wire.Code) {
 	if size == 0 {
 		return nil, wire.Code{}
@@ -178,7 +180,8 @@ func (q *qp) source(stag uint32, to uint64, size uint32) ([]byte, wire.Code) {
 	return p, wire.Code{}
 }
 
-// checkTerminate checks a Terminate as far as is needed to read it.
+// checkTerminate checks the headers of a Terminate, and returns the place for its
+// payload.
 func (q *qp) checkTerminate(b []byte) []byte {
 	h := wire.Untagged(b)
 	if !q.checkUntagged(h, 0) {

@@ -7,10 +7,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// The end of a connection. Whatever the way, end runs once: it makes sure that
-// nothing refers to the ULP's memory any more, then flushes what was posted.
+// The end of a connection. Every way to it leads through end, which runs once: it makes
+// sure that nothing refers to the ULP's memory any more, then flushes posted work.
 
-// close is the ULP's wish: orderly when err is nil.
+// close closes the connection for the ULP: orderly when err is nil.
 func (q *qp) close(err error) {
 	switch q.state {
 	case stateIdle, stateError, stateTerminate:
@@ -28,20 +28,19 @@ func (q *qp) close(err error) {
 		}
 		q.state = stateClosing
 		if q.tx.wait && !q.rx.heard {
-			// The first FPDU would have been the peer's: nothing can be written.
+			// Nothing may be written before the peer's first FPDU.
 			q.finish()
 		}
 	}
 }
 
-// finish is the end of CLOSING's work: FIN goes out, and what still comes is
-// dropped.
+// finish ends the work of CLOSING: conn sends FIN, and input is dropped.
 func (q *qp) finish() {
 	q.fin = true
 	q.end(stateClosing, nil)
 }
 
-// raise ends the connection for what the peer did.
+// raise ends the connection for an error of the peer.
 func (q *qp) raise(f fault) {
 	t := wire.Terminate{Code: f.code}
 	h := q.rx.head[:]
@@ -58,8 +57,9 @@ func (q *qp) raise(f fault) {
 	q.terminate(f.code, &t, nil)
 }
 
-// raiseRead refuses a Read whose region went away while it was answered. The
-// headers it quotes say what was left to do. RFC 5040 Section 4.8.
+// raiseRead ends the connection for a Read whose region was invalidated while it was
+// answered. The quoted headers describe the part of the Read that is not answered. RFC
+// 5040 Section 4.8.
 func (q *qp) raiseRead(c wire.Code, in *inbound) {
 	rd := in.Read
 	rd.SinkTO += uint64(in.done)
@@ -73,8 +73,8 @@ func (q *qp) raiseRead(c wire.Code, in *inbound) {
 	q.terminate(c, &t, nil)
 }
 
-// terminate queues a Terminate as the last FPDU. err is handed to the ULP; nil is
-// the code.
+// terminate queues a Terminate with the code c as the last FPDU. A nil t quotes no
+// headers. The ULP gets err, or a TerminateError if err is nil.
 func (q *qp) terminate(c wire.Code, t *wire.Terminate, err error) {
 	if t == nil {
 		t = &wire.Terminate{Code: c}
@@ -87,12 +87,12 @@ func (q *qp) terminate(c wire.Code, t *wire.Terminate, err error) {
 	q.end(stateTerminate, err)
 }
 
-// abort ends the connection because the socket did.
+// abort ends the connection because the socket ended.
 func (q *qp) abort(err error) {
 	q.end(stateError, err)
 }
 
-// end moves to state s and flushes everything, once.
+// end moves to state s and flushes all work, once.
 func (q *qp) end(s qpState, err error) {
 	if q.ended {
 		if s == stateError {
@@ -104,8 +104,15 @@ func (q *qp) end(s qpState, err error) {
 	q.state, q.err, q.ended = s, err, true
 	q.rx.dst = nil
 
-	// No octet of the ULP's is referred to after this: an FPDU half written is
-	// finished from a copy, whole ones are taken back.
+	q.sealOutput(s)
+	q.flush(err)
+	q.stags.clear()
+}
+
+// sealOutput makes sure that no octet of the ULP's memory is referred to: the rest of
+// an FPDU that is half written is copied, and other FPDUs are dropped. In state ERROR
+// all of them are.
+func (q *qp) sealOutput(s qpState) {
 	if b := q.tx.batch; b != nil {
 		if s == stateError {
 			q.drop()
@@ -121,7 +128,10 @@ func (q *qp) end(s qpState, err error) {
 	q.tx.marks.Seek(q.tx.built)
 	q.tx.cur, q.tx.kick = txNone, false
 	q.tx.one[0] = nil
+}
 
+// flush completes all posted work with ErrFlushed, and forgets the peer's Reads.
+func (q *qp) flush(err error) {
 	flushed := fabric.ErrFlushed
 	if err != nil {
 		flushed = fmt.Errorf("%w: %w", fabric.ErrFlushed, err)
@@ -143,10 +153,9 @@ func (q *qp) end(s qpState, err error) {
 		*q.irq.at(0) = inbound{}
 		q.irq.pop()
 	}
-	q.stags.clear()
 }
 
-// drop gives up what is not written.
+// drop discards the batch, with the FPDUs that are not written.
 func (q *qp) drop() {
 	if q.tx.batch != nil {
 		q.cfg.pool.put(q.tx.batch)

@@ -5,34 +5,34 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// The receive path: octets in, in any portions. Only a header is collected, in a
-// scratch; payload goes where it belongs as it comes.
+// The receive path. Octets arrive in any portions. Only headers are collected, in
+// rx.head; payload is placed at its destination as it arrives.
 //
 //	control (4) -> rest of the header -> payload -> pad and CRC -> control ...
 //
-// A header is checked in full before the first octet of payload is placed. What is
-// wrong is remembered as a fault while the rest of the FPDU is dropped, and raised
-// once the CRC has shown that the peer did send it so; with the CRC off it is
-// raised at once. See the package comment for why placing first is safe.
+// A header is checked in full before the first octet of payload is placed. An error is
+// remembered as a fault while the rest of the FPDU is dropped, and raised once the CRC
+// has shown that the peer sent the FPDU like this. With the CRC off it is raised at
+// once. The package comment says why placing before checking the CRC is safe.
 
 type rxPhase uint8
 
 const (
 	rxHeader rxPhase = iota
-	rxReady          // a whole header, which waits until the ULP has heard of its Receives
+	rxReady          // a whole header waits until completions of Receives are delivered
 	rxPayload
 	rxTail
 )
 
-// What of an FPDU's headers a Terminate quotes.
+// The headers of an FPDU that a Terminate quotes.
 const (
 	headNone uint8 = iota
-	headDDP        // M and D
-	headRead       // M, D and R
+	headDDP        // segment length and DDP header: the M and D bits
+	headRead       // those and the Read Request header: the M, D and R bits
 )
 
-// A fault is why an FPDU is refused. The zero value is none: CodeLocal, which is
-// zero too, is nobody's fault.
+// A fault is the error of an FPDU. The zero value means no fault: its code is CodeLocal,
+// which never reports an error of the peer.
 type fault struct {
 	code wire.Code
 	head uint8
@@ -49,25 +49,25 @@ type rx struct {
 	op    wire.Opcode
 	fault fault
 	left  int    // payload octets to come
-	dst   []byte // where they go; nil when they are dropped
-	stag  uint32 // whose memory dst is; 0 for a Receive or a Read sink
+	dst   []byte // their destination; nil when they are dropped
+	stag  uint32 // the STag of dst; 0 for a Receive or a Read sink
 	tail  [3 + wire.CRCLen]byte
-	tailN int // octets of tail
-	tails int // octets it will have
+	tailN int // octets of tail received
+	tails int // octets of tail in all
 	crc   uint32
 
 	// The messages in progress.
 	heard  bool      // a good FPDU has arrived
-	msn    [3]uint32 // next expected, by queue
+	msn    [3]uint32 // next MSN expected, by queue
 	sendOp wire.Opcode
 	sendN  int  // octets of the Send in progress
 	inSend bool // its last segment is to come
 
 	inTag   bool // a tagged message's last segment is to come
-	tagNone bool // it has had no payload, and so neither STag nor TO, so far
+	tagNone bool // its segments so far had no payload, and so neither STag nor TO
 	tagOp   wire.Opcode
 	tagS    uint32
-	tagTO   uint64 // where its next segment starts
+	tagTO   uint64 // the TO at which its next segment starts
 
 	term [wire.MaxTerminate]byte
 }
@@ -84,9 +84,9 @@ func (r *rx) reset() {
 // inside reports whether the stream stands inside an FPDU.
 func (r *rx) inside() bool { return r.phase != rxHeader || r.have > 0 }
 
-// input takes octets in stream order, and returns those it has not taken. There
-// are some when hungry reports true: then completions are to be delivered before
-// the next call.
+// input consumes octets in stream order, and returns those it has not consumed. It
+// stops early when hungry reports true; then completions must be delivered before the
+// next call.
 func (q *qp) input(b []byte) []byte {
 	r := &q.rx
 	for q.alive() && (len(b) > 0 || r.phase == rxReady) {
@@ -125,8 +125,8 @@ func (q *qp) input(b []byte) []byte {
 	return nil
 }
 
-// starved reports whether a Send finds no Receive while completed ones wait for
-// delivery: the ULP may post them again, if only it hears of them.
+// starved reports whether a Send finds no Receive while completions of Receives wait
+// for delivery. The ULP may post Receives again when it gets these.
 func (q *qp) starved() bool {
 	switch q.rx.op {
 	case wire.OpSend, wire.OpSendInvalidate, wire.OpSendEvent, wire.OpSendEventInvalidate:
@@ -136,10 +136,10 @@ func (q *qp) starved() bool {
 	}
 }
 
-// hungry reports whether input stopped for want of a delivery.
+// hungry reports whether input stopped because completions must be delivered first.
 func (q *qp) hungry() bool { return q.rx.phase == rxReady && q.alive() }
 
-// placed takes note of payload octets p that have reached dst, or were dropped.
+// placed records that the payload octets p have been written to dst, or were dropped.
 func (q *qp) placed(p []byte) {
 	r := &q.rx
 	if r.dst != nil {
@@ -153,8 +153,9 @@ func (q *qp) placed(p []byte) {
 	}
 }
 
-// sink returns where the next octets of the stream may be read to directly: the
-// rest of the payload in progress, or nil. sunk says how many were.
+// sink returns the memory into which the next octets of the stream may be read: the
+// destination of the rest of the payload in progress, or nil. The caller reports to
+// sunk how many it has read.
 func (q *qp) sink() []byte {
 	if q.rx.phase != rxPayload || !q.alive() {
 		return nil
@@ -164,8 +165,8 @@ func (q *qp) sink() []byte {
 
 func (q *qp) sunk(n int) { q.placed(q.rx.dst[:n]) }
 
-// ahead is how many octets come before the payload of the next FPDU, if that is
-// tagged: what to read so that the payload can be read to its place.
+// ahead returns the number of octets before the payload of the next FPDU, if that is
+// tagged. Reading just these lets the caller read the payload to its destination.
 func (q *qp) ahead() int {
 	if q.rx.phase != rxTail {
 		return 0
@@ -173,7 +174,7 @@ func (q *qp) ahead() int {
 	return q.rx.tails - q.rx.tailN + wire.TaggedLen
 }
 
-// control looks at the first four octets: how long is the header?
+// control checks the first four octets, which determine the length of the header.
 func (q *qp) control() {
 	r := &q.rx
 	h := wire.Control(r.head[:])
@@ -189,8 +190,7 @@ func (q *qp) control() {
 	case h.RDMAPVersion() != wire.RDMAPVersion:
 		q.refuse(wire.CodeRDMAPVersion, headNone)
 	case !op.Known() || op.Tagged() != h.Tagged():
-		// The opcode decides the layout; a T bit that contradicts it is not guessed
-		// about.
+		// The opcode determines the layout. A T bit that contradicts it is an error.
 		q.refuse(wire.CodeOpcode, headNone)
 	case n+2 < op.HeaderLen():
 		q.refuse(wire.CodeMarker, headNone)
@@ -201,8 +201,8 @@ func (q *qp) control() {
 	q.payload(nil)
 }
 
-// refuse remembers what is wrong with the FPDU, or raises it when no CRC can show
-// it to be damage.
+// refuse remembers the fault of the FPDU until its CRC is checked, or raises it at once
+// when there is no CRC.
 func (q *qp) refuse(c wire.Code, head uint8) {
 	q.rx.fault = fault{c, head}
 	if !q.cfg.crc {
@@ -229,7 +229,8 @@ func (q *qp) header() {
 	q.payload(dst)
 }
 
-// payload begins the payload, which goes to dst, or nowhere.
+// payload begins the payload. It is placed at dst, or dropped if dst is nil or the FPDU
+// has a fault.
 func (q *qp) payload(dst []byte) {
 	r := &q.rx
 	if r.fault.set() {
@@ -243,7 +244,7 @@ func (q *qp) payload(dst []byte) {
 	r.left = 2 + n - r.have
 	r.phase = rxPayload
 	if r.left <= 0 {
-		// A ULPDU of 0 or 1 octets: its pad was taken for control octets.
+		// The ULPDU has 0 or 1 octets, so the control octets include some of its pad.
 		r.tails += r.left
 		r.left = 0
 		r.phase = rxTail
@@ -251,7 +252,7 @@ func (q *qp) payload(dst []byte) {
 	r.dst = dst
 }
 
-// fpdu ends an FPDU: all of it has arrived.
+// fpdu processes an FPDU whose last octet has arrived.
 func (q *qp) fpdu() {
 	r := &q.rx
 	if q.cfg.crc {
@@ -289,7 +290,7 @@ func (q *qp) fpdu() {
 	r.reset()
 }
 
-// tagged notes where the tagged message in progress goes on.
+// tagged records where the tagged message in progress continues.
 func (q *qp) tagged(last bool) {
 	r := &q.rx
 	h := wire.Tagged(r.head[:])
@@ -303,7 +304,7 @@ func (q *qp) tagged(last bool) {
 	}
 }
 
-// response counts a segment of a Response, and completes the Read with the last.
+// response counts a segment of a Response. The last one completes the Read.
 func (q *qp) response(last bool) {
 	rd := q.reads.at(0)
 	rd.got += wire.Tagged(q.rx.head[:]).Len()
@@ -326,8 +327,8 @@ func (q *qp) readDone(err error) {
 	}
 }
 
-// sent counts a segment of a Send, and delivers the message with the last. It
-// reports false when the message ended the connection.
+// sent counts a segment of a Send. The last one completes a Receive. It reports false
+// when the message ended the connection.
 func (q *qp) sent(last bool) bool {
 	r := &q.rx
 	if q.rtr() {
@@ -343,8 +344,8 @@ func (q *qp) sent(last bool) bool {
 	var inv uint32
 	if r.op.Invalidates() {
 		// On delivery, "Invalidate the STag if it is associated with the RDMAP Stream;
-		// or issue a Terminate Message": after everything before it was placed, before
-		// the ULP hears of it. RFC 5040 Section 5.3.
+		// or issue a Terminate Message". RFC 5040 Section 5.3. By now everything before the
+		// Send was placed, and the ULP has not been told of the Send.
 		inv = h.Invalidate()
 		if q.stags.find(inv) == nil {
 			q.raise(fault{wire.CodeOpInvalidate, headDDP})

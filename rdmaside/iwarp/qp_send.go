@@ -5,29 +5,33 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// The send path. Messages go out one after the other: the segments of a tagged
-// message must not mix with those of another (Linux siw hangs up), and Sends keep
-// their place. What is chosen, at the boundary between messages:
+// The send path. Messages are sent one after the other, for two reasons: Linux siw
+// terminates the connection when segments of two tagged messages mix, and Sends must keep
+// their order with the Writes before them. At each boundary between messages the next
+// one is chosen in this order:
 //
 //	Terminate        alone, and last
 //	Read Requests    as far as ORD allows; they are small
 //	own / Responses  in turns of turnBudget octets while both wait
 //
-// Output is built a batch at a time, only when the last one is wholly written, so
-// what is referred to is bounded and a Response is checked again shortly before it
-// is sent.
+// One batch of output is built at a time, when the batch before is wholly written. That
+// bounds the memory that output refers to, and the region of a Response is checked again
+// shortly before its octets are sent.
 
 const (
-	// copyBelow is the payload length below which copying it next to its header is
-	// cheaper than a slice of its own: measured, three times at 1450 octets.
+	// copyBelow is the payload length below which copying the payload next to its header
+	// is cheaper than a slice of its own: measured, three times cheaper at 1450 octets.
 	copyBelow = 4096
-	// pieceBelow is the same for a piece of the payload of a larger FPDU.
+	// pieceBelow is the same bound for a piece of the payload of a longer FPDU.
 	pieceBelow = 512
-	// pieceOctets and pieceCount bound what small and large pieces one FPDU gathers.
-	// One that would take more is sent shorter.
+	// pieceOctets bounds the octets of small pieces in one FPDU. An FPDU that would need
+	// more is made shorter.
 	pieceOctets = 8 << 10
-	pieceCount  = 200
+	// pieceCount bounds the number of large pieces in one FPDU, likewise.
+	pieceCount = 200
 
+	// turnBudget is how many octets own messages, or Responses, may send while the
+	// others wait.
 	turnBudget = 256 << 10
 )
 
@@ -49,25 +53,27 @@ type tx struct {
 
 	maxTagged, maxUntagged int // payload octets of one segment
 
-	built, written uint64 // stream positions: what is in FPDUs, what the kernel has
+	built   uint64 // stream position behind the last FPDU built
+	written uint64 // stream position up to which the kernel has the octets
 
-	// The message in progress, and whose turn is next.
+	// The message in progress.
 	cur       txMessage
-	done      int // octets of it
-	part, off int // where its next octet is
-	responses bool
-	spent     int
-	one       [1][]byte
+	done      int       // octets of it that are in FPDUs
+	part, off int       // its next octet is parts[part][off]
+	one       [1][]byte // parts of a Response or a Terminate
+
+	responses bool // it is the Responses' turn
+	spent     int  // octets sent in this turn
 
 	copied int // octets of payload copied, for the Provider
 
-	msn  [3]uint32 // next, by queue
-	kick bool      // a zero-length Write is wanted
-	wait bool      // hold: the first FPDU is the peer's
+	msn  [3]uint32 // next MSN, by queue
+	kick bool      // a zero-length Write is to be sent
+	wait bool      // qpConfig.hold: nothing is sent before the peer's first FPDU
 
 	term     [wire.MaxTerminate]byte
 	termLen  int
-	termSent bool // it is in a batch
+	termSent bool // the Terminate is in a batch
 }
 
 func (t *tx) init(cfg qpConfig) {
@@ -76,14 +82,15 @@ func (t *tx) init(cfg qpConfig) {
 	t.mulpdu(wire.MaxSendULPDU)
 }
 
-// mulpdu sets how long ULPDUs may be. Payload lengths are multiples of four, so
-// that only last segments need a pad.
+// mulpdu sets the length of the longest ULPDU to n. Payload lengths are multiples of
+// four, so that only last segments need a pad.
 func (t *tx) mulpdu(n int) {
 	t.maxTagged = (n + 2 - wire.TaggedLen) &^ 3
 	t.maxUntagged = (n + 2 - wire.UntaggedLen) &^ 3
 }
 
-// setMSS fits FPDUs to TCP segments of emss octets; 0 is as long as may be.
+// setMSS makes FPDUs fit TCP segments of emss octets. With 0 FPDUs have the maximum
+// length.
 func (q *qp) setMSS(emss int) {
 	n := wire.MaxSendULPDU
 	if emss > 0 {
@@ -92,8 +99,8 @@ func (q *qp) setMSS(emss int) {
 	q.tx.mulpdu(n)
 }
 
-// output returns what to write next, or nothing. wrote says how much of it was;
-// until then the slices stay as they are.
+// output returns the slices to write next, if any. The caller reports to wrote how many
+// octets were written; until then the slices do not change.
 func (q *qp) output() [][]byte {
 	t := &q.tx
 	if t.batch != nil {
@@ -123,7 +130,8 @@ func (q *qp) output() [][]byte {
 		}
 	}
 	if t.batch == nil {
-		// A Response's region is gone, and with it the connection and b.
+		// The region of a Response was invalidated. That ended the connection and put
+		// b back.
 		return q.output()
 	}
 	b.flushLin()
@@ -139,15 +147,16 @@ func (q *qp) sendable() bool {
 	return q.tx.cur != txNone || q.tx.kick || q.askable() || q.wq.len() > q.built || q.irq.len() > 0
 }
 
+// askable reports whether a Read Request may be sent.
 func (q *qp) askable() bool { return q.reads.len() > q.asked && q.asked < q.cfg.ord }
 
-// drained reports whether all that was posted has been written, and all Reads are
-// done.
+// drained reports whether all posted work and all Responses have been written, and all
+// Reads have completed.
 func (q *qp) drained() bool {
 	return q.tx.batch == nil && q.wq.len() == 0 && q.reads.len() == 0 && q.irq.len() == 0
 }
 
-// wrote takes note that the kernel has n octets of output.
+// wrote records that the kernel has accepted n octets of output.
 func (q *qp) wrote(n int) {
 	t := &q.tx
 	if t.batch == nil {
@@ -225,7 +234,7 @@ func (q *qp) choose() bool {
 	return true
 }
 
-// over ends the message in progress, n octets long.
+// over ends the message in progress, which has n octets.
 func (t *tx) over(n int) {
 	t.cur = txNone
 	t.spent += n
@@ -273,8 +282,8 @@ func (q *qp) buildOwn(b *batch) bool {
 	return true
 }
 
-// buildResponse adds a segment of the Response to the oldest inbound Read. The
-// region is looked up for each segment: it may have been invalidated since.
+// buildResponse adds a segment of the Response to the oldest inbound Read. It looks up
+// the region for each segment, because the ULP may have invalidated it since.
 func (q *qp) buildResponse(b *batch) bool {
 	t := &q.tx
 	in := q.irq.at(0)
@@ -299,8 +308,8 @@ func (q *qp) buildResponse(b *batch) bool {
 	return true
 }
 
-// gather returns how many of the next n octets one FPDU takes: all, unless they
-// are in a great many pieces.
+// gather returns how many of the next n octets of parts fit one FPDU: all of them,
+// unless they are in very many pieces.
 func (t *tx) gather(parts [][]byte, n int) int {
 	if n < copyBelow {
 		return n
@@ -323,8 +332,8 @@ func (t *tx) gather(parts [][]byte, n int) int {
 	return got
 }
 
-// emit adds an FPDU of header head and the next n octets of parts, and advances
-// over them. It reports false, and has done nothing, when b has no room.
+// emit adds an FPDU with the header head and the next n octets of parts, and advances
+// past them. When b has no room it does nothing and reports false.
 func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
 	t := &q.tx
 	length := len(head) + n
@@ -381,7 +390,7 @@ func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
 
 var zeros [4]byte
 
-// emitMarked is emit for a peer that wants Markers: everything is copied.
+// emitMarked is emit for a peer that wants Markers. It copies the payload.
 func (t *tx) emitMarked(b *batch, head []byte, parts [][]byte, n, pad int) {
 	t.body = append(t.body[:0], head...)
 	t.body = t.appendParts(t.body, parts, n)
@@ -403,7 +412,7 @@ func (t *tx) appendParts(b []byte, parts [][]byte, n int) []byte {
 	return b
 }
 
-// next returns the next piece of parts, of at most n octets, and moves past it.
+// next returns the next piece of parts, at most n octets, and advances past it.
 func (t *tx) next(parts [][]byte, n int) []byte {
 	for {
 		p := parts[t.part][t.off:]
@@ -418,8 +427,8 @@ func (t *tx) next(parts [][]byte, n int) []byte {
 	}
 }
 
-// rtrFrame builds the FPDU that a peer-to-peer Initiator begins with, for writing
-// before the qp is started. RFC 6581 Section 9.2.
+// rtrFrame builds the first FPDU of a peer-to-peer Initiator, which is written before
+// the qp is started. RFC 6581 Section 9.2.
 func (q *qp) rtrFrame(read bool) []byte {
 	b := newBatch()
 	if read {

@@ -1,7 +1,7 @@
 package iwarp
 
-// A ring is a queue that grows by doubling to what it once held and then stays:
-// its elements are reused, with whatever they own.
+// A ring is a queue that grows by doubling and never shrinks. It reuses its elements
+// together with the memory that they own.
 type ring[T any] struct {
 	buf  []T // length a power of two
 	head int
@@ -13,8 +13,8 @@ func (r *ring[T]) len() int { return r.n }
 // at returns the i-th oldest element, 0 <= i < len().
 func (r *ring[T]) at(i int) *T { return &r.buf[(r.head+i)&(len(r.buf)-1)] }
 
-// push makes room for one element and returns it as it was left. The pointer
-// holds until the next push.
+// push adds an element and returns it with the contents it last had. The pointer is
+// valid until the next push.
 func (r *ring[T]) push() *T {
 	if r.n == len(r.buf) {
 		buf := make([]T, max(8, 2*len(r.buf)))
@@ -27,7 +27,7 @@ func (r *ring[T]) push() *T {
 	return r.at(r.n - 1)
 }
 
-// pop drops the oldest element. The caller has cleared what it must not keep.
+// pop removes the oldest element. The caller clears what the element must not retain.
 func (r *ring[T]) pop() {
 	r.head = (r.head + 1) & (len(r.buf) - 1)
 	r.n--

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// A span is memory by address, for comparing only.
+// A span is a range of memory, by address. Spans are only compared.
 type span struct{ lo, hi uintptr }
 
 func spanOf(b []byte) span {
@@ -15,8 +15,8 @@ func spanOf(b []byte) span {
 
 func (s span) overlaps(o span) bool { return s.lo < o.hi && o.lo < s.hi }
 
-// after is how many spans begin at or below lo, which is where one that begins
-// there comes in, or comes after.
+// after returns the number of spans that begin at or below lo. A span that begins at lo
+// is inserted at this index.
 func (t *table) after(lo uintptr) int {
 	i, j := 0, len(t.spans)
 	for i < j {
@@ -30,8 +30,8 @@ func (t *table) after(lo uintptr) int {
 	return i
 }
 
-// addSpan notes that the peer may write b, and reports false if it may already.
-// Spans do not overlap, so only the neighbours are looked at.
+// addSpan records that the peer may write b. It reports false if the peer may already
+// write some of b. Spans do not overlap, so comparing with the neighbours suffices.
 func (t *table) addSpan(b []byte) bool {
 	s := spanOf(b)
 	if s.lo == s.hi {

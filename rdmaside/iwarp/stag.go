@@ -10,17 +10,17 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// ErrAliased is returned by Register and PostRead for memory that the peer can
-// write through another handle already.
+// ErrAliased is the error of Register and PostRead for memory that the peer can already
+// write through another handle.
 var ErrAliased = errors.New("iwarp: memory is writable through another handle")
 
 // A table holds the STags of one connection: its protection domain. It belongs to
 // the connection's loop.
 //
-// An STag is 32 random bits, never 0, and is not given out again before
-// retiredMax others have been retired. Live and retired STags share one open
-// addressed hash table keyed by the STag itself, which is random already; what a
-// peer looks up has no influence on what is stored.
+// An STag is 32 random bits, never 0. It is not used again before retiredMax other STags
+// have been retired. Live and retired STags share one open-addressed hash table, whose
+// hash is the STag itself. That is safe because this side draws the STags at random: a
+// peer can only look STags up, and cannot make any collide.
 type table struct {
 	limit  int // most live STags
 	shared *limits
@@ -31,17 +31,18 @@ type table struct {
 	free    []int32 // unused elements of regions
 	live    int
 
-	retired     []uint32 // ring
+	retired     []uint32 // ring of dead STags
 	retiredHead int
 
 	spans []span // memory that the peer may write, by address: regions and Read sinks
 
-	// Random octets are drawn by the batch, so that registering is no system call.
+	// Random octets are drawn in batches, so that most registrations need no system
+	// call.
 	random [480]byte
 	left   int
 }
 
-// retiredMax is how many dead STags stay out of use.
+// retiredMax is the number of dead STags that are not used again.
 const retiredMax = 2048
 
 type slot struct {
@@ -49,7 +50,7 @@ type slot struct {
 	region int32  // negative: retired
 }
 
-// A region is what an STag stands for.
+// A region is the memory of an STag.
 type region struct {
 	buf    []byte
 	to     uint64 // Tagged Offset of buf[0]; buf ends far below 2^64
@@ -57,8 +58,8 @@ type region struct {
 	access fabric.Access
 }
 
-// within returns the n octets at to, and false when they are not all inside. The
-// caller has made sure that to+n does not wrap.
+// within returns the n octets at to. It reports false when they are not all inside the
+// region. The caller makes sure that to+n does not wrap.
 func (r *region) within(to uint64, n uint64) ([]byte, bool) {
 	size := uint64(len(r.buf))
 	if to < r.to || to-r.to > size || n > size-(to-r.to) {
@@ -71,7 +72,7 @@ func (r *region) within(to uint64, n uint64) ([]byte, bool) {
 // draw returns n random octets, n at most 8.
 func (t *table) draw(n int) []byte {
 	if t.left < n {
-		_, _ = rand.Read(t.random[:]) // never fails: it would have crashed the program
+		_, _ = rand.Read(t.random[:]) // never returns an error: it crashes the program instead
 		t.left = len(t.random)
 	}
 	t.left -= n
@@ -79,7 +80,7 @@ func (t *table) draw(n int) []byte {
 	return b
 }
 
-// mint returns an STag that is neither live nor lately retired.
+// mint returns an STag that is neither live nor among the retired ones.
 func (t *table) mint() uint32 {
 	for {
 		if v := binary.NativeEndian.Uint32(t.draw(4)); v != 0 && t.slot(v) < 0 {
@@ -88,13 +89,13 @@ func (t *table) mint() uint32 {
 	}
 }
 
-// base returns the Tagged Offset that a buffer starts at: a random page below
-// 2^47, so that no length wraps and no address shows.
+// base returns a Tagged Offset for the start of a buffer: a random page below 2^47, so
+// that no length wraps and the peer learns no address.
 func (t *table) base() uint64 {
 	return binary.NativeEndian.Uint64(t.draw(8)) & (1<<47 - 1) &^ 4095
 }
 
-// slot returns where stag is, or -1.
+// slot returns the index of stag in slots, or -1.
 func (t *table) slot(stag uint32) int {
 	if len(t.slots) == 0 || stag == 0 {
 		return -1
@@ -110,7 +111,7 @@ func (t *table) slot(stag uint32) int {
 	}
 }
 
-// find returns the live region of stag, or nil. The pointer holds until the next
+// find returns the live region of stag, or nil. The pointer is valid until the next
 // add.
 func (t *table) find(stag uint32) *region {
 	i := t.slot(stag)
@@ -152,7 +153,7 @@ func (t *table) add(buf []byte, a fabric.Access) (*region, error) {
 	return r, nil
 }
 
-// remove ends stag's life and returns its memory.
+// remove invalidates stag and returns its memory.
 func (t *table) remove(stag uint32) (buf []byte, ok bool) {
 	i := t.slot(stag)
 	if i < 0 || t.slots[i].region < 0 {
@@ -180,7 +181,7 @@ func (t *table) remove(stag uint32) (buf []byte, ok bool) {
 	return buf, true
 }
 
-// clear ends every STag.
+// clear invalidates every STag.
 func (t *table) clear() {
 	for i := range t.regions {
 		if r := &t.regions[i]; r.stag != 0 {
@@ -214,7 +215,7 @@ func (t *table) place(s slot) {
 	t.slots[i] = s
 }
 
-// forget deletes a slot and closes the gap: what was displaced over it moves back.
+// forget deletes a slot and closes the gap: slots that were displaced past it move back.
 func (t *table) forget(stag uint32) {
 	i := t.slot(stag)
 	if i < 0 {

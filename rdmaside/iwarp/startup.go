@@ -15,37 +15,38 @@ import (
 // Start-up: the exchange of MPA Request and Reply over a net.Conn, in blocking code
 // under one deadline. RFC 5044 Section 7.1, RFC 6581.
 //
-// Both frames go out with one Write, and are read to their last octet and not
-// beyond: what follows belongs to the loop. Linux siw hangs up on an octet that
-// comes early, and on a Request in many small pieces.
+// Each frame is written with one Write, because Linux siw closes the connection when a
+// Request arrives in many small pieces, or an octet arrives early. A frame is read to its
+// last octet and not beyond, because the loop reads the octets that follow.
 
 // Bounds on what the ULP may ask for.
 const (
-	maxPrivate = 248                    // what is left of siw's 256 and of the block
-	maxReads   = wire.NoNegotiation - 1 // 0x3fff means something else
+	maxPrivate = 248                    // fits siw's 256 together with the Enhanced block
+	maxReads   = wire.NoNegotiation - 1 // the largest IRD and ORD that can be negotiated
 )
 
-// errNoReply is wrapped by Dial's error when the peer hung up on a Request without
-// any answer. It decides whether another kind of Request is tried.
+// errNoReply is wrapped by the error of an attempt to dial whose peer closed the
+// connection without a Reply. Dial then tries another kind of Request.
 var errNoReply = errors.New("peer closed without a Reply")
 
-// A request is a kind of Request. Dial tries them in this order; what worked is
-// remembered by address.
+// A request is a kind of Request. Dial tries them in this order, and remembers for each
+// address which kind the peer answered.
 type request uint8
 
 const (
 	// requestEnhanced: revision 2, client-server model.
 	requestEnhanced request = iota
 	// requestPeer: revision 2, peer-to-peer model, RTR by Write or Read. Intel's
-	// adapters insist on it. It is not the default, because Linux siw's connection
-	// manager dies when such a connection is reset before its RTR.
+	// adapters accept nothing else. It is not the default, because Linux siw's connection
+	// manager crashes when such a connection is reset before its RTR.
 	requestPeer
 	// requestRev1: RFC 5044 as it was.
 	requestRev1
 	requestKinds
 )
 
-// An rtr is how a peer-to-peer Initiator releases the Responder.
+// An rtr is the kind of FPDU with which a peer-to-peer Initiator tells the Responder
+// that it may send.
 type rtr uint8
 
 const (
@@ -55,7 +56,7 @@ const (
 	rtrSend
 )
 
-// agreed is what start-up came to.
+// agreed has the parameters that both sides agreed on at start-up.
 type agreed struct {
 	crc, markers bool
 	ird, ord     int
@@ -92,9 +93,9 @@ func (p *Provider) flags() wire.FrameFlags {
 	return wire.FlagCRC
 }
 
-// initiate sends the Request and reads the Reply. ctx ends the wait, except where
-// cutting a peer-to-peer start-up short would harm the peer: between its Request
-// and its RTR only the deadline does.
+// initiate sends the Request and reads the Reply. The end of ctx interrupts it, except in
+// the peer-to-peer model: resetting the connection between Request and RTR can crash the
+// peer, so there only the deadline of ctx applies.
 func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fabric.ConnOptions) (agreed, error) {
 	f := wire.Frame{Flags: p.flags(), Revision: 2, Private: o.PrivateData}
 	e := wire.Enhanced{IRD: uint16(o.IRD), ORD: uint16(o.ORD)}
@@ -158,7 +159,7 @@ func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fa
 	return a, nil
 }
 
-// refuse answers a Reply that cannot be lived with.
+// refuse terminates a connection whose Reply is unacceptable.
 func (p *Provider) refuse(nc net.Conn, a agreed, c wire.Code) error {
 	q := newQP(p.config(a, fabric.ConnOptions{}))
 	q.start()
@@ -172,22 +173,23 @@ func (p *Provider) refuse(nc net.Conn, a agreed, c wire.Code) error {
 	return q.err
 }
 
-// linger reads what a peer still sends, for a second, before nc is closed: closing
-// with octets unread makes the kernel send RST, which can overtake what was written.
+// linger reads and drops input for at most a second before the caller closes nc. Closing
+// with octets unread makes the kernel send RST, which can overtake octets written before.
 func linger(nc net.Conn) {
-	if c, ok := nc.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+	if c, ok := nc.(*net.TCPConn); ok && c.CloseWrite() == nil {
 		_ = nc.SetDeadline(time.Now().Add(time.Second))
 		_, _ = io.CopyN(io.Discard, nc, 1<<20)
 	}
 }
 
-// interrupt makes nc's calls fail when ctx ends, until the function it returns is
-// called.
+// interrupt makes calls of nc's methods fail once ctx has ended. The caller undoes that
+// with the function that interrupt returns.
 func interrupt(ctx context.Context, nc net.Conn) func() bool {
 	return context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 }
 
-// noReply explains an error before the first octet of a Reply.
+// noReply wraps an error that came instead of a Reply. It adds errNoReply when the peer
+// closed the connection.
 func noReply(ctx context.Context, err error) error {
 	var ne net.Error
 	var fe *wire.FrameError
@@ -202,7 +204,8 @@ func noReply(ctx context.Context, err error) error {
 	return fmt.Errorf("iwarp: start-up: %w: %w", errNoReply, err)
 }
 
-// readFrame reads a Request, or a Reply. io.EOF means that nothing came.
+// readFrame reads a Request, or a Reply if reply is set. It returns io.EOF when the peer
+// closed the connection without sending an octet.
 func readFrame(nc net.Conn, reply bool) (wire.Frame, error) {
 	var b [wire.FrameLen + wire.MaxPrivate]byte
 	if _, err := io.ReadFull(nc, b[:wire.FrameLen]); err != nil {
@@ -216,7 +219,7 @@ func readFrame(nc net.Conn, reply bool) (wire.Frame, error) {
 		if reply {
 			return f, wire.ErrBothInitiators
 		}
-		return f, &wire.FrameError{Reason: "a Reply to nothing"}
+		return f, &wire.FrameError{Reason: "a Reply instead of a Request"}
 	}
 	if _, err := io.ReadFull(nc, b[wire.FrameLen:wire.FrameLen+n]); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -227,11 +230,11 @@ func readFrame(nc net.Conn, reply bool) (wire.Frame, error) {
 	return f, f.ParsePrivate(append([]byte(nil), b[wire.FrameLen:wire.FrameLen+n]...))
 }
 
-// checkRequest says whether a Request can be answered.
+// checkRequest returns the error of a Request that cannot be answered.
 func checkRequest(f wire.Frame) error {
 	switch {
 	case f.Revision < 1 || f.Revision > 2:
-		// Revision 0 goes with DDP and RDMAP versions 0.
+		// Revision 0 implies versions 0 of DDP and RDMAP.
 		return &wire.FrameError{Reason: fmt.Sprintf("revision %d", f.Revision)}
 	case f.Revision == 1 && f.Flags&wire.FlagEnhanced != 0:
 		return &wire.FrameError{Reason: "S in revision 1"}
@@ -239,8 +242,8 @@ func checkRequest(f wire.Frame) error {
 	return nil
 }
 
-// answer works out the Reply to the Request f, and what it amounts to. Flags are
-// set, never copied. RFC 6581 Section 9.
+// answer returns the Reply to the Request f, and the parameters that it agrees to. It
+// sets each flag by a rule and copies none. RFC 6581 Section 9.
 func (p *Provider) answer(f wire.Frame, o fabric.ConnOptions) (wire.Frame, agreed) {
 	r := wire.Frame{
 		Reply: true, Revision: f.Revision, Private: o.PrivateData,
@@ -257,8 +260,8 @@ func (p *Provider) answer(f wire.Frame, o fabric.ConnOptions) (wire.Frame, agree
 	e := f.Enhanced
 	r.Enhanced.IRD, r.Enhanced.ORD = wire.NoNegotiation, wire.NoNegotiation
 	if e.PeerToPeer {
-		// One bit only, one that was offered if there is one: an adapter that compares
-		// for equality hangs up on more.
+		// Set only one bit, and one that was offered if any was: an adapter that compares
+		// for equality closes the connection otherwise.
 		r.Enhanced.PeerToPeer = true
 		switch {
 		case e.RTRWrite:
@@ -285,7 +288,7 @@ func (p *Provider) answer(f wire.Frame, o fabric.ConnOptions) (wire.Frame, agree
 	return r, a
 }
 
-// config is the qp's configuration for what was agreed.
+// config returns the configuration of the qp.
 func (p *Provider) config(a agreed, o fabric.ConnOptions) qpConfig {
 	return qpConfig{
 		crc: a.crc, markers: a.markers,

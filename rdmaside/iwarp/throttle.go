@@ -10,7 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// logEnd writes the line about a connection that ended on its own.
+// logEnd logs the error of a connection that the ULP did not close.
 func (p *Provider) logEnd(c *conn, err error) {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, loop.ErrStopped) || errors.Is(err, fabric.ErrClosed) {
 		return
@@ -26,10 +26,10 @@ func (p *Provider) logEnd(c *conn, err error) {
 	e.Msg("connection ended")
 }
 
-// A throttle limits lines that peers can cause: logBurst at once, one more each
-// logEvery.
+// A throttle bounds the log lines that peers can cause: logBurst at once, and one more
+// each logEvery.
 type throttle struct {
-	mu      sync.Mutex // a leaf
+	mu      sync.Mutex // guards the rest; a leaf
 	tokens  float64
 	last    time.Time
 	dropped int
@@ -40,8 +40,8 @@ const (
 	logEvery = 500 * time.Millisecond
 )
 
-// allow reports whether a line may be written now, and how many were not since the
-// last one.
+// allow reports whether a line may be written now, and how many lines were suppressed
+// since the last one.
 func (t *throttle) allow(now time.Time) (ok bool, dropped int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

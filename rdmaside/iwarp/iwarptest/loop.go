@@ -1,3 +1,5 @@
+// Package iwarptest has a loop that drives sockets with plain goroutines, for tests of
+// package iwarp and of its users that need no event loop.
 package iwarptest
 
 import (
@@ -7,9 +9,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// A Loop is a loop.SocketLoop made of plain goroutines, for tests, tools, and
-// whoever has no event loop: one goroutine with a mailbox is the loop, and each
-// socket has one that reads and one that waits for room to write.
+// A Loop is a loop.SocketLoop made of plain goroutines. One goroutine with a mailbox is
+// the loop, and each socket has one goroutine that reads and one that waits for room to
+// write.
 type Loop struct {
 	mu      sync.Mutex // guards queue and stopped; a leaf
 	queue   []loop.Task
@@ -21,8 +23,8 @@ type Loop struct {
 
 	// Owned by the loop goroutine.
 	spare   []loop.Task
-	flushes []*socket // FlushSoon was called
-	flushed []*socket // spare of flushes
+	flushes []*socket // sockets whose FlushSoon was called
+	flushed []*socket // the slice that flushes swaps with
 	socks   map[*socket]struct{}
 	vec     iovecs
 }
@@ -62,8 +64,8 @@ func (l *Loop) wake() {
 	}
 }
 
-// Attach implements loop.SocketLoop. c may be any net.Conn; one that is not a
-// TCP connection costs a copy of what is written.
+// Attach implements loop.SocketLoop. c may be any net.Conn. Octets written to one that
+// is not a TCP connection are copied.
 func (l *Loop) Attach(c net.Conn, st loop.Stream) error {
 	t := &attachTask{s: newSocket(l, c, st), runc: make(chan struct{})}
 	l.Post(t)
@@ -91,9 +93,8 @@ func (l *Loop) Do(f func()) {
 	<-done
 }
 
-// Stop ends the loop and the sockets attached to it: their Streams get
-// Detached(loop.ErrStopped). It returns when every goroutine has ended, and must
-// not be called on the loop.
+// Stop ends the loop, and detaches its sockets with loop.ErrStopped. It returns when
+// every goroutine has ended. It must not be called on the loop.
 func (l *Loop) Stop() {
 	l.mu.Lock()
 	l.stopped = true
@@ -128,8 +129,8 @@ func (l *Loop) run() {
 	}
 }
 
-// flush calls Stream.Flush where it was asked for. Flushing one socket may ask for
-// another's flush; a few rounds of that belong to this pass.
+// flush calls Stream.Flush of each socket whose FlushSoon was called. A Flush may ask
+// for more of them, so flush goes a few rounds.
 func (l *Loop) flush() {
 	for range 4 {
 		if len(l.flushes) == 0 {

@@ -15,8 +15,8 @@ const iovMax = 1024
 // iovecs is the loop's scratch for writev(2).
 type iovecs struct{ v [iovMax]unix.Iovec }
 
-// A rawIO calls the kernel on a socket without blocking. Its closures are made
-// once, so that no call allocates. read and writev run on the loop; waitWritable
+// A rawIO makes system calls on a socket without blocking. Its closures are made
+// once, so that no call allocates. read and writev run on the loop. waitWritable
 // runs on the writer, never while the loop is in writev.
 type rawIO struct {
 	readFn, writeFn, waitFn func(fd uintptr) bool
@@ -45,9 +45,9 @@ func (r *rawIO) init() {
 	}
 	r.writeFn = func(fd uintptr) bool {
 		if raceEnabled {
-			// Writing nothing, by a call that the race detector knows: what happened
-			// before a Writev happens before the Read that gets its octets, in tests
-			// where both ends are in one process.
+			// The race detector does not know SYS_WRITEV. A write of no octets tells it
+			// that accesses before this Writev happen before the Read that gets the octets,
+			// in tests that have both ends in one process.
 			_, _ = syscall.Write(int(fd), nil)
 		}
 		for {
@@ -64,8 +64,8 @@ func (r *rawIO) init() {
 			return true
 		}
 	}
-	// Go's poller is edge triggered: asking for the state after the poller was
-	// reset, instead of waiting blindly, is what keeps an edge from being lost.
+	// Go's poller is edge triggered. Polling the state after the poller was reset makes
+	// sure that no edge is missed.
 	r.waitFn = func(fd uintptr) bool {
 		r.poll[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
 		n, err := unix.Poll(r.poll[:], 0)
@@ -112,7 +112,7 @@ func (r *rawIO) writev(c syscall.RawConn, v *iovecs, bufs [][]byte) (total int, 
 
 func (r *rawIO) waitWritable(c syscall.RawConn) error { return c.Write(r.waitFn) }
 
-// mss returns the connection's current segment size: mss_cache in the kernel.
+// mss returns the connection's current segment size, which is mss_cache in the kernel.
 func mss(c syscall.RawConn) (n int) {
 	_ = c.Control(func(fd uintptr) {
 		n, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Elsewhere a Loop writes through a copy, and reads without looking ahead.
+// On other systems a Loop copies the octets that it writes, and Read reads nothing.
 const rawSupported = false
 
 type iovecs struct{}

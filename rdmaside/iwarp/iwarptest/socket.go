@@ -14,12 +14,12 @@ import (
 type socket struct {
 	loop   *Loop // constant
 	conn   net.Conn
-	raw    syscall.RawConn // nil when the connection has none we can use
+	raw    syscall.RawConn // nil when the connection has none that rawIO can use
 	stream loop.Stream
 
-	consumedc chan struct{} // one deep; the loop is done with buf
-	waitc     chan struct{} // one deep; the loop wants Writable
-	donec     chan struct{} // closed when the socket has ended
+	consumedc chan struct{} // one deep; filled when the loop no longer uses buf
+	waitc     chan struct{} // one deep; filled when the loop wants Writable to be called
+	donec     chan struct{} // closed when the socket is detached
 
 	// Written by the reader before it posts, read by the loop before it sends to
 	// consumedc.
@@ -34,14 +34,14 @@ type socket struct {
 	blocked    bool // the writer is waiting for room
 	io         rawIO
 
-	mu      sync.Mutex // guards what follows, used without raw; a leaf
-	pending []byte     // taken by Writev, not yet written
-	short   bool       // Writev took less than all
-	half    bool       // CloseWrite once pending is written
-	fin     bool       // close once pending is written
+	mu      sync.Mutex // guards the rest, which serves sockets without raw; a leaf
+	pending []byte     // accepted by Writev, not yet written
+	short   bool       // Writev accepted less than all
+	half    bool       // CloseWrite was called; the writer obeys when pending is written
+	fin     bool       // Close was called; the writer obeys when pending is written
 }
 
-// pendingMax is how much Writev takes ahead of a connection that blocks.
+// pendingMax bounds the octets that Writev accepts before they are written.
 const pendingMax = 256 << 10
 
 func newSocket(l *Loop, c net.Conn, st loop.Stream) *socket {
@@ -108,7 +108,7 @@ func (s *socket) writeLoop() {
 			return
 		}
 		if s.raw != nil {
-			// An error shows at the next Writev.
+			// The next Writev returns the error, if there is one.
 			_ = s.io.waitWritable(s.raw)
 			s.loop.Post((*writable)(s))
 			continue
@@ -117,7 +117,7 @@ func (s *socket) writeLoop() {
 	}
 }
 
-// writePending writes what Writev took, until nothing is left.
+// writePending writes until pending is empty.
 func (s *socket) writePending() {
 	var out []byte
 	for {
@@ -140,7 +140,7 @@ func (s *socket) writePending() {
 			return
 		}
 		if _, err := s.conn.Write(out); err != nil {
-			s.conn.Close() // the reader sees it
+			s.conn.Close() // makes the reader fail
 			return
 		}
 	}
@@ -187,7 +187,7 @@ func (s *socket) Writev(bufs [][]byte) (int, error) {
 	return total, err
 }
 
-// take copies bufs for the writer, as far as there is room.
+// take copies bufs to pending, as far as there is room.
 func (s *socket) take(bufs [][]byte) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +228,7 @@ func (s *socket) FlushSoon() {
 	}
 }
 
-// FlushLate implements loop.Socket. A Loop has no turns to wait for.
+// FlushLate implements loop.Socket. Sockets of a Loop have no turns, so it is FlushSoon.
 func (s *socket) FlushLate() { s.FlushSoon() }
 
 // CloseWrite implements loop.Socket.
@@ -247,11 +247,11 @@ func (s *socket) CloseWrite() error {
 	return nil
 }
 
-// A halfCloser is a connection that can be closed one way.
+// A halfCloser is a connection that can close one direction.
 type halfCloser interface{ CloseWrite() error }
 
-// Close implements loop.Socket. Closing makes the reader return, and what it
-// posts detaches the socket.
+// Close implements loop.Socket. Closing makes the reader fail, and its post detaches the
+// socket.
 func (s *socket) Close() {
 	if s.closed || s.detached {
 		return
@@ -293,7 +293,7 @@ func (s *socket) MSS() int {
 	return mss(s.raw)
 }
 
-// addrPort is the address in netip's words, the zero value if it has none.
+// addrPort converts a TCP address. Other addresses become the zero value.
 func addrPort(a net.Addr) netip.AddrPort {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {

@@ -2,11 +2,11 @@ package wire
 
 import "encoding/binary"
 
-// MarkerSpacing is the distance between Markers in the stream, and MarkerLen the
-// length of one.
 const (
+	// MarkerSpacing is the distance between Markers in the stream.
 	MarkerSpacing = 512
-	MarkerLen     = 4
+	// MarkerLen is the length of a Marker.
+	MarkerLen = 4
 )
 
 // Markers puts Markers into one direction of a stream, for a peer whose M bit
@@ -19,14 +19,14 @@ const (
 //	|           RESERVED            |            FPDUPTR            |
 //	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //
-// RFC 5044 Sections 4.2 and 4.3. There is one at stream octets 0, 512, 1024, ...; FPDUPTR
-// is the distance in the stream back to the ULPDU_Length of the FPDU that the
-// Marker is in, 0 between FPDUs, where it belongs to the next one. CRC and all
-// positions include Markers; ULPDU_Length and pad do not.
+// RFC 5044 Sections 4.2 and 4.3. Stream octets 0, 512, 1024, ... each begin a Marker.
+// FPDUPTR is the distance in the stream back to the ULPDU_Length of the FPDU that the
+// Marker is in. It is 0 between FPDUs, where the Marker belongs to the next one. CRC and
+// all positions include Markers; ULPDU_Length and pad do not.
 type Markers struct{ pos int }
 
-// Append appends the FPDU whose octets from ULPDU_Length to the pad, a multiple of
-// four, are body, with Markers and CRC, a zero one unless crc.
+// Append appends an FPDU with Markers and CRC. body has the octets from ULPDU_Length to
+// the pad, a multiple of four. The CRC is zero unless crc is set.
 func (m *Markers) Append(b, body []byte, crc bool) []byte {
 	from := len(b)
 	if m.pos == 0 {
@@ -39,8 +39,8 @@ func (m *Markers) Append(b, body []byte, crc bool) []byte {
 		b = append(b, body[:n]...)
 		body = body[n:]
 		m.pos += n
-		// Also behind the last pad octet: a Marker between pad and CRC belongs to
-		// this FPDU.
+		// This includes the place behind the last pad octet: a Marker between pad and
+		// CRC belongs to this FPDU.
 		if m.pos == MarkerSpacing {
 			b = append(b, 0, 0)
 			b = binary.BigEndian.AppendUint16(b, uint16(len(b)-2-start))
@@ -55,10 +55,10 @@ func (m *Markers) Append(b, body []byte, crc bool) []byte {
 	return AppendCRC(b, sum)
 }
 
-// MarkedLen bounds the length of an FPDU of n octets once it has Markers.
+// MarkedLen bounds the length that an FPDU of n octets has with Markers.
 func MarkedLen(n int) int {
 	return n + MarkerLen*(n/(MarkerSpacing-MarkerLen)+2)
 }
 
-// Seek puts the stream's position, in octets since its start.
+// Seek sets the position in the stream, in octets since its start.
 func (m *Markers) Seek(pos uint64) { m.pos = int(pos % MarkerSpacing) }

@@ -20,13 +20,13 @@ const (
 	ReplyKey   = "MPA ID Rep Frame"
 )
 
-// A FrameFlags is the octet of flags of a start-up frame. Reserved bits are sent
-// as zero and not looked at.
+// FrameFlags is the octet of flags of a start-up frame. Reserved bits are sent as zero
+// and ignored on reception.
 type FrameFlags uint8
 
 // The flags.
 const (
-	FlagMarkers  FrameFlags = 0x80 // M: I require Markers in what I receive
+	FlagMarkers  FrameFlags = 0x80 // M: the sender requires Markers in the FPDUs it receives
 	FlagCRC      FrameFlags = 0x40 // C: CRC in both directions
 	FlagReject   FrameFlags = 0x20 // R: rejected; of a Reply only
 	FlagEnhanced FrameFlags = 0x10 // S: private data begins with IRD and ORD
@@ -70,19 +70,19 @@ type Enhanced struct {
 	IRD, ORD   uint16 // 0 to 0x3fff
 }
 
-// EnhancedLen is the length of the block. NoNegotiation in IRD or ORD leaves it to
-// the ULP.
 const (
-	EnhancedLen   = 4
+	// EnhancedLen is the length of the block.
+	EnhancedLen = 4
+	// NoNegotiation as the value of IRD or ORD leaves its negotiation to the ULP.
 	NoNegotiation = 0x3fff
 )
 
-// A FrameError says what is wrong with a start-up frame.
+// A FrameError reports a faulty start-up frame.
 type FrameError struct{ Reason string }
 
 func (e *FrameError) Error() string { return "iwarp/wire: start-up frame: " + e.Reason }
 
-// ErrBothInitiators is returned where a Reply was expected and a Request came.
+// ErrBothInitiators reports a Request where a Reply was expected.
 var ErrBothInitiators = errors.New("iwarp/wire: peer sent a Request, not a Reply")
 
 // ParseFrameHeader reads the first FrameLen octets and returns the length of the
@@ -106,7 +106,7 @@ func ParseFrameHeader(b []byte) (f Frame, private int, err error) {
 	return f, private, nil
 }
 
-// ParsePrivate reads what follows the header: b is all of it. It keeps b.
+// ParsePrivate reads b, which is everything that follows the header. It keeps b.
 func (f *Frame) ParsePrivate(b []byte) error {
 	f.Private = b
 	if f.Flags&FlagEnhanced == 0 || f.Revision < 2 {

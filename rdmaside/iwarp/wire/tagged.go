@@ -26,8 +26,8 @@ func (b Tagged) Control() Control { return Control(b) }
 // STag names the Data Sink's buffer.
 func (b Tagged) STag() uint32 { return binary.BigEndian.Uint32(b[4:]) }
 
-// TO is where in that buffer the payload starts. It is unsigned: Linux advertises
-// kernel addresses.
+// TO is the offset in that buffer at which the payload starts. It is unsigned, because
+// Linux advertises kernel addresses.
 func (b Tagged) TO() uint64 { return binary.BigEndian.Uint64(b[8:]) }
 
 // Len is the number of payload octets; negative when the ULPDU is too short for

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// A Code is why a stream was terminated: Layer, EType and Error Code, written
+// A Code is the reason why a stream was terminated: Layer, EType and Error Code, written
 // layer/etype/code in hexadecimal. RFC 5040 Section 4.8, RFC 5041 Section 7.2, RFC
 // 5044 Section 8, RFC 6581 Section 8.
 type Code struct {
@@ -27,8 +27,8 @@ func (c Code) Known() bool {
 	return ok
 }
 
-// The codes, by layer. All of them, so that what a peer says can be named; which
-// of them this side sends is iwarp's business.
+// The codes, by layer. The list is complete, so that every code of a peer can be named.
+// Package iwarp sends only some of them.
 var (
 	CodeLocal = Code{0, 0, 0x00}
 
@@ -134,8 +134,8 @@ type Terminate struct {
 	DDP    []byte // its DDP header, 14 or 18 octets; nil when D is clear
 	RDMAP  []byte // its Read Request header, 28 octets; nil when R is clear
 
-	// Mirrored says that the nibbles of the first octet and the order of M, D and R
-	// are swapped, as Linux siw has them on little-endian hosts.
+	// Mirrored means that the nibbles of the first octet and the order of M, D and R
+	// are swapped, as Linux siw sends them on little-endian hosts.
 	Mirrored bool
 }
 
@@ -146,16 +146,16 @@ const (
 	untaggedDDPLen = UntaggedLen - 2
 	readLen        = ReadRequestLen - UntaggedLen
 
-	// MaxTerminate is the longest payload there is.
+	// MaxTerminate is the length of the longest payload.
 	MaxTerminate = terminateMin + 2 + untaggedDDPLen + readLen
 )
 
-// ErrShort is returned for input that ends before what it announces.
+// ErrShort reports input that ends before the length that it announces.
 var ErrShort = errors.New("iwarp/wire: short")
 
 // ParseTerminate reads a Terminate's payload in the RFC's form or in siw's. It
-// borrows b. Headers that are announced and not there are left out: a Terminate is
-// a peer's last word, and its first four octets say what matters.
+// borrows b. It ignores headers that are announced but missing: a Terminate is the last
+// message of a peer, and its first four octets have the reason.
 func ParseTerminate(b []byte) (Terminate, error) {
 	if len(b) < terminateMin {
 		return Terminate{}, fmt.Errorf("terminate of %d octets: %w", len(b), ErrShort)

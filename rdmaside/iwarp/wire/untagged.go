@@ -72,28 +72,29 @@ func AppendUntagged(b []byte, op Opcode, last bool, invalidate, msn, mo uint32, 
 // RFC 5040 Section 4.4. The caller checks len(b) >= ReadRequestLen once.
 type ReadRequest []byte
 
-// ReadRequestULPDU is the length of the only ULPDU a Read Request may have.
+// ReadRequestULPDU is the length of a Read Request's ULPDU.
 const ReadRequestULPDU = ReadRequestLen - 2
 
 // Untagged views the DDP header.
 func (b ReadRequest) Untagged() Untagged { return Untagged(b) }
 
-// SinkSTag and SinkTO are opaque to the Data Source and come back in the Response.
+// SinkSTag is opaque to the Data Source, which returns it in the Response.
 func (b ReadRequest) SinkSTag() uint32 { return binary.BigEndian.Uint32(b[20:]) }
 
-// SinkTO is where the Response goes.
+// SinkTO is the Tagged Offset at which the Response starts. It is opaque to the Data
+// Source.
 func (b ReadRequest) SinkTO() uint64 { return binary.BigEndian.Uint64(b[24:]) }
 
-// Size is how many octets are asked for.
+// Size is the number of octets asked for.
 func (b ReadRequest) Size() uint32 { return binary.BigEndian.Uint32(b[32:]) }
 
 // SrcSTag names the buffer to read.
 func (b ReadRequest) SrcSTag() uint32 { return binary.BigEndian.Uint32(b[36:]) }
 
-// SrcTO is where reading starts.
+// SrcTO is the Tagged Offset at which reading starts.
 func (b ReadRequest) SrcTO() uint64 { return binary.BigEndian.Uint64(b[40:]) }
 
-// A Read is what a Read Request asks for.
+// A Read has the fields of a Read Request's RDMAP header.
 type Read struct {
 	SinkSTag uint32
 	SinkTO   uint64

@@ -15,7 +15,7 @@ import (
 // An Opcode is the kind of an RDMA Message. RFC 5040 Section 4.1.
 type Opcode uint8
 
-// The opcodes. 8 to 15 are reserved; RFC 7306 uses some, this package none.
+// The opcodes. 8 to 15 are reserved. RFC 7306 uses some of them, this package none.
 const (
 	OpWrite               Opcode = 0
 	OpReadRequest         Opcode = 1
@@ -80,7 +80,7 @@ const (
 	QueueTerminate   = 2
 )
 
-// The only protocol versions spoken. RDMAP 0 is the RDMA Consortium's.
+// The only protocol versions that iwarp speaks. RDMAP 0 is the RDMA Consortium's.
 const (
 	DDPVersion   = 1
 	RDMAPVersion = 1
@@ -100,17 +100,17 @@ const (
 
 // Bounds on a ULPDU.
 const (
-	// MaxULPDU is the longest that can be expressed. siw emits 65474 on loopback,
-	// so all of it is accepted.
+	// MaxULPDU is the longest ULPDU that ULPDU_Length can express. iwarp accepts all
+	// lengths, because siw sends ULPDUs of 65474 octets on loopback.
 	MaxULPDU = 65535
-	// MaxSendULPDU is the longest that may be sent. RFC 5044 Section 3.
+	// MaxSendULPDU is the longest ULPDU that may be sent. RFC 5044 Section 3.
 	MaxSendULPDU = 64768
-	// MinMULPDU is the least that a MULPDU may be. RFC 5044 Section 4.5.
+	// MinMULPDU is the smallest value of MULPDU. RFC 5044 Section 4.5.
 	MinMULPDU = 128
 )
 
-// MULPDU is the longest ULPDU that fits one TCP segment of emss octets, clamped to
-// what may be sent. RFC 5044 Section 4.5:
+// MULPDU is the longest ULPDU that fits one TCP segment of emss octets, clamped between
+// MinMULPDU and MaxSendULPDU. RFC 5044 Section 4.5:
 //
 //	MULPDU = EMSS - (6 + EMSS mod 4)                       without Markers
 //	MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)   with Markers
@@ -122,14 +122,14 @@ func MULPDU(emss int, markers bool) int {
 	return min(max(n, MinMULPDU), MaxSendULPDU)
 }
 
-// Pad is the number of pad octets behind a ULPDU of n octets: the FPDU is a
-// multiple of four. RFC 5044 Section 4.1.
+// Pad is the number of pad octets behind a ULPDU of n octets. They make the length of
+// the FPDU a multiple of four. RFC 5044 Section 4.1.
 func Pad(n int) int { return -(2 + n) & 3 }
 
 // FPDULen is the length of the FPDU of a ULPDU of n octets, without Markers.
 func FPDULen(n int) int { return 2 + n + Pad(n) + CRCLen }
 
-// A Control is the view of what every FPDU starts with.
+// A Control is the view of the four octets that every FPDU starts with.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
