@@ -1,6 +1,7 @@
 package rdmaside
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
 
@@ -29,9 +30,8 @@ func unpack(b []byte) (messages [][]byte) {
 	return messages
 }
 
-// A Responder that is sent anything does not panic, and answers every Call or
-// ends the connection.
-func FuzzResponder(f *testing.F) {
+// seedResponder adds messages with chunks of all kinds to the corpus.
+func seedResponder(f *testing.F) {
 	first := append(plain(1, 8), getAttrCall(1)...)
 	data := pattern(200, 1)
 	m := writeCall(2, data)
@@ -60,48 +60,63 @@ func FuzzResponder(f *testing.F) {
 		h.AddWrite(seg)
 		h.SetReply(seg, seg, seg, seg)
 	}), several...)), uint8(128+16))
+}
 
+// fuzzAnswers are Replies for the Calls of FuzzResponder, all with another XID.
+type fuzzAnswers struct{ short, long, many []byte }
+
+func newFuzzAnswers() (a fuzzAnswers) {
+	a.long, _ = readReply(0, pattern(6000, 3))
+	a.short, _ = readReply(0, pattern(200, 3))
+	a.many, _ = compoundReply(0, readResult(pattern(501, 1)), readlinkResult(pattern(200, 2)), readResult(pattern(102, 3)))
+	return a
+}
+
+// answer completes x in the way that seed says.
+func (a *fuzzAnswers) answer(x *Exchange, seed uint8) {
+	var m []byte
+	switch seed % 4 {
+	case 0:
+		m = accepted(x.XID())
+	case 1:
+		m = bytes.Clone(a.short)
+	case 2:
+		m = bytes.Clone(a.long)
+	case 3:
+		x.Abort()
+		return
+	}
+	if seed&128 != 0 {
+		m = bytes.Clone(a.many)
+	}
+	binary.BigEndian.PutUint32(m, x.XID())
+	if seed&16 != 0 {
+		x.Reply([][]byte{m[:8], m[8:]}, nil)
+		return
+	}
+	x.Reply([][]byte{m}, nil)
+}
+
+// A Responder that receives anything does not panic, and answers every Call or
+// closes the connection.
+func FuzzResponder(f *testing.F) {
+	seedResponder(f)
 	arena, err := regmem.New(regmem.Options{Budget: 32 << 20})
 	if err != nil {
 		f.Fatal(err)
 	}
 	account := arena.Account("calls", 1<<20)
-	long, _ := readReply(0, pattern(6000, 3))
-	short, _ := readReply(0, pattern(200, 3))
-	many, _ := compoundReply(0, readResult(pattern(501, 1)), readlinkResult(pattern(200, 2)), readResult(pattern(102, 3)))
+	answers := newFuzzAnswers()
+	m := writeCall(2, pattern(200, 1))
 	f.Fuzz(func(t *testing.T, in []byte, seed uint8) {
 		var held []*Exchange
-		answer := func(x *Exchange) {
-			var m []byte
-			switch seed % 4 {
-			case 0:
-				m = accepted(x.XID())
-			case 1:
-				m = append([]byte(nil), short...)
-			case 2:
-				m = append([]byte(nil), long...)
-			case 3:
-				x.Abort()
-				return
-			}
-			if seed&128 != 0 {
-				m = append([]byte(nil), many...)
-			}
-			binary.BigEndian.PutUint32(m, x.XID())
-			if seed&16 != 0 {
-				x.Reply([][]byte{m[:8], m[8:]}, nil)
-				return
-			}
-			x.Reply([][]byte{m}, nil)
-		}
 		s := newStubResponder(t, account, callFunc(func(x *Exchange) {
 			if seed&32 != 0 {
 				held = append(held, x)
 				return
 			}
-			answer(x)
+			answers.answer(x, seed)
 		}), func(o *ResponderOptions) { o.MaxCall = 64 << 10; o.Credits = 4 })
-		messages := unpack(in)
 		s.conn.onRead = func(into []byte) {
 			// Chunks hold what the input holds, so that a Call may come together.
 			for len(into) > 0 {
@@ -110,16 +125,9 @@ func FuzzResponder(f *testing.F) {
 			}
 		}
 		var back fuzzReverse
-		for i, message := range messages {
+		for i, message := range unpack(in) {
 			if seed&64 != 0 {
-				xid := uint32(i/2 + 1) // each comes twice
-				again := s.reverse.find(xid) >= 0
-				if s.ReverseCall(callback(xid, 8), &back, &back) == nil {
-					back.taken++
-					if again {
-						back.ended++
-					}
-				}
+				back.call(s, uint32(i/2+1)) // each comes twice
 			}
 			s.conn.deliver(message, 0)
 			s.conn.step()
@@ -127,17 +135,10 @@ func FuzzResponder(f *testing.F) {
 		}
 		s.conn.settle(s.loop)
 		for _, x := range held {
-			answer(x)
+			answers.answer(x, seed)
 		}
 		s.conn.settle(s.loop)
-		if s.state == up {
-			if s.Outstanding() != 0 {
-				t.Errorf("%d calls are neither answered nor is the connection ended", s.Outstanding())
-			}
-			if n, want := len(s.conn.receives), len(s.recvs.buffers)-s.responder.opts.ReverseCredits+s.reverse.receives; n != want {
-				t.Errorf("%d Receives posted of %d", n, want)
-			}
-		}
+		s.wantServed(t)
 		s.Close(nil)
 		s.conn.settle(s.loop)
 		if back.taken != back.given || back.taken != back.ended {
@@ -149,8 +150,35 @@ func FuzzResponder(f *testing.F) {
 	})
 }
 
+// wantServed asserts that the connection, if it is up, has answered every Call and
+// has all its Receives posted.
+func (s *stubResponder) wantServed(t *testing.T) {
+	t.Helper()
+	if s.state != up {
+		return
+	}
+	if s.Outstanding() != 0 {
+		t.Errorf("%d calls are neither answered nor is the connection ended", s.Outstanding())
+	}
+	if n, want := len(s.conn.receives), len(s.recvs.buffers)-s.responder.opts.ReverseCredits+s.reverse.receives; n != want {
+		t.Errorf("%d Receives posted of %d", n, want)
+	}
+}
+
 // A fuzzReverse counts what becomes of reverse Calls.
 type fuzzReverse struct{ taken, given, ended int }
+
+// call makes a reverse Call. One that is a retransmission is taken, and ends with
+// the first.
+func (b *fuzzReverse) call(s *stubResponder, xid uint32) {
+	again := s.reverse.find(xid) >= 0
+	if s.ReverseCall(callback(xid, 8), b, b) == nil {
+		b.taken++
+		if again {
+			b.ended++
+		}
+	}
+}
 
 func (b *fuzzReverse) Release() { b.given++ }
 
@@ -161,9 +189,9 @@ func (b *fuzzReverse) ReverseDone(_ *ResponderConn, _ uint32, m *regmem.Lease, _
 	}
 }
 
-// A Requester that is answered with anything does not panic, and ends each of
-// its Calls exactly once with no handle alive.
-func FuzzRequester(f *testing.F) {
+// seedRequester adds answers with chunks of all kinds, and reverse Calls, to the
+// corpus.
+func seedRequester(f *testing.F) {
 	data := pattern(200, 1)
 	whole, pos := readReply(2, data)
 	seg := rpcrdma.Segment{Handle: 1, Offset: 1 << 40, Length: 200}
@@ -177,19 +205,24 @@ func FuzzRequester(f *testing.F) {
 	), append(accepted(3), data...), uint8(1))
 	f.Add(pack(append(plain(1, 8), words(1, 0, 2, 1, 1, 1, 0, 0, 0, 0)...)), []byte{}, uint8(2))
 	f.Add(pack(append(plain(1, 8), getAttrReply(1)...), words(2, 2, 8, 0, 0, 0, 0), header(3, 8, rpcrdma.MsgP)), []byte{}, uint8(3))
-
-	arena, err := regmem.New(regmem.Options{Budget: 64 << 20})
-	if err != nil {
-		f.Fatal(err)
-	}
-	account := arena.Account("replies", 16<<20)
-	back := fuzzBack{reply: accepted(7, words(1))}
 	f.Add(pack(append(plain(7, 2), callback(7, 8)...), append(plain(7, 2), callback(7, 8)...), append(plain(8, 2), callback(8, 8)...)), []byte{}, uint8(32))
 	f.Add(pack(
 		append(plain(8, 2), callback(8, 8)...), append(plain(9, 2), callback(9, 8)...), append(plain(10, 2), callback(10, 8)...),
 		header(1, 2, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.AddRead(0, seg) }),
 		append(header(1, 2, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddRead(40, seg) }), callback(1, 8)...),
 	), []byte{}, uint8(96))
+}
+
+// A Requester that receives any answer does not panic, and completes each of its
+// Calls exactly once with no handle valid.
+func FuzzRequester(f *testing.F) {
+	seedRequester(f)
+	arena, err := regmem.New(regmem.Options{Budget: 64 << 20})
+	if err != nil {
+		f.Fatal(err)
+	}
+	account := arena.Account("replies", 16<<20)
+	back := fuzzBack{reply: accepted(7, words(1))}
 	f.Fuzz(func(t *testing.T, in, chunk []byte, seed uint8) {
 		r := newStubRequester(t, account, func(o *RequesterOptions) {
 			o.ReceiveSize = 4096
@@ -218,14 +251,11 @@ func FuzzRequester(f *testing.F) {
 					copy(g.buf, chunk)
 				}
 			}
-			inv := fabric.Handle(0)
 			if seed&8 != 0 && i%2 == 1 {
-				inv = r.conn.last
-				if _, ok := r.conn.handles[inv]; !ok {
-					inv = 0
-				}
+				r.conn.deliver(message, r.lastHandle())
+			} else {
+				r.conn.deliver(message, 0)
 			}
-			r.conn.deliver(message, inv)
 			r.conn.step()
 			next()
 		}
@@ -242,6 +272,15 @@ func FuzzRequester(f *testing.F) {
 			t.Errorf("%d leases outstanding", n)
 		}
 	})
+}
+
+// lastHandle returns the handle that was registered last if it is still valid,
+// else 0.
+func (r *stubRequester) lastHandle() fabric.Handle {
+	if _, ok := r.conn.handles[r.conn.last]; !ok {
+		return 0
+	}
+	return r.conn.last
 }
 
 type counting struct{ n int }

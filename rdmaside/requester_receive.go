@@ -243,7 +243,7 @@ func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
 	}
 	for i := range h.Writes {
 		if err := pc.within(&h.Writes[i]); err != nil {
-			return fmt.Errorf("Write chunk: %w", err) //nolint:staticcheck // the RFC's name
+			return fmt.Errorf("Write chunk: %w", err)
 		}
 	}
 	if h.Reply == nil {
@@ -256,7 +256,7 @@ func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
 		return nil
 	}
 	if err := pc.within(h.Reply); err != nil {
-		return fmt.Errorf("Reply chunk: %w", err) //nolint:staticcheck // the RFC's name
+		return fmt.Errorf("Reply chunk: %w", err)
 	}
 	return nil
 }

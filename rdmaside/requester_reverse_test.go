@@ -199,24 +199,12 @@ func (h *requesterHandler) reverseCallForTest(xid uint32) {
 }
 
 func TestReverseRefusals(t *testing.T) {
-	seg := rpcrdma.Segment{Handle: 7, Length: 4096, Offset: 9}
 	reverseTest(t, func(tc *requesterCase, h *backHandler) {
 		m := tc.opts.Metrics
 		tc.send(getAttrCall(3)) // XIDs of the other direction are no obstacle
 		tc.peer.wantSend("a call")
-		wantErrChunk := func(why string, xid uint32) {
-			t.Helper()
-			if s := tc.peer.wantSend(why); !bytes.Equal(s.octets, words(xid, 1, 2, 4, 2)) {
-				t.Errorf("%s: sent %x, want ERR_CHUNK", why, s.octets)
-			}
-		}
 		for xid := range uint32(6) {
-			tc.peer.send(0, header(xid, 2, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddRead(40, seg) }), callback(xid, 8))
-			wantErrChunk("a Read chunk", xid)
-			tc.peer.send(0, header(xid, 2, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(seg) }), callback(xid, 8))
-			wantErrChunk("a Write chunk", xid)
-			tc.peer.send(0, header(xid, 2, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.AddRead(0, seg) }))
-			wantErrChunk("RDMA_NOMSG", xid)
+			tc.refuseChunks(xid)
 		}
 		for _, b := range [][]byte{callback(7, 8)[:39], callback(8, 8), words(7, 0), words(7, 0, 3, 1, 1, 1, 0, 0, 0, 0)} {
 			tc.peer.send(0, plain(7, 2), b)
@@ -229,25 +217,7 @@ func TestReverseRefusals(t *testing.T) {
 			tc.wantReverse("not taken", 7, accepted(7)[:20], oncrpc.SystemError)
 		}
 		h.deaf = false
-
-		for _, b := range [][]byte{accepted(7, pattern(4096-28-24+4, 1)), accepted(7, pattern(3, 1)), accepted(8), callback(7, 8), words(7, 1, 0, 0)} {
-			tc.peer.send(0, plain(7, 2), callback(7, 8))
-			h.wantCall("handed on", callback(7, 8))
-			if err := h.reply(7, b); err != nil {
-				t.Error(err)
-			}
-			tc.wantReverse("an answer that cannot be sent", 7, accepted(7)[:20], oncrpc.SystemError)
-			if h.lent != 0 {
-				t.Error("what was not sent is not given back")
-			}
-		}
-		tc.peer.send(0, plain(7, 2), callback(7, 8))
-		h.wantCall("handed on", callback(7, 8))
-		fits := accepted(7, pattern(4096-28-24, 1))
-		if err := h.reply(7, fits); err != nil {
-			t.Error(err)
-		}
-		tc.wantReverse("the longest answer", 7, fits)
+		h.refuseAnswers(tc)
 
 		for reason, want := range map[reverseRefusal]uint64{reverseChunk: 18, reverseClient: 10, reverseLong: 1, reverseMalformed: 4} {
 			if n := m.reverseRefused[reason].Value(); n != want {
@@ -261,6 +231,48 @@ func TestReverseRefusals(t *testing.T) {
 		tc.wantReply("the forward call", getAttrReply(3))
 		tc.wantUp("nothing of that harms the connection")
 	})
+}
+
+// refuseChunks sends reverse Calls with chunks, and in one, and wants ERR_CHUNK.
+func (tc *requesterCase) refuseChunks(xid uint32) {
+	tc.t.Helper()
+	seg := rpcrdma.Segment{Handle: 7, Length: 4096, Offset: 9}
+	wantErrChunk := func(why string) {
+		tc.t.Helper()
+		if s := tc.peer.wantSend(why); !bytes.Equal(s.octets, words(xid, 1, 2, 4, 2)) {
+			tc.t.Errorf("%s: sent %x, want ERR_CHUNK", why, s.octets)
+		}
+	}
+	tc.peer.send(0, header(xid, 2, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddRead(40, seg) }), callback(xid, 8))
+	wantErrChunk("a Read chunk")
+	tc.peer.send(0, header(xid, 2, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(seg) }), callback(xid, 8))
+	wantErrChunk("a Write chunk")
+	tc.peer.send(0, header(xid, 2, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.AddRead(0, seg) }))
+	wantErrChunk("RDMA_NOMSG")
+}
+
+// refuseAnswers answers reverse Calls with messages that cannot be sent, then with
+// the longest that can.
+func (h *backHandler) refuseAnswers(tc *requesterCase) {
+	tc.t.Helper()
+	for _, b := range [][]byte{accepted(7, pattern(4096-28-24+4, 1)), accepted(7, pattern(3, 1)), accepted(8), callback(7, 8), words(7, 1, 0, 0)} {
+		tc.peer.send(0, plain(7, 2), callback(7, 8))
+		h.wantCall("handed on", callback(7, 8))
+		if err := h.reply(7, b); err != nil {
+			tc.t.Error(err)
+		}
+		tc.wantReverse("an answer that cannot be sent", 7, accepted(7)[:20], oncrpc.SystemError)
+		if h.lent != 0 {
+			tc.t.Error("what was not sent is not given back")
+		}
+	}
+	tc.peer.send(0, plain(7, 2), callback(7, 8))
+	h.wantCall("handed on", callback(7, 8))
+	fits := accepted(7, pattern(4096-28-24, 1))
+	if err := h.reply(7, fits); err != nil {
+		tc.t.Error(err)
+	}
+	tc.wantReverse("the longest answer", 7, fits)
 }
 
 // Without memory the Responder is told so.

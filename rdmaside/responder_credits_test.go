@@ -150,72 +150,97 @@ func TestCreditsAsAsked(t *testing.T) {
 	}
 }
 
+// A creditCrowd is many connections that share a pool.
+type creditCrowd struct {
+	t    *testing.T
+	pool *ReceivePool
+	m    *regmem.Account
+	mm   *ResponderMetrics
+	cs   []*creditClient
+}
+
+// grow connects clients until there are n, each while all others send Calls.
+func (x *creditCrowd) grow(n int) {
+	x.t.Helper()
+	for len(x.cs) < n {
+		x.cs = append(x.cs, newCreditClient(x.t, x.pool, x.m, x.mm, 64))
+		x.flood(1)
+	}
+}
+
+// flood has each client send as many Calls as it may, n times.
+func (x *creditCrowd) flood(n int) {
+	x.t.Helper()
+	for range n {
+		for _, c := range x.cs {
+			c.busy(8, 1000)
+		}
+	}
+}
+
+// close disconnects all clients but the first n.
+func (x *creditCrowd) close(n int) {
+	for _, c := range x.cs[n:] {
+		c.close()
+	}
+	x.cs = x.cs[:n]
+}
+
+// wantFair asserts that the clients have like numbers of credits, and that the
+// metrics show the shortage.
+func (x *creditCrowd) wantFair() {
+	x.t.Helper()
+	least, most, starved := uint32(1000), uint32(0), int64(0)
+	for _, c := range x.cs {
+		starved = max(starved, c.starved)
+		least, most = min(least, c.a.Granted), max(most, c.a.Granted)
+	}
+	if most > 3*least {
+		x.t.Errorf("between %d and %d credits for the same use", least, most)
+	}
+	mm := x.mm
+	if mm.creditsTaken.Value() == 0 || starved == 0 || mm.creditsDenied.Value() == 0 {
+		x.t.Errorf("unseen: taken %d times, denied %d times, %d starved", mm.creditsTaken.Value(), mm.creditsDenied.Value(), starved)
+	}
+	if got := mm.receives.Value() * 4608; got != x.pool.Used() {
+		x.t.Errorf("%d octets of Receives counted, %d used", got, x.pool.Used())
+	}
+}
+
 // Many connections in one pool that has room for a few: all have their share, the
-// first lose what they had, and none is cut off.
+// first lose what they had, and none is closed.
 func TestCreditsShared(t *testing.T) {
 	const blocks = 400
 	pool, m, mm := creditPool(t, blocks)
-	var cs []*creditClient
+	x := &creditCrowd{t: t, pool: pool, m: m, mm: mm}
 	defer func() {
-		for _, c := range cs {
-			c.close()
-		}
+		x.close(0)
 		if mm.granted.Value() != 0 || mm.receives.Value() != 0 || mm.starved.Value() != 0 || pool.Used() != 0 {
 			t.Errorf("left behind: %d credits, %d Receives, %d starved, %d octets", mm.granted.Value(), mm.receives.Value(), mm.starved.Value(), pool.Used())
 		}
 	}()
-	flood := func(n int) {
-		for range n {
-			for _, c := range cs {
-				c.busy(8, 1000)
-			}
-		}
-	}
-	cs = append(cs, newCreditClient(t, pool, m, mm, 64))
-	flood(20)
-	if got := cs[0].a.Granted; got != 64 {
+	x.grow(1)
+	x.flood(19)
+	if got := x.cs[0].a.Granted; got != 64 {
 		t.Fatalf("one alone has %d credits, want 64", got)
 	}
-	for len(cs) < 20 {
-		cs = append(cs, newCreditClient(t, pool, m, mm, 64))
-		flood(1)
-	}
-	flood(many(100))
+	x.grow(20)
+	x.flood(many(100))
 	// A share is 3/4 of 400 blocks by 20: 15.
-	for i, c := range cs {
+	for i, c := range x.cs {
 		if c.a.Granted < 13 {
 			t.Errorf("client %d has %d credits, want 13 at least", i, c.a.Granted)
 		}
 	}
 	if used := pool.Used(); used > blocks*4608*7/8 {
-		t.Errorf("%d octets of %d are used: nothing is left for who comes", used, blocks*4608)
+		t.Errorf("%d octets of %d are used: nothing is left for new connections", used, blocks*4608)
 	}
-	for len(cs) < 80 {
-		cs = append(cs, newCreditClient(t, pool, m, mm, 64))
-		flood(1)
-	}
-	flood(many(100))
-	least, most, starved := uint32(1000), uint32(0), int64(0)
-	for _, c := range cs {
-		starved = max(starved, c.starved)
-		least, most = min(least, c.a.Granted), max(most, c.a.Granted)
-	}
-	if most > 3*least {
-		t.Errorf("between %d and %d credits for the same use", least, most)
-	}
-	if mm.creditsTaken.Value() == 0 || starved == 0 || mm.creditsDenied.Value() == 0 {
-		t.Errorf("unseen: taken %d times, denied %d times, %d starved", mm.creditsTaken.Value(), mm.creditsDenied.Value(), starved)
-	}
-	if got := mm.receives.Value() * 4608; got != pool.Used() {
-		t.Errorf("%d octets of Receives counted, %d used", got, pool.Used())
-	}
-	// Who stays has all again, and nobody is starved.
-	for _, c := range cs[1:] {
-		c.close()
-	}
-	cs = cs[:1]
-	flood(20)
-	if got := cs[0].a.Granted; got != 64 || mm.starved.Value() != 0 {
+	x.grow(80)
+	x.flood(many(100))
+	x.wantFair()
+	x.close(1)
+	x.flood(20)
+	if got := x.cs[0].a.Granted; got != 64 || mm.starved.Value() != 0 {
 		t.Errorf("alone again it has %d credits, %d connections are starved", got, mm.starved.Value())
 	}
 }

@@ -243,72 +243,75 @@ func TestCallbackAgain(t *testing.T) {
 }
 
 func TestCallbackRefusals(t *testing.T) {
-	callbackTest(t, nil, func(tc *responderCase, o *backOwner) {
-		m := tc.opts.Metrics
-		refused := func(why callbackRefusal, want uint64) {
-			t.Helper()
-			if got := uint64(m.reverse.refused[why].Value()); got != want {
-				t.Errorf("%d refused for %s, want %d", got, callbackRefusalNames[why], want)
-			}
+	callbackTest(t, nil, refusedCallbacks)
+	callbackTest(t, nil, malformedAnswers)
+}
+
+// refusedCallbacks makes reverse Calls that are not sent, and has the Requester
+// send messages that answer none.
+func refusedCallbacks(tc *responderCase, o *backOwner) {
+	m := tc.opts.Metrics
+	o.take("as much as fits", callback(1, 4096-28-40))
+	o.wantSent("as much as fits", callback(1, 4096-28-40))
+	if err := o.call(callback(2, 4096-28-36)); !errors.Is(err, errReverseLong) {
+		tc.t.Errorf("4 octets more: %v", err)
+	}
+	if n := m.reverse.refused[callbackLong].Value(); n != 1 {
+		tc.t.Errorf("%d refused for %s, want 1", n, callbackRefusalNames[callbackLong])
+	}
+	for _, b := range [][]byte{{}, callback(3, 8)[:7], accepted(3), callback(3, 7)} {
+		if err := o.call(b); err == nil || errors.Is(err, ErrClosed) {
+			tc.t.Errorf("%x was taken for a call: %v", b, err)
 		}
-		o.take("as much as fits", callback(1, 4096-28-40))
-		o.wantSent("as much as fits", callback(1, 4096-28-40))
-		if err := o.call(callback(2, 4096-28-36)); !errors.Is(err, errReverseLong) {
-			t.Errorf("4 octets more: %v", err)
+	}
+	tc.peer.wantIdle("nothing of that is sent")
+	seg := rpcrdma.Segment{Handle: 7, Length: 400, Offset: 9}
+	chunk := header(1, 3, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(seg) })
+	for i, b := range [][]byte{
+		append(plain(1, 3), accepted(2)...), // the XIDs differ
+		append(plain(2, 3), accepted(1)...),
+		append(chunk, accepted(1)...),
+	} {
+		tc.peer.send(0, b)
+		o.wantNotDone("not an answer")
+		tc.peer.wantIdle("not a call")
+		if n := m.droppedReply.Value(); int(n) != i+1 {
+			tc.t.Errorf("%d replies dropped, want %d", n, i+1)
 		}
-		refused(callbackLong, 1)
-		for _, b := range [][]byte{{}, callback(3, 8)[:7], accepted(3), callback(3, 7)} {
-			if err := o.call(b); err == nil || errors.Is(err, ErrClosed) {
-				t.Errorf("%x was taken for a call: %v", b, err)
-			}
-		}
-		tc.peer.wantIdle("nothing of that is sent")
-		seg := rpcrdma.Segment{Handle: 7, Length: 400, Offset: 9}
-		chunk := header(1, 3, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(seg) })
-		for i, b := range [][]byte{
-			append(plain(1, 3), accepted(2)...), // the XIDs differ
-			append(plain(2, 3), accepted(1)...),
-			append(chunk, accepted(1)...),
-		} {
-			tc.peer.send(0, b)
-			o.wantNotDone("not an answer")
-			tc.peer.wantIdle("not a call")
-			if n := m.droppedReply.Value(); int(n) != i+1 {
-				t.Errorf("%d replies dropped, want %d", n, i+1)
-			}
-		}
-		tc.wantUp("it harms nothing")
-	})
-	callbackTest(t, nil, func(tc *responderCase, o *backOwner) {
-		m := tc.opts.Metrics
-		for i, b := range [][]byte{
-			append(plain(1, 3), accepted(1)[:16]...),
-			append(plain(1, 3), append(accepted(1), 0, 0, 0)...),
-			append(plain(1, 3), words(1, 1)...),
-			words(1, 1, 3, 4, 2),       // ERR_CHUNK
-			words(1, 1, 3, 4, 1, 1, 1), // ERR_VERS
-		} {
-			c := callback(1, 8+i*4)
-			o.take("a call", c)
-			o.wantSent("a call", c)
-			tc.peer.send(0, b)
-			o.wantDone("no answer", 1, nil, errReverseReply)
-			tc.peer.send(0, b)
-			o.wantNotDone("it has ended")
-			tc.wantUp("it harms nothing else")
-		}
-		if a, b := m.reverse.refused[callbackMalformed].Value(), m.reverse.refused[callbackError].Value(); a != 3 || b != 2 {
-			t.Errorf("%d malformed and %d errors counted, want 3 and 2", a, b)
-		}
-		tc.peer.send(0, words(9, 1, 3, 4, 2))
-		tc.wantUp("RDMA_ERROR that answers nothing")
-		if n := m.droppedProc.Value(); n != 3 {
-			t.Errorf("%d RDMA_ERRORs dropped, want 3", n)
-		}
-		if n := o.receives(); n != 1 {
-			t.Errorf("%d Receives more, want 1", n)
-		}
-	})
+	}
+	tc.wantUp("it harms nothing")
+}
+
+// malformedAnswers has the Requester answer with messages that are no Replies.
+func malformedAnswers(tc *responderCase, o *backOwner) {
+	m := tc.opts.Metrics
+	for i, b := range [][]byte{
+		append(plain(1, 3), accepted(1)[:16]...),
+		append(plain(1, 3), append(accepted(1), 0, 0, 0)...),
+		append(plain(1, 3), words(1, 1)...),
+		words(1, 1, 3, 4, 2),       // ERR_CHUNK
+		words(1, 1, 3, 4, 1, 1, 1), // ERR_VERS
+	} {
+		c := callback(1, 8+i*4)
+		o.take("a call", c)
+		o.wantSent("a call", c)
+		tc.peer.send(0, b)
+		o.wantDone("no answer", 1, nil, errReverseReply)
+		tc.peer.send(0, b)
+		o.wantNotDone("it has ended")
+		tc.wantUp("it harms nothing else")
+	}
+	if a, b := m.reverse.refused[callbackMalformed].Value(), m.reverse.refused[callbackError].Value(); a != 3 || b != 2 {
+		tc.t.Errorf("%d malformed and %d errors counted, want 3 and 2", a, b)
+	}
+	tc.peer.send(0, words(9, 1, 3, 4, 2))
+	tc.wantUp("RDMA_ERROR that answers nothing")
+	if n := m.droppedProc.Value(); n != 3 {
+		tc.t.Errorf("%d RDMA_ERRORs dropped, want 3", n)
+	}
+	if n := o.receives(); n != 1 {
+		tc.t.Errorf("%d Receives more, want 1", n)
+	}
 }
 
 // A Requester that does not answer: what waits is bounded, and is sent when the server

@@ -13,7 +13,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -537,127 +536,6 @@ func TestResponderRemoteInvalidation(t *testing.T) {
 			}
 		}
 	})
-}
-
-// RFC 8166 Section 4.5: what is answered, what is dropped, what ends the
-// connection.
-func TestResponderDefects(t *testing.T) {
-	m := writeCall(1, pattern(1000, 1))
-	pos := len(m) - 1000
-	gss := append(words(1, 0, 2, oncrpc.ProgramNFS, 3, procWrite, 6, 20, 1, 0, 1, 2, 0, 0, 0), m[40:]...)
-	reads := func(pos int, lengths ...int) func(tc *responderCase, h *rpcrdma.Header) {
-		return func(tc *responderCase, h *rpcrdma.Header) {
-			for _, n := range lengths {
-				addReads(h, pos, tc.pulled(make([]byte, n)))
-			}
-		}
-	}
-	none := func(*responderCase, *rpcrdma.Header) {}
-	for _, tt := range []struct {
-		name    string
-		proc    rpcrdma.Proc
-		edit    func(tc *responderCase, h *rpcrdma.Header)
-		payload []byte
-		raw     []byte
-		want    string
-	}{
-		{name: "nothing", raw: []byte{}, want: "silence"},
-		{name: "27 octets", raw: plain(1, 8)[:27], want: "silence"},
-		{name: "version 2", raw: words(1, 2, 8, 0, 0, 0, 0), want: "ERR_VERS"},
-		{name: "procedure 5", raw: words(1, 1, 8, 5, 0, 0, 0), want: "ERR_CHUNK"},
-		{name: "a list without end", raw: words(1, 1, 8, 0, 1, 40, 1), want: "ERR_CHUNK"},
-		{name: "a list of 4 billion segments", raw: words(1, 1, 8, 0, 0, 1, 0xffffffff), want: "ERR_CHUNK"},
-		{name: "position 3", proc: rpcrdma.Msg, edit: reads(pos+3, 1000), payload: m[:pos], want: "ERR_CHUNK"},
-		{name: "RDMA_MSGP", proc: rpcrdma.MsgP, edit: none, payload: getAttrCall(1), want: "ERR_CHUNK"},
-		{name: "RDMA_DONE", proc: rpcrdma.Done, edit: none, want: "silence"},
-		{name: "RDMA_ERROR", proc: rpcrdma.Error, edit: func(_ *responderCase, h *rpcrdma.Header) { h.Err = rpcrdma.ErrChunk }, want: "silence"},
-		{name: "RDMA_NOMSG without chunks", raw: words(1, 1, 8, 1, 0, 0, 0), want: "ERR_CHUNK"},
-		{name: "RDMA_NOMSG without a Read list", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			h.SetReply(rpcrdma.Segment{Handle: 1, Length: 5000})
-		}, want: "ERR_CHUNK"},
-		{name: "RDMA_NOMSG with a payload", proc: rpcrdma.NoMsg, edit: reads(0, 1000), payload: m, want: "ERR_CHUNK"},
-		{name: "RDMA_MSG with a Position Zero Read chunk", proc: rpcrdma.Msg, edit: reads(0, 1000), payload: m[:pos], want: "ERR_CHUNK"},
-		{name: "position behind the payload", proc: rpcrdma.Msg, edit: reads(pos+4, 1000), payload: m[:pos], want: "ERR_CHUNK"},
-		{name: "position in the last octets of 32 bits", proc: rpcrdma.Msg, edit: reads(0xfffffffc, 1000), payload: m[:pos], want: "ERR_CHUNK"},
-		{name: "overlap", proc: rpcrdma.Msg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			reads(pos, 1000)(tc, h)
-			reads(pos+500, 100)(tc, h)
-		}, payload: m[:pos], want: "ERR_CHUNK"},
-		{name: "4 GiB", proc: rpcrdma.Msg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			h.AddRead(uint32(pos), rpcrdma.Segment{Handle: 1, Length: 0xffffffff})
-		}, payload: m[:pos], want: "ERR_CHUNK"},
-		{name: "16 times 4 GiB", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			for range 16 {
-				h.AddRead(0, rpcrdma.Segment{Handle: 1, Length: 0xffffffff})
-			}
-		}, want: "ERR_CHUNK"},
-		{name: "another XID inside", proc: rpcrdma.Msg, edit: none, payload: getAttrCall(2), want: "ERR_CHUNK"},
-		{name: "another XID in the Position Zero Read chunk", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			addReads(h, 0, tc.pulled(getAttrCall(2)))
-		}, want: "ERR_CHUNK"},
-		{name: "no payload", proc: rpcrdma.Msg, edit: none, want: "ERR_CHUNK"},
-		{name: "an empty Position Zero Read chunk", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			h.AddRead(0, rpcrdma.Segment{Handle: 1})
-		}, want: "ERR_CHUNK"},
-		{name: "a chunk that is longer than its item", proc: rpcrdma.Msg, edit: reads(pos, 1004), payload: m[:pos], want: "GARBAGE_ARGS"},
-		{name: "a chunk that is shorter", proc: rpcrdma.Msg, edit: reads(pos, 900), payload: m[:pos], want: "GARBAGE_ARGS"},
-		{name: "a chunk where no item is", proc: rpcrdma.Msg, edit: reads(44, 32), payload: append(m[:44:44], m[76:]...), want: "GARBAGE_ARGS"},
-		{name: "two chunks, one where no item is", proc: rpcrdma.Msg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			reads(pos, 1000)(tc, h)
-			reads(8, 4)(tc, h)
-		}, payload: m[:pos], want: "close"},
-		{name: "a chunk of a protected call", proc: rpcrdma.Msg, edit: reads(pos+20, 1000), payload: gss[:pos+20], want: "ERR_CHUNK"},
-		{name: "a reply", proc: rpcrdma.Msg, edit: none, payload: getAttrReply(1), want: "silence"},
-		{name: "RPC version 3", proc: rpcrdma.Msg, edit: none, payload: append(words(1, 0, 3), getAttrCall(1)[12:]...), want: "close"},
-		{name: "half an RPC header", proc: rpcrdma.Msg, edit: none, payload: getAttrCall(1)[:30], want: "close"},
-		{name: "a credential without end", proc: rpcrdma.Msg, edit: none, payload: words(1, 0, 2, 100003, 3, 0, 1, 400, 0, 0, 0, 0), want: "close"},
-		{name: "a handle that is none", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
-			h.AddRead(0, rpcrdma.Segment{Handle: 1, Length: 100})
-		}, want: "close"},
-		{name: "longer than the Receive", raw: make([]byte, 5000), want: "close"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			responderTest(t, nil, func(tc *responderCase) {
-				octets := tt.raw
-				if octets == nil {
-					octets = header(1, 8, tt.proc, func(h *rpcrdma.Header) { tt.edit(tc, h) })
-				}
-				tc.peer.send(0, octets, tt.payload)
-				tc.wantNoCall("it is no call")
-				switch tt.want {
-				case "silence":
-					tc.peer.wantIdle("RFC 8166 Section 4.5")
-				case "ERR_VERS":
-					tc.wantError(tt.name, 1, rpcrdma.ErrVers)
-				case "ERR_CHUNK":
-					tc.wantError(tt.name, 1, rpcrdma.ErrChunk)
-				case "GARBAGE_ARGS":
-					s := tc.peer.wantSend(tt.name)
-					if want := accepted(1); s.Proc != rpcrdma.Msg || !bytes.Equal(s.payload, append(want[:20], 0, 0, 0, 4)) {
-						t.Fatalf("%+v %x, want GARBAGE_ARGS", &s.Header, s.payload)
-					}
-				case "close":
-					tc.peer.wantIdle("no answer")
-					synctest.Wait()
-					if tc.ended != 1 || tc.endedErr == nil {
-						t.Errorf("ended %d times, %v", tc.ended, tc.endedErr)
-					}
-					return
-				}
-				tc.wantUp(tt.name)
-				n := tc.provider.Counts(tc.c.conn)
-				if n.Receives != 10 || tc.c.Outstanding() != 0 {
-					t.Errorf("%d Receives posted, %d calls outstanding", n.Receives, tc.c.Outstanding())
-				}
-				// The connection is as good as new.
-				tc.peer.send(0, plain(3, 8), getAttrCall(3))
-				tc.answer(tc.wantCall("a good call", getAttrCall(3)), getAttrReply(3))
-				if s := tc.peer.wantSend("its reply"); s.Credits != 8 {
-					t.Errorf("%d credits", s.Credits)
-				}
-			})
-		})
-	}
 }
 
 // ERR_VERS in octets: RFC 8166 Section 4.5.1.
