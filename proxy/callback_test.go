@@ -83,6 +83,7 @@ func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptio
 	} {
 		front, back := p[0], p[1]
 		t.Run(front.name+" to "+back.name, func(t *testing.T) {
+			t.Parallel()
 			x := &pair{Harness: proxytest.NewHarness(t, budget), front: "tcp", back: "tcp"}
 			lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
 			uo := proxy.UpstreamOptions{

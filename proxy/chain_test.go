@@ -19,7 +19,7 @@ func TestChains(t *testing.T) {
 		l.CallInline, l.ReplyInline = 8192, 2048
 		u.CallInline, u.ReplyInline = 4096, 4096
 	}, func(t *testing.T, x *pair) {
-		const clients, calls, backs = 4, 40, 20
+		const clients, calls, backs = 4, 25, 20
 		var wg sync.WaitGroup
 		for i := range clients {
 			c, back := x.open()

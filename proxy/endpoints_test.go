@@ -17,6 +17,7 @@ import (
 // TestClientsStay: without failover a client belongs to one endpoint, on every
 // connection, and no other serves it while that one is away.
 func TestClientsStay(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var servers [3]*proxytest.TCPServer
 	var endpoints []string
@@ -25,7 +26,10 @@ func TestClientsStay(t *testing.T) {
 		endpoints = append(endpoints, servers[i].Addr())
 	}
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: endpoints, Connections: 3, UnavailableAfter: 500 * time.Millisecond, BackoffMin: 5 * time.Millisecond}})
+		[]proxy.UpstreamOptions{{
+			Name: "storage", Endpoints: endpoints, Connections: 3, UnavailableAfter: 500 * time.Millisecond, BackoffMin: 5 * time.Millisecond,
+			ProbeInterval: -1, // servers count probes
+		}})
 	h.Eventually("each endpoint has a connection", func() bool { return p.Status().Upstreams[0].Usable == 3 })
 	for i := range 4 {
 		c := h.Client(p.Addr("nfs"))
@@ -59,6 +63,7 @@ func TestClientsStay(t *testing.T) {
 // TestFailover: the first endpoint's host vanishes under Calls. They go to the next
 // without an attempt at the first that nobody would answer, and go home when it is back.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	x := proxytest.NewHarness(t, budget)
 	first, second := x.TCPServer(proxytest.Behaviour{Delay: 500 * time.Millisecond}), x.TCPServer(proxytest.Behaviour{})
 	relay := proxytest.NewRelay(t, first.Addr())
@@ -131,6 +136,7 @@ func (p *countingProvider) Dial(ctx context.Context, l loop.Loop, addr string, o
 // TestReconnectStorm: clients with connections of their own lose them all at once.
 // They connect again a few at a time, and every client is served.
 func TestReconnectStorm(t *testing.T) {
+	t.Parallel()
 	const clients = 150
 	lp := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()

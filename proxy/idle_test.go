@@ -15,6 +15,7 @@ import (
 // TestIdleRDMAClients: however many connect and do nothing, a client that works
 // has memory for its Calls; and one address has no more than it may.
 func TestIdleRDMAClients(t *testing.T) {
+	t.Parallel()
 	const budget, many = 32 << 20, 600
 	for _, perAddress := range []int{0, 5} {
 		h := proxytest.NewHarness(t, budget)
@@ -62,6 +63,7 @@ func TestIdleRDMAClients(t *testing.T) {
 
 // TestIdleWithACall: a client with a Call under way is not idle.
 func TestIdleWithACall(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{Delay: 3 * time.Second})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", IdleTimeout: time.Second}},

@@ -206,6 +206,7 @@ func TestPinnedLimit(t *testing.T) {
 // TestPinnedLimitOfMemory: idle pinned connections leave most of the memory for
 // Replies to Replies.
 func TestPinnedLimitOfMemory(t *testing.T) {
+	t.Parallel()
 	const budget = 64 << 20
 	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
 	before := x.Arena.Stats().Used
@@ -303,6 +304,7 @@ func TestPinnedComeAndGo(t *testing.T) {
 
 // TestPinnedClose: a proxy that is closed waits for pinned connections.
 func TestPinnedClose(t *testing.T) {
+	t.Parallel()
 	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
 	for range 20 {
 		check(t, x.client(), proxytest.SequenceCall(1))
@@ -318,6 +320,7 @@ func TestPinnedClose(t *testing.T) {
 // TestPinnedDrain: idle clients with a connection of their own are closed, others
 // after their last Reply.
 func TestPinnedDrain(t *testing.T) {
+	t.Parallel()
 	x := newPinning(t, budget, proxytest.Behaviour{Delay: 200 * time.Millisecond}, nil)
 	idle, busy := x.client(), x.client()
 	check(t, idle, proxytest.SequenceCall(1))
@@ -346,6 +349,7 @@ func TestPinnedDrain(t *testing.T) {
 // TestPinnedUnavailable: a client whose connection cannot be made waits as others
 // do.
 func TestPinnedUnavailable(t *testing.T) {
+	t.Parallel()
 	x := newPinning(t, budget, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 		u.UnavailableAfter = 400 * time.Millisecond
 	})

@@ -74,7 +74,7 @@ func TestForwardShapes(t *testing.T) {
 // TestManyClients is the pool of 4 connections under 200 clients with 32 Calls
 // outstanding each: credits are never overrun and all are answered.
 func TestManyClients(t *testing.T) {
-	const clients, deep, perClient, grant = 200, 32, 100, 16
+	const clients, deep, perClient, grant = 200, 32, 64, 16
 	h := proxytest.NewHarness(t, budget)
 	p, s := forward(t, h, grant, proxytest.Behaviour{}, nil)
 	var wg sync.WaitGroup
@@ -87,7 +87,7 @@ func TestManyClients(t *testing.T) {
 			sem := make(chan struct{}, deep)
 			for j := range perClient {
 				sem <- struct{}{}
-				m := proxytest.EchoCall(uint32(i*perClient+j+1), 40, 60, 0)
+				m := proxytest.ReadCall(uint32(i*perClient+j+1), uint64(i*perClient+j), 60)
 				cwg.Add(1)
 				ch, err := c.Go(m)
 				if err != nil {
@@ -149,7 +149,7 @@ func TestFairShare(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := c.Call(proxytest.EchoCall(uint32(i<<20|j<<12|n+1), 40, 40, 0)); err != nil {
+					if _, err := c.Call(proxytest.ReadCall(uint32(i<<20|j<<12|n+1), 0, 40)); err != nil {
 						t.Error(err)
 						return
 					}
@@ -176,7 +176,7 @@ func TestFairShare(t *testing.T) {
 			before[i] = counts[i].Load()
 		}
 		n := total.Load()
-		h.Eventually("each client has had a hundred Calls more, on average", func() bool { return total.Load() >= n+100*clients })
+		h.Eventually("each client has had sixty Calls more, on average", func() bool { return total.Load() >= n+60*clients })
 		mean := (total.Load() - n) / clients
 		wrong = nil
 		for i := range counts {
@@ -198,6 +198,7 @@ func TestFairShare(t *testing.T) {
 // TestLostConnections: the server drops every connection again and again; each
 // Call is answered, or the client's connection is closed, and nothing hangs.
 func TestLostConnections(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	p, s := forward(t, h, 8, proxytest.Behaviour{}, nil)
 	stop := make(chan struct{})
@@ -210,7 +211,7 @@ func TestLostConnections(t *testing.T) {
 				return
 			case <-time.After(2 * time.Millisecond):
 			}
-			if n := answered.Load(); n >= last+50 { // so that all get on, however slowly
+			if n := answered.Load(); n >= last+25 { // so that all get on, however slowly
 				last = n
 				s.DropConnections(errors.New("dropped by the test"))
 			}
@@ -222,7 +223,7 @@ func TestLostConnections(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			c := h.Client(p.Addr("nfs"))
-			for j := range 200 {
+			for j := range 100 {
 				xid := uint32(i<<16 | j + 1)
 				m := proxytest.ReadCall(xid, uint64(j), 3000+uint32(j)*50) // may be replayed
 				if j%10 == 0 {
@@ -319,6 +320,7 @@ func TestRetransmission(t *testing.T) {
 // TestCallsNotSentInFull: what a TCP upstream cannot have got whole when its
 // connection ends goes to the next one, even if it must not be repeated.
 func TestCallsNotSentInFull(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var stuck atomic.Bool
 	release := make(chan struct{})
@@ -402,6 +404,7 @@ func TestRoutes(t *testing.T) {
 // TestReverse: RDMA clients reach a TCP server; here the client is a second
 // proxy, so that every Call goes TCP, RDMA, TCP.
 func TestReverse(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	tcp := h.TCPServer(proxytest.Behaviour{})
 	rp := fabrictest.NewLoopback()
@@ -419,7 +422,7 @@ func TestReverse(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			r := rand.New(rand.NewPCG(uint64(i), 1))
-			for j := range 60 {
+			for j := range 40 {
 				xid := uint32(i<<16 | j<<2 + 1)
 				n := r.IntN(1 << r.IntN(19))
 				check(t, c, proxytest.EchoCall(xid, n, r.IntN(1<<r.IntN(19)), 0))
@@ -434,6 +437,7 @@ func TestReverse(t *testing.T) {
 // TestHostileClients: what a client should not send costs it its connection and
 // nobody else anything.
 func TestHostileClients(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, 64<<20)
 	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
 		l.StallTimeout = 500 * time.Millisecond
@@ -500,6 +504,7 @@ func TestHostileClients(t *testing.T) {
 // TestClientThatDoesNotRead: its Calls stop being read; the others go on, and
 // memory stays within the budget.
 func TestClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	const budget = 64 << 20
 	h := proxytest.NewHarness(t, budget)
 	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
@@ -551,6 +556,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 		{"many, reads, upstream on TCP", 12, true, read},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			h := proxytest.NewHarness(t, budget)
 			var p *proxy.Proxy
 			if tt.tcp {
@@ -572,7 +578,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 				wg.Add(1)
 				go func() {
 					defer wg.Done()
-					for i := range uint32(100000) {
+					for i := range uint32(3000) { // 3 GB of Replies
 						if proxytest.WriteRecord(greedy, tt.call(i+1)) != nil {
 							return
 						}
@@ -592,6 +598,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 
 // TestDrain: Calls in flight are answered, then clients are closed.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	p, s := forward(t, h, 16, proxytest.Behaviour{}, nil)
 	idle, busy := h.Client(p.Addr("nfs")), h.Client(p.Addr("nfs"))
@@ -649,6 +656,7 @@ func TestDrainOfBusyClients(t *testing.T) {
 // TestUpstreamDown: a client is closed when no upstream comes within the time it
 // may wait, and not before; a Call that waits is sent once it comes.
 func TestUpstreamDown(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	p, s := forward(t, h, 8, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 		u.UnavailableAfter = 400 * time.Millisecond
@@ -681,7 +689,7 @@ func TestMemoryForRepliesRunsOut(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				for k := range 20 {
+				for k := range 6 {
 					check(t, c, proxytest.EchoCall(uint32(i<<16|j<<8|k+1), 20, 60, 0))
 				}
 			}()
@@ -727,6 +735,7 @@ func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
 // TestCallsAddUp: every Call that was read ends in one result, and every Call
 // sent in one outcome or a replay.
 func TestCallsAddUp(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	p, s := forward(t, h, 8, proxytest.Behaviour{Delay: 5 * time.Millisecond}, nil)
 	var wg sync.WaitGroup
@@ -769,17 +778,21 @@ func TestCallsAddUp(t *testing.T) {
 		}
 		return n
 	}
-	h.Eventually("all Calls have ended", func() bool {
+	scrape := func() {
 		w := httptest.NewRecorder()
 		h.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		text = w.Body.String()
+	}
+	h.Eventually("all Calls have ended", func() bool {
+		scrape()
 		return p.Status().Listeners[0].Clients == 0 && sum("rdmabridge_client_received_calls_total") == sum("rdmabridge_client_calls_total")
 	})
 	if n := sum("rdmabridge_client_received_calls_total"); n == 0 {
 		t.Error("no Call was counted")
 	}
-	sent := sum("rdmabridge_upstream_sent_calls_total")
-	if ends := sum("rdmabridge_upstream_calls_total") + sum("rdmabridge_upstream_replays_total"); sent != ends {
-		t.Errorf("%v Calls were sent, and %v ended or were replayed", sent, ends)
-	}
+	// The server may still have Calls whose clients have gone.
+	h.Eventually("as many Calls ended or were replayed as were sent", func() bool {
+		scrape()
+		return sum("rdmabridge_upstream_sent_calls_total") == sum("rdmabridge_upstream_calls_total")+sum("rdmabridge_upstream_replays_total")
+	})
 }

@@ -212,6 +212,7 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 // TestSourcePortsComeHome: a process that had to take other ports, because the one before had
 // its own, takes those when that has ended, without hurting what is under way.
 func TestSourcePortsComeHome(t *testing.T) {
+	t.Parallel()
 	low := free(t, 20)
 	source := proxy.Source{Address: netip.MustParseAddr("127.0.0.10"), Low: low, High: low + 19}
 	x := newPortCase(t, 3, source)
@@ -226,7 +227,7 @@ func TestSourcePortsComeHome(t *testing.T) {
 				calls <- err
 				return
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(5 * time.Millisecond)
 			select {
 			case <-stop:
 				calls <- nil

@@ -38,6 +38,7 @@ func (s *seenMkdirs) ports() []string {
 // TestStickyGSS: what a client under RPCSEC_GSS sends again while the first is under way
 // comes by no other connection.
 func TestStickyGSS(t *testing.T) {
+	t.Parallel()
 	var seen seenMkdirs
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})
@@ -61,6 +62,7 @@ func TestStickyGSS(t *testing.T) {
 
 // TestStickySlow: a Call that takes longer than a Call may comes from the same port again.
 func TestStickySlow(t *testing.T) {
+	t.Parallel()
 	var seen seenMkdirs
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})

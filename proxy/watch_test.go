@@ -103,6 +103,7 @@ func (x *watched) ends(reason string) int {
 // that it has, and before it has them. It is found out in less than 5 s, unless the
 // machine is busy each time, and the clients notice nothing else.
 func TestVanishedHost(t *testing.T) {
+	t.Parallel()
 	change := func(o *proxy.UpstreamOptions) { o.SilentTimeout = 4 * time.Second }
 	eachTransport(t, 700*time.Millisecond, change, func(t *testing.T, x *watched) {
 		c := x.client()
@@ -147,6 +148,7 @@ func TestVanishedHost(t *testing.T) {
 // and its Calls until their deadline, and this shows. It has to take another connection
 // no more often than that.
 func TestStalledServer(t *testing.T) {
+	t.Parallel()
 	change := func(o *proxy.UpstreamOptions) {
 		o.SilentTimeout, o.ProbeInterval, o.CallTimeout = 4*time.Second, 200*time.Millisecond, 6*time.Second
 	}
@@ -188,6 +190,7 @@ func TestStalledServer(t *testing.T) {
 // TestDroppedCalls: a server drops a Call without a word. Its credit comes back by way
 // of another connection, and the others' Calls know nothing of it: none is sent twice.
 func TestDroppedCalls(t *testing.T) {
+	t.Parallel()
 	change := func(o *proxy.UpstreamOptions) { o.CallTimeout, o.ProbeInterval = 3*time.Second, -1 }
 	eachTransport(t, time.Second, change, func(t *testing.T, x *watched) {
 		c, other := x.client(), x.client()
@@ -228,6 +231,7 @@ func TestDroppedCalls(t *testing.T) {
 // TestProbeDeadline: without a transport that knows, a probe that is not answered is
 // a Call that has its deadline.
 func TestProbeDeadline(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var drop atomic.Bool // the next probe
 	p := fabrictest.NewLoopback()
@@ -253,6 +257,7 @@ func TestProbeDeadline(t *testing.T) {
 // TestStalledWithoutCredit: a server that has stopped while every credit is in use counts
 // as stalled.
 func TestStalledWithoutCredit(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var stopped atomic.Bool
 	s := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, stopped.Load() }})
