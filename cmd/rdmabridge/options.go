@@ -52,13 +52,17 @@ var poolModes = map[string]proxy.Mode{
 	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared, configs.PoolPinned: proxy.ModePinned,
 }
 
+// slowStart is the number of Calls under way with which an upstream's slow start begins.
+// It is not a setting: docs/memory.md tells users what it does.
+const slowStart = 16
+
 // upstreamOptions translates an upstream of the configuration for package proxy.
 func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOptions {
 	o := proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits,
-		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned,
+		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned, SlowStart: slowStart,
 		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
 		UnavailableAfter: u.Timeouts.Unavailable.Value(),
