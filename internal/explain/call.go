@@ -7,95 +7,107 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
-// A callPart is what there is to say of a Call.
+// A callPart describes a Call.
 type callPart struct {
 	Program       uint32     `json:"program"`
 	ProgramName   string     `json:"program_name,omitempty"`
 	Version       uint32     `json:"version"`
 	Procedure     uint32     `json:"procedure"`
-	ProcedureName string     `json:"procedure_name,omitempty"` // of a COMPOUND, that of its most telling operation
-	Length        int        `json:"length"`                   // of the whole Call
+	ProcedureName string     `json:"procedure_name,omitempty"` // of a COMPOUND: the operation that says most about it
+	Length        int        `json:"length"`                   // of the whole Call; 0 if the input has only a part
 	Credential    credential `json:"credential"`
 	Verifier      verifier   `json:"verifier"`
 	Protection    string     `json:"protection"` // none, integrity, privacy, control, unknown
-	Arguments     int        `json:"arguments"`  // where they begin, inside of what integrity wraps around them
+	Arguments     int        `json:"arguments"`  // position of the arguments, after what RPCSEC_GSS integrity puts before them
 	Compound      *compound  `json:"compound,omitempty"`
 
 	Reverse        bool `json:"reverse,omitempty"`        // from the server to the client, RFC 8167
 	Retransmission int  `json:"retransmission,omitempty"` // of the message with this number
 
-	// Local is the Reply that the bridge makes itself; the Call goes nowhere then.
+	// Local is the Reply of the bridge if the bridge does not forward the Call.
 	Local string `json:"local,omitempty"`
 
-	// What the binding found; not there when the Call was not captured whole.
+	// Analysis and Plan are nil if the bridge answers the Call or the input has only a
+	// part of it. A reverse Call has a Plan only.
 	Analysis *analysis `json:"analysis,omitempty"`
 	Plan     *plan     `json:"plan,omitempty"`
 }
 
-// explainCall explains the Call b, of which whole is whether all of it is there.
+// explainCall explains the Call b. whole says that b is all of it.
 func (e *explainer) explainCall(m *message, c *capture.Message, b []byte, whole bool) error {
-	k := &knownCall{at: c.Time, args: len(b)}
+	k := &knownCall{at: c.Time, length: len(b)}
 	h := &k.call
 	if err := oncrpc.ParseCall(b, h); err != nil {
 		m.Kind, m.Problem = kindMalformed, rpcProblem("Call", b, err)
 		if !whole && errors.Is(err, oncrpc.ErrShort) {
-			m.Kind, m.Problem = kindCut, fmt.Sprintf("a Call of which %d octets are in the input: too few for its header", len(b))
+			m.Kind, m.Problem = kindCut, fmt.Sprintf("the input has %d octets of a Call: too few for its header", len(b))
 			e.remember(m, c, k)
 		}
 		return e.show(m)
 	}
-	m.Kind, k.known = kindCall, true
+	m.Kind, k.parsed = kindCall, true
+	k.binding = e.registry.Analyse(h, &k.analysis)
+	unlimited := k.analysis.MaxReply
+	if k.analysis.Session != 0 {
+		e.sessions.Tighten(b, &k.analysis)
+	}
+	m.Call = e.newCall(k, len(b))
+	if m.conn != nil {
+		if m.conn.calls == nil {
+			m.conn.calls = c.Stream
+		}
+		m.Call.Reverse = m.conn.calls != c.Stream
+	}
+	e.remember(m, c, k)
+	if !whole {
+		m.Call.Length = 0
+		m.note("the input has %d octets of the Call, which is too little to say how it would travel", len(b))
+		return e.show(m)
+	}
+	e.planCall(m.Call, k, len(b), unlimited)
+	return e.show(m)
+}
+
+// newCall describes the header and the operations of k, whose message has length octets.
+func (e *explainer) newCall(k *knownCall, length int) *callPart {
+	h := &k.call
 	p := &callPart{
 		Program: h.Program, ProgramName: oncrpc.ProgramName(h.Program), Version: h.Version, Procedure: h.Procedure,
-		Length: len(b), Credential: newCredential(h), Protection: h.Protection.String(), Arguments: h.Args,
+		ProcedureName: strings.TrimPrefix(k.analysis.Procedure, "COMPOUND/"),
+		Length:        length, Credential: newCredential(h), Protection: h.Protection.String(), Arguments: h.Args,
 		Verifier: verifier{h.VerifierFlavor, flavorName(h.VerifierFlavor), h.VerifierLen},
 	}
-	m.Call = p
 	if start, _, ok := h.Arguments(); ok {
 		p.Arguments = start
 	}
-	var a ulb.Analysis
-	k.binding = e.registry.Analyse(h, &a)
-	bounded := a.MaxReply
-	if a.Session != 0 {
-		e.sessions.Tighten(b, &a)
-	}
-	k.analysis = a
-	p.ProcedureName = strings.TrimPrefix(a.Procedure, "COMPOUND/")
-	if p.Compound = e.newCompound(h, &a); p.Compound != nil {
+	if p.Compound = e.newCompound(h, &k.analysis); p.Compound != nil {
 		k.operations = p.Compound.Operations
 	}
 	if h.Program == oncrpc.ProgramCallbacks {
 		p.ProgramName = "nfs-callback"
 	}
-	if m.conn != nil {
-		if m.conn.calls == nil {
-			m.conn.calls = c.Stream
-		}
-		p.Reverse = m.conn.calls != c.Stream
-	}
 	k.title = callName(p)
-	e.remember(m, c, k)
+	return p
+}
+
+// planCall says how the Call k would travel, or what the bridge would answer. unlimited
+// is the bound of the Reply without the limits of an NFSv4.1 session.
+func (e *explainer) planCall(p *callPart, k *knownCall, length int, unlimited uint32) {
+	h, a := &k.call, &k.analysis
 	switch {
-	case !whole:
-		p.Length = 0
-		m.note("%d octets of the Call are in the input, not all: how it would travel cannot be told", len(b))
-		return e.show(m)
 	case h.TLSProbe():
-		p.Local = "success without STARTTLS in the verifier: there is no TLS here (RFC 9289 Section 4.1)"
+		p.Local = "success without STARTTLS in the verifier: the bridge does not support TLS (RFC 9289 Section 4.1)"
 	case h.Program == oncrpc.ProgramCCP:
-		p.Local = "PROG_UNAVAIL: CCP is about the connection it comes on (RFC 5666 Section 6)"
+		p.Local = "PROG_UNAVAIL: CCP concerns only the connection that its Call arrives on (RFC 5666 Section 6)"
 	case p.Reverse:
-		p.Plan = e.reversePlan(len(b))
+		p.Plan = e.reversePlan(length)
 	default:
-		p.Analysis = e.newAnalysis(h, &a)
-		if a.MaxReply < bounded {
-			p.Analysis.Bound = fmt.Sprintf("what the session allows; without one %d", bounded)
+		p.Analysis = e.newAnalysis(h, a)
+		if a.MaxReply < unlimited {
+			p.Analysis.Bound = fmt.Sprintf("the limit of the session; without it %d", unlimited)
 		}
-		p.Plan = e.newPlan(h, &a, len(b), k)
+		p.Plan = e.newPlan(h, a, length, k)
 	}
-	return e.show(m)
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// The binding of NFSv4 says whether a whole COMPOUND can be walked and not where
-// its operations are. They are found by asking it of COMPOUNDs of one operation:
-// the one that it can walk has all of the operation's octets and no more.
+// The binding of NFSv4 tells whether it can decode a whole COMPOUND, and not where the
+// operations are. An opSplitter finds an operation by asking the binding to decode
+// COMPOUNDs of one operation that are longer and longer. The first one that the binding
+// can decode has the octets of the operation and no others.
 
 const (
 	compoundProcedure = 1
 	opIllegal         = 10044
 
-	// maxProbes bounds the questions about one message, which is some 100 KiB of
-	// operations other than one READ or WRITE.
+	// maxProbes bounds the decoding attempts for one message. It suffices for some
+	// 100 KiB of operations beside the data of one READ or WRITE.
 	maxProbes = 1 << 15
-	maxListed = 4096 // operations, which is more than any server takes
+	maxListed = 4096 // operations; more than any server accepts
 )
 
 // isCompound reports whether c is an NFSv4 COMPOUND.
@@ -30,7 +31,8 @@ func isCompound(c *oncrpc.Call) bool {
 	return c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == compoundProcedure
 }
 
-// newCompound describes c when it is a COMPOUND that can be read.
+// newCompound describes the operations of c. It returns nil unless c is a COMPOUND with
+// readable arguments.
 func (e *explainer) newCompound(c *oncrpc.Call, a *ulb.Analysis) *compound {
 	if !isCompound(c) {
 		return nil
@@ -65,7 +67,7 @@ func (e *explainer) newCompound(c *oncrpc.Call, a *ulb.Analysis) *compound {
 		if ok {
 			o.Name = strings.TrimPrefix(one.Procedure, "COMPOUND/")
 		} else {
-			l.Rest = "is not understood, nor what follows it"
+			l.Rest = "cannot be decoded; the operations after it are not listed"
 		}
 		if l.Operations = append(l.Operations, o); !ok {
 			break
@@ -74,7 +76,8 @@ func (e *explainer) newCompound(c *oncrpc.Call, a *ulb.Analysis) *compound {
 	return l
 }
 
-// newResults describes the results of a COMPOUND, of which k is the Call.
+// newResults describes the results in r, the Reply to k. It returns nil unless k is a
+// COMPOUND with readable results.
 func (e *explainer) newResults(k *knownCall, r *oncrpc.Reply) *compound {
 	if !isCompound(&k.call) || k.call.Protection != oncrpc.ProtectNone {
 		return nil
@@ -106,31 +109,31 @@ func (e *explainer) newResults(k *knownCall, r *oncrpc.Reply) *compound {
 			o.Name = "ILLEGAL"
 		}
 		if l.Operations = append(l.Operations, o); !ok {
-			l.Rest = "is not understood, nor what follows it"
+			l.Rest = "cannot be decoded; the operations after it are not listed"
 			break
 		}
 	}
 	return l
 }
 
-// noOp is no operation's number.
+// noOp is not the number of any operation.
 const noOp = 1<<32 - 1
 
-// An opSplitter finds where operations end.
+// An opSplitter splits the operations of a COMPOUND, or their results.
 type opSplitter struct {
 	m      []byte
-	pos    int      // of the next operation
-	frame  []uint32 // what a COMPOUND of one operation begins with
-	skip   int      // a data item, whose inside is not tried
-	length int
+	pos    int      // where the next operation begins
+	frame  []uint32 // the words before the operation in a COMPOUND of one operation
+	skip   int      // where a data item begins, which the splitter skips as a whole
+	length int      // of the data item
 
-	buf    []byte
-	probes int
+	buf    []byte // the COMPOUND of one operation
+	probes int    // attempts so far
 }
 
-// next returns the number of the next operation, noOp when there is none, and its
-// position, and moves behind it. ok is false when walk never says that it has all
-// of it.
+// next returns the number and the position of the next operation, and moves behind the
+// operation. It returns noOp at the end of the message. walk tells whether the binding
+// can decode a COMPOUND of one operation; ok is false if it never can.
 func (s *opSplitter) next(walk func(b []byte) bool) (number uint32, at int, ok bool) {
 	at = s.pos
 	if len(s.m)-at < 4 {
@@ -160,23 +163,23 @@ func (s *opSplitter) next(walk func(b []byte) bool) (number uint32, at int, ok b
 	return number, at, false
 }
 
-// A compound is an NFSv4 COMPOUND.
+// A compound describes the operations of an NFSv4 COMPOUND or their results.
 type compound struct {
 	Tag        string  `json:"tag"`
-	Minor      *uint32 `json:"minor_version,omitempty"` // of a Call
+	Minor      *uint32 `json:"minor_version,omitempty"` // only of a Call
 	Count      uint32  `json:"count"`
 	Operations []op    `json:"operations"`
-	Rest       string  `json:"rest,omitempty"` // what is wrong with the last of Operations, when not all are there
+	Rest       string  `json:"rest,omitempty"` // why Operations ends early
 }
 
-// An op is an operation of a COMPOUND or its result.
+// An op describes one operation or its result.
 type op struct {
 	Number uint32 `json:"number"`
 	Name   string `json:"name,omitempty"`
-	Status string `json:"status,omitempty"` // of a result
+	Status string `json:"status,omitempty"` // only of a result
 }
 
-// String lists the operations, those of a Reply with the status of the last.
+// String lists the operations, and the status of each that failed.
 func (c *compound) String() string {
 	var b strings.Builder
 	for i := range c.Operations {
@@ -197,7 +200,7 @@ func (c *compound) String() string {
 	case c.Rest != "":
 		fmt.Fprintf(&b, ", which %s", c.Rest)
 	case uint64(len(c.Operations)) < uint64(c.Count):
-		b.WriteString(", and what was not captured or not listed")
+		b.WriteString(", and operations that were not captured or are not listed")
 	}
 	return b.String()
 }

@@ -12,10 +12,10 @@ type connection struct {
 	Protocol string    `json:"protocol"` // rpc, iwarp, other
 	Streams  [2]stream `json:"streams"`
 	MPA      []startup `json:"mpa,omitempty"`
-	Inline   *[2]int   `json:"inline,omitempty"` // thresholds of Streams, as RFC 8797 makes them
+	Inline   *[2]int   `json:"inline,omitempty"` // inline threshold of each stream, by RFC 8797
 
-	printed bool
-	calls   *capture.Stream // where its first Call was
+	printed bool            // whether the text has it already
+	calls   *capture.Stream // the direction of its first Call
 }
 
 // A stream is one direction of a connection.
@@ -24,8 +24,8 @@ type stream struct {
 	To            string `json:"to"`
 	Octets        int64  `json:"octets"`
 	Missing       int64  `json:"missing"`
-	Cut           int64  `json:"cut"`           // by the snap length
-	Retransmitted int64  `json:"retransmitted"` // captured more than once
+	Cut           int64  `json:"cut"`           // captured packets lack them because of the snap length
+	Retransmitted int64  `json:"retransmitted"` // captured again
 	Late          int    `json:"late_segments"`
 }
 
@@ -43,6 +43,7 @@ type startup struct {
 	RemoteInvalidation bool  `json:"remote_invalidation,omitempty"`
 }
 
+// protocols names the protocols in the output.
 var protocols = map[capture.Protocol]string{capture.Unknown: "other", capture.RPC: "rpc", capture.IWARP: "iwarp"}
 
 func newConnection(c *capture.Conn) *connection {

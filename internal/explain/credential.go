@@ -8,27 +8,29 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// A credential is that of a Call.
+// A credential describes the credential of a Call.
 type credential struct {
 	Flavor  uint32   `json:"flavor"`
 	Name    string   `json:"name"`
 	Length  int      `json:"length"`
-	Machine string   `json:"machine,omitempty"` // AUTH_SYS
+	Machine string   `json:"machine,omitempty"` // of AUTH_SYS, as are the next three
 	UID     *uint32  `json:"uid,omitempty"`
 	GID     *uint32  `json:"gid,omitempty"`
 	GIDs    []uint32 `json:"gids,omitempty"`
 	GSS     *gss     `json:"gss,omitempty"`
-	Means   string   `json:"means"` // for what may be placed directly
+	Means   string   `json:"means"` // says whether the credential allows direct placement
 }
 
+// A gss describes a credential of RPCSEC_GSS.
 type gss struct {
 	Version   uint32 `json:"version"`
 	Procedure string `json:"procedure"`
-	Service   string `json:"service,omitempty"` // of DATA
+	Service   string `json:"service,omitempty"` // only of procedure DATA
 	Sequence  uint32 `json:"sequence"`
-	Context   int    `json:"context"` // octets of the handle
+	Context   int    `json:"context"` // octets of the context handle
 }
 
+// A verifier describes the verifier of a Call or Reply.
 type verifier struct {
 	Flavor uint32 `json:"flavor"`
 	Name   string `json:"name"`
@@ -65,23 +67,23 @@ func newCredential(h *oncrpc.Call) credential {
 	return d
 }
 
-// means is what the credential allows, and why.
+// means says what the credential allows, and why.
 func means(h *oncrpc.Call) string {
 	switch h.Protection {
 	case oncrpc.ProtectIntegrity:
-		return "nothing is placed directly: the checksum covers every octet, roundup included (RFC 8166 Section 8.2.2.3); arguments are readable, so that the Reply has a bound"
+		return "no data are placed directly: the checksum covers every octet, roundup included (RFC 8166 Section 8.2.2.3); the arguments are readable, so the Reply has a bound"
 	case oncrpc.ProtectPrivacy:
-		return "nothing is placed directly: arguments and results are encrypted, and nothing bounds the Reply but chunks.reply (RFC 8166 Section 8.2.2.3)"
+		return "no data are placed directly: arguments and results are encrypted, and only chunks.reply bounds the Reply (RFC 8166 Section 8.2.2.3)"
 	case oncrpc.ProtectControl:
-		return "nothing is placed directly: the arguments are the GSS protocol's and not those of NULL (RFC 2203 Section 5.2, RFC 8166 Section 8.2.2)"
+		return "no data are placed directly: the arguments belong to the GSS protocol (RFC 2203 Section 5.2, RFC 8166 Section 8.2.2)"
 	case oncrpc.ProtectUnknown:
 		if h.TLSProbe() {
-			return "a question whether this side speaks TLS, and no credential"
+			return "not a credential: the client asks whether the server supports TLS"
 		}
-		return "nothing is placed directly: what this credential does to the arguments is not known"
+		return "no data are placed directly: the bridge does not know whether this flavor protects the arguments"
 	}
 	if h.Flavor == oncrpc.FlavorGSS {
-		return "plain: data may be placed directly; the XID is signed and stays, and the bridge never sends the Call twice"
+		return "plain: data may be placed directly; the XID is signed, so the bridge keeps it and never sends the Call twice"
 	}
 	return "plain: data may be placed directly"
 }

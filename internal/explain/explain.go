@@ -1,5 +1,13 @@
-// Package explain says of RPC messages what they are and how the bridge would carry
-// them over RDMA: the verb of rdmabridge explain.
+// Package explain describes RPC messages and how the bridge would carry them over RDMA.
+// It implements rdmabridge explain.
+//
+// # Operation
+//
+// Read or ParseHex makes an Input: a capture, or RPC messages. Run describes one
+// message after the other: explainCall with the binding of the Call's program and the
+// plan of package ulb, explainReply by comparing the Reply with what was expected of its
+// Call. The description of a message is a struct, which a printer writes as text or as
+// JSON.
 package explain
 
 import (
@@ -13,17 +21,17 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// Options say what explanations are made with.
+// Options say how the bridge would be configured and what Run prints.
 type Options struct {
 	CallInline  int        // inline threshold of Calls
 	ReplyInline int        // inline threshold of Replies
-	Limits      ulb.Limits // of what the bridge offers for Replies
-	Source      string     // where thresholds and limits are from, for humans; "" for none
-	Max         int        // messages; 0 for all
-	JSON        bool       // one object a line, rather than text
+	Limits      ulb.Limits // bounds of data and of Replies
+	Source      string     // the file that thresholds and limits come from; "" if there is none
+	Max         int        // stop after so many messages; 0: explain all
+	JSON        bool       // print one JSON object a line instead of text
 }
 
-// Run explains in on w.
+// Run explains the messages of in and prints the explanations to w.
 func Run(w io.Writer, in *Input, o Options) error {
 	e := newExplainer(o)
 	if o.JSON {
@@ -34,7 +42,7 @@ func Run(w io.Writer, in *Input, o Options) error {
 	return e.explain(in)
 }
 
-// explain explains all of in.
+// explain prints the header, the messages of in and the summary.
 func (e *explainer) explain(in *Input) error {
 	h := header{
 		Kind: "input", Format: in.format, Octets: in.octets, InlineCall: e.callInline, InlineReply: e.replyInline,
@@ -61,7 +69,7 @@ func (e *explainer) explain(in *Input) error {
 	return e.print.end(e.summarise(in, err != nil))
 }
 
-// explainCapture explains all messages of a capture.
+// explainCapture explains the messages of a capture.
 func (e *explainer) explainCapture(c *capture.Capture) error {
 	e.connections = make(map[*capture.Conn]*connection)
 	all := c.Messages()
@@ -76,7 +84,7 @@ func (e *explainer) explainCapture(c *capture.Capture) error {
 	return nil
 }
 
-// explainRaw explains what is not a capture.
+// explainRaw explains the messages of an input that is not a capture.
 func (e *explainer) explainRaw(in *Input) error {
 	if in.marked {
 		all := capture.Records(in.data)
@@ -98,7 +106,7 @@ func (e *explainer) explainRaw(in *Input) error {
 
 // explainMessage explains one message.
 func (e *explainer) explainMessage(c *capture.Message) error {
-	m := &message{Place: newPlace(c), conn: e.connections[c.Conn]}
+	m := &message{Place: newLocation(c), conn: e.connections[c.Conn]}
 	if c.Wrong != "" {
 		m.note("%s", c.Wrong)
 	}
@@ -118,11 +126,11 @@ func (e *explainer) explainMessage(c *capture.Message) error {
 	switch {
 	case !ok && !whole && c.RDMA != nil && c.RDMA.Proc == rpcrdma.NoMsg:
 		m.Kind = kindRDMA
-		m.note("the message is in a chunk whose octets are not in the input")
+		m.note("the message is in a chunk, and the input does not have the octets of that chunk")
 	case !ok && !whole:
-		m.Kind, m.Problem = kindCut, fmt.Sprintf("%d octets of %d are in the input: too few to say anything", len(b), c.Length)
+		m.Kind, m.Problem = kindCut, fmt.Sprintf("the input has %d of %d octets: too few to tell a Call from a Reply", len(b), c.Length)
 	case !ok:
-		m.Kind, m.Problem = kindMalformed, fmt.Sprintf("not an RPC message: %d octets, an XID and a message type take 8", len(b))
+		m.Kind, m.Problem = kindMalformed, fmt.Sprintf("not an RPC message: it has %d octets, and an XID and a message type take 8", len(b))
 	case kind == oncrpc.TypeCall:
 		m.XID = &xid
 		return e.explainCall(m, c, b, whole)
@@ -132,7 +140,7 @@ func (e *explainer) explainMessage(c *capture.Message) error {
 	default:
 		m.XID = &xid
 		m.Kind = kindMalformed
-		m.Problem = fmt.Sprintf("not an RPC message: message type %d at offset 4, a Call has 0 and a Reply 1", kind)
+		m.Problem = fmt.Sprintf("not an RPC message: message type %d at offset 4; a Call has 0 and a Reply 1", kind)
 	}
 	return e.show(m)
 }

@@ -18,12 +18,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "write the files in testdata again")
 
-// options are those of the command line without flags.
-var options = Options{CallInline: 4096, ReplyInline: 4096}
+// options and jsonOptions are what explain uses without flags and with --json.
+var (
+	options     = Options{CallInline: 4096, ReplyInline: 4096}
+	jsonOptions = Options{CallInline: 4096, ReplyInline: 4096, JSON: true}
+)
 
-// run explains input and returns what it prints.
+// run explains input and returns the output.
 func run(input []byte, o Options) (string, error) {
 	in, err := Read(bytes.NewReader(input))
 	if err != nil {
@@ -34,8 +37,9 @@ func run(input []byte, o Options) (string, error) {
 	return out.String(), err
 }
 
-// The whole output, of captures that hold every vector of ulb/nfs, over TCP and
-// over iWARP. go test -run Golden ./internal/explain -update writes it anew.
+// TestExplainGolden compares the whole output for captures that have every vector of
+// ulb/nfs, over TCP and over iWARP, with files. To write the files again, run
+// go test -run Golden ./internal/explain -update.
 func TestExplainGolden(t *testing.T) {
 	const captures = "../capture/testdata/"
 	read := func(name string) []byte {
@@ -56,7 +60,7 @@ func TestExplainGolden(t *testing.T) {
 		{"tcp.txt", tcp, options},
 		{"tcp-max.txt", tcp, Options{CallInline: 4096, ReplyInline: 4096, Max: 3}},
 		{"iwarp.txt", iwarp, options},
-		{"iwarp.jsonl", iwarp, Options{CallInline: 4096, ReplyInline: 4096, JSON: true}},
+		{"iwarp.jsonl", iwarp, jsonOptions},
 		{"cut.txt", tcp[:3000], options},
 	} {
 		t.Run(tc.golden, func(t *testing.T) {
@@ -81,78 +85,8 @@ func TestExplainGolden(t *testing.T) {
 	}
 }
 
-// A vectorFile is what explain's tests take of the vectors of ulb/nfs.
-type vectorFile struct {
-	Vectors []struct {
-		ID, Call   string
-		Protect    string
-		ArgsOffset int `json:"args_offset"`
-		Ops        []string
-		DDPAllowed bool   `json:"ddp_allowed"`
-		MaxReply   uint32 `json:"max_reply_total"`
-		RetryClass string `json:"retry_class"`
-		ReadItems  []item `json:"read_items"`
-		Replies    []struct {
-			Name  string
-			Reply string
-			Items []struct{ Offset, Length uint32 }
-		}
-	}
-	RDMA []struct{ Hex string }
-}
-
-func vectors(t testing.TB) *vectorFile {
-	t.Helper()
-	b, err := os.ReadFile("../rpc/ulb/nfs/testdata/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := new(vectorFile)
-	if err := json.Unmarshal(b, f); err != nil || len(f.Vectors) == 0 {
-		t.Fatal(len(f.Vectors), err)
-	}
-	return f
-}
-
-// largeMessages are vectors with more data, as records in hex.
-func largeMessages(t *testing.T) string {
-	f := vectors(t)
-	find := func(id string) (call, reply string) {
-		for _, v := range f.Vectors {
-			if v.ID == id {
-				return v.Call, v.Replies[0].Reply
-			}
-		}
-		t.Fatalf("no vector %s", id)
-		return "", ""
-	}
-	// An item of have octets at position becomes one of n.
-	grow := func(m string, position, have, n int) string {
-		end := position + (have+3)&^3
-		return m[:2*position-8] + fmt.Sprintf("%08x", n) + strings.Repeat("5a", n) + strings.Repeat("00", -n&3) + m[2*end:]
-	}
-	var out strings.Builder
-	add := func(m string) { out.WriteString(hexRecord(t, m) + "\n") }
-	call, reply := find("02-nfs3-read")
-	add(call[:len(call)-8] + "00100000") // count
-	add(grow(reply, 128, 10, 9999))
-	call, reply = find("03-nfs3-write")
-	add(grow(call, 128, 13, 8193))
-	add(reply)
-	call, reply = find("17-nfs41-seq-putfh-write-getattr")
-	add(grow(call, 196, 13, 65536))
-	add(reply)
-	call, _ = find("16-nfs41-seq-putfh-read")
-	add(call[:len(call)-8] + "00008000")
-	call, reply = find("04-nfs3-symlink")
-	add(grow(call, 172, 17, 4095))
-	add(reply)
-	call, _ = find("06-nfs3-readdirplus")
-	add(call[:len(call)-8] + "00008000")
-	return out.String()
-}
-
-// difference is the first line in which two texts differ.
+// difference describes the first line in which two texts differ. It returns "" for equal
+// texts.
 func difference(got, want string) string {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range max(len(g), len(w)) {
@@ -168,12 +102,10 @@ func difference(got, want string) string {
 	return ""
 }
 
-// explained is the first message in the JSON that explain prints of input.
+// explained explains input and returns the first message, from the JSON.
 func explained(t testing.TB, input []byte) *message {
 	t.Helper()
-	o := options
-	o.JSON = true
-	out, err := run(input, o)
+	out, err := run(input, jsonOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,89 +122,7 @@ func explained(t testing.TB, input []byte) *message {
 	return &m
 }
 
-// What explain says of the vectors of ulb/nfs is what their reference says: see
-// there.
-func TestExplainVectors(t *testing.T) {
-	f := vectors(t)
-	classes := map[string]string{"R": "read-only", "I": "idempotent", "S": "sequenced", "X": "sequenced", "N": "non-idempotent"}
-	for _, v := range f.Vectors {
-		t.Run(v.ID, func(t *testing.T) {
-			m := explained(t, []byte(v.Call))
-			c := m.Call
-			if m.Kind != kindCall || c == nil {
-				t.Fatalf("%+v", m)
-			}
-			if c.Protection != v.Protect || c.Arguments != v.ArgsOffset || c.Length != len(v.Call)/2 {
-				t.Errorf("protection %s, arguments at %d, length %d; want %s, %d, %d", c.Protection, c.Arguments, c.Length, v.Protect, v.ArgsOffset, len(v.Call)/2)
-			}
-			switch {
-			case c.Program == oncrpc.ProgramCCP:
-				if c.Local == "" || c.Plan != nil {
-					t.Errorf("CCP is not answered here: %+v", c)
-				}
-				return
-			case c.Compound != nil:
-				var ops []string
-				for _, o := range c.Compound.Operations {
-					ops = append(ops, o.Name)
-				}
-				if (c.Compound.Rest != "") != (v.ID == "28-nfs42-unknown-op") {
-					t.Errorf("%+v", c.Compound)
-				}
-				if c.Compound.Rest == "" && !slices.Equal(ops, v.Ops) {
-					t.Errorf("operations %v, want %v", ops, v.Ops)
-				}
-			case c.Analysis.Known && c.ProcedureName != "NULL" && !slices.Equal([]string{c.ProcedureName}, v.Ops):
-				t.Errorf("procedure %s, want %v", c.ProcedureName, v.Ops)
-			}
-			a := c.Analysis
-			if c.Compound != nil && c.Compound.Rest != "" {
-				v.MaxReply = 1056768 // chunks.reply: the reference takes the session's, of which nothing is known here
-			}
-			if a.Reducible != v.DDPAllowed || a.MaxReply != v.MaxReply || a.Class != classes[v.RetryClass] {
-				t.Errorf("reducible %v, at most %d, %s; want %v, %d, %s", a.Reducible, a.MaxReply, a.Class, v.DDPAllowed, v.MaxReply, classes[v.RetryClass])
-			}
-			if a.Argument != nil && !slices.Contains(v.ReadItems, *a.Argument) {
-				t.Errorf("argument %+v, want one of %+v", *a.Argument, v.ReadItems)
-			}
-			if c.Plan == nil || c.Plan.Error != "" {
-				t.Fatalf("plan %+v", c.Plan)
-			}
-			for _, r := range v.Replies {
-				// Both in one input, as records.
-				in := hexRecord(t, v.Call) + hexRecord(t, r.Reply)
-				out, err := run([]byte(in), Options{CallInline: 4096, ReplyInline: 4096, JSON: true})
-				lines := strings.Split(out, "\n")
-				if err != nil || len(lines) != 5 {
-					t.Fatalf("%s: %v: %s", r.Name, err, out)
-				}
-				var m message
-				if err := json.Unmarshal([]byte(lines[2]), &m); err != nil {
-					t.Fatal(err)
-				}
-				p := m.Reply
-				switch {
-				case m.Kind != kindReply || p.Call != 1 || p.Length != len(r.Reply)/2:
-					t.Errorf("%s: %+v", r.Name, m)
-				case p.Bound == nil || !p.Bound.Holds || p.Travel == nil || p.Travel.Shape == shapeNone:
-					t.Errorf("%s: bound %+v, travels %+v", r.Name, p.Bound, p.Travel)
-				case p.Item != nil && (len(r.Items) == 0 || *p.Item != (item{r.Items[0].Offset, r.Items[0].Length})):
-					t.Errorf("%s: item %+v, want %+v", r.Name, *p.Item, r.Items)
-				case p.Item == nil && len(r.Items) > 0 && v.DDPAllowed:
-					t.Errorf("%s: no item, want %+v", r.Name, r.Items)
-				}
-			}
-		})
-	}
-}
-
-// hexRecord is a message in hex with a record mark before.
-func hexRecord(t testing.TB, message string) string {
-	t.Helper()
-	return fmt.Sprintf("%08x%s", 1<<31|len(message)/2, message)
-}
-
-// The arithmetic that is shown is that of the plan.
+// TestExplainArithmetic: the comparisons in the output lead to the shape of the plan.
 func TestExplainArithmetic(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	seen := map[string]int{}
@@ -300,7 +150,8 @@ func TestExplainArithmetic(t *testing.T) {
 			shape
 			last string
 		}{{p.Call, shapePositionZero}, {p.Reply, shapeReplyChunk}} {
-			// The first shape of which all comparisons hold; the last needs none.
+			// The plan takes the first shape for which all comparisons hold. The last
+			// shape needs none.
 			want := s.last
 			for i := 0; i < len(s.Steps); {
 				holds := true
@@ -311,7 +162,7 @@ func TestExplainArithmetic(t *testing.T) {
 				if holds {
 					want = s.Steps[i].Tries
 					if j != len(s.Steps) {
-						t.Errorf("%+v: looked on after %s", s, want)
+						t.Errorf("%+v: tried another shape after %s", s, want)
 					}
 				}
 				i = j
@@ -321,7 +172,7 @@ func TestExplainArithmetic(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 7 { // a Write chunk goes with a Call inline only
+	if len(seen) != 7 { // a Write chunk goes only with an inline Call
 		t.Errorf("shapes %v, want 7 of them", seen)
 	}
 }
@@ -356,22 +207,22 @@ func TestExplainInput(t *testing.T) {
 	}
 }
 
-// Malformed messages are explained, and no error.
+// TestExplainMalformed: malformed messages are described; they are no error.
 func TestExplainMalformed(t *testing.T) {
 	const head = "00000007 00000000 00000002 000186a3 00000003 00000001 "
 	for _, tc := range []struct{ in, kind, want string }{
-		{"00000007", kindMalformed, "4 octets, an XID and a message type take 8"},
+		{"00000007", kindMalformed, "it has 4 octets, and an XID and a message type take 8"},
 		{"00000007 00000009 00000000", kindMalformed, "message type 9 at offset 4"},
-		{"00000007 00000000 00000002 000186a3", kindMalformed, "not a Call: 16 octets, which is shorter than any"},
-		{"00000007 00000000 00000003 000186a3 00000003 00000001 00000000 00000000 00000000 00000000", kindMalformed, "RPC version 3 at offset 8, there is only 2"},
-		{head + "00000001 00000191 00000000 00000000", kindMalformed, "not a Call: credential of 401 octets at offset 28, 400 are allowed"},
-		{head + "00000001 00000020 00000000 00000000", kindMalformed, "credential of 32 octets at offset 28, the message ends at 40"},
-		{head + "00000000 00000000 00000000 000001f4", kindMalformed, "verifier of 500 octets at offset 36, 400 are allowed"},
+		{"00000007 00000000 00000002 000186a3", kindMalformed, "not a Call: it has 16 octets, fewer than any Call"},
+		{"00000007 00000000 00000003 000186a3 00000003 00000001 00000000 00000000 00000000 00000000", kindMalformed, "RPC version 3 at offset 8; the only one is 2"},
+		{head + "00000001 00000191 00000000 00000000", kindMalformed, "not a Call: the credential at offset 28 has 401 octets, and 400 are allowed"},
+		{head + "00000001 00000020 00000000 00000000", kindMalformed, "the credential at offset 28 has 32 octets, and the message ends at 40"},
+		{head + "00000000 00000000 00000000 000001f4", kindMalformed, "the verifier at offset 36 has 500 octets, and 400 are allowed"},
 		{"00000007 00000001 00000000", kindMalformed, "not a Reply: it ends at offset 12, inside verf"},
-		{"00000007 00000001 00000002 00000000", kindMalformed, "not a Reply: reply_stat is 2 at offset 8, which means nothing"},
-		{"800000ff" + head, kindCut, "a Call of which 24 octets are in the input: too few for its header"},
-		{"80000030 00000007 00000000 00000002", kindCut, "a Call of which 12 octets are in the input"},
-		{"80000030 00000007 00000001 00000000", kindCut, "a Reply of which 12 octets are in the input"},
+		{"00000007 00000001 00000002 00000000", kindMalformed, "not a Reply: reply_stat at offset 8 is 2, an undefined value"},
+		{"800000ff" + head, kindCut, "the input has 24 octets of a Call: too few for its header"},
+		{"80000030 00000007 00000000 00000002", kindCut, "the input has 12 octets of a Call"},
+		{"80000030 00000007 00000001 00000000", kindCut, "the input has 12 octets of a Reply"},
 	} {
 		m := explained(t, []byte(tc.in))
 		if m.Kind != tc.kind || !strings.Contains(m.Problem, tc.want) {
@@ -383,17 +234,17 @@ func TestExplainMalformed(t *testing.T) {
 	}
 }
 
-// What the bridge answers itself, and credentials that few use.
+// TestExplainCredentials covers Calls that the bridge answers itself and rare credentials.
 func TestExplainCredentials(t *testing.T) {
 	header := func(flavor, length string) string {
 		return "00000007 00000000 00000002 000186a3 00000003 00000000 " + flavor + length
 	}
 	for _, tc := range []struct{ in, name, protection, means, local string }{
 		{header("00000000", "00000000 00000000 00000000"), "AUTH_NONE", "none", "may be placed directly", ""},
-		{header("00000007", "00000000 00000000 00000000"), "AUTH_TLS", "unknown", "speaks TLS", "no TLS here"},
-		{header("00000003", "00000004 aabbccdd 00000000 00000000"), "AUTH_DH", "unknown", "is not known", ""},
-		{header("00000063", "00000000 00000000 00000000"), "flavor 99", "unknown", "is not known", ""},
-		{header("00000006", "00000004 00000001 00000000 00000000"), "RPCSEC_GSS", "unknown", "is not known", ""},
+		{header("00000007", "00000000 00000000 00000000"), "AUTH_TLS", "unknown", "supports TLS", "does not support TLS"},
+		{header("00000003", "00000004 aabbccdd 00000000 00000000"), "AUTH_DH", "unknown", "does not know", ""},
+		{header("00000063", "00000000 00000000 00000000"), "flavor 99", "unknown", "does not know", ""},
+		{header("00000006", "00000004 00000001 00000000 00000000"), "RPCSEC_GSS", "unknown", "does not know", ""},
 	} {
 		m := explained(t, []byte(tc.in))
 		if m.Call == nil {
@@ -406,7 +257,7 @@ func TestExplainCredentials(t *testing.T) {
 	}
 }
 
-// Whatever is read is explained or refused.
+// FuzzExplain: every input is explained, or rejected before there is output.
 func FuzzExplain(f *testing.F) {
 	v := vectors(f)
 	for _, v := range v.Vectors {
@@ -424,7 +275,7 @@ func FuzzExplain(f *testing.F) {
 		f.Add(in)
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		for _, o := range []Options{options, {CallInline: 4096, ReplyInline: 4096, JSON: true}} {
+		for _, o := range []Options{options, jsonOptions} {
 			if out, err := run(in, o); err != nil && out != "" {
 				t.Fatal(err)
 			}

@@ -14,18 +14,22 @@ import (
 // An explainer explains one input.
 type explainer struct {
 	registry    *ulb.Registry
-	sessions    *nfs.Sessions // of all servers together
-	callInline  int
-	replyInline int
-	source      string
-	max         int
+	sessions    *nfs.Sessions // NFSv4.1 sessions of all servers in the input
+	callInline  int           // Options.CallInline
+	replyInline int           // Options.ReplyInline
+	source      string        // Options.Source
+	max         int           // Options.Max
 	print       printer
 
-	count, callCount, replyCount, malformed, cut int
-	unanswered                                   int // of Calls that calls has no more
+	count      int // messages printed
+	callCount  int // Calls among them
+	replyCount int // Replies among them
+	malformed  int // malformed messages among them
+	cut        int // messages among them of which too little was captured
+	unanswered int // Calls without a Reply that calls does not have any more
 
 	connections map[*capture.Conn]*connection
-	calls       map[callKey]*knownCall
+	calls       map[callKey]*knownCall // the last Call with an XID
 }
 
 func newExplainer(o Options) *explainer {
@@ -39,41 +43,42 @@ func newExplainer(o Options) *explainer {
 	return e
 }
 
-// A callKey finds the Call of a Reply.
+// A callKey identifies a Call, to find it when its Reply is explained.
 type callKey struct {
 	conn   *capture.Conn
-	stream *capture.Stream // of the Call
+	stream *capture.Stream // the direction of the Call
 	xid    uint32
 }
 
-// A knownCall is what a Reply is compared with.
+// A knownCall is a Call that was explained. Its Reply is compared with it.
 type knownCall struct {
-	number   int
-	known    bool        // the rest is set
-	call     oncrpc.Call // without its message
-	analysis ulb.Analysis
-	binding  ulb.Binding
-	planned  bool
-	shape    ulb.Shape
-	replies  int
-	at       time.Time
-	args     int // octets of the whole Call
+	number  int       // of the message
+	at      time.Time // when the Call was captured
+	length  int       // octets of the whole Call
+	replies int       // Replies explained so far
 
-	operations []op // of a COMPOUND
-	title      string
+	parsed     bool        // whether the header was complete; the fields below are set then
+	call       oncrpc.Call // without Message
+	analysis   ulb.Analysis
+	binding    ulb.Binding
+	operations []op   // of a COMPOUND
+	title      string // for the text of the Reply
+
+	planned bool // whether shape is set
+	shape   ulb.Shape
 }
 
-// errEnough ends the explanation when there are as many messages as asked for.
+// errEnough stops the explanation after Options.Max messages.
 var errEnough = errors.New("enough")
 
-// A printer prints explanations as they are made.
+// A printer prints explanations one by one.
 type printer interface {
 	begin(*header) error
 	message(*message) error
 	end(*summary) error
 }
 
-// show numbers m and prints it.
+// show numbers, counts and prints m.
 func (e *explainer) show(m *message) error {
 	if e.max > 0 && e.count == e.max {
 		return errEnough
@@ -93,7 +98,8 @@ func (e *explainer) show(m *message) error {
 	return e.print.message(m)
 }
 
-// remember keeps k for its Reply.
+// remember stores k for its Reply. A Call that was stored before with the same XID and a
+// similar header makes k a retransmission.
 func (e *explainer) remember(m *message, c *capture.Message, k *knownCall) {
 	key := callKey{c.Conn, c.Stream, k.call.XID}
 	k.number = e.count + 1
@@ -105,29 +111,30 @@ func (e *explainer) remember(m *message, c *capture.Message, k *knownCall) {
 			e.unanswered++
 		}
 	}
-	k.call.Message = nil // what a Reply needs is in k
+	k.call.Message = nil // releases the input: k has all that a Reply is compared with
 	e.calls[key] = k
 }
 
-// same reports whether both are the same Call, as far as their headers say.
+// same reports whether the headers of k and o may be those of one Call.
 func (k *knownCall) same(o *knownCall) bool {
 	a, b := &k.call, &o.call
-	return k.known && o.known && k.args == o.args && a.Program == b.Program && a.Version == b.Version && a.Procedure == b.Procedure && a.Flavor == b.Flavor
+	return k.parsed && o.parsed && k.length == o.length && a.Program == b.Program && a.Version == b.Version && a.Procedure == b.Procedure && a.Flavor == b.Flavor
 }
 
-// callOf finds the Call of a Reply.
+// callOf returns the Call of the Reply c, or nil.
 func (e *explainer) callOf(c *capture.Message, xid uint32) *knownCall {
 	key := callKey{c.Conn, c.Stream, xid}
 	if c.Conn != nil && c.Stream != nil {
 		key.stream = &c.Conn.Streams[0]
-		if c.Stream == key.stream && c.First > 0 { // of records that are no capture, both are on one stream
+		// Records outside a capture have one stream for both directions.
+		if c.Stream == key.stream && c.First > 0 {
 			key.stream = &c.Conn.Streams[1]
 		}
 	}
 	return e.calls[key]
 }
 
-// match notes that k has a Reply.
+// match records in p that it answers k.
 func (e *explainer) match(p *replyPart, k *knownCall, at time.Time) {
 	p.title = k.title
 	p.Call, p.Program = k.number, oncrpc.ProgramName(k.call.Program)

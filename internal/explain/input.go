@@ -13,20 +13,20 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// maxInput is the longest input that explain takes, since it keeps all of it. The
-// messages found in it take a few times as much at worst.
+// maxInput bounds the length of an input, all of which is kept in memory. The messages
+// found in it take a few times as much at worst.
 const maxInput = 1 << 30
 
-// An Input is what explain was given.
+// An Input is the messages to explain.
 type Input struct {
-	format  string           // for humans
-	octets  int              // of the file
-	capture *capture.Capture // nil for data
+	format  string           // as header.Format
+	octets  int              // length of the file
+	capture *capture.Capture // nil if the input is not a capture
 	data    []byte           // one message, or records with their marks
-	marked  bool
+	marked  bool             // whether data begins with a record mark
 }
 
-// ParseHex is an input in hex.
+// ParseHex parses a message, or records, in hex.
 func ParseHex(text string) (*Input, error) {
 	b, err := parseHex([]byte(text))
 	if err != nil {
@@ -35,23 +35,23 @@ func ParseHex(text string) (*Input, error) {
 	return dataInput(b, "hex"), nil
 }
 
-// Read reads an input, and finds out what it is.
+// Read reads an input and detects its format.
 func Read(r io.Reader) (*Input, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxInput+1))
 	switch {
 	case err != nil:
 		return nil, err
 	case len(b) > maxInput:
-		return nil, errors.New("longer than 1 GiB; cut it (editcap -c, tcpdump -r -c)")
+		return nil, errors.New("longer than 1 GiB; split it with editcap -c or tcpdump -r -c")
 	}
 	return sniff(b)
 }
 
-// sniff finds out what b is.
+// sniff detects the format of b.
 func sniff(b []byte) (*Input, error) {
 	switch {
 	case len(b) == 0:
-		return nil, errors.New("empty")
+		return nil, errors.New("empty input")
 	case bytes.HasPrefix(b, []byte{0x1f, 0x8b}):
 		return nil, errors.New("compressed by gzip; unpack it first")
 	case bytes.HasPrefix(b, []byte{0x28, 0xb5, 0x2f, 0xfd}):
@@ -71,8 +71,8 @@ func sniff(b []byte) (*Input, error) {
 	return dataInput(b, "raw"), nil
 }
 
-// looksLikeText reports whether b, which is no hex, is text all the same, so that
-// a mistake in hex is reported as one.
+// looksLikeText reports whether b, which is not hex, is text. Text is reported as a
+// mistake in hex; everything else counts as a raw message.
 func looksLikeText(b []byte) bool {
 	for _, c := range b[:min(len(b), 512)] {
 		if c >= 0x7f || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
@@ -82,8 +82,8 @@ func looksLikeText(b []byte) bool {
 	return true
 }
 
-// parseHex reads hex digits with white space, colons, commas and 0x between, and
-// comments from # to the end of the line.
+// parseHex parses hex digits. It skips white space, colons, commas, underscores and 0x
+// between them, and comments from # to the end of the line.
 func parseHex(text []byte) ([]byte, error) {
 	digits := make([]byte, 0, len(text))
 	for line, rest := []byte(nil), text; len(rest) > 0; {
@@ -99,7 +99,7 @@ func parseHex(text []byte) ([]byte, error) {
 				digits = append(digits, c)
 			case bytes.IndexByte([]byte(" \t\r:,_"), c) >= 0:
 			default:
-				return nil, fmt.Errorf("%q is no hex digit", rune(c))
+				return nil, fmt.Errorf("%q is not a hex digit", rune(c))
 			}
 		}
 	}
@@ -113,15 +113,14 @@ func parseHex(text []byte) ([]byte, error) {
 	return digits[:n], err
 }
 
-// dataInput finds out whether b begins with a record mark.
+// dataInput returns the input b, which is not a capture.
 func dataInput(b []byte, format string) *Input {
-	in := &Input{format: format, octets: len(b), data: b, marked: hasMark(b)}
-	return in
+	return &Input{format: format, octets: len(b), data: b, marked: hasMark(b)}
 }
 
-// hasMark reports whether b begins with a record mark rather than with an XID. The
-// word that says Call or Reply is behind the one or the other; where both are
-// possible the length in the mark decides.
+// hasMark reports whether b begins with a record mark rather than with an XID. The word
+// that says Call or Reply follows the XID. If b may be either, the length in the mark
+// decides.
 func hasMark(b []byte) bool {
 	if len(b) < 4 {
 		return false
@@ -141,9 +140,9 @@ func likelyMessage(b []byte) bool {
 	return kind == oncrpc.TypeCall && w == oncrpc.RPCVersion || kind == oncrpc.TypeReply && w <= 1
 }
 
-// transportHeader reports whether b is an RPC-over-RDMA message and not a Reply,
-// whose first two words look the same. The words behind differ, but for a credit
-// of 1 and what a denied Reply, of at most 24 octets, says.
+// transportHeader reports whether b is an RPC-over-RDMA message. The first two words of
+// an RPC Reply look the same. The words after them differ, except between a header with
+// one credit and a denied Reply, which has at most 24 octets.
 func transportHeader(b []byte) bool {
 	var h rpcrdma.Header
 	n, err := h.Decode(b)
@@ -152,7 +151,7 @@ func transportHeader(b []byte) bool {
 	}
 	switch h.Proc {
 	case rpcrdma.Msg:
-		// An error is when "the value of the rdma_xid field does not match the value of
+		// It is an error if "the value of the rdma_xid field does not match the value of
 		// the XID field in the accompanying RPC message": RFC 8166 Section 4.5.2.
 		xid, kind, ok := oncrpc.MessageType(b[n:])
 		return ok && xid == h.XID && kind <= oncrpc.TypeReply

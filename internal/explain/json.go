@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// A jsonPrinter prints an object on each line.
+// A jsonPrinter prints one JSON object a line.
 type jsonPrinter struct{ enc *json.Encoder }
 
 func newJSONPrinter(w io.Writer) printer {

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
-// name looks v up in a table of names by value, and makes one up from what it is.
+// name returns the name of v in table. It returns what and the number if v has no name.
 func name(table []string, v uint32, what string) string {
 	if uint64(v) < uint64(len(table)) && table[v] != "" {
 		return table[v]
@@ -16,7 +16,7 @@ func name(table []string, v uint32, what string) string {
 	return fmt.Sprintf("%s %d", what, v)
 }
 
-// accept_stat and auth_stat, RFC 5531 Section 9.
+// The names of accept_stat and auth_stat, RFC 5531 Section 9.
 var (
 	acceptStats = []string{"SUCCESS", "PROG_UNAVAIL", "PROG_MISMATCH", "PROC_UNAVAIL", "GARBAGE_ARGS", "SYSTEM_ERR"}
 	authStats   = []string{
@@ -52,7 +52,8 @@ func gssService(v uint32) string {
 	return name([]string{"", "none", "integrity", "privacy", "channel protection"}, v, "service")
 }
 
-// printable is b as text, of which a terminal cannot be made to do anything.
+// printable returns b as text without control characters, which could do harm to a
+// terminal.
 func printable(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -62,15 +63,15 @@ func printable(b []byte) string {
 	}, strings.ToValidUTF8(string(b), "?"))
 }
 
-// nfsStats are the statuses of NFS versions 2 and 3 and of version 4 up to 9999,
-// which are those of version 3: RFC 1094, RFC 1813 and RFC 8881 Section 13.1.
+// nfsStats names the statuses of NFS up to 9999, which are the same in versions 3 and 4:
+// RFC 1094, RFC 1813 and RFC 8881 Section 13.1.
 var nfsStats = sparse(map[uint32]string{
 	0: "OK", 1: "PERM", 2: "NOENT", 5: "IO", 6: "NXIO", 13: "ACCESS", 17: "EXIST", 18: "XDEV", 19: "NODEV", 20: "NOTDIR",
 	21: "ISDIR", 22: "INVAL", 27: "FBIG", 28: "NOSPC", 30: "ROFS", 31: "MLINK", 63: "NAMETOOLONG", 66: "NOTEMPTY",
 	69: "DQUOT", 70: "STALE", 71: "REMOTE", 99: "WFLUSH",
 })
 
-// nfs3Stats and nfs4Stats are those from 10001 on: RFC 1813 Section 2.6, RFC 8881
+// nfs3Stats and nfs4Stats name those from 10001 on: RFC 1813 Section 2.6, RFC 8881
 // Section 13.1, RFC 7862 Section 11.1, RFC 8276 Section 8.5.
 var (
 	nfs3Stats = []string{"BADHANDLE", "NOT_SYNC", "BAD_COOKIE", "NOTSUPP", "TOOSMALL", "SERVERFAULT", "BADTYPE", "JUKEBOX"}
@@ -88,6 +89,7 @@ var (
 	}
 )
 
+// sparse makes a table from a map.
 func sparse(m map[uint32]string) []string {
 	var t []string
 	for v, s := range m {
@@ -99,7 +101,7 @@ func sparse(m map[uint32]string) []string {
 	return t
 }
 
-// nfsStatus names a status of NFS of a version: NFS3ERR_STALE, NFS4_OK.
+// nfsStatus names a status of a version of NFS, such as NFS3ERR_STALE or NFS4_OK.
 func nfsStatus(version, v uint32) string {
 	prefix := map[uint32]string{2: "NFSERR_", 3: "NFS3ERR_", 4: "NFS4ERR_"}[version]
 	table, i := nfsStats, v

@@ -8,16 +8,16 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A plan is how a Call and its Reply would travel.
+// A plan says how a Call and its Reply would travel.
 type plan struct {
 	Call  shape `json:"call"`
 	Reply shape `json:"reply"`
-	// Error is why there is none.
+	// Error says why the Call cannot travel. Call and Reply are empty then.
 	Error string `json:"error,omitempty"`
 }
 
-// newPlan asks the registry how the Call would travel, and shows the arithmetic of
-// ulb.Registry.Plan.
+// newPlan asks the registry how the Call would travel and repeats the arithmetic of
+// ulb.Registry.Plan to show it. length is that of the Call.
 func (e *explainer) newPlan(h *oncrpc.Call, a *ulb.Analysis, length int, k *knownCall) *plan {
 	s, err := e.registry.Plan(a, length, e.callInline, e.replyInline)
 	if err != nil {
@@ -30,36 +30,36 @@ func (e *explainer) newPlan(h *oncrpc.Call, a *ulb.Analysis, length int, k *know
 	return p
 }
 
-// reversePlan is the plan of a Call from the server to the client, which is inline
-// or not at all: the bridge neither offers nor takes chunks in that direction. "The
-// call inline threshold for the reverse direction is the same as the reply inline
-// threshold for the forward direction, and vice versa." RFC 8167 Section 4.2.
+// reversePlan returns the plan of a Call from the server to the client. The bridge
+// neither offers nor accepts chunks in that direction, so the Call is inline or cannot
+// travel. "The call inline threshold for the reverse direction is the same as the reply
+// inline threshold for the forward direction, and vice versa." RFC 8167 Section 4.2.
 func (e *explainer) reversePlan(length int) *plan {
 	p := &plan{}
 	p.Call.Shape = shapeInline
 	p.Call.Steps = []step{compare(shapeInline, e.replyInline, termHeader, term{int64(length), "Call"})}
-	p.Call.DecidedBy = "the inline threshold of Replies, as what comes from the server; there are no chunks in this direction"
+	p.Call.DecidedBy = "the inline threshold of Replies, which counts for every message from the server; there are no chunks in this direction"
 	if !p.Call.Steps[0].Holds {
 		p.Call.Shape = shapeNone
 	}
 	return p
 }
 
-// noData is why no data item of the Call or its Reply may have a chunk, "" when
-// one may.
+// noData says why the arguments or the results have no data for a chunk. It returns ""
+// if they have.
 func noData(h *oncrpc.Call, a *ulb.Analysis, what string, octets uint32) string {
 	switch {
 	case !a.Reduce:
 		return "the credential forbids it"
 	case !a.Known:
-		return "nothing is known of the " + what
+		return "the bridge cannot decode the " + what
 	case octets == 0 && h.Program == oncrpc.ProgramNFS && h.Version == 4 && h.Procedure == 1:
 		if what == "arguments" {
 			return "no WRITE has data"
 		}
-		return "there is not exactly one operation with data in its result, a READ"
+		return "the COMPOUND does not have exactly one operation with data in its result (READ)"
 	case octets == 0:
-		return "the " + what + " have no data worth a chunk"
+		return "the " + what + " have no data that may be placed directly"
 	}
 	return ""
 }
@@ -69,7 +69,7 @@ func (p *plan) reply(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, 
 	r.Shape, r.Octets = replyShapes[s.Reply], s.Capacity
 	inline := compare("inline", e.replyInline, termHeader, term{int64(a.MaxReply), "Reply"})
 	r.Steps = append(r.Steps, inline)
-	// What the default shape would be, with this Analysis.
+	// The Reply chunk that the plan offers if no data are placed directly.
 	whole := *a
 	whole.ResultMax, whole.ArgLength = 0, 0
 	long, _ := e.registry.Plan(&whole, length, e.callInline, 0)
@@ -95,9 +95,9 @@ func (p *plan) reply(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, 
 			r.DecidedBy = "the length of the data"
 			r.Otherwise = append(r.Otherwise, chunk)
 		case !rest.Holds:
-			r.DecidedBy = "the Reply without its data is too long to be inline"
+			r.DecidedBy = "the length of the Reply without its data"
 		default:
-			r.DecidedBy = "the Call is too long to be inline, and no Write list goes with a Read list"
+			r.DecidedBy = "the length of the Call: the bridge sends no Write list with a Read list"
 		}
 	}
 	if fits != "" {
@@ -108,7 +108,7 @@ func (p *plan) reply(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, 
 func (p *plan) call(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, s ulb.Shape) {
 	c := &p.Call
 	c.Shape = callShapes[s.Call]
-	var chunks term // what the Reply side adds to the header
+	var chunks term // the part of the header that is for the Reply
 	switch s.Reply {
 	case ulb.ReplyChunk:
 		chunks = termReplyChunk
@@ -136,7 +136,7 @@ func (p *plan) call(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, s
 			c.DecidedBy = "the length of the data"
 			c.Otherwise = append(c.Otherwise, whole)
 		} else {
-			c.DecidedBy = "the Call without its data is too long to be inline"
+			c.DecidedBy = "the length of the Call without its data"
 		}
 	}
 	if s.Call == ulb.CallLong {

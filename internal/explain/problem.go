@@ -9,8 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// transportProblem says what is wrong with a Transport header, and what the bridge
-// would answer.
+// transportProblem describes the error of a Transport header and the answer of the
+// bridge.
 func transportProblem(err error) string {
 	var h *rpcrdma.HeaderError
 	if !errors.As(err, &h) {
@@ -18,12 +18,13 @@ func transportProblem(err error) string {
 	}
 	s := fmt.Sprintf("not an RPC-over-RDMA message: %s: %v", h.Field, h.Err)
 	if h.Answer == rpcrdma.Silence {
-		return s + "; it is discarded"
+		return s + "; the bridge discards it"
 	}
-	return s + "; the answer to a Call is " + h.Answer.String()
+	return s + "; the bridge answers a Call with " + h.Answer.String()
 }
 
-// rpcProblem says what is wrong with the header of the message b.
+// rpcProblem describes the error of the RPC header of b, which is a Call or a
+// Reply as what says.
 func rpcProblem(what string, b []byte, err error) string {
 	var h *oncrpc.Error
 	if !errors.As(err, &h) {
@@ -39,15 +40,15 @@ func rpcProblem(what string, b []byte, err error) string {
 	v, ok := word()
 	switch {
 	case h.Field == "call" || h.Field == "reply":
-		return fmt.Sprintf("not a %s: %d octets, which is shorter than any", what, len(b))
+		return fmt.Sprintf("not a %s: it has %d octets, fewer than any %[1]s", what, len(b))
 	case field != "" && ok && errors.Is(h, oncrpc.ErrBound):
-		return fmt.Sprintf("not a %s: %s of %d octets at offset %d, %d are allowed", what, field, v, h.Position, oncrpc.MaxAuth)
+		return fmt.Sprintf("not a %s: the %s at offset %[4]d has %[3]d octets, and %[5]d are allowed", what, field, v, h.Position, oncrpc.MaxAuth)
 	case field != "" && ok:
-		return fmt.Sprintf("not a %s: %s of %d octets at offset %d, the message ends at %d", what, field, v, h.Position, len(b))
+		return fmt.Sprintf("not a %s: the %s at offset %[4]d has %[3]d octets, and the message ends at %[5]d", what, field, v, h.Position, len(b))
 	case h.Field == "rpcvers" && ok:
-		return fmt.Sprintf("not a %s: RPC version %d at offset %d, there is only %d", what, v, h.Position, oncrpc.RPCVersion)
+		return fmt.Sprintf("not a %s: RPC version %d at offset %d; the only one is %d", what, v, h.Position, oncrpc.RPCVersion)
 	case ok && errors.Is(h, oncrpc.ErrValue):
-		return fmt.Sprintf("not a %s: %s is %d at offset %d, which means nothing", what, h.Field, v, h.Position)
+		return fmt.Sprintf("not a %s: %s at offset %[4]d is %[3]d, an undefined value", what, h.Field, v, h.Position)
 	}
 	return fmt.Sprintf("not a %s: it ends at offset %d, inside %s", what, h.Position, h.Field)
 }

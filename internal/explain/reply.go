@@ -10,53 +10,55 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
-// A replyPart is what there is to say of a Reply.
+// A replyPart describes a Reply.
 type replyPart struct {
-	Call          int      `json:"call,omitempty"` // number of the message with the Call; 0: not seen
+	Call          int      `json:"call,omitempty"` // number of its Call in the output; 0 if the Call is unknown
 	Program       string   `json:"program_name,omitempty"`
 	ProcedureName string   `json:"procedure_name,omitempty"`
 	After         *float64 `json:"after,omitempty"` // seconds since the Call
 	Duplicate     bool     `json:"duplicate,omitempty"`
 
 	Accepted bool     `json:"accepted"`
-	Status   string   `json:"status"` // accept_stat or reject_stat, with what comes with it
+	Status   string   `json:"status"` // accept_stat or reject_stat, with its parameters
 	Verifier verifier `json:"verifier"`
-	Length   int      `json:"length"` // of the whole Reply, 0 when not all of it is there
+	Length   int      `json:"length"` // of the whole Reply; 0 if the input has only a part
 
-	// Of the program, by its first result.
+	// ProgramStatus is the status that the results begin with.
 	ProgramStatus string    `json:"program_status,omitempty"`
 	Compound      *compound `json:"compound,omitempty"`
 
-	// Item is the data that may be placed directly, in the whole Reply.
+	// Item is where the data that may be placed directly are in the whole Reply.
 	Item *item `json:"item,omitempty"`
-	// Splice is where a Write chunk's octets go into the Payload stream.
+	// Splice is where the octets of the Write chunk belong in the Payload stream.
 	Splice *splice `json:"splice,omitempty"`
 
-	// Bound compares the length with what was expected of the Call.
+	// Bound compares Length with the bound calculated for the Call.
 	Bound  *bound `json:"bound,omitempty"`
-	Travel *shape `json:"travel,omitempty"` // how it would come with the plan of its Call
+	Travel *shape `json:"travel,omitempty"` // how the Reply would travel with the plan of its Call
 
-	title string // of the Call
+	title string // knownCall.title
 }
 
+// A splice says where the data of a Write chunk belong in a Reply.
 type splice struct {
 	Position uint32 `json:"position"`
 	Length   uint32 `json:"length"`
 	Roundup  uint32 `json:"roundup"`
 }
 
+// A bound says whether a Reply is as short as calculated.
 type bound struct {
 	MaxReply uint32 `json:"max_reply"`
 	Holds    bool   `json:"holds"`
 }
 
-// explainReply explains the Reply b, or what of it is there.
+// explainReply explains the Reply b. whole says that b is all of it.
 func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole bool) error {
 	var r oncrpc.Reply
 	if err := oncrpc.ParseReply(b, &r); err != nil {
 		m.Kind, m.Problem = kindMalformed, rpcProblem("Reply", b, err)
 		if !whole && errors.Is(err, oncrpc.ErrShort) {
-			m.Kind, m.Problem = kindCut, fmt.Sprintf("a Reply of which %d octets are in the input: too few for its header", len(b))
+			m.Kind, m.Problem = kindCut, fmt.Sprintf("the input has %d octets of a Reply: too few for its header", len(b))
 		}
 		return e.show(m)
 	}
@@ -68,17 +70,17 @@ func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole
 	}
 	k := e.callOf(c, r.XID)
 	if k != nil {
-		if e.match(p, k, c.Time); !k.known {
-			k = nil // nothing to compare with
+		if e.match(p, k, c.Time); !k.parsed {
+			k = nil // the header of the Call is unknown
 		}
 	}
-	// A Reply with Write chunks is whole again once they are spliced in.
+	// The length of a Reply includes the data in its Write chunks.
 	length := len(b)
 	if c.RDMA != nil && k != nil && len(c.RDMA.Writes) > 0 {
 		length = e.spliced(m, p, c, k, b, whole)
 	}
 	if !whole {
-		m.note("%d octets of the Reply are in the input, not all", len(b))
+		m.note("the input has only %d octets of the Reply", len(b))
 	} else {
 		p.Length = length
 	}
@@ -100,8 +102,8 @@ func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole
 	return e.show(m)
 }
 
-// spliced finds where the octets of the Write chunk belong, and returns the length
-// of the whole Reply.
+// spliced finds where the octets of the Write chunk belong in the Reply b. It returns
+// the length of the whole Reply.
 func (e *explainer) spliced(m *message, p *replyPart, c *capture.Message, k *knownCall, b []byte, whole bool) int {
 	if !whole {
 		return len(b)
@@ -113,7 +115,7 @@ func (e *explainer) spliced(m *message, p *replyPart, c *capture.Message, k *kno
 		}
 	}
 	if used == 0 {
-		m.note("no Write chunk was used: the Reply is whole as it is")
+		m.note("no Write chunk was used: the Reply is complete without it")
 		return len(b)
 	}
 	if used > 1 {
@@ -121,13 +123,13 @@ func (e *explainer) spliced(m *message, p *replyPart, c *capture.Message, k *kno
 		for i := range c.RDMA.Writes {
 			total += int(c.RDMA.Writes[i].Length+3) &^ 3
 		}
-		m.note("%d Write chunks were used; the bridge never offers more than one", used)
+		m.note("%d Write chunks were used; the bridge itself offers one at most", used)
 		return len(b) + total
 	}
 	s, ok, err := ulb.Restore(k.binding, k.call.Procedure, b, uint32(c.RDMA.Writes[at].Length))
 	switch {
 	case err != nil:
-		m.note("the Write chunk cannot be put back: %v", err)
+		m.note("the data of the Write chunk do not fit the Reply: %v", err)
 		return len(b)
 	case !ok:
 		return len(b)
@@ -137,7 +139,7 @@ func (e *explainer) spliced(m *message, p *replyPart, c *capture.Message, k *kno
 	return len(b) + int(s.Length+s.Padding)
 }
 
-// travel says how the Reply would come back to the bridge.
+// travel says how the Reply would travel to the bridge.
 func (e *explainer) travel(p *replyPart, k *knownCall, length int) {
 	if k.analysis.MaxReply > 0 && k.planned {
 		p.Bound = &bound{k.analysis.MaxReply, uint64(length) <= uint64(k.analysis.MaxReply)}
@@ -167,15 +169,15 @@ func (e *explainer) travel(p *replyPart, k *knownCall, length int) {
 		}
 	}
 	last := &s.Steps[len(s.Steps)-1]
-	s.DecidedBy = "the Call's offer: " + replyShapes[k.shape.Reply]
+	s.DecidedBy = "the offer of the Call: " + replyShapes[k.shape.Reply]
 	if !last.Holds {
 		s.Shape = shapeNone
-		s.DecidedBy = "the Reply is longer than what was offered for it"
+		s.DecidedBy = "the offer of the Call, which is too small for the Reply"
 	}
 	p.Travel = s
 }
 
-// replyStatus is what the header of a Reply says.
+// replyStatus returns the status in the header of a Reply.
 func replyStatus(r *oncrpc.Reply) string {
 	switch {
 	case r.Denied && r.RejectStat == oncrpc.RPCMismatch:
@@ -188,8 +190,8 @@ func replyStatus(r *oncrpc.Reply) string {
 	return name(acceptStats, r.AcceptStat, "accept_stat")
 }
 
-// programStatus is the status that results begin with, of the programs in which
-// they do, "" for all others.
+// programStatus returns the status that the results of r begin with. It returns "" for
+// programs whose results begin otherwise.
 func programStatus(c *oncrpc.Call, r *oncrpc.Reply) string {
 	if c.Procedure == 0 || len(r.Message) < r.Results+4 || !c.Reducible() {
 		return ""

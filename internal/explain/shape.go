@@ -8,19 +8,19 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A shape is how one message would travel, what was looked at to find that, and
-// what else would do.
+// A shape says in which form a message would travel, which comparisons led to it, and
+// which other forms are possible.
 type shape struct {
-	Shape     string   `json:"shape"`              // inline, read_chunk, position_zero; inline, write_chunk, reply_chunk; none
-	Position  uint32   `json:"position,omitempty"` // of a Read chunk
+	Shape     string   `json:"shape"`              // see the constants below
+	Position  uint32   `json:"position,omitempty"` // of the data in a Read chunk or a Write chunk
 	Octets    uint32   `json:"octets,omitempty"`   // of the chunk
 	Steps     []step   `json:"steps"`
 	DecidedBy string   `json:"decided_by"`
 	Otherwise []string `json:"otherwise,omitempty"`
 }
 
-// A step is one comparison: the sum of terms with a limit; or, without terms, a
-// reason why it need not be made.
+// A step compares the sum of its terms with a limit. A step without terms gives the
+// reason why a comparison was not needed.
 type step struct {
 	Tries  string `json:"tries"`
 	Terms  []term `json:"terms,omitempty"`
@@ -31,11 +31,12 @@ type step struct {
 }
 
 type term struct {
-	Octets int64  `json:"octets"` // negative for what is taken away
+	Octets int64  `json:"octets"` // negative for octets that travel in a chunk
 	What   string `json:"what"`
 }
 
-// The names of shapes.
+// The names of shapes. A Call is inline, read_chunk or position_zero, a Reply inline,
+// write_chunk or reply_chunk, and either may be none.
 const (
 	shapeInline       = "inline"
 	shapeReadChunk    = "read_chunk"
@@ -50,8 +51,8 @@ var (
 	replyShapes = [...]string{ulb.ReplyInline: shapeInline, ulb.ReplyWriteChunk: shapeWriteChunk, ulb.ReplyChunk: shapeReplyChunk}
 )
 
-// What a Transport header consists of: RFC 8166 Section 4. A list has one chunk of
-// one segment.
+// The parts of a Transport header, RFC 8166 Section 4. Each list has one chunk of one
+// segment.
 var (
 	termHeader     = term{rpcrdma.PlainLen, "header"}
 	termReadList   = term{rpcrdma.ReadSegmentLen, "Read list"}
@@ -59,7 +60,8 @@ var (
 	termReplyChunk = term{4 + rpcrdma.SegmentLen, "Reply chunk"}
 )
 
-// compare makes a step of terms.
+// compare returns a step that compares the sum of terms with limit. It leaves out terms
+// of 0 octets.
 func compare(tries string, limit int, terms ...term) step {
 	s := step{Tries: tries, Limit: int64(limit)}
 	for _, t := range terms {
@@ -72,7 +74,7 @@ func compare(tries string, limit int, terms ...term) step {
 	return s
 }
 
-// String is the step in one line.
+// String formats s as one line.
 func (s *step) String() string {
 	if len(s.Terms) == 0 {
 		return s.Reason

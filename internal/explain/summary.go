@@ -1,31 +1,30 @@
 package explain
 
-import (
-	"github.com/rdmabridge/rdmabridge/internal/capture"
-)
+import "github.com/rdmabridge/rdmabridge/internal/capture"
 
-// A summary is the last object.
+// A summary is the last object of the output.
 type summary struct {
 	Kind        string        `json:"kind"` // summary
 	Messages    int           `json:"messages"`
 	Calls       int           `json:"calls"`
 	Replies     int           `json:"replies"`
-	Unanswered  int           `json:"unanswered"` // Calls without a Reply in a capture
+	Unanswered  int           `json:"unanswered"` // Calls without a Reply; counted only in captures
 	Malformed   int           `json:"malformed"`
 	Cut         int           `json:"cut"`
-	Incomplete  bool          `json:"incomplete"` // --max ended it
-	Broken      string        `json:"broken,omitempty"`
+	Incomplete  bool          `json:"incomplete"`       // whether --max stopped the explanation
+	Broken      string        `json:"broken,omitempty"` // the error at which the capture ends
 	Skipped     []skipped     `json:"skipped_packets,omitempty"`
 	Connections []*connection `json:"connections,omitempty"`
 	Hints       []string      `json:"hints,omitempty"`
 }
 
+// A skipped counts the packets that were skipped for one reason.
 type skipped struct {
 	Reason  string `json:"reason"`
 	Packets int    `json:"packets"`
 }
 
-// summarise makes the last object.
+// summarise returns the summary. incomplete says that --max stopped the explanation.
 func (e *explainer) summarise(in *Input, incomplete bool) *summary {
 	s := &summary{
 		Kind: "summary", Messages: e.count, Calls: e.callCount, Replies: e.replyCount, Malformed: e.malformed, Cut: e.cut, Incomplete: incomplete,
@@ -58,10 +57,10 @@ func (e *explainer) summarise(in *Input, incomplete bool) *summary {
 		}
 	}
 	if cut > 0 {
-		s.Hints = append(s.Hints, "packets were cut: capture with tcpdump -s 0")
+		s.Hints = append(s.Hints, "packets were cut short: run tcpdump with -s 0")
 	}
 	if missing > cut {
-		s.Hints = append(s.Hints, "packets are missing: capture with a larger buffer, tcpdump -B 65536")
+		s.Hints = append(s.Hints, "packets are missing: run tcpdump with a larger buffer, -B 65536")
 	}
 	return s
 }

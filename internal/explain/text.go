@@ -17,7 +17,7 @@ func (p *textPrinter) begin(h *header) error {
 	} else {
 		p.printf("%s, %d octets\n", h.Format, h.Octets)
 	}
-	p.printf("inline thresholds: Calls %d, Replies %d; one READ at most %d, a Reply of unknown length %d",
+	p.printf("inline thresholds: Calls %d, Replies %d; at most %d octets of data in one READ, %d octets in a Reply of unknown length",
 		h.InlineCall, h.InlineReply, h.MaxIO, h.MaxReply)
 	if h.From != "" {
 		p.printf(" (%s; a peer may lower the thresholds)", h.From)
@@ -32,12 +32,12 @@ func (p *textPrinter) message(m *message) error {
 		p.connection(m.conn)
 	}
 	p.printf("\n#%d", m.Number)
-	p.place(&m.Place)
+	p.location(&m.Place)
 	switch {
 	case m.Problem != "":
 		p.row(m.Kind, "%s", m.Problem)
 	case m.Call != nil:
-		p.row("Call", "%s, XID %#08x%s", callName(m.Call), *m.XID, times(m.Call.Retransmission, ", again: it is #%d"))
+		p.row("Call", "%s, XID %#08x%s", callName(m.Call), *m.XID, times(m.Call.Retransmission, ", retransmission of #%d"))
 	case m.Reply != nil:
 		p.row("Reply", "XID %#08x%s", *m.XID, replyName(m.Reply))
 	case m.XID != nil:
@@ -58,7 +58,7 @@ func (p *textPrinter) message(m *message) error {
 	return p.err
 }
 
-func (p *textPrinter) place(l *place) {
+func (p *textPrinter) location(l *location) {
 	if l.Packet > 0 {
 		p.printf("  packet %d", l.Packet)
 		if l.LastPacket != l.Packet {
@@ -77,10 +77,10 @@ func (p *textPrinter) place(l *place) {
 		p.printf(", %d missing", l.Missing)
 	}
 	if l.Resynchronised {
-		p.printf(", found by searching")
+		p.printf(", found by resynchronising")
 	}
 	if l.BadCRC {
-		p.printf(", CRC wrong")
+		p.printf(", wrong CRC")
 	}
 	p.printf("\n")
 }
@@ -98,13 +98,13 @@ func (p *textPrinter) end(s *summary) error {
 	}
 	p.printf("\n")
 	if s.Incomplete {
-		p.printf("there are more; --max ended this\n")
+		p.printf("stopped by --max: the input has more messages\n")
 	}
 	if s.Broken != "" {
 		p.printf("%s\n", s.Broken)
 	}
 	for _, k := range s.Skipped {
-		p.printf("passed over: %s, %s\n", count(k.Packets, "packet"), k.Reason)
+		p.printf("skipped: %s, %s\n", count(k.Packets, "packet"), k.Reason)
 	}
 	other := 0
 	for _, c := range s.Connections {
@@ -113,7 +113,7 @@ func (p *textPrinter) end(s *summary) error {
 		}
 	}
 	if other > 0 {
-		p.printf("passed over: %s without RPC\n", count(other, "TCP connection"))
+		p.printf("skipped: %s without RPC\n", count(other, "TCP connection"))
 	}
 	for _, h := range s.Hints {
 		p.printf("%s\n", h)

@@ -32,7 +32,7 @@ func (p *textPrinter) call(c *callPart) {
 		}
 	}
 	if c.Reverse {
-		p.row("direction", "reverse (RFC 8167): from the server, on a connection of the client's")
+		p.row("direction", "reverse (RFC 8167): from the server to the client")
 	}
 	if c.Plan != nil {
 		p.plan(c.Plan)
@@ -47,6 +47,7 @@ func (p *textPrinter) compound(c *compound) {
 	p.row("operations", "%d%s: %s", c.Count, tag, c)
 }
 
+// callName names the program, version and procedure of c.
 func callName(c *callPart) string {
 	s := c.ProgramName
 	if s == "" {
@@ -80,6 +81,7 @@ func (p *textPrinter) plan(l *plan) {
 	}
 }
 
+// callWords says in words how a Call travels.
 func callWords(s *shape) string {
 	switch s.Shape {
 	case shapeNone:
@@ -92,22 +94,23 @@ func callWords(s *shape) string {
 	return "inline"
 }
 
+// replyWords says in words how a Reply travels.
 func replyWords(s *shape) string {
 	switch s.Shape {
 	case shapeWriteChunk:
 		return fmt.Sprintf("inline, its data in a Write chunk of %d octets", s.Octets)
 	case shapeReplyChunk:
-		return fmt.Sprintf("inline if it fits, else in a Reply chunk of %d octets", s.Octets)
+		return fmt.Sprintf("inline if it fits, otherwise in a Reply chunk of %d octets", s.Octets)
 	}
 	return "inline"
 }
 
+// triesWords names the shapes that a step may try.
 var triesWords = map[string]string{
 	shapeInline: "inline", shapeReadChunk: "Read chunk", shapeWriteChunk: "Write chunk", shapeReplyChunk: "Reply chunk",
 }
 
-// shape prints how a message goes: in one line when there was one thing to look
-// at.
+// shape prints how a message travels. It uses one line if there was one comparison.
 func (p *textPrinter) shape(key, words string, s *shape) {
 	if len(s.Steps) == 1 {
 		p.row(key, "%s: %s", words, &s.Steps[0])
@@ -124,7 +127,7 @@ func (p *textPrinter) shape(key, words string, s *shape) {
 	}
 	otherwise := ""
 	if len(s.Otherwise) > 0 {
-		otherwise = "; else " + strings.Join(s.Otherwise, ", or ")
+		otherwise = "; otherwise " + strings.Join(s.Otherwise, ", or ")
 	}
-	p.row("", "  by %s%s", s.DecidedBy, otherwise)
+	p.row("", "  decided by %s%s", s.DecidedBy, otherwise)
 }

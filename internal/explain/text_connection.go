@@ -21,7 +21,7 @@ func (p *textPrinter) connection(c *connection) {
 		}
 		add(s.Missing, "%d missing")
 		add(s.Cut, "%d cut by the snap length")
-		add(s.Retransmitted, "%d came again")
+		add(s.Retransmitted, "%d retransmitted")
 		p.row("from", "%s: %s", s.From, strings.Join(append([]string{count(s.Octets, "octet")}, w...), ", ")+
 			times(s.Late, ", %d segments late"))
 	}
@@ -41,7 +41,7 @@ func (p *textPrinter) connection(c *connection) {
 		add(u.CRC, "CRC")
 		add(u.Rejected, "rejected")
 		add(u.Revision >= 2, fmt.Sprintf("IRD %d, ORD %d", u.IRD, u.ORD))
-		add(u.SendSize > 0, fmt.Sprintf("sends %d, takes %d", u.SendSize, u.RecvSize))
+		add(u.SendSize > 0, fmt.Sprintf("sends %d, receives %d", u.SendSize, u.RecvSize))
 		add(u.RemoteInvalidation, "remote invalidation")
 		p.row("MPA "+what, "%s", strings.Join(append([]string{fmt.Sprintf("revision %d", u.Revision)}, w...), ", "))
 	}
@@ -58,7 +58,7 @@ func (p *textPrinter) transport(t *transport) {
 	if t.Procedure == "" {
 		return
 	}
-	s := fmt.Sprintf("%s, credits %d, %d octets behind the header", t.Procedure, t.Credits, t.Payload)
+	s := fmt.Sprintf("%s, credits %d, %d octets after the header", t.Procedure, t.Credits, t.Payload)
 	if t.Invalidate != nil {
 		s += fmt.Sprintf(", invalidates %#x", *t.Invalidate)
 	}

@@ -20,7 +20,7 @@ func (p *textPrinter) reply(r *replyPart) {
 		p.row("data", "%d octets at position %d", r.Item.Length, r.Item.Position)
 	}
 	if r.Splice != nil {
-		p.row("spliced", "%d octets of the Write chunk at position %d, and roundup of %d", r.Splice.Length, r.Splice.Position, r.Splice.Roundup)
+		p.row("spliced", "%d octets of the Write chunk at position %d, with roundup of %d", r.Splice.Length, r.Splice.Position, r.Splice.Roundup)
 	}
 	if r.Bound != nil {
 		what := "within"
@@ -47,6 +47,7 @@ func (p *textPrinter) reply(r *replyPart) {
 	}
 }
 
+// replyName names the Call that r answers.
 func replyName(r *replyPart) string {
 	if r.Call == 0 {
 		return ", to a Call that is not in the input"
@@ -59,7 +60,7 @@ func replyName(r *replyPart) string {
 		s += fmt.Sprintf(" after %.6f s", *r.After)
 	}
 	if r.Duplicate {
-		s += ", not the first"
+		s += ", a duplicate"
 	}
 	return s
 }

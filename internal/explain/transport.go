@@ -7,7 +7,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A transport is a Transport header.
+// A transport describes a Transport header.
 type transport struct {
 	Version    uint32  `json:"version"`
 	Procedure  string  `json:"procedure"`
@@ -17,23 +17,25 @@ type transport struct {
 	Writes     []chunk `json:"write_chunks,omitempty"`
 	Reply      *chunk  `json:"reply_chunk,omitempty"`
 	Invalidate *uint32 `json:"invalidate,omitempty"`
-	Payload    int64   `json:"payload"` // octets behind the header
+	Payload    int64   `json:"payload"` // octets after the header
 }
 
+// A chunk describes a Read chunk, a Write chunk or a Reply chunk.
 type chunk struct {
 	Position *uint32   `json:"position,omitempty"`
 	Octets   int64     `json:"octets"`
-	Seen     int64     `json:"seen"` // octets that moved in the capture
+	Seen     int64     `json:"seen"` // octets that the capture has of it
 	Segments []segment `json:"segments"`
 }
 
+// A segment describes an RDMA segment.
 type segment struct {
 	Handle uint32 `json:"handle"`
 	Length uint32 `json:"length"`
 	Offset uint64 `json:"offset"`
 }
 
-// explainTransport describes the Transport header of c.
+// explainTransport describes the Transport header of c in m.
 func (e *explainer) explainTransport(m *message, c *capture.Message) {
 	r := c.RDMA
 	t := &transport{Version: r.Version}
@@ -81,7 +83,7 @@ func (c *chunk) String() string {
 		s += fmt.Sprintf(" (handle %#x)", c.Segments[0].Handle)
 	}
 	if c.Seen > 0 {
-		s += fmt.Sprintf(", %d seen to move", c.Seen)
+		s += fmt.Sprintf(", %d captured", c.Seen)
 	}
 	return s
 }
