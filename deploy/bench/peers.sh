@@ -1,14 +1,14 @@
 #!/bin/bash
-# peers.sh [FLAG...]: the bridge (TCP to iWARP, with CRC and without), HAProxy and
-# nginx (default buffers, 256 KiB) in front of the same echo service, and no proxy
-# at all, under the same loads in turn. Writes docs/bench-peers.md.
+# peers.sh [FLAG...] puts the same loads in turn on the bridge (TCP to iWARP, with CRC and
+# without), HAProxy, nginx (with default buffers, and with 256 KiB) and no proxy at all, in
+# front of the same echo service. It writes docs/bench-peers.md.
 #
-# Flags go to `rdmabridge bench peers`, such as --rounds 3, --cases all,
-# --only "1 MiB", --out FILE. Environment: RDMABRIDGE, the binary (bin/rdmabridge);
-# PORT, the first of eight ports (21100).
+# It passes the flags to `rdmabridge bench peers`, such as --rounds 3, --cases all,
+# --only "1 MiB", --out FILE. In the environment, RDMABRIDGE is the binary (default
+# bin/rdmabridge), and PORT is the first of eight ports (default 21100).
 #
-# Needs haproxy, nginx-light or nginx, and libnginx-mod-stream (Debian 12). What is
-# started here ends with the script.
+# It needs haproxy, nginx-light or nginx, and libnginx-mod-stream (Debian 12). It ends all
+# processes that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -37,7 +37,7 @@ trap 'exit 130' INT TERM
 
 addr() { echo "127.0.0.1:$((port + $1))"; }
 
-# start NAME COMMAND...: runs it in the background; its process id is in $pid.
+# start NAME COMMAND... runs the command in the background and sets $pid to its process id.
 start() {
     local name=$1
     shift
@@ -46,7 +46,7 @@ start() {
     pids+=("$pid")
 }
 
-# await NAME PID ADDRESS: until something listens there, for 10 s at most.
+# await NAME PID ADDRESS waits at most 10 s until a process listens at the address.
 await() {
     local host=${3%:*} p=${3##*:}
     for _ in {1..100}; do
@@ -62,7 +62,8 @@ await() {
     exit 1
 }
 
-fill() { # TEMPLATE NAME=VALUE...: with @NAME@ replaced
+# fill TEMPLATE NAME=VALUE... prints the template with each @NAME@ replaced.
+fill() {
     local file=$1 args=()
     shift
     for v in "$@"; do args+=(-e "s|@${v%%=*}@|${v#*=}|g"); done
@@ -72,8 +73,8 @@ fill() { # TEMPLATE NAME=VALUE...: with @NAME@ replaced
 targets=()
 target() { targets+=(--target "$1=$2${3:+@$3}"); }
 
-# The service: one process for TCP, and one for RDMA with each setting of CRC,
-# which is on when either side wants it.
+# The echo service has one process for TCP, and one for RDMA with each setting of CRC. CRC is
+# on if either side wants it.
 tcp=$(addr 0)
 start tcp "$rdmabridge" bench server --listen "$tcp" --transport tcp
 await tcp "$pid" "$tcp"
@@ -112,7 +113,7 @@ target direct "$tcp"
     --note "$(nginx -v 2>&1 | sed 's/.*: //'), stream, 2 workers; nginx-256k with proxy_buffer_size 256k" \
     --note "rdmabridge: TCP to iWARP, default configuration; rdmabridge-crc-off without CRC32c on either side" \
     --note "direct: no proxy; behind every proxy is \`rdmabridge bench server\`, over TCP or over RDMA" \
-    "$@" & # in the background, or a signal to this script would wait for it
+    "$@" & # in the background, so that this script handles signals at once
 pids+=("$!")
 wait "$!" || status=$?
 
