@@ -7,8 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 
 // TestChains: an RDMA listener and an RDMA upstream in one process, with a provider each

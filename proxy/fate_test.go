@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 
 // TestDeadlyCalls: Calls that end every connection they come on. Each is sent as often

@@ -6,8 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )

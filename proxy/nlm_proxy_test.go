@@ -9,8 +9,8 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 
 // unlockCall is an NLM UNLOCK; svid is the fifth word from the end.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 
 // TestReplacedUpstream: what a client sends again after another upstream has taken the

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )

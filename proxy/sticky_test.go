@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 
 // seenMkdirs is where the MKDIRs of a server came from, none of which is answered.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A rawClient is a TCP connection for Calls made octet by octet.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // An onceCall is a Call that the server must not execute twice: a repetition says that the

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"

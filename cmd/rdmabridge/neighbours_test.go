@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/bench"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A neighbourhood is a server, the bridge before it, and the bench's loads, each a

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )

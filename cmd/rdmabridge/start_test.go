@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )

@@ -19,7 +19,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )

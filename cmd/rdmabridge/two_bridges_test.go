@@ -13,7 +13,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // Two bridges back to back: TCP client, bridge, RDMA, another bridge, TCP server. What

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A book is the model: what became of every Call. It is safe for concurrent use.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 )
 
 // A clientRow is a row of docs/faults.md about a client, or about what no single

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A line is a client's connection.

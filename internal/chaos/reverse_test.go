@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // The back channel

@@ -10,7 +10,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A rogue is a client over TCP that does what clients should not. What it is

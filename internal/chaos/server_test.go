@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A server is what executes Calls, whatever they came on. Its duplicate request

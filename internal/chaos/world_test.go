@@ -20,8 +20,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
-	"github.com/rdmabridge/rdmabridge/proxy/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
