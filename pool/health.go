@@ -126,8 +126,8 @@ func (h *Health) better(n int, has string) (string, bool) {
 	return "", false
 }
 
-// number is where addr is in the list.
-func (h *Health) number(addr string) int {
+// index is where addr is in the list.
+func (h *Health) index(addr string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return max(0, slices.IndexFunc(h.list, func(e *endpoint) bool { return e.addr == addr }))

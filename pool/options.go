@@ -52,9 +52,10 @@ type Options struct {
 	// one to the same endpoint; 0 is never. It is called after each connection and each
 	// such attempt, on the goroutine that calls Dial. It may be nil.
 	Improve func(s *Seat) time.Duration
-	// Discarded is called for a seat that another one has replaced, when its connection
-	// has ended: Dial will not be called for it again. It is called on the goroutine
-	// that called Dial, and may be nil.
+	// Discarded is called for a seat when Dial will not be called for it again: another
+	// seat has replaced it and its connection has ended, or it was made for a better
+	// connection that could not be had. It is called on the goroutine that called Dial,
+	// and may be nil.
 	Discarded func(s *Seat)
 }
 

@@ -2,22 +2,22 @@
 //
 // # Operation
 //
-// A [Pool] keeps a fixed number of seats, each for one connection. A seat's
-// goroutine dials, waits for the connection to end, and dials again after a
-// jittered back-off. All connections form one ledger of credits (RFC 8166
-// Section 3.3): a Call goes where a credit is free, preferably on a connection
-// that lives on the caller's own loop. When no credit is free Calls wait in a
-// queue that is fair between clients: deficit round robin over the [Flow] of each
-// client, by octets and weight, so that small Calls do not wait behind another
-// client's megabytes and every client makes progress. Nor do they behind the client's
-// own, in the queue or, where there are several connections, on them.
+// A [Pool] has a fixed number of seats, each for one connection. A goroutine of the
+// seat dials, waits for the connection to end, and dials again after a pause with
+// jitter. The pool knows the credits of every connection (RFC 8166 Section 3.3) and
+// dispatches a Call to a connection that has a free credit, preferably to one on the
+// caller's own loop. While no credit is free, Calls wait in a queue that is fair
+// between clients: deficit round robin over the [Flow] of each client, by octets and
+// weight. So a small Call does not wait behind another client's megabytes, and every
+// client makes progress. Nor does it wait behind the large Calls of its own client,
+// neither in the queue nor, if the pool has several connections, on a connection.
 //
 // # Ownership
 //
-// The mutex of a Pool is a leaf: nothing is called while it is held. An [Entry]
-// belongs to its owner until Submit, then to the pool until Member.Dispatch, then
-// to the member until Done. Entries are linked in place; nothing is allocated
-// per Call.
+// A goroutine that holds the mutex of a Pool locks no other one but those of its
+// [SlowStart] and its [Health], which are leaves. An [Entry] belongs to its owner until Submit,
+// then to the pool until Member.Dispatch, then to the member until Done. Entries are
+// linked in place, and no Call causes an allocation.
 package pool
 
 import (
@@ -34,9 +34,9 @@ var (
 	// ErrClosed reports a Call to a pool that is closed.
 	ErrClosed = errors.New("pool: closed")
 	// ErrQueueTimeout reports a Call that waited too long for a credit.
-	ErrQueueTimeout = errors.New("pool: no credit within the time a client may wait")
-	// ErrRetired ends a connection that has no Calls and that Update has replaced. It
-	// is an ErrClosed.
+	ErrQueueTimeout = errors.New("pool: no credit within the time a Call may wait")
+	// ErrRetired closes a connection that another one has replaced and that has no
+	// Calls left. It is an ErrClosed.
 	ErrRetired = fmt.Errorf("%w: connection retired", ErrClosed)
 	// ErrQueueFull reports a Call that found the queue at its limit.
 	ErrQueueFull = errors.New("pool: queue full")
@@ -44,58 +44,57 @@ var (
 
 // A Member is one connection of a pool.
 type Member interface {
-	// Dispatch carries e, for which a credit has been taken. It is called without
-	// the pool's lock and must not block. here is the affinity of the loop it is
-	// called on, or Elsewhere.
+	// Dispatch sends the Call of e, for which the pool has taken a credit. It is called
+	// without the pool's lock and must not block. here is the affinity of the calling
+	// loop, or Elsewhere.
 	Dispatch(e *Entry, here int)
-	// Affinity names the loop that owns the connection; compared with ==.
+	// Affinity returns the number of the loop that owns the connection.
 	Affinity() int
 	// Close ends the connection.
 	Close(err error)
 }
 
-// Elsewhere is the affinity of a goroutine that is no loop.
+// Elsewhere is the affinity of a goroutine that is not a loop.
 const Elsewhere = -1
 
-// A Dialer makes connections. Dial blocks until the connection is usable; the
-// pool calls it on the seat's goroutine. The member reports its credits with
+// A Dialer makes connections. The pool calls Dial on the seat's goroutine, and Dial
+// blocks until the connection is usable. The connection reports its credits with
 // Seat.Granted and its end with Seat.Ended.
 type Dialer interface {
 	Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error)
 }
 
-// An Owner is told about Calls that end in the queue.
+// An Owner is told about Calls that leave the queue without having been dispatched.
 type Owner interface {
-	// Expired ends e without its ever having been dispatched. It is called
-	// without the pool's lock, on any goroutine.
+	// Expired gives e back. It is called without the pool's lock, on any goroutine.
 	Expired(e *Entry, err error)
 }
 
 // A Pool is the connections to one upstream and the Calls that wait for them.
 type Pool struct {
-	dialer Dialer // constant, as is owner
-	owner  Owner
+	dialer    Dialer     // constant
+	owner     Owner      // constant
+	ownHealth bool       // opts.Health belongs to the pool; constant
+	slowStart *SlowStart // constant
+	metrics   *Metrics   // constant
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu         sync.Mutex // guards all below and the fields of seats and flows; a leaf
+	mu         sync.Mutex // guards all below and the fields of seats and flows
 	opts       Options
 	ctx        context.Context // of Start; nil before
-	ownHealth  bool            // nobody else Sets opts.Health
-	generation int             // of what connections are made from: times it has changed
-	successor  *Seat           // the latest that renew put in the place of another
+	generation int             // incremented when Dial makes connections differently
+	successor  *Seat           // the latest that renewNext put in the place of another
 	seats      []*Seat
-	retired    []*Seat // whose connections end, replaced by others
+	retired    []*Seat // other seats whose connections have not ended yet
 	queue      queues
-	held       bool // memory is short: nothing is dispatched until Resume
+	held       bool // nothing is dispatched until Resume
 	closed     bool
-	since      time.Time // when the pool last had no usable connection; zero while it has one
-	firstUp    time.Time // when it last had its first one
+	since      time.Time // when the pool lost its last usable connection; zero while it has one
+	firstUp    time.Time // when a connection came up while there was no other
 
-	slowStart *SlowStart // constant
-	metrics   *Metrics   // constant
-	blocked   bool       // listed in SlowStart.blocked; guarded by SlowStart.mu
+	blocked bool // listed in SlowStart.blocked; guarded by SlowStart.mu
 }
 
 // New returns a pool that has not been started. It fails if o is not valid.
@@ -120,11 +119,7 @@ func New(o Options, d Dialer, owner Owner) (*Pool, error) {
 	return p, nil
 }
 
-func (p *Pool) newSeat(i int) *Seat {
-	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), since: time.Now()}
-}
-
-// Start begins to connect. Close ends what Start began.
+// Start begins to connect. Close stops it.
 func (p *Pool) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.metrics.join(p)
@@ -135,26 +130,18 @@ func (p *Pool) Start() {
 		p.startSeat(s)
 	}
 	p.mu.Unlock()
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
-		p.sweep(ctx)
-	}()
+	p.wg.Go(func() { p.sweep(ctx) })
 }
 
 // startSeat starts the goroutine of s. p.mu is held, and the pool is open.
 func (p *Pool) startSeat(s *Seat) {
 	ctx := p.ctx
-	p.wg.Add(1)
-	go func() {
-		defer p.wg.Done()
-		s.run(ctx)
-	}()
+	p.wg.Go(func() { s.run(ctx) })
 }
 
-// Close ends every connection and every waiting Call, and returns when the
-// pool's goroutines have ended. It waits for the connections' loops, and so is not
-// for a loop. It may be called more than once.
+// Close closes every connection, gives every waiting Call back, and returns when the
+// pool's goroutines have ended. It waits for the loops of the connections, so a loop
+// must not call it. It may be called more than once.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -169,7 +156,7 @@ func (p *Pool) Close() {
 	p.mu.Unlock()
 	p.expire(waiting, ErrClosed)
 	if cancel != nil {
-		cancel() // first: the end of these connections is no failure
+		cancel() // before the connections end, so that no seat counts that as a failure
 	}
 	for _, m := range members {
 		m.Close(ErrClosed)
@@ -178,201 +165,9 @@ func (p *Pool) Close() {
 	p.metrics.leave(p)
 }
 
-// Submit sends e on, or queues it. here is the caller's loop. e.Flow and e.Cost
-// must be set. An error means that the pool did not take e.
-func (p *Pool) Submit(e *Entry, here int) error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return ErrClosed
-	}
-	f := e.Flow
-	if f.Sticky && !f.active {
-		p.assignQueue(f)
-	}
-	if !p.held && !p.queue.blocks(f) {
-		if s := p.choose(e, here); s != nil {
-			if ok, counted := p.slowStart.dispatch(p); ok {
-				m := s.takeCredit(e, counted)
-				p.mu.Unlock()
-				m.Dispatch(e, here)
-				return nil
-			}
-		}
-	}
-	if p.queue.n >= p.opts.QueueLimit {
-		p.mu.Unlock()
-		return ErrQueueFull
-	}
-	e.queuedAt = time.Now()
-	p.queue.push(e, here)
-	p.mu.Unlock()
-	p.metrics.queued.Add(1)
-	return nil
-}
-
-// Requeue puts e back at the head of its flow: its connection was lost, or
-// could not take it for now. e's credit has been returned by Seat.Done. here is
-// the caller's loop. A Call that was never sent has waited since it was queued
-// first: ErrQueueTimeout says that this is too long.
-func (p *Pool) Requeue(e *Entry, here int) error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return ErrClosed
-	}
-	switch now := time.Now(); {
-	case e.queuedAt.IsZero():
-		e.queuedAt = now
-	case now.Sub(e.queuedAt) > p.opts.QueueWait:
-		p.mu.Unlock()
-		p.metrics.expired.Inc()
-		return ErrQueueTimeout
-	}
-	if f := e.Flow; f.Sticky && !f.active {
-		p.assignQueue(f)
-	}
-	p.queue.pushFront(e, here)
-	p.mu.Unlock()
-	p.metrics.queued.Add(1)
-	p.kick(here)
-	return nil
-}
-
-// Hold stops dispatching until Resume: the memory that Replies need is spent.
-// It reports whether the caller is the one who has to see to Resume.
-func (p *Pool) Hold() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	was := p.held
-	p.held = true
-	return !was
-}
-
-// Resume ends Hold and dispatches what can go.
-func (p *Pool) Resume() {
-	p.mu.Lock()
-	p.held = false
-	p.mu.Unlock()
-	p.kick(Elsewhere)
-}
-
-// kick dispatches queued Calls while credits are free.
-func (p *Pool) kick(here int) {
-	for {
-		p.mu.Lock()
-		var m Member
-		var e *Entry
-		if s := p.ready(here); s != nil {
-			m, e = p.next(s)
-		}
-		p.mu.Unlock()
-		if e == nil {
-			return
-		}
-		p.dispatch(m, e, here)
-	}
-}
-
-// ready is a seat with a free credit that something waits for, or nil. p.mu is held.
-func (p *Pool) ready(here int) *Seat {
-	switch {
-	case p.queue.n == 0:
-	case p.queue.anySeat > 0:
-		return p.pick(here, false)
-	default:
-		for _, s := range p.seats {
-			if p.queue.bySeat[s.index].n > 0 && s.free() > 0 {
-				return s
-			}
-		}
-	}
-	return nil
-}
-
-// next takes the next queued Call for seat s. p.mu is held.
-func (p *Pool) next(s *Seat) (Member, *Entry) {
-	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) {
-		return nil, nil
-	}
-	ok, counted := p.slowStart.dispatch(p)
-	if !ok {
-		return nil, nil
-	}
-	e := p.queue.pop(s.affinity, s.index)
-	return s.takeCredit(e, counted), e
-}
-
-func (p *Pool) dispatch(m Member, e *Entry, here int) {
-	p.metrics.queued.Add(-1)
-	p.metrics.waits.Observe(uint64(time.Since(e.queuedAt)))
-	m.Dispatch(e, here)
-}
-
-// choose returns the seat for e, or nil. Small Calls of one flow stay on one connection
-// while it has credits and carries nothing large: they are written together, and
-// their Replies come together and are written together. Large ones are spread. p.mu
-// is held.
-func (p *Pool) choose(e *Entry, here int) *Seat {
-	f := e.Flow
-	if f.seatQueue > 0 {
-		if s := p.seats[f.seatQueue-1]; s.free() > 0 {
-			return s
-		}
-		return nil
-	}
-	if e.large() {
-		return p.pick(here, true)
-	}
-	if s := f.seat; s == nil || s.affinity != here || s.free() <= 0 {
-		f.seat = p.pick(here, false)
-	} else if s.large > 0 {
-		if o := p.pick(here, false); o.large == 0 && o.affinity == here {
-			f.seat = o
-		}
-	}
-	return f.seat
-}
-
-// pick returns the seat for a Call, large or small, preferring those of loop here,
-// or nil. p.mu is held.
-func (p *Pool) pick(here int, large bool) *Seat { return p.pickExcept(0, here, large) }
-
-// pickExcept is pick among the seats that refused does not name. p.mu is held.
-func (p *Pool) pickExcept(refused uint64, here int, large bool) *Seat {
-	var best *Seat
-	bestNear := false
-	for _, s := range p.seats {
-		if s.free() <= 0 || refused&s.bit() != 0 {
-			continue
-		}
-		near := s.affinity == here
-		if best == nil || near && !bestNear || near == bestNear && s.betterThan(best, large) {
-			best, bestNear = s, near
-		}
-	}
-	return best
-}
-
-// betterThan reports whether a Call goes better to s than to o. What is small is not to
-// wait behind megabytes in a connection's queue of octets: as long as both sorts are
-// under way they keep to connections of their own, if there are several. Beyond that
-// the most free credits count. pool.mu is held.
-func (s *Seat) betterThan(o *Seat, large bool) bool {
-	switch mixed, other := s.inUse > s.large, o.inUse > o.large; {
-	case !large && s.large != o.large:
-		return s.large < o.large
-	case large && mixed != other:
-		return other
-	case large && mixed && (s.large > 0) != (o.large > 0):
-		return s.large > 0
-	}
-	return s.free() > o.free()
-}
-
-// sweep ends Calls that have waited too long. A client whose Call ends here has
-// its connection closed by the owner, and retransmits: an upstream that is down
-// must not look like a server that thinks for ever.
+// sweep gives back the Calls that have waited too long. The owner closes the connection
+// of a client whose Call comes back, and the client retransmits: an upstream that is
+// down must not look like a server that never finishes a Call.
 func (p *Pool) sweep(ctx context.Context) {
 	every := func() time.Duration { return min(max(p.options().QueueWait/8, 10*time.Millisecond), time.Second) }
 	t := time.NewTicker(every())
@@ -383,8 +178,7 @@ func (p *Pool) sweep(ctx context.Context) {
 			return
 		case now := <-t.C:
 			p.mu.Lock()
-			last := now.Add(-p.opts.QueueWait)
-			old := p.queue.expire(last)
+			old := p.queue.expire(now.Add(-p.opts.QueueWait))
 			moved := p.releaseSticky()
 			p.mu.Unlock()
 			t.Reset(every())
@@ -396,66 +190,11 @@ func (p *Pool) sweep(ctx context.Context) {
 	}
 }
 
-func (p *Pool) expire(e *Entry, err error) {
-	for e != nil {
-		next := e.next
-		e.next = nil
-		p.metrics.queued.Add(-1)
-		p.metrics.expired.Inc()
-		p.owner.Expired(e, err)
-		e = next
-	}
-}
-
-// Forget takes every queued Call of f out of the queue and hands it to
-// Owner.Expired with err: its client is gone.
-func (p *Pool) Forget(f *Flow, err error) {
-	p.mu.Lock()
-	e := p.queue.forget(f)
-	p.mu.Unlock()
-	p.expire(e, err)
-}
-
-// Stats is a moment's view of a pool.
-type Stats struct {
-	Name        string
-	Connections []SeatStats
-	Usable      int // connections that are up
-	Granted     int
-	Outstanding int
-	Queued      int
-	Retired     int       // connections that end when their last Calls are answered
-	DownSince   time.Time // zero while a connection is up
-}
-
-// SeatStats is a moment's view of a seat.
-type SeatStats struct {
-	Endpoint    string
-	Up          bool
-	Granted     int
-	Outstanding int
-	Since       time.Time
-	LastError   string
-}
-
-// Stats returns a moment's view.
-func (p *Pool) Stats() Stats {
+// options returns the settings that hold now.
+func (p *Pool) options() Options {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
-	for _, s := range p.seats {
-		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
-		if s.lastErr != nil {
-			ss.LastError = s.lastErr.Error()
-		}
-		if ss.Up {
-			st.Usable++
-			st.Granted += s.grant
-			st.Outstanding += s.inUse
-		}
-		st.Connections = append(st.Connections, ss)
-	}
-	return st
+	return p.opts
 }
 
 // jitter spreads d over [d/2, d).

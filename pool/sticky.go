@@ -2,22 +2,24 @@ package pool
 
 import "time"
 
-// Steady flows
+// Sticky flows
 //
-// A server whose duplicate request cache tells connections apart knows a Call that comes
-// again only if it comes by the connection that it came by before, or by the next one of
-// the same seat. So the Calls of a Steady flow have one seat, which Flow.Place tells and
-// which is the same in another process with as many seats. When that has no credit, or no
-// connection, they wait for it, in a queue of the seat's own.
+// Some servers tell connections apart in their duplicate request cache. Such a server
+// recognises a retransmitted Call only if it comes on the same connection as before, or
+// on the next connection of the same seat. So all Calls of a sticky flow use one seat.
+// Flow.Hash chooses it, and chooses the same one in another process with as many seats.
+// While that seat has no free credit, or no connection, the Calls wait in a queue of the
+// seat's own.
 //
-// They do not wait for good. A seat that has been without a connection for steadyFor while
-// another has one binds nobody until it has one again.
+// They do not wait for ever. A seat that has had no connection for stickyWait while
+// another seat has one is absent, and its sticky flows may use any seat until it is back.
 
-// stickyWait is how long a seat without a connection is waited for: a handshake whose first
-// packet was lost takes a second longer.
+// stickyWait is how long sticky flows wait for a seat that has no connection. A
+// handshake whose first packet was lost takes a second longer.
 const stickyWait = 3 * time.Second
 
-// stickySeat is the seat that f's Calls have to go by; nil if any will do. p.mu is held.
+// stickySeat returns the seat that the Calls of f have to use, or nil if they may use
+// any. p.mu is held.
 func (p *Pool) stickySeat(f *Flow) *Seat {
 	if !f.Sticky || len(p.seats) < 2 {
 		return nil
@@ -29,14 +31,14 @@ func (p *Pool) stickySeat(f *Flow) *Seat {
 	return s
 }
 
-// absent reports that nobody is to wait for s to have a connection. pool.mu is held.
+// absent reports whether sticky flows do not wait for s any more. pool.mu is held.
 func (s *Seat) absent() bool {
 	p := s.pool
 	return s.member == nil && time.Since(s.since) > stickyWait && time.Since(p.firstUp) > stickyWait
 }
 
-// assignQueue chooses the queue of f, in which nothing waits, if its choice can differ: that of
-// its home, or that of its loop. p.mu is held.
+// assignQueue chooses the queue of f, in which no Call waits: that of its sticky seat,
+// or that of its client's loop. p.mu is held.
 func (p *Pool) assignQueue(f *Flow) {
 	f.seatQueue = 0
 	if s := p.stickySeat(f); s != nil {
@@ -44,8 +46,8 @@ func (p *Pool) assignQueue(f *Flow) {
 	}
 }
 
-// releaseSticky has the Calls that wait for a seat which is away go by any, and reports whether
-// there are any. p.mu is held.
+// releaseSticky lets the Calls that wait for an absent seat use any, and reports whether
+// there are such Calls. p.mu is held.
 func (p *Pool) releaseSticky() bool {
 	for _, s := range p.seats {
 		if p.queue.bySeat[s.index].n > 0 && s.absent() {
@@ -55,9 +57,9 @@ func (p *Pool) releaseSticky() bool {
 	return false
 }
 
-// reassignQueues has the Steady flows wait where they belong now, and reports whether that is
-// elsewhere for any. It is called when a seat is away, or is not any more, and when there
-// are more seats or fewer. p.mu is held.
+// reassignQueues moves the sticky flows that wait to the queues where they belong now,
+// and reports whether any has changed its queue. It is called when a seat becomes absent
+// or comes back, and when the number of seats has changed. p.mu is held.
 func (p *Pool) reassignQueues() (moved bool) {
 	var flows []*Flow
 	for q := range p.queue.all {

@@ -1,0 +1,67 @@
+package pool
+
+// choose returns the seat for e, or nil if e has to wait. Small Calls of one flow stay
+// on one connection while that has credits and no large Calls: the connection writes
+// them together, and the bridge writes their Replies together. Large Calls are spread
+// over the connections. p.mu is held.
+func (p *Pool) choose(e *Entry, here int) *Seat {
+	f := e.Flow
+	if f.seatQueue > 0 {
+		if s := p.seats[f.seatQueue-1]; s.free() > 0 {
+			return s
+		}
+		return nil
+	}
+	if e.large() {
+		return p.pick(here, true)
+	}
+	if s := f.seat; s == nil || s.affinity != here || s.free() <= 0 {
+		f.seat = p.pick(here, false)
+	} else if s.large > 0 {
+		if o := p.pick(here, false); o.large == 0 && o.affinity == here {
+			f.seat = o
+		}
+	}
+	return f.seat
+}
+
+// pick returns the best seat for a Call that any seat may have, or nil if none has a
+// free credit. It prefers the seats of loop here. p.mu is held.
+func (p *Pool) pick(here int, large bool) *Seat { return p.pickExcept(0, here, large) }
+
+// pickExcept is pick without the seats in the set refused. p.mu is held.
+func (p *Pool) pickExcept(refused uint64, here int, large bool) *Seat {
+	var best *Seat
+	bestNear := false
+	for _, s := range p.seats {
+		if s.free() <= 0 || refused&s.bit() != 0 {
+			continue
+		}
+		near := s.affinity == here
+		if best == nil || near && !bestNear || near == bestNear && s.betterThan(best, large) {
+			best, bestNear = s, near
+		}
+	}
+	return best
+}
+
+// betterThan reports whether s is better for a Call, large or small, than o. A small
+// Call must not wait for megabytes that a connection has to write before it: while the
+// pool has both small and large Calls outstanding, each kind has connections of its own,
+// if there are several. Apart from that, the seat with more free credits is better.
+// pool.mu is held.
+func (s *Seat) betterThan(o *Seat, large bool) bool {
+	switch small, otherSmall := s.inUse > s.large, o.inUse > o.large; {
+	case !large && s.large != o.large:
+		return s.large < o.large
+	case large && small != otherSmall:
+		return otherSmall
+	case large && small && (s.large > 0) != (o.large > 0):
+		return s.large > 0
+	}
+	return s.free() > o.free()
+}
+
+// bit is the element of Entry.refused that stands for the seat. In a pool of more than
+// 64 seats some seats share a bit, so that Steer tries fewer of them.
+func (s *Seat) bit() uint64 { return 1 << (s.index % 64) }

@@ -1,0 +1,88 @@
+package pool
+
+import "time"
+
+// largeCost is the least cost of a large Call. A large Call is worth a connection of
+// its own; other Calls are small.
+const largeCost = 32 << 10
+
+// leastCost is what the smallest Call is charged, in octets.
+const leastCost = 4 << 10
+
+// An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow and
+// Cost are set before Submit.
+type Entry struct {
+	Owner any   // for Member and Owner to find the Call; the pool does not read it
+	Flow  *Flow // of the client
+	Cost  int   // about how many octets the Call and its Reply have
+
+	next     *Entry    // in a fifo or a list
+	seat     *Seat     // holds the credit, while dispatched
+	asLarge  bool      // counted in seat.large
+	counted  bool      // counted by the slow start
+	queuedAt time.Time // when it was first queued since Sent; zero if it was not
+	refused  uint64    // seats that Steer moved it from since Sent
+}
+
+// Sent tells the pool that the Call has been sent. If it is queued again, it begins to
+// wait anew.
+func (e *Entry) Sent() { e.queuedAt, e.refused = time.Time{}, 0 }
+
+// Seat returns the seat that the Call was dispatched to, or nil.
+func (e *Entry) Seat() *Seat { return e.seat }
+
+// cost is what e is charged, in octets.
+func (e *Entry) cost() int { return max(e.Cost, leastCost) }
+
+// large reports whether e is a large Call.
+func (e *Entry) large() bool { return e.Cost >= largeCost }
+
+// A Flow is one client's share of the queue. The zero value is ready to use.
+type Flow struct {
+	// Weight is how many times as much as a flow of weight 1 it gets while both wait;
+	// 0 is 1. It is set before the first Submit, and later by Pool.Reweigh.
+	Weight int
+	// Sticky keeps the Calls of the flow on one seat, which Hash chooses: sticky.go. It
+	// is set before the first Submit.
+	Sticky bool
+	// Hash is a number that depends on the client alone. It is set before the first
+	// Submit.
+	Hash uint32
+
+	// Guarded by Pool.mu.
+	waiting    [2]fifo // small Calls, and large ones
+	smallInRow int     // small Calls since the last large one, while one waits
+	deficit    int     // octets that it may still spend in its turn
+	active     bool    // in the ring of a queue
+	loopQueue  int     // 1 + the loop in whose queue it waits; 0: not known yet
+	seatQueue  int     // 1 + the seat in whose queue it waits instead; 0: none
+	next       *Flow   // in the ring
+	seat       *Seat   // where its last small Call went
+}
+
+// weight is Weight, or the weight of a flow that has none.
+func (f *Flow) weight() int { return max(1, f.Weight) }
+
+// fifoOf returns the fifo for e.
+func (f *Flow) fifoOf(e *Entry) *fifo {
+	if e.large() {
+		return &f.waiting[1]
+	}
+	return &f.waiting[0]
+}
+
+// maxSmallInRow is how many small Calls of a flow may overtake a large one of the same
+// flow.
+const maxSmallInRow = 16
+
+// nextFIFO returns the fifo whose first Call goes next. The small Calls of a client do
+// not wait for its large ones, but after maxSmallInRow of them a large one goes.
+func (f *Flow) nextFIFO() *fifo {
+	if f.waiting[0].head == nil || f.waiting[1].head != nil && f.smallInRow >= maxSmallInRow {
+		return &f.waiting[1]
+	}
+	return &f.waiting[0]
+}
+
+// empty reports whether no Call waits.
+func (f *Flow) empty() bool { return f.waiting[0].head == nil && f.waiting[1].head == nil }

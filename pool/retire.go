@@ -1,0 +1,99 @@
+package pool
+
+import "slices"
+
+// Retire stops dispatching to connection m, which has not begun to end, and puts
+// another seat in the place of this one, which dials at once. The Calls on m go on, and
+// other Calls need not wait for them. m ends itself after its last Call. Retire does
+// nothing and returns false if m is not usable any more. Any goroutine.
+func (s *Seat) Retire(m Member) bool {
+	p := s.pool
+	p.mu.Lock()
+	ok := !p.closed && s.member != nil && s.member == m
+	if ok {
+		s.supersede()
+	}
+	p.mu.Unlock()
+	p.slowStart.wake(Elsewhere)
+	return ok
+}
+
+// renewNext replaces the next seat that is stale, unless the seat that replaced the
+// last one has no connection yet. pool.mu is held.
+func (p *Pool) renewNext() idleConn {
+	if p.closed || p.successor != nil && !p.successor.retired && p.successor.member == nil {
+		return idleConn{}
+	}
+	p.successor = nil
+	for _, s := range p.seats {
+		if s.stale() {
+			s.closeWhenIdle = true
+			p.successor = s.supersede()
+			return s.takeIdle()
+		}
+	}
+	return idleConn{}
+}
+
+// stale reports whether the seat has a connection that would be made differently now.
+// pool.mu is held.
+func (s *Seat) stale() bool {
+	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(s.pool.opts.Endpoints, s.endpoint))
+}
+
+// supersede puts another seat, which it returns and starts, in the place of s, which
+// has a connection. p.mu is held.
+func (s *Seat) supersede() *Seat {
+	p := s.pool
+	s.clearMember()
+	s.retire()
+	n := p.newSeat(s.index)
+	p.seats[slices.Index(p.seats, s)] = n
+	p.startSeat(n)
+	return n
+}
+
+// retire adds s to the seats that have been replaced. The slow start does not count its
+// Calls any more, so that others need not wait for them. p.mu is held.
+func (s *Seat) retire() {
+	s.retired = true
+	s.pool.retired = append(s.pool.retired, s)
+	if s.counted > 0 {
+		s.pool.slowStart.undispatch(s.counted)
+		s.counted = 0
+	}
+}
+
+// discarded reports whether s has been retired. If so it removes s from the pool. It is
+// called when the connection of s has ended.
+func (s *Seat) discarded() bool {
+	p := s.pool
+	p.mu.Lock()
+	retired, f := s.retired, p.opts.Discarded
+	p.retired = slices.DeleteFunc(p.retired, func(o *Seat) bool { return o == s })
+	p.mu.Unlock()
+	if retired && f != nil {
+		f(s)
+	}
+	return retired
+}
+
+// An idleConn is a connection to be closed once no lock is held, or none.
+type idleConn struct{ m Member }
+
+// close closes the connection. No lock is held.
+func (c idleConn) close() {
+	if c.m != nil {
+		c.m.Close(ErrRetired)
+	}
+}
+
+// takeIdle returns the connection of s if it is to be closed and has no Calls left. It
+// does so once. pool.mu is held.
+func (s *Seat) takeIdle() idleConn {
+	if !s.closeWhenIdle || s.inUse > 0 || s.open == nil {
+		return idleConn{}
+	}
+	s.closeWhenIdle = false
+	return idleConn{s.open}
+}

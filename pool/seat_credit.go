@@ -1,0 +1,97 @@
+package pool
+
+// Granted sets how many Calls may be outstanding on the seat's connection, and
+// dispatches queued Calls that may go now. here is the affinity of the calling loop.
+func (s *Seat) Granted(n, here int) {
+	p := s.pool
+	p.mu.Lock()
+	s.grant = n
+	p.mu.Unlock()
+	s.pull(here)
+}
+
+// Done returns the credit of e and dispatches the next queued Call, if there is one.
+// here is the affinity of the calling loop, preferably the connection's own, which sends
+// that Call at once.
+func (s *Seat) Done(e *Entry, here int) {
+	p := s.pool
+	p.mu.Lock()
+	if e.seat != s {
+		p.mu.Unlock()
+		panic("BUG: pool: credit returned to a seat that did not give it")
+	}
+	counted := s.returnCredit(e)
+	if counted {
+		p.slowStart.undispatch(1)
+	}
+	idle := s.takeIdle()
+	m, next := p.next(s)
+	p.mu.Unlock()
+	idle.close()
+	if next != nil {
+		p.dispatch(m, next, here)
+	}
+	if counted {
+		p.slowStart.wake(here) // if next did not use the room, another Call may
+	}
+}
+
+// Steer moves e to another connection, because this seat's connection cannot carry e
+// and others may: it dispatches e to one that has a free credit and has not refused e
+// since e was queued, and returns the credit of e here. If there is none, Steer does
+// nothing and returns false, and the next Steer tries all connections again. here is
+// the affinity of the calling loop.
+func (s *Seat) Steer(e *Entry, here int) bool {
+	p := s.pool
+	p.mu.Lock()
+	if e.seat != s {
+		p.mu.Unlock()
+		panic("BUG: pool: a Call is steered from a seat that it does not have")
+	}
+	e.refused |= s.bit()
+	var best *Seat
+	if !p.held && !p.closed && p.stickySeat(e.Flow) == nil {
+		best = p.pickExcept(e.refused, here, e.large())
+	}
+	if best == nil {
+		e.refused = 0
+		p.mu.Unlock()
+		return false
+	}
+	counted := s.returnCredit(e)
+	idle := s.takeIdle()
+	m := best.takeCredit(e, counted)
+	if !e.large() {
+		// The XID of e is taken on this connection. The client's next XIDs may be taken
+		// as well, so its next Calls follow e.
+		e.Flow.seat = best
+	}
+	other, next := p.next(s)
+	p.mu.Unlock()
+	idle.close()
+	m.Dispatch(e, here)
+	if next != nil {
+		p.dispatch(other, next, here)
+	}
+	return true
+}
+
+// Borrow takes a credit of connection m for e, which is not the Call of a client, if no
+// Call waits. It reports whether there was one. Done returns the credit.
+func (s *Seat) Borrow(m Member, e *Entry) bool {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held || p.queue.n > 0 || s.member != m || s.free() <= 0 {
+		return false
+	}
+	s.takeCredit(e, false)
+	return true
+}
+
+// Spent reports whether every credit of connection m is in use.
+func (s *Seat) Spent(m Member) bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return s.member == m && s.inUse > 0 && s.free() <= 0
+}

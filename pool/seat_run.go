@@ -1,0 +1,161 @@
+package pool
+
+import (
+	"context"
+	"time"
+)
+
+// The goroutine of a seat
+//
+// run chooses an endpoint, dials, waits until the
+// connection has ended, and begins again after a pause. While it waits it tries from
+// time to time whether the seat can have a better connection. When it can, another seat
+// with that connection takes the place of this one. This one ends after its last Call,
+// and run with it.
+
+// run keeps a connection on the seat until ctx ends or another seat replaces it.
+func (s *Seat) run(ctx context.Context) {
+	p := s.pool
+	backoff, failed := time.Duration(0), ""
+	for ctx.Err() == nil && !s.discarded() {
+		o := p.options()
+		backoff = min(max(backoff, o.BackoffMin), o.BackoffMax)
+		if o.Dials.Acquire(ctx) != nil {
+			return
+		}
+		endpoint := o.Health.pick(s.prefers(&o), o.KeepEndpoint, failed)
+		began := time.Now()
+		connected, err := s.connect(ctx, endpoint)
+		if s.discarded() || ctx.Err() != nil {
+			return
+		}
+		failed = ""
+		if !connected {
+			failed = endpoint
+		}
+		// The end of a connection that has lasted is not a failure to connect.
+		if time.Since(began) > 2*o.BackoffMax {
+			backoff = o.BackoffMin
+		}
+		pause := jitter(backoff)
+		backoff = min(2*backoff, o.BackoffMax)
+		p.mu.Lock()
+		s.lastErr = err
+		s.endpoint = endpoint
+		p.mu.Unlock()
+		if f := o.Failed; f != nil {
+			f(endpoint, err, pause)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// connect makes one connection and waits until it has ended. It reports whether there
+// was one, and why it ended or could not be made. Options.Dials has admitted the
+// attempt.
+func (s *Seat) connect(ctx context.Context, endpoint string) (connected bool, err error) {
+	p := s.pool
+	m, o, generation, err := s.dial(ctx, endpoint)
+	if err != nil {
+		return false, err
+	}
+	p.mu.Lock()
+	unwanted := p.closed || s.retired // Close or Update came first
+	s.setMember(m, endpoint, generation, unwanted)
+	idle := p.renewNext()
+	p.mu.Unlock()
+	if unwanted {
+		m.Close(ErrClosed)
+	} else if f := o.Connected; f != nil {
+		f(endpoint)
+	}
+	idle.close()
+	p.slowStart.wake(Elsewhere)
+	s.pull(Elsewhere)
+	return true, s.waitEnd(ctx, endpoint)
+}
+
+// runConnected is run for a seat that has a connection to endpoint.
+func (s *Seat) runConnected(ctx context.Context, endpoint string) {
+	s.pull(Elsewhere)
+	err := s.waitEnd(ctx, endpoint)
+	if s.discarded() || ctx.Err() != nil {
+		return
+	}
+	if f := s.pool.options().Failed; f != nil {
+		f(endpoint, err, 0)
+	}
+	s.run(ctx)
+}
+
+// A seat asks every preferEvery whether it can return to the endpoint that it prefers,
+// and every preferSeldom if it has no choice, which a reload may change.
+const (
+	preferEvery  = time.Second
+	preferSeldom = 10 * time.Second
+)
+
+// waitEnd waits until the seat's connection to endpoint has ended, and returns why.
+// While it waits it tries for a better connection.
+func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
+	p := s.pool
+	o := p.options()
+	every := preferEvery
+	if !o.returns() {
+		every = preferSeldom
+	}
+	t := time.NewTicker(every)
+	defer t.Stop()
+	prefer, improve := t.C, s.improveTimer(&o)
+	var err error
+	for waiting := true; waiting; {
+		replaced := false
+		select {
+		case err = <-s.ended:
+			waiting = false
+		case <-prefer:
+			replaced = s.tryPreferred(ctx, endpoint)
+		case <-improve:
+			if replaced = s.tryReplace(ctx, endpoint, true); !replaced {
+				improve = s.improveTimer(&o)
+			}
+		}
+		if replaced {
+			prefer, improve = nil, nil // only the end is left to wait for
+		}
+	}
+	if o.HostGone != nil && ctx.Err() == nil && o.HostGone(err) {
+		o.Health.failed(endpoint, true)
+	}
+	p.mu.Lock()
+	s.open = nil
+	s.lost() // Closing and Ended came too early if they came before setMember
+	p.mu.Unlock()
+	return err
+}
+
+// Closing stops dispatching to connection m. The connection calls it as soon as it
+// knows that it will end, and before it gives its Calls back, so that they go
+// elsewhere. If the seat has another connection already, because m gave back a Call
+// late, Closing does nothing.
+func (s *Seat) Closing(m Member) {
+	p := s.pool
+	p.mu.Lock()
+	if s.member == m {
+		s.lost()
+	}
+	p.mu.Unlock()
+}
+
+// Ended reports that the seat's connection has ended and has given every Call back by
+// Done. It is called once for each successful Dial, on any goroutine.
+func (s *Seat) Ended(err error) {
+	p := s.pool
+	p.mu.Lock()
+	s.lost()
+	p.mu.Unlock()
+	s.ended <- err
+}

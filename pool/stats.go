@@ -1,0 +1,45 @@
+package pool
+
+import "time"
+
+// Stats describe a pool at one moment.
+type Stats struct {
+	Name        string
+	Connections []SeatStats
+	Usable      int       // connections that are up
+	Granted     int       // credits of the usable connections
+	Outstanding int       // Calls on the usable connections
+	Queued      int       // Calls that wait
+	Retired     int       // replaced connections that still have Calls
+	DownSince   time.Time // zero while a connection is up
+}
+
+// SeatStats describe a seat at one moment.
+type SeatStats struct {
+	Endpoint    string
+	Up          bool
+	Granted     int
+	Outstanding int
+	Since       time.Time
+	LastError   string
+}
+
+// Stats returns the present state of the pool.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
+	for _, s := range p.seats {
+		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
+		if s.lastErr != nil {
+			ss.LastError = s.lastErr.Error()
+		}
+		if ss.Up {
+			st.Usable++
+			st.Granted += s.grant
+			st.Outstanding += s.inUse
+		}
+		st.Connections = append(st.Connections, ss)
+	}
+	return st
+}

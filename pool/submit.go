@@ -1,0 +1,98 @@
+package pool
+
+import "time"
+
+// Submit dispatches e, or queues it. here is the affinity of the calling loop. e.Flow
+// and e.Cost must be set. If Submit returns an error, e still belongs to the caller.
+func (p *Pool) Submit(e *Entry, here int) error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return ErrClosed
+	}
+	f := e.Flow
+	if f.Sticky && !f.active {
+		p.assignQueue(f)
+	}
+	if !p.held && !p.queue.blocks(f) {
+		if s := p.choose(e, here); s != nil {
+			if ok, counted := p.slowStart.dispatch(p); ok {
+				m := s.takeCredit(e, counted)
+				p.mu.Unlock()
+				m.Dispatch(e, here)
+				return nil
+			}
+		}
+	}
+	if p.queue.n >= p.opts.QueueLimit {
+		p.mu.Unlock()
+		return ErrQueueFull
+	}
+	e.queuedAt = time.Now()
+	p.queue.push(e, here)
+	p.mu.Unlock()
+	p.metrics.queued.Add(1)
+	return nil
+}
+
+// Requeue puts e back at the head of its flow, because its connection was lost or could
+// not send it for now. Seat.Done has returned the credit of e. here is the affinity of
+// the calling loop. A Call that was never sent has been waiting since it was first
+// queued: if that is too long, Requeue returns ErrQueueTimeout.
+func (p *Pool) Requeue(e *Entry, here int) error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return ErrClosed
+	}
+	switch now := time.Now(); {
+	case e.queuedAt.IsZero():
+		e.queuedAt = now
+	case now.Sub(e.queuedAt) > p.opts.QueueWait:
+		p.mu.Unlock()
+		p.metrics.expired.Inc()
+		return ErrQueueTimeout
+	}
+	if f := e.Flow; f.Sticky && !f.active {
+		p.assignQueue(f)
+	}
+	p.queue.pushFront(e, here)
+	p.mu.Unlock()
+	p.metrics.queued.Add(1)
+	p.kick(here)
+	return nil
+}
+
+// Hold stops dispatching until Resume: there is no memory for Replies. It reports
+// whether it was the caller that stopped it, who then has to call Resume.
+func (p *Pool) Hold() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.held
+	p.held = true
+	return !was
+}
+
+// Resume undoes Hold and dispatches queued Calls.
+func (p *Pool) Resume() {
+	p.mu.Lock()
+	p.held = false
+	p.mu.Unlock()
+	p.kick(Elsewhere)
+}
+
+// Forget removes every queued Call of f, whose client is gone, and hands it to
+// Owner.Expired with err.
+func (p *Pool) Forget(f *Flow, err error) {
+	p.mu.Lock()
+	e := p.queue.forget(f)
+	p.mu.Unlock()
+	p.expire(e, err)
+}
+
+// Reweigh makes w the weight of f, which may have Calls waiting. Any goroutine.
+func (p *Pool) Reweigh(f *Flow, w int) {
+	p.mu.Lock()
+	p.queue.reweigh(f, w)
+	p.mu.Unlock()
+}
