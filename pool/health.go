@@ -1,44 +1,50 @@
 package pool
 
 import (
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 )
 
-// A Health is what is known of the addresses of one upstream, whose pools share it.
+// A Health knows which endpoints of one upstream can be connected to. The pools of the
+// upstream share it.
 //
-// An address that fails twice in a row, or whose host is gone, is ejected: others are
-// dialled instead, for a time that doubles with every failure. After that one attempt
-// at a time tries it, and the first that succeeds makes it as good as the others. When
-// all are ejected, the one that has been longest is tried: there is always one.
+// An endpoint that fails twice in a row, or whose host is gone, is ejected: the pools
+// dial others instead, for a time that doubles with every failure. After that time one
+// attempt at a time tries the endpoint, and the first one that succeeds makes it as good
+// as the others. While all endpoints are ejected, the pools try the one that may be
+// tried first, so that there is always one to dial.
 type Health struct {
-	// Ejected and Returned are told of an address's leaving and coming back, with no
-	// lock held. They are set before use; nil ignores.
+	// Ejected is called when an endpoint is ejected for wait, unless it is the only one.
+	// Returned is called when a connection to an ejected endpoint was made. Both are
+	// called without a lock. They are set before the first use and may be nil.
 	Ejected  func(endpoint string, wait time.Duration)
 	Returned func(endpoint string)
 
 	mu       sync.Mutex // guards the rest; a leaf
-	priority bool
+	priority bool       // the first usable endpoint is everyone's first choice
 	list     []*endpoint
 }
 
+// An endpoint is what a Health knows about one.
 type endpoint struct {
 	addr    string
 	fails   int       // in a row
 	ejects  int       // in a row
 	until   time.Time // when it may be tried again; zero while it is not ejected
-	dialing bool      // somebody does
+	dialing bool      // it is ejected, and an attempt is trying it
 }
 
 const (
-	ejectAfter = 2
-	leastEject = time.Second
-	mostEject  = time.Minute
+	ejectAfter = 2           // failures in a row that eject an endpoint
+	leastEject = time.Second // time of the first ejection
+	mostEject  = time.Minute // time of the longest ejection
 )
 
-// Set replaces the addresses; those that stay keep what is known of them. With
-// priority each is for when those before it fail, otherwise all are alike.
+// Set replaces the endpoints. The Health keeps what it knows about those that stay. With
+// priority an endpoint is only used while those before it cannot be; without it all are
+// equal.
 func (h *Health) Set(addrs []string, priority bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -54,40 +60,28 @@ func (h *Health) Set(addrs []string, priority bool) {
 	}
 }
 
-// Counts is how many addresses are ejected, of how many.
-func (h *Health) Counts() (out, all int) {
+// Counts returns how many endpoints are ejected, and how many there are.
+func (h *Health) Counts() (ejected, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range h.list {
 		if !e.until.IsZero() {
-			out++
+			ejected++
 		}
 	}
-	return out, len(h.list)
+	return ejected, len(h.list)
 }
 
-// order is the i-th choice of one whose first is n; h.mu is held.
-func (h *Health) order(n, i int, sticky bool) *endpoint {
-	if h.priority && !sticky {
-		n = 0
-	}
-	return h.list[(n+i)%len(h.list)]
-}
-
-// usable reports whether e may be dialled at now.
-func (e *endpoint) usable(now time.Time) bool {
-	return e.until.IsZero() || !e.dialing && !now.Before(e.until)
-}
-
-// pick is the address to dial for one whose first choice is number n, and which failed
-// at the address failed just now. well, failed or untried follows.
-func (h *Health) pick(n int, sticky bool, failed string) string {
+// pick returns the endpoint to dial for a seat that prefers endpoint n and has just
+// failed to connect to the endpoint failed, which may be empty. The caller reports the
+// outcome to succeeded, failed or abandoned.
+func (h *Health) pick(n int, keep bool, failed string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	var again, first *endpoint
 	for i := range h.list {
-		e := h.order(n, i, sticky)
+		e := h.choice(n, i, keep)
 		switch {
 		case !e.usable(now):
 			if first == nil || e.until.Before(first.until) {
@@ -107,15 +101,16 @@ func (h *Health) pick(n int, sticky bool, failed string) string {
 	return again.addr
 }
 
-// better is an address that one whose first choice is number n would rather have than
-// the one it has, if there is any. well, failed or untried follows.
-func (h *Health) better(n int, has string) (string, bool) {
+// better returns a usable endpoint that a seat which prefers endpoint n prefers to the
+// one it is connected to. If there is one, the caller reports the outcome to succeeded,
+// failed or abandoned.
+func (h *Health) better(n int, connected string) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	for i := range h.list {
-		e := h.order(n, i, false)
-		if e.addr == has {
+		e := h.choice(n, i, false)
+		if e.addr == connected {
 			break
 		}
 		if e.usable(now) {
@@ -126,7 +121,7 @@ func (h *Health) better(n int, has string) (string, bool) {
 	return "", false
 }
 
-// index is where addr is in the list.
+// index returns the index of addr among the endpoints, or 0.
 func (h *Health) index(addr string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,20 +131,21 @@ func (h *Health) index(addr string) int {
 // succeeded notes that a connection to addr was made.
 func (h *Health) succeeded(addr string) {
 	h.mu.Lock()
-	back := false
+	returned := false
 	for _, e := range h.list {
 		if e.addr == addr {
-			back = !e.until.IsZero()
+			returned = !e.until.IsZero()
 			*e = endpoint{addr: addr}
 		}
 	}
 	h.mu.Unlock()
-	if back && h.Returned != nil {
+	if returned && h.Returned != nil {
 		h.Returned(addr)
 	}
 }
 
-// abandoned notes that an attempt at addr was given up, for a reason that says nothing of it.
+// abandoned notes that an attempt to connect to addr was given up for a reason that says
+// nothing about addr.
 func (h *Health) abandoned(addr string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -160,8 +156,8 @@ func (h *Health) abandoned(addr string) {
 	}
 }
 
-// failed notes that an attempt at addr has failed, or, if gone, that its host has
-// vanished under a connection.
+// failed notes that an attempt to connect to addr has failed, or, if gone is set, that
+// its host has vanished under a connection.
 func (h *Health) failed(addr string, gone bool) {
 	h.mu.Lock()
 	wait := time.Duration(0)
@@ -171,12 +167,11 @@ func (h *Health) failed(addr string, gone bool) {
 		}
 		e.fails++
 		now := time.Now()
-		// What comes while it is out already is of attempts that began before.
-		out := !e.until.IsZero()
-		if out && !e.dialing && now.Before(e.until) {
-			break
+		ejected := !e.until.IsZero()
+		if ejected && !e.dialing && now.Before(e.until) {
+			break // this attempt began before the endpoint was ejected
 		}
-		if e.dialing = false; gone || out || e.fails >= ejectAfter {
+		if e.dialing = false; gone || ejected || e.fails >= ejectAfter {
 			wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
 			e.ejects++
 			e.until = now.Add(wait)
@@ -187,4 +182,23 @@ func (h *Health) failed(addr string, gone bool) {
 	if wait > 0 && !alone && h.Ejected != nil {
 		h.Ejected(addr, wait)
 	}
+}
+
+// choice returns the i-th choice of a seat that prefers endpoint n. keep is
+// Options.KeepEndpoint, which overrules the priority. h.mu is held.
+func (h *Health) choice(n, i int, keep bool) *endpoint {
+	if h.priority && !keep {
+		n = 0
+	}
+	return h.list[(n+i)%len(h.list)]
+}
+
+// usable reports whether e may be dialled now.
+func (e *endpoint) usable(now time.Time) bool {
+	return e.until.IsZero() || !e.dialing && !now.Before(e.until)
+}
+
+// jitter spreads d over [d/2, d].
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1)
 }

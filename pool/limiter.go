@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// A Limiter bounds the attempts to connect of all pools of a process: how many are
-// under way, and how many begin in a second. When a server comes back all that lost it
-// want it at once.
+// A Limiter limits the attempts to connect of all pools of a process: how many are under
+// way, and how many begin each second. When a server comes back, all pools that lost it
+// want to connect at once.
 //
-// Those that wait are let in as they came, but an upstream may have no more under way
-// than there is room left for others: attempts at a server that does not answer take
-// long, and must not keep those at the next one waiting.
+// Attempts that wait are admitted in the order they came, but one upstream may not have
+// more attempts under way than the limit leaves room for others. Attempts at a server
+// that does not answer take long, and must not delay attempts at other servers.
 type Limiter struct {
-	mu       sync.Mutex // guards the rest and the fields of shares; a leaf
-	max      int
-	interval time.Duration // between two beginnings, on average
-	active   int
-	due      time.Time // when the next one would begin if all came evenly
+	mu       sync.Mutex    // guards the rest and the fields of shares; a leaf
+	max      int           // most attempts under way
+	interval time.Duration // between the beginnings of two attempts, on average
+	active   int           // attempts under way
+	due      time.Time     // when the next attempt would begin if they were spread evenly
 	waiting  []*waiter
-	timer    *time.Timer
+	timer    *time.Timer // calls tick; nil until it is needed
 }
 
-// An waiter waits for its attempt.
+// A waiter waits until its attempt may begin.
 type waiter struct {
-	s  *Share
-	in chan struct{} // closed when it may begin
+	s        *Share
+	admitted chan struct{} // closed when the attempt may begin
 }
 
-// NewLimiter allows most attempts at a time and perSecond in a second, of which as many
-// may begin at once as may be under way.
+// NewLimiter returns a Limiter that allows most attempts at a time and perSecond in a
+// second. After a pause most of them may begin at once.
 func NewLimiter(most, perSecond int) *Limiter {
 	l := &Limiter{}
 	l.Set(most, perSecond)
 	return l
 }
 
-// Set changes the bounds.
+// Set changes the limits.
 func (l *Limiter) Set(most, perSecond int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,51 +46,52 @@ func (l *Limiter) Set(most, perSecond int) {
 	l.admit()
 }
 
-// Share makes one upstream's part of what l allows.
+// Share returns a new upstream's part of l.
 func (l *Limiter) Share() *Share { return &Share{l: l} }
 
-// Stats are how many attempts are under way and how many wait.
-func (l *Limiter) Stats() (busy, waiting int) {
+// Stats returns how many attempts are under way and how many wait.
+func (l *Limiter) Stats() (active, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.active, len(l.waiting)
 }
 
-// A Share is one upstream's part of a Limiter. A nil *Share has no bounds.
+// A Share is one upstream's part of a Limiter. A nil *Share limits nothing.
 type Share struct {
 	l      *Limiter
-	active int
+	active int // attempts under way
 }
 
-// Acquire waits until an attempt may begin, or ctx ends. Leave follows when it did.
+// Acquire waits until an attempt may begin, or until ctx ends. If it returns nil, the
+// caller calls Release when the attempt has ended.
 func (s *Share) Acquire(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	e := &waiter{s, make(chan struct{})}
+	w := &waiter{s, make(chan struct{})}
 	l := s.l
 	l.mu.Lock()
-	l.waiting = append(l.waiting, e)
+	l.waiting = append(l.waiting, w)
 	l.admit()
 	l.mu.Unlock()
 	select {
-	case <-e.in:
+	case <-w.admitted:
 		return nil
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	i := slices.Index(l.waiting, e)
+	i := slices.Index(l.waiting, w)
 	if i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 	l.mu.Unlock()
 	if i < 0 {
-		s.Release() // let in at the last moment
+		s.Release() // w was admitted in the meantime
 	}
 	return ctx.Err()
 }
 
-// Release is the end of an attempt.
+// Release ends an attempt that Acquire admitted.
 func (s *Share) Release() {
 	if s == nil {
 		return
@@ -102,19 +103,19 @@ func (s *Share) Release() {
 	s.l.admit()
 }
 
-// admit lets in who may begin. l.mu is held.
+// admit admits the attempts that may begin now. l.mu is held.
 func (l *Limiter) admit() {
 	now := time.Now()
 	for i := 0; i < len(l.waiting) && l.active < l.max; {
-		e := l.waiting[i]
-		if e.s.active > l.max-l.active-1 && e.s.active > 0 {
-			i++ // another upstream's may come first
+		w := l.waiting[i]
+		if w.s.active > l.max-l.active-1 && w.s.active > 0 {
+			i++ // an attempt of another upstream may go first
 			continue
 		}
 		if l.due.Before(now) {
 			l.due = now
 		}
-		// As many as may be under way may begin at once.
+		// As many attempts may begin at once as may be under way.
 		if wait := l.due.Sub(now) - time.Duration(l.max-1)*l.interval; wait > 0 {
 			if l.timer == nil {
 				l.timer = time.AfterFunc(wait, l.tick)
@@ -125,12 +126,13 @@ func (l *Limiter) admit() {
 		}
 		l.due = l.due.Add(l.interval)
 		l.waiting = slices.Delete(l.waiting, i, i+1)
-		e.s.active++
+		w.s.active++
 		l.active++
-		close(e.in)
+		close(w.admitted)
 	}
 }
 
+// tick admits the attempts that may begin now.
 func (l *Limiter) tick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

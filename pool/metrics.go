@@ -6,9 +6,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// Metrics are the series of one upstream, which may have several pools: gauges
-// are sums over those that were started and not closed. A nil *Metrics counts
-// nothing.
+// Metrics are the metrics of one upstream, which may have several pools. Gauges are sums
+// over the pools that were started and not closed.
 type Metrics struct {
 	connections *metrics.Gauge
 	queued      *metrics.Gauge
@@ -17,33 +16,33 @@ type Metrics struct {
 	expired     *metrics.Counter
 	waits       *metrics.Histogram
 
-	mu    sync.Mutex // guards pools; a leaf
+	mu    sync.Mutex // guards pools; not held while a Pool's is taken
 	pools map[*Pool]struct{}
 }
 
-// NewMetrics makes the series of one upstream, but for those of Describe.
+// NewMetrics registers the metrics of an upstream, but for those of Describe.
 func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
-	m := &Metrics{
+	return &Metrics{
 		connections: reg.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", upstream),
 		queued:      reg.Gauge("upstream_queued_calls", "Calls that wait for a credit.", "upstream", upstream),
 		reconnects:  reg.Counter("upstream_connects_total", "Connections to the upstream that came up.", "upstream", upstream),
-		dialErrors:  reg.Counter("upstream_dial_errors_total", "Attempts to connect that failed.", "upstream", upstream),
-		expired:     reg.Counter("upstream_queue_expired_calls_total", "Calls that ended in the queue.", "upstream", upstream),
-		waits:       reg.Histogram("upstream_credit_wait_seconds", "Time that queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", upstream),
+		dialErrors:  reg.Counter("upstream_dial_errors_total", "Attempts to connect to the upstream that failed.", "upstream", upstream),
+		expired:     reg.Counter("upstream_queue_expired_calls_total", "Calls that were given up before a connection had a credit for them.", "upstream", upstream),
+		waits:       reg.Histogram("upstream_credit_wait_seconds", "How long queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", upstream),
 	}
-	return m
 }
 
-// Describe makes the series that are sums over m's pools. They take the place of those
-// of the same upstream that were made before.
+// Describe registers the gauges that are sums over the pools of m. They replace those
+// that an earlier upstream of the same name registered.
 func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
 	sum := func(name, help string, of func(*Seat) int) {
 		reg.GaugeFunc(name, help, func() float64 { return float64(m.sum(of)) }, "upstream", upstream)
 	}
-	sum("upstream_credits_granted", "Sum of the grants of the usable connections.", func(s *Seat) int { return s.grant })
-	sum("upstream_credits_in_use", "Calls outstanding at the upstream.", func(s *Seat) int { return s.inUse })
+	sum("upstream_credits_granted", "Credits that the upstream has granted on its usable connections.", func(s *Seat) int { return s.grant })
+	sum("upstream_credits_in_use", "Calls outstanding on the usable connections to the upstream.", func(s *Seat) int { return s.inUse })
 }
 
+// join adds p to the pools of m.
 func (m *Metrics) join(p *Pool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,13 +52,14 @@ func (m *Metrics) join(p *Pool) {
 	m.pools[p] = struct{}{}
 }
 
+// leave removes p from the pools of m.
 func (m *Metrics) leave(p *Pool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.pools, p)
 }
 
-// sum adds up what of says about every seat that has a connection.
+// sum adds up of(s) for every seat s that has a usable connection.
 func (m *Metrics) sum(of func(*Seat) int) (n int) {
 	m.mu.Lock()
 	pools := make([]*Pool, 0, len(m.pools))
