@@ -11,24 +11,21 @@ import (
 
 // A Target is one of several ways to do the same work.
 type Target struct {
-	Name string
-	// Address is where its load goes, as Load.Target.
-	Address string
-	// Processes are those whose CPU time is its; none are measured if there are
-	// none. Their children are added.
+	Name    string
+	Address string // host:port, for Load.Target
+	// Processes are the target's, whose CPU time is measured, with their children.
+	// Without processes no CPU time is measured.
 	Processes Processes
 }
 
-// A Case is one load that all targets are given.
+// A Case is one load that Compare runs on every target.
 type Case struct {
 	Name string
-	// Load is what to run; Target and Processes are filled in.
-	Load Load
-	// Bulk cases are about octets, the others about Calls.
-	Bulk bool
+	Load Load // Compare fills in Target and Processes
+	Bulk bool // compare octets a second, not Calls a second
 }
 
-// A Comparison is what targets did in a case, round by round.
+// A Comparison has the results of targets in a case, round by round.
 type Comparison struct {
 	Case     Case
 	Targets  []Target
@@ -37,9 +34,9 @@ type Comparison struct {
 	Failures []error     // at most one of each target in a round
 }
 
-// Compare runs c for rounds rounds over all targets in turn, each round beginning
-// with another one. A run that fails is noted and leaves a hole; ctx ends it all.
-// progress, which may be nil, is told of each run.
+// Compare runs c for rounds rounds on all targets in turn. Each round begins with
+// another target. A run that fails is added to Failures and has no Result. Compare
+// returns early when ctx is done. It calls progress, if that is not nil, after each run.
 func Compare(ctx context.Context, l *Loader, c Case, targets []Target, baseline, rounds int, progress func(round int, t Target, r *Result, err error)) (*Comparison, error) {
 	if baseline < 0 || baseline >= len(targets) {
 		return nil, fmt.Errorf("bench: baseline %d of %d targets", baseline, len(targets))
@@ -70,8 +67,8 @@ func Compare(ctx context.Context, l *Loader, c Case, targets []Target, baseline,
 	return cmp, nil
 }
 
-// turn is the target that has the k-th run of a round: they rotate, and every
-// other time around they go backwards, so that each pair is seen in both orders.
+// turn returns the index of the target for the k-th run of a round. Targets rotate, and
+// every other time around they go backwards, so that each pair runs in both orders.
 func turn(round, k, n int) int {
 	if round/n%2 == 1 {
 		k = n - 1 - k
@@ -79,16 +76,17 @@ func turn(round, k, n int) int {
 	return (round + k) % n
 }
 
-// Ratios are the figures m of target i divided by those of the baseline, within
-// each round.
+// Ratios returns the quartiles of metric m of target i, divided by that of the baseline
+// in the same round.
 func (c *Comparison) Ratios(i int, m Metric) Quartiles {
 	return ratios(m, c.Results[i], c.Results[c.Baseline])
 }
 
-// Figures are the figures m of target i themselves.
+// Figures returns the quartiles of metric m of target i.
 func (c *Comparison) Figures(i int, m Metric) Quartiles { return figures(m, c.Results[i]) }
 
-// Print writes the baseline's figures and everybody's ratios to them.
+// Print writes the figures of the baseline, and the ratios of every other target to
+// them.
 func (c *Comparison) Print(w io.Writer) error {
 	base := c.Targets[c.Baseline]
 	p := &printer{w: w}
@@ -129,7 +127,7 @@ func (c *Comparison) Print(w io.Writer) error {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// Format writes the median of figures of m.
+// Format formats the median of figures of m with its unit.
 func (m Metric) Format(q Quartiles) string {
 	if q.N == 0 {
 		return "-"
@@ -147,7 +145,7 @@ func (m Metric) Format(q Quartiles) string {
 	return fmt.Sprintf("%.3f", q.Median)
 }
 
-// metric finds one of Metrics.
+// metric returns the metric of Metrics with this name.
 func metric(name string) Metric {
 	i := slices.IndexFunc(Metrics, func(m Metric) bool { return m.Name == name })
 	if i < 0 {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Processes are those whose CPU time is measured, by id.
+// Processes are the ids of processes whose CPU time is measured.
 type Processes []int
 
-// Family returns p with all their children, as they are now: the workers of
-// servers that fork.
+// Family returns p and all their children at the moment, such as the workers of a server
+// that forks.
 func (p Processes) Family() Processes {
 	var all Processes
 	seen := make(map[int]bool)
@@ -44,7 +44,7 @@ func (p Processes) Family() Processes {
 	return all
 }
 
-// CPU is the CPU time that p have used, in user space and in the kernel.
+// CPU returns the CPU time that p have used, in user space and in the kernel.
 func (p Processes) CPU() (time.Duration, error) {
 	var total time.Duration
 	for _, pid := range p {
@@ -60,9 +60,9 @@ func (p Processes) CPU() (time.Duration, error) {
 // maxPID is the kernel's PID_MAX_LIMIT.
 const maxPID = 1 << 22
 
-// processCPU reads the process's CPU clock, which is right to the nanosecond,
-// where /proc/PID/stat has ticks of 10 ms. Both are utime+stime, of threads that
-// have ended too.
+// processCPU reads the CPU clock of a process. It is exact to the nanosecond, while
+// /proc/PID/stat counts in ticks of 10 ms. Both are utime+stime, and include threads
+// that have ended.
 func processCPU(pid int) (time.Duration, error) {
 	if pid <= 0 || pid > maxPID {
 		return 0, fmt.Errorf("bench: CPU time: process id %d: want 1 to %d", pid, maxPID)
@@ -82,11 +82,11 @@ func statCPU(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("bench: CPU time: %w", err)
 	}
-	// The second field is the command in parentheses and may hold anything.
+	// The second field is the command in parentheses and may contain any character.
 	i := bytes.LastIndexByte(b, ')')
 	f := strings.Fields(string(b[i+1:]))
 	if i < 0 || len(f) < 13 {
-		return 0, fmt.Errorf("bench: CPU time: /proc/%d/stat makes no sense", pid)
+		return 0, fmt.Errorf("bench: CPU time: /proc/%d/stat has another format than proc(5) describes", pid)
 	}
 	user, err1 := strconv.ParseInt(f[11], 10, 64)
 	system, err2 := strconv.ParseInt(f[12], 10, 64)

@@ -1,22 +1,22 @@
-// Package bench measures what carries RPC: an echo service over TCP and RDMA, a
-// load of Calls whose every Reply is checked, and comparisons of several ways
-// between the two.
+// Package bench measures proxies for RPC. It has an echo service over TCP and RDMA, a
+// load generator that checks every Reply, and comparisons of several targets under the
+// same load.
 //
 // # Operation
 //
-// A Server answers the echo program, whose Calls say how long their Replies are
-// to be, and NFSv3 NULL, GETATTR, READ and WRITE of a file that is one pattern.
+// A Server answers the echo program, whose Calls give the length of their Replies, and
+// NFSv3 NULL, GETATTR, READ and WRITE of a file that contains one pattern.
 // A Loader keeps Calls outstanding on many connections, or starts them at a
 // rate, and measures inside a window after a warm-up. Compare runs several
-// targets in turn, and its figures are ratios within a round: on a machine that
-// does other things too, nothing else means anything.
+// targets in turn and computes ratios within a round. On a machine that runs other
+// programs, too, absolute figures of different rounds cannot be compared.
 //
 // # Ownership
 //
-// Server and Loader run on the event loops of package tcpframe. Per Call neither
-// allocates, generates data or copies them: data on either side are slices of
-// one pattern, where they begin is the Call's tag. The tag is different for each
-// Call of a run, so that a Reply with the data of another is noticed.
+// Server and Loader run on the event loops of package tcpframe. For a Call they neither
+// allocate nor generate nor copy data: data of both are slices of one pattern. The
+// Call's tag gives the offset in the pattern. Each Call of a run has a different tag, so
+// that a Reply with the data of another Call is detected.
 //
 // # Sizes
 //

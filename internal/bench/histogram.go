@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// subBits gives each power of two 64 buckets: values are right to 1/64.
+// subBits gives each power of two 64 buckets: values are exact to 1/64.
 const (
 	subBits = 6
 	sub     = 1 << subBits
@@ -23,7 +23,7 @@ type histogram struct {
 	max    int64
 }
 
-// bucketOf returns the bucket of v, which is not negative.
+// bucketOf returns the bucket of v. v must not be negative.
 func bucketOf(v int64) int {
 	if v < sub {
 		return int(v)
@@ -32,7 +32,7 @@ func bucketOf(v int64) int {
 	return (e+1)*sub + int(v>>e) - sub
 }
 
-// highest is the largest value of a bucket.
+// highest returns the largest value of a bucket.
 func highest(bucket int) int64 {
 	if bucket < sub {
 		return int64(bucket)
@@ -50,7 +50,7 @@ func (h *histogram) Add(d time.Duration) {
 	h.max = max(h.max, v)
 }
 
-// Merge adds what o has counted.
+// Merge adds the durations of o to h.
 func (h *histogram) Merge(o *histogram) {
 	for i, n := range o.counts {
 		h.counts[i] += n
@@ -63,13 +63,13 @@ func (h *histogram) Merge(o *histogram) {
 // Reset empties h.
 func (h *histogram) Reset() { *h = histogram{} }
 
-// Count is how many durations were added.
+// Count returns how many durations were added.
 func (h *histogram) Count() uint64 { return h.n }
 
-// Max is the longest, exactly.
+// Max returns the longest duration, exactly.
 func (h *histogram) Max() time.Duration { return time.Duration(h.max) }
 
-// Mean is the average, exactly; 0 when h is empty.
+// Mean returns the exact average, or 0 when h is empty.
 func (h *histogram) Mean() time.Duration {
 	if h.n == 0 {
 		return 0
@@ -77,8 +77,8 @@ func (h *histogram) Mean() time.Duration {
 	return time.Duration(h.sum / int64(h.n))
 }
 
-// Quantile returns a duration that a fraction q of all does not exceed, too long
-// by at most 1/64; 0 when h is empty.
+// Quantile returns a duration that a fraction q of all durations does not exceed. It is
+// too long by at most 1/64. It is 0 when h is empty.
 func (h *histogram) Quantile(q float64) time.Duration {
 	rank := uint64(q * float64(h.n))
 	if float64(rank) < q*float64(h.n) {

@@ -25,34 +25,34 @@ const (
 	// maxOutstanding bounds their product: each Call has 200 octets and more.
 	maxOutstanding = 1 << 20
 
-	dialers = 8 // connections being made at once; iWARP listeners allow 16
+	dialers = 8 // connections dialled at once; an iWARP listener allows 16
 )
 
 // A Load describes one run.
 type Load struct {
 	Target string // host:port
-	// Provider makes it a load over RDMA; nil is TCP.
+	// Provider connects over RDMA. With nil, the load uses TCP.
 	Provider fabric.Provider
 
 	Conns int // connections; default 1
 	Depth int // Calls outstanding on each, or at most with Rate; default 1
-	Idle  int // connections beside those, which do nothing
+	Idle  int // further connections without Calls
 
 	Work Work
 
 	// Warmup comes before the window that is measured; default 100 ms. Duration is
 	// that window; default 2 s.
 	Warmup, Duration time.Duration
-	// Rate starts that many Calls a second over all connections, whether or not
-	// others were answered, as far as Depth allows. A Call that had to wait for
-	// that has waited: its latency counts from when it was due. 0 is a closed loop:
-	// each Reply starts a Call.
+	// Rate is how many Calls the load starts in a second over all connections,
+	// regardless of Replies, as far as Depth allows. The latency of a Call counts from
+	// the time when it was due, also when Depth delayed it. With 0 the load is a closed
+	// loop: each Reply starts a Call.
 	Rate float64
-	// Timeout bounds connecting, and waiting for the last Replies; default 10 s.
+	// Timeout bounds connecting and the wait for the last Replies; default 10 s.
 	Timeout time.Duration
-	// Full compares all data of every Reply, rather than the two ends.
+	// Full compares all data of every Reply rather than both ends.
 	Full bool
-	// Processes are those under test.
+	// Processes are the processes under test, whose CPU time is measured.
 	Processes Processes
 }
 
@@ -75,9 +75,9 @@ func (l *Load) defaults() error {
 	case l.Conns*l.Depth > maxOutstanding:
 		return fmt.Errorf("bench: %d calls outstanding: want at most %d", l.Conns*l.Depth, maxOutstanding)
 	case l.Rate < 0 || l.Idle < 0:
-		return errors.New("bench: a rate and a number of idle connections are not negative")
+		return errors.New("bench: negative rate or number of idle connections: want 0 or more")
 	case l.Provider != nil && l.Idle > 0:
-		return errors.New("bench: idle connections are TCP's")
+		return errors.New("bench: idle connections over RDMA: want them only over TCP")
 	}
 	return nil
 }
@@ -127,11 +127,11 @@ func (l *Loader) Close() error {
 	return l.arena.Close()
 }
 
-// stats are what one loop counts in the window.
+// stats are the counts of one loop in the window.
 type stats struct {
 	latency                 histogram
 	callOctets, replyOctets uint64
-	began, ended            time.Duration // since the run did
+	began, ended            time.Duration // since the beginning of the run
 }
 
 func (s *stats) merge(o *stats) {
@@ -147,7 +147,7 @@ type run struct {
 	ops    []*op
 	order  []uint8
 	base   time.Time
-	seed   uint32 // of tags: those of the run before were others
+	seed   uint32 // of tags, so that those of the previous run differ
 
 	callMax, replyMax int // octets
 
@@ -156,8 +156,8 @@ type run struct {
 	alive   sync.WaitGroup // connections
 }
 
-// Run runs o and returns what it measured. Any Call that fails, any Reply that
-// is wrong and any connection that ends makes the run fail.
+// Run runs o and returns its Result. It fails when a Call fails, a Reply is wrong, or a
+// connection ends.
 func (l *Loader) Run(ctx context.Context, o Load) (*Result, error) {
 	r, err := l.prepare(o)
 	if err != nil {
@@ -170,7 +170,7 @@ func (l *Loader) Run(ctx context.Context, o Load) (*Result, error) {
 	return res, nil
 }
 
-// prepare makes all that a run needs but its connections.
+// prepare makes a run without connections.
 func (l *Loader) prepare(o Load) (*run, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (l *Loader) prepare(o Load) (*run, error) {
 	for _, p := range r.ops {
 		r.callMax, r.replyMax = max(r.callMax, p.callLen()), max(r.replyMax, p.reply)
 	}
-	pattern() // not in the window
+	pattern() // computed before the window
 	for i, loop := range l.engine.Loops() {
 		w := &worker{run: r, loop: loop, index: i, out: make([]byte, 0, 64<<10)}
 		w.stats, w.window = new(stats), new(stats)
@@ -228,7 +228,7 @@ func (r *run) measure(ctx context.Context) (res *Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.wait(ctx, &closed, "an event loop does not turn"); err != nil {
+	if err := r.wait(ctx, &closed, "an event loop does not respond"); err != nil {
 		return nil, err
 	}
 	var sum stats
@@ -305,7 +305,7 @@ func (r *run) dial(ctx context.Context, i int) error {
 	return nil
 }
 
-// sleep lets the load run.
+// sleep lets the load run for d.
 func (r *run) sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -319,7 +319,7 @@ func (r *run) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// wait waits for wg, for at most Timeout.
+// wait waits for wg, but at most for Timeout. Then it returns problem as an error.
 func (r *run) wait(ctx context.Context, wg *sync.WaitGroup, problem string) error {
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
@@ -350,10 +350,10 @@ func (r *run) end() error {
 	for _, w := range r.workers {
 		w.post(w.end)
 	}
-	return r.wait(context.Background(), &r.alive, "connections do not end")
+	return r.wait(context.Background(), &r.alive, "connections do not close")
 }
 
-// fail ends the run. Any goroutine.
+// fail makes the run fail with err. Any goroutine may call it.
 func (r *run) fail(err error) {
 	select {
 	case r.failed <- err:

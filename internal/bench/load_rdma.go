@@ -21,8 +21,8 @@ type rdmaClient struct {
 	table []rdmaSlot
 	spare []uint16
 
-	waiting []uint16 // Calls that the Responder grants no credit for yet
-	asked   bool     // for memory
+	waiting []uint16 // slots of Calls that wait for a credit
+	asked   bool     // waiting for memory
 	closing bool
 }
 
@@ -35,7 +35,7 @@ type rdmaSlot struct {
 	shift  uint32
 	start  int64
 	call   rdmaside.Call
-	leases []*regmem.Lease // a Call of each kind, whole
+	leases []*regmem.Lease // a whole Call of each kind
 }
 
 // dialRDMA makes connection i of a run.
@@ -81,7 +81,7 @@ func dialRDMA(ctx context.Context, w *worker, i int) error {
 	return nil
 }
 
-// release gives the memory of the Calls back.
+// release returns the memory of the Calls.
 func (c *rdmaClient) release() {
 	for n := range c.table {
 		for _, l := range c.table[n].leases {
@@ -108,7 +108,7 @@ func (c *rdmaClient) call(start int64) {
 	c.send()
 }
 
-// send sends what waits, as far as there are credits.
+// send sends the waiting Calls as far as there are credits.
 func (c *rdmaClient) send() {
 	k := 0
 	for ; k < len(c.waiting) && !c.closing; k++ {
@@ -133,15 +133,14 @@ func (c *rdmaClient) send() {
 	c.waiting = append(c.waiting[:0], c.waiting[k:]...)
 }
 
-// An analysed op is what the registry says of its Calls, which is the same for
-// all of them.
+// An analysed op has the Analysis of its Calls. It is the same for all of them.
 type analysed struct {
 	ulb.Analysis
 	binding ulb.Binding
 	done    bool
 }
 
-// analyse looks at one Call of each kind.
+// analyse returns the Analysis of Calls of kind k. It analyses only the first one, m.
 func (w *worker) analyse(k uint8, m []byte) (*ulb.Analysis, ulb.Binding, error) {
 	if w.analysed == nil {
 		w.analysed = make([]analysed, len(w.ops))
@@ -170,7 +169,7 @@ func (s *rdmaSlot) CallDone(call *rdmaside.Call, callErr *rdmaside.CallError) {
 	parts := call.Reply.Parts()
 	err := o.check(parts, s.tag, w.Full, w.scratch[:])
 	if err == nil && (len(parts[0]) < 4 || binary.BigEndian.Uint32(parts[0]) != call.XID) {
-		err = errors.New("reply with the xid of no call")
+		err = errors.New("reply with another xid than its call")
 	}
 	call.Reply.Release()
 	if err != nil {

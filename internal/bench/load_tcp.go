@@ -11,8 +11,8 @@ import (
 
 const (
 	markLen = 4
-	// directRead is how much of a record must be missing for it to be read to where
-	// it belongs, rather than through the loop's buffer.
+	// directRead is how many octets of a record must be missing for the client to read
+	// them into the record's own memory, rather than through the loop's buffer.
 	directRead = 16 << 10
 	// maxBufs bounds the pieces of one write.
 	maxBufs = 64
@@ -28,12 +28,11 @@ type slot struct {
 	shift uint32
 	start int64
 	head  []byte // record mark and Call, with its data if those are short
-	data  []byte // of the pattern; nil if they are in head
+	data  []byte // a slice of the pattern; nil if the data are in head
 }
 
-// A tcpClient is one connection of a load over TCP. It reads and writes the
-// records itself, many in one read and one write, and copies none that arrived
-// whole.
+// A tcpClient is one connection of a load over TCP. It reads and writes the records
+// itself, many in one read or write, and does not copy a record that arrived whole.
 type tcpClient struct {
 	w     *worker
 	index int
@@ -42,19 +41,19 @@ type tcpClient struct {
 	table []slot
 	spare []uint16 // free slots
 
-	// Out: a ring of slots, oldest first.
+	// Out: a ring of slots, the oldest first.
 	ring        []uint16
 	first, wait int
-	written     int // octets of the first
-	blocked     bool
+	written     int  // octets of the first slot
+	blocked     bool // the socket accepts no more until Writable
 
-	// In: what has come of a record that did not come whole.
+	// In: a record that has arrived in part.
 	buf      []byte
-	have     int
+	have     int // octets in buf
 	mark     [markLen]byte
-	markHave int
-	left     int  // of the fragment
-	last     bool // it is the last
+	markHave int  // octets in mark
+	left     int  // octets to come of the fragment
+	last     bool // the fragment is the record's last
 	parts    [1][]byte
 
 	closing bool
@@ -87,7 +86,7 @@ func newTCPClient(w *worker, i int) *tcpClient {
 	return c
 }
 
-// encode makes s a Call of kind k.
+// encode makes s hold a Call of kind k.
 func (c *tcpClient) encode(s *slot, k uint8) {
 	o := c.w.ops[k]
 	s.op = k
@@ -156,8 +155,8 @@ func (c *tcpClient) Writable() {
 	c.Flush()
 }
 
-// gather returns the front of what waits: short Calls one after another in one
-// piece, long ones as they are.
+// gather returns the first of the waiting octets: short Calls copied into one piece, and
+// long ones as they are.
 func (c *tcpClient) gather() (bufs [][]byte, want int) {
 	w := c.w
 	out, from := w.out[:0], 0
@@ -192,7 +191,7 @@ func (c *tcpClient) gather() (bufs [][]byte, want int) {
 	return bufs, want
 }
 
-// advance takes n octets off the front of what waits.
+// advance removes n octets from the front of those that wait.
 func (c *tcpClient) advance(n int) {
 	c.written += n
 	for c.wait > 0 {
@@ -212,7 +211,7 @@ func (c *tcpClient) advance(n int) {
 
 // Received is part of loop.Stream.
 func (c *tcpClient) Received(b []byte) {
-	now := c.w.now() // of everything that came in this read
+	now := c.w.now() // the arrival of everything in this read
 	for len(b) > 0 && !c.closing {
 		if c.have == 0 && c.left == 0 && c.markHave == 0 && len(b) >= markLen {
 			mark := binary.BigEndian.Uint32(b)
@@ -233,7 +232,7 @@ func (c *tcpClient) Received(b []byte) {
 	}
 }
 
-// take takes some of b, part of a record.
+// take adds some of b to the record that has arrived in part, and returns the rest.
 func (c *tcpClient) take(b []byte, now int64) []byte {
 	if c.left == 0 {
 		n := copy(c.mark[c.markHave:], b)
@@ -259,7 +258,8 @@ func (c *tcpClient) take(b []byte, now int64) []byte {
 	return b[n:]
 }
 
-// advanceRecord counts n octets that came, at now; 0 is not looked at yet.
+// advanceRecord counts n more octets of the record, which arrived at now. If now is 0, it
+// reads the clock when the record is whole.
 func (c *tcpClient) advanceRecord(n int, now int64) {
 	c.have += n
 	if c.left -= n; c.left > 0 || !c.last {
@@ -273,7 +273,7 @@ func (c *tcpClient) advanceRecord(n int, now int64) {
 	c.reply(m, now)
 }
 
-// reply takes a Reply.
+// reply handles a Reply.
 func (c *tcpClient) reply(m []byte, now int64) {
 	if len(m) < 4 {
 		c.fail(errShortReply)
@@ -282,7 +282,7 @@ func (c *tcpClient) reply(m []byte, now int64) {
 	xid := binary.BigEndian.Uint32(m)
 	n := c.seq.slot(xid)
 	if n >= len(c.table) || !c.table[n].busy || !c.table[n].sent || c.table[n].xid != xid {
-		c.fail(fmt.Errorf("reply with xid %#08x, which is no call's", xid))
+		c.fail(fmt.Errorf("reply with xid %#08x, but no call with it is outstanding", xid))
 		return
 	}
 	s := &c.table[n]

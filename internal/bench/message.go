@@ -10,23 +10,22 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// The echo program. No binding knows it, so it travels by the shapes that are
-// right for every program. Its number is of the range that RFC 5531 Section 8.4
-// leaves to users.
+// The echo program. It has no binding, so its Calls have the shapes that suit every
+// program. Its number is from the range that RFC 5531 Section 8.4 leaves to users.
 //
 //	echo_res ECHO(echo_args) = 1;
 //	struct echo_args { unsigned tag; unsigned length; unsigned delay; opaque data<>; };
 //	struct echo_res  { unsigned tag; opaque data<>; };
 //
-// length is how many octets of data the Reply is to have, delay how many
-// microseconds it is to wait, at most maxDelay. Data both ways belong to tag.
+// length is the number of octets of data in the Reply. delay is the number of
+// microseconds before the Reply, at most maxDelay. tag selects the data of both.
 const (
 	EchoProgram = 0x20000002
 	EchoVersion = 1
 	EchoProc    = 1
 )
 
-// Procedures of NFSv3 that the Server has. RFC 1813 Section 3.3.
+// Procedures of NFSv3 that the Server answers. RFC 1813 Section 3.3.
 const (
 	procNull    = 0
 	procGetattr = 1
@@ -40,16 +39,16 @@ const (
 	echoCallHead  = oncrpc.CallHeaderMin + 4*4
 	echoReplyHead = oncrpc.ReplyHeader + 2*4
 
-	handleLen = 28 // of NFSv3 file handles, as Linux has them
+	handleLen = 28 // of NFSv3 file handles, as in Linux
 	attrLen   = 84 // fattr3
 	fileidAt  = 52 // in fattr3
 	headMax   = 256
 
-	// inlineData is how long data may be and still be kept next to the head of
-	// their Call: copying them is cheaper than another iovec.
+	// inlineData is the most octets of data that are kept next to the head of
+	// their Call: copying them costs less than another iovec.
 	inlineData = 2048
 
-	// inlineReply is the same for Replies, and replyRoom the memory for their heads
+	// inlineReply is the same for Replies. replyRoom is the memory for their heads
 	// and such data.
 	inlineReply = 256
 	replyRoom   = 512 - 4
@@ -62,34 +61,34 @@ const (
 	MinEchoReply = echoReplyHead
 )
 
-// accepted is what follows the XID in a Reply that has results: REPLY,
+// accepted are the octets behind the XID in a Reply with results: REPLY,
 // MSG_ACCEPTED, AUTH_NONE, no verifier, SUCCESS.
 var accepted = [20]byte{3: oncrpc.TypeReply}
 
-// An op is one kind of Call, encoded but for its XID and tag, and the Reply it
+// An op is one kind of Call, encoded except its XID and tag, and the Reply that it
 // must get.
 type op struct {
 	name string
 	head []byte // the Call up to its data
 	size int    // octets of data that follow
 
-	tagAt int // where the tag is in head, and how it is written there
-	wide  bool
+	tagAt int  // position of the tag in head
+	wide  bool // the tag is an offset of 64 bits
 
-	reply  int // octets of the Reply
-	dataAt int // where its data begin; reply when it has none
-	echoAt int // where the tag is in it; 0 for nowhere
-	want   []byte
+	reply  int    // octets of the Reply
+	dataAt int    // position of its data; equals reply when it has none
+	echoAt int    // position of the tag in it; 0 when it has none
+	want   []byte // the beginning of its results
 }
 
-// callLen is the length of the Call.
+// callLen returns the length of the Call in octets.
 func (o *op) callLen() int { return len(o.head) + o.size }
 
-// patch makes the head b that of one Call.
+// patch writes the XID and the tag of one Call into its head b.
 func (o *op) patch(b []byte, xid, tag uint32) {
 	binary.BigEndian.PutUint32(b, xid)
 	switch {
-	case o.wide: // an offset, of which the pattern begins anew with every shift
+	case o.wide: // an offset; the pattern has a new beginning every 8 octets
 		binary.BigEndian.PutUint64(b[o.tagAt:], uint64(tag)*8)
 	case o.tagAt > 0:
 		binary.BigEndian.PutUint32(b[o.tagAt:], tag)
@@ -103,9 +102,8 @@ func appendWords(b []byte, words ...uint32) []byte {
 	return b
 }
 
-// echoOp is an echo Call of call octets whose Reply has reply octets. Both are
-// rounded up to what there is: whole XDR units, at least MinEchoCall and
-// MinEchoReply.
+// echoOp returns the echo Call of call octets whose Reply has reply octets. It rounds both
+// up to whole XDR units, and to at least MinEchoCall and MinEchoReply.
 func echoOp(call, reply int, delay uint32) (*op, error) {
 	n := xdr.Roundup(max(0, call-echoCallHead))
 	m := xdr.Roundup(max(0, reply-echoReplyHead))
@@ -122,7 +120,7 @@ func echoOp(call, reply int, delay uint32) (*op, error) {
 	return o, nil
 }
 
-// nfsHead is the header of an NFSv3 Call with AUTH_SYS.
+// nfsHead returns the header of an NFSv3 Call with AUTH_SYS.
 func nfsHead(proc uint32) []byte {
 	cred := appendWords(nil, 0)
 	cred = xdr.AppendOpaque(cred, []byte("bench"))
@@ -134,7 +132,8 @@ func nfsHead(proc uint32) []byte {
 
 var fileHandle = []byte("rdmabridge bench: the file..")
 
-// nfsOp is an NFSv3 Call by name. size is the data of READ and WRITE.
+// nfsOp returns the NFSv3 Call with this name. size is the data of READ and WRITE in
+// octets.
 func nfsOp(name string, size int) (*op, error) {
 	if size < 4 || size > maxData || size%4 != 0 {
 		return nil, fmt.Errorf("bench: %d octets of data: want 4 to %d, in steps of 4", size, maxData)
@@ -166,7 +165,7 @@ func nfsOp(name string, size int) (*op, error) {
 		o.reply = oncrpc.ReplyHeader + 4 + 4 + 24 + 4 + attrLen + 4*4
 		o.dataAt, o.echoAt = o.reply, o.reply-4
 	default:
-		return nil, fmt.Errorf("bench: nfs3 has no %q here; want null, getattr, read or write", name)
+		return nil, fmt.Errorf("bench: nfs3 procedure %q: want null, getattr, read or write", name)
 	}
 	return o, nil
 }
@@ -185,8 +184,8 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("reply with accept_stat %d instead of results", e.AcceptStat)
 }
 
-// check looks at the Reply in parts, whose XID was looked at before. scratch has
-// room for headMax octets.
+// check checks the Reply in parts. The caller has checked its XID. scratch has room for
+// headMax octets.
 func (o *op) check(parts [][]byte, tag uint32, full bool, scratch []byte) error {
 	total := 0
 	for _, p := range parts {
@@ -216,7 +215,7 @@ func (o *op) check(parts [][]byte, tag uint32, full bool, scratch []byte) error 
 		return nil
 	}
 	want := dataOf(pattern(), tag, n)
-	at := -o.dataAt // of p in the data
+	at := -o.dataAt // position of p in the data
 	for _, p := range parts {
 		if at+len(p) <= 0 {
 			at += len(p)
@@ -233,8 +232,7 @@ func (o *op) check(parts [][]byte, tag uint32, full bool, scratch []byte) error 
 	return nil
 }
 
-// wrong says what is wrong with a Reply that is not as long as it should be, or
-// has no results.
+// wrong returns the error for a Reply of the wrong length or without results.
 func (o *op) wrong(parts [][]byte, total int) error {
 	var m []byte
 	for _, p := range parts {

@@ -9,22 +9,23 @@ import (
 // maxWeight bounds the sum of the weights of a mix.
 const maxWeight = 1000
 
-// Work is what Calls of a load are: echoes, or a named mix.
+// Work describes the Calls of a load: echoes, or a mix of NFS procedures.
 type Work struct {
-	// Call and Reply are the lengths of the RPC messages of an echo in octets;
-	// rounded up to multiples of 4, MinEchoCall and MinEchoReply. Delay, whole
-	// microseconds up to 10 s, is how long the server is to wait.
+	// Call and Reply are the lengths of the RPC messages of an echo in octets. They are
+	// rounded up to multiples of 4, and to MinEchoCall and MinEchoReply.
 	Call, Reply int
-	Delay       uint32
+	// Delay is how long the server waits before it answers an echo, in microseconds, at
+	// most 10 s.
+	Delay uint32
 
-	// Mix, if not empty, is a program and what to call of it, with weights, such
-	// as "nfs3:read=50,write=30,getattr=20"; a weight left out is 1. Size is the
-	// data of each READ and WRITE in octets; 0 is 64 KiB.
-	Mix  string
+	// Mix, if not empty, is a program with procedures and their weights, such
+	// as "nfs3:read=50,write=30,getattr=20". A weight left out is 1.
+	Mix string
+	// Size is the data of each READ and WRITE of a mix in octets; 0 is 64 KiB.
 	Size int
 }
 
-// String names w for people.
+// String describes w in a few words.
 func (w Work) String() string {
 	if w.Mix == "" {
 		return fmt.Sprintf("call %s reply %s", formatSize(w.Call), formatSize(w.Reply))
@@ -53,8 +54,7 @@ func formatSize(n int) string {
 	return strconv.Itoa(n) + " B"
 }
 
-// ops returns the kinds of Calls, and the order in which they come, over and
-// over, as indices.
+// ops returns the kinds of Calls and a sequence of their indices, which a load repeats.
 func (w Work) ops() ([]*op, []uint8, error) {
 	if w.Mix == "" {
 		o, err := echoOp(w.Call, w.Reply, w.Delay)
@@ -93,8 +93,8 @@ func (w Work) ops() ([]*op, []uint8, error) {
 	return ops, interleave(weights, total), nil
 }
 
-// interleave spreads indices evenly by their weights: each gains its weight at
-// every step, the one that has most goes and pays the total.
+// interleave returns each index as often as its weight says, spread evenly. In every step
+// each index gains its weight, and the index with the most is next and loses the total.
 func interleave(weights []int, total int) []uint8 {
 	order := make([]uint8, total)
 	have := make([]int, len(weights))

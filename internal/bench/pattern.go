@@ -9,17 +9,18 @@ import (
 const (
 	// maxData is the most data of one message in octets.
 	maxData = 4 << 20
-	// patternShifts is how many beginnings data have, 8 octets apart.
+	// patternShifts is the number of offsets in the pattern at which data may begin, 8
+	// octets apart.
 	patternShifts = 1 << shiftBits
 	shiftBits     = 12
 	patternLen    = maxData + 8*patternShifts
 
-	// probe is how much is compared at either end of data. All of it is compared
-	// when it is no longer than two probes.
+	// probe is the number of octets compared at each end of data. Data of at most two
+	// probes are compared completely.
 	probe = 64
 )
 
-// pattern is what all data are slices of.
+// pattern returns the octets of which all data are slices.
 var pattern = sync.OnceValue(func() []byte {
 	b := make([]byte, patternLen)
 	for i := 0; i < len(b); i += 8 {
@@ -35,15 +36,14 @@ var pattern = sync.OnceValue(func() []byte {
 	return b
 })
 
-// dataOf returns the n octets of p, a pattern, that belong to tag. n is at most
-// maxData.
+// dataOf returns the n octets of the pattern p that belong to tag. n is at most maxData.
 func dataOf(p []byte, tag uint32, n int) []byte {
 	at := int(tag%patternShifts) * 8
 	return p[at : at+n : at+n]
 }
 
-// matches reports whether got is want. Unless full is set it compares the
-// lengths, and a probe at either end: comparing 1 MiB costs as much as moving it.
+// matches reports whether got equals want. Unless full is set it compares only the
+// lengths and a probe at each end: comparing 1 MiB costs as much as moving it.
 func matches(got, want []byte, full bool) bool {
 	if len(got) != len(want) {
 		return false

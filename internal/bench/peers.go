@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerCases are the loads by which proxies are compared: small echoes over few
-// and many connections, bulk in both directions.
+// PeerCases returns the loads that compare proxies: small echoes over few and many
+// connections, and bulk data in both directions.
 func PeerCases() []Case {
 	echo := func(name string, conns, depth, call, reply int) Case {
 		return Case{
@@ -33,7 +33,7 @@ func PeerCases() []Case {
 	}
 }
 
-// NFSCases are the same with NFSv3, whose bindings place data directly.
+// NFSCases returns similar loads of NFSv3, whose binding places data directly.
 func NFSCases() []Case {
 	mix := func(name string, conns, depth int, mix string, size int) Case {
 		return Case{
@@ -54,25 +54,25 @@ func NFSCases() []Case {
 	}
 }
 
-// busy is the load average from which on a machine is too busy to measure.
+// busy is the load average above which a machine is too busy to measure.
 const busy = 1
 
 // A Report writes comparisons as a page of Markdown.
 type Report struct {
-	Notes    []string // versions, how it was run
+	Notes    []string // versions and settings
 	Began    time.Time
 	Loads    [2]float64 // load averages before and after
 	Took     time.Duration
 	Sections []Comparisons
 }
 
-// Comparisons are those of one table.
+// Comparisons are the comparisons of one section.
 type Comparisons struct {
 	Title string
 	Of    []*Comparison
 }
 
-// Markdown writes the page.
+// Markdown writes the report as a page.
 func (r *Report) Markdown(w io.Writer) error {
 	p := &printer{w: bufio.NewWriter(w)}
 	p.f("# The bridge against its peers\n\n")
@@ -82,7 +82,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	}
 	p.f("- load average %.2f before, %.2f after\n", r.Loads[0], r.Loads[1])
 	if r.Loads[0] > busy {
-		p.f("\n**The machine was busy with something else: these figures mean little.**\n")
+		p.f("\n**Other programs kept the machine busy: do not rely on these figures.**\n")
 	}
 	p.f("\nEvery number but the first column's is a ratio to it within one round: median\n[quartiles] over the rounds. Calls/s and GB/s are better above 1; latency and the\nproxy's CPU time below. GB are 10^9 octets of RPC messages, both ways.\n")
 	for _, s := range r.Sections {
@@ -110,14 +110,14 @@ func (r *Report) section(p *printer, s Comparisons) {
 		failures = append(failures, c.Failures...)
 	}
 	if len(failures) > 0 {
-		p.f("\nRuns that failed, and are missing above:\n\n")
+		p.f("\nRuns that failed and are missing above:\n\n")
 	}
 	for _, err := range failures {
 		p.f("- %s\n", oneLine(err))
 	}
 }
 
-// table writes the metric of those comparisons that are wanted.
+// table writes one metric of the comparisons that want selects.
 func table(p *printer, name string, all []*Comparison, want func(*Comparison) bool) {
 	m := metric(name)
 	begun := false
@@ -145,7 +145,7 @@ func table(p *printer, name string, all []*Comparison, want func(*Comparison) bo
 	}
 }
 
-// LoadAverage is that of the last minute; 0 where it cannot be read.
+// LoadAverage returns the load average of the last minute, or 0 when it cannot read it.
 func LoadAverage() float64 {
 	var v float64
 	b, err := os.ReadFile("/proc/loadavg")
@@ -158,7 +158,7 @@ func LoadAverage() float64 {
 	return v
 }
 
-// Machine says what this is running on, in one line.
+// Machine describes this machine in one line: CPUs, kernel and Go version.
 func Machine() string {
 	model := runtime.GOARCH
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Quartiles sum up the ratios of many rounds.
+// Quartiles summarise the figures of N rounds.
 type Quartiles struct {
 	Low    float64 `json:"low"`
 	Median float64 `json:"median"`
@@ -13,13 +13,13 @@ type Quartiles struct {
 	N      int     `json:"n"`
 }
 
-// quartiles of x, which it sorts; between neighbours it interpolates.
+// quartiles sorts x and returns its quartiles, interpolated between neighbours.
 func quartiles(x []float64) Quartiles {
 	slices.Sort(x)
 	return Quartiles{Low: quantile(x, 0.25), Median: quantile(x, 0.5), High: quantile(x, 0.75), N: len(x)}
 }
 
-// quantile of sorted x; 0 when there is none.
+// quantile returns a quantile of the sorted x, or 0 when x is empty.
 func quantile(x []float64, q float64) float64 {
 	if len(x) == 0 {
 		return 0
@@ -32,7 +32,7 @@ func quantile(x []float64, q float64) float64 {
 	return x[i] + (at-float64(i))*(x[i+1]-x[i])
 }
 
-// String is "1.23 [1.10-1.31]", or a dash when there is nothing.
+// String formats q as "1.23 [1.10-1.31]", or as a dash when N is 0.
 func (q Quartiles) String() string {
 	if q.N == 0 {
 		return "-"
@@ -43,7 +43,7 @@ func (q Quartiles) String() string {
 // A Metric is one figure of a Result.
 type Metric struct {
 	Name string
-	// Of is the figure, and false when the Result does not have it.
+	// Of returns the figure. It reports false when the Result does not have it.
 	Of func(*Result) (float64, bool)
 }
 
@@ -57,8 +57,8 @@ var Metrics = []Metric{
 	{"CPU/GB", func(r *Result) (float64, bool) { return r.cpu(func(c *CPU) float64 { return c.PerGB }) }},
 }
 
-// ratios compares the figure m of a and b round by round. Rounds that one of
-// them lacks, or where b is 0, are left out.
+// ratios divides the metric m of a by that of b, round by round. It leaves out a round
+// without a Result of both, and one where b's figure is 0.
 func ratios(m Metric, a, b []*Result) Quartiles {
 	var x []float64
 	for i := range min(len(a), len(b)) {
@@ -74,7 +74,7 @@ func ratios(m Metric, a, b []*Result) Quartiles {
 	return quartiles(x)
 }
 
-// figures sums up the figure m itself.
+// figures returns the quartiles of metric m of a.
 func figures(m Metric, a []*Result) Quartiles {
 	var x []float64
 	for _, r := range a {

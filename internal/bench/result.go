@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// A Result is what one run of a load has measured.
+// A Result has the figures of one run of a load.
 type Result struct {
 	Target  string  `json:"target"`
 	Work    string  `json:"work"`
 	Conns   int     `json:"conns"`
 	Depth   int     `json:"depth"`
-	Rate    float64 `json:"rate,omitempty"` // asked for, calls a second
-	Seconds float64 `json:"seconds"`        // the window
+	Rate    float64 `json:"rate,omitempty"` // of Load, calls a second
+	Seconds float64 `json:"seconds"`        // length of the window
 
 	Calls          uint64  `json:"calls"`
-	CallOctets     uint64  `json:"call_octets"`  // RPC messages of the Calls that were answered
-	ReplyOctets    uint64  `json:"reply_octets"` // of their Replies
+	CallOctets     uint64  `json:"call_octets"`  // RPC messages of answered Calls
+	ReplyOctets    uint64  `json:"reply_octets"` // RPC messages of Replies
 	CallsPerSecond float64 `json:"calls_per_second"`
 	GBPerSecond    float64 `json:"gb_per_second"` // 10^9 octets of Calls and Replies together
 
 	Latency Latency `json:"latency"`
-	CPU     *CPU    `json:"cpu,omitempty"` // of the processes under test, if any were named
+	CPU     *CPU    `json:"cpu,omitempty"` // of Load.Processes, if there are any
 }
 
-// Latency is from the Call's start to its Reply's end, in microseconds.
+// Latency is the time from the start of a Call to the end of its Reply, in microseconds.
 type Latency struct {
 	Mean float64 `json:"mean_us"`
 	P50  float64 `json:"p50_us"`
@@ -49,7 +49,7 @@ func (r *Result) cpu(f func(*CPU) float64) (float64, bool) {
 	return f(r.CPU), true
 }
 
-// fill computes the rest from what was counted in window.
+// fill computes the figures from the counts of a window.
 func (r *Result) fill(s *stats, window time.Duration) {
 	r.Seconds = window.Seconds()
 	r.Calls, r.CallOctets, r.ReplyOctets = s.latency.Count(), s.callOctets, s.replyOctets
@@ -65,7 +65,7 @@ func (r *Result) fill(s *stats, window time.Duration) {
 
 func (r *Result) gb() float64 { return float64(r.CallOctets+r.ReplyOctets) / 1e9 }
 
-// spent notes the CPU time of the window.
+// spent sets the CPU time of the window.
 func (r *Result) spent(d time.Duration) {
 	c := &CPU{Seconds: d.Seconds()}
 	if r.Calls > 0 {
@@ -94,7 +94,7 @@ func (r *Result) Print(w io.Writer) error {
 	return p.err
 }
 
-// A printer keeps the first error.
+// A printer writes until the first error, and keeps that.
 type printer struct {
 	w   io.Writer
 	err error

@@ -27,7 +27,7 @@ import (
 type ServerOptions struct {
 	Address string // host:port
 
-	// Provider makes it an RDMA server; nil is TCP.
+	// Provider listens over RDMA. With nil, the Server uses TCP.
 	Provider fabric.Provider
 	// Credits are granted to each RDMA connection; default 128.
 	Credits int
@@ -36,7 +36,7 @@ type ServerOptions struct {
 
 	Loops  int   // event loops; default one per CPU, but one less where there are more than two
 	Budget int64 // octets of memory for messages; default 1 GiB
-	// Full compares all data of every Call, rather than the two ends.
+	// Full compares all data of every Call rather than both ends.
 	Full bool
 
 	Log     zerolog.Logger
@@ -55,12 +55,12 @@ type Server struct {
 
 	tcp  *tcpframe.Listener
 	rdma fabric.Listener
-	next atomic.Uint32 // loop for the next RDMA connection
+	next atomic.Uint32 // index of the loop for the next RDMA connection
 }
 
 const (
 	inlineThreshold = 4096           // of an RDMA connection, in octets, unless another is configured
-	maxCall         = 4<<20 + 64<<10 // octets of the longest Call taken over RDMA
+	maxCall         = 4<<20 + 64<<10 // octets of the longest Call accepted over RDMA
 )
 
 // StartServer starts a Server.
@@ -101,7 +101,7 @@ func StartServer(o ServerOptions) (s *Server, err error) {
 	return s, s.listenRDMA(o)
 }
 
-// Addr is where it listens.
+// Addr returns the address that the Server listens at.
 func (s *Server) Addr() netip.AddrPort {
 	if s.tcp != nil {
 		return s.tcp.Addr()
@@ -109,8 +109,7 @@ func (s *Server) Addr() netip.AddrPort {
 	return s.rdma.Addr()
 }
 
-// Wrong is how many Calls had data that were not what they should have been.
-// They were answered with SYSTEM_ERR.
+// Wrong returns how many Calls had wrong data. The Server answered them with SYSTEM_ERR.
 func (s *Server) Wrong() uint64 { return s.service.wrong.Load() }
 
 // Close ends the Server and its connections.
@@ -128,7 +127,7 @@ func (s *Server) Close() error {
 		select {
 		case <-done:
 		case <-time.After(5 * time.Second):
-			errs = append(errs, errors.New("bench: an event loop does not turn"))
+			errs = append(errs, errors.New("bench: an event loop does not respond"))
 		}
 	}
 	if s.engine != nil {
@@ -171,13 +170,13 @@ func (s *Server) listenRDMA(o ServerOptions) error {
 	s.rdma, err = o.Provider.Listen(o.Address, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		l := s.loops[int(s.next.Add(1))%len(s.loops)]
 		if _, err := responder.Accept(context.Background(), in, l); err != nil {
-			o.Log.Warn().Err(err).Stringer("peer", in.Peer()).Msg("connection not set up")
+			o.Log.Warn().Err(err).Stringer("peer", in.Peer()).Msg("RDMA connection not set up")
 		}
 	})
 	return err
 }
 
-// A serverLoop is an event loop with its spare Replies. It is a
+// A serverLoop is an event loop with its spare Replies. It implements
 // loop.SocketLoop.
 type serverLoop struct {
 	Loop   *tcpframe.Loop
@@ -192,7 +191,7 @@ func (l *serverLoop) Post(t loop.Task) { l.Loop.Post(t) }
 // Attach is part of loop.SocketLoop.
 func (l *serverLoop) Attach(c net.Conn, s loop.Stream) error { return l.Loop.Attach(c, s) }
 
-// memory lends an arena's memory to tcpframe.
+// memory lends an arena's memory to tcpframe: it implements tcpframe.Memory.
 type memory struct{ *regmem.Account }
 
 // Lease is part of tcpframe.Memory.
@@ -204,8 +203,8 @@ func (m memory) Lease(n int) (tcpframe.Buffer, error) {
 	return l, nil
 }
 
-// A reply is an answer with memory for its head, and whom it is for. It belongs
-// to a loop, which uses it over and over.
+// A reply is an answer with memory for its head and the connection that it is for. It
+// belongs to a loop, which reuses it.
 type reply struct {
 	loop  *serverLoop
 	next  *reply
@@ -213,14 +212,15 @@ type reply struct {
 	answer
 	gather [3][]byte
 
-	conn     *tcpframe.Conn // whom it is for: one of these
+	// Either conn or exchange is set.
+	conn     *tcpframe.Conn
 	exchange *rdmaside.Exchange
 
-	timer   *time.Timer // made when first needed
-	waiting bool        // for it
+	timer   *time.Timer // of the delay; made when first needed
+	waiting bool        // for the timer
 }
 
-// take returns a spare reply. It fails when memory is spent.
+// take returns a spare reply. It fails when there is no memory for another one.
 func (l *serverLoop) take() (*reply, error) {
 	if r := l.free; r != nil {
 		l.free, r.next = r.next, nil
@@ -235,14 +235,14 @@ func (l *serverLoop) take() (*reply, error) {
 	return r, nil
 }
 
-// Release makes r spare. Both sides call it when the Reply is out.
+// Release makes r spare. The connection calls it when it has sent the Reply.
 func (r *reply) Release() {
 	r.data, r.conn, r.exchange = nil, nil, nil
 	r.gather = [3][]byte{}
 	r.next, r.loop.free = r.loop.free, r
 }
 
-// start answers c, now or after the delay that it asks for.
+// start answers c, at once or after the delay in the Call.
 func (r *reply) start(c *oncrpc.Call) {
 	r.answer = answer{head: r.lease.Bytes()[:0]}
 	r.loop.server.service.answer(c, &r.answer)
@@ -258,7 +258,7 @@ func (r *reply) start(c *oncrpc.Call) {
 	}
 }
 
-// Run is the end of the delay.
+// Run sends the Reply at the end of its delay.
 func (r *reply) Run() {
 	if r.waiting {
 		r.waiting = false
@@ -285,7 +285,7 @@ func (l *serverLoop) hurry() {
 	}
 }
 
-// release gives back the memory of all replies. The loop has stopped.
+// release returns the memory of all replies. The loop must have stopped.
 func (l *serverLoop) release() {
 	for _, r := range l.all {
 		r.lease.Release()

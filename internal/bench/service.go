@@ -9,18 +9,18 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// A service answers Calls. It is shared by all loops.
+// A service answers Calls. All loops share it.
 type service struct {
 	pattern []byte // constant, in memory that providers can send from
 	full    bool
 
-	wrong atomic.Uint64 // Calls whose data were not what their tag says
+	wrong atomic.Uint64 // Calls with other data than those of their tag
 }
 
 // An answer is a Reply before it is sent.
 type answer struct {
-	head  []byte // appended to what it was
-	data  []byte // of the pattern
+	head  []byte // grows by appending
+	data  []byte // a slice of the pattern
 	delay time.Duration
 }
 
@@ -83,7 +83,7 @@ func (s *service) echo(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
 	return oncrpc.Success
 }
 
-// nfs answers NFSv3: every handle is a file of 1 TiB that holds the pattern.
+// nfs answers NFSv3. Every handle is a file of 1 TiB that contains the pattern.
 func (s *service) nfs(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
 	at, n := args.Opaque()
 	if !args.OK() || n < 4 {
@@ -121,7 +121,7 @@ func (s *service) nfs(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
 	return oncrpc.Success
 }
 
-// verify checks the data of a Call.
+// verify reports whether data are those of tag, and counts wrong ones.
 func (s *service) verify(data []byte, tag uint32) bool {
 	if matches(data, dataOf(s.pattern, tag, len(data)), s.full) {
 		return true
@@ -130,7 +130,7 @@ func (s *service) verify(data []byte, tag uint32) bool {
 	return false
 }
 
-// parts puts the Reply together.
+// parts returns the parts of the Reply, in p.
 func (a *answer) parts(p *[3][]byte) [][]byte {
 	p[0] = a.head
 	n := len(a.data)

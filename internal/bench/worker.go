@@ -21,15 +21,14 @@ func defaultLoops() int { return min(2, runtime.GOMAXPROCS(0)) }
 
 // A client is one connection of a load. Its methods run on its loop.
 type client interface {
-	// call starts a Call, as of start. There is a slot free for it.
+	// call starts a Call whose latency counts from start. A slot must be free.
 	call(start int64)
-	// slots is how many Calls may be started now.
+	// slots returns how many Calls can be started now.
 	slots() int
 	close()
 }
 
-// A worker is one event loop's part of a run. All of it belongs to the loop,
-// but for post.
+// A worker is one event loop's part of a run. Only the loop may use it, except for post.
 type worker struct {
 	*run
 	loop  *tcpframe.Loop
@@ -42,15 +41,15 @@ type worker struct {
 	ended    bool
 	quiet    func() // called once when nothing is in flight
 
-	stats  *stats // counted into
-	window *stats // what was counted in the window, once it is shut
+	stats  *stats // the counts at the moment
+	window *stats // the counts of the window, once it is shut
 
 	// With Rate.
-	due  int64 // when the next Call is
-	step int64
-	turn int // of the client that is asked first
+	due  int64 // time of the next Call
+	step int64 // time between Calls
+	turn int   // index of the client that gets a Call first
 
-	out     []byte // small Calls on their way
+	out     []byte // small Calls of one write
 	bufs    [][]byte
 	scratch [headMax]byte
 
@@ -59,7 +58,7 @@ type worker struct {
 
 func (w *worker) post(f func()) { w.loop.Post(loop.TaskFunc(f)) }
 
-// now is the time since the run began, in nanoseconds.
+// now returns the time since the beginning of the run, in nanoseconds.
 func (w *worker) now() int64 { return int64(time.Since(w.base)) }
 
 // begin starts the load.
@@ -83,7 +82,7 @@ func (w *worker) open() {
 	*w.stats = stats{began: time.Since(w.base)}
 }
 
-// shut ends the window, and the starting of Calls.
+// shut ends the window. The worker starts no more Calls.
 func (w *worker) shut() {
 	w.stopping = true
 	w.stats.ended = time.Since(w.base)
@@ -109,7 +108,7 @@ func (w *worker) end() {
 	}
 }
 
-// answered counts a Reply, and starts the next Call. c has a slot free again.
+// answered counts a Reply and starts the next Call. A slot of c is free again.
 func (w *worker) answered(c client, o *op, start, now int64) {
 	w.inFlight--
 	w.stats.latency.Add(time.Duration(now - start))
@@ -125,9 +124,9 @@ func (w *worker) answered(c client, o *op, start, now int64) {
 	}
 }
 
-// catchUp starts the Calls that are due. Their latency counts from start, or
-// from when they were due if that is 0: they have waited for a slot. A pacer that
-// woke late is no fault of whom we measure.
+// catchUp starts the Calls that are due. Their latency counts from start. If start is 0,
+// they have waited for a slot, and their latency counts from the time when they were due.
+// The pacer passes its own time as start, so that its delays do not count.
 func (w *worker) catchUp(now, start int64) {
 	for w.due <= now && !w.stopping {
 		var c client
@@ -150,7 +149,7 @@ func (w *worker) catchUp(now, start int64) {
 	}
 }
 
-// pace wakes the worker for Calls that are due, until done is closed. It has a
+// pace wakes the worker for Calls that are due, until done is closed. It runs in a
 // goroutine of its own.
 func (w *worker) pace(done <-chan struct{}) {
 	share := w.Rate / float64(len(w.workers))
@@ -173,13 +172,13 @@ func (w *worker) pace(done <-chan struct{}) {
 }
 
 // A sequence makes the XIDs and tags of a connection. XIDs of different connections are
-// far apart, and so stay different for longer than any bridge remembers them.
+// far apart, so that they stay different for longer than any bridge remembers them.
 type sequence struct {
-	base  uint32 // XID of slot 0 in the beginning
+	base  uint32 // first XID of slot 0
 	count uint32
-	bits  int // of an XID that are the slot
+	bits  int // low bits of an XID that hold the slot
 	seed  uint32
-	at    int // in run.order
+	at    int // index in run.order
 }
 
 func (r *run) sequence(i int) sequence {
@@ -193,22 +192,21 @@ func (r *run) sequence(i int) sequence {
 	return s
 }
 
-// next returns the XID and tag of the next Call of a slot, whose data have the
-// shift given.
+// next returns the XID and tag of the next Call of a slot. Its data have this shift.
 func (s *sequence) next(slot int, shift uint32) (xid, tag uint32) {
 	s.count++
 	return s.base + s.count<<s.bits + uint32(slot), (s.count+s.seed)<<shiftBits | shift
 }
 
-// slot is where the Reply with an XID belongs, if it is one of ours at all.
+// slot returns the slot of a Call by its XID. A Reply may have an XID that no Call has.
 func (s *sequence) slot(xid uint32) int { return int(xid & (1<<s.bits - 1)) }
 
-// shift is where the data of a slot begin.
+// shift returns the offset of a slot's data in the pattern, in steps of 8 octets.
 func (r *run) shift(conn, slot int) uint32 {
 	return uint32(conn*r.Depth+slot) * 2654435761 % patternShifts
 }
 
-// op is the next kind of Call.
+// op returns the next kind of Call.
 func (s *sequence) op(r *run) uint8 {
 	if len(r.order) == 1 {
 		return 0
