@@ -4,22 +4,22 @@
 //
 // # Operation
 //
-// [Read] takes a whole file, pcap or pcapng. It walks packets ([packetReader]), takes
-// TCP segments out of frames ([packet.tcp]), puts them in order ([Conn]), and cuts
-// the streams into messages ([Message]). A capture is rarely complete: it begins in
-// the middle of a connection, packets are cut or lost. Whatever can be found is
-// returned, with what is missing counted.
+// [Read] reads a whole file, pcap or pcapng. It walks packets ([packetReader]), finds
+// the TCP segments in frames ([packet.tcp]) and puts them in order ([Conn]). Then
+// [Capture.Messages] cuts the streams into messages ([Message]). A capture is rarely
+// complete: it begins in the middle of a connection, and packets are cut or lost. The
+// package returns every message that it finds and counts the octets that are missing.
 //
 // # Ownership
 //
-// Everything refers into the file that Read was given, which must not be changed.
-// Octets are copied only when a message lies in several packets. Numbers in the
-// file say where to look and never how much to allocate: memory stays within a
+// All results refer into the file that Read was given, so the caller must not change it.
+// The package copies octets only when a message lies in several packets. Numbers in the
+// file are used as positions, never as sizes to allocate, so memory stays within a
 // small multiple of the file.
 //
 // # Why no library
 //
-// Readers that stream, and every one in Go does, copy packets, and forget which
-// octet came in which packet. A file that is in memory needs neither, and what is
-// left of the formats is small.
+// All readers in Go stream: they copy packets, and do not keep the packet that an octet
+// came in. A file in memory needs no streaming, and reading the formats takes little
+// code.
 package capture

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// LINKTYPE_ values, as the registry of tcpdump.org has them.
+// LINKTYPE_ values, from the registry of tcpdump.org.
 const (
 	linkNull     = 0   // BSD loopback: address family in the order of the host that captured
 	linkEthernet = 1   //
@@ -25,20 +25,19 @@ type tcpSegment struct {
 	Sequence      uint32
 	SYN, FIN, RST bool
 	ACK           bool
-	Payload       []byte // what was captured
-	Length        int64  // octets of payload there were; len(Payload) or more
+	Payload       []byte // the captured part of it
+	Length        int64  // octets of the whole payload; len(Payload) or more
 }
 
-// A Skip is why a packet holds nothing to look at.
+// A Skip is the reason why Read skipped a packet.
 type Skip uint8
 
-// The reasons. notSkipped is none.
 const (
 	notSkipped   Skip = iota
-	skipLink          // a link type that is not known here
+	skipLink          // an unknown link type
 	skipNotIP         // ARP, say
 	skipNotTCP        // UDP, say
-	skipFragment      // an IP fragment: they are not put together
+	skipFragment      // an IP fragment: Read does not reassemble them
 	skipShort         // the packet ends inside a header: cut by the snap length, or malformed
 	skips
 )
@@ -52,7 +51,7 @@ func (s Skip) String() string {
 	return "unknown"
 }
 
-// tcp fills s with the TCP segment of a packet.
+// tcp fills s with the TCP segment of a packet. It returns notSkipped when there is one.
 func (p *packet) tcp(s *tcpSegment) Skip {
 	b := p.Data
 	need := func(n int) bool { return len(b) >= n }
@@ -92,8 +91,8 @@ func (p *packet) tcp(s *tcpSegment) Skip {
 		b = b[20:]
 		return ethertype(t)
 	case linkNull, linkLoop:
-		// The family has a number of its own on each system; the version of IP says
-		// the same.
+		// Each system has its own numbers of address families. The version of IP tells the
+		// family, too.
 		if !need(4) {
 			return skipShort
 		}
@@ -115,13 +114,12 @@ const (
 	protoMobility = 135
 )
 
-// ip reads an IP packet, which ends with the frame or before: a short one is
-// padded on Ethernet.
+// ip reads an IP packet. It may end before the frame: Ethernet pads short packets.
 func (p *packet) ip(b []byte, s *tcpSegment) Skip {
 	if len(b) < 1 {
 		return skipShort
 	}
-	// What the packet had of b before the capture cut it.
+	// The length of b before the capture cut the packet.
 	whole := int64(p.Length) - int64(len(p.Data)-len(b))
 	switch b[0] >> 4 {
 	case 4:
@@ -139,7 +137,7 @@ func ipv4(b []byte, whole int64, s *tcpSegment) Skip {
 	}
 	length := int64(binary.BigEndian.Uint16(b[2:]))
 	if length == 0 {
-		length = whole // a packet of more than 64 KiB that was never on a wire: segmentation offload
+		length = whole // more than 64 KiB, before segmentation offload
 	}
 	if length = min(length, whole); length < int64(head) {
 		return skipShort
@@ -171,7 +169,7 @@ func ipv6(b []byte, whole int64, s *tcpSegment) Skip {
 	next := b[6]
 	b = b[40:min(int64(len(b)), 40+length)]
 	for {
-		n := 0 // of an extension header
+		n := 0 // octets of the extension header
 		switch next {
 		case protoTCP:
 			return tcp(b, length, s)
@@ -204,7 +202,7 @@ func ipv6(b []byte, whole int64, s *tcpSegment) Skip {
 	}
 }
 
-// tcp reads a TCP segment of which b was captured and length octets were there.
+// tcp reads a TCP segment of length octets, of which b was captured.
 func tcp(b []byte, length int64, s *tcpSegment) Skip {
 	if len(b) < 20 {
 		return skipShort

@@ -9,8 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// startup reads the start-up frames of both directions. It reports whether there
-// is one, which makes the connection one of iWARP.
+// startup reads the start-up frames of both directions. It reports whether it found one.
+// The connection is one of iWARP then.
 func (c *Conn) startup() bool {
 	found := false
 	for i := range c.Streams {
@@ -30,8 +30,8 @@ func (c *Conn) startup() bool {
 	return found
 }
 
-// Inline returns the inline threshold of messages on the Stream with the index
-// given, in octets: what RFC 8797 makes of the private data of both sides. ok is
+// Inline returns the inline threshold of messages on the Stream with this index, in
+// octets. It follows from the private data of both sides, RFC 8797. ok is
 // false when the start of the connection was not captured.
 func (c *Conn) Inline(stream int) (octets int, ok bool) {
 	if c.MPA[0] == nil || c.MPA[1] == nil {
@@ -42,21 +42,21 @@ func (c *Conn) Inline(stream int) (octets int, ok bool) {
 	return rpcrdma.Inline(from, to), true
 }
 
-// An event is an FPDU that carries something, or the Send that it completes.
+// An event is an FPDU with data or a Read Request, or the Send that an FPDU completes.
 type event struct {
 	stream int
 	where  span
 	offset int64
-	data   []byte // the header from ULPDU_Length, and as much payload as was captured
+	data   []byte // the header from ULPDU_Length on, and the captured part of the payload
 	send   *Message
 	crc    crcState
 }
 
-// A crcState is what is known of the CRC of an FPDU.
+// A crcState is the result of checking the CRC of an FPDU.
 type crcState uint8
 
 const (
-	crcUnknown crcState = iota // not in use, or not captured
+	crcUnknown crcState = iota // CRCs are off, or it was not captured
 	crcGood
 	crcBad
 )
@@ -154,8 +154,8 @@ func unfinished(i int, sends map[uint32]*Message) (rest []event) {
 	return rest
 }
 
-// fpdu reads one FPDU, or what was captured of it, and returns the length of its
-// ULPDU. ok is false when none can begin here.
+// fpdu reads one FPDU, or the captured part of it, and returns the length of its
+// ULPDU. ok is false when no FPDU can begin at the position.
 func (r *reader) fpdu(e *event, crc bool) (ulpdu int64, ok bool) {
 	start := *r
 	b := r.take(wire.ControlLen, &e.where)
@@ -170,7 +170,7 @@ func (r *reader) fpdu(e *event, crc bool) (ulpdu int64, ok bool) {
 	r.mark()
 	covered := start.peek(r.pos-start.pos, &span{})
 	sum := r.take(wire.CRCLen, &span{})
-	// A wrong CRC does not make it another FPDU: siw gets some wrong.
+	// It is an FPDU also when the CRC is wrong: siw computes some incorrectly.
 	if crc && len(sum) == wire.CRCLen && int64(len(covered)) == r.pos-wire.CRCLen-start.pos {
 		if e.crc = crcGood; wire.CRC(sum) != wire.Checksum(covered) {
 			e.crc = crcBad
@@ -179,7 +179,7 @@ func (r *reader) fpdu(e *event, crc bool) (ulpdu int64, ok bool) {
 	return ulpdu, true
 }
 
-// searchFPDU moves to the next FPDU that begins a packet, as most do.
+// searchFPDU moves to the next FPDU at the beginning of a packet. Most FPDUs begin one.
 func (r *reader) searchFPDU() bool {
 	for ; !r.done(); r.seek(r.s.pieces[r.i].end()) {
 		if p := &r.s.pieces[r.i]; r.pos > p.off {
@@ -193,9 +193,8 @@ func (r *reader) searchFPDU() bool {
 	return false
 }
 
-// plausibleFPDU reports whether an FPDU begins at the position by more than two
-// octets: its CRC is right, or it is a Send, whose queue is 0 and whose payload
-// begins with a Transport header.
+// plausibleFPDU reports whether an FPDU very likely begins at the position: its CRC is
+// right, or it is a Send on queue 0 whose payload begins with a Transport header.
 func (r *reader) plausibleFPDU() bool {
 	var e event
 	at := *r
@@ -209,14 +208,14 @@ func (r *reader) plausibleFPDU() bool {
 	return e.crc == crcGood
 }
 
-// transport reports whether b, FixedLen octets or more, looks like a Transport
-// header.
+// transport reports whether b looks like a Transport header. b must have FixedLen octets
+// or more.
 func transport(b []byte) bool {
 	return binary.BigEndian.Uint32(b[4:]) == rpcrdma.Version && binary.BigEndian.Uint32(b[12:]) <= uint32(rpcrdma.Error)
 }
 
-// segment adds an untagged DDP Segment of a Send, whose ULPDU has n octets, to the
-// message it belongs to, and returns the message when it is the last.
+// segment adds an untagged DDP Segment of a Send, whose ULPDU has n octets, to its
+// message. It returns the message when the segment is the last one.
 func (c *Conn) segment(sends map[uint32]*Message, s *Stream, e *event, n int64, resync bool) *Message {
 	if len(e.data) < wire.UntaggedLen {
 		return nil

@@ -15,43 +15,44 @@ import (
 type Message struct {
 	Conn   *Conn
 	Stream *Stream
-	Offset int64 // in Stream, where its first record mark or FPDU begins
+	Offset int64 // position in Stream of its first record mark or FPDU
 
 	First, Last int       // packets
 	Time        time.Time // of packet First; zero when unknown
 
-	Length    int64  // octets it had, without marks and headers of iWARP; of the last fragment at least those captured
+	// Length is the octets of the whole message, without record marks and headers of
+	// iWARP. If its end was not captured, it counts at least the captured octets.
+	Length    int64
 	Missing   int64  // octets of Length that were not captured
-	Data      []byte // octets captured up to the first that is missing
+	Data      []byte // octets captured up to the first missing one
 	Fragments int    // record fragments or DDP Segments
 
-	// BadCRC is whether an FPDU of the message has a CRC that is wrong.
+	// BadCRC is whether an FPDU of the message has a wrong CRC.
 	BadCRC bool
-	// Resynchronised is whether octets before the message could not be read, and
-	// its beginning was searched for.
+	// Resynchronised is whether the octets before the message could not be read, so that
+	// Messages searched for its beginning.
 	Resynchronised bool
-	// Wrong says why the stream cannot be followed here; Data are what is there
-	// instead of a message. "" when it can.
+	// Wrong says why Data are no message. It is "" for a message.
 	Wrong string
 
-	// RDMA is the Transport header and what moved in chunks; nil for a record.
+	// RDMA is the Transport header and the chunks; nil for a record.
 	RDMA *RDMA
 }
 
-// An RDMA is what is particular to RPC-over-RDMA in a Message: its Transport
-// header, and what moved in chunks.
+// An RDMA is the part of a Message that only RPC-over-RDMA has: the Transport header and
+// the data that moved in chunks.
 type RDMA struct {
-	Err error // of decoding the header: a *rpcrdma.HeaderError; only XID and Version are set then
+	Err error // from decoding the header, a *rpcrdma.HeaderError: only XID and Version are set then
 
 	XID, Version uint32
 	Credits      uint32 // requested in a Call, granted in a Reply
 	Proc         rpcrdma.Proc
 	Code         rpcrdma.ErrCode // of an RDMA_ERROR
 	Low, High    uint32          // versions, with ERR_VERS
-	Payload      int             // where in Data the Payload stream begins
+	Payload      int             // position in Data of the Payload stream
 
-	// Call tells a Call from a Reply. Chunks mean different things in them: a Call
-	// offers Write chunks and a Reply chunk, a Reply says what was written.
+	// Call is true for a Call and false for a Reply. A Call offers Write chunks and a
+	// Reply chunk; a Reply returns the lengths written into them.
 	Call   bool
 	Reads  []Moved // Read chunks, in order of position
 	Writes []Moved
@@ -62,19 +63,19 @@ type RDMA struct {
 	HasInvalidate bool
 }
 
-// A Moved is a chunk and its content, as far as that was captured.
+// A Moved is a chunk and its captured data.
 type Moved struct {
 	Position uint32 // of a Read chunk
 	Segments []rpcrdma.Segment
 	Length   int64  // octets of the chunk; in a Reply, octets written
-	Data     []byte // octets captured up to the first that is missing; of what a Call offers, nil
+	Data     []byte // octets captured up to the first missing one; nil for a chunk that a Call offers
 }
 
 // whole reports whether all of the chunk was captured.
 func (m *Moved) whole() bool { return int64(len(m.Data)) == m.Length }
 
-// Messages finds the messages of a capture, in the order in which they were
-// complete. It is called once.
+// Messages returns the messages of a capture in the order in which they were
+// complete. Call it only once.
 func (c *Capture) Messages() []Message {
 	var all []Message
 	for _, conn := range c.Conns {
@@ -86,8 +87,8 @@ func (c *Capture) Messages() []Message {
 	return all
 }
 
-// Records cuts b, which begins with a record mark, into records. There are none
-// when it does not look like RPC.
+// Records cuts b, which begins with a record mark, into records. It returns none when b
+// does not look like RPC.
 func Records(b []byte) []Message {
 	c := new(Conn)
 	s := &c.Streams[0]
@@ -98,8 +99,8 @@ func Records(b []byte) []Message {
 	return c.records(s)
 }
 
-// Send is the message of RPC-over-RDMA whose Transport header b begins with.
-// Nothing has moved in its chunks.
+// Send returns the message of RPC-over-RDMA in b, which begins with a Transport header.
+// Its chunks have no data.
 func Send(b []byte) Message {
 	m := Message{Data: b, Length: int64(len(b)), Fragments: 1, RDMA: new(RDMA)}
 	newTransfers().send(0, &m)
@@ -111,8 +112,8 @@ func (c *Conn) messages() []Message {
 		c.Protocol = IWARP
 		return c.sends()
 	}
-	// A Send is known by more than a record is. It is looked for only where the start
-	// of the connection is not in the capture.
+	// A Send is easier to recognise than a record, so search for Sends first, but only when
+	// the start of the connection was not captured.
 	if !c.Streams[0].started || !c.Streams[1].started {
 		if all := c.sends(); len(all) > 0 {
 			c.Protocol = IWARP
@@ -137,26 +138,27 @@ func (m *Message) found(where span) {
 }
 
 // Bounds on records. A record may be as long as the longest READ that a bridge can
-// be told to carry, with room for its header.
+// be configured to carry, with room for its header.
 const (
 	markLen      = 4
 	lastFragment = 1 << 31
 	maxRecord    = 1<<30 + 1<<20
-	maxSearch    = 64 << 20 // longest record that is searched for: longer ones are chance
+	maxSearch    = 64 << 20 // longest record that search accepts: a longer one is chance
 	minRecord    = 8        // XID, message type
 	minMessage   = 20       // the shortest message that makes sense: a denied Reply
-	certain      = 48       // octets that plausible looks at
+	certain      = 48       // octets that plausible examines
 )
 
-// records cuts a stream of RPC over TCP into records. A stream of something else
-// has none.
+// records cuts a stream of RPC over TCP into records. It returns none for a stream of
+// another protocol.
 func (c *Conn) records(s *Stream) []Message {
 	var all []Message
 	r := s.reader()
-	inStep, resync := s.started, !s.started // whether a record begins here; whether that was searched for
+	inStep := s.started  // a record begins at the position
+	resync := !s.started // the next record was searched for
 	for !r.done() {
 		if r.missing() {
-			// A hole where a mark should be.
+			// The record mark was not captured.
 			r.hole()
 			inStep = false
 		}
@@ -169,7 +171,7 @@ func (c *Conn) records(s *Stream) []Message {
 		m := Message{Conn: c, Stream: s, Offset: r.pos, Resynchronised: resync}
 		if !possible(r.peek(markLen+minRecord, &span{})) {
 			inStep, resync = false, true
-			if len(all) == 0 { // not RPC, or not from the first octet on
+			if len(all) == 0 { // not RPC, or RPC that starts later
 				continue
 			}
 			var where span
@@ -182,31 +184,31 @@ func (c *Conn) records(s *Stream) []Message {
 		}
 		inStep = r.record(&m)
 		resync = false
-		if m.Fragments > 0 { // more than the first octets of a mark, with which the capture ends
+		if m.Fragments > 0 { // else the capture ends inside a mark
 			all = append(all, m)
 		}
 	}
 	return all
 }
 
-// record reads the fragments of a record. It reports whether the position behind
-// it is known.
+// record reads the fragments of a record. It reports whether it found the end of the
+// record.
 func (r *reader) record(m *Message) bool {
 	var where span
-	whole := true // nothing is missing so far
+	whole := true // no octet is missing so far
 	defer func() { m.found(where) }()
 	for {
 		b := r.peek(markLen, &where)
 		if len(b) < markLen {
-			// The mark of a further fragment, or the rest of it, is missing.
+			// The mark of a further fragment was not captured, or only in part.
 			if len(b) > 0 || m.Fragments == 0 {
 				r.seek(r.pos + int64(len(b)))
 			}
-			if m.Length == 0 { // marks of nothing, such as zeros are, and no message
+			if m.Length == 0 { // only marks of empty fragments, such as zeros: no message
 				m.Fragments = 0
 				return false
 			}
-			m.Missing++ // one at least
+			m.Missing++ // at least one octet
 			m.Length++
 			return false
 		}
@@ -237,8 +239,8 @@ func (r *reader) record(m *Message) bool {
 	}
 }
 
-// possible reports whether b can be the first octets of a record: a mark, and as
-// far as they are there, an XID and a message type.
+// possible reports whether b can be the first octets of a record: a mark, an XID and a
+// message type, as far as b has them.
 func possible(b []byte) bool {
 	if len(b) < markLen {
 		return true
@@ -251,7 +253,7 @@ func possible(b []byte) bool {
 		binary.BigEndian.Uint32(b[8:]) <= oncrpc.TypeReply
 }
 
-// search moves to the next record, by what only a record is likely to have.
+// search moves to the next position at which a record is plausible.
 func (r *reader) search() bool {
 	for !r.done() {
 		if r.missing() {
@@ -259,7 +261,7 @@ func (r *reader) search() bool {
 		}
 		p := &r.s.pieces[r.i]
 		b := p.data[r.pos-p.off:]
-		// All of one packet but its end, without a call for each octet.
+		// Search most of the packet without a call for each octet, then its last octets.
 		k := 0
 		for ; k+12 <= len(b); k++ {
 			if b[k]&0x80 != 0 && b[k+8]|b[k+9]|b[k+10] == 0 && b[k+11] <= 1 {
@@ -282,7 +284,8 @@ func (r *reader) search() bool {
 }
 
 // plausible reports whether a record of one fragment, with a Call or a Reply,
-// begins at the position, and, if that was captured, another behind it.
+// begins at the position, and, if the octets behind it were captured, another record
+// there.
 func (r *reader) plausible() bool {
 	b := r.peek(certain, &span{})
 	if len(b) < markLen+minMessage || b[0]&0x80 == 0 {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// errFormat is returned for files that are no capture of a format known here.
+// errFormat is returned for files that are neither pcap nor pcapng.
 var errFormat = errors.New("not a capture of tcpdump (pcap or pcapng)")
 
-// The first four octets of captures, big-endian or little-endian.
+// The first four octets of a capture, big-endian or little-endian.
 const (
 	magicMicro  = 0xa1b2c3d4
 	magicNano   = 0xa1b23c4d
@@ -20,7 +20,7 @@ const (
 	magicOrder  = 0x1a2b3c4d // pcapng: in the Section Header Block
 )
 
-// IsCapture reports whether b begins as a capture does that Read takes.
+// IsCapture reports whether b begins like a capture that Read can read.
 func IsCapture(b []byte) bool {
 	_, err := newPackets(b)
 	return err == nil
@@ -29,10 +29,10 @@ func IsCapture(b []byte) bool {
 // A packet is one packet of a capture.
 type packet struct {
 	Number int       // from 1, as tcpdump and Wireshark count
-	Time   time.Time // zero when the file does not say
+	Time   time.Time // zero when the file does not have it
 	Link   uint32    // LINKTYPE_ of the interface
-	Data   []byte    // what was captured, in the file
-	Length uint32    // octets that the packet had; len(Data) or more
+	Data   []byte    // the captured octets, in the file
+	Length uint32    // octets of the whole packet; len(Data) or more
 }
 
 // A packetReader walks the packets of a file: pcap as described in
@@ -56,7 +56,7 @@ type packetReader struct {
 type iface struct {
 	link    uint32
 	snap    uint32 // 0 for no limit
-	perSec  uint64 // units of its timestamps; 0 when they cannot be told
+	perSec  uint64 // units of its timestamps in a second; 0 when unknown
 	present bool
 }
 
@@ -66,7 +66,7 @@ const (
 	blockMin   = 12
 )
 
-// newPackets looks at the start of the file b. The error is errFormat.
+// newPackets returns a reader of the file b. The error is errFormat.
 func newPackets(b []byte) (*packetReader, error) {
 	if len(b) < 4 {
 		return nil, errFormat
@@ -91,15 +91,15 @@ func newPackets(b []byte) (*packetReader, error) {
 			continue
 		}
 		p.order = o
-		// The upper bits say whether frames have a check sequence behind.
+		// The upper bits tell whether a frame ends with a check sequence.
 		p.link = o.Uint32(b[20:]) & 0xffff
 		return p, nil
 	}
 	return nil, errFormat
 }
 
-// read fills p with the next packet. The error is io.EOF at the end of the file;
-// any other says where the file is broken, and nothing follows it.
+// read fills p with the next packet. The error is io.EOF at the end of the file. Any other
+// error says where the file is broken, and after it the reader returns io.EOF.
 func (r *packetReader) read(p *packet) error {
 	if err := r.next(r, p); err != nil {
 		r.pos = len(r.b)
@@ -157,8 +157,8 @@ func (r *packetReader) setOrder(b []byte) bool {
 	return true
 }
 
-// nextBlock reads blocks of pcapng up to one with a packet. Each is type, length,
-// body, length; blocks of other types are passed over.
+// nextBlock reads blocks of pcapng up to one with a packet, and skips the others. Each is
+// type, length, body, length.
 func (r *packetReader) nextBlock(p *packet) error {
 	for {
 		b := r.b[r.pos:]
@@ -169,7 +169,7 @@ func (r *packetReader) nextBlock(p *packet) error {
 			return r.broken("%d octets of a block", len(b))
 		}
 		if binary.BigEndian.Uint32(b) == magicBlocks {
-			// A new section: the order of octets and the interfaces begin anew.
+			// A new section has its own byte order and interfaces.
 			if !r.setOrder(b) {
 				return r.broken("a section without a byte-order magic")
 			}
@@ -201,8 +201,8 @@ func (r *packetReader) nextBlock(p *packet) error {
 }
 
 // addInterface reads an Interface Description Block: link type, reserved, snap
-// length, options. One that is too short leaves an interface that no packet can
-// be on, so that the numbers of the others are right.
+// length, options. A block that is too short adds an interface that no packet can
+// be from, so that the others keep their numbers.
 func (r *packetReader) addInterface(b []byte) {
 	f := iface{perSec: 1e6}
 	if len(b) >= 8 {
@@ -223,8 +223,8 @@ func (r *packetReader) addInterface(b []byte) {
 	r.interfaces = append(r.interfaces, f)
 }
 
-// perSecond is the number of units in a second: 10 to the power v, or 2 to that
-// of its low bits when the high one is set. 0 when it does not fit.
+// perSecond returns the number of units in a second: 10 to the power v, or, when the high
+// bit of v is set, 2 to the power of the other bits. It returns 0 when that overflows.
 func perSecond(v byte) uint64 {
 	n := uint64(1)
 	if v&0x80 != 0 {
@@ -242,7 +242,8 @@ func perSecond(v byte) uint64 {
 	return n
 }
 
-// blockPacket reads the body of a block with a packet.
+// blockPacket reads the body of a block with a packet. It reports false when the body is
+// malformed.
 func (r *packetReader) blockPacket(kind uint32, b []byte, p *packet) bool {
 	var i, n, length uint32
 	var at uint64

@@ -11,15 +11,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// A Capture is what a file holds.
+// A Capture has the TCP connections of a file.
 type Capture struct {
 	Packets     int
-	First, Last time.Time  // of the packets that have a time
+	First, Last time.Time  // times of the first and the last packet with a time
 	Skipped     [skips]int // packets without a TCP segment, by Skip
 	Conns       []*Conn    // in the order of their first packets
 
-	// Err says where the file breaks off, nil when it does not. What came before
-	// is good.
+	// Err says where the file is broken. It is nil when the file is complete. The
+	// packets before that place are good.
 	Err error
 
 	byPair map[pair]*Conn // the newest of each pair of addresses
@@ -30,19 +30,19 @@ type Conn struct {
 	Number  int // from 1
 	Streams [2]Stream
 
-	// MPA are the start-up frames on Streams of the same index, nil when they were
+	// MPA are the start-up frames on the Streams of the same index, nil when they were
 	// not captured. RFC 5044 Section 7.1.
 	MPA [2]*wire.Frame
-	// Protocol is what Messages found on the connection.
+	// Protocol is the protocol of the messages that Messages found.
 	Protocol Protocol
 }
 
-// A Protocol is what a connection carries.
+// A Protocol is the protocol of a connection.
 type Protocol uint8
 
 // The protocols.
 const (
-	Unknown Protocol = iota // neither, or too little to tell
+	Unknown Protocol = iota // neither of the others, or too few octets to tell
 	RPC                     // RPC over TCP
 	IWARP                   // RPC-over-RDMA on iWARP
 )
@@ -50,22 +50,22 @@ const (
 // A Stream is one direction of a Conn.
 type Stream struct {
 	From, To netip.AddrPort
-	started  bool // its SYN was captured: offset 0 is its first octet. Else that of the first packet.
+	started  bool // offset 0 is the octet behind the captured SYN; else the first packet's
 
 	Captured int64 // octets
-	Missing  int64 // octets between captured ones that are not there
-	Cut      int64 // octets that packets had beyond the snap length
+	Missing  int64 // octets missing between captured ones
+	Cut      int64 // octets of packets beyond the snap length
 	Again    int64 // octets captured more than once: retransmissions
 	Late     int   // segments behind one with a higher sequence number
 
-	base   uint32 // sequence number of offset 0
-	newest int64  // offset of the segment before, to extend sequence numbers by
-	end    int64
-	begun  bool
-	pieces []piece
+	base   uint32  // sequence number of offset 0
+	newest int64   // offset of the previous segment, to extend sequence numbers
+	end    int64   // offset behind all segments
+	begun  bool    // base is known
+	pieces []piece // sorted and without overlap after finish
 }
 
-// A piece is the payload of a segment, or what of it no other has.
+// A piece is the payload of a segment, without octets that an earlier piece has.
 type piece struct {
 	off    int64
 	data   []byte
@@ -75,11 +75,11 @@ type piece struct {
 
 func (p *piece) end() int64 { return p.off + int64(len(p.data)) }
 
-// A pair is the addresses of a connection, the smaller first.
+// A pair is the two addresses of a connection, the smaller first.
 type pair struct{ a, b netip.AddrPort }
 
-// Read finds the TCP connections of a capture. The error is errFormat; a file that
-// breaks off later is good up to there, and [Capture.Err] says where.
+// Read finds the TCP connections of the capture b. It returns an error when b is no
+// capture. A file that is broken further on is good up to that place: see [Capture.Err].
 func Read(b []byte) (*Capture, error) {
 	r, err := newPackets(b)
 	if err != nil {
@@ -115,7 +115,7 @@ func Read(b []byte) (*Capture, error) {
 	return c, nil
 }
 
-// add puts a segment where it belongs.
+// add adds a segment to its connection.
 func (c *Capture) add(p *packet, s *tcpSegment) {
 	k := pair{s.From, s.To}
 	if k.a.Compare(k.b) > 0 {
@@ -132,8 +132,8 @@ func (c *Capture) add(p *packet, s *tcpSegment) {
 	conn.stream(s).add(p, s)
 }
 
-// stream is the direction that s belongs to. A connection of an address with
-// itself has one.
+// stream returns the direction of s. A connection of an address with itself has only
+// one.
 func (c *Conn) stream(s *tcpSegment) *Stream {
 	if c.Streams[0].From == s.From {
 		return &c.Streams[0]
@@ -142,7 +142,7 @@ func (c *Conn) stream(s *tcpSegment) *Stream {
 }
 
 // reopened reports whether s is the SYN of a new connection between the same
-// addresses, and not one of c again.
+// addresses, and not a retransmission of c's SYN.
 func (c *Conn) reopened(s *tcpSegment) bool {
 	if !s.SYN {
 		return false
@@ -182,7 +182,7 @@ func (s *Stream) add(p *packet, t *tcpSegment) {
 	s.pieces = append(s.pieces, piece{off: off, data: t.Payload, packet: p.Number, at: at})
 }
 
-// finish puts the pieces in order, none overlapping another.
+// finish sorts the pieces and removes octets that overlap.
 func (s *Stream) finish() {
 	slices.SortStableFunc(s.pieces, func(a, b piece) int { return cmp.Compare(a.off, b.off) })
 	kept := s.pieces[:0]
@@ -212,15 +212,16 @@ func (s *Stream) finish() {
 // A reader reads a finished stream from front to back.
 type reader struct {
 	s   *Stream
-	i   int // the first piece that ends behind pos
-	pos int64
+	i   int   // index of the first piece that ends behind pos
+	pos int64 // the position, an offset
 
-	// marked is whether the stream has MPA Markers from offset base on.
+	// marked is whether the stream has MPA Markers, the first at offset base.
 	marked bool
 	base   int64
 }
 
-// reader stands at the start of s, or at its first octet captured.
+// reader returns a reader at the start of s, or at its first captured octet when the start
+// was not captured.
 func (s *Stream) reader() reader {
 	r := reader{s: s}
 	if !s.started && len(s.pieces) > 0 {
@@ -230,14 +231,15 @@ func (s *Stream) reader() reader {
 	return r
 }
 
-// seek moves to pos, which is not before the position.
+// seek moves to pos, which must not be before the position.
 func (r *reader) seek(pos int64) {
 	r.pos = pos
 	left := r.s.pieces[r.i:]
 	if len(left) == 0 || left[0].end() > pos {
 		return
 	}
-	// The next one, mostly. A mark that is none can lead anywhere.
+	// Mostly it is the next piece. But octets that only look like a record mark can lead
+	// anywhere.
 	if len(left) > 1 && left[1].end() > pos {
 		r.i++
 		return
@@ -245,10 +247,10 @@ func (r *reader) seek(pos int64) {
 	r.i += sort.Search(len(left), func(i int) bool { return left[i].end() > pos })
 }
 
-// done reports whether nothing was captured at the position or behind it.
+// done reports whether no octet was captured at the position or behind it.
 func (r *reader) done() bool { return r.i == len(r.s.pieces) }
 
-// hole moves over octets that are missing at the position.
+// hole moves over the octets that are missing at the position.
 func (r *reader) hole() {
 	if !r.done() {
 		r.pos = max(r.pos, r.s.pieces[r.i].off)
@@ -258,10 +260,10 @@ func (r *reader) hole() {
 // missing reports whether the octet at the position was not captured.
 func (r *reader) missing() bool { return r.done() || r.s.pieces[r.i].off > r.pos }
 
-// A span says where octets were.
+// A span says in which packets octets came.
 type span struct {
 	first, last int   // packets; 0 for none
-	at          int64 // of the first
+	at          int64 // time of the first
 }
 
 func (s *span) add(p *piece) {
@@ -272,7 +274,7 @@ func (s *span) add(p *piece) {
 }
 
 // peek returns up to n octets at the position, as many as were captured without a
-// hole. They are copied only if they are in several packets.
+// hole. It copies them only if they are in several packets.
 func (r *reader) peek(n int64, where *span) []byte {
 	if r.missing() || n <= 0 {
 		return nil
@@ -283,8 +285,7 @@ func (r *reader) peek(n int64, where *span) []byte {
 		where.add(p)
 		return b[:n:n]
 	}
-	// How much is there without a hole comes first, so that nothing is allocated
-	// for octets that are not.
+	// Count the octets without a hole first, and allocate only for those.
 	have, last := int64(len(b)), r.i
 	for last+1 < len(r.s.pieces) && have < n && r.s.pieces[last+1].off == r.s.pieces[last].end() {
 		last++
@@ -304,7 +305,7 @@ func (r *reader) peek(n int64, where *span) []byte {
 	return out
 }
 
-// captured counts what was captured of the n octets from the position on.
+// captured returns how many of the n octets from the position on were captured.
 func (r *reader) captured(n int64) int64 {
 	end, got := r.pos+n, int64(0)
 	for i := r.i; i < len(r.s.pieces) && r.s.pieces[i].off < end; i++ {
@@ -314,7 +315,7 @@ func (r *reader) captured(n int64) int64 {
 	return got
 }
 
-// mark steps over a Marker that is at the position.
+// mark steps over a Marker at the position, if there is one.
 func (r *reader) mark() {
 	if r.marked && (r.pos-r.base)%wire.MarkerSpacing == 0 {
 		r.seek(r.pos + wire.MarkerLen)
@@ -322,7 +323,7 @@ func (r *reader) mark() {
 }
 
 // take returns up to n octets of the stream without Markers, and moves behind all
-// n of them. n is bounded by what a field of 16 bits says; for records, by peek.
+// n of them. For FPDUs a field of 16 bits bounds n; records have no Markers and use peek.
 func (r *reader) take(n int64, where *span) []byte {
 	if !r.marked {
 		b := r.peek(n, where)

@@ -16,11 +16,11 @@ import (
 type transfers struct {
 	header   rpcrdma.Header // scratch
 	messages []Message
-	sides    [2]side   // by the stream of those who advertise
-	reads    []reading // that are not answered, the oldest first
+	sides    [2]side   // by the stream of the end that advertised
+	reads    []reading // unanswered, the oldest first
 }
 
-// A side is what one end has advertised.
+// A side has the handles that one end has advertised.
 type side struct {
 	readable map[uint32]target // by handle
 	writable map[uint32]target
@@ -29,11 +29,11 @@ type side struct {
 // A target is a segment of a chunk.
 type target struct {
 	segment rpcrdma.Segment
-	at      int64 // of the segment in the chunk
+	at      int64 // offset of the segment in the chunk
 	chunk   *chunk
 }
 
-// A chunk collects what moved. Its parts come in any order.
+// A chunk collects the octets that moved. Its parts may come in any order.
 type chunk struct{ parts []part }
 
 type part struct {
@@ -49,8 +49,8 @@ type reading struct {
 	left   int64
 }
 
-// maxReadings is how many Read Requests are remembered. Peers agree on far fewer,
-// and each is looked at for every Read Response.
+// maxReadings bounds the unanswered Read Requests. Peers agree on far fewer. Every Read
+// Response is compared with all of them.
 const maxReadings = 256
 
 func newTransfers() *transfers {
@@ -61,7 +61,7 @@ func newTransfers() *transfers {
 	return t
 }
 
-// run goes through the events of a connection in order.
+// run handles the events of a connection in order.
 func (t *transfers) run(events []event) []Message {
 	var finish []func()
 	for i := range events {
@@ -100,7 +100,8 @@ func (t *transfers) run(events []event) []Message {
 	return t.messages
 }
 
-// response finds the Read Request of a Read Response that came on stream.
+// response adds the data of a Read Response, which came on stream, to the chunk of its Read
+// Request.
 func (t *transfers) response(stream int, b wire.Tagged) {
 	for i := range t.reads {
 		q := &t.reads[i]
@@ -116,7 +117,7 @@ func (t *transfers) response(stream int, b wire.Tagged) {
 	}
 }
 
-// put adds octets that moved to or from the offset given of the segment.
+// put adds octets that moved to or from this offset of the segment.
 func (t *target) put(offset uint64, data []byte) {
 	off := offset - t.segment.Offset
 	if off >= uint64(t.segment.Length) || len(data) == 0 {
@@ -126,8 +127,7 @@ func (t *target) put(offset uint64, data []byte) {
 	t.chunk.parts = append(t.chunk.parts, part{t.at + int64(off), data})
 }
 
-// join returns the first n octets of a chunk, or as many as there are without a
-// hole.
+// join returns the first n octets of a chunk, or fewer if there is a hole before.
 func (c *chunk) join(n int64) []byte {
 	slices.SortStableFunc(c.parts, func(a, b part) int { return cmp.Compare(a.at, b.at) })
 	var have int64
@@ -141,7 +141,7 @@ func (c *chunk) join(n int64) []byte {
 	if have == 0 {
 		return nil
 	}
-	if b := c.parts[0].data; int64(len(b)) >= have { // all of it in one
+	if b := c.parts[0].data; int64(len(b)) >= have { // one part has all of it
 		return b[:have:have]
 	}
 	out := make([]byte, 0, have)
@@ -153,9 +153,9 @@ func (c *chunk) join(n int64) []byte {
 	return out
 }
 
-// send decodes the Transport header of a Send on stream and notes what it
-// advertises. The function that it returns, if any, fills in what moved when all
-// has been seen.
+// send decodes the Transport header of a Send on stream and records the handles that it
+// advertises. It may return a function, which fills in the data that moved. The caller
+// calls that at the end of the connection.
 func (t *transfers) send(stream int, m *Message) func() {
 	r, h := m.RDMA, &t.header
 	r.Payload, r.Err = h.Decode(m.Data)
@@ -200,7 +200,8 @@ func (t *transfers) send(stream int, m *Message) func() {
 	return nil
 }
 
-// call notes what a Call advertises.
+// call records the handles that a Call advertises. The function that it returns fills in
+// the data of Read chunks.
 func (s *side) call(r *RDMA) func() {
 	advertise := func(handles map[uint32]target, m *Moved) *chunk {
 		c, at := new(chunk), int64(0)
@@ -230,12 +231,12 @@ func (s *side) call(r *RDMA) func() {
 	}
 }
 
-// reply finds what was written into the chunks that a Reply returns. Their handles
-// are dead from then on.
+// reply finds the data written into the chunks that a Reply returns. After that their
+// handles are invalid.
 func (s *side) reply(r *RDMA) {
 	fill := func(m *Moved) {
-		// A Responder fills one segment after the other, so that what it says it
-		// wrote to each, put end to end, is the item.
+		// A Responder fills one segment after the other, so the lengths that it returns
+		// for them, put end to end, are the item.
 		var c *chunk
 		var n int64
 		for _, g := range m.Segments {
@@ -257,10 +258,10 @@ func (s *side) reply(r *RDMA) {
 	}
 }
 
-// Payload returns the Call that m carries, whole, with its Read chunks where they
-// belong; of a Reply its Payload stream, which lacks what is in Write chunks. It
+// Payload returns the RPC message that m carries. A Call is returned whole, with its Read
+// chunks in their places. A Reply is returned without the data of Write chunks. Payload
 // allocates if there are Read chunks. whole is false when octets are missing: b ends before
-// the first of them.
+// the first missing octet.
 func (m *Message) Payload() (b []byte, whole bool) {
 	if m.RDMA == nil {
 		return m.Data, m.Missing == 0 && m.Wrong == ""
@@ -294,8 +295,8 @@ func (m *Message) Payload() (b []byte, whole bool) {
 	if len(reads) == 0 {
 		return b, whole
 	}
-	// Positions are those in the whole Call, so that each chunk goes behind all that
-	// is before it. RFC 8166 Section 3.4.5.
+	// Positions are those in the whole Call, so each chunk goes behind everything
+	// before it, earlier chunks included. RFC 8166 Section 3.4.5.
 	var out []byte
 	for i := range reads {
 		n := int64(reads[i].Position) - int64(len(out))
@@ -308,7 +309,7 @@ func (m *Message) Payload() (b []byte, whole bool) {
 		if !reads[i].whole() {
 			return out, false
 		}
-		out = append(out, make([]byte, -len(out)&3)...) // roundup is not in the chunk, or need not be
+		out = append(out, make([]byte, -len(out)&3)...) // a chunk need not have its roundup
 	}
 	return append(out, b...), whole
 }
