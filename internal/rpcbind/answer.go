@@ -8,14 +8,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// A question is how a Call came.
+// A question is the way in which a Call arrived.
 type question struct {
-	local    netip.Addr // where it arrived, unmapped and without a zone
+	local    netip.Addr // this host's address that it was sent to, unmapped and without a zone
 	datagram bool       // UDP
 	version  uint32     // of rpcbind, from the Call
 }
 
-// netid is the transport's own.
+// netid returns the netid of the transport of the question.
 func (q *question) netid() netid {
 	four, six := netTCP, netTCP6
 	if q.datagram {
@@ -27,20 +27,21 @@ func (q *question) netid() netid {
 	return six
 }
 
-// A procedure appends its results to b, the header of a successful Reply. Anything
-// but refusedNot is a Reply without results, or none.
+// A procedure appends its results to b, the header of a successful Reply. If it returns
+// another refusal than refusedNot, the Call is counted as refused.
 type procedure struct {
 	name string
 	run  func(s *Server, q *question, args *arguments, b []byte) ([]byte, refusal)
 }
 
-// arguments are those of a Call, walked.
+// arguments are a Cursor over the arguments of a Call.
 type arguments struct {
 	xdr.Cursor
 	message []byte
 }
 
-// opaque consumes an opaque or a string, and lends it; empty after a failure.
+// opaque consumes an opaque or a string and lends its data. They are empty after a
+// failure.
 func (a *arguments) opaque() []byte {
 	pos, n := a.Opaque()
 	return a.message[pos : pos+n]
@@ -67,8 +68,8 @@ var versions = [...][]procedure{
 	),
 }
 
-// rpcbind3 is version 3, and the first procedures of version 4, which has the name
-// BCAST for CALLIT.
+// rpcbind3 are the procedures of version 3 and the first procedures of version 4, which
+// calls CALLIT by the name BCAST.
 var rpcbind3 = []procedure{
 	{"null", (*Server).null},
 	{"set", (*Server).set},
@@ -81,9 +82,9 @@ var rpcbind3 = []procedure{
 	{"taddr2uaddr", (*Server).taddrToUaddr},
 }
 
-// answer makes the Reply to the message m, which it borrows; nil is silence. ok is
-// false when m is no Call. Octets behind the arguments are not looked at, as no
-// RPC server does.
+// answer returns the Reply to the message m, which it borrows. A nil reply means that no
+// Reply is sent. ok is false when m is no Call. Like every RPC server, answer ignores
+// octets behind the arguments.
 func (s *Server) answer(m []byte, q question) (reply []byte, ok bool) {
 	var h oncrpc.Call
 	if err := oncrpc.ParseCall(m, &h); err != nil {
@@ -95,9 +96,9 @@ func (s *Server) answer(m []byte, q question) (reply []byte, ok bool) {
 	accepted := func(r refusal, stat uint32) ([]byte, bool) {
 		return s.refuse(q, r, oncrpc.AppendAccepted(nil, h.XID, stat)), true
 	}
-	// Other flavors say who asks, and everybody gets the same answer. RPCSEC_GSS
-	// wants a verifier that cannot be made here, and AUTH_TLS "on any procedure
-	// other than the NULL procedure" is AUTH_BADCRED: RFC 9289 Section 4.1.
+	// Other flavors only identify the client, and every client gets the same answer.
+	// RPCSEC_GSS requires a verifier that this Server cannot make. AUTH_TLS "on any
+	// procedure other than the NULL procedure" is AUTH_BADCRED: RFC 9289 Section 4.1.
 	if h.Flavor == oncrpc.FlavorGSS || h.TLSProbe() && h.Procedure != 0 {
 		return s.refuse(q, refusedAuth, oncrpc.AppendAuthError(nil, h.XID, oncrpc.AuthBadCredential)), true
 	}
@@ -140,7 +141,7 @@ func rpcVersion(m []byte) bool {
 	return c.Uint32() == oncrpc.TypeCall && c.Uint32() != oncrpc.RPCVersion && c.OK()
 }
 
-// refuse counts a refusal and returns its Reply.
+// refuse counts a refusal and returns reply.
 func (s *Server) refuse(q question, r refusal, reply []byte) []byte {
 	s.series.refuse(r, q.datagram)
 	return reply
@@ -156,7 +157,7 @@ func mapping(args *arguments) (p Program, protocol uint32) {
 	return p, protocol
 }
 
-// setMapping is SET and UNSET of version 2: FALSE.
+// setMapping is SET and UNSET of version 2. It returns FALSE.
 func (s *Server) setMapping(_ *question, args *arguments, b []byte) ([]byte, refusal) {
 	mapping(args)
 	return xdr.AppendUint32(b, 0), refusedRegistration
@@ -178,7 +179,7 @@ func (s *Server) getPort(q *question, args *arguments, b []byte) ([]byte, refusa
 	return xdr.AppendUint32(b, uint32(e.addr.Port())), refusedNot
 }
 
-// dumpPorts is DUMP of version 2: what GETPORT would tell.
+// dumpPorts is DUMP of version 2: the entries that GETPORT finds.
 //
 //	*(1, prog, vers, prot, port), 0
 func (s *Server) dumpPorts(q *question, _ *arguments, b []byte) ([]byte, refusal) {
@@ -199,14 +200,15 @@ func (s *Server) dumpPorts(q *question, _ *arguments, b []byte) ([]byte, refusal
 // Section 2.2.1.
 func (s *Server) callIt(*question, *arguments, []byte) ([]byte, refusal) { return nil, refusedCall }
 
-// indirect is INDIRECT, which is not silent.
+// indirect is INDIRECT, which RFC 1833 does not let fail silently.
 func (s *Server) indirect(*question, *arguments, []byte) ([]byte, refusal) {
 	return nil, refusedIndirect
 }
 
-// rpcb steps over an rpcb: prog, vers, netid, addr, owner. The netid is the one
-// given if it is known, else the transport's. The address, which real servers take
-// for a hint at an interface, is not needed: the answer is where it was asked.
+// rpcb steps over an rpcb: prog, vers, netid, addr, owner. It returns the netid in the
+// question if it is known, else that of the transport. Other servers use the address as a
+// hint at an interface. This one does not need it: it knows the address that the question
+// was sent to.
 func rpcb(q *question, args *arguments) (p Program, n netid) {
 	p = Program{args.Uint32(), args.Uint32()}
 	name := args.opaque()
@@ -219,13 +221,13 @@ func rpcb(q *question, args *arguments) (p Program, n netid) {
 	return p, n
 }
 
-// set is SET and UNSET of versions 3 and 4: FALSE.
+// set is SET and UNSET of versions 3 and 4. It returns FALSE.
 func (s *Server) set(q *question, args *arguments, b []byte) ([]byte, refusal) {
 	rpcb(q, args)
 	return xdr.AppendUint32(b, 0), refusedRegistration
 }
 
-// getAddr is GETADDR; an empty string says that there is none.
+// getAddr is GETADDR. It returns an empty string when it finds no address.
 func (s *Server) getAddr(q *question, args *arguments, b []byte) ([]byte, refusal) {
 	return s.lookUp(q, args, b, false), refusedNot
 }
@@ -250,7 +252,7 @@ func (s *Server) lookUp(q *question, args *arguments, b []byte, exact bool) []by
 // owner is the r_owner of every entry.
 var owner = []byte("rdmabridge")
 
-// dump is DUMP of versions 3 and 4: the table as it is.
+// dump is DUMP of versions 3 and 4: the whole table.
 //
 //	*(1, prog, vers, netid, addr, owner), 0
 func (s *Server) dump(_ *question, _ *arguments, b []byte) ([]byte, refusal) {
@@ -270,7 +272,7 @@ func (s *Server) getTime(_ *question, _ *arguments, b []byte) ([]byte, refusal) 
 	return xdr.AppendUint32(b, uint32(time.Now().Unix())), refusedNot
 }
 
-// uaddrToTaddr is UADDR2TADDR; an empty netbuf says that it is no address.
+// uaddrToTaddr is UADDR2TADDR. It returns an empty netbuf for a string that is no address.
 func (s *Server) uaddrToTaddr(_ *question, args *arguments, b []byte) ([]byte, refusal) {
 	var t []byte
 	if a, ok := parseUaddr(args.opaque()); ok {
@@ -280,7 +282,7 @@ func (s *Server) uaddrToTaddr(_ *question, args *arguments, b []byte) ([]byte, r
 	return xdr.AppendOpaque(b, t), refusedNot
 }
 
-// taddrToUaddr is TADDR2UADDR; an empty string says that it is no address.
+// taddrToUaddr is TADDR2UADDR. It returns an empty string for a netbuf that is no address.
 func (s *Server) taddrToUaddr(_ *question, args *arguments, b []byte) ([]byte, refusal) {
 	args.Uint32() // maxlen
 	var u []byte
@@ -290,8 +292,8 @@ func (s *Server) taddrToUaddr(_ *question, args *arguments, b []byte) ([]byte, r
 	return xdr.AppendOpaque(b, u), refusedNot
 }
 
-// getAddrList is GETADDRLIST: where that version of the program is, on every
-// transport that can be named for who asked.
+// getAddrList is GETADDRLIST: the addresses of that version of the program on every
+// transport, as far as the client can reach them.
 //
 //	*(1, maddr, netid, semantics, protofmly, proto), 0
 func (s *Server) getAddrList(q *question, args *arguments, b []byte) ([]byte, refusal) {

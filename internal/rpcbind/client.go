@@ -7,8 +7,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// What TCP clients may take. A question is asked in one record, and answered
-// before the next one is read.
+// Limits of TCP clients. A question is one record. The Server reads the next record after
+// it has sent the Reply.
 const (
 	maxFragments  = 16
 	maxOutbound   = 8 << 20
@@ -18,8 +18,8 @@ const (
 	idleTimeout   = 30 * time.Second
 )
 
-// listenOptions are those of the TCP port. Records are on the heap: at most
-// maxClients times maxMessage.
+// listenOptions returns the options of the TCP port. Records are on the heap, at most
+// maxClients times maxMessage octets.
 func (s *Server) listenOptions(o Options) tcpframe.ListenOptions {
 	return tcpframe.ListenOptions{
 		Address: o.Address, Socket: o.TCP, Name: "rpcbind", Allow: o.Allow,
@@ -32,7 +32,7 @@ func (s *Server) listenOptions(o Options) tcpframe.ListenOptions {
 	}
 }
 
-// A client is one TCP connection. It is owned by its loop.
+// A client is one TCP connection. Its loop owns it.
 type client struct {
 	s    *Server
 	conn *tcpframe.Conn // constant after Opened
@@ -62,8 +62,8 @@ func (x *client) Record(c *tcpframe.Conn, b tcpframe.Buffer) {
 	}
 }
 
-// Release is called when the kernel has the Reply, or the connection has ended.
-// tcpframe.Releaser.
+// Release lets the client ask the next question. The connection calls it when the kernel
+// has the Reply, or when the connection has ended. It implements tcpframe.Releaser.
 func (x *client) Release() {
 	if !x.conn.Ended() {
 		x.conn.Resume()

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What may leave on UDP. A Reply that is at most slack octets longer than its
-// question counts as one Reply; that holds for all but DUMP, GETADDRLIST and
-// GETSTAT. What is longer is also taken from excess, which all the world shares:
-// whoever forges a source sets at most excessRate octets a second free for nothing.
-// What is over is not answered, and asked again or asked on TCP.
+// Limits of the Replies on UDP. Every Reply counts against replyRate. A Reply that is more
+// than slack octets longer than its question also counts against excessRate; this can only
+// happen to DUMP, GETADDRLIST and GETSTAT. All clients share both limits, so forged source
+// addresses gain at most excessRate octets a second. The Server does not answer a question
+// over a limit: the client asks again, or over TCP.
 const (
 	replyRate   = 2000 // a second
 	replyBurst  = 4000
@@ -28,8 +28,8 @@ const (
 	excessBurst = 32 << 10
 )
 
-// datagrams are the UDP port. Its goroutine reads one, answers it, and reads the
-// next. The Reply leaves from where the question arrived.
+// datagrams are the UDP port. Its goroutine reads one datagram, answers it, and reads the
+// next. It sends the Reply from the address that the question was sent to.
 type datagrams struct {
 	s    *Server
 	conn *net.UDPConn
@@ -39,8 +39,8 @@ type datagrams struct {
 	replies, excess bucket
 }
 
-// sameHost is address with another port. free reports that address left the port
-// open.
+// sameHost returns address with another port. free reports whether the port of address is
+// 0.
 func sameHost(address string, port uint16) (at string, free bool, err error) {
 	host, asked, err := net.SplitHostPort(address)
 	if err != nil {
@@ -49,7 +49,7 @@ func sameHost(address string, port uint16) (at string, free bool, err error) {
 	return net.JoinHostPort(host, strconv.Itoa(int(port))), asked == "0", nil
 }
 
-// listenDatagrams opens the port. Nothing is read before start.
+// listenDatagrams opens the port. The goroutine that reads it begins with start.
 func listenDatagrams(s *Server, address string) (*datagrams, error) {
 	lc := net.ListenConfig{Control: wantArrival}
 	c, err := lc.ListenPacket(context.Background(), "udp", address)
@@ -67,8 +67,8 @@ func newDatagrams(s *Server, c *net.UDPConn) *datagrams {
 	}
 }
 
-// wantArrival has the kernel say where each datagram arrived: ip(7), ipv6(7). A
-// socket for both families says so in both ways.
+// wantArrival asks the kernel for the destination address of each datagram: ip(7), ipv6(7).
+// A socket for both families has both options.
 func wantArrival(network, _ string, c syscall.RawConn) error {
 	var err error
 	set := func(fd uintptr) {
@@ -81,7 +81,7 @@ func wantArrival(network, _ string, c syscall.RawConn) error {
 		return e
 	}
 	if err != nil {
-		return fmt.Errorf("asking for the address that datagrams arrive at: %w", err)
+		return fmt.Errorf("asking the kernel for the destination of datagrams: %w", err)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (d *datagrams) close() error {
 	return err
 }
 
-// readBackoff is how long reading rests after an error that is not the end.
+// readBackoff is the pause after a failed read.
 const readBackoff = 50 * time.Millisecond
 
 func (d *datagrams) serve() {
@@ -136,8 +136,8 @@ func (d *datagrams) serve() {
 	}
 }
 
-// question decides about one datagram. A nil reply is silence; why says what
-// answer has not counted.
+// question returns the Reply to one datagram, or nil to send none. why is the reason of a
+// refusal that answer has not counted.
 func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort, now time.Time) (reply []byte, why refusal) {
 	switch {
 	case !d.allowed(from.Addr().Unmap().WithZone("")):
@@ -145,7 +145,7 @@ func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		return nil, refusedLong
 	case a.group || !a.local.IsValid():
-		return nil, refusedGroup // broadcasts are for BCAST, which is silent
+		return nil, refusedGroup // broadcasts are for BCAST, which fails silently
 	}
 	reply, _ = d.s.answer(m, question{local: a.local, datagram: true})
 	if reply == nil {
@@ -165,16 +165,16 @@ func (d *datagrams) allowed(a netip.Addr) bool {
 	return allow == nil || len(*allow) == 0 || slices.ContainsFunc(*allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// An arrival is where a datagram arrived: an address of this host.
+// An arrival is the address of this host that a datagram was sent to.
 type arrival struct {
-	local     netip.Addr // unmapped; invalid if the kernel did not say
-	link      uint32     // the interface, for addresses that need it
+	local     netip.Addr // unmapped; invalid if the kernel did not tell
+	link      uint32     // index of the interface, for link-local addresses
 	group     bool       // sent to a broadcast or multicast address
 	linkLocal bool
 }
 
-// parseArrival reads the kernel's control messages. On a socket for both families
-// an IPv4 datagram has both; in_pktinfo says more.
+// parseArrival reads the kernel's control messages. On a socket for both families an IPv4
+// datagram has both; parseArrival uses in_pktinfo, which also has the destination.
 //
 //	in_pktinfo: interface 4, local address 4, destination 4
 //	in6_pktinfo: destination 16, interface 4
@@ -198,7 +198,8 @@ func parseArrival(oob []byte) (a arrival) {
 	return a
 }
 
-// control is the control message that makes a Reply leave from there.
+// control returns the control message that makes the kernel send a Reply from this
+// address.
 func (a *arrival) control() []byte {
 	if a.local.Is4() {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.local.As4()})

@@ -23,7 +23,7 @@ const (
 	connectionsClosed = 3 // NC_TPI_COTS_ORD: with graceful close
 )
 
-// netConfig is what is known of each, in the words of rpcb_entry.
+// netConfig has the properties of each netid, in the words of rpcb_entry.
 var netConfig = [netids]struct {
 	name             string
 	protocol         uint32 // of the port mapper: IPPROTO_TCP, IPPROTO_UDP; 0 has none
@@ -40,7 +40,7 @@ var netConfig = [netids]struct {
 
 func (n netid) String() string { return netConfig[n].name }
 
-// netidByName reports false for one that has nothing here.
+// netidByName returns the netid with this name. It reports false for an unknown name.
 func netidByName(name []byte) (netid, bool) {
 	for n := range netids {
 		if netConfig[n].name == string(name) {
@@ -50,8 +50,9 @@ func netidByName(name []byte) (netid, bool) {
 	return 0, false
 }
 
-// netidByProtocol is the netid of a port mapper's protocol among addresses of a's
-// family. Version 2 was made for IPv4, and asks over IPv6 for ports there.
+// netidByProtocol returns the netid of a port mapper's protocol for addresses of a's
+// family. Version 2 was made for IPv4. A client that uses it over IPv6 asks for ports
+// there.
 func netidByProtocol(protocol uint32, a netip.Addr) (netid, bool) {
 	for n := range netids {
 		if protocol != 0 && netConfig[n].protocol == protocol && n.family(a) {

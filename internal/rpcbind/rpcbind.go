@@ -1,36 +1,37 @@
 // Package rpcbind answers program 100000, RFC 1833: the port mapper, version 2,
-// and rpcbind, versions 3 and 4, on one TCP and one UDP port. It tells where the
-// bridge's own listeners are and knows nothing else.
+// and rpcbind, versions 3 and 4, on one TCP and one UDP port. It knows only the bridge's
+// own listeners.
 //
-// # What is answered
+// # Answers
 //
-// The table is what Options.Services gave, and later [Server.Publish]. Nobody
-// registers: SET and UNSET are FALSE. Nothing is called on anybody's behalf: CALLIT
-// and BCAST are silent, which is how RFC 1833 Sections 2.2.1 and 3.2 have them
-// fail, and INDIRECT is PROC_UNAVAIL. A GETPORT or GETADDR for a version that is not there gets the
-// address of one that is, as from every rpcbind, so that the program itself can
-// say which versions it has. GETVERSADDR does not.
+// The table comes from Options.Services, and later from [Server.Publish]. Clients cannot
+// register programs: SET and UNSET return FALSE. The Server calls no program for a client:
+// it does not answer CALLIT and BCAST, which is how RFC 1833 Sections 2.2.1 and 3.2 let
+// them fail, and it answers INDIRECT with PROC_UNAVAIL. GETPORT and GETADDR for a version
+// without a listener return the address of another version, like every rpcbind, so that
+// the program itself can tell its versions. GETVERSADDR does not.
 //
 // # Addresses
 //
-// A listener on every address is at the address that the question arrived at. One
-// on an address of its own is told by GETPORT only to who asked there: the answer
-// is a port, and the client will try it where it asked.
+// For a listener on every address, the Server returns the address that the question was
+// sent to. GETPORT finds a listener on a single address only when the question was sent to
+// that address: the answer is a port, and the client tries it at the address that it
+// asked.
 //
-// RFC 1833 Section 2.2.1 infers the netid from the transport of the question.
-// Nobody can ask over RDMA here, so a netid that is known counts when it is given;
-// the transport's own counts when it is not.
+// RFC 1833 Section 2.2.1 infers the netid from the transport of the question. Clients
+// cannot ask over RDMA here, so the Server uses the netid in the question if it knows it,
+// and otherwise that of the transport.
 //
 // # Datagrams
 //
-// The source of a datagram may be forged, so UDP must not send more than it
-// receives: datagrams.go has the limits. What is long is for TCP.
+// The source address of a datagram may be forged, so the Server limits how much more it
+// sends over UDP than it receives: see datagrams.go. Clients get long Replies over TCP.
 //
 // # Ownership
 //
-// The table is replaced whole, and read without a lock. TCP questions are answered
-// on their connection's loop, one at a time; datagrams by one goroutine, which
-// ends with [Server.Close].
+// Publish replaces the table as a whole; answers read it without a lock. Each TCP question
+// is answered on the loop of its connection, one at a time. One goroutine answers
+// datagrams; [Server.Close] ends it.
 package rpcbind
 
 import (
@@ -50,22 +51,23 @@ import (
 )
 
 // maxMessage is the longest Call in octets, on TCP and UDP alike, and the longest
-// Reply in a datagram. Clients make room for 8800 octets.
+// Reply in a datagram. Clients have room for 8800 octets.
 const maxMessage = 8 << 10
 
 // Options describe a Server. Engine and Address are needed.
 type Options struct {
-	Address  string           // host:port, for TCP and UDP; port 0 takes one that is free on both
-	Allow    []netip.Prefix   // who may ask; empty: everybody
-	Services []Service        // what is advertised, until Publish replaces it
-	TCP      *net.TCPListener // listens at Address already, and is taken; nil opens one
-	UDP      *net.UDPConn     // with TCP: its other half
+	Address  string           // host:port for TCP and UDP; with port 0, Listen picks one that is free on both
+	Allow    []netip.Prefix   // addresses of clients that may ask; empty allows all
+	Services []Service        // services to advertise until Publish replaces them
+	TCP      *net.TCPListener // a socket that listens at Address; the Server closes it. nil opens one
+	UDP      *net.UDPConn     // the UDP socket at the port of TCP; set exactly when TCP is
 	Engine   *tcpframe.Engine
 	Log      zerolog.Logger
 	Metrics  *metrics.Registry
 }
 
-// A Server answers. Its methods are safe for concurrent use, but not on a loop.
+// A Server answers rpcbind Calls. Its methods are safe for concurrent use, but must not be
+// called on an event loop.
 type Server struct {
 	log     zerolog.Logger
 	opts    Options // constant
@@ -85,7 +87,7 @@ type Server struct {
 func Listen(o Options) (*Server, error) {
 	s := &Server{log: o.Log, opts: o, clients: make(map[*client]struct{})}
 	s.series.resolve(o.Metrics)
-	t := makeTable(netip.AddrPort{}, o.Services) // for who asks before the address is known here
+	t := makeTable(netip.AddrPort{}, o.Services) // for Calls that arrive before Publish below
 	s.entries.Store(&t)
 	s.setAllow(o.Allow)
 	if err := s.listen(o); err != nil {
@@ -98,7 +100,8 @@ func Listen(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Allow replaces the list of who may ask, for datagrams and connections to come.
+// Allow replaces the addresses of clients that may ask, for future datagrams and
+// connections.
 func (s *Server) Allow(prefixes []netip.Prefix) {
 	s.setAllow(prefixes)
 	o := s.opts
@@ -117,7 +120,7 @@ func (s *Server) setAllow(prefixes []netip.Prefix) {
 	s.allow.Store(&allow)
 }
 
-// portTries is how often port 0 is tried until TCP's is free on UDP too.
+// portTries bounds the attempts to find a port that is free on both TCP and UDP.
 const portTries = 16
 
 func (s *Server) listen(o Options) error {
@@ -151,7 +154,7 @@ func (s *Server) listen(o Options) error {
 	return errors.Join(errs...)
 }
 
-// Files are other descriptors of its sockets, for who hands them to another process.
+// Files returns new descriptors of the sockets, for handing them to another process.
 func (s *Server) Files() (tcp, udp *os.File, err error) {
 	if tcp, err = s.tcp.File(); err != nil {
 		return nil, nil, err
@@ -163,28 +166,27 @@ func (s *Server) Files() (tcp, udp *os.File, err error) {
 	return tcp, udp, nil
 }
 
-// Addr is where it listens, on TCP and UDP.
+// Addr returns the address that the Server listens at, on TCP and UDP.
 func (s *Server) Addr() netip.AddrPort { return s.tcp.Addr() }
 
-// Publish replaces what is advertised, the Server itself aside.
+// Publish replaces the advertised services. The Server always advertises itself.
 func (s *Server) Publish(services []Service) {
 	t := makeTable(s.Addr(), services)
 	s.stats.expect(t)
 	s.entries.Store(&t)
 }
 
-// errClosing ends the connections of a Server that is closed.
+// errClosing is the reason for closing the connections of a closed Server.
 var errClosing = errors.New("rpcbind: closing")
 
-// Close ends the Server. A connection is closed when what it was answered is
-// written.
+// Close ends the Server. It closes each connection after writing the Reply under way.
 func (s *Server) Close() error {
 	err := errors.Join(s.tcp.Close(), s.udp.close())
 	s.closeClients()
 	return err
 }
 
-// closeClients closes those there are and those that are on their way.
+// closeClients closes all connections, including those being accepted.
 func (s *Server) closeClients() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +196,8 @@ func (s *Server) closeClients() {
 	}
 }
 
-// join reports false when the Server is closed: so is the client then.
+// join adds a client. It reports false when the Server is closed; the caller then closes
+// the connection.
 func (s *Server) join(x *client) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,24 +2,24 @@ package rpcbind
 
 import "github.com/rdmabridge/rdmabridge/metrics"
 
-// A refusal is why a question was not answered as its asker wished.
+// A refusal is the reason why a question was refused, and decides its Reply.
 type refusal uint8
 
 const (
 	refusedNot          refusal = iota
-	refusedMalformed            // no RPC Call: silence, and a TCP connection is closed
+	refusedMalformed            // no RPC Call: no Reply, and a TCP connection is closed
 	refusedAuth                 // RPCSEC_GSS, or AUTH_TLS on more than NULL: AUTH_ERROR
 	refusedVersion              // of RPC or of rpcbind: RPC_MISMATCH, PROG_MISMATCH
 	refusedProgram              // another program: PROG_UNAVAIL
 	refusedProcedure            // PROC_UNAVAIL
 	refusedArguments            // GARBAGE_ARGS
 	refusedRegistration         // SET and UNSET: FALSE
-	refusedCall                 // CALLIT and BCAST: silence
+	refusedCall                 // CALLIT and BCAST: no Reply
 	refusedIndirect             // INDIRECT: PROC_UNAVAIL
-	refusedLong                 // a datagram too long: silence; a Reply too long for one: SYSTEM_ERR
-	refusedDenied               // a datagram from an address that is not allowed: silence
-	refusedGroup                // a datagram to a broadcast or multicast address: silence
-	refusedRate                 // a datagram more than may be answered: silence
+	refusedLong                 // a datagram too long: no Reply; a Reply too long for a datagram: SYSTEM_ERR
+	refusedDenied               // a datagram from an address that is not allowed: no Reply
+	refusedGroup                // a datagram to a broadcast or multicast address: no Reply
+	refusedRate                 // a datagram over a limit of datagrams.go: no Reply
 	refusals                    // how many there are
 )
 
@@ -30,7 +30,7 @@ var refusalNames = [refusals]string{
 	refusedLong: "long", refusedDenied: "denied", refusedGroup: "group", refusedRate: "rate",
 }
 
-// series are the Server's. The first index is 0 for TCP, 1 for UDP.
+// series are the Server's metrics. The first index is 0 for TCP and 1 for UDP.
 type series struct {
 	calls   [2]map[string]*metrics.Counter // by procedure; constant
 	refused [2][refusals]*metrics.Counter
@@ -42,13 +42,13 @@ func (x *series) resolve(r *metrics.Registry) {
 		for _, procs := range versions {
 			for _, p := range procs {
 				if x.calls[i][p.name] == nil {
-					x.calls[i][p.name] = r.Counter("rpcbind_calls_total", "Questions to rpcbind, by procedure.",
+					x.calls[i][p.name] = r.Counter("rpcbind_calls_total", "Calls to rpcbind, by procedure.",
 						"procedure", p.name, "transport", transport)
 				}
 			}
 		}
 		for n := refusedNot + 1; n < refusals; n++ {
-			x.refused[i][n] = r.Counter("rpcbind_refused_total", "Questions to rpcbind that were refused, or not answered.",
+			x.refused[i][n] = r.Counter("rpcbind_refused_total", "Calls to rpcbind that were refused or not answered, by reason.",
 				"reason", refusalNames[n], "transport", transport)
 		}
 	}

@@ -7,40 +7,40 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// procedures is RPCBSTAT_HIGHPROC of RFC 1833 Section 2.1: the procedures of
-// version 4, NULL among them.
+// procedures is RPCBSTAT_HIGHPROC of RFC 1833 Section 2.1: the number of procedures of
+// version 4, with NULL.
 const procedures = 13
 
-// maxStrangers bounds the lookups that are counted one by one although nothing is
-// there: their names are the asker's choice, and he must not fill the memory.
+// maxStrangers bounds the counted lookups of services that do not exist. The client
+// chooses their numbers, and must not be able to fill the memory.
 const maxStrangers = 32
 
-// A lookup is what an address was asked for.
+// A lookup is the program and netid in a question.
 type lookup struct {
 	Program
 	netid netid
 }
 
-// counts are those of one lookup.
+// counts count the answers to one lookup.
 type counts struct{ success, failure uint32 }
 
-// versionStat is an rpcb_stat. It has neither setinfo nor rmtinfo: nothing is
-// ever set, and nothing called.
+// versionStat is an rpcb_stat. It has neither setinfo nor rmtinfo, because SET and CALLIT
+// always fail.
 type versionStat struct {
 	calls     [procedures]uint32
-	order     []lookup
+	order     []lookup // keys of lookups, in the order of their first use
 	lookups   map[lookup]*counts
-	strangers int
+	strangers int // lookups of services that do not exist
 }
 
-// statistics are what GETSTAT tells, from the start of the Server on: one
-// versionStat for each of versions 2, 3 and 4.
+// statistics are the results of GETSTAT since the start of the Server: one versionStat for
+// each of versions 2, 3 and 4.
 type statistics struct {
 	mu       sync.Mutex // a leaf
 	versions [version4 - version2 + 1]versionStat
 }
 
-// expect makes room for the lookups of t, which are counted whatever strangers do.
+// expect adds the lookups of t, so that they are counted without regard to maxStrangers.
 func (s *statistics) expect(t table) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *statistics) called(v, proc uint32) {
 	bump(&s.versions[v-version2].calls[proc])
 }
 
-// looked counts an answer of version v.
+// looked counts the answer to a lookup of version v.
 func (s *statistics) looked(v uint32, l lookup, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *statistics) looked(v uint32, l lookup, found bool) {
 	}
 }
 
-// bump counts up to what an XDR int holds.
+// bump increments n up to the largest XDR int.
 func bump(n *uint32) {
 	if *n < math.MaxInt32 {
 		*n++
@@ -102,7 +102,7 @@ func bump(n *uint32) {
 //
 //	3 * { info[13], setinfo, unsetinfo, *(1, prog, vers, success, failure, netid), 0, 0 }
 //
-// Lookups that nobody has made are left out.
+// It leaves out lookups that no client has made.
 func (s *statistics) append(b []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

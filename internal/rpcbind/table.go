@@ -7,7 +7,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
-// A Service is a listener of the bridge and the programs that it takes.
+// A Service is a listener of the bridge with its programs.
 type Service struct {
 	Address  netip.AddrPort // of its socket: :: is every address of both families
 	RDMA     bool
@@ -17,21 +17,20 @@ type Service struct {
 // A Program is one version of an RPC program.
 type Program struct{ Number, Version uint32 }
 
-// The versions of program 100000 that are answered.
+// The lowest and the highest version of program 100000 that the Server answers.
 const (
 	version2 = 2
 	version4 = 4
 )
 
-// An entry is one row: a mapping of RFC 1833, with its address.
+// An entry is one row of a table: a mapping of RFC 1833 with its address.
 type entry struct {
 	Program
 	netid netid
 	addr  netip.AddrPort // of the netid's family, unmapped; 0.0.0.0 or :: is every address
 }
 
-// A table is what is advertised, in the order in which it is told. It is never
-// changed once it is made.
+// A table lists the advertised services in the order of DUMP. It is immutable.
 type table []entry
 
 // makeTable lists the Server at self, if that is valid, and then services.
@@ -53,9 +52,9 @@ func makeTable(self netip.AddrPort, services []Service) table {
 	return t
 }
 
-// add lists p at addr under one netid or both.
+// add adds p at addr under one netid or both.
 func (t *table) add(p Program, addr netip.AddrPort, four, six netid) {
-	a := addr.Addr().Unmap().WithZone("") // universal addresses have none
+	a := addr.Addr().Unmap().WithZone("") // universal addresses have no zone
 	port := addr.Port()
 	put := func(n netid, a netip.Addr) {
 		e := entry{p, n, netip.AddrPortFrom(a, port)}
@@ -70,22 +69,24 @@ func (t *table) add(p Program, addr netip.AddrPort, four, six netid) {
 		}
 		put(four, v4)
 	}
-	// The port mapper, version 2, is a thing of IPv4.
+	// The port mapper, version 2, exists only for IPv4.
 	if a.Is6() && p != (Program{oncrpc.ProgramRPCBind, version2}) {
 		put(six, a)
 	}
 }
 
-// A reach says how good an address is for who asked at some other one.
+// A reach says how well an entry suits a question that was sent to some address of this
+// host.
 type reach uint8
 
 const (
-	unreachable reach = iota // loopback, asked from outside
-	elsewhere                // another address of this host, or of the other family
-	everywhere               // listens on all addresses, so also where it was asked
-	same                     // listens on the address that was asked
+	unreachable reach = iota // a loopback address; the question was sent to another one
+	elsewhere                // another address of this host, or an address of the other family
+	everywhere               // all addresses, so also that of the question
+	same                     // the address of the question
 )
 
+// reach compares the entry's address with local, the address of a question.
 func (e *entry) reach(local netip.Addr) reach {
 	a := e.addr.Addr()
 	switch {
@@ -99,9 +100,9 @@ func (e *entry) reach(local netip.Addr) reach {
 	return elsewhere
 }
 
-// merged is the entry's address for who asked at local. One that listens on all
-// addresses of the other family stays 0.0.0.0 or ::, as rpcbind has it: clients
-// take the port and know the host.
+// merged returns the entry's address for a question that was sent to local. For a listener
+// on all addresses of the other family it returns 0.0.0.0 or ::, like other rpcbinds:
+// clients use the port and know the host.
 func (e *entry) merged(local netip.Addr) netip.AddrPort {
 	if e.reach(local) == everywhere {
 		return netip.AddrPortFrom(local, e.addr.Port())
@@ -109,9 +110,9 @@ func (e *entry) merged(local netip.Addr) netip.AddrPort {
 	return e.addr
 }
 
-// find returns the best entry of p under n for who asked at local, reached at
-// least so well. Another version will do unless exact: RFC 1833 Section 2.2.2 has
-// GETVERSADDR for who insists.
+// find returns the best entry of program p and netid n for a question that was sent to
+// local, if its reach is at least least. Unless exact is set it may have another version:
+// a client that needs the version asks by GETVERSADDR, RFC 1833 Section 2.2.2.
 func (t table) find(p Program, n netid, local netip.Addr, least reach, exact bool) *entry {
 	var best *entry
 	score := -1

@@ -12,8 +12,8 @@ import (
 // maxUaddr is the longest universal address: an IPv6 one of 45 octets and .255.255.
 const maxUaddr = 45 + 8
 
-// uaddr is a as a universal address: h1.h2.h3.h4.p1.p2, x1:x2:...:x8.p1.p2. The
-// port is in network order, an octet a number. RFC 5665 Sections 5.2.3.3 and
+// uaddr formats a as a universal address: h1.h2.h3.h4.p1.p2 or x1:x2:...:x8.p1.p2. The
+// port is in network order, each octet a decimal number. RFC 5665 Sections 5.2.3.3 and
 // 5.2.3.4.
 func uaddr(a netip.AddrPort) []byte {
 	b := a.Addr().WithZone("").AppendTo(make([]byte, 0, maxUaddr))
@@ -23,7 +23,7 @@ func uaddr(a netip.AddrPort) []byte {
 	return strconv.AppendUint(b, uint64(a.Port()&0xff), 10)
 }
 
-// parseUaddr reads one.
+// parseUaddr parses a universal address.
 func parseUaddr(b []byte) (netip.AddrPort, bool) {
 	if len(b) > maxUaddr {
 		return netip.AddrPort{}, false
@@ -48,14 +48,14 @@ func parseUaddr(b []byte) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a, port), true
 }
 
-// A transport specific address is a sockaddr of this host, its family in host
-// order: struct sockaddr_in, 16 octets, or sockaddr_in6, 28.
+// A transport specific address is a sockaddr with the family in this host's byte order:
+// struct sockaddr_in, 16 octets, or sockaddr_in6, 28.
 const (
 	sockaddrLen  = 16
 	sockaddr6Len = 28
 )
 
-// taddr is a as a sockaddr.
+// taddr encodes a as a sockaddr.
 func taddr(a netip.AddrPort) []byte {
 	ip := a.Addr()
 	if ip.Is4() {
@@ -71,7 +71,7 @@ func taddr(a netip.AddrPort) []byte {
 	return append(b, make([]byte, 4)...) // scope
 }
 
-// parseTaddr reads a sockaddr.
+// parseTaddr decodes a sockaddr.
 func parseTaddr(b []byte) (netip.AddrPort, bool) {
 	if len(b) < 4 {
 		return netip.AddrPort{}, false
