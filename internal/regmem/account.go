@@ -7,51 +7,51 @@ import (
 )
 
 const (
-	// maxWaiting is how many calls of Wait an account remembers in order. Those
-	// beyond are told to try again every retryAfter.
+	// maxWaiting is the most waiters that an account calls in order. It calls further ones
+	// after retryAfter, whether there is room or not.
 	maxWaiting = 1 << 16
 
 	retryAfter = 100 * time.Millisecond
 
-	// turnLasts is how long room is kept for a waiter that was called.
+	// turnLasts is how long an account keeps room for a waiter that it has called.
 	turnLasts = 50 * time.Millisecond
 )
 
 // An Account is a share of an arena's budget. Its methods are safe for
 // concurrent use.
 //
-// Who is refused may Wait. Waiters are called in order; room that was found for
-// one is kept for it for a moment, and while somebody waits a newcomer that
-// wants more than 16.5 KiB is refused even if there is room. Small leases may
-// overtake: they are what finishing work takes (headers, replies), and making
-// them queue behind a large one could stop the work that frees its room.
+// When a lease fails, its caller may Wait. The account calls its waiters in order, and
+// keeps room for each one for a moment after the call. While there are waiters, a lease of
+// more than 16.5 KiB fails even if there is room for it. Smaller leases may overtake:
+// finishing work needs them (headers, Replies), and if they queued behind a large one,
+// the work that frees its room could stop.
 type Account struct {
 	*ledger
-	stock *stock // nil, except in what Local returned
+	stock *stock // nil, except in Accounts that Local returned
 }
 
-// A ledger is what the Accounts of one share have in common.
+// A ledger is the state that all Accounts of one share have in common.
 type ledger struct {
 	arena *Arena
 	pool  *pool
 	name  string
 	limit int64
 
-	used    atomic.Int64 // blocks in stocks included
+	used    atomic.Int64 // octets, including the blocks in stocks
 	peak    atomic.Int64
-	leases  atomic.Int64 // without those that stocks have lent
+	leases  atomic.Int64 // leases outstanding, without those from stocks
 	refused atomic.Uint64
 
 	// contended is len(queue) plus the sum of turns. While it is 0, Lease does
 	// not take mu.
 	contended atomic.Int32
 
-	mu      sync.Mutex // guards the rest; taken before a class's mu and a pool's
-	queue   []waiter   // from next on
-	next    int
-	turns   [len(classSizes)]int // waiters that were called and have not leased yet
+	mu      sync.Mutex           // guards the rest; taken before a class's mu and a pool's
+	queue   []waiter             // waiters, in order
+	next    int                  // index in queue of the first one that was not called
+	turns   [len(classSizes)]int // waiters that were called and have not leased, by class
 	pledged int64                // octets kept for turns
-	timer   bool                 // expire is due
+	timer   bool                 // a timer will call expire
 	stocks  []*stock
 }
 
@@ -60,10 +60,10 @@ type waiter struct {
 	call  func()
 }
 
-// Limit is the most octets the account's leases add up to.
+// Limit returns the most octets that the leases of the account may add up to.
 func (acct *ledger) Limit() int64 { return acct.limit }
 
-// Used is how many octets are leased, counted in blocks.
+// Used returns how many octets are leased, counted in blocks.
 func (acct *ledger) Used() int64 {
 	used := acct.used.Load()
 	for _, s := range acct.allStocks() {
@@ -72,7 +72,7 @@ func (acct *ledger) Used() int64 {
 	return used
 }
 
-// Outstanding is how many leases have not been released.
+// Outstanding returns how many leases have not been released.
 func (acct *ledger) Outstanding() int {
 	n := int(acct.leases.Load())
 	for _, s := range acct.allStocks() {
@@ -81,7 +81,7 @@ func (acct *ledger) Outstanding() int {
 	return n
 }
 
-// Stats returns a snapshot.
+// Stats returns a snapshot of the account.
 func (acct *ledger) Stats() AccountStats {
 	acct.mu.Lock()
 	waiting := len(acct.queue) - acct.next
@@ -97,8 +97,8 @@ func (acct *ledger) Stats() AccountStats {
 	}
 }
 
-// Lease lends n octets, whose contents are whatever was there before. The error
-// is ErrBudget, or errTooLong when no release could ever make room.
+// Lease lends n octets, whose contents are undefined. It fails with ErrBudget, or with
+// another error if no release could ever make room.
 func (acct *Account) Lease(n int) (*Lease, error) {
 	i := classOf(n)
 	if s := acct.stock; s != nil && uint(i) < stockClasses {
@@ -110,7 +110,7 @@ func (acct *Account) Lease(n int) (*Lease, error) {
 	return acct.lease(i, n)
 }
 
-// lease lends n octets in a block of class i.
+// lease lends n octets in a block of class i, from the pool.
 func (acct *ledger) lease(i, n int) (*Lease, error) {
 	if !acct.holds(i) {
 		return nil, errTooLong
@@ -137,7 +137,8 @@ func (acct *ledger) holds(i int) bool {
 	return i >= 0 && int64(classSizes[i]) <= acct.limit && acct.pool.holds(i)
 }
 
-// reserve counts size octets as used, if they may be.
+// reserve counts size octets of the class as used. It reports false if the limit, or the
+// waiters, do not permit that.
 func (acct *ledger) reserve(class int, size int64) bool {
 	if acct.contended.Load() == 0 {
 		return acct.add(size, acct.limit)
@@ -156,6 +157,7 @@ func (acct *ledger) reserve(class int, size int64) bool {
 	return acct.add(size, acct.limit-acct.pledged)
 }
 
+// add counts size octets as used, if limit permits, and keeps peak.
 func (acct *ledger) add(size, limit int64) bool {
 	for {
 		used := acct.used.Load()
@@ -173,14 +175,14 @@ func (acct *ledger) add(size, limit int64) bool {
 	}
 }
 
-// Wait calls t once, when a Lease of n octets may succeed: on any goroutine,
-// possibly before Wait returns, and never with a lock held. t must not block. It
-// is a hint: when the Lease is refused again, Wait again. A waiter that lost
-// interest does nothing in t; the room kept for it is free again shortly after.
+// Wait calls t once, when a Lease of n octets may succeed: on any goroutine, possibly
+// before Wait returns, and never with a lock held. t must not block. The call is a hint:
+// if the Lease fails again, the caller waits again. A caller that needs the memory no more
+// does nothing in t; the room that is kept for it is free again shortly after.
 func (acct *ledger) Wait(n int, t func()) {
 	i := classOf(n)
 	if !acct.holds(i) {
-		t() // so that the caller meets errTooLong
+		t() // the next Lease returns errTooLong
 		return
 	}
 	acct.mu.Lock()
@@ -193,8 +195,8 @@ func (acct *ledger) Wait(n int, t func()) {
 	acct.contended.Add(1)
 	acct.arena.waiting.Add(1)
 	acct.mu.Unlock()
-	acct.arena.emptyStocks() // and while somebody waits they stay empty
-	// What was released since the caller was refused counts as well.
+	acct.arena.emptyStocks() // they stay empty while there are waiters
+	// Leases may have been released between the caller's failed Lease and now.
 	acct.wake()
 }
 
@@ -209,7 +211,7 @@ func (acct *ledger) wake() {
 	}
 }
 
-// call takes the first waiter off the queue if there is room for it.
+// call removes the first waiter from the queue if there is room for it.
 func (acct *ledger) call() func() {
 	acct.mu.Lock()
 	defer acct.mu.Unlock()
@@ -232,7 +234,7 @@ func (acct *ledger) call() func() {
 		acct.queue, acct.next = acct.queue[:n], 0
 	}
 	acct.arena.waiting.Add(-1)
-	acct.turns[w.class]++ // contended stays as it is
+	acct.turns[w.class]++ // contended counts it in place of the waiter
 	acct.pledged += size
 	if !acct.timer {
 		acct.timer = true
@@ -241,7 +243,7 @@ func (acct *ledger) call() func() {
 	return w.call
 }
 
-// expire frees the room kept for waiters that were called and did not come.
+// expire frees the room of waiters that were called and have not leased.
 func (acct *ledger) expire() {
 	acct.mu.Lock()
 	for i, n := range acct.turns {
@@ -254,7 +256,7 @@ func (acct *ledger) expire() {
 	acct.wake()
 }
 
-// wake calls waiters of all accounts, if there are any.
+// wake calls the waiters of all accounts for which there is room.
 func (a *Arena) wake() {
 	if a.waiting.Load() == 0 {
 		return

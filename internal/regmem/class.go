@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// classSizes are the lengths of blocks in octets: powers of two, and from 4 KiB
-// on a little more, so that a payload of round size and the headers around it
-// fit one block.
+// classSizes lists the lengths of blocks in octets: powers of two, and from 4 KiB on a
+// little more, so that one block holds a payload of round size and its headers.
 var classSizes = [...]int{
 	512,
 	1 << 10,
@@ -27,16 +26,16 @@ var classSizes = [...]int{
 }
 
 const (
-	// MaxLease is the longest lease in octets; two fill an extent.
+	// MaxLease is the longest lease in octets. Two of them fill an extent.
 	MaxLease = 8<<20 + 256<<10
 
-	firstClassBits = 9         // 512 = 1<<9
-	largeClass     = 128 << 10 // from here on runs come from the high end
-	smallClass     = 16<<10 + 512
+	firstClassBits = 9            // 512 = 1<<9
+	largeClass     = 128 << 10    // longer blocks are in runs from the high end
+	smallClass     = 16<<10 + 512 // longer leases do not overtake waiters
 )
 
-// slabPages says how many pages make a slab of blocks of size: as many whole
-// blocks as fit without waste, at most 64.
+// slabPages returns how many pages a slab of blocks of size octets has. Whole blocks fill
+// it without waste, at most 64 of them.
 func slabPages(size int) int {
 	switch {
 	case size < pageSize:
@@ -44,7 +43,7 @@ func slabPages(size int) int {
 	case size%pageSize == 0:
 		return size / pageSize
 	default:
-		return 8 * size / pageSize // multiples of 512: eight end on a page
+		return 8 * size / pageSize // sizes are multiples of 512: eight blocks end on a page
 	}
 }
 
@@ -53,9 +52,9 @@ type slab struct {
 	class *class
 	page  int
 	free  uint64 // a bit for each free block
-	clean uint64 // a bit for each block that holds nothing but poison
+	clean uint64 // a bit for each free block that holds only poison
 
-	idleSince uint32 // Arena.epoch when the last block came back
+	idleSince uint32 // value of Arena.epoch when the last block was released
 
 	prev, next *slab // in one of the class's lists
 	leases     []Lease
@@ -65,12 +64,12 @@ type slab struct {
 type class struct {
 	index, size int
 	pages       int    // of one slab
-	all         uint64 // slab.free of an unused slab
+	all         uint64 // value of slab.free when no block is leased
 
 	mu      sync.Mutex
 	partial list  // slabs with free and leased blocks
-	idle    list  // slabs with free blocks only, the last used first
-	spare   *slab // slabs without pages, for reuse
+	idle    list  // slabs with free blocks only, the one used last first
+	spare   *slab // linked list of slabs without pages, for reuse
 }
 
 func (c *class) init(i int) {
@@ -114,7 +113,7 @@ func (c *class) any() bool {
 	return c.partial.head != nil || c.idle.head != nil
 }
 
-// put takes the block of l back.
+// put makes the block of l free. poisoned says that it holds only poison.
 func (c *class) put(l *Lease, epoch uint32, poisoned bool) {
 	s := l.slab
 	bit := uint64(1) << l.index
@@ -140,7 +139,7 @@ func (c *class) put(l *Lease, epoch uint32, poisoned bool) {
 	}
 }
 
-// add makes a slab of the pages at page and leases its first block.
+// add makes a slab of the pages from page on and leases its first block.
 func (c *class) add(mem []byte, page int) *Lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +160,7 @@ func (c *class) add(mem []byte, page int) *Lease {
 	return c.takeFrom(s)
 }
 
-// detach takes the idle slabs that pass the test and returns them linked.
+// detach removes the idle slabs that pass the test and returns them as a linked list.
 func (c *class) detach(test func(*slab) bool) (chain *slab) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +176,7 @@ func (c *class) detach(test func(*slab) bool) (chain *slab) {
 	return chain
 }
 
-// recycle keeps a slab whose pages are gone.
+// recycle keeps s, whose pages were given back, for reuse.
 func (c *class) recycle(s *slab) {
 	for i := range s.leases {
 		s.leases[i].buf = nil

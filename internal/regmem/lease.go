@@ -6,34 +6,34 @@ import (
 	"sync/atomic"
 )
 
-// A Lease is a block of memory on loan. See the package comment for who may use
-// it when.
+// A Lease is a block of memory on loan. The package comment says which goroutine may use it
+// when.
 type Lease struct {
-	// One cache line, and all that lending and releasing through a stock touches.
+	// A Lease is one cache line. Lending and releasing through a stock touches no other.
 	slab  *slab
 	buf   []byte // the whole block
 	acct  *ledger
-	stock *stock // where it goes back to, or nil
+	stock *stock // the stock that lent it, to which it returns; nil for none
 
-	length int32 // at most MaxLease
-	posted int32
+	length int32       // at most MaxLease
+	posted int32       // marks of Post
 	out    atomic.Bool // on loan
-	class  uint8       // constant while slab has pages, as are index and buf
-	index  uint8       // in slab.leases
-	clean  bool        // the block holds nothing but poison; see begin
+	class  uint8       // constant while slab has pages, like index and buf
+	index  uint8       // index in slab.leases
+	clean  bool        // the block holds only poison; begin checks it
 }
 
 // poison fills released blocks when Options.Poison is set.
 const poison = 0xdb
 
-// begin puts l, fresh from its class, on loan.
+// begin puts l, which is free and of the class for n octets, on loan.
 func (acct *ledger) begin(l *Lease, n int) *Lease {
 	if acct.arena.poison {
 		if i := findOther(l.buf, poison); l.clean && i >= 0 {
 			panic(fmt.Sprintf("BUG: regmem: block of %d octets was written at %d after its release", len(l.buf), i))
 		}
-		// A lease of its own for every loan, so that the second release of one
-		// cannot be mistaken for the first release of the next.
+		// Each loan gets a Lease of its own. Otherwise the second release of one loan would
+		// look like the first release of the next.
 		l = &Lease{slab: l.slab, index: l.index, class: l.class, buf: l.buf, stock: l.stock}
 	}
 	l.acct, l.length, l.posted = acct, int32(n), 0
@@ -43,15 +43,14 @@ func (acct *ledger) begin(l *Lease, n int) *Lease {
 	return l
 }
 
-// Bytes is the memory: as long as was asked for, with the capacity of the block.
-// It must not be used after Release.
+// Bytes returns the memory. Its length is the one requested, and its capacity that of the
+// block. It must not be used after Release.
 func (l *Lease) Bytes() []byte { return l.buf[:l.length] }
 
-// Cap is the length of the block.
+// Cap returns the length of the block.
 func (l *Lease) Cap() int { return len(l.buf) }
 
-// Resize changes the length of Bytes to n, at most Cap. The octets stay where
-// they are.
+// Resize changes the length of Bytes to n, at most Cap. It does not move the octets.
 func (l *Lease) Resize(n int) {
 	if n < 0 || n > len(l.buf) {
 		panic(fmt.Sprintf("BUG: regmem: resize to %d of a block of %d", n, len(l.buf)))
@@ -59,11 +58,11 @@ func (l *Lease) Resize(n int) {
 	l.length = int32(n)
 }
 
-// Post marks the block as posted with a Work Request. Marks nest: a block may
-// hold the parts of several.
+// Post marks the block as used by a Work Request. Marks nest: several Work Requests may use
+// one block.
 func (l *Lease) Post() { l.posted++ }
 
-// Unpost takes one mark back, when the Work Request has completed.
+// Unpost removes one mark, when the Work Request has completed.
 func (l *Lease) Unpost() {
 	l.posted--
 	if l.posted < 0 {
@@ -71,7 +70,7 @@ func (l *Lease) Unpost() {
 	}
 }
 
-// Release gives the block back. Nobody may touch its memory from here on.
+// Release gives the block back. The caller must not use its memory any more.
 func (l *Lease) Release() {
 	// "From post to completion the provider owns the buffer": B1.
 	if l.posted != 0 {
@@ -85,7 +84,7 @@ func (l *Lease) Release() {
 	l.clean = false
 	if acct.arena.poison {
 		fill(l.buf, poison)
-		l = &l.slab.leases[l.index] // what begin made l from
+		l = &l.slab.leases[l.index] // begin made l from it
 		l.clean = true
 	}
 	if st != nil && st.put(l) {
@@ -97,14 +96,15 @@ func (l *Lease) Release() {
 	acct.putBack(l)
 }
 
-// putBack gives the block of l, which nobody has, to its class.
+// putBack gives the block of l, which is not on loan, to its class.
 func (acct *ledger) putBack(l *Lease) {
 	a, size := acct.arena, int64(len(l.buf))
 	l.slab.class.put(l, a.epoch.Load(), l.clean)
-	acct.used.Add(-size) // not of l any more, whose slab may be gone
+	acct.used.Add(-size) // not len(l.buf): the slab may be gone by now
 	a.wake()
 }
 
+// fill sets every octet of b to v.
 func fill(b []byte, v byte) {
 	if len(b) == 0 {
 		return
@@ -115,9 +115,9 @@ func fill(b []byte, v byte) {
 	}
 }
 
-// findOther returns the index of the first octet of b that is not v, or -1. It
-// compares by the page: octet by octet, the race detector makes a release of a
-// megabyte take milliseconds.
+// findOther returns the index of the first octet of b that is not v, or -1. It compares
+// whole pages: with single octets, the race detector makes the release of a megabyte take
+// milliseconds.
 func findOther(b []byte, v byte) int {
 	var page [pageSize]byte
 	fill(page[:], v)

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pool is a range of pages and the slabs cut from it: what is common to all, or
-// what is reserved for one account. Its methods are safe for concurrent use.
+// A pool is a range of pages and the slabs in it: the common part of the budget, or the
+// part reserved for one account. Its methods are safe for concurrent use.
 type pool struct {
-	mem     []byte // of the whole arena: pages are numbered through
+	mem     []byte // memory of the whole arena, in which pages are numbered
 	classes [len(classSizes)]class
 
 	mu   sync.Mutex // guards runs; a leaf
@@ -25,7 +25,7 @@ func newPool(mem []byte, first, pages int) *pool {
 	return p
 }
 
-// cut takes n pages off the high end of a pool that was never used.
+// cut removes n pages from the high end of the pool. It fails if the pool was ever used.
 func (p *pool) cut(n int) (first int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,22 +36,22 @@ func (p *pool) cut(n int) (first int, ok bool) {
 	return p.runs.first + p.runs.total, true
 }
 
-// holds reports whether a slab of class i could ever be made.
+// holds reports whether the pool is large enough for a slab of class i.
 func (p *pool) holds(i int) bool { return p.classes[i].pages <= p.runs.longest }
 
-// take finds a block of class i, or returns nil when there is no room.
+// take leases a block of class i, or returns nil if there is no room.
 func (p *pool) take(i int) *Lease {
 	c := &p.classes[i]
 	if l := c.take(); l != nil {
 		return l
 	}
-	// The class is empty: give it another slab. When no run of pages is long
-	// enough, slabs of other classes that are entirely free go back first.
+	// No block of the class is free: make another slab. If no run of pages is long enough,
+	// first give back the slabs of other classes whose blocks are all free.
 	page, ok := p.run(c)
 	if !ok {
 		p.reclaim(everySlab)
 		if page, ok = p.run(c); !ok {
-			return c.take() // another goroutine may have released one meanwhile
+			return c.take() // another goroutine may have released a block meanwhile
 		}
 	}
 	return c.add(p.mem, page)
@@ -67,12 +67,14 @@ func (p *pool) room(i int) bool {
 	return p.fits(c) || c.any()
 }
 
+// run allocates the pages of a slab of class c.
 func (p *pool) run(c *class) (page int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.runs.take(c.pages, c.size >= largeClass)
 }
 
+// fits reports whether run would find the pages of a slab of class c.
 func (p *pool) fits(c *class) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +83,7 @@ func (p *pool) fits(c *class) bool {
 
 func everySlab(*slab) bool { return true }
 
-// reclaim takes the free slabs that pass the test from all classes.
+// reclaim gives back the pages of the idle slabs that pass the test, in all classes.
 func (p *pool) reclaim(test func(*slab) bool) {
 	for i := range p.classes {
 		c := &p.classes[i]
@@ -96,7 +98,7 @@ func (p *pool) reclaim(test func(*slab) bool) {
 	}
 }
 
-// discard gives free pages that were used back to the kernel and returns how many
+// discard gives the free pages that were used back to the kernel, and returns how many
 // octets they hold.
 func (p *pool) discard() (octets int64) {
 	p.mu.Lock()
@@ -112,7 +114,7 @@ func (p *pool) discard() (octets int64) {
 	return octets
 }
 
-// resident returns how many octets the process may have touched and not given back.
+// resident returns how many octets the process may have touched and has not given back.
 func (p *pool) resident() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,28 +2,30 @@ package regmem
 
 import "math/bits"
 
-// runs allocates runs of pages. It is guarded by pool.mu.
+// A runs allocates runs of pages. pool.mu guards it.
 //
-// Each extent has a bitmap of its free pages; longest is an upper bound of its
-// longest free run, lowered when a search finds less and raised when pages come
-// back, so that full extents cost one comparison.
+// Each extent has a bitmap of its pages, and in longest an upper bound of its longest free
+// run. A search that finds only shorter runs lowers the bound, and pages that are given back
+// raise it. A full extent thus costs a search one comparison.
 type runs struct {
-	first                int // page
-	total, free, touched int // pages
-	longest              int // pages of the longest run there could be
-	base                 int // number of the first extent
-	extent               []extent
+	first   int // number of the first page
+	total   int // pages
+	free    int // pages that are not in a slab
+	touched int // pages that were in a slab and were not discarded since
+	longest int // pages of the longest run when all are free
+	base    int // number of the first extent
+	extent  []extent
 }
 
 type extent struct {
-	end     int // pages from here on are not ours
-	free    int // pages
-	longest int // no free run is longer
-	used    [pagesPerExtent / 64]uint64 // a bit for each page that is in a slab, or not ours
-	dirty   [pagesPerExtent / 64]uint64 // a bit for each page that was in a slab and not given back since
+	end     int                         // pages from here on are outside the range
+	free    int                         // pages
+	longest int                         // no free run has more pages
+	used    [pagesPerExtent / 64]uint64 // a bit for each page that is in a slab or outside the range
+	dirty   [pagesPerExtent / 64]uint64 // a bit for each page that was in a slab and was not discarded since
 }
 
-// init hands over the pages from first on.
+// init makes r manage the given number of pages from first on.
 func (r *runs) init(first, pages int) {
 	*r = runs{first: first, total: pages, free: pages, base: first / pagesPerExtent}
 	r.extent = make([]extent, (first+pages-1)/pagesPerExtent-r.base+1)
@@ -40,7 +42,7 @@ func (r *runs) init(first, pages int) {
 	}
 }
 
-// take finds n pages, from the high end of the range when high is set.
+// take allocates n pages, from the high end of the range if high is set.
 func (r *runs) take(n int, high bool) (page int, ok bool) {
 	if n > r.free {
 		return 0, false
@@ -81,7 +83,7 @@ func (r *runs) fits(n int) bool {
 	return false
 }
 
-// put takes n pages back.
+// put frees n pages.
 func (r *runs) put(page, n int) {
 	e := &r.extent[page/pagesPerExtent-r.base]
 	clearBits(e.used[:], page%pagesPerExtent, n)
@@ -90,8 +92,8 @@ func (r *runs) put(page, n int) {
 	r.free += n
 }
 
-// find looks for n free pages: the first run that fits, or the last when high is
-// set. It leaves longest exact when it finds none.
+// find looks for n free pages: in the first run that is long enough, or in the last one if
+// high is set. If there is none, it makes longest exact.
 func (e *extent) find(n int, high bool) (page int, ok bool) {
 	longest := 0
 	if high {
@@ -119,7 +121,8 @@ func (e *extent) find(n int, high bool) (page int, ok bool) {
 	return 0, false
 }
 
-// discard calls f for every run of free pages that are dirty and not pinned.
+// discard calls f for every run of pages that are free and dirty. If f returns true, they
+// are clean.
 func (r *runs) discard(f func(page, pages int) bool) {
 	for i := range r.extent {
 		e := &r.extent[i]
@@ -153,6 +156,7 @@ func setBits(b []uint64, i, n int) (changed int) {
 	return changed
 }
 
+// clearBits clears n bits from i on.
 func clearBits(b []uint64, i, n int) {
 	for n > 0 {
 		w, m, k := mask(i, n)
@@ -161,7 +165,8 @@ func clearBits(b []uint64, i, n int) {
 	}
 }
 
-// mask returns the word of bit i and the mask of the k bits of n that are in it.
+// mask returns the word that holds bit i, and the mask of those of n bits from i on that
+// are in it, k in number.
 func mask(i, n int) (word int, m uint64, k int) {
 	k = min(64-i%64, n)
 	return i / 64, ^uint64(0) >> (64 - k) << (i % 64), k

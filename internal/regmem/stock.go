@@ -3,36 +3,36 @@ package regmem
 import "sync"
 
 const (
-	// stockClasses is how many classes stocks have, from the smallest on: blocks of
-	// up to 2 KiB, of which a small Call and its Reply take one each.
+	// stockClasses is how many classes a stock has, from the smallest on: blocks of up to
+	// 2 KiB. A small Call and its Reply use one each.
 	stockClasses = 3
-	// stockOctets is the most octets of free blocks that a stock keeps of a class.
+	// stockOctets is the most octets of free blocks that a stock keeps of each class.
 	stockOctets = 128 << 10
-	// stockRefill is how many blocks an empty stock takes at once.
+	// stockRefill is how many blocks an empty stock gets from the pool at once.
 	stockRefill = 16
-	// stockLimit is the smallest limit of an account that can afford stocks.
+	// stockLimit is the smallest limit of an account that has stocks.
 	stockLimit = 64 << 20
 )
 
-// A stock is free blocks, kept by one event loop for itself. What it keeps counts
-// as used against the account's limit, and goes back as soon as anybody waits for
-// memory. It is safe for concurrent use, but what it is for is not to meet others:
-// classes and counters that all loops write to cost each of them a cache miss for
-// every lease and every release.
+// A stock keeps free blocks for one event loop. The blocks count as used against the
+// account's limit, and return to the pool as soon as there are waiters.
+//
+// The stock saves cache misses: classes and counters that all loops write cost each loop
+// one for every lease and every release. It is safe for concurrent use.
 type stock struct {
 	ledger *ledger
 
 	mu      sync.Mutex // guards the rest; taken before a class's mu and a pool's
 	shelves [stockClasses][]*Lease
-	out     int // leases that have not come back
+	out     int // leases that were lent and not released
 
-	_ [64]byte // not on a cache line with another's
+	_ [64]byte // keeps other stocks off the cache line
 }
 
-// Local returns the same share for the use of one event loop, whose small leases
-// then come from a stock of its own: at most 384 KiB, which count against the
-// limit. An account of less than 64 MiB has none to spare and returns itself.
-// Local is for start-up.
+// Local returns the same share for use by one event loop. Its small leases come from a
+// stock of its own, which keeps at most 384 KiB; they count against the limit. An account
+// of less than 64 MiB cannot spare that, and Local returns the account itself. Local is for
+// start-up.
 func (acct *Account) Local() *Account {
 	if acct.limit < stockLimit {
 		return acct
@@ -47,8 +47,7 @@ func (acct *Account) Local() *Account {
 	return &Account{ledger: acct.ledger, stock: s}
 }
 
-// take returns a free block of class i, or nil: then it is to be asked for where
-// all others ask.
+// take returns a free block of class i. If it returns nil, the caller asks the pool.
 func (s *stock) take(i int) *Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +64,8 @@ func (s *stock) take(i int) *Lease {
 	return l
 }
 
-// refill takes blocks of class i from the pool, unless memory is short. s.mu is
-// held.
+// refill gets blocks of class i from the pool, unless memory is short. The caller holds
+// s.mu.
 func (s *stock) refill(i int, shelf []*Lease) []*Lease {
 	l := s.ledger
 	size := int64(classSizes[i])
@@ -84,7 +83,8 @@ func (s *stock) refill(i int, shelf []*Lease) []*Lease {
 	return shelf
 }
 
-// put keeps l, which was lent here. It reports false when it does not.
+// put keeps the block of l, which this stock has lent. It returns false if it does not keep
+// it.
 func (s *stock) put(l *Lease) bool {
 	i := l.class
 	s.mu.Lock()
@@ -97,12 +97,12 @@ func (s *stock) put(l *Lease) bool {
 	return true
 }
 
-// short reports whether anybody waits for memory.
+// short reports whether there are waiters, in this account or in another.
 func (acct *ledger) short() bool {
 	return acct.contended.Load() != 0 || acct.arena.waiting.Load() != 0
 }
 
-// empty gives everything back.
+// empty gives all blocks back to the pool.
 func (s *stock) empty() {
 	var all []*Lease
 	s.mu.Lock()
@@ -117,7 +117,7 @@ func (s *stock) empty() {
 	}
 }
 
-// octets is how many the stock keeps, free.
+// octets returns how many octets the free blocks of the stock have.
 func (s *stock) octets() (n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,20 +127,21 @@ func (s *stock) octets() (n int64) {
 	return n
 }
 
-// lent is how many leases have not come back.
+// lent returns how many leases have not been released.
 func (s *stock) lent() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.out
 }
 
+// allStocks returns the stocks of the account.
 func (acct *ledger) allStocks() []*stock {
 	acct.mu.Lock()
 	defer acct.mu.Unlock()
 	return acct.stocks
 }
 
-// emptyStocks gives back what the stocks of all accounts keep.
+// emptyStocks empties the stocks of all accounts.
 func (a *Arena) emptyStocks() {
 	for _, acct := range *a.accounts.Load() {
 		for _, s := range acct.allStocks() {
