@@ -1,7 +1,9 @@
-// Package metrics counts. Every series is resolved once, at start-up, to a
-// value whose methods are a few nanoseconds and take no lock; Prometheus reads
-// the values when it scrapes. A nil *Registry hands out nil values, and methods
-// of nil values do nothing, so that code under test needs no registry.
+// Package metrics counts events for Prometheus. The code that counts resolves each series
+// once, at start-up, to a value whose methods take a few nanoseconds and no lock.
+// Prometheus reads the values when it scrapes.
+//
+// A nil *Registry returns nil values, and the methods of nil values do nothing, so that
+// tests need no registry.
 package metrics
 
 import (
@@ -17,10 +19,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Prefix starts the name of every metric.
-const Prefix = "rdmabridge_"
+// prefix begins the name of every metric.
+const prefix = "rdmabridge_"
 
-// A Counter only grows.
+// A Counter counts events. It only grows.
 type Counter struct{ v atomic.Uint64 }
 
 // Inc adds one.
@@ -33,7 +35,7 @@ func (c *Counter) Add(n uint64) {
 	}
 }
 
-// Value is the count so far.
+// Value returns the count so far.
 func (c *Counter) Value() uint64 {
 	if c == nil {
 		return 0
@@ -41,7 +43,7 @@ func (c *Counter) Value() uint64 {
 	return c.v.Load()
 }
 
-// A Gauge goes up and down.
+// A Gauge is a number that goes up and down.
 type Gauge struct{ v atomic.Int64 }
 
 // Add adds n, which may be negative.
@@ -51,14 +53,14 @@ func (g *Gauge) Add(n int64) {
 	}
 }
 
-// Set replaces the value.
+// Set makes n the value.
 func (g *Gauge) Set(n int64) {
 	if g != nil {
 		g.v.Store(n)
 	}
 }
 
-// Value is the value now.
+// Value returns the present value.
 func (g *Gauge) Value() int64 {
 	if g == nil {
 		return 0
@@ -66,8 +68,8 @@ func (g *Gauge) Value() int64 {
 	return g.v.Load()
 }
 
-// A Histogram counts observations, in nanoseconds, octets or the like, by
-// upper bound.
+// A Histogram counts observed values, such as nanoseconds or octets, in buckets that have
+// upper bounds.
 type Histogram struct {
 	bounds []uint64 // ascending
 	unit   float64  // exported value = observed value / unit
@@ -75,7 +77,7 @@ type Histogram struct {
 	sum    atomic.Uint64
 }
 
-// Observe counts v.
+// Observe counts v in its bucket.
 func (h *Histogram) Observe(v uint64) {
 	if h == nil {
 		return
@@ -85,19 +87,19 @@ func (h *Histogram) Observe(v uint64) {
 	h.sum.Add(v)
 }
 
-// LatencyBounds are the upper bounds, in nanoseconds, of histograms of time.
+// LatencyBounds are the upper bounds of histograms of time, in nanoseconds.
 var LatencyBounds = []uint64{
 	50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 500e6, 1e9, 2500e6, 5e9, 10e9, 30e9, 60e9,
 }
 
-// A Registry is where series are made and read. Whoever makes a series that is
-// there already gets that one, and it goes on: what a reload takes away and another
-// brings back, a listener or an upstream of one name, counts on. A function takes
-// the place of the one before.
+// A Registry makes series and exports them. When a series exists already, its constructor
+// returns the existing one, which keeps its value: if one reload removes a listener or an
+// upstream and another brings it back, its counters continue. A function replaces the
+// function that the series had.
 type Registry struct {
 	p *prometheus.Registry
 
-	mu   sync.Mutex // guards made; held while a series is registered
+	mu   sync.Mutex // guards made, and is held while a series is registered
 	made map[string]any
 }
 
@@ -108,8 +110,8 @@ func New() *Registry {
 	return &Registry{p: p, made: make(map[string]any)}
 }
 
-// once returns the series that was made under name and labels, or makes it. Two kinds
-// of one name are a bug.
+// once returns the series with the name and labels, and makes it first if there is none.
+// The same name for two kinds of series is a bug.
 func once[T any](r *Registry, name string, labels []string, make func() (T, prometheus.Collector)) (made T, first bool) {
 	key := name + "\x00" + strings.Join(labels, "\x00")
 	r.mu.Lock()
@@ -123,8 +125,8 @@ func once[T any](r *Registry, name string, labels []string, make func() (T, prom
 	return made, true
 }
 
-// Counter makes the series name{labels}, labels being name, value, name,
-// value... The name goes without Prefix and ends in _total.
+// Counter returns the counter name{labels}. The labels alternate between names and values.
+// The name is without the prefix and ends in _total.
 func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	if r == nil {
 		return nil
@@ -132,13 +134,13 @@ func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	c, _ := once(r, name, labels, func() (*Counter, prometheus.Collector) {
 		c := &Counter{}
 		return c, prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
 		}, func() float64 { return float64(c.v.Load()) })
 	})
 	return c
 }
 
-// Gauge makes the series name{labels}.
+// Gauge returns the gauge name{labels}.
 func (r *Registry) Gauge(name, help string, labels ...string) *Gauge {
 	if r == nil {
 		return nil
@@ -146,34 +148,33 @@ func (r *Registry) Gauge(name, help string, labels ...string) *Gauge {
 	g, _ := once(r, name, labels, func() (*Gauge, prometheus.Collector) {
 		g := &Gauge{}
 		return g, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
 		}, func() float64 { return float64(g.v.Load()) })
 	})
 	return g
 }
 
-// GaugeFunc makes the series name{labels}, whose value is asked for at each
-// scrape. f is called on any goroutine.
+// GaugeFunc makes a gauge name{labels} that calls f at each scrape, on any goroutine.
 func (r *Registry) GaugeFunc(name, help string, f func() float64, labels ...string) {
 	if r == nil {
 		return
 	}
 	r.function(name, labels, f, func(value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
 		}, value)
 	})
 }
 
-// A function is one that may be replaced.
+// A function is a series whose value is the result of a function that can be replaced.
 type function struct {
 	f atomic.Pointer[func() float64]
 }
 
 func (v *function) value() float64 { return (*v.f.Load())() }
 
-// function makes the series name{labels} with collector, or gives the one there is the
-// value f from now on.
+// function makes the series name{labels} with collector. If the series exists already,
+// f replaces its function.
 func (r *Registry) function(name string, labels []string, f func() float64, collector func(value func() float64) prometheus.Collector) {
 	v, first := once(r, name, labels, func() (*function, prometheus.Collector) {
 		v := &function{}
@@ -192,14 +193,14 @@ func (r *Registry) CounterFunc(name, help string, f func() float64, labels ...st
 	}
 	r.function(name, labels, f, func(value func() float64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: Prefix + name, Help: help, ConstLabels: pairs(labels),
+			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
 		}, value)
 	})
 }
 
-// Histogram makes the series name{labels} with the upper bounds given, in the
-// unit that Observe takes; scale turns that unit into the exported base unit
-// (1e-9 for nanoseconds to seconds).
+// Histogram returns the histogram name{labels}. The bounds are upper bounds in the unit of
+// Observe. The exported value is the observed value times scale: 1e-9 exports nanoseconds
+// as seconds.
 func (r *Registry) Histogram(name, help string, bounds []uint64, scale float64, labels ...string) *Histogram {
 	if r == nil {
 		return nil
@@ -212,12 +213,12 @@ func (r *Registry) Histogram(name, help string, bounds []uint64, scale float64, 
 	}
 	h, _ := once(r, name, labels, func() (*Histogram, prometheus.Collector) {
 		h := &Histogram{bounds: bounds, unit: unit, counts: make([]atomic.Uint64, len(bounds)+1)}
-		return h, &histogramCollector{h: h, desc: prometheus.NewDesc(Prefix+name, help, nil, pairs(labels))}
+		return h, &histogramCollector{h: h, desc: prometheus.NewDesc(prefix+name, help, nil, pairs(labels))}
 	})
 	return h
 }
 
-// Handler serves the text format.
+// Handler returns a handler that serves all series in the text format.
 func (r *Registry) Handler() http.Handler {
 	return promhttp.HandlerFor(r.p, promhttp.HandlerOpts{})
 }
@@ -240,21 +241,22 @@ func (c *histogramCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(c.h.sum.Load())/c.h.unit, buckets)
 }
 
-// Copied makes the series of octets of messages that stage copies from one place
-// to another in this process: tcp, iwarp, requester or responder. name is the
-// listener's or the upstream's. Kernel copies, to and from sockets, do not count.
-// Long payload is copied by no stage, but for what a read brings along with other
-// things: the sum over payload carried is what a copy-free path loses.
+// Copied returns the counter of the octets of messages that a stage copies within this
+// process. The stage is tcp, iwarp, requester or responder; name is the listener's or the
+// upstream's. Copies by the kernel, from and to sockets, do not count. No stage copies long
+// payload, except for the octets of it that one read brings together with others. The sum
+// of these counters, divided by the payload carried, therefore shows how far the path is
+// from being free of copies.
 func Copied(r *Registry, stage, name string) *Counter {
 	return r.Counter("copied_bytes_total", copiedHelp, "stage", stage, "name", name)
 }
 
-// CopiedFunc is Copied for who counts by itself.
+// CopiedFunc is Copied for a stage that counts by itself: f returns its count.
 func CopiedFunc(r *Registry, stage, name string, f func() float64) {
 	r.CounterFunc("copied_bytes_total", copiedHelp, f, "stage", stage, "name", name)
 }
 
-const copiedHelp = "Octets of messages copied within the process, kernel copies not counted."
+const copiedHelp = "Octets of messages that were copied within the process. Copies by the kernel do not count."
 
 func pairs(labels []string) prometheus.Labels {
 	if len(labels)%2 != 0 {

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// BenchmarkEcho has one plain client and an echoing Conn: small records, 1 and
-// 16 outstanding, and 1 MiB. "net" is the same with a goroutine on a net.Conn,
-// for comparison.
+// BenchmarkEcho has one plain client and an echoing Conn: small records, 1 and 16
+// outstanding, and records of 1 MiB. For comparison, "net" echoes on a goroutine with a
+// net.Conn.
 func BenchmarkEcho(b *testing.B) {
 	for _, bb := range []struct{ size, depth int }{{100, 1}, {100, 16}, {8 << 10, 1}, {1 << 20, 1}, {1 << 20, 4}} {
 		b.Run(fmt.Sprintf("%dx%d", bb.size, bb.depth), func(b *testing.B) {
@@ -48,7 +48,7 @@ func benchEcho(b *testing.B, c *net.TCPConn, size, depth int) {
 	b.ReportAllocs()
 	write := func() { c.Write(out) }
 	if len(out) > 64<<10 {
-		// The writer runs ahead of the reader, or both sockets would fill.
+		// The writer must not wait for the reader: both sockets would fill.
 		work := make(chan struct{}, 1)
 		defer close(work)
 		go func() {
@@ -70,7 +70,7 @@ func benchEcho(b *testing.B, c *net.TCPConn, size, depth int) {
 	}
 }
 
-// BenchmarkReceive is the receiving half alone: 1 MiB records into a Conn.
+// BenchmarkReceive measures the receiving half alone.
 func BenchmarkReceive(b *testing.B) {
 	for _, size := range []int{100, 64 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// offlineConn is a Conn without a socket, fed by hand.
+// offlineConn returns a Conn without a socket. The test calls received itself.
 func offlineConn(o ConnOptions, h RecordHandler) *Conn {
 	e := &Engine{counted: make(map[string]*counters), epoch: time.Now()}
 	l := newLoop(e, 0, nil)
@@ -23,7 +23,7 @@ func offlineConn(o ConnOptions, h RecordHandler) *Conn {
 	return c
 }
 
-// pass is what the loop does around Received, without the loop.
+// pass does what the loop does around Received.
 func (c *Conn) pass(b []byte) {
 	if len(b) > 0 {
 		c.received(b)
@@ -31,6 +31,7 @@ func (c *Conn) pass(b []byte) {
 	c.endPass()
 }
 
+// endPass does what the loop does at the end of a pass.
 func (c *Conn) endPass() {
 	l := c.Loop()
 	for len(l.dirty) > 0 || len(l.in) > 0 {
@@ -116,7 +117,7 @@ func FuzzConn(f *testing.F) {
 				}
 			}
 			if c.why != 0 && len(kept) == 0 {
-				t.Fatal("waits for memory that nobody holds")
+				t.Fatal("waits for memory although none is leased")
 			}
 			if c.why != 0 || rng.IntN(4) == 0 {
 				release()
@@ -133,7 +134,7 @@ func FuzzConn(f *testing.F) {
 	})
 }
 
-// A record costs no allocation, and neither does its reply.
+// Receiving a record does not allocate.
 func TestRecordAllocs(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -161,7 +162,8 @@ func TestRecordAllocs(t *testing.T) {
 	}
 }
 
-// A mark costs what has come plus a constant, until growAt octets have come.
+// Until growAt octets of a record have arrived, it takes no more memory than they do, plus a
+// constant.
 func TestLeaseGrows(t *testing.T) {
 	mem := &testMemory{}
 	c := offlineConn(ConnOptions{Memory: lend(mem)}, newRecorder())
@@ -183,7 +185,8 @@ func TestLeaseGrows(t *testing.T) {
 		t.Errorf("%d octets on loan after the record", mem.Used())
 	}
 
-	// Many small fragments: memory at most doubles what came.
+	// With many small fragments the buffer is at most twice as long as the octets that have
+	// arrived, but for the block sizes of testMemory.
 	c = offlineConn(ConnOptions{Memory: lend(mem)}, newRecorder())
 	sent := 0
 	for range 1000 {
@@ -196,7 +199,7 @@ func TestLeaseGrows(t *testing.T) {
 	c.pass(fragment(true, nil))
 }
 
-// Input is held while paused, not parsed, and goes on in order.
+// While a Conn is paused it holds input and does not parse it. Records then follow in order.
 func TestPauseInsideRead(t *testing.T) {
 	h := newRecorder()
 	var seen int
@@ -276,12 +279,12 @@ func TestStallCheck(t *testing.T) {
 	c.dropInput()
 
 	c, sweep = newC()
-	for i := 0; i < 8; i++ { // a drip
+	for i := 0; i < 8; i++ { // 10 octets at a time
 		c.pass(long[i*10 : i*10+10])
 		sweep(300 * time.Millisecond)
 	}
 	if c.state != ending {
-		t.Error("open though a record drips")
+		t.Error("open though only 10 octets arrive at a time")
 	}
 	c.dropInput()
 
@@ -289,7 +292,7 @@ func TestStallCheck(t *testing.T) {
 	c.pass(long[:100])
 	c.Pause()
 	if sweep(0); sweep(time.Hour) != open {
-		t.Error("closed for our own pause")
+		t.Error("closed because this side has paused")
 	}
 	c.Resume()
 	sweep(0)
@@ -299,7 +302,7 @@ func TestStallCheck(t *testing.T) {
 	c.dropInput()
 }
 
-// A connection that ended while it waited for memory passes its turn on.
+// A connection that ends while it waits for memory passes its turn on to the next.
 func TestMemoryTurnPassedOn(t *testing.T) {
 	mem := &testMemory{limit: 512}
 	hold, err := mem.Lease(512)
@@ -314,10 +317,10 @@ func TestMemoryTurnPassedOn(t *testing.T) {
 	gone.pass(fragment(true, pattern(100, 0)))
 	next.pass(fragment(true, pattern(100, 0)))
 	gone.state = ending
-	hold.Release() // gone's turn
+	hold.Release() // it is gone's turn
 	gone.endPass()
 	next.endPass()
 	if got != 1 {
-		t.Error("the next in line was not told")
+		t.Error("the next connection that waits was not called")
 	}
 }

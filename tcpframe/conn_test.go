@@ -20,6 +20,7 @@ func isReset(err error) bool {
 }
 
 func TestEcho(t *testing.T) {
+	t.Parallel()
 	e := startEngine(t, EngineOptions{})
 	mem := &testMemory{}
 	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler { return echo() })
@@ -33,8 +34,9 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// Both ends are Conns; sizes mix; several connections at once.
+// Several pairs of Conns echo records of mixed lengths at the same time.
 func TestDialEcho(t *testing.T) {
+	t.Parallel()
 	e := startEngine(t, EngineOptions{})
 	mem := &testMemory{}
 	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler { return echo() })
@@ -100,8 +102,9 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
-// What is not RPC is closed, counted and logged, and costs nobody anything.
+// A stream that is not RPC is closed and counted, and leaves no memory leased.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	reg := metrics.New()
 	e := startEngine(t, EngineOptions{Metrics: reg})
 	mem := &testMemory{}
@@ -172,12 +175,12 @@ func TestPeerEnds(t *testing.T) {
 			if err := rec.wait(t, tt.name); !tt.want(err) {
 				t.Errorf("closed with %v", err)
 			}
-			eventually(t, "its place is free", func() bool { return connsOf(l) == 0 })
+			eventually(t, "the listener has no connection", func() bool { return connsOf(l) == 0 })
 		})
 	}
 }
 
-// A client that half-closes after its calls gets the replies made in that pass.
+// A client that half-closes after its Calls gets the replies that were made in that pass.
 func TestHalfCloseGetsReplies(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
@@ -189,12 +192,14 @@ func TestHalfCloseGetsReplies(t *testing.T) {
 	}
 }
 
-// Close writes everything first, even to a peer that goes on writing.
+// Close first writes every record, even to a peer that goes on writing.
 func TestCloseDrains(t *testing.T) {
+	t.Parallel()
 	e := startEngine(t, EngineOptions{})
 	rec := newRecorder()
 	why := errors.New("drained")
 	var released, late atomic.Int32
+	draining := make(chan struct{})
 	rec.record = func(c *Conn, b Buffer) {
 		b.Release()
 		for range 32 {
@@ -202,6 +207,7 @@ func TestCloseDrains(t *testing.T) {
 		}
 		c.Close(why)
 		c.Close(errors.New("again"))
+		close(draining)
 		c.Send([][]byte{make([]byte, 8)}, releaseFunc(func() { late.Add(1) }))
 		if late.Load() != 1 {
 			t.Error("a Send after Close was not released")
@@ -210,13 +216,13 @@ func TestCloseDrains(t *testing.T) {
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return rec })
 	p := dialPeer(t, l)
 	p.send(bytes.Repeat(fragment(true, pattern(100, 0)), 1000))
-	time.Sleep(20 * time.Millisecond)
+	<-draining
 	if n := p.wantEnd("Close"); n != 32*(1<<20+4) {
 		t.Errorf("%d octets before the end, want %d", n, 32*(1<<20+4))
 	}
 	p.Close()
 	if err := rec.wait(t, "Close"); err != why {
-		t.Errorf("closed with %v, want what Close was given", err)
+		t.Errorf("closed with %v, want the error of Close", err)
 	}
 	if released.Load() != 32 {
 		t.Errorf("%d of 32 released", released.Load())
@@ -251,9 +257,10 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// Everything ends, with every Buffer back.
+// Stop ends every connection and releases every Buffer.
 func TestStopUnderLoad(t *testing.T) {
-	e := startEngine(t, EngineOptions{})
+	t.Parallel()
+	e := startEngine(t, EngineOptions{Metrics: metrics.New()})
 	mem := &testMemory{}
 	var opened, ended, stopped atomic.Int32
 	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler {
@@ -278,12 +285,13 @@ func TestStopUnderLoad(t *testing.T) {
 				}
 			}
 		})
-		if i%4 != 3 { // every fourth does not read
+		if i%4 != 3 { // every fourth peer does not read
 			wg.Go(func() { io.Copy(io.Discard, p) })
 		}
 	}
-	eventually(t, "all are in", func() bool { return opened.Load() == 16 })
-	time.Sleep(50 * time.Millisecond)
+	eventually(t, "all connections are open and loaded", func() bool {
+		return opened.Load() == 16 && l.counters.sent.Value() > 4<<20
+	})
 	done := make(chan struct{})
 	go func() { e.Stop(); close(done) }()
 	select {
@@ -307,7 +315,7 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// No allocation for a call and its reply, from socket to socket.
+// A Call and its reply do not allocate, from socket to socket.
 func TestRoundTripAllocs(t *testing.T) {
 	e := startEngine(t, EngineOptions{tick: time.Hour})
 	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(&testMemory{})}}, func(*Conn) RecordHandler { return sender{} })
@@ -342,13 +350,13 @@ func TestMetrics(t *testing.T) {
 	p.send(fragment(true, pattern(100, 0)))
 	p.readRecord()
 	m := l.counters
-	eventually(t, "what was written is counted", func() bool { return m.sent.Value() == 104 })
+	eventually(t, "the octets written are counted", func() bool { return m.sent.Value() == 104 })
 	if m.received.Value() != 104 || m.sent.Value() != 104 || m.accepted.Value() != 1 || m.conns.Value() != 1 {
 		t.Errorf("received %d, sent %d, accepted %d, conns %d", m.received.Value(), m.sent.Value(), m.accepted.Value(), m.conns.Value())
 	}
-	// The same name again, after a reload, is the same series.
+	// A listener of the same name, after a reload, has the same series.
 	l.Close()
 	l2 := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
 	dialPeer(t, l2)
-	eventually(t, "counted on", func() bool { return m.accepted.Value() == 2 })
+	eventually(t, "the new listener counts in the same series", func() bool { return m.accepted.Value() == 2 })
 }

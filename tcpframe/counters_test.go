@@ -7,45 +7,42 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 )
 
-// A flood of refusals writes a bounded number of lines, and says how many it
-// did not write.
+// A flood of refusals writes a bounded number of lines. The first line of the next second
+// says how many were suppressed.
 func TestRefusalLog(t *testing.T) {
-	var out bytes.Buffer
-	l := &refusalLog{log: zerolog.New(&out)}
-	peer := netip.MustParseAddrPort("192.0.2.1:700")
-	began := time.Now().Unix()
-	for range 1000 {
-		l.line("connection refused", "nfs", peer, reasonDenied, errors.New("tcpframe: address not allowed"))
-	}
-	seconds := int(time.Now().Unix()-began) + 1 // the second may turn
-	n := strings.Count(out.String(), "\n")
-	if n < refusalBurst || n > seconds*refusalBurst {
-		t.Errorf("%d lines for 1000 refusals in %d s", n, seconds)
-	}
-	first, _, _ := strings.Cut(out.String(), "\n")
-	for _, want := range []string{`"listener":"nfs"`, `"peer":"192.0.2.1:700"`, `"reason":"denied"`, `"level":"warn"`} {
-		if !strings.Contains(first, want) {
-			t.Errorf("line %s lacks %s", first, want)
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		l := &refusalLog{log: zerolog.New(&out)}
+		peer := netip.MustParseAddrPort("192.0.2.1:700")
+		for range 1000 {
+			l.line("connection refused", "nfs", peer, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
 		}
-	}
-	l.second--
-	l.line("connection refused", "nfs", peer, reasonDenied, nil)
-	suppressed := 0
-	for line := range strings.Lines(out.String()) {
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != refusalBurst {
+			t.Errorf("%d lines for 1000 refusals in one second, want %d", len(lines), refusalBurst)
+		}
+		for _, want := range []string{`"listener":"nfs"`, `"peer":"192.0.2.1:700"`, `"reason":"denied"`, `"level":"warn"`, `"message":"connection refused"`} {
+			if !strings.Contains(lines[0], want) {
+				t.Errorf("line %s lacks %s", lines[0], want)
+			}
+		}
+		out.Reset()
+		time.Sleep(time.Second)
+		l.line("connection closed", "nfs", peer, reasonIdle, nil)
 		var said struct{ Suppressed int }
-		if err := json.Unmarshal([]byte(line), &said); err != nil {
-			t.Errorf("line %s: %v", line, err)
+		if err := json.Unmarshal(out.Bytes(), &said); err != nil {
+			t.Errorf("line %s: %v", &out, err)
 		}
-		suppressed += said.Suppressed
-	}
-	if n+1+suppressed != 1001 {
-		t.Errorf("%d lines and %d suppressed for 1001 refusals", n+1, suppressed)
-	}
+		if want := 1000 - refusalBurst; said.Suppressed != want {
+			t.Errorf("the next line says that %d were suppressed, want %d", said.Suppressed, want)
+		}
+	})
 }
 
 func TestReasonsHaveTexts(t *testing.T) {

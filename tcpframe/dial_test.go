@@ -15,8 +15,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// The port asked for is the one that the connection has; it can be had again after the
-// connection has ended, by this end or the other, and not before.
+// A connection has the port that was requested. The port can be used again after either end
+// has closed the connection, and not before.
 func TestDialLocalPort(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	peers := make(chan *Conn, 8)
@@ -26,7 +26,7 @@ func TestDialLocalPort(t *testing.T) {
 	})
 	addr := l.Addr().String()
 	rec := newRecorder()
-	mine := netip.MustParseAddr("127.0.0.8") // nobody else connects from there, and is given the port meanwhile
+	mine := netip.MustParseAddr("127.0.0.8") // no other test connects from there, so the port stays free
 	c, err := dial(e, addr, DialOptions{LocalAddr: netip.AddrPortFrom(mine, 0)}, rec)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestDialLocalPort(t *testing.T) {
 		}))
 		_ = rec.wait(t, "the end")
 		rec = newRecorder()
-		eventually(t, "the port can be had again", func() bool {
+		eventually(t, "the port can be used again", func() bool {
 			c, err = dial(e, addr, DialOptions{LocalAddr: from}, rec)
 			return err == nil
 		})
@@ -56,7 +56,7 @@ func TestDialLocalPort(t *testing.T) {
 	}
 }
 
-// What cannot be had is told apart.
+// Dial tells apart why it cannot have a local address.
 func TestDialLocalErrors(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return newRecorder() })
@@ -81,7 +81,7 @@ func TestDialLocalErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
-	// A process without privileges is not needed to see what it would be told.
+	// A process without privileges would get EACCES from bind.
 	denied := &net.OpError{Op: "dial", Err: os.NewSyscallError("bind", syscall.EACCES)}
 	if err := sourceError(denied); !errors.Is(err, ErrPortForbidden) || !errors.Is(err, syscall.EACCES) {
 		t.Errorf("EACCES: %v", err)
@@ -96,7 +96,8 @@ func TestDialLocalErrors(t *testing.T) {
 	}
 }
 
-// A socket that met itself, since nobody listens where it goes, is no connection.
+// A socket that connects to itself, because no process listens on its own port, is no
+// connection.
 func TestDialSelf(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -110,8 +111,8 @@ func TestDialSelf(t *testing.T) {
 	}
 }
 
-// With Reset the kernel ends the connection with RST when it is the one who ends it, as when
-// the process is killed: then nothing of it keeps the port.
+// With Reset the kernel ends the connection with RST, also when the process is killed. The
+// port is then free at once.
 func TestDialReset(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return newRecorder() })
@@ -129,7 +130,7 @@ func TestDialReset(t *testing.T) {
 			got <- err == nil && v.Onoff == 1 && v.Linger == 0
 		}))
 		if v := <-got; v != reset {
-			t.Errorf("Reset %v: the kernel is to send RST: %v", reset, v)
+			t.Errorf("Reset %v: SO_LINGER of 0 s is set: %v", reset, v)
 		}
 	}
 }

@@ -5,9 +5,10 @@ import (
 	"testing"
 )
 
-// What goes first goes behind what has been begun and others that go first, and
-// before all else; nothing is lost or cut.
+// SendFirst puts a record behind the one that was written in part and behind earlier ones
+// of SendFirst, and before all others. Every record arrives whole.
 func TestSendFirst(t *testing.T) {
+	t.Parallel()
 	e := startEngine(t, EngineOptions{})
 	rec := newRecorder()
 	const long, many = 1 << 20, 16
@@ -16,7 +17,7 @@ func TestSendFirst(t *testing.T) {
 		for i := range byte(many) {
 			c.Send([][]byte{pattern(long, i)}, nil)
 		}
-		c.write() // the first is begun, and the socket is full
+		c.write() // writes the first records and a part of the next one
 		for i := range byte(3) {
 			c.SendFirst([][]byte{pattern(100, i)}, nil)
 		}
@@ -49,7 +50,7 @@ func TestSendFirst(t *testing.T) {
 		at++
 	}
 	if at == 0 || at == many {
-		t.Errorf("%d records were written before those that go first", at)
+		t.Errorf("%d long records came before those of SendFirst", at)
 	}
 	for i := range 4 {
 		if order[at+i] != 100 {
@@ -62,7 +63,8 @@ func TestSendFirst(t *testing.T) {
 	}
 }
 
-// On an empty queue it is Send, and what was first is forgotten when it is gone.
+// With an empty queue SendFirst is Send. A record that was written no longer counts as the
+// last one of SendFirst.
 func TestSendFirstAlone(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	rec := newRecorder()

@@ -1,11 +1,14 @@
 package tcpframe
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -25,7 +28,7 @@ func TestAllow(t *testing.T) {
 	}{
 		{nil, "192.0.2.1", true},
 		{prefixes("192.0.2.0/24"), "192.0.2.1", true},
-		{prefixes("192.0.2.77/24"), "192.0.2.1", true}, // host bits are not looked at
+		{prefixes("192.0.2.77/24"), "192.0.2.1", true}, // host bits are ignored
 		{prefixes("192.0.2.0/24"), "192.0.3.1", false},
 		{prefixes("192.0.2.0/24"), "2001:db8::1", false},
 		{prefixes("::ffff:192.0.2.0/120"), "192.0.2.9", true},
@@ -42,8 +45,9 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// Whoever is turned away is closed at accept; whoever is in stays.
+// A connection beyond a limit is closed at accept; those that were admitted stay.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	refused := func(p *peer) bool {
 		p.SetReadDeadline(time.Now().Add(5 * time.Second))
 		_, err := p.Write(fragment(true, pattern(8, 0)))
@@ -75,19 +79,19 @@ func TestLimits(t *testing.T) {
 			for range tt.in {
 				p := dialPeer(t, l)
 				if refused(p) {
-					t.Fatalf("number %d of %d refused", len(in)+1, tt.in)
+					t.Fatalf("connection %d of %d refused", len(in)+1, tt.in)
 				}
 				in = append(in, p)
 			}
 			for range 3 {
 				c, err := net.Dial("tcp", l.Addr().String())
 				if isReset(err) {
-					continue // closed before it knew that it was connected
+					continue // closed before connect returned
 				} else if err != nil {
 					t.Fatal(err)
 				}
 				if !refused(&peer{t, c.(*net.TCPConn)}) {
-					t.Errorf("number %d let in", tt.in+1)
+					t.Errorf("connection %d admitted", tt.in+1)
 				}
 				c.Close()
 			}
@@ -96,16 +100,16 @@ func TestLimits(t *testing.T) {
 			}
 			for _, p := range in {
 				if refused(p) {
-					t.Error("one that was in was closed")
+					t.Error("a connection that was admitted is closed")
 				}
 			}
 			if len(in) == 0 {
 				return
 			}
 			in[0].Close()
-			eventually(t, "a place is free", func() bool { return connsOf(l) == tt.in-1 })
+			eventually(t, "the listener has one connection less", func() bool { return connsOf(l) == tt.in-1 })
 			if refused(dialPeer(t, l)) {
-				t.Error("refused though a place is free")
+				t.Error("refused though the listener is below its limit")
 			}
 		})
 	}
@@ -126,10 +130,27 @@ func TestUpdate(t *testing.T) {
 	p.readRecord()
 }
 
-// With no descriptor left the listener waits, lives, and serves when there are
-// some again; connections that are in go on.
+// A lineWriter sends a value to its channel for every line that contains text.
+type lineWriter struct {
+	text  string
+	lines chan struct{}
+}
+
+func (w lineWriter) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(w.text)) {
+		select {
+		case w.lines <- struct{}{}:
+		default:
+		}
+	}
+	return len(b), nil
+}
+
+// A Listener without descriptors waits, and accepts connections when there are some again.
+// Connections that were accepted before go on.
 func TestAcceptWithoutDescriptors(t *testing.T) {
-	e := startEngine(t, EngineOptions{})
+	failed := lineWriter{"cannot accept", make(chan struct{}, 1)}
+	e := startLogging(t, EngineOptions{Log: zerolog.New(failed)})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
 	in := dialPeer(t, l)
 	in.send(fragment(true, pattern(8, 0)))
@@ -155,7 +176,7 @@ func TestAcceptWithoutDescriptors(t *testing.T) {
 	if err := syscall.Connect(client, &syscall.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond)
+	<-failed.lines
 	in.send(fragment(true, pattern(8, 0)))
 	in.readRecord()
 	restore()
@@ -165,6 +186,6 @@ func TestAcceptWithoutDescriptors(t *testing.T) {
 	syscall.SetsockoptTimeval(client, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: 5})
 	buf := make([]byte, 12)
 	if n, err := syscall.Read(client, buf); n != 12 || err != nil {
-		t.Errorf("the one that waited reads %d octets, %v", n, err)
+		t.Errorf("the client that waited reads %d octets, %v", n, err)
 	}
 }

@@ -17,14 +17,15 @@ import (
 func TestStartRaisesGOMAXPROCS(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 2})
 	if n := runtime.GOMAXPROCS(0); n < 3 {
-		t.Errorf("GOMAXPROCS %d with 2 loops: the runtime's own poller starves", n)
+		t.Errorf("GOMAXPROCS is %d with 2 loops: no P is left for the runtime's poller", n)
 	}
 	if len(e.Loops()) != 2 || e.Loops()[1].Index() != 1 {
 		t.Errorf("loops %v", e.Loops())
 	}
 }
 
-// Each poster's order is kept, nothing is lost, and it all runs on one goroutine.
+// Tasks run in the order in which each goroutine has posted them. None is lost, and all run
+// on one goroutine.
 func TestPostOrder(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l := e.Loops()[0]
@@ -35,7 +36,7 @@ func TestPostOrder(t *testing.T) {
 	for p := range posters {
 		wg.Go(func() {
 			for i := range each {
-				l.Post(loop.TaskFunc(func() { // unsynchronised: the race detector checks the loop
+				l.Post(loop.TaskFunc(func() { // not synchronised: the race detector checks that one goroutine runs it
 					if next[p] != i {
 						t.Errorf("poster %d: task %d ran as number %d", p, i, next[p])
 					}
@@ -75,7 +76,7 @@ func TestPostAllocs(t *testing.T) {
 	}
 }
 
-// A task that posts itself takes turns with sockets.
+// A task that posts itself alternates with the sockets.
 func TestSelfPostIsFair(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
@@ -99,7 +100,7 @@ func TestSelfPostIsFair(t *testing.T) {
 	<-ended
 }
 
-// A rawEcho echoes a raw stream, keeping what the kernel does not take.
+// A rawEcho echoes a stream of octets and queues those that the kernel does not take.
 type rawEcho struct {
 	t        *testing.T
 	s        loop.Socket
@@ -168,7 +169,7 @@ func (r *rawEcho) Detached(err error) {
 	r.detached <- err
 }
 
-// tcpPair is both ends of a loopback connection.
+// tcpPair returns both ends of a loopback connection.
 func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -190,6 +191,7 @@ func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 }
 
 func TestAttachRawEcho(t *testing.T) {
+	t.Parallel()
 	e := startEngine(t, EngineOptions{})
 	near, far := tcpPair(t)
 	near.SetWriteBuffer(128 << 10)
@@ -226,7 +228,7 @@ func TestAttachRawEcho(t *testing.T) {
 		t.Errorf("MSS %d", n)
 	}
 	if r.reads == 0 {
-		t.Error("no direct reads: the test tests nothing")
+		t.Error("Socket.Read returned no octets")
 	}
 	far.CloseWrite()
 	if err := <-r.detached; err != io.EOF {
@@ -235,7 +237,8 @@ func TestAttachRawEcho(t *testing.T) {
 	eventually(t, "off the loop", func() bool { return e.Loops()[1].conns.Load() == 0 })
 }
 
-// Close, Abort, CloseWrite and the peer's RST, from tasks.
+// Close, Abort, CloseWrite and the peer's RST end a socket, each in its way, when a task
+// calls them.
 func TestSocketEnds(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l := e.Loops()[0]
@@ -300,8 +303,8 @@ func TestSocketEnds(t *testing.T) {
 	})
 }
 
-// Sockets that close each other inside callbacks, while their numbers are
-// given to others at once, never hear of each other's events.
+// Sockets that close each other inside callbacks never get each other's events, although
+// new sockets get their descriptor numbers at once.
 func TestCloseEachOther(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	var mu sync.Mutex
@@ -335,7 +338,7 @@ func TestCloseEachOther(t *testing.T) {
 			for range clients / 4 {
 				c, err := net.Dial("tcp", l.Addr().String())
 				if isReset(err) {
-					continue // aborted before it knew that it was connected
+					continue // aborted before connect returned
 				} else if err != nil {
 					t.Error(err)
 					return
@@ -343,7 +346,7 @@ func TestCloseEachOther(t *testing.T) {
 				c.SetDeadline(time.Now().Add(10 * time.Second))
 				c.Write(fragment(true, pattern(100, 0)))
 				if b, err := readRecord(c, nil); err == nil && !bytes.Equal(b, pattern(100, 0)) {
-					t.Error("somebody else's octets")
+					t.Error("octets of another connection")
 				} else if ne, ok := err.(net.Error); ok && ne.Timeout() {
 					t.Error("a connection hangs")
 				}
@@ -352,7 +355,7 @@ func TestCloseEachOther(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "every one ends once", func() bool { return ended.Load() == clients })
+	eventually(t, "every connection ends once", func() bool { return ended.Load() == clients })
 }
 
 func BenchmarkPost(b *testing.B) {

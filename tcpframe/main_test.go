@@ -1,6 +1,7 @@
 package tcpframe
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -9,9 +10,17 @@ import (
 	"time"
 )
 
-// TestMain fails on goroutines that outlive the tests, and on Buffers that were
-// not released.
+// parallel is how many parallel tests run at once. Most of them wait for the timers of TCP
+// and use no CPU.
+const parallel = "8"
+
+// TestMain fails on goroutines that outlive the tests, and on Buffers that were not
+// released.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", parallel); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if code == 0 {
 		if s := leaked(); s != "" {
@@ -26,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leaked waits for goroutines to end and returns the stacks of those that do
-// not. gnet's worker pool keeps idle workers; they are not ours to end.
+// leaked waits for goroutines to end and returns the stacks of those that do not. It ignores
+// the idle workers that gnet's worker pool keeps.
 func leaked() string {
 	var left []string
 	for range 100 {

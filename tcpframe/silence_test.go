@@ -27,8 +27,8 @@ func TestSilence(t *testing.T) {
 		"acknowledgements come":         {{s, false, 0, 0}, {2 * s, true, time.Millisecond, time.Millisecond}, {3 * s, true, time.Millisecond, time.Millisecond}},
 		"then they stop":                {{s, true, 0, 0}, {2 * s, true, time.Second / 2, time.Second / 2}, {3 * s, true, time.Second * 3 / 2, time.Second * 3 / 2}},
 		"then it is answered":           {{s, true, time.Hour, 0}, {2 * s, true, time.Hour, time.Second}, {3 * s, false, 0, 0}, {4 * s, true, time.Second, time.Second}},
-		// The process was stopped for 9 s; what came meanwhile has not been read.
-		"we were away": {{s, true, time.Hour, 0}, {10 * s, true, time.Hour, 0}, {11 * s, true, time.Hour, time.Second}},
+		// This process was stopped for 9 s. Octets that arrived meanwhile are unread.
+		"this process was stopped": {{s, true, time.Hour, 0}, {10 * s, true, time.Hour, 0}, {11 * s, true, time.Hour, time.Second}},
 	} {
 		var q silence
 		for i, l := range looks {
@@ -39,15 +39,15 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// blackHole makes the kernel drop everything that comes for c, before TCP sees it: to
-// the other end the host has vanished.
+// blackHole makes the kernel drop every packet for c before TCP sees it. To the other end
+// the host has vanished.
 func blackHole(t *testing.T, c net.Conn) {
 	t.Helper()
 	rc, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
-	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} // accept 0 octets
+	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K} // keep 0 octets of a packet
 	cerr := rc.Control(func(fd uintptr) {
 		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop})
 	})
@@ -77,9 +77,10 @@ func dialPair(t *testing.T, e *Engine, o DialOptions) (*Conn, *recorder, net.Con
 	return c, r, far
 }
 
-// TestSilentPeer: a peer whose host is gone is found out, while nothing moves and with
-// octets under way, but not before it has had time to answer.
+// A connection to a host that is gone ends with ErrSilent, whether it is idle or has octets
+// under way, but not before the host has had time to answer.
 func TestSilentPeer(t *testing.T) {
+	t.Parallel()
 	e := startEngine(t, EngineOptions{tick: 100 * time.Millisecond})
 	o := DialOptions{Conn: ConnOptions{SilentTimeout: 4 * time.Second}}
 	for name, send := range map[string]bool{"idle": false, "sending": true} {
@@ -91,20 +92,20 @@ func TestSilentPeer(t *testing.T) {
 			if send {
 				c.Loop().Post(loop.TaskFunc(func() { c.Send([][]byte{bytes.Repeat([]byte{1}, 64<<10)}, nil) }))
 			}
-			var re *recordError
-			if err := r.wait(t, "the peer's host is gone"); !errors.As(err, &re) || re.reason != reasonSilent {
-				t.Errorf("closed with %v, want silent", err)
+			if err := r.wait(t, "the peer's host is gone"); !errors.Is(err, ErrSilent) {
+				t.Errorf("closed with %v, want %v", err, ErrSilent)
 			}
 			if d := time.Since(began); d < 2*time.Second {
-				t.Errorf("found out after %v, want 2.5 s or more", d)
+				t.Errorf("closed after %v, want 2.5 s or more", d)
 			}
 		})
 	}
 }
 
-// TestStoppedPeer: a peer whose process does nothing, so that its window closes, is not
-// silent: its host acknowledges.
+// A peer whose process does nothing, so that its window closes, is not silent: its host
+// acknowledges.
 func TestStoppedPeer(t *testing.T) {
+	t.Parallel()
 	e := startEngine(t, EngineOptions{tick: 100 * time.Millisecond})
 	c, r, _ := dialPair(t, e, DialOptions{Conn: ConnOptions{SilentTimeout: 3 * time.Second}})
 	c.Loop().Post(loop.TaskFunc(func() {
@@ -118,11 +119,11 @@ func TestStoppedPeer(t *testing.T) {
 	case <-time.After(7 * time.Second):
 	}
 	if left := onLoop(c, func() int64 { return c.outbound }); left == 0 {
-		t.Error("nothing waits: the window never closed")
+		t.Error("nothing is queued: the window never closed")
 	}
 }
 
-// onLoop is what f says on c's loop.
+// onLoop returns the result of f, which it calls on c's loop.
 func onLoop[T any](c *Conn, f func() T) T {
 	ch := make(chan T, 1)
 	c.Loop().Post(loop.TaskFunc(func() { ch <- f() }))

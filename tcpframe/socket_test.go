@@ -9,13 +9,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// A greedy stream writes msg, in each of its passes until nothing more is taken.
+// A greedy stream writes msg. In each pass it writes until Writev takes no more.
 type greedy struct {
 	t      *testing.T
 	s      loop.Socket
 	msg    []byte
 	passes int
-	most   int // octets in one of them
+	most   int // octets in the largest pass
 	ended  chan struct{}
 }
 
@@ -47,14 +47,15 @@ func (g *greedy) write() {
 	}
 }
 
-// However fast the peer is, its neighbours on the loop have their turns.
+// A connection writes no more than its share in one pass, however fast its peer reads.
 func TestPutShare(t *testing.T) {
+	t.Parallel()
 	for _, sh := range []share{few, many} {
 		e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 		l := e.Loops()[0]
 		l.Post(loop.TaskFunc(func() { l.share = sh }))
 		near, far := tcpPair(t)
-		near.SetWriteBuffer(16 << 20) // as far as the system lets it
+		near.SetWriteBuffer(16 << 20) // the kernel may limit it
 		msg := pattern(16<<20, 3)
 		g := &greedy{t: t, msg: msg, ended: make(chan struct{})}
 		if err := l.Attach(near, g); err != nil {
@@ -71,7 +72,7 @@ func TestPutShare(t *testing.T) {
 	}
 }
 
-// A crowd of busy sockets has small shares, as long as it is one.
+// Shares are small while more than crowd sockets are busy.
 func TestApportion(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
@@ -82,7 +83,7 @@ func TestApportion(t *testing.T) {
 	shares := make(chan share)
 	for _, tt := range []struct {
 		busy        int
-		want, after share // before the next sweep, and after it
+		want, after share // the share before the next sweep, and after it
 	}{{crowd + 1, many, many}, {crowd, many, few}, {crowd, few, few}, {crowd + 1, many, many}, {0, many, few}} {
 		for _, p := range peers[:tt.busy] {
 			p.send(fragment(true, pattern(100, 0)))

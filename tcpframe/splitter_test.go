@@ -25,7 +25,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// cut runs b through a splitter, in pieces that piece says.
+// cut runs b through a splitter. piece returns the length of each next piece.
 func cut(s *splitter, b []byte, piece func() int) (records [][]byte, err *recordError) {
 	var rec []byte
 	for len(b) > 0 && err == nil {
@@ -37,8 +37,7 @@ func cut(s *splitter, b []byte, piece func() int) (records [][]byte, err *record
 	return records, err
 }
 
-// cutInto runs one piece through a splitter, as Conn does. rec is the record
-// that goes on.
+// cutInto runs one piece through a splitter, as Conn does. rec is the incomplete record.
 func cutInto(s *splitter, rec *[]byte, p []byte) (records [][]byte, err *recordError) {
 	for len(p) > 0 {
 		if s.left == 0 {
@@ -132,7 +131,7 @@ func TestSplitterVectors(t *testing.T) {
 	}
 }
 
-// Every way to cut a stream in three gives the same records.
+// A stream that is cut in three at any two positions has the same records.
 func TestSplitterEveryPosition(t *testing.T) {
 	a, b, c := pattern(8, 1), pattern(13, 2), pattern(21, 3)
 	var in []byte
@@ -161,7 +160,7 @@ func TestSplitterEveryPosition(t *testing.T) {
 	}
 }
 
-// Endless empty fragments end at the limit, whatever the sizes of reads.
+// Endless empty fragments are rejected at the limit, within one read.
 func TestSplitterMillionFragments(t *testing.T) {
 	in := make([]byte, 4<<20)
 	s := &splitter{maxRecord: 4096, maxFragments: 1024}
@@ -201,8 +200,8 @@ func BenchmarkSplitter(b *testing.B) {
 	}
 }
 
-// FuzzSplitter: the records do not depend on how the stream was cut, limits
-// hold, and what was read, encoded again, reads the same.
+// FuzzSplitter checks that the records do not depend on how the stream is cut, that limits
+// hold, and that the records, encoded again, are the same.
 func FuzzSplitter(f *testing.F) {
 	for _, s := range []string{
 		`80000028` + nullCall, `00000008 00000001 00000000 80000000`, `ffffffff`, `80000000`,

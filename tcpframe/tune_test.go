@@ -19,7 +19,7 @@ func option(t *testing.T, c *net.TCPConn, level, name int) (v int) {
 	return v
 }
 
-// A peer on this host gets a short send buffer and every peer its timeout.
+// tune sets a short send buffer towards a peer on this host, and TCP_USER_TIMEOUT.
 func TestTune(t *testing.T) {
 	ln, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
