@@ -54,7 +54,7 @@ func newLoader(t *testing.T) *Loader {
 	return l
 }
 
-// works are loads of every kind; octets are those of Calls and Replies.
+// works are loads of every kind, with the octets of their Calls and Replies.
 var works = []struct {
 	name          string
 	load          Load
@@ -95,7 +95,8 @@ func TestEndToEnd(t *testing.T) {
 					if load.Work.Delay > 0 && r.Latency.P50 < 2000 {
 						t.Errorf("p50 %.0f us, want the delay of 2000 us at least", r.Latency.P50)
 					}
-					// A window may hold Calls that were due before it, but no run has more than are due.
+					// A window may have Calls that were due before it, but no run has more Calls
+					// than are due.
 					if most := load.Rate*took.Seconds() + 1; load.Rate > 0 && float64(r.Calls) > most {
 						t.Errorf("%d calls in %v, want %.0f at most", r.Calls, took, most)
 					}
@@ -108,7 +109,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 }
 
-// A pacedClient notes the start of each Call.
+// A pacedClient records the start of each Call.
 type pacedClient struct {
 	free   int
 	starts []int64
@@ -118,8 +119,8 @@ func (c *pacedClient) call(start int64) { c.free--; c.starts = append(c.starts, 
 func (c *pacedClient) slots() int       { return c.free }
 func (c *pacedClient) close()           {}
 
-// TestCatchUp: as many Calls start as are due, on one connection after the other, and
-// those that had to wait for a slot count from when they were due.
+// TestCatchUp: catchUp starts the Calls that are due, on one connection after the other. The
+// latency of a Call that waited for a slot counts from the time when it was due.
 func TestCatchUp(t *testing.T) {
 	a, b := &pacedClient{free: 2}, &pacedClient{free: 3}
 	w := &worker{clients: []client{a, b}, due: 100, step: 10}
@@ -151,8 +152,8 @@ func TestCatchUp(t *testing.T) {
 	}
 }
 
-// begin begins the run that Loader.Run would, with a window that only cancel ends. What
-// ended it comes on the channel.
+// begin starts a run as Loader.Run does, with a window that lasts until cancel. The channel
+// has the error that ended the run.
 func begin(l *Loader, o Load) (r *run, cancel context.CancelFunc, ended <-chan error, err error) {
 	o.Warmup, o.Duration = time.Nanosecond, time.Hour
 	if r, err = l.prepare(o); err != nil {
@@ -164,8 +165,8 @@ func begin(l *Loader, o Load) (r *run, cancel context.CancelFunc, ended <-chan e
 	return r, cancel, c, nil
 }
 
-// In the steady state neither side allocates for a Call. What is counted is the
-// whole process, timers and profilers of the runtime included.
+// In the steady state neither side allocates for a Call. The test counts allocations of
+// the whole process, including the runtime's timers and profilers.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates; run without it")
@@ -186,8 +187,8 @@ func TestNoAllocations(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer cancel()
-				// answered waits until so many Calls were answered, and returns how many
-				// were. It does not allocate.
+				// answered waits until so many Calls are answered, and returns how many
+				// are. It does not allocate.
 				count := make(chan uint64)
 				look := loop.TaskFunc(func() { count <- r.workers[0].stats.latency.Count() })
 				answered := func(want uint64) uint64 {
@@ -261,7 +262,7 @@ func TestRunFails(t *testing.T) {
 	})
 }
 
-// A server that goes away makes the run fail, and nothing hang.
+// A run fails, and does not hang, when its server closes.
 func TestServerGone(t *testing.T) {
 	loader := newLoader(t)
 	for _, transport := range []string{"tcp", "rdma"} {

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// What the two ends cost together: no figure of a proxy can be better. One
+// The cost of load and server without a proxy: no proxy can be faster. One
 // operation is a Call of 100 octets and its Reply.
 func BenchmarkEcho(b *testing.B) {
 	for _, transport := range []string{"tcp", "rdma"} {

@@ -12,14 +12,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
-// message is one Call of kind o, whole.
+// message returns one whole Call of kind o.
 func message(o *op, xid, tag uint32) []byte {
 	m := append(slices.Clone(o.head), dataOf(pattern(), tag, o.size)...)
 	o.patch(m, xid, tag)
 	return m
 }
 
-// The service's own Reply to m.
+// serve returns the service's Reply to m.
 func serve(t testing.TB, s *service, m []byte) ([]byte, *answer) {
 	t.Helper()
 	var c oncrpc.Call
@@ -54,7 +54,7 @@ func allOps(t testing.TB) []*op {
 	return ops
 }
 
-// A message is as long as was asked for, all of it.
+// The whole message has the length that Work gives.
 func TestSizes(t *testing.T) {
 	for _, tc := range []struct{ call, reply, wantCall, wantReply int }{
 		{100, 100, 100, 100},
@@ -87,8 +87,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// What the service answers is what the load expects, however it is cut, and
-// nothing else is.
+// The load accepts the Replies of the service, in any pieces, and no others.
 func TestAnswers(t *testing.T) {
 	s := &service{pattern: pattern(), full: true}
 	scratch := make([]byte, headMax)
@@ -167,8 +166,8 @@ func checkBadData(t *testing.T, o *op, m, r []byte, tag uint32, scratch []byte) 
 	}
 }
 
-// The bindings know these Calls and Replies, or how they travel is not how NFS
-// does.
+// The bindings of NFS know these Calls and Replies, so that they travel like those of a
+// real client.
 func TestBindings(t *testing.T) {
 	registry := ulb.NewRegistry(ulb.Limits{})
 	nfs.Register(registry)
@@ -200,7 +199,7 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// Bad Calls get their accept_stat; unaligned data their roundup.
+// Bad Calls get their accept_stat. Unaligned data get roundup.
 func TestService(t *testing.T) {
 	s := &service{pattern: pattern()}
 	head := func(program, version, proc uint32, args ...uint32) []byte {
@@ -298,7 +297,7 @@ func TestMix(t *testing.T) {
 	var count [3]int
 	for i, k := range order {
 		count[k]++
-		// Evenly: of any beginning, each has its share to within one.
+		// Evenly: in every prefix, each index has its share to within one.
 		for j, w := range []int{50, 30, 20} {
 			if d := count[j]*100 - w*(i+1); d > 100 || d < -100 {
 				t.Errorf("after %d calls %s has had %d", i+1, ops[j].name, count[j])

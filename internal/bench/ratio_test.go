@@ -23,8 +23,8 @@ func TestQuartiles(t *testing.T) {
 	}
 }
 
-// Ratios are taken within a round: a machine that is twice as slow in every
-// other round does not show.
+// Ratios are computed within a round, so they do not change when the machine is half as
+// fast in every other round.
 func TestRatios(t *testing.T) {
 	result := func(rate float64, cpu *CPU) *Result { return &Result{CallsPerSecond: rate, CPU: cpu} }
 	c := &Comparison{Baseline: 1, Results: [][]*Result{
@@ -45,7 +45,7 @@ func TestRatios(t *testing.T) {
 	}
 }
 
-// Each round runs every target once; over the rounds every target comes first.
+// Each round runs every target once, and every target is the first of some round.
 func TestTurns(t *testing.T) {
 	for n := 1; n <= 6; n++ {
 		first := make(map[int]int)

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// testdata/tcp.pcap and iwarp.pcap hold the vectors of internal/rpc/ulb/nfs as
-// captures; tshark agrees with what is in them. The XIDs in tcp.pcap differ, so
-// that Calls and Replies pair.
+// testdata/tcp.pcap and iwarp.pcap hold the vectors of internal/rpc/ulb/nfs as captures.
+// tshark finds the same messages in them. The XIDs in tcp.pcap differ, so that Calls and
+// Replies pair.
 
 type vector struct {
 	ID      string
@@ -95,7 +95,7 @@ func TestIWARPVectors(t *testing.T) {
 			t.Fatalf("packet %d: %+v", m.First, m)
 		}
 		b, whole := m.Payload()
-		// One Reply has its second item inline, which no vector has.
+		// One Reply has its second item inline, unlike every vector.
 		found := m.First == 54 && len(b) == 156
 		for _, v := range all {
 			switch {

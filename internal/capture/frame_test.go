@@ -56,7 +56,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// Packets that hold no TCP segment are passed over and counted.
+// Packets without a TCP segment are skipped and counted.
 func TestSkipped(t *testing.T) {
 	v4 := &flow{from: clientV4, to: serverV4}
 	v6 := &flow{from: clientV6, to: serverV6}

@@ -11,7 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// allocated is what f allocates, in octets.
+// allocated returns how many octets f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -20,8 +20,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// worst is how much more than its length a capture may make Read and Messages
-// allocate: packets of no more than headers, each a connection of its own.
+// worst bounds the octets that Read and Messages allocate for each octet of a capture. The
+// worst capture has only packets without payload, each of another connection.
 const worst = 64
 
 func checkBounds(t *testing.T, file []byte) {
@@ -59,8 +59,8 @@ func checkMessages(t *testing.T, all []Message) {
 	}
 }
 
-// Numbers in a capture, all of them wrong at random, never cost more than the
-// capture is long, nor a panic.
+// Random wrong numbers in a capture cause no panic, and no more allocation than the length
+// of the capture allows.
 func TestBounds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	b := newBuilder()
@@ -83,13 +83,13 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Many small things of each kind in one file take time in proportion.
+// The time for many small items in one file is proportional to their number.
 func TestManySmall(t *testing.T) {
 	b := newBuilder()
 	rng := rand.New(rand.NewPCG(7, 8))
 	client, server := b.iwarp(wire.FlagCRC)
 	for range 20000 {
-		client.f.seq += 1 // a hole before each
+		client.f.seq += 1 // a hole before each FPDU
 		b.send(client.f, flagACK, client.message(wire.OpSend, 0, []byte{1}))
 		b.send(server.f, flagACK, server.fpdu(nil, wire.AppendReadRequest(nil, 1, wire.Read{SrcSTag: rng.Uint32(), Size: 1 << 30}), nil))
 		b.send(server.f, flagACK, server.tagged(wire.OpReadResponse, rng.Uint32(), 0, []byte{1}))
@@ -106,7 +106,7 @@ func TestManySmall(t *testing.T) {
 	checkBounds(t, b.file())
 }
 
-// Seeds are short: go test spends its time on making long ones shorter.
+// Seeds are short, because go test spends its time on minimising long ones.
 func FuzzMessages(f *testing.F) {
 	f.Add(readFile(f, "testdata/tcp.pcap")[:900])
 	f.Add(readFile(f, "testdata/iwarp.pcap")[:1300])

@@ -32,7 +32,7 @@ func (b *builder) iwarp(flags wire.FrameFlags) (client, server *peer) {
 	return client, server
 }
 
-// fpdu adds an FPDU whose header is made already.
+// fpdu adds an FPDU with the given header.
 func (p *peer) fpdu(b []byte, header, payload []byte) []byte {
 	body := slices.Concat(header, payload)
 	body = append(body, make([]byte, -len(body)&3)...)
@@ -73,7 +73,7 @@ func (p *peer) tagged(op wire.Opcode, stag uint32, to uint64, data []byte) []byt
 // Reply, in TCP segments of n octets.
 func (b *builder) exchange(client, server *peer, n int) (whole []byte, data []byte) {
 	whole = call(9, 5000)
-	argument := whole[100:3101] // 3001 octets, of which 3 are roundup behind
+	argument := whole[100:3101] // 3001 octets, followed by 3 of roundup
 	copy(whole[3101:3104], "\x00\x00\x00")
 	data = bytes.Repeat([]byte("result. "), 700)
 	var h rpcrdma.Header
@@ -100,7 +100,8 @@ func (b *builder) exchange(client, server *peer, n int) (whole []byte, data []by
 	return whole, data
 }
 
-// Chunks are followed whatever the segments, the Markers and the order of RDMA.
+// Messages finds the data of chunks for any segments, Markers and order of RDMA
+// operations.
 func TestChunks(t *testing.T) {
 	for _, flags := range []wire.FrameFlags{wire.FlagCRC, wire.FlagCRC | wire.FlagMarkers, 0} {
 		for _, n := range []int{1 << 20, 1448, 333, 20} {
@@ -135,7 +136,7 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// Long Calls and Replies are in chunks altogether.
+// Long Calls and Long Replies are wholly in chunks.
 func TestLong(t *testing.T) {
 	b := newBuilder()
 	client, server := b.iwarp(wire.FlagCRC)
@@ -161,7 +162,7 @@ func TestLong(t *testing.T) {
 	}
 }
 
-// A handle means the Call that advertised it last.
+// A handle belongs to the Call that advertised it last.
 func TestHandleReuse(t *testing.T) {
 	b := newBuilder()
 	client, server := b.iwarp(wire.FlagCRC)
@@ -187,7 +188,7 @@ func TestHandleReuse(t *testing.T) {
 	}
 }
 
-// A CRC that is wrong is reported and the message is read all the same.
+// A message with a wrong CRC is read, and reported with BadCRC.
 func TestBadCRC(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.iwarp(wire.FlagCRC)
@@ -203,8 +204,8 @@ func TestBadCRC(t *testing.T) {
 	}
 }
 
-// Without the start of the connection FPDUs are found where packets begin, and
-// after a hole too.
+// Without the start of the connection, and after a hole, FPDUs are found at the beginning
+// of packets.
 func TestIWARPMidStream(t *testing.T) {
 	b := newBuilder()
 	client, server := b.iwarp(wire.FlagCRC)
@@ -223,7 +224,7 @@ func TestIWARPMidStream(t *testing.T) {
 	}
 }
 
-// Sends that are cut, malformed, or never end.
+// Sends that are cut, malformed, or without a last DDP Segment.
 func TestBadSends(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.iwarp(wire.FlagCRC)

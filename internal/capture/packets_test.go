@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Every format of capture says the same.
+// Every format of a capture has the same packets.
 func TestFormats(t *testing.T) {
 	b := newBuilder()
 	client, server := b.handshake(false)
@@ -23,7 +23,7 @@ func TestFormats(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		file  []byte
-		exact time.Duration // of the timestamps; 0 when there are none
+		exact time.Duration // resolution of the timestamps; 0 when there are none
 	}{
 		{"pcap", b.pcap(le, false), time.Microsecond},
 		{"pcap, other order, nanoseconds", b.pcap(be, true), time.Nanosecond},
@@ -46,7 +46,7 @@ func TestFormats(t *testing.T) {
 				}
 				data := p.Data
 				if tc.name == "pcapng, simple blocks" && len(data) > len(want.data) {
-					data = data[:len(want.data)] // no length captured there: roundup counts
+					data = data[:len(want.data)] // a Simple Packet Block has no captured length, so roundup counts
 				}
 				if p.Number != i+1 || p.Link != linkRaw || int(p.Length) != want.length || !bytes.Equal(data, want.data) {
 					t.Errorf("packet %d: %+v", i+1, p)
@@ -96,8 +96,8 @@ func TestNoCapture(t *testing.T) {
 	}
 }
 
-// A capture that is cut anywhere gives the messages before the cut, and says where
-// it breaks off.
+// Of a capture that is cut anywhere, Read finds the messages before the cut, and Err says
+// where it breaks off.
 func TestTruncated(t *testing.T) {
 	for _, name := range []string{"testdata/tcp.pcap", "testdata/iwarp.pcap"} {
 		file := readFile(t, name)
@@ -119,7 +119,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// What is wrong in a file is said, and what came before it is good.
+// Err describes a broken file, and the packets before that place are good.
 func TestBroken(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)

@@ -17,8 +17,8 @@ func (b *builder) stream(f *flow, octets []byte, n int) {
 	}
 }
 
-// Records come whole however their octets are cut and whatever the order of
-// segments, with sequence numbers that wrap.
+// Records are found whole in segments of any length and order, with sequence numbers that
+// wrap.
 func TestReassembly(t *testing.T) {
 	want := [][]byte{call(1, 300), call(2, 0), call(3, 1000), call(4, 4), call(5, 77)}
 	var octets []byte
@@ -36,7 +36,7 @@ func TestReassembly(t *testing.T) {
 			segs = append(segs, seg{at, at + n})
 			at += n
 		}
-		for range rng.IntN(5) { // again, and across the others
+		for range rng.IntN(5) { // retransmissions across other segments
 			at := rng.IntN(len(octets))
 			segs = append(segs, seg{at, min(at+1+rng.IntN(300), len(octets))})
 		}
@@ -62,8 +62,8 @@ func TestReassembly(t *testing.T) {
 	}
 }
 
-// Inside a record octets may be missing without a search for the next: its mark
-// says where that is.
+// When octets inside a record are missing, its mark tells the position of the next record,
+// without a search.
 func TestHoleInRecord(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
@@ -87,13 +87,13 @@ func TestHoleInRecord(t *testing.T) {
 	}
 }
 
-// A mark that is missing makes the next record be searched for.
+// When a mark is missing, the next record is searched for.
 func TestHoleOverMark(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
 	octets := slices.Concat(record(call(1, 40)), record(call(2, 400)), record(call(3, 8)), record(call(4, 8)))
 	b.send(client, flagACK, octets[:84])
-	client.seq += 3 // of the mark of the second
+	client.seq += 3 // octets of the second record's mark
 	b.send(client, flagACK, octets[87:])
 	_, all := readMessages(t, b.file())
 	wantMessages(t, all, call(1, 40), call(3, 8), call(4, 8))
@@ -116,7 +116,7 @@ func TestMidStream(t *testing.T) {
 	}
 }
 
-// In data that is no RPC there are no records, however the stream begins.
+// A stream of another protocol has no records, whether or not its start was captured.
 func TestNotRPC(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	noise := make([]byte, 1<<20)
@@ -139,7 +139,7 @@ func TestNotRPC(t *testing.T) {
 	}
 }
 
-// A stream that turns into something else has a message that says so.
+// A stream that stops being RPC has a message that says so.
 func TestOutOfStep(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
@@ -154,7 +154,7 @@ func TestOutOfStep(t *testing.T) {
 	}
 }
 
-// RFC 5531 Section 11: records of several fragments, some of no octets.
+// RFC 5531 Section 11: records of several fragments, some of them empty.
 func TestFragments(t *testing.T) {
 	m := call(1, 100)
 	fragment := func(b []byte) []byte { return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...) }
@@ -177,7 +177,7 @@ func TestFragments(t *testing.T) {
 	}
 }
 
-// The same addresses again are another connection.
+// A second SYN between the same addresses starts another connection.
 func TestReopened(t *testing.T) {
 	b := newBuilder()
 	client, server := b.handshake(false)
@@ -185,7 +185,7 @@ func TestReopened(t *testing.T) {
 	b.send(client, flagFIN|flagACK, nil)
 	client.seq, server.seq = 500000, 900000
 	b.send(client, flagSYN, nil)
-	b.segment(client, 500000, flagSYN, nil) // again, and no third connection
+	b.segment(client, 500000, flagSYN, nil) // a retransmission, so no third connection
 	b.send(server, flagSYN|flagACK, nil)
 	b.send(client, flagACK, record(call(2, 8)))
 	b.send(server, flagACK, record(reply(2, 8)))
@@ -196,7 +196,7 @@ func TestReopened(t *testing.T) {
 	}
 }
 
-// A record that announces more than there is, and one beyond any bound.
+// A record whose mark has more octets than the capture, and one beyond every bound.
 func TestLongMarks(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)

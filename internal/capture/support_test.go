@@ -11,7 +11,7 @@ import (
 type builder struct {
 	link  uint32
 	wrap  func(ip []byte, v6 bool) []byte // the link's header before an IP packet
-	snap  int                             // 0 for none
+	snap  int                             // snap length; 0 for none
 	at    time.Time
 	packs []pack
 }
@@ -100,7 +100,7 @@ func (b *builder) handshake(v6 bool) (client, server *flow) {
 	return client, server
 }
 
-// pcap is the capture in the classic format.
+// pcap returns the capture in the format of pcap.
 func (b *builder) pcap(order binary.AppendByteOrder, nano bool) []byte {
 	magic := uint32(magicMicro)
 	if nano {
@@ -138,7 +138,7 @@ func block(out []byte, order binary.AppendByteOrder, kind uint32, body []byte) [
 }
 
 // section appends a Section Header Block and an Interface Description Block with
-// timestamps of the resolution given; 0 for the default.
+// timestamps of this resolution; 0 for the default.
 func (b *builder) section(out []byte, order binary.AppendByteOrder, resolution byte) []byte {
 	shb := order.AppendUint32(nil, magicOrder)
 	shb = append(shb, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
@@ -156,10 +156,10 @@ func (b *builder) section(out []byte, order binary.AppendByteOrder, resolution b
 	return block(out, order, blockInterface, append(idb, 0, 0, 0, 0))
 }
 
-// pcapng is the capture in blocks of the kind given.
+// pcapng returns the capture with packets in blocks of this kind.
 func (b *builder) pcapng(order binary.AppendByteOrder, kind uint32, resolution byte) []byte {
 	out := b.section(nil, order, resolution)
-	out = block(out, order, 5, make([]byte, 12)) // Interface Statistics: passed over
+	out = block(out, order, 5, make([]byte, 12)) // Interface Statistics, which Read skips
 	perSec := perSecond(resolution)
 	if resolution == 0 {
 		perSec = 1e6
@@ -187,12 +187,12 @@ func (b *builder) pcapng(order binary.AppendByteOrder, kind uint32, resolution b
 	return out
 }
 
-// record puts a mark before m.
+// record returns m behind a record mark.
 func record(m []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(m))|lastFragment), m...)
 }
 
-// call is a Call with n octets of arguments.
+// call returns a Call with n octets of arguments.
 func call(xid uint32, n int) []byte {
 	b := binary.BigEndian.AppendUint32(nil, xid)
 	for _, w := range []uint32{0, 2, 100003, 3, 7, 0, 0, 0, 0} {
@@ -204,7 +204,7 @@ func call(xid uint32, n int) []byte {
 	return b
 }
 
-// reply is a Reply with n octets of results.
+// reply returns a Reply with n octets of results.
 func reply(xid uint32, n int) []byte {
 	b := binary.BigEndian.AppendUint32(nil, xid)
 	for _, w := range []uint32{1, 0, 0, 0, 0} {

@@ -12,7 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// callHead is a Call's header with AUTH_NONE, in hex.
+// callHead returns a Call's header with AUTH_NONE, in hex.
 func callHead(version, procedure int) string {
 	return fmt.Sprintf("00000007 00000000 00000002 000186a0 %08x %08x 00000000 00000000 00000000 00000000 ", version, procedure)
 }
@@ -32,13 +32,13 @@ const (
 	rpcbNone    = "000186a4 00000001 00000003 74637000 00000000 00000000 "          // 100004, 1
 )
 
-// replies are whole answers, octet for octet. The layouts are those of RFC 1833
-// Sections 2.1 and 3.1.
+// replies are whole Replies, octet for octet. RFC 1833 Sections 2.1 and 3.1 have the
+// layouts.
 var replies = []struct {
 	name    string
 	q       question
 	call    string
-	reply   string // "" for silence
+	reply   string // "" for no Reply
 	refused refusal
 }{
 	{"v2 NULL", overTCP("192.0.2.1"), callHead(2, 0), success, refusedNot},
@@ -162,8 +162,8 @@ var replies = []struct {
 		00000006 00000014 00000001 00000001 00000000 00000001 00000000  00000000 00000000`, "00000007 00000001 00000001 00000001 00000001", refusedAuth},
 }
 
-// dumped is the table of testServices as DUMP of versions 3 and 4 has it, whoever
-// asks.
+// dumped is the result of DUMP of versions 3 and 4 for testServices. It does not depend on
+// the address of the question.
 const dumped = `
 	00000001 000186a0 00000002 00000003 74637000 0000000d 302e302e302e302e302e313131 000000 ` + rdmabridge + `
 	00000001 000186a0 00000002 00000003 75647000 0000000d 302e302e302e302e302e313131 000000 ` + rdmabridge + `
@@ -209,7 +209,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// What refuses is counted under its reason, once.
+// Each refusal is counted once, under its reason.
 func TestRepliesCounted(t *testing.T) {
 	for _, tt := range replies {
 		s := newTestServer(testServices())
@@ -227,7 +227,7 @@ func TestRepliesCounted(t *testing.T) {
 	}
 }
 
-// The time and the addresses of this host's own form depend on where the test runs.
+// The time, and addresses as sockaddrs, depend on the machine of the test.
 func TestHostReplies(t *testing.T) {
 	s := newTestServer(testServices())
 	q := overTCP("192.0.2.1")
@@ -264,8 +264,7 @@ func TestHostReplies(t *testing.T) {
 
 const garbage = "00000007 00000001 00000000 00000000 00000000 00000004"
 
-// Input that is wrong, and what is said to it: "" for silence, after which a TCP
-// connection is closed.
+// Wrong input and its Replies. "" is no Reply, after which a TCP connection is closed.
 func TestMalformed(t *testing.T) {
 	long := fmt.Sprintf("%0*x", 404*2, 0)
 	for _, tt := range []struct{ name, message, reply string }{
@@ -321,7 +320,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// Every prefix of every Call is no Call, or has garbage for arguments, or is whole.
+// Every prefix of every Call is no Call, or gets GARBAGE_ARGS, or is whole.
 func TestTruncated(t *testing.T) {
 	s := newTestServer(testServices())
 	for _, tt := range replies {
@@ -341,7 +340,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// A Reply that no datagram holds is SYSTEM_ERR there, and whole on TCP.
+// A Reply that is too long for a datagram is SYSTEM_ERR over UDP, and whole over TCP.
 func TestLongReply(t *testing.T) {
 	programs := make([]Program, 200)
 	for i := range programs {
@@ -362,7 +361,7 @@ func TestLongReply(t *testing.T) {
 	}
 }
 
-// The answer for one listener among several depends on where it was asked.
+// The answer for several listeners depends on the address of the question.
 func TestReach(t *testing.T) {
 	at := func(a string, programs ...Program) Service {
 		return Service{Address: netip.MustParseAddrPort(a), Programs: programs}
@@ -390,7 +389,7 @@ func TestReach(t *testing.T) {
 		{"192.0.2.2", 3, 1002, "192.0.2.2.3.234"},    // the version comes before the address
 		{"fe80::1", 3, 1005, "fe80::1.3.237"},        // without the zone
 		{"2001:db8::1", 3, 0, "fe80::1.3.237"},       // elsewhere
-		{"192.0.2.9", 2, 1002, "192.0.2.9.3.234"},    // no such version: the best there is
+		{"192.0.2.9", 2, 1002, "192.0.2.9.3.234"},    // no such version, so the best other entry
 		{"198.51.100.1", 1, 1002, "198.51.100.1.3."}, // likewise
 	} {
 		q := overTCP(tt.local)
@@ -408,7 +407,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// A listener on loopback is nobody's business outside.
+// A listener on loopback is not advertised to other hosts.
 func TestLoopback(t *testing.T) {
 	s := newTestServer(testServices())
 	call := unhex(t, callHead(4, 3)+"000186b5 00000004 00000000 00000000 00000000")
@@ -424,7 +423,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// countRefusals makes the counters of s tell, which has none.
+// countRefusals gives s, which has no metrics, counters.
 func countRefusals(s *Server) func(r refusal, datagram bool) uint64 {
 	s.series.resolve(testMetrics())
 	return func(r refusal, datagram bool) uint64 { return s.series.refused[transportIndex(datagram)][r].Value() }

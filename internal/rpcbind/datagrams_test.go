@@ -28,7 +28,7 @@ func TestBucket(t *testing.T) {
 	if n := count(); n != 20 {
 		t.Errorf("after an hour %d pass, want 20", n)
 	}
-	now = now.Add(-time.Hour) // clocks do
+	now = now.Add(-time.Hour) // as clocks may
 	if n := count(); n != 0 {
 		t.Errorf("in the past %d pass, want 0", n)
 	}
@@ -38,7 +38,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// newTestDatagrams has no socket.
+// newTestDatagrams returns datagrams without a socket.
 func newTestDatagrams(s *Server) *datagrams {
 	return &datagrams{
 		s:       s,
@@ -47,8 +47,8 @@ func newTestDatagrams(s *Server) *datagrams {
 	}
 }
 
-// Any question, forged twenty thousand times in a second, gives the victim what
-// it cost, slack for each, and what is spare for all the world.
+// Any question, forged twenty thousand times in a second, sends the victim at most the
+// octets of the questions, slack for each, and the octets of excessRate.
 func TestNoAmplifier(t *testing.T) {
 	s := newTestServer(testServices())
 	a := arrival{local: netip.MustParseAddr("192.0.2.1")}
@@ -74,7 +74,7 @@ func TestNoAmplifier(t *testing.T) {
 	}
 }
 
-// While DUMPs have spent what is spare, clients find their ports.
+// GETPORT is answered while DUMPs have spent excessRate.
 func TestShortPastLong(t *testing.T) {
 	s := newTestServer(testServices())
 	seen := countRefusals(s)
@@ -98,7 +98,7 @@ func TestShortPastLong(t *testing.T) {
 	}
 	for _, call := range []string{
 		callHead(2, 3) + "000186a3 00000003 00000006 00000000",
-		callHead(4, 3) + "000186a0 00000003 00000000 00000000 00000000", // the least question for the longest address
+		callHead(4, 3) + "000186a0 00000003 00000000 00000000 00000000", // the shortest question with the longest address in its Reply
 		callHead(4, 9) + rpcbNFS6,
 		callHead(5, 0),
 	} {
@@ -114,7 +114,7 @@ func TestShortPastLong(t *testing.T) {
 	}
 }
 
-// What gets no answer, and why.
+// Datagrams without a Reply, and their reasons.
 func TestSilence(t *testing.T) {
 	s := newTestServer(testServices())
 	s.setAllow([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")})
@@ -145,7 +145,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// The kernel's control messages, as Linux makes them; nonsense gives no address.
+// Control messages of Linux. Malformed ones give no address.
 func TestArrival(t *testing.T) {
 	four := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{192, 0, 2, 1}, Addr: [4]byte{192, 0, 2, 1}})
 	cast := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{192, 0, 2, 1}, Addr: [4]byte{192, 0, 2, 255}})

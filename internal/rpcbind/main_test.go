@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 // leaked waits for goroutines to end and returns the stacks of those that do not.
-// gnet's worker pool keeps idle workers; they are not ours to end.
+// gnet's worker pool keeps idle workers, which a test cannot end.
 func leaked() string {
 	var left []string
 	for range 100 {
@@ -63,7 +63,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// testServices are what the tests' Server knows:
+// testServices are the services of the tests' Server:
 //
 //	100003 3, 4 and 100005 3  TCP   every address, port 2049 (.8.1)
 //	100003 3                  RDMA  192.0.2.1:20049 (.78.81)
@@ -78,7 +78,7 @@ func testServices() []Service {
 	}
 }
 
-// newTestServer has no sockets: it answers what answer is asked.
+// newTestServer returns a Server without sockets, for calls of answer.
 func newTestServer(services []Service) *Server {
 	s := &Server{clients: make(map[*client]struct{})}
 	s.series.resolve(nil)
@@ -88,7 +88,7 @@ func newTestServer(services []Service) *Server {
 	return s
 }
 
-// overTCP and overUDP are how a question arrives at address local.
+// overTCP and overUDP return a question that was sent to the address local.
 func overTCP(local string) question { return question{local: netip.MustParseAddr(local)} }
 
 func overUDP(local string) question {

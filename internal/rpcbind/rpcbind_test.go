@@ -96,8 +96,8 @@ func readRecord(r io.Reader) ([]byte, error) {
 	return m, err
 }
 
-// Over real sockets the answer names the address that was asked. A connected UDP
-// socket takes nothing from elsewhere, so the Reply comes from there too.
+// Over real sockets the answer has the address of the question. A connected UDP socket
+// receives nothing from other addresses, so the Reply comes from that address, too.
 func TestLocalAddress(t *testing.T) {
 	s, _ := start(t, "0.0.0.0:0")
 	for _, host := range []string{"127.0.0.1", "127.0.0.2", "::1"} {
@@ -170,12 +170,12 @@ func TestPipelined(t *testing.T) {
 	}
 }
 
-// A client that asks for much and reads nothing has at most one Reply in memory.
+// A client that sends many Calls and reads no Reply has at most one Reply in memory.
 func TestUnread(t *testing.T) {
 	s, m := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
 	call := record(unhex(t, callHead(4, 4)))
-	// Until nothing is taken for a while, because a Reply waits.
+	// Write until the Server reads nothing for a while, because a Reply waits.
 	b := bytes.Repeat(call, 1000)
 	waiting := 0.0
 	for at, end := 0, time.Now().Add(20*time.Second); waiting <= 0; {
@@ -204,7 +204,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// CALLIT is silent and the connection lives; what is no Call ends it.
+// CALLIT gets no Reply and keeps the connection. A message that is no Call closes it.
 func TestConnection(t *testing.T) {
 	s, m := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
@@ -250,8 +250,8 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// Datagrams that are no question, or too long, or for everybody, get no answer,
-// and the next one does.
+// Datagrams that are no Call, too long, or broadcast get no Reply, and the next one
+// does.
 func TestDatagramSilence(t *testing.T) {
 	s, m := start(t, "0.0.0.0:0")
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -296,7 +296,7 @@ func TestDatagramSilence(t *testing.T) {
 	}
 }
 
-// Whoever is not allowed to ask is not answered, on either transport.
+// A client that is not allowed gets no Reply, on either transport.
 func TestAllow(t *testing.T) {
 	s, _ := start(t, "0.0.0.0:0", netip.MustParsePrefix("127.0.0.2/32"))
 	from := func(network, host string) (net.Conn, error) {
@@ -324,14 +324,14 @@ func TestAllow(t *testing.T) {
 			continue
 		}
 		c.SetDeadline(time.Now().Add(300 * time.Millisecond))
-		_, _ = c.Write(record(unhex(t, callHead(2, 0)))) // may be reset
+		_, _ = c.Write(record(unhex(t, callHead(2, 0)))) // the connection may be reset
 		if n, err := c.Read(make([]byte, 64)); err == nil {
 			t.Errorf("%s, not allowed: %d octets", network, n)
 		}
 	}
 }
 
-// Close ends the connections there are and lets nobody in.
+// Close closes all connections and accepts no more.
 func TestClose(t *testing.T) {
 	s, _ := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
@@ -354,7 +354,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A port that somebody has is an error, on either transport, and leaves nothing.
+// Listen fails when its port is taken on either transport, and leaves no socket open.
 func TestTaken(t *testing.T) {
 	e, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 1})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What was asked is told, by version; RFC 1833 Section 2.1.
+// GETSTAT returns the counts of questions, by version: RFC 1833 Section 2.1.
 func TestGetStat(t *testing.T) {
 	s := newTestServer(testServices())
 	for _, ask := range []string{
@@ -48,8 +48,8 @@ func TestGetStat(t *testing.T) {
 	}
 }
 
-// Whoever asks for everything there might be does not fill the memory, and what is
-// there goes on being counted.
+// A client that asks for every number does not fill the memory, and lookups of existing
+// services are still counted.
 func TestStrangers(t *testing.T) {
 	s := newTestServer(testServices())
 	size := func() int { return len(s.stats.append(nil)) }
@@ -67,7 +67,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// An XDR int never turns negative.
+// A count stops at the largest XDR int.
 func TestSaturation(t *testing.T) {
 	n := uint32(math.MaxInt32 - 1)
 	bump(&n)

@@ -63,7 +63,7 @@ func TestParseCallTruncated(t *testing.T) {
 	}
 }
 
-// header is a Call header with the words of a test's credential and verifier.
+// header returns a Call header with the words of a test's credential and verifier.
 func header(flavor uint32, cred []byte, verifier []byte) []byte {
 	var b []byte
 	for _, w := range []uint32{0x11, TypeCall, RPCVersion, ProgramNFS, 3, 1, flavor} {
@@ -113,7 +113,7 @@ func TestParseCallRefusals(t *testing.T) {
 }
 
 func TestProtection(t *testing.T) {
-	h := []byte{1, 2, 3, 4, 5} // an odd length: roundup counts
+	h := []byte{1, 2, 3, 4, 5} // an odd length needs roundup
 	for _, tt := range []struct {
 		name   string
 		flavor uint32
@@ -244,7 +244,7 @@ func FuzzParseCall(f *testing.F) {
 	})
 }
 
-// checkHeader asserts what holds for the header of every Call.
+// checkHeader asserts the rules of every Call's header.
 func checkHeader(t *testing.T, c *Call, m []byte) {
 	if c.Args < CallHeaderMin || c.Args > len(m) || c.Args%4 != 0 || c.CredentialLen > MaxAuth || c.VerifierLen > MaxAuth {
 		t.Fatalf("parsed %+v", c)
@@ -259,7 +259,7 @@ func checkHeader(t *testing.T, c *Call, m []byte) {
 	}
 }
 
-// checkArguments asserts what holds for the arguments of every Call.
+// checkArguments asserts the rules of every Call's arguments.
 func checkArguments(t *testing.T, c *Call, m []byte) {
 	start, end, ok := c.Arguments()
 	if ok && (start < c.Args || end < start || end > len(m)) {

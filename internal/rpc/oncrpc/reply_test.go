@@ -98,7 +98,7 @@ func TestParseReplyRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want field %s and %v", tt.name, err, tt.field, tt.want)
 		}
 	}
-	// What a client must judge is passed on.
+	// The client judges unknown values, so they are no errors.
 	var r Reply
 	if err := ParseReply(unhex(t, "00000007 00000001 00000000 00000000 00000000 00000063"), &r); err != nil || r.Succeeded() {
 		t.Errorf("accept_stat 99: %+v, %v", r, err)

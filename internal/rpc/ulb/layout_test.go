@@ -64,8 +64,8 @@ func generate(r *rand.Rand, l Layout, b []byte, items *[][2]int) []byte {
 	return b
 }
 
-// layouts has every construct, some inside others. The first unit of each
-// message is not a walk's to see.
+// layouts have every construct, some inside others. A Walk begins behind the first unit of
+// each message.
 var layouts = []string{
 	"", "4", "16 8", "O", "D", "4 O 8 D 4", "B B", "[4]", "[8 O]", "[[O]]", "?(8)", "?(O D)",
 	"F", "L", "[L] F 4", "*(8 O 8)", "*(O *(O)) 4", "{0:4|1:O}", "{0,1:{1:4|*:}|2:8|*:O O}", "{5:D|3,4:8|*:} O B O",
@@ -201,7 +201,7 @@ func TestCompileBugs(t *testing.T) {
 	}
 }
 
-// FuzzWalk takes any octets for a value of any layout.
+// FuzzWalk walks any octets by any layout.
 func FuzzWalk(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i, s := range layouts {

@@ -63,8 +63,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanFits tries lengths around every threshold and adds up what the chosen
-// shape puts in a Send.
+// TestPlanFits tries lengths around every threshold and adds up the octets that the chosen
+// shape puts into a Send.
 func TestPlanFits(t *testing.T) {
 	reg := NewRegistry(Limits{})
 	for _, inline := range []int{1024, 4096} {
@@ -82,7 +82,7 @@ func TestPlanFits(t *testing.T) {
 	}
 }
 
-// checkPlan asserts what holds for every plan.
+// checkPlan asserts the rules of every plan.
 func checkPlan(t *testing.T, reg *Registry, a *Analysis, callLen, callInline, replyInline int) {
 	t.Helper()
 	s, err := reg.Plan(a, callLen, callInline, replyInline)

@@ -19,7 +19,7 @@ func (fixed) Analyse(_ *oncrpc.Call, _ *Limits, a *Analysis) {
 	}
 }
 
-// endless is a binding whose results nothing bounds.
+// endless is a binding with unbounded results.
 type endless struct{ generic }
 
 func (endless) Analyse(_ *oncrpc.Call, _ *Limits, a *Analysis) {
@@ -126,8 +126,8 @@ func TestRegistryBind(t *testing.T) {
 	reg.Bind(1, 1, fixed{})
 }
 
-// Generic puts an argument back wherever the Requester says, if a length word
-// stands before it.
+// Generic puts an argument back at the Requester's position if there is a length word
+// before it.
 func TestGenericArgItem(t *testing.T) {
 	c := call(oncrpc.ProgramNFS, 4, 1, oncrpc.FlavorNone, nil, 13, 5, 0)
 	for _, tt := range []struct {
@@ -138,7 +138,7 @@ func TestGenericArgItem(t *testing.T) {
 		{uint32(c.Args) + 4, 16, true}, // with roundup
 		{uint32(c.Args) + 4, 12, false},
 		{uint32(c.Args) + 8, 5, true},
-		{uint32(c.Args) + 12, 0, true}, // behind the last octet there is
+		{uint32(c.Args) + 12, 0, true}, // behind the last octet of the message
 		{uint32(c.Args) + 16, 0, false},
 		{uint32(c.Args) + 5, 13, false},
 		{uint32(c.Args), 0, false},

@@ -19,7 +19,7 @@ func TestRoundup(t *testing.T) {
 	}
 }
 
-// message is one item of every kind, with opaques of all four residues.
+// message returns one item of every kind, with opaques of all four residues.
 func message() []byte {
 	b := AppendUint32(nil, 0x01020304)
 	b = AppendUint64(b, 0x05060708090a0b0c)
@@ -109,7 +109,7 @@ func TestCursorBounds(t *testing.T) {
 	}
 }
 
-// FuzzCursor drives a Cursor with a script: each octet of it is a method.
+// FuzzCursor drives a Cursor by a script of which each octet is a method.
 func FuzzCursor(f *testing.F) {
 	f.Add(message(), []byte{0, 1, 2, 2, 2, 2, 2, 3, 3})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff}, []byte{2, 4, 0})

@@ -81,8 +81,8 @@ func allocsRestoreCall(t *testing.T, reg *ulb.Registry) {
 	}
 }
 
-// BenchmarkAnalyse is all that is done to a Call on its way in: the header,
-// the arguments, the shape.
+// BenchmarkAnalyse measures everything that happens to a Call before it is sent: the
+// header, the arguments, the shape.
 func BenchmarkAnalyse(b *testing.B) {
 	reg := newRegistry()
 	for _, v := range loadVectors(b) {

@@ -46,7 +46,7 @@ func FuzzAnalyse(f *testing.F) {
 	})
 }
 
-// checkBounds asserts what holds for every Analysis.
+// checkBounds asserts the rules of every Analysis.
 func checkBounds(t *testing.T, a *ulb.Analysis, c *oncrpc.Call, l *ulb.Limits) {
 	t.Helper()
 	for _, wrong := range []bool{
@@ -82,8 +82,8 @@ func checkArgument(t *testing.T, b ulb.Binding, a *ulb.Analysis, c *oncrpc.Call)
 	}
 }
 
-// plan asserts what holds for every plan: both Sends fit, one chunk per list,
-// and only the combinations that servers are known to have met.
+// plan asserts the rules of every plan: both Sends fit, every list has at most one chunk,
+// and the combination is one that servers are tested with.
 func plan(t *testing.T, reg *ulb.Registry, a *ulb.Analysis, callLen, callInline, replyInline int) {
 	t.Helper()
 	s, err := reg.Plan(a, callLen, callInline, replyInline)

@@ -25,8 +25,8 @@ func byID(t testing.TB, id string) vector {
 	return vectors[i]
 }
 
-// created is the Reply of the vector to a CREATE_SESSION, with other limits in
-// it. The session is that of every vector.
+// created returns the vector's Reply to a CREATE_SESSION with other limits. All vectors
+// have the same session.
 func created(t testing.TB, id []byte, response, cached uint32) []byte {
 	t.Helper()
 	m := bytes.Clone(byID(t, "23-nfs41-create-session").Replies[0].Reply)
@@ -46,7 +46,7 @@ func integrity(m []byte) []byte {
 	return xdr.AppendOpaque(xdr.AppendOpaque(bytes.Clone(m[:24]), body), make([]byte, 37))
 }
 
-// What the vectors say of their session they say of its limits.
+// The vectors' bounds on Replies in their session are those of the session's limits.
 func TestSessionsVectors(t *testing.T) {
 	reg := newRegistry()
 	create := byID(t, "23-nfs41-create-session").Replies[0].Reply
@@ -86,8 +86,8 @@ func TestSessionsVectors(t *testing.T) {
 func TestSessionsTighten(t *testing.T) {
 	const most = 1<<20 + 8<<10
 	acl := func(cachethis uint32) []byte {
-		// SEQUENCE, PUTFH, GETATTR of an ACL: the vector of the first with what the
-		// one of v4.0 asks for in the place of READ.
+		// SEQUENCE, PUTFH, GETATTR of an ACL: the vector with SEQUENCE, in which the
+		// GETATTR of the v4.0 vector replaces READ.
 		m := bytes.Clone(byID(t, "16-nfs41-seq-putfh-read").Call)
 		binary.BigEndian.PutUint32(m[92+28:], cachethis)
 		at := bytes.Index(m, []byte{0, 0, 0, 25, 0, 0, 0, 1})
@@ -126,7 +126,7 @@ func TestSessionsTighten(t *testing.T) {
 		if a.MaxReply != tt.want || a.MaxReduced != tt.want {
 			t.Errorf("%s: %+v, want bounds of %d", tt.name, a, tt.want)
 		}
-		// A message that the Analysis is not of.
+		// The message of another Analysis.
 		b := a
 		s.Tighten(tt.m[:92+31], &b)
 		b.Session = 0xfffffff0
@@ -178,7 +178,7 @@ func TestSessionsLearn(t *testing.T) {
 	}
 }
 
-// The table is bounded, and a session that is used by many at once is found.
+// The table is bounded, and it finds a session that many goroutines use at once.
 func TestSessionsBounded(t *testing.T) {
 	s := nfs.NewSessions()
 	m := created(t, bytes.Repeat([]byte{0xe7}, 16), 1<<16, 1<<16)
@@ -192,7 +192,7 @@ func TestSessionsBounded(t *testing.T) {
 			for i := range 20000 {
 				binary.BigEndian.PutUint64(m[at:], uint64(g)<<32|uint64(i))
 				s.Learn(m)
-				// What was learnt just now is there, whoever learns besides.
+				// A session learnt just now is in the table, also when others learn.
 				call := make([]byte, 40, 64)
 				call = append(call, m[at:at+16]...)
 				call = append(call, make([]byte, 16)...)

@@ -24,7 +24,7 @@ func TestMinorVersion(t *testing.T) {
 		if want := uint32(of[0] - '0'); !ok || minor != want {
 			t.Errorf("%s: MinorVersion = %d, %v; want %d", v.ID, minor, ok, want)
 		}
-		// tag<>, minorversion: the tags of the vectors take a unit or two.
+		// tag<>, minorversion: the tags of the vectors have one or two units.
 		for n := c.Args; n < c.Args+8; n++ {
 			if minor, ok := nfs.MinorVersion(parse(t, v.Call[:n:n])); ok {
 				t.Errorf("%s cut to %d octets: minor version %d", v.ID, n, minor)

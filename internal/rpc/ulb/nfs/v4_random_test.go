@@ -15,11 +15,11 @@ import (
 )
 
 // An encoder makes random values of the layouts in op4Rows. It reads their text
-// and shares no code with ulb.Compile, nor with what walks.
+// and shares no code with ulb.Compile and Layout.Walk.
 type encoder struct {
 	*rand.Rand
 	out   []byte
-	most  int      // elements of an array
+	most  int      // most elements of an array
 	items [][2]int // eligible items: position, length
 }
 
@@ -40,8 +40,8 @@ func (e *encoder) words(n int) {
 	}
 }
 
-// encode appends a value of the layout s, or of nothing when quiet, and returns
-// what of s follows the first character of stop that is not inside a bracket.
+// encode appends a value of the layout s, or nothing when quiet. It stops before the first
+// character of stop that is not inside a bracket, and returns the rest of s.
 func (e *encoder) encode(s, stop string, quiet bool) string {
 	q := &encoder{Rand: rand.New(rand.NewPCG(0, 0))}
 	if !quiet {
@@ -97,8 +97,7 @@ func (e *encoder) encode(s, stop string, quiet bool) string {
 	return s
 }
 
-// repeat encodes the layout up to the bracket that closes it n times, behind a
-// prefix each.
+// repeat encodes the layout up to its closing bracket n times, each behind a prefix.
 func (e *encoder) repeat(s, closing string, n int, prefix []byte) (rest string) {
 	rest = e.encode(s, closing, true)
 	for range n {
@@ -108,7 +107,7 @@ func (e *encoder) repeat(s, closing string, n int, prefix []byte) (rest string) 
 	return rest[1:]
 }
 
-// union encodes one arm, of those that have a value and the one that has none.
+// union encodes one of the arms, which may be the one without a value.
 func (e *encoder) union(s string) (rest string) {
 	type choice struct {
 		value  uint32
@@ -151,20 +150,20 @@ type randomOp struct {
 	args    []byte
 	items   [][2]int // of args
 	status  uint32
-	results []byte // with number and status
+	results []byte // including number and status
 	found   [][2]int
 }
 
-// makeOp encodes an operation, and a result of it that failed or not.
+// makeOp encodes an operation and a result of its failure or success.
 func makeOp(r *rand.Rand, row *op4Row, fails bool) randomOp {
 	o := randomOp{op4Row: row}
 	e := &encoder{Rand: r, most: 3, out: xdr.AppendUint32(nil, row.number)}
 	e.encode(row.args, "", false)
 	o.args, o.items = e.out, e.items
 	switch row.number {
-	case opRead, 68: // so that the data that come back are no more than count
+	case opRead, 68: // make count larger than the random results
 		copy(o.args[4+24:], []byte{0, 0, 0, 100})
-	case 26, 47, 50, 74: // likewise, at the places of their maxcounts
+	case 26, 47, 50, 74: // likewise their maxcounts
 		for _, at := range map[uint32][]int{26: {20}, 47: {20}, 50: {52}, 74: {8}}[row.number] {
 			copy(o.args[4+at:], []byte{0, 0, 4, 0})
 		}
@@ -270,8 +269,8 @@ func randomOps(r *rand.Rand, rows []*op4Row, first *op4Row) (ops []randomOp, une
 	return ops, unexecuted
 }
 
-// A compoundCase is a random COMPOUND, a Reply to it, and what is known of both from how
-// they were made.
+// A compoundCase is a random COMPOUND and a Reply to it, with the facts about both that
+// their making tells.
 type compoundCase struct {
 	t       *testing.T
 	reg     *ulb.Registry
@@ -470,7 +469,7 @@ func (c *compoundCase) checkRestore() {
 	}
 }
 
-// The rows are what the RFCs number, each once and none missing.
+// The rows are the operations of the RFCs, each once and none missing.
 func TestOperations(t *testing.T) {
 	want := uint32(3)
 	for _, r := range op4Rows {

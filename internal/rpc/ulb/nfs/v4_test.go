@@ -17,8 +17,8 @@ import (
 
 // testdata/reference4.txt holds COMPOUNDs with every operation of every minor
 // version, made from the XDR in RFC 7531, RFC 5662, RFC 7863 and RFC 8276 with
-// random contents, Replies to them, some of which end with an error, and what
-// the reference of reference.txt says of both:
+// random contents, and Replies to them, some of which end with an error. Its figures come
+// from the reference of reference.txt:
 //
 //	minor class arg-position arg-length result-data max-reply max-reduced
 //	session creates-session reply-items first-item-position first-item-length
@@ -99,7 +99,7 @@ func TestReference4(t *testing.T) {
 	}
 }
 
-// compound4 is a COMPOUND under AUTH_NONE of operations that the caller encodes.
+// compound4 returns a COMPOUND under AUTH_NONE with operations that the caller encodes.
 func compound4(minor, count uint32, words ...uint32) []byte {
 	b := xdr.AppendUint32(nil, 1)
 	for _, w := range []uint32{oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramNFS, 4, 1, 0, 0, 0, 0, 0, minor, count} {
@@ -111,8 +111,8 @@ func compound4(minor, count uint32, words ...uint32) []byte {
 	return b
 }
 
-// What cannot be walked, or is of no minor version, is carried whole. What was
-// seen of a session before is told.
+// A COMPOUND that cannot be walked or has an unknown minor version is carried whole. Its
+// Analysis has the session if SEQUENCE could be walked.
 func TestCompoundUnknown(t *testing.T) {
 	reg := newRegistry()
 	sequence := []uint32{53, 1, 2, 3, 4, 5, 6, 7, 8}
@@ -157,7 +157,7 @@ func TestCompoundUnknown(t *testing.T) {
 	}
 }
 
-// Under integrity arguments are read for the bounds, and nothing is reduced.
+// Under integrity the arguments give the bounds, and nothing is reduced.
 func TestCompoundIntegrity(t *testing.T) {
 	reg := newRegistry()
 	for _, v := range loadVectors(t) {
@@ -193,8 +193,8 @@ func TestCompoundIntegrity(t *testing.T) {
 	}
 }
 
-// An RDMA client that knows operations which this package does not has its Calls
-// rebuilt as it says, as for a program that has no binding.
+// A COMPOUND of an RDMA client with operations that this package does not know is rebuilt
+// by the client's positions, like a Call without a binding.
 func TestArgItemUnknownOperation(t *testing.T) {
 	reg := newRegistry()
 	write := []uint32{38, 0, 0, 0, 0, 0, 0, 2, 13}
@@ -219,7 +219,7 @@ func TestArgItemUnknownOperation(t *testing.T) {
 	}
 }
 
-// The same of Calls that are whole.
+// The same for plain Calls.
 func TestArgItemsUnknownOperation(t *testing.T) {
 	reg := newRegistry()
 	write := []uint32{38, 0, 0, 0, 0, 0, 0, 2, 13, 1, 2, 3, 4}
@@ -250,8 +250,8 @@ func TestArgItemsUnknownOperation(t *testing.T) {
 	}
 }
 
-// What Limits says where the protocol does not, in 4.0 with a Reply header and
-// COMPOUND4res of 36 octets. Later minor versions have the bound of the session.
+// Limits bound the results that the protocol does not bound. In 4.0 the Reply header and
+// COMPOUND4res add 36 octets; in later minor versions the session is the bound.
 func TestCompoundLimits(t *testing.T) {
 	reg := ulb.NewRegistry(ulb.Limits{
 		MaxIO: 1 << 16, MaxReply: 1 << 20, Path: 101, Flavors: 3, Bitmap: 5, Identity: 9, Label: 6, XAttr: 7, Attribute: 1001,
@@ -307,8 +307,7 @@ func TestCompoundLimits(t *testing.T) {
 	}
 }
 
-// The result of an operation that the server does not know says ILLEGAL, behind
-// data that have been reduced.
+// The server answers an unknown operation with ILLEGAL, here behind reduced data.
 func TestCompoundIllegalResult(t *testing.T) {
 	b := newRegistry().Lookup(oncrpc.ProgramNFS, 4)
 	reply := oncrpc.AppendAccepted(nil, 1, oncrpc.Success)
@@ -319,7 +318,7 @@ func TestCompoundIllegalResult(t *testing.T) {
 	if err != nil || !spliced || s != (ulb.Splice{Pos: 52, Length: 5, Padding: 3}) {
 		t.Errorf("Restore = %+v, %v, %v", s, spliced, err)
 	}
-	reply[len(reply)-8+2] = 0x28 // another number that is no operation's
+	reply[len(reply)-8+2] = 0x28 // another number without an operation
 	if _, _, err := ulb.Restore(b, 1, reply, 5); err == nil {
 		t.Error("the result of nobody's operation is walked")
 	}

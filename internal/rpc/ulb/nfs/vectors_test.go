@@ -16,13 +16,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// testdata/vectors.json holds Calls and Replies made from the XDR of the RFCs,
-// confirmed with tshark, and what a reference that shares no code with this
-// package says of them: all the eligible items of NFSv4 too. The bounds assume
-// its "config", which are the defaults of ulb.Limits.
+// testdata/vectors.json holds Calls and Replies made from the XDR of the RFCs and
+// confirmed with tshark. Their bounds and items, including all eligible items of NFSv4,
+// come from a reference that shares no code with this package. The bounds assume
+// its "config", which has the defaults of ulb.Limits.
 //
 // testdata/reference.txt holds four Calls with random arguments for every
-// procedure of every table, and what the same reference says of those:
+// procedure of every table, with figures from the same reference:
 //
 //	program version procedure name known class
 //	item-position item-length result-data max-reply max-reduced message
@@ -98,7 +98,7 @@ func loadVectors(t testing.TB) []vector {
 	return f.Vectors
 }
 
-// sessionID is that of every SEQUENCE in the vectors.
+// sessionID is the session ID of every SEQUENCE in the vectors.
 var sessionID = []byte{0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5, 0xd6, 0xd7, 0xd8, 0xd9, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf}
 
 func newRegistry() *ulb.Registry {
@@ -116,18 +116,17 @@ func parse(t testing.TB, m []byte) *oncrpc.Call {
 	return c
 }
 
-// carriedWhole are the vectors of which something has no binding here, and what
-// there is to say of them all the same: they travel whole and their Replies have
-// the room of Limits.MaxReply. A binding that comes to know one fails this table
-// until its line goes.
+// carriedWhole are the vectors that no binding can walk, with the facts that Analyse finds
+// anyway. They travel whole, and Limits.MaxReply bounds their Replies. When a binding
+// learns to walk one, the test fails until its line is removed.
 var carriedWhole = map[string]ulb.Analysis{
 	"28-nfs42-unknown-op": {Session: 92, Procedure: "COMPOUND"},
-	"45-ccp-conf":         {}, // about the connection it comes on, RFC 5666 Section 6: never passed on
+	"45-ccp-conf":         {}, // about its own connection, RFC 5666 Section 6, so never passed on
 	"46-unknown-program":  {},
 	"47-cb41-recall":      {},
 }
 
-// compoundNames are the operations that give the COMPOUNDs their names.
+// compoundNames are the names of the COMPOUNDs, each from one of its operations.
 var compoundNames = map[string]string{
 	"16-nfs41-seq-putfh-read":          "COMPOUND/READ",
 	"17-nfs41-seq-putfh-write-getattr": "COMPOUND/WRITE",
@@ -237,8 +236,7 @@ func (v *vector) checkReplyBounds(t *testing.T, a *ulb.Analysis) {
 	}
 }
 
-// Every strict prefix of the arguments leaves a Call not Known, and nothing
-// that may be acted on.
+// A Call with any strict prefix of its arguments is not Known, and offers nothing.
 func TestVectorCallsTruncated(t *testing.T) {
 	reg := newRegistry()
 	for _, v := range loadVectors(t) {
@@ -255,7 +253,7 @@ func TestVectorCallsTruncated(t *testing.T) {
 					continue // only the checksum is cut
 				}
 			}
-			// A whole NULL Call is what is left when all arguments are gone.
+			// Without any arguments, a whole NULL Call is left.
 			if a.Known && !(n == whole.Args && c.Procedure == 0) {
 				t.Fatalf("%s: Known when cut to %d of %d octets", v.ID, n, len(v.Call))
 			}
@@ -271,8 +269,8 @@ func apply(s ulb.Splice, base, chunk []byte) []byte {
 	return slices.Concat(base[:s.Pos], chunk[:s.Length], make([]byte, s.Padding), base[s.Pos:])
 }
 
-// The Responder's side of a Call: every eligible argument, symbolic links as
-// well, one at a time.
+// The Responder's side of a Call: every eligible argument, including symbolic links, one
+// at a time.
 func TestVectorCallsRestored(t *testing.T) {
 	reg := newRegistry()
 	seen := 0
@@ -345,8 +343,8 @@ func TestVectorReplies(t *testing.T) {
 	}
 }
 
-// checkSeveral is for a Reply with several eligible items: a Responder may take
-// the first, a Requester asks for none.
+// checkSeveral is for a Reply with several eligible items: a Responder may reduce
+// them, a Requester offers no chunk for any.
 func checkSeveral(t *testing.T, b ulb.Binding, proc uint32, r reply) {
 	for k := range len(r.Items) + 2 {
 		items := make([]ulb.Splice, k)
@@ -392,7 +390,7 @@ func checkSeveral(t *testing.T, b ulb.Binding, proc uint32, r reply) {
 // item to restore.
 func checkReply(t *testing.T, b ulb.Binding, proc uint32, r reply) (restored int) {
 	s := checkReduced(t, b, proc, r)
-	// Without written octets a Reply is plain already, whatever is in it.
+	// Without written octets every Reply is plain already.
 	if _, spliced, err := ulb.Restore(b, proc, r.Reply, 0); spliced || err != nil {
 		t.Errorf("nothing written: spliced %v, %v", spliced, err)
 	}
@@ -493,7 +491,7 @@ func TestResidues(t *testing.T) {
 		for _, id := range []string{"02-nfs3-read", "10-nfs2-read"} {
 			v := byID(id)
 			r := v.Replies[0]
-			// The count inside the results of version 3 is not looked at.
+			// Restore ignores the count inside the results of version 3.
 			plain := xdr.AppendOpaque(bytes.Clone(r.Reply[:r.Items[0].Offset-4]), data)
 			base := plain[:r.Items[0].Offset]
 			b := reg.Lookup(v.Prog, v.Vers)
@@ -577,14 +575,14 @@ func TestReference(t *testing.T) {
 		if r.name == "READ" && r.result > 0 {
 			want.ResultMax, want.MaxReduced = r.result, r.maxReduced
 		}
-		// A directory may be asked for with a count that no Reply can have.
+		// A client may ask for more of a directory than any Reply can have.
 		most := reg.Limits().MaxReply
 		want.MaxReply, want.MaxReduced = min(want.MaxReply, most), min(want.MaxReduced, most)
 		if a != want {
 			t.Errorf("%d.%d.%d %s %x:\n got %+v\nwant %+v", r.prog, r.vers, r.proc, r.name, r.message, a, want)
 		}
 	}
-	// Procedures without a row stay opaque.
+	// A procedure without a row is not Known.
 	for _, b := range nfs.Bindings() {
 		for proc := range uint32(30) {
 			if b.Version == 4 && b.Program == oncrpc.ProgramNFS && proc < 2 {
