@@ -18,7 +18,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
-// A pairing is a Requester and a Responder of ours, back to back.
+// A pairing is a Requester and a Responder of this package, connected to each
+// other.
 type pairing struct {
 	t     testing.TB
 	arena *regmem.Arena
@@ -29,7 +30,7 @@ type pairing struct {
 	l     fabric.Listener
 	endc  chan error
 
-	serving *fabrictest.Loop // of the Responder
+	serving *fabrictest.Loop // the loop of the Responder
 }
 
 func (p *pairing) Granted(*Requester, int)       {}
@@ -43,7 +44,7 @@ type pairOptions struct {
 	handler    CallHandler
 	handlerFor func(p *pairing) CallHandler
 
-	responderLoop *fabrictest.Loop // nil: one of its own
+	responderLoop *fabrictest.Loop // nil means a loop of its own
 }
 
 func pair(t testing.TB, o pairOptions) *pairing {
@@ -89,7 +90,7 @@ func pair(t testing.TB, o pairOptions) *pairing {
 	return p
 }
 
-// close ends the connection and asserts that all memory is back.
+// close closes the connection and asserts that all memory is released.
 func (p *pairing) close() {
 	p.t.Helper()
 	p.loops[0].Do(func() { p.r.Close(nil) })
@@ -112,7 +113,7 @@ func (p *pairing) close() {
 	}
 }
 
-// A scenario is a Call with the Reply it gets: both are made from the XID.
+// A scenario is a Call and its Reply, both made for an XID.
 type scenario struct {
 	call, reply []byte
 }
@@ -240,7 +241,7 @@ func (c *client) CallDone(call *Call, err *CallError) {
 		if want, got := makeScenario(call.XID).reply, bytes.Join(call.Reply.Parts(), nil); !bytes.Equal(got, want) {
 			c.p.t.Errorf("reply %#x arrived as %d octets, sent %d", call.XID, len(got), len(want))
 		}
-		// The first part may be written to.
+		// The handler may write to the first part.
 		binary.BigEndian.PutUint32(call.Reply.Parts()[0], 0xdeadbeef)
 		call.Reply.Release()
 	}
@@ -287,8 +288,8 @@ func TestBothByteIdentical(t *testing.T) {
 	}
 }
 
-// A relay passes Calls on from a Responder to a Requester, and their Replies
-// back: RDMA on both sides.
+// A relay passes Calls from a Responder to a Requester, and their Replies back:
+// RDMA on both sides.
 type relay struct {
 	t testing.TB
 	r *Requester
@@ -316,7 +317,7 @@ func (c *relayed) CallDone(call *Call, err *CallError) {
 	c.x.Reply(call.Reply.Parts(), &call.Reply)
 }
 
-// Two hops over RDMA, the middle one without a copy of its own.
+// Two hops over RDMA. The one in the middle copies nothing.
 func TestBothRelay(t *testing.T) {
 	var s *server
 	far := pair(t, pairOptions{
@@ -327,8 +328,8 @@ func TestBothRelay(t *testing.T) {
 			return s
 		},
 	})
-	// One credit until the first Reply: spend it here, or the relay's first Calls
-	// find none.
+	// There is one credit until the first Reply. Spend it here, or the relay's
+	// first Calls find none.
 	first := &flat{p: far, left: 1, donec: make(chan struct{}, 1)}
 	first.calls = append(first.calls, prepare(t, far.r, makeScenario(1).call, first))
 	far.loops[0].Do(first.pump)
@@ -349,7 +350,7 @@ func TestBothRelay(t *testing.T) {
 	far.close()
 }
 
-// A flat client sends the same Call again and again.
+// A flat sends the same Call again and again.
 type flat struct {
 	p     *pairing
 	left  int
@@ -381,7 +382,8 @@ func (f *flat) pump() {
 	}
 }
 
-// answering is a handler that answers from prepared memory, XID put in.
+// answering is a handler that answers from prepared memory, into which it puts
+// the XID.
 type answering struct {
 	replies [][]byte
 	next    int
@@ -396,7 +398,8 @@ func (a *answering) Call(x *Exchange) {
 	x.Reply(a.parts[:], nil)
 }
 
-// BenchmarkBoth is both roles over the loopback provider, 32 Calls outstanding.
+// BenchmarkBoth measures both roles over the loopback provider, with 32 Calls
+// outstanding.
 func BenchmarkBoth(b *testing.B) {
 	for _, tt := range []struct {
 		name        string

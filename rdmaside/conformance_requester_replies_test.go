@@ -78,7 +78,7 @@ func contradiction(section, says string, call []byte, answer func(s *wantedSend)
 	return refused(section, "a Reply that contradicts what was offered is not taken: "+says, call, answer)
 }
 
-// requesterReplyRules are about other Replies, and about none.
+// requesterReplyRules are about other Replies, and about Replies that never come.
 var requesterReplyRules = []requesterRule{
 	{
 		section: "4.5", says: "errors in the header of a Reply: MUST silently discard: lists that can be decoded and contradict what was offered",

@@ -64,7 +64,7 @@ var requesterSentRules = []sentRule{
 
 type requesterRule = conformanceCase[*requesterCase]
 
-// alive shows that the connection carries Calls.
+// alive asserts that the connection carries Calls.
 func (tc *requesterCase) alive() {
 	tc.t.Helper()
 	tc.wantUp("the connection goes on")
@@ -74,7 +74,8 @@ func (tc *requesterCase) alive() {
 	tc.wantReply("its reply", getAttrReply(0xa11e))
 }
 
-// wantRefused asserts that no more is sent for want of credits.
+// wantRefused asserts that the Requester sends no further Call because it has no
+// credit.
 func (tc *requesterCase) wantRefused(why string, xid uint32) {
 	tc.t.Helper()
 	if err := tc.try(getAttrCall(xid)); !errors.Is(err, ErrNoCredit) {
@@ -83,8 +84,8 @@ func (tc *requesterCase) wantRefused(why string, xid uint32) {
 	tc.peer.wantIdle(why)
 }
 
-// discarded is a rule about messages that have no effect: a Call with the XID 1
-// waits, and is answered when all of them have come.
+// discarded returns a rule about messages that have no effect: they come while a
+// Call with the XID 1 is outstanding, which is answered after them.
 func discarded(section, says string, messages ...[]byte) requesterRule {
 	return requesterRule{section: section, says: says, run: func(tc *requesterCase) {
 		tc.send(getAttrCall(1))
@@ -106,8 +107,8 @@ func discarded(section, says string, messages ...[]byte) requesterRule {
 	}}
 }
 
-// refused is a rule about answers to a Call that are none: no octet of them gets
-// anywhere.
+// refused returns a rule about invalid answers to a Call: the client gets no
+// octet of them.
 func refused(section, says string, call []byte, answer func(s *wantedSend) [][]byte) requesterRule {
 	return requesterRule{section: section, says: says, run: func(tc *requesterCase) {
 		tc.send(call)
@@ -118,7 +119,7 @@ func refused(section, says string, call []byte, answer func(s *wantedSend) [][]b
 	}}
 }
 
-// gssCall is a WRITE under RPCSEC_GSS with the service given.
+// gssCall returns a WRITE under RPCSEC_GSS with the given service.
 func gssCall(xid, service uint32, data []byte) []byte {
 	b := words(xid, 0, 2, oncrpc.ProgramNFS, 3, procWrite, 6, 20, 1, 0, 1, service, 0, 0, 0)
 	args := bytes.Join([][]byte{words(1), handle32, words(0, 0, uint32(len(data)), 2), opaque(data)}, nil)

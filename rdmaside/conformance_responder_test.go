@@ -47,10 +47,10 @@ var responderSentRules = []sentRule{
 
 type responderRule = conformanceCase[*responderCase]
 
-// noPrivateData makes the Requester one that knows nothing of RFC 8797.
+// noPrivateData makes the Requester one without the private data of RFC 8797.
 func noPrivateData(tc *responderCase) { tc.dial.PrivateData = nil }
 
-// answered has one Call answered, so that the grant is more than one.
+// answered makes and answers one Call, so that the grant is more than one.
 func (tc *responderCase) answered() {
 	tc.t.Helper()
 	tc.peer.send(0, plain(0xfeed, 128), getAttrCall(0xfeed))
@@ -58,7 +58,7 @@ func (tc *responderCase) answered() {
 	tc.peer.wantSend("the first reply")
 }
 
-// alive shows that the connection serves Calls.
+// alive asserts that the connection serves Calls.
 func (tc *responderCase) alive() {
 	tc.t.Helper()
 	tc.wantUp("the connection goes on")
@@ -67,13 +67,13 @@ func (tc *responderCase) alive() {
 	tc.peer.wantSend("its reply")
 }
 
-// writes is a rule that a COMPOUND with a Write list shows.
+// writes returns a rule that a COMPOUND with a Write list shows.
 func writes(section, says string, w writesCase) responderRule {
 	w.name = says
 	return responderRule{section: section, says: says, run: func(tc *responderCase) { w.run(tc, 0x51) }}
 }
 
-// departing is r, which is not kept, and why.
+// departing returns r as a rule that is not kept, for the given reason.
 func departing(r responderRule, why string) responderRule {
 	r.departs = why
 	return r
@@ -90,7 +90,7 @@ func errChunkRule(section, says string, build func(tc *responderCase) [][]byte) 
 	}}
 }
 
-// drained makes what was seen end before alive.
+// drained removes the message that alive added to the history.
 func (tc *responderCase) drained() {
 	tc.peer.mu.Lock()
 	defer tc.peer.mu.Unlock()
@@ -125,7 +125,7 @@ func silence(section, says string, octets ...[]byte) responderRule {
 	}}
 }
 
-// message is a header with the XID 1 and what follows it.
+// message returns a header with the XID 1, and payload.
 func message(proc rpcrdma.Proc, payload []byte, edit func(h *rpcrdma.Header)) [][]byte {
 	return [][]byte{header(1, 8, proc, edit), payload}
 }
@@ -159,15 +159,15 @@ func smallMemory(tc *responderCase) {
 	tc.opts.Memory = tc.replies
 }
 
-// sleep lets time pass. What the test has read so far happened before what the
-// loop does meanwhile.
+// sleep lets time pass. The race detector must see that the test's reads so far
+// come before what the loop does meanwhile.
 func (tc *responderCase) sleep(d time.Duration) {
 	tc.loop.Do(func() {})
 	time.Sleep(d)
 }
 
-// holdReads has the fake Requester serve n RDMA Reads, and more each time the
-// function is called.
+// holdReads makes the fake Requester serve n RDMA Reads only, and more each time
+// serve is called.
 func (tc *responderCase) holdReads(n int32) (serve func(more int32)) {
 	var left atomic.Int32
 	left.Store(n)
@@ -185,7 +185,7 @@ func (tc *responderCase) holdReads(n int32) (serve func(more int32)) {
 	}
 }
 
-// hold takes memory of the Responder's until less than n octets are left in a row.
+// hold leases the Responder's memory until less than n octets in a row are left.
 func (tc *responderCase) hold(n int) *held {
 	h := &held{}
 	for size := 128 << 10; size >= n; size /= 2 {
@@ -208,7 +208,7 @@ func (h *held) Release() {
 	}
 }
 
-// answer2 is answer for a Reply whose memory does not come back yet.
+// answer2 is like answer, for a Reply whose memory is not released yet.
 func (tc *responderCase) answer2(x *Exchange, m []byte) {
 	b := tc.lend(m)
 	tc.loop.Do(func() { x.Reply([][]byte{b}, nil) })

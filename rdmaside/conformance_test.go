@@ -13,24 +13,25 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// Conformance: what RFC 8166 asks of a Responder and of a Requester, sentence by
-// sentence, each with a case that would fail if it were not so. TestConformance
-// prints what was seen as two tables, with -v, or into the file that
-// RDMABRIDGE_CONFORMANCE names: make conformance.
+// Conformance: the rules of RFC 8166 for a Responder and for a Requester,
+// sentence by sentence. Each has a case that would fail if the rule were broken.
+// The tests print the rules and what was observed as two tables, with -v, or
+// append them to the file that RDMABRIDGE_CONFORMANCE names: make conformance.
 
-// A conformanceCase is a row: a rule, and what shows that it is kept. T is
-// *responderCase or *requesterCase.
+// A conformanceCase is a row of the table: a rule, and the test that shows that
+// it is kept. T is *responderCase or *requesterCase.
 type conformanceCase[T any] struct {
-	section string // of RFC 8166 unless it begins with another number
+	section string // of RFC 8166, unless it begins with the number of another RFC
 	says    string
 	setup   func(tc T)
 	run     func(tc T)
-	same    func(t *testing.T) // in place of run: the test elsewhere that shows it
-	departs string             // why the rule is not kept; run then shows what is done instead
-	reverse bool               // the other direction takes part: RFC 8167
+	same    func(t *testing.T) // another test that shows it; used in place of run
+	departs string             // why the rule is not kept; run then shows what the code does instead
+	reverse bool               // the case uses the reverse direction: RFC 8167
 }
 
-// A sentRule is about every message that the role sends, in all cases together.
+// A sentRule is a rule about every message that the role sends, in all cases
+// together.
 type sentRule struct {
 	section string
 	says    string
@@ -44,7 +45,7 @@ type sentMessage struct {
 	header  rpcrdma.Header // when ok
 	payload []byte
 	ok      bool // it could be decoded
-	reverse bool // of a case in which the other direction takes part
+	reverse bool // sent in a case that uses the reverse direction
 }
 
 func newSentMessage(b []byte, reverse bool) *sentMessage {
@@ -61,7 +62,7 @@ func newSentMessage(b []byte, reverse bool) *sentMessage {
 	return m
 }
 
-// String is how a message appears in the tables.
+// String returns the message as it appears in the tables.
 func (m *sentMessage) String() string {
 	proc := rpcrdma.Proc(m.words[3])
 	s := fmt.Sprintf("%v, credits %d", proc, m.words[2])
@@ -104,7 +105,7 @@ func (m *sentMessage) String() string {
 	return s
 }
 
-// An observer says what became of the side under test.
+// An observer reports what happened to the side under test.
 type observer interface {
 	sentMessages() [][]byte
 	outcome() string
@@ -141,7 +142,7 @@ func endOf(n int, err error) string {
 	return fmt.Sprintf("connection closed: %v", err)
 }
 
-// seen puts messages into a few words: the last ones, repetitions counted.
+// seen summarises messages: the last ones, with repetitions counted.
 func seen(messages [][]byte) string {
 	var parts []string
 	n := 1

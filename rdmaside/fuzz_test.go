@@ -10,8 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// Fuzz inputs are messages one after another, each behind its length in two
-// octets.
+// A fuzz input is a sequence of messages, each after its length in two octets.
 
 func pack(messages ...[]byte) (b []byte) {
 	for _, m := range messages {
@@ -165,7 +164,7 @@ func (s *stubResponder) wantServed(t *testing.T) {
 	}
 }
 
-// A fuzzReverse counts what becomes of reverse Calls.
+// A fuzzReverse makes reverse Calls and counts how they end.
 type fuzzReverse struct{ taken, given, ended int }
 
 // call makes a reverse Call. One that is a retransmission is taken, and ends with
@@ -290,7 +289,8 @@ func (d *counting) CallDone(c *Call, err *CallError) {
 	c.Reply.Release()
 }
 
-// fuzzBack answers reverse Calls whose XID is 7 modulo 8.
+// fuzzBack is a ReverseHandler. It answers Calls whose XID is 7 modulo 8, refuses
+// those whose XID is 6, and leaves the others unanswered.
 type fuzzBack struct {
 	reply []byte
 	lent  int

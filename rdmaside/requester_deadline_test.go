@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A dropWatcher leaves connections on which Calls were dropped, if it may.
+// A dropWatcher is a DropWatcher whose Dropped returns what the test wants.
 type dropWatcher struct {
 	*requesterCase
 	leave bool
@@ -15,8 +15,8 @@ type dropWatcher struct {
 
 func (w *dropWatcher) Dropped(*Requester) bool { w.asked++; return w.leave }
 
-// leaveTest is a connection on which Call 1 was sent at 0 s, and never is answered, and
-// Call 2 at 10 s, which was, with a deadline of a minute.
+// leaveTest runs f with a connection whose deadline is a minute. Call 1 was sent
+// at 0 s and is never answered; Call 2 was sent at 10 s and is answered.
 func leaveTest(t *testing.T, leave bool, f func(tc *requesterCase, w *dropWatcher)) {
 	t.Helper()
 	requesterTest(t, func(tc *requesterCase) { tc.opts.Deadline = time.Minute }, func(tc *requesterCase) {
@@ -32,7 +32,8 @@ func leaveTest(t *testing.T, leave bool, f func(tc *requesterCase, w *dropWatche
 	})
 }
 
-// TestRequesterLeave: the other Calls of a connection that is left are answered.
+// TestRequesterLeave checks that the other Calls of a connection with a dropped
+// Call are answered.
 func TestRequesterLeave(t *testing.T) {
 	leaveTest(t, true, func(tc *requesterCase, w *dropWatcher) {
 		tc.sleep(40 * time.Second)
@@ -68,7 +69,8 @@ func TestRequesterLeave(t *testing.T) {
 	})
 }
 
-// TestRequesterLeaveAnswered: the Call that was given up is answered after all, late.
+// TestRequesterLeaveAnswered checks that a late answer to the dropped Call still
+// completes it.
 func TestRequesterLeaveAnswered(t *testing.T) {
 	leaveTest(t, true, func(tc *requesterCase, w *dropWatcher) {
 		tc.sleep(40 * time.Second)
@@ -84,7 +86,7 @@ func TestRequesterLeaveAnswered(t *testing.T) {
 	})
 }
 
-// TestRequesterLeaveDeadline: a Call that is not dropped, but not answered either, ends
+// TestRequesterLeaveDeadline checks that another Call that is not answered closes
 // the connection at its own deadline.
 func TestRequesterLeaveDeadline(t *testing.T) {
 	leaveTest(t, true, func(tc *requesterCase, _ *dropWatcher) {
@@ -99,7 +101,8 @@ func TestRequesterLeaveDeadline(t *testing.T) {
 	})
 }
 
-// TestRequesterLeaveRefused: a watcher that cannot do without the connection.
+// TestRequesterLeaveRefused checks that the connection is closed at once when the
+// watcher does not want to keep it.
 func TestRequesterLeaveRefused(t *testing.T) {
 	leaveTest(t, false, func(tc *requesterCase, w *dropWatcher) {
 		tc.sleep(40 * time.Second)

@@ -11,12 +11,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A backHandler keeps what it is called with, and answers when it is told to.
+// A backHandler is a ReverseHandler that keeps its Calls until the test answers
+// them.
 type backHandler struct {
 	tc     *requesterCase
-	deaf   bool // takes nothing
+	deaf   bool // ReverseCall refuses every Call
 	calls  []*regmem.Lease
-	lent   int // answers that were not given back
+	lent   int // answers that are still lent
 	answer func(r *Requester, m *regmem.Lease)
 }
 
@@ -33,7 +34,7 @@ func (h *backHandler) ReverseCall(r *Requester, m *regmem.Lease) bool {
 
 func (h *backHandler) Release() { h.lent-- }
 
-// reply answers xid with m and returns what ReverseReply says.
+// reply answers xid with m and returns the error of ReverseReply.
 func (h *backHandler) reply(xid uint32, m []byte) (err error) {
 	b := h.tc.lend(m)
 	h.tc.loop.Do(func() {
@@ -46,7 +47,7 @@ func (h *backHandler) reply(xid uint32, m []byte) (err error) {
 	return err
 }
 
-// wantCall takes the oldest Call.
+// wantCall asserts that the oldest Call is m, and removes it.
 func (h *backHandler) wantCall(why string, want []byte) {
 	h.tc.t.Helper()
 	synctest.Wait()
@@ -122,7 +123,7 @@ func TestReverse(t *testing.T) {
 	})
 }
 
-// An answer may be made inside ReverseCall.
+// The handler may answer inside ReverseCall.
 func TestReverseAtOnce(t *testing.T) {
 	reverseTest(t, func(tc *requesterCase, h *backHandler) {
 		reply := tc.lend(accepted(9))
@@ -139,8 +140,8 @@ func TestReverseAtOnce(t *testing.T) {
 	})
 }
 
-// The credits of the reverse direction bound what is outstanding. Whoever exceeds
-// them loses the oldest, not the connection.
+// The credits of the reverse direction bound the outstanding Calls. A Responder
+// that exceeds them loses the oldest Call, not the connection.
 func TestReverseCredits(t *testing.T) {
 	reverseTest(t, func(tc *requesterCase, h *backHandler) {
 		m := tc.opts.Metrics
@@ -157,7 +158,7 @@ func TestReverseCredits(t *testing.T) {
 			t.Errorf("%d calls lost, want 3", m.reverseLost.Value())
 		}
 		tc.peer.wantIdle("nobody has answered")
-		// The same Call again is the same Call.
+		// A retransmission does not count as another Call.
 		tc.peer.send(0, plain(4, 2), callback(4, 8))
 		h.wantCall("handed on again", callback(4, 8))
 		for _, xid := range []uint32{4, 3} {
@@ -169,7 +170,8 @@ func TestReverseCredits(t *testing.T) {
 		if n := len(tc.r.reverse.idle); n != 4 {
 			t.Errorf("%d slots free, want 4", n)
 		}
-		// Sends that do not complete hold their slots. What then comes has none.
+		// Sends that do not complete hold their slots. The Calls that come then
+		// get none.
 		tc.provider.HoldCompletions(tc.r.conn, true)
 		for xid := range uint32(4) {
 			tc.loop.Do(func() { (*requesterHandler)(tc.r).reverseCallForTest(xid) })
@@ -190,8 +192,8 @@ func TestReverseCredits(t *testing.T) {
 	})
 }
 
-// reverseCallForTest is a reverse Call without a Receive, whose completion may be
-// held.
+// reverseCallForTest delivers a reverse Call without a Receive. The completion of
+// its answer may be held.
 func (h *requesterHandler) reverseCallForTest(xid uint32) {
 	r := (*Requester)(h)
 	r.header.Reset(xid, 2, rpcrdma.Msg)
@@ -201,7 +203,7 @@ func (h *requesterHandler) reverseCallForTest(xid uint32) {
 func TestReverseRefusals(t *testing.T) {
 	reverseTest(t, func(tc *requesterCase, h *backHandler) {
 		m := tc.opts.Metrics
-		tc.send(getAttrCall(3)) // XIDs of the other direction are no obstacle
+		tc.send(getAttrCall(3)) // the XIDs of the other direction do not matter
 		tc.peer.wantSend("a call")
 		for xid := range uint32(6) {
 			tc.refuseChunks(xid)
@@ -275,7 +277,7 @@ func (h *backHandler) refuseAnswers(tc *requesterCase) {
 	tc.wantReverse("the longest answer", 7, fits)
 }
 
-// Without memory the Responder is told so.
+// Without memory the Requester answers a reverse Call with SYSTEM_ERR.
 func TestReverseNoMemory(t *testing.T) {
 	h := &backHandler{}
 	requesterTest(t, func(tc *requesterCase) {
@@ -307,7 +309,8 @@ func TestReverseNoMemory(t *testing.T) {
 	})
 }
 
-// Whatever is outstanding when the connection ends comes back.
+// Everything that is lent for reverse Calls is released when the connection is
+// closed.
 func TestReverseEnd(t *testing.T) {
 	reverseTest(t, func(tc *requesterCase, h *backHandler) {
 		for xid := range uint32(2) {
@@ -332,7 +335,8 @@ func TestReverseEnd(t *testing.T) {
 	})
 }
 
-// Receives are as many as Calls need, and never fewer than the peer may use.
+// There are as many Receives as Calls need, and never fewer than the peer may
+// use.
 func TestIdleReceives(t *testing.T) {
 	requesterTest(t, func(tc *requesterCase) {
 		tc.opts.Credits, tc.opts.ReverseReceives, tc.opts.IdleReceives = 32, 2, 6
@@ -372,7 +376,7 @@ func TestIdleReceives(t *testing.T) {
 	})
 }
 
-// A reverse Call and its answer, steady.
+// A reverse Call and its answer allocate nothing in the steady state.
 func TestReverseAllocs(t *testing.T) {
 	a := newTestArena(t)
 	h := &steadyBack{}

@@ -36,7 +36,7 @@ type requesterCase struct {
 	ended    int
 	endedErr error
 	onDone   func(c *Call, err *CallError)
-	outcomes []string // of all calls
+	outcomes []string // the fates of all Calls
 }
 
 type doneCall struct {
@@ -60,7 +60,8 @@ func (tc *requesterCase) CallDone(c *Call, err *CallError) {
 		if len(d.plain) != c.Reply.Len() || len(d.plain)%4 != 0 {
 			tc.t.Errorf("Len = %d, parts have %d", c.Reply.Len(), len(d.plain))
 		}
-		// A Receive buffer, and a chunk that is not much longer than what is in it.
+		// A Reply may hold a Receive buffer, and a chunk that is not much longer
+		// than its content.
 		if n, most := c.Reply.Held(), 20<<10+max(4*c.Reply.Len(), c.Reply.Len()/shrinkBelow<<30); n > most {
 			tc.t.Errorf("a Reply of %d octets holds %d", c.Reply.Len(), n)
 		}
@@ -142,8 +143,8 @@ func (tc *requesterCase) try(m []byte) error {
 	return err
 }
 
-// sleep lets time pass. What the test has read so far happened before what the
-// loop does meanwhile.
+// sleep lets time pass. The race detector must see that the test's reads so far
+// come before what the loop does meanwhile.
 func (tc *requesterCase) sleep(d time.Duration) {
 	tc.loop.Do(func() {})
 	time.Sleep(d)
@@ -249,7 +250,7 @@ func TestRequesterInline(t *testing.T) {
 	})
 }
 
-// Four residues of roundup, data from one octet to a megabyte.
+// All four residues of roundup, with data from one octet to a megabyte.
 func TestRequesterReadByWriteChunk(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		for i, n := range []int{8192, 8193, 8194, 8195, 1, 2, 3, 4, 1 << 20} {
@@ -352,7 +353,7 @@ func TestRequesterLong(t *testing.T) {
 			tc.peer.send(0, header(xid, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.SetReply(shortened(seg, len(reply))) }))
 			tc.wantReply("by Reply chunk", reply)
 
-			// The same, answered inline with the Reply chunk unused.
+			// The same Call, answered inline with the Reply chunk unused.
 			tc.send(opaqueCall(xid+100, n))
 			s = tc.peer.wantSend("again")
 			seg = s.Reply.Segments[0]
@@ -364,8 +365,8 @@ func TestRequesterLong(t *testing.T) {
 	})
 }
 
-// An inline Reply beyond copyBelow keeps its Receive buffer, which is replaced
-// at once.
+// An inline Reply longer than copyBelow keeps its Receive buffer, which is
+// replaced at once.
 func TestRequesterKeepsLongInline(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		for i, n := range []int{copyBelow - 24, copyBelow - 20, 3000, 12000} {
@@ -417,7 +418,7 @@ func TestRequesterPrivateData(t *testing.T) {
 	})
 }
 
-// RFC 8166 Section 3.3.
+// The Requester obeys its grant: RFC 8166 Section 3.3.
 func TestRequesterCredits(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		tc.send(getAttrCall(1))
@@ -510,7 +511,8 @@ func TestRequesterDeadline(t *testing.T) {
 	})
 }
 
-// Every Call ends once, whatever state it is in when the connection is lost.
+// Every Call completes once, in any state that it is in when the connection is
+// lost.
 func TestRequesterLoss(t *testing.T) {
 	lost := errors.New("cable cut")
 	for _, async := range []bool{false, true} {
@@ -530,11 +532,12 @@ func TestRequesterLoss(t *testing.T) {
 			tc.peer.wantSend("5")
 			tc.provider.AsyncInvalidate(async)
 			if async {
-				// The Reply is here, but its handle has not died yet.
+				// The Reply is here, but its handle is not invalidated yet.
 				tc.provider.Inject(func(op fabrictest.Operation) fabrictest.Verdict { return fabrictest.Pass })
 				tc.provider.HoldCompletions(tc.r.conn, true)
 			}
-			// Posted but not started: nothing tells that from one that was.
+			// Posted but not started. The Requester cannot tell such a Send from
+			// one that was started.
 			tc.provider.Inject(func(op fabrictest.Operation) fabrictest.Verdict {
 				if op.Dialed {
 					return fabrictest.Hold
@@ -555,7 +558,7 @@ func TestRequesterLoss(t *testing.T) {
 	}
 }
 
-// A handle that does not die at once keeps its Reply back: B4.
+// A handle that is not invalidated at once delays its Reply: rule B4.
 func TestRequesterAsyncInvalidate(t *testing.T) {
 	data := pattern(65535, 1)
 	want, pos := readReply(1, data)
@@ -564,7 +567,7 @@ func TestRequesterAsyncInvalidate(t *testing.T) {
 		tc.peer.write(seg, data)
 		tc.peer.send(0, header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(shortened(seg, len(data))) }), cut(want, pos, len(data)))
 	}
-	// hold keeps Sends, and the Invalidates that are queued behind them.
+	// hold delays Sends, and the Invalidates that are queued behind them.
 	hold := func(tc *requesterCase) {
 		tc.provider.Inject(func(op fabrictest.Operation) fabrictest.Verdict {
 			if op.Dialed {
@@ -610,7 +613,7 @@ func TestRequesterRemoteInvalidation(t *testing.T) {
 		tc.wantReply("the peer invalidated the handle", reply)
 		tc.wantHandles("it is dead", 0)
 	})
-	// S13: a handle of another call.
+	// S13: the Responder invalidates a handle of another Call.
 	requesterTest(t, setup, func(tc *requesterCase) {
 		tc.open(8)
 		tc.send(writeCall(1, pattern(9000, 1)))
@@ -624,7 +627,7 @@ func TestRequesterRemoteInvalidation(t *testing.T) {
 			t.Error("not counted")
 		}
 	})
-	// And of none.
+	// The Responder invalidates a handle with a message that answers no Call.
 	requesterTest(t, setup, func(tc *requesterCase) {
 		tc.send(writeCall(1, pattern(9000, 1)))
 		s := tc.peer.wantSend("WRITE")
@@ -660,7 +663,7 @@ func TestRequesterErrors(t *testing.T) {
 	})
 }
 
-// Messages that are dropped, counted, and cost nothing.
+// Messages that are discarded are counted, and have no other effect.
 func TestRequesterDrops(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		tc.open(8)
@@ -704,7 +707,7 @@ func TestRequesterDrops(t *testing.T) {
 	})
 }
 
-// RFC 8167: XIDs of the two directions are apart.
+// The XIDs of the two directions are independent: RFC 8167.
 func TestRequesterReverseCall(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		tc.send(getAttrCall(5))
@@ -732,7 +735,7 @@ func TestRequesterReverseCall(t *testing.T) {
 	})
 }
 
-// Without memory a Call is refused, nothing leaks, and what is outstanding can
+// Without memory a Call is refused, nothing leaks, and outstanding Calls can
 // still be answered.
 func TestRequesterNoMemory(t *testing.T) {
 	requesterTest(t, func(tc *requesterCase) {
@@ -772,8 +775,8 @@ func TestRequesterNoMemory(t *testing.T) {
 	})
 }
 
-// Held Replies take Receives with them. The Requester stops before it has fewer
-// than it needs.
+// Held Replies keep their Receive buffers. The Requester stops sending before it
+// has fewer Receives than it needs.
 func TestRequesterHeldReplies(t *testing.T) {
 	requesterTest(t, func(tc *requesterCase) {
 		tc.replies = tc.arena.Account("small", 300<<10)

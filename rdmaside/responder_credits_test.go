@@ -12,13 +12,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// A keeper keeps Calls until it is told to answer them.
+// A keeper is a CallHandler that keeps Calls until the test answers them.
 type keeper struct{ exchanges []*Exchange }
 
 func (k *keeper) Call(x *Exchange) { k.exchanges = append(k.exchanges, x) }
 
-// A creditClient is an honest Requester on a stubConn: it sends as many Calls as it
-// may and has something to do for.
+// A creditClient is an honest Requester on a stubConn. It sends as many Calls as
+// the test wants and its credits allow.
 type creditClient struct {
 	t       testing.TB
 	s       *stubResponder
@@ -26,7 +26,7 @@ type creditClient struct {
 	a       credit.Account
 	xid     uint32
 	replies int
-	starved int64 // connections counted as such, at most
+	starved int64 // the most starved connections that the metric has shown
 }
 
 func newCreditClient(t testing.TB, pool *ReceivePool, m *regmem.Account, mm *ResponderMetrics, credits int) *creditClient {
@@ -43,7 +43,7 @@ func newCreditClient(t testing.TB, pool *ReceivePool, m *regmem.Account, mm *Res
 	return c
 }
 
-// send sends one Call if it may.
+// send sends one Call if there is a credit, and reports whether it did.
 func (c *creditClient) send() bool {
 	if !c.a.Take() {
 		return false
@@ -68,7 +68,8 @@ func (c *creditClient) answer() bool {
 	return true
 }
 
-// busy keeps deep Calls outstanding, as far as it may, for n Calls.
+// busy sends n Calls and keeps deep of them outstanding, as far as its credits
+// allow.
 func (c *creditClient) busy(n, deep int) {
 	for end := c.replies + n; c.replies < end; c.answer() {
 		for len(c.k.exchanges) < deep && c.send() {
@@ -88,7 +89,8 @@ func (c *creditClient) close() {
 	}
 }
 
-// many is n, or less where everything takes ten times as long.
+// many returns n, or less in race builds, where everything takes ten times as
+// long.
 func many(n int) int {
 	if raceEnabled {
 		return max(1, n/5)
@@ -107,7 +109,7 @@ func TestCreditsGrow(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		deep  int
-		calls int // at most, until it has all
+		calls int // the most Calls until it has all credits
 	}{{"all outstanding", 100, 64}, {"one at a time", 1, 8 + 16 + 32 + 2}} {
 		t.Run(tt.name, func(t *testing.T) {
 			pool, m, mm := creditPool(t, 1000)
@@ -135,7 +137,8 @@ func TestCreditsGrow(t *testing.T) {
 	}
 }
 
-// Not more than is asked for: it would be of no use.
+// A connection gets no more credits than its Requester asks for: they would be
+// useless.
 func TestCreditsAsAsked(t *testing.T) {
 	pool, m, mm := creditPool(t, 1000)
 	c := newCreditClient(t, pool, m, mm, 64)
@@ -245,7 +248,8 @@ func TestCreditsShared(t *testing.T) {
 	}
 }
 
-// A connection that uses all it has for ever does not have what small ones need.
+// A connection that always uses all its credits does not get those that small
+// clients need.
 func TestCreditsFlood(t *testing.T) {
 	pool, m, mm := creditPool(t, 900)
 	flooder := newCreditClient(t, pool, m, mm, 1000)
@@ -278,9 +282,8 @@ func TestCreditsFlood(t *testing.T) {
 	}
 }
 
-// Honest clients that do whatever they may are never cut off, and Receives never
-// run out for them, whatever happens to their grants: the rule of ResponderConn's
-// comment.
+// Honest clients are never disconnected, whatever their grants are, and Receives
+// never run out for them: the rule in ResponderConn's comment.
 func TestCreditsInvariant(t *testing.T) {
 	for seed := range uint64(many(20)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -17,8 +17,8 @@ func parkedCase(t *testing.T, h CallHandler) (s *stubResponder, replies *regmem.
 	return newStubResponder(t, a.Account("calls", 16<<20), h, func(o *ResponderOptions) { o.Replies, o.Metrics = replies, m }), replies, m
 }
 
-// Calls for which there is no memory to answer wait, in order, and nobody is cut
-// off.
+// When there is no memory to answer Calls, they wait, in order, and the
+// connection stays up.
 func TestParkedForMemory(t *testing.T) {
 	s, replies, m := parkedCase(t, callFunc(func(x *Exchange) { x.Reply([][]byte{getAttrReply(x.XID())}, nil) }))
 	var got []uint32
@@ -43,7 +43,7 @@ func TestParkedForMemory(t *testing.T) {
 	if len(got) != 1 || got[0] != 1 {
 		t.Fatalf("%v answered, want 1", got)
 	}
-	// It has an Exchange now, and 8 credits.
+	// The connection has an Exchange now, and 8 credits.
 	taken = taken[:0]
 	for {
 		l, err := replies.Lease(exchangeBuffer)
@@ -64,7 +64,7 @@ func TestParkedForMemory(t *testing.T) {
 	if len(got) != 9 || s.state != up {
 		t.Errorf("%d of 9 answered with one Exchange: %v", len(got), s.reason)
 	}
-	// The end, with some of them waiting.
+	// The connection is closed while messages are waiting.
 	for xid := uint32(20); xid <= 25; xid++ {
 		s.conn.deliver(append(plain(xid, 8), getAttrCall(xid)...), 0)
 	}
@@ -79,7 +79,8 @@ func TestParkedForMemory(t *testing.T) {
 	}
 }
 
-// A connection whose Sends do not complete, while its peer goes on, waits for them.
+// Messages wait on a connection whose Sends do not complete while its peer goes
+// on.
 func TestParkedForSends(t *testing.T) {
 	s, _, m := parkedCase(t, callFunc(func(x *Exchange) { x.Reply([][]byte{getAttrReply(x.XID())}, nil) }))
 	sent := 0

@@ -12,10 +12,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A backOwner makes reverse Calls and keeps what becomes of them.
+// A backOwner makes reverse Calls and records how they end.
 type backOwner struct {
 	tc   *responderCase
-	lent int // Calls that were not given back
+	lent int // Calls that are still lent
 	done []reverseEnd
 }
 
@@ -39,7 +39,7 @@ func (o *backOwner) ReverseDone(c *ResponderConn, xid uint32, m *regmem.Lease, e
 	o.done = append(o.done, e)
 }
 
-// call makes a reverse Call and returns what ReverseCall says.
+// call makes a reverse Call and returns the error of ReverseCall.
 func (o *backOwner) call(m []byte) (err error) {
 	b := o.tc.lend(m)
 	o.tc.loop.Do(func() {
@@ -59,7 +59,7 @@ func (o *backOwner) take(why string, m []byte) {
 	}
 }
 
-// wantDone takes the first end.
+// wantDone asserts how the oldest completed Call ended, and removes it.
 func (o *backOwner) wantDone(why string, xid uint32, m []byte, err error) {
 	o.tc.t.Helper()
 	synctest.Wait()
@@ -81,7 +81,7 @@ func (o *backOwner) wantNotDone(why string) {
 	}
 }
 
-// wantSent takes the next message, a reverse Call.
+// wantSent asserts that the next message is the reverse Call m, and removes it.
 func (o *backOwner) wantSent(why string, m []byte) {
 	o.tc.t.Helper()
 	xid := binary.BigEndian.Uint32(m)
@@ -97,8 +97,8 @@ func (o *backOwner) answer(xid, credits uint32, n int) []byte {
 	return m
 }
 
-// receives is how many Receives there are beside those of the grant and the spare. Each
-// inline forward Call has one.
+// receives returns how many Receives there are beside those of the grant and the
+// spare ones. Each inline forward Call holds one.
 func (o *backOwner) receives() int {
 	synctest.Wait()
 	return o.tc.provider.Counts(o.tc.c.conn).Receives + o.tc.c.Outstanding() - o.tc.opts.Credits - spareReceives
@@ -164,8 +164,9 @@ func TestCallback(t *testing.T) {
 	})
 }
 
-// One credit until the first Reply, then what the Requester grants, at most what was
-// asked for: RFC 8166 Section 3.3.3, RFC 8167 Section 4.1.
+// There is one credit until the first Reply, then as many as the Requester
+// grants, and at most those requested: RFC 8166 Section 3.3.3, RFC 8167 Section
+// 4.1.
 func TestCallbackCredits(t *testing.T) {
 	callbackTest(t, nil, func(tc *responderCase, o *backOwner) {
 		for xid := range uint32(10) {
@@ -200,7 +201,7 @@ func TestCallbackCredits(t *testing.T) {
 		if n := o.receives(); n != 3 {
 			t.Errorf("%d Receives more at the end, want 3", n)
 		}
-		for round := range 3 { // the Receives are there: as many calls and replies as both directions have
+		for round := range 3 { // there are Receives for all Calls and Replies of both directions
 			calls := uint32(8)
 			if round == 0 {
 				calls = 1
@@ -216,7 +217,8 @@ func TestCallbackCredits(t *testing.T) {
 	})
 }
 
-// A Call that comes again is not sent twice, and one that only has its XID is refused.
+// A retransmission is not sent again, and another Call with the same XID is
+// refused.
 func TestCallbackAgain(t *testing.T) {
 	callbackTest(t, nil, func(tc *responderCase, o *backOwner) {
 		other := &backOwner{tc: tc}
@@ -314,8 +316,8 @@ func malformedAnswers(tc *responderCase, o *backOwner) {
 	}
 }
 
-// A Requester that does not answer: what waits is bounded, and is sent when the server
-// cannot be waiting any more.
+// When a Requester does not answer, the number of waiting Calls is bounded. They
+// are sent when the server cannot be waiting for the first any more.
 func TestCallbackUnanswered(t *testing.T) {
 	callbackTest(t, nil, func(tc *responderCase, o *backOwner) {
 		m := tc.opts.Metrics
@@ -347,7 +349,7 @@ func TestCallbackUnanswered(t *testing.T) {
 	})
 }
 
-// The end of the connection ends all Calls, sent and waiting, once.
+// When the connection is closed, all Calls complete once, sent or waiting.
 func TestCallbackEnd(t *testing.T) {
 	for _, cause := range []error{nil, errors.New("a reason")} {
 		callbackTest(t, nil, func(tc *responderCase, o *backOwner) {
@@ -375,7 +377,7 @@ func fabricClose(tc *responderCase, err error) {
 	synctest.Wait()
 }
 
-// Want of memory is answered, and harms nobody.
+// A lack of memory fails one reverse Call and has no other effect.
 func TestCallbackMemory(t *testing.T) {
 	var receives *regmem.Account
 	callbackTest(t, func(tc *responderCase) {
@@ -413,7 +415,7 @@ func TestCallbackMemory(t *testing.T) {
 	})
 }
 
-// exhaust leases all there is.
+// exhaust leases all memory of the account.
 func exhaust(a *regmem.Account) (all []*regmem.Lease) {
 	for _, n := range []int{1 << 20, 64 << 10, 4096, 512, 64} {
 		for {
@@ -427,8 +429,8 @@ func exhaust(a *regmem.Account) (all []*regmem.Lease) {
 	return all
 }
 
-// The Send of a Call may complete after its Reply has come. A slot is not used again
-// before it has.
+// The Send of a Call may complete after its Reply has come. Its slot is not used
+// again before that.
 func TestCallbackSlots(t *testing.T) {
 	arena := newTestArena(t)
 	account := arena.Account("calls", 8<<20)

@@ -8,9 +8,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// Close closes the connection. If err is nil, what was posted is sent first,
-// which is every Reply unless the send queue was full. ConnHandler.Ended is
-// called with err after Close has returned.
+// Close closes the connection. If err is nil, the Sends and Writes already posted
+// complete first, which includes every Reply unless the send queue was full.
+// ConnHandler.Ended is called with err after Close has returned.
 func (c *ResponderConn) Close(err error) {
 	if c.state == up {
 		c.state, c.asked, c.reason = ending, true, err

@@ -28,7 +28,7 @@ type responderCase struct {
 	dial  fabric.ConnOptions
 	c     *ResponderConn
 	logs  bytes.Buffer
-	reply func(x *Exchange) // nil: keep x in exchanges
+	reply func(x *Exchange) // nil means keep x in exchanges
 
 	// Written by callbacks on the loop; read after synctest.Wait.
 	exchanges []*Exchange
@@ -106,7 +106,7 @@ func responderTest(t *testing.T, setup, f func(tc *responderCase)) {
 	})
 }
 
-// offer registers n octets, or data, of the fake Requester.
+// offer registers n octets, or data, of the fake Requester's memory.
 func (tc *responderCase) offer(buf []byte, a fabric.Access) rpcrdma.Segment {
 	tc.t.Helper()
 	var g fabric.Region
@@ -141,7 +141,7 @@ func (tc *responderCase) wantNoCall(why string) {
 }
 
 // answer replies with m in arena memory, in as many parts as cuts make, and
-// asserts that the memory comes back once.
+// asserts that the memory is released once.
 func (tc *responderCase) answer(x *Exchange, m []byte, cuts ...int) {
 	tc.t.Helper()
 	b := tc.lend(m)
@@ -185,7 +185,7 @@ func (tc *responderCase) wantError(why string, xid uint32, code rpcrdma.ErrCode)
 	if !ok {
 		tc.t.Fatalf("nothing was sent; want: %s", why)
 	}
-	// The version is the Call's, whatever that was.
+	// The answer has the version of the Call.
 	if len(m.octets) < 20 || !bytes.Equal(m.octets[:4], words(xid)) || bytes.Equal(m.octets[8:12], words(0)) ||
 		!bytes.Equal(m.octets[12:20], words(4, uint32(code))) || m.invalidated != 0 {
 		tc.t.Fatalf("%s: %x, want %v for %#x with credits", why, m.octets, code, xid)
@@ -219,7 +219,7 @@ func TestResponderInline(t *testing.T) {
 	})
 }
 
-// pulled offers data in segments at the cuts given.
+// pulled offers data in segments, which end at the given cuts.
 func (tc *responderCase) pulled(data []byte, cuts ...int) (segs []rpcrdma.Segment) {
 	at := 0
 	for _, c := range append(cuts, len(data)) {
@@ -271,10 +271,10 @@ func TestResponderReadChunk(t *testing.T) {
 	})
 }
 
-// What follows the data item, and a Call that kept the roundup inline.
+// A Call with octets after the data item, and one that kept the roundup inline.
 func TestResponderReadChunkTail(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
-		// An unknown program: an opaque, then 12 octets.
+		// A Call of an unknown program: an opaque, then 12 octets.
 		data := pattern(4001, 2)
 		m := append(words(1, 0, 2, 400100, 1, 5, 0, 0, 0, 0), append(opaque(data), words(7, 8, 9)...)...)
 		pos := 44
@@ -487,7 +487,7 @@ func TestResponderReplyChunk(t *testing.T) {
 	})
 }
 
-// A header of more segments than an Exchange has room for.
+// A header with more segments than an Exchange has room for.
 func TestResponderLongHeader(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
 		tc.peer.send(0, header(1, 128, rpcrdma.Msg, func(h *rpcrdma.Header) {
@@ -538,7 +538,7 @@ func TestResponderRemoteInvalidation(t *testing.T) {
 	})
 }
 
-// ERR_VERS in octets: RFC 8166 Section 4.5.1.
+// The octets of an ERR_VERS: RFC 8166 Section 4.5.1.
 func TestResponderErrVers(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
 		tc.peer.send(0, words(0x77, 9, 5, 0, 0, 0, 0))
@@ -585,8 +585,8 @@ func TestResponderCredits(t *testing.T) {
 	})
 }
 
-// The grant is covered by Receives at every moment a Reply is sent, and a Call is
-// pulled only into memory there is.
+// There are Receives for the whole grant whenever a Reply is sent, and a Call is
+// pulled only into memory that is leased.
 func TestResponderStarved(t *testing.T) {
 	responderTest(t, func(tc *responderCase) {
 		tc.replies = tc.arena.Account("small", 256<<10)
@@ -619,13 +619,13 @@ func TestResponderStarved(t *testing.T) {
 			tc.answer(tc.wantCall("in order", m), accepted(uint32(i+1)))
 			tc.peer.wantSend("a reply")
 		}
-		// A call that never fits.
+		// This Call can never be answered.
 		tc.peer.send(0, header(50, 128, rpcrdma.NoMsg, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(opaqueCall(50, 1<<20))) }))
 		tc.wantError("beyond the account", 50, rpcrdma.ErrChunk)
 	})
 }
 
-// Exchanges in every state when the connection is lost.
+// The connection is lost while there are Exchanges in every state.
 func TestResponderLoss(t *testing.T) {
 	lost := errors.New("cable cut")
 	responderTest(t, func(tc *responderCase) {
@@ -687,7 +687,7 @@ func TestResponderAbort(t *testing.T) {
 	})
 }
 
-// Close(nil) lets what was posted go out.
+// Close(nil) lets the posted Sends complete.
 func TestResponderCloseOrderly(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
 		tc.peer.send(0, plain(1, 8), getAttrCall(1))
@@ -724,13 +724,13 @@ func TestResponderOptions(t *testing.T) {
 	}
 }
 
-// An Accept that fails gives back what Setup took.
+// An Accept that fails releases what Setup leased.
 func TestResponderAcceptFails(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		memory int64
-		taken  int  // octets of it that others have
-		setup  bool // Setup finds it out
+		taken  int  // octets of memory that are leased elsewhere
+		setup  bool // Setup fails, rather than Accept
 	}{
 		{"the pool knows", 8 << 10, 0, false},
 		{"the pool does not know", 76 << 10, 68 << 10, true},

@@ -11,9 +11,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// Write lists of several chunks: RFC 8166 Section 4.3.2, RFC 8267 Section 6.4.
+// Tests of Write lists of several chunks: RFC 8166 Section 4.3.2, RFC 8267
+// Section 6.4.
 
-// compoundCall is a COMPOUND of NFSv4.0 under AUTH_NONE.
+// compoundCall returns a COMPOUND of NFSv4.0 under AUTH_NONE.
 func compoundCall(xid uint32, ops ...[]byte) []byte {
 	b := words(xid, 0, 2, oncrpc.ProgramNFS, 4, 1, 0, 0, 0, 0, 0, 0, uint32(len(ops)))
 	return append(b, bytes.Join(ops, nil)...)
@@ -25,11 +26,11 @@ func writeOp(data []byte) []byte {
 	return append(words(38, 0, 0, 0, 0, 0, 0, 2), opaque(data)...)
 }
 
-// A result is that of one operation.
+// A result is the result of one operation.
 type result struct {
 	octets []byte
-	item   []byte // nil: it has none that is eligible
-	at     int    // of item in octets
+	item   []byte // the DDP-eligible item; nil for none
+	at     int    // offset of item in octets
 }
 
 func readResult(data []byte) result {
@@ -44,7 +45,8 @@ func readlinkResult(text []byte) result {
 
 func plainResult(ws ...uint32) result { return result{octets: words(ws...)} }
 
-// compoundReply is a Reply of results, and where their items lie.
+// compoundReply returns a Reply with the given results, and where their items
+// are.
 func compoundReply(xid uint32, results ...result) (m []byte, items [][2]int) {
 	last := results[len(results)-1].octets
 	m = accepted(xid, last[4:8], words(0, uint32(len(results))))
@@ -57,7 +59,7 @@ func compoundReply(xid uint32, results ...result) (m []byte, items [][2]int) {
 	return m, items
 }
 
-// An offered chunk is what the fake Requester has of one.
+// An offered is the fake Requester's side of a chunk.
 type offered struct {
 	segments []rpcrdma.Segment
 	bufs     [][]byte
@@ -79,8 +81,8 @@ func (o *offered) room() (n int) {
 	return n
 }
 
-// wantFilled checks that w is o come back with data, front to back, and not an
-// octet more.
+// wantFilled asserts that w is o as the Responder returned it: filled with data
+// from front to back, and with nothing else.
 func (o *offered) wantFilled(t *testing.T, why string, w *rpcrdma.WriteChunk, data []byte) {
 	t.Helper()
 	if len(w.Segments) != len(o.segments) {
@@ -102,13 +104,14 @@ func (o *offered) wantFilled(t *testing.T, why string, w *rpcrdma.WriteChunk, da
 	}
 }
 
-// A writesCase is a COMPOUND with a Write list.
+// A writesCase is a COMPOUND with a Write list, and the expected form of its
+// Reply.
 type writesCase struct {
 	name    string
 	results []result
 	writes  [][]int // segments of each Write chunk
-	reply   []int   // segments of the Reply chunk; nil: none
-	cuts    []int   // of the plain Reply into parts
+	reply   []int   // segments of the Reply chunk; nil for none
+	cuts    []int   // where the plain Reply is cut into parts
 	proc    rpcrdma.Proc
 }
 
@@ -117,7 +120,7 @@ func (w *writesCase) run(tc *responderCase, xid uint32) {
 	t.Helper()
 	var ops [][]byte
 	for range w.results {
-		ops = append(ops, readOp(1<<20)) // what it asks for does not matter here
+		ops = append(ops, readOp(1<<20)) // the length of the READ does not matter here
 	}
 	call := compoundCall(xid, ops...)
 	whole, items := compoundReply(xid, w.results...)
@@ -212,7 +215,8 @@ func TestResponderWriteChunks(t *testing.T) {
 	})
 }
 
-// Any COMPOUND with any Write list: the pairing holds for all of them.
+// Random COMPOUNDs with random Write lists: items and chunks are paired in all of
+// them.
 func TestResponderWriteChunksRandom(t *testing.T) {
 	r := rand.New(rand.NewPCG(8166, 8267))
 	responderTest(t, nil, func(tc *responderCase) {
@@ -264,8 +268,8 @@ func TestResponderWriteChunksRandom(t *testing.T) {
 	})
 }
 
-// Under GSS integrity the checksum covers what would be taken out: RFC 8166
-// Section 8.2.2.3. Nothing is.
+// Under RPCSEC_GSS integrity the checksum covers the item that would be reduced,
+// so nothing is: RFC 8166 Section 8.2.2.3.
 func TestResponderWriteListProtected(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
 		for i, service := range []uint32{2, 3} {
@@ -292,7 +296,7 @@ func TestResponderWriteListProtected(t *testing.T) {
 	})
 }
 
-// Eight chunks in the steady state.
+// Eight chunks cause no allocation in the steady state.
 func TestResponderWriteChunksAllocs(t *testing.T) {
 	v := newServing(t, 0)
 	var results []result
@@ -316,7 +320,7 @@ func TestResponderWriteChunksAllocs(t *testing.T) {
 	}
 }
 
-// Arguments in several Read chunks: each must be one that may be reduced.
+// Each of several Read chunks must be an item that may be reduced.
 func TestResponderReadChunksEligible(t *testing.T) {
 	first, second := pattern(801, 1), pattern(700, 2)
 	fh := append(words(22), opaque(pattern(128, 3))...)
@@ -377,8 +381,8 @@ func TestResponderReadChunksEligible(t *testing.T) {
 	}
 }
 
-// GARBAGE_ARGS has no verifier a GSS client would take, so that there is no RPC
-// Reply to give.
+// An RPC Reply with GARBAGE_ARGS has no verifier that a GSS client would accept,
+// so the answer is ERR_CHUNK.
 func TestResponderGarbageGSS(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
 		m := writeCall(1, pattern(1000, 1))

@@ -10,7 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// discard releases Replies.
+// discard is a CallOwner that releases Replies.
 type discard struct {
 	done   int
 	octets int
@@ -24,14 +24,14 @@ func (d *discard) CallDone(c *Call, err *CallError) {
 	c.Reply.Release()
 }
 
-// A round is one Call and its Reply on a Requester, prepared so that what it
-// costs is the Requester's cost.
+// A round is one Call and its Reply on a Requester. All messages are prepared, so
+// that only the Requester's work is measured.
 type round struct {
 	r     *stubRequester
 	owner *discard
 	call  *Call
 	reply []byte
-	where int // of the Write chunk's handle in reply; 0 for none
+	where int // offset of the Write chunk's handle in reply; 0 for none
 }
 
 func newRound(t testing.TB, data int) *round {
@@ -84,7 +84,7 @@ func TestRequesterAllocs(t *testing.T) {
 			x.run(t)
 		}
 		if raceEnabled {
-			continue // leases are poisoned and remade
+			continue // race builds poison and reallocate leases
 		}
 		if n := testing.AllocsPerRun(200, func() { x.run(t) }); n != 0 {
 			t.Errorf("%s: %v allocations", tt.name, n)
@@ -108,7 +108,7 @@ func BenchmarkRequester(b *testing.B) {
 	}
 }
 
-// An echo answers with prepared Replies.
+// An echo is a CallHandler that answers with prepared Replies.
 type echo struct {
 	parts [][]byte
 	calls int
@@ -240,8 +240,8 @@ func TestRequesterSendFails(t *testing.T) {
 	}
 }
 
-// A Reply that cannot be posted ends the connection, and its memory is given
-// back only then.
+// A Reply that cannot be posted closes the connection, and its memory is released
+// only after that.
 func TestResponderPostFails(t *testing.T) {
 	a := newTestArena(t)
 	done := &releases{}
@@ -306,8 +306,8 @@ func TestResponderQueued(t *testing.T) {
 	s.conn.settle(s.loop)
 }
 
-// A Call whose Send failed and whose handles take time to die was taken, and
-// ends as not sent.
+// When the Send of a Call failed and its handles are not invalidated at once,
+// Send accepts the Call, which then completes as NotSent.
 func TestRequesterNotSent(t *testing.T) {
 	a := newTestArena(t)
 	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
@@ -327,7 +327,7 @@ func TestRequesterNotSent(t *testing.T) {
 	if r.Free() != 1 || r.state != up {
 		t.Errorf("free %d, state %d", r.Free(), r.state)
 	}
-	// Nothing was sent, so nothing is in the way of sending it again.
+	// Nothing was sent, so the Call may be sent again.
 	r.conn.fail = nil
 	if err := r.Send(c); err != nil {
 		t.Errorf("Send of the same Call again: %v", err)
@@ -336,8 +336,8 @@ func TestRequesterNotSent(t *testing.T) {
 	r.conn.settle(r.loop)
 }
 
-// What was flushed says that the provider has failed, before Closed says why. A
-// Call that is sent then was not sent because of the connection.
+// A flushed completion says that the provider has failed, before Closed says why.
+// A Call sent between the two fails with ErrClosed.
 func TestRequesterSendAfterFlush(t *testing.T) {
 	a := newTestArena(t)
 	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
@@ -354,7 +354,7 @@ func TestRequesterSendAfterFlush(t *testing.T) {
 	r.conn.settle(r.loop)
 }
 
-// A limit of the provider's is for now, and says nothing about the Call.
+// A limit of the provider is temporary and has nothing to do with the Call.
 func TestRequesterProviderBusy(t *testing.T) {
 	a := newTestArena(t)
 	r := newStubRequester(t, a.Account("replies", 16<<20), nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A stubLoop runs tasks when it is told to.
+// A stubLoop runs tasks when the test says so.
 type stubLoop struct{ tasks []loop.Task }
 
 func (l *stubLoop) Post(t loop.Task) { l.tasks = append(l.tasks, t) }
@@ -29,8 +29,9 @@ func (l *stubLoop) run() {
 	}
 }
 
-// A stubConn is one end of a connection whose other end is the test. Nothing in
-// it allocates in the steady state. It says so when its user breaks a rule.
+// A stubConn is one end of a connection whose other end is the test. It does not
+// allocate in the steady state. It fails when its user breaks a rule of package
+// fabric.
 type stubConn struct {
 	h        fabric.Handler
 	info     fabric.Info
@@ -46,7 +47,7 @@ type stubConn struct {
 	reason   error
 	one      [1]fabric.Completion
 
-	fail           error // what PostSend and PostWrite return
+	fail           error // the error of PostSend and PostWrite
 	failRegister   error
 	failInvalidate error
 	async          bool // Invalidate completes later
@@ -174,7 +175,8 @@ func (s *stubConn) Close(err error) {
 	}
 }
 
-// deliver puts m into the next Receive, or breaks the connection.
+// deliver puts m into the next Receive, or breaks the connection if there is
+// none.
 func (s *stubConn) deliver(m []byte, inv fabric.Handle) {
 	if s.closing {
 		return
@@ -199,7 +201,7 @@ func (s *stubConn) deliver(m []byte, inv fabric.Handle) {
 	s.h.Completed(s.one[:])
 }
 
-// step tells what has completed.
+// step reports the Work Requests that have completed.
 func (s *stubConn) step() {
 	if len(s.pending) > 0 && !s.closing {
 		batch := s.pending
@@ -209,8 +211,8 @@ func (s *stubConn) step() {
 	}
 }
 
-// settle steps until nothing happens, and ends the connection if that was asked
-// for.
+// settle steps until nothing happens any more, and closes the connection if that
+// was asked for.
 func (s *stubConn) settle(l *stubLoop) {
 	for len(s.pending) > 0 && !s.closing || len(l.tasks) > 0 {
 		s.step()
@@ -296,7 +298,7 @@ func newTestArena(t testing.TB) *regmem.Arena {
 	return a
 }
 
-// prepare makes a Call of m, which is in arena memory already.
+// prepare returns a Call of m, which is in arena memory already.
 func prepare(t testing.TB, r *Requester, m []byte, owner CallOwner) *Call {
 	t.Helper()
 	c := &Call{Message: m, Owner: owner}

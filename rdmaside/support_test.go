@@ -94,7 +94,7 @@ func pattern(n int, seed byte) []byte {
 
 var handle32 = opaque(pattern(32, 1))
 
-// nfsCall is a Call with AUTH_NONE.
+// nfsCall returns a Call with AUTH_NONE.
 func nfsCall(xid, proc uint32, args ...[]byte) []byte {
 	b := words(xid, 0, 2, oncrpc.ProgramNFS, 3, proc, 0, 0, 0, 0)
 	return append(b, bytes.Join(args, nil)...)
@@ -110,7 +110,7 @@ func writeCall(xid uint32, data []byte) []byte {
 	return nfsCall(xid, procWrite, handle32, words(0, 0, uint32(len(data)), 2), opaque(data))
 }
 
-// opaqueCall is a Call of a program that nothing is known about.
+// opaqueCall returns a Call of a program without a binding.
 func opaqueCall(xid uint32, n int) []byte {
 	b := words(xid, 0, 2, 400100, 1, 5, 0, 0, 0, 0)
 	return append(b, pattern(n, byte(xid))...)
@@ -122,7 +122,7 @@ func accepted(xid uint32, results ...[]byte) []byte {
 
 func getAttrReply(xid uint32) []byte { return accepted(xid, words(0), pattern(84, byte(xid))) }
 
-// readReply is the Reply to READ, with the position of its data.
+// readReply returns the Reply to a READ, and the position of its data.
 func readReply(xid uint32, data []byte) (m []byte, pos int) {
 	m = accepted(xid, words(0, 1), pattern(84, 9), words(uint32(len(data)), 0, uint32(len(data))))
 	pos = len(m)
@@ -130,19 +130,20 @@ func readReply(xid uint32, data []byte) (m []byte, pos int) {
 	return append(m, make([]byte, -len(data)&3)...), pos
 }
 
-// cut is m without the n octets of data at pos and their roundup.
+// cut returns m without the n octets of data at pos and their roundup.
 func cut(m []byte, pos, n int) []byte {
 	return append(append([]byte(nil), m[:pos]...), m[pos+(n+3)&^3:]...)
 }
 
-// A bed is what a test of a connection stands on: memory, a provider, loops.
+// A bed is the environment of a test with a connection: memory, a provider, and
+// loops.
 type bed struct {
 	t        *testing.T
 	arena    *regmem.Arena
 	calls    *regmem.Account
 	replies  *regmem.Account
 	provider *fabrictest.Loopback
-	loop     *fabrictest.Loop // of what is tested
+	loop     *fabrictest.Loop // of the side under test
 	peerLoop *fabrictest.Loop
 	leases   []*regmem.Lease
 }
@@ -158,7 +159,7 @@ func newBed(t *testing.T, replies int64) *bed {
 	}
 }
 
-// lend puts m into arena memory that is released at the end.
+// lend copies m into arena memory that is released at the end of the test.
 func (b *bed) lend(m []byte) []byte {
 	b.t.Helper()
 	l, err := b.calls.Lease(len(m))
@@ -170,7 +171,7 @@ func (b *bed) lend(m []byte) []byte {
 	return l.Bytes()
 }
 
-// strike takes everything down and asserts B3: all memory is back.
+// strike closes everything and asserts rule B3: all memory is released.
 func (b *bed) strike() {
 	b.t.Helper()
 	b.loop.Stop()
@@ -193,7 +194,7 @@ func newRegistry() *ulb.Registry {
 	return reg
 }
 
-// A fakePeer is the other end of a connection: it does what it is told.
+// A fakePeer is the other end of a connection. It does what the test says.
 type fakePeer struct {
 	bed      *bed
 	conn     fabric.Conn
@@ -202,7 +203,7 @@ type fakePeer struct {
 	mu          sync.Mutex // guards the rest; a leaf
 	bufs        map[uint64][]byte
 	messages    []fakeMessage
-	history     [][]byte // octets of all messages, also of those that were taken
+	history     [][]byte // octets of all messages, including those that next has removed
 	completions []fabric.Completion
 	closed      bool
 	closedErr   error
@@ -250,7 +251,7 @@ func (p *fakePeer) Closed(err error) {
 	p.closed, p.closedErr = true, err
 }
 
-// send sends one message, and lets everything settle.
+// send sends one message and waits until nothing happens any more.
 func (p *fakePeer) send(invalidate fabric.Handle, parts ...[]byte) {
 	p.bed.t.Helper()
 	fabrictest.Do(p.bed.peerLoop, func() {
@@ -261,7 +262,7 @@ func (p *fakePeer) send(invalidate fabric.Handle, parts ...[]byte) {
 	synctest.Wait()
 }
 
-// write RDMA Writes data into s.
+// write writes data into s by RDMA Write.
 func (p *fakePeer) write(s rpcrdma.Segment, data []byte) {
 	p.bed.t.Helper()
 	fabrictest.Do(p.bed.peerLoop, func() {
@@ -273,7 +274,7 @@ func (p *fakePeer) write(s rpcrdma.Segment, data []byte) {
 	synctest.Wait()
 }
 
-// read RDMA Reads s.
+// read returns the octets of s, which it reads by RDMA Read.
 func (p *fakePeer) read(s rpcrdma.Segment) []byte {
 	p.bed.t.Helper()
 	into := make([]byte, s.Length)
@@ -287,7 +288,7 @@ func (p *fakePeer) read(s rpcrdma.Segment) []byte {
 	return into
 }
 
-// next takes the oldest message.
+// next removes the oldest message and returns it.
 func (p *fakePeer) next() (m fakeMessage, ok bool) {
 	synctest.Wait()
 	p.mu.Lock()
@@ -307,7 +308,7 @@ func (p *fakePeer) ended() (bool, error) {
 	return p.closed, p.closedErr
 }
 
-// A wantedSend is a message that was seen, taken apart.
+// A wantedSend is a message of the side under test, decoded.
 type wantedSend struct {
 	rpcrdma.Header
 	octets      []byte
@@ -315,7 +316,7 @@ type wantedSend struct {
 	invalidated fabric.Handle
 }
 
-// wantSend takes the next message of the side under test.
+// wantSend removes the next message of the side under test and decodes it.
 func (p *fakePeer) wantSend(why string) *wantedSend {
 	t := p.bed.t
 	t.Helper()
@@ -332,7 +333,7 @@ func (p *fakePeer) wantSend(why string) *wantedSend {
 	return s
 }
 
-// wantIdle asserts silence.
+// wantIdle asserts that the side under test sends nothing.
 func (p *fakePeer) wantIdle(why string) {
 	p.bed.t.Helper()
 	if m, ok := p.next(); ok {
@@ -340,7 +341,7 @@ func (p *fakePeer) wantIdle(why string) {
 	}
 }
 
-// header builds a Transport header.
+// header returns a Transport header.
 func header(xid, credits uint32, proc rpcrdma.Proc, edit ...func(h *rpcrdma.Header)) []byte {
 	var h rpcrdma.Header
 	h.Reset(xid, credits, proc)
@@ -352,7 +353,7 @@ func header(xid, credits uint32, proc rpcrdma.Proc, edit ...func(h *rpcrdma.Head
 
 func plain(xid, credits uint32) []byte { return rpcrdma.AppendPlain(nil, xid, credits) }
 
-// shortened is s with another length.
+// shortened returns s with another length.
 func shortened(s rpcrdma.Segment, n int) rpcrdma.Segment {
 	s.Length = uint32(n)
 	return s

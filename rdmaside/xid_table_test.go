@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The table does what a map does.
+// The table behaves like a map.
 func FuzzXIDTable(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0}, uint32(1))
 	f.Add(make([]byte, 400), uint32(0x9e3779b1))
@@ -16,7 +16,7 @@ func FuzzXIDTable(f *testing.F) {
 		table.factor = factor | 1
 		want := make(map[uint32]int)
 		for i := 0; len(in) >= 4; i++ {
-			// Few bits, so that XIDs meet again.
+			// XIDs of few bits collide often.
 			xid := binary.LittleEndian.Uint32(in) & 0x8000001f
 			in = in[4:]
 			if _, ok := want[xid]; ok {

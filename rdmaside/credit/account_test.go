@@ -2,14 +2,14 @@ package credit
 
 import "testing"
 
-// A step is one event at a Requester and what must hold after it.
+// A step is one event at a Requester, and the credits free after it.
 type step struct {
 	do   string // "take", "refuse", "put", "grant"
 	n    uint32
 	free int
 }
 
-// run does step i and checks what is free after it.
+// run executes step i and checks the free credits after it.
 func (s step) run(t *testing.T, i int, a *Account) {
 	t.Helper()
 	switch s.do {

@@ -32,8 +32,8 @@ func TestGrantor(t *testing.T) {
 	reply("never zero, whatever the limit", 1)
 }
 
-// A Requester that acts on an old grant, because the Reply with the smaller one is
-// still on its way, has done nothing wrong.
+// A Requester that uses an old grant, because the Reply with the smaller one is
+// still on its way, keeps to its grant.
 func TestGrantorKept(t *testing.T) {
 	g := NewGrantor(4, 4)
 	if !g.Call(4) || g.Call(4) {
@@ -56,8 +56,8 @@ func TestGrantorKept(t *testing.T) {
 	}
 }
 
-// A smaller grant counts from the Call that proves that it was seen, and no
-// earlier.
+// A smaller grant takes effect with the Call that proves that the Requester has
+// seen it, and no earlier.
 func TestGrantorLowered(t *testing.T) {
 	g := NewGrantor(8, 8)
 	round := func() uint32 { // one Call, answered before the next
@@ -74,7 +74,8 @@ func TestGrantorLowered(t *testing.T) {
 	if n := round(); n != 2 || g.Needed() != 8 {
 		t.Fatalf("granted %d, %d Receives needed; want 2 and, for what is on its way, 8", n, g.Needed())
 	}
-	// Five Replies came before the one that lowered: Call 5+16 may be the last under 8.
+	// Five Replies came before the one that lowered the grant: Call 5+16 may be
+	// the last under 8.
 	for call := uint64(7); call <= 21; call++ {
 		round()
 		if g.Needed() != 8 {
@@ -85,7 +86,8 @@ func TestGrantorLowered(t *testing.T) {
 	if g.Needed() != 2 {
 		t.Errorf("after Call 22 %d Receives are needed, want 2", g.Needed())
 	}
-	// Raised again before it was seen: the smaller one is forgotten.
+	// The grant is raised again before the Requester has seen the smaller one,
+	// which has no effect then.
 	g.Limit = 8
 	round()
 	g.Limit = 4
@@ -104,8 +106,8 @@ func TestGrantorLowered(t *testing.T) {
 	}
 }
 
-// A Requester that overruns a grant it has seen is told off, whatever it once
-// had.
+// Call reports false for a Requester that overruns a grant it has seen, however
+// large an earlier grant was.
 func TestGrantorOverrunAfterLowering(t *testing.T) {
 	g := NewGrantor(8, 8)
 	g.Call(128)
@@ -275,8 +277,7 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// What stays is what is asked for: a grant that was lowered is in force some
-// windows of Calls later, whatever the delays.
+// A lowered grant takes effect some windows of Calls later, whatever the delays.
 func TestConversationSettles(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 2))

@@ -9,7 +9,7 @@ import (
 )
 
 func TestVectors(t *testing.T) {
-	var h Header // one for all: what a message leaves behind must not show in the next
+	var h Header // used for all messages, so that remains of one would show in the next
 	for _, v := range vectors(t) {
 		n, err := h.Decode(v.octet)
 		if err != nil {
@@ -32,7 +32,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// A header that is built says the same as one that is decoded.
+// A header that is built encodes like one that is decoded.
 func TestBuild(t *testing.T) {
 	var h Header
 	h.Reset(0xad, math.MaxUint32, Msg)
@@ -63,8 +63,8 @@ func TestBuild(t *testing.T) {
 	t.Error("no vector to compare with")
 }
 
-// Chunks survive the growth of the storage they were cut from, and cannot be
-// appended into each other.
+// Chunks stay valid when their storage grows, and appending to one does not
+// change another.
 func TestStorage(t *testing.T) {
 	var h Header
 	for range 3 {
@@ -88,7 +88,8 @@ func TestStorage(t *testing.T) {
 	}
 }
 
-// Every proper prefix of a header fails, and says what RFC 8166 Section 4.5 wants.
+// Decoding fails for every proper prefix of a header, with the answer that RFC
+// 8166 Section 4.5 requires.
 func TestTruncated(t *testing.T) {
 	var h Header
 	for _, v := range vectors(t) {
@@ -152,7 +153,7 @@ func TestRefused(t *testing.T) {
 		if len(b) >= FixedLen && he.XID != 1 {
 			t.Errorf("%s: xid %d", test.name, he.XID)
 		}
-		// The answer carries the XID and the version of the failing message.
+		// The answer has the XID and the version of the failing message.
 		var reply, back Header
 		if got := he.Reply(&reply, 7); got != (test.answer != Silence) {
 			t.Errorf("%s: Reply = %v", test.name, got)
@@ -238,7 +239,7 @@ func TestPlain(t *testing.T) {
 		}
 		c := bytes.Clone(b)
 		c[i] ^= 0x10
-		// Only xid and credits may be anything.
+		// Only xid and credits may have any value.
 		if _, _, ok := ParsePlain(c); ok != (i < 4 || i >= 8 && i < 12) {
 			t.Errorf("octet %d changed: %v", i, ok)
 		}

@@ -10,7 +10,7 @@ func TestPrivateData(t *testing.T) {
 		hex  string
 		want PrivateData
 	}{
-		// What the Linux client and the Linux server say.
+		// The private data of the Linux client and of the Linux server.
 		{"f6ab0e18 01 01 03 03", PrivateData{true, 4096, 4096}},
 		{"f6ab0e18 01 00 03 03", PrivateData{false, 4096, 4096}},
 		{"f6ab0e18 01 00 00 ff", PrivateData{false, 1024, 262144}},
@@ -71,8 +71,8 @@ func TestFindPrivateData(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, ok)
 		}
 	}
-	// The reserved bits are not looked at, and what is no private data of ours may
-	// stand before it.
+	// The reserved bits are ignored, and other octets may come before the private
+	// data.
 	for _, hex := range []string{
 		"f6ab0e18 01 ff 01 02",
 		"f6ab0e18 02 00 00 00 f6ab0e18 01 01 01 02",

@@ -51,7 +51,7 @@ func unhex(tb testing.TB, s string) []byte {
 	return b
 }
 
-// say writes h as messages.hex does.
+// say formats h as messages.hex does.
 func say(h *Header) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v xid %x credits %d", h.Proc, h.XID, h.Credits)
