@@ -8,17 +8,17 @@ import (
 	nfs "github.com/willscott/go-nfs"
 )
 
-// A demoFile is an open file of a demoFS. It is used by one goroutine.
-type demoFile struct {
-	fs   *demoFS
-	node *demoNode
+// An openFile is an open file of a memFS. One goroutine uses it.
+type openFile struct {
+	fs   *memFS
+	node *node
 	name string
 	pos  int64
 }
 
-func (f *demoFile) Name() string { return f.name }
+func (f *openFile) Name() string { return f.name }
 
-func (f *demoFile) Read(p []byte) (int, error) {
+func (f *openFile) Read(p []byte) (int, error) {
 	n, err := f.ReadAt(p, f.pos)
 	f.pos += int64(n)
 	if n > 0 {
@@ -27,24 +27,24 @@ func (f *demoFile) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (f *demoFile) ReadAt(p []byte, off int64) (int, error) {
+func (f *openFile) ReadAt(p []byte, off int64) (int, error) {
 	f.fs.mu.RLock()
 	defer f.fs.mu.RUnlock()
 	return f.node.readAt(p, off)
 }
 
-func (f *demoFile) Write(p []byte) (int, error) {
+func (f *openFile) Write(p []byte) (int, error) {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
 	if f.fs.nodes[f.node.id] != f.node {
-		return 0, syscall.ESTALE // removed meanwhile: its blocks would never be given back
+		return 0, syscall.ESTALE // the file was removed; nothing would free its blocks
 	}
 	n, err := f.fs.writeAt(f.node, p, f.pos)
 	f.pos += int64(n)
 	return n, err
 }
 
-func (f *demoFile) Seek(offset int64, whence int) (int64, error) {
+func (f *openFile) Seek(offset int64, whence int) (int64, error) {
 	switch whence {
 	case io.SeekCurrent:
 		offset += f.pos
@@ -60,8 +60,8 @@ func (f *demoFile) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-func (f *demoFile) Truncate(size int64) error {
-	if size < 0 || size > demoMaxFileSize {
+func (f *openFile) Truncate(size int64) error {
+	if size < 0 || size > maxFileSize {
 		return &nfs.NFSStatusError{NFSStatus: nfs.NFSStatusFBig, WrappedErr: syscall.EFBIG}
 	}
 	f.fs.mu.Lock()
@@ -70,28 +70,28 @@ func (f *demoFile) Truncate(size int64) error {
 	return nil
 }
 
-func (f *demoFile) Close() error { return nil }
+func (f *openFile) Close() error { return nil }
 
-func (f *demoFile) Lock() error { return billy.ErrNotSupported }
+func (f *openFile) Lock() error { return billy.ErrNotSupported }
 
-func (f *demoFile) Unlock() error { return billy.ErrNotSupported }
+func (f *openFile) Unlock() error { return billy.ErrNotSupported }
 
-// writeAt is for regular files. mu is held.
-func (fs *demoFS) writeAt(n *demoNode, p []byte, off int64) (int, error) {
-	if off < 0 || off > demoMaxFileSize-int64(len(p)) {
+// writeAt writes p to the regular file n and allocates blocks. The caller holds mu.
+func (fs *memFS) writeAt(n *node, p []byte, off int64) (int, error) {
+	if off < 0 || off > maxFileSize-int64(len(p)) {
 		return 0, syscall.EFBIG
 	}
 	done := 0
 	for done < len(p) {
-		number, in := off/demoBlock, off%demoBlock
+		number, in := off/blockSize, off%blockSize
 		b := n.blocks[number]
 		if b == nil {
-			if fs.used+demoBlock > demoCapacity {
+			if fs.used+blockSize > capacity {
 				break
 			}
-			b = make([]byte, demoBlock)
+			b = make([]byte, blockSize)
 			n.blocks[number] = b
-			fs.used += demoBlock
+			fs.used += blockSize
 		}
 		c := copy(b[in:], p[done:])
 		done += c
@@ -105,8 +105,9 @@ func (fs *demoFS) writeAt(n *demoNode, p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// readAt is for regular files. mu is held for reading.
-func (n *demoNode) readAt(p []byte, off int64) (int, error) {
+// readAt reads from the regular file n. Blocks never written read as zeros. The caller
+// holds mu for reading.
+func (n *node) readAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
 	}
@@ -118,8 +119,8 @@ func (n *demoNode) readAt(p []byte, off int64) (int, error) {
 		p, err = p[:left], io.EOF
 	}
 	for done := 0; done < len(p); {
-		number, in := off/demoBlock, off%demoBlock
-		part := p[done:min(len(p), done+int(demoBlock-in))]
+		number, in := off/blockSize, off%blockSize
+		part := p[done:min(len(p), done+int(blockSize-in))]
 		if b := n.blocks[number]; b != nil {
 			copy(part, b[in:])
 		} else {
@@ -131,15 +132,15 @@ func (n *demoNode) readAt(p []byte, off int64) (int, error) {
 	return len(p), err
 }
 
-// truncate sets the size; what is cut off reads as zeros should the file grow
-// again. mu is held.
-func (fs *demoFS) truncate(n *demoNode, size int64) {
+// truncate sets the size of the regular file n. If the file grows again, the new octets
+// read as zeros. The caller holds mu.
+func (fs *memFS) truncate(n *node, size int64) {
 	for number, b := range n.blocks {
-		switch begin := number * demoBlock; {
+		switch begin := number * blockSize; {
 		case begin >= size:
 			delete(n.blocks, number)
-			fs.used -= demoBlock
-		case begin+demoBlock > size:
+			fs.used -= blockSize
+		case begin+blockSize > size:
 			clear(b[size-begin:])
 		}
 	}

@@ -14,55 +14,51 @@ import (
 	nfs "github.com/willscott/go-nfs"
 )
 
-// The bounds of the demo's file system.
+// The limits of a memFS.
 const (
-	demoCapacity    = 2 << 30 // octets of file contents
-	demoMaxNodes    = 1 << 20
-	demoMaxFileSize = 1 << 40
-	demoMaxName     = nfs.PathNameMax
-	demoBlock       = 128 << 10 // unit of allocation; blocks never written are holes
+	capacity    = 2 << 30 // octets of blocks
+	maxNodes    = 1 << 20
+	maxFileSize = 1 << 40
+	maxName     = nfs.PathNameMax
+	blockSize   = 128 << 10 // files are allocated in blocks of this length
 )
 
-// A demoFS is the tree of files behind the demo's NFS server: POSIX in memory, as
-// far as go-nfs can ask for it.
+// A memFS is the tree of files behind the NFS server: a POSIX file system in memory, as
+// far as go-nfs uses one.
 //
-// It is not go-billy's memfs because a kernel's NFS client notices what memfs
-// gets wrong: every Stat says the file was modified just now, so nothing is
-// ever cached; renaming "a" takes "ab" along; O_EXCL without O_CREATE, which
-// go-nfs uses to truncate, fails; maps are shared by connections without a lock;
-// and a growing file is copied as it grows.
+// The memfs of go-billy does not suit the NFS client of a kernel. Every Stat reports
+// that the file was modified just now, so the client caches nothing. Renaming "a" also
+// renames "ab". O_EXCL without O_CREATE fails, and go-nfs truncates with it. Connections
+// share maps without a lock. Growing a file copies it.
 //
-// Names lead to nodes without following symbolic links: an NFS client follows
-// them itself.
-type demoFS struct {
-	now func() time.Time // constant
+// A memFS does not follow symbolic links: NFS clients follow them themselves.
+type memFS struct {
+	now func() time.Time // constant after newMemFS
 
-	mu    sync.RWMutex // guards everything below it, the nodes included; a leaf
-	root  *demoNode
-	nodes map[uint64]*demoNode // by id; ids are never reused
-	last  uint64
-	used  int64 // octets of blocks
+	mu    sync.RWMutex // guards the fields below and all nodes; a leaf
+	root  *node
+	nodes map[uint64]*node // by node.id; an id is never used again
+	last  uint64           // the last id given to a node
+	used  int64            // octets of blocks
 }
 
-func newDemoFS() *demoFS { return newDemoFSAt(time.Now) }
-
-// newDemoFSAt is newDemoFS with another clock.
-func newDemoFSAt(now func() time.Time) *demoFS {
-	fs := &demoFS{now: now, nodes: make(map[uint64]*demoNode)}
+// newMemFS returns an empty file system whose clock is now.
+func newMemFS(now func() time.Time) *memFS {
+	fs := &memFS{now: now, nodes: make(map[uint64]*node)}
 	fs.root = fs.newNode(os.ModeDir | 0o777)
 	return fs
 }
 
-// Create opens name for reading and writing, empty.
-func (fs *demoFS) Create(name string) (billy.File, error) {
+// Create creates or truncates the file name and opens it for reading and writing.
+func (fs *memFS) Create(name string) (billy.File, error) {
 	return fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
 }
 
-// Open opens name for reading.
-func (fs *demoFS) Open(name string) (billy.File, error) { return fs.OpenFile(name, os.O_RDONLY, 0) }
+// Open opens the file name for reading.
+func (fs *memFS) Open(name string) (billy.File, error) { return fs.OpenFile(name, os.O_RDONLY, 0) }
 
-// OpenFile is os.OpenFile. O_EXCL without O_CREATE means nothing.
-func (fs *demoFS) OpenFile(name string, flag int, perm os.FileMode) (billy.File, error) {
+// OpenFile is like os.OpenFile. It ignores O_EXCL without O_CREATE.
+func (fs *memFS) OpenFile(name string, flag int, perm os.FileMode) (billy.File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	n, err := fs.lookup(name)
@@ -81,18 +77,18 @@ func (fs *demoFS) OpenFile(name string, flag int, perm os.FileMode) (billy.File,
 	if flag&os.O_TRUNC != 0 {
 		fs.truncate(n, 0)
 	}
-	f := &demoFile{fs: fs, node: n, name: name}
+	f := &openFile{fs: fs, node: n, name: name}
 	if flag&os.O_APPEND != 0 {
 		f.pos = n.size
 	}
 	return f, nil
 }
 
-// Stat is Lstat: NFS clients follow symbolic links themselves.
-func (fs *demoFS) Stat(name string) (os.FileInfo, error) { return fs.Lstat(name) }
+// Stat is the same as Lstat: NFS clients follow symbolic links themselves.
+func (fs *memFS) Stat(name string) (os.FileInfo, error) { return fs.Lstat(name) }
 
-// Lstat describes name.
-func (fs *demoFS) Lstat(name string) (os.FileInfo, error) {
+// Lstat returns the attributes of name.
+func (fs *memFS) Lstat(name string) (os.FileInfo, error) {
 	fs.mu.RLock()
 	defer fs.mu.RUnlock()
 	n, err := fs.lookup(name)
@@ -102,8 +98,8 @@ func (fs *demoFS) Lstat(name string) (os.FileInfo, error) {
 	return n.info(), nil
 }
 
-// ReadDir describes what is in directory name, sorted.
-func (fs *demoFS) ReadDir(name string) ([]os.FileInfo, error) {
+// ReadDir returns the entries of the directory name, sorted by name.
+func (fs *memFS) ReadDir(name string) ([]os.FileInfo, error) {
 	fs.mu.RLock()
 	defer fs.mu.RUnlock()
 	n, err := fs.lookup(name)
@@ -121,8 +117,8 @@ func (fs *demoFS) ReadDir(name string) ([]os.FileInfo, error) {
 	return infos, nil
 }
 
-// MkdirAll makes directory name and those above it.
-func (fs *demoFS) MkdirAll(name string, perm os.FileMode) error {
+// MkdirAll creates the directory name and its parents.
+func (fs *memFS) MkdirAll(name string, perm os.FileMode) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	at := ""
@@ -142,8 +138,8 @@ func (fs *demoFS) MkdirAll(name string, perm os.FileMode) error {
 	return nil
 }
 
-// Rename moves from to to, replacing a file or an empty directory there.
-func (fs *demoFS) Rename(from, to string) error {
+// Rename moves from to to. It replaces a file or an empty directory there.
+func (fs *memFS) Rename(from, to string) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	n, err := fs.lookup(from)
@@ -156,7 +152,7 @@ func (fs *demoFS) Rename(from, to string) error {
 	}
 	for d := dir; d != nil; d = d.parent {
 		if d == n {
-			return pathError("rename", to, syscall.EINVAL) // into itself
+			return pathError("rename", to, syscall.EINVAL) // a directory cannot move into itself
 		}
 	}
 	old := dir.children[base]
@@ -171,16 +167,16 @@ func (fs *demoFS) Rename(from, to string) error {
 	case len(old.children) != 0:
 		return pathError("rename", to, syscall.ENOTEMPTY)
 	default:
-		fs.leave(old)
-		fs.forget(old)
+		fs.unlink(old)
+		fs.free(old)
 	}
-	fs.leave(n)
-	fs.enter(dir, base, n)
+	fs.unlink(n)
+	fs.link(dir, base, n)
 	return nil
 }
 
 // Remove removes a file, a symbolic link or an empty directory.
-func (fs *demoFS) Remove(name string) error {
+func (fs *memFS) Remove(name string) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	n, err := fs.lookup(name)
@@ -191,8 +187,8 @@ func (fs *demoFS) Remove(name string) error {
 	case len(n.children) != 0:
 		err = syscall.ENOTEMPTY
 	default:
-		fs.leave(n)
-		fs.forget(n)
+		fs.unlink(n)
+		fs.free(n)
 	}
 	if err != nil {
 		return pathError("remove", name, err)
@@ -200,8 +196,8 @@ func (fs *demoFS) Remove(name string) error {
 	return nil
 }
 
-// Symlink makes link, which says target.
-func (fs *demoFS) Symlink(target, link string) error {
+// Symlink creates the symbolic link, which points to target.
+func (fs *memFS) Symlink(target, link string) error {
 	if len(target) > 4096 {
 		return pathError("symlink", link, syscall.ENAMETOOLONG)
 	}
@@ -215,8 +211,8 @@ func (fs *demoFS) Symlink(target, link string) error {
 	return nil
 }
 
-// Readlink is what link says.
-func (fs *demoFS) Readlink(link string) (string, error) {
+// Readlink returns the target of link.
+func (fs *memFS) Readlink(link string) (string, error) {
 	fs.mu.RLock()
 	defer fs.mu.RUnlock()
 	n, err := fs.lookup(link)
@@ -229,26 +225,26 @@ func (fs *demoFS) Readlink(link string) (string, error) {
 	return n.target, nil
 }
 
-// Chmod sets permissions. With Lchown, Chown and Chtimes it makes demoFS a
-// billy.Change.
-func (fs *demoFS) Chmod(name string, mode os.FileMode) error {
-	return fs.change("chmod", name, func(n *demoNode) { n.mode = n.mode&^os.ModePerm | mode.Perm() })
+// Chmod sets the permissions of name. Together with Lchown, Chown and Chtimes it
+// implements billy.Change.
+func (fs *memFS) Chmod(name string, mode os.FileMode) error {
+	return fs.change("chmod", name, func(n *node) { n.mode = n.mode&^os.ModePerm | mode.Perm() })
 }
 
-// Lchown sets the owner.
-func (fs *demoFS) Lchown(name string, uid, gid int) error {
-	return fs.change("lchown", name, func(n *demoNode) { n.uid, n.gid = uint32(uid), uint32(gid) })
+// Lchown sets the owner and the group of name.
+func (fs *memFS) Lchown(name string, uid, gid int) error {
+	return fs.change("lchown", name, func(n *node) { n.uid, n.gid = uint32(uid), uint32(gid) })
 }
 
-// Chown is Lchown: nothing follows symbolic links.
-func (fs *demoFS) Chown(name string, uid, gid int) error { return fs.Lchown(name, uid, gid) }
+// Chown is the same as Lchown: a memFS does not follow symbolic links.
+func (fs *memFS) Chown(name string, uid, gid int) error { return fs.Lchown(name, uid, gid) }
 
-// Chtimes sets the time of modification; no other is kept.
-func (fs *demoFS) Chtimes(name string, _, mtime time.Time) error {
-	return fs.change("chtimes", name, func(n *demoNode) { n.mtime = mtime })
+// Chtimes sets the modification time of name. A memFS stores no other time.
+func (fs *memFS) Chtimes(name string, _, mtime time.Time) error {
+	return fs.change("chtimes", name, func(n *node) { n.mtime = mtime })
 }
 
-func (fs *demoFS) change(op, name string, f func(*demoNode)) error {
+func (fs *memFS) change(op, name string, f func(*node)) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	n, err := fs.lookup(name)
@@ -259,21 +255,20 @@ func (fs *demoFS) change(op, name string, f func(*demoNode)) error {
 	return nil
 }
 
-// Join is the path of elem below the root. It is absolute, so that no name of a
-// client's leads above the root.
-func (fs *demoFS) Join(elem ...string) string { return path.Join("/", path.Join(elem...)) }
+// Join joins elem to an absolute path, so that no name leads above the root.
+func (fs *memFS) Join(elem ...string) string { return path.Join("/", path.Join(elem...)) }
 
-// Root is the root's path.
-func (fs *demoFS) Root() string { return "/" }
+// Root returns the path of the root.
+func (fs *memFS) Root() string { return "/" }
 
-// Chroot is not wanted by NFS.
-func (fs *demoFS) Chroot(string) (billy.Filesystem, error) { return nil, billy.ErrNotSupported }
+// Chroot is not supported: go-nfs does not call it.
+func (fs *memFS) Chroot(string) (billy.Filesystem, error) { return nil, billy.ErrNotSupported }
 
-// TempFile is not wanted by NFS.
-func (fs *demoFS) TempFile(string, string) (billy.File, error) { return nil, billy.ErrNotSupported }
+// TempFile is not supported: go-nfs does not call it.
+func (fs *memFS) TempFile(string, string) (billy.File, error) { return nil, billy.ErrNotSupported }
 
-// Capabilities says that everything but locks works.
-func (fs *demoFS) Capabilities() billy.Capability {
+// Capabilities reports that everything is supported except locks.
+func (fs *memFS) Capabilities() billy.Capability {
 	return billy.DefaultCapabilities &^ billy.LockCapability
 }
 

@@ -15,12 +15,13 @@ import (
 )
 
 var (
-	_ billy.Filesystem = (*demoFS)(nil)
-	_ billy.Change     = (*demoFS)(nil)
-	_ billy.Capable    = (*demoFS)(nil)
+	_ billy.Filesystem = (*memFS)(nil)
+	_ billy.Change     = (*memFS)(nil)
+	_ billy.Capable    = (*memFS)(nil)
 )
 
-func put(t *testing.T, fs *demoFS, name, text string) {
+// put creates the file name with a text.
+func put(t *testing.T, fs *memFS, name, text string) {
 	t.Helper()
 	f, err := fs.Create(name)
 	if err != nil {
@@ -31,7 +32,8 @@ func put(t *testing.T, fs *demoFS, name, text string) {
 	}
 }
 
-func contents(t *testing.T, fs *demoFS, name string) string {
+// contents reads the file name.
+func contents(t *testing.T, fs *memFS, name string) string {
 	t.Helper()
 	f, err := fs.Open(name)
 	if err != nil {
@@ -44,7 +46,8 @@ func contents(t *testing.T, fs *demoFS, name string) string {
 	return string(b)
 }
 
-func names(t *testing.T, fs *demoFS, dir string) string {
+// names lists the directory dir.
+func names(t *testing.T, fs *memFS, dir string) string {
 	t.Helper()
 	infos, err := fs.ReadDir(dir)
 	if err != nil {
@@ -58,7 +61,7 @@ func names(t *testing.T, fs *demoFS, dir string) string {
 }
 
 func TestDemoFSTree(t *testing.T) {
-	fs := newDemoFS()
+	fs := newMemFS(time.Now)
 	if err := fs.MkdirAll("/d/e", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +104,12 @@ func TestDemoFSTree(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tc.name, tc.err, tc.want)
 		}
 	}
+	checkTree(t, fs)
+}
+
+// checkTree checks the tree that the operations of TestDemoFSTree leave.
+func checkTree(t *testing.T, fs *memFS) {
+	t.Helper()
 	if got, want := names(t, fs, "/"), "ab escaped g l"; got != want {
 		t.Errorf("root has %q, want %q", got, want)
 	}
@@ -125,12 +134,12 @@ func TestDemoFSTree(t *testing.T) {
 	}
 	before := i.ModTime()
 	if i, _ = fs.Stat("g"); !i.ModTime().Equal(before) {
-		t.Error("looking changed the time of modification")
+		t.Error("Stat changed the modification time")
 	}
 }
 
 func TestDemoFSContents(t *testing.T) {
-	fs := newDemoFS()
+	fs := newMemFS(time.Now)
 	f, err := fs.Create("f")
 	if err != nil {
 		t.Fatal(err)
@@ -144,15 +153,15 @@ func TestDemoFSContents(t *testing.T) {
 			t.Fatalf("write: %d, %v", n, err)
 		}
 	}
-	want := make([]byte, 3*demoBlock+5)
-	at(3*demoBlock, "tail!") // blocks 0 to 2 are a hole
-	copy(want[3*demoBlock:], "tail!")
-	at(demoBlock-2, "across") // two blocks
-	copy(want[demoBlock-2:], "across")
+	want := make([]byte, 3*blockSize+5)
+	at(3*blockSize, "tail!") // blocks 0 to 2 are a hole
+	copy(want[3*blockSize:], "tail!")
+	at(blockSize-2, "across") // two blocks
+	copy(want[blockSize-2:], "across")
 	if got := contents(t, fs, "f"); got != string(want) {
 		t.Errorf("contents differ from %d octets", len(want))
 	}
-	if fs.used != 3*demoBlock {
+	if fs.used != 3*blockSize {
 		t.Errorf("%d octets used, want 3 blocks", fs.used)
 	}
 	if n, err := f.ReadAt(make([]byte, 10), int64(len(want))-3); n != 3 || err != io.EOF {
@@ -161,21 +170,28 @@ func TestDemoFSContents(t *testing.T) {
 	if n, err := f.ReadAt(make([]byte, 10), int64(len(want))); n != 0 || err != io.EOF {
 		t.Errorf("read behind the end: %d, %v", n, err)
 	}
-	// What a truncation cut off must not come back.
-	for _, size := range []int64{demoBlock + 1, 4 * demoBlock} {
+	// The octets that a truncation cuts off read as zeros when the file grows again.
+	for _, size := range []int64{blockSize + 1, 4 * blockSize} {
 		if err := f.Truncate(size); err != nil {
 			t.Fatal(err)
 		}
 	}
-	clear(want[demoBlock+1:])
-	want = append(want, make([]byte, 4*demoBlock-len(want))...)
+	clear(want[blockSize+1:])
+	want = append(want, make([]byte, 4*blockSize-len(want))...)
 	if got := contents(t, fs, "f"); !bytes.Equal([]byte(got), want) {
 		t.Error("contents differ after truncation")
 	}
-	if err := f.Truncate(demoMaxFileSize + 1); !errors.Is(err, syscall.EFBIG) {
+	checkFileLimits(t, fs, f)
+}
+
+// checkFileLimits writes behind the largest size, and to f, the file "f", after its
+// removal.
+func checkFileLimits(t *testing.T, fs *memFS, f billy.File) {
+	t.Helper()
+	if err := f.Truncate(maxFileSize + 1); !errors.Is(err, syscall.EFBIG) {
 		t.Errorf("truncate beyond the limit: %v", err)
 	}
-	if _, err := f.Seek(demoMaxFileSize, io.SeekStart); err != nil {
+	if _, err := f.Seek(maxFileSize, io.SeekStart); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.Write([]byte{1}); !errors.Is(err, syscall.EFBIG) {
@@ -187,6 +203,10 @@ func TestDemoFSContents(t *testing.T) {
 	if _, err := f.Write([]byte{1}); !errors.Is(err, syscall.EFBIG) && !errors.Is(err, syscall.ESTALE) || fs.used != 0 {
 		t.Errorf("write to a removed file: %v, %d octets used", err, fs.used)
 	}
+}
+
+func TestDemoFSExclusive(t *testing.T) {
+	fs := newMemFS(time.Now)
 	if _, err := fs.OpenFile("g", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		t.Error(err)
 	}
@@ -199,21 +219,21 @@ func TestDemoFSContents(t *testing.T) {
 }
 
 func TestDemoFSFull(t *testing.T) {
-	fs := newDemoFS()
-	fs.used = demoCapacity - demoBlock
+	fs := newMemFS(time.Now)
+	fs.used = capacity - blockSize
 	f, err := fs.Create("f")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := f.Write(make([]byte, 2*demoBlock))
-	if n != demoBlock || !errors.Is(err, syscall.ENOSPC) {
+	n, err := f.Write(make([]byte, 2*blockSize))
+	if n != blockSize || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("write: %d, %v; want one block, then no space", n, err)
 	}
 }
 
-// Connections use one tree at the same time.
+// TestDemoFSConcurrent uses one tree from several goroutines, as connections do.
 func TestDemoFSConcurrent(t *testing.T) {
-	fs := newDemoFS()
+	fs := newMemFS(time.Now)
 	var wg sync.WaitGroup
 	for _, name := range []string{"a", "b", "c"} {
 		wg.Add(1)
@@ -240,8 +260,8 @@ func TestDemoFSConcurrent(t *testing.T) {
 }
 
 func TestDemoHandles(t *testing.T) {
-	fs := newDemoFS()
-	h := newDemoNFS(fs)
+	fs := newMemFS(time.Now)
+	h := newHandler(fs)
 	put(t, fs, "a", "A")
 	handle := h.ToHandle(fs, []string{"a"})
 	if err := fs.MkdirAll("d", 0o755); err != nil {
@@ -256,7 +276,7 @@ func TestDemoHandles(t *testing.T) {
 	if err := fs.Remove("d/b"); err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range [][]byte{nil, handle, handle[:15], make([]byte, 16), newDemoNFS(fs).ToHandle(fs, nil)} {
+	for _, bad := range [][]byte{nil, handle, handle[:15], make([]byte, 16), newHandler(fs).ToHandle(fs, nil)} {
 		if _, _, err := h.FromHandle(bad); !errors.Is(err, syscall.ESTALE) {
 			t.Errorf("handle %x: %v, want stale", bad, err)
 		}

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// A closingListener accepts connections that close themselves when they fail:
-// go-nfs forgets to, so that its peer would wait for Replies for ever.
+// A closingListener accepts connections that close themselves after an error. The
+// go-nfs server does not close them, and its clients would wait for Replies forever.
 type closingListener struct {
 	net.Listener
 
-	mu    sync.Mutex // guards conns; a leaf
-	conns map[net.Conn]bool
+	mu    sync.Mutex        // guards conns; a leaf
+	conns map[net.Conn]bool // the open connections
 }
 
 func (l *closingListener) Accept() (net.Conn, error) {
@@ -29,7 +29,7 @@ func (l *closingListener) Accept() (net.Conn, error) {
 	return cc, nil
 }
 
-// Close stops listening, and ends the connections.
+// Close stops listening and closes the connections.
 func (l *closingListener) Close() error {
 	err := l.Listener.Close()
 	l.mu.Lock()
@@ -40,6 +40,7 @@ func (l *closingListener) Close() error {
 	return err
 }
 
+// A closingConn is a connection of a closingListener.
 type closingConn struct {
 	net.Conn
 	l *closingListener
@@ -48,7 +49,7 @@ type closingConn struct {
 func (c *closingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
-		_ = c.Close() // the server has ended
+		_ = c.Close() // the server stops reading after an error
 	}
 	return n, err
 }

@@ -7,10 +7,10 @@ import (
 	nfs "github.com/willscott/go-nfs"
 )
 
-// Procedures of MOUNT version 3 (RFC 1813 Appendix I) that go-nfs lacks. It
-// answers those it does not know with accept_stat 2, which is PROG_MISMATCH and
-// must carry two more words (RFC 5531 Section 9), so that libnfs, which asks for
-// the exports while it mounts, gives up.
+// Procedures of MOUNT version 3 (RFC 1813 Appendix I) that go-nfs lacks. It answers them
+// with accept_stat 2 and nothing after it. That is PROG_MISMATCH, which carries two more
+// words (RFC 5531 Section 9). libnfs calls EXPORT while it mounts, and gives up when it
+// cannot parse the Reply.
 const (
 	mountProgram   = 100005
 	mountDump      = 2
@@ -18,8 +18,8 @@ const (
 	mountExport    = 5
 )
 
-// registerDemoMount adds the missing procedures to go-nfs's one global table.
-var registerDemoMount = sync.OnceValue(func() error {
+// registerMount adds the missing procedures to the global table of go-nfs.
+var registerMount = sync.OnceValue(func() error {
 	for _, err := range []error{
 		nfs.RegisterMessageHandler(mountProgram, mountExport, onMountExport),
 		nfs.RegisterMessageHandler(mountProgram, mountDump, onMountDump),
@@ -32,21 +32,23 @@ var registerDemoMount = sync.OnceValue(func() error {
 	return nil
 })
 
-// A resultWriter is go-nfs's unexported *response, which only inference can name.
+// A resultWriter is *response of go-nfs. The type is unexported, so only type inference
+// can name it.
 type resultWriter interface{ Write(results []byte) error }
 
-// onMountExport lists one export, "/", for everybody:
+// onMountExport lists one export, "/", which every client may mount:
 //
 //	1 - "/" - (no groups) 0 - 0
 func onMountExport[W resultWriter](_ context.Context, w W, _ nfs.Handler) error {
 	return w.Write([]byte{0, 0, 0, 1, 0, 0, 0, 1, '/', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// onMountDump lists no mounts: none are kept.
+// onMountDump lists no mounts: the server does not record them.
 func onMountDump[W resultWriter](_ context.Context, w W, _ nfs.Handler) error {
 	return w.Write([]byte{0, 0, 0, 0})
 }
 
+// onMountUmountAll does nothing: the server records no mounts.
 func onMountUmountAll[W resultWriter](_ context.Context, w W, _ nfs.Handler) error {
 	return w.Write(nil)
 }

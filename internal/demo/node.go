@@ -10,25 +10,26 @@ import (
 	nfsfile "github.com/willscott/go-nfs/file"
 )
 
-// A demoNode is a file, directory or symbolic link.
-type demoNode struct {
+// A node is a file, directory or symbolic link.
+type node struct {
 	id       uint64
-	parent   *demoNode // nil for the root and for removed nodes
-	name     string
+	parent   *node       // nil for the root and for removed nodes
+	name     string      // in parent
 	mode     os.FileMode // type and permissions
 	uid, gid uint32
 	mtime    time.Time
 
-	children map[string]*demoNode // of a directory
-	version  uint32               // of a directory: counts changes of children
-	target   string               // of a symbolic link
+	children map[string]*node // of a directory
+	version  uint32           // of a directory: incremented when children change
+	target   string           // of a symbolic link
 
 	size   int64
-	blocks map[int64][]byte // of a file: by number; absent is a hole
+	blocks map[int64][]byte // of a file: by offset / blockSize; a missing block is a hole
 }
 
-func (n *demoNode) info() os.FileInfo {
-	i := &demoInfo{name: n.name, size: n.size, mode: n.mode, mtime: n.mtime, sys: nfsfile.FileInfo{
+// info returns the attributes of n. The caller holds mu.
+func (n *node) info() os.FileInfo {
+	i := &nodeInfo{name: n.name, size: n.size, mode: n.mode, mtime: n.mtime, sys: nfsfile.FileInfo{
 		Nlink: 1, UID: n.uid, GID: n.gid, Fileid: n.id,
 	}}
 	if n.mode.IsDir() {
@@ -37,8 +38,8 @@ func (n *demoNode) info() os.FileInfo {
 	return i
 }
 
-// A demoInfo is a node as it was when it was described.
-type demoInfo struct {
+// A nodeInfo is a copy of the attributes of a node.
+type nodeInfo struct {
 	name  string
 	size  int64
 	mode  os.FileMode
@@ -46,24 +47,25 @@ type demoInfo struct {
 	sys   nfsfile.FileInfo
 }
 
-func (i *demoInfo) Name() string { return i.name }
+func (i *nodeInfo) Name() string { return i.name }
 
-func (i *demoInfo) Size() int64 { return i.size }
+func (i *nodeInfo) Size() int64 { return i.size }
 
-func (i *demoInfo) Mode() os.FileMode { return i.mode }
+func (i *nodeInfo) Mode() os.FileMode { return i.mode }
 
-func (i *demoInfo) ModTime() time.Time { return i.mtime }
+func (i *nodeInfo) ModTime() time.Time { return i.mtime }
 
-func (i *demoInfo) IsDir() bool { return i.mode.IsDir() }
+func (i *nodeInfo) IsDir() bool { return i.mode.IsDir() }
 
-func (i *demoInfo) Sys() any { return &i.sys } // what go-nfs looks for
+func (i *nodeInfo) Sys() any { return &i.sys } // go-nfs expects a *file.FileInfo
 
-// path is where n is, as go-nfs wants it. mu is held.
-func (n *demoNode) path(root *demoNode) ([]string, error) {
+// path returns the names from root to n. It returns an error if n was removed. The
+// caller holds mu.
+func (n *node) path(root *node) ([]string, error) {
 	var parts []string
 	for ; n != root; n = n.parent {
 		if n == nil {
-			return nil, fmt.Errorf("node is in no directory: %w", syscall.ESTALE)
+			return nil, fmt.Errorf("the file was removed: %w", syscall.ESTALE)
 		}
 		parts = append(parts, n.name)
 	}

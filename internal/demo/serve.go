@@ -9,24 +9,25 @@ import (
 	nfs "github.com/willscott/go-nfs"
 )
 
-// Options say what a server differs in from another one.
+// Options make a server reproducible. The zero value is right for every other use.
 type Options struct {
-	Clock func() time.Time // nil: time.Now
-	// Seed makes servers alike that have the same: in file handles and write verifiers.
-	// 0: at random.
+	// Clock is the clock of the file system; time.Now if nil.
+	Clock func() time.Time
+	// Seed determines file handles and write verifiers; random if 0.
 	Seed uint64
 }
 
-// Serve serves an empty file system to l until l is closed. MOUNT is answered too.
+// Serve serves an empty file system to the clients of l, with NFSv3 and MOUNT, until l is
+// closed. It always returns an error.
 func Serve(l net.Listener, o Options) error {
-	if err := registerDemoMount(); err != nil {
+	if err := registerMount(); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	nfs.Log.SetLevel(nfs.FatalLevel) // go-nfs logs what clients do wrong
+	nfs.Log.SetLevel(nfs.FatalLevel) // go-nfs logs the mistakes of clients as errors
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	h := newDemoNFS(newDemoFSAt(o.Clock))
+	h := newHandler(newMemFS(o.Clock))
 	s := nfs.Server{Handler: h}
 	if o.Seed != 0 {
 		h.run = o.Seed

@@ -7,13 +7,13 @@ import (
 	"syscall"
 )
 
-// newNode makes a node that is in no directory yet. mu is held.
-func (fs *demoFS) newNode(mode os.FileMode) *demoNode {
+// newNode returns a new node that is in no directory. The caller holds mu.
+func (fs *memFS) newNode(mode os.FileMode) *node {
 	fs.last++
-	n := &demoNode{id: fs.last, mode: mode, mtime: fs.now()}
+	n := &node{id: fs.last, mode: mode, mtime: fs.now()}
 	switch {
 	case mode.IsDir():
-		n.children = make(map[string]*demoNode)
+		n.children = make(map[string]*node)
 	case mode.IsRegular():
 		n.blocks = make(map[int64][]byte)
 	}
@@ -21,8 +21,8 @@ func (fs *demoFS) newNode(mode os.FileMode) *demoNode {
 	return n
 }
 
-// lookup finds the node at name. mu is held.
-func (fs *demoFS) lookup(name string) (*demoNode, error) {
+// lookup returns the node at name. The caller holds mu.
+func (fs *memFS) lookup(name string) (*node, error) {
 	n := fs.root
 	for part := range strings.SplitSeq(name, "/") {
 		if part == "" || part == "." {
@@ -40,8 +40,9 @@ func (fs *demoFS) lookup(name string) (*demoNode, error) {
 	return n, nil
 }
 
-// lookupParent finds the directory that holds name or could. mu is held.
-func (fs *demoFS) lookupParent(name string) (dir *demoNode, base string, err error) {
+// lookupParent returns the directory of name, which need not exist, and the last element
+// of name. The caller holds mu.
+func (fs *memFS) lookupParent(name string) (dir *node, base string, err error) {
 	name = path.Clean("/" + name)
 	dir, err = fs.lookup(path.Dir(name))
 	switch base = path.Base(name); {
@@ -51,33 +52,35 @@ func (fs *demoFS) lookupParent(name string) (dir *demoNode, base string, err err
 		return nil, "", syscall.ENOTDIR
 	case base == "/":
 		return nil, "", syscall.EBUSY
-	case len(base) > demoMaxName:
+	case len(base) > maxName:
 		return nil, "", syscall.ENAMETOOLONG
 	}
 	return dir, base, nil
 }
 
-// enter puts n into dir. mu is held.
-func (fs *demoFS) enter(dir *demoNode, name string, n *demoNode) {
+// link puts n into dir. The caller holds mu.
+func (fs *memFS) link(dir *node, name string, n *node) {
 	dir.children[name] = n
 	n.parent, n.name = dir, name
 	fs.changed(dir)
 }
 
-// leave takes n out of its directory. mu is held.
-func (fs *demoFS) leave(n *demoNode) {
+// unlink removes n from its directory. The caller holds mu.
+func (fs *memFS) unlink(n *node) {
 	delete(n.parent.children, n.name)
 	fs.changed(n.parent)
 	n.parent = nil
 }
 
-func (fs *demoFS) changed(n *demoNode) {
+// changed records a change of the directory n. The caller holds mu.
+func (fs *memFS) changed(n *node) {
 	n.mtime = fs.now()
 	n.version++
 }
 
-// create makes a node at name, where there is none. mu is held.
-func (fs *demoFS) create(name string, mode os.FileMode) (*demoNode, error) {
+// create creates a node at name. It returns an error if there is one. The caller holds
+// mu.
+func (fs *memFS) create(name string, mode os.FileMode) (*node, error) {
 	dir, base, err := fs.lookupParent(name)
 	if err != nil {
 		return nil, err
@@ -85,16 +88,16 @@ func (fs *demoFS) create(name string, mode os.FileMode) (*demoNode, error) {
 	if _, ok := dir.children[base]; ok {
 		return nil, os.ErrExist
 	}
-	if len(fs.nodes) >= demoMaxNodes {
+	if len(fs.nodes) >= maxNodes {
 		return nil, syscall.ENOSPC
 	}
 	n := fs.newNode(mode)
-	fs.enter(dir, base, n)
+	fs.link(dir, base, n)
 	return n, nil
 }
 
-// forget drops a node that left its directory, and its contents. mu is held.
-func (fs *demoFS) forget(n *demoNode) {
+// free frees the contents of a node that is in no directory. The caller holds mu.
+func (fs *memFS) free(n *node) {
 	if n.mode.IsRegular() {
 		fs.truncate(n, 0)
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/demo/demotest"
 )
 
-// The server alone, so that a failure of the demo can be told from its own.
+// TestDemoNFS tests the server without a bridge, so that a failure of the demo can be told
+// from one of the server.
 func TestDemoNFS(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -16,7 +17,7 @@ func TestDemoNFS(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = Serve(l, Options{}) // says that l is closed
+		_ = Serve(l, Options{}) // returns an error when l is closed
 	}()
 	t.Cleanup(func() {
 		l.Close()
