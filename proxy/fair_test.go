@@ -126,7 +126,7 @@ func TestReconfigureRates(t *testing.T) {
 		}
 		set := func(all, client int) {
 			lo.Rate.Calls, lo.ClientRate.Calls = all, client
-			if err := p.Reconfigure([]proxy.ListenerOptions{lo}, us); err != nil {
+			if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(us...)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -195,7 +195,7 @@ func TestReconfigureWeights(t *testing.T) {
 	}
 	for _, w := range []int{1, 8, 2, 1} {
 		lo.Weights = []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: w}}
-		if err := p.Reconfigure([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo}); err != nil {
+		if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(uo)); err != nil {
 			t.Fatal(err)
 		}
 		ratio() // Calls that are out already were drawn by the old weights
@@ -251,13 +251,13 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 	for i := range 200 {
 		lo.Rate.Calls, lo.ClientRate.Calls = []int{0, 1, 100000}[i%3], []int{1, 0, 0, 10000}[i%4]
 		lo.Weights = []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: 1 + i%5}}
-		if err := p.Reconfigure([]proxy.ListenerOptions{lo}, us); err != nil {
+		if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(us...)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 	lo.Rate, lo.ClientRate = proxy.Rate{}, proxy.Rate{}
-	if err := p.Reconfigure([]proxy.ListenerOptions{lo}, us); err != nil {
+	if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(us...)); err != nil {
 		t.Fatal(err)
 	}
 	n := calls.Load()

@@ -47,7 +47,6 @@ type listener struct {
 
 // newListener makes a listener that has no settings and does not listen yet.
 func newListener(p *Proxy, o ListenerOptions) *listener {
-	o.setDefaults()
 	l := &listener{
 		p: p, name: o.Name, address: o.Address, isRDMA: o.RDMA,
 		log:     p.log.With().Str("listener", o.Name).Logger(),

@@ -21,7 +21,9 @@ type listenerSettings struct {
 // newSettings makes settings of o, whose routes name some of upstreams. It does not put them
 // into force.
 func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream) (*listenerSettings, error) {
-	o.setDefaults()
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	p := l.p
 	t := &listenerSettings{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
 	var had *rates
@@ -29,9 +31,6 @@ func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream
 		had = old.rates
 	}
 	t.rates = newRates(p.metrics, &o, had, p.engine.Now)
-	if o.RDMA && o.Provider == nil {
-		return nil, fmt.Errorf("proxy: listener %q has no provider", o.Name)
-	}
 	find := func(name string) (*upstream, error) {
 		if u := upstreams[name]; u != nil {
 			return u, nil

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -10,115 +12,133 @@ import (
 // A Route sends the Calls of one program to an upstream of its own.
 type Route struct {
 	Program  uint32
-	Versions []uint32 // empty: all
+	Versions []uint32 // empty: every version
 	Upstream string
 }
 
-// ListenerOptions describe where clients come in. Zero values mean the
-// defaults named.
+// ListenerOptions describe where clients come in. There are no defaults: package configs has
+// them. Settings without a comment on zero must be positive.
 type ListenerOptions struct {
 	Name, Address string
 	RDMA          bool
-	Provider      fabric.Provider // for RDMA
+	Provider      fabric.Provider // RDMA only
 
 	Upstream string // for every program without a Route; "" refuses these programs
 	Routes   []Route
 
-	Allow                    []netip.Prefix // empty: everybody
-	MaxConnections           int            // default 4096
-	MaxConnectionsPerAddress int            // default no limit of its own
-	MaxRecord                int            // octets; default 4 MiB + 64 KiB
-	MaxFragments             int            // to a record; default 1024
-	MaxCalls                 int            // outstanding for one client; default 256
-	MaxOutbound              int64          // octets owed to one client; default 32 MiB, at most a sixteenth of the budget
-	StallTimeout             time.Duration  // TCP: for a record begun; default 30 s
-	IdleTimeout              time.Duration  // without traffic and without a Call under way; default none
+	Allow                    []netip.Prefix // addresses that may connect; empty: every address
+	MaxConnections           int
+	MaxConnectionsPerAddress int           // 0: only MaxConnections counts
+	MaxRecord                int           // octets of a Call
+	MaxFragments             int           // fragments of a record; TCP only
+	MaxCalls                 int           // outstanding Calls of one client
+	MaxOutbound              int64         // octets of Replies owed to one client; at most an eighth of the memory for Replies counts
+	StallTimeout             time.Duration // for an incomplete record; TCP only
+	IdleTimeout              time.Duration // without traffic and without a Call under way; 0: none
 
-	MaxStarting           int // RDMA: connections being set up; default the provider's
-	MaxStartingPerAddress int // RDMA: of those, from one address; default the provider's
+	MaxStarting           int // connections being set up; RDMA only
+	MaxStartingPerAddress int // connections being set up from one address; RDMA only
 
-	Weights    []Weight // the first that fits counts; others have 1
+	Weights    []Weight // the first that has a client's address counts; other clients have weight 1
 	Rate       Rate     // of all clients together
 	ClientRate Rate     // of each client address
 
-	Credits                 int // RDMA: most granted to one client; default 64
-	CallInline, ReplyInline int // RDMA: inline thresholds in octets; default 4096
+	Credits                 int // the most that one client is granted; RDMA only
+	CallInline, ReplyInline int // inline thresholds in octets; RDMA only
 }
 
-// UpstreamOptions describe where Calls go. Zero values mean the defaults named.
+// check reports every setting that cannot work.
+func (o *ListenerOptions) check() error {
+	c := checker{what: fmt.Sprintf("proxy: listener %q: ", o.Name)}
+	c.positive("MaxConnections", int64(o.MaxConnections))
+	c.positive("MaxRecord", int64(o.MaxRecord))
+	c.positive("MaxCalls", int64(o.MaxCalls))
+	c.positive("MaxOutbound", o.MaxOutbound)
+	if !o.RDMA {
+		c.positive("MaxFragments", int64(o.MaxFragments))
+		c.positive("StallTimeout", int64(o.StallTimeout))
+		return c.err
+	}
+	c.that(o.Provider != nil, "has no provider")
+	c.positive("MaxStarting", int64(o.MaxStarting))
+	c.positive("MaxStartingPerAddress", int64(o.MaxStartingPerAddress))
+	c.positive("Credits", int64(o.Credits))
+	c.positive("CallInline", int64(o.CallInline))
+	c.positive("ReplyInline", int64(o.ReplyInline))
+	return c.err
+}
+
+// UpstreamOptions describe where Calls go. There are no defaults: package configs has them.
+// Settings without a comment on zero must be positive.
 type UpstreamOptions struct {
 	Name      string
 	RDMA      bool
-	Provider  fabric.Provider // for RDMA
+	Provider  fabric.Provider // RDMA only
 	Endpoints []string        // host:port, at least one
 	Failover  bool            // clients need not stay with one of several Endpoints
-	Priority  bool            // with Failover: each endpoint is for when those before it fail
+	Priority  bool            // with Failover: an endpoint is used only while those before it fail
 
-	Connections             int  // default 4 for RDMA, 1 for TCP
-	Mode                    Mode // who has a connection of its own
-	Pinned                  int  // most of those; default 256, for RDMA at most what memory for Replies allows
-	Credits                 int  // asked for on each connection; default 128
-	SlowStart               int  // Calls read from clients and sent until the upstream answers, one more for each Reply; default 16; from 1024 on there is no slow start
-	CallInline, ReplyInline int  // octets; default 65536 and 4096
+	Connections             int  // shared connections
+	Mode                    Mode // which clients have pinned connections
+	Pinned                  int  // the most pinned connections; the memory for Replies bounds them, too, with RDMA
+	Credits                 int  // asked for on each connection
+	SlowStart               int  // Calls in flight until the upstream answers, and one more for each Reply; from 1024 on there is no slow start
+	CallInline, ReplyInline int  // inline thresholds in octets; RDMA only
 
-	Source Source // for TCP
+	Source Source // TCP only
 
-	// SilentTimeout is how long the server's host may leave unanswered what its TCP
-	// answers by itself, before the connection is replaced; default 4 s, negative
-	// none. For RDMA it is the provider's to know.
+	// SilentTimeout is how long the server's host may leave unanswered what its TCP answers
+	// by itself before the connection is replaced; negative: for ever. TCP only: providers
+	// of RDMA have their own.
 	SilentTimeout time.Duration
-	// ProbeInterval is how long nothing may be heard on a connection before it is asked
-	// with a NULL Call; default 5 s, negative never.
+	// ProbeInterval is how long a connection may be silent before it is probed with a NULL
+	// Call; negative: for ever.
 	ProbeInterval time.Duration
 
-	CallTimeout      time.Duration // a Call unanswered for so long ends its connection; default 60 s
-	ConnectTimeout   time.Duration // default 10 s
-	UnavailableAfter time.Duration // longest wait for a credit before the client is closed; default 30 s
-	BackoffMin       time.Duration // default 100 ms
-	BackoffMax       time.Duration // default 5 s
+	CallTimeout      time.Duration // a Call that is not answered for so long ends its connection
+	ConnectTimeout   time.Duration
+	UnavailableAfter time.Duration // the longest wait for a credit before the client is closed
+	BackoffMin       time.Duration // the first pause between attempts to connect
+	BackoffMax       time.Duration // the longest pause between attempts to connect
 }
 
-func (o *ListenerOptions) setDefaults() {
-	setDefault(&o.MaxConnections, 4096)
-	setDefault(&o.MaxRecord, 4<<20+64<<10)
-	setDefault(&o.MaxFragments, 1024)
-	setDefault(&o.MaxCalls, 256)
-	setDefault(&o.MaxOutbound, 32<<20)
-	setDefault(&o.StallTimeout, 30*time.Second)
-	setDefault(&o.Credits, 64)
-	setDefault(&o.CallInline, 4096)
-	setDefault(&o.ReplyInline, 4096)
-}
-
-func (o *UpstreamOptions) setDefaults() {
-	connections := 1
+// check reports every setting that cannot work.
+func (o *UpstreamOptions) check() error {
+	c := checker{what: fmt.Sprintf("proxy: upstream %q: ", o.Name)}
+	c.that(len(o.Endpoints) > 0, "has no endpoint")
+	c.positive("Connections", int64(o.Connections))
+	c.positive("Credits", int64(o.Credits))
+	c.positive("SlowStart", int64(o.SlowStart))
+	if o.Mode != ModeShared {
+		c.positive("Pinned", int64(o.Pinned))
+	}
+	c.positive("CallTimeout", int64(o.CallTimeout))
+	c.positive("ConnectTimeout", int64(o.ConnectTimeout))
+	c.positive("UnavailableAfter", int64(o.UnavailableAfter))
+	c.positive("BackoffMin", int64(o.BackoffMin))
+	c.positive("BackoffMax", int64(o.BackoffMax))
+	c.that(o.SilentTimeout != 0, "has no SilentTimeout")
+	c.that(o.ProbeInterval != 0, "has no ProbeInterval")
 	if o.RDMA {
-		connections = 4
+		c.that(o.Provider != nil, "has no provider")
+		c.positive("CallInline", int64(o.CallInline))
+		c.positive("ReplyInline", int64(o.ReplyInline))
 	}
-	setDefault(&o.Connections, connections)
-	setDefault(&o.Pinned, 256)
-	setDefault(&o.Credits, 128)
-	setDefault(&o.SlowStart, 16)
-	setDefault(&o.CallInline, 64<<10)
-	setDefault(&o.ReplyInline, 4096)
-	setDefaultOrNone(&o.SilentTimeout, 4*time.Second)
-	setDefaultOrNone(&o.ProbeInterval, 5*time.Second)
-	setDefault(&o.CallTimeout, 60*time.Second)
-	setDefault(&o.ConnectTimeout, 10*time.Second)
-	setDefault(&o.UnavailableAfter, 30*time.Second)
-	setDefault(&o.BackoffMin, 100*time.Millisecond)
-	setDefault(&o.BackoffMax, 5*time.Second)
+	return c.err
 }
 
-func setDefault[T int | int64 | time.Duration](v *T, d T) {
-	if *v <= 0 {
-		*v = d
+// A checker collects what is wrong with options.
+type checker struct {
+	what string // that has the options
+	err  error
+}
+
+func (c *checker) that(ok bool, problem string) {
+	if !ok {
+		c.err = errors.Join(c.err, errors.New(c.what+problem))
 	}
 }
 
-// setDefaultOrNone is for what a negative value switches off.
-func setDefaultOrNone(v *time.Duration, d time.Duration) {
-	if *v == 0 {
-		*v = d
-	}
+func (c *checker) positive(name string, v int64) {
+	c.that(v > 0, fmt.Sprintf("%s is %d, want more than 0", name, v))
 }

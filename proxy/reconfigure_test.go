@@ -38,7 +38,7 @@ func TestReplacedUpstream(t *testing.T) {
 		}
 		// Others come and go.
 		us = append(us[:1:1], proxy.UpstreamOptions{Name: us[0].Source.Address.String(), Endpoints: []string{tcp.Addr()}})
-		if err := p.Reconfigure(ls, us); err != nil {
+		if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestReconfigureMode(t *testing.T) {
 	step := func(mode proxy.Mode, pinned, want int, sends ...int) {
 		t.Helper()
 		us[0].Mode, us[0].Pinned = mode, pinned
-		if err := p.Reconfigure(ls, us); err != nil {
+		if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
 			t.Fatal(err)
 		}
 		// A loop may look at its clients' sockets before it is told.

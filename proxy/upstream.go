@@ -77,20 +77,8 @@ type underWay struct {
 	_ [56]byte // loops do not share a cache line
 }
 
-// check reports the first setting of o that cannot work.
-func (o *UpstreamOptions) check() error {
-	if len(o.Endpoints) == 0 {
-		return fmt.Errorf("proxy: upstream %q has no endpoint", o.Name)
-	}
-	if o.RDMA && o.Provider == nil {
-		return fmt.Errorf("proxy: upstream %q has no provider", o.Name)
-	}
-	return nil
-}
-
 // newUpstream makes an upstream that is not connected yet.
 func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
-	o.setDefaults()
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -214,7 +202,6 @@ func (u *upstream) left(s *pool.Seat) {
 // update makes o the settings. Shared connections that would be made differently now are
 // replaced one after the other, each when its Calls are answered. Pinned connections stay.
 func (u *upstream) update(o UpstreamOptions) {
-	o.setDefaults()
 	old := u.settings()
 	u.current.Store(&o)
 	renew := old.Provider != o.Provider || old.Credits != o.Credits || old.CallTimeout != o.CallTimeout ||

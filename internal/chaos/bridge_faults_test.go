@@ -429,8 +429,8 @@ func removed(b *bridgeFault) {
 	read := b.sum("rdmabridge_client_received_calls_total")
 	one, other := b.later(g, getattr, closed), b.later(h, mkdir, closed)
 	b.settles(5*time.Second, func() bool { return b.sum("rdmabridge_client_received_calls_total") == read+2 })
-	err := b.proxy.Reconfigure([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "next"}},
-		[]proxy.UpstreamOptions{{Name: "next", Endpoints: []string{b.overTCP("next", newServer(b.book, true))}}})
+	err := b.proxy.Reconfigure(proxytest.Listeners(proxy.ListenerOptions{Name: "in", Address: "127.0.0.1:0", Upstream: "next"}),
+		proxytest.Upstreams(proxy.UpstreamOptions{Name: "next", Endpoints: []string{b.overTCP("next", newServer(b.book, true))}}))
 	if err != nil {
 		b.t.Fatal(err)
 	}

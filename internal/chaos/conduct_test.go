@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
@@ -162,7 +163,8 @@ func (p *plan) rename(r *rand.Rand) {
 func (p *plan) apply() {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		l := p.w.life()
-		err := l.proxy.Reconfigure(p.options(&l))
+		ls, us := p.options(&l)
+		err := l.proxy.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...))
 		if err == nil {
 			return
 		}

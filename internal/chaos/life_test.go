@@ -62,7 +62,7 @@ func (w *world) begin(l *life, p *plan, socket func(string) *net.TCPListener) bo
 		var err error
 		l.proxy, err = proxy.New(proxy.Options{
 			Log: l.h.Log, Metrics: l.h.Metrics, Engine: l.h.Engine, Arena: l.h.Arena, Registry: l.h.Registry,
-			Listeners: ls, Upstreams: us, Socket: socket,
+			Listeners: proxytest.Listeners(ls...), Upstreams: proxytest.Upstreams(us...), Socket: socket,
 		})
 		if err != nil {
 			w.book.wrong("the bridge cannot be made: %v", err)

@@ -81,7 +81,7 @@ func (h *Harness) Proxy(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) 
 	h.T.Helper()
 	p, err := proxy.New(proxy.Options{
 		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: ls, Upstreams: us,
+		Listeners: Listeners(ls...), Upstreams: Upstreams(us...),
 	})
 	if err != nil {
 		h.T.Fatal(err)
