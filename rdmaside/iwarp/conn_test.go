@@ -80,17 +80,23 @@ func verbs(t *testing.T, o Options, n int) {
 	wantBytes(t, "Read", sink.buf, source)
 	sink.guards(t)
 
-	a.do(func(c fabric.Conn) { c.Close(nil) })
-	if err := a.ended(); err != nil {
-		t.Errorf("Closed(%v) for whoever asked", err)
-	}
-	if err := b.ended(); !errors.Is(err, io.EOF) {
-		t.Errorf("Closed(%v) for the other, want EOF", err)
-	}
+	closeOrderly(t, a, b)
 	for _, u := range []*user{a, b} {
 		if c := u.completion(2); !errors.Is(c.Err, fabric.ErrFlushed) {
 			t.Errorf("the unused Receive: %+v", c)
 		}
+	}
+}
+
+// closeOrderly closes a, and checks the end of both.
+func closeOrderly(t *testing.T, a, b *user) {
+	t.Helper()
+	a.do(func(c fabric.Conn) { c.Close(nil) })
+	if err := a.ended(); err != nil {
+		t.Errorf("Closed(%v) on the side that closed", err)
+	}
+	if err := b.ended(); !errors.Is(err, io.EOF) {
+		t.Errorf("Closed(%v) on the other side, want EOF", err)
 	}
 }
 

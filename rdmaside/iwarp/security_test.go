@@ -25,17 +25,24 @@ import (
 )
 
 // The security checklist: RFC 5042, RFC 5040 Section 8.1, RFC 5041 Section 8.3. A
-// test's number is the item's. What is expected is Terminate, the end of the
-// connection, and memory as it was.
+// test has the number of its item. After an attack each test wants a Terminate, the end
+// of the connection, and unchanged memory.
 
 // S1: STags are unpredictable, sparse, over all 32 bits, and not reused soon.
 func TestS01_STags(t *testing.T) {
-	tab := table{limit: 1 << 20}
-	const n = 100000
+	tab := &table{limit: 1 << 20}
+	order := mintMany(t, tab, 100000)
+	checkSpread(t, order)
+	checkSteps(t, order)
+	rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	removeAll(t, tab, order)
+	checkRetired(t, tab)
+}
+
+// mintMany adds n regions, and returns their STags in order.
+func mintMany(t *testing.T, tab *table, n int) (order []uint32) {
 	buf := make([]byte, 8)
 	live := make(map[uint32]bool)
-	var order []uint32
-	var counts [4][256]int
 	for range n {
 		r, err := tab.add(buf, fabric.RemoteRead)
 		if err != nil {
@@ -50,21 +57,34 @@ func TestS01_STags(t *testing.T) {
 		}
 		live[s] = true
 		order = append(order, s)
+	}
+	return order
+}
+
+// checkSpread checks that each octet of the STags is spread evenly. A chi square of 255
+// degrees of freedom has mean 255 and standard deviation 22.6.
+func checkSpread(t *testing.T, stags []uint32) {
+	var counts [4][256]int
+	for _, s := range stags {
 		for i := range 4 {
 			counts[i][byte(s>>(8*i))]++
 		}
 	}
-	// 255 degrees of freedom: mean 255, standard deviation 22.6.
+	want := float64(len(stags)) / 256
 	for i := range counts {
 		chi := 0.0
 		for _, c := range counts[i] {
-			d := float64(c) - n/256.0
-			chi += d * d / (n / 256.0)
+			d := float64(c) - want
+			chi += d * d / want
 		}
 		if chi > 255+8*22.6 {
 			t.Errorf("octet %d: chi square %.0f", i, chi)
 		}
 	}
+}
+
+// checkSteps checks that no difference between neighbours is frequent.
+func checkSteps(t *testing.T, order []uint32) {
 	steps := make(map[uint32]int)
 	for i := 1; i < len(order); i++ {
 		steps[order[i]-order[i-1]]++
@@ -74,8 +94,10 @@ func TestS01_STags(t *testing.T) {
 			t.Errorf("difference %#x occurs %d times", d, c)
 		}
 	}
-	// Lookup and removal hold in a full table.
-	rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+}
+
+// removeAll removes the STags from a full table, and checks lookups on the way.
+func removeAll(t *testing.T, tab *table, order []uint32) {
 	for i, s := range order {
 		if r := tab.find(s); r == nil || r.stag != s {
 			t.Fatalf("STag %#x is lost", s)
@@ -93,7 +115,12 @@ func TestS01_STags(t *testing.T) {
 	if tab.live != 0 || tab.used != retiredMax {
 		t.Errorf("%d live, %d used; want 0 and %d", tab.live, tab.used, retiredMax)
 	}
-	// A retired STag stays away for the next thousands.
+}
+
+// checkRetired checks that a retired STag does not return before retiredMax others were
+// retired.
+func checkRetired(t *testing.T, tab *table) {
+	buf := make([]byte, 8)
 	r, _ := tab.add(buf, fabric.RemoteRead)
 	old := r.stag
 	tab.remove(old)
@@ -878,26 +905,34 @@ func TestS20_FlippedBit(t *testing.T) {
 	g.u.good(1)
 }
 
-// S21: messages that are mixed up.
+// A step sends one FPDU of an attack on the region of 64 octets at to of stag.
+type step func(g *rig, stag uint32, to uint64)
+
+// put writes a segment of n octets of an RDMA Write.
+func put(last bool, off int64, n int) step {
+	return func(g *rig, stag uint32, to uint64) {
+		g.write(g.tagged(wire.OpWrite, last, stag, to+uint64(off), make([]byte, n)...))
+	}
+}
+
+// send writes a segment of n octets of a Send.
+func send(op wire.Opcode, last bool, msn, mo uint32, n int) step {
+	return func(g *rig, _ uint32, _ uint64) {
+		g.write(g.seal(wire.AppendUntagged(nil, op, last, 0, msn, mo, n), make([]byte, n)...))
+	}
+}
+
+// sendTo writes a Send with the queue number qn.
+func sendTo(qn uint32) step {
+	return func(g *rig, _ uint32, _ uint64) {
+		h := wire.AppendUntagged(nil, wire.OpSend, true, 0, 1, 0, 0)
+		binary.BigEndian.PutUint32(h[8:], qn)
+		g.write(g.seal(h))
+	}
+}
+
+// S21: segments of messages arrive in a wrong order.
 func TestS21_Interleaving(t *testing.T) {
-	type step func(g *rig, stag uint32, to uint64)
-	put := func(last bool, off int64, n int) step {
-		return func(g *rig, stag uint32, to uint64) {
-			g.write(g.tagged(wire.OpWrite, last, stag, to+uint64(off), make([]byte, n)...))
-		}
-	}
-	send := func(op wire.Opcode, last bool, msn, mo uint32, n int) step {
-		return func(g *rig, stag uint32, to uint64) {
-			g.write(g.seal(wire.AppendUntagged(nil, op, last, 0, msn, mo, n), make([]byte, n)...))
-		}
-	}
-	queue := func(qn uint32) step {
-		return func(g *rig, stag uint32, to uint64) {
-			h := wire.AppendUntagged(nil, wire.OpSend, true, 0, 1, 0, 0)
-			binary.BigEndian.PutUint32(h[8:], qn)
-			g.write(g.seal(h))
-		}
-	}
 	for _, v := range []struct {
 		name  string
 		steps []step
@@ -925,8 +960,8 @@ func TestS21_Interleaving(t *testing.T) {
 		{"MO gap", []step{send(wire.OpSend, false, 1, 0, 4), send(wire.OpSend, true, 1, 5, 4)}, wire.CodeMO},
 		{"MO again", []step{send(wire.OpSend, false, 1, 0, 4), send(wire.OpSend, true, 1, 0, 4)}, wire.CodeMO},
 		{"MO huge", []step{send(wire.OpSend, false, 1, 0, 4), send(wire.OpSend, true, 1, 1<<32-4, 8)}, wire.CodeMO},
-		{"QN 1", []step{queue(1)}, wire.CodeQN},
-		{"QN 3", []step{queue(3)}, wire.CodeQN},
+		{"QN 1", []step{sendTo(1)}, wire.CodeQN},
+		{"QN 3", []step{sendTo(3)}, wire.CodeQN},
 		{"too long", []step{send(wire.OpSend, true, 1, 0, 1025)}, wire.CodeTooLong},
 		{"too long in two", []step{send(wire.OpSend, false, 1, 0, 1024), send(wire.OpSend, true, 1, 1024, 1)}, wire.CodeTooLong},
 		{"no Receive", []step{func(g *rig, _ uint32, _ uint64) {
@@ -950,7 +985,10 @@ func TestS21_Interleaving(t *testing.T) {
 			g.killed(v.code)
 		})
 	}
-	// MSN wraps from the last to 0.
+}
+
+// S21: the MSN after the largest is 0.
+func TestS21_MSNWraps(t *testing.T) {
 	g := newRig(t, rigOptions{})
 	g.u.do(func(c fabric.Conn) { c.(*conn).qp.rx.msn[0] = 1<<32 - 1 })
 	g.msn[0] = 1<<32 - 1
@@ -1064,8 +1102,8 @@ func (r *refusals) refused(_ netip.AddrPort, reason string, _ error) {
 	}[reason].Add(1)
 }
 
-// S25: strangers that say nothing, or little at a time, are bounded in number and
-// time.
+// S25: connections whose peer sends nothing, or octets one by one, are bounded in number
+// and time.
 func TestS25_SilentStrangers(t *testing.T) {
 	var ref refusals
 	p := New(Options{AcceptTimeout: 300 * time.Millisecond})
@@ -1104,7 +1142,13 @@ func TestS25_SilentStrangers(t *testing.T) {
 	if c := p.limits.conns.Load(); c != 0 {
 		t.Errorf("%d connections still counted", c)
 	}
-	// Slow, an octet at a time: the deadline is for the whole Request.
+	sendSlowly(t, addr, &ref.timeout)
+}
+
+// sendSlowly sends a Request octet by octet, and checks that the deadline is for the
+// whole Request.
+func sendSlowly(t *testing.T, addr string, timedOut *atomic.Int32) {
+	timeouts := timedOut.Load()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -1113,7 +1157,7 @@ func TestS25_SilentStrangers(t *testing.T) {
 	f := plain()
 	f.Private = make([]byte, 400)
 	for i, b := range f.Append(nil) {
-		if ref.timeout.Load() > timeouts {
+		if timedOut.Load() > timeouts {
 			break
 		}
 		if i == 400 {

@@ -97,18 +97,7 @@ func (p *Provider) flags() wire.FrameFlags {
 // the peer-to-peer model: resetting the connection between Request and RTR can crash the
 // peer, so there only the deadline of ctx applies.
 func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fabric.ConnOptions) (agreed, error) {
-	f := wire.Frame{Flags: p.flags(), Revision: 2, Private: o.PrivateData}
-	e := wire.Enhanced{IRD: uint16(o.IRD), ORD: uint16(o.ORD)}
-	switch kind {
-	case requestRev1:
-		f.Revision = 1
-	case requestPeer:
-		e.PeerToPeer, e.RTRWrite, e.RTRRead = true, true, true
-		e.ORD = max(e.ORD, 1) // for the RTR
-		f.Flags, f.Enhanced = f.Flags|wire.FlagEnhanced, e
-	case requestEnhanced:
-		f.Flags, f.Enhanced = f.Flags|wire.FlagEnhanced, e
-	}
+	f := p.request(kind, o)
 	if d, ok := ctx.Deadline(); ok {
 		_ = nc.SetDeadline(d)
 	}
@@ -128,6 +117,29 @@ func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fa
 	if r.Flags&wire.FlagReject != 0 {
 		return agreed{}, &RejectError{Private: r.Private}
 	}
+	return p.settle(nc, kind, f, r, o)
+}
+
+// request returns the Request of a kind.
+func (p *Provider) request(kind request, o fabric.ConnOptions) wire.Frame {
+	f := wire.Frame{Flags: p.flags(), Revision: 2, Private: o.PrivateData}
+	e := wire.Enhanced{IRD: uint16(o.IRD), ORD: uint16(o.ORD)}
+	switch kind {
+	case requestRev1:
+		f.Revision = 1
+	case requestPeer:
+		e.PeerToPeer, e.RTRWrite, e.RTRRead = true, true, true
+		e.ORD = max(e.ORD, 1) // for the RTR
+		f.Flags, f.Enhanced = f.Flags|wire.FlagEnhanced, e
+	case requestEnhanced:
+		f.Flags, f.Enhanced = f.Flags|wire.FlagEnhanced, e
+	}
+	return f
+}
+
+// settle returns the parameters that the Reply r to the Request f agrees to. It
+// terminates the connection when r asks for more than f offered.
+func (p *Provider) settle(nc net.Conn, kind request, f, r wire.Frame, o fabric.ConnOptions) (agreed, error) {
 	a := agreed{
 		crc:     (f.Flags|r.Flags)&wire.FlagCRC != 0,
 		markers: r.Flags&wire.FlagMarkers != 0,
@@ -139,7 +151,7 @@ func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fa
 	if kind == requestRev1 {
 		return a, nil
 	}
-	e = r.Enhanced
+	e := r.Enhanced
 	if e.ORD != wire.NoNegotiation && int(e.ORD) > o.IRD {
 		return a, p.refuse(nc, a, wire.CodeIRD)
 	}

@@ -26,19 +26,22 @@ const (
 	fS = wire.FlagEnhanced
 )
 
-// TestRequests: what our Responder makes of each kind of Request.
+// A requestTest is a Request to our Responder.
+type requestTest struct {
+	name   string
+	crcOff bool
+	flags  wire.FrameFlags
+	rev    uint8
+	req    wire.Enhanced
+	want   *wire.Frame // the Reply; nil if the connection is closed without one
+	ird    int         // of Info
+	ord    int         // of Info
+}
+
+// TestRequests sends each kind of Request to our Responder.
 func TestRequests(t *testing.T) {
 	type e = wire.Enhanced
-	for _, v := range []struct {
-		name   string
-		crcOff bool
-		flags  wire.FrameFlags
-		rev    uint8
-		req    e
-		want   *wire.Frame // nil: closed without a Reply
-		ird    int         // as Info has them
-		ord    int
-	}{
+	for _, v := range []requestTest{
 		{"S C", false, fS | fC, 2, e{IRD: 16, ORD: 16}, &wire.Frame{Flags: fS | fC, Enhanced: e{IRD: 16, ORD: 8}}, 16, 8},
 		{"S, C from us", false, fS, 2, e{IRD: 16, ORD: 16}, &wire.Frame{Flags: fS | fC, Enhanced: e{IRD: 16, ORD: 8}}, 16, 8},
 		{"S, no C", true, fS, 2, e{IRD: 16, ORD: 16}, &wire.Frame{Flags: fS, Enhanced: e{IRD: 16, ORD: 8}}, 16, 8},
@@ -59,84 +62,100 @@ func TestRequests(t *testing.T) {
 		{"revision 0", false, fC, 0, e{}, nil, 0, 0},
 		{"revision 3", false, fC | fS, 3, e{IRD: 1, ORD: 1}, nil, 0, 0},
 	} {
-		t.Run(v.name, func(t *testing.T) {
-			var ref refusals
-			u := newUser(t, newLoop(t))
-			u.receives(4, 1024)
-			addr := listen(t, New(Options{CRCOff: v.crcOff}), fabric.ListenOptions{Refused: ref.refused},
-				fabric.ConnOptions{PrivateData: []byte("hello"), IRD: 20, ORD: 8},
-				func(in fabric.Incoming) (loop.Loop, fabric.Handler) {
-					if string(in.PrivateData()) != "private" {
-						t.Errorf("private data %q", in.PrivateData())
-					}
-					return u.loop, u
-				})
-			r := rawDial(t, addr)
-			req := wire.Frame{Flags: v.flags, Revision: v.rev, Enhanced: v.req, Private: []byte("private")}
-			got, err := r.request(req)
-			if v.want == nil {
-				if err == nil {
-					t.Fatalf("Reply %+v", got)
-				}
-				waitFor(t, "it is counted", func() bool { return ref.request.Load() == 1 })
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.Flags != v.want.Flags || got.Revision != v.rev || got.Enhanced != v.want.Enhanced || string(got.Private) != "hello" {
-				t.Errorf("Reply %+v, want %+v", got, v.want)
-			}
-			u.wait("Setup", func() bool { return u.c != nil })
-			info := u.c.Info()
-			if info.IRD != v.ird || info.ORD != v.ord || string(info.PrivateData) != "private" {
-				t.Errorf("%+v, want IRD %d, ORD %d", info, v.ird, v.ord)
-			}
+		t.Run(v.name, v.run)
+	}
+}
 
-			// Nothing may come before our first FPDU; a post does not change that.
-			u.do(func(c fabric.Conn) {
-				if err := c.PostSend(50, fabric.Send{Parts: [][]byte{{1, 2, 3}}}); err != nil {
-					t.Error(err)
-				}
-				c.Flush()
-			})
-			_ = r.nc.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-			if n, err := r.nc.Read(make([]byte, 1)); n != 0 || err == nil {
-				t.Error("an FPDU came before ours")
+func (v requestTest) run(t *testing.T) {
+	var ref refusals
+	u := newUser(t, newLoop(t))
+	u.receives(4, 1024)
+	addr := listen(t, New(Options{CRCOff: v.crcOff}), fabric.ListenOptions{Refused: ref.refused},
+		fabric.ConnOptions{PrivateData: []byte("hello"), IRD: 20, ORD: 8},
+		func(in fabric.Incoming) (loop.Loop, fabric.Handler) {
+			if string(in.PrivateData()) != "private" {
+				t.Errorf("private data %q", in.PrivateData())
 			}
-			_ = r.nc.SetReadDeadline(time.Now().Add(patience))
-			switch {
-			case v.want.Enhanced.RTRRead:
-				r.read(wire.Read{SinkSTag: 4, SinkTO: 5})
-				sent := r.want(wire.OpSend) // our turn comes first
-				if !bytes.Equal(sent.payload, []byte{1, 2, 3}) {
-					t.Errorf("payload %x", sent.payload)
-				}
-				if h := wire.Tagged(r.want(wire.OpReadResponse).head); h.STag() != 4 || h.TO() != 5 || h.Len() != 0 {
-					t.Errorf("Response to the RTR: %x", h)
-				}
-			case v.want.Enhanced.RTRWrite:
-				r.put(1, 0)
-			default:
-				r.send() // the RTR Send is not delivered, any other is
-			}
-			if v.flags&fM == 0 && !v.want.Enhanced.RTRRead {
-				if f := r.want(wire.OpSend); !bytes.Equal(f.payload, []byte{1, 2, 3}) {
-					t.Errorf("payload %x", f.payload)
-				}
-			}
-			r.send(9, 9)
-			id := uint64(1)
-			if v.want.Enhanced == (e{IRD: v.want.Enhanced.IRD, ORD: v.want.Enhanced.ORD}) {
-				if c := u.good(1); c.Bytes != 0 {
-					t.Errorf("the first Send: %+v", c)
-				}
-				id = 2
-			}
-			if c := u.good(id); c.Bytes != 2 {
-				t.Errorf("%+v", c)
-			}
+			return u.loop, u
 		})
+	r := rawDial(t, addr)
+	req := wire.Frame{Flags: v.flags, Revision: v.rev, Enhanced: v.req, Private: []byte("private")}
+	got, err := r.request(req)
+	if v.want == nil {
+		if err == nil {
+			t.Fatalf("Reply %+v", got)
+		}
+		waitFor(t, "it is counted", func() bool { return ref.request.Load() == 1 })
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Flags != v.want.Flags || got.Revision != v.rev || got.Enhanced != v.want.Enhanced || string(got.Private) != "hello" {
+		t.Errorf("Reply %+v, want %+v", got, v.want)
+	}
+	u.wait("Setup", func() bool { return u.c != nil })
+	info := u.c.Info()
+	if info.IRD != v.ird || info.ORD != v.ord || string(info.PrivateData) != "private" {
+		t.Errorf("%+v, want IRD %d, ORD %d", info, v.ird, v.ord)
+	}
+	v.wantSilence(t, u, r)
+	v.begin(t, r)
+	v.wantDelivery(t, u, r)
+}
+
+// wantSilence posts a Send, and checks that our side sends nothing before the peer's
+// first FPDU.
+func (v requestTest) wantSilence(t *testing.T, u *user, r *rawPeer) {
+	u.do(func(c fabric.Conn) {
+		if err := c.PostSend(50, fabric.Send{Parts: [][]byte{{1, 2, 3}}}); err != nil {
+			t.Error(err)
+		}
+		c.Flush()
+	})
+	_ = r.nc.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	if n, err := r.nc.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Error("an FPDU came before the peer's first")
+	}
+	_ = r.nc.SetReadDeadline(time.Now().Add(patience))
+}
+
+// begin sends the peer's first FPDU, and checks that the Send of wantSilence follows.
+func (v requestTest) begin(t *testing.T, r *rawPeer) {
+	switch {
+	case v.want.Enhanced.RTRRead:
+		r.read(wire.Read{SinkSTag: 4, SinkTO: 5})
+		sent := r.want(wire.OpSend) // own messages have the first turn
+		if !bytes.Equal(sent.payload, []byte{1, 2, 3}) {
+			t.Errorf("payload %x", sent.payload)
+		}
+		if h := wire.Tagged(r.want(wire.OpReadResponse).head); h.STag() != 4 || h.TO() != 5 || h.Len() != 0 {
+			t.Errorf("Response to the RTR: %x", h)
+		}
+	case v.want.Enhanced.RTRWrite:
+		r.put(1, 0)
+	default:
+		r.send() // delivered, unless it is the RTR
+	}
+	if v.flags&fM == 0 && !v.want.Enhanced.RTRRead {
+		if f := r.want(wire.OpSend); !bytes.Equal(f.payload, []byte{1, 2, 3}) {
+			t.Errorf("payload %x", f.payload)
+		}
+	}
+}
+
+// wantDelivery checks that messages are delivered, except the RTR.
+func (v requestTest) wantDelivery(t *testing.T, u *user, r *rawPeer) {
+	r.send(9, 9)
+	id := uint64(1)
+	if v.want.Enhanced == (wire.Enhanced{IRD: v.want.Enhanced.IRD, ORD: v.want.Enhanced.ORD}) {
+		if c := u.good(1); c.Bytes != 0 {
+			t.Errorf("the first Send: %+v", c)
+		}
+		id = 2
+	}
+	if c := u.good(id); c.Bytes != 2 {
+		t.Errorf("%+v", c)
 	}
 }
 
@@ -233,22 +252,25 @@ func rawListener(t *testing.T, answer func(n int, r *rawPeer, f wire.Frame) *wir
 	return ln.Addr().String(), peers
 }
 
-// mirror answers as it should be.
+// mirror returns a correct Reply to f.
 func mirror(f wire.Frame) *wire.Frame {
 	f.Enhanced.IRD, f.Enhanced.ORD = f.Enhanced.ORD, f.Enhanced.IRD
 	f.Private = nil
 	return &f
 }
 
-// TestReplies: what our Initiator makes of each kind of Reply.
+// A replyTest is a Reply to our Initiator.
+type replyTest struct {
+	name  string
+	edit  func(f *wire.Frame)
+	err   string // of Dial; empty for none
+	check func(t *testing.T, u *user, r *rawPeer)
+	raw   []byte // sent instead of a frame
+}
+
+// TestReplies sends each kind of Reply to our Initiator.
 func TestReplies(t *testing.T) {
-	for _, v := range []struct {
-		name  string
-		edit  func(f *wire.Frame)
-		err   string // of Dial; empty for none
-		check func(t *testing.T, u *user, r *rawPeer)
-		raw   []byte // instead of a frame
-	}{
+	for _, v := range []replyTest{
 		{name: "plain", edit: func(*wire.Frame) {}},
 		{name: "less IRD", edit: func(f *wire.Frame) { f.Enhanced.IRD = 2 }, check: func(t *testing.T, u *user, r *rawPeer) {
 			if o := u.c.Info().ORD; o != 2 {
@@ -272,142 +294,155 @@ func TestReplies(t *testing.T) {
 		{name: "too long", raw: append([]byte("MPA ID Rep Frame"), 0x50, 2, 2, 1), err: "PD_Length"},
 		{name: "half a Reply", raw: []byte("MPA ID Rep"), err: "unexpected EOF"},
 	} {
-		t.Run(v.name, func(t *testing.T) {
-			addr, peers := rawListener(t, func(n int, r *rawPeer, f wire.Frame) *wire.Frame {
-				if n > 1 {
-					t.Errorf("a Reply was taken for silence")
-				}
-				if f.Flags != fS|fC || f.Revision != 2 || f.Enhanced != (wire.Enhanced{IRD: 20, ORD: 8}) || string(f.Private) != "hi" {
-					t.Errorf("Request %+v", f)
-				}
-				if v.raw != nil {
-					_, _ = r.nc.Write(v.raw)
-					return nil
-				}
-				g := mirror(f)
-				v.edit(g)
-				return g
-			})
-			u := newUser(t, newLoop(t))
-			u.receives(4, 1024)
-			done := make(chan error, 1)
-			go func() {
-				_, err := New(Options{}).Dial(context.Background(), u.loop, addr, fabric.ConnOptions{PrivateData: []byte("hi"), IRD: 20, ORD: 8}, u)
-				done <- err
-			}()
-			var r *rawPeer
-			if v.raw == nil {
-				r = <-peers
-				if v.err != "" && v.check != nil {
-					v.check(t, u, r)
-				}
-			}
-			err := <-done
-			if v.err != "" {
-				if err == nil || !strings.Contains(err.Error(), v.err) {
-					t.Errorf("Dial: %v, want %s", err, v.err)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if v.check != nil {
-				v.check(t, u, r)
-			}
-			u.do(func(c fabric.Conn) { _ = c.PostSend(50, fabric.Send{Parts: [][]byte{{7}}}) })
-			r.want(wire.OpSend)
-			r.send(8)
-			u.good(1)
-		})
+		t.Run(v.name, v.run)
 	}
 }
 
-// TestLadder: a peer that hangs up without a Reply is tried in the peer-to-peer
-// model, and with revision 1 if that is allowed; what worked comes first next time.
+func (v replyTest) run(t *testing.T) {
+	addr, peers := rawListener(t, func(n int, r *rawPeer, f wire.Frame) *wire.Frame {
+		if n > 1 {
+			t.Errorf("a Reply was taken for silence")
+		}
+		if f.Flags != fS|fC || f.Revision != 2 || f.Enhanced != (wire.Enhanced{IRD: 20, ORD: 8}) || string(f.Private) != "hi" {
+			t.Errorf("Request %+v", f)
+		}
+		if v.raw != nil {
+			_, _ = r.nc.Write(v.raw)
+			return nil
+		}
+		g := mirror(f)
+		v.edit(g)
+		return g
+	})
+	u := newUser(t, newLoop(t))
+	u.receives(4, 1024)
+	done := make(chan error, 1)
+	go func() {
+		_, err := New(Options{}).Dial(context.Background(), u.loop, addr, fabric.ConnOptions{PrivateData: []byte("hi"), IRD: 20, ORD: 8}, u)
+		done <- err
+	}()
+	var r *rawPeer
+	if v.raw == nil {
+		r = <-peers
+		if v.err != "" && v.check != nil {
+			v.check(t, u, r)
+		}
+	}
+	err := <-done
+	if v.err != "" {
+		if err == nil || !strings.Contains(err.Error(), v.err) {
+			t.Errorf("Dial: %v, want %s", err, v.err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.check != nil {
+		v.check(t, u, r)
+	}
+	u.do(func(c fabric.Conn) { _ = c.PostSend(50, fabric.Send{Parts: [][]byte{{7}}}) })
+	r.want(wire.OpSend)
+	r.send(8)
+	u.good(1)
+}
+
+// A ladderTest is a peer that answers only some kinds of Request.
+type ladderTest struct {
+	name    string
+	rev1    bool
+	want    func(f wire.Frame) bool // reports whether the peer answers f
+	tries   int                     // Requests of the first Dial
+	again   int                     // Requests of the second Dial
+	rtr     func(e *wire.Enhanced)
+	rtrCode wire.Opcode
+	err     bool
+}
+
+// TestLadder dials peers that close the connection without a Reply. Dial tries the
+// peer-to-peer model, and revision 1 if that is allowed. The kind that the peer answered
+// comes first the next time.
 func TestLadder(t *testing.T) {
-	for _, v := range []struct {
-		name    string
-		rev1    bool
-		want    func(f wire.Frame) bool // what this peer answers
-		tries   int
-		again   int
-		rtr     func(e *wire.Enhanced)
-		rtrCode wire.Opcode
-		err     bool
-	}{
+	for _, v := range []ladderTest{
 		{name: "Intel, Write", want: func(f wire.Frame) bool { return f.Enhanced.PeerToPeer }, tries: 2, again: 1, rtr: func(e *wire.Enhanced) { e.RTRRead = false }, rtrCode: wire.OpWrite},
 		{name: "Intel, Read", want: func(f wire.Frame) bool { return f.Enhanced.PeerToPeer }, tries: 2, again: 1, rtr: func(e *wire.Enhanced) { e.RTRWrite = false }, rtrCode: wire.OpReadRequest},
 		{name: "revision 1", rev1: true, want: func(f wire.Frame) bool { return f.Revision == 1 }, tries: 3, again: 1},
 		{name: "revision 1, not allowed", want: func(f wire.Frame) bool { return f.Revision == 1 }, tries: 2, again: 2, err: true},
 		{name: "RTR that was not offered", want: func(f wire.Frame) bool { return f.Enhanced.PeerToPeer }, tries: 2, again: 2, rtr: func(e *wire.Enhanced) { e.RTRRead, e.RTRWrite, e.RTRSend = false, false, true }, err: true},
 	} {
-		t.Run(v.name, func(t *testing.T) {
-			var tries atomic.Int32
-			addr, peers := rawListener(t, func(n int, r *rawPeer, f wire.Frame) *wire.Frame {
-				tries.Add(1)
-				if !v.want(f) {
-					return nil
-				}
-				g := mirror(f)
-				if v.rtr != nil {
-					v.rtr(&g.Enhanced)
-				}
-				return g
-			})
-			p := New(Options{DialRev1: v.rev1})
-			on := newLoop(t)
-			for round, want := range []int{v.tries, v.again} {
-				tries.Store(0)
-				u := newUser(t, on)
-				u.receives(4, 1024)
-				done := make(chan error, 1)
-				go func() {
-					_, err := p.Dial(context.Background(), on, addr, fabric.ConnOptions{}, u)
-					done <- err
-				}()
-				if v.err {
-					if v.rtr != nil {
-						(<-peers).wantTerminate(wire.CodeRTR)
-					}
-					if err := <-done; err == nil {
-						t.Error("Dial did not fail")
-					}
-				} else {
-					r := <-peers
-					if v.rtr != nil {
-						f, err := r.next()
-						if err != nil || f.op() != v.rtrCode || len(f.payload) != 0 {
-							t.Fatalf("RTR %v, %v", f, err)
-						}
-						if v.rtrCode == wire.OpReadRequest {
-							h := wire.ReadRequest(f.head)
-							if h.Size() != 0 || h.Untagged().MSN() != 1 {
-								t.Errorf("RTR %x", f.head)
-							}
-							r.write(r.tagged(wire.OpReadResponse, true, h.SinkSTag(), h.SinkTO()))
-						}
-					}
-					if err := <-done; err != nil {
-						t.Fatal(err)
-					}
-					u.do(func(c fabric.Conn) { _ = c.PostSend(50, fabric.Send{Parts: [][]byte{{7}}}) })
-					r.want(wire.OpSend)
-					r.send(8)
-					u.good(1)
-					if cs := u.left(); len(cs) > 1 {
-						t.Errorf("completions %+v", cs)
-					}
-				}
-				if n := tries.Load(); int(n) != want {
-					t.Errorf("round %d: %d Requests, want %d", round, n, want)
-				}
-			}
-		})
+		t.Run(v.name, v.run)
 	}
 }
 
-// TestDialErrors: what is not a silent hang-up is tried once.
+func (v ladderTest) run(t *testing.T) {
+	var tries atomic.Int32
+	addr, peers := rawListener(t, func(n int, r *rawPeer, f wire.Frame) *wire.Frame {
+		tries.Add(1)
+		if !v.want(f) {
+			return nil
+		}
+		g := mirror(f)
+		if v.rtr != nil {
+			v.rtr(&g.Enhanced)
+		}
+		return g
+	})
+	p := New(Options{DialRev1: v.rev1})
+	on := newLoop(t)
+	for round, want := range []int{v.tries, v.again} {
+		tries.Store(0)
+		u := newUser(t, on)
+		u.receives(4, 1024)
+		done := make(chan error, 1)
+		go func() {
+			_, err := p.Dial(context.Background(), on, addr, fabric.ConnOptions{}, u)
+			done <- err
+		}()
+		if v.err {
+			if v.rtr != nil {
+				(<-peers).wantTerminate(wire.CodeRTR)
+			}
+			if err := <-done; err == nil {
+				t.Error("Dial did not fail")
+			}
+		} else {
+			v.wantConnection(t, u, <-peers, done)
+		}
+		if n := tries.Load(); int(n) != want {
+			t.Errorf("round %d: %d Requests, want %d", round, n, want)
+		}
+	}
+}
+
+// wantConnection checks that Dial sends the RTR and succeeds, and that messages pass.
+func (v ladderTest) wantConnection(t *testing.T, u *user, r *rawPeer, done <-chan error) {
+	if v.rtr != nil {
+		f, err := r.next()
+		if err != nil || f.op() != v.rtrCode || len(f.payload) != 0 {
+			t.Fatalf("RTR %v, %v", f, err)
+		}
+		if v.rtrCode == wire.OpReadRequest {
+			h := wire.ReadRequest(f.head)
+			if h.Size() != 0 || h.Untagged().MSN() != 1 {
+				t.Errorf("RTR %x", f.head)
+			}
+			r.write(r.tagged(wire.OpReadResponse, true, h.SinkSTag(), h.SinkTO()))
+		}
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	u.do(func(c fabric.Conn) { _ = c.PostSend(50, fabric.Send{Parts: [][]byte{{7}}}) })
+	r.want(wire.OpSend)
+	r.send(8)
+	u.good(1)
+	if cs := u.left(); len(cs) > 1 {
+		t.Errorf("completions %+v", cs)
+	}
+}
+
+// TestDialErrors checks that Dial sends one Request only, unless the peer closes the
+// connection without a Reply.
 func TestDialErrors(t *testing.T) {
 	on := newLoop(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,15 +12,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// patience is how long the suite waits for anything that must happen.
+// patience bounds how long the suite waits for anything that must happen.
 const patience = 20 * time.Second
 
 // firstReceive is the ID of an endpoint's first Receive; other work has smaller
 // ones.
 const firstReceive = 1 << 32
 
-// An endpoint is the suite's side of one connection: it posts, keeps book of
-// what must complete, and checks the order of the handler's calls.
+// An endpoint is the suite's side of one connection: it posts work, records which work
+// must still complete, and checks the order of the handler's calls.
 type endpoint struct {
 	t    *testing.T
 	name string
@@ -133,7 +133,7 @@ func (e *endpoint) Completed(cs []fabric.Completion) {
 				e.t.Errorf("%s: repost: %v", e.name, err)
 			}
 		}
-		// Known only now: a test that has seen the message may count on the Receive.
+		// Recorded only now, so that a test that sees the message can rely on the repost.
 		e.mu.Lock()
 		e.messages = append(e.messages, msg)
 		e.mu.Unlock()
@@ -172,7 +172,7 @@ func (e *endpoint) wait(what string, cond func() bool) {
 	e.t.Helper()
 	limit := patience
 	if e.t.Failed() {
-		limit = time.Second // do not wait for what a failure may have prevented
+		limit = time.Second // the failure may have prevented the event
 	}
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
@@ -245,7 +245,7 @@ func (e *endpoint) do(f func()) {
 	}
 }
 
-// begin names work of the kind given as outstanding. Loop only.
+// begin records new work of kind op as outstanding and returns its ID. Loop only.
 func (e *endpoint) begin(op fabric.Op) uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -254,7 +254,7 @@ func (e *endpoint) begin(op fabric.Op) uint64 {
 	return e.nextID
 }
 
-// posted checks the result of posting id.
+// posted records that posting id returned err, and returns both.
 func (e *endpoint) posted(id uint64, err error) (uint64, error) {
 	if err != nil {
 		e.mu.Lock()
@@ -327,7 +327,7 @@ func (e *endpoint) register(buf []byte, a fabric.Access) (r fabric.Region) {
 	return r
 }
 
-// invalidate takes h back and waits until it is dead.
+// invalidate invalidates h and waits until it is dead.
 func (e *endpoint) invalidate(h fabric.Handle) {
 	e.t.Helper()
 	var id uint64

@@ -4,39 +4,39 @@ import "github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 
 // An Operation is a Send, Write or Read that is about to be carried out.
 type Operation struct {
-	Conn   fabric.Conn // the end that posted it; not to be called from the hook
-	Dialed bool        // that end dialled
+	Conn   fabric.Conn // the end that posted it; the hook must not call its methods
+	Dialed bool        // whether that end dialled
 	Op     fabric.Op
 	ID     uint64
 	N      int // 1 for the first Send, Write or Read of this end
 
-	// Octets of a Send or Write; nil for a Read. They are a copy, and what the
-	// peer gets: change them to corrupt.
+	// Octets is a copy of the octets of a Send or Write that the peer will get. The hook
+	// may corrupt them. nil for a Read.
 	Octets []byte
 }
 
-// A Verdict is what becomes of an Operation.
+// A Verdict decides about an Operation.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Pass Verdict = iota // carry it out
-	Drop                // complete it without carrying it out: a lost message
+	Drop                // complete it without carrying it out, as if the message was lost
 	Fail                // complete it with ErrInjected and end the connection
 	Cut                 // as Fail, but half of a Write has been placed
-	Hold                // keep it and what was posted after it until Resume; then ask again
+	Hold                // delay it, and all later work, until Resume; then the hook decides again
 )
 
-// Inject has f decide about every Operation from now on; nil carries all out. f
-// runs on the poster's loop with locks held, and must not call into this package.
+// Inject makes f decide about every Operation from now on. A nil f carries all of them
+// out. f runs on the poster's loop with locks held, and must not call this package.
 func (p *Loopback) Inject(f func(Operation) Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hook = f
 }
 
-// AsyncInvalidate makes Conn.Invalidate report false and complete later, as verbs
-// do. Until the Completion the peer still reaches the memory.
+// AsyncInvalidate makes Conn.Invalidate report false and complete later, as with verbs.
+// Until the Completion the peer can still access the memory.
 func (p *Loopback) AsyncInvalidate(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,7 +49,8 @@ func (p *Loopback) asynchronous() bool {
 	return p.async
 }
 
-// inject asks the hook about w. The octets are w's own, or the hook's copy.
+// inject returns the hook's verdict about w, and the octets to transfer: those of w, or
+// the copy that the hook got.
 func (c *Conn) inject(w *work) ([][]byte, Verdict) {
 	c.link.p.mu.Lock()
 	hook := c.link.p.hook
@@ -72,7 +73,7 @@ func (c *Conn) inject(w *work) ([][]byte, Verdict) {
 	return parts, v
 }
 
-// Resume asks again about the work of c that a Hold keeps.
+// Resume makes the hook decide again about the work of c that a Hold delays.
 func (p *Loopback) Resume(c fabric.Conn) {
 	e := c.(*Conn)
 	e.link.mu.Lock()
@@ -82,8 +83,8 @@ func (p *Loopback) Resume(c fabric.Conn) {
 	wake.post()
 }
 
-// HoldCompletions keeps completions from the handler of c while on is set, or
-// until the connection ends.
+// HoldCompletions, with on set, delays the completions of c until it is called with on
+// clear, or until the connection ends.
 func (p *Loopback) HoldCompletions(c fabric.Conn, on bool) {
 	e := c.(*Conn)
 	e.link.mu.Lock()
@@ -92,14 +93,14 @@ func (p *Loopback) HoldCompletions(c fabric.Conn, on bool) {
 	p.Resume(c)
 }
 
-// Break ends the connection of c as a network failure would: both sides are told
-// err. It may be called on any goroutine.
+// Break ends the connection of c like a network failure: both sides get err. It may be
+// called on any goroutine.
 func (p *Loopback) Break(c fabric.Conn, err error) {
 	e := c.(*Conn)
 	e.link.end(err, err)
 }
 
-// Counts are what one end of a connection has done so far.
+// Counts are the operations of one end of a connection so far.
 type Counts struct {
 	Operations           int // Sends, Writes and Reads
 	Sends, Writes, Reads int
@@ -108,13 +109,12 @@ type Counts struct {
 
 	PostedReceives int // times a Receive was posted
 	Receives       int // Receives posted and not used
-	LowReceives    int // the fewest that were posted when a message came
+	LowReceives    int // the fewest Receives that were posted when a message arrived
 	Handles        int // live handles
-	Posted         int // Sends, Writes and Reads whose completion was not told
+	Posted         int // Sends, Writes and Reads whose completion the handler has not got
 }
 
-// Counts returns what the end c has done so far. It may be called on any
-// goroutine.
+// Counts returns the counts of the end c. It may be called on any goroutine.
 func (p *Loopback) Counts(c fabric.Conn) Counts {
 	e := c.(*Conn)
 	e.link.mu.Lock()

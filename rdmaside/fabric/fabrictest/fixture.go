@@ -8,7 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// pattern is n octets that depend on seed and position.
+// pattern returns n octets that depend on seed and position.
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	fillPattern(b, seed)
@@ -23,24 +23,25 @@ func fillPattern(b []byte, seed byte) {
 	}
 }
 
-// copyOf puts b into memory of the fixture.
+// copyOf copies b to memory of the fixture.
 func (f *Fixture) copyOf(b []byte) []byte {
 	m := f.alloc(len(b))
 	copy(m, b)
 	return m
 }
 
-// A Fixture is what one test of the suite runs on. Its providers may be one.
+// A Fixture has the providers and loops for one test of the suite.
 type Fixture struct {
+	// Dialer and Acceptor may be the same provider.
 	Dialer, Acceptor     fabric.Provider
 	DialLoop, AcceptLoop loop.Loop
 
-	// Listen is where to listen: "127.0.0.1:0". Dial tells how that is dialled;
-	// nil dials Listener.Addr.
+	// Listen is the address to listen at: "127.0.0.1:0".
 	Listen string
-	Dial   func(fabric.Listener) string
+	// Dial returns the address that reaches a listener; nil dials Listener.Addr.
+	Dial func(fabric.Listener) string
 
-	// Alloc makes the memory that is given to connections; nil is make.
+	// Alloc makes the memory that is given to connections; nil uses make.
 	Alloc func(n int) []byte
 
 	// MaxTransfer bounds a single Read or Write of the suite in octets; default

@@ -66,10 +66,10 @@ func (l *Loop) wake() {
 	}
 }
 
-// Do runs f on the loop and waits for it. Not for the loop's own goroutine.
+// Do runs f on the loop and waits for it. It must not be called on the loop.
 func (l *Loop) Do(f func()) { Do(l, f) }
 
-// Do runs f on any loop and waits for it. Not for the loop's own goroutine.
+// Do runs f on l and waits for it. It must not be called on l.
 func Do(l loop.Loop, f func()) {
 	done := make(chan struct{})
 	l.Post(loop.TaskFunc(func() {
@@ -79,8 +79,8 @@ func Do(l loop.Loop, f func()) {
 	<-done
 }
 
-// Stop runs what has been posted, ends the goroutine, and waits for that. Not
-// for the loop's own goroutine.
+// Stop runs the tasks that are posted, ends the goroutine, and waits for its end. It
+// must not be called on the loop.
 func (l *Loop) Stop() {
 	l.mu.Lock()
 	l.stopped = true

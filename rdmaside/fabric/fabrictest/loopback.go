@@ -1,14 +1,14 @@
-// Package fabrictest is what tests of RDMA need: a provider in memory
-// ([NewLoopback]) that can be told to fail, a loop ([NewLoop]), and the suite
-// that every provider passes ([Run]).
+// Package fabrictest helps to test RDMA: it has a provider in memory ([NewLoopback]) that
+// tests can make fail, a loop ([NewLoop]), and the suite that every provider passes
+// ([Run]).
 //
 // # The loopback provider
 //
-// Work is carried out by the side that posts it: at the end of the poster's pass
-// it copies octets straight into the Receives and the registered memory of the
-// other side, as an adapter would, whatever the other side's loop is doing. So
-// memory changes under an owner that broke the rules, and a Receive that is
-// posted late is missed. Only handler calls go through the loops.
+// The side that posts work carries it out: at the end of the poster's pass it copies
+// octets straight into the Receives and the registered memory of the other side, as an
+// adapter would, even while the other side's loop runs. So the memory of an owner that
+// breaks the rules changes while the owner uses it, and a message finds no Receive that
+// is posted too late. Only handler calls go through the loops.
 //
 // A message that finds no Receive, or a Receive too short, and any access beyond
 // what was registered, ends the connection, as on iWARP.
@@ -104,7 +104,7 @@ func (p *Loopback) Dial(ctx context.Context, loop loop.Loop, addr string, o fabr
 	in := &loopbackIncoming{l: l, peer: local, opts: withDefaults(o), answer: make(chan answer, 1)}
 	go func() {
 		l.incoming(in)
-		_ = in.Reject(nil) // nobody decided
+		_ = in.Reject(nil) // has no effect after Accept or Reject
 	}()
 	select {
 	case a := <-in.answer:
@@ -124,7 +124,7 @@ func (p *Loopback) Dial(ctx context.Context, loop loop.Loop, addr string, o fabr
 		l.leave()
 		return nil, ctx.Err()
 	}
-	// It is being accepted right now: hang up on the result.
+	// The other side is accepting the connection right now. Close it then.
 	go func() {
 		if a := <-in.answer; a.err == nil {
 			a.end.link.end(ctx.Err(), nil)

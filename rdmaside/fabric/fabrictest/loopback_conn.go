@@ -13,11 +13,11 @@ import (
 type endState uint8
 
 const (
-	fresh   endState = iota // Setup has not been called; leaves to setting or gone
-	setting                 // Setup runs: Receives may be posted; leaves to open, ending or gone
-	open                    // leaves to ending when either side closes or work fails
-	ending                  // no work is taken; the loop has flushes and Closed to tell
-	gone                    // Closed was called, or Setup never will be
+	fresh   endState = iota // Setup has not been called; setting or gone follows
+	setting                 // Setup runs, Receives may be posted; open, ending or gone follows
+	open                    // ending follows when either side closes or work fails
+	ending                  // no work can be posted; the loop will flush and call Closed
+	gone                    // Closed was called, or Setup will not be called
 )
 
 type region struct {
@@ -45,7 +45,8 @@ type work struct {
 // A Conn is one end of a loopback connection. It is a fabric.Conn, and the task
 // that its loop runs.
 type Conn struct {
-	link   *link // constants, but for loop and handler, which setup sets
+	// Constant, except loop and h, which setup sets.
+	link   *link
 	peer   *Conn
 	opts   fabric.ConnOptions
 	info   fabric.Info
@@ -56,15 +57,15 @@ type Conn struct {
 	// Guarded by link.mu.
 	state     endState
 	closing   bool  // Close was called here
-	reason    error // for Closed
-	due       bool  // the loop has something to do
-	scheduled bool  // the loop has been told
+	reason    error // the argument of Closed
+	due       bool  // Run has something to do
+	scheduled bool  // Run is posted to the loop
 	held      bool  // completions wait for HoldCompletions(false)
 
 	work     queue[work]    // posted and not carried out
 	receives queue[receive] // posted and not used
 	regions  map[fabric.Handle]region
-	posted   int // Sends, Writes, Reads whose completion has not been told
+	posted   int // Sends, Writes, Reads whose completion the handler has not got
 	events   []fabric.Completion
 	counts   Counts
 	active   time.Time
@@ -125,7 +126,8 @@ func (c *Conn) begin() error {
 		c.due = true
 	default:
 		c.state = open
-		// Work that was posted during Setup, and the peer's that waited for it.
+		// Run carries out the work that was posted during Setup, and the work of the
+		// peer that waited for Setup.
 		c.due = true
 		c.peer.due = c.peer.state == open
 	}
@@ -135,7 +137,7 @@ func (c *Conn) begin() error {
 	return err
 }
 
-// Run does what is due, on the loop.
+// Run carries out posted work and calls the handler. It is the loop's task.
 func (c *Conn) Run() {
 	k := c.link
 	k.mu.Lock()
@@ -150,8 +152,8 @@ func (c *Conn) Run() {
 	}
 	var batch []fabric.Completion
 	if !c.held || closed {
-		// Two arrays take turns: what is appended from now on must not land in the
-		// one that is being handed out.
+		// Two arrays take turns, because the handler borrows one while completions are
+		// appended to the other.
 		batch, c.events, c.batch = c.events, c.batch[:0], nil
 		for i := range batch {
 			switch batch[i].Op {
@@ -174,7 +176,7 @@ func (c *Conn) Run() {
 	}
 }
 
-// flush completes everything that is still posted.
+// flush completes all posted work with ErrFlushed.
 func (c *Conn) flush() {
 	err := fabric.ErrFlushed
 	if c.reason != nil {
@@ -191,7 +193,8 @@ func (c *Conn) flush() {
 	}
 }
 
-// carryOut does the posted work, in order, as far as it goes. link.mu is held.
+// carryOut carries out posted work, in order, until it is done, held or failed. link.mu
+// is held.
 func (c *Conn) carryOut() {
 	for c.work.len() > 0 && c.peer.state >= open && !c.link.dead {
 		w := c.work.first()
@@ -202,7 +205,7 @@ func (c *Conn) carryOut() {
 	}
 }
 
-// done ends w. Silent work that did not fail is not told.
+// done completes w. Silent work that succeeded gets no Completion.
 func (c *Conn) done(w *work, err error) {
 	if w.id == 0 && err == nil && w.op != fabric.OpInvalidate {
 		c.posted--
@@ -212,10 +215,9 @@ func (c *Conn) done(w *work, err error) {
 	c.due = true
 }
 
-// do carries out w, and reports false when it has to wait. After a failure the
-// link is dead.
+// do carries out w. It reports false when w has to wait. After a failure the link is
+// dead.
 func (c *Conn) do(w *work) bool {
-	k, peer := c.link, c.peer
 	if w.op == fabric.OpInvalidate {
 		delete(c.regions, w.at.Handle)
 		c.done(w, nil)
@@ -230,20 +232,34 @@ func (c *Conn) do(w *work) bool {
 		return true
 	case Fail:
 		c.done(w, ErrInjected)
-		k.fail(ErrInjected)
+		c.link.fail(ErrInjected)
 		return true
 	case Cut:
 		if w.op == fabric.OpWrite {
-			if dst, err := peer.reach(w.at, length(parts), fabric.RemoteWrite); err == nil {
+			if dst, err := c.peer.reach(w.at, length(parts), fabric.RemoteWrite); err == nil {
 				gather(dst[:len(dst)/2], parts)
 			}
 		}
 		c.done(w, ErrInjected)
-		k.fail(ErrInjected)
+		c.link.fail(ErrInjected)
 		return true
 	}
+	err := c.transfer(w, parts)
+	now := time.Now()
+	c.peer.active = now
+	if w.op == fabric.OpRead {
+		c.active = now
+	}
+	c.done(w, err)
+	if err != nil {
+		c.link.fail(err)
+	}
+	return true
+}
 
-	var err error
+// transfer moves the octets of w, which are parts unless it is a Read.
+func (c *Conn) transfer(w *work, parts [][]byte) (err error) {
+	peer := c.peer
 	switch w.op {
 	case fabric.OpSend:
 		err = peer.deliver(w, parts)
@@ -261,16 +277,7 @@ func (c *Conn) do(w *work) bool {
 		}
 		c.counts.Reads++
 	}
-	now := time.Now()
-	peer.active = now
-	if w.op == fabric.OpRead {
-		c.active = now
-	}
-	c.done(w, err)
-	if err != nil {
-		k.fail(err)
-	}
-	return true
+	return err
 }
 
 // deliver puts a message into the next Receive of c.
@@ -298,8 +305,7 @@ func (c *Conn) deliver(w *work, parts [][]byte) error {
 	return nil
 }
 
-// reach finds n octets of c's memory for the peer. Nothing is needed to reach no
-// octet.
+// reach finds n octets of c's memory for the peer. With n = 0 it accepts any handle.
 func (c *Conn) reach(at fabric.Region, n int, a fabric.Access) ([]byte, error) {
 	if n == 0 {
 		return nil, nil
@@ -311,7 +317,7 @@ func (c *Conn) reach(at fabric.Region, n int, a fabric.Access) ([]byte, error) {
 	case r.access&a == 0:
 		return nil, fmt.Errorf("%w: rights", ErrAccess)
 	}
-	// Byte-exact, and without sums that could wrap.
+	// The bounds are exact to the octet, and no sum can wrap.
 	first := at.Offset - r.offset
 	if at.Offset < r.offset || first > uint64(len(r.buf)) || uint64(n) > uint64(len(r.buf))-first {
 		return nil, fmt.Errorf("%w: bounds", ErrAccess)

@@ -41,8 +41,8 @@ func newLink(l *loopbackListener, peer netip.AddrPort, dialOpts, acceptOpts fabr
 	return dial, accept
 }
 
-// end ends both ends, dial and accept, for the reasons given: nil means that the
-// other one closed.
+// end ends both ends of the link. dial and accept are the reasons that the two ends
+// get; nil means that the other end closed.
 func (k *link) end(dial, accept error) {
 	k.mu.Lock()
 	k.die(dial, accept)
@@ -71,10 +71,10 @@ func (k *link) die(reasons ...error) {
 	k.l.leave()
 }
 
-// fail ends the link because of work that c posted.
+// fail ends the link because work failed. mu is held.
 func (k *link) fail(err error) { k.die(err, err) }
 
-// wakes collects the ends whose loops have to run them.
+// wakes returns the ends that must run on their loops. mu is held.
 func (k *link) wakes() (w wakes) {
 	for i, c := range k.ends {
 		if c.due && !c.scheduled && c.loop != nil {
@@ -85,7 +85,7 @@ func (k *link) wakes() (w wakes) {
 	return w
 }
 
-// wakes are ends to post to their loops, once no lock is held.
+// wakes are ends that must be posted to their loops when no lock is held.
 type wakes [2]*Conn
 
 func (w wakes) post() {

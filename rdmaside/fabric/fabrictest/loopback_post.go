@@ -8,7 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// postable says why nothing can be posted.
+// postable returns the error of posting when nothing can be posted.
 func (c *Conn) postable() error {
 	if c.closing || c.state != open && c.state != setting || c.link.dead {
 		return fabric.ErrClosed
@@ -50,7 +50,7 @@ func (c *Conn) post(id uint64, op fabric.Op, parts [][]byte) (*work, error) {
 	return w, nil
 }
 
-// later has the loop run c at the end of the pass.
+// later makes the loop run c at the end of the pass. It unlocks link.mu.
 func (c *Conn) later() {
 	c.due = true
 	wake := c.link.wakes()
@@ -107,7 +107,7 @@ func (c *Conn) PostRead(id uint64, r fabric.Read) error {
 	return nil
 }
 
-// Flush carries out what has been posted.
+// Flush carries out posted work.
 func (c *Conn) Flush() {
 	c.link.mu.Lock()
 	if c.state == open {
@@ -138,8 +138,8 @@ func (c *Conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
 	return fabric.Region{Handle: h, Offset: r.offset, Length: uint32(len(buf))}, nil
 }
 
-// Invalidate takes h back: at once, or, after AsyncInvalidate(true), some time
-// before the Completion.
+// Invalidate invalidates h: at once, or, after AsyncInvalidate(true), some time before
+// the Completion.
 func (c *Conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
 	k := c.link
 	k.mu.Lock()
@@ -161,15 +161,15 @@ func (c *Conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
 // Info describes the connection.
 func (c *Conn) Info() fabric.Info { return c.info }
 
-// LastActivity is when the peer's work last reached this end.
+// LastActivity is the time at which work of the peer last reached this end.
 func (c *Conn) LastActivity() time.Time {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
 	return c.active
 }
 
-// Close ends the connection. With a nil err what was posted is carried out first,
-// as far as no injected Hold is in its way.
+// Close ends the connection. With a nil err it first carries out posted work up to an
+// injected Hold.
 func (c *Conn) Close(err error) {
 	k := c.link
 	k.mu.Lock()

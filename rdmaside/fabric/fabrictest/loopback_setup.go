@@ -15,7 +15,7 @@ import (
 type loopbackIncoming struct {
 	l      *loopbackListener
 	peer   netip.AddrPort
-	opts   fabric.ConnOptions // of the dialling side
+	opts   fabric.ConnOptions // the dialling side's
 	answer chan answer
 
 	mu      sync.Mutex // guards the rest; taken before Loopback.mu
@@ -89,7 +89,7 @@ func (l *loopbackListener) Close() error {
 	return nil
 }
 
-// admit counts a new connection from peer, or says why not.
+// admit counts a new connection from peer, or returns the reason to refuse it.
 func (l *loopbackListener) admit(peer netip.AddrPort) (reason string) {
 	if l.opts.Allow != nil && !l.opts.Allow(peer.Addr()) {
 		return "address"

@@ -26,11 +26,11 @@ type pairOptions struct {
 	acceptLoop   loop.Loop
 }
 
-// defaultConn is what tests of the suite connect with.
+// defaultConn has the options that tests of the suite connect with by default.
 var defaultConn = fabric.ConnOptions{ORD: 8, IRD: 8}
 
-// connect dials and accepts one connection, and has the dialling side send the
-// first message, as MPA demands.
+// connect dials and accepts one connection. Then the dialling side sends the first
+// message, because MPA lets the accepting side send nothing before.
 func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	t.Helper()
 	if o.dial.ORD == 0 {
@@ -84,7 +84,7 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	return p
 }
 
-// end closes what a test left open.
+// end closes both sides, if the test has not.
 func (p *pair) end() {
 	for _, e := range []*endpoint{p.dial, p.other} {
 		if e.conn == nil {
@@ -97,8 +97,8 @@ func (p *pair) end() {
 
 var errTestOver = errors.New("test over")
 
-// sides runs f for both directions: from is the side that posts, to the one whose
-// memory is meant.
+// sides returns the side that posts and the other one. The accepting side posts if
+// accepted is set.
 func (p *pair) sides(accepted bool) (from, to *endpoint) {
 	if accepted {
 		return p.other, p.dial

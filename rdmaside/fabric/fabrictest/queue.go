@@ -1,6 +1,7 @@
 package fabrictest
 
-// A queue is first in, first out, and reuses its slots with whatever they hold.
+// A queue is first in, first out. It reuses its slots together with the memory that they
+// own.
 type queue[T any] struct {
 	slots []T
 	next  int
@@ -10,7 +11,7 @@ func (q *queue[T]) len() int { return len(q.slots) - q.next }
 
 func (q *queue[T]) first() *T { return &q.slots[q.next] }
 
-// add appends a slot, which holds an old T or a zero one.
+// add appends a slot and returns it. It holds an old T or a zero one.
 func (q *queue[T]) add() *T {
 	if q.next > 0 && len(q.slots) == cap(q.slots) {
 		// Swap rather than copy, so that old slots stay distinct.
@@ -44,7 +45,7 @@ func length(parts [][]byte) (n int) {
 	return n
 }
 
-// gather copies parts to dst, as far as it takes them.
+// gather copies parts to dst until dst is full.
 func gather(dst []byte, parts [][]byte) {
 	for _, p := range parts {
 		dst = dst[copy(dst, p):]

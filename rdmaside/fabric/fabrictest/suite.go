@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Run puts a provider through the suite. open makes a fresh Fixture for each test
-// and ends what it started with t.Cleanup; a goroutine that outlives that fails
-// the test.
+// Run runs the suite on a provider. open makes a fresh Fixture for each test and
+// registers with t.Cleanup how to stop it. A goroutine that runs on after that fails the
+// test.
 //
-// The suite asks only for what package fabric promises. Where providers may
+// The suite tests only the promises of package fabric. Where providers may
 // differ (a Write to a dead handle may complete before the peer complains) any of
 // the allowed outcomes passes.
 func Run(t *testing.T, open func(t *testing.T) *Fixture) {
@@ -67,8 +67,8 @@ func Run(t *testing.T, open func(t *testing.T) *Fixture) {
 	}
 }
 
-// checkGoroutines fails when more goroutines run than before, after some time to
-// end.
+// checkGoroutines fails when more goroutines run than before, even after some time in
+// which they may end.
 func checkGoroutines(t *testing.T, name string, before int) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {

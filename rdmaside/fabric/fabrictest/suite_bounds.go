@@ -66,6 +66,11 @@ func testBounds(t *testing.T, f *Fixture) {
 			}
 		})
 	}
+	testWrap(t, f)
+	t.Run("Exact", func(t *testing.T) { testExactBounds(t, f, size) })
+}
+
+func testWrap(t *testing.T, f *Fixture) {
 	t.Run("ReadWrap", func(t *testing.T) {
 		into := f.alloc(1024)
 		violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
@@ -80,21 +85,23 @@ func testBounds(t *testing.T, f *Fixture) {
 			from.write(fabric.Region{Handle: r.Handle, Offset: ^uint64(0) - 7}, f.alloc(1024))
 		})
 	})
-	t.Run("Exact", func(t *testing.T) {
-		p := f.connect(t, pairOptions{})
-		from, to := p.sides(true)
-		buf := f.alloc(size)
-		r := to.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
-		from.write(at(r, 0, 0), f.copyOf(pattern(size, 1)))
-		from.write(at(r, size-1, 0), []byte{0xee})
-		into := f.alloc(size)
-		if c := from.waitDone(from.read(into, at(r, 0, size))); c.Err != nil {
-			t.Fatalf("Read: %v", c.Err)
-		}
-		if want := append(pattern(size-1, 1), 0xee); !bytes.Equal(into, want) {
-			t.Error("wrote and read back something else")
-		}
-	})
+}
+
+// testExactBounds writes and reads a whole region, and its last octet.
+func testExactBounds(t *testing.T, f *Fixture, size int) {
+	p := f.connect(t, pairOptions{})
+	from, to := p.sides(true)
+	buf := f.alloc(size)
+	r := to.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
+	from.write(at(r, 0, 0), f.copyOf(pattern(size, 1)))
+	from.write(at(r, int64(size-1), 0), []byte{0xee})
+	into := f.alloc(size)
+	if c := from.waitDone(from.read(into, at(r, 0, size))); c.Err != nil {
+		t.Fatalf("Read: %v", c.Err)
+	}
+	if want := append(pattern(size-1, 1), 0xee); !bytes.Equal(into, want) {
+		t.Error("wrote and read back something else")
+	}
 }
 
 func testRights(t *testing.T, f *Fixture) {

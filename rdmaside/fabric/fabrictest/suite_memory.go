@@ -182,7 +182,7 @@ func testBigTransfers(t *testing.T, f *Fixture) {
 	}
 }
 
-// testMixed has both sides Write, Read and Send at random at the same time, and
+// testMixed makes both sides Write, Read and Send at random at the same time, and
 // compares all memory afterwards.
 func testMixed(t *testing.T, f *Fixture) {
 	const ops, area = 300, 64 << 10
@@ -193,19 +193,11 @@ func testMixed(t *testing.T, f *Fixture) {
 			dial.receives, other.receives, dial.size, other.size = ops+4, ops+4, 2048, 2048
 		},
 	})
-	type side struct {
-		e            *endpoint
-		sink, source []byte
-		w, r         fabric.Region
-		wrote        []byte // what the peer's sink must become
-		sent         [][]byte
-		reads        map[uint64][2][]byte // into, want
-	}
-	var s [2]side
+	var s [2]mixedSide
 	for i, e := range []*endpoint{p.dial, p.other} {
-		s[i] = side{
+		s[i] = mixedSide{
 			e: e, sink: f.alloc(area), source: f.copyOf(pattern(area, byte(i+1))),
-			wrote: make([]byte, area), reads: make(map[uint64][2][]byte),
+			wrote: make([]byte, area), reads: make(map[uint64]mixedRead),
 		}
 		s[i].w = e.register(s[i].sink, fabric.RemoteWrite)
 		s[i].r = e.register(s[i].source, fabric.RemoteRead)
@@ -216,25 +208,7 @@ func testMixed(t *testing.T, f *Fixture) {
 		for range ops / 10 {
 			me.e.do(func() {
 				for range 10 {
-					offset := rnd.IntN(area)
-					n := min(rnd.IntN(5000), area-offset)
-					var err error
-					switch rnd.IntN(3) {
-					case 0:
-						b := f.copyOf(pattern(n, byte(rnd.Uint32())))
-						copy(me.wrote[offset:], b)
-						_, err = me.e.postWrite(fabric.Write{Parts: [][]byte{b[:n/2], b[n/2:]}, To: at(peer.w, int64(offset), 0)})
-					case 1:
-						into := f.alloc(n)
-						var id uint64
-						id, err = me.e.postRead(fabric.Read{Into: into, From: at(peer.r, int64(offset), n)})
-						me.reads[id] = [2][]byte{into, peer.source[offset:][:n]}
-					case 2:
-						b := f.copyOf(pattern(min(n, 2048), byte(rnd.Uint32())))
-						me.sent = append(me.sent, bytes.Clone(b))
-						_, err = me.e.postSend(fabric.Send{Parts: [][]byte{b}})
-					}
-					if err != nil {
+					if err := me.post(f, peer, rnd); err != nil {
 						t.Errorf("post: %v", err)
 					}
 				}
@@ -246,20 +220,58 @@ func testMixed(t *testing.T, f *Fixture) {
 		me.e.send(last)
 	}
 	for i := range s {
-		me, peer := &s[i], &s[1-i]
-		got := peer.e.waitMessages(len(me.sent))
-		for n, want := range me.sent {
-			if !bytes.Equal(got[n], want) {
-				t.Fatalf("%s: message %d of %d is different", peer.e.name, n, len(me.sent))
-			}
+		s[i].check(t, &s[1-i])
+	}
+}
+
+// A mixedSide is one side of testMixed.
+type mixedSide struct {
+	e            *endpoint
+	sink, source []byte
+	w, r         fabric.Region        // of sink and source
+	wrote        []byte               // the expected contents of the peer's sink
+	sent         [][]byte             // messages, in order
+	reads        map[uint64]mixedRead // by ID
+}
+
+type mixedRead struct{ into, want []byte }
+
+// post posts a random Write, Read or Send. Loop only.
+func (me *mixedSide) post(f *Fixture, peer *mixedSide, rnd *rand.Rand) (err error) {
+	offset := rnd.IntN(len(me.sink))
+	n := min(rnd.IntN(5000), len(me.sink)-offset)
+	switch rnd.IntN(3) {
+	case 0:
+		b := f.copyOf(pattern(n, byte(rnd.Uint32())))
+		copy(me.wrote[offset:], b)
+		_, err = me.e.postWrite(fabric.Write{Parts: [][]byte{b[:n/2], b[n/2:]}, To: at(peer.w, int64(offset), 0)})
+	case 1:
+		into := f.alloc(n)
+		var id uint64
+		id, err = me.e.postRead(fabric.Read{Into: into, From: at(peer.r, int64(offset), n)})
+		me.reads[id] = mixedRead{into, peer.source[offset:][:n]}
+	case 2:
+		b := f.copyOf(pattern(min(n, 2048), byte(rnd.Uint32())))
+		me.sent = append(me.sent, bytes.Clone(b))
+		_, err = me.e.postSend(fabric.Send{Parts: [][]byte{b}})
+	}
+	return err
+}
+
+// check waits for the work of me, and checks its results.
+func (me *mixedSide) check(t *testing.T, peer *mixedSide) {
+	got := peer.e.waitMessages(len(me.sent))
+	for n, want := range me.sent {
+		if !bytes.Equal(got[n], want) {
+			t.Fatalf("%s: message %d of %d is different", peer.e.name, n, len(me.sent))
 		}
-		if !bytes.Equal(peer.sink, me.wrote) {
-			t.Errorf("%s: written memory is different", peer.e.name)
-		}
-		for id, read := range me.reads {
-			if c := me.e.waitDone(id); c.Err != nil || !bytes.Equal(read[0], read[1]) {
-				t.Fatalf("%s: Read %d: %v, or other octets", me.e.name, id, c.Err)
-			}
+	}
+	if !bytes.Equal(peer.sink, me.wrote) {
+		t.Errorf("%s: written memory is different", peer.e.name)
+	}
+	for id, read := range me.reads {
+		if c := me.e.waitDone(id); c.Err != nil || !bytes.Equal(read.into, read.want) {
+			t.Fatalf("%s: Read %d: %v, or other octets", me.e.name, id, c.Err)
 		}
 	}
 }

@@ -230,7 +230,35 @@ func testListenerClose(t *testing.T, f *Fixture) {
 func testManyConnections(t *testing.T, f *Fixture) {
 	const conns, rounds = 50, 20
 	var echoed atomic.Int64
-	l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
+	l := listenEcho(t, f, rounds, &echoed)
+	ends := dialMany(t, f, l, conns, rounds)
+	for round := range rounds {
+		for i, e := range ends {
+			e.send([]byte{byte(i), byte(round)})
+		}
+	}
+	for i, e := range ends {
+		for round, msg := range e.waitMessages(rounds) {
+			if !bytes.Equal(msg, []byte{byte(i), byte(round)}) {
+				t.Errorf("connection %d, message %d: %x", i, round, msg)
+			}
+		}
+		e.close(nil)
+	}
+	for _, e := range ends {
+		if err := e.waitClosed(); err != nil {
+			t.Errorf("Closed(%v) after Close(nil)", err)
+		}
+	}
+	if n := echoed.Load(); n != conns*rounds {
+		t.Errorf("%d messages echoed, want %d", n, conns*rounds)
+	}
+}
+
+// listenEcho listens for connections on which every message is sent back, and counted
+// in echoed. Each connection has Receives for rounds messages.
+func listenEcho(t *testing.T, f *Fixture, rounds int, echoed *atomic.Int64) fabric.Listener {
+	return f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
 		other.receives = rounds // nothing else holds the senders back
 		other.onReceive = func(e *endpoint, msg []byte) {
@@ -245,6 +273,10 @@ func testManyConnections(t *testing.T, f *Fixture) {
 		}
 		t.Cleanup(func() { _ = other.waitClosed() })
 	})
+}
+
+// dialMany makes conns connections to l, eight at a time, with rounds Receives each.
+func dialMany(t *testing.T, f *Fixture, l fabric.Listener, conns, rounds int) []*endpoint {
 	ends := make([]*endpoint, conns)
 	errs := make(chan error, conns)
 	slots := make(chan struct{}, 8) // the default of MaxStartingPerAddr is 16
@@ -268,25 +300,5 @@ func testManyConnections(t *testing.T, f *Fixture) {
 			e.close(nil)
 		}
 	})
-	for round := range rounds {
-		for i, e := range ends {
-			e.send([]byte{byte(i), byte(round)})
-		}
-	}
-	for i, e := range ends {
-		for round, msg := range e.waitMessages(rounds) {
-			if !bytes.Equal(msg, []byte{byte(i), byte(round)}) {
-				t.Errorf("connection %d, message %d: %x", i, round, msg)
-			}
-		}
-		e.close(nil)
-	}
-	for _, e := range ends {
-		if err := e.waitClosed(); err != nil {
-			t.Errorf("Closed(%v) after Close(nil)", err)
-		}
-	}
-	if n := echoed.Load(); n != conns*rounds {
-		t.Errorf("%d messages echoed, want %d", n, conns*rounds)
-	}
+	return ends
 }

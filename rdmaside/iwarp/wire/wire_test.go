@@ -180,14 +180,16 @@ func TestMULPDU(t *testing.T) {
 	}
 }
 
+// siwRequest is a Request of Linux siw.
+const siwRequest = `
+	4d504120494420526571204672616d65  # MPA ID Req Frame
+	50 02 000c                        # C, S; revision 2; 12 octets
+	0010 0010                         # IRD 16, ORD 16
+	f6ab0e18 01 01 03 03              # RFC 8797
+`
+
 func TestFrames(t *testing.T) {
-	// The Request of notes on siw, and its Reply from a capture with it.
-	req := unhex(t, `
-		4d504120494420526571204672616d65  # MPA ID Req Frame
-		50 02 000c                        # C, S; revision 2; 12 octets
-		0010 0010                         # IRD 16, ORD 16
-		f6ab0e18 01 01 03 03              # RFC 8797
-	`)
+	req := unhex(t, siwRequest)
 	f := Frame{
 		Flags: FlagCRC | FlagEnhanced, Revision: 2,
 		Enhanced: Enhanced{IRD: 16, ORD: 16}, Private: unhex(t, "f6ab0e1801010303"),
@@ -206,13 +208,17 @@ func TestFrames(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestFramesPeerToPeer(t *testing.T) {
 	e := Enhanced{PeerToPeer: true, RTRSend: true, RTRWrite: true, RTRRead: true, IRD: 0x3ffe, ORD: 1}
-	f = Frame{Reply: true, Flags: FlagEnhanced, Revision: 2, Enhanced: e}
+	f := Frame{Reply: true, Flags: FlagEnhanced, Revision: 2, Enhanced: e}
 	b := f.Append(nil)
 	if want := unhex(t, "fffec001"); !bytes.Equal(b[FrameLen:], want) {
 		t.Errorf("block %x, want %x", b[FrameLen:], want)
 	}
-	if g, err = parse(b); err != nil || !g.Reply || g.Enhanced != e {
+	g, err := parse(b)
+	if err != nil || !g.Reply || g.Enhanced != e {
 		t.Errorf("parse = %+v, %v", g, err)
 	}
 	// "B, C and D are ignored" without A.
@@ -220,10 +226,15 @@ func TestFrames(t *testing.T) {
 	if g, err = parse(b); err != nil || g.Enhanced != (Enhanced{IRD: 0x3ffe, ORD: 1}) {
 		t.Errorf("without A: %+v, %v", g.Enhanced, err)
 	}
-	// Reserved flags are not looked at; revision 1 has no block.
+}
+
+func TestFramesOdd(t *testing.T) {
+	req := unhex(t, siwRequest)
+	// Reserved flags are ignored; revision 1 has no block.
 	req[16] |= 0x0f
 	req[17] = 1
-	if g, err = parse(req); err != nil || len(g.Private) != 12 {
+	g, err := parse(req)
+	if err != nil || len(g.Private) != 12 {
 		t.Errorf("revision 1: %+v, %v", g, err)
 	}
 	var fe *FrameError
