@@ -1,17 +1,17 @@
 #!/bin/bash
-# boot.sh INITRD [OPTION...]: boots the lab guest in the foreground; end it with its pid.
+# boot.sh INITRD [OPTION...] boots the lab guest in the foreground. Kill it by its pid.
 #
-#   --share DIR        DIR is the guest's /host; guest/init takes jobs from it
-#   --fwd HOST:GUEST   port HOST of the host's 127.0.0.1 leads to port GUEST of the guest
-#   --append "WORDS"   kernel command line; the lab.* words are in guest/init
-#   --mem MB  --smp N  2048 and 2
-#   --log FILE         the guest's console; without it, the console is this terminal
-#   --pcap FILE        every frame of the guest's network card
-#   --disk FILE        a disk, /dev/vda, raw. What the guest has written is in FILE even
-#                      when this is killed, but not when the host is
+#   --share DIR        makes DIR the guest's /host, from which guest/init takes jobs
+#   --fwd HOST:GUEST   forwards port HOST of the host's 127.0.0.1 to port GUEST of the guest
+#   --append "WORDS"   adds to the kernel command line; guest/init lists the lab.* words
+#   --mem MB  --smp N  set memory and CPUs; the defaults are 2048 and 2
+#   --log FILE         writes the guest's console to FILE; the default is this terminal
+#   --pcap FILE        captures every frame of the guest's network card
+#   --disk FILE        adds a raw disk, /dev/vda. FILE has everything that the guest wrote even
+#                      if this process is killed, but not if the host is
 #
-# The guest is 10.0.2.15 and sees the host's 127.0.0.1 as 10.0.2.2. KVM is used where
-# the processor has it, software emulation elsewhere.
+# The guest is 10.0.2.15 and sees the host's 127.0.0.1 as 10.0.2.2. QEMU uses KVM if the
+# processor has it, and software emulation otherwise.
 set -euo pipefail
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
 initrd=$1

@@ -1,11 +1,13 @@
 #!/bin/bash
-# ganesha.sh DIR NFSPORT MOUNTPORT STATE: nfs-ganesha in the foreground, as root, for NFSv3 to
-# NFSv4.2 over TCP, on every address: where there is a loopback only, it finds not even
-# 127.0.0.1. It exports DIR and keeps its log, STATE/log, and all else in the directory STATE.
-# NFSv3 mounts DIR, NFSv4 /. End it with its pid.
+# ganesha.sh DIR NFSPORT MOUNTPORT STATE runs nfs-ganesha in the foreground, as root, for NFSv3
+# to NFSv4.2 over TCP. It listens on every address, because on a host that has only a loopback
+# interface it would not find even 127.0.0.1. It exports DIR, and keeps its log, STATE/log, and
+# all its other files in the directory STATE. NFSv3 clients mount DIR, NFSv4 clients mount /.
+# Kill it by its pid.
 #
-# ganesha does not start without an rpcbind to tell its ports, and port 111 may be another's.
-# So it is given one that listens on nothing but a Unix socket, in a /run of its own.
+# ganesha does not start without an rpcbind at which it can register its ports, and another
+# process may use port 111. So this script starts an rpcbind that listens only on a Unix socket,
+# in a /run of its own.
 set -euo pipefail
 if [ "${5:-}" != unshared ]; then
     exec unshare -m "$0" "$@" unshared
@@ -16,7 +18,7 @@ cat > "$state/ganesha.conf" << EOF
 NFS_CORE_PARAM {
     NFS_Port = $nfs; MNT_Port = $mount;
     NFS_Protocols = 3, 4; Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false;
-    RPC_Idle_Timeout_S = 3600; # 300 by itself
+    RPC_Idle_Timeout_S = 3600; # the default is 300
 }
 NFSV4 { Graceless = true; Only_Numeric_Owners = true; RecoveryRoot = $state/recovery; }
 NFS_KRB5 { Active_krb5 = false; }
@@ -25,7 +27,7 @@ EXPORT {
     Protocols = 3, 4; Transports = TCP; SecType = sys;
     Access_Type = RW; Squash = No_Root_Squash;
     MaxRead = 1048576; MaxWrite = 1048576; PrefRead = 1048576; PrefWrite = 1048576;
-    Attr_Expiration_Time = 0; # DIR is changed past ganesha, too
+    Attr_Expiration_Time = 0; # tests also change DIR directly
     FSAL { Name = VFS; }
 }
 EOF
@@ -34,5 +36,5 @@ grep ^local /etc/netconfig > /run/netconfig
 mount --bind /run/netconfig /etc/netconfig
 setpriv --pdeathsig KILL rpcbind -f &
 while [ ! -S /run/rpcbind.sock ]; do sleep 0.05; done
-umount /etc/netconfig # it says now what ganesha needs
+umount /etc/netconfig # ganesha needs the original
 exec ganesha.nfsd -F -f "$state/ganesha.conf" -L "$state/log" -p /run/ganesha.pid

@@ -1,26 +1,27 @@
 #!/bin/bash
-# install.sh: puts in place what the lab needs, as root on Debian 12:
+# install.sh installs what the lab needs, as root on Debian 12:
 #
 #   packages   QEMU, the NFS and RDMA tools, Kerberos, ACL tools, fio, libnfs-utils,
-#              tshark, nfs-ganesha
-#   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed
-#   siw.ko     built from Debian's source package: Debian ships only rxe. Two lines are
-#              mended on the way. An FPDU whose CRC arrives in two TCP segments fails
-#              there, because the second half is put where the first one was. On a wire
-#              that is rare; QEMU's user network cuts the stream anew and makes it
-#              common, and the knfsd threads that wait for such a Read never return.
-#              And a connection that is closed before siw accepted it takes the listener
-#              with it, because a socket not yet accepted still points at the listener.
-#   auth_rpcgss.ko  built and mended, too: in late 6.1 the server steps over the length and
-#              the sequence number of a krb5p Call in a stream that nfsd then opens anew, so
-#              that it takes them for the arguments: every krb5p Call gets GARBAGE_ARGS.
+#              tshark, nfs-ganesha.
+#   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed.
+#   siw.ko     Built from Debian's source package, because Debian ships only rxe. This script
+#              patches two lines. First, siw fails an FPDU whose CRC arrives in two TCP
+#              segments, because it stores the second half over the first. On a wire this is
+#              rare, but QEMU's user network cuts the stream anew and makes it common, and
+#              the knfsd threads that wait for such a Read never return. Second, a connection
+#              that is closed before siw has accepted it takes the listener with it, because
+#              a socket that is not yet accepted still points at the listener.
+#   auth_rpcgss.ko  Built and patched too. In late 6.1 the server skips the length and the
+#              sequence number of a krb5p Call in a stream, and nfsd then opens the stream
+#              again, so that it reads them as the arguments: every krb5p Call gets
+#              GARBAGE_ARGS.
 #
-# Every download is a Debian package. Run again it asks nothing of the network and
-# ends at once; LAB_REFRESH=1 fetches the newest kernel of this Debian release.
+# Every download is a Debian package. A second run uses no network and ends at once;
+# LAB_REFRESH=1 fetches the newest kernel of this Debian release.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
-built_revision=4 # raised when the build of modules below changes
+built_revision=4 # increase this whenever the build of modules below changes
 
 packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
@@ -45,14 +46,14 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 mkdir -p "$LAB_CACHE"
-exec 9> "$LAB_CACHE/lock" # of two runs at once the second waits and finds the work done
+exec 9> "$LAB_CACHE/lock" # a second run at the same time waits, and then finds the work done
 flock 9
 apt-get update -qq
 [ ${#missing[@]} = 0 ] || apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-chmod 755 "$work" # apt downloads as its own user
+chmod 755 "$work" # apt downloads as a user of its own
 cd "$work"
 
 # linux-image-amd64 names the newest kernel of this Debian release.
@@ -75,7 +76,7 @@ if [ "$(cat "$LAB_CACHE/built-$ver" 2>/dev/null || true)" != "$built_revision" ]
             { cat make.log >&2; exit 1; }
     }
     modules=$LAB_CACHE/root/lib/modules/$ver
-    mkdir -p "$modules/updates" # before what Debian built
+    mkdir -p "$modules/updates" # modprobe prefers it to Debian's modules
     put() { # MODULE
         strip --strip-debug -o "$modules/updates/new" "$1"
         mv "$modules/updates/new" "$modules/updates/$(basename "$1")"
@@ -87,8 +88,8 @@ if [ "$(cat "$LAB_CACHE/built-$ver" 2>/dev/null || true)" != "$built_revision" ]
         "$siw/siw_cm.c"
     build "$siw" CONFIG_RDMA_SIW=m
     put "$siw/siw.ko"
-    # svc_getnl steps over a word for good. A kernel whose nfsd opens no stream anew, or whose
-    # svcauth_gss_unwrap_priv knows no stream, is not mended.
+    # svc_getnl skips a word permanently. A kernel needs no patch if its nfsd does not open a
+    # stream again, or if its svcauth_gss_unwrap_priv does not use a stream.
     if grep -q svcxdr_init_decode linux-source-6.1/fs/nfsd/nfssvc.c; then
         sed -i '/^svcauth_gss_unwrap_priv(/,/^}/s/^\treturn 0;$/\tsvc_getnl(\&buf->head[0]);\n\tsvc_getnl(\&buf->head[0]);\n\treturn 0;/' \
             "$gss/svcauth_gss.c"
@@ -98,5 +99,5 @@ if [ "$(cat "$LAB_CACHE/built-$ver" 2>/dev/null || true)" != "$built_revision" ]
     depmod -b "$LAB_CACHE/root" "$ver"
     echo "$built_revision" > "$LAB_CACHE/built-$ver"
 fi
-echo "$ver" > "$LAB_CACHE/version" # last: a run cut short starts over
+echo "$ver" > "$LAB_CACHE/version" # last, so that an interrupted run starts over
 echo "lab: kernel $ver prepared in $LAB_CACHE"

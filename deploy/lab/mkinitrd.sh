@@ -1,8 +1,8 @@
 #!/bin/bash
-# mkinitrd.sh OUT [BINARY...]: packs the guest's initramfs: busybox, the NFS and
-# RDMA tools, fio, the kernel modules, guest/init as /init, guest/*.sh under /lab,
-# guest/*.c compiled beside them, and any further BINARY, with its shared
-# libraries, in /usr/local/bin of the guest. Needs no root.
+# mkinitrd.sh OUT [BINARY...] packs the guest's initramfs: busybox, the NFS and RDMA tools, fio,
+# the kernel modules, guest/init as /init, guest/*.sh under /lab, guest/*.c compiled beside
+# them, and each further BINARY, with its shared libraries, in /usr/local/bin of the guest. It
+# needs no root.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
@@ -32,7 +32,7 @@ copy_libs() { # OF
     done
 }
 
-# The applets first, then the real programs in the places where PATH finds them first.
+# Real programs replace the applets of the same name, so install the applets first.
 cp /bin/busybox "$root/bin/"
 for applet in $(/bin/busybox --list); do
     [ "$applet" = busybox ] || ln -sf busybox "$root/bin/$applet"
@@ -58,7 +58,7 @@ done
 for b in "$@"; do copy_with_libs "$b" "/usr/local/bin/$(basename "$b")"; done
 for c in "$here"/guest/*.c; do
     link=(-static)
-    case $c in */xids.c) link=(-I/usr/include/tirpc -ltirpc) ;; esac # Kerberos is never static
+    case $c in */xids.c) link=(-I/usr/include/tirpc -ltirpc) ;; esac # Kerberos has no static libraries
     gcc -O2 -Wall -Werror -o "$root/lab/$(basename "$c" .c)" "$c" "${link[@]}"
     copy_libs "$root/lab/$(basename "$c" .c)"
 done

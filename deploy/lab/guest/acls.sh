@@ -1,7 +1,7 @@
 #!/bin/sh
-# acls.sh VERS HOST PORT [MOUNTPORT]: access control lists, short and long, each side as the
-# other made them. NFSv3 has POSIX ACLs by program NFSACL; NFSv4 has its own, which knfsd
-# makes of POSIX ACLs and the other way round.
+# acls.sh VERS HOST PORT [MOUNTPORT] tests short and long access control lists: client and server
+# each set lists, and the other one must see them. NFSv3 has POSIX ACLs through program NFSACL.
+# NFSv4 has its own ACLs, which knfsd converts from and to POSIX ACLs.
 . /lab/lib.sh
 begin
 do_mount
@@ -33,7 +33,7 @@ su bob -c "echo no > $m/f" 2> /dev/null && die "bob wrote"
 su alice -c "echo alice > $m/f" || die "alice, whom the ACL lets write, did not"
 equal "what alice wrote" "$(cat "$e/f")" alice
 
-# 300 entries are an NFSv3 Reply of 4 KiB and an NFSv4 Reply of 16 KiB and more.
+# 300 entries make an NFSv3 Reply of 4 KiB and an NFSv4 Reply of 16 KiB or more.
 awk 'BEGIN { for (i = 5000; i < 5300; i++) print "u:" i ":" (i % 2 ? "rw-" : "r--") }' > /tmp/acl.long
 setfacl -M /tmp/acl.long "$e/long" || die "long setfacl on the server"
 cold
@@ -50,7 +50,7 @@ else
     nfs4_getfacl "$m/long" > /tmp/acl.client || die "long nfs4_getfacl"
     equal "entries" "$(grep -c '^A::5' /tmp/acl.client)" 300
     equal "the last one" "$(grep '^A::5299:' /tmp/acl.client | cut -c1-10)" A::5299:rw
-    grep -v '^A::5[12]' /tmp/acl.client > /tmp/acl.shorter # knfsd takes no more than 170
+    grep -v '^A::5[12]' /tmp/acl.client > /tmp/acl.shorter # knfsd accepts at most 170
     echo data > "$m/longer"
     nfs4_setfacl -S /tmp/acl.shorter "$m/longer" || die "long nfs4_setfacl"
     equal "entries set" "$(getfacl -n -p "$e/longer" | entries)" 100

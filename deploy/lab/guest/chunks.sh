@@ -1,6 +1,6 @@
 #!/bin/sh
-# chunks.sh VERS HOST PORT [MOUNTPORT]: WRITEs and READs of 8 KiB, 64 KiB and 1 MiB, none of
-# them from or to the page cache; at the end how many of each there were.
+# chunks.sh VERS HOST PORT [MOUNTPORT] sends WRITEs and READs of 8 KiB, 64 KiB and 1 MiB past the
+# page cache, and prints how many of each it has sent.
 . /lab/lib.sh
 begin
 f=chunks-$vers-$port

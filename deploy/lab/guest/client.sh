@@ -1,11 +1,11 @@
 #!/bin/sh
-# client.sh NAME COMMAND...: runs COMMAND on client machine NAME, which is a namespace of
-# network, mounts and host name, made at its first use: an NFSv4 clientid, a lockd and mounts
-# of its own. NAME is c1, c2 and so on; c1 has the address 10.0.2.21. The server's /export
-# is visible there, too.
+# client.sh NAME COMMAND... runs COMMAND on client machine NAME. A client machine is a namespace of
+# network, mounts and host name, created at its first use, with an NFSv4 clientid, a lockd and
+# mounts of its own. NAME is c1, c2 and so on; c1 has the address 10.0.2.21. The server's /export
+# is visible there too.
 #
-# With PROTO=rdma the network is the guest's: siw connects from nowhere else. The kernel then
-# takes two clients for one unless they mount different ports.
+# With PROTO=rdma a client machine uses the guest's network, because siw connects from nowhere
+# else. The kernel then treats two clients as one, unless they mount different ports.
 set -e
 name=$1
 shift
@@ -22,7 +22,7 @@ if [ ! -e "$pid" ]; then
     modprobe ipvlan
     unshare -m -n -u sh -c "hostname $name; echo \$\$ > $pid.new; exec sleep 1000000" > /dev/null 2>&1 &
     while [ ! -s "$pid.new" ]; do sleep 0.05; done
-    # busybox has an ip of its own, which knows no mode.
+    # The ip of busybox does not know mode.
     /usr/sbin/ip link add "$name" link eth0 type ipvlan mode l2
     ip link set "$name" netns "$(cat "$pid.new")"
     nsenter -t "$(cat "$pid.new")" -m -n -u sh -ec "

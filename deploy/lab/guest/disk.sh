@@ -1,6 +1,6 @@
 #!/bin/sh
-# disk.sh: a file system with extended attributes, holes and shared blocks, which tmpfs does
-# not have, at /export/disk, exported. Done once.
+# disk.sh exports a file system at /export/disk that has extended attributes, holes and shared
+# blocks, which tmpfs does not have. A second run does nothing.
 set -e
 [ ! -e /export/disk ] || exit 0
 for m in loop xfs; do modprobe $m; done

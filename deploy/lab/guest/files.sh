@@ -1,7 +1,8 @@
 #!/bin/sh
-# files.sh VERS HOST PORT [MOUNTPORT]: files and directories through a mount, each compared
-# with what the server holds. SIZES are those of the files, NAMES is how many a directory
-# has; LOCKS=no leaves locks out. MANY is a directory that the server has made with them.
+# files.sh VERS HOST PORT [MOUNTPORT] tests files and directories through a mount, and compares each
+# with the server's own copy. SIZES are the sizes of the files, and NAMES is the number of names in
+# a directory. LOCKS=no leaves out locks. MANY is a directory in which the server has created that
+# many names.
 . /lab/lib.sh
 step() { echo "$(cut -d' ' -f1 /proc/uptime) $*"; }
 begin
@@ -39,7 +40,7 @@ equal "size with a hole" "$(stat -c %s "$e/65537")" 70004
 
 names=${NAMES:-2000}
 step "$names names"
-# Made by the server, of every length to 200, so that a reply ends at any roundup residue.
+# The server creates names of every length up to 200, so that Replies end at each roundup residue.
 many=${MANY:-$d/many}
 pad=nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn
 pad=$pad$pad
@@ -71,7 +72,7 @@ ln "$m/dir/c" "$m/hard" || die "link"
 equal "links" "$(stat -c %h "$e/hard")" 2
 equal "same inode" "$(stat -c %i "$e/hard")" "$(stat -c %i "$e/dir/c")"
 text=../${pad:0:$((${#pad} - 1))}/x
-for t in t "$text" "$text/$text/$text/$text"; do # the last one is past the inline threshold's worth of a header
+for t in t "$text" "$text/$text/$text/$text"; do # the last target alone is 800 octets
     ln -s "$t" "$m/sym" || die "symlink"
     equal "symlink on the server" "$(readlink "$e/sym")" "$t"
     cold

@@ -1,16 +1,16 @@
 #!/bin/sh
-# fio.sh VERS HOST PORT [MOUNTPORT]: data written by several jobs and verified by checksum.
-# SIZE (default 4m) is what each process of each job writes; RESTART=N stops knfsd N times
-# while they run and starts it again. However fast they are, they run again until it has been
-# stopped as often, or until the file UNTIL exists: "fio runs" is for who stops something else
-# meanwhile and then makes that.
+# fio.sh VERS HOST PORT [MOUNTPORT] runs several fio jobs that write data and verify them by
+# checksum. SIZE (default 4m) is how much each process of each job writes. RESTART=N stops knfsd N
+# times while the jobs run, and starts it again. Fast jobs run again until knfsd has been stopped
+# that often, or until the file UNTIL exists. The line "fio runs" tells the caller that it can now
+# stop something else, and then create UNTIL.
 #
-# A direct write of several RPCs that a restart cuts may end short, as POSIX allows and the
-# Linux client does without any bridge; fio then looks for the rest where it is not. So with
-# RESTART the direct writes stay below one RPC and the big ones go through the page cache.
+# A direct write of several RPCs may end short when a restart interrupts it. POSIX allows this, and
+# the Linux client does it without any bridge too; fio then expects the rest in the wrong place. So
+# with RESTART direct writes are shorter than one RPC, and large writes use the page cache.
 . /lab/lib.sh
 size=${SIZE:-4m}
-# knfsd forgets a client that left before its grace period ended, and says so.
+# knfsd forgets a client that unmounted before the grace period ended, and logs that.
 [ -z "$RESTART" ] || DMESG_ALLOW='NFSD: Failed to remove expired client state'
 begin
 do_mount
@@ -82,7 +82,7 @@ done
 echo "fio ran $n times"
 equal "status of the restarts" "$(cat /tmp/fio.restarts)" 0
 cold
-# The checksums hold after the caches are gone, too: a verify run that writes nothing.
+# A verify run that writes nothing checks the checksums again after the caches are dropped.
 fio --verify_only --output=/tmp/fio.out /tmp/fio.ini || { cat /tmp/fio.out; die "fio --verify_only: status $?"; }
 rm -r "$d" || die "rm -r"
 do_umount

@@ -1,6 +1,6 @@
 #!/bin/sh
-# iosize.sh VERS HOST PORT [MOUNTPORT]: READs and WRITEs of other lengths, IOSIZES, than the
-# largest that client and server agree on, and of lengths that are no multiple of anything.
+# iosize.sh VERS HOST PORT [MOUNTPORT] sends READs and WRITEs of the lengths IOSIZES, which are
+# shorter than the largest that client and server agree on, and of odd lengths.
 . /lab/lib.sh
 begin
 more=$OPTS
@@ -13,13 +13,13 @@ for n in ${IOSIZES:-4096 16384 69632 262144 1048576}; do
     grep -q " /mnt .*,rsize=$n,wsize=$n," /proc/mounts || die "mounted as: $(grep ' /mnt ' /proc/mounts)"
     mkdir "$m" || die "mkdir"
     w=$(ops WRITE)
-    # Through the page cache: WRITEs of whole pages, and what is left over.
+    # The page cache sends WRITEs of whole pages, and one of the rest.
     for size in 1 $((n - 1)) $n $((n + 1)) $((3 * n + 7)); do
         head -c $size /tmp/iosize > /tmp/part
         cat /tmp/part > "$m/$size" || die "write $size"
         same "$size on the server, wsize $n" /tmp/part "$e/$size"
     done
-    # Not through it: each write is as many octets as it says, at an odd offset.
+    # A direct write sends exactly its own octets, at an odd offset.
     for size in 1 5 1023 4097 $((n - 3)); do
         dd if=/tmp/iosize of="$m/odd" bs=$size count=3 seek=1 skip=1 oflag=direct conv=notrunc 2> /dev/null || die "direct write of $size"
         dd if=/tmp/iosize bs=$size count=3 skip=1 2> /dev/null > /tmp/part

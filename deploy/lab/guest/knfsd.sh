@@ -1,7 +1,7 @@
 #!/bin/sh
-# knfsd.sh start|stop: the kernel NFS server, on TCP 2049 and, with an RDMA device, on
-# RDMA 20049. stop takes the threads to 0: every listener and connection goes, and so
-# does all NFSv4 state, as in a reboot of the server; the exports stay.
+# knfsd.sh start|stop starts or stops the kernel NFS server on TCP 2049 and, with an RDMA device, on
+# RDMA 20049. stop sets the number of threads to 0: as in a reboot, the server closes every
+# listener and connection and forgets all NFSv4 state. The exports remain.
 set -e
 case $1 in
 start)

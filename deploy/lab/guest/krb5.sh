@@ -1,13 +1,13 @@
 #!/bin/sh
-# krb5.sh start|stop: a Kerberos realm, LAB, in the guest, and what NFS needs of it.
+# krb5.sh start|stop runs a Kerberos realm, LAB, in the guest, with the daemons that NFS needs.
 #
-# The client mounts the bridge, so it asks the KDC for a ticket for the bridge's name; the
-# server behind must hold that name's key. Here one keytab holds the client's key,
+# The client mounts the bridge, so it asks the KDC for a ticket for the bridge's name, and the
+# server behind the bridge must have that name's key. Here one keytab has the client's key,
 # host/guest.lab, and the server's, nfs/bridge.lab; /etc/hosts has bridge.lab as 10.0.2.2.
 #
-# root of the client is root at the server, by the map of rpc.svcgssd. alice and bob have
-# passwords equal to their names. stop ends rpc.gssd, so that later NFSv4 mounts with
-# sec=sys do not use Kerberos for their clientid; the server's side stays.
+# The map of rpc.svcgssd makes the client's root the server's root. The passwords of alice and bob
+# are their names. stop ends rpc.gssd, so that later NFSv4 mounts with sec=sys do not use Kerberos
+# for their clientid; the server's daemons keep running.
 set -e
 dir=/var/lib/krb5kdc
 
@@ -19,7 +19,7 @@ dns_lookup_kdc = false
 dns_lookup_realm = false
 dns_canonicalize_hostname = false
 rdns = false
-# The enctypes that Linux 6.1 knows.
+# These are the enctypes that Linux 6.1 supports.
 permitted_enctypes = aes256-cts-hmac-sha1-96 aes128-cts-hmac-sha1-96
 [realms]
 LAB = {
@@ -71,7 +71,7 @@ start)
         rpc.svcgssd
     fi
     rpc.gssd
-    # The kernel knows that rpc.gssd runs when it has opened the pipe of no client.
+    # Once rpc.gssd has opened the pipe that belongs to no client, the kernel knows that it runs.
     for i in $(seq 50); do
         ls -l /proc/$(pidof rpc.gssd)/fd | grep -q /gssd/clntXX/gssd && exit 0
         sleep 0.1

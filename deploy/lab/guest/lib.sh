@@ -1,9 +1,9 @@
-# lib.sh, sourced: what the test scripts share. $1 = vers (3, 4.0, 4.1, 4.2), $2 = host,
-# $3 = NFS port, $4 = MOUNT port ($3 when absent). PROTO=rdma mounts over RDMA instead;
-# SEC=krb5 and so on is the security flavor, DIR=/disk a directory of the export, OPTS are
-# further options of the mount. EXPORT is the export's path, SERVER where what it holds is
-# seen without the server; both are /export when the server is the guest's own.
-# /mnt is the mount.
+# lib.sh has what the test scripts share; they source it. $1 = vers (3, 4.0, 4.1, 4.2), $2 = host,
+# $3 = NFS port, $4 = MOUNT port (default $3). PROTO=rdma mounts over RDMA instead of TCP;
+# SEC=krb5 and so on sets the security flavor, DIR=/disk a directory of the export, and OPTS
+# further options of the mount. EXPORT is the export's path, and SERVER a path at which its
+# files are visible without the server; both are /export if the server is the guest's own.
+# The mount is at /mnt.
 vers=$1 host=$2 port=$3 mountport=${4:-$3}
 EXPORT=${EXPORT:-/export} SERVER=${SERVER:-/export}
 
@@ -12,13 +12,13 @@ die() {
     exit 1
 }
 
-# same WHAT A B: A and B are equal, byte for byte.
+# same WHAT A B fails unless the files A and B are equal, byte for byte.
 same() { cmp "$2" "$3" || die "$1"; }
 
-# equal WHAT GOT WANT
+# equal WHAT GOT WANT fails unless the two words are equal.
 equal() { [ "$2" = "$3" ] || die "$1: got \"$2\", want \"$3\""; }
 
-# until_is WHAT WANT SECONDS COMMAND...: COMMAND says WANT within so many seconds.
+# until_is WHAT WANT SECONDS COMMAND... fails unless COMMAND prints WANT within that time.
 until_is() {
     what=$1 want=$2 n=$(($3 * 10))
     shift 3
@@ -33,10 +33,10 @@ do_mount() {
     opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}${SEC:+,sec=$SEC}${OPTS:+,$OPTS}
     case $vers in
     3) opts=$opts,nolock,mountport=$mountport,mountproto=tcp from=$host:$EXPORT$DIR ;;
-    4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:${DIR:-/} ;; # 0.0.0.0: no callbacks wanted
+    4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:${DIR:-/} ;; # 0.0.0.0 disables callbacks
     *) from=$host:${DIR:-/} ;;
     esac
-    # rdma_cm chooses a port of this side without asking TCP, on which siw finds it in TIME_WAIT.
+    # rdma_cm chooses a local port without asking TCP, so siw may find it in TIME_WAIT.
     tries=1
     until mount.nfs "$from" /mnt -o "$opts" 2> "/tmp/mount.$$"; do
         rc=$?
@@ -50,27 +50,27 @@ do_mount() {
 
 do_umount() { umount /mnt || die "umount: status $?"; }
 
-# ops NAME: how many times the mount has sent NFS operation NAME.
+# ops NAME prints how many times the mount has sent NFS operation NAME.
 ops() { awk -v op="$1:" '/^device/ { on = $5 == "/mnt" } on && $1 == op { print $2 }' /proc/self/mountstats; }
 
-# cold: the client remembers nothing of the mount.
+# cold makes the client forget all that it has cached of the mount.
 cold() {
     do_umount
     echo 3 > /proc/sys/vm/drop_caches
     do_mount
 }
 
-# Client machines c1 and c2 of client.sh mount as this script was told to, c2 from port PORT2
-# if there is one.
+# Client machines c1 and c2 of client.sh mount with the arguments of this script; c2 mounts from
+# port PORT2 if that is set.
 client() { /lab/client.sh "$@" || die "client $*: status $?"; }
 client_mount() {
-    trap 'for c in c1 c2; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null' EXIT # a test that fails leaves no mount
+    trap 'for c in c1 c2; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null' EXIT # also after a test that fails
     p=$port
     [ "$1" != c2 ] || p=${PORT2:-$port}
     client "$1" sh -c '. /lab/lib.sh; do_mount' sh "$vers" "$host" "$p" "$mountport"
 }
 client_umount() { client "$1" umount /mnt; }
-# client_mnt NAME: where the mount of client NAME is for a process of no client.
+# client_mnt NAME prints the path of client NAME's mount for a process outside the clients.
 client_mnt() {
     case $PROTO in
     rdma) echo "/proc/$(cat "/run/client-$1-rdma")/root/mnt" ;;
@@ -78,20 +78,19 @@ client_mnt() {
     esac
 }
 
-# after_grace: lockd, like nfsd, has a grace period in which there are no delegations: 50 s
-# after boot, and nothing ends it early.
+# after_grace waits until lockd's grace period is over: the server grants no delegations in it. It
+# lasts 50 s after boot and cannot be shortened.
 after_grace() { while [ "$(cut -d. -f1 /proc/uptime)" -lt 70 ]; do sleep 1; done; }
 
-# infos: what the server says of c1 and c2, and not of clients of other versions that are gone.
+# infos prints what the server knows of c1 and c2, without earlier clients of other versions.
 infos() { cat $(grep -l "^name: \"Linux NFSv$vers c[12]" /proc/fs/nfsd/clients/*/info); }
 
-# ups: how many of them have a way back.
+# ups prints how many of them have a working callback connection.
 ups() { infos | grep -c 'callback state: UP'; }
 
-# Between begin and end the kernel, client and server, has nothing to complain about.
-# DMESG_ALLOW is a pattern of lines that the caller provokes. What the server's lockd has
-# to say to NLM clients does not reach them through a bridge: minutes after nlm.sh it
-# gives up.
+# end fails if the kernel, as client or as server, has logged a problem since begin. DMESG_ALLOW is
+# a pattern of lines that the caller provokes. The Calls of the server's lockd do not reach NLM
+# clients through a bridge: lockd gives up minutes after nlm.sh, and end ignores that.
 begin() { echo "lab: begin $$" > /dev/kmsg; }
 end() {
     dmesg | sed "1,/lab: begin $$/d" > "/tmp/dmesg.$$"

@@ -1,16 +1,16 @@
 /*
- * locks FILE OTHERFILE: fcntl record locks, through an NFS mount and against the server.
- * locks -2 FILE OTHERFILE: through two NFS mounts, of two clients.
- * locks -3 FILE OTHERFILE: either, where FILE is in a mount of NFSv3 whose client does not hear
- * the server's notices. Who waits there, for a lock of another process of that client, too,
- * may wait until the client asks again after 30 s.
- * locks -h FILE: holds a lock until standard input ends; writes each line of it to FILE.
- * locks -t FILE: whether that lock can be had: status 0, or 3 when another holds it.
+ * locks FILE OTHERFILE tests fcntl record locks between an NFS mount and the server.
+ * locks -2 FILE OTHERFILE tests them between the NFS mounts of two clients.
+ * locks -3 FILE OTHERFILE tests either, where FILE is in a mount of NFSv3 whose client does not
+ * receive the server's notices. A process that waits in that mount, even for a lock of another
+ * process of the same client, may wait until the client asks again after 30 s.
+ * locks -h FILE holds a lock until standard input ends, and writes each line of it to FILE.
+ * locks -t FILE tests whether that lock is free: the status is 0, or 3 if another process holds it.
  *
- * FILE is a file in the mount, OTHERFILE the same file as somebody else sees it: the server's
- * own processes, or another client. Processes of one client settle their conflicts in the
- * client's kernel, so the server is heard only where one side of the conflict is that
- * somebody: both are tried.
+ * FILE is a file in the mount, and OTHERFILE is the same file as another party sees it: the
+ * server's own processes, or another client. The client's kernel resolves conflicts between
+ * processes of one client, so the server takes part only in conflicts with the other party. The
+ * tests have conflicts of both kinds.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -32,7 +32,7 @@ static int try(int fd, int cmd, short type, off_t start, off_t len)
 	return fcntl(fd, cmd, &l) == 0 ? 0 : errno;
 }
 
-/* Who keeps [start, start+len) from an exclusive lock: F_UNLCK when nobody does. */
+/* Returns the type of the lock that prevents an exclusive one on [start, start+len), or F_UNLCK. */
 static short holder(int fd, off_t start, off_t len)
 {
 	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
@@ -67,12 +67,12 @@ static long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* When the last holder let go, in ms: before it asked for that, and when it was done. */
+/* The times in ms at which the last holder began to unlock, and at which it was done. */
 static struct { long asked, done; } *freed;
 
 /*
- * A child that holds a lock: it says so on one pipe and lets go when the other closes.
- * fcntl locks belong to a process, so every second party is one.
+ * A child process holds a lock. It writes to one pipe when it has the lock, and unlocks when the
+ * other pipe closes. fcntl locks belong to a process, so each holder is a process of its own.
  */
 struct child { pid_t pid; int hold; };
 
@@ -117,7 +117,7 @@ static void release(struct child k)
 		errx(1, "holder ended with status %d", status);
 }
 
-/* A holder that dies, or ends, gives back what it held without asking. */
+/* The kernel unlocks the locks of a holder that exits or is killed. */
 static void die_holding(const char *path, const char *other, int how)
 {
 	struct child k = hold(path, F_WRLCK, 3000, 8);
@@ -127,7 +127,7 @@ static void die_holding(const char *path, const char *other, int how)
 	if (kill(k.pid, how) || waitpid(k.pid, &status, 0) != k.pid || !WIFSIGNALED(status) || WTERMSIG(status) != how)
 		errx(1, "the holder did not die of signal %d", how);
 	close(k.hold);
-	/* Who is killed does not wait for the server's answer to his last UNLOCK. */
+	/* A killed process does not wait for the server's answer to its last UNLOCK. */
 	while ((e = try(fd, F_SETLK, F_WRLCK, 3000, 8)) == EAGAIN && tries++ < 500)
 		usleep(20000);
 	want("held by one that has died: granted", e, 0);
@@ -137,7 +137,7 @@ static void die_holding(const char *path, const char *other, int how)
 	close(fd);
 }
 
-/* Two locks of one process are two: one ends, the other stays. */
+/* A process has two locks: it unlocks one, and keeps the other. */
 static void two_ranges(const char *path, const char *other)
 {
 	int m = opened(path), s = opened(other);
@@ -153,7 +153,7 @@ static void two_ranges(const char *path, const char *other)
 	close(m);
 }
 
-/* Waits for a lock as F_SETLKW does, but by asking: a client that misses a notice sleeps long. */
+/* Waits for a lock as F_SETLKW does, but by polling: a client that misses a notice sleeps long. */
 static int poll_lock(int fd)
 {
 	int e;
@@ -168,7 +168,7 @@ static int wait_lock(int fd)
 	return try(fd, F_SETLKW, F_WRLCK, 0, 8);
 }
 
-/* Two processes, one on each path, add to one number under the lock; no addition may be lost. */
+/* Two processes, one on each path, add to one number under the lock. No addition may be lost. */
 static void contend(const char *const path[2], int (*lock)(int), int rounds)
 {
 	int fd = opened(path[0]), status;
@@ -208,9 +208,9 @@ static void contend(const char *const path[2], int (*lock)(int), int rounds)
 }
 
 /*
- * A lock that somebody waits for is his soon after it became free. With NFSv4.0 the client
- * asks again, after 1 s, 2 s and so on; with later versions the server's notice wakes it, and
- * without the notice it would ask after 30 s. limit is in ms.
+ * A process that waits for a lock gets it soon after it became free. With NFSv4.0 the client asks
+ * again after 1 s, 2 s and so on; with later versions the server's notice wakes it, and without
+ * the notice it would ask after 30 s. limit is in ms.
  */
 static void wake(const char *holder, const char *waiter, long limit)
 {
@@ -222,7 +222,7 @@ static void wake(const char *holder, const char *waiter, long limit)
 		err(1, "fork");
 	if (timer == 0) {
 		usleep(500000);
-		_exit(0); /* and with it goes the last copy of k.hold */
+		_exit(0); /* closes the last copy of k.hold */
 	}
 	close(k.hold);
 	int e = try(fd, F_SETLKW, F_WRLCK, 2000, 8);
@@ -240,7 +240,7 @@ static void wake(const char *holder, const char *waiter, long limit)
 	close(fd);
 }
 
-/* What keep holds, and does while it holds it, another process must see undone by nobody. */
+/* keep holds a lock and writes to the file. Other processes check that both last. */
 static int keep(const char *path)
 {
 	char line[64];
@@ -288,8 +288,8 @@ int main(int argc, char **argv)
 	struct child k;
 
 	/*
-	 * A lock that never comes is a failure, not a hang. A client of NFSv4.1 and later that
-	 * misses the notice of a lock asks again after 30 s.
+	 * A lock that is never granted must be a failure, and not a hang. A client of NFSv4.1 or
+	 * later that misses the notice of a lock asks again after 30 s.
 	 */
 	alarm(240);
 	freed = mmap(NULL, sizeof *freed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# locks2.sh VERS HOST PORT [MOUNTPORT]: two clients lock one file.
+# locks2.sh VERS HOST PORT [MOUNTPORT] makes two clients lock one file.
 . /lab/lib.sh
 begin
 f=locks2-$vers-$port

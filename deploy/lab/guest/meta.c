@@ -1,20 +1,20 @@
 /*
- * meta DIR NAME LOG STOP: makes, links, renames and removes files and directories in DIR, which
- * is on NFS and which no other process uses, until the file STOP exists. Every result is checked,
- * and after it what is there; nothing may be cached, so mount with actimeo=0,lookupcache=none.
+ * meta DIR NAME LOG STOP creates, links, renames and removes files and directories in DIR, which
+ * is on NFS and which no other process uses, until the file STOP exists. It checks every result,
+ * and then the directory. The client must cache nothing: mount with actimeo=0,lookupcache=none.
  *
- * Half of the names are new each time. The others come again at once, so that what a server
- * executes late meets a later file of the same name.
+ * Half of the names are new each time. The others are used again at once, so that an operation
+ * that a server executes late meets a later file of the same name.
  *
- * LOG gets a line for each operation when it has ended: uptime in milliseconds at its start and
- * at its end, its name, the number of the pass, and
+ * meta writes a line to LOG for each operation that has ended: uptime in milliseconds at its start
+ * and at its end, its name, the number of the pass, and
  *
- *   ok      it did what it should
- *   again   it says that it had been executed before (EEXIST, ENOENT), and so it has been: what
- *           is there is right. That is due only when the server lost its memory in between.
- *   FAIL    and what was wrong; the last line
+ *   ok      the operation did what it should
+ *   again   the operation reported that it had been executed before (EEXIST, ENOENT), and the
+ *           directory is right. This may happen only if the server lost its memory meanwhile.
+ *   FAIL    and what was wrong; this is the last line
  *
- * Looking at what is there is logged as "look" when that took a second or more.
+ * A look at the directory is logged as "look" if it took a second or more.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -71,7 +71,7 @@ static void begin(const char *name)
 	begun = now();
 }
 
-/* ended is for the result of what began; done_errno says that it had been done before. */
+/* ended logs the result of the operation that began. done_errno means that it had been done before. */
 static void ended(int rc, int done_errno, const char *name)
 {
 	int e = errno;
@@ -84,7 +84,7 @@ static void ended(int rc, int done_errno, const char *name)
 		fail("%s: %s", name, strerror(e));
 }
 
-/* look is a fresh stat: 0 when there is no such file. */
+/* look calls lstat, past the cache, and returns 0 if there is no such file. */
 static int look(const char *name, struct stat *st)
 {
 	const char *before = op;

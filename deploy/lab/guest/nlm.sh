@@ -1,12 +1,12 @@
 #!/bin/sh
-# nlm.sh HOST: NFSv3 with locks, mounted without a word about ports: HOST's rpcbind says
-# where NFS, MOUNT and NLM are. Two clients lock one file, and client and server do.
+# nlm.sh HOST mounts NFSv3 with locks and without port options: HOST's rpcbind has the ports of NFS,
+# MOUNT and NLM. Two clients lock one file, and then a client and the server do.
 . /lab/lib.sh
 host=$1 vers=3
 f=nlm
 trap 'for c in c1 c2; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null' EXIT
 
-# A client that locks needs rpcbind and statd of its own, and they /run.
+# A client that locks needs an rpcbind and a statd of its own, and these need a /run.
 client_nlm() {
     client "$1" sh -ec '
         [ ! -e /run/nlm ] || exit 0
@@ -30,7 +30,7 @@ one=$(client_mnt c1)/$f two=$(client_mnt c2)/$f
 /lab/locks -3 "$one" "/export/$f" || die "client and server: status $?"
 /lab/locks -3 "$two" "/export/$f" || die "the other client and server: status $?"
 
-# A mount that goes takes its locks along; another client's stay.
+# A client that unmounts loses its locks; another client keeps its own.
 for c in c1 c2; do
     mkfifo /tmp/nlm-$c
     client $c /lab/locks -h "/mnt/$f-$c" < /tmp/nlm-$c > /tmp/nlm-$c.out &

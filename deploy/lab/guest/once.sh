@@ -1,7 +1,7 @@
 #!/bin/sh
-# once.sh VERS HOST PORT [MOUNTPORT]: a mkdir that the caller holds up on its way, between
-# "ready" and the file /host/go here and the server there, succeeds. It says how often it was
-# sent again.
+# once.sh VERS HOST PORT [MOUNTPORT] checks that a mkdir succeeds which the caller delays on its way
+# to the server. The script prints "ready", and runs mkdir when the file /host/go exists. It prints
+# how often the client sent the Call again.
 . /lab/lib.sh
 DMESG_ALLOW="rpcrdma: connection to|nfs: server .* (not responding|OK)"
 begin

@@ -1,5 +1,5 @@
 #!/bin/sh
-# read.sh VERS HOST PORT [MOUNTPORT]: 32 MiB in READs of 1 MiB, none from the page cache.
+# read.sh VERS HOST PORT [MOUNTPORT] reads 32 MiB in READs of 1 MiB, past the page cache.
 . /lab/lib.sh
 begin
 f=read-$vers-$port

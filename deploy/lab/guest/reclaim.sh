@@ -1,7 +1,7 @@
 #!/bin/sh
-# reclaim.sh VERS HOST PORT: the server restarts while client c1 holds a lock and, except
-# with 4.0, a delegation. c1 asks for both again in the server's grace period, before c2,
-# which wanted the lock meanwhile, can have it; and c1's open file is still good.
+# reclaim.sh VERS HOST PORT restarts the server while client c1 holds a lock and, except with 4.0, a
+# delegation. c1 must reclaim both in the server's grace period, before c2, which wants the lock
+# meanwhile, can get it. c1's open file must still work.
 . /lab/lib.sh
 DMESG_ALLOW='NFSD: Failed to remove expired client state'
 after_grace
@@ -28,7 +28,7 @@ deleg=$(states deleg "$f.deleg")
 [ "$vers" = 4.0 ] || equal "delegations" "$deleg" 1
 
 /lab/knfsd.sh stop || die "knfsd stop"
-/lab/locks -t "$two" & # waits for the server, and then for the end of its grace period
+/lab/locks -t "$two" & # blocks until the server is back and its grace period is over
 second=$!
 sleep 1
 /lab/knfsd.sh start || die "knfsd start"
@@ -44,7 +44,7 @@ equal "what was written" "$(cat "/export/$f")" "written after the restart"
 equal "read with the state from before" "$(cat <&3)" data
 exec 3<&-
 
-# c2 opens what c1 has a delegation for: a new way back has come with the new connection.
+# c2 opens the file for which c1 has a delegation: the new connection carries the callback.
 if [ "$vers" != 4.0 ]; then
     echo more >> "$two.deleg" || die "write"
     equal "delegations after a recall" "$(states deleg "$f.deleg")" 0

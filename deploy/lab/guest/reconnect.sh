@@ -1,8 +1,8 @@
 #!/bin/sh
-# reconnect.sh VERS HOST PORT, with STEP=hold and then STEP=check: what client c1 holds, a
-# lock and, except with 4.0, a delegation, it still holds when every connection was lost in
-# between, and the server finds it on its new connection. The server was there all the time,
-# so nothing is reclaimed.
+# reconnect.sh VERS HOST PORT runs with STEP=hold, and then with STEP=check. Client c1 gets a lock
+# and, except with 4.0, a delegation. It must still hold them after the caller has cut every
+# connection in between, and the server must reach it on its new connection. The server runs all
+# the time, so nothing is reclaimed.
 . /lab/lib.sh
 f=reconnect-$vers-$port
 states() { cat /proc/fs/nfsd/clients/*/states | grep -c "type: $1,.*\"/$2\""; }
@@ -17,7 +17,7 @@ hold)
     rm -f "/export/$f"* /tmp/held
     echo data > "/export/$f.deleg"
     mkfifo /tmp/hold
-    setsid sleep 1000 > /tmp/hold & # what keeps the pipe open
+    setsid sleep 1000 > /tmp/hold & # keeps the pipe open
     echo $! > /tmp/hold.pid
     setsid /lab/locks -h "$(one)" < /tmp/hold > /tmp/held 2>&1 &
     setsid sh -c "exec sleep 1000 < '$(one).deleg'" &
@@ -25,7 +25,7 @@ hold)
     until_is "the holder" held 20 cat /tmp/held
     equal "locks" "$(states lock "$f")" 1
     [ "$vers" = 4.0 ] || until_is "delegations" 1 10 states deleg "$f.deleg"
-    trap - EXIT # the mounts stay
+    trap - EXIT # keep the mounts
     ;;
 check)
     begin

@@ -1,16 +1,16 @@
 #!/bin/sh
-# rounds.sh HOST PORT MOUNTPORT: a client's load for as long as the caller breaks things: with
-# NFSv3 and with NFSv4.2, at once, fio writes and verifies in turns, and meta.c works on names.
-# Each says on /host how it does; /host/stop ends it.
+# rounds.sh HOST PORT MOUNTPORT runs a client's load while the caller injects faults: with NFSv3 and
+# NFSv4.2 at the same time, fio writes and verifies in turns, and meta.c works on names. Both report
+# in /host; the file /host/stop ends them.
 #
-#   /host/meta-VERS-N   the log of a meta
-#   /host/fio-VERS      passes of fio
-#   /host/beat          once a second: uptime, and for each version how many octets have gone
-#                       from and to the server. By the time at which that was written, the
-#                       caller knows its clock from this one
+#   /host/meta-VERS-N   the log of one meta
+#   /host/fio-VERS      the passes of fio
+#   /host/beat          written once a second: uptime, and for each version how many octets have
+#                       gone from and to the server. The file's time tells the caller how its
+#                       clock differs from the guest's
 #
-# "load runs" and PASS are said on the standard output. MAXLAT is how many seconds one read
-# or write of fio may take, LOOPS how many meta.c run on each version.
+# The script prints "load runs", and PASS at the end. MAXLAT is how many seconds one read or write
+# of fio may take, and LOOPS is how many meta.c run with each version.
 host=$1 port=$2 mountport=$3
 versions='3 4.2'
 die() {
@@ -19,7 +19,7 @@ die() {
 }
 m() { echo "/mnt/$1"; }
 
-# Direct reads and writes are of one RPC each: fio.sh says why.
+# Each direct read and write is one RPC: fio.sh says why.
 do_mount() {
     mkdir -p "$(m "$1")"
     o=vers=$1,proto=tcp,port=$port,hard,timeo=600,rsize=131072,wsize=131072,actimeo=0,lookupcache=none
@@ -61,8 +61,8 @@ fsync=32
 EOF
 }
 
-# fio_loop writes other data with each pass over those before, verifies them, and verifies
-# them again with what the server has.
+# fio_loop overwrites the data with other data in each pass, verifies them, and verifies them again
+# with the server's copy.
 fio_loop() {
     n=0
     while [ ! -e /host/stop ] && [ ! -e /host/failed ]; do
@@ -93,7 +93,7 @@ beat() {
 }
 
 case $STEP in
-state) # what hangs, for who reads a failure
+state) # shows what hangs, for the report of a failure
     for p in $(pidof meta fio); do
         for t in /proc/$p/task/*; do
             echo "== $(tr '\0' ' ' < $t/cmdline)"
@@ -129,7 +129,7 @@ kill $beat
 for v in $versions; do
     umount "$(m $v)" || die "umount of version $v: status $?"
 done
-# With a new mount, by the other version: what the server has.
+# Verify the server's copy through a new mount.
 echo 3 > /proc/sys/vm/drop_caches
 for v in $versions; do
     do_mount $v

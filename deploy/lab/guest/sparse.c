@@ -1,9 +1,9 @@
 /*
- * sparse map FILE: where data and holes are, as SEEK_DATA and SEEK_HOLE say.
- * sparse punch FILE OFFSET LENGTH: makes a hole.
- * sparse allocate FILE OFFSET LENGTH: makes room.
- * sparse copy FROM TO: copies by copy_file_range, and by nothing else.
- * sparse clone FROM TO: shares blocks.
+ * sparse map FILE prints where SEEK_DATA and SEEK_HOLE find data and holes.
+ * sparse punch FILE OFFSET LENGTH makes a hole.
+ * sparse allocate FILE OFFSET LENGTH allocates space.
+ * sparse copy FROM TO copies by copy_file_range only.
+ * sparse clone FROM TO shares the blocks of FROM.
  */
 #define _GNU_SOURCE
 #include <err.h>

@@ -1,5 +1,5 @@
 #!/bin/sh
-# sparse.sh 4.2 HOST PORT: holes, and copies that the server makes by itself.
+# sparse.sh 4.2 HOST PORT tests holes, and copies that the server makes by itself.
 DIR=/disk
 . /lab/lib.sh
 /lab/disk.sh || die "disk.sh"
@@ -38,7 +38,7 @@ equal "ALLOCATE" "$(ops ALLOCATE)" 1
 equal "blocks taken" $(($(blocks "$e/f") - before)) 2048
 same "file with holes" "$e/f" "$m/f"
 
-# A short copy is done when the server answers; a long one when it calls back.
+# The server completes a short copy before it answers, and reports the end of a long one by a callback.
 head -c 5000000 /dev/urandom > "$e/long"
 head -c 100000 /dev/urandom > "$e/short"
 read=$(ops READ) write=$(ops WRITE)

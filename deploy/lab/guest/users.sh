@@ -1,6 +1,7 @@
 #!/bin/sh
-# users.sh VERS HOST PORT [MOUNTPORT], with SEC=krb5 and so on: a user is at the server who
-# his ticket says he is, and without a ticket nobody. krb5.sh made alice and bob.
+# users.sh VERS HOST PORT [MOUNTPORT], with SEC=krb5 and so on, checks that the server knows a user by
+# the name in the user's ticket, and a user without a ticket as nobody. krb5.sh has created alice
+# and bob.
 . /lab/lib.sh
 as() { # USER COMMAND
     su "$1" -c "$2"

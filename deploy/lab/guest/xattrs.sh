@@ -1,5 +1,5 @@
 #!/bin/sh
-# xattrs.sh 4.2 HOST PORT: extended attributes, short, long and many.
+# xattrs.sh 4.2 HOST PORT tests short, long and many extended attributes.
 DIR=/disk
 . /lab/lib.sh
 /lab/disk.sh || die "disk.sh"
@@ -11,10 +11,10 @@ mkdir "$m" && : > "$m/f" || die "make a file"
 value() { getfattr --only-values --absolute-names -n "$1" "$2"; }
 setfattr -n user.short -v value "$m/f" || die "setfattr"
 equal "on the server" "$(value user.short "$e/f")" value
-# 64 KiB is the longest that Linux has; 4000 is about as long as a Call or Reply in a Send.
+# 64 KiB is the longest value in Linux; 4000 octets are about as long as a Call or Reply in a Send.
 for n in 3000 4000 5000 65536; do
     head -c $((n * 3 / 4)) /dev/urandom | base64 -w 0 | head -c "$n" > "/tmp/xattr.$n"
-    # An argument is at most 128 KiB long, so the value goes through a file.
+    # An argument has at most 128 KiB, so a file passes the value.
     printf '# file: %s\nuser.long%s="%s"\n' "$m/f" "$n" "$(cat "/tmp/xattr.$n")" > /tmp/xattr.dump
     setfattr --restore=/tmp/xattr.dump || die "setfattr $n"
     value "user.long$n" "$e/f" > /tmp/xattr.server
@@ -25,7 +25,7 @@ for n in 3000 4000 5000 65536; do
     value "user.long$n" "$m/f" > /tmp/xattr.client || die "getfattr $n"
     same "$n octets read back" "/tmp/xattr.$n" /tmp/xattr.client
 done
-# 200 names are a Reply of 20 KiB.
+# 200 names make a Reply of 20 KiB.
 : > "$e/many"
 awk -v f="$e/many" 'BEGIN { print "# file: " f; for (i = 1000; i < 1200; i++) printf "user.%090d=\"%d\"\n", i, i }' > /tmp/xattr.dump
 setfattr --restore=/tmp/xattr.dump || die "setfattr many on the server"

@@ -1,18 +1,18 @@
 /*
- * xids FLAVOR HOST PORT MOUNTPORT DIR ROUNDS CLIENTS: as many NFSv3 clients, each a process with
- * a TCP connection of its own, whose Calls have the same XIDs at the same moments. FLAVOR is
- * sys, krb5, krb5i or krb5p; for the latter three HOST is a name that the server has a key for,
- * and whoever runs this has a ticket.
+ * xids FLAVOR HOST PORT MOUNTPORT DIR ROUNDS CLIENTS runs that many NFSv3 clients, each a process
+ * with a TCP connection of its own, whose Calls have the same XIDs at the same time. FLAVOR is sys,
+ * krb5, krb5i or krb5p; for the latter three HOST is a name for which the server has a key, and the
+ * user who runs xids has a ticket.
  *
- * DIR is a directory of the server that is seen here, too, with files f0, f1 and so on. Client
- * I looks up its own, and every Call of a round is the same procedure for all: GETATTR, READ or
- * WRITE. What comes back must be what its own file has: attributes, data, verifiers. The last
- * round is a WRITE to a frozen file system: all are under way until it thaws, a second later.
+ * DIR is a directory of the server that this process sees too, with files f0, f1 and so on. Client I
+ * looks up file fI, and in each round all clients send the same procedure: GETATTR, READ or WRITE.
+ * The results must be those of the client's own file: attributes, data, verifiers. The last round
+ * is a WRITE to a frozen file system: all Calls are under way until it thaws, a second later.
  *
- * The lengths of WRITEs differ from client to client. Under RPCSEC_GSS the XID cannot be changed
- * on the way, and the server's duplicate request cache knows a Call by its XID, its length and a
- * sum of 16 bits over its arguments: with one length, one WRITE in some thousands would be taken
- * for another client's.
+ * The lengths of WRITEs differ from client to client. Under RPCSEC_GSS the bridge cannot change the
+ * XID, and the server's duplicate request cache identifies a Call by its XID, its length and a sum of
+ * 16 bits over its arguments: with one length, the cache would take one WRITE in some thousands for
+ * another client's.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -38,12 +38,12 @@ enum { MOST = 64, FHSIZE = 64, FILESIZE = 256 << 10, DATA = 64 << 10 };
 enum { GETATTR = 1, LOOKUP = 3, READ = 6, WRITE = 7 };
 
 static struct shared {
-	pthread_barrier_t barrier, freeze; /* freeze has the parent, too */
-	struct { long sent, answered; } call[MOST]; /* of this round, in microseconds */
+	pthread_barrier_t barrier, freeze; /* the freezer waits at freeze too */
+	struct { long sent, answered; } call[MOST]; /* the times of this round, in microseconds */
 	long together;                              /* pairs of Calls that were under way at once */
 	long slowest;
-	int frozen;  /* Calls of the last round that are sent, or just about to be */
-	long thawed; /* when that could end, in microseconds */
+	int frozen;  /* Calls of the last round that have been sent, or are about to be */
+	long thawed; /* when the file system thawed, in microseconds */
 } *shared;
 
 static int clients, me = -1;
@@ -56,7 +56,7 @@ static long now_us(void)
 	return t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* The messages, RFC 1813: no more of them than is looked at here. */
+/* The messages of RFC 1813, with only the fields that xids checks. */
 
 struct fh { u_int len; char data[FHSIZE]; };
 struct attr { u_int type, mode, nlink, uid, gid; uint64_t size, used, rdev, fsid, fileid; };
@@ -173,13 +173,13 @@ static CLIENT *dial(const char *host, const char *port, u_long program)
 	if (fd < 0 || connect(fd, to->ai_addr, to->ai_addrlen))
 		err(1, "connect to %s port %s", host, port);
 	address = (struct netbuf){.maxlen = to->ai_addrlen, .len = to->ai_addrlen, .buf = to->ai_addr};
-	c = clnt_vc_create(fd, &address, program, 3, 2 * DATA, 2 * DATA); /* what is signed has to fit */
+	c = clnt_vc_create(fd, &address, program, 3, 2 * DATA, 2 * DATA); /* signed data have to fit */
 	if (!c)
 		errx(1, "%s", clnt_spcreateerror("clnt_vc_create"));
 	return c;
 }
 
-/* The next Call has this XID: libtirpc counts down before it sends, in the octets as they are. */
+/* Sets the XID of the next Call. libtirpc decrements the encoded XID first, without converting its octets. */
 static void set_xid(CLIENT *c, uint32_t xid)
 {
 	uint32_t first = ntohl(htonl(xid) + 1) - 1;
@@ -188,8 +188,8 @@ static void set_xid(CLIENT *c, uint32_t xid)
 		errx(1, "CLSET_XID");
 }
 
-/* A Call that is not answered for a minute is lost. */
-static const struct timeval patience = {60, 0};
+/* A Call without a Reply for a minute counts as lost. */
+static const struct timeval call_timeout = {60, 0};
 
 static void call(CLIENT *c, uint32_t xid, int procedure, struct op *o, struct answer *r)
 {
@@ -200,7 +200,7 @@ static void call(CLIENT *c, uint32_t xid, int procedure, struct op *o, struct an
 	set_xid(c, xid);
 	r->status = r->count = r->has_attr = 0;
 	shared->call[me].sent = now_us();
-	e = clnt_call(c, procedure, p->args, (caddr_t)o, p->answer, (caddr_t)r, patience);
+	e = clnt_call(c, procedure, p->args, (caddr_t)o, p->answer, (caddr_t)r, call_timeout);
 	shared->call[me].answered = now_us();
 	if (e != RPC_SUCCESS)
 		errx(1, "client %d, procedure %d, XID %#x: %s", me, procedure, xid, clnt_sperror(c, "call"));
@@ -218,7 +218,7 @@ static void meet(void)
 		errx(1, "barrier: %s", strerror(e));
 }
 
-/* Counts, on one of the clients, who was under way together with whom. */
+/* On one client: counts the pairs of Calls that were under way together. */
 static void count(void)
 {
 	meet();
@@ -235,7 +235,7 @@ static void count(void)
 	meet();
 }
 
-/* How much client i asks for in a round: odd, and a few octets or many. */
+/* Returns how much client i reads or writes in a round: an odd number, small or large. */
 static u_int length(int i, int round)
 {
 	static const u_int lengths[] = {1, 700, 9000, 40000};
@@ -265,7 +265,7 @@ static void client(const char *flavor, char **where, const char *dir, struct fh 
 	snprintf(name, sizeof name, "f%d", me);
 	snprintf(path, sizeof path, "%s/%s", dir, name);
 	meet();
-	set_xid(c, xid++); /* of what makes a context, if there is one */
+	set_xid(c, xid++); /* for the Call that creates a context, if there is one */
 	if (strcmp(flavor, "sys") == 0) {
 		c->cl_auth = authunix_create("guest", getuid(), getgid(), 0, NULL);
 	} else {
@@ -319,7 +319,7 @@ static void client(const char *flavor, char **where, const char *dir, struct fh 
 	if (pread(fd, end, sizeof end, 0) != FILESIZE + me || memcmp(end, image, FILESIZE + me))
 		errx(1, "client %d: the server's file is not what was written", me);
 	if (strcmp(flavor, "sys") != 0)
-		set_xid(c, xid); /* of what ends the context */
+		set_xid(c, xid); /* for the Call that destroys the context */
 	meet();
 	auth_destroy(c->cl_auth);
 	clnt_destroy(c);
@@ -341,7 +341,7 @@ int main(int argc, char **argv)
 	struct answer r = {};
 	CLIENT *m = dial(argv[2], argv[4], 100005);
 	m->cl_auth = authunix_create("guest", getuid(), getgid(), 0, NULL);
-	enum clnt_stat e = clnt_call(m, 1, (xdrproc_t)xdr_path, (caddr_t)&dir, (xdrproc_t)xdr_mnt_answer, (caddr_t)&r, patience);
+	enum clnt_stat e = clnt_call(m, 1, (xdrproc_t)xdr_path, (caddr_t)&dir, (xdrproc_t)xdr_mnt_answer, (caddr_t)&r, call_timeout);
 	if (e != RPC_SUCCESS || r.status)
 		errx(1, "MNT %s: status %u, %s", dir, r.status, clnt_sperror(m, "call"));
 	auth_destroy(m->cl_auth);
@@ -354,7 +354,7 @@ int main(int argc, char **argv)
 	pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_barrier_init(&shared->barrier, &attr, clients);
 	pthread_barrier_init(&shared->freeze, &attr, clients + 1);
-	/* Nothing that the server remembers from a run before. */
+	/* The server must not remember this XID from an earlier run. */
 	uint32_t xid = (uint32_t)now_us() ^ (uint32_t)time(NULL) << 16;
 	for (int i = 0; i < clients; i++) {
 		pids[i] = fork();
@@ -383,13 +383,13 @@ int main(int argc, char **argv)
 			err(1, "FITHAW");
 		exit(0);
 	}
-	/* Who fails leaves the others at the barrier. */
+	/* A client that fails leaves the others waiting at the barrier. */
 	for (int i = 0; i <= clients && !failed; i++)
 		failed = wait(&status) < 0 || status != 0;
 	for (int i = 0; i < clients && failed; i++)
 		kill(pids[i], SIGTERM);
 	if (failed)
-		return 1; /* the freezer thaws, and ends with the guest if it has not begun */
+		return 1; /* the freezer thaws the file system, or ends with the guest if it has not frozen it */
 	printf("%s: %d rounds of %d clients, %ld pairs of Calls under way together, the slowest took %ld ms\n",
 	       argv[1], atoi(argv[6]), clients, shared->together, shared->slowest / 1000);
 	return 0;
