@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
@@ -414,7 +416,7 @@ func TestCallbackRefusals(t *testing.T) {
 		// What is no Call, or no Reply.
 		if s, ok := back.(*proxytest.TCPConn); ok {
 			s.Send(proxytest.CallbackCall(2, 0)[:20])
-			s.Send(words(2, 7, 0, 0))
+			s.Send(testkit.Words(2, 7, 0, 0))
 		}
 		m := proxytest.CallbackCall(3, 8)
 		back.Call(m, 2)
@@ -522,7 +524,7 @@ func TestCallbackEnds(t *testing.T) {
 				break
 			}
 			// Those beyond what an RDMA server is granted.
-			if err != nil || x.back != "rdma" || !bytes.HasSuffix(b, words(oncrpc.SystemError)) {
+			if err != nil || x.back != "rdma" || !bytes.HasSuffix(b, testkit.Words(oncrpc.SystemError)) {
 				t.Fatalf("after the client has gone the server got %x, %v; want the end of the connection", b, err)
 			}
 		}

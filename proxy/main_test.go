@@ -2,18 +2,20 @@ package proxy_test
 
 import (
 	"flag"
-	"os"
 	"runtime"
 	"strconv"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// TestMain lets tests that mostly wait run beside one another: by default as many would
-// run at a time as there are processors.
+// TestMain lets eight tests run at a time, where the default is as many as there are
+// processors: tests that are parallel mostly wait. It fails on goroutines that outlive
+// the tests.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		_ = p.Value.Set("8")
 	}
-	os.Exit(m.Run())
+	testkit.Main(m)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -42,14 +43,14 @@ func TestNLM(t *testing.T) {
 			go func() {
 				defer c.Close()
 				for {
-					m, err := proxytest.ReadRecord(c)
+					m, err := testkit.ReadRecord(c)
 					if err != nil {
 						return
 					}
 					svids <- binary.BigEndian.Uint32(m[len(m)-20:])
 					reply := oncrpc.AppendAccepted(nil, binary.BigEndian.Uint32(m), oncrpc.Success)
 					reply = xdr.AppendUint32(xdr.AppendOpaque(reply, []byte("cookie")), 0)
-					if proxytest.WriteRecord(c, reply) != nil {
+					if testkit.WriteRecord(c, reply) != nil {
 						return
 					}
 				}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -409,7 +410,7 @@ func TestPinnedLost(t *testing.T) {
 	}
 	// What begins with SEQUENCE is protected by it, known or not.
 	silent.Store(true)
-	m = proxytest.CompoundCall(6, 2, proxytest.Sequence([16]byte{1}, 6, 6), words(200, 1))
+	m = proxytest.CompoundCall(6, 2, proxytest.Sequence([16]byte{1}, 6, 6), testkit.Words(200, 1))
 	if a, err = sequenced.Go(m); err != nil {
 		t.Fatal(err)
 	}
@@ -490,32 +491,32 @@ func TestSessionBoundsReplies(t *testing.T) {
 		args := c.Message[c.Args:]
 		switch {
 		case binary.BigEndian.Uint32(args[12:]) == 43: // CREATE_SESSION
-			r := words(c.XID, 1, 0, 0, 0, 0, 0, 0, 1, 43, 0)
+			r := testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, 0, 1, 43, 0)
 			r = append(r, id[:]...)
-			r = append(r, words(1, 0)...)
+			r = append(r, testkit.Words(1, 0)...)
 			for range 2 {
-				r = append(r, words(0, 1<<20, 16<<10, 4096, 16, 64, 0)...)
+				r = append(r, testkit.Words(0, 1<<20, 16<<10, 4096, 16, 64, 0)...)
 			}
 			return r, true
 		case len(args) > 48: // GETATTR
-			return append(words(c.XID, 1, 0, 0, 0, 0, 0, uint32(len(long))), long...), true
+			return append(testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, uint32(len(long))), long...), true
 		}
 		return nil, false
 	}}, nil)
 	c := x.client()
-	acl := append(words(9, 1), words(1<<12)...)
+	acl := append(testkit.Words(9, 1), testkit.Words(1<<12)...)
 	getattr := func(xid uint32) []byte {
-		return proxytest.CompoundCall(xid, 1, proxytest.Sequence(id, xid, 0), words(24), acl)
+		return proxytest.CompoundCall(xid, 1, proxytest.Sequence(id, xid, 0), testkit.Words(24), acl)
 	}
 	r, err := c.Call(getattr(1))
 	if err != nil || len(r) < len(long) {
 		t.Fatalf("before the session is known: %d octets, %v", len(r), err)
 	}
-	create := words(43, 0, 0, 1, 3)
+	create := testkit.Words(43, 0, 0, 1, 3)
 	for range 2 {
-		create = append(create, words(0, 1<<20, 1<<20, 4096, 16, 64, 0)...)
+		create = append(create, testkit.Words(0, 1<<20, 1<<20, 4096, 16, 64, 0)...)
 	}
-	create = append(create, words(0x40000000, 0)...)
+	create = append(create, testkit.Words(0x40000000, 0)...)
 	if r, err := c.Call(proxytest.CompoundCall(2, 1, create)); err != nil || len(r) < 100 {
 		t.Fatalf("CREATE_SESSION: %d octets, %v", len(r), err)
 	}
@@ -524,13 +525,6 @@ func TestSessionBoundsReplies(t *testing.T) {
 	if r, err := c.Call(getattr(3)); err != nil || len(r) != 24 || binary.BigEndian.Uint32(r[20:]) != oncrpc.SystemError {
 		t.Errorf("a Reply beyond what the session allows: %d octets, %v; want SYSTEM_ERR", len(r), err)
 	}
-}
-
-func words(ws ...uint32) (b []byte) {
-	for _, w := range ws {
-		b = binary.BigEndian.AppendUint32(b, w)
-	}
-	return b
 }
 
 // over runs f with a client that has a connection of its own, over both providers
@@ -644,7 +638,7 @@ func TestBackChannelRefusals(t *testing.T) {
 			edit(&h)
 			return h.Append(nil)
 		}
-		errChunk := func(xid uint32) []byte { return words(xid, 1, 4, 4, 2) }
+		errChunk := func(xid uint32) []byte { return testkit.Words(xid, 1, 4, 4, 2) }
 		seg := rpcrdma.Segment{Handle: 7, Length: 4096, Offset: 9}
 		m := proxytest.CallbackCall(10, 8)
 		back.Send(header(10, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddRead(40, seg) }), m)
@@ -707,7 +701,7 @@ func unread(h *proxytest.Harness, addr string, calls func() int64) net.Conn {
 		if i == 0 {
 			m = proxytest.SequenceCall(1)
 		}
-		if err := proxytest.WriteRecord(c, m); err != nil {
+		if err := testkit.WriteRecord(c, m); err != nil {
 			h.T.Fatal(err)
 		}
 	}

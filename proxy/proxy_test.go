@@ -18,6 +18,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -273,7 +274,7 @@ func TestRetransmission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := proxytest.WriteRecord(a.Conn, m); err != nil { // sent again on the same connection
+	if err := testkit.WriteRecord(a.Conn, m); err != nil { // sent again on the same connection
 		t.Fatal(err)
 	}
 	absorbed(1)
@@ -482,19 +483,19 @@ func TestHostileClients(t *testing.T) {
 	closes("a record that stops in the middle", func(c net.Conn) { _, _ = c.Write(append(mark(1<<31|4096), 1, 2, 3)) })
 	closes("garbage", func(c net.Conn) {
 		b := make([]byte, 4096)
-		proxytest.Pattern(b, 99)
+		testkit.FillPattern(b, 99)
 		copy(b, mark(1<<31|4092))
 		_, _ = c.Write(b)
 	})
 	closes("a thousand Replies where Calls belong", func(c net.Conn) {
 		for range 1000 {
-			if proxytest.WriteRecord(c, proxytest.GetattrReply(1)) != nil {
+			if testkit.WriteRecord(c, proxytest.GetattrReply(1)) != nil {
 				return
 			}
 		}
 	})
 	for range 999 {
-		if err := proxytest.WriteRecord(good.Conn, proxytest.GetattrReply(1)); err != nil {
+		if err := testkit.WriteRecord(good.Conn, proxytest.GetattrReply(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -519,7 +520,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	var sent atomic.Int64
 	go func() {
 		for i := range uint32(100000) {
-			if proxytest.WriteRecord(greedy, proxytest.ReadCall(i+1, 0, 1<<20)) != nil {
+			if testkit.WriteRecord(greedy, proxytest.ReadCall(i+1, 0, 1<<20)) != nil {
 				return
 			}
 			sent.Add(1)
@@ -579,7 +580,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 				go func() {
 					defer wg.Done()
 					for i := range uint32(3000) { // 3 GB of Replies
-						if proxytest.WriteRecord(greedy, tt.call(i+1)) != nil {
+						if testkit.WriteRecord(greedy, tt.call(i+1)) != nil {
 							return
 						}
 					}
@@ -759,8 +760,8 @@ func TestCallsAddUp(t *testing.T) {
 					s.DropConnections(errors.New("dropped by the test"))
 				}
 				if j%5 == 0 {
-					_ = proxytest.WriteRecord(c.Conn, proxytest.GetattrReply(1)) // no Call, and not counted
-					_ = proxytest.WriteRecord(c.Conn, make([]byte, 40))          // no Call of RPC version 2
+					_ = testkit.WriteRecord(c.Conn, proxytest.GetattrReply(1)) // no Call, and not counted
+					_ = testkit.WriteRecord(c.Conn, make([]byte, 40))          // no Call of RPC version 2
 				}
 				c.Close()
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -32,7 +33,7 @@ func dialRaw(t *testing.T, port int) *rawClient {
 func (c *rawClient) send(t *testing.T, calls ...[]byte) {
 	t.Helper()
 	for _, m := range calls {
-		if err := proxytest.WriteRecord(c, m); err != nil {
+		if err := testkit.WriteRecord(c, m); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -42,7 +43,7 @@ func (c *rawClient) send(t *testing.T, calls ...[]byte) {
 func (c *rawClient) receive(t *testing.T) []byte {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
-	r, err := proxytest.ReadRecord(c)
+	r, err := testkit.ReadRecord(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // An onceCall is a Call that the server must not execute twice: a repetition says that the
@@ -200,7 +200,7 @@ func (r *retransmission) together(t *testing.T, m []byte) {
 	first := c.receive(t)
 	r.wantOK(t, first)
 	_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-	second, err := proxytest.ReadRecord(c)
+	second, err := testkit.ReadRecord(c)
 	switch {
 	case err == nil && r.b != nil:
 		t.Errorf("a second Reply: % x", second)

@@ -19,6 +19,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
@@ -112,7 +113,7 @@ func (c *stormClient) connection(stop <-chan struct{}) error {
 		}
 	})
 	for {
-		m, err := proxytest.ReadRecord(nc)
+		m, err := testkit.ReadRecord(nc)
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -271,7 +272,7 @@ func (w *workload) change() twinStep {
 		f, size := w.any(w.files), w.size()
 		at := w.r.IntN(f.size + 1)
 		data := make([]byte, size)
-		proxytest.Pattern(data, w.xid)
+		testkit.FillPattern(data, w.xid)
 		s := w.nfs(7, f.handle, uint64(at), size, w.r.IntN(3), data)
 		s.then = func(results []byte) {
 			if binary.BigEndian.Uint32(results) == 0 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -295,7 +296,7 @@ func noMemoryForCalls(b *bridgeFault) {
 		for range 6 {
 			o := g.call(write, 1<<20)
 			b.book.transmit(o.id)
-			go func() { _, _ = c.Write(record(o.m)) }()
+			go func() { _, _ = c.Write(testkit.Record(o.m)) }()
 			wait = append(wait, func() {
 				if !g.answers(c) {
 					b.t.Error("a client was closed")
@@ -321,7 +322,7 @@ func noMemoryForCalls(b *bridgeFault) {
 // answers reads one Reply, of whatever Call. It reports false at the end of c.
 func (g *rogue) answers(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(bound))
-	_, err := proxytest.ReadRecord(c)
+	_, err := testkit.ReadRecord(c)
 	return err == nil
 }
 
@@ -341,7 +342,7 @@ func noMemoryForReplies(b *bridgeFault) {
 		for range 12 {
 			o := g.call(read, 1<<20)
 			b.book.transmit(o.id)
-			if _, err := c.Write(record(o.m)); err != nil {
+			if _, err := c.Write(testkit.Record(o.m)); err != nil {
 				break
 			}
 			list = append(list, o)
@@ -372,7 +373,7 @@ func slowStart(b *bridgeFault) {
 		for range 8 {
 			o := g.call(getattr, 0)
 			b.book.transmit(o.id)
-			_, _ = c.Write(record(o.m))
+			_, _ = c.Write(testkit.Record(o.m))
 			wait = append(wait, func() {
 				if !g.answers(c) {
 					b.t.Error("a client was closed")
@@ -402,7 +403,7 @@ func overRate(b *bridgeFault) {
 	for range n {
 		o := g.call(getattr, 0)
 		b.book.transmit(o.id)
-		_, _ = c.Write(record(o.m))
+		_, _ = c.Write(testkit.Record(o.m))
 	}
 	b.sees(b.client(), getattr, answered)
 	if b.sum("rdmabridge_client_received_calls_total") > n {

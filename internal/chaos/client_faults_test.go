@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -33,15 +34,15 @@ func closes(w *world, c net.Conn) {
 
 var clientRows = []clientRow{
 	{"Client resets inside a record", func(w *world, g *rogue, c net.Conn) {
-		_, _ = c.Write(record(g.any().m)[:20])
+		_, _ = c.Write(testkit.Record(g.any().m)[:20])
 		c.(*net.TCPConn).SetLinger(0)
 	}, "", "", nil, 0},
 	{"Client stops inside a record", func(w *world, g *rogue, c net.Conn) {
-		_, _ = c.Write(record(g.any().m)[:20])
+		_, _ = c.Write(testkit.Record(g.any().m)[:20])
 		closes(w, c)
 	}, closed, "connection closed", []string{`tcp_refused_total{reason="stalled"`}, 0},
 	{"Record longer than `limits.record`", func(w *world, g *rogue, c net.Conn) {
-		_, _ = c.Write(words(nil, 1<<31|0x7fffffff))
+		_, _ = c.Write(testkit.Words(1<<31 | 0x7fffffff))
 		closes(w, c)
 	}, closed, "connection closed", []string{`tcp_refused_total{reason="too_long"`}, 0},
 	{"Endless fragments", func(w *world, g *rogue, c net.Conn) {
@@ -51,7 +52,7 @@ var clientRows = []clientRow{
 	{"Record that is no Call", func(w *world, g *rogue, c net.Conn) {
 		m := proxytest.GetattrCall(1)
 		binary.BigEndian.PutUint32(m[8:], 3)
-		_, _ = c.Write(record(m))
+		_, _ = c.Write(testkit.Record(m))
 		closes(w, c)
 	}, closed, "not an RPC Call; connection closed", []string{`client_calls_total{result="malformed"`}, 0},
 	{"Call sent again on another connection while it is under way", func(w *world, g *rogue, c net.Conn) {
@@ -61,7 +62,7 @@ var clientRows = []clientRow{
 		defer goOn()
 		o := g.call(mkdir, 0)
 		g.book.transmit(o.id)
-		_, _ = c.Write(record(o.m))
+		_, _ = c.Write(testkit.Record(o.m))
 		if !w.settles(5*time.Second, func() bool { return w.sum("rdmabridge_client_received_calls_total") == 2 }) {
 			w.t.Error("the Call was not read")
 		}
@@ -71,7 +72,7 @@ var clientRows = []clientRow{
 		}
 		defer next.Close()
 		g.book.transmit(o.id)
-		_, _ = next.Write(record(o.m))
+		_, _ = next.Write(testkit.Record(o.m))
 		if !w.settles(patience, func() bool { return w.sum("rdmabridge_client_calls_total", `result="absorbed"`) == 1 }) {
 			w.t.Error("the Call was not taken for the one under way")
 		}
@@ -89,7 +90,7 @@ var clientRows = []clientRow{
 			o := g.call(read, 1<<20)
 			g.book.transmit(o.id)
 			all = append(all, o)
-			if proxytest.WriteRecord(c, o.m) != nil {
+			if testkit.WriteRecord(c, o.m) != nil {
 				break
 			}
 		}
@@ -103,7 +104,7 @@ var clientRows = []clientRow{
 		defer other.Close()
 		o := g.call(getattr, 0)
 		g.book.transmit(o.id)
-		_, _ = other.Write(record(o.m))
+		_, _ = other.Write(testkit.Record(o.m))
 		if !g.await(other, o) {
 			w.t.Error("another client was closed")
 		}
@@ -118,7 +119,7 @@ var clientRows = []clientRow{
 		}
 		o := g.call(getattr, 0)
 		g.book.transmit(o.id)
-		_, _ = c.Write(record(o.m))
+		_, _ = c.Write(testkit.Record(o.m))
 		closes(w, c)
 	}, closed, "call cannot be answered; client connection closed", []string{`upstream_queue_expired_calls_total`, `client_calls_total{result="abandoned"`}, time.Second},
 	{"Connection to the upstream refused, for less", func(w *world, g *rogue, c net.Conn) {
@@ -128,7 +129,7 @@ var clientRows = []clientRow{
 		}
 		o := g.call(mkdir, 0)
 		g.book.transmit(o.id)
-		_, _ = c.Write(record(o.m))
+		_, _ = c.Write(testkit.Record(o.m))
 		w.settles(patience, func() bool { return w.sum("rdmabridge_upstream_dial_errors_total") > 0 })
 		w.wires[0].up()
 		if !g.await(c, o) {

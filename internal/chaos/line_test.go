@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -51,7 +52,7 @@ func (l *tcpLine) read() {
 	defer close(l.endc)
 	r := bufferedReader(l.Conn)
 	for {
-		m, err := proxytest.ReadRecord(r)
+		m, err := testkit.ReadRecord(r)
 		if err != nil {
 			return
 		}
@@ -72,7 +73,7 @@ func (l *tcpLine) read() {
 
 func (l *tcpLine) send(m []byte, most time.Duration) error {
 	_ = l.SetWriteDeadline(time.Now().Add(most))
-	err := proxytest.WriteRecord(l.Conn, m)
+	err := testkit.WriteRecord(l.Conn, m)
 	if timedOut(err) {
 		return errStuck
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -30,22 +31,10 @@ func (k kind) String() string { return kindNames[k] }
 // harmful Calls must not be executed twice.
 func (k kind) harmful() bool { return k >= mkdir }
 
-func words(b []byte, ws ...uint32) []byte {
-	for _, w := range ws {
-		b = binary.BigEndian.AppendUint32(b, w)
-	}
-	return b
-}
-
-func opaque(b, data []byte) []byte {
-	b = append(words(b, uint32(len(data))), data...)
-	return append(b, make([]byte, -len(data)&3)...)
-}
-
 // tagged is n octets, at least 4, that begin with id and go on with its pattern.
 func tagged(id uint32, n int) []byte {
 	b := make([]byte, max(n, 4))
-	proxytest.Pattern(b, id)
+	testkit.FillPattern(b, id)
 	binary.BigEndian.PutUint32(b, id)
 	return b
 }
@@ -55,7 +44,7 @@ func tagged(id uint32, n int) []byte {
 func newCall(k kind, xid, id uint32, n int) []byte {
 	switch k {
 	case getattr:
-		return opaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), tagged(id, 32))
+		return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), tagged(id, 32))
 	case read:
 		return proxytest.ReadCall(xid, uint64(id), uint32(n))
 	case write:
@@ -65,13 +54,13 @@ func newCall(k kind, xid, id uint32, n int) []byte {
 		binary.BigEndian.PutUint32(session[:], id)
 		return proxytest.CompoundCall(xid, 2, proxytest.Sequence(session, xid, xid%64))
 	case mkdir:
-		b := opaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 9), []byte("a directory's handle"))
-		b = opaque(b, tagged(id, 8+n%120))
-		return words(b, 0, 0, 0, 0, 0, 0)
+		b := testkit.AppendOpaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 9), []byte("a directory's handle"))
+		b = testkit.AppendOpaque(b, tagged(id, 8+n%120))
+		return testkit.AppendWords(b, 0, 0, 0, 0, 0, 0)
 	case echo, echoGSS:
 		// Half of the data goes out and half comes back.
 		b := proxytest.CallHeader(nil, xid, proxytest.EchoProgram, proxytest.EchoVersion, proxytest.EchoProc)
-		b = opaque(words(b, uint32(n/2), 0), tagged(id, n-n/2))
+		b = testkit.AppendOpaque(testkit.AppendWords(b, uint32(n/2), 0), tagged(id, n-n/2))
 		if k == echoGSS {
 			b = proxytest.GSSCall(b, id, 1)
 		}
@@ -133,12 +122,12 @@ func replyTo(c *oncrpc.Call, k kind) []byte {
 	switch k {
 	case getattr:
 		attr := make([]byte, 84)
-		proxytest.Pattern(attr, sum)
-		return append(words(nil, c.XID, 1, 0, 0, 0, 0, 0), attr...)
+		testkit.FillPattern(attr, sum)
+		return append(testkit.Words(c.XID, 1, 0, 0, 0, 0, 0), attr...)
 	case mkdir:
 		fh := make([]byte, 32)
-		proxytest.Pattern(fh, sum)
-		return words(opaque(words(nil, c.XID, 1, 0, 0, 0, 0, 0, 1), fh), 0, 0, 0)
+		testkit.FillPattern(fh, sum)
+		return testkit.AppendWords(testkit.AppendOpaque(testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, 1), fh), 0, 0, 0)
 	default:
 		return proxytest.Expected(c.Message)
 	}

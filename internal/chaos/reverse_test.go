@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -22,7 +23,7 @@ const callbackProgram = 0x40000000
 
 // newReverse is a Call of a server, to who sent the SEQUENCE with the number id.
 func newReverse(xid, id uint32, n int) []byte {
-	return opaque(proxytest.CallHeader(nil, xid, callbackProgram, 1, 1), tagged(id, n))
+	return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, callbackProgram, 1, 1), tagged(id, n))
 }
 
 // reverseID is the number in a Call that newReverse made.
@@ -39,8 +40,8 @@ func reverseID(m []byte) (id uint32, ok bool) {
 func reverseReply(m []byte) []byte {
 	sum := proxytest.Checksum(m)
 	b := make([]byte, sum%512)
-	proxytest.Pattern(b, sum)
-	return opaque(words(nil, binary.BigEndian.Uint32(m), 1, 0, 0, 0, 0), b)
+	testkit.FillPattern(b, sum)
+	return testkit.AppendOpaque(testkit.Words(binary.BigEndian.Uint32(m), 1, 0, 0, 0, 0), b)
 }
 
 // isCall reports that m is a Call.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -85,8 +86,6 @@ func (g *rogue) check(o *outstanding, m []byte) {
 }
 
 // record is o's record.
-func record(m []byte) []byte { return append(words(nil, 1<<31|uint32(len(m))), m...) }
-
 // reset sends some Calls and a part of one, and resets.
 func (g *rogue) reset(_ context.Context, c net.Conn) {
 	var b []byte
@@ -95,7 +94,7 @@ func (g *rogue) reset(_ context.Context, c net.Conn) {
 		o := g.any()
 		g.book.transmit(o.id)
 		all = append(all, o)
-		b = append(b, record(o.m)...)
+		b = append(b, testkit.Record(o.m)...)
 	}
 	_, _ = c.Write(b[:g.dice.IntN(len(b)+1)])
 	if g.dice.IntN(2) == 0 {
@@ -115,7 +114,7 @@ func (g *rogue) deaf(ctx context.Context, c net.Conn) {
 		o := g.call([]kind{read, echo}[g.dice.IntN(2)], g.dice.IntN(1<<20))
 		g.book.transmit(o.id)
 		all = append(all, o)
-		if proxytest.WriteRecord(c, o.m) != nil {
+		if testkit.WriteRecord(c, o.m) != nil {
 			break
 		}
 	}
@@ -132,7 +131,7 @@ func (g *rogue) trickle(_ context.Context, c net.Conn) {
 	o := g.call(kind(g.dice.IntN(int(echoGSS))), 60)
 	g.book.transmit(o.id)
 	defer g.book.abandon([]*outstanding{o})
-	for _, b := range record(o.m) {
+	for _, b := range testkit.Record(o.m) {
 		if _, err := c.Write([]byte{b}); err != nil {
 			return
 		}
@@ -160,7 +159,7 @@ func (g *rogue) await(c net.Conn, o *outstanding) (answered bool) {
 // readReply reads a record that is no Call of the server's: those are not answered.
 func readReply(c net.Conn) ([]byte, error) {
 	for {
-		if m, err := proxytest.ReadRecord(c); err != nil || !isCall(m) {
+		if m, err := testkit.ReadRecord(c); err != nil || !isCall(m) {
 			return m, err
 		}
 	}
@@ -178,12 +177,12 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 	defer g.book.abandon([]*outstanding{o})
 	for range 1 + g.dice.IntN(5) {
 		g.book.transmit(o.id)
-		if proxytest.WriteRecord(c, o.m) != nil {
+		if testkit.WriteRecord(c, o.m) != nil {
 			break
 		}
 		if g.dice.IntN(4) == 0 { // on the same connection as well
 			g.book.transmit(o.id)
-			_ = proxytest.WriteRecord(c, o.m)
+			_ = testkit.WriteRecord(c, o.m)
 		}
 		time.Sleep(between(g.dice, 0, 3*time.Millisecond))
 		switch g.dice.IntN(4) {
@@ -208,7 +207,7 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 	// To the end, as a client that means it.
 	for range 20 {
 		g.book.transmit(o.id)
-		if proxytest.WriteRecord(c, o.m) == nil && g.await(c, o) {
+		if testkit.WriteRecord(c, o.m) == nil && g.await(c, o) {
 			return
 		}
 		c.Close()
@@ -224,25 +223,25 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 func (g *rogue) garbage(_ context.Context, c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(stallTimeout + patience))
 	noise := make([]byte, 64+g.dice.IntN(4096))
-	proxytest.Pattern(noise, g.dice.Uint32())
+	testkit.FillPattern(noise, g.dice.Uint32())
 	what := g.dice.IntN(5)
 	switch what {
 	case 0: // a record of noise
 		binary.BigEndian.PutUint32(noise[4:], 0x77)
-		_, _ = c.Write(record(noise))
+		_, _ = c.Write(testkit.Record(noise))
 	case 1: // a record of 2 GiB
-		_, _ = c.Write(words(nil, 1<<31|0x7fffffff))
+		_, _ = c.Write(testkit.Words(1<<31 | 0x7fffffff))
 	case 2: // empty fragments
 		zeros := make([]byte, 8192)
 		_, _ = c.Write(zeros)
 	case 3: // a Call of RPC version 3
 		m := proxytest.GetattrCall(1)
 		m[11] = 3
-		_, _ = c.Write(record(m))
+		_, _ = c.Write(testkit.Record(m))
 	case 4: // a Call whose credential has no end
 		m := proxytest.GetattrCall(1)
 		binary.BigEndian.PutUint32(m[28:], 0xfffffff0)
-		_, _ = c.Write(record(m))
+		_, _ = c.Write(testkit.Record(m))
 	}
 	if _, err := io.Copy(io.Discard, c); timedOut(err) {
 		g.book.wrong("%s: the connection is still open %v after garbage number %d", g.name, stallTimeout+patience, what)
@@ -251,7 +250,7 @@ func (g *rogue) garbage(_ context.Context, c net.Conn) {
 
 // halfRecord begins a record and stays. The connection must be closed.
 func (g *rogue) halfRecord(ctx context.Context, c net.Conn) {
-	b := record(newCall(write, 1, 1, 4096))
+	b := testkit.Record(newCall(write, 1, 1, 4096))
 	_, _ = c.Write(b[:1+g.dice.IntN(len(b)-1)])
 	if g.dice.IntN(3) > 0 { // most do not wait for it
 		g.pause(ctx, between(g.dice, 0, stallTimeout))
@@ -273,7 +272,7 @@ func (g *rogue) halfClose(_ context.Context, c net.Conn) {
 		g.book.transmit(o.id)
 		all[binary.BigEndian.Uint32(o.m)] = o
 		list = append(list, o)
-		b = append(b, record(o.m)...)
+		b = append(b, testkit.Record(o.m)...)
 	}
 	defer g.book.abandon(list)
 	_, _ = c.Write(b)

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A tcpServer is an RPC server over TCP that does what its sky says.
@@ -82,7 +82,7 @@ func (c *tcpConn) serve() {
 	}()
 	r := bufferedReader(c)
 	for {
-		m, err := proxytest.ReadRecord(r)
+		m, err := testkit.ReadRecord(r)
 		if err != nil {
 			return
 		}
@@ -130,7 +130,7 @@ func (c *tcpConn) answer(j *job) {
 	defer c.mu.Unlock()
 	sky, dice := c.s.sky, c.dice
 	xid := binary.BigEndian.Uint32(j.reply)
-	write := func(m []byte) { _ = proxytest.WriteRecord(c, m) } // that it has ended is seen by serve
+	write := func(m []byte) { _ = testkit.WriteRecord(c, m) } // that it has ended is seen by serve
 	switch {
 	case sky.strikes(dice, lostCall):
 		return // it was executed
@@ -138,7 +138,7 @@ func (c *tcpConn) answer(j *job) {
 		write(stranger(j.reply, xid^1<<31))
 		return
 	case sky.strikes(dice, cutRecord):
-		b := append(words(nil, 1<<31|uint32(len(j.reply))), j.reply...)
+		b := append(testkit.Words(1<<31|uint32(len(j.reply))), j.reply...)
 		_, _ = c.Write(b[:dice.IntN(len(b))])
 		if dice.IntN(2) == 0 {
 			c.SetLinger(0)

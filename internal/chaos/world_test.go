@@ -9,14 +9,14 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
-	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 
 	"github.com/rs/zerolog"
 
@@ -29,37 +29,7 @@ import (
 )
 
 // TestMain fails on goroutines that outlive the tests.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		if s := leaked(); s != "" {
-			fmt.Fprintf(os.Stderr, "leaked goroutines:\n%s\n", s)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// leaked waits for goroutines to end and returns the stacks of those that do not.
-// gnet's worker pool keeps idle workers; they are not ours to end.
-func leaked() string {
-	var left []string
-	for range 150 {
-		buf := make([]byte, 4<<20)
-		buf = buf[:runtime.Stack(buf, true)]
-		left = left[:0]
-		for g := range strings.SplitSeq(string(buf), "\n\n") {
-			if !strings.Contains(g, "panjf2000/ants") && !strings.Contains(g, "chaos.TestMain") && !strings.Contains(g, "signal_recv") {
-				left = append(left, g)
-			}
-		}
-		if len(left) == 0 {
-			return ""
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return strings.Join(left, "\n\n")
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func bufferedReader(c net.Conn) io.Reader { return bufio.NewReaderSize(c, 64<<10) }
 

@@ -9,39 +9,9 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
-
-// WriteRecord writes m as one record of one fragment. RFC 5531 Section 11.
-func WriteRecord(w io.Writer, m []byte) error {
-	b := make([]byte, 4, 4+len(m))
-	binary.BigEndian.PutUint32(b, 1<<31|uint32(len(m)))
-	_, err := w.Write(append(b, m...))
-	return err
-}
-
-// ReadRecord reads one record of at most 8 MiB.
-func ReadRecord(r io.Reader) ([]byte, error) {
-	var rec []byte
-	for {
-		var mark [4]byte
-		if _, err := io.ReadFull(r, mark[:]); err != nil {
-			return nil, err
-		}
-		v := binary.BigEndian.Uint32(mark[:])
-		n := int(v &^ (1 << 31))
-		if n+len(rec) > 8<<20 {
-			return nil, fmt.Errorf("proxytest: record of more than %d octets", n+len(rec))
-		}
-		at := len(rec)
-		rec = append(rec, make([]byte, n)...)
-		if _, err := io.ReadFull(r, rec[at:]); err != nil {
-			return nil, err
-		}
-		if v>>31 == 1 {
-			return rec, nil
-		}
-	}
-}
 
 // A Client is an RPC client over TCP. Its methods are safe for concurrent use.
 type Client struct {
@@ -74,7 +44,7 @@ func DialClientFrom(local net.IP, addr string) (*Client, error) {
 func (c *Client) read() {
 	r := bufio.NewReaderSize(c.Conn, 64<<10)
 	for {
-		m, err := ReadRecord(r)
+		m, err := testkit.ReadRecord(r)
 		c.mu.Lock()
 		if err != nil || len(m) < 8 {
 			if err == nil {
@@ -120,14 +90,14 @@ func (c *Client) Go(m []byte) (<-chan []byte, error) {
 	c.mu.Unlock()
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	return ch, WriteRecord(c.Conn, m)
+	return ch, testkit.WriteRecord(c.Conn, m)
 }
 
 // Send sends m, which no Reply is expected to.
 func (c *Client) Send(m []byte) error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	return WriteRecord(c.Conn, m)
+	return testkit.WriteRecord(c.Conn, m)
 }
 
 // NextCall waits for a Call of the server.

@@ -3,7 +3,6 @@ package proxytest
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -105,13 +105,8 @@ func (h *Harness) Client(addr string) *Client {
 	return c
 }
 
-// Eventually waits for what, for at most 20 s.
+// Eventually waits until f is true, and fails the test after 20 s.
 func (h *Harness) Eventually(what string, f func() bool) {
 	h.T.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	h.T.Fatalf("after 20 s it is not true that %s", what)
+	testkit.Eventually(h.T, what, f)
 }

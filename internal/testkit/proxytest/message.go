@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // The echo program, which no binding knows. Its only procedure takes (reply
@@ -23,74 +24,34 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Checksum is what servers return of what they were sent.
 func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// Pattern fills b with octets that depend on seed and position.
-func Pattern(b []byte, seed uint32) {
-	x := uint64(seed)*0x9e3779b97f4a7c15 + 1
-	var block [1024]byte
-	for len(b) > 0 {
-		x = fill(block[:min((len(b)+7)&^7, len(block))], x)
-		b = b[copy(b, block[:]):]
-	}
-}
-
-// fill fills b, a multiple of 8 octets, with what follows x. Race builds spend most of
-// the time of a test here when each octet is reported to the detector; copy in Pattern
-// reports them all at once.
-//
-//go:norace
-func fill(b []byte, x uint64) uint64 {
-	for ; len(b) >= 8; b = b[8:] {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		binary.LittleEndian.PutUint64(b, x)
-	}
-	return x
-}
-
-// be appends words.
-func be(b []byte, words ...uint32) []byte {
-	for _, w := range words {
-		b = binary.BigEndian.AppendUint32(b, w)
-	}
-	return b
-}
-
-// opaque appends a variable-length opaque with its roundup.
-func opaque(b, data []byte) []byte {
-	b = be(b, uint32(len(data)))
-	b = append(b, data...)
-	return append(b, make([]byte, -len(data)&3)...)
-}
-
 // CallHeader appends a Call header with AUTH_SYS.
 func CallHeader(b []byte, xid, program, version, procedure uint32) []byte {
-	b = be(b, xid, 0, 2, program, version, procedure)
-	cred := be(nil, 0)
-	cred = opaque(cred, []byte("proxytest"))
-	cred = be(cred, 1000, 1000, 0)
-	b = be(b, oncrpc.FlavorSys, uint32(len(cred)))
+	b = testkit.AppendWords(b, xid, 0, 2, program, version, procedure)
+	cred := testkit.Words(0)
+	cred = testkit.AppendOpaque(cred, []byte("proxytest"))
+	cred = testkit.AppendWords(cred, 1000, 1000, 0)
+	b = testkit.AppendWords(b, oncrpc.FlavorSys, uint32(len(cred)))
 	b = append(b, cred...)
-	return be(b, 0, 0)
+	return testkit.AppendWords(b, 0, 0)
 }
 
 // EchoCall is a Call to the echo program whose payload is a pattern of n octets.
 func EchoCall(xid uint32, n, replyLen, delayMS int) []byte {
 	b := CallHeader(make([]byte, 0, n+128), xid, EchoProgram, EchoVersion, EchoProc)
-	b = be(b, uint32(replyLen), uint32(delayMS))
+	b = testkit.AppendWords(b, uint32(replyLen), uint32(delayMS))
 	payload := make([]byte, n)
-	Pattern(payload, xid)
-	return opaque(b, payload)
+	testkit.FillPattern(payload, xid)
+	return testkit.AppendOpaque(b, payload)
 }
 
 // EchoReply is what the server answers to an EchoCall with that payload.
 func EchoReply(xid uint32, payload []byte, replyLen int) []byte {
-	b := be(make([]byte, 0, replyLen+64), xid, 1, 0, 0, 0, 0)
+	b := testkit.AppendWords(make([]byte, 0, replyLen+64), xid, 1, 0, 0, 0, 0)
 	sum := Checksum(payload)
-	b = be(b, sum)
+	b = testkit.AppendWords(b, sum)
 	data := make([]byte, replyLen)
-	Pattern(data, sum)
-	return opaque(b, data)
+	testkit.FillPattern(data, sum)
+	return testkit.AppendOpaque(b, data)
 }
 
 var handle = []byte("a file handle of 28 octets..")
@@ -98,65 +59,65 @@ var handle = []byte("a file handle of 28 octets..")
 // ReadCall is an NFSv3 READ of count octets at offset.
 func ReadCall(xid uint32, offset uint64, count uint32) []byte {
 	b := CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 6)
-	b = opaque(b, handle)
+	b = testkit.AppendOpaque(b, handle)
 	b = binary.BigEndian.AppendUint64(b, offset)
-	return be(b, count)
+	return testkit.AppendWords(b, count)
 }
 
 // ReadReply is the server's answer.
 func ReadReply(xid uint32, offset uint64, count uint32) []byte {
-	b := be(make([]byte, 0, count+160), xid, 1, 0, 0, 0, 0)
-	b = be(b, 0, 1)
+	b := testkit.AppendWords(make([]byte, 0, count+160), xid, 1, 0, 0, 0, 0)
+	b = testkit.AppendWords(b, 0, 1)
 	b = append(b, make([]byte, 84)...)
-	b = be(b, count, 0)
+	b = testkit.AppendWords(b, count, 0)
 	data := make([]byte, count)
-	Pattern(data, uint32(offset))
-	return opaque(b, data)
+	testkit.FillPattern(data, uint32(offset))
+	return testkit.AppendOpaque(b, data)
 }
 
 // WriteCall is an NFSv3 WRITE of n patterned octets at offset.
 func WriteCall(xid uint32, offset uint64, n int) []byte {
 	b := CallHeader(make([]byte, 0, n+256), xid, oncrpc.ProgramNFS, 3, 7)
-	b = opaque(b, handle)
+	b = testkit.AppendOpaque(b, handle)
 	b = binary.BigEndian.AppendUint64(b, offset)
-	b = be(b, uint32(n), 2)
+	b = testkit.AppendWords(b, uint32(n), 2)
 	data := make([]byte, n)
-	Pattern(data, uint32(offset))
-	return opaque(b, data)
+	testkit.FillPattern(data, uint32(offset))
+	return testkit.AppendOpaque(b, data)
 }
 
 // WriteReply is the server's answer; the verifier carries the data's checksum.
 func WriteReply(xid uint32, data []byte) []byte {
-	b := be(nil, xid, 1, 0, 0, 0, 0)
-	b = be(b, 0, 0, 0, uint32(len(data)), 2)
-	return be(b, 0xfeed, Checksum(data))
+	b := testkit.Words(xid, 1, 0, 0, 0, 0)
+	b = testkit.AppendWords(b, 0, 0, 0, uint32(len(data)), 2)
+	return testkit.AppendWords(b, 0xfeed, Checksum(data))
 }
 
 // GetattrCall is an NFSv3 GETATTR.
 func GetattrCall(xid uint32) []byte {
-	return opaque(CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), handle)
+	return testkit.AppendOpaque(CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), handle)
 }
 
 // GetattrReply is the server's answer.
 func GetattrReply(xid uint32) []byte {
-	b := be(nil, xid, 1, 0, 0, 0, 0, 0)
+	b := testkit.Words(xid, 1, 0, 0, 0, 0, 0)
 	attr := make([]byte, 84)
-	Pattern(attr, 84)
+	testkit.FillPattern(attr, 84)
 	return append(b, attr...)
 }
 
 // Mkdir is an NFSv3 MKDIR, which must not be executed twice.
 func MkdirCall(xid uint32, name string) []byte {
 	b := CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 9)
-	b = opaque(b, handle)
-	b = opaque(b, []byte(name))
-	return be(b, 0, 0, 0, 0, 0, 0)
+	b = testkit.AppendOpaque(b, handle)
+	b = testkit.AppendOpaque(b, []byte(name))
+	return testkit.AppendWords(b, 0, 0, 0, 0, 0, 0)
 }
 
 // CompoundCall is an NFSv4 COMPOUND.
 func CompoundCall(xid, minor uint32, ops ...[]byte) []byte {
 	b := CallHeader(nil, xid, oncrpc.ProgramNFS, 4, 1)
-	b = be(b, 0, minor, uint32(len(ops)))
+	b = testkit.AppendWords(b, 0, minor, uint32(len(ops)))
 	for _, op := range ops {
 		b = append(b, op...)
 	}
@@ -166,12 +127,12 @@ func CompoundCall(xid, minor uint32, ops ...[]byte) []byte {
 // CompoundReply is the server's answer to one with the arguments args: the tag is
 // their checksum, and there are no results.
 func CompoundReply(xid uint32, args []byte) []byte {
-	return be(be(nil, xid, 1, 0, 0, 0, 0), 0, 4, Checksum(args), 0)
+	return testkit.AppendWords(testkit.Words(xid, 1, 0, 0, 0, 0), 0, 4, Checksum(args), 0)
 }
 
 // Sequence is the operation SEQUENCE on session id.
 func Sequence(id [16]byte, sequence, slot uint32) []byte {
-	return be(append(be(nil, 53), id[:]...), sequence, slot, 63, 0)
+	return testkit.AppendWords(append(testkit.Words(53), id[:]...), sequence, slot, 63, 0)
 }
 
 // SequenceCall is a COMPOUND of NFSv4.2 with SEQUENCE alone.
@@ -187,29 +148,29 @@ func GSSCall(m []byte, sequence, service uint32) []byte {
 		panic(err)
 	}
 	b := append([]byte(nil), m[:24]...)
-	cred := opaque(be(nil, 1, 0, sequence, service), []byte("contexthandle..."))
-	b = be(b, oncrpc.FlavorGSS, uint32(len(cred)))
+	cred := testkit.AppendOpaque(testkit.Words(1, 0, sequence, service), []byte("contexthandle..."))
+	b = testkit.AppendWords(b, oncrpc.FlavorGSS, uint32(len(cred)))
 	b = append(b, cred...)
-	b = opaque(be(b, oncrpc.FlavorGSS), []byte("a MIC of 16 octs"))
+	b = testkit.AppendOpaque(testkit.AppendWords(b, oncrpc.FlavorGSS), []byte("a MIC of 16 octs"))
 	if service == 3 {
-		return opaque(b, m[c.Args:])
+		return testkit.AppendOpaque(b, m[c.Args:])
 	}
 	return append(b, m[c.Args:]...)
 }
 
 // CallbackCall is a CB_COMPOUND with n octets of tag.
 func CallbackCall(xid uint32, n int) []byte {
-	b := be(nil, xid, 0, 2, 0x40000000, 1, 1, 0, 0, 0, 0)
+	b := testkit.Words(xid, 0, 2, 0x40000000, 1, 1, 0, 0, 0, 0)
 	tag := make([]byte, n)
-	Pattern(tag, xid)
-	return be(opaque(b, tag), 1, 0, 0)
+	testkit.FillPattern(tag, xid)
+	return testkit.AppendWords(testkit.AppendOpaque(b, tag), 1, 0, 0)
 }
 
 // CallbackReply is a client's answer to one, with n octets of tag.
 func CallbackReply(xid uint32, n int) []byte {
 	tag := make([]byte, n)
-	Pattern(tag, xid)
-	return be(opaque(be(nil, xid, 1, 0, 0, 0, 0, 0), tag), 0)
+	testkit.FillPattern(tag, xid)
+	return testkit.AppendWords(testkit.AppendOpaque(testkit.Words(xid, 1, 0, 0, 0, 0, 0), tag), 0)
 }
 
 // Expected returns the Reply that a correct server and bridge give to the Call
@@ -253,7 +214,7 @@ func answer(c *oncrpc.Call) []byte {
 			n := int(word(fl + 16))
 			return WriteReply(c.XID, args[fl+20:fl+20+n])
 		case 9:
-			return be(be(nil, c.XID, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0)
+			return testkit.AppendWords(testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0)
 		}
 	}
 	if c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == 1 {

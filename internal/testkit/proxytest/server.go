@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
@@ -159,7 +160,7 @@ func (s *TCPServer) serve(c *TCPConn) {
 	}()
 	defer c.Close()
 	for {
-		m, err := ReadRecord(c)
+		m, err := testkit.ReadRecord(c)
 		if err != nil {
 			return
 		}
@@ -206,7 +207,7 @@ func (s *TCPServer) serve(c *TCPConn) {
 func (c *TCPConn) Send(m []byte) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	_ = WriteRecord(c.Conn, m)
+	_ = testkit.WriteRecord(c.Conn, m)
 }
 
 // Call sends the Call m to the client.
