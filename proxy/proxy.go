@@ -122,57 +122,83 @@ func New(o Options) (*Proxy, error) {
 		p.take = func(string) *net.TCPListener { return nil }
 	}
 	p.slow.p = p
+	p.describe()
+	rdma := slices.ContainsFunc(o.Listeners, func(l ListenerOptions) bool { return l.RDMA })
+	if err := p.divideMemory(rdma); err != nil {
+		return nil, err
+	}
+	for i, l := range o.Engine.Loops() {
+		p.loops = append(p.loops, p.newLoop(i, l))
+	}
+	if err := errors.Join(p.addUpstreams(o.Upstreams), p.addListeners(o.Listeners)); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// describe registers the Proxy's own series.
+func (p *Proxy) describe() {
 	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way now.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
 	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that wait because too many others are under way or began lately.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
 	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not read their Replies while there was no memory left for Replies.")
+}
+
+// divideMemory divides the budget into accounts; rdma says that there are RDMA listeners.
+func (p *Proxy) divideMemory(rdma bool) error {
+	budget := p.arena.Budget()
+	replies := int64(float64(budget) * replyShare)
+	rest := budget - replies
 	var err error
-	budget := o.Arena.Budget()
-	if p.replies, err = o.Arena.Reserve("replies", int64(float64(budget)*replyShare)); err != nil {
-		return nil, err
+	if p.replies, err = p.arena.Reserve("replies", replies); err != nil {
+		return err
 	}
-	rest := budget - int64(float64(budget)*replyShare)
-	if slices.ContainsFunc(o.Listeners, func(l ListenerOptions) bool { return l.RDMA }) {
+	if rdma {
 		n := int64(float64(budget) * receiveShare)
-		receives, err := o.Arena.Reserve("receives", n)
+		receives, err := p.arena.Reserve("receives", n)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		p.receives = rdmaside.NewReceivePool(receives)
 		rest -= n
 	}
-	p.calls = o.Arena.Account("calls", rest)
-	for i, l := range o.Engine.Loops() {
-		p.loops = append(p.loops, p.newLoop(i, l))
-	}
+	p.calls = p.arena.Account("calls", rest)
+	return nil
+}
+
+// addUpstreams makes the first upstreams.
+func (p *Proxy) addUpstreams(all []UpstreamOptions) error {
 	var errs []error
-	for _, uo := range o.Upstreams {
-		if p.upstreams[uo.Name] != nil {
-			errs = append(errs, fmt.Errorf("proxy: upstream %q named twice", uo.Name))
+	for _, o := range all {
+		if p.upstreams[o.Name] != nil {
+			errs = append(errs, fmt.Errorf("proxy: upstream %q named twice", o.Name))
 			continue
 		}
-		u, err := newUpstream(p, uo)
+		u, err := newUpstream(p, o)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		p.upstreams[uo.Name] = u
+		p.upstreams[o.Name] = u
 		u.describe()
 	}
 	p.sharePins()
-	for _, lo := range o.Listeners {
-		l := newListener(p, lo)
-		t, err := l.newSettings(lo, p.upstreams)
+	return errors.Join(errs...)
+}
+
+// addListeners makes the first listeners, which do not listen yet.
+func (p *Proxy) addListeners(all []ListenerOptions) error {
+	var errs []error
+	for _, o := range all {
+		l := newListener(p, o)
+		s, err := l.newSettings(o, p.upstreams)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		l.current.Store(t)
+		l.current.Store(s)
 		p.listeners = append(p.listeners, l)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return errors.Join(errs...)
 }
 
 // sharePins divides the memory that pinned connections may take among the upstreams that have
