@@ -23,6 +23,7 @@ func benchServers(t *testing.T) (direct, bridged string) {
 	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
 	start := func(o bench.ServerOptions) string {
 		o.Address, o.Loops, o.Budget, o.Full, o.Log = "127.0.0.1:0", 1, 256<<20, true, log
+		o.Credits, o.CallInline, o.ReplyInline = 128, 4096, 4096
 		s, err := bench.StartServer(o)
 		if err != nil {
 			t.Fatal(err)

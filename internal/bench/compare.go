@@ -91,7 +91,7 @@ func (c *Comparison) Print(w io.Writer) error {
 	base := c.Targets[c.Baseline]
 	p := &printer{w: w}
 	p.f("%s: %s, %d connections x %d; median [quartiles] of ratios to %s, %d rounds of %v\n",
-		c.Case.Name, c.Case.Load.Work, max(1, c.Case.Load.Conns), max(1, c.Case.Load.Depth), base.Name, len(c.Results[c.Baseline]), c.Case.Load.Duration)
+		c.Case.Name, c.Case.Load.Work, c.Case.Load.Conns, c.Case.Load.Depth, base.Name, len(c.Results[c.Baseline]), c.Case.Load.Duration)
 	if p.err != nil {
 		return p.err
 	}

@@ -27,6 +27,7 @@ func provider(rdma bool) fabric.Provider {
 func startServer(t *testing.T, o ServerOptions) *Server {
 	t.Helper()
 	o.Address, o.Loops, o.Budget = "127.0.0.1:0", 1, 256<<20
+	o.Credits, o.CallInline, o.ReplyInline = 128, 4096, 4096
 	o.Log = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
 	s, err := StartServer(o)
 	if err != nil {
@@ -63,7 +64,7 @@ var works = []struct {
 	{"small", Load{Conns: 4, Depth: 16, Work: Work{Call: 100, Reply: 100}}, 100, 100},
 	{"large calls", Load{Conns: 2, Depth: 2, Work: Work{Call: 1 << 20}}, 1 << 20, MinEchoReply},
 	{"large replies", Load{Conns: 2, Depth: 2, Work: Work{Reply: 1 << 20}}, MinEchoCall, 1 << 20},
-	{"mix", Load{Conns: 2, Depth: 8, Work: Work{Mix: "nfs3:read=50,write=30,getattr=20,null=1"}}, 0, 0},
+	{"mix", Load{Conns: 2, Depth: 8, Work: Work{Mix: "nfs3:read=50,write=30,getattr=20,null=1", Size: 64 << 10}}, 0, 0},
 	{"delay", Load{Conns: 2, Depth: 4, Work: Work{Call: 64, Reply: 64, Delay: 2000}}, 64, 64},
 	{"rate", Load{Conns: 2, Depth: 4, Rate: 2000, Work: Work{Call: 100, Reply: 5000}}, 100, 5000},
 }
@@ -78,7 +79,7 @@ func TestEndToEnd(t *testing.T) {
 				t.Run(w.name, func(t *testing.T) {
 					load := w.load
 					load.Target, load.Provider, load.Full = s.Addr().String(), p, true
-					load.Warmup, load.Duration = 20*time.Millisecond, 200*time.Millisecond
+					load.Warmup, load.Duration, load.Timeout = 20*time.Millisecond, 200*time.Millisecond, 10*time.Second
 					load.Processes = Processes{pid()}
 					start := time.Now()
 					r, err := loader.Run(context.Background(), load)
@@ -155,7 +156,7 @@ func TestCatchUp(t *testing.T) {
 // begin starts a run as Loader.Run does, with a window that lasts until cancel. The channel
 // has the error that ended the run.
 func begin(l *Loader, o Load) (r *run, cancel context.CancelFunc, ended <-chan error, err error) {
-	o.Warmup, o.Duration = time.Nanosecond, time.Hour
+	o.Warmup, o.Duration, o.Timeout = time.Nanosecond, time.Hour, 10*time.Second
 	if r, err = l.prepare(o); err != nil {
 		return nil, nil, nil, err
 	}
@@ -228,6 +229,7 @@ func TestRunFails(t *testing.T) {
 	s := startServer(t, ServerOptions{})
 	short := func(l Load) Load {
 		l.Target, l.Warmup, l.Duration, l.Timeout = s.Addr().String(), time.Millisecond, 20*time.Millisecond, time.Second
+		l.Conns, l.Depth = 1, max(l.Depth, 1)
 		return l
 	}
 	nobody := short(Load{})
@@ -240,9 +242,11 @@ func TestRunFails(t *testing.T) {
 	}{
 		{"nobody", nobody, "refused"},
 		{"unanswered", slow, "calls stay unanswered"},
-		{"mix", short(Load{Work: Work{Mix: "nfs4:read"}}), "a list of NAME=WEIGHT"},
+		{"mix", short(Load{Work: Work{Mix: "nfs4:read", Size: 64 << 10}}), "a list of NAME=WEIGHT"},
 		{"process", short(Load{Processes: Processes{1 << 30}}), "CPU time"},
 		{"depth", short(Load{Depth: maxDepth + 1}), "want at most"},
+		{"zero", Load{Target: nobody.Target}, "want at least 1"},
+		{"no time", Load{Target: nobody.Target, Conns: 1, Depth: 1}, "want times above 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := loader.Run(context.Background(), tc.load)
@@ -268,7 +272,7 @@ func TestServerGone(t *testing.T) {
 	for _, transport := range []string{"tcp", "rdma"} {
 		t.Run(transport, func(t *testing.T) {
 			p := provider(transport == "rdma")
-			s, err := StartServer(ServerOptions{Address: "127.0.0.1:0", Loops: 1, Budget: 64 << 20, Provider: p, Log: zerolog.Nop()})
+			s, err := StartServer(ServerOptions{Address: "127.0.0.1:0", Loops: 1, Budget: 64 << 20, Credits: 128, CallInline: 4096, ReplyInline: 4096, Provider: p, Log: zerolog.Nop()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +282,7 @@ func TestServerGone(t *testing.T) {
 				}
 			})
 			r, err := loader.Run(context.Background(), Load{
-				Target: s.Addr().String(), Provider: p, Conns: 3, Depth: 4, Work: Work{Call: 100, Reply: 100}, Duration: 10 * time.Second,
+				Target: s.Addr().String(), Provider: p, Conns: 3, Depth: 4, Work: Work{Call: 100, Reply: 100}, Duration: 10 * time.Second, Timeout: 10 * time.Second,
 			})
 			if err == nil {
 				t.Errorf("result %+v, want an error", r)

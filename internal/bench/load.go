@@ -34,21 +34,21 @@ type Load struct {
 	// Provider connects over RDMA. With nil, the load uses TCP.
 	Provider fabric.Provider
 
-	Conns int // connections; default 1
-	Depth int // Calls outstanding on each, or at most with Rate; default 1
+	Conns int // connections
+	Depth int // Calls outstanding on each; with Rate, the most
 	Idle  int // further connections without Calls
 
 	Work Work
 
-	// Warmup comes before the window that is measured; default 100 ms. Duration is
-	// that window; default 2 s.
+	// Warmup is the time before the window that is measured, and Duration the length of
+	// the window.
 	Warmup, Duration time.Duration
 	// Rate is how many Calls the load starts in a second over all connections,
 	// regardless of Replies, as far as Depth allows. The latency of a Call counts from
 	// the time when it was due, also when Depth delayed it. With 0 the load is a closed
 	// loop: each Reply starts a Call.
 	Rate float64
-	// Timeout bounds connecting and the wait for the last Replies; default 10 s.
+	// Timeout bounds connecting and the wait for the last Replies.
 	Timeout time.Duration
 	// Full compares all data of every Reply rather than both ends.
 	Full bool
@@ -56,18 +56,12 @@ type Load struct {
 	Processes Processes
 }
 
-func (l *Load) defaults() error {
-	l.Conns, l.Depth = max(l.Conns, 1), max(l.Depth, 1)
-	if l.Warmup == 0 {
-		l.Warmup = 100 * time.Millisecond
-	}
-	if l.Duration <= 0 {
-		l.Duration = 2 * time.Second
-	}
-	if l.Timeout <= 0 {
-		l.Timeout = 10 * time.Second
-	}
+func (l *Load) validate() error {
 	switch {
+	case l.Conns < 1 || l.Depth < 1:
+		return fmt.Errorf("bench: %d connections of depth %d: want at least 1 of both", l.Conns, l.Depth)
+	case l.Warmup < 0 || l.Duration <= 0 || l.Timeout <= 0:
+		return fmt.Errorf("bench: warm-up %v, duration %v, timeout %v: want times above 0", l.Warmup, l.Duration, l.Timeout)
 	case l.Conns > maxConns || l.Idle > maxConns:
 		return fmt.Errorf("bench: %d connections: want at most %d", max(l.Conns, l.Idle), maxConns)
 	case l.Depth > maxDepth:
@@ -92,20 +86,17 @@ type Loader struct {
 	log      zerolog.Logger
 }
 
-// LoaderOptions configure a Loader. Zero is the default.
+// LoaderOptions configure a Loader.
 type LoaderOptions struct {
-	Loops  int   // event loops; default 2, but 1 where GOMAXPROCS is
-	Budget int64 // octets of memory for messages of RDMA loads; default 1 GiB
+	Loops  int   // event loops; 0 is two, or one when GOMAXPROCS is 1
+	Budget int64 // octets of memory for messages of RDMA loads
 	Log    zerolog.Logger
 }
 
 // NewLoader starts a Loader.
 func NewLoader(o LoaderOptions) (*Loader, error) {
-	if o.Budget == 0 {
-		o.Budget = 1 << 30
-	}
 	if o.Loops == 0 {
-		o.Loops = defaultLoops()
+		o.Loops = loaderLoops()
 	}
 	arena, err := regmem.New(regmem.Options{Budget: o.Budget})
 	if err != nil {
@@ -172,7 +163,7 @@ func (l *Loader) Run(ctx context.Context, o Load) (*Result, error) {
 
 // prepare makes a run without connections.
 func (l *Loader) prepare(o Load) (*run, error) {
-	if err := o.defaults(); err != nil {
+	if err := o.validate(); err != nil {
 		return nil, err
 	}
 	r := &run{Load: o, loader: l, base: time.Now(), seed: rand.Uint32(), failed: make(chan error, 1)}

@@ -20,17 +20,18 @@ func BenchmarkEcho(b *testing.B) {
 			work := Load{Conns: n[0], Depth: n[1], Work: Work{Call: 100, Reply: 100}}
 			b.Run(transport+" "+fmt.Sprintf("%dx%d", n[0], n[1]), func(b *testing.B) {
 				p := provider(transport == "rdma")
-				s, err := StartServer(ServerOptions{Address: "127.0.0.1:0", Loops: 1, Provider: p, Log: zerolog.Nop()})
+				s, err := StartServer(ServerOptions{Address: "127.0.0.1:0", Loops: 1, Budget: 1 << 30, Credits: 128, CallInline: 4096, ReplyInline: 4096, Provider: p, Log: zerolog.Nop()})
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer s.Close()
-				l, err := NewLoader(LoaderOptions{Loops: 1, Log: zerolog.Nop()})
+				l, err := NewLoader(LoaderOptions{Loops: 1, Budget: 1 << 30, Log: zerolog.Nop()})
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer l.Close()
-				work.Target, work.Provider, work.Duration = s.Addr().String(), p, 500*time.Millisecond
+				work.Target, work.Provider = s.Addr().String(), p
+				work.Warmup, work.Duration, work.Timeout = 100*time.Millisecond, 500*time.Millisecond, 10*time.Second
 				work.Processes = Processes{pid()}
 				var r *Result
 				for b.Loop() {

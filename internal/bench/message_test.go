@@ -307,14 +307,14 @@ func TestMix(t *testing.T) {
 	if len(ops) != 3 || count != [3]int{50, 30, 20} || ops[0].name != "read" || ops[1].size != 4096 {
 		t.Errorf("ops %v, counts %v", ops, count)
 	}
-	if ops, order, err := (Work{Mix: "nfs3:null"}).ops(); err != nil || len(ops) != 1 || len(order) != 1 {
+	if ops, order, err := (Work{Mix: "nfs3:null", Size: 4096}).ops(); err != nil || len(ops) != 1 || len(order) != 1 {
 		t.Errorf("one kind: %v %v %v", ops, order, err)
 	}
 	for _, bad := range []string{
 		"read", "nfs4:read", "nfs3:", "nfs3:fly", "nfs3:read=", "nfs3:read=0", "nfs3:read=-1", "nfs3:read=x",
 		"nfs3:read=1,read=2", "nfs3:read=1,", "nfs3:read=600,write=600", "nfs3:read=99999999999999999999",
 	} {
-		if _, _, err := (Work{Mix: bad}).ops(); err == nil {
+		if _, _, err := (Work{Mix: bad, Size: 4096}).ops(); err == nil {
 			t.Errorf("%q: no error", bad)
 		}
 	}

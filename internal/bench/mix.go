@@ -21,7 +21,7 @@ type Work struct {
 	// Mix, if not empty, is a program with procedures and their weights, such
 	// as "nfs3:read=50,write=30,getattr=20". A weight left out is 1.
 	Mix string
-	// Size is the data of each READ and WRITE of a mix in octets; 0 is 64 KiB.
+	// Size is the data of each READ and WRITE of a mix in octets.
 	Size int
 }
 
@@ -33,14 +33,7 @@ func (w Work) String() string {
 	if !strings.Contains(w.Mix, "read") && !strings.Contains(w.Mix, "write") {
 		return w.Mix
 	}
-	return w.Mix + " of " + formatSize(w.size())
-}
-
-func (w Work) size() int {
-	if w.Size == 0 {
-		return 64 << 10
-	}
-	return w.Size
+	return w.Mix + " of " + formatSize(w.Size)
 }
 
 // formatSize writes n octets with the largest unit that leaves no fraction.
@@ -84,7 +77,7 @@ func (w Work) ops() ([]*op, []uint8, error) {
 		if total += weight; total > maxWeight {
 			return nil, nil, fmt.Errorf("bench: mix %q: weights add up to more than %d", w.Mix, maxWeight)
 		}
-		o, err := nfsOp(name, w.size())
+		o, err := nfsOp(name, w.Size)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -42,10 +42,10 @@ func NFSCases() []Case {
 		}
 	}
 	return []Case{
-		mix("GETATTR, 1 x 1", 1, 1, "getattr", 0),
-		mix("GETATTR, 16 x 16", 16, 16, "getattr", 0),
-		mix("GETATTR, 256 x 1", 256, 1, "getattr", 0),
-		mix("GETATTR, 256 x 16", 256, 16, "getattr", 0),
+		mix("GETATTR, 1 x 1", 1, 1, "getattr", 64<<10),
+		mix("GETATTR, 16 x 16", 16, 16, "getattr", 64<<10),
+		mix("GETATTR, 256 x 1", 256, 1, "getattr", 64<<10),
+		mix("GETATTR, 256 x 16", 256, 16, "getattr", 64<<10),
 		mix("WRITE of 1 MiB, 1 x 1", 1, 1, "write", 1<<20),
 		mix("WRITE of 1 MiB, 4 x 4", 4, 4, "write", 1<<20),
 		mix("READ of 1 MiB, 1 x 1", 1, 1, "read", 1<<20),

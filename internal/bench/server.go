@@ -23,19 +23,19 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// ServerOptions configure a Server. Zero is the default.
+// ServerOptions configure a Server.
 type ServerOptions struct {
 	Address string // host:port
 
 	// Provider listens over RDMA. With nil, the Server uses TCP.
 	Provider fabric.Provider
-	// Credits are granted to each RDMA connection; default 128.
+	// Credits is the grant of each RDMA connection.
 	Credits int
-	// CallInline and ReplyInline are RDMA's inline thresholds; default 4096 octets.
+	// CallInline and ReplyInline are the inline thresholds over RDMA in octets.
 	CallInline, ReplyInline int
 
-	Loops  int   // event loops; default one per CPU, but one less where there are more than two
-	Budget int64 // octets of memory for messages; default 1 GiB
+	Loops  int   // event loops; 0 is one per CPU, but one less where there are more than two
+	Budget int64 // octets of memory for messages
 	// Full compares all data of every Call rather than both ends.
 	Full bool
 
@@ -59,18 +59,12 @@ type Server struct {
 }
 
 const (
-	inlineThreshold = 4096           // of an RDMA connection, in octets, unless another is configured
+	inlineThreshold = 4096           // of a Loader's RDMA connection, in octets
 	maxCall         = 4<<20 + 64<<10 // octets of the longest Call accepted over RDMA
 )
 
 // StartServer starts a Server.
 func StartServer(o ServerOptions) (s *Server, err error) {
-	if o.Budget == 0 {
-		o.Budget = 1 << 30
-	}
-	o.Credits = cmp.Or(o.Credits, 128)
-	o.CallInline = cmp.Or(o.CallInline, inlineThreshold)
-	o.ReplyInline = cmp.Or(o.ReplyInline, inlineThreshold)
 	o.Loops = cmp.Or(o.Loops, serverLoops())
 	s = &Server{service: service{full: o.Full}}
 	if s.arena, err = regmem.New(regmem.Options{Budget: o.Budget}); err != nil {

@@ -17,7 +17,8 @@ func serverLoops() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-func defaultLoops() int { return min(2, runtime.GOMAXPROCS(0)) }
+// loaderLoops returns how many event loops a Loader has when LoaderOptions do not say.
+func loaderLoops() int { return min(2, runtime.GOMAXPROCS(0)) }
 
 // A client is one connection of a load. Its methods run on its loop.
 type client interface {
