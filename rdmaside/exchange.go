@@ -58,12 +58,12 @@ type Exchange struct {
 	call    oncrpc.Call
 
 	// State of pulling the Call.
-	total   int // octets of the plain Call
-	chunks  []readChunk
-	places  []uint32 // scratch: positions of chunks
-	pieces  []piece
-	posted  int // pieces whose Read is posted
-	fetched int // pieces whose Read has completed
+	total     int // octets of the plain Call
+	chunks    []readChunk
+	positions []uint32 // scratch: positions of chunks
+	pieces    []piece
+	posted    int // pieces whose Read is posted
+	fetched   int // pieces whose Read has completed
 
 	// The answer.
 	done   Releaser

@@ -181,7 +181,7 @@ func (x *Exchange) itemsMatch(reg *ulb.Registry) bool {
 	if len(x.chunks) == 1 && x.header.Proc == rpcrdma.Msg {
 		return true // ulb.RestoreCall has checked it
 	}
-	x.places = x.places[:0]
+	x.positions = x.positions[:0]
 	for i := range x.chunks {
 		ch := &x.chunks[i]
 		at := int(ch.position)
@@ -192,7 +192,7 @@ func (x *Exchange) itemsMatch(reg *ulb.Registry) bool {
 		if n != ch.length && uint64(n)+uint64(-n&3) != uint64(ch.length) {
 			return false
 		}
-		x.places = append(x.places, ch.position)
+		x.positions = append(x.positions, ch.position)
 	}
-	return reg.Lookup(x.call.Program, x.call.Version).ArgItems(&x.call, x.places)
+	return reg.Lookup(x.call.Program, x.call.Version).ArgItems(&x.call, x.positions)
 }

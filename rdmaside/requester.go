@@ -38,46 +38,45 @@ type Requester struct {
 	loop    loop.Loop
 	watcher Watcher
 	metrics *RequesterMetrics
-	base    time.Time  // when since's clock began, unless the loop has a clock
+	base    time.Time  // the origin of since, unless the loop has a clock
 	clock   loop.Clock // the loop's clock; nil if it has none
 
 	info RequesterInfo // constant after Setup
 
 	// Owned by the loop.
-	conn    fabric.Conn
-	state   connState
-	asked   bool  // this side closed the connection, for reason
-	reason  error // valid when ended, or asked
-	credits credit.Account
-	recvs   recvRing
-	xids    xidTable
-	slots   []pendingCall
-	idle    []int32       // free slots
-	oldest  int32         // first in the list of pending Calls, in the order sent; -1 for none
-	newest  int32         // last in that list; -1 for none
-	headers *regmem.Lease // headerLen octets for each slot and reverse Reply
-	reverse reverseLine
-	header  rpcrdma.Header
-	parts   [3][]byte
-	timer   *time.Timer   // fires at the oldest Call's deadline
-	armed   bool          // timer is running
-	heard   time.Duration // when the youngest of the answered Calls was sent
-	leaving bool          // the connection is only kept for its outstanding Calls: see leave
+	conn         fabric.Conn
+	state        connState
+	asked        bool  // this side closed the connection, for reason
+	reason       error // valid when ended, or asked
+	credits      credit.Account
+	recvs        recvRing
+	xids         xidTable
+	slots        []pendingCall
+	idle         []int32       // free slots
+	oldest       int32         // first in the list of pending Calls, in the order sent; -1 for none
+	newest       int32         // last in that list; -1 for none
+	headers      *regmem.Lease // headerLen octets for each slot and reverse Reply
+	reverse      reverseLine
+	header       rpcrdma.Header
+	parts        [3][]byte
+	timer        *time.Timer   // fires at the oldest Call's deadline
+	armed        bool          // timer is running
+	lastAnswered time.Duration // when the youngest of the answered Calls was sent
+	retiring     bool          // the connection is only kept for its outstanding Calls: see retire
 
 	// Written by the loop, read by anyone.
 	grant       atomic.Int32
 	outstanding atomic.Int32
 }
 
-// headerLen bounds the header of a Call of any ulb.Shape, and a whole reverse
-// Reply made here, in octets: 28 octets, a Read chunk of 24, a Write chunk of 24
-// or a Reply chunk of 20.
+// headerLen bounds, in octets, the header of a Call of any ulb.Shape and a whole
+// reverse Reply made here: 28 for the fixed part and the ends of the lists, 24
+// for a Read chunk, and 24 for a Write chunk or 20 for a Reply chunk.
 const headerLen = 128
 
 // DialRequester connects to addr and returns when the connection is ready for its
-// first Call. It blocks, so it must not be called on a loop. w may be nil. If the
-// connection was closed soon, w.Ended may have been called before DialRequester
-// returns.
+// first Call. It blocks, so it must not be called on a loop. w may be nil. The
+// connection may be closed, and w.Ended called, before DialRequester returns.
 func DialRequester(ctx context.Context, p fabric.Provider, on loop.Loop, addr string, o RequesterOptions, w Watcher) (*Requester, error) {
 	r, err := newRequester(o, on, w)
 	if err != nil {
@@ -108,7 +107,7 @@ func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, erro
 	}
 	r.clock, _ = on.(loop.Clock)
 	if r.watcher == nil {
-		r.watcher = deafWatcher{}
+		r.watcher = noWatcher{}
 	}
 	if r.metrics == nil {
 		r.metrics = &RequesterMetrics{}
@@ -201,7 +200,7 @@ func (r *Requester) closed(err error) {
 		return
 	}
 	if r.state == up {
-		r.fade()
+		r.setEnding()
 		r.watcher.Granted(r, 0)
 	}
 	if !r.asked {
@@ -277,7 +276,7 @@ func (r *Requester) LastActivity() time.Time { return r.conn.LastActivity() }
 // Loop returns the loop that owns r. It may be called on any goroutine.
 func (r *Requester) Loop() loop.Loop { return r.loop }
 
-type deafWatcher struct{}
+type noWatcher struct{}
 
-func (deafWatcher) Granted(*Requester, int) {}
-func (deafWatcher) Ended(*Requester, error) {}
+func (noWatcher) Granted(*Requester, int) {}
+func (noWatcher) Ended(*Requester, error) {}

@@ -87,7 +87,7 @@ func (t *deadlineTask) Run() {
 		return
 	}
 	if r.dropped(pc) {
-		r.leave()
+		r.retire()
 		return
 	}
 	r.metrics.deadlines.Inc()
@@ -100,15 +100,15 @@ func (t *deadlineTask) Run() {
 // answered records that the Responder has answered pc. Responders answer in any
 // order. But a Call that passes its deadline, while Calls sent after it are
 // answered within theirs, was dropped.
-func (r *Requester) answered(pc *pendingCall) { r.heard = max(r.heard, pc.sent) }
+func (r *Requester) answered(pc *pendingCall) { r.lastAnswered = max(r.lastAnswered, pc.sent) }
 
 // dropped reports whether the connection, on which pc has passed its deadline, is
 // kept for its other Calls rather than closed now.
 func (r *Requester) dropped(pc *pendingCall) bool {
-	if r.leaving {
+	if r.retiring {
 		return true
 	}
-	if r.heard <= pc.sent {
+	if r.lastAnswered <= pc.sent {
 		return false // no later Call is answered either: the Responder may be stalled
 	}
 	r.metrics.dropped.Inc()
@@ -116,13 +116,13 @@ func (r *Requester) dropped(pc *pendingCall) bool {
 		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline).
 		Msg("call not answered in time although later ones were; connection is being replaced")
 	w, ok := r.watcher.(DropWatcher)
-	r.leaving = ok && w.Dropped(r)
-	return r.leaving
+	r.retiring = ok && w.Dropped(r)
+	return r.retiring
 }
 
-// leave closes a connection that is only kept for its outstanding Calls, once all
-// of them are past their deadline.
-func (r *Requester) leave() {
+// retire closes a connection that is only kept for its outstanding Calls, once
+// all of them are past their deadline.
+func (r *Requester) retire() {
 	if r.state != up {
 		return
 	}

@@ -15,9 +15,9 @@ type dropWatcher struct {
 
 func (w *dropWatcher) Dropped(*Requester) bool { w.asked++; return w.leave }
 
-// leaveTest runs f with a connection whose deadline is a minute. Call 1 was sent
+// retireTest runs f with a connection whose deadline is a minute. Call 1 was sent
 // at 0 s and is never answered; Call 2 was sent at 10 s and is answered.
-func leaveTest(t *testing.T, leave bool, f func(tc *requesterCase, w *dropWatcher)) {
+func retireTest(t *testing.T, leave bool, f func(tc *requesterCase, w *dropWatcher)) {
 	t.Helper()
 	requesterTest(t, func(tc *requesterCase) { tc.opts.Deadline = time.Minute }, func(tc *requesterCase) {
 		w := &dropWatcher{requesterCase: tc, leave: leave}
@@ -32,10 +32,10 @@ func leaveTest(t *testing.T, leave bool, f func(tc *requesterCase, w *dropWatche
 	})
 }
 
-// TestRequesterLeave checks that the other Calls of a connection with a dropped
+// TestRequesterRetire checks that the other Calls of a connection with a dropped
 // Call are answered.
-func TestRequesterLeave(t *testing.T) {
-	leaveTest(t, true, func(tc *requesterCase, w *dropWatcher) {
+func TestRequesterRetire(t *testing.T) {
+	retireTest(t, true, func(tc *requesterCase, w *dropWatcher) {
 		tc.sleep(40 * time.Second)
 		tc.send(getAttrCall(3))
 		tc.sleep(5 * time.Second)
@@ -69,10 +69,10 @@ func TestRequesterLeave(t *testing.T) {
 	})
 }
 
-// TestRequesterLeaveAnswered checks that a late answer to the dropped Call still
+// TestRequesterRetireAnswered checks that a late answer to the dropped Call still
 // completes it.
-func TestRequesterLeaveAnswered(t *testing.T) {
-	leaveTest(t, true, func(tc *requesterCase, w *dropWatcher) {
+func TestRequesterRetireAnswered(t *testing.T) {
+	retireTest(t, true, func(tc *requesterCase, w *dropWatcher) {
 		tc.sleep(40 * time.Second)
 		tc.send(getAttrCall(3))
 		tc.sleep(11 * time.Second)
@@ -86,10 +86,10 @@ func TestRequesterLeaveAnswered(t *testing.T) {
 	})
 }
 
-// TestRequesterLeaveDeadline checks that another Call that is not answered closes
+// TestRequesterRetireDeadline checks that another Call that is not answered closes
 // the connection at its own deadline.
-func TestRequesterLeaveDeadline(t *testing.T) {
-	leaveTest(t, true, func(tc *requesterCase, _ *dropWatcher) {
+func TestRequesterRetireDeadline(t *testing.T) {
+	retireTest(t, true, func(tc *requesterCase, _ *dropWatcher) {
 		tc.sleep(40 * time.Second)
 		tc.send(getAttrCall(3))
 		tc.sleep(59 * time.Second)
@@ -101,10 +101,10 @@ func TestRequesterLeaveDeadline(t *testing.T) {
 	})
 }
 
-// TestRequesterLeaveRefused checks that the connection is closed at once when the
+// TestRequesterRetireRefused checks that the connection is closed at once when the
 // watcher does not want to keep it.
-func TestRequesterLeaveRefused(t *testing.T) {
-	leaveTest(t, false, func(tc *requesterCase, w *dropWatcher) {
+func TestRequesterRetireRefused(t *testing.T) {
+	retireTest(t, false, func(tc *requesterCase, w *dropWatcher) {
 		tc.sleep(40 * time.Second)
 		tc.send(getAttrCall(3))
 		tc.sleep(11 * time.Second)

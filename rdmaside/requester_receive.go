@@ -188,7 +188,7 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 }
 
 // stray closes the connection if a message that answers no Call invalidated a
-// handle: the handle belongs to another Call.
+// handle. A peer may only invalidate a handle of the Call that it answers.
 func (r *Requester) stray(c *fabric.Completion) {
 	if c.Invalidated != 0 {
 		r.refuse(nil, refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated by a message that answers no call", uint32(c.Invalidated))})
@@ -199,7 +199,7 @@ func (r *Requester) stray(c *fabric.Completion) {
 // RFC 8166 Sections 3.4.6, 4.2.4, 4.3. payload is what follows the header; inv is
 // the handle that the Send invalidated, or 0.
 func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, inv fabric.Handle) error {
-	if inv != 0 && !pc.killed(inv) {
+	if inv != 0 && !pc.peerInvalidated(inv) {
 		return refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated is not the call's", uint32(inv))}
 	}
 	if h.Proc == rpcrdma.Error {
@@ -261,9 +261,9 @@ func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
 	return nil
 }
 
-// killed records that the peer invalidated h. It reports whether h is one of pc's
+// peerInvalidated records that the peer invalidated h. It reports whether h is one of pc's
 // valid handles.
-func (pc *pendingCall) killed(h fabric.Handle) bool {
+func (pc *pendingCall) peerInvalidated(h fabric.Handle) bool {
 	for i := range pc.handles {
 		if pc.handles[i] == h {
 			pc.handles[i] = 0

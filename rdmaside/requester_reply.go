@@ -14,7 +14,7 @@ import (
 // it until its client has read it.
 const shrinkBelow = 64 << 10
 
-// settle completes pc if nothing is left to wait for.
+// settle completes pc unless it waits for something: see pendingCall.
 func (r *Requester) settle(pc *pendingCall) {
 	if pc.call == nil || !pc.ready() {
 		return
@@ -127,7 +127,7 @@ func (r *Requester) finish(pc *pendingCall) {
 		r.metrics.failed(fate)
 		c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: fate != Answered, Err: err})
 	}
-	if r.leaving {
-		r.leave()
+	if r.retiring {
+		r.retire()
 	}
 }

@@ -62,11 +62,11 @@ func segment(g fabric.Region) rpcrdma.Segment {
 }
 
 // Send posts c. An error means that nothing was posted and that c is still the
-// caller's. The error is ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrProviderBusy,
-// ErrClosed, ulb.ErrTooLong, or says what is wrong with c. Otherwise Send calls
-// c.Owner.CallDone later, after it has returned.
+// caller's: it is ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrProviderBusy,
+// ErrClosed, ulb.ErrTooLong, or says what is wrong with c. Otherwise
+// c.Owner.CallDone is called once, after Send has returned.
 func (r *Requester) Send(c *Call) error {
-	if r.state != up || r.leaving {
+	if r.state != up || r.retiring {
 		return ErrClosed
 	}
 	m := c.Message

@@ -13,7 +13,7 @@ import (
 func (r *Requester) Close(err error) {
 	if r.state == up {
 		r.asked, r.reason = true, err
-		r.fade()
+		r.setEnding()
 		r.conn.Close(err)
 	}
 }
@@ -25,15 +25,15 @@ func (r *Requester) end(err error) {
 		return
 	}
 	if errors.Is(err, fabric.ErrClosed) {
-		r.fade()
+		r.setEnding()
 	} else {
 		r.Close(err)
 	}
 	r.watcher.Granted(r, 0)
 }
 
-// fade marks the connection as closing.
-func (r *Requester) fade() {
+// setEnding marks the connection as closing.
+func (r *Requester) setEnding() {
 	r.state = ending
 	r.publish()
 }

@@ -55,7 +55,7 @@ func NewResponder(o ResponderOptions, h CallHandler) (*Responder, error) {
 	s := &Responder{opts: o, calls: h, metrics: o.Metrics}
 	var ok bool
 	if s.conns, ok = h.(ConnHandler); !ok {
-		s.conns = deafConnHandler{}
+		s.conns = noConnHandler{}
 	}
 	if s.metrics == nil {
 		s.metrics = &ResponderMetrics{}
@@ -188,7 +188,7 @@ func (c *ResponderConn) setup(conn fabric.Conn) error {
 	if n := c.info.MaxMessage; n != 0 {
 		c.replyInline = min(c.replyInline, n)
 	}
-	if err := c.start(); err != nil {
+	if err := c.joinPool(); err != nil {
 		if errors.Is(err, regmem.ErrBudget) {
 			err = ErrNoReceives
 		}
@@ -206,7 +206,7 @@ func (c *ResponderConn) abandon(err error) {
 	}
 	c.state = ended
 	c.recvs.abandon()
-	c.part()
+	c.leavePool()
 	if c.opened {
 		c.responder.conns.Ended(c, err)
 	}
@@ -227,7 +227,7 @@ func (c *ResponderConn) closed(err error) {
 	}
 	c.starved, c.pulling, c.queued = exchangeQueue{}, exchangeQueue{}, exchangeQueue{}
 	c.dropParked()
-	defer c.part() // after the Calls have released their Receives
+	defer c.leavePool() // after the Calls have released their Receives
 	for _, x := range c.exchanges {
 		switch x.state {
 		case exchangeIdle:
@@ -272,7 +272,7 @@ func (c *ResponderConn) Flush() {
 	}
 }
 
-type deafConnHandler struct{}
+type noConnHandler struct{}
 
-func (deafConnHandler) Opened(*ResponderConn)       {}
-func (deafConnHandler) Ended(*ResponderConn, error) {}
+func (noConnHandler) Opened(*ResponderConn)       {}
+func (noConnHandler) Ended(*ResponderConn, error) {}

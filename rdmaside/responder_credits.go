@@ -49,8 +49,8 @@ func (c *ResponderConn) setLimit(n int) error {
 	return err
 }
 
-// start posts the first Receives.
-func (c *ResponderConn) start() error {
+// joinPool joins the ReceivePool and posts the first Receives.
+func (c *ResponderConn) joinPool() error {
 	o := &c.responder.opts
 	o.Receives.conns.Add(1)
 	c.joined = true
@@ -63,8 +63,8 @@ func (c *ResponderConn) start() error {
 	return err
 }
 
-// part leaves the ReceivePool that start joined, when all Receives are released.
-func (c *ResponderConn) part() {
+// leavePool undoes joinPool, when all Receives are released.
+func (c *ResponderConn) leavePool() {
 	if !c.joined {
 		return
 	}
@@ -72,7 +72,7 @@ func (c *ResponderConn) part() {
 	c.responder.opts.Receives.conns.Add(-1)
 	c.countReceives()
 	c.countGranted(0)
-	c.starve(false)
+	c.setStarved(false)
 }
 
 // use counts the Call that has come.
@@ -89,7 +89,7 @@ func (c *ResponderConn) use() {
 		return
 	}
 	u.denied = !c.grow()
-	c.starve(u.denied && u.spent)
+	c.setStarved(u.denied && u.spent)
 	u.calls, u.spent = 0, false
 }
 
@@ -127,7 +127,7 @@ func (c *ResponderConn) grow() bool {
 func (c *ResponderConn) yield() {
 	g, p := &c.grants, c.responder.opts.Receives
 	if c.load.starved && g.Outstanding <= 1 {
-		c.starve(false) // it waits for nothing any more
+		c.setStarved(false) // it waits for nothing any more
 	}
 	if g.Limit <= 1 || !p.tight() {
 		return
@@ -177,7 +177,7 @@ func (c *ResponderConn) shrink(i int) {
 	c.countReceives()
 }
 
-func (c *ResponderConn) starve(starved bool) {
+func (c *ResponderConn) setStarved(starved bool) {
 	if starved != c.load.starved {
 		c.load.starved = starved
 		n := int64(1)

@@ -42,7 +42,7 @@ func (c *ResponderConn) gatherCall(x *Exchange) {
 	}
 	x.state = exchangeStarved
 	c.starved.push(x)
-	c.await()
+	c.awaitMemory()
 }
 
 // lease leases memory for the Call of x and begins to pull it. It returns false
@@ -77,8 +77,8 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 	return true
 }
 
-// await asks to be called when there may be memory for the first starved Call.
-func (c *ResponderConn) await() {
+// awaitMemory asks to be called when there may be memory for the first starved Call.
+func (c *ResponderConn) awaitMemory() {
 	if c.waiting || c.starved.first == nil || c.state != up {
 		return
 	}
@@ -107,7 +107,7 @@ func (t *memoryTask) Run() {
 			break
 		}
 	}
-	c.await()
+	c.awaitMemory()
 }
 
 // pull posts Reads, in the order their Calls came, as many as the peer serves at

@@ -20,8 +20,7 @@ const readTimeout = 60 * time.Second
 // completes. The memory that Reads are to fill is leased meanwhile, and without
 // this a few Requesters that never serve a Read could occupy all of it. One timer
 // serves all Reads. It is started when Reads are posted and it is not running, so
-// it fires between one and two readTimeout after the last
-// completion.
+// it fires between one and two times readTimeout after the last completion.
 type readWatch struct {
 	timer *time.Timer
 	armed bool   // timer is running
