@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -235,7 +237,7 @@ func TestRequesterInline(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		tc.send(getAttrCall(0x01020304))
 		s := tc.peer.wantSend("a short call goes inline")
-		want := append(unhex(t, `
+		want := append(testkit.Unhex(t, `
 			01020304 00000001 00000008 00000000   # XID, version 1, 8 credits requested, RDMA_MSG
 			00000000 00000000 00000000            # no Read list, no Write list, no Reply chunk
 		`), getAttrCall(0x01020304)...)
@@ -640,7 +642,7 @@ func TestRequesterErrors(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		tc.send(opaqueCall(1, 9000))
 		tc.peer.wantSend("a call")
-		tc.peer.send(0, unhex(t, `
+		tc.peer.send(0, testkit.Unhex(t, `
 			00000001 00000001 00000006 00000004   # XID 1, version 1, 6 credits, RDMA_ERROR
 			00000002                              # ERR_CHUNK
 		`))
@@ -653,7 +655,7 @@ func TestRequesterErrors(t *testing.T) {
 
 		tc.send(getAttrCall(2))
 		tc.send(getAttrCall(3))
-		tc.peer.send(0, unhex(t, `
+		tc.peer.send(0, testkit.Unhex(t, `
 			00000002 00000001 00000006 00000004
 			00000001 00000002 00000003            # ERR_VERS, 2 to 3
 		`))
@@ -715,7 +717,7 @@ func TestRequesterReverseCall(t *testing.T) {
 		callback := words(5, 0, 2, 0x40000000, 1, 1, 0, 0, 0, 0)
 		tc.peer.send(0, plain(5, 2), callback)
 		s := tc.peer.wantSend("the reverse call is answered")
-		want := unhex(t, `
+		want := testkit.Unhex(t, `
 			00000005 00000001 00000004 00000000 00000000 00000000 00000000  # 4 credits
 			00000005 00000001 00000000 00000000 00000000 00000001           # PROG_UNAVAIL
 		`)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -205,7 +207,7 @@ func TestResponderInline(t *testing.T) {
 		}
 		tc.peer.wantIdle("no answer yet")
 		tc.answer(x, getAttrReply(0x0a))
-		want := append(unhex(t, `
+		want := append(testkit.Unhex(t, `
 			0000000a 00000001 00000008 00000000   # XID, version 1, 8 credits granted, RDMA_MSG
 			00000000 00000000 00000000            # no lists
 		`), getAttrReply(0x0a)...)
@@ -543,7 +545,7 @@ func TestResponderErrVers(t *testing.T) {
 	responderTest(t, nil, func(tc *responderCase) {
 		tc.peer.send(0, words(0x77, 9, 5, 0, 0, 0, 0))
 		m, _ := tc.peer.next()
-		want := unhex(t, `
+		want := testkit.Unhex(t, `
 			00000077 00000009 00000005 00000004   # XID and version of the call, RDMA_ERROR
 			00000001 00000001 00000001            # ERR_VERS, 1 to 1
 		`)

@@ -5,12 +5,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -42,23 +40,6 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
-}
-
-// unhex decodes hex with blanks and # comments.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	var b strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "#")
-		for _, f := range strings.Fields(line) {
-			b.WriteString(f)
-		}
-	}
-	out, err := hex.DecodeString(b.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 // RPC messages of NFS version 3, RFC 1813.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -119,13 +120,13 @@ func TestRefusals(t *testing.T) {
 		in   []byte
 		want reason
 	}{
-		{"mark of 2 GiB", unhex(t, `ffffffff 00000001`), reasonTooLong},
+		{"mark of 2 GiB", testkit.Unhex(t, `ffffffff 00000001`), reasonTooLong},
 		{"a million empty fragments", make([]byte, 4<<20), reasonFragments},
 		{"fragments of one octet", bytes.Repeat(fragment(false, []byte{1}), 100_000), reasonFragments},
 		{"endless fragments", bytes.Repeat(fragment(false, make([]byte, 100_000)), 100), reasonTooLong},
-		{"empty record", unhex(t, `80000000`), reasonTooShort},
+		{"empty record", testkit.Unhex(t, `80000000`), reasonTooShort},
 		{"HTTP", []byte("GET / HTTP/1.1\r\nHost: storage\r\n\r\n"), reasonTooLong},
-		{"TLS", unhex(t, `16030102000100 01fc0303`), reasonTooLong},
+		{"TLS", testkit.Unhex(t, `16030102000100 01fc0303`), reasonTooLong},
 		{"SSH", []byte("SSH-2.0-OpenSSH_9.2\r\n"), reasonTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

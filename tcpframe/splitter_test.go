@@ -6,24 +6,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
-)
 
-// unhex reads hex, a field a line, with comments after #.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	var clean strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "#")
-		for _, f := range strings.Fields(line) {
-			clean.WriteString(f)
-		}
-	}
-	b, err := hex.DecodeString(clean.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
 
 // cut runs b through a splitter. piece returns the length of each next piece.
 func cut(s *splitter, b []byte, piece func() int) (records [][]byte, err *recordError) {
@@ -74,7 +59,7 @@ const nullCall = `
 `
 
 func TestSplitterVectors(t *testing.T) {
-	call := unhex(t, nullCall)
+	call := testkit.Unhex(t, nullCall)
 	for _, tt := range []struct {
 		name, in string
 		want     [][]byte
@@ -109,7 +94,7 @@ func TestSplitterVectors(t *testing.T) {
 		{name: "TLS ClientHello", in: `160301 0200 0100 01fc 0303`, reason: reasonTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			in := unhex(t, tt.in)
+			in := testkit.Unhex(t, tt.in)
 			for piece := 1; piece <= len(in); piece++ {
 				s := &splitter{maxRecord: 4096, maxFragments: 8}
 				got, err := cut(s, in, func() int { return piece })
@@ -207,8 +192,8 @@ func FuzzSplitter(f *testing.F) {
 		`80000028` + nullCall, `00000008 00000001 00000000 80000000`, `ffffffff`, `80000000`,
 		`00000000 00000000 00000008 0000000100000000 80000001 ff`, `474554202f`, `8000`,
 	} {
-		f.Add(unhex(f, s), []byte{1, 2, 3})
-		f.Add(unhex(f, s), []byte{200})
+		f.Add(testkit.Unhex(f, s), []byte{1, 2, 3})
+		f.Add(testkit.Unhex(f, s), []byte{200})
 	}
 	f.Fuzz(func(t *testing.T, in, cuts []byte) {
 		const maxRecord, maxFragments = 300, 6

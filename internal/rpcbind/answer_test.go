@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // callHead returns a Call's header with AUTH_NONE, in hex.
@@ -193,10 +194,10 @@ func TestReplies(t *testing.T) {
 	for _, tt := range replies {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newTestServer(testServices())
-			call := unhex(t, tt.call)
+			call := testkit.Unhex(t, tt.call)
 			before := bytes.Clone(call)
 			got, ok := s.answer(call, tt.q)
-			if want := unhex(t, tt.reply); !bytes.Equal(got, want) || !ok {
+			if want := testkit.Unhex(t, tt.reply); !bytes.Equal(got, want) || !ok {
 				t.Errorf("reply, ok = %x, %v\nwant          %x", got, ok, want)
 			}
 			if tt.reply == "" && got != nil {
@@ -214,7 +215,7 @@ func TestRepliesCounted(t *testing.T) {
 	for _, tt := range replies {
 		s := newTestServer(testServices())
 		seen := countRefusals(s)
-		s.answer(unhex(t, tt.call), tt.q)
+		s.answer(testkit.Unhex(t, tt.call), tt.q)
 		for r := refusedNot; r < refusals; r++ {
 			want := uint64(0)
 			if r == tt.refused && r != refusedNot {
@@ -233,9 +234,9 @@ func TestHostReplies(t *testing.T) {
 	q := overTCP("192.0.2.1")
 	for v := 3; v <= 4; v++ {
 		before := uint32(time.Now().Unix())
-		got, _ := s.answer(unhex(t, callHead(v, 6)), q)
+		got, _ := s.answer(testkit.Unhex(t, callHead(v, 6)), q)
 		after := uint32(time.Now().Unix())
-		if len(got) != 28 || !bytes.Equal(got[:24], unhex(t, success)) {
+		if len(got) != 28 || !bytes.Equal(got[:24], testkit.Unhex(t, success)) {
 			t.Fatalf("v%d GETTIME: %x", v, got)
 		}
 		if now := binary.BigEndian.Uint32(got[24:]); now < before || now > after {
@@ -245,16 +246,16 @@ func TestHostReplies(t *testing.T) {
 			uaddr    string
 			sockaddr []byte
 		}{
-			{"192.0.2.1.8.1", append(binary.NativeEndian.AppendUint16(nil, 2), unhex(t, "0801 c0000201 0000000000000000")...)},
-			{"2001:db8::1.78.81", append(binary.NativeEndian.AppendUint16(nil, 10), unhex(t, "4e51 00000000 20010db8 00000000 00000000 00000001 00000000")...)},
+			{"192.0.2.1.8.1", append(binary.NativeEndian.AppendUint16(nil, 2), testkit.Unhex(t, "0801 c0000201 0000000000000000")...)},
+			{"2001:db8::1.78.81", append(binary.NativeEndian.AppendUint16(nil, 10), testkit.Unhex(t, "4e51 00000000 20010db8 00000000 00000000 00000001 00000000")...)},
 		} {
-			want := xdr.AppendOpaque(xdr.AppendUint32(unhex(t, success), uint32(len(a.sockaddr))), a.sockaddr)
-			call := xdr.AppendOpaque(unhex(t, callHead(v, 7)), []byte(a.uaddr))
+			want := xdr.AppendOpaque(xdr.AppendUint32(testkit.Unhex(t, success), uint32(len(a.sockaddr))), a.sockaddr)
+			call := xdr.AppendOpaque(testkit.Unhex(t, callHead(v, 7)), []byte(a.uaddr))
 			if got, ok := s.answer(call, q); !ok || !bytes.Equal(got, want) {
 				t.Errorf("v%d UADDR2TADDR(%s) = %x, want %x", v, a.uaddr, got, want)
 			}
-			want = xdr.AppendOpaque(unhex(t, success), []byte(a.uaddr))
-			call = xdr.AppendOpaque(xdr.AppendUint32(unhex(t, callHead(v, 8)), 128), a.sockaddr)
+			want = xdr.AppendOpaque(testkit.Unhex(t, success), []byte(a.uaddr))
+			call = xdr.AppendOpaque(xdr.AppendUint32(testkit.Unhex(t, callHead(v, 8)), 128), a.sockaddr)
 			if got, ok := s.answer(call, q); !ok || !bytes.Equal(got, want) {
 				t.Errorf("v%d TADDR2UADDR(%s) = %x, want %x", v, a.uaddr, got, want)
 			}
@@ -305,8 +306,8 @@ func TestMalformed(t *testing.T) {
 		for _, q := range []question{overTCP("192.0.2.1"), overUDP("192.0.2.1")} {
 			s := newTestServer(testServices())
 			seen := countRefusals(s)
-			got, ok := s.answer(unhex(t, tt.message), q)
-			if want := unhex(t, tt.reply); !bytes.Equal(got, want) || ok != (tt.reply != "") {
+			got, ok := s.answer(testkit.Unhex(t, tt.message), q)
+			if want := testkit.Unhex(t, tt.reply); !bytes.Equal(got, want) || ok != (tt.reply != "") {
 				t.Errorf("%s: reply, ok = %x, %v; want %x", tt.name, got, ok, want)
 			}
 			why := refusedArguments
@@ -324,7 +325,7 @@ func TestMalformed(t *testing.T) {
 func TestTruncated(t *testing.T) {
 	s := newTestServer(testServices())
 	for _, tt := range replies {
-		call := unhex(t, tt.call)
+		call := testkit.Unhex(t, tt.call)
 		for n := range call {
 			got, ok := s.answer(call[:n:n], tt.q)
 			var h oncrpc.Call
@@ -348,15 +349,15 @@ func TestLongReply(t *testing.T) {
 	}
 	s := newTestServer([]Service{{Address: netip.MustParseAddrPort("0.0.0.0:2049"), Programs: programs}})
 	for v := 3; v <= 4; v++ {
-		if got, ok := s.answer(unhex(t, callHead(v, 4)), overTCP("192.0.2.1")); !ok || len(got) <= maxMessage {
+		if got, ok := s.answer(testkit.Unhex(t, callHead(v, 4)), overTCP("192.0.2.1")); !ok || len(got) <= maxMessage {
 			t.Errorf("v%d DUMP on TCP: %d octets, %v", v, len(got), ok)
 		}
-		want := unhex(t, "00000007 00000001 00000000 00000000 00000000 00000005")
-		if got, ok := s.answer(unhex(t, callHead(v, 4)), overUDP("192.0.2.1")); !ok || !bytes.Equal(got, want) {
+		want := testkit.Unhex(t, "00000007 00000001 00000000 00000000 00000000 00000005")
+		if got, ok := s.answer(testkit.Unhex(t, callHead(v, 4)), overUDP("192.0.2.1")); !ok || !bytes.Equal(got, want) {
 			t.Errorf("v%d DUMP on UDP: %x, %v; want %x", v, got, ok, want)
 		}
 	}
-	if got, ok := s.answer(unhex(t, callHead(2, 4)), overUDP("192.0.2.1")); !ok || len(got) != 24+20*(6+200)+4 {
+	if got, ok := s.answer(testkit.Unhex(t, callHead(2, 4)), overUDP("192.0.2.1")); !ok || len(got) != 24+20*(6+200)+4 {
 		t.Errorf("v2 DUMP on UDP: %d octets, %v", len(got), ok)
 	}
 }
@@ -393,12 +394,12 @@ func TestReach(t *testing.T) {
 		{"198.51.100.1", 1, 1002, "198.51.100.1.3."}, // likewise
 	} {
 		q := overTCP(tt.local)
-		call := unhex(t, callHead(2, 3)+fmt.Sprintf("000186a3 %08x 00000006 00000000", tt.version))
+		call := testkit.Unhex(t, callHead(2, 3)+fmt.Sprintf("000186a3 %08x 00000006 00000000", tt.version))
 		got, _ := s.answer(call, q)
 		if port := binary.BigEndian.Uint32(got[24:]); port != tt.port {
 			t.Errorf("GETPORT %d at %s = %d, want %d", tt.version, tt.local, port, tt.port)
 		}
-		call = unhex(t, callHead(4, 3)+fmt.Sprintf("000186a3 %08x 00000000 00000000 00000000", tt.version))
+		call = testkit.Unhex(t, callHead(4, 3)+fmt.Sprintf("000186a3 %08x 00000000 00000000 00000000", tt.version))
 		got, _ = s.answer(call, q)
 		n := int(binary.BigEndian.Uint32(got[24:]))
 		if u := string(got[28 : 28+n]); len(u) < len(tt.uaddr) || u[:len(tt.uaddr)] != tt.uaddr {
@@ -410,13 +411,13 @@ func TestReach(t *testing.T) {
 // A listener on loopback is not advertised to other hosts.
 func TestLoopback(t *testing.T) {
 	s := newTestServer(testServices())
-	call := unhex(t, callHead(4, 3)+"000186b5 00000004 00000000 00000000 00000000")
+	call := testkit.Unhex(t, callHead(4, 3)+"000186b5 00000004 00000000 00000000 00000000")
 	for local, want := range map[string]string{"192.0.2.1": "", "127.0.0.1": "127.0.0.1.15.205", "127.0.0.7": "127.0.0.1.15.205"} {
 		got, _ := s.answer(call, overTCP(local))
-		if want := xdr.AppendOpaque(unhex(t, success), []byte(want)); !bytes.Equal(got, want) {
+		if want := xdr.AppendOpaque(testkit.Unhex(t, success), []byte(want)); !bytes.Equal(got, want) {
 			t.Errorf("GETADDR at %s = %x, want %x", local, got, want)
 		}
-		list, _ := s.answer(unhex(t, callHead(4, 11)+"000186b5 00000004 00000000 00000000 00000000"), overTCP(local))
+		list, _ := s.answer(testkit.Unhex(t, callHead(4, 11)+"000186b5 00000004 00000000 00000000 00000000"), overTCP(local))
 		if listed := len(list) > 28; listed != (want != "") {
 			t.Errorf("GETADDRLIST at %s: %x", local, list)
 		}
@@ -431,12 +432,12 @@ func countRefusals(s *Server) func(r refusal, datagram bool) uint64 {
 
 func FuzzAnswer(f *testing.F) {
 	for _, tt := range replies {
-		f.Add(unhex(f, tt.call), tt.q.datagram)
+		f.Add(testkit.Unhex(f, tt.call), tt.q.datagram)
 	}
-	f.Add(unhex(f, callHead(4, 6)), false)
-	f.Add(unhex(f, callHead(4, 12)), true)
-	f.Add(xdr.AppendOpaque(unhex(f, callHead(3, 7)), []byte("2001:db8::1.78.81")), false)
-	f.Add(xdr.AppendOpaque(xdr.AppendUint32(unhex(f, callHead(3, 8)), 28), taddr(netip.MustParseAddrPort("[2001:db8::1]:1"))), false)
+	f.Add(testkit.Unhex(f, callHead(4, 6)), false)
+	f.Add(testkit.Unhex(f, callHead(4, 12)), true)
+	f.Add(xdr.AppendOpaque(testkit.Unhex(f, callHead(3, 7)), []byte("2001:db8::1.78.81")), false)
+	f.Add(xdr.AppendOpaque(xdr.AppendUint32(testkit.Unhex(f, callHead(3, 8)), 28), taddr(netip.MustParseAddrPort("[2001:db8::1]:1"))), false)
 	s := newTestServer(testServices())
 	f.Fuzz(func(t *testing.T, m []byte, datagram bool) {
 		q := question{local: netip.MustParseAddr("192.0.2.1"), datagram: datagram}

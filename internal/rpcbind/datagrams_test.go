@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -54,7 +56,7 @@ func TestNoAmplifier(t *testing.T) {
 	a := arrival{local: netip.MustParseAddr("192.0.2.1")}
 	from := netip.MustParseAddrPort("203.0.113.1:53")
 	for _, tt := range replies {
-		call := unhex(t, tt.call)
+		call := testkit.Unhex(t, tt.call)
 		d := newTestDatagrams(s)
 		out, answered := 0, 0
 		for i := range 20000 {
@@ -84,7 +86,7 @@ func TestShortPastLong(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	dumps := 0
 	for {
-		reply, why := d.question(unhex(t, callHead(3, 4)), 0, a, from, now)
+		reply, why := d.question(testkit.Unhex(t, callHead(3, 4)), 0, a, from, now)
 		if reply == nil {
 			if why != refusedRate {
 				t.Errorf("silence for %s", refusalNames[why])
@@ -102,11 +104,11 @@ func TestShortPastLong(t *testing.T) {
 		callHead(4, 9) + rpcbNFS6,
 		callHead(5, 0),
 	} {
-		if reply, why := d.question(unhex(t, call), 0, a, from, now); reply == nil {
+		if reply, why := d.question(testkit.Unhex(t, call), 0, a, from, now); reply == nil {
 			t.Errorf("%s is not answered: %s", call, refusalNames[why])
 		}
 	}
-	if reply, _ := d.question(unhex(t, callHead(3, 4)), 0, a, from, now.Add(time.Second)); reply == nil {
+	if reply, _ := d.question(testkit.Unhex(t, callHead(3, 4)), 0, a, from, now.Add(time.Second)); reply == nil {
 		t.Error("a second later a DUMP is not answered")
 	}
 	if n := seen(refusedMalformed, true); n != 0 {
@@ -118,7 +120,7 @@ func TestShortPastLong(t *testing.T) {
 func TestSilence(t *testing.T) {
 	s := newTestServer(testServices())
 	s.setAllow([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")})
-	null := unhex(t, callHead(2, 0))
+	null := testkit.Unhex(t, callHead(2, 0))
 	here := arrival{local: netip.MustParseAddr("192.0.2.1")}
 	for _, tt := range []struct {
 		name  string

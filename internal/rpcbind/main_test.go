@@ -1,7 +1,6 @@
 package rpcbind
 
 import (
-	"encoding/hex"
 	"fmt"
 	"net/http/httptest"
 	"net/netip"
@@ -44,23 +43,6 @@ func leaked() string {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return strings.Join(left, "\n\n")
-}
-
-// unhex reads hex with spaces, lines, and comments from # on.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	var digits strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "#")
-		for f := range strings.FieldsSeq(line) {
-			digits.WriteString(f)
-		}
-	}
-	b, err := hex.DecodeString(digits.String())
-	if err != nil {
-		t.Fatalf("%v in %q", err, s)
-	}
-	return b
 }
 
 // testServices are the services of the tests' Server:

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
@@ -108,13 +110,13 @@ func TestLocalAddress(t *testing.T) {
 				if strings.Contains(host, ":") {
 					netid = "tcp6"
 				}
-				call := xdr.AppendOpaque(unhex(t, callHead(4, 3)+"000186a3 00000003"), []byte(netid))
+				call := xdr.AppendOpaque(testkit.Unhex(t, callHead(4, 3)+"000186a3 00000003"), []byte(netid))
 				call = append(call, make([]byte, 8)...)
-				want := xdr.AppendOpaque(unhex(t, success), []byte(host+".8.1"))
+				want := xdr.AppendOpaque(testkit.Unhex(t, success), []byte(host+".8.1"))
 				if got := ask(t, c, call); !bytes.Equal(got, want) {
 					t.Errorf("GETADDR = %x, want %x", got, want)
 				}
-				if got := ask(t, c, unhex(t, callHead(4, 4))); !strings.Contains(string(got), "192.0.2.1.78.81") {
+				if got := ask(t, c, testkit.Unhex(t, callHead(4, 4))); !strings.Contains(string(got), "192.0.2.1.78.81") {
 					t.Errorf("DUMP = %x", got)
 				}
 			})
@@ -127,7 +129,7 @@ func TestPublish(t *testing.T) {
 	s, _ := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
 	port := func(program, version int) uint32 {
-		got := ask(t, c, unhex(t, callHead(2, 3)+fmt.Sprintf("%08x %08x 00000006 00000000", program, version)))
+		got := ask(t, c, testkit.Unhex(t, callHead(2, 3)+fmt.Sprintf("%08x %08x 00000006 00000000", program, version)))
 		return binary.BigEndian.Uint32(got[24:])
 	}
 	self := uint32(s.Addr().Port())
@@ -149,7 +151,7 @@ func TestPipelined(t *testing.T) {
 	go func() {
 		var b []byte
 		for i := range uint32(calls) {
-			call := unhex(t, callHead(2, 4))
+			call := testkit.Unhex(t, callHead(2, 4))
 			binary.BigEndian.PutUint32(call, i)
 			b = append(b, record(call)...)
 		}
@@ -174,7 +176,7 @@ func TestPipelined(t *testing.T) {
 func TestUnread(t *testing.T) {
 	s, m := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
-	call := record(unhex(t, callHead(4, 4)))
+	call := record(testkit.Unhex(t, callHead(4, 4)))
 	// Write until the Server reads nothing for a while, because a Reply waits.
 	b := bytes.Repeat(call, 1000)
 	waiting := 0.0
@@ -198,7 +200,7 @@ func TestUnread(t *testing.T) {
 			}
 		}
 	}
-	reply, _ := s.answer(unhex(t, callHead(4, 4)), overTCP("127.0.0.1"))
+	reply, _ := s.answer(testkit.Unhex(t, callHead(4, 4)), overTCP("127.0.0.1"))
 	if waiting > float64(4+len(reply)) {
 		t.Errorf("%v octets wait for the client, want one Reply at most, %d", waiting, 4+len(reply))
 	}
@@ -208,10 +210,10 @@ func TestUnread(t *testing.T) {
 func TestConnection(t *testing.T) {
 	s, m := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
-	if _, err := c.Write(record(unhex(t, callHead(3, 5)+"000186a3 00000003 00000000 00000000"))); err != nil {
+	if _, err := c.Write(record(testkit.Unhex(t, callHead(3, 5)+"000186a3 00000003 00000000 00000000"))); err != nil {
 		t.Fatal(err)
 	}
-	null := unhex(t, callHead(3, 0))
+	null := testkit.Unhex(t, callHead(3, 0))
 	null[0] = 9
 	if got := ask(t, c, null); got[0] != 9 {
 		t.Errorf("the first answer is %x, want that to NULL", got)
@@ -224,7 +226,7 @@ func TestConnection(t *testing.T) {
 		t.Errorf("fragments: %x, %v", got, err)
 	}
 	for _, bad := range [][]byte{
-		record(unhex(t, success)),
+		record(testkit.Unhex(t, success)),
 		{128, 0, 32, 4}, // a record of 8 KiB + 4
 		bytes.Repeat([]byte{0, 0, 0, 0}, maxFragments+1),
 	} {
@@ -274,13 +276,13 @@ func TestDatagramSilence(t *testing.T) {
 			t.Fatalf("to %s: %v", host, err)
 		}
 	}
-	null := unhex(t, callHead(2, 0))
+	null := testkit.Unhex(t, callHead(2, 0))
 	send("127.0.0.1", nil)
 	send("127.0.0.1", []byte("hello"))
-	send("127.0.0.1", unhex(t, success))
-	send("127.0.0.1", append(unhex(t, callHead(3, 4)), make([]byte, maxMessage)...))
+	send("127.0.0.1", testkit.Unhex(t, success))
+	send("127.0.0.1", append(testkit.Unhex(t, callHead(3, 4)), make([]byte, maxMessage)...))
 	send("127.255.255.255", null)
-	send("127.0.0.1", unhex(t, callHead(3, 5)+"000186a3 00000003 00000000 00000000"))
+	send("127.0.0.1", testkit.Unhex(t, callHead(3, 5)+"000186a3 00000003 00000000 00000000"))
 	null[0] = 9
 	send("127.0.0.3", null)
 	b := make([]byte, 64<<10)
@@ -316,7 +318,7 @@ func TestAllow(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.SetDeadline(time.Now().Add(20 * time.Second))
-		if got := ask(t, c, unhex(t, callHead(2, 0))); !bytes.Equal(got, unhex(t, success)) {
+		if got := ask(t, c, testkit.Unhex(t, callHead(2, 0))); !bytes.Equal(got, testkit.Unhex(t, success)) {
 			t.Errorf("%s, allowed: %x", network, got)
 		}
 		c, err = from(network, "127.0.0.3")
@@ -324,7 +326,7 @@ func TestAllow(t *testing.T) {
 			continue
 		}
 		c.SetDeadline(time.Now().Add(300 * time.Millisecond))
-		_, _ = c.Write(record(unhex(t, callHead(2, 0)))) // the connection may be reset
+		_, _ = c.Write(record(testkit.Unhex(t, callHead(2, 0)))) // the connection may be reset
 		if n, err := c.Read(make([]byte, 64)); err == nil {
 			t.Errorf("%s, not allowed: %d octets", network, n)
 		}
@@ -335,7 +337,7 @@ func TestAllow(t *testing.T) {
 func TestClose(t *testing.T) {
 	s, _ := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
-	ask(t, c, unhex(t, callHead(2, 0)))
+	ask(t, c, testkit.Unhex(t, callHead(2, 0)))
 	if err := s.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}

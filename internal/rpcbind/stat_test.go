@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // GETSTAT returns the counts of questions, by version: RFC 1833 Section 2.1.
@@ -24,9 +26,9 @@ func TestGetStat(t *testing.T) {
 		callHead(4, 9) + rpcbNFSRDMA,
 		callHead(4, 5),
 	} {
-		s.answer(unhex(t, ask), overTCP("192.0.2.1"))
+		s.answer(testkit.Unhex(t, ask), overTCP("192.0.2.1"))
 	}
-	want := unhex(t, success+`
+	want := testkit.Unhex(t, success+`
 		# version 2: NULL 1, GETPORT 5
 		00000001 00000000 00000000 00000005 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000
 		00000000 00000000
@@ -43,7 +45,7 @@ func TestGetStat(t *testing.T) {
 		00000000 00000000
 		00000001 000186a3 00000003 00000001 00000000 00000004 72646d61  # 100003 3 rdma: 1 found
 		00000000 00000000`)
-	if got, ok := s.answer(unhex(t, callHead(4, 12)), overTCP("192.0.2.1")); !ok || !bytes.Equal(got, want) {
+	if got, ok := s.answer(testkit.Unhex(t, callHead(4, 12)), overTCP("192.0.2.1")); !ok || !bytes.Equal(got, want) {
 		t.Errorf("GETSTAT = %x\nwant      %x", got, want)
 	}
 }
@@ -54,14 +56,14 @@ func TestStrangers(t *testing.T) {
 	s := newTestServer(testServices())
 	size := func() int { return len(s.stats.append(nil)) }
 	for i := range 10000 {
-		s.answer(unhex(t, callHead(3, 3)+fmt.Sprintf("%08x 00000001 00000000 00000000 00000000", i)), overTCP("192.0.2.1"))
-		s.answer(unhex(t, callHead(2, 3)+fmt.Sprintf("00020000 %08x 00000006 00000000", i)), overTCP("192.0.2.1"))
+		s.answer(testkit.Unhex(t, callHead(3, 3)+fmt.Sprintf("%08x 00000001 00000000 00000000 00000000", i)), overTCP("192.0.2.1"))
+		s.answer(testkit.Unhex(t, callHead(2, 3)+fmt.Sprintf("00020000 %08x 00000006 00000000", i)), overTCP("192.0.2.1"))
 	}
 	if n := size(); n > 3*(15+2)*4+2*maxStrangers*28 {
 		t.Errorf("statistics of %d octets", n)
 	}
 	before := size()
-	s.answer(unhex(t, callHead(3, 3)+rpcbNFS), overTCP("192.0.2.1"))
+	s.answer(testkit.Unhex(t, callHead(3, 3)+rpcbNFS), overTCP("192.0.2.1"))
 	if n := size(); n != before+28 {
 		t.Errorf("a lookup of what is there takes %d octets, want 28", n-before)
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func TestVectors(t *testing.T) {
@@ -143,7 +145,7 @@ func TestRefused(t *testing.T) {
 		{"2^28 reply segments", "00000001 00000001 00000001 00000000 00000000 00000000 00000001 10000000 00000000 00000000 0000000000000000", AnswerErrChunk, errShort},
 	} {
 		var h Header
-		b := unhex(t, test.hex)
+		b := testkit.Unhex(t, test.hex)
 		n, err := h.Decode(b)
 		var he *HeaderError
 		if !errors.As(err, &he) || !errors.Is(err, test.err) || he.Answer != test.answer || n != 0 {
@@ -162,9 +164,9 @@ func TestRefused(t *testing.T) {
 			want := binary.BigEndian.AppendUint32(bytes.Clone(b[:8]), 7)
 			want = binary.BigEndian.AppendUint32(want, uint32(Error))
 			if test.answer == AnswerErrVers {
-				want = append(want, unhex(t, "00000001 00000001 00000001")...)
+				want = append(want, testkit.Unhex(t, "00000001 00000001 00000001")...)
 			} else {
-				want = append(want, unhex(t, "00000002")...)
+				want = append(want, testkit.Unhex(t, "00000002")...)
 			}
 			if !bytes.Equal(octets, want) {
 				t.Errorf("%s: answered\n%x, want\n%x", test.name, octets, want)

@@ -3,6 +3,8 @@ package rpcrdma
 import (
 	"bytes"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func TestPrivateData(t *testing.T) {
@@ -16,7 +18,7 @@ func TestPrivateData(t *testing.T) {
 		{"f6ab0e18 01 00 00 ff", PrivateData{false, 1024, 262144}},
 		{"f6ab0e18 01 01 0f 3f", PrivateData{true, 16384, 65536}},
 	} {
-		b := unhex(t, test.hex)
+		b := testkit.Unhex(t, test.hex)
 		if got, ok := FindPrivateData(b); !ok || got != test.want {
 			t.Errorf("%s: %+v, %v", test.hex, got, ok)
 		}
@@ -67,7 +69,7 @@ func TestFindPrivateData(t *testing.T) {
 		"version 0":             "f6ab0e18 00010101",
 		"magic again and again": "f6ab0e18 f6ab0e18 f6ab0e18",
 	} {
-		if got, ok := FindPrivateData(unhex(t, hex)); ok || got != none {
+		if got, ok := FindPrivateData(testkit.Unhex(t, hex)); ok || got != none {
 			t.Errorf("%s: %+v, %v", name, got, ok)
 		}
 	}
@@ -79,7 +81,7 @@ func TestFindPrivateData(t *testing.T) {
 		"f6ab f6ab0e18 01 01 01 02",
 		"00100010 f6ab0e18 01 01 01 02", // behind the block of MPA, RFC 6581
 	} {
-		if got, ok := FindPrivateData(unhex(t, hex)); !ok || got != want {
+		if got, ok := FindPrivateData(testkit.Unhex(t, hex)); !ok || got != want {
 			t.Errorf("%s: %+v, %v", hex, got, ok)
 		}
 	}

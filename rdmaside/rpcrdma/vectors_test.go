@@ -1,11 +1,12 @@
 package rpcrdma
 
 import (
-	"encoding/hex"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A vector is one message of testdata/messages.hex.
@@ -31,7 +32,7 @@ func vectors(tb testing.TB) []vector {
 			list = append(list, v)
 			v = vector{}
 		case strings.HasPrefix(line, "\t"):
-			v.octet = append(v.octet, unhex(tb, line)...)
+			v.octet = append(v.octet, testkit.Unhex(tb, line)...)
 		case line != "":
 			v.name = line
 		}
@@ -40,15 +41,6 @@ func vectors(tb testing.TB) []vector {
 		tb.Fatalf("only %d vectors", len(list))
 	}
 	return list
-}
-
-func unhex(tb testing.TB, s string) []byte {
-	tb.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return b
 }
 
 // say formats h as messages.hex does.

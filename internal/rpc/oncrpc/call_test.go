@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func TestParseCallVectors(t *testing.T) {
@@ -201,7 +202,7 @@ func TestArgumentsIntegrity(t *testing.T) {
 }
 
 func TestMessageType(t *testing.T) {
-	m := unhex(t, "00000007 00000001 00")
+	m := testkit.Unhex(t, "00000007 00000001 00")
 	if xid, mtype, ok := MessageType(m); xid != 7 || mtype != TypeReply || !ok {
 		t.Errorf("MessageType = %d, %d, %v", xid, mtype, ok)
 	}

@@ -2,11 +2,12 @@ package oncrpc
 
 import (
 	"bufio"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // testdata/messages.txt holds whole messages made from the XDR of the RFCs by a
@@ -42,14 +43,14 @@ func load(t testing.TB) (calls []callVector, replies []replyVector) {
 			if _, err := fmt.Sscan(rest, &v.name, &v.xid, &v.program, &v.version, &v.proc, &v.flavor, &v.protection, &v.args, &text); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
-			v.message = unhex(t, text)
+			v.message = testkit.Unhex(t, text)
 			calls = append(calls, v)
 		case "reply":
 			var v replyVector
 			if _, err := fmt.Sscan(rest, &v.name, &text); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
-			v.message = unhex(t, text)
+			v.message = testkit.Unhex(t, text)
 			replies = append(replies, v)
 		}
 	}
@@ -57,19 +58,4 @@ func load(t testing.TB) (calls []callVector, replies []replyVector) {
 		t.Fatalf("%d calls and %d replies, want 48 and 56", len(calls), len(replies))
 	}
 	return calls, replies
-}
-
-// unhex reads octets in hex, with comments after # and any white space.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	var b strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "#")
-		b.WriteString(strings.Join(strings.Fields(line), ""))
-	}
-	m, err := hex.DecodeString(b.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func TestParseReplyVectors(t *testing.T) {
@@ -64,7 +65,7 @@ func TestLocalReplies(t *testing.T) {
 			func(r *Reply) bool { return r.Denied && r.RejectStat == AuthError && r.AuthStat == AuthTooWeak },
 		},
 	} {
-		if want := unhex(t, tt.want); !bytes.Equal(tt.got, want) {
+		if want := testkit.Unhex(t, tt.want); !bytes.Equal(tt.got, want) {
 			t.Errorf("%s = %x, want %x", tt.name, tt.got, want)
 		}
 		var r Reply
@@ -92,7 +93,7 @@ func TestParseReplyRefusals(t *testing.T) {
 		{"verifier cut", "00000007 00000001 00000000 00000006 00000004 00000000", "accept_stat", ErrShort},
 	} {
 		var r Reply
-		err := ParseReply(unhex(t, tt.hex), &r)
+		err := ParseReply(testkit.Unhex(t, tt.hex), &r)
 		var e *Error
 		if !errors.As(err, &e) || e.Field != tt.field || e.XID != 7 || !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want field %s and %v", tt.name, err, tt.field, tt.want)
@@ -100,7 +101,7 @@ func TestParseReplyRefusals(t *testing.T) {
 	}
 	// The client judges unknown values, so they are no errors.
 	var r Reply
-	if err := ParseReply(unhex(t, "00000007 00000001 00000000 00000000 00000000 00000063"), &r); err != nil || r.Succeeded() {
+	if err := ParseReply(testkit.Unhex(t, "00000007 00000001 00000000 00000000 00000000 00000063"), &r); err != nil || r.Succeeded() {
 		t.Errorf("accept_stat 99: %+v, %v", r, err)
 	}
 }

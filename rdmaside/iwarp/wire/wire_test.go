@@ -5,24 +5,10 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"strings"
 	"testing"
-)
 
-// unhex decodes hex with white space and # comments.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	var sb strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "#")
-		sb.WriteString(strings.Join(strings.Fields(line), ""))
-	}
-	b, err := hex.DecodeString(sb.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
 
 // fpdu completes head and payload without Markers.
 func fpdu(head []byte, payload ...byte) []byte {
@@ -50,9 +36,9 @@ func TestCRC(t *testing.T) {
 			0000 0014             # Marker, FPDUPTR 20
 		`, "84925898"},
 	} {
-		b := append(unhex(t, v.fpdu), make([]byte, 24)...)
+		b := append(testkit.Unhex(t, v.fpdu), make([]byte, 24)...)
 		got := AppendCRC(nil, Update(Update(0, b[:7]), b[7:]))
-		if want := unhex(t, v.crc); !bytes.Equal(got, want) {
+		if want := testkit.Unhex(t, v.crc); !bytes.Equal(got, want) {
 			t.Errorf("CRC = %x, want %x", got, want)
 		}
 		if CRC(got) != Checksum(b) {
@@ -110,7 +96,7 @@ var golden = []struct {
 
 func TestGolden(t *testing.T) {
 	for _, g := range golden {
-		want := unhex(t, g.hex)
+		want := testkit.Unhex(t, g.hex)
 		if got := g.build(); !bytes.Equal(got, want) {
 			t.Errorf("%s:\n got %x\nwant %x", g.name, got, want)
 		}
@@ -125,15 +111,15 @@ func TestGolden(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	w := Tagged(unhex(t, golden[1].hex))
+	w := Tagged(testkit.Unhex(t, golden[1].hex))
 	if w.STag() != 0x1234 || w.TO() != 1<<40 || w.Len() != 5 || w.Control().Opcode() != OpWrite {
 		t.Errorf("Write: STag %#x TO %#x Len %d", w.STag(), w.TO(), w.Len())
 	}
-	s := Untagged(unhex(t, golden[2].hex))
+	s := Untagged(testkit.Unhex(t, golden[2].hex))
 	if s.Invalidate() != 0xabcd01 || s.QN() != 0 || s.MSN() != 2 || s.MO() != 0 || s.Len() != 4 {
 		t.Errorf("Send: Invalidate %#x QN %d MSN %d MO %d Len %d", s.Invalidate(), s.QN(), s.MSN(), s.MO(), s.Len())
 	}
-	r := ReadRequest(unhex(t, golden[3].hex))
+	r := ReadRequest(testkit.Unhex(t, golden[3].hex))
 	if r.SinkSTag() != 0x1111 || r.SinkTO() != 0x99 || r.Size() != 8192 || r.SrcSTag() != 0x777702 || r.SrcTO() != 0x10000 ||
 		r.Untagged().QN() != QueueReadRequest || r.Untagged().Control().ULPDULen() != ReadRequestULPDU {
 		t.Errorf("Read Request misread")
@@ -189,10 +175,10 @@ const siwRequest = `
 `
 
 func TestFrames(t *testing.T) {
-	req := unhex(t, siwRequest)
+	req := testkit.Unhex(t, siwRequest)
 	f := Frame{
 		Flags: FlagCRC | FlagEnhanced, Revision: 2,
-		Enhanced: Enhanced{IRD: 16, ORD: 16}, Private: unhex(t, "f6ab0e1801010303"),
+		Enhanced: Enhanced{IRD: 16, ORD: 16}, Private: testkit.Unhex(t, "f6ab0e1801010303"),
 	}
 	if got := f.Append(nil); !bytes.Equal(got, req) {
 		t.Errorf("Append = %x, want %x", got, req)
@@ -214,7 +200,7 @@ func TestFramesPeerToPeer(t *testing.T) {
 	e := Enhanced{PeerToPeer: true, RTRSend: true, RTRWrite: true, RTRRead: true, IRD: 0x3ffe, ORD: 1}
 	f := Frame{Reply: true, Flags: FlagEnhanced, Revision: 2, Enhanced: e}
 	b := f.Append(nil)
-	if want := unhex(t, "fffec001"); !bytes.Equal(b[FrameLen:], want) {
+	if want := testkit.Unhex(t, "fffec001"); !bytes.Equal(b[FrameLen:], want) {
 		t.Errorf("block %x, want %x", b[FrameLen:], want)
 	}
 	g, err := parse(b)
@@ -229,7 +215,7 @@ func TestFramesPeerToPeer(t *testing.T) {
 }
 
 func TestFramesOdd(t *testing.T) {
-	req := unhex(t, siwRequest)
+	req := testkit.Unhex(t, siwRequest)
 	// Reserved flags are ignored; revision 1 has no block.
 	req[16] |= 0x0f
 	req[17] = 1
@@ -299,7 +285,7 @@ func TestTerminate(t *testing.T) {
 		{"header announced and missing", "1100c000 0012 c140", Terminate{Code: CodeTaggedSTag}},
 		{"unknown", "ffff0000", Terminate{Code: Code{15, 15, 255}}},
 	} {
-		b := unhex(t, v.hex)
+		b := testkit.Unhex(t, v.hex)
 		got, err := ParseTerminate(b)
 		if err != nil || got.Code != v.want.Code || got.Mirrored != v.want.Mirrored || got.SegLen != v.want.SegLen ||
 			got.HasLen != v.want.HasLen || !bytes.Equal(got.DDP, v.want.DDP) || !bytes.Equal(got.RDMAP, v.want.RDMAP) {
@@ -390,14 +376,14 @@ func TestMarkers(t *testing.T) {
 	var m Markers
 	body := append(AppendUntagged(nil, OpSend, true, 0, 1, 0, 24), make([]byte, 24)...)
 	b := m.Append(nil, body, true)
-	if want := append(append(make([]byte, 4), body...), unhex(t, "52239983")...); !bytes.Equal(b, want) {
+	if want := append(append(make([]byte, 4), body...), testkit.Unhex(t, "52239983")...); !bytes.Equal(b, want) {
 		t.Errorf("Figure 5: %x, want %x", b, want)
 	}
 	m.Seek(0x1ec)
 	body = append(AppendUntagged(nil, OpSend, true, 0, 2, 0, 24), make([]byte, 24)...)
 	b = m.Append(nil, body, true)
 	want := append(append([]byte(nil), body[:20]...), 0, 0, 0, 20)
-	want = append(append(want, body[20:]...), unhex(t, "84925898")...)
+	want = append(append(want, body[20:]...), testkit.Unhex(t, "84925898")...)
 	if !bytes.Equal(b, want) {
 		t.Errorf("Figure 6: %x, want %x", b, want)
 	}
