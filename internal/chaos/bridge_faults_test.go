@@ -492,7 +492,7 @@ var bridgeRows = []bridgeRow{
 		[]string{`upstream_stalled_connections`, `upstream_disconnects_total{reason="deadline"`, inLimbo, lost},
 	},
 	{
-		"Server is stopped, and nobody calls it", stopped("tcp", false),
+		"Server is stopped, and no Call is under way", stopped("tcp", false),
 		[]string{"nothing"},
 		[]string{"upstream answers nothing though its host is there; its Calls wait", "no connection to upstream"},
 		[]string{`upstream_stalled_connections`, `upstream_probes_total{result="failed"`, `upstream_disconnects_total{reason="deadline"`},
