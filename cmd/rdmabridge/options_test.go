@@ -1,0 +1,59 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+// TestOptionsAreExplicit translates a configuration of defaults for package proxy. Every
+// option has a value, because package proxy has no defaults. The exceptions are options
+// whose zero value means none, and options of the other transport.
+func TestOptionsAreExplicit(t *testing.T) {
+	c, err := configs.Load([]byte(`
+listeners:
+  - {name: tcp, address: ":1", upstream: tcp}
+  - {name: rdma, address: ":2", transport: rdma, upstream: rdma}
+upstreams:
+  - {name: tcp, transport: tcp, endpoints: ["h:1"]}
+  - {name: rdma, transport: rdma, endpoints: ["h:2"]}
+`), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := []string{"Routes", "Allow", "Weights", "Rate", "ClientRate", "IdleTimeout"}
+	only := map[bool][]string{
+		true:  {"RDMA", "Provider", "MaxStarting", "MaxStartingPerAddress", "Credits", "CallInline", "ReplyInline"},
+		false: {"MaxFragments"},
+	}
+	for i := range c.Listeners {
+		l := &c.Listeners[i]
+		o, err := listenerOptions(l, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkExplicit(t, "listener "+l.Name, o, slices.Concat(none, only[!l.RDMA()]))
+	}
+	none = []string{"Failover", "Priority", "Mode", "Source"} // the zero Mode is ModeAuto
+	only[true] = []string{"RDMA", "Provider", "CallInline", "ReplyInline"}
+	only[false] = nil
+	for i := range c.Upstreams {
+		u := &c.Upstreams[i]
+		checkExplicit(t, "upstream "+u.Name, upstreamOptions(u, zerolog.Nop()), slices.Concat(none, only[!u.RDMA()]))
+	}
+}
+
+// checkExplicit reports the fields of options that are zero and not in zero.
+func checkExplicit(t *testing.T, what string, options any, zero []string) {
+	t.Helper()
+	v := reflect.ValueOf(options)
+	for i := range v.NumField() {
+		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && !slices.Contains(zero, name) {
+			t.Errorf("%s: %s is not passed to package proxy", what, name)
+		}
+	}
+}
