@@ -95,7 +95,7 @@ func (a *admission) arrive(g *ledger) {
 
 // hold makes a client wait. a.mu is held.
 func (a *admission) hold(g *ledger) {
-	if g.wait(gateSlowStart, &a.gate) {
+	if g.waitAt(gateSlowStart, &a.gate) {
 		g.tickets[gateSlowStart].since = a.clock()
 		a.waits.Inc()
 		a.arm()
@@ -122,20 +122,20 @@ func (a *admission) admit() {
 	a.mu.Lock()
 	next := a.next()
 	a.mu.Unlock()
-	turn(next)
+	runAll(next)
 }
 
 // next returns the clients that may be read from again. a.mu is held.
 func (a *admission) next() *ticket {
 	if a.slowStart.Over() {
-		return a.gate.take(a.gate.n)
+		return a.gate.remove(a.gate.n)
 	}
 	n := min(a.slowStart.Room()-a.coming, a.gate.n)
 	if n <= 0 {
 		return nil
 	}
 	a.coming += n
-	return a.gate.take(n)
+	return a.gate.remove(n)
 }
 
 // arm starts the timer of tick if it does not run. a.mu is held.
@@ -156,17 +156,17 @@ func (a *admission) tick() {
 	a.timer = false
 	a.coming = 0
 	next := a.next()
-	var closing []gated
+	var closing []waitingClient
 	for a.gate.first != nil && a.gate.first.since < late {
-		if t := a.gate.take(1); t != nil {
-			closing = append(closing, t.s)
+		if t := a.gate.remove(1); t != nil {
+			closing = append(closing, t.client)
 		}
 	}
 	if a.gate.n > 0 {
 		a.arm()
 	}
 	a.mu.Unlock()
-	turn(next)
+	runAll(next)
 	for _, s := range closing {
 		s.close(errSlowStart)
 	}

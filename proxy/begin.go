@@ -15,7 +15,7 @@ func (f *front) begin(c *call) bool {
 	h, g, l := &c.h, &f.ledger, f.listener
 	c.began = f.loop.Now()
 	for _, b := range g.buckets {
-		b.enter(c.began, len(c.message.octets), g)
+		b.chargeCall(c.began, len(c.message.octets), g)
 	}
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	c.rdma.Message = c.message.octets

@@ -187,11 +187,12 @@ func (f *front) gone() bool { return f.ended.get() }
 // listens reports that the client can be called: it is neither gone nor going.
 func (f *front) listens() bool { return !f.ended.get() && !f.draining }
 
-// turn runs t, the client's turn at a gate, on the client's loop. Any goroutine.
-func (f *front) turn(t *ticket) { f.loop.Post(t) }
+// runOnLoop runs t, the client's ticket, on the client's loop. Any goroutine.
+func (f *front) runOnLoop(t *ticket) { f.loop.Post(t) }
 
-// admitted reads on after gate k has let the client in, unless something else is in the way.
-func (f *front) admitted(k gateKind) {
+// readOn reads from the client again after gate k has admitted it, unless something else
+// prevents that.
+func (f *front) readOn(k gateKind) {
 	f.ledger.shut &^= 1 << k
 	f.client.admit()
 }

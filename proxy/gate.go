@@ -1,52 +1,53 @@
 package proxy
 
-// A gateKind is what a client may have to wait for beside its own Replies.
+// A gateKind is a reason for a client to wait before the bridge reads from it again.
 type gateKind uint8
 
 const (
-	gateSlowStart gateKind = iota // the slow start of its upstream has no room: admission.go
-	gateClient                    // its address has had its rate: rate.go
-	gateListener                  // the listener has
+	gateSlowStart gateKind = iota // the slow start of the upstream has no room: admission.go
+	gateClient                    // the client's address is over its rate: bucket.go
+	gateListener                  // the listener is over its rate: bucket.go
 	gates
 )
 
-// A gate is where clients wait in the order they came. They are not read from while
-// they do. It is locked by whoever has it.
+// A gate holds clients that wait, in the order they came. The bridge does not read from
+// them meanwhile. The owner of a gate locks it.
 type gate struct {
 	first, last *ticket
 	n           int
 }
 
-// A ticket is a client's place at a gate. While the client's ledger has the gate in
-// shut, the ticket is the gate's; its turn is Run.
+// A ticket is a client's place at a gate. It belongs to the gate while the client's
+// ledger has the gate in shut. The gate posts it to the client's loop to admit the
+// client.
 type ticket struct {
-	s     gated
-	kind  gateKind
-	since int64 // when it began to wait, where that matters
-	next  *ticket
+	client waitingClient
+	kind   gateKind
+	since  int64 // when the client began to wait; only admission uses it
+	next   *ticket
 }
 
-// gated is a client, as gates see it.
-type gated interface {
-	// gone reports that the connection has ended. Any goroutine.
+// A waitingClient is a client as gates see it.
+type waitingClient interface {
+	// gone reports whether the connection has ended. Any goroutine.
 	gone() bool
-	// turn runs t on the client's loop. Any goroutine.
-	turn(t *ticket)
+	// runOnLoop runs t on the client's loop. Any goroutine.
+	runOnLoop(t *ticket)
 	// close ends the connection. Any goroutine.
 	close(reason error)
-	// admitted reads on, unless something else is in the way, after gate k has let the
-	// client in. On the client's loop.
-	admitted(k gateKind)
+	// readOn reads from the client again after gate k has admitted it, unless something
+	// else prevents that. On the client's loop.
+	readOn(k gateKind)
 }
 
-// Run is the client's turn, on its loop. loop.Task.
+// Run admits the client, on its loop. loop.Task.
 func (t *ticket) Run() {
-	if !t.s.gone() {
-		t.s.admitted(t.kind)
+	if !t.client.gone() {
+		t.client.readOn(t.kind)
 	}
 }
 
-// put makes t the last of those that wait.
+// put adds t at the end.
 func (g *gate) put(t *ticket) {
 	t.next = nil
 	if g.first == nil {
@@ -58,14 +59,15 @@ func (g *gate) put(t *ticket) {
 	g.n++
 }
 
-// take takes up to n tickets, of clients that are still there, linked by next.
-func (g *gate) take(n int) (first *ticket) {
+// remove removes the first n tickets whose clients are not gone, and the tickets of
+// gone clients before them. It returns the former as a list, linked by next.
+func (g *gate) remove(n int) (first *ticket) {
 	end := &first
 	for n > 0 && g.first != nil {
 		t := g.first
 		g.first = t.next
 		g.n--
-		if t.s.gone() {
+		if t.client.gone() {
 			continue
 		}
 		*end = t
@@ -76,19 +78,19 @@ func (g *gate) take(n int) (first *ticket) {
 	return first
 }
 
-// turn gives every ticket of a list its turn. No lock is held.
-func turn(t *ticket) {
+// runAll runs every ticket of a list. No lock is held.
+func runAll(t *ticket) {
 	for t != nil {
 		next := t.next
 		t.next = nil
-		t.s.turn(t)
+		t.client.runOnLoop(t)
 		t = next
 	}
 }
 
-// wait makes the client wait at gate k, whose tickets list has. It reports false when
-// it does already.
-func (g *ledger) wait(k gateKind, list *gate) bool {
+// waitAt makes the client wait at gate k, which is list. It returns false if the client
+// waits there already.
+func (g *ledger) waitAt(k gateKind, list *gate) bool {
 	if g.shut&(1<<k) != 0 {
 		return false
 	}

@@ -12,27 +12,27 @@ import (
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
-// A fakeGated sends whenever it may.
-type fakeGated struct {
+// A fakeWaiter is a client that sends whenever the bridge reads from it.
+type fakeWaiter struct {
 	mu     sync.Mutex // stands for the loop
 	ledger ledger
 	left   flag
 	sent   int
-	send   func(*fakeGated)
+	send   func(*fakeWaiter)
 	idle   bool
 }
 
-func (f *fakeGated) gone() bool     { return f.left.get() }
-func (f *fakeGated) close(error)    { f.left.set() }
-func (f *fakeGated) turn(t *ticket) { go t.Run() }
-func (f *fakeGated) admitted(k gateKind) {
+func (f *fakeWaiter) gone() bool          { return f.left.get() }
+func (f *fakeWaiter) close(error)         { f.left.set() }
+func (f *fakeWaiter) runOnLoop(t *ticket) { go t.Run() }
+func (f *fakeWaiter) readOn(k gateKind) {
 	f.mu.Lock()
 	f.ledger.shut &^= 1 << k
 	f.mu.Unlock()
 	f.run()
 }
 
-func (f *fakeGated) run() {
+func (f *fakeWaiter) run() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.ledger.shut == 0 && !f.idle {
@@ -41,9 +41,9 @@ func (f *fakeGated) run() {
 	}
 }
 
-func (f *fakeGated) open() {
+func (f *fakeWaiter) open() {
 	for i := range f.ledger.tickets {
-		f.ledger.tickets[i] = ticket{s: f, kind: gateKind(i)}
+		f.ledger.tickets[i] = ticket{client: f, kind: gateKind(i)}
 	}
 }
 
@@ -53,8 +53,8 @@ func bubbleClock() func() int64 {
 	return func() int64 { return int64(time.Since(began)) + int64(time.Hour) }
 }
 
-// Clients that always have more get their rate, together, whatever their Calls and
-// Replies weigh.
+// TestBucketKeepsTheRate: clients that always have another Call get their rate, together,
+// however long their Calls and Replies are.
 func TestBucketKeepsTheRate(t *testing.T) {
 	for _, tt := range []struct {
 		rate  Rate
@@ -71,11 +71,11 @@ func TestBucketKeepsTheRate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				clock := bubbleClock()
 				b := newBucket(gateListener, tt.rate, nil, clock)
-				clients := make([]*fakeGated, 3)
+				clients := make([]*fakeWaiter, 3)
 				for i := range clients {
-					f := &fakeGated{send: func(f *fakeGated) {
-						b.enter(clock(), tt.octet/2, &f.ledger)
-						b.leave(clock(), tt.octet-tt.octet/2)
+					f := &fakeWaiter{send: func(f *fakeWaiter) {
+						b.chargeCall(clock(), tt.octet/2, &f.ledger)
+						b.chargeReply(clock(), tt.octet-tt.octet/2)
 					}}
 					f.open()
 					clients[i] = f
@@ -98,22 +98,23 @@ func TestBucketKeepsTheRate(t *testing.T) {
 	}
 }
 
-// A client that has its turn and sends nothing costs the others ten milliseconds.
+// TestBucketAndIdleClients: a client that is admitted and sends nothing delays the others
+// by ten milliseconds.
 func TestBucketAndIdleClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := bubbleClock()
 		b := newBucket(gateListener, Rate{Calls: 100}, nil, clock)
-		var clients []*fakeGated
+		var clients []*fakeWaiter
 		for i := range 20 {
-			f := &fakeGated{send: func(f *fakeGated) {
-				b.enter(clock(), 0, &f.ledger)
+			f := &fakeWaiter{send: func(f *fakeWaiter) {
+				b.chargeCall(clock(), 0, &f.ledger)
 				f.idle = i > 0 // one Call
 			}}
 			f.open()
 			clients = append(clients, f)
 			b.mu.Lock()
-			b.spend(clock(), 10, 0)
-			f.ledger.wait(gateListener, &b.gate)
+			b.charge(clock(), 10, 0)
+			f.ledger.waitAt(gateListener, &b.gate)
 			b.arm(1)
 			b.mu.Unlock()
 		}
@@ -127,8 +128,8 @@ func TestBucketAndIdleClients(t *testing.T) {
 	})
 }
 
-// What an address owes it still owes after it has connected again, and addresses that
-// owe nothing are forgotten.
+// TestRatesOfAddresses: an address that has connected again still owes what it owed, and
+// the bridge forgets addresses that owe nothing.
 func TestRatesOfAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := bubbleClock()
@@ -142,7 +143,7 @@ func TestRatesOfAddresses(t *testing.T) {
 		}
 		owes := one.buckets[0]
 		for range 100 {
-			owes.spend(clock(), 1, 0)
+			owes.charge(clock(), 1, 0)
 		}
 		r.leave(&one)
 		r.leave(&two)
@@ -158,7 +159,7 @@ func TestRatesOfAddresses(t *testing.T) {
 			t.Error("an address that owed came back with nothing to pay")
 		}
 		r.leave(&again)
-		if n := len(r.each.each); n > 1+keepBuckets {
+		if n := len(r.each.each); n > 1+sweepBuckets {
 			t.Errorf("%d addresses are remembered", n)
 		}
 		time.Sleep(2 * time.Minute)
@@ -169,19 +170,19 @@ func TestRatesOfAddresses(t *testing.T) {
 	})
 }
 
-// Who waits for a rate that has changed goes on under the one that there is now; a limit
-// that has not changed has the debts that it had.
+// TestRatesThatChange: a client that waits for a rate that has changed goes on under the
+// new rate, and a limit that has not changed keeps its debts.
 func TestRatesThatChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock, m := bubbleClock(), metrics.New()
 		a := netip.MustParseAddr("192.0.2.1")
 		o := ListenerOptions{Name: "nfs", Rate: Rate{Calls: 1_000_000}, ClientRate: Rate{Calls: 1}}
 		r := newRates(m, &o, nil, clock)
-		clients := make([]*fakeGated, 3)
+		clients := make([]*fakeWaiter, 3)
 		for i := range clients {
-			f := &fakeGated{send: func(f *fakeGated) {
+			f := &fakeWaiter{send: func(f *fakeWaiter) {
 				for _, b := range f.ledger.buckets {
-					b.enter(clock(), 100, &f.ledger)
+					b.chargeCall(clock(), 100, &f.ledger)
 				}
 			}}
 			f.open()
@@ -216,14 +217,14 @@ func TestRatesThatChange(t *testing.T) {
 				r.join(a, &f.ledger)
 				f.mu.Unlock()
 			}
-			old.end(r)
+			old.replaced(r)
 		}
 		if again := newRates(m, &o, r, clock); again != r {
 			t.Error("there are new rates, and nothing has changed")
 		}
 		b := r.each.each[a]
 		b.mu.Lock()
-		b.spend(clock(), 1000, 0) // a debt of a quarter of an hour
+		b.charge(clock(), 1000, 0) // a debt of a quarter of an hour
 		b.mu.Unlock()
 		if n := second(); n != 0 {
 			t.Errorf("%d Calls in debt", n)
@@ -248,7 +249,7 @@ func TestRatesThatChange(t *testing.T) {
 		if refs := r.each.each[a].refs; refs != 0 {
 			t.Errorf("%d connections are known, and none is there", refs)
 		}
-		r.end(nil)
+		r.replaced(nil)
 		time.Sleep(time.Minute) // the timers end
 	})
 }
@@ -258,24 +259,25 @@ func testAdmission() *admission {
 	return newAdmission(metrics.New(), "storage", pool.NewSlowStart(16, slowStartOctets), bubbleClock(), func() time.Duration { return 30 * time.Second })
 }
 
-// Few Calls are in until there are Replies; each makes room for two; clients that are
-// let in and have nothing to send do not stop the others.
+// TestSlowStartOfClients: the bridge reads few Calls until there are Replies, each Reply
+// makes room for two Calls, and clients that are admitted and have nothing to send do not
+// stop the others.
 func TestSlowStartOfClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := testAdmission()
+		a := testAdmission()
 		var mu sync.Mutex
 		var calls []*call
-		var clients []*fakeGated
+		var clients []*fakeWaiter
 		for i := range 100 {
-			f := &fakeGated{send: func(f *fakeGated) {
+			f := &fakeWaiter{send: func(f *fakeWaiter) {
 				c := &call{}
 				c.entry.Cost = 200
-				r.enter(c, &f.ledger)
+				a.enter(c, &f.ledger)
 				mu.Lock()
 				calls = append(calls, c)
 				mu.Unlock()
 				f.idle = i%2 == 1 || f.sent > 2000 // every other one sends one Call only
-				if r.slowStart.Over() {
+				if a.slowStart.Over() {
 					f.idle = true
 				}
 			}}
@@ -287,20 +289,20 @@ func TestSlowStartOfClients(t *testing.T) {
 			t.Errorf("%d Calls of 100 clients are in, want 15 of the first and one of each", n)
 		}
 		rounds := 0
-		for ; !r.slowStart.Over() && rounds < 1000; rounds++ {
+		for ; !a.slowStart.Over() && rounds < 1000; rounds++ {
 			mu.Lock()
 			was := calls
 			calls = nil
 			mu.Unlock()
 			for _, c := range was {
-				r.answered(c, 0)
+				a.answered(c, 0)
 			}
 			synctest.Wait()
-			if r.slowStart.Over() {
+			if a.slowStart.Over() {
 				break
 			}
 			mu.Lock()
-			if most := r.slowStart.Limit(); len(calls) > most+len(clients) {
+			if most := a.slowStart.Limit(); len(calls) > most+len(clients) {
 				t.Errorf("%d Calls are in, %d may be", len(calls), most)
 			}
 			if len(calls) == 0 {
@@ -315,26 +317,26 @@ func TestSlowStartOfClients(t *testing.T) {
 			t.Errorf("%d rounds until the slow start was over", rounds)
 		}
 		synctest.Wait()
-		if r.gate.n != 0 {
-			t.Errorf("%d clients still wait", r.gate.n)
+		if a.gate.n != 0 {
+			t.Errorf("%d clients still wait", a.gate.n)
 		}
 		time.Sleep(time.Second)
 	})
 }
 
-// Whoever connects when there is no room is not read from, and closed when nothing
-// changes for long.
+// TestSlowStartOfNewClients: the bridge does not read from a client that connects while
+// there is no room, and closes it when that lasts too long.
 func TestSlowStartOfNewClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := testAdmission()
-		var clients []*fakeGated
+		a := testAdmission()
+		var clients []*fakeWaiter
 		for range 100 {
-			f := &fakeGated{send: func(f *fakeGated) {
-				r.enter(&call{}, &f.ledger)
+			f := &fakeWaiter{send: func(f *fakeWaiter) {
+				a.enter(&call{}, &f.ledger)
 				f.idle = true
 			}}
 			f.open()
-			r.arrive(&f.ledger)
+			a.arrive(&f.ledger)
 			f.run()
 			clients = append(clients, f)
 		}
@@ -360,26 +362,26 @@ func TestSlowStartOfNewClients(t *testing.T) {
 	})
 }
 
-// Neither costs an allocation.
+// TestGatesDoNotAllocate: a Call costs no allocation in a bucket or in an admission.
 func TestGatesDoNotAllocate(t *testing.T) {
 	clock := bubbleClock()
 	b := newBucket(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock)
-	r := testAdmission()
-	f := &fakeGated{}
+	a := testAdmission()
+	f := &fakeWaiter{}
 	f.open()
 	c := &call{}
 	if n := testing.AllocsPerRun(1000, func() {
-		b.enter(clock(), 100, &f.ledger)
-		b.leave(clock(), 100)
-		r.enter(c, &f.ledger)
-		r.dropped(c)
+		b.chargeCall(clock(), 100, &f.ledger)
+		b.chargeReply(clock(), 100)
+		a.enter(c, &f.ledger)
+		a.dropped(c)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// A client forgets its lanes to upstreams that have ended, and only those.
-func TestFollowForgetsLanes(t *testing.T) {
+// TestFollowForgetsQueues: a client forgets its queues at upstreams that have ended, and only those.
+func TestFollowForgetsQueues(t *testing.T) {
 	stays, goes, gone := &upstream{name: "a"}, &upstream{name: "b"}, &upstream{name: "a"}
 	p := &Proxy{upstreams: map[string]*upstream{"a": stays}, retired: map[*upstream]struct{}{goes: {}}}
 	l := &listener{p: p}
@@ -390,6 +392,6 @@ func TestFollowForgetsLanes(t *testing.T) {
 	}
 	g.follow()
 	if len(g.queues) != 2 || g.queues[0].u != goes || g.queues[1].u != stays {
-		t.Errorf("%d lanes are left", len(g.queues))
+		t.Errorf("%d queues are left", len(g.queues))
 	}
 }

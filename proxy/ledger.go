@@ -43,7 +43,7 @@ type snapshot struct {
 // client that has just connected may have to wait before its first Call is read.
 func (g *ledger) open(f *front) {
 	for i := range g.tickets {
-		g.tickets[i] = ticket{s: f, kind: gateKind(i)}
+		g.tickets[i] = ticket{client: f, kind: gateKind(i)}
 	}
 	l := f.listener
 	s := l.settings()
@@ -131,7 +131,7 @@ func (g *ledger) lend(c *call) {
 	g.held += int64(memory)
 	c.charge.expected, c.charge.lent = memory, true
 	for _, b := range g.buckets {
-		b.leave(g.front.loop.Now(), octets(c.reply.parts))
+		b.chargeReply(g.front.loop.Now(), octets(c.reply.parts))
 	}
 	if c.rdma.Analysis.Known {
 		return

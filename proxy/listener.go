@@ -114,7 +114,7 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 func (l *listener) update(t *listenerSettings) {
 	old := l.current.Swap(t)
 	l.follow()
-	old.rates.end(t.rates) // after follow: clients that waited go on under the new limits
+	old.rates.replaced(t.rates) // after follow: clients that waited go on under the new limits
 	l.mu.Lock()
 	tcp, rdma := l.tcp, l.rdma
 	l.mu.Unlock()

@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+const (
+	// rateBurst is for how long a listener or an address that has sent nothing saves up
+	// its rate.
+	rateBurst = 250 * time.Millisecond
+	// rateTick is the time between two looks at the clients that wait for a bucket.
+	rateTick = 10 * time.Millisecond
+)
+
+// A bucket limits the rate of the clients of a listener, or of one address. It keeps the
+// time until which its Calls and octets would have taken at their rate. While that time
+// lies ahead, the bridge does not read from a client that sends another Call. It drops
+// nothing, and a client is charged at most one Call too many. A bucket needs a timer
+// while a client waits, and none for a Call.
+//
+// It is safe for concurrent use.
+type bucket struct {
+	kind   gateKind         // constant
+	rate   Rate             // constant
+	atOnce int              // Calls in rateTick; constant
+	waits  *metrics.Counter // constant
+	clock  func() int64     // constant
+	refs   int              // connections; guarded by addressRates.mu
+
+	mu          sync.Mutex // guards the rest; a leaf
+	perCall     int64      // nanoseconds that a Call takes
+	perOctet    float64    // nanoseconds that an octet takes
+	callsUntil  int64      // time, on the clock of the loops, until which the Calls take
+	octetsUntil int64      // time until which the octets take
+	gate        gate
+	timer       bool // tick is due
+}
+
+// newBucket returns a bucket that owes nothing.
+func newBucket(kind gateKind, r Rate, waits *metrics.Counter, clock func() int64) *bucket {
+	b := &bucket{kind: kind, rate: r, waits: waits, clock: clock, atOnce: 1}
+	if r.Calls > 0 {
+		b.perCall = int64(time.Second) / int64(r.Calls)
+		b.atOnce = max(1, int(int64(r.Calls)*int64(rateTick)/int64(time.Second)))
+	}
+	if r.Octets > 0 {
+		b.perOctet = float64(time.Second) / float64(r.Octets)
+	}
+	return b
+}
+
+// charge adds calls and octets at now. b.mu is held.
+func (b *bucket) charge(now int64, calls, octets int) {
+	least := now - int64(rateBurst)
+	b.callsUntil = max(b.callsUntil, least) + int64(calls)*b.perCall
+	b.octetsUntil = max(b.octetsUntil, least) + int64(float64(octets)*b.perOctet)
+}
+
+// due returns when the next Call may come. b.mu is held.
+func (b *bucket) due() int64 { return max(b.callsUntil, b.octetsUntil) }
+
+// chargeCall charges a Call of n octets, and makes the client wait until that is paid.
+func (b *bucket) chargeCall(now int64, n int, g *ledger) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.charge(now, 1, n)
+	if wait := b.due() - now; wait > 0 && g.waitAt(b.kind, &b.gate) {
+		b.waits.Inc()
+		b.arm(wait)
+	}
+}
+
+// chargeReply charges a Reply of n octets.
+func (b *bucket) chargeReply(now int64, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.charge(now, 0, n)
+}
+
+// arm starts the timer of tick if it does not run. b.mu is held.
+func (b *bucket) arm(wait int64) {
+	if !b.timer {
+		b.timer = true
+		time.AfterFunc(max(time.Duration(wait), time.Millisecond), b.tick)
+	}
+}
+
+// tick admits as many clients as there may be Calls until the next tick. Each of them can
+// send one Call before it has to wait again.
+func (b *bucket) tick() {
+	now := b.clock()
+	b.mu.Lock()
+	b.timer = false
+	var next *ticket
+	wait := b.due() - now
+	if wait <= 0 {
+		next = b.gate.remove(b.atOnce)
+		wait = int64(rateTick)
+	}
+	if b.gate.n > 0 {
+		b.arm(wait)
+	}
+	b.mu.Unlock()
+	runAll(next)
+}
+
+// lift ends the limit, which is not in force any more, and admits the clients that wait.
+// Clients that still have the bucket are charged nothing.
+func (b *bucket) lift() {
+	b.mu.Lock()
+	b.perCall, b.perOctet, b.callsUntil, b.octetsUntil = 0, 0, 0, 0
+	next := b.gate.remove(b.gate.n)
+	b.mu.Unlock()
+	runAll(next)
+}
