@@ -232,21 +232,21 @@ func TestRunFails(t *testing.T) {
 		l.Conns, l.Depth = 1, max(l.Depth, 1)
 		return l
 	}
-	nobody := short(Load{})
-	nobody.Target = "127.0.0.1:1"
+	closed := short(Load{})
+	closed.Target = "127.0.0.1:1"
 	slow := short(Load{Work: Work{Delay: 5e6}})
 	for _, tc := range []struct {
 		name string
 		load Load
 		want string
 	}{
-		{"nobody", nobody, "refused"},
+		{"closed port", closed, "refused"},
 		{"unanswered", slow, "calls stay unanswered"},
 		{"mix", short(Load{Work: Work{Mix: "nfs4:read", Size: 64 << 10}}), "a list of NAME=WEIGHT"},
 		{"process", short(Load{Processes: Processes{1 << 30}}), "CPU time"},
 		{"depth", short(Load{Depth: maxDepth + 1}), "want at most"},
-		{"zero", Load{Target: nobody.Target}, "want at least 1"},
-		{"no time", Load{Target: nobody.Target, Conns: 1, Depth: 1}, "want times above 0"},
+		{"zero", Load{Target: closed.Target}, "want at least 1"},
+		{"no time", Load{Target: closed.Target, Conns: 1, Depth: 1}, "want times above 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := loader.Run(context.Background(), tc.load)

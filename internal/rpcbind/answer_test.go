@@ -147,7 +147,7 @@ var replies = []struct {
 		00000001 00000014 00000000 00000000 00000000 00000000 00000000  00000000 00000000
 		000186a3 00000003 00000006 00000000`, success + "00000801", refusedNot},
 	{
-		"a flavor of nobody's", overTCP("192.0.2.1"), "00000007 00000000 00000002 000186a0 00000002 00000000 0005f000 00000000 00000000 00000000",
+		"an unknown flavor", overTCP("192.0.2.1"), "00000007 00000000 00000002 000186a0 00000002 00000000 0005f000 00000000 00000000 00000000",
 		success, refusedNot,
 	},
 	{
@@ -448,7 +448,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		if !ok {
 			if reply != nil {
-				t.Fatalf("a reply to what is no Call: %x", reply)
+				t.Fatalf("a reply to a message that is no Call: %x", reply)
 			}
 			return
 		}

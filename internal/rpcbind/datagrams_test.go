@@ -137,7 +137,7 @@ func TestSilence(t *testing.T) {
 		{"cut", unix.MSG_TRUNC, here, "192.0.2.7:1023", refusedLong},
 		{"control cut", unix.MSG_CTRUNC, here, "192.0.2.7:1023", refusedLong},
 		{"to a group", 0, arrival{local: here.local, group: true}, "192.0.2.7:1023", refusedGroup},
-		{"to nobody knows where", 0, arrival{}, "192.0.2.7:1023", refusedGroup},
+		{"to an unknown address", 0, arrival{}, "192.0.2.7:1023", refusedGroup},
 	} {
 		d := newTestDatagrams(s)
 		reply, why := d.question(null, tt.flags, tt.a, netip.MustParseAddrPort(tt.from), time.Unix(1e9, 0))

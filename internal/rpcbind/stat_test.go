@@ -65,7 +65,7 @@ func TestStrangers(t *testing.T) {
 	before := size()
 	s.answer(testkit.Unhex(t, callHead(3, 3)+rpcbNFS), overTCP("192.0.2.1"))
 	if n := size(); n != before+28 {
-		t.Errorf("a lookup of what is there takes %d octets, want 28", n-before)
+		t.Errorf("a lookup of an existing service takes %d octets, want 28", n-before)
 	}
 }
 

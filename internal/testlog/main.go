@@ -3,9 +3,9 @@
 //
 //	go run ./internal/testlog [-name NAME] [-slow TIME] [-log FILE] [-tally FILE] -- ARG...
 //
-// It passes the ARGs to go test -json. A failed test is followed by what it printed. The log
-// has everything that every test printed, and one line is added to the tally: how many tests
-// passed, failed and were skipped. The exit status is 1 when anything failed.
+// It passes the ARGs to go test -json. Behind the line of a failed test it shows the output
+// of that test. The log receives the output of all tests. The tally receives one line: how
+// many tests passed, failed and were skipped. The exit status is 1 when anything failed.
 package main
 
 import (
@@ -21,10 +21,10 @@ import (
 )
 
 func main() {
-	name := flag.String("name", "test", "begins every line, as what this run is")
+	name := flag.String("name", "test", "`name` of this run, shown in every line")
 	slow := flag.Duration("slow", 5*time.Second, "show a test that passed when it took this long")
-	log := flag.String("log", os.DevNull, "write everything that the tests print to this `file`")
-	tally := flag.String("tally", "", "add a line to this `file`: tests passed, failed and skipped")
+	log := flag.String("log", os.DevNull, "write the output of all tests to this `file`")
+	tally := flag.String("tally", "", "append a line to this `file`: tests passed, failed and skipped")
 	flag.Parse()
 
 	failed, err := run(*name, *slow, *log, *tally, flag.Args())
@@ -64,8 +64,8 @@ func run(name string, slow time.Duration, logName, tallyName string, args []stri
 	return r.failed > 0, err
 }
 
-// read sends what go test -json prints, one event a line. A line that is no event becomes
-// output of no package.
+// read reads the output of go test -json, one event a line, and sends the events. A line that
+// is no event is sent as output of a build.
 func read(in io.Reader) <-chan event {
 	events := make(chan event)
 	go func() {

@@ -20,7 +20,7 @@ type event struct {
 	Output  string
 }
 
-// A test is one that has begun and has not ended; with no name it is its package.
+// A test is a running test, or, without a name, a running package.
 type test struct {
 	pkg, name string
 	begun     time.Time
@@ -89,7 +89,7 @@ func (r *report) handle(e event) {
 	}
 }
 
-// test returns the running test that an event is about.
+// test returns the test of an event. The first event of a test starts it.
 func (r *report) test(e event) *test {
 	key := [2]string{e.Package, e.Test}
 	t := r.running[key]
@@ -150,14 +150,15 @@ func (r *report) packageEnded(t *test, e event) {
 	r.said(t)
 }
 
-// Bounds on what is printed of a failed test. The log has everything.
+// Bounds on the lines printed of a failed test. The log has all of them.
 const (
 	saidLines  = 40
 	crashLines = 60 // after the first sign of a crash
 	saidOctets = 400
 )
 
-// said prints the last lines that a failed test printed, and before them those of a crash.
+// said prints the last lines that a failed test printed. When it crashed, the lines of the
+// crash come first.
 func (r *report) said(t *test) {
 	rest := t.output
 	crash := slices.IndexFunc(rest, func(line string) bool {
@@ -177,7 +178,7 @@ func (r *report) said(t *test) {
 	io.WriteString(r.out, text.String()) // at once: other steps print to the same terminal
 }
 
-// stillRunning says what is running when nothing was printed for a while.
+// stillRunning names the running tests when the report has printed nothing for a while.
 func (r *report) stillRunning() {
 	if time.Since(r.printed) < silence {
 		return
@@ -204,7 +205,8 @@ func (r *report) printf(format string, args ...any) {
 	fmt.Fprintf(r.out, "%s %-5s %s\n", r.printed.Format(time.TimeOnly), r.name, line)
 }
 
-// isFrame reports whether go test itself printed a line, to say how a test began or ended.
+// isFrame reports whether a line is go test's own, about the beginning or the end of a
+// test.
 func isFrame(line string) bool {
 	s := strings.TrimLeft(line, " ")
 	return line == "PASS\n" || line == "FAIL\n" || strings.HasPrefix(s, "=== ") ||

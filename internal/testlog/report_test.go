@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// event lines as go test -json prints them, without the times.
+// Events as go test -json prints them, without their times.
 const (
 	passedTest   = `{"Action":"run","Package":"p","Test":"TestA"}{"Action":"output","Package":"p","Test":"TestA","Output":"quiet\n"}{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}`
 	slowTest     = `{"Action":"pass","Package":"p","Test":"TestSlow/sub","Elapsed":6.25}`
@@ -60,7 +60,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// lines cuts off what begins a line: the time and the run's name, or the indent of output.
+// lines removes the beginning of each line: the time and the run's name, or the indent of a
+// test's output.
 func lines(s string) string {
 	var got []string
 	for line := range strings.Lines(s) {

@@ -156,7 +156,7 @@ func TestSessionsLearn(t *testing.T) {
 		"trailing":        append(bytes.Clone(ok), 0, 0, 0, 0),
 		"failed":          failed(24+12+7, 1),
 		"another op":      failed(24+12+3, 44),
-		"nobody's op":     failed(24+12+3, 99),
+		"unknown op":      failed(24+12+3, 99),
 		"many results":    failed(24+8, 0xff),
 	}
 	for n := range ok {

@@ -141,7 +141,7 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	}
 }
 
-// fill writes what the operations say of a COMPOUND that was read to its end.
+// fill completes the Analysis of a COMPOUND that was walked to its end.
 func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 	a.Known = true
 	a.CreatesSession = s.creates

@@ -320,6 +320,6 @@ func TestCompoundIllegalResult(t *testing.T) {
 	}
 	reply[len(reply)-8+2] = 0x28 // another number without an operation
 	if _, _, err := ulb.Restore(b, 1, reply, 5); err == nil {
-		t.Error("the result of nobody's operation is walked")
+		t.Error("the result of an unknown operation is walked")
 	}
 }

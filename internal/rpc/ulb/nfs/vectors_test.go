@@ -297,14 +297,14 @@ func TestVectorCallsRestored(t *testing.T) {
 			}
 			for p := range uint32(len(v.Call) + 8) {
 				if _, err := ulb.RestoreCall(b, c, p, n); err == nil && p != pos {
-					t.Errorf("%s: position %d is taken for an eligible item at %d", v.ID, p, pos)
+					t.Errorf("%s: position %d is accepted for an eligible item at %d", v.ID, p, pos)
 				}
 				if _, err := ulb.RestoreCall(b, c, pos, p); err == nil && p != n && int(p) != len(padded) {
-					t.Errorf("%s: a chunk of %d octets is taken for an item of %d", v.ID, p, n)
+					t.Errorf("%s: a chunk of %d octets is accepted for an item of %d", v.ID, p, n)
 				}
 			}
 			if _, err := ulb.RestoreCall(b, parse(t, v.Call), pos, n); err == nil {
-				t.Errorf("%s: an item that is there is taken for absent", v.ID)
+				t.Errorf("%s: an item that is present is accepted as absent", v.ID)
 			}
 			for k := c.Args; k < len(base); k++ {
 				if _, err := ulb.RestoreCall(b, parse(t, base[:k:k]), pos, n); err == nil {
