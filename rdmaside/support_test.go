@@ -6,9 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"os"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,29 +15,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
 // TestMain fails on goroutines that outlive the tests.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		for range 100 {
-			if runtime.NumGoroutine() <= 2 {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		if n := runtime.NumGoroutine(); n > 2 {
-			buf := make([]byte, 1<<16)
-			fmt.Fprintf(os.Stderr, "%d goroutines left:\n%s\n", n, buf[:runtime.Stack(buf, true)])
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // RPC messages of NFS version 3, RFC 1813.
 

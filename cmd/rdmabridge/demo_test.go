@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/demo/demotest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // startDemoNFS serves an empty NFSv3 file system on a free port of 127.0.0.1.
@@ -137,10 +138,10 @@ func testVersions(t *testing.T, addr string) {
 		{100005, 1, "0000000000000000 00000002 00000003 00000003"},
 		{100021, 4, "0000000000000000 00000001"}, // PROG_UNAVAIL
 	} {
-		if _, err := c.Write(record(nullCall(uint32(i), tc.program, tc.version))); err != nil {
+		if _, err := c.Write(testkit.Record(nullCall(uint32(i), tc.program, tc.version))); err != nil {
 			t.Fatal(err)
 		}
-		m, err := readRecord(c)
+		m, err := testkit.ReadRecord(c)
 		if err != nil {
 			t.Fatal(err)
 		}

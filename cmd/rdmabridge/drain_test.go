@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A slowServer answers RPC Calls over TCP when it is told to.
@@ -42,7 +44,7 @@ func startSlowServer(t *testing.T) *slowServer {
 func (s *slowServer) serve(c net.Conn) {
 	defer c.Close()
 	for {
-		call, err := readRecord(c)
+		call, err := testkit.ReadRecord(c)
 		if err != nil {
 			return
 		}
@@ -50,24 +52,10 @@ func (s *slowServer) serve(c net.Conn) {
 		<-s.answer
 		// MSG_ACCEPTED, AUTH_NONE, SUCCESS.
 		reply := append(call[:4:4], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-		if _, err := c.Write(record(reply)); err != nil {
+		if _, err := c.Write(testkit.Record(reply)); err != nil {
 			return
 		}
 	}
-}
-
-func record(m []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, 1<<31|uint32(len(m))), m...)
-}
-
-func readRecord(r io.Reader) ([]byte, error) {
-	var mark [4]byte
-	if _, err := io.ReadFull(r, mark[:]); err != nil {
-		return nil, err
-	}
-	m := make([]byte, binary.BigEndian.Uint32(mark[:])&^(1<<31))
-	_, err := io.ReadFull(r, m)
-	return m, err
 }
 
 // nullCall is a Call of procedure 0 with AUTH_NONE.
@@ -97,7 +85,7 @@ func callSlow(t *testing.T, addr string, s *slowServer) net.Conn {
 	}
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(20 * time.Second))
-	if _, err := c.Write(record(nullCall(7, 100003, 3))); err != nil {
+	if _, err := c.Write(testkit.Record(nullCall(7, 100003, 3))); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -141,7 +129,7 @@ func TestDrain(t *testing.T) {
 		t.Error("a client was let in while draining")
 	}
 	s.answer <- struct{}{}
-	if m, err := readRecord(busy); err != nil || binary.BigEndian.Uint32(m) != 7 {
+	if m, err := testkit.ReadRecord(busy); err != nil || binary.BigEndian.Uint32(m) != 7 {
 		t.Errorf("the Call in flight: %x, %v; want its Reply", m, err)
 	}
 	if _, err := busy.Read(make([]byte, 1)); err != io.EOF {

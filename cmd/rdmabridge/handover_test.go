@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // The test binary is also the bridge, for tests that need processes of their own.
@@ -232,7 +234,7 @@ func TestHandoverSlowCall(t *testing.T) {
 	s.answer <- struct{}{}
 	s.answer <- struct{}{}
 	for _, c := range []net.Conn{c, d} {
-		if m, err := readRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7 {
+		if m, err := testkit.ReadRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7 {
 			t.Errorf("Reply: %x, %v", m, err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // An echoServer answers every RPC Call over TCP at once, with its name as the result.
@@ -50,14 +51,14 @@ func (s *echoServer) serve(c net.Conn) {
 	defer s.conns.Add(-1)
 	defer c.Close()
 	for {
-		call, err := readRecord(c)
+		call, err := testkit.ReadRecord(c)
 		if err != nil {
 			return
 		}
 		s.calls.Add(1)
 		// MSG_ACCEPTED, AUTH_NONE, SUCCESS, and four octets of result.
 		reply := append(call[:4:4], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-		if _, err := c.Write(record(append(reply, s.name...))); err != nil {
+		if _, err := c.Write(testkit.Record(append(reply, s.name...))); err != nil {
 			return
 		}
 	}
@@ -109,10 +110,10 @@ func (c *caller) use(conn net.Conn) (ended bool, err error) {
 		}
 		xid := uint32(c.calls.Load()) + 1
 		conn.SetDeadline(time.Now().Add(20 * time.Second))
-		if _, err := conn.Write(record(nullCall(xid, c.program, 3))); err != nil {
+		if _, err := conn.Write(testkit.Record(nullCall(xid, c.program, 3))); err != nil {
 			return false, nil // nothing of it was read there
 		}
-		m, err := readRecord(conn)
+		m, err := testkit.ReadRecord(conn)
 		switch {
 		case err == io.EOF, err != nil && strings.Contains(err.Error(), "connection reset"):
 			// The Call crossed the end: it must not have been taken. TestHandover counts.
@@ -406,7 +407,7 @@ reload: {watch: none}
 	}
 	defer queued.Close()
 	queued.SetDeadline(time.Now().Add(20 * time.Second))
-	queued.Write(record(nullCall(7, 100003, 3)))
+	queued.Write(testkit.Record(nullCall(7, 100003, 3)))
 	until(t, "a Call that waits for a credit", func() bool { return x.b.proxy.Status().Upstreams[1].Queued == 1 })
 
 	x.reload(fmt.Sprintf(`
@@ -424,7 +425,7 @@ reload: {watch: none}
 		slow.answer <- struct{}{}
 	}
 	for what, c := range map[string]net.Conn{"stays": stays, "goes": goes, "queued": queued} {
-		if m, err := readRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7 {
+		if m, err := testkit.ReadRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7 {
 			t.Errorf("%s: %x, %v; want its Reply", what, m, err)
 		}
 	}
@@ -433,8 +434,8 @@ reload: {watch: none}
 	}
 	goes.Close()
 	until(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
-	stays.Write(record(nullCall(8, 100003, 3)))
-	if m, err := readRecord(stays); err != nil || len(m) != 28 || string(m[24:]) != "one!" {
+	stays.Write(testkit.Record(nullCall(8, 100003, 3)))
+	if m, err := testkit.ReadRecord(stays); err != nil || len(m) != 28 || string(m[24:]) != "one!" {
 		t.Errorf("after that: %x, %v; want an answer of the other server", m, err)
 	}
 	stays.Close()
@@ -505,16 +506,16 @@ func TestReloadListener(t *testing.T) {
 	}
 	// The first of them is read before anybody looks at the limit.
 	const two = `rdmabridge_client_received_calls_total{listener="nfs"} 2`
-	c.Write(record(nullCall(8, 100003, 3)))
+	c.Write(testkit.Record(nullCall(8, 100003, 3)))
 	until(t, two, func() bool { return x.has(two) })
 	for xid := uint32(9); xid < 11; xid++ {
-		c.Write(record(nullCall(xid, 100003, 3)))
+		c.Write(testkit.Record(nullCall(xid, 100003, 3)))
 		time.Sleep(50 * time.Millisecond)
 	}
 	x.metric(two)
 	for xid := range uint32(4) {
 		s.answer <- struct{}{}
-		if m, err := readRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7+xid {
+		if m, err := testkit.ReadRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7+xid {
 			t.Errorf("Reply %d: %x, %v", xid, m, err)
 		}
 	}

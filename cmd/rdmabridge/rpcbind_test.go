@@ -18,6 +18,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // What is advertised follows from what is routed.
@@ -95,7 +96,7 @@ func TestRPCBindServe(t *testing.T) {
 		c.SetDeadline(time.Now().Add(20 * time.Second))
 		call := nullCall(7, 100000, 2)
 		if network == "tcp" {
-			call = record(call)
+			call = testkit.Record(call)
 		}
 		if _, err := c.Write(call); err != nil {
 			t.Fatal(err)

@@ -3,6 +3,8 @@ package capture
 import (
 	"encoding/binary"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func ethertype(v6 bool) uint16 {
@@ -44,8 +46,8 @@ func TestLinks(t *testing.T) {
 			b := newBuilder()
 			b.link, b.wrap = tc.link, tc.wrap
 			client, server := b.handshake(v6)
-			b.send(client, flagACK, record(call(1, 8)))
-			b.send(server, flagACK, record(reply(1, 8)))
+			b.send(client, flagACK, testkit.Record(call(1, 8)))
+			b.send(server, flagACK, testkit.Record(reply(1, 8)))
 			c, all := readMessages(t, b.pcap(binary.LittleEndian, false))
 			if c.Skipped[notSkipped] != 5 || len(c.Conns) != 1 {
 				t.Errorf("%s, IPv6 %v: skipped %v, %d connections", tc.name, v6, c.Skipped, len(c.Conns))
@@ -130,7 +132,7 @@ func TestOffload(t *testing.T) {
 			return ip
 		}
 		client, _ := b.handshake(v6)
-		b.send(client, flagACK, record(call(1, 100000)))
+		b.send(client, flagACK, testkit.Record(call(1, 100000)))
 		_, all := readMessages(t, b.pcap(binary.LittleEndian, false))
 		wantMessages(t, all, call(1, 100000))
 	}

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -120,7 +121,7 @@ func FuzzMessages(f *testing.F) {
 	b.link = linkSLL2
 	b.wrap = func(ip []byte, _ bool) []byte { return append(append([]byte{0x86, 0xdd}, make([]byte, 18)...), ip...) }
 	one, _ := b.handshake(true)
-	b.send(one, flagACK, record(call(1, 8)))
+	b.send(one, flagACK, testkit.Record(call(1, 8)))
 	f.Add(b.pcapng(le, blockSimple, 0))
 	f.Fuzz(func(t *testing.T, file []byte) {
 		c, err := Read(file)

@@ -9,16 +9,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // Every format of a capture has the same packets.
 func TestFormats(t *testing.T) {
 	b := newBuilder()
 	client, server := b.handshake(false)
-	b.send(client, flagACK, record(call(1, 8)))
-	b.send(server, flagACK, record(reply(1, 8)))
+	b.send(client, flagACK, testkit.Record(call(1, 8)))
+	b.send(server, flagACK, testkit.Record(reply(1, 8)))
 	b.snap = 60
-	b.send(client, flagACK, record(call(2, 400)))
+	b.send(client, flagACK, testkit.Record(call(2, 400)))
 	le, be := binary.LittleEndian, binary.BigEndian
 	for _, tc := range []struct {
 		name  string
@@ -72,11 +74,11 @@ func TestFormats(t *testing.T) {
 func TestSections(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
-	b.send(client, flagACK, record(call(1, 8)))
+	b.send(client, flagACK, testkit.Record(call(1, 8)))
 	second := newBuilder()
 	second.link = linkLoop
 	second.wrap = func(ip []byte, _ bool) []byte { return append([]byte{0, 0, 0, 2}, ip...) }
-	second.send(client, flagACK, record(call(2, 8)))
+	second.send(client, flagACK, testkit.Record(call(2, 8)))
 	file := append(b.pcapng(binary.LittleEndian, blockEnhanced, 0), second.pcapng(binary.BigEndian, blockEnhanced, 9)...)
 	_, all := readMessages(t, file)
 	wantMessages(t, all, call(1, 8), call(2, 8))
@@ -123,7 +125,7 @@ func TestTruncated(t *testing.T) {
 func TestBroken(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
-	b.send(client, flagACK, record(call(1, 8)))
+	b.send(client, flagACK, testkit.Record(call(1, 8)))
 	le := binary.LittleEndian
 	ng, classic := slices.Clip(b.pcapng(le, blockEnhanced, 0)), slices.Clip(b.pcap(le, false))
 	for _, tc := range []struct {

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func (b *builder) file() []byte { return b.pcap(binary.LittleEndian, true) }
@@ -23,7 +25,7 @@ func TestReassembly(t *testing.T) {
 	want := [][]byte{call(1, 300), call(2, 0), call(3, 1000), call(4, 4), call(5, 77)}
 	var octets []byte
 	for _, m := range want {
-		octets = append(octets, record(m)...)
+		octets = append(octets, testkit.Record(m)...)
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for round := range 200 {
@@ -67,7 +69,7 @@ func TestReassembly(t *testing.T) {
 func TestHoleInRecord(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
-	octets := slices.Concat(record(call(1, 400)), record(call(2, 8)))
+	octets := slices.Concat(testkit.Record(call(1, 400)), testkit.Record(call(2, 8)))
 	b.send(client, flagACK, octets[:100])
 	client.seq += 100
 	b.send(client, flagACK, octets[200:])
@@ -91,7 +93,7 @@ func TestHoleInRecord(t *testing.T) {
 func TestHoleOverMark(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
-	octets := slices.Concat(record(call(1, 40)), record(call(2, 400)), record(call(3, 8)), record(call(4, 8)))
+	octets := slices.Concat(testkit.Record(call(1, 40)), testkit.Record(call(2, 400)), testkit.Record(call(3, 8)), testkit.Record(call(4, 8)))
 	b.send(client, flagACK, octets[:84])
 	client.seq += 3 // octets of the second record's mark
 	b.send(client, flagACK, octets[87:])
@@ -104,7 +106,7 @@ func TestHoleOverMark(t *testing.T) {
 
 // A capture that begins in the middle of a record, at any octet.
 func TestMidStream(t *testing.T) {
-	octets := slices.Concat(record(call(1, 300)), record(call(2, 8)), record(reply(3, 0)), record(call(4, 8)))
+	octets := slices.Concat(testkit.Record(call(1, 300)), testkit.Record(call(2, 8)), testkit.Record(reply(3, 0)), testkit.Record(call(4, 8)))
 	for from := 1; from < 344; from++ {
 		b := newBuilder()
 		b.stream(&flow{clientV4, serverV4, 5}, octets[from:], 100)
@@ -143,7 +145,7 @@ func TestNotRPC(t *testing.T) {
 func TestOutOfStep(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
-	b.send(client, flagACK, slices.Concat(record(call(1, 8)), []byte("this is not a record mark, and no message"), record(call(2, 8)), record(call(3, 8))))
+	b.send(client, flagACK, slices.Concat(testkit.Record(call(1, 8)), []byte("this is not a record mark, and no message"), testkit.Record(call(2, 8)), testkit.Record(call(3, 8))))
 	_, all := readMessages(t, b.file())
 	if len(all) != 4 || all[1].Wrong == "" {
 		t.Fatalf("messages %+v", all)
@@ -158,7 +160,7 @@ func TestOutOfStep(t *testing.T) {
 func TestFragments(t *testing.T) {
 	m := call(1, 100)
 	fragment := func(b []byte) []byte { return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...) }
-	octets := slices.Concat(fragment(nil), fragment(m[:3]), fragment(m[3:50]), fragment(nil), record(m[50:]), record(call(2, 0)), fragment(m[:30]))
+	octets := slices.Concat(fragment(nil), fragment(m[:3]), fragment(m[3:50]), fragment(nil), testkit.Record(m[50:]), testkit.Record(call(2, 0)), fragment(m[:30]))
 	for _, n := range []int{1, 7, 1000} {
 		b := newBuilder()
 		client, _ := b.handshake(false)
@@ -181,14 +183,14 @@ func TestFragments(t *testing.T) {
 func TestReopened(t *testing.T) {
 	b := newBuilder()
 	client, server := b.handshake(false)
-	b.send(client, flagACK, record(call(1, 8)))
+	b.send(client, flagACK, testkit.Record(call(1, 8)))
 	b.send(client, flagFIN|flagACK, nil)
 	client.seq, server.seq = 500000, 900000
 	b.send(client, flagSYN, nil)
 	b.segment(client, 500000, flagSYN, nil) // a retransmission, so no third connection
 	b.send(server, flagSYN|flagACK, nil)
-	b.send(client, flagACK, record(call(2, 8)))
-	b.send(server, flagACK, record(reply(2, 8)))
+	b.send(client, flagACK, testkit.Record(call(2, 8)))
+	b.send(server, flagACK, testkit.Record(reply(2, 8)))
 	c, all := readMessages(t, b.file())
 	wantMessages(t, all, call(1, 8), call(2, 8), reply(2, 8))
 	if len(c.Conns) != 2 || all[1].Conn != all[2].Conn || all[0].Conn == all[1].Conn {
@@ -200,7 +202,7 @@ func TestReopened(t *testing.T) {
 func TestLongMarks(t *testing.T) {
 	b := newBuilder()
 	client, _ := b.handshake(false)
-	m := record(call(1, 8))
+	m := testkit.Record(call(1, 8))
 	binary.BigEndian.PutUint32(m, lastFragment|(1<<30))
 	b.send(client, flagACK, m)
 	_, all := readMessages(t, b.file())

@@ -187,11 +187,6 @@ func (b *builder) pcapng(order binary.AppendByteOrder, kind uint32, resolution b
 	return out
 }
 
-// record returns m behind a record mark.
-func record(m []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(m))|lastFragment), m...)
-}
-
 // call returns a Call with n octets of arguments.
 func call(xid uint32, n int) []byte {
 	b := binary.BigEndian.AppendUint32(nil, xid)

@@ -1,49 +1,16 @@
 package rpcbind
 
 import (
-	"fmt"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"runtime"
-	"strings"
 	"testing"
-	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // TestMain fails on goroutines that outlive the tests.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if s := leaked(); code == 0 && s != "" {
-		fmt.Fprintf(os.Stderr, "leaked goroutines:\n%s\n", s)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// leaked waits for goroutines to end and returns the stacks of those that do not.
-// gnet's worker pool keeps idle workers, which a test cannot end.
-func leaked() string {
-	var left []string
-	for range 100 {
-		buf := make([]byte, 1<<20)
-		buf = buf[:runtime.Stack(buf, true)]
-		left = left[:0]
-		for g := range strings.SplitSeq(string(buf), "\n\n") {
-			if !strings.Contains(g, "panjf2000/ants") && !strings.Contains(g, "rpcbind.TestMain") &&
-				!strings.Contains(g, "signal_recv") && !strings.Contains(g, "testing.(*F)") {
-				left = append(left, g)
-			}
-		}
-		if len(left) == 0 {
-			return ""
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return strings.Join(left, "\n\n")
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // testServices are the services of the tests' Server:
 //

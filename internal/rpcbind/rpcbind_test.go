@@ -64,10 +64,10 @@ func dial(t *testing.T, s *Server, network, host string) net.Conn {
 func ask(t *testing.T, c net.Conn, call []byte) []byte {
 	t.Helper()
 	if c.RemoteAddr().Network() == "tcp" {
-		if _, err := c.Write(record(call)); err != nil {
+		if _, err := c.Write(testkit.Record(call)); err != nil {
 			t.Fatal(err)
 		}
-		m, err := readRecord(c)
+		m, err := testkit.ReadRecord(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,20 +82,6 @@ func ask(t *testing.T, c net.Conn, call []byte) []byte {
 		t.Fatal(err)
 	}
 	return b[:n]
-}
-
-func record(m []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, 1<<31|uint32(len(m))), m...)
-}
-
-func readRecord(r io.Reader) ([]byte, error) {
-	var mark [4]byte
-	if _, err := io.ReadFull(r, mark[:]); err != nil {
-		return nil, err
-	}
-	m := make([]byte, binary.BigEndian.Uint32(mark[:])&^(1<<31))
-	_, err := io.ReadFull(r, m)
-	return m, err
 }
 
 // Over real sockets the answer has the address of the question. A connected UDP socket
@@ -153,13 +139,13 @@ func TestPipelined(t *testing.T) {
 		for i := range uint32(calls) {
 			call := testkit.Unhex(t, callHead(2, 4))
 			binary.BigEndian.PutUint32(call, i)
-			b = append(b, record(call)...)
+			b = append(b, testkit.Record(call)...)
 		}
 		_, err := c.Write(b)
 		sent <- err
 	}()
 	for i := range uint32(calls) {
-		m, err := readRecord(c)
+		m, err := testkit.ReadRecord(c)
 		if err != nil {
 			t.Fatalf("reply %d: %v", i, err)
 		}
@@ -176,7 +162,7 @@ func TestPipelined(t *testing.T) {
 func TestUnread(t *testing.T) {
 	s, m := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
-	call := record(testkit.Unhex(t, callHead(4, 4)))
+	call := testkit.Record(testkit.Unhex(t, callHead(4, 4)))
 	// Write until the Server reads nothing for a while, because a Reply waits.
 	b := bytes.Repeat(call, 1000)
 	waiting := 0.0
@@ -210,7 +196,7 @@ func TestUnread(t *testing.T) {
 func TestConnection(t *testing.T) {
 	s, m := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
-	if _, err := c.Write(record(testkit.Unhex(t, callHead(3, 5)+"000186a3 00000003 00000000 00000000"))); err != nil {
+	if _, err := c.Write(testkit.Record(testkit.Unhex(t, callHead(3, 5)+"000186a3 00000003 00000000 00000000"))); err != nil {
 		t.Fatal(err)
 	}
 	null := testkit.Unhex(t, callHead(3, 0))
@@ -222,11 +208,11 @@ func TestConnection(t *testing.T) {
 	if _, err := c.Write(append([]byte{0, 0, 0, 20}, append(null[:20:20], append([]byte{128, 0, 0, 20}, null[20:]...)...)...)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := readRecord(c); err != nil || got[0] != 9 {
+	if got, err := testkit.ReadRecord(c); err != nil || got[0] != 9 {
 		t.Errorf("fragments: %x, %v", got, err)
 	}
 	for _, bad := range [][]byte{
-		record(testkit.Unhex(t, success)),
+		testkit.Record(testkit.Unhex(t, success)),
 		{128, 0, 32, 4}, // a record of 8 KiB + 4
 		bytes.Repeat([]byte{0, 0, 0, 0}, maxFragments+1),
 	} {
@@ -234,7 +220,7 @@ func TestConnection(t *testing.T) {
 		if _, err := c.Write(bad); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := readRecord(c); err == nil {
+		if b, err := testkit.ReadRecord(c); err == nil {
 			t.Errorf("%x is answered with %x", bad, b)
 		}
 	}
@@ -326,7 +312,7 @@ func TestAllow(t *testing.T) {
 			continue
 		}
 		c.SetDeadline(time.Now().Add(300 * time.Millisecond))
-		_, _ = c.Write(record(testkit.Unhex(t, callHead(2, 0)))) // the connection may be reset
+		_, _ = c.Write(testkit.Record(testkit.Unhex(t, callHead(2, 0)))) // the connection may be reset
 		if n, err := c.Read(make([]byte, 64)); err == nil {
 			t.Errorf("%s, not allowed: %d octets", network, n)
 		}

@@ -4,45 +4,18 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
-// TestMain fails when goroutines of this package outlive the tests.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		deadline := time.Now().Add(5 * time.Second)
-		for {
-			b := make([]byte, 1<<20)
-			b = b[:runtime.Stack(b, true)]
-			n := 0
-			for _, g := range strings.Split(string(b), "\n\n") {
-				if strings.Contains(g, "rdmaside/iwarp.") && !strings.Contains(g, "TestMain") {
-					n++
-				}
-			}
-			if n == 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				fmt.Fprintf(os.Stderr, "%d goroutines leaked:\n%s\n", n, b)
-				code = 1
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}
-	os.Exit(code)
-}
+// TestMain fails on goroutines that outlive the tests.
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 const patience = 10 * time.Second
 
