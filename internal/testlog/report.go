@@ -68,14 +68,14 @@ func (r *report) follow(events <-chan event, tick <-chan time.Time) {
 
 func (r *report) handle(e event) {
 	if e.Action == "build-output" {
-		io.WriteString(r.log, e.Output)
+		fmt.Fprint(r.log, e.Output)
 		r.printf("%s", e.Output)
 		return
 	}
 	t := r.test(e)
 	switch e.Action {
 	case "output":
-		io.WriteString(r.log, e.Output)
+		fmt.Fprint(r.log, e.Output)
 		if !isFrame(e.Output) {
 			t.output = append(t.output, e.Output)
 		}
@@ -175,7 +175,7 @@ func (r *report) said(t *test) {
 		line = strings.TrimRight(line, "\n")
 		text.WriteString("    " + line[:min(len(line), saidOctets)] + "\n")
 	}
-	io.WriteString(r.out, text.String()) // at once: other steps print to the same terminal
+	fmt.Fprint(r.out, text.String()) // at once: other steps print to the same terminal
 }
 
 // stillRunning names the running tests when the report has printed nothing for a while.
