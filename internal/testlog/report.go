@@ -75,7 +75,7 @@ func (r *report) handle(e event) {
 	t := r.test(e)
 	switch e.Action {
 	case "output":
-		fmt.Fprint(r.log, e.Output)
+		fmt.Fprintf(r.log, "%s: %s", shorten(e.Package), e.Output) // packages run side by side
 		if !isFrame(e.Output) {
 			t.output = append(t.output, e.Output)
 		}
@@ -124,6 +124,13 @@ func (r *report) testEnded(t *test, e event) {
 // build, or its process died: that counts as one failed test, and so does every test that
 // was running then.
 func (r *report) packageEnded(t *test, e event) {
+	var unfinished []*test
+	for key, left := range r.running {
+		if left.pkg == t.pkg {
+			delete(r.running, key)
+			unfinished = append(unfinished, left)
+		}
+	}
 	if e.Action != "fail" {
 		word := "ok  "
 		if r.testsIn[t.pkg] == 0 {
@@ -132,14 +139,11 @@ func (r *report) packageEnded(t *test, e event) {
 		r.printf("%s  %s (%d tests, %.1fs)", word, shorten(t.pkg), r.testsIn[t.pkg], e.Elapsed)
 		return
 	}
-	for key, left := range r.running {
-		if left.pkg == t.pkg && left.name != "" {
-			delete(r.running, key)
-			r.failed++
-			r.failedIn[t.pkg]++
-			r.printf("FAIL  %s: did not end", left)
-			r.said(left)
-		}
+	for _, left := range unfinished {
+		r.failed++
+		r.failedIn[t.pkg]++
+		r.printf("FAIL  %s: did not end", left)
+		r.said(left)
 	}
 	if n := r.failedIn[t.pkg]; n > 0 {
 		r.printf("FAIL  %s (%d tests failed, %.1fs)", shorten(t.pkg), n, e.Elapsed)
