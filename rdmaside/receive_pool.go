@@ -25,9 +25,9 @@ import (
 // Responders may use one pool. It is safe for concurrent use.
 type ReceivePool struct {
 	account *regmem.Account
-	limit   int64
+	limit   int64 // octets of the pool
 
-	conns atomic.Int64
+	conns atomic.Int64 // connections that share the pool
 	used  atomic.Int64 // octets, counted in whole blocks
 }
 
@@ -36,15 +36,6 @@ type ReceivePool struct {
 func NewReceivePool(a *regmem.Account) *ReceivePool {
 	return &ReceivePool{account: a, limit: a.Limit()}
 }
-
-// Limit returns the size of the pool in octets.
-func (p *ReceivePool) Limit() int64 { return p.limit }
-
-// Used returns how many octets the Receives occupy, posted or held by a Call.
-func (p *ReceivePool) Used() int64 { return p.used.Load() }
-
-// Connections returns how many connections share the pool.
-func (p *ReceivePool) Connections() int { return int(p.conns.Load()) }
 
 func (p *ReceivePool) lease(n int) (*regmem.Lease, error) {
 	l, err := p.account.Lease(n)

@@ -12,7 +12,6 @@ const maxReplyParts = 4
 type Reply struct {
 	parts  [maxReplyParts][]byte
 	n      int
-	length int
 	leases [2]*regmem.Lease
 }
 
@@ -20,11 +19,8 @@ type Reply struct {
 // Release.
 func (r *Reply) Parts() [][]byte { return r.parts[:r.n] }
 
-// Len returns the length of the plain Reply in octets, a multiple of 4.
-func (r *Reply) Len() int { return r.length }
-
 // Held returns how many octets of memory the Reply occupies until Release. This
-// is at least Len, not counting padding.
+// is at least the length of its parts, not counting padding.
 func (r *Reply) Held() int {
 	n := 0
 	for _, l := range r.leases {
@@ -53,5 +49,4 @@ func (r *Reply) add(b []byte) {
 	}
 	r.parts[r.n] = b
 	r.n++
-	r.length += len(b)
 }

@@ -160,7 +160,7 @@ func (r *Requester) setup(c fabric.Conn) error {
 		return fmt.Errorf("rdmaside: provider %s sends %d parts, %d are needed", r.info.Provider, n, len(r.parts))
 	}
 	peer, ok := rpcrdma.FindPrivateData(r.info.PrivateData)
-	r.info.RFC8797 = ok
+	r.info.rfc8797 = ok
 	r.info.CallInline = rpcrdma.Inline(r.privateData(), peer)
 	r.info.ReplyInline = rpcrdma.Inline(peer, r.privateData())
 	if n := r.info.MaxMessage; n != 0 {
@@ -264,7 +264,7 @@ func (r *Requester) Grant() int { return int(r.grant.Load()) }
 type RequesterInfo struct {
 	fabric.Info
 	CallInline, ReplyInline int  // thresholds in effect, in octets
-	RFC8797                 bool // the peer sent private data of RFC 8797
+	rfc8797                 bool // the peer sent private data of RFC 8797
 }
 
 // Info describes the connection. It may be called on any goroutine.

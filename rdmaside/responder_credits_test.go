@@ -122,16 +122,16 @@ func TestCreditsGrow(t *testing.T) {
 			if c.a.Granted != 64 || len(c.s.conn.receives) != 66 {
 				t.Errorf("after %d Calls %d credits and %d Receives, want 64 and 66", tt.calls, c.a.Granted, len(c.s.conn.receives))
 			}
-			if mm.granted.Value() != 64 || mm.receives.Value() != 66 || mm.starved.Value() != 0 || pool.Used() != 66*4608 {
-				t.Errorf("counted: %d credits, %d Receives, %d starved, %d octets", mm.granted.Value(), mm.receives.Value(), mm.starved.Value(), pool.Used())
+			if mm.granted.Value() != 64 || mm.receives.Value() != 66 || mm.starved.Value() != 0 || pool.used.Load() != 66*4608 {
+				t.Errorf("counted: %d credits, %d Receives, %d starved, %d octets", mm.granted.Value(), mm.receives.Value(), mm.starved.Value(), pool.used.Load())
 			}
 			c.busy(200, 100)
 			if mm.lastCredit.Value() == 0 {
 				t.Error("nobody saw that all credits were used")
 			}
 			c.close()
-			if mm.granted.Value() != 0 || mm.receives.Value() != 0 || pool.Used() != 0 || pool.Connections() != 0 {
-				t.Errorf("left behind: %d credits, %d Receives, %d octets, %d connections", mm.granted.Value(), mm.receives.Value(), pool.Used(), pool.Connections())
+			if mm.granted.Value() != 0 || mm.receives.Value() != 0 || pool.used.Load() != 0 || pool.conns.Load() != 0 {
+				t.Errorf("left behind: %d credits, %d Receives, %d octets, %d connections", mm.granted.Value(), mm.receives.Value(), pool.used.Load(), pool.conns.Load())
 			}
 		})
 	}
@@ -205,8 +205,8 @@ func (x *creditCrowd) wantFair() {
 	if mm.creditsTaken.Value() == 0 || starved == 0 || mm.creditsDenied.Value() == 0 {
 		x.t.Errorf("unseen: taken %d times, denied %d times, %d starved", mm.creditsTaken.Value(), mm.creditsDenied.Value(), starved)
 	}
-	if got := mm.receives.Value() * 4608; got != x.pool.Used() {
-		x.t.Errorf("%d octets of Receives counted, %d used", got, x.pool.Used())
+	if got := mm.receives.Value() * 4608; got != x.pool.used.Load() {
+		x.t.Errorf("%d octets of Receives counted, %d used", got, x.pool.used.Load())
 	}
 }
 
@@ -218,8 +218,8 @@ func TestCreditsShared(t *testing.T) {
 	x := &creditCrowd{t: t, pool: pool, m: m, mm: mm}
 	defer func() {
 		x.close(0)
-		if mm.granted.Value() != 0 || mm.receives.Value() != 0 || mm.starved.Value() != 0 || pool.Used() != 0 {
-			t.Errorf("left behind: %d credits, %d Receives, %d starved, %d octets", mm.granted.Value(), mm.receives.Value(), mm.starved.Value(), pool.Used())
+		if mm.granted.Value() != 0 || mm.receives.Value() != 0 || mm.starved.Value() != 0 || pool.used.Load() != 0 {
+			t.Errorf("left behind: %d credits, %d Receives, %d starved, %d octets", mm.granted.Value(), mm.receives.Value(), mm.starved.Value(), pool.used.Load())
 		}
 	}()
 	x.grow(1)
@@ -235,7 +235,7 @@ func TestCreditsShared(t *testing.T) {
 			t.Errorf("client %d has %d credits, want 13 at least", i, c.a.Granted)
 		}
 	}
-	if used := pool.Used(); used > blocks*4608*7/8 {
+	if used := pool.used.Load(); used > blocks*4608*7/8 {
 		t.Errorf("%d octets of %d are used: nothing is left for new connections", used, blocks*4608)
 	}
 	x.grow(80)
@@ -255,8 +255,8 @@ func TestCreditsFlood(t *testing.T) {
 	flooder := newCreditClient(t, pool, m, mm, 1000)
 	defer flooder.close()
 	flooder.busy(5000, 2000)
-	if pool.Used() > 450*4608 {
-		t.Errorf("one connection has %d of 900 Receives", pool.Used()/4608)
+	if pool.used.Load() > 450*4608 {
+		t.Errorf("one connection has %d of 900 Receives", pool.used.Load()/4608)
 	}
 	var small []*creditClient
 	for range 100 {
@@ -277,8 +277,8 @@ func TestCreditsFlood(t *testing.T) {
 			t.Errorf("small client %d has %d credits", i, c.a.Granted)
 		}
 	}
-	if pool.Used() > 900*4608*7/8 {
-		t.Errorf("%d of 900 Receives are used", pool.Used()/4608)
+	if pool.used.Load() > 900*4608*7/8 {
+		t.Errorf("%d of 900 Receives are used", pool.used.Load()/4608)
 	}
 }
 
@@ -312,15 +312,15 @@ func TestCreditsInvariant(t *testing.T) {
 						}
 					}
 				}
-				if pool.Used() > pool.Limit() {
-					t.Fatalf("%d octets of %d", pool.Used(), pool.Limit())
+				if pool.used.Load() > pool.limit {
+					t.Fatalf("%d octets of %d", pool.used.Load(), pool.limit)
 				}
 			}
 			for _, c := range cs {
 				c.close()
 			}
-			if pool.Used() != 0 || pool.Connections() != 0 || mm.receives.Value() != 0 || mm.granted.Value() != 0 || mm.starved.Value() != 0 {
-				t.Errorf("left behind: %d octets, %d connections", pool.Used(), pool.Connections())
+			if pool.used.Load() != 0 || pool.conns.Load() != 0 || mm.receives.Value() != 0 || mm.granted.Value() != 0 || mm.starved.Value() != 0 {
+				t.Errorf("left behind: %d octets, %d connections", pool.used.Load(), pool.conns.Load())
 			}
 		})
 	}

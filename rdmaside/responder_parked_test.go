@@ -74,7 +74,7 @@ func TestParkedForMemory(t *testing.T) {
 		l.Release()
 	}
 	s.loop.run()
-	if n := replies.Outstanding() + int(s.responder.opts.Receives.Used()); n != 0 {
+	if n := replies.Outstanding() + int(s.responder.opts.Receives.used.Load()); n != 0 {
 		t.Errorf("%d are left", n)
 	}
 }

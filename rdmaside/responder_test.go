@@ -769,8 +769,8 @@ func TestResponderAcceptFails(t *testing.T) {
 				if tc.opened != tc.ended {
 					t.Errorf("opened %d times, ended %d times", tc.opened, tc.ended)
 				}
-				if p := s.opts.Receives; p.Used() != 0 || p.Connections() != 0 {
-					t.Errorf("%d octets and %d connections are left", p.Used(), p.Connections())
+				if p := s.opts.Receives; p.used.Load() != 0 || p.conns.Load() != 0 {
+					t.Errorf("%d octets and %d connections are left", p.used.Load(), p.conns.Load())
 				}
 			})
 		})

@@ -19,7 +19,9 @@ type discard struct {
 
 func (d *discard) CallDone(c *Call, err *CallError) {
 	d.done++
-	d.octets += c.Reply.Len()
+	for _, p := range c.Reply.Parts() {
+		d.octets += len(p)
+	}
 	d.err = err
 	c.Reply.Release()
 }
