@@ -52,7 +52,7 @@ func TestTerminateReceived(t *testing.T) {
 		term := wire.Terminate{Code: wire.CodeTaggedSTag, Mirrored: mirrored, HasLen: true, SegLen: 18, DDP: make([]byte, 18)}
 		p := term.Append(nil)
 		g.write(g.seal(wire.AppendUntagged(nil, wire.OpTerminate, true, 0, 1, 0, len(p)), p...))
-		var te *TerminateError
+		var te *terminateError
 		if err := g.u.ended(); !errors.As(err, &te) || !te.Received || te.Code != wire.CodeTaggedSTag || !bytes.Equal(te.Raw, p) {
 			t.Errorf("Closed(%v)", err)
 		}
@@ -197,8 +197,8 @@ func TestCloseTimeout(t *testing.T) {
 		_ = c.PostWrite(50, fabric.Write{Parts: [][]byte{data}, To: fabric.Region{Handle: 1}})
 		c.Close(nil)
 	})
-	if err := g.u.ended(); !errors.Is(err, ErrCloseTimeout) {
-		t.Errorf("Closed(%v), want %v", err, ErrCloseTimeout)
+	if err := g.u.ended(); !errors.Is(err, errCloseTimeout) {
+		t.Errorf("Closed(%v), want %v", err, errCloseTimeout)
 	}
 	if c := g.u.completion(50); !errors.Is(c.Err, fabric.ErrFlushed) {
 		t.Errorf("%+v", c)

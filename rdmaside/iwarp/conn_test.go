@@ -152,7 +152,7 @@ func TestQueueFull(t *testing.T) {
 		a.good(uint64(i + 1))
 	}
 	a.do(func(c fabric.Conn) {
-		if err := c.PostRead(9, fabric.Read{}); !errors.Is(err, ErrNoReads) {
+		if err := c.PostRead(9, fabric.Read{}); !errors.Is(err, errNoReads) {
 			t.Errorf("PostRead with ORD 0: %v", err)
 		}
 	})
@@ -235,7 +235,7 @@ func TestCloseError(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	var te *TerminateError
+	var te *terminateError
 	if err := b.ended(); !errors.As(err, &te) || !te.Received {
 		t.Errorf("peer's Closed(%v), want a Terminate", err)
 	}

@@ -44,8 +44,8 @@ func (c *conn) tick() {
 		}
 		// Reset what an orderly close, or a Terminate, has left open.
 		if c.qp.state == stateClosing && !c.qp.fin {
-			c.qp.end(stateError, ErrCloseTimeout)
-			c.reason = ErrCloseTimeout
+			c.qp.end(stateError, errCloseTimeout)
+			c.reason = errCloseTimeout
 		}
 		c.sock.Abort()
 		c.finSent = true
@@ -54,7 +54,7 @@ func (c *conn) tick() {
 		c.sock.Abort()
 		c.finSent = true
 	case c.stalled(now):
-		c.qp.abort(ErrStalled)
+		c.qp.abort(errStalled)
 		c.sock.Abort()
 		c.finSent = true
 	case c.kicks > 0:

@@ -15,7 +15,7 @@ import (
 // connection without a Reply to the usual Request, Dial tries other kinds: revision 2 in
 // the peer-to-peer model, then, if Options.DialRev1, revision 1. The next Dial of addr
 // starts with the kind that the peer answered. A Reply that rejects is final: Dial
-// returns a *RejectError.
+// returns a *rejectError.
 func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
 	sl, ok := on.(loop.SocketLoop)
 	if !ok {

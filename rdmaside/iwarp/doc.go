@@ -67,6 +67,6 @@
 // # Errors
 //
 // A peer that breaks a protocol rule loses its connection: it is sent an RDMAP
-// Terminate, and Handler.Closed gets a *TerminateError. Other connections are not
+// Terminate, and Handler.Closed gets a *terminateError. Other connections are not
 // affected. An error of the socket, such as a reset, reaches Handler.Closed wrapped.
 package iwarp

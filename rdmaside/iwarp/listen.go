@@ -15,12 +15,12 @@ import (
 
 // Reasons for which ListenOptions.Refused is called.
 const (
-	RefusedAddress      = "address"       // Allow returned false
-	RefusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
-	RefusedStarting     = "starting"      // MaxStarting
-	RefusedStartingAddr = "starting_addr" // MaxStartingPerAddr
-	RefusedTimeout      = "timeout"       // no whole Request within Options.AcceptTimeout
-	RefusedRequest      = "request"       // no Request, or one that cannot be answered
+	refusedAddress      = "address"       // Allow returned false
+	refusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
+	refusedStarting     = "starting"      // MaxStarting
+	refusedStartingAddr = "starting_addr" // MaxStartingPerAddr
+	refusedTimeout      = "timeout"       // no whole Request within Options.AcceptTimeout
+	refusedRequest      = "request"       // no Request, or one that cannot be answered
 )
 
 // A listener accepts connections. Its start-ups run on goroutines of their own.
@@ -144,23 +144,23 @@ func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
 // address and the limits, before anything is read or written.
 func (l *listener) admit(nc net.Conn, peer netip.Addr) (reason string, err error) {
 	if l.opts.Allow != nil && !l.opts.Allow(peer) {
-		return RefusedAddress, fmt.Errorf("iwarp: %v is not allowed", peer)
+		return refusedAddress, fmt.Errorf("iwarp: %v is not allowed", peer)
 	}
 	over := func(n, most int) bool { return most > 0 && n >= most }
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.closed:
-		return RefusedConnections, net.ErrClosed
+		return refusedConnections, net.ErrClosed
 	case over(l.conns, l.opts.MaxConnections):
-		return RefusedConnections, fmt.Errorf("iwarp: %w: %d connections", fabric.ErrLimit, l.conns)
+		return refusedConnections, fmt.Errorf("iwarp: %w: %d connections", fabric.ErrLimit, l.conns)
 	case over(len(l.starting), l.opts.MaxStarting):
-		return RefusedStarting, fmt.Errorf("iwarp: %w: %d connections starting", fabric.ErrLimit, len(l.starting))
+		return refusedStarting, fmt.Errorf("iwarp: %w: %d connections starting", fabric.ErrLimit, len(l.starting))
 	case over(l.perAddr[peer], l.opts.MaxStartingPerAddr):
-		return RefusedStartingAddr, fmt.Errorf("iwarp: %w: %d connections starting from %v", fabric.ErrLimit, l.perAddr[peer], peer)
+		return refusedStartingAddr, fmt.Errorf("iwarp: %w: %d connections starting from %v", fabric.ErrLimit, l.perAddr[peer], peer)
 	}
 	if err := l.p.limits.conn(); err != nil {
-		return RefusedConnections, fmt.Errorf("iwarp: %w", err)
+		return refusedConnections, fmt.Errorf("iwarp: %w", err)
 	}
 	l.conns++
 	l.starting[nc] = peer
@@ -198,10 +198,10 @@ func (l *listener) serve(nc net.Conn, peer netip.AddrPort) {
 		nc.Close()
 		l.started(nc)
 		l.done()
-		reason := RefusedRequest
+		reason := refusedRequest
 		var ne net.Error
 		if errors.As(err, &ne) && ne.Timeout() {
-			reason = RefusedTimeout
+			reason = refusedTimeout
 		}
 		l.refused(peer, reason, fmt.Errorf("iwarp: start-up: %w", err))
 		return

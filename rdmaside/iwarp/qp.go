@@ -207,13 +207,13 @@ func (q *qp) postRead(id uint64, into []byte, from fabric.Region) error {
 	}
 	switch {
 	case q.cfg.ord <= 0:
-		return ErrNoReads
+		return errNoReads
 	case uint64(from.Length) > uint64(len(into)):
 		return fmt.Errorf("iwarp: read of %d octets into %d", from.Length, len(into))
 	}
 	into = into[:from.Length]
 	if !q.stags.addSpan(into) {
-		return ErrAliased
+		return errAliased
 	}
 	q.posts++
 	*q.reads.push() = readWR{id: id, into: into, req: wire.Read{

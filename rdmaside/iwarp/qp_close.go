@@ -74,7 +74,7 @@ func (q *qp) raiseRead(c wire.Code, in *inbound) {
 }
 
 // terminate queues a Terminate with the code c as the last FPDU. A nil t quotes no
-// headers. The ULP gets err, or a TerminateError if err is nil.
+// headers. The ULP gets err, or a terminateError if err is nil.
 func (q *qp) terminate(c wire.Code, t *wire.Terminate, err error) {
 	if t == nil {
 		t = &wire.Terminate{Code: c}
@@ -82,7 +82,7 @@ func (q *qp) terminate(c wire.Code, t *wire.Terminate, err error) {
 	payload := t.Append(q.tx.term[:0])
 	q.tx.termLen = len(payload)
 	if err == nil {
-		err = &TerminateError{Code: c, Raw: append([]byte(nil), payload...)}
+		err = &terminateError{Code: c, Raw: append([]byte(nil), payload...)}
 	}
 	q.end(stateTerminate, err)
 }

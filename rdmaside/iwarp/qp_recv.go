@@ -366,7 +366,7 @@ func (q *qp) sent(last bool) bool {
 
 // terminated handles the peer's Terminate.
 func (q *qp) terminated(payload []byte) {
-	e := &TerminateError{Received: true, Raw: append([]byte(nil), payload...)}
+	e := &terminateError{Received: true, Raw: append([]byte(nil), payload...)}
 	if t, err := wire.ParseTerminate(e.Raw); err == nil {
 		e.Code = t.Code
 	}

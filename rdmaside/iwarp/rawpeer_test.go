@@ -258,7 +258,7 @@ func (g *rig) killed(c wire.Code) wire.Terminate {
 	g.t.Helper()
 	term := g.wantTerminate(c)
 	err := g.u.ended()
-	var te *TerminateError
+	var te *terminateError
 	if !errors.As(err, &te) || te.Code != c || te.Received {
 		g.t.Errorf("Closed(%v), want Terminate %v", err, c)
 	}

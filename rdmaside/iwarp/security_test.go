@@ -535,10 +535,10 @@ func TestS14_Aliases(t *testing.T) {
 	reg := g.u.register(mem[20:60], fabric.RemoteWrite)
 	g.u.do(func(c fabric.Conn) {
 		for _, b := range [][]byte{mem, mem[20:60], mem[59:70], mem[10:21], mem[30:31]} {
-			if _, err := c.Register(b, fabric.RemoteWrite|fabric.RemoteRead); !errors.Is(err, ErrAliased) {
+			if _, err := c.Register(b, fabric.RemoteWrite|fabric.RemoteRead); !errors.Is(err, errAliased) {
 				t.Errorf("Register: %v", err)
 			}
-			if err := c.PostRead(5, fabric.Read{Into: b, From: fabric.Region{Length: uint32(len(b))}}); !errors.Is(err, ErrAliased) {
+			if err := c.PostRead(5, fabric.Read{Into: b, From: fabric.Region{Length: uint32(len(b))}}); !errors.Is(err, errAliased) {
 				t.Errorf("PostRead: %v", err)
 			}
 		}
@@ -554,7 +554,7 @@ func TestS14_Aliases(t *testing.T) {
 		if err := c.PostRead(5, fabric.Read{Into: mem[20:60], From: fabric.Region{Length: 40}}); err != nil {
 			t.Errorf("PostRead: %v", err)
 		}
-		if _, err := c.Register(mem[20:60], fabric.RemoteWrite); !errors.Is(err, ErrAliased) {
+		if _, err := c.Register(mem[20:60], fabric.RemoteWrite); !errors.Is(err, errAliased) {
 			t.Errorf("Register of a Read's sink: %v", err)
 		}
 	})
@@ -678,7 +678,7 @@ func TestS18_ControlOctets(t *testing.T) {
 				want = wire.CodeOpInvalidate
 			}
 			if op == wire.OpTerminate && want == (wire.Code{}) {
-				if e := new(TerminateError); !errors.As(q.err, &e) || !e.Received {
+				if e := new(terminateError); !errors.As(q.err, &e) || !e.Received {
 					t.Fatalf("%02x %02x: a Terminate came to %v", c, d, q.err)
 				}
 				continue
@@ -697,7 +697,7 @@ func bareQP(cfg qpConfig) (*qp, func() wire.Code) {
 	q := newQP(cfg)
 	q.start()
 	return q, func() wire.Code {
-		var e *TerminateError
+		var e *terminateError
 		if errors.As(q.err, &e) {
 			return e.Code
 		}
@@ -1013,7 +1013,7 @@ func TestS22_ReadsBounded(t *testing.T) {
 	for range 6 {
 		g.read(wire.Read{SinkSTag: 1, Size: size, SrcSTag: uint32(reg.Handle), SrcTO: reg.Offset})
 	}
-	var te *TerminateError
+	var te *terminateError
 	if err := g.u.ended(); !errors.As(err, &te) || te.Code != wire.CodeNoBuffer {
 		t.Errorf("Closed(%v)", err)
 	}
@@ -1097,8 +1097,8 @@ type refusals struct{ address, conns, starting, addr, timeout, request atomic.In
 
 func (r *refusals) refused(_ netip.AddrPort, reason string, _ error) {
 	map[string]*atomic.Int32{
-		RefusedAddress: &r.address, RefusedConnections: &r.conns, RefusedStarting: &r.starting,
-		RefusedStartingAddr: &r.addr, RefusedTimeout: &r.timeout, RefusedRequest: &r.request,
+		refusedAddress: &r.address, refusedConnections: &r.conns, refusedStarting: &r.starting,
+		refusedStartingAddr: &r.addr, refusedTimeout: &r.timeout, refusedRequest: &r.request,
 	}[reason].Add(1)
 }
 
@@ -1183,8 +1183,8 @@ func TestS26_NeverReads(t *testing.T) {
 		return g
 	}
 	g := ask(Options{ProgressTimeout: 300 * time.Millisecond})
-	if err := g.u.ended(); !errors.Is(err, ErrStalled) {
-		t.Errorf("Closed(%v), want %v", err, ErrStalled)
+	if err := g.u.ended(); !errors.Is(err, errStalled) {
+		t.Errorf("Closed(%v), want %v", err, errStalled)
 	}
 	g.flushed2(8)
 
@@ -1214,8 +1214,8 @@ func TestS27_SlowSender(t *testing.T) {
 	idle := newRig(t, o)
 	g := newRig(t, o)
 	g.write(g.seal(g.sendHead(wire.OpSend, true, 0, 0, 100), make([]byte, 100)...)[:50])
-	if err := g.u.ended(); !errors.Is(err, ErrStalled) {
-		t.Errorf("Closed(%v), want %v", err, ErrStalled)
+	if err := g.u.ended(); !errors.Is(err, errStalled) {
+		t.Errorf("Closed(%v), want %v", err, errStalled)
 	}
 	if _, err := g.next(); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("want RST, got %v", err)
@@ -1240,7 +1240,7 @@ func TestS28_LogRate(t *testing.T) {
 	g := newRig(t, rigOptions{provider: Options{Log: log}})
 	c := g.u.c.(*conn)
 	for range 500 {
-		c.p.logEnd(c, &TerminateError{Code: wire.CodeMSN, Raw: []byte("secret")})
+		c.p.logEnd(c, &terminateError{Code: wire.CodeMSN, Raw: []byte("secret")})
 	}
 	if n := lines.Load(); n < 1 || n > logBurst+1 {
 		t.Errorf("%d lines", n)

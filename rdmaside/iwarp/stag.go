@@ -10,9 +10,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// ErrAliased is the error of Register and PostRead for memory that the peer can already
+// errAliased is the error of Register and PostRead for memory that the peer can already
 // write through another handle.
-var ErrAliased = errors.New("iwarp: memory is writable through another handle")
+var errAliased = errors.New("iwarp: memory is writable through another handle")
 
 // A table holds the STags of one connection: its protection domain. It belongs to
 // the connection's loop.
@@ -130,7 +130,7 @@ func (t *table) add(buf []byte, a fabric.Access) (*region, error) {
 		return nil, fmt.Errorf("%w: %d handles of this connection", fabric.ErrLimit, t.limit)
 	}
 	if a&fabric.RemoteWrite != 0 && !t.addSpan(buf) {
-		return nil, ErrAliased
+		return nil, errAliased
 	}
 	if err := t.shared.handle(len(buf)); err != nil {
 		if a&fabric.RemoteWrite != 0 {

@@ -115,7 +115,7 @@ func (p *Provider) initiate(ctx context.Context, nc net.Conn, kind request, o fa
 		return agreed{}, noReply(ctx, err)
 	}
 	if r.Flags&wire.FlagReject != 0 {
-		return agreed{}, &RejectError{Private: r.Private}
+		return agreed{}, &rejectError{Private: r.Private}
 	}
 	return p.settle(nc, kind, f, r, o)
 }

@@ -209,7 +209,7 @@ func TestReject(t *testing.T) {
 	}
 	defer l.Close()
 	_, err = p.Dial(t.Context(), newLoop(t), l.Addr().String(), fabric.ConnOptions{}, newUser(t, nil))
-	var re *RejectError
+	var re *rejectError
 	if !errors.Is(err, fabric.ErrRejected) || !errors.As(err, &re) || string(re.Private) != "go away" {
 		t.Errorf("Dial: %v", err)
 	}

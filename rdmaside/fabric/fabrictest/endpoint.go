@@ -32,7 +32,6 @@ type endpoint struct {
 	size     int // octets of each
 	repost   bool
 	setupErr error
-	alloc    func(n int) []byte
 
 	// onReceive runs on the loop, after the Receive was reposted.
 	onReceive func(e *endpoint, msg []byte)
@@ -50,9 +49,9 @@ type endpoint struct {
 	changed     chan struct{} // one deep
 }
 
-func newEndpoint(t *testing.T, name string, loop loop.Loop, alloc func(int) []byte) *endpoint {
+func newEndpoint(t *testing.T, name string, loop loop.Loop) *endpoint {
 	return &endpoint{
-		t: t, name: name, loop: loop, receives: 16, size: 4096, repost: true, alloc: alloc,
+		t: t, name: name, loop: loop, receives: 16, size: 4096, repost: true,
 		bufs: make(map[uint64][]byte), outstanding: make(map[uint64]fabric.Op),
 		nextReceive: firstReceive, changed: make(chan struct{}, 1),
 	}
@@ -77,7 +76,7 @@ func (e *endpoint) Setup(c fabric.Conn) error {
 
 // postReceive posts a fresh Receive. Loop only.
 func (e *endpoint) postReceive() error {
-	buf := e.alloc(e.size)
+	buf := make([]byte, e.size)
 	e.mu.Lock()
 	id := e.nextReceive
 	e.nextReceive++

@@ -51,7 +51,7 @@ func (p *Loopback) asynchronous() bool {
 
 // inject returns the hook's verdict about w, and the octets to transfer: those of w, or
 // the copy that the hook got.
-func (c *Conn) inject(w *work) ([][]byte, Verdict) {
+func (c *loopbackConn) inject(w *work) ([][]byte, Verdict) {
 	c.link.p.mu.Lock()
 	hook := c.link.p.hook
 	c.link.p.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *Conn) inject(w *work) ([][]byte, Verdict) {
 
 // Resume makes the hook decide again about the work of c that a Hold delays.
 func (p *Loopback) Resume(c fabric.Conn) {
-	e := c.(*Conn)
+	e := c.(*loopbackConn)
 	e.link.mu.Lock()
 	e.due = e.state == open || e.state == ending
 	wake := e.link.wakes()
@@ -86,7 +86,7 @@ func (p *Loopback) Resume(c fabric.Conn) {
 // HoldCompletions, with on set, delays the completions of c until it is called with on
 // clear, or until the connection ends.
 func (p *Loopback) HoldCompletions(c fabric.Conn, on bool) {
-	e := c.(*Conn)
+	e := c.(*loopbackConn)
 	e.link.mu.Lock()
 	e.held = on
 	e.link.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *Loopback) HoldCompletions(c fabric.Conn, on bool) {
 // Break ends the connection of c like a network failure: both sides get err. It may be
 // called on any goroutine.
 func (p *Loopback) Break(c fabric.Conn, err error) {
-	e := c.(*Conn)
+	e := c.(*loopbackConn)
 	e.link.end(err, err)
 }
 
@@ -116,7 +116,7 @@ type Counts struct {
 
 // Counts returns the counts of the end c. It may be called on any goroutine.
 func (p *Loopback) Counts(c fabric.Conn) Counts {
-	e := c.(*Conn)
+	e := c.(*loopbackConn)
 	e.link.mu.Lock()
 	defer e.link.mu.Unlock()
 	n := e.counts

@@ -31,8 +31,8 @@ import (
 var (
 	ErrNoReceive  = errors.New("fabrictest: message without a posted Receive")
 	ErrTooLong    = errors.New("fabrictest: message longer than the Receive")
-	ErrAccess     = errors.New("fabrictest: remote access error")
-	ErrInvalidate = errors.New("fabrictest: remote invalidation of a handle that is not live")
+	errAccess     = errors.New("fabrictest: remote access error")
+	errInvalidate = errors.New("fabrictest: remote invalidation of a handle that is not live")
 	ErrInjected   = errors.New("fabrictest: injected failure")
 	errPeerClosed = fmt.Errorf("fabrictest: closed by peer: %w", io.EOF)
 )

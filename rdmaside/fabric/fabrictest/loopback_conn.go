@@ -42,12 +42,12 @@ type work struct {
 	invalidate fabric.Handle
 }
 
-// A Conn is one end of a loopback connection. It is a fabric.Conn, and the task
+// A loopbackConn is one end of a loopback connection. It is a fabric.Conn, and the task
 // that its loop runs.
-type Conn struct {
+type loopbackConn struct {
 	// Constant, except loop and h, which setup sets.
 	link   *link
-	peer   *Conn
+	peer   *loopbackConn
 	opts   fabric.ConnOptions
 	info   fabric.Info
 	dialed bool
@@ -74,7 +74,7 @@ type Conn struct {
 }
 
 // setup hands c to its loop and waits for h.Setup.
-func (c *Conn) setup(ctx context.Context, on loop.Loop, h fabric.Handler) error {
+func (c *loopbackConn) setup(ctx context.Context, on loop.Loop, h fabric.Handler) error {
 	result := make(chan error, 1)
 	c.link.mu.Lock()
 	c.loop, c.h = on, h
@@ -99,7 +99,7 @@ func (c *Conn) setup(ctx context.Context, on loop.Loop, h fabric.Handler) error 
 }
 
 // begin runs Setup on the loop.
-func (c *Conn) begin() error {
+func (c *loopbackConn) begin() error {
 	k := c.link
 	k.mu.Lock()
 	if c.state != fresh {
@@ -138,7 +138,7 @@ func (c *Conn) begin() error {
 }
 
 // Run carries out posted work and calls the handler. It is the loop's task.
-func (c *Conn) Run() {
+func (c *loopbackConn) Run() {
 	k := c.link
 	k.mu.Lock()
 	c.scheduled, c.due = false, false
@@ -177,7 +177,7 @@ func (c *Conn) Run() {
 }
 
 // flush completes all posted work with ErrFlushed.
-func (c *Conn) flush() {
+func (c *loopbackConn) flush() {
 	err := fabric.ErrFlushed
 	if c.reason != nil {
 		err = fmt.Errorf("%w: %w", fabric.ErrFlushed, c.reason)
@@ -195,7 +195,7 @@ func (c *Conn) flush() {
 
 // carryOut carries out posted work, in order, until it is done, held or failed. link.mu
 // is held.
-func (c *Conn) carryOut() {
+func (c *loopbackConn) carryOut() {
 	for c.work.len() > 0 && c.peer.state >= open && !c.link.dead {
 		w := c.work.first()
 		if !c.do(w) {
@@ -206,7 +206,7 @@ func (c *Conn) carryOut() {
 }
 
 // done completes w. Silent work that succeeded gets no Completion.
-func (c *Conn) done(w *work, err error) {
+func (c *loopbackConn) done(w *work, err error) {
 	if w.id == 0 && err == nil && w.op != fabric.OpInvalidate {
 		c.posted--
 		return
@@ -217,7 +217,7 @@ func (c *Conn) done(w *work, err error) {
 
 // do carries out w. It reports false when w has to wait. After a failure the link is
 // dead.
-func (c *Conn) do(w *work) bool {
+func (c *loopbackConn) do(w *work) bool {
 	if w.op == fabric.OpInvalidate {
 		delete(c.regions, w.at.Handle)
 		c.done(w, nil)
@@ -258,7 +258,7 @@ func (c *Conn) do(w *work) bool {
 }
 
 // transfer moves the octets of w, which are parts unless it is a Read.
-func (c *Conn) transfer(w *work, parts [][]byte) (err error) {
+func (c *loopbackConn) transfer(w *work, parts [][]byte) (err error) {
 	peer := c.peer
 	switch w.op {
 	case fabric.OpSend:
@@ -281,7 +281,7 @@ func (c *Conn) transfer(w *work, parts [][]byte) (err error) {
 }
 
 // deliver puts a message into the next Receive of c.
-func (c *Conn) deliver(w *work, parts [][]byte) error {
+func (c *loopbackConn) deliver(w *work, parts [][]byte) error {
 	c.counts.LowReceives = min(c.counts.LowReceives, c.receives.len())
 	if c.receives.len() == 0 {
 		return ErrNoReceive
@@ -293,7 +293,7 @@ func (c *Conn) deliver(w *work, parts [][]byte) error {
 	}
 	if w.invalidate != 0 {
 		if _, ok := c.regions[w.invalidate]; !ok {
-			return ErrInvalidate
+			return errInvalidate
 		}
 		delete(c.regions, w.invalidate)
 	}
@@ -306,21 +306,21 @@ func (c *Conn) deliver(w *work, parts [][]byte) error {
 }
 
 // reach finds n octets of c's memory for the peer. With n = 0 it accepts any handle.
-func (c *Conn) reach(at fabric.Region, n int, a fabric.Access) ([]byte, error) {
+func (c *loopbackConn) reach(at fabric.Region, n int, a fabric.Access) ([]byte, error) {
 	if n == 0 {
 		return nil, nil
 	}
 	r, ok := c.regions[at.Handle]
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%w: unknown handle", ErrAccess)
+		return nil, fmt.Errorf("%w: unknown handle", errAccess)
 	case r.access&a == 0:
-		return nil, fmt.Errorf("%w: rights", ErrAccess)
+		return nil, fmt.Errorf("%w: rights", errAccess)
 	}
 	// The bounds are exact to the octet, and no sum can wrap.
 	first := at.Offset - r.offset
 	if at.Offset < r.offset || first > uint64(len(r.buf)) || uint64(n) > uint64(len(r.buf))-first {
-		return nil, fmt.Errorf("%w: bounds", ErrAccess)
+		return nil, fmt.Errorf("%w: bounds", errAccess)
 	}
 	return r.buf[first:][:n], nil
 }

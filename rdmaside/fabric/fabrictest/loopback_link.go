@@ -17,14 +17,14 @@ type link struct {
 	// mu guards the state of both ends, and is held while octets are copied. It is
 	// taken before Loopback.mu; handlers and loops are never called with it.
 	mu   sync.Mutex
-	ends [2]*Conn
+	ends [2]*loopbackConn
 	dead bool
 }
 
-func newLink(l *loopbackListener, peer netip.AddrPort, dialOpts, acceptOpts fabric.ConnOptions) (dial, accept *Conn) {
+func newLink(l *loopbackListener, peer netip.AddrPort, dialOpts, acceptOpts fabric.ConnOptions) (dial, accept *loopbackConn) {
 	k := &link{p: l.p, l: l}
-	side := func(o, peer fabric.ConnOptions, local, remote netip.AddrPort) *Conn {
-		return &Conn{
+	side := func(o, peer fabric.ConnOptions, local, remote netip.AddrPort) *loopbackConn {
+		return &loopbackConn{
 			link: k, opts: o, regions: make(map[fabric.Handle]region),
 			info: fabric.Info{
 				Provider: "loopback", Local: local, Peer: remote, PrivateData: peer.PrivateData,
@@ -37,7 +37,7 @@ func newLink(l *loopbackListener, peer netip.AddrPort, dialOpts, acceptOpts fabr
 	accept = side(acceptOpts, dialOpts, l.addr, peer)
 	dial.dialed = true
 	dial.peer, accept.peer = accept, dial
-	k.ends = [2]*Conn{dial, accept}
+	k.ends = [2]*loopbackConn{dial, accept}
 	return dial, accept
 }
 
@@ -86,7 +86,7 @@ func (k *link) wakes() (w wakes) {
 }
 
 // wakes are ends that must be posted to their loops when no lock is held.
-type wakes [2]*Conn
+type wakes [2]*loopbackConn
 
 func (w wakes) post() {
 	for _, c := range w {

@@ -9,7 +9,7 @@ import (
 )
 
 // postable returns the error of posting when nothing can be posted.
-func (c *Conn) postable() error {
+func (c *loopbackConn) postable() error {
 	if c.closing || c.state != open && c.state != setting || c.link.dead {
 		return fabric.ErrClosed
 	}
@@ -17,7 +17,7 @@ func (c *Conn) postable() error {
 }
 
 // PostReceive posts buf for the next message.
-func (c *Conn) PostReceive(id uint64, buf []byte) error {
+func (c *loopbackConn) PostReceive(id uint64, buf []byte) error {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
 	if err := c.postable(); err != nil {
@@ -35,7 +35,7 @@ func (c *Conn) PostReceive(id uint64, buf []byte) error {
 }
 
 // post queues work for the end of the pass.
-func (c *Conn) post(id uint64, op fabric.Op, parts [][]byte) (*work, error) {
+func (c *loopbackConn) post(id uint64, op fabric.Op, parts [][]byte) (*work, error) {
 	if err := c.postable(); err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (c *Conn) post(id uint64, op fabric.Op, parts [][]byte) (*work, error) {
 }
 
 // later makes the loop run c at the end of the pass. It unlocks link.mu.
-func (c *Conn) later() {
+func (c *loopbackConn) later() {
 	c.due = true
 	wake := c.link.wakes()
 	c.link.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *Conn) later() {
 }
 
 // PostSend posts a message.
-func (c *Conn) PostSend(id uint64, s fabric.Send) error {
+func (c *loopbackConn) PostSend(id uint64, s fabric.Send) error {
 	c.link.mu.Lock()
 	w, err := c.post(id, fabric.OpSend, s.Parts)
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Conn) PostSend(id uint64, s fabric.Send) error {
 }
 
 // PostWrite posts an RDMA Write.
-func (c *Conn) PostWrite(id uint64, wr fabric.Write) error {
+func (c *loopbackConn) PostWrite(id uint64, wr fabric.Write) error {
 	c.link.mu.Lock()
 	w, err := c.post(id, fabric.OpWrite, wr.Parts)
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *Conn) PostWrite(id uint64, wr fabric.Write) error {
 }
 
 // PostRead posts an RDMA Read.
-func (c *Conn) PostRead(id uint64, r fabric.Read) error {
+func (c *loopbackConn) PostRead(id uint64, r fabric.Read) error {
 	if uint64(len(r.Into)) < uint64(r.From.Length) {
 		return fmt.Errorf("fabrictest: read of %d octets into %d", r.From.Length, len(r.Into))
 	}
@@ -108,7 +108,7 @@ func (c *Conn) PostRead(id uint64, r fabric.Read) error {
 }
 
 // Flush carries out posted work.
-func (c *Conn) Flush() {
+func (c *loopbackConn) Flush() {
 	c.link.mu.Lock()
 	if c.state == open {
 		c.carryOut()
@@ -119,7 +119,7 @@ func (c *Conn) Flush() {
 }
 
 // Register makes buf reachable under a random handle at a random offset.
-func (c *Conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
+func (c *loopbackConn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
 	if err := c.postable(); err != nil {
@@ -140,7 +140,7 @@ func (c *Conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
 
 // Invalidate invalidates h: at once, or, after AsyncInvalidate(true), some time before
 // the Completion.
-func (c *Conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
+func (c *loopbackConn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
 	k := c.link
 	k.mu.Lock()
 	r, ok := c.regions[h]
@@ -159,10 +159,10 @@ func (c *Conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
 }
 
 // Info describes the connection.
-func (c *Conn) Info() fabric.Info { return c.info }
+func (c *loopbackConn) Info() fabric.Info { return c.info }
 
 // LastActivity is the time at which work of the peer last reached this end.
-func (c *Conn) LastActivity() time.Time {
+func (c *loopbackConn) LastActivity() time.Time {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
 	return c.active
@@ -170,7 +170,7 @@ func (c *Conn) LastActivity() time.Time {
 
 // Close ends the connection. With a nil err it first carries out posted work up to an
 // injected Hold.
-func (c *Conn) Close(err error) {
+func (c *loopbackConn) Close(err error) {
 	k := c.link
 	k.mu.Lock()
 	if c.closing || k.dead || c.state == gone {

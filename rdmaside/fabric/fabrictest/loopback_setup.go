@@ -28,7 +28,7 @@ func (in *loopbackIncoming) Peer() netip.AddrPort { return in.peer }
 func (in *loopbackIncoming) PrivateData() []byte { return in.opts.PrivateData }
 
 type answer struct {
-	end *Conn
+	end *loopbackConn
 	err error
 }
 

@@ -43,7 +43,7 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 		o.acceptLoop = f.AcceptLoop
 	}
 	p := &pair{
-		f: f, dial: newEndpoint(t, "dialled", f.DialLoop, f.alloc), other: newEndpoint(t, "accepted", o.acceptLoop, f.alloc),
+		f: f, dial: newEndpoint(t, "dialled", f.DialLoop), other: newEndpoint(t, "accepted", o.acceptLoop),
 	}
 	if o.prepare != nil {
 		o.prepare(p.dial, p.other)
@@ -63,7 +63,7 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := f.Dialer.Dial(ctx, f.DialLoop, f.dialAddr(p.listener), o.dial, p.dial)
+	c, err := f.Dialer.Dial(ctx, f.DialLoop, p.listener.Addr().String(), o.dial, p.dial)
 	if err != nil {
 		t.Fatalf("Dial: %v", err)
 	}

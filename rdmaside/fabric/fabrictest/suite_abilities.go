@@ -69,7 +69,7 @@ func testCopied(t *testing.T, f *Fixture) {
 
 func testSetLimits(t *testing.T, f *Fixture) {
 	l := f.listen(t, fabric.ListenOptions{MaxConnections: 1}, func(in fabric.Incoming) {
-		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+		other := newEndpoint(t, "accepted", f.AcceptLoop)
 		if _, err := in.Accept(context.Background(), f.AcceptLoop, fabric.ConnOptions{}, other); err != nil {
 			t.Errorf("Accept: %v", err)
 		}
@@ -78,7 +78,7 @@ func testSetLimits(t *testing.T, f *Fixture) {
 	ls := ability[fabric.LimitSetter](t, "LimitSetter", l)
 	dial := func(admitted bool, when string) {
 		t.Helper()
-		e := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+		e := newEndpoint(t, "dialled", f.DialLoop)
 		switch _, err := f.dial(l, fabric.ConnOptions{}, e); {
 		case admitted && err != nil:
 			t.Fatalf("Dial %s: %v", when, err)
@@ -102,7 +102,7 @@ func testSetLimits(t *testing.T, f *Fixture) {
 func testStopAccepting(t *testing.T, f *Fixture) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	accepted := make(chan error, 1)
-	other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+	other := newEndpoint(t, "accepted", f.AcceptLoop)
 	l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		close(arrived)
 		<-proceed
@@ -110,7 +110,7 @@ func testStopAccepting(t *testing.T, f *Fixture) {
 		accepted <- err
 	})
 	as := ability[fabric.AcceptStopper](t, "AcceptStopper", l)
-	dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+	dial := newEndpoint(t, "dialled", f.DialLoop)
 	dialled := make(chan error, 1)
 	go func() {
 		_, err := f.dial(l, fabric.ConnOptions{}, dial)
@@ -120,7 +120,7 @@ func testStopAccepting(t *testing.T, f *Fixture) {
 	if err := as.StopAccepting(); err != nil {
 		t.Errorf("StopAccepting: %v", err)
 	}
-	late := newEndpoint(t, "late", f.DialLoop, f.alloc)
+	late := newEndpoint(t, "late", f.DialLoop)
 	if _, err := f.dial(l, fabric.ConnOptions{}, late); err == nil {
 		t.Error("Dial succeeded after StopAccepting")
 	}

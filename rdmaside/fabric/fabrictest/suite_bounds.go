@@ -15,7 +15,7 @@ func violate(t *testing.T, f *Fixture, access fabric.Access, post func(p *pair, 
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		whole := f.alloc(3 * 512)
+		whole := make([]byte, 3*512)
 		fillPattern(whole, 11)
 		want := bytes.Clone(whole)
 		r := to.register(whole[512:1024:1024], access)
@@ -51,11 +51,11 @@ func testBounds(t *testing.T, f *Fixture) {
 	for _, s := range spots {
 		t.Run("Write"+s.name, func(t *testing.T) {
 			violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
-				from.write(at(r, s.offset, 0), f.copyOf(pattern(s.n, 1)))
+				from.write(at(r, s.offset, 0), bytes.Clone(pattern(s.n, 1)))
 			})
 		})
 		t.Run("Read"+s.name, func(t *testing.T) {
-			into := f.alloc(s.n)
+			into := make([]byte, s.n)
 			violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
 				if c := from.waitDone(from.read(into, at(r, s.offset, s.n))); c.Err == nil {
 					t.Error("the Read succeeded")
@@ -72,7 +72,7 @@ func testBounds(t *testing.T, f *Fixture) {
 
 func testWrap(t *testing.T, f *Fixture) {
 	t.Run("ReadWrap", func(t *testing.T) {
-		into := f.alloc(1024)
+		into := make([]byte, 1024)
 		violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
 			wrap := fabric.Region{Handle: r.Handle, Offset: ^uint64(0) - 7, Length: 1024}
 			if c := from.waitDone(from.read(into, wrap)); c.Err == nil {
@@ -82,7 +82,7 @@ func testWrap(t *testing.T, f *Fixture) {
 	})
 	t.Run("WriteWrap", func(t *testing.T) {
 		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
-			from.write(fabric.Region{Handle: r.Handle, Offset: ^uint64(0) - 7}, f.alloc(1024))
+			from.write(fabric.Region{Handle: r.Handle, Offset: ^uint64(0) - 7}, make([]byte, 1024))
 		})
 	})
 }
@@ -91,11 +91,11 @@ func testWrap(t *testing.T, f *Fixture) {
 func testExactBounds(t *testing.T, f *Fixture, size int) {
 	p := f.connect(t, pairOptions{})
 	from, to := p.sides(true)
-	buf := f.alloc(size)
+	buf := make([]byte, size)
 	r := to.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
-	from.write(at(r, 0, 0), f.copyOf(pattern(size, 1)))
+	from.write(at(r, 0, 0), bytes.Clone(pattern(size, 1)))
 	from.write(at(r, int64(size-1), 0), []byte{0xee})
-	into := f.alloc(size)
+	into := make([]byte, size)
 	if c := from.waitDone(from.read(into, at(r, 0, size))); c.Err != nil {
 		t.Fatalf("Read: %v", c.Err)
 	}
@@ -107,11 +107,11 @@ func testExactBounds(t *testing.T, f *Fixture, size int) {
 func testRights(t *testing.T, f *Fixture) {
 	t.Run("WriteToReadOnly", func(t *testing.T) {
 		violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
-			from.write(at(r, 0, 0), f.copyOf(pattern(16, 1)))
+			from.write(at(r, 0, 0), bytes.Clone(pattern(16, 1)))
 		})
 	})
 	t.Run("ReadOfWriteOnly", func(t *testing.T) {
-		into := f.alloc(16)
+		into := make([]byte, 16)
 		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
 			if c := from.waitDone(from.read(into, at(r, 0, 16))); c.Err == nil {
 				t.Error("the Read succeeded")

@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -20,7 +21,7 @@ func testOrderlyClose(t *testing.T, f *Fixture) {
 		from, to := p.sides(accepted)
 		from.do(func() {
 			for i := range 100 {
-				if _, err := from.postSend(fabric.Send{Parts: [][]byte{f.copyOf(fmt.Appendf(nil, "message %d", i))}}); err != nil {
+				if _, err := from.postSend(fabric.Send{Parts: [][]byte{bytes.Clone(fmt.Appendf(nil, "message %d", i))}}); err != nil {
 					t.Errorf("PostSend: %v", err)
 				}
 			}
@@ -100,17 +101,17 @@ func testFlushOnClose(t *testing.T, f *Fixture) {
 
 func testPostAfterClose(t *testing.T, f *Fixture) {
 	p := f.connect(t, pairOptions{})
-	r := p.dial.register(f.alloc(16), fabric.RemoteWrite)
+	r := p.dial.register(make([]byte, 16), fabric.RemoteWrite)
 	p.dial.close(errTestOver)
 	_ = p.dial.waitClosed()
 	p.dial.do(func() {
 		c := p.dial.conn
-		_, regErr := c.Register(f.alloc(16), fabric.RemoteRead)
+		_, regErr := c.Register(make([]byte, 16), fabric.RemoteRead)
 		for what, err := range map[string]error{
-			"PostReceive": c.PostReceive(1, f.alloc(16)),
-			"PostSend":    c.PostSend(2, fabric.Send{Parts: [][]byte{f.alloc(1)}}),
-			"PostWrite":   c.PostWrite(3, fabric.Write{Parts: [][]byte{f.alloc(1)}}),
-			"PostRead":    c.PostRead(4, fabric.Read{Into: f.alloc(1), From: fabric.Region{Length: 1}}),
+			"PostReceive": c.PostReceive(1, make([]byte, 16)),
+			"PostSend":    c.PostSend(2, fabric.Send{Parts: [][]byte{make([]byte, 1)}}),
+			"PostWrite":   c.PostWrite(3, fabric.Write{Parts: [][]byte{make([]byte, 1)}}),
+			"PostRead":    c.PostRead(4, fabric.Read{Into: make([]byte, 1), From: fabric.Region{Length: 1}}),
 			"Register":    regErr,
 		} {
 			if !errors.Is(err, fabric.ErrClosed) {
@@ -142,19 +143,19 @@ func testCloseUnderLoad(t *testing.T, f *Fixture) {
 			}
 		}
 		p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) { dial.onReceive, other.onReceive = pump, pump }})
-		buf := f.alloc(1 << 20)
+		buf := make([]byte, 1<<20)
 		r := p.dial.register(buf, fabric.RemoteRead|fabric.RemoteWrite)
 		p.other.do(func() {
 			for range 4 {
 				// What does not fit any more is not the point here.
-				_, _ = p.other.postWrite(fabric.Write{Parts: [][]byte{f.alloc(1 << 20)}, To: r})
-				_, _ = p.other.postRead(fabric.Read{Into: f.alloc(1 << 20), From: r})
+				_, _ = p.other.postWrite(fabric.Write{Parts: [][]byte{make([]byte, 1<<20)}, To: r})
+				_, _ = p.other.postRead(fabric.Read{Into: make([]byte, 1<<20), From: r})
 			}
 		})
 		for i := range 4 {
 			p.dial.do(func() {
 				if !p.dial.isClosed() {
-					_, _ = p.dial.postSend(fabric.Send{Parts: [][]byte{f.copyOf(pattern(100+i, 1))}})
+					_, _ = p.dial.postSend(fabric.Send{Parts: [][]byte{bytes.Clone(pattern(100+i, 1))}})
 				}
 			})
 		}

@@ -14,7 +14,7 @@ func testHandles(t *testing.T, f *Fixture) {
 	t.Run("Values", func(t *testing.T) {
 		p := f.connect(t, pairOptions{})
 		e := p.dial
-		buf := f.alloc(64)
+		buf := make([]byte, 64)
 		seen := make(map[fabric.Handle]int)
 		steps := make(map[fabric.Handle]int)
 		var last fabric.Handle
@@ -55,12 +55,12 @@ func testHandles(t *testing.T, f *Fixture) {
 	for _, bit := range []uint{0, 7, 8, 15, 23, 31} {
 		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
 			r.Handle ^= 1 << bit
-			from.write(r, f.copyOf(pattern(16, 1)))
+			from.write(r, bytes.Clone(pattern(16, 1)))
 		})
 	}
 	t.Run("Never", func(t *testing.T) {
 		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, _ fabric.Region) {
-			from.write(fabric.Region{}, f.copyOf(pattern(16, 1)))
+			from.write(fabric.Region{}, bytes.Clone(pattern(16, 1)))
 		})
 	})
 }
@@ -68,19 +68,19 @@ func testHandles(t *testing.T, f *Fixture) {
 // testForeignHandle: a handle is for the peer of its own connection.
 func testForeignHandle(t *testing.T, f *Fixture) {
 	victim := f.connect(t, pairOptions{})
-	buf := f.alloc(64)
+	buf := make([]byte, 64)
 	r := victim.dial.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
 	for _, kind := range []string{"Write", "Read", "Invalidate"} {
 		attack := f.connect(t, pairOptions{})
 		switch kind {
 		case "Write":
-			attack.other.write(r, f.copyOf(pattern(64, 1)))
+			attack.other.write(r, bytes.Clone(pattern(64, 1)))
 		case "Read":
-			into := f.alloc(64)
+			into := make([]byte, 64)
 			attack.other.read(into, r)
 		case "Invalidate":
 			attack.other.do(func() {
-				if _, err := attack.other.postSend(fabric.Send{Parts: [][]byte{f.alloc(4)}, Invalidate: r.Handle}); err != nil {
+				if _, err := attack.other.postSend(fabric.Send{Parts: [][]byte{make([]byte, 4)}, Invalidate: r.Handle}); err != nil {
 					t.Errorf("PostSend: %v", err)
 				}
 			})
@@ -92,7 +92,7 @@ func testForeignHandle(t *testing.T, f *Fixture) {
 			t.Fatalf("%s with a handle of another connection changed memory", kind)
 		}
 	}
-	victim.other.write(r, f.copyOf(pattern(64, 2)))
+	victim.other.write(r, bytes.Clone(pattern(64, 2)))
 	victim.other.send([]byte("done"))
 	victim.dial.waitMessages(1)
 	if !bytes.Equal(buf, pattern(64, 2)) {
@@ -108,9 +108,9 @@ func testInvalidate(t *testing.T, f *Fixture) {
 		}
 		to.invalidate(r.Handle)
 		to.invalidate(r.Handle) // harmless
-		from.write(r, f.copyOf(pattern(16, 1)))
+		from.write(r, bytes.Clone(pattern(16, 1)))
 	})
-	into := f.alloc(16)
+	into := make([]byte, 16)
 	violate(t, f, fabric.RemoteRead, func(p *pair, from *endpoint, r fabric.Region) {
 		to := p.dial
 		if from == p.dial {
@@ -123,10 +123,10 @@ func testInvalidate(t *testing.T, f *Fixture) {
 	})
 	// One handle dies, another on the same memory lives.
 	p := f.connect(t, pairOptions{})
-	buf := f.alloc(64)
+	buf := make([]byte, 64)
 	one, two := p.dial.register(buf[:32], fabric.RemoteWrite), p.dial.register(buf[32:], fabric.RemoteWrite)
 	p.dial.invalidate(one.Handle)
-	p.other.write(two, f.copyOf(pattern(32, 3)))
+	p.other.write(two, bytes.Clone(pattern(32, 3)))
 	p.other.send([]byte("done"))
 	p.dial.waitMessages(1)
 	if !bytes.Equal(buf[32:], pattern(32, 3)) || !bytes.Equal(buf[:32], make([]byte, 32)) {
@@ -136,16 +136,16 @@ func testInvalidate(t *testing.T, f *Fixture) {
 
 func testRemoteInvalidate(t *testing.T, f *Fixture) {
 	p := f.connect(t, pairOptions{})
-	buf := f.alloc(64)
+	buf := make([]byte, 64)
 	r := p.dial.register(buf, fabric.RemoteWrite)
 	p.other.do(func() {
-		if _, err := p.other.postWrite(fabric.Write{Parts: [][]byte{f.copyOf(pattern(64, 1))}, To: r}); err != nil {
+		if _, err := p.other.postWrite(fabric.Write{Parts: [][]byte{bytes.Clone(pattern(64, 1))}, To: r}); err != nil {
 			t.Errorf("PostWrite: %v", err)
 		}
-		if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("yours again"))}, Invalidate: r.Handle}); err != nil {
+		if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{bytes.Clone([]byte("yours again"))}, Invalidate: r.Handle}); err != nil {
 			t.Errorf("PostSend: %v", err)
 		}
-		if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("plain"))}}); err != nil {
+		if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{bytes.Clone([]byte("plain"))}}); err != nil {
 			t.Errorf("PostSend: %v", err)
 		}
 	})
@@ -164,7 +164,7 @@ func testRemoteInvalidate(t *testing.T, f *Fixture) {
 	}
 	p.dial.invalidate(r.Handle) // harmless
 	fillPattern(buf, 2)
-	p.other.write(r, f.copyOf(pattern(64, 3)))
+	p.other.write(r, bytes.Clone(pattern(64, 3)))
 	if p.dial.waitClosed() == nil {
 		t.Error("a Write through a remotely invalidated handle went unnoticed")
 	}
@@ -176,14 +176,14 @@ func testRemoteInvalidate(t *testing.T, f *Fixture) {
 func testRemoteInvalidateDead(t *testing.T, f *Fixture) {
 	for _, unknown := range []bool{false, true} {
 		p := f.connect(t, pairOptions{})
-		r := p.dial.register(f.alloc(64), fabric.RemoteWrite)
+		r := p.dial.register(make([]byte, 64), fabric.RemoteWrite)
 		if unknown {
 			r.Handle ^= 0x40
 		} else {
 			p.dial.invalidate(r.Handle)
 		}
 		p.other.do(func() {
-			if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("x"))}, Invalidate: r.Handle}); err != nil {
+			if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{bytes.Clone([]byte("x"))}, Invalidate: r.Handle}); err != nil {
 				t.Errorf("PostSend: %v", err)
 			}
 		})

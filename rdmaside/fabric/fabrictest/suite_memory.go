@@ -20,7 +20,7 @@ func at(r fabric.Region, offset int64, n int) fabric.Region {
 // octets are there when it is.
 func testWriteThenSend(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
-		buf := f.alloc(256 << 10)
+		buf := make([]byte, 256<<10)
 		want := make([]byte, len(buf))
 		checked := make(chan struct{}, 1)
 		check := func(_ *endpoint, msg []byte) {
@@ -44,14 +44,14 @@ func testWriteThenSend(t *testing.T, f *Fixture) {
 				if offset < 0 || offset+size > len(buf) {
 					continue
 				}
-				data := f.copyOf(pattern(size, byte(size+offset)))
+				data := bytes.Clone(pattern(size, byte(size+offset)))
 				from.do(func() {
 					copy(want[offset:], data)
 					cut := size / 3
 					if _, err := from.postWrite(fabric.Write{Parts: [][]byte{data[:cut], nil, data[cut:]}, To: at(r, int64(offset), 0)}); err != nil {
 						t.Errorf("PostWrite: %v", err)
 					}
-					if _, err := from.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("written"))}}); err != nil {
+					if _, err := from.postSend(fabric.Send{Parts: [][]byte{bytes.Clone([]byte("written"))}}); err != nil {
 						t.Errorf("PostSend: %v", err)
 					}
 				})
@@ -68,14 +68,14 @@ func testRead(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		buf := f.copyOf(pattern(256<<10, 3))
+		buf := bytes.Clone(pattern(256<<10, 3))
 		r := to.register(buf, fabric.RemoteRead)
 		for _, size := range []int{0, 1, 2, 3, 4, 1431, 1432, 1433, 4096, 65536, len(buf)} {
 			for _, offset := range []int{0, 1, 4099, len(buf) - size} {
 				if offset < 0 || offset+size > len(buf) {
 					continue
 				}
-				into := f.alloc(size + 64)
+				into := make([]byte, size+64)
 				fillPattern(into, 9)
 				guard := bytes.Clone(into)
 				if c := from.waitDone(from.read(into, at(r, int64(offset), size))); c.Err != nil {
@@ -90,7 +90,7 @@ func testRead(t *testing.T, f *Fixture) {
 			}
 		}
 		from.do(func() {
-			if err := from.conn.PostRead(1<<20, fabric.Read{Into: f.alloc(4), From: at(r, 0, 5)}); err == nil {
+			if err := from.conn.PostRead(1<<20, fabric.Read{Into: make([]byte, 4), From: at(r, 0, 5)}); err == nil {
 				t.Error("a Read into less memory than it asks for was taken")
 			}
 		})
@@ -107,9 +107,9 @@ func testReadsBeyondORD(t *testing.T, f *Fixture) {
 		t.Errorf("ORD = %d, want 1 or 2", ord)
 	}
 	const reads, size = 64, 3000
-	buf := f.copyOf(pattern(reads*size, 5))
+	buf := bytes.Clone(pattern(reads*size, 5))
 	r := to.register(buf, fabric.RemoteRead)
-	into := f.alloc(len(buf))
+	into := make([]byte, len(buf))
 	var ids []uint64
 	from.do(func() {
 		for i := range reads {
@@ -121,7 +121,7 @@ func testReadsBeyondORD(t *testing.T, f *Fixture) {
 			ids = append(ids, id)
 		}
 		// A Send behind Reads that have to wait arrives nevertheless.
-		if _, err := from.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("behind"))}}); err != nil {
+		if _, err := from.postSend(fabric.Send{Parts: [][]byte{bytes.Clone([]byte("behind"))}}); err != nil {
 			t.Errorf("PostSend: %v", err)
 		}
 	})
@@ -146,33 +146,33 @@ func testZeroLength(t *testing.T, f *Fixture) {
 	if c := from.waitDone(from.write(nowhere)); c.Err != nil {
 		t.Errorf("Write of no parts: %v", c.Err)
 	}
-	if c := from.waitDone(from.write(nowhere, f.alloc(0))); c.Err != nil {
+	if c := from.waitDone(from.write(nowhere, make([]byte, 0))); c.Err != nil {
 		t.Errorf("Write of an empty part: %v", c.Err)
 	}
 	if c := from.waitDone(from.read(nil, nowhere)); c.Err != nil {
 		t.Errorf("Read of nothing: %v", c.Err)
 	}
-	from.send(f.copyOf([]byte("alive")))
+	from.send(bytes.Clone([]byte("alive")))
 	to.waitMessages(1)
 }
 
 func testBigTransfers(t *testing.T, f *Fixture) {
-	size := f.maxTransfer()
+	size := 4 << 20
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		source := f.copyOf(pattern(size, 21))
+		source := bytes.Clone(pattern(size, 21))
 		want := crc32.ChecksumIEEE(source)
-		sink := f.alloc(size)
+		sink := make([]byte, size)
 		w := to.register(sink, fabric.RemoteWrite)
 		from.write(w, source[:size/2], source[size/2:])
-		from.send(f.copyOf([]byte("done")))
+		from.send(bytes.Clone([]byte("done")))
 		to.waitMessages(1)
 		if got := crc32.ChecksumIEEE(sink); got != want {
 			t.Errorf("%s: written octets have CRC %08x, want %08x", from.name, got, want)
 		}
 		r := to.register(source, fabric.RemoteRead)
-		back := f.alloc(size)
+		back := make([]byte, size)
 		if c := from.waitDone(from.read(back, r)); c.Err != nil {
 			t.Fatalf("Read: %v", c.Err)
 		}
@@ -196,7 +196,7 @@ func testMixed(t *testing.T, f *Fixture) {
 	var s [2]mixedSide
 	for i, e := range []*endpoint{p.dial, p.other} {
 		s[i] = mixedSide{
-			e: e, sink: f.alloc(area), source: f.copyOf(pattern(area, byte(i+1))),
+			e: e, sink: make([]byte, area), source: bytes.Clone(pattern(area, byte(i+1))),
 			wrote: make([]byte, area), reads: make(map[uint64]mixedRead),
 		}
 		s[i].w = e.register(s[i].sink, fabric.RemoteWrite)
@@ -215,7 +215,7 @@ func testMixed(t *testing.T, f *Fixture) {
 				me.e.conn.Flush()
 			})
 		}
-		last := f.copyOf([]byte("last"))
+		last := bytes.Clone([]byte("last"))
 		me.sent = append(me.sent, []byte("last"))
 		me.e.send(last)
 	}
@@ -242,16 +242,16 @@ func (me *mixedSide) post(f *Fixture, peer *mixedSide, rnd *rand.Rand) (err erro
 	n := min(rnd.IntN(5000), len(me.sink)-offset)
 	switch rnd.IntN(3) {
 	case 0:
-		b := f.copyOf(pattern(n, byte(rnd.Uint32())))
+		b := bytes.Clone(pattern(n, byte(rnd.Uint32())))
 		copy(me.wrote[offset:], b)
 		_, err = me.e.postWrite(fabric.Write{Parts: [][]byte{b[:n/2], b[n/2:]}, To: at(peer.w, int64(offset), 0)})
 	case 1:
-		into := f.alloc(n)
+		into := make([]byte, n)
 		var id uint64
 		id, err = me.e.postRead(fabric.Read{Into: into, From: at(peer.r, int64(offset), n)})
 		me.reads[id] = mixedRead{into, peer.source[offset:][:n]}
 	case 2:
-		b := f.copyOf(pattern(min(n, 2048), byte(rnd.Uint32())))
+		b := bytes.Clone(pattern(min(n, 2048), byte(rnd.Uint32())))
 		me.sent = append(me.sent, bytes.Clone(b))
 		_, err = me.e.postSend(fabric.Send{Parts: [][]byte{b}})
 	}

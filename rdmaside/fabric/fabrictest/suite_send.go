@@ -25,7 +25,7 @@ func testSendSizes(t *testing.T, f *Fixture) {
 				continue
 			}
 			want := pattern(n, byte(i))
-			id := from.send(f.copyOf(want))
+			id := from.send(bytes.Clone(want))
 			got := to.waitMessages(i + 1)[i]
 			if !bytes.Equal(got, want) {
 				t.Fatalf("%s: message of %d octets arrived different, %d octets", from.name, n, len(got))
@@ -49,7 +49,7 @@ func testSendParts(t *testing.T, f *Fixture) {
 			var list [][]byte
 			var want []byte
 			for i := range parts {
-				part := f.copyOf(pattern((i*size+i)%600, byte(i)))
+				part := bytes.Clone(pattern((i*size+i)%600, byte(i)))
 				if i == 1 {
 					part = nil // an empty part among others
 				}
@@ -77,7 +77,7 @@ func testReceiveOrder(t *testing.T, f *Fixture) {
 	var ids []uint64
 	p.dial.do(func() {
 		for i := range messages {
-			b := f.alloc(8)
+			b := make([]byte, 8)
 			binary.BigEndian.PutUint64(b, uint64(i))
 			id, err := p.dial.postSend(fabric.Send{Parts: [][]byte{b[:4], b[4:]}})
 			if err != nil {
@@ -135,7 +135,7 @@ func testPingPong(t *testing.T, f *Fixture) {
 			if n == rounds {
 				return
 			}
-			b := f.alloc(4)
+			b := make([]byte, 4)
 			binary.BigEndian.PutUint32(b, n+1)
 			if _, err := e.postSend(fabric.Send{Parts: [][]byte{b}}); err != nil {
 				t.Errorf("ping %d: %v", n+1, err)
@@ -143,7 +143,7 @@ func testPingPong(t *testing.T, f *Fixture) {
 			e.conn.Flush()
 		}
 	}})
-	p.dial.send(f.alloc(4))
+	p.dial.send(make([]byte, 4))
 	for i, msg := range p.dial.waitMessages(rounds + 1)[:rounds+1] {
 		if got := binary.BigEndian.Uint32(msg); got != uint32(i) {
 			t.Fatalf("answer %d carries %d", i, got)
@@ -153,14 +153,14 @@ func testPingPong(t *testing.T, f *Fixture) {
 
 func testSilent(t *testing.T, f *Fixture) {
 	p := f.connect(t, pairOptions{})
-	buf := f.alloc(64)
+	buf := make([]byte, 64)
 	r := p.other.register(buf, fabric.RemoteRead|fabric.RemoteWrite)
-	into := f.alloc(16)
+	into := make([]byte, 16)
 	p.dial.do(func() {
 		c := p.dial.conn
 		for _, err := range []error{
-			c.PostSend(0, fabric.Send{Parts: [][]byte{f.copyOf([]byte("silent"))}}),
-			c.PostWrite(0, fabric.Write{Parts: [][]byte{f.copyOf([]byte("silent"))}, To: r}),
+			c.PostSend(0, fabric.Send{Parts: [][]byte{bytes.Clone([]byte("silent"))}}),
+			c.PostWrite(0, fabric.Write{Parts: [][]byte{bytes.Clone([]byte("silent"))}, To: r}),
 			c.PostRead(0, fabric.Read{Into: into, From: fabric.Region{Handle: r.Handle, Offset: r.Offset, Length: 6}}),
 		} {
 			if err != nil {
@@ -170,7 +170,7 @@ func testSilent(t *testing.T, f *Fixture) {
 	})
 	p.other.waitMessages(1)
 	// A Read behind it shows that the silent one is over.
-	if c := p.dial.waitDone(p.dial.read(f.alloc(1), fabric.Region{Handle: r.Handle, Offset: r.Offset, Length: 1})); c.Err != nil {
+	if c := p.dial.waitDone(p.dial.read(make([]byte, 1), fabric.Region{Handle: r.Handle, Offset: r.Offset, Length: 1})); c.Err != nil {
 		t.Fatal(c.Err)
 	}
 	if string(into[:6]) != "silent" {
@@ -199,7 +199,7 @@ func testOneLoop(t *testing.T, f *Fixture) {
 
 func testTooLong(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{false, true} {
-		guarded := f.alloc(128)
+		guarded := make([]byte, 128)
 		p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) {
 			_, to := (&pair{dial: dial, other: other}).sides(accepted)
 			to.receives, to.repost = 0, false
@@ -216,7 +216,7 @@ func testTooLong(t *testing.T, f *Fixture) {
 				t.Errorf("PostReceive: %v", err)
 			}
 		})
-		from.send(f.copyOf(pattern(65, 1)))
+		from.send(bytes.Clone(pattern(65, 1)))
 		if to.waitClosed() == nil {
 			t.Errorf("%s: a message longer than its Receive: Closed(nil)", to.name)
 		}
@@ -244,7 +244,7 @@ func testNoReceive(t *testing.T, f *Fixture) {
 		from, to := p.sides(accepted)
 		from.do(func() {
 			for range 3 {
-				if _, err := from.postSend(fabric.Send{Parts: [][]byte{f.copyOf([]byte("one too many"))}}); err != nil {
+				if _, err := from.postSend(fabric.Send{Parts: [][]byte{bytes.Clone([]byte("one too many"))}}); err != nil {
 					t.Errorf("PostSend: %v", err)
 				}
 			}
@@ -269,7 +269,7 @@ func testQueueFull(t *testing.T, f *Fixture) {
 		if err := e.postReceive(); !errors.Is(err, fabric.ErrQueueFull) {
 			t.Errorf("Receive 9 of 8: %v", err)
 		}
-		msg := f.copyOf([]byte("queued"))
+		msg := bytes.Clone([]byte("queued"))
 		for i := range 17 {
 			_, err := e.postSend(fabric.Send{Parts: [][]byte{msg}})
 			if i < 16 && err != nil || i == 16 && !errors.Is(err, fabric.ErrQueueFull) {
@@ -278,7 +278,7 @@ func testQueueFull(t *testing.T, f *Fixture) {
 		}
 		var handles []fabric.Handle
 		for i := range 5 {
-			r, err := e.conn.Register(f.alloc(16), fabric.RemoteRead)
+			r, err := e.conn.Register(make([]byte, 16), fabric.RemoteRead)
 			if i < 4 && err != nil || i == 4 && !errors.Is(err, fabric.ErrLimit) {
 				t.Errorf("handle %d of 4: %v", i+1, err)
 			}
@@ -297,7 +297,7 @@ func testQueueFull(t *testing.T, f *Fixture) {
 	e.wait("completions", func() bool { return len(e.outstanding) == 8 })
 	e.waitDone(e.send([]byte("again")))
 	p.other.waitMessages(17)
-	e.register(f.alloc(16), fabric.RemoteRead)
+	e.register(make([]byte, 16), fabric.RemoteRead)
 }
 
 func testLastActivity(t *testing.T, f *Fixture) {

@@ -18,7 +18,7 @@ func testPrivateData(t *testing.T, f *Fixture) {
 	for _, n := range []int{0, 1, 8, 56, 248} {
 		to, back := pattern(n, 1), pattern(n, 2)
 		seen := make(chan []byte, 1)
-		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+		other := newEndpoint(t, "accepted", f.AcceptLoop)
 		l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
 			seen <- bytes.Clone(in.PrivateData())
 			if !in.Peer().IsValid() {
@@ -28,7 +28,7 @@ func testPrivateData(t *testing.T, f *Fixture) {
 				t.Errorf("Accept: %v", err)
 			}
 		})
-		dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+		dial := newEndpoint(t, "dialled", f.DialLoop)
 		if _, err := f.dial(l, fabric.ConnOptions{PrivateData: to}, dial); err != nil {
 			t.Fatalf("Dial with %d octets of private data: %v", n, err)
 		}
@@ -56,7 +56,7 @@ func testPrivateData(t *testing.T, f *Fixture) {
 		t.Error("a connection with too much private data arrived")
 		_ = in.Reject(nil)
 	})
-	dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+	dial := newEndpoint(t, "dialled", f.DialLoop)
 	if _, err := f.dial(l, fabric.ConnOptions{PrivateData: make([]byte, 249)}, dial); err == nil {
 		t.Error("Dial took 249 octets of private data")
 	}
@@ -69,7 +69,7 @@ func testReject(t *testing.T, f *Fixture) {
 			t.Errorf("Reject: %v", err)
 		}
 	})
-	dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+	dial := newEndpoint(t, "dialled", f.DialLoop)
 	if _, err := f.dial(l, fabric.ConnOptions{}, dial); !errors.Is(err, fabric.ErrRejected) {
 		t.Errorf("Dial of a rejecting listener: %v, want ErrRejected", err)
 	}
@@ -90,7 +90,7 @@ func testAllow(t *testing.T, f *Fixture) {
 		t.Error("a denied address reached the listener")
 		_ = in.Reject(nil)
 	})
-	dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+	dial := newEndpoint(t, "dialled", f.DialLoop)
 	if _, err := f.dial(l, fabric.ConnOptions{}, dial); err == nil {
 		t.Error("Dial from a denied address succeeded")
 	}
@@ -110,7 +110,7 @@ func testNoListener(t *testing.T, f *Fixture) {
 	if err := l.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+	dial := newEndpoint(t, "dialled", f.DialLoop)
 	if _, err := f.dial(l, fabric.ConnOptions{}, dial); err == nil {
 		t.Error("Dial of a closed listener succeeded")
 	}
@@ -119,7 +119,7 @@ func testNoListener(t *testing.T, f *Fixture) {
 
 func testMaxConnections(t *testing.T, f *Fixture) {
 	p := f.connect(t, pairOptions{listen: fabric.ListenOptions{MaxConnections: 1}})
-	second := newEndpoint(t, "second", f.DialLoop, f.alloc)
+	second := newEndpoint(t, "second", f.DialLoop)
 	if _, err := f.dial(p.listener, fabric.ConnOptions{}, second); err == nil {
 		t.Error("a second connection got past MaxConnections 1")
 	}
@@ -132,7 +132,7 @@ func testDialCanceled(t *testing.T, f *Fixture) {
 	arrived := make(chan struct{})
 	proceed := make(chan struct{})
 	result := make(chan error, 1)
-	other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+	other := newEndpoint(t, "accepted", f.AcceptLoop)
 	l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
 		close(arrived)
 		<-proceed
@@ -142,10 +142,10 @@ func testDialCanceled(t *testing.T, f *Fixture) {
 		result <- err
 	})
 	ctx, cancel := context.WithCancel(context.Background())
-	dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+	dial := newEndpoint(t, "dialled", f.DialLoop)
 	done := make(chan error, 1)
 	go func() {
-		_, err := f.Dialer.Dial(ctx, f.DialLoop, f.dialAddr(l), fabric.ConnOptions{}, dial)
+		_, err := f.Dialer.Dial(ctx, f.DialLoop, l.Addr().String(), fabric.ConnOptions{}, dial)
 		done <- err
 	}()
 	<-arrived
@@ -171,13 +171,13 @@ func testDialCanceled(t *testing.T, f *Fixture) {
 func testSetupFails(t *testing.T, f *Fixture) {
 	boom := errors.New("boom")
 	t.Run("Dial", func(t *testing.T) {
-		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+		other := newEndpoint(t, "accepted", f.AcceptLoop)
 		accepted := make(chan error, 1)
 		l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
 			_, err := in.Accept(context.Background(), f.AcceptLoop, fabric.ConnOptions{}, other)
 			accepted <- err
 		})
-		dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+		dial := newEndpoint(t, "dialled", f.DialLoop)
 		dial.setupErr = boom
 		if _, err := f.dial(l, fabric.ConnOptions{}, dial); !errors.Is(err, boom) {
 			t.Errorf("Dial: %v, want Setup's error", err)
@@ -192,14 +192,14 @@ func testSetupFails(t *testing.T, f *Fixture) {
 		}
 	})
 	t.Run("Accept", func(t *testing.T) {
-		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+		other := newEndpoint(t, "accepted", f.AcceptLoop)
 		other.setupErr = boom
 		accepted := make(chan error, 1)
 		l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
 			_, err := in.Accept(context.Background(), f.AcceptLoop, fabric.ConnOptions{}, other)
 			accepted <- err
 		})
-		dial := newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+		dial := newEndpoint(t, "dialled", f.DialLoop)
 		if _, err := f.dial(l, fabric.ConnOptions{}, dial); err == nil {
 			_ = dial.waitClosed()
 		} else {
@@ -259,7 +259,7 @@ func testManyConnections(t *testing.T, f *Fixture) {
 // in echoed. Each connection has Receives for rounds messages.
 func listenEcho(t *testing.T, f *Fixture, rounds int, echoed *atomic.Int64) fabric.Listener {
 	return f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {
-		other := newEndpoint(t, "accepted", f.AcceptLoop, f.alloc)
+		other := newEndpoint(t, "accepted", f.AcceptLoop)
 		other.receives = rounds // nothing else holds the senders back
 		other.onReceive = func(e *endpoint, msg []byte) {
 			echoed.Add(1)
@@ -281,7 +281,7 @@ func dialMany(t *testing.T, f *Fixture, l fabric.Listener, conns, rounds int) []
 	errs := make(chan error, conns)
 	slots := make(chan struct{}, 8) // the default of MaxStartingPerAddr is 16
 	for i := range ends {
-		ends[i] = newEndpoint(t, "dialled", f.DialLoop, f.alloc)
+		ends[i] = newEndpoint(t, "dialled", f.DialLoop)
 		ends[i].receives = rounds
 		go func() {
 			slots <- struct{}{}

@@ -16,8 +16,8 @@ const (
 
 // The keys that start-up frames begin with.
 const (
-	RequestKey = "MPA ID Req Frame"
-	ReplyKey   = "MPA ID Rep Frame"
+	requestKey = "MPA ID Req Frame"
+	replyKey   = "MPA ID Rep Frame"
 )
 
 // FrameFlags is the octet of flags of a start-up frame. Reserved bits are sent as zero
@@ -89,11 +89,11 @@ var ErrBothInitiators = errors.New("iwarp/wire: peer sent a Request, not a Reply
 // private data that follows, block included, at most MaxPrivate.
 func ParseFrameHeader(b []byte) (f Frame, private int, err error) {
 	if len(b) < FrameLen {
-		return f, 0, fmt.Errorf("start-up frame of %d octets: %w", len(b), ErrShort)
+		return f, 0, fmt.Errorf("start-up frame of %d octets: %w", len(b), errShort)
 	}
 	switch {
-	case bytes.Equal(b[:keyLen], []byte(RequestKey)):
-	case bytes.Equal(b[:keyLen], []byte(ReplyKey)):
+	case bytes.Equal(b[:keyLen], []byte(requestKey)):
+	case bytes.Equal(b[:keyLen], []byte(replyKey)):
 		f.Reply = true
 	default:
 		return f, 0, &FrameError{"bad key"}
@@ -138,9 +138,9 @@ func (f *Frame) Append(b []byte) []byte {
 	if n > MaxPrivate {
 		panic("BUG: iwarp/wire: private data too long")
 	}
-	key := RequestKey
+	key := requestKey
 	if f.Reply {
-		key = ReplyKey
+		key = replyKey
 	}
 	b = append(b, key...)
 	b = append(b, byte(f.Flags), f.Revision)

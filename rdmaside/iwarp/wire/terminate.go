@@ -27,30 +27,21 @@ func (c Code) Known() bool {
 	return ok
 }
 
-// The codes, by layer. The list is complete, so that every code of a peer can be named.
-// Package iwarp sends only some of them.
+// The codes that package iwarp sends, by layer.
 var (
 	CodeLocal = Code{0, 0, 0x00}
 
-	CodeReadSTag       = Code{0, 1, 0x00}
-	CodeReadBounds     = Code{0, 1, 0x01}
-	CodeReadRights     = Code{0, 1, 0x02}
-	CodeReadStream     = Code{0, 1, 0x03}
-	CodeReadWrap       = Code{0, 1, 0x04}
-	CodeProtInvalidate = Code{0, 1, 0x09}
+	CodeReadSTag   = Code{0, 1, 0x00}
+	CodeReadBounds = Code{0, 1, 0x01}
+	CodeReadRights = Code{0, 1, 0x02}
+	CodeReadWrap   = Code{0, 1, 0x04}
 
-	CodeRDMAPVersion  = Code{0, 2, 0x05}
-	CodeOpcode        = Code{0, 2, 0x06}
-	CodeRemoteStream  = Code{0, 2, 0x07}
-	CodeRemoteGlobal  = Code{0, 2, 0x08}
-	CodeOpInvalidate  = Code{0, 2, 0x09}
-	CodeRemoteUnknown = Code{0, 2, 0xff}
-
-	CodeDDPLocal = Code{1, 0, 0x00}
+	CodeRDMAPVersion = Code{0, 2, 0x05}
+	CodeOpcode       = Code{0, 2, 0x06}
+	CodeOpInvalidate = Code{0, 2, 0x09}
 
 	CodeTaggedSTag    = Code{1, 1, 0x00}
 	CodeTaggedBounds  = Code{1, 1, 0x01}
-	CodeTaggedStream  = Code{1, 1, 0x02}
 	CodeTaggedWrap    = Code{1, 1, 0x03}
 	CodeTaggedVersion = Code{1, 1, 0x04}
 
@@ -61,38 +52,36 @@ var (
 	CodeTooLong         = Code{1, 2, 0x05}
 	CodeUntaggedVersion = Code{1, 2, 0x06}
 
-	CodeTCPLost  = Code{2, 0, 0x01}
-	CodeCRC      = Code{2, 0, 0x02}
-	CodeMarker   = Code{2, 0, 0x03}
-	CodeStartup  = Code{2, 0, 0x04}
-	CodeMPALocal = Code{2, 0, 0x05}
-	CodeIRD      = Code{2, 0, 0x06}
-	CodeRTR      = Code{2, 0, 0x07}
+	CodeCRC    = Code{2, 0, 0x02}
+	CodeMarker = Code{2, 0, 0x03}
+	CodeIRD    = Code{2, 0, 0x06}
+	CodeRTR    = Code{2, 0, 0x07}
 )
 
+// codeText names every code of the RFCs, because a peer may send any of them.
 var codeText = map[Code]string{
 	CodeLocal: "local catastrophic error",
 
-	CodeReadSTag:       "invalid STag",
-	CodeReadBounds:     "base or bounds violation",
-	CodeReadRights:     "access rights violation",
-	CodeReadStream:     "STag not associated with stream",
-	CodeReadWrap:       "TO wrap",
-	CodeProtInvalidate: "STag cannot be invalidated",
-	{0, 1, 0xff}:       "unspecified remote protection error",
+	CodeReadSTag:   "invalid STag",
+	CodeReadBounds: "base or bounds violation",
+	CodeReadRights: "access rights violation",
+	{0, 1, 0x03}:   "STag not associated with stream",
+	CodeReadWrap:   "TO wrap",
+	{0, 1, 0x09}:   "STag cannot be invalidated",
+	{0, 1, 0xff}:   "unspecified remote protection error",
 
-	CodeRDMAPVersion:  "invalid RDMAP version",
-	CodeOpcode:        "unexpected opcode",
-	CodeRemoteStream:  "catastrophic error on this stream",
-	CodeRemoteGlobal:  "catastrophic error, global",
-	CodeOpInvalidate:  "STag cannot be invalidated",
-	CodeRemoteUnknown: "unspecified remote operation error",
+	CodeRDMAPVersion: "invalid RDMAP version",
+	CodeOpcode:       "unexpected opcode",
+	{0, 2, 0x07}:     "catastrophic error on this stream",
+	{0, 2, 0x08}:     "catastrophic error, global",
+	CodeOpInvalidate: "STag cannot be invalidated",
+	{0, 2, 0xff}:     "unspecified remote operation error",
 
-	CodeDDPLocal: "DDP local catastrophic error",
+	{1, 0, 0x00}: "DDP local catastrophic error",
 
 	CodeTaggedSTag:    "invalid STag",
 	CodeTaggedBounds:  "base or bounds violation",
-	CodeTaggedStream:  "STag not associated with stream",
+	{1, 1, 0x02}:      "STag not associated with stream",
 	CodeTaggedWrap:    "TO wrap",
 	CodeTaggedVersion: "invalid DDP version",
 
@@ -103,11 +92,11 @@ var codeText = map[Code]string{
 	CodeTooLong:         "message too long for buffer",
 	CodeUntaggedVersion: "invalid DDP version",
 
-	CodeTCPLost:  "TCP connection lost",
+	{2, 0, 0x01}: "TCP connection lost",
 	CodeCRC:      "CRC error",
 	CodeMarker:   "Marker and ULPDU_Length disagree",
-	CodeStartup:  "invalid start-up frame",
-	CodeMPALocal: "MPA local catastrophic error",
+	{2, 0, 0x04}: "invalid start-up frame",
+	{2, 0, 0x05}: "MPA local catastrophic error",
 	CodeIRD:      "insufficient IRD resources",
 	CodeRTR:      "no matching RTR option",
 }
@@ -150,15 +139,15 @@ const (
 	MaxTerminate = terminateMin + 2 + untaggedDDPLen + readLen
 )
 
-// ErrShort reports input that ends before the length that it announces.
-var ErrShort = errors.New("iwarp/wire: short")
+// errShort reports input that ends before the length that it announces.
+var errShort = errors.New("iwarp/wire: short")
 
 // ParseTerminate reads a Terminate's payload in the RFC's form or in siw's. It
 // borrows b. It ignores headers that are announced but missing: a Terminate is the last
 // message of a peer, and its first four octets have the reason.
 func ParseTerminate(b []byte) (Terminate, error) {
 	if len(b) < terminateMin {
-		return Terminate{}, fmt.Errorf("terminate of %d octets: %w", len(b), ErrShort)
+		return Terminate{}, fmt.Errorf("terminate of %d octets: %w", len(b), errShort)
 	}
 	rfc := Code{b[0] >> 4, b[0] & 15, b[1]}
 	siw := Code{b[0] & 15, b[0] >> 4, b[1]}

@@ -106,11 +106,11 @@ type Read struct {
 // AppendReadRequest appends a Read Request's headers.
 func AppendReadRequest(b []byte, msn uint32, r Read) []byte {
 	b = AppendUntagged(b, OpReadRequest, true, 0, msn, 0, ReadRequestLen-UntaggedLen)
-	return AppendRead(b, r)
+	return appendRead(b, r)
 }
 
-// AppendRead appends the RDMAP header alone.
-func AppendRead(b []byte, r Read) []byte {
+// appendRead appends the RDMAP header alone.
+func appendRead(b []byte, r Read) []byte {
 	b = binary.BigEndian.AppendUint32(b, r.SinkSTag)
 	b = binary.BigEndian.AppendUint64(b, r.SinkTO)
 	b = binary.BigEndian.AppendUint32(b, r.Size)

@@ -105,12 +105,12 @@ const (
 	MaxULPDU = 65535
 	// MaxSendULPDU is the longest ULPDU that may be sent. RFC 5044 Section 3.
 	MaxSendULPDU = 64768
-	// MinMULPDU is the smallest value of MULPDU. RFC 5044 Section 4.5.
-	MinMULPDU = 128
+	// minMULPDU is the smallest value of MULPDU. RFC 5044 Section 4.5.
+	minMULPDU = 128
 )
 
 // MULPDU is the longest ULPDU that fits one TCP segment of emss octets, clamped between
-// MinMULPDU and MaxSendULPDU. RFC 5044 Section 4.5:
+// minMULPDU and MaxSendULPDU. RFC 5044 Section 4.5:
 //
 //	MULPDU = EMSS - (6 + EMSS mod 4)                       without Markers
 //	MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)   with Markers
@@ -119,7 +119,7 @@ func MULPDU(emss int, markers bool) int {
 	if markers {
 		n -= 4 * ((emss + MarkerSpacing - 1) / MarkerSpacing)
 	}
-	return min(max(n, MinMULPDU), MaxSendULPDU)
+	return min(max(n, minMULPDU), MaxSendULPDU)
 }
 
 // Pad is the number of pad octets behind a ULPDU of n octets. They make the length of

@@ -242,14 +242,14 @@ func parse(b []byte) (Frame, error) {
 		return f, err
 	}
 	if len(b) < FrameLen+n {
-		return f, ErrShort
+		return f, errShort
 	}
 	return f, f.ParsePrivate(b[FrameLen : FrameLen+n])
 }
 
 func FuzzFrame(f *testing.F) {
-	f.Add(append([]byte(RequestKey), 0x50, 2, 0, 12, 0, 16, 0, 16, 0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3))
-	f.Add(append([]byte(ReplyKey), 0x70, 2, 0, 4, 0xff, 0xff, 0xff, 0xff))
+	f.Add(append([]byte(requestKey), 0x50, 2, 0, 12, 0, 16, 0, 16, 0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3))
+	f.Add(append([]byte(replyKey), 0x70, 2, 0, 4, 0xff, 0xff, 0xff, 0xff))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fr, err := parse(b)
 		if err != nil {
@@ -298,7 +298,7 @@ func TestTerminate(t *testing.T) {
 		}
 	}
 	for n := range 4 {
-		if _, err := ParseTerminate(make([]byte, n)); !errors.Is(err, ErrShort) {
+		if _, err := ParseTerminate(make([]byte, n)); !errors.Is(err, errShort) {
 			t.Errorf("%d octets: %v", n, err)
 		}
 	}
