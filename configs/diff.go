@@ -12,18 +12,6 @@ type Change struct {
 	Old, New string // in the format of a file; "" for a setting that is not there
 }
 
-// String formats c as path: old -> new.
-func (c Change) String() string {
-	return c.Path + ": " + orNone(c.Old) + " -> " + orNone(c.New)
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "(none)"
-	}
-	return s
-}
-
 // Diff returns the settings that differ between two complete configurations, in the
 // order of the Config. It matches listeners and upstreams by name, wherever in their
 // lists they stand. One that only one of the configurations has is one Change.

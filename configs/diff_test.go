@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"strings"
@@ -59,7 +60,7 @@ func TestDiff(t *testing.T) {
 			next := strings.Replace(diffBase, tc.from, tc.to, 1) + tc.add
 			var got []string
 			for _, c := range Diff(mustLoad(t, diffBase), mustLoad(t, next)) {
-				got = append(got, c.String())
+				got = append(got, c.Path+": "+cmp.Or(c.Old, "(none)")+" -> "+cmp.Or(c.New, "(none)"))
 			}
 			if tc.prefixOne {
 				for _, w := range tc.want {
