@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"hash"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
+
+// A pausing handler pauses its Conn at the first record and hashes all of them.
+type pausing struct {
+	recorder
+	total  int // records to expect
+	got    int
+	hash   hash.Hash
+	paused chan *Conn  // receives the Conn once it is paused
+	sum    chan []byte // receives the hash of all records
+}
+
+func (h *pausing) Record(c *Conn, b Buffer) {
+	h.hash.Write(b.Bytes())
+	b.Release()
+	switch h.got++; h.got {
+	case 1:
+		c.Pause()
+		h.paused <- c
+	case h.total:
+		h.sum <- h.hash.Sum(nil)
+	}
+}
 
 // While a Conn is paused, its peer's octets fill the buffers of the kernel and not those of
 // the Conn, and a neighbour on the same loop is served.
@@ -20,41 +45,19 @@ func TestPauseIsBackpressure(t *testing.T) {
 	t.Parallel()
 	e := startEngine(t, EngineOptions{Loops: 1})
 	mem := &testMemory{}
-	type flow struct {
-		c   *Conn
-		sum []byte
-	}
-	flows := make(chan flow, 1)
-	h := sha256.New()
-	got := 0
 	const total = 200
-	rec := newRecorder()
-	rec.record = func(c *Conn, b Buffer) {
-		h.Write(b.Bytes())
-		b.Release()
-		switch got++; got {
-		case 1:
-			c.Pause()
-			flows <- flow{c: c}
-		case total:
-			flows <- flow{sum: h.Sum(nil)}
-		}
-	}
+	h := &pausing{recorder: *newRecorder(), total: total, hash: sha256.New(), paused: make(chan *Conn, 1), sum: make(chan []byte, 1)}
 	first := true
 	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler {
 		if first {
 			first = false
-			return rec
+			return h
 		}
 		return echo()
 	})
 	flood := dialPeer(t, l)
 	flood.SetWriteBuffer(64 << 10)
-	want := sha256.New()
 	msg := pattern(1<<20, 7)
-	for range total {
-		want.Write(msg)
-	}
 	go func() {
 		rec := fragment(true, msg)
 		for range total {
@@ -63,12 +66,31 @@ func TestPauseIsBackpressure(t *testing.T) {
 			}
 		}
 	}()
-	f := <-flows
-	eventually(t, "octets pile up in the kernel", func() bool {
-		n, err := unix.IoctlGetInt(onLoop(f.c, func() int { return f.c.sock.fd }), unix.TIOCINQ)
+	c := <-h.paused
+	testkit.Eventually(t, "octets pile up in the kernel", func() bool {
+		n, err := unix.IoctlGetInt(onLoop(c, func() int { return c.sock.fd }), unix.TIOCINQ)
 		return err == nil && n >= readBuffer/2
 	})
+	pingNeighbour(t, l)
+	s := onLoop(c, func() [3]int64 { return [3]int64{int64(h.got), c.rx, int64(cap(c.holdBuf))} })
+	if s[0] != 1 || s[1] > 1<<20+int64(few.get)+2*readBuffer+4 || s[2] > 2*readBuffer {
+		t.Errorf("paused: %d records, %d octets read, %d held", s[0], s[1], s[2])
+	}
+	if p := mem.Peak(); p > 16<<20 {
+		t.Errorf("%d octets on loan at most", p)
+	}
+	c.Loop().Post(loop.TaskFunc(c.Resume))
+	want := sha256.New()
+	for range total {
+		want.Write(msg)
+	}
+	if !bytes.Equal(<-h.sum, want.Sum(nil)) {
+		t.Error("stream changed")
+	}
+}
 
+// pingNeighbour exchanges 200 records with another connection of l.
+func pingNeighbour(t *testing.T, l *Listener) {
 	near := dialPeer(t, l)
 	var worst time.Duration
 	for range 200 {
@@ -78,17 +100,6 @@ func TestPauseIsBackpressure(t *testing.T) {
 		worst = max(worst, time.Since(start))
 	}
 	t.Logf("neighbour, worst of 200: %v", worst)
-	s := onLoop(f.c, func() [3]int64 { return [3]int64{int64(got), f.c.rx, int64(cap(f.c.holdBuf))} })
-	if s[0] != 1 || s[1] > 1<<20+int64(few.get)+2*readBuffer+4 || s[2] > 2*readBuffer {
-		t.Errorf("paused: %d records, %d octets read, %d held", s[0], s[1], s[2])
-	}
-	if p := mem.Peak(); p > 16<<20 {
-		t.Errorf("%d octets on loan at most", p)
-	}
-	f.c.Loop().Post(loop.TaskFunc(f.c.Resume))
-	if f = <-flows; !bytes.Equal(f.sum, want.Sum(nil)) {
-		t.Error("stream changed")
-	}
 }
 
 // A client that does not read its replies costs MaxOutbound and the replies to the Calls of
@@ -123,7 +134,7 @@ func TestSlowReader(t *testing.T) {
 	go p.Write(bytes.Repeat(fragment(true, pattern(100, 1)), total))
 	c := <-conn
 	var last int
-	eventually(t, "reading pauses", func() bool {
+	testkit.Eventually(t, "reading pauses", func() bool {
 		paused := onLoop(c, func() bool { return c.why&whyOutbound != 0 })
 		n := onLoop(c, func() int { return calls })
 		same := n == last
@@ -253,19 +264,21 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, rec)
 	const clients, each = 6, 5
+	var want [clients][]byte
 	for i := range clients {
+		want[i] = pattern(100_000, byte(i))
 		p := dialPeer(t, l)
 		go func() {
 			for range each {
-				p.Write(fragment(true, pattern(100_000, byte(i))))
+				p.Write(fragment(true, want[i]))
 			}
 		}()
 	}
-	eventually(t, "a connection waits for memory", func() bool { return mem.Waits() > 0 })
+	testkit.Eventually(t, "a connection waits for memory", func() bool { return mem.Waits() > 0 })
 	for i := range clients * each {
 		select {
 		case b := <-held:
-			if len(b.Bytes()) != 100_000 || !bytes.Equal(b.Bytes(), pattern(100_000, b.Bytes()[0])) {
+			if !slices.ContainsFunc(want[:], func(w []byte) bool { return bytes.Equal(b.Bytes(), w) }) {
 				t.Error("record changed")
 			}
 			b.Release()
@@ -295,7 +308,7 @@ func TestMemoryDeadlock(t *testing.T) {
 		p.send(fragment(true, pattern(300_000, 0))[:1000])
 		peers = append(peers, p)
 	}
-	eventually(t, "all memory is leased", func() bool { return mem.Used() == mem.limit })
+	testkit.Eventually(t, "all memory is leased", func() bool { return mem.Used() == mem.limit })
 	for _, p := range peers {
 		p.send(make([]byte, 100_000))
 	}
@@ -323,7 +336,7 @@ func TestEndWhilePaused(t *testing.T) {
 	p.send(fragment(true, pattern(8, 0)))
 	c := <-conn
 	p.Close()
-	eventually(t, "the kernel has the FIN", func() bool {
+	testkit.Eventually(t, "the kernel has the FIN", func() bool {
 		ti, err := unix.GetsockoptTCPInfo(onLoop(c, func() int { return c.sock.fd }), unix.IPPROTO_TCP, unix.TCP_INFO)
 		return err == nil && ti.State == unix.BPF_TCP_CLOSE_WAIT
 	})

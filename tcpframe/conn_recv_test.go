@@ -45,93 +45,120 @@ func (c *Conn) endPass() {
 	}
 }
 
-// Whatever the pieces, pauses and refusals of memory, the same records arrive,
-// where they belong, and nothing is left on loan.
+// FuzzConn checks that the same records arrive whatever the pieces of the stream, the pauses
+// and the failed leases, and that nothing is left on loan.
 func FuzzConn(f *testing.F) {
 	f.Add(uint64(1), uint16(100), uint8(4), false)
 	f.Add(uint64(2), uint16(3), uint8(40), true)
 	f.Add(uint64(3), uint16(65535), uint8(9), true)
 	f.Fuzz(func(t *testing.T, seed uint64, maxPiece uint16, n uint8, starve bool) {
-		rng := rand.New(rand.NewPCG(seed, 1))
-		var stream []byte
-		var want [][]byte
-		for i := range int(n) % 40 {
-			size := minRecord + rng.IntN(200)
-			switch rng.IntN(8) {
-			case 0:
-				size = minRecord + rng.IntN(200_000)
-			case 1:
-				size = firstLease + rng.IntN(9) - 4
-			case 2:
-				size = growAt + rng.IntN(9) - 4
-			}
-			rec := pattern(size, byte(i))
-			want = append(want, rec)
-			for len(rec) > 0 {
-				k := len(rec)
-				if rng.IntN(3) == 0 {
-					k = rng.IntN(len(rec) + 1)
-				}
-				stream = append(stream, fragment(k == len(rec) && rng.IntN(4) > 0, rec[:k])...)
-				if rec = rec[k:]; len(rec) == 0 && stream[len(stream)-k-4]&0x80 == 0 {
-					stream = append(stream, fragment(true, nil)...)
-				}
-			}
-		}
-		mem := &testMemory{}
+		x := &connFuzz{t: t, rng: rand.New(rand.NewPCG(seed, 1)), mem: &testMemory{}}
 		if starve {
-			mem.limit = 2 << 20
+			x.mem.limit = 2 << 20
 		}
-		var kept []Buffer
-		got := 0
+		for i := range int(n) % 40 {
+			x.addRecord(byte(i))
+		}
 		h := newRecorder()
-		h.record = func(c *Conn, b Buffer) {
-			if got >= len(want) || !bytes.Equal(b.Bytes(), want[got]) {
-				t.Fatalf("record %d of %d differs", got, len(want))
-			}
-			got++
-			kept = append(kept, b)
-			if rng.IntN(5) == 0 {
-				c.Pause()
-			}
-		}
-		c := offlineConn(ConnOptions{Memory: lend(mem)}, h)
-		release := func() {
-			for _, b := range kept {
-				b.Release()
-			}
-			kept = kept[:0]
-		}
-		for len(stream) > 0 || c.paused() || len(c.held) > 0 {
-			// Not read while paused, but for one read that was on its way.
-			if len(stream) > 0 && (!c.paused() || rng.IntN(10) == 0 && len(c.held) <= readBuffer) {
-				k := min(1+rng.IntN(int(maxPiece)+1), len(stream), readBuffer)
-				piece := append([]byte(nil), stream[:k]...)
-				c.pass(piece)
-				clear(piece) // lent until Received returned
-				stream = stream[k:]
-			}
-			if rng.IntN(3) == 0 {
-				for c.pauses > 0 {
-					c.Resume()
-				}
-			}
-			if c.why != 0 && len(kept) == 0 {
-				t.Fatal("waits for memory although none is leased")
-			}
-			if c.why != 0 || rng.IntN(4) == 0 {
-				release()
-			}
+		h.record = x.record
+		c := offlineConn(ConnOptions{Memory: lend(x.mem)}, h)
+		for len(x.stream) > 0 || c.paused() || len(c.held) > 0 {
+			x.receive(c, int(maxPiece))
+			x.relieve(c)
 			c.endPass()
 		}
-		release()
-		if got != len(want) || c.split.begun() {
-			t.Fatalf("%d records, want %d; begun %v", got, len(want), c.split.begun())
+		x.release()
+		if x.got != len(x.want) || c.split.begun() {
+			t.Fatalf("%d records, want %d; begun %v", x.got, len(x.want), c.split.begun())
 		}
-		if mem.Used() != 0 || c.record != nil || c.held != nil {
-			t.Fatalf("%d octets on loan at the end", mem.Used())
+		if x.mem.Used() != 0 || c.record != nil || c.held != nil {
+			t.Fatalf("%d octets on loan at the end", x.mem.Used())
 		}
 	})
+}
+
+// A connFuzz is one run of FuzzConn.
+type connFuzz struct {
+	t      *testing.T
+	rng    *rand.Rand
+	mem    *testMemory
+	stream []byte   // octets that were not received
+	want   [][]byte // records of the whole stream
+	got    int      // records that were delivered
+	kept   []Buffer // buffers that the handler has not released
+}
+
+// addRecord appends a record, in one or more fragments, to the stream.
+func (x *connFuzz) addRecord(seed byte) {
+	size := minRecord + x.rng.IntN(200)
+	switch x.rng.IntN(8) {
+	case 0:
+		size = minRecord + x.rng.IntN(200_000)
+	case 1:
+		size = firstLease + x.rng.IntN(9) - 4
+	case 2:
+		size = growAt + x.rng.IntN(9) - 4
+	}
+	rec := pattern(size, seed)
+	x.want = append(x.want, rec)
+	for len(rec) > 0 {
+		k := len(rec)
+		if x.rng.IntN(3) == 0 {
+			k = x.rng.IntN(len(rec) + 1)
+		}
+		last := k == len(rec) && x.rng.IntN(4) > 0
+		x.stream = append(x.stream, fragment(last, rec[:k])...)
+		if rec = rec[k:]; len(rec) == 0 && !last {
+			x.stream = append(x.stream, fragment(true, nil)...)
+		}
+	}
+}
+
+// record is the handler's: it checks b, keeps it, and pauses now and then.
+func (x *connFuzz) record(c *Conn, b Buffer) {
+	if x.got >= len(x.want) || !bytes.Equal(b.Bytes(), x.want[x.got]) {
+		x.t.Fatalf("record %d of %d differs", x.got, len(x.want))
+	}
+	x.got++
+	x.kept = append(x.kept, b)
+	if x.rng.IntN(5) == 0 {
+		c.Pause()
+	}
+}
+
+// receive gives c a piece of the stream. A paused Conn gets none, except for one read that
+// was on its way.
+func (x *connFuzz) receive(c *Conn, maxPiece int) {
+	if len(x.stream) == 0 || c.paused() && (x.rng.IntN(10) > 0 || len(c.held) > readBuffer) {
+		return
+	}
+	k := min(1+x.rng.IntN(maxPiece+1), len(x.stream), readBuffer)
+	piece := bytes.Clone(x.stream[:k])
+	c.pass(piece)
+	clear(piece) // it was lent until Received returned
+	x.stream = x.stream[k:]
+}
+
+// relieve resumes reading and releases buffers, now and then, and when c needs them.
+func (x *connFuzz) relieve(c *Conn) {
+	if x.rng.IntN(3) == 0 {
+		for c.pauses > 0 {
+			c.Resume()
+		}
+	}
+	if c.why != 0 && len(x.kept) == 0 {
+		x.t.Fatal("waits for memory although none is leased")
+	}
+	if c.why != 0 || x.rng.IntN(4) == 0 {
+		x.release()
+	}
+}
+
+func (x *connFuzz) release() {
+	for _, b := range x.kept {
+		b.Release()
+	}
+	x.kept = x.kept[:0]
 }
 
 // Receiving a record does not allocate.

@@ -176,7 +176,7 @@ func TestPeerEnds(t *testing.T) {
 			if err := rec.wait(t, tt.name); !tt.want(err) {
 				t.Errorf("closed with %v", err)
 			}
-			eventually(t, "the listener has no connection", func() bool { return connsOf(l) == 0 })
+			testkit.Eventually(t, "the listener has no connection", func() bool { return connsOf(l) == 0 })
 		})
 	}
 }
@@ -290,7 +290,7 @@ func TestStopUnderLoad(t *testing.T) {
 			wg.Go(func() { io.Copy(io.Discard, p) })
 		}
 	}
-	eventually(t, "all connections are open and loaded", func() bool {
+	testkit.Eventually(t, "all connections are open and loaded", func() bool {
 		return opened.Load() == 16 && l.counters.sent.Value() > 4<<20
 	})
 	done := make(chan struct{})
@@ -351,7 +351,7 @@ func TestMetrics(t *testing.T) {
 	p.send(fragment(true, pattern(100, 0)))
 	p.readRecord()
 	m := l.counters
-	eventually(t, "the octets written are counted", func() bool { return m.sent.Value() == 104 })
+	testkit.Eventually(t, "the octets written are counted", func() bool { return m.sent.Value() == 104 })
 	if m.received.Value() != 104 || m.sent.Value() != 104 || m.accepted.Value() != 1 || m.conns.Value() != 1 {
 		t.Errorf("received %d, sent %d, accepted %d, conns %d", m.received.Value(), m.sent.Value(), m.accepted.Value(), m.conns.Value())
 	}
@@ -359,5 +359,5 @@ func TestMetrics(t *testing.T) {
 	l.Close()
 	l2 := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
 	dialPeer(t, l2)
-	eventually(t, "the new listener counts in the same series", func() bool { return m.accepted.Value() == 2 })
+	testkit.Eventually(t, "the new listener counts in the same series", func() bool { return m.accepted.Value() == 2 })
 }

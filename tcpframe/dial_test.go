@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A connection has the port that was requested. The port can be used again after either end
@@ -46,7 +47,7 @@ func TestDialLocalPort(t *testing.T) {
 		}))
 		_ = rec.wait(t, "the end")
 		rec = newRecorder()
-		eventually(t, "the port can be used again", func() bool {
+		testkit.Eventually(t, "the port can be used again", func() bool {
 			c, err = dial(e, addr, DialOptions{LocalAddr: from}, rec)
 			return err == nil
 		})

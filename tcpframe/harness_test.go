@@ -1,10 +1,8 @@
 package tcpframe
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/subtle"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -15,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // lent counts the Buffers that every testMemory has lent.
@@ -317,32 +317,5 @@ func fragment(last bool, b []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, v), b...)
 }
 
-// pattern returns n octets of which each depends on its index and on seed. Octet i is
-// byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*7 ^ seed. XORBytes computes them many times faster
-// than a loop does under the race detector.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for at := 0; at < n; at += len(patternBlock) {
-		key := byte(at>>16)*7 ^ seed
-		subtle.XORBytes(b[at:], patternBlock, bytes.Repeat([]byte{key}, min(n-at, len(patternBlock))))
-	}
-	return b
-}
-
-// patternBlock is the part of pattern that does not depend on byte(i>>16) and seed.
-var patternBlock = func() []byte {
-	b := make([]byte, 64<<10)
-	for i := range b {
-		b[i] = byte(i) ^ byte(i>>8)*31
-	}
-	return b
-}()
-
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
+// pattern returns n octets that depend on seed and position.
+func pattern(n int, seed byte) []byte { return testkit.Pattern(n, uint32(seed)) }

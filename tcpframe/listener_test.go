@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -45,73 +46,80 @@ func TestAllow(t *testing.T) {
 	}
 }
 
+// refused reports whether the listener has closed p instead of serving it.
+func refused(t *testing.T, p *peer) bool {
+	p.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_, err := p.Write(fragment(true, pattern(8, 0)))
+	if err == nil {
+		_, err = readRecord(p, nil)
+	}
+	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		t.Error("neither served nor closed")
+	}
+	return err != nil
+}
+
 // A connection beyond a limit is closed at accept; those that were admitted stay.
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	refused := func(p *peer) bool {
-		p.SetReadDeadline(time.Now().Add(5 * time.Second))
-		_, err := p.Write(fragment(true, pattern(8, 0)))
-		if err == nil {
-			_, err = readRecord(p, nil)
-		}
-		if ne, ok := err.(net.Error); ok && ne.Timeout() {
-			t.Error("neither served nor closed")
-		}
-		return err != nil
-	}
-	for _, tt := range []struct {
-		name string
-		e    EngineOptions
-		o    ListenOptions
-		in   int
-		want reason
-	}{
+	for _, tt := range []limitTest{
 		{"denied", EngineOptions{}, ListenOptions{Allow: prefixes("10.0.0.0/8")}, 0, reasonDenied},
 		{"listener", EngineOptions{}, ListenOptions{MaxConns: 3}, 3, reasonConns},
 		{"address", EngineOptions{}, ListenOptions{MaxConnsPerAddr: 2}, 2, reasonAddrConns},
 		{"process", EngineOptions{maxConns: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, reasonTotal},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			tt.e.Metrics = metrics.New()
-			e := startEngine(t, tt.e)
-			l := listen(t, e, tt.o, func(*Conn) RecordHandler { return echo() })
-			var in []*peer
-			for range tt.in {
-				p := dialPeer(t, l)
-				if refused(p) {
-					t.Fatalf("connection %d of %d refused", len(in)+1, tt.in)
-				}
-				in = append(in, p)
-			}
-			for range 3 {
-				c, err := net.Dial("tcp", l.Addr().String())
-				if isReset(err) {
-					continue // closed before connect returned
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				if !refused(&peer{t, c.(*net.TCPConn)}) {
-					t.Errorf("connection %d admitted", tt.in+1)
-				}
-				c.Close()
-			}
-			if n := l.counters.refused[tt.want].Value(); n != 3 {
-				t.Errorf("counted %d times as %q, want 3", n, tt.want)
-			}
-			for _, p := range in {
-				if refused(p) {
-					t.Error("a connection that was admitted is closed")
-				}
-			}
-			if len(in) == 0 {
-				return
-			}
-			in[0].Close()
-			eventually(t, "the listener has one connection less", func() bool { return connsOf(l) == tt.in-1 })
-			if refused(dialPeer(t, l)) {
-				t.Error("refused though the listener is below its limit")
-			}
-		})
+		t.Run(tt.name, tt.run)
+	}
+}
+
+// A limitTest opens as many connections as a limit admits, and three more.
+type limitTest struct {
+	name string
+	e    EngineOptions
+	o    ListenOptions
+	in   int // connections that are admitted
+	want reason
+}
+
+func (tt limitTest) run(t *testing.T) {
+	tt.e.Metrics = metrics.New()
+	e := startEngine(t, tt.e)
+	l := listen(t, e, tt.o, func(*Conn) RecordHandler { return echo() })
+	var in []*peer
+	for range tt.in {
+		p := dialPeer(t, l)
+		if refused(t, p) {
+			t.Fatalf("connection %d of %d refused", len(in)+1, tt.in)
+		}
+		in = append(in, p)
+	}
+	for range 3 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if isReset(err) {
+			continue // closed before connect returned
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if !refused(t, &peer{t, c.(*net.TCPConn)}) {
+			t.Errorf("connection %d admitted", tt.in+1)
+		}
+		c.Close()
+	}
+	if n := l.counters.refused[tt.want].Value(); n != 3 {
+		t.Errorf("counted %d times as %q, want 3", n, tt.want)
+	}
+	for _, p := range in {
+		if refused(t, p) {
+			t.Error("a connection that was admitted is closed")
+		}
+	}
+	if len(in) == 0 {
+		return
+	}
+	in[0].Close()
+	testkit.Eventually(t, "the listener has one connection less", func() bool { return connsOf(l) == tt.in-1 })
+	if refused(t, dialPeer(t, l)) {
+		t.Error("refused though the listener is below its limit")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func TestStartRaisesGOMAXPROCS(t *testing.T) {
@@ -205,7 +206,7 @@ func TestAttachRawEcho(t *testing.T) {
 	}
 	msg := pattern(8<<20, 9)
 	go func() { far.Write(msg) }()
-	eventually(t, "writes come up short", func() bool {
+	testkit.Eventually(t, "writes come up short", func() bool {
 		short := make(chan int)
 		e.Loops()[1].Post(loop.TaskFunc(func() { short <- r.short }))
 		return <-short > 0
@@ -234,7 +235,7 @@ func TestAttachRawEcho(t *testing.T) {
 	if err := <-r.detached; err != io.EOF {
 		t.Errorf("Detached(%v), want EOF", err)
 	}
-	eventually(t, "off the loop", func() bool { return e.Loops()[1].conns.Load() == 0 })
+	testkit.Eventually(t, "off the loop", func() bool { return e.Loops()[1].conns.Load() == 0 })
 }
 
 // Close, Abort, CloseWrite and the peer's RST end a socket, each in its way, when a task
@@ -242,49 +243,16 @@ func TestAttachRawEcho(t *testing.T) {
 func TestSocketEnds(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	l := e.Loops()[0]
-	for _, tt := range []struct {
-		name     string
-		do       func(loop.Socket, *net.TCPConn)
-		detached func(error) bool
-		peer     func(error) bool
-	}{
-		{
-			"Close", func(s loop.Socket, _ *net.TCPConn) { s.Close(); s.Close() },
-			func(err error) bool { return err == nil }, func(err error) bool { return err == nil },
-		},
-		{
-			"Abort", func(s loop.Socket, _ *net.TCPConn) { s.Abort() },
-			func(err error) bool { return err == nil }, isReset,
-		},
+	isNil := func(err error) bool { return err == nil }
+	for _, tt := range []endTest{
+		{"Close", func(s loop.Socket, _ *net.TCPConn) { s.Close(); s.Close() }, isNil, isNil},
+		{"Abort", func(s loop.Socket, _ *net.TCPConn) { s.Abort() }, isNil, isReset},
 		{
 			"RST", func(_ loop.Socket, far *net.TCPConn) { far.SetLinger(0); far.Close() },
 			isReset, func(err error) bool { return errors.Is(err, net.ErrClosed) },
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			near, far := tcpPair(t)
-			r := &rawEcho{t: t, detached: make(chan error, 1)}
-			if err := l.Attach(near, r); err != nil {
-				t.Fatal(err)
-			}
-			done := make(chan struct{})
-			l.Post(loop.TaskFunc(func() {
-				tt.do(r.s, far)
-				select {
-				case <-r.detached:
-					t.Error("Detached inside the call that asked for it")
-				default:
-				}
-				close(done)
-			}))
-			<-done
-			if err := <-r.detached; !tt.detached(err) {
-				t.Errorf("Detached(%v)", err)
-			}
-			if _, err := io.Copy(io.Discard, far); !tt.peer(err) {
-				t.Errorf("the peer reads %v", err)
-			}
-		})
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, l) })
 	}
 	t.Run("CloseWrite", func(t *testing.T) {
 		near, far := tcpPair(t)
@@ -301,6 +269,39 @@ func TestSocketEnds(t *testing.T) {
 			t.Errorf("Detached(%v), want EOF", err)
 		}
 	})
+}
+
+// An endTest ends a socket by do, which runs on the loop.
+type endTest struct {
+	name     string
+	do       func(loop.Socket, *net.TCPConn)
+	detached func(error) bool // whether Detached may get the error
+	peer     func(error) bool // whether the peer may read the error
+}
+
+func (tt endTest) run(t *testing.T, l *Loop) {
+	near, far := tcpPair(t)
+	r := &rawEcho{t: t, detached: make(chan error, 1)}
+	if err := l.Attach(near, r); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	l.Post(loop.TaskFunc(func() {
+		tt.do(r.s, far)
+		select {
+		case <-r.detached:
+			t.Error("Detached inside the call that asked for it")
+		default:
+		}
+		close(done)
+	}))
+	<-done
+	if err := <-r.detached; !tt.detached(err) {
+		t.Errorf("Detached(%v)", err)
+	}
+	if _, err := io.Copy(io.Discard, far); !tt.peer(err) {
+		t.Errorf("the peer reads %v", err)
+	}
 }
 
 // Sockets that close each other inside callbacks never get each other's events, although
@@ -355,7 +356,7 @@ func TestCloseEachOther(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "every connection ends once", func() bool { return ended.Load() == clients })
+	testkit.Eventually(t, "every connection ends once", func() bool { return ended.Load() == clients })
 }
 
 func BenchmarkPost(b *testing.B) {
