@@ -9,33 +9,20 @@ import (
 	"time"
 )
 
+// The limit of one account bounds its leases and takes nothing from another account.
 func TestAccountLimit(t *testing.T) {
 	a := newArena(t, Options{Budget: 8 << 20})
 	calls, replies := a.Account("calls", 4<<20), a.Account("replies", 4<<20)
-	var held []*Lease
-	for {
-		l, err := calls.Lease(64 << 10)
-		if err != nil {
-			break
-		}
-		held = append(held, l)
-	}
+	held := leaseAll(calls, 64<<10)
 	if calls.Used() > calls.Limit() || calls.Used() < calls.Limit()-(68<<10) {
 		t.Errorf("%d used of %d", calls.Used(), calls.Limit())
 	}
-	// The whole limit of the other account is there.
-	n := 0
-	for {
-		l, err := replies.Lease(1 << 20)
-		if err != nil {
-			break
-		}
-		held = append(held, l)
-		n++
-	}
-	if n != 3 {
+	// The other account still has its whole limit.
+	more := leaseAll(replies, 1<<20)
+	if n := len(more); n != 3 {
 		t.Errorf("%d leases of 1 MiB + 8 KiB in 4 MiB", n)
 	}
+	held = append(held, more...)
 	refuse(t, calls, 512<<10, ErrBudget)
 	refuse(t, calls, 5<<20, errTooLong)
 	st := a.Stats()
@@ -46,12 +33,11 @@ func TestAccountLimit(t *testing.T) {
 	if refused != 3 || a.Outstanding() != len(held) || st.Used != calls.Used()+replies.Used() || len(st.Accounts) != 3 {
 		t.Errorf("%+v", st)
 	}
-	if s := calls.Stats(); s.Name != "calls" || s.Limit != 4<<20 || s.Used != calls.Used() || s.Peak != s.Used || s.Leases != calls.Outstanding() || s.Refused != 2 {
-		t.Errorf("%+v", s)
+	used := calls.Used()
+	if s, want := calls.Stats(), (AccountStats{Name: "calls", Limit: 4 << 20, Used: used, Peak: used, Leases: calls.Outstanding(), Refused: 2}); s != want {
+		t.Errorf("%+v, want %+v", s, want)
 	}
-	for _, l := range held {
-		l.Release()
-	}
+	releaseAll(held)
 	if s := calls.Stats(); s.Used != 0 || s.Peak < 3<<20 {
 		t.Errorf("%+v", s)
 	}
@@ -62,7 +48,7 @@ func TestAccountLimit(t *testing.T) {
 	}
 }
 
-// A caller is somebody who waits for memory and notes when it is called.
+// A caller waits for memory and records the calls that it gets.
 type caller struct {
 	acct  *Account
 	calls []string
@@ -108,7 +94,7 @@ func TestWaitInOrder(t *testing.T) {
 			l.Release()
 		}
 		c.want(t, "room for all", "0", "1", "2", "3", "4")
-		// Nobody comes for it: the room is not lost.
+		// The waiters do not lease, and their room is not lost.
 		time.Sleep(2 * turnLasts)
 		for i := range held {
 			held[i] = lease(t, c.acct, big)
@@ -119,7 +105,7 @@ func TestWaitInOrder(t *testing.T) {
 	})
 }
 
-// While somebody waits for much, newcomers that want much wait behind it.
+// While one waiter wants a large block, newcomers that want large blocks wait behind it.
 func TestWaitNoOvertaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{Budget: 16 << 20})
@@ -130,12 +116,12 @@ func TestWaitNoOvertaking(t *testing.T) {
 		refuse(t, c.acct, 64<<10, ErrBudget)
 		c.wait(64<<10, "medium")
 		c.want(t, "the medium one would fit but came later")
-		// Small leases finish work, and so make room.
+		// Small leases overtake: they finish work, and so make room.
 		lease(t, c.acct, 4096).Release()
 		c.want(t, "still no room for the large one")
 		two.Release()
 		c.want(t, "room for both, in the order they came", "large", "medium")
-		// Its room is kept against another class for a moment.
+		// For a moment its room is kept from leases of other classes.
 		refuse(t, c.acct, big, ErrBudget)
 		three := lease(t, c.acct, 2<<20)
 		lease(t, c.acct, 64<<10).Release()
@@ -153,15 +139,15 @@ func TestWaitAtOnce(t *testing.T) {
 		c.wait(3<<20, "never")
 		c.want(t, "the caller meets errTooLong", "room", "never")
 		refuse(t, c.acct, 3<<20, errTooLong)
-		// The room kept for the first does not keep others out of the rest.
+		// The room that is kept for the first does not keep others from the rest.
 		l := lease(t, c.acct, 512<<10)
 		l.Release()
 		time.Sleep(2 * turnLasts)
 	})
 }
 
-// A waiter in one account is called when memory comes back to another, since both
-// take it from the same budget.
+// A waiter in one account is called when a lease of another is released, since both share
+// one budget.
 func TestWaitForOtherAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{Budget: 4 << 20})
@@ -189,7 +175,7 @@ func TestWaitForOtherAccount(t *testing.T) {
 	})
 }
 
-// A waiter that never comes back, and one that comes back too late, stop nobody.
+// A waiter that never leases, and one that leases too late, do not stop the others.
 func TestWaitLostInterest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{Budget: 16 << 20})
@@ -229,7 +215,7 @@ func TestWaitBounded(t *testing.T) {
 			t.Errorf("%d called, want those beyond the bound", called.Load())
 		}
 		l.Release()
-		// One at a time: each keeps the room for a moment.
+		// They are called one at a time: each keeps the room for a moment.
 		for acct.Stats().Waiting > 0 {
 			time.Sleep(turnLasts)
 		}
@@ -240,19 +226,12 @@ func TestWaitBounded(t *testing.T) {
 	})
 }
 
-// What is reserved for one account stays whole, however others splinter the rest.
+// Reserve gives an account its limit, and the others the rest.
 func TestReserve(t *testing.T) {
 	const budget = 64 << 20
 	a := newArena(t, Options{Budget: budget})
 	calls := a.Account("early", 0)
-	replies, err := a.Reserve("replies", budget/2+1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pulled, err := a.Reserve("pulled", 5<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	replies, pulled := reserve(t, a, "replies", budget/2+1), reserve(t, a, "pulled", 5<<20)
 	if replies.Limit() != budget/2 || pulled.Limit() != 5<<20 {
 		t.Errorf("limits %d and %d", replies.Limit(), pulled.Limit())
 	}
@@ -264,46 +243,16 @@ func TestReserve(t *testing.T) {
 			t.Errorf("%d octets were reserved", limit)
 		}
 	}
-	// Splinter the rest: leases of one page between holes of one page.
-	var held, holes []*Lease
-	for {
-		l, err := calls.Lease(32 << 10)
-		if err != nil {
-			break
-		}
-		if len(held) > len(holes) {
-			holes = append(holes, l)
-		} else {
-			held = append(held, l)
-		}
-	}
-	if n := calls.Used(); n > budget/2-5<<20 {
-		t.Errorf("%d octets used beside the reserves", n)
-	}
-	for _, l := range holes {
-		l.Release()
-	}
+	held := splinter(t, calls, budget/2-5<<20)
 	refuse(t, calls, 1<<20, ErrBudget)
-	// And yet.
-	for {
-		l, err := replies.Lease(1 << 20)
-		if err != nil {
-			break
-		}
-		held = append(held, l)
-	}
+	// The reserve is whole all the same.
+	held = append(held, leaseAll(replies, 1<<20)...)
 	if n := replies.Used(); n < replies.Limit()-2<<20 {
 		t.Errorf("%d of %d octets could be leased", n, replies.Limit())
 	}
 	l := lease(t, pulled, 4<<20)
 	refuse(t, pulled, 8<<20, errTooLong)
-	for i, x := range held {
-		for _, y := range held[:i] {
-			if &x.Bytes()[0] == &y.Bytes()[0] {
-				t.Fatal("a block was leased twice")
-			}
-		}
-	}
+	wantDistinct(t, held)
 	if _, ok := offsetIn(a.mem, l.Bytes()); !ok {
 		t.Error("a reserved block is not of the arena")
 	}
@@ -314,7 +263,45 @@ func TestReserve(t *testing.T) {
 	if _, err := a.Reserve("late", 1<<20); err == nil {
 		t.Error("reserved while the arena was in use")
 	}
-	for _, l := range held {
-		l.Release()
+	releaseAll(held)
+}
+
+func reserve(t *testing.T, a *Arena, name string, limit int64) *Account {
+	t.Helper()
+	acct, err := a.Reserve(name, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return acct
+}
+
+// splinter leases all of acct's memory, at most limit octets, releases every second block,
+// and returns the other leases.
+func splinter(t *testing.T, acct *Account, limit int64) (held []*Lease) {
+	t.Helper()
+	all := leaseAll(acct, 32<<10)
+	if n := acct.Used(); n > limit {
+		t.Errorf("%d octets used beside the reserves", n)
+	}
+	for i, l := range all {
+		if i%2 == 0 {
+			held = append(held, l)
+		} else {
+			l.Release()
+		}
+	}
+	return held
+}
+
+// wantDistinct fails if two leases have the same block.
+func wantDistinct(t *testing.T, leases []*Lease) {
+	t.Helper()
+	blocks := make(map[*byte]bool)
+	for _, l := range leases {
+		if b := &l.Bytes()[0]; blocks[b] {
+			t.Fatal("a block was leased twice")
+		} else {
+			blocks[b] = true
+		}
 	}
 }

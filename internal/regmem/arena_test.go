@@ -42,6 +42,26 @@ func lease(tb testing.TB, acct interface {
 	return l
 }
 
+// leaseAll leases blocks for n octets until that fails.
+func leaseAll(acct interface {
+	Lease(n int) (*Lease, error)
+}, n int,
+) (all []*Lease) {
+	for {
+		l, err := acct.Lease(n)
+		if err != nil {
+			return all
+		}
+		all = append(all, l)
+	}
+}
+
+func releaseAll(leases []*Lease) {
+	for _, l := range leases {
+		l.Release()
+	}
+}
+
 func refuse(tb testing.TB, acct interface {
 	Lease(n int) (*Lease, error)
 }, n int, want error,
@@ -146,7 +166,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// The tables must fit together: blocks fill their slab, and a slab an extent.
+// The sizes fit together: blocks fill their slab, and a slab fits in an extent.
 func TestClasses(t *testing.T) {
 	last := 0
 	for i, size := range classSizes {
@@ -182,32 +202,17 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// Leases of all sizes come and go; none overlaps another and the budget holds.
+// While leases of all sizes are made and released, none overlaps another, and the budget
+// holds.
 func TestDisjoint(t *testing.T) {
 	const budget = 24 << 20
 	a := newArena(t, Options{Budget: budget})
 	rnd := rand.New(rand.NewPCG(1, 2))
-	type held struct {
-		l    *Lease
-		mark uint64
-	}
-	var all []held
-	release := func(i int) {
-		h := all[i]
-		b := h.l.Bytes()
-		for j := 0; j+8 <= len(b); j += 504 {
-			if got := binary.NativeEndian.Uint64(b[j:]); got != h.mark {
-				t.Fatalf("a block of %d octets was overwritten at %d", h.l.Cap(), j)
-			}
-		}
-		h.l.Release()
-		all[i] = all[len(all)-1]
-		all = all[:len(all)-1]
-	}
+	var all marked
 	refused, lowest := 0, 1.0
 	for mark := uint64(1); mark < 30000; mark++ {
 		if len(all) > 0 && rnd.IntN(5) < 2 {
-			release(rnd.IntN(len(all)))
+			all.release(t, rnd.IntN(len(all)))
 			continue
 		}
 		n := 1 << rnd.IntN(22)
@@ -220,15 +225,11 @@ func TestDisjoint(t *testing.T) {
 			refused++
 			lowest = min(lowest, float64(a.Used()+int64(classSizes[classOf(n)]))/budget)
 			for range rnd.IntN(len(all)) {
-				release(rnd.IntN(len(all)))
+				all.release(t, rnd.IntN(len(all)))
 			}
 			continue
 		}
-		b := l.Bytes()
-		for j := 0; j+8 <= len(b); j += 504 {
-			binary.NativeEndian.PutUint64(b[j:], mark)
-		}
-		all = append(all, held{l, mark})
+		all.add(l, mark)
 		if used := a.Used(); used > budget {
 			t.Fatalf("%d octets used of %d", used, budget)
 		}
@@ -240,7 +241,7 @@ func TestDisjoint(t *testing.T) {
 		}
 	}
 	for len(all) > 0 {
-		release(len(all) - 1)
+		all.release(t, len(all)-1)
 	}
 	if refused == 0 {
 		t.Error("the budget was never spent")
@@ -252,26 +253,53 @@ func TestDisjoint(t *testing.T) {
 	}
 }
 
-// All memory can go from one class to any other and back.
+// marked are leases, each with a mark in its octets.
+type marked []struct {
+	l    *Lease
+	mark uint64
+}
+
+// markEvery is the distance of two copies of the mark.
+const markEvery = 504
+
+func (m *marked) add(l *Lease, mark uint64) {
+	b := l.Bytes()
+	for j := 0; j+8 <= len(b); j += markEvery {
+		binary.NativeEndian.PutUint64(b[j:], mark)
+	}
+	*m = append(*m, struct {
+		l    *Lease
+		mark uint64
+	}{l, mark})
+}
+
+// release checks the marks of lease i and releases it.
+func (m *marked) release(t *testing.T, i int) {
+	t.Helper()
+	all := *m
+	h := all[i]
+	b := h.l.Bytes()
+	for j := 0; j+8 <= len(b); j += markEvery {
+		if got := binary.NativeEndian.Uint64(b[j:]); got != h.mark {
+			t.Fatalf("a block of %d octets was overwritten at %d", h.l.Cap(), j)
+		}
+	}
+	h.l.Release()
+	all[i] = all[len(all)-1]
+	*m = all[:len(all)-1]
+}
+
+// The memory of one class can move to any other class and back.
 func TestReclaim(t *testing.T) {
 	a := newArena(t, Options{Budget: 2 * extentSize})
 	for range 2 {
 		for _, size := range classSizes {
-			var all []*Lease
-			for {
-				l, err := a.Lease(size)
-				if err != nil {
-					break
-				}
-				all = append(all, l)
-			}
+			all := leaseAll(a, size)
 			got := float64(len(all)*size) / float64(a.Budget())
 			if got < 0.97 {
 				t.Errorf("blocks of %d octets fill %.1f%% of the budget", size, 100*got)
 			}
-			for _, l := range all {
-				l.Release()
-			}
+			releaseAll(all)
 		}
 	}
 }
@@ -300,7 +328,7 @@ func TestTrim(t *testing.T) {
 	if i := findOther(kept.Bytes(), 0x55); i >= 0 {
 		t.Error("a leased block was given back")
 	}
-	// What comes back is zero, as fresh memory is.
+	// Pages that were given back are zero when they are used again, like fresh memory.
 	again := lease(t, a, 1<<20)
 	if i := findOther(again.Bytes(), 0); i >= 0 {
 		t.Errorf("octet %d was not given back", i)
@@ -338,15 +366,7 @@ func TestResident(t *testing.T) {
 // No block crosses the border of an extent.
 func TestExtents(t *testing.T) {
 	a := newArena(t, Options{Budget: 40<<20 + 4096})
-	var all []*Lease
-	for {
-		l, err := a.Lease(300 << 10)
-		if err != nil {
-			break
-		}
-		all = append(all, l)
-	}
-	for _, l := range all {
+	for _, l := range leaseAll(a, 300<<10) {
 		off, ok := offsetIn(a.mem, l.Bytes())
 		if !ok || off%extentSize+l.Cap() > extentSize || off+l.Cap() > len(a.mem) {
 			t.Errorf("a block is at %d, %v", off, ok)
@@ -372,7 +392,7 @@ func TestBugs(t *testing.T) {
 	l.Unpost()
 	l.Release()
 	panics(t, "a second Release", l.Release)
-	// Also after the block has been lent to somebody else.
+	// It also panics after the block was lent again.
 	other := lease(t, a, 10)
 	panics(t, "a second Release after the block was lent again", l.Release)
 	other.Release()
@@ -401,7 +421,7 @@ func TestPoison(t *testing.T) {
 		lease(t, a, n).Release()
 		b[n/2] = 1
 		panics(t, "a write after Release", func() { _, _ = a.Lease(n) })
-		// The test goes on with books that the panic left open.
+		// Correct the counters that the panic left behind.
 		a.root.used.Add(-int64(classSizes[classOf(n)]))
 		a.root.leases.Add(-1)
 	}
@@ -429,17 +449,17 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-// Goroutines lease, check and release while others trim; nobody meets anybody
-// else's octets.
+// Goroutines lease, check and release while others trim. None finds the octets of another.
 func TestConcurrent(t *testing.T) {
 	a := newArena(t, Options{Budget: 16 << 20})
 	testConcurrent(t, a, []*Account{a.Account("one", 8<<20), a.Account("two", 8<<20)}, 19)
 }
 
+// Stocks give their blocks to waiters in time.
 func TestConcurrentStocks(t *testing.T) {
 	a := newArena(t, Options{Budget: 72 << 20})
 	acct := a.Account("stocked", 0)
-	// Most of it is gone, so that some have to wait.
+	// Little memory is left, so that some have to wait.
 	var rest []*Lease
 	for range 8 {
 		rest = append(rest, lease(t, acct, MaxLease))
@@ -463,7 +483,7 @@ func testConcurrent(t *testing.T, a *Arena, accounts []*Account, bits int) {
 					held = held[:len(held)-1]
 					b := l.Bytes()
 					if b[0] != byte(g) || b[len(b)-1] != byte(g) {
-						t.Errorf("goroutine %d meets octets of another", g)
+						t.Errorf("goroutine %d finds octets of another", g)
 					}
 					l.Release()
 					continue
@@ -527,7 +547,7 @@ func BenchmarkLease(b *testing.B) {
 			}
 		})
 	})
-	// A class whose slabs are taken away each time: the price of the slow path.
+	// The slow path: the class loses its slabs after each lease.
 	b.Run("reclaim", func(b *testing.B) {
 		a := newArena(b, Options{Budget: 1 << 30})
 		for b.Loop() {

@@ -119,8 +119,9 @@ func fill(b []byte, v byte) {
 // whole pages: with single octets, the race detector makes the release of a megabyte take
 // milliseconds.
 func findOther(b []byte, v byte) int {
-	var page [pageSize]byte
-	fill(page[:], v)
+	var buf [pageSize]byte
+	page := buf[:min(len(b), pageSize)]
+	fill(page, v)
 	for i := 0; i < len(b); i += pageSize {
 		part := b[i:min(i+pageSize, len(b))]
 		if !bytes.Equal(part, page[:len(part)]) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The bit searches agree with the obvious ones.
+// The searches for bits agree with searches of a slice of bools.
 func TestBits(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	const n = 4 * 64
@@ -67,19 +67,61 @@ func TestBits(t *testing.T) {
 	}
 }
 
+// A pageMap has the owner of each page, by the id of its run; 0 is free. It is the slow
+// model of runs.
+type pageMap struct {
+	first int
+	owner []int
+}
+
+// hasRun reports whether n free pages in a row are in one extent.
+func (m *pageMap) hasRun(n int) bool {
+	run := 0
+	for i := m.first; i < len(m.owner); i++ {
+		if i%pagesPerExtent == 0 {
+			run = 0
+		}
+		if run++; m.owner[i] != 0 {
+			run = 0
+		}
+		if run >= n {
+			return true
+		}
+	}
+	return false
+}
+
+// take gives n pages from page on to id, after checking that runs may allocate them.
+func (m *pageMap) take(t *testing.T, page, n, id int) {
+	t.Helper()
+	if page < m.first || page+n > len(m.owner) {
+		t.Fatalf("run of %d pages at %d is outside the range", n, page)
+	}
+	if page/pagesPerExtent != (page+n-1)/pagesPerExtent {
+		t.Fatalf("run of %d pages at %d crosses an extent", n, page)
+	}
+	for i := page; i < page+n; i++ {
+		if m.owner[i] != 0 {
+			t.Fatalf("page %d allocated twice", i)
+		}
+		m.owner[i] = id
+	}
+}
+
+func (m *pageMap) put(page, n int) { clear(m.owner[page : page+n]) }
+
+// Runs are disjoint, within one extent, and found whenever there is one.
 func TestRuns(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	const first, pages = pagesPerExtent + 4000, 2*pagesPerExtent + 100
 	var r runs
 	r.init(first, pages)
-	owner := make([]int, first+pages)
-	held := make(map[int]int) // by page
+	model := &pageMap{first: first, owner: make([]int, first+pages)}
+	held := make(map[int]int) // length of each run, by its first page
 	for id := 1; id < 5000; id++ {
 		if rnd.IntN(3) == 0 && len(held) > 0 {
 			for page, n := range held {
-				for i := page; i < page+n; i++ {
-					owner[i] = 0
-				}
+				model.put(page, n)
 				r.put(page, n)
 				delete(held, page)
 				break
@@ -89,40 +131,15 @@ func TestRuns(t *testing.T) {
 		n, high := 1+rnd.IntN(300), rnd.IntN(2) == 0
 		fits := r.fits(n)
 		page, ok := r.take(n, high)
-		if ok != fits {
+		switch {
+		case ok != fits:
 			t.Fatalf("fits = %v, take = %v", fits, ok)
+		case ok:
+			model.take(t, page, n, id)
+			held[page] = n
+		case model.hasRun(n):
+			t.Fatalf("%d pages in a row were free", n)
 		}
-		if !ok {
-			// There is really no run of n pages in one extent.
-			run := 0
-			for i := first; i < first+pages; i++ {
-				if i%pagesPerExtent == 0 {
-					run = 0
-				}
-				if owner[i] == 0 {
-					run++
-				} else {
-					run = 0
-				}
-				if run >= n {
-					t.Fatalf("%d pages were free up to %d", n, i)
-				}
-			}
-			continue
-		}
-		if page < first || page+n > first+pages {
-			t.Fatalf("run of %d pages at %d is not ours", n, page)
-		}
-		if page/pagesPerExtent != (page+n-1)/pagesPerExtent {
-			t.Fatalf("run of %d pages at %d crosses an extent", n, page)
-		}
-		for i := page; i < page+n; i++ {
-			if owner[i] != 0 {
-				t.Fatalf("page %d given twice", i)
-			}
-			owner[i] = id
-		}
-		held[page] = n
 	}
 	for page, n := range held {
 		r.put(page, n)

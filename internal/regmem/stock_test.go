@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// What a stock keeps is not lent, whatever counts it.
+// The blocks that a stock keeps do not count as leased, in any account.
 func TestStockKeeps(t *testing.T) {
 	a := newArena(t, Options{Budget: 128 << 20})
 	root := a.Account("calls", 64<<20)
@@ -27,10 +27,10 @@ func TestStockKeeps(t *testing.T) {
 		t.Errorf("%d octets in %d leases after the release of all", a.Used(), a.Outstanding())
 	}
 	if one.stock.octets() == 0 {
-		t.Error("the stock keeps nothing, and does nothing")
+		t.Error("the stock keeps nothing")
 	}
 	if l := lease(t, one, 100); &l.Bytes()[0] != &held[0].buf[0] {
-		t.Error("the block released last is not the next one lent: it was in the cache")
+		t.Error("the block released last, which is in the cache, is not the next one lent")
 	} else {
 		panics(t, "second release", func() { l.Release(); l.Release() })
 	}
@@ -39,7 +39,7 @@ func TestStockKeeps(t *testing.T) {
 	}
 }
 
-// A stock never grows beyond its bounds.
+// A stock never keeps more than its bounds.
 func TestStockBounded(t *testing.T) {
 	a := newArena(t, Options{Budget: 128 << 20})
 	acct := a.Account("calls", 0).Local()
@@ -57,8 +57,8 @@ func TestStockBounded(t *testing.T) {
 	}
 }
 
-// Whoever waits for memory is not kept waiting by what lies in stock: of an idle
-// loop, too, of another account, and of one that goes on.
+// Stocks give their blocks to a waiter: the stock of an idle loop, of another account, and of
+// a loop that goes on leasing.
 func TestStockGivesToWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{Budget: 128 << 20})
@@ -94,7 +94,7 @@ func TestStockGivesToWaiters(t *testing.T) {
 	})
 }
 
-// An account too small for stocks has none.
+// An account that is too small for stocks has none.
 func TestNoStock(t *testing.T) {
 	a := newArena(t, Options{Budget: 16 << 20})
 	if acct := a.Account("calls", 0); acct.Local() != acct {
