@@ -49,20 +49,30 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 <h2>Memory</h2>
 <table>
 <tr><th>Account<th>Used<th>Peak<th>Limit<th>Leases<th>Waiting<th>Refused
-<tr><td>all<td class="n">{{size .Status.Memory.Used}}<td><td class="n">{{size .Status.Memory.Budget}}<td class="n">{{.Status.Memory.Leases}}<td class="n">{{.Status.Memory.Waiting}}<td class="n">{{.Status.Memory.Refused}}
+<tr><td>all<td class="n">{{size .Status.Memory.Used}}<td><td class="n">{{size .Status.Memory.Budget}}<td class="n">{{.Leases}}<td class="n">{{.Status.Memory.Waiting}}<td class="n">{{.Refused}}
 {{range .Status.Memory.Accounts}}<tr><td>{{.Name}}<td class="n">{{size .Used}}<td class="n">{{size .Peak}}<td class="n">{{size .Limit}}<td class="n">{{.Leases}}<td class="n">{{.Waiting}}<td class="n">{{.Refused}}
 {{end}}</table>
 <p><a href="metrics">metrics</a> <a href="livez">livez</a> <a href="readyz">readyz</a></p>
 `))
 
+// statusData is what statusPage shows.
+type statusData struct {
+	Build    build
+	NotReady error // nil if the bridge is ready
+	Status   proxy.Status
+	Leases   int    // of all accounts
+	Refused  uint64 // leases that failed, of all accounts
+}
+
 // page writes the status page.
 func (a *admin) page(w http.ResponseWriter, _ *http.Request) {
+	data := statusData{Build: buildInfo(), NotReady: a.source.ready(), Status: a.source.status()}
+	for _, account := range data.Status.Memory.Accounts {
+		data.Leases += account.Leases
+		data.Refused += account.Refused
+	}
 	var b bytes.Buffer
-	err := statusPage.Execute(&b, struct {
-		Build    build
-		NotReady error
-		Status   proxy.Status
-	}{buildInfo(), a.source.ready(), a.source.status()})
+	err := statusPage.Execute(&b, data)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
