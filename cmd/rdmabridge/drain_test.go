@@ -163,7 +163,7 @@ func TestDrainAborted(t *testing.T) {
 			if tc.second {
 				signals <- syscall.SIGTERM // an echo of the first
 				url := "http://" + b.admin.addr
-				until(t, "/readyz says that it drains", func() bool {
+				testkit.Eventually(t, "/readyz says that the bridge drains", func() bool {
 					_, body := get(t, url+"/readyz")
 					return strings.Contains(body, "draining")
 				})

@@ -93,7 +93,7 @@ func (x *bridgeCommand) exit() error {
 
 func (x *bridgeCommand) says(what string) {
 	x.t.Helper()
-	until(x.t, "log says "+what, func() bool { return strings.Contains(x.log.String(), what) })
+	testkit.Eventually(x.t, "the log says "+what, func() bool { return strings.Contains(x.log.String(), what) })
 }
 
 // dialAll connects again and again. Nobody may refuse it.
@@ -120,7 +120,7 @@ func TestHandover(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "rdmabridge.yaml")
-	nfs, rdma, loop, admin, rpcb := freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t), freeAddr(t)
+	nfs, rdma, loop, admin, rpcb := testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t)
 	write(t, file, fmt.Sprintf(`
 listeners:
   - {name: nfs, address: %q, upstream: one}
@@ -138,8 +138,8 @@ handover: {path: %s/h.sock}
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file, "--takeover")
 	p.says(`"message":"no process to take over from; starting as usual"`)
-	until(t, "ready", func() bool { return ready(admin) })
-	until(t, "a socket with mode 0600", func() bool {
+	testkit.Eventually(t, "the bridge is ready", func() bool { return ready(admin) })
+	testkit.Eventually(t, "the socket has mode 0600", func() bool {
 		info, err := os.Stat(filepath.Join(dir, "h.sock"))
 		return err == nil && info.Mode().Perm() == 0o600
 	})
@@ -156,7 +156,7 @@ handover: {path: %s/h.sock}
 		t.Helper()
 		for _, c := range callers {
 			n := c.calls.Load()
-			until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+			testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
 		}
 	}
 	for n := range 3 {
@@ -166,7 +166,7 @@ handover: {path: %s/h.sock}
 			t.Errorf("the process that was taken over from: %v", err)
 		}
 		p = next
-		until(t, "the next one may take over", func() bool { return strings.Count(log.String(), `"message":"take-over complete"`) == n+1 })
+		testkit.Eventually(t, "the next one may take over", func() bool { return strings.Count(log.String(), `"message":"take-over complete"`) == n+1 })
 	}
 	progress()
 	close(stop)
@@ -212,7 +212,7 @@ func ready(admin string) bool {
 // untilThere waits for the socket at path, which processes may take over by.
 func untilThere(t *testing.T, path string) {
 	t.Helper()
-	until(t, "there is "+path, func() bool { _, err := os.Stat(path); return err == nil })
+	testkit.Eventually(t, "there is "+path, func() bool { _, err := os.Stat(path); return err == nil })
 }
 
 // A Call under way is answered by the process that has it, however long that takes, and its
@@ -220,7 +220,7 @@ func untilThere(t *testing.T, path string) {
 func TestHandoverSlowCall(t *testing.T) {
 	s := startSlowServer(t)
 	dir := t.TempDir()
-	file, nfs := filepath.Join(dir, "rdmabridge.yaml"), freeAddr(t)
+	file, nfs := filepath.Join(dir, "rdmabridge.yaml"), testkit.FreeAddr(t)
 	text := strings.Replace(slowConfig(s, "20s"), "127.0.0.1:0", nfs, 1) + "handover: {path: " + dir + "/h.sock}\nmemory: {budget: 256MiB}\n"
 	write(t, file, text)
 	log := newLogFile(t)
@@ -256,7 +256,7 @@ func TestHandoverSlowCall(t *testing.T) {
 func TestHandoverFails(t *testing.T) {
 	s, taken := startEchoServer(t, "one!"), startEchoServer(t, "two!")
 	dir := t.TempDir()
-	nfs := freeAddr(t)
+	nfs := testkit.FreeAddr(t)
 	text := fmt.Sprintf(`
 listeners: [{name: nfs, address: %q, upstream: one}]
 upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
@@ -274,7 +274,7 @@ handover: {path: %s/h.sock}
 	n := 0
 	for what, text := range map[string]string{
 		"an address that is taken": strings.Replace(text, "upstream: one}]", fmt.Sprintf("upstream: one}, {name: other, address: %q, upstream: one}]", taken.addr), 1),
-		"an upstream that is down": strings.Replace(text, s.addr, deadAddr(t), 1),
+		"an upstream that is down": strings.Replace(text, s.addr, testkit.DeadAddr(t), 1),
 	} {
 		n++
 		bad := filepath.Join(dir, "bad.yaml")
@@ -287,11 +287,11 @@ handover: {path: %s/h.sock}
 		if err := q.exit(); err == nil {
 			t.Errorf("%s: the new process is content", what)
 		}
-		until(t, what, func() bool {
+		testkit.Eventually(t, what, func() bool {
 			return strings.Count(log.String(), `"message":"hand-over failed; this process continues"`) == n
 		})
 		before := c.calls.Load()
-		until(t, "progress after "+what, func() bool { return c.calls.Load() > before+20 })
+		testkit.Eventually(t, "more Calls are answered after "+what, func() bool { return c.calls.Load() > before+20 })
 	}
 	// A stranger to the protocol, and one that goes away.
 	for _, line := range []string{"", "GET / HTTP/1.1\r\n\r\n", `{"version":99}` + "\n", `{"version":1}` + "\nready?\n"} {
@@ -307,7 +307,7 @@ handover: {path: %s/h.sock}
 		u.Close()
 	}
 	d := startCaller(t, nfs, 100003)
-	until(t, "another client", func() bool { return d.calls.Load() > 20 })
+	testkit.Eventually(t, "another client has Calls answered", func() bool { return d.calls.Load() > 20 })
 	c.end(t)
 	d.end(t)
 	p.cmd.Process.Signal(syscall.SIGTERM)
@@ -320,7 +320,7 @@ handover: {path: %s/h.sock}
 func TestSuccessor(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	dir := t.TempDir()
-	nfs := freeAddr(t)
+	nfs := testkit.FreeAddr(t)
 	file := filepath.Join(dir, "rdmabridge.yaml")
 	write(t, file, fmt.Sprintf(`
 listeners: [{name: nfs, address: %q, upstream: one}]
@@ -339,7 +339,7 @@ handover: {path: %s/h.sock}
 	p := startProcess(t, log, "serve", "-c", file)
 	p.says(`"message":"connected to upstream"`)
 	c := startCaller(t, nfs, 100003)
-	until(t, "a Call", func() bool { return c.calls.Load() > 20 })
+	testkit.Eventually(t, "a Call is answered", func() bool { return c.calls.Load() > 20 })
 	p.cmd.Process.Signal(syscall.SIGHUP)
 	p.says(`"message":"configuration reloaded: no setting to change"`)
 	p.cmd.Process.Signal(syscall.SIGUSR2)
@@ -348,7 +348,7 @@ handover: {path: %s/h.sock}
 		t.Errorf("the old process: %v", err)
 	}
 	n := c.calls.Load()
-	until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+	testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
 	c.end(t)
 	var pid int
 	for line := range strings.SplitSeq(log.String(), "\n") {
@@ -380,5 +380,5 @@ handover: {path: %s/h.sock}
 	if want := fmt.Sprintf("MAINPID=%d\nREADY=1", pid); !slices.Contains(heard, want) {
 		t.Errorf("systemd hears %q, want %q", heard, want)
 	}
-	until(t, "the successor is gone", func() bool { _, err := os.Stat(dir + "/h.sock"); return err != nil })
+	testkit.Eventually(t, "the successor is gone", func() bool { _, err := os.Stat(dir + "/h.sock"); return err != nil })
 }

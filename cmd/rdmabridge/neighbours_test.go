@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/bench"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -166,8 +167,8 @@ func TestNeighbours(t *testing.T) {
 	}
 	for _, upstream := range []string{"rdma", "tcp"} {
 		t.Run(upstream, func(t *testing.T) {
-			server := freeAddr(t)
-			n := &neighbourhood{t: t, bin: bin, bridge: freeAddr(t), other: freeAddr(t)}
+			server := testkit.FreeAddr(t)
+			n := &neighbourhood{t: t, bin: bin, bridge: testkit.FreeAddr(t), other: testkit.FreeAddr(t)}
 			n.start("bench", "server", "--listen", server, "--transport", upstream)
 			n.start("bench", "server", "--listen", n.other, "--transport", "tcp")
 			file := filepath.Join(t.TempDir(), "bridge.yaml")

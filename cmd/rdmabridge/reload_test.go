@@ -144,17 +144,6 @@ func (c *caller) end(t *testing.T) {
 	}
 }
 
-// until waits for ok.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("not in time: %s", what)
-}
-
 // A reloadCase is a bridge that runs on a file.
 type reloadCase struct {
 	t       *testing.T
@@ -210,7 +199,7 @@ func (x *reloadCase) reload(text, want string) {
 	n := len(x.log.String())
 	x.write(text)
 	x.signals <- syscall.SIGHUP
-	until(x.t, "log says "+want, func() bool { return strings.Contains(x.log.String()[n:], want) })
+	testkit.Eventually(x.t, "the log says "+want, func() bool { return strings.Contains(x.log.String()[n:], want) })
 }
 
 func (x *reloadCase) stop() {
@@ -269,7 +258,7 @@ reload: {watch: none}
 	progress := func() {
 		t.Helper()
 		n, m := nfs.calls.Load(), mount.calls.Load()
-		until(t, "progress", func() bool { return nfs.calls.Load() > n+20 && mount.calls.Load() > m+20 })
+		testkit.Eventually(t, "more Calls are answered", func() bool { return nfs.calls.Load() > n+20 && mount.calls.Load() > m+20 })
 	}
 	progress()
 
@@ -277,7 +266,7 @@ reload: {watch: none}
 	second := strings.Replace(base, "admin:", fmt.Sprintf("  - {name: two, transport: tcp, endpoints: [%q]}\nadmin:", two.addr), 1)
 	second = strings.Replace(second, "{program: mount, upstream: one}", "{program: mount, upstream: two}", 1)
 	x.reload(second, loaded)
-	until(t, "MOUNT goes to the other server", func() bool { _, ok := mount.from.Load("two!"); return ok })
+	testkit.Eventually(t, "MOUNT goes to the other server", func() bool { _, ok := mount.from.Load("two!"); return ok })
 	progress()
 	if _, ok := nfs.from.Load("two!"); ok {
 		t.Error("NFS went there too")
@@ -287,8 +276,8 @@ reload: {watch: none}
 	third := strings.Replace(second, fmt.Sprintf("endpoints: [%q], pool: {connections: 3, credits: 4}", one.addr),
 		fmt.Sprintf("endpoints: [%q], pool: {connections: 2, credits: 8}", two.addr), 1)
 	x.reload(third, loaded)
-	until(t, "NFS goes to the other server", func() bool { _, ok := nfs.from.Load("two!"); return ok })
-	until(t, "the connections to the first are closed", func() bool { return one.conns.Load() == 0 })
+	testkit.Eventually(t, "NFS goes to the other server", func() bool { _, ok := nfs.from.Load("two!"); return ok })
+	testkit.Eventually(t, "the connections to the first are closed", func() bool { return one.conns.Load() == 0 })
 	progress()
 
 	// A listener goes, and an upstream.
@@ -301,7 +290,7 @@ reload: {watch: none}
 		c.Close()
 		t.Error("the listener that was removed listens")
 	}
-	until(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
+	testkit.Eventually(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
 	progress()
 
 	// And back.
@@ -323,7 +312,7 @@ reload: {watch: none}
 // RDMA connections are replaced under load, those to oneself included.
 func TestReloadRDMA(t *testing.T) {
 	s := startEchoServer(t, "one!")
-	rdma := freeAddr(t)
+	rdma := testkit.FreeAddr(t)
 	base := fmt.Sprintf(`
 listeners:
   - {name: nfs, address: 127.0.0.1:0, upstream: self}
@@ -344,7 +333,7 @@ reload: {watch: none}
 		t.Helper()
 		for _, c := range callers {
 			n := c.calls.Load()
-			until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+			testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
 		}
 	}
 	progress()
@@ -356,7 +345,7 @@ reload: {watch: none}
 		fmt.Sscan(rest, &n)
 		return n
 	}
-	until(t, "both connections", func() bool { return connects() == 2 })
+	testkit.Eventually(t, "both connections are up", func() bool { return connects() == 2 })
 	for _, change := range []struct {
 		from, to string
 		most     int // connections made, if each is replaced
@@ -370,7 +359,7 @@ reload: {watch: none}
 	} {
 		n := connects()
 		x.reload(strings.Replace(base, change.from, change.to, 1), loaded)
-		until(t, change.to, func() bool { return connects() >= n+change.most })
+		testkit.Eventually(t, "the upstream has changed to "+change.to, func() bool { return connects() >= n+change.most })
 		progress()
 		if got := connects() - n; got > change.most {
 			t.Errorf("%s: %d connections were made, want %d", change.to, got, change.most)
@@ -408,7 +397,7 @@ reload: {watch: none}
 	defer queued.Close()
 	queued.SetDeadline(time.Now().Add(20 * time.Second))
 	queued.Write(testkit.Record(nullCall(7, 100003, 3)))
-	until(t, "a Call that waits for a credit", func() bool { return x.b.proxy.Status().Upstreams[1].Queued == 1 })
+	testkit.Eventually(t, "a Call waits for a credit", func() bool { return x.b.proxy.Status().Upstreams[1].Queued == 1 })
 
 	x.reload(fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
@@ -433,7 +422,7 @@ reload: {watch: none}
 		t.Errorf("the client of the listener that goes: %v, want EOF after its Reply", err)
 	}
 	goes.Close()
-	until(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
+	testkit.Eventually(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
 	stays.Write(testkit.Record(nullCall(8, 100003, 3)))
 	if m, err := testkit.ReadRecord(stays); err != nil || len(m) != 28 || string(m[24:]) != "one!" {
 		t.Errorf("after that: %x, %v; want an answer of the other server", m, err)
@@ -446,7 +435,7 @@ reload: {watch: none}
 // Listeners and upstreams on RDMA where there were none, and none where there were.
 func TestReloadFirstRDMA(t *testing.T) {
 	s := startEchoServer(t, "one!")
-	rdma := freeAddr(t)
+	rdma := testkit.FreeAddr(t)
 	base := fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
 upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
@@ -455,15 +444,15 @@ reload: {watch: none}
 `, s.addr)
 	x := startReload(t, base)
 	c := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
-	until(t, "a Call", func() bool { return c.calls.Load() > 0 })
+	testkit.Eventually(t, "a Call is answered", func() bool { return c.calls.Load() > 0 })
 	with := strings.Replace(base, "upstream: one}]", fmt.Sprintf("upstream: self}, {name: rdma, address: %q, transport: rdma, upstream: one}]", rdma), 1)
 	with = strings.Replace(with, "upstreams: [", fmt.Sprintf("upstreams: [{name: self, transport: rdma, endpoints: [%q]}, ", rdma), 1)
 	for i := range 4 {
 		x.reload([]string{with, base}[i%2], loaded)
 		n := c.calls.Load()
-		until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+		testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
 		if i%2 == 0 {
-			until(t, "the upstream's 4 connections at the listener", func() bool {
+			testkit.Eventually(t, "the listener has the upstream's 4 connections", func() bool {
 				_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
 				return strings.Contains(body, "rdmabridge_clients{listener=\"rdma\"} 4\n")
 			})
@@ -507,7 +496,7 @@ func TestReloadListener(t *testing.T) {
 	// The first of them is read before anybody looks at the limit.
 	const two = `rdmabridge_client_received_calls_total{listener="nfs"} 2`
 	c.Write(testkit.Record(nullCall(8, 100003, 3)))
-	until(t, two, func() bool { return x.has(two) })
+	testkit.Eventually(t, "the metrics say "+two, func() bool { return x.has(two) })
 	for xid := uint32(9); xid < 11; xid++ {
 		c.Write(testkit.Record(nullCall(xid, 100003, 3)))
 		time.Sleep(50 * time.Millisecond)
@@ -521,7 +510,7 @@ func TestReloadListener(t *testing.T) {
 	}
 	c.(*net.TCPConn).SetLinger(0)
 	c.Close()
-	until(t, "debug lines", func() bool { return strings.Contains(x.log.String(), `"level":"debug"`) })
+	testkit.Eventually(t, "the log has debug lines", func() bool { return strings.Contains(x.log.String(), `"level":"debug"`) })
 	x.stop()
 }
 
@@ -561,9 +550,9 @@ reload: {watch: none}
 		t.Errorf("refused files changed %v", d)
 	}
 	n := c.calls.Load()
-	until(t, "progress", func() bool { return c.calls.Load() > n+20 })
+	testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
 	d := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
-	until(t, "another client", func() bool { return d.calls.Load() > 0 })
+	testkit.Eventually(t, "another client has Calls answered", func() bool { return d.calls.Load() > 0 })
 	c.end(t)
 	d.end(t)
 	x.stop()
@@ -630,7 +619,7 @@ func hasLine(log, want string) bool {
 // at its address over: nobody is refused.
 func TestReloadSameAddress(t *testing.T) {
 	s := startEchoServer(t, "one!")
-	addr := freeAddr(t)
+	addr := testkit.FreeAddr(t)
 	base := fmt.Sprintf(`
 listeners: [{name: before, address: %q, upstream: one}]
 upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
@@ -642,51 +631,11 @@ reload: {watch: none}
 	renamed := strings.Replace(base, "before", "after", 1)
 	for i := range 6 {
 		n := c.calls.Load()
-		until(t, "progress", func() bool { return c.calls.Load() > n+5 })
+		testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+5 })
 		x.reload([]string{renamed, base}[i%2], loaded)
 	}
 	c.end(t)
 	x.stop()
-}
-
-// ports counts the ports that freeAddr has looked at.
-var ports atomic.Int64
-
-// freeAddr is an address that nobody listens at, and that only somebody who asks for it
-// would get: Linux gives ports from 32768 on to those who do not. Each is returned once,
-// and processes with other ids begin elsewhere.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	for range 1000 {
-		n := 64*int64(os.Getpid()) + ports.Add(1)
-		addr := fmt.Sprintf("127.0.0.1:%d", 10240+n%(32768-10240))
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue
-		}
-		l.Close()
-		u, err := net.ListenPacket("udp", addr) // for rpcbind
-		if err != nil {
-			continue
-		}
-		u.Close()
-		return addr
-	}
-	t.Fatal("no port is free")
-	return ""
-}
-
-// deadAddr is an address where nobody answers until the test ends: a socket has it, and
-// does not listen.
-func deadAddr(t *testing.T) string {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	must(t, err)
-	t.Cleanup(func() { syscall.Close(fd) })
-	must(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	sa, err := syscall.Getsockname(fd)
-	must(t, err)
-	return fmt.Sprintf("127.0.0.1:%d", sa.(*syscall.SockaddrInet4).Port)
 }
 
 // A change of the file is seen without a signal, and one is not loaded twice.
@@ -700,14 +649,14 @@ reload: {watch: 20ms}
 `, s.addr)
 	x := startReload(t, base)
 	x.write(base + "drain: {timeout: \n")
-	until(t, "refused", func() bool { return strings.Contains(x.log.String(), refused) })
+	testkit.Eventually(t, "the file is rejected", func() bool { return strings.Contains(x.log.String(), refused) })
 	x.write(strings.Replace(base, "20ms", "none", 1))
-	until(t, "loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
+	testkit.Eventually(t, "the file is loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
 	// When this is answered, nobody watches any more, and the signal after it is the first
 	// to tell of a change. The watcher sees that change when it looks again.
 	const same = `"message":"configuration reloaded: no setting to change"`
 	x.signals <- syscall.SIGHUP
-	until(t, "loaded as it is", func() bool { return strings.Contains(x.log.String(), same) })
+	testkit.Eventually(t, "the file is loaded without a change", func() bool { return strings.Contains(x.log.String(), same) })
 	x.reload(base+"drain: {timeout: 7s}\n", loaded)
 	time.Sleep(1500 * time.Millisecond) // none is asked again after a second
 	x.metric(`rdmabridge_config_reloads_total{result="applied"} 2`)
@@ -715,7 +664,7 @@ reload: {watch: 20ms}
 	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 1`)
 	n := len(x.log.String())
 	x.write(base + "drain: {timeout: 8s}\n")
-	until(t, "the watcher looks", func() bool { return strings.Contains(x.log.String()[n:], loaded) })
+	testkit.Eventually(t, "the watcher looks", func() bool { return strings.Contains(x.log.String()[n:], loaded) })
 	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 1`)
 	x.stop()
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A syncBuffer is a log that several goroutines write to.
@@ -94,7 +95,7 @@ func get(t *testing.T, url string) (int, string) {
 
 // An upstream that is down makes the bridge not ready, never dead.
 func TestAdmin(t *testing.T) {
-	dead := deadAddr(t)
+	dead := testkit.DeadAddr(t)
 	b, signals, wait := startServe(t, strings.Replace(minimalConfig, "127.0.0.1:1", dead, 1))
 	url := "http://" + b.admin.addr
 	if code, body := get(t, url+"/livez"); code != http.StatusOK || body != "ok\n" {
@@ -105,7 +106,7 @@ func TestAdmin(t *testing.T) {
 	}
 	var code int
 	var body string
-	until(t, "an attempt to connect", func() bool {
+	testkit.Eventually(t, "the bridge has tried to connect", func() bool {
 		code, body = get(t, url+"/")
 		return strings.Contains(body, dead)
 	})

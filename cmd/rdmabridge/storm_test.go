@@ -160,7 +160,7 @@ func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
 func (s *storm) run(t *testing.T) {
 	gate := make(chan struct{})
 	upstream := s.server(t, gate)
-	addr := freeAddr(t) // for every one of the bridges
+	addr := testkit.FreeAddr(t) // for every one of the bridges
 	file := writeFile(t, fmt.Sprintf(`
 listeners: [{name: nfs, address: %q, upstream: storage}]
 upstreams: [{name: storage, transport: %s, endpoints: [%q], pool: {credits: 32}, timeouts: {call: 120s, unavailable: 120s}}]
