@@ -46,8 +46,8 @@ func contend(t *testing.T, p *Pool, d *fakeDialer, flows []*Flow, cost, depth []
 	return had
 }
 
-// One hog with 64 WRITEs of 1 MiB outstanding and 31 small clients: octets are
-// shared by weight, whoever wants most.
+// TestHogSharesByWeight: one client with 64 WRITEs of 1 MiB outstanding and 31 clients with
+// small Calls share the octets by weight, however much each wants.
 func TestHogSharesByWeight(t *testing.T) {
 	for _, weights := range [][]int{{0, 0, 0}, {1, 4, 2}, {4, 1, 1}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -70,7 +70,8 @@ func TestHogSharesByWeight(t *testing.T) {
 	}
 }
 
-// A client's own small Calls overtake its large ones, and do not starve them.
+// TestSmallCallsOvertake: the small Calls of a client overtake its large ones, and do not
+// starve them.
 func TestSmallCallsOvertake(t *testing.T) {
 	var q queue
 	f := &Flow{}
@@ -94,8 +95,8 @@ func TestSmallCallsOvertake(t *testing.T) {
 	}
 }
 
-// While both sorts are under way, small Calls and large ones have connections of
-// their own; else each has all of them.
+// TestLargeCallsKeepToThemselves: while small and large Calls are outstanding, each kind has
+// connections of its own; otherwise the only kind has all of them.
 func TestLargeCallsKeepToThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 64}
@@ -130,7 +131,7 @@ func TestLargeCallsKeepToThemselves(t *testing.T) {
 	})
 }
 
-// finish ends every Call that m has.
+// finish returns the credit of every Call on m.
 func (m *fakeMember) finish(t *testing.T) {
 	t.Helper()
 	for got := m.take(); len(got) > 0; got = m.take() {
@@ -140,8 +141,8 @@ func (m *fakeMember) finish(t *testing.T) {
 	}
 }
 
-// Weights that change while flows wait hold from then on, and a flow keeps nothing of
-// what a larger one gave it.
+// TestReweigh: a weight that changes while its flow waits holds from then on, and the flow
+// keeps nothing that a larger weight gave it.
 func TestReweigh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 8}
@@ -162,9 +163,9 @@ func TestReweigh(t *testing.T) {
 		}
 		for _, f := range flows {
 			p.Forget(f, errLost)
-			p.Reweigh(f, 7) // nothing waits
+			p.Reweigh(f, 7) // without a waiting Call
 		}
-		p.Reweigh(&Flow{}, 7) // nor ever did
+		p.Reweigh(&Flow{}, 7) // which never had one
 		for i := range p.queue.byLoop {
 			if q := &p.queue.byLoop[i]; q.weight != 0 || q.n != 0 {
 				t.Errorf("left over: %+v", q)

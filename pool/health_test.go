@@ -33,7 +33,7 @@ func (d *cityDialer) Dial(_ context.Context, endpoint string, affinity int, s *S
 	return m, nil
 }
 
-// lose makes an endpoint go down, under its connections too if with err.
+// lose takes an endpoint down and ends its connections with err.
 func (d *cityDialer) lose(endpoint string, err error) {
 	d.mu.Lock()
 	d.down[endpoint] = true
@@ -77,7 +77,7 @@ func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *c
 	return startPool(t, o, d, &owner{}), d
 }
 
-// at is where the usable connections of p are.
+// at returns the endpoints of the usable connections of p, in order.
 func at(p *Pool) (list []string) {
 	for _, s := range p.Stats().Connections {
 		if s.Up {
@@ -96,8 +96,8 @@ func wantAt(t *testing.T, p *Pool, why string, want ...string) {
 	}
 }
 
-// TestSpread: connections are spread over all endpoints, go to others while theirs is
-// away, and come back when it does, each after its last Call.
+// TestSpread: connections are spread over all endpoints. While an endpoint is down, its
+// connections are to the others, and each returns after its last Call when it is back.
 func TestSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
@@ -121,28 +121,28 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// TestPriority: all connections are to the first endpoint that is well.
+// TestPriority: all connections are to the first endpoint that can be connected to.
 func TestPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		left := 0
-		p, d := cityPool(t, Options{Connections: 2, Discarded: func(*Seat) { left++ }}, true)
+		discarded := 0
+		p, d := cityPool(t, Options{Connections: 2, Discarded: func(*Seat) { discarded++ }}, true)
 		wantAt(t, p, "the start", "a", "a")
 		d.lose("a", errGone)
 		time.Sleep(200 * time.Millisecond)
 		wantAt(t, p, "a is gone", "b", "b")
 
-		// It is tried again, less and less often.
+		// The pool tries it again, less and less often.
 		before := d.count("a")
 		time.Sleep(10 * time.Minute)
 		if n := d.count("a") - before; n < 8 || n > 30 {
-			t.Errorf("%d attempts at an endpoint that is away in 10 minutes", n)
+			t.Errorf("%d attempts in 10 minutes at an endpoint that is down", n)
 		}
 		wantAt(t, p, "a is away", "b", "b")
-		if n := d.count("a") - before; left != n {
-			t.Errorf("told of %d seats that nothing will be dialled for, after %d attempts", left, n)
+		if n := d.count("a") - before; discarded != n {
+			t.Errorf("Discarded was called for %d seats after %d attempts", discarded, n)
 		}
 
-		// It comes back; a connection with a Call goes home after that.
+		// It comes back, and a connection with a Call is replaced after that Call.
 		var busy *fakeMember
 		d.mu.Lock()
 		for m := range d.up {
@@ -169,7 +169,8 @@ func TestPriority(t *testing.T) {
 	})
 }
 
-// TestKeepEndpoint: a client's own connection stays where it is while that is well.
+// TestKeepEndpoint: with KeepEndpoint a connection returns to the endpoint that it had,
+// while that can be connected to.
 func TestKeepEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := cityPool(t, Options{Connections: 1, KeepEndpoint: true, Prefer: 1}, false, "b")
@@ -178,7 +179,7 @@ func TestKeepEndpoint(t *testing.T) {
 		d.set("b", false)
 		time.Sleep(5 * time.Minute)
 		wantAt(t, p, "b is back", "c")
-		d.lose("c", errors.New("reset")) // and it is down for a moment
+		d.lose("c", errors.New("reset")) // which is down for a moment
 		d.set("c", false)
 		time.Sleep(time.Second)
 		wantAt(t, p, "c has lost the connection", "c")
@@ -190,8 +191,8 @@ func TestKeepEndpoint(t *testing.T) {
 	})
 }
 
-// TestAllAway: with no endpoint that is well all are tried, and the first that is back
-// serves.
+// TestAllAway: while all endpoints are down the pool tries all of them, and it connects to
+// the first one that is back.
 func TestAllAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := cityPool(t, Options{Connections: 1}, false, "a", "b", "c")
@@ -207,7 +208,7 @@ func TestAllAway(t *testing.T) {
 	})
 }
 
-// A hangDialer does not get through to some endpoints.
+// A hangDialer gets no answer from some endpoints.
 type hangDialer struct {
 	cityDialer
 	hang map[string]bool
@@ -224,8 +225,8 @@ func (d *hangDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 	return d.cityDialer.Dial(ctx, endpoint, affinity, s)
 }
 
-// TestTrialGivenUp: an endpoint that was being tried for a client which has gone is tried
-// again.
+// TestTrialGivenUp: an endpoint is tried again when the pool that was trying it has been
+// closed.
 func TestTrialGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &hangDialer{cityDialer{down: map[string]bool{}, up: make(map[*fakeMember]string), dials: make(map[string]int)}, map[string]bool{"a": true}}
@@ -236,11 +237,11 @@ func TestTrialGivenUp(t *testing.T) {
 		o := Options{Endpoints: []string{"a", "b"}, Connections: 1, Health: h, Prefer: 0}
 		pinned := idlePool(t, Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, KeepEndpoint: true}, d, &owner{})
 		pinned.Start()
-		synctest.Wait() // dials a, on trial
+		synctest.Wait() // for the attempt at a, which is ejected
 		if d.count("a") != 1 {
 			t.Fatal("a is not tried")
 		}
-		pinned.Close() // the client has gone
+		pinned.Close() // because its client has gone
 		d.hang["a"] = false
 		shared := idlePool(t, o, d, &owner{})
 		shared.Start()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestLimiter: 256 that want to connect at once do so no faster and no more at a time
-// than is allowed, and all do.
+// TestLimiter: of 256 attempts at once no more are under way, and no more begin in a second,
+// than is allowed, and all of them begin.
 func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter(16, 50)
@@ -27,7 +27,7 @@ func TestLimiter(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		// An upstream alone has half: the rest is for others.
+		// A single upstream has half of what is allowed: the rest is for others.
 		if busy, waiting := l.Stats(); busy != 8 || waiting != 248 {
 			t.Errorf("%d under way and %d waiting at once, want 8 and 248", busy, waiting)
 		}
@@ -37,8 +37,8 @@ func TestLimiter(t *testing.T) {
 			last = max(last, <-done)
 			perSecond[int(last/time.Second)]++
 		}
-		time.Sleep(time.Second) // all leave
-		// 16 at once, 240 at 50 in a second.
+		time.Sleep(time.Second) // until all have ended
+		// 16 begin at once, and 240 at 50 in a second.
 		if last < 4700*time.Millisecond || last > 4900*time.Millisecond {
 			t.Errorf("all had begun after %v, want 4.8 s", last)
 		}
@@ -50,7 +50,7 @@ func TestLimiter(t *testing.T) {
 	})
 }
 
-// TestLimiterShares: an upstream whose attempts take for ever leaves room for another.
+// TestLimiterShares: an upstream whose attempts never end leaves room for others.
 func TestLimiterShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter(8, 1000)
@@ -61,7 +61,7 @@ func TestLimiterShares(t *testing.T) {
 			go func() { ended <- dead.Acquire(ctx) }()
 		}
 		synctest.Wait()
-		for range 2 { // and more than once
+		for range 2 {
 			for _, s := range []*Share{well, third} {
 				if err := s.Acquire(t.Context()); err != nil {
 					t.Fatal(err)
@@ -73,22 +73,22 @@ func TestLimiterShares(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		let := 0
+		admitted := 0
 		for range cap(ended) {
 			if err := <-ended; err == nil {
-				let++
+				admitted++
 			} else if !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		}
-		if busy, waiting := l.Stats(); busy != let || waiting != 0 || let == 0 || let >= 8 {
-			t.Errorf("%d let in, %d under way, %d waiting at the end", let, busy, waiting)
+		if busy, waiting := l.Stats(); busy != admitted || waiting != 0 || admitted == 0 || admitted >= 8 {
+			t.Errorf("%d admitted, %d under way, %d waiting at the end", admitted, busy, waiting)
 		}
-		for range let {
+		for range admitted {
 			dead.Release()
 		}
 		if busy, _ := l.Stats(); busy != 0 {
-			t.Errorf("%d under way after all have left", busy)
+			t.Errorf("%d under way after all have ended", busy)
 		}
 	})
 }

@@ -1,147 +1,14 @@
 package pool
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
-
-// fakeMember keeps what is dispatched to it.
-type fakeMember struct {
-	seat     *Seat
-	mu       sync.Mutex
-	got      []*Entry
-	closed   error
-	affinity int
-}
-
-func (m *fakeMember) Dispatch(e *Entry, here int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.got = append(m.got, e)
-}
-func (m *fakeMember) Affinity() int { return m.affinity }
-func (m *fakeMember) Close(err error) {
-	m.closed = err
-	m.end(err)
-}
-
-// end gives every Call back and ends the connection.
-func (m *fakeMember) end(err error) []*Entry {
-	m.seat.Closing(m)
-	got := m.take()
-	for _, e := range got {
-		m.seat.Done(e, m.affinity)
-	}
-	m.seat.Ended(err)
-	return got
-}
-
-func (m *fakeMember) take() []*Entry {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	got := m.got
-	m.got = nil
-	return got
-}
-
-type fakeDialer struct {
-	mu      sync.Mutex
-	fail    error
-	grant   int
-	members []*fakeMember
-	dials   []time.Time
-}
-
-func (d *fakeDialer) Dial(_ context.Context, _ string, affinity int, s *Seat) (Member, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.dials = append(d.dials, time.Now())
-	if d.fail != nil {
-		return nil, d.fail
-	}
-	m := &fakeMember{seat: s, affinity: affinity}
-	s.Granted(d.grant, Elsewhere)
-	d.members = append(d.members, m)
-	return m, nil
-}
-
-type owner struct {
-	mu      sync.Mutex
-	expired []*Entry
-	errs    []error
-}
-
-func (o *owner) Expired(e *Entry, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.expired = append(o.expired, e)
-	o.errs = append(o.errs, err)
-}
-
-// list returns what has expired so far, and why.
-func (o *owner) list() ([]*Entry, []error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.expired), slices.Clone(o.errs)
-}
-
-// complete returns o with a usual value for each setting that a test does not care about.
-func complete(o Options) Options {
-	if o.Endpoints == nil {
-		o.Endpoints = []string{"server:20049"}
-	}
-	o.Connections = cmp.Or(o.Connections, 4)
-	o.Loops = cmp.Or(o.Loops, 1)
-	o.BackoffMin = cmp.Or(o.BackoffMin, 100*time.Millisecond)
-	o.BackoffMax = cmp.Or(o.BackoffMax, 5*time.Second)
-	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
-	o.QueueWait = cmp.Or(o.QueueWait, 30*time.Second)
-	o.QueueLimit = cmp.Or(o.QueueLimit, 65536)
-	return o
-}
-
-// idlePool makes a pool of o, completed, which the test starts and closes.
-func idlePool(tb testing.TB, o Options, d Dialer, ow Owner) *Pool {
-	tb.Helper()
-	p, err := New(complete(o), d, ow)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return p
-}
-
-// startPool makes and starts a pool of o, completed, and closes it at the end of the test.
-func startPool(t *testing.T, o Options, d Dialer, ow Owner) *Pool {
-	t.Helper()
-	p := idlePool(t, o, d, ow)
-	p.Start()
-	t.Cleanup(p.Close)
-	synctest.Wait()
-	return p
-}
-
-func newPool(t *testing.T, o Options, d *fakeDialer) (*Pool, *owner) {
-	t.Helper()
-	ow := &owner{}
-	return startPool(t, o, d, ow), ow
-}
-
-func submit(t *testing.T, p *Pool, f *Flow, cost, here int) *Entry {
-	t.Helper()
-	e := &Entry{Flow: f, Cost: cost}
-	if err := p.Submit(e, here); err != nil {
-		t.Fatalf("Submit: %v", err)
-	}
-	return e
-}
 
 func TestNeverMoreThanTheGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -163,8 +30,8 @@ func TestNeverMoreThanTheGrant(t *testing.T) {
 		if n := len(d.members[0].got); n != 4 {
 			t.Errorf("after the grant rose to 4: %d Calls", n)
 		}
-		// The grant falls below what is outstanding: nothing goes out until enough
-		// Replies have come. RFC 8166 Section 3.3.1.
+		// The grant falls below the number of outstanding Calls: the pool dispatches none
+		// until enough Replies have come. RFC 8166 Section 3.3.1.
 		m := d.members[0]
 		m.seat.Granted(1, 0)
 		got := m.take()
@@ -188,7 +55,7 @@ func TestPrefersOwnLoop(t *testing.T) {
 		for _, m := range d.members {
 			want := 4
 			if m.affinity == 0 {
-				want = 1 // the fifth goes where a credit is free, rather than wait
+				want = 1 // the fifth Call uses another loop rather than wait
 			}
 			if len(m.got) != want {
 				t.Errorf("member of loop %d has %d Calls, want %d", m.affinity, len(m.got), want)
@@ -197,8 +64,8 @@ func TestPrefersOwnLoop(t *testing.T) {
 	})
 }
 
-// TestFairShares: while all wait, each flow is served by octets, whatever it
-// has queued.
+// TestFairShares: while all flows wait, each is served by octets, however many Calls it has
+// queued.
 func TestFairShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 1}
@@ -354,8 +221,8 @@ func TestCallsExpire(t *testing.T) {
 	})
 }
 
-// TestWaitingGoesOnUntilSent: a Call that a member gives back again and again has
-// waited since it came.
+// TestWaitingGoesOnUntilSent: a Call that its connections give back unsent has been waiting
+// since it was queued first.
 func TestWaitingGoesOnUntilSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 1}
@@ -429,14 +296,14 @@ func TestCloseEndsEverything(t *testing.T) {
 	})
 }
 
-// TestStaleClosing: a Call on its way to the loop of a connection that ended is
-// given back when the seat has its next connection, which must not suffer.
+// TestStaleClosing: a Call that was on its way to the loop of a connection that has ended is
+// given back when the seat has its next connection, which does not end for it.
 func TestStaleClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}
 		p, _ := newPool(t, Options{Connections: 1}, d)
 		var f Flow
-		e := submit(t, p, &f, 100, Elsewhere) // in the mailbox of the first connection's loop
+		e := submit(t, p, &f, 100, Elsewhere) // posted to the loop of the first connection
 		first := d.members[0]
 		first.seat.Closing(first)
 		first.seat.Ended(errors.New("lost"))
@@ -452,7 +319,7 @@ func TestStaleClosing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if p.Stats().Usable != 1 {
-			t.Error("the second connection was taken out of the ledger for the first")
+			t.Error("the pool does not use the second connection, because the first has ended")
 		}
 		if got := d.members[1].take(); len(got) != 1 || got[0] != e {
 			t.Errorf("the second connection got %d Calls, want the one given back", len(got))
@@ -461,8 +328,8 @@ func TestStaleClosing(t *testing.T) {
 	})
 }
 
-// TestCloseReachesWhatIsClosing: a connection that is out of the ledger and has
-// not ended yet is ended by Close, which waits for it.
+// TestCloseReachesWhatIsClosing: Close closes a connection that gets no Calls any more and
+// has not ended yet, and waits for it.
 func TestCloseReachesWhatIsClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}
@@ -512,7 +379,7 @@ func TestSubmitDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A Call that a connection cannot carry goes to each of the others once, if they
+// TestSteer: a Call that a connection cannot carry goes to each of the others once, if they
 // have credits.
 func TestSteer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -555,7 +422,7 @@ func TestSteer(t *testing.T) {
 		if st := p.Stats(); st.Outstanding != 1 {
 			t.Errorf("%d credits in use, want 1", st.Outstanding)
 		}
-		// All credits in use and a Call waiting: there is no other.
+		// All credits are in use and a Call waits: there is no other connection for e.
 		for range 5 {
 			submit(t, p, &other, 100, 0)
 		}
@@ -573,7 +440,7 @@ func TestSteer(t *testing.T) {
 	})
 }
 
-// Pools of one upstream share its series.
+// TestSharedMetrics: the pools of one upstream share its metrics.
 func TestSharedMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMetrics(metrics.New(), "storage")
@@ -599,7 +466,7 @@ func TestSharedMetrics(t *testing.T) {
 		}
 		want(9, 4, 3, 2)
 		pinned.Close()
-		pinned.Close() // which does nothing
+		pinned.Close() // again, which does nothing
 		want(6, 1, 2, 0)
 		if n := len(m.pools); n != 1 {
 			t.Errorf("%d pools are remembered", n)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// loopsServed dispatches n Calls of flows that always have more, one flow for
-// each element of homes, which names its loop, on two loops with a seat each. It
-// returns how often each flow was served, and how many Calls went out on their
-// own client's loop.
+// loopsServed dispatches n Calls on two loops with a seat each. There is one flow for each
+// element of homes, which is its loop, and each flow always has another Call. loopsServed
+// returns how often each flow was served, and how many Calls were dispatched on their own
+// client's loop.
 func loopsServed(t *testing.T, homes []int, n int) (served []int, own int) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 8}
@@ -42,7 +42,7 @@ func loopsServed(t *testing.T, homes []int, n int) (served []int, own int) {
 	return served, own
 }
 
-// Where loops have as much to do as each other, each does its own.
+// TestOwnLoopFirst: loops that have equally many clients serve their own.
 func TestOwnLoopFirst(t *testing.T) {
 	const n = 20000
 	_, own := loopsServed(t, []int{0, 1, 0, 1, 0, 1}, n)
@@ -51,7 +51,8 @@ func TestOwnLoopFirst(t *testing.T) {
 	}
 }
 
-// A client that has a loop to itself gets no more than the nine that share one.
+// TestSharesDoNotDependOnLoops: a client that has a loop to itself gets no more than each of
+// the nine clients that share one.
 func TestSharesDoNotDependOnLoops(t *testing.T) {
 	const n = 40000
 	homes := []int{0, 1, 1, 1, 1, 1, 1, 1, 1, 1}
@@ -64,8 +65,8 @@ func TestSharesDoNotDependOnLoops(t *testing.T) {
 	}
 }
 
-// A loop without Calls of its own takes those of others, and what it missed
-// meanwhile is not made up for.
+// TestIdleLoopCatchesUpWithNothing: a loop without Calls of its own dispatches those of
+// others, and when it has some again it does not make up for that time.
 func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
 	qs := queues{byLoop: make([]queue, 2), bySeat: make([]queue, 1)}
 	busy, late := &Flow{}, &Flow{}
@@ -75,7 +76,7 @@ func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
 	}
 	for range 500 {
 		if e := qs.pop(1, 0); e.Flow != busy {
-			t.Fatal("a loop with nothing to do does not help")
+			t.Fatal("a loop without Calls does not dispatch those of others")
 		}
 	}
 	for range 300 {

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// TestRetire: a connection that is retired finishes its Calls, another one takes those
-// that come, within the new one's grant, and nothing is counted twice.
+// TestRetire: a retired connection finishes its Calls, another connection gets the Calls that
+// come, within its own grant, and no Call is counted twice.
 func TestRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
-		var left []*Seat
-		p, _ := newPool(t, Options{Connections: 1, Discarded: func(s *Seat) { left = append(left, s) }}, d)
+		var discarded []*Seat
+		p, _ := newPool(t, Options{Connections: 1, Discarded: func(s *Seat) { discarded = append(discarded, s) }}, d)
 		var f Flow
 		a, b := submit(t, p, &f, 100, 0), submit(t, p, &f, 100, 0)
 		waiting := submit(t, p, &f, 100, 0)
@@ -49,8 +49,8 @@ func TestRetire(t *testing.T) {
 		if n := len(d.members); n != 2 {
 			t.Errorf("%d connections: the end of a retired one made another", n)
 		}
-		if len(left) != 1 || left[0] != old.seat {
-			t.Errorf("Left was told of %d seats, want the retired one", len(left))
+		if len(discarded) != 1 || discarded[0] != old.seat {
+			t.Errorf("Discarded was called for %d seats, want the retired one", len(discarded))
 		}
 		if st := p.Stats(); st.Retired != 0 || st.Usable != 1 {
 			t.Errorf("Stats = %+v at the end", st)
@@ -60,8 +60,8 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// TestRetireAndClose: Close ends a retired connection too, and Retire does nothing
-// after it.
+// TestRetireAndClose: Close closes a retired connection too, and after it Retire does
+// nothing.
 func TestRetireAndClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
@@ -83,7 +83,7 @@ func TestRetireAndClose(t *testing.T) {
 	})
 }
 
-// TestBorrow: what is no Call takes a credit only when no Call wants it.
+// TestBorrow: Borrow takes a credit only while no Call waits for one.
 func TestBorrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 1}
@@ -103,7 +103,7 @@ func TestBorrow(t *testing.T) {
 		}
 		m.seat.Done(&probe, 0)
 		if len(m.got) != 1 {
-			t.Error("the credit given back went to nobody")
+			t.Error("no Call got the credit that was returned")
 		}
 		submit(t, p, &f, 100, 0)
 		m.seat.Granted(0, 0)
@@ -115,14 +115,14 @@ func TestBorrow(t *testing.T) {
 	})
 }
 
-// astrayDialer makes the connections that it is asked for again only when it may.
-type astrayDialer struct {
+// An improvingDialer makes a better connection only while it may.
+type improvingDialer struct {
 	fakeDialer
 	may   bool
 	again []time.Time
 }
 
-func (d *astrayDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
+func (d *improvingDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
 	if s.Improving() {
 		d.mu.Lock()
 		d.again = append(d.again, time.Now())
@@ -136,13 +136,13 @@ func (d *astrayDialer) Dial(ctx context.Context, endpoint string, affinity int, 
 	return d.fakeDialer.Dial(ctx, endpoint, affinity, s)
 }
 
-// TestAstray: a seat that has not got what it is to have tries for it when Astray says, beside
-// the connection that it has, and gives that up for it after its last Call. That it cannot be
-// had is no failure of the endpoint.
-func TestAstray(t *testing.T) {
+// TestImprove: a seat tries for a better connection at the times that Improve returns, while
+// it has one. When it gets a better one, the first ends after its last Call. A failed attempt
+// is not a failure of the endpoint.
+func TestImprove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &astrayDialer{fakeDialer: fakeDialer{grant: 4}}
-		var left []*Seat
+		d := &improvingDialer{fakeDialer: fakeDialer{grant: 4}}
+		var discarded []*Seat
 		o := Options{
 			Endpoints: []string{"a:1", "b:1"}, Connections: 1,
 			Improve: func(s *Seat) time.Duration {
@@ -151,7 +151,7 @@ func TestAstray(t *testing.T) {
 				}
 				return 3 * time.Second
 			},
-			Discarded: func(s *Seat) { left = append(left, s) },
+			Discarded: func(s *Seat) { discarded = append(discarded, s) },
 			Failed:    func(string, error, time.Duration) { t.Error("a failure") },
 		}
 		p := startPool(t, o, d, &owner{})
@@ -163,8 +163,8 @@ func TestAstray(t *testing.T) {
 		if n := len(d.again); n != 3 || d.again[0].Sub(began) != 3*time.Second {
 			t.Errorf("%d attempts in 10 s, want one each 3 s", n)
 		}
-		if len(left) != 3 || slices.Contains(left, old.seat) {
-			t.Errorf("%d seats left, want one for each attempt", len(left))
+		if len(discarded) != 3 || slices.Contains(discarded, old.seat) {
+			t.Errorf("Discarded was called for %d seats, want one for each attempt", len(discarded))
 		}
 		if out, _ := p.opts.Health.Counts(); out != 0 || p.Stats().Usable != 1 {
 			t.Errorf("%d endpoints are ejected, %d connections usable", out, p.Stats().Usable)
@@ -189,19 +189,19 @@ func TestAstray(t *testing.T) {
 		if !errors.Is(old.closed, ErrRetired) {
 			t.Errorf("the old connection, which has no Calls: %v, want %v", old.closed, ErrRetired)
 		}
-		if len(left) != 4 || left[3] != old.seat {
-			t.Errorf("%d seats left, want 4", len(left))
+		if len(discarded) != 4 || discarded[3] != old.seat {
+			t.Errorf("Discarded was called for %d seats, want 4", len(discarded))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := len(d.again); n != 4 {
-			t.Errorf("%d attempts in all, want 4: the seat has what it is to have", n)
+			t.Errorf("%d attempts in all, want 4: the seat has the better connection", n)
 		}
 	})
 }
 
-// TestRetiredHoldsNobodyUp: Calls that a connection was retired with do not keep its
-// successor from sending, whether the slow start is over or not.
+// TestRetiredHoldsNobodyUp: the Calls of a retired connection do not keep its successor from
+// sending, whether the slow start is over or not.
 func TestRetiredHoldsNobodyUp(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -218,7 +218,7 @@ func TestRetiredHoldsNobodyUp(t *testing.T) {
 				var f Flow
 				m := d.members[0]
 				answer(t, p, m, &f, tt.replies)
-				for range 20 { // dropped by the server
+				for range 20 { // which the server drops
 					submit(t, p, &f, 100, 0)
 				}
 				if !m.seat.Retire(m) {
@@ -253,10 +253,11 @@ func answer(t *testing.T, p *Pool, m *fakeMember, f *Flow, n int) {
 	}
 }
 
-// TestReplacedHoldsNobodyUp: nor do those of one that a better connection replaces.
+// TestReplacedHoldsNobodyUp: the Calls of a connection that a better one has replaced do not
+// keep that one from sending.
 func TestReplacedHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &astrayDialer{fakeDialer: fakeDialer{grant: 128}, may: true}
+		d := &improvingDialer{fakeDialer: fakeDialer{grant: 128}, may: true}
 		o := Options{Endpoints: []string{"a:1"}, Connections: 1, SlowStart: NewSlowStart(16, 1<<30), Improve: func(s *Seat) time.Duration {
 			if s.Data == "home" {
 				return 0
@@ -267,7 +268,7 @@ func TestReplacedHoldsNobodyUp(t *testing.T) {
 		var f Flow
 		m := d.members[0]
 		answer(t, p, m, &f, 1100)
-		for range 20 { // take long
+		for range 20 { // which take long
 			submit(t, p, &f, 100, 0)
 		}
 		time.Sleep(4 * time.Second)

@@ -24,7 +24,7 @@ func TestSlowStart(t *testing.T) {
 		for range 8000 {
 			submit(t, p, f, 200, 0)
 		}
-		// round answers all that are outstanding, and returns how many they were.
+		// round answers all outstanding Calls, and returns how many they were.
 		round := func(ms []*fakeMember) (n int) {
 			for _, m := range ms {
 				for _, e := range m.take() {
@@ -63,7 +63,7 @@ func TestSlowStartOutlivesAConnection(t *testing.T) {
 		p, _ := newPool(t, Options{Connections: 2, Loops: 2, SlowStart: NewSlowStart(16, 1<<30)}, d)
 		f := &Flow{}
 		for range 32 {
-			submit(t, p, f, 200, 0) // all on the first, which is of this loop
+			submit(t, p, f, 200, 0) // to the connection of this loop
 		}
 		m, other := d.members[0], d.members[1]
 		if m.affinity != 0 {

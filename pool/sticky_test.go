@@ -19,7 +19,7 @@ func sticky(t *testing.T, p *Pool, f *Flow, here int) *Entry {
 	return e
 }
 
-// on is the number of the seat that e went to, or -1.
+// on returns the index of the seat that e was dispatched to, or -1.
 func on(d *fakeDialer, e *Entry) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -34,7 +34,7 @@ func on(d *fakeDialer, e *Entry) int {
 	return -1
 }
 
-// answer gives every Call of seat i back.
+// answer returns the credits of all Calls of seat i.
 func (d *fakeDialer) answer(i int) {
 	d.mu.Lock()
 	members := slices.Clone(d.members)
@@ -48,8 +48,9 @@ func (d *fakeDialer) answer(i int) {
 	}
 }
 
-// TestSticky: a sticky Call goes by its seat, whatever loop it comes from and whatever is
-// free; when there is no credit there it waits, and others do not wait for it.
+// TestSticky: a sticky Call uses its seat, from whatever loop it comes and whatever other
+// seats are free. While the seat has no credit the Call waits, and other Calls do not wait
+// for it.
 func TestSticky(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
@@ -65,10 +66,10 @@ func TestSticky(t *testing.T) {
 		}
 		for range 6 {
 			if e := submit(t, p, c, 100, 0); on(d, e) < 0 {
-				t.Fatal("a Call that may go by any seat waits for one that may not")
+				t.Fatal("a Call that may use any seat waits for one that may not")
 			}
 		}
-		// Now nobody has a credit: all wait.
+		// Now no seat has a credit: all Calls wait.
 		other, any := sticky(t, p, b, 1), submit(t, p, c, 100, 1)
 		if st := p.Stats(); st.Queued != 3 || st.Outstanding != 8 {
 			t.Errorf("%d wait and %d are out, want 3 and 8", st.Queued, st.Outstanding)
@@ -85,8 +86,8 @@ func TestSticky(t *testing.T) {
 	})
 }
 
-// TestStickyQueued: a credit that comes back on one seat lets a Call go that waits in the
-// queue and has to go by another, and the next one, too.
+// TestStickyQueued: when Resume or Done frees a credit, the pool also dispatches the Calls
+// that wait for one seat.
 func TestStickyQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
@@ -109,7 +110,7 @@ func TestStickyQueued(t *testing.T) {
 		if st := p.Stats(); st.Queued != 0 || st.Outstanding != 0 {
 			t.Errorf("%d wait and %d are out, want none", st.Queued, st.Outstanding)
 		}
-		// What has come back while the pool was held is there for who waits for it.
+		// A credit that was returned while the pool was held is used by the Call that waits for it.
 		sticky(t, p, f, 0)
 		sticky(t, p, f, 0)
 		w := sticky(t, p, f, 0)
@@ -126,8 +127,8 @@ func TestStickyQueued(t *testing.T) {
 	})
 }
 
-// TestStickyWaitsForItsConnection: a seat that has lost its connection is waited for, as
-// after the start, but not for good.
+// TestStickyWaitsForItsConnection: a sticky Call waits while its seat has lost its
+// connection, but not for ever.
 func TestStickyWaitsForItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 2}
@@ -168,7 +169,8 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 			t.Errorf("the next: on seat %d, want 0 at once", on(d, e))
 		}
 
-		// When none has a connection, the first that does is not the one.
+		// After a time without any connection, the first that comes up does not get the Calls
+		// of another seat.
 		lose(0)
 		sticky(t, p, f, 0)
 		time.Sleep(20 * time.Second)
@@ -182,7 +184,7 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 		p.mu.Unlock()
 		late.pull(Elsewhere)
 		if len(m.got) != 0 {
-			t.Error("the first connection after a time without any has taken what is another's")
+			t.Error("the first connection after a time without any got a Call of another seat")
 		}
 		p.mu.Lock()
 		late.clearMember()
@@ -190,8 +192,8 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 	})
 }
 
-// TestStickyEnds: who waits for a seat expires, is forgotten and is drained as who waits in
-// the queue, and stays when the number of connections changes.
+// TestStickyEnds: Calls that wait for one seat expire, are forgotten and are drained as others
+// are, and they are not lost when the number of connections changes.
 func TestStickyEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 1}
@@ -215,7 +217,7 @@ func TestStickyEnds(t *testing.T) {
 		d.answer(1)
 
 		x, y = wait()
-		p.Update(updated(1, "server:20049"), false) // nobody is bound any more
+		p.Update(updated(1, "server:20049"), false) // the only seat
 		d.answer(0)
 		d.answer(0)
 		if on(d, x) >= 0 || on(d, y) >= 0 {
@@ -242,8 +244,8 @@ func TestStickyEnds(t *testing.T) {
 	})
 }
 
-// TestStickyShares: who waits for a seat has a fair share of it, and so have those who
-// would go by any, if there is no other.
+// TestStickyShares: the flows that wait for one seat have fair shares of it, and so has a
+// flow that may use any seat, if only that seat has credits.
 func TestStickyShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}
@@ -258,7 +260,7 @@ func TestStickyShares(t *testing.T) {
 			submit(t, p, any, 100, 0)
 		}
 		p.mu.Lock()
-		other := p.seats[1].member.(*fakeMember) // keeps what it has
+		other := p.seats[1].member.(*fakeMember) // answers nothing
 		seat := p.seats[0].member.(*fakeMember)
 		p.mu.Unlock()
 		for n := 0; n < 1500; {
@@ -281,7 +283,7 @@ func TestStickyShares(t *testing.T) {
 	})
 }
 
-// TestStickyIsNotSteered: a connection that cannot carry it now is waited for.
+// TestStickyIsNotSteered: a sticky Call waits for its connection if that cannot carry it now.
 func TestStickyIsNotSteered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}

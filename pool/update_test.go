@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// updated is what newPool gives a pool, for Update.
+// updated returns the options of newPool, with other connections to another endpoint.
 func updated(connections int, endpoint string) Options {
 	return complete(Options{Connections: connections, Endpoints: []string{endpoint}})
 }
 
-// open counts the connections of d that are open.
+// open returns how many connections of d are open.
 func (d *fakeDialer) open() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,7 +33,7 @@ func TestUpdateConnections(t *testing.T) {
 		if n := len(p.Stats().Connections); n != 3 || d.open() != 3 {
 			t.Fatalf("%d seats and %d connections, want 3", n, d.open())
 		}
-		// Two go. One of them has a Call, which it keeps until the Reply.
+		// Two connections are too many. One of them has Calls, and stays until the last Reply.
 		var f Flow
 		for range 6 {
 			submit(t, p, &f, largeCost, 0)
@@ -51,7 +51,7 @@ func TestUpdateConnections(t *testing.T) {
 		busy.seat.Done(got[0], 0)
 		synctest.Wait()
 		if busy.closed != nil {
-			t.Error("closed with a Call under way")
+			t.Error("closed with a Call outstanding")
 		}
 		busy.seat.Done(got[1], 0)
 		synctest.Wait()
@@ -64,7 +64,8 @@ func TestUpdateConnections(t *testing.T) {
 	})
 }
 
-// What shapes a connection has changed: each is replaced once, and Calls go on.
+// TestUpdateRenews: when a setting of the connections has changed, each is replaced once, and
+// Calls go on.
 func TestUpdateRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}
@@ -98,8 +99,8 @@ func TestUpdateRenews(t *testing.T) {
 	})
 }
 
-// The new endpoint does not answer: all connections but one go on with the old one,
-// and back is back.
+// TestUpdateUnreachable: if the new endpoint does not answer, all connections to the old one
+// but one go on. When it answers, they are replaced.
 func TestUpdateUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}

@@ -1,0 +1,141 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A fakeMember keeps the Calls that are dispatched to it.
+type fakeMember struct {
+	seat     *Seat
+	mu       sync.Mutex
+	got      []*Entry
+	closed   error
+	affinity int
+}
+
+func (m *fakeMember) Dispatch(e *Entry, here int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.got = append(m.got, e)
+}
+func (m *fakeMember) Affinity() int { return m.affinity }
+func (m *fakeMember) Close(err error) {
+	m.closed = err
+	m.end(err)
+}
+
+// end returns the credit of every Call and ends the connection.
+func (m *fakeMember) end(err error) []*Entry {
+	m.seat.Closing(m)
+	got := m.take()
+	for _, e := range got {
+		m.seat.Done(e, m.affinity)
+	}
+	m.seat.Ended(err)
+	return got
+}
+
+func (m *fakeMember) take() []*Entry {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	got := m.got
+	m.got = nil
+	return got
+}
+
+type fakeDialer struct {
+	mu      sync.Mutex
+	fail    error
+	grant   int
+	members []*fakeMember
+	dials   []time.Time
+}
+
+func (d *fakeDialer) Dial(_ context.Context, _ string, affinity int, s *Seat) (Member, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dials = append(d.dials, time.Now())
+	if d.fail != nil {
+		return nil, d.fail
+	}
+	m := &fakeMember{seat: s, affinity: affinity}
+	s.Granted(d.grant, Elsewhere)
+	d.members = append(d.members, m)
+	return m, nil
+}
+
+type owner struct {
+	mu      sync.Mutex
+	expired []*Entry
+	errs    []error
+}
+
+func (o *owner) Expired(e *Entry, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.expired = append(o.expired, e)
+	o.errs = append(o.errs, err)
+}
+
+// list returns the Calls that were given back so far, and why.
+func (o *owner) list() ([]*Entry, []error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.expired), slices.Clone(o.errs)
+}
+
+// complete returns o with a usual value for each setting that a test does not care about.
+func complete(o Options) Options {
+	if o.Endpoints == nil {
+		o.Endpoints = []string{"server:20049"}
+	}
+	o.Connections = cmp.Or(o.Connections, 4)
+	o.Loops = cmp.Or(o.Loops, 1)
+	o.BackoffMin = cmp.Or(o.BackoffMin, 100*time.Millisecond)
+	o.BackoffMax = cmp.Or(o.BackoffMax, 5*time.Second)
+	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
+	o.QueueWait = cmp.Or(o.QueueWait, 30*time.Second)
+	o.QueueLimit = cmp.Or(o.QueueLimit, 65536)
+	return o
+}
+
+// idlePool makes a pool of o, completed, which the test starts and closes.
+func idlePool(tb testing.TB, o Options, d Dialer, ow Owner) *Pool {
+	tb.Helper()
+	p, err := New(complete(o), d, ow)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return p
+}
+
+// startPool makes and starts a pool of o, completed, and closes it at the end of the test.
+func startPool(t *testing.T, o Options, d Dialer, ow Owner) *Pool {
+	t.Helper()
+	p := idlePool(t, o, d, ow)
+	p.Start()
+	t.Cleanup(p.Close)
+	synctest.Wait()
+	return p
+}
+
+func newPool(t *testing.T, o Options, d *fakeDialer) (*Pool, *owner) {
+	t.Helper()
+	ow := &owner{}
+	return startPool(t, o, d, ow), ow
+}
+
+func submit(t *testing.T, p *Pool, f *Flow, cost, here int) *Entry {
+	t.Helper()
+	e := &Entry{Flow: f, Cost: cost}
+	if err := p.Submit(e, here); err != nil {
+		t.Fatalf("Submit: %v", err)
+	}
+	return e
+}
