@@ -310,3 +310,7 @@ func prepare(t testing.TB, r *Requester, m []byte, owner CallOwner) *Call {
 	c.Binding = r.opts.Registry.Analyse(&parsed, &c.Analysis)
 	return c
 }
+
+type callFunc func(x *Exchange)
+
+func (f callFunc) Call(x *Exchange) { f(x) }

@@ -1,0 +1,71 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// A Reply that cannot be posted closes the connection, and its memory is released
+// only after that.
+func TestResponderPostFails(t *testing.T) {
+	a := newTestArena(t)
+	done := &releases{}
+	m, _ := readReply(1, pattern(9000, 1))
+	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) { x.Reply([][]byte{m}, done) }), nil)
+	s.conn.fail = fabric.ErrQueueFull
+	s.conn.deliver(append(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(rpcrdma.Segment{Handle: 5, Length: 9000}) }), readCall(1, 9000)...), 0)
+	if done.n != 0 || s.state != ending {
+		t.Errorf("released %d times before the end, state %d", done.n, s.state)
+	}
+	s.conn.settle(s.loop)
+	if done.n != 1 || s.Outstanding() != 0 {
+		t.Errorf("released %d times, %d calls outstanding", done.n, s.Outstanding())
+	}
+}
+
+// Answers that do not fit the send queue wait, in order.
+func TestResponderQueued(t *testing.T) {
+	a := newTestArena(t)
+	var got []uint32
+	m := accepted(1, pattern(9000, 1))
+	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) {
+		copy(m, words(x.XID()))
+		x.Reply([][]byte{m}, nil)
+	}), nil)
+	s.conn.onSend = func(fabric.Send) { got = append(got, binary.BigEndian.Uint32(s.conn.sent[:])) }
+	deliver := func(xid uint32) {
+		s.conn.deliver(append(header(xid, 8, rpcrdma.Msg, func(h *rpcrdma.Header) {
+			segs := make([]rpcrdma.Segment, 200)
+			for i := range segs {
+				segs[i] = rpcrdma.Segment{Handle: uint32(i + 1), Length: 50}
+			}
+			h.SetReply(segs...)
+		}), opaqueCall(xid, 8)...), 0)
+	}
+	for xid := range uint32(12) {
+		deliver(xid + 1)
+		if xid == 0 {
+			continue
+		}
+	}
+	if s.state != up {
+		t.Fatal(s.reason)
+	}
+	if len(got) >= 12 || s.queued.first == nil {
+		t.Fatalf("%d answers of 201 Work Requests each are posted", len(got))
+	}
+	s.conn.settle(s.loop)
+	for i, xid := range got {
+		if xid != uint32(i)+1 {
+			t.Fatalf("answers in order %v", got)
+		}
+	}
+	if len(got) != 12 {
+		t.Errorf("%d of 12 answers", len(got))
+	}
+	s.Close(nil)
+	s.conn.settle(s.loop)
+}
