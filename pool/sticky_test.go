@@ -127,6 +127,14 @@ func TestStickyQueued(t *testing.T) {
 	})
 }
 
+// lose ends the connection of seat i.
+func (p *Pool) lose(i int) {
+	p.mu.Lock()
+	m := p.seats[i].member
+	p.mu.Unlock()
+	m.(*fakeMember).end(errLost)
+}
+
 // TestStickyWaitsForItsConnection: a sticky Call waits while its seat has lost its
 // connection, but not for ever.
 func TestStickyWaitsForItsConnection(t *testing.T) {
@@ -134,13 +142,7 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 		d := &fakeDialer{grant: 2}
 		p, _ := newPool(t, Options{Connections: 2, BackoffMin: time.Second, BackoffMax: time.Second, QueueWait: time.Minute}, d)
 		f := &Flow{Hash: 1, Sticky: true}
-		lose := func(i int) {
-			p.mu.Lock()
-			m := p.seats[i].member
-			p.mu.Unlock()
-			m.(*fakeMember).end(errLost)
-		}
-		lose(1)
+		p.lose(1)
 		e := sticky(t, p, f, 0)
 		time.Sleep(400 * time.Millisecond)
 		if on(d, e) != -1 {
@@ -155,7 +157,7 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 		d.mu.Lock()
 		d.fail = errors.New("not now")
 		d.mu.Unlock()
-		lose(1)
+		p.lose(1)
 		e = sticky(t, p, f, 0)
 		time.Sleep(stickyWait - 100*time.Millisecond)
 		if on(d, e) != -1 {
@@ -171,7 +173,7 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 
 		// After a time without any connection, the first that comes up does not get the Calls
 		// of another seat.
-		lose(0)
+		p.lose(0)
 		sticky(t, p, f, 0)
 		time.Sleep(20 * time.Second)
 		p.mu.Lock()

@@ -170,6 +170,39 @@ func TestRatesOfAddresses(t *testing.T) {
 	})
 }
 
+// limitedClients makes n clients from address a that r limits, and starts them.
+func limitedClients(n int, r *rates, a netip.Addr, clock func() int64) []*fakeWaiter {
+	clients := make([]*fakeWaiter, n)
+	for i := range clients {
+		f := &fakeWaiter{send: func(f *fakeWaiter) {
+			for _, b := range f.ledger.buckets {
+				b.chargeCall(clock(), 100, &f.ledger)
+			}
+		}}
+		f.open()
+		clients[i] = f
+		r.join(a, &f.ledger)
+		f.run()
+	}
+	return clients
+}
+
+// callsInASecond returns how many Calls clients send in the next second.
+func callsInASecond(clients []*fakeWaiter) int {
+	sent := func() (n int) {
+		for _, f := range clients {
+			f.mu.Lock()
+			n += f.sent
+			f.mu.Unlock()
+		}
+		return n
+	}
+	before := sent()
+	time.Sleep(time.Second)
+	synctest.Wait()
+	return sent() - before
+}
+
 // TestRatesThatChange: a client that waits for a rate that has changed goes on under the
 // new rate, and a limit that has not changed keeps its debts.
 func TestRatesThatChange(t *testing.T) {
@@ -178,33 +211,7 @@ func TestRatesThatChange(t *testing.T) {
 		a := netip.MustParseAddr("192.0.2.1")
 		o := ListenerOptions{Name: "nfs", Rate: Rate{Calls: 1_000_000}, ClientRate: Rate{Calls: 1}}
 		r := newRates(m, &o, nil, clock)
-		clients := make([]*fakeWaiter, 3)
-		for i := range clients {
-			f := &fakeWaiter{send: func(f *fakeWaiter) {
-				for _, b := range f.ledger.buckets {
-					b.chargeCall(clock(), 100, &f.ledger)
-				}
-			}}
-			f.open()
-			clients[i] = f
-			r.join(a, &f.ledger)
-			f.run()
-		}
-		second := func() (n int) {
-			for _, f := range clients {
-				f.mu.Lock()
-				n -= f.sent
-				f.mu.Unlock()
-			}
-			time.Sleep(time.Second)
-			synctest.Wait()
-			for _, f := range clients {
-				f.mu.Lock()
-				n += f.sent
-				f.mu.Unlock()
-			}
-			return n
-		}
+		clients := limitedClients(3, r, a, clock)
 		change := func(next ListenerOptions) {
 			old := r
 			r = newRates(m, &next, old, clock)
@@ -226,17 +233,17 @@ func TestRatesThatChange(t *testing.T) {
 		b.mu.Lock()
 		b.charge(clock(), 1000, 0) // a debt of a quarter of an hour
 		b.mu.Unlock()
-		if n := second(); n != 0 {
+		if n := callsInASecond(clients); n != 0 {
 			t.Errorf("%d Calls in debt", n)
 		}
 		o.ClientRate.Calls = 1000
 		change(o)
-		if n := second(); n < 950 || n > 1300 {
+		if n := callsInASecond(clients); n < 950 || n > 1300 {
 			t.Errorf("%d Calls in a second at 1000", n)
 		}
 		o.ClientRate.Calls = 10
 		change(o)
-		if n := second(); n < 9 || n > 17 {
+		if n := callsInASecond(clients); n < 9 || n > 17 {
 			t.Errorf("%d Calls in a second at 10", n)
 		}
 		if refs := r.each.each[a].refs; refs != len(clients) {
@@ -259,23 +266,49 @@ func testAdmission() *admission {
 	return newAdmission(metrics.New(), "storage", pool.NewSlowStart(16, slowStartOctets), bubbleClock(), func() time.Duration { return 30 * time.Second })
 }
 
+// A callList is the Calls that the bridge has read.
+type callList struct {
+	mu    sync.Mutex
+	calls []*call
+}
+
+func (l *callList) add(c *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls = append(l.calls, c)
+}
+
+func (l *callList) n() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.calls)
+}
+
+// answer answers all of them by a.
+func (l *callList) answer(a *admission) {
+	l.mu.Lock()
+	calls := l.calls
+	l.calls = nil
+	l.mu.Unlock()
+	for _, c := range calls {
+		a.answered(c, 0)
+	}
+}
+
 // TestSlowStartOfClients: the bridge reads few Calls until there are Replies, each Reply
 // makes room for two Calls, and clients that are admitted and have nothing to send do not
 // stop the others.
 func TestSlowStartOfClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := testAdmission()
-		var mu sync.Mutex
-		var calls []*call
+		var calls callList
 		var clients []*fakeWaiter
 		for i := range 100 {
 			f := &fakeWaiter{send: func(f *fakeWaiter) {
 				c := &call{}
 				c.entry.Cost = 200
 				a.enter(c, &f.ledger)
-				mu.Lock()
-				calls = append(calls, c)
-				mu.Unlock()
+				calls.add(c)
 				f.idle = i%2 == 1 || f.sent > 2000 // every other one sends one Call only
 				if a.slowStart.Over() {
 					f.idle = true
@@ -285,33 +318,24 @@ func TestSlowStartOfClients(t *testing.T) {
 			clients = append(clients, f)
 			f.run()
 		}
-		if n := len(calls); n != 15+100 {
+		if n := calls.n(); n != 15+100 {
 			t.Errorf("%d Calls of 100 clients are in, want 15 of the first and one of each", n)
 		}
 		rounds := 0
 		for ; !a.slowStart.Over() && rounds < 1000; rounds++ {
-			mu.Lock()
-			was := calls
-			calls = nil
-			mu.Unlock()
-			for _, c := range was {
-				a.answered(c, 0)
-			}
+			calls.answer(a)
 			synctest.Wait()
 			if a.slowStart.Over() {
 				break
 			}
-			mu.Lock()
-			if most := a.slowStart.Limit(); len(calls) > most+len(clients) {
-				t.Errorf("%d Calls are in, %d may be", len(calls), most)
+			n := calls.n()
+			if most := a.slowStart.Limit(); n > most+len(clients) {
+				t.Errorf("%d Calls are in, %d may be", n, most)
 			}
-			if len(calls) == 0 {
-				mu.Unlock()
+			if n == 0 {
 				time.Sleep(admissionTick)
 				synctest.Wait()
-				mu.Lock()
 			}
-			mu.Unlock()
 		}
 		if rounds > 20 {
 			t.Errorf("%d rounds until the slow start was over", rounds)
