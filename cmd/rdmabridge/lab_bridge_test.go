@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A bridgeProcess is `rdmabridge serve` in front of a guest. A nil one, which stands for
@@ -216,7 +218,7 @@ func (b *bridgeProcess) wantReverse(t *testing.T, before reverse, n float64) {
 		return
 	}
 	var r reverse
-	settles(10*time.Second, func() bool { // one may be on its way
+	testkit.Settles(10*time.Second, func() bool { // one may be on its way
 		r = b.reverse(t)
 		return r.replies-before.replies == r.calls-before.calls
 	})
@@ -234,7 +236,7 @@ func (b *bridgeProcess) wantNotPinned(t *testing.T) {
 		return
 	}
 	var n float64
-	if !settles(10*time.Second, func() bool { // the clients' connections take a moment to end
+	if !testkit.Settles(10*time.Second, func() bool { // the clients' connections take a moment to end
 		n = b.metric(t, `upstream_pinned_connections{upstream="storage"}`)
 		return n == 0
 	}) {

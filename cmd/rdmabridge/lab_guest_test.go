@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A farEnd is what the guest's client mounts: two TCP ports of this host, by its name or,
@@ -108,7 +110,7 @@ const bootTime = 90 * time.Second
 func (g *guest) ready(t *testing.T) {
 	t.Helper()
 	booted := func() bool { return g.isReady(t) }
-	if settles(bootTime, booted) {
+	if testkit.Settles(bootTime, booted) {
 		return
 	}
 	text, _ := os.ReadFile(g.console)

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A process is a child that ends with its test at the latest.
@@ -94,19 +96,9 @@ func run(t *testing.T, timeout time.Duration, name string, args ...string) []byt
 
 func waitFor(t *testing.T, timeout time.Duration, what string, ready func() bool) {
 	t.Helper()
-	if !settles(timeout, ready) {
+	if !testkit.Settles(timeout, ready) {
 		t.Fatalf("%s is not there after %v", what, timeout)
 	}
-}
-
-// settles reports whether ready becomes true in time.
-func settles(timeout time.Duration, ready func() bool) bool {
-	for end := time.Now().Add(timeout); !ready(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
 }
 
 // lastPort is what freePorts has come to: below those that the kernel gives to who connects,

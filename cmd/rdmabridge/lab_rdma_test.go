@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // testRDMA is the other way round: RDMA clients, and servers that know only TCP.
@@ -148,7 +150,7 @@ func (f *rdmaFront) testRecall(t *testing.T, g *guest, vers string) {
 	calls, replies, carried, failed := count()
 	t.Log(g.job(t, 3*time.Minute, f.knfsd.script("IDLE=5 /lab/recall.sh", vers)))
 	var calls2, replies2, carried2, failed2 float64
-	settles(10*time.Second, func() bool { // a Call may be on its way
+	testkit.Settles(10*time.Second, func() bool { // a Call may be on its way
 		calls2, replies2, carried2, failed2 = count()
 		return replies2-replies == calls2-calls && carried2-carried == calls2-calls
 	})

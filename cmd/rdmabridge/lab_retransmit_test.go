@@ -26,8 +26,8 @@ type onceCall struct {
 
 var onceCalls = []onceCall{
 	{"MKDIR", 9, func() []byte { return append(appendString(nil, "mkdir"), noAttributes...) }},
-	{"CREATE GUARDED", 8, func() []byte { return append(words(appendString(nil, "guarded"), 1), noAttributes...) }},
-	{"CREATE EXCLUSIVE", 8, func() []byte { return words(appendString(nil, "exclusive"), 2, 0x12345678, 0x9abcdef0) }},
+	{"CREATE GUARDED", 8, func() []byte { return append(testkit.AppendWords(appendString(nil, "guarded"), 1), noAttributes...) }},
+	{"CREATE EXCLUSIVE", 8, func() []byte { return testkit.AppendWords(appendString(nil, "exclusive"), 2, 0x12345678, 0x9abcdef0) }},
 	{"SYMLINK", 10, func() []byte {
 		return appendString(append(appendString(nil, "symlink"), noAttributes...), "target")
 	}},
@@ -39,13 +39,6 @@ var onceCalls = []onceCall{
 
 // noAttributes is a sattr3 that sets nothing. RFC 1813 Section 2.3.4.
 var noAttributes = make([]byte, 6*4)
-
-func words(b []byte, ws ...uint32) []byte {
-	for _, w := range ws {
-		b = binary.BigEndian.AppendUint32(b, w)
-	}
-	return b
-}
 
 // message is the Call with directory dir, which holds what prepare made and so file.
 func (o onceCall) message(dir, file []byte) []byte {

@@ -46,15 +46,15 @@ func AppendOpaque(b, data []byte) []byte {
 
 // Pattern returns n octets that depend on seed and position, so that an octet in the
 // wrong place shows.
-func Pattern(n int, seed uint32) []byte {
+func Pattern[S byte | uint32 | int](n int, seed S) []byte {
 	b := make([]byte, n)
 	FillPattern(b, seed)
 	return b
 }
 
 // FillPattern fills b with the Pattern of seed.
-func FillPattern(b []byte, seed uint32) {
-	x := uint64(seed)*0x9e3779b97f4a7c15 + 1
+func FillPattern[S byte | uint32 | int](b []byte, seed S) {
+	x := uint64(uint32(seed))*0x9e3779b97f4a7c15 + 1
 	var block [1024]byte
 	for len(b) > 0 {
 		x = fill(block[:min((len(b)+7)&^7, len(block))], x)

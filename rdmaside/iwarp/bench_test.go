@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
@@ -260,7 +261,7 @@ func BenchmarkSocketWrite(b *testing.B) {
 			if _, err := p.Dial(b.Context(), loopA, addr, fabric.ConnOptions{}, h); err != nil {
 				b.Fatal(err)
 			}
-			waitFor(b, "the region", func() bool {
+			testkit.Eventually(b, "the region", func() bool {
 				loopB.Do(func() {
 					if v.c != nil {
 						region, _ = v.c.Register(into, fabric.RemoteWrite)

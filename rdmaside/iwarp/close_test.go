@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -122,7 +123,7 @@ func TestTerminateStuck(t *testing.T) {
 	if gone {
 		t.Error("Closed came behind the end of the socket")
 	}
-	waitFor(t, "the socket is gone", func() bool { return g.p.limits.conns.Load() == 0 })
+	testkit.Eventually(t, "the socket is gone", func() bool { return g.p.limits.conns.Load() == 0 })
 	if d := time.Since(start); d < terminateWrite {
 		t.Errorf("the socket was kept for %v", d)
 	}
@@ -209,7 +210,7 @@ func TestCloseTimeout(t *testing.T) {
 func TestCloseWaitsForReads(t *testing.T) {
 	g, mem, r := readRig(t, 100, rigOptions{})
 	g.u.do(func(c fabric.Conn) { c.Close(nil) })
-	data := pattern(100, 1)
+	data := testkit.Pattern(100, 1)
 	g.write(g.tagged(wire.OpReadResponse, true, r.SinkSTag(), r.SinkTO(), data...))
 	g.u.good(77)
 	wantBytes(t, "Read", mem.buf, data)

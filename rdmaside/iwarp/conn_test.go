@@ -6,9 +6,9 @@ import (
 	"io"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -38,7 +38,7 @@ func verbs(t *testing.T, o Options, n int) {
 	into := a.receives(2, n+8)
 	bInto := b.receives(2, n+8)
 	connect(t, New(o), a, b, fabric.ConnOptions{ORD: 4}, fabric.ConnOptions{ORD: 4})
-	data := pattern(n, 1)
+	data := testkit.Pattern(n, 1)
 
 	// a sends; only then may b, the MPA responder, be heard.
 	a.do(func(c fabric.Conn) {
@@ -52,7 +52,7 @@ func verbs(t *testing.T, o Options, n int) {
 	}
 	wantBytes(t, "Send", bInto[0][:n], data)
 
-	target, source := guard(n), pattern(n, 3)
+	target, source := guard(n), testkit.Pattern(n, 3)
 	w := a.register(target.buf, fabric.RemoteWrite)
 	r := a.register(source, fabric.RemoteRead)
 	sink := guard(n)
@@ -174,23 +174,14 @@ func TestSetupError(t *testing.T) {
 	if a.over || len(a.left()) > 0 {
 		t.Error("the handler was called after Setup's error")
 	}
-	waitFor(t, "the connection is counted off", func() bool { return p.limits.conns.Load() == 0 })
-}
-
-func waitFor(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting until %s", what)
-		}
-	}
+	testkit.Eventually(t, "the connection is counted off", func() bool { return p.limits.conns.Load() == 0 })
 }
 
 // TestCloseWritesFirst: an orderly close writes what was posted, a lot of it.
 func TestCloseWritesFirst(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{})
 	target := make([]byte, 8<<20)
-	data := pattern(len(target), 9)
+	data := testkit.Pattern(len(target), 9)
 	w := b.register(target, fabric.RemoteWrite)
 	a.do(func(c fabric.Conn) {
 		if err := c.PostWrite(50, fabric.Write{Parts: [][]byte{data}, To: w}); err != nil {
@@ -261,7 +252,7 @@ func TestSilent(t *testing.T) {
 // TestManyParts: messages in a great many pieces, small and large.
 func TestManyParts(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{})
-	data := pattern(700000, 5)
+	data := testkit.Pattern(700000, 5)
 	for i, size := range []int{1, 7, 100, 511, 512, 513, 3000, 5000, 65000} {
 		target := make([]byte, len(data))
 		w := b.register(target, fabric.RemoteWrite)
@@ -288,7 +279,7 @@ func TestManyParts(t *testing.T) {
 // TestReadsOverORD: Reads beyond ORD wait here, Sends overtake them.
 func TestReadsOverORD(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{ORD: 2, IRD: 2})
-	source := pattern(1<<20, 7)
+	source := testkit.Pattern(1<<20, 7)
 	r := b.register(source, fabric.RemoteRead)
 	const reads, size = 40, 1 << 18
 	into := make([]byte, reads*size)
@@ -320,7 +311,7 @@ func TestOverPipe(t *testing.T) {
 	a, b := newUser(t, l), newUser(t, l)
 	b.receives(2, 1<<20)
 	a.receives(2, 1<<20)
-	data := pattern(1<<20, 1)
+	data := testkit.Pattern(1<<20, 1)
 	o, _ := connOptions(fabric.ConnOptions{})
 	for i, u := range []*user{a, b} {
 		cfg := p.config(agreed{crc: true}, o)

@@ -222,14 +222,6 @@ func connect(t testing.TB, p *Provider, a, b *user, ao, bo fabric.ConnOptions) {
 	b.wait("Setup", func() bool { return b.c != nil })
 }
 
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i*7) ^ byte(i>>8) ^ seed
-	}
-	return b
-}
-
 func wantBytes(t testing.TB, what string, got, want []byte) {
 	t.Helper()
 	if !bytes.Equal(got, want) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -245,7 +246,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	}
 	g.u.wait("Setup", func() bool { return g.u.c != nil })
 	if !o.quiet {
-		waitFor(t, "the first FPDU is heard", func() (heard bool) {
+		testkit.Eventually(t, "the first FPDU is heard", func() (heard bool) {
 			g.u.do(func(c fabric.Conn) { heard = c.(*conn).qp.rx.heard })
 			return heard
 		})

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -387,7 +389,7 @@ func TestS10_InvalidateStopsPlacement(t *testing.T) {
 	reg := g.u.register(mem.buf, fabric.RemoteWrite)
 	b := g.tagged(wire.OpWrite, true, uint32(reg.Handle), reg.Offset, make([]byte, 60000)...)
 	g.write(b[:30000])
-	waitFor(t, "half of it is placed", func() bool {
+	testkit.Eventually(t, "half of it is placed", func() bool {
 		var n int
 		g.u.do(func(c fabric.Conn) { n = c.(*conn).qp.rx.left })
 		return n > 0 && n <= 60016-30000
@@ -410,7 +412,7 @@ func TestS09_InvalidateStopsReading(t *testing.T) {
 	mem := bytes.Repeat([]byte{7}, size)
 	reg := g.u.register(mem, fabric.RemoteRead)
 	g.read(wire.Read{SinkSTag: 1, Size: size, SrcSTag: uint32(reg.Handle), SrcTO: reg.Offset})
-	waitFor(t, "the socket is full", func() (full bool) {
+	testkit.Eventually(t, "the socket is full", func() (full bool) {
 		g.u.do(func(c fabric.Conn) { full = c.(*conn).blocked })
 		return full
 	})
@@ -626,7 +628,7 @@ func badResponses(t *testing.T, kinds ...string) {
 // TestResponseSegments: the good ones, with a Send and empty segments in between.
 func TestResponseSegments(t *testing.T) {
 	g, mem, r := readRig(t, 100, rigOptions{})
-	data := pattern(100, 4)
+	data := testkit.Pattern(100, 4)
 	g.write(g.tagged(wire.OpReadResponse, false, 0, 0)) // nothing: not looked at
 	g.write(g.tagged(wire.OpReadResponse, false, r.SinkSTag(), r.SinkTO(), data[:33]...))
 	g.send(1)
@@ -736,7 +738,7 @@ func TestS19_Lengths(t *testing.T) {
 	g := newRig(t, rigOptions{})
 	mem := guard(wire.MaxULPDU - 14)
 	reg := g.u.register(mem.buf, fabric.RemoteWrite)
-	data := pattern(len(mem.buf), 2)
+	data := testkit.Pattern(len(mem.buf), 2)
 	g.put(uint32(reg.Handle), reg.Offset, data...)
 	g.send()
 	g.u.good(1)
@@ -764,7 +766,7 @@ func splitStream(t testing.TB) ([]byte, []byte, func(*qp) *qp) {
 	r := &rawPeer{t: t, crc: true, msn: [3]uint32{1, 1, 1}}
 	mem, recv, sink := make([]byte, 300), make([]byte, 64), make([]byte, 90)
 	const stag, to = 0x01020304, 1 << 40
-	data := pattern(300, 8)
+	data := testkit.Pattern(300, 8)
 	var stream []byte
 	add := func(b []byte) { stream = append(stream, b...) }
 	add(r.tagged(wire.OpWrite, false, stag, to, data[:101]...))
@@ -866,7 +868,7 @@ func FuzzInput(f *testing.F) {
 // S20: one flipped bit anywhere, and nothing is delivered.
 func TestS20_FlippedBit(t *testing.T) {
 	r := &rawPeer{t: t, crc: true, msn: [3]uint32{1, 1, 1}}
-	good := r.seal(r.sendHead(wire.OpSend, true, 0, 0, 21), pattern(21, 1)...)
+	good := r.seal(r.sendHead(wire.OpSend, true, 0, 0, 21), testkit.Pattern(21, 1)...)
 	more := make([]byte, 70000) // in case the length is hit, and the FPDU grows
 	for bit := range len(good) * 8 {
 		q, got := bareQP(qpConfig{crc: true, receives: 4, sends: 4, handlesN: 4})
@@ -1126,7 +1128,7 @@ func TestS25_SilentStrangers(t *testing.T) {
 			t.Fatalf("%d goroutines after %d connections", g, i)
 		}
 	}
-	waitFor(t, "all are gone", func() bool {
+	testkit.Eventually(t, "all are gone", func() bool {
 		return int(ref.addr.Load()+ref.starting.Load()+ref.timeout.Load()) == n
 	})
 	timeouts := ref.timeout.Load()
@@ -1190,7 +1192,7 @@ func TestS26_NeverReads(t *testing.T) {
 
 	// Our side goes on listening meanwhile.
 	g = ask(Options{})
-	waitFor(t, "the socket is full", func() (full bool) {
+	testkit.Eventually(t, "the socket is full", func() (full bool) {
 		g.u.do(func(c fabric.Conn) { full = c.(*conn).blocked })
 		return full
 	})
@@ -1330,7 +1332,7 @@ func TestS31_ProviderLimits(t *testing.T) {
 	if _, err := p.Dial(t.Context(), on, addr, fabric.ConnOptions{}, b); err == nil {
 		t.Error("a fourth connection was made")
 	}
-	waitFor(t, "the listener refuses it", func() bool { return ref.conns.Load() > 0 })
+	testkit.Eventually(t, "the listener refuses it", func() bool { return ref.conns.Load() > 0 })
 	acceptors[0].wait("Setup", func() bool { return acceptors[0].c != nil })
 	a.do(func(c fabric.Conn) {
 		if _, err := c.Register(make([]byte, 1001), fabric.RemoteRead); !errors.Is(err, fabric.ErrLimit) {
@@ -1354,7 +1356,7 @@ func TestS31_ProviderLimits(t *testing.T) {
 	})
 	a.ended()
 	acceptors[0].ended()
-	waitFor(t, "everything is given back", func() bool {
+	testkit.Eventually(t, "everything is given back", func() bool {
 		return p.limits.conns.Load() == 0 && p.limits.handles.Load() == 0 && p.limits.octets.Load() == 0
 	})
 }
@@ -1392,7 +1394,7 @@ func TestS33_AccessList(t *testing.T) {
 	if _, err := r.nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("want the end, got %v", err)
 	}
-	waitFor(t, "it is counted", func() bool { return ref.address.Load() == 1 })
+	testkit.Eventually(t, "it is counted", func() bool { return ref.address.Load() == 1 })
 	if a := asked.Load().(netip.Addr); a != netip.MustParseAddr("127.0.0.1") {
 		t.Errorf("Allow was asked about %v", a)
 	}

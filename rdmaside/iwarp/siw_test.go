@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -206,7 +207,7 @@ func siwChunks(t *testing.T, o Options, inv byte, size int) {
 	root := siwRoot(t)
 	c.handle(root, "iwarp-test", true)
 	fh := c.handle(root, "iwarp-test", false)
-	data := pattern(size, byte(size>>8)+inv)
+	data := testkit.Pattern(size, byte(size>>8)+inv)
 	reg := c.register(data, fabric.RemoteRead)
 	xid := rand.Uint32() // knfsd's duplicate request cache sees one address
 	head := rpcCall(xid, 100003, 3, 7, authSys(), append(opaque(fh), be32(0, 0, uint32(size), 2, uint32(size))...))

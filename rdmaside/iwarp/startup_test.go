@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
@@ -85,7 +86,7 @@ func (v requestTest) run(t *testing.T) {
 		if err == nil {
 			t.Fatalf("Reply %+v", got)
 		}
-		waitFor(t, "it is counted", func() bool { return ref.request.Load() == 1 })
+		testkit.Eventually(t, "it is counted", func() bool { return ref.request.Load() == 1 })
 		return
 	}
 	if err != nil {
@@ -185,7 +186,7 @@ func TestMalformedRequests(t *testing.T) {
 			if n, err := r.nc.Read(make([]byte, 1)); err == nil || n > 0 {
 				t.Error("it was answered")
 			}
-			waitFor(t, "it is counted", func() bool { return ref.request.Load() == 1 })
+			testkit.Eventually(t, "it is counted", func() bool { return ref.request.Load() == 1 })
 		})
 	}
 }
@@ -213,7 +214,7 @@ func TestReject(t *testing.T) {
 	if !errors.Is(err, fabric.ErrRejected) || !errors.As(err, &re) || string(re.Private) != "go away" {
 		t.Errorf("Dial: %v", err)
 	}
-	waitFor(t, "all are counted off", func() bool { return p.limits.conns.Load() == 0 })
+	testkit.Eventually(t, "all are counted off", func() bool { return p.limits.conns.Load() == 0 })
 }
 
 // A rawListener answers Requests with what answer says; nil hangs up.
@@ -556,7 +557,7 @@ func TestMarkersSent(t *testing.T) {
 	f.Flags |= fM
 	g := newRig(t, rigOptions{request: &f, conn: fabric.ConnOptions{ORD: 4}})
 	stream := &markedReader{r: g.nc}
-	data := pattern(200000, 3)
+	data := testkit.Pattern(200000, 3)
 	reg := g.u.register(data, fabric.RemoteRead)
 	g.read(wire.Read{SinkSTag: 5, SinkTO: 6, Size: uint32(len(data)), SrcSTag: uint32(reg.Handle), SrcTO: reg.Offset})
 	g.u.do(func(c fabric.Conn) {
@@ -668,7 +669,7 @@ func TestListenerClose(t *testing.T) {
 	if _, err := r.request(plain()); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "one is starting", func() bool {
+	testkit.Eventually(t, "one is starting", func() bool {
 		ll := l.(*listener)
 		ll.mu.Lock()
 		defer ll.mu.Unlock()
@@ -696,5 +697,5 @@ func TestIgnoredIncoming(t *testing.T) {
 	if f, err := r.request(plain()); err != nil || f.Flags&fR == 0 {
 		t.Errorf("Reply %+v, %v", f, err)
 	}
-	waitFor(t, "it is counted off", func() bool { return p.limits.conns.Load() == 0 })
+	testkit.Eventually(t, "it is counted off", func() bool { return p.limits.conns.Load() == 0 })
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -82,7 +83,7 @@ func TestInjectCut(t *testing.T) {
 		}
 		return Pass
 	})
-	data := pattern(64, 1)
+	data := testkit.Pattern(64, 1)
 	pair.other.write(r, data)
 	_ = pair.dial.waitClosed()
 	_ = pair.other.waitClosed()

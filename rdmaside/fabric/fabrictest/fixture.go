@@ -34,18 +34,3 @@ func (f *Fixture) dial(l fabric.Listener, o fabric.ConnOptions, h fabric.Handler
 	defer cancel()
 	return f.Dialer.Dial(ctx, f.DialLoop, l.Addr().String(), o, h)
 }
-
-// pattern returns n octets that depend on seed and position.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	fillPattern(b, seed)
-	return b
-}
-
-func fillPattern(b []byte, seed byte) {
-	x := uint32(seed)*2654435761 + 1
-	for i := range b {
-		x = x*1664525 + 1013904223
-		b[i] = byte(x >> 24)
-	}
-}

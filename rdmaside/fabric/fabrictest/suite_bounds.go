@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -16,7 +17,7 @@ func violate(t *testing.T, f *Fixture, access fabric.Access, post func(p *pair, 
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
 		whole := make([]byte, 3*512)
-		fillPattern(whole, 11)
+		testkit.FillPattern(whole, 11)
 		want := bytes.Clone(whole)
 		r := to.register(whole[512:1024:1024], access)
 		post(p, from, r)
@@ -51,7 +52,7 @@ func testBounds(t *testing.T, f *Fixture) {
 	for _, s := range spots {
 		t.Run("Write"+s.name, func(t *testing.T) {
 			violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
-				from.write(at(r, s.offset, 0), bytes.Clone(pattern(s.n, 1)))
+				from.write(at(r, s.offset, 0), bytes.Clone(testkit.Pattern(s.n, 1)))
 			})
 		})
 		t.Run("Read"+s.name, func(t *testing.T) {
@@ -93,13 +94,13 @@ func testExactBounds(t *testing.T, f *Fixture, size int) {
 	from, to := p.sides(true)
 	buf := make([]byte, size)
 	r := to.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
-	from.write(at(r, 0, 0), bytes.Clone(pattern(size, 1)))
+	from.write(at(r, 0, 0), bytes.Clone(testkit.Pattern(size, 1)))
 	from.write(at(r, int64(size-1), 0), []byte{0xee})
 	into := make([]byte, size)
 	if c := from.waitDone(from.read(into, at(r, 0, size))); c.Err != nil {
 		t.Fatalf("Read: %v", c.Err)
 	}
-	if want := append(pattern(size-1, 1), 0xee); !bytes.Equal(into, want) {
+	if want := append(testkit.Pattern(size-1, 1), 0xee); !bytes.Equal(into, want) {
 		t.Error("wrote and read back something else")
 	}
 }
@@ -107,7 +108,7 @@ func testExactBounds(t *testing.T, f *Fixture, size int) {
 func testRights(t *testing.T, f *Fixture) {
 	t.Run("WriteToReadOnly", func(t *testing.T) {
 		violate(t, f, fabric.RemoteRead, func(_ *pair, from *endpoint, r fabric.Region) {
-			from.write(at(r, 0, 0), bytes.Clone(pattern(16, 1)))
+			from.write(at(r, 0, 0), bytes.Clone(testkit.Pattern(16, 1)))
 		})
 	})
 	t.Run("ReadOfWriteOnly", func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -155,7 +156,7 @@ func testCloseUnderLoad(t *testing.T, f *Fixture) {
 		for i := range 4 {
 			p.dial.do(func() {
 				if !p.dial.isClosed() {
-					_, _ = p.dial.postSend(fabric.Send{Parts: [][]byte{bytes.Clone(pattern(100+i, 1))}})
+					_, _ = p.dial.postSend(fabric.Send{Parts: [][]byte{bytes.Clone(testkit.Pattern(100+i, 1))}})
 				}
 			})
 		}

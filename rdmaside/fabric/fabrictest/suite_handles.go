@@ -5,6 +5,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -55,12 +56,12 @@ func testHandles(t *testing.T, f *Fixture) {
 	for _, bit := range []uint{0, 7, 8, 15, 23, 31} {
 		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, r fabric.Region) {
 			r.Handle ^= 1 << bit
-			from.write(r, bytes.Clone(pattern(16, 1)))
+			from.write(r, bytes.Clone(testkit.Pattern(16, 1)))
 		})
 	}
 	t.Run("Never", func(t *testing.T) {
 		violate(t, f, fabric.RemoteWrite, func(_ *pair, from *endpoint, _ fabric.Region) {
-			from.write(fabric.Region{}, bytes.Clone(pattern(16, 1)))
+			from.write(fabric.Region{}, bytes.Clone(testkit.Pattern(16, 1)))
 		})
 	})
 }
@@ -74,7 +75,7 @@ func testForeignHandle(t *testing.T, f *Fixture) {
 		attack := f.connect(t, pairOptions{})
 		switch kind {
 		case "Write":
-			attack.other.write(r, bytes.Clone(pattern(64, 1)))
+			attack.other.write(r, bytes.Clone(testkit.Pattern(64, 1)))
 		case "Read":
 			into := make([]byte, 64)
 			attack.other.read(into, r)
@@ -92,10 +93,10 @@ func testForeignHandle(t *testing.T, f *Fixture) {
 			t.Fatalf("%s with a handle of another connection changed memory", kind)
 		}
 	}
-	victim.other.write(r, bytes.Clone(pattern(64, 2)))
+	victim.other.write(r, bytes.Clone(testkit.Pattern(64, 2)))
 	victim.other.send([]byte("done"))
 	victim.dial.waitMessages(1)
-	if !bytes.Equal(buf, pattern(64, 2)) {
+	if !bytes.Equal(buf, testkit.Pattern(64, 2)) {
 		t.Error("the handle does not work on its own connection any more")
 	}
 }
@@ -108,7 +109,7 @@ func testInvalidate(t *testing.T, f *Fixture) {
 		}
 		to.invalidate(r.Handle)
 		to.invalidate(r.Handle) // harmless
-		from.write(r, bytes.Clone(pattern(16, 1)))
+		from.write(r, bytes.Clone(testkit.Pattern(16, 1)))
 	})
 	into := make([]byte, 16)
 	violate(t, f, fabric.RemoteRead, func(p *pair, from *endpoint, r fabric.Region) {
@@ -126,10 +127,10 @@ func testInvalidate(t *testing.T, f *Fixture) {
 	buf := make([]byte, 64)
 	one, two := p.dial.register(buf[:32], fabric.RemoteWrite), p.dial.register(buf[32:], fabric.RemoteWrite)
 	p.dial.invalidate(one.Handle)
-	p.other.write(two, bytes.Clone(pattern(32, 3)))
+	p.other.write(two, bytes.Clone(testkit.Pattern(32, 3)))
 	p.other.send([]byte("done"))
 	p.dial.waitMessages(1)
-	if !bytes.Equal(buf[32:], pattern(32, 3)) || !bytes.Equal(buf[:32], make([]byte, 32)) {
+	if !bytes.Equal(buf[32:], testkit.Pattern(32, 3)) || !bytes.Equal(buf[:32], make([]byte, 32)) {
 		t.Error("the wrong memory was written")
 	}
 }
@@ -139,7 +140,7 @@ func testRemoteInvalidate(t *testing.T, f *Fixture) {
 	buf := make([]byte, 64)
 	r := p.dial.register(buf, fabric.RemoteWrite)
 	p.other.do(func() {
-		if _, err := p.other.postWrite(fabric.Write{Parts: [][]byte{bytes.Clone(pattern(64, 1))}, To: r}); err != nil {
+		if _, err := p.other.postWrite(fabric.Write{Parts: [][]byte{bytes.Clone(testkit.Pattern(64, 1))}, To: r}); err != nil {
 			t.Errorf("PostWrite: %v", err)
 		}
 		if _, err := p.other.postSend(fabric.Send{Parts: [][]byte{bytes.Clone([]byte("yours again"))}, Invalidate: r.Handle}); err != nil {
@@ -159,16 +160,16 @@ func testRemoteInvalidate(t *testing.T, f *Fixture) {
 	if len(got) != 2 || got[0] != r.Handle || got[1] != 0 {
 		t.Errorf("Invalidated = %#x, want %#x and 0", got, r.Handle)
 	}
-	if !bytes.Equal(buf, pattern(64, 1)) {
+	if !bytes.Equal(buf, testkit.Pattern(64, 1)) {
 		t.Error("the Write before the Send is not there")
 	}
 	p.dial.invalidate(r.Handle) // harmless
-	fillPattern(buf, 2)
-	p.other.write(r, bytes.Clone(pattern(64, 3)))
+	testkit.FillPattern(buf, 2)
+	p.other.write(r, bytes.Clone(testkit.Pattern(64, 3)))
 	if p.dial.waitClosed() == nil {
 		t.Error("a Write through a remotely invalidated handle went unnoticed")
 	}
-	if !bytes.Equal(buf, pattern(64, 2)) {
+	if !bytes.Equal(buf, testkit.Pattern(64, 2)) {
 		t.Error("memory changed through a remotely invalidated handle")
 	}
 }

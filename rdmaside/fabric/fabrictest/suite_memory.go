@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -44,7 +45,7 @@ func testWriteThenSend(t *testing.T, f *Fixture) {
 				if offset < 0 || offset+size > len(buf) {
 					continue
 				}
-				data := bytes.Clone(pattern(size, byte(size+offset)))
+				data := bytes.Clone(testkit.Pattern(size, byte(size+offset)))
 				from.do(func() {
 					copy(want[offset:], data)
 					cut := size / 3
@@ -68,7 +69,7 @@ func testRead(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		buf := bytes.Clone(pattern(256<<10, 3))
+		buf := bytes.Clone(testkit.Pattern(256<<10, 3))
 		r := to.register(buf, fabric.RemoteRead)
 		for _, size := range []int{0, 1, 2, 3, 4, 1431, 1432, 1433, 4096, 65536, len(buf)} {
 			for _, offset := range []int{0, 1, 4099, len(buf) - size} {
@@ -76,7 +77,7 @@ func testRead(t *testing.T, f *Fixture) {
 					continue
 				}
 				into := make([]byte, size+64)
-				fillPattern(into, 9)
+				testkit.FillPattern(into, 9)
 				guard := bytes.Clone(into)
 				if c := from.waitDone(from.read(into, at(r, int64(offset), size))); c.Err != nil {
 					t.Fatalf("Read of %d octets at %d: %v", size, offset, c.Err)
@@ -107,7 +108,7 @@ func testReadsBeyondORD(t *testing.T, f *Fixture) {
 		t.Errorf("ORD = %d, want 1 or 2", ord)
 	}
 	const reads, size = 64, 3000
-	buf := bytes.Clone(pattern(reads*size, 5))
+	buf := bytes.Clone(testkit.Pattern(reads*size, 5))
 	r := to.register(buf, fabric.RemoteRead)
 	into := make([]byte, len(buf))
 	var ids []uint64
@@ -161,7 +162,7 @@ func testBigTransfers(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		source := bytes.Clone(pattern(size, 21))
+		source := bytes.Clone(testkit.Pattern(size, 21))
 		want := crc32.ChecksumIEEE(source)
 		sink := make([]byte, size)
 		w := to.register(sink, fabric.RemoteWrite)
@@ -196,7 +197,7 @@ func testMixed(t *testing.T, f *Fixture) {
 	var s [2]mixedSide
 	for i, e := range []*endpoint{p.dial, p.other} {
 		s[i] = mixedSide{
-			e: e, sink: make([]byte, area), source: bytes.Clone(pattern(area, byte(i+1))),
+			e: e, sink: make([]byte, area), source: bytes.Clone(testkit.Pattern(area, byte(i+1))),
 			wrote: make([]byte, area), reads: make(map[uint64]mixedRead),
 		}
 		s[i].w = e.register(s[i].sink, fabric.RemoteWrite)
@@ -242,7 +243,7 @@ func (me *mixedSide) post(f *Fixture, peer *mixedSide, rnd *rand.Rand) (err erro
 	n := min(rnd.IntN(5000), len(me.sink)-offset)
 	switch rnd.IntN(3) {
 	case 0:
-		b := bytes.Clone(pattern(n, byte(rnd.Uint32())))
+		b := bytes.Clone(testkit.Pattern(n, byte(rnd.Uint32())))
 		copy(me.wrote[offset:], b)
 		_, err = me.e.postWrite(fabric.Write{Parts: [][]byte{b[:n/2], b[n/2:]}, To: at(peer.w, int64(offset), 0)})
 	case 1:
@@ -251,7 +252,7 @@ func (me *mixedSide) post(f *Fixture, peer *mixedSide, rnd *rand.Rand) (err erro
 		id, err = me.e.postRead(fabric.Read{Into: into, From: at(peer.r, int64(offset), n)})
 		me.reads[id] = mixedRead{into, peer.source[offset:][:n]}
 	case 2:
-		b := bytes.Clone(pattern(min(n, 2048), byte(rnd.Uint32())))
+		b := bytes.Clone(testkit.Pattern(min(n, 2048), byte(rnd.Uint32())))
 		me.sent = append(me.sent, bytes.Clone(b))
 		_, err = me.e.postSend(fabric.Send{Parts: [][]byte{b}})
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -24,7 +25,7 @@ func testSendSizes(t *testing.T, f *Fixture) {
 			if m := from.conn.Info().MaxMessage; m > 0 && n > m {
 				continue
 			}
-			want := pattern(n, byte(i))
+			want := testkit.Pattern(n, byte(i))
 			id := from.send(bytes.Clone(want))
 			got := to.waitMessages(i + 1)[i]
 			if !bytes.Equal(got, want) {
@@ -49,7 +50,7 @@ func testSendParts(t *testing.T, f *Fixture) {
 			var list [][]byte
 			var want []byte
 			for i := range parts {
-				part := bytes.Clone(pattern((i*size+i)%600, byte(i)))
+				part := bytes.Clone(testkit.Pattern((i*size+i)%600, byte(i)))
 				if i == 1 {
 					part = nil // an empty part among others
 				}
@@ -208,7 +209,7 @@ func testTooLong(t *testing.T, f *Fixture) {
 			}
 		}})
 		from, to := p.sides(accepted)
-		fillPattern(guarded, 7)
+		testkit.FillPattern(guarded, 7)
 		want := bytes.Clone(guarded)
 		to.do(func() {
 			id := to.begin(fabric.OpReceive)
@@ -216,7 +217,7 @@ func testTooLong(t *testing.T, f *Fixture) {
 				t.Errorf("PostReceive: %v", err)
 			}
 		})
-		from.send(bytes.Clone(pattern(65, 1)))
+		from.send(bytes.Clone(testkit.Pattern(65, 1)))
 		if to.waitClosed() == nil {
 			t.Errorf("%s: a message longer than its Receive: Closed(nil)", to.name)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -16,7 +17,7 @@ import (
 
 func testPrivateData(t *testing.T, f *Fixture) {
 	for _, n := range []int{0, 1, 8, 56, 248} {
-		to, back := pattern(n, 1), pattern(n, 2)
+		to, back := testkit.Pattern(n, 1), testkit.Pattern(n, 2)
 		seen := make(chan []byte, 1)
 		other := newEndpoint(t, "accepted", f.AcceptLoop)
 		l := f.listen(t, fabric.ListenOptions{}, func(in fabric.Incoming) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // patience is how long a test waits for anything that must happen.
@@ -117,15 +118,6 @@ func newLoop(t testing.TB) *Loop {
 	return l
 }
 
-// pattern is n octets that depend on seed and position.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i*7) ^ byte(i>>8) ^ seed
-	}
-	return b
-}
-
 // TestLoopWrites: many MiB through a socket that is full most of the time, over
 // TCP and over a pipe, in slices of all sizes, more than one writev takes.
 func TestLoopWrites(t *testing.T) {
@@ -142,7 +134,7 @@ func TestLoopWrites(t *testing.T) {
 			if err := l.Attach(a, p); err != nil {
 				t.Fatal(err)
 			}
-			data := pattern(8<<20, 1)
+			data := testkit.Pattern(8<<20, 1)
 			var bufs [][]byte
 			for at, n := 0, 1; at < len(data); n = n*3%5003 + 1 {
 				k := min(n, len(data)-at)
@@ -214,7 +206,7 @@ func TestLoopRead(t *testing.T) {
 	if err := l.Attach(a, p); err != nil {
 		t.Fatal(err)
 	}
-	data := pattern(4<<20, 2)
+	data := testkit.Pattern(4<<20, 2)
 	if _, err := b.Write(data); err != nil {
 		t.Fatal(err)
 	}
