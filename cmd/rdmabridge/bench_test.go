@@ -17,7 +17,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
-// benchServers are the echo service over TCP, and over RDMA behind a bridge.
+// benchServers starts the echo service over TCP, and over RDMA behind a bridge. It returns
+// both addresses.
 func benchServers(t *testing.T) (direct, bridged string) {
 	t.Helper()
 	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
@@ -64,10 +65,13 @@ loops: 1
 	return direct, b.proxy.Addr("bench")
 }
 
+// TestBench is not parallel to other tests: it measures the CPU time of this process and
+// its children, and children of other tests end while it does.
 func TestBench(t *testing.T) {
 	direct, bridged := benchServers(t)
 	pid := fmt.Sprint(os.Getpid())
 	t.Run("load", func(t *testing.T) {
+		t.Parallel()
 		for _, args := range [][]string{
 			{"--conns", "8", "--depth", "8"},
 			{"--conns", "2", "--depth", "2", "--call", "1MiB"},
@@ -91,6 +95,7 @@ func TestBench(t *testing.T) {
 	})
 	short := []string{"--rounds", "2", "--duration", "500ms", "--warmup", "10ms"}
 	t.Run("compare", func(t *testing.T) {
+		t.Parallel()
 		var out, errOut bytes.Buffer
 		args := append([]string{"bench", "compare", "--a", direct, "--b", bridged, "--a-pid", pid, "--b-pid", pid, "--conns", "4"}, short...)
 		if code := execute(args, &out, &errOut); code != exitDone {
@@ -101,6 +106,7 @@ func TestBench(t *testing.T) {
 		}
 	})
 	t.Run("peers", func(t *testing.T) {
+		t.Parallel()
 		page := filepath.Join(t.TempDir(), "page.md")
 		var out, errOut bytes.Buffer
 		args := append([]string{

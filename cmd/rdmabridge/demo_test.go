@@ -165,6 +165,7 @@ func series(metrics, name string) string {
 // The same server behind a bridge without RDMA: what programs that stay on TCP
 // take.
 func TestServeTCP(t *testing.T) {
+	t.Parallel()
 	server := startDemoNFS(t, demo.Options{})
 	b, signals, wait := startServe(t, fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: server}]

@@ -147,6 +147,7 @@ func TestDrain(t *testing.T) {
 // A Call that is never answered holds the end up until the deadline, or until a
 // second signal.
 func TestDrainAborted(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, timeout string
 		second        bool

@@ -11,6 +11,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 )
 
+// zerolog has one time format for all loggers of a process.
+func init() { zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00" }
+
 // A logSink is the destination of all loggers of a process. Its level and format can
 // change while loggers use it.
 type logSink struct {
@@ -25,7 +28,6 @@ type logSink struct {
 func newLog(w io.Writer, c configs.Log) zerolog.Logger { return newLogSink(w, c).logger() }
 
 func newLogSink(w io.Writer, c configs.Log) *logSink {
-	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
 	s := &logSink{to: zerolog.SyncWriter(w), terminal: isTerminal(w)}
 	s.set(c)
 	return s

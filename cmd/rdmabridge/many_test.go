@@ -232,6 +232,7 @@ func TestThousandConnections(t *testing.T) {
 // TestFloodingConnection: one that uses all the credits it can get, for ever, beside
 // 100 small ones: they have theirs, and their answers.
 func TestFloodingConnection(t *testing.T) {
+	t.Parallel()
 	clients := 100
 	if raceEnabled {
 		clients = 30

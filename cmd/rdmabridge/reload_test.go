@@ -640,6 +640,7 @@ reload: {watch: none}
 
 // A change of the file is seen without a signal, and one is not loaded twice.
 func TestReloadWatched(t *testing.T) {
+	t.Parallel()
 	s := startEchoServer(t, "one!")
 	base := fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]

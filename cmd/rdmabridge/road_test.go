@@ -40,6 +40,7 @@ func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, strin
 // TestRoad: many clients, all shapes and sizes, CRC on and off; every octet is
 // checked and no Call runs twice.
 func TestRoad(t *testing.T) {
+	t.Parallel()
 	for _, o := range []iwarp.Options{{}, {CRCOff: true}, {FPDU: iwarp.FPDUMax}} {
 		t.Run(fmt.Sprintf("crc=%t,fpdu=%v", !o.CRCOff, o.FPDU), func(t *testing.T) {
 			h, addr, s := road(t, o, 16)

@@ -17,6 +17,7 @@ import (
 // and not there for long; a client that speaks gets in. The limits are those of the
 // file.
 func TestStartLimits(t *testing.T) {
+	t.Parallel()
 	c, err := configs.Load([]byte(`
 listeners:
   - name: rdma

@@ -18,8 +18,10 @@ const (
 	mountExport    = 5
 )
 
-// registerMount adds the missing procedures to the global table of go-nfs.
+// registerMount adds the missing procedures to the global table of go-nfs, and sets the
+// level of its global log.
 var registerMount = sync.OnceValue(func() error {
+	nfs.Log.SetLevel(nfs.FatalLevel) // go-nfs logs the mistakes of clients as errors
 	for _, err := range []error{
 		nfs.RegisterMessageHandler(mountProgram, mountExport, onMountExport),
 		nfs.RegisterMessageHandler(mountProgram, mountDump, onMountDump),

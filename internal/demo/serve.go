@@ -23,7 +23,6 @@ func Serve(l net.Listener, o Options) error {
 	if err := registerMount(); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	nfs.Log.SetLevel(nfs.FatalLevel) // go-nfs logs the mistakes of clients as errors
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
