@@ -18,9 +18,11 @@
 //
 // One [loop.Loop] owns a connection and everything that belongs to it. Methods
 // must be called on that loop unless they say otherwise, and callbacks run on it.
-// The octets of messages are in memory of package regmem. They are lent, never
-// copied, with one exception: a short inline Reply is copied to a lease of its
-// size, so that it does not occupy a whole Receive buffer.
+// The octets of messages are in memory of package regmem. They are lent and not
+// copied, with these exceptions: a short message is copied where it would
+// otherwise occupy a large block (copyBelow, shrinkBelow, and the messages of the
+// reverse direction), and a Reply in parts is joined when its data items can only
+// be found in one piece.
 //
 // Buffers of Work Requests follow four rules. Each has an assertion:
 //

@@ -242,8 +242,8 @@ func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
 		return fmt.Errorf("%d Write chunks", len(h.Writes))
 	}
 	for i := range h.Writes {
-		if err := pc.within(&h.Writes[i]); err != nil {
-			return fmt.Errorf("Write chunk: %w", err)
+		if err := pc.within("Write chunk", &h.Writes[i]); err != nil {
+			return err
 		}
 	}
 	if h.Reply == nil {
@@ -255,10 +255,7 @@ func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
 		}
 		return nil
 	}
-	if err := pc.within(h.Reply); err != nil {
-		return fmt.Errorf("Reply chunk: %w", err)
-	}
-	return nil
+	return pc.within("Reply chunk", h.Reply)
 }
 
 // peerInvalidated records that the peer invalidated h. It reports whether h is one of pc's
@@ -279,12 +276,12 @@ func (pc *pendingCall) peerInvalidated(h fabric.Handle) bool {
 // Requester-provided Write chunk into the RPC Reply message's Transport header.
 // As it does so, the Responder updates each segment length field". RFC 8166
 // Section 3.4.6.
-func (pc *pendingCall) within(w *rpcrdma.WriteChunk) error {
+func (pc *pendingCall) within(name string, w *rpcrdma.WriteChunk) error {
 	if len(w.Segments) != 1 {
-		return fmt.Errorf("%d segments of 1", len(w.Segments))
+		return fmt.Errorf("%s: %d segments of 1", name, len(w.Segments))
 	}
 	if n, most := w.Segments[0].Length, pc.offered[replyHandle].Length; n > most {
-		return fmt.Errorf("%d octets of %d", n, most)
+		return fmt.Errorf("%s: %d octets of %d", name, n, most)
 	}
 	return nil
 }
