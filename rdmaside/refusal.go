@@ -1,5 +1,11 @@
 package rdmaside
 
+import (
+	"errors"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
 // A refusalReason is why a message of the peer was refused. It is a metric label.
 type refusalReason uint8
 
@@ -53,3 +59,10 @@ type refusal struct {
 func (e refusal) Error() string { return refusalNames[e.reason] + ": " + e.err.Error() }
 
 func (e refusal) Unwrap() error { return e.err }
+
+func countRefusal(counters *[refusalReasons]*metrics.Counter, err error) {
+	var r refusal
+	if errors.As(err, &r) {
+		counters[r.reason].Inc()
+	}
+}
