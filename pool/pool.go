@@ -32,13 +32,13 @@ import (
 var (
 	// ErrClosed reports a Call to a pool that is closed.
 	ErrClosed = errors.New("pool: closed")
-	// ErrQueueTimeout reports a Call that waited too long for a credit.
-	ErrQueueTimeout = errors.New("pool: no credit within the time a Call may wait")
-	// ErrRetired closes a connection that another one has replaced and that has no
+	// errQueueTimeout reports a Call that waited too long for a credit.
+	errQueueTimeout = errors.New("pool: the upstream had no credit for the Call in the time that a Call may wait")
+	// errRetired closes a connection that another one has replaced and that has no
 	// Calls left. It is an ErrClosed.
-	ErrRetired = fmt.Errorf("%w: connection retired", ErrClosed)
-	// ErrQueueFull reports a Call that found the queue at its limit.
-	ErrQueueFull = errors.New("pool: queue full")
+	errRetired = fmt.Errorf("%w: another connection has replaced this one", ErrClosed)
+	// errQueueFull reports a Call that found the queue at its limit.
+	errQueueFull = errors.New("pool: too many Calls wait for a credit of the upstream")
 )
 
 // A Member is one connection of a pool.
@@ -181,7 +181,7 @@ func (p *Pool) sweep(ctx context.Context) {
 			moved := p.releaseSticky()
 			p.mu.Unlock()
 			t.Reset(every())
-			p.expire(old, ErrQueueTimeout)
+			p.expire(old, errQueueTimeout)
 			if moved {
 				p.kick(Elsewhere)
 			}

@@ -203,7 +203,7 @@ func TestCallsExpire(t *testing.T) {
 		c := submit(t, p, &g, 100, 0)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if got, errs := o.list(); len(got) != 1 || got[0] != a || !errors.Is(errs[0], ErrQueueTimeout) {
+		if got, errs := o.list(); len(got) != 1 || got[0] != a || !errors.Is(errs[0], errQueueTimeout) {
 			t.Fatalf("after 6 s: expired %v, %v", got, errs)
 		}
 		p.Forget(&f, errors.New("gone"))
@@ -252,8 +252,8 @@ func TestWaitingGoesOnUntilSent(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := back(); !errors.Is(err, ErrQueueTimeout) {
-			t.Errorf("given back 12 s after it was queued: %v, want ErrQueueTimeout", err)
+		if err := back(); !errors.Is(err, errQueueTimeout) {
+			t.Errorf("given back 12 s after it was queued: %v, want errQueueTimeout", err)
 		}
 	})
 }

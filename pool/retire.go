@@ -84,7 +84,7 @@ type idleConn struct{ m Member }
 // close closes the connection. No lock is held.
 func (c idleConn) close() {
 	if c.m != nil {
-		c.m.Close(ErrRetired)
+		c.m.Close(errRetired)
 	}
 }
 

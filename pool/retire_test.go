@@ -186,8 +186,8 @@ func TestImprove(t *testing.T) {
 		old.take()
 		old.seat.Done(e, 0)
 		synctest.Wait()
-		if !errors.Is(old.closed, ErrRetired) {
-			t.Errorf("the old connection, which has no Calls: %v, want %v", old.closed, ErrRetired)
+		if !errors.Is(old.closed, errRetired) {
+			t.Errorf("the old connection, which has no Calls: %v, want %v", old.closed, errRetired)
 		}
 		if len(discarded) != 4 || discarded[3] != old.seat {
 			t.Errorf("Discarded was called for %d seats, want 4", len(discarded))

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// SlowStartEnd is the limit at which a slow start is over: from then on only the
-// credits limit the Calls of the upstream.
-const SlowStartEnd = 1 << 10
+// slowStartEnd is the limit at which a slow start is over. From then on only credits
+// limit the Calls to the upstream.
+const slowStartEnd = 1 << 10
 
 // A SlowStart limits the Calls of one upstream until the upstream has answered about
 // a thousand of them. All pools of the upstream share it.
@@ -16,7 +16,7 @@ const SlowStartEnd = 1 << 10
 // Calls ready as it has slots, and sends all of them at once: more than the memory for
 // Calls holds, for a server that may not be able to answer one. So at first the bridge
 // reads only a few Calls and sends only a few. Each Reply raises the limit by one,
-// which doubles the number of Calls with every round trip. At [SlowStartEnd] the slow
+// which doubles the number of Calls with every round trip. At a limit of 1024 the slow
 // start is over, and asking it costs one atomic load.
 //
 // A SlowStart counts two things against the same limit. Calls that clients have sent
@@ -31,7 +31,7 @@ type SlowStart struct {
 	first  int         // limit at the start; constant
 	octets int64       // limitOctets at the start; constant
 
-	mu             sync.Mutex // guards the rest; taken while Pool.mu is held, and a leaf
+	mu             sync.Mutex // guards the rest; a leaf, locked while Pool.mu is held
 	limit          int        // most Calls of clients, and most Calls dispatched
 	limitOctets    int64      // most octets of the Calls of clients and of their Replies
 	received       int        // Calls of clients that wait for their Replies
@@ -42,7 +42,7 @@ type SlowStart struct {
 }
 
 // NewSlowStart returns a SlowStart that begins with calls Calls of octets octets
-// together. If calls is SlowStartEnd or more, it never limits anything.
+// together. If calls is 1024 or more, it never limits anything.
 func NewSlowStart(calls int, octets int64) *SlowStart {
 	s := &SlowStart{first: calls, octets: octets}
 	s.restart()
@@ -52,7 +52,7 @@ func NewSlowStart(calls int, octets int64) *SlowStart {
 // restart begins the slow start again. s.mu is held, or s is new.
 func (s *SlowStart) restart() {
 	s.limit, s.limitOctets = s.first, s.octets
-	s.over.Store(s.limit >= SlowStartEnd)
+	s.over.Store(s.limit >= slowStartEnd)
 }
 
 // Over reports whether the slow start is over.
@@ -120,7 +120,7 @@ func (s *SlowStart) Answered(cost, here int) {
 	s.drop(cost)
 	s.limit++
 	s.limitOctets += int64(cost)
-	if s.limit >= SlowStartEnd {
+	if s.limit >= slowStartEnd {
 		s.over.Store(true)
 	}
 	s.mu.Unlock()

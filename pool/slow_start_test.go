@@ -40,7 +40,7 @@ func TestSlowStart(t *testing.T) {
 				t.Fatalf("%d Calls outstanding, want %d", n, want)
 			}
 		}
-		if n := round(d.members); n < SlowStartEnd {
+		if n := round(d.members); n < slowStartEnd {
 			t.Errorf("%d Calls outstanding after the slow start", n)
 		}
 		for _, m := range d.members[:2] {
@@ -194,7 +194,7 @@ func TestSlowStartOfClients(t *testing.T) {
 	if _, counted := s.Received(0); counted || !s.Over() {
 		t.Error("the slow start is not over")
 	}
-	if !NewSlowStart(SlowStartEnd, 1).Over() || !(*SlowStart)(nil).Over() {
+	if !NewSlowStart(slowStartEnd, 1).Over() || !(*SlowStart)(nil).Over() {
 		t.Error("a slow start that limits nothing is not over")
 	}
 }

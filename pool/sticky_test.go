@@ -213,7 +213,7 @@ func TestStickyEnds(t *testing.T) {
 			t.Fatalf("forgotten: %v %v", es, errs)
 		}
 		time.Sleep(10 * time.Second)
-		if es, errs := ow.list(); len(es) != 2 || es[1] != y || !errors.Is(errs[1], ErrQueueTimeout) {
+		if es, errs := ow.list(); len(es) != 2 || es[1] != y || !errors.Is(errs[1], errQueueTimeout) {
 			t.Fatalf("expired: %v %v", es, errs)
 		}
 		d.answer(1)

@@ -26,7 +26,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	}
 	if p.queue.n >= p.opts.QueueLimit {
 		p.mu.Unlock()
-		return ErrQueueFull
+		return errQueueFull
 	}
 	e.queuedAt = time.Now()
 	p.queue.push(e, here)
@@ -38,7 +38,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 // Requeue puts e back at the head of its flow, because its connection was lost or could
 // not send it for now. Seat.Done has returned the credit of e. here is the affinity of
 // the calling loop. A Call that was never sent has been waiting since it was first
-// queued: if that is too long, Requeue returns ErrQueueTimeout.
+// queued: if that is too long, Requeue returns an error.
 func (p *Pool) Requeue(e *Entry, here int) error {
 	p.mu.Lock()
 	if p.closed {
@@ -51,7 +51,7 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 	case now.Sub(e.queuedAt) > p.opts.QueueWait:
 		p.mu.Unlock()
 		p.metrics.expired.Inc()
-		return ErrQueueTimeout
+		return errQueueTimeout
 	}
 	if f := e.Flow; f.Sticky && !f.active {
 		p.assignQueue(f)

@@ -55,7 +55,7 @@ func TestUpdateConnections(t *testing.T) {
 		}
 		busy.seat.Done(got[1], 0)
 		synctest.Wait()
-		if !errors.Is(busy.closed, ErrRetired) || d.open() != 1 {
+		if !errors.Is(busy.closed, errRetired) || d.open() != 1 {
 			t.Errorf("after the last Reply: closed with %v, %d connections", busy.closed, d.open())
 		}
 		if n := len(d.members); n != 3 {
