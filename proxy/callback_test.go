@@ -335,14 +335,14 @@ func TestCallbacks(t *testing.T) {
 	})
 }
 
-// TestCallbacksInNumbers: a TCP server has no credits to keep to; what it sends waits
+// TestCallbacksInNumbers: a TCP server has no credits to keep to; its Calls wait
 // for those of the client.
 func TestCallbacksInNumbers(t *testing.T) {
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		c, back := x.open()
 		n := 40
 		if x.back == "rdma" {
-			n = 4 // which is what it is granted
+			n = 4 // its grant
 		}
 		for round := range uint32(10) {
 			for i := range n {
@@ -376,10 +376,11 @@ func TestCallbacksInNumbers(t *testing.T) {
 	})
 }
 
-// TestCallbacksOfSharedConnections: nobody is there to be called.
+// TestCallbacksOfSharedConnections: the proxy refuses Calls on a shared connection, which
+// belongs to no client.
 func TestCallbacksOfSharedConnections(t *testing.T) {
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
-		// Over iWARP who has dialled speaks first.
+		// Over iWARP the side that has dialled speaks first.
 		var wg sync.WaitGroup
 		for i := range uint32(shared) {
 			c := x.client()
@@ -394,7 +395,7 @@ func TestCallbacksOfSharedConnections(t *testing.T) {
 	})
 }
 
-// TestCallbackRefusals: what cannot be carried harms nothing.
+// TestCallbackRefusals: the proxy refuses messages that it cannot carry, and goes on.
 func TestCallbackRefusals(t *testing.T) {
 	pairs(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 		l.ReplyInline, u.ReplyInline = 2048, 4096
@@ -412,7 +413,7 @@ func TestCallbackRefusals(t *testing.T) {
 			x.send(c, proxytest.CallbackReply(1, 0))
 			x.answered(back, "a long one", proxytest.CallbackReply(1, 0))
 		}
-		// What is no Call, or no Reply.
+		// Messages that are no Call, or no Reply.
 		if s, ok := back.(*proxytest.TCPConn); ok {
 			s.Send(proxytest.CallbackCall(2, 0)[:20])
 			s.Send(testkit.Words(2, 7, 0, 0))
@@ -435,8 +436,8 @@ func TestCallbackRefusals(t *testing.T) {
 	})
 }
 
-// TestCallbacksUnanswered: a client that does not answer costs no more than the
-// server's patience.
+// TestCallbacksUnanswered: Calls that a client does not answer are forgotten when there
+// are too many, and when the client goes.
 func TestCallbacksUnanswered(t *testing.T) {
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		c, back := x.open()
@@ -455,8 +456,8 @@ func TestCallbacksUnanswered(t *testing.T) {
 	})
 }
 
-// TestCallbacksUnread: what a TCP server sends to a client that does not read is bounded
-// in octets, and the server learns.
+// TestCallbacksUnread: a TCP server's Calls to a client that does not read are bounded in
+// octets, and the proxy refuses the rest.
 func TestCallbacksUnread(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
@@ -485,7 +486,7 @@ func TestCallbacksUnread(t *testing.T) {
 	}
 }
 
-// TestCallbackEnds: when either side ends, so does what is outstanding.
+// TestCallbackEnds: Calls that are outstanding end with either side.
 func TestCallbackEnds(t *testing.T) {
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		used := x.Arena.Stats().Used
@@ -522,7 +523,7 @@ func TestCallbackEnds(t *testing.T) {
 			if errors.Is(err, proxytest.ErrEnded) {
 				break
 			}
-			// Those beyond what an RDMA server is granted.
+			// Refusals of Calls beyond an RDMA server's grant.
 			if err != nil || x.back != "rdma" || !bytes.HasSuffix(b, testkit.Words(oncrpc.SystemError)) {
 				t.Fatalf("after the client has gone the server got %x, %v; want the end of the connection", b, err)
 			}

@@ -67,7 +67,7 @@ func TestHog(t *testing.T) {
 		}
 		wg.Go(func() { keepBusy(t, c, uint32(i)<<20, depth, n, stop, &had[i]) })
 	}
-	// Once all of them wait, what is counted is the difference.
+	// Shares are differences from a moment at which all of them wait.
 	until := func(n int64) (shares []float64) {
 		h.Eventually("the hog has had its share", func() bool { return had[0].Load() >= n })
 		for i := range had {
@@ -303,7 +303,7 @@ func TestSlowStartOfAStalledUpstream(t *testing.T) {
 		in := func() int { st := p.Status().Upstreams[0]; return st.Outstanding + st.Queued }
 		least := 16
 		if rdma {
-			least = clients // who has no Reply yet has one credit: RFC 8166 Section 3.3.3
+			least = clients // before its first Reply a client has one credit: RFC 8166 Section 3.3.3
 		}
 		h.Eventually("the slow start is full", func() bool { return in() >= least })
 		time.Sleep(20 * time.Millisecond)

@@ -26,7 +26,7 @@ func unlockCall(xid, procedure uint32, host string, svid uint32) []byte {
 }
 
 // Two clients that number their processes alike are two owners to the server, one that
-// comes back stays who it was, and what a server calls does not come back to it.
+// comes back stays who it was, and a server's Calls do not come back to it.
 func TestNLM(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

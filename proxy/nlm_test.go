@@ -97,7 +97,7 @@ func TestNLMOwnersDiffer(t *testing.T) {
 	}
 }
 
-// What has no lock, is cut short, or is signed or sealed stays what it is.
+// Calls without a lock, cut short, signed or sealed do not change.
 func TestNLMOwnerLeavesAlone(t *testing.T) {
 	same := func(what string, m []byte, protection oncrpc.Protection) {
 		t.Helper()

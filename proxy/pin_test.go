@@ -84,8 +84,8 @@ func metric(h *proxytest.Harness, name string) (n int) {
 	return n
 }
 
-// TestPinnedModes: who has a connection of their own, and that it goes when they
-// do.
+// TestPinnedModes: which clients have a pinned connection, and that it ends with its
+// client.
 func TestPinnedModes(t *testing.T) {
 	v3 := proxytest.GetattrCall(1)
 	v40 := proxytest.CompoundCall(1, 0)
@@ -260,7 +260,7 @@ func TestPinnedReceives(t *testing.T) {
 func TestPinnedComeAndGo(t *testing.T) {
 	x := newPinning(t, budget, proxytest.Behaviour{Delay: time.Millisecond}, nil)
 	check(t, x.client(), proxytest.GetattrCall(1))
-	// What is cached is not leaked.
+	// Caches are no leaks.
 	goroutines, used := runtime.NumGoroutine(), x.Arena.Stats().Used
 	var wg sync.WaitGroup
 	var answered atomic.Int64
@@ -408,7 +408,7 @@ func TestPinnedLost(t *testing.T) {
 	if _, ok := <-b; ok {
 		t.Error("a Call under RPCSEC_GSS was sent again: the server drops it, or worse")
 	}
-	// What begins with SEQUENCE is protected by it, known or not.
+	// SEQUENCE protects the COMPOUND that it begins, whether the proxy knows the rest or not.
 	silent.Store(true)
 	m = proxytest.CompoundCall(6, 2, proxytest.Sequence([16]byte{1}, 6, 6), testkit.Words(200, 1))
 	if a, err = sequenced.Go(m); err != nil {
@@ -482,8 +482,8 @@ func TestPinnedMemoryRunsOut(t *testing.T) {
 	}
 }
 
-// TestSessionBoundsReplies: what CREATE_SESSION said bounds what is offered for
-// Replies that nothing else bounds.
+// TestSessionBoundsReplies: the limits of CREATE_SESSION bound the Reply chunks of Calls
+// whose Replies nothing else bounds.
 func TestSessionBoundsReplies(t *testing.T) {
 	id := [16]byte{0xab, 1, 2, 3}
 	long := make([]byte, 40<<10)
@@ -520,7 +520,7 @@ func TestSessionBoundsReplies(t *testing.T) {
 	if r, err := c.Call(proxytest.CompoundCall(2, 1, create)); err != nil || len(r) < 100 {
 		t.Fatalf("CREATE_SESSION: %d octets, %v", len(r), err)
 	}
-	// 40 KiB do not fit what is offered for Replies of 16 KiB, and the server has no
+	// 40 KiB do not fit a Reply chunk for 16 KiB, and the server has no
 	// other way to send them.
 	if r, err := c.Call(getattr(3)); err != nil || len(r) != 24 || binary.BigEndian.Uint32(r[20:]) != oncrpc.SystemError {
 		t.Errorf("a Reply beyond what the session allows: %d octets, %v; want SYSTEM_ERR", len(r), err)
@@ -576,7 +576,7 @@ func failed(xid, stat uint32) []byte { return oncrpc.AppendAccepted(plain(xid), 
 // TestBackChannel: a server calls its client.
 func TestBackChannel(t *testing.T) {
 	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
-		for xid, n := range []int{0, 1, 100, 1000, 3900, 4100} { // 4100: Linux sends what TCP clients allow
+		for xid, n := range []int{0, 1, 100, 1000, 3900, 4100} { // 4100: Linux sends as much as TCP clients allow
 			m := proxytest.CallbackCall(uint32(xid), n)
 			back.Call(m, 2)
 			called(t, c, m)
@@ -620,7 +620,8 @@ func TestBackChannel(t *testing.T) {
 	})
 }
 
-// TestBackChannelOfSharedConnections: nobody is there to be called.
+// TestBackChannelOfSharedConnections: the proxy refuses Calls on a shared connection, which
+// belongs to no client.
 func TestBackChannelOfSharedConnections(t *testing.T) {
 	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
 	check(t, x.client(), proxytest.SequenceCall(1))
@@ -629,7 +630,7 @@ func TestBackChannelOfSharedConnections(t *testing.T) {
 	answered(t, back, "on a shared connection", failed(5, oncrpc.ProgramUnavailable))
 }
 
-// TestBackChannelRefusals: what cannot be carried harms nothing.
+// TestBackChannelRefusals: the proxy refuses messages that it cannot carry, and goes on.
 func TestBackChannelRefusals(t *testing.T) {
 	over(t, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.CallInline = 4096 }, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		header := func(xid uint32, p rpcrdma.Proc, edit func(*rpcrdma.Header)) []byte {
@@ -656,7 +657,7 @@ func TestBackChannelRefusals(t *testing.T) {
 			t.Errorf("%d reverse Calls dropped, want the 2 that are none", n)
 		}
 
-		// The answer: too long, no Reply, nobody's.
+		// Answers that are too long, are no Reply, or answer no Call.
 		if err := c.Send(proxytest.CallbackReply(10, 5000)); err != nil {
 			t.Fatal(err)
 		}
@@ -717,8 +718,8 @@ func unread(h *proxytest.Harness, addr string, calls func() int64) net.Conn {
 	return c
 }
 
-// TestBackChannelUnread: what is sent to a client that does not read is bounded, and
-// the server learns.
+// TestBackChannelUnread: Calls to a client that does not read are bounded, and the proxy
+// refuses the rest.
 func TestBackChannelUnread(t *testing.T) {
 	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
 	used := x.Arena.Stats().Used
@@ -740,8 +741,7 @@ func TestBackChannelUnread(t *testing.T) {
 	x.Eventually("nothing is left", func() bool { return x.pinned() == 0 && x.Arena.Stats().Used <= used })
 }
 
-// TestBackChannelUnanswered: a client that does not answer costs no more than the
-// server's patience.
+// TestBackChannelUnanswered: the oldest Calls that a client does not answer are forgotten.
 func TestBackChannelUnanswered(t *testing.T) {
 	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		for xid := range uint32(30) {
@@ -764,7 +764,7 @@ func TestBackChannelUnanswered(t *testing.T) {
 	})
 }
 
-// TestBackChannelEnds: when either side ends, so does what is outstanding.
+// TestBackChannelEnds: Calls that are outstanding end with either side.
 func TestBackChannelEnds(t *testing.T) {
 	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		// The server's: the answer comes too late, and not to the next connection.

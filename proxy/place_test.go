@@ -40,7 +40,7 @@ func TestPlace(t *testing.T) {
 	if want := clients / (n + 1); moved < want*9/10 || moved > want*11/10 {
 		t.Errorf("%d clients moved to the new endpoint, want about %d", moved, want)
 	}
-	// What it was in the first release: a client must find its state after an upgrade.
+	// The values of the first release: a client must find its state after an upgrade.
 	if at := endpointFor(netip.MustParseAddr("10.1.2.3"), 3); at != placeOfThree {
 		t.Errorf("10.1.2.3 is at %d of 3, was at %d", at, placeOfThree)
 	}

@@ -105,8 +105,8 @@ func TestTakeKept(t *testing.T) {
 	}
 }
 
-// TestPortsStay: what they were in the first release that chose them, so that an upgrade
-// costs nothing.
+// TestPortsStay: the ports are those of the first release that chose them, so that
+// clients keep theirs over an upgrade.
 func TestPortsStay(t *testing.T) {
 	o := newSources("storage", Source{Low: 665, High: 1023}, nil)
 	r := portOrder{base: o.base, size: 359, shared: 4, number: 2}

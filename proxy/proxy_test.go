@@ -161,7 +161,7 @@ func TestFairShare(t *testing.T) {
 		}
 	}
 	close(start)
-	// Once all of them wait, what is counted is the difference.
+	// Shares are differences from a moment at which all of them wait.
 	var wrong []string
 	for range windows {
 		h.Eventually("all have begun", func() bool {
@@ -318,8 +318,8 @@ func TestRetransmission(t *testing.T) {
 	}
 }
 
-// TestCallsNotSentInFull: what a TCP upstream cannot have got whole when its
-// connection ends goes to the next one, even if it must not be repeated.
+// TestCallsNotSentInFull: a Call that a TCP upstream cannot have read whole when its
+// connection ends goes to the next connection, even if it must not be repeated.
 func TestCallsNotSentInFull(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
@@ -435,8 +435,8 @@ func TestReverse(t *testing.T) {
 	wg.Wait()
 }
 
-// TestHostileClients: what a client should not send costs it its connection and
-// nobody else anything.
+// TestHostileClients: a client that breaks the protocol loses its connection, and does
+// not disturb others.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, 64<<20)

@@ -75,8 +75,8 @@ func TestReplacedUpstream(t *testing.T) {
 	}
 }
 
-// TestReconfigureMode: who is connected has a connection of its own to the upstream when
-// that is allowed, keeps it, and others have none when it is not.
+// TestReconfigureMode: a client that is connected gets a pinned connection once the mode
+// allows it, keeps it, and clients without one get none while the mode forbids it.
 func TestReconfigureMode(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	tcp := h.TCPServer(proxytest.Behaviour{})
@@ -104,7 +104,7 @@ func TestReconfigureMode(t *testing.T) {
 		})
 	}
 	step(proxy.ModeShared, 0, 0, 0, 1)
-	step(proxy.ModeAuto, 1, 1, 0) // who was on a shared one
+	step(proxy.ModeAuto, 1, 1, 0) // it was on a shared one
 	xid++
 	check(t, clients[3], proxytest.GetattrCall(xid)) // whose loop has been told by now
 	xid++
@@ -118,8 +118,7 @@ func TestReconfigureMode(t *testing.T) {
 	step(proxy.ModePinned, 8, 3, 0, 1, 2)
 }
 
-// TestRefusedReloadMetrics: a reload that is refused leaves the metrics of what goes on
-// alone.
+// TestRefusedReloadMetrics: a reload that is refused does not change the metrics.
 func TestRefusedReloadMetrics(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})

@@ -51,7 +51,7 @@ func (x *reverse) refused(reason string) int {
 	return metric(x.Harness, fmt.Sprintf("rdma_refused_total{listener=\"rdma\",reason=%q}", reason))
 }
 
-// TestRDMARefusals: whom the listener does not want is told so, and counted.
+// TestRDMARefusals: the listener refuses clients that it does not want, and counts them.
 func TestRDMARefusals(t *testing.T) {
 	for _, tt := range []struct {
 		reason string
@@ -87,7 +87,7 @@ func TestRDMARefusals(t *testing.T) {
 					t.Errorf("client %d of those let in: %v", i, err)
 				}
 			}
-			// Who leaves makes room.
+			// A client that leaves makes room.
 			if len(in) > 0 {
 				_ = in[0].Close()
 				if tt.reason == "memory" {
@@ -168,8 +168,8 @@ func TestIdlePolicy(t *testing.T) {
 	_ = stays
 }
 
-// TestHoarding: clients that were busy, have what was granted to them then, and say
-// nothing make room for newcomers; and those who are busy keep theirs.
+// TestHoarding: clients that were busy, still have the credits of that time, and are idle
+// make room for new clients. Busy clients keep their credits.
 func TestHoarding(t *testing.T) {
 	t.Parallel()
 	x := newReverse(t, 8<<20, proxytest.Behaviour{Delay: 5 * time.Millisecond}, nil)
@@ -191,7 +191,7 @@ func TestHoarding(t *testing.T) {
 	}
 	var all []*proxytest.RDMAClient
 	began := time.Now()
-	for range 3 { // who take half of it
+	for range 3 { // they take half of the memory
 		c, err := x.dial()
 		if err == nil {
 			err = busy(c, 500)

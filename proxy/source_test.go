@@ -104,7 +104,7 @@ func (x *portCase) drop(reset bool) {
 	})
 }
 
-// free is the first of n consecutive ports that nobody has.
+// free returns the first of n consecutive ports that are free.
 func free(t *testing.T, n int) uint16 {
 	t.Helper()
 	for low := uint16(20000 + os.Getpid()%128*64); low < 32000; low += uint16(n) {
@@ -125,8 +125,8 @@ func free(t *testing.T, n int) uint16 {
 	return 0
 }
 
-// TestSourcePortStays: whoever ends a connection, shared or pinned, the next one comes
-// from the same port.
+// TestSourcePortStays: the connection that follows one that has ended, shared or pinned,
+// comes from the same port, whichever side ended it.
 func TestSourcePortStays(t *testing.T) {
 	low := free(t, 8)
 	for _, tt := range []struct {
@@ -175,7 +175,7 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 		name   string
 		source proxy.Source
 	}{
-		{"any", proxy.Source{Address: netip.MustParseAddr("127.0.0.9")}}, // from where nobody else connects
+		{"any", proxy.Source{Address: netip.MustParseAddr("127.0.0.9")}}, // no other test connects from there
 		{"range", proxy.Source{Address: netip.MustParseAddr("127.0.0.9"), Low: low, High: low + 39}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestSourcePortsComeHome(t *testing.T) {
 	}
 }
 
-// A server that closes what nobody uses has no fault that anybody should be told of.
+// TestIdleClosedByServer: a server that closes an idle connection is not reported as a fault.
 func TestIdleClosedByServer(t *testing.T) {
 	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.6")})
 	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
@@ -309,7 +309,7 @@ func TestSourcePortRange(t *testing.T) {
 // TestSourcePortLost: when another process has the port meanwhile, the connection comes
 // from another one, and that is counted.
 func TestSourcePortLost(t *testing.T) {
-	mine := netip.MustParseAddr("127.0.0.4") // nobody else connects from there
+	mine := netip.MustParseAddr("127.0.0.4") // no other test connects from there
 	x := newPortCase(t, 1, proxy.Source{Address: mine})
 	port := x.ports(1)[0]
 	addr := x.s.Addr()
@@ -333,7 +333,7 @@ func TestSourcePortLost(t *testing.T) {
 	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
 }
 
-// TestSourcePortForTheDuplicateRequestCache: what harms when it is executed twice is not,
+// TestSourcePortForTheDuplicateRequestCache: a harmful Call is not executed twice,
 // although the connection is lost with its Reply, or the proxy with all of them, and the client
 // has to send it again: the server knows it by its XID and where it comes from.
 func TestSourcePortForTheDuplicateRequestCache(t *testing.T) {
@@ -375,7 +375,7 @@ func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 	start := func() *proxy.Proxy {
 		return proxytest.NewHarness(t, budget).Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
 			Name: "storage", Endpoints: []string{s.Addr()}, Connections: connections, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
-			Source: proxy.Source{Address: netip.MustParseAddr("127.0.0.5")}, // from where nobody else connects
+			Source: proxy.Source{Address: netip.MustParseAddr("127.0.0.5")}, // no other test connects from there
 		}})
 	}
 	p := start()
@@ -403,7 +403,8 @@ func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 	}
 }
 
-// TestSourcePortReserved: as a server wants that does not trust users.
+// TestSourcePortReserved: connections come from reserved ports, for servers that do not
+// trust users.
 func TestSourcePortReserved(t *testing.T) {
 	l, err := net.ListenPacket("udp", "127.0.0.1:700")
 	if errors.Is(err, syscall.EACCES) {

@@ -35,8 +35,8 @@ func (s *seenMkdirs) ports() []string {
 	return slices.Clone(s.from)
 }
 
-// TestStickyGSS: what a client under RPCSEC_GSS sends again while the first is under way
-// comes by no other connection.
+// TestStickyGSS: a retransmission under RPCSEC_GSS uses the connection of the Call that is
+// still under way.
 func TestStickyGSS(t *testing.T) {
 	t.Parallel()
 	var seen seenMkdirs

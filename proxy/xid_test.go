@@ -275,7 +275,7 @@ func TestSharedSlotStays(t *testing.T) {
 	now := time.Now()
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
 	var held []uint16
-	const others = 4000 // every slot is somebody's
+	const others = 4000 // every slot has an address
 	for i := range others {
 		held = append(held, s.take(addr(i), now))
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// answer sends the Reply to x, or what the sky makes of it.
+// answer sends the Reply to x with the faults that the sky draws.
 func (x *rcall) answer() {
 	c := x.c
 	c.r.server.finish(&x.job)
@@ -87,7 +87,7 @@ func (x *rcall) reduced() {
 	payload := x.job.reply
 	var h rpcrdma.Header
 	h.Reset(x.xid, 0, rpcrdma.Msg)
-	var late func() // what is done with the chunk after the Reply
+	var late func() // misuses the chunk after the Reply
 	short := false
 	if x.writes > 0 {
 		var data []byte
@@ -147,7 +147,7 @@ func (x *rcall) reduced() {
 		}
 	}
 	x.forget()
-	if !short { // what is refused ends the connection and answers nothing
+	if !short { // a refused operation ends the connection and answers nothing
 		c.ledger.reply(h.Credits)
 	}
 	b := h.Append(nil)

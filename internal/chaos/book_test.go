@@ -12,7 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// A book is the model: what became of every Call. It is safe for concurrent use.
+// A book is the model: it records the fate of every Call. It is safe for concurrent use.
 type book struct {
 	t    testing.TB
 	seed seed
@@ -30,7 +30,7 @@ type book struct {
 	slowest atomic.Int64 // longest wait on a live connection, in nanoseconds
 	broken  atomic.Bool
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	calls  map[uint32]*entry
 	wrongs int
 	acts   []string // the latest, on the bridge
@@ -60,7 +60,7 @@ func newBook(t testing.TB, s seed) *book {
 	return b
 }
 
-// wrong reports what must not be.
+// wrong reports a broken rule.
 func (b *book) wrong(format string, args ...any) {
 	b.broken.Store(true)
 	b.mu.Lock()

@@ -27,7 +27,7 @@ import (
 type bridgeRow struct {
 	name    string
 	do      func(b *bridgeFault)
-	says    []string // of what the client sees
+	says    []string // words about the client in the row
 	log     []string
 	metrics []string // counters that have moved, and gauges that b.gauge has seen up
 }
@@ -57,7 +57,7 @@ func (b *bridgeFault) client() *rogue {
 	}
 }
 
-// sees checks what client g sees of a Call.
+// sees checks the outcome of a Call for client g.
 func (b *bridgeFault) sees(g *rogue, k kind, want outcome) {
 	b.t.Helper()
 	if got := b.probe(g, k, nil); got != want {
@@ -307,7 +307,7 @@ func noMemoryForCalls(b *bridgeFault) {
 	if !b.settles(10*time.Second, func() bool { return b.h.Arena.Stats().Waiting > 0 }) {
 		b.t.Error("nobody waits for memory")
 	}
-	b.up = append(b.up, "memory_waiting") // cmd exports what was looked at
+	b.up = append(b.up, "memory_waiting") // cmd exports the account
 	other := b.later(b.client(), mkdir, answered)
 	s.goOn()
 	for _, f := range wait {
@@ -538,7 +538,7 @@ var bridgeRows = []bridgeRow{
 	{"`drain.timeout` is over and a Call is not answered", drainEnds, []string{"closed"}, nil, []string{`client_calls_total{result="client_gone"`}},
 }
 
-// TestBridgeFaults is TestFaults for what takes more than one Call.
+// TestBridgeFaults is TestFaults for faults that take more than one Call.
 func TestBridgeFaults(t *testing.T) {
 	doc := document(t)
 	for _, r := range bridgeRows {
@@ -561,7 +561,7 @@ func TestBridgeFaults(t *testing.T) {
 	}
 }
 
-// A row of the document: a name, and what is in its other cells.
+// A row of the document: a name, and the text of its other cells.
 var (
 	tableRow  = regexp.MustCompile(`(?m)^\| ([^|]+) \| (.*) \|$`)
 	quoted    = regexp.MustCompile("`([^`]+)`")

@@ -25,9 +25,8 @@ import (
 )
 
 // A bubble is one Requester after another, and the Responder they are connected
-// to, on one loop and in virtual time. What it does is a function of its seed. No
-// time passes while anything can happen, so what must have happened by a time is
-// exact: a Call ends at its deadline, and its handles are dead when it has.
+// to, on one loop and in virtual time. Its run is a function of its seed. No time
+// passes while anything can happen, so deadlines are exact: a Call ends at its deadline, and its handles are dead when it has.
 type bubble struct {
 	book   *book
 	counts counts
@@ -142,7 +141,7 @@ func (b *bubble) run() {
 
 func (b *bubble) idle() bool { return b.left == 0 && len(b.again) == 0 && b.waiting == 0 }
 
-// push sends what has a credit, the oldest first, and closes the connection when
+// push sends Calls while there are credits, the oldest first, and closes the connection when
 // nothing is left.
 func (b *bubble) push() {
 	r := b.present

@@ -17,7 +17,7 @@ import (
 // Call shows.
 type clientRow struct {
 	name        string
-	do          func(w *world, g *rogue, c net.Conn) // what the client does; it says if it sees what it should not
+	do          func(w *world, g *rogue, c net.Conn) // acts as the client, and reports a wrong answer
 	sees        outcome
 	log         string
 	metrics     []string
@@ -138,7 +138,7 @@ var clientRows = []clientRow{
 	}, answered, "no connection to upstream", []string{`upstream_dial_errors_total`}, 0},
 }
 
-// TestClientFaults is TestFaults for clients, and for what is no single Call's.
+// TestClientFaults is TestFaults for clients, and for faults that belong to no single Call.
 func TestClientFaults(t *testing.T) {
 	doc := document(t)
 	for _, r := range clientRows {

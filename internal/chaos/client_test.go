@@ -90,7 +90,7 @@ func (c *client) live(ctx, end context.Context, l line) {
 				c.called(l, m)
 			}
 		case <-l.ended():
-			for { // what came before the end counts
+			for { // Replies that came before the end count
 				select {
 				case m := <-l.replies():
 					c.answered(m)

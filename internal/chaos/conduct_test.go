@@ -25,7 +25,7 @@ type plan struct {
 	renamed   int
 }
 
-// plans are what a plan goes back to.
+// plans are the options that a plan goes back to.
 type plans struct {
 	listeners []proxy.ListenerOptions
 	upstreams []proxy.UpstreamOptions
@@ -41,8 +41,8 @@ func newPlan(w *world, ls []proxy.ListenerOptions, us []proxy.UpstreamOptions, o
 	return &plan{w: w, listeners: ls, upstreams: us, ways: other, first: plans{slices.Clone(ls), slices.Clone(us)}}
 }
 
-// freeAddr is an address that nobody listens at, and nobody will: its host is this
-// process's alone, and nothing else here is there.
+// freeAddr returns an address at which no socket listens, and none will: only this process
+// uses the host, and only for such addresses.
 func freeAddr(w *world) string {
 	pid := os.Getpid()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.5.%d.%d:0", byte(pid>>8), byte(pid)))
@@ -76,8 +76,8 @@ func (p *plan) options(l *life) (ls []proxy.ListenerOptions, us []proxy.Upstream
 
 func oneOf[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
-// change draws other settings of those that hold for who is connected. What they make
-// clients wait is little beside what else does.
+// change draws other settings that hold for connected clients. They delay clients little
+// in comparison with the faults.
 func (p *plan) change(r *rand.Rand) {
 	for i := range p.listeners {
 		o := &p.listeners[i]
@@ -159,7 +159,7 @@ func (p *plan) rename(r *rand.Rand) {
 	p.listeners[i].Name = fmt.Sprintf("%s.%d", p.first.listeners[i].Name, p.renamed)
 }
 
-// apply makes the plan what the bridge does.
+// apply makes the bridge follow the plan.
 func (p *plan) apply() {
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		l := p.w.life()
@@ -231,7 +231,7 @@ func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
 	}
 }
 
-// act notes what is done to the bridge, for who looks for the cause of what is wrong.
+// act logs an act of the test upon the bridge, for finding the cause of a failure.
 func (w *world) act(f fault) {
 	w.book.mu.Lock()
 	defer w.book.mu.Unlock()
@@ -304,6 +304,6 @@ func (w *world) handOver(p *plan, drain time.Duration) {
 	}
 	w.succeed(next)
 	old.proxy.StopAccepting()
-	time.Sleep(100 * time.Millisecond) // who is just connecting may
+	time.Sleep(100 * time.Millisecond) // a client that is just connecting may
 	w.end(old, drain)
 }

@@ -18,7 +18,7 @@ func (l *creditLedger) call(requested uint32) (over bool) {
 	l.calls++
 	l.requested = requested
 	// With the first k Replies seen, calls-k are outstanding. Only the last few k can
-	// explain the Call, for no grant in use is above what was asked for.
+	// explain the Call, for no grant in use is above the credits requested.
 	for k := l.replies; k >= l.base && l.calls-k <= int64(requested); k-- {
 		grant := int64(1) // "one credit until the first Reply"
 		if k > 0 {

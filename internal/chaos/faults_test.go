@@ -17,7 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
-// An outcome is what a client sees.
+// An outcome is the end of a Call as its client sees it.
 type outcome string
 
 const (
@@ -26,7 +26,8 @@ const (
 	closed    outcome = "closed"
 )
 
-// A row is one of docs/faults.md: one fault, one Call, and what shows.
+// A row is one of docs/faults.md: one fault, one Call, and its traces in the log and the
+// metrics.
 type row struct {
 	name    string // as in the document
 	over    string // upstream: rdma or tcp
@@ -90,7 +91,7 @@ func document(t *testing.T) string {
 	return string(doc)
 }
 
-// TestFaults injects each fault once and compares what shows with docs/faults.md.
+// TestFaults injects each fault once and compares its traces with docs/faults.md.
 func TestFaults(t *testing.T) {
 	doc := document(t)
 	for _, r := range rows {
@@ -180,7 +181,7 @@ func (r *row) check(t *testing.T) {
 	w.close()
 }
 
-// shows checks what the log says and which metrics have moved.
+// shows checks the log and which metrics have moved.
 func (w *world) shows(before map[string]float64, log string, metrics []string) {
 	w.t.Helper()
 	var moved []string
@@ -261,7 +262,7 @@ func (w *world) series() map[string]float64 {
 	return all
 }
 
-// moved are the series that are not what they were, but for those that move with
+// moved returns the series that have changed, but for those that move with
 // every Call.
 func (w *world) moved(before map[string]float64) (names []string) {
 	after := w.series()

@@ -39,7 +39,7 @@ func (w *world) succeed(l life) (old life) {
 	return old
 }
 
-// newLife makes what a process has before it reads its configuration.
+// newLife makes the parts of a process that do not depend on its configuration.
 func (w *world) newLife() (l life) {
 	l.h = &proxytest.Harness{T: w.t, Metrics: metrics.New(), Log: w.h.Log, Registry: ulb.NewRegistry(ulb.Limits{})}
 	nfs.Register(l.h.Registry)
@@ -88,7 +88,8 @@ func (w *world) end(l life, drain time.Duration) {
 	defer cancel()
 	err := l.proxy.Drain(ctx)
 	if err == nil {
-		// Nobody is connected, and who was has had what was owed, or its connection closed.
+		// No client is connected, and each that was has all its Replies or saw its connection
+		// closed.
 		w.rested(l)
 	}
 	_ = l.proxy.Close()

@@ -15,9 +15,10 @@ import (
 type line interface {
 	// send sends a Call.
 	send(m []byte, most time.Duration) error
-	// replies are what comes, until the end, but for the server's Calls.
+	// replies receives the messages that come, except the server's Calls, and is closed
+	// at the end.
 	replies() <-chan []byte
-	// calls are those. Who does not take them loses some.
+	// calls receives the server's Calls. One that finds it full is lost.
 	calls() <-chan []byte
 	// answer sends a Reply to one of them.
 	answer(m []byte)
@@ -130,7 +131,7 @@ func (l *rdmaLine) send(m []byte, _ time.Duration) error {
 func (l *rdmaLine) replies() <-chan []byte { return l.got }
 func (l *rdmaLine) calls() <-chan []byte   { return l.c.Calls }
 
-// answer is part of line. What is nobody's cannot be sent.
+// answer is part of line. A Reply that answers no Call cannot be sent.
 func (l *rdmaLine) answer(m []byte) { _ = l.c.Send(m) }
 
 func (l *rdmaLine) ended() <-chan struct{} { return l.endc }

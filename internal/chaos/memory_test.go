@@ -8,12 +8,12 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
-// An inMemory is a provider in memory that loses and breaks what its sky says.
-// What it breaks shows at both ends at once, and its handles can be counted.
+// An inMemory is a provider in memory that loses and breaks connections as its sky says.
+// A break shows at both ends at once, and its handles can be counted.
 type inMemory struct {
 	*fabrictest.Loopback
 	sky   *sky
-	exact bool // what a Responder says arrives, or the connection ends
+	exact bool // a Responder's messages arrive, or the connection ends
 
 	mu     sync.Mutex // guards the rest; a leaf
 	dice   *rand.Rand

@@ -19,7 +19,7 @@ const (
 	write                // may be repeated: data fetched directly
 	sequence             // of NFSv4.2: gives its connection one to the server; may be replayed
 	mkdir                // must not be executed twice
-	echo                 // of a program nobody knows: must not be executed twice
+	echo                 // of a program that the bridge does not know: must not be executed twice
 	echoGSS              // its XID is signed: never replayed
 	kinds
 )
@@ -116,7 +116,7 @@ func look(c *oncrpc.Call) (k kind, id uint32, err error) {
 	return k, id, nil
 }
 
-// replyTo is what a correct server answers: a function of the Call alone.
+// replyTo is the Reply of a correct server: a function of the Call alone.
 func replyTo(c *oncrpc.Call, k kind) []byte {
 	sum := proxytest.Checksum(c.Message[c.Args:])
 	switch k {

@@ -10,8 +10,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// An rdmaRogue is a client over RPC-over-RDMA that does what Requesters must not.
-// Nothing it does may harm the bridge or anybody else.
+// An rdmaRogue is a client over RPC-over-RDMA that breaks the rules for Requesters. None
+// of its acts may harm the bridge or another client.
 type rdmaRogue struct {
 	book   *book
 	counts *counts

@@ -14,7 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A responder is an RPC-over-RDMA Responder that does what its sky says. It is
+// A responder is an RPC-over-RDMA Responder with the faults of its sky. It is
 // made of nothing that the bridge is made of but codecs: it knows by itself how a
 // READ is reduced, and counts credits its own way.
 type responder struct {
@@ -23,7 +23,7 @@ type responder struct {
 	server *server
 	sky    *sky
 	l      fabric.Listener
-	slow   bool // what comes late comes at least some milliseconds late
+	slow   bool // late answers come at least some milliseconds late
 	exact  bool // time is virtual: a Reply that was sent has come when time has passed
 
 	conns atomic.Int64 // so far
@@ -72,7 +72,7 @@ type responderConn struct {
 
 	bufs       [responderReceives][]byte
 	closed     bool
-	unexpected bool // it has sent what answers no Call
+	unexpected bool // it has sent a Reply that answers no Call
 	ledger     creditLedger
 
 	live    map[uint64]*pull // Reads posted, by ID
@@ -256,7 +256,7 @@ func (c *responderConn) fetched(d *fabric.Completion) {
 	}
 }
 
-// tooLate checks what became of work on the memory of a Call that has ended.
+// tooLate checks that work on the memory of a Call that has ended has failed.
 func (c *responderConn) tooLate(d *fabric.Completion) {
 	xid, ok := c.lates[d.ID]
 	delete(c.lates, d.ID)

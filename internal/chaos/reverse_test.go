@@ -14,14 +14,14 @@ import (
 //
 // A server may call the client whose SEQUENCE came on a connection, on that connection:
 // its Call names the number of that SEQUENCE, so that a Call which comes to another client
-// is seen. What the client answers is a function of the Call. The answer comes back on the
+// is seen. The client's answer is a function of the Call. The answer comes back on the
 // same connection, or the connection has ended, or the client did not say anything; what
 // the bridge says in its place is an error.
 
 // callbackProgram is RFC 8881's NFS4_CALLBACK.
 const callbackProgram = 0x40000000
 
-// newReverse is a Call of a server, to who sent the SEQUENCE with the number id.
+// newReverse is a Call of a server, to the client that sent the SEQUENCE with the number id.
 func newReverse(xid, id uint32, n int) []byte {
 	return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, callbackProgram, 1, 1), tagged(id, n))
 }
@@ -36,7 +36,7 @@ func reverseID(m []byte) (id uint32, ok bool) {
 	return id, n < 2048 && bytes.Equal(m, newReverse(c.XID, id, int(n)))
 }
 
-// reverseReply is what a client answers to m.
+// reverseReply is a client's Reply to m.
 func reverseReply(m []byte) []byte {
 	sum := proxytest.Checksum(m)
 	b := make([]byte, sum%512)
@@ -47,13 +47,13 @@ func reverseReply(m []byte) []byte {
 // isCall reports that m is a Call.
 func isCall(m []byte) bool { return len(m) >= 8 && binary.BigEndian.Uint32(m[4:]) == 0 }
 
-// reverses are the Calls of a server on one connection. They belong to who writes to it.
+// reverses are the Calls of a server on one connection. The goroutine that writes to it owns them.
 type reverses struct {
 	s    *server
 	open map[uint32][]byte // by XID
 }
 
-// draw is a Call to who sent the SEQUENCE j on this connection, or nil. One at a time is
+// draw is a Call to the client that sent the SEQUENCE j on this connection, or nil. One at a time is
 // what RFC 8167 Section 4.1 allows before an answer.
 func (r *reverses) draw(dice *rand.Rand, j *job) []byte {
 	if j.kind != sequence || j.id == 0 || len(r.open) > 0 || dice.IntN(3) > 0 {
@@ -103,11 +103,11 @@ func (c *client) called(l line, m []byte) {
 	case 0: // no answer
 	case 1:
 		l.answer(reverseReply(m))
-		l.answer(reverseReply(m)) // the second one is nobody's
+		l.answer(reverseReply(m)) // the second one answers no Call
 	case 2:
 		o := reverseReply(m)
 		binary.BigEndian.PutUint32(o, c.dice.Uint32())
-		l.answer(o) // nobody has asked
+		l.answer(o) // it answers no Call
 	default:
 		l.answer(reverseReply(m))
 	}

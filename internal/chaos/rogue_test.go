@@ -14,7 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// A rogue is a client over TCP that does what clients should not. What it is
+// A rogue is a client over TCP that breaks the rules for clients. What it is
 // answered must be right all the same.
 type rogue struct {
 	name   string
@@ -29,7 +29,7 @@ type rogue struct {
 // stallTimeout is how long the bridge waits for the rest of a record.
 const stallTimeout = 2 * time.Second
 
-// patience is how long beyond its time the bridge may need on a busy machine.
+// patience is added to the bridge's own times, for a busy machine.
 const patience = 10 * time.Second
 
 // run misbehaves until ctx ends.
@@ -195,7 +195,7 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 			_ = c.(*net.TCPConn).CloseWrite()
 			defer c.Close()
 		case 3:
-			defer c.Close() // it stays open, and nobody reads it
+			defer c.Close() // it stays open, and the client does not read it
 		}
 		next, err := g.dial()
 		if err != nil {
@@ -219,7 +219,7 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 	}
 }
 
-// garbage sends what is no Call. The connection must be closed.
+// garbage sends octets that are no Call. The connection must be closed.
 func (g *rogue) garbage(_ context.Context, c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(stallTimeout + patience))
 	noise := make([]byte, 64+g.dice.IntN(4096))
@@ -262,7 +262,7 @@ func (g *rogue) halfRecord(ctx context.Context, c net.Conn) {
 	}
 }
 
-// halfClose sends Calls and FIN, and reads what comes.
+// halfClose sends Calls and FIN, and reads the Replies.
 func (g *rogue) halfClose(_ context.Context, c net.Conn) {
 	var b []byte
 	all := make(map[uint32]*outstanding)

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// A server is what executes Calls, whatever they came on. Its duplicate request
+// A server executes Calls, whatever transport they came on. Its duplicate request
 // cache is keyed as that of Linux is: XID, and a checksum of the arguments; the
 // address is the bridge's always.
 type server struct {
@@ -23,7 +23,7 @@ type server struct {
 	seen map[request]bool
 }
 
-// stop stops the server as SIGSTOP does: what has come to its host waits. goOn follows.
+// stop stops the server as SIGSTOP does: Calls at its host wait until goOn.
 func (s *server) stop() { s.run.Lock() }
 func (s *server) goOn() { s.run.Unlock() }
 

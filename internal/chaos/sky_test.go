@@ -14,8 +14,8 @@ const (
 	// Of a Responder.
 	lateReply   fault = iota // the Reply comes late
 	lostCall                 // the Call is dropped, executed or not
-	wrongXID                 // answered under an XID that is nobody's
-	strayReply               // a Reply to nobody, beside the right one
+	wrongXID                 // answered under an XID of no Call
+	strayReply               // a Reply to no Call, beside the right one
 	twiceReply               // the Reply is sent twice
 	twoXIDs                  // header and payload name different XIDs
 	badHeader                // the Transport header ends early
@@ -23,7 +23,7 @@ const (
 	grantOne                 //
 	grantHuge                // 100,000
 	longChunk                // a chunk comes back longer than it was offered
-	shortChunk               // a chunk comes back shorter than what belongs in it
+	shortChunk               // a chunk comes back shorter than its data
 	errChunk                 // RDMA_ERROR, ERR_CHUNK
 	errVers                  // RDMA_ERROR, ERR_VERS
 	alienHandle              // another Call's handle is invalidated
@@ -44,7 +44,7 @@ const (
 	trickleWire // octets come one by one
 	delayWire   // all come late
 	refuseWire  // the connection is reset when it is made
-	shutWire    // nobody listens
+	shutWire    // no socket listens
 
 	// Of a provider in memory.
 	lostSend   // a Send is completed, and never delivered
@@ -56,7 +56,7 @@ const (
 	rogueDeaf       // asks for much and reads nothing
 	rogueTrickle    // sends octet by octet
 	rogueTwice      // sends its Calls again on new connections, the old ones open or not
-	rogueGarbage    // sends what is no Call
+	rogueGarbage    // sends octets that are no Call
 	rogueHalfRecord // begins a record and stays
 	rogueHalfClose  // sends FIN and waits for its Replies
 
@@ -137,7 +137,7 @@ func (s *sky) strikes(r *rand.Rand, f fault) bool {
 
 func (s *sky) set(w weather) { s.now.Store(&w) }
 
-// responderFaults are what a Responder and the wire to it may do, each with how
+// responderFaults are the faults of a Responder and the wire to it, each with how
 // often in a million Calls, or pieces of up to 16 KiB on a wire, at its worst.
 var responderFaults = weather{
 	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, twoXIDs: 2000, badHeader: 3000,

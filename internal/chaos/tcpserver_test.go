@@ -11,7 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A tcpServer is an RPC server over TCP that does what its sky says.
+// A tcpServer is an RPC server over TCP with the faults of its sky.
 type tcpServer struct {
 	name   string
 	seed   seed
@@ -31,7 +31,7 @@ type tcpConn struct {
 	*net.TCPConn
 	s *tcpServer
 
-	mu   sync.Mutex // guards writing, and what follows
+	mu   sync.Mutex // guards writing and the fields below
 	dice *rand.Rand
 	own  reverses
 }
@@ -123,7 +123,7 @@ func (c *tcpConn) strikes(f fault) bool {
 	return c.s.sky.strikes(c.dice, f)
 }
 
-// answer sends the Reply to j, or what the sky makes of it.
+// answer sends the Reply to j with the faults that the sky draws.
 func (c *tcpConn) answer(j *job) {
 	c.s.server.finish(j)
 	c.mu.Lock()

@@ -173,7 +173,7 @@ func (c *wired) carry(b []byte, from, to *net.TCPConn, dice *rand.Rand, carried 
 	return true
 }
 
-// swallow reads what comes, for nobody, until the end.
+// swallow reads and discards until the end.
 func (c *wired) swallow(from *net.TCPConn) {
 	buf := make([]byte, 16<<10)
 	for {
@@ -213,7 +213,7 @@ func (w *wire) shut(d time.Duration) {
 	w.up()
 }
 
-// down stops listening and cuts what there is: connections are refused by the kernel.
+// down stops listening and cuts all connections. The kernel refuses new ones.
 func (w *wire) down() {
 	w.mu.Lock()
 	l := w.l

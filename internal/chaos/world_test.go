@@ -221,7 +221,7 @@ func (w *world) blow(ctx context.Context) {
 	}
 }
 
-// watch samples what must hold at every moment until ctx ends.
+// watch checks, again and again until ctx ends, the rules that must hold at every moment.
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		st := w.life().proxy.Status()
@@ -266,7 +266,7 @@ next:
 	return n
 }
 
-// rest checks a bridge without clients: nothing is left of what was.
+// rest checks that a bridge without clients has nothing left of them.
 func (w *world) rest() {
 	w.rested(w.life())
 	if n := w.handles(); n != 0 && !w.settles(5*time.Second, func() bool { return w.handles() == 0 }) {
@@ -274,7 +274,7 @@ func (w *world) rest() {
 	}
 }
 
-// rested is rest for what one life counts.
+// rested is rest for the counters of one life.
 func (w *world) rested(l life) {
 	ok := w.settles(15*time.Second, func() bool {
 		if l.sum("rdmabridge_client_received_calls_total") != l.sum("rdmabridge_client_calls_total") {

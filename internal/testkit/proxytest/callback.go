@@ -47,7 +47,8 @@ func (in *callbackIncoming) Accept(ctx context.Context, l loop.Loop, o fabric.Co
 	return in.Incoming.Accept(ctx, l, o, &Callback{p: in.p, loop: l, handler: h, got: make(chan []byte, 1024)})
 }
 
-// A Callback is one connection of a server. It sees what its handler sees.
+// A Callback is one connection of a server. It sees every completion before its handler
+// does.
 type Callback struct {
 	fabric.Conn // owned by loop
 
@@ -88,7 +89,7 @@ func (c *Callback) Completed(cs []fabric.Completion) {
 			}
 		}
 	}
-	// Those of Send are silent, unless they fail: then they are nobody's.
+	// The handler does not know the Sends of Send, and gets none of their completions.
 	c.handler.Completed(slices.DeleteFunc(cs, func(p fabric.Completion) bool { return p.Op == fabric.OpSend && p.ID == 0 }))
 }
 
@@ -125,7 +126,7 @@ func (c *Callback) Drop(err error) { c.loop.Post(loop.TaskFunc(func() { c.Close(
 // ErrEnded reports that a connection has ended.
 var ErrEnded = errors.New("proxytest: connection ended")
 
-// Next is the next message in answer to what Send sent, header and all.
+// Next returns the next answer to a message of Send, with its header.
 func (c *Callback) Next(wait time.Duration) ([]byte, error) {
 	return next(c.got, wait)
 }

@@ -16,12 +16,12 @@ import (
 // A Client is an RPC client over TCP. Its methods are safe for concurrent use.
 type Client struct {
 	Conn net.Conn
-	// Calls are what the server calls; those that find it full are lost.
+	// Calls receives the server's Calls. A Call that finds it full is lost.
 	Calls chan []byte
 
 	wmu sync.Mutex // guards writing
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	pending map[uint32]chan []byte
 	err     error
 }
@@ -77,8 +77,8 @@ func (c *Client) read() {
 	}
 }
 
-// Go sends the Call m and returns where its Reply will come; the channel is
-// closed when the connection ends first.
+// Go sends the Call m. The channel it returns receives the Reply, and is closed when the
+// connection ends first.
 func (c *Client) Go(m []byte) (<-chan []byte, error) {
 	ch := make(chan []byte, 1)
 	c.mu.Lock()
@@ -93,7 +93,7 @@ func (c *Client) Go(m []byte) (<-chan []byte, error) {
 	return ch, testkit.WriteRecord(c.Conn, m)
 }
 
-// Send sends m, which no Reply is expected to.
+// Send sends m, to which it expects no Reply.
 func (c *Client) Send(m []byte) error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()

@@ -17,10 +17,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// An RDMAClient is an RPC client over RPC-over-RDMA, for Calls of both directions:
-// what [Client] is over TCP. Its methods are safe for concurrent use.
+// An RDMAClient is an RPC client over RPC-over-RDMA, for Calls of both directions, as
+// [Client] is over TCP. Its methods are safe for concurrent use.
 type RDMAClient struct {
-	// Calls are what the server calls; those that find it full are lost.
+	// Calls receives the server's Calls. A Call that finds it full is lost.
 	Calls chan []byte
 
 	h    *Harness
@@ -31,7 +31,7 @@ type RDMAClient struct {
 	// Owned by loop.
 	waiting []*rdmaCall // for a credit
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	pending map[uint32]*rdmaCall
 	err     error
 }
@@ -90,8 +90,8 @@ func (c *RDMAClient) lease(m []byte) *regmem.Lease {
 	return l
 }
 
-// Go sends the Call m, when there is a credit, and returns where its Reply will come;
-// the channel is closed when the connection ends first, or there is none.
+// Go sends the Call m when there is a credit. The channel it returns receives the Reply,
+// and is closed when the connection ends first.
 func (c *RDMAClient) Go(m []byte) (<-chan []byte, error) {
 	x := &rdmaCall{c: c, got: make(chan []byte, 1), m: c.lease(m)}
 	x.Owner, x.Message, x.XID = x, x.m.Bytes(), binary.BigEndian.Uint32(m)
@@ -115,10 +115,10 @@ func (c *RDMAClient) Go(m []byte) (<-chan []byte, error) {
 	return x.got, nil
 }
 
-// pull sends what has a credit.
+// pull sends Calls as long as there are credits.
 func (c *RDMAClient) pull() {
 	if len(c.waiting) == 0 {
-		return // and before the first there may be no Requester yet
+		return // before the first Call there may be no Requester yet
 	}
 	for len(c.waiting) > 0 {
 		x := c.waiting[0]

@@ -17,7 +17,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A Harness is what proxies and servers of a test run on.
+// A Harness is the engine, the memory and the metrics that the proxies and servers of a
+// test share.
 type Harness struct {
 	T        testing.TB
 	Engine   *tcpframe.Engine

@@ -21,7 +21,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum is what servers return of what they were sent.
+// Checksum is the checksum that servers return of the data they received.
 func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 // CallHeader appends a Call header with AUTH_SYS.
@@ -44,7 +44,7 @@ func EchoCall(xid uint32, n, replyLen, delayMS int) []byte {
 	return testkit.AppendOpaque(b, payload)
 }
 
-// EchoReply is what the server answers to an EchoCall with that payload.
+// EchoReply is the server's Reply to an EchoCall with that payload.
 func EchoReply(xid uint32, payload []byte, replyLen int) []byte {
 	b := testkit.AppendWords(make([]byte, 0, replyLen+64), xid, 1, 0, 0, 0, 0)
 	sum := Checksum(payload)
@@ -223,7 +223,7 @@ func answer(c *oncrpc.Call) []byte {
 	return fail(oncrpc.ProcedureUnavailable)
 }
 
-// delay is what an EchoCall asks for, in milliseconds.
+// delay returns the delay that an EchoCall asks for, in milliseconds.
 func delay(c *oncrpc.Call) uint32 {
 	if c.Program != EchoProgram || c.Procedure != EchoProc || len(c.Message) < c.Args+8 {
 		return 0

@@ -86,7 +86,7 @@ func (r *Relay) accept() {
 	}
 }
 
-// An outlet is a client's end, to which nothing goes any more when it has vanished.
+// An outlet writes to a client's connection until that has vanished.
 type outlet struct {
 	r *Relay
 	c *net.TCPConn
@@ -104,7 +104,8 @@ func (o outlet) Write(b []byte) (int, error) {
 
 // Vanish makes the kernel drop all that comes on the connections there are, before TCP
 // sees it: they look as if the server's host had lost its power. With refuse, new ones
-// get no answer either. What is sent before is not repeated: it is acknowledged first.
+// get no answer either. Vanish first waits until octets under way are acknowledged, so
+// that they are not repeated.
 func (r *Relay) Vanish(refuse bool) {
 	r.t.Helper()
 	time.Sleep(200 * time.Millisecond)

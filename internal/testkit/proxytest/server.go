@@ -17,7 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// Behaviour is what a server does beside answering.
+// Behaviour changes how a server answers.
 type Behaviour struct {
 	// Intercept, when set, may return another answer, or nil and true to stay
 	// silent. It is called on many goroutines.
@@ -53,7 +53,7 @@ func (g *Gate) Open() {
 	}
 }
 
-// wait is what an answer waits for; nil if it need not.
+// wait returns a channel that is closed when answers may go, or nil if they may now.
 func (g *Gate) wait() <-chan struct{} {
 	if g == nil {
 		return nil
@@ -203,7 +203,7 @@ func (s *TCPServer) serve(c *TCPConn) {
 	}
 }
 
-// Send sends one record. That the connection has ended is seen elsewhere.
+// Send sends one record. It ignores errors: serve sees the end of the connection.
 func (c *TCPConn) Send(m []byte) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
