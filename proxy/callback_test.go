@@ -65,7 +65,7 @@ func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptio
 		}, "here"}
 	}
 	siw := func(o iwarp.Options) side {
-		return side{"iwarp", iwarp.New(o), func(t *testing.T) loop.Loop {
+		return side{"iwarp", proxytest.IWARP(o), func(t *testing.T) loop.Loop {
 			l := iwarptest.NewLoop()
 			t.Cleanup(l.Stop)
 			return l

@@ -19,16 +19,17 @@ func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error
 	}
 	incoming := func(in fabric.Incoming) { l.incoming(ctx, in) }
 	var rdma fabric.Listener
+	var err error
 	if p, ok := t.opts.Provider.(fabric.SocketProvider); ok && socket != nil {
-		rdma = p.ListenOn(socket, o, incoming)
+		rdma, err = p.ListenOn(socket, o, incoming)
 	} else {
 		if socket != nil {
 			_ = socket.Close()
 		}
-		var err error
-		if rdma, err = t.opts.Provider.Listen(t.opts.Address, o, incoming); err != nil {
-			return err
-		}
+		rdma, err = t.opts.Provider.Listen(t.opts.Address, o, incoming)
+	}
+	if err != nil {
+		return err
 	}
 	l.mu.Lock()
 	l.rdma = rdma

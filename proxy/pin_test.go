@@ -547,7 +547,7 @@ func over(t *testing.T, change func(*proxy.ListenerOptions, *proxy.UpstreamOptio
 		l := iwarptest.NewLoop()
 		t.Cleanup(l.Stop)
 		o := iwarp.Options{}
-		return pinningOver(t, budget, iwarp.New(o), iwarp.New(o), l, "127.0.0.1:0", proxytest.Behaviour{}, change)
+		return pinningOver(t, budget, proxytest.IWARP(o), proxytest.IWARP(o), l, "127.0.0.1:0", proxytest.Behaviour{}, change)
 	})
 }
 

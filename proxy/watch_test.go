@@ -55,7 +55,7 @@ func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.Upstrea
 			if rdma {
 				l := iwarptest.NewLoop()
 				t.Cleanup(l.Stop)
-				s := x.RDMAServer(iwarp.New(iwarp.Options{}), []loop.Loop{l}, "127.0.0.1:0", 32, b)
+				s := x.RDMAServer(proxytest.IWARP(iwarp.Options{}), []loop.Loop{l}, "127.0.0.1:0", 32, b)
 				addr, x.xids, x.calls = s.Addr(), s.XIDs, &s.Calls
 			} else {
 				s := x.TCPServer(b)
@@ -67,7 +67,7 @@ func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.Upstrea
 				change(&uo)
 			}
 			if rdma {
-				uo.Provider = iwarp.New(iwarp.Options{SilentTimeout: max(uo.SilentTimeout, 0)})
+				uo.Provider = proxytest.IWARP(iwarp.Options{SilentTimeout: max(uo.SilentTimeout, 0)})
 			}
 			x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
 			f(t, x)

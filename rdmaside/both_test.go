@@ -76,7 +76,7 @@ func pair(t testing.TB, o pairOptions) *pairing {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.l, err = p.p.Listen("", fabric.ListenOptions{}, func(in fabric.Incoming) {
+	p.l, err = p.p.Listen("", fabrictest.NoLimits(), func(in fabric.Incoming) {
 		if _, err := s.Accept(context.Background(), in, serving); err != nil {
 			t.Error(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -94,7 +95,7 @@ func requesterTest(t *testing.T, setup func(tc *requesterCase), f func(tc *reque
 			setup(tc)
 		}
 		tc.peer = &fakePeer{bed: tc.bed, receives: 64}
-		l, err := tc.provider.Listen("server", fabric.ListenOptions{}, func(in fabric.Incoming) {
+		l, err := tc.provider.Listen("server", fabrictest.NoLimits(), func(in fabric.Incoming) {
 			o := fabric.ConnOptions{ORD: 16}
 			if tc.priv.SendSize != 0 {
 				o.PrivateData = rpcrdma.AppendPrivateData(nil, tc.priv)

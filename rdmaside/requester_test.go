@@ -358,7 +358,7 @@ func TestRequesterDialFails(t *testing.T) {
 		if _, err := DialRequester(context.Background(), b.provider, b.loop, "nowhere", o, nil); err == nil {
 			t.Error("connected to nowhere")
 		}
-		l, _ := b.provider.Listen("there", fabric.ListenOptions{}, func(in fabric.Incoming) {
+		l, _ := b.provider.Listen("there", fabrictest.NoLimits(), func(in fabric.Incoming) {
 			_, _ = in.Accept(context.Background(), b.peerLoop, fabric.ConnOptions{}, &fakePeer{bed: b})
 		})
 		defer l.Close()

@@ -71,7 +71,7 @@ func responderTest(t *testing.T, setup, f func(tc *responderCase)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := tc.provider.Listen("front", fabric.ListenOptions{}, func(in fabric.Incoming) {
+		l, err := tc.provider.Listen("front", fabrictest.NoLimits(), func(in fabric.Incoming) {
 			if _, err := s.Accept(context.Background(), in, tc.loop); err != nil {
 				t.Error(err)
 			}

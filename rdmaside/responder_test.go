@@ -194,7 +194,7 @@ func TestResponderAcceptFails(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l, _ := b.provider.Listen("front", fabric.ListenOptions{}, func(in fabric.Incoming) {
+				l, _ := b.provider.Listen("front", fabrictest.NoLimits(), func(in fabric.Incoming) {
 					// Three Receives of 4 KiB do not fit.
 					if _, err := s.Accept(context.Background(), in, b.loop); !errors.Is(err, ErrNoReceives) {
 						t.Errorf("accepted without memory: %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/bench"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -43,7 +44,7 @@ upstreams: [{name: echo, transport: rdma, endpoints: ["%s"]}]
 memory: {budget: 512MiB}
 admin: {address: none}
 loops: 1
-`, start(bench.ServerOptions{Provider: iwarp.New(iwarp.Options{Log: log})}))), known)
+`, start(bench.ServerOptions{Provider: proxytest.IWARP(iwarp.Options{Log: log})}))), known)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,10 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 	}
 	for i := range c.Upstreams {
 		u := c.Upstreams[i]
-		o := upstreamOptions(&u, b.log)
+		o, err := upstreamOptions(&u, b.log)
+		if err != nil {
+			return nil, nil, nil, err
+		}
 		// These settings go to the pool or to a connection, not to the provider.
 		u.Pool, u.Endpoints, u.Inline, u.Backoff = configs.Pool{}, nil, configs.Inline{}, configs.Backoff{}
 		u.Timeouts.Unavailable, u.Timeouts.Probe = 0, 0

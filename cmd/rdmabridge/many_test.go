@@ -35,7 +35,7 @@ type crowd struct {
 func newCrowd(t testing.TB, budget int64, credits int, b proxytest.Behaviour) *crowd {
 	t.Helper()
 	h := proxytest.NewHarness(t, budget)
-	x := &crowd{Harness: h, server: h.TCPServer(b), provider: iwarp.New(iwarp.Options{Log: h.Log})}
+	x := &crowd{Harness: h, server: h.TCPServer(b), provider: proxytest.IWARP(iwarp.Options{Log: h.Log})}
 	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: h.Log})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func newCrowd(t testing.TB, budget int64, credits int, b proxytest.Behaviour) *c
 	x.loops = engine.Loops()
 	x.p = h.Proxy(
 		[]proxy.ListenerOptions{{
-			Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: iwarp.New(iwarp.Options{Log: h.Log}), Upstream: "storage",
+			Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{Log: h.Log}), Upstream: "storage",
 			Credits: credits, MaxStartingPerAddress: 128,
 		}},
 		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{x.server.Addr()}, Connections: 2, ProbeInterval: -1}}, // the server counts Calls

@@ -21,7 +21,10 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
 	if l.RDMA() {
-		o.Provider = listenerProvider(l, log)
+		var err error
+		if o.Provider, err = listenerProvider(l, log); err != nil {
+			return o, fmt.Errorf("listener %s: %w", l.Name, err)
+		}
 		o.MaxStarting, o.MaxStartingPerAddress = l.Limits.Starting, l.Limits.StartingPerAddress
 	}
 	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
@@ -57,7 +60,7 @@ var poolModes = map[string]proxy.Mode{
 const slowStart = 16
 
 // upstreamOptions translates an upstream of the configuration for package proxy.
-func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOptions {
+func upstreamOptions(u *configs.Upstream, log zerolog.Logger) (proxy.UpstreamOptions, error) {
 	o := proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
@@ -70,8 +73,11 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOpti
 		SilentTimeout: u.Timeouts.Silent.Value(), ProbeInterval: u.Timeouts.Probe.Value(),
 	}
 	if u.RDMA() {
-		o.Provider = upstreamProvider(u, log)
-		return o
+		var err error
+		if o.Provider, err = upstreamProvider(u, log); err != nil {
+			return o, fmt.Errorf("upstream %s: %w", u.Name, err)
+		}
+		return o, nil
 	}
 	if u.Source.Address != "" {
 		o.Source.Address = netip.MustParseAddr(u.Source.Address)
@@ -79,5 +85,5 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) proxy.UpstreamOpti
 	if u.Source.Ports != configs.AnyPort {
 		o.Source.Low, o.Source.High = u.Source.Ports.Low, u.Source.Ports.High
 	}
-	return o
+	return o, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
 // TestOptionsAreExplicit translates a configuration of defaults for package proxy. Every
@@ -43,7 +44,7 @@ upstreams:
 	only[false] = nil
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
-		checkExplicit(t, "upstream "+u.Name, upstreamOptions(u, zerolog.Nop()), slices.Concat(none, only[!u.RDMA()]))
+		checkExplicit(t, "upstream "+u.Name, upstream(t, u), slices.Concat(none, only[!u.RDMA()]))
 	}
 }
 
@@ -56,4 +57,14 @@ func checkExplicit(t *testing.T, what string, options any, zero []string) {
 			t.Errorf("%s: %s is not passed to package proxy", what, name)
 		}
 	}
+}
+
+// upstream returns the options of u.
+func upstream(t *testing.T, u *configs.Upstream) proxy.UpstreamOptions {
+	t.Helper()
+	o, err := upstreamOptions(u, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
 }

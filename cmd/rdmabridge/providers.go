@@ -17,7 +17,7 @@ import (
 // providers has a constructor for each RDMA provider of this build, by the name that
 // the setting `provider` and the flag --provider use. A new provider needs its own
 // package, a line here, and its settings in package configs.
-var providers = map[string]func(providerSettings) fabric.Provider{
+var providers = map[string]func(providerSettings) (fabric.Provider, error){
 	configs.ProviderIWARP: newIWARP,
 }
 
@@ -46,11 +46,11 @@ func toolProvider(name string, w configs.IWARP, log zerolog.Logger) (fabric.Prov
 	}
 	return construct(providerSettings{
 		iwarp: w, dial: 10 * time.Second, start: 5 * time.Second, progress: 30 * time.Second, silent: -1, log: log,
-	}), nil
+	})
 }
 
 // listenerProvider makes the provider of an RDMA listener.
-func listenerProvider(l *configs.Listener, log zerolog.Logger) fabric.Provider {
+func listenerProvider(l *configs.Listener, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[l.Provider](providerSettings{
 		iwarp: l.IWARP,
 		dial:  -1, start: l.Timeouts.Start.Value(), progress: l.Timeouts.Stall.Value(), silent: -1,
@@ -59,7 +59,7 @@ func listenerProvider(l *configs.Listener, log zerolog.Logger) fabric.Provider {
 }
 
 // upstreamProvider makes the provider of an RDMA upstream.
-func upstreamProvider(u *configs.Upstream, log zerolog.Logger) fabric.Provider {
+func upstreamProvider(u *configs.Upstream, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[u.Provider](providerSettings{
 		iwarp: u.IWARP,
 		dial:  u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
@@ -71,7 +71,7 @@ func upstreamProvider(u *configs.Upstream, log zerolog.Logger) fabric.Provider {
 }
 
 // newIWARP is the constructor of provider iwarp.
-func newIWARP(s providerSettings) fabric.Provider {
+func newIWARP(s providerSettings) (fabric.Provider, error) {
 	o := iwarp.Options{
 		CRCOff: s.iwarp.CRC == configs.Off, DialRev1: s.iwarp.Revision1 == configs.On,
 		DialTimeout: s.dial, AcceptTimeout: s.start, ProgressTimeout: s.progress, SilentTimeout: s.silent,

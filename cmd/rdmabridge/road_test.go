@@ -26,11 +26,11 @@ func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, strin
 	o.Log = h.Log
 	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
-	s := h.RDMAServer(iwarp.New(o), []loop.Loop{l}, "127.0.0.1:0", credits, proxytest.Behaviour{})
+	s := h.RDMAServer(proxytest.IWARP(o), []loop.Loop{l}, "127.0.0.1:0", credits, proxytest.Behaviour{})
 	p := h.Proxy(
 		[]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{
-			Name: "storage", RDMA: true, Provider: iwarp.New(o), Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond,
+			Name: "storage", RDMA: true, Provider: proxytest.IWARP(o), Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond,
 			ProbeInterval: -1, // the server counts Calls
 		}},
 	)

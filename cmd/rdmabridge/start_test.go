@@ -74,7 +74,7 @@ upstreams:
 	}
 	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
-	client := x.RDMAClient(iwarp.New(iwarp.Options{Log: x.Log}), l, x.p.Addr("rdma"), 0)
+	client := x.RDMAClient(proxytest.IWARP(iwarp.Options{Log: x.Log}), l, x.p.Addr("rdma"), 0)
 	m := proxytest.GetattrCall(1)
 	if got, err := client.Call(m); err != nil || !bytes.Equal(got, proxytest.Expected(m)) {
 		t.Errorf("a client that speaks: %v", err)

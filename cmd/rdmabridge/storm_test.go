@@ -154,7 +154,7 @@ func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
 	}
 	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
-	return h.RDMAServer(iwarp.New(iwarp.Options{Log: h.Log}), []loop.Loop{l}, "127.0.0.1:0", 32, b).Addr()
+	return h.RDMAServer(proxytest.IWARP(iwarp.Options{Log: h.Log}), []loop.Loop{l}, "127.0.0.1:0", 32, b).Addr()
 }
 
 func (s *storm) run(t *testing.T) {

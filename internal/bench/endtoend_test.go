@@ -21,7 +21,13 @@ func provider(rdma bool) fabric.Provider {
 	if !rdma {
 		return nil
 	}
-	return iwarp.New(iwarp.Options{Log: zerolog.Nop()})
+	p, err := iwarp.New(iwarp.Options{
+		DialTimeout: 10 * time.Second, AcceptTimeout: 5 * time.Second, ProgressTimeout: 30 * time.Second, Log: zerolog.Nop(),
+	})
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 func startServer(t *testing.T, o ServerOptions) *Server {

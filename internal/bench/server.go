@@ -161,7 +161,7 @@ func (s *Server) listenRDMA(o ServerOptions) error {
 	if err != nil {
 		return err
 	}
-	s.rdma, err = o.Provider.Listen(o.Address, fabric.ListenOptions{}, func(in fabric.Incoming) {
+	s.rdma, err = o.Provider.Listen(o.Address, fabric.ListenOptions{MaxConnections: 1024, MaxStarting: 128, MaxStartingPerAddr: 16}, func(in fabric.Incoming) {
 		l := s.loops[int(s.next.Add(1))%len(s.loops)]
 		if _, err := responder.Accept(context.Background(), in, l); err != nil {
 			o.Log.Warn().Err(err).Stringer("peer", in.Peer()).Msg("RDMA connection not set up")

@@ -110,7 +110,7 @@ func vanishes(over string) func(*bridgeFault) {
 		if u.RDMA {
 			b.overRDMA("up", newServer(b.book, true))
 			target = b.responders[0].l.Addr().String()
-			u.Provider = iwarp.New(iwarp.Options{SilentTimeout: silent, Log: b.h.Log})
+			u.Provider = proxytest.IWARP(iwarp.Options{SilentTimeout: silent, Log: b.h.Log})
 		} else {
 			b.overTCP("up", newServer(b.book, true))
 			target = b.servers[0].l.Addr().String()

@@ -50,7 +50,7 @@ func (w *world) newLife() (l life) {
 	if l.h.Arena, err = regmem.New(regmem.Options{Budget: w.h.Arena.Budget()}); err != nil {
 		w.book.wrong("harness: %v", err)
 	}
-	l.iwarp, l.front = iwarp.New(w.providers), iwarp.New(w.providers)
+	l.iwarp, l.front = proxytest.IWARP(w.providers), proxytest.IWARP(w.providers)
 	return l
 }
 

@@ -39,7 +39,7 @@ const (
 // listen starts a responder. Its connections are on loop.
 func (r *responder) listen(p fabric.Provider, loop loop.Loop, addr string) error {
 	var err error
-	r.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
+	r.l, err = p.Listen(addr, fabric.ListenOptions{MaxConnections: 1024, MaxStarting: 128, MaxStartingPerAddr: 16}, func(in fabric.Incoming) {
 		n := int(r.conns.Add(1))
 		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]offer), lates: make(map[uint64]uint32), own: reverses{s: r.server}}
 		if peer, ok := rpcrdma.FindPrivateData(in.PrivateData()); ok {

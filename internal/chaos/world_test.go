@@ -115,7 +115,7 @@ func newWorld(t testing.TB, s seed, budget int64) *world {
 	}
 	w.loop, w.clientLoop, w.memLoop = iwarptest.NewLoop(), iwarptest.NewLoop(), fabrictest.NewLoop()
 	w.providers = iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log}
-	w.iwarp, w.front = iwarp.New(w.providers), iwarp.New(w.providers)
+	w.iwarp, w.front = proxytest.IWARP(w.providers), proxytest.IWARP(w.providers)
 	return w
 }
 
@@ -140,7 +140,7 @@ func (w *world) wire(name string, sk *sky, target string, corrupt bool) string {
 
 // strangers is a provider for the other side: its handles are not the bridge's.
 func strangers() *iwarp.Provider {
-	return iwarp.New(iwarp.Options{ProgressTimeout: 5 * time.Second, CloseTimeout: time.Second, DialTimeout: 2 * time.Second, AcceptTimeout: time.Second, Log: zerolog.Nop()})
+	return proxytest.IWARP(iwarp.Options{ProgressTimeout: 5 * time.Second, CloseTimeout: time.Second, DialTimeout: 2 * time.Second, AcceptTimeout: time.Second, Log: zerolog.Nop()})
 }
 
 // overRDMA adds a faulty Responder behind a faulty wire, and returns the wire's

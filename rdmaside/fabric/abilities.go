@@ -13,9 +13,9 @@ import (
 // socket that another process, or another listener of this one, opened.
 type SocketProvider interface {
 	Provider
-	// ListenOn is Listen on ln, which listens already. The Listener owns ln and
-	// closes it.
-	ListenOn(ln *net.TCPListener, o ListenOptions, incoming func(Incoming)) Listener
+	// ListenOn is Listen on ln, which listens already. It owns ln, and closes it with the
+	// Listener or when it fails.
+	ListenOn(ln *net.TCPListener, o ListenOptions, incoming func(Incoming)) (Listener, error)
 }
 
 // A CopyCounter is a Provider that copies payload between buffers of this process

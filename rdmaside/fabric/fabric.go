@@ -25,6 +25,7 @@ package fabric
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -207,15 +208,40 @@ type ListenOptions struct {
 	// Allow reports whether an address may connect. It is called before the peer gets
 	// any answer. nil allows all.
 	Allow func(netip.Addr) bool
-	// MaxConnections bounds established and starting connections; default 1024.
+
+	// The limits must be set. A negative one means no limit.
+
+	// MaxConnections bounds established and starting connections.
 	MaxConnections int
-	// MaxStarting bounds connections that have not finished start-up, over all
-	// addresses; default 128. MaxStartingPerAddr bounds them for one; default 16.
-	MaxStarting, MaxStartingPerAddr int
+	// MaxStarting bounds the connections of all addresses that have not completed
+	// start-up.
+	MaxStarting int
+	// MaxStartingPerAddr bounds the connections of one address that have not completed
+	// start-up.
+	MaxStartingPerAddr int
+
 	// Refused is called for every connection that the provider refuses. reason is one
 	// of a small constant set, so that it can be a metric label; err is for the log.
 	// Refused may be called on any goroutine. nil ignores.
 	Refused func(peer netip.AddrPort, reason string, err error)
+}
+
+// Validate returns an error for each limit that is not set. Providers call it.
+func (o *ListenOptions) Validate() error {
+	var errs []error
+	for _, l := range []struct {
+		name string
+		n    int
+	}{
+		{"MaxConnections", o.MaxConnections},
+		{"MaxStarting", o.MaxStarting},
+		{"MaxStartingPerAddr", o.MaxStartingPerAddr},
+	} {
+		if l.n == 0 {
+			errs = append(errs, fmt.Errorf("fabric: ListenOptions.%s is 0: want a limit, or a negative number for none", l.name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // An Incoming is a connection that waits to be accepted. Its receiver calls either

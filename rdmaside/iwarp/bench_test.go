@@ -181,7 +181,7 @@ func newPinger(size int, echo bool) *pinger {
 func pingers(b testing.TB, o Options) (x, y *pinger, on *iwarptest.Loop) {
 	lx, ly := newLoop(b), newLoop(b)
 	x, y = newPinger(128, false), newPinger(128, true)
-	p := New(o)
+	p := newProvider(o)
 	addr := listen(b, p, fabric.ListenOptions{}, fabric.ConnOptions{ORD: 4}, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return ly, y })
 	if _, err := p.Dial(b.Context(), lx, addr, fabric.ConnOptions{ORD: 4}, x); err != nil {
 		b.Fatal(err)
@@ -238,7 +238,7 @@ func BenchmarkSocketWrite(b *testing.B) {
 			u, v := newUser(b, loopA), newPinger(8, true)
 			into := make([]byte, 1<<20)
 			data := [][]byte{make([]byte, 1<<20)}
-			p := New(Options{CRCOff: crcOff})
+			p := newProvider(Options{CRCOff: crcOff})
 			addr := listen(b, p, fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return loopB, v })
 			recv := make([]byte, 64)
 			const depth = 4

@@ -18,7 +18,7 @@ func pair(t testing.TB, o Options, co fabric.ConnOptions) (a, b *user) {
 	a, b = newUser(t, on), newUser(t, on)
 	a.receives(16, 4096)
 	b.receives(16, 4096)
-	connect(t, New(o), a, b, co, co)
+	connect(t, newProvider(o), a, b, co, co)
 	return a, b
 }
 
@@ -37,7 +37,7 @@ func verbs(t *testing.T, o Options, n int) {
 	a, b := newUser(t, on), newUser(t, on)
 	into := a.receives(2, n+8)
 	bInto := b.receives(2, n+8)
-	connect(t, New(o), a, b, fabric.ConnOptions{ORD: 4}, fabric.ConnOptions{ORD: 4})
+	connect(t, newProvider(o), a, b, fabric.ConnOptions{ORD: 4}, fabric.ConnOptions{ORD: 4})
 	data := testkit.Pattern(n, 1)
 
 	// a sends; only then may b, the MPA responder, be heard.
@@ -104,7 +104,7 @@ func closeOrderly(t *testing.T, a, b *user) {
 func TestInfo(t *testing.T) {
 	on := newLoop(t)
 	a, b := newUser(t, on), newUser(t, on)
-	connect(t, New(Options{}), a, b,
+	connect(t, newProvider(Options{}), a, b,
 		fabric.ConnOptions{PrivateData: []byte("from a"), IRD: 5, ORD: 9},
 		fabric.ConnOptions{PrivateData: []byte("from b"), IRD: 7, ORD: 6})
 	ai, bi := a.c.Info(), b.c.Info()
@@ -123,7 +123,7 @@ func TestInfo(t *testing.T) {
 func TestQueueFull(t *testing.T) {
 	on := newLoop(t)
 	a, b := newUser(t, on), newUser(t, on)
-	connect(t, New(Options{}), a, b, fabric.ConnOptions{Receives: 2, Sends: 3, Handles: 1}, fabric.ConnOptions{})
+	connect(t, newProvider(Options{}), a, b, fabric.ConnOptions{Receives: 2, Sends: 3, Handles: 1}, fabric.ConnOptions{})
 	a.do(func(c fabric.Conn) {
 		buf := make([]byte, 8)
 		for i := range 3 {
@@ -164,8 +164,8 @@ func TestSetupError(t *testing.T) {
 	a, b := newUser(t, on), newUser(t, on)
 	sorry := errors.New("sorry")
 	a.setup = func(c fabric.Conn) error { return sorry }
-	addr := listen(t, New(Options{}), fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return on, b })
-	p := New(Options{})
+	addr := listen(t, newProvider(Options{}), fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return on, b })
+	p := newProvider(Options{})
 	if _, err := p.Dial(t.Context(), on, addr, fabric.ConnOptions{}, a); !errors.Is(err, sorry) {
 		t.Errorf("Dial: %v", err)
 	}
@@ -307,7 +307,7 @@ func TestReadsOverORD(t *testing.T) {
 func TestOverPipe(t *testing.T) {
 	l := newLoop(t)
 	x, y := net.Pipe()
-	p := New(Options{})
+	p := newProvider(Options{})
 	a, b := newUser(t, l), newUser(t, l)
 	b.receives(2, 1<<20)
 	a.receives(2, 1<<20)

@@ -2,6 +2,7 @@ package iwarp_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -20,7 +21,13 @@ func TestFabric(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			fabrictest.Run(t, func(t *testing.T) *fabrictest.Fixture {
-				p, dial, accept := iwarp.New(v.opts), iwarptest.NewLoop(), iwarptest.NewLoop()
+				o := v.opts
+				o.DialTimeout, o.AcceptTimeout, o.ProgressTimeout = 10*time.Second, 5*time.Second, 30*time.Second
+				p, err := iwarp.New(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				dial, accept := iwarptest.NewLoop(), iwarptest.NewLoop()
 				t.Cleanup(dial.Stop)
 				t.Cleanup(accept.Stop)
 				return &fabrictest.Fixture{

@@ -189,6 +189,37 @@ func (u *user) register(buf []byte, a fabric.Access) (r fabric.Region) {
 	return r
 }
 
+// newProvider returns a Provider with o. Timeouts that must be set and are not get values
+// that do not matter to a test.
+func newProvider(o Options) *Provider {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&o.DialTimeout, 10*time.Second)
+	set(&o.AcceptTimeout, 5*time.Second)
+	set(&o.ProgressTimeout, 30*time.Second)
+	p, err := New(o)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return p
+}
+
+// withLimits sets the limits of o that are not set.
+func withLimits(o fabric.ListenOptions) fabric.ListenOptions {
+	set := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	set(&o.MaxConnections, 1024)
+	set(&o.MaxStarting, 128)
+	set(&o.MaxStartingPerAddr, 16)
+	return o
+}
+
 // newLoop returns a loop that ends with the test.
 func newLoop(t testing.TB) *iwarptest.Loop {
 	l := iwarptest.NewLoop()
@@ -199,7 +230,7 @@ func newLoop(t testing.TB) *iwarptest.Loop {
 // listen starts a listener that accepts with o and hands out u.
 func listen(t testing.TB, p *Provider, lo fabric.ListenOptions, o fabric.ConnOptions, accept func(fabric.Incoming) (loop.Loop, fabric.Handler)) string {
 	t.Helper()
-	l, err := p.Listen("127.0.0.1:0", lo, func(in fabric.Incoming) {
+	l, err := p.Listen("127.0.0.1:0", withLimits(lo), func(in fabric.Incoming) {
 		on, h := accept(in)
 		if _, err := in.Accept(context.Background(), on, o, h); err != nil {
 			t.Logf("accept: %v", err)

@@ -49,30 +49,22 @@ func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 	if err != nil {
 		return nil, fmt.Errorf("iwarp: %w", err)
 	}
-	return p.ListenOn(ln.(*net.TCPListener), o, incoming), nil
+	return p.ListenOn(ln.(*net.TCPListener), o, incoming)
 }
 
 // ListenOn implements fabric.SocketProvider.
-func (p *Provider) ListenOn(ln *net.TCPListener, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
-	setListenDefaults(&o)
+func (p *Provider) ListenOn(ln *net.TCPListener, o fabric.ListenOptions, incoming func(fabric.Incoming)) (fabric.Listener, error) {
+	if err := o.Validate(); err != nil {
+		ln.Close()
+		return nil, err
+	}
 	l := &listener{
 		p: p, ln: ln, opts: o, incoming: incoming,
 		starting: make(map[net.Conn]netip.Addr),
 		perAddr:  make(map[netip.Addr]int),
 	}
 	go l.accept()
-	return l
-}
-
-func setListenDefaults(o *fabric.ListenOptions) {
-	def := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	def(&o.MaxConnections, 1024)
-	def(&o.MaxStarting, 128)
-	def(&o.MaxStartingPerAddr, 16)
+	return l, nil
 }
 
 // File implements fabric.SocketListener.
@@ -86,7 +78,6 @@ func (l *listener) SetLimits(connections, starting, startingPerAddr int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.opts.MaxConnections, l.opts.MaxStarting, l.opts.MaxStartingPerAddr = connections, starting, startingPerAddr
-	setListenDefaults(&l.opts)
 }
 
 // StopAccepting implements fabric.AcceptStopper.

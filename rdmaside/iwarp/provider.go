@@ -39,10 +39,14 @@ const (
 	workedFor = 10 * time.Minute
 )
 
-// New returns a Provider. The Loops given to its methods must be loop.SocketLoops.
-func New(o Options) *Provider {
+// New returns a Provider. The Loops given to its methods must be loop.SocketLoops. It
+// fails when an option that must be set is not.
+func New(o Options) (*Provider, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
 	o = o.withDefaults()
-	return &Provider{opts: o, limits: newLimits(o), worked: make(map[string]worked)}
+	return &Provider{opts: o, limits: newLimits(o), worked: make(map[string]worked)}, nil
 }
 
 // Name returns "iwarp".

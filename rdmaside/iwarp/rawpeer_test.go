@@ -230,7 +230,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	if o.receives == 0 {
 		o.receives, o.size = 8, 1024
 	}
-	g := &rig{u: newUser(t, newLoop(t)), p: New(o.provider)}
+	g := &rig{u: newUser(t, newLoop(t)), p: newProvider(o.provider)}
 	g.bufs = g.u.receives(o.receives, o.size)
 	addr := listen(t, g.p, fabric.ListenOptions{}, o.conn, func(fabric.Incoming) (loop.Loop, fabric.Handler) { return g.u.loop, g.u })
 	g.rawPeer = rawDial(t, addr)

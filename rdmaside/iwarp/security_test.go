@@ -1036,7 +1036,7 @@ func TestS22_HugeReads(t *testing.T) {
 // S23 and S24: queues belong to a connection. One that is flooded ends alone.
 func TestS23_FloodedAlone(t *testing.T) {
 	on := newLoop(t)
-	p := New(Options{})
+	p := newProvider(Options{})
 	var us []*user
 	accept := make(chan *user, 2)
 	addr := listen(t, p, fabric.ListenOptions{}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) {
@@ -1108,7 +1108,7 @@ func (r *refusals) refused(_ netip.AddrPort, reason string, _ error) {
 // and time.
 func TestS25_SilentStrangers(t *testing.T) {
 	var ref refusals
-	p := New(Options{AcceptTimeout: 300 * time.Millisecond})
+	p := newProvider(Options{AcceptTimeout: 300 * time.Millisecond})
 	addr := listen(t, p, fabric.ListenOptions{MaxStarting: 64, MaxStartingPerAddr: 32, Refused: ref.refused}, fabric.ConnOptions{},
 		func(fabric.Incoming) (loop.Loop, fabric.Handler) {
 			t.Error("a stranger got through")
@@ -1313,7 +1313,7 @@ func TestS30_NoGrowth(t *testing.T) {
 
 // S31: limits over all connections, and what ends gives back its share.
 func TestS31_ProviderLimits(t *testing.T) {
-	p := New(Options{MaxConnections: 3, MaxHandles: 5, MaxRegistered: 1000})
+	p := newProvider(Options{MaxConnections: 3, MaxHandles: 5, MaxRegistered: 1000})
 	on := newLoop(t)
 	var ref refusals
 	var acceptors []*user
@@ -1363,7 +1363,7 @@ func TestS31_ProviderLimits(t *testing.T) {
 
 // TestListenLimit: MaxConnections of a listener.
 func TestListenLimit(t *testing.T) {
-	p := New(Options{})
+	p := newProvider(Options{})
 	on := newLoop(t)
 	var ref refusals
 	addr := listen(t, p, fabric.ListenOptions{MaxConnections: 2, Refused: ref.refused}, fabric.ConnOptions{}, func(fabric.Incoming) (loop.Loop, fabric.Handler) {
@@ -1384,7 +1384,7 @@ func TestListenLimit(t *testing.T) {
 func TestS33_AccessList(t *testing.T) {
 	var ref refusals
 	var asked atomic.Value
-	addr := listen(t, New(Options{}), fabric.ListenOptions{
+	addr := listen(t, newProvider(Options{}), fabric.ListenOptions{
 		Allow:   func(a netip.Addr) bool { asked.Store(a); return false },
 		Refused: ref.refused,
 	}, fabric.ConnOptions{}, nil)

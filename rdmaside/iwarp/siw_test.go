@@ -79,7 +79,7 @@ type siwClient struct {
 func dialSIW(t testing.TB, o Options, remoteInvalidation byte) *siwClient {
 	c := &siwClient{user: newUser(t, newLoop(t)), id: 1000}
 	c.bufs = c.receives(8, 4096)
-	_, err := New(o).Dial(context.Background(), c.loop, siw(t), fabric.ConnOptions{
+	_, err := newProvider(o).Dial(context.Background(), c.loop, siw(t), fabric.ConnOptions{
 		PrivateData: append(be32(0xf6ab0e18), 1, remoteInvalidation, 3, 3), IRD: 16,
 	}, c.user)
 	if err != nil {
@@ -235,7 +235,7 @@ func TestSIWReject(t *testing.T) {
 	addr := siw(t)
 	u := newUser(t, newLoop(t))
 	u.receives(1, 4096)
-	_, err := New(Options{}).Dial(context.Background(), u.loop, addr, fabric.ConnOptions{IRD: -1}, u)
+	_, err := newProvider(Options{}).Dial(context.Background(), u.loop, addr, fabric.ConnOptions{IRD: -1}, u)
 	if err == nil || !strings.Contains(err.Error(), "rejected") {
 		t.Fatalf("err = %v", err)
 	}
@@ -256,7 +256,7 @@ func TestSIWInitiator(t *testing.T) {
 		t.Run(fmt.Sprintf("crcoff=%v,fpdu=%d", o.CRCOff, o.FPDU), func(t *testing.T) {
 			s := &pingServer{t: t, done: make(chan error, 1)}
 			loop := newLoop(t)
-			l, err := New(o).Listen(addr, fabric.ListenOptions{Refused: func(peer netip.AddrPort, reason string, err error) {
+			l, err := newProvider(o).Listen(addr, fabric.ListenOptions{Refused: func(peer netip.AddrPort, reason string, err error) {
 				t.Errorf("%v refused: %s: %v", peer, reason, err)
 			}}, func(in fabric.Incoming) {
 				if _, err := in.Accept(context.Background(), loop, fabric.ConnOptions{IRD: 8, ORD: 8}, s); err != nil {

@@ -71,7 +71,7 @@ func (v requestTest) run(t *testing.T) {
 	var ref refusals
 	u := newUser(t, newLoop(t))
 	u.receives(4, 1024)
-	addr := listen(t, New(Options{CRCOff: v.crcOff}), fabric.ListenOptions{Refused: ref.refused},
+	addr := listen(t, newProvider(Options{CRCOff: v.crcOff}), fabric.ListenOptions{Refused: ref.refused},
 		fabric.ConnOptions{PrivateData: []byte("hello"), IRD: 20, ORD: 8},
 		func(in fabric.Incoming) (loop.Loop, fabric.Handler) {
 			if string(in.PrivateData()) != "private" {
@@ -177,7 +177,7 @@ func TestMalformedRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var ref refusals
-			addr := listen(t, New(Options{}), fabric.ListenOptions{Refused: ref.refused}, fabric.ConnOptions{}, nil)
+			addr := listen(t, newProvider(Options{}), fabric.ListenOptions{Refused: ref.refused}, fabric.ConnOptions{}, nil)
 			r := rawDial(t, addr)
 			r.write(b)
 			if name == "cut off" {
@@ -193,8 +193,8 @@ func TestMalformedRequests(t *testing.T) {
 
 // TestReject: the Reply that says no, at both ends.
 func TestReject(t *testing.T) {
-	p := New(Options{})
-	l, err := p.Listen("127.0.0.1:0", fabric.ListenOptions{}, func(in fabric.Incoming) {
+	p := newProvider(Options{})
+	l, err := p.Listen("127.0.0.1:0", withLimits(fabric.ListenOptions{}), func(in fabric.Incoming) {
 		if !in.Peer().IsValid() {
 			t.Error("no peer")
 		}
@@ -319,7 +319,7 @@ func (v replyTest) run(t *testing.T) {
 	u.receives(4, 1024)
 	done := make(chan error, 1)
 	go func() {
-		_, err := New(Options{}).Dial(context.Background(), u.loop, addr, fabric.ConnOptions{PrivateData: []byte("hi"), IRD: 20, ORD: 8}, u)
+		_, err := newProvider(Options{}).Dial(context.Background(), u.loop, addr, fabric.ConnOptions{PrivateData: []byte("hi"), IRD: 20, ORD: 8}, u)
 		done <- err
 	}()
 	var r *rawPeer
@@ -388,7 +388,7 @@ func (v ladderTest) run(t *testing.T) {
 		}
 		return g
 	})
-	p := New(Options{DialRev1: v.rev1})
+	p := newProvider(Options{DialRev1: v.rev1})
 	on := newLoop(t)
 	for round, want := range []int{v.tries, v.again} {
 		tries.Store(0)
@@ -453,7 +453,7 @@ func TestDialErrors(t *testing.T) {
 	defer ln.Close() // never accepts: the kernel does
 
 	t.Run("timeout", func(t *testing.T) {
-		p := New(Options{DialTimeout: 100 * time.Millisecond})
+		p := newProvider(Options{DialTimeout: 100 * time.Millisecond})
 		start := time.Now()
 		_, err := p.Dial(t.Context(), on, ln.Addr().String(), fabric.ConnOptions{}, newUser(t, on))
 		var ne net.Error
@@ -467,7 +467,7 @@ func TestDialErrors(t *testing.T) {
 	t.Run("cancel", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
-		_, err := New(Options{}).Dial(ctx, on, ln.Addr().String(), fabric.ConnOptions{}, newUser(t, on))
+		_, err := newProvider(Options{}).Dial(ctx, on, ln.Addr().String(), fabric.ConnOptions{}, newUser(t, on))
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Dial: %v", err)
 		}
@@ -475,13 +475,13 @@ func TestDialErrors(t *testing.T) {
 	t.Run("nobody", func(t *testing.T) {
 		addr := ln.Addr().String()
 		ln.Close()
-		_, err := New(Options{}).Dial(t.Context(), on, addr, fabric.ConnOptions{}, newUser(t, on))
+		_, err := newProvider(Options{}).Dial(t.Context(), on, addr, fabric.ConnOptions{}, newUser(t, on))
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("Dial: %v", err)
 		}
 	})
 	t.Run("private data", func(t *testing.T) {
-		_, err := New(Options{}).Dial(t.Context(), on, "127.0.0.1:1", fabric.ConnOptions{PrivateData: make([]byte, 249)}, newUser(t, on))
+		_, err := newProvider(Options{}).Dial(t.Context(), on, "127.0.0.1:1", fabric.ConnOptions{PrivateData: make([]byte, 249)}, newUser(t, on))
 		if err == nil || !strings.Contains(err.Error(), "249 octets") {
 			t.Errorf("Dial: %v", err)
 		}
@@ -489,7 +489,7 @@ func TestDialErrors(t *testing.T) {
 	t.Run("stopped loop", func(t *testing.T) {
 		stopped := iwarptest.NewLoop()
 		stopped.Stop()
-		p := New(Options{})
+		p := newProvider(Options{})
 		addr, _ := rawListener(t, func(_ int, _ *rawPeer, f wire.Frame) *wire.Frame { return mirror(f) })
 		_, err := p.Dial(t.Context(), stopped, addr, fabric.ConnOptions{}, newUser(t, stopped))
 		if !errors.Is(err, loop.ErrStopped) {
@@ -509,7 +509,7 @@ func TestKicks(t *testing.T) {
 			addr, peers := rawListener(t, func(_ int, _ *rawPeer, f wire.Frame) *wire.Frame { return mirror(f) })
 			u := newUser(t, newLoop(t))
 			u.receives(4, 1024)
-			if _, err := New(Options{}).Dial(t.Context(), u.loop, addr, fabric.ConnOptions{}, u); err != nil {
+			if _, err := newProvider(Options{}).Dial(t.Context(), u.loop, addr, fabric.ConnOptions{}, u); err != nil {
 				t.Fatal(err)
 			}
 			r := <-peers
@@ -654,10 +654,10 @@ func (m *markedReader) fpdu(t *testing.T) []byte {
 
 // TestListenerClose cuts off what is starting, and leaves the rest.
 func TestListenerClose(t *testing.T) {
-	p := New(Options{})
+	p := newProvider(Options{})
 	u := newUser(t, newLoop(t))
 	u.receives(4, 64)
-	l, err := p.Listen("127.0.0.1:0", fabric.ListenOptions{}, func(in fabric.Incoming) {
+	l, err := p.Listen("127.0.0.1:0", withLimits(fabric.ListenOptions{}), func(in fabric.Incoming) {
 		if _, err := in.Accept(context.Background(), u.loop, fabric.ConnOptions{}, u); err != nil {
 			t.Error(err)
 		}
@@ -687,8 +687,8 @@ func TestListenerClose(t *testing.T) {
 
 // TestIgnoredIncoming: a callback that neither accepts nor rejects leaks nothing.
 func TestIgnoredIncoming(t *testing.T) {
-	p := New(Options{})
-	l, err := p.Listen("127.0.0.1:0", fabric.ListenOptions{}, func(fabric.Incoming) {})
+	p := newProvider(Options{})
+	l, err := p.Listen("127.0.0.1:0", withLimits(fabric.ListenOptions{}), func(fabric.Incoming) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -698,4 +698,17 @@ func TestIgnoredIncoming(t *testing.T) {
 		t.Errorf("Reply %+v, %v", f, err)
 	}
 	testkit.Eventually(t, "it is counted off", func() bool { return p.limits.conns.Load() == 0 })
+}
+
+// TestNewOptions checks that timeouts must be set.
+func TestNewOptions(t *testing.T) {
+	_, err := New(Options{})
+	for _, want := range []string{"DialTimeout", "AcceptTimeout", "ProgressTimeout"} {
+		if err == nil || !strings.Contains(err.Error(), "Options."+want+" is 0") {
+			t.Errorf("New: %v, want an error that names %s", err, want)
+		}
+	}
+	if _, err := New(Options{DialTimeout: -1, AcceptTimeout: -1, ProgressTimeout: -1}); err != nil {
+		t.Errorf("New without timeouts: %v", err)
+	}
 }

@@ -262,7 +262,7 @@ func ListenRDMA(p fabric.Provider, loops []loop.Loop, addr string, credits int, 
 		return nil, err
 	}
 	var n atomic.Int64
-	s.l, err = p.Listen(addr, fabric.ListenOptions{}, func(in fabric.Incoming) {
+	s.l, err = p.Listen(addr, fabric.ListenOptions{MaxConnections: 1024, MaxStarting: 128, MaxStartingPerAddr: 16}, func(in fabric.Incoming) {
 		l := loops[int(n.Add(1))%len(loops)]
 		_, _ = s.resp.Accept(context.Background(), in, l) // a failed start-up is the dialer's to report
 	})

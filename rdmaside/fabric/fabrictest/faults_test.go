@@ -293,7 +293,7 @@ func newPingPong(tb testing.TB) (bounce func(n int)) {
 	tb.Cleanup(dialLoop.Stop)
 	tb.Cleanup(acceptLoop.Stop)
 	f := &Fixture{Dialer: p, DialLoop: dialLoop}
-	l, err := p.Listen("pong", fabric.ListenOptions{}, func(in fabric.Incoming) {
+	l, err := p.Listen("pong", NoLimits(), func(in fabric.Incoming) {
 		if _, err := in.Accept(tb.Context(), acceptLoop, fabric.ConnOptions{}, &pingPong{}); err != nil {
 			tb.Error(err)
 		}

@@ -18,9 +18,28 @@ type Fixture struct {
 	Listen string
 }
 
+// NoLimits are ListenOptions without limits.
+func NoLimits() fabric.ListenOptions {
+	return fabric.ListenOptions{MaxConnections: -1, MaxStarting: -1, MaxStartingPerAddr: -1}
+}
+
+// withLimits sets the limits of o that are not set.
+func withLimits(o fabric.ListenOptions) fabric.ListenOptions {
+	set := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	set(&o.MaxConnections, 1024)
+	set(&o.MaxStarting, 128)
+	set(&o.MaxStartingPerAddr, 16)
+	return o
+}
+
+// listen listens with o, and with limits where o sets none.
 func (f *Fixture) listen(t *testing.T, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
 	t.Helper()
-	l, err := f.Acceptor.Listen(f.Listen, o, incoming)
+	l, err := f.Acceptor.Listen(f.Listen, withLimits(o), incoming)
 	if err != nil {
 		t.Fatalf("Listen: %v", err)
 	}

@@ -65,8 +65,8 @@ func (p *Loopback) addr() netip.AddrPort {
 // Listen listens at addr, which is any string not in use; an empty one, or one
 // that ends in ":0", gets a name of its own.
 func (p *Loopback) Listen(addr string, o fabric.ListenOptions, incoming func(fabric.Incoming)) (fabric.Listener, error) {
-	if o.MaxConnections == 0 {
-		o.MaxConnections = 1024
+	if err := o.Validate(); err != nil {
+		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

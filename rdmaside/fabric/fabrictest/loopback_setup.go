@@ -96,7 +96,7 @@ func (l *loopbackListener) admit(peer netip.AddrPort) (reason string) {
 	}
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
-	if l.conns >= l.opts.MaxConnections {
+	if most := l.opts.MaxConnections; most > 0 && l.conns >= most {
 		return "connections"
 	}
 	l.conns++

@@ -50,7 +50,7 @@ func TestLoopbackInBubble(t *testing.T) {
 		defer l1.Stop()
 		defer l2.Stop()
 		server := &echo{echo: true}
-		ln, err := p.Listen("server", fabric.ListenOptions{}, func(in fabric.Incoming) {
+		ln, err := p.Listen("server", NoLimits(), func(in fabric.Incoming) {
 			if _, err := in.Accept(context.Background(), l2, fabric.ConnOptions{}, server); err != nil {
 				t.Error(err)
 			}

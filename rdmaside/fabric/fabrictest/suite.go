@@ -22,6 +22,7 @@ func Run(t *testing.T, open func(t *testing.T) *Fixture) {
 		{"Reject", testReject},
 		{"Allow", testAllow},
 		{"NoListener", testNoListener},
+		{"NoLimits", testNoLimits},
 		{"MaxConnections", testMaxConnections},
 		{"DialCanceled", testDialCanceled},
 		{"SetupFails", testSetupFails},

@@ -31,12 +31,25 @@ func listenTCP(t *testing.T) *net.TCPListener {
 	return ln
 }
 
+// listenOn calls ListenOn.
+func listenOn(t *testing.T, p fabric.SocketProvider, ln *net.TCPListener, incoming func(fabric.Incoming)) fabric.Listener {
+	t.Helper()
+	l, err := p.ListenOn(ln, NoLimits(), incoming)
+	if err != nil {
+		t.Fatalf("ListenOn: %v", err)
+	}
+	return l
+}
+
 func testListenOn(t *testing.T, f *Fixture) {
 	sp := ability[fabric.SocketProvider](t, "SocketProvider", f.Acceptor)
 	ln := listenTCP(t)
+	if _, err := sp.ListenOn(listenTCP(t), fabric.ListenOptions{}, nil); err == nil {
+		t.Error("ListenOn accepts options without limits")
+	}
 	at := ln.Addr().String()
 	p := f.connect(t, pairOptions{open: func(incoming func(fabric.Incoming)) fabric.Listener {
-		return sp.ListenOn(ln, fabric.ListenOptions{}, incoming)
+		return listenOn(t, sp, ln, incoming)
 	}})
 	if got := p.listener.Addr().String(); got != at {
 		t.Errorf("Addr = %s, the socket listens at %s", got, at)
@@ -160,7 +173,7 @@ func testFile(t *testing.T, f *Fixture) {
 		t.Fatalf("the file is no listening socket: %v", err)
 	}
 	p := f.connect(t, pairOptions{open: func(incoming func(fabric.Incoming)) fabric.Listener {
-		return sp.ListenOn(ln.(*net.TCPListener), fabric.ListenOptions{}, incoming)
+		return listenOn(t, sp, ln.(*net.TCPListener), incoming)
 	}})
 	if p.listener.Addr() != l.Addr() {
 		t.Errorf("the socket listens at %v, the first Listener did at %v", p.listener.Addr(), l.Addr())

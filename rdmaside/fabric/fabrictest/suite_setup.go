@@ -118,6 +118,20 @@ func testNoListener(t *testing.T, f *Fixture) {
 	dial.silent()
 }
 
+// testNoLimits checks that limits must be set.
+func testNoLimits(t *testing.T, f *Fixture) {
+	for _, o := range []fabric.ListenOptions{
+		{MaxStarting: 1, MaxStartingPerAddr: 1},
+		{MaxConnections: 1, MaxStartingPerAddr: 1},
+		{MaxConnections: 1, MaxStarting: 1},
+	} {
+		if l, err := f.Acceptor.Listen(f.Listen, o, nil); err == nil {
+			t.Errorf("Listen accepts %+v", o)
+			_ = l.Close()
+		}
+	}
+}
+
 func testMaxConnections(t *testing.T, f *Fixture) {
 	p := f.connect(t, pairOptions{listen: fabric.ListenOptions{MaxConnections: 1}})
 	second := newEndpoint(t, "second", f.DialLoop)
