@@ -46,7 +46,7 @@ const (
 	open                       // records come and go; Close, Abort and every error leave it
 	draining                   // Close was called: the queue is written, nothing is read
 	lingering                  // FIN was sent; input is discarded until the peer's FIN
-	ending                     // the socket was asked to close; Detached leaves it
+	ending                     // the socket closes at the end of the pass; Detached leaves it
 	closed                     // Closed was called
 )
 
@@ -76,7 +76,7 @@ type Conn struct {
 	records  uint64 // records received
 	pauses   int    // calls of Pause without their Resume
 	why      pauseReason
-	memWant  int    // octets asked of Memory.Wait
+	memWant  int    // octets that Memory.Wait was called for
 	memFunc  func() // posts memoryTask; made at first use
 	memSince int64  // time since which Lease has failed; 0 if it has not
 	stall    stallCheck

@@ -300,7 +300,7 @@ func TestStallCheck(t *testing.T) {
 	for i := 0; i < 20*stallOctets; i += stallOctets {
 		c.pass(long[i : i+stallOctets])
 		if sweep(900*time.Millisecond) != open {
-			t.Fatal("closed though 4 KiB came in time")
+			t.Fatal("closed though 4 KiB arrived in time")
 		}
 	}
 	c.dropInput()

@@ -155,7 +155,7 @@ func (w lineWriter) Write(b []byte) (int, error) {
 }
 
 // A Listener without descriptors waits, and accepts connections when there are some again.
-// Connections that were accepted before go on.
+// Connections that were accepted before still work.
 func TestAcceptWithoutDescriptors(t *testing.T) {
 	failed := lineWriter{"cannot accept", make(chan struct{}, 1)}
 	e := startLogging(t, EngineOptions{Log: zerolog.New(failed)})

@@ -172,7 +172,7 @@ func (l *Loop) rung() {
 func (l *Loop) writable() {
 	n, err := unix.EpollWait(l.gate.out, l.events, 0)
 	if err != nil {
-		return // EINTR: the event is level-triggered and comes again
+		return // EINTR: the event is level-triggered and is reported again
 	}
 	for _, ev := range l.events[:n] {
 		s := l.waiting[ev.Fd]
@@ -251,7 +251,7 @@ func (l *Loop) leave() (end bool) {
 	return end
 }
 
-// flush calls Flush for the sockets that have asked for it.
+// flush calls Flush for the sockets of FlushSoon.
 func (l *Loop) flush() {
 	l.dirty, l.flushing = l.flushing[:0], l.dirty
 	for i, s := range l.flushing {
@@ -263,7 +263,7 @@ func (l *Loop) flush() {
 	}
 }
 
-// closeAll closes the sockets that have been asked to close, except the current one.
+// closeAll closes the sockets of shut, except the current one.
 func (l *Loop) closeAll() {
 	for i := 0; i < len(l.closing); i++ { // Detached may add to it
 		s := l.closing[i]

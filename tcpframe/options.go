@@ -45,18 +45,19 @@ type ConnOptions struct {
 	// at least MaxOutbound, because records are still sent while reading is paused: the
 	// owner bounds how many.
 	OutboundLimit int64
-	// StallTimeout bounds each time in which less than 4 KiB of an incomplete record
-	// arrives. Negative is none.
+	// StallTimeout is the longest time in which less than 4 KiB of an incomplete record may
+	// arrive. Negative is no limit.
 	StallTimeout time.Duration
-	// SendTimeout bounds each time in which the peer takes less than 64 KiB of what is
-	// queued for it, unless it takes all. Negative is none.
+	// SendTimeout is the longest time in which the peer may read less than 64 KiB of a
+	// queue that does not empty. Negative is no limit.
 	SendTimeout time.Duration
-	// IdleTimeout bounds the time without an octet in either direction. 0 is none.
+	// IdleTimeout is the longest time without an octet in either direction. 0 is no limit.
 	IdleTimeout time.Duration
 	// SilentTimeout is the time within which the connection ends with ErrSilent when the
-	// peer's host is gone, which shows in its TCP acknowledging nothing of what it was
-	// sent. Idle connections get keepalive probes that suit it. 0 is none. Less than 2 s
-	// finds hosts that are not gone; 4 s and more is kept.
+	// peer's host is gone: its TCP then acknowledges nothing. The keepalive probes of idle
+	// connections suit it. 0 is no limit. At least 2 s are necessary, because a host that is
+	// there may be silent for almost as long. Times of 4 s and more are kept; with shorter
+	// ones the end may come later.
 	//
 	// SilentTimeout tells a host that is gone from a process that is slow.
 	// TCP_USER_TIMEOUT does not: it also counts the time in which the peer's window

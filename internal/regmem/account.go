@@ -81,8 +81,8 @@ func (acct *ledger) Outstanding() int {
 	return n
 }
 
-// Stats returns a snapshot of the account.
-func (acct *ledger) Stats() AccountStats {
+// stats returns a snapshot of the account.
+func (acct *ledger) stats() AccountStats {
 	acct.mu.Lock()
 	waiting := len(acct.queue) - acct.next
 	acct.mu.Unlock()

@@ -34,11 +34,11 @@ func TestAccountLimit(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	used := calls.Used()
-	if s, want := calls.Stats(), (AccountStats{Name: "calls", Limit: 4 << 20, Used: used, Peak: used, Leases: calls.Outstanding(), Refused: 2}); s != want {
+	if s, want := calls.stats(), (AccountStats{Name: "calls", Limit: 4 << 20, Used: used, Peak: used, Leases: calls.Outstanding(), Refused: 2}); s != want {
 		t.Errorf("%+v, want %+v", s, want)
 	}
 	releaseAll(held)
-	if s := calls.Stats(); s.Used != 0 || s.Peak < 3<<20 {
+	if s := calls.stats(); s.Used != 0 || s.Peak < 3<<20 {
 		t.Errorf("%+v", s)
 	}
 	for _, limit := range []int64{0, -1, 1 << 40} {
@@ -80,7 +80,7 @@ func TestWaitInOrder(t *testing.T) {
 			c.wait(big, fmt.Sprint(i))
 		}
 		c.want(t, "there is no room")
-		if s := c.acct.Stats(); s.Waiting != 5 {
+		if s := c.acct.stats(); s.Waiting != 5 {
 			t.Errorf("%d waiting, want 5", s.Waiting)
 		}
 		held[0].Release()
@@ -115,12 +115,12 @@ func TestWaitNoOvertaking(t *testing.T) {
 		c.wait(2<<20, "large")
 		refuse(t, c.acct, 64<<10, ErrBudget)
 		c.wait(64<<10, "medium")
-		c.want(t, "the medium one would fit but came later")
+		c.want(t, "the medium one would fit but waits behind the large one")
 		// Small leases overtake: they finish work, and so make room.
 		lease(t, c.acct, 4096).Release()
 		c.want(t, "still no room for the large one")
 		two.Release()
-		c.want(t, "room for both, in the order they came", "large", "medium")
+		c.want(t, "room for both, in order", "large", "medium")
 		// For a moment its room is kept from leases of other classes.
 		refuse(t, c.acct, big, ErrBudget)
 		three := lease(t, c.acct, 2<<20)
@@ -184,14 +184,14 @@ func TestWaitLostInterest(t *testing.T) {
 		c.wait(big, "gone")
 		c.wait(big, "patient")
 		x.Release()
-		c.want(t, "first come", "gone")
+		c.want(t, "it is the first in the queue", "gone")
 		refuse(t, c.acct, 300<<10, ErrBudget)
 		time.Sleep(turnLasts + time.Millisecond)
 		synctest.Wait()
 		c.want(t, "its room goes to the next", "gone", "patient")
 		lease(t, c.acct, big).Release()
 		y.Release()
-		if s := c.acct.Stats(); s.Waiting != 0 || c.acct.contended.Load() != 0 || c.acct.pledged != 0 {
+		if s := c.acct.stats(); s.Waiting != 0 || c.acct.contended.Load() != 0 || c.acct.pledged != 0 {
 			t.Errorf("%+v, contended %d, pledged %d", s, c.acct.contended.Load(), c.acct.pledged)
 		}
 	})
@@ -206,7 +206,7 @@ func TestWaitBounded(t *testing.T) {
 		for range maxWaiting + 10 {
 			acct.Wait(512<<10, func() { called.Add(1) })
 		}
-		if s := acct.Stats(); s.Waiting != maxWaiting || called.Load() != 0 {
+		if s := acct.stats(); s.Waiting != maxWaiting || called.Load() != 0 {
 			t.Errorf("%d waiting, %d called", s.Waiting, called.Load())
 		}
 		time.Sleep(2 * retryAfter)
@@ -216,7 +216,7 @@ func TestWaitBounded(t *testing.T) {
 		}
 		l.Release()
 		// They are called one at a time: each keeps the room for a moment.
-		for acct.Stats().Waiting > 0 {
+		for acct.stats().Waiting > 0 {
 			time.Sleep(turnLasts)
 		}
 		time.Sleep(2 * turnLasts)

@@ -228,7 +228,7 @@ type AccountStats struct {
 func (a *Arena) Stats() Stats {
 	st := Stats{Budget: a.budget}
 	for _, acct := range *a.accounts.Load() {
-		s := acct.Stats()
+		s := acct.stats()
 		st.Used += s.Used
 		st.Waiting += s.Waiting
 		st.Accounts = append(st.Accounts, s)

@@ -87,7 +87,7 @@ func TestStockGivesToWaiters(t *testing.T) {
 		c.wait(512, "busy")
 		c.want(t, "nothing is free", "idle")
 		held[0].Release()
-		c.want(t, "what came back did not go into stock", "idle", "busy")
+		c.want(t, "a released block does not go into stock while there is a waiter", "idle", "busy")
 		for _, l := range held[1:] {
 			l.Release()
 		}
