@@ -73,26 +73,7 @@ func TestBench(t *testing.T) {
 	pid := fmt.Sprint(os.Getpid())
 	t.Run("load", func(t *testing.T) {
 		t.Parallel()
-		for _, args := range [][]string{
-			{"--conns", "8", "--depth", "8"},
-			{"--conns", "2", "--depth", "2", "--call", "1MiB"},
-			{"--conns", "2", "--depth", "2", "--reply", "1MiB"},
-			{"--conns", "4", "--depth", "4", "--mix", "nfs3:read=50,write=30,getattr=20"},
-			{"--rate", "500", "--conns", "2", "--idle", "10", "--delay", "1ms"},
-		} {
-			var out, errOut bytes.Buffer
-			args = append([]string{"bench", "load", "--target", bridged, "--full", "--duration", "500ms", "--pid", pid, "--json"}, args...)
-			if code := execute(args, &out, &errOut); code != exitDone {
-				t.Fatalf("%v: exit code %d: %s", args, code, errOut.String())
-			}
-			var r bench.Result
-			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-				t.Fatal(err)
-			}
-			if r.Calls == 0 || r.CPU == nil {
-				t.Errorf("%v: %s", args, out.String())
-			}
-		}
+		testBenchLoad(t, bridged, pid)
 	})
 	short := []string{"--rounds", "2", "--duration", "500ms", "--warmup", "10ms"}
 	t.Run("compare", func(t *testing.T) {
@@ -130,6 +111,30 @@ func TestBench(t *testing.T) {
 			}
 		}
 	})
+}
+
+// testBenchLoad runs bench load against a bridge and measures the CPU time of process pid.
+func testBenchLoad(t *testing.T, bridged, pid string) {
+	for _, args := range [][]string{
+		{"--conns", "8", "--depth", "8"},
+		{"--conns", "2", "--depth", "2", "--call", "1MiB"},
+		{"--conns", "2", "--depth", "2", "--reply", "1MiB"},
+		{"--conns", "4", "--depth", "4", "--mix", "nfs3:read=50,write=30,getattr=20"},
+		{"--rate", "500", "--conns", "2", "--idle", "10", "--delay", "1ms"},
+	} {
+		var out, errOut bytes.Buffer
+		args = append([]string{"bench", "load", "--target", bridged, "--full", "--duration", "500ms", "--pid", pid, "--json"}, args...)
+		if code := execute(args, &out, &errOut); code != exitDone {
+			t.Fatalf("%v: exit code %d: %s", args, code, errOut.String())
+		}
+		var r bench.Result
+		if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Calls == 0 || r.CPU == nil {
+			t.Errorf("%v: %s", args, out.String())
+		}
+	}
 }
 
 func TestBenchUsage(t *testing.T) {

@@ -19,17 +19,18 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// The test binary is also the bridge, for tests that need processes of their own.
+// The test binary is also the bridge, for tests that start processes.
 func init() {
 	if os.Getenv("RDMABRIDGE_TEST_MAIN") != "" {
 		os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 	}
 }
 
-// testNotify names what is NOTIFY_SOCKET to the processes that tests start.
+// testNotify is the environment variable whose value becomes NOTIFY_SOCKET of the
+// processes that a test starts.
 const testNotify = "RDMABRIDGE_TEST_NOTIFY"
 
-// A bridgeCommand is a bridge in a process of its own.
+// A bridgeCommand is a bridge in another process.
 type bridgeCommand struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -37,8 +38,8 @@ type bridgeCommand struct {
 	done chan error
 }
 
-// A logFile is what processes write their log to. It is no pipe: who waits for a process
-// would wait for its successor too.
+// A logFile receives the log of processes. It is not a pipe: Cmd.Wait would wait until the
+// successor of a process closes the pipe, too.
 type logFile struct{ f *os.File }
 
 func newLogFile(t *testing.T) *logFile {
@@ -78,7 +79,7 @@ func startProcess(t *testing.T, log *logFile, args ...string) *bridgeCommand {
 	return x
 }
 
-// exit waits for the end.
+// exit waits until the process exits.
 func (x *bridgeCommand) exit() error {
 	x.t.Helper()
 	select {
@@ -91,12 +92,13 @@ func (x *bridgeCommand) exit() error {
 	}
 }
 
+// says waits until the log contains what.
 func (x *bridgeCommand) says(what string) {
 	x.t.Helper()
 	testkit.Eventually(x.t, "the log says "+what, func() bool { return strings.Contains(x.log.String(), what) })
 }
 
-// dialAll connects again and again. Nobody may refuse it.
+// dialAll connects to addrs again and again. It returns an error if a connection fails.
 func dialAll(addrs []string, stop <-chan struct{}) error {
 	for n := 0; ; n++ {
 		select {
@@ -114,14 +116,9 @@ func dialAll(addrs []string, stop <-chan struct{}) error {
 	}
 }
 
-// Process after process takes over, while clients call and connect. No Call is lost, none is
-// executed twice, and nobody is refused.
-func TestHandover(t *testing.T) {
-	s := startEchoServer(t, "one!")
-	dir := t.TempDir()
-	file := filepath.Join(dir, "rdmabridge.yaml")
-	nfs, rdma, loop, admin, rpcb := testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t)
-	write(t, file, fmt.Sprintf(`
+// handoverConfig is the configuration of TestHandover. Calls to listener loop go through
+// RDMA to whichever process accepts the connection.
+const handoverConfig = `
 listeners:
   - {name: nfs, address: %q, upstream: one}
   - {name: rdma, address: %q, transport: rdma, upstream: one}
@@ -134,7 +131,16 @@ rpcbind: {address: %q}
 memory: {budget: 256MiB}
 loops: 2
 handover: {path: %s/h.sock}
-`, nfs, rdma, loop, s.addr, rdma, admin, rpcb, dir))
+`
+
+// TestHandover: one process after the other takes over while clients call and connect. No
+// Call is lost, none is executed twice, and no client is refused.
+func TestHandover(t *testing.T) {
+	s := startEchoServer(t, "one!")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "rdmabridge.yaml")
+	nfs, rdma, loop, admin, rpcb := testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t)
+	write(t, file, fmt.Sprintf(handoverConfig, nfs, rdma, loop, s.addr, rdma, admin, rpcb, dir))
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file, "--takeover")
 	p.says(`"message":"no process to take over from; starting as usual"`)
@@ -148,27 +154,19 @@ handover: {path: %s/h.sock}
 	for range 4 {
 		callers = append(callers, startCaller(t, nfs, 100003))
 	}
-	// Through RDMA, to whichever process takes the connection.
 	callers = append(callers, startCaller(t, loop, 100003))
 	stop, dials := make(chan struct{}), make(chan error, 1)
 	go func() { dials <- dialAll([]string{nfs, rdma, loop, admin, rpcb}, stop) }()
-	progress := func() {
-		t.Helper()
-		for _, c := range callers {
-			n := c.calls.Load()
-			testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
-		}
-	}
 	for n := range 3 {
-		progress()
+		progress(t, callers...)
 		next := startProcess(t, log, "serve", "-c", file, "--takeover")
 		if err := p.exit(); err != nil {
-			t.Errorf("the process that was taken over from: %v", err)
+			t.Errorf("the old process: %v", err)
 		}
 		p = next
 		testkit.Eventually(t, "the next one may take over", func() bool { return strings.Count(log.String(), `"message":"take-over complete"`) == n+1 })
 	}
-	progress()
+	progress(t, callers...)
 	close(stop)
 	if err := <-dials; err != nil {
 		t.Errorf("connecting: %v", err)
@@ -193,6 +191,7 @@ handover: {path: %s/h.sock}
 	}
 }
 
+// ready reports whether /readyz answers with 200.
 func ready(admin string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -209,14 +208,14 @@ func ready(admin string) bool {
 	return a.StatusCode == http.StatusOK
 }
 
-// untilThere waits for the socket at path, which processes may take over by.
+// untilThere waits for the hand-over socket at path.
 func untilThere(t *testing.T, path string) {
 	t.Helper()
 	testkit.Eventually(t, "there is "+path, func() bool { _, err := os.Stat(path); return err == nil })
 }
 
-// A Call under way is answered by the process that has it, however long that takes, and its
-// client is then closed; others are served by the new one meanwhile.
+// TestHandoverSlowCall: the old process answers the Calls that it has read, and then closes
+// their clients. The new process serves other clients meanwhile.
 func TestHandoverSlowCall(t *testing.T) {
 	s := startSlowServer(t)
 	dir := t.TempDir()
@@ -252,7 +251,7 @@ func TestHandoverSlowCall(t *testing.T) {
 	}
 }
 
-// A new process that cannot start, or not serve, changes nothing.
+// TestHandoverFails: a new process that cannot start or cannot serve changes nothing.
 func TestHandoverFails(t *testing.T) {
 	s, taken := startEchoServer(t, "one!"), startEchoServer(t, "two!")
 	dir := t.TempDir()
@@ -282,10 +281,10 @@ handover: {path: %s/h.sock}
 		q := startProcess(t, newLogFile(t), "serve", "-c", bad, "--takeover")
 		if what == "an upstream that is down" {
 			q.says(`"message":"listening"`)
-			q.cmd.Process.Signal(syscall.SIGTERM) // it would give up by itself, later
+			q.cmd.Process.Signal(syscall.SIGTERM) // it would give up after takeoverReady
 		}
 		if err := q.exit(); err == nil {
-			t.Errorf("%s: the new process is content", what)
+			t.Errorf("%s: the new process exited without an error", what)
 		}
 		testkit.Eventually(t, what, func() bool {
 			return strings.Count(log.String(), `"message":"hand-over failed; this process continues"`) == n
@@ -293,19 +292,7 @@ handover: {path: %s/h.sock}
 		before := c.calls.Load()
 		testkit.Eventually(t, "more Calls are answered after "+what, func() bool { return c.calls.Load() > before+20 })
 	}
-	// A stranger to the protocol, and one that goes away.
-	for _, line := range []string{"", "GET / HTTP/1.1\r\n\r\n", `{"version":99}` + "\n", `{"version":1}` + "\nready?\n"} {
-		u, err := net.Dial("unix", dir+"/h.sock")
-		if err != nil {
-			t.Fatal(err)
-		}
-		io.WriteString(u, line)
-		if line != "" {
-			u.SetReadDeadline(time.Now().Add(10 * time.Second))
-			io.Copy(io.Discard, u)
-		}
-		u.Close()
-	}
+	sendNonsense(t, dir+"/h.sock")
 	d := startCaller(t, nfs, 100003)
 	testkit.Eventually(t, "another client has Calls answered", func() bool { return d.calls.Load() > 20 })
 	c.end(t)
@@ -316,7 +303,24 @@ handover: {path: %s/h.sock}
 	}
 }
 
-// SIGUSR2: a process starts its own successor.
+// sendNonsense connects to a hand-over socket and breaks the protocol, or disconnects.
+func sendNonsense(t *testing.T, path string) {
+	t.Helper()
+	for _, line := range []string{"", "GET / HTTP/1.1\r\n\r\n", `{"version":99}` + "\n", `{"version":1}` + "\nready?\n"} {
+		u, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(u, line)
+		if line != "" {
+			u.SetReadDeadline(time.Now().Add(10 * time.Second))
+			io.Copy(io.Discard, u)
+		}
+		u.Close()
+	}
+}
+
+// TestSuccessor: on SIGUSR2 a process starts its own successor.
 func TestSuccessor(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	dir := t.TempDir()
@@ -350,6 +354,15 @@ handover: {path: %s/h.sock}
 	n := c.calls.Load()
 	testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
 	c.end(t)
+	pid := successorPID(t, log)
+	syscall.Kill(pid, syscall.SIGTERM)
+	checkNotifications(t, notify, pid)
+	testkit.Eventually(t, "the successor is gone", func() bool { _, err := os.Stat(dir + "/h.sock"); return err != nil })
+}
+
+// successorPID returns the process id of the last successor in the log.
+func successorPID(t *testing.T, log *logFile) int {
+	t.Helper()
 	var pid int
 	for line := range strings.SplitSeq(log.String(), "\n") {
 		if strings.Contains(line, `"successor started"`) {
@@ -358,10 +371,15 @@ handover: {path: %s/h.sock}
 		}
 	}
 	if pid == 0 {
-		t.Fatal("no successor")
+		t.Fatal("the log names no successor")
 	}
-	syscall.Kill(pid, syscall.SIGTERM)
-	// The old process, which systemd believes, says which one counts.
+	return pid
+}
+
+// checkNotifications reads what the processes tell systemd until the successor pid
+// stops. systemd trusts the old process, which has to name the successor.
+func checkNotifications(t *testing.T, notify *net.UnixConn, pid int) {
+	t.Helper()
 	var heard []string
 	for len(heard) == 0 || heard[len(heard)-1] != "STOPPING=1" {
 		b := make([]byte, 256)
@@ -380,5 +398,4 @@ handover: {path: %s/h.sock}
 	if want := fmt.Sprintf("MAINPID=%d\nREADY=1", pid); !slices.Contains(heard, want) {
 		t.Errorf("systemd hears %q, want %q", heard, want)
 	}
-	testkit.Eventually(t, "the successor is gone", func() bool { _, err := os.Stat(dir + "/h.sock"); return err != nil })
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A crowd is a bridge from RDMA to a TCP server, over iWARP on loopback sockets, and
-// its clients.
+// A crowd is a bridge from RDMA to a TCP server with many clients, over iWARP on loopback
+// sockets.
 type crowd struct {
 	*proxytest.Harness
 	p        *proxy.Proxy
@@ -79,7 +79,7 @@ func (x *crowd) join(n, credits int) []*proxytest.RDMAClient {
 	return clients
 }
 
-// value is the sum of the series that begin with name.
+// value returns the sum of the series whose names begin with name.
 func (x *crowd) value(name string) (n int) {
 	w := httptest.NewRecorder()
 	x.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -92,8 +92,8 @@ func (x *crowd) value(name string) (n int) {
 	return n
 }
 
-// report says what memory is used. The process is the bridge, its clients and the
-// server.
+// report logs how much memory is in use. The bridge, its clients and the server are one
+// process.
 func (x *crowd) report(when string) {
 	st := x.Arena.Stats()
 	rss := "?"
@@ -116,8 +116,8 @@ func (x *crowd) report(when string) {
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
-// watch fails the test when the budget is exceeded, until the function that it
-// returns is called.
+// watch checks that memory stays within the budget until the function that it returns is
+// called.
 func (x *crowd) watch() (stop func()) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup
@@ -137,8 +137,8 @@ func (x *crowd) watch() (stop func()) {
 	return func() { close(end); wg.Wait() }
 }
 
-// work has a client send calls Calls, deep of them at a time, and checks the
-// Replies. It is the mix of a file system with some bulk.
+// work has a client send calls Calls, deep of them at a time, and checks the Replies. The
+// Calls are a mix as a file system makes it, with some bulk.
 func work(c *proxytest.RDMAClient, seed uint64, calls, deep int) error {
 	r := rand.New(rand.NewPCG(seed, 1))
 	type sent struct {
@@ -188,8 +188,8 @@ func work(c *proxytest.RDMAClient, seed uint64, calls, deep int) error {
 	return nil
 }
 
-// TestThousandConnections: 1,000 RDMA connections, idle and then all active, with
-// 256 MiB.
+// TestThousandConnections: 256 MiB suffice for 1,000 RDMA connections, first idle and then
+// all active.
 func TestThousandConnections(t *testing.T) {
 	clients, calls := 1000, 40
 	if testing.Short() || raceEnabled {
@@ -201,7 +201,7 @@ func TestThousandConnections(t *testing.T) {
 	all := x.join(clients, 64)
 	x.Eventually("all are connected", func() bool { return x.p.Status().Listeners[0].Clients == clients })
 	x.report("idle")
-	// One that works beside them has the memory it needs.
+	// A client that works beside the idle ones gets the memory that it needs.
 	if err := work(all[0], 0, 200, 32); err != nil {
 		t.Errorf("one active: %v", err)
 	}
@@ -229,8 +229,8 @@ func TestThousandConnections(t *testing.T) {
 	}
 }
 
-// TestFloodingConnection: one that uses all the credits it can get, for ever, beside
-// 100 small ones: they have theirs, and their answers.
+// TestFloodingConnection: beside a client that uses all the credits that it can get, 100
+// small clients have credits of their own and get their Replies.
 func TestFloodingConnection(t *testing.T) {
 	t.Parallel()
 	clients := 100
@@ -240,36 +240,9 @@ func TestFloodingConnection(t *testing.T) {
 	x := newCrowd(t, 32<<20, 1024, proxytest.Behaviour{Delay: 2 * time.Millisecond})
 	stop := x.watch()
 	defer stop()
-	flooder := x.join(1, 1024)[0]
-	end := make(chan struct{})
-	var flood sync.WaitGroup
 	var flooded atomic.Int64
-	flood.Go(func() {
-		window := make(chan (<-chan []byte), 1000)
-		flood.Go(func() {
-			for ch := range window {
-				if _, ok := <-ch; !ok {
-					t.Error("the connection of the flooder ended")
-				}
-				flooded.Add(1)
-			}
-		})
-		defer close(window)
-		for xid := uint32(1 << 30); ; xid++ {
-			select {
-			case <-end:
-				return
-			default:
-			}
-			ch, err := flooder.Go(proxytest.GetattrCall(xid))
-			if err != nil {
-				t.Errorf("flooder: %v", err)
-				return
-			}
-			window <- ch
-		}
-	})
-	x.Eventually("the flooder has much", func() bool { return x.value("responder_granted_credits") >= 256 })
+	endFlood := x.flood(&flooded)
+	x.Eventually("the flooder has 256 credits", func() bool { return x.value("responder_granted_credits") >= 256 })
 	x.report("flooded")
 	const calls, deep = 60, 4
 	small := x.join(clients, 64)
@@ -288,11 +261,48 @@ func TestFloodingConnection(t *testing.T) {
 	x.report("small ones after " + d.Round(time.Millisecond).String())
 	t.Logf("%d Calls of %d small clients and %d of the flooder", clients*calls, clients, flooded.Load()-before)
 	if flooded.Load() == before {
-		t.Error("the flooder had nothing: this tests nothing")
+		t.Error("the flooder got no Reply: this test tests nothing")
 	}
 	if n := x.value("responder_granted_credits"); n < clients*(deep-1) {
 		t.Errorf("%d credits are granted, want about %d for the small ones alone", n, clients*deep)
 	}
-	close(end)
-	flood.Wait()
+	endFlood()
+}
+
+// flood has one client use all the credits that it can get until the function that it
+// returns is called. It counts the Replies in answered.
+func (x *crowd) flood(answered *atomic.Int64) (stop func()) {
+	x.T.Helper()
+	flooder := x.join(1, 1024)[0]
+	end := make(chan struct{})
+	var flood sync.WaitGroup
+	flood.Go(func() {
+		window := make(chan (<-chan []byte), 1000)
+		flood.Go(func() {
+			for ch := range window {
+				if _, ok := <-ch; !ok {
+					x.T.Error("the connection of the flooder ended")
+				}
+				answered.Add(1)
+			}
+		})
+		defer close(window)
+		for xid := uint32(1 << 30); ; xid++ {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			ch, err := flooder.Go(proxytest.GetattrCall(xid))
+			if err != nil {
+				x.T.Errorf("flooder: %v", err)
+				return
+			}
+			window <- ch
+		}
+	})
+	return func() {
+		close(end)
+		flood.Wait()
+	}
 }

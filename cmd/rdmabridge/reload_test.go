@@ -18,7 +18,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// An echoServer answers every RPC Call over TCP at once, with its name as the result.
+// An echoServer answers every RPC Call over TCP at once. The result is its name.
 type echoServer struct {
 	name  string
 	addr  string
@@ -64,14 +64,14 @@ func (s *echoServer) serve(c net.Conn) {
 	}
 }
 
-// A caller makes Calls, one after the other, on one connection after the other. A
-// connection may end between Calls, never with one unanswered.
+// A caller makes one Call after the other, and connects again when it loses its
+// connection. It may lose the connection between Calls, but not before a Reply.
 type caller struct {
 	addr      string
 	program   uint32
 	calls     atomic.Int64
 	reconnect atomic.Int64
-	from      sync.Map // results, by name of the server
+	from      sync.Map // names of the servers that have answered
 	stop      chan struct{}
 	done      chan error
 }
@@ -100,7 +100,7 @@ func (c *caller) run() error {
 	}
 }
 
-// use makes Calls until the connection ends, or the caller.
+// use makes Calls until the connection or the caller ends.
 func (c *caller) use(conn net.Conn) (ended bool, err error) {
 	for {
 		select {
@@ -111,12 +111,13 @@ func (c *caller) use(conn net.Conn) (ended bool, err error) {
 		xid := uint32(c.calls.Load()) + 1
 		conn.SetDeadline(time.Now().Add(20 * time.Second))
 		if _, err := conn.Write(testkit.Record(nullCall(xid, c.program, 3))); err != nil {
-			return false, nil // nothing of it was read there
+			return false, nil // the bridge has read nothing of the Call
 		}
 		m, err := testkit.ReadRecord(conn)
 		switch {
 		case err == io.EOF, err != nil && strings.Contains(err.Error(), "connection reset"):
-			// The Call crossed the end: it must not have been taken. TestHandover counts.
+			// The bridge closed the connection while the Call was on its way. It must not have
+			// forwarded the Call; TestHandover counts.
 			return false, nil
 		case err != nil:
 			return false, fmt.Errorf("call %d: %w", xid, err)
@@ -130,7 +131,7 @@ func (c *caller) use(conn net.Conn) (ended bool, err error) {
 	}
 }
 
-// end stops the caller, which must have made progress.
+// end stops the caller and reports its error.
 func (c *caller) end(t *testing.T) {
 	t.Helper()
 	close(c.stop)
@@ -141,6 +142,26 @@ func (c *caller) end(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("the caller does not end")
+	}
+}
+
+// progress waits until each of callers has had more than 20 further Calls answered.
+func progress(t *testing.T, callers ...*caller) {
+	t.Helper()
+	for _, c := range callers {
+		n := c.calls.Load()
+		testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
+	}
+}
+
+// endWithoutReconnect stops callers, none of which may have lost its connection.
+func endWithoutReconnect(t *testing.T, callers ...*caller) {
+	t.Helper()
+	for _, c := range callers {
+		c.end(t)
+		if n := c.reconnect.Load(); n != 0 {
+			t.Errorf("a client had to connect %d times again", n)
+		}
 	}
 }
 
@@ -186,14 +207,14 @@ func startReload(t *testing.T, text string) *reloadCase {
 	return x
 }
 
-// write replaces the file at once, as it should be.
+// write replaces the file in one step.
 func (x *reloadCase) write(text string) {
 	x.t.Helper()
 	write(x.t, x.path+".new", text)
 	must(x.t, os.Rename(x.path+".new", x.path))
 }
 
-// reload writes text and sends SIGHUP, and waits for the end of it.
+// reload writes text, sends SIGHUP, and waits until the log says want.
 func (x *reloadCase) reload(text, want string) {
 	x.t.Helper()
 	n := len(x.log.String())
@@ -225,6 +246,7 @@ func (x *reloadCase) has(line string) bool {
 	return strings.Contains("\n"+body, "\n"+line+"\n")
 }
 
+// metric checks that /metrics has line.
 func (x *reloadCase) metric(line string) {
 	x.t.Helper()
 	if !x.has(line) {
@@ -237,8 +259,8 @@ const (
 	refused = `"message":"configuration rejected; the previous one stays in force"`
 )
 
-// Clients that call all the time go through every kind of change without losing a
-// Call or, but for those of a listener that goes, their connection.
+// TestReloadUnderLoad: clients call during every kind of change. They lose no Call, and
+// no connection except to the listener that is removed.
 func TestReloadUnderLoad(t *testing.T) {
 	one, two := startEchoServer(t, "one!"), startEchoServer(t, "two!")
 	base := fmt.Sprintf(`
@@ -255,32 +277,27 @@ reload: {watch: none}
 	nfs, mount := startCaller(t, x.b.proxy.Addr("nfs"), 100003), startCaller(t, x.b.proxy.Addr("nfs"), 100005)
 	goes := startCaller(t, x.b.proxy.Addr("goes"), 100003)
 	goesAddr := x.b.proxy.Addr("goes")
-	progress := func() {
-		t.Helper()
-		n, m := nfs.calls.Load(), mount.calls.Load()
-		testkit.Eventually(t, "more Calls are answered", func() bool { return nfs.calls.Load() > n+20 && mount.calls.Load() > m+20 })
-	}
-	progress()
+	progress(t, nfs, mount)
 
-	// The other server, added; MOUNT goes there now.
+	// Add the other server and send MOUNT there.
 	second := strings.Replace(base, "admin:", fmt.Sprintf("  - {name: two, transport: tcp, endpoints: [%q]}\nadmin:", two.addr), 1)
 	second = strings.Replace(second, "{program: mount, upstream: one}", "{program: mount, upstream: two}", 1)
 	x.reload(second, loaded)
 	testkit.Eventually(t, "MOUNT goes to the other server", func() bool { _, ok := mount.from.Load("two!"); return ok })
-	progress()
+	progress(t, nfs, mount)
 	if _, ok := nfs.from.Load("two!"); ok {
-		t.Error("NFS went there too")
+		t.Error("NFS went to the other server, too")
 	}
 
-	// Fewer connections, with other credits, at another address of a server.
+	// Change the number of connections, the credits and the endpoint.
 	third := strings.Replace(second, fmt.Sprintf("endpoints: [%q], pool: {connections: 3, credits: 4}", one.addr),
 		fmt.Sprintf("endpoints: [%q], pool: {connections: 2, credits: 8}", two.addr), 1)
 	x.reload(third, loaded)
 	testkit.Eventually(t, "NFS goes to the other server", func() bool { _, ok := nfs.from.Load("two!"); return ok })
 	testkit.Eventually(t, "the connections to the first are closed", func() bool { return one.conns.Load() == 0 })
-	progress()
+	progress(t, nfs, mount)
 
-	// A listener goes, and an upstream.
+	// Remove a listener and an upstream.
 	close(goes.stop)
 	fourth := strings.Replace(third, "  - {name: goes, address: 127.0.0.2:0, upstream: one}\n", "", 1)
 	fourth = strings.Replace(fourth, "{program: mount, upstream: two}", "{program: mount, upstream: one}", 1)
@@ -291,17 +308,12 @@ reload: {watch: none}
 		t.Error("the listener that was removed listens")
 	}
 	testkit.Eventually(t, "the upstream is gone", func() bool { return strings.Contains(x.log.String(), `"message":"upstream removed"`) })
-	progress()
+	progress(t, nfs, mount)
 
-	// And back.
+	// Go back to the first configuration.
 	x.reload(base, loaded)
-	progress()
-	for _, c := range []*caller{nfs, mount} {
-		c.end(t)
-		if n := c.reconnect.Load(); n != 0 {
-			t.Errorf("a client had to connect %d times again", n)
-		}
-	}
+	progress(t, nfs, mount)
+	endWithoutReconnect(t, nfs, mount)
 	x.metric(`rdmabridge_config_reloads_total{result="applied"} 4`)
 	x.metric(`rdmabridge_config_reloads_total{result="refused"} 0`)
 	x.metric(`rdmabridge_config_restart_needed 0`)
@@ -309,7 +321,8 @@ reload: {watch: none}
 	x.stop()
 }
 
-// RDMA connections are replaced under load, those to oneself included.
+// TestReloadRDMA: RDMA connections are replaced while clients call, also connections of
+// the bridge to itself.
 func TestReloadRDMA(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	rdma := testkit.FreeAddr(t)
@@ -329,14 +342,7 @@ reload: {watch: none}
 	for range 4 {
 		callers = append(callers, startCaller(t, x.b.proxy.Addr("nfs"), 100003))
 	}
-	progress := func() {
-		t.Helper()
-		for _, c := range callers {
-			n := c.calls.Load()
-			testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
-		}
-	}
-	progress()
+	progress(t, callers...)
 	connects := func() int {
 		t.Helper()
 		_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
@@ -348,7 +354,7 @@ reload: {watch: none}
 	testkit.Eventually(t, "both connections are up", func() bool { return connects() == 2 })
 	for _, change := range []struct {
 		from, to string
-		most     int // connections made, if each is replaced
+		most     int // connections made if each is replaced once
 	}{
 		{"credits: 16", "credits: 9", 2},
 		{"credits: 16}", "credits: 16}, inline: {call: 8KiB, reply: 8KiB}", 2},
@@ -360,17 +366,12 @@ reload: {watch: none}
 		n := connects()
 		x.reload(strings.Replace(base, change.from, change.to, 1), loaded)
 		testkit.Eventually(t, "the upstream has changed to "+change.to, func() bool { return connects() >= n+change.most })
-		progress()
+		progress(t, callers...)
 		if got := connects() - n; got > change.most {
 			t.Errorf("%s: %d connections were made, want %d", change.to, got, change.most)
 		}
 	}
-	for _, c := range callers {
-		c.end(t)
-		if n := c.reconnect.Load(); n != 0 {
-			t.Errorf("a client had to connect %d times again", n)
-		}
-	}
+	endWithoutReconnect(t, callers...)
 	if n, calls := s.calls.Load(), sum(callers); n < calls {
 		t.Errorf("%d Calls at the server, %d answered", n, calls)
 	}

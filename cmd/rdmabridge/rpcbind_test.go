@@ -21,7 +21,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// What is advertised follows from what is routed.
+// TestRPCBindServices: the programs that rpcbind announces follow from the routes.
 func TestRPCBindServices(t *testing.T) {
 	c, err := configs.Load([]byte(`
 listeners:
@@ -71,15 +71,16 @@ upstreams: [{name: s, transport: tcp, endpoints: ["127.0.0.1:1"]}]
 	}
 	var none *rpcbind.Server
 	if b := (&bridge{rpcbind: none}); b.closeRPCBind() != nil {
-		t.Error("closing what is not there fails")
+		t.Error("closing an rpcbind that is not running fails")
 	}
 }
 
-// Off unless asked for; on, it ends with the drain.
+// TestRPCBindServe: rpcbind is off by default, stops with the drain, and fails the start if
+// its port is taken.
 func TestRPCBindServe(t *testing.T) {
 	b, signals, wait := startServe(t, minimalConfig)
 	if b.rpcbind != nil {
-		t.Error("answers without being asked for")
+		t.Error("rpcbind is running although the configuration does not enable it")
 	}
 	signals <- syscall.SIGTERM
 	if err := wait(); err != nil {
@@ -113,9 +114,9 @@ func TestRPCBindServe(t *testing.T) {
 	}
 	if c, err := net.Dial("tcp", at); err == nil {
 		c.Close()
-		t.Error("listens after the end")
+		t.Error("rpcbind listens after the end")
 	}
-	// A port that is taken ends the start, and nothing stays behind.
+	// A port that is taken makes the start fail without a leak.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -130,11 +131,12 @@ func TestRPCBindServe(t *testing.T) {
 	}
 }
 
-// inNamespace is set in the process that has a network of its own.
+// inNamespace is set in the environment of the process with its own network namespace.
 const inNamespace = "RDMABRIDGE_TEST_NAMESPACE"
 
-// Real clients find everything without port options: rpcinfo, showmount, mount.nfs
-// and libnfs ask port 111, which is ours in a network namespace of the test's own.
+// TestRPCBindClients: real clients find every service without port options. rpcinfo,
+// showmount, mount.nfs and libnfs ask port 111, which the bridge has in a network
+// namespace that this test creates.
 func TestRPCBindClients(t *testing.T) {
 	if os.Getenv(inNamespace) != "" {
 		testRPCBindClients(t)
@@ -171,16 +173,39 @@ func TestRPCBindClients(t *testing.T) {
 	}
 }
 
+// rpcinfoCases are commands of clients that ask rpcbind.
+var rpcinfoCases = []struct {
+	command string
+	fails   bool
+	want    []string // lines, in fields; each must be there
+}{
+	{"rpcinfo -p 127.0.0.1", false, []string{
+		"100000 4 tcp 111 portmapper", "100000 3 udp 111 portmapper", "100000 2 udp 111 portmapper",
+		"100003 3 tcp 2049 nfs", "100005 3 tcp 2049 mountd",
+	}},
+	{"rpcinfo 127.0.0.1", false, []string{
+		"100003 3 tcp 0.0.0.0.8.1 nfs rdmabridge", "100003 3 rdma 127.0.0.1.78.81 nfs rdmabridge",
+		"100005 1 tcp 0.0.0.0.8.1 mountd rdmabridge",
+	}},
+	{"rpcinfo -s 127.0.0.1", false, []string{"100005 3,2,1 tcp6,tcp mountd rdmabridge"}},
+	{"rpcinfo -l 127.0.0.1 100003 3", false, []string{
+		"100003 3 inet/tcp/cots_ord 127.0.0.1.8.1 nfs", "100003 3 inet/rdma/cots 127.0.0.1.78.81 nfs",
+	}},
+	{"rpcinfo -m 127.0.0.1", false, []string{"RPCBIND (version 4) statistics", "VERADDR INDRECT GETLIST GETSTAT", "0 0 1 1"}},
+	{"rpcinfo -T tcp 127.0.0.1 100003 3", false, []string{"program 100003 version 3 ready and waiting"}},
+	{"rpcinfo -t 127.0.0.1 100003", false, []string{"program 100003 version 3 ready and waiting"}}, // which versions are there?
+	{"rpcinfo -T tcp6 ::1 100003 3", false, []string{"program 100003 version 3 ready and waiting"}},
+	{"rpcinfo -T udp6 ::1 100000 4", false, []string{"program 100000 version 4 ready and waiting"}},
+	{"rpcinfo -u 127.0.0.1 100000", false, []string{"program 100000 version 2 ready and waiting", "program 100000 version 4 ready and waiting"}},
+	{"rpcinfo -T udp 127.0.0.1 100003 3", true, []string{"rpcinfo: RPC: Program not registered"}},
+	{"rpcinfo -u 127.0.0.1 100005 3", true, nil},
+	{"rpcinfo -t 127.0.0.1 100021 4", true, nil},
+	{"showmount -e 127.0.0.1", false, []string{"/ (everyone)"}},
+}
+
+// testRPCBindClients runs in a network namespace of its own.
 func testRPCBindClients(t *testing.T) {
-	run := func(name string, args ...string) (string, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
-		return string(out), err
-	}
-	if out, err := run("ip", "link", "set", "lo", "up"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	mustRunCommand(t, "ip", "link", "set", "lo", "up")
 	_, signals, wait := startServe(t, fmt.Sprintf(`
 listeners:
   - name: nfs
@@ -195,44 +220,52 @@ memory: {budget: 256MiB}
 admin: {address: none}
 drain: {timeout: 5s}
 `, startDemoNFS(t, demo.Options{})))
-	six := true
-	if _, err := net.Dial("udp", "[::1]:111"); err != nil {
-		six = false
+	conn, err := net.Dial("udp", "[::1]:111")
+	if err == nil {
+		conn.Close()
 	}
+	checkRPCInfo(t, err == nil)
+	local := filepath.Join(t.TempDir(), "file")
+	data := strings.Repeat("no port options\n", 10000)
+	if err := os.WriteFile(local, []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := runCommand(t, "nfs-cp", local, "nfs://127.0.0.1//file"); err != nil {
+		t.Errorf("nfs-cp: %v\n%s", err, out)
+	}
+	if out, err := runCommand(t, "nfs-cat", "nfs://127.0.0.1//file"); err != nil || out != data {
+		t.Errorf("nfs-cat: %v, %d octets, want %d", err, len(out), len(data))
+	}
+	checkMount(t, data)
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
 
-	for _, tt := range []struct {
-		command string
-		fails   bool
-		want    []string // lines, in fields; each must be there
-	}{
-		{"rpcinfo -p 127.0.0.1", false, []string{
-			"100000 4 tcp 111 portmapper", "100000 3 udp 111 portmapper", "100000 2 udp 111 portmapper",
-			"100003 3 tcp 2049 nfs", "100005 3 tcp 2049 mountd",
-		}},
-		{"rpcinfo 127.0.0.1", false, []string{
-			"100003 3 tcp 0.0.0.0.8.1 nfs rdmabridge", "100003 3 rdma 127.0.0.1.78.81 nfs rdmabridge",
-			"100005 1 tcp 0.0.0.0.8.1 mountd rdmabridge",
-		}},
-		{"rpcinfo -s 127.0.0.1", false, []string{"100005 3,2,1 tcp6,tcp mountd rdmabridge"}},
-		{"rpcinfo -l 127.0.0.1 100003 3", false, []string{
-			"100003 3 inet/tcp/cots_ord 127.0.0.1.8.1 nfs", "100003 3 inet/rdma/cots 127.0.0.1.78.81 nfs",
-		}},
-		{"rpcinfo -m 127.0.0.1", false, []string{"RPCBIND (version 4) statistics", "VERADDR INDRECT GETLIST GETSTAT", "0 0 1 1"}},
-		{"rpcinfo -T tcp 127.0.0.1 100003 3", false, []string{"program 100003 version 3 ready and waiting"}},
-		{"rpcinfo -t 127.0.0.1 100003", false, []string{"program 100003 version 3 ready and waiting"}}, // which versions are there?
-		{"rpcinfo -T tcp6 ::1 100003 3", false, []string{"program 100003 version 3 ready and waiting"}},
-		{"rpcinfo -T udp6 ::1 100000 4", false, []string{"program 100000 version 4 ready and waiting"}},
-		{"rpcinfo -u 127.0.0.1 100000", false, []string{"program 100000 version 2 ready and waiting", "program 100000 version 4 ready and waiting"}},
-		{"rpcinfo -T udp 127.0.0.1 100003 3", true, []string{"rpcinfo: RPC: Program not registered"}},
-		{"rpcinfo -u 127.0.0.1 100005 3", true, nil},
-		{"rpcinfo -t 127.0.0.1 100021 4", true, nil},
-		{"showmount -e 127.0.0.1", false, []string{"/ (everyone)"}},
-	} {
+// runCommand runs a command for at most 20 s and returns its output.
+func runCommand(t *testing.T, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	return string(out), err
+}
+
+func mustRunCommand(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := runCommand(t, name, args...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// checkRPCInfo runs rpcinfoCases. six says that there is IPv6.
+func checkRPCInfo(t *testing.T, six bool) {
+	for _, tt := range rpcinfoCases {
 		args := strings.Fields(tt.command)
 		if !six && slices.Contains(args, "::1") {
 			continue
 		}
-		out, err := run(args[0], args[1:]...)
+		out, err := runCommand(t, args[0], args[1:]...)
 		t.Logf("%s: %v\n%s", tt.command, err, out)
 		if (err != nil) != tt.fails {
 			t.Errorf("%s: %v\n%s", tt.command, err, out)
@@ -251,23 +284,13 @@ drain: {timeout: 5s}
 			}
 		}
 	}
+}
 
-	local := filepath.Join(t.TempDir(), "file")
-	data := strings.Repeat("no port options\n", 10000)
-	if err := os.WriteFile(local, []byte(data), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := run("nfs-cp", local, "nfs://127.0.0.1//file"); err != nil {
-		t.Errorf("nfs-cp: %v\n%s", err, out)
-	}
-	if out, err := run("nfs-cat", "nfs://127.0.0.1//file"); err != nil || out != data {
-		t.Errorf("nfs-cat: %v, %d octets, want %d", err, len(out), len(data))
-	}
-
-	// mount.nfs finds both programs, and then asks the kernel, which may not have NFS
-	// where this runs.
+// checkMount checks that mount.nfs finds both programs. Then mount.nfs asks the kernel,
+// which may lack NFS; if the kernel has it, the mounted file contains data.
+func checkMount(t *testing.T, data string) {
 	dir := t.TempDir()
-	out, err := run("mount.nfs", "127.0.0.1:/", dir, "-v", "-o", "vers=3,nolock,retry=0")
+	out, err := runCommand(t, "mount.nfs", "127.0.0.1:/", dir, "-v", "-o", "vers=3,nolock,retry=0")
 	for _, want := range []string{
 		"mount.nfs: trying 127.0.0.1 prog 100003 vers 3 prot TCP port 2049\n",
 		"mount.nfs: trying 127.0.0.1 prog 100005 vers 3 prot TCP port 2049\n",
@@ -276,17 +299,13 @@ drain: {timeout: 5s}
 			t.Errorf("mount.nfs: %v\n%s", err, out)
 		}
 	}
-	if err == nil {
-		if got, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(got) != data {
-			t.Errorf("mounted: %v, %d octets, want %d", err, len(got), len(data))
-		}
-		if out, err := run("umount", dir); err != nil {
-			t.Errorf("umount: %v\n%s", err, out)
-		}
+	if err != nil {
+		return
 	}
-
-	signals <- syscall.SIGTERM
-	if err := wait(); err != nil {
-		t.Errorf("serve: %v", err)
+	if got, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(got) != data {
+		t.Errorf("mounted: %v, %d octets, want %d", err, len(got), len(data))
+	}
+	if out, err := runCommand(t, "umount", dir); err != nil {
+		t.Errorf("umount: %v\n%s", err, out)
 	}
 }

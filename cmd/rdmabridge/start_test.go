@@ -13,11 +13,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
-// TestStartLimits: peers that connect to an RDMA listener and say nothing are few,
-// and not there for long; a client that speaks gets in. The limits are those of the
-// file.
-func TestStartLimits(t *testing.T) {
-	t.Parallel()
+// newStartCrowd starts a bridge whose RDMA listener has the limits of TestStartLimits.
+func newStartCrowd(t *testing.T) *crowd {
+	t.Helper()
 	c, err := configs.Load([]byte(`
 listeners:
   - name: rdma
@@ -39,6 +37,15 @@ upstreams:
 	}
 	x.server = x.TCPServer(proxytest.Behaviour{})
 	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{{Name: "s", Endpoints: []string{x.server.Addr()}}})
+	return x
+}
+
+// TestStartLimits: limits.starting_per_address bounds the peers that connect to an RDMA
+// listener and send nothing, and timeouts.start how long they stay. Another client can
+// connect.
+func TestStartLimits(t *testing.T) {
+	t.Parallel()
+	x := newStartCrowd(t)
 	silent := func() net.Conn {
 		nc, err := net.Dial("tcp", x.p.Addr("rdma"))
 		if err != nil {
@@ -70,13 +77,13 @@ upstreams:
 	}
 	x.Eventually("all are counted", func() bool { return refused("timeout") == 2 })
 	if n := refused("starting_addr"); n != 1 {
-		t.Errorf("%d peers were turned away, want one", n)
+		t.Errorf("%d peers were refused, want one", n)
 	}
 	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
 	client := x.RDMAClient(proxytest.IWARP(iwarp.Options{Log: x.Log}), l, x.p.Addr("rdma"), 0)
 	m := proxytest.GetattrCall(1)
 	if got, err := client.Call(m); err != nil || !bytes.Equal(got, proxytest.Expected(m)) {
-		t.Errorf("a client that speaks: %v", err)
+		t.Errorf("another client: %v", err)
 	}
 }

@@ -25,10 +25,11 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
-// stormConfig names the file of the bridge that this process is to be.
+// stormConfig is the environment variable that makes the test binary a bridge. Its value
+// is the configuration file.
 const stormConfig = "RDMABRIDGE_STORM_CONFIG"
 
-// TestStormBridge is no test: it is the bridge that TestStorm kills.
+// TestStormBridge is not a test but the bridge that TestStorm kills.
 func TestStormBridge(t *testing.T) {
 	file := os.Getenv(stormConfig)
 	if file == "" {
@@ -37,25 +38,26 @@ func TestStormBridge(t *testing.T) {
 	os.Exit(execute([]string{"serve", "-c", file}, os.Stdout, os.Stderr))
 }
 
-// A storm is many clients that want all they ever asked for answered.
+// A storm is many clients that repeat their Calls until each is answered, and a bridge
+// that is killed again and again.
 type storm struct {
 	clients, deep int // connections, and Calls outstanding on each from the start
 	size          int // octets of each WRITE, and of each READ
 	kills         int
-	each          time.Duration // between them
+	each          time.Duration // between two kills
 	budget        configs.Size
 	kind          configs.Transport
 }
 
-// stormSlack is what the process may have beside its budget.
+// stormSlack is how much memory the process may use beside its budget.
 const stormSlack = 64 << 20
 
-// A stormClient sends all its Calls at once, and again on a new connection
-// whenever it loses one, until each has its Reply.
+// A stormClient sends all its Calls at once. When it loses its connection it connects
+// again and repeats the Calls that have no Reply.
 type stormClient struct {
 	addr  string
-	first uint32   // XID: to the bridge, all are one address
-	calls [][]byte // without their first four octets, by XID
+	first uint32   // XID of the first Call; to the bridge all clients are one address
+	calls [][]byte // by XID; without the XID, their first four octets
 	wants [][]byte
 	got   []atomic.Bool
 	left  atomic.Int64
@@ -127,7 +129,7 @@ func (c *stormClient) connection(stop <-chan struct{}) error {
 	}
 }
 
-// mostResident is how many octets of process pid were resident at most.
+// mostResident returns the most octets of process pid that were resident so far.
 func mostResident(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -142,7 +144,7 @@ func mostResident(pid int) (int64, error) {
 	return 0, errors.New("no VmHWM")
 }
 
-// server answers when gate is closed, and does nothing at all before.
+// server starts an upstream that answers no Call until gate is closed.
 func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
 	b := proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
 		<-gate
@@ -160,7 +162,7 @@ func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
 func (s *storm) run(t *testing.T) {
 	gate := make(chan struct{})
 	upstream := s.server(t, gate)
-	addr := testkit.FreeAddr(t) // for every one of the bridges
+	addr := testkit.FreeAddr(t) // the same for every run of the bridge
 	file := writeFile(t, fmt.Sprintf(`
 listeners: [{name: nfs, address: %q, upstream: storage}]
 upstreams: [{name: storage, transport: %s, endpoints: [%q], pool: {credits: 32}, timeouts: {call: 120s, unavailable: 120s}}]
@@ -173,9 +175,30 @@ chunks: {io: 1MiB}
 	time.AfterFunc(2*time.Minute, func() { close(stop) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	var unfinished atomic.Int64
+	for _, c := range s.newClients(addr) {
+		unfinished.Add(1)
+		wg.Go(func() {
+			if err := c.run(stop); err != nil {
+				t.Error(err)
+			}
+			unfinished.Add(-1)
+		})
+	}
+	for n := range s.kills {
+		s.runBridge(t, file, n, func() {}, func() bool { return false })
+	}
+	s.runBridge(t, file, s.kills, func() {
+		time.Sleep(s.each / 2)
+		close(gate)
+	}, func() bool { return unfinished.Load() > 0 })
+}
+
+// newClients returns clients that send WRITEs and READs in turn to addr.
+func (s *storm) newClients(addr string) []*stormClient {
 	write, read := proxytest.WriteCall(0, 7, s.size), proxytest.ReadCall(0, 8, uint32(s.size))
 	wantWrite, wantRead := proxytest.Expected(write), proxytest.Expected(read)
-	var unfinished atomic.Int64
+	var clients []*stormClient
 	for n := range s.clients {
 		c := &stormClient{addr: addr, first: uint32(n) << 16, got: make([]atomic.Bool, s.deep)}
 		c.left.Store(int64(s.deep))
@@ -186,63 +209,54 @@ chunks: {io: 1MiB}
 			}
 			c.calls, c.wants = append(c.calls, m[4:]), append(c.wants, want[4:])
 		}
-		unfinished.Add(1)
-		wg.Go(func() {
-			if err := c.run(stop); err != nil {
-				t.Error(err)
-			}
-			unfinished.Add(-1)
-		})
+		clients = append(clients, c)
 	}
+	return clients
+}
 
-	for n := 0; ; n++ {
-		log := new(syncBuffer)
-		cmd := exec.Command(os.Args[0], "-test.run=^TestStormBridge$")
-		cmd.Env = append(os.Environ(), stormConfig+"="+file)
-		cmd.Stderr, cmd.Stdout = log, io.Discard
-		if err := cmd.Start(); err != nil {
+// runBridge starts the bridge for the n-th time, calls begin, and kills the bridge after
+// s.each, or later when busy returns false. It checks the memory of the bridge meanwhile.
+func (s *storm) runBridge(t *testing.T, file string, n int, begin func(), busy func() bool) {
+	t.Helper()
+	log := new(syncBuffer)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStormBridge$")
+	cmd.Env = append(os.Environ(), stormConfig+"="+file)
+	cmd.Stderr, cmd.Stdout = log, io.Discard
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	begin()
+	began := time.Now()
+	var most int64
+	for time.Since(began) < s.each || busy() {
+		select {
+		case err := <-ended:
+			t.Fatalf("the bridge ended: %v\n%s", err, log)
+		case <-time.After(20 * time.Millisecond):
+		}
+		b, err := mostResident(cmd.Process.Pid)
+		if err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		last := n == s.kills
-		if last {
-			time.Sleep(s.each / 2)
-			close(gate)
-		}
-		began := time.Now()
-		var most int64
-		for time.Since(began) < s.each || last && unfinished.Load() > 0 {
-			select {
-			case err := <-ended:
-				t.Fatalf("the bridge ended: %v\n%s", err, log)
-			case <-time.After(20 * time.Millisecond):
-			}
-			b, err := mostResident(cmd.Process.Pid)
-			if err != nil {
-				t.Fatal(err)
-			}
-			most = max(most, b)
-		}
-		t.Logf("run %d: %d MiB resident at most, %v", n, most>>20, time.Since(began).Round(time.Millisecond))
-		if limit := int64(s.budget) + stormSlack; most > limit && !raceEnabled {
-			t.Errorf("run %d: %d octets were resident, want at most %d", n, most, limit)
-		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		<-ended
-		if last {
-			if t.Failed() {
-				t.Logf("log:\n%s", log)
-			}
-			return
-		}
+		most = max(most, b)
+	}
+	t.Logf("run %d: %d MiB resident at most, %v", n, most>>20, time.Since(began).Round(time.Millisecond))
+	if limit := int64(s.budget) + stormSlack; most > limit && !raceEnabled {
+		t.Errorf("run %d: %d octets were resident, want at most %d", n, most, limit)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if n == s.kills && t.Failed() {
+		t.Logf("log:\n%s", log)
 	}
 }
 
-// However many Calls clients have outstanding, a bridge that is killed and started
-// again among them stays within its budget, and when the upstream answers, all of
+// TestStorm: a bridge that is killed and started again while clients have many Calls
+// outstanding stays within its budget. When the upstream answers at last, all of
 // them are done.
 func TestStorm(t *testing.T) {
 	s := storm{clients: 20, deep: 16, size: 64 << 10, kills: 2, each: 500 * time.Millisecond, budget: 64 * configs.MiB}

@@ -17,9 +17,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// Two bridges back to back: TCP client, bridge, RDMA, another bridge, TCP server. What
-// the client sees is compared with what another client sees, to the octet, that sends
-// the same Calls to a server in the same state without a bridge.
+// Two bridges back to back: TCP client, bridge, RDMA, another bridge, TCP server. Another
+// client sends the same Calls without a bridge to a server in the same state. Both clients
+// have to receive the same octets.
 const frontBridge = `
 listeners:
   - {name: front, address: "127.0.0.1:0", transport: tcp, upstream: middle}
@@ -45,15 +45,16 @@ memory: {budget: 256MiB}
 admin: {address: none}
 `
 
-// A twin is the same servers twice, one of each behind the bridges. Time is theirs.
+// A twin has every server twice, one of each behind the bridges. The clock of the servers
+// is now.
 type twin struct {
 	t      *testing.T
 	now    atomic.Int64
-	direct map[uint32]*proxytest.Client // to the server of a program: of NFSv3 and MOUNT by program, else by 0
+	direct map[uint32]*proxytest.Client // by program, for NFSv3 and MOUNT; 0: for all others
 	across []*proxytest.Client          // through the bridges
 	front  *bridge
 	rear   *bridge
-	rest   *proxytest.TCPServer // behind them, of what is not NFSv3
+	rest   *proxytest.TCPServer // behind the bridges, for programs other than NFSv3
 	calls  int
 	octets int
 	done   map[uint32]int // NFSv3 Calls that succeeded, by procedure
@@ -61,7 +62,7 @@ type twin struct {
 
 func (x *twin) clock() time.Time { return time.Unix(1_700_000_000+x.now.Load(), 123456789) }
 
-// nfsServer is a server that says nothing which another one would say otherwise.
+// nfsServer starts an NFS server whose Replies are the same as those of another one.
 func (x *twin) nfsServer() string {
 	return startDemoNFS(x.t, demo.Options{Clock: x.clock, Seed: 0x7072697661746531})
 }
@@ -113,65 +114,81 @@ func newTwin(t *testing.T) *twin {
 	return x
 }
 
-// A twinStep is one Call, and what to make of its Reply.
+// A twinStep is one Call.
 type twinStep struct {
 	call []byte
-	then func(results []byte) // of a Reply that has some; may be nil
+	then func(results []byte) // called with the results of the Reply; may be nil
 }
 
-// run sends all of steps at once, both ways, and compares.
+// run sends all of steps at once, directly and through the bridges, and compares the
+// Replies.
 func (x *twin) run(steps ...twinStep) {
 	x.t.Helper()
-	type pair struct{ direct, across <-chan []byte }
-	var pairs []pair
+	var pairs []twinReplies
 	for _, s := range steps {
-		program, version := binary.BigEndian.Uint32(s.call[12:]), binary.BigEndian.Uint32(s.call[16:])
-		d := x.direct[program]
-		if d == nil || program == oncrpc.ProgramNFS && version != 3 {
-			d = x.direct[0]
-		}
-		var p pair
-		var err error
-		if p.direct, err = d.Go(s.call); err != nil {
-			x.t.Fatal(err)
-		}
-		if p.across, err = x.across[x.calls%len(x.across)].Go(s.call); err != nil {
-			x.t.Fatal(err)
-		}
-		x.calls++
-		pairs = append(pairs, p)
+		pairs = append(pairs, x.send(s))
 	}
 	for i, p := range pairs {
-		want, ok := <-p.direct
-		if !ok {
-			x.t.Fatalf("call %d, %x: the server hung up", x.calls, prefix(steps[i].call))
-		}
-		select {
-		case got, ok := <-p.across:
-			if !ok || !bytes.Equal(got, want) {
-				x.t.Fatalf("call %x of %d octets was answered through the bridges (%t)\n%x\nand without\n%x",
-					prefix(steps[i].call), len(steps[i].call), ok, prefix(got), prefix(want))
-			}
-		case <-time.After(20 * time.Second):
-			x.t.Fatalf("call %x of %d octets was not answered", prefix(steps[i].call), len(steps[i].call))
-		}
-		x.octets += len(steps[i].call) + len(want)
-		if len(want) < 28 || binary.BigEndian.Uint32(want[8:]) != 0 || binary.BigEndian.Uint32(want[20:]) != 0 {
+		reply := x.compare(steps[i].call, p)
+		x.octets += len(steps[i].call) + len(reply)
+		if len(reply) < 28 || binary.BigEndian.Uint32(reply[8:]) != 0 || binary.BigEndian.Uint32(reply[20:]) != 0 {
 			continue
 		}
 		var h oncrpc.Call
-		if oncrpc.ParseCall(steps[i].call, &h) == nil && h.Program == oncrpc.ProgramNFS && h.Version == 3 && binary.BigEndian.Uint32(want[24:]) == 0 {
+		if oncrpc.ParseCall(steps[i].call, &h) == nil && h.Program == oncrpc.ProgramNFS && h.Version == 3 && binary.BigEndian.Uint32(reply[24:]) == 0 {
 			x.done[h.Procedure]++
 		}
 		if f := steps[i].then; f != nil {
-			f(want[24:])
+			f(reply[24:])
 		}
 	}
+}
+
+// twinReplies receive the Replies to one Call.
+type twinReplies struct{ direct, across <-chan []byte }
+
+// send sends the Call of s directly and through the bridges.
+func (x *twin) send(s twinStep) twinReplies {
+	x.t.Helper()
+	program, version := binary.BigEndian.Uint32(s.call[12:]), binary.BigEndian.Uint32(s.call[16:])
+	d := x.direct[program]
+	if d == nil || program == oncrpc.ProgramNFS && version != 3 {
+		d = x.direct[0]
+	}
+	var p twinReplies
+	var err error
+	if p.direct, err = d.Go(s.call); err != nil {
+		x.t.Fatal(err)
+	}
+	if p.across, err = x.across[x.calls%len(x.across)].Go(s.call); err != nil {
+		x.t.Fatal(err)
+	}
+	x.calls++
+	return p
+}
+
+// compare waits for both Replies to call and returns them if they are the same.
+func (x *twin) compare(call []byte, p twinReplies) []byte {
+	x.t.Helper()
+	want, ok := <-p.direct
+	if !ok {
+		x.t.Fatalf("call %d, %x: the server closed the connection", x.calls, prefix(call))
+	}
+	select {
+	case got, ok := <-p.across:
+		if !ok || !bytes.Equal(got, want) {
+			x.t.Fatalf("call %x of %d octets was answered through the bridges (%t)\n%x\nand without\n%x",
+				prefix(call), len(call), ok, prefix(got), prefix(want))
+		}
+	case <-time.After(20 * time.Second):
+		x.t.Fatalf("call %x of %d octets was not answered", prefix(call), len(call))
+	}
+	return want
 }
 
 func prefix(b []byte) []byte { return b[:min(len(b), 200)] }
 
-// A file is one that is known to be there, or was.
+// A file is a file, directory or link that the workload has created.
 type file struct {
 	handle []byte
 	dir    int // in dirs
@@ -179,7 +196,7 @@ type file struct {
 	size   int
 }
 
-// A workload makes Calls that make sense, most of them.
+// A workload generates Calls, most of which succeed.
 type workload struct {
 	r     *rand.Rand
 	xid   uint32
@@ -316,7 +333,20 @@ func (w *workload) change() twinStep {
 	}
 }
 
-// look is a Call that changes nothing.
+// mount returns a Call of MOUNT: NULL, EXPORT or MNT.
+func (w *workload) mount() twinStep {
+	switch w.r.IntN(4) {
+	case 0:
+		return twinStep{call: w.call(oncrpc.ProgramMount, 3, 0)}
+	case 1:
+		return twinStep{call: w.call(oncrpc.ProgramMount, 3, 5)}
+	case 2:
+		return twinStep{call: w.call(oncrpc.ProgramMount, 3, 1, "/"+w.name())}
+	}
+	return twinStep{call: w.call(oncrpc.ProgramMount, 3, 1, "/")}
+}
+
+// look returns a Call that changes nothing.
 func (w *workload) look() twinStep {
 	dir, f := w.any(w.dirs), w.any(w.files)
 	switch w.r.IntN(24) {
@@ -346,15 +376,7 @@ func (w *workload) look() twinStep {
 	case 17:
 		return w.nfs(uint32(18+w.r.IntN(3)), dir.handle) // FSSTAT, FSINFO, PATHCONF
 	case 18:
-		switch w.r.IntN(4) {
-		case 0:
-			return twinStep{call: w.call(oncrpc.ProgramMount, 3, 0)}
-		case 1:
-			return twinStep{call: w.call(oncrpc.ProgramMount, 3, 5)}
-		case 2:
-			return twinStep{call: w.call(oncrpc.ProgramMount, 3, 1, "/"+w.name())}
-		}
-		return twinStep{call: w.call(oncrpc.ProgramMount, 3, 1, "/")}
+		return w.mount()
 	case 19:
 		w.xid++
 		return twinStep{call: proxytest.CompoundCall(w.xid, 0, pack(24), pack(9, 1, 1<<12))} // NFSv4.0: PUTROOTFH, GETATTR
@@ -363,7 +385,7 @@ func (w *workload) look() twinStep {
 		return twinStep{call: proxytest.SequenceCall(w.xid)} // NFSv4.2
 	case 21:
 		w.xid++
-		return twinStep{call: proxytest.EchoCall(w.xid, w.size(), w.size(), 0)} // a program that nothing is known of
+		return twinStep{call: proxytest.EchoCall(w.xid, w.size(), w.size(), 0)} // an unknown program
 	case 22:
 		w.xid++
 		m := proxytest.EchoCall(w.xid, w.size()/8, w.size()/8, 0)
