@@ -117,6 +117,7 @@ func (o *UpstreamOptions) check() error {
 	c.positive("UnavailableAfter", int64(o.UnavailableAfter))
 	c.positive("BackoffMin", int64(o.BackoffMin))
 	c.positive("BackoffMax", int64(o.BackoffMax))
+	c.that(o.BackoffMax >= o.BackoffMin, "has a BackoffMax shorter than its BackoffMin")
 	c.that(o.SilentTimeout != 0, "has no SilentTimeout")
 	c.that(o.ProbeInterval != 0, "has no ProbeInterval")
 	if o.RDMA {
