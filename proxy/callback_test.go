@@ -49,100 +49,121 @@ type pair struct {
 	serverThings string
 }
 
+// A side is a transport of a pair.
+type side struct {
+	name     string
+	provider fabric.Provider // nil over TCP
+	loop     func(t *testing.T) loop.Loop
+	addr     string // "here" in memory
+}
+
+func tcpSide() side { return side{name: "tcp"} }
+
+func loopbackSide() side {
+	return side{"loopback", fabrictest.NewLoopback(), func(t *testing.T) loop.Loop {
+		l := fabrictest.NewLoop()
+		t.Cleanup(l.Stop)
+		return l
+	}, "here"}
+}
+
+func iwarpSide(o iwarp.Options) side {
+	return side{"iwarp", proxytest.IWARP(o), func(t *testing.T) loop.Loop {
+		l := iwarptest.NewLoop()
+		t.Cleanup(l.Stop)
+		return l
+	}, "127.0.0.1:0"}
+}
+
 // pairs runs f for every pair of transports, with a provider for each side.
 func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions), f func(t *testing.T, x *pair)) {
-	type side struct {
-		name     string
-		provider fabric.Provider
-		loop     func(t *testing.T) loop.Loop
-		addr     string
-	}
-	loopback := func() side {
-		return side{"loopback", fabrictest.NewLoopback(), func(t *testing.T) loop.Loop {
-			l := fabrictest.NewLoop()
-			t.Cleanup(l.Stop)
-			return l
-		}, "here"}
-	}
-	siw := func(o iwarp.Options) side {
-		return side{"iwarp", proxytest.IWARP(o), func(t *testing.T) loop.Loop {
-			l := iwarptest.NewLoop()
-			t.Cleanup(l.Stop)
-			return l
-		}, "127.0.0.1:0"}
-	}
-	tcp := side{name: "tcp"}
 	for _, p := range [][2]side{
-		{tcp, tcp},
-		{tcp, loopback()},
-		{loopback(), tcp},
-		{loopback(), loopback()},
-		{siw(iwarp.Options{}), tcp},
-		{tcp, siw(iwarp.Options{})},
-		{siw(iwarp.Options{FPDU: iwarp.FPDUMax}), siw(iwarp.Options{CRCOff: true})},
-		{siw(iwarp.Options{}), loopback()},
+		{tcpSide(), tcpSide()},
+		{tcpSide(), loopbackSide()},
+		{loopbackSide(), tcpSide()},
+		{loopbackSide(), loopbackSide()},
+		{iwarpSide(iwarp.Options{}), tcpSide()},
+		{tcpSide(), iwarpSide(iwarp.Options{})},
+		{iwarpSide(iwarp.Options{FPDU: iwarp.FPDUMax}), iwarpSide(iwarp.Options{CRCOff: true})},
+		{iwarpSide(iwarp.Options{}), loopbackSide()},
 	} {
-		front, back := p[0], p[1]
-		t.Run(front.name+" to "+back.name, func(t *testing.T) {
+		t.Run(p[0].name+" to "+p[1].name, func(t *testing.T) {
 			t.Parallel()
-			x := &pair{Harness: proxytest.NewHarness(t, budget), front: "tcp", back: "tcp"}
-			lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-			uo := proxy.UpstreamOptions{
-				Name: "storage", Connections: shared, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
-			}
-			x.serverThings, x.clientThings = "upstream_reverse", "none"
-			if back.provider != nil {
-				x.back, x.serverThings = "rdma", "requester_reverse"
-				cb := proxytest.NewCallbacks(back.provider)
-				s := x.RDMAServer(cb, []loop.Loop{back.loop(t)}, back.addr, 32, b)
-				uo.RDMA, uo.Provider, uo.Endpoints = true, back.provider, []string{s.Addr()}
-				if back.addr == "here" {
-					s.Close()
-					s = x.RDMAServer(cb, []loop.Loop{back.loop(t)}, "there", 32, b)
-					uo.Endpoints = []string{"there"}
-				}
-				x.served, x.drop = &s.Served, func() { s.DropConnections(errors.New("dropped by the test")) }
-				x.conns = func() (bs []backend) {
-					for _, c := range cb.Conns() {
-						bs = append(bs, rdmaBackend{c})
-					}
-					return bs
-				}
-			} else {
-				s := x.TCPServer(b)
-				uo.Endpoints = []string{s.Addr()}
-				x.served, x.drop = &s.Served, s.DropConnections
-				x.conns = func() (bs []backend) {
-					for _, c := range s.Conns() {
-						bs = append(bs, c)
-					}
-					return bs
-				}
-			}
-			if front.provider != nil {
-				x.front, x.clientThings = "rdma", "responder_reverse"
-				lo.RDMA, lo.Provider, lo.Address = true, front.provider, front.addr
-			}
-			if change != nil {
-				change(&lo, &uo)
-			}
-			x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
-			addr := x.p.Addr("nfs")
-			if front.provider == nil {
-				x.client = func() caller { return x.Client(addr) }
-			} else {
-				l := front.loop(t)
-				if front.addr == "here" {
-					addr = "here"
-				}
-				x.client = func() caller { return x.RDMAClient(front.provider, l, addr, 16) }
-			}
-			x.Eventually("all shared connections are there", func() bool {
-				return x.p.Status().Upstreams[0].Usable == shared && len(x.conns()) == shared
-			})
-			f(t, x)
+			f(t, newPair(t, p[0], p[1], b, change))
 		})
 	}
+}
+
+func newPair(t *testing.T, front, back side, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *pair {
+	t.Helper()
+	x := &pair{Harness: proxytest.NewHarness(t, budget), front: "tcp", back: "tcp", serverThings: "upstream_reverse", clientThings: "none"}
+	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := proxy.UpstreamOptions{
+		Name: "storage", Connections: shared, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
+	}
+	if back.provider != nil {
+		x.back, x.serverThings = "rdma", "requester_reverse"
+		uo.RDMA, uo.Provider, uo.Endpoints = true, back.provider, []string{x.serveRDMA(t, back, b)}
+	} else {
+		uo.Endpoints = []string{x.serveTCP(b)}
+	}
+	if front.provider != nil {
+		x.front, x.clientThings = "rdma", "responder_reverse"
+		lo.RDMA, lo.Provider, lo.Address = true, front.provider, front.addr
+	}
+	if change != nil {
+		change(&lo, &uo)
+	}
+	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+	addr := x.p.Addr("nfs")
+	if front.provider == nil {
+		x.client = func() caller { return x.Client(addr) }
+	} else {
+		l := front.loop(t)
+		if front.addr == "here" {
+			addr = "here"
+		}
+		x.client = func() caller { return x.RDMAClient(front.provider, l, addr, 16) }
+	}
+	x.Eventually("all shared connections are there", func() bool {
+		return x.p.Status().Upstreams[0].Usable == shared && len(x.conns()) == shared
+	})
+	return x
+}
+
+// serveRDMA starts the server of x over RDMA, and returns its address.
+func (x *pair) serveRDMA(t *testing.T, back side, b proxytest.Behaviour) string {
+	t.Helper()
+	cb := proxytest.NewCallbacks(back.provider)
+	addr := back.addr
+	if addr == "here" {
+		addr = "there" // the proxy may listen here
+	}
+	s := x.RDMAServer(cb, []loop.Loop{back.loop(t)}, addr, 32, b)
+	x.served, x.drop = &s.Served, func() { s.DropConnections(errors.New("dropped by the test")) }
+	x.conns = func() (bs []backend) {
+		for _, c := range cb.Conns() {
+			bs = append(bs, rdmaBackend{c})
+		}
+		return bs
+	}
+	if addr == "there" {
+		return addr
+	}
+	return s.Addr()
+}
+
+// serveTCP starts the server of x over TCP, and returns its address.
+func (x *pair) serveTCP(b proxytest.Behaviour) string {
+	s := x.TCPServer(b)
+	x.served, x.drop = &s.Served, s.DropConnections
+	x.conns = func() (bs []backend) {
+		for _, c := range s.Conns() {
+			bs = append(bs, c)
+		}
+		return bs
+	}
+	return s.Addr()
 }
 
 // An rdmaBackend is a Callback whose messages are without their headers.
