@@ -36,7 +36,7 @@ type providerSet map[string]usedProvider
 type usedProvider struct {
 	fabric.Provider
 	owner    string // the name of the listener or upstream
-	settings string // what the provider was made from, to compare
+	settings string // the settings that the provider was made from, for comparison
 }
 
 // options translates the listeners and upstreams of c for package proxy. An owner whose

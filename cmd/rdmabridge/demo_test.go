@@ -69,7 +69,7 @@ func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 				t.Errorf("demo: %v", err)
 			}
 			if s := log.String(); strings.Contains(s, "memory leak") {
-				t.Error("memory was not given back")
+				t.Error("not all message memory was released")
 			}
 		case <-time.After(20 * time.Second):
 			t.Error("the demo does not end")
@@ -91,7 +91,7 @@ func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 	return r.addresses, r.bridge
 }
 
-// What the README promises, on any machine with Go: TCP, iWARP, TCP.
+// TestDemo runs the demo as the README describes it: TCP, iWARP, TCP.
 func TestDemo(t *testing.T) {
 	a, b := startDemo(t)
 	url := "http://" + a.Admin
@@ -104,7 +104,7 @@ func TestDemo(t *testing.T) {
 	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, a.TCP) })
 	t.Run("versions", func(t *testing.T) { testVersions(t, a.TCP) })
 
-	// It went over RDMA.
+	// The Calls went over RDMA.
 	status := b.proxy.Status()
 	if n := len(status.Upstreams); n != 2 {
 		t.Fatalf("%d upstreams, want 2", n)
@@ -120,8 +120,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// testVersions asks for programs and versions that the routes do not have: go-nfs
-// would take NFSv4 for NFSv3.
+// testVersions calls programs and versions without a route. The bridge answers them:
+// go-nfs would treat NFSv4 as NFSv3.
 func testVersions(t *testing.T, addr string) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -152,7 +152,7 @@ func testVersions(t *testing.T, addr string) {
 	}
 }
 
-// series finds the value of a series.
+// series returns the value of a series in metrics, or "".
 func series(metrics, name string) string {
 	for line := range strings.Lines(metrics) {
 		if v, ok := strings.CutPrefix(line, name+" "); ok {
@@ -162,8 +162,7 @@ func series(metrics, name string) string {
 	return ""
 }
 
-// The same server behind a bridge without RDMA: what programs that stay on TCP
-// take.
+// TestServeTCP puts the demo's server behind a bridge without RDMA.
 func TestServeTCP(t *testing.T) {
 	t.Parallel()
 	server := startDemoNFS(t, demo.Options{})

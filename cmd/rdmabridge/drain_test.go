@@ -14,11 +14,11 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A slowServer answers RPC Calls over TCP when it is told to.
+// A slowServer answers an RPC Call over TCP for each value in answer.
 type slowServer struct {
 	addr   string
-	got    chan struct{} // a Call has arrived
-	answer chan struct{} // one Reply may go
+	got    chan struct{} // receives a value for each Call
+	answer chan struct{} // the test sends a value for each Reply
 }
 
 func startSlowServer(t *testing.T) *slowServer {
@@ -58,7 +58,7 @@ func (s *slowServer) serve(c net.Conn) {
 	}
 }
 
-// nullCall is a Call of procedure 0 with AUTH_NONE.
+// nullCall returns a Call of procedure 0 with AUTH_NONE.
 func nullCall(xid, program, version uint32) []byte {
 	var b []byte
 	for _, v := range []uint32{xid, 0, 2, program, version, 0, 0, 0, 0, 0} {
@@ -67,7 +67,8 @@ func nullCall(xid, program, version uint32) []byte {
 	return b
 }
 
-// slowConfig has no probes: they would be Calls, of which s tells the test.
+// slowConfig returns a configuration with upstream s. It disables probes, which s would
+// count as Calls.
 func slowConfig(s *slowServer, drain string) string {
 	return fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: server}]
@@ -96,8 +97,8 @@ func callSlow(t *testing.T, addr string, s *slowServer) net.Conn {
 	return c
 }
 
-// SIGTERM: ready says no, nobody new is let in, idle clients are closed, the Call
-// in flight is answered, then its client is closed and the process ends.
+// TestDrain: after SIGTERM /readyz fails, no client can connect, and idle connections are
+// closed. A Call in flight is answered, then its connection is closed and the bridge ends.
 func TestDrain(t *testing.T) {
 	s := startSlowServer(t)
 	b, signals, wait := startServe(t, slowConfig(s, "20s"))
@@ -117,7 +118,7 @@ func TestDrain(t *testing.T) {
 	if _, err := idle.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the idle client: %v, want EOF", err)
 	}
-	idle.Close() // as clients do when they see the end
+	idle.Close() // as clients do at the end of a connection
 	if code, body := get(t, url+"/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "draining") {
 		t.Errorf("/readyz while draining: %d %q", code, body)
 	}
@@ -144,8 +145,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A Call that is never answered holds the end up until the deadline, or until a
-// second signal.
+// TestDrainAborted: a Call that is never answered delays the end until drain.timeout or
+// until a second signal.
 func TestDrainAborted(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -172,7 +173,7 @@ func TestDrainAborted(t *testing.T) {
 				if code, _ := get(t, url+"/livez"); code != http.StatusOK {
 					t.Error("the echo of a signal ended the bridge")
 				}
-				// When it began to look at the time is not known from here.
+				// The test cannot tell when the drain began, so it repeats the signal.
 				over := make(chan struct{})
 				defer close(over)
 				go func() {
@@ -194,7 +195,7 @@ func TestDrainAborted(t *testing.T) {
 				t.Errorf("serve: %v, want %s", err, tc.want)
 			}
 			if _, err := c.Read(make([]byte, 1)); err == nil {
-				t.Error("the client got a Reply that nobody sent")
+				t.Error("the client got a Reply that the server did not send")
 			}
 			if n := b.arena.Outstanding(); n != 0 {
 				t.Errorf("%d leases outstanding at the end", n)

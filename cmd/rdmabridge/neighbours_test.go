@@ -20,7 +20,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// A neighbourhood is a server, the bridge before it, and the bench's loads, each a
+// A neighbourhood is a server, the bridge in front of it, and loads of bench. Each is a
 // process.
 type neighbourhood struct {
 	t      *testing.T
@@ -53,8 +53,8 @@ func kill(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// small is the p99, in microseconds, of 31 clients with small Calls, every Reply
-// checked.
+// small returns the p99, in microseconds, of 31 clients with small Calls. It checks every
+// Reply.
 func (n *neighbourhood) small() float64 {
 	n.t.Helper()
 	cmd := exec.Command(n.bin, "bench", "load", "--target", n.bridge, "--conns", "31", "--loops", "1", "--duration", "1s", "--json")
@@ -80,7 +80,7 @@ func (n *neighbourhood) hog(target string) (stop func()) {
 	return func() { kill(cmd) }
 }
 
-// spoil has f spoil connections to target, one after the other, until it is stopped.
+// spoil calls f with one connection to target after the other until it is stopped.
 func spoil(target string, f func(net.Conn, <-chan struct{})) (stop func()) {
 	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -102,7 +102,7 @@ func spoil(target string, f func(net.Conn, <-chan struct{})) (stop func()) {
 	return func() { close(over); <-done }
 }
 
-// echoRecord is a Call of the bench's echo program for a Reply with n octets.
+// echoRecord returns a Call of the echo program that asks for a Reply of n octets.
 func echoRecord(xid uint32, n int) []byte {
 	m := proxytest.CallHeader(nil, xid, bench.EchoProgram, bench.EchoVersion, bench.EchoProc)
 	m = binary.BigEndian.AppendUint32(m, 0)         // tag
@@ -112,7 +112,7 @@ func echoRecord(xid uint32, n int) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, 1<<31|uint32(len(m))), m...)
 }
 
-// unread asks for a MiB after the other and never reads.
+// unread asks for Replies of 1 MiB and never reads.
 func unread(c net.Conn, over <-chan struct{}) {
 	_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
 	for xid := uint32(0); ; {
@@ -131,7 +131,7 @@ func unread(c net.Conn, over <-chan struct{}) {
 	}
 }
 
-// trickle sends an octet every 10 ms.
+// trickle sends one octet every 10 ms.
 func trickle(c net.Conn, over <-chan struct{}) {
 	for _, o := range echoRecord(1, 0) {
 		select {
@@ -145,17 +145,17 @@ func trickle(c net.Conn, over <-chan struct{}) {
 	}
 }
 
-// half sends half a record of a MiB.
+// half sends half of a record of 1 MiB.
 func half(c net.Conn, _ <-chan struct{}) {
 	m := make([]byte, 4+512<<10)
 	binary.BigEndian.PutUint32(m, 1<<31|1<<20)
 	_, _ = c.Write(m)
 }
 
-// TestNeighbours measures what one bad client costs 31 good ones: their p99 with it,
-// divided by their p99 without it right before, RDMABRIDGE_NEIGHBOURS times. It
-// asserts no time, for what else the machine does is in it too: "beside" is the same
-// with the bad client at a server of its own, so that it shares the machine alone.
+// TestNeighbours measures how one bad client affects 31 good ones: it divides their p99
+// with the bad client by their p99 right before, RDMABRIDGE_NEIGHBOURS times. It asserts no
+// time, because other work on the machine affects both. "beside" is the same with the bad
+// client at another server, where it shares only the machine.
 func TestNeighbours(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("RDMABRIDGE_NEIGHBOURS"))
 	if rounds <= 0 {
@@ -200,7 +200,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// cost is the good clients' p99 with the bad one divided by what it was right before.
+// cost returns the p99 of the good clients with the bad one, divided by their p99 right
+// before.
 func (n *neighbourhood) cost(begin func() (stop func())) float64 {
 	n.t.Helper()
 	alone := n.small()

@@ -380,7 +380,8 @@ reload: {watch: none}
 	x.stop()
 }
 
-// Calls that are under way when their upstream goes, or their listener, are answered.
+// TestReloadRemovedUnderWay: Calls are answered although their upstream or their listener
+// is removed meanwhile.
 func TestReloadRemovedUnderWay(t *testing.T) {
 	slow, s := startSlowServer(t), startEchoServer(t, "one!")
 	base := fmt.Sprintf(`
@@ -433,7 +434,7 @@ reload: {watch: none}
 	x.stop()
 }
 
-// Listeners and upstreams on RDMA where there were none, and none where there were.
+// TestReloadFirstRDMA adds the first listener and upstream on RDMA, and removes the last.
 func TestReloadFirstRDMA(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	rdma := testkit.FreeAddr(t)
@@ -473,20 +474,20 @@ func sum(callers []*caller) (n int64) {
 	return n
 }
 
-// What holds for clients that are connected changes for them.
+// TestReloadListener: changed settings of a listener apply to clients that are connected.
 func TestReloadListener(t *testing.T) {
 	s := startSlowServer(t)
 	base := strings.Replace(slowConfig(s, "20s"), "upstream: server}", "upstream: server, limits: {calls: 8}}", 1) + "reload: {watch: none}\n"
 	x := startReload(t, base)
 	c := callSlow(t, x.b.proxy.Addr("nfs"), s)
 
-	// Others may not connect any more, and this one has all the Calls that it may have.
+	// No other client may connect now, and this client has as many Calls as it may have.
 	x.reload(strings.Replace(base, "calls: 8}", "calls: 1}, allow: [192.0.2.1]", 1)+"log: {level: debug}\n", loaded)
 	if got := x.log.String(); !strings.Contains(got, `"setting":"listeners[nfs].limits.calls","old":"8","new":"1"`) ||
 		!strings.Contains(got, `"setting":"listeners[nfs].allow","old":"","new":"[192.0.2.1/32]"`) {
 		t.Error("the log does not have the difference")
 	}
-	// It may be closed before Dial returns.
+	// The bridge may close the connection before Dial returns.
 	if other, err := net.Dial("tcp", x.b.proxy.Addr("nfs")); err == nil {
 		other.SetDeadline(time.Now().Add(20 * time.Second))
 		if _, err := other.Read(make([]byte, 1)); err == nil {
@@ -494,7 +495,7 @@ func TestReloadListener(t *testing.T) {
 		}
 		other.Close()
 	}
-	// The first of them is read before anybody looks at the limit.
+	// The bridge reads one more Call before it applies the new limit.
 	const two = `rdmabridge_client_received_calls_total{listener="nfs"} 2`
 	c.Write(testkit.Record(nullCall(8, 100003, 3)))
 	testkit.Eventually(t, "the metrics say "+two, func() bool { return x.has(two) })
@@ -515,7 +516,7 @@ func TestReloadListener(t *testing.T) {
 	x.stop()
 }
 
-// A file that is not good, or an address that is taken, changes nothing.
+// TestReloadRefused: a file with a problem or an address in use changes nothing.
 func TestReloadRefused(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	taken := startEchoServer(t, "two!")
@@ -533,7 +534,7 @@ reload: {watch: none}
 		strings.Replace(base, "level: warn", "level: loud", 1),
 		strings.Replace(base, "upstream: one}", "upstream: one, allow: [192.0.2.1]}\n", 1) + "foo: 1\n",
 		strings.Replace(base, "upstream: one}]", fmt.Sprintf("upstream: one, allow: [192.0.2.1]}, {name: other, address: %q, upstream: one}]", taken.addr), 1),
-		// Good with the budget that it would have, but not with the one there is.
+		// This file is valid with its own budget but not with the budget in force.
 		strings.Replace(base, "upstreams: [", `upstreams: [{name: big, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {connections: 64, credits: 1024}}, `, 1) + "memory: {budget: 16GiB}\n",
 	} {
 		x.reload(text, refused)
@@ -568,7 +569,8 @@ func mustConfig(t *testing.T, text string) *configs.Config {
 	return c
 }
 
-// What needs a restart is said, and the rest is applied.
+// TestReloadRestartNeeded: the log names the settings that need a restart, and the others
+// are applied.
 func TestReloadRestartNeeded(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	base := fmt.Sprintf(`
@@ -616,8 +618,8 @@ func hasLine(log, want string) bool {
 	return false
 }
 
-// A listener that has another name, or another transport, takes the socket of the one
-// at its address over: nobody is refused.
+// TestReloadSameAddress: a listener with another name or transport takes over the socket
+// of the listener at the same address. No client is refused.
 func TestReloadSameAddress(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	addr := testkit.FreeAddr(t)
@@ -639,7 +641,7 @@ reload: {watch: none}
 	x.stop()
 }
 
-// A change of the file is seen without a signal, and one is not loaded twice.
+// TestReloadWatched: a change of the file is loaded without a signal, and only once.
 func TestReloadWatched(t *testing.T) {
 	t.Parallel()
 	s := startEchoServer(t, "one!")
@@ -654,13 +656,13 @@ reload: {watch: 20ms}
 	testkit.Eventually(t, "the file is rejected", func() bool { return strings.Contains(x.log.String(), refused) })
 	x.write(strings.Replace(base, "20ms", "none", 1))
 	testkit.Eventually(t, "the file is loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
-	// When this is answered, nobody watches any more, and the signal after it is the first
-	// to tell of a change. The watcher sees that change when it looks again.
+	// After this reload the watcher has stopped looking. The next change is loaded by the
+	// signal, and the watcher sees it when it looks again.
 	const same = `"message":"configuration reloaded: no setting to change"`
 	x.signals <- syscall.SIGHUP
 	testkit.Eventually(t, "the file is loaded without a change", func() bool { return strings.Contains(x.log.String(), same) })
 	x.reload(base+"drain: {timeout: 7s}\n", loaded)
-	time.Sleep(1500 * time.Millisecond) // none is asked again after a second
+	time.Sleep(1500 * time.Millisecond) // watch asks for the interval again after a second
 	x.metric(`rdmabridge_config_reloads_total{result="applied"} 2`)
 	x.metric(`rdmabridge_config_reloads_total{result="refused"} 1`)
 	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 1`)

@@ -18,8 +18,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
 
-// road is the main road in one process: TCP client, bridge, iWARP over loopback
-// sockets, RPC-over-RDMA server.
+// road starts a bridge with an RPC-over-RDMA server behind it, over iWARP on loopback
+// sockets. TCP clients connect to the address that it returns.
 func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, string, *proxytest.RDMAServer) {
 	t.Helper()
 	h := proxytest.NewHarness(t, 512<<20)
@@ -37,8 +37,8 @@ func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, strin
 	return h, p.Addr("nfs"), s
 }
 
-// TestRoad: many clients, all shapes and sizes, CRC on and off; every octet is
-// checked and no Call runs twice.
+// TestRoad: many clients send Calls of all shapes and sizes, with CRC on and off. Every
+// octet of their Replies is right, and the server executes no Call twice.
 func TestRoad(t *testing.T) {
 	t.Parallel()
 	for _, o := range []iwarp.Options{{}, {CRCOff: true}, {FPDU: iwarp.FPDUMax}} {
@@ -86,8 +86,8 @@ func TestRoad(t *testing.T) {
 	}
 }
 
-// BenchmarkRoad is the whole bridge in one process, with client and server in
-// it too. Ratios between its lines mean something, the lines alone do not.
+// BenchmarkRoad measures client, bridge and server in one process. The ratios between its
+// lines are meaningful, the single lines are not.
 func BenchmarkRoad(b *testing.B) {
 	small := func(xid uint32) []byte { return proxytest.EchoCall(xid, 20, 60, 0) }
 	getattr := proxytest.GetattrCall

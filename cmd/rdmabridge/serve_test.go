@@ -20,7 +20,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A syncBuffer is a log that several goroutines write to.
+// A syncBuffer is a buffer for the log of several goroutines.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -38,8 +38,8 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// startServe runs serve on text. stop sends a signal, and wait returns serve's
-// error.
+// startServe runs serve with a configuration. wait waits for the end and returns the error
+// of serve.
 func startServe(t *testing.T, text string) (b *bridge, signals chan os.Signal, wait func() error) {
 	t.Helper()
 	c, err := configs.Load([]byte(text), known)
@@ -93,7 +93,7 @@ func get(t *testing.T, url string) (int, string) {
 	return r.StatusCode, string(body)
 }
 
-// An upstream that is down makes the bridge not ready, never dead.
+// TestAdmin: while an upstream is down, /readyz fails and /livez does not.
 func TestAdmin(t *testing.T) {
 	dead := testkit.DeadAddr(t)
 	b, signals, wait := startServe(t, strings.Replace(minimalConfig, "127.0.0.1:1", dead, 1))
@@ -137,8 +137,8 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// Every length that the file may ask for must fit one lease: Plan rounds a Reply
-// chunk up by less than 8 KiB.
+// TestLargest: every length that the configuration allows fits one lease. Plan rounds a
+// Reply chunk up by less than 8 KiB.
 func TestLargest(t *testing.T) {
 	if configs.MaxRecord > regmem.MaxLease || configs.MaxReply+8*configs.KiB > regmem.MaxLease {
 		t.Errorf("records of %s or Reply chunks of %s do not fit a lease of %d", configs.MaxRecord, configs.MaxReply, regmem.MaxLease)
@@ -160,7 +160,7 @@ loops: 2
 	}
 }
 
-// systemd learns when the bridge listens, and when it stops.
+// TestNotifySystemd: the bridge notifies systemd when it listens and when it stops.
 func TestNotifySystemd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -186,7 +186,7 @@ func TestNotifySystemd(t *testing.T) {
 	}
 }
 
-// Started twice on one port, the second says so and ends.
+// TestServeTaken: a bridge whose port is in use reports that and ends.
 func TestServeTaken(t *testing.T) {
 	b, signals, wait := startServe(t, minimalConfig)
 	c, err := configs.Load([]byte(strings.Replace(minimalConfig, "127.0.0.1:0", b.proxy.Addr("nfs"), 1)), known)

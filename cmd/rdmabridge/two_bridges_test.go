@@ -233,7 +233,8 @@ func (w *workload) nfs(procedure uint32, args ...any) twinStep {
 	return twinStep{call: w.call(oncrpc.ProgramNFS, 3, procedure, args...)}
 }
 
-// size is any from 0 to 1 MiB, small ones most often, odd ones as often as others.
+// size returns a size from 0 to 1 MiB. Small ones are most frequent; odd ones are as
+// frequent as even ones.
 func (w *workload) size() int {
 	switch w.r.IntN(16) {
 	case 0:
@@ -254,8 +255,7 @@ func (w *workload) name() string {
 
 func (w *workload) any(fs []file) *file { return &fs[w.r.IntN(len(fs))] }
 
-// found adds f to where with the handle that results hold after the status: a
-// post_op_fh3.
+// found adds f to where. results has its handle after the status, as a post_op_fh3.
 func found(where *[]file, f file) func([]byte) {
 	return func(results []byte) {
 		if binary.BigEndian.Uint32(results) != 0 || len(results) < 12 || binary.BigEndian.Uint32(results[4:]) != 1 {
@@ -267,7 +267,7 @@ func found(where *[]file, f file) func([]byte) {
 	}
 }
 
-// sattr is a sattr3 with a mode, and the size if that is not negative.
+// sattr returns a sattr3 with a mode, and with size unless that is negative.
 func sattr(mode, size int) []any {
 	a := []any{1, mode, 0, 0}
 	if size < 0 {
@@ -278,7 +278,7 @@ func sattr(mode, size int) []any {
 	return append(a, 0, 0)
 }
 
-// change is a Call that changes something.
+// change returns a Call that changes something.
 func (w *workload) change() twinStep {
 	d := w.r.IntN(len(w.dirs))
 	dir := &w.dirs[d]
@@ -395,7 +395,8 @@ func (w *workload) look() twinStep {
 	return twinStep{call: proxytest.GSSCall(proxytest.SequenceCall(w.xid), w.xid, 1)}
 }
 
-// TestTwoBridges: 10,000 Calls through two bridges, and every Reply the same as without.
+// TestTwoBridges: the Replies to 10,000 Calls through two bridges are the same as without
+// bridges.
 func TestTwoBridges(t *testing.T) {
 	calls := 10_000
 	if testing.Short() {
@@ -430,7 +431,7 @@ func TestTwoBridges(t *testing.T) {
 			t.Errorf("procedure %d succeeded %d times: this tests little", procedure, x.done[procedure])
 		}
 	}
-	// The bridges did what this is about.
+	// The bridges used all shapes of messages.
 	for b, want := range map[*bridge][]string{
 		x.front: {
 			`requester_calls_total{call="inline",reply="write_chunk",upstream="middle"}`, `requester_calls_total{call="inline",reply="reply_chunk",upstream="middle"}`,
@@ -456,7 +457,7 @@ func TestTwoBridges(t *testing.T) {
 	x.callBack()
 }
 
-// callBack has the server call each client, over both bridges.
+// callBack lets the server call each client through both bridges.
 func (x *twin) callBack() {
 	x.t.Helper()
 	conns := x.rest.Conns()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// looks is how many of n looks report a change.
+// looks counts how many of n looks report a change.
 func looks(w *watcher, n int) (seen int) {
 	for range n {
 		if w.look() {
@@ -52,7 +52,7 @@ func TestWatcher(t *testing.T) {
 		t.Errorf("written to: seen %d times, want once", n)
 	}
 
-	// As editors save.
+	// Replace the file by rename, as editors do.
 	write(t, path+"~", "four")
 	must(t, os.Rename(path+"~", path))
 	if n := looks(w, 4); n != 1 {
@@ -69,8 +69,9 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// A ConfigMap is a link to a link: bridge.yaml -> ..data/bridge.yaml, ..data -> ..1.
-// The kubelet makes another directory, another link, and renames that over ..data.
+// TestWatcherConfigMap: a ConfigMap is a link to a link, bridge.yaml -> ..data/bridge.yaml
+// and ..data -> ..1. To change it the kubelet makes another directory and another link, and
+// renames the link over ..data.
 func TestWatcherConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	version := func(name, text string) {
