@@ -113,11 +113,14 @@ func (s *SlowStart) drop(cost int) {
 	s.receivedOctets -= int64(cost)
 }
 
-// Answered ends the count of a Call that Received counted, raises the limits, and
-// dispatches queued Calls that may go now. here is the caller's loop.
-func (s *SlowStart) Answered(cost, here int) {
+// Answered raises the limits, because the upstream has answered a Call, ends the count of
+// the Call if Received counted it, and dispatches queued Calls that may go now. here is
+// the affinity of the calling loop.
+func (s *SlowStart) Answered(cost int, counted bool, here int) {
 	s.mu.Lock()
-	s.drop(cost)
+	if counted {
+		s.drop(cost)
+	}
 	s.limit++
 	s.limitOctets += int64(cost)
 	if s.limit >= slowStartEnd {

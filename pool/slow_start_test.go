@@ -9,9 +9,8 @@ import (
 
 // replied has s count one Call and its Reply.
 func replied(s *SlowStart) {
-	if _, counted := s.Received(0); counted {
-		s.Answered(0, 0)
-	}
+	_, counted := s.Received(0)
+	s.Answered(0, counted, 0)
 }
 
 // TestSlowStart: after the start, and after the last connection was lost, few Calls go
@@ -183,11 +182,18 @@ func TestSlowStartOfClients(t *testing.T) {
 	if room, _ := s.Received(1000); room != 0 {
 		t.Errorf("room for %d Calls after 1000 octets, want 0", room)
 	}
-	s.Answered(1000, Elsewhere)
+	s.Answered(1000, true, Elsewhere)
 	if room, _ := s.Received(1000); room != 4 {
 		t.Errorf("room for %d Calls, 1000 octets of 2000 in use; want 4", room)
 	}
-	s.Answered(1000, Elsewhere)
+	s.Answered(1000, true, Elsewhere)
+	s.Answered(0, false, Elsewhere) // the Reply to a Call that was read before a restart
+	if got := s.Limit(); got != 7 {
+		t.Errorf("the limit is %d after three Replies, want 7", got)
+	}
+	if got := s.Room(); got != 7 {
+		t.Errorf("room for %d Calls, want 7: none waits for a Reply", got)
+	}
 	for s.Limit() > 0 {
 		replied(s)
 	}

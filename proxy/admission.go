@@ -109,11 +109,15 @@ func (a *admission) dropped(c *call) {
 	a.admit()
 }
 
-// answered ends the count of c, which the upstream has answered. Whether the client
-// reads its Reply is not the upstream's concern. here is the caller's loop.
+// answered ends the count of c, which the upstream has answered, and admits clients.
+// Calls that were read before the upstream lost its last connection are not counted, and
+// their Replies raise the limit like others. here is the affinity of the calling loop.
 func (a *admission) answered(c *call, here int) {
+	if !c.charge.slowStart && a.slowStart.Over() {
+		return
+	}
+	a.slowStart.Answered(c.entry.Cost, c.charge.slowStart, here)
 	c.charge.slowStart = false
-	a.slowStart.Answered(c.entry.Cost, here)
 	a.admit()
 }
 

@@ -44,9 +44,7 @@ var (
 // answered hands the upstream's Reply on. The credit has been returned.
 func (c *call) answered(here int) {
 	c.up.observe(c, here)
-	if c.charge.slowStart {
-		c.up.admission.answered(c, here)
-	}
+	c.up.admission.answered(c, here)
 	if c.rdma.Analysis.CreatesSession {
 		first := c.reply.parts[0]
 		if len(c.reply.parts) > 1 {
