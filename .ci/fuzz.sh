@@ -16,7 +16,9 @@ run() {
             -test.parallel 1 -test.fuzzcachedir "$cache/github.com/rdmabridge/rdmabridge/$pkg") > "$log" 2>&1
     }
     if fuzz || { ! grep -q 'Failing input written' "$log" && grep -q 'context deadline exceeded' "$log" && fuzz; }; then
-        echo "ok    $pkg $target: $(sed -n 's/.*\(execs: [0-9]*\).*/\1/p' "$log" | tail -1)"
+        local execs
+        execs=$(sed -n 's/.*\(execs: [0-9]*\).*/\1/p' "$log" | tail -1)
+        echo "ok    $pkg $target: ${execs:-its seeds}"
     else
         echo "FAIL  $pkg $target"
         cat "$log"
