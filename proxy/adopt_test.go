@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -115,94 +116,128 @@ func (o answers) CallDone(c *rdmaside.Call, err *rdmaside.CallError) {
 	o <- err
 }
 
+// wantError waits for the end of the Call on a connection that was to be closed.
+func (o answers) wantError(t *testing.T, which string) {
+	t.Helper()
+	if err := <-o; err == nil {
+		t.Errorf("answered on the %s connection, which was to be closed", which)
+	}
+}
+
+// An adoption is one Call that clients send again on connection after connection while the
+// server does not answer.
+type adoption struct {
+	*proxytest.Harness
+	p        *proxy.Proxy
+	server   *proxytest.TCPServer
+	release  chan struct{} // closed when the server may answer
+	provider *fabrictest.Loopback
+	loop     *fabrictest.Loop // the clients'
+	acct     *regmem.Account
+}
+
+func newAdoption(t *testing.T) *adoption {
+	t.Helper()
+	x := &adoption{Harness: proxytest.NewHarness(t, budget), release: make(chan struct{}), provider: fabrictest.NewLoopback(), loop: fabrictest.NewLoop()}
+	t.Cleanup(x.loop.Stop)
+	x.server = x.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
+		<-x.release
+		return nil, false
+	}})
+	x.p = x.Proxy([]proxy.ListenerOptions{
+		{Name: "rdma", Address: "middle", RDMA: true, Provider: x.provider, Upstream: "tcp"},
+		{Name: "tcp", Address: "127.0.0.1:0", Upstream: "tcp"},
+	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{x.server.Addr()}}})
+	x.acct = x.Arena.Account("test", 8<<20)
+	return x
+}
+
+// leases counts the leases of Calls and Receives.
+func (x *adoption) leases() (n int) {
+	for _, a := range x.p.Status().Memory.Accounts {
+		if a.Name == "calls" || a.Name == "receives" {
+			n += a.Leases
+		}
+	}
+	return n
+}
+
+// send sends m on a new RDMA connection.
+func (x *adoption) send(t *testing.T, m []byte) (*rdmaside.Requester, answers) {
+	t.Helper()
+	r, err := rdmaside.DialRequester(t.Context(), x.provider, x.loop, "middle", proxytest.RequesterOptions(rdmaside.RequesterOptions{Memory: x.acct, Registry: x.Registry, Credits: 4, Log: zerolog.Nop()}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := make(answers, 1)
+	c := rdmaCall(t, x.Harness, x.acct, m, o)
+	x.loop.Do(func() {
+		if err := r.Send(c); err != nil {
+			t.Error(err)
+		}
+	})
+	return r, o
+}
+
+// rdmaCall is the Call m of an RDMA client, in memory of acct.
+func rdmaCall(t *testing.T, h *proxytest.Harness, acct *regmem.Account, m []byte, owner rdmaside.CallOwner) *rdmaside.Call {
+	t.Helper()
+	b, err := acct.Lease(len(m))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Release)
+	copy(b.Bytes(), m)
+	var hd oncrpc.Call
+	if err := oncrpc.ParseCall(b.Bytes(), &hd); err != nil {
+		t.Fatal(err)
+	}
+	c := &rdmaside.Call{XID: hd.XID, Message: b.Bytes(), Owner: owner}
+	c.Binding = h.Registry.Analyse(&hd, &c.Analysis)
+	return c
+}
+
 // TestAdoptedTwice: a Call goes from one client to the next and the next, RDMA
 // and TCP, and every exchange and all memory come back.
 func TestAdoptedTwice(t *testing.T) {
-	for _, last := range []string{"rdma", "tcp"} {
-		t.Run(last, func(t *testing.T) {
-			h := proxytest.NewHarness(t, budget)
-			release := make(chan struct{})
-			tcp := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
-				<-release
-				return nil, false
-			}})
-			rp := fabrictest.NewLoopback()
-			p := h.Proxy([]proxy.ListenerOptions{
-				{Name: "rdma", Address: "middle", RDMA: true, Provider: rp, Upstream: "tcp"},
-				{Name: "tcp", Address: "127.0.0.1:0", Upstream: "tcp"},
-			}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
-			acct := h.Arena.Account("test", 8<<20)
-			leases := func() (n int) {
-				for _, a := range p.Status().Memory.Accounts {
-					if a.Name == "calls" || a.Name == "receives" {
-						n += a.Leases
-					}
-				}
-				return n
+	m := proxytest.MkdirCall(99, "d")
+	for _, tt := range []struct {
+		name string
+		last func(t *testing.T, x *adoption, second answers)
+	}{
+		{"rdma", func(t *testing.T, x *adoption, second answers) {
+			r, third := x.send(t, m)
+			second.wantError(t, "second")
+			close(x.release)
+			if err := <-third; err != nil {
+				t.Errorf("on the last connection: %v", err)
 			}
-			before := leases()
-			loop := fabrictest.NewLoop()
-			t.Cleanup(loop.Stop)
-			m := proxytest.MkdirCall(99, "d")
-			b, err := acct.Lease(len(m))
+			x.loop.Do(func() { r.Close(errors.New("test")) })
+		}},
+		{"tcp", func(t *testing.T, x *adoption, second answers) {
+			c := x.Client(x.p.Addr("tcp"))
+			ch, err := c.Go(m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer b.Release()
-			copy(b.Bytes(), m)
-			send := func() (*rdmaside.Requester, answers) {
-				t.Helper()
-				r, err := rdmaside.DialRequester(t.Context(), rp, loop, "middle", proxytest.RequesterOptions(rdmaside.RequesterOptions{Memory: acct, Registry: h.Registry, Credits: 4, Log: zerolog.Nop()}), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				o := make(answers, 1)
-				c := &rdmaside.Call{XID: 99, Message: b.Bytes(), Owner: o}
-				var hd oncrpc.Call
-				if err := oncrpc.ParseCall(c.Message, &hd); err != nil {
-					t.Fatal(err)
-				}
-				c.Binding = h.Registry.Analyse(&hd, &c.Analysis)
-				loop.Do(func() {
-					if err := r.Send(c); err != nil {
-						t.Error(err)
-					}
-				})
-				return r, o
+			second.wantError(t, "second")
+			close(x.release)
+			if r := <-ch; !bytes.Equal(r, proxytest.Expected(m)) {
+				t.Error("not answered on the last connection")
 			}
-			_, first := send()
-			h.Eventually("the Call is at the server", func() bool { return tcp.Calls.Load() == 1 })
-			_, second := send()
-			if err := <-first; err == nil {
-				t.Error("answered on the first connection, which was to be closed")
-			}
-			if last == "rdma" {
-				r, third := send()
-				if err := <-second; err == nil {
-					t.Error("answered on the second connection, which was to be closed")
-				}
-				close(release)
-				if err := <-third; err != nil {
-					t.Errorf("on the last connection: %v", err)
-				}
-				loop.Do(func() { r.Close(errors.New("test")) })
-			} else {
-				c := h.Client(p.Addr("tcp"))
-				ch, err := c.Go(m)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := <-second; err == nil {
-					t.Error("answered on the second connection, which was to be closed")
-				}
-				close(release)
-				if r := <-ch; !bytes.Equal(r, proxytest.Expected(m)) {
-					t.Error("not answered on the last connection")
-				}
-				c.Close()
-			}
-			h.Eventually("all memory of Calls is back", func() bool { return leases() == before })
-			if n := tcp.Calls.Load(); n != 1 {
+			c.Close()
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := newAdoption(t)
+			before := x.leases()
+			_, first := x.send(t, m)
+			x.Eventually("the Call is at the server", func() bool { return x.server.Calls.Load() == 1 })
+			_, second := x.send(t, m)
+			first.wantError(t, "first")
+			tt.last(t, x, second)
+			x.Eventually("all memory of Calls is back", func() bool { return x.leases() == before })
+			if n := x.server.Calls.Load(); n != 1 {
 				t.Errorf("the server ran it %d times", n)
 			}
 		})

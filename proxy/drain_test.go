@@ -9,7 +9,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -56,19 +55,7 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 	for i := range clients {
 		a := &again{r: r, failed: make(chan struct{})}
 		clients[i] = a
-		m := proxytest.EchoCall(uint32(i+1), 40, 40, 290*i)
-		b, err := acct.Lease(len(m))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Release()
-		copy(b.Bytes(), m)
-		c := &rdmaside.Call{XID: uint32(i + 1), Message: b.Bytes(), Owner: a}
-		var hd oncrpc.Call
-		if err := oncrpc.ParseCall(c.Message, &hd); err != nil {
-			t.Fatal(err)
-		}
-		c.Binding = h.Registry.Analyse(&hd, &c.Analysis)
+		c := rdmaCall(t, h, acct, proxytest.EchoCall(uint32(i+1), 40, 40, 290*i), a)
 		h.Eventually("there is a credit", func() bool { return r.Free() > 0 })
 		loop.Do(func() {
 			if err := r.Send(c); err != nil {

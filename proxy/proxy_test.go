@@ -124,68 +124,80 @@ func TestManyClients(t *testing.T) {
 	}
 }
 
+// A crowd is clients that count their answered Calls.
+type crowd struct {
+	*proxytest.Harness
+	counts []atomic.Int64
+	total  atomic.Int64
+}
+
+// keepCalling has client i call from start to done, one Call at a time under XIDs from xid on.
+func (x *crowd) keepCalling(c *proxytest.Client, i, xid int, start, done <-chan struct{}) {
+	<-start
+	for n := 0; ; n++ {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		if _, err := c.Call(proxytest.ReadCall(uint32(xid|n+1), 0, 40)); err != nil {
+			x.T.Error(err)
+			return
+		}
+		x.counts[i].Add(1)
+		x.total.Add(1)
+	}
+}
+
+// unfair lists the clients that have less than half or more than twice the mean share of
+// the next Calls.
+func (x *crowd) unfair() (wrong []string) {
+	x.T.Helper()
+	x.Eventually("all have begun", func() bool {
+		for i := range x.counts {
+			if x.counts[i].Load() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	// Shares are differences from a moment at which all of them wait.
+	before := make([]int64, len(x.counts))
+	for i := range x.counts {
+		before[i] = x.counts[i].Load()
+	}
+	clients, n := int64(len(x.counts)), x.total.Load()
+	x.Eventually("each client has had sixty Calls more, on average", func() bool { return x.total.Load() >= n+60*clients })
+	mean := (x.total.Load() - n) / clients
+	for i := range x.counts {
+		if n := x.counts[i].Load() - before[i]; n < mean/2 || n > 2*mean {
+			wrong = append(wrong, fmt.Sprintf("client %d had %d Calls answered, the mean is %d", i, n, mean))
+		}
+	}
+	return wrong
+}
+
 // TestFairShare: clients that always have Calls waiting are served alike.
 func TestFairShare(t *testing.T) {
 	const clients = 200
-	h := proxytest.NewHarness(t, budget)
-	p, _ := forward(t, h, 16, proxytest.Behaviour{Delay: time.Millisecond}, nil)
+	x := &crowd{Harness: proxytest.NewHarness(t, budget), counts: make([]atomic.Int64, clients)}
+	p, _ := forward(t, x.Harness, 16, proxytest.Behaviour{Delay: time.Millisecond}, nil)
 	start, done := make(chan struct{}), make(chan struct{})
-	counts := make([]atomic.Int64, clients)
-	var total atomic.Int64
 	var wg sync.WaitGroup
 	for i := range clients {
-		c := h.Client(p.Addr("nfs"))
+		c := x.Client(p.Addr("nfs"))
 		deep := 32
 		if i%2 == 1 {
 			deep = 24 // less greedy, but never without a turn's worth of Calls waiting
 		}
 		for j := range deep {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				<-start
-				for n := 0; ; n++ {
-					select {
-					case <-done:
-						return
-					default:
-					}
-					if _, err := c.Call(proxytest.ReadCall(uint32(i<<20|j<<12|n+1), 0, 40)); err != nil {
-						t.Error(err)
-						return
-					}
-					counts[i].Add(1)
-					total.Add(1)
-				}
-			}()
+			wg.Go(func() { x.keepCalling(c, i, i<<20|j<<12, start, done) })
 		}
 	}
 	close(start)
-	// Shares are differences from a moment at which all of them wait.
 	var wrong []string
 	for range windows {
-		h.Eventually("all have begun", func() bool {
-			for i := range counts {
-				if counts[i].Load() == 0 {
-					return false
-				}
-			}
-			return true
-		})
-		var before [clients]int64
-		for i := range counts {
-			before[i] = counts[i].Load()
-		}
-		n := total.Load()
-		h.Eventually("each client has had sixty Calls more, on average", func() bool { return total.Load() >= n+60*clients })
-		mean := (total.Load() - n) / clients
-		wrong = nil
-		for i := range counts {
-			if n := counts[i].Load() - before[i]; n < mean/2 || n > 2*mean {
-				wrong = append(wrong, fmt.Sprintf("client %d had %d Calls answered, the mean is %d", i, n, mean))
-			}
-		}
-		if wrong == nil {
+		if wrong = x.unfair(); wrong == nil {
 			break
 		}
 	}
