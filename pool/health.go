@@ -23,11 +23,11 @@ type Health struct {
 	Returned func(endpoint string)
 
 	mu       sync.Mutex // guards the rest; a leaf
-	priority bool       // the first usable endpoint is everyone's first choice
+	priority bool       // all seats prefer the first endpoint
 	list     []*endpoint
 }
 
-// An endpoint is what a Health knows about one.
+// An endpoint is the state of one endpoint.
 type endpoint struct {
 	addr    string
 	fails   int       // in a row
@@ -42,7 +42,7 @@ const (
 	mostEject  = time.Minute // time of the longest ejection
 )
 
-// Set replaces the endpoints. The Health keeps what it knows about those that stay. With
+// Set replaces the endpoints. Those that stay keep their state. With
 // priority an endpoint is only used while those before it cannot be; without it all are
 // equal.
 func (h *Health) Set(addrs []string, priority bool) {

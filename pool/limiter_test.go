@@ -27,7 +27,7 @@ func TestLimiter(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		// A single upstream has half of what is allowed: the rest is for others.
+		// A single upstream may have half of the attempts: the rest is for others.
 		if busy, waiting := l.Stats(); busy != 8 || waiting != 248 {
 			t.Errorf("%d under way and %d waiting at once, want 8 and 248", busy, waiting)
 		}

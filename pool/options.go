@@ -22,9 +22,8 @@ type Options struct {
 	// SlowStart is the slow start of the upstream, which all its pools share. nil is
 	// for a pool without one.
 	SlowStart *SlowStart
-	// Health is what is known about Endpoints. Pools of the same upstream share it, and
-	// its owner has called Set with Endpoints. nil is a Health of the pool's own,
-	// without priority.
+	// Health is the state of Endpoints. The pools of an upstream share it, and its owner
+	// has called Set with Endpoints. nil is a Health of the pool's own, without priority.
 	Health *Health
 	// Dials limits attempts to connect. nil is no limit.
 	Dials *Share

@@ -68,8 +68,8 @@ func (q *queue) pop() *Entry {
 	}
 }
 
-// reweigh makes w the weight of f. f keeps no more of what it may still spend in this
-// turn than the new weight would have given it.
+// reweigh makes w the weight of f. f may not spend more in this turn than the new weight
+// would have given it.
 func (q *queue) reweigh(f *Flow, w int) {
 	was := f.weight()
 	f.Weight = w

@@ -5,8 +5,8 @@ import "time"
 // A Seat is the place of one connection in a pool. It outlives the connection: when
 // that has ended the seat dials the next one.
 type Seat struct {
-	// Data is the Dialer's, for what outlives a connection. It belongs to the goroutine
-	// that calls Dial, which is always the same.
+	// Data is for the Dialer to keep something from one connection to the next. It belongs
+	// to the goroutine that calls Dial, which is always the same.
 	Data any
 
 	pool     *Pool      // constant

@@ -48,7 +48,7 @@ func (d *fakeDialer) answer(i int) {
 	}
 }
 
-// TestSticky: a sticky Call uses its seat, from whatever loop it comes and whatever other
+// TestSticky: a sticky Call uses its seat, no matter which loop it comes from and which other
 // seats are free. While the seat has no credit the Call waits, and other Calls do not wait
 // for it.
 func TestSticky(t *testing.T) {

@@ -63,8 +63,8 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 	return nil
 }
 
-// Hold stops dispatching until Resume: there is no memory for Replies. It reports
-// whether it was the caller that stopped it, who then has to call Resume.
+// Hold stops dispatching until Resume, because there is no memory for Replies. It returns
+// false if dispatching was stopped already; otherwise the caller has to call Resume.
 func (p *Pool) Hold() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
