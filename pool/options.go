@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Options describe a pool. Nothing has a default: see Validate.
+// Options describe a pool. There are no defaults: New fails if a value is missing.
 type Options struct {
 	Name        string
 	Endpoints   []string      // host:port; at least one
@@ -58,8 +58,8 @@ type Options struct {
 	Discarded func(s *Seat)
 }
 
-// Validate reports every value that a pool cannot work with.
-func (o *Options) Validate() error {
+// validate reports every value that a pool cannot work with.
+func (o *Options) validate() error {
 	var errs []error
 	require := func(ok bool, problem string) {
 		if !ok {

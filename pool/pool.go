@@ -98,7 +98,7 @@ type Pool struct {
 
 // New returns a pool that has not been started. It fails if o is not valid.
 func New(o Options, d Dialer, owner Owner) (*Pool, error) {
-	if err := o.Validate(); err != nil {
+	if err := o.validate(); err != nil {
 		return nil, err
 	}
 	p := &Pool{

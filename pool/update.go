@@ -10,7 +10,7 @@ package pool
 // when the one before has a successor. So if it cannot connect any more, all
 // connections but one go on.
 func (p *Pool) Update(o Options, renew bool) {
-	if err := o.Validate(); err != nil {
+	if err := o.validate(); err != nil {
 		panic("BUG: " + err.Error())
 	}
 	p.mu.Lock()
