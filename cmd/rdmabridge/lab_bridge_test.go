@@ -18,14 +18,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A bridgeProcess is `rdmabridge serve` in front of a guest. A nil one, which stands for
-// no bridge, has nothing to say and nothing to stop.
+// A bridgeProcess is `rdmabridge serve` in front of a guest. A nil one stands for no
+// bridge: it logs nothing and need not be stopped.
 type bridgeProcess struct {
-	owner          *testing.T // the test that the process, started again or not, ends with
+	owner          *testing.T // the process ends with this test, even if another test started it again
 	binary, config string
 	port, admin    int
 	process        *process
-	read           int // of the log, by wantQuiet and wantNoErrors
+	read           int // octets of the log that wantQuiet and wantNoErrors have read
 }
 
 func startBridge(t *testing.T, g *guest) *bridgeProcess {
@@ -36,7 +36,7 @@ func startBridge(t *testing.T, g *guest) *bridgeProcess {
 	return b
 }
 
-// configure replaces what is in the file of a bridge that has not started.
+// configure replaces the configuration of a bridge that has not started.
 func (b *bridgeProcess) configure(t *testing.T, before, after string) {
 	t.Helper()
 	text, err := os.ReadFile(b.config)
@@ -51,7 +51,7 @@ func (b *bridgeProcess) configure(t *testing.T, before, after string) {
 	}
 }
 
-// noProbes is for tests that count the Calls at the server: the bridge makes none itself.
+// noProbes disables probes, for tests that count the Calls at the server.
 func (b *bridgeProcess) noProbes(t *testing.T) {
 	t.Helper()
 	const pool = "    pool: {connections: 4, credits: 128, mode: auto}\n"
@@ -89,8 +89,8 @@ log: {level: info, format: json}
 `, port, g.rdma, g.mount, g.lockd, admin))
 }
 
-// newBridgeWith makes a bridge of a configuration in which port is a listener's and admin
-// the admin server's.
+// newBridgeWith makes a bridge with a configuration in which port is the port of a listener
+// and admin that of the admin server.
 func newBridgeWith(t *testing.T, port, admin int, text string) *bridgeProcess {
 	t.Helper()
 	dir := t.TempDir()
@@ -131,8 +131,7 @@ func (b *bridgeProcess) start(t *testing.T) {
 	})
 }
 
-// metric is the sum of the series that begin with prefix, which goes without
-// rdmabridge_.
+// metric returns the sum of the series whose names begin with rdmabridge_ and prefix.
 func (b *bridgeProcess) metric(t *testing.T, prefix string) (sum float64) {
 	t.Helper()
 	res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", b.admin))
@@ -161,7 +160,7 @@ func (b *bridgeProcess) metric(t *testing.T, prefix string) (sum float64) {
 	return sum
 }
 
-// shapes counts Calls to the server over RDMA by what carried them and their Replies.
+// shapes counts Calls to the server over RDMA by how they and their Replies travelled.
 type shapes struct {
 	readChunks, writeChunks float64 // data of a WRITE or READ apart from their message
 	longCalls, replyChunks  float64 // messages whole, but not in a Send
@@ -196,7 +195,7 @@ func (s shapes) since(before shapes) shapes {
 	}
 }
 
-// reverse counts the server's Calls to clients, and what became of them.
+// reverse counts the Calls of the server to clients and their outcomes.
 type reverse struct{ calls, replies, refused, unanswered float64 }
 
 func (b *bridgeProcess) reverse(t *testing.T) reverse {
@@ -210,7 +209,7 @@ func (b *bridgeProcess) reverse(t *testing.T) reverse {
 	}
 }
 
-// wantReverse fails unless the server made n Calls or more to clients since before, and each
+// wantReverse fails unless the server made at least n Calls to clients since before and each
 // was answered.
 func (b *bridgeProcess) wantReverse(t *testing.T, before reverse, n float64) {
 	t.Helper()
@@ -229,14 +228,14 @@ func (b *bridgeProcess) wantReverse(t *testing.T, before reverse, n float64) {
 	}
 }
 
-// wantNotPinned fails when clients have connections of their own though nothing is mounted.
+// wantNotPinned fails if there are pinned connections although nothing is mounted.
 func (b *bridgeProcess) wantNotPinned(t *testing.T) {
 	t.Helper()
 	if b == nil {
 		return
 	}
 	var n float64
-	if !testkit.Settles(10*time.Second, func() bool { // the clients' connections take a moment to end
+	if !testkit.Settles(10*time.Second, func() bool { // the connections of the clients end a moment later
 		n = b.metric(t, `upstream_pinned_connections{upstream="storage"}`)
 		return n == 0
 	}) {
@@ -244,7 +243,7 @@ func (b *bridgeProcess) wantNotPinned(t *testing.T) {
 	}
 }
 
-// news returns the log lines, since the last call, whose level is one of levels.
+// news returns the log lines since the last call whose level is one of levels.
 func (b *bridgeProcess) news(t *testing.T, levels ...string) []string {
 	t.Helper()
 	log := b.process.output()
@@ -266,7 +265,7 @@ func (b *bridgeProcess) news(t *testing.T, levels ...string) []string {
 	return found
 }
 
-// wantQuiet fails when the bridge had anything to complain about.
+// wantQuiet fails if the bridge has logged a warning or an error.
 func (b *bridgeProcess) wantQuiet(t *testing.T) {
 	t.Helper()
 	if b == nil {
@@ -277,7 +276,8 @@ func (b *bridgeProcess) wantQuiet(t *testing.T) {
 	}
 }
 
-// wantNoErrors is wantQuiet where an upstream went away, which is a warning.
+// wantNoErrors fails if the bridge has logged an error. The loss of an upstream is a
+// warning.
 func (b *bridgeProcess) wantNoErrors(t *testing.T) {
 	t.Helper()
 	if b == nil {
@@ -288,13 +288,13 @@ func (b *bridgeProcess) wantNoErrors(t *testing.T) {
 	}
 }
 
-// kill ends the bridge in the middle of what it does.
+// kill kills the bridge without a drain.
 func (b *bridgeProcess) kill(t *testing.T) {
 	t.Helper()
 	b.process.end(t, syscall.SIGKILL)
 }
 
-// stop drains the bridge. No client is left, so that takes no time.
+// stop drains the bridge. It takes no time because no client is left.
 func (b *bridgeProcess) stop(t *testing.T) {
 	t.Helper()
 	if b == nil {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// testChunks: of 8 KiB of data and more, all that a WRITE carries is in a Read chunk and all
-// that a READ brings in a Write chunk, none of it in a message. The client's own counts of
-// its WRITEs and READs say how many there should be.
+// testChunks: data of 8 KiB and more travel in chunks only, those of a WRITE in a Read
+// chunk and those of a READ in a Write chunk. The client's counts of its WRITEs and READs say
+// how many chunks there should be.
 func testChunks(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers string) {
 	const payload = 64*8<<10 + 16*64<<10 + 4<<20 // each way
 	const received = `requester_receive_octets_total{upstream="storage"}`
@@ -31,8 +31,8 @@ func testChunks(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers strin
 	}
 }
 
-// testCopies: on the way from knfsd to the client the data of a READ are copied at
-// most once in user space, which is what copied_bytes_total counts.
+// testCopies: on the way from knfsd to the client the data of a READ are copied at most once
+// in user space. copied_bytes_total counts these copies.
 func testCopies(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	const payload, reads = 32 << 20, 32
 	count := func() (copied, carried, inChunks float64) {
@@ -47,7 +47,7 @@ func testCopies(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	if inChunks < reads || carried < payload {
 		t.Errorf("%.0f Replies in Write chunks and %.0f octets sent, want %d READs of 1 MiB", inChunks, carried, reads)
 	}
-	// A hundredth more is for the small messages: they are copied twice.
+	// Small messages are copied twice; a hundredth more covers them.
 	if copied > carried*1.01 {
 		t.Errorf("%.0f octets copied to send %.0f", copied, carried)
 	}

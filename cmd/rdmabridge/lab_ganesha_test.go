@@ -15,17 +15,17 @@ import (
 	"time"
 )
 
-// A ganesha is nfs-ganesha on this host, which serves a directory over TCP. The guest has
-// that directory as /host/ganesha, by 9P and not by NFS.
+// A ganesha is nfs-ganesha on this host. It serves a directory over TCP. The guest has the
+// same directory as /host/ganesha over 9P.
 type ganesha struct {
 	process    *process
 	nfs, mount int
 	dir, log   string
-	read       int // of the log, by wantQuiet
+	read       int // octets of the log that wantQuiet has read
 }
 
-// manyNames is how many names the directory called names has in the export of a ganesha.
-// Over 9P the guest would need minutes to make them.
+// manyNames is the number of entries of the directory names in the export of a ganesha. The
+// guest would need minutes to create them over 9P.
 const manyNames = 5000
 
 func startGanesha(t *testing.T, g *guest) *ganesha {
@@ -63,10 +63,11 @@ func startGanesha(t *testing.T, g *guest) *ganesha {
 	return n
 }
 
-// complaint is a line of ganesha's log that is more than news.
+// complaint matches a warning or an error in the log of ganesha.
 var complaint = regexp.MustCompile(`(?m)^.* :(FATAL|MAJ|CRIT|WARN) :.*$`)
 
-// wantQuiet fails when ganesha had anything to complain about but that it misses D-Bus.
+// wantQuiet fails if ganesha has logged a warning or an error other than that there is no
+// D-Bus.
 func (n *ganesha) wantQuiet(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(n.log)

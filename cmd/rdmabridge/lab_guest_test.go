@@ -17,12 +17,12 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A farEnd is what the guest's client mounts: two TCP ports of this host, by its name or,
-// without one, its address.
+// A farEnd is a server that the guest's client mounts: two TCP ports of this host, which the
+// client addresses by name, or by address if there is none.
 type farEnd struct {
 	nfs, mount int
 	host       string
-	env        string // what else guest/lib.sh should know, as NAME=VALUE ...
+	env        string // further variables for guest/lib.sh, NAME=VALUE ...
 }
 
 func (f farEnd) script(command, vers string) string {
@@ -31,7 +31,7 @@ func (f farEnd) script(command, vers string) string {
 
 // A guest is a running lab guest. Ports are on 127.0.0.1 of this host.
 type guest struct {
-	owner            *testing.T // the test that the guest, booted again or not, ends with
+	owner            *testing.T // the guest ends with this test, even if another test booted it again
 	dir              string     // the guest's /host
 	console          string
 	args             []string // of boot.sh
@@ -44,13 +44,13 @@ type guest struct {
 func bootGuest(t *testing.T) *guest {
 	t.Helper()
 	g := newGuest(t, packGuest(t),
-		"--mem", "5120", // with less, knfsd takes no WRITE of 1 MiB
+		"--mem", "5120", // with less, knfsd accepts no WRITE of 1 MiB
 		"--append", "lab.rdma=siw lab.server=1")
 	g.boot(t)
 	return g
 }
 
-// packGuest makes the root file system of guests.
+// packGuest builds the root file system of guests.
 func packGuest(t *testing.T) (initrd string) {
 	t.Helper()
 	initrd = filepath.Join(t.TempDir(), "guest.zst")
@@ -58,7 +58,7 @@ func packGuest(t *testing.T) (initrd string) {
 	return initrd
 }
 
-// newGuest makes a guest to be booted with these arguments of boot.sh, and those for its
+// newGuest returns a guest that boots with these arguments of boot.sh and those for its
 // ports and files.
 func newGuest(t *testing.T, initrd string, args ...string) *guest {
 	t.Helper()
@@ -86,14 +86,14 @@ func newGuest(t *testing.T, initrd string, args ...string) *guest {
 	return g
 }
 
-// boot starts a guest that does not run, and waits until it is ready.
+// boot starts a guest that is not running and waits until it is ready.
 func (g *guest) boot(t *testing.T) {
 	t.Helper()
 	g.launch(t)
 	g.ready(t)
 }
 
-// launch is boot without the wait, and ready is that.
+// launch starts a guest; ready waits for it.
 func (g *guest) launch(t *testing.T) {
 	t.Helper()
 	if err := os.Remove(g.console); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -102,11 +102,11 @@ func (g *guest) launch(t *testing.T) {
 	g.qemu = start(g.owner, "../../deploy/lab/boot.sh", g.args...)
 }
 
-// bootTime is what a guest may take for it, under emulation on a busy host.
+// bootTime bounds how long a guest may take to boot, under emulation on a busy host.
 const bootTime = 90 * time.Second
 
-// ready waits for a guest that was launched. Of some fifty under emulation one stands still
-// before its network is there, and gets another try.
+// ready waits for a guest that was launched. Under emulation about one boot in fifty hangs
+// before the network is up; ready then boots the guest again.
 func (g *guest) ready(t *testing.T) {
 	t.Helper()
 	booted := func() bool { return g.isReady(t) }
@@ -120,7 +120,7 @@ func (g *guest) ready(t *testing.T) {
 	waitFor(t, bootTime, "the guest", booted)
 }
 
-// isReady is false while a guest boots, and fails when it has ended.
+// isReady reports whether a guest has booted. It fails the test if the guest has ended.
 func (g *guest) isReady(t *testing.T) bool {
 	t.Helper()
 	if !g.qemu.alive() {
@@ -130,8 +130,8 @@ func (g *guest) isReady(t *testing.T) bool {
 	return bytes.Contains(text, []byte("lab: READY"))
 }
 
-// job runs a shell script in the guest and returns what it wrote. The test fails when the
-// script does, or does not end in time; the guest then stays as it is.
+// job runs a shell script in the guest and returns its output. The test fails if the script
+// fails or does not end in time; the guest then stays as it is.
 func (g *guest) job(t *testing.T, timeout time.Duration, script string) string {
 	t.Helper()
 	return g.begin(t, script).wait(t, timeout)
@@ -157,13 +157,13 @@ func (g *guest) begin(t *testing.T, script string) *guestJob {
 	return j
 }
 
-// said is whether the script has written text.
+// said reports whether the script has written text.
 func (j *guestJob) said(text string) bool {
 	out, _ := os.ReadFile(j.name + ".out")
 	return bytes.Contains(out, []byte(text))
 }
 
-// wait is for the script's end, as job says.
+// wait waits for the end of the script, like job.
 func (j *guestJob) wait(t *testing.T, timeout time.Duration) string {
 	t.Helper()
 	g, name, script, begun := j.g, j.name, j.script, j.begun

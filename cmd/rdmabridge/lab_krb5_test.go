@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// testKerberos: files, and users who are at the server who their tickets say they are.
-// With RPCSEC_GSS the data of READ and WRITE may be moved in chunks as long as the messages
-// are only signed in their headers; what is signed or sealed whole has to travel whole.
+// testKerberos: files work with Kerberos, and the server identifies users by their tickets.
+// With RPCSEC_GSS the data of READ and WRITE may travel in chunks if only the header of a
+// message is signed. A message that is signed or encrypted whole has to travel whole.
 func testKerberos(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	g.job(t, time.Minute, "/lab/krb5.sh start")
 	defer g.job(t, time.Minute, "/lab/krb5.sh stop")

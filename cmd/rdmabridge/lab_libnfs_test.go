@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// testLibNFS is the userspace client: NFSv3 both ways, NFSv4 reading. Debian's nfs-cp
-// opens an NFSv4 destination and then fails by itself, whatever the server.
+// testLibNFS tests the client in user space: NFSv3 in both directions, NFSv4 reading. The
+// nfs-cp of Debian fails with an NFSv4 destination on every server.
 func testLibNFS(t *testing.T, g *guest, far farEnd) {
 	g.job(t, 30*time.Second, "mkdir -m 777 /export/libnfs && echo small > /export/libnfs/small && mkdir /export/libnfs/sub")
 	data := make([]byte, 64<<20)

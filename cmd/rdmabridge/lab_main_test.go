@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-// inLabNamespace is set in the process that has the lab's network.
+// inLabNamespace is set in the environment of the process with the lab's network.
 const inLabNamespace = "RDMABRIDGE_LAB_NAMESPACE"
 
-// TestMain gives the lab a network namespace of its own, guest and bridges included:
-// a loopback, on which port 111 is free and nobody else's ports are met.
+// TestMain runs the lab, its guest and its bridges in a network namespace: a loopback
+// interface on which port 111 is free and no other program has ports.
 func TestMain(m *testing.M) {
 	if os.Getenv("RDMABRIDGE_LAB") != "1" {
 		os.Exit(m.Run())
@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// inNewNetwork runs this program again, in a network namespace that ends with it, and
-// returns its status. Who is not root needs a user namespace, too.
+// inNewNetwork runs this program again in a new network namespace and returns its exit
+// status. A user other than root needs a user namespace, too.
 func inNewNetwork() int {
-	runtime.LockOSThread() // Pdeathsig is about the thread
+	runtime.LockOSThread() // Pdeathsig takes effect when this thread ends
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), inLabNamespace+"=1")
@@ -54,7 +54,7 @@ func inNewNetwork() int {
 	}
 	go func() {
 		for s := range signals {
-			_ = cmd.Process.Signal(s) // it has ended: so do we
+			_ = cmd.Process.Signal(s) // an error means that it has ended, and then this process ends, too
 		}
 	}()
 	err := cmd.Wait()

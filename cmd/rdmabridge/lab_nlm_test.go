@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// testNLM: two clients mount NFSv3 and lock, with no option that says where anything is.
-// The bridge has port 111 of a loopback that is the tests' own: see TestMain.
+// testNLM: two clients mount NFSv3 and lock files without options for ports. The bridge has
+// port 111 in the network namespace of the tests: see TestMain.
 func testNLM(t *testing.T, g *guest) {
 	if os.Getenv(inLabNamespace) == "" {
 		t.Fatal("not in a network namespace of the tests' own, in which port 111 is free")

@@ -20,12 +20,12 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A process is a child that ends with its test at the latest.
+// A process is a child process. It ends with its test at the latest.
 type process struct {
 	cmd   *exec.Cmd
 	out   *os.File // standard output and error
 	ended chan struct{}
-	err   error // once ended is closed
+	err   error // set before ended is closed
 }
 
 func start(t *testing.T, name string, args ...string) *process {
@@ -36,7 +36,7 @@ func start(t *testing.T, name string, args ...string) *process {
 	}
 	p := &process{cmd: exec.Command(name, args...), out: out, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	// The child dies with this process even where no cleanup runs, as after a timeout.
+	// The child dies with this process even if no cleanup runs, as after a timeout.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func (p *process) output() []byte {
 	return b
 }
 
-// end sends a signal and waits, for at most 40 s.
+// end sends a signal and waits for at most 40 s.
 func (p *process) end(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -80,7 +80,7 @@ func (p *process) end(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// run returns the standard output of a command that must succeed.
+// run runs a command, which has to succeed, and returns its standard output.
 func run(t *testing.T, timeout time.Duration, name string, args ...string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -101,11 +101,11 @@ func waitFor(t *testing.T, timeout time.Duration, what string, ready func() bool
 	}
 }
 
-// lastPort is what freePorts has come to: below those that the kernel gives to who connects,
-// or such a one could be there first.
+// lastPort is the next port that freePorts tries. It is below the ports that the kernel
+// chooses for connections.
 var lastPort = 20000
 
-// freePorts returns n TCP ports of the lab's network that nobody has had.
+// freePorts returns n TCP ports of the lab's network that were not in use before.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	ports := make([]int, 0, n)
@@ -123,18 +123,18 @@ func freePorts(t *testing.T, n int) []int {
 	return ports
 }
 
-// notRead is how many octets the process that listens on a TCP port of the lab's network has
-// not read from its connections.
+// notRead returns how many octets the process that listens on a TCP port of the lab's
+// network has not read from its connections.
 func notRead(t *testing.T, port int) (n int64) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/net/tcp")
-	six, err6 := os.ReadFile("/proc/net/tcp6") // IPv4 is there, too, when one socket is for both
+	six, err6 := os.ReadFile("/proc/net/tcp6") // includes IPv4 if one socket serves both
 	if err := errors.Join(err, err6); err != nil {
 		t.Fatal(err)
 	}
 	const established = "01"
 	for line := range strings.Lines(string(text) + string(six)) {
-		// The slot, the local address, the other, the state, and the queues, out and in.
+		// Slot, local address, remote address, state, and the queues, out and in.
 		f := strings.Fields(line)
 		_, queued, found := strings.Cut(f[4], ":")
 		if !found || f[3] != established || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {

@@ -17,7 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// A rawClient is a TCP connection for Calls made octet by octet.
+// A rawClient is a TCP connection for Calls that a test encodes itself.
 type rawClient struct{ net.Conn }
 
 func dialRaw(t *testing.T, port int) *rawClient {
@@ -71,7 +71,7 @@ func mountRoot(t *testing.T, port int, path string) []byte {
 	return handle(t, c.call(t, appendString(proxytest.CallHeader(nil, freshXID(), oncrpc.ProgramMount, 3, 1), path)))
 }
 
-// result is what follows the header of a Reply that says SUCCESS: the status first.
+// result returns the results of a Reply with SUCCESS. They begin with the status.
 func result(t *testing.T, reply []byte) []byte {
 	t.Helper()
 	// XID, REPLY, MSG_ACCEPTED, the verifier of AUTH_NONE, SUCCESS, and the result.
@@ -82,7 +82,7 @@ func result(t *testing.T, reply []byte) []byte {
 	return reply[header:]
 }
 
-// handle is the file handle at the beginning of a result that says OK.
+// handle returns the file handle at the beginning of a result with status OK.
 func handle(t *testing.T, result []byte) []byte {
 	t.Helper()
 	if s := binary.BigEndian.Uint32(result); s != 0 || len(result) < 8 {
@@ -95,7 +95,7 @@ func handle(t *testing.T, result []byte) []byte {
 	return result[4:n]
 }
 
-// nfsCall is a Call of NFSv3 whose arguments begin with a file handle.
+// nfsCall returns a Call of NFSv3 whose arguments begin with a file handle.
 func nfsCall(xid, procedure uint32, handle []byte) []byte {
 	return append(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, procedure), handle...)
 }
@@ -107,13 +107,13 @@ func appendString(b []byte, s string) []byte {
 
 var lastXID = func() *atomic.Uint32 {
 	x := new(atomic.Uint32)
-	x.Store(rand.Uint32()) // the server remembers those of a run before
+	x.Store(rand.Uint32()) // the server remembers the XIDs of an earlier run
 	return x
 }()
 
 func freshXID() uint32 { return lastXID.Add(1) }
 
-// standStill runs f while the guest stands still, and takes what is sent to it only then.
+// standStill runs f while the guest is stopped. The guest receives afterwards what f sends.
 func (g *guest) standStill(t *testing.T, f func()) {
 	t.Helper()
 	signal := func(s syscall.Signal) {

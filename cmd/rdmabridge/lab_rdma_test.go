@@ -15,7 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// testRDMA is the other way round: RDMA clients, and servers that know only TCP.
+// testRDMA tests the other direction: clients on RDMA and servers on TCP.
 //
 //	the guest's NFS client -- iWARP --> rdmabridge -- TCP --> the guest's knfsd
 //	                                        '------- TCP --> nfs-ganesha on this host
@@ -24,7 +24,7 @@ import (
 // RDMABRIDGE_LAB_FULL=1 runs everything with every version of NFS, and with files of 64 MiB.
 func testRDMA(t *testing.T, g *guest) {
 	full := os.Getenv("RDMABRIDGE_LAB_FULL") == "1"
-	// some is all versions, or those which stand for them when time is short.
+	// some is all versions, or a selection unless RDMABRIDGE_LAB_FULL=1.
 	some := func(versions ...string) []string {
 		if full {
 			return kernelVersions
@@ -41,8 +41,8 @@ func testRDMA(t *testing.T, g *guest) {
 	for _, server := range []struct {
 		name string
 		far  farEnd
-		idle string // the upstream of which nothing is wanted
-		// What runs with which versions, besides the files.
+		idle string // the upstream that is not used
+		// Further tests by NFS version.
 		iosize, fio, acls, locks2 []string
 	}{
 		{"knfsd", f.knfsd, "ganesha", some("4.1"), some("4.2"), some("3", "4.1"), nil},
@@ -87,7 +87,7 @@ func testRDMA(t *testing.T, g *guest) {
 type rdmaFront struct {
 	bridge      *bridgeProcess
 	ganesha     *ganesha
-	knfsd, away farEnd // the way to the guest's server, and to ganesha
+	knfsd, away farEnd // listeners in front of the guest's server and of ganesha
 }
 
 func (f *rdmaFront) start(t *testing.T, g *guest) {
@@ -121,8 +121,8 @@ log: {level: info, format: json}
 	f.away = farEnd{nfs: p[4], mount: p[6], env: fmt.Sprintf("PROTO=rdma PORT2=%d", p[5]) + export}
 }
 
-// wantQuiet fails when bridge or ganesha had anything to complain about, but for connections
-// to the servers of which nothing was wanted: knfsd closes them after 6 minutes.
+// wantQuiet fails if the bridge or ganesha has logged a warning or an error. It ignores the
+// loss of unused connections: knfsd closes them after 6 minutes.
 func (f *rdmaFront) wantQuiet(t *testing.T, idle string) {
 	t.Helper()
 	f.ganesha.wantQuiet(t)
@@ -136,8 +136,8 @@ func (f *rdmaFront) wantQuiet(t *testing.T, idle string) {
 	}
 }
 
-// testRecall: knfsd gets its delegations back from clients on RDMA, on the connections that
-// they have for themselves between bridge and server.
+// testRecall: knfsd recalls delegations from clients on RDMA, over their pinned connections
+// between bridge and server.
 func (f *rdmaFront) testRecall(t *testing.T, g *guest, vers string) {
 	count := func() (calls, replies, carried, failed float64) {
 		b := f.bridge
@@ -155,7 +155,7 @@ func (f *rdmaFront) testRecall(t *testing.T, g *guest, vers string) {
 		return replies2-replies == calls2-calls && carried2-carried == calls2-calls
 	})
 	calls, replies, carried, failed = calls2-calls, replies2-replies, carried2-carried, failed2-failed
-	// One recall, and one to each of two clients.
+	// One recall, and one Call to each of two clients.
 	if calls < 3 || replies != calls || carried != calls || failed != 0 {
 		t.Errorf("%.0f Calls of the server to clients, %.0f answered to it, %.0f by clients, %.0f failed", calls, replies, carried, failed)
 	}
@@ -163,8 +163,8 @@ func (f *rdmaFront) testRecall(t *testing.T, g *guest, vers string) {
 	f.bridge.wantQuiet(t)
 }
 
-// testRestart: the client goes on when the bridge ends, politely and not, and is there again.
-// What it had sent and was not answered it sends again: the data are right in the end.
+// testRestart: the client continues after the bridge was stopped or killed and started again.
+// The client repeats unanswered Calls, and the data are right in the end.
 func (f *rdmaFront) testRestart(t *testing.T, g *guest, vers string) {
 	const allowed = `DMESG_ALLOW="rpcrdma: connection to|nfs: server .* (not responding|OK)" `
 	before := g.job(t, time.Minute, "grep ^rc /proc/net/rpc/nfsd")
@@ -186,8 +186,8 @@ func (f *rdmaFront) testRestart(t *testing.T, g *guest, vers string) {
 }
 
 // testOnce: the bridge ends while the server has a Call that must not be executed twice. A
-// bridge that drains waits for the Reply. From one that dies the client hears nothing, and
-// sends the Call again when there is another.
+// bridge that drains waits for the Reply. If the bridge is killed, the client gets no Reply
+// and repeats the Call to the next bridge.
 func (f *rdmaFront) testOnce(t *testing.T, g *guest, vers string, drained bool) {
 	const arrived = `client_received_calls_total{listener="away"}`
 	b, server := f.bridge, f.ganesha.process.cmd.Process
@@ -224,7 +224,7 @@ func (f *rdmaFront) testOnce(t *testing.T, g *guest, vers string, drained bool) 
 		waitFor(t, 20*time.Second, "the bridge's end", func() bool { return !b.process.alive() })
 		b.start(t)
 	} else {
-		// A server that is still executing a Call drops it when it comes again.
+		// A server drops the retransmission of a Call that it is still executing.
 		b.kill(t)
 		signal(syscall.SIGCONT)
 		made := filepath.Join(f.ganesha.dir, fmt.Sprintf("once-%s-%d", vers, f.away.nfs), "sub")

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// testRecall: knfsd gives delegations to clients that have connections of their own behind
-// the bridge, and gets them back through the back channel at once.
+// testRecall: knfsd gives delegations to clients with pinned connections and recalls them
+// through the back channel at once.
 func testRecall(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers string) {
 	idle := cmp.Or(os.Getenv("RDMABRIDGE_LAB_IDLE"), "20")
 	seconds, err := strconv.Atoi(idle)
@@ -21,6 +21,6 @@ func testRecall(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers strin
 	before := b.reverse(t)
 	t.Log(g.job(t, 2*time.Minute+time.Duration(seconds)*time.Second, far.script("IDLE="+idle+" /lab/recall.sh", vers)))
 	b.wantQuiet(t)
-	b.wantReverse(t, before, 3) // one recall, and one to each of two clients
+	b.wantReverse(t, before, 3) // one recall, and one Call to each of two clients
 	b.wantNotPinned(t)
 }

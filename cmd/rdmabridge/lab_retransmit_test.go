@@ -15,13 +15,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// An onceCall is a Call that the server must not execute twice: a repetition says that the
-// name is there already, or no more. An EXCLUSIVE CREATE may be repeated; only the server's
-// counters tell.
+// An onceCall is a Call that the server must not execute twice: the second execution fails
+// because the name exists already, or no longer. An EXCLUSIVE CREATE may be repeated; only
+// the counters of the server show that.
 type onceCall struct {
 	name      string
 	procedure int
-	args      func() []byte // what follows the directory's file handle
+	args      func() []byte // the arguments after the directory's file handle
 }
 
 var onceCalls = []onceCall{
@@ -37,10 +37,11 @@ var onceCalls = []onceCall{
 	{"LINK", 15, nil},   // the file comes first
 }
 
-// noAttributes is a sattr3 that sets nothing. RFC 1813 Section 2.3.4.
+// noAttributes returns a sattr3 that sets no attribute. RFC 1813 Section 2.3.4.
 var noAttributes = make([]byte, 6*4)
 
-// message is the Call with directory dir, which holds what prepare made and so file.
+// message returns the Call for directory dir, which contains file and the names that prepare
+// created.
 func (o onceCall) message(dir, file []byte) []byte {
 	xid := freshXID()
 	switch o.name {
@@ -58,10 +59,10 @@ const (
 	afterOnce   = "after exclusive file guarded link mkdir symlink"
 )
 
-// testRetransmit: a client that sends a Call again, which does harm when executed twice, has
-// it executed once, and is told what the first execution said. What knfsd does by itself, over
-// TCP, is beside it: through a bridge that goes to it over RDMA or over TCP it does as well, and
-// on a new connection better.
+// testRetransmit: a client repeats a Call that must not be executed twice. The server
+// executes it once, and the client gets the Reply of that execution. The same is tried without
+// a bridge over TCP for comparison: knfsd does as well behind a bridge to RDMA or TCP, and
+// better on a new connection.
 func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	g.job(t, time.Minute, "rm -rf /export/retransmit")
 	ways := []retransmitWay{{"server", farEnd{nfs: g.nfs, mount: g.mount}, nil}}
@@ -82,13 +83,13 @@ func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 		}{
 			{"together", r.together, 2, 1, 1},
 			{"answered", r.answered, 2, 2, 1},
-			// QEMU's network loses what was sent on a connection that is closed while the
-			// guest stands still.
+			// QEMU's network loses data sent on a connection that is closed while the guest
+			// is stopped.
 			{"reconnected", r.reconnected, 0, 1, 0},
-			// knfsd knows a TCP client by its port, too, and takes a new connection for a
-			// new client. To it the bridge is one client.
+			// knfsd identifies a TCP client also by its port, so a new connection is a new
+			// client. The bridge is one client to knfsd.
 			{"answered and reconnected", r.answeredAndReconnected, 2, 2, 2},
-			// The next process knows nothing of the Call, gives it the same XID, and sends it
+			// The next process does not know the Call, gives it the same XID, and sends it
 			// over TCP from the same port.
 			{"answered and killed", r.answeredAndKilled, 0, 2, 0},
 		} {
@@ -133,7 +134,7 @@ type retransmitWay struct {
 	b    *bridgeProcess
 }
 
-// newTCPBridge makes a bridge that goes to the guest's server over TCP, by several connections.
+// newTCPBridge makes a bridge with several TCP connections to the guest's server.
 func newTCPBridge(t *testing.T, g *guest) *bridgeProcess {
 	t.Helper()
 	p := freePorts(t, 2)
@@ -149,12 +150,12 @@ log: {level: info, format: json}
 `, p[0], g.nfs, g.mount, p[1]))
 }
 
-// A retransmission is a way to a server, and what is sent again there.
+// A retransmission is a way to a server and the Call that is repeated there.
 type retransmission struct {
 	g           *guest
 	b           *bridgeProcess
 	port, mount int
-	once        bool // what comes again is not executed
+	once        bool // whether the repetition is not executed
 	op          onceCall
 }
 

@@ -61,7 +61,7 @@ func startLoad(t *testing.T, g *guest, b *bridgeProcess, longest time.Duration) 
 	return l
 }
 
-// alive fails when the load has ended.
+// alive fails if the load has ended.
 func (l *load) alive(t *testing.T) {
 	t.Helper()
 	if _, err := os.Stat(l.job.name + ".rc"); err == nil || !l.g.qemu.alive() {
@@ -77,8 +77,8 @@ func (l *load) alive(t *testing.T) {
 	}
 }
 
-// news returns the operations that have ended since the last call, and what the loops looked
-// at for long, and fails at one that did not do what it should.
+// news returns the operations that have ended since the last call, and those that the loops
+// waited for. It fails if an operation had a wrong result.
 func (l *load) news(t *testing.T) (ops []operation) {
 	t.Helper()
 	if !l.listen(t) {
@@ -139,7 +139,7 @@ func (l *load) listen(t *testing.T) bool {
 	return true
 }
 
-// state logs what the load is doing.
+// state logs the state of the load.
 func (l *load) state(t *testing.T) {
 	t.Helper()
 	t.Log(l.g.job(t, time.Minute, "STEP=state /lab/rounds.sh 0 0 0"))
@@ -151,7 +151,7 @@ func (l *load) state(t *testing.T) {
 	}
 }
 
-// end lets the load come to its end and verify what it has written.
+// end lets the load finish and verify its data.
 func (l *load) end(t *testing.T) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(l.g.dir, "stop"), nil, 0o644); err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// testSIW runs the tests of package iwarp that need siw at the other end, both ways
-// round. They are in that package because they go around the bridge.
+// testSIW runs the tests of package iwarp with siw as the peer, in both roles. They are in
+// that package because they do not use the bridge.
 func testSIW(t *testing.T, g *guest) {
 	p := freePorts(t, 1)[0]
 	test := func(name string, more ...string) *exec.Cmd {

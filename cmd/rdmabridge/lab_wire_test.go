@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// testWire captures both legs of a short run through a bridge of its own, so that every
-// connection is seen from its first octet, and has tshark decode it.
+// testWire captures both sides of a short run through a new bridge, so that the capture has
+// every connection from its first octet. tshark decodes the capture.
 func testWire(t *testing.T, g *guest) {
 	pcap := filepath.Join(t.TempDir(), "wire.pcap")
 	b := newBridgeProcess(t, g)
@@ -30,7 +30,7 @@ func testWire(t *testing.T, g *guest) {
 	}
 	b.stop(t)
 	b.wantQuiet(t)
-	time.Sleep(time.Second) // what tcpdump still holds
+	time.Sleep(time.Second) // for the packets that tcpdump has buffered
 	capture.end(t, syscall.SIGINT)
 
 	// Loopback segments come again, late and out of order, when the host is busy.

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// testXIDs: clients whose XIDs are the same at the same moments, with AUTH_SYS and with
-// Kerberos, are answered what they asked: eight of them, over two connections to the server.
+// testXIDs: eight clients use the same XIDs at the same time, with AUTH_SYS and with Kerberos,
+// over two connections to the server. Each gets the Replies to its own Calls.
 //
-// With AUTH_SYS the bridge chooses the XIDs, so that none meet on a connection. Those of
-// RPCSEC_GSS are signed: the Calls go to another connection, and when each has one with that
-// XID, they take turns. Nobody is refused, and nobody waits for good.
+// With AUTH_SYS the bridge chooses different XIDs. XIDs of RPCSEC_GSS are signed, so the bridge
+// sends the Calls over different connections, one after the other if each connection has a
+// Call with that XID. No Call is refused, and none waits forever.
 func testXIDs(t *testing.T, g *guest) {
 	b := newBridgeProcess(t, g)
 	b.noProbes(t)
@@ -52,7 +52,7 @@ func testXIDs(t *testing.T, g *guest) {
 	b.stop(t)
 }
 
-// wantNothingLost fails when the bridge did not answer a Call.
+// wantNothingLost fails if the bridge did not answer a Call.
 func (b *bridgeProcess) wantNothingLost(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
@@ -66,8 +66,8 @@ func (b *bridgeProcess) wantNothingLost(t *testing.T) {
 	}
 }
 
-// testXIDsHeld: eight clients send a READ with one XID to a server that stands still. All
-// eight are then at the server, which is sure only here, and each gets what it asked for.
+// testXIDsHeld: eight clients send a READ with the same XID to a server that is stopped. Here
+// it is certain that all eight are at the server at once. Each client gets its own data.
 func testXIDsHeld(t *testing.T, g *guest, b *bridgeProcess) {
 	const clients, size = 8, 70000
 	g.job(t, time.Minute, fmt.Sprintf("mkdir /export/xids && cd /export/xids && for i in $(seq 0 %d); do yes file$i | head -c $((%d + i)) > f$i; done", clients-1, size))
