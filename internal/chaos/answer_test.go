@@ -84,82 +84,37 @@ func (c *responderConn) grant() uint32 {
 func (x *rcall) reduced() {
 	c := x.c
 	sky, dice := c.r.sky, c.dice
-	payload := x.job.reply
-	var h rpcrdma.Header
-	h.Reset(x.xid, 0, rpcrdma.Msg)
-	var late func() // misuses the chunk after the Reply
-	short := false
+	r := &reducedReply{rcall: x, payload: x.job.reply}
+	r.h.Reset(x.xid, 0, rpcrdma.Msg)
 	if x.writes > 0 {
-		var data []byte
-		if x.job.kind == read && len(payload) > readData {
-			n := binary.BigEndian.Uint32(payload[readData-4:])
-			data, payload = payload[readData:readData+int(n)], payload[:readData]
-		}
-		segments := x.fill(x.write, data)
-		switch {
-		case len(segments) == 1 && sky.strikes(dice, longChunk):
-			segments[0].Length = x.write[0].Length + 4<<dice.IntN(10)
-			short = true
-		case len(data) >= 8 && sky.strikes(dice, shortChunk):
-			segments[len(segments)-1].Length -= 4
-			short = true
-		}
-		h.AddWrite(segments...)
-		late = x.scribble(x.write, data)
+		r.addWriteChunk()
 	}
-	h.Credits = c.grant()
-	if h.Len()+len(payload) > c.replyInline {
+	r.h.Credits = c.grant()
+	if r.h.Len()+len(r.payload) > c.replyInline {
 		if !x.hasRep {
-			c.r.server.book.wrong("call %#x (%v): no Reply chunk for a Reply of %d octets", x.job.id, x.job.kind, len(payload))
+			c.r.server.book.wrong("call %#x (%v): no Reply chunk for a Reply of %d octets", x.job.id, x.job.kind, len(r.payload))
 			return
 		}
-		segments := x.fill(x.reply, payload)
-		switch {
-		case len(segments) == 1 && sky.strikes(dice, longChunk):
-			segments[0].Length = x.reply[0].Length + 4<<dice.IntN(10)
-			short = true
-		case sky.strikes(dice, shortChunk):
-			segments[len(segments)-1].Length = uint32(dice.IntN(5)) * 4 // shorter than any RPC Reply
-			short = true
-		}
-		late = x.scribble(x.reply, payload)
-		h.Proc = rpcrdma.NoMsg
-		h.SetReply(segments...)
-		payload = nil
-	} else if x.hasRep && h.Len()+len(payload)+4+rpcrdma.SegmentLen*len(x.reply) <= c.replyInline && dice.IntN(2) == 0 {
-		h.SetReply(x.fill(x.reply, nil)...)
+		r.addReplyChunk()
+	} else if x.hasRep && r.h.Len()+len(r.payload)+4+rpcrdma.SegmentLen*len(x.reply) <= c.replyInline && dice.IntN(2) == 0 {
+		r.h.SetReply(x.fill(x.reply, nil)...)
 	}
-	if h.Proc == rpcrdma.Msg && sky.strikes(dice, twoXIDs) {
-		payload = stranger(payload, x.xid+1)
-		short = true
+	if r.h.Proc == rpcrdma.Msg && sky.strikes(dice, twoXIDs) {
+		r.payload = stranger(r.payload, x.xid+1)
+		r.short = true
 	}
-	write := late != nil && sky.strikes(dice, lateWrite)
+	write := r.late != nil && sky.strikes(dice, lateWrite)
 	read := len(x.reads) > 0 && sky.strikes(dice, lateRead)
 	var inv fabric.Handle
 	if c.canInvalidate && !write && !read {
-		if n, only := x.handlesOffered(); n == 1 && dice.IntN(2) == 0 {
-			inv = only
-		}
-		if sky.strikes(dice, alienHandle) {
-			if inv = c.alien(x); inv != 0 {
-				short = true
-			}
-		}
+		inv = r.invalidates()
 	}
 	x.forget()
-	if !short { // a refused operation ends the connection and answers nothing
-		c.ledger.reply(h.Credits)
-	}
-	b := h.Append(nil)
-	c.post(append(b, payload...), inv)
-	if h.Proc == rpcrdma.Msg && x.writes == 0 && inv == 0 && sky.strikes(dice, twiceReply) {
-		c.unexpected = true
-		c.post(append(h.Append(nil), payload...), 0)
-	}
+	r.send(inv)
 	if write {
-		late()
+		r.late()
 	}
-	if m := c.own.draw(dice, &x.job); m != nil && !short {
+	if m := c.own.draw(dice, &x.job); m != nil && !r.short {
 		c.post(append(rpcrdma.AppendPlain(nil, binary.BigEndian.Uint32(m), 1), m...), 0)
 	}
 	if read {
@@ -169,6 +124,82 @@ func (x *rcall) reduced() {
 		})
 	}
 	c.conn.Flush()
+}
+
+// A reducedReply is a Reply that may use the chunks of its Call.
+type reducedReply struct {
+	*rcall
+	h       rpcrdma.Header
+	payload []byte
+	short   bool   // the Requester refuses it, which ends the connection
+	late    func() // misuses the chunk after the Reply
+}
+
+// addWriteChunk moves the data of a READ into the Write chunk.
+func (r *reducedReply) addWriteChunk() {
+	sky, dice := r.c.r.sky, r.c.dice
+	var data []byte
+	if r.job.kind == read && len(r.payload) > readData {
+		n := binary.BigEndian.Uint32(r.payload[readData-4:])
+		data, r.payload = r.payload[readData:readData+int(n)], r.payload[:readData]
+	}
+	segments := r.fill(r.write, data)
+	switch {
+	case len(segments) == 1 && sky.strikes(dice, longChunk):
+		segments[0].Length = r.write[0].Length + 4<<dice.IntN(10)
+		r.short = true
+	case len(data) >= 8 && sky.strikes(dice, shortChunk):
+		segments[len(segments)-1].Length -= 4
+		r.short = true
+	}
+	r.h.AddWrite(segments...)
+	r.late = r.scribble(r.write, data)
+}
+
+// addReplyChunk moves the whole Reply into the Reply chunk.
+func (r *reducedReply) addReplyChunk() {
+	sky, dice := r.c.r.sky, r.c.dice
+	segments := r.fill(r.reply, r.payload)
+	switch {
+	case len(segments) == 1 && sky.strikes(dice, longChunk):
+		segments[0].Length = r.reply[0].Length + 4<<dice.IntN(10)
+		r.short = true
+	case sky.strikes(dice, shortChunk):
+		segments[len(segments)-1].Length = uint32(dice.IntN(5)) * 4 // shorter than any RPC Reply
+		r.short = true
+	}
+	r.late = r.scribble(r.reply, r.payload)
+	r.h.Proc = rpcrdma.NoMsg
+	r.h.SetReply(segments...)
+	r.payload = nil
+}
+
+// invalidates returns the handle that the Send invalidates, or 0.
+func (r *reducedReply) invalidates() (inv fabric.Handle) {
+	c := r.c
+	if n, only := r.handlesOffered(); n == 1 && c.dice.IntN(2) == 0 {
+		inv = only
+	}
+	if c.r.sky.strikes(c.dice, alienHandle) {
+		if inv = c.alien(r.rcall); inv != 0 {
+			r.short = true
+		}
+	}
+	return inv
+}
+
+// send sends the Reply, sometimes twice.
+func (r *reducedReply) send(inv fabric.Handle) {
+	c := r.c
+	if !r.short { // a refused Reply ends the connection and answers nothing
+		c.ledger.reply(r.h.Credits)
+	}
+	b := r.h.Append(nil)
+	c.post(append(b, r.payload...), inv)
+	if r.h.Proc == rpcrdma.Msg && r.writes == 0 && inv == 0 && c.r.sky.strikes(c.dice, twiceReply) {
+		c.unexpected = true
+		c.post(append(r.h.Append(nil), r.payload...), 0)
+	}
 }
 
 // late names work on the memory of x, which was answered.

@@ -182,6 +182,20 @@ func (c *responderConn) received(b []byte) {
 		c.own.answered(m)
 		return
 	}
+	x := c.called()
+	p := &pull{call: x, inline: b[n:]}
+	if len(x.reads) == 0 {
+		c.assembled(p)
+		return
+	}
+	if c.pull(p) && p.left == 0 {
+		c.assembled(p)
+	}
+}
+
+// called checks the Transport header of a Call and remembers its handles.
+func (c *responderConn) called() *rcall {
+	book, h := c.r.server.book, &c.header
 	c.r.calls.Add(1)
 	if over := c.ledger.call(h.Credits); over {
 		book.wrong("%s: call %#x: the bridge has more Calls outstanding than any grant it can have seen allows: %s", c.r.name, h.XID, &c.ledger)
@@ -204,12 +218,12 @@ func (c *responderConn) received(b []byte) {
 		c.offers++
 		c.handles[fabric.Handle(s.Handle)] = offer{h.XID, c.offers}
 	})
-	p := &pull{call: x, inline: b[n:]}
-	if len(x.reads) == 0 {
-		c.assembled(p)
-		return
-	}
-	for _, s := range x.reads {
+	return x
+}
+
+// pull posts the RDMA Reads of the chunks of p, and reports whether it could post them all.
+func (c *responderConn) pull(p *pull) bool {
+	for _, s := range p.call.reads {
 		into := make([]byte, s.Length)
 		p.chunks = append(p.chunks, pulled{s.Position, into})
 		if s.Length == 0 {
@@ -221,13 +235,11 @@ func (c *responderConn) received(b []byte) {
 		err := c.conn.PostRead(c.next, fabric.Read{Into: into, From: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset, Length: s.Length}})
 		if err != nil {
 			delete(c.live, c.next)
-			return
+			return false
 		}
 	}
 	c.conn.Flush()
-	if p.left == 0 {
-		c.assembled(p)
-	}
+	return true
 }
 
 // each calls f for every segment offered.
