@@ -102,29 +102,35 @@ func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 			}
 			t.Run(way.name+"/"+c.name, func(t *testing.T) {
 				dir := "/export/retransmit/" + strings.ReplaceAll(way.name+"-"+c.name, " ", "-")
-				g.job(t, time.Minute, fmt.Sprintf(prepareOnce, dir))
-				fh := mountRoot(t, r.mount, dir)
-				file := dialRaw(t, r.port).lookup(t, fh, "file")
-				before := g.executed(t)
-				for _, o := range onceCalls {
-					r.once, r.op = executed == 1, o
-					t.Run(o.name, func(t *testing.T) { c.run(t, o.message(fh, file)) })
-				}
-				now, n := g.executed(t), len(onceCalls)
-				if got := now.calls - before.calls; got != n*times {
-					t.Errorf("the server got %d Calls of %d, want each %d times", got, n, times)
-				}
-				if got := now.executed - before.executed; got != n*executed {
-					t.Errorf("the server executed %d Calls of %d, want each %d times", got, n, executed)
-				}
-				if got := strings.Join(strings.Fields(g.job(t, time.Minute, "ls "+dir)), " "); got != afterOnce {
-					t.Errorf("in the directory there are now: %s; want %s", got, afterOnce)
-				}
-				way.b.wantQuiet(t)
+				r.check(t, way, dir, times, executed, c.run)
 			})
 		}
 	}
 	g.job(t, time.Minute, "rm -r /export/retransmit")
+}
+
+// check repeats every onceCall in dir with repeat. The server has to get each Call times
+// times and to execute it executed times.
+func (r *retransmission) check(t *testing.T, way retransmitWay, dir string, times, executed int, repeat func(*testing.T, []byte)) {
+	r.g.job(t, time.Minute, fmt.Sprintf(prepareOnce, dir))
+	fh := mountRoot(t, r.mount, dir)
+	file := dialRaw(t, r.port).lookup(t, fh, "file")
+	before := r.g.executed(t)
+	for _, o := range onceCalls {
+		r.once, r.op = executed == 1, o
+		t.Run(o.name, func(t *testing.T) { repeat(t, o.message(fh, file)) })
+	}
+	now, n := r.g.executed(t), len(onceCalls)
+	if got := now.calls - before.calls; got != n*times {
+		t.Errorf("the server got %d Calls of %d, want each %d times", got, n, times)
+	}
+	if got := now.executed - before.executed; got != n*executed {
+		t.Errorf("the server executed %d Calls of %d, want each %d times", got, n, executed)
+	}
+	if got := strings.Join(strings.Fields(r.g.job(t, time.Minute, "ls "+dir)), " "); got != afterOnce {
+		t.Errorf("in the directory there are now: %s; want %s", got, afterOnce)
+	}
+	way.b.wantQuiet(t)
 }
 
 // A retransmitWay is a way to the guest's server, through b or without a bridge.

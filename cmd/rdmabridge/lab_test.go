@@ -35,6 +35,17 @@ func TestLab(t *testing.T) {
 		far = farEnd{nfs: b.port, mount: b.port}
 	}
 
+	testLabClients(t, g, b, far)
+	testLabWire(t, g, b, far, direct)
+	testLabFeatures(t, g, b, far, direct)
+	testLabCalls(t, g, b, far, direct)
+	testLabRestarts(t, g, b, far, direct)
+	t.Run("rdma", func(t *testing.T) { testRDMA(t, g) }) // late: b is idle meanwhile, and knfsd closes idle connections
+	t.Run("stop", func(t *testing.T) { b.stop(t) })
+}
+
+// testLabClients runs files, fio and the clients in user space.
+func testLabClients(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	t.Run("siw", func(t *testing.T) { testSIW(t, g) })
 	for _, v := range kernelVersions {
 		t.Run("files/"+v, func(t *testing.T) {
@@ -52,9 +63,13 @@ func TestLab(t *testing.T) {
 		testLibNFS(t, g, far)
 		b.wantQuiet(t)
 	})
+}
+
+// testLabWire looks at what is between client, bridge and server.
+func testLabWire(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct bool) {
 	t.Run("wire", func(t *testing.T) {
 		if direct {
-			t.Skip("no bridge, nothing on the wire")
+			t.Skip("needs a bridge")
 		}
 		testWire(t, g)
 	})
@@ -65,6 +80,10 @@ func TestLab(t *testing.T) {
 		testCopies(t, g, b, far)
 		b.wantQuiet(t)
 	})
+}
+
+// testLabFeatures runs the features of each version of NFS.
+func testLabFeatures(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct bool) {
 	for _, v := range kernelVersions {
 		t.Run("chunks/"+v, func(t *testing.T) {
 			if direct {
@@ -94,10 +113,14 @@ func TestLab(t *testing.T) {
 			g.job(t, 2*time.Minute, far.script("/lab/locks2.sh", v))
 			b.wantQuiet(t)
 			if v != "4.0" {
-				b.wantReverse(t, r, 2) // the notices that wake who waits for a lock
+				b.wantReverse(t, r, 2) // notices to the clients that wait for a lock
 			}
 		})
 	}
+}
+
+// testLabCalls runs what concerns single Calls: locks, XIDs, retransmissions, recalls.
+func testLabCalls(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct bool) {
 	t.Run("nlm", func(t *testing.T) {
 		if direct {
 			t.Skip("no bridge that could say where everything is")
@@ -115,6 +138,10 @@ func TestLab(t *testing.T) {
 	for _, v := range []string{"4.1", "4.2"} {
 		t.Run("recall/"+v, func(t *testing.T) { testRecall(t, g, b, far, v) })
 	}
+}
+
+// testLabRestarts restarts server and bridge under clients.
+func testLabRestarts(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct bool) {
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("restart/"+v, func(t *testing.T) {
 			g.job(t, 6*time.Minute, far.script("RESTART=1 SIZE=4m /lab/fio.sh", v))
@@ -137,6 +164,4 @@ func TestLab(t *testing.T) {
 			b.wantQuiet(t)
 		})
 	}
-	t.Run("rdma", func(t *testing.T) { testRDMA(t, g) }) // late: meanwhile b is idle, and knfsd closes what is
-	t.Run("stop", func(t *testing.T) { b.stop(t) })
 }
