@@ -38,7 +38,7 @@ func qpPair(crc bool, emss int) (a, b *qp) {
 	return a, b
 }
 
-// TestAllocs: no allocation in the steady state of any verb, nor of registering.
+// TestAllocs checks that no verb allocates in the steady state, nor does Register.
 func TestAllocs(t *testing.T) {
 	for _, emss := range []int{1448, 65483} {
 		a, b := qpPair(true, emss)
@@ -216,7 +216,8 @@ func BenchmarkSocketPingPong(b *testing.B) {
 	}
 }
 
-// TestSocketAllocs: none in the steady state over a socket either.
+// TestSocketAllocs checks that a connection over a socket does not allocate in the steady
+// state.
 func TestSocketAllocs(t *testing.T) {
 	x, _, on := pingers(t, Options{})
 	s := &startPing{x, 50, 1}

@@ -15,7 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
 
-// TestPeerFIN: between FPDUs it is the end, inside one it is damage.
+// TestPeerFIN checks the error after a FIN between FPDUs, and after one inside an FPDU.
 func TestPeerFIN(t *testing.T) {
 	for _, inside := range []bool{false, true} {
 		g := newRig(t, rigOptions{})
@@ -62,8 +62,8 @@ func TestTerminateReceived(t *testing.T) {
 	}
 }
 
-// TestTerminateBehindHalfAnFPDU: a Terminate waits for the FPDU that is being
-// written, whose rest comes from a copy, and replaces those behind it.
+// TestTerminateBehindHalfAnFPDU checks that a Terminate follows the FPDU that is half
+// written, whose rest is written from a copy, and replaces the FPDUs behind that.
 func TestTerminateBehindHalfAnFPDU(t *testing.T) {
 	g := newRig(t, rigOptions{})
 	data := bytes.Repeat([]byte{7}, 32<<20)
@@ -77,9 +77,9 @@ func TestTerminateBehindHalfAnFPDU(t *testing.T) {
 		}
 	})
 	g.write([]byte{0, 14, 0xc2, 0x40}) // DDP version 2
-	g.write(make([]byte, 16))          // CRC is wrong, so that is what is said
+	g.write(make([]byte, 16))          // the CRC is wrong too, and is reported instead
 	g.u.completion(50)
-	clear(data) // flushed: it is ours again
+	clear(data) // the Work Request is flushed, so the qp no longer owns data
 	g.takeAll()
 	n := 0
 	for {
@@ -106,8 +106,8 @@ func TestTerminateBehindHalfAnFPDU(t *testing.T) {
 	g.wantEOF()
 }
 
-// TestTerminateStuck: a peer that takes nothing gets RST, and the ULP does not wait
-// for that.
+// TestTerminateStuck checks that a peer that reads nothing gets RST, and that the ULP
+// does not wait for that.
 func TestTerminateStuck(t *testing.T) {
 	g := newRig(t, rigOptions{})
 	var gone bool
@@ -129,8 +129,8 @@ func TestTerminateStuck(t *testing.T) {
 	}
 }
 
-// TestDrainBehindTerminate: input behind an error is read and dropped, so that no
-// RST overtakes the Terminate.
+// TestDrainBehindTerminate checks that input behind an error is read and dropped, so that
+// no RST overtakes the Terminate.
 func TestDrainBehindTerminate(t *testing.T) {
 	g := newRig(t, rigOptions{})
 	mem := guard(1 << 16)
@@ -146,8 +146,8 @@ func TestDrainBehindTerminate(t *testing.T) {
 	mem.untouched(t)
 }
 
-// TestOrderlyClose, seen from the peer: what was posted, then FIN; and from the
-// ULP: Closed(nil) after the peer's FIN, or after the deadline.
+// TestOrderlyClose checks that the peer gets all posted messages, then FIN, and that the
+// ULP gets Closed(nil) after the peer's FIN, or after the deadline.
 func TestOrderlyClose(t *testing.T) {
 	for _, answer := range []bool{true, false} {
 		t.Run(fmt.Sprint(answer), func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestOrderlyClose(t *testing.T) {
 	}
 }
 
-// TestCloseTimeout: an orderly close that cannot be.
+// TestCloseTimeout checks an orderly close that cannot complete.
 func TestCloseTimeout(t *testing.T) {
 	g := newRig(t, rigOptions{provider: Options{CloseTimeout: 200 * time.Millisecond}})
 	data := make([]byte, 32<<20)
@@ -206,7 +206,7 @@ func TestCloseTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseWaitsForReads: a Read posted before an orderly close completes.
+// TestCloseWaitsForReads checks that a Read posted before an orderly close completes.
 func TestCloseWaitsForReads(t *testing.T) {
 	g, mem, r := readRig(t, 100, rigOptions{})
 	g.u.do(func(c fabric.Conn) { c.Close(nil) })
@@ -221,7 +221,7 @@ func TestCloseWaitsForReads(t *testing.T) {
 	}
 }
 
-// TestCloseBeforeFirst: an MPA responder that was never released sends nothing but
+// TestCloseBeforeFirst checks that an MPA responder that got no FPDU sends nothing but
 // FIN.
 func TestCloseBeforeFirst(t *testing.T) {
 	g := newRig(t, rigOptions{quiet: true})
@@ -239,7 +239,7 @@ func TestCloseBeforeFirst(t *testing.T) {
 	}
 }
 
-// TestTurns: Responses and own messages share the stream while both wait.
+// TestTurns checks that Responses and own messages share the stream while both wait.
 func TestTurns(t *testing.T) {
 	q, _ := bareQP(qpConfig{receives: 4, sends: 1000, handlesN: 4, ird: 32})
 	mem := make([]byte, 1<<20)

@@ -40,7 +40,7 @@ func verbs(t *testing.T, o Options, n int) {
 	connect(t, newProvider(o), a, b, fabric.ConnOptions{ORD: 4}, fabric.ConnOptions{ORD: 4})
 	data := testkit.Pattern(n, 1)
 
-	// a sends; only then may b, the MPA responder, be heard.
+	// a sends first. Only then may b, the MPA responder, send.
 	a.do(func(c fabric.Conn) {
 		if err := c.PostSend(101, fabric.Send{Parts: [][]byte{data[:n/3], data[n/3 : n/2], nil, data[n/2:]}}); err != nil {
 			t.Error(err)
@@ -100,7 +100,7 @@ func closeOrderly(t *testing.T, a, b *user) {
 	}
 }
 
-// TestInfo: what start-up agreed on.
+// TestInfo checks the parameters that start-up agreed on.
 func TestInfo(t *testing.T) {
 	on := newLoop(t)
 	a, b := newUser(t, on), newUser(t, on)
@@ -119,7 +119,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// TestQueueFull: what is posted beyond the depths asked for is refused.
+// TestQueueFull checks that posting beyond the depths asked for fails.
 func TestQueueFull(t *testing.T) {
 	on := newLoop(t)
 	a, b := newUser(t, on), newUser(t, on)
@@ -158,7 +158,8 @@ func TestQueueFull(t *testing.T) {
 	})
 }
 
-// TestSetupError: an error of Setup is Dial's, and nothing else is called.
+// TestSetupError checks that Dial returns an error of Setup, and that no other method of
+// the handler is called.
 func TestSetupError(t *testing.T) {
 	on := newLoop(t)
 	a, b := newUser(t, on), newUser(t, on)
@@ -177,7 +178,8 @@ func TestSetupError(t *testing.T) {
 	testkit.Eventually(t, "the connection is counted off", func() bool { return p.limits.conns.Load() == 0 })
 }
 
-// TestCloseWritesFirst: an orderly close writes what was posted, a lot of it.
+// TestCloseWritesFirst checks that an orderly close writes all posted work, also if that
+// is long.
 func TestCloseWritesFirst(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{})
 	target := make([]byte, 8<<20)
@@ -204,7 +206,8 @@ func TestCloseWritesFirst(t *testing.T) {
 	}
 }
 
-// TestCloseError: Close(err) flushes, Closed gets err, and the peer a Terminate.
+// TestCloseError checks that Close(err) flushes, that Closed gets err, and that the peer
+// gets a Terminate.
 func TestCloseError(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{})
 	reason := errors.New("deadline passed")
@@ -232,7 +235,8 @@ func TestCloseError(t *testing.T) {
 	}
 }
 
-// TestSilent: Work Requests with id 0 complete without a word, and make room.
+// TestSilent checks that Work Requests with id 0 get no Completion, and leave the queue
+// when they complete.
 func TestSilent(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{Sends: 4})
 	for i := range 10 {
@@ -249,7 +253,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// TestManyParts: messages in a great many pieces, small and large.
+// TestManyParts sends messages in very many pieces, small and large.
 func TestManyParts(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{})
 	data := testkit.Pattern(700000, 5)
@@ -276,7 +280,7 @@ func TestManyParts(t *testing.T) {
 	}
 }
 
-// TestReadsOverORD: Reads beyond ORD wait here, Sends overtake them.
+// TestReadsOverORD checks that Reads beyond ORD wait, and that Sends overtake them.
 func TestReadsOverORD(t *testing.T) {
 	a, b := pair(t, Options{}, fabric.ConnOptions{ORD: 2, IRD: 2})
 	source := testkit.Pattern(1<<20, 7)
@@ -303,7 +307,7 @@ func TestReadsOverORD(t *testing.T) {
 	}
 }
 
-// TestOverPipe: a whole connection without TCP.
+// TestOverPipe runs a connection over a net.Pipe.
 func TestOverPipe(t *testing.T) {
 	l := newLoop(t)
 	x, y := net.Pipe()

@@ -43,8 +43,8 @@
 //
 // iWARP has no authentication, and a CRC does not protect against an attacker (RFC
 // 5042 Section 5). Run it on a trusted network segment, or inside IPsec (RFC 7146) or
-// WireGuard. This package bounds the harm that a connected peer can do; security_test.go
-// has a numbered test for each bound.
+// WireGuard. This package bounds the harm that a connected peer can do. The tests of
+// security_test.go and its siblings check each bound by number.
 //
 // # Divergences
 //

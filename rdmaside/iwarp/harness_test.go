@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const patience = 10 * time.Second
 
-// A user is a fabric.Handler that records what it is told. Its conn methods run on
+// A user is a fabric.Handler that records its calls. Its conn methods run on
 // the loop through do.
 type user struct {
 	t    testing.TB
@@ -147,7 +147,7 @@ func (u *user) good(id uint64) fabric.Completion {
 	return c
 }
 
-// left returns the completions that nobody asked for.
+// left returns the completions that the test has not asked for.
 func (u *user) left() []fabric.Completion {
 	u.mu.Lock()
 	defer u.mu.Unlock()

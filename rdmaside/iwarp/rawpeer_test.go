@@ -78,7 +78,7 @@ func (r *rawPeer) sendHead(op wire.Opcode, last bool, inv, mo uint32, n int) []b
 	return h
 }
 
-// send sends a whole Send.
+// send sends a Send of one segment.
 func (r *rawPeer) send(p ...byte) {
 	r.t.Helper()
 	r.write(r.seal(r.sendHead(wire.OpSend, true, 0, 0, len(p)), p...))
@@ -156,9 +156,8 @@ func (r *rawPeer) want(op wire.Opcode) rawFPDU {
 	}
 }
 
-// takeAll reads whatever comes until FIN or RST, before anybody looks at it: our side
-// does not wait for long until a Terminate is taken. After that the FPDUs are read
-// from memory.
+// takeAll reads all input until FIN or RST into memory, where the test reads the FPDUs
+// later. It must be quick, because our side does not wait long for a Terminate to be read.
 func (r *rawPeer) takeAll() {
 	r.t.Helper()
 	b, err := io.ReadAll(r.nc)
@@ -168,7 +167,7 @@ func (r *rawPeer) takeAll() {
 	r.nc = &takenConn{r.nc, bytes.NewReader(b)}
 }
 
-// A takenConn is a connection all of whose input was read before.
+// A takenConn is a connection whose input was read by takeAll.
 type takenConn struct {
 	net.Conn
 	in *bytes.Reader
@@ -223,8 +222,8 @@ type rigOptions struct {
 	quiet    bool // do not begin with a zero-length Write
 }
 
-// newRig connects. The raw peer has sent a zero-length Write, which releases our
-// side, and each test goes on from there.
+// newRig connects. The raw peer has sent a zero-length Write when it returns, so our side
+// may send.
 func newRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
 	if o.receives == 0 {

@@ -230,7 +230,7 @@ func siwChunks(t *testing.T, o Options, inv byte, size int) {
 	}
 }
 
-// TestSIWReject: siw mirrors what it cannot use, and rejects IRD 0.
+// TestSIWReject checks that siw returns values that it cannot use, and rejects IRD 0.
 func TestSIWReject(t *testing.T) {
 	addr := siw(t)
 	u := newUser(t, newLoop(t))

@@ -191,7 +191,7 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
-// TestReject: the Reply that says no, at both ends.
+// TestReject checks a Reply that rejects, at both ends.
 func TestReject(t *testing.T) {
 	p := newProvider(Options{})
 	l, err := p.Listen("127.0.0.1:0", withLimits(fabric.ListenOptions{}), func(in fabric.Incoming) {
@@ -217,7 +217,8 @@ func TestReject(t *testing.T) {
 	testkit.Eventually(t, "all are counted off", func() bool { return p.limits.conns.Load() == 0 })
 }
 
-// A rawListener answers Requests with what answer says; nil hangs up.
+// A rawListener sends the Replies that answer returns. It closes the connection when that
+// is nil.
 func rawListener(t *testing.T, answer func(n int, r *rawPeer, f wire.Frame) *wire.Frame) (string, <-chan *rawPeer) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -501,8 +502,8 @@ func TestDialErrors(t *testing.T) {
 	})
 }
 
-// TestKicks: until the peer is heard, a first FPDU is followed by two zero-length
-// Writes. Linux siw can miss the first.
+// TestKicks checks that two zero-length Writes follow a first FPDU, unless the peer sends
+// something before. Linux siw can miss the first FPDU.
 func TestKicks(t *testing.T) {
 	for _, heard := range []bool{false, true} {
 		t.Run(fmt.Sprint(heard), func(t *testing.T) {
@@ -550,8 +551,8 @@ func TestKicks(t *testing.T) {
 	}
 }
 
-// TestMarkersSent: a peer whose M bit is set gets them, in every FPDU, and the
-// stream is right to the octet.
+// TestMarkersSent checks that a peer whose M bit is set gets Markers in every FPDU, and
+// that each octet of the stream is right.
 func TestMarkersSent(t *testing.T) {
 	f := plain()
 	f.Flags |= fM
@@ -598,7 +599,7 @@ func TestMarkersSent(t *testing.T) {
 	}
 }
 
-// A markedReader takes Markers out of a stream and checks them.
+// A markedReader removes the Markers from a stream and checks them.
 type markedReader struct {
 	r   io.Reader
 	pos int
@@ -652,7 +653,7 @@ func (m *markedReader) fpdu(t *testing.T) []byte {
 	return out
 }
 
-// TestListenerClose cuts off what is starting, and leaves the rest.
+// TestListenerClose checks that Close closes connections that are starting, and no others.
 func TestListenerClose(t *testing.T) {
 	p := newProvider(Options{})
 	u := newUser(t, newLoop(t))
@@ -685,7 +686,8 @@ func TestListenerClose(t *testing.T) {
 	u.good(1)
 }
 
-// TestIgnoredIncoming: a callback that neither accepts nor rejects leaks nothing.
+// TestIgnoredIncoming checks that a callback that neither accepts nor rejects leaks
+// nothing.
 func TestIgnoredIncoming(t *testing.T) {
 	p := newProvider(Options{})
 	l, err := p.Listen("127.0.0.1:0", withLimits(fabric.ListenOptions{}), func(fabric.Incoming) {})

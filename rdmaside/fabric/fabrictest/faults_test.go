@@ -130,7 +130,7 @@ func TestInjectHold(t *testing.T) {
 		if n := p.Counts(pair.dial.conn); n.Posted != 0 || len(pair.other.messages) != 3 {
 			t.Errorf("%+v, %d arrived", n, len(pair.other.messages))
 		}
-		// What is held when the connection ends is flushed.
+		// The end of the connection flushes work that is held.
 		open.Store(false)
 		id := pair.dial.send([]byte("late"))
 		pair.dial.close(nil)
@@ -210,8 +210,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// Until the Completion of an Invalidate that was not done at once, the peer may
-// write: whoever reads the memory earlier finds out here.
+// Until the Completion of an Invalidate that was not done at once, the peer may write to
+// the memory.
 func TestAsyncInvalidate(t *testing.T) {
 	p, pair := connectLoopback(t, pairOptions{})
 	p.AsyncInvalidate(true)
@@ -312,7 +312,7 @@ func newPingPong(tb testing.TB) (bounce func(n int)) {
 	}
 }
 
-// The loopback adds nothing to what tests of allocations measure.
+// The loopback provider does not allocate, so that tests of allocations can use it.
 func TestLoopbackAllocs(t *testing.T) {
 	bounce := newPingPong(t)
 	bounce(100)

@@ -68,25 +68,30 @@ func testListenOn(t *testing.T, f *Fixture) {
 func testCopied(t *testing.T, f *Fixture) {
 	cc := ability[fabric.CopyCounter](t, "CopyCounter", f.Dialer)
 	p := f.connect(t, pairOptions{})
+	// The counter is up to date after the passes that copied.
+	copied := func() int64 {
+		p.dial.do(func() {})
+		p.other.do(func() {})
+		return cc.Copied()
+	}
 	const octets = len("message") * 2
 	for range 8 {
-		before := cc.Copied()
+		before := copied()
 		p.exchange()
-		p.dial.do(func() {}) // the counter is up to date after the pass that copied
-		p.other.do(func() {})
-		if n := cc.Copied() - before; n < 0 || n > 2*int64(octets) {
+		if n := copied() - before; n < 0 || n > 2*int64(octets) {
 			t.Errorf("%d octets copied for messages of %d in all", n, octets)
 		}
 	}
 }
 
 func testSetLimits(t *testing.T, f *Fixture) {
+	accepted := make(chan *endpoint, 2)
 	l := f.listen(t, fabric.ListenOptions{MaxConnections: 1}, func(in fabric.Incoming) {
 		other := newEndpoint(t, "accepted", f.AcceptLoop)
 		if _, err := in.Accept(context.Background(), f.AcceptLoop, fabric.ConnOptions{}, other); err != nil {
 			t.Errorf("Accept: %v", err)
 		}
-		t.Cleanup(func() { _ = other.waitClosed() })
+		accepted <- other
 	})
 	ls := ability[fabric.LimitSetter](t, "LimitSetter", l)
 	dial := func(admitted bool, when string) {
@@ -96,8 +101,10 @@ func testSetLimits(t *testing.T, f *Fixture) {
 		case admitted && err != nil:
 			t.Fatalf("Dial %s: %v", when, err)
 		case admitted:
-			t.Cleanup(func() { e.close(nil); _ = e.waitClosed() })
 			e.send([]byte("first"))
+			other := <-accepted
+			other.waitMessages(1)
+			t.Cleanup((&pair{dial: e, other: other}).end)
 		case err == nil:
 			t.Errorf("Dial %s succeeded", when)
 		default:

@@ -8,9 +8,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// violate connects a pair, has the accepting side break a rule against memory
-// that the dialling side registered with the access given, and checks that the
-// connection ends and no octet has moved.
+// violate connects a pair and registers memory of one side with the given access. post
+// makes the other side break a rule. violate checks that the connection ends and no octet
+// has moved, for both directions.
 func violate(t *testing.T, f *Fixture, access fabric.Access, post func(p *pair, from *endpoint, r fabric.Region)) {
 	t.Helper()
 	for _, accepted := range []bool{true, false} {

@@ -148,7 +148,7 @@ func testCloseUnderLoad(t *testing.T, f *Fixture) {
 		r := p.dial.register(buf, fabric.RemoteRead|fabric.RemoteWrite)
 		p.other.do(func() {
 			for range 4 {
-				// What does not fit any more is not the point here.
+				// Posts that do not fit the queue may fail here.
 				_, _ = p.other.postWrite(fabric.Write{Parts: [][]byte{make([]byte, 1<<20)}, To: r})
 				_, _ = p.other.postRead(fabric.Read{Into: make([]byte, 1<<20), From: r})
 			}

@@ -9,8 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// testHandles: handles are unpredictable, not zero, not reused soon, and compared
-// in full; offsets are not addresses.
+// testHandles checks that handles are unpredictable, not zero, not reused soon, and
+// compared in full, and that offsets are not addresses.
 func testHandles(t *testing.T, f *Fixture) {
 	t.Run("Values", func(t *testing.T) {
 		p := f.connect(t, pairOptions{})
@@ -66,7 +66,7 @@ func testHandles(t *testing.T, f *Fixture) {
 	})
 }
 
-// testForeignHandle: a handle is for the peer of its own connection.
+// testForeignHandle checks that a handle is valid only on its own connection.
 func testForeignHandle(t *testing.T, f *Fixture) {
 	victim := f.connect(t, pairOptions{})
 	buf := make([]byte, 64)

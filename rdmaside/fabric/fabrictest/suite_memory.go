@@ -17,8 +17,8 @@ func at(r fabric.Region, offset int64, n int) fabric.Region {
 	return fabric.Region{Handle: r.Handle, Offset: r.Offset + uint64(offset), Length: uint32(n)}
 }
 
-// testWriteThenSend: a Send is delivered after the Writes before it, and their
-// octets are there when it is.
+// testWriteThenSend checks that a Send is delivered after the octets of the Writes before
+// it have been placed.
 func testWriteThenSend(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
 		buf := make([]byte, 256<<10)
@@ -138,8 +138,8 @@ func testReadsBeyondORD(t *testing.T, f *Fixture) {
 	checkOrder(t, from, fabric.OpRead)
 }
 
-// testZeroLength: a Write or Read of nothing needs no valid handle. RFC 5040
-// Section 5.3, RFC 5041 Section 5.1.
+// testZeroLength checks that a Write or Read of zero octets needs no valid handle. RFC
+// 5040 Section 5.3, RFC 5041 Section 5.1.
 func testZeroLength(t *testing.T, f *Fixture) {
 	p := f.connect(t, pairOptions{})
 	from, to := p.sides(true)

@@ -58,7 +58,7 @@ func testSendParts(t *testing.T, f *Fixture) {
 				want = append(want, part...)
 			}
 			p.dial.send(list...)
-			// The slice of slices is ours again.
+			// The slice of slices was lent only until PostSend returned.
 			clear(list)
 			if got := p.other.waitMessages(n + 1)[n]; !bytes.Equal(got, want) {
 				t.Errorf("%d parts: got %d octets %x, want %d", parts, len(got), got, len(want))
@@ -117,8 +117,8 @@ func checkOrder(t *testing.T, e *endpoint, op fabric.Op) {
 	}
 }
 
-// testPingPong keeps one Receive on each side, reposted before the answer: a
-// provider that completes a Receive late or loses one ends here.
+// testPingPong has one Receive on each side, reposted before the answer. A provider that
+// completes a Receive late, or loses one, fails.
 func testPingPong(t *testing.T, f *Fixture) {
 	const rounds = 1000
 	p := f.connect(t, pairOptions{prepare: func(dial, other *endpoint) {

@@ -118,8 +118,8 @@ func newLoop(t testing.TB) *Loop {
 	return l
 }
 
-// TestLoopWrites: many MiB through a socket that is full most of the time, over
-// TCP and over a pipe, in slices of all sizes, more than one writev takes.
+// TestLoopWrites writes many MiB to a socket that is full most of the time, over TCP and
+// over a pipe, in slices of all sizes, of which there are more than one writev accepts.
 func TestLoopWrites(t *testing.T) {
 	for _, kind := range []string{"tcp", "pipe"} {
 		t.Run(kind, func(t *testing.T) {
@@ -181,7 +181,8 @@ func TestLoopWrites(t *testing.T) {
 	}
 }
 
-// TestLoopRead: Socket.Read takes what follows, without blocking.
+// TestLoopRead checks that Socket.Read reads the octets behind those of Received, without
+// blocking.
 func TestLoopRead(t *testing.T) {
 	l := newLoop(t)
 	a, b := tcpPair(t)
@@ -227,7 +228,7 @@ func TestLoopRead(t *testing.T) {
 	})
 }
 
-// TestLoopEnds: how Detached is told.
+// TestLoopEnds checks the error of Detached for each way in which a socket ends.
 func TestLoopEnds(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -271,7 +272,7 @@ func TestLoopEnds(t *testing.T) {
 	}
 }
 
-// TestLoopFlush: once for a pass, however often it was asked for.
+// TestLoopFlush checks that Flush is called once in a pass, however often FlushSoon was.
 func TestLoopFlush(t *testing.T) {
 	l := newLoop(t)
 	a, _ := tcpPair(t)

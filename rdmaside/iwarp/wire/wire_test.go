@@ -47,7 +47,7 @@ func TestCRC(t *testing.T) {
 	}
 }
 
-// Golden FPDUs: what Linux siw accepted, or sent (the last two).
+// Golden FPDUs. Linux siw has accepted them; the last two it has sent.
 var golden = []struct {
 	name, hex string
 	build     func() []byte
@@ -235,7 +235,7 @@ func TestFramesOdd(t *testing.T) {
 	}
 }
 
-// parse reads a whole frame.
+// parse reads a frame with its private data.
 func parse(b []byte) (Frame, error) {
 	f, n, err := ParseFrameHeader(b)
 	if err != nil {
@@ -388,7 +388,7 @@ func TestMarkers(t *testing.T) {
 		t.Errorf("Figure 6: %x, want %x", b, want)
 	}
 
-	// Any sequence of lengths gives back what went in.
+	// FPDUs of any sequence of lengths come out as they went in.
 	m = Markers{}
 	var stream []byte
 	var in [][]byte
