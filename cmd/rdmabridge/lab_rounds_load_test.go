@@ -28,7 +28,7 @@ type operation struct {
 	begun, end time.Time
 	name       string
 	pass       int
-	outcome    string // ok, again, or what was wrong
+	outcome    string // ok, again, or the error
 }
 
 func (o operation) took() time.Duration { return o.end.Sub(o.begun) }
@@ -38,7 +38,7 @@ func (o operation) String() string {
 		o.begun.Format("15:04:05.000"), o.end.Format("15:04:05.000"), o.took(), o.outcome)
 }
 
-// A load is guest/rounds.sh, which runs until it is told to end.
+// A load is guest/rounds.sh, which runs until end is called.
 type load struct {
 	g     *guest
 	job   *guestJob
@@ -111,7 +111,7 @@ func (l *load) news(t *testing.T) (ops []operation) {
 	return ops
 }
 
-// listen takes the guest's latest beat and is false before the first.
+// listen reads the guest's latest beat. It returns false before the first.
 func (l *load) listen(t *testing.T) bool {
 	t.Helper()
 	f, err := os.Open(filepath.Join(l.g.dir, "beat"))

@@ -24,15 +24,16 @@ import (
 // rename and remove names (guest/rounds.sh, guest/meta.c). The export is on a disk that
 // survives the server. The bridge has its default timeouts.
 //
-// After each round everything goes on within a bound; no read returns a wrong octet; and no
-// operation is executed twice. A server that dies forgets what it has executed: its duplicate
-// request cache and NFSv4.1 sessions are in memory. So an operation that was under way when it
-// died, and only such a one, may be told that it had been done before. Its effect must be that
-// of one execution then, too.
+// After each round all loops continue within a bound, no read returns a wrong octet, and no
+// operation is executed twice. A server that dies loses its duplicate request cache and its
+// NFSv4.1 sessions, which are in memory. Therefore an operation that was in progress when the
+// server died may get the answer that it was done before; no other may. The effect of such an
+// operation has to be that of one execution, too.
 //
-// A round of each fault, with RDMABRIDGE_LAB_FULL=1 four, and longer ones; or
-// RDMABRIDGE_LAB_FAULTS, names with spaces between, in this order. The order and all pauses
-// follow from RDMABRIDGE_LAB_SEED. RDMABRIDGE_LAB_PCAP is a file for all packets.
+// There is one round for each fault, or four longer ones with RDMABRIDGE_LAB_FULL=1.
+// RDMABRIDGE_LAB_FAULTS lists faults to run instead, in order and separated by spaces.
+// RDMABRIDGE_LAB_SEED determines the order and all pauses. RDMABRIDGE_LAB_PCAP names a file for
+// all packets.
 func TestLabRounds(t *testing.T) {
 	if os.Getenv("RDMABRIDGE_LAB") != "1" || os.Getenv("RDMABRIDGE_LAB_DIRECT") == "1" {
 		t.Skip("needs the packages and the kernel of deploy/lab/install.sh, and a bridge: set RDMABRIDGE_LAB=1")
@@ -82,21 +83,21 @@ func TestLabRounds(t *testing.T) {
 	r.report(t)
 }
 
-// What a client may wait when everything is well again. A Call that may not be repeated waits
-// in the bridge for a connection and then for its Reply, as docs/faults.md says; then its
-// client's connection is closed.
+// These bound how long a client may wait after the end of a fault. A Call that may not be
+// repeated waits in the bridge for a connection and then for its Reply, as docs/faults.md says;
+// then the bridge closes the client's connection.
 const (
 	roundsWait   = 30*time.Second + 60*time.Second // timeouts.unavailable and timeouts.call
-	roundsReturn = 15 * time.Second                // a Linux client, to a connection that was closed on it
-	roundsGrace  = 10*time.Second + 15*time.Second // guest/init's, and the longest pause of a client that met it
+	roundsReturn = 15 * time.Second                // until a Linux client connects again
+	roundsGrace  = 10*time.Second + 15*time.Second // the grace period of guest/init, and the longest pause of a client during it
 )
 
-// rounds are the server, the bridge, the client, and what is known of them.
+// rounds has the server, the bridge and the client, and records their faults.
 type rounds struct {
 	random         *rand.Rand
 	pause          time.Duration    // before and after a fault, at most
-	stopped        time.Duration    // how long the server stands still
-	cut            [2]time.Duration // how long the network is away, at least and at most
+	stopped        time.Duration    // how long the server is stopped
+	cut            [2]time.Duration // how long the network is cut: minimum and maximum
 	server, client *guest
 	bridge         *bridgeProcess
 	load           *load
@@ -104,31 +105,31 @@ type rounds struct {
 	results        []roundResult
 }
 
-// An outage is when something was broken.
+// An outage is the time of one fault.
 type outage struct {
 	broken, healed time.Time
-	forget         bool      // what the server had executed it did not know afterwards
-	dead           time.Time // from when on it executed nothing
+	forget         bool      // whether the server lost its memory of executed operations
+	dead           time.Time // when the server stopped executing operations
 }
 
-// A fault breaks something and mends it.
+// A fault breaks something and repairs it.
 type fault struct {
 	name   string
-	forget bool // the server forgets what it has executed
+	forget bool // whether the server loses its memory of executed operations
 	run    func(*testing.T) outage
 }
 
-// A roundResult is what one round has shown.
+// A roundResult is the result of one round.
 type roundResult struct {
 	fault            string
 	outage           time.Duration
-	first, all, data []time.Duration // goesOn's
+	first, all, data []time.Duration // see goesOn
 	longest          operation
 	ops              int
-	again            int     // operations that were told that they had been done before
+	again            int     // operations whose answer was that they had been done before
 	hits             int     // in the server's duplicate request cache
 	replayed         float64 // Calls that the bridge sent again
-	given            float64 // Calls that it could not answer
+	given            float64 // Calls that the bridge could not answer
 }
 
 func (res roundResult) String() string {
@@ -164,14 +165,14 @@ func (r *rounds) start(t *testing.T) {
 		start(t, "tcpdump", "-i", "lo", "-s", "512", "-B", "65536", "-U", "-w", file, "tcp")
 	}
 	r.bridge.start(t)
-	// Policies that drop what comes are not asked for loopback otherwise.
+	// Otherwise policies that drop received packets do not apply to loopback.
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/disable_policy", []byte("0\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	r.load = startLoad(t, r.client, r.bridge, max(r.stopped, r.cut[1], 2*bootTime)+roundsWait+roundsReturn+roundsGrace)
 }
 
-// between is a time that the seed tells.
+// between returns a duration that depends on the seed.
 func (r *rounds) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(r.random.Int64N(int64(most-least+1)))
 }
@@ -209,8 +210,8 @@ func (r *rounds) stopServer(t *testing.T) (o outage) {
 	return o
 }
 
-// cutNetwork drops every packet between bridge and server where it arrives, so that its sender
-// hears nothing.
+// cutNetwork drops every packet between bridge and server at its receiver, so that its sender
+// gets no error.
 func (r *rounds) cutNetwork(t *testing.T) (o outage) {
 	policies := func(act string, words ...string) {
 		for _, port := range []int{r.server.rdma, r.server.nfs, r.server.mount, r.server.lockd} {
@@ -248,8 +249,8 @@ func (r *rounds) killBridge(t *testing.T) (o outage) {
 	return o
 }
 
-// round lets everything run for a while, breaks and mends something, and waits until all
-// goes on.
+// round lets the load run for a while, breaks and repairs something, and waits until all
+// loops continue.
 func (r *rounds) round(t *testing.T, f fault) {
 	defer func() {
 		if t.Failed() {
@@ -290,7 +291,7 @@ func (r *rounds) round(t *testing.T, f fault) {
 	t.Logf("%v", res)
 }
 
-// bound is how long an operation may take besides what an outage takes.
+// bound is how long an operation may take, not counting outages.
 func (r *rounds) bound(forget bool) time.Duration {
 	if forget {
 		return roundsWait + roundsReturn + roundsGrace
@@ -339,23 +340,23 @@ func (r *rounds) watch(t *testing.T, d time.Duration, res *roundResult) (ops []o
 	return ops
 }
 
-// covers is whether op was sent before the server had died, and answered when it was back.
-// The guest's clock is known to a few hundredths of a second.
+// covers reports whether op was sent before the server died and answered after it was back.
+// The guest's clock is known to within a few hundredths of a second.
 func (o outage) covers(op operation) bool {
 	const slack = 200 * time.Millisecond
 	return op.begun.Before(o.dead.Add(slack)) && op.end.After(o.broken.Add(-slack))
 }
 
-// goesOn finds out, after an outage, when everything does.
+// goesOn measures when all loops continue after an outage.
 type goesOn struct {
 	o        outage
-	answered map[string]bool            // loops that have had an answer
-	done     map[string]map[string]bool // what loops have begun afterwards, and ended
+	answered map[string]bool            // loops that have got an answer
+	done     map[string]map[string]bool // operations that loops have begun and finished since
 	before   []int64                    // octets of data at the first beat afterwards
 
-	// After the outage: the last loop's first answer; when every loop has done all that a
-	// server in its grace period refuses; and when data go from and to the server. For each
-	// version.
+	// Times after the outage, for each version: the first answer of the last loop; when every
+	// loop has done all operations that a server refuses in its grace period; and when data
+	// travel to and from the server.
 	first, all, data []time.Duration
 }
 
@@ -419,7 +420,7 @@ func (r *rounds) hits(t *testing.T) int {
 	return n
 }
 
-// counts are the Calls that the bridge has sent again, and those that it has given up.
+// counts returns how many Calls the bridge has sent again and how many it has given up.
 func (r *rounds) counts(t *testing.T) [2]float64 {
 	t.Helper()
 	return [2]float64{
@@ -428,7 +429,7 @@ func (r *rounds) counts(t *testing.T) [2]float64 {
 	}
 }
 
-// wantEmpty: on the server's disk there is nothing that was not removed.
+// wantEmpty fails if the server's disk has names that the loops have removed.
 func (r *rounds) wantEmpty(t *testing.T) {
 	t.Helper()
 	if left := r.server.job(t, time.Minute, "cd /export && ls -d meta-* | wc -l && find meta-* -mindepth 1"); strings.TrimSpace(left) != strconv.Itoa(roundsLoops*len(roundsVersions)) {
