@@ -58,19 +58,6 @@ type summary struct {
 
 // add adds an operation, whose arguments begin at pos and end at the position of w.
 func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *ulb.Limits) {
-	s.octets += uint64(o.most)
-	if o.bitmaps > 0 {
-		s.octets += uint64(o.bitmaps) * bitmap4(l)
-	}
-	if o.identities > 0 {
-		s.octets += uint64(o.identities) * identity4(l)
-	}
-	var size size4
-	if o.size != nil {
-		size = o.size(m, pos, l)
-		s.octets += size.octets
-		s.guessed = s.guessed || size.guessed
-	}
 	s.class = max(s.class, o.class)
 	if o.class == seq {
 		s.sequenced++
@@ -78,13 +65,18 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 	if s.named == nil || o.weight > s.named.weight {
 		s.named = o
 	}
+	s.octets += uint64(o.most)
+	if o.bitmaps > 0 {
+		s.octets += uint64(o.bitmaps) * bitmap4(l)
+	}
+	if o.identities > 0 {
+		s.octets += uint64(o.identities) * identity4(l)
+	}
+	if o.size != nil {
+		s.addSize(o.size(m, pos, l), number)
+		return
+	}
 	switch number {
-	case opRead:
-		s.reads++
-		s.addItem(size.item)
-	case opReadlink:
-		s.readlinks++
-		s.addItem(size.item)
 	case opCreateSession:
 		s.creates = true
 	case opWrite:
@@ -94,9 +86,20 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 	}
 }
 
-func (s *summary) addItem(n uint32) {
-	s.item = n
-	s.items += (uint64(n) + 3) &^ 3
+// addSize adds the part of an operation's results that its arguments or Limits bound.
+func (s *summary) addSize(size size4, number uint32) {
+	s.octets += size.octets
+	s.guessed = s.guessed || size.guessed
+	switch number {
+	case opRead:
+		s.reads++
+	case opReadlink:
+		s.readlinks++
+	default:
+		return
+	}
+	s.item = size.item
+	s.items += (uint64(size.item) + 3) &^ 3
 }
 
 // Analyse implements ulb.Binding.
