@@ -72,7 +72,7 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 	if o.identities > 0 {
 		s.octets += uint64(o.identities) * identity4(l)
 	}
-	if o.size != nil {
+	if o.size != nil { // CREATE_SESSION and WRITE have none
 		s.addSize(o.size(m, pos, l), number)
 		return
 	}
