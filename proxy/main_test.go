@@ -9,13 +9,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// TestMain lets eight tests run at a time, where the default is as many as there are
+// TestMain lets twelve tests run at a time, where the default is as many as there are
 // processors: tests that are parallel mostly wait. It fails on goroutines that outlive
 // the tests.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if p := flag.Lookup("test.parallel"); p.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		_ = p.Value.Set("8")
+		_ = p.Value.Set("12")
 	}
 	testkit.Main(m)
 }
