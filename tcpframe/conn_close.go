@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // closeTimeout bounds how long Close takes to write the queue, send FIN and receive the
@@ -75,7 +77,7 @@ func (s *connStream) Detached(err error) {
 			c.err = io.ErrUnexpectedEOF
 		}
 	}
-	if c.state <= draining && (errors.Is(err, io.EOF) || errors.Is(err, errStopped)) {
+	if c.state <= draining && (errors.Is(err, io.EOF) || errors.Is(err, loop.ErrStopped)) {
 		// The records that this pass has queued were not tried yet.
 		c.state, c.blocked = ending, false
 		c.write()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -269,7 +270,7 @@ func TestStopUnderLoad(t *testing.T) {
 		r.opened = func(*Conn) { opened.Add(1) }
 		r.closed = func(_ *Conn, err error) {
 			ended.Add(1)
-			if errors.Is(err, errStopped) {
+			if errors.Is(err, loop.ErrStopped) {
 				stopped.Add(1)
 			}
 		}
@@ -301,7 +302,7 @@ func TestStopUnderLoad(t *testing.T) {
 		t.Fatal("Stop hangs")
 	}
 	if ended.Load() != 16 || stopped.Load() != 16 {
-		t.Errorf("%d of 16 ended, %d with errStopped", ended.Load(), stopped.Load())
+		t.Errorf("%d of 16 ended, %d with ErrStopped", ended.Load(), stopped.Load())
 	}
 	if mem.Used() != 0 {
 		t.Errorf("%d octets on loan", mem.Used())

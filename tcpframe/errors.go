@@ -10,8 +10,6 @@ var (
 	// errClosed is the error of an act that needs a connection which has ended, or an
 	// engine which has stopped.
 	errClosed = errors.New("tcpframe: closed")
-	// errStopped ends the connections of an engine that stops.
-	errStopped = errors.New("tcpframe: engine stopped")
 	// ErrSilent matches, by errors.Is, the error of a connection that ended because its
 	// peer's host is gone: see ConnOptions.SilentTimeout.
 	ErrSilent = errors.New("tcpframe: peer's host is silent")

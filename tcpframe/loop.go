@@ -198,7 +198,7 @@ func (l *Loop) ended(s *socket, err error) {
 	case s.closing:
 		err = s.end
 	case err == nil: // gnet itself stops
-		err = errStopped
+		err = loop.ErrStopped
 	}
 	s.closing, s.gone = true, true
 	s.detach()
@@ -288,10 +288,10 @@ func (l *Loop) sweep(now int64) {
 	}
 }
 
-// stop closes every socket with errStopped.
+// stop closes every socket with loop.ErrStopped.
 func (l *Loop) stop() {
 	for s := l.sockets.head; s != nil; s = s.next {
-		s.shut(errStopped)
+		s.shut(loop.ErrStopped)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// ErrStopped is returned by Attach, and passed to Stream.Detached, when a SocketLoop was
-// stopped that has no error of its own for this.
+// ErrStopped ends the sockets of a SocketLoop that stops: Attach returns it, and
+// Stream.Detached receives it.
 var ErrStopped = errors.New("loop: stopped")
 
 // A Task is work posted to a Loop. Tasks that are posted often are long-lived
@@ -70,7 +70,7 @@ type Stream interface {
 	// called, however often that was.
 	Flush()
 	// Detached is the last call. err is io.EOF after the peer's FIN, nil after
-	// Socket.Close and Socket.Abort, the loop's own error when the loop stops, and
+	// Socket.Close and Socket.Abort, ErrStopped when the loop stops, and
 	// the socket's error otherwise.
 	Detached(err error)
 }
