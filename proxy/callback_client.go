@@ -23,8 +23,8 @@ var errStray = errors.New("proxy: too many replies that answer no call")
 // because the server's connection has been lost or the server waits no longer. Dropping it
 // does no harm.
 func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
-	for _, ln := range s.ledger.queues {
-		if p := ln.pin; p != nil && p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil {
+	for _, q := range s.ledger.queues {
+		if p := q.pin; p != nil && p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil {
 			return
 		}
 	}

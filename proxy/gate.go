@@ -90,11 +90,11 @@ func runAll(t *ticket) {
 
 // waitAt makes the client wait at gate k, which is list. It returns false if the client
 // waits there already.
-func (g *ledger) waitAt(k gateKind, list *gate) bool {
+func (g *ledger) waitAt(k gateKind, at *gate) bool {
 	if g.shut&(1<<k) != 0 {
 		return false
 	}
 	g.shut |= 1 << k
-	list.put(&g.tickets[k])
+	at.put(&g.tickets[k])
 	return true
 }

@@ -149,7 +149,7 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, Loops: 1, First: p.front.loop.index,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit,
 		Failed:    p.u.failed,
-		Discarded: p.u.left,
+		Discarded: p.u.discarded,
 		HostGone:  gone,
 		Dials:     p.u.endpoints.share,
 		Metrics:   p.u.poolMetrics,

@@ -184,13 +184,13 @@ func (p *probe) send() bool {
 	}
 	if err := p.prepare(uint32(spoken>>32), uint32(spoken)); err != nil {
 		pm.unable.Inc()
-		p.back()
+		p.returnCredit()
 		return true
 	}
 	if err := p.m.ask(p); err != nil {
 		pm.unable.Inc()
 		p.release()
-		p.back()
+		p.returnCredit()
 		return true
 	}
 	p.out, p.sentAt = true, time.Now()
@@ -230,11 +230,11 @@ func (p *probe) done(answered bool) {
 	} else {
 		p.u.probes.failed.Inc()
 	}
-	p.back()
+	p.returnCredit()
 }
 
-// back returns the credit.
-func (p *probe) back() { p.seat.Done(&p.entry, p.loop.index) }
+// returnCredit returns the credit.
+func (p *probe) returnCredit() { p.seat.Done(&p.entry, p.loop.index) }
 
 func (p *probe) release() {
 	p.msg.Release()

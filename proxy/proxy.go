@@ -69,7 +69,7 @@ type Proxy struct {
 	arena    *regmem.Arena
 	registry *ulb.Registry
 	loops    []*eventLoop
-	take     func(address string) *net.TCPListener
+	socket     func(address string) *net.TCPListener
 
 	calls    *regmem.Account       // memory for Calls
 	replies  *regmem.Account       // memory for Replies, which Calls cannot exhaust
@@ -78,7 +78,7 @@ type Proxy struct {
 	xids     *xidTable
 	slow     slowClients
 
-	relieved *metrics.Counter
+	slowClosed *metrics.Counter
 	madeRoom atomic.Int64 // when makeRoom last looked for clients to close, in Unix nanoseconds
 
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
@@ -110,7 +110,7 @@ const receiveShare = 0.1875
 // New makes a Proxy; Start sets it going. It reports every problem it finds.
 func New(o Options) (*Proxy, error) {
 	p := &Proxy{
-		log: o.Log, metrics: o.Metrics, take: o.Socket, engine: o.Engine, arena: o.Arena, registry: o.Registry,
+		log: o.Log, metrics: o.Metrics, socket: o.Socket, engine: o.Engine, arena: o.Arena, registry: o.Registry,
 		xids:      newXIDTable(),
 		dials:     pool.NewLimiter(maxDials, dialsPerSecond),
 		quit:      make(chan struct{}),
@@ -118,8 +118,8 @@ func New(o Options) (*Proxy, error) {
 		upstreams: make(map[string]*upstream, len(o.Upstreams)),
 		numbers:   make(map[string]int),
 	}
-	if p.take == nil {
-		p.take = func(string) *net.TCPListener { return nil }
+	if p.socket == nil {
+		p.socket = func(string) *net.TCPListener { return nil }
 	}
 	p.slow.p = p
 	p.describe()
@@ -140,7 +140,7 @@ func New(o Options) (*Proxy, error) {
 func (p *Proxy) describe() {
 	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way now.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
 	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that wait because too many others are under way or began lately.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
-	p.relieved = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not read their Replies while there was no memory left for Replies.")
+	p.slowClosed = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not read their Replies while there was no memory left for Replies.")
 }
 
 // divideMemory divides the budget into accounts; rdma says that there are RDMA listeners.
@@ -229,7 +229,7 @@ func (p *Proxy) Start(ctx context.Context) error {
 	// Listening comes first, because an upstream may be one of these listeners. Calls that
 	// arrive before there is a connection wait for it.
 	for _, l := range p.currentListeners() {
-		if err := l.start(ctx, p.take(l.address)); err != nil {
+		if err := l.start(ctx, p.socket(l.address)); err != nil {
 			return errors.Join(fmt.Errorf("proxy: listener %s: %w", l.name, err), p.Close())
 		}
 	}

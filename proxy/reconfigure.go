@@ -73,7 +73,7 @@ type change struct {
 
 type plannedListener struct {
 	l      *listener
-	terms  *listenerSettings
+	settings  *listenerSettings
 	isNew  bool
 	socket *net.TCPListener // for a new listener to listen on
 }
@@ -116,7 +116,7 @@ func (c *change) planListeners(all []ListenerOptions) error {
 			x.l, x.isNew = newListener(c.p, o), true
 		}
 		var err error
-		if x.terms, err = x.l.newSettings(o, c.upstreams); err != nil {
+		if x.settings, err = x.l.newSettings(o, c.upstreams); err != nil {
 			errs = append(errs, err)
 		}
 		c.listeners = append(c.listeners, x)
@@ -133,7 +133,7 @@ func (c *change) open() error {
 		if !x.isNew {
 			continue
 		}
-		if _, ok := x.terms.opts.Provider.(fabric.SocketProvider); x.l.isRDMA && !ok {
+		if _, ok := x.settings.opts.Provider.(fabric.SocketProvider); x.l.isRDMA && !ok {
 			continue // it will see
 		}
 		var err error
@@ -200,10 +200,10 @@ func (c *change) commit() error {
 	}
 	p.leaving = slices.DeleteFunc(p.leaving, func(l *listener) bool { return l.clientCount() == 0 })
 	p.leaving = slices.Concat(p.leaving, c.removed)
-	var gone []*upstream
+	var retiring []*upstream
 	for _, u := range old {
 		if c.upstreams[u.name] != u && !p.closed {
-			gone = append(gone, u)
+			retiring = append(retiring, u)
 			p.retired[u] = struct{}{}
 			p.retiring.Add(1)
 		}
@@ -226,10 +226,10 @@ func (c *change) commit() error {
 	var errs []error
 	for _, x := range c.listeners {
 		if !x.isNew {
-			x.l.update(x.terms)
+			x.l.update(x.settings)
 			continue
 		}
-		x.l.current.Store(x.terms)
+		x.l.current.Store(x.settings)
 		if err := x.l.start(p.ctx, x.socket); err != nil {
 			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.name, err))
 		}
@@ -238,7 +238,7 @@ func (c *change) commit() error {
 		l.log.Info().Str("address", l.addr()).Int("clients", l.clientCount()).Msg("listener removed")
 		l.drain()
 	}
-	for _, u := range gone {
+	for _, u := range retiring {
 		go p.retire(u)
 	}
 	return errors.Join(errs...)

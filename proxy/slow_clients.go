@@ -118,7 +118,7 @@ func (r *slowClients) unburden(slow []burden) {
 			return
 		}
 		total -= b.held
-		r.p.relieved.Inc()
+		r.p.slowClosed.Inc()
 		r.p.log.Warn().Stringer("peer", b.f.peer).Int64("octets", b.held).
 			Msg("memory for replies is spent and the client does not take its own; connection closed")
 		b.f.close(errUnread)

@@ -174,7 +174,7 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 		SlowStart: u.slowStart,
 		Failed:    u.failed,
 		Connected: u.connected,
-		Discarded: u.left,
+		Discarded: u.discarded,
 		HostGone:  gone,
 		Dials:     u.endpoints.share,
 		Metrics:   u.poolMetrics,
@@ -192,8 +192,8 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	return po
 }
 
-// left gives back the source port of a seat that dials no more.
-func (u *upstream) left(s *pool.Seat) {
+// discarded gives back the source port of a seat that dials no more.
+func (u *upstream) discarded(s *pool.Seat) {
 	if !u.isRDMA {
 		u.source.leave(s)
 	}

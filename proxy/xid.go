@@ -201,16 +201,16 @@ func (t *xidTable) assign(c *call, own uint32) claim {
 
 // absorb makes c, which is in flight, answer again, a retransmission of it, too: the owner of
 // again becomes c's. c's message stays where it is. The XID table is locked.
-func (c *call) absorb(again *call) claim {
-	if c.owner.front == again.owner.front {
+func (c *call) absorb(resent *call) claim {
+	if c.owner.front == resent.owner.front {
 		return claim{absorbed: true}
 	}
 	cl := claim{absorbed: true, old: c.owner, expected: c.charge.expected}
 	if cl.old.exchange == c.message.exchange {
 		cl.old.exchange = nil // it holds c's message
 	}
-	c.owner = again.owner
-	again.owner.exchange, again.message.exchange = nil, nil
+	c.owner = resent.owner
+	resent.owner.exchange, resent.message.exchange = nil, nil
 	return cl
 }
 
