@@ -121,7 +121,7 @@ func (a *admission) answered(c *call, here int) {
 	a.admit()
 }
 
-// admit reads on from as many of the waiting clients as there is room for.
+// admit has the bridge read again from as many of the waiting clients as there is room for.
 func (a *admission) admit() {
 	a.mu.Lock()
 	next := a.next()
@@ -152,8 +152,8 @@ func (a *admission) arm() {
 
 var errSlowStart = errors.New("proxy: the upstream has not answered for too long during its slow start")
 
-// tick admits other clients in the place of those that were admitted and have sent
-// nothing, and closes the clients that have waited too long.
+// tick admits other clients instead of those that were admitted and have sent nothing, and
+// closes the clients that have waited too long.
 func (a *admission) tick() {
 	late := a.clock() - int64(a.wait())
 	a.mu.Lock()

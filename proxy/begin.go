@@ -5,8 +5,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
-// begin sees the Call in c.message on its way. It reports false when the message is no RPC
-// Call and the connection has been closed for it.
+// begin takes the Call in c.message as far as the pool of its upstream: it finds the upstream,
+// has the Call analysed and gives it an XID. It reports false when the message is no RPC Call,
+// and has closed the connection then.
 func (f *front) begin(c *call) bool {
 	if err := oncrpc.ParseCall(c.message.octets, &c.h); err != nil {
 		f.malformed(c, err)
@@ -35,7 +36,7 @@ func (f *front) begin(c *call) bool {
 		}
 	}
 	a := &c.rdma.Analysis
-	here := f.loop.index // another connection may have adopted c before it is submitted
+	here := f.loop.index // not by way of c.owner, which another connection may replace below
 	c.up = u
 	u.under[here].n++
 	c.rdma.Binding = l.p.registry.Analyse(h, a)
@@ -60,7 +61,7 @@ func (f *front) begin(c *call) bool {
 	return true
 }
 
-// route is the upstream that c goes to, or nil when the bridge has answered c itself.
+// route returns the upstream that c goes to, or nil after it has answered c itself.
 func (f *front) route(c *call) *upstream {
 	h, local := &c.h, c.reply.local[:0]
 	u, mismatch, low, high := f.listener.settings().routes.find(h.Program, h.Version)
@@ -82,7 +83,7 @@ func (f *front) route(c *call) *upstream {
 	return nil
 }
 
-// answer gives the client the Reply b, in c.reply.local, which was made here.
+// answer gives the client the Reply b, which the bridge has made in c.reply.local.
 func (f *front) answer(c *call, b []byte) {
 	f.ledger.charge(c)
 	c.answer(b)
@@ -91,8 +92,9 @@ func (f *front) answer(c *call, b []byte) {
 }
 
 // assignXID gives c the XID that the upstream will see: xid.go. It reports true when c is a
-// retransmission of a Call that is still in flight. That Call needs no second one: its Reply
-// goes to the connection that sent the Call last, and the connection before is closed.
+// retransmission of a Call that is still in flight. c is not sent to the upstream then: the
+// Reply to the Call in flight goes to the connection of c, and assignXID closes the connection
+// that the Reply would have gone to.
 func (c *call) assignXID(g *ledger) (absorbed bool) {
 	x := c.up.p.xids
 	switch c.h.Flavor {

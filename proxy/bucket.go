@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// rateBurst is for how long a listener or an address that has sent nothing saves up
-	// its rate.
+	// rateBurst is the part of its rate that a listener or an address may use at once after
+	// it has sent nothing for a while.
 	rateBurst = 250 * time.Millisecond
 	// rateTick is the time between two looks at the clients that wait for a bucket.
 	rateTick = 10 * time.Millisecond
 )
 
 // A bucket limits the rate of the clients of a listener, or of one address. It keeps the
-// time until which its Calls and octets would have taken at their rate. While that time
-// lies ahead, the bridge does not read from a client that sends another Call. It drops
-// nothing, and a client is charged at most one Call too many. A bucket needs a timer
-// while a client waits, and none for a Call.
+// times at which its Calls, and its octets, would have ended if they had come at their
+// rates. While one of these times lies ahead, the bridge stops reading from a client
+// that sends another Call. It drops nothing, and a client sends at most one Call too
+// many. A bucket needs a timer while a client waits, and none for a Call.
 //
 // It is safe for concurrent use.
 type bucket struct {
@@ -33,13 +33,13 @@ type bucket struct {
 	mu          sync.Mutex // guards the rest; a leaf
 	perCall     int64      // nanoseconds that a Call takes
 	perOctet    float64    // nanoseconds that an octet takes
-	callsUntil  int64      // time, on the clock of the loops, until which the Calls take
-	octetsUntil int64      // time until which the octets take
+	callsUntil  int64      // when the Calls would have ended, on the clock of the loops
+	octetsUntil int64      // when the octets would have ended
 	gate        gate
 	timer       bool // tick is due
 }
 
-// newBucket returns a bucket that owes nothing.
+// newBucket returns a bucket to which nothing is charged yet.
 func newBucket(kind gateKind, r Rate, waits *metrics.Counter, clock func() int64) *bucket {
 	b := &bucket{kind: kind, rate: r, waits: waits, clock: clock, atOnce: 1}
 	if r.Calls > 0 {
@@ -62,7 +62,8 @@ func (b *bucket) charge(now int64, calls, octets int) {
 // due returns when the next Call may come. b.mu is held.
 func (b *bucket) due() int64 { return max(b.callsUntil, b.octetsUntil) }
 
-// chargeCall charges a Call of n octets, and makes the client wait until that is paid.
+// chargeCall charges a Call of n octets, and makes the client wait if the next Call may not come
+// yet.
 func (b *bucket) chargeCall(now int64, n int, g *ledger) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,15 +17,17 @@ import (
 // been sent or its client's connection has been closed. The file call_state.go draws its
 // states.
 //
-// One goroutine owns a call at a time, and its state says which. Only the owner field may be
-// touched by others: the XID table replaces it when the client sends the Call again on
-// another connection.
+// One goroutine owns a call at a time, and its state says which. Another goroutine may do one
+// thing with it: when the client sends the Call again on another connection, that
+// connection's loop reads message.exchange and charge.expected and replaces owner, under the
+// lock of the XID table (call.absorb).
 //
-// Five callbacks move a call on. Dispatch, of each [upstreamConn], is the pool's: a credit
-// is free. Run is the loop's: the call was posted to it. CallDone and written.Release come
-// from the connection to the upstream, Release from the client's.
+// These callbacks move a call on. The pool calls Dispatch of an [upstreamConn] when a credit
+// is free, and [upstream.Expired] when the call leaves the queue without one. A loop calls Run
+// after the call was posted to it. The connection to the upstream calls CallDone or
+// written.Release, and the client's connection calls Release.
 type call struct {
-	entry pool.Entry    // the call's place in the pool; it knows the connection that carries the call
+	entry pool.Entry    // the call as the pool sees it, with the seat whose credit it has
 	rdma  rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
 	h     oncrpc.Call   // the Call's header
 
@@ -50,21 +52,21 @@ type call struct {
 	one  [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
 }
 
-// A message is the RPC Call as the client sent it, in memory of the arena. Either buf or
-// exchange gives that memory back.
+// A message is the RPC Call that the client sent, in memory of the arena. Either buf or
+// exchange gives that memory back. The proxy changes the XID and an NLM lock owner in place.
 type message struct {
 	octets   []byte
-	buf      releaser           // a TCP client's record
-	exchange *rdmaside.Exchange // an RDMA client's; constant until the call is settled
+	buf      releaser           // holds the record of a TCP client
+	exchange *rdmaside.Exchange // holds the message of an RDMA client; constant until takeExchange
 }
 
 // An owner is the client connection that a call is answered on. While the XID table
-// remembers the call, the table's lock guards the owner, and the whole of it is replaced when
-// the Call comes again on another connection. Otherwise it is constant.
+// remembers the call, the table's lock guards the owner, and call.absorb replaces the whole of
+// it when the client sends the Call again on another connection. Otherwise it is constant.
 type owner struct {
 	front    *front
-	queue    *clientQueue       // of that client's Calls to the upstream
-	exchange *rdmaside.Exchange // of an RDMA client: answers the Call
+	queue    *clientQueue       // where that client's Calls to the upstream wait
+	exchange *rdmaside.Exchange // answers the Call of an RDMA client; nil for a TCP client
 }
 
 // An xidKey is a call's entry in the XID table.
@@ -75,30 +77,30 @@ type xidKey struct {
 
 // A charge is what a client's ledger and the upstream's slow start count for a call.
 type charge struct {
-	expected  int  // octets that the Reply may have, about; from lent on, the memory it takes
-	counted   bool // by the client's ledger
+	expected  int  // octets that the Reply is expected to have; when lent is set, the memory it takes
+	counted   bool // the client's ledger counts the call
 	lent      bool // the client's ledger counts the memory of the Reply
-	slowStart bool // by the upstream's slow start
+	slowStart bool // the upstream's slow start counts the call
 }
 
-// A dispatched is a call's time on one connection to an upstream. It belongs to that
-// connection's loop.
+// A dispatched is what a connection to an upstream keeps in each of its calls. It belongs to
+// that connection's loop.
 type dispatched struct {
 	conn upstreamConn
 
 	// For TCP upstreams.
 	writing bool      // the kernel may not have the whole message yet
 	at      time.Time // when the message was handed to the connection
-	older   *call     // the neighbours among the connection's Calls, in the order they were sent
-	newer   *call
+	older   *call     // the Call that was sent before this one and is outstanding
+	newer   *call     // the Call that was sent after this one and is outstanding
 }
 
-// A retry is what a call has been through before it is sent the next time.
+// A retry is what a call remembers of the earlier attempts to have it answered.
 type retry struct {
 	replays  int           // times it was sent again after a connection was lost
 	pause    time.Duration // the last wait before it was queued again
-	unsent   error         // why the connection did not send it; for resubmit
-	bigReply bool          // it has been sent again with the largest Reply chunk, after an ERR_CHUNK
+	unsent   error         // why the connection did not send it; from unsent to resubmit
+	bigReply bool          // it was queued again with the largest Reply chunk, after an RDMA_ERROR
 }
 
 // A reply is what a call's client gets.
@@ -107,7 +109,7 @@ type reply struct {
 	lease  releaser // owns parts; nil when they are in local
 	memory int      // octets of memory that parts take
 	err    error    // why there is no Reply, and the client's connection is closed
-	local  [32]byte // a Reply made here
+	local  [32]byte // holds a Reply that the bridge makes itself
 	result result
 }
 
@@ -128,13 +130,14 @@ func (c *call) Run() {
 	}
 }
 
-// CallDone is called when an RDMA upstream has answered, or will not.
-// rdmaside.CallOwner.
+// CallDone is called when an RDMA upstream has answered, or when its connection knows that it
+// will not. rdmaside.CallOwner.
 func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
 	c.sent.conn.(*rdmaConn).done(c, err)
 }
 
-// Release is called when the client's connection has taken the Reply, or has ended.
+// Release is called when the client's connection needs the Reply no longer: the Reply is
+// written, or the connection has ended.
 // tcpframe.Releaser and rdmaside.Releaser.
 func (c *call) Release() { c.owner.front.settle(c) }
 
@@ -151,10 +154,10 @@ func (w *written) Release() {
 }
 
 // replayable reports whether the Call may be sent again although the server may have
-// executed it: package ulb has the classes. A Call that must not be repeated, or that only
-// the client can encode again, goes back to the client by closing its connection: the client
-// retransmits it, and the XID table gives it the same XID. The server executes a COMPOUND
-// that begins with SEQUENCE once, whatever the rest of it is.
+// executed it: package ulb has the classes. For a Call that must not be repeated, or that only
+// the client can encode again, the bridge closes the client's connection. The client
+// retransmits the Call, and the XID table gives it the same XID. A COMPOUND that begins with
+// SEQUENCE is replayable whatever the rest of it is, because the server executes it once.
 func (c *call) replayable() bool {
 	return !c.signed && (c.rdma.Analysis.Class < ulb.NonIdempotent || c.rdma.Analysis.Session != 0)
 }
@@ -193,9 +196,9 @@ func (c *call) currentOwner() owner {
 	return c.owner
 }
 
-// takeExchange returns the Exchange to answer on, nil for a TCP client. An Exchange that
-// only held the message, because another connection has adopted the call, ends here: its own
-// connection is closing.
+// takeExchange returns the Exchange to answer on, or nil for a TCP client, and forgets it. If
+// another connection has adopted the call, another Exchange holds the message. takeExchange
+// aborts that one, whose connection is closing.
 func (c *call) takeExchange() *rdmaside.Exchange {
 	x, held := c.owner.exchange, c.message.exchange
 	c.owner.exchange, c.message.exchange = nil, nil
@@ -205,7 +208,8 @@ func (c *call) takeExchange() *rdmaside.Exchange {
 	return x
 }
 
-// releaseMessage gives the message's memory back: the Call will not be sent again.
+// releaseMessage gives the message's memory back, unless an Exchange holds it. The Call will
+// not be sent again.
 func (c *call) releaseMessage() {
 	if c.message.buf != nil {
 		c.message.buf.Release()
@@ -223,7 +227,7 @@ func (c *call) releaseMemory() {
 	c.reply.lease, c.reply.parts = nil, nil
 }
 
-// reset makes c as new.
+// reset empties c, for the next Call.
 func (c *call) reset() {
 	*c = call{}
 	c.entry.Owner = c
@@ -234,10 +238,10 @@ func (c *call) reset() {
 type result uint8
 
 const (
-	resultGone      result = iota // the client's connection had ended, or ended before it had the Reply
+	resultGone      result = iota // the client's connection ended before the client had the Reply
 	resultReplied                 // the upstream's Reply was delivered
-	resultLocal                   // a Reply made here was delivered
-	resultAbsorbed                // it is a retransmission; the Call in flight counts
+	resultLocal                   // the bridge answered the Call itself
+	resultAbsorbed                // it repeats a Call in flight, which has a result of its own
 	resultAbandoned               // the client's connection was closed because of it
 	resultMalformed               // the message was no RPC Call
 	results
@@ -251,5 +255,5 @@ type flag struct{ v atomic.Bool }
 func (f *flag) set()      { f.v.Store(true) }
 func (f *flag) get() bool { return f.v.Load() }
 
-// abort ends x on its loop.
+// abort aborts x on the loop of its connection. Any goroutine.
 func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(loop.TaskFunc(x.Abort)) }

@@ -2,27 +2,27 @@ package proxy
 
 import "fmt"
 
-// A callState is where a call is, and so which goroutine owns it.
+// A callState says how far a call has got, and so which goroutine owns it.
 //
-//	read --> queued --> dispatched --> replying --> settled
-//	  |        ^  |      |   ^   |        ^
-//	  |        |  |      v   |   +------->|
-//	  |        |  |     waiting --------->|
-//	  |        |  |      |                |
-//	  |        +--|------+                |
-//	  +-----------+---------------------->+
+//	read -----> queued -----> dispatched -----> replying -----> settled
+//	              ^             |     ^            ^
+//	              |<------------+     |            |
+//	              |             v     |            |
+//	              +------------ waiting -----------+
 //
-// A call that is read may also be settled at once: it is absorbed by one in flight, or its
-// client is closed.
+// Two short cuts are not drawn. A call that is read or queued becomes replying when the bridge
+// answers it itself or gives it up. A call that is read is settled at once when a call in
+// flight absorbs it, or when its client's connection is closed because of it or has ended. A
+// call may also be queued several times on end, as it may wait several times.
 type callState uint8
 
 const (
-	callRead       callState = iota // the client's loop has it: front.begin
-	callQueued                      // the pool has it until a credit is free, or too long: pool.Pool
-	callDispatched                  // a connection to the upstream has it, and a credit for it
-	callWaiting                     // it was not sent, or is to be sent again: a task or a timer has it, fate.go
-	callReplying                    // it is on its way to its client's loop, which delivers the Reply or closes the client
-	callSettled                     // it is counted and its memory given back
+	callRead       callState = iota // its client's loop has it: front.begin, rdmaClient.wait
+	callQueued                      // a pool has it, until a credit is free or it has waited too long
+	callDispatched                  // the loop of a connection to the upstream has it, and it has a credit
+	callWaiting                     // it is to be sent again, and a task or a timer has it: fate.go
+	callReplying                    // its client's loop has it or will have it: front.deliver
+	callSettled                     // it has been counted, and its memory released
 	callStates
 )
 
@@ -39,7 +39,7 @@ var callMoves = [callStates]uint8{
 	callReplying:   1 << callSettled,
 }
 
-// setState moves c on. All changes of state come through here.
+// setState moves c to another state. Only call.reset changes the state otherwise.
 func (c *call) setState(to callState) {
 	if callMoves[c.state]&(1<<to) == 0 {
 		panic(fmt.Sprintf("BUG: proxy: a call that is %v becomes %v", c.state, to))

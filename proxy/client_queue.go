@@ -22,7 +22,7 @@ type clientQueue struct {
 	minor0  bool // the client has spoken NFSv4.0
 }
 
-// queueTo is the client's queue at u.
+// queueTo returns the client's queue at u, a new one at the first Call.
 func (g *ledger) queueTo(u *upstream) *clientQueue {
 	for _, q := range g.queues {
 		if q.u == u {
@@ -36,8 +36,8 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 	return q
 }
 
-// pinned is the queue of the Call h, which was bound for q: the queue of a pinned connection
-// if h needs one. Calls that are under way stay in q.
+// pinned returns the queue for the Call h: q, or the queue of a new pinned connection if h needs
+// one. Calls that are under way stay in q.
 func (g *ledger) pinned(q *clientQueue, h *oncrpc.Call) (*clientQueue, error) {
 	if mode := q.u.settings().Mode; mode == ModeShared || mode != ModePinned && !q.needsPin(h) {
 		return q, nil
@@ -70,7 +70,7 @@ func (q *clientQueue) needsPin(h *oncrpc.Call) bool {
 	return ok && minor > 0 || !ok && !q.minor0
 }
 
-// flowOf is the flow that c waits in.
+// flowOf returns the flow that c waits in.
 func (q *clientQueue) flowOf(c *call) *pool.Flow {
 	if a := &c.rdma.Analysis; !q.u.isRDMA && a.Class >= ulb.NonIdempotent && a.Session == 0 {
 		return &q.sticky

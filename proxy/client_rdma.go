@@ -8,8 +8,8 @@ import (
 )
 
 // An rdmaClient is one RDMA connection of a client. Its credits bound how many Calls arrive.
-// Calls that may not begin yet wait here. Calls that arrive during a drain never begin: the
-// client sends them again on its next connection.
+// Calls that may not begin yet wait in a list. Calls that wait or arrive while the connection
+// drains never begin: the client sends them again on its next connection.
 type rdmaClient struct {
 	front
 	conn *rdmaside.ResponderConn
@@ -19,7 +19,7 @@ type rdmaClient struct {
 	quiet   int64 // when a Call came or was settled last, on the loop's clock
 }
 
-// rdmaHandler is a listener as the owner of its RDMA connections.
+// An rdmaHandler is a listener as the handler of its RDMA connections.
 type rdmaHandler listener
 
 var errCrowded = errors.New("proxy: too many connections from this address")
@@ -33,7 +33,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	s.quiet = s.loop.Now()
 	if !l.enter(s.ledger.addr) {
 		l.refused(s.peer, refusedAddress, errCrowded)
-		s.close(errCrowded) // several came at once
+		s.close(errCrowded) // incoming does not count the connections that are being set up
 	}
 	s.join()
 }
@@ -67,7 +67,7 @@ func (s *rdmaClient) free() bool {
 	return !s.draining && s.ledger.shut == 0 && !s.ledger.over()
 }
 
-// admit is part of client. It begins the Calls that may.
+// admit is part of client. It begins as many of the Calls that wait as may begin.
 func (s *rdmaClient) admit() {
 	for s.waiting != nil && s.free() {
 		s.begin(s.next())
@@ -113,7 +113,7 @@ func (s *rdmaClient) transmit(c *call) {
 // settled is part of client.
 func (s *rdmaClient) settled(*call) { s.quiet = s.loop.Now() }
 
-// fail is part of client. The connection ends when the Call's Exchange is aborted.
+// fail is part of client. The connection ends when front.settle aborts the Call's Exchange.
 func (s *rdmaClient) fail(error) {}
 
 // hangUp is part of client.

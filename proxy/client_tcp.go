@@ -44,8 +44,8 @@ func (s *tcpClient) Busy() bool { return s.ledger.calls > 0 }
 // Closed is part of tcpframe.RecordHandler.
 func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) { s.end(err) }
 
-// admit is part of client. It pauses a client that has as much under way as it may, waits at
-// a gate, or is draining.
+// admit is part of client. It stops reading from a client that has as much under way as it
+// may, waits at a gate, or is draining. It reads again when none of this is so.
 func (s *tcpClient) admit() {
 	g := &s.ledger
 	if g.full {
@@ -72,7 +72,8 @@ func (s *tcpClient) transmit(c *call) {
 	}
 }
 
-// settled is part of client. A Reply that the connection's end overtook did not arrive.
+// settled is part of client. A Reply that was not written in full before the connection
+// ended has not reached the client.
 func (s *tcpClient) settled(c *call) {
 	if c.reply.result == resultReplied && s.conn.Ended() {
 		c.reply.result = resultGone

@@ -56,8 +56,8 @@ func (c *call) answered(here int) {
 	c.finish(here)
 }
 
-// failed decides about a Call that its connection could not complete. The credit has
-// been returned.
+// failed decides about a Call that its connection did not bring to a Reply. The credit has been
+// returned.
 func (c *call) failed(here int, err *rdmaside.CallError) {
 	if err.Fate != rdmaside.NotSent {
 		c.up.sent.Inc()
@@ -134,9 +134,9 @@ func (c *call) refused(here int, err error) {
 	}
 }
 
-// unsent takes a Call back that conn did not send; its credit is still held. A task of its
-// own decides what becomes of it: the credit goes to the next Call, which the connection may
-// refuse as well, and so on through the queue.
+// unsent takes back a Call that conn did not send and that still has its credit. resubmit
+// decides about the Call in a task of its own: it gives the credit to the next Call, which conn
+// may not send either, and so on through the queue, each deeper in the stack without the task.
 func (c *call) unsent(conn upstreamConn, err error) {
 	c.retry.unsent = err
 	c.setState(callWaiting)
@@ -220,8 +220,9 @@ func (c *call) requeueAfter(wait time.Duration) {
 	})
 }
 
-// requeue lets the pool dispatch c again. When another connection has adopted the call it
-// goes to that client's queue: the pinned connection of the first client ends with it.
+// requeue gives c back to the pool, to be dispatched again. When another connection has adopted
+// the call, it goes to the queue of that connection, because the pool of a pinned connection
+// ends with its client.
 func (c *call) requeue(here int) {
 	for {
 		c.queue = c.currentOwner().queue
@@ -250,14 +251,14 @@ func (u *upstream) Expired(e *pool.Entry, err error) {
 		return
 	}
 	if errors.Is(err, errClientGone) || errors.Is(err, pool.ErrClosed) && c.moved() {
-		// Another connection has adopted the call: it waits in that client's queue now.
+		// Another connection has adopted the call, which waits in that client's queue from now on.
 		c.requeue(pool.Elsewhere)
 		return
 	}
 	c.giveUp(pool.Elsewhere, err)
 }
 
-// giveUp closes the client's connection, because c will not be answered.
+// giveUp has the client's connection closed because of err: c will not be answered.
 func (c *call) giveUp(here int, err error) {
 	c.reply.err = err
 	c.finish(here)
@@ -275,7 +276,7 @@ func (c *call) finish(here int) {
 	}
 	c.setState(callReplying)
 	f := c.owner.front
-	// Closing a client ends other Calls, and so waits for a task of its own.
+	// A task of its own closes the client, because that ends other Calls as well.
 	if f.loop.index == here && c.reply.err == nil {
 		f.deliver(c)
 		return

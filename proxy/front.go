@@ -9,8 +9,7 @@ import (
 )
 
 // A front is the bridge's side of one client connection, as far as TCP and RDMA clients are alike.
-// [tcpClient] and [rdmaClient] embed it, and do the rest behind the interface
-// [client].
+// [tcpClient] and [rdmaClient] embed it. The front uses them through the interface [client].
 //
 // A front belongs to its loop. Methods for any goroutine say so.
 type front struct {
@@ -21,48 +20,49 @@ type front struct {
 
 	ledger   ledger
 	draining bool // the connection closes as soon as no Call is under way
-	failed   bool // the connection was closed because of a Call, and the log says so
+	failed   bool // the connection was closed because of a Call, and the log says why
 	ended    flag // the connection has ended; set on the loop, read anywhere
 }
 
 // A client is what TCP and RDMA clients do differently. Its methods run on the client's
 // loop.
 type client interface {
-	// admit reads Calls, or stops reading them, as the ledger and the drain have it.
+	// admit begins Calls, or stops, as the ledger allows and draining demands.
 	admit()
 	// transmit sends c's Reply, after front.lend. c.Release is called when the client has
 	// the Reply, or never will have it.
 	transmit(c *call)
-	// settled looks at c once more before front.settle counts it.
+	// settled is called before front.settle counts the result of c, which it may change.
 	settled(c *call)
-	// fail ends the connection because of a Call that gets no Reply. It may leave that to
-	// the end of the Call's Exchange, which follows.
+	// fail ends the connection because of a Call that gets no Reply. front.settle follows,
+	// which aborts the Call's Exchange. That ends the connection of an RDMA client, so its
+	// fail does nothing.
 	fail(reason error)
 	// hangUp ends the connection: in order when reason is errDraining, else at once.
 	hangUp(reason error)
 	// callBack sends the client the reverse Call m, a plain RPC Call that came on the
-	// connection from. m is taken until done.Release is called, unless callBack reports
-	// false.
+	// connection from. It takes m until it calls done.Release. If it reports false, m remains
+	// the caller's.
 	callBack(m []byte, done releaser, from reverser) bool
 }
 
 var (
 	errClientGone = errors.New("proxy: client gone")
-	errUnread     = errors.New("proxy: the client does not take its replies")
+	errUnread     = errors.New("proxy: the client does not read its Replies")
 	errSuperseded = errors.New("proxy: the client sent a call again on another connection")
 	errUnanswered = errors.New("proxy: call without an answer")
 	errDraining   = errors.New("proxy: draining")
 	errClosing    = errors.New("proxy: closing")
 )
 
-// open begins the life of a connection whose client is at peer.
+// open prepares the front of s, a connection to l from peer that belongs to the loop on.
 func (f *front) open(s client, l *listener, on *eventLoop, peer netip.AddrPort) {
 	f.client, f.listener, f.loop, f.peer = s, l, on, peer
 	f.ledger.open(f)
 }
 
-// join makes the connection one of the listener's. A listener that is draining has it closed
-// once it is idle.
+// join adds the connection to the listener's. If the listener is draining, the connection
+// closes as soon as it is idle.
 func (f *front) join() {
 	if !f.listener.join(f) {
 		f.draining = true
@@ -71,7 +71,8 @@ func (f *front) join() {
 	f.ledger.follow() // the settings may have changed before it joined
 }
 
-// end is the end of the connection. err is nil or io.EOF for one that ended in order.
+// end takes the connection, which has ended with err, from the listener and closes its ledger.
+// After an orderly end err is nil or io.EOF.
 func (f *front) end(err error) {
 	f.ended.set()
 	f.listener.leave(f)
@@ -81,7 +82,7 @@ func (f *front) end(err error) {
 	}
 }
 
-// newCall is a call of this client, which has just sent its message.
+// newCall returns a call for a message that the client has just sent.
 func (f *front) newCall() *call {
 	c := f.loop.newCall()
 	c.owner.front = f
@@ -89,8 +90,8 @@ func (f *front) newCall() *call {
 	return c
 }
 
-// deliver ends a call that comes home: the client gets the Reply, or its connection is
-// closed, or it has gone already.
+// deliver gives the client the Reply of c, or closes its connection if there is none. When the
+// connection has ended already, deliver only settles c.
 func (f *front) deliver(c *call) {
 	switch {
 	case f.ended.get():
@@ -98,15 +99,18 @@ func (f *front) deliver(c *call) {
 	case c.reply.err != nil:
 		f.abandon(c, c.reply.err)
 	case c.reply.parts == nil:
-		f.abandon(c, errUnanswered) // adopted by this client after it had been dropped
+		// The client that c belonged to had gone, so c was not answered, and this client
+		// adopted c a moment too late.
+		f.abandon(c, errUnanswered)
 	default:
 		c.restoreXID()
 		f.client.transmit(c)
 	}
 }
 
-// lend counts c's Reply as the client's until the client has it. When too many octets of
-// Replies lie there for the client already, lend closes the connection and reports false.
+// lend charges the client with the memory of c's Reply until the client has the Reply. When the
+// client's Replies take more than listener.maxHeld, lend closes the connection, settles c and
+// reports false.
 func (f *front) lend(c *call) bool {
 	f.ledger.lend(c)
 	if f.ledger.held > f.listener.maxHeld {
@@ -150,13 +154,14 @@ func (f *front) malformed(c *call, err error) {
 	f.settle(c)
 }
 
-// fail ends the connection because of a Call, which the log says.
+// fail ends the connection because of a Call. The caller has logged why.
 func (f *front) fail(reason error) {
 	f.failed = true
 	f.client.fail(reason)
 }
 
-// settle ends c: it is counted, and its memory given back.
+// settle counts the result of c, gives back all that c holds, and recycles c. If c's Exchange
+// was not answered, the connection of the RDMA client ends.
 func (f *front) settle(c *call) {
 	f.client.settled(c)
 	f.listener.results[c.reply.result].Inc()
@@ -181,10 +186,11 @@ func (f *front) closeIfIdle() {
 	}
 }
 
-// gone reports that the connection has ended. Any goroutine.
+// gone reports whether the connection has ended. Any goroutine.
 func (f *front) gone() bool { return f.ended.get() }
 
-// listens reports that the client can be called: it is neither gone nor going.
+// listens reports whether reverse Calls may go to the client: its connection has not ended and
+// is not draining.
 func (f *front) listens() bool { return !f.ended.get() && !f.draining }
 
 // runOnLoop runs t, the client's ticket, on the client's loop. Any goroutine.
@@ -197,8 +203,8 @@ func (f *front) readOn(k gateKind) {
 	f.client.admit()
 }
 
-// drain closes the connection once it is idle. The client sends again on its next connection
-// what was not read on this one. Any goroutine.
+// drain closes the connection as soon as it is idle. No Call is read from it any more: the
+// client sends its other Calls on its next connection. Any goroutine.
 func (f *front) drain() {
 	f.loop.Post(loop.TaskFunc(func() {
 		if f.draining || f.ended.get() {

@@ -88,8 +88,8 @@ func runAll(t *ticket) {
 	}
 }
 
-// waitAt makes the client wait at gate k, which is list. It returns false if the client
-// waits there already.
+// waitAt makes the client wait at the gate at, which is of kind k. It returns false if the
+// client waits at such a gate already.
 func (g *ledger) waitAt(k gateKind, at *gate) bool {
 	if g.shut&(1<<k) != 0 {
 		return false

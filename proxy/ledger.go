@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// A ledger is what one client connection has under way and is owed, its queues at the
-// upstreams, and its places at the gates where it may have to wait. It belongs to the
-// client's loop.
+// A ledger counts the Calls of one client connection that are under way and the octets of the
+// Replies that the client is owed. It also has the client's queues at the upstreams, and its
+// tickets for the gates where it may have to wait. It belongs to the client's loop.
 type ledger struct {
-	front  *front     // whose ledger it is; constant, as the next two
-	addr   netip.Addr // of the client
-	slot   uint16     // of the client's XIDs: xid_slot.go
+	front  *front     // the connection; constant, as the next two
+	addr   netip.Addr // the client's address
+	slot   uint16     // the slot of the client's XIDs: xid_slot.go
 	weight int        // the client's share, relative to other clients
 
 	queues []*clientQueue
 
 	// Calls under way, and their Replies.
 	calls int   // Calls read and not settled
-	owed  int64 // octets of Replies that may come, about, and of those that are here
-	held  int64 // octets of memory that Replies take which the client does not have yet
-	taken int64 // octets of memory that Replies took which the client has
-	full  bool  // the client has as much under way as it may: over, until low
-	large int   // octets of memory that the client's Replies without a bound took lately, at most
+	owed  int64 // octets that Replies to come are expected to have, plus held
+	held  int64 // octets of memory of the Replies that came and that the client does not have yet
+	taken int64 // octets of memory that the Replies took that the client has
+	full  bool  // tcpClient.admit: over has been true, and low has not been true since
+	large int   // about the most octets of memory that a Reply without a bound took lately
 	seen  snapshot
 
 	// Where the client waits.
-	shut    uint8 // the gates where it does, a bit for each gateKind
+	shut    uint8 // the gates where the client waits, a bit for each gateKind
 	tickets [gates]ticket
 	rates   *rates    // of the listener; nil for none
 	buckets []*bucket // of rates, those that limit this client
@@ -39,8 +39,8 @@ type snapshot struct {
 	held, taken int64
 }
 
-// open begins the ledger of f. While none of the listener's upstreams has answered enough, a
-// client that has just connected may have to wait before its first Call is read.
+// open begins the ledger of f. While all upstreams of the listener are in slow start, a client
+// that has just connected may have to wait before its first Call is read.
 func (g *ledger) open(f *front) {
 	for i := range g.tickets {
 		g.tickets[i] = ticket{client: f, kind: gateKind(i)}
@@ -56,8 +56,8 @@ func (g *ledger) open(f *front) {
 	}
 }
 
-// close ends the ledger of a client that has gone. Its waiting Calls leave every queue, and
-// its pinned connections end.
+// close ends the ledger of a client that has gone: it removes the client's Calls from all
+// queues and closes the client's pinned connections.
 func (g *ledger) close() {
 	g.rates.leave(g)
 	g.front.listener.p.xids.slots.leave(g.addr, g.slot, time.Now())
@@ -72,9 +72,9 @@ func (g *ledger) close() {
 
 // follow makes the listener's settings of now hold for the client: its weight, its rate
 // limits, and whether it may have pinned connections. Debts to a rate limit that has changed
-// are forgotten; a client that waits for such a limit goes on when rates.end ends it. Queues
-// at upstreams that have ended, which have no Calls any more, are forgotten, because NFS
-// clients stay for months.
+// are forgotten; rates.replaced admits a client that waits for such a limit. NFS clients stay
+// for months, so follow forgets the queues at upstreams that have ended, in which no Call is
+// left.
 func (g *ledger) follow() {
 	l := g.front.listener
 	s := l.settings()
@@ -96,14 +96,15 @@ func (g *ledger) follow() {
 	}
 }
 
-// over reports that the client has as much under way as it may: one greedy client must not
+// over reports whether the client has as much under way as it may: one greedy client must not
 // fill the memory that the Replies to all the others need.
 func (g *ledger) over() bool {
 	s := g.front.listener.settings()
 	return g.calls >= s.opts.MaxCalls || g.owed >= s.maxOwed
 }
 
-// low reports that there is room again, with hysteresis.
+// low reports whether a client that was over may send Calls again. It has to be well below the
+// limits first.
 func (g *ledger) low() bool {
 	s := g.front.listener.settings()
 	return g.calls == 0 || g.calls <= s.opts.MaxCalls/2 && g.owed <= s.maxOwed/2
@@ -116,8 +117,8 @@ func (g *ledger) charge(c *call) {
 	c.charge.counted = true
 }
 
-// adopt counts a Call that another connection sent and this client will have answered. The
-// other connection's ledger is closed.
+// adopt counts a Call of another connection whose Reply will go to this client. The other
+// connection is closed, so its ledger goes on counting the Call.
 func (g *ledger) adopt(expected int) {
 	g.calls++
 	g.owed += int64(expected)
@@ -143,7 +144,8 @@ func (g *ledger) lend(c *call) {
 	}
 }
 
-// settle counts c no longer.
+// settle ends what the ledger and the slow start count for c. The client has the Reply, or will
+// never have it.
 func (g *ledger) settle(c *call) {
 	if c.charge.slowStart {
 		c.up.admission.dropped(c)

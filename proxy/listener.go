@@ -73,7 +73,7 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	return l
 }
 
-// settings are the settings of now. Any goroutine.
+// settings returns the settings in force. Any goroutine.
 func (l *listener) settings() *listenerSettings { return l.current.Load() }
 
 // start listens on socket, which it takes over, or at the listener's address if socket is nil.
@@ -110,7 +110,7 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	}
 }
 
-// update makes t the settings.
+// update puts the settings t in force.
 func (l *listener) update(t *listenerSettings) {
 	old := l.current.Swap(t)
 	l.follow()
@@ -129,8 +129,8 @@ func (l *listener) update(t *listenerSettings) {
 	}
 }
 
-// follow has each connected client follow the new settings, on its loop. A client that joins
-// later follows them by itself.
+// follow has the ledger of each connected client follow the settings in force, on the client's
+// loop. A client that joins later does so in front.join.
 func (l *listener) follow() {
 	all := l.p.byLoop(l.snapshot(false))
 	for i, on := range l.p.loops {
@@ -147,7 +147,8 @@ func (l *listener) follow() {
 	}
 }
 
-// socket is the listening socket, nil if the listener has none or its provider does not show it.
+// socket returns the listening socket, or nil if the listener has none or its provider does not
+// show it.
 func (l *listener) socket() Socket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +204,7 @@ func (l *listener) clientCount() int {
 }
 
 // join adds a client. It reports false when the listener is draining: then the caller closes
-// the client once it is idle.
+// the client as soon as it is idle.
 func (l *listener) join(f *front) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,8 +230,8 @@ func (l *listener) snapshot(draining bool) []*front {
 	return all
 }
 
-// stopAccepting stops listening and does not refuse clients that are just connecting: another
-// process has the socket, too.
+// stopAccepting stops listening. It does not refuse the clients that are just connecting,
+// because another process listens on the same socket and will accept them.
 func (l *listener) stopAccepting() {
 	l.mu.Lock()
 	tcp, rdma := l.tcp, l.rdma
@@ -242,7 +243,7 @@ func (l *listener) stopAccepting() {
 		err = tcp.Close()
 	}
 	if err != nil {
-		l.log.Warn().Err(err).Msg("closing the listener")
+		l.log.Warn().Err(err).Msg("cannot close the listener")
 	}
 }
 
@@ -263,7 +264,7 @@ func (l *listener) stop() {
 		err = rdma.Close()
 	}
 	if err != nil {
-		l.log.Warn().Err(err).Msg("closing the listener")
+		l.log.Warn().Err(err).Msg("cannot close the listener")
 	}
 }
 

@@ -31,15 +31,15 @@ type ListenerOptions struct {
 	MaxConnectionsPerAddress int           // 0: only MaxConnections counts
 	MaxRecord                int           // octets of a Call
 	MaxFragments             int           // fragments of a record; TCP only
-	MaxCalls                 int           // outstanding Calls of one client
-	MaxOutbound              int64         // octets of Replies owed to one client; at most an eighth of the memory for Replies counts
+	MaxCalls                 int           // outstanding Calls of one client connection
+	MaxOutbound              int64         // octets of Replies that one client may be owed; at most an eighth of the memory for Replies
 	StallTimeout             time.Duration // for an incomplete record; TCP only
-	IdleTimeout              time.Duration // without traffic and without a Call under way; 0: none
+	IdleTimeout              time.Duration // for a connection without traffic and without a Call under way; 0: none
 
 	MaxStarting           int // connections being set up; RDMA only
 	MaxStartingPerAddress int // connections being set up from one address; RDMA only
 
-	Weights    []Weight // the first that has a client's address counts; other clients have weight 1
+	Weights    []Weight // the first with a client's address is the client's; a client without one has weight 1
 	Rate       Rate     // of all clients together
 	ClientRate Rate     // of each client address
 
@@ -80,24 +80,24 @@ type UpstreamOptions struct {
 
 	Connections             int  // shared connections
 	Mode                    Mode // which clients have pinned connections
-	Pinned                  int  // the most pinned connections; the memory for Replies bounds them, too, with RDMA
+	Pinned                  int  // the most pinned connections; with RDMA the memory for Replies is a second bound
 	Credits                 int  // asked for on each connection
-	SlowStart               int  // Calls in flight until the upstream answers, and one more for each Reply; from 1024 on there is no slow start
+	SlowStart               int  // Calls in flight before the first Reply, and one more after each Reply; from 1024 on there is no slow start
 	CallInline, ReplyInline int  // inline thresholds in octets; RDMA only
 
 	Source Source // TCP only
 
-	// SilentTimeout is how long the server's host may leave unanswered what its TCP answers
-	// by itself before the connection is replaced; negative: for ever. TCP only: providers
-	// of RDMA have their own.
+	// SilentTimeout is how long the TCP of the server's host may acknowledge neither octets
+	// nor keepalive probes before the connection is replaced; negative: for ever. TCP only:
+	// providers of RDMA have a timeout of their own.
 	SilentTimeout time.Duration
 	// ProbeInterval is how long a connection may be silent before it is probed with a NULL
 	// Call; negative: for ever.
 	ProbeInterval time.Duration
 
-	CallTimeout      time.Duration // a Call that is not answered for so long ends its connection
+	CallTimeout      time.Duration // how long a Call may be unanswered before its connection is replaced
 	ConnectTimeout   time.Duration
-	UnavailableAfter time.Duration // the longest wait for a credit before the client is closed
+	UnavailableAfter time.Duration // how long a Call may wait for a credit before its client is closed
 	BackoffMin       time.Duration // the first pause between attempts to connect
 	BackoffMax       time.Duration // the longest pause between attempts to connect
 }
@@ -130,8 +130,8 @@ func (o *UpstreamOptions) check() error {
 
 // A checker collects what is wrong with options.
 type checker struct {
-	what string // that has the options
-	err  error
+	what string // names the options; the beginning of each problem
+	err  error  // the problems
 }
 
 func (c *checker) that(ok bool, problem string) {

@@ -15,12 +15,11 @@ import (
 //
 // An NFSv4.1 server knows its connections. It binds a session to the connections that the
 // session was used on and calls the client back on one of them. When the client protects its
-// state (SP4_MACH_CRED), the server refuses the session on any other connection until the
-// client sends BIND_CONN_TO_SESSION there. None of this can work on connections that clients
-// share. So each client connection that speaks NFSv4.1 or later gets a connection to the
-// upstream that nobody else uses. The server's messages on the one are for the client on the
-// other, and the proxy passes them on without looking inside: callback.go. Either connection
-// may be TCP or RDMA.
+// state (SP4_MACH_CRED), the server refuses the session on any other connection until the client
+// sends BIND_CONN_TO_SESSION there. None of this can work on connections that clients share. So
+// each client connection that speaks NFSv4.1 or later gets a connection to the upstream of its
+// own. The server's messages on the one are for the client on the other, and the proxy passes
+// them on without looking inside: callback.go. Either connection may be TCP or RDMA.
 //
 // A pinned connection is a pool with one seat on the client's loop, so that dialling,
 // queueing, back-off and the fate of Calls are the same as in every pool. The first Call that
@@ -45,8 +44,8 @@ type Mode uint8
 
 const (
 	ModeAuto   Mode = iota // connections that speak NFSv4.1 or later
-	ModeShared             // no connection
-	ModePinned             // every connection
+	ModeShared             // none
+	ModePinned             // all
 )
 
 const (
@@ -107,8 +106,8 @@ type pin struct {
 	owedOctets int      // the octets of these Calls
 }
 
-// pin makes a pinned connection for the client of f. It fails with errPinned at the limit,
-// and with errClosing.
+// pin makes a pinned connection for the client of f. It fails with errPinned when the upstream
+// has as many as it may, and with errClosing after pins.close.
 func (u *upstream) pin(f *front) (*pin, error) {
 	ps := &u.pins
 	ps.mu.Lock()
@@ -214,6 +213,6 @@ func (u *upstream) unpinnable(peer netip.AddrPort, reason error) {
 	u.unpinned.Inc()
 	if n := u.pins.refused.line(); n > 0 {
 		u.log.Warn().Stringer("peer", peer).Int("clients", n).Int64("pinned", u.pins.most.Load()).Err(reason).
-			Msg("no pinned connection to be had; client connection closed")
+			Msg("the upstream has no room for another pinned connection; client connection closed")
 	}
 }

@@ -20,7 +20,7 @@
 // # What becomes of a Call
 //
 // Every Call that was read is answered, or its client's connection is closed. The file fate.go
-// decides which, and which Calls are sent again.
+// decides which of the two happens, and which Calls are sent to the upstream again.
 package proxy
 
 import (
@@ -44,7 +44,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// Options describe a Proxy. All fields but Log and Metrics are needed.
+// Options describe a Proxy. Log, Metrics and Socket may be zero.
 type Options struct {
 	Log      zerolog.Logger
 	Metrics  *metrics.Registry
@@ -55,9 +55,9 @@ type Options struct {
 	Listeners []ListenerOptions
 	Upstreams []UpstreamOptions
 
-	// Socket returns a TCP socket that already listens at an address, or nil. Start calls it
-	// once for each address, and the listener owns the socket. A nil Socket means that there
-	// are none.
+	// Socket returns a TCP socket that already listens at an address, or nil if there is
+	// none. Start calls it once for each address, and the listener owns the socket. A nil
+	// Socket returns nil for every address.
 	Socket func(address string) *net.TCPListener
 }
 
@@ -69,7 +69,7 @@ type Proxy struct {
 	arena    *regmem.Arena
 	registry *ulb.Registry
 	loops    []*eventLoop
-	socket     func(address string) *net.TCPListener
+	socket   func(address string) *net.TCPListener
 
 	calls    *regmem.Account       // memory for Calls
 	replies  *regmem.Account       // memory for Replies, which Calls cannot exhaust
@@ -79,7 +79,7 @@ type Proxy struct {
 	slow     slowClients
 
 	slowClosed *metrics.Counter
-	madeRoom atomic.Int64 // when makeRoom last looked for clients to close, in Unix nanoseconds
+	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, in Unix nanoseconds
 
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
 	ctx      context.Context // Start's
@@ -96,14 +96,15 @@ type Proxy struct {
 	closed    bool
 }
 
-// replyShare is the part of the memory budget that is kept for Replies: Receives, Write and
-// Reply chunks. Calls can neither use nor fragment it, so that a budget full of waiting Calls
-// can always shrink: each Call that is sent finds memory for its Reply sooner or later.
+// replyShare is the part of the memory budget that is kept for Replies: the Receives of
+// connections to upstreams, Write chunks and Reply chunks. Calls can neither use nor fragment
+// it, so that a budget full of waiting Calls can always shrink: each Call that is sent finds
+// memory for its Reply sooner or later.
 const replyShare = 0.5
 
-// receiveShare is the part of the budget that is kept for the Receives of RDMA clients, if
-// there is an RDMA listener: thousands of idle clients must not take the memory that the
-// Calls of the others need. Of 256 MiB it is enough for 1,000 clients with 6 credits each, or
+// receiveShare is the part of the budget that is kept for the Receives of RDMA clients, if there
+// is an RDMA listener: thousands of idle clients must not take the memory that the Calls of the
+// others need. With a budget of 256 MiB it is enough for 1,000 clients with 6 credits each, or
 // for 160 with 64. A client that finds no memory left is refused.
 const receiveShare = 0.1875
 
@@ -136,10 +137,10 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// describe registers the Proxy's own series.
+// describe registers the metrics that belong to no listener and no upstream.
 func (p *Proxy) describe() {
 	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way now.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
-	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that wait because too many others are under way or began lately.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
+	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that have to wait, because too many others are under way or have just begun.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
 	p.slowClosed = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not read their Replies while there was no memory left for Replies.")
 }
 

@@ -19,8 +19,8 @@ import (
 // another pointer. So a Call sees the old settings or the new ones.
 //
 // A listener stays, with its clients, if its name, address and transport stay. Otherwise it
-// is removed and another one is new. A removed listener drains: it accepts nobody, and closes
-// each client once it is idle. A new listener at the address of a removed one takes over its
+// is removed and another one is new. A removed listener drains: it accepts no client, and closes
+// each client as soon as it is idle. A new listener at the address of a removed one takes over its
 // socket, so that no client that connects meanwhile is refused.
 //
 // An upstream stays if its name, transport and source stay. Its connections stay, too, unless
@@ -72,10 +72,10 @@ type change struct {
 }
 
 type plannedListener struct {
-	l      *listener
-	settings  *listenerSettings
-	isNew  bool
-	socket *net.TCPListener // for a new listener to listen on
+	l        *listener
+	settings *listenerSettings
+	isNew    bool
+	socket   *net.TCPListener // for a new listener to listen on
 }
 
 func (c *change) planUpstreams(all []UpstreamOptions) error {
@@ -134,7 +134,7 @@ func (c *change) open() error {
 			continue
 		}
 		if _, ok := x.settings.opts.Provider.(fabric.SocketProvider); x.l.isRDMA && !ok {
-			continue // it will see
+			continue // the provider opens the address itself, in startRDMA
 		}
 		var err error
 		for _, l := range c.removed {
@@ -162,7 +162,7 @@ func openSocket(address string) (*net.TCPListener, error) {
 	return ln.(*net.TCPListener), nil
 }
 
-// share is another descriptor of the listening socket, or nil if there is none.
+// share returns another descriptor of the listening socket, or nil if there is no socket.
 func (l *listener) share() (*net.TCPListener, error) {
 	s := l.socket()
 	if s == nil {

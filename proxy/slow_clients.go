@@ -120,7 +120,7 @@ func (r *slowClients) unburden(slow []burden) {
 		total -= b.held
 		r.p.slowClosed.Inc()
 		r.p.log.Warn().Stringer("peer", b.f.peer).Int64("octets", b.held).
-			Msg("memory for replies is spent and the client does not take its own; connection closed")
+			Msg("no memory is left for Replies and the client does not read its own; connection closed")
 		b.f.close(errUnread)
 	}
 }

@@ -36,9 +36,9 @@ type upstream struct {
 	pins   pins         // the pinned connections
 
 	endpoints endpoints
-	turn      atomic.Uint32 // the number of the next dial: the address of a name to try first
+	turn      atomic.Uint32 // counts the dials; each begins with another address of a name
 
-	current atomic.Pointer[UpstreamOptions] // never changed, but replaced by update
+	current atomic.Pointer[UpstreamOptions] // the settings in force; update replaces the value and never changes it
 	under   []underWay                      // by the index of the loop, which owns its element
 
 	sessions *nfs.Sessions // of the server's NFSv4.1 clients
@@ -140,9 +140,9 @@ func (u *upstream) describe() {
 	u.endpoints.describe(m, u.name)
 }
 
-// number is the number of all upstreams that have the name, one after the other. An upstream
-// that replaces another keeps its number, so that the XID table recognises retransmissions
-// of the Calls that went to the other: xid.go.
+// number returns the number that stands for the name of an upstream. An upstream that replaces
+// another one of its name has the same number, so that the XID table recognises
+// retransmissions of the Calls that went to the other: xid.go.
 func (p *Proxy) number(name string) int {
 	n, ok := p.numbers[name]
 	if !ok {
@@ -152,7 +152,7 @@ func (p *Proxy) number(name string) int {
 	return n
 }
 
-// settings are the settings of now. Any goroutine.
+// settings returns the settings in force. Any goroutine.
 func (u *upstream) settings() *UpstreamOptions { return u.current.Load() }
 
 // close ends the connections and every Call that waits for one. It waits for the loops.
@@ -199,7 +199,7 @@ func (u *upstream) discarded(s *pool.Seat) {
 	}
 }
 
-// update makes o the settings. Shared connections that would be made differently now are
+// update puts the settings o in force. Shared connections that would be made differently now are
 // replaced one after the other, each when its Calls are answered. Pinned connections stay.
 func (u *upstream) update(o UpstreamOptions) {
 	old := u.settings()
@@ -248,8 +248,8 @@ func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *p
 	})
 }
 
-// dispatch brings a call to the loop of m, the connection that it holds a credit of. That may
-// be the loop of the caller, which is number here.
+// dispatch has m send the call of e, which holds a credit of m, on m's loop l. here is the
+// number of the calling loop: if that is l, m sends the call at once.
 func dispatch(e *pool.Entry, m upstreamConn, l *eventLoop, here int) {
 	c := e.Owner.(*call)
 	c.sent.conn = m

@@ -236,7 +236,7 @@ func (m *tcpConn) arm() {
 	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(loop.TaskFunc(m.overdue)) })
 }
 
-// overdue acts when a Call is past its deadline; the oldest is the first that can be. When the
+// overdue looks whether a Call is past its deadline. The oldest Call is past it first. When the
 // server has answered a Call that was sent later, it has dropped the oldest: another
 // connection replaces this one, which ends after its other Calls. Otherwise the connection
 // ends at once.

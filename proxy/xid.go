@@ -181,7 +181,7 @@ func (t *xidTable) assign(c *call, own uint32) claim {
 	switch {
 	case e == nil:
 		if e = s.room(now); e == nil {
-			// Another Call that is not remembered may have own.
+			// The XID own is no choice: another Call that is not remembered may have it.
 			return claim{xid: t.fresh()}
 		}
 		if !s.free(own, now) {
@@ -199,8 +199,8 @@ func (t *xidTable) assign(c *call, own uint32) claim {
 	return claim{xid: e.xid}
 }
 
-// absorb makes c, which is in flight, answer again, a retransmission of it, too: the owner of
-// again becomes c's. c's message stays where it is. The XID table is locked.
+// absorb makes the Reply to c, which is in flight, the Reply to resent as well, which is the
+// same Call: c gets the owner of resent, and keeps its own message. The lock of c's set is held.
 func (c *call) absorb(resent *call) claim {
 	if c.owner.front == resent.owner.front {
 		return claim{absorbed: true}

@@ -119,7 +119,8 @@ func (t *slots) leave(a netip.Addr, n uint16, now time.Time) {
 	}
 }
 
-// ofSlot is the XID at the server of the Call that a client of slot n calls xid.
+// ofSlot returns the XID that a Call has at the server, if its client has slot n and gave it the
+// XID xid.
 func ofSlot(n uint16, xid uint32) uint32 {
 	// Every bit of a factor reaches the upper bits of the product. Of the odd numbers that
 	// were tried, this one keeps XIDs with equal bits farthest apart, in both orders.

@@ -519,7 +519,7 @@ var bridgeRows = []bridgeRow{
 	{
 		"Memory for Replies is spent by clients that do not read", noMemoryForReplies,
 		[]string{"closed", "answered, late"},
-		[]string{"memory for replies is spent and the client does not take its own; connection closed"},
+		[]string{"no memory is left for Replies and the client does not read its own; connection closed"},
 		[]string{`clients_relieved_total`},
 	},
 	{
