@@ -256,9 +256,9 @@ func TestSIWInitiator(t *testing.T) {
 		t.Run(fmt.Sprintf("crcoff=%v,fpdu=%d", o.CRCOff, o.FPDU), func(t *testing.T) {
 			s := &pingServer{t: t, done: make(chan error, 1)}
 			loop := newLoop(t)
-			l, err := newProvider(o).Listen(addr, fabric.ListenOptions{Refused: func(peer netip.AddrPort, reason string, err error) {
+			l, err := newProvider(o).Listen(addr, withLimits(fabric.ListenOptions{Refused: func(peer netip.AddrPort, reason string, err error) {
 				t.Errorf("%v refused: %s: %v", peer, reason, err)
-			}}, func(in fabric.Incoming) {
+			}}), func(in fabric.Incoming) {
 				if _, err := in.Accept(context.Background(), loop, fabric.ConnOptions{IRD: 8, ORD: 8}, s); err != nil {
 					t.Error(err)
 				}
@@ -271,7 +271,7 @@ func TestSIWInitiator(t *testing.T) {
 			case err := <-s.done:
 				t.Logf("%d pings, then %v", s.pings, err)
 			case <-time.After(time.Minute):
-				t.Fatal("nobody came")
+				t.Fatal("no rping connected within a minute")
 			}
 			if s.pings != 10 {
 				t.Errorf("%d pings", s.pings)
