@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -116,14 +117,6 @@ func (o answers) CallDone(c *rdmaside.Call, err *rdmaside.CallError) {
 	o <- err
 }
 
-// wantError waits for the end of the Call on a connection that was to be closed.
-func (o answers) wantError(t *testing.T, which string) {
-	t.Helper()
-	if err := <-o; err == nil {
-		t.Errorf("answered on the %s connection, which was to be closed", which)
-	}
-}
-
 // An adoption is one Call that clients send again on connection after connection while the
 // server does not answer.
 type adoption struct {
@@ -162,9 +155,31 @@ func (x *adoption) leases() (n int) {
 	return n
 }
 
-// send sends m on a new RDMA connection.
-func (x *adoption) send(t *testing.T, m []byte) (*rdmaside.Requester, answers) {
+// An attempt is the Call on one of the connections.
+type attempt struct {
+	done  <-chan error // nil when the Call is answered
+	close func()
+}
+
+// send sends m on a new connection over transport.
+func (x *adoption) send(t *testing.T, transport string, m []byte) attempt {
 	t.Helper()
+	if transport == "tcp" {
+		c := x.Client(x.p.Addr("tcp"))
+		ch, err := c.Go(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			if r := <-ch; bytes.Equal(r, proxytest.Expected(m)) {
+				done <- nil
+			} else {
+				done <- fmt.Errorf("%d octets and the end of the connection", len(r))
+			}
+		}()
+		return attempt{done, func() { c.Close() }}
+	}
 	r, err := rdmaside.DialRequester(t.Context(), x.provider, x.loop, "middle", proxytest.RequesterOptions(rdmaside.RequesterOptions{Memory: x.acct, Registry: x.Registry, Credits: 4, Log: zerolog.Nop()}), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +191,15 @@ func (x *adoption) send(t *testing.T, m []byte) (*rdmaside.Requester, answers) {
 			t.Error(err)
 		}
 	})
-	return r, o
+	done := make(chan error, 1)
+	go func() {
+		if err := <-o; err != nil { // not a nil *CallError in an error
+			done <- err
+		} else {
+			done <- nil
+		}
+	}()
+	return attempt{done, func() { x.loop.Do(func() { r.Close(errors.New("closed by the test")) }) }}
 }
 
 // rdmaCall is the Call m of an RDMA client, in memory of acct.
@@ -197,49 +220,67 @@ func rdmaCall(t *testing.T, h *proxytest.Harness, acct *regmem.Account, m []byte
 	return c
 }
 
-// TestAdoptedTwice: a Call goes from one client to the next and the next, RDMA
-// and TCP, and every exchange and all memory come back.
+// TestAdoptedTwice: a Call goes from one connection to the next and the next, over every
+// sequence of transports. However it ends, only the last connection learns of that, and every
+// Exchange and all memory come back.
 func TestAdoptedTwice(t *testing.T) {
+	transports := []string{"rdma", "tcp"}
+	for _, a := range transports {
+		for _, b := range transports {
+			for _, c := range transports {
+				t.Run(a+" "+b+" "+c, func(t *testing.T) {
+					t.Run("answered", func(t *testing.T) {
+						t.Parallel()
+						adoptTwice(t, a, b, c, func(x *adoption, last attempt) {
+							close(x.release)
+							if err := <-last.done; err != nil {
+								t.Errorf("on the last connection: %v", err)
+							}
+						})
+					})
+					t.Run("client gone", func(t *testing.T) {
+						t.Parallel()
+						adoptTwice(t, a, b, c, func(x *adoption, last attempt) {
+							last.close()
+							<-last.done
+							close(x.release)
+						})
+					})
+					t.Run("server gone", func(t *testing.T) {
+						t.Parallel()
+						adoptTwice(t, a, b, c, func(x *adoption, last attempt) {
+							x.server.DropConnections()
+							if err := <-last.done; err == nil {
+								t.Error("a Call that may not be repeated was answered")
+							}
+							close(x.release)
+						})
+					})
+				})
+			}
+		}
+	}
+}
+
+// adoptTwice sends a Call over three transports, and ends it with end.
+func adoptTwice(t *testing.T, a, b, c string, end func(x *adoption, last attempt)) {
+	x := newAdoption(t)
+	before := x.leases()
 	m := proxytest.MkdirCall(99, "d")
-	for _, tt := range []struct {
-		name string
-		last func(t *testing.T, x *adoption, second answers)
-	}{
-		{"rdma", func(t *testing.T, x *adoption, second answers) {
-			r, third := x.send(t, m)
-			second.wantError(t, "second")
-			close(x.release)
-			if err := <-third; err != nil {
-				t.Errorf("on the last connection: %v", err)
-			}
-			x.loop.Do(func() { r.Close(errors.New("test")) })
-		}},
-		{"tcp", func(t *testing.T, x *adoption, second answers) {
-			c := x.Client(x.p.Addr("tcp"))
-			ch, err := c.Go(m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			second.wantError(t, "second")
-			close(x.release)
-			if r := <-ch; !bytes.Equal(r, proxytest.Expected(m)) {
-				t.Error("not answered on the last connection")
-			}
-			c.Close()
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			x := newAdoption(t)
-			before := x.leases()
-			_, first := x.send(t, m)
-			x.Eventually("the Call is at the server", func() bool { return x.server.Calls.Load() == 1 })
-			_, second := x.send(t, m)
-			first.wantError(t, "first")
-			tt.last(t, x, second)
-			x.Eventually("all memory of Calls is back", func() bool { return x.leases() == before })
-			if n := x.server.Calls.Load(); n != 1 {
-				t.Errorf("the server ran it %d times", n)
-			}
-		})
+	first := x.send(t, a, m)
+	x.Eventually("the Call is at the server", func() bool { return x.server.Calls.Load() == 1 })
+	second := x.send(t, b, m)
+	if err := <-first.done; err == nil {
+		t.Error("answered on the first connection, which was to be closed")
+	}
+	last := x.send(t, c, m)
+	if err := <-second.done; err == nil {
+		t.Error("answered on the second connection, which was to be closed")
+	}
+	end(x, last)
+	last.close()
+	x.Eventually("all memory of Calls is back", func() bool { return x.leases() == before })
+	if n := x.server.Calls.Load(); n != 1 {
+		t.Errorf("the server ran it %d times", n)
 	}
 }
