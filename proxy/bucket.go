@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// rateBurst is the part of its rate that a listener or an address may use at once after
-	// it has sent nothing for a while.
+	// rateBurst is how long a silent listener or address saves up its rate: after that it may
+	// send as much at once as it might have sent in rateBurst.
 	rateBurst = 250 * time.Millisecond
 	// rateTick is the time between two looks at the clients that wait for a bucket.
 	rateTick = 10 * time.Millisecond

@@ -51,9 +51,9 @@ func (p *pin) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
 }
 
 // callBack sends the client the plain RPC Call m, which came on the connection from. It keeps
-// m until it calls done.Release. It reports false when most
-// Calls wait for the client already, or when the client has no room for the Call. Then m
-// remains the caller's, who tells the server.
+// m until it calls done.Release. It reports false when most Calls wait for the client already,
+// or when the client has no room for the Call. Then m remains the caller's, and the caller
+// tells the server.
 func (p *pin) callBack(from reverser, m []byte, done releaser, most int) bool {
 	if !p.front.listens() {
 		done.Release()
