@@ -31,7 +31,7 @@ func (f *front) begin(c *call) bool {
 	if !q.decided {
 		var err error
 		if q, err = g.pinned(q, h); err != nil {
-			f.refuse(c, u, err)
+			f.closeUnpinned(c, u, err)
 			return true
 		}
 	}

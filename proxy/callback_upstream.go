@@ -35,7 +35,7 @@ func (k *callbacks) end(m *callbackMetrics) {
 // Release is called when an error Reply is written, or never will be. tcpframe.Releaser.
 func (k *callbacks) Release() { k.refused-- }
 
-// called takes a reverse Call.
+// called has a reverse Call of the server brought to the client, or refuses it.
 func (m *tcpConn) called(xid uint32, b tcpframe.Buffer) {
 	k, metrics := &m.back, m.u.back
 	metrics.calls.Inc()

@@ -94,7 +94,8 @@ func (s *rdmaClient) next() *call {
 // transmit is part of client.
 func (s *rdmaClient) transmit(c *call) {
 	if c.reply.lease == nil {
-		// A Reply made here is in no arena yet, and a provider sends only from there.
+		// The bridge made this Reply itself, in no arena, and a provider sends only from an
+		// arena.
 		b, err := s.loop.replies.Lease(len(c.reply.parts[0]))
 		if err != nil {
 			s.abandon(c, err)

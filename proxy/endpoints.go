@@ -37,8 +37,8 @@ const (
 // partitioned reports whether each client belongs to one endpoint.
 func (o *UpstreamOptions) partitioned() bool { return !o.Failover && len(o.Endpoints) > 1 }
 
-// stays reports whether every client keeps its endpoint when o becomes next.
-func (o *UpstreamOptions) stays(next *UpstreamOptions) bool {
+// keepsEndpoints reports whether every client keeps its endpoint when o becomes next.
+func (o *UpstreamOptions) keepsEndpoints(next *UpstreamOptions) bool {
 	if !o.partitioned() && !next.partitioned() {
 		return true
 	}

@@ -78,7 +78,7 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 	case rdmaside.InLimbo:
 		c.replay(here, err)
 	case rdmaside.Answered:
-		c.refused(here, err)
+		c.rdmaError(here, err)
 	}
 }
 
@@ -110,9 +110,9 @@ func (c *call) replay(here int, err error) {
 // jittered spreads d over [d/2, d].
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// refused decides about a Call that was answered with an RDMA_ERROR, or with a Reply that
+// rdmaError decides about a Call that was answered with an RDMA_ERROR, or with a Reply that
 // breaks the rules.
-func (c *call) refused(here int, err error) {
+func (c *call) rdmaError(here int, err error) {
 	c.up.errored.Inc()
 	switch {
 	case c.signed:

@@ -71,8 +71,8 @@ func (f *front) join() {
 	f.ledger.follow() // the settings may have changed before it joined
 }
 
-// end takes the connection, which has ended with err, from the listener and closes its ledger.
-// After an orderly end err is nil or io.EOF.
+// end removes the connection, which has ended with err, from the listener, and closes its
+// ledger. After an orderly end err is nil or io.EOF.
 func (f *front) end(err error) {
 	f.ended.set()
 	f.listener.leave(f)
@@ -137,9 +137,9 @@ func (f *front) abandon(c *call, reason error) {
 	f.settle(c)
 }
 
-// refuse closes the connection, because it cannot have the pinned connection to u that c
+// closeUnpinned closes the connection, because it cannot have the pinned connection to u that c
 // needs, and settles c.
-func (f *front) refuse(c *call, u *upstream, reason error) {
+func (f *front) closeUnpinned(c *call, u *upstream, reason error) {
 	u.unpinnable(f.peer, reason)
 	c.reply.result = resultAbandoned
 	f.fail(reason)

@@ -21,7 +21,7 @@ type ledger struct {
 	calls int   // Calls read and not settled
 	owed  int64 // octets that Replies to come are expected to have, plus held
 	held  int64 // octets of memory of the Replies that came and that the client does not have yet
-	taken int64 // octets of memory that the Replies took that the client has
+	taken int64 // octets of memory that all Replies took which the client has received
 	full  bool  // tcpClient.admit: over has been true, and low has not been true since
 	large int   // about the most octets of memory that a Reply without a bound took lately
 	seen  snapshot
@@ -70,7 +70,7 @@ func (g *ledger) close() {
 	g.queues = nil
 }
 
-// follow makes the listener's settings of now hold for the client: its weight, its rate
+// follow applies the listener's settings in force to the client: its weight, its rate
 // limits, and whether it may have pinned connections. Debts to a rate limit that has changed
 // are forgotten; rates.replaced admits a client that waits for such a limit. NFS clients stay
 // for months, so follow forgets the queues at upstreams that have ended, in which no Call is
@@ -163,7 +163,7 @@ func (g *ledger) settle(c *call) {
 }
 
 // slow is how many octets of memory the client's Replies take, if the client has received
-// less since the previous round than lay there for it then, and otherwise 0.
+// less since the previous round than waited for it then, and otherwise 0.
 func (g *ledger) slow(round uint32) int64 {
 	was := g.seen
 	g.seen = snapshot{round, g.held, g.taken}

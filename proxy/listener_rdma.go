@@ -72,7 +72,7 @@ func (l *listener) crowded(a netip.Addr, n int) bool {
 	return most > 0 && l.byAddr[a]+n > most
 }
 
-// enter counts an RDMA client from a. It reports false when there is one too many.
+// enter counts an RDMA client from a. It reports false when the address has too many.
 func (l *listener) enter(a netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -32,8 +32,8 @@ import (
 //
 // The server answers other Calls and not this one: it has dropped the Call, and with it a
 // credit for as long as the connection lives. At the Call's deadline another connection
-// replaces this one (pool.Seat.Retire), which ends when its other Calls are answered. An
-// answered NULL Call tells a Call that takes long from a server that does.
+// replaces this one (pool.Seat.Retire), which ends when its other Calls are answered. A
+// NULL Call that was sent later and is answered shows, too, that the server has dropped the Call.
 //
 // The NULL Call is for a program that the upstream has answered a Call of. Any answer to it
 // shows that the server lives.

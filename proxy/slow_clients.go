@@ -21,7 +21,7 @@ const slowClientsShare = 4
 // waits for its client in the memory it was received into. One client cannot hold all of that
 // memory, but several can, and when none is left, the bridge sends nothing to the upstream and
 // reads nothing from it. Then slowClients looks at every client once a second, on the client's
-// loop. A client is slow if it has received less since the last look than lay there for it
+// loop. A client is slow if it has received less since the last look than waited for it
 // then. While slow clients hold a quarter of the memory together, slowClients closes the one
 // that holds the most. The memory that Calls at the upstream hold is no client's fault, and
 // comes back with their Replies or deadlines.
@@ -40,38 +40,38 @@ type slowClients struct {
 
 // waits notes that a connection waits for memory. The wait ends with a call of the function
 // that waits returns, which calls f.
-func (r *slowClients) waits(f func()) func() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.waiting++
-	r.begun++
-	if !r.watching {
-		r.watching = true
-		r.round += 2 // the snapshots of the last look are too old to compare with
-		time.AfterFunc(slowClientsEvery/2, r.watch)
+func (s *slowClients) waits(f func()) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting++
+	s.begun++
+	if !s.watching {
+		s.watching = true
+		s.round += 2 // the snapshots of the last look are too old to compare with
+		time.AfterFunc(slowClientsEvery/2, s.watch)
 	}
 	return func() {
-		r.mu.Lock()
-		r.waiting--
-		r.mu.Unlock()
+		s.mu.Lock()
+		s.waiting--
+		s.mu.Unlock()
 		f()
 	}
 }
 
 // watch looks at the clients, and again after slowClientsEvery as long as memory is short.
-func (r *slowClients) watch() {
-	r.mu.Lock()
-	short := r.waiting > 0 || r.begun != r.seen
-	r.seen = r.begun
-	r.watching = short
-	r.round++
-	round := r.round
-	r.mu.Unlock()
+func (s *slowClients) watch() {
+	s.mu.Lock()
+	short := s.waiting > 0 || s.begun != s.seen
+	s.seen = s.begun
+	s.watching = short
+	s.round++
+	round := s.round
+	s.mu.Unlock()
 	if !short {
 		return
 	}
-	r.weigh(round)
-	time.AfterFunc(slowClientsEvery, r.watch)
+	s.weigh(round)
+	time.AfterFunc(slowClientsEvery, s.watch)
 }
 
 // A burden is a slow client and how many octets of memory it holds.
@@ -81,13 +81,13 @@ type burden struct {
 }
 
 // weigh finds the slow clients, each on its loop, and hands them to unburden.
-func (r *slowClients) weigh(round uint32) {
-	loops := r.p.loops
+func (s *slowClients) weigh(round uint32) {
+	loops := s.p.loops
 	var clients []*front
-	for _, l := range r.p.allListeners() {
+	for _, l := range s.p.allListeners() {
 		clients = append(clients, l.snapshot(false)...)
 	}
-	all := r.p.byLoop(clients)
+	all := s.p.byLoop(clients)
 	slow := make([][]burden, len(loops))
 	var left atomic.Int32
 	left.Store(int32(len(loops)))
@@ -99,7 +99,7 @@ func (r *slowClients) weigh(round uint32) {
 				}
 			}
 			if left.Add(-1) == 0 {
-				r.unburden(slices.Concat(slow...))
+				s.unburden(slices.Concat(slow...))
 			}
 		}))
 	}
@@ -107,19 +107,19 @@ func (r *slowClients) weigh(round uint32) {
 
 // unburden closes slow clients, the one that holds the most first, until the others hold less
 // than their part together.
-func (r *slowClients) unburden(slow []burden) {
+func (s *slowClients) unburden(slow []burden) {
 	slices.SortFunc(slow, func(a, b burden) int { return cmp.Compare(b.held, a.held) })
 	total := int64(0)
 	for _, b := range slow {
 		total += b.held
 	}
 	for _, b := range slow {
-		if total < r.p.replies.Limit()/slowClientsShare {
+		if total < s.p.replies.Limit()/slowClientsShare {
 			return
 		}
 		total -= b.held
-		r.p.slowClosed.Inc()
-		r.p.log.Warn().Stringer("peer", b.f.peer).Int64("octets", b.held).
+		s.p.slowClosed.Inc()
+		s.p.log.Warn().Stringer("peer", b.f.peer).Int64("octets", b.held).
 			Msg("no memory is left for Replies and the client does not read its own; connection closed")
 		b.f.close(errUnread)
 	}

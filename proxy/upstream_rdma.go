@@ -72,11 +72,11 @@ func (m *rdmaConn) send(c *call) {
 		c.entry.Sent()
 		return
 	}
-	m.refused(c, err)
+	m.notSent(c, err)
 }
 
-// refused gives back a call that the Requester did not send. The call still holds its credit.
-func (m *rdmaConn) refused(c *call, err error) {
+// notSent gives back a call that the Requester did not send. The call still holds its credit.
+func (m *rdmaConn) notSent(c *call, err error) {
 	// The pool dispatches nothing until a Reply has given memory back. When slow clients
 	// hold the memory, slowClients closes them. One of the pool's Calls waits for all others:
 	// while it waits, no other request for memory is served before it.
@@ -122,7 +122,7 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	}
 	if err.Fate == rdmaside.NotSent {
 		// Send accepted the Call and could not send it. The connection may be well.
-		m.refused(c, err.Err)
+		m.notSent(c, err.Err)
 		return
 	}
 	if m.credits() == 0 {
