@@ -501,13 +501,13 @@ func TestHostileClients(t *testing.T) {
 	})
 	closes("a thousand Replies where Calls belong", func(c net.Conn) {
 		for range 1000 {
-			if testkit.WriteRecord(c, proxytest.GetattrReply(1)) != nil {
+			if testkit.WriteRecord(c, proxytest.GetattrReply(1, nil)) != nil {
 				return
 			}
 		}
 	})
 	for range 999 {
-		if err := testkit.WriteRecord(good.Conn, proxytest.GetattrReply(1)); err != nil {
+		if err := testkit.WriteRecord(good.Conn, proxytest.GetattrReply(1, nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -772,8 +772,8 @@ func TestCallsAddUp(t *testing.T) {
 					s.DropConnections(errors.New("dropped by the test"))
 				}
 				if j%5 == 0 {
-					_ = testkit.WriteRecord(c.Conn, proxytest.GetattrReply(1)) // no Call, and not counted
-					_ = testkit.WriteRecord(c.Conn, make([]byte, 40))          // no Call of RPC version 2
+					_ = testkit.WriteRecord(c.Conn, proxytest.GetattrReply(1, nil)) // no Call, and not counted
+					_ = testkit.WriteRecord(c.Conn, make([]byte, 40))               // no Call of RPC version 2
 				}
 				c.Close()
 			}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -21,12 +22,12 @@ func (x *rcall) answer() {
 		return // it was executed
 	}
 	if sky.strikes(dice, wrongXID) {
-		c.send(x.xid^1<<31, 0, stranger(x.job.reply, x.xid^1<<31))
+		c.send(x.xid^1<<31, 0, proxytest.WithXID(x.job.reply, x.xid^1<<31))
 		return
 	}
 	if sky.strikes(dice, strayReply) {
 		xid := dice.Uint32() | 1<<31 ^ x.xid&(1<<31)
-		c.send(xid, 100000, stranger(x.job.reply[:min(len(x.job.reply), 500)&^3], xid))
+		c.send(xid, 100000, proxytest.WithXID(x.job.reply[:min(len(x.job.reply), 500)&^3], xid))
 	}
 	if sky.strikes(dice, badHeader) {
 		c.unexpected = true
@@ -53,13 +54,6 @@ func (x *rcall) answer() {
 		}
 	}
 	x.reduced()
-}
-
-// stranger is a copy of the Reply m under another XID.
-func stranger(m []byte, xid uint32) []byte {
-	m = append([]byte(nil), m...)
-	binary.BigEndian.PutUint32(m, xid)
-	return m
 }
 
 // forget notes that the Call has no handle any more.
@@ -100,7 +94,7 @@ func (x *rcall) reduced() {
 		r.h.SetReply(x.fill(x.reply, nil)...)
 	}
 	if r.h.Proc == rpcrdma.Msg && sky.strikes(dice, twoXIDs) {
-		r.payload = stranger(r.payload, x.xid+1)
+		r.payload = proxytest.WithXID(r.payload, x.xid+1)
 		r.short = true
 	}
 	write := r.late != nil && sky.strikes(dice, lateWrite)
@@ -139,9 +133,9 @@ type reducedReply struct {
 func (r *reducedReply) addWriteChunk() {
 	sky, dice := r.c.r.sky, r.c.dice
 	var data []byte
-	if r.job.kind == read && len(r.payload) > readData {
-		n := binary.BigEndian.Uint32(r.payload[readData-4:])
-		data, r.payload = r.payload[readData:readData+int(n)], r.payload[:readData]
+	if r.job.kind == read && len(r.payload) > proxytest.ReadData {
+		n := binary.BigEndian.Uint32(r.payload[proxytest.ReadData-4:])
+		data, r.payload = r.payload[proxytest.ReadData:proxytest.ReadData+int(n)], r.payload[:proxytest.ReadData]
 	}
 	segments := r.fill(r.write, data)
 	switch {

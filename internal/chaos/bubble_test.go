@@ -20,6 +20,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -240,7 +241,7 @@ func (c *bubbleCall) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
 	case err == nil:
 		got := bytes.Join(c.Reply.Parts(), nil)
 		c.Reply.Release()
-		if !bytes.Equal(got, wanted(c.Message, c.kind)) {
+		if !bytes.Equal(got, proxytest.Expected(c.Message)) {
 			b.book.wrong("call %#x (%v) was answered with %d other octets: %x", c.id, c.kind, len(got), got[:min(len(got), 64)])
 		}
 	case err.Fate == rdmaside.Answered:

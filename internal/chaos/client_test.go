@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A client is a good client, over TCP or RDMA: it has a few Calls outstanding, sends them
@@ -161,7 +163,7 @@ func (c *client) answered(m []byte) {
 	}
 	waited := time.Since(o.sent)
 	switch {
-	case bytes.Equal(m, wanted(o.m, o.kind)):
+	case bytes.Equal(m, proxytest.Expected(o.m)):
 	case isError(m) && c.book.refusable(o.id):
 		c.book.failed.Add(1)
 	default:

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
@@ -234,7 +235,7 @@ func (w *world) probe(g *rogue, k kind, fs []fault) outcome {
 	case m := <-l.replies():
 		w.book.end(o.id, 0)
 		switch {
-		case bytes.Equal(m, wanted(o.m, k)):
+		case bytes.Equal(m, proxytest.Expected(o.m)):
 			return answered
 		case isError(m):
 			return systemErr

@@ -57,7 +57,7 @@ func (l *tcpLine) read() {
 		if err != nil {
 			return
 		}
-		if isCall(m) {
+		if proxytest.IsCall(m) {
 			select {
 			case l.called <- m:
 			default:

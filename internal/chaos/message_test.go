@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -44,7 +45,7 @@ func tagged(id uint32, n int) []byte {
 func newCall(k kind, xid, id uint32, n int) []byte {
 	switch k {
 	case getattr:
-		return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), tagged(id, 32))
+		return proxytest.GetattrCallOf(xid, tagged(id, 32))
 	case read:
 		return proxytest.ReadCall(xid, uint64(id), uint32(n))
 	case write:
@@ -54,96 +55,70 @@ func newCall(k kind, xid, id uint32, n int) []byte {
 		binary.BigEndian.PutUint32(session[:], id)
 		return proxytest.CompoundCall(xid, 2, proxytest.Sequence(session, xid, xid%64))
 	case mkdir:
-		b := testkit.AppendOpaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 9), []byte("a directory's handle"))
-		b = testkit.AppendOpaque(b, tagged(id, 8+n%120))
-		return testkit.AppendWords(b, 0, 0, 0, 0, 0, 0)
-	case echo, echoGSS:
+		return proxytest.MkdirCall(xid, string(tagged(id, 8+n%120)))
+	case echo:
 		// Half of the data goes out and half comes back.
-		b := proxytest.CallHeader(nil, xid, proxytest.EchoProgram, proxytest.EchoVersion, proxytest.EchoProc)
-		b = testkit.AppendOpaque(testkit.AppendWords(b, uint32(n/2), 0), tagged(id, n-n/2))
-		if k == echoGSS {
-			b = proxytest.GSSCall(b, id, 1)
-		}
-		return b
+		return proxytest.EchoCallOf(xid, tagged(id, n-n/2), n/2, 0)
+	case echoGSS:
+		return proxytest.GSSCall(newCall(echo, xid, id, n), id, 1)
 	}
 	panic("unreachable")
+}
+
+// A procedure is one that newCall calls, and says where its arguments hold the number of
+// the Call.
+type procedure struct {
+	kind                        kind
+	program, version, procedure uint32
+	behind                      bool // the file handle with which the arguments begin
+	at                          int  // octets from there or from the beginning
+}
+
+var procedures = [...]procedure{
+	{getattr, oncrpc.ProgramNFS, 3, 1, false, 4}, // in the file handle
+	{read, oncrpc.ProgramNFS, 3, 6, true, 4},     // the low half of the offset
+	{write, oncrpc.ProgramNFS, 3, 7, true, 4},    // the low half of the offset
+	{mkdir, oncrpc.ProgramNFS, 3, 9, true, 4},    // in the name
+	{sequence, oncrpc.ProgramNFS, 4, 1, false, 16},
+	{echo, proxytest.EchoProgram, proxytest.EchoVersion, proxytest.EchoProc, false, 12},
 }
 
 // look finds the kind and number of a Call that newCall made.
 func look(c *oncrpc.Call) (k kind, id uint32, err error) {
 	args := c.Message[c.Args:]
-	at := func(i int) (uint32, bool) {
-		if i < 0 || i+4 > len(args) {
+	i := slices.IndexFunc(procedures[:], func(p procedure) bool {
+		return p.program == c.Program && p.version == c.Version && p.procedure == c.Procedure
+	})
+	if i >= 0 {
+		if id, ok := procedures[i].number(args); ok {
+			k = procedures[i].kind
+			if k == echo && c.Flavor == oncrpc.FlavorGSS {
+				k = echoGSS
+			}
+			return k, id, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("program %#x version %d procedure %d with %d octets of arguments is no Call of a client here", c.Program, c.Version, c.Procedure, len(args))
+}
+
+// number returns the number of the Call with the arguments args.
+func (p *procedure) number(args []byte) (id uint32, ok bool) {
+	at := p.at
+	if p.behind {
+		if len(args) < 4 {
 			return 0, false
 		}
-		return binary.BigEndian.Uint32(args[i:]), true
-	}
-	// behind is where the opaque at i ends.
-	behind := func(i int) int {
-		n, ok := at(i)
-		if !ok || n > 1<<20 {
-			return -1
+		n := binary.BigEndian.Uint32(args)
+		if n > 1<<20 {
+			return 0, false
 		}
-		return i + 4 + int(n+3)&^3
+		at += 4 + int(n+3)&^3
 	}
-	ok := false
-	switch {
-	case c.Program == oncrpc.ProgramNFS && c.Version == 3 && c.Procedure == 1:
-		k = getattr
-		id, ok = at(4)
-	case c.Program == oncrpc.ProgramNFS && c.Version == 3 && c.Procedure == 6:
-		k = read
-		id, ok = at(behind(0) + 4)
-	case c.Program == oncrpc.ProgramNFS && c.Version == 3 && c.Procedure == 7:
-		k = write
-		id, ok = at(behind(0) + 4)
-	case c.Program == oncrpc.ProgramNFS && c.Version == 3 && c.Procedure == 9:
-		k = mkdir
-		id, ok = at(behind(0) + 4)
-	case c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == 1:
-		k = sequence
-		id, ok = at(16)
-	case c.Program == proxytest.EchoProgram && c.Procedure == proxytest.EchoProc:
-		k = echo
-		if c.Flavor == oncrpc.FlavorGSS {
-			k = echoGSS
-		}
-		id, ok = at(12)
+	if at+4 > len(args) {
+		return 0, false
 	}
-	if !ok {
-		return 0, 0, fmt.Errorf("program %#x version %d procedure %d with %d octets of arguments is no Call of a client here", c.Program, c.Version, c.Procedure, len(args))
-	}
-	return k, id, nil
+	return binary.BigEndian.Uint32(args[at:]), true
 }
-
-// replyTo is the Reply of a correct server: a function of the Call alone.
-func replyTo(c *oncrpc.Call, k kind) []byte {
-	sum := proxytest.Checksum(c.Message[c.Args:])
-	switch k {
-	case getattr:
-		attr := make([]byte, 84)
-		testkit.FillPattern(attr, sum)
-		return append(testkit.Words(c.XID, 1, 0, 0, 0, 0, 0), attr...)
-	case mkdir:
-		fh := make([]byte, 32)
-		testkit.FillPattern(fh, sum)
-		return testkit.AppendWords(testkit.AppendOpaque(testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, 1), fh), 0, 0, 0)
-	default:
-		return proxytest.Expected(c.Message)
-	}
-}
-
-// wanted is the Reply to the Call m.
-func wanted(m []byte, k kind) []byte {
-	var c oncrpc.Call
-	if err := oncrpc.ParseCall(m, &c); err != nil {
-		panic(err)
-	}
-	return replyTo(&c, k)
-}
-
-// readData is where the data of a READ's successful Reply begin.
-const readData = 24 + 4 + 4 + 84 + 4 + 4 + 4
 
 // randomCall draws a Call. Most are small, as on a file server.
 func randomCall(r *rand.Rand, xid, id uint32, gss, v4 bool) (kind, []byte) {

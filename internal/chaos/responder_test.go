@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -175,7 +176,7 @@ func (c *responderConn) received(b []byte) {
 		book.wrong("the bridge sent %v", h.Proc)
 		return
 	}
-	if m := b[n:]; h.Proc == rpcrdma.Msg && len(m) >= 8 && !isCall(m) {
+	if m := b[n:]; h.Proc == rpcrdma.Msg && len(m) >= 8 && !proxytest.IsCall(m) {
 		if len(h.Reads)+len(h.Writes) > 0 || h.Reply != nil {
 			book.wrong("the answer to a server's Call %#x has chunks", h.XID)
 		}

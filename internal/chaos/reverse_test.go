@@ -18,12 +18,9 @@ import (
 // same connection, or the connection has ended, or the client did not say anything; what
 // the bridge says in its place is an error.
 
-// callbackProgram is RFC 8881's NFS4_CALLBACK.
-const callbackProgram = 0x40000000
-
 // newReverse is a Call of a server, to the client that sent the SEQUENCE with the number id.
 func newReverse(xid, id uint32, n int) []byte {
-	return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, callbackProgram, 1, 1), tagged(id, n))
+	return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, proxytest.CallbackProgram, 1, 1), tagged(id, n))
 }
 
 // reverseID is the number in a Call that newReverse made.
@@ -43,9 +40,6 @@ func reverseReply(m []byte) []byte {
 	testkit.FillPattern(b, sum)
 	return testkit.AppendOpaque(testkit.Words(binary.BigEndian.Uint32(m), 1, 0, 0, 0, 0), b)
 }
-
-// isCall reports that m is a Call.
-func isCall(m []byte) bool { return len(m) >= 8 && binary.BigEndian.Uint32(m[4:]) == 0 }
 
 // reverses are the Calls of a server on one connection. The goroutine that writes to it owns them.
 type reverses struct {

@@ -80,7 +80,7 @@ func (g *rogue) any() *outstanding {
 
 // check compares a Reply to o.
 func (g *rogue) check(o *outstanding, m []byte) {
-	if !bytes.Equal(m, wanted(o.m, o.kind)) && (!isError(m) || !g.book.refusable(o.id)) {
+	if !bytes.Equal(m, proxytest.Expected(o.m)) && (!isError(m) || !g.book.refusable(o.id)) {
 		g.book.wrong("%s: call %#x (%v) was answered with %d other octets: %x", g.name, o.id, o.kind, len(m), m[:min(len(m), 64)])
 	}
 }
@@ -159,7 +159,7 @@ func (g *rogue) await(c net.Conn, o *outstanding) (answered bool) {
 // readReply reads a record that is no Call of the server's: those are not answered.
 func readReply(c net.Conn) ([]byte, error) {
 	for {
-		if m, err := testkit.ReadRecord(c); err != nil || !isCall(m) {
+		if m, err := testkit.ReadRecord(c); err != nil || !proxytest.IsCall(m) {
 			return m, err
 		}
 	}

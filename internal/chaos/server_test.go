@@ -62,7 +62,7 @@ func (s *server) take(m []byte) (j job, ok bool) {
 	s.taken.Add(1)
 	s.book.serve(&c, k, id)
 	j = job{id: id, kind: k, key: request{c.XID, proxytest.Checksum(m[c.Args:])}}
-	j.reply = replyTo(&c, k)
+	j.reply = proxytest.Expected(m)
 	if !s.cache || !k.harmful() {
 		s.book.execute(id, c.XID, false)
 		return j, true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A tcpServer is an RPC server over TCP with the faults of its sky.
@@ -86,7 +87,7 @@ func (c *tcpConn) serve() {
 		if err != nil {
 			return
 		}
-		if len(m) >= 8 && !isCall(m) {
+		if len(m) >= 8 && !proxytest.IsCall(m) {
 			c.mu.Lock()
 			c.own.answered(m)
 			c.mu.Unlock()
@@ -135,7 +136,7 @@ func (c *tcpConn) answer(j *job) {
 	case sky.strikes(dice, lostCall):
 		return // it was executed
 	case sky.strikes(dice, wrongXID):
-		write(stranger(j.reply, xid^1<<31))
+		write(proxytest.WithXID(j.reply, xid^1<<31))
 		return
 	case sky.strikes(dice, cutRecord):
 		b := append(testkit.Words(1<<31|uint32(len(j.reply))), j.reply...)
@@ -146,7 +147,7 @@ func (c *tcpConn) answer(j *job) {
 		c.Close()
 		return
 	case sky.strikes(dice, strayReply):
-		write(stranger(j.reply, dice.Uint32()|1<<31^xid&(1<<31)))
+		write(proxytest.WithXID(j.reply, dice.Uint32()|1<<31^xid&(1<<31)))
 	}
 	write(j.reply)
 	// A client whose connection was lost may have sent the Call again by now, under

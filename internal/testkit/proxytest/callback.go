@@ -83,7 +83,7 @@ func (c *Callback) Completed(cs []fabric.Completion) {
 		if p := &cs[i]; p.Op == fabric.OpReceive && p.Err == nil {
 			b := c.bufs[p.ID][:p.Bytes]
 			_, _, plain := rpcrdma.ParsePlain(b)
-			reply := plain && len(b) >= rpcrdma.PlainLen+8 && binary.BigEndian.Uint32(b[rpcrdma.PlainLen+4:]) == 1
+			reply := plain && IsReply(b[rpcrdma.PlainLen:])
 			if reply || len(b) >= rpcrdma.FixedLen && binary.BigEndian.Uint32(b[12:]) == uint32(rpcrdma.Error) {
 				c.got <- bytes.Clone(b)
 			}

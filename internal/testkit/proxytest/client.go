@@ -59,7 +59,7 @@ func (c *Client) read() {
 			close(c.Calls)
 			return
 		}
-		if binary.BigEndian.Uint32(m[4:]) == 0 {
+		if IsCall(m) {
 			c.mu.Unlock()
 			select {
 			case c.Calls <- m:

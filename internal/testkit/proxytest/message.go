@@ -3,6 +3,7 @@
 package proxytest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 
@@ -37,10 +38,13 @@ func CallHeader(b []byte, xid, program, version, procedure uint32) []byte {
 
 // EchoCall is a Call to the echo program whose payload is a pattern of n octets.
 func EchoCall(xid uint32, n, replyLen, delayMS int) []byte {
-	b := CallHeader(make([]byte, 0, n+128), xid, EchoProgram, EchoVersion, EchoProc)
+	return EchoCallOf(xid, testkit.Pattern(n, xid), replyLen, delayMS)
+}
+
+// EchoCallOf is a Call to the echo program with the given payload.
+func EchoCallOf(xid uint32, payload []byte, replyLen, delayMS int) []byte {
+	b := CallHeader(make([]byte, 0, len(payload)+128), xid, EchoProgram, EchoVersion, EchoProc)
 	b = testkit.AppendWords(b, uint32(replyLen), uint32(delayMS))
-	payload := make([]byte, n)
-	testkit.FillPattern(payload, xid)
 	return testkit.AppendOpaque(b, payload)
 }
 
@@ -49,9 +53,7 @@ func EchoReply(xid uint32, payload []byte, replyLen int) []byte {
 	b := testkit.AppendWords(make([]byte, 0, replyLen+64), xid, 1, 0, 0, 0, 0)
 	sum := Checksum(payload)
 	b = testkit.AppendWords(b, sum)
-	data := make([]byte, replyLen)
-	testkit.FillPattern(data, sum)
-	return testkit.AppendOpaque(b, data)
+	return testkit.AppendOpaque(b, testkit.Pattern(replyLen, sum))
 }
 
 var handle = []byte("a file handle of 28 octets..")
@@ -70,9 +72,7 @@ func ReadReply(xid uint32, offset uint64, count uint32) []byte {
 	b = testkit.AppendWords(b, 0, 1)
 	b = append(b, make([]byte, 84)...)
 	b = testkit.AppendWords(b, count, 0)
-	data := make([]byte, count)
-	testkit.FillPattern(data, uint32(offset))
-	return testkit.AppendOpaque(b, data)
+	return testkit.AppendOpaque(b, testkit.Pattern(int(count), uint32(offset)))
 }
 
 // WriteCall is an NFSv3 WRITE of n patterned octets at offset.
@@ -81,9 +81,7 @@ func WriteCall(xid uint32, offset uint64, n int) []byte {
 	b = testkit.AppendOpaque(b, handle)
 	b = binary.BigEndian.AppendUint64(b, offset)
 	b = testkit.AppendWords(b, uint32(n), 2)
-	data := make([]byte, n)
-	testkit.FillPattern(data, uint32(offset))
-	return testkit.AppendOpaque(b, data)
+	return testkit.AppendOpaque(b, testkit.Pattern(n, uint32(offset)))
 }
 
 // WriteReply is the server's answer; the verifier carries the data's checksum.
@@ -93,25 +91,37 @@ func WriteReply(xid uint32, data []byte) []byte {
 	return testkit.AppendWords(b, 0xfeed, Checksum(data))
 }
 
+// ReadData is the offset of the data in a ReadReply: behind the Reply header, the status,
+// the attributes with the word before them, count, eof, and the length of the data.
+const ReadData = 24 + 4 + 4 + 84 + 4 + 4 + 4
+
 // GetattrCall is an NFSv3 GETATTR.
-func GetattrCall(xid uint32) []byte {
-	return testkit.AppendOpaque(CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), handle)
+func GetattrCall(xid uint32) []byte { return GetattrCallOf(xid, handle) }
+
+// GetattrCallOf is an NFSv3 GETATTR of the file with the given handle.
+func GetattrCallOf(xid uint32, file []byte) []byte {
+	return testkit.AppendOpaque(CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 1), file)
 }
 
-// GetattrReply is the server's answer.
-func GetattrReply(xid uint32) []byte {
-	b := testkit.Words(xid, 1, 0, 0, 0, 0, 0)
-	attr := make([]byte, 84)
-	testkit.FillPattern(attr, 84)
-	return append(b, attr...)
+// GetattrReply is the server's answer to a GETATTR with the arguments args: the
+// attributes are a pattern of their checksum.
+func GetattrReply(xid uint32, args []byte) []byte {
+	return append(testkit.Words(xid, 1, 0, 0, 0, 0, 0), testkit.Pattern(84, Checksum(args))...)
 }
 
-// Mkdir is an NFSv3 MKDIR, which must not be executed twice.
+// MkdirCall is an NFSv3 MKDIR, which must not be executed twice.
 func MkdirCall(xid uint32, name string) []byte {
 	b := CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 9)
 	b = testkit.AppendOpaque(b, handle)
 	b = testkit.AppendOpaque(b, []byte(name))
 	return testkit.AppendWords(b, 0, 0, 0, 0, 0, 0)
+}
+
+// MkdirReply is the server's answer to a MKDIR with the arguments args: the handle of
+// the new directory is a pattern of their checksum.
+func MkdirReply(xid uint32, args []byte) []byte {
+	b := testkit.AppendOpaque(testkit.Words(xid, 1, 0, 0, 0, 0, 0, 1), testkit.Pattern(32, Checksum(args)))
+	return testkit.AppendWords(b, 0, 0, 0)
 }
 
 // CompoundCall is an NFSv4 COMPOUND.
@@ -140,8 +150,8 @@ func SequenceCall(xid uint32) []byte {
 	return CompoundCall(xid, 2, Sequence([16]byte{1}, xid, xid%64))
 }
 
-// GSSCall makes m, a Call from the functions above, one under RPCSEC_GSS: krb5
-// without a service (1), with integrity (2) or privacy (3) by name only.
+// GSSCall returns the Call m, which a function above made, under RPCSEC_GSS: krb5
+// without a service (1), or with the name alone of integrity (2) or privacy (3).
 func GSSCall(m []byte, sequence, service uint32) []byte {
 	var c oncrpc.Call
 	if err := oncrpc.ParseCall(m, &c); err != nil {
@@ -158,19 +168,39 @@ func GSSCall(m []byte, sequence, service uint32) []byte {
 	return append(b, m[c.Args:]...)
 }
 
+// CallbackProgram is RFC 8881's NFS4_CALLBACK.
+const CallbackProgram = 0x40000000
+
 // CallbackCall is a CB_COMPOUND with n octets of tag.
 func CallbackCall(xid uint32, n int) []byte {
-	b := testkit.Words(xid, 0, 2, 0x40000000, 1, 1, 0, 0, 0, 0)
-	tag := make([]byte, n)
-	testkit.FillPattern(tag, xid)
-	return testkit.AppendWords(testkit.AppendOpaque(b, tag), 1, 0, 0)
+	b := testkit.Words(xid, 0, 2, CallbackProgram, 1, 1, 0, 0, 0, 0)
+	return testkit.AppendWords(testkit.AppendOpaque(b, testkit.Pattern(n, xid)), 1, 0, 0)
 }
 
 // CallbackReply is a client's answer to one, with n octets of tag.
 func CallbackReply(xid uint32, n int) []byte {
-	tag := make([]byte, n)
-	testkit.FillPattern(tag, xid)
-	return testkit.AppendWords(testkit.AppendOpaque(testkit.Words(xid, 1, 0, 0, 0, 0, 0), tag), 0)
+	return testkit.AppendWords(testkit.AppendOpaque(testkit.Words(xid, 1, 0, 0, 0, 0, 0), testkit.Pattern(n, xid)), 0)
+}
+
+// XID returns the XID of the message m.
+func XID(m []byte) uint32 { return binary.BigEndian.Uint32(m) }
+
+// WithXID returns a copy of the message m with another XID.
+func WithXID(m []byte, xid uint32) []byte {
+	m = bytes.Clone(m)
+	binary.BigEndian.PutUint32(m, xid)
+	return m
+}
+
+// IsCall reports whether m is a Call.
+func IsCall(m []byte) bool { return isType(m, oncrpc.TypeCall) }
+
+// IsReply reports whether m is a Reply.
+func IsReply(m []byte) bool { return isType(m, oncrpc.TypeReply) }
+
+func isType(m []byte, want uint32) bool {
+	_, mtype, ok := oncrpc.MessageType(m)
+	return ok && mtype == want
 }
 
 // Expected returns the Reply that a correct server and bridge give to the Call
@@ -183,7 +213,7 @@ func Expected(m []byte) []byte {
 	return answer(&c)
 }
 
-// answer is the one implementation of all the servers here.
+// answer executes c, for every server here and in package chaos.
 func answer(c *oncrpc.Call) []byte {
 	args := c.Message[c.Args:]
 	word := func(i int) uint32 { return binary.BigEndian.Uint32(args[i:]) }
@@ -201,7 +231,7 @@ func answer(c *oncrpc.Call) []byte {
 		fl := 4 + (len(handle)+3)&^3
 		switch c.Procedure {
 		case 1:
-			return GetattrReply(c.XID)
+			return GetattrReply(c.XID, args)
 		case 6:
 			if len(args) < fl+12 {
 				return fail(oncrpc.GarbageArguments)
@@ -214,7 +244,7 @@ func answer(c *oncrpc.Call) []byte {
 			n := int(word(fl + 16))
 			return WriteReply(c.XID, args[fl+20:fl+20+n])
 		case 9:
-			return testkit.AppendWords(testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, 0, 0, 0), 0)
+			return MkdirReply(c.XID, args)
 		}
 	}
 	if c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == 1 {

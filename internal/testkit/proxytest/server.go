@@ -164,7 +164,7 @@ func (s *TCPServer) serve(c *TCPConn) {
 		if err != nil {
 			return
 		}
-		if _, mtype, ok := oncrpc.MessageType(m); ok && mtype == oncrpc.TypeReply {
+		if IsReply(m) {
 			c.got <- m
 			continue
 		}
