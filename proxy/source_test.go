@@ -94,7 +94,7 @@ func (x *portCase) drop(reset bool) {
 	old := x.s.Conns()
 	for _, c := range old {
 		if reset {
-			_ = c.Conn.(*net.TCPConn).SetLinger(0)
+			_ = c.SetLinger(0)
 		}
 		c.Close()
 	}
@@ -366,7 +366,7 @@ func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 		}
 		cache[k] = proxytest.Expected(c.Message)
 		executed[string(c.Message[c.Args:])]++
-		_ = from.Conn.(*net.TCPConn).SetLinger(0)
+		_ = from.SetLinger(0)
 		from.Close()
 		return nil, true
 	}

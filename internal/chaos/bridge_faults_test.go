@@ -113,7 +113,7 @@ func vanishes(over string) func(*bridgeFault) {
 			u.Provider = proxytest.IWARP(iwarp.Options{SilentTimeout: silent, Log: b.h.Log})
 		} else {
 			b.overTCP("up", newServer(b.book, true))
-			target = b.servers[0].l.Addr().String()
+			target = b.servers[0].Addr()
 		}
 		r := proxytest.NewRelay(b.t, target)
 		u.Endpoints = []string{r.Addr()}

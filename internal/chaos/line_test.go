@@ -51,25 +51,22 @@ func dialTCP(ctx context.Context, addr string, local net.IP) (line, error) {
 
 func (l *tcpLine) read() {
 	defer close(l.endc)
-	r := bufferedReader(l.Conn)
-	for {
-		m, err := testkit.ReadRecord(r)
-		if err != nil {
-			return
+	call := func(m []byte) (more bool) {
+		select {
+		case l.called <- m:
+		default:
 		}
-		if proxytest.IsCall(m) {
-			select {
-			case l.called <- m:
-			default:
-			}
-			continue
-		}
+		return true
+	}
+	reply := func(m []byte) (more bool) {
 		select {
 		case l.got <- m:
+			return true
 		case <-l.stop:
-			return
+			return false
 		}
 	}
+	_ = proxytest.ReadMessages(bufferedReader(l.Conn), call, reply) // the client sees ended
 }
 
 func (l *tcpLine) send(m []byte, most time.Duration) error {

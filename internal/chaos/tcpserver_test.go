@@ -1,11 +1,8 @@
 package chaos
 
 import (
-	"encoding/binary"
 	"math/rand/v2"
-	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -14,132 +11,89 @@ import (
 
 // A tcpServer is an RPC server over TCP with the faults of its sky.
 type tcpServer struct {
-	name   string
-	seed   seed
+	*proxytest.TCPServer
 	server *server
-	sky    *sky
-	l      net.Listener
-	n      atomic.Int64
-	wg     sync.WaitGroup
-
-	mu     sync.Mutex // guards the rest
-	conns  map[*tcpConn]struct{}
-	closed bool
 }
 
 // A tcpConn is one connection of a tcpServer.
 type tcpConn struct {
-	*net.TCPConn
-	s *tcpServer
+	*proxytest.TCPConn
+	server *server
+	sky    *sky
 
-	mu   sync.Mutex // guards writing and the fields below
+	mu   sync.Mutex // guards the fields below, and the order of what answer writes
 	dice *rand.Rand
 	own  reverses
 }
 
-func (s *tcpServer) listen() error {
-	var err error
-	if s.l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return err
-	}
-	s.conns = make(map[*tcpConn]struct{})
-	s.wg.Go(func() {
-		for {
-			nc, err := s.l.Accept()
-			if err != nil {
-				return
-			}
-			c := &tcpConn{TCPConn: nc.(*net.TCPConn), s: s, dice: s.seed.dice(s.name, int(s.n.Add(1))), own: reverses{s: s.server}}
-			s.mu.Lock()
-			if s.closed {
-				c.Close()
-			}
-			s.conns[c] = struct{}{}
-			s.mu.Unlock()
-			s.wg.Go(c.serve)
-		}
+func listenTCP(name string, s seed, executes *server, sk *sky) (*tcpServer, error) {
+	l, err := proxytest.ServeTCP("127.0.0.1:0", func(nc *proxytest.TCPConn) {
+		c := &tcpConn{TCPConn: nc, server: executes, sky: sk, dice: s.dice(name, nc.Number), own: reverses{s: executes}}
+		_ = proxytest.ReadMessages(bufferedReader(c), c.call, c.reply) // wires and skies end connections all the time
 	})
-	return nil
+	return &tcpServer{TCPServer: l, server: executes}, err
 }
 
-func (s *tcpServer) close() {
-	s.l.Close()
-	s.mu.Lock()
-	s.closed = true
-	for c := range s.conns {
-		c.Close()
+// reply receives the Reply m to a Call of the server.
+func (c *tcpConn) reply(m []byte) (more bool) {
+	if len(m) < 8 {
+		c.server.book.wrong("the bridge sent a record of %d octets", len(m))
+		return true
 	}
-	s.mu.Unlock()
-	s.wg.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own.answered(m)
+	return true
 }
 
-func (c *tcpConn) serve() {
-	s := c.s
-	defer func() {
-		c.Close()
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
-	}()
-	r := bufferedReader(c)
-	for {
-		m, err := testkit.ReadRecord(r)
-		if err != nil {
-			return
-		}
-		if len(m) >= 8 && !proxytest.IsCall(m) {
-			c.mu.Lock()
-			c.own.answered(m)
-			c.mu.Unlock()
-			continue
-		}
-		if m[3]&1 == 0 && c.strikes(lostCall) {
-			continue // before it is executed
-		}
-		j, ok := s.server.take(m)
-		if !ok {
-			continue
-		}
-		if c.strikes(hangUp) {
-			s.server.finish(&j)
-			if m[3]&1 == 0 {
-				c.SetLinger(0)
-			}
-			return
-		}
-		if c.strikes(lateReply) {
-			c.mu.Lock()
-			d := between(c.dice, 0, 50*time.Millisecond)
-			c.mu.Unlock()
-			time.AfterFunc(d, func() { c.answer(&j) })
-			continue
-		}
-		c.answer(&j)
+// call receives the Call m. It reports false to hang up.
+func (c *tcpConn) call(m []byte) (more bool) {
+	if m[3]&1 == 0 && c.strikes(lostCall) {
+		return true // before it is executed
 	}
+	j, ok := c.server.take(m)
+	if !ok {
+		return true
+	}
+	if c.strikes(hangUp) {
+		c.server.finish(&j)
+		if m[3]&1 == 0 {
+			c.SetLinger(0)
+		}
+		return false
+	}
+	if c.strikes(lateReply) {
+		c.mu.Lock()
+		d := between(c.dice, 0, 50*time.Millisecond)
+		c.mu.Unlock()
+		time.AfterFunc(d, func() { c.answer(&j) })
+		return true
+	}
+	c.answer(&j)
+	return true
 }
 
 func (c *tcpConn) strikes(f fault) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.s.sky.strikes(c.dice, f)
+	return c.sky.strikes(c.dice, f)
 }
 
 // answer sends the Reply to j with the faults that the sky draws.
 func (c *tcpConn) answer(j *job) {
-	c.s.server.finish(j)
+	c.server.finish(j)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sky, dice := c.s.sky, c.dice
-	xid := binary.BigEndian.Uint32(j.reply)
-	write := func(m []byte) { _ = testkit.WriteRecord(c, m) } // that it has ended is seen by serve
+	sky, dice := c.sky, c.dice
+	xid := proxytest.XID(j.reply)
 	switch {
 	case sky.strikes(dice, lostCall):
 		return // it was executed
 	case sky.strikes(dice, wrongXID):
-		write(proxytest.WithXID(j.reply, xid^1<<31))
+		c.Send(proxytest.WithXID(j.reply, xid^1<<31))
 		return
 	case sky.strikes(dice, cutRecord):
-		b := append(testkit.Words(1<<31|uint32(len(j.reply))), j.reply...)
+		b := testkit.Record(j.reply)
 		_, _ = c.Write(b[:dice.IntN(len(b))])
 		if dice.IntN(2) == 0 {
 			c.SetLinger(0)
@@ -147,15 +101,15 @@ func (c *tcpConn) answer(j *job) {
 		c.Close()
 		return
 	case sky.strikes(dice, strayReply):
-		write(proxytest.WithXID(j.reply, dice.Uint32()|1<<31^xid&(1<<31)))
+		c.Send(proxytest.WithXID(j.reply, dice.Uint32()|1<<31^xid&(1<<31)))
 	}
-	write(j.reply)
+	c.Send(j.reply)
 	// A client whose connection was lost may have sent the Call again by now, under
 	// the same XID: the second Reply is as good.
 	if sky.strikes(dice, twiceReply) {
-		write(j.reply)
+		c.Send(j.reply)
 	}
 	if m := c.own.draw(dice, j); m != nil {
-		write(m)
+		c.Send(m)
 	}
 }

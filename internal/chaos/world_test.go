@@ -160,12 +160,12 @@ func (w *world) overRDMA(name string, s *server) string {
 func (w *world) overTCP(name string, s *server) string {
 	w.t.Helper()
 	sk := w.newSky(&tcpFaults)
-	ts := &tcpServer{name: name, seed: w.seed, server: s, sky: sk}
-	if err := ts.listen(); err != nil {
+	ts, err := listenTCP(name, w.seed, s, sk)
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.servers = append(w.servers, ts)
-	return w.wire(name, sk, ts.l.Addr().String(), false)
+	return w.wire(name, sk, ts.Addr(), false)
 }
 
 // inMemory adds a faulty Responder on a faulty provider in memory.
@@ -327,7 +327,7 @@ func (w *world) close() {
 		_ = r.l.Close()
 	}
 	for _, s := range w.servers {
-		s.close()
+		s.Close()
 	}
 	if !w.settles(10*time.Second, func() bool { return w.h.Arena.Outstanding() == 0 }) {
 		w.book.wrong("%d leases are not back: %+v", w.h.Arena.Outstanding(), w.h.Arena.Stats().Accounts)

@@ -41,40 +41,44 @@ func DialClientFrom(local net.IP, addr string) (*Client, error) {
 	return cl, nil
 }
 
+// read matches Replies with Calls until the connection ends.
 func (c *Client) read() {
-	r := bufio.NewReaderSize(c.Conn, 64<<10)
-	for {
-		m, err := testkit.ReadRecord(r)
-		c.mu.Lock()
-		if err != nil || len(m) < 8 {
-			if err == nil {
-				err = io.ErrUnexpectedEOF
-			}
-			c.err = err
-			for _, ch := range c.pending {
-				close(ch)
-			}
-			c.pending = nil
-			c.mu.Unlock()
-			close(c.Calls)
-			return
-		}
-		if IsCall(m) {
-			c.mu.Unlock()
-			select {
-			case c.Calls <- m:
-			default:
-			}
-			continue
-		}
-		xid := binary.BigEndian.Uint32(m)
-		ch := c.pending[xid]
-		delete(c.pending, xid)
-		c.mu.Unlock()
-		if ch != nil {
-			ch <- m
-		}
+	err := ReadMessages(bufio.NewReaderSize(c.Conn, 64<<10), c.called, c.answered)
+	if err == nil {
+		err = io.ErrUnexpectedEOF
 	}
+	c.mu.Lock()
+	c.err = err
+	for _, ch := range c.pending {
+		close(ch)
+	}
+	c.pending = nil
+	c.mu.Unlock()
+	close(c.Calls)
+}
+
+// called receives a Call of the server.
+func (c *Client) called(m []byte) (more bool) {
+	select {
+	case c.Calls <- m:
+	default:
+	}
+	return true
+}
+
+// answered receives every other message.
+func (c *Client) answered(m []byte) (more bool) {
+	if len(m) < 8 {
+		return false
+	}
+	c.mu.Lock()
+	ch := c.pending[XID(m)]
+	delete(c.pending, XID(m))
+	c.mu.Unlock()
+	if ch != nil {
+		ch <- m
+	}
+	return true
 }
 
 // Go sends the Call m. The channel it returns receives the Reply, and is closed when the

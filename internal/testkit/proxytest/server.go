@@ -2,8 +2,6 @@ package proxytest
 
 import (
 	"context"
-	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
@@ -63,6 +60,32 @@ func (g *Gate) wait() <-chan struct{} {
 	return g.shut
 }
 
+// reply returns the answer to c, or nil when the server stays silent.
+func (b *Behaviour) reply(c *oncrpc.Call) []byte {
+	if b.Intercept != nil {
+		if r, taken := b.Intercept(c); taken {
+			return r
+		}
+	}
+	return answer(c)
+}
+
+// schedule calls send at once, or hands it to later when the answer to c must wait.
+func (b *Behaviour) schedule(c *oncrpc.Call, send func(), later func(send func())) {
+	if d := b.Delay + time.Duration(delay(c))*time.Millisecond; d > 0 {
+		time.AfterFunc(d, func() { later(send) })
+		return
+	}
+	if shut := b.Gate.wait(); shut != nil {
+		go func() {
+			<-shut
+			later(send)
+		}()
+		return
+	}
+	send()
+}
+
 // Served counts.
 type Served struct {
 	Calls atomic.Int64
@@ -91,148 +114,6 @@ func (s *Served) XIDs() map[uint32]int {
 		m[k] = v
 	}
 	return m
-}
-
-// A TCPServer answers Calls over TCP.
-type TCPServer struct {
-	Served
-	Behaviour
-	l  net.Listener
-	wg sync.WaitGroup
-
-	mu    sync.Mutex
-	conns []*TCPConn // in the order they came
-}
-
-// A TCPConn is one connection of a TCPServer. A server may use it to call its client.
-type TCPConn struct {
-	net.Conn
-	s   *TCPServer
-	wmu sync.Mutex // guards writing
-	got chan []byte
-}
-
-// ListenTCP starts a server at addr.
-func ListenTCP(addr string, b Behaviour) (*TCPServer, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	s := &TCPServer{Behaviour: b, l: l}
-	s.wg.Add(1)
-	go s.accept()
-	return s, nil
-}
-
-// Addr is where it listens.
-func (s *TCPServer) Addr() string { return s.l.Addr().String() }
-
-func (s *TCPServer) accept() {
-	defer s.wg.Done()
-	for {
-		nc, err := s.l.Accept()
-		if err != nil {
-			return
-		}
-		c := &TCPConn{Conn: nc, s: s, got: make(chan []byte, 1024)}
-		s.mu.Lock()
-		s.conns = append(s.conns, c)
-		s.mu.Unlock()
-		s.wg.Add(1)
-		go s.serve(c)
-	}
-}
-
-// Conns are the connections that are up, in the order they came.
-func (s *TCPServer) Conns() []*TCPConn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.conns)
-}
-
-func (s *TCPServer) serve(c *TCPConn) {
-	defer s.wg.Done()
-	defer close(c.got)
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.conns = slices.DeleteFunc(s.conns, func(x *TCPConn) bool { return x == c })
-	}()
-	defer c.Close()
-	for {
-		m, err := testkit.ReadRecord(c)
-		if err != nil {
-			return
-		}
-		if IsReply(m) {
-			c.got <- m
-			continue
-		}
-		var call oncrpc.Call
-		if oncrpc.ParseCall(m, &call) != nil {
-			return
-		}
-		s.count(call.XID)
-		reply := answer(&call)
-		if s.Intercept != nil {
-			if r, taken := s.Intercept(&call); taken {
-				reply = r
-			}
-		}
-		if s.InterceptTCP != nil {
-			if r, taken := s.InterceptTCP(&call, c); taken {
-				reply = r
-			}
-		}
-		if reply == nil {
-			continue
-		}
-		send := func() { c.Send(reply) }
-		if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
-			time.AfterFunc(d, send)
-			continue
-		}
-		if shut := s.Gate.wait(); shut != nil {
-			go func() {
-				<-shut
-				send()
-			}()
-			continue
-		}
-		send()
-	}
-}
-
-// Send sends one record. It ignores errors: serve sees the end of the connection.
-func (c *TCPConn) Send(m []byte) {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
-	_ = testkit.WriteRecord(c.Conn, m)
-}
-
-// Call sends the Call m to the client.
-func (c *TCPConn) Call(m []byte, _ uint32) { c.Send(m) }
-
-// Next is the client's next Reply.
-func (c *TCPConn) Next(wait time.Duration) ([]byte, error) {
-	return next(c.got, wait)
-}
-
-// Drop ends the connection.
-func (c *TCPConn) Drop(error) { c.Close() }
-
-// DropConnections ends all connections.
-func (s *TCPServer) DropConnections() {
-	for _, c := range s.Conns() {
-		c.Close()
-	}
-}
-
-// Close ends the server.
-func (s *TCPServer) Close() {
-	s.l.Close()
-	s.DropConnections()
-	s.wg.Wait()
 }
 
 // An RDMAServer answers Calls over RPC-over-RDMA.
@@ -316,12 +197,7 @@ func (s *RDMAServer) Call(x *rdmaside.Exchange) {
 		return
 	}
 	s.count(call.XID)
-	reply := answer(&call)
-	if s.Intercept != nil {
-		if r, taken := s.Intercept(&call); taken {
-			reply = r
-		}
-	}
+	reply := s.reply(&call)
 	if reply == nil {
 		return // silent: the exchange stays open until its connection ends
 	}
@@ -334,20 +210,8 @@ func (s *RDMAServer) Call(x *rdmaside.Exchange) {
 		copy(b.Bytes(), reply)
 		x.Reply([][]byte{b.Bytes()}, b)
 	}
-	if d := s.Delay + time.Duration(delay(&call))*time.Millisecond; d > 0 {
-		on := x.Conn().Loop()
-		time.AfterFunc(d, func() { on.Post(loop.TaskFunc(send)) })
-		return
-	}
-	if shut := s.Gate.wait(); shut != nil {
-		on := x.Conn().Loop()
-		go func() {
-			<-shut
-			on.Post(loop.TaskFunc(send))
-		}()
-		return
-	}
-	send()
+	on := x.Conn().Loop()
+	s.schedule(&call, send, func(send func()) { on.Post(loop.TaskFunc(send)) })
 }
 
 // Close stops listening and ends all connections.
