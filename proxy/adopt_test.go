@@ -205,18 +205,15 @@ func (x *adoption) send(t *testing.T, transport string, m []byte) attempt {
 // rdmaCall is the Call m of an RDMA client, in memory of acct.
 func rdmaCall(t *testing.T, h *proxytest.Harness, acct *regmem.Account, m []byte, owner rdmaside.CallOwner) *rdmaside.Call {
 	t.Helper()
-	b, err := acct.Lease(len(m))
+	b, err := proxytest.Lease(acct, m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Release)
-	copy(b.Bytes(), m)
-	var hd oncrpc.Call
-	if err := oncrpc.ParseCall(b.Bytes(), &hd); err != nil {
+	c := &rdmaside.Call{Owner: owner}
+	if err := proxytest.PrepareCall(c, b, h.Registry); err != nil {
 		t.Fatal(err)
 	}
-	c := &rdmaside.Call{XID: hd.XID, Message: b.Bytes(), Owner: owner}
-	c.Binding = h.Registry.Analyse(&hd, &c.Analysis)
 	return c
 }
 

@@ -17,7 +17,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
@@ -211,19 +210,16 @@ func (b *bubble) next() *bubbleCall {
 	b.xid++
 	id := b.book.next.Add(1)
 	k, m := randomCall(b.dice, b.xid, id, false, false)
-	l, err := b.mem.Lease(len(m))
+	l, err := proxytest.Lease(b.mem, m)
 	if err != nil {
 		b.book.wrong("%v", err)
 		return nil
 	}
-	copy(l.Bytes(), m)
 	c := &bubbleCall{b: b, kind: k, id: id, m: l}
-	c.Message, c.XID, c.Owner = l.Bytes(), b.xid, c
-	var h oncrpc.Call
-	if err := oncrpc.ParseCall(c.Message, &h); err != nil {
+	c.Owner = c
+	if err := proxytest.PrepareCall(&c.Call, l, b.reg); err != nil {
 		panic(err)
 	}
-	c.Binding = b.reg.Analyse(&h, &c.Analysis)
 	b.book.begin(k, id, m)
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -33,11 +34,10 @@ type client struct {
 
 // An outstanding is a Call that was not answered yet.
 type outstanding struct {
-	kind    kind
-	id      uint32
-	m       []byte
-	sent    time.Time // on the present connection
-	retried bool
+	kind kind
+	id   uint32
+	m    []byte
+	sent time.Time // on the present connection
 }
 
 // run makes Calls until ctx ends, then waits for those outstanding until end does.
@@ -61,27 +61,13 @@ func (c *client) run(ctx, end context.Context) {
 // live is the life of one connection.
 func (c *client) live(ctx, end context.Context, l line) {
 	defer l.close()
-	xids := make([]uint32, 0, len(c.outstanding))
-	for xid := range c.outstanding {
-		xids = append(xids, xid)
-	}
-	slices.Sort(xids)
-	for _, xid := range xids {
-		o := c.outstanding[xid]
-		o.retried = true
-		if !c.send(l, o) {
-			return
-		}
+	if !c.retransmit(l) {
+		return
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		for ctx.Err() == nil && len(c.outstanding) < c.deep && !c.book.broken.Load() {
-			if !c.fresh(l) {
-				return
-			}
-		}
-		if ctx.Err() != nil && len(c.outstanding) == 0 {
+		if !c.fill(ctx, l) || ctx.Err() != nil && len(c.outstanding) == 0 {
 			return
 		}
 		select {
@@ -92,29 +78,59 @@ func (c *client) live(ctx, end context.Context, l line) {
 				c.called(l, m)
 			}
 		case <-l.ended():
-			for { // Replies that came before the end count
-				select {
-				case m := <-l.replies():
-					c.answered(m)
-					continue
-				default:
-				}
-				return
-			}
+			c.drain(l)
+			return
 		case <-tick.C:
-			if c.book.broken.Load() {
+			if c.book.broken.Load() || c.overdue() {
 				return
-			}
-			for _, o := range c.outstanding {
-				if w := time.Since(o.sent); w > c.bound(o.kind) {
-					c.book.wrong("%s: call %#x (%v) has waited %v on a live connection", c.name, o.id, o.kind, w)
-					return
-				}
 			}
 		case <-end.Done():
 			return
 		}
 	}
+}
+
+// retransmit sends the Calls that are outstanding on l, in the order of their XIDs.
+func (c *client) retransmit(l line) bool {
+	for _, xid := range slices.Sorted(maps.Keys(c.outstanding)) {
+		if !c.send(l, c.outstanding[xid]) {
+			return false
+		}
+	}
+	return true
+}
+
+// fill sends new Calls until as many are outstanding as the client may have.
+func (c *client) fill(ctx context.Context, l line) bool {
+	for ctx.Err() == nil && len(c.outstanding) < c.deep && !c.book.broken.Load() {
+		if !c.fresh(l) {
+			return false
+		}
+	}
+	return true
+}
+
+// drain checks the Replies that came before the end of l: they count.
+func (c *client) drain(l line) {
+	for {
+		select {
+		case m := <-l.replies():
+			c.answered(m)
+		default:
+			return
+		}
+	}
+}
+
+// overdue reports, to the book as well, a Call that has waited for longer than its bound.
+func (c *client) overdue() bool {
+	for _, o := range c.outstanding {
+		if w := time.Since(o.sent); w > c.bound(o.kind) {
+			c.book.wrong("%s: call %#x (%v) has waited %v on a live connection", c.name, o.id, o.kind, w)
+			return true
+		}
+	}
+	return false
 }
 
 // fresh sends a new Call.

@@ -24,28 +24,22 @@ type rdmaRogue struct {
 
 // A rogueConn is one connection of an rdmaRogue, owned by its loop.
 type rogueConn struct {
-	conn fabric.Conn
-	bufs [32][]byte
-	endc chan struct{}
+	receives receives
+	endc     chan struct{}
 }
+
+const rogueReceives = 32
 
 // Setup is part of fabric.Handler.
 func (c *rogueConn) Setup(conn fabric.Conn) error {
-	c.conn = conn
-	for i := range c.bufs {
-		c.bufs[i] = make([]byte, 4096)
-		if err := conn.PostReceive(uint64(i), c.bufs[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.receives.post(conn, rogueReceives, 4096)
 }
 
 // Completed is part of fabric.Handler.
 func (c *rogueConn) Completed(cs []fabric.Completion) {
 	for i := range cs {
 		if cs[i].Op == fabric.OpReceive && cs[i].Err == nil {
-			_ = c.conn.PostReceive(cs[i].ID, c.bufs[cs[i].ID])
+			_, _ = c.receives.again(&cs[i])
 		}
 	}
 }
@@ -59,7 +53,7 @@ func (g *rdmaRogue) run(ctx context.Context) {
 		c := &rogueConn{endc: make(chan struct{})}
 		dctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		conn, err := g.p.Dial(dctx, g.loop, g.addr, fabric.ConnOptions{
-			PrivateData: rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 4096, RecvSize: 4096}), Receives: len(c.bufs),
+			PrivateData: rpcrdma.AppendPrivateData(nil, rpcrdma.PrivateData{SendSize: 4096, RecvSize: 4096}), Receives: rogueReceives,
 		}, c)
 		cancel()
 		if err != nil {
@@ -89,80 +83,114 @@ func (g *rdmaRogue) call(k kind, n int) []byte {
 	return m
 }
 
+// An rdmaAct is one misdeed of an rdmaRogue on a connection, with memory to offer for it.
+type rdmaAct struct {
+	*rdmaRogue
+	conn   fabric.Conn
+	region fabric.Region
+	seg    rpcrdma.Segment // all of region
+	h      rpcrdma.Header  // of the Call m, without chunks
+	m      []byte          // a GETATTR
+}
+
+var rdmaActs = map[fault]func(*rdmaAct){
+	rdmaOverrun: (*rdmaAct).overrun, rdmaHeader: (*rdmaAct).header, rdmaReads: (*rdmaAct).reads,
+	rdmaWrites: (*rdmaAct).writes, rdmaGone: (*rdmaAct).gone,
+}
+
 // misbehave does one thing of many. It runs on the loop.
 func (g *rdmaRogue) misbehave(conn fabric.Conn) {
-	post := func(h *rpcrdma.Header, payload []byte) {
-		_ = conn.PostSend(0, fabric.Send{Parts: [][]byte{append(h.Append(nil), payload...)}})
-	}
-	buf := make([]byte, 64<<10)
-	region, err := conn.Register(buf, fabric.RemoteRead|fabric.RemoteWrite)
+	region, err := conn.Register(make([]byte, 64<<10), fabric.RemoteRead|fabric.RemoteWrite)
 	if err != nil {
 		return
 	}
-	seg := rpcrdma.Segment{Handle: uint32(region.Handle), Length: region.Length, Offset: region.Offset}
-	var h rpcrdma.Header
-	m := g.call(getattr, 0)
-	h.Reset(g.xid, 32, rpcrdma.Msg)
+	a := &rdmaAct{rdmaRogue: g, conn: conn, region: region, m: g.call(getattr, 0)}
+	a.seg = rpcrdma.Segment{Handle: uint32(region.Handle), Length: region.Length, Offset: region.Offset}
+	a.h.Reset(g.xid, 32, rpcrdma.Msg)
 	f := rdmaOverrun + fault(g.dice.IntN(int(rdmaGone-rdmaOverrun)+1))
 	g.counts[f].Add(1)
-	switch f {
-	case rdmaOverrun: // many more Calls than credits
-		for range 100 {
-			m := g.call(getattr, 0)
-			h.Reset(g.xid, 1000, rpcrdma.Msg)
-			post(&h, m)
-		}
-	case rdmaHeader: // a header that is none, of another version, or of no use here
-		b := append(h.Append(nil), m...)
-		switch g.dice.IntN(4) {
-		case 0:
-			b = b[:g.dice.IntN(rpcrdma.PlainLen)]
-		case 1:
-			b[7] = byte(2 + g.dice.IntN(200))
-		case 2:
-			b[15] = byte(2 + g.dice.IntN(200))
-		case 3:
-			b[16+g.dice.IntN(12)] = byte(1 + g.dice.IntN(255))
-		}
-		_ = conn.PostSend(0, fabric.Send{Parts: [][]byte{b}})
-	case rdmaReads: // a Read chunk of nothing, of too much, or beyond its region
-		switch g.dice.IntN(3) {
-		case 0:
-			seg.Handle ^= 1
-		case 1:
-			seg.Length = 1<<31 - 1
-		case 2:
-			seg.Length += 4096
-		}
-		h.AddRead(uint32(len(m)), seg)
-		post(&h, m)
-	case rdmaWrites: // a Write or Reply chunk that nothing fits in, or that is not there
-		m = g.call(read, 20000)
-		h.Reset(g.xid, 32, rpcrdma.Msg)
-		switch g.dice.IntN(3) {
-		case 0:
-			seg.Handle ^= 1
-		case 1:
-			seg.Length = 64
-		case 2:
-			seg.Offset += uint64(seg.Length) - 100
-		}
-		if g.dice.IntN(2) == 0 {
-			h.AddWrite(seg)
-		} else {
-			h.SetReply(seg)
-		}
-		post(&h, m)
-	case rdmaGone: // the chunk is taken back, or the connection ended, under the bridge's hands
-		m = g.call(read, 20000)
-		h.Reset(g.xid, 32, rpcrdma.Msg)
-		h.AddWrite(seg)
-		post(&h, m)
-		conn.Flush()
-		if g.dice.IntN(2) == 0 {
-			_, _ = conn.Invalidate(1, region.Handle)
-		} else {
-			conn.Close(context.Canceled)
-		}
+	rdmaActs[f](a)
+}
+
+// post sends a message with the header h.
+func (a *rdmaAct) post(payload []byte) { a.send(append(a.h.Append(nil), payload...)) }
+
+func (a *rdmaAct) send(b []byte) { _ = a.conn.PostSend(0, fabric.Send{Parts: [][]byte{b}}) }
+
+// overrun sends many more Calls than there are credits.
+func (a *rdmaAct) overrun() {
+	for range 100 {
+		m := a.call(getattr, 0)
+		a.h.Reset(a.xid, 1000, rpcrdma.Msg)
+		a.post(m)
+	}
+}
+
+// header sends octets that are no header, or a header of another version or of no use here.
+func (a *rdmaAct) header() {
+	b := append(a.h.Append(nil), a.m...)
+	switch a.dice.IntN(4) {
+	case 0:
+		b = b[:a.dice.IntN(rpcrdma.PlainLen)]
+	case 1:
+		b[7] = byte(2 + a.dice.IntN(200))
+	case 2:
+		b[15] = byte(2 + a.dice.IntN(200))
+	case 3:
+		b[16+a.dice.IntN(12)] = byte(1 + a.dice.IntN(255))
+	}
+	a.send(b)
+}
+
+// reads offers a Read chunk of nothing, of too much, or beyond its region.
+func (a *rdmaAct) reads() {
+	switch a.dice.IntN(3) {
+	case 0:
+		a.seg.Handle ^= 1
+	case 1:
+		a.seg.Length = 1<<31 - 1
+	case 2:
+		a.seg.Length += 4096
+	}
+	a.h.AddRead(uint32(len(a.m)), a.seg)
+	a.post(a.m)
+}
+
+// read returns a READ, for which h is the header from now on.
+func (a *rdmaAct) read() []byte {
+	m := a.call(read, 20000)
+	a.h.Reset(a.xid, 32, rpcrdma.Msg)
+	return m
+}
+
+// writes offers a Write or Reply chunk into which nothing fits, or which is not there.
+func (a *rdmaAct) writes() {
+	m := a.read()
+	switch a.dice.IntN(3) {
+	case 0:
+		a.seg.Handle ^= 1
+	case 1:
+		a.seg.Length = 64
+	case 2:
+		a.seg.Offset += uint64(a.seg.Length) - 100
+	}
+	if a.dice.IntN(2) == 0 {
+		a.h.AddWrite(a.seg)
+	} else {
+		a.h.SetReply(a.seg)
+	}
+	a.post(m)
+}
+
+// gone takes the chunk back, or ends the connection, while the bridge uses the chunk.
+func (a *rdmaAct) gone() {
+	m := a.read()
+	a.h.AddWrite(a.seg)
+	a.post(m)
+	a.conn.Flush()
+	if a.dice.IntN(2) == 0 {
+		_, _ = a.conn.Invalidate(1, a.region.Handle)
+	} else {
+		a.conn.Close(context.Canceled)
 	}
 }

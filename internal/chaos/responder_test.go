@@ -71,7 +71,7 @@ type responderConn struct {
 	canInvalidate bool
 	replyInline   int
 
-	bufs       [responderReceives][]byte
+	receives   receives
 	closed     bool
 	unexpected bool // it has sent a Reply that answers no Call
 	ledger     creditLedger
@@ -121,13 +121,7 @@ type rcall struct {
 // Setup is part of fabric.Handler.
 func (c *responderConn) Setup(conn fabric.Conn) error {
 	c.conn = conn
-	for i := range c.bufs {
-		c.bufs[i] = make([]byte, responderInline)
-		if err := conn.PostReceive(uint64(i), c.bufs[i]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.receives.post(conn, responderReceives, responderInline)
 }
 
 // Closed is part of fabric.Handler.
@@ -150,8 +144,8 @@ func (c *responderConn) Completed(cs []fabric.Completion) {
 			if p.Err != nil {
 				continue
 			}
-			m := append([]byte(nil), c.bufs[p.ID][:p.Bytes]...)
-			if err := c.conn.PostReceive(p.ID, c.bufs[p.ID]); err != nil && !errors.Is(err, fabric.ErrClosed) {
+			m, err := c.receives.again(p)
+			if err != nil && !errors.Is(err, fabric.ErrClosed) {
 				c.r.server.book.wrong("harness: post receive: %v", err)
 			}
 			c.received(m)

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
@@ -80,27 +81,45 @@ func (h *Harness) DialRDMA(p fabric.Provider, loop loop.Loop, addr string, o rdm
 	return c, nil
 }
 
-// lease puts m into arena memory.
+// lease copies m into arena memory.
 func (c *RDMAClient) lease(m []byte) *regmem.Lease {
-	l, err := c.mem.Lease(len(m))
+	l, err := Lease(c.mem, m)
 	if err != nil {
 		panic(err)
 	}
-	copy(l.Bytes(), m)
 	return l
+}
+
+// Lease copies m into memory of a.
+func Lease(a *regmem.Account, m []byte) (*regmem.Lease, error) {
+	l, err := a.Lease(len(m))
+	if err != nil {
+		return nil, err
+	}
+	copy(l.Bytes(), m)
+	return l, nil
+}
+
+// PrepareCall makes x the Call m, which the caller keeps until x is done.
+func PrepareCall(x *rdmaside.Call, m *regmem.Lease, r *ulb.Registry) error {
+	var h oncrpc.Call
+	if err := oncrpc.ParseCall(m.Bytes(), &h); err != nil {
+		return err
+	}
+	x.XID, x.Message = h.XID, m.Bytes()
+	x.Binding = r.Analyse(&h, &x.Analysis)
+	return nil
 }
 
 // Go sends the Call m when there is a credit. The channel it returns receives the Reply,
 // and is closed when the connection ends first.
 func (c *RDMAClient) Go(m []byte) (<-chan []byte, error) {
 	x := &rdmaCall{c: c, got: make(chan []byte, 1), m: c.lease(m)}
-	x.Owner, x.Message, x.XID = x, x.m.Bytes(), binary.BigEndian.Uint32(m)
-	var h oncrpc.Call
-	if err := oncrpc.ParseCall(x.Message, &h); err != nil {
+	x.Owner = x
+	if err := PrepareCall(&x.Call, x.m, c.h.Registry); err != nil {
 		x.m.Release()
 		return nil, err
 	}
-	x.Binding = c.h.Registry.Analyse(&h, &x.Analysis)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pending == nil {

@@ -202,12 +202,11 @@ func (s *RDMAServer) Call(x *rdmaside.Exchange) {
 		return // silent: the exchange stays open until its connection ends
 	}
 	send := func() {
-		b, err := s.mem.Lease(len(reply))
+		b, err := Lease(s.mem, reply)
 		if err != nil {
 			x.Abort()
 			return
 		}
-		copy(b.Bytes(), reply)
 		x.Reply([][]byte{b.Bytes()}, b)
 	}
 	on := x.Conn().Loop()
