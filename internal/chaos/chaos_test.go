@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
 // lasting is how long to break things: CHAOS_TIME, or some seconds.
@@ -38,13 +39,47 @@ func TestChaos(t *testing.T) {
 	memory := []int64{32 << 20, 48 << 20, budget, 256 << 20}[s.dice("budget", 0).IntN(4)]
 	fmt.Printf("%s CHAOS_TIME=%v, %d MiB\n", s, d, memory>>20)
 	w := newWorld(t, s, memory)
+	p, addrs := w.everything()
+	l := w.life()
+	w.start(p.options(&l))
+	// One time in three it is one process to the end.
+	lives := s.dice("lives", 0).IntN(3) > 0
+
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	end, stop := context.WithTimeout(context.Background(), d+bound+20*time.Second)
+	defer stop()
+	people := &crowd{world: w, addrs: addrs, ctx: ctx, end: end, stranger: strangers()}
+	people.tcpClients()
+	people.rdmaClients(w.wire("front", w.newSky(&wireFaults), addrs["rdma-to-tcp"], true))
+	people.rogues()
+	var others sync.WaitGroup
+	others.Go(func() { w.blow(ctx) })
+	others.Go(func() { w.conduct(ctx, p, lives) })
+	watching, unwatch := context.WithCancel(context.Background())
+	others.Go(func() { w.watch(watching) })
+	others.Go(func() { w.tell(watching) })
+	people.running.Wait()
+	unwatch()
+	others.Wait()
+	w.rest()
+	w.close()
+	w.summary(d)
+	if d >= 10*time.Second && w.book.reverseDone.Load() == 0 {
+		t.Errorf("%s: no Call of a server was answered", s)
+	}
+}
+
+// everything adds servers of every kind to w, and returns a plan for a bridge before them
+// with the addresses of its listeners.
+func (w *world) everything() (p *plan, addrs map[string]string) {
 	storage, tcp, mem := newServer(w.book, true), newServer(w.book, true), newServer(w.book, false)
-	inMemory := w.inMemory("memory", mem, s.dice("async", 0).IntN(2) == 0)
-	addrs := make(map[string]string)
+	inMemory := w.inMemory("memory", mem, w.seed.dice("async", 0).IntN(2) == 0)
+	addrs = make(map[string]string)
 	for _, name := range []string{"to-rdma", "to-tcp", "to-memory", "rdma-to-tcp"} {
 		addrs[name] = freeAddr(w)
 	}
-	p := newPlan(w, []proxy.ListenerOptions{
+	p = newPlan(w, []proxy.ListenerOptions{
 		{Name: "to-rdma", Address: addrs["to-rdma"], Upstream: "storage", StallTimeout: stallTimeout},
 		{Name: "to-tcp", Address: addrs["to-tcp"], Upstream: "tcp", StallTimeout: stallTimeout},
 		{Name: "to-memory", Address: addrs["to-memory"], Upstream: "memory", StallTimeout: stallTimeout},
@@ -54,69 +89,68 @@ func TestChaos(t *testing.T) {
 		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32},
 		{Name: "memory", RDMA: true, Provider: inMemory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
 	}), ways{w.overRDMA("storage too", storage), w.overTCP("storage over TCP", storage)}, ways{second: w.overTCP("tcp too", tcp)}, ways{})
-	l := w.life()
-	w.start(p.options(&l))
-	// One time in three it is one process to the end.
-	lives := s.dice("lives", 0).IntN(3) > 0
-	dialer := w.h
-	rdmaSky := w.newSky(&wireFaults)
-	rdmaFront := w.wire("front", rdmaSky, addrs["rdma-to-tcp"], true)
+	return p, addrs
+}
 
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	end, stop := context.WithTimeout(context.Background(), d+bound+20*time.Second)
-	defer stop()
-	var clients, others sync.WaitGroup
-	n := 0
-	client := func(dial func(context.Context, net.IP) (line, error), gss, v4, far bool) {
-		n++
-		dice, local := s.dice("client", n), net.IPv4(127, 0, 1, byte(n))
-		c := &client{
-			name: fmt.Sprintf("client %d", n), book: w.book, dice: dice, deep: 1 + dice.IntN(16), gss: gss, v4: v4, far: far,
-			xid:  dice.Uint32N(1000), // clients have the same ones
-			dial: func(ctx context.Context) (line, error) { return dial(ctx, local) },
-		}
-		if far {
-			// These are at one address. Which of two that choose the same XID has which one
-			// at the server is remembered of so many Calls only, and not by the next process.
-			c.xid += uint32(n) << 18
-		}
-		clients.Go(func() { c.run(ctx, end) })
+// A crowd is the clients of a bridge.
+type crowd struct {
+	*world
+	addrs    map[string]string // of the bridge's listeners
+	ctx, end context.Context   // no new Call after ctx; no wait after end
+	stranger *iwarp.Provider   // of the RDMA clients
+	n        int               // clients, rogues aside
+	running  sync.WaitGroup
+}
+
+// client starts c, with a number, a name and dice of its own.
+func (p *crowd) client(c *client, dial func(context.Context, net.IP) (line, error)) {
+	p.n++
+	local := net.IPv4(127, 0, 1, byte(p.n))
+	c.name, c.book, c.dice = fmt.Sprintf("client %d", p.n), p.book, p.seed.dice("client", p.n)
+	c.deep = 1 + c.dice.IntN(16)
+	c.xid = c.dice.Uint32N(1000) // clients have the same ones
+	c.dial = func(ctx context.Context) (line, error) { return dial(ctx, local) }
+	if c.far {
+		// These clients are at one address. When two of them choose the same XID, the
+		// bridge remembers their XIDs at the server for a limited number of Calls, and
+		// the next process does not know them.
+		c.xid += uint32(p.n) << 18
 	}
+	p.running.Go(func() { c.run(p.ctx, p.end) })
+}
+
+// tcpClients starts good clients over TCP.
+func (p *crowd) tcpClients() {
 	for i, name := range []string{"to-rdma", "to-rdma", "to-rdma", "to-tcp", "to-tcp", "to-memory", "to-memory"} {
-		client(func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, addrs[name], local) }, i%2 == 0, i%3 == 0, false)
+		p.client(&client{gss: i%2 == 0, v4: i%3 == 0}, func(ctx context.Context, local net.IP) (line, error) {
+			return dialTCP(ctx, p.addrs[name], local)
+		})
 	}
-	strange := strangers()
+}
+
+// rdmaClients starts good clients over RDMA, of the bridge behind the wire at addr.
+func (p *crowd) rdmaClients(addr string) {
+	dialer := p.h
 	for i := range 3 {
-		client(func(context.Context, net.IP) (line, error) {
-			c, err := dialer.DialRDMA(strange, w.clientLoop, rdmaFront, rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
+		p.client(&client{v4: i == 0, far: true}, func(context.Context, net.IP) (line, error) {
+			c, err := dialer.DialRDMA(p.stranger, p.clientLoop, addr, rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
 			if err != nil {
 				return nil, err
 			}
 			return newRDMALine(c), nil
-		}, false, i == 0, true)
+		})
 	}
+}
+
+// rogues starts rogues over TCP and RDMA.
+func (p *crowd) rogues() {
 	for i, name := range []string{"to-rdma", "to-tcp", "to-memory", "to-rdma"} {
-		g := &rogue{name: fmt.Sprintf("rogue %d", i), book: w.book, counts: &w.counts, addr: addrs[name], local: net.IPv4(127, 0, 2, byte(i+1)), dice: s.dice("rogue", i)}
-		clients.Go(func() { g.run(ctx) })
+		g := &rogue{name: fmt.Sprintf("rogue %d", i), book: p.book, counts: &p.counts, addr: p.addrs[name], local: net.IPv4(127, 0, 2, byte(i+1)), dice: p.seed.dice("rogue", i)}
+		p.running.Go(func() { g.run(p.ctx) })
 	}
 	for i := range 2 {
-		g := &rdmaRogue{book: w.book, counts: &w.counts, p: strange, loop: w.clientLoop, addr: addrs["rdma-to-tcp"], dice: s.dice("RDMA rogue", i)}
-		clients.Go(func() { g.run(ctx) })
-	}
-	others.Go(func() { w.blow(ctx) })
-	others.Go(func() { w.conduct(ctx, p, lives) })
-	watching, unwatch := context.WithCancel(context.Background())
-	others.Go(func() { w.watch(watching) })
-	others.Go(func() { w.tell(watching) })
-	clients.Wait()
-	unwatch()
-	others.Wait()
-	w.rest()
-	w.close()
-	w.summary(d)
-	if d >= 10*time.Second && w.book.reverseDone.Load() == 0 {
-		t.Errorf("%s: no Call of a server was answered", s)
+		g := &rdmaRogue{book: p.book, counts: &p.counts, p: p.stranger, loop: p.clientLoop, addr: p.addrs["rdma-to-tcp"], dice: p.seed.dice("RDMA rogue", i)}
+		p.running.Go(func() { g.run(p.ctx) })
 	}
 }
 
@@ -136,7 +170,7 @@ func (w *world) summary(d time.Duration) {
 	b := w.book
 	fmt.Printf("%s: %d Calls answered in %v, %d of them with SYSTEM_ERR; %d transmissions were repetitions; longest wait on a live connection %v\n",
 		w.seed, b.done.Load(), d, b.failed.Load(), b.again.Load(), time.Duration(b.slowest.Load()).Round(time.Millisecond))
-	fmt.Printf("%s: servers made %d Calls, of which %d were answered, %d with SYSTEM_ERR and %d with PROG_UNAVAIL\n", w.seed, b.reversed.Load(), b.reverseDone.Load(), b.reverseFailed.Load(), b.reverseNobody.Load())
+	fmt.Printf("%s: servers made %d Calls, of which %d were answered, %d with SYSTEM_ERR and %d with PROG_UNAVAIL\n", w.seed, b.reversed.Load(), b.reverseDone.Load(), b.reverseFailed.Load(), b.reverseUnavailable.Load())
 	fmt.Printf("%s: faults: %s\n", w.seed, &w.counts)
 	fmt.Printf("%s: log: %s\n", w.seed, &w.logs)
 }
