@@ -281,7 +281,7 @@ func (c *responderConn) send(xid, credits uint32, payload []byte) {
 	c.post(append(b, payload[:min(len(payload), c.replyInline-len(b))]...), 0)
 }
 
-// post sends b. That the connection has ended is told by Closed.
+// post sends b. It ignores errors: Closed learns that the connection has ended.
 func (c *responderConn) post(b []byte, inv fabric.Handle) {
 	_ = c.conn.PostSend(0, fabric.Send{Parts: [][]byte{b}, Invalidate: inv})
 	c.conn.Flush()

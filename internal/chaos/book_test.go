@@ -22,10 +22,10 @@ type book struct {
 	failed atomic.Int64  // of those, with SYSTEM_ERR
 	again  atomic.Int64  // transmissions beyond the first
 
-	reversed      atomic.Int64 // Calls of servers
-	reverseDone   atomic.Int64 // of those, answered by their clients
-	reverseFailed atomic.Int64 // with SYSTEM_ERR
-	reverseNobody atomic.Int64 // with PROG_UNAVAIL: on a connection that is no client's
+	reversed           atomic.Int64 // Calls of servers
+	reverseDone        atomic.Int64 // of those, answered by their clients
+	reverseFailed      atomic.Int64 // with SYSTEM_ERR
+	reverseUnavailable atomic.Int64 // with PROG_UNAVAIL: no client uses the connection
 
 	slowest atomic.Int64 // longest wait on a live connection, in nanoseconds
 	broken  atomic.Bool
@@ -178,8 +178,8 @@ func (b *book) execute(id, xid uint32, cached bool) {
 	}
 }
 
-// abandon notes that nobody waits for the Calls any more, which may still come to
-// a server. Those that may be repeated are forgotten.
+// abandon notes that the client no longer waits for the Calls, which may still come to
+// a server. The book forgets those that may be repeated.
 func (b *book) abandon(all []*outstanding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

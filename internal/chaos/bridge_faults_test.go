@@ -305,7 +305,7 @@ func noMemoryForCalls(b *bridgeFault) {
 		}
 	}
 	if !b.settles(10*time.Second, func() bool { return b.h.Arena.Stats().Waiting > 0 }) {
-		b.t.Error("nobody waits for memory")
+		b.t.Error("no client waits for memory")
 	}
 	b.up = append(b.up, "memory_waiting") // cmd exports the account
 	other := b.later(b.client(), mkdir, answered)
@@ -351,7 +351,7 @@ func noMemoryForReplies(b *bridgeFault) {
 	}
 	relieved := func() bool { return b.sum("rdmabridge_clients_relieved_total") > 0 }
 	if !b.settles(20*time.Second, relieved) {
-		b.t.Error("nobody was closed")
+		b.t.Error("no client was closed")
 	}
 	b.sees(b.client(), mkdir, answered)
 }

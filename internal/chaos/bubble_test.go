@@ -24,9 +24,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
-// A bubble is one Requester after another, and the Responder they are connected
-// to, on one loop and in virtual time. Its run is a function of its seed. No time
-// passes while anything can happen, so deadlines are exact: a Call ends at its deadline, and its handles are dead when it has.
+// A bubble is one Requester after another, and the Responder to which they connect, on one
+// loop and in virtual time. Its run is a function of its seed. No time passes while
+// anything can happen, so deadlines are exact: a Call ends at its deadline at the latest,
+// and its handles are dead when it has ended.
 type bubble struct {
 	book   *book
 	counts counts
@@ -242,7 +243,7 @@ func (c *bubbleCall) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
 		}
 	case err.Fate == rdmaside.Answered:
 		if !b.book.refusable(c.id) {
-			b.book.wrong("call %#x (%v): %v, and nobody said so", c.id, c.kind, err)
+			b.book.wrong("call %#x (%v): %v, and the Responder did not say so", c.id, c.kind, err)
 		}
 		b.book.failed.Add(1)
 	default:

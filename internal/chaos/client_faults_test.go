@@ -13,7 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
-// A clientRow is a row of docs/faults.md about a client, or about what no single
+// A clientRow is a row of docs/faults.md about a client, or about a fault that no single
 // Call shows.
 type clientRow struct {
 	name        string

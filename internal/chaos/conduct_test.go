@@ -241,8 +241,8 @@ func (w *world) act(f fault) {
 	}
 }
 
-// visit connects again and again, until the function it returns is called. Nobody may
-// refuse it.
+// visit connects again and again, until the function it returns is called. The
+// kernel must not refuse a connection.
 func (w *world) visit(p *plan) (stop func()) {
 	var addrs []string
 	for _, o := range p.listeners {
@@ -299,7 +299,7 @@ func (w *world) handOver(p *plan, drain time.Duration) {
 		return
 	}
 	for addr, ln := range sockets {
-		w.book.wrong("hand-over: nobody took the socket of %s", addr)
+		w.book.wrong("hand-over: no listener took the socket of %s", addr)
 		ln.Close()
 	}
 	w.succeed(next)

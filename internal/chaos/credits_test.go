@@ -2,9 +2,9 @@ package chaos
 
 import "fmt"
 
-// A creditLedger judges whether a Requester keeps to its grants. Which Replies it
-// had seen when it sent a Call cannot be known; but if no number of them allows
-// the Call, it broke the rule. RFC 8166 Section 3.3.1.
+// A creditLedger judges whether a Requester keeps to its grants. The ledger cannot know
+// which Replies the Requester had seen when it sent a Call; but if no number of them
+// allows the Call, the Requester broke the rule. RFC 8166 Section 3.3.1.
 type creditLedger struct {
 	calls     int64
 	replies   int64

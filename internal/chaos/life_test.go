@@ -15,7 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A life is one process of the bridge: whatever would end with it.
+// A life is one process of the bridge: all that ends with the process.
 type life struct {
 	h     *proxytest.Harness
 	proxy *proxy.Proxy

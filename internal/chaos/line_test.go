@@ -23,7 +23,7 @@ type line interface {
 	// answer sends a Reply to one of them.
 	answer(m []byte)
 	ended() <-chan struct{}
-	// close ends it and returns when nothing of it is left.
+	// close ends the connection and returns when its goroutines have ended.
 	close()
 }
 
@@ -81,7 +81,7 @@ func (l *tcpLine) send(m []byte, most time.Duration) error {
 func (l *tcpLine) replies() <-chan []byte { return l.got }
 func (l *tcpLine) calls() <-chan []byte   { return l.called }
 
-// answer is part of line. That the connection has ended is seen elsewhere.
+// answer is part of line. It ignores errors: read sees the end of the connection.
 func (l *tcpLine) answer(m []byte) { _ = l.send(m, 5*time.Second) }
 
 func (l *tcpLine) ended() <-chan struct{} { return l.endc }

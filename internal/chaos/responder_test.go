@@ -15,9 +15,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A responder is an RPC-over-RDMA Responder with the faults of its sky. It is
-// made of nothing that the bridge is made of but codecs: it knows by itself how a
-// READ is reduced, and counts credits its own way.
+// A responder is an RPC-over-RDMA Responder with the faults of its sky. It uses none of
+// the code that the bridge is made of but the codecs: it reduces a READ and counts credits
+// its own way, so that it does not share a mistake with the bridge's Requester.
 type responder struct {
 	name   string
 	seed   seed
@@ -80,12 +80,12 @@ type responderConn struct {
 	next    uint64
 	offers  int
 	handles map[fabric.Handle]offer // of Calls not answered
-	lates   map[uint64]uint32       // work on the memory of Calls that were answered, by ID, and whose
+	lates   map[uint64]uint32       // XIDs of answered Calls on whose memory work was posted, by the ID of the work
 	header  rpcrdma.Header
 	own     reverses
 }
 
-// An offer is whose a handle is, and its number on its connection.
+// An offer says which Call offered a handle, and counts the handles of a connection.
 type offer struct {
 	xid uint32
 	n   int
@@ -128,7 +128,7 @@ func (c *responderConn) Setup(conn fabric.Conn) error {
 func (c *responderConn) Closed(err error) {
 	c.closed = true
 	// "A Requester MUST maintain enough receive resources to accommodate expected
-	// replies." RFC 8166 Section 3.3.1. What it could not expect is another matter.
+	// replies." RFC 8166 Section 3.3.1. It could not expect the Replies to no Call.
 	if !c.unexpected && (errors.Is(err, fabrictest.ErrNoReceive) || errors.Is(err, fabrictest.ErrTooLong)) {
 		c.r.server.book.wrong("%s: no Receive for a Reply: %v; %s", c.r.name, err, &c.ledger)
 	}
@@ -255,7 +255,7 @@ func (c *responderConn) fetched(d *fabric.Completion) {
 	delete(c.live, d.ID)
 	c.tooLate(d)
 	if p == nil {
-		return // a late Read's
+		return // of a late Read
 	}
 	p.failed = p.failed || d.Err != nil
 	if p.left--; p.left == 0 && !p.failed {
@@ -272,7 +272,7 @@ func (c *responderConn) tooLate(d *fabric.Completion) {
 	}
 }
 
-// assembled has the whole Call: RFC 8166 Section 4.4.
+// assembled executes a Call whose chunks have all come: RFC 8166 Section 4.4.
 func (c *responderConn) assembled(p *pull) {
 	m := p.inline
 	x := p.call

@@ -13,10 +13,10 @@ import (
 // The back channel
 //
 // A server may call the client whose SEQUENCE came on a connection, on that connection:
-// its Call names the number of that SEQUENCE, so that a Call which comes to another client
-// is seen. The client's answer is a function of the Call. The answer comes back on the
-// same connection, or the connection has ended, or the client did not say anything; what
-// the bridge says in its place is an error.
+// its Call names the number of that SEQUENCE, so that a client sees a Call for another
+// one. The client's answer is a function of the Call. The answer comes back on the same
+// connection, unless the connection has ended or the client did not answer; an answer of
+// the bridge's own is an error.
 
 // newReverse is a Call of a server, to the client that sent the SEQUENCE with the number id.
 func newReverse(xid, id uint32, n int) []byte {
@@ -47,8 +47,8 @@ type reverses struct {
 	open map[uint32][]byte // by XID
 }
 
-// draw is a Call to the client that sent the SEQUENCE j on this connection, or nil. One at a time is
-// what RFC 8167 Section 4.1 allows before an answer.
+// draw is a Call to the client that sent the SEQUENCE j on this connection, or nil.
+// RFC 8167 Section 4.1 allows one at a time before an answer.
 func (r *reverses) draw(dice *rand.Rand, j *job) []byte {
 	if j.kind != sequence || j.id == 0 || len(r.open) > 0 || dice.IntN(3) > 0 {
 		return nil
@@ -76,7 +76,7 @@ func (r *reverses) answered(m []byte) {
 	case isError(m):
 		book.reverseFailed.Add(1)
 	case bytes.Equal(m, oncrpc.AppendAccepted(nil, xid, oncrpc.ProgramUnavailable)):
-		book.reverseNobody.Add(1)
+		book.reverseUnavailable.Add(1)
 	default:
 		book.wrong("a server's Call %#x is answered with %d other octets: %x", xid, len(m), m[:min(len(m), 64)])
 	}
@@ -90,7 +90,7 @@ func (c *client) called(l line, m []byte) {
 		c.book.wrong("%s: a server's Call of %d octets is none that was made: %x", c.name, len(m), m[:min(len(m), 64)])
 		return
 	case !c.sequences[id]:
-		c.book.wrong("%s: a server's Call that is for who sent %#x, which was not this one", c.name, id)
+		c.book.wrong("%s: a server's Call for the sender of %#x, which is another client", c.name, id)
 		return
 	}
 	switch n := c.dice.IntN(20); n {

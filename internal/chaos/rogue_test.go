@@ -14,8 +14,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// A rogue is a client over TCP that breaks the rules for clients. What it is
-// answered must be right all the same.
+// A rogue is a client over TCP that breaks the rules for clients. The Replies to it must
+// be right all the same.
 type rogue struct {
 	name   string
 	book   *book
@@ -85,7 +85,6 @@ func (g *rogue) check(o *outstanding, m []byte) {
 	}
 }
 
-// record is o's record.
 // reset sends some Calls and a part of one, and resets.
 func (g *rogue) reset(_ context.Context, c net.Conn) {
 	var b []byte

@@ -9,8 +9,8 @@ import (
 )
 
 // A server executes Calls, whatever transport they came on. Its duplicate request
-// cache is keyed as that of Linux is: XID, and a checksum of the arguments; the
-// address is the bridge's always.
+// cache is keyed as that of Linux is, by XID and a checksum of the arguments; the
+// address is always the bridge's.
 type server struct {
 	book  *book
 	cache bool
@@ -48,7 +48,7 @@ func (s *server) take(m []byte) (j job, ok bool) {
 	defer s.run.RUnlock()
 	var c oncrpc.Call
 	if err := oncrpc.ParseCall(m, &c); err != nil {
-		s.book.wrong("the bridge sent what is no Call: %v", err)
+		s.book.wrong("the bridge sent octets that are no Call: %v", err)
 		return j, false
 	}
 	if c.Procedure == 0 { // a probe of the bridge's own, or a client's

@@ -21,7 +21,7 @@ type tcpConn struct {
 	server *server
 	sky    *sky
 
-	mu   sync.Mutex // guards the fields below, and the order of what answer writes
+	mu   sync.Mutex // guards the fields below, and keeps the records of an answer together
 	dice *rand.Rand
 	own  reverses
 }
@@ -29,7 +29,7 @@ type tcpConn struct {
 func listenTCP(name string, s seed, executes *server, sk *sky) (*tcpServer, error) {
 	l, err := proxytest.ServeTCP("127.0.0.1:0", func(nc *proxytest.TCPConn) {
 		c := &tcpConn{TCPConn: nc, server: executes, sky: sk, dice: s.dice(name, nc.Number), own: reverses{s: executes}}
-		_ = proxytest.ReadMessages(bufferedReader(c), c.call, c.reply) // wires and skies end connections all the time
+		_ = proxytest.ReadMessages(bufferedReader(c), c.call, c.reply) // wires and faults end connections all the time
 	})
 	return &tcpServer{TCPServer: l, server: executes}, err
 }

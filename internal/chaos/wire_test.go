@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A wire is a TCP proxy that may do to a connection what a network, a host that
-// dies or a middlebox can.
+// A wire is a TCP proxy that harms connections as a network, a host that dies or a
+// middlebox does.
 type wire struct {
 	name    string
 	seed    seed

@@ -1,5 +1,6 @@
-// Package proxytest is for testing a whole proxy: RPC messages, a client and
-// servers that check every octet, and a harness that puts a proxy between them.
+// Package proxytest is for testing a whole proxy: RPC messages, clients and servers over
+// both transports, and a harness that puts a proxy between them. A Reply is a function of
+// its Call, so that [Expected] tells every octet of it.
 package proxytest
 
 import (
@@ -13,7 +14,7 @@ import (
 
 // The echo program, which no binding knows. Its only procedure takes (reply
 // length, delay in milliseconds, payload<>) and returns (checksum of the payload,
-// data<reply length>), the data being Pattern of the XID-free seed below.
+// data<reply length>). The data are a pattern of that checksum.
 const (
 	EchoProgram = 0x20000001
 	EchoVersion = 1

@@ -102,8 +102,8 @@ func (o outlet) Write(b []byte) (int, error) {
 	return o.c.Write(b)
 }
 
-// Vanish makes the kernel drop all that comes on the connections there are, before TCP
-// sees it: they look as if the server's host had lost its power. With refuse, new ones
+// Vanish makes the kernel drop every segment of the present connections before TCP sees
+// it: they look as if the server's host had lost its power. With refuse, new ones
 // get no answer either. Vanish first waits until octets under way are acknowledged, so
 // that they are not repeated.
 func (r *Relay) Vanish(refuse bool) {
@@ -120,7 +120,7 @@ func (r *Relay) Vanish(refuse bool) {
 	}
 }
 
-// Ignore gives those that want to connect no answer.
+// Ignore makes the kernel drop the SYNs of new connections, which get no answer.
 func (r *Relay) Ignore() {
 	r.t.Helper()
 	r.filter(r.ln, syscall.SO_ATTACH_FILTER)
@@ -156,7 +156,7 @@ func (r *Relay) Forget() {
 	r.gone = nil
 }
 
-// filter sets or takes away a filter that accepts 0 octets of each segment.
+// filter attaches or detaches a filter that accepts 0 octets of each segment.
 func (r *Relay) filter(c syscall.Conn, option uintptr) {
 	r.t.Helper()
 	rc, err := c.SyscallConn()

@@ -14,7 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// Behaviour changes how a server answers.
+// A Behaviour changes how a server answers.
 type Behaviour struct {
 	// Intercept, when set, may return another answer, or nil and true to stay
 	// silent. It is called on many goroutines.
@@ -23,11 +23,11 @@ type Behaviour struct {
 	InterceptTCP func(c *oncrpc.Call, from *TCPConn) (reply []byte, taken bool)
 	// Delay is added to every answer.
 	Delay time.Duration
-	// Gate, when set, keeps answers back while it is shut.
+	// Gate, when set, holds answers while it is shut.
 	Gate *Gate
 }
 
-// A Gate keeps the answers of a server to Calls that come while it is shut. It begins open.
+// A Gate holds the answers to Calls that come while it is shut. A new Gate is open.
 type Gate struct {
 	mu   sync.Mutex
 	shut chan struct{} // closed when it opens; nil while it is open
@@ -40,7 +40,7 @@ func (g *Gate) Shut() {
 	g.shut = make(chan struct{})
 }
 
-// Open lets all answers go, if the gate is shut.
+// Open releases all answers, if the gate is shut.
 func (g *Gate) Open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,7 +50,7 @@ func (g *Gate) Open() {
 	}
 }
 
-// wait returns a channel that is closed when answers may go, or nil if they may now.
+// wait returns a channel that is closed when the gate opens, or nil if it is open.
 func (g *Gate) wait() <-chan struct{} {
 	if g == nil {
 		return nil
@@ -86,7 +86,7 @@ func (b *Behaviour) schedule(c *oncrpc.Call, send func(), later func(send func()
 	send()
 }
 
-// Served counts.
+// Served counts the Calls that a server received.
 type Served struct {
 	Calls atomic.Int64
 
@@ -150,7 +150,7 @@ func ListenRDMA(p fabric.Provider, loops []loop.Loop, addr string, credits int, 
 	return s, err
 }
 
-// Addr is where it listens.
+// Addr is the address at which the server listens.
 func (s *RDMAServer) Addr() string { return s.l.Addr().String() }
 
 // Opened is part of rdmaside.ConnHandler.

@@ -11,8 +11,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A TCPServer accepts RPC connections over TCP. One of [ListenTCP] answers Calls; one of
-// [ServeTCP] does what its caller wants.
+// A TCPServer accepts RPC connections over TCP. [ListenTCP] makes one that answers Calls,
+// [ServeTCP] one that leaves its connections to a function.
 type TCPServer struct {
 	Served
 	Behaviour
@@ -94,7 +94,7 @@ func (s *TCPServer) Conns() []*TCPConn {
 	return slices.Clone(s.conns)
 }
 
-// answer answers the Calls of c until it ends or sends what is neither a Call nor a Reply.
+// answer answers the Calls of c until it ends, or brings a message that is neither a Call nor a Reply.
 func (s *TCPServer) answer(c *TCPConn) {
 	call := func(m []byte) (more bool) {
 		var call oncrpc.Call
