@@ -15,8 +15,8 @@ import (
 // maxFile is the longest file that Load parses.
 const maxFile = 1 << 20
 
-// LoadFile is Load for the file at path. If the file cannot be read, the error is not
-// of type Problems.
+// LoadFile loads the file at path as Load does. If it cannot read the file, the error is not of
+// type Problems.
 func LoadFile(path string, k Known) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -30,8 +30,8 @@ func LoadFile(path string, k Known) (*Config, error) {
 	return load(path, b.Bytes(), k)
 }
 
-// Load parses a configuration, sets the defaults, and checks every rule. Its error is
-// of type Problems and has all of them. Keys may be written in any case.
+// Load parses a configuration, sets the defaults, and checks every rule. Its error is of type
+// Problems and lists every problem. Keys may be written in any case.
 func Load(data []byte, k Known) (*Config, error) { return load("", data, k) }
 
 func load(file string, data []byte, k Known) (*Config, error) {
@@ -72,8 +72,8 @@ func (c *Config) Check(k Known) error {
 	return r.err()
 }
 
-// addSyntax adds the problems that the YAML parser found. The parser puts them into one
-// text, a line each, with its own line numbers.
+// addSyntax adds the problems that the YAML parser found. err is one text with a line for each
+// problem, which begins with the problem's line number in the file.
 func (r *report) addSyntax(err error) {
 	var parse viper.ConfigParseError
 	if errors.As(err, &parse) {

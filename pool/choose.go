@@ -1,9 +1,9 @@
 package pool
 
-// choose returns the seat for e, or nil if e has to wait. Small Calls of one flow stay
-// on one connection while that has credits and no large Calls: the connection writes
-// them together, and the bridge writes their Replies together. Large Calls are spread
-// over the connections. p.mu is held.
+// choose returns the seat for e, or nil if e has to wait. It keeps the small Calls of one flow
+// on one connection as long as the connection has free credits and no large Calls, so that the
+// connection writes the Calls together and the bridge writes their Replies together. It spreads
+// large Calls over the connections. The caller holds p.mu.
 func (p *Pool) choose(e *Entry, here int) *Seat {
 	f := e.Flow
 	if f.seatQueue > 0 {
@@ -25,11 +25,12 @@ func (p *Pool) choose(e *Entry, here int) *Seat {
 	return f.seat
 }
 
-// pick returns the best seat for a Call that any seat may have, or nil if none has a
-// free credit. It prefers the seats of loop here. p.mu is held.
+// pick returns the best seat for a Call that any seat may have, or nil if none has a free
+// credit. It prefers the seats of the loop with index here. The caller holds p.mu.
 func (p *Pool) pick(here int, large bool) *Seat { return p.pickExcept(0, here, large) }
 
-// pickExcept is pick without the seats in the set refused. p.mu is held.
+// pickExcept does what pick does, but never returns a seat in the set refused. The caller holds
+// p.mu.
 func (p *Pool) pickExcept(refused uint64, here int, large bool) *Seat {
 	var best *Seat
 	bestNear := false
@@ -45,11 +46,11 @@ func (p *Pool) pickExcept(refused uint64, here int, large bool) *Seat {
 	return best
 }
 
-// betterThan reports whether s is better for a Call, large or small, than o. A small
-// Call must not wait for megabytes that a connection has to write before it: while the
-// pool has both small and large Calls outstanding, each kind has connections of its own,
-// if there are several. Apart from that, the seat with more free credits is better.
-// pool.mu is held.
+// betterThan reports whether s is better than o for a large Call, or for a small one. A small
+// Call must not wait until a connection has written megabytes of large Calls. So while the pool
+// has both kinds outstanding, betterThan gives each kind connections of its own, if the pool
+// has several. Otherwise the seat with more free credits is better. The caller holds the pool's
+// mu.
 func (s *Seat) betterThan(o *Seat, large bool) bool {
 	switch small, otherSmall := s.inUse > s.large, o.inUse > o.large; {
 	case !large && s.large != o.large:

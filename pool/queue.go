@@ -2,21 +2,21 @@ package pool
 
 import "time"
 
-// quantum is how many octets of cost a flow of weight 1 may send in one round: sixteen
-// small Calls, or a part of a large one, for which the flow saves. One small Call a
-// round would be fairer still, but then the Replies of a client would come one at a
-// time too, and each would cost a system call: with 256 clients of 16 Calls, eight
-// times as many.
+// quantum is the cost in octets that a flow of weight 1 may spend in one round. It pays for
+// sixteen small Calls, or for a part of a large Call, for which the flow saves over several
+// rounds. A quantum of one small Call would be fairer. But then the Replies of a client would
+// also arrive one at a time, and the bridge would make a system call for each: eight times as
+// many system calls with 256 clients of 16 Calls.
 const quantum = 64 << 10
 
-// A queue is deficit round robin over flows. In each round a flow may spend quantum
-// octets times its weight more than it has saved. A flow without a waiting Call saves
-// nothing. The pool's lock is held during all methods.
+// A queue schedules flows by deficit round robin. In each round a flow may spend its savings
+// plus quantum octets times its weight. A flow without a waiting Call saves nothing. The caller
+// of each method holds the pool's lock.
 type queue struct {
-	tail   *Flow // last flow of the ring; tail.next is the one whose turn it is
+	tail   *Flow // last flow of the ring; tail.next is the flow whose turn it is
 	n      int   // entries
 	weight int   // sum over the flows in the ring
-	served int64 // octets of cost dispatched for each unit of weight in the ring, ever
+	served int64 // total cost in octets dispatched for each unit of weight in the ring
 }
 
 // push queues e behind the other Calls of its flow.
@@ -33,14 +33,15 @@ func (q *queue) pushFront(e *Entry) {
 	q.activate(e.Flow)
 }
 
-// pop removes the next entry in fair order. q.n > 0.
+// pop removes and returns the next entry in fair order. The queue must not be empty.
 func (q *queue) pop() *Entry {
 	for {
 		f := q.tail.next
 		l := f.nextFIFO()
 		if n := l.head.cost(); f.deficit < n {
-			// The turn of a flow is over when it cannot pay for its next Call, and it gets
-			// its quantum when its next turn begins. A flow that is alone needs no rounds.
+			// The turn of a flow is over when it cannot pay for its next Call, and it gets its
+			// quantum when its next turn begins. A flow that is alone in the ring needs no
+			// rounds.
 			if f == q.tail {
 				f.deficit = n
 			} else {
@@ -68,8 +69,8 @@ func (q *queue) pop() *Entry {
 	}
 }
 
-// reweigh makes w the weight of f. f may not spend more in this turn than the new weight
-// would have given it.
+// reweigh sets the weight of f to w. It lowers the deficit of f, so that f does not spend more
+// in this turn than the new weight allows.
 func (q *queue) reweigh(f *Flow, w int) {
 	was := f.weight()
 	f.Weight = w
@@ -99,7 +100,7 @@ func (q *queue) drain() *Entry {
 	return list
 }
 
-// expire removes the entries that were queued before t, and returns a list of them.
+// expire removes the entries that were queued before t and returns them as a list.
 func (q *queue) expire(t time.Time) *Entry {
 	var list *Entry
 	for _, f := range q.flows() {
@@ -128,7 +129,7 @@ func (q *queue) flows() (list []*Flow) {
 	}
 }
 
-// activate adds f to the ring if it is not in it. Its turn comes last.
+// activate appends f to the ring unless f is already in it.
 func (q *queue) activate(f *Flow) {
 	if f.active {
 		return
@@ -162,7 +163,7 @@ func (q *queue) deactivate(prev *Flow) {
 	f.deficit = 0
 }
 
-// remove removes f from the ring. The caller has counted its entries.
+// remove removes f from the ring. The caller has already subtracted the entries of f from q.n.
 func (q *queue) remove(f *Flow) {
 	f.waiting = [2]fifo{}
 	prev := q.tail

@@ -7,11 +7,10 @@ import (
 
 // The goroutine of a seat
 //
-// run chooses an endpoint, dials, waits until the
-// connection has ended, and begins again after a pause. While it waits it tries from
-// time to time whether the seat can have a better connection. When it can, another seat
-// with that connection takes the place of this one. This one ends after its last Call,
-// and run with it.
+// run chooses an endpoint, dials it, waits until the connection has ended, and begins again
+// after a pause. While it waits, it tries from time to time to dial a better connection. If it
+// can, a new seat with that connection replaces this seat. This seat's connection is closed
+// after its last Call, and then run returns.
 
 // run keeps a connection on the seat until ctx ends or another seat replaces it.
 func (s *Seat) run(ctx context.Context) {
@@ -33,7 +32,7 @@ func (s *Seat) run(ctx context.Context) {
 		if !connected {
 			failed = endpoint
 		}
-		// The end of a connection that has lasted is not a failure to connect.
+		// A connection that has lasted resets the back-off.
 		if time.Since(began) > 2*o.BackoffMax {
 			backoff = o.BackoffMin
 		}
@@ -53,9 +52,9 @@ func (s *Seat) run(ctx context.Context) {
 	}
 }
 
-// connect makes one connection and waits until it has ended. It reports whether there
-// was one, and why it ended or could not be made. Options.Dials has admitted the
-// attempt.
+// connect dials endpoint once and waits until the connection has ended. connected reports
+// whether the dial succeeded. err says why the connection ended or why the dial failed. The
+// caller has acquired Options.Dials.
 func (s *Seat) connect(ctx context.Context, endpoint string) (connected bool, err error) {
 	p := s.pool
 	m, o, generation, err := s.dial(ctx, endpoint)
@@ -78,7 +77,7 @@ func (s *Seat) connect(ctx context.Context, endpoint string) (connected bool, er
 	return true, s.waitEnd(ctx, endpoint)
 }
 
-// runConnected is run for a seat that has a connection to endpoint.
+// runConnected does what run does, for a seat that already has a connection to endpoint.
 func (s *Seat) runConnected(ctx context.Context, endpoint string) {
 	s.pull(Elsewhere)
 	err := s.waitEnd(ctx, endpoint)
@@ -91,8 +90,8 @@ func (s *Seat) runConnected(ctx context.Context, endpoint string) {
 	s.run(ctx)
 }
 
-// A seat asks every preferEvery whether it can return to the endpoint that it prefers,
-// and every preferSeldom if it has no choice, which a reload may change.
+// A seat checks every preferEvery whether it can return to the endpoint that it prefers. A seat
+// without a choice of endpoints checks every preferSeldom, because a reload may give it one.
 const (
 	preferEvery  = time.Second
 	preferSeldom = 10 * time.Second
@@ -124,7 +123,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 			}
 		}
 		if replaced {
-			prefer, improve = nil, nil // only the end is left to wait for
+			prefer, improve = nil, nil // from now on wait only for s.ended
 		}
 	}
 	if o.HostGone != nil && ctx.Err() == nil && o.HostGone(err) {
@@ -132,15 +131,15 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	}
 	p.mu.Lock()
 	s.open = nil
-	s.lost() // Closing and Ended came too early if they came before setMember
+	s.lost() // Closing and Ended had no effect if they ran before setMember
 	p.mu.Unlock()
 	return err
 }
 
-// Closing stops dispatching to connection m. The connection calls it as soon as it
-// knows that it will end, and before it gives its Calls back, so that they go
-// elsewhere. If the seat has another connection already, because m gave back a Call
-// late, Closing does nothing.
+// Closing stops dispatching to connection m. The connection calls it as soon as it knows that
+// it will end, and before it gives its Calls back, so that the pool dispatches them elsewhere.
+// If the seat has another connection already, because m gave back a Call late, Closing does
+// nothing.
 func (s *Seat) Closing(m Member) {
 	p := s.pool
 	p.mu.Lock()

@@ -12,10 +12,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// The handles of a pendingCall, by what they cover.
+// Indexes of pendingCall.handles and pendingCall.offered.
 const (
-	callHandle  = iota // covers the Call or its argument, for RemoteRead
-	replyHandle        // covers the Write or Reply chunk, for RemoteWrite
+	callHandle  = iota // handle of the Call or its argument, for RemoteRead
+	replyHandle        // handle of the Write or Reply chunk, for RemoteWrite
 	callHandles
 )
 
@@ -28,10 +28,10 @@ type pendingCall struct {
 	index int32 // index in Requester.slots; constant
 	call  *Call // nil when the slot is free
 
-	prev, next int32         // neighbours in the list in the order sent; -1 for none
-	sent       time.Duration // when it was sent, on Requester.since's clock
+	prev, next int32         // neighbours in the list of Calls, oldest first; -1 for none
+	sent       time.Duration // when the Call was sent, on the clock of Requester.since
 
-	procedure uint32 // procedure number of call, kept so that its message is not read again
+	procedure uint32 // procedure number, copied because the message is not read again
 
 	shape   ulb.Shape
 	chunk   *regmem.Lease                // the Write or Reply chunk; nil for none
@@ -41,17 +41,17 @@ type pendingCall struct {
 	sending bool // the Send has not completed
 	replied bool // the peer has answered
 	fate    Fate
-	err     error // why there is no Reply; nil when there is one, or when it is still outstanding
+	err     error // why the Call has failed; nil if it has a Reply or is still outstanding
 
 	// The Reply, valid once replied is set.
-	base    *regmem.Lease // holds the Payload stream when it came inline
+	base    *regmem.Lease // holds the Payload stream if the peer sent it inline
 	from    int           // offset of the Payload stream in base
 	noMsg   bool          // the Payload stream is in the Reply chunk
 	written uint32        // octets that the peer has written to chunk
 }
 
-// Work Request IDs of a Call are its slot plus one, with the handle's index in
-// the high half for an Invalidate.
+// The ID of a Work Request is the Call's slot plus one. The ID of an Invalidate also has the
+// handle's index in its high half.
 func (pc *pendingCall) sendID() uint64        { return uint64(pc.index) + 1 }
 func (pc *pendingCall) handleID(i int) uint64 { return uint64(pc.index) + 1 | uint64(i)<<32 }
 func splitID(id uint64) (slot, handle int)    { return int(uint32(id)) - 1, int(id >> 32) }
@@ -61,10 +61,10 @@ func segment(g fabric.Region) rpcrdma.Segment {
 	return rpcrdma.Segment{Handle: uint32(g.Handle), Length: g.Length, Offset: g.Offset}
 }
 
-// Send posts c. An error means that nothing was posted and that c is still the
-// caller's: it is ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrProviderBusy,
-// ErrClosed, ulb.ErrTooLong, or says what is wrong with c. Otherwise
-// c.Owner.CallDone is called once, after Send has returned.
+// Send posts c. If Send fails, it has posted nothing, and the caller still owns c. The error is
+// ErrNoCredit, ErrBusyXID, ErrNoMemory, ErrProviderBusy, ErrClosed or ulb.ErrTooLong, or
+// describes a defect of c. If Send succeeds, the Requester calls c.Owner.CallDone once, after
+// Send has returned.
 func (r *Requester) Send(c *Call) error {
 	if r.state != up || r.retiring {
 		return ErrClosed
@@ -79,8 +79,8 @@ func (r *Requester) Send(c *Call) error {
 	if _, busy := r.xids.get(c.XID); busy {
 		return ErrBusyXID
 	}
-	// There must always be as many Receives posted as Calls outstanding plus the
-	// Calls that the peer may send in the reverse direction.
+	// The peer may answer every outstanding Call and send Calls in the reverse direction, and
+	// each of these messages needs a posted Receive.
 	need := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives
 	if r.recvs.posted < need {
 		if err := r.recvs.fill(need); err != nil {
@@ -161,8 +161,8 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 	return nil
 }
 
-// invalidate invalidates the handles of pc that are still valid. The provider may
-// complete that at once, or with a completion later.
+// invalidate invalidates the handles of pc that are still valid. The provider does so at once,
+// or reports a completion later.
 func (r *Requester) invalidate(pc *pendingCall) {
 	for i, h := range pc.handles {
 		if h == 0 {
@@ -183,8 +183,8 @@ func (r *Requester) invalidate(pc *pendingCall) {
 	}
 }
 
-// sendError translates err into one of Send's errors. The provider's connection
-// may already be closed, between the first flushed completion and Closed.
+// sendError translates err into one of Send's errors. The provider has already closed its
+// connection between the first flushed completion and the call of Closed.
 func (r *Requester) sendError(err error) error {
 	switch {
 	case errors.Is(err, fabric.ErrClosed):
@@ -195,8 +195,8 @@ func (r *Requester) sendError(err error) error {
 	return r.memoryError(err)
 }
 
-// memoryError translates a lack of memory that is temporary into ErrNoMemory.
-// Other errors, such as for a lease that can never be had, stay as they are.
+// memoryError translates a temporary lack of memory into ErrNoMemory. It returns other errors
+// unchanged, such as the error for a lease that can never succeed.
 func (r *Requester) memoryError(err error) error {
 	if errors.Is(err, regmem.ErrBudget) {
 		r.metrics.noMemory.Inc()
@@ -205,8 +205,8 @@ func (r *Requester) memoryError(err error) error {
 	return err
 }
 
-// gather builds the Transport header of pc in its buffer and returns the parts to
-// send, header first.
+// gather builds the Transport header of pc in the slot's buffer and returns the parts to send,
+// header first.
 func (r *Requester) gather(pc *pendingCall, c *Call) [][]byte {
 	b := r.headerBuffer(pc.index)
 	requested := r.credits.Requested
@@ -256,9 +256,9 @@ func (r *Requester) headerBuffer(i int32) []byte {
 	return r.headers.Bytes()[at : at : at+headerLen]
 }
 
-// undo reverts register for a Call that was not sent, and returns the error for
-// Send. When a handle cannot be invalidated at once, Send accepts the Call after
-// all, and it completes as NotSent when the handle is invalidated.
+// undo reverts register for a Call that was not sent, and returns the error for Send. If the
+// provider cannot invalidate a handle at once, undo accepts the Call after all. The Call then
+// completes as NotSent when its handles are invalidated.
 func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 	err = r.sendError(err)
 	r.invalidate(pc)
@@ -267,12 +267,12 @@ func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 		return err
 	}
 	r.accept(pc, c)
-	r.xids.remove(c.XID) // no Reply to it will come, and the XID may be used again
+	r.xids.remove(c.XID) // the peer never saw the Call, so its XID may be used again
 	pc.replied, pc.fate, pc.err = true, NotSent, err
 	return nil
 }
 
-// clear releases what the slot holds and empties it. Its handles are invalidated.
+// clear releases the leases of the slot and empties it. The slot has no valid handle.
 func (pc *pendingCall) clear() {
 	if pc.chunk != nil {
 		pc.chunk.Unpost()
@@ -284,7 +284,7 @@ func (pc *pendingCall) clear() {
 	*pc = pendingCall{index: pc.index}
 }
 
-// Wait calls t once, on any goroutine, when a Send of c that failed with
-// ErrNoMemory may succeed. It may be called on any goroutine. The call is only a
-// hint: another Call may have used the memory by then.
+// Wait is for a Call c whose Send failed with ErrNoMemory. It calls t once, on any goroutine,
+// when Send may succeed. That is only a hint: another Call may have used the memory by then.
+// Wait is safe for concurrent use.
 func (r *Requester) Wait(c *Call, t func()) { r.opts.Memory.Wait(c.need, t) }

@@ -12,15 +12,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// gatherCall begins to assemble a Call that did not come whole.
+// gatherCall begins to assemble a Call of which parts are in Read chunks.
 func (c *ResponderConn) gatherCall(x *Exchange) {
 	if err := x.layout(c.responder.opts.MaxCall); err != nil || c.ord == 0 {
-		c.answerError(x, rpcrdma.ErrChunk) // also when the peer serves no Reads
+		c.answerError(x, rpcrdma.ErrChunk) // ord is 0 if the peer serves no Reads
 		return
 	}
 	if len(x.chunks) == 1 && x.header.Proc == rpcrdma.Msg {
-		// The Payload stream is here, so it tells how long the chunk's item must
-		// be before anything is pulled.
+		// The Payload stream came inline, so it tells the length of the chunk's item before the
+		// Responder pulls any octet.
 		if err := oncrpc.ParseCall(x.inline, &x.call); err != nil {
 			c.badCall(x, err)
 			return
@@ -45,9 +45,9 @@ func (c *ResponderConn) gatherCall(x *Exchange) {
 	c.awaitMemory()
 }
 
-// lease leases memory for the Call of x and begins to pull it. It returns false
-// when there is no memory now, and when there never will be. In the latter case
-// it has answered the Call.
+// lease leases memory for the Call of x and begins to pull it. It returns false if it cannot.
+// If a later attempt may succeed, the state of x is still exchangeBusy. Otherwise lease has
+// answered the Call.
 func (c *ResponderConn) lease(x *Exchange) bool {
 	l, err := c.responder.opts.Memory.Lease(x.total)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 	return true
 }
 
-// awaitMemory asks to be called when there may be memory for the first starved Call.
+// awaitMemory asks Memory to call c.wake when it may have memory for the first starved Call.
 func (c *ResponderConn) awaitMemory() {
 	if c.waiting || c.starved.first == nil || c.state != up {
 		return
@@ -110,8 +110,8 @@ func (t *memoryTask) Run() {
 	c.awaitMemory()
 }
 
-// pull posts Reads, in the order their Calls came, as many as the peer serves at
-// once.
+// pull posts Reads in the order in which their Calls arrived. It has at most as many
+// outstanding as the peer serves at once.
 func (c *ResponderConn) pull() {
 	for c.state == up && c.reads < c.ord && c.pulling.first != nil {
 		x := c.pulling.first

@@ -1,15 +1,15 @@
 package tcpframe
 
 const (
-	// firstLease is the most that is leased for a record before growAt octets of it have
-	// arrived. Then the Conn leases as much as the record announces. A record mark alone
-	// thus costs at most 64 KiB.
+	// firstLease bounds the memory that a Conn leases for a record before growAt octets of the
+	// record have arrived. After that the Conn leases as much as the record announces. A record
+	// mark alone thus costs at most 64 KiB.
 	firstLease = 64 << 10
 	growAt     = 32 << 10
-	// directRead is how many octets of a fragment must be missing for the Conn to read
-	// them from the socket straight into the record. Records of 1 MiB gain 1.1 to 1.15
-	// times the throughput. Shorter rests arrive better with the next read, together with
-	// the octets that follow them.
+	// directRead is how many octets of a fragment must be missing for the Conn to read them
+	// from the socket straight into the record. Records of 1 MiB gain 1.1 to 1.15 times the
+	// throughput. The Conn receives a shorter remainder with the next read, together with the
+	// octets that follow it, which costs less.
 	directRead = 16 << 10
 
 	keepHolds = 16 // spare buffers of held input that a loop keeps
@@ -40,8 +40,8 @@ func (c *Conn) received(b []byte) {
 	}
 }
 
-// parse consumes records at the front of b. It returns the octets that must not be
-// parsed now, because reading pauses.
+// parse consumes records at the front of b. It returns the octets that it must not parse now,
+// because reading is paused.
 func (c *Conn) parse(b []byte) []byte {
 	for len(b) > 0 && c.state == open && !c.paused() {
 		if c.split.left == 0 {
@@ -98,7 +98,7 @@ func (c *Conn) arrived(n int) {
 	}
 }
 
-// deliver passes the record, which is complete, to the handler.
+// deliver passes the complete record to the handler.
 func (c *Conn) deliver() {
 	b := c.record
 	b.Resize(c.have)
@@ -107,21 +107,21 @@ func (c *Conn) deliver() {
 	c.handler.Record(c, b)
 }
 
-// room makes the record's buffer long enough for n octets more. The caller counts
-// arrived octets of the record, those that it is about to copy included. When Memory has
-// nothing to lend, room returns false, and reading pauses.
+// room makes the record's buffer long enough for n octets more. arrived is how many octets of
+// the record have arrived, including the octets that the caller is about to copy. When Memory
+// has nothing to lend, room pauses reading and returns false.
 func (c *Conn) room(n, arrived int) bool {
 	need := c.have + n
 	if c.record != nil && need <= len(c.buf) {
 		return true
 	}
-	want := c.split.size + c.split.left // the record is at least as long
+	want := c.split.size + c.split.left // the record has at least this many octets
 	if arrived < growAt {
 		want = min(want, firstLease)
 	}
 	if c.record != nil {
-		// Each of many short fragments announces only itself. The buffer at least doubles,
-		// so that copying stays linear.
+		// A record mark announces only its own fragment. The buffer at least doubles, so that a
+		// record of many short fragments does not cost quadratic copying.
 		want = max(want, min(2*c.have, c.split.maxRecord))
 	}
 	want = max(want, need)
@@ -172,7 +172,7 @@ func (t *memoryTask) Run() {
 	}
 }
 
-// hold keeps a copy of b, which must not be parsed now.
+// hold keeps a copy of b until reading is resumed.
 func (c *Conn) hold(b []byte) {
 	if len(c.held) == 0 && len(b) > cap(c.holdBuf) {
 		c.dropHold()

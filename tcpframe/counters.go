@@ -11,7 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// counters are the series of one listener or upstream.
+// counters are the metrics of one listener or upstream.
 type counters struct {
 	name     string
 	log      refusalLog
@@ -27,8 +27,8 @@ type counters struct {
 	outbound *metrics.Gauge
 }
 
-// counters returns the series of name and makes them at first use. A listener that is
-// closed and opened again keeps its series.
+// counters returns the counters of the listener or upstream with this name. It creates them at
+// first use. A listener that is closed and opened again keeps its counters.
 func (e *Engine) counters(name string) *counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()

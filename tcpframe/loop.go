@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// maxRounds is how often the end of a pass runs the work that the end of the pass has
-	// itself created. Work that is left then waits until the sockets have had their turn.
+	// maxRounds bounds the rounds in which the end of a pass runs tasks that earlier rounds
+	// have posted. Tasks that remain wait until the loop has served its sockets.
 	maxRounds = 4
 	// maxBatch is the largest capacity that a mailbox keeps for the next batch.
 	maxBatch = 8192
@@ -35,7 +35,7 @@ type Loop struct {
 
 	conns atomic.Int32 // sockets that are attached or being attached
 
-	mu      sync.Mutex  // guards the next three; a leaf
+	mu      sync.Mutex  // guards in, state and stopped; a leaf
 	in      []loop.Task // the mailbox
 	state   wakeState
 	stopped bool
@@ -48,11 +48,11 @@ type Loop struct {
 	closing  []*socket   // sockets to close at the end of the pass
 	inPass   bool
 	pass     uint64  // number of the pass
-	current  *socket // its gnet callback is running, and must return Close to close it
+	current  *socket // its gnet callback is running, and closes it by returning Close
 	clock    int64   // result of Now in this pass; 0 before the first call
 	left     int     // octets that Socket.Read may still move in this pass
 	share    share
-	sweeps   uint64 // number of the sweep
+	sweeps   uint64 // number of sweeps, from 1
 	busy     int    // sockets that have received octets since the last sweep
 	sockets  socketList
 	waiting  map[int32]*socket // sockets that wait for EPOLLOUT, by descriptor
@@ -68,9 +68,9 @@ type Loop struct {
 type wakeState uint8
 
 const (
-	asleep wakeState = iota // in epoll_wait, or about to be: Post rings
-	called                  // rung, and its pass has not begun
-	awake                   // in a pass, which empties the mailbox before it ends
+	asleep wakeState = iota // the loop is in epoll_wait or about to enter it: Post rings
+	called                  // a ring is on its way, and its pass has not begun
+	awake                   // the loop is in a pass, which empties the mailbox before it ends
 )
 
 func newLoop(e *Engine, index int, g *gate) *Loop {
@@ -87,13 +87,13 @@ func newLoop(e *Engine, index int, g *gate) *Loop {
 	}
 }
 
-// Index returns the loop's index in Engine.Loops. Any goroutine.
+// Index returns the loop's index in Engine.Loops. It is safe for concurrent use.
 func (l *Loop) Index() int { return l.index }
 
-// Post queues t to run on the loop's goroutine. It is safe for concurrent use, never
-// blocks, does not allocate, and keeps the order of each goroutine's posts. Many posts cost
-// one wake-up, and posts from the loop itself cost none. A task that posts itself
-// alternates with the sockets. After the loop has stopped, Post drops t.
+// Post queues t to run on the loop's goroutine. It is safe for concurrent use, never blocks,
+// does not allocate, and keeps the order of each goroutine's posts. Many posts cost one
+// wake-up, and posts from the loop itself cost none. The loop serves its sockets even while a
+// task posts itself again and again. After the loop has stopped, Post drops t.
 func (l *Loop) Post(t loop.Task) {
 	l.mu.Lock()
 	if !l.stopped {
@@ -106,8 +106,8 @@ func (l *Loop) Post(t loop.Task) {
 	l.mu.Unlock()
 }
 
-// ring wakes the loop. The caller holds mu, or is on the loop, so that the descriptor is
-// open.
+// ring wakes the loop. The caller holds mu or runs on the loop, because either keeps the gate's
+// descriptor open.
 func (l *Loop) ring() {
 	if err := l.gate.ring(); err != nil && !errors.Is(err, unix.EAGAIN) {
 		panic("BUG: tcpframe: wake: " + err.Error())
@@ -135,7 +135,7 @@ func (l *Loop) attach(c net.Conn, s *socket) error {
 	return nil
 }
 
-// attached is the pass in which s begins. It reports whether gnet must close s at once.
+// attached runs the first pass of s. It reports whether gnet must close s at once.
 func (l *Loop) attached(s *socket) (end bool) {
 	l.enter(s)
 	l.sockets.push(s)
@@ -143,7 +143,8 @@ func (l *Loop) attached(s *socket) (end bool) {
 	return l.leave()
 }
 
-// received is a pass in which b arrived on s. It reports whether gnet must close s.
+// received runs the pass that handles b, which arrived on s. It reports whether gnet must close
+// s.
 func (l *Loop) received(s *socket, b []byte) (end bool) {
 	l.enter(s)
 	l.heard(s)
@@ -153,7 +154,7 @@ func (l *Loop) received(s *socket, b []byte) (end bool) {
 	return l.leave()
 }
 
-// rung is a pass that begins because a task was posted or a socket is writable.
+// rung runs a pass that begins because a task was posted or a socket is writable.
 func (l *Loop) rung() {
 	l.enter(nil)
 	for i, s := range l.late {
@@ -177,7 +178,7 @@ func (l *Loop) writable() {
 	for _, ev := range l.events[:n] {
 		s := l.waiting[ev.Fd]
 		if s == nil {
-			continue // a socket before it has closed it
+			continue // an earlier socket of this batch has closed this one
 		}
 		delete(l.waiting, ev.Fd)
 		s.waits = false
@@ -187,8 +188,8 @@ func (l *Loop) writable() {
 	}
 }
 
-// ended ends s, whose descriptor is still open. It is a pass of its own, or part of the
-// pass that closes s.
+// ended detaches s, whose descriptor is still open. It runs inside the pass that closes s, or
+// else as a pass of its own.
 func (l *Loop) ended(s *socket, err error) {
 	outer := l.inPass
 	if !outer {
@@ -211,7 +212,7 @@ func (l *Loop) ended(s *socket, err error) {
 	}
 }
 
-// enter begins a pass. s is the socket whose gnet callback is running; nil for none.
+// enter begins a pass. s is the socket whose gnet callback is running, or nil.
 func (l *Loop) enter(s *socket) {
 	l.inPass, l.current, l.clock = true, s, 0
 	l.pass++
@@ -251,7 +252,7 @@ func (l *Loop) leave() (end bool) {
 	return end
 }
 
-// flush calls Flush for the sockets of FlushSoon.
+// flush calls Flush for the sockets that FlushSoon has queued.
 func (l *Loop) flush() {
 	l.dirty, l.flushing = l.flushing[:0], l.dirty
 	for i, s := range l.flushing {
@@ -263,9 +264,9 @@ func (l *Loop) flush() {
 	}
 }
 
-// closeAll closes the sockets of shut, except the current one.
+// closeAll closes the sockets that shut has queued, except the current one.
 func (l *Loop) closeAll() {
-	for i := 0; i < len(l.closing); i++ { // Detached may add to it
+	for i := 0; i < len(l.closing); i++ { // Detached may append to l.closing
 		s := l.closing[i]
 		l.closing[i] = nil
 		if s != l.current && s.gc != nil {
@@ -295,7 +296,7 @@ func (l *Loop) stop() {
 	}
 }
 
-// Now returns the time of Engine.Now at which this pass first called it. It must be called
+// Now returns the result that Engine.Now had when this pass first called Now. It must be called
 // on the loop.
 func (l *Loop) Now() int64 {
 	if l.clock == 0 {
@@ -304,7 +305,7 @@ func (l *Loop) Now() int64 {
 	return l.clock
 }
 
-// addrPort converts a, and returns the zero AddrPort if it is not a TCP address.
+// addrPort converts a. It returns the zero AddrPort if a is not a TCP address.
 func addrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		ap := t.AddrPort()
@@ -313,7 +314,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// A sweepTask is a Loop as the Task that sweeps its connections.
+// A sweepTask is a Loop as the Task that sweeps the loop's connections.
 type sweepTask Loop
 
 func (t *sweepTask) Run() { l := (*Loop)(t); l.sweep(l.Now()) }

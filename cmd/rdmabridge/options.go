@@ -55,8 +55,8 @@ var poolModes = map[string]proxy.Mode{
 	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared, configs.PoolPinned: proxy.ModePinned,
 }
 
-// slowStart is the number of Calls under way with which an upstream's slow start begins.
-// It is not a setting: docs/memory.md tells users what it does.
+// slowStart is the number of Calls that an upstream may have under way when its slow start
+// begins. Users cannot set it. docs/memory.md describes slow start to them.
 const slowStart = 16
 
 // upstreamOptions translates an upstream of the configuration for package proxy.

@@ -15,12 +15,12 @@ import (
 
 // Reloading
 //
-// A changed file is loaded as at the start. If the file has a problem, or if a listener
-// cannot listen at its address, nothing changes. Otherwise the bridge applies every
-// setting that can change while clients are connected. It keeps the other settings,
-// which effective lists, and the log names those that need a restart. The settings that
-// result are checked together: a pool that needs the new memory.budget is rejected while
-// the old budget is in force.
+// The bridge loads a changed file as it does at the start. If the file has a problem, or if a
+// listener cannot listen at its address, nothing changes. Otherwise the bridge applies every
+// setting that can change while clients are connected. It keeps the old values of the settings
+// that effective copies, and logs which changed settings need a restart. It checks the
+// resulting settings together: for example, it rejects a pool that needs the new memory.budget,
+// because the old budget stays in force.
 
 // maxChanges bounds the log lines of one reload. maxChange bounds the length of a value
 // in such a line.
@@ -34,8 +34,8 @@ const (
 type reloader struct {
 	b    *bridge
 	file string
-	sink *logSink          // of the bridge's logger; nil if level and format cannot change
-	hash [sha256.Size]byte // of the content loaded last
+	sink *logSink          // the sink of the bridge's logger; nil if level and format cannot change
+	hash [sha256.Size]byte // hash of the content loaded last
 
 	applied, unchanged, refused *metrics.Counter
 	last, restart               *metrics.Gauge
@@ -58,8 +58,8 @@ func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) 
 	return r
 }
 
-// changed reloads the file after the watcher has seen a change, unless a signal has
-// reloaded that content already.
+// changed reloads the file after the watcher has seen a change. It does nothing if a signal has
+// already made the bridge load that content.
 func (r *reloader) changed() {
 	if hashFile(r.file) != r.hash {
 		r.reload("file")

@@ -12,8 +12,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
-// startRPCBind starts the rpcbind service, which tells clients where the listeners are.
-// The listeners are listening already.
+// startRPCBind starts the rpcbind service, which tells clients where the listeners are. It must
+// be called after the listeners have started, because it publishes their addresses.
 func (b *bridge) startRPCBind() error {
 	c := b.config
 	if !c.RPCBind.Enabled() {
@@ -57,8 +57,8 @@ func (b *bridge) closeRPCBind() error {
 	return s.Close()
 }
 
-// rpcbindServices returns the listeners of c with the programs of each. addr returns the
-// address of a listener.
+// rpcbindServices returns the address and the programs of each listener of c. It calls addr for
+// the address of a listener.
 func rpcbindServices(c *configs.Config, addr func(listener string) string) ([]rpcbind.Service, error) {
 	var services []rpcbind.Service
 	for i := range c.Listeners {
@@ -76,9 +76,9 @@ func rpcbindServices(c *configs.Config, addr func(listener string) string) ([]rp
 	return services, nil
 }
 
-// rpcbindDefault lists the programs announced for a listener that sends every program to
-// one upstream: the programs that Linux serves on the port of NFS. Linux serves the
-// related programs on other ports, so they have routes here.
+// rpcbindDefault lists the programs announced for a listener that sends every program to one
+// upstream: the programs that Linux serves on the port of NFS. Linux serves the related
+// programs on other ports, so a listener that carries them has routes for them.
 var rpcbindDefault = []rpcbind.Program{
 	{Number: oncrpc.ProgramNFS, Version: 3},
 	{Number: oncrpc.ProgramNFS, Version: 4},
@@ -119,8 +119,8 @@ func rpcbindPrograms(l *configs.Listener) ([]rpcbind.Program, error) {
 	return slices.Compact(programs), nil
 }
 
-// knownVersions returns the versions of program that have a binding. NFSv4 is one of
-// them even without a binding.
+// knownVersions returns the versions of program that have a binding. For NFS they always
+// include version 4.
 func knownVersions(program uint32) []uint32 {
 	var versions []uint32
 	for _, b := range nfs.Bindings() {
@@ -134,8 +134,8 @@ func knownVersions(program uint32) []uint32 {
 	return versions
 }
 
-// updateRPCBind changes rpcbind from the configuration old to the one in force. It
-// restarts the service only if the address has changed.
+// updateRPCBind applies the configuration in force to rpcbind. old is the configuration that
+// was in force before. It restarts the service only if the address has changed.
 func (b *bridge) updateRPCBind(old *configs.Config) error {
 	c := b.config
 	if b.rpcbind == nil || old.RPCBind.Address != c.RPCBind.Address {

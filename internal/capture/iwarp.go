@@ -9,8 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// startup reads the start-up frames of both directions. It reports whether it found one.
-// The connection is one of iWARP then.
+// startup reads the MPA start-up frames of both directions. It reports whether it found one,
+// which tells that the connection carries iWARP.
 func (c *Conn) startup() bool {
 	found := false
 	for i := range c.Streams {
@@ -42,7 +42,7 @@ func (c *Conn) Inline(stream int) (octets int, ok bool) {
 	return rpcrdma.Inline(from, to), true
 }
 
-// An event is an FPDU with data or a Read Request, or the Send that an FPDU completes.
+// An event is an FPDU that moves data, a Read Request, or a Send at the FPDU that completes it.
 type event struct {
 	stream int
 	where  span
@@ -56,7 +56,7 @@ type event struct {
 type crcState uint8
 
 const (
-	crcUnknown crcState = iota // CRCs are off, or it was not captured
+	crcUnknown crcState = iota // CRCs are off, or the CRC was not captured
 	crcGood
 	crcBad
 )
@@ -75,8 +75,9 @@ func (c *Conn) sends() []Message {
 	return newTransfers().run(events)
 }
 
-// fpduReader returns a reader at the first FPDU of a direction. crc reports whether FPDUs
-// have CRCs. inStep is false when the start of the connection was not captured.
+// fpduReader returns a reader at the first FPDU of a direction. crc reports whether FPDUs have
+// CRCs. inStep reports whether an FPDU begins at the reader's position: it is false when the
+// start of the connection was not captured.
 func (c *Conn) fpduReader(i int) (r *reader, inStep, crc bool) {
 	at := c.Streams[i].reader()
 	r = &at
@@ -101,7 +102,7 @@ func (c *Conn) fpduReader(i int) (r *reader, inStep, crc bool) {
 func (c *Conn) fpdus(i int) []event {
 	r, inStep, crc := c.fpduReader(i)
 	var all []event
-	sends := make(map[uint32]*Message) // under way, by MSN
+	sends := make(map[uint32]*Message) // Sends whose last DDP Segment has not been read, by MSN
 	resync := false
 	for !r.done() {
 		if r.missing() {
@@ -170,7 +171,7 @@ func (r *reader) fpdu(e *event, crc bool) (ulpdu int64, ok bool) {
 	r.mark()
 	covered := start.peek(r.pos-start.pos, &span{})
 	sum := r.take(wire.CRCLen, &span{})
-	// It is an FPDU also when the CRC is wrong: siw computes some incorrectly.
+	// Accept an FPDU whose CRC is wrong: siw computes some CRCs incorrectly.
 	if crc && len(sum) == wire.CRCLen && int64(len(covered)) == r.pos-wire.CRCLen-start.pos {
 		if e.crc = crcGood; wire.CRC(sum) != wire.Checksum(covered) {
 			e.crc = crcBad
@@ -179,7 +180,8 @@ func (r *reader) fpdu(e *event, crc bool) (ulpdu int64, ok bool) {
 	return ulpdu, true
 }
 
-// searchFPDU moves to the next FPDU at the beginning of a packet. Most FPDUs begin one.
+// searchFPDU moves to the next FPDU at the beginning of a packet. Most FPDUs begin at the start
+// of a packet.
 func (r *reader) searchFPDU() bool {
 	for ; !r.done(); r.seek(r.s.pieces[r.i].end()) {
 		if p := &r.s.pieces[r.i]; r.pos > p.off {
@@ -214,8 +216,8 @@ func transport(b []byte) bool {
 	return binary.BigEndian.Uint32(b[4:]) == rpcrdma.Version && binary.BigEndian.Uint32(b[12:]) <= uint32(rpcrdma.Error)
 }
 
-// segment adds an untagged DDP Segment of a Send, whose ULPDU has n octets, to its
-// message. It returns the message when the segment is the last one.
+// segment adds the untagged DDP Segment e, whose ULPDU has n octets, to the message of its
+// Send. It returns the message if the segment is the last one.
 func (c *Conn) segment(sends map[uint32]*Message, s *Stream, e *event, n int64, resync bool) *Message {
 	if len(e.data) < wire.UntaggedLen {
 		return nil
@@ -231,7 +233,7 @@ func (c *Conn) segment(sends map[uint32]*Message, s *Stream, e *event, n int64, 
 		sends[u.MSN()] = m
 	}
 	if m == nil {
-		return nil // its beginning was not captured
+		return nil // the beginning of the Send was not captured
 	}
 	payload := e.data[wire.UntaggedLen:]
 	length := n + 2 - wire.UntaggedLen

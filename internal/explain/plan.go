@@ -17,7 +17,7 @@ type plan struct {
 }
 
 // newPlan asks the registry how the Call would travel and repeats the arithmetic of
-// ulb.Registry.Plan to show it. length is that of the Call.
+// ulb.Registry.Plan to show it. length is the length of the Call in octets.
 func (e *explainer) newPlan(h *oncrpc.Call, a *ulb.Analysis, length int, k *knownCall) *plan {
 	s, err := e.registry.Plan(a, length, e.callInline, e.replyInline)
 	if err != nil {
@@ -45,8 +45,8 @@ func (e *explainer) reversePlan(length int) *plan {
 	return p
 }
 
-// noData says why the arguments or the results have no data for a chunk. It returns ""
-// if they have.
+// noData says why the arguments or the results have no data for a chunk. It returns "" if they
+// have data.
 func noData(h *oncrpc.Call, a *ulb.Analysis, what string, octets uint32) string {
 	switch {
 	case !a.Reduce:
@@ -108,7 +108,7 @@ func (p *plan) reply(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, 
 func (p *plan) call(e *explainer, h *oncrpc.Call, a *ulb.Analysis, length int, s ulb.Shape) {
 	c := &p.Call
 	c.Shape = callShapes[s.Call]
-	var chunks term // the part of the header that is for the Reply
+	var chunks term // the chunk that the header has for the Reply
 	switch s.Reply {
 	case ulb.ReplyChunk:
 		chunks = termReplyChunk

@@ -4,15 +4,15 @@ import "math/bits"
 
 // A runs allocates runs of pages. pool.mu guards it.
 //
-// Each extent has a bitmap of its pages, and in longest an upper bound of its longest free
-// run. A search that finds only shorter runs lowers the bound, and pages that are given back
-// raise it. A full extent thus costs a search one comparison.
+// Each extent has a bitmap of its pages. Its field longest is an upper bound on the length of
+// its longest free run. A search that finds only shorter runs lowers the bound, and put raises
+// it. A full extent thus costs a search one comparison.
 type runs struct {
 	first   int // number of the first page
 	total   int // pages
 	free    int // pages that are not in a slab
-	touched int // pages that were in a slab and were not discarded since
-	longest int // pages of the longest run when all are free
+	touched int // pages that were in a slab and have not been discarded since
+	longest int // length of the longest run in pages when all pages are free
 	base    int // number of the first extent
 	extent  []extent
 }
@@ -20,9 +20,9 @@ type runs struct {
 type extent struct {
 	end     int                         // pages from here on are outside the range
 	free    int                         // pages
-	longest int                         // no free run has more pages
+	longest int                         // upper bound on the pages of a free run
 	used    [pagesPerExtent / 64]uint64 // a bit for each page that is in a slab or outside the range
-	dirty   [pagesPerExtent / 64]uint64 // a bit for each page that was in a slab and was not discarded since
+	dirty   [pagesPerExtent / 64]uint64 // a bit for each page that was in a slab and has not been discarded since
 }
 
 // init makes r manage the given number of pages from first on.
@@ -92,8 +92,9 @@ func (r *runs) put(page, n int) {
 	r.free += n
 }
 
-// find looks for n free pages: in the first run that is long enough, or in the last one if
-// high is set. If there is none, it makes longest exact.
+// find looks for n free pages in the first run that is long enough, or in the last such run if
+// high is set. If no run is long enough, find sets longest to the exact length of the longest
+// run.
 func (e *extent) find(n int, high bool) (page int, ok bool) {
 	longest := 0
 	if high {
@@ -121,8 +122,8 @@ func (e *extent) find(n int, high bool) (page int, ok bool) {
 	return 0, false
 }
 
-// discard calls f for every run of pages that are free and dirty. If f returns true, they
-// are clean.
+// discard calls f for every run of pages that are free and dirty. It marks the pages as clean
+// if f returns true.
 func (r *runs) discard(f func(page, pages int) bool) {
 	for i := range r.extent {
 		e := &r.extent[i]
@@ -165,8 +166,8 @@ func clearBits(b []uint64, i, n int) {
 	}
 }
 
-// mask returns the word that holds bit i, and the mask of those of n bits from i on that
-// are in it, k in number.
+// mask selects the first part of the n bits that begin at bit i: the k bits that lie in one
+// word. It returns the index of that word, their mask m, and k.
 func mask(i, n int) (word int, m uint64, k int) {
 	k = min(64-i%64, n)
 	return i / 64, ^uint64(0) >> (64 - k) << (i % 64), k

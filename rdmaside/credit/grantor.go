@@ -1,7 +1,7 @@
 package credit
 
-// A Grantor is the Responder's side: it tells what to put into rdma_credit of a
-// Reply, and how many Receives that takes.
+// A Grantor does the Responder's credit arithmetic: it computes rdma_credit of
+// each Reply, and how many Receives the Responder needs.
 //
 // # Raising
 //
@@ -13,23 +13,25 @@ package credit
 // # Lowering
 //
 // A smaller grant reaches the Requester with a Reply. Calls that the Requester
-// sent before that, under the larger grant, may still be on their way. Counting
-// tells how many: both directions keep their order, so
+// sent earlier, under the larger grant, may still be on their way. The Grantor
+// counts messages to bound the number of these Calls. Both directions keep
+// their order, so
 //
 //	a Requester that has seen r Replies, and has high credits, has sent at most r + high Calls
 //
-// and the Call with a number above r + high comes from a Requester that has seen
-// more than r Replies. Let r be how many Replies were sent before the first that
-// carried the smaller grant. From the Call with number r + high + 1 on, the
-// Requester knows the smaller grant. Its outstanding Calls at the time when it
-// sent that Call were within the grants since then. At that point, and not
-// before, high becomes the largest of those grants (Needed falls), and Receives
-// beyond it may be released.
+// and the Call with a number above r + high comes from a Requester that has
+// seen more than r Replies. Let r be the number of Replies before the first
+// Reply with the smaller grant. From the Call with number r + high + 1 on, the
+// Requester knows the smaller grant. When it sent that Call, its outstanding
+// Calls were within the grants that began with the smaller one. When that Call
+// arrives, and not before, the Grantor lowers high to the largest of these
+// grants. Needed then falls, and the owner may release the Receives beyond it.
 //
-// A Requester that has given up on a Call may ignore the Reply to it, and with it
-// the grant (Linux does so when a process is killed). So the Grantor waits for
-// one window more: r + 2 high. Nothing is known of a Requester that sends no more
-// Calls: it keeps what it has.
+// A Requester that has given up on a Call may ignore the Reply to that Call,
+// and the grant in the Reply (Linux does so when a process is killed). So the
+// Grantor waits for another high Calls: r + 2 high. A Requester that sends no
+// more Calls keeps its grant, because the Grantor cannot tell which grant the
+// Requester knows.
 //
 // RFC 8166 Section 3.3.1. The zero Grantor grants one credit; see [NewGrantor].
 type Grantor struct {
@@ -40,7 +42,7 @@ type Grantor struct {
 	Outstanding uint32 // Calls received and not yet answered
 
 	high    uint32 // the largest grant that the Requester may count on; 0 before the first Reply
-	top     uint32 // while lowering, the largest grant since that began
+	top     uint32 // while lowering, the largest grant since the lowering began
 	fence   uint64 // while lowering, the number of the last Call that may have been sent under high; 0 otherwise
 	calls   uint64 // Calls received
 	replies uint64 // Replies sent
@@ -53,9 +55,9 @@ func NewGrantor(limit, receives int) Grantor {
 	return Grantor{Limit: uint32(min(max(limit, 1), Max)), Receives: uint32(min(max(receives, 1), Max)), Granted: 1}
 }
 
-// Call counts a Call that arrived with rdma_credit requested. It reports whether
-// the Requester kept to its grant. One that did not has already used up a Receive
-// too many, and should be disconnected.
+// Call counts a Call that arrived with rdma_credit requested. It reports
+// whether the Requester kept to its grant. A Requester that exceeded its grant
+// has used up a Receive too many, and the owner should close its connection.
 func (g *Grantor) Call(requested uint32) (kept bool) {
 	g.Requested = requested
 	g.Outstanding++
@@ -93,8 +95,9 @@ func (g *Grantor) Reply() uint32 {
 	return n
 }
 
-// Drop counts an outstanding Call as one that is never answered. The Requester
-// keeps waiting: it has lost the credit until it reconnects.
+// Drop removes an outstanding Call that the Responder will never answer. The
+// Requester keeps waiting for the Reply, and has lost the credit until it
+// reconnects.
 func (g *Grantor) Drop() {
 	if g.Outstanding == 0 {
 		panic("BUG: credit: Reply without Call")
@@ -102,8 +105,8 @@ func (g *Grantor) Drop() {
 	g.Outstanding--
 }
 
-// Needed returns how many Receives the Requester may count on: the largest grant
-// that it may be using. It only falls in Call, and only rises in Reply.
+// Needed returns how many Receives the Requester may count on: the largest
+// grant that it may be using. Only Call lowers it, and only Reply raises it.
 func (g *Grantor) Needed() uint32 { return max(g.high, 1) }
 
 // Spent reports whether the Requester has as many Calls outstanding here as it

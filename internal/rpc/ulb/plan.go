@@ -24,25 +24,24 @@ const maxCall = 1 << 30
 // Reply, given the inline thresholds of both directions in octets. It fails
 // only with ErrTooLong.
 //
-// A Long Call with a Reply chunk can carry everything. Beyond that, Plan chooses only
-// shapes that the Linux client sends, because servers are tested with those: one chunk
-// per list, never a Write list with a Reply chunk, and a Write list only with a Call
-// that is inline.
+// A Long Call with a Reply chunk can carry everything. Apart from that shape, Plan chooses only
+// shapes that the Linux client sends, because servers are tested with them: one chunk per list,
+// never a Write list with a Reply chunk, and a Write list only with a Call that is inline.
 func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Shape, error) {
 	if callLen < 0 || callLen > maxCall || callInline < headerLen+readListLen+replyChunkLen {
 		return Shape{}, ErrTooLong
 	}
 	var s Shape
-	chunks := 0 // octets that the Reply's chunk adds to the Call's header
+	chunks := 0 // octets that the Reply chunk adds to the Call's header
 	switch {
 	case headerLen+int64(a.MaxReply) <= int64(replyInline):
 		s.Reply = ReplyInline
 	case a.Reduce && a.Known && a.ResultMax > 0 &&
 		headerLen+writeListLen+int64(a.MaxReduced) <= int64(replyInline) &&
 		headerLen+writeListLen+callLen <= callInline:
-		// "the Requester SHOULD NOT include additional space for XDR roundup
-		// padding", RFC 8166 Section 3.4.6.2. The Linux client does, and the
-		// space keeps a Responder that writes roundup from failing the connection.
+		// "the Requester SHOULD NOT include additional space for XDR roundup padding", RFC 8166
+		// Section 3.4.6.2. Plan includes it, as the Linux client does. Without this space, a
+		// Responder that writes roundup would break the connection.
 		s.Reply = ReplyWriteChunk
 		s.Capacity = roundup(a.ResultMax)
 		return s, nil // the Call is inline
@@ -63,8 +62,8 @@ func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Sh
 	return s, nil
 }
 
-// replyCapacity returns the size of the Reply chunk for a Reply of at most n octets.
-// The slack does not go beyond Limits.MaxReply, which has slack of its own.
+// replyCapacity returns the size of the Reply chunk for a Reply of at most n octets. It adds no
+// slack beyond Limits.MaxReply, which already includes slack.
 func (reg *Registry) replyCapacity(n uint32) uint32 {
 	up := func(n uint32) uint32 { return (n + replyQuantum - 1) &^ (replyQuantum - 1) }
 	return min(up(n+replySlack), up(reg.limits.MaxReply))

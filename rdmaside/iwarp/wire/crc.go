@@ -7,7 +7,7 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum is the CRC32c of b.
+// Checksum returns the CRC32c of b.
 func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 // Update returns crc extended by b. The CRC32c of no octets is 0.
