@@ -3,13 +3,11 @@ package proxy_test
 import (
 	"bytes"
 	"encoding/binary"
-	"net"
 	"testing"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
-	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -28,39 +26,17 @@ func unlockCall(xid, procedure uint32, host string, svid uint32) []byte {
 // Two clients that number their processes alike are two owners to the server, one that
 // comes back stays who it was, and a server's Calls do not come back to it.
 func TestNLM(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
 	svids := make(chan uint32, 16)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for {
-					m, err := testkit.ReadRecord(c)
-					if err != nil {
-						return
-					}
-					svids <- binary.BigEndian.Uint32(m[len(m)-20:])
-					reply := oncrpc.AppendAccepted(nil, binary.BigEndian.Uint32(m), oncrpc.Success)
-					reply = xdr.AppendUint32(xdr.AppendOpaque(reply, []byte("cookie")), 0)
-					if testkit.WriteRecord(c, reply) != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
 	h := proxytest.NewHarness(t, budget)
+	l := h.TCPServer(proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		m := c.Message
+		svids <- binary.BigEndian.Uint32(m[len(m)-20:])
+		reply := oncrpc.AppendAccepted(nil, c.XID, oncrpc.Success)
+		return xdr.AppendUint32(xdr.AppendOpaque(reply, []byte("cookie")), 0), true
+	}})
 	p := h.Proxy(
 		[]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "lockd"}},
-		[]proxy.UpstreamOptions{{Name: "lockd", Endpoints: []string{l.Addr().String()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+		[]proxy.UpstreamOptions{{Name: "lockd", Endpoints: []string{l.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
 
 	ask := func(c *proxytest.Client, m []byte) []byte {
 		t.Helper()

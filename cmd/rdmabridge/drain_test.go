@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A slowServer answers an RPC Call over TCP for each value in answer.
@@ -23,39 +25,26 @@ type slowServer struct {
 
 func startSlowServer(t *testing.T) *slowServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	s := &slowServer{got: make(chan struct{}, 8), answer: make(chan struct{}, 8)}
+	over := make(chan struct{}) // a Call need not be answered
+	l, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		s.got <- struct{}{}
+		select {
+		case <-s.answer:
+			return oncrpc.AppendAccepted(nil, c.XID, oncrpc.Success), true
+		case <-over:
+			return nil, true
+		}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
-	s := &slowServer{addr: l.Addr().String(), got: make(chan struct{}, 8), answer: make(chan struct{}, 8)}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go s.serve(c)
-		}
-	}()
+	s.addr = l.Addr()
+	t.Cleanup(func() {
+		close(over)
+		l.Close()
+	})
 	return s
-}
-
-func (s *slowServer) serve(c net.Conn) {
-	defer c.Close()
-	for {
-		call, err := testkit.ReadRecord(c)
-		if err != nil {
-			return
-		}
-		s.got <- struct{}{}
-		<-s.answer
-		// MSG_ACCEPTED, AUTH_NONE, SUCCESS.
-		reply := append(call[:4:4], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-		if _, err := c.Write(testkit.Record(reply)); err != nil {
-			return
-		}
-	}
 }
 
 // nullCall returns a Call of procedure 0 with AUTH_NONE.

@@ -15,53 +15,27 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// An echoServer answers every RPC Call over TCP at once. The result is its name.
+// An echoServer answers every RPC Call over TCP at once. The result is a name.
 type echoServer struct {
-	name  string
-	addr  string
-	calls atomic.Int64
-	conns atomic.Int64
+	*proxytest.TCPServer
+	addr string
 }
 
 func startEchoServer(t *testing.T, name string) *echoServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		return append(oncrpc.AppendAccepted(nil, c.XID, oncrpc.Success), name...), true
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
-	s := &echoServer{name: name, addr: l.Addr().String()}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.conns.Add(1)
-			go s.serve(c)
-		}
-	}()
-	return s
-}
-
-func (s *echoServer) serve(c net.Conn) {
-	defer s.conns.Add(-1)
-	defer c.Close()
-	for {
-		call, err := testkit.ReadRecord(c)
-		if err != nil {
-			return
-		}
-		s.calls.Add(1)
-		// MSG_ACCEPTED, AUTH_NONE, SUCCESS, and four octets of result.
-		reply := append(call[:4:4], 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-		if _, err := c.Write(testkit.Record(append(reply, s.name...))); err != nil {
-			return
-		}
-	}
+	t.Cleanup(l.Close)
+	return &echoServer{TCPServer: l, addr: l.Addr()}
 }
 
 // A caller makes one Call after the other, and connects again when it loses its
@@ -294,7 +268,7 @@ reload: {watch: none}
 		fmt.Sprintf("endpoints: [%q], pool: {connections: 2, credits: 8}", two.addr), 1)
 	x.reload(third, loaded)
 	testkit.Eventually(t, "NFS goes to the other server", func() bool { _, ok := nfs.from.Load("two!"); return ok })
-	testkit.Eventually(t, "the connections to the first are closed", func() bool { return one.conns.Load() == 0 })
+	testkit.Eventually(t, "the connections to the first are closed", func() bool { return len(one.Conns()) == 0 })
 	progress(t, nfs, mount)
 
 	// Remove a listener and an upstream.
@@ -372,7 +346,7 @@ reload: {watch: none}
 		}
 	}
 	endWithoutReconnect(t, callers...)
-	if n, calls := s.calls.Load(), sum(callers); n < calls {
+	if n, calls := s.Calls.Load(), sum(callers); n < calls {
 		t.Errorf("%d Calls at the server, %d answered", n, calls)
 	}
 	x.metric(`rdmabridge_client_calls_total{listener="nfs",result="abandoned"} 0`)
