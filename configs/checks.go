@@ -18,7 +18,8 @@ func (r *report) required(path, value string) bool {
 	return value != ""
 }
 
-// needs rejects settings within path that have no effect without what is named.
+// needs rejects the settings within path that the file gives. They have no effect without the
+// setting that what names.
 func (r *report) needs(path, what string, settings ...string) {
 	for _, s := range settings {
 		if p := path + "." + s; r.source.given(p) && !r.has(p) {

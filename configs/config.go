@@ -4,8 +4,9 @@
 // [Load] reports all problems of a file at once, each with its line and the path of
 // the setting. It never returns a configuration that breaks a rule.
 //
-// A setting that is left out, or is null, has its default. Zero never means "default"
-// or "no limit" in a file: the word none switches off what can be switched off.
+// A setting that the file omits, or sets to null, has the default value. Zero never means
+// "default" or "no limit" in a file: the word none switches a setting off where that is
+// possible.
 package configs
 
 // A Config is a whole file. Load returns it complete: each field has the value of the

@@ -12,9 +12,9 @@ type Change struct {
 	Old, New string // in the format of a file; "" for a setting that is not there
 }
 
-// Diff returns the settings that differ between two complete configurations, in the
-// order of the Config. It matches listeners and upstreams by name, wherever in their
-// lists they stand. One that only one of the configurations has is one Change.
+// Diff returns the settings that differ between two complete configurations, in the order of
+// the Config. It matches listeners and upstreams by name, whatever their positions in the
+// lists. A listener or upstream that only one of the configurations has is one Change.
 func Diff(old, next *Config) []Change {
 	return diff(nil, "", reflect.ValueOf(old).Elem(), reflect.ValueOf(next).Elem())
 }

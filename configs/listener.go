@@ -203,8 +203,8 @@ type routed struct {
 	versions []uint32
 }
 
-// add adds the versions of a route, none of them meaning all, and reports whether one
-// of them is new.
+// add adds the versions of a route and reports whether any of them is new. An empty list stands
+// for all versions.
 func (t *routed) add(versions []uint32) bool {
 	isNew := !t.all
 	if isNew && len(versions) > 0 {

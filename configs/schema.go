@@ -29,7 +29,8 @@ func settingsOf(t reflect.Type) *settings {
 	return s
 }
 
-// suggest names the known setting most like name, or all of them if none is like it.
+// suggest returns the known setting that resembles name most, or all known settings if none
+// resembles it.
 func (s *settings) suggest(name string) string {
 	best, distance := "", 3
 	for _, known := range s.sorted() {

@@ -20,8 +20,8 @@ const (
 	maxLoops = 256
 )
 
-// validate reports every rule that c breaks. Listeners and upstreams check themselves;
-// this file has the rules that concern more than one of them.
+// validate reports every rule that c breaks. Listeners and upstreams check themselves; this
+// file has the rules that concern several listeners or upstreams.
 func (c *Config) validate(k Known, r *report) {
 	if len(c.Listeners) == 0 && !r.has("listeners") {
 		r.addf("listeners", "the file has no listener; write at least one")

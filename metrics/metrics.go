@@ -186,7 +186,7 @@ func (r *Registry) function(name string, labels []string, f func() float64, coll
 	}
 }
 
-// CounterFunc is GaugeFunc for a value that only grows.
+// CounterFunc does what GaugeFunc does, for a value that only grows.
 func (r *Registry) CounterFunc(name, help string, f func() float64, labels ...string) {
 	if r == nil {
 		return
@@ -241,17 +241,17 @@ func (c *histogramCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(c.h.sum.Load())/c.h.unit, buckets)
 }
 
-// Copied returns the counter of the octets of messages that a stage copies within this
-// process. The stage is tcp, iwarp, requester or responder; name is the listener's or the
-// upstream's. Copies by the kernel, from and to sockets, do not count. No stage copies long
-// payload, except for the octets of it that one read brings together with others. The sum
-// of these counters, divided by the payload carried, therefore shows how far the path is
-// from being free of copies.
+// Copied returns the counter of the octets of messages that a stage copies within this process.
+// The stage is tcp, iwarp, requester or responder; name is the listener's or the upstream's.
+// Copies by the kernel, from and to sockets, do not count. No stage copies long payload, except
+// for the payload octets that a read returns together with other octets. The sum of these
+// counters, divided by the payload carried, therefore shows how far the path is from being free
+// of copies.
 func Copied(r *Registry, stage, name string) *Counter {
 	return r.Counter("copied_bytes_total", copiedHelp, "stage", stage, "name", name)
 }
 
-// CopiedFunc is Copied for a stage that counts by itself: f returns its count.
+// CopiedFunc does what Copied does, for a stage that counts by itself: f returns its count.
 func CopiedFunc(r *Registry, stage, name string, f func() float64) {
 	r.CounterFunc("copied_bytes_total", copiedHelp, f, "stage", stage, "name", name)
 }

@@ -33,8 +33,8 @@ func (s *Seat) pull(here int) {
 	}
 }
 
-// ready returns a seat that has a free credit and for which a Call waits, or nil. p.mu
-// is held.
+// ready returns a seat that has a free credit and for which a Call waits, or nil. The caller
+// holds p.mu.
 func (p *Pool) ready(here int) *Seat {
 	switch {
 	case p.queue.n == 0:
@@ -50,7 +50,7 @@ func (p *Pool) ready(here int) *Seat {
 	return nil
 }
 
-// next takes the next queued Call for seat s, and a credit for it. p.mu is held.
+// next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
 func (p *Pool) next(s *Seat) (Member, *Entry) {
 	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) {
 		return nil, nil

@@ -6,7 +6,7 @@ import "time"
 // its own; other Calls are small.
 const largeCost = 32 << 10
 
-// leastCost is what the smallest Call is charged, in octets.
+// leastCost is the charge for the smallest Call, in octets.
 const leastCost = 4 << 10
 
 // An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow and
@@ -31,7 +31,7 @@ func (e *Entry) Sent() { e.queuedAt, e.refused = time.Time{}, 0 }
 // Seat returns the seat that the Call was dispatched to, or nil.
 func (e *Entry) Seat() *Seat { return e.seat }
 
-// cost is what e is charged, in octets.
+// cost returns the charge for e, in octets.
 func (e *Entry) cost() int { return max(e.Cost, leastCost) }
 
 // large reports whether e is a large Call.
@@ -75,8 +75,8 @@ func (f *Flow) fifoOf(e *Entry) *fifo {
 // flow.
 const maxSmallInRow = 16
 
-// nextFIFO returns the fifo whose first Call goes next. The small Calls of a client do
-// not wait for its large ones, but after maxSmallInRow of them a large one goes.
+// nextFIFO returns the fifo whose first Call goes next. The small Calls of a client overtake
+// its large ones, but after maxSmallInRow small Calls a large one goes.
 func (f *Flow) nextFIFO() *fifo {
 	if f.waiting[0].head == nil || f.waiting[1].head != nil && f.smallInRow >= maxSmallInRow {
 		return &f.waiting[1]

@@ -10,11 +10,11 @@ import (
 // A Health knows which endpoints of one upstream can be connected to. The pools of the
 // upstream share it.
 //
-// An endpoint that fails twice in a row, or whose host is gone, is ejected: the pools
-// dial others instead, for a time that doubles with every failure. After that time one
-// attempt at a time tries the endpoint, and the first one that succeeds makes it as good
-// as the others. While all endpoints are ejected, the pools try the one that may be
-// tried first, so that there is always one to dial.
+// An endpoint that fails twice in a row, or whose host is gone, is ejected: the pools dial
+// others instead, for a time that doubles with every failure. After that time the pools dial it
+// with one attempt at a time, and the first attempt that succeeds ends the ejection. While all
+// endpoints are ejected, the pools dial the endpoint whose ejection ends first, so that they
+// always have one to dial.
 type Health struct {
 	// Ejected is called when an endpoint is ejected for wait, unless it is the only one.
 	// Returned is called when a connection to an ejected endpoint was made. Both are
@@ -185,7 +185,7 @@ func (h *Health) failed(addr string, gone bool) {
 }
 
 // choice returns the i-th choice of a seat that prefers endpoint n. keep is
-// Options.KeepEndpoint, which overrules the priority. h.mu is held.
+// Options.KeepEndpoint, which overrules the priority. The caller holds h.mu.
 func (h *Health) choice(n, i int, keep bool) *endpoint {
 	if h.priority && !keep {
 		n = 0

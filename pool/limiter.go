@@ -30,8 +30,8 @@ type waiter struct {
 	admitted chan struct{} // closed when the attempt may begin
 }
 
-// NewLimiter returns a Limiter that allows most attempts at a time and perSecond in a
-// second. After a pause most of them may begin at once.
+// NewLimiter returns a Limiter that allows most attempts at a time and perSecond in a second.
+// After a pause without attempts, most attempts may begin at once.
 func NewLimiter(most, perSecond int) *Limiter {
 	l := &Limiter{}
 	l.Set(most, perSecond)
@@ -103,7 +103,7 @@ func (s *Share) Release() {
 	s.l.admit()
 }
 
-// admit admits the attempts that may begin now. l.mu is held.
+// admit admits the attempts that may begin now. The caller holds l.mu.
 func (l *Limiter) admit() {
 	now := time.Now()
 	for i := 0; i < len(l.waiting) && l.active < l.max; {

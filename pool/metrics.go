@@ -20,7 +20,7 @@ type Metrics struct {
 	pools map[*Pool]struct{}
 }
 
-// NewMetrics registers the metrics of an upstream, but for those of Describe.
+// NewMetrics registers the metrics of an upstream, except those that Describe registers.
 func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 	return &Metrics{
 		connections: reg.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", upstream),

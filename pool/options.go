@@ -11,7 +11,7 @@ type Options struct {
 	Name        string
 	Endpoints   []string      // host:port; at least one
 	Connections int           // seats
-	Loops       int           // seats are spread over so many affinities
+	Loops       int           // number of affinities over which the seats are spread
 	First       int           // the first of these affinities
 	BackoffMin  time.Duration // first pause after a failure
 	BackoffMax  time.Duration // longest pause

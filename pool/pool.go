@@ -14,10 +14,10 @@
 //
 // # Ownership
 //
-// A goroutine that holds the mutex of a Pool locks no other one but those of its
-// [SlowStart] and its [Health], which are leaves. An [Entry] belongs to its owner until Submit,
-// then to the pool until Member.Dispatch, then to the member until Done. Entries are
-// linked in place, and no Call causes an allocation.
+// A goroutine that holds the mutex of a Pool may lock only the mutexes of the Pool's
+// [SlowStart] and [Health], which are leaves. An [Entry] belongs to its owner until Submit,
+// then to the pool until Member.Dispatch, then to the member until Done. Entries are linked in
+// place, and no Call causes an allocation.
 package pool
 
 import (

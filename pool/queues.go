@@ -80,7 +80,7 @@ func (qs *queues) drain() *Entry {
 	return qs.each((*queue).drain)
 }
 
-// expire removes the entries that were queued before t, and returns a list of them.
+// expire removes the entries that were queued before t and returns them as a list.
 func (qs *queues) expire(t time.Time) *Entry {
 	return qs.each(func(q *queue) *Entry { return q.expire(t) })
 }
@@ -142,8 +142,8 @@ func (qs *queues) count(f *Flow, n int) {
 	}
 }
 
-// leastServed returns the least served queue of last, which may be nil, and those of
-// list that are not empty.
+// leastServed returns the least served of last, which may be nil, and the queues in list that
+// are not empty.
 func leastServed(last *queue, list []queue) *queue {
 	for i := range list {
 		if q := &list[i]; q.n > 0 && (last == nil || q.served < last.served) {

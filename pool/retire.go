@@ -2,10 +2,10 @@ package pool
 
 import "slices"
 
-// Retire stops dispatching to connection m, which has not begun to end, and puts
-// another seat in the place of this one, which dials at once. The Calls on m go on, and
-// other Calls need not wait for them. m ends itself after its last Call. Retire does
-// nothing and returns false if m is not usable any more. Any goroutine.
+// Retire stops dispatching to connection m, which has not begun to end, and puts another seat
+// in the place of this one, which dials at once. The Calls on m go on, and other Calls need not
+// wait for them. m ends itself after its last Call. Retire does nothing and returns false if m
+// is not usable any more. It is safe for concurrent use.
 func (s *Seat) Retire(m Member) bool {
 	p := s.pool
 	p.mu.Lock()
@@ -18,8 +18,8 @@ func (s *Seat) Retire(m Member) bool {
 	return ok
 }
 
-// renewNext replaces the next seat that is stale, unless the seat that replaced the
-// last one has no connection yet. pool.mu is held.
+// renewNext replaces the next seat that is stale, unless the seat that replaced the last one
+// has no connection yet. The caller holds pool.mu.
 func (p *Pool) renewNext() idleConn {
 	if p.closed || p.successor != nil && !p.successor.retired && p.successor.member == nil {
 		return idleConn{}
@@ -35,14 +35,14 @@ func (p *Pool) renewNext() idleConn {
 	return idleConn{}
 }
 
-// stale reports whether the seat has a connection that would be made differently now.
-// pool.mu is held.
+// stale reports whether the seat has a connection that would be made differently now. The
+// caller holds pool.mu.
 func (s *Seat) stale() bool {
 	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(s.pool.opts.Endpoints, s.endpoint))
 }
 
-// supersede puts another seat, which it returns and starts, in the place of s, which
-// has a connection. p.mu is held.
+// supersede puts another seat, which it returns and starts, in the place of s, which has a
+// connection. The caller holds p.mu.
 func (s *Seat) supersede() *Seat {
 	p := s.pool
 	s.clearMember()
@@ -53,8 +53,8 @@ func (s *Seat) supersede() *Seat {
 	return n
 }
 
-// retire adds s to the seats that have been replaced. The slow start does not count its
-// Calls any more, so that others need not wait for them. p.mu is held.
+// retire adds s to the seats that have been replaced. The slow start does not count its Calls
+// any more, so that others need not wait for them. The caller holds p.mu.
 func (s *Seat) retire() {
 	s.retired = true
 	s.pool.retired = append(s.pool.retired, s)
@@ -81,15 +81,15 @@ func (s *Seat) discarded() bool {
 // An idleConn is a connection to be closed once no lock is held, or none.
 type idleConn struct{ m Member }
 
-// close closes the connection. No lock is held.
+// close closes the connection. The caller holds no lock.
 func (c idleConn) close() {
 	if c.m != nil {
 		c.m.Close(errRetired)
 	}
 }
 
-// takeIdle returns the connection of s if it is to be closed and has no Calls left. It
-// does so once. pool.mu is held.
+// takeIdle returns the connection of s if the pool must close it and it has no Calls left. It
+// returns the connection only once. The caller holds pool.mu.
 func (s *Seat) takeIdle() idleConn {
 	if !s.closeWhenIdle || s.inUse > 0 || s.open == nil {
 		return idleConn{}

@@ -25,7 +25,7 @@ type Seat struct {
 	since         time.Time // when the seat got its connection, or lost it
 	lastErr       error
 	retired       bool // the seat is not in Pool.seats any more
-	closeWhenIdle bool // the connection is to be closed after its last Call
+	closeWhenIdle bool // close the connection after its last Call
 	slowStart     bool // the slow start counts the connection
 	generation    int  // Pool.generation when the connection was made
 
@@ -50,7 +50,7 @@ func (s *Seat) Index() int { return s.index }
 // Pool returns the pool of the seat.
 func (s *Seat) Pool() *Pool { return s.pool }
 
-// free returns how many credits the seat has free. pool.mu is held.
+// free returns how many credits the seat has free. The caller holds pool.mu.
 func (s *Seat) free() int {
 	if s.member == nil {
 		return 0
@@ -72,8 +72,8 @@ func (s *Seat) takeCredit(e *Entry, counted bool) Member {
 	return s.member
 }
 
-// returnCredit returns the credit of e, and reports whether the slow start counts e,
-// which it still does then. pool.mu is held.
+// returnCredit returns the credit of e, and reports whether the slow start counts e, which it
+// still does then. The caller holds pool.mu.
 func (s *Seat) returnCredit(e *Entry) (counted bool) {
 	s.inUse--
 	if e.asLarge {
@@ -87,8 +87,8 @@ func (s *Seat) returnCredit(e *Entry) (counted bool) {
 	return counted
 }
 
-// status reports whether the seat has a usable connection, and, if not, whether it will
-// not get another one. Any goroutine.
+// status reports whether the seat has a usable connection, and, if not, whether it will not get
+// another one. It is safe for concurrent use.
 func (s *Seat) status() (usable, done bool) {
 	p := s.pool
 	p.mu.Lock()
@@ -97,8 +97,8 @@ func (s *Seat) status() (usable, done bool) {
 	return s.member != nil && !done, done
 }
 
-// setMember makes m the seat's connection. If unwanted is set, or if m has ended
-// already, it gets no Calls. p.mu is held.
+// setMember makes m the seat's connection. If unwanted is set, or if m has ended already, it
+// gets no Calls. The caller holds p.mu.
 func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted bool) {
 	p := s.pool
 	s.open = m
@@ -119,8 +119,8 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	p.reassignQueues()
 }
 
-// clearMember stops dispatching to the seat's connection, which goes on or ends. p.mu
-// is held.
+// clearMember stops dispatching to the seat's connection, which goes on or ends. The caller
+// holds p.mu.
 func (s *Seat) clearMember() {
 	if s.member == nil {
 		return
@@ -138,7 +138,7 @@ func (s *Seat) clearMember() {
 	p.since = time.Now()
 }
 
-// lost is clearMember for a connection that ends. p.mu is held.
+// lost does what clearMember does, for a connection that ends. The caller holds p.mu.
 func (s *Seat) lost() {
 	s.clearMember()
 	if s.slowStart {

@@ -36,11 +36,11 @@ func (s *Seat) Done(e *Entry, here int) {
 	}
 }
 
-// Steer moves e to another connection, because this seat's connection cannot carry e
-// and others may: it dispatches e to one that has a free credit and has not refused e
-// since e was queued, and returns the credit of e here. If there is none, Steer does
-// nothing and returns false, and the next Steer tries all connections again. here is
-// the affinity of the calling loop.
+// Steer moves e to another connection, because this seat's connection cannot carry e and
+// another one may. It dispatches e to a connection that has a free credit and has not refused e
+// since e was queued, and returns the credit that e has on this seat. If no such connection
+// exists, Steer does nothing and returns false, and the next Steer tries all connections again.
+// here is the affinity of the calling loop.
 func (s *Seat) Steer(e *Entry, here int) bool {
 	p := s.pool
 	p.mu.Lock()
@@ -76,8 +76,8 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	return true
 }
 
-// Borrow takes a credit of connection m for e, which is not the Call of a client, if no
-// Call waits. It reports whether there was one. Done returns the credit.
+// Borrow takes a credit of connection m for e, which no client has sent, if no Call waits. It
+// reports whether there was one. Done returns the credit.
 func (s *Seat) Borrow(m Member, e *Entry) bool {
 	p := s.pool
 	p.mu.Lock()

@@ -35,10 +35,10 @@ type SlowStart struct {
 	limit          int        // most Calls of clients, and most Calls dispatched
 	limitOctets    int64      // most octets of the Calls of clients and of their Replies
 	received       int        // Calls of clients that wait for their Replies
-	receivedOctets int64      // of those, with their Replies
+	receivedOctets int64      // octets of these Calls, with their Replies
 	dispatched     int        // Calls outstanding on connections
-	connections    int        // of all pools
-	blocked        []*Pool    // pools that were refused to dispatch a Call; each is listed once
+	connections    int        // connections of all pools
+	blocked        []*Pool    // pools that the slow start kept from dispatching a Call; each is listed once
 }
 
 // NewSlowStart returns a SlowStart that begins with calls Calls of octets octets
@@ -77,7 +77,7 @@ func (s *SlowStart) Room() int {
 	return s.room()
 }
 
-// room is Room. s.mu is held.
+// room does what Room does. The caller holds s.mu.
 func (s *SlowStart) room() int {
 	if s.receivedOctets >= s.limitOctets {
 		return 0
@@ -85,9 +85,9 @@ func (s *SlowStart) room() int {
 	return max(0, s.limit-s.received)
 }
 
-// Received counts a Call that a client has sent. cost is its octets and those of its
-// Reply. It returns how many more Calls may be read. If the slow start is over the Call
-// is not counted.
+// Received counts a Call that a client has sent. cost is the octets of the Call and of its
+// Reply. Received returns how many more Calls the bridge may read. It does not count the Call
+// if the slow start is over.
 func (s *SlowStart) Received(cost int) (room int, counted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *SlowStart) Dropped(cost int) {
 	s.drop(cost)
 }
 
-// drop ends the count of a Call that Received counted. s.mu is held.
+// drop ends the count of a Call that Received counted. The caller holds s.mu.
 func (s *SlowStart) drop(cost int) {
 	s.received--
 	s.receivedOctets -= int64(cost)
@@ -130,8 +130,8 @@ func (s *SlowStart) Answered(cost int, counted bool, here int) {
 	s.wake(here)
 }
 
-// dispatch reports whether p may dispatch a Call now, and whether that Call has been
-// counted, so that undispatch must follow. p.mu is held.
+// dispatch reports whether p may dispatch a Call now, and whether that Call has been counted,
+// so that undispatch must follow. The caller holds p.mu.
 func (s *SlowStart) dispatch(p *Pool) (ok, counted bool) {
 	if s.Over() {
 		return true, false

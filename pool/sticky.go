@@ -18,8 +18,8 @@ import "time"
 // handshake whose first packet was lost takes a second longer.
 const stickyWait = 3 * time.Second
 
-// stickySeat returns the seat that the Calls of f have to use, or nil if they may use
-// any. p.mu is held.
+// stickySeat returns the seat that the Calls of f have to use, or nil if they may use any. The
+// caller holds p.mu.
 func (p *Pool) stickySeat(f *Flow) *Seat {
 	if !f.Sticky || len(p.seats) < 2 {
 		return nil
@@ -31,14 +31,14 @@ func (p *Pool) stickySeat(f *Flow) *Seat {
 	return s
 }
 
-// absent reports whether sticky flows do not wait for s any more. pool.mu is held.
+// absent reports whether sticky flows do not wait for s any more. The caller holds pool.mu.
 func (s *Seat) absent() bool {
 	p := s.pool
 	return s.member == nil && time.Since(s.since) > stickyWait && time.Since(p.firstUp) > stickyWait
 }
 
-// assignQueue chooses the queue of f, in which no Call waits: that of its sticky seat,
-// or that of its client's loop. p.mu is held.
+// assignQueue chooses the queue of its sticky seat or of its client's loop for f. No Call of f
+// may be waiting. The caller holds p.mu.
 func (p *Pool) assignQueue(f *Flow) {
 	f.seatQueue = 0
 	if s := p.stickySeat(f); s != nil {
@@ -46,8 +46,8 @@ func (p *Pool) assignQueue(f *Flow) {
 	}
 }
 
-// releaseSticky lets the Calls that wait for an absent seat use any, and reports whether
-// there are such Calls. p.mu is held.
+// releaseSticky lets the Calls that wait for an absent seat use any, and reports whether there
+// are such Calls. The caller holds p.mu.
 func (p *Pool) releaseSticky() bool {
 	for _, s := range p.seats {
 		if p.queue.bySeat[s.index].n > 0 && s.absent() {
@@ -57,9 +57,9 @@ func (p *Pool) releaseSticky() bool {
 	return false
 }
 
-// reassignQueues moves the sticky flows that wait to the queues where they belong now,
-// and reports whether any has changed its queue. It is called when a seat becomes absent
-// or comes back, and when the number of seats has changed. p.mu is held.
+// reassignQueues moves the sticky flows that wait to the queues where they belong now, and
+// reports whether any has changed its queue. It is called when a seat becomes absent or comes
+// back, and when the number of seats has changed. The caller holds p.mu.
 func (p *Pool) reassignQueues() (moved bool) {
 	var flows []*Flow
 	for q := range p.queue.all {

@@ -90,7 +90,7 @@ func (p *Pool) Forget(f *Flow, err error) {
 	p.expire(e, err)
 }
 
-// Reweigh makes w the weight of f, which may have Calls waiting. Any goroutine.
+// Reweigh makes w the weight of f, which may have Calls waiting. It is safe for concurrent use.
 func (p *Pool) Reweigh(f *Flow, w int) {
 	p.mu.Lock()
 	p.queue.reweigh(f, w)

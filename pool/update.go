@@ -40,8 +40,8 @@ func (p *Pool) Update(o Options, renew bool) {
 	}
 }
 
-// resize makes n the number of seats, and returns the connections to be closed. p.mu
-// is held.
+// resize makes n the number of seats, and returns the connections to be closed. The caller
+// holds p.mu.
 func (p *Pool) resize(n int) (idle []idleConn) {
 	for len(p.seats) > n {
 		s := p.seats[len(p.seats)-1]

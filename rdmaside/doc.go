@@ -6,13 +6,14 @@
 //
 // # Operation
 //
-// A plain message is what TCP would carry, without the record mark. The Requester
-// asks package ulb how to send a Call: inline, with one Read chunk, or as a
-// Position Zero Read chunk. It also asks what to offer for the Reply: nothing,
-// one Write chunk, or a Reply chunk. Each chunk has one segment, and a Write list
-// never comes with a Reply chunk. The Responder accepts everything that RFC 8166
-// allows. It pulls the parts of a Call into one contiguous plain Call, and
-// reduces the Reply into the chunks that the Requester offered.
+// A plain message has the octets that TCP would carry, without the record mark.
+// The Requester asks package ulb how to send a Call: inline, with one Read
+// chunk, or as a Position Zero Read chunk. It also asks what to offer for the
+// Reply: nothing, one Write chunk, or a Reply chunk. Each chunk has one
+// segment, and a Write list never comes with a Reply chunk. The Responder
+// accepts everything that RFC 8166 allows. It pulls the parts of a Call into
+// one contiguous plain Call, and reduces the Reply into the chunks that the
+// Requester offered.
 //
 // # Ownership
 //

@@ -150,7 +150,7 @@ func (c *ResponderConn) drop(x *Exchange) {
 	c.recycle(x)
 }
 
-// recycle makes x idle and releases what it holds.
+// recycle releases the resources of x and makes x idle.
 func (c *ResponderConn) recycle(x *Exchange) {
 	if x.recv >= 0 {
 		c.repost(x)

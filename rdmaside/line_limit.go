@@ -19,7 +19,7 @@ type LineLimit struct {
 }
 
 // Allow reports whether a line may be written now, and how many lines were
-// suppressed since the last one that was.
+// suppressed since the last line that was written.
 func (l *LineLimit) Allow(now time.Time) (ok bool, suppressed uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

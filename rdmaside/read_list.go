@@ -54,7 +54,7 @@ func (x *Exchange) layout(limit int) error {
 		return err
 	}
 	x.chunks = x.chunks[:0]
-	var end, used uint64 // octets placed in the plain Call so far; of these from the Payload stream
+	var end, used uint64 // octets placed in the plain Call so far, and how many of them came from the Payload stream
 	for i := zero; i < len(h.Reads); {
 		ch := readChunk{position: h.Reads[i].Position, first: i}
 		var n uint64
@@ -111,9 +111,9 @@ func (x *Exchange) stream() (zero int, length uint64, err error) {
 	return zero, length, nil
 }
 
-// trim sets the length of a Call's only chunk to that of its item, once the
-// Payload stream has said what that is. The roundup may be in the chunk, in the
-// stream, or in neither.
+// trim sets the length of a Call's only chunk to the length of its item, once
+// the Payload stream has told that length. The roundup may be in the chunk, in
+// the stream, or in neither.
 func (x *Exchange) trim(length, padding uint32) {
 	ch := &x.chunks[0]
 	x.total += int(length) + int(padding) - int(ch.length) - int(ch.padding)

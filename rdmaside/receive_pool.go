@@ -77,6 +77,6 @@ func (p *ReceivePool) allow(n, want, block int, needed bool) int {
 	return max(n, min(want, p.share(block), n+int(left)))
 }
 
-// tight reports whether connections that have more than their share are to be
-// lowered to it.
+// tight reports whether a connection that has more than its share must go down
+// to its share.
 func (p *ReceivePool) tight() bool { return p.used.Load() > p.limit/4*3 }

@@ -120,8 +120,8 @@ func (r *Requester) dropped(pc *pendingCall) bool {
 	return r.retiring
 }
 
-// retire closes a connection that is only kept for its outstanding Calls, once
-// all of them are past their deadline.
+// retire closes a retiring connection once all its outstanding Calls are past
+// their deadlines.
 func (r *Requester) retire() {
 	if r.state != up {
 		return

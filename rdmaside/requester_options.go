@@ -41,9 +41,9 @@ type RequesterOptions struct {
 	// whatever it grants; from 1 to 16384.
 	Credits int
 	// CallInline and ReplyInline are the inline thresholds offered, in octets;
-	// from 1024 to 64 KiB in steps of 1024. The thresholds in effect are the
-	// smaller of these and the peer's, which are 1024 for a peer that announces
-	// none: RFC 8166 Section 3.3.2, RFC 8797.
+	// from 1024 to 64 KiB in steps of 1024. The smaller of this side's and the
+	// peer's threshold is in effect in each direction. A peer that announces
+	// none has thresholds of 1024: RFC 8166 Section 3.3.2, RFC 8797.
 	CallInline, ReplyInline int
 	// ReceiveSize is the length of a Receive buffer in octets; at least
 	// ReplyInline, at most 1 MiB; 0 means 16 KiB, or ReplyInline if that is more.

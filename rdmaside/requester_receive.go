@@ -195,9 +195,9 @@ func (r *Requester) stray(c *fabric.Completion) {
 	}
 }
 
-// accepts checks the answer to pc as far as possible while the handles are valid:
-// RFC 8166 Sections 3.4.6, 4.2.4, 4.3. payload is what follows the header; inv is
-// the handle that the Send invalidated, or 0.
+// accepts checks the answer to pc as far as possible while the handles are valid: RFC 8166
+// Sections 3.4.6, 4.2.4, 4.3. payload is the part of the message after the header; inv is the
+// handle that the Send invalidated, or 0.
 func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, inv fabric.Handle) error {
 	if inv != 0 && !pc.peerInvalidated(inv) {
 		return refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated is not the call's", uint32(inv))}

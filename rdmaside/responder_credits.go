@@ -16,10 +16,10 @@ import (
 // Reply; surplus Receives are released once credit.Grantor is certain that the
 // Requester knows. An idle Requester keeps its credits.
 //
-// A Requester whose Calls are answered at once never has all of them outstanding
-// here, and may be held up by its limit all the same. So use is counted in Calls
-// as long as there is plenty of memory. When there is not, the Requester must
-// have had all its credits in use here.
+// A Requester whose Calls are answered at once never has all its credits in use
+// here, yet its limit may hold it up. So the Responder counts Calls to measure
+// use as long as memory is plentiful. When memory is short, only a Requester
+// that has had all its credits in use here counts as using them.
 
 // A creditLoad says how a connection uses its credits. The Calls of one limit are
 // a window: it begins when the limit changes, or when it should have changed and
@@ -93,8 +93,9 @@ func (c *ResponderConn) use() {
 	u.calls, u.spent = 0, false
 }
 
-// grow raises the limit, unless it already is what is configured or requested. It
-// returns false when there is no memory for that.
+// grow raises the limit, unless the limit has reached the configured or the
+// requested number. It returns false when memory is too short for a higher
+// limit.
 func (c *ResponderConn) grow() bool {
 	o, g := &c.responder.opts, &c.grants
 	have := int(g.Limit)

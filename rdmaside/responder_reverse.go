@@ -131,8 +131,8 @@ func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) err
 	case !ok || mtype != oncrpc.TypeCall || len(m)%4 != 0:
 		return fmt.Errorf("rdmaside: message of %d octets is no reverse call", len(m))
 	case n == 1 || rpcrdma.PlainLen+len(m) > c.replyInline:
-		// "they can be no larger than what can be sent inline", Section 5.3. The
-		// threshold is that of forward Replies, Section 4.2.
+		// "they can be no larger than what can be sent inline", Section 5.3.
+		// The threshold of forward Replies applies, Section 4.2.
 		metrics.refused[callbackLong].Inc()
 		return errReverseLong
 	}

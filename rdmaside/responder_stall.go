@@ -12,8 +12,8 @@ import (
 // offered Read chunks and did not serve them.
 var errReadStall = errors.New("rdmaside: peer does not serve RDMA Reads")
 
-// readTimeout is how long Reads may be outstanding without one of them
-// completing, before the connection is closed.
+// readTimeout bounds the time in which no outstanding Read completes. After
+// that the Responder closes the connection.
 const readTimeout = 60 * time.Second
 
 // A readWatch closes a connection on which Reads are outstanding and none

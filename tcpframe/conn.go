@@ -115,13 +115,13 @@ func newConn(l *Loop, c net.Conn, o ConnOptions, m *counters) *Conn {
 	return x
 }
 
-// Loop returns the loop that owns the Conn. Any goroutine.
+// Loop returns the loop that owns the Conn. It is safe for concurrent use.
 func (c *Conn) Loop() *Loop { return c.sock.loop }
 
-// RemoteAddr returns the peer's address. Any goroutine.
+// RemoteAddr returns the peer's address. It is safe for concurrent use.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.sock.remote }
 
-// LocalAddr returns this side's address. Any goroutine.
+// LocalAddr returns this side's address. It is safe for concurrent use.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.local }
 
 // Open reports whether Send queues records. Before Opened and after Close or Abort it

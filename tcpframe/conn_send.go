@@ -23,17 +23,18 @@ type outRecord struct {
 	parts [maxParts][]byte
 }
 
-// Send queues the record that consists of parts: at most 6 parts, and 2^31-1 octets in
-// sum. It is written at the end of the pass, together with the other records of the pass.
+// Send queues the record that consists of parts: at most 6 parts, and 2^31-1 octets in sum. The
+// loop writes the record at the end of the pass, together with the other records of the pass.
 //
-// Send borrows the slice of slices and is lent the octets, until it calls done.Release on
-// the loop. It does so when the kernel has taken all of them or the connection has ended;
-// if the connection is already closing, before Send returns. done may be nil. Send does
-// not allocate.
+// Send borrows the slice of slices. The caller lends the octets until the Conn calls
+// done.Release on the loop. The Conn does so when the kernel has all octets or the connection
+// has ended. If the connection is already closing, it does so before Send returns. done may be
+// nil. Send does not allocate.
 func (c *Conn) Send(parts [][]byte, done Releaser) { c.send(parts, done, false) }
 
-// SendFirst is Send for a short record that need not wait for megabytes. It is written
-// before the records that Send has queued, except for one that was written in part.
+// SendFirst does what Send does, for a short record that must not wait for megabytes. The loop
+// writes it before the records that Send has queued, but after a record that is already written
+// in part.
 func (c *Conn) SendFirst(parts [][]byte, done Releaser) { c.send(parts, done, true) }
 
 func (c *Conn) send(parts [][]byte, done Releaser, first bool) {

@@ -101,7 +101,7 @@ func (e *Engine) startLoop(i int) error {
 	return nil
 }
 
-// Loops returns the loops. The caller must not change the slice. Any goroutine.
+// Loops returns the loops. The caller must not change the slice. It is safe for concurrent use.
 func (e *Engine) Loops() []*Loop { return e.loops }
 
 // leastLoaded returns the loop that drives the fewest sockets.

@@ -25,9 +25,9 @@ package tcpframe
 // # Trust
 //
 // Both rely on gnet's default Linux build: it is level-triggered, epoll data hold the
-// descriptor number, and gnet looks connections up by it. Start tests each of these on
-// each loop before anything else happens, and returns an error if one does not hold. With
-// gnet's build tag poll_opt none of them holds, and Start says so.
+// descriptor number, and gnet looks connections up by it. Start tests each of these properties
+// on each loop before anything else happens, and returns an error if one does not hold. With
+// gnet's build tag poll_opt none holds, and Start returns that error.
 
 import (
 	"context"

@@ -10,8 +10,8 @@ type Buffer interface {
 	Release()
 }
 
-// Memory lends Buffers. Its methods are called on any loop. A Memory for each loop costs
-// less than one that all loops share: see ConnOptions.Memory.
+// Memory lends Buffers. Its methods are called on any loop. A Memory for each loop costs less
+// than a Memory that all loops share: see ConnOptions.Memory.
 type Memory interface {
 	// Lease lends n octets, whose contents are undefined. n never exceeds
 	// ConnOptions.MaxRecord. An error means that too much is on loan now, and that Wait
@@ -23,7 +23,7 @@ type Memory interface {
 	Wait(n int, f func())
 }
 
-// heap is Memory without a limit.
+// heap is a Memory without a limit: it allocates each Buffer.
 type heap struct{}
 
 type heapBuffer struct{ b []byte }

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// silenceGap is the longest time between two looks at a socket in which the peer counts
-// as silent. After a longer time this process was the one that was not running, and the
-// peer's octets may still be unread.
+// silenceGap is the longest time between two looks at a socket in which the peer counts as
+// silent. If more time has passed, this process did not run meanwhile, and the peer's octets
+// may still be unread.
 const silenceGap = int64(2 * time.Second)
 
 // minSilent is the least SilentTimeout. Linux answers at most one probe of a closed window
@@ -37,10 +37,10 @@ type silence struct {
 	since  int64 // time since which an acknowledgement is due; 0 for none
 }
 
-// look takes what the kernel reports at time now: owed is whether octets or a probe wait
-// for an acknowledgement, and heard is how long ago the last one arrived. It returns how
-// long the peer has been silent. Octets that are seen for the first time now were sent
-// after the look before.
+// look evaluates the kernel's report at time now: owed is whether octets or a probe wait for an
+// acknowledgement, and heard is how long ago the last acknowledgement arrived. It returns how
+// long the peer has been silent. Octets that this look is the first to see were sent after the
+// previous look.
 func (s *silence) look(now int64, owed bool, heard time.Duration) time.Duration {
 	before := s.looked
 	s.looked = now

@@ -147,7 +147,7 @@ func (s *socket) await() error {
 }
 
 // detach removes the socket, whose descriptor is still open, from the EPOLLOUT instance:
-// another socket may soon have its number.
+// another socket may soon have the same descriptor number.
 func (s *socket) detach() {
 	if s.waits {
 		delete(s.loop.waiting, int32(s.fd))

@@ -43,9 +43,9 @@ type splitter struct {
 	last  bool // the fragment is the last of its record
 }
 
-// marks consumes record marks at the front of b, n octets of them. It stops where a
-// fragment with octets begins, the record ends (done), or b ends. The caller calls it only
-// if left is 0, and does not use the splitter after an error.
+// marks consumes n octets of record marks at the front of b. It stops where a fragment with
+// octets begins, where the record ends (then done is true), or where b ends. The caller must
+// call it only if left is 0, and must not use the splitter after an error.
 func (s *splitter) marks(b []byte) (n int, done bool, err *recordError) {
 	for {
 		var v uint32

@@ -25,7 +25,7 @@ type admin struct {
 	source   adminSource
 }
 
-// An adminSource is what an admin reports.
+// An adminSource provides the answers of an admin.
 type adminSource struct {
 	metrics http.Handler
 	alive   func(context.Context) error

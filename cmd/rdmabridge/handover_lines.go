@@ -21,8 +21,8 @@ import (
 //	new: "ready"
 //	old: "going"
 //
-// Each of these is one line. The old process accepts requests only from processes of
-// its own user and of root.
+// Each message is one line. The old process accepts requests only from processes of its own
+// user and of root.
 
 // handoverVersion is the version of this protocol.
 const handoverVersion = 1

@@ -55,7 +55,7 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 <p><a href="metrics">metrics</a> <a href="livez">livez</a> <a href="readyz">readyz</a></p>
 `))
 
-// statusData is what statusPage shows.
+// statusData is the data of statusPage.
 type statusData struct {
 	Build    build
 	NotReady error // nil if the bridge is ready

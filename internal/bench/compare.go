@@ -76,8 +76,8 @@ func turn(round, k, n int) int {
 	return (round + k) % n
 }
 
-// Ratios returns the quartiles of metric m of target i, divided by that of the baseline
-// in the same round.
+// Ratios returns the quartiles of metric m of target i, divided by the baseline's in the same
+// round.
 func (c *Comparison) Ratios(i int, m Metric) Quartiles {
 	return ratios(m, c.Results[i], c.Results[c.Baseline])
 }

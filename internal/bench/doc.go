@@ -4,12 +4,12 @@
 //
 // # Operation
 //
-// A Server answers the echo program, whose Calls give the length of their Replies, and
-// NFSv3 NULL, GETATTR, READ and WRITE of a file that contains one pattern.
-// A Loader keeps Calls outstanding on many connections, or starts them at a
-// rate, and measures inside a window after a warm-up. Compare runs several
-// targets in turn and computes ratios within a round. On a machine that runs other
-// programs, too, absolute figures of different rounds cannot be compared.
+// A Server answers the echo program, whose Calls give the length of their Replies, and NFSv3
+// NULL, GETATTR, READ and WRITE of a file that contains one pattern. A Loader keeps Calls
+// outstanding on many connections, or starts them at a rate, and measures inside a window after
+// a warm-up. Compare runs several targets in turn and computes ratios within a round. On a
+// machine that also runs other programs, absolute figures of different rounds cannot be
+// compared.
 //
 // # Ownership
 //
@@ -20,6 +20,6 @@
 //
 // # Sizes
 //
-// The size of a Call or Reply is that of the whole RPC message, headers
-// included, without the record mark.
+// The size of a Call or Reply is the length of the whole RPC message, headers included, without
+// the record mark.
 package bench

@@ -138,7 +138,7 @@ type run struct {
 	ops    []*op
 	order  []uint8
 	base   time.Time
-	seed   uint32 // of tags, so that those of the previous run differ
+	seed   uint32 // start of the tags, which differs between runs
 
 	callMax, replyMax int // octets
 

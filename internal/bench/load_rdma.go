@@ -133,7 +133,7 @@ func (c *rdmaClient) send() {
 	c.waiting = append(c.waiting[:0], c.waiting[k:]...)
 }
 
-// An analysed op has the Analysis of its Calls. It is the same for all of them.
+// An analysed op has the Analysis that all its Calls share.
 type analysed struct {
 	ulb.Analysis
 	binding ulb.Binding

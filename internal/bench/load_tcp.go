@@ -191,7 +191,7 @@ func (c *tcpClient) gather() (bufs [][]byte, want int) {
 	return bufs, want
 }
 
-// advance removes n octets from the front of those that wait.
+// advance removes n octets from the front of the waiting ones.
 func (c *tcpClient) advance(n int) {
 	c.written += n
 	for c.wait > 0 {

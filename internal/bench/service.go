@@ -14,7 +14,7 @@ type service struct {
 	pattern []byte // constant, in memory that providers can send from
 	full    bool
 
-	wrong atomic.Uint64 // Calls with other data than those of their tag
+	wrong atomic.Uint64 // Calls whose data differ from the data of their tag
 }
 
 // An answer is a Reply before it is sent.
@@ -121,7 +121,8 @@ func (s *service) nfs(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
 	return oncrpc.Success
 }
 
-// verify reports whether data are those of tag, and counts wrong ones.
+// verify reports whether data are the data of tag. If not, it counts the Call
+// as wrong.
 func (s *service) verify(data []byte, tag uint32) bool {
 	if matches(data, dataOf(s.pattern, tag, len(data)), s.full) {
 		return true

@@ -300,8 +300,8 @@ func (r *reader) plausible() bool {
 	return possible(next.peek(markLen+minRecord, &span{}))
 }
 
-// plausibleMessage reports whether the first octets b, minMessage or more, can be those of
-// a message of n octets.
+// plausibleMessage reports whether a message of n octets may begin with b, which has minMessage
+// octets or more.
 func plausibleMessage(b []byte, n int64) bool {
 	switch w := words(b); w.at(1) {
 	case oncrpc.TypeCall:

@@ -322,8 +322,8 @@ func (r *reader) mark() {
 	}
 }
 
-// take returns up to n octets of the stream without Markers, and moves behind all
-// n of them. For FPDUs a field of 16 bits bounds n; records have no Markers and use peek.
+// take returns up to n octets of the stream without Markers, and moves n octets on even if it
+// returns fewer. For FPDUs a field of 16 bits bounds n; records have no Markers and use peek.
 func (r *reader) take(n int64, where *span) []byte {
 	if !r.marked {
 		b := r.peek(n, where)

@@ -49,8 +49,8 @@ type reading struct {
 	left   int64
 }
 
-// maxReadings bounds the unanswered Read Requests. Peers agree on far fewer. Every Read
-// Response is compared with all of them.
+// maxReadings bounds the unanswered Read Requests. Peers agree on far fewer. Each Read Response
+// is compared with all unanswered Read Requests.
 const maxReadings = 256
 
 func newTransfers() *transfers {

@@ -11,10 +11,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// The binding of NFSv4 tells whether it can decode a whole COMPOUND, and not where the
-// operations are. An opSplitter finds an operation by asking the binding to decode
-// COMPOUNDs of one operation that are longer and longer. The first one that the binding
-// can decode has the octets of the operation and no others.
+// The binding of NFSv4 tells whether it can decode a whole COMPOUND, but not where the
+// operations are. An opSplitter finds an operation by trial: it builds longer and longer
+// COMPOUNDs of one operation until the binding can decode one. That COMPOUND has the octets of
+// the operation and no others.
 
 const (
 	compoundProcedure = 1
@@ -116,7 +116,7 @@ func (e *explainer) newResults(k *knownCall, r *oncrpc.Reply) *compound {
 	return l
 }
 
-// noOp is not the number of any operation.
+// noOp is a number that no operation has.
 const noOp = 1<<32 - 1
 
 // An opSplitter splits the operations of a COMPOUND, or their results.

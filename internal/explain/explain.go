@@ -3,11 +3,10 @@
 //
 // # Operation
 //
-// Read or ParseHex makes an Input: a capture, or RPC messages. Run describes one
-// message after the other: explainCall with the binding of the Call's program and the
-// plan of package ulb, explainReply by comparing the Reply with what was expected of its
-// Call. The description of a message is a struct, which a printer writes as text or as
-// JSON.
+// Read or ParseHex makes an Input: a capture, or RPC messages. Run describes one message after
+// the other: explainCall with the binding of the Call's program and the plan of package ulb,
+// explainReply by comparing the Reply with the plan of its Call. The description of a message
+// is a struct, which a printer writes as text or as JSON.
 package explain
 
 import (

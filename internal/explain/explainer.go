@@ -50,7 +50,7 @@ type callKey struct {
 	xid    uint32
 }
 
-// A knownCall is a Call that was explained. Its Reply is compared with it.
+// A knownCall is a Call that was explained. explainReply compares its Reply with it.
 type knownCall struct {
 	number  int       // of the message
 	at      time.Time // when the Call was captured

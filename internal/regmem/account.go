@@ -48,7 +48,7 @@ type ledger struct {
 
 	mu      sync.Mutex           // guards the rest; taken before a class's mu and a pool's
 	queue   []waiter             // waiters, in order
-	next    int                  // index in queue of the first one that was not called
+	next    int                  // index in queue of the first waiter that was not called
 	turns   [len(classSizes)]int // waiters that were called and have not leased, by class
 	pledged int64                // octets kept for turns
 	timer   bool                 // a timer will call expire

@@ -165,7 +165,7 @@ func (a *Arena) add(acct *ledger) *Account {
 	return &Account{ledger: acct}
 }
 
-// Lease is Account.Lease bounded only by the budget.
+// Lease does what Account.Lease does. Only the budget bounds it.
 func (a *Arena) Lease(n int) (*Lease, error) { return a.root.Lease(n) }
 
 // Budget returns the budget in octets.
@@ -256,7 +256,7 @@ func classOf(n int) int {
 	case n <= classSizes[0]:
 		return 0
 	}
-	// Sizes about double, so the class is one of those next to the power of two.
+	// Sizes about double from class to class, so the class is next to the power of two.
 	i := bits.Len(uint(n-1)) - firstClassBits
 	if i >= len(classSizes) {
 		i = len(classSizes) - 1

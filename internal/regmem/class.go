@@ -34,8 +34,8 @@ const (
 	smallClass     = 16<<10 + 512 // longer leases do not overtake waiters
 )
 
-// slabPages returns how many pages a slab of blocks of size octets has. Whole blocks fill
-// it without waste, at most 64 of them.
+// slabPages returns how many pages a slab of blocks of size octets has. At most 64 whole blocks
+// fill it without waste.
 func slabPages(size int) int {
 	switch {
 	case size < pageSize:

@@ -43,8 +43,8 @@ func (acct *ledger) begin(l *Lease, n int) *Lease {
 	return l
 }
 
-// Bytes returns the memory. Its length is the one requested, and its capacity that of the
-// block. It must not be used after Release.
+// Bytes returns the memory. Its length is the requested length, and its capacity is the length
+// of the block. The caller must not use it after Release.
 func (l *Lease) Bytes() []byte { return l.buf[:l.length] }
 
 // Cap returns the length of the block.

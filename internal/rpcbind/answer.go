@@ -163,8 +163,8 @@ func (s *Server) setMapping(_ *question, args *arguments, b []byte) ([]byte, ref
 	return xdr.AppendUint32(b, 0), refusedRegistration
 }
 
-// getPort is GETPORT. "A port value of zeros means the program has not been
-// registered": RFC 1833 Section 3.2.
+// getPort answers GETPORT. "A port value of zeros means the program has not been registered":
+// RFC 1833 Section 3.2.
 func (s *Server) getPort(q *question, args *arguments, b []byte) ([]byte, refusal) {
 	p, protocol := mapping(args)
 	n, ok := netidByProtocol(protocol, q.local)
@@ -179,7 +179,7 @@ func (s *Server) getPort(q *question, args *arguments, b []byte) ([]byte, refusa
 	return xdr.AppendUint32(b, uint32(e.addr.Port())), refusedNot
 }
 
-// dumpPorts is DUMP of version 2: the entries that GETPORT finds.
+// dumpPorts answers DUMP of version 2 with the entries that GETPORT finds.
 //
 //	*(1, prog, vers, prot, port), 0
 func (s *Server) dumpPorts(q *question, _ *arguments, b []byte) ([]byte, refusal) {
@@ -205,10 +205,10 @@ func (s *Server) indirect(*question, *arguments, []byte) ([]byte, refusal) {
 	return nil, refusedIndirect
 }
 
-// rpcb steps over an rpcb: prog, vers, netid, addr, owner. It returns the netid in the
-// question if it is known, else that of the transport. Other servers use the address as a
-// hint at an interface. This one does not need it: it knows the address that the question
-// was sent to.
+// rpcb steps over an rpcb: prog, vers, netid, addr, owner. It returns the netid in the question
+// if it knows it, else the transport's netid. Other servers use the address in rpcb to guess
+// the interface. This server ignores it, because it knows the address to which the client sent
+// the question.
 func rpcb(q *question, args *arguments) (p Program, n netid) {
 	p = Program{args.Uint32(), args.Uint32()}
 	name := args.opaque()
@@ -227,7 +227,7 @@ func (s *Server) set(q *question, args *arguments, b []byte) ([]byte, refusal) {
 	return xdr.AppendUint32(b, 0), refusedRegistration
 }
 
-// getAddr is GETADDR. It returns an empty string when it finds no address.
+// getAddr answers GETADDR. It returns an empty string when it finds no address.
 func (s *Server) getAddr(q *question, args *arguments, b []byte) ([]byte, refusal) {
 	return s.lookUp(q, args, b, false), refusedNot
 }
@@ -252,7 +252,7 @@ func (s *Server) lookUp(q *question, args *arguments, b []byte, exact bool) []by
 // owner is the r_owner of every entry.
 var owner = []byte("rdmabridge")
 
-// dump is DUMP of versions 3 and 4: the whole table.
+// dump answers DUMP of versions 3 and 4 with the whole table.
 //
 //	*(1, prog, vers, netid, addr, owner), 0
 func (s *Server) dump(_ *question, _ *arguments, b []byte) ([]byte, refusal) {
@@ -314,7 +314,7 @@ func (s *Server) getAddrList(q *question, args *arguments, b []byte) ([]byte, re
 	return xdr.AppendUint32(b, 0), refusedNot
 }
 
-// getStat is GETSTAT.
+// getStat answers GETSTAT.
 func (s *Server) getStat(_ *question, _ *arguments, b []byte) ([]byte, refusal) {
 	return s.stats.append(b), refusedNot
 }

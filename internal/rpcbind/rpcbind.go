@@ -18,9 +18,9 @@
 // that address: the answer is a port, and the client tries it at the address that it
 // asked.
 //
-// RFC 1833 Section 2.2.1 infers the netid from the transport of the question. Clients
-// cannot ask over RDMA here, so the Server uses the netid in the question if it knows it,
-// and otherwise that of the transport.
+// RFC 1833 Section 2.2.1 infers the netid from the transport of the question. Clients cannot
+// ask over RDMA here, so the Server uses the netid in the question if it knows that netid, and
+// otherwise the transport's.
 //
 // # Datagrams
 //

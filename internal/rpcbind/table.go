@@ -82,7 +82,7 @@ type reach uint8
 const (
 	unreachable reach = iota // a loopback address; the question was sent to another one
 	elsewhere                // another address of this host, or an address of the other family
-	everywhere               // all addresses, so also that of the question
+	everywhere               // all addresses, the question's included
 	same                     // the address of the question
 )
 

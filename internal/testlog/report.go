@@ -120,9 +120,9 @@ func (r *report) testEnded(t *test, e event) {
 	}
 }
 
-// packageEnded handles the end of a package. One that fails without a failed test did not
-// build, or its process died: that counts as one failed test, and so does every test that
-// was running then.
+// packageEnded handles the end of a package. A package that fails without a failed test did not
+// build, or its process died. packageEnded counts this as one failed test, and also counts
+// every test that was running then as failed.
 func (r *report) packageEnded(t *test, e event) {
 	var unfinished []*test
 	for key, left := range r.running {

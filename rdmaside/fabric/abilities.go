@@ -18,8 +18,8 @@ type SocketProvider interface {
 	ListenOn(ln *net.TCPListener, o ListenOptions, incoming func(Incoming)) (Listener, error)
 }
 
-// A CopyCounter is a Provider that copies payload between buffers of this process
-// and counts what it copies. A provider that leaves the work to an adapter lacks it.
+// A CopyCounter is a Provider that copies payload between buffers of this process and counts
+// what it copies. A provider that leaves the work to an adapter does not implement it.
 type CopyCounter interface {
 	Provider
 	// Copied is the number of octets of payload that all connections have copied so

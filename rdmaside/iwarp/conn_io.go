@@ -12,8 +12,8 @@ const (
 	// directMin is the shortest rest of a payload for which reading straight to the
 	// destination is cheaper than copying out of the loop's buffer.
 	directMin = 16 << 10
-	// directMax bounds the octets that one callback reads itself, so that the loop's
-	// other sockets have their turn.
+	// directMax bounds the octets that one callback reads itself, so that the loop serves its
+	// other sockets too.
 	directMax = 1 << 20
 	// refreshMSS is how many octets are sent before the MSS is asked for again.
 	refreshMSS = 4 << 20
@@ -156,10 +156,9 @@ func (c *conn) count() {
 	}
 }
 
-// later asks the loop for a step. A connection that is ahead, because its peer has
-// several Sends of ours to answer, asks for it behind the other sockets that are ready.
-// With many clients on the loop, all of them have then posted, and one write carries
-// the posts of all.
+// later asks the loop for a step. If the peer still has several Sends to answer, the connection
+// asks for a step after all other sockets that are ready. With many clients on the loop, all
+// clients have then posted, and one write carries all their posts.
 func (c *conn) later() {
 	switch {
 	case c.busy || c.gone || c.sock == nil:

@@ -61,7 +61,7 @@
 //     RFC 5044 Section 7.1.2 lets it send nothing before a good FPDU: an Initiator
 //     that sends FPDUs has completed start-up.
 //   - This side sends Markers when the peer asks for them, and never asks for them.
-//   - This side does not speak MPA revision 0, nor RDMAP and DDP version 0, those of
+//   - This side does not speak MPA revision 0, nor RDMAP and DDP version 0 of
 //     the RDMA Consortium.
 //
 // # Errors

@@ -20,7 +20,7 @@ const (
 	refusedStarting     = "starting"      // MaxStarting
 	refusedStartingAddr = "starting_addr" // MaxStartingPerAddr
 	refusedTimeout      = "timeout"       // no whole Request within Options.AcceptTimeout
-	refusedRequest      = "request"       // no Request, or one that cannot be answered
+	refusedRequest      = "request"       // no Request, or a Request that cannot be answered
 )
 
 // A listener accepts connections. Its start-ups run on goroutines of their own.

@@ -23,8 +23,8 @@ const (
 
 // Options are the settings of a Provider. A negative number means none.
 type Options struct {
-	// CRCOff leaves the C bit clear. The CRC is used all the same when the peer
-	// asks for it. RFC 5044 Section 4.4 leaves the choice to an administrator.
+	// CRCOff leaves the C bit clear. Both sides still use the CRC when the peer asks for it.
+	// RFC 5044 Section 4.4 leaves the choice to an administrator.
 	CRCOff bool
 	// FPDU is the policy for the length of FPDUs sent.
 	FPDU FPDUPolicy

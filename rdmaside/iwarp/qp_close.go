@@ -109,9 +109,8 @@ func (q *qp) end(s qpState, err error) {
 	q.stags.clear()
 }
 
-// sealOutput makes sure that no octet of the ULP's memory is referred to: the rest of
-// an FPDU that is half written is copied, and other FPDUs are dropped. In state ERROR
-// all of them are.
+// sealOutput removes all references to the ULP's memory from the output. It copies the rest of
+// an FPDU that is half written, and drops the other FPDUs. In state ERROR it drops all FPDUs.
 func (q *qp) sealOutput(s qpState) {
 	if b := q.tx.batch; b != nil {
 		if s == stateError {

@@ -68,7 +68,7 @@ type tx struct {
 	copied int // octets of payload copied, for the Provider
 
 	msn  [3]uint32 // next MSN, by queue
-	kick bool      // a zero-length Write is to be sent
+	kick bool      // send a zero-length Write
 	wait bool      // qpConfig.hold: nothing is sent before the peer's first FPDU
 
 	term     [wire.MaxTerminate]byte
@@ -308,8 +308,8 @@ func (q *qp) buildResponse(b *batch) bool {
 	return true
 }
 
-// gather returns how many of the next n octets of parts fit one FPDU: all of them,
-// unless they are in very many pieces.
+// gather returns how many of the next n octets of parts fit into one FPDU. All n fit unless
+// they are in very many pieces.
 func (t *tx) gather(parts [][]byte, n int) int {
 	if n < copyBelow {
 		return n
@@ -390,7 +390,7 @@ func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
 
 var zeros [4]byte
 
-// emitMarked is emit for a peer that wants Markers. It copies the payload.
+// emitMarked does what emit does, for a peer that wants Markers. It copies the payload.
 func (t *tx) emitMarked(b *batch, head []byte, parts [][]byte, n, pad int) {
 	t.body = append(t.body[:0], head...)
 	t.body = t.appendParts(t.body, parts, n)

@@ -27,7 +27,8 @@ func (r *ring[T]) push() *T {
 	return r.at(r.n - 1)
 }
 
-// pop removes the oldest element. The caller clears what the element must not retain.
+// pop removes the oldest element. The caller clears the references that the element must not
+// retain.
 func (r *ring[T]) pop() {
 	r.head = (r.head + 1) & (len(r.buf) - 1)
 	r.n--

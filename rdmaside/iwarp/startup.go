@@ -19,7 +19,7 @@ import (
 // Request arrives in many small pieces, or an octet arrives early. A frame is read to its
 // last octet and not beyond, because the loop reads the octets that follow.
 
-// Bounds on what the ULP may ask for.
+// Bounds on the parameters that the ULP may request.
 const (
 	maxPrivate = 248                    // fits siw's 256 together with the Enhanced block
 	maxReads   = wire.NoNegotiation - 1 // the largest IRD and ORD that can be negotiated
@@ -272,8 +272,8 @@ func (p *Provider) answer(f wire.Frame, o fabric.ConnOptions) (wire.Frame, agree
 	e := f.Enhanced
 	r.Enhanced.IRD, r.Enhanced.ORD = wire.NoNegotiation, wire.NoNegotiation
 	if e.PeerToPeer {
-		// Set only one bit, and one that was offered if any was: an adapter that compares
-		// for equality closes the connection otherwise.
+		// Set only one bit, and prefer a bit that the peer offered: an adapter that compares
+		// for equality would otherwise close the connection.
 		r.Enhanced.PeerToPeer = true
 		switch {
 		case e.RTRWrite:

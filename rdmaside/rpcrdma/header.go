@@ -16,8 +16,9 @@
 //
 // # Errors
 //
-// Decode returns a [*HeaderError] that says what a Responder must answer by RFC
-// 8166 Section 4.5. A Requester always discards what it cannot decode.
+// Decode returns a [*HeaderError] with the answer that RFC 8166 Section 4.5
+// requires of a Responder. A Requester always discards a header that it cannot
+// decode.
 package rpcrdma
 
 import "encoding/binary"

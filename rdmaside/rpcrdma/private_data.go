@@ -16,7 +16,8 @@ const privateDataVersion = 1
 // privateDataMagic is the Format Identifier, 0xf6ab0e18.
 var privateDataMagic = []byte{0xf6, 0xab, 0x0e, 0x18}
 
-// PrivateData is what a peer announces about itself when a connection is set up.
+// PrivateData is the announcement of a peer about itself while a connection is
+// set up.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -54,8 +55,8 @@ func decodeSize(b byte) int { return (int(b) + 1) * 1024 }
 
 // FindPrivateData searches b for a PrivateData. It may be at any offset, since
 // other layers may have put their own octets before it (RFC 8797 Section 5.2).
-// Without one, ok is false and p is what RFC 8166 assumes: no remote invalidation
-// and 1024 octets in both directions.
+// Without one, ok is false and p has the values that RFC 8166 assumes: no
+// remote invalidation and 1024 octets in both directions.
 func FindPrivateData(b []byte) (p PrivateData, ok bool) {
 	for {
 		i := bytes.Index(b, privateDataMagic)

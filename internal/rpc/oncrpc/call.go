@@ -155,10 +155,10 @@ func ParseCall(m []byte, c *Call) error {
 // Section 8.2.2.
 func (c *Call) Reducible() bool { return c.Protection == ProtectNone }
 
-// Arguments returns the position of the plain XDR arguments, Message[start:end]. ok is
-// false when they cannot be read: under privacy, in a control procedure, or with an
-// unknown flavor. Under integrity they are inside the databody, after its sequence
-// number, which must be that of the credential: RFC 2203 Section 5.3.2.2.
+// Arguments returns the position of the plain XDR arguments, Message[start:end]. ok is false
+// when they cannot be read: under privacy, in a control procedure, or with an unknown flavor.
+// Under integrity they are inside the databody, after its sequence number, which must equal the
+// credential's: RFC 2203 Section 5.3.2.2.
 func (c *Call) Arguments() (start, end int, ok bool) {
 	switch c.Protection {
 	case ProtectNone:

@@ -33,7 +33,7 @@ func (generic) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 	return binary.BigEndian.Uint32(c.Message[pos-4:]), true
 }
 
-// ArgItems is ArgItem for several items in a plain Call.
+// ArgItems does what ArgItem does, for several items in a plain Call.
 func (generic) ArgItems(c *oncrpc.Call, positions []uint32) bool {
 	for _, pos := range positions {
 		if _, ok := Generic.ArgItem(c, pos); !ok {

@@ -51,7 +51,7 @@ type Limits struct {
 	Token uint32
 }
 
-// Bounds on Limits themselves, so that no sum of them overflows 32 bits.
+// Bounds on the fields of Limits, so that no sum of fields overflows 32 bits.
 const (
 	maxMaxIO    = 1 << 30
 	maxMaxReply = maxMaxIO + 1<<20

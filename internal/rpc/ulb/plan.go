@@ -69,5 +69,5 @@ func (reg *Registry) replyCapacity(n uint32) uint32 {
 	return min(up(n+replySlack), up(reg.limits.MaxReply))
 }
 
-// roundup is xdr.Roundup for a length that a Cursor or Limits have bounded.
+// roundup does what xdr.Roundup does, for a length that a Cursor or Limits have bounded.
 func roundup(n uint32) uint32 { return (n + 3) &^ 3 }

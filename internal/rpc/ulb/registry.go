@@ -123,8 +123,8 @@ func replyHeader(c *oncrpc.Call) uint32 {
 	return oncrpc.ReplyHeader
 }
 
-// control bounds the Reply to a GSS control procedure. Its results are those of the GSS
-// protocol and not those of NULL.
+// control bounds the Reply to a GSS control procedure. The GSS protocol defines its results,
+// not the procedure NULL.
 func (reg *Registry) control(c *oncrpc.Call, a *Analysis) {
 	var results uint32
 	switch c.GSS.Procedure {

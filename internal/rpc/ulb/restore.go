@@ -59,11 +59,11 @@ func Restore(b Binding, proc uint32, base []byte, written uint32) (s Splice, spl
 	return Splice{Pos: pos, Length: n, Padding: -(uint32(len(base)) + n) & 3}, true, nil
 }
 
-// RestoreCall finds, for a Responder, the place of the octets of the only normal Read
-// chunk of a Call. c was parsed from the Payload stream without them; position and
-// length are those of the chunk. The error wraps ErrChunk. "The Responder
-// MUST NOT process this RPC Call message and MUST report the violation as
-// described in Section 4.5.2", RFC 8166 Section 6.1: with ERR_CHUNK.
+// RestoreCall finds, for a Responder, the place of the octets of the only normal Read chunk of
+// a Call. c was parsed from the Payload stream without these octets. position and length
+// describe the chunk. The error wraps ErrChunk. "The Responder MUST NOT process this RPC Call
+// message and MUST report the violation as described in Section 4.5.2", RFC 8166 Section 6.1:
+// with ERR_CHUNK.
 func RestoreCall(b Binding, c *oncrpc.Call, position, length uint32) (Splice, error) {
 	n, ok := b.ArgItem(c, position)
 	if !ok {
@@ -94,12 +94,11 @@ func Reducible(b Binding, proc uint32, m []byte) (s Splice, ok bool) {
 	return Splice{Pos: pos, Length: n, Padding: -n & 3}, true
 }
 
-// ReducibleItems is Reducible for a Call with several Write chunks. It fills items
-// with the items for the first len(items) chunks, one for each, and returns how many
-// there are. "The first chunk in the Write list MUST be used by
-// the first READ operation in an NFS version 4 COMPOUND procedure. The next Write
-// chunk is used by the next READ operation, and so on." RFC 8267 Section 6.4.1.
-// An empty item has a chunk, too.
+// ReducibleItems does what Reducible does, for a Call with several Write chunks. It fills items
+// with the items for the first len(items) chunks, one for each, and returns how many there are.
+// "The first chunk in the Write list MUST be used by the first READ operation in an NFS version
+// 4 COMPOUND procedure. The next Write chunk is used by the next READ operation, and so on."
+// RFC 8267 Section 6.4.1. An empty item has a chunk, too.
 func ReducibleItems(b Binding, proc uint32, m []byte, items []Splice) int {
 	var r oncrpc.Reply
 	if oncrpc.ParseReply(m, &r) != nil || !r.Succeeded() {

@@ -27,8 +27,9 @@ const (
 	Hold                // delay it, and all later work, until Resume; then the hook decides again
 )
 
-// Inject makes f decide about every Operation from now on. A nil f carries all of them
-// out. f runs on the poster's loop with locks held, and must not call this package.
+// Inject makes f decide about every Operation from now on. If f is nil, the Loopback carries
+// out every Operation. f runs on the poster's loop with locks held, and must not call this
+// package.
 func (p *Loopback) Inject(f func(Operation) Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,8 +50,8 @@ func (p *Loopback) asynchronous() bool {
 	return p.async
 }
 
-// inject returns the hook's verdict about w, and the octets to transfer: those of w, or
-// the copy that the hook got.
+// inject returns the hook's verdict about w, and the octets to transfer: w's own, or the copy
+// that the hook got.
 func (c *loopbackConn) inject(w *work) ([][]byte, Verdict) {
 	c.link.p.mu.Lock()
 	hook := c.link.p.hook

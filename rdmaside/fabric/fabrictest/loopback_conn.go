@@ -193,8 +193,8 @@ func (c *loopbackConn) flush() {
 	}
 }
 
-// carryOut carries out posted work, in order, until it is done, held or failed. link.mu
-// is held.
+// carryOut carries out posted work, in order, until it is done, held or failed. The caller
+// holds link.mu.
 func (c *loopbackConn) carryOut() {
 	for c.work.len() > 0 && c.peer.state >= open && !c.link.dead {
 		w := c.work.first()

@@ -51,7 +51,7 @@ func (k *link) end(dial, accept error) {
 	wake.post()
 }
 
-// die is end with mu held.
+// die does what end does. The caller holds mu.
 func (k *link) die(reasons ...error) {
 	if k.dead {
 		return
@@ -71,10 +71,10 @@ func (k *link) die(reasons ...error) {
 	k.l.leave()
 }
 
-// fail ends the link because work failed. mu is held.
+// fail ends the link because work failed. The caller holds mu.
 func (k *link) fail(err error) { k.die(err, err) }
 
-// wakes returns the ends that must run on their loops. mu is held.
+// wakes returns the ends that must run on their loops. The caller holds mu.
 func (k *link) wakes() (w wakes) {
 	for i, c := range k.ends {
 		if c.due && !c.scheduled && c.loop != nil {

@@ -64,8 +64,8 @@ func (l *Loop) wake() {
 	}
 }
 
-// Attach implements loop.SocketLoop. c may be any net.Conn. Octets written to one that
-// is not a TCP connection are copied.
+// Attach implements loop.SocketLoop. c may be any net.Conn. If c is not a TCP connection, the
+// loop copies the octets that are written to it.
 func (l *Loop) Attach(c net.Conn, st loop.Stream) error {
 	t := &attachTask{s: newSocket(l, c, st), runc: make(chan struct{})}
 	l.Post(t)

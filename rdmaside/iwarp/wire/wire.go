@@ -150,10 +150,10 @@ func (b Control) Tagged() bool { return b[2]&0x80 != 0 }
 // Last is the L bit.
 func (b Control) Last() bool { return b[2]&0x40 != 0 }
 
-// DDPVersion is DV.
+// DDPVersion returns DV.
 func (b Control) DDPVersion() uint8 { return b[2] & 3 }
 
-// RDMAPVersion is RV.
+// RDMAPVersion returns RV.
 func (b Control) RDMAPVersion() uint8 { return b[3] >> 6 }
 
 // Opcode is the RDMAP opcode.

@@ -59,8 +59,8 @@ func nlmRows3(w string) []row {
 	}
 }
 
-// cookie returns the length of the cookie at the start of an NLM Reply: that of the
-// Call's.
+// cookie returns the length of the cookie at the start of an NLM Reply. It is the cookie of the
+// Call.
 func cookie(m []byte, start int) uint32 { return uint32(after(m, start) - start) }
 
 // nlmStat: cookie, stat.

@@ -2,10 +2,10 @@
 // 8267, and of the programs around them: NFSACL, MOUNT, NLM, NSM, rpcbind and
 // rquota, in which nothing is DDP-eligible but whose Replies have bounds.
 //
-// The tables follow RFC 1094, RFC 1813, RFC 1833, RFC 7531, RFC 5662, RFC 7863,
-// RFC 8276 and, where there is no RFC, the messages of Linux. A row has the layout of the
-// arguments, the most octets of results, and the effect of a second execution. The results
-// of an error are never longer than those of success.
+// The tables follow RFC 1094, RFC 1813, RFC 1833, RFC 7531, RFC 5662, RFC 7863, RFC 8276 and,
+// where there is no RFC, the messages of Linux. A row has the layout of the arguments, the most
+// octets of results, and the effect of a second execution. The results of a failure are never
+// longer than the results of success.
 package nfs
 
 import (

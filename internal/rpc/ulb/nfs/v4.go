@@ -37,7 +37,7 @@ const maxUnknownOp = 255
 // opsHeader: status, tag<> without its data, count of results.
 const opsHeader = 4 + 4 + 4
 
-// A summary is what Analyse learns about the operations of a COMPOUND.
+// A summary holds the facts about the operations of a COMPOUND that Analyse collects.
 type summary struct {
 	octets  uint64 // of the Reply without eligible items
 	items   uint64 // octets of all eligible items, with roundup
@@ -205,9 +205,9 @@ func (compound) ResultItem(proc uint32, m []byte, results int, reduced bool) (po
 	return uint32(first.Item), uint32(first.Length), first.Items > 0, nil
 }
 
-// ResultItems implements ulb.Binding: RFC 8267 Section 6.4.1. Each result has the number
-// of its operation. So the n-th item is that of the n-th READ or READLINK: an operation
-// that fails has no item and is the last.
+// ResultItems implements ulb.Binding: RFC 8267 Section 6.4.1. Each result has the number of its
+// operation. So the n-th item belongs to the n-th READ or READLINK: an operation that fails has
+// no item and is the last.
 func (compound) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
 	if proc != compoundProc {
 		return 0, nil
@@ -273,9 +273,9 @@ func (compound) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 	return uint32(w.Length), true
 }
 
-// argBehind is ArgItem for a COMPOUND with an unknown operation at the position of w. An
-// item before the operation has been found by now. For an item behind it, argBehind trusts
-// the Requester's position, as Generic does for an unknown program.
+// argBehind does what ArgItem does, for a COMPOUND with an unknown operation at the position of
+// w. An item before the operation has been found by now. For an item behind it, argBehind
+// trusts the Requester's position, as Generic does for an unknown program.
 func argBehind(c *oncrpc.Call, w *ulb.Walk, pos uint32) (length uint32, ok bool) {
 	if w.Items > 0 {
 		return uint32(w.Length), true

@@ -42,8 +42,8 @@ var attr4 = func() (t [96]uint16) {
 	return t
 }()
 
-// attributes bounds the values of the attributes in the bitmap of n units at
-// o. guessed reports whether one of them is bounded only by Limits.Attribute.
+// attributes bounds the values of the attributes in the bitmap of n units at o. guessed reports
+// whether only Limits.Attribute bounds the value of any of them.
 func attributes(m []byte, o int, n uint32, l *ulb.Limits) (octets uint64, guessed bool) {
 	for i := range n {
 		for w := be(m, o+4*int(i)); w != 0; w &= w - 1 {

@@ -59,7 +59,7 @@ type op4Row struct {
 	weight     uint8
 	args       string
 	results    string // of success, after the status
-	failed     uint32 // the status whose results are those of failure
+	failed     uint32 // the status whose results have the layout failure
 	failure    string
 	most       uint32
 	bitmaps    uint8
