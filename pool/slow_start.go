@@ -157,16 +157,15 @@ func (s *SlowStart) dispatchSlow(p *Pool) (ok, counted bool) {
 	return false, false
 }
 
-// undispatch ends the count of n Calls that dispatch counted. wake must follow, when
-// no Pool.mu is held.
+// undispatch ends the count of n Calls that dispatch counted. The caller must call wake after
+// it, without holding a Pool.mu.
 func (s *SlowStart) undispatch(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dispatched -= n
 }
 
-// wake dispatches queued Calls of the pools that dispatch has refused one. No Pool.mu
-// is held.
+// wake dispatches queued Calls of the pools in blocked. The caller holds no Pool.mu.
 func (s *SlowStart) wake(here int) {
 	if s == nil {
 		return

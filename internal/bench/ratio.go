@@ -57,8 +57,8 @@ var Metrics = []Metric{
 	{"CPU/GB", func(r *Result) (float64, bool) { return r.cpu(func(c *CPU) float64 { return c.PerGB }) }},
 }
 
-// ratios divides the metric m of a by that of b, round by round. It leaves out a round without
-// a Result of both, and a round in which b's figure is 0.
+// ratios divides the metric m of a by the same metric of b, round by round. It leaves out a
+// round without a Result of both, and a round in which b's figure is 0.
 func ratios(m Metric, a, b []*Result) Quartiles {
 	var x []float64
 	for i := range min(len(a), len(b)) {

@@ -102,7 +102,7 @@ type Socket interface {
 	// Close closes the socket. Detached follows, on the loop, after the call that
 	// is running now has returned.
 	Close()
-	// Abort is Close with RST.
+	// Abort does what Close does, but resets the connection.
 	Abort()
 	// LocalAddr is constant.
 	LocalAddr() netip.AddrPort
