@@ -80,7 +80,7 @@ func (b *bridgeFault) later(g *rogue, k kind, want outcome) (wait func() time.Du
 // gauge waits until a gauge is above 0.
 func (b *bridgeFault) gauge(name string) {
 	b.t.Helper()
-	if !b.settles(10*time.Second, func() bool { return b.sum("rdmabridge_"+name) > 0 }) {
+	if !testkit.Settles(10*time.Second, func() bool { return b.sum("rdmabridge_"+name) > 0 }) {
 		b.t.Errorf("%s stays 0", name)
 	}
 	b.up = append(b.up, name)
@@ -89,14 +89,14 @@ func (b *bridgeFault) gauge(name string) {
 // falls waits until a gauge is 0 again.
 func (b *bridgeFault) falls(name string) {
 	b.t.Helper()
-	if !b.settles(10*time.Second, func() bool { return b.sum("rdmabridge_"+name) == 0 }) {
+	if !testkit.Settles(10*time.Second, func() bool { return b.sum("rdmabridge_"+name) == 0 }) {
 		b.t.Errorf("%s stays %v", name, b.sum("rdmabridge_"+name))
 	}
 }
 
 func (b *bridgeFault) back() {
 	b.t.Helper()
-	if !b.settles(10*time.Second, func() bool { return b.proxy.Ready() == nil }) {
+	if !testkit.Settles(10*time.Second, func() bool { return b.proxy.Ready() == nil }) {
 		b.t.Error("the upstream does not come back")
 	}
 }
@@ -128,7 +128,7 @@ func vanishes(over string) func(*bridgeFault) {
 			before := silences()
 			r.Vanish(false)
 			took := b.later(g, c.k, c.want)
-			if !b.settles(silent+patience, func() bool { return silences() > before }) {
+			if !testkit.Settles(silent+patience, func() bool { return silences() > before }) {
 				b.t.Error("the connection does not end")
 			}
 			r.Forget() // as the host does when it is up again
@@ -160,7 +160,7 @@ func stopped(over string, called bool) func(*bridgeFault) {
 			one, other = b.later(g, read, answered), b.later(h, mkdir, closed)
 		}
 		b.gauge("upstream_stalled_connections")
-		if !b.settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_disconnects_total", `reason="deadline"`) > 0 }) {
+		if !testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_disconnects_total", `reason="deadline"`) > 0 }) {
 			b.t.Error("the connection does not end by the deadline")
 		}
 		if called {
@@ -187,7 +187,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 			u.Endpoints = append(u.Endpoints, b.overTCP("up", newServer(b.book, true)))
 		}
 		b.bridge(proxy.ListenerOptions{}, u)
-		b.settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 })
+		testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 })
 		var clients []*rogue
 		home := make(map[*rogue]bool) // of the endpoint that is lost
 		for range 8 {
@@ -200,7 +200,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 		b.wires[0].down()
 		if failover {
 			b.gauge("upstream_endpoints_ejected")
-		} else if !b.settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_dial_errors_total") > 0 }) {
+		} else if !testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_dial_errors_total") > 0 }) {
 			b.t.Error("nothing tries to connect")
 		}
 		lost := 0
@@ -224,7 +224,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 		b.wires[0].up()
 		b.falls("upstream_endpoints_ejected")
 		b.back()
-		if !b.settles(10*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 }) {
+		if !testkit.Settles(10*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 }) {
 			b.t.Error("a connection does not come back")
 		}
 		for _, g := range clients {
@@ -304,7 +304,7 @@ func noMemoryForCalls(b *bridgeFault) {
 			})
 		}
 	}
-	if !b.settles(10*time.Second, func() bool { return b.h.Arena.Stats().Waiting > 0 }) {
+	if !testkit.Settles(10*time.Second, func() bool { return b.h.Arena.Stats().Waiting > 0 }) {
 		b.t.Error("no client waits for memory")
 	}
 	b.up = append(b.up, "memory_waiting") // cmd exports the account
@@ -350,7 +350,7 @@ func noMemoryForReplies(b *bridgeFault) {
 		defer g.book.abandon(list)
 	}
 	relieved := func() bool { return b.sum("rdmabridge_clients_relieved_total") > 0 }
-	if !b.settles(20*time.Second, relieved) {
+	if !testkit.Settles(20*time.Second, relieved) {
 		b.t.Error("no client was closed")
 	}
 	b.sees(b.client(), mkdir, answered)
@@ -429,7 +429,7 @@ func removed(b *bridgeFault) {
 	s.stop()
 	read := b.sum("rdmabridge_client_received_calls_total")
 	one, other := b.later(g, getattr, closed), b.later(h, mkdir, closed)
-	b.settles(5*time.Second, func() bool { return b.sum("rdmabridge_client_received_calls_total") == read+2 })
+	testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_client_received_calls_total") == read+2 })
 	err := b.proxy.Reconfigure(proxytest.Listeners(proxy.ListenerOptions{Name: "in", Address: "127.0.0.1:0", Upstream: "next"}),
 		proxytest.Upstreams(proxy.UpstreamOptions{Name: "next", Endpoints: []string{b.overTCP("next", newServer(b.book, true))}}))
 	if err != nil {
@@ -453,7 +453,7 @@ func drainEnds(b *bridgeFault) {
 	s.stop()
 	read := b.sum("rdmabridge_client_received_calls_total")
 	wait := b.later(g, getattr, closed)
-	b.settles(5*time.Second, func() bool { return b.sum("rdmabridge_client_received_calls_total") > read })
+	testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_client_received_calls_total") > read })
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	if err := b.proxy.Drain(ctx); err == nil || !strings.Contains(err.Error(), "clients left") {

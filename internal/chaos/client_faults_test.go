@@ -63,7 +63,7 @@ var clientRows = []clientRow{
 		o := g.call(mkdir, 0)
 		g.book.transmit(o.id)
 		_, _ = c.Write(testkit.Record(o.m))
-		if !w.settles(5*time.Second, func() bool { return w.sum("rdmabridge_client_received_calls_total") == 2 }) {
+		if !testkit.Settles(5*time.Second, func() bool { return w.sum("rdmabridge_client_received_calls_total") == 2 }) {
 			w.t.Error("the Call was not read")
 		}
 		next, err := g.dial()
@@ -73,7 +73,7 @@ var clientRows = []clientRow{
 		defer next.Close()
 		g.book.transmit(o.id)
 		_, _ = next.Write(testkit.Record(o.m))
-		if !w.settles(patience, func() bool { return w.sum("rdmabridge_client_calls_total", `result="absorbed"`) == 1 }) {
+		if !testkit.Settles(patience, func() bool { return w.sum("rdmabridge_client_calls_total", `result="absorbed"`) == 1 }) {
 			w.t.Error("the Call was not taken for the one under way")
 		}
 		goOn()
@@ -114,7 +114,7 @@ var clientRows = []clientRow{
 	{"No connection to the upstream for `timeouts.unavailable`", func(w *world, g *rogue, c net.Conn) {
 		w.wires[0].down()
 		defer w.wires[0].up()
-		if !w.settles(patience, func() bool { return w.proxy.Ready() != nil }) {
+		if !testkit.Settles(patience, func() bool { return w.proxy.Ready() != nil }) {
 			w.t.Error("the upstream is still there")
 		}
 		o := g.call(getattr, 0)
@@ -124,13 +124,13 @@ var clientRows = []clientRow{
 	}, closed, "call cannot be answered; client connection closed", []string{`upstream_queue_expired_calls_total`, `client_calls_total{result="abandoned"`}, time.Second},
 	{"Connection to the upstream refused, for less", func(w *world, g *rogue, c net.Conn) {
 		w.wires[0].down()
-		if !w.settles(patience, func() bool { return w.proxy.Ready() != nil }) {
+		if !testkit.Settles(patience, func() bool { return w.proxy.Ready() != nil }) {
 			w.t.Error("the upstream is still there")
 		}
 		o := g.call(mkdir, 0)
 		g.book.transmit(o.id)
 		_, _ = c.Write(testkit.Record(o.m))
-		w.settles(patience, func() bool { return w.sum("rdmabridge_upstream_dial_errors_total") > 0 })
+		testkit.Settles(patience, func() bool { return w.sum("rdmabridge_upstream_dial_errors_total") > 0 })
 		w.wires[0].up()
 		if !g.await(c, o) {
 			w.t.Error("the client was closed")

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -159,14 +160,14 @@ func (r *row) check(t *testing.T) {
 		if got := w.probe(g, step.k, []fault{r.fault}); got != step.want {
 			t.Errorf("%v: the client saw %v, want %v", step.k, got, step.want)
 		}
-		if !w.settles(patience, func() bool { return w.counts[r.fault].Swap(0) == 1 }) {
+		if !testkit.Settles(patience, func() bool { return w.counts[r.fault].Swap(0) == 1 }) {
 			t.Errorf("%v: the fault was not injected", step.k)
 		}
 		// A fault that comes after the Reply shows later than the Reply.
-		if ends && !w.settles(patience, func() bool { return w.sum("rdmabridge_upstream_disconnects_total") > ended }) {
+		if ends && !testkit.Settles(patience, func() bool { return w.sum("rdmabridge_upstream_disconnects_total") > ended }) {
 			t.Errorf("%v: the connection does not end", step.k)
 		}
-		if !w.settles(patience, func() bool { return w.proxy.Ready() == nil }) {
+		if !testkit.Settles(patience, func() bool { return w.proxy.Ready() == nil }) {
 			t.Error("the upstream does not come back")
 		}
 	}
@@ -189,7 +190,7 @@ func (w *world) shows(before map[string]float64, log string, metrics []string) {
 	still := func(m string) bool {
 		return !slices.ContainsFunc(moved, func(s string) bool { return matches(s, m) })
 	}
-	w.settles(5*time.Second, func() bool {
+	testkit.Settles(5*time.Second, func() bool {
 		moved = w.moved(before)
 		return (log == "" || w.logs.count(log) > 0) && !slices.ContainsFunc(metrics, still)
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -96,7 +97,7 @@ func (w *world) end(l life, drain time.Duration) {
 	if err != nil {
 		w.rested(l)
 	}
-	if !w.settles(10*time.Second, func() bool { return l.h.Arena.Outstanding() == 0 }) {
+	if !testkit.Settles(10*time.Second, func() bool { return l.h.Arena.Outstanding() == 0 }) {
 		w.book.wrong("%d leases are not back at the end: %+v", l.h.Arena.Outstanding(), l.h.Arena.Stats().Accounts)
 	}
 	if n := l.iwarp.Handles() + l.front.Handles(); n != 0 {

@@ -269,14 +269,14 @@ next:
 // rest checks that a bridge without clients has nothing left of them.
 func (w *world) rest() {
 	w.rested(w.life())
-	if n := w.handles(); n != 0 && !w.settles(5*time.Second, func() bool { return w.handles() == 0 }) {
+	if n := w.handles(); n != 0 && !testkit.Settles(5*time.Second, func() bool { return w.handles() == 0 }) {
 		w.book.wrong("%d handles are live, and no Call is", n)
 	}
 }
 
 // rested is rest for the counters of one life.
 func (w *world) rested(l life) {
-	ok := w.settles(15*time.Second, func() bool {
+	ok := testkit.Settles(15*time.Second, func() bool {
 		if l.sum("rdmabridge_client_received_calls_total") != l.sum("rdmabridge_client_calls_total") {
 			return false
 		}
@@ -307,16 +307,6 @@ func (w *world) handles() int {
 	return n
 }
 
-// settles waits until f is true, for at most so long.
-func (w *world) settles(most time.Duration, f func() bool) bool {
-	for end := time.Now().Add(most); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
 // close ends everything and checks that all memory is back.
 func (w *world) close() {
 	_ = w.proxy.Close()
@@ -329,7 +319,7 @@ func (w *world) close() {
 	for _, s := range w.servers {
 		s.Close()
 	}
-	if !w.settles(10*time.Second, func() bool { return w.h.Arena.Outstanding() == 0 }) {
+	if !testkit.Settles(10*time.Second, func() bool { return w.h.Arena.Outstanding() == 0 }) {
 		w.book.wrong("%d leases are not back: %+v", w.h.Arena.Outstanding(), w.h.Arena.Stats().Accounts)
 	}
 	w.h.Engine.Stop()

@@ -121,19 +121,23 @@ func (c *Client) Call(m []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var r []byte
-	var ok bool
+	return await(ch, &c.mu, &c.err)
+}
+
+// await waits for the Reply that comes on ch. When the connection ends first, *why says
+// why; mu guards it.
+func await(ch <-chan []byte, mu *sync.Mutex, why *error) ([]byte, error) {
 	select {
-	case r, ok = <-ch:
+	case r, ok := <-ch:
+		if ok {
+			return r, nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return nil, fmt.Errorf("proxytest: connection ended: %w", *why)
 	case <-time.After(CallTimeout):
 		return nil, ErrTimeout
 	}
-	if !ok {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return nil, fmt.Errorf("proxytest: connection ended: %w", c.err)
-	}
-	return r, nil
 }
 
 // Close ends the connection.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -238,17 +237,7 @@ func (c *RDMAClient) Call(m []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case r, ok := <-ch:
-		if ok {
-			return r, nil
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return nil, fmt.Errorf("proxytest: connection ended: %w", c.err)
-	case <-time.After(CallTimeout):
-		return nil, ErrTimeout
-	}
+	return await(ch, &c.mu, &c.err)
 }
 
 // Close ends the connection.
