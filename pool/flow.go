@@ -71,8 +71,7 @@ func (f *Flow) fifoOf(e *Entry) *fifo {
 	return &f.waiting[0]
 }
 
-// maxSmallInRow is how many small Calls of a flow may overtake a large one of the same
-// flow.
+// maxSmallInRow is how many small Calls of a flow may overtake a large Call of the same flow.
 const maxSmallInRow = 16
 
 // nextFIFO returns the fifo whose first Call goes next. The small Calls of a client overtake

@@ -63,7 +63,7 @@ type Dialer interface {
 	Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error)
 }
 
-// An Owner is told about Calls that leave the queue without having been dispatched.
+// An Owner learns of Calls that leave the queue without having been dispatched.
 type Owner interface {
 	// Expired gives e back. It is called without the pool's lock, on any goroutine.
 	Expired(e *Entry, err error)
@@ -88,7 +88,7 @@ type Pool struct {
 	seats      []*Seat
 	retired    []*Seat // other seats whose connections have not ended yet
 	queue      queues
-	held       bool // nothing is dispatched until Resume
+	held       bool // the pool dispatches no Call until Resume
 	closed     bool
 	since      time.Time // when the pool lost its last usable connection; zero while it has one
 	firstUp    time.Time // when a connection came up while there was no other

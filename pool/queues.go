@@ -48,7 +48,7 @@ func (qs *queues) pop(loop, seat int) *Entry {
 	return e
 }
 
-// blocks reports whether a Call waits that goes before the next one of f.
+// blocks reports whether a waiting Call goes before the next Call of f.
 func (qs *queues) blocks(f *Flow) bool {
 	return qs.anySeat > 0 || f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].n > 0
 }

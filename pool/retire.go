@@ -41,8 +41,8 @@ func (s *Seat) stale() bool {
 	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(s.pool.opts.Endpoints, s.endpoint))
 }
 
-// supersede puts another seat, which it returns and starts, in the place of s, which has a
-// connection. The caller holds p.mu.
+// supersede replaces s, which has a connection, by another seat. It starts and returns the new
+// seat. The caller holds p.mu.
 func (s *Seat) supersede() *Seat {
 	p := s.pool
 	s.clearMember()

@@ -31,7 +31,7 @@ type Seat struct {
 
 	// Owned by the seat's goroutine.
 	last      string // endpoint of the last connection
-	improving bool   // Dial is to make a better connection than there is
+	improving bool   // the seat dials a better connection than the current one
 }
 
 // newSeat returns a seat without a goroutine.

@@ -13,7 +13,8 @@ func (s *Seat) prefers(o *Options) int {
 	return o.Prefer + s.index
 }
 
-// improveTimer fires when the seat is to try for a better connection. nil is never.
+// improveTimer returns a channel that fires when the seat should dial a better connection, or
+// nil for never.
 func (s *Seat) improveTimer(o *Options) <-chan time.Time {
 	if o.Improve == nil {
 		return nil

@@ -1,14 +1,14 @@
 package pool
 
-// Update replaces the settings of a pool while it works, but for Name, Loops, First,
-// QueueLimit, SlowStart and Metrics. o must be valid. Update does not wait.
+// Update replaces the settings of a pool while it works, except Name, Loops, First, QueueLimit,
+// SlowStart and Metrics. o must be valid. Update does not wait.
 //
-// A pool that is to have more connections dials them. Connections that are too many,
-// and connections to an endpoint that is not listed any more, get no more Calls and end
-// after their last one. With renew the other connections are replaced too, because Dial
-// makes them differently now. The pool replaces one connection after the other, each
-// when the one before has a successor. So if it cannot connect any more, all
-// connections but one go on.
+// A pool that now has more seats dials their connections. Connections that are too many, and
+// connections to an endpoint that is not listed any more, get no more Calls and end after their
+// last one. With renew the other connections are replaced too, because Dial makes them
+// differently now. The pool replaces the connections one at a time: the next connection only
+// when the previous one has a successor. So if the pool cannot connect any more, all
+// connections but one stay.
 func (p *Pool) Update(o Options, renew bool) {
 	if err := o.validate(); err != nil {
 		panic("BUG: " + err.Error())

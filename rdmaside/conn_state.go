@@ -8,6 +8,6 @@ type connState uint8
 const (
 	starting connState = iota // only Receives are posted
 	up                        // Work Requests of all kinds are posted
-	ending                    // nothing is posted; waiting for Closed
+	ending                    // the connection posts nothing and waits for Closed
 	ended                     // all memory is released
 )

@@ -14,7 +14,7 @@ type Fate uint8
 const (
 	NotSent  Fate = iota // nothing left this host: resend on any connection
 	InLimbo              // may have executed: resend only with the same XID
-	Answered             // a Reply or RDMA_ERROR arrived; never resend as it is
+	Answered             // a Reply or RDMA_ERROR arrived; never resend unchanged
 )
 
 // String returns the fate as it appears in logs and metric labels.

@@ -109,8 +109,8 @@ func (q *exchangeQueue) pop() {
 	x.next = nil
 }
 
-// exchange returns an Exchange for a new Call. It returns nil when there is none
-// now; the caller then parks the message.
+// exchange returns an Exchange for a new Call. It returns nil when none is free now; the caller
+// then parks the message.
 func (c *ResponderConn) exchange() *Exchange {
 	if n := len(c.idle); n > 0 {
 		x := c.idle[n-1]

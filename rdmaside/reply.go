@@ -6,7 +6,7 @@ import "github.com/rdmabridge/rdmabridge/internal/regmem"
 // before it, the data, the padding, and the base after it.
 const maxReplyParts = 4
 
-// A Reply is a plain RPC Reply in up to four parts, which are to be written one
+// A Reply is a plain RPC Reply in up to four parts, which the owner writes one
 // after another. The first part holds at least the XID. The owner may write to
 // it, so that it can restore the client's XID.
 type Reply struct {

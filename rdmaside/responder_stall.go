@@ -17,10 +17,11 @@ var errReadStall = errors.New("rdmaside: peer does not serve RDMA Reads")
 const readTimeout = 60 * time.Second
 
 // A readWatch closes a connection on which Reads are outstanding and none
-// completes. The memory that Reads are to fill is leased meanwhile, and without
-// this a few Requesters that never serve a Read could occupy all of it. One timer
-// serves all Reads. It is started when Reads are posted and it is not running, so
-// it fires between one and two times readTimeout after the last completion.
+// completes. The memory for the data of these Reads is leased meanwhile, and
+// without a readWatch a few Requesters that never serve a Read could occupy all
+// memory. One timer serves all Reads. The connection starts it when Reads are
+// posted and it is not running, so it fires between one and two times
+// readTimeout after the last completion.
 type readWatch struct {
 	timer *time.Timer
 	armed bool   // timer is running

@@ -44,7 +44,7 @@ type connState uint8
 const (
 	opening   connState = iota // before Opened; the loop attaches the socket
 	open                       // records come and go; Close, Abort and every error leave it
-	draining                   // Close was called: the queue is written, nothing is read
+	draining                   // Close was called: the Conn writes its queue and reads nothing
 	lingering                  // FIN was sent; input is discarded until the peer's FIN
 	ending                     // the socket closes at the end of the pass; Detached leaves it
 	closed                     // Closed was called

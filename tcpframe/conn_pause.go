@@ -10,9 +10,9 @@ const (
 
 func (c *Conn) paused() bool { return c.pauses > 0 || c.why != 0 }
 
-// Pause stops reading until Resume was called as often. No record is delivered after
-// the one that is being delivered now. The Conn holds the octets that were read already,
-// at most 128 KiB.
+// Pause stops reading until Resume was called as often. No record is delivered after the record
+// that is being delivered now. The Conn holds the octets that were read already, at most 128
+// KiB.
 func (c *Conn) Pause() {
 	c.pauses++
 	c.sock.FlushSoon()

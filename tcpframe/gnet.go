@@ -13,14 +13,14 @@ package tcpframe
 //
 // # Waking
 //
-// gnet's Execute allocates. It also runs tasks until none is left before gnet looks at
-// sockets again, so that a task that posts itself would starve every connection. Instead
-// each loop has a gate: a gnet connection whose descriptor is replaced (dup3) by a
-// semaphore eventfd that can be read for ever. Two descriptors are then added to the
-// loop's epoll instance under the number of the gate: an edge-triggered eventfd that Post
-// writes, and a nested epoll instance that watches for EPOLLOUT. When either is ready,
-// gnet reads eight octets from the gate and calls OnTraffic, which runs a pass. No work
-// changes threads, nothing is allocated, and posts alternate with sockets.
+// gnet's Execute allocates. It also runs tasks until none is left before gnet looks at sockets
+// again, so that a task that posts itself would starve every connection. Instead each loop has
+// a gate: a gnet connection whose descriptor is replaced (dup3) by a semaphore eventfd that can
+// be read for ever. Two descriptors are then added to the loop's epoll instance under the
+// number of the gate: an edge-triggered eventfd that Post writes, and a nested epoll instance
+// that watches for EPOLLOUT. When either is ready, gnet reads eight octets from the gate and
+// calls OnTraffic, which runs a pass. No work changes threads, nothing is allocated, and the
+// loop alternates between posts and sockets.
 //
 // # Trust
 //

@@ -1,10 +1,10 @@
 // Command rdmabridge carries ONC RPC, NFS above all, between TCP and RDMA.
 //
-// Each verb has a file with its flags: serve.go, check.go, demo.go, explain.go,
-// bench.go and version.go. The verbs share what lies below: service.go runs a bridge
-// until it is told to stop, bridge.go puts the parts of a bridge together, options.go
-// and providers.go translate the configuration, reload.go applies a changed one, and
-// handover.go and takeover.go are the two sides of a hand-over.
+// Each verb has a file with its flags: serve.go, check.go, demo.go, explain.go, bench.go and
+// version.go. The verbs share what lies below: service.go runs a bridge until a signal stops
+// it, bridge.go puts the parts of a bridge together, options.go and providers.go translate the
+// configuration, reload.go applies a changed one, and handover.go and takeover.go are the two
+// sides of a hand-over.
 //
 // # Exit codes
 //

@@ -114,9 +114,8 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:maxChange], "") + "..."
 }
 
-// apply applies next as far as that is possible without a restart. It returns the
-// settings that it changed and those that need a restart. After an error nothing has
-// changed.
+// apply applies the settings of next that need no restart. It returns the settings that it
+// changed and those that need a restart. After an error nothing has changed.
 func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Change, err error) {
 	b := r.b
 	c := effective(b.config, next)

@@ -23,8 +23,8 @@ var program = func() string {
 	return p
 }()
 
-// A successor starts the process that is to take over from this one. At most one is
-// running at a time.
+// A successor starts the process that will take over from this process. At most one is running
+// at a time.
 type successor struct{ running atomic.Bool }
 
 // start starts program with the command line of this process and --takeover.

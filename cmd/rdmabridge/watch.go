@@ -15,7 +15,7 @@ import (
 // needs a watch for each link, and does not work on network file systems.
 type watcher struct {
 	path     string
-	reported stamp // of the version reported last, or of the one at the start
+	reported stamp // stamp of the version that was reported last, or of the version at the start
 	last     stamp // of the last look
 }
 

@@ -40,7 +40,7 @@ type worker struct {
 	inFlight int
 	stopping bool
 	ended    bool
-	quiet    func() // called once when nothing is in flight
+	quiet    func() // called once when no Call is in flight
 
 	stats  *stats // the counts at the moment
 	window *stats // the counts of the window, once it is shut
@@ -90,7 +90,7 @@ func (w *worker) shut() {
 	w.stats, w.window = w.window, w.stats
 }
 
-// settle calls quiet when nothing is in flight.
+// settle calls quiet when no Call is in flight.
 func (w *worker) settle() {
 	if w.inFlight == 0 && w.quiet != nil {
 		w.quiet()

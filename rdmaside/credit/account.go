@@ -35,8 +35,8 @@ func NewAccount(requested int) Account {
 }
 
 // Grant records n, the rdma_credit of a Reply, and reports whether the grant
-// changed. A grant below Outstanding is obeyed from now on: nothing is sent until
-// enough Calls have completed.
+// changed. A grant below Outstanding takes effect at once: the Requester sends
+// nothing until enough Calls have completed.
 func (a *Account) Grant(n uint32) (changed bool) {
 	// "The granted value MUST NOT be zero, since such a value would result in
 	// deadlock." If a peer sends zero anyway, it grants one. "The number of

@@ -34,7 +34,7 @@ func newBatch() *batch {
 	}
 }
 
-// room reports whether one more FPDU fits that needs octets of lin and n slices.
+// room reports whether an FPDU that needs octets of lin and n slices still fits.
 func (b *batch) room(octets, n int) bool {
 	return len(b.lin)+octets <= cap(b.lin) && len(b.iov)+n < cap(b.iov) &&
 		len(b.ends) < cap(b.ends) && b.size < batchSize

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// closing closes the socket, or one direction of it, as far as the qp's state demands.
+// closing closes the socket, or one direction of it, if the qp's state demands that.
 func (c *conn) closing() {
 	if c.gone {
 		return

@@ -52,9 +52,9 @@ func New(o Options) (*Provider, error) {
 // Name returns "iwarp".
 func (p *Provider) Name() string { return "iwarp" }
 
-// Copied implements fabric.CopyCounter. Payload is copied when it arrived together
-// with a header, and when it is shorter than a slice of its own is worth. All other
-// payload moves straight between the socket and its place.
+// Copied implements fabric.CopyCounter. The provider copies payload that arrived together with
+// a header, and payload that is too short to justify a slice of its own. All other payload
+// moves straight between the socket and its place.
 func (p *Provider) Copied() int64 { return p.copied.Load() }
 
 // Handles is the number of live handles of all connections.

@@ -61,9 +61,9 @@ type rx struct {
 	msn    [3]uint32 // next MSN expected, by queue
 	sendOp wire.Opcode
 	sendN  int  // octets of the Send in progress
-	inSend bool // its last segment is to come
+	inSend bool // the last segment of the Send is still missing
 
-	inTag   bool // a tagged message's last segment is to come
+	inTag   bool // the last segment of a tagged message is still missing
 	tagNone bool // its segments so far had no payload, and so neither STag nor TO
 	tagOp   wire.Opcode
 	tagS    uint32

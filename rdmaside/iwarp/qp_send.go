@@ -69,7 +69,7 @@ type tx struct {
 
 	msn  [3]uint32 // next MSN, by queue
 	kick bool      // send a zero-length Write
-	wait bool      // qpConfig.hold: nothing is sent before the peer's first FPDU
+	wait bool      // qpConfig.hold: send nothing before the peer's first FPDU
 
 	term     [wire.MaxTerminate]byte
 	termLen  int

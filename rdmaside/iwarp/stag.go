@@ -80,7 +80,7 @@ func (t *table) draw(n int) []byte {
 	return b
 }
 
-// mint returns an STag that is neither live nor among the retired ones.
+// mint returns an STag that is neither live nor retired.
 func (t *table) mint() uint32 {
 	for {
 		if v := binary.NativeEndian.Uint32(t.draw(4)); v != 0 && t.slot(v) < 0 {

@@ -1,8 +1,8 @@
 package nfs
 
-// Program 100000, RFC 1833: the port mapper, version 2, and rpcbind, versions 3
-// and 4. The protocol does not bound the length of an address; no transport has one of
-// more than 256 octets.
+// Program 100000, RFC 1833: the port mapper, version 2, and rpcbind, versions 3 and 4. The
+// protocol does not bound the length of an address; no transport has an address of more than
+// 256 octets.
 var (
 	portmap = compile(
 		row{number: 1, name: "SET", class: non, args: "16", results: 4},
