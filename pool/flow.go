@@ -13,19 +13,19 @@ const leastCost = 4 << 10
 // Cost are set before Submit.
 type Entry struct {
 	Owner any   // for Member and Owner to find the Call; the pool does not read it
-	Flow  *Flow // of the client
-	Cost  int   // about how many octets the Call and its Reply have
+	Flow  *Flow // flow of the client that sent the Call
+	Cost  int   // approximate octets of the Call and its Reply
 
-	next     *Entry    // in a fifo or a list
-	seat     *Seat     // holds the credit, while dispatched
+	next     *Entry    // next Entry in a fifo or a list
+	seat     *Seat     // seat whose credit e holds while dispatched
 	asLarge  bool      // counted in seat.large
 	counted  bool      // counted by the slow start
-	queuedAt time.Time // when it was first queued since Sent; zero if it was not
-	refused  uint64    // seats that Steer moved it from since Sent
+	queuedAt time.Time // when e was first queued since Sent; zero if it was not queued
+	refused  uint64    // set of the seats that Steer has moved e from since Sent
 }
 
-// Sent tells the pool that the Call has been sent. If it is queued again, it begins to
-// wait anew.
+// Sent tells the pool that the Call has been sent. If the Call is queued again, its waiting
+// time begins anew.
 func (e *Entry) Sent() { e.queuedAt, e.refused = time.Time{}, 0 }
 
 // Seat returns the seat that the Call was dispatched to, or nil.

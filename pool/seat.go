@@ -39,9 +39,9 @@ func (p *Pool) newSeat(i int) *Seat {
 	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), since: time.Now()}
 }
 
-// Improving tells Dial that there is a connection already, which is only to be replaced
-// by a better one: see Options.Improve. If Dial cannot make a better one it returns an
-// error, which does not count as a failure of the endpoint.
+// Improving tells Dial that the seat has a connection already and needs only a better one: see
+// Options.Improve. If Dial cannot make a better connection, it returns an error, which does not
+// count as a failure of the endpoint.
 func (s *Seat) Improving() bool { return s.improving }
 
 // Index returns the number of the seat in its pool.

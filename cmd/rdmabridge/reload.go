@@ -120,7 +120,7 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 	b := r.b
 	c := effective(b.config, next)
 	if err := c.Check(known); err != nil {
-		return nil, nil, fmt.Errorf("together with the settings that need a restart and keep their old values: %w", err)
+		return nil, nil, fmt.Errorf("the file conflicts with settings that need a restart and keep their old values: %w", err)
 	}
 	changes, pending = configs.Diff(b.config, c), configs.Diff(c, next)
 	if len(changes) == 0 {

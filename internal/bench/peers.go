@@ -84,7 +84,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	if r.Loads[0] > busy {
 		p.f("\n**Other programs kept the machine busy: do not rely on these figures.**\n")
 	}
-	p.f("\nEvery number but the first column's is a ratio to it within one round: median\n[quartiles] over the rounds. Calls/s and GB/s are better above 1; latency and the\nproxy's CPU time below. GB are 10^9 octets of RPC messages, both ways.\n")
+	p.f("\nThe first column has absolute figures. Every other column has its ratio to the first\nwithin a round: the median [quartiles] over the rounds. Calls/s and GB/s are better\nabove 1, latency and the proxy's CPU time below 1. GB are 10^9 octets of RPC\nmessages, both ways.\n")
 	for _, s := range r.Sections {
 		r.section(p, s)
 	}
