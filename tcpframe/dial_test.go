@@ -16,15 +16,24 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
+// An announcer is a recorder that sends its connection to peers once it is open: a Conn that
+// is not open yet ignores Close.
+type announcer struct {
+	*recorder
+	peers chan<- *Conn
+}
+
+func (a *announcer) Opened(c *Conn) {
+	a.recorder.Opened(c)
+	a.peers <- c
+}
+
 // A connection has the port that was requested. The port can be used again after either end
 // has closed the connection, and not before.
 func TestDialLocalPort(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1})
 	peers := make(chan *Conn, 8)
-	l := listen(t, e, ListenOptions{}, func(c *Conn) RecordHandler {
-		peers <- c
-		return newRecorder()
-	})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return &announcer{newRecorder(), peers} })
 	addr := l.Addr().String()
 	rec := newRecorder()
 	mine := netip.MustParseAddr("127.0.0.8") // no other test connects from there, so the port stays free
