@@ -39,8 +39,9 @@ func (e *Entry) large() bool { return e.Cost >= largeCost }
 
 // A Flow is one client's share of the queue. The zero value is ready to use.
 type Flow struct {
-	// Weight is how many times as much as a flow of weight 1 it gets while both wait;
-	// 0 is 1. It is set before the first Submit, and later by Pool.Reweigh.
+	// Weight is the flow's share of the dispatched octets, relative to the share of a flow of
+	// weight 1 while both wait; 0 counts as 1. Weight is set before the first Submit, and later
+	// by Pool.Reweigh.
 	Weight int
 	// Sticky keeps the Calls of the flow on one seat, which Hash chooses: sticky.go. It
 	// is set before the first Submit.
@@ -52,15 +53,15 @@ type Flow struct {
 	// Guarded by Pool.mu.
 	waiting    [2]fifo // small Calls, and large ones
 	smallInRow int     // small Calls since the last large one, while one waits
-	deficit    int     // octets that it may still spend in its turn
-	active     bool    // in the ring of a queue
-	loopQueue  int     // 1 + the loop in whose queue it waits; 0: not known yet
-	seatQueue  int     // 1 + the seat in whose queue it waits instead; 0: none
-	next       *Flow   // in the ring
-	seat       *Seat   // where its last small Call went
+	deficit    int     // octets that the flow may still spend in its turn
+	active     bool    // the flow is in the ring of a queue
+	loopQueue  int     // 1 + index of the loop in whose queue the flow waits; 0: not known yet
+	seatQueue  int     // 1 + index of the seat in whose queue the flow waits instead; 0: none
+	next       *Flow   // next flow in the ring
+	seat       *Seat   // seat of the flow's last small Call
 }
 
-// weight is Weight, or the weight of a flow that has none.
+// weight returns Weight, or 1 if Weight is not set.
 func (f *Flow) weight() int { return max(1, f.Weight) }
 
 // fifoOf returns the fifo for e.

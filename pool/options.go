@@ -19,13 +19,14 @@ type Options struct {
 	QueueWait   time.Duration // longest wait of a Call for a credit
 	QueueLimit  int           // most Calls waiting
 
-	// SlowStart is the slow start of the upstream, which all its pools share. nil is
-	// for a pool without one.
+	// SlowStart is the slow start of the upstream, which all its pools share. nil means no slow
+	// start.
 	SlowStart *SlowStart
-	// Health is the state of Endpoints. The pools of an upstream share it, and its owner
-	// has called Set with Endpoints. nil is a Health of the pool's own, without priority.
+	// Health is the state of Endpoints. The pools of an upstream share it, and its owner has
+	// called Set with Endpoints. If it is nil, the pool makes a Health of its own, without
+	// priority.
 	Health *Health
-	// Dials limits attempts to connect. nil is no limit.
+	// Dials limits attempts to connect. nil means no limit.
 	Dials *Share
 	// Metrics are the metrics of the upstream, which all its pools share. nil counts
 	// nothing.
@@ -34,26 +35,27 @@ type Options struct {
 	// Prefer is the index of the endpoint that the first seat prefers. The next seat
 	// prefers the next endpoint.
 	Prefer int
-	// KeepEndpoint keeps a seat at the endpoint that it was connected to last, as long
-	// as that is not ejected. Otherwise a seat returns to the endpoint it prefers.
+	// KeepEndpoint keeps a seat at the endpoint that it was connected to last, as long as that
+	// endpoint is not ejected. Without KeepEndpoint a seat returns to the endpoint that it
+	// prefers.
 	KeepEndpoint bool
 	// HostGone reports whether err, which ended a connection, means that the host of
 	// the endpoint is gone. nil means never.
 	HostGone func(err error) bool
 
-	// Failed is called for every attempt to connect that failed and every connection
-	// that ended, for the log. Any goroutine may call it. It may be nil.
+	// Failed is called for every attempt to connect that failed and every connection that
+	// ended, for the log. It is called on any goroutine. It may be nil.
 	Failed func(endpoint string, err error, retryIn time.Duration)
 	// Connected is called for every connection that came up. It may be nil.
 	Connected func(endpoint string)
 
-	// Improve returns after how long a seat, which has a connection, tries for a better
-	// one to the same endpoint; 0 is never. It is called after each connection and each
-	// such attempt, on the goroutine that calls Dial. It may be nil.
+	// Improve returns the time after which a connected seat tries to get a better connection to
+	// the same endpoint; 0 means never. It is called after each connection and each such
+	// attempt, on the goroutine that calls Dial. It may be nil.
 	Improve func(s *Seat) time.Duration
-	// Discarded is called for a seat when Dial will not be called for it again: another
-	// seat has replaced it and its connection has ended, or it was made for a better
-	// connection that could not be had. It is called on the goroutine that called Dial,
+	// Discarded is called for a seat when Dial will not be called for it again: another seat
+	// has replaced it and its connection has ended, or the pool made it for a better
+	// connection, which could not be dialled. It is called on the goroutine that called Dial,
 	// and may be nil.
 	Discarded func(s *Seat)
 }

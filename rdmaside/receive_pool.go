@@ -7,9 +7,10 @@ import (
 )
 
 // A ReceivePool is the memory that the Receives of many connections share, and
-// the rule by which they share it. A Receive that was granted to an idle
-// Requester cannot be taken back, so generosity to one connection is a loss to
-// the others. The rule depends on how much of the memory is in use:
+// the rule by which they share it. A Responder cannot withdraw a Receive that
+// it granted to an idle Requester, so each Receive of one connection reduces
+// the memory of the others. The rule depends on how much of the memory is in
+// use:
 //
 //	in use     a connection may have
 //	to 1/2     all that it is configured to have, if it uses it
@@ -63,8 +64,8 @@ func (p *ReceivePool) first(block int) int {
 	return p.share(block) / 4
 }
 
-// allow returns how many blocks a connection that has n and wants more may have.
-// needed says that it used all it has.
+// allow returns how many blocks a connection that has n and wants more may
+// have. needed says that the connection used all it has.
 func (p *ReceivePool) allow(n, want, block int, needed bool) int {
 	used := p.used.Load()
 	switch {
