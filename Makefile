@@ -15,7 +15,7 @@ ROUNDS ?= 9
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
 
-test: install ## all tests, those against real peers included; about 15 minutes on two cores
+test: install ## all tests, those against real peers included; about 20 minutes on two cores
 	./.ci/test.sh
 
 install: ## Debian packages, the lab's kernel, Go modules

@@ -2,7 +2,7 @@
 # The whole test: lint, a short run of every fuzz target, real peers in the lab, allocation
 # tests, and every Go test under the race detector. The last line counts the tests.
 #
-# On two CPUs it takes about 15 minutes, because three things happen at once: the lab's two tests,
+# On two CPUs it takes about 20 minutes, because three things happen at once: the lab's two tests,
 # each with an emulated guest and a network namespace of its own, and beside them, at the lowest
 # priority, all work that only computes. The tests under the race detector measure time and
 # follow alone.

@@ -34,7 +34,7 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	c := s.newCall()
 	c.message = message{octets: b.Bytes(), buf: b}
 	if s.begin(c) {
-		s.admit()
+		s.limit()
 	}
 }
 
@@ -48,10 +48,8 @@ func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) { s.end(err) }
 // may, waits at a gate, or is draining. It reads again when none of this is so.
 func (s *tcpClient) admit() {
 	g := &s.ledger
-	if g.full {
-		g.full = !g.low()
-	} else {
-		g.full = g.over()
+	if g.full && g.low() {
+		g.full = false
 	}
 	switch pause := g.full || g.shut != 0 || s.draining; {
 	case pause == s.paused:
@@ -64,11 +62,20 @@ func (s *tcpClient) admit() {
 	}
 }
 
+// limit pauses the client if it has as much under way as it may: a Call has come, or a Reply
+// has turned out longer than was expected.
+func (s *tcpClient) limit() {
+	if !s.ledger.full && s.ledger.over() {
+		s.ledger.full = true
+	}
+	s.admit()
+}
+
 // transmit is part of client.
 func (s *tcpClient) transmit(c *call) {
 	if s.lend(c) {
 		s.conn.Send(c.reply.parts, c)
-		s.admit()
+		s.limit()
 	}
 }
 
