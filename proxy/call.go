@@ -27,11 +27,13 @@ import (
 // after the call was posted to it. The connection to the upstream calls CallDone or
 // written.Release, and the client's connection calls Release.
 type call struct {
-	entry pool.Entry    // the call as the pool sees it, with the seat whose credit it has
+	// With 4,096 calls waiting, each cache line costs a miss. The pool and the connection touch
+	// the entry, the state and conn together when they dispatch the call.
+	entry pool.Entry // the call as the pool sees it, with the seat whose credit it has
+	state callState
+	conn  upstreamConn  // the connection that carries the call, or carried it last
 	rdma  rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
 	h     oncrpc.Call   // the Call's header
-
-	state callState
 
 	// Set by front.begin, constant afterwards.
 	up        *upstream
@@ -41,15 +43,15 @@ type call struct {
 
 	message message
 	owner   owner
-	xid     xidKey
 	charge  charge
 	queue   *clientQueue // where the call waits, or waited last
-	sent    dispatched
-	retry   retry
 	reply   reply
+	one     [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
 
-	next *call     // in rdmaClient.waiting
-	one  [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
+	xid   xidKey
+	sent  sentTCP
+	retry retry
+	next  *call // in rdmaClient.waiting
 }
 
 // A message is the RPC Call that the client sent, in memory of the arena. Either buf or
@@ -83,12 +85,9 @@ type charge struct {
 	slowStart bool // the upstream's slow start counts the call
 }
 
-// A dispatched is what a connection to an upstream keeps in each of its calls. It belongs to
+// A sentTCP is what a connection to a TCP upstream keeps in each of its calls. It belongs to
 // that connection's loop.
-type dispatched struct {
-	conn upstreamConn
-
-	// For TCP upstreams.
+type sentTCP struct {
 	writing bool      // the kernel may not have the whole message yet
 	at      time.Time // when the message was handed to the connection
 	older   *call     // the Call that was sent before this one and is outstanding
@@ -120,7 +119,7 @@ type releaser interface{ Release() }
 func (c *call) Run() {
 	switch c.state {
 	case callDispatched:
-		c.sent.conn.send(c)
+		c.conn.send(c)
 	case callWaiting:
 		c.resubmit()
 	case callReplying:
@@ -133,7 +132,7 @@ func (c *call) Run() {
 // CallDone is called when an RDMA upstream has answered, or when its connection knows that it
 // will not. rdmaside.CallOwner.
 func (c *call) CallDone(_ *rdmaside.Call, err *rdmaside.CallError) {
-	c.sent.conn.(*rdmaConn).done(c, err)
+	c.conn.(*rdmaConn).done(c, err)
 }
 
 // Release is called when the client's connection needs the Reply no longer: the Reply is
@@ -148,7 +147,7 @@ type written call
 // has ended before the kernel took the whole message, the server cannot have executed the
 // Call: it stays marked as being written. tcpframe.Releaser.
 func (w *written) Release() {
-	if c := (*call)(w); !c.sent.conn.(*tcpConn).conn.Ended() {
+	if c := (*call)(w); !c.conn.(*tcpConn).conn.Ended() {
 		c.sent.writing = false
 	}
 }

@@ -146,7 +146,7 @@ func (c *call) unsent(conn upstreamConn, err error) {
 // resubmit queues a Call again that its connection did not send, for the reason in
 // c.retry.unsent.
 func (c *call) resubmit() {
-	conn, err := c.sent.conn, c.retry.unsent
+	conn, err := c.conn, c.retry.unsent
 	c.retry.unsent = nil
 	c.up.retried.Inc()
 	seat, here := c.entry.Seat(), conn.Affinity()

@@ -252,7 +252,7 @@ func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *p
 // number of the calling loop: if that is l, m sends the call at once.
 func dispatch(e *pool.Entry, m upstreamConn, l *eventLoop, here int) {
 	c := e.Owner.(*call)
-	c.sent.conn = m
+	c.conn = m
 	c.setState(callDispatched)
 	if l.index == here {
 		m.send(c)
