@@ -35,9 +35,6 @@ func AppendWords(b []byte, ws ...uint32) []byte {
 	return b
 }
 
-// Opaque encodes variable-length opaque data with its roundup.
-func Opaque(data []byte) []byte { return AppendOpaque(nil, data) }
-
 // AppendOpaque appends variable-length opaque data with its roundup.
 func AppendOpaque(b, data []byte) []byte {
 	b = append(AppendWords(b, uint32(len(data))), data...)
