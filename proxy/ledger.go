@@ -12,6 +12,7 @@ import (
 type ledger struct {
 	front  *front     // the connection; constant, as the next two
 	addr   netip.Addr // the client's address
+	host   *host      // what shares are divided among; constant until close
 	slot   uint16     // the slot of the client's XIDs: xid_slot.go
 	weight int        // the client's share, relative to other clients
 
@@ -48,6 +49,7 @@ func (g *ledger) open(f *front) {
 	l := f.listener
 	s := l.settings()
 	g.front, g.addr = f, f.peer.Addr().Unmap()
+	g.host = l.p.hosts.join(g.addr)
 	g.weight = s.weight(g.addr)
 	s.rates.join(g.addr, g)
 	g.slot = l.p.xids.slots.take(g.addr, time.Now())
@@ -68,6 +70,7 @@ func (g *ledger) close() {
 		}
 	}
 	g.queues = nil
+	g.front.listener.p.hosts.leave(g.host)
 }
 
 // follow applies the listener's settings in force to the client: its weight, its rate

@@ -76,6 +76,7 @@ type Proxy struct {
 	receives *rdmaside.ReceivePool // memory for the Receives of RDMA clients; nil without RDMA listeners
 	dials    *pool.Limiter         // bounds the attempts to connect of all upstreams
 	xids     *xidTable
+	hosts    *hosts
 	slow     slowClients
 
 	slowClosed *metrics.Counter
@@ -113,6 +114,7 @@ func New(o Options) (*Proxy, error) {
 	p := &Proxy{
 		log: o.Log, metrics: o.Metrics, socket: o.Socket, engine: o.Engine, arena: o.Arena, registry: o.Registry,
 		xids:      newXIDTable(),
+		hosts:     newHosts(),
 		dials:     pool.NewLimiter(maxDials, dialsPerSecond),
 		quit:      make(chan struct{}),
 		retired:   make(map[*upstream]struct{}),
