@@ -23,7 +23,10 @@ import (
 const prefix = "rdmabridge_"
 
 // A Counter counts events. It only grows.
-type Counter struct{ v atomic.Uint64 }
+type Counter struct {
+	v     atomic.Uint64
+	parts atomic.Pointer[[]*Counter] // those of the loops: Local
+}
 
 // Inc adds one.
 func (c *Counter) Inc() { c.Add(1) }
@@ -35,12 +38,16 @@ func (c *Counter) Add(n uint64) {
 	}
 }
 
-// Value returns the count so far.
+// Value returns the count so far, with that of its parts.
 func (c *Counter) Value() uint64 {
 	if c == nil {
 		return 0
 	}
-	return c.v.Load()
+	n := c.v.Load()
+	for _, part := range loadParts(&c.parts) {
+		n += part.v.Load()
+	}
+	return n
 }
 
 // A Gauge is a number that goes up and down.
@@ -71,10 +78,10 @@ func (g *Gauge) Value() int64 {
 // A Histogram counts observed values, such as nanoseconds or octets, in buckets that have
 // upper bounds.
 type Histogram struct {
-	bounds []uint64 // ascending
-	unit   float64  // exported value = observed value / unit
-	counts []atomic.Uint64
-	sum    atomic.Uint64
+	bounds []uint64                     // ascending
+	unit   float64                      // exported value = observed value / unit
+	counts []atomic.Uint64              // a counter for each bound, one for larger values, and the sum
+	parts  atomic.Pointer[[]*Histogram] // those of the loops: Local
 }
 
 // Observe counts v in its bucket.
@@ -84,7 +91,18 @@ func (h *Histogram) Observe(v uint64) {
 	}
 	i := sort.Search(len(h.bounds), func(i int) bool { return v <= h.bounds[i] })
 	h.counts[i].Add(1)
-	h.sum.Add(v)
+	h.counts[len(h.counts)-1].Add(v)
+}
+
+// values returns the counters and the sum, with those of the parts.
+func (h *Histogram) values() []uint64 {
+	all := make([]uint64, len(h.counts))
+	for _, part := range append([]*Histogram{h}, loadParts(&h.parts)...) {
+		for i := range part.counts {
+			all[i] += part.counts[i].Load()
+		}
+	}
+	return all
 }
 
 // LatencyBounds are the upper bounds of histograms of time, in nanoseconds.
@@ -97,9 +115,15 @@ var LatencyBounds = []uint64{
 // upstream and another brings it back, its counters continue. A function replaces the
 // function that the series had.
 type Registry struct {
+	*series
+	parts *parts // of one event loop: Local; nil for the others
+}
+
+// series are what a Registry and those that its Local has returned have in common.
+type series struct {
 	p *prometheus.Registry
 
-	mu   sync.Mutex // guards made, and is held while a series is registered
+	mu   sync.Mutex // guards the rest, and is held while a series is registered
 	made map[string]any
 }
 
@@ -107,7 +131,7 @@ type Registry struct {
 func New() *Registry {
 	p := prometheus.NewRegistry()
 	p.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Registry{p: p, made: make(map[string]any)}
+	return &Registry{series: &series{p: p, made: make(map[string]any)}}
 }
 
 // once returns the series with the name and labels, and makes it first if there is none.
@@ -135,9 +159,14 @@ func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 		c := &Counter{}
 		return c, prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
-		}, func() float64 { return float64(c.v.Load()) })
+		}, func() float64 { return float64(c.Value()) })
 	})
-	return c
+	if r.parts == nil {
+		return c
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.parts.counter(c)
 }
 
 // Gauge returns the gauge name{labels}.
@@ -212,10 +241,15 @@ func (r *Registry) Histogram(name, help string, bounds []uint64, scale float64, 
 		unit = r
 	}
 	h, _ := once(r, name, labels, func() (*Histogram, prometheus.Collector) {
-		h := &Histogram{bounds: bounds, unit: unit, counts: make([]atomic.Uint64, len(bounds)+1)}
+		h := &Histogram{bounds: bounds, unit: unit, counts: make([]atomic.Uint64, len(bounds)+2)}
 		return h, &histogramCollector{h: h, desc: prometheus.NewDesc(prefix+name, help, nil, pairs(labels))}
 	})
-	return h
+	if r.parts == nil {
+		return h
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.parts.histogram(h)
 }
 
 // Handler returns a handler that serves all series in the text format.
@@ -231,14 +265,15 @@ type histogramCollector struct {
 func (c *histogramCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
 
 func (c *histogramCollector) Collect(ch chan<- prometheus.Metric) {
-	buckets := make(map[float64]uint64, len(c.h.bounds))
+	bounds, values := c.h.bounds, c.h.values()
+	buckets := make(map[float64]uint64, len(bounds))
 	var n uint64
-	for i, b := range c.h.bounds {
-		n += c.h.counts[i].Load()
+	for i, b := range bounds {
+		n += values[i]
 		buckets[float64(b)/c.h.unit] = n
 	}
-	n += c.h.counts[len(c.h.bounds)].Load()
-	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(c.h.sum.Load())/c.h.unit, buckets)
+	n += values[len(bounds)]
+	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(values[len(bounds)+1])/c.h.unit, buckets)
 }
 
 // Copied returns the counter of the octets of messages that a stage copies within this process.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 )
 
 func scrape(t *testing.T, r *Registry) string {
@@ -153,6 +154,63 @@ func TestAgain(t *testing.T) {
 	r.CounterFunc("asked_total", "Asked.", func() float64 { return 3 })
 	r.CounterFunc("asked_total", "Asked.", func() float64 { return 4 })
 	wantLines(t, scrape(t, r), "rdmabridge_asked 2", "rdmabridge_asked_total 4", `rdmabridge_again_total{listener="x"} 2`)
+}
+
+// What several loops count, each in a part of its own, is exported as one series.
+func TestLocal(t *testing.T) {
+	r := New()
+	loops := []*Registry{r.Local(), r.Local()}
+	count := func(r *Registry, n uint64) {
+		r.Counter("calls_total", "Calls.", "listener", "x").Add(n)
+		r.Histogram("wait_seconds", "Wait.", []uint64{10}, 1).Observe(n)
+	}
+	count(loops[0], 1) // the first to make the series
+	count(r, 10)
+	count(loops[1], 100)
+	count(loops[1], 1000) // made again, as by a reload
+	loops[0].Gauge("level", "Level.").Add(5)
+	loops[1].Gauge("level", "Level.").Add(-2)
+	wantLines(
+		t, scrape(t, r),
+		`rdmabridge_calls_total{listener="x"} 1111`,
+		`rdmabridge_wait_seconds_bucket{le="10"} 2`,
+		"rdmabridge_wait_seconds_sum 1111",
+		"rdmabridge_wait_seconds_count 4",
+		"rdmabridge_level 3",
+	)
+	whole := r.Counter("calls_total", "Calls.", "listener", "x")
+	if whole.Value() != 1111 {
+		t.Errorf("the counter has %d, want the sum of its parts, 1111", whole.Value())
+	}
+	a, b := loops[0].Counter("calls_total", "Calls.", "listener", "x"), loops[1].Counter("calls_total", "Calls.", "listener", "x")
+	if a == whole || a == b || a != loops[0].Counter("calls_total", "Calls.", "listener", "x") {
+		t.Error("each loop should have a part of its own, the same each time")
+	}
+	if apart := max(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b))) - min(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b))); apart < cacheLines {
+		t.Errorf("the parts of two loops are %d octets apart, want %d or more", apart, cacheLines)
+	}
+	var none *Registry
+	if none.Local() != nil {
+		t.Error("the nil Registry has a Local that is not nil")
+	}
+}
+
+// Loops may make parts and count in them while others scrape.
+func TestLocalConcurrent(t *testing.T) {
+	r := New()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			l := r.Local()
+			for i := range uint64(1000) {
+				l.Counter("n_total", "N.").Inc()
+				l.Histogram("h", "H.", []uint64{10}, 1).Observe(i % 20)
+			}
+		})
+	}
+	scrape(t, r)
+	wg.Wait()
+	wantLines(t, scrape(t, r), "rdmabridge_n_total 4000", `rdmabridge_h_bucket{le="10"} 2200`, "rdmabridge_h_count 4000")
 }
 
 func BenchmarkObserve(b *testing.B) {
