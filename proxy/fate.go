@@ -60,7 +60,7 @@ func (c *call) answered(here int) {
 // returned.
 func (c *call) failed(here int, err *rdmaside.CallError) {
 	if err.Fate != rdmaside.NotSent {
-		c.up.sent.Inc()
+		c.up.counts[here].sent.Inc()
 	}
 	if c.currentOwner().front.gone() {
 		switch err.Fate {

@@ -13,8 +13,9 @@ import (
 //
 // A front belongs to its loop. Methods for any goroutine say so.
 type front struct {
-	client   client // the tcpClient or rdmaClient that embeds the front; constant, as the next three
+	client   client // the tcpClient or rdmaClient that embeds the front; constant, as the next four
 	listener *listener
+	counts   *listenerCounts // the listener's, for the loop
 	loop     *eventLoop
 	peer     netip.AddrPort
 
@@ -57,7 +58,7 @@ var (
 
 // open prepares the front of s, a connection to l from peer that belongs to the loop on.
 func (f *front) open(s client, l *listener, on *eventLoop, peer netip.AddrPort) {
-	f.client, f.listener, f.loop, f.peer = s, l, on, peer
+	f.client, f.listener, f.counts, f.loop, f.peer = s, l, &l.counts[on.index], on, peer
 	f.ledger.open(f)
 }
 
@@ -86,7 +87,7 @@ func (f *front) end(err error) {
 func (f *front) newCall() *call {
 	c := f.loop.newCall()
 	c.owner.front = f
-	f.listener.calls.Inc()
+	f.counts.calls.Inc()
 	return c
 }
 
@@ -164,7 +165,7 @@ func (f *front) fail(reason error) {
 // was not answered, the connection of the RDMA client ends.
 func (f *front) settle(c *call) {
 	f.client.settled(c)
-	f.listener.results[c.reply.result].Inc()
+	f.counts.results[c.reply.result].Inc()
 	f.ledger.settle(c)
 	x := c.takeExchange()
 	c.releaseMemory()

@@ -40,9 +40,22 @@ type listener struct {
 	byAddr   map[netip.Addr]int // how many RDMA clients each address has
 	draining bool
 
+	counts []listenerCounts // by the index of the loop, which counts in its element
+	stray  *metrics.Counter
+}
+
+// listenerCounts count the Calls of one loop's clients.
+type listenerCounts struct {
 	calls   *metrics.Counter
-	stray   *metrics.Counter
 	results [results]*metrics.Counter
+}
+
+func newListenerCounts(m *metrics.Registry, listener string) (c listenerCounts) {
+	c.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", listener)
+	for i, name := range resultNames {
+		c.results[i] = m.Counter("client_calls_total", "Calls read from clients, by result.", "listener", listener, "result", name)
+	}
+	return c
 }
 
 // newListener makes a listener that has no settings and does not listen yet.
@@ -56,10 +69,9 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	// Replies are much larger than was expected and it reads none of them.
 	l.maxHeld = max(p.replies.Limit()/4, 2*int64(p.registry.Limits().MaxReply))
 	m := p.metrics
-	for i, name := range resultNames {
-		l.results[i] = m.Counter("client_calls_total", "Calls read from clients, by result.", "listener", o.Name, "result", name)
+	for _, on := range p.loops {
+		l.counts = append(l.counts, newListenerCounts(on.metrics, o.Name))
 	}
-	l.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", o.Name)
 	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no reverse Call.", "listener", o.Name)
 	m.GaugeFunc("clients", "Client connections.", func() float64 {
 		return float64(p.sum(o.Name, (*listener).clientCount))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -15,11 +16,12 @@ type eventLoop struct {
 	tcp   *tcpframe.Loop
 	free  []*call // calls to use again; the loop's
 
-	calls, replies *regmem.Account // the Proxy's accounts, with a stock for this loop
+	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
+	metrics        *metrics.Registry // the Proxy's, with parts of its counters for this loop
 }
 
 func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
-	return &eventLoop{index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local()}
+	return &eventLoop{index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local(), metrics: p.metrics.Local()}
 }
 
 // Post queues t on the loop. loop.Loop.

@@ -44,10 +44,8 @@ type upstream struct {
 	sessions *nfs.Sessions // of the server's NFSv4.1 clients
 
 	poolMetrics *pool.Metrics
-	requester   *rdmaside.RequesterMetrics // nil for TCP
+	counts      []upstreamCounts // by the index of the loop, which counts in its element
 
-	sent     *metrics.Counter
-	replied  *metrics.Counter
 	replayed *metrics.Counter
 	retried  *metrics.Counter
 	collided *metrics.Counter
@@ -60,13 +58,37 @@ type upstream struct {
 	leaked   *metrics.Counter
 	ends     [endReasons]*metrics.Counter
 	probes   *probeMetrics
-	seconds  *metrics.Histogram
 
 	average atomic.Int64 // octets that recent Replies without a bound had, on average
 
 	slowStart *pool.SlowStart
 	admission *admission
 	failures  logLimit
+}
+
+// upstreamCounts count the Calls on the connections of one loop.
+type upstreamCounts struct {
+	sent      *metrics.Counter
+	replied   *metrics.Counter
+	seconds   *metrics.Histogram
+	requester *rdmaside.RequesterMetrics // nil for TCP
+}
+
+func newUpstreamCounts(m *metrics.Registry, o *UpstreamOptions) upstreamCounts {
+	c := upstreamCounts{
+		sent:    m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when they are answered or their connection has ended.", "upstream", o.Name),
+		replied: outcome(m, o.Name, "replied"),
+		seconds: m.Histogram("upstream_call_seconds", "Time from reading a Call to receiving its Reply, in seconds.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
+	}
+	if o.RDMA {
+		c.requester = rdmaside.NewRequesterMetrics(m, o.Name)
+	}
+	return c
+}
+
+// outcome returns the counter of the Calls that ended like this at the upstream.
+func outcome(m *metrics.Registry, upstream, how string) *metrics.Counter {
+	return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", upstream, "outcome", how)
 }
 
 // An underWay counts the Calls of one loop's clients to an upstream. A Call that another
@@ -83,31 +105,26 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		return nil, err
 	}
 	m := p.metrics
-	calls := func(outcome string) *metrics.Counter {
-		return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", o.Name, "outcome", outcome)
-	}
 	u := &upstream{
 		p: p, name: o.Name, isRDMA: o.RDMA, number: p.number(o.Name), sessions: nfs.NewSessions(),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
-		sent:     m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when they are answered or their connection has ended.", "upstream", o.Name),
-		replied:  calls("replied"),
 		replayed: m.Counter("upstream_replays_total", "Calls sent again because their connection was lost.", "upstream", o.Name),
 		retried:  m.Counter("upstream_retries_total", "Times that the chosen connection could not send a Call.", "upstream", o.Name),
 		collided: m.Counter("upstream_xid_collisions_total", "Times that the chosen connection could not send a Call because another Call outstanding there has its XID.", "upstream", o.Name),
-		lost:     calls("lost"),
-		errored:  calls("error"),
+		lost:     outcome(m, o.Name, "lost"),
+		errored:  outcome(m, o.Name, "error"),
 		stray:    m.Counter("upstream_stray_replies_total", "Replies of the upstream that answer no outstanding Call.", "upstream", o.Name),
 		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because the upstream had as many pinned connections as it may.", "upstream", o.Name),
 		leaked:   m.Counter("upstream_leaked_credits_total", "Calls past their deadline on a connection that answered later Calls. The bridge replaces the connection, and the other Calls on it are not disturbed.", "upstream", o.Name),
 		ends:     newEnds(m, o.Name),
 		probes:   newProbeMetrics(m, o.Name),
-		seconds:  m.Histogram("upstream_call_seconds", "Time from reading a Call to receiving its Reply, in seconds.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
 	}
 	u.current.Store(&o)
 	u.under = make([]underWay, len(p.loops))
-	if o.RDMA {
-		u.requester = rdmaside.NewRequesterMetrics(m, o.Name)
-	} else {
+	for _, l := range p.loops {
+		u.counts = append(u.counts, newUpstreamCounts(l.metrics, &o))
+	}
+	if !o.RDMA {
 		u.back = newCallbackMetrics(m, o.Name)
 		u.source = newSources(o.Name, o.Source, m.Counter("upstream_source_ports_changed_total",
 			"Times that a connection could not use the source port of the connection before it.", "upstream", o.Name))
@@ -263,16 +280,17 @@ func dispatch(e *pool.Entry, m upstreamConn, l *eventLoop, here int) {
 
 // observe counts an answered Call, on the loop of its connection, which is number here.
 func (u *upstream) observe(c *call, here int) {
-	u.sent.Inc()
-	u.replied.Inc()
+	n := &u.counts[here]
+	n.sent.Inc()
+	n.replied.Inc()
 	u.probes.spoke(c.h.Program, c.h.Version)
-	u.seconds.Observe(uint64(max(0, u.p.loops[here].Now()-c.began)))
+	n.seconds.Observe(uint64(max(0, u.p.loops[here].Now()-c.began)))
 	if c.rdma.Analysis.Known {
 		return
 	}
-	n := int64(octets(c.reply.parts))
+	size := int64(octets(c.reply.parts))
 	old := u.average.Load()
-	u.average.Store(old + (n-old)/16) // losing another loop's update does no harm
+	u.average.Store(old + (size-old)/16) // losing another loop's update does no harm
 }
 
 // expect is how many octets a client is charged for the Reply while its Call is under way.
