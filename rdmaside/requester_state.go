@@ -54,12 +54,15 @@ func (r *Requester) refuse(pc *pendingCall, err error) {
 	r.end(fmt.Errorf("%w: %w", errInvalidReply, err))
 }
 
-// publish makes the state visible to other goroutines.
+// publish makes the state visible to other goroutines. The grant seldom changes, and a load
+// costs much less than a store.
 func (r *Requester) publish() {
+	grant := int32(0)
 	if r.state == up {
-		r.grant.Store(int32(min(r.credits.Granted, r.credits.Requested)))
-	} else {
-		r.grant.Store(0)
+		grant = int32(min(r.credits.Granted, r.credits.Requested))
+	}
+	if r.grant.Load() != grant {
+		r.grant.Store(grant)
 	}
 	r.outstanding.Store(int32(r.credits.Outstanding))
 }

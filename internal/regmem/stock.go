@@ -50,17 +50,18 @@ func (acct *Account) Local() *Account {
 // take returns a free block of class i. If it returns nil, the caller asks the pool.
 func (s *stock) take(i int) *Lease {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	shelf := s.shelves[i]
 	if len(shelf) == 0 {
 		shelf = s.refill(i, shelf)
 		if len(shelf) == 0 {
+			s.mu.Unlock()
 			return nil
 		}
 	}
 	l := shelf[len(shelf)-1]
 	s.shelves[i] = shelf[:len(shelf)-1]
 	s.out++
+	s.mu.Unlock() // not deferred: with four leases and releases a Call, that is seen
 	return l
 }
 
@@ -88,13 +89,13 @@ func (s *stock) refill(i int, shelf []*Lease) []*Lease {
 func (s *stock) put(l *Lease) bool {
 	i := l.class
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.out--
-	if len(s.shelves[i]) == cap(s.shelves[i]) || s.ledger.short() {
-		return false
+	keep := len(s.shelves[i]) < cap(s.shelves[i]) && !s.ledger.short()
+	if keep {
+		s.shelves[i] = append(s.shelves[i], l)
 	}
-	s.shelves[i] = append(s.shelves[i], l)
-	return true
+	s.mu.Unlock()
+	return keep
 }
 
 // short reports whether there are waiters, in this account or in another.
