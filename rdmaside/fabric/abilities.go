@@ -50,3 +50,17 @@ type SocketListener interface {
 	// closes it. The socket goes on listening until both descriptors are closed.
 	File() (*os.File, error)
 }
+
+// A PlacementTracker is a Conn that knows which octets of registered memory its peer has
+// written. Memory that the peer has not written holds what it held before, perhaps octets of
+// somebody else. A user of a Conn without this ability clears memory before registering it for
+// RemoteWrite. That costs a pass over the memory for each registration, some 30 us for 1 MiB.
+type PlacementTracker interface {
+	Conn
+	// Placed returns the number of octets, from the first octet of h's memory to the first
+	// that the peer has not written. To bound what it remembers of a peer that writes in no
+	// order, a provider may clear octets and count them as written. The number never falls.
+	// It is 0 for a dead handle; Completion.Placed has the number of a handle that the peer
+	// has invalidated.
+	Placed(h Handle) uint32
+}

@@ -96,6 +96,9 @@ type Completion struct {
 	// Invalidated is the handle that the peer's Send With Invalidate invalidated, or 0
 	// after a plain Send. For OpReceive.
 	Invalidated Handle
+	// Placed is the result of [PlacementTracker.Placed] for Invalidated, just before it was
+	// invalidated. It is valid if the Conn is a PlacementTracker.
+	Placed uint32
 }
 
 // A Send is a message to the peer's next posted Receive.

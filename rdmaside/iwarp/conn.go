@@ -59,8 +59,9 @@ const (
 )
 
 var (
-	_ fabric.Conn = (*conn)(nil)
-	_ loop.Stream = (*stream)(nil)
+	_ fabric.Conn             = (*conn)(nil)
+	_ fabric.PlacementTracker = (*conn)(nil)
+	_ loop.Stream             = (*stream)(nil)
 )
 
 // PostReceive implements fabric.Conn.
@@ -114,6 +115,9 @@ func (c *conn) Invalidate(_ uint64, h fabric.Handle) (bool, error) {
 	c.qp.invalidate(uint32(h))
 	return true, nil
 }
+
+// Placed implements fabric.PlacementTracker.
+func (c *conn) Placed(h fabric.Handle) uint32 { return c.qp.stags.placed(uint32(h)) }
 
 // Info implements fabric.Conn.
 func (c *conn) Info() fabric.Info { return c.info }

@@ -271,6 +271,7 @@ func (q *qp) fpdu() {
 	switch r.op {
 	case wire.OpWrite:
 		q.tagged(last)
+		q.written()
 	case wire.OpReadResponse:
 		q.tagged(last)
 		q.response(last)
@@ -301,6 +302,21 @@ func (q *qp) tagged(last bool) {
 		r.inTag, r.tagNone, r.tagOp, r.tagS, r.tagTO = true, false, r.op, h.STag(), h.TO()+uint64(n)
 	case !r.inTag:
 		r.inTag, r.tagNone, r.tagOp = true, true, r.op
+	}
+}
+
+// written records which octets a segment of an RDMA Write has placed. Before the segment was
+// complete and its CRC was good, none of them counted: a Send that came before the Write may be
+// handled while the segment is half received.
+func (q *qp) written() {
+	h := wire.Tagged(q.rx.head[:])
+	n := h.Len()
+	if n == 0 {
+		return
+	}
+	// The region is gone if the ULP has invalidated it since the payload was complete.
+	if r := q.stags.find(h.STag()); r != nil {
+		q.stags.wrote(r, uint32(h.TO()-r.to), uint32(n))
 	}
 }
 
@@ -341,21 +357,23 @@ func (q *qp) sent(last bool) bool {
 	if !last {
 		return true
 	}
-	var inv uint32
+	var inv, placed uint32
 	if r.op.Invalidates() {
 		// On delivery, "Invalidate the STag if it is associated with the RDMAP Stream;
 		// or issue a Terminate Message". RFC 5040 Section 5.3. By now everything before the
 		// Send was placed, and the ULP has not been told of the Send.
 		inv = h.Invalidate()
-		if q.stags.find(inv) == nil {
+		reg := q.stags.find(inv)
+		if reg == nil {
 			q.raise(fault{wire.CodeOpInvalidate, headDDP})
 			return false
 		}
+		placed = reg.placed.run
 		q.invalidate(inv)
 	}
 	rc := q.recvs.at(0)
 	q.cs = append(q.cs, fabric.Completion{
-		ID: rc.id, Op: fabric.OpReceive, Bytes: r.sendN, Invalidated: fabric.Handle(inv),
+		ID: rc.id, Op: fabric.OpReceive, Bytes: r.sendN, Invalidated: fabric.Handle(inv), Placed: placed,
 	})
 	*rc = receive{}
 	q.recvs.pop()

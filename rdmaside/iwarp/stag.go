@@ -36,6 +36,8 @@ type table struct {
 
 	spans []span // memory that the peer may write, by address: regions and Read sinks
 
+	islands []*islands // unused; as many as regions ever needed at once
+
 	// Random octets are drawn in batches, so that most registrations need no system
 	// call.
 	random [480]byte
@@ -56,6 +58,7 @@ type region struct {
 	to     uint64 // Tagged Offset of buf[0]; buf ends far below 2^64
 	stag   uint32
 	access fabric.Access
+	placed placement
 }
 
 // within returns the n octets at to. It reports false when they are not all inside the
@@ -165,6 +168,7 @@ func (t *table) remove(stag uint32) (buf []byte, ok bool) {
 	if r.access&fabric.RemoteWrite != 0 {
 		t.dropSpan(buf)
 	}
+	t.forgetIslands(&r.placed)
 	*r = region{}
 	t.free = append(t.free, ri)
 	t.live--
@@ -188,7 +192,7 @@ func (t *table) clear() {
 			t.shared.handleDone(len(r.buf))
 		}
 	}
-	t.slots, t.regions, t.free, t.retired, t.spans = nil, nil, nil, nil, nil
+	t.slots, t.regions, t.free, t.retired, t.spans, t.islands = nil, nil, nil, nil, nil, nil
 	t.used, t.live, t.limit = 0, 0, 0
 }
 

@@ -25,6 +25,24 @@ type region struct {
 	offset uint64
 	access fabric.Access
 	dying  bool // Invalidate was called and its Completion is due
+
+	written []span // octets that the peer has written
+}
+
+// A span is the octets [from, to) of a region.
+type span struct{ from, to int }
+
+// placed returns how many octets from the first on the peer has written.
+func (r *region) placed() (n int) {
+	for grown := true; grown; {
+		grown = false
+		for _, s := range r.written {
+			if s.from <= n && s.to > n {
+				n, grown = s.to, true
+			}
+		}
+	}
+	return n
 }
 
 type receive struct {
@@ -238,6 +256,7 @@ func (c *loopbackConn) do(w *work) bool {
 		if w.op == fabric.OpWrite {
 			if dst, err := c.peer.reach(w.at, length(parts), fabric.RemoteWrite); err == nil {
 				gather(dst[:len(dst)/2], parts)
+				c.peer.wrote(w.at, len(dst)/2)
 			}
 		}
 		c.done(w, ErrInjected)
@@ -268,6 +287,7 @@ func (c *loopbackConn) transfer(w *work, parts [][]byte) (err error) {
 		var dst []byte
 		if dst, err = peer.reach(w.at, length(parts), fabric.RemoteWrite); err == nil {
 			gather(dst, parts)
+			peer.wrote(w.at, len(dst))
 		}
 		c.counts.Writes++
 	case fabric.OpRead:
@@ -291,14 +311,19 @@ func (c *loopbackConn) deliver(w *work, parts [][]byte) error {
 	if n > len(r.buf) {
 		return ErrTooLong
 	}
+	placed := 0
 	if w.invalidate != 0 {
-		if _, ok := c.regions[w.invalidate]; !ok {
+		g, ok := c.regions[w.invalidate]
+		if !ok {
 			return errInvalidate
 		}
+		placed = g.placed()
 		delete(c.regions, w.invalidate)
 	}
 	gather(r.buf[:n], parts)
-	c.events = append(c.events, fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: n, Invalidated: w.invalidate})
+	c.events = append(c.events, fabric.Completion{
+		ID: r.id, Op: fabric.OpReceive, Bytes: n, Invalidated: w.invalidate, Placed: uint32(placed),
+	})
 	c.receives.drop()
 	c.counts.Received++
 	c.due = true
@@ -323,4 +348,19 @@ func (c *loopbackConn) reach(at fabric.Region, n int, a fabric.Access) ([]byte, 
 		return nil, fmt.Errorf("%w: bounds", errAccess)
 	}
 	return r.buf[first:][:n], nil
+}
+
+// wrote records that the peer has written n octets at at, which reach has found.
+func (c *loopbackConn) wrote(at fabric.Region, n int) {
+	if n == 0 {
+		return
+	}
+	r := c.regions[at.Handle]
+	from := int(at.Offset - r.offset)
+	if k := len(r.written) - 1; k >= 0 && r.written[k].to == from {
+		r.written[k].to += n
+	} else {
+		r.written = append(r.written, span{from, from + n})
+	}
+	c.regions[at.Handle] = r
 }

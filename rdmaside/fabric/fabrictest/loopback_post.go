@@ -158,6 +158,14 @@ func (c *loopbackConn) Invalidate(id uint64, h fabric.Handle) (done bool, err er
 	return false, nil
 }
 
+// Placed returns how many octets from the first on the peer has written to the memory of h.
+func (c *loopbackConn) Placed(h fabric.Handle) uint32 {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	r := c.regions[h]
+	return uint32(r.placed())
+}
+
 // Info describes the connection.
 func (c *loopbackConn) Info() fabric.Info { return c.info }
 

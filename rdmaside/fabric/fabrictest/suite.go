@@ -61,6 +61,9 @@ func Run(t *testing.T, open func(t *testing.T) *Fixture) {
 		{"SetLimits", testSetLimits},
 		{"StopAccepting", testStopAccepting},
 		{"File", testFile},
+		{"Placed", testPlaced},
+		{"PlacedAtRandom", testPlacedAtRandom},
+		{"PlacedInPart", testPlacedInPart},
 	} {
 		before := runtime.NumGoroutine()
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })

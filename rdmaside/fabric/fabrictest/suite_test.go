@@ -1,6 +1,12 @@
 package fabrictest
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+var _ fabric.PlacementTracker = (*loopbackConn)(nil)
 
 func openLoopback(t *testing.T) *Fixture {
 	p, dial, accept := NewLoopback(), NewLoop(), NewLoop()
