@@ -75,6 +75,7 @@ type Conn struct {
 	rx       int64  // octets received
 	records  uint64 // records received
 	pauses   int    // calls of Pause without their Resume
+	awaits   bool   // AwaitInput was called, and Input was not yet
 	why      pauseReason
 	memWant  int    // octets that Memory.Wait was called for
 	memFunc  func() // posts memoryTask; made at first use
@@ -165,7 +166,7 @@ func (s *connStream) Flush() {
 // settle makes the socket and the gauges follow the state at the end of the pass.
 func (c *Conn) settle() {
 	paused := c.state == open && c.paused()
-	c.sock.setPaused(paused || c.state == draining)
+	c.sock.setPaused(paused || c.awaits && c.state == open || c.state == draining)
 	if paused != c.sawPaused {
 		c.notePaused(paused)
 	}

@@ -23,6 +23,11 @@ func (c *Conn) received(b []byte) {
 	if c.state != open {
 		return // the input is discarded
 	}
+	if c.awaits { // gnet was quicker than awaitInput
+		c.awaits = false
+		c.sock.FlushSoon()
+		c.handler.(InputHandler).Input(c)
+	}
 	if c.paused() || len(c.held) > 0 {
 		// These octets were on their way when reading was paused, or reading was resumed
 		// in this pass.

@@ -18,9 +18,9 @@ package tcpframe
 // a gate: a gnet connection whose descriptor is replaced (dup3) by a semaphore eventfd that can
 // be read for ever. Two descriptors are then added to the loop's epoll instance under the
 // number of the gate: an edge-triggered eventfd that Post writes, and a nested epoll instance
-// that watches for EPOLLOUT. When either is ready, gnet reads eight octets from the gate and
-// calls OnTraffic, which runs a pass. No work changes threads, nothing is allocated, and the
-// loop alternates between posts and sockets.
+// that watches for EPOLLOUT, and for EPOLLIN where AwaitInput asks for it. When either is ready,
+// gnet reads eight octets from the gate and calls OnTraffic, which runs a pass. No work changes
+// threads, nothing is allocated, and the loop alternates between posts and sockets.
 //
 // # Trust
 //
@@ -74,7 +74,7 @@ type gate struct {
 	fd   int // descriptor of the gnet connection; convert makes it a semaphore eventfd
 	epfd int // gnet's epoll instance
 	wake int // eventfd that Post writes
-	out  int // nested epoll instance that watches for EPOLLOUT
+	out  int // nested epoll instance
 }
 
 // startDriver starts gnet with the given number of loops.

@@ -22,8 +22,8 @@ const (
 	maxIOV = 512
 	// linearOctets bounds the octets of short parts that are joined for one writev.
 	linearOctets = 32 << 10
-	// writableBatch is the most writable sockets that one pass serves.
-	writableBatch = 64
+	// readyBatch is the most sockets of the nested epoll instance that one pass serves.
+	readyBatch = 64
 )
 
 // A Loop is an event loop: one goroutine that owns connections. It implements
@@ -55,7 +55,7 @@ type Loop struct {
 	sweeps   uint64 // number of sweeps, from 1
 	busy     int    // sockets that have received octets since the last sweep
 	sockets  socketList
-	waiting  map[int32]*socket // sockets that wait for EPOLLOUT, by descriptor
+	waiting  map[int32]*socket // sockets that the nested epoll instance watches, by descriptor
 	iov      []iovec           // for one writev
 	linear   []byte            // short parts that gather joins, for one writev
 	events   []unix.EpollEvent // for one EpollWait
@@ -83,7 +83,7 @@ func newLoop(e *Engine, index int, g *gate) *Loop {
 		waiting: make(map[int32]*socket),
 		iov:     make([]iovec, 0, maxIOV),
 		linear:  make([]byte, 0, linearOctets),
-		events:  make([]unix.EpollEvent, writableBatch),
+		events:  make([]unix.EpollEvent, readyBatch),
 	}
 }
 
@@ -164,13 +164,13 @@ func (l *Loop) rung() {
 	}
 	l.late = l.late[:0]
 	if len(l.waiting) > 0 {
-		l.writable()
+		l.ready()
 	}
 	l.leave()
 }
 
-// writable calls Writable for the sockets that are writable.
-func (l *Loop) writable() {
+// ready serves the sockets that the nested epoll instance reports: most of them are writable.
+func (l *Loop) ready() {
 	n, err := unix.EpollWait(l.gate.out, l.events, 0)
 	if err != nil {
 		return // EINTR: the event is level-triggered and is reported again
@@ -181,10 +181,7 @@ func (l *Loop) writable() {
 			continue // an earlier socket of this batch has closed this one
 		}
 		delete(l.waiting, ev.Fd)
-		s.waits = false
-		if !s.closing {
-			s.stream.Writable()
-		}
+		s.ready(ev.Events)
 	}
 }
 

@@ -23,14 +23,14 @@ type socket struct {
 	fd     int      // -1 before Attached and after Detached
 	opened bool     // OnOpen saw it
 
-	closing bool  // shut was called: only Detached will be called
-	gone    bool  // Detached was called, or is about to be
-	end     error // error for Detached, if closing is set
-	dirty   bool  // in loop.dirty
-	late    bool  // in loop.late
-	paused  bool  // its read events are taken from gnet's registration
-	watched bool  // registered with the loop's EPOLLOUT instance
-	waits   bool  // waits for EPOLLOUT
+	closing bool   // shut was called: only Detached will be called
+	gone    bool   // Detached was called, or is about to be
+	end     error  // error for Detached, if closing is set
+	dirty   bool   // in loop.dirty
+	late    bool   // in loop.late
+	paused  bool   // its read events are taken from gnet's registration
+	watched bool   // registered with the loop's nested epoll instance
+	waits   uint32 // the epoll events that the socket waits for, apart from gnet's registration
 	quiet   silence
 	heard   uint64 // value of loop.sweeps when octets last arrived
 	pass    uint64 // value of loop.pass when octets were last written
@@ -128,8 +128,11 @@ func upTo(iov []iovec, n int) []iovec {
 }
 
 // await makes the loop call Writable once, when the socket is writable.
-func (s *socket) await() error {
-	if s.waits || s.gone {
+func (s *socket) await() error { return s.awaitEvents(unix.EPOLLOUT) }
+
+// awaitEvents adds events to those for which the loop looks once.
+func (s *socket) awaitEvents(events uint32) error {
+	if s.waits&events == events || s.gone {
 		return nil
 	}
 	l := s.loop
@@ -137,21 +140,53 @@ func (s *socket) await() error {
 	if !s.watched {
 		op = unix.EPOLL_CTL_ADD
 	}
-	ev := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(s.fd)}
+	ev := unix.EpollEvent{Events: s.waits | events | unix.EPOLLONESHOT, Fd: int32(s.fd)}
 	if err := unix.EpollCtl(l.gate.out, op, s.fd, &ev); err != nil {
 		return os.NewSyscallError("epoll_ctl", err)
 	}
-	s.watched, s.waits = true, true
+	s.watched = true
+	s.waits |= events
 	l.waiting[int32(s.fd)] = s
 	return nil
 }
 
-// detach removes the socket, whose descriptor is still open, from the EPOLLOUT instance:
+// ready calls the methods of the stream that wait for events, and goes on waiting for the other
+// events.
+func (s *socket) ready(events uint32) {
+	const broken = unix.EPOLLHUP | unix.EPOLLERR
+	had := s.waits
+	s.waits = 0
+	if s.closing {
+		return
+	}
+	writable := had&unix.EPOLLOUT != 0 && events&(unix.EPOLLOUT|broken) != 0
+	input := had&unix.EPOLLIN != 0 && events&(unix.EPOLLIN|unix.EPOLLRDHUP|broken) != 0
+	rest := had
+	if writable {
+		rest &^= unix.EPOLLOUT
+	}
+	if input {
+		rest &^= unix.EPOLLIN | unix.EPOLLRDHUP
+	}
+	if rest != 0 {
+		if err := s.awaitEvents(rest); err != nil {
+			s.shut(err)
+		}
+	}
+	if writable {
+		s.stream.Writable()
+	}
+	if in, ok := s.stream.(inputStream); ok && input && !s.closing {
+		in.Input()
+	}
+}
+
+// detach removes the socket, whose descriptor is still open, from the nested epoll instance:
 // another socket may soon have the same descriptor number.
 func (s *socket) detach() {
-	if s.waits {
+	if s.waits != 0 {
 		delete(s.loop.waiting, int32(s.fd))
-		s.waits = false
+		s.waits = 0
 	}
 	if s.watched {
 		_ = unix.EpollCtl(s.loop.gate.out, unix.EPOLL_CTL_DEL, s.fd, nil)
