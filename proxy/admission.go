@@ -19,8 +19,9 @@ const (
 
 // An admission makes clients wait as long as the slow start of their upstream has no
 // room for another Call. A client whose Call is one too many is not read from until
-// there is room, nor is a client that connects while there is none. A client that has
-// waited longer than a Call may wait for a credit is closed. Once the slow start is
+// there is room, nor is a client whose first Call comes while there is none. A client that
+// has waited longer than a Call may wait for a credit is closed. Clients that send nothing
+// have no place here, nor have NULL Calls, which need no memory. Once the slow start is
 // over, a Call costs one atomic load here.
 //
 // It is safe for concurrent use.
@@ -32,7 +33,8 @@ type admission struct {
 	closed    *metrics.Counter
 
 	mu     sync.Mutex // guards the rest; taken before that of slowStart
-	coming int        // clients that were admitted and have sent nothing yet
+	coming int        // clients that were admitted in this round and have sent nothing since
+	round  int        // begins with each tick, from 1
 	gate   gate
 	timer  bool // tick is due
 }
@@ -40,7 +42,7 @@ type admission struct {
 // newAdmission makes the admission of the clients of an upstream.
 func newAdmission(m *metrics.Registry, upstream string, s *pool.SlowStart, clock func() int64, wait func() time.Duration) *admission {
 	return &admission{
-		slowStart: s, clock: clock, wait: wait,
+		slowStart: s, clock: clock, wait: wait, round: 1,
 		waits:  m.Counter("upstream_ramp_waits_total", "Times that the bridge stopped reading from a client because the slow start of the upstream had no room for another Call.", "upstream", upstream),
 		closed: m.Counter("upstream_ramp_closed_clients_total", "Clients closed because the slow start of the upstream had no room for too long.", "upstream", upstream),
 	}
@@ -65,20 +67,42 @@ func (a *admission) enter(c *call, g *ledger) {
 		return
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	room, counted := a.slowStart.Received(c.entry.Cost)
-	if !counted {
-		return
+	if g.waited == a {
+		a.came(g)
 	}
-	c.charge.slowStart = true
-	a.coming = max(0, a.coming-1)
-	if room == 0 {
-		a.hold(g)
+	var next *ticket
+	if c.h.Procedure == 0 {
+		next = a.next()
+	} else if room, counted := a.slowStart.Received(c.entry.Cost); counted {
+		c.charge.slowStart = true
+		if room == 0 {
+			a.hold(g)
+		}
 	}
+	a.mu.Unlock()
+	runAll(next)
 }
 
-// arrive makes a client that has just connected wait if there is no room for its
-// first Call. On the client's loop.
+// came ends the count of a client among those to come. a.mu is held.
+func (a *admission) came(g *ledger) {
+	t := &g.tickets[gateSlowStart]
+	if t.round == a.round {
+		a.coming--
+	}
+	t.round, g.waited = 0, nil
+}
+
+// gone gives the place of a client that has ended to another. On the client's loop.
+func (a *admission) gone(g *ledger) {
+	a.mu.Lock()
+	a.came(g)
+	next := a.next()
+	a.mu.Unlock()
+	runAll(next)
+}
+
+// arrive makes a client wait if there is no room for its first Call, which waits to be read.
+// On the client's loop.
 func (a *admission) arrive(g *ledger) {
 	if a.slowStart.Over() {
 		return
@@ -87,6 +111,7 @@ func (a *admission) arrive(g *ledger) {
 	defer a.mu.Unlock()
 	if a.slowStart.Room() > a.coming {
 		a.coming++
+		g.waited, g.tickets[gateSlowStart].round = a, a.round
 		a.arm()
 		return
 	}
@@ -96,7 +121,8 @@ func (a *admission) arrive(g *ledger) {
 // hold makes a client wait. a.mu is held.
 func (a *admission) hold(g *ledger) {
 	if g.waitAt(gateSlowStart, &a.gate) {
-		g.tickets[gateSlowStart].since = a.clock()
+		t := &g.tickets[gateSlowStart]
+		t.since, t.round, g.waited = a.clock(), 0, a
 		a.waits.Inc()
 		a.arm()
 	}
@@ -138,8 +164,12 @@ func (a *admission) next() *ticket {
 	if n <= 0 {
 		return nil
 	}
-	a.coming += n
-	return a.gate.remove(n)
+	first := a.gate.remove(n)
+	for t := first; t != nil; t = t.next {
+		t.round = a.round
+		a.coming++
+	}
+	return first
 }
 
 // arm starts the timer of tick if it does not run. a.mu is held.
@@ -159,6 +189,7 @@ func (a *admission) tick() {
 	a.mu.Lock()
 	a.timer = false
 	a.coming = 0
+	a.round++
 	next := a.next()
 	var closing []waitingClient
 	for a.gate.first != nil && a.gate.first.since < late {

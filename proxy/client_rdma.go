@@ -16,6 +16,7 @@ type rdmaClient struct {
 
 	waiting *call // the first of the Calls that have not begun, linked by next in the order they came
 	last    *call // the last of them
+	began   bool  // a Call has come
 	quiet   int64 // when a Call came or was settled last, on the loop's clock
 }
 
@@ -55,6 +56,10 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	c := s.newCall()
 	c.message = message{octets: x.Message(), exchange: x}
 	c.owner.exchange = x
+	if !s.began {
+		s.began = true
+		s.ledger.arrive()
+	}
 	if s.waiting != nil || !s.free() {
 		s.wait(c)
 		return

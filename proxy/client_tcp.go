@@ -21,8 +21,17 @@ func newTCPClient(l *listener) *tcpClient { return &tcpClient{front: front{liste
 func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.conn = c
 	s.open(s, s.listener, s.listener.p.loops[c.Loop().Index()], c.RemoteAddr())
+	if s.ledger.slowStart() != nil {
+		c.AwaitInput()
+	}
 	s.admit()
 	s.join()
+}
+
+// Input is part of tcpframe.InputHandler.
+func (s *tcpClient) Input(*tcpframe.Conn) {
+	s.ledger.arrive()
+	s.admit()
 }
 
 // Record is part of tcpframe.RecordHandler.

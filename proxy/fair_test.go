@@ -327,6 +327,34 @@ func TestSlowStartOfAStalledUpstream(t *testing.T) {
 	}
 }
 
+// While the upstream is in its slow start, connections that send nothing hold no place there,
+// and the bridge notices those that are closed: a thousand of them cost nobody anything.
+func TestSlowStartOfSilentClients(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}})
+	const silent, closed = 100, 400
+	for i := range silent + closed {
+		c, err := net.Dial("tcp", p.Addr("nfs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i < closed {
+			c.Close()
+			continue
+		}
+		defer c.Close()
+	}
+	h.Eventually("those that closed are gone", func() bool { return metric(h, `clients{listener="nfs"}`) == silent })
+	if n := metric(h, `upstream_ramp_waits_total{upstream="tcp"}`); n != 0 {
+		t.Errorf("%d clients that sent nothing had to wait", n)
+	}
+	if _, err := h.Client(p.Addr("nfs")).Call(proxytest.GetattrCall(1)); err != nil {
+		t.Errorf("a newcomer: %v", err)
+	}
+}
+
 // Rates make clients wait, of one address together, and drop nothing.
 func TestRates(t *testing.T) {
 	const clients, calls = 4, 40

@@ -23,7 +23,8 @@ type gate struct {
 type ticket struct {
 	client waitingClient
 	kind   gateKind
-	since  int64 // when the client began to wait; only admission uses it
+	since  int64 // when the client began to wait; only admission uses it, like round
+	round  int   // the round of admission in which the client was counted among those to come; 0 for none
 	next   *ticket
 }
 

@@ -266,6 +266,13 @@ func testAdmission() *admission {
 	return newAdmission(metrics.New(), "storage", pool.NewSlowStart(16, slowStartOctets), bubbleClock(), func() time.Duration { return 30 * time.Second })
 }
 
+// otherCall returns a Call of a procedure that is not NULL.
+func otherCall() *call {
+	c := &call{}
+	c.h.Procedure = 1
+	return c
+}
+
 // A callList is the Calls that the bridge has read.
 type callList struct {
 	mu    sync.Mutex
@@ -305,7 +312,7 @@ func TestSlowStartOfClients(t *testing.T) {
 		var clients []*fakeWaiter
 		for i := range 100 {
 			f := &fakeWaiter{send: func(f *fakeWaiter) {
-				c := &call{}
+				c := otherCall()
 				c.entry.Cost = 200
 				a.enter(c, &f.ledger)
 				calls.add(c)
@@ -356,7 +363,7 @@ func TestSlowStartOfNewClients(t *testing.T) {
 		var clients []*fakeWaiter
 		for range 100 {
 			f := &fakeWaiter{send: func(f *fakeWaiter) {
-				a.enter(&call{}, &f.ledger)
+				a.enter(otherCall(), &f.ledger)
 				f.idle = true
 			}}
 			f.open()
@@ -386,6 +393,43 @@ func TestSlowStartOfNewClients(t *testing.T) {
 	})
 }
 
+// TestSlowStartPlaces: a client that is admitted and ends, or sends NULL, gives its place to
+// the next at once, and none waits for the tick.
+func TestSlowStartPlaces(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		send func(a *admission, f *fakeWaiter)
+	}{
+		{"ends", func(a *admission, f *fakeWaiter) { f.left.set(); a.gone(&f.ledger) }},
+		{"sends NULL", func(a *admission, f *fakeWaiter) { a.enter(&call{}, &f.ledger) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := testAdmission()
+				var clients []*fakeWaiter
+				for range 400 {
+					f := &fakeWaiter{send: func(f *fakeWaiter) { f.idle = true }}
+					f.open()
+					a.arrive(&f.ledger)
+					f.run()
+					clients = append(clients, f)
+				}
+				for i, f := range clients { // each of them when it is admitted
+					synctest.Wait()
+					if f.sent != 1 {
+						t.Fatalf("client %d waits, and no place is taken", i)
+					}
+					tt.send(a, f)
+				}
+				if a.coming != 0 || a.slowStart.Room() != 16 {
+					t.Errorf("%d clients are to come, there is room for %d Calls", a.coming, a.slowStart.Room())
+				}
+				time.Sleep(time.Second) // the timer ends
+			})
+		})
+	}
+}
+
 // TestGatesDoNotAllocate: a Call costs no allocation in a bucket or in an admission.
 func TestGatesDoNotAllocate(t *testing.T) {
 	clock := bubbleClock()
@@ -393,7 +437,7 @@ func TestGatesDoNotAllocate(t *testing.T) {
 	a := testAdmission()
 	f := &fakeWaiter{}
 	f.open()
-	c := &call{}
+	c := otherCall()
 	if n := testing.AllocsPerRun(1000, func() {
 		b.chargeCall(clock(), 100, &f.ledger)
 		b.chargeReply(clock(), 100)

@@ -30,8 +30,9 @@ type ledger struct {
 	// Where the client waits.
 	shut    uint8 // the gates where the client waits, a bit for each gateKind
 	tickets [gates]ticket
-	rates   *rates    // of the listener; nil for none
-	buckets []*bucket // of rates, those that limit this client
+	waited  *admission // the admission that may count the client among those to come; nil for none
+	rates   *rates     // of the listener; nil for none
+	buckets []*bucket  // of rates, those that limit this client
 }
 
 // A snapshot is what slowClients saw of a ledger when it looked last.
@@ -40,8 +41,7 @@ type snapshot struct {
 	held, taken int64
 }
 
-// open begins the ledger of f. While all upstreams of the listener are in slow start, a client
-// that has just connected may have to wait before its first Call is read.
+// open begins the ledger of f.
 func (g *ledger) open(f *front) {
 	for i := range g.tickets {
 		g.tickets[i] = ticket{client: f, kind: gateKind(i)}
@@ -53,8 +53,23 @@ func (g *ledger) open(f *front) {
 	g.weight = s.weight(g.addr)
 	s.rates.join(g.addr, g)
 	g.slot = l.p.xids.slots.take(g.addr, time.Now())
-	if us := s.routes.all(); len(us) > 0 && !slices.ContainsFunc(us, func(u *upstream) bool { return u.slowStart.Over() }) {
-		us[0].admission.arrive(g)
+}
+
+// slowStart returns the admission where the client has to ask before its first Call is read, or
+// nil if an upstream of the listener is beyond its slow start.
+func (g *ledger) slowStart() *admission {
+	us := g.front.listener.settings().routes.all()
+	if len(us) == 0 || slices.ContainsFunc(us, func(u *upstream) bool { return u.slowStart.Over() }) {
+		return nil
+	}
+	return us[0].admission
+}
+
+// arrive makes the client wait if it has to ask for its first Call, which waits to be read, and
+// there is no room for it. A client that sends nothing never asks, and holds no place.
+func (g *ledger) arrive() {
+	if a := g.slowStart(); a != nil {
+		a.arrive(g)
 	}
 }
 
@@ -62,6 +77,9 @@ func (g *ledger) open(f *front) {
 // queues and closes the client's pinned connections.
 func (g *ledger) close() {
 	g.rates.leave(g)
+	if a := g.waited; a != nil {
+		a.gone(g)
+	}
 	g.front.listener.p.xids.slots.leave(g.addr, g.slot, time.Now())
 	for _, q := range g.queues {
 		q.forget(errClientGone)
