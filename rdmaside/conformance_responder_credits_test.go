@@ -19,7 +19,8 @@ var responderCreditRules = []responderRule{
 	},
 	{section: "3.3.1", says: "an increase in receive resources MUST be effected before the next Reply, and the granted value is never exceeded by what it falls from: random use by honest Requesters", same: TestCreditsInvariant},
 	{section: "3.3.1", says: "the granted value MAY be adjusted to available resources: a Requester that uses all it has does not have what others need", same: TestCreditsFlood},
-	{section: "3.3.1", says: "if the granted value is exceeded, the RDMA layer may terminate the connection: a Requester that overruns its credits", run: creditOverrun},
+	{section: "3.3.1", says: "if the granted value is exceeded, the RDMA layer may terminate the connection: a Requester that overruns its credits again and again", run: creditOverrun},
+	{section: "3.3.1", says: "if the granted value is exceeded, the RDMA layer may signal an error, and need not: a Requester that was interrupted sends as many Calls as it was granted once more, and all are answered, in order", run: interruptedRequester},
 	{section: "3.3.1", says: "Responders have to be prepared for no receive resources on a Requester with no pending RPC: a silent Requester hears nothing", run: silentRequester},
 	{section: "3.3.1", says: "a slow Requester, whose Sends do not complete here, is held to a bounded number of answers", run: slowRequesterBounded},
 	{
@@ -30,7 +31,7 @@ var responderCreditRules = []responderRule{
 		section: "3.3.3", says: "in the absence of such a mechanism senders MUST assume 1024 bytes: a Reply of 1028 is not sent inline", setup: noPrivateData,
 		run: defaultThresholdLongReply,
 	},
-	{section: "3.3.3", says: "each connection provides one message at a time in the beginning: the second Call before the first Reply is an overrun", run: secondCallBeforeReply},
+	{section: "3.3.3", says: "each connection provides one message at a time in the beginning: the second Call before the first Reply waits for it, the third is an overrun", run: secondCallBeforeReply},
 }
 
 func grantsNeverZero(tc *responderCase) {
@@ -83,6 +84,31 @@ func creditOverrun(tc *responderCase) {
 	synctest.Wait()
 	if tc.ended != 1 || tc.endedErr == nil || tc.c.Outstanding() > int(granted)+1 {
 		tc.t.Errorf("ended %d times: %v; %d outstanding, %d granted", tc.ended, tc.endedErr, tc.c.Outstanding(), granted)
+	}
+}
+
+// interruptedRequester plays Linux whose processes are killed twice, with time between for the
+// Responder to answer.
+func interruptedRequester(tc *responderCase) {
+	tc.answered()
+	tc.peer.send(0, plain(1, 128), getAttrCall(1))
+	tc.answer(tc.wantCall("a call", getAttrCall(1)), getAttrReply(1))
+	granted := tc.peer.wantSend("a reply").Credits
+	for round := range uint32(2) {
+		first := 1000 * (round + 1)
+		for i := range 2 * granted {
+			tc.peer.send(0, plain(first+i, 128), getAttrCall(first+i))
+		}
+		tc.wantUp("it was interrupted once")
+		if n := tc.c.Outstanding(); n != int(granted) {
+			tc.t.Errorf("%d calls are outstanding under a grant of %d", n, granted)
+		}
+		for i := range 2 * granted {
+			tc.answer(tc.wantCall("one of all", getAttrCall(first+i)), getAttrReply(first+i))
+			if s := tc.peer.wantSend("its reply"); s.XID != first+i || s.Credits != granted {
+				tc.t.Fatalf("the reply to %d grants %d; want that to %d, and %d", s.XID, s.Credits, first+i, granted)
+			}
+		}
 	}
 }
 
@@ -144,5 +170,10 @@ func defaultThresholdLongReply(tc *responderCase) {
 func secondCallBeforeReply(tc *responderCase) {
 	tc.peer.send(0, plain(1, 128), getAttrCall(1))
 	tc.peer.send(0, plain(2, 128), getAttrCall(2))
-	tc.wantEnded("two calls before the first reply", errOverrun)
+	tc.wantUp("the first call may have been given up")
+	if n := tc.c.Outstanding(); n != 1 {
+		tc.t.Errorf("%d calls are outstanding under a grant of 1", n)
+	}
+	tc.peer.send(0, plain(3, 128), getAttrCall(3))
+	tc.wantEnded("three calls before the first reply", errOverrun)
 }

@@ -159,7 +159,7 @@ func (s *stubResponder) wantServed(t *testing.T) {
 	if s.Outstanding() != 0 {
 		t.Errorf("%d calls are neither answered nor is the connection ended", s.Outstanding())
 	}
-	if n, want := len(s.conn.receives), len(s.recvs.buffers)-s.responder.opts.ReverseCredits+s.reverse.receives; n != want {
+	if n, want := len(s.conn.receives), s.receives()-s.responder.opts.ReverseCredits+s.reverse.receives+s.extra; n != want {
 		t.Errorf("%d Receives posted of %d", n, want)
 	}
 }

@@ -13,9 +13,11 @@ import (
 // use:
 //
 //	in use     a connection may have
-//	to 1/2     all that it is configured to have, if it uses it
+//	to 1/2     all that it is configured to have, if it uses it, and Receives
+//	           for Calls beyond its grant: responder_excess.go
 //	to 3/4     its share, if it used all it had; one that has more keeps it
-//	to 7/8     the same; one that has more than its share is lowered to it
+//	to 7/8     the same; one that has more than its share is lowered to it, and
+//	           gives up its Receives for Calls beyond its grant
 //	beyond     what it has, or less; the rest is for new connections
 //
 // A share is 3/4 of the memory divided by the number of connections, where a
@@ -50,6 +52,9 @@ func (p *ReceivePool) returned(l *regmem.Lease) { p.used.Add(-int64(l.Cap())) }
 
 // fits reports whether the pool has room for n more blocks.
 func (p *ReceivePool) fits(n, block int) bool { return p.used.Load()+int64(n)*int64(block) <= p.limit }
+
+// plenty reports whether there is memory for another block that no connection needs now.
+func (p *ReceivePool) plenty(block int) bool { return p.used.Load()+int64(block) <= p.limit/2 }
 
 // share returns how many blocks each connection may have, whatever the others do.
 func (p *ReceivePool) share(block int) int {

@@ -54,6 +54,14 @@ func (g *recvRing) init(n, size int, m *regmem.Account) {
 	}
 }
 
+// extend makes room for n buffers in all.
+func (g *recvRing) extend(n int) {
+	for len(g.buffers) < n {
+		g.empty = append(g.empty, int32(len(g.buffers)))
+		g.buffers = append(g.buffers, recvBuffer{})
+	}
+}
+
 // fill leases and posts buffers until n Receives are posted or an error stops it.
 func (g *recvRing) fill(n int) error {
 	for g.posted < n && len(g.empty) > 0 {

@@ -83,8 +83,8 @@ func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, on loop.Loop
 // A ResponderConn is one connection of a Responder. It belongs to one loop; its
 // methods must be called on that loop unless they say otherwise.
 //
-// It has a Receive for each credit that its Requester may count on, and a few
-// spare ones. A Call that came whole and inline keeps its Receive buffer until it
+// It has a Receive for each credit that its Requester may count on, a few spare
+// ones, and some for Calls beyond the grant (responder_excess.go). A Call that came whole and inline keeps its Receive buffer until it
 // is answered. That buffer is posted again before the answer is, unless there are
 // more than needed. So the Receives posted and the Calls unanswered always add up
 // to more than the grant, and no memory is leased to keep it so. From the first
@@ -118,6 +118,7 @@ type ResponderConn struct {
 	grants    credit.Grantor
 	load      creditLoad
 	recvs     recvRing
+	extra     int           // Receives for Calls beyond the grant
 	exchanges []*Exchange   // all of them, by index
 	idle      []*Exchange   // in state exchangeIdle
 	starved   exchangeQueue // Calls waiting for memory
@@ -144,12 +145,19 @@ func (s *Responder) newConn(on loop.Loop, priv []byte) *ResponderConn {
 	c.invalidate = own.RemoteInvalidation && c.peer.RemoteInvalidation
 	c.grants = credit.NewGrantor(1, 1)
 	c.block = regmem.BlockSize(o.CallInline)
-	c.recvs.init(o.Credits+spareReceives+o.ReverseCredits, o.CallInline, nil)
+	c.recvs.init(c.receives(), o.CallInline, nil)
 	c.recvs.pool = o.Receives
 	c.work = max(1024, 4*o.Credits)
 	c.wake = func() { on.Post((*memoryTask)(c)) }
 	c.unpark = func() { on.Post((*parkedTask)(c)) }
 	return c
+}
+
+// receives is the most Receives that the connection can have, without those for Calls beyond the
+// grant.
+func (c *ResponderConn) receives() int {
+	o := &c.responder.opts
+	return o.Credits + spareReceives + o.ReverseCredits
 }
 
 func (c *ResponderConn) privateData() rpcrdma.PrivateData {
@@ -160,7 +168,7 @@ func (c *ResponderConn) privateData() rpcrdma.PrivateData {
 func (c *ResponderConn) connOptions() fabric.ConnOptions {
 	return fabric.ConnOptions{
 		PrivateData: rpcrdma.AppendPrivateData(nil, c.privateData()),
-		Receives:    len(c.recvs.buffers),
+		Receives:    c.receives() + c.responder.opts.Credits, // the latter for Calls beyond the grant
 		Sends:       c.work + c.responder.opts.ORD + 2*c.responder.opts.ReverseCredits,
 		Handles:     1,  // a Responder registers nothing; 0 means 4096
 		IRD:         -1, // a Responder serves no Reads

@@ -33,8 +33,8 @@ type creditLoad struct {
 	granted, receives int64 // the connection's share in the gauges of metrics
 }
 
-// spare returns how many Receives there are beyond those for Calls.
-func (c *ResponderConn) spare() int { return spareReceives + c.reverse.receives }
+// spare returns how many Receives there are beyond those for the Calls that are granted.
+func (c *ResponderConn) spare() int { return spareReceives + c.reverse.receives + c.extra }
 
 // setLimit posts Receives for n credits and makes n the limit. If there is memory
 // for fewer only, it makes that the limit and returns regmem.ErrBudget.
@@ -123,14 +123,18 @@ func (c *ResponderConn) grow() bool {
 }
 
 // yield lowers the limit to the connection's share when other connections need
-// memory. It is called before each Reply, while the Call is still counted as
+// memory, and gives up Receives for Calls beyond the grant. It is called before each Reply, while the Call is still counted as
 // outstanding.
 func (c *ResponderConn) yield() {
 	g, p := &c.grants, c.responder.opts.Receives
 	if c.load.starved && g.Outstanding <= 1 {
 		c.setStarved(false) // it waits for nothing any more
 	}
-	if g.Limit <= 1 || !p.tight() {
+	if !p.tight() {
+		return
+	}
+	c.dropExtra()
+	if g.Limit <= 1 {
 		return
 	}
 	if n := uint32(max(1, p.share(c.block)-c.spare())); n < g.Limit {

@@ -14,8 +14,8 @@ const (
 	defaultFirst = 8
 	defaultORD   = 16
 
-	// spareReceives are posted beyond the credits, so that this package sees an
-	// overrun before the provider does.
+	// spareReceives are posted beyond the credits: one for a Call beyond the grant, and
+	// one so that this package sees an overrun before the provider does.
 	spareReceives = 2
 )
 

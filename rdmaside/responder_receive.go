@@ -56,8 +56,8 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 			return
 		}
 	}
-	if len(c.parked) > 0 {
-		c.park(i, p.Bytes) // keep the order of arrival
+	if (len(c.parked) > 0 || c.grants.Full()) && isCall(b) {
+		c.exceed(i, b) // behind those that wait: the order of arrival is kept
 		return
 	}
 	x := c.exchange()
@@ -130,16 +130,16 @@ func (c *ResponderConn) message(x *Exchange, i int, b []byte) {
 // the connection.
 func (c *ResponderConn) begin(x *Exchange, xid, requested uint32) bool {
 	x.xid = xid
-	kept := c.grants.Call(requested)
+	g := &c.grants
+	kept := g.Call(requested)
 	c.publish()
-	if !kept {
-		// "If the granted value is exceeded, the RDMA layer may signal an error,
-		// possibly terminating the connection." RFC 8166 Section 3.3.1.
-		err := fmt.Errorf("%w: %d outstanding", errOverrun, c.grants.Outstanding)
+	if !kept && int(g.Outstanding)+len(c.parked) > int(g.Needed())+c.beyond() {
+		// The Requester knows a smaller grant since this Call.
 		c.drop(x)
-		c.refuse(xid, refusal{reasonCredits, err})
+		c.overrun(xid)
 		return false
 	}
+	c.keepExtra()
 	c.use()
 	return true
 }

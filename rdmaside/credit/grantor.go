@@ -57,7 +57,8 @@ func NewGrantor(limit, receives int) Grantor {
 
 // Call counts a Call that arrived with rdma_credit requested. It reports
 // whether the Requester kept to its grant. A Requester that exceeded its grant
-// has used up a Receive too many, and the owner should close its connection.
+// has used up a Receive too many. The owner may have spare ones, and close the
+// connection when these are used up, too.
 func (g *Grantor) Call(requested uint32) (kept bool) {
 	g.Requested = requested
 	g.Outstanding++
@@ -108,6 +109,10 @@ func (g *Grantor) Drop() {
 // Needed returns how many Receives the Requester may count on: the largest
 // grant that it may be using. Only Call lowers it, and only Reply raises it.
 func (g *Grantor) Needed() uint32 { return max(g.high, 1) }
+
+// Full reports whether another Call would exceed every grant that the Requester
+// may be using.
+func (g *Grantor) Full() bool { return g.Outstanding >= g.Needed() }
 
 // Spent reports whether the Requester has as many Calls outstanding here as it
 // was granted last. Its grant may hold it up even when Spent is false: Calls and
