@@ -3,11 +3,9 @@ package proxy
 import (
 	"net/netip"
 	"sync"
-)
 
-// hostBits is how many bits of an IPv6 address name a host: whoever has one address of a /64 can
-// have them all.
-const hostBits = 64
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+)
 
 // A host is what the bridge counts as one client when it divides something among clients: all
 // connections from one IPv4 address, or from one IPv6 /64. A host that opens more connections
@@ -26,22 +24,9 @@ type hosts struct {
 
 func newHosts() *hosts { return &hosts{of: make(map[netip.Addr]*host)} }
 
-// hostAddr returns the address by which the host of a goes.
-func hostAddr(a netip.Addr) netip.Addr {
-	a = a.Unmap().WithZone("")
-	if a.Is4() {
-		return a
-	}
-	p, err := a.Prefix(hostBits)
-	if err != nil {
-		return a // the zero Addr, which tests use
-	}
-	return p.Addr()
-}
-
 // join returns the host of a, which has one connection more. The caller gives it to leave.
 func (t *hosts) join(a netip.Addr) *host {
-	a = hostAddr(a)
+	a = crowd.Host(a)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.of[a]
