@@ -58,6 +58,7 @@ type Requester struct {
 	headers      *regmem.Lease // headerLen octets for each slot and reverse Reply
 	reverse      reverseLine
 	header       rpcrdma.Header
+	tally        requesterTally // counted, and not yet added to metrics
 	parts        [3][]byte
 	timer        *time.Timer   // fires at the oldest Call's deadline
 	armed        bool          // timer is running
@@ -231,6 +232,7 @@ func (r *Requester) closed(err error) {
 		}
 		r.finish(pc)
 	}
+	r.metrics.add(&r.tally)
 	r.metrics.reverseLost.Add(uint64(len(r.reverse.calls)))
 	r.reverse.calls = r.reverse.calls[:0]
 	r.headers.Release()

@@ -76,9 +76,39 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 	return m
 }
 
-func (m *RequesterMetrics) sent(s ulb.Shape, octets int) {
-	m.calls[s.Call][s.Reply].Inc()
-	m.octetsSent.Add(uint64(octets))
+// A requesterTally is what a Requester has counted and RequesterMetrics has not. The Requester
+// adds it once for each pass of completions, because each atomic addition waits for all stores
+// before it, and a Call would make five.
+type requesterTally struct {
+	calls                              [len(callShapes)][len(replyShapes)]uint32
+	octetsSent, octetsReceived, copied uint64
+}
+
+// sent counts a Call of so many octets.
+func (t *requesterTally) sent(s ulb.Shape, octets int) {
+	t.calls[s.Call][s.Reply]++
+	t.octetsSent += uint64(octets)
+}
+
+// add adds t and empties it.
+func (m *RequesterMetrics) add(t *requesterTally) {
+	for i := range t.calls {
+		for j, n := range t.calls[i] {
+			if n > 0 {
+				m.calls[i][j].Add(uint64(n))
+			}
+		}
+	}
+	addSome(m.octetsSent, t.octetsSent)
+	addSome(m.octetsReceived, t.octetsReceived)
+	addSome(m.copied, t.copied)
+	*t = requesterTally{}
+}
+
+func addSome(c *metrics.Counter, n uint64) {
+	if n > 0 {
+		c.Add(n)
+	}
 }
 
 func (m *RequesterMetrics) done(d time.Duration) { m.seconds.Observe(uint64(max(d, 0))) }

@@ -27,6 +27,7 @@ func (r *Requester) completed(cs []fabric.Completion) {
 			r.invalidated(c)
 		}
 	}
+	r.metrics.add(&r.tally)
 }
 
 func (r *Requester) sendDone(c *fabric.Completion) {
@@ -72,7 +73,7 @@ func (r *Requester) received(c *fabric.Completion) {
 		return
 	}
 	b = b[:c.Bytes]
-	r.metrics.octetsReceived.Add(uint64(len(b)))
+	r.tally.octetsReceived += uint64(len(b))
 	pc, n := r.decode(b)
 	if pc == nil {
 		r.stray(c)
@@ -173,7 +174,7 @@ func (r *Requester) replied(pc *pendingCall, i, n int, b []byte) {
 func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	if len(b)-n <= copyBelow {
 		if l, err := r.opts.Memory.Lease(len(b) - n); err == nil {
-			r.metrics.copied.Add(uint64(copy(l.Bytes(), b[n:])))
+			r.tally.copied += uint64(copy(l.Bytes(), b[n:]))
 			pc.base, pc.from = l, 0
 			r.repost(i)
 			return

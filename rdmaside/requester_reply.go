@@ -96,7 +96,7 @@ func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
 	l.Unpost()
 	if n <= shrinkBelow && n < l.Cap()/4 {
 		if small, err := r.opts.Memory.Lease(n); err == nil {
-			r.metrics.copied.Add(uint64(copy(small.Bytes(), l.Bytes())))
+			r.tally.copied += uint64(copy(small.Bytes(), l.Bytes()))
 			l.Release()
 			return small
 		}

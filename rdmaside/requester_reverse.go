@@ -103,7 +103,7 @@ func (r *Requester) reverseCall(payload []byte, h *rpcrdma.Header) {
 		r.refuseReverse(h.XID, reverseMemory)
 		return
 	}
-	r.metrics.copied.Add(uint64(copy(l.Bytes(), payload)))
+	r.tally.copied += uint64(copy(l.Bytes(), payload))
 	v.calls = append(v.calls, h.XID)
 	if !r.opts.Reverse.ReverseCall(r, l) {
 		l.Release()

@@ -104,7 +104,7 @@ func (r *Requester) Send(c *Call) error {
 		return r.undo(pc, c, err)
 	}
 	r.accept(pc, c)
-	r.metrics.sent(shape, len(m))
+	r.tally.sent(shape, len(m))
 	return nil
 }
 
