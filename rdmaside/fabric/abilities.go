@@ -60,7 +60,10 @@ type PlacementTracker interface {
 	// Placed returns the number of octets, from the first octet of h's memory to the first
 	// that the peer has not written. To bound what it remembers of a peer that writes in no
 	// order, a provider may clear octets and count them as written. The number never falls.
-	// It is 0 for a dead handle; Completion.Placed has the number of a handle that the peer
-	// has invalidated.
+	//
+	// When the connection ends, Placed goes on to answer for the handles that were live then,
+	// until Handler.Closed: messages that came before may be delivered after. Otherwise it is 0
+	// for a dead handle; Completion.Placed has the number of a handle that the peer has
+	// invalidated.
 	Placed(h Handle) uint32
 }

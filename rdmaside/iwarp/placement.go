@@ -53,12 +53,14 @@ func (t *table) wrote(r *region, off, n uint32) {
 	}
 }
 
-// placed returns how many octets from the first on are written to the memory of stag.
+// placed returns how many octets from the first on are written to the memory of stag, also when the
+// connection has ended since.
 func (t *table) placed(stag uint32) uint32 {
-	if r := t.find(stag); r != nil {
-		return r.placed.run
+	i := t.slot(stag)
+	if i < 0 || t.slots[i].region < 0 {
+		return 0
 	}
-	return 0
+	return t.regions[t.slots[i].region].placed.run
 }
 
 // add adds the octets [from, to), and joins the islands that they overlap or touch.

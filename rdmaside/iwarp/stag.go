@@ -22,7 +22,8 @@ var errAliased = errors.New("iwarp: memory is writable through another handle")
 // hash is the STag itself. That is safe because this side draws the STags at random: a
 // peer can only look STags up, and cannot make any collide.
 type table struct {
-	limit  int // most live STags
+	limit  int  // most live STags
+	dead   bool // no STag is live, nor ever will be
 	shared *limits
 
 	slots   []slot // length a power of two, at most three quarters used
@@ -118,7 +119,7 @@ func (t *table) slot(stag uint32) int {
 // add.
 func (t *table) find(stag uint32) *region {
 	i := t.slot(stag)
-	if i < 0 || t.slots[i].region < 0 {
+	if i < 0 || t.slots[i].region < 0 || t.dead {
 		return nil
 	}
 	return &t.regions[t.slots[i].region]
@@ -159,7 +160,7 @@ func (t *table) add(buf []byte, a fabric.Access) (*region, error) {
 // remove invalidates stag and returns its memory.
 func (t *table) remove(stag uint32) (buf []byte, ok bool) {
 	i := t.slot(stag)
-	if i < 0 || t.slots[i].region < 0 {
+	if i < 0 || t.slots[i].region < 0 || t.dead {
 		return nil, false
 	}
 	ri := t.slots[i].region
@@ -185,15 +186,20 @@ func (t *table) remove(stag uint32) (buf []byte, ok bool) {
 	return buf, true
 }
 
-// clear invalidates every STag.
+// clear invalidates every STag for good. Only placed knows them from now on: a message that came
+// before the connection ended is delivered after this.
 func (t *table) clear() {
+	if t.dead {
+		return
+	}
 	for i := range t.regions {
 		if r := &t.regions[i]; r.stag != 0 {
 			t.shared.handleDone(len(r.buf))
+			r.buf, r.access, r.placed.more = nil, 0, nil
 		}
 	}
-	t.slots, t.regions, t.free, t.retired, t.spans, t.islands = nil, nil, nil, nil, nil, nil
-	t.used, t.live, t.limit = 0, 0, 0
+	t.free, t.retired, t.spans, t.islands = nil, nil, nil, nil
+	t.live, t.limit, t.dead = 0, 0, true
 }
 
 func (t *table) insert(s slot) {

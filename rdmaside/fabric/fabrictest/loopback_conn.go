@@ -83,7 +83,8 @@ type loopbackConn struct {
 	work     queue[work]    // posted and not carried out
 	receives queue[receive] // posted and not used
 	regions  map[fabric.Handle]region
-	posted   int // Sends, Writes, Reads whose completion the handler has not got
+	graves   map[fabric.Handle]region // those that were live when the link died
+	posted   int                      // Sends, Writes, Reads whose completion the handler has not got
 	events   []fabric.Completion
 	counts   Counts
 	active   time.Time

@@ -62,7 +62,7 @@ func (k *link) die(reasons ...error) {
 		if c.reason == nil && !c.closing {
 			c.reason = errPeerClosed
 		}
-		clear(c.regions)
+		c.graves, c.regions = c.regions, make(map[fabric.Handle]region)
 		if c.state == open {
 			c.state = ending
 			c.due = true

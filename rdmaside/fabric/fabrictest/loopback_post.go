@@ -162,7 +162,10 @@ func (c *loopbackConn) Invalidate(id uint64, h fabric.Handle) (done bool, err er
 func (c *loopbackConn) Placed(h fabric.Handle) uint32 {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
-	r := c.regions[h]
+	r, ok := c.regions[h]
+	if !ok {
+		r = c.graves[h]
+	}
 	return uint32(r.placed())
 }
 

@@ -64,6 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) *Fixture) {
 		{"Placed", testPlaced},
 		{"PlacedAtRandom", testPlacedAtRandom},
 		{"PlacedInPart", testPlacedInPart},
+		{"PlacedAtTheEnd", testPlacedAtTheEnd},
 	} {
 		before := runtime.NumGoroutine()
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })

@@ -222,3 +222,45 @@ func testPlacedInPart(t *testing.T, f *Fixture) {
 		<-seen
 	}
 }
+
+// testPlacedAtTheEnd checks that a message of a connection that ends right behind it still comes
+// with the number of octets that were written before.
+func testPlacedAtTheEnd(t *testing.T, f *Fixture) {
+	const size = 10000
+	for range 10 {
+		p := f.connect(t, pairOptions{})
+		m := newPlacement(t, p, true, size)
+		if m == nil {
+			return
+		}
+		placed := make(chan int, 1)
+		m.to.do(func() {
+			m.to.onReceive = func(_ *endpoint, msg []byte) {
+				if string(msg) == "last" {
+					placed <- int(m.tracker.Placed(m.r.Handle))
+				}
+			}
+		})
+		m.from.do(func() {
+			for _, err := range []error{
+				m.from.conn.PostWrite(0, fabric.Write{Parts: [][]byte{make([]byte, size)}, To: m.r}),
+				m.from.conn.PostSend(0, fabric.Send{Parts: [][]byte{[]byte("last")}}),
+				m.from.conn.PostWrite(0, fabric.Write{Parts: [][]byte{{1}}, To: at(m.r, size, 1)}), // out of bounds
+			} {
+				if err != nil {
+					t.Errorf("post: %v", err)
+				}
+			}
+			m.from.conn.Flush()
+		})
+		_ = m.to.waitClosed()
+		select {
+		case n := <-placed:
+			if n != size {
+				t.Fatalf("%d octets placed, want %d", n, size)
+			}
+		default:
+			t.Fatal("the message before the end did not come")
+		}
+	}
+}
