@@ -26,6 +26,8 @@ import (
 //	                           Reply chunk; otherwise SYSTEM_ERR, or under RPCSEC_GSS,
 //	                           where only the server can make a Reply, the client's
 //	                           connection closes
+//	Reply refused              SYSTEM_ERR, or under RPCSEC_GSS the client's connection closes;
+//	                           no Call is sent again
 //	waited too long            the client's connection closes
 //	client gone                the Reply is dropped
 //
@@ -112,12 +114,12 @@ func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // rdmaError decides about a Call that was answered with an RDMA_ERROR, or with a Reply that
 // breaks the rules.
-func (c *call) rdmaError(here int, err error) {
+func (c *call) rdmaError(here int, err *rdmaside.CallError) {
 	c.up.errored.Inc()
 	switch {
 	case c.signed:
 		c.giveUp(here, err)
-	case c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply:
+	case c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply && !err.Local:
 		// An ERR_CHUNK can only ask for "a larger Reply chunk". A Call that only reads may
 		// be tried once more, under a new XID: RFC 8267 Sections 5.2 and 6.2.
 		c.retry.bigReply = true

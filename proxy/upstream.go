@@ -64,6 +64,7 @@ type upstream struct {
 	slowStart *pool.SlowStart
 	admission *admission
 	failures  logLimit
+	refusals  rdmaside.LineLimit // of the lines about Replies that are refused
 }
 
 // upstreamCounts count the Calls on the connections of one loop.

@@ -29,7 +29,7 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
 		Deadline: uo.CallTimeout, RemoteInvalidation: true,
-		Log: u.log, Metrics: u.counts[l.index].requester,
+		Log: u.log, Lines: &u.refusals, Metrics: u.counts[l.index].requester,
 	}
 	if p != nil {
 		o.IdleReceives = pinnedReceives

@@ -34,7 +34,7 @@ func longWithRoundup(tc *requesterCase) {
 	seg := tc.peer.wantSend("a call").Reply.Segments[0]
 	tc.peer.write(shortened(seg, 125), accepted(2, pattern(101, 1)))
 	tc.peer.send(0, header(2, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.SetReply(shortened(seg, 125)) }))
-	tc.wantEnded("125 octets are no Payload stream", errInvalidReply)
+	tc.wantFate("125 octets are no Payload stream", 2, Answered, errInvalidReply)
 }
 
 func callHeaderOctets(tc *requesterCase) {
@@ -59,7 +59,7 @@ func callHeaderOctets(tc *requesterCase) {
 		return bytes.Join([][]byte{words(2, 1, 8, 0, 1, uint32(at)), segment(s.Reads[0].Segment), words(0, 0, 0)}, nil)
 	}, w[:at])
 	check("a Long Call", opaqueCall(3, 9000), func(s *wantedSend) []byte {
-		return bytes.Join([][]byte{words(3, 1, 8, 1, 1, 0), segment(s.Reads[0].Segment), words(0, 0, 1, 1), segment(s.Reply.Segments[0])}, nil)
+		return bytes.Join([][]byte{words(3, 1, 8, 1, 1, 0), segment(s.Reads[0].Segment), words(0, 0, 1, 2), segment(s.Reply.Segments[0]), segment(s.Reply.Segments[1])}, nil)
 	}, nil)
 }
 

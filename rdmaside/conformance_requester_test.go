@@ -114,8 +114,9 @@ func refused(section, says string, call []byte, answer func(s *wantedSend) [][]b
 		tc.send(call)
 		tc.peer.send(0, answer(tc.peer.wantSend("a call"))...)
 		tc.peer.wantIdle("nothing is sent back")
-		tc.wantEnded(says, errInvalidReply)
-		tc.wantFate(says, binary.BigEndian.Uint32(call), InLimbo, errInvalidReply)
+		tc.wantFate(says, binary.BigEndian.Uint32(call), Answered, errInvalidReply)
+		tc.wantHandles("the Call has none any more", 0)
+		tc.alive()
 	}}
 }
 

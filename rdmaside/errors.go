@@ -34,7 +34,7 @@ func (f Fate) String() string {
 type CallError struct {
 	XID   uint32
 	Fate  Fate
-	Local bool // detected here, not reported by the peer
+	Local bool // detected here, not reported by the peer; with the Fate Answered, the Reply was refused
 	Err   error
 }
 
@@ -67,8 +67,9 @@ var (
 	// the chunks that it offered. RFC 8166 Section 4.5. The Call's Fate is
 	// Answered.
 	errChunk = errors.New("rdmaside: peer answered ERR_CHUNK")
-	// errVersion is wrapped by the error that closes a connection whose peer
-	// answered ERR_VERS: the peer does not speak RPC-over-RDMA version 1.
+	// errVersion is wrapped by the CallError of a Call that the peer answered with ERR_VERS. It
+	// is also wrapped by the error that closes the connection when that was the peer's first
+	// answer: the peer does not speak RPC-over-RDMA version 1.
 	errVersion = errors.New("rdmaside: peer answered ERR_VERS")
 	// ErrDeadline is wrapped by the error that closes a connection on which the
 	// Responder did not answer a Call in time.
@@ -76,8 +77,9 @@ var (
 	// ErrDropped is wrapped by the error that closes a connection whose Responder
 	// dropped Calls: see DropWatcher.
 	ErrDropped = errors.New("rdmaside: call never answered though later ones were")
-	// errInvalidReply is wrapped by the error that closes a connection whose peer
-	// answered a Call in a way that RFC 8166 does not allow.
+	// errInvalidReply is wrapped by the CallError of a Call that the peer answered in a way that
+	// RFC 8166 does not allow. The Call's Fate is Answered. It is also wrapped by the error that
+	// closes a connection whose peer invalidated a handle of another Call.
 	errInvalidReply = errors.New("rdmaside: invalid reply")
 	// errOverrun is wrapped by the error that closes a connection whose Requester
 	// sent more Calls than it was granted.

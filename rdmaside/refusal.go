@@ -10,14 +10,15 @@ import (
 type refusalReason uint8
 
 const (
-	reasonChunks  refusalReason = iota // its chunks do not match those offered
-	reasonPayload                      // the RPC message, or data that came apart from it, is wrong
-	reasonHandle                       // it invalidated a handle that is not the Call's
-	reasonCredits                      // it exceeds the grant
+	reasonChunks    refusalReason = iota // its chunks do not match those offered
+	reasonPayload                        // the RPC message, or data that came apart from it, is wrong
+	reasonHandle                         // it invalidated a handle that is not the Call's
+	reasonCredits                        // it exceeds the grant
+	reasonUnwritten                      // it claims octets in a chunk that were never written there
 	refusalReasons
 )
 
-var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits"}
+var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits", "unwritten"}
 
 // A reverseRefusal is why the Requester answered a reverse Call itself. It is a
 // metric label.

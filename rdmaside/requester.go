@@ -45,6 +45,7 @@ type Requester struct {
 
 	// Owned by the loop.
 	conn         fabric.Conn
+	tracker      fabric.PlacementTracker // conn, if it has this ability
 	state        connState
 	asked        bool  // this side closed the connection, for reason
 	reason       error // valid when ended, or asked
@@ -64,6 +65,7 @@ type Requester struct {
 	armed        bool          // timer is running
 	lastAnswered time.Duration // when the youngest of the answered Calls was sent
 	retiring     bool          // the connection is only kept for its outstanding Calls: see retire
+	understood   bool          // the peer has answered a Call, and not with ERR_VERS
 
 	// Written by the loop, read by anyone.
 	grant       atomic.Int32
@@ -72,7 +74,8 @@ type Requester struct {
 
 // headerLen bounds, in octets, the header of a Call of any ulb.Shape and a whole
 // reverse Reply made here: 28 for the fixed part and the ends of the lists, 24
-// for a Read chunk, and 24 for a Write chunk or 20 for a Reply chunk.
+// for a Read chunk, and 24 for a Write chunk or 68 for a Reply chunk of
+// ulb.MaxSegments.
 const headerLen = 128
 
 // DialRequester connects to addr and returns when the connection is ready for its
@@ -155,6 +158,7 @@ func (h *requesterHandler) Closed(err error) { (*Requester)(h).closed(err) }
 
 func (r *Requester) setup(c fabric.Conn) error {
 	r.conn = c
+	r.tracker, _ = c.(fabric.PlacementTracker)
 	r.recvs.conn = c
 	r.info.Info = c.Info()
 	if n := r.info.MaxParts; n != 0 && n < len(r.parts) {
@@ -227,8 +231,12 @@ func (r *Requester) closed(err error) {
 		pc.handles = [callHandles]fabric.Handle{}
 		// A Reply that only waited for its handles to be invalidated is
 		// delivered.
-		if pc.err == nil && (!pc.replied || r.rebuild(pc) != nil) {
-			pc.err = cause
+		if pc.err == nil {
+			if !pc.replied {
+				pc.err = cause
+			} else if err := r.rebuild(pc); err != nil {
+				r.refuse(pc, err)
+			}
 		}
 		r.finish(pc)
 	}

@@ -51,7 +51,7 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 			"upstream", upstream, "fate", f.String())
 	}
 	for i, reason := range refusalNames {
-		m.refusals[i] = reg.Counter("requester_refused_total", "Connections closed because of an invalid message from the Responder, by reason.",
+		m.refusals[i] = reg.Counter("requester_refused_total", "Replies of a Responder that were refused, by reason. The Call fails; its connection ends only for the reason handle.",
 			"upstream", upstream, "reason", reason)
 	}
 	rdmaErrors := func(code string) *metrics.Counter {

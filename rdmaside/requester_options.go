@@ -69,6 +69,7 @@ type RequesterOptions struct {
 	RemoteInvalidation bool
 
 	Log     zerolog.Logger
+	Lines   *LineLimit        // bounds the lines about invalid messages; shared by the connections of an upstream; nil means one for this connection
 	Metrics *RequesterMetrics // shared by the connections of an upstream; may be nil
 }
 
@@ -85,6 +86,9 @@ func (o RequesterOptions) validated() (RequesterOptions, error) {
 	all := o.Credits + o.ReverseReceives + extraReceives
 	if o.IdleReceives == 0 {
 		o.IdleReceives = all
+	}
+	if o.Lines == nil {
+		o.Lines = new(LineLimit)
 	}
 	// Never fewer than the first Call needs.
 	o.IdleReceives = min(max(o.IdleReceives, o.ReverseReceives+1+extraReceives), all)

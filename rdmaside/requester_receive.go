@@ -1,11 +1,9 @@
 package rdmaside
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -80,12 +78,22 @@ func (r *Requester) received(c *fabric.Completion) {
 		r.repost(i)
 		return
 	}
-	if err := r.accepts(pc, &r.header, b[n:], c.Invalidated); err != nil {
-		r.refuse(pc, err)
+	if c.Invalidated != 0 && !pc.peerInvalidated(c) {
 		r.recvs.drop(i)
+		r.betrayed(pc, c.Invalidated)
 		return
 	}
 	r.replied(pc, i, n, b)
+}
+
+// betrayed closes the connection because the answer to pc invalidated the handle h, which is not
+// pc's. Another Call may need h, so that the connection cannot go on. pc is not sent again: it was
+// answered, and another connection would end in the same way.
+func (r *Requester) betrayed(pc *pendingCall, h fabric.Handle) {
+	err := refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated is not the call's", uint32(h))}
+	r.xids.remove(pc.call.XID)
+	pc.refused(err)
+	r.distrust(pc.call, err)
 }
 
 // decode decodes the Transport header of the message b into r.header and returns
@@ -129,19 +137,52 @@ func (r *Requester) decode(b []byte) (pc *pendingCall, n int) {
 	return &r.slots[slot], n
 }
 
-// replied handles the answer to pc: r.header, which accepts has checked, and the
-// Payload stream b[n:] in Receive buffer i.
+// replied handles the answer to pc: r.header, and the Payload stream b[n:] in Receive buffer i.
 func (r *Requester) replied(pc *pendingCall, i, n int, b []byte) {
 	h := &r.header
 	r.xids.remove(h.XID)
 	pc.replied = true
-	changed := r.credits.Grant(h.Credits)
+	var changed, fatal bool
+	if err := pc.accepts(h, b[n:]); err != nil {
+		// "a Requester [...] MUST receive a valid reply from the Responder carrying the actual
+		// number of available credits", RFC 8166 Section 3.3.3: this one raises no grant.
+		changed = r.credits.Grant(min(h.Credits, r.credits.Granted))
+		r.refuse(pc, err)
+		r.repost(i)
+	} else {
+		changed = r.credits.Grant(h.Credits)
+		fatal = r.take(pc, i, n, b)
+	}
+	if pc.chunk != nil {
+		pc.placed = r.placed(pc)
+	}
+	// "the Requester must not access these memory regions while the Responder has
+	// access to them." RFC 8166 Section 4.4.1.
+	err := pc.err
+	r.invalidate(pc)
+	r.settle(pc)
+	if fatal {
+		r.end(err)
+	}
+	if changed && r.state == up {
+		r.publish()
+		r.watcher.Granted(r, r.Grant())
+	}
+}
+
+// take takes the answer to pc that accepts has accepted. It reports whether the connection must
+// end because of it.
+func (r *Requester) take(pc *pendingCall, i, n int, b []byte) (fatal bool) {
+	h := &r.header
 	switch h.Proc {
 	case rpcrdma.Error:
 		pc.fate = Answered
 		pc.err = errChunk
 		if h.Err == rpcrdma.ErrVers {
 			pc.err = fmt.Errorf("%w: it speaks %d to %d", errVersion, h.Low, h.High)
+			// A peer that has answered other Calls speaks version 1. Its mistake is about one
+			// Call, and no reason to end those of others.
+			fatal = !r.understood
 		}
 		r.metrics.errorReceived(h.Err)
 		r.repost(i)
@@ -154,19 +195,20 @@ func (r *Requester) replied(pc *pendingCall, i, n int, b []byte) {
 		}
 		r.keep(pc, i, n, b)
 	}
-	// "the Requester must not access these memory regions while the Responder has
-	// access to them." RFC 8166 Section 4.4.1.
-	fatal := pc.err != nil && pc.err != errChunk //nolint:errorlint // the sentinel itself
-	err := pc.err
-	r.invalidate(pc)
-	r.settle(pc)
-	if fatal {
-		r.end(err)
+	r.understood = r.understood || h.Proc != rpcrdma.Error || h.Err != rpcrdma.ErrVers
+	return fatal
+}
+
+// placed returns how many octets of pc's chunk, from the first on, are not what the memory held
+// before.
+func (r *Requester) placed(pc *pendingCall) uint32 {
+	switch {
+	case r.tracker == nil:
+		return pc.offered[replyHandle].Length // register has cleared it
+	case pc.handles[replyHandle] == 0:
+		return pc.placed // the peer has invalidated the handle
 	}
-	if changed && r.state == up {
-		r.publish()
-		r.watcher.Granted(r, r.Grant())
-	}
+	return r.tracker.Placed(pc.handles[replyHandle])
 }
 
 // keep makes the Payload stream b[n:] in Receive buffer i the base of pc's Reply,
@@ -192,99 +234,8 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 // handle. A peer may only invalidate a handle of the Call that it answers.
 func (r *Requester) stray(c *fabric.Completion) {
 	if c.Invalidated != 0 {
-		r.refuse(nil, refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated by a message that answers no call", uint32(c.Invalidated))})
+		r.distrust(nil, refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated by a message that answers no call", uint32(c.Invalidated))})
 	}
-}
-
-// accepts checks the answer to pc as far as possible while the handles are valid: RFC 8166
-// Sections 3.4.6, 4.2.4, 4.3. payload is the part of the message after the header; inv is the
-// handle that the Send invalidated, or 0.
-func (r *Requester) accepts(pc *pendingCall, h *rpcrdma.Header, payload []byte, inv fabric.Handle) error {
-	if inv != 0 && !pc.peerInvalidated(inv) {
-		return refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated is not the call's", uint32(inv))}
-	}
-	if h.Proc == rpcrdma.Error {
-		return nil
-	}
-	if err := pc.acceptChunks(h); err != nil {
-		return refusal{reasonChunks, err}
-	}
-	length := uint64(len(payload))
-	if h.Proc == rpcrdma.NoMsg {
-		if h.Reply == nil || len(payload) != 0 {
-			return refusal{reasonChunks, fmt.Errorf("RDMA_NOMSG without Reply chunk or with %d octets inline", len(payload))}
-		}
-		length = h.Reply.Length()
-	} else {
-		if h.Reply != nil && h.Reply.Length() != 0 {
-			return refusal{reasonChunks, fmt.Errorf("RDMA_MSG with %d octets in the Reply chunk", h.Reply.Length())}
-		}
-		// "the value of the rdma_xid field does not match the value of the XID field
-		// in the accompanying RPC message", Section 4.5.2.
-		if len(payload) >= 4 && binary.BigEndian.Uint32(payload) != h.XID {
-			return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x", binary.BigEndian.Uint32(payload))}
-		}
-	}
-	if length < oncrpc.MinReply {
-		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", length)}
-	}
-	return nil
-}
-
-// acceptChunks checks the lists of an answer to pc against what pc offered.
-func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
-	// "Responders MUST leave the Read list empty in all replies." Section 4.3.1.
-	if len(h.Reads) != 0 {
-		return fmt.Errorf("%d segments in the Read list", len(h.Reads))
-	}
-	// A Write list that is missing from the Reply is taken as unused: some
-	// Responders ignore it and send the result inline.
-	if len(h.Writes) > 0 && (pc.shape.Reply != ulb.ReplyWriteChunk || len(h.Writes) > 1) {
-		return fmt.Errorf("%d Write chunks", len(h.Writes))
-	}
-	for i := range h.Writes {
-		if err := pc.within("Write chunk", &h.Writes[i]); err != nil {
-			return err
-		}
-	}
-	if h.Reply == nil {
-		return nil
-	}
-	if pc.shape.Reply != ulb.ReplyChunk {
-		if h.Reply.Length() != 0 {
-			return fmt.Errorf("a Reply chunk of %d octets was not offered", h.Reply.Length())
-		}
-		return nil
-	}
-	return pc.within("Reply chunk", h.Reply)
-}
-
-// peerInvalidated records that the peer invalidated h. It reports whether h is one of pc's
-// valid handles.
-func (pc *pendingCall) peerInvalidated(h fabric.Handle) bool {
-	for i := range pc.handles {
-		if pc.handles[i] == h {
-			pc.handles[i] = 0
-			return true
-		}
-	}
-	return false
-}
-
-// within checks a returned Write or Reply chunk against the one segment offered.
-//
-// "The Responder MUST copy the segment count and all segments from the
-// Requester-provided Write chunk into the RPC Reply message's Transport header.
-// As it does so, the Responder updates each segment length field". RFC 8166
-// Section 3.4.6.
-func (pc *pendingCall) within(name string, w *rpcrdma.WriteChunk) error {
-	if len(w.Segments) != 1 {
-		return fmt.Errorf("%s: %d segments of 1", name, len(w.Segments))
-	}
-	if n, most := w.Segments[0].Length, pc.offered[replyHandle].Length; n > most {
-		return fmt.Errorf("%s: %d octets of %d", name, n, most)
-	}
-	return nil
 }
 
 // wanted returns how many Receives should be posted now: those for the

@@ -48,7 +48,7 @@ func TestRequesterRemoteInvalidation(t *testing.T) {
 		tc.peer.send(fabric.Handle(s.Reads[0].Handle), plain(2, 8), getAttrReply(2))
 		tc.wantEnded("the handle is not that call's", errInvalidReply)
 		tc.wantFate("the call whose handle it was", 1, InLimbo, errInvalidReply)
-		tc.wantFate("the call that was answered", 2, InLimbo, errInvalidReply)
+		tc.wantFate("the call that was answered, and is not sent again", 2, Answered, errInvalidReply)
 		if tc.opts.Metrics.refusals[reasonHandle].Value() != 1 {
 			t.Error("not counted")
 		}
@@ -80,12 +80,21 @@ func TestRequesterErrors(t *testing.T) {
 		tc.send(getAttrCall(2))
 		tc.send(getAttrCall(3))
 		tc.peer.send(0, testkit.Unhex(t, `
-			00000002 00000001 00000006 00000004
+			00000002 00000001 00000005 00000004
 			00000001 00000002 00000003            # ERR_VERS, 2 to 3
 		`))
-		tc.wantEnded("ERR_VERS is about the connection", errVersion)
 		tc.wantFate("ERR_VERS", 2, Answered, errVersion)
-		tc.wantFate("the other", 3, InLimbo, errVersion)
+		tc.wantNotDone("the peer has answered other Calls: it speaks version 1")
+		tc.alive()
+		tc.peer.send(0, plain(3, 8), getAttrReply(3))
+		tc.wantReply("the other", getAttrReply(3))
+	})
+	// The first answer is ERR_VERS.
+	requesterTest(t, nil, func(tc *requesterCase) {
+		tc.send(getAttrCall(2))
+		tc.peer.send(0, words(2, 1, 6, 4, 1, 2, 3))
+		tc.wantEnded("nothing can be said to this peer", errVersion)
+		tc.wantFate("ERR_VERS", 2, Answered, errVersion)
 	})
 }
 

@@ -1,6 +1,7 @@
 package rdmaside
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
@@ -22,7 +23,6 @@ func (r *Requester) settle(pc *pendingCall) {
 	if pc.err == nil {
 		if err := r.rebuild(pc); err != nil {
 			r.refuse(pc, err)
-			return // pc completes when the connection is closed
 		}
 	}
 	r.finish(pc)
@@ -36,6 +36,9 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 	c := pc.call
 	var base []byte
 	if pc.noMsg {
+		if err := pc.wrote(pc.written); err != nil {
+			return err
+		}
 		base = pc.chunk.Bytes()[:pc.written]
 	} else {
 		base = pc.base.Bytes()[pc.from:]
@@ -67,6 +70,9 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		if uint64(s.Pos) > uint64(len(base)) || s.Pos < 4 || s.Length > pc.written || s.Padding > 3 {
 			panic("BUG: ulb: Restore cuts outside its message")
 		}
+		if err := pc.wrote(s.Length); err != nil {
+			return err
+		}
 		l := r.shrink(pc, int(s.Length))
 		reply.add(base[:s.Pos])
 		// The padding goes after the data in the same block, which has room for
@@ -87,6 +93,15 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 }
 
 var zeros [4]byte
+
+// wrote checks that the peer has written the first n octets of pc's chunk. A lease is not cleared
+// before it is used again: the other octets may be another client's.
+func (pc *pendingCall) wrote(n uint32) error {
+	if n > pc.placed {
+		return refusal{reasonUnwritten, fmt.Errorf("%d octets claimed, %d written", n, pc.placed)}
+	}
+	return nil
+}
 
 // shrink returns the first n octets of pc's chunk as a lease: a block of their
 // own when they leave most of the chunk unused, else the chunk's.
@@ -125,7 +140,8 @@ func (r *Requester) finish(pc *pendingCall) {
 		c.Owner.CallDone(c, nil)
 	} else {
 		r.metrics.failed(fate)
-		c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: fate != Answered, Err: err})
+		local := fate != Answered || errors.Is(err, errInvalidReply)
+		c.Owner.CallDone(c, &CallError{XID: c.XID, Fate: fate, Local: local, Err: err})
 	}
 	if r.retiring {
 		r.retire()

@@ -47,7 +47,8 @@ type pendingCall struct {
 	base    *regmem.Lease // holds the Payload stream if the peer sent it inline
 	from    int           // offset of the Payload stream in base
 	noMsg   bool          // the Payload stream is in the Reply chunk
-	written uint32        // octets that the peer has written to chunk
+	written uint32        // octets that the peer says it has written to chunk
+	placed  uint32        // octets from the start of chunk that hold nothing older than the Call
 }
 
 // The ID of a Work Request is the Call's slot plus one. The ID of an Invalidate also has the
@@ -150,6 +151,9 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 		}
 		l.Post()
 		pc.chunk = l
+		if r.tracker == nil {
+			clear(l.Bytes()) // nobody will tell what the peer has written
+		}
 		// The region is for writing only: the peer cannot read what the block
 		// held before.
 		g, err := r.conn.Register(l.Bytes(), fabric.RemoteWrite)
@@ -226,7 +230,8 @@ func (r *Requester) gather(pc *pendingCall, c *Call) [][]byte {
 		case ulb.ReplyWriteChunk:
 			h.AddWrite(pc.offered[replyHandle])
 		case ulb.ReplyChunk:
-			h.SetReply(pc.offered[replyHandle])
+			var segments [ulb.MaxSegments]rpcrdma.Segment
+			h.SetReply(pc.segments(segments[:0])...)
 		}
 		b = h.Append(b)
 	}
@@ -248,6 +253,20 @@ func (r *Requester) gather(pc *pendingCall, c *Call) [][]byte {
 		}
 	}
 	return parts
+}
+
+// segments appends the segments of pc's Reply chunk to to.
+func (pc *pendingCall) segments(to []rpcrdma.Segment) []rpcrdma.Segment {
+	count, each := pc.shape.Segments()
+	left := pc.offered[replyHandle]
+	for range count {
+		s := left
+		s.Length = min(s.Length, each)
+		to = append(to, s)
+		left.Offset += uint64(s.Length)
+		left.Length -= s.Length
+	}
+	return to
 }
 
 // headerBuffer returns the empty header buffer with index i.

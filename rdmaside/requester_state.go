@@ -38,22 +38,6 @@ func (r *Requester) setEnding() {
 	r.publish()
 }
 
-// refuse closes the connection because of a message that the peer sent. pc is the
-// Call that the message was about, or nil. That Call fails in limbo with all
-// others.
-func (r *Requester) refuse(pc *pendingCall, err error) {
-	if r.state != up {
-		return
-	}
-	e := r.opts.Log.Warn().Stringer("peer", r.info.Peer).Err(err)
-	if pc != nil {
-		e = e.Uint32("xid", pc.call.XID).Str("procedure", pc.call.Analysis.Procedure)
-	}
-	e.Msg("invalid message from the responder; connection closed")
-	r.metrics.refused(err)
-	r.end(fmt.Errorf("%w: %w", errInvalidReply, err))
-}
-
 // publish makes the state visible to other goroutines. The grant seldom changes, and a load
 // costs much less than a store.
 func (r *Requester) publish() {

@@ -118,7 +118,7 @@ func TestRequesterLong(t *testing.T) {
 			m := opaqueCall(xid, n)
 			tc.send(m)
 			s := tc.peer.wantSend("a call of an unknown program")
-			if s.Reply == nil || len(s.Reply.Segments) != 1 || len(s.Writes) != 0 {
+			if s.Reply == nil || len(s.Reply.Segments) != 2 || len(s.Writes) != 0 {
 				t.Fatalf("header %+v: want a Reply chunk", &s.Header)
 			}
 			if n < 3900 {

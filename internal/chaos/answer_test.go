@@ -95,7 +95,7 @@ func (x *rcall) reduced() {
 	}
 	if r.h.Proc == rpcrdma.Msg && sky.strikes(dice, twoXIDs) {
 		r.payload = proxytest.WithXID(r.payload, x.xid+1)
-		r.short = true
+		r.refused = true
 	}
 	write := r.late != nil && sky.strikes(dice, lateWrite)
 	read := len(x.reads) > 0 && sky.strikes(dice, lateRead)
@@ -108,7 +108,7 @@ func (x *rcall) reduced() {
 	if write {
 		r.late()
 	}
-	if m := c.own.draw(dice, &x.job); m != nil && !r.short {
+	if m := c.own.draw(dice, &x.job); m != nil && !r.fatal {
 		c.post(append(rpcrdma.AppendPlain(nil, binary.BigEndian.Uint32(m), 1), m...), 0)
 	}
 	if read {
@@ -125,7 +125,8 @@ type reducedReply struct {
 	*rcall
 	h       rpcrdma.Header
 	payload []byte
-	short   bool   // the Requester refuses it, which ends the connection
+	refused bool   // the Requester refuses it, which fails the Call
+	fatal   bool   // the Requester refuses it, and ends the connection
 	late    func() // misuses the chunk after the Reply
 }
 
@@ -137,14 +138,14 @@ func (r *reducedReply) addWriteChunk() {
 		n := binary.BigEndian.Uint32(r.payload[proxytest.ReadData-4:])
 		data, r.payload = r.payload[proxytest.ReadData:proxytest.ReadData+int(n)], r.payload[:proxytest.ReadData]
 	}
-	segments := r.fill(r.write, data)
+	segments := r.spread(r.write, data)
 	switch {
-	case len(segments) == 1 && sky.strikes(dice, longChunk):
+	case sky.strikes(dice, longChunk):
 		segments[0].Length = r.write[0].Length + 4<<dice.IntN(10)
-		r.short = true
+		r.refused = true
 	case len(data) >= 8 && sky.strikes(dice, shortChunk):
 		segments[len(segments)-1].Length -= 4
-		r.short = true
+		r.refused = true
 	}
 	r.h.AddWrite(segments...)
 	r.late = r.scribble(r.write, data)
@@ -153,19 +154,40 @@ func (r *reducedReply) addWriteChunk() {
 // addReplyChunk moves the whole Reply into the Reply chunk.
 func (r *reducedReply) addReplyChunk() {
 	sky, dice := r.c.r.sky, r.c.dice
-	segments := r.fill(r.reply, r.payload)
+	segments := r.spread(r.reply, r.payload)
 	switch {
-	case len(segments) == 1 && sky.strikes(dice, longChunk):
+	case sky.strikes(dice, longChunk):
 		segments[0].Length = r.reply[0].Length + 4<<dice.IntN(10)
-		r.short = true
+		r.refused = true
 	case sky.strikes(dice, shortChunk):
-		segments[len(segments)-1].Length = uint32(dice.IntN(5)) * 4 // shorter than any RPC Reply
-		r.short = true
+		for i := range segments {
+			segments[i].Length = 0
+		}
+		segments[0].Length = uint32(dice.IntN(5)) * 4 // shorter than any RPC Reply
+		r.refused = true
 	}
 	r.late = r.scribble(r.reply, r.payload)
 	r.h.Proc = rpcrdma.NoMsg
 	r.h.SetReply(segments...)
 	r.payload = nil
+}
+
+// spread writes data to the segments given, perhaps not all of it, and returns the segments with
+// the lengths of all of it.
+func (r *reducedReply) spread(to []rpcrdma.Segment, data []byte) []rpcrdma.Segment {
+	if len(data) < 8 || !r.c.r.sky.strikes(r.c.dice, unwritten) {
+		return r.fill(to, data)
+	}
+	r.refused = true
+	const kept = 4
+	segments := r.fill(to, data[:len(data)-kept])
+	for i := range segments {
+		if segments[i].Length+kept <= to[i].Length {
+			segments[i].Length += kept
+			break
+		}
+	}
+	return segments
 }
 
 // invalidates returns the handle that the Send invalidates, or 0.
@@ -176,7 +198,7 @@ func (r *reducedReply) invalidates() (inv fabric.Handle) {
 	}
 	if c.r.sky.strikes(c.dice, alienHandle) {
 		if inv = c.alien(r.rcall); inv != 0 {
-			r.short = true
+			r.fatal = true
 		}
 	}
 	return inv
@@ -185,7 +207,13 @@ func (r *reducedReply) invalidates() (inv fabric.Handle) {
 // send sends the Reply, sometimes twice.
 func (r *reducedReply) send(inv fabric.Handle) {
 	c := r.c
-	if !r.short { // a refused Reply ends the connection and answers nothing
+	switch {
+	case r.fatal: // the connection ends, and the Call may be refused or in limbo
+		c.r.server.book.refuse(r.job.id)
+	case r.refused:
+		c.r.server.book.refuse(r.job.id)
+		c.ledger.refuse(r.h.Credits)
+	default:
 		c.ledger.reply(r.h.Credits)
 	}
 	b := r.h.Append(nil)
@@ -233,10 +261,13 @@ func (x *rcall) scribble(to []rpcrdma.Segment, data []byte) func() {
 	}
 }
 
+// handlesOffered counts the handles of x and returns the last one.
 func (x *rcall) handlesOffered() (n int, last fabric.Handle) {
 	x.each(func(s rpcrdma.Segment) {
-		n++
-		last = fabric.Handle(s.Handle)
+		if h := fabric.Handle(s.Handle); h != last {
+			n++
+			last = h
+		}
 	})
 	return n, last
 }

@@ -46,6 +46,16 @@ func (l *creditLedger) reply(grant uint32) {
 	}
 }
 
+// refuse counts a Reply that the Requester refuses: its grant counts only if it is below the one
+// in force.
+func (l *creditLedger) refuse(grant uint32) {
+	last := int64(1)
+	if n := len(l.grants); n > 0 {
+		last = l.grants[n-1]
+	}
+	l.reply(uint32(min(int64(max(grant, 1)), last)))
+}
+
 func (l *creditLedger) String() string {
 	return fmt.Sprintf("%d calls, %d replies, %d credits requested, last grants %v", l.calls, l.replies, l.requested, l.grants[max(0, len(l.grants)-8):])
 }

@@ -46,7 +46,10 @@ type row struct {
 const (
 	inLimbo   = `upstream_replays_total`
 	lost      = `upstream_calls_total{outcome="lost"`
+	errored   = `upstream_calls_total{outcome="error"`
 	abandoned = "call cannot be answered; client connection closed"
+
+	refusedReply = "reply refused; its call failed"
 )
 
 var rows = []row{
@@ -54,16 +57,18 @@ var rows = []row{
 	{"Reply under another XID", "rdma", wrongXID, read, answered, mkdir, closed, "call not answered in time; connection closed", []string{`requester_dropped_total{reason="stray"`, `requester_deadlines_total`, inLimbo, lost}, 0},
 	{"Reply that answers nothing", "rdma", strayReply, read, answered, mkdir, answered, "", []string{`requester_dropped_total{reason="stray"`}, 0},
 	{"Reply sent twice", "rdma", twiceReply, getattr, answered, mkdir, answered, "", []string{`requester_dropped_total{reason="stray"`}, 0},
-	{"Transport header and payload with different XIDs", "rdma", twoXIDs, read, answered, mkdir, closed, "invalid message from the responder; connection closed", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
+	{"Transport header and payload with different XIDs", "rdma", twoXIDs, read, systemErr, mkdir, systemErr, refusedReply, []string{`requester_refused_total{reason="payload"`, errored}, 0},
 	{"Transport header cut short", "rdma", badHeader, read, answered, mkdir, closed, "call not answered in time; connection closed", []string{`requester_dropped_total{reason="header"`, `requester_deadlines_total`, inLimbo, lost}, 0},
 	{"Grant of 0", "rdma", grantZero, read, answered, mkdir, answered, "", []string{`upstream_credits_granted`}, 1},
 	{"Grant of 1", "rdma", grantOne, read, answered, mkdir, answered, "", []string{`upstream_credits_granted`}, 1},
 	{"Grant of 100,000", "rdma", grantHuge, read, answered, mkdir, answered, "", []string{`upstream_credits_granted`}, 128},
-	{"Chunk longer than offered", "rdma", longChunk, read, answered, echo, closed, "invalid message from the responder; connection closed", []string{`requester_refused_total{reason="chunks"`, inLimbo, lost}, 0},
-	{"Chunk shorter than what belongs in it", "rdma", shortChunk, read, answered, echo, closed, "invalid message from the responder; connection closed", []string{`requester_refused_total{reason="payload"`, inLimbo, lost}, 0},
-	{"ERR_CHUNK", "rdma", errChunk, read, answered, mkdir, systemErr, "", []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
-	{"ERR_VERS", "rdma", errVers, read, answered, mkdir, systemErr, "no connection to upstream", []string{`requester_rdma_errors_total{code="err_vers"`, `upstream_calls_total{outcome="error"`}, 0},
-	{"ERR_CHUNK to a Call under RPCSEC_GSS", "rdma", errChunk, getattr, answered, echoGSS, closed, abandoned, []string{`requester_rdma_errors_total{code="err_chunk"`, `upstream_calls_total{outcome="error"`}, 0},
+	{"Chunk longer than offered", "rdma", longChunk, read, systemErr, echo, systemErr, refusedReply, []string{`requester_refused_total{reason="chunks"`, errored}, 0},
+	{"Chunk shorter than what belongs in it", "rdma", shortChunk, read, systemErr, echo, systemErr, refusedReply, []string{`requester_refused_total{reason="payload"`, errored}, 0},
+	{"Chunk that was not written as the Reply says", "rdma", unwritten, read, systemErr, echo, systemErr, refusedReply, []string{`requester_refused_total{reason="unwritten"`, errored}, 0},
+	{"Chunk longer than offered, in the Reply to a Call under RPCSEC_GSS", "rdma", longChunk, read, systemErr, echoGSS, closed, abandoned, []string{`requester_refused_total{reason="chunks"`, errored}, 0},
+	{"ERR_CHUNK", "rdma", errChunk, read, answered, mkdir, systemErr, "", []string{`requester_rdma_errors_total{code="err_chunk"`, errored}, 0},
+	{"ERR_VERS", "rdma", errVers, read, answered, mkdir, systemErr, "", []string{`requester_rdma_errors_total{code="err_vers"`, errored}, 0},
+	{"ERR_CHUNK to a Call under RPCSEC_GSS", "rdma", errChunk, getattr, answered, echoGSS, closed, abandoned, []string{`requester_rdma_errors_total{code="err_chunk"`, errored}, 0},
 	{"Another handle invalidated", "rdma", alienHandle, read, answered, mkdir, closed, "no connection to upstream", []string{`upstream_disconnects_total`, inLimbo, lost}, 0},
 	{"RDMA Write after the Reply", "rdma", lateWrite, read, answered, echo, answered, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},
 	{"RDMA Read after the Reply", "rdma", lateRead, write, answered, write, answered, "no connection to upstream", []string{`upstream_disconnects_total`}, 0},

@@ -24,6 +24,7 @@ const (
 	grantHuge                // 100,000
 	longChunk                // a chunk comes back longer than it was offered
 	shortChunk               // a chunk comes back shorter than its data
+	unwritten                // a chunk comes back with octets that were never written
 	errChunk                 // RDMA_ERROR, ERR_CHUNK
 	errVers                  // RDMA_ERROR, ERR_VERS
 	alienHandle              // another Call's handle is invalidated
@@ -79,7 +80,7 @@ const (
 
 var faultNames = [faults]string{
 	"reply late", "call dropped", "wrong XID", "stray reply", "duplicate reply", "two XIDs", "bad header",
-	"grant 0", "grant 1", "grant 100000", "chunk too long", "chunk too short", "ERR_CHUNK", "ERR_VERS", "alien handle",
+	"grant 0", "grant 1", "grant 100000", "chunk too long", "chunk too short", "chunk not written", "ERR_CHUNK", "ERR_VERS", "alien handle",
 	"late write", "late read", "responder hangs up",
 	"record cut",
 	"wire reset", "wire FIN", "wire half-closed", "wire stalled", "black hole", "bit flipped", "trickle", "wire slow", "connection reset at accept", "connection refused",
@@ -141,7 +142,7 @@ func (s *sky) set(w weather) { s.now.Store(&w) }
 // often in a million Calls, or pieces of up to 16 KiB on a wire, at its worst.
 var responderFaults = weather{
 	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, twoXIDs: 2000, badHeader: 3000,
-	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, errChunk: 20000, errVers: 2000,
+	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, unwritten: 10000, errChunk: 20000, errVers: 2000,
 	alienHandle: 2000, lateWrite: 20000, lateRead: 20000, hangUp: 3000,
 	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, corruptWire: 3000, trickleWire: 20000, delayWire: 50000,
 	refuseWire: 300000,

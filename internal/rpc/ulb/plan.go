@@ -3,10 +3,10 @@ package ulb
 // Octets of a Transport header, RFC 8166 Section 4: the fixed part with three empty
 // lists, and the octets that one chunk of one segment adds to each list.
 const (
-	headerLen     = 28
-	readListLen   = 24 // 1 - PHLOO
-	writeListLen  = 24 // 1 - 1 - HLOO
-	replyChunkLen = 20 // 1 - HLOO, the first 1 in place of a 0
+	headerLen    = 28
+	readListLen  = 24 // 1 - PHLOO
+	writeListLen = 24 // 1 - 1 - HLOO
+	segmentLen   = 16 // HLOO
 )
 
 // Reply chunks have some slack and are then rounded up to pages, so that a Reply with an
@@ -15,6 +15,33 @@ const (
 	replySlack   = 256
 	replyQuantum = 4 << 10
 )
+
+const (
+	// MaxSegments is the most segments of a Reply chunk.
+	MaxSegments = 4
+	// mostSegment is the most octets of a Reply chunk's segment, unless the chunk then had more
+	// than MaxSegments. Older servers with ntirpc end at a longer segment; none of them returns
+	// more than 1 MiB of data.
+	mostSegment = 1 << 20
+)
+
+// Segments returns how many segments the chunk of s is offered in, and the octets of each but the
+// last. A Write chunk has one segment: it holds data alone and is no longer than a READ's.
+func (s Shape) Segments() (count int, each uint32) {
+	if s.Reply != ReplyChunk {
+		return 1, s.Capacity
+	}
+	const quantum = MaxSegments * replyQuantum
+	each = max(mostSegment, (s.Capacity+quantum-1)/quantum*replyQuantum)
+	return int((s.Capacity + each - 1) / each), each
+}
+
+// replyChunkLen returns the octets that the Reply chunk of s adds to a header: the count and the
+// segments. The 1 before them replaces a 0.
+func (s Shape) replyChunkLen() int {
+	count, _ := s.Segments()
+	return 4 + count*segmentLen
+}
 
 // maxCall keeps sums of lengths within an int on every platform. Records of the TCP side
 // are far shorter.
@@ -28,7 +55,7 @@ const maxCall = 1 << 30
 // shapes that the Linux client sends, because servers are tested with them: one chunk per list,
 // never a Write list with a Reply chunk, and a Write list only with a Call that is inline.
 func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Shape, error) {
-	if callLen < 0 || callLen > maxCall || callInline < headerLen+readListLen+replyChunkLen {
+	if callLen < 0 || callLen > maxCall || callInline < headerLen+readListLen+4+MaxSegments*segmentLen {
 		return Shape{}, ErrTooLong
 	}
 	var s Shape
@@ -48,7 +75,7 @@ func (reg *Registry) Plan(a *Analysis, callLen, callInline, replyInline int) (Sh
 	default:
 		s.Reply = ReplyChunk
 		s.Capacity = reg.replyCapacity(a.MaxReply)
-		chunks = replyChunkLen
+		chunks = s.replyChunkLen()
 	}
 	switch {
 	case headerLen+chunks+callLen <= callInline:

@@ -1,0 +1,174 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+// Replies that are refused
+//
+// The answer to a Call is checked twice: accepts compares the header with what the Call offered,
+// and rebuild reads the Payload stream once the Call's handles are dead. A Reply that fails a check
+// ends its own RPC and nothing else: "The Requester MUST terminate the pending RPC transaction and
+// report an appropriate permanent error to the RPC consumer." RFC 8166 Section 6.1. The Call's
+// fate is Answered, so that it is not sent again, its handles are invalidated, and its credit is
+// returned as after any answer.
+//
+// The connection ends only when the Requester cannot protect the memory of other Calls, or cannot
+// speak with the peer at all:
+//
+//	a handle is invalidated that is not the answered Call's    distrust
+//	a handle cannot be invalidated                             invalidate
+//	the peer answers its first Call with ERR_VERS              take
+//	the provider reports an error of the peer                  closed
+//
+// A header that cannot be decoded, or that has the XID of no Call, is discarded. docs/conformance.md
+// has all refusals in a table.
+
+// accepts checks the answer to pc as far as that is possible while the handles are valid: RFC 8166
+// Sections 3.4.6, 4.2.4, 4.3. payload is the part of the message after the header h.
+func (pc *pendingCall) accepts(h *rpcrdma.Header, payload []byte) error {
+	if h.Proc == rpcrdma.Error {
+		return nil
+	}
+	if err := pc.acceptChunks(h); err != nil {
+		return refusal{reasonChunks, err}
+	}
+	length := uint64(len(payload))
+	if h.Proc == rpcrdma.NoMsg {
+		if h.Reply == nil || len(payload) != 0 {
+			return refusal{reasonChunks, fmt.Errorf("RDMA_NOMSG without Reply chunk or with %d octets inline", len(payload))}
+		}
+		length = h.Reply.Length()
+	} else {
+		if h.Reply != nil && h.Reply.Length() != 0 {
+			return refusal{reasonChunks, fmt.Errorf("RDMA_MSG with %d octets in the Reply chunk", h.Reply.Length())}
+		}
+		// "the value of the rdma_xid field does not match the value of the XID field
+		// in the accompanying RPC message", Section 4.5.2.
+		if len(payload) >= 4 && binary.BigEndian.Uint32(payload) != h.XID {
+			return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x", binary.BigEndian.Uint32(payload))}
+		}
+	}
+	if length < oncrpc.MinReply {
+		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", length)}
+	}
+	return nil
+}
+
+// acceptChunks checks the lists of an answer to pc against what pc offered.
+func (pc *pendingCall) acceptChunks(h *rpcrdma.Header) error {
+	// "Responders MUST leave the Read list empty in all replies." Section 4.3.1.
+	if len(h.Reads) != 0 {
+		return fmt.Errorf("%d segments in the Read list", len(h.Reads))
+	}
+	// A Write list that is missing from the Reply is taken as unused: some
+	// Responders ignore it and send the result inline.
+	if len(h.Writes) > 0 && (pc.shape.Reply != ulb.ReplyWriteChunk || len(h.Writes) > 1) {
+		return fmt.Errorf("%d Write chunks", len(h.Writes))
+	}
+	for i := range h.Writes {
+		if err := pc.within("Write chunk", &h.Writes[i]); err != nil {
+			return err
+		}
+	}
+	if h.Reply == nil {
+		return nil
+	}
+	if pc.shape.Reply != ulb.ReplyChunk {
+		if h.Reply.Length() != 0 {
+			return fmt.Errorf("a Reply chunk of %d octets was not offered", h.Reply.Length())
+		}
+		return nil
+	}
+	return pc.within("Reply chunk", h.Reply)
+}
+
+// within checks a returned Write or Reply chunk against the segments offered.
+//
+// "The Responder pushes one data item to the Requester, filling the chunk contiguously and in
+// segment array order [...] The Responder MUST copy the segment count and all segments from the
+// Requester-provided Write chunk into the RPC Reply message's Transport header. As it does so, the
+// Responder updates each segment length field". RFC 8166 Section 3.4.6.
+//
+// Segments that are missing count as unused. RFC 8267 Section 6.4.1 asks for a Write chunk without
+// any when a READ returns no data, and old Linux servers return one at the end of each file.
+func (pc *pendingCall) within(name string, w *rpcrdma.WriteChunk) error {
+	offered, each := pc.shape.Segments()
+	if len(w.Segments) > offered {
+		return fmt.Errorf("%s: %d segments of %d", name, len(w.Segments), offered)
+	}
+	left, full := pc.offered[replyHandle].Length, true
+	for i := range w.Segments {
+		n, most := w.Segments[i].Length, min(left, each)
+		if n > most {
+			return fmt.Errorf("%s: %d octets of %d", name, n, most)
+		}
+		if n > 0 && !full {
+			return fmt.Errorf("%s: %d octets behind a segment that is not full", name, n)
+		}
+		left, full = left-most, n == most
+	}
+	return nil
+}
+
+// peerInvalidated records that the message of c invalidated a handle. It reports whether that is
+// one of pc's valid handles.
+func (pc *pendingCall) peerInvalidated(c *fabric.Completion) bool {
+	for i := range pc.handles {
+		if pc.handles[i] != c.Invalidated {
+			continue
+		}
+		pc.handles[i] = 0
+		if i == replyHandle {
+			pc.placed = c.Placed
+		}
+		return true
+	}
+	return false
+}
+
+// refused makes err the end of pc, whose Reply is refused.
+func (pc *pendingCall) refused(err error) {
+	pc.replied, pc.fate = true, Answered
+	pc.err = fmt.Errorf("%w: %w", errInvalidReply, err)
+}
+
+// refuse fails pc because of the Reply to it.
+func (r *Requester) refuse(pc *pendingCall, err error) {
+	pc.refused(err)
+	r.report(pc.call, err, "reply refused; its call failed")
+}
+
+// distrust closes the connection because of a message that the peer sent. c is the Call that the
+// message was about, or nil. All other Calls fail in limbo.
+func (r *Requester) distrust(c *Call, err error) {
+	if r.state != up {
+		return
+	}
+	r.report(c, err, "invalid message from the responder; connection closed")
+	r.end(fmt.Errorf("%w: %w", errInvalidReply, err))
+}
+
+// report counts a refusal and logs it, as often as the limit allows.
+func (r *Requester) report(c *Call, err error, what string) {
+	r.metrics.refused(err)
+	ok, suppressed := r.opts.Lines.Allow(time.Now())
+	if !ok {
+		return
+	}
+	e := r.opts.Log.Warn().Stringer("peer", r.info.Peer).Err(err)
+	if c != nil {
+		e = e.Uint32("xid", c.XID).Str("procedure", c.Analysis.Procedure)
+	}
+	if suppressed > 0 {
+		e = e.Uint64("suppressed", suppressed)
+	}
+	e.Msg(what)
+}
