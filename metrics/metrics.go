@@ -127,11 +127,17 @@ type series struct {
 	made map[string]any
 }
 
-// New returns a Registry that also exports Go runtime and process metrics.
+// New returns a Registry without series.
 func New() *Registry {
-	p := prometheus.NewRegistry()
-	p.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return &Registry{series: &series{p: p, made: make(map[string]any)}}
+	return &Registry{series: &series{p: prometheus.NewRegistry(), made: make(map[string]any)}}
+}
+
+// NewForProcess returns a Registry that exports the metrics of the Go runtime and of the
+// process. These read /proc at each scrape.
+func NewForProcess() *Registry {
+	r := New()
+	r.p.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
 }
 
 // once returns the series with the name and labels, and makes it first if there is none.

@@ -54,7 +54,7 @@ func TestSeries(t *testing.T) {
 		`rdmabridge_asked{x="y"} 1.5`,
 		"rdmabridge_asked_total 2",
 	)
-	if !strings.Contains(scrape(t, r), "go_goroutines ") {
+	if !strings.Contains(scrape(t, NewForProcess()), "go_goroutines ") {
 		t.Error("scrape lacks the Go runtime's metrics")
 	}
 }

@@ -23,6 +23,7 @@ import (
 // under way is not read from, so its FIN is not seen. What it sends again on its
 // next connection is executed once all the same, and the old one is closed.
 func TestRetransmissionBeforeTheEndIsSeen(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	release := make(chan struct{})
 	tcp := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
@@ -58,6 +59,7 @@ func TestRetransmissionBeforeTheEndIsSeen(t *testing.T) {
 // TestReconnectAndRetransmit: the end of one connection and the Call on the next
 // race, on two loops, under load.
 func TestReconnectAndRetransmit(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var mkdirs atomic.Int64
 	var xids sync.Map
@@ -221,6 +223,7 @@ func rdmaCall(t *testing.T, h *proxytest.Harness, acct *regmem.Account, m []byte
 // sequence of transports. However it ends, only the last connection learns of that, and every
 // Exchange and all memory come back.
 func TestAdoptedTwice(t *testing.T) {
+	t.Parallel()
 	transports := []string{"rdma", "tcp"}
 	for _, a := range transports {
 		for _, b := range transports {

@@ -62,7 +62,7 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		h.Eventually("the client is busy", func() bool { return a.answered.Load() > 3 })
+		h.Eventually("the client is busy", func() bool { return a.answered.Load() > 0 })
 	}
 	// In the middle of the long one.
 	long := clients[1].answered.Load()

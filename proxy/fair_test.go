@@ -216,6 +216,7 @@ func TestReconfigureWeights(t *testing.T) {
 
 // Connections come and go while rates change: -race looks on.
 func TestReconfigureRatesUnderConnections(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
 	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
@@ -270,6 +271,7 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 // answer, and all are answered when it does. On both transports a client that was
 // made to wait goes on.
 func TestSlowStartOfAStalledUpstream(t *testing.T) {
+	t.Parallel()
 	const clients, deep = 12, 30
 	for _, rdma := range []bool{false, true} {
 		h := proxytest.NewHarness(t, budget)
@@ -357,6 +359,7 @@ func TestSlowStartOfSilentClients(t *testing.T) {
 
 // Rates make clients wait, of one address together, and drop nothing.
 func TestRates(t *testing.T) {
+	t.Parallel()
 	const clients, calls = 4, 40
 	for _, tt := range []struct {
 		name string

@@ -13,6 +13,7 @@ import (
 // as its kind allows, always under one XID, with pauses; then its client's connection
 // is closed rather than left waiting.
 func TestDeadlyCalls(t *testing.T) {
+	t.Parallel()
 	const once, again = 1, 1 + 5
 	for name, tc := range map[string]struct {
 		call []byte

@@ -26,6 +26,7 @@ func unlockCall(xid, procedure uint32, host string, svid uint32) []byte {
 // Two clients that number their processes alike are two owners to the server, one that
 // comes back stays who it was, and a server's Calls do not come back to it.
 func TestNLM(t *testing.T) {
+	t.Parallel()
 	svids := make(chan uint32, 16)
 	h := proxytest.NewHarness(t, budget)
 	l := h.TCPServer(proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {

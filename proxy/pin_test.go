@@ -75,8 +75,10 @@ func metric(h *proxytest.Harness, name string) (n int) {
 	w := httptest.NewRecorder()
 	h.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
-		f := strings.Fields(line)
-		if len(f) == 2 && strings.HasPrefix(f[0], "rdmabridge_"+name) {
+		if !strings.HasPrefix(line, "rdmabridge_"+name) {
+			continue
+		}
+		if f := strings.Fields(line); len(f) == 2 {
 			v, _ := strconv.ParseFloat(f[1], 64)
 			n += int(v)
 		}
@@ -87,6 +89,7 @@ func metric(h *proxytest.Harness, name string) (n int) {
 // TestPinnedModes: which clients have a pinned connection, and that it ends with its
 // client.
 func TestPinnedModes(t *testing.T) {
+	t.Parallel()
 	v3 := proxytest.GetattrCall(1)
 	v40 := proxytest.CompoundCall(1, 0)
 	v41 := proxytest.CompoundCall(2, 1)
@@ -138,6 +141,7 @@ func TestPinnedModes(t *testing.T) {
 
 // TestPinnedRDMAClients: so have those of an RDMA listener, in one process with others.
 func TestPinnedRDMAClients(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	lp := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
@@ -159,6 +163,7 @@ func TestPinnedRDMAClients(t *testing.T) {
 
 // TestPinnedEndpoints: clients are spread over the addresses of a server.
 func TestPinnedEndpoints(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	lp := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
@@ -179,6 +184,7 @@ func TestPinnedEndpoints(t *testing.T) {
 // TestPinnedLimit: a client more than may be is closed; when another goes it may
 // come.
 func TestPinnedLimit(t *testing.T) {
+	t.Parallel()
 	x := newPinning(t, budget, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Pinned = 3 })
 	var cs []*proxytest.Client
 	for range 3 {
@@ -228,6 +234,7 @@ func TestPinnedLimitOfMemory(t *testing.T) {
 
 // TestPinnedReceives: memory that a busy client needed goes when it is idle.
 func TestPinnedReceives(t *testing.T) {
+	t.Parallel()
 	var gate proxytest.Gate
 	x := newPinning(t, budget, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.SlowStart = 1024 })
 	c := x.client()
@@ -385,6 +392,7 @@ func (s *silence) intercept(c *oncrpc.Call) ([]byte, bool) {
 // TestPinnedLost: a client keeps its connection when the server's is lost, if all
 // its Calls can be sent again.
 func TestPinnedLost(t *testing.T) {
+	t.Parallel()
 	var silent silence
 	x := newPinning(t, budget, proxytest.Behaviour{Intercept: silent.intercept}, nil)
 	sequenced, gss, idle := x.client(), x.client(), x.client()
@@ -432,6 +440,7 @@ func TestPinnedLost(t *testing.T) {
 // in flight for the one before is answered there, under the same XID, though the
 // RDMA connection it went out on ends with the client's first.
 func TestPinnedAdopted(t *testing.T) {
+	t.Parallel()
 	var silent silence
 	silent.Store(true)
 	x := newPinning(t, budget, proxytest.Behaviour{Intercept: silent.intercept}, nil)
@@ -458,6 +467,7 @@ func TestPinnedAdopted(t *testing.T) {
 // TestPinnedMemoryRunsOut: clients with connections of their own take turns when
 // memory for Replies is spent.
 func TestPinnedMemoryRunsOut(t *testing.T) {
+	t.Parallel()
 	x := newPinning(t, 48<<20, proxytest.Behaviour{Delay: 5 * time.Millisecond}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModePinned })
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -485,6 +495,7 @@ func TestPinnedMemoryRunsOut(t *testing.T) {
 // TestSessionBoundsReplies: the limits of CREATE_SESSION bound the Reply chunks of Calls
 // whose Replies nothing else bounds.
 func TestSessionBoundsReplies(t *testing.T) {
+	t.Parallel()
 	id := [16]byte{0xab, 1, 2, 3}
 	long := make([]byte, 40<<10)
 	x := newPinning(t, budget, proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
@@ -575,6 +586,7 @@ func failed(xid, stat uint32) []byte { return oncrpc.AppendAccepted(plain(xid), 
 
 // TestBackChannel: a server calls its client.
 func TestBackChannel(t *testing.T) {
+	t.Parallel()
 	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		for xid, n := range []int{0, 1, 100, 1000, 3900, 4100} { // 4100: Linux sends as much as TCP clients allow
 			m := proxytest.CallbackCall(uint32(xid), n)
@@ -623,6 +635,7 @@ func TestBackChannel(t *testing.T) {
 // TestBackChannelOfSharedConnections: the proxy refuses Calls on a shared connection, which
 // belongs to no client.
 func TestBackChannelOfSharedConnections(t *testing.T) {
+	t.Parallel()
 	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
 	check(t, x.client(), proxytest.SequenceCall(1))
 	back := x.back.Conns()[0]
@@ -632,6 +645,7 @@ func TestBackChannelOfSharedConnections(t *testing.T) {
 
 // TestBackChannelRefusals: the proxy refuses messages that it cannot carry, and goes on.
 func TestBackChannelRefusals(t *testing.T) {
+	t.Parallel()
 	over(t, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.CallInline = 4096 }, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		header := func(xid uint32, p rpcrdma.Proc, edit func(*rpcrdma.Header)) []byte {
 			var h rpcrdma.Header
@@ -721,6 +735,7 @@ func unread(h *proxytest.Harness, addr string, calls func() int64) net.Conn {
 // TestBackChannelUnread: Calls to a client that does not read are bounded, and the proxy
 // refuses the rest.
 func TestBackChannelUnread(t *testing.T) {
+	t.Parallel()
 	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
 	used := x.Arena.Stats().Used
 	c := unread(x.Harness, x.p.Addr("nfs"), func() int64 { return x.server.Calls.Load() })
@@ -743,6 +758,7 @@ func TestBackChannelUnread(t *testing.T) {
 
 // TestBackChannelUnanswered: the oldest Calls that a client does not answer are forgotten.
 func TestBackChannelUnanswered(t *testing.T) {
+	t.Parallel()
 	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		for xid := range uint32(30) {
 			m := proxytest.CallbackCall(xid, 8)
@@ -766,6 +782,7 @@ func TestBackChannelUnanswered(t *testing.T) {
 
 // TestBackChannelEnds: Calls that are outstanding end with either side.
 func TestBackChannelEnds(t *testing.T) {
+	t.Parallel()
 	over(t, nil, func(t *testing.T, x *pinning, c *proxytest.Client, back *proxytest.Callback) {
 		// The server's: the answer comes too late, and not to the next connection.
 		m := proxytest.CallbackCall(9, 8)
@@ -805,6 +822,7 @@ func TestBackChannelEnds(t *testing.T) {
 // own answers, over connections of the shared pool on which the XID is free, and do
 // not wait for one another.
 func TestGSSCollisions(t *testing.T) {
+	t.Parallel()
 	var gate proxytest.Gate
 	defer gate.Open()
 	x := newPinning(t, budget, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModeShared })

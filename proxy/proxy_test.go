@@ -57,6 +57,7 @@ func check(t *testing.T, c *proxytest.Client, m []byte) {
 // TestForwardShapes: whatever the shape on the RDMA side, the client sees the
 // same octets.
 func TestForwardShapes(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	p, _ := forward(t, h, 32, proxytest.Behaviour{}, nil)
 	c := h.Client(p.Addr("nfs"))
@@ -75,6 +76,7 @@ func TestForwardShapes(t *testing.T) {
 // TestManyClients is the pool of 4 connections under 200 clients with 32 Calls
 // outstanding each: credits are never overrun and all are answered.
 func TestManyClients(t *testing.T) {
+	t.Parallel()
 	const clients, deep, perClient, grant = 200, 32, 64, 16
 	h := proxytest.NewHarness(t, budget)
 	p, s := forward(t, h, grant, proxytest.Behaviour{}, nil)
@@ -271,6 +273,7 @@ func TestLostConnections(t *testing.T) {
 // TestRetransmission: a Call that is sent again, on the same connection or on a
 // new one, has the same XID at the server.
 func TestRetransmission(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var gate proxytest.Gate
 	p, s := forward(t, h, 8, proxytest.Behaviour{Gate: &gate}, nil)
@@ -370,6 +373,7 @@ func TestCallsNotSentInFull(t *testing.T) {
 // TestRoutes: programs go where the routes say, others are refused as RFC 5531
 // says.
 func TestRoutes(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	tcp := h.TCPServer(proxytest.Behaviour{})
 	rp := fabrictest.NewLoopback()
@@ -553,6 +557,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 // TestClientsThatDoNotRead: whatever they ask for, over RDMA or TCP, alone or
 // together, the others go on.
 func TestClientsThatDoNotRead(t *testing.T) {
+	t.Parallel()
 	const budget = 64 << 20
 	unknown := func(xid uint32) []byte { return proxytest.EchoCall(xid, 20, 1000000, 0) }
 	read := func(xid uint32) []byte { return proxytest.ReadCall(xid, 0, 1<<20) }
@@ -639,6 +644,7 @@ func TestDrain(t *testing.T) {
 // TestDrainOfBusyClients: clients that always have a Call outstanding do not keep
 // a drain from ending.
 func TestDrainOfBusyClients(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	p, _ := forward(t, h, 16, proxytest.Behaviour{Delay: 20 * time.Millisecond}, nil)
 	var wg sync.WaitGroup
@@ -693,6 +699,7 @@ func TestUpstreamDown(t *testing.T) {
 // TestMemoryForRepliesRunsOut: more Calls with Reply chunks of the largest size
 // than there is memory for; they take turns and all are answered.
 func TestMemoryForRepliesRunsOut(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, 32<<20)
 	p, _ := forward(t, h, 64, proxytest.Behaviour{}, nil)
 	var wg sync.WaitGroup
@@ -717,6 +724,7 @@ func TestMemoryForRepliesRunsOut(t *testing.T) {
 // TestNoMemoryOfAnAsyncProvider: where handles die late, a Call that found no
 // memory is taken and ends as not sent. Its connection is well and stays.
 func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, 32<<20)
 	lp := fabrictest.NewLoopback()
 	lp.AsyncInvalidate(true)

@@ -16,6 +16,7 @@ import (
 // place of the one that had its Call is known, whether that was answered or not: the
 // server sees it under one XID, and once while it is under way.
 func TestReplacedUpstream(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	release := make(chan struct{})
 	open := sync.OnceFunc(func() { close(release) })
@@ -78,6 +79,7 @@ func TestReplacedUpstream(t *testing.T) {
 // TestReconfigureMode: a client that is connected gets a pinned connection once the mode
 // allows it, keeps it, and clients without one get none while the mode forbids it.
 func TestReconfigureMode(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	tcp := h.TCPServer(proxytest.Behaviour{})
 	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}}
@@ -120,6 +122,7 @@ func TestReconfigureMode(t *testing.T) {
 
 // TestRefusedReloadMetrics: a reload that is refused does not change the metrics.
 func TestRefusedReloadMetrics(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
 	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}

@@ -53,6 +53,7 @@ func (x *reverse) refused(reason string) int {
 
 // TestRDMARefusals: the listener refuses clients that it does not want, and counts them.
 func TestRDMARefusals(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		reason string
 		change func(*proxy.ListenerOptions)

@@ -104,10 +104,19 @@ func (x *portCase) drop(reset bool) {
 	})
 }
 
-// free returns the first of n consecutive ports that are free.
+// nextFree is where free begins to look: above the ports that it returned to other tests.
+var nextFree = struct {
+	sync.Mutex
+	port uint16
+}{port: uint16(20000 + os.Getpid()%128*64)}
+
+// free returns the first of n consecutive ports that are free, and that it never returns
+// again.
 func free(t *testing.T, n int) uint16 {
 	t.Helper()
-	for low := uint16(20000 + os.Getpid()%128*64); low < 32000; low += uint16(n) {
+	nextFree.Lock()
+	defer nextFree.Unlock()
+	for low := nextFree.port; low < 32000; low += uint16(n) {
 		var all []net.Listener
 		for port := low; port < low+uint16(n); port++ {
 			if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
@@ -118,6 +127,7 @@ func free(t *testing.T, n int) uint16 {
 			l.Close()
 		}
 		if len(all) == n {
+			nextFree.port = low + uint16(n)
 			return low
 		}
 	}
@@ -128,6 +138,7 @@ func free(t *testing.T, n int) uint16 {
 // TestSourcePortStays: the connection that follows one that has ended, shared or pinned,
 // comes from the same port, whichever side ended it.
 func TestSourcePortStays(t *testing.T) {
+	t.Parallel()
 	low := free(t, 8)
 	for _, tt := range []struct {
 		name   string
@@ -170,6 +181,7 @@ func TestSourcePortStays(t *testing.T) {
 // TestSourcePortsOfTheNextProcess: the proxy that follows one that has ended connects from
 // the same ports, also on behalf of the same client; one beside it from others.
 func TestSourcePortsOfTheNextProcess(t *testing.T) {
+	t.Parallel()
 	low := free(t, 40)
 	for _, tt := range []struct {
 		name   string
@@ -256,6 +268,7 @@ func TestSourcePortsComeHome(t *testing.T) {
 
 // TestIdleClosedByServer: a server that closes an idle connection is not reported as a fault.
 func TestIdleClosedByServer(t *testing.T) {
+	t.Parallel()
 	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.6")})
 	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
 	x.drop(false)
@@ -271,6 +284,7 @@ func TestIdleClosedByServer(t *testing.T) {
 // TestSourcePortRange: ports are given back by clients that go; when all are in use that
 // is said.
 func TestSourcePortRange(t *testing.T) {
+	t.Parallel()
 	low := free(t, 4)
 	busy, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", low+1))
 	if err != nil {
@@ -309,6 +323,7 @@ func TestSourcePortRange(t *testing.T) {
 // TestSourcePortLost: when another process has the port meanwhile, the connection comes
 // from another one, and that is counted.
 func TestSourcePortLost(t *testing.T) {
+	t.Parallel()
 	mine := netip.MustParseAddr("127.0.0.4") // no other test connects from there
 	x := newPortCase(t, 1, proxy.Source{Address: mine})
 	port := x.ports(1)[0]
@@ -337,6 +352,7 @@ func TestSourcePortLost(t *testing.T) {
 // although the connection is lost with its Reply, or the proxy with all of them, and the client
 // has to send it again: the server knows it by its XID and where it comes from.
 func TestSourcePortForTheDuplicateRequestCache(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name        string
 		connections int
@@ -406,6 +422,7 @@ func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 // TestSourcePortReserved: connections come from reserved ports, for servers that do not
 // trust users.
 func TestSourcePortReserved(t *testing.T) {
+	t.Parallel()
 	l, err := net.ListenPacket("udp", "127.0.0.1:700")
 	if errors.Is(err, syscall.EACCES) {
 		t.Skip("needs CAP_NET_BIND_SERVICE")

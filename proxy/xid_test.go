@@ -47,6 +47,7 @@ func TestXIDStaysForARetransmission(t *testing.T) {
 // TestXIDOfAnotherProcess: a Call that comes again to the process that follows has the
 // XID that it had.
 func TestXIDOfAnotherProcess(t *testing.T) {
+	t.Parallel()
 	a, b := newXIDTable(), newXIDTable()
 	for xid := range uint32(1000) {
 		_, first := remembered(a, &front{}, xid*3, "mkdir")
@@ -65,6 +66,7 @@ func TestXIDOfAnotherProcess(t *testing.T) {
 // other one. None of their Calls takes the place of another, neither in the name space on the
 // far side nor in the table.
 func TestXIDsOfACount(t *testing.T) {
+	t.Parallel()
 	for name, order := range map[string]func(uint32) uint32{
 		"network order": func(n uint32) uint32 { return n },
 		"host order":    bits.ReverseBytes32,
@@ -98,6 +100,7 @@ func TestXIDsOfACount(t *testing.T) {
 // TestSlots: clients keep theirs, those who come later have others, and those of clients
 // that have gone are used again in the end.
 func TestSlots(t *testing.T) {
+	t.Parallel()
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
 	var x, y slots
 	now := time.Now()
@@ -179,6 +182,7 @@ func TestXIDAdoption(t *testing.T) {
 // TestXIDMemoryIsBounded: what was answered is forgotten, what is in flight
 // never, and a set full of Calls in flight costs the next one its memory only.
 func TestXIDMemoryIsBounded(t *testing.T) {
+	t.Parallel()
 	x := newXIDTable()
 	cl := &front{}
 	remembered(x, cl, 1, "held")
@@ -233,6 +237,7 @@ func TestXIDsOfTwins(t *testing.T) {
 // TestXIDOutlivesWrites: however many WRITEs are answered, what must not be done
 // twice keeps its XID.
 func TestXIDOutlivesWrites(t *testing.T) {
+	t.Parallel()
 	x := newXIDTable()
 	cl := &front{}
 	add := func(xid uint32, class ulb.Class) claim {
@@ -271,6 +276,7 @@ func BenchmarkXIDRemember(b *testing.B) {
 // TestSharedSlotStays: a client whose address shares a slot keeps it for as long as its
 // Calls are remembered, whoever goes meanwhile.
 func TestSharedSlotStays(t *testing.T) {
+	t.Parallel()
 	var s slots
 	now := time.Now()
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
@@ -297,6 +303,7 @@ func TestSharedSlotStays(t *testing.T) {
 
 // TestSharedSlotsEnd: who has shared a slot is forgotten, and may have one of its own.
 func TestSharedSlotsEnd(t *testing.T) {
+	t.Parallel()
 	var s slots
 	now := time.Now()
 	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }

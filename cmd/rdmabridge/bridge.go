@@ -52,7 +52,7 @@ type bridge struct {
 // newBridge makes the parts that c describes and connects them to each other. It opens
 // no socket. Start uses the sockets of in, which may be nil.
 func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
-	b = &bridge{log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), metrics: metrics.New(), trim: make(chan struct{})}
+	b = &bridge{log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
 	}

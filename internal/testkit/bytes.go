@@ -3,6 +3,7 @@ package testkit
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,6 +40,16 @@ func AppendWords(b []byte, ws ...uint32) []byte {
 func AppendOpaque(b, data []byte) []byte {
 	b = append(AppendWords(b, uint32(len(data))), data...)
 	return append(b, make([]byte, -len(data)&3)...)
+}
+
+// AppendPattern appends the Pattern of n octets of seed as variable-length opaque data with
+// its roundup.
+func AppendPattern[S byte | uint32 | int](b []byte, n int, seed S) []byte {
+	b = AppendWords(b, uint32(n))
+	at := len(b)
+	b = slices.Grow(b, n+3)[:at+n]
+	FillPattern(b[at:], seed)
+	return append(b, make([]byte, -n&3)...)
 }
 
 // Pattern returns n octets that depend on seed and position, so that an octet in the

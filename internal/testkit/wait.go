@@ -5,12 +5,16 @@ import (
 	"time"
 )
 
-// Settles reports whether f becomes true in time.
+// Settles reports whether f becomes true in time. It asks f every millisecond at first, and
+// less often the longer it has waited, so that tests that wait for seconds leave the
+// processors to others.
 func Settles(within time.Duration, f func() bool) bool {
-	for end := time.Now().Add(within); !f(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
+	for began := time.Now(); !f(); {
+		waited := time.Since(began)
+		if waited > within {
 			return false
 		}
+		time.Sleep(min(max(waited/16, time.Millisecond), 50*time.Millisecond))
 	}
 	return true
 }

@@ -39,14 +39,18 @@ func CallHeader(b []byte, xid, program, version, procedure uint32) []byte {
 
 // EchoCall is a Call to the echo program whose payload is a pattern of n octets.
 func EchoCall(xid uint32, n, replyLen, delayMS int) []byte {
-	return EchoCallOf(xid, testkit.Pattern(n, xid), replyLen, delayMS)
+	return testkit.AppendPattern(echoHeader(xid, n, replyLen, delayMS), n, xid)
 }
 
 // EchoCallOf is a Call to the echo program with the given payload.
 func EchoCallOf(xid uint32, payload []byte, replyLen, delayMS int) []byte {
-	b := CallHeader(make([]byte, 0, len(payload)+128), xid, EchoProgram, EchoVersion, EchoProc)
-	b = testkit.AppendWords(b, uint32(replyLen), uint32(delayMS))
-	return testkit.AppendOpaque(b, payload)
+	return testkit.AppendOpaque(echoHeader(xid, len(payload), replyLen, delayMS), payload)
+}
+
+// echoHeader is an EchoCall without its payload of n octets, for which it has room.
+func echoHeader(xid uint32, n, replyLen, delayMS int) []byte {
+	b := CallHeader(make([]byte, 0, n+128), xid, EchoProgram, EchoVersion, EchoProc)
+	return testkit.AppendWords(b, uint32(replyLen), uint32(delayMS))
 }
 
 // EchoReply is the server's Reply to an EchoCall with that payload.
@@ -54,7 +58,7 @@ func EchoReply(xid uint32, payload []byte, replyLen int) []byte {
 	b := testkit.AppendWords(make([]byte, 0, replyLen+64), xid, 1, 0, 0, 0, 0)
 	sum := Checksum(payload)
 	b = testkit.AppendWords(b, sum)
-	return testkit.AppendOpaque(b, testkit.Pattern(replyLen, sum))
+	return testkit.AppendPattern(b, replyLen, sum)
 }
 
 var handle = []byte("a file handle of 28 octets..")
@@ -73,7 +77,7 @@ func ReadReply(xid uint32, offset uint64, count uint32) []byte {
 	b = testkit.AppendWords(b, 0, 1)
 	b = append(b, make([]byte, 84)...)
 	b = testkit.AppendWords(b, count, 0)
-	return testkit.AppendOpaque(b, testkit.Pattern(int(count), uint32(offset)))
+	return testkit.AppendPattern(b, int(count), uint32(offset))
 }
 
 // WriteCall is an NFSv3 WRITE of n patterned octets at offset.
@@ -82,7 +86,7 @@ func WriteCall(xid uint32, offset uint64, n int) []byte {
 	b = testkit.AppendOpaque(b, handle)
 	b = binary.BigEndian.AppendUint64(b, offset)
 	b = testkit.AppendWords(b, uint32(n), 2)
-	return testkit.AppendOpaque(b, testkit.Pattern(n, uint32(offset)))
+	return testkit.AppendPattern(b, n, uint32(offset))
 }
 
 // WriteReply is the server's answer; the verifier carries the data's checksum.
