@@ -223,7 +223,6 @@ func rdmaCall(t *testing.T, h *proxytest.Harness, acct *regmem.Account, m []byte
 // sequence of transports. However it ends, only the last connection learns of that, and every
 // Exchange and all memory come back.
 func TestAdoptedTwice(t *testing.T) {
-	t.Parallel()
 	transports := []string{"rdma", "tcp"}
 	for _, a := range transports {
 		for _, b := range transports {

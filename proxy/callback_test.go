@@ -227,7 +227,6 @@ func refusal(xid, stat uint32) []byte { return oncrpc.AppendAccepted(nil, xid, s
 // TestPairsPinned: on every pair of transports NFSv4.1 gives a client a connection of
 // its own, mode shared does not, mode pinned always does, and it ends with the client.
 func TestPairsPinned(t *testing.T) {
-	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		mode proxy.Mode
@@ -259,7 +258,6 @@ func TestPairsPinned(t *testing.T) {
 
 // TestPairsLimit: a client more than may be is closed.
 func TestPairsLimit(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Pinned = 2 }, func(t *testing.T, x *pair) {
 		first, _ := x.open()
 		second, _ := x.open()
@@ -282,7 +280,6 @@ func TestPairsLimit(t *testing.T) {
 // TestPairsLost: when the connection of a client's own is lost, its NFSv4.1 Calls are
 // sent again on the next, and the client notices nothing.
 func TestPairsLost(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{Delay: 20 * time.Millisecond}, nil, func(t *testing.T, x *pair) {
 		c, _ := x.open()
 		for round := range uint32(5) {
@@ -313,7 +310,6 @@ func TestPairsLost(t *testing.T) {
 
 // TestCallbacks: a server calls its client, whatever transports they use.
 func TestCallbacks(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		c, back := x.open()
 		for xid, n := range []int{0, 1, 100, 1000, 3900} {
@@ -363,7 +359,6 @@ func TestCallbacks(t *testing.T) {
 // TestCallbacksInNumbers: a TCP server has no credits to keep to; its Calls wait
 // for those of the client.
 func TestCallbacksInNumbers(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		c, back := x.open()
 		n := 40
@@ -405,7 +400,6 @@ func TestCallbacksInNumbers(t *testing.T) {
 // TestCallbacksOfSharedConnections: the proxy refuses Calls on a shared connection, which
 // belongs to no client.
 func TestCallbacksOfSharedConnections(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		// Over iWARP the side that has dialled speaks first.
 		var wg sync.WaitGroup
@@ -424,7 +418,6 @@ func TestCallbacksOfSharedConnections(t *testing.T) {
 
 // TestCallbackRefusals: the proxy refuses messages that it cannot carry, and goes on.
 func TestCallbackRefusals(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 		l.ReplyInline, u.ReplyInline = 2048, 4096
 	}, func(t *testing.T, x *pair) {
@@ -467,7 +460,6 @@ func TestCallbackRefusals(t *testing.T) {
 // TestCallbacksUnanswered: Calls that a client does not answer are forgotten when there
 // are too many, and when the client goes.
 func TestCallbacksUnanswered(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		c, back := x.open()
 		const n = 200
@@ -488,7 +480,6 @@ func TestCallbacksUnanswered(t *testing.T) {
 // TestCallbacksUnread: a TCP server's Calls to a client that does not read are bounded in
 // octets, and the proxy refuses the rest.
 func TestCallbacksUnread(t *testing.T) {
-	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
@@ -518,7 +509,6 @@ func TestCallbacksUnread(t *testing.T) {
 
 // TestCallbackEnds: Calls that are outstanding end with either side.
 func TestCallbackEnds(t *testing.T) {
-	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, nil, func(t *testing.T, x *pair) {
 		used := x.Arena.Stats().Used
 		c, back := x.open()

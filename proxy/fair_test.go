@@ -78,7 +78,7 @@ func TestHog(t *testing.T) {
 	var best float64
 	first := until(2 << 20)
 	for w := int64(1); w <= windows && best < 0.95; w++ {
-		last := until((2 + 7*w) << 20)
+		last := until((2 + 4*w) << 20)
 		var sum, squares float64
 		for i := range last {
 			x := last[i] - first[i]
@@ -187,7 +187,7 @@ func TestReconfigureWeights(t *testing.T) {
 		h.Eventually("both wait, before and after", func() bool {
 			h.Eventually("both wait", waits)
 			was := []int64{had[0].Load(), had[1].Load()}
-			h.Eventually("much was written", func() bool { return had[0].Load()+had[1].Load() >= was[0]+was[1]+16<<20 })
+			h.Eventually("much was written", func() bool { return had[0].Load()+had[1].Load() >= was[0]+was[1]+8<<20 })
 			r = float64(had[1].Load()-was[1]) / float64(had[0].Load()-was[0])
 			return waits()
 		})
@@ -359,7 +359,6 @@ func TestSlowStartOfSilentClients(t *testing.T) {
 
 // Rates make clients wait, of one address together, and drop nothing.
 func TestRates(t *testing.T) {
-	t.Parallel()
 	const clients, calls = 4, 40
 	for _, tt := range []struct {
 		name string

@@ -10,9 +10,9 @@ import (
 )
 
 // TestMain lets twelve tests run at a time, where the default is as many as there are
-// processors: most tests mostly wait. Those that are not parallel measure shares, goroutines,
-// allocations or times that others would disturb. TestMain fails on goroutines that outlive the
-// tests.
+// processors: tests that are parallel mostly wait. The others use every processor, or measure
+// shares, goroutines, allocations or times that a crowd would disturb. TestMain fails on
+// goroutines that outlive the tests.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	n := runtime.GOMAXPROCS(0)

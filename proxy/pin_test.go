@@ -467,7 +467,6 @@ func TestPinnedAdopted(t *testing.T) {
 // TestPinnedMemoryRunsOut: clients with connections of their own take turns when
 // memory for Replies is spent.
 func TestPinnedMemoryRunsOut(t *testing.T) {
-	t.Parallel()
 	x := newPinning(t, 48<<20, proxytest.Behaviour{Delay: 5 * time.Millisecond}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModePinned })
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -735,7 +734,6 @@ func unread(h *proxytest.Harness, addr string, calls func() int64) net.Conn {
 // TestBackChannelUnread: Calls to a client that does not read are bounded, and the proxy
 // refuses the rest.
 func TestBackChannelUnread(t *testing.T) {
-	t.Parallel()
 	x := newPinning(t, budget, proxytest.Behaviour{}, nil)
 	used := x.Arena.Stats().Used
 	c := unread(x.Harness, x.p.Addr("nfs"), func() int64 { return x.server.Calls.Load() })

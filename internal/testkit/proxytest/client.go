@@ -110,7 +110,7 @@ func (c *Client) NextCall(wait time.Duration) ([]byte, error) {
 }
 
 // CallTimeout bounds Client.Call: a Call that takes longer hangs.
-const CallTimeout = 20 * time.Second
+const CallTimeout = 60 * time.Second
 
 // ErrTimeout reports a Call that was neither answered nor its connection closed.
 var ErrTimeout = errors.New("proxytest: no reply and the connection still open")

@@ -106,7 +106,7 @@ func (h *Harness) Client(addr string) *Client {
 	return c
 }
 
-// Eventually waits until f is true, and fails the test after 20 s.
+// Eventually waits until f is true, and fails the test after a minute.
 func (h *Harness) Eventually(what string, f func() bool) {
 	h.T.Helper()
 	testkit.Eventually(h.T, what, f)
