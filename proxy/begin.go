@@ -3,6 +3,7 @@ package proxy
 import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
 // begin takes the Call in c.message as far as the pool of its upstream: it finds the upstream,
@@ -50,6 +51,9 @@ func (f *front) begin(c *call) bool {
 		c.reply.result = resultAbsorbed
 		f.settle(c)
 		return true
+	}
+	if a.BackRequest != 0 {
+		nfs.BoundBackChannel(c.message.octets, a, f.client.longestCallBack())
 	}
 	g.charge(c)
 	c.entry.Cost = u.cost(len(c.message.octets), a)

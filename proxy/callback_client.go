@@ -14,6 +14,9 @@ func (s *tcpClient) callBack(m []byte, done releaser, _ reverser) bool {
 	return true
 }
 
+// longestCallBack is part of client.
+func (s *tcpClient) longestCallBack() int { return maxCallbackOctets }
+
 // maxStray is how many Replies that answer no reverse Call a client may send.
 const maxStray = 1000
 
@@ -48,6 +51,9 @@ func (s *rdmaClient) callBack(m []byte, done releaser, from reverser) bool {
 	}
 	return false
 }
+
+// longestCallBack is part of client.
+func (s *rdmaClient) longestCallBack() int { return s.conn.LongestReverseCall() }
 
 // A callbackOwner brings an RDMA client's answers to the connection that the reverse Calls
 // came on.

@@ -21,7 +21,9 @@ import (
 //	                           time a Call may wait
 //	sent, connection lost      replayed with the same XID, if replayable, at most
 //	                           maxReplays times, after the first time with a pause that
-//	                           doubles; otherwise the client's connection closes
+//	                           doubles; otherwise the client's connection closes. A Call
+//	                           that only reads, and whose Reply nothing bounds, is replayed
+//	                           over RDMA with the largest Reply chunk, under a new XID
 //	RDMA_ERROR                 a Call that only reads is sent once more, with the largest
 //	                           Reply chunk; otherwise SYSTEM_ERR, or under RPCSEC_GSS,
 //	                           where only the server can make a Reply, the client's
@@ -99,6 +101,11 @@ func (c *call) replay(here int, err error) {
 	}
 	c.retry.replays++
 	c.up.replayed.Inc()
+	if c.up.isRDMA && c.rdma.Analysis.Guess && c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply {
+		// Perhaps the Reply did not fit and the server ended the connection, as it would end
+		// the next one.
+		c.enlargeReply()
+	}
 	if c.retry.replays == 1 {
 		c.requeue(here)
 		return
@@ -120,13 +127,8 @@ func (c *call) rdmaError(here int, err *rdmaside.CallError) {
 	case c.signed:
 		c.giveUp(here, err)
 	case c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply && !err.Local:
-		// An ERR_CHUNK can only ask for "a larger Reply chunk". A Call that only reads may
-		// be tried once more, under a new XID: RFC 8267 Sections 5.2 and 6.2.
-		c.retry.bigReply = true
-		a := &c.rdma.Analysis
-		a.ResultMax = 0
-		a.MaxReply, a.MaxReduced = c.up.p.registry.Limits().MaxReply, c.up.p.registry.Limits().MaxReply
-		c.setXID(c.up.p.xids.fresh())
+		// An ERR_CHUNK can only ask for "a larger Reply chunk".
+		c.enlargeReply()
 		c.requeue(here)
 	default:
 		// A transport error does not say whether the server ran the Call: RFC 8267
@@ -134,6 +136,16 @@ func (c *call) rdmaError(here int, err *rdmaside.CallError) {
 		c.systemError()
 		c.finish(here)
 	}
+}
+
+// enlargeReply makes c, a Call that only reads, offer the largest Reply chunk, under a new XID:
+// the "short Reply chunk retry" of RFC 8267 Sections 5.2 and 6.2.1.
+func (c *call) enlargeReply() {
+	c.retry.bigReply = true
+	most := c.up.p.registry.Limits().MaxReply
+	a := &c.rdma.Analysis
+	a.ResultMax, a.MaxReply, a.MaxReduced = 0, most, most
+	c.setXID(c.up.p.xids.fresh())
 }
 
 // unsent takes back a Call that conn did not send and that still has its credit. resubmit

@@ -20,6 +20,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -534,6 +535,70 @@ func TestSessionBoundsReplies(t *testing.T) {
 	// other way to send them.
 	if r, err := c.Call(getattr(3)); err != nil || len(r) != 24 || binary.BigEndian.Uint32(r[20:]) != oncrpc.SystemError {
 		t.Errorf("a Reply beyond what the session allows: %d octets, %v; want SYSTEM_ERR", len(r), err)
+	}
+}
+
+// TestBackChannelSizes: a CREATE_SESSION asks the server for no longer reverse Calls than the way
+// to the client carries, and is not changed otherwise.
+func TestBackChannelSizes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name                 string
+		clientRDMA, overRDMA bool
+		asked, want          uint32
+	}{
+		{"TCP to RDMA", false, true, 8192, 4096 - 28},
+		{"TCP to RDMA, asked for less", false, true, 2048, 2048},
+		{"TCP to TCP", false, false, 8192, 8192},
+		{"RDMA to TCP", true, false, 8192, 1024 - 28},
+		{"RDMA to RDMA", true, true, 8192, 1024 - 28},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := proxytest.NewHarness(t, budget)
+			seen := make(chan []byte, 1)
+			b := proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+				seen <- bytes.Clone(c.Message[c.Args:])
+				return testkit.Words(c.XID, 1, 0, 0, 0, 0, 10004, 0, 0), true
+			}}
+			l := fabrictest.NewLoop()
+			t.Cleanup(l.Stop)
+			lp := fabrictest.NewLoopback()
+			up := proxy.UpstreamOptions{Name: "storage"}
+			if tt.overRDMA {
+				h.RDMAServer(lp, []loop.Loop{l}, "storage", 32, b)
+				up.RDMA, up.Provider, up.Endpoints = true, lp, []string{"storage"}
+			} else {
+				up.Endpoints = []string{h.TCPServer(b).Addr()}
+			}
+			lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+			if tt.clientRDMA {
+				lo.Address, lo.RDMA, lo.Provider = "front", true, lp
+			}
+			p := h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{up})
+			channel := testkit.Words(0, tt.asked, 8192, 8192, 16, 64, 1, 7)
+			create := bytes.Join([][]byte{testkit.Words(43, 0, 0, 1, 3), channel, channel, testkit.Words(0x40000000, 1, 0)}, nil)
+			m := proxytest.CompoundCall(2, 1, create)
+			var err error
+			if tt.clientRDMA {
+				var c *proxytest.RDMAClient
+				if c, err = h.DialRDMA(lp, l, "front", rdmaside.RequesterOptions{IdleReceives: 4, CallInline: 1024, ReplyInline: 1024}); err == nil {
+					t.Cleanup(func() { _ = c.Close() })
+					_, err = c.Call(m)
+				}
+			} else {
+				_, err = h.Client(p.Addr("nfs")).Call(m)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := testkit.Words(0, 1, 1) // tag, minor version, operations
+			want = append(want, create...)
+			at := len(want) - 12 - len(channel) + 4
+			binary.BigEndian.PutUint32(want[at:], tt.want)
+			if got := <-seen; !bytes.Equal(got, want) {
+				t.Errorf("the server got\n%x\nwant\n%x", got, want)
+			}
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
@@ -67,6 +68,9 @@ func (m *rdmaConn) Close(err error) {
 
 // send is part of upstreamConn.
 func (m *rdmaConn) send(c *call) {
+	if a := &c.rdma.Analysis; a.BackRequest != 0 {
+		nfs.BoundBackChannel(c.message.octets, a, m.r.LongestReverseCall())
+	}
 	err := m.r.Send(&c.rdma)
 	if err == nil {
 		c.entry.Sent()

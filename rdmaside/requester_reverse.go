@@ -158,6 +158,10 @@ func (r *Requester) ReverseReply(xid uint32, m []byte, done Releaser) error {
 	return nil
 }
 
+// LongestReverseCall is the length of the longest RPC Call that the Responder can send: it has no
+// chunks here and must fit inline. It may be called on any goroutine.
+func (r *Requester) LongestReverseCall() int { return r.info.ReplyInline - rpcrdma.PlainLen }
+
 // ReverseRefuse answers the Call xid, which ReverseHandler.ReverseCall took, with
 // SYSTEM_ERR, because its client will not answer. It does nothing when
 // ReverseReply would return ErrNoReverseCall.

@@ -115,6 +115,9 @@ func (v *reverseCalls) take(i int) reverseCall {
 	return p
 }
 
+// LongestReverseCall is the length of the longest Call that ReverseCall can send.
+func (c *ResponderConn) LongestReverseCall() int { return c.replyInline - rpcrdma.PlainLen }
+
 // ReverseCall sends the Requester m, a plain RPC Call in memory of a regmem
 // arena, as soon as there is a credit for it. m is lent until done.Release is
 // called, on the loop. The answer goes to o. If a Call with the same XID and the

@@ -49,6 +49,11 @@ type Analysis struct {
 	// without the item that ResultMax bounds, and equals MaxReply when there is none.
 	MaxReply, MaxReduced uint32
 
+	// Guess is whether the server may answer with more than MaxReply: nothing in the protocol
+	// bounds the Reply, and the binding assumes what servers are known to return. Such a Call
+	// may be sent again with a larger Reply chunk: RFC 8267 Sections 5.2 and 6.2.1.
+	Guess bool
+
 	// Session is the position of the session ID, 16 octets, in the SEQUENCE at the
 	// start of an NFSv4 COMPOUND. It is 0 when the COMPOUND begins with another
 	// operation. It is set whether or not the rest of the COMPOUND is Known.
@@ -57,6 +62,10 @@ type Analysis struct {
 	// CreatesSession is whether the Reply, if it succeeds, has the limits of a
 	// new session.
 	CreatesSession bool
+
+	// BackRequest is the position of the most octets of a reverse Call, which a
+	// CREATE_SESSION announces. It is 0 when there is none, or when the arguments are signed.
+	BackRequest uint32
 
 	// Procedure is the name of the Call for logs and metrics, such as "READ" or
 	// "COMPOUND/READ". It is "" when the procedure is unknown.

@@ -6,8 +6,8 @@ import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 // Linux. "no data item in this upper-layer protocol is DDP-eligible": RFC 8267
 // Section 5.2.
 //
-// An ACL is a count and an array of tag, id, permissions. Servers hold at most
-// 1024 entries.
+// An ACL is a count and an array of tag, id, permissions. Linux servers hold at most
+// 1024 entries, and nothing bounds those of others.
 const (
 	aclEmpty = 4 + 4
 	aclMost  = aclEmpty + 12*1024
@@ -17,7 +17,7 @@ const (
 const aclDefault = 4
 
 var acl2 = compile(
-	row{number: 1, name: "GETACL", class: ro, args: "32 4", size: getacl2},
+	row{number: 1, name: "GETACL", class: ro, args: "32 4", size: getacl2, guess: true},
 	row{number: 2, name: "SETACL", class: idm, args: "32 4 4 [12] 4 [12]", results: 72},
 	row{number: 3, name: "GETATTR", class: ro, args: "32", results: 72},
 	row{number: 4, name: "ACCESS", class: ro, args: "32 4", results: 76},
@@ -25,7 +25,7 @@ var acl2 = compile(
 )
 
 var acl3 = compile(
-	row{number: 1, name: "GETACL", class: ro, args: "O 4", size: getacl3},
+	row{number: 1, name: "GETACL", class: ro, args: "O 4", size: getacl3, guess: true},
 	row{number: 2, name: "SETACL", class: idm, args: "O 4 4 [12] 4 [12]", results: 4 + poa3},
 	row{number: 3, name: "GETXATTRDIR", class: non, args: "O 4", results: 4 + fh3 + poa3},
 )

@@ -39,6 +39,7 @@ type procedure struct {
 	size    sizer
 	item    ulb.Layout // the results, of a procedure with an eligible one
 	offer   offer
+	guess   bool
 }
 
 // An offer is the eligible item of a procedure that is worth a chunk. The text of
@@ -62,6 +63,7 @@ type row struct {
 	size    sizer
 	item    string
 	offer   offer
+	guess   bool // nothing bounds the results: ulb.Analysis.Guess
 }
 
 // A program is the table of one program and version, by procedure number. It
@@ -81,7 +83,7 @@ func compile(rows ...row) program {
 		}
 		pr := procedure{
 			name: r.name, class: r.class, args: ulb.Compile(r.args),
-			results: r.results, size: r.size, offer: r.offer,
+			results: r.results, size: r.size, offer: r.offer, guess: r.guess,
 		}
 		if r.item != "" {
 			pr.item = ulb.Compile(r.item)
@@ -115,7 +117,7 @@ func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 		return
 	}
 	a.Known = true
-	a.Class = pr.class
+	a.Class, a.Guess = pr.class, pr.guess
 	if pr.size == nil {
 		a.MaxReply = pr.results
 		a.MaxReduced = pr.results

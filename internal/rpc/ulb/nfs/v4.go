@@ -51,6 +51,7 @@ type summary struct {
 	sequenced int    // operations of class seq
 	session   uint32 // position of the arguments of SEQUENCE when it comes first, or 0
 	creates   bool   // one operation is CREATE_SESSION
+	back      int    // position of the back channel's ca_maxrequestsize in a CREATE_SESSION
 	named     *op4   // the operation that names the COMPOUND
 
 	writePos, writeLen int // data of the longest WRITE
@@ -79,6 +80,7 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 	switch number {
 	case opCreateSession:
 		s.creates = true
+		s.back = backRequest(m, pos)
 	case opWrite:
 		if w.Items > 0 && w.Length > s.writeLen {
 			s.writePos, s.writeLen = w.Item, w.Length
@@ -148,6 +150,9 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 	a.Known = true
 	a.CreatesSession = s.creates
+	if a.Reduce {
+		a.BackRequest = uint32(s.back)
+	}
 	if s.named != nil {
 		a.Procedure = s.named.name
 	}
@@ -170,6 +175,7 @@ func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 		a.MaxReply, a.MaxReduced = ulb.Unbounded, ulb.Unbounded
 		return
 	}
+	a.Guess = s.guessed
 	a.MaxReply = uint32(min(s.octets+s.items, ulb.Unbounded))
 	a.MaxReduced = a.MaxReply
 	if s.reads == 1 && s.readlinks == 0 {

@@ -72,7 +72,10 @@ func TestReference4(t *testing.T) {
 		want := ulb.Analysis{
 			Known: true, Class: classes[r.class], Reduce: true, ArgPosition: r.pos, ArgLength: r.length,
 			ResultMax: r.result, MaxReply: r.maxReply, MaxReduced: r.maxReduced, Session: r.session,
-			CreatesSession: r.creates == 1, Procedure: a.Procedure,
+			CreatesSession: r.creates == 1, BackRequest: a.BackRequest, Guess: a.Guess, Procedure: a.Procedure,
+		}
+		if (a.BackRequest != 0) != (r.creates == 1) {
+			t.Errorf("%x: BackRequest %d", r.call, a.BackRequest)
 		}
 		if a != want {
 			t.Errorf("%x:\n got %+v\nwant %+v", r.call, a, want)
@@ -176,7 +179,7 @@ func TestCompoundIntegrity(t *testing.T) {
 		reg.Analyse(plain, &a)
 		binding := reg.Analyse(c, &b)
 		want := a
-		want.Reduce, want.ArgPosition, want.ArgLength, want.ResultMax = false, 0, 0, 0
+		want.Reduce, want.ArgPosition, want.ArgLength, want.ResultMax, want.BackRequest = false, 0, 0, 0, 0
 		want.MaxReply += 400 + 8 + 4 + 400
 		want.MaxReduced = want.MaxReply
 		if want.Session != 0 {

@@ -564,7 +564,7 @@ func TestReference(t *testing.T) {
 		reg.Analyse(parse(t, r.message), &a)
 		want := ulb.Analysis{
 			Known: r.known == 1, Class: classes[r.class], Reduce: a.Reduce, Procedure: r.name,
-			MaxReply: r.maxReply, MaxReduced: r.maxReply,
+			MaxReply: r.maxReply, MaxReduced: r.maxReply, Guess: r.known == 1 && r.name == "GETACL",
 		}
 		if !want.Known {
 			want.Class = ulb.NonIdempotent
