@@ -36,6 +36,7 @@ func (l *Listener) setDefaults() {
 	fill(&l.Limits.Calls, 256)
 	fill(&l.Limits.Outbound, 32*MiB)
 	fill(&l.Limits.Record, 4*MiB+64*KiB)
+	fill(&l.Limits.Pace, 16*KiB)
 	fill(&l.Timeouts.Stall, 30*second)
 	fill(&l.Timeouts.Idle, noDuration)
 	switch l.Transport {

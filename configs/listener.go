@@ -42,6 +42,7 @@ type ListenerLimits struct {
 	Calls       int  `mapstructure:"calls"`       // Calls of one client in the bridge
 	Outbound    Size `mapstructure:"outbound"`    // octets of Replies owed to one client
 	Record      Size `mapstructure:"record"`      // longest Call
+	Pace        Size `mapstructure:"pace"`        // octets a second of an incomplete Call that holds much memory
 	PerAddress  int  `mapstructure:"per_address"` // connections of one client address
 
 	// For transport tcp.
@@ -87,6 +88,8 @@ const (
 	maxOutbound    = 1 * GiB
 	minRecord      = 4 * KiB
 	maxWeight      = 100
+	minPace        = 1 * KiB    // per second
+	maxPace        = 1 * MiB    // per second
 	maxRate        = 10_000_000 // Calls per second
 	minRateBytes   = 64 * KiB   // per second
 	maxRateBytes   = 1024 * GiB // per second
@@ -141,6 +144,7 @@ func (m *ListenerLimits) validate(path string, r *report) {
 	r.atMost(path+".calls", m.Calls, maxCalls)
 	r.between(path+".outbound", m.Outbound, minOutbound, maxOutbound)
 	r.between(path+".record", m.Record, minRecord, MaxRecord)
+	r.between(path+".pace", m.Pace, minPace, maxPace)
 }
 
 // validateWeights rejects an entry that no client can reach, because an earlier one

@@ -148,7 +148,7 @@ listeners:
   - name: l
     address: :1
     upstream: s
-    limits: {connections: 10, per_address: 11, calls: 100000, outbound: 1KiB, record: 1GiB, fragments: 2000000}
+    limits: {connections: 10, per_address: 11, calls: 100000, outbound: 1KiB, record: 1GiB, pace: 2MiB, fragments: 2000000}
     timeouts: {stall: none}
 upstreams:
   - name: s
@@ -164,6 +164,7 @@ chunks: {io: 1KiB, reply: 1GiB}
 		line 6: listeners[0].limits.calls: 100000 is too large; write at most 65536
 		line 6: listeners[0].limits.fragments: 2000000 is too large; write at most 1048576
 		line 6: listeners[0].limits.outbound: 1KiB is out of range; write a size from 64KiB to 1GiB
+		line 6: listeners[0].limits.pace: 2MiB is out of range; write a size from 1KiB to 1MiB
 		line 6: listeners[0].limits.per_address: 11 is more than limits.connections, which is 10; write at most 10
 		line 6: listeners[0].limits.record: 1GiB is out of range; write a size from 4KiB to 8MiB
 		line 7: listeners[0].timeouts.stall: none is not possible here; write a duration such as 30s

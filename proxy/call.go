@@ -52,6 +52,7 @@ type call struct {
 	sent  sentTCP
 	retry retry
 	next  *call // in rdmaClient.waiting
+	held  heldMemory
 }
 
 // A message is the RPC Call that the client sent, in memory of the arena. Either buf or
@@ -60,6 +61,12 @@ type message struct {
 	octets   []byte
 	buf      releaser           // holds the record of a TCP client
 	exchange *rdmaside.Exchange // holds the message of an RDMA client; constant until takeExchange
+}
+
+// A heldMemory is what callMemory counts for the message of a call.
+type heldMemory struct {
+	host   *host
+	octets int64 // 0 for none
 }
 
 // An owner is the client connection that a call is answered on. While the XID table
@@ -212,6 +219,10 @@ func (c *call) takeExchange() *rdmaside.Exchange {
 func (c *call) releaseMessage() {
 	if c.message.buf != nil {
 		c.message.buf.Release()
+		if c.held.octets != 0 {
+			c.held.host.all.calls.give(c.held.host, c.held.octets)
+			c.held = heldMemory{}
+		}
 	}
 	c.message.buf, c.message.octets = nil, nil
 	c.rdma.Message, c.h.Message = nil, nil

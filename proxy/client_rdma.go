@@ -31,6 +31,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	s := &rdmaClient{conn: rc}
 	rc.Data = s
 	s.open(s, l, rc.Loop().(*eventLoop), rc.Info().Peer)
+	rc.SetMemory((*rdmaMemory)(s))
 	s.quiet = s.loop.Now()
 	if !l.enter(s.ledger.addr) {
 		l.refused(s.peer, refusedAddress, errCrowded)
@@ -121,6 +122,12 @@ func (s *rdmaClient) settled(*call) { s.quiet = s.loop.Now() }
 
 // fail is part of client. The connection ends when front.settle aborts the Call's Exchange.
 func (s *rdmaClient) fail(error) {}
+
+// sending is part of client.
+func (s *rdmaClient) sending() sending {
+	held, octets := s.conn.Pulling()
+	return sending{held: int64(held), octets: octets, ready: held > 0}
+}
 
 // hangUp is part of client.
 func (s *rdmaClient) hangUp(reason error) {

@@ -21,6 +21,7 @@ func newTCPClient(l *listener) *tcpClient { return &tcpClient{front: front{liste
 func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.conn = c
 	s.open(s, s.listener, s.listener.p.loops[c.Loop().Index()], c.RemoteAddr())
+	c.SetMemory((*tcpMemory)(s))
 	if s.ledger.slowStart() != nil {
 		c.AwaitInput()
 	}
@@ -36,12 +37,15 @@ func (s *tcpClient) Input(*tcpframe.Conn) {
 
 // Record is part of tcpframe.RecordHandler.
 func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+	counted := s.loop.memory.arrived(&s.front, int64(cap(b.Bytes())))
 	if xid, mtype, _ := oncrpc.MessageType(b.Bytes()); mtype == oncrpc.TypeReply {
+		s.loop.memory.give(s.ledger.host, counted) // it is short, and on its way to the upstream
 		s.reverseReply(xid, b)
 		return
 	}
 	c := s.newCall()
 	c.message = message{octets: b.Bytes(), buf: b}
+	c.held = heldMemory{s.ledger.host, counted}
 	if s.begin(c) {
 		s.limit()
 	}
@@ -98,6 +102,12 @@ func (s *tcpClient) settled(c *call) {
 
 // fail is part of client.
 func (s *tcpClient) fail(reason error) { s.conn.Abort(reason) }
+
+// sending is part of client.
+func (s *tcpClient) sending() sending {
+	in := s.conn.Incoming()
+	return sending{held: int64(in.Memory), octets: in.Octets, calls: in.Records, ready: !in.Paused}
+}
 
 // hangUp is part of client.
 func (s *tcpClient) hangUp(reason error) {

@@ -20,6 +20,7 @@ type front struct {
 	peer     netip.AddrPort
 
 	ledger   ledger
+	sends    senderRef
 	draining bool // the connection closes as soon as no Call is under way
 	failed   bool // the connection was closed because of a Call, and the log says why
 	ended    flag // the connection has ended; set on the loop, read anywhere
@@ -39,6 +40,8 @@ type client interface {
 	// which aborts the Call's Exchange. That ends the connection of an RDMA client, so its
 	// fail does nothing.
 	fail(reason error)
+	// sending says what the client sends now.
+	sending() sending
 	// hangUp ends the connection: in order when reason is errDraining, else at once.
 	hangUp(reason error)
 	// callBack sends the client the reverse Call m, a plain RPC Call that came on the
@@ -79,6 +82,7 @@ func (f *front) join() {
 func (f *front) end(err error) {
 	f.ended.set()
 	f.listener.leave(f)
+	f.loop.memory.left(f)
 	f.ledger.close()
 	if err != nil && !errors.Is(err, io.EOF) {
 		f.listener.log.Debug().Stringer("peer", f.peer).Err(err).Msg("client connection ended")

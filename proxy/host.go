@@ -12,13 +12,18 @@ import (
 // gains nothing by it.
 type host struct {
 	addr netip.Addr // the address, with the low half of an IPv6 address cleared; constant
+	all  *hosts     // constant
 	refs int        // connections; guarded by hosts.mu
+
+	memory hostMemory
 }
 
-// hosts are the hosts that have a connection to any listener of the bridge. It is safe for
-// concurrent use.
+// hosts are the hosts that have a connection to any listener of the bridge, or Calls of an
+// earlier one under way. It is safe for concurrent use.
 type hosts struct {
-	mu sync.Mutex // a leaf
+	calls *callMemory // memory for Calls; constant after newCallMemory
+
+	mu sync.Mutex // guards of; a leaf
 	of map[netip.Addr]*host
 }
 
@@ -31,10 +36,11 @@ func (t *hosts) join(a netip.Addr) *host {
 	defer t.mu.Unlock()
 	h := t.of[a]
 	if h == nil {
-		h = &host{addr: a}
+		h = &host{addr: a, all: t}
 		t.of[a] = h
 	}
 	h.refs++
+	h.memory.orphan.Store(false)
 	return h
 }
 
@@ -42,7 +48,17 @@ func (t *hosts) join(a netip.Addr) *host {
 func (t *hosts) leave(h *host) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if h.refs--; h.refs == 0 {
+	h.refs--
+	if h.refs == 0 {
+		h.memory.orphan.Store(true)
+	}
+	t.forget(h)
+}
+
+// forget removes h if it has no connection and holds no memory: a host that connects again must
+// find what its earlier Calls hold counted. The caller holds t.mu.
+func (t *hosts) forget(h *host) {
+	if h.refs == 0 && h.memory.held.Load() == 0 && t.of[h.addr] == h {
 		delete(t.of, h.addr)
 	}
 }

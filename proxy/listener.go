@@ -115,9 +115,10 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 		Address: o.Address, Name: o.Name,
 		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow,
 		Conn: tcpframe.ConnOptions{
-			Memory: l.p.callMemory, MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
+			// tcpClient.Opened sets Memory, because each client has its share.
+			MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
 			MaxOutbound: t.maxOwed, OutboundLimit: l.maxHeld + 1<<20,
-			StallTimeout: o.StallTimeout, SendTimeout: sendTimeout, IdleTimeout: o.IdleTimeout,
+			StallTimeout: o.StallTimeout, Pace: o.Pace, SendTimeout: sendTimeout, IdleTimeout: o.IdleTimeout,
 		},
 	}
 }

@@ -66,6 +66,7 @@ func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream
 	t.responder, err = rdmaside.NewResponder(rdmaside.ResponderOptions{
 		Memory: p.calls, Replies: p.replies, Receives: p.receives, Registry: p.registry,
 		Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, MaxCall: o.MaxRecord,
+		StallTimeout: o.StallTimeout, Pace: o.Pace,
 		RemoteInvalidation: true,
 		Log:                l.log, Metrics: rdmaside.NewResponderMetrics(p.metrics, o.Name),
 	}, (*rdmaHandler)(l))

@@ -17,11 +17,15 @@ type eventLoop struct {
 	free  []*call // calls to use again; the loop's
 
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
+	memory         *callMemory       // divides calls among hosts
 	metrics        *metrics.Registry // the Proxy's, with parts of its counters for this loop
 }
 
 func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
-	return &eventLoop{index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local(), metrics: p.metrics.Local()}
+	return &eventLoop{
+		index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local(),
+		memory: p.hosts.calls, metrics: p.metrics.Local(),
+	}
 }
 
 // Post queues t on the loop. loop.Loop.

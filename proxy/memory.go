@@ -18,12 +18,11 @@ func (m memory) Lease(n int) (tcpframe.Buffer, error) {
 	return l, nil
 }
 
+// Return is part of tcpframe.Memory.
+func (m memory) Return(b tcpframe.Buffer) { b.Release() }
+
 // Wait is part of tcpframe.Memory.
 func (m memory) Wait(n int, f func()) { m.a.Wait(n, f) }
-
-// callMemory returns the memory for Calls that arrive on one loop. It lends from that
-// loop's stock.
-func (p *Proxy) callMemory(loop int) tcpframe.Memory { return memory{p.loops[loop].calls} }
 
 // A replyMemory lends memory for Replies, and tells slowClients when there is none.
 type replyMemory struct {

@@ -33,7 +33,8 @@ type ListenerOptions struct {
 	MaxFragments             int           // fragments of a record; TCP only
 	MaxCalls                 int           // outstanding Calls of one client connection
 	MaxOutbound              int64         // octets of Replies that one client may be owed; at most an eighth of the memory for Replies
-	StallTimeout             time.Duration // for an incomplete record; TCP only
+	StallTimeout             time.Duration // for an incomplete Call without progress
+	Pace                     int64         // octets a second at which a Call that holds much memory has to arrive; 0: none
 	IdleTimeout              time.Duration // for a connection without traffic and without a Call under way; 0: none
 
 	MaxStarting           int // connections being set up; RDMA only
@@ -54,9 +55,9 @@ func (o *ListenerOptions) check() error {
 	c.positive("MaxRecord", int64(o.MaxRecord))
 	c.positive("MaxCalls", int64(o.MaxCalls))
 	c.positive("MaxOutbound", o.MaxOutbound)
+	c.positive("StallTimeout", int64(o.StallTimeout))
 	if !o.RDMA {
 		c.positive("MaxFragments", int64(o.MaxFragments))
-		c.positive("StallTimeout", int64(o.StallTimeout))
 		return c.err
 	}
 	c.that(o.Provider != nil, "has no provider")

@@ -165,6 +165,7 @@ func (p *Proxy) divideMemory(rdma bool) error {
 		rest -= n
 	}
 	p.calls = p.arena.Account("calls", rest)
+	newCallMemory(p.calls, p)
 	return nil
 }
 

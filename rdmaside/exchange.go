@@ -19,7 +19,7 @@ type exchangeState uint8
 const (
 	exchangeIdle    exchangeState = iota
 	exchangeBusy                  // in use inside one callback of the loop
-	exchangeStarved               // waiting for memory to pull its Call into
+	exchangeStarved               // waiting for memory to pull its Call into, or for earlier Calls to have theirs
 	exchangePulling               // Reads are posted or queued
 	exchangeHanded                // owned by the handler
 	exchangeQueued                // the answer waits for room in the send queue
@@ -54,6 +54,7 @@ type Exchange struct {
 
 	// The plain Call.
 	pulled  *regmem.Lease // holds message unless it came inline
+	isWhole bool          // pulled holds all of it
 	message []byte
 	call    oncrpc.Call
 
@@ -109,6 +110,14 @@ func (q *exchangeQueue) pop() {
 	x.next = nil
 }
 
+// unpop undoes a pop of x.
+func (q *exchangeQueue) unpop(x *Exchange) {
+	if x.next = q.first; q.last == nil {
+		q.last = x
+	}
+	q.first = x
+}
+
 // exchange returns an Exchange for a new Call. It returns nil when none is free now; the caller
 // then parks the message.
 func (c *ResponderConn) exchange() *Exchange {
@@ -155,7 +164,11 @@ func (c *ResponderConn) recycle(x *Exchange) {
 	if x.recv >= 0 {
 		c.repost(x)
 	}
-	for _, l := range [...]**regmem.Lease{&x.pulled, &x.whole, &x.large} {
+	if x.pulled != nil {
+		c.memory.Release(x.pulled, x.isWhole)
+		x.pulled, x.isWhole = nil, false
+	}
+	for _, l := range [...]**regmem.Lease{&x.whole, &x.large} {
 		if *l != nil {
 			(*l).Release()
 			*l = nil

@@ -161,16 +161,21 @@ func (x *Exchange) scatter(dst []byte) {
 	stream(end, len(dst)-end)
 }
 
-// fetch adds a piece that reads n octets of s, from offset off, to offset at of
-// the plain Call.
+// maxRead is the most octets of one RDMA Read. Completions show the progress of a Call, and with
+// longer Reads a slow client would be taken for one that serves none.
+const maxRead = 256 << 10
+
+// fetch adds pieces that read n octets of s, from offset off, to offset at of the plain Call. A
+// Read of no octets is useless, and some peers fail on it.
 func (x *Exchange) fetch(s *rpcrdma.Segment, off, n uint32, at int) {
-	if n == 0 {
-		return // a Read of no octets is useless, and some peers fail on it
+	for n > 0 {
+		m := min(n, maxRead)
+		x.pieces = append(x.pieces, piece{
+			from: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset + uint64(off), Length: m},
+			at:   at,
+		})
+		off, n, at = off+m, n-m, at+int(m)
 	}
-	x.pieces = append(x.pieces, piece{
-		from: fabric.Region{Handle: fabric.Handle(s.Handle), Offset: s.Offset + uint64(off), Length: n},
-		at:   at,
-	})
 }
 
 // itemsMatch reports whether each chunk is the item that the count before it

@@ -121,13 +121,15 @@ type ResponderConn struct {
 	extra     int           // Receives for Calls beyond the grant
 	exchanges []*Exchange   // all of them, by index
 	idle      []*Exchange   // in state exchangeIdle
+	memory    CallMemory    // lends the memory that Calls are pulled into
 	starved   exchangeQueue // Calls waiting for memory
 	pulling   exchangeQueue // Calls with Reads to post
 	queued    exchangeQueue // answers waiting for room in the send queue
 	work      int           // Work Requests of answers that the send queue has room for now
 	reads     int           // Reads outstanding
-	watch     readWatch     // closes the connection when no Read completes
-	waiting   bool          // Memory.Wait will call wake
+	held      int           // octets of memory in which Reads are outstanding or queued
+	watch     readWatch     // closes the connection when Reads complete too slowly
+	waiting   bool          // memory.Wait will call wake
 	parked    []parked      // messages waiting for an Exchange, oldest first
 	awaiting  bool          // Replies.Wait will call unpark
 	reverse   reverseCalls  // the reverse direction
@@ -138,7 +140,7 @@ type ResponderConn struct {
 
 func (s *Responder) newConn(on loop.Loop, priv []byte) *ResponderConn {
 	o := &s.opts
-	c := &ResponderConn{responder: s, loop: on}
+	c := &ResponderConn{responder: s, loop: on, memory: accountMemory{o.Memory}}
 	own := c.privateData()
 	c.peer, _ = rpcrdma.FindPrivateData(priv)
 	c.replyInline = rpcrdma.Inline(own, c.peer)
@@ -242,6 +244,7 @@ func (c *ResponderConn) closed(err error) {
 			x.buffer.Release()
 			x.buffer = nil
 		case exchangePulling:
+			c.held -= x.pulled.Cap()
 			x.pulled.Unpost()
 			c.drop(x)
 		case exchangeStarved, exchangeQueued:

@@ -19,7 +19,7 @@ type ResponderMetrics struct {
 	reverse                                responderReverseMetrics
 	granted, receives, starved             *metrics.Gauge
 	lastCredit, creditsDenied              *metrics.Counter
-	creditsTaken, parked, excess           *metrics.Counter
+	creditsTaken, parked, excess, stalled  *metrics.Counter
 }
 
 // NewResponderMetrics registers the metrics of one listener.
@@ -55,6 +55,7 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 	m.lastCredit = reg.Counter("responder_last_credit_calls_total", "Calls that used the last credit of their connection, so that the Requester had to wait.", "listener", listener)
 	m.parked = reg.Counter("responder_parked_calls_total", "Messages that waited in their Receive buffer until the connection could handle another Call.", "listener", listener)
 	m.excess = reg.Counter("responder_excess_calls_total", "Calls beyond the grant, which waited until an earlier Call of their connection was answered. Clients send them when their processes are interrupted.", "listener", listener)
+	m.stalled = reg.Counter("responder_stalled_total", "Connections closed because the Requester served RDMA Reads too slowly, or because there was no memory for its Calls.", "listener", listener)
 	m.creditsDenied = reg.Counter("responder_credits_denied_total", "Times a connection needed more credits and got none because memory for Receives is short.", "listener", listener)
 	m.creditsTaken = reg.Counter("responder_credits_taken_total", "Times the grant of a connection was lowered to its share of the memory for Receives.", "listener", listener)
 	return m

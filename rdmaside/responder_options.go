@@ -2,6 +2,7 @@ package rdmaside
 
 import (
 	"errors"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -13,6 +14,7 @@ import (
 const (
 	defaultFirst = 8
 	defaultORD   = 16
+	defaultStall = 60 * time.Second
 
 	// spareReceives are posted beyond the credits: one for a Call beyond the grant, and
 	// one so that this package sees an overrun before the provider does.
@@ -53,6 +55,13 @@ type ResponderOptions struct {
 	// its Calls are outstanding on a connection; from 1 to 1024; 0 means 4. Each
 	// costs a Receive once it is needed.
 	ReverseCredits int
+	// StallTimeout is the longest time in which no outstanding RDMA Read may complete, and in
+	// which a Call may get no memory; 0 means 60 s.
+	StallTimeout time.Duration
+	// Pace is how many octets a second RDMA Reads must bring, on average over each
+	// StallTimeout, while the Calls that are being pulled hold 128 KiB of memory or more. 0 is
+	// no limit besides that of StallTimeout.
+	Pace int64
 	// RemoteInvalidation allows Send With Invalidate towards Requesters that ask
 	// for it.
 	RemoteInvalidation bool
@@ -72,6 +81,9 @@ func (o ResponderOptions) validated() (ResponderOptions, error) {
 	}
 	if o.ReverseCredits == 0 {
 		o.ReverseCredits = defaultReverse
+	}
+	if o.StallTimeout == 0 {
+		o.StallTimeout = defaultStall
 	}
 	if o.Replies == nil {
 		o.Replies = o.Memory

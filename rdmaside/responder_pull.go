@@ -37,19 +37,35 @@ func (c *ResponderConn) gatherCall(x *Exchange) {
 		}
 		x.trim(s.Length, s.Padding)
 	}
-	if c.starved.first == nil && c.lease(x) || x.state != exchangeBusy {
-		return
-	}
 	x.state = exchangeStarved
 	c.starved.push(x)
-	c.awaitMemory()
+	c.pump()
+}
+
+// pump posts Reads and leases memory for further Calls, as far as possible. A Call gets memory
+// when all Reads of the Calls before it are posted: what a Requester has offered beyond that
+// costs no memory yet.
+func (c *ResponderConn) pump() {
+	for c.pull(); c.state == up && c.pulling.first == nil && c.starved.first != nil && !c.waiting; c.pull() {
+		x := c.starved.first
+		x.state = exchangeBusy
+		c.starved.pop()
+		if c.lease(x) || x.state != exchangeBusy {
+			continue
+		}
+		x.state = exchangeStarved
+		c.starved.unpop(x)
+		c.waiting = true
+		c.memory.Wait(x.total, c.wake)
+	}
+	c.watchReads()
 }
 
 // lease leases memory for the Call of x and begins to pull it. It returns false if it cannot.
 // If a later attempt may succeed, the state of x is still exchangeBusy. Otherwise lease has
 // answered the Call.
 func (c *ResponderConn) lease(x *Exchange) bool {
-	l, err := c.responder.opts.Memory.Lease(x.total)
+	l, err := c.memory.Lease(x.total)
 	if err != nil {
 		if errors.Is(err, regmem.ErrBudget) {
 			c.responder.metrics.noMemory.Inc()
@@ -58,6 +74,7 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 		c.answerError(x, rpcrdma.ErrChunk)
 		return false
 	}
+	c.watch.leases++
 	x.pulled, x.message = l, l.Bytes()
 	x.scatter(x.message)
 	if x.header.Proc == rpcrdma.Msg {
@@ -67,23 +84,14 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 		c.repost(x) // the inline part has been copied
 	}
 	if len(x.pieces) == 0 {
-		c.dispatch(x)
+		c.whole(x)
 		return true
 	}
 	x.state = exchangePulling
 	l.Post()
+	c.held += l.Cap()
 	c.pulling.push(x)
-	c.pull()
 	return true
-}
-
-// awaitMemory asks Memory to call c.wake when it may have memory for the first starved Call.
-func (c *ResponderConn) awaitMemory() {
-	if c.waiting || c.starved.first == nil || c.state != up {
-		return
-	}
-	c.waiting = true
-	c.responder.opts.Memory.Wait(c.starved.first.total, c.wake)
 }
 
 type memoryTask ResponderConn
@@ -92,22 +100,7 @@ type memoryTask ResponderConn
 func (t *memoryTask) Run() {
 	c := (*ResponderConn)(t)
 	c.waiting = false
-	for c.state == up && c.starved.first != nil {
-		x := c.starved.first
-		x.state = exchangeBusy
-		c.starved.pop()
-		if !c.lease(x) && x.state == exchangeBusy {
-			// Return it to the front of the queue.
-			x.state = exchangeStarved
-			x.next = c.starved.first
-			c.starved.first = x
-			if c.starved.last == nil {
-				c.starved.last = x
-			}
-			break
-		}
-	}
-	c.awaitMemory()
+	c.pump()
 }
 
 // pull posts Reads in the order in which their Calls arrived. It has at most as many
@@ -121,13 +114,15 @@ func (c *ResponderConn) pull() {
 			c.end(fmt.Errorf("rdmaside: post read: %w", err))
 			return
 		}
+		if c.reads == 0 {
+			c.watch.begun = true
+		}
 		c.reads++
 		x.posted++
 		if x.posted == len(x.pieces) {
 			c.pulling.pop()
 		}
 	}
-	c.watchReads()
 }
 
 // fetched handles the completion of a Read.
@@ -135,6 +130,7 @@ func (c *ResponderConn) fetched(p *fabric.Completion) {
 	x := c.exchanges[p.ID-1]
 	c.reads--
 	c.watch.done++
+	c.watch.octets += int64(x.pieces[x.fetched].from.Length) // Reads complete in order
 	x.fetched++
 	if p.Err != nil {
 		c.broken("read", p.Err) // closed releases x
@@ -142,13 +138,25 @@ func (c *ResponderConn) fetched(p *fabric.Completion) {
 	}
 	if c.state == up {
 		if x.fetched == len(x.pieces) {
+			c.held -= x.pulled.Cap()
 			x.pulled.Unpost()
 			x.state = exchangeBusy
-			c.dispatch(x)
+			c.whole(x)
 		}
-		c.pull()
+		c.pump()
 	}
 }
+
+// whole dispatches x, whose Call has arrived whole.
+func (c *ResponderConn) whole(x *Exchange) {
+	x.isWhole = true
+	c.memory.Pulled(x.pulled)
+	c.dispatch(x)
+}
+
+// Pulling returns how many octets of memory the Calls hold that are being pulled, and how many
+// octets have been pulled so far.
+func (c *ResponderConn) Pulling() (held int, octets int64) { return c.held, c.watch.octets }
 
 // dispatch hands the plain Call of x to the handler, or answers it with an error.
 func (c *ResponderConn) dispatch(x *Exchange) {

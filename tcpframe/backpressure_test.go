@@ -315,6 +315,44 @@ func TestMemoryDeadlock(t *testing.T) {
 	wantReason(t, recs[0].wait(t, "a deadlock over memory"), reasonMemory)
 }
 
+// A connection that gets no memory for the first octets of a record is given up, although it
+// holds none. It would stay for ever otherwise: it does not read its peer's FIN.
+func TestMemoryRefusedFromTheStart(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t, EngineOptions{Loops: 1, memoryTimeout: 100 * time.Millisecond})
+	mem := &testMemory{limit: 512}
+	all, err := mem.Lease(512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := newRecorder()
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler { return rec })
+	p := dialPeer(t, l)
+	p.send(fragment(true, pattern(100, 0)))
+	p.CloseWrite()
+	wantReason(t, rec.wait(t, "no memory for the first octet"), reasonMemory)
+	all.Release()
+}
+
+// While memory is short, a Conn gets as much memory as has arrived of a record, and delivers it.
+func TestMemoryShort(t *testing.T) {
+	mem := &testMemory{limit: 8 << 10} // a lease of 64 KiB never succeeds
+	h := newRecorder()
+	var got []byte
+	h.record = func(_ *Conn, b Buffer) { got = bytes.Clone(b.Bytes()); b.Release() }
+	c := offlineConn(ConnOptions{Memory: lend(mem)}, h)
+	want := pattern(2000, 4)
+	in := fragment(true, want)
+	for _, n := range []int{5, 300, 1000} {
+		c.pass(in[:n])
+		in = in[n:]
+	}
+	c.pass(in)
+	if !bytes.Equal(got, want) {
+		t.Errorf("record of %d octets", len(got))
+	}
+}
+
 // A paused Conn notices RST at once, and FIN when reading is resumed.
 func TestEndWhilePaused(t *testing.T) {
 	e := startEngine(t, EngineOptions{})

@@ -54,7 +54,7 @@ const (
 // methods are for that goroutine, unless they say otherwise.
 type Conn struct {
 	opts     ConnOptions // constant
-	memory   Memory      // constant
+	memory   Memory      // constant after Opened
 	counters *counters   // constant
 	handler  RecordHandler
 	listener *Listener // the Listener that counts it; nil if it was dialled
@@ -124,6 +124,23 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.sock.remote }
 
 // LocalAddr returns this side's address. It is safe for concurrent use.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.local }
+
+// SetMemory makes m the memory of the Conn. RecordHandler.Opened calls it.
+func (c *Conn) SetMemory(m Memory) { c.memory = m }
+
+// An Incoming is what a Conn receives, for an owner that looks twice whether a record makes
+// progress.
+type Incoming struct {
+	Memory  int   // octets of the block that holds the incomplete record; 0 for none
+	Octets  int64 // received so far, on the whole connection
+	Records uint64
+	Paused  bool // the Conn does not read
+}
+
+// Incoming describes what the Conn receives now.
+func (c *Conn) Incoming() Incoming {
+	return Incoming{Memory: len(c.buf), Octets: c.rx, Records: c.records, Paused: c.paused()}
+}
 
 // Open reports whether Send queues records. Before Opened and after Close or Abort it
 // does not.

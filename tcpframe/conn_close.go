@@ -96,7 +96,7 @@ func (s *connStream) Detached(err error) {
 // dropInput releases the octets that were received and not delivered.
 func (c *Conn) dropInput() {
 	if c.record != nil {
-		c.record.Release()
+		c.memory.Return(c.record)
 		c.record, c.buf = nil, nil
 	}
 	c.have = 0

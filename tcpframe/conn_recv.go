@@ -80,7 +80,11 @@ func (c *Conn) fill() {
 	for c.split.left >= directRead {
 		n := c.split.left
 		if c.have < growAt {
-			n = min(n, firstLease-c.have)
+			// The buffer may be shorter than firstLease while memory is short, and there is none
+			// before the first octet. The next read brings the octets then.
+			if n = min(n, len(c.buf)-c.have, firstLease-c.have); n < directRead {
+				return
+			}
 		}
 		if !c.room(n, c.have) {
 			return
@@ -131,6 +135,12 @@ func (c *Conn) room(n, arrived int) bool {
 	}
 	want = max(want, need)
 	b, err := c.memory.Lease(want)
+	if err != nil && need < want && want <= firstLease {
+		// Memory is short. The beginning of a record has to be kept before the Conn may ask for
+		// as much as the record announces, so the Conn asks for that alone.
+		want = need
+		b, err = c.memory.Lease(want)
+	}
 	if err != nil {
 		c.waitMemory(want)
 		return false
@@ -140,7 +150,7 @@ func (c *Conn) room(n, arrived int) bool {
 	buf := b.Bytes()
 	if c.record != nil {
 		c.copied += copy(buf, c.buf[:c.have])
-		c.record.Release()
+		c.memory.Return(c.record)
 	}
 	c.record, c.buf = b, buf
 	return true
@@ -167,13 +177,16 @@ func (t *memoryTask) Run() {
 	c := (*Conn)(t)
 	if c.state == open {
 		c.why &^= whyMemory
+		if c.paused() {
+			c.memSince = 0 // for other reasons than memory it does not ask for its turn
+		}
 		c.sock.FlushSoon()
 		return
 	}
 	// The connection has ended and needs no memory. Leasing and releasing passes its turn
 	// on: a release wakes the next connection that waits.
 	if b, err := c.memory.Lease(c.memWant); err == nil {
-		b.Release()
+		c.memory.Return(b)
 	}
 }
 

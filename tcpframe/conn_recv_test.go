@@ -329,6 +329,53 @@ func TestStallCheck(t *testing.T) {
 	c.dropInput()
 }
 
+// A record that holds much memory has to arrive at Pace.
+func TestPace(t *testing.T) {
+	var now int64 = 1e18
+	const pace = 64 << 10
+	c := offlineConn(ConnOptions{StallTimeout: 10 * time.Second, Pace: pace, Memory: lend(&testMemory{})}, newRecorder())
+	in := fragment(true, pattern(4<<20, 0))
+	send := func(n int) {
+		c.pass(in[:n])
+		in = in[n:]
+	}
+	sweep := func(d time.Duration) connState {
+		for range d / time.Second {
+			now += int64(time.Second)
+			c.Loop().clock = now
+			(*connStream)(c).sweep(now)
+		}
+		return c.state
+	}
+	send(growAt + 1<<10)
+	sweep(time.Second)
+	for i := range 30 { // three times StallTimeout
+		send(pace + pace/8)
+		if sweep(time.Second) != open {
+			t.Fatalf("closed after %d s though the record arrives at its pace", i)
+		}
+	}
+	c.Pause()
+	if sweep(time.Hour) != open {
+		t.Fatal("closed because this side has paused")
+	}
+	c.Resume()
+	if sweep(5*time.Second) != open {
+		t.Error("a pause counts")
+	}
+	for range 30 { // an attacker that makes this side pause gains no time
+		c.Pause()
+		sweep(time.Second)
+		c.Resume()
+		send(stallOctets)
+		sweep(time.Second)
+	}
+	if c.state != ending {
+		t.Errorf("open though %d octets of 4 MiB arrive each second", stallOctets)
+	}
+	c.dropInput()
+}
+
 // A connection that ends while it waits for memory passes its turn on to the next.
 func TestMemoryTurnPassedOn(t *testing.T) {
 	mem := &testMemory{limit: 512}

@@ -3,8 +3,11 @@ package tcpframe
 import "time"
 
 // memoryTimeout bounds how long an incomplete record waits for memory. It ends the
-// deadlock in which incomplete records hold all memory.
-const memoryTimeout = 30 * time.Second
+// deadlock in which incomplete records hold all memory. A client whose record has got no memory
+// at all is closed, too: the Conn does not read its FIN while it waits, so the connection would
+// stay for ever. A connection to an upstream that holds nothing waits on, because its end would
+// free nothing and lose Calls.
+const memoryTimeout = 20 * time.Second
 
 const (
 	// stallOctets must arrive of an incomplete record within each StallTimeout.
@@ -15,9 +18,11 @@ const (
 	sendOctets = 64 << 10
 )
 
-// A stallCheck is the progress of an incomplete record when StallTimeout began to count.
+// A stallCheck counts the time in which an incomplete record has not made enough progress, as
+// far as this side was willing to read.
 type stallCheck struct {
-	at      int64 // when StallTimeout began to count; 0 if it does not
+	seen    int64 // time of the last sweep that saw the record; 0 for none
+	spent   int64 // time since rx and records were noted in which reading was not paused
 	rx      int64
 	records uint64
 }
@@ -39,7 +44,7 @@ func (s *connStream) sweep(now int64) {
 	}
 	c.sweepStall(now)
 	switch {
-	case c.record != nil && c.why&whyMemory != 0 && over(now, c.memSince, c.memoryTimeout()):
+	case (c.record != nil || c.listener != nil) && c.why&whyMemory != 0 && over(now, c.memSince, c.memoryTimeout()):
 		c.refuse(timedOut(reasonMemory, int64(c.memWant), c.memoryTimeout()))
 	case c.head != nil && over(now, c.outSince, o.SendTimeout):
 		c.refuse(timedOut(reasonUnread, c.outbound, o.SendTimeout))
@@ -48,17 +53,33 @@ func (s *connStream) sweep(now int64) {
 	}
 }
 
-// sweepStall closes the connection when an incomplete record makes no progress. The time
-// in which this side has paused reading does not count.
+// sweepStall closes the connection when an incomplete record makes too little progress. The
+// time in which this side has paused reading does not count.
 func (c *Conn) sweepStall(now int64) {
+	s := &c.stall
 	switch {
-	case !c.split.begun() || c.paused():
-		c.stall.at = 0
-	case c.stall.at == 0 || c.records != c.stall.records || c.rx-c.stall.rx >= stallOctets:
-		c.stall = stallCheck{at: now, rx: c.rx, records: c.records}
-	case over(now, c.stall.at, c.opts.StallTimeout):
+	case !c.split.begun():
+		s.seen = 0
+		return
+	case s.seen == 0 || c.records != s.records || c.rx-s.rx >= c.progress():
+		*s = stallCheck{seen: now, rx: c.rx, records: c.records}
+		return
+	case !c.paused():
+		s.spent += now - s.seen
+	}
+	s.seen = now
+	if over(s.spent, 0, c.opts.StallTimeout) {
 		c.refuse(timedOut(reasonStalled, int64(c.have), c.opts.StallTimeout))
 	}
+}
+
+// progress returns how many octets of an incomplete record must arrive within each
+// StallTimeout.
+func (c *Conn) progress() int64 {
+	if len(c.buf) < 2*firstLease {
+		return stallOctets
+	}
+	return max(stallOctets, int64(float64(c.opts.Pace)*c.opts.StallTimeout.Seconds()))
 }
 
 // over reports whether limit has passed since the time since. A limit of zero or less

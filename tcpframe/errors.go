@@ -69,7 +69,7 @@ func (e *recordError) Error() string {
 	case reasonFragments:
 		return fmt.Sprintf("tcpframe: record of more than %d fragments", e.limit)
 	case reasonStalled:
-		return fmt.Sprintf("tcpframe: record incomplete, no progress for %v", time.Duration(e.limit))
+		return fmt.Sprintf("tcpframe: record incomplete, too little progress for %v", time.Duration(e.limit))
 	case reasonMemory:
 		return fmt.Sprintf("tcpframe: no memory for an incomplete record for %v", time.Duration(e.limit))
 	case reasonOutbound:

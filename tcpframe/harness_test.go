@@ -69,6 +69,8 @@ func (m *testMemory) Lease(n int) (Buffer, error) {
 	return &testBuffer{m: m, b: make([]byte, pageOffset+size)[pageOffset : pageOffset+n], live: true}, nil
 }
 
+func (m *testMemory) Return(b Buffer) { b.Release() }
+
 func (m *testMemory) Wait(n int, f func()) {
 	m.mu.Lock()
 	m.waits++

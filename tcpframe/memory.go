@@ -17,9 +17,12 @@ type Memory interface {
 	// ConnOptions.MaxRecord. An error means that too much is on loan now, and that Wait
 	// will tell when to try again.
 	Lease(n int) (Buffer, error)
+	// Return takes back a Buffer in which no record was delivered. The Conn calls it on
+	// its loop.
+	Return(b Buffer)
 	// Wait calls f once, on any goroutine, when a Lease of n octets may succeed. That may
 	// be at once, since Buffers may have been released after Lease returned its error.
-	// f does not block. Wait calls it even if the connection has ended meanwhile.
+	// f does not block. Wait need not call it once the connection has ended.
 	Wait(n int, f func())
 }
 
@@ -29,6 +32,7 @@ type heap struct{}
 type heapBuffer struct{ b []byte }
 
 func (heap) Lease(n int) (Buffer, error) { return &heapBuffer{make([]byte, n)}, nil }
+func (heap) Return(b Buffer)             { b.Release() }
 func (heap) Wait(_ int, f func())        { go f() }
 func (h *heapBuffer) Bytes() []byte      { return h.b }
 func (h *heapBuffer) Resize(n int)       { h.b = h.b[:n] }

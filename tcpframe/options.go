@@ -46,8 +46,13 @@ type ConnOptions struct {
 	// owner bounds how many.
 	OutboundLimit int64
 	// StallTimeout is the longest time in which less than 4 KiB of an incomplete record may
-	// arrive. Negative is no limit.
+	// arrive. Time in which the connection was not read from does not count. Negative is no
+	// limit.
 	StallTimeout time.Duration
+	// Pace is how many octets a second must arrive, on average over each StallTimeout, of an
+	// incomplete record that holds more than 64 KiB of memory. 0 is no limit besides that of
+	// StallTimeout.
+	Pace int64
 	// SendTimeout is the longest time in which the peer may read less than 64 KiB of a
 	// queue that does not empty. Negative is no limit.
 	SendTimeout time.Duration

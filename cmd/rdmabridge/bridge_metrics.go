@@ -20,7 +20,7 @@ func (b *bridge) registerMetrics() {
 	stat("memory_budget_bytes", "Memory budget of messages: most bytes that they may use (memory.budget).", func(s regmem.Stats) float64 { return float64(s.Budget) })
 	stat("memory_used_bytes", "Bytes of the memory budget in use by messages.", func(s regmem.Stats) float64 { return float64(s.Used) })
 	stat("memory_resident_bytes", "Bytes of the memory budget that are resident in RAM.", func(s regmem.Stats) float64 { return float64(s.Resident) })
-	stat("memory_waiting", "Connections that wait for memory of the budget.", func(s regmem.Stats) float64 { return float64(s.Waiting) })
+	stat("memory_waiting", "Connections that wait for memory, besides those that wait for memory for Calls.", func(s regmem.Stats) float64 { return float64(s.Waiting) })
 	for n, a := range b.arena.Stats().Accounts {
 		b.metrics.GaugeFunc("memory_account_used_bytes", "Bytes of the memory budget in use by one account, such as calls or replies.", func() float64 {
 			if s := b.arena.Stats().Accounts; n < len(s) {

@@ -17,7 +17,7 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
 		MaxRecord: int(l.Limits.Record), MaxFragments: l.Limits.Fragments,
 		MaxCalls: l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
-		StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // proxy: 0 means no timeout
+		Pace: int64(l.Limits.Pace), StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // proxy: 0 means no timeout
 		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
 	if l.RDMA() {

@@ -189,6 +189,8 @@ func (l *serverLoop) Attach(c net.Conn, s loop.Stream) error { return l.Loop.Att
 type memory struct{ *regmem.Account }
 
 // Lease is part of tcpframe.Memory.
+func (memory) Return(b tcpframe.Buffer) { b.Release() }
+
 func (m memory) Lease(n int) (tcpframe.Buffer, error) {
 	l, err := m.Account.Lease(n)
 	if err != nil {

@@ -72,6 +72,10 @@ func (acct *ledger) Used() int64 {
 	return used
 }
 
+// Taken returns how many octets count against the limit: Used, and the free blocks in stocks. It
+// takes no lock.
+func (acct *ledger) Taken() int64 { return acct.used.Load() }
+
 // Outstanding returns how many leases have not been released.
 func (acct *ledger) Outstanding() int {
 	n := int(acct.leases.Load())

@@ -1,0 +1,277 @@
+package proxy_test
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+)
+
+const (
+	attackers = 124
+	// attackEnds is how long an attacker may stay. The rules say 60 s.
+	attackEnds = 90 * time.Second
+)
+
+// An attackBed is a bridge with little memory, before a TCP server.
+type attackBed struct {
+	*proxytest.Harness
+	p    *proxy.Proxy
+	rdma *fabrictest.Loopback
+}
+
+func newAttackBed(t *testing.T) *attackBed {
+	h := proxytest.NewHarness(t, 64<<20)
+	s := h.TCPServer(proxytest.Behaviour{})
+	b := &attackBed{Harness: h, rdma: fabrictest.NewLoopback()}
+	b.p = h.Proxy([]proxy.ListenerOptions{
+		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", Pace: 16 << 10},
+		{Name: "rdma", Address: "front", RDMA: true, Provider: b.rdma, Upstream: "tcp", Pace: 16 << 10},
+	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1 << 10}})
+	return b
+}
+
+// dialFrom connects from 127.0.a.b.
+func (b *attackBed) dialFrom(a, c byte) net.Conn {
+	b.T.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, a, c)}}
+	conn, err := d.Dial("tcp", b.p.Addr("nfs"))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// begun returns the beginning of a record of 4 MiB.
+func begun(octets int) []byte {
+	return append(binary.BigEndian.AppendUint32(nil, 1<<31|4<<20), make([]byte, octets)...)
+}
+
+// A neighbour sends GETATTRs and WRITEs of 1 MiB until stop, and measures how long they take.
+// A Call fails after proxytest.CallTimeout, which is less than the attackers would hold it up.
+type neighbour struct {
+	took []time.Duration
+	done sync.WaitGroup
+	stop chan struct{}
+}
+
+func (b *attackBed) neighbour() *neighbour {
+	n := &neighbour{stop: make(chan struct{})}
+	c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 9, 1), b.p.Addr("nfs"))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	b.T.Cleanup(func() { _ = c.Close() })
+	started := make(chan struct{})
+	n.done.Go(func() {
+		for xid := uint32(1); ; xid++ {
+			m := proxytest.GetattrCall(xid)
+			if xid%2 == 0 {
+				m = proxytest.WriteCall(xid, 1, 1<<20)
+			}
+			began := time.Now()
+			if _, err := c.Call(m); err != nil {
+				b.T.Errorf("the neighbour's Call number %d: %v", xid, err)
+				if xid <= 4 {
+					close(started)
+				}
+				return
+			}
+			n.took = append(n.took, time.Since(began))
+			if xid == 4 {
+				close(started)
+			}
+			select {
+			case <-n.stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	<-started
+	return n
+}
+
+// slowWriter sends WRITEs of 4 MiB at 1 MiB/s until stop is closed, as a client far away does.
+func (b *attackBed) slowWriter(stop <-chan struct{}) (end func()) {
+	c := b.dialFrom(8, 1)
+	m := testkit.Record(proxytest.WriteCall(1, 1, 4<<20))
+	write := func(pause time.Duration) error {
+		for part := range slices.Chunk(m, 64<<10) {
+			if _, err := c.Write(part); err != nil {
+				return err
+			}
+			time.Sleep(pause)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(proxytest.CallTimeout))
+		_, err := testkit.ReadRecord(c)
+		return err
+	}
+	if err := write(0); err != nil {
+		b.T.Fatal(err)
+	}
+	var done sync.WaitGroup
+	n := 0
+	done.Go(func() {
+		for ; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := write(time.Second / 16); err != nil {
+				b.T.Errorf("WRITE number %d at 1 MiB/s: %v", n, err)
+				return
+			}
+		}
+	})
+	return func() {
+		done.Wait()
+		b.T.Logf("%d WRITEs at 1 MiB/s", n)
+	}
+}
+
+// end logs how long the neighbour's Calls took.
+func (n *neighbour) end(t *testing.T) {
+	close(n.stop)
+	n.done.Wait()
+	slices.Sort(n.took)
+	last := len(n.took) - 1
+	t.Logf("%d Calls of the neighbour: p99 %v, worst %v", len(n.took), n.took[last*99/100], n.took[last])
+}
+
+// TestMemoryAttacks: clients that announce Calls and do not send them hold no neighbour up, and
+// are closed.
+func TestMemoryAttacks(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		address func(i int) (a, b byte)
+		octets  int           // sent of each record
+		drip    time.Duration // between single octets that follow; 0: none follow
+		known   bool          // each attacker has had a Call answered before
+	}{
+		{name: "one address", address: func(int) (byte, byte) { return 2, 1 }, octets: 33 << 10},
+		{name: "many addresses", address: func(i int) (byte, byte) { return 3, byte(1 + i) }, octets: 33 << 10},
+		{name: "many addresses, half a record", address: func(i int) (byte, byte) { return 4, byte(1 + i) }, octets: 2 << 20},
+		{name: "many addresses, an octet now and then", address: func(i int) (byte, byte) { return 5, byte(1 + i) }, octets: 33 << 10, drip: time.Second},
+		{name: "many addresses, known", address: func(i int) (byte, byte) { return 6, byte(1 + i) }, octets: 33 << 10, known: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			b := newAttackBed(t)
+			n := b.neighbour()
+			slow := b.slowWriter(n.stop)
+			began := time.Now()
+			var left atomic.Int32
+			left.Store(attackers)
+			for i := range attackers {
+				c := b.dialFrom(tt.address(i))
+				go func() {
+					defer left.Add(-1)
+					if tt.known {
+						_ = testkit.WriteRecord(c, proxytest.WriteCall(1, 1, 128<<10))
+						_, _ = io.ReadFull(c, make([]byte, 4))
+					}
+					go func() {
+						_, err := c.Write(begun(tt.octets))
+						for tt.drip > 0 && err == nil {
+							time.Sleep(tt.drip)
+							_, err = c.Write([]byte{0})
+						}
+					}()
+					_, _ = io.Copy(io.Discard, c)
+				}()
+			}
+			for left.Load() > 0 && time.Since(began) < attackEnds {
+				time.Sleep(50 * time.Millisecond)
+			}
+			t.Logf("%d of %d attackers are left after %v; %d were slow senders, %d stalled, %d waited too long", left.Load(), attackers, time.Since(began),
+				metric(b.Harness, "slow_senders_closed_total"),
+				metric(b.Harness, `tcp_refused_total{listener="nfs",reason="stalled"}`), metric(b.Harness, `tcp_refused_total{listener="nfs",reason="memory"}`))
+			if n := left.Load(); n > 0 {
+				t.Errorf("%d attackers are left", n)
+			}
+			n.end(t)
+			slow()
+			b.Eventually("no client waits", func() bool { return metric(b.Harness, "call_memory_waiting") == 0 })
+		})
+	}
+}
+
+// TestMemoryAttackRDMA: a client that offers Read chunks and serves hardly any RDMA Read holds no
+// neighbour up, and is closed.
+func TestMemoryAttackRDMA(t *testing.T) {
+	t.Parallel()
+	b := newAttackBed(t)
+	n := b.neighbour()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	var serve atomic.Int32
+	var conn atomic.Pointer[fabric.Conn]
+	b.rdma.Inject(func(op fabrictest.Operation) fabrictest.Verdict {
+		if op.Op != fabric.OpRead {
+			return fabrictest.Pass
+		}
+		conn.Store(&op.Conn)
+		if serve.Add(-1) >= 0 {
+			return fabrictest.Pass
+		}
+		return fabrictest.Hold
+	})
+	c, err := b.DialRDMA(b.rdma, l, "front", rdmaside.RequesterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var all []<-chan []byte
+	for xid := range uint32(64) {
+		ch, err := c.Go(proxytest.WriteCall(xid, 1, 1<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, ch)
+	}
+	ended := make(chan struct{})
+	go func() {
+		for _, ch := range all {
+			<-ch
+		}
+		close(ended)
+	}()
+	every := time.NewTicker(47 * time.Second)
+	defer every.Stop()
+	give := time.After(attackEnds)
+	for open := true; open; {
+		select {
+		case <-ended:
+			open = false
+		case <-every.C:
+			serve.Store(1)
+			if p := conn.Load(); p != nil {
+				b.rdma.Resume(*p)
+			}
+		case <-give:
+			t.Error("the attacker is left")
+			open = false
+		}
+	}
+	t.Logf("the attacker stayed for %v", time.Since(began))
+	n.end(t)
+	if got := metric(b.Harness, "responder_stalled_total"); got != 1 {
+		t.Errorf("responder_stalled_total is %d", got)
+	}
+	b.rdma.Inject(nil)
+}

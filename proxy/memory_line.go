@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+)
+
+const (
+	// memoryTick is how often callMemory looks at the line. It also looks whenever memory was
+	// released.
+	memoryTick = 100 * time.Millisecond
+	// turnTicks is how many ticks memory is kept for a client that was called.
+	turnTicks = 2
+	// slowTicks is how many ticks pass between two looks at the clients that send.
+	slowTicks = 5
+)
+
+// A memoryWaiter is a client connection in the line of callMemory.
+type memoryWaiter struct {
+	f    *front
+	size int64
+	call func()
+}
+
+// A sender is what callMemory and slowSenders keep of a client connection that has held more than
+// a small block, or has waited.
+type sender struct {
+	unproven [blockKinds]int64 // octets that callMemory.unproven counts for it; its loop's
+	look     sendingLook       // its loop's
+	turn     int64             // octets that are kept for it; guarded by callMemory.mu
+}
+
+// A senderRef is a sender that is made at first use, by the client's loop. Idle clients have none.
+type senderRef struct{ p *sender }
+
+func (r *senderRef) get() *sender {
+	if r.p == nil {
+		r.p = &sender{}
+	}
+	return r.p
+}
+
+// A turn is memory that is kept for a client whose turn has come, until the client leases it.
+type turn struct {
+	f      *front
+	expiry int // value of callMemory.tick from which on it is void
+}
+
+// wait calls call once, when there may be a block for n octets for f. It need not call a
+// connection that has ended meanwhile.
+func (m *callMemory) wait(f *front, n int, call func()) {
+	h := &f.ledger.host.memory
+	f.sends.get()
+	m.mu.Lock()
+	h.waiting = append(h.waiting, &memoryWaiter{f: f, size: int64(regmem.BlockSize(n)), call: call})
+	m.waiters.Add(1)
+	if !h.listed {
+		h.listed = true
+		m.line = append(m.line, f.ledger.host)
+	}
+	if !m.ticking {
+		m.ticking = true
+		time.AfterFunc(memoryTick, m.look)
+	}
+	m.mu.Unlock()
+	m.wake() // memory may have been released since the lease failed
+}
+
+// wake calls the clients in the line for which there is memory.
+func (m *callMemory) wake() {
+	m.mu.Lock()
+	calls, _ := m.serve()
+	m.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
+}
+
+// serve gives turns to the clients in the line for which there is memory: to one of each host
+// after the other. It returns their functions to call, and how many octets those would need that
+// wait for others. The caller holds m.mu.
+func (m *callMemory) serve() (calls []func(), short int64) {
+	for again := true; again; {
+		again, short = false, 0
+		var blocked [blockKinds]bool
+		served := make([]*host, 0, 8)
+		m.line = slices.DeleteFunc(m.line, func(h *host) bool {
+			w := m.head(h)
+			if w == nil {
+				h.memory.listed = false
+				return true
+			}
+			k := kindOf(w.size)
+			v := noRoom
+			if !blocked[k] {
+				v = m.judge(h, w.size)
+			}
+			switch v {
+			case granted:
+				h.memory.waiting = h.memory.waiting[1:]
+				m.waiters.Add(-1)
+				m.beginTurn(w)
+				calls = append(calls, w.call)
+				served = append(served, h)
+				return true
+			case noRoom:
+				blocked[k] = true // nobody behind it may take what it waits for
+				short += w.size
+			case overItsPart:
+				short += w.size
+			}
+			return false
+		})
+		m.line = append(m.line, served...)
+		again = len(served) > 0
+	}
+	return calls, short
+}
+
+// head returns the first waiter of h whose connection has not ended, or nil.
+func (m *callMemory) head(h *host) *memoryWaiter {
+	q := &h.memory.waiting
+	for len(*q) > 0 && (*q)[0].f.ended.get() {
+		*q = (*q)[1:]
+		m.waiters.Add(-1)
+	}
+	if len(*q) == 0 {
+		*q = nil
+		return nil
+	}
+	return (*q)[0]
+}
+
+// beginTurn keeps memory for w, which leaves the line.
+func (m *callMemory) beginTurn(w *memoryWaiter) {
+	m.endTurn(w.f)
+	w.f.sends.p.turn = w.size
+	w.f.ledger.host.memory.pledged += w.size
+	m.pledged += w.size
+	if kindOf(w.size) == bulkBlock {
+		m.pledgedBulk += w.size
+	}
+	m.turns = append(m.turns, turn{w.f, m.tick + turnTicks})
+}
+
+// endTurn ends the turn of f, if it has one.
+func (m *callMemory) endTurn(f *front) {
+	size := f.sends.p.turn
+	if size == 0 {
+		return
+	}
+	f.sends.p.turn = 0
+	f.ledger.host.memory.pledged -= size
+	m.pledged -= size
+	if kindOf(size) == bulkBlock {
+		m.pledgedBulk -= size
+	}
+	m.turns = slices.DeleteFunc(m.turns, func(t turn) bool { return t.f == f })
+}
+
+// look ends turns that were not used, serves the line, and has slow senders closed while clients
+// wait for others.
+func (m *callMemory) look() {
+	m.mu.Lock()
+	m.tick++
+	for len(m.turns) > 0 && m.turns[0].expiry <= m.tick {
+		m.endTurn(m.turns[0].f)
+	}
+	calls, short := m.serve()
+	m.ticking = len(m.line) > 0 || len(m.turns) > 0
+	again, round := m.ticking, m.tick/slowTicks
+	weigh := short > 0 && m.tick%slowTicks == 0
+	m.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
+	if weigh {
+		m.slow.weigh(round, short)
+	}
+	if again {
+		time.AfterFunc(memoryTick, m.look)
+	}
+}
