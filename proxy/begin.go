@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"errors"
+
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -10,17 +12,22 @@ import (
 // has the Call analysed and gives it an XID. It reports false when the message is no RPC Call,
 // and has closed the connection then.
 func (f *front) begin(c *call) bool {
-	if err := oncrpc.ParseCall(c.message.octets, &c.h); err != nil {
+	h, g, l := &c.h, &f.ledger, f.listener
+	err := oncrpc.ParseCall(c.message.octets, h)
+	if err != nil && !errors.Is(err, oncrpc.ErrVersion) {
 		f.malformed(c, err)
 		return false
 	}
-	h, g, l := &c.h, &f.ledger, f.listener
 	c.began = f.loop.Now()
 	for _, b := range g.buckets {
 		b.chargeCall(c.began, len(c.message.octets), g)
 	}
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	c.rdma.Message = c.message.octets
+	if err != nil {
+		f.answer(c, oncrpc.AppendRPCMismatch(c.reply.local[:0], h.XID))
+		return true
+	}
 	u := f.route(c)
 	if u == nil {
 		return true
@@ -30,7 +37,6 @@ func (f *front) begin(c *call) bool {
 	}
 	q := g.queueTo(u)
 	if !q.decided {
-		var err error
 		if q, err = g.pinned(q, h); err != nil {
 			f.closeUnpinned(c, u, err)
 			return true
@@ -70,6 +76,12 @@ func (f *front) route(c *call) *upstream {
 	h, local := &c.h, c.reply.local[:0]
 	u, mismatch, low, high := f.listener.settings().routes.find(h.Program, h.Version)
 	switch {
+	case h.TLSProbe() && h.Procedure != 0:
+		// "If an RPC client uses the AUTH_TLS authentication flavor on any procedure other
+		// than the NULL procedure [...], the RPC server MUST reject that RPC Call by
+		// returning a reply_stat of MSG_DENIED with a reject_stat of AUTH_ERROR and an
+		// auth_stat of AUTH_BADCRED." RFC 9289 Section 4.1.
+		f.answer(c, oncrpc.AppendAuthError(local, h.XID, oncrpc.AuthBadCredential))
 	case h.TLSProbe():
 		// RFC 9289 Section 4.1: a NULL reply without STARTTLS in its verifier says
 		// that there is no TLS here. The probe is for this hop and not sent on.

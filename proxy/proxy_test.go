@@ -416,6 +416,64 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// TestRefusedCalls: a Call of another RPC version and a Call with AUTH_TLS that is no probe are
+// denied, over TCP and RDMA, and the connection goes on. RFC 5531 Section 9, RFC 9289 Section 4.1.
+func TestRefusedCalls(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	tcp := h.TCPServer(proxytest.Behaviour{})
+	rp := fabrictest.NewLoopback()
+	l := fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	p := h.Proxy([]proxy.ListenerOptions{
+		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"},
+		{Name: "rdma", Address: "front", RDMA: true, Provider: rp, Upstream: "tcp"},
+	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
+	over := map[string]func([]byte) ([]byte, error){
+		"TCP":  h.Client(p.Addr("nfs")).Call,
+		"RDMA": h.RDMAClient(rp, l, "front", 0).Call,
+	}
+	withTLS := func(m []byte) []byte {
+		binary.BigEndian.PutUint32(m[24:], oncrpc.FlavorTLS)
+		return m
+	}
+	for name, call := range over {
+		want := func(what string, m, reply []byte) {
+			t.Helper()
+			got, err := call(m)
+			if err != nil || !bytes.Equal(got, reply) {
+				t.Errorf("%s, %s: Reply %x, %v; want %x", name, what, got, err, reply)
+			}
+		}
+		want("AUTH_TLS in NULL", withTLS(proxytest.CallHeader(nil, 1, oncrpc.ProgramNFS, 3, 0)),
+			oncrpc.AppendAccepted(nil, 1, oncrpc.Success))
+		for program, procedure := range map[uint32]uint32{oncrpc.ProgramNFS: 1, oncrpc.ProgramMount: 1, oncrpc.ProgramCCP: 1, oncrpc.ProgramNLM: 2} {
+			want(fmt.Sprintf("AUTH_TLS in program %d", program), withTLS(proxytest.CallHeader(nil, 2, program, 3, procedure)),
+				oncrpc.AppendAuthError(nil, 2, oncrpc.AuthBadCredential))
+		}
+		m := proxytest.GetattrCall(3)
+		reply, err := call(m)
+		if err != nil || !bytes.Equal(reply, proxytest.Expected(m)) {
+			t.Errorf("%s: GETATTR afterwards: %x, %v", name, reply, err)
+		}
+	}
+	if n := tcp.Calls.Load(); n != 2 {
+		t.Errorf("%d Calls reached the server, want the 2 of GETATTR", n)
+	}
+
+	c := h.Client(p.Addr("nfs"))
+	for _, version := range []uint32{0, 1, 3, 0xffffffff} {
+		for _, words := range []int{3, 10} { // of another version nothing behind the version is known
+			m := proxytest.CallHeader(nil, 4, oncrpc.ProgramNFS, 3, 1)
+			binary.BigEndian.PutUint32(m[8:], version)
+			got, err := c.Call(m[:4*words])
+			if want := oncrpc.AppendRPCMismatch(nil, 4); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("RPC version %d in %d words: Reply %x, %v; want %x", version, words, got, err, want)
+			}
+		}
+	}
+	check(t, c, proxytest.GetattrCall(5))
+}
+
 // TestReverse: RDMA clients reach a TCP server; here the client is a second
 // proxy, so that every Call goes TCP, RDMA, TCP.
 func TestReverse(t *testing.T) {

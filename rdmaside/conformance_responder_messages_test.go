@@ -42,6 +42,7 @@ var responderMessageRules = []responderRule{
 	errChunkRule("4.2.4", "RDMA_NOMSG has no Payload stream behind its lists", func(tc *responderCase) [][]byte {
 		return message(rpcrdma.NoMsg, writeOf1000, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(writeOf1000)) })
 	}),
+	{section: "RFC 5531 9", says: "RPC_MISMATCH: the RPC version is not 2, inline, in a Long Call and with a Read chunk", run: otherRPCVersions},
 	silence("4.2.4", "a Responder MUST silently discard RDMA_ERROR procedures", words(1, 1, 8, 4, 2), words(1, 1, 8, 4, 1, 1, 1), words(0xfeed, 1, 8, 4, 2)),
 	{section: "4.2.4", says: "a Responder MUST silently discard RDMA_ERROR procedures: with the XID of a Call that is being served", run: errorForServedCall},
 	{section: "4.2.4", says: "the total length of the gathered buffers cannot exceed the inline threshold: Replies of lengths around it, in one part and in three", run: repliesAroundThreshold},
@@ -77,6 +78,29 @@ func replyHeaderOctets(tc *responderCase) {
 	if s := tc.peer.wantSend("its reply"); !bytes.Equal(s.octets, append(want, whole[:at]...)) {
 		tc.t.Errorf("sent\n%x\nwant\n%x", s.octets, want)
 	}
+}
+
+func otherRPCVersions(tc *responderCase) {
+	for _, version := range []uint32{0, 1, 3, 0xffffffff} {
+		inline, data := getAttrCall(1), append([]byte(nil), writeOf1000...)
+		copy(inline[8:], words(version))
+		copy(data[8:], words(version))
+		for what, m := range map[string][][]byte{
+			"inline":            message(rpcrdma.Msg, inline, func(*rpcrdma.Header) {}),
+			"its version alone": message(rpcrdma.Msg, inline[:12], func(*rpcrdma.Header) {}),
+			"a Long Call":       message(rpcrdma.NoMsg, nil, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(inline)) }),
+			"a Read chunk":      message(rpcrdma.Msg, data[:writePos], func(h *rpcrdma.Header) { addReads(h, writePos, tc.pulled(data[writePos:])) }),
+		} {
+			tc.peer.send(0, m...)
+			tc.wantNoCall("it is of another version")
+			s := tc.peer.wantSend("its reply")
+			if want := words(1, 1, 1, 0, 2, 2); s.Proc != rpcrdma.Msg || !bytes.Equal(s.payload, want) {
+				tc.t.Errorf("RPC version %d, %s: %+v %x, want RPC_MISMATCH", version, what, &s.Header, s.payload)
+			}
+		}
+	}
+	tc.alive()
+	tc.drained()
 }
 
 func errorForServedCall(tc *responderCase) {

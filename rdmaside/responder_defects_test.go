@@ -17,7 +17,8 @@ const (
 	defectErrVers               // RDMA_ERROR, ERR_VERS
 	defectErrChunk              // RDMA_ERROR, ERR_CHUNK
 	defectGarbage               // an RPC Reply with GARBAGE_ARGS
-	defectClose                 // the connection is closed
+	defectMismatch
+	defectClose // the connection is closed
 )
 
 // A callDefect is a message that is no Call that a Responder can execute: the
@@ -90,10 +91,10 @@ var callDefects = []callDefect{
 	{name: "two chunks, one where no item is", proc: rpcrdma.Msg, edit: func(tc *responderCase, h *rpcrdma.Header) {
 		offerReads(writePos, 1000)(tc, h)
 		offerReads(8, 4)(tc, h)
-	}, payload: writeOf1000[:writePos], want: defectClose},
+	}, payload: writeOf1000[:writePos], want: defectMismatch},
 	{name: "a chunk of a protected call", proc: rpcrdma.Msg, edit: offerReads(writePos+20, 1000), payload: protectedWrite[:writePos+20], want: defectErrChunk},
 	{name: "a reply", proc: rpcrdma.Msg, edit: offerNone, payload: getAttrReply(1), want: defectSilence},
-	{name: "RPC version 3", proc: rpcrdma.Msg, edit: offerNone, payload: append(words(1, 0, 3), getAttrCall(1)[12:]...), want: defectClose},
+	{name: "RPC version 3", proc: rpcrdma.Msg, edit: offerNone, payload: append(words(1, 0, 3), getAttrCall(1)[12:]...), want: defectMismatch},
 	{name: "half an RPC header", proc: rpcrdma.Msg, edit: offerNone, payload: getAttrCall(1)[:30], want: defectClose},
 	{name: "a credential without end", proc: rpcrdma.Msg, edit: offerNone, payload: words(1, 0, 2, 100003, 3, 0, 1, 400, 0, 0, 0, 0), want: defectClose},
 	{name: "a handle that is none", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
@@ -121,6 +122,10 @@ func (d *callDefect) run(tc *responderCase) {
 		s := tc.peer.wantSend(d.name)
 		if want := accepted(1); s.Proc != rpcrdma.Msg || !bytes.Equal(s.payload, append(want[:20], 0, 0, 0, 4)) {
 			tc.t.Fatalf("%+v %x, want GARBAGE_ARGS", &s.Header, s.payload)
+		}
+	case defectMismatch:
+		if s := tc.peer.wantSend(d.name); s.Proc != rpcrdma.Msg || !bytes.Equal(s.payload, words(1, 1, 1, 0, 2, 2)) {
+			tc.t.Fatalf("%+v %x, want RPC_MISMATCH", &s.Header, s.payload)
 		}
 	case defectClose:
 		tc.peer.wantIdle("no answer")

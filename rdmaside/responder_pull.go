@@ -187,8 +187,13 @@ func (c *ResponderConn) dispatch(x *Exchange) {
 	c.responder.calls.Call(x)
 }
 
-// badCall closes the connection of a peer whose message is no RPC Call.
+// badCall answers a Call of another version of RPC. It closes the connection of a peer whose
+// message is no RPC Call at all.
 func (c *ResponderConn) badCall(x *Exchange, err error) {
+	if errors.Is(err, oncrpc.ErrVersion) {
+		c.answerPlain(x, oncrpc.AppendRPCMismatch(x.shortReply(), x.xid))
+		return
+	}
 	xid := x.xid
 	c.drop(x)
 	c.refuse(xid, refusal{reasonPayload, err})

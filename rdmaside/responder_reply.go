@@ -250,9 +250,18 @@ func (c *ResponderConn) answerRPC(x *Exchange, acceptStat uint32) {
 		c.answerError(x, rpcrdma.ErrChunk)
 		return
 	}
+	c.answerPlain(x, oncrpc.AppendAccepted(x.shortReply(), x.xid, acceptStat))
+}
+
+// shortReply returns the memory for a Reply without results that the Responder makes itself.
+func (x *Exchange) shortReply() []byte {
+	return x.buffer.Bytes()[exchangeHeaderMax:exchangeHeaderMax]
+}
+
+// answerPlain answers x, whose Transport header has been parsed, with the Reply b, which is in
+// the memory of shortReply.
+func (c *ResponderConn) answerPlain(x *Exchange, b []byte) {
 	x.withdraw()
-	b := x.buffer.Bytes()[exchangeHeaderMax:exchangeHeaderMax]
-	b = oncrpc.AppendAccepted(b, x.xid, acceptStat)
 	x.out, x.size = append(x.out[:0], b), len(b)
 	c.shape(x)
 }

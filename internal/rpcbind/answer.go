@@ -1,6 +1,7 @@
 package rpcbind
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -88,7 +89,7 @@ var rpcbind3 = []procedure{
 func (s *Server) answer(m []byte, q question) (reply []byte, ok bool) {
 	var h oncrpc.Call
 	if err := oncrpc.ParseCall(m, &h); err != nil {
-		if rpcVersion(m) {
+		if errors.Is(err, oncrpc.ErrVersion) {
 			return s.refuse(q, refusedVersion, oncrpc.AppendRPCMismatch(nil, h.XID)), true
 		}
 		return s.refuse(q, refusedMalformed, nil), false
@@ -133,12 +134,6 @@ func (s *Server) answer(m []byte, q question) (reply []byte, ok bool) {
 		s.refuse(q, r, nil)
 	}
 	return b, true
-}
-
-// rpcVersion reports whether m is a Call of another version of RPC.
-func rpcVersion(m []byte) bool {
-	c := xdr.NewCursor(m, 4)
-	return c.Uint32() == oncrpc.TypeCall && c.Uint32() != oncrpc.RPCVersion && c.OK()
 }
 
 // refuse counts a refusal and returns reply.

@@ -102,17 +102,14 @@ type Call struct {
 func ParseCall(m []byte, c *Call) error {
 	*c = Call{Message: m}
 	if len(m) < CallHeaderMin {
-		if len(m) >= 4 {
-			c.XID = binary.BigEndian.Uint32(m)
-		}
-		return &Error{XID: c.XID, Field: "call", Position: len(m), Err: ErrShort}
+		return c.short(m)
 	}
 	c.XID = binary.BigEndian.Uint32(m)
 	if binary.BigEndian.Uint32(m[4:]) != TypeCall {
 		return &Error{XID: c.XID, Field: "mtype", Position: 4, Err: ErrValue}
 	}
 	if binary.BigEndian.Uint32(m[8:]) != RPCVersion {
-		return &Error{XID: c.XID, Field: "rpcvers", Position: 8, Err: ErrValue}
+		return &Error{XID: c.XID, Field: "rpcvers", Position: 8, Err: ErrVersion}
 	}
 	c.Program = binary.BigEndian.Uint32(m[12:])
 	c.Version = binary.BigEndian.Uint32(m[16:])
@@ -149,6 +146,18 @@ func ParseCall(m []byte, c *Call) error {
 	return nil
 }
 
+// short returns the error of a message shorter than a Call header. A Call of another version
+// of RPC may be so short: RFC 5531 says nothing of what follows its version.
+func (c *Call) short(m []byte) error {
+	if len(m) >= 4 {
+		c.XID = binary.BigEndian.Uint32(m)
+	}
+	if len(m) >= 12 && binary.BigEndian.Uint32(m[4:]) == TypeCall && binary.BigEndian.Uint32(m[8:]) != RPCVersion {
+		return &Error{XID: c.XID, Field: "rpcvers", Position: 8, Err: ErrVersion}
+	}
+	return &Error{XID: c.XID, Field: "call", Position: len(m), Err: ErrShort}
+}
+
 // Reducible reports whether the arguments and results may be reduced at all, because
 // they are plain XDR without a checksum. It looks at the credential and not at the
 // procedure, since the Calls that create a GSS context name procedure NULL. RFC 8166
@@ -177,7 +186,7 @@ func (c *Call) Arguments() (start, end int, ok bool) {
 	return 0, 0, false
 }
 
-// TLSProbe reports whether the Call asks if the peer speaks RPC-with-TLS. A probe is
-// about its own connection, so a proxy answers it and does not pass it on. RFC 9289
-// Section 4.1.
+// TLSProbe reports whether the Call has the flavor that asks if the peer speaks RPC-with-TLS.
+// The question is about its own connection, so a proxy answers it and does not pass it on. A
+// Call of another procedure than NULL is denied. RFC 9289 Section 4.1.
 func (c *Call) TLSProbe() bool { return c.Flavor == FlavorTLS }

@@ -95,7 +95,7 @@ func TestParseCallRefusals(t *testing.T) {
 		want        error
 	}{
 		{"a Reply", "mtype", with(7, 1), ErrValue},
-		{"RPC version 3", "rpcvers", with(11, 3), ErrValue},
+		{"RPC version 3", "rpcvers", with(11, 3), ErrVersion},
 		{"credential of 401 octets", "cred", header(FlavorSys, make([]byte, MaxAuth+1), nil), ErrBound},
 		{"credential of 4 GiB", "cred", with(28, 0xff), ErrBound},
 		{"verifier of 401 octets", "verf", header(FlavorSys, nil, make([]byte, MaxAuth+1)), ErrBound},
