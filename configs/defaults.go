@@ -18,7 +18,7 @@ func (c *Config) setDefaults() {
 	}
 	fill(&c.Chunks.IO, 1*MiB)
 	fill(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
-	fill(&c.Memory.Budget, 1*GiB)
+	fill(&c.Memory.Budget, defaultBudget)
 	fill(&c.RPCBind.Address, none)
 	fill(&c.Admin.Address, "127.0.0.1:9090")
 	fill(&c.Log.Level, "info")

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/configs"
 )
 
 func newCheckCommand() *cobra.Command {
@@ -23,6 +25,9 @@ Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: good: %d listeners, %d upstreams, memory budget %s\n",
 				file, len(c.Listeners), len(c.Upstreams), c.Memory.Budget)
+			if w := tooLittleMemory(c.Memory, configs.MachineMemory()); w != "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: warning: %s\n", file, w)
+			}
 			return nil
 		},
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime/debug"
 
@@ -19,4 +20,20 @@ func limitHeap(m configs.Memory) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(heapFloor + int64(m.Budget)/8)
 	}
+}
+
+// memoryNeed returns how much memory the process may come to use: messages, the Go heap, and the
+// program itself.
+func memoryNeed(m configs.Memory) configs.Size {
+	return m.Budget + heapFloor + m.Budget/8 + heapFloor/3
+}
+
+// tooLittleMemory returns a sentence about a budget that does not fit the memory of the machine
+// or the container, and nothing if it fits.
+func tooLittleMemory(m configs.Memory, available configs.Size) string {
+	if need := memoryNeed(m); need > available {
+		return fmt.Sprintf("memory.budget %s may take %s of memory in all, and the machine or the container allows %s: the kernel may kill the bridge",
+			m.Budget, need, available)
+	}
+	return ""
 }

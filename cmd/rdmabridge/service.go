@@ -47,7 +47,12 @@ func (s service) run() error {
 		in.abandon()
 		return err
 	}
-	s.log.Info().Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).Msg("starting")
+	available := configs.MachineMemory()
+	s.log.Info().Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).
+		Stringer("available", available).Int("loops", c.Loops).Msg("starting")
+	if w := tooLittleMemory(c.Memory, available); w != "" {
+		s.log.Warn().Msg(w)
+	}
 	h, err := s.start(b, in)
 	if err != nil {
 		in.abandon() // before close, so that the other process continues at once
