@@ -138,8 +138,8 @@ func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
 		return 0, err
 	}
 	pid = int(cred.Pid)
-	if uid := int(cred.Uid); uid != os.Geteuid() && uid != 0 {
-		return pid, fmt.Errorf("user %d may not take over: only the user of this process and root may", uid)
+	if !mayHandOver(cred) {
+		return pid, fmt.Errorf("user %d may not take over: only the user of this process and root may", cred.Uid)
 	}
 	_ = c.SetDeadline(time.Now().Add(handoverStep))
 	lines := bufio.NewReaderSize(c, maxLine)
@@ -201,6 +201,10 @@ func (h *handover) send(c *net.UnixConn) error {
 	_, _, err = c.WriteMsgUnix(append(line, '\n'), unix.UnixRights(fds...), nil)
 	return err
 }
+
+// mayHandOver reports whether a process with these credentials may take part in a hand-over with
+// this one, on either side: it runs as the same user, or as root.
+func mayHandOver(cred *unix.Ucred) bool { return int(cred.Uid) == os.Geteuid() || cred.Uid == 0 }
 
 // peerCredentials returns the process and the user at the other end of c.
 func peerCredentials(c *net.UnixConn) (*unix.Ucred, error) {

@@ -21,8 +21,8 @@ import (
 //	new: "ready"
 //	old: "going"
 //
-// Each message is one line. The old process accepts requests only from processes of its own
-// user and of root.
+// Each message is one line. Each side deals only with processes of its own user and of
+// root.
 
 // handoverVersion is the version of this protocol.
 const handoverVersion = 1

@@ -39,12 +39,31 @@ func takeOver(path string) (*inheritance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take-over: %w", err)
 	}
+	if err := trusted(c); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("take-over: %w", err)
+	}
 	in := &inheritance{conn: c, files: make(map[handedSocket]*os.File)}
 	if err := in.receive(); err != nil {
 		in.abandon()
 		return nil, fmt.Errorf("take-over: %w", err)
 	}
 	return in, nil
+}
+
+// trusted returns an error unless the process at the other end of c runs as the user of this one
+// or as root. Another user's process would hand over sockets at which it had listened, or
+// descriptors of anything else.
+func trusted(c *net.UnixConn) error {
+	cred, err := peerCredentials(c)
+	if err != nil {
+		return err
+	}
+	if !mayHandOver(cred) {
+		return fmt.Errorf("a process of user %d listens at %s: only the user of this process and root may hand over sockets; remove that socket, or set handover.path to a directory that others cannot write to",
+			cred.Uid, c.RemoteAddr())
+	}
+	return nil
 }
 
 // receive exchanges greetings and receives the sockets.
