@@ -12,6 +12,7 @@ package configs
 // A Config is a whole file. Load returns it complete: each field has the value of the
 // file or its default.
 type Config struct {
+	Identity  Identity   `mapstructure:"identity"` // "": of the host name and the listeners' addresses
 	Listeners []Listener `mapstructure:"listeners"`
 	Upstreams []Upstream `mapstructure:"upstreams"`
 	Chunks    Chunks     `mapstructure:"chunks"`

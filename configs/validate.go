@@ -23,6 +23,7 @@ const (
 // validate reports every rule that c breaks. Listeners and upstreams check themselves; this
 // file has the rules that concern several listeners or upstreams.
 func (c *Config) validate(k Known, r *report) {
+	c.Identity.validate(r)
 	if len(c.Listeners) == 0 && !r.has("listeners") {
 		r.addf("listeners", "the file has no listener; write at least one")
 	}

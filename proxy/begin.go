@@ -33,7 +33,7 @@ func (f *front) begin(c *call) bool {
 		return true
 	}
 	if h.Program == oncrpc.ProgramNLM {
-		nlmOwner(h, g.addr)
+		l.p.xids.identity.nlmOwner(h, g.addr)
 	}
 	q := g.queueTo(u)
 	if !q.decided {
@@ -43,32 +43,53 @@ func (f *front) begin(c *call) bool {
 		}
 	}
 	a := &c.rdma.Analysis
-	here := f.loop.index // not by way of c.owner, which another connection may replace below
 	c.up = u
-	u.under[here].n++
+	u.under[f.loop.index].n++
 	c.rdma.Binding = l.p.registry.Analyse(h, a)
 	if a.Session != 0 {
 		u.sessions.Tighten(c.message.octets, a)
 	}
 	c.charge.expected = u.expect(a, g.large)
-	c.queue, c.owner.queue = q, q
+	c.queue = q
 	c.entry.Flow = q.flowOf(c)
-	if c.assignXID(g) {
-		c.reply.result = resultAbsorbed
-		f.settle(c)
-		return true
-	}
 	if a.BackRequest != 0 {
 		nfs.BoundBackChannel(c.message.octets, a, f.client.longestCallBack())
 	}
-	g.charge(c)
 	c.entry.Cost = u.cost(len(c.message.octets), a)
-	u.admission.enter(c, g)
-	c.setState(callQueued)
-	if err := q.pool.Submit(&c.entry, here); err != nil {
-		c.giveUp(here, err)
+	g.charge(c)
+	c.assignXID(q)
+	if !c.signed && a.Class != ulb.ReadOnly {
+		switch l.p.flights.enter(c) {
+		case entryDropped:
+			c.reply.result = resultAbsorbed
+			f.settle(c)
+			return true
+		case entryHeld:
+			g.hold(c)
+			return true
+		}
 	}
+	f.submit(c)
 	return true
+}
+
+// submit gives c, which the client's ledger counts, to its pool.
+func (f *front) submit(c *call) {
+	c.up.admission.enter(c, &f.ledger)
+	c.setState(callQueued)
+	if err := c.queue.pool.Submit(&c.entry, f.loop.index); err != nil {
+		c.giveUp(f.loop.index, err)
+	}
+}
+
+// proceed submits c, which was held because it repeats a Call that has ended without a Reply.
+func (f *front) proceed(c *call) {
+	f.ledger.unhold(c)
+	if f.gone() {
+		c.finish(f.loop.index)
+		return
+	}
+	f.submit(c)
 }
 
 // route returns the upstream that c goes to, or nil after it has answered c itself.
@@ -107,35 +128,11 @@ func (f *front) answer(c *call, b []byte) {
 	f.deliver(c)
 }
 
-// assignXID gives c the XID that the upstream will see: xid.go. It reports true when c is a
-// retransmission of a Call that is still in flight. c is not sent to the upstream then: the
-// Reply to the Call in flight goes to the connection of c, and assignXID closes the connection
-// that the Reply would have gone to.
-func (c *call) assignXID(g *ledger) (absorbed bool) {
-	x := c.up.p.xids
-	switch c.h.Flavor {
-	case oncrpc.FlavorNone, oncrpc.FlavorSys, oncrpc.FlavorShort, oncrpc.FlavorDH:
-	default:
-		c.signed = true
-		return false
+// assignXID gives c the XID that the upstream will see: xid.go.
+func (c *call) assignXID(q *clientQueue) {
+	if c.signed = signsXID(&c.h); c.signed {
+		return
 	}
-	if c.rdma.Analysis.Class == ulb.ReadOnly {
-		c.setXID(x.fresh())
-		return false
-	}
-	own := ofSlot(g.slot, c.h.XID)
-	c.xid.tag = x.tag(g.addr, c.up.number, &c.h, own)
-	cl := x.assign(c, own)
-	if !cl.absorbed {
-		c.setXID(cl.xid)
-		return false
-	}
-	if old := cl.old; old.front != nil {
-		g.adopt(cl.expected)
-		if old.exchange != nil {
-			abort(old.exchange)
-		}
-		old.front.close(errSuperseded)
-	}
-	return true
+	f := c.owner.front
+	c.setXID(xidOf(f.loop.credentials.find(c.up.p.xids.seed, &q.key, &c.h), &c.h))
 }

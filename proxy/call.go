@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/pool"
@@ -17,10 +16,9 @@ import (
 // been sent or its client's connection has been closed. The file call_state.go draws its
 // states.
 //
-// One goroutine owns a call at a time, and its state says which. Another goroutine may do one
-// thing with it: when the client sends the Call again on another connection, that
-// connection's loop reads message.exchange and charge.expected and replaces owner, under the
-// lock of the XID table (call.absorb).
+// One goroutine owns a call at a time, and its state says which. Other goroutines may do one
+// thing with it: to see whether another Call repeats it, they read its header and its message
+// behind the XID, under a lock of the Calls in flight (flights.enter).
 //
 // These callbacks move a call on. The pool calls Dispatch of an [upstreamConn] when a credit
 // is free, and [upstream.Expired] when the call leaves the queue without one. A loop calls Run
@@ -48,19 +46,19 @@ type call struct {
 	reply   reply
 	one     [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
 
-	xid   xidKey
-	sent  sentTCP
-	retry retry
-	next  *call // in rdmaClient.waiting
-	held  heldMemory
+	flight     flight
+	sent       sentTCP
+	retry      retry
+	next, prev *call // in rdmaClient.waiting, and in ledger.repeats
+	held       heldMemory
 }
 
-// A message is the RPC Call that the client sent, in memory of the arena. Either buf or
-// exchange gives that memory back. The proxy changes the XID and an NLM lock owner in place.
+// A message is the RPC Call that the client sent, in memory of the arena. Either buf or the
+// owner's exchange gives that memory back. The proxy changes the XID and an NLM lock owner in
+// place.
 type message struct {
-	octets   []byte
-	buf      releaser           // holds the record of a TCP client
-	exchange *rdmaside.Exchange // holds the message of an RDMA client; constant until takeExchange
+	octets []byte
+	buf    releaser // holds the record of a TCP client
 }
 
 // A heldMemory is what callMemory counts for the message of a call.
@@ -69,19 +67,10 @@ type heldMemory struct {
 	octets int64 // 0 for none
 }
 
-// An owner is the client connection that a call is answered on. While the XID table
-// remembers the call, the table's lock guards the owner, and call.absorb replaces the whole of
-// it when the client sends the Call again on another connection. Otherwise it is constant.
+// An owner is the client connection that a call came on and is answered on.
 type owner struct {
-	front    *front
-	queue    *clientQueue       // where that client's Calls to the upstream wait
-	exchange *rdmaside.Exchange // answers the Call of an RDMA client; nil for a TCP client
-}
-
-// An xidKey is a call's entry in the XID table.
-type xidKey struct {
-	tag        uint64
-	remembered bool
+	front    *front             // constant
+	exchange *rdmaside.Exchange // holds the message of an RDMA client and answers it; constant until takeExchange; nil for a TCP client
 }
 
 // A charge is what a client's ledger and the upstream's slow start count for a call.
@@ -129,6 +118,8 @@ func (c *call) Run() {
 		c.conn.send(c)
 	case callWaiting:
 		c.resubmit()
+	case callHeld:
+		c.owner.front.proceed(c)
 	case callReplying:
 		c.owner.front.deliver(c)
 	default:
@@ -162,7 +153,7 @@ func (w *written) Release() {
 // replayable reports whether the Call may be sent again although the server may have
 // executed it: package ulb has the classes. For a Call that must not be repeated, or that only
 // the client can encode again, the bridge closes the client's connection. The client
-// retransmits the Call, and the XID table gives it the same XID. A COMPOUND that begins with
+// retransmits the Call, which gets the same XID. A COMPOUND that begins with
 // SEQUENCE is replayable whatever the rest of it is, because the server executes it once.
 func (c *call) replayable() bool {
 	return !c.signed && (c.rdma.Analysis.Class < ulb.NonIdempotent || c.rdma.Analysis.Session != 0)
@@ -173,6 +164,9 @@ func (c *call) setXID(xid uint32) {
 	c.rdma.XID = xid
 	binary.BigEndian.PutUint32(c.message.octets, xid)
 }
+
+// changeXID gives c another XID, which follows from the present one and has nothing to do with it.
+func (c *call) changeXID() { c.setXID(c.up.p.xids.own.of(c.rdma.XID)) }
 
 // answer makes b, an RPC Reply in c.reply.local, the Reply.
 func (c *call) answer(b []byte) {
@@ -194,23 +188,10 @@ func (c *call) restoreXID() {
 	}
 }
 
-// currentOwner is the client connection that will get the Reply if it comes now.
-func (c *call) currentOwner() owner {
-	if c.xid.remembered {
-		return c.up.p.xids.ownerOf(c)
-	}
-	return c.owner
-}
-
-// takeExchange returns the Exchange to answer on, or nil for a TCP client, and forgets it. If
-// another connection has adopted the call, another Exchange holds the message. takeExchange
-// aborts that one, whose connection is closing.
+// takeExchange returns the Exchange to answer on, or nil for a TCP client, and forgets it.
 func (c *call) takeExchange() *rdmaside.Exchange {
-	x, held := c.owner.exchange, c.message.exchange
-	c.owner.exchange, c.message.exchange = nil, nil
-	if held != nil && held != x {
-		abort(held)
-	}
+	x := c.owner.exchange
+	c.owner.exchange = nil
 	return x
 }
 
@@ -264,6 +245,3 @@ type flag struct{ v atomic.Bool }
 
 func (f *flag) set()      { f.v.Store(true) }
 func (f *flag) get() bool { return f.v.Load() }
-
-// abort aborts x on the loop of its connection. Any goroutine.
-func abort(x *rdmaside.Exchange) { x.Conn().Loop().Post(loop.TaskFunc(x.Abort)) }

@@ -13,6 +13,7 @@ import (
 type clientQueue struct {
 	u    *upstream
 	pool *pool.Pool // one of u.pools, or that of pin
+	key  clientKey  // of the client's XIDs at u; constant
 
 	flow   pool.Flow
 	sticky pool.Flow // of Calls that harm when repeated, where the server tells connections apart
@@ -29,7 +30,10 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 			return q
 		}
 	}
-	q := &clientQueue{u: u, pool: u.poolFor(g.addr), decided: u.pins.most.Load() == 0}
+	q := &clientQueue{
+		u: u, pool: u.poolFor(g.addr), decided: u.pins.most.Load() == 0,
+		key: u.p.xids.identity.clientKey(u.name, g.addr),
+	}
 	q.flow.Weight = g.weight
 	q.sticky = pool.Flow{Weight: g.weight, Sticky: true, Hash: addressHash(g.addr)}
 	g.queues = append(g.queues, q)
@@ -46,7 +50,7 @@ func (g *ledger) pinned(q *clientQueue, h *oncrpc.Call) (*clientQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := &clientQueue{u: q.u, pool: p.pool, pin: p, decided: true}
+	own := &clientQueue{u: q.u, pool: p.pool, pin: p, decided: true, key: q.key}
 	for i := range g.queues {
 		if g.queues[i] == q {
 			g.queues[i] = own // queueTo finds it first from now on

@@ -55,7 +55,7 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	s := x.Conn().Data.(*rdmaClient)
 	s.quiet = s.loop.Now()
 	c := s.newCall()
-	c.message = message{octets: x.Message(), exchange: x}
+	c.message = message{octets: x.Message()}
 	c.owner.exchange = x
 	if !s.began {
 		s.began = true

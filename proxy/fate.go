@@ -56,6 +56,9 @@ func (c *call) answered(here int) {
 		}
 		c.up.sessions.Learn(first)
 	}
+	if c.flight.flying {
+		c.land(here) // before the message goes, with which Calls are compared that may repeat it
+	}
 	c.releaseMessage()
 	c.finish(here)
 }
@@ -66,7 +69,7 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 	if err.Fate != rdmaside.NotSent {
 		c.up.counts[here].sent.Inc()
 	}
-	if c.currentOwner().front.gone() {
+	if c.owner.front.gone() {
 		switch err.Fate {
 		case rdmaside.InLimbo:
 			c.up.lost.Inc()
@@ -145,7 +148,7 @@ func (c *call) enlargeReply() {
 	most := c.up.p.registry.Limits().MaxReply
 	a := &c.rdma.Analysis
 	a.ResultMax, a.MaxReply, a.MaxReduced = 0, most, most
-	c.setXID(c.up.p.xids.fresh())
+	c.changeXID()
 }
 
 // unsent takes back a Call that conn did not send and that still has its credit. resubmit
@@ -194,17 +197,23 @@ func (c *call) resubmit() {
 	}
 }
 
-// collided decides about a Call whose XID another Call has on the same connection.
+// collided decides about a Call whose XID another Call has on the same connection. That is a
+// chance of one in 2^32 for each Call outstanding, unless the XID is signed, or the client has
+// sent a Call that only reads twice.
+//
+// A Call that only reads gets another XID at once: no server remembers it by its XID. Any other
+// Call keeps its XID, because a retransmission will have that one again. It goes to another
+// connection, or waits for the other Call to be answered. When it has waited for a while, it gets
+// another XID, too, unless that is signed: the server may hang on the other Call, and the
+// client must not.
 func (c *call) collided(seat *pool.Seat, here int) {
 	c.up.collided.Inc()
-	if !c.signed && !c.xid.remembered {
+	if !c.signed && (c.rdma.Analysis.Class == ulb.ReadOnly || c.retry.pause >= mostPause) {
 		seat.Done(&c.entry, here)
-		c.setXID(c.up.p.xids.fresh())
+		c.changeXID()
 		c.requeue(here)
 		return
 	}
-	// The XID is signed, or the server knows the Call by it. It may be free on another
-	// connection. If it is on none, the Call that has it will be answered soon.
 	if !seat.Steer(&c.entry, here) {
 		seat.Done(&c.entry, here)
 		c.pause()
@@ -226,7 +235,7 @@ func (c *call) pause() {
 func (c *call) requeueAfter(wait time.Duration) {
 	c.setState(callWaiting)
 	time.AfterFunc(wait, func() {
-		if c.currentOwner().front.gone() {
+		if c.owner.front.gone() {
 			c.finish(pool.Elsewhere)
 			return
 		}
@@ -234,39 +243,20 @@ func (c *call) requeueAfter(wait time.Duration) {
 	})
 }
 
-// requeue gives c back to the pool, to be dispatched again. When another connection has adopted
-// the call, it goes to the queue of that connection, because the pool of a pinned connection
-// ends with its client.
+// requeue gives c back to the pool, to be dispatched again.
 func (c *call) requeue(here int) {
-	for {
-		c.queue = c.currentOwner().queue
-		c.entry.Flow = c.queue.flowOf(c)
-		c.setState(callQueued)
-		err := c.queue.pool.Requeue(&c.entry, here)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, pool.ErrClosed) || !c.moved() {
-			c.giveUp(here, err)
-			return
-		}
+	c.setState(callQueued)
+	if err := c.queue.pool.Requeue(&c.entry, here); err != nil {
+		c.giveUp(here, err)
 	}
 }
-
-// moved reports whether another connection has adopted c since it was queued.
-func (c *call) moved() bool { return c.currentOwner().queue != c.queue }
 
 // Expired ends the wait of a Call that the pool has not dispatched: the wait was too long,
 // or the client or the pool has ended. pool.Owner.
 func (u *upstream) Expired(e *pool.Entry, err error) {
 	c := e.Owner.(*call)
-	if c.currentOwner().front.gone() {
+	if c.owner.front.gone() {
 		c.finish(pool.Elsewhere)
-		return
-	}
-	if errors.Is(err, errClientGone) || errors.Is(err, pool.ErrClosed) && c.moved() {
-		// Another connection has adopted the call, which waits in that client's queue from now on.
-		c.requeue(pool.Elsewhere)
 		return
 	}
 	c.giveUp(pool.Elsewhere, err)
@@ -281,12 +271,8 @@ func (c *call) giveUp(here int, err error) {
 // finish brings c to its client's loop, with the Reply, or without one if the client has
 // gone or is to be closed.
 func (c *call) finish(here int) {
-	if c.xid.remembered {
-		now := c.up.p.engine.Now()
-		if here != pool.Elsewhere {
-			now = c.up.p.loops[here].Now()
-		}
-		c.up.p.xids.settle(c, now)
+	if c.flight.flying {
+		c.land(here)
 	}
 	c.setState(callReplying)
 	f := c.owner.front

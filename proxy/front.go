@@ -55,8 +55,6 @@ type client interface {
 var (
 	errClientGone = errors.New("proxy: client gone")
 	errUnread     = errors.New("proxy: the client does not read its Replies")
-	errSuperseded = errors.New("proxy: the client sent a call again on another connection")
-	errUnanswered = errors.New("proxy: call without an answer")
 	errDraining   = errors.New("proxy: draining")
 	errClosing    = errors.New("proxy: closing")
 )
@@ -106,9 +104,7 @@ func (f *front) deliver(c *call) {
 	case c.reply.err != nil:
 		f.abandon(c, c.reply.err)
 	case c.reply.parts == nil:
-		// The client that c belonged to had gone, so c was not answered, and this client
-		// adopted c a moment too late.
-		f.abandon(c, errUnanswered)
+		panic("BUG: proxy: a call without a Reply is delivered")
 	default:
 		c.restoreXID()
 		f.client.transmit(c)
@@ -171,7 +167,11 @@ func (f *front) fail(reason error) {
 // was not answered, the connection of the RDMA client ends.
 func (f *front) settle(c *call) {
 	f.client.settled(c)
-	f.counts.results[c.reply.result].Inc()
+	if c.flight.absorbed {
+		f.ledger.unhold(c)
+	} else {
+		f.counts.results[c.reply.result].Inc()
+	}
 	f.ledger.settle(c)
 	x := c.takeExchange()
 	c.releaseMemory()

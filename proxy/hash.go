@@ -20,7 +20,7 @@ func mix(h uint64) uint64 {
 	return h * 0x9e3779b97f4a7c15
 }
 
-// addressHash is the hash of a client's address that decides which slot, seat or port it has.
+// addressHash is the hash of a client's address that decides which seat or port it has.
 func addressHash(a netip.Addr) uint32 {
 	b := a.As16()
 	return uint32(mix(fnv(fnvBasis, b[:])) >> 32)

@@ -3,7 +3,8 @@ package proxy
 import (
 	"net/netip"
 	"slices"
-	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool"
 )
 
 // A ledger counts the Calls of one client connection that are under way and the octets of the
@@ -13,10 +14,10 @@ type ledger struct {
 	front  *front     // the connection; constant, as the next two
 	addr   netip.Addr // the client's address
 	host   *host      // what shares are divided among; constant until close
-	slot   uint16     // the slot of the client's XIDs: xid_slot.go
 	weight int        // the client's share, relative to other clients
 
-	queues []*clientQueue
+	queues  []*clientQueue
+	repeats *call // the first of the Calls that are held, linked by next and prev: flights.go
 
 	// Calls under way, and their Replies.
 	calls int   // Calls read and not settled
@@ -52,7 +53,6 @@ func (g *ledger) open(f *front) {
 	g.host = l.p.hosts.join(g.addr)
 	g.weight = s.weight(g.addr)
 	s.rates.join(g.addr, g)
-	g.slot = l.p.xids.slots.take(g.addr, time.Now())
 }
 
 // slowStart returns the admission where the client has to ask before its first Call is read, or
@@ -80,7 +80,6 @@ func (g *ledger) close() {
 	if a := g.waited; a != nil {
 		a.gone(g)
 	}
-	g.front.listener.p.xids.slots.leave(g.addr, g.slot, time.Now())
 	for _, q := range g.queues {
 		q.forget(errClientGone)
 		if q.pin != nil {
@@ -88,6 +87,11 @@ func (g *ledger) close() {
 		}
 	}
 	g.queues = nil
+	for c := g.repeats; c != nil; c = c.next {
+		if g.front.listener.p.flights.withdraw(c) {
+			c.finish(pool.Elsewhere)
+		}
+	}
 	g.front.listener.p.hosts.leave(g.host)
 }
 
@@ -138,11 +142,30 @@ func (g *ledger) charge(c *call) {
 	c.charge.counted = true
 }
 
-// adopt counts a Call of another connection whose Reply will go to this client. The other
-// connection is closed, so its ledger goes on counting the Call.
-func (g *ledger) adopt(expected int) {
-	g.calls++
-	g.owed += int64(expected)
+// hold counts c as absorbed. c is held, because it repeats a Call of another connection.
+func (g *ledger) hold(c *call) {
+	g.front.counts.results[resultAbsorbed].Inc()
+	c.flight.absorbed = true
+	if c.next = g.repeats; c.next != nil {
+		c.next.prev = c
+	}
+	g.repeats = c
+}
+
+// unhold undoes the part of hold that is not a count, if that has not been done.
+func (g *ledger) unhold(c *call) {
+	switch {
+	case c.prev != nil:
+		c.prev.next = c.next
+	case g.repeats == c:
+		g.repeats = c.next
+	default:
+		return
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
 }
 
 // lend counts the memory that the Reply of c takes until the client has it, instead of the

@@ -16,6 +16,8 @@ type eventLoop struct {
 	tcp   *tcpframe.Loop
 	free  []*call // calls to use again; the loop's
 
+	credentials credentialKeys
+
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
 	memory         *callMemory       // divides calls among hosts
 	metrics        *metrics.Registry // the Proxy's, with parts of its counters for this loop
@@ -61,7 +63,7 @@ func (l *eventLoop) newCall() *call {
 
 // recycle puts c, whose memory has been released, on the free list.
 func (l *eventLoop) recycle(c *call) {
-	if c.owner.exchange != nil || c.message.exchange != nil {
+	if c.owner.exchange != nil {
 		panic("BUG: proxy: an exchange is forgotten")
 	}
 	if c.up != nil {

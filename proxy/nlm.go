@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
 
@@ -14,10 +15,11 @@ import (
 // its processes. Servers identify the host by the address that the Call comes from. Behind the
 // bridge all clients have one address, and Linux clients count svid from 0. So two clients
 // would be one owner, and the server would grant each the locks of the other. The proxy
-// therefore replaces svid by 31 bits of a hash of the client's address, caller_name and svid.
-// The hash depends on nothing else, and so the UNLOCK of a client that has reconnected, even to
-// another process of the bridge, names the same owner. Two given owners have the same 31 bits
-// once in 2^31.
+// therefore replaces svid by 31 bits of a keyed hash of the client's address, caller_name and
+// svid. The key is the bridge's identity, and the hash depends on nothing else. So the UNLOCK
+// of a client that has reconnected, even to another process of the bridge, names the same
+// owner. Two given owners have the same 31 bits once in 2^31. A client that does not know the
+// identity cannot find out with which caller_name and svid it would be another client's owner.
 //
 // The svid in the Reply to TEST stays the server's, because it names another owner.
 //
@@ -53,7 +55,7 @@ func nlmRefused(h *oncrpc.Call) bool {
 
 // nlmOwner replaces the lock owner in the Call h of NLM by one that no other client has. It
 // leaves a Call alone that names no owner, or that cannot be walked: the server refuses that.
-func nlmOwner(h *oncrpc.Call, client netip.Addr) {
+func (id *identity) nlmOwner(h *oncrpc.Call, client netip.Addr) {
 	if h.Protection != oncrpc.ProtectNone {
 		return
 	}
@@ -80,8 +82,14 @@ func nlmOwner(h *oncrpc.Call, client netip.Addr) {
 		return
 	}
 	addr := client.As16()
-	hash := fnv(fnv(fnvBasis, addr[:]), h.Message[name:name+n])
-	hash = fnv(hash, binary.BigEndian.AppendUint32(addr[:0], svid))
+	// The key comes first, and nobody sees enough of the result to continue the hash.
+	var b [256]byte
+	m := append(b[:0], id[:]...)
+	m = append(m, "nlm"...)
+	m = append(m, addr[:]...)
+	m = binary.BigEndian.AppendUint32(m, svid)
+	m = append(m, h.Message[name:name+n]...)
+	hash := sha256.Sum256(m)
 	// Some servers take svid for a pid_t, which is not negative.
-	binary.BigEndian.PutUint32(h.Message[at:], uint32(mix(hash)>>33))
+	binary.BigEndian.PutUint32(h.Message[at:], binary.BigEndian.Uint32(hash[:])>>1)
 }

@@ -55,6 +55,10 @@ type Options struct {
 	Listeners []ListenerOptions
 	Upstreams []UpstreamOptions
 
+	// Identity tells this bridge from others that have its address at a server, and is the same
+	// after a restart. XIDs and the numbers of lock owners depend on it.
+	Identity string
+
 	// Socket returns a TCP socket that already listens at an address, or nil if there is
 	// none. Start calls it once for each address, and the listener owns the socket. A nil
 	// Socket returns nil for every address.
@@ -75,7 +79,8 @@ type Proxy struct {
 	replies  *regmem.Account       // memory for Replies, which Calls cannot exhaust
 	receives *rdmaside.ReceivePool // memory for the Receives of RDMA clients; nil without RDMA listeners
 	dials    *pool.Limiter         // bounds the attempts to connect of all upstreams
-	xids     *xidTable
+	xids     *xidSpace
+	flights  *flights
 	hosts    *hosts
 	slow     slowClients
 
@@ -113,7 +118,8 @@ const receiveShare = 0.1875
 func New(o Options) (*Proxy, error) {
 	p := &Proxy{
 		log: o.Log, metrics: o.Metrics, socket: o.Socket, engine: o.Engine, arena: o.Arena, registry: o.Registry,
-		xids:      newXIDTable(),
+		xids:      newXIDSpace(newIdentity(o.Identity)),
+		flights:   newFlights(),
 		hosts:     newHosts(),
 		dials:     pool.NewLimiter(maxDials, dialsPerSecond),
 		quit:      make(chan struct{}),

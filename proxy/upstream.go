@@ -30,7 +30,7 @@ type upstream struct {
 	p      *Proxy
 	name   string // constant, as are isRDMA and number
 	isRDMA bool
-	number int // stands for the name in the XID table
+	number int // stands for the name among the Calls in flight
 	log    zerolog.Logger
 	pools  []*pool.Pool // of the shared connections: one pool, or one for each endpoint
 	pins   pins         // the pinned connections
@@ -92,9 +92,8 @@ func outcome(m *metrics.Registry, upstream, how string) *metrics.Counter {
 	return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", upstream, "outcome", how)
 }
 
-// An underWay counts the Calls of one loop's clients to an upstream. A Call that another
-// connection adopts may be counted on one loop and discounted on another, so that only the
-// sum over the loops means something.
+// An underWay counts the Calls of one loop's clients to an upstream. Each
+// element belongs to its loop.
 type underWay struct {
 	n int
 	_ [56]byte // loops do not share a cache line
@@ -159,8 +158,8 @@ func (u *upstream) describe() {
 }
 
 // number returns the number that stands for the name of an upstream. An upstream that replaces
-// another one of its name has the same number, so that the XID table recognises
-// retransmissions of the Calls that went to the other: xid.go.
+// another one of its name has the same number, so that
+// flights.enter recognises retransmissions of the Calls that went to the other.
 func (p *Proxy) number(name string) int {
 	n, ok := p.numbers[name]
 	if !ok {

@@ -1,336 +1,206 @@
 package proxy
 
 import (
-	"fmt"
+	"encoding/binary"
 	"math/bits"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// remembered makes a call of f with the client's XID and arguments.
-func remembered(t *xidTable, f *front, xid uint32, args string) (*call, claim) {
-	c := &call{owner: owner{front: f}}
-	c.h = oncrpc.Call{Message: []byte(args), XID: xid, Program: oncrpc.ProgramNFS, Procedure: 9}
-	own := ofSlot(5, xid)
-	c.xid.tag = t.tag(netip.MustParseAddr("192.0.2.1"), 0, &c.h, own)
-	return c, t.assign(c, own)
+var testIdentity = newIdentity("a bridge")
+
+// An xidUser is a user of a client of a bridge, for tests.
+type xidUser struct {
+	identity, upstream string
+	addr               netip.Addr
+	flavor             uint32
+	credential         []byte
 }
 
-func TestXIDStaysForARetransmission(t *testing.T) {
-	x := newXIDTable()
-	cl := &front{}
-	a, first := remembered(x, cl, 7, "mkdir a")
-	if _, again := remembered(x, cl, 7, "mkdir a"); !again.absorbed || again.old.front != nil {
-		t.Errorf("sent again on the same connection while in flight: %+v, want it absorbed", again)
-	}
-	x.settle(a, 0)
-	b, again := remembered(x, cl, 7, "mkdir a")
-	if again.absorbed || again.xid != first.xid {
-		t.Errorf("after the answer: %+v, want XID %#x as before", again, first.xid)
-	}
-	x.settle(b, 0)
-	if _, other := remembered(x, cl, 7, "mkdir b"); other.xid == first.xid {
-		t.Error("the same XID for other arguments: the server would answer the one with the other")
-	}
-	own := ofSlot(5, 7)
-	c := &call{owner: owner{front: cl}, xid: xidKey{tag: x.tag(netip.MustParseAddr("192.0.2.1"), 1, &b.h, own)}}
-	if other := x.assign(c, own); other.xid == first.xid {
-		t.Error("the same XID for another upstream, which knows nothing of the first Call")
-	}
+// unix is the body of an AUTH_SYS credential.
+func unix(stamp uint32, machine string, uid uint32) []byte {
+	b := testkit.AppendOpaque(testkit.Words(stamp), []byte(machine))
+	return testkit.AppendWords(b, uid, uid, 0)
 }
 
-// TestXIDOfAnotherProcess: a Call that comes again to the process that follows has the
-// XID that it had.
+// someone is the xidUser that the tests compare others with.
+func someone() xidUser {
+	return xidUser{"host 127.0.0.1:2049", "storage", netip.MustParseAddr("2001:db8::1"), oncrpc.FlavorSys, unix(1, "client", 0)}
+}
+
+// call returns a Call of s with the procedure REMOVE.
+func (s *xidUser) call(xid uint32, args string) *oncrpc.Call {
+	b := testkit.Words(xid, 0, 2, oncrpc.ProgramNFS, 3, 12, s.flavor)
+	b = testkit.AppendOpaque(b, s.credential)
+	b = testkit.AppendWords(b, 0, 0)
+	var h oncrpc.Call
+	if err := oncrpc.ParseCall(append(b, args...), &h); err != nil {
+		panic(err)
+	}
+	return &h
+}
+
+// xid returns the XID that a new process gives the Call.
+func (s *xidUser) xid(xid uint32, args string) uint32 {
+	h := s.call(xid, args)
+	id := newIdentity(s.identity)
+	x := newXIDSpace(id)
+	key := id.clientKey(s.upstream, s.addr)
+	var users credentialKeys
+	return xidOf(users.find(x.seed, &key, h), h)
+}
+
+// TestXIDOfAnotherProcess: a Call that comes again to the process that follows has the XID that
+// it had, also with another stamp, and any other Call has another XID.
 func TestXIDOfAnotherProcess(t *testing.T) {
 	t.Parallel()
-	a, b := newXIDTable(), newXIDTable()
-	for xid := range uint32(1000) {
-		_, first := remembered(a, &front{}, xid*3, "mkdir")
-		if _, again := remembered(b, &front{}, xid*3, "mkdir"); again.xid != first.xid {
-			t.Fatalf("XID %#x, then %#x", first.xid, again.xid)
+	s := someone()
+	first := s.xid(77, "name")
+	if again := s.xid(77, "name"); again != first {
+		t.Errorf("XID %#x, and %#x in the next process", first, again)
+	}
+	s.credential = unix(2, "client", 0)
+	if again := s.xid(77, "name"); again != first {
+		t.Errorf("XID %#x, and %#x with another stamp", first, again)
+	}
+	for name, other := range map[string]func(s *xidUser){
+		"another identity":                 func(s *xidUser) { s.identity = "host 127.0.0.1:2050" },
+		"another upstream":                 func(s *xidUser) { s.upstream = "storage2" },
+		"another address of the same /64":  func(s *xidUser) { s.addr = netip.MustParseAddr("2001:db8::2") },
+		"another user":                     func(s *xidUser) { s.credential = unix(1, "client", 1001) },
+		"another machine name":             func(s *xidUser) { s.credential = unix(1, "clients", 0) },
+		"another flavor":                   func(s *xidUser) { s.flavor = oncrpc.FlavorShort },
+		"no credential":                    func(s *xidUser) { s.flavor, s.credential = oncrpc.FlavorNone, nil },
+		"an identity that ends at another": func(s *xidUser) { s.identity, s.upstream = "host 127.0.0.1:2049s", "torage" },
+	} {
+		s := someone()
+		if other(&s); s.xid(77, "name") == first {
+			t.Errorf("%s: the same XID", name)
 		}
 	}
-	for range 1000 {
-		if x := a.fresh(); x&ownXID != 0 {
-			t.Fatalf("%#x counts, and is a slot's", x)
-		}
+	s = someone()
+	if s.xid(77, "nome") == first || s.xid(77, "name\x00") == first || s.xid(78, "name") == first {
+		t.Error("the same XID for another Call")
 	}
 }
 
-// TestXIDsOfACount: clients count their XIDs, in network order or, as Linux does on x86, in the
-// other one. None of their Calls takes the place of another, neither in the name space on the
-// far side nor in the table.
+// TestXIDsOfACount: the Calls of a client that counts its XIDs, in network order or, as Linux
+// does on x86, in the other one, have different XIDs if their arguments are the same.
 func TestXIDsOfACount(t *testing.T) {
 	t.Parallel()
+	s := someone()
+	p := testPermutation(1)
 	for name, order := range map[string]func(uint32) uint32{
 		"network order": func(n uint32) uint32 { return n },
 		"host order":    bits.ReverseBytes32,
 	} {
-		const start, calls = 0xfffffc00, 900_000
-		last := make(map[uint32]uint32)
+		const start, calls = 0xfffffc00, 1 << 17
+		h := s.call(0, "an argument of more than sixteen octets")
+		seen := make(map[uint32]bool, calls)
 		for n := range uint32(calls) {
-			own := ofSlot(5, order(start+n))
-			if before, ok := last[own]; ok {
-				t.Fatalf("%s: %#x is XID %d and %d", name, own, before, n)
+			h.XID = order(start + n)
+			x := xidOf(p, h)
+			if seen[x] {
+				t.Fatalf("%s: two Calls have the XID %#x", name, x)
 			}
-			last[own] = n
-			if own&ownXID == 0 || own>>ownBits&(xidSlots-1) != 5 {
-				t.Fatalf("%s: XID %d is %#x, which is not of slot 5", name, n, own)
-			}
-		}
-		x := newXIDTable()
-		for n := range uint32(300) {
-			if _, c := remembered(x, &front{}, order(start+n), "mkdir"); c.xid != ofSlot(5, order(start+n)) {
-				t.Fatalf("%s: XID %d is another's, %#x", name, n, c.xid)
-			}
-		}
-		for n := range uint32(300) {
-			if _, c := remembered(x, &front{}, order(start+n), "mkdir"); !c.absorbed {
-				t.Fatalf("%s: XID %d is forgotten while it is in flight", name, n)
-			}
+			seen[x] = true
 		}
 	}
 }
 
-// TestSlots: clients keep theirs, those who come later have others, and those of clients
-// that have gone are used again in the end.
-func TestSlots(t *testing.T) {
-	t.Parallel()
-	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
-	var x, y slots
-	now := time.Now()
-	seen := make(map[uint16]int)
-	for i := range xidSlots / 4 {
-		n := x.take(addr(i), now)
-		if n != x.take(addr(i), now) {
-			t.Errorf("client %d has two slots", i)
-		}
-		seen[n]++
-	}
-	if len(seen) != xidSlots/4 {
-		t.Errorf("%d slots for %d clients", len(seen), xidSlots/4)
-	}
-	same := 0
-	for i := range xidSlots / 4 {
-		if y.take(addr(xidSlots/4-1-i), now) == x.take(addr(xidSlots/4-1-i), now) {
-			same++
-		}
-	}
-	if same < xidSlots/4*3/4 {
-		t.Errorf("%d of %d clients have the same slot in another process", same, xidSlots/4)
-	}
-	var z slots
-	first := z.take(addr(0), now)
-	for i := range 4 * xidSlots {
-		z.leave(addr(i+1), z.take(addr(i+1), now), now)
-	}
-	if z.take(addr(0), now) != first {
-		t.Error("a client that is there lost its slot")
-	}
-	later := now.Add(xidMemory + time.Second)
-	used := make(map[uint16]bool)
-	for i := range xidSlots / 4 {
-		used[z.take(addr(10000+i), later)] = true
-	}
-	if len(used) != xidSlots/4 || used[first] {
-		t.Errorf("%d slots for %d clients that came when the others had gone", len(used), xidSlots/4)
-	}
-}
-
-// TestXIDAdoption: a Call in flight answers the connection it came on last,
-// whatever the one before looks like, and one that has just been answered is a
-// retransmission still.
-func TestXIDAdoption(t *testing.T) {
-	x := newXIDTable()
-	old, young, third := &front{}, &front{}, &front{}
-	a, first := remembered(x, old, 7, "mkdir a")
-	a.charge.expected = 1234
-	exchanges := [2]rdmaside.Exchange{}
-	adopt := func(f *front, e *rdmaside.Exchange) claim {
-		c := &call{owner: owner{front: f, queue: &clientQueue{}, exchange: e}, xid: xidKey{tag: a.xid.tag}}
-		c.message.exchange = e
-		want := c.owner
-		got := x.assign(c, first.xid)
-		if c.owner.exchange != nil || c.message.exchange != nil {
-			t.Error("the exchange of a Call that was adopted is left with what is dropped")
-		}
-		if x.ownerOf(a) != want {
-			t.Error("the Call in flight is not the last connection's")
-		}
-		return got
-	}
-	if cl := adopt(young, &exchanges[0]); !cl.absorbed || cl.old != (owner{front: old}) || cl.expected != 1234 {
-		t.Errorf("adopted by the second connection: %+v, want the first to be closed", cl)
-	}
-	if cl := adopt(third, &exchanges[1]); cl.old.front != young || cl.old.exchange != &exchanges[0] {
-		t.Errorf("adopted by the third connection: %+v, want the second closed and its exchange ended", cl)
-	}
-	if cl := adopt(old, nil); cl.old.exchange != &exchanges[1] {
-		t.Errorf("adopted by a TCP connection: %+v, want the third's exchange ended", cl)
-	}
-	x.settle(a, 0)
-	if _, cl := remembered(x, young, 7, "mkdir a"); cl.absorbed || cl.xid != first.xid {
-		t.Errorf("sent again after the answer: %+v, want XID %#x", cl, first.xid)
-	}
-}
-
-// TestXIDMemoryIsBounded: what was answered is forgotten, what is in flight
-// never, and a set full of Calls in flight costs the next one its memory only.
-func TestXIDMemoryIsBounded(t *testing.T) {
-	t.Parallel()
-	x := newXIDTable()
-	cl := &front{}
-	remembered(x, cl, 1, "held")
-	for i := range uint32(xidSets * xidWays * 3) {
-		c, _ := remembered(x, cl, i+2, "x")
-		if !c.xid.remembered {
-			t.Fatal("a call was not remembered though its set had room")
-		}
-		x.settle(c, 0)
-	}
-	if _, got := remembered(x, cl, 1, "held"); !got.absorbed {
-		t.Error("a call in flight was forgotten")
-	}
-	seen := map[uint32]bool{}
-	forgot := 0
-	for i := range uint32(xidSets * xidWays) {
-		c, cl := remembered(x, cl, i, "y")
-		if seen[cl.xid] {
-			t.Fatalf("XID %#x was given to two calls in flight", cl.xid)
-		}
-		seen[cl.xid] = true
-		if !c.xid.remembered {
-			forgot++
-		}
-	}
-	if forgot == 0 {
-		t.Error("the table has no bound")
-	}
-}
-
-// TestXIDsOfTwins: clients of one address whose XIDs are the same, more than a set
-// remembers, have XIDs of their own as long as they are in flight.
+// TestXIDsOfTwins: clients of one address and one user that use the same XIDs at the same time
+// for different Calls have XIDs of their own.
 func TestXIDsOfTwins(t *testing.T) {
-	x := newXIDTable()
-	twin := func(i int) (*call, claim) { return remembered(x, &front{}, 7, fmt.Sprint("mkdir ", i)) }
-	flying := make(map[uint32]int)
-	first, cl := twin(0)
-	for i := range xidWays - 1 {
-		_, cl := twin(1 + i)
-		flying[cl.xid]++
-	}
-	x.settle(first, 0)
-	for i := range 2 * xidWays { // the first of them takes the place of the one that was answered
-		_, got := twin(100 + i)
-		if got.xid == cl.xid || flying[got.xid] > 0 {
-			t.Errorf("twin %d has XID %#x, which another has or had", i, got.xid)
-		}
-		flying[got.xid]++
-	}
-}
-
-// TestXIDOutlivesWrites: however many WRITEs are answered, what must not be done
-// twice keeps its XID.
-func TestXIDOutlivesWrites(t *testing.T) {
 	t.Parallel()
-	x := newXIDTable()
-	cl := &front{}
-	add := func(xid uint32, class ulb.Class) claim {
-		c := &call{owner: owner{front: cl}}
-		c.h = oncrpc.Call{Message: []byte("args"), XID: xid}
-		c.rdma.Analysis.Class = class
-		own := ofSlot(5, xid)
-		c.xid.tag = x.tag(netip.Addr{}, 0, &c.h, own)
-		got := x.assign(c, own)
-		x.settle(c, 0)
-		return got
-	}
-	first := add(1, ulb.NonIdempotent)
-	for i := range uint32(xidSets * xidWays * 3) {
-		add(i+2, ulb.Idempotent)
-	}
-	if again := add(1, ulb.NonIdempotent); again.xid != first.xid {
-		t.Error("WRITEs took the place of a Call that must not be executed twice")
-	}
-}
-
-func BenchmarkXIDRemember(b *testing.B) {
-	x := newXIDTable()
-	c := &call{owner: owner{front: &front{}}}
-	msg := make([]byte, 200)
-	b.ReportAllocs()
-	for i := uint32(0); b.Loop(); i++ {
-		c.h = oncrpc.Call{Message: msg, XID: i, Program: oncrpc.ProgramNFS, Procedure: 9}
-		own := ofSlot(5, i)
-		c.xid.tag = x.tag(netip.Addr{}, 0, &c.h, own)
-		x.assign(c, own)
-		x.settle(c, 0)
-	}
-}
-
-// TestSharedSlotStays: a client whose address shares a slot keeps it for as long as its
-// Calls are remembered, whoever goes meanwhile.
-func TestSharedSlotStays(t *testing.T) {
-	t.Parallel()
-	var s slots
-	now := time.Now()
-	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
-	var held []uint16
-	const others = 4000 // every slot has an address
-	for i := range others {
-		held = append(held, s.take(addr(i), now))
-	}
-	x := addr(others)
-	n := s.take(x, now) // shares
-	if s.all[n].addr == x {
-		t.Fatal("x has a slot of its own")
-	}
-	// Clients other than x go, for longer than their Calls are remembered.
-	for i, h := range held {
-		s.leave(addr(i), h, now)
-	}
-	later := now.Add(xidMemory + time.Second)
-	// x has a Call under way on its first connection, and sends it again on another.
-	if m := s.take(x, later); m != n {
-		t.Errorf("x had slot %d and has slot %d: its Call has XID %#x and then %#x", n, m, ofSlot(n, 77), ofSlot(m, 77))
-	}
-}
-
-// TestSharedSlotsEnd: who has shared a slot is forgotten, and may have one of its own.
-func TestSharedSlotsEnd(t *testing.T) {
-	t.Parallel()
-	var s slots
-	now := time.Now()
-	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
-	held := make(map[netip.Addr]uint16)
-	for i := range 20000 {
-		a := addr(i)
-		held[a] = s.take(a, now)
-		if i >= 2*xidSlots { // a thousand at a time
-			old := addr(i - 2*xidSlots)
-			s.leave(old, held[old], now)
-		}
-		now = now.Add(xidMemory / xidSlots)
-	}
-	if n := len(s.guests); n > 8*xidSlots {
-		t.Errorf("%d guests are remembered", n)
-	}
-	for i := 20000 - 2*xidSlots; i < 20000; i++ {
-		s.leave(addr(i), held[addr(i)], now)
-	}
-	for n, w := range s.all {
-		if w.refs != 0 {
-			t.Errorf("slot %d: %d connections", n, w.refs)
+	s := someone()
+	p := testPermutation(1)
+	seen := make(map[uint32]bool)
+	const clients, calls = 100, 100
+	for c := range uint32(clients) {
+		for n := range uint32(calls) {
+			args := append(make([]byte, 40), testkit.Words(c)...)
+			seen[xidOf(p, s.call(n, string(args)))] = true
 		}
 	}
-	a := addr(20000 - 1)
-	now = now.Add(2 * xidMemory)
-	if n := s.take(a, now); s.all[n].addr != a || s.guests[a] != nil {
-		t.Error("no slot of its own, though all are free")
+	if met := clients*calls - len(seen); met > 1 {
+		t.Errorf("%d of %d Calls have the XID of another", met, clients*calls)
 	}
+}
+
+// TestXIDArguments: the XID depends on each octet of the arguments that a server's duplicate
+// request cache compares, and on their length.
+func TestXIDArguments(t *testing.T) {
+	t.Parallel()
+	s := someone()
+	p := testPermutation(1)
+	for _, n := range []int{0, 1, 15, 16, 17, 100, hashedArguments - 1, hashedArguments} {
+		args := make([]byte, n)
+		whole := xidOf(p, s.call(1, string(args)))
+		for i := range args {
+			args[i] = 1
+			if xidOf(p, s.call(1, string(args))) == whole {
+				t.Errorf("octet %d of %d does not matter", i, n)
+			}
+			args[i] = 0
+		}
+		if xidOf(p, s.call(1, string(make([]byte, n+1)))) == whole {
+			t.Errorf("%d octets have the XID of %d", n+1, n)
+		}
+	}
+}
+
+// TestXIDsOfTheBridge: the Calls that the bridge makes have XIDs of their own.
+func TestXIDsOfTheBridge(t *testing.T) {
+	t.Parallel()
+	x, y := newXIDSpace(testIdentity), newXIDSpace(testIdentity)
+	seen := make(map[uint32]bool)
+	for range 1000 {
+		seen[x.fresh()], seen[y.fresh()] = true, true
+	}
+	if len(seen) < 1999 {
+		t.Errorf("%d XIDs for 2000 Calls of two processes", len(seen))
+	}
+}
+
+func TestXIDAllocations(t *testing.T) {
+	s := someone()
+	h := s.call(7, string(make([]byte, 60)))
+	x := newXIDSpace(testIdentity)
+	key := testIdentity.clientKey("storage", s.addr)
+	var users credentialKeys
+	n := uint32(0)
+	if got := testing.AllocsPerRun(1000, func() {
+		n++
+		binary.BigEndian.PutUint32(h.Message[h.CredentialPos+h.CredentialLen-4:], n) // another user each time
+		h.XID = xidOf(users.find(x.seed, &key, h), h)
+	}); got != 0 {
+		t.Errorf("an XID makes %v allocations", got)
+	}
+}
+
+func BenchmarkXID(b *testing.B) {
+	s := someone()
+	x := newXIDSpace(testIdentity)
+	key := testIdentity.clientKey("storage", s.addr)
+	var users credentialKeys
+	for _, args := range []int{36, 256} {
+		b.Run(map[int]string{36: "GETATTR", 256: "long"}[args], func(b *testing.B) {
+			h := s.call(7, string(make([]byte, args)))
+			b.ReportAllocs()
+			for b.Loop() {
+				h.XID = xidOf(users.find(x.seed, &key, h), h)
+			}
+		})
+	}
+	b.Run("another user", func(b *testing.B) {
+		h := s.call(7, string(make([]byte, 36)))
+		b.ReportAllocs()
+		for n := uint32(0); b.Loop(); n++ {
+			binary.BigEndian.PutUint32(h.Message[h.CredentialPos+h.CredentialLen-4:], n)
+			h.XID = xidOf(users.find(x.seed, &key, h), h)
+		}
+	})
 }

@@ -31,6 +31,8 @@ type bridge struct {
 	config  *configs.Config // in force; replaced by apply
 	drainIn time.Duration   // drain.timeout of config
 
+	identity string // of this bridge among others; constant
+
 	metrics *metrics.Registry
 	arena   *regmem.Arena
 	engine  *tcpframe.Engine
@@ -52,7 +54,7 @@ type bridge struct {
 // newBridge makes the parts that c describes and connects them to each other. It opens
 // no socket. Start uses the sockets of in, which may be nil.
 func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
-	b = &bridge{log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
+	b = &bridge{log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), identity: identity(c, in), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 	}()
 	registry := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
 	nfs.Register(registry)
-	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Socket: in.listener}
+	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Identity: b.identity, Socket: in.listener}
 	var inUse providerSet
 	if o.Listeners, o.Upstreams, inUse, err = b.options(c); err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 // new process exits before that, the old process continues unchanged.
 //
 //	new: {"version":1,"pid":P}
-//	old: {"version":1,"pid":P,"ready":true,"sockets":[...]}, with a descriptor for each
+//	old: {"version":1,"pid":P,"ready":true,"sockets":[...],"identity":"..."}, with a descriptor for each
 //	     socket in the same message
 //	new: "ready"
 //	old: "going"
@@ -64,6 +64,10 @@ type greeting struct {
 	PID     int            `json:"pid"`
 	Ready   bool           `json:"ready,omitempty"`   // whether /readyz of the old process says ok
 	Sockets []handedSocket `json:"sockets,omitempty"` // in the order of the descriptors
+
+	// Identity is the old process's, which the new one keeps unless its file has another. Older
+	// processes do not send it.
+	Identity string `json:"identity,omitempty"`
 }
 
 // readLine reads a line of JSON into v.

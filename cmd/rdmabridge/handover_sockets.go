@@ -9,7 +9,7 @@ import (
 // greeting that names them in the same order. The caller closes the files, also when
 // there is an error.
 func (b *bridge) sockets() (files []*os.File, g greeting, err error) {
-	g = greeting{Version: handoverVersion, PID: os.Getpid(), Ready: b.proxy.Ready() == nil}
+	g = greeting{Version: handoverVersion, PID: os.Getpid(), Ready: b.proxy.Ready() == nil, Identity: b.identity}
 	add := func(kind, address string, f *os.File, e error) {
 		if e != nil {
 			err = errors.Join(err, e)

@@ -139,7 +139,7 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 // a process.
 func effective(old, next *configs.Config) *configs.Config {
 	c := *next
-	c.Memory, c.Chunks, c.Admin, c.Loops, c.Handover = old.Memory, old.Chunks, old.Admin, old.Loops, old.Handover
+	c.Memory, c.Chunks, c.Admin, c.Loops, c.Handover, c.Identity = old.Memory, old.Chunks, old.Admin, old.Loops, old.Handover, old.Identity
 	c.Listeners = slices.Clone(next.Listeners)
 	for i := range c.Listeners {
 		l := &c.Listeners[i]

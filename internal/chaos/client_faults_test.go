@@ -77,9 +77,10 @@ var clientRows = []clientRow{
 			w.t.Error("the Call was not taken for the one under way")
 		}
 		goOn()
-		closes(w, c) // the first connection
-		if !g.await(next, o) {
-			w.t.Error("the second connection has no Reply")
+		for i, c := range []net.Conn{c, next} {
+			if !g.await(c, o) {
+				w.t.Errorf("connection %d has no Reply", i)
+			}
 		}
 	}, answered, "", []string{`client_calls_total{result="absorbed"`}, 0},
 	{"Client never reads", func(w *world, g *rogue, c net.Conn) {

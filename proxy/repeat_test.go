@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -21,7 +22,7 @@ import (
 
 // TestRetransmissionBeforeTheEndIsSeen: a client that may have no more Calls
 // under way is not read from, so its FIN is not seen. What it sends again on its
-// next connection is executed once all the same, and the old one is closed.
+// next connection is executed once all the same, and answered on both.
 func TestRetransmissionBeforeTheEndIsSeen(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
@@ -44,12 +45,12 @@ func TestRetransmissionBeforeTheEndIsSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := <-first; ok {
-		t.Error("the Call was answered on the first connection, which was to be closed")
-	}
+	h.Eventually("it is taken for the one under way", func() bool { return metric(h, `client_calls_total{listener="nfs",result="absorbed"}`) == 1 })
 	close(release)
-	if r := <-second; !bytes.Equal(r, proxytest.Expected(m)) {
-		t.Error("the Call was not answered on the connection it came on last")
+	for i, ch := range []<-chan []byte{first, second} {
+		if r := <-ch; !bytes.Equal(r, proxytest.Expected(m)) {
+			t.Errorf("the Call was not answered on connection %d", i)
+		}
 	}
 	if n := tcp.Calls.Load(); n != 1 {
 		t.Errorf("the server ran it %d times under XIDs %v", n, tcp.XIDs())
@@ -78,22 +79,14 @@ func TestReconnectAndRetransmit(t *testing.T) {
 			defer wg.Done()
 			m := proxytest.MkdirCall(0x70000000+i, "x")
 			a := h.Client(p.Addr("nfs"))
-			_, err := a.Go(m)
-			if err != nil {
+			if _, err := a.Go(m); err != nil {
 				t.Error(err)
 			}
 			for mkdirs.Load() == 0 {
 				time.Sleep(time.Millisecond)
 			}
 			a.Close()
-			// The loop of a may read the Call after that of the next connection has, and
-			// then the Call is a's, and the next connection is closed.
-			var got []byte
-			for range 10 {
-				if got, err = h.Client(p.Addr("nfs")).Call(m); err == nil {
-					break
-				}
-			}
+			got, err := h.Client(p.Addr("nfs")).Call(m)
 			if err != nil || !bytes.Equal(got, proxytest.Expected(m)) {
 				t.Errorf("call %d: %d octets, %v", i, len(got), err)
 			}
@@ -119,9 +112,9 @@ func (o answers) CallDone(c *rdmaside.Call, err *rdmaside.CallError) {
 	o <- err
 }
 
-// An adoption is one Call that clients send again on connection after connection while the
+// A repetition is one Call that clients send again on connection after connection while the
 // server does not answer.
-type adoption struct {
+type repetition struct {
 	*proxytest.Harness
 	p        *proxy.Proxy
 	server   *proxytest.TCPServer
@@ -131,9 +124,9 @@ type adoption struct {
 	acct     *regmem.Account
 }
 
-func newAdoption(t *testing.T) *adoption {
+func newRepetition(t *testing.T) *repetition {
 	t.Helper()
-	x := &adoption{Harness: proxytest.NewHarness(t, budget), release: make(chan struct{}), provider: fabrictest.NewLoopback(), loop: fabrictest.NewLoop()}
+	x := &repetition{Harness: proxytest.NewHarness(t, budget), release: make(chan struct{}), provider: fabrictest.NewLoopback(), loop: fabrictest.NewLoop()}
 	t.Cleanup(x.loop.Stop)
 	x.server = x.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
 		<-x.release
@@ -148,7 +141,7 @@ func newAdoption(t *testing.T) *adoption {
 }
 
 // leases counts the leases of Calls and Receives.
-func (x *adoption) leases() (n int) {
+func (x *repetition) leases() (n int) {
 	for _, a := range x.p.Status().Memory.Accounts {
 		if a.Name == "calls" || a.Name == "receives" {
 			n += a.Leases
@@ -164,7 +157,7 @@ type attempt struct {
 }
 
 // send sends m on a new connection over transport.
-func (x *adoption) send(t *testing.T, transport string, m []byte) attempt {
+func (x *repetition) send(t *testing.T, transport string, m []byte) attempt {
 	t.Helper()
 	if transport == "tcp" {
 		c := x.Client(x.p.Addr("tcp"))
@@ -219,10 +212,11 @@ func rdmaCall(t *testing.T, h *proxytest.Harness, acct *regmem.Account, m []byte
 	return c
 }
 
-// TestAdoptedTwice: a Call goes from one connection to the next and the next, over every
-// sequence of transports. However it ends, only the last connection learns of that, and every
-// Exchange and all memory come back.
-func TestAdoptedTwice(t *testing.T) {
+// TestRepeatedTwice: a Call comes on one connection and the next and the next, over every
+// sequence of transports. Each is answered, from one execution; a client that goes does not take
+// the others' Reply along; and when the server goes the next Call takes the place of the first.
+// Every Exchange and all memory come back.
+func TestRepeatedTwice(t *testing.T) {
 	transports := []string{"rdma", "tcp"}
 	for _, a := range transports {
 		for _, b := range transports {
@@ -230,29 +224,40 @@ func TestAdoptedTwice(t *testing.T) {
 				t.Run(a+" "+b+" "+c, func(t *testing.T) {
 					t.Run("answered", func(t *testing.T) {
 						t.Parallel()
-						adoptTwice(t, a, b, c, func(x *adoption, last attempt) {
+						repeatTwice(t, []string{a, b, c}, func(x *repetition, all []attempt) {
 							close(x.release)
-							if err := <-last.done; err != nil {
-								t.Errorf("on the last connection: %v", err)
-							}
+							wantAnswered(t, x, 1, all)
 						})
 					})
-					t.Run("client gone", func(t *testing.T) {
+					t.Run("first client gone", func(t *testing.T) {
 						t.Parallel()
-						adoptTwice(t, a, b, c, func(x *adoption, last attempt) {
-							last.close()
-							<-last.done
+						repeatTwice(t, []string{a, b, c}, func(x *repetition, all []attempt) {
+							all[0].close()
+							<-all[0].done
+							x.Eventually("its end is seen", func() bool { return x.clients() == 2 })
 							close(x.release)
+							wantAnswered(t, x, 1, all[1:])
+						})
+					})
+					t.Run("last client gone", func(t *testing.T) {
+						t.Parallel()
+						repeatTwice(t, []string{a, b, c}, func(x *repetition, all []attempt) {
+							all[2].close()
+							<-all[2].done
+							x.Eventually("its end is seen", func() bool { return x.clients() == 2 })
+							close(x.release)
+							wantAnswered(t, x, 1, all[:2])
 						})
 					})
 					t.Run("server gone", func(t *testing.T) {
 						t.Parallel()
-						adoptTwice(t, a, b, c, func(x *adoption, last attempt) {
+						repeatTwice(t, []string{a, b, c}, func(x *repetition, all []attempt) {
 							x.server.DropConnections()
-							if err := <-last.done; err == nil {
+							if err := <-all[0].done; err == nil {
 								t.Error("a Call that may not be repeated was answered")
 							}
 							close(x.release)
+							wantAnswered(t, x, 2, all[1:])
 						})
 					})
 				})
@@ -261,25 +266,128 @@ func TestAdoptedTwice(t *testing.T) {
 	}
 }
 
-// adoptTwice sends a Call over three transports, and ends it with end.
-func adoptTwice(t *testing.T, a, b, c string, end func(x *adoption, last attempt)) {
-	x := newAdoption(t)
+// repeatTwice sends a Call over three transports, and ends it with end.
+func repeatTwice(t *testing.T, transports []string, end func(x *repetition, all []attempt)) {
+	x := newRepetition(t)
 	before := x.leases()
 	m := proxytest.MkdirCall(99, "d")
-	first := x.send(t, a, m)
-	x.Eventually("the Call is at the server", func() bool { return x.server.Calls.Load() == 1 })
-	second := x.send(t, b, m)
-	if err := <-first.done; err == nil {
-		t.Error("answered on the first connection, which was to be closed")
+	var all []attempt
+	for i, transport := range transports {
+		all = append(all, x.send(t, transport, m))
+		if i == 0 {
+			x.Eventually("the Call is at the server", func() bool { return x.server.Calls.Load() == 1 })
+		} else {
+			x.Eventually("it is taken for the one under way", func() bool { return x.absorbed() == i })
+		}
 	}
-	last := x.send(t, c, m)
-	if err := <-second.done; err == nil {
-		t.Error("answered on the second connection, which was to be closed")
+	end(x, all)
+	for _, a := range all {
+		a.close()
 	}
-	end(x, last)
-	last.close()
 	x.Eventually("all memory of Calls is back", func() bool { return x.leases() == before })
-	if n := x.server.Calls.Load(); n != 1 {
-		t.Errorf("the server ran it %d times", n)
+	if n := len(x.server.XIDs()); n != 1 {
+		t.Errorf("the server saw it under %d XIDs", n)
+	}
+}
+
+// wantAnswered fails unless all are answered and the server had the Call as often as want says.
+func wantAnswered(t *testing.T, x *repetition, want int64, all []attempt) {
+	t.Helper()
+	for i, a := range all {
+		if err := <-a.done; err != nil {
+			t.Errorf("%d of %d: %v", i, len(all), err)
+		}
+	}
+	if n := x.server.Calls.Load(); n != want {
+		t.Errorf("the server had it %d times, want %d", n, want)
+	}
+}
+
+// clients counts the connections of clients.
+func (x *repetition) clients() (n int) {
+	for _, l := range x.p.Status().Listeners {
+		n += l.Clients
+	}
+	return n
+}
+
+// absorbed counts the Calls that repeat another.
+func (x *repetition) absorbed() int {
+	return metric(x.Harness, `client_calls_total{listener="rdma",result="absorbed"}`) + metric(x.Harness, `client_calls_total{listener="tcp",result="absorbed"}`)
+}
+
+// TestTwins: a hundred connections from one address that use the same XIDs do not disturb each
+// other. Those of one user that make the same Call get one answer. Another user's Call is
+// executed, and so is one with other arguments.
+func TestTwins(t *testing.T) {
+	const clients, rounds = 100, 5
+	h := proxytest.NewHarness(t, budget)
+	p, s := forward(t, h, 64, proxytest.Behaviour{}, nil)
+	var conns []*proxytest.Client
+	for range clients {
+		conns = append(conns, h.Client(p.Addr("nfs")))
+	}
+	call := func(xid uint32, i int) []byte {
+		m := proxytest.MkdirCall(xid, fmt.Sprint("dir", i%4))
+		if i%2 == 1 {
+			binary.BigEndian.PutUint32(m[52:], 1001) // the uid, behind stamp and machine name
+		}
+		return m
+	}
+	for xid := range uint32(rounds) {
+		var answers []<-chan []byte
+		for i, c := range conns {
+			ch, err := c.Go(call(xid, i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers = append(answers, ch)
+		}
+		for i, ch := range answers {
+			if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(call(xid, i))) {
+				t.Fatalf("connection %d, XID %d: %d octets, answered is %v", i, xid, len(r), ok)
+			}
+		}
+	}
+	if n := p.Status().Listeners[0].Clients; n != clients {
+		t.Errorf("%d of %d connections are left", n, clients)
+	}
+	// Four different Calls in each round.
+	if n := len(s.XIDs()); n != 4*rounds {
+		t.Errorf("the server saw %d XIDs, want %d", n, 4*rounds)
+	}
+	if n := metric(h, `upstream_xid_collisions_total{upstream="storage"}`); n != 0 {
+		t.Errorf("%d collisions", n)
+	}
+}
+
+// TestOtherUser: the Call of one user does not get the Reply to another user's Call, neither
+// while that is under way nor, by its XID, from the server's duplicate request cache after that.
+func TestOtherUser(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	var gate proxytest.Gate
+	p, s := forward(t, h, 8, proxytest.Behaviour{Gate: &gate}, nil)
+	root := proxytest.MkdirCall(77, "d")
+	other := bytes.Clone(root)
+	binary.BigEndian.PutUint32(other[52:], 1001)
+	gate.Shut()
+	first, err := h.Client(p.Addr("nfs")).Go(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("the Call is at the server", func() bool { return s.Calls.Load() == 1 })
+	second, err := h.Client(p.Addr("nfs")).Go(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("the other user's Call is there, too", func() bool { return s.Calls.Load() == 2 })
+	gate.Open()
+	<-first
+	<-second
+	if _, err := h.Client(p.Addr("nfs")).Call(other); err != nil {
+		t.Error(err)
+	}
+	if n := len(s.XIDs()); n != 2 {
+		t.Errorf("the server saw %d XIDs, want one for each user", n)
 	}
 }
