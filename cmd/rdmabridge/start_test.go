@@ -41,8 +41,8 @@ upstreams:
 }
 
 // TestStartLimits: limits.starting_per_address bounds the peers that connect to an RDMA
-// listener and send nothing, and timeouts.start how long they stay. Another client can
-// connect.
+// listener and send nothing, so that the oldest of them is closed for the third, and
+// timeouts.start how long they stay. Another client can connect.
 func TestStartLimits(t *testing.T) {
 	t.Parallel()
 	x := newStartCrowd(t)
@@ -64,14 +64,14 @@ func TestStartLimits(t *testing.T) {
 		return x.value(`rdma_refused_total{listener="rdma",reason="` + reason + `"}`)
 	}
 	began := time.Now()
-	first, second := silent(), silent()
-	ends(silent())
-	x.Eventually("the third is counted", func() bool { return refused("starting_addr") == 1 })
-	if n := refused("timeout"); n != 0 {
-		t.Errorf("%d peers were closed before the third, want none", n)
-	}
+	first, second, third := silent(), silent(), silent()
 	ends(first)
+	x.Eventually("the first is counted", func() bool { return refused("starting_addr") == 1 })
+	if n := refused("timeout"); n != 0 {
+		t.Errorf("%d peers timed out at once, want none", n)
+	}
 	ends(second)
+	ends(third)
 	if d := time.Since(began); d < 5*time.Second {
 		t.Errorf("silent peers were closed after %v, want 5 s", d)
 	}

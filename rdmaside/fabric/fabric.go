@@ -214,19 +214,39 @@ type ListenOptions struct {
 
 	// The limits must be set. A negative one means no limit.
 
-	// MaxConnections bounds established and starting connections.
+	// MaxConnections bounds the connections that were passed to incoming and have not
+	// ended. Those that have only begun to start up do not count.
 	MaxConnections int
 	// MaxStarting bounds the connections of all addresses that have not completed
-	// start-up.
+	// start-up. A provider that sees connections before their request is there closes the
+	// oldest silent one of the host with the most of them for a newcomer.
 	MaxStarting int
 	// MaxStartingPerAddr bounds the connections of one address that have not completed
-	// start-up.
+	// start-up, in the same way.
 	MaxStartingPerAddr int
+
+	// MakeRoom is asked when MaxConnections is reached, before a connection from peer is
+	// refused. If it returns true, it closes another connection, and the newcomer is let in
+	// although the other may not have ended yet. nil makes no room.
+	MakeRoom func(peer netip.Addr) bool
+	// Sockets counts the sockets of all listeners of the process, for providers whose
+	// connections are sockets. nil counts nothing.
+	Sockets SocketCounter
 
 	// Refused is called for every connection that the provider refuses. reason is one
 	// of a small constant set, so that it can be a metric label; err is for the log.
 	// Refused may be called on any goroutine. nil ignores.
 	Refused func(peer netip.AddrPort, reason string, err error)
+}
+
+// A SocketCounter bounds how many sockets the listeners of a process have open. It is safe for
+// concurrent use.
+type SocketCounter interface {
+	// Take counts a socket. It reports false when there are too many. A socket that replaces
+	// another one, which is being closed, is always counted.
+	Take(replaces bool) bool
+	// Put undoes one Take that reported true.
+	Put()
 }
 
 // Validate returns an error for each limit that is not set. Providers call it.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -15,9 +14,8 @@ import (
 
 // An incoming is a connection whose Request has been read.
 type incoming struct {
+	*startup
 	l       *listener
-	nc      net.Conn
-	peer    netip.AddrPort
 	req     wire.Frame
 	decided bool
 }
@@ -42,7 +40,7 @@ func (in *incoming) Accept(ctx context.Context, on loop.Loop, o fabric.ConnOptio
 	}
 	if err != nil {
 		in.nc.Close()
-		l.started(in.nc)
+		l.started(in.startup)
 		l.done()
 		return nil, err
 	}
@@ -51,7 +49,7 @@ func (in *incoming) Accept(ctx context.Context, on loop.Loop, o fabric.ConnOptio
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
-	l.started(in.nc)
+	l.started(in.startup)
 	if err := c.conn.attach(ctx, sl, in.nc); err != nil {
 		return nil, err
 	}
@@ -107,10 +105,17 @@ func (in *incoming) Reject(priv []byte) error {
 	if err := in.decide(); err != nil {
 		return err
 	}
+	in.l.mu.Lock()
+	in.l.conns--
+	in.l.mu.Unlock()
+	return in.refuse(priv)
+}
+
+// refuse sends a Reply that rejects the connection, and ends it.
+func (in *incoming) refuse(priv []byte) error {
 	defer func() {
 		in.nc.Close()
-		in.l.started(in.nc)
-		in.l.done()
+		in.l.ended(in.startup)
 	}()
 	r := wire.Frame{
 		Reply: true, Revision: in.req.Revision,

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -17,6 +18,7 @@ import (
 const (
 	refusedAddress      = "address"       // Allow returned false
 	refusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
+	refusedSockets      = "sockets"       // ListenOptions.Sockets
 	refusedStarting     = "starting"      // MaxStarting
 	refusedStartingAddr = "starting_addr" // MaxStartingPerAddr
 	refusedTimeout      = "timeout"       // no whole Request within Options.AcceptTimeout
@@ -32,9 +34,10 @@ type listener struct {
 
 	mu       sync.Mutex // guards the rest, and the limits in opts; a leaf
 	closed   bool
-	conns    int
-	starting map[net.Conn]netip.Addr // at most MaxStarting
-	perAddr  map[netip.Addr]int
+	conns    int                   // connections that were passed to incoming and have not ended
+	starting map[*startup]struct{} // at most MaxStarting
+	silent   crowd.Crowd[*startup] // those of starting whose Request has not come
+	evicted  int                   // start-ups that were closed for others and have not ended
 }
 
 var (
@@ -60,8 +63,7 @@ func (p *Provider) ListenOn(ln *net.TCPListener, o fabric.ListenOptions, incomin
 	}
 	l := &listener{
 		p: p, ln: ln, opts: o, incoming: incoming,
-		starting: make(map[net.Conn]netip.Addr),
-		perAddr:  make(map[netip.Addr]int),
+		starting: make(map[*startup]struct{}),
 	}
 	go l.accept()
 	return l, nil
@@ -87,8 +89,8 @@ func (l *listener) StopAccepting() error { return l.ln.Close() }
 func (l *listener) Close() error {
 	l.mu.Lock()
 	l.closed = true
-	for c := range l.starting {
-		c.Close()
+	for s := range l.starting {
+		s.nc.Close()
 	}
 	l.mu.Unlock()
 	if err := l.ln.Close(); !errors.Is(err, net.ErrClosed) { // after StopAccepting
@@ -115,13 +117,13 @@ func (l *listener) accept() {
 			continue
 		}
 		backoff = 0
-		peer := addrPort(nc.RemoteAddr())
-		if reason, err := l.admit(nc, peer.Addr()); reason != "" {
+		s := &startup{nc: nc, peer: addrPort(nc.RemoteAddr())}
+		if reason, err := l.admit(s); reason != "" {
 			nc.Close()
-			l.refused(peer, reason, err)
+			l.refused(s.peer, reason, err)
 			continue
 		}
-		go l.serve(nc, peer)
+		go l.serve(s)
 	}
 }
 
@@ -131,77 +133,60 @@ func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
 	}
 }
 
-// admit counts a connection, or returns the reason to refuse it. It looks at the
-// address and the limits, before anything is read or written.
-func (l *listener) admit(nc net.Conn, peer netip.Addr) (reason string, err error) {
-	if l.opts.Allow != nil && !l.opts.Allow(peer) {
-		return refusedAddress, fmt.Errorf("iwarp: %v is not allowed", peer)
-	}
-	over := func(n, most int) bool { return most > 0 && n >= most }
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.closed:
-		return refusedConnections, net.ErrClosed
-	case over(l.conns, l.opts.MaxConnections):
-		return refusedConnections, fmt.Errorf("iwarp: %w: %d connections", fabric.ErrLimit, l.conns)
-	case over(len(l.starting), l.opts.MaxStarting):
-		return refusedStarting, fmt.Errorf("iwarp: %w: %d connections starting", fabric.ErrLimit, len(l.starting))
-	case over(l.perAddr[peer], l.opts.MaxStartingPerAddr):
-		return refusedStartingAddr, fmt.Errorf("iwarp: %w: %d connections starting from %v", fabric.ErrLimit, l.perAddr[peer], peer)
-	}
-	if err := l.p.limits.conn(); err != nil {
-		return refusedConnections, fmt.Errorf("iwarp: %w", err)
-	}
-	l.conns++
-	l.starting[nc] = peer
-	l.perAddr[peer]++
-	return "", nil
-}
-
-// started counts a start-up off that has succeeded or failed.
-func (l *listener) started(nc net.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	peer, ok := l.starting[nc]
-	if !ok {
-		return
-	}
-	delete(l.starting, nc)
-	if l.perAddr[peer]--; l.perAddr[peer] == 0 {
-		delete(l.perAddr, peer)
-	}
-}
-
 // done counts a connection off that has ended.
 func (l *listener) done() {
 	l.mu.Lock()
 	l.conns--
 	l.mu.Unlock()
+	l.release()
+}
+
+// release gives back what admit took from counters that the listener shares.
+func (l *listener) release() {
 	l.p.limits.connDone()
+	if q := l.opts.Sockets; q != nil {
+		q.Put()
+	}
 }
 
 // serve waits for the Request and passes it to the listener's owner.
-func (l *listener) serve(nc net.Conn, peer netip.AddrPort) {
-	l.p.tune(nc)
-	f, err := l.request(nc)
-	if err != nil {
-		nc.Close()
-		l.started(nc)
-		l.done()
-		reason := refusedRequest
-		var ne net.Error
-		if errors.As(err, &ne) && ne.Timeout() {
-			reason = refusedTimeout
-		}
-		l.refused(peer, reason, fmt.Errorf("iwarp: start-up: %w", err))
+func (l *listener) serve(s *startup) {
+	l.p.tune(s.nc)
+	f, err := l.request(s.nc)
+	reason, err := l.requested(s, err)
+	if reason != "" {
+		s.nc.Close()
+		l.ended(s)
+		l.refused(s.peer, reason, fmt.Errorf("iwarp: start-up: %w", err))
 		return
 	}
-	in := &incoming{l: l, nc: nc, peer: peer, req: f}
+	in := &incoming{l: l, startup: s, req: f}
+	if err := l.enter(s.peer.Addr()); err != nil {
+		_ = in.refuse(nil) // after an error, too, the peer sees its connection end
+		l.refused(s.peer, refusedConnections, err)
+		return
+	}
 	l.incoming(in)
 	if !in.decided {
 		_ = in.Reject(nil)
 	}
+}
+
+// enter counts a connection that is about to be passed to incoming, or returns why it may not be.
+func (l *listener) enter(peer netip.Addr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if most := l.opts.MaxConnections; most > 0 && l.conns >= most {
+		n := l.conns
+		l.mu.Unlock()
+		room := l.opts.MakeRoom != nil && l.opts.MakeRoom(peer)
+		l.mu.Lock()
+		if !room {
+			return fmt.Errorf("iwarp: %w: %d connections", fabric.ErrLimit, n)
+		}
+	}
+	l.conns++
+	return nil
 }
 
 // request reads the Request. An Initiator sends nothing more before it has the Reply,

@@ -674,7 +674,7 @@ func TestListenerClose(t *testing.T) {
 		ll := l.(*listener)
 		ll.mu.Lock()
 		defer ll.mu.Unlock()
-		return len(ll.starting) == 1 && ll.conns == 2
+		return len(ll.starting) == 1 && ll.conns == 1
 	})
 	if err := l.Close(); err != nil {
 		t.Error(err)

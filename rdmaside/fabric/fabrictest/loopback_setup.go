@@ -76,7 +76,7 @@ type loopbackListener struct {
 	addr     netip.AddrPort
 	opts     fabric.ListenOptions
 	incoming func(fabric.Incoming)
-	conns    int // established and starting; guarded by p.mu
+	conns    int // passed to incoming and not ended; guarded by p.mu
 }
 
 func (l *loopbackListener) Addr() netip.AddrPort { return l.addr }
@@ -97,7 +97,12 @@ func (l *loopbackListener) admit(peer netip.AddrPort) (reason string) {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
 	if most := l.opts.MaxConnections; most > 0 && l.conns >= most {
-		return "connections"
+		l.p.mu.Unlock()
+		room := l.opts.MakeRoom != nil && l.opts.MakeRoom(peer.Addr())
+		l.p.mu.Lock()
+		if !room {
+			return "connections"
+		}
 	}
 	l.conns++
 	return ""
