@@ -33,6 +33,7 @@ func (l *Listener) setDefaults() {
 	fill(&l.Transport, TransportTCP)
 	fill(&l.Limits.Connections, 4096)
 	fill(&l.Limits.PerAddress, l.Limits.Connections)
+	fill(&l.Limits.MakeRoom, On)
 	fill(&l.Limits.Calls, 256)
 	fill(&l.Limits.Outbound, 32*MiB)
 	fill(&l.Limits.Record, 4*MiB+64*KiB)

@@ -44,6 +44,9 @@ type ListenerLimits struct {
 	Record      Size `mapstructure:"record"`      // longest Call
 	Pace        Size `mapstructure:"pace"`        // octets a second of an incomplete Call that holds much memory
 	PerAddress  int  `mapstructure:"per_address"` // connections of one client address
+	// MakeRoom says what happens to a client beyond Connections; on: a connection of the address
+	// with the most is closed for it; off: it is refused.
+	MakeRoom Switch `mapstructure:"make_room"`
 
 	// For transport tcp.
 	Fragments int `mapstructure:"fragments"` // fragments of one record, RFC 5531 Section 11

@@ -33,7 +33,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	s.open(s, l, rc.Loop().(*eventLoop), rc.Info().Peer)
 	rc.SetMemory((*rdmaMemory)(s))
 	s.quiet = s.loop.Now()
-	if !l.enter(s.ledger.addr) {
+	if l.fullOffLock(s.ledger.addr) {
 		l.refused(s.peer, refusedAddress, errCrowded)
 		s.close(errCrowded) // incoming does not count the connections that are being set up
 	}
@@ -44,7 +44,6 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s := rc.Data.(*rdmaClient)
 	s.end(err)
-	s.listener.exit(s.ledger.addr)
 	for s.waiting != nil {
 		s.settle(s.next())
 	}
@@ -154,9 +153,13 @@ func (s *rdmaClient) closeIfHoarding() {
 	}
 }
 
+// idle is part of client.
+func (s *rdmaClient) idle() bool {
+	return s.ledger.calls == 0 && s.waiting == nil && s.conn.Outstanding() == 0
+}
+
 // unused reports whether the client has been silent for idle and is owed nothing.
 func (s *rdmaClient) unused(idle time.Duration) bool {
-	return !s.ended.get() && !s.draining &&
-		s.ledger.calls == 0 && s.waiting == nil && s.conn.Outstanding() == 0 &&
+	return !s.ended.get() && !s.draining && s.idle() &&
 		time.Duration(s.loop.Now()-s.quiet) >= idle && time.Since(s.conn.LastActivity()) >= idle
 }

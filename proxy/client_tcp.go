@@ -54,6 +54,9 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 // Busy is part of tcpframe.BusyHandler.
 func (s *tcpClient) Busy() bool { return s.ledger.calls > 0 }
 
+// idle is part of client.
+func (s *tcpClient) idle() bool { return s.ledger.calls == 0 }
+
 // Closed is part of tcpframe.RecordHandler.
 func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) { s.end(err) }
 

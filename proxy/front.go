@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
@@ -24,6 +25,9 @@ type front struct {
 	draining bool // the connection closes as soon as no Call is under way
 	failed   bool // the connection was closed because of a Call, and the log says why
 	ended    flag // the connection has ended; set on the loop, read anywhere
+
+	place   crowd.Member[*front] // in listener.clients; guarded by listener.mu, as is evicted
+	evicted bool                 // an eviction closes the connection
 }
 
 // A client is what TCP and RDMA clients do differently. Its methods run on the client's
@@ -42,6 +46,8 @@ type client interface {
 	fail(reason error)
 	// sending says what the client sends now.
 	sending() sending
+	// idle reports whether no Call of the client is under way.
+	idle() bool
 	// hangUp ends the connection: in order when reason is errDraining, else at once.
 	hangUp(reason error)
 	// callBack sends the client the reverse Call m, a plain RPC Call that came on the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -35,13 +36,15 @@ type listener struct {
 
 	stopOnce sync.Once
 
-	mu       sync.Mutex // guards tcp, rdma, nextLoop, sweeper and all below; a leaf
-	clients  map[*front]struct{}
-	byAddr   map[netip.Addr]int // how many RDMA clients each address has
-	draining bool
+	mu        sync.Mutex // guards tcp, rdma, nextLoop, sweeper and all below; a leaf
+	clients   crowd.Crowd[*front]
+	evictions int // under way
+	draining  bool
 
-	counts []listenerCounts // by the index of the loop, which counts in its element
-	stray  *metrics.Counter
+	counts  []listenerCounts // by the index of the loop, which counts in its element
+	stray   *metrics.Counter
+	evicted *metrics.Counter
+	crowded logLimit // of lines about evictions
 }
 
 // listenerCounts count the Calls of one loop's clients.
@@ -62,8 +65,7 @@ func newListenerCounts(m *metrics.Registry, listener string) (c listenerCounts) 
 func newListener(p *Proxy, o ListenerOptions) *listener {
 	l := &listener{
 		p: p, name: o.Name, address: o.Address, isRDMA: o.RDMA,
-		log:     p.log.With().Str("listener", o.Name).Logger(),
-		clients: make(map[*front]struct{}),
+		log: p.log.With().Str("listener", o.Name).Logger(),
 	}
 	// One client must not take the memory of all. A client gets this far only when its
 	// Replies are much larger than was expected and it reads none of them.
@@ -73,6 +75,7 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 		l.counts = append(l.counts, newListenerCounts(on.metrics, o.Name))
 	}
 	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no reverse Call.", "listener", o.Name)
+	l.evicted = m.Counter("clients_evicted_total", "Clients closed because no more connections were allowed, their address had the most, and another address wanted one.", "listener", o.Name)
 	m.GaugeFunc("clients", "Client connections.", func() float64 {
 		return float64(p.sum(o.Name, (*listener).clientCount))
 	}, "listener", o.Name)
@@ -113,7 +116,7 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	o := &t.opts
 	return tcpframe.ListenOptions{
 		Address: o.Address, Name: o.Name,
-		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow,
+		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow, MakeRoom: l.makeRoom,
 		Conn: tcpframe.ConnOptions{
 			// tcpClient.Opened sets Memory, because each client has its share.
 			MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
@@ -213,7 +216,7 @@ func (l *listener) upstreams() []*upstream { return l.settings().routes.all() }
 func (l *listener) clientCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.clients)
+	return l.clients.Len()
 }
 
 // join adds a client. It reports false when the listener is draining: then the caller closes
@@ -221,14 +224,15 @@ func (l *listener) clientCount() int {
 func (l *listener) join(f *front) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.clients[f] = struct{}{}
+	f.place.Value = f
+	l.clients.Add(&f.place, f.ledger.addr, f.ledger.weight)
 	return !l.draining
 }
 
 func (l *listener) leave(f *front) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.clients, f)
+	l.clients.Remove(&f.place)
 }
 
 // snapshot lists the clients. When draining is true, join reports false from now on.
@@ -236,9 +240,9 @@ func (l *listener) snapshot(draining bool) []*front {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draining = l.draining || draining
-	all := make([]*front, 0, len(l.clients))
-	for f := range l.clients {
-		all = append(all, f)
+	all := make([]*front, 0, l.clients.Len())
+	for m := range l.clients.All() {
+		all = append(all, m.Value)
 	}
 	return all
 }

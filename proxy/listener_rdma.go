@@ -15,7 +15,7 @@ func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error
 	o := fabric.ListenOptions{
 		Allow: l.allowed, MaxConnections: t.opts.MaxConnections,
 		MaxStarting: t.opts.MaxStarting, MaxStartingPerAddr: t.opts.MaxStartingPerAddress,
-		Refused: l.refused,
+		MakeRoom: l.makeRoom, Sockets: l.p.engine.Sockets(), Refused: l.refused,
 	}
 	incoming := func(in fabric.Incoming) { l.incoming(ctx, in) }
 	var rdma fabric.Listener
@@ -45,11 +45,11 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 	draining := l.draining
 	home := l.p.loops[l.nextLoop%len(l.p.loops)]
 	l.nextLoop++
-	crowded := l.crowded(in.Peer().Addr().Unmap(), 1)
+	full := l.full(in.Peer().Addr())
 	l.mu.Unlock()
-	if crowded || draining {
+	if full || draining {
 		_ = in.Reject(nil) // after an error, too, the peer sees its connection end
-		if crowded {
+		if full {
 			l.refused(in.Peer(), refusedAddress, errCrowded)
 		} else {
 			l.refused(in.Peer(), refusedDraining, errDraining)
@@ -66,38 +66,25 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 	}
 }
 
-// crowded reports whether n more RDMA clients from a are too many. l.mu is held.
-func (l *listener) crowded(a netip.Addr, n int) bool {
+// full reports whether the host of a has as many RDMA clients as it may. l.mu is held.
+func (l *listener) full(a netip.Addr) bool {
 	most := l.settings().opts.MaxConnectionsPerAddress
-	return most > 0 && l.byAddr[a]+n > most
+	return most > 0 && l.clients.Count(a) >= most
 }
 
-// enter counts an RDMA client from a. It reports false when the address has too many.
-func (l *listener) enter(a netip.Addr) bool {
+// fullOffLock does what full does, without l.mu.
+func (l *listener) fullOffLock(a netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byAddr == nil {
-		l.byAddr = make(map[netip.Addr]int)
-	}
-	l.byAddr[a]++
-	return !l.crowded(a, 0)
-}
-
-// exit undoes enter.
-func (l *listener) exit(a netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byAddr[a]--; l.byAddr[a] == 0 {
-		delete(l.byAddr, a)
-	}
+	return l.full(a)
 }
 
 // outstanding is how many Calls of RDMA clients are not answered yet.
 func (l *listener) outstanding() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for f := range l.clients {
-		if c, ok := f.client.(*rdmaClient); ok {
+	for m := range l.clients.All() {
+		if c, ok := m.Value.client.(*rdmaClient); ok {
 			n += c.conn.Outstanding()
 		}
 	}

@@ -29,6 +29,7 @@ type ListenerOptions struct {
 	Allow                    []netip.Prefix // addresses that may connect; empty: every address
 	MaxConnections           int
 	MaxConnectionsPerAddress int           // 0: only MaxConnections counts
+	MakeRoom                 bool          // beyond MaxConnections, a connection of the address with the most is closed for a newcomer
 	MaxRecord                int           // octets of a Call
 	MaxFragments             int           // fragments of a record; TCP only
 	MaxCalls                 int           // outstanding Calls of one client connection

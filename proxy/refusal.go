@@ -23,7 +23,7 @@ const (
 )
 
 var refusedReasons = []string{
-	"address", "connections", "starting", "starting_addr", "timeout", "request",
+	"address", "connections", "sockets", "starting", "starting_addr", "timeout", "request",
 	refusedAddress, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
 }
 

@@ -6,11 +6,9 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -30,13 +28,12 @@ type Engine struct {
 	metrics       *metrics.Registry
 	driver        *driver
 	loops         []*Loop
-	maxConns      int64
 	memoryTimeout time.Duration
 
-	epoch    time.Time
-	accepted atomic.Int64 // connections of all listeners
-	quit     chan struct{}
-	ticking  sync.WaitGroup
+	epoch   time.Time
+	sockets Sockets
+	quit    chan struct{}
+	ticking sync.WaitGroup
 
 	mu          sync.Mutex // guards the rest; a leaf
 	stopped     bool
@@ -59,12 +56,12 @@ func Start(o EngineOptions) (*Engine, error) {
 		log:           o.Log,
 		metrics:       o.Metrics,
 		driver:        d,
-		maxConns:      int64(cmp.Or(o.maxConns, mostConns())),
 		memoryTimeout: cmp.Or(o.memoryTimeout, memoryTimeout),
 		epoch:         time.Now(),
 		quit:          make(chan struct{}),
 		counted:       make(map[string]*counters),
 	}
+	e.sockets.SetLimit(cmp.Or(o.MaxSockets, mostSockets()))
 	for i := range o.Loops {
 		if err := e.startLoop(i); err != nil {
 			_ = d.stop()
@@ -103,6 +100,10 @@ func (e *Engine) startLoop(i int) error {
 
 // Loops returns the loops. The caller must not change the slice. It is safe for concurrent use.
 func (e *Engine) Loops() []*Loop { return e.loops }
+
+// Sockets returns the counter of the sockets of all listeners. A listener of another package
+// counts its own sockets there, too.
+func (e *Engine) Sockets() *Sockets { return &e.sockets }
 
 // leastLoaded returns the loop that drives the fewest sockets.
 func (e *Engine) leastLoaded() *Loop {
@@ -196,14 +197,4 @@ func (e *Engine) everyLoop(f func(*Loop)) {
 		l.Post(loop.TaskFunc(func() { defer wg.Done(); f(l) }))
 	}
 	wg.Wait()
-}
-
-// mostConns returns how many connections all listeners together may have: three quarters
-// of RLIMIT_NOFILE. The rest of the descriptors is for upstreams and everything else.
-func mostConns() int {
-	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		return 768
-	}
-	return int(min(r.Cur, 1<<20) / 4 * 3)
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 )
 
 // A Listener waits after an error of accept, longer each time.
@@ -31,9 +33,9 @@ type Listener struct {
 	cancel   context.CancelFunc
 	donec    chan struct{} // closed when the accept goroutine exits
 
-	mu     sync.Mutex // guards conns and byAddr; a leaf
+	mu     sync.Mutex // guards conns and byHost; a leaf
 	conns  int
-	byAddr map[netip.Addr]int // at most conns entries
+	byHost map[netip.Addr]int // by crowd.Host; at most conns entries
 }
 
 // Listen starts a Listener. For each connection that it admits it calls h on the accept
@@ -60,7 +62,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 		counters: e.counters(o.Name),
 		open:     h,
 		donec:    make(chan struct{}),
-		byAddr:   make(map[netip.Addr]int),
+		byHost:   make(map[netip.Addr]int),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.store(o)
@@ -191,35 +193,45 @@ func (l *Listener) admit(c *net.TCPConn) {
 	}
 }
 
-// enter counts a connection from a, or returns the limit that it would exceed.
+// enter counts a connection from a, or returns the limit that it would exceed. Only the accept
+// goroutine calls it, so that the numbers that it compares can only fall meanwhile.
 func (l *Listener) enter(a netip.Addr, o *ListenOptions) (reason, error) {
 	allowed := func(p netip.Prefix) bool { return p.Contains(a.WithZone("")) }
 	if len(o.Allow) > 0 && !slices.ContainsFunc(o.Allow, allowed) {
 		return reasonDenied, errors.New("tcpframe: address is not in the allow list")
 	}
+	host := crowd.Host(a)
+	l.mu.Lock()
+	conns, ofHost := l.conns, l.byHost[host]
+	l.mu.Unlock()
+	if o.MaxConnsPerAddr > 0 && ofHost >= o.MaxConnsPerAddr {
+		return reasonAddrConns, fmt.Errorf("tcpframe: address already has %d connections, its limit", ofHost)
+	}
+	makeRoom := func() bool { return o.MakeRoom != nil && o.MakeRoom(a) }
+	replaces := false
+	if o.MaxConns > 0 && conns >= o.MaxConns {
+		if replaces = makeRoom(); !replaces {
+			return reasonConns, fmt.Errorf("tcpframe: listener already has %d connections, its limit", conns)
+		}
+	}
+	if q := &l.engine.sockets; !q.Take(replaces) && !(makeRoom() && q.Take(true)) {
+		return reasonTotal, fmt.Errorf("tcpframe: process already has %d connections; a higher RLIMIT_NOFILE allows more", q.Limit())
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case o.MaxConns > 0 && l.conns >= o.MaxConns:
-		return reasonConns, fmt.Errorf("tcpframe: listener already has %d connections, its limit", l.conns)
-	case o.MaxConnsPerAddr > 0 && l.byAddr[a] >= o.MaxConnsPerAddr:
-		return reasonAddrConns, fmt.Errorf("tcpframe: address already has %d connections, its limit", l.byAddr[a])
-	case l.engine.accepted.Add(1) > l.engine.maxConns:
-		l.engine.accepted.Add(-1)
-		return reasonTotal, fmt.Errorf("tcpframe: process already has %d connections; a higher RLIMIT_NOFILE allows more", l.engine.maxConns)
-	}
 	l.conns++
-	l.byAddr[a]++
+	l.byHost[host]++
 	return "", nil
 }
 
 // leave uncounts a connection from a.
 func (l *Listener) leave(a netip.Addr) {
-	l.engine.accepted.Add(-1)
+	a = crowd.Host(a)
+	l.engine.sockets.Put()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns--
-	if l.byAddr[a]--; l.byAddr[a] == 0 {
-		delete(l.byAddr, a)
+	if l.byHost[a]--; l.byHost[a] == 0 {
+		delete(l.byHost, a)
 	}
 }

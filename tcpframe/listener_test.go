@@ -37,7 +37,8 @@ func TestAllow(t *testing.T) {
 		{prefixes("fe80::/10"), "fe80::1%eth0", true},
 		{prefixes("0.0.0.0/0"), "2001:db8::1", false},
 	} {
-		l := &Listener{engine: &Engine{maxConns: 10}, byAddr: make(map[netip.Addr]int)}
+		l := &Listener{engine: &Engine{}, byHost: make(map[netip.Addr]int)}
+		l.engine.sockets.SetLimit(10)
 		l.Update(listenBounds(ListenOptions{Allow: tt.allow}))
 		reason, err := l.enter(netip.MustParseAddr(tt.addr), l.opts.Load())
 		if (err == nil) != tt.want || (err != nil && reason != reasonDenied) {
@@ -66,7 +67,7 @@ func TestLimits(t *testing.T) {
 		{"denied", EngineOptions{}, ListenOptions{Allow: prefixes("10.0.0.0/8")}, 0, reasonDenied},
 		{"listener", EngineOptions{}, ListenOptions{MaxConns: 3}, 3, reasonConns},
 		{"address", EngineOptions{}, ListenOptions{MaxConnsPerAddr: 2}, 2, reasonAddrConns},
-		{"process", EngineOptions{maxConns: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, reasonTotal},
+		{"process", EngineOptions{MaxSockets: 4}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, 4, reasonTotal},
 	} {
 		t.Run(tt.name, tt.run)
 	}

@@ -20,10 +20,12 @@ type EngineOptions struct {
 	Loops   int
 	Log     zerolog.Logger
 	Metrics *metrics.Registry
+	// MaxSockets is the limit of Engine.Sockets to begin with; 0 is three quarters of
+	// RLIMIT_NOFILE.
+	MaxSockets int
 
-	// Tests set these. Zero stands for tickInterval, mostConns and memoryTimeout.
+	// Tests set these. Zero stands for tickInterval and memoryTimeout.
 	tick          time.Duration
-	maxConns      int
 	memoryTimeout time.Duration
 }
 
@@ -81,8 +83,13 @@ type ListenOptions struct {
 	Name string
 	// MaxConns bounds the connections of the listener. Negative is no limit.
 	MaxConns int
-	// MaxConnsPerAddr bounds the connections from one address. Negative is no limit.
+	// MaxConnsPerAddr bounds the connections from one address, or from one /64 of IPv6.
+	// Negative is no limit.
 	MaxConnsPerAddr int
+	// MakeRoom is asked when MaxConns or the limit of Engine.Sockets is reached, before a
+	// connection from peer is refused. If it returns true, it closes another connection, and
+	// the newcomer is let in although the other may not have ended yet. nil makes no room.
+	MakeRoom func(peer netip.Addr) bool
 	// Allow lists the addresses that may connect; if it is empty, all may. A connection
 	// from another address is closed as soon as it is accepted.
 	Allow []netip.Prefix

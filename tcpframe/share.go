@@ -12,14 +12,14 @@ var (
 	// few is the share on a loop with few busy sockets. Without it, a peer that reads as
 	// fast as this side writes would take megabytes in one pass.
 	few = share{get: 256 << 10, put: 512 << 10}
-	// many is the share on a loop with more than crowd busy sockets. The smaller pieces
+	// many is the share on a loop with more than crowded busy sockets. The smaller pieces
 	// cost one connection with megabytes under way up to a fifth of its throughput. They
 	// halved the p99 of 31 clients with small Calls beside such a connection.
 	many = share{get: 64 << 10, put: 128 << 10}
 )
 
-// crowd is the most busy sockets for which the share is few.
-const crowd = 8
+// crowded is the most busy sockets for which the share is few.
+const crowded = 8
 
 // shareSlack is how many octets one Read may exceed share.get by, so that it does not
 // leave a small rest for another pass.
@@ -31,15 +31,15 @@ func (l *Loop) heard(s *socket) {
 		return
 	}
 	s.heard = l.sweeps
-	if l.busy++; l.busy > crowd {
+	if l.busy++; l.busy > crowded {
 		l.share = many
 	}
 }
 
 // apportion starts the time between two sweeps. It keeps the share many only if more than
-// crowd sockets were busy in the time before.
+// crowded sockets were busy in the time before.
 func (l *Loop) apportion() {
-	if l.busy <= crowd {
+	if l.busy <= crowded {
 		l.share = few
 	}
 	l.sweeps++

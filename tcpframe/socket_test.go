@@ -76,7 +76,7 @@ func TestPutShare(t *testing.T) {
 func TestApportion(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
-	peers := make([]*peer, crowd+1)
+	peers := make([]*peer, crowded+1)
 	for i := range peers {
 		peers[i] = dialPeer(t, l)
 	}
@@ -84,7 +84,7 @@ func TestApportion(t *testing.T) {
 	for _, tt := range []struct {
 		busy        int
 		want, after share // the share before the next sweep, and after it
-	}{{crowd + 1, many, many}, {crowd, many, few}, {crowd, few, few}, {crowd + 1, many, many}, {0, many, few}} {
+	}{{crowded + 1, many, many}, {crowded, many, few}, {crowded, few, few}, {crowded + 1, many, many}, {0, many, few}} {
 		for _, p := range peers[:tt.busy] {
 			p.send(fragment(true, pattern(100, 0)))
 			p.readRecord()
