@@ -72,6 +72,7 @@ func (u *Upstream) setDefaults() {
 		u.IWARP.setDefaults()
 	}
 	fill(&u.Pool.Credits, 128)
+	fill(&u.Pool.Share, 50)
 	fill(&u.Pool.Mode, PoolAuto)
 	if u.Pool.Mode != PoolShared {
 		fill(&u.Pool.Pinned, 256)

@@ -33,6 +33,7 @@ func (u *Upstream) RDMA() bool { return u.Transport == TransportRDMA }
 type Pool struct {
 	Connections int    `mapstructure:"connections"` // connections that all clients share
 	Credits     int    `mapstructure:"credits"`     // requested on each connection; on TCP most Calls outstanding
+	Share       int    `mapstructure:"share"`       // most percent of the credits that one client has while others want some
 	Mode        string `mapstructure:"mode"`        // auto, shared or pinned
 	Pinned      int    `mapstructure:"pinned"`      // most pinned connections
 }
@@ -106,6 +107,7 @@ func (u *Upstream) validateEndpoints(path string, r *report) {
 func (p *Pool) validate(path string, r *report) {
 	r.atMost(path+".connections", p.Connections, maxPool)
 	r.atMost(path+".credits", p.Credits, maxCredits)
+	r.atMost(path+".share", p.Share, 100)
 	r.atMost(path+".pinned", p.Pinned, maxPinned)
 	r.oneOf(path+".mode", p.Mode, PoolAuto, PoolShared, PoolPinned)
 	if p.Mode == PoolShared {

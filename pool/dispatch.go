@@ -6,11 +6,7 @@ import "time"
 func (p *Pool) kick(here int) {
 	for {
 		p.mu.Lock()
-		var m Member
-		var e *Entry
-		if s := p.ready(here); s != nil {
-			m, e = p.next(s)
-		}
+		m, e := p.nextAny(here)
 		p.mu.Unlock()
 		if e == nil {
 			return
@@ -33,21 +29,26 @@ func (s *Seat) pull(here int) {
 	}
 }
 
-// ready returns a seat that has a free credit and for which a Call waits, or nil. The caller
-// holds p.mu.
-func (p *Pool) ready(here int) *Seat {
-	switch {
-	case p.queue.n == 0:
-	case p.queue.anySeat > 0:
-		return p.pick(here, false)
-	default:
-		for _, s := range p.seats {
-			if p.queue.bySeat[s.index].n > 0 && s.free() > 0 {
-				return s
+// nextAny takes the next queued Call for any seat, and a credit for it. The caller holds p.mu.
+func (p *Pool) nextAny(here int) (Member, *Entry) {
+	if p.queue.n == 0 {
+		return nil, nil
+	}
+	if p.queue.anySeat > 0 {
+		if s := p.pick(here, false); s != nil {
+			if m, e := p.next(s); e != nil {
+				return m, e
 			}
 		}
 	}
-	return nil
+	for _, s := range p.seats {
+		if p.queue.bySeat[s.index].n > 0 {
+			if m, e := p.next(s); e != nil {
+				return m, e
+			}
+		}
+	}
+	return nil, nil
 }
 
 // next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
@@ -55,12 +56,20 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) {
 		return nil, nil
 	}
-	ok, counted := p.slowStart.dispatch(p)
-	if !ok {
+	p.slowStart.block(p) // before window, or a Reply in between would not wake p
+	w := p.window()
+	if p.slowStart.Over() {
+		w.free = max(w.free, 1) // another connection may have more Calls outstanding than credits
+	}
+	if w.free <= 0 {
 		return nil, nil
 	}
-	e := p.queue.pop(s.affinity, s.index)
-	return s.takeCredit(e, counted), e
+	e, t := p.take(s, w)
+	if e == nil {
+		return nil, nil
+	}
+	e.trial = t
+	return s.takeCredit(e, p.slowStart.dispatch()), e
 }
 
 // dispatch hands e, which was queued, to m.

@@ -73,7 +73,7 @@ func TestHogSharesByWeight(t *testing.T) {
 // TestSmallCallsOvertake: the small Calls of a client overtake its large ones, and do not
 // starve them.
 func TestSmallCallsOvertake(t *testing.T) {
-	var q queue
+	q := &queue{shared: &shared{}}
 	f := &Flow{}
 	for range 3 {
 		q.push(&Entry{Flow: f, Cost: 1 << 20})
@@ -90,7 +90,7 @@ func TestSmallCallsOvertake(t *testing.T) {
 	if len(order) != 3 || order[0] != 16 || order[1] != 33 || order[2] != 42 {
 		t.Errorf("the large Calls went out at %v, want 16, 33 and 42", order)
 	}
-	if q.weight != 0 || q.tail != nil {
+	if q.weight != 0 || q.waits() {
 		t.Errorf("left over: %+v", q)
 	}
 }
@@ -167,7 +167,7 @@ func TestReweigh(t *testing.T) {
 		}
 		p.Reweigh(&Flow{}, 7) // which never had one
 		for i := range p.queue.byLoop {
-			if q := &p.queue.byLoop[i]; q.weight != 0 || q.n != 0 {
+			if q := p.queue.byLoop[i]; q.weight != 0 || q.n != 0 {
 				t.Errorf("left over: %+v", q)
 			}
 		}

@@ -16,17 +16,23 @@ type Entry struct {
 	Flow  *Flow // flow of the client that sent the Call
 	Cost  int   // approximate octets of the Call and its Reply
 
-	next     *Entry    // next Entry in a fifo or a list
-	seat     *Seat     // seat whose credit e holds while dispatched
-	asLarge  bool      // counted in seat.large
-	counted  bool      // counted by the slow start
-	queuedAt time.Time // when e was first queued since Sent; zero if it was not queued
-	refused  uint64    // set of the seats that Steer has moved e from since Sent
+	next      *Entry    // next Entry in a fifo or a list
+	seat      *Seat     // seat whose credit e holds while dispatched
+	age       uint32    // Pool.age when e was dispatched
+	slowStart uint32    // the age in which the slow start counted e; 0 if it did not
+	asLarge   bool      // counted in seat.large
+	trial     trial     // as what e went
+	answered  bool      // the upstream has answered
+	queuedAt  time.Time // when e was first queued since Sent; zero if it was not queued
+	refused   uint64    // set of the seats that Steer has moved e from since Sent
 }
 
 // Sent tells the pool that the Call has been sent. If the Call is queued again, its waiting
 // time begins anew.
 func (e *Entry) Sent() { e.queuedAt, e.refused = time.Time{}, 0 }
+
+// Answered tells the pool, before Seat.Done, that the upstream has answered the Call.
+func (e *Entry) Answered() { e.answered = true }
 
 // Seat returns the seat that the Call was dispatched to, or nil.
 func (e *Entry) Seat() *Seat { return e.seat }
@@ -37,11 +43,16 @@ func (e *Entry) cost() int { return max(e.Cost, leastCost) }
 // large reports whether e is a large Call.
 func (e *Entry) large() bool { return e.Cost >= largeCost }
 
-// A Flow is one client's share of the queue. The zero value is ready to use.
+// A Flow is one connection's share of what the queue gives to the connection's host. The zero
+// value is ready to use.
 type Flow struct {
+	// Host is the host that the flow belongs to. It is set before the first Submit. A flow
+	// without one gets a host of its own.
+	Host *Host
 	// Weight is the flow's share of the dispatched octets, relative to the share of a flow of
-	// weight 1 while both wait; 0 counts as 1. Weight is set before the first Submit, and later
-	// by Pool.Reweigh.
+	// weight 1 while both wait; 0 counts as 1. The flows of one host share what the flow with
+	// the largest weight would get alone. Weight is set before the first Submit, and later by
+	// Pool.Reweigh.
 	Weight int
 	// Sticky keeps the Calls of the flow on one seat, which Hash chooses: sticky.go. It
 	// is set before the first Submit.
@@ -51,18 +62,34 @@ type Flow struct {
 	Hash uint32
 
 	// Guarded by Pool.mu.
-	waiting    [2]fifo // small Calls, and large ones
-	smallInRow int     // small Calls since the last large one, while one waits
-	deficit    int     // octets that the flow may still spend in its turn
-	active     bool    // the flow is in the ring of a queue
-	loopQueue  int     // 1 + index of the loop in whose queue the flow waits; 0: not known yet
-	seatQueue  int     // 1 + index of the seat in whose queue the flow waits instead; 0: none
-	next       *Flow   // next flow in the ring
-	seat       *Seat   // seat of the flow's last small Call
+	waiting    [2]fifo    // small Calls, and large ones
+	turn       turn[Flow] // in place.flows while Calls wait
+	place      *place     // where the flow waits, or waited last
+	seat       *Seat      // seat of the flow's last small Call
+	smallInRow int32      // small Calls since the last large one, while one waits
+	loopQueue  int32      // 1 + index of the loop in whose queue the flow waits; 0: not known yet
+	seatQueue  int32      // 1 + index of the seat in whose queue the flow waits instead; 0: none
 }
 
 // weight returns Weight, or 1 if Weight is not set.
 func (f *Flow) weight() int { return max(1, f.Weight) }
+
+// host returns Host, which it makes if there is none.
+func (f *Flow) host() *Host {
+	if f.Host == nil {
+		f.Host = &Host{}
+	}
+	return f.Host
+}
+
+// active reports whether a Call of f waits.
+func (f *Flow) active() bool { return f.turn.in() }
+
+// price is the cost of the flow's next Call. There is one.
+func (f *Flow) price() int { return f.nextFIFO().head.cost() }
+
+// gain is what the flow may spend in one round.
+func (f *Flow) gain() int { return quantum * f.weight() }
 
 // fifoOf returns the fifo for e.
 func (f *Flow) fifoOf(e *Entry) *fifo {

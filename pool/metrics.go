@@ -14,6 +14,7 @@ type Metrics struct {
 	reconnects  *metrics.Counter
 	dialErrors  *metrics.Counter
 	expired     *metrics.Counter
+	shareWaits  *metrics.Counter
 	waits       *metrics.Histogram
 
 	mu    sync.Mutex // guards pools; not held while a Pool's is taken
@@ -28,6 +29,7 @@ func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 		reconnects:  reg.Counter("upstream_connects_total", "Connections to the upstream that came up.", "upstream", upstream),
 		dialErrors:  reg.Counter("upstream_dial_errors_total", "Attempts to connect to the upstream that failed.", "upstream", upstream),
 		expired:     reg.Counter("upstream_queue_expired_calls_total", "Calls that were given up before a connection had a credit for them.", "upstream", upstream),
+		shareWaits:  reg.Counter("upstream_share_waits_total", "Calls that had to wait although a credit was free, because their client holds its share of the credits.", "upstream", upstream),
 		waits:       reg.Histogram("upstream_credit_wait_seconds", "How long queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", upstream),
 	}
 }
@@ -39,6 +41,7 @@ func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
 		reg.GaugeFunc(name, help, func() float64 { return float64(m.sum(of)) }, "upstream", upstream)
 	}
 	sum("upstream_credits_granted", "Credits that the upstream has granted on its usable connections.", func(s *Seat) int { return s.grant })
+	reg.GaugeFunc("upstream_stuck_calls", "Calls that the upstream has not answered for a second or two.", func() float64 { return float64(m.stuck()) }, "upstream", upstream)
 	sum("upstream_credits_in_use", "Calls outstanding on the usable connections to the upstream.", func(s *Seat) int { return s.inUse })
 }
 
@@ -61,6 +64,24 @@ func (m *Metrics) leave(p *Pool) {
 
 // sum adds up of(s) for every seat s that has a usable connection.
 func (m *Metrics) sum(of func(*Seat) int) (n int) {
+	m.each(func(p *Pool) {
+		for _, s := range p.seats {
+			if s.member != nil {
+				n += of(s)
+			}
+		}
+	})
+	return n
+}
+
+// stuck is how many Calls are old.
+func (m *Metrics) stuck() (n int) {
+	m.each(func(p *Pool) { n += p.old() })
+	return n
+}
+
+// each calls f for every pool, with the pool's lock.
+func (m *Metrics) each(f func(*Pool)) {
 	m.mu.Lock()
 	pools := make([]*Pool, 0, len(m.pools))
 	for p := range m.pools {
@@ -69,12 +90,7 @@ func (m *Metrics) sum(of func(*Seat) int) (n int) {
 	m.mu.Unlock()
 	for _, p := range pools {
 		p.mu.Lock()
-		for _, s := range p.seats {
-			if s.member != nil {
-				n += of(s)
-			}
-		}
+		f(p)
 		p.mu.Unlock()
 	}
-	return n
 }

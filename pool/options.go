@@ -19,6 +19,11 @@ type Options struct {
 	QueueWait   time.Duration // longest wait of a Call for a credit
 	QueueLimit  int           // most Calls waiting
 
+	// Share is the most percent of the credits that one host may hold, and that all hosts
+	// whose Calls hang may hold together, as long as others want some: share.go. The pool keeps
+	// the rest for hosts that hold none. 0 and 100 keep nothing back.
+	Share int
+
 	// SlowStart is the slow start of the upstream, which all its pools share. nil means no slow
 	// start.
 	SlowStart *SlowStart
@@ -46,6 +51,9 @@ type Options struct {
 	// Failed is called for every attempt to connect that failed and every connection that
 	// ended, for the log. It is called on any goroutine. It may be nil.
 	Failed func(endpoint string, err error, retryIn time.Duration)
+	// Scarce is called when credits have been short for some seconds while Calls hang, for the log.
+	// held is how many hang. It may be nil.
+	Scarce func(held int)
 	// Connected is called for every connection that came up. It may be nil.
 	Connected func(endpoint string)
 
@@ -75,6 +83,7 @@ func (o *Options) validate() error {
 	require(o.BackoffMax >= o.BackoffMin, "the longest pause between attempts to connect must not be shorter than the first")
 	require(o.DialTimeout > 0, "the time for an attempt to connect must be positive")
 	require(o.QueueWait > 0, "the time that a Call may wait for a credit must be positive")
+	require(o.Share >= 0 && o.Share <= 100, "the share of a host must be from 0 to 100 percent")
 	require(o.QueueLimit > 0, "at least one Call must be allowed to wait")
 	return errors.Join(errs...)
 }

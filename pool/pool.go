@@ -89,9 +89,12 @@ type Pool struct {
 	retired    []*Seat // other seats whose connections have not ended yet
 	queue      queues
 	held       bool // the pool dispatches no Call until Resume
-	closed     bool
-	since      time.Time // when the pool lost its last usable connection; zero while it has one
-	firstUp    time.Time // when a connection came up while there was no other
+	credits    int  // granted on all usable connections
+	inUse      int  // Calls outstanding on these
+	shared
+	closed  bool
+	since   time.Time // when the pool lost its last usable connection; zero while it has one
+	firstUp time.Time // when a connection came up while there was no other
 
 	blocked bool // listed in SlowStart.blocked; guarded by SlowStart.mu
 }
@@ -102,9 +105,10 @@ func New(o Options, d Dialer, owner Owner) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{
-		queue: queues{byLoop: make([]queue, o.Loops), bySeat: make([]queue, o.Connections)},
-		opts:  o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
+		opts: o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
+		shared: shared{age: firstAge},
 	}
+	p.queue = newQueues(&p.shared, o.Loops, o.Connections)
 	if p.metrics == nil {
 		p.metrics = &Metrics{}
 	}
@@ -164,29 +168,55 @@ func (p *Pool) Close() {
 	p.metrics.leave(p)
 }
 
+// Closed reports whether Close was called.
+func (p *Pool) Closed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
 // sweep gives back the Calls that have waited too long. The owner closes the connection
 // of a client whose Call comes back, and the client retransmits: an upstream that is
 // down must not look like a server that never finishes a Call.
 func (p *Pool) sweep(ctx context.Context) {
-	every := func() time.Duration { return min(max(p.options().QueueWait/8, 10*time.Millisecond), time.Second) }
-	t := time.NewTicker(every())
+	t := time.NewTicker(p.sweepEvery())
 	defer t.Stop()
+	aged := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
+			hang := 0
 			p.mu.Lock()
 			old := p.queue.expire(now.Add(-p.opts.QueueWait))
 			moved := p.releaseSticky()
+			if now.Sub(aged) >= ageing-ageing/8 {
+				aged = now
+				hang = p.grow()
+			}
+			waiting := p.queue.n > 0 && (p.shares() || !p.slowStart.Over())
+			scarce := p.opts.Scarce
 			p.mu.Unlock()
-			t.Reset(every())
+			if hang > 0 && scarce != nil {
+				scarce(hang)
+			}
+			t.Reset(p.sweepEvery())
 			p.expire(old, errQueueTimeout)
-			if moved {
+			if moved || waiting {
 				p.kick(Elsewhere)
 			}
 		}
 	}
+}
+
+// sweepEvery is the time between two sweeps.
+func (p *Pool) sweepEvery() time.Duration {
+	every := min(max(p.options().QueueWait/8, 10*time.Millisecond), ageing)
+	if !p.slowStart.Over() {
+		return min(every, slowStartAge)
+	}
+	return every
 }
 
 // options returns the settings that hold now.

@@ -346,7 +346,8 @@ func TestCloseReachesWhatIsClosing(t *testing.T) {
 func BenchmarkSubmitDone(b *testing.B) {
 	p := idlePool(b, Options{Connections: 4}, nil, nil)
 	for _, s := range p.seats {
-		s.member, s.grant = &nullMember{}, 64
+		s.setMember(&nullMember{}, "", 0, false)
+		s.Granted(64, Elsewhere)
 	}
 	var f Flow
 	e := &Entry{Flow: &f, Cost: 200}
@@ -365,7 +366,8 @@ func (*nullMember) Close(error)          {}
 
 func TestSubmitDoesNotAllocate(t *testing.T) {
 	p := idlePool(t, Options{Connections: 1}, nil, nil)
-	p.seats[0].member, p.seats[0].grant = &nullMember{}, 1
+	p.seats[0].setMember(&nullMember{}, "", 0, false)
+	p.seats[0].Granted(1, Elsewhere)
 	var f Flow
 	a, b := &Entry{Flow: &f}, &Entry{Flow: &f}
 	n := testing.AllocsPerRun(100, func() {

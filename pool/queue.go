@@ -2,100 +2,127 @@ package pool
 
 import "time"
 
-// quantum is the cost in octets that a flow of weight 1 may spend in one round. It pays for
-// sixteen small Calls, or for a part of a large Call, for which the flow saves over several
+// quantum is the cost in octets that a host or a flow of weight 1 may spend in one round. It
+// pays for sixteen small Calls, or for a part of a large Call, for which they save over several
 // rounds. A quantum of one small Call would be fairer. But then the Replies of a client would
 // also arrive one at a time, and the bridge would make a system call for each: eight times as
 // many system calls with 256 clients of 16 Calls.
 const quantum = 64 << 10
 
-// A queue schedules flows by deficit round robin. In each round a flow may spend its savings
-// plus quantum octets times its weight. A flow without a waiting Call saves nothing. The caller
-// of each method holds the pool's lock.
+// A queue schedules the hosts that wait in it by deficit round robin, and the flows of each host
+// among themselves in the same way. A host or a flow without a waiting Call saves nothing. The
+// caller of each method holds the pool's lock.
 type queue struct {
-	tail   *Flow // last flow of the ring; tail.next is the flow whose turn it is
-	n      int   // entries
-	weight int   // sum over the flows in the ring
-	served int64 // total cost in octets dispatched for each unit of weight in the ring
+	shared *shared     // the pool's; constant
+	ring   ring[place] // hosts that have waiting Calls and are not set aside
+	n      int         // entries
+	weight int         // sum of place.share over the ring
+	served int64       // total cost in octets dispatched for each unit of weight in the ring
+
+	poor, unknown, trial, aside placeList // places by what the host has outstanding: placeList
 }
+
+// waits reports whether a Call of a host in the ring waits.
+func (q *queue) waits() bool { return q.ring.first != nil }
 
 // push queues e behind the other Calls of its flow.
 func (q *queue) push(e *Entry) {
 	e.Flow.fifoOf(e).push(e)
-	q.n++
-	q.activate(e.Flow)
+	q.pushed(e.Flow)
 }
 
 // pushFront queues e before the other Calls of its flow.
 func (q *queue) pushFront(e *Entry) {
 	e.Flow.fifoOf(e).pushFront(e)
-	q.n++
-	q.activate(e.Flow)
+	q.pushed(e.Flow)
 }
 
-// pop removes and returns the next entry in fair order. The queue must not be empty.
-func (q *queue) pop() *Entry {
-	for {
-		f := q.tail.next
-		l := f.nextFIFO()
-		if n := l.head.cost(); f.deficit < n {
-			// The turn of a flow is over when it cannot pay for its next Call, and it gets its
-			// quantum when its next turn begins. A flow that is alone in the ring needs no
-			// rounds.
-			if f == q.tail {
-				f.deficit = n
-			} else {
-				f.deficit += quantum * f.weight()
-				if f.deficit < n {
-					q.tail = f
-					continue
-				}
-			}
-		}
-		e := l.pop()
-		f.deficit -= e.cost()
-		q.served += int64(e.cost() / q.weight)
-		q.n--
-		if f.smallInRow++; e.large() {
-			f.smallInRow = 0
-		}
-		switch {
-		case f.empty():
-			q.deactivate(q.tail)
-		case f.deficit < f.nextFIFO().head.cost():
-			q.tail = f // the next flow's turn
-		}
-		return e
+// pushed counts a Call that f has queued.
+func (q *queue) pushed(f *Flow) {
+	q.n++
+	pl := f.place
+	if pl == nil || pl.queue != q {
+		pl = f.host().in(q)
+		f.place = pl
+	}
+	if !f.active() {
+		f.turn.of = f
+		f.smallInRow = 0
+		pl.flows.add(&f.turn)
+		pl.weight = max(pl.weight, f.weight())
+	}
+	if pl.n++; pl.n == 1 {
+		pl.began()
 	}
 }
 
-// reweigh sets the weight of f to w. It lowers the deficit of f, so that f does not spend more
-// in this turn than the new weight allows.
+// pop removes and returns the next entry in fair order. The ring must not be empty.
+func (q *queue) pop() *Entry {
+	return q.popOf(q.front())
+}
+
+// front returns the place whose turn it is. The ring must not be empty.
+func (q *queue) front() *place { return q.ring.choose((*place).price, (*place).gain) }
+
+// popOf removes and returns the next entry of pl, whose turn it need not be.
+func (q *queue) popOf(pl *place) *Entry {
+	f := pl.flow()
+	e := f.nextFIFO().pop()
+	n := e.cost()
+	pl.turn.deficit -= n
+	f.turn.deficit -= n
+	q.served += int64(n*unitWeight) / int64(max(q.weight, 1))
+	if f.smallInRow++; e.large() {
+		f.smallInRow = 0
+	}
+	switch {
+	case f.empty():
+		pl.flows.remove(&f.turn)
+	case f.turn.deficit < f.price():
+		pl.flows.pass(&f.turn)
+	}
+	q.removed(pl, 1)
+	if pl.n > 0 && pl.turn.in() && pl.turn.deficit < pl.price() {
+		q.ring.pass(&pl.turn)
+	}
+	return e
+}
+
+// removed ends the count of n entries of pl.
+func (q *queue) removed(pl *place, n int) {
+	q.n -= n
+	if pl.n -= n; pl.n == 0 && n > 0 {
+		pl.ended()
+	}
+}
+
+// reweigh sets the weight of f to w. It lowers the deficits, so that neither f nor its host spends
+// more in this turn than the new weight allows.
 func (q *queue) reweigh(f *Flow, w int) {
-	was := f.weight()
 	f.Weight = w
-	if f.active {
-		q.weight += f.weight() - was
-		f.deficit = min(f.deficit, max(quantum*f.weight(), f.nextFIFO().head.cost()))
+	if f.active() {
+		f.turn.deficit = min(f.turn.deficit, max(f.gain(), f.price()))
+		f.place.weigh()
 	}
 }
 
 // forget removes f and returns a list of its entries.
 func (q *queue) forget(f *Flow) *Entry {
-	if !f.active {
+	if !f.active() {
 		return nil
 	}
 	list := join(f.waiting[0].head, f.waiting[1].head)
-	q.n -= length(list)
-	q.remove(f)
+	f.waiting = [2]fifo{}
+	f.place.flows.remove(&f.turn)
+	q.removed(f.place, length(list))
 	return list
 }
 
 // drain empties the queue and returns a list of all entries.
 func (q *queue) drain() *Entry {
 	var list *Entry
-	for q.tail != nil {
-		list = join(q.forget(q.tail.next), list)
+	for f := range q.flows {
+		list = join(q.forget(f), list)
 	}
 	return list
 }
@@ -103,72 +130,48 @@ func (q *queue) drain() *Entry {
 // expire removes the entries that were queued before t and returns them as a list.
 func (q *queue) expire(t time.Time) *Entry {
 	var list *Entry
-	for _, f := range q.flows() {
+	for f := range q.flows {
+		n := 0
 		for i := range f.waiting {
 			old := f.waiting[i].expire(t)
-			q.n -= length(old)
+			n += length(old)
 			list = join(old, list)
 		}
 		if f.empty() {
-			q.remove(f)
+			f.place.flows.remove(&f.turn)
 		}
+		q.removed(f.place, n)
 	}
 	return list
 }
 
-// flows returns the flows that wait in q, in the order of their turns.
-func (q *queue) flows() (list []*Flow) {
-	if q.tail == nil {
-		return nil
+// places yields the places in which Calls wait. The caller may remove their Calls. It is an
+// iter.Seq.
+func (q *queue) places(yield func(*place) bool) {
+	for pl := range q.ring.all {
+		if !yield(pl) {
+			return
+		}
 	}
-	for f := q.tail.next; ; f = f.next {
-		list = append(list, f)
-		if f == q.tail {
-			return list
+	for _, l := range []*placeList{&q.trial, &q.aside} { // where hosts are that are set aside
+		for pl := l.first; pl != nil; {
+			next := pl.next
+			if !pl.turn.in() && !yield(pl) {
+				return
+			}
+			pl = next
 		}
 	}
 }
 
-// activate appends f to the ring unless f is already in it.
-func (q *queue) activate(f *Flow) {
-	if f.active {
-		return
-	}
-	f.active = true
-	f.deficit, f.smallInRow = 0, 0
-	q.weight += f.weight()
-	if q.tail == nil {
-		f.next = f
-	} else {
-		f.next = q.tail.next
-		q.tail.next = f
-	}
-	q.tail = f
-}
-
-// deactivate removes the flow after prev from the ring.
-func (q *queue) deactivate(prev *Flow) {
-	f := prev.next
-	q.weight -= f.weight()
-	if f == prev {
-		q.tail = nil
-	} else {
-		prev.next = f.next
-		if q.tail == f {
-			q.tail = prev
+// flows yields the flows that have waiting Calls. The caller may remove these Calls. It is an
+// iter.Seq.
+func (q *queue) flows(yield func(*Flow) bool) {
+	for pl := range q.places {
+		for f := range pl.flows.all {
+			if !yield(f) {
+				return
+			}
 		}
 	}
-	f.next = nil
-	f.active = false
-	f.deficit = 0
-}
-
-// remove removes f from the ring. The caller has already subtracted the entries of f from q.n.
-func (q *queue) remove(f *Flow) {
-	f.waiting = [2]fifo{}
-	prev := q.tail
-	for prev.next != f {
-		prev = prev.next
-	}
-	q.deactivate(prev)
 }

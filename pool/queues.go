@@ -13,10 +13,28 @@ import "time"
 //
 // The pool's lock is held during all methods.
 type queues struct {
-	byLoop  []queue
-	bySeat  []queue
+	shared  *shared // the pool's; constant
+	byLoop  []*queue
+	bySeat  []*queue
 	n       int // Calls in all queues
 	anySeat int // Calls in byLoop, which any seat may have
+}
+
+// newQueues returns queues for a pool.
+func newQueues(sh *shared, loops, seats int) queues {
+	qs := queues{shared: sh}
+	for range loops {
+		qs.byLoop = append(qs.byLoop, &queue{shared: sh})
+	}
+	qs.grow(seats)
+	return qs
+}
+
+// grow makes queues for seats, if there are fewer.
+func (qs *queues) grow(seats int) {
+	for len(qs.bySeat) < seats {
+		qs.bySeat = append(qs.bySeat, &queue{shared: qs.shared})
+	}
 }
 
 // maxLag is by how many octets of cost, for each unit of weight, a queue may be behind
@@ -34,23 +52,51 @@ func (qs *queues) pushFront(e *Entry, here int) {
 	qs.enter(e, here).pushFront(e)
 }
 
-// pop removes the next entry that seat, whose affinity is loop, may have. There is one.
+// pop removes the next entry that seat, whose affinity is loop, may have. There is one, of a
+// host in a ring.
 func (qs *queues) pop(loop, seat int) *Entry {
-	q := &qs.byLoop[max(loop, 0)%len(qs.byLoop)]
-	if s := &qs.bySeat[seat]; s.n > 0 && (q.n == 0 || s.served <= q.served) {
-		q = s
-	}
-	if last := leastServed(nil, qs.byLoop); q.n == 0 || last != nil && last.served+maxLag < q.served {
-		q = last
-	}
-	e := q.pop()
+	return qs.popOf(qs.turn(loop, seat).front())
+}
+
+// popOf removes the next entry of pl.
+func (qs *queues) popOf(pl *place) *Entry {
+	e := pl.queue.popOf(pl)
 	qs.count(e.Flow, -1)
 	return e
 }
 
-// blocks reports whether a waiting Call goes before the next Call of f.
+// turn returns the queue whose turn it is, among those in which a host that is not set aside has
+// a Call that seat, whose affinity is loop, may have. If there is none, no host waits in the queue
+// that it returns.
+func (qs *queues) turn(loop, seat int) *queue {
+	q := qs.byLoop[qs.index(loop)]
+	if s := qs.bySeat[seat]; s.waits() && (!q.waits() || s.served <= q.served) {
+		q = s
+	}
+	if last := leastServed(nil, qs.byLoop); last != nil && (!q.waits() || last.served+maxLag < q.served) {
+		q = last
+	}
+	return q
+}
+
+// index returns the index in byLoop of the queue of a loop.
+func (qs *queues) index(loop int) int { return max(loop, 0) % len(qs.byLoop) }
+
+// blocks reports whether a waiting Call of a host that is not set aside goes before the next
+// Call of f.
 func (qs *queues) blocks(f *Flow) bool {
-	return qs.anySeat > 0 || f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].n > 0
+	if f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].waits() {
+		return true
+	}
+	if qs.anySeat == 0 {
+		return false
+	}
+	for _, q := range qs.byLoop {
+		if q.waits() {
+			return true
+		}
+	}
+	return false
 }
 
 // waitsFor reports whether a Call waits that seat may have.
@@ -58,7 +104,7 @@ func (qs *queues) waitsFor(seat int) bool { return qs.anySeat > 0 || qs.bySeat[s
 
 // reweigh makes w the weight of f.
 func (qs *queues) reweigh(f *Flow, w int) {
-	if !f.active {
+	if !f.active() {
 		f.Weight = w
 		return
 	}
@@ -67,7 +113,7 @@ func (qs *queues) reweigh(f *Flow, w int) {
 
 // forget removes f and returns a list of its entries.
 func (qs *queues) forget(f *Flow) *Entry {
-	if !f.active {
+	if !f.active() {
 		return nil
 	}
 	list := qs.of(f, Elsewhere).forget(f)
@@ -99,9 +145,9 @@ func (qs *queues) each(remove func(*queue) *Entry) (list *Entry) {
 
 // all yields every queue. It is an iter.Seq.
 func (qs *queues) all(yield func(*queue) bool) {
-	for _, list := range [][]queue{qs.byLoop, qs.bySeat} {
-		for i := range list {
-			if !yield(&list[i]) {
+	for _, list := range [][]*queue{qs.byLoop, qs.bySeat} {
+		for _, q := range list {
+			if !yield(q) {
 				return
 			}
 		}
@@ -112,7 +158,7 @@ func (qs *queues) all(yield func(*queue) bool) {
 // catch up with.
 func (qs *queues) enter(e *Entry, here int) *queue {
 	q := qs.of(e.Flow, here)
-	if q.n == 0 {
+	if !q.waits() {
 		o := leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
 		if o != nil {
 			q.served = max(q.served, o.served)
@@ -126,12 +172,12 @@ func (qs *queues) enter(e *Entry, here int) *queue {
 // queue of its client's loop, which is here if f has none yet.
 func (qs *queues) of(f *Flow, here int) *queue {
 	if f.seatQueue > 0 {
-		return &qs.bySeat[f.seatQueue-1]
+		return qs.bySeat[f.seatQueue-1]
 	}
 	if f.loopQueue == 0 {
-		f.loopQueue = 1 + max(here, 0)%len(qs.byLoop)
+		f.loopQueue = int32(1 + qs.index(here))
 	}
-	return &qs.byLoop[f.loopQueue-1]
+	return qs.byLoop[f.loopQueue-1]
 }
 
 // count adds n to the number of Calls that wait in the queue of f.
@@ -142,11 +188,11 @@ func (qs *queues) count(f *Flow, n int) {
 	}
 }
 
-// leastServed returns the least served of last, which may be nil, and the queues in list that
-// are not empty.
-func leastServed(last *queue, list []queue) *queue {
-	for i := range list {
-		if q := &list[i]; q.n > 0 && (last == nil || q.served < last.served) {
+// leastServed returns the least served of last, which may be nil, and the queues in list in which
+// a host that is not set aside waits.
+func leastServed(last *queue, list []*queue) *queue {
+	for _, q := range list {
+		if q.waits() && (last == nil || q.served < last.served) {
 			last = q
 		}
 	}

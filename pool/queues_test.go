@@ -68,7 +68,7 @@ func TestSharesDoNotDependOnLoops(t *testing.T) {
 // TestIdleLoopCatchesUpWithNothing: a loop without Calls of its own dispatches those of
 // others, and when it has some again it does not make up for that time.
 func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
-	qs := queues{byLoop: make([]queue, 2), bySeat: make([]queue, 1)}
+	qs := newQueues(&shared{}, 2, 1)
 	busy, late := &Flow{}, &Flow{}
 	push := func(f *Flow, here int) { qs.push(&Entry{Flow: f, Cost: 200}, here) }
 	for range 1000 {

@@ -53,15 +53,10 @@ func (s *Seat) supersede() *Seat {
 	return n
 }
 
-// retire adds s to the seats that have been replaced. The slow start does not count its Calls
-// any more, so that others need not wait for them. The caller holds p.mu.
+// retire adds s to the seats that have been replaced. The caller holds p.mu.
 func (s *Seat) retire() {
 	s.retired = true
 	s.pool.retired = append(s.pool.retired, s)
-	if s.counted > 0 {
-		s.pool.slowStart.undispatch(s.counted)
-		s.counted = 0
-	}
 }
 
 // discarded reports whether s has been retired. If so it removes s from the pool. It is

@@ -20,7 +20,6 @@ type Seat struct {
 	grant         int    // most Calls outstanding on it
 	inUse         int    // Calls outstanding on it
 	large         int    // of inUse, large Calls
-	counted       int    // of inUse, Calls that the slow start counts
 	endpoint      string
 	since         time.Time // when the seat got its connection, or lost it
 	lastErr       error
@@ -58,33 +57,60 @@ func (s *Seat) free() int {
 	return s.grant - s.inUse
 }
 
-// takeCredit takes a credit for e, which the slow start has counted or not, and returns
-// the connection to dispatch e to. pool.mu is held and free() > 0.
-func (s *Seat) takeCredit(e *Entry, counted bool) Member {
+// takeCredit takes a credit for e, which the slow start counted in the age slowStart, if that is
+// not 0, and returns the connection to dispatch e to. pool.mu is held and free() > 0.
+func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
+	p := s.pool
 	s.inUse++
-	e.seat = s
-	if e.counted = counted; counted {
-		s.counted++
-	}
+	p.inUse++
+	p.outstanding++
+	p.ages.add(p.age, 1)
+	e.seat, e.age, e.slowStart, e.answered = s, p.age, slowStart, false
 	if e.asLarge = e.large(); e.asLarge {
 		s.large++
+	}
+	if e.Flow != nil {
+		p.hold(e.Flow.host(), e)
 	}
 	return s.member
 }
 
-// returnCredit returns the credit of e, and reports whether the slow start counts e, which it
-// still does then. The caller holds pool.mu.
-func (s *Seat) returnCredit(e *Entry) (counted bool) {
+// returnCredit returns the credit of e. It returns the age in which the slow start counted e,
+// which it still does then, or 0. The caller holds pool.mu.
+func (s *Seat) returnCredit(e *Entry) (slowStart uint32) {
+	p := s.pool
 	s.inUse--
+	if s.member != nil {
+		p.inUse--
+	}
+	p.outstanding--
+	p.ages.drop(p.age, e.age, 1)
 	if e.asLarge {
 		s.large--
 	}
-	// retire has ended the count of the Calls of a retired seat.
-	if counted = e.counted && !s.retired; counted {
-		s.counted--
+	if e.Flow != nil {
+		p.unhold(e.Flow.Host, e)
 	}
-	e.seat, e.asLarge, e.counted = nil, false, false
-	return counted
+	slowStart = e.slowStart
+	e.seat, e.asLarge, e.trial, e.slowStart = nil, false, noTrial, 0
+	return slowStart
+}
+
+// uncount and count keep Pool.credits and Pool.inUse right while the connection of s or its grant
+// changes between the two. The caller holds pool.mu.
+func (s *Seat) uncount() {
+	if s.member != nil {
+		s.pool.credits -= s.grant
+		s.pool.inUse -= s.inUse
+	}
+}
+
+// count does the other half of what uncount begins.
+func (s *Seat) count() {
+	if s.member != nil {
+		s.pool.credits += s.grant
+		s.pool.inUse += s.inUse
+	}
 }
 
 // status reports whether the seat has a usable connection, and, if not, whether it will not get
@@ -105,7 +131,9 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	if len(s.ended) > 0 || unwanted {
 		return
 	}
+	s.uncount()
 	s.member = m
+	s.count()
 	s.endpoint = endpoint
 	s.since = time.Now()
 	s.lastErr = nil
@@ -125,6 +153,7 @@ func (s *Seat) clearMember() {
 	if s.member == nil {
 		return
 	}
+	s.uncount()
 	s.member = nil
 	s.grant = 0
 	s.since = time.Now()

@@ -5,7 +5,9 @@ package pool
 func (s *Seat) Granted(n, here int) {
 	p := s.pool
 	p.mu.Lock()
+	s.uncount()
 	s.grant = n
+	s.count()
 	p.mu.Unlock()
 	s.pull(here)
 }
@@ -21,17 +23,19 @@ func (s *Seat) Done(e *Entry, here int) {
 		panic("BUG: pool: credit returned to a seat that did not give it")
 	}
 	counted := s.returnCredit(e)
-	if counted {
-		p.slowStart.undispatch(1)
-	}
+	p.slowStart.undispatch(counted)
 	idle := s.takeIdle()
 	m, next := p.next(s)
+	more := p.shares() && p.more()
 	p.mu.Unlock()
 	idle.close()
 	if next != nil {
 		p.dispatch(m, next, here)
 	}
-	if counted {
+	if more {
+		p.kick(here)
+	}
+	if counted != 0 {
 		p.slowStart.wake(here) // if next did not use the room, another Call may
 	}
 }
@@ -58,7 +62,9 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		p.mu.Unlock()
 		return false
 	}
+	trial := e.trial
 	counted := s.returnCredit(e)
+	e.trial = trial
 	idle := s.takeIdle()
 	m := best.takeCredit(e, counted)
 	if !e.large() {
@@ -76,16 +82,16 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	return true
 }
 
-// Borrow takes a credit of connection m for e, which no client has sent, if no Call waits. It
+// Borrow takes a credit of connection m for e, which no client has sent and which has no Flow. It
 // reports whether there was one. Done returns the credit.
 func (s *Seat) Borrow(m Member, e *Entry) bool {
 	p := s.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.held || p.queue.n > 0 || s.member != m || s.free() <= 0 {
+	if p.held || s.member != m || s.free() <= 0 {
 		return false
 	}
-	s.takeCredit(e, false)
+	s.takeCredit(e, 0)
 	return true
 }
 

@@ -3,6 +3,7 @@ package pool
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // slowStartEnd is the limit at which a slow start is over. From then on only credits
@@ -22,8 +23,9 @@ const slowStartEnd = 1 << 10
 // A SlowStart counts two things against the same limit. Calls that clients have sent
 // are counted from Received to Answered or Dropped; the caller makes clients wait
 // while Room is 0. Calls that pools have dispatched are counted from dispatch to
-// [Seat.Done]; a pool queues the others. Pools report their connections: when the last
-// one is lost the slow start begins again.
+// [Seat.Done]; a pool queues the others. Neither is counted for longer than two ages, because
+// Calls to a file system that hangs must not keep those to others out. Pools report their
+// connections: when the last one is lost the slow start begins again.
 //
 // Its methods are safe for concurrent use. A nil *SlowStart limits nothing.
 type SlowStart struct {
@@ -34,17 +36,30 @@ type SlowStart struct {
 	mu             sync.Mutex // guards the rest; a leaf, locked while Pool.mu is held
 	limit          int        // most Calls of clients, and most Calls dispatched
 	limitOctets    int64      // most octets of the Calls of clients and of their Replies
-	received       int        // Calls of clients that wait for their Replies
-	receivedOctets int64      // octets of these Calls, with their Replies
-	dispatched     int        // Calls outstanding on connections
+	age            uint32     // the present age; never 0
+	began          time.Time  // when it began
+	received       ages       // Calls of clients that wait for their Replies
+	receivedOctets ages       // octets of these Calls, with their Replies
+	all            int        // these Calls, with those that are older
+	allOctets      int64      // the octets of all
+	dispatched     ages       // Calls outstanding on connections
 	connections    int        // connections of all pools
 	blocked        []*Pool    // pools that the slow start kept from dispatching a Call; each is listed once
 }
 
+const (
+	// slowStartAge is how long an age of a slow start lasts: a Call is counted for a quarter of
+	// a second to half a second.
+	slowStartAge = 250 * time.Millisecond
+	// slowStartOld is how many times the limit of octets all Calls of clients may have, those
+	// that are not counted any more included.
+	slowStartOld = 4
+)
+
 // NewSlowStart returns a SlowStart that begins with calls Calls of octets octets
 // together. If calls is 1024 or more, it never limits anything.
 func NewSlowStart(calls int, octets int64) *SlowStart {
-	s := &SlowStart{first: calls, octets: octets}
+	s := &SlowStart{first: calls, octets: octets, age: 1, began: time.Now()}
 	s.restart()
 	return s
 }
@@ -79,47 +94,66 @@ func (s *SlowStart) Room() int {
 
 // room does what Room does. The caller holds s.mu.
 func (s *SlowStart) room() int {
-	if s.receivedOctets >= s.limitOctets {
+	s.turn()
+	if int64(s.receivedOctets.young(s.age)) >= s.limitOctets || s.allOctets >= slowStartOld*s.limitOctets {
 		return 0
 	}
-	return max(0, s.limit-s.received)
+	return max(0, min(s.limit-s.received.young(s.age), slowStartEnd-s.all))
+}
+
+// turn begins another age when it is time. The caller holds s.mu.
+func (s *SlowStart) turn() {
+	now := time.Now()
+	if n := now.Sub(s.began) / slowStartAge; n > 0 {
+		s.age += uint32(min(n, 2))
+		s.began = now
+		if s.age < 2 {
+			s.age = 2 // it has overflown
+		}
+	}
 }
 
 // Received counts a Call that a client has sent. cost is the octets of the Call and of its
-// Reply. Received returns how many more Calls the bridge may read. It does not count the Call
-// if the slow start is over.
-func (s *SlowStart) Received(cost int) (room int, counted bool) {
+// Reply. Received returns how many more Calls the bridge may read, and the age for Dropped or
+// Answered. It does not count the Call if the slow start is over, and returns 0 for the age.
+func (s *SlowStart) Received(cost int) (room int, age uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over.Load() {
-		return 0, false
+		return 0, 0
 	}
-	s.received++
-	s.receivedOctets += int64(cost)
-	return s.room(), true
+	s.turn()
+	s.received.add(s.age, 1)
+	s.receivedOctets.add(s.age, cost)
+	s.all++
+	s.allOctets += int64(cost)
+	return s.room(), s.age
 }
 
-// Dropped ends the count of a Call that Received counted and the upstream has not
+// Dropped ends the count of a Call that Received counted in age and the upstream has not
 // answered.
-func (s *SlowStart) Dropped(cost int) {
+func (s *SlowStart) Dropped(cost int, age uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(cost)
+	s.drop(cost, age)
 }
 
-// drop ends the count of a Call that Received counted. The caller holds s.mu.
-func (s *SlowStart) drop(cost int) {
-	s.received--
-	s.receivedOctets -= int64(cost)
+// drop ends the count of a Call that Received counted in age. The caller holds s.mu.
+func (s *SlowStart) drop(cost int, age uint32) {
+	s.turn()
+	s.received.drop(s.age, age, 1)
+	s.receivedOctets.drop(s.age, age, cost)
+	s.all--
+	s.allOctets -= int64(cost)
 }
 
 // Answered raises the limits, because the upstream has answered a Call, ends the count of
-// the Call if Received counted it, and dispatches queued Calls that may go now. here is
-// the affinity of the calling loop.
-func (s *SlowStart) Answered(cost int, counted bool, here int) {
+// the Call if Received counted it in age, which is not 0 then, and dispatches queued Calls that
+// may go now. here is the affinity of the calling loop.
+func (s *SlowStart) Answered(cost int, age uint32, here int) {
 	s.mu.Lock()
-	if counted {
-		s.drop(cost)
+	if age != 0 {
+		s.drop(cost, age)
 	}
 	s.limit++
 	s.limitOctets += int64(cost)
@@ -130,39 +164,54 @@ func (s *SlowStart) Answered(cost int, counted bool, here int) {
 	s.wake(here)
 }
 
-// dispatch reports whether p may dispatch a Call now, and whether that Call has been counted,
-// so that undispatch must follow. The caller holds p.mu.
-func (s *SlowStart) dispatch(p *Pool) (ok, counted bool) {
-	if s.Over() {
-		return true, false
-	}
-	return s.dispatchSlow(p)
-}
-
-// dispatchSlow is dispatch while the slow start is not over. If it reports false, wake
-// will try p again.
-func (s *SlowStart) dispatchSlow(p *Pool) (ok, counted bool) {
+// bound lowers w to what the slow start leaves of it.
+func (s *SlowStart) bound(w *window) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.over.Load():
-		return true, false
-	case s.dispatched < s.limit:
-		s.dispatched++
-		return true, true
-	case !p.blocked:
+	s.turn()
+	w.credits = min(w.credits, s.limit)
+	w.free = min(w.free, s.limit-s.dispatched.young(s.age))
+}
+
+// dispatch counts a Call that a pool dispatches. It returns the age for undispatch, or 0 if the
+// slow start is over. The caller holds the Pool.mu.
+func (s *SlowStart) dispatch() (age uint32) {
+	if s.Over() {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over.Load() {
+		return 0
+	}
+	s.turn()
+	s.dispatched.add(s.age, 1)
+	return s.age
+}
+
+// block has wake try p again, which has Calls that wait. The caller holds p.mu.
+func (s *SlowStart) block(p *Pool) {
+	if s.Over() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !p.blocked {
 		p.blocked = true
 		s.blocked = append(s.blocked, p)
 	}
-	return false, false
 }
 
-// undispatch ends the count of n Calls that dispatch counted. The caller must call wake after
-// it, without holding a Pool.mu.
-func (s *SlowStart) undispatch(n int) {
+// undispatch ends the count of a Call that dispatch counted in age, if that is not 0. The caller
+// must call wake after it, without holding a Pool.mu.
+func (s *SlowStart) undispatch(age uint32) {
+	if age == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dispatched -= n
+	s.turn()
+	s.dispatched.drop(s.age, age, 1)
 }
 
 // wake dispatches queued Calls of the pools in blocked. The caller holds no Pool.mu.

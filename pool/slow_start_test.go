@@ -9,8 +9,8 @@ import (
 
 // replied has s count one Call and its Reply.
 func replied(s *SlowStart) {
-	_, counted := s.Received(0)
-	s.Answered(0, counted, 0)
+	_, age := s.Received(0)
+	s.Answered(0, age, 0)
 }
 
 // TestSlowStart: after the start, and after the last connection was lost, few Calls go
@@ -160,12 +160,15 @@ func TestSlowStartOfRetired(t *testing.T) {
 
 // TestSlowStartOfClients: Calls of clients are limited by number and by octets, and a
 // Call that is not answered raises neither limit.
-func TestSlowStartOfClients(t *testing.T) {
+func TestSlowStartOfClients(t *testing.T) { synctest.Test(t, testSlowStartOfClients) }
+
+func testSlowStartOfClients(t *testing.T) {
 	s := NewSlowStart(4, 1000)
 	var rooms []int
+	var age uint32
 	for range 5 {
-		room, counted := s.Received(100)
-		if !counted {
+		var room int
+		if room, age = s.Received(100); age == 0 {
 			t.Fatal("a Call is not counted")
 		}
 		rooms = append(rooms, room)
@@ -174,7 +177,7 @@ func TestSlowStartOfClients(t *testing.T) {
 		t.Errorf("room for %v more Calls, want %v", rooms, want)
 	}
 	for range 5 {
-		s.Dropped(100)
+		s.Dropped(100, age)
 	}
 	if got := s.Room(); got != 4 {
 		t.Errorf("room for %d Calls after all were dropped, want 4", got)
@@ -182,12 +185,12 @@ func TestSlowStartOfClients(t *testing.T) {
 	if room, _ := s.Received(1000); room != 0 {
 		t.Errorf("room for %d Calls after 1000 octets, want 0", room)
 	}
-	s.Answered(1000, true, Elsewhere)
+	s.Answered(1000, age, Elsewhere)
 	if room, _ := s.Received(1000); room != 4 {
 		t.Errorf("room for %d Calls, 1000 octets of 2000 in use; want 4", room)
 	}
-	s.Answered(1000, true, Elsewhere)
-	s.Answered(0, false, Elsewhere) // the Reply to a Call that was read before a restart
+	s.Answered(1000, age, Elsewhere)
+	s.Answered(0, 0, Elsewhere) // the Reply to a Call that was read before a restart
 	if got := s.Limit(); got != 7 {
 		t.Errorf("the limit is %d after three Replies, want 7", got)
 	}
@@ -197,7 +200,7 @@ func TestSlowStartOfClients(t *testing.T) {
 	for s.Limit() > 0 {
 		replied(s)
 	}
-	if _, counted := s.Received(0); counted || !s.Over() {
+	if _, age := s.Received(0); age != 0 || !s.Over() {
 		t.Error("the slow start is not over")
 	}
 	if !NewSlowStart(slowStartEnd, 1).Over() || !(*SlowStart)(nil).Over() {

@@ -1,6 +1,9 @@
 package pool
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Sticky flows
 //
@@ -42,7 +45,7 @@ func (s *Seat) absent() bool {
 func (p *Pool) assignQueue(f *Flow) {
 	f.seatQueue = 0
 	if s := p.stickySeat(f); s != nil {
-		f.seatQueue = 1 + s.index
+		f.seatQueue = int32(1 + s.index)
 	}
 }
 
@@ -63,7 +66,7 @@ func (p *Pool) releaseSticky() bool {
 func (p *Pool) reassignQueues() (moved bool) {
 	var flows []*Flow
 	for q := range p.queue.all {
-		flows = append(flows, q.flows()...)
+		flows = slices.AppendSeq(flows, q.flows)
 	}
 	for _, f := range flows {
 		if !f.Sticky {

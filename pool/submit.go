@@ -11,17 +11,17 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		return ErrClosed
 	}
 	f := e.Flow
-	if f.Sticky && !f.active {
+	if f.Sticky && !f.active() {
 		p.assignQueue(f)
 	}
-	if !p.held && !p.queue.blocks(f) {
+	p.slowStart.block(p)
+	w := p.window()
+	if !p.held && p.admits(f, p.scarce(w)) {
 		if s := p.choose(e, here); s != nil {
-			if ok, counted := p.slowStart.dispatch(p); ok {
-				m := s.takeCredit(e, counted)
-				p.mu.Unlock()
-				m.Dispatch(e, here)
-				return nil
-			}
+			m := s.takeCredit(e, p.slowStart.dispatch())
+			p.mu.Unlock()
+			m.Dispatch(e, here)
+			return nil
 		}
 	}
 	if p.queue.n >= p.opts.QueueLimit {
@@ -30,8 +30,14 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	}
 	e.queuedAt = time.Now()
 	p.queue.push(e, here)
+	keeps := w.free > 0 && p.shares()
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
+	if keeps {
+		// The Call may go on trial, and otherwise the credit is for another host.
+		p.metrics.shareWaits.Inc()
+		p.kick(here)
+	}
 	return nil
 }
 
@@ -53,7 +59,7 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		p.metrics.expired.Inc()
 		return errQueueTimeout
 	}
-	if f := e.Flow; f.Sticky && !f.active {
+	if f := e.Flow; f.Sticky && !f.active() {
 		p.assignQueue(f)
 	}
 	p.queue.pushFront(e, here)

@@ -58,8 +58,6 @@ func (p *Pool) resize(n int) (idle []idleConn) {
 			p.startSeat(s)
 		}
 	}
-	for len(p.queue.bySeat) < n {
-		p.queue.bySeat = append(p.queue.bySeat, queue{})
-	}
+	p.queue.grow(n)
 	return idle
 }

@@ -73,8 +73,8 @@ func (a *admission) enter(c *call, g *ledger) {
 	var next *ticket
 	if c.h.Procedure == 0 {
 		next = a.next()
-	} else if room, counted := a.slowStart.Received(c.entry.Cost); counted {
-		c.charge.slowStart = true
+	} else if room, age := a.slowStart.Received(c.entry.Cost); age != 0 {
+		c.charge.slowStart = age
 		if room == 0 {
 			a.hold(g)
 		}
@@ -130,8 +130,8 @@ func (a *admission) hold(g *ledger) {
 
 // dropped ends the count of c, which the upstream will not answer.
 func (a *admission) dropped(c *call) {
-	c.charge.slowStart = false
-	a.slowStart.Dropped(c.entry.Cost)
+	a.slowStart.Dropped(c.entry.Cost, c.charge.slowStart)
+	c.charge.slowStart = 0
 	a.admit()
 }
 
@@ -139,11 +139,11 @@ func (a *admission) dropped(c *call) {
 // Calls that were read before the upstream lost its last connection are not counted, and
 // their Replies raise the limit like others. here is the affinity of the calling loop.
 func (a *admission) answered(c *call, here int) {
-	if !c.charge.slowStart && a.slowStart.Over() {
+	if c.charge.slowStart == 0 && a.slowStart.Over() {
 		return
 	}
 	a.slowStart.Answered(c.entry.Cost, c.charge.slowStart, here)
-	c.charge.slowStart = false
+	c.charge.slowStart = 0
 	a.admit()
 }
 

@@ -75,10 +75,10 @@ type owner struct {
 
 // A charge is what a client's ledger and the upstream's slow start count for a call.
 type charge struct {
-	expected  int  // octets that the Reply is expected to have; when lent is set, the memory it takes
-	counted   bool // the client's ledger counts the call
-	lent      bool // the client's ledger counts the memory of the Reply
-	slowStart bool // the upstream's slow start counts the call
+	expected  int    // octets that the Reply is expected to have; when lent is set, the memory it takes
+	slowStart uint32 // the age in which the upstream's slow start counted the call; 0 if it does not
+	counted   bool   // the client's ledger counts the call
+	lent      bool   // the client's ledger counts the memory of the Reply
 }
 
 // A sentTCP is what a connection to a TCP upstream keeps in each of its calls. It belongs to

@@ -34,8 +34,9 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 		u: u, pool: u.poolFor(g.addr), decided: u.pins.most.Load() == 0,
 		key: u.p.xids.identity.clientKey(u.name, g.addr),
 	}
-	q.flow.Weight = g.weight
-	q.sticky = pool.Flow{Weight: g.weight, Sticky: true, Hash: addressHash(g.addr)}
+	h := g.front.listener.p.hosts.at(g.host, q.pool)
+	q.flow = pool.Flow{Host: h, Weight: g.weight}
+	q.sticky = pool.Flow{Host: h, Weight: g.weight, Sticky: true, Hash: addressHash(g.addr)}
 	g.queues = append(g.queues, q)
 	return q
 }

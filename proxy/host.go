@@ -11,9 +11,10 @@ import (
 // connections from one IPv4 address, or from one IPv6 /64. A host that opens more connections
 // gains nothing by it.
 type host struct {
-	addr netip.Addr // the address, with the low half of an IPv6 address cleared; constant
-	all  *hosts     // constant
-	refs int        // connections; guarded by hosts.mu
+	addr   netip.Addr   // the address, with the low half of an IPv6 address cleared; constant
+	all    *hosts       // constant
+	refs   int          // connections; guarded by hosts.mu, as the next
+	shares []*hostShare // at the pools where the host had Calls
 
 	memory hostMemory
 }
@@ -23,7 +24,7 @@ type host struct {
 type hosts struct {
 	calls *callMemory // memory for Calls; constant after newCallMemory
 
-	mu sync.Mutex // guards of; a leaf
+	mu sync.Mutex // guards of; taken before the mutexes of pools
 	of map[netip.Addr]*host
 }
 
@@ -36,6 +37,7 @@ func (t *hosts) join(a netip.Addr) *host {
 	defer t.mu.Unlock()
 	h := t.of[a]
 	if h == nil {
+		t.sweep()
 		h = &host{addr: a, all: t}
 		t.of[a] = h
 	}
@@ -55,10 +57,10 @@ func (t *hosts) leave(h *host) {
 	t.forget(h)
 }
 
-// forget removes h if it has no connection and holds no memory: a host that connects again must
-// find what its earlier Calls hold counted. The caller holds t.mu.
+// forget removes h if it has no connection, holds no memory and has no Call outstanding: a host
+// that connects again must find what its earlier Calls hold counted. The caller holds t.mu.
 func (t *hosts) forget(h *host) {
-	if h.refs == 0 && h.memory.held.Load() == 0 && t.of[h.addr] == h {
+	if h.refs == 0 && h.memory.held.Load() == 0 && t.of[h.addr] == h && h.idle() {
 		delete(t.of, h.addr)
 	}
 }

@@ -191,7 +191,7 @@ func (g *ledger) lend(c *call) {
 // settle ends what the ledger and the slow start count for c. The client has the Reply, or will
 // never have it.
 func (g *ledger) settle(c *call) {
-	if c.charge.slowStart {
+	if c.charge.slowStart != 0 {
 		c.up.admission.dropped(c)
 	}
 	if !c.charge.counted {

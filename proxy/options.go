@@ -84,6 +84,7 @@ type UpstreamOptions struct {
 	Mode                    Mode // which clients have pinned connections
 	Pinned                  int  // the most pinned connections; with RDMA the memory for Replies is a second bound
 	Credits                 int  // asked for on each connection
+	Share                   int  // the most percent of the credits of shared connections that one client has while others want some; 100 for all
 	SlowStart               int  // Calls in flight before the first Reply, and one more after each Reply; from 1024 on there is no slow start
 	CallInline, ReplyInline int  // inline thresholds in octets; RDMA only
 
@@ -110,6 +111,8 @@ func (o *UpstreamOptions) check() error {
 	c.that(len(o.Endpoints) > 0, "has no endpoint")
 	c.positive("Connections", int64(o.Connections))
 	c.positive("Credits", int64(o.Credits))
+	c.positive("Share", int64(o.Share))
+	c.that(o.Share <= 100, "has a Share above 100 percent")
 	c.positive("SlowStart", int64(o.SlowStart))
 	if o.Mode != ModeShared {
 		c.positive("Pinned", int64(o.Pinned))

@@ -885,7 +885,7 @@ func TestGSSCollisions(t *testing.T) {
 	t.Parallel()
 	var gate proxytest.Gate
 	defer gate.Open()
-	x := newPinning(t, budget, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = proxy.ModeShared })
+	x := newPinning(t, budget, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode, u.Share = proxy.ModeShared, 100 })
 	collisions := func() int { return metric(x.Harness, "upstream_xid_collisions_total") }
 	// Clients whose small Calls all go to one connection: each had it for itself when it came.
 	client := func(i int) *proxytest.Client {
@@ -952,7 +952,7 @@ func TestGSSCollisionForGood(t *testing.T) {
 	gate.Shut()
 	defer gate.Open()
 	x := newPinning(t, budget, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
-		u.Mode, u.UnavailableAfter = proxy.ModeShared, wait
+		u.Mode, u.Share, u.UnavailableAfter = proxy.ModeShared, 100, wait
 	})
 	gss := func(i int) []byte {
 		return proxytest.GSSCall(proxytest.EchoCall(0x7000, 100+i, 200+i, 0), uint32(i), 1)

@@ -64,6 +64,7 @@ type upstream struct {
 	slowStart *pool.SlowStart
 	admission *admission
 	failures  logLimit
+	hang      logLimit
 	refusals  rdmaside.LineLimit // of the lines about Replies that are refused
 }
 
@@ -188,8 +189,9 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit,
-		SlowStart: u.slowStart,
+		SlowStart: u.slowStart, Share: o.Share,
 		Failed:    u.failed,
+		Scarce:    u.scarce,
 		Connected: u.connected,
 		Discarded: u.discarded,
 		HostGone:  gone,
@@ -240,6 +242,14 @@ func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
 	if n := u.failures.line(); n > 0 {
 		u.log.Warn().Err(err).Str("endpoint", endpoint).Int("failures", n).Dur("retry_in_ms", retryIn).
 			Msg("no connection to upstream")
+	}
+}
+
+// scarce logs that Calls which hang hold the credits that clients with many Calls could have, once in
+// logEvery.
+func (u *upstream) scarce(held int) {
+	if n := u.hang.line(); n > 0 {
+		u.log.Warn().Int("calls", held).Msg("calls that the upstream does not answer hold the credits; their clients get no more of them")
 	}
 }
 

@@ -120,6 +120,7 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
 		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
+		c.entry.Answered()
 		seat.Done(&c.entry, here)
 		c.answered(here)
 		return

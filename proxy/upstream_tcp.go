@@ -194,6 +194,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	m.answered(c.sent.at)
 	c.one[0] = msg
 	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
+	c.entry.Answered()
 	c.entry.Seat().Done(&c.entry, m.loop.index)
 	c.answered(m.loop.index)
 	if m.leaving {

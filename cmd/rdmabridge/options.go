@@ -65,7 +65,7 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) (proxy.UpstreamOpt
 	o := proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
-		Connections: u.Pool.Connections, Credits: u.Pool.Credits,
+		Connections: u.Pool.Connections, Credits: u.Pool.Credits, Share: u.Pool.Share,
 		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned, SlowStart: slowStart,
 		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),

@@ -38,6 +38,7 @@ func Upstreams(all ...proxy.UpstreamOptions) []proxy.UpstreamOptions {
 		o.Connections = cmp.Or(o.Connections, connections)
 		o.Pinned = cmp.Or(o.Pinned, 256)
 		o.Credits = cmp.Or(o.Credits, 128)
+		o.Share = cmp.Or(o.Share, 50)
 		o.SlowStart = cmp.Or(o.SlowStart, 16)
 		o.CallInline = cmp.Or(o.CallInline, 64<<10)
 		o.ReplyInline = cmp.Or(o.ReplyInline, 4096)

@@ -1,0 +1,51 @@
+package pool
+
+import "time"
+
+// ageing is how long an age lasts. A Call counts as old when the second age after the one in
+// which it was dispatched begins: after one to two seconds.
+const ageing = time.Second
+
+// ages add up what was added in the present age and in the one before, such as Calls that were
+// dispatched. What is older is no longer counted. So no Call has to be looked at when it becomes
+// old.
+type ages struct {
+	age           uint32 // the present age when the counts were last right
+	present, last int
+}
+
+// at brings the counts to the age now.
+func (a *ages) at(now uint32) {
+	switch now - a.age {
+	case 0:
+		return
+	case 1:
+		a.present, a.last = 0, a.present
+	default:
+		a.present, a.last = 0, 0
+	}
+	a.age = now
+}
+
+// add counts n from now on.
+func (a *ages) add(now uint32, n int) {
+	a.at(now)
+	a.present += n
+}
+
+// drop ends the count of n that were added in the age then.
+func (a *ages) drop(now, then uint32, n int) {
+	a.at(now)
+	switch now - then {
+	case 0:
+		a.present -= n
+	case 1:
+		a.last -= n
+	}
+}
+
+// young is what was added in the last two ages and not dropped.
+func (a *ages) young(now uint32) int {
+	a.at(now)
+	return a.present + a.last
+}

@@ -1,0 +1,233 @@
+package pool
+
+// A Host is what a pool counts as one client: the flows of all connections of one address.
+// Opening more connections gains a host nothing. The zero value is ready to use, in one pool.
+// The pool's lock guards all of it.
+type Host struct {
+	held     int      // Calls outstanding
+	ages     ages     // of these Calls
+	answered uint32   // Pool.age when the host got its last Reply
+	trial    bool     // one of these Calls is on trial: share.go
+	places   []*place // where Calls of the host wait, or have waited
+	waiting  int      // places where Calls wait
+	rings    int      // places that are in the rings of their queues
+}
+
+// A place is where the Calls of one host wait in one queue. Its flows take turns.
+type place struct {
+	turn  turn[place] // in queue.ring while Calls wait, unless the host is set aside
+	host  *Host       // constant
+	queue *queue      // constant
+	flows ring[Flow]  // flows that have waiting Calls
+	n     int         // waiting Calls
+
+	weight int // the largest weight of the flows
+	share  int // the part of queue.weight that is the place's, while it is in the ring
+
+	list       *placeList // one of the queue's, or nil
+	next, prev *place     // in list
+}
+
+// unitWeight is the share of a host of weight 1 that waits in one queue. A host that waits in
+// several queues divides its weight among them.
+const unitWeight = 64
+
+// in returns the host's place in q.
+func (h *Host) in(q *queue) *place {
+	for _, pl := range h.places {
+		if pl.queue == q {
+			return pl
+		}
+	}
+	pl := &place{host: h, queue: q}
+	pl.turn.of = pl
+	h.places = append(h.places, pl)
+	return pl
+}
+
+// price is the cost of the next Call of the place, whose flows have waiting Calls.
+func (pl *place) price() int { return pl.flow().price() }
+
+// gain is what the place may spend in one round.
+func (pl *place) gain() int { return quantum * pl.share / unitWeight }
+
+// flow returns the flow whose Call goes next.
+func (pl *place) flow() *Flow { return pl.flows.choose((*Flow).price, (*Flow).gain) }
+
+// enter puts the place in the ring of its queue, if it is not in it.
+func (pl *place) enter() {
+	if pl.turn.in() {
+		return
+	}
+	pl.queue.ring.add(&pl.turn)
+	pl.host.rings++
+	pl.host.divide()
+}
+
+// leave takes the place out of the ring of its queue, if it is in it.
+func (pl *place) leave() {
+	if !pl.turn.in() {
+		return
+	}
+	pl.queue.ring.remove(&pl.turn)
+	pl.queue.weight -= pl.share
+	pl.share = 0
+	pl.host.rings--
+	pl.host.divide()
+}
+
+// divide divides the host's weight among the rings in which it is.
+func (h *Host) divide() {
+	for _, pl := range h.places {
+		if pl.turn.in() {
+			pl.queue.weight -= pl.share
+			pl.share = max(1, unitWeight*pl.weight/h.rings)
+			pl.queue.weight += pl.share
+		}
+	}
+}
+
+// weigh finds the place's weight, which is the largest of its flows.
+func (pl *place) weigh() {
+	pl.weight = 0
+	for f := range pl.flows.all {
+		pl.weight = max(pl.weight, f.weight())
+	}
+	pl.host.divide()
+	if pl.turn.in() {
+		pl.turn.deficit = min(pl.turn.deficit, max(pl.gain(), pl.price()))
+	}
+}
+
+// began counts a place in which Calls wait now and did not before.
+func (pl *place) began() {
+	pl.host.waiting++
+	pl.enter()
+	pl.relist()
+}
+
+// ended ends the count of a place in which no Call waits any more.
+func (pl *place) ended() {
+	pl.host.waiting--
+	pl.weight = 0
+	pl.leave()
+	pl.relist()
+}
+
+// relist puts the place in the list of its queue that fits the host's Calls: placeList.
+func (pl *place) relist() {
+	q, h := pl.queue, pl.host
+	switch {
+	case pl.n == 0:
+		pl.moveTo(nil)
+	case q.shared.poor(h):
+		pl.moveTo(&q.poor)
+	case h.trial:
+		pl.moveTo(&q.aside)
+	default:
+		pl.moveTo(&q.trial)
+	}
+}
+
+// changed updates the host's places after its Calls outstanding have changed.
+func (h *Host) changed() {
+	if h.waiting > 0 {
+		for _, pl := range h.places {
+			pl.relist()
+		}
+	}
+}
+
+// readmit puts the places that were set aside back in their rings.
+func (h *Host) readmit() {
+	if h.rings == h.waiting {
+		return
+	}
+	for _, pl := range h.places {
+		if pl.n > 0 {
+			pl.enter()
+			pl.relist()
+		}
+	}
+}
+
+// idle reports whether the pool has nothing of the host to remember.
+func (h *Host) idle() bool { return h.held == 0 && h.waiting == 0 }
+
+// hold counts e, a Call of h that is dispatched. The caller holds p.mu.
+func (p *Pool) hold(h *Host, e *Entry) {
+	h.held++
+	h.ages.add(p.age, 1)
+	p.trials[e.trial]++
+	if e.trial == onTrial {
+		h.trial = true
+	}
+	if h.held == 1 || e.trial == onTrial {
+		h.changed()
+	}
+}
+
+// unhold ends the count of e. A host that has got a Reply may have another credit. The caller
+// holds p.mu.
+func (p *Pool) unhold(h *Host, e *Entry) {
+	h.held--
+	h.ages.drop(p.age, e.age, 1)
+	p.trials[e.trial]--
+	if e.trial == onTrial {
+		h.trial = false
+	}
+	if e.answered {
+		h.answered = p.age
+	}
+	h.readmit()
+	if h.held == 0 || e.trial == onTrial {
+		h.changed()
+	}
+}
+
+// Idle reports whether the pool has nothing to remember of h, which has no flow any more.
+func (p *Pool) Idle(h *Host) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return h.idle()
+}
+
+// A placeList is a list of places in the order they came. A queue has four, and a place in which
+// Calls wait is in one of them:
+//
+//	poor     the host has no Call outstanding
+//	unknown  nor has it, and it was not answered lately
+//	trial    the host has Calls outstanding, none of them on trial
+//	aside    one of them is on trial, or the host may not have one
+type placeList struct{ first, last *place }
+
+// moveTo takes pl out of its list and puts it at the end of to, which may be nil. A place that
+// is in to already keeps its turn.
+func (pl *place) moveTo(to *placeList) {
+	l := pl.list
+	if l == to {
+		return
+	}
+	if l != nil {
+		if pl.prev != nil {
+			pl.prev.next = pl.next
+		} else {
+			l.first = pl.next
+		}
+		if pl.next != nil {
+			pl.next.prev = pl.prev
+		} else {
+			l.last = pl.prev
+		}
+	}
+	pl.list, pl.next, pl.prev = to, nil, nil
+	if to == nil {
+		return
+	}
+	if to.last == nil {
+		to.first = pl
+	} else {
+		to.last.next, pl.prev = pl, to.last
+	}
+	to.last = pl
+}

@@ -1,0 +1,326 @@
+package pool
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Sharing credits
+//
+// A credit that a Call holds comes back with the Reply, and a Call to a file system that hangs
+// gets none for a minute. Nothing tells such a Call from another when it is dispatched. So the
+// pool always keeps credits back, for hosts that hold few or none:
+//
+//	free credits          may be taken by a host
+//	more than a half      whatever it holds, up to a half; old Calls count twice
+//	more than an eighth   that holds none, or that is answered, after some seconds of scarcity
+//	an eighth or less     that holds none and has been answered lately
+//
+// The half is Options.Share. A Call is old after one to two seconds. Scarcity is when Calls have
+// waited and less than the half was free, at several ages in succession: by then the pool knows
+// whose Calls hang, because their hosts get no Replies. So hosts whose Calls are answered have
+// nearly all credits, however slow the server is, and hosts whose Calls hang, however many there
+// are, do not get further than the half.
+//
+// A host that holds some may have one more Call on trial, if few are: a host with Calls that hang
+// may have others that do not. A few Calls of hosts that hold none and were not answered lately go
+// as newcomers.
+
+// scarcity is for how many ages credits must have been scarce before hosts that are answered
+// may have more than the half.
+const scarcity = 3
+
+// remembered is for how many ages a host counts as answered lately.
+const remembered = 10
+
+// A trial is as what a Call goes for which its host has no credit by the other rules.
+type trial uint8
+
+const (
+	noTrial  trial = iota // the other rules gave the credit
+	onTrial               // the host holds others
+	newcomer              // the host holds none and was not answered lately
+	trials
+)
+
+// A window is how many credits a pool has, how many are free, and how many must be free for a
+// host to get one.
+type window struct {
+	credits, free int
+	half          int    // more than these must be free for hosts that hold some
+	eighth        int    // more than these must be free for hosts that were not answered lately
+	served        *queue // the least served queue, while turns come: window.due
+}
+
+// firstAge is the age of a new pool, in which no host counts as answered lately.
+const firstAge = 1 << 10
+
+// A shared is what a pool knows of the Calls outstanding. The pool's lock guards it.
+type shared struct {
+	age         uint32      // how often ageing has passed, beginning with firstAge
+	outstanding int         // Calls dispatched and not done, on retired connections, too
+	ages        ages        // of these Calls
+	trials      [trials]int // of these Calls, those that go on trial
+	thawing     bool        // thaw has set its timer
+	turned      time.Time   // when a Call went in its host's turn
+	scarceFor   int         // ages for which credits have been scarce
+}
+
+// window returns the window at present. While the slow start is not over, its limit stands for
+// the credits. The caller holds p.mu.
+func (p *Pool) window() window {
+	w := window{credits: p.credits, free: p.credits - p.inUse}
+	if !p.slowStart.Over() {
+		p.slowStart.bound(&w)
+	}
+	if p.shares() {
+		w.half = w.credits - (w.credits*p.opts.Share+99)/100
+		w.eighth = min((w.credits+4)/8, w.half)
+	}
+	return w
+}
+
+// shares reports whether the pool keeps credits back.
+func (p *Pool) shares() bool { return p.opts.Share > 0 && p.opts.Share < 100 }
+
+// frozen is how long no Call must have gone in its host's turn for debts to be void.
+const frozen = 50 * time.Millisecond
+
+// due reports whether a Call of pl may go before its host's turn: neither the host nor the queue
+// has had more than its share, or turns do not come, because the hosts that wait for theirs hold
+// what they may.
+func (w *window) due(pl *place) bool {
+	return w.served == nil || !pl.turn.in() || pl.turn.deficit >= 0 && pl.queue.served <= w.served.served+maxLag
+}
+
+// scarce is w with the half lowered to the eighth if credits have been scarce for some ages: only
+// hosts that are answered take credits then. The caller holds p.mu.
+func (p *Pool) scarce(w window) window {
+	if p.scarceFor >= scarcity {
+		w.half = w.eighth
+	}
+	return w
+}
+
+// capped reports whether h holds so much, or has held it for so long, that it gets no further
+// credit from those that any host may take. During the slow start a host that was not answered
+// lately gets one. The caller holds p.mu.
+func (p *Pool) capped(h *Host, w window) bool {
+	if h.held == 0 || !p.shares() {
+		return false
+	}
+	switch old := h.held - h.ages.young(p.age); {
+	case h.held+old >= w.credits-w.half:
+		return true
+	case !p.slowStart.Over():
+		return !p.lately(h)
+	}
+	return p.scarceFor >= scarcity && p.age-h.answered > 1
+}
+
+// lately reports whether h was answered lately. The caller holds p.mu.
+func (s *shared) lately(h *Host) bool { return s.age-h.answered < remembered }
+
+// admits reports whether a Call of f that has just come may take a credit before all Calls that
+// wait. The caller holds p.mu.
+func (p *Pool) admits(f *Flow, w window) bool {
+	h := f.host()
+	switch {
+	case w.free <= 0:
+		return false
+	case w.free > w.half && !p.capped(h, w):
+		return !p.queue.blocks(f)
+	}
+	return p.poor(h) && p.entitled(h, w) && !p.queue.poor(f)
+}
+
+// fewOld is how many old Calls a host may have outstanding and count as poor.
+const fewOld = 4
+
+// poor reports whether h holds nothing, or only a few old Calls although others of it are answered.
+// The caller holds p.mu.
+func (s *shared) poor(h *Host) bool {
+	return h.held == 0 || h.held <= fewOld && s.lately(h) && h.ages.young(s.age) == 0
+}
+
+// entitled reports whether h, which is poor, may have a credit. The caller holds p.mu.
+func (p *Pool) entitled(h *Host, w window) bool {
+	return w.free > w.eighth || w.free > 0 && h.held == 0 && p.lately(h)
+}
+
+// take removes the Call from the queues that seat s dispatches next, or returns nil. It reports
+// as what the Call goes. The caller holds p.mu, and s has a free credit.
+func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
+	w = p.scarce(w)
+	for w.free > w.half {
+		q := p.queue.turn(s.affinity, s.index)
+		if !q.waits() {
+			break
+		}
+		pl := q.front()
+		if !p.capped(pl.host, w) {
+			if p.shares() {
+				p.turned = time.Now()
+			}
+			return p.queue.popOf(pl), noTrial
+		}
+		pl.leave()
+	}
+	pl, t := p.poorest(s, w)
+	if pl == nil {
+		return nil, noTrial
+	}
+	return p.queue.popOf(pl), t
+}
+
+// poorest returns a place whose host holds nothing, or may have a Call on trial, and that has a
+// Call for s. The loop that goes first is drawn by lot. The caller holds p.mu.
+func (p *Pool) poorest(s *Seat, w window) (*place, trial) {
+	qs := &p.queue
+	lot := rand.Uint32()
+	if time.Since(p.turned) <= frozen {
+		w.served = leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
+	}
+	if pl, t := p.poorIn(qs.bySeat[s.index], w, lot); pl != nil {
+		return pl, t
+	}
+	if qs.anySeat == 0 {
+		return nil, noTrial
+	}
+	first := int(lot>>2) % len(qs.byLoop)
+	for i := range qs.byLoop {
+		if pl, t := p.poorIn(qs.byLoop[(first+i)%len(qs.byLoop)], w, lot); pl != nil {
+			return pl, t
+		}
+	}
+	return nil, noTrial
+}
+
+// poorIn does what poorest does, for one queue. By lot, one or the other list goes first.
+func (p *Pool) poorIn(q *queue, w window, lot uint32) (*place, trial) {
+	if lot&2 == 0 {
+		if pl, t := p.tryable(q, w); pl != nil {
+			return pl, t
+		}
+	}
+	pl := q.poor.first
+	for indebted := 0; pl != nil && indebted < mostIndebted; {
+		switch {
+		case !w.due(pl):
+			indebted++
+			p.thaw()
+			pl.moveTo(nil)
+			pl.moveTo(&q.poor)
+		case p.entitled(pl.host, w):
+			return pl, noTrial
+		case pl.host.held == 0:
+			pl.moveTo(&q.unknown)
+		default:
+			pl.moveTo(&q.aside)
+		}
+		pl = q.poor.first
+	}
+	return p.tryable(q, w)
+}
+
+// thaw has the pool look again when debts may be void. The caller holds p.mu.
+func (p *Pool) thaw() {
+	if p.thawing {
+		return
+	}
+	p.thawing = true
+	time.AfterFunc(frozen+time.Millisecond, func() {
+		p.mu.Lock()
+		p.thawing = false
+		p.mu.Unlock()
+		p.kick(Elsewhere)
+	})
+}
+
+// mostIndebted is how many places that owe something are looked at in one search. What the others
+// may have can wait for the next credit.
+const mostIndebted = 16
+
+// tryable returns a place of a host that may have a Call on trial, or that was not answered
+// lately and holds nothing. The caller holds p.mu.
+func (p *Pool) tryable(q *queue, w window) (*place, trial) {
+	most := max(1, w.eighth)
+	if pl := q.unknown.first; pl != nil && w.due(pl) {
+		if w.free > w.eighth {
+			return pl, noTrial
+		}
+		if p.trials[newcomer] < (most+1)/2 {
+			return pl, newcomer
+		}
+	}
+	for pl := q.trial.first; pl != nil && p.trials[onTrial] < most; pl = q.trial.first {
+		if w.due(pl) && (w.free > w.eighth || p.lately(pl.host)) {
+			return pl, onTrial
+		}
+		pl.moveTo(&q.aside)
+	}
+	return nil, noTrial
+}
+
+// poor reports whether a host that holds nothing waits for a credit that f could have.
+func (qs *queues) poor(f *Flow) bool {
+	if f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].poor.first != nil {
+		return true
+	}
+	if qs.anySeat == 0 {
+		return false
+	}
+	for _, q := range qs.byLoop {
+		if q.poor.first != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// grow begins another age: the Calls of the age before the last are old from now on, credits may
+// have become scarce, and the hosts that were set aside are looked at again. It returns how many
+// Calls hang if that is what makes credits scarce from now on, and otherwise 0. The caller holds
+// p.mu.
+func (p *Pool) grow() (hang int) {
+	p.age++
+	if w := p.window(); p.shares() && p.queue.n > 0 && w.free <= w.half {
+		if p.scarceFor++; p.scarceFor == scarcity && 2*p.old() >= w.half {
+			hang = p.old()
+		}
+	} else {
+		p.scarceFor = 0
+	}
+	for q := range p.queue.all {
+		for _, l := range []*placeList{&q.trial, &q.aside} {
+			for pl := l.first; pl != nil; {
+				next := pl.next
+				pl.enter()
+				pl.relist()
+				pl = next
+			}
+		}
+	}
+	return hang
+}
+
+// more reports whether a Call that waits may go although its host's turn does not come with a
+// credit: its host was set aside and is not any more. The caller holds p.mu.
+func (p *Pool) more() bool {
+	if p.queue.n == 0 {
+		return false
+	}
+	w := p.scarce(p.window())
+	if w.free <= w.half {
+		return false
+	}
+	for q := range p.queue.all {
+		if q.waits() {
+			return true
+		}
+	}
+	return false
+}
+
+// old is how many Calls are outstanding for longer than a Call usually is. The caller holds p.mu.
+func (p *Pool) old() int { return p.outstanding - p.ages.young(p.age) }

@@ -1,0 +1,310 @@
+package pool
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A crowd is a pool, a server that answers after a while or never, and clients. It runs in a
+// bubble, in steps of crowdStep.
+type crowd struct {
+	t    *testing.T
+	p    *Pool
+	d    *fakeDialer
+	ow   *owner
+	out  []sentCall
+	late time.Duration // how long the server takes
+
+	clients []*crowdClient
+}
+
+const crowdStep = 10 * time.Millisecond
+
+// A sentCall is a Call that the server has.
+type sentCall struct {
+	m  *fakeMember
+	e  *Entry
+	at time.Time
+}
+
+// A crowdClient always has a Call under way that the server answers, from one of its connections.
+type crowdClient struct {
+	flow     Flow
+	home     int
+	answered int
+	slots    map[int]bool // half-seconds in which it was answered
+}
+
+func newCrowd(t *testing.T, o Options, grant int) *crowd {
+	if o.Share == 0 {
+		o.Share = 50
+	}
+	if o.Loops == 0 {
+		o.Loops = 2
+	}
+	o.QueueWait = 30 * time.Second
+	d := &fakeDialer{grant: grant}
+	p, ow := newPool(t, o, d)
+	return &crowd{t: t, p: p, d: d, ow: ow, late: crowdStep}
+}
+
+// hang submits n Calls of f that the server never answers.
+func (c *crowd) hang(f *Flow, n, here int) {
+	for range n {
+		if err := c.p.Submit(&Entry{Flow: f, Cost: 200, Owner: "hangs"}, here); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// join adds n healthy clients with depth Calls each.
+func (c *crowd) join(n, depth int) {
+	for i := range n {
+		cl := &crowdClient{flow: Flow{Host: &Host{}}, home: i % 2, slots: map[int]bool{}}
+		c.clients = append(c.clients, cl)
+		for range depth {
+			c.send(cl)
+		}
+	}
+}
+
+func (c *crowd) send(cl *crowdClient) {
+	if err := c.p.Submit(&Entry{Flow: &cl.flow, Cost: 200, Owner: cl}, cl.home); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// step has the server take what was sent and answer what is due, and the clients send again.
+func (c *crowd) step(slot int) {
+	now := time.Now()
+	for _, m := range c.d.members {
+		for _, e := range m.take() {
+			c.out = append(c.out, sentCall{m, e, now})
+		}
+	}
+	out := c.out
+	c.out = nil
+	for _, s := range out {
+		cl, healthy := s.e.Owner.(*crowdClient)
+		if !healthy || now.Sub(s.at) < c.late {
+			c.out = append(c.out, s)
+			continue
+		}
+		s.e.Answered()
+		s.m.seat.Done(s.e, s.m.affinity)
+		if cl.answered++; slot >= 0 {
+			cl.slots[slot] = true
+		}
+		c.send(cl)
+	}
+	time.Sleep(crowdStep)
+	synctest.Wait()
+}
+
+// run runs for a time.
+func (c *crowd) run(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		c.step(-1)
+	}
+}
+
+// served runs for n half-seconds and returns in which part of them a client was answered, on
+// average over the clients.
+func (c *crowd) served(n int) float64 {
+	for slot := range n {
+		for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
+			c.step(slot)
+		}
+	}
+	slots := 0
+	for _, cl := range c.clients {
+		slots += len(cl.slots)
+	}
+	return float64(slots) / float64(n*len(c.clients))
+}
+
+// wantServed fails unless the clients are answered in 99 of 100 half-seconds.
+func (c *crowd) wantServed(what string) {
+	c.t.Helper()
+	if got := c.served(20); got < 0.99 {
+		st := c.p.Stats()
+		c.t.Errorf("%s: healthy clients are answered in %.0f %% of the half-seconds; %d of %d credits in use, %d Calls wait", what, 100*got, st.Outstanding, st.Granted, st.Queued)
+	}
+}
+
+// end ends the Calls that hang, for Close.
+func (c *crowd) end() {
+	c.step(-1)
+	for _, s := range c.out {
+		s.m.seat.Done(s.e, s.m.affinity)
+	}
+	c.out = nil
+}
+
+// TestStuckCalls: Calls that hang, of one host or of many, leave credits to the others: whether
+// they came first or last, and whether their hosts were answered before or not.
+func TestStuckCalls(t *testing.T) {
+	for _, tt := range []struct {
+		hosts, calls int // that hang
+		grant        int // of four connections
+	}{
+		{1, 256, 64},
+		{1, 256, 4},
+		{1, 256, 1},
+		{100, 4, 64},
+		{100, 1, 64},
+		{100, 4, 16},
+		{400, 4, 64},
+		{16, 1, 4},
+	} {
+		for _, first := range []bool{true, false} {
+			name := fmt.Sprintf("%d hosts of %d Calls, %d credits, first %v", tt.hosts, tt.calls, 4*tt.grant, first)
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrowd(t, Options{Connections: 4}, tt.grant)
+				if !first {
+					c.join(8, 1)
+					c.run(2 * time.Second)
+				} else if tt.hosts > 2*tt.grant {
+					// Nothing tells so many new hosts from others that are new.
+					return
+				}
+				for i := range tt.hosts {
+					c.hang(&Flow{Host: &Host{}}, tt.calls, i%2)
+				}
+				if first {
+					c.run(time.Second)
+					c.join(8, 1)
+				}
+				c.wantServed(name)
+				c.end()
+			})
+		}
+	}
+}
+
+// TestStuckCallsOfBusyHosts: hosts that were answered until now have Calls that hang, and the
+// others go on.
+func TestStuckCallsOfBusyHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 64)
+		c.join(108, 2)
+		c.run(time.Second)
+		for i, cl := range c.clients[8:] {
+			c.hang(&cl.flow, 4, i%2)
+		}
+		c.clients = c.clients[:8]
+		c.wantServed("busy hosts")
+
+		c.end()
+	})
+}
+
+// TestHalfStuckHost: a host with a few Calls that hang goes on with others, next to another that
+// holds all credits it may.
+func TestHalfStuckHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 16)
+		c.join(8, 1)
+		c.run(time.Second)
+		c.hang(&Flow{Host: &Host{}}, 256, 0)
+		for _, cl := range c.clients {
+			c.hang(&cl.flow, 1, 0)
+		}
+		c.run(4 * time.Second)
+		c.wantServed("half stuck")
+		c.end()
+	})
+}
+
+// TestSlowForAll: while a server takes long for everybody, its credits are in use.
+func TestSlowForAll(t *testing.T) {
+	for _, hosts := range []int{1, 3, 40} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, 16)
+			c.late = 5 * time.Second
+			c.join(hosts, min(256, 400/hosts))
+			c.run(50 * time.Second)
+			least, most := 64, 0
+			for range 1000 {
+				c.step(-1)
+				n := c.p.Stats().Outstanding
+				least, most = min(least, n), max(most, n)
+			}
+			if least < 50 {
+				t.Errorf("%d hosts: from %d to %d of 64 credits are in use", hosts, least, most)
+			}
+			for _, cl := range c.clients {
+				if cl.answered == 0 {
+					t.Errorf("%d hosts: a client was never answered", hosts)
+				}
+			}
+			c.end()
+		})
+	}
+}
+
+// TestOneHostAlone: a host without neighbours has more than its share soon.
+func TestOneHostAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 16)
+		c.join(1, 256)
+		c.run(5 * time.Second)
+		if n := c.p.Stats().Outstanding; n < 56 {
+			t.Errorf("%d of 64 credits are in use", n)
+		}
+		c.end()
+	})
+}
+
+// TestStuckInSlowStart: Calls that hang right after a start do not keep others out.
+func TestStuckInSlowStart(t *testing.T) {
+	for _, hosts := range []int{1, 16} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4, SlowStart: NewSlowStart(16, 1<<20)}, 64)
+			for i := range hosts {
+				c.hang(&Flow{Host: &Host{}}, 64/hosts, i%2)
+			}
+			c.join(8, 1)
+			if hosts > 8 {
+				c.run(time.Second) // as long as it takes until the Calls are old
+			}
+			c.wantServed(fmt.Sprint(hosts, " hosts"))
+			c.end()
+		})
+	}
+}
+
+// TestHostsShareByHost: a host with a hundred connections gets no more than its neighbour with
+// one, on however many loops they are, and weights count between hosts.
+func TestHostsShareByHost(t *testing.T) {
+	for _, tt := range []struct{ weight, want int }{{1, 1}, {3, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &fakeDialer{grant: 8}
+			p, _ := newPool(t, Options{Connections: 2, Loops: 2, QueueWait: time.Hour, Share: 50}, d)
+			crowd := &Host{}
+			flows := []*Flow{{Host: &Host{}, Weight: tt.weight}}
+			for range 100 {
+				flows = append(flows, &Flow{Host: crowd})
+			}
+			cost := slices.Repeat([]int{200}, 101)
+			depth := slices.Repeat([]int{16}, 101)
+			depth[0] = 256
+			had := contend(t, p, d, flows, cost, depth, 80<<20)
+			var sum, least, most float64
+			least = had[1]
+			for _, n := range had[1:] {
+				sum += n
+				least, most = min(least, n), max(most, n)
+			}
+			if r := had[0] / sum; r < 0.85*float64(tt.want) || r > 1.15*float64(tt.want) {
+				t.Errorf("weight %d: the neighbour had %.2f of what 100 connections had, want %d", tt.weight, r, tt.want)
+			}
+			if least < 0.6*most {
+				t.Errorf("the connections of one host had from %.0f to %.0f octets", least, most)
+			}
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package proxy
+
+import (
+	"slices"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+)
+
+// A hostShare is what one pool knows of a host. It outlives the host's connections as long as
+// Calls of theirs are outstanding: a host that connects again has the Calls of before.
+type hostShare struct {
+	pool *pool.Pool // constant
+	host pool.Host  // the pool's
+}
+
+// at returns what p knows of h.
+func (t *hosts) at(h *host, p *pool.Pool) *pool.Host {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range h.shares {
+		if s.pool == p {
+			return &s.host
+		}
+	}
+	h.shares = slices.DeleteFunc(h.shares, func(s *hostShare) bool { return s.pool.Closed() })
+	s := &hostShare{pool: p}
+	h.shares = append(h.shares, s)
+	return &s.host
+}
+
+// idle forgets the pools at which h has no Calls, and reports whether none is left. hosts.mu is
+// held, and h has no connection.
+func (h *host) idle() bool {
+	h.shares = slices.DeleteFunc(h.shares, func(s *hostShare) bool { return s.pool.Idle(&s.host) })
+	return len(h.shares) == 0
+}
+
+// sweepHosts is the number of hosts from which on hosts looks for those that nothing needs any
+// more.
+const sweepHosts = 64
+
+// sweep forgets hosts that have neither a connection nor a Call, now and then. t.mu is held.
+func (t *hosts) sweep() {
+	if n := len(t.of); n < sweepHosts || n&(n-1) != 0 {
+		return
+	}
+	for _, h := range t.of {
+		t.forget(h)
+	}
+}
