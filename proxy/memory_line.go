@@ -83,7 +83,7 @@ func (m *callMemory) wake() {
 // wait for others. The caller holds m.mu.
 func (m *callMemory) serve() (calls []func(), short int64) {
 	for again := true; again; {
-		again, short = false, 0
+		short = 0
 		var blocked [blockKinds]bool
 		served := make([]*host, 0, 8)
 		m.line = slices.DeleteFunc(m.line, func(h *host) bool {
