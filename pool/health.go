@@ -12,9 +12,12 @@ import (
 //
 // An endpoint that fails twice in a row, or whose host is gone, is ejected: the pools dial
 // others instead, for a time that doubles with every failure. After that time the pools dial it
-// with one attempt at a time, and the first attempt that succeeds ends the ejection. While all
-// endpoints are ejected, the pools dial the endpoint whose ejection ends first, so that they
-// always have one to dial.
+// again, and the first attempt that succeeds ends the ejection. While all endpoints are ejected,
+// the pools dial the endpoint whose ejection ends first, so that they always have one to dial.
+//
+// While there is no connection to an endpoint, or it is ejected, one attempt at a time tries it,
+// and the others wait for the outcome. A server that is just starting may lose more than an
+// attempt when several give up early: Linux siw loses its listener.
 type Health struct {
 	// Ejected is called when an endpoint is ejected for wait, unless it is the only one.
 	// Returned is called when a connection to an ejected endpoint was made. Both are
@@ -29,11 +32,39 @@ type Health struct {
 
 // An endpoint is the state of one endpoint.
 type endpoint struct {
-	addr    string
-	fails   int       // in a row
-	ejects  int       // in a row
-	until   time.Time // when it may be tried again; zero while it is not ejected
-	dialing bool      // it is ejected, and an attempt is trying it
+	addr   string
+	fails  int           // in a row
+	ejects int           // in a row
+	until  time.Time     // when it may be tried again; zero while it is not ejected
+	up     int           // connections
+	trial  chan struct{} // closed when the attempt that tries it alone has ended; nil for none
+}
+
+// An attempt is one attempt to connect to an endpoint.
+type attempt struct {
+	addr  string
+	alone bool // the endpoint is down, and no other attempt is under way
+}
+
+// begin begins an attempt at e. If it has to wait for another one, begin returns a channel that
+// is closed at the end of that one.
+func (e *endpoint) begin() (attempt, <-chan struct{}) {
+	if e.up > 0 && e.until.IsZero() {
+		return attempt{addr: e.addr}, nil
+	}
+	if e.trial != nil {
+		return attempt{}, e.trial
+	}
+	e.trial = make(chan struct{})
+	return attempt{e.addr, true}, nil
+}
+
+// end ends a.
+func (e *endpoint) end(a attempt) {
+	if a.alone && e.trial != nil {
+		close(e.trial)
+		e.trial = nil
+	}
 }
 
 const (
@@ -58,6 +89,21 @@ func (h *Health) Set(addrs []string, priority bool) {
 			h.list = append(h.list, &endpoint{addr: a})
 		}
 	}
+	for _, e := range old {
+		if h.find(e.addr) == nil {
+			e.end(attempt{e.addr, true}) // nobody waits for an endpoint that is removed
+		}
+	}
+}
+
+// find returns the endpoint addr, or nil. h.mu is held.
+func (h *Health) find(addr string) *endpoint {
+	for _, e := range h.list {
+		if e.addr == addr {
+			return e
+		}
+	}
+	return nil
 }
 
 // Counts returns how many endpoints are ejected, and how many there are.
@@ -74,8 +120,9 @@ func (h *Health) Counts() (ejected, all int) {
 
 // pick returns the endpoint to dial for a seat that prefers endpoint n and has just
 // failed to connect to the endpoint failed, which may be empty. The caller reports the
-// outcome to succeeded, failed or abandoned.
-func (h *Health) pick(n int, keep bool, failed string) string {
+// outcome to succeeded, failed or abandoned. If another attempt has to end first, pick returns a
+// channel that is closed then, and the caller calls pick again.
+func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
@@ -90,21 +137,19 @@ func (h *Health) pick(n int, keep bool, failed string) string {
 		case e.addr == failed:
 			again = e
 		default:
-			e.dialing = !e.until.IsZero()
-			return e.addr
+			return e.begin()
 		}
 	}
 	if again == nil {
 		again = first
 	}
-	again.dialing = !again.until.IsZero()
-	return again.addr
+	return again.begin()
 }
 
 // better returns a usable endpoint that a seat which prefers endpoint n prefers to the
 // one it is connected to. If there is one, the caller reports the outcome to succeeded,
 // failed or abandoned.
-func (h *Health) better(n int, connected string) (string, bool) {
+func (h *Health) better(n int, connected string) (a attempt, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
@@ -114,11 +159,11 @@ func (h *Health) better(n int, connected string) (string, bool) {
 			break
 		}
 		if e.usable(now) {
-			e.dialing = !e.until.IsZero()
-			return e.addr, true
+			a, busy := e.begin()
+			return a, busy == nil
 		}
 	}
-	return "", false
+	return attempt{}, false
 }
 
 // index returns the index of addr among the endpoints, or 0.
@@ -128,60 +173,76 @@ func (h *Health) index(addr string) int {
 	return max(0, slices.IndexFunc(h.list, func(e *endpoint) bool { return e.addr == addr }))
 }
 
-// succeeded notes that a connection to addr was made.
-func (h *Health) succeeded(addr string) {
+// succeeded notes that a has made a connection. The caller calls ended at the connection's end.
+func (h *Health) succeeded(a attempt) {
 	h.mu.Lock()
 	returned := false
-	for _, e := range h.list {
-		if e.addr == addr {
-			returned = !e.until.IsZero()
-			*e = endpoint{addr: addr}
-		}
+	if e := h.find(a.addr); e != nil {
+		returned = !e.until.IsZero()
+		e.end(a)
+		e.up++
+		e.fails, e.ejects, e.until = 0, 0, time.Time{}
 	}
 	h.mu.Unlock()
 	if returned && h.Returned != nil {
-		h.Returned(addr)
+		h.Returned(a.addr)
 	}
 }
 
-// abandoned notes that an attempt to connect to addr was given up for a reason that says
-// nothing about addr.
-func (h *Health) abandoned(addr string) {
+// ended notes that a connection to addr has ended.
+func (h *Health) ended(addr string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, e := range h.list {
-		if e.addr == addr {
-			e.dialing = false
-		}
+	if e := h.find(addr); e != nil {
+		e.up = max(0, e.up-1) // an endpoint may have been removed and added since
 	}
 }
 
-// failed notes that an attempt to connect to addr has failed, or, if gone is set, that
-// its host has vanished under a connection.
-func (h *Health) failed(addr string, gone bool) {
+// abandoned notes that a was given up for a reason that says nothing about its endpoint.
+func (h *Health) abandoned(a attempt) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e := h.find(a.addr); e != nil {
+		e.end(a)
+	}
+}
+
+// failed notes that a has failed.
+func (h *Health) failed(a attempt) { h.lost(a, false) }
+
+// gone notes that the host of addr has vanished under a connection.
+func (h *Health) gone(addr string) { h.lost(attempt{addr: addr}, true) }
+
+// lost ejects the endpoint of a if it is gone or has failed too often.
+func (h *Health) lost(a attempt, gone bool) {
 	h.mu.Lock()
 	wait := time.Duration(0)
-	for _, e := range h.list {
-		if e.addr != addr {
-			continue
-		}
-		e.fails++
-		now := time.Now()
-		ejected := !e.until.IsZero()
-		if ejected && !e.dialing && now.Before(e.until) {
-			break // this attempt began before the endpoint was ejected
-		}
-		if e.dialing = false; gone || ejected || e.fails >= ejectAfter {
-			wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
-			e.ejects++
-			e.until = now.Add(wait)
-		}
+	if e := h.find(a.addr); e != nil {
+		wait = e.fail(a, gone)
 	}
 	alone := len(h.list) < 2
 	h.mu.Unlock()
 	if wait > 0 && !alone && h.Ejected != nil {
-		h.Ejected(addr, wait)
+		h.Ejected(a.addr, wait)
 	}
+}
+
+// fail counts a failure of a, and returns for how long e is ejected because of it, or 0.
+func (e *endpoint) fail(a attempt, gone bool) (wait time.Duration) {
+	e.fails++
+	now := time.Now()
+	ejected := !e.until.IsZero()
+	if ejected && !a.alone && now.Before(e.until) {
+		return 0 // this attempt began before the endpoint was ejected
+	}
+	e.end(a)
+	if !gone && !ejected && e.fails < ejectAfter {
+		return 0
+	}
+	wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
+	e.ejects++
+	e.until = now.Add(wait)
+	return wait
 }
 
 // choice returns the i-th choice of a seat that prefers endpoint n. keep is
@@ -195,7 +256,7 @@ func (h *Health) choice(n, i int, keep bool) *endpoint {
 
 // usable reports whether e may be dialled now.
 func (e *endpoint) usable(now time.Time) bool {
-	return e.until.IsZero() || !e.dialing && !now.Before(e.until)
+	return e.until.IsZero() || e.trial == nil && !now.Before(e.until)
 }
 
 // jitter spreads d over [d/2, d].

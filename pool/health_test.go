@@ -5,12 +5,31 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-var errGone = errors.New("the host is gone")
+var (
+	errGone = errors.New("the host is gone")
+	errDown = errors.New("refused")
+)
+
+// A slowDialer dials like city, takes a while, and counts its attempts under way.
+type slowDialer struct {
+	city      cityDialer
+	now, most atomic.Int32
+}
+
+func (d *slowDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
+	if n := d.now.Add(1); n > d.most.Load() {
+		d.most.Store(n)
+	}
+	defer d.now.Add(-1)
+	time.Sleep(time.Second)
+	return d.city.Dial(ctx, endpoint, affinity, s)
+}
 
 // A cityDialer dials endpoints that can be down.
 type cityDialer struct {
@@ -25,7 +44,7 @@ func (d *cityDialer) Dial(_ context.Context, endpoint string, affinity int, s *S
 	defer d.mu.Unlock()
 	d.dials[endpoint]++
 	if d.down[endpoint] {
-		return nil, errors.New("refused")
+		return nil, errDown
 	}
 	m := &fakeMember{seat: s, affinity: affinity}
 	s.Granted(8, Elsewhere)
@@ -232,7 +251,7 @@ func TestTrialGivenUp(t *testing.T) {
 		d := &hangDialer{cityDialer{down: map[string]bool{}, up: make(map[*fakeMember]string), dials: make(map[string]int)}, map[string]bool{"a": true}}
 		h := &Health{}
 		h.Set([]string{"a", "b"}, false)
-		h.failed("a", true) // its host has gone
+		h.gone("a") // its host has gone
 		time.Sleep(2 * time.Second)
 		o := Options{Endpoints: []string{"a", "b"}, Connections: 1, Health: h, Prefer: 0}
 		pinned := idlePool(t, Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, KeepEndpoint: true}, d, &owner{})
@@ -252,5 +271,46 @@ func TestTrialGivenUp(t *testing.T) {
 			t.Errorf("a is well for an hour, and %d endpoints are ejected; it was tried %d times in all", out, d.count("a"))
 		}
 		wantAt(t, shared, "an hour later", "a")
+	})
+}
+
+// TestDownOneAtATime: while there is no connection to an endpoint, one attempt at a time tries
+// it, and when that succeeds all connections are made at once.
+func TestDownOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowDialer{city: cityDialer{down: map[string]bool{"a": true}, up: make(map[*fakeMember]string), dials: make(map[string]int)}}
+		h := &Health{}
+		h.Set([]string{"a"}, false)
+		o := Options{Endpoints: []string{"a"}, Connections: 8, Health: h}
+		p := startPool(t, o, d, &owner{})
+		pinned := startPool(t, Options{Endpoints: []string{"a"}, Connections: 1, Health: h, KeepEndpoint: true}, d, &owner{})
+		time.Sleep(time.Minute)
+		if n := d.most.Load(); n != 1 || d.city.count("a") < 10 {
+			t.Errorf("%d attempts at once, want 1, and %d in a minute", n, d.city.count("a"))
+		}
+		d.city.set("a", false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if a, b := p.Stats().Usable, pinned.Stats().Usable; a != 8 || b != 1 {
+			t.Errorf("%d and %d connections, want 8 and 1", a, b)
+		}
+		if n := d.most.Load(); n < 2 {
+			t.Errorf("%d attempts at once at an endpoint that is up", n)
+		}
+	})
+}
+
+// TestLocalErrors: an attempt that fails for want of descriptors says nothing about its endpoint.
+func TestLocalErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Health{Ejected: func(string, time.Duration) { t.Error("an endpoint was ejected") }}
+		local := func(err error) bool { return errors.Is(err, errDown) }
+		p, d := cityPool(t, Options{Connections: 3, Health: h, Local: local}, false, "a", "b", "c")
+		time.Sleep(time.Minute)
+		for _, e := range []string{"a", "b", "c"} {
+			d.set(e, false)
+		}
+		time.Sleep(time.Minute)
+		wantAt(t, p, "with descriptors again", "a", "b", "c")
 	})
 }

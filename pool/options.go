@@ -47,6 +47,9 @@ type Options struct {
 	// HostGone reports whether err, which ended a connection, means that the host of
 	// the endpoint is gone. nil means never.
 	HostGone func(err error) bool
+	// Local reports whether err, with which an attempt to connect failed, is about this host,
+	// such as too few descriptors, and says nothing about the endpoint. It may be nil.
+	Local func(err error) bool
 
 	// Failed is called for every attempt to connect that failed and every connection that
 	// ended, for the log. It is called on any goroutine. It may be nil.
@@ -90,3 +93,6 @@ func (o *Options) validate() error {
 
 // returns reports whether seats go back to the endpoints that they prefer.
 func (o *Options) returns() bool { return len(o.Endpoints) > 1 && !o.KeepEndpoint }
+
+// isLocal reports whether err says nothing about an endpoint.
+func (o *Options) isLocal(err error) bool { return o.Local != nil && o.Local(err) }

@@ -15,27 +15,27 @@ func (s *Seat) tryPreferred(ctx context.Context, connected string) bool {
 	if !o.returns() {
 		return false
 	}
-	endpoint, ok := o.Health.better(s.prefers(&o), connected)
-	return ok && s.tryReplace(ctx, endpoint, false)
+	a, ok := o.Health.better(s.prefers(&o), connected)
+	return ok && s.tryReplace(ctx, a, false)
 }
 
-// tryReplace tries to connect to endpoint. If that succeeds, another seat with the new
+// tryReplace makes attempt a. If that succeeds, another seat with the new
 // connection takes the place of this one, whose own connection ends after its last Call.
 // It reports whether this seat has been replaced. improving is for Seat.Improving.
-func (s *Seat) tryReplace(ctx context.Context, endpoint string, improving bool) bool {
-	p := s.pool
+func (s *Seat) tryReplace(ctx context.Context, a attempt, improving bool) bool {
+	p, endpoint := s.pool, a.addr
 	o := p.options()
 	if usable, done := s.status(); !usable {
-		o.Health.abandoned(endpoint)
+		o.Health.abandoned(a)
 		return done
 	}
 	if o.Dials.Acquire(ctx) != nil {
-		o.Health.abandoned(endpoint)
+		o.Health.abandoned(a)
 		return false
 	}
 	n := p.newSeat(s.index)
 	n.improving = improving
-	m, o, generation, err := n.dial(ctx, endpoint)
+	m, o, generation, err := n.dial(ctx, a)
 	n.improving = false
 	if err != nil {
 		if o.Discarded != nil {
@@ -50,6 +50,7 @@ func (s *Seat) tryReplace(ctx context.Context, endpoint string, improving bool) 
 		p.mu.Unlock()
 		m.Close(ErrClosed)
 		<-n.ended //nolint:errcheck // the reason is ErrClosed
+		o.Health.ended(endpoint)
 		n.discarded()
 		return true
 	}

@@ -19,17 +19,18 @@ func (s *Seat) run(ctx context.Context) {
 	for ctx.Err() == nil && !s.discarded() {
 		o := p.options()
 		backoff = min(max(backoff, o.BackoffMin), o.BackoffMax)
-		if o.Dials.Acquire(ctx) != nil {
+		a, ok := s.begin(ctx, failed)
+		if !ok {
 			return
 		}
-		endpoint := o.Health.pick(s.prefers(&o), o.KeepEndpoint, failed)
+		endpoint := a.addr
 		began := time.Now()
-		connected, err := s.connect(ctx, endpoint)
+		connected, err := s.connect(ctx, a)
 		if s.discarded() || ctx.Err() != nil {
 			return
 		}
 		failed = ""
-		if !connected {
+		if !connected && !o.isLocal(err) {
 			failed = endpoint
 		}
 		// A connection that has lasted resets the back-off.
@@ -52,12 +53,12 @@ func (s *Seat) run(ctx context.Context) {
 	}
 }
 
-// connect dials endpoint once and waits until the connection has ended. connected reports
-// whether the dial succeeded. err says why the connection ended or why the dial failed. The
-// caller has acquired Options.Dials.
-func (s *Seat) connect(ctx context.Context, endpoint string) (connected bool, err error) {
-	p := s.pool
-	m, o, generation, err := s.dial(ctx, endpoint)
+// connect makes attempt a and waits until the connection has ended. connected reports whether
+// the dial succeeded. err says why the connection ended or why the dial failed. begin has
+// returned a.
+func (s *Seat) connect(ctx context.Context, a attempt) (connected bool, err error) {
+	p, endpoint := s.pool, a.addr
+	m, o, generation, err := s.dial(ctx, a)
 	if err != nil {
 		return false, err
 	}
@@ -118,7 +119,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 		case <-prefer:
 			replaced = s.tryPreferred(ctx, endpoint)
 		case <-improve:
-			if replaced = s.tryReplace(ctx, endpoint, true); !replaced {
+			if replaced = s.tryReplace(ctx, attempt{addr: endpoint}, true); !replaced {
 				improve = s.improveTimer(&o)
 			}
 		}
@@ -126,8 +127,9 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 			prefer, improve = nil, nil // from now on wait only for s.ended
 		}
 	}
+	o.Health.ended(endpoint)
 	if o.HostGone != nil && ctx.Err() == nil && o.HostGone(err) {
-		o.Health.failed(endpoint, true)
+		o.Health.gone(endpoint)
 	}
 	p.mu.Lock()
 	s.open = nil

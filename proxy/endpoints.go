@@ -26,7 +26,7 @@ import (
 // connection stays where it is as long as that endpoint is well.
 //
 // Every attempt to connect to a name looks the name up and tries all its addresses, beginning
-// with another one each time.
+// with the one that worked last.
 
 // These bound the attempts to connect of the whole process.
 const (
@@ -71,7 +71,8 @@ func endpointFor(addr netip.Addr, n int) (best int) {
 
 // endpoints is what an upstream knows of its endpoints.
 type endpoints struct {
-	health *pool.Health
+	health *pool.Health   // of all
+	apart  []*pool.Health // of each one, if each client belongs to one
 	share  *pool.Share
 	eject  *metrics.Counter
 }
@@ -90,6 +91,13 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 		},
 	}
 	e.health.Set(o.Endpoints, o.Priority)
+	if o.partitioned() {
+		for i := range o.Endpoints {
+			h := &pool.Health{}
+			h.Set(o.Endpoints[i:i+1], false)
+			e.apart = append(e.apart, h)
+		}
+	}
 }
 
 // describe registers the gauges that read e.

@@ -150,12 +150,13 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 		Failed:    p.u.failed,
 		Discarded: p.u.discarded,
 		HostGone:  gone,
+		Local:     isLocal,
 		Dials:     p.u.endpoints.share,
 		Metrics:   p.u.poolMetrics,
 	}
 	if o.partitioned() {
 		n := p.first % len(o.Endpoints)
-		po.Endpoints = o.Endpoints[n : n+1]
+		po.Endpoints, po.Health = o.Endpoints[n:n+1], p.u.endpoints.apart[n]
 	} else {
 		po.Health, po.Prefer, po.KeepEndpoint = p.u.endpoints.health, p.first, true
 	}

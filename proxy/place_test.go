@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,8 +48,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestTryAll: all addresses of a name are tried, each in its part of the time,
-// beginning at another one each time.
+// TestTryAll: all addresses of a name are tried in order, each in its part of the time, and none
+// after a failure that is this host's own.
 func TestTryAll(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
 	synctest.Test(t, func(t *testing.T) {
@@ -60,15 +62,15 @@ func TestTryAll(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 		defer cancel()
 		began := time.Now()
-		if _, err := tryAll(ctx, addrs, 1, hang); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := tryAll(ctx, addrs, hang); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("all hang: %v", err)
 		}
-		if d := time.Since(began); d != 9*time.Second || !slices.Equal(tried, []string{"192.0.2.2", "192.0.2.3", "192.0.2.1"}) {
+		if d := time.Since(began); d != 9*time.Second || !slices.Equal(tried, []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"}) {
 			t.Errorf("tried %v in %v", tried, d)
 		}
 
 		refused := errors.New("refused")
-		m, err := tryAll(t.Context(), addrs, 0, func(_ context.Context, a netip.Addr) (pool.Member, error) {
+		m, err := tryAll(t.Context(), addrs, func(_ context.Context, a netip.Addr) (pool.Member, error) {
 			if a != addrs[2] {
 				return nil, refused
 			}
@@ -77,7 +79,40 @@ func TestTryAll(t *testing.T) {
 		if m == nil || err != nil {
 			t.Errorf("the last answers: %v, %v", m, err)
 		}
+
+		tries := 0
+		_, err = tryAll(t.Context(), addrs, func(context.Context, netip.Addr) (pool.Member, error) {
+			tries++
+			return nil, os.NewSyscallError("socket", syscall.EMFILE)
+		})
+		if tries != 1 || !isLocal(err) {
+			t.Errorf("without descriptors: %d attempts, %v", tries, err)
+		}
 	})
+}
+
+// TestAddressThatWorked: the address of a name that worked last is tried first, as long as the
+// name has it; the others keep the resolver's order.
+func TestAddressThatWorked(t *testing.T) {
+	var l addresses
+	six, four, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for _, x := range []struct {
+		worked       netip.Addr
+		names, order []netip.Addr
+	}{
+		{netip.Addr{}, []netip.Addr{six, four, other}, []netip.Addr{six, four, other}},
+		{four, []netip.Addr{six, four, other}, []netip.Addr{four, six, other}},
+		{four, []netip.Addr{other, six, four}, []netip.Addr{four, other, six}},
+		{four, []netip.Addr{six, other}, []netip.Addr{six, other}},
+		{six, []netip.Addr{six, four}, []netip.Addr{six, four}},
+	} {
+		if x.worked.IsValid() {
+			l.remember("storage", x.worked)
+		}
+		if got := l.order("storage", slices.Clone(x.names)); !slices.Equal(got, x.order) {
+			t.Errorf("%v worked: %v is tried as %v, want %v", x.worked, x.names, got, x.order)
+		}
+	}
 }
 
 const placeOfThree = 1

@@ -36,7 +36,7 @@ type upstream struct {
 	pins   pins         // the pinned connections
 
 	endpoints endpoints
-	turn      atomic.Uint32 // counts the dials; each begins with another address of a name
+	addresses addresses // of endpoints that are names
 
 	current atomic.Pointer[UpstreamOptions] // the settings in force; update replaces the value and never changes it
 	under   []underWay                      // by the index of the loop, which owns its element
@@ -195,6 +195,7 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 		Connected: u.connected,
 		Discarded: u.discarded,
 		HostGone:  gone,
+		Local:     isLocal,
 		Dials:     u.endpoints.share,
 		Metrics:   u.poolMetrics,
 	}
@@ -205,6 +206,7 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 		n := len(o.Endpoints)
 		po.Endpoints = o.Endpoints[i : i+1]
 		po.Connections = (o.Connections + n - 1) / n
+		po.Health = u.endpoints.apart[i]
 	} else {
 		po.Health = u.endpoints.health
 	}
@@ -267,7 +269,7 @@ func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *p
 // dial makes a connection, a pinned one for p unless p is nil.
 func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, p *pin) (pool.Member, error) {
 	l := u.p.loops[affinity]
-	return eachAddress(ctx, endpoint, int(u.turn.Add(1)), func(ctx context.Context, addr string) (pool.Member, error) {
+	return u.addresses.dialEach(ctx, endpoint, func(ctx context.Context, addr string) (pool.Member, error) {
 		if u.isRDMA {
 			return dialRDMA(ctx, u, l, addr, s, p)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -62,7 +63,7 @@ func listenerProvider(l *configs.Listener, log zerolog.Logger) (fabric.Provider,
 func upstreamProvider(u *configs.Upstream, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[u.Provider](providerSettings{
 		iwarp: u.IWARP,
-		dial:  u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
+		dial:  pool.AloneTimes * u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
 		// A server whose process is stopped reads nothing. Its Calls run into their
 		// deadline, so the connection need not fail earlier.
 		progress: u.Timeouts.Call.Value(),
