@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
@@ -31,6 +32,7 @@ type adminSource struct {
 	alive   func(context.Context) error
 	ready   func() error
 	status  func() proxy.Status
+	closed  *metrics.Counter // connections closed for others
 }
 
 func newAdmin(address string, log zerolog.Logger, source adminSource) *admin {
@@ -43,9 +45,11 @@ func newAdmin(address string, log zerolog.Logger, source adminSource) *admin {
 	a.server = &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          newAdminLog(log),
 	}
 	return a
 }
@@ -65,7 +69,7 @@ func (a *admin) start() error {
 	a.log.Info().Str("address", a.addr).Msg("admin server listening")
 	go func() {
 		defer close(a.served)
-		if err := a.server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := a.server.Serve(&adminListener{TCPListener: l, log: a.log, closed: a.source.closed}); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			a.log.Error().Err(err).Msg("admin server failed; metrics and status are not available")
 		}
 	}()

@@ -83,10 +83,12 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 		return nil, err
 	}
 	b.adopt(inUse)
+	b.limitDescriptors(c)
 	b.registerMetrics()
 	if c.Admin.Enabled() {
 		b.admin = newAdmin(c.Admin.Address, b.log, adminSource{
 			metrics: b.metrics.Handler(), alive: b.alive, ready: b.proxy.Ready, status: b.proxy.Status,
+			closed: b.metrics.Counter("admin_closed_connections_total", "Connections of the admin server that were closed because there were too many."),
 		})
 		if b.admin.listener, err = in.admin(c.Admin.Address); err != nil {
 			return nil, err

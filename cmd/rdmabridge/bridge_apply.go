@@ -19,6 +19,7 @@ func (b *bridge) apply(c *configs.Config) error {
 		return err
 	}
 	b.adopt(inUse)
+	b.limitDescriptors(c)
 	old := b.config
 	b.config = c
 	b.drainIn = c.Drain.Timeout.Value()

@@ -14,6 +14,8 @@ func (b *bridge) registerMetrics() {
 	b.metrics.Gauge("build_info", "Always 1; the labels name the version, revision and Go release of the binary.",
 		"version", i.Version, "revision", i.Revision, "goversion", i.Go).Set(1)
 	b.metrics.Gauge("start_time_seconds", "Unix time at which the bridge started.").Set(time.Now().Unix())
+	b.metrics.GaugeFunc("client_sockets", "Sockets of clients of all listeners, connections that are being set up included.", func() float64 { return float64(b.engine.Sockets().Open()) })
+	b.metrics.GaugeFunc("client_sockets_limit", "Most sockets of clients that RLIMIT_NOFILE allows.", func() float64 { return float64(b.engine.Sockets().Limit()) })
 	stat := func(name, help string, f func(regmem.Stats) float64) {
 		b.metrics.GaugeFunc(name, help, func() float64 { return f(b.arena.Stats()) })
 	}

@@ -22,9 +22,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
-// A crowd is a bridge from RDMA to a TCP server with many clients, over iWARP on loopback
+// A throng is a bridge from RDMA to a TCP server with many clients, over iWARP on loopback
 // sockets.
-type crowd struct {
+type throng struct {
 	*proxytest.Harness
 	p        *proxy.Proxy
 	server   *proxytest.TCPServer
@@ -32,10 +32,10 @@ type crowd struct {
 	loops    []*tcpframe.Loop
 }
 
-func newCrowd(t testing.TB, budget int64, credits int, b proxytest.Behaviour) *crowd {
+func newCrowd(t testing.TB, budget int64, credits int, b proxytest.Behaviour) *throng {
 	t.Helper()
 	h := proxytest.NewHarness(t, budget)
-	x := &crowd{Harness: h, server: h.TCPServer(b), provider: proxytest.IWARP(iwarp.Options{Log: h.Log})}
+	x := &throng{Harness: h, server: h.TCPServer(b), provider: proxytest.IWARP(iwarp.Options{Log: h.Log})}
 	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: h.Log})
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func newCrowd(t testing.TB, budget int64, credits int, b proxytest.Behaviour) *c
 }
 
 // join connects n clients, 16 at a time.
-func (x *crowd) join(n, credits int) []*proxytest.RDMAClient {
+func (x *throng) join(n, credits int) []*proxytest.RDMAClient {
 	x.T.Helper()
 	clients := make([]*proxytest.RDMAClient, n)
 	var wg sync.WaitGroup
@@ -80,7 +80,7 @@ func (x *crowd) join(n, credits int) []*proxytest.RDMAClient {
 }
 
 // value returns the sum of the series whose names begin with name.
-func (x *crowd) value(name string) (n int) {
+func (x *throng) value(name string) (n int) {
 	w := httptest.NewRecorder()
 	x.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
@@ -94,7 +94,7 @@ func (x *crowd) value(name string) (n int) {
 
 // report logs how much memory is in use. The bridge, its clients and the server are one
 // process.
-func (x *crowd) report(when string) {
+func (x *throng) report(when string) {
 	st := x.Arena.Stats()
 	rss := "?"
 	if b, err := os.ReadFile("/proc/self/status"); err == nil {
@@ -118,7 +118,7 @@ func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
 // watch checks that memory stays within the budget until the function that it returns is
 // called.
-func (x *crowd) watch() (stop func()) {
+func (x *throng) watch() (stop func()) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -271,7 +271,7 @@ func TestFloodingConnection(t *testing.T) {
 
 // flood has one client use all the credits that it can get until the function that it
 // returns is called. It counts the Replies in answered.
-func (x *crowd) flood(answered *atomic.Int64) (stop func()) {
+func (x *throng) flood(answered *atomic.Int64) (stop func()) {
 	x.T.Helper()
 	flooder := x.join(1, 1024)[0]
 	end := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 )
 
 // newStartCrowd starts a bridge whose RDMA listener has the limits of TestStartLimits.
-func newStartCrowd(t *testing.T) *crowd {
+func newStartCrowd(t *testing.T) *throng {
 	t.Helper()
 	c, err := configs.Load([]byte(`
 listeners:
@@ -30,7 +30,7 @@ upstreams:
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &crowd{Harness: proxytest.NewHarness(t, 64<<20)}
+	x := &throng{Harness: proxytest.NewHarness(t, 64<<20)}
 	lo, err := listenerOptions(&c.Listeners[0], x.Log)
 	if err != nil {
 		t.Fatal(err)

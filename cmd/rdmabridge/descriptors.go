@@ -1,0 +1,58 @@
+package main
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+// otherDescriptors are kept for everything that is not counted: event loops, the log, files that
+// are read, name servers, hand-over.
+const otherDescriptors = 64
+
+// reservedDescriptors is how many descriptors a process with the configuration c needs that do
+// not belong to clients: those of the admin server and its connections, of listeners, and of
+// connections to upstreams, each of which may be about to be replaced by another.
+func reservedDescriptors(c *configs.Config) int {
+	n := otherDescriptors + maxAdminConns + 8*c.Loops + 2*len(c.Listeners)
+	for i := range c.Upstreams {
+		u := &c.Upstreams[i]
+		pools := len(u.Endpoints)
+		if u.Failover == configs.On {
+			pools = 1
+		}
+		n += 2*u.Pool.Connections*pools + u.Pool.Pinned
+	}
+	return n
+}
+
+// clientDescriptors divides limit, which is RLIMIT_NOFILE: it returns how many descriptors clients
+// may have. That is a quarter at least, even if too few are left for the rest.
+func clientDescriptors(c *configs.Config, limit int) int {
+	return max(limit-reservedDescriptors(c), limit/4)
+}
+
+// wantedDescriptors is how many clients the limits of the listeners in c allow.
+func wantedDescriptors(c *configs.Config) (n int) {
+	for i := range c.Listeners {
+		l := &c.Listeners[i].Limits
+		n += l.Connections + l.Starting
+	}
+	return n
+}
+
+// limitDescriptors puts the limit of clients' sockets that suits c in force.
+func (b *bridge) limitDescriptors(c *configs.Config) {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		b.log.Warn().Err(err).Msg("RLIMIT_NOFILE is not known; the limit of clients' sockets stays as it is")
+		return
+	}
+	limit := int(min(r.Cur, 1<<24))
+	n := clientDescriptors(c, limit)
+	b.engine.Sockets().SetLimit(n)
+	if wanted := wantedDescriptors(c); wanted > n {
+		b.log.Warn().Int("rlimit_nofile", limit).Int("clients", n).Int("limits", wanted).
+			Msg("RLIMIT_NOFILE allows fewer clients than limits.connections of all listeners together; raise RLIMIT_NOFILE, or lower limits.connections")
+	}
+}
