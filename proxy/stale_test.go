@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -105,6 +106,9 @@ func (c *liarConn) call(m []byte) {
 	r.Reset(h.XID, 32, rpcrdma.Msg)
 	var inv fabric.Handle
 	switch {
+	case len(h.Writes) == 1 && bytes.Contains(m[n:], beyondEnd):
+		want = endOfFile(h.XID)
+		r.AddWrite() // as old Linux servers do
 	case len(h.Writes) == 1:
 		s := h.Writes[0].Segments[0]
 		data := want[proxytest.ReadData:]
@@ -131,6 +135,15 @@ func (c *liarConn) call(m []byte) {
 		inv = 0
 	}
 	_ = c.conn.PostSend(0, fabric.Send{Parts: [][]byte{r.Append(nil), want}, Invalidate: inv})
+}
+
+// beyondEnd is the offset of a READ behind the end of the file.
+var beyondEnd = bytes.Repeat([]byte{0xff}, 8)
+
+// endOfFile is the Reply to such a READ: no data.
+func endOfFile(xid uint32) []byte {
+	b := testkit.Words(xid, 1, 0, 0, 0, 0, 0, 1)
+	return append(append(b, make([]byte, 84)...), testkit.Words(0, 1, 0)...)
 }
 
 // lie writes the zeros that the next lie has of the octets from to n of s.
@@ -215,6 +228,9 @@ func TestNothingStale(t *testing.T) {
 					lied(t, b, proxytest.ReadCall(xid+2, uint64(xid), uint32(n)), proxytest.ReadData, isBlind)
 					lied(t, b, proxytest.EchoCall(xid+3, 10, n, 0), proxytest.ReadData/2&^3, isBlind)
 					check(t, innocent, proxytest.GetattrCall(xid+4))
+					if r, err := innocent.Call(proxytest.ReadCall(xid+5, 1<<64-1, uint32(n))); err != nil || !bytes.Equal(r, endOfFile(xid+5)) {
+						t.Fatalf("a READ behind the end, answered with an empty Write chunk: %x, %v", r, err)
+					}
 				}
 			}
 			if n := x.conns.Load(); n != conns {
