@@ -186,6 +186,9 @@ func settingsOfTwo(a, b *Config) map[string][2]reflect.Value {
 		switch {
 		case isMapping(a.Type()):
 			for i, name := range settingNames(a.Type()) {
+				if name == "" {
+					continue // no setting
+				}
 				if path != "" {
 					name = path + "." + name
 				}

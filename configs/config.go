@@ -24,6 +24,8 @@ type Config struct {
 	Reload    Reload     `mapstructure:"reload"`
 	Handover  Handover   `mapstructure:"handover"`
 	Loops     int        `mapstructure:"loops"` // number of event loops
+
+	warnings Problems
 }
 
 // Chunks bounds what the bridge offers in chunks to every upstream on RDMA.

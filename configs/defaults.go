@@ -31,6 +31,7 @@ func (c *Config) setDefaults() {
 
 func (l *Listener) setDefaults() {
 	fill(&l.Transport, TransportTCP)
+	fill(&l.Privileged, PrivilegedAny)
 	fill(&l.Limits.Connections, 4096)
 	fill(&l.Limits.PerAddress, l.Limits.Connections)
 	fill(&l.Limits.MakeRoom, On)

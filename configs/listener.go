@@ -14,6 +14,9 @@ type Listener struct {
 	Routes    []Route   `mapstructure:"routes"`
 	Allow     []Prefix  `mapstructure:"allow"` // clients that may connect; empty: all
 
+	// Privileged says which ports clients may connect from: PrivilegedAny or PrivilegedRequired.
+	Privileged string `mapstructure:"privileged"`
+
 	Limits   ListenerLimits   `mapstructure:"limits"`
 	Weights  []Weight         `mapstructure:"weights"` // the first match counts; without one the weight is 1
 	Rates    Rates            `mapstructure:"rates"`
@@ -104,6 +107,7 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 		r.listenAddress(path+".address", l.Address)
 	}
 	r.oneOf(path+".transport", string(l.Transport), string(TransportTCP), string(TransportRDMA))
+	r.oneOf(path+".privileged", l.Privileged, PrivilegedAny, PrivilegedRequired)
 	if l.Upstream == "" && len(l.Routes) == 0 && !r.spoiled(path+".upstream") && !r.spoiled(path+".routes") {
 		r.addf(path+".upstream", "the listener has no destination for its Calls; write an upstream, or at least one route")
 	}

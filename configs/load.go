@@ -61,6 +61,7 @@ func load(file string, data []byte, k Known) (*Config, error) {
 	if err := r.err(); err != nil {
 		return nil, err
 	}
+	c.warn(r)
 	return c, nil
 }
 

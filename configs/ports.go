@@ -18,6 +18,9 @@ var (
 	reservedPorts = Ports{665, 1023}
 )
 
+// privilegedPorts is where the ports end that only privileged processes can use.
+const privilegedPorts = 1024
+
 // parsePorts parses any, reserved, or LOW-HIGH.
 func parsePorts(s string) (Ports, error) {
 	switch s {
@@ -37,6 +40,9 @@ func parsePorts(s string) (Ports, error) {
 	}
 	return Ports{uint16(low), uint16(high)}, nil
 }
+
+// privileged reports whether the range has ports that only privileged processes can use.
+func (p Ports) privileged() bool { return p != AnyPort && p.Low < privilegedPorts }
 
 // count returns how many ports the range has.
 func (p Ports) count() int { return int(p.High) - int(p.Low) + 1 }

@@ -9,6 +9,9 @@ const (
 	FPDUMax  = "max"
 	fpduEMSS = "emss"
 
+	PrivilegedAny      = "any"
+	PrivilegedRequired = "required"
+
 	FormatConsole = "console"
 	formatJSON    = "json"
 

@@ -116,7 +116,7 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	o := &t.opts
 	return tcpframe.ListenOptions{
 		Address: o.Address, Name: o.Name,
-		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow, MakeRoom: l.makeRoom,
+		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow, Privileged: o.Privileged, MakeRoom: l.makeRoom,
 		Conn: tcpframe.ConnOptions{
 			// tcpClient.Opened sets Memory, because each client has its share.
 			MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,

@@ -41,6 +41,11 @@ func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error
 
 // incoming accepts or rejects an RDMA client, on a goroutine of its own.
 func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
+	if !l.privileged(in.Peer()) {
+		_ = in.Reject(nil)
+		l.refused(in.Peer(), refusedPort, errPort)
+		return
+	}
 	l.mu.Lock()
 	draining := l.draining
 	home := l.p.loops[l.nextLoop%len(l.p.loops)]
@@ -64,6 +69,17 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 		}
 		l.refused(in.Peer(), reason, err)
 	}
+}
+
+// The ports that only privileged processes of a host can have.
+const firstPrivileged, lastPrivileged = 1, 1023
+
+var errPort = errors.New("proxy: port is not privileged")
+
+// privileged reports whether an RDMA client at peer may connect as far as its port says. A
+// provider that does not show the port says 0.
+func (l *listener) privileged(peer netip.AddrPort) bool {
+	return !l.settings().opts.Privileged || firstPrivileged <= peer.Port() && peer.Port() <= lastPrivileged
 }
 
 // full reports whether the host of a has as many RDMA clients as it may. l.mu is held.

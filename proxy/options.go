@@ -27,6 +27,7 @@ type ListenerOptions struct {
 	Routes   []Route
 
 	Allow                    []netip.Prefix // addresses that may connect; empty: every address
+	Privileged               bool           // only clients with ports from 1 to 1023 may connect
 	MaxConnections           int
 	MaxConnectionsPerAddress int           // 0: only MaxConnections counts
 	MakeRoom                 bool          // beyond MaxConnections, a connection of the address with the most is closed for a newcomer

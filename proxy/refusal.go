@@ -14,6 +14,7 @@ import (
 // rdmabridge_rdma_refused_total, together with the reasons of providers.
 const (
 	refusedAddress  = "connections_per_address" // the address has too many connections
+	refusedPort     = "port"                    // the port is not privileged
 	refusedDraining = "draining"
 	refusedMemory   = "memory"   // there is no memory for Receives
 	refusedSetup    = "setup"    // the connection ended while it was being set up
@@ -24,7 +25,7 @@ const (
 
 var refusedReasons = []string{
 	"address", "connections", "sockets", "starting", "starting_addr", "timeout", "request",
-	refusedAddress, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
+	refusedAddress, refusedPort, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
 }
 
 // refusals counts the RDMA connections that one listener refused or closed while they were

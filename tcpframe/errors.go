@@ -22,6 +22,7 @@ type reason string
 // Reasons of a Listener. It closes the connection before reading anything.
 const (
 	reasonDenied    reason = "denied"     // the address is not in the allow list
+	reasonPort      reason = "port"       // the port is not privileged
 	reasonConns     reason = "conns"      // the listener has too many connections
 	reasonAddrConns reason = "addr_conns" // the address has too many connections
 	reasonTotal     reason = "total"      // the process has too many connections
@@ -43,7 +44,7 @@ const (
 
 // reasons lists every reason, for the counters.
 var reasons = []reason{
-	reasonDenied, reasonConns, reasonAddrConns, reasonTotal, reasonAttach,
+	reasonDenied, reasonPort, reasonConns, reasonAddrConns, reasonTotal, reasonAttach,
 	reasonTooLong, reasonTooShort, reasonFragments, reasonStalled,
 	reasonMemory, reasonOutbound, reasonUnread, reasonIdle, reasonSilent,
 }

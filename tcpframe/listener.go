@@ -167,7 +167,7 @@ func (l *Listener) accept() {
 func (l *Listener) admit(c *net.TCPConn) {
 	o := l.opts.Load()
 	peer := addrPort(c.RemoteAddr())
-	if why, err := l.enter(peer.Addr(), o); err != nil {
+	if why, err := l.enter(peer, o); err != nil {
 		l.counters.refuse(peer, why, err)
 		_ = c.SetLinger(0) // RST: the kernel need not remember the connection
 		c.Close()
@@ -193,12 +193,19 @@ func (l *Listener) admit(c *net.TCPConn) {
 	}
 }
 
-// enter counts a connection from a, or returns the limit that it would exceed. Only the accept
+// privilegedPorts is where the ports end that only privileged processes can have.
+const privilegedPorts = 1024
+
+// enter counts a connection from peer, or returns the limit that it would exceed. Only the accept
 // goroutine calls it, so that the numbers that it compares can only fall meanwhile.
-func (l *Listener) enter(a netip.Addr, o *ListenOptions) (reason, error) {
+func (l *Listener) enter(peer netip.AddrPort, o *ListenOptions) (reason, error) {
+	a := peer.Addr()
 	allowed := func(p netip.Prefix) bool { return p.Contains(a.WithZone("")) }
 	if len(o.Allow) > 0 && !slices.ContainsFunc(o.Allow, allowed) {
 		return reasonDenied, errors.New("tcpframe: address is not in the allow list")
+	}
+	if o.Privileged && peer.Port() >= privilegedPorts {
+		return reasonPort, fmt.Errorf("tcpframe: port is not below %d", privilegedPorts)
 	}
 	host := crowd.Host(a)
 	l.mu.Lock()

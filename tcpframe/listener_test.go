@@ -40,7 +40,7 @@ func TestAllow(t *testing.T) {
 		l := &Listener{engine: &Engine{}, byHost: make(map[netip.Addr]int)}
 		l.engine.sockets.SetLimit(10)
 		l.Update(listenBounds(ListenOptions{Allow: tt.allow}))
-		reason, err := l.enter(netip.MustParseAddr(tt.addr), l.opts.Load())
+		reason, err := l.enter(netip.AddrPortFrom(netip.MustParseAddr(tt.addr), 700), l.opts.Load())
 		if (err == nil) != tt.want || (err != nil && reason != reasonDenied) {
 			t.Errorf("%v in %v: %q, %v", tt.addr, tt.allow, reason, err)
 		}

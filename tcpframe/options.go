@@ -93,7 +93,10 @@ type ListenOptions struct {
 	// Allow lists the addresses that may connect; if it is empty, all may. A connection
 	// from another address is closed as soon as it is accepted.
 	Allow []netip.Prefix
-	Conn  ConnOptions
+	// Privileged refuses connections from ports of 1024 and above, which every user of a
+	// host can have.
+	Privileged bool
+	Conn       ConnOptions
 }
 
 // DialOptions configure a connection to an upstream.

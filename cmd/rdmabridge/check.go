@@ -14,7 +14,8 @@ func newCheckCommand() *cobra.Command {
 		Use:   "check -c FILE",
 		Short: "Report every problem in a configuration",
 		Long: `Check loads a configuration file as serve does and reports every problem with its
-line number. It opens no socket.
+line number. It opens no socket. A warning is about a setting that is allowed and
+perhaps not meant; it does not change the exit code.
 
 Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
 		Args: cobra.NoArgs,
@@ -22,6 +23,9 @@ Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
 			c, err := loadConfig(file)
 			if err != nil {
 				return err
+			}
+			for _, w := range c.Warnings() {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: good: %d listeners, %d upstreams, memory budget %s\n",
 				file, len(c.Listeners), len(c.Upstreams), c.Memory.Budget)

@@ -26,6 +26,7 @@ func writeFile(t *testing.T, text string) string {
 
 func TestExitCodes(t *testing.T) {
 	good := writeFile(t, minimalConfig)
+	lends := writeFile(t, strings.TrimPrefix(strings.Replace(minimalConfig, `["127.0.0.1:1"]`, `["127.0.0.1:1"], source: {ports: reserved}`, 1), "\n"))
 	bad := writeFile(t, "listeners: []\nfoo: 1\nbar: 2\n")
 	for _, tc := range []struct {
 		name        string
@@ -40,6 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{"stray argument", []string{"version", "1"}, exitUsage, "", `unknown command "1"`},
 		{"no file", []string{"check"}, exitUsage, "", `required flag(s) "config" not set`},
 		{"check good", []string{"check", "-c", good}, exitDone, "good: 1 listeners, 1 upstreams", ""},
+		{"check warns", []string{"check", "-c", lends}, exitDone, "good: 1 listeners", "warning: " + lends + ":1: listeners[0].privileged: every user"},
 		{"check bad", []string{"check", "-c", bad}, exitFailed, "", bad + ":2: foo: unknown setting"},
 		{"check bad, all of it", []string{"check", "--config", bad}, exitFailed, "", bad + ":3: bar: unknown setting"},
 		{"check unreadable", []string{"check", "-c", bad + ".not"}, exitUsage, "", "no such file"},

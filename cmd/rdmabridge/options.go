@@ -19,7 +19,8 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 		MaxRecord: int(l.Limits.Record), MaxFragments: l.Limits.Fragments,
 		MaxCalls: l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
 		Pace: int64(l.Limits.Pace), StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // proxy: 0 means no timeout
-		Credits: l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
+		Privileged: l.Privileged == configs.PrivilegedRequired,
+		Credits:    l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
 	if l.RDMA() {
 		var err error

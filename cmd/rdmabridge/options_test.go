@@ -26,7 +26,7 @@ upstreams:
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := []string{"Routes", "Allow", "Weights", "Rate", "ClientRate", "IdleTimeout"}
+	none := []string{"Routes", "Allow", "Weights", "Rate", "ClientRate", "IdleTimeout", "Privileged"}
 	only := map[bool][]string{
 		true:  {"RDMA", "Provider", "MaxStarting", "MaxStartingPerAddress", "Credits", "CallInline", "ReplyInline"},
 		false: {"MaxFragments"},

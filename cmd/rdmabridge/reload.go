@@ -82,6 +82,7 @@ func (r *reloader) reload(why string) {
 		log.Error().Err(err).Msg("configuration rejected; the previous one stays in force")
 		return
 	}
+	logWarnings(log, next)
 	r.last.Set(time.Now().Unix())
 	r.restart.Set(int64(min(len(pending), 1)))
 	logChanges(log, zerolog.InfoLevel, changes, "setting changed")

@@ -53,6 +53,7 @@ func (s service) run() error {
 	if w := tooLittleMemory(c.Memory, available); w != "" {
 		s.log.Warn().Msg(w)
 	}
+	logWarnings(s.log, c)
 	h, err := s.start(b, in)
 	if err != nil {
 		in.abandon() // before close, so that the other process continues at once
@@ -64,6 +65,13 @@ func (s service) run() error {
 	}
 	tellSystemd(s.log, state)
 	return s.drain(b, h, s.wait(b, h))
+}
+
+// logWarnings logs the warnings about c.
+func logWarnings(log zerolog.Logger, c *configs.Config) {
+	for _, w := range c.Warnings() {
+		log.Warn().Str("warning", w).Msg("configuration has a setting that is perhaps not meant")
+	}
 }
 
 // inherit asks another process for its sockets. It returns nil if the command line

@@ -1,0 +1,45 @@
+package configs
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestWarnings: Load warns where an upstream's reserved ports are lent to everybody, and nowhere
+// else.
+func TestWarnings(t *testing.T) {
+	const text = `
+listeners:
+  - name: l
+    address: :1
+    upstream: other
+    routes: [{program: nfs, upstream: reserved}]
+upstreams:
+  - {name: reserved, transport: tcp, endpoints: [h:1], source: {ports: 700-2000}}
+  - {name: other, transport: tcp, endpoints: [h:1]}
+`
+	for _, tt := range []struct{ name, old, new, want string }{
+		{"by a route", "", "", "line 3: listeners[0].privileged: every user"},
+		{"as the default", "upstream: other", "upstream: reserved", "line 3: listeners[0].privileged: every user"},
+		{"over RDMA", "address: :1", "address: :1\n    transport: rdma", "line 3: listeners[0].privileged: every user"},
+		{"required", "address: :1", "address: :1\n    privileged: required", ""},
+		{"decided", "address: :1", "address: :1\n    privileged: any", ""},
+		{"other ports", "700-2000", "1024-2000", ""},
+		{"any port", "700-2000", "any", ""},
+		{"not reachable", "upstream: reserved", "upstream: other", ""},
+	} {
+		c, err := Load([]byte(strings.Replace(text, tt.old, tt.new, 1)), testKnown())
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		got := strings.Join(c.Warnings(), "\n")
+		if tt.want == "" && got != "" || !strings.HasPrefix(got, tt.want) || strings.Contains(got, "\n") {
+			t.Errorf("%s: warnings %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	_, err := Load([]byte(strings.Replace(text, "address: :1", "address: :1\n    privileged: 'yes'", 1)), testKnown())
+	if err == nil || !strings.Contains(err.Error(), `listeners[0].privileged: "yes" is not possible here; write any or required`) {
+		t.Errorf("privileged: yes: %v", err)
+	}
+}
