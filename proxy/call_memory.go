@@ -73,6 +73,9 @@ type callMemory struct {
 	pledgedBulk int64
 	ticking     bool
 	tick        int
+
+	pledgedUnproven [blockKinds]int64
+	closed          [blockKinds]bool // no client may overtake those in the line that wait for such a block
 }
 
 func newCallMemory(a *regmem.Account, p *Proxy) *callMemory {
@@ -211,8 +214,8 @@ func (m *callMemory) admit(f *front, size int64) bool {
 		m.endTurn(f)
 		return true
 	}
-	if kindOf(size) == bulkBlock && len(m.line) > 0 {
-		return false // behind those that wait
+	if k := kindOf(size); k == bulkBlock && m.closed[k] && len(m.line) > 0 {
+		return false
 	}
 	return m.judge(f.ledger.host, size) == granted
 }
@@ -228,7 +231,7 @@ func (m *callMemory) judge(h *host, size int64) verdict {
 		if k == bulkBlock {
 			most = limit / 3
 		}
-		if n := m.unproven[k].Load(); n > 0 && n+size > most {
+		if n := m.unproven[k].Load() + m.pledgedUnproven[k]; n > 0 && n+size > most {
 			return overItsPart // not noRoom, for which the hosts behind it would have to wait
 		}
 	}

@@ -42,6 +42,18 @@ func newAttackBed(t *testing.T) *attackBed {
 	return b
 }
 
+// rests waits until nothing is counted for clients any more, all of which have gone.
+func (b *attackBed) rests() {
+	b.T.Helper()
+	var counts [4]int64
+	if !testkit.Settles(20*time.Second, func() bool {
+		counts = b.p.CallMemoryCounts()
+		return counts == [4]int64{} && metric(b.Harness, "call_memory_waiting") == 0
+	}) {
+		b.T.Errorf("counts are %v, and %d clients wait", counts, metric(b.Harness, "call_memory_waiting"))
+	}
+}
+
 // dialFrom connects from 127.0.a.b.
 func (b *attackBed) dialFrom(a, c byte) net.Conn {
 	b.T.Helper()
@@ -62,18 +74,19 @@ func begun(octets int) []byte {
 // A neighbour sends GETATTRs and WRITEs of 1 MiB until stop, and measures how long they take.
 // A Call fails after proxytest.CallTimeout, which is less than the attackers would hold it up.
 type neighbour struct {
+	conn *proxytest.Client
 	took []time.Duration
 	done sync.WaitGroup
 	stop chan struct{}
 }
 
 func (b *attackBed) neighbour() *neighbour {
-	n := &neighbour{stop: make(chan struct{})}
 	c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 9, 1), b.p.Addr("nfs"))
 	if err != nil {
 		b.T.Fatal(err)
 	}
 	b.T.Cleanup(func() { _ = c.Close() })
+	n := &neighbour{conn: c, stop: make(chan struct{})}
 	started := make(chan struct{})
 	n.done.Go(func() {
 		for xid := uint32(1); ; xid++ {
@@ -139,14 +152,16 @@ func (b *attackBed) slowWriter(stop <-chan struct{}) (end func()) {
 	})
 	return func() {
 		done.Wait()
+		c.Close()
 		b.T.Logf("%d WRITEs at 1 MiB/s", n)
 	}
 }
 
-// end logs how long the neighbour's Calls took.
+// end logs how long the neighbour's Calls took, and ends its connection.
 func (n *neighbour) end(t *testing.T) {
 	close(n.stop)
 	n.done.Wait()
+	n.conn.Close()
 	slices.Sort(n.took)
 	last := len(n.took) - 1
 	t.Logf("%d Calls of the neighbour: p99 %v, worst %v", len(n.took), n.took[last*99/100], n.took[last])
@@ -206,7 +221,7 @@ func TestMemoryAttacks(t *testing.T) {
 			}
 			n.end(t)
 			slow()
-			b.Eventually("no client waits", func() bool { return metric(b.Harness, "call_memory_waiting") == 0 })
+			b.rests()
 		})
 	}
 }
@@ -274,4 +289,5 @@ func TestMemoryAttackRDMA(t *testing.T) {
 		t.Errorf("responder_stalled_total is %d", got)
 	}
 	b.rdma.Inject(nil)
+	b.rests()
 }

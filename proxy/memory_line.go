@@ -13,6 +13,9 @@ const (
 	memoryTick = 100 * time.Millisecond
 	// turnTicks is how many ticks memory is kept for a client that was called.
 	turnTicks = 2
+	// overtakeTicks is how many ticks a client waits before others that need less may no longer
+	// overtake it: by then slow senders have made room for it, if there are any.
+	overtakeTicks = 20
 	// slowTicks is how many ticks pass between two looks at the clients that send.
 	slowTicks = 5
 )
@@ -22,6 +25,7 @@ type memoryWaiter struct {
 	f    *front
 	size int64
 	call func()
+	tick int // value of callMemory.tick when it began to wait
 }
 
 // A sender is what callMemory and slowSenders keep of a client connection that has held more than
@@ -29,7 +33,8 @@ type memoryWaiter struct {
 type sender struct {
 	unproven [blockKinds]int64 // octets that callMemory.unproven counts for it; its loop's
 	look     sendingLook       // its loop's
-	turn     int64             // octets that are kept for it; guarded by callMemory.mu
+	turn     int64             // octets that are kept for it; guarded by callMemory.mu, as the next
+	stranger bool              // callMemory.pledgedUnproven counts turn
 }
 
 // A senderRef is a sender that is made at first use, by the client's loop. Idle clients have none.
@@ -54,7 +59,7 @@ func (m *callMemory) wait(f *front, n int, call func()) {
 	h := &f.ledger.host.memory
 	f.sends.get()
 	m.mu.Lock()
-	h.waiting = append(h.waiting, &memoryWaiter{f: f, size: int64(regmem.BlockSize(n)), call: call})
+	h.waiting = append(h.waiting, &memoryWaiter{f: f, size: int64(regmem.BlockSize(n)), call: call, tick: m.tick})
 	m.waiters.Add(1)
 	if !h.listed {
 		h.listed = true
@@ -84,7 +89,7 @@ func (m *callMemory) wake() {
 func (m *callMemory) serve() (calls []func(), short int64) {
 	for again := true; again; {
 		short = 0
-		var blocked [blockKinds]bool
+		m.closed = [blockKinds]bool{}
 		served := make([]*host, 0, 8)
 		m.line = slices.DeleteFunc(m.line, func(h *host) bool {
 			w := m.head(h)
@@ -94,7 +99,7 @@ func (m *callMemory) serve() (calls []func(), short int64) {
 			}
 			k := kindOf(w.size)
 			v := noRoom
-			if !blocked[k] {
+			if !m.closed[k] {
 				v = m.judge(h, w.size)
 			}
 			switch v {
@@ -106,7 +111,7 @@ func (m *callMemory) serve() (calls []func(), short int64) {
 				served = append(served, h)
 				return true
 			case noRoom:
-				blocked[k] = true // nobody behind it may take what it waits for
+				m.closed[k] = m.closed[k] || m.tick-w.tick >= overtakeTicks
 				short += w.size
 			case overItsPart:
 				short += w.size
@@ -136,7 +141,11 @@ func (m *callMemory) head(h *host) *memoryWaiter {
 // beginTurn keeps memory for w, which leaves the line.
 func (m *callMemory) beginTurn(w *memoryWaiter) {
 	m.endTurn(w.f)
-	w.f.sends.p.turn = w.size
+	s := w.f.sends.p
+	s.turn, s.stranger = w.size, !w.f.ledger.host.proven(w.size)
+	if s.stranger {
+		m.pledgedUnproven[kindOf(w.size)] += w.size
+	}
 	w.f.ledger.host.memory.pledged += w.size
 	m.pledged += w.size
 	if kindOf(w.size) == bulkBlock {
@@ -147,11 +156,15 @@ func (m *callMemory) beginTurn(w *memoryWaiter) {
 
 // endTurn ends the turn of f, if it has one.
 func (m *callMemory) endTurn(f *front) {
-	size := f.sends.p.turn
+	s := f.sends.p
+	size := s.turn
 	if size == 0 {
 		return
 	}
-	f.sends.p.turn = 0
+	if s.stranger {
+		m.pledgedUnproven[kindOf(size)] -= size
+	}
+	s.turn, s.stranger = 0, false
 	f.ledger.host.memory.pledged -= size
 	m.pledged -= size
 	if kindOf(size) == bulkBlock {
