@@ -41,6 +41,13 @@ func (f *fakeWaiter) run() {
 	}
 }
 
+// n is how many Calls the client has sent.
+func (f *fakeWaiter) n() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sent
+}
+
 func (f *fakeWaiter) open() {
 	for i := range f.ledger.tickets {
 		f.ledger.tickets[i] = ticket{client: f, kind: gateKind(i)}
@@ -374,7 +381,7 @@ func TestSlowStartOfNewClients(t *testing.T) {
 		}
 		count := func() (sent, left int) {
 			for _, f := range clients {
-				sent += f.sent
+				sent += f.n()
 				if f.left.get() {
 					left++
 				}
@@ -423,13 +430,16 @@ func TestSlowStartPlaces(t *testing.T) {
 				}
 				for i, f := range clients { // each of them when it is admitted
 					synctest.Wait()
-					if f.sent != 1 {
+					if f.n() != 1 {
 						t.Fatalf("client %d waits, and no place is taken", i)
 					}
 					tt.send(a, f)
 				}
-				if a.coming != 0 || a.slowStart.Room() != 16 {
-					t.Errorf("%d clients are to come, there is room for %d Calls", a.coming, a.slowStart.Room())
+				a.mu.Lock()
+				coming := a.coming
+				a.mu.Unlock()
+				if coming != 0 || a.slowStart.Room() != 16 {
+					t.Errorf("%d clients are to come, there is room for %d Calls", coming, a.slowStart.Room())
 				}
 				time.Sleep(time.Second) // the timer ends
 			})
