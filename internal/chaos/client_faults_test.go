@@ -51,7 +51,7 @@ var clientRows = []clientRow{
 	}, closed, "connection closed", []string{`tcp_refused_total{reason="fragments"`}, 0},
 	{"Record that is no Call", func(w *world, g *rogue, c net.Conn) {
 		m := proxytest.GetattrCall(1)
-		binary.BigEndian.PutUint32(m[8:], 3)
+		binary.BigEndian.PutUint32(m[28:], 0xfffffff0) // the credential has no end
 		_, _ = c.Write(testkit.Record(m))
 		closes(w, c)
 	}, closed, "not an RPC Call; connection closed", []string{`client_calls_total{result="malformed"`}, 0},

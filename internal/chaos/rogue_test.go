@@ -233,9 +233,9 @@ func (g *rogue) garbage(_ context.Context, c net.Conn) {
 	case 2: // empty fragments
 		zeros := make([]byte, 8192)
 		_, _ = c.Write(zeros)
-	case 3: // a Call of RPC version 3
+	case 3: // neither a Call nor a Reply
 		m := proxytest.GetattrCall(1)
-		m[11] = 3
+		m[7] = 2
 		_, _ = c.Write(testkit.Record(m))
 	case 4: // a Call whose credential has no end
 		m := proxytest.GetattrCall(1)
