@@ -46,7 +46,7 @@ func TestRefusalLog(t *testing.T) {
 }
 
 func TestReasonsHaveTexts(t *testing.T) {
-	for _, r := range reasons[5:] {
+	for _, r := range reasons[6:] {
 		if s := (&recordError{reason: r}).Error(); s == "tcpframe: "+string(r) {
 			t.Errorf("reason %q has no text", r)
 		}
