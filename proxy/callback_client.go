@@ -34,7 +34,7 @@ func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
 	b.Release()
 	s.listener.stray.Inc()
 	if s.strays++; s.strays == maxStray {
-		s.listener.log.Warn().Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
+		s.listener.lines.strays.warn(&s.listener.log).Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
 			Msg("the client sends replies that answer no call; connection closed")
 		s.conn.Abort(errStray)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -84,10 +86,10 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 	e.health = &pool.Health{
 		Ejected: func(endpoint string, wait time.Duration) {
 			e.eject.Inc()
-			u.log.Warn().Str("endpoint", endpoint).Dur("wait_ms", wait).Msg("endpoint ejected")
+			u.lines.ejected.warn(&u.log).Str("endpoint", endpoint).Dur("wait_ms", wait).Msg("endpoint ejected")
 		},
 		Returned: func(endpoint string) {
-			u.log.Info().Str("endpoint", endpoint).Msg("endpoint is back")
+			u.lines.returned.event(&u.log, zerolog.InfoLevel).Str("endpoint", endpoint).Msg("endpoint is back")
 		},
 	}
 	e.health.Set(o.Endpoints, o.Priority)

@@ -191,7 +191,7 @@ func (c *call) resubmit() {
 			c.giveUp(here, err)
 			return
 		}
-		c.up.log.Warn().Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
+		c.up.lines.refused.warn(&c.up.log).Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
 		c.systemError()
 		c.finish(here)
 	}

@@ -138,7 +138,7 @@ func (f *front) abandon(c *call, reason error) {
 	if !f.ended.get() {
 		c.reply.result = resultAbandoned
 		if !f.failed {
-			f.listener.log.Warn().Stringer("peer", f.peer).Uint32("xid", c.clientXID).Err(reason).
+			f.listener.lines.unanswered.warn(&f.listener.log).Stringer("peer", f.peer).Uint32("xid", c.clientXID).Err(reason).
 				Msg("call cannot be answered; client connection closed")
 			f.fail(reason)
 		}
@@ -157,7 +157,7 @@ func (f *front) closeUnpinned(c *call, u *upstream, reason error) {
 
 // malformed closes the connection, because c's message is no RPC Call, and settles c.
 func (f *front) malformed(c *call, err error) {
-	f.listener.log.Warn().Stringer("peer", f.peer).Err(err).Msg("not an RPC Call; connection closed")
+	f.listener.lines.malformed.warn(&f.listener.log).Stringer("peer", f.peer).Err(err).Msg("not an RPC Call; connection closed")
 	c.reply.result = resultMalformed
 	f.client.fail(err)
 	f.settle(c)

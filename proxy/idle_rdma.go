@@ -58,9 +58,9 @@ const (
 // client connects again, with few credits, when it has something to send. makeRoom is called
 // when there was no memory for a new client.
 func (p *Proxy) makeRoom() {
-	now := time.Now().UnixNano()
+	now := p.engine.Now() // the wall clock may be set back
 	last := p.madeRoom.Load()
-	if now-last < int64(roomEvery) || !p.madeRoom.CompareAndSwap(last, now) {
+	if last != 0 && now-last < int64(roomEvery) || !p.madeRoom.CompareAndSwap(last, now) {
 		return
 	}
 	for _, l := range p.allListeners() {

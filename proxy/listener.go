@@ -24,6 +24,7 @@ type listener struct {
 	address string // as configured
 	isRDMA  bool
 	log     zerolog.Logger
+	lines   clientLines
 	current atomic.Pointer[listenerSettings]
 
 	maxHeld int64 // octets of memory that Replies waiting for one client may take before it is closed

@@ -85,7 +85,7 @@ type Proxy struct {
 	slow     slowClients
 
 	slowClosed *metrics.Counter
-	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, in Unix nanoseconds
+	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, on the clock of the loops
 
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
 	ctx      context.Context // Start's

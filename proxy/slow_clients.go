@@ -28,7 +28,8 @@ const slowClientsShare = 4
 //
 // It is safe for concurrent use.
 type slowClients struct {
-	p *Proxy
+	p     *Proxy
+	lines lineLimit
 
 	mu       sync.Mutex // guards the rest; a leaf
 	waiting  int        // connections that wait for memory now
@@ -119,7 +120,7 @@ func (s *slowClients) unburden(slow []burden) {
 		}
 		total -= b.held
 		s.p.slowClosed.Inc()
-		s.p.log.Warn().Stringer("peer", b.f.peer).Int64("octets", b.held).
+		s.lines.warn(&s.p.log).Stringer("peer", b.f.peer).Int64("octets", b.held).
 			Msg("no memory is left for Replies and the client does not read its own; connection closed")
 		b.f.close(errUnread)
 	}

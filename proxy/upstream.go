@@ -64,6 +64,7 @@ type upstream struct {
 	slowStart *pool.SlowStart
 	admission *admission
 	failures  logLimit
+	lines     upstreamLines
 	hang      logLimit
 	refusals  rdmaside.LineLimit // of the lines about Replies that are refused
 }
@@ -238,7 +239,7 @@ func (u *upstream) update(o UpstreamOptions) {
 // failed logs that a connection could not be made or has ended, once in logEvery.
 func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
 	if errors.Is(err, errIdleClosed) {
-		u.log.Info().Str("endpoint", endpoint).Msg("upstream closed an idle connection")
+		u.lines.idle.event(&u.log, zerolog.InfoLevel).Str("endpoint", endpoint).Msg("upstream closed an idle connection")
 		return
 	}
 	if n := u.failures.line(); n > 0 {
@@ -255,10 +256,13 @@ func (u *upstream) scarce(held int) {
 	}
 }
 
-// connected logs the first connection after failures.
+// connected logs the first connection after failures, and lets the next failure be logged at
+// once. It does neither for a server that accepts and ends connections all the time.
 func (u *upstream) connected(endpoint string) {
-	u.failures.reset()
-	u.log.Info().Str("endpoint", endpoint).Msg("connected to upstream")
+	if e := u.lines.connected.event(&u.log, zerolog.InfoLevel); e != nil {
+		u.failures.reset()
+		e.Str("endpoint", endpoint).Msg("connected to upstream")
+	}
 }
 
 // Dial makes one connection. pool.Dialer.

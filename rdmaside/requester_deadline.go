@@ -91,10 +91,22 @@ func (t *deadlineTask) Run() {
 		return
 	}
 	r.metrics.deadlines.Inc()
-	r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
-		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline).
-		Msg("call not answered in time; connection closed")
+	r.reportOverdue(pc, "call not answered in time; connection closed")
 	r.end(fmt.Errorf("%w: %s, xid %#08x", ErrDeadline, r.opts.Deadline, pc.call.XID))
+}
+
+// reportOverdue logs that pc has passed its deadline, as often as the limit allows.
+func (r *Requester) reportOverdue(pc *pendingCall, what string) {
+	ok, suppressed := r.opts.Lines.Allow(time.Now())
+	if !ok {
+		return
+	}
+	e := r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
+		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline)
+	if suppressed > 0 {
+		e = e.Uint64("suppressed", suppressed)
+	}
+	e.Msg(what)
 }
 
 // answered records that the Responder has answered pc. Responders answer in any
@@ -112,9 +124,7 @@ func (r *Requester) dropped(pc *pendingCall) bool {
 		return false // no later Call is answered either: the Responder may be stalled
 	}
 	r.metrics.dropped.Inc()
-	r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
-		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline).
-		Msg("call not answered in time although later ones were; connection is being replaced")
+	r.reportOverdue(pc, "call not answered in time although later ones were; connection is being replaced")
 	w, ok := r.watcher.(DropWatcher)
 	r.retiring = ok && w.Dropped(r)
 	return r.retiring

@@ -2,12 +2,12 @@ package tcpframe
 
 import (
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -72,44 +72,21 @@ func (c *counters) closed(peer netip.AddrPort, err *recordError) {
 	c.log.line("connection closed", c.name, peer, err.reason, err)
 }
 
-// refusalBurst is how many lines per second a refusalLog writes.
-const refusalBurst = 10
-
-// A refusalLog writes a bounded number of lines per second.
+// A refusalLog writes a bounded number of lines.
 type refusalLog struct {
-	log zerolog.Logger
-
-	mu         sync.Mutex // guards the rest; a leaf
-	second     int64
-	lines      int
-	suppressed int
+	log   zerolog.Logger
+	lines loglimit.Limit
 }
 
-// line logs msg, unless this second has had refusalBurst lines.
+// line logs msg, as often as the limit allows.
 func (l *refusalLog) line(msg, name string, peer netip.AddrPort, why reason, err error) {
-	suppressed, ok := l.admit(time.Now().Unix())
+	ok, suppressed := l.lines.Allow(time.Now())
 	if !ok {
 		return
 	}
 	ev := l.log.Warn().Str("listener", name).Stringer("peer", peer).Str("reason", string(why))
 	if suppressed > 0 {
-		ev.Int("suppressed", suppressed)
+		ev.Uint64("suppressed", suppressed)
 	}
 	ev.Err(err).Msg(msg)
-}
-
-// admit reports whether a line may be written in the second now, and how many lines were
-// suppressed since the last one.
-func (l *refusalLog) admit(now int64) (suppressed int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now != l.second {
-		l.second, l.lines = now, 0
-	}
-	if l.lines++; l.lines > refusalBurst {
-		l.suppressed++
-		return 0, false
-	}
-	suppressed, l.suppressed = l.suppressed, 0
-	return suppressed, true
 }

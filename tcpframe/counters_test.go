@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
 
-// A flood of refusals writes a bounded number of lines. The first line of the next second
-// says how many were suppressed.
+// A flood of refusals writes a bounded number of lines. The next one says how many were suppressed.
 func TestRefusalLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -24,8 +25,8 @@ func TestRefusalLog(t *testing.T) {
 			l.line("connection refused", "nfs", peer, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != refusalBurst {
-			t.Errorf("%d lines for 1000 refusals in one second, want %d", len(lines), refusalBurst)
+		if len(lines) != loglimit.Burst {
+			t.Errorf("%d lines for 1000 refusals in one second, want %d", len(lines), loglimit.Burst)
 		}
 		for _, want := range []string{`"listener":"nfs"`, `"peer":"192.0.2.1:700"`, `"reason":"denied"`, `"level":"warn"`, `"message":"connection refused"`} {
 			if !strings.Contains(lines[0], want) {
@@ -33,13 +34,13 @@ func TestRefusalLog(t *testing.T) {
 			}
 		}
 		out.Reset()
-		time.Sleep(time.Second)
+		time.Sleep(loglimit.Every)
 		l.line("connection closed", "nfs", peer, reasonIdle, nil)
 		var said struct{ Suppressed int }
 		if err := json.Unmarshal(out.Bytes(), &said); err != nil {
 			t.Errorf("line %s: %v", &out, err)
 		}
-		if want := 1000 - refusalBurst; said.Suppressed != want {
+		if want := 1000 - loglimit.Burst; said.Suppressed != want {
 			t.Errorf("the next line says that %d were suppressed, want %d", said.Suppressed, want)
 		}
 	})

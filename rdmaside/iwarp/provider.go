@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -13,7 +14,7 @@ type Provider struct {
 	opts    Options // constant after New
 	limits  *limits
 	batches batchPool
-	logs    throttle
+	logs    loglimit.Limit
 	copied  atomic.Int64
 
 	mu     sync.Mutex        // guards worked; a leaf

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 
 	"github.com/rs/zerolog"
@@ -311,10 +312,10 @@ func TestS28_LogRate(t *testing.T) {
 	for range 500 {
 		c.p.logEnd(c, &terminateError{Code: wire.CodeMSN, Raw: []byte("secret")})
 	}
-	if n := lines.Load(); n < 1 || n > logBurst+1 {
+	if n := lines.Load(); n < 1 || n > loglimit.Burst+1 {
 		t.Errorf("%d lines", n)
 	}
-	if _, dropped := c.p.logs.allow(time.Now().Add(time.Minute)); dropped < 480 {
+	if _, dropped := c.p.logs.Allow(time.Now().Add(time.Minute)); dropped < 480 {
 		t.Errorf("%d suppressed", dropped)
 	}
 }
