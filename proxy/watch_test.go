@@ -191,7 +191,7 @@ func TestStalledServer(t *testing.T) {
 // of another connection, and the others' Calls know nothing of it: none is sent twice.
 func TestDroppedCalls(t *testing.T) {
 	t.Parallel()
-	change := func(o *proxy.UpstreamOptions) { o.CallTimeout, o.ProbeInterval = 3*time.Second, -1 }
+	change := func(o *proxy.UpstreamOptions) { o.CallTimeout, o.ProbeInterval = 6*time.Second, -1 }
 	eachTransport(t, time.Second, change, func(t *testing.T, x *watched) {
 		c, other := x.client(), x.client()
 		check(t, c, proxytest.GetattrCall(1)) // until then there is one credit
@@ -204,7 +204,7 @@ func TestDroppedCalls(t *testing.T) {
 		x.Eventually("it is dropped", func() bool { return !x.drop.Load() })
 		// Some of these are out when the deadline comes.
 		var wg sync.WaitGroup
-		burst(t, &wg, other, 100, 40, 100*time.Millisecond)
+		burst(t, &wg, other, 100, 40, 200*time.Millisecond)
 		if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
 			t.Error("the Call that was dropped has a wrong reply or none")
 		}
