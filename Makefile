@@ -27,6 +27,7 @@ check: lint unit ## lint, and all tests except those against real peers
 lint: ## gofumpt, vet with the tag lab and for both byte orders, golangci-lint
 	@bad=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofumpt: $$bad"; exit 1; }
 	$(GO) vet -tags lab $(PKGS)
+	$(GO) vet -tags nodemo ./cmd/rdmabridge
 	GOARCH=s390x $(GO) vet $(PKGS)
 	$(TOOL) golangci-lint run --build-tags lab $(PKGS)
 

@@ -1,3 +1,5 @@
+//go:build !nodemo
+
 package main
 
 import (
@@ -15,25 +17,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/demo/demotest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
-
-// startDemoNFS serves an empty NFSv3 file system on a free port of 127.0.0.1.
-func startDemoNFS(t *testing.T, o demo.Options) (addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = demo.Serve(l, o) // says that l is closed
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-done
-	})
-	return l.Addr().String()
-}
 
 // startDemo runs the demo on free ports until the test ends.
 func startDemo(t *testing.T) (demo.Addresses, *bridge) {
@@ -150,16 +133,6 @@ func testVersions(t *testing.T, addr string) {
 			t.Errorf("program %d version %d: %s, want %s", tc.program, tc.version, got, want)
 		}
 	}
-}
-
-// series returns the value of a series in metrics, or "".
-func series(metrics, name string) string {
-	for line := range strings.Lines(metrics) {
-		if v, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }
 
 // TestServeTCP puts the demo's server behind a bridge without RDMA.

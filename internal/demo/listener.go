@@ -1,9 +1,13 @@
 package demo
 
 import (
+	"bytes"
 	"net"
 	"sync"
 )
+
+// maxConns is how many connections the server has at most. The demo's bridge makes 4.
+const maxConns = 64
 
 // A closingListener accepts connections that close themselves after an error. The
 // go-nfs server does not close them, and its clients would wait for Replies forever.
@@ -14,19 +18,32 @@ type closingListener struct {
 	conns map[net.Conn]bool // the open connections
 }
 
+// Accept accepts the next connection, and closes those beyond maxConns.
 func (l *closingListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.add(c) {
+			return &closingConn{Conn: c, l: l}, nil
+		}
+		c.Close()
 	}
-	cc := &closingConn{Conn: c, l: l}
+}
+
+// add notes an open connection. It reports false when there are too many.
+func (l *closingListener) add(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.conns) >= maxConns {
+		return false
+	}
 	if l.conns == nil {
 		l.conns = make(map[net.Conn]bool)
 	}
 	l.conns[c] = true
-	return cc, nil
+	return true
 }
 
 // Close stops listening and closes the connections.
@@ -43,11 +60,20 @@ func (l *closingListener) Close() error {
 // A closingConn is a connection of a closingListener.
 type closingConn struct {
 	net.Conn
-	l *closingListener
+	l      *closingListener
+	record bytes.Buffer // the rest of the record that is being read
 }
 
+// Read reads from a record whose lengths have been checked.
 func (c *closingConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	var err error
+	if c.record.Len() == 0 {
+		err = readRecord(c.Conn, &c.record)
+	}
+	n := 0
+	if err == nil {
+		n, err = c.record.Read(p)
+	}
 	if err != nil {
 		_ = c.Close() // the server stops reading after an error
 	}
