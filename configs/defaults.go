@@ -75,6 +75,7 @@ func (u *Upstream) setDefaults() {
 	fill(&u.Pool.Credits, 128)
 	fill(&u.Pool.Share, 50)
 	fill(&u.Pool.Mode, PoolAuto)
+	fill(&u.Pool.GSSWindow, 24)
 	if u.Pool.Mode != PoolShared {
 		fill(&u.Pool.Pinned, 256)
 	}

@@ -36,6 +36,7 @@ type Pool struct {
 	Share       int    `mapstructure:"share"`       // most percent of the credits that one client has while others want some
 	Mode        string `mapstructure:"mode"`        // auto, shared or pinned
 	Pinned      int    `mapstructure:"pinned"`      // most pinned connections
+	GSSWindow   int    `mapstructure:"gss_window"`  // most Calls of one RPCSEC_GSS context outstanding
 }
 
 // Timeouts bounds how long an upstream may take.
@@ -62,6 +63,7 @@ type Source struct {
 const (
 	maxPool   = 64
 	maxPinned = 4096
+	maxWindow = 1024
 	minSilent = 4 * second // TCP of a healthy host may be quiet for two seconds
 	minProbe  = 100 * millisecond
 )
@@ -109,6 +111,7 @@ func (p *Pool) validate(path string, r *report) {
 	r.atMost(path+".credits", p.Credits, maxCredits)
 	r.atMost(path+".share", p.Share, 100)
 	r.atMost(path+".pinned", p.Pinned, maxPinned)
+	r.atMost(path+".gss_window", p.GSSWindow, maxWindow)
 	r.oneOf(path+".mode", p.Mode, PoolAuto, PoolShared, PoolPinned)
 	if p.Mode == PoolShared {
 		r.needs(path, "mode auto or pinned", "pinned")

@@ -60,6 +60,9 @@ type Flow struct {
 	// Hash is a number that depends on the client alone. It is set before the first
 	// Submit.
 	Hash uint32
+	// Only keeps the Calls of the flow on one seat as long as that has a connection: only.go.
+	// It is set while no Call of the flow is in the pool, and later by Pool.Unbind.
+	Only *Seat
 
 	// Guarded by Pool.mu.
 	waiting    [2]fifo    // small Calls, and large ones

@@ -24,6 +24,9 @@ const stickyWait = 3 * time.Second
 // stickySeat returns the seat that the Calls of f have to use, or nil if they may use any. The
 // caller holds p.mu.
 func (p *Pool) stickySeat(f *Flow) *Seat {
+	if s := p.onlySeat(f); s != nil {
+		return s
+	}
 	if !f.Sticky || len(p.seats) < 2 {
 		return nil
 	}
@@ -69,17 +72,10 @@ func (p *Pool) reassignQueues() (moved bool) {
 		flows = slices.AppendSeq(flows, q.flows)
 	}
 	for _, f := range flows {
-		if !f.Sticky {
+		if !f.chooses() {
 			continue
 		}
-		was, list := f.seatQueue, p.queue.forget(f)
-		p.assignQueue(f)
-		for list != nil {
-			e := list
-			list = e.next
-			p.queue.push(e, Elsewhere)
-		}
-		moved = moved || f.seatQueue != was
+		moved = p.rebind(f) || moved
 	}
 	return moved
 }

@@ -11,7 +11,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		return ErrClosed
 	}
 	f := e.Flow
-	if f.Sticky && !f.active() {
+	if f.chooses() && !f.active() {
 		p.assignQueue(f)
 	}
 	p.slowStart.block(p)
@@ -59,7 +59,7 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		p.metrics.expired.Inc()
 		return errQueueTimeout
 	}
-	if f := e.Flow; f.Sticky && !f.active() {
+	if f := e.Flow; f.chooses() && !f.active() {
 		p.assignQueue(f)
 	}
 	p.queue.pushFront(e, here)

@@ -69,6 +69,10 @@ func (f *front) begin(c *call) bool {
 			return true
 		}
 	}
+	if c.signed && ordered(&c.h) {
+		f.submitInOrder(c)
+		return true
+	}
 	f.submit(c)
 	return true
 }

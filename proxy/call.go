@@ -47,6 +47,7 @@ type call struct {
 	one     [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
 
 	flight     flight
+	gss        gssCall
 	sent       sentTCP
 	retry      retry
 	next, prev *call // in rdmaClient.waiting, and in ledger.repeats

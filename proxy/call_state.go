@@ -14,7 +14,8 @@ import "fmt"
 // answers it itself or gives it up. A call that is read is settled at once when it repeats a
 // call of the same connection, or when its client's connection is closed because of it or has
 // ended. A call may also be queued several times on end, as it may wait several times. A call
-// that is read may be held, and is queued or replying after that.
+// that is read may be held, and is queued or replying after that; and a call of a GSS context may
+// be held again instead of being queued again.
 type callState uint8
 
 const (
@@ -22,7 +23,7 @@ const (
 	callQueued                      // a pool has it, until a credit is free or it has waited too long
 	callDispatched                  // the loop of a connection to the upstream has it, and it has a credit
 	callWaiting                     // it is to be sent again, and a task or a timer has it: fate.go
-	callHeld                        // it repeats a call in flight, which has it: flights.go
+	callHeld                        // another call goes first: the call that it repeats (flights.go), or one of its GSS context (gss_context.go)
 	callReplying                    // its client's loop has it or will have it: front.deliver
 	callSettled                     // it has been counted, and its memory released
 	callStates
@@ -36,8 +37,8 @@ func (s callState) String() string { return callStateNames[s] }
 var callMoves = [callStates]uint8{
 	callRead:       1<<callQueued | 1<<callHeld | 1<<callReplying | 1<<callSettled,
 	callQueued:     1<<callQueued | 1<<callDispatched | 1<<callReplying,
-	callDispatched: 1<<callQueued | 1<<callWaiting | 1<<callReplying,
-	callWaiting:    1<<callQueued | 1<<callDispatched | 1<<callWaiting | 1<<callReplying,
+	callDispatched: 1<<callQueued | 1<<callWaiting | 1<<callHeld | 1<<callReplying,
+	callWaiting:    1<<callHeld | 1<<callQueued | 1<<callDispatched | 1<<callWaiting | 1<<callReplying,
 	callHeld:       1<<callQueued | 1<<callReplying,
 	callReplying:   1 << callSettled,
 }

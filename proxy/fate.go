@@ -245,6 +245,9 @@ func (c *call) requeueAfter(wait time.Duration) {
 
 // requeue gives c back to the pool, to be dispatched again.
 func (c *call) requeue(here int) {
+	if x := c.gss.context; x != nil && x.again(c, here) {
+		return
+	}
 	c.setState(callQueued)
 	if err := c.queue.pool.Requeue(&c.entry, here); err != nil {
 		c.giveUp(here, err)
@@ -257,6 +260,10 @@ func (u *upstream) Expired(e *pool.Entry, err error) {
 	c := e.Owner.(*call)
 	if c.owner.front.gone() {
 		c.finish(pool.Elsewhere)
+		return
+	}
+	if errors.Is(err, errClientGone) {
+		c.requeue(pool.Elsewhere) // of the same GSS context, and of another connection
 		return
 	}
 	c.giveUp(pool.Elsewhere, err)
@@ -273,6 +280,9 @@ func (c *call) giveUp(here int, err error) {
 func (c *call) finish(here int) {
 	if c.flight.flying {
 		c.land(here)
+	}
+	if x := c.gss.context; x != nil {
+		x.leave(c, here)
 	}
 	c.setState(callReplying)
 	f := c.owner.front

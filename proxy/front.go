@@ -178,6 +178,9 @@ func (f *front) settle(c *call) {
 	} else {
 		f.counts.results[c.reply.result].Inc()
 	}
+	if c.gss.counted {
+		f.ledger.ordered--
+	}
 	f.ledger.settle(c)
 	x := c.takeExchange()
 	c.releaseMemory()

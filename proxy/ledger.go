@@ -18,6 +18,7 @@ type ledger struct {
 
 	queues  []*clientQueue
 	repeats *call // the first of the Calls that are held, linked by next and prev: flights.go
+	ordered int   // Calls under RPCSEC_GSS that keep their order: gss_context.go
 
 	// Calls under way, and their Replies.
 	calls int   // Calls read and not settled
@@ -81,6 +82,9 @@ func (g *ledger) close() {
 		a.gone(g)
 	}
 	for _, q := range g.queues {
+		if g.ordered > 0 {
+			q.u.contexts.forget(g.front)
+		}
 		q.forget(errClientGone)
 		if q.pin != nil {
 			q.pin.release()

@@ -86,6 +86,7 @@ type UpstreamOptions struct {
 	Pinned                  int  // the most pinned connections; with RDMA the memory for Replies is a second bound
 	Credits                 int  // asked for on each connection
 	Share                   int  // the most percent of the credits of shared connections that one client has while others want some; 100 for all
+	GSSWindow               int  // Calls of one RPCSEC_GSS context that may be outstanding
 	SlowStart               int  // Calls in flight before the first Reply, and one more after each Reply; from 1024 on there is no slow start
 	CallInline, ReplyInline int  // inline thresholds in octets; RDMA only
 
@@ -115,6 +116,7 @@ func (o *UpstreamOptions) check() error {
 	c.positive("Share", int64(o.Share))
 	c.that(o.Share <= 100, "has a Share above 100 percent")
 	c.positive("SlowStart", int64(o.SlowStart))
+	c.positive("GSSWindow", int64(o.GSSWindow))
 	if o.Mode != ModeShared {
 		c.positive("Pinned", int64(o.Pinned))
 	}

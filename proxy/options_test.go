@@ -23,7 +23,7 @@ func TestOptionsHaveNoDefaults(t *testing.T) {
 	}
 	u := UpstreamOptions{Name: "storage", RDMA: true}
 	for _, want := range []string{
-		"has no endpoint", "has no provider", "Connections", "Credits", "Share", "SlowStart", "Pinned", "CallInline", "ReplyInline",
+		"has no endpoint", "has no provider", "Connections", "Credits", "Share", "SlowStart", "GSSWindow", "Pinned", "CallInline", "ReplyInline",
 		"SilentTimeout", "ProbeInterval", "CallTimeout", "ConnectTimeout", "UnavailableAfter", "BackoffMin", "BackoffMax",
 	} {
 		if err := u.check(); err == nil || !strings.Contains(err.Error(), want) {
@@ -31,7 +31,7 @@ func TestOptionsHaveNoDefaults(t *testing.T) {
 		}
 	}
 	u = UpstreamOptions{
-		Name: "storage", Endpoints: []string{"192.0.2.1:2049"}, Connections: 1, Mode: ModeShared, Credits: 1, Share: 100, SlowStart: 1,
+		Name: "storage", Endpoints: []string{"192.0.2.1:2049"}, Connections: 1, Mode: ModeShared, Credits: 1, Share: 100, SlowStart: 1, GSSWindow: 1,
 		SilentTimeout: -1, ProbeInterval: -1,
 		CallTimeout: time.Second, ConnectTimeout: time.Second, UnavailableAfter: time.Second, BackoffMin: time.Second, BackoffMax: time.Second,
 	}

@@ -42,6 +42,7 @@ type upstream struct {
 	under   []underWay                      // by the index of the loop, which owns its element
 
 	sessions *nfs.Sessions // of the server's NFSv4.1 clients
+	contexts gssContexts
 
 	poolMetrics *pool.Metrics
 	counts      []upstreamCounts // by the index of the loop, which counts in its element
@@ -131,6 +132,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		u.source = newSources(o.Name, o.Source, m.Counter("upstream_source_ports_changed_total",
 			"Times that a connection could not use the source port of the connection before it.", "upstream", o.Name))
 	}
+	u.contexts.init(u, m)
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	u.slowStart = pool.NewSlowStart(o.SlowStart, min(slowStartOctets, p.arena.Budget()/16))
 	u.admission = newAdmission(m, o.Name, u.slowStart, p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })

@@ -74,6 +74,9 @@ func (m *rdmaConn) send(c *call) {
 	err := m.r.Send(&c.rdma)
 	if err == nil {
 		c.entry.Sent()
+		if x := c.gss.context; x != nil {
+			x.sent(c, m.loop.index)
+		}
 		return
 	}
 	m.notSent(c, err)

@@ -121,11 +121,18 @@ func (m *tcpConn) send(c *call) {
 	c.entry.Sent()
 	c.one[0] = c.message.octets
 	c.sent.writing = true
-	if len(c.message.octets) <= smallCall {
+	x := c.gss.context
+	if len(c.message.octets) <= smallCall && (x == nil || x.mayOvertake()) {
 		m.conn.SendFirst(c.one[:], (*written)(c))
-		return
+	} else {
+		if x != nil {
+			x.keepsBehind(c)
+		}
+		m.conn.Send(c.one[:], (*written)(c))
 	}
-	m.conn.Send(c.one[:], (*written)(c))
+	if x != nil {
+		x.sent(c, m.loop.index)
+	}
 }
 
 // link makes c the newest Call.

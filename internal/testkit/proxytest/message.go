@@ -158,12 +158,17 @@ func SequenceCall(xid uint32) []byte {
 // GSSCall returns the Call m, which a function above made, under RPCSEC_GSS: krb5
 // without a service (1), or with the name alone of integrity (2) or privacy (3).
 func GSSCall(m []byte, sequence, service uint32) []byte {
+	return GSSCallOf("contexthandle...", m, sequence, service)
+}
+
+// GSSCallOf does what GSSCall does, for the GSS context with the given handle.
+func GSSCallOf(context string, m []byte, sequence, service uint32) []byte {
 	var c oncrpc.Call
 	if err := oncrpc.ParseCall(m, &c); err != nil {
 		panic(err)
 	}
 	b := append([]byte(nil), m[:24]...)
-	cred := testkit.AppendOpaque(testkit.Words(1, 0, sequence, service), []byte("contexthandle..."))
+	cred := testkit.AppendOpaque(testkit.Words(1, 0, sequence, service), []byte(context))
 	b = testkit.AppendWords(b, oncrpc.FlavorGSS, uint32(len(cred)))
 	b = append(b, cred...)
 	b = testkit.AppendOpaque(testkit.AppendWords(b, oncrpc.FlavorGSS), []byte("a MIC of 16 octs"))

@@ -40,6 +40,7 @@ func Upstreams(all ...proxy.UpstreamOptions) []proxy.UpstreamOptions {
 		o.Credits = cmp.Or(o.Credits, 128)
 		o.Share = cmp.Or(o.Share, 50)
 		o.SlowStart = cmp.Or(o.SlowStart, 16)
+		o.GSSWindow = cmp.Or(o.GSSWindow, 24)
 		o.CallInline = cmp.Or(o.CallInline, 64<<10)
 		o.ReplyInline = cmp.Or(o.ReplyInline, 4096)
 		o.SilentTimeout = cmp.Or(o.SilentTimeout, 4*time.Second)
