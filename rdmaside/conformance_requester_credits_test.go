@@ -17,7 +17,7 @@ var requesterCreditRules = []requesterRule{
 	{
 		section: "3.3.3", says: "MUST support inline thresholds of 1024 bytes, and without private data MUST assume them: Calls of 1024 and 1028, a Reply of 1024",
 		setup: func(tc *requesterCase) { tc.priv = rpcrdma.PrivateData{} },
-		run:   smallThresholds,
+		run:   smallThresholds, inline: 1024,
 	},
 	{section: "3.3.3", says: "an independent mechanism may be used: thresholds are the smaller of both sides', RFC 8797", same: TestRequesterThresholds},
 }

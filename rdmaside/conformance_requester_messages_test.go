@@ -2,6 +2,9 @@ package rdmaside
 
 import (
 	"bytes"
+	"errors"
+	"slices"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -19,7 +22,40 @@ var requesterMessageRules = []requesterRule{
 	{section: "4.3.3", says: "MUST provide a Reply chunk whenever the reply may be larger than the inline threshold; otherwise it is not present: READDIR of 3800 to 4200 octets", run: replyChunkWhenNeeded},
 	{section: "4.4.1", says: "memory regions must be protected from the Responder before the upper layer has access: their handles are dead when the Reply is given", run: handlesInvalidated},
 	{section: "4.4.1", says: "protected before the upper layer has access: an invalidation that takes its time keeps the Reply back", same: TestRequesterAsyncInvalidate},
-	{section: "4.4.1", says: "this includes memory of canceled RPCs: those that a lost connection ends", same: TestRequesterLoss},
+	canceled("those that a lost connection ends", errLost, func(tc *requesterCase) { tc.provider.Break(tc.r.conn, errLost) }),
+	canceled("those of a connection that is closed here", errLost, func(tc *requesterCase) { tc.loop.Do(func() { tc.r.Close(errLost) }) }),
+	canceled("those that pass their deadline", ErrDeadline, func(tc *requesterCase) { tc.sleep(61 * time.Second) }),
+}
+
+var errLost = errors.New("cable cut")
+
+// canceled returns a rule about Calls with chunks of each kind that are canceled: when the upper
+// layer hears of the first, the Responder can reach the memory of none.
+func canceled(says string, is error, cancel func(tc *requesterCase)) requesterRule {
+	return requesterRule{section: "4.4.1", says: "this includes memory of canceled RPCs: " + says, run: func(tc *requesterCase) {
+		tc.open(8)
+		idle := tc.replies.Used()
+		tc.send(readCall(1, 65536))
+		tc.send(writeCall(2, data8001))
+		tc.send(opaqueCall(3, 100))
+		tc.wantHandles("one for each Call", 3)
+		tc.peer.write(tc.peer.wantSend("READ").Writes[0].Segments[0], pattern(100, 1))
+		if n := tc.replies.Used(); n < idle+65536 {
+			tc.t.Errorf("%d octets are lent, %d before", n, idle)
+		}
+		var live []int
+		tc.onDone = func(*Call, *CallError) { live = append(live, tc.provider.Counts(tc.r.conn).Handles) }
+		cancel(tc)
+		for xid := range uint32(3) {
+			tc.wantFate("canceled", xid+1, InLimbo, is)
+		}
+		if !slices.Equal(live, []int{0, 0, 0}) {
+			tc.t.Errorf("%d live handles when the Calls ended", live)
+		}
+		if n := tc.replies.Used(); n > idle {
+			tc.t.Errorf("%d octets are lent at the end, %d before", n, idle)
+		}
+	}}
 }
 
 func longWithRoundup(tc *requesterCase) {

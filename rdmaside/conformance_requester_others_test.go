@@ -10,7 +10,7 @@ import (
 var requesterOtherRules = []requesterRule{
 	{section: "8797 4.1", says: "remote invalidation: MUST be of a handle of this XID only, or the connection is closed", same: TestRequesterRemoteInvalidation},
 	{section: "8797 4", says: "senders MUST set the reserved bits to zero; the flag is set when it is meant", setup: func(tc *requesterCase) { tc.opts.RemoteInvalidation = true }, run: requesterReservedBits},
-	{section: "8797 5.1", says: "no private data: MUST behave as if both sizes were zero, that is 1024", setup: func(tc *requesterCase) { tc.priv = rpcrdma.PrivateData{} }, run: noPrivateDataThresholds},
+	{section: "8797 5.1", says: "no private data: MUST behave as if both sizes were zero, that is 1024", setup: func(tc *requesterCase) { tc.priv = rpcrdma.PrivateData{} }, run: noPrivateDataThresholds, inline: 1024},
 	{section: "8167 4.1", says: "direction is that of the RPC message; credits are accounted separately: a reverse Call's are no grant", reverse: true, run: reverseCreditsApart},
 	{section: "8167 5.2", says: "rdma_vers MUST be that of the Call; the Reply MUST start with the same XID, and its msg_type MUST be REPLY", reverse: true, run: reverseReplyFields},
 	{section: "8167 5.3", says: "a non-empty chunk list, not supported: MUST reply RDMA_ERROR, ERR_CHUNK", reverse: true, run: reverseChunksRefused},

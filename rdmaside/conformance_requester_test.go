@@ -22,44 +22,77 @@ func TestConformanceRequester(t *testing.T) {
 // requesterSentRules hold for everything a Requester sends.
 var requesterSentRules = []sentRule{
 	{"3.4.5", "the Position field MUST be a multiple of four", func(m *sentMessage) bool {
-		for i := range m.header.Reads {
-			if m.header.Reads[i].Position%4 != 0 {
-				return true
-			}
-		}
-		return false
-	}},
+		return slices.ContainsFunc(m.header.Reads, func(r rpcrdma.ReadSegment) bool { return r.Position%4 != 0 }) || !m.ok && len(m.octets) >= 24 && m.words[3] < 2 && misplaced(m.octets)
+	}, []*sentMessage{broken(header(1, 8, rpcrdma.Msg, readAtPosition(42, 8)), getAttrCall(1))}},
 	{"3.5.3", "every segment of a Position Zero Read chunk MUST contain zero in its Position field", func(m *sentMessage) bool {
-		return m.words[3] == uint32(rpcrdma.NoMsg) && (len(m.header.Reads) == 0 || m.header.Reads[0].Position != 0)
+		return m.words[3] == uint32(rpcrdma.NoMsg) && (len(m.header.Reads) == 0 || slices.ContainsFunc(m.header.Reads, func(r rpcrdma.ReadSegment) bool { return r.Position != 0 }))
+	}, []*sentMessage{
+		broken(header(1, 8, rpcrdma.NoMsg, readAtPosition(4, 100))), broken(header(1, 8, rpcrdma.NoMsg, readAtPosition(0, 100), readAtPosition(100, 100))), broken(header(1, 8, rpcrdma.NoMsg, replyOf(100))),
 	}},
 	{"3.5.3", "a Position Zero Read chunk MUST include appropriate XDR roundup padding", func(m *sentMessage) bool {
 		return m.header.ReadLength(0)%4 != 0
+	}, []*sentMessage{broken(header(1, 8, rpcrdma.NoMsg, readAtPosition(0, 100, 41)))}},
+	{"4", "the header MUST be XDR encoded", func(m *sentMessage) bool { return !m.ok || len(m.octets)%4 != 0 }, []*sentMessage{
+		broken(words(1, 1, 8, 0, 2, 0, 0)), broken(plain(1, 8), make([]byte, 41)),
 	}},
-	{"4", "the header MUST be XDR encoded", func(m *sentMessage) bool { return !m.ok || len(m.octets)%4 != 0 }},
 	{"4.2.1", "this XID MUST be the same as the XID in the RPC message", func(m *sentMessage) bool {
 		return m.words[3] == uint32(rpcrdma.Msg) && (len(m.payload) < 4 || binary.BigEndian.Uint32(m.payload) != m.words[0])
+	}, []*sentMessage{broken(plain(1, 8), getAttrCall(2)), broken(plain(1, 8))}},
+	{"4.2.2", "this field MUST contain the value one", func(m *sentMessage) bool { return m.words[1] != 1 }, []*sentMessage{broken(words(1, 2, 8, 0, 0, 0, 0), getAttrCall(1))}},
+	{"4.2.4", "the total length of the gathered buffers cannot exceed the inline threshold: 4096, or 1024 without private data", func(m *sentMessage) bool { return len(m.octets) > m.inline }, []*sentMessage{
+		newSentMessage(make([]byte, 4100), false, 0), newSentMessage(make([]byte, 1028), false, 1024),
 	}},
-	{"4.2.2", "this field MUST contain the value one", func(m *sentMessage) bool { return m.words[1] != 1 }},
-	{"4.2.4", "the total length of the gathered buffers cannot exceed the inline threshold, 4096 in these cases", func(m *sentMessage) bool { return len(m.octets) > 4096 }},
 	{"4.2.4", "RDMA_NOMSG: one chunk list MUST be present and MUST hold the Payload stream; nothing is inline", func(m *sentMessage) bool {
 		return m.words[3] == uint32(rpcrdma.NoMsg) && (m.header.ReadLength(0) < oncrpc.CallHeaderMin || len(m.payload) != 0)
+	}, []*sentMessage{
+		broken(header(1, 8, rpcrdma.NoMsg)), broken(header(1, 8, rpcrdma.NoMsg, readAtPosition(0, 8))), broken(header(1, 8, rpcrdma.NoMsg, readAtPosition(0, 100)), getAttrCall(1)),
 	}},
 	{"4.2.4", "a Requester MUST NOT send RDMA_ERROR: not one but in answer to a reverse Call, RFC 8167 Section 5.3", func(m *sentMessage) bool {
 		return m.words[3] == uint32(rpcrdma.Error) && !m.reverse
+	}, []*sentMessage{broken(words(1, 1, 8, 4, 2))}},
+	{"4.6.1", "senders MUST NOT send RDMA_MSGP", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.MsgP) }, []*sentMessage{broken(header(1, 8, rpcrdma.MsgP))}},
+	{"4.6.2", "senders MUST NOT send RDMA_DONE", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.Done) }, []*sentMessage{broken(words(1, 1, 8, 3))}},
+	{"8267 6.4.2", "clients SHOULD send no more than a Position Zero Read chunk and another, one Write chunk, sixteen segments in each", manyChunks, []*sentMessage{
+		broken(header(1, 8, rpcrdma.NoMsg, readAtPosition(0, 100), readAtPosition(40, 8), readAtPosition(60, 8))),
+		broken(header(1, 8, rpcrdma.Msg, readAtPosition(40, 8), readAtPosition(60, 8)), getAttrCall(1)),
+		broken(header(1, 8, rpcrdma.NoMsg, readAtPosition(0, slices.Repeat([]uint32{4}, 17)...))),
+		broken(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(); h.AddWrite() }), getAttrCall(1)),
+		broken(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(make([]rpcrdma.Segment, 17)...) }), getAttrCall(1)),
+		broken(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.SetReply(make([]rpcrdma.Segment, 17)...) }), getAttrCall(1)),
 	}},
-	{"4.6.1", "senders MUST NOT send RDMA_MSGP", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.MsgP) }},
-	{"4.6.2", "senders MUST NOT send RDMA_DONE", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.Done) }},
-	{"8267 6.4.2", "clients SHOULD send no more than a Position Zero Read chunk and another, one Write chunk, sixteen segments in each", func(m *sentMessage) bool {
-		if len(m.header.Writes) > 1 || len(m.header.Reads) > 16 {
+}
+
+// manyChunks reports whether m has more chunks, or more segments in one, than an NFSv4 server
+// has to take.
+func manyChunks(m *sentMessage) bool {
+	segments := map[uint32]int{} // of Read chunks, by Position
+	for i := range m.header.Reads {
+		segments[m.header.Reads[i].Position]++
+	}
+	items := 0
+	for position, n := range segments {
+		if position != 0 {
+			items++
+		}
+		if n > 16 {
 			return true
 		}
-		for i := range m.header.Writes {
-			if len(m.header.Writes[i].Segments) > 16 {
-				return true
-			}
+	}
+	if items > 1 || len(m.header.Writes) > 1 {
+		return true
+	}
+	for i := range m.header.Writes {
+		if len(m.header.Writes[i].Segments) > 16 {
+			return true
 		}
-		return m.header.Reply != nil && len(m.header.Reply.Segments) > 16
-	}},
+	}
+	return m.header.Reply != nil && len(m.header.Reply.Segments) > 16
+}
+
+// misplaced reports whether b begins with a header whose first Read segment has a Position that
+// is no multiple of four. Header.Decode refuses such a header.
+func misplaced(b []byte) bool {
+	return binary.BigEndian.Uint32(b[16:]) == 1 && binary.BigEndian.Uint32(b[20:])%4 != 0
 }
 
 type requesterRule = conformanceCase[*requesterCase]

@@ -25,11 +25,11 @@ var responderCreditRules = []responderRule{
 	{section: "3.3.1", says: "a slow Requester, whose Sends do not complete here, is held to a bounded number of answers", run: slowRequesterBounded},
 	{
 		section: "3.3.3", says: "receivers MUST support inline thresholds of 1024 bytes, and without private data MUST assume them", setup: noPrivateData,
-		run: defaultThresholds,
+		run: defaultThresholds, inline: 1024,
 	},
 	{
 		section: "3.3.3", says: "in the absence of such a mechanism senders MUST assume 1024 bytes: a Reply of 1028 is not sent inline", setup: noPrivateData,
-		run: defaultThresholdLongReply,
+		run: defaultThresholdLongReply, inline: 1024,
 	},
 	{section: "3.3.3", says: "each connection provides one message at a time in the beginning: the second Call before the first Reply waits for it, the third is an overrun", run: secondCallBeforeReply},
 }

@@ -104,21 +104,33 @@ var responderHeaderRules = []responderRule{
 		return message(rpcrdma.Msg, writeOf1000[:writePos], func(h *rpcrdma.Header) { addReads(h, 0xfffffffc, tc.pulled(pattern(1000, 1))) })
 	}),
 	malformedCall("Read chunks that overlap", func(tc *responderCase) [][]byte {
-		return message(rpcrdma.Msg, writeOf1000[:writePos], func(h *rpcrdma.Header) {
-			addReads(h, writePos, tc.pulled(pattern(1000, 1)))
-			addReads(h, writePos+500, tc.pulled(pattern(100, 1)))
+		// The Payload stream has octets left behind the first chunk.
+		m := compoundCall(1, writeOp(pattern(1000, 1)), writeOp(pattern(100, 2)))
+		at := bytes.Index(m, pattern(1000, 1))
+		return message(rpcrdma.Msg, cut(m, at, 1000), func(h *rpcrdma.Header) {
+			addReads(h, at, tc.pulled(pattern(1000, 1)))
+			addReads(h, at+500, tc.pulled(pattern(100, 2)))
 		})
 	}),
 	malformedCall("Read chunk of 4 GiB", func(*responderCase) [][]byte {
 		return message(rpcrdma.Msg, writeOf1000[:writePos], func(h *rpcrdma.Header) { h.AddRead(uint32(writePos), rpcrdma.Segment{Handle: 1, Length: 0xffffffff}) })
 	}),
-	malformedCall("Position Zero Read chunk of 16 times 4 GiB", func(*responderCase) [][]byte {
+	malformedCall("Position Zero Read chunk of 4 GiB more than the Call", func(tc *responderCase) [][]byte {
 		return message(rpcrdma.NoMsg, nil, func(h *rpcrdma.Header) {
-			for range 16 {
-				h.AddRead(0, rpcrdma.Segment{Handle: 1, Length: 0xffffffff})
-			}
+			s := tc.pulled(opaqueCall(1, 9000))[0]
+			n := s.Length
+			s.Length = 0xffffffff
+			h.AddRead(0, s)
+			h.AddRead(0, shortened(s, int(n)+1))
 		})
 	}),
+	smallCalls(malformedCall("Position Zero Read chunk of 70,000 octets where Calls have no more than 65,536", func(tc *responderCase) [][]byte {
+		return message(rpcrdma.NoMsg, nil, func(h *rpcrdma.Header) { addReads(h, 0, tc.pulled(opaqueCall(1, 70000-40))) })
+	})),
+	smallCalls(malformedCall("Read chunk of 70,000 octets where Calls have no more than 65,536", func(tc *responderCase) [][]byte {
+		m := writeCall(1, pattern(70000, 1))
+		return message(rpcrdma.Msg, m[:len(m)-70000], func(h *rpcrdma.Header) { addReads(h, len(m)-70000, tc.pulled(pattern(70000, 1))) })
+	})),
 	garbageItem("the Payload stream ends before the item's count", func(tc *responderCase) [][]byte {
 		return message(rpcrdma.Msg, writeOf1000[:writePos-8], func(h *rpcrdma.Header) { addReads(h, writePos-8, tc.pulled(pattern(1000, 1))) })
 	}),
@@ -139,6 +151,12 @@ func malformed(name string, ws ...uint32) responderRule {
 // returns.
 func malformedCall(name string, build func(tc *responderCase) [][]byte) responderRule {
 	return errChunkRule("4.5.2", "an XDR parsing error: MUST reply ERR_CHUNK: "+name, build)
+}
+
+// smallCalls returns r for a Responder that takes Calls of 65,536 octets at most.
+func smallCalls(r responderRule) responderRule {
+	r.setup = func(tc *responderCase) { tc.opts.MaxCall = 64 << 10 }
+	return r
 }
 
 // garbageItem returns a rule of Section 4.5.2 about a message whose header is

@@ -42,12 +42,9 @@ var responderOtherRules = []responderRule{
 		},
 		run: reservedBitsIgnored,
 	},
-	{
-		section: "8797 5.1", says: "private data that does not conform: MUST behave as if there were none", setup: func(tc *responderCase) {
-			tc.dial.PrivateData = []byte{0xf6, 0xab, 0x0e, 0x18, 2, 1, 3}
-		},
-		run: badPrivateData,
-	},
+	badPrivateData("of version 2", 0xf6, 0xab, 0x0e, 0x18, 2, 1, 3, 3),
+	badPrivateData("with another format identifier", 0xf6, 0xab, 0x0e, 0x19, 1, 1, 3, 3),
+	badPrivateData("cut short", 0xf6, 0xab, 0x0e, 0x18, 1, 1, 3),
 	{section: "8167 5.1", says: "a reverse Call: rdma_vers MUST be that of forward Calls, the RPC Call MUST start with the same XID, its msg_type MUST be CALL", same: TestCallback},
 	{section: "8167 4.1", says: "reverse credits are accounted separately: one Call until the first Reply, then what the Requester grants", same: TestCallbackCredits},
 	{section: "8167 5.3", says: "without chunks, reverse Calls can be no larger than what can be sent inline; what is no Reply to them is none", same: TestCallbackRefusals},
@@ -100,8 +97,15 @@ func reservedBitsIgnored(tc *responderCase) {
 	}
 }
 
-func badPrivateData(tc *responderCase) {
-	tc.peer.send(0, plain(1, 8), opaqueCall(1, 8))
-	tc.answer(tc.wantCall("a call", opaqueCall(1, 8)), accepted(1, pattern(1028-28-24, 1)))
-	tc.wantError("1028 octets", 1, rpcrdma.ErrChunk)
+// badPrivateData returns a rule about a Requester with the private data b.
+func badPrivateData(name string, b ...byte) responderRule {
+	return responderRule{
+		section: "8797 5.1", says: "private data that does not conform: MUST behave as if there were none: " + name, inline: 1024,
+		setup: func(tc *responderCase) { tc.dial.PrivateData = b },
+		run: func(tc *responderCase) {
+			tc.peer.send(0, plain(1, 8), opaqueCall(1, 8))
+			tc.answer(tc.wantCall("a call", opaqueCall(1, 8)), accepted(1, pattern(1028-28-24, 1)))
+			tc.wantError("1028 octets", 1, rpcrdma.ErrChunk)
+		},
+	}
 }

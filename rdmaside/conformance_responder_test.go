@@ -26,23 +26,43 @@ func TestConformanceResponder(t *testing.T) {
 
 // responderSentRules hold for everything a Responder sends.
 var responderSentRules = []sentRule{
-	{"3.3.1", "the granted value MUST NOT be zero", func(m *sentMessage) bool { return m.words[2] == 0 }},
-	{"3.3.3", "no more than 4096 octets, or 1024 without private data, in one Send", func(m *sentMessage) bool { return len(m.octets) > 4096 }},
+	{"3.3.1", "the granted value MUST NOT be zero", func(m *sentMessage) bool { return m.words[2] == 0 }, []*sentMessage{broken(plain(1, 0), getAttrReply(1))}},
+	{"3.3.3", "no more than 4096 octets, or 1024 without private data, in one Send", func(m *sentMessage) bool { return len(m.octets) > m.inline }, []*sentMessage{
+		newSentMessage(make([]byte, 4100), false, 0), newSentMessage(make([]byte, 1028), false, 1024),
+	}},
 	{"4", "the header MUST be XDR encoded", func(m *sentMessage) bool {
 		return !m.ok && m.words[3] != uint32(rpcrdma.Error) || len(m.octets)%4 != 0
-	}},
+	}, []*sentMessage{broken(words(1, 1, 8, 0, 2, 0, 0)), broken(plain(1, 8), make([]byte, 41))}},
 	{"4.2.1", "this XID MUST be the same as the XID in the RPC message", func(m *sentMessage) bool {
 		return len(m.payload) > 0 && (len(m.payload) < 4 || binary.BigEndian.Uint32(m.payload) != m.words[0])
-	}},
+	}, []*sentMessage{broken(plain(1, 8), getAttrReply(2)), broken(plain(1, 8), []byte{0})}},
 	{"4.2.2", "this field MUST contain the value one, but for an RDMA_ERROR about another", func(m *sentMessage) bool {
 		return m.words[1] != 1 && (len(m.octets) != 28 || !bytes.Equal(m.octets[12:], words(4, 1, 1, 1)))
-	}},
+	}, []*sentMessage{broken(words(1, 2, 8, 0, 0, 0, 0), getAttrReply(1)), broken(words(1, 2, 8, 4, 2)), broken(words(1, 2, 8, 4, 1, 1, 2))}},
 	{"4.2.4", "RDMA_NOMSG: one chunk list MUST be present and MUST hold the Payload stream; nothing is inline", func(m *sentMessage) bool {
 		return m.words[3] == uint32(rpcrdma.NoMsg) && (m.header.Reply == nil || m.header.Reply.Length() < oncrpc.MinReply || len(m.payload) != 0)
+	}, []*sentMessage{
+		broken(header(1, 8, rpcrdma.NoMsg)), broken(header(1, 8, rpcrdma.NoMsg, replyOf(8))), broken(header(1, 8, rpcrdma.NoMsg, replyOf(100)), getAttrReply(1)),
 	}},
-	{"4.3.1", "Responders MUST leave the Read list empty in all replies", func(m *sentMessage) bool { return len(m.header.Reads) != 0 }},
-	{"4.6.1", "senders MUST NOT send RDMA_MSGP", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.MsgP) }},
-	{"4.6.2", "senders MUST NOT send RDMA_DONE", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.Done) }},
+	{"4.3.1", "Responders MUST leave the Read list empty in all replies", func(m *sentMessage) bool { return len(m.header.Reads) != 0 }, []*sentMessage{
+		broken(header(1, 8, rpcrdma.Msg, readAtPosition(40, 8)), getAttrReply(1)),
+	}},
+	{"4.6.1", "senders MUST NOT send RDMA_MSGP", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.MsgP) }, []*sentMessage{broken(header(1, 8, rpcrdma.MsgP))}},
+	{"4.6.2", "senders MUST NOT send RDMA_DONE", func(m *sentMessage) bool { return m.words[3] == uint32(rpcrdma.Done) }, []*sentMessage{broken(words(1, 1, 8, 3))}},
+}
+
+// replyOf adds a Reply chunk of n octets to a header.
+func replyOf(n uint32) func(h *rpcrdma.Header) {
+	return func(h *rpcrdma.Header) { h.SetReply(rpcrdma.Segment{Handle: 1, Length: n}) }
+}
+
+// readAtPosition adds segments of the given lengths to a header, all at one Position.
+func readAtPosition(position uint32, lengths ...uint32) func(h *rpcrdma.Header) {
+	return func(h *rpcrdma.Header) {
+		for _, n := range lengths {
+			h.AddRead(position, rpcrdma.Segment{Handle: 1, Length: n})
+		}
+	}
 }
 
 type responderRule = conformanceCase[*responderCase]

@@ -1,6 +1,8 @@
 package rdmaside
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,6 +30,7 @@ type conformanceCase[T any] struct {
 	same    func(t *testing.T) // another test that shows it; used in place of run
 	departs string             // why the rule is not kept; run then shows what the code does instead
 	reverse bool               // the case uses the reverse direction: RFC 8167
+	inline  int                // the inline threshold of what is sent, in octets; 0 means 4096
 }
 
 // A sentRule is a rule about every message that the role sends, in all cases
@@ -36,6 +39,7 @@ type sentRule struct {
 	section string
 	says    string
 	breaks  func(m *sentMessage) bool
+	broken  []*sentMessage // messages that break it: each shows that breaks can see that
 }
 
 // A sentMessage is a message of the side under test.
@@ -46,10 +50,11 @@ type sentMessage struct {
 	payload []byte
 	ok      bool // it could be decoded
 	reverse bool // sent in a case that uses the reverse direction
+	inline  int  // the inline threshold where it was sent, in octets
 }
 
-func newSentMessage(b []byte, reverse bool) *sentMessage {
-	m := &sentMessage{octets: b, reverse: reverse}
+func newSentMessage(b []byte, reverse bool, inline int) *sentMessage {
+	m := &sentMessage{octets: b, reverse: reverse, inline: cmp.Or(inline, 4096)}
 	for i := range m.words {
 		if len(b) >= 4*i+4 {
 			m.words[i] = binary.BigEndian.Uint32(b[4*i:])
@@ -63,6 +68,9 @@ func newSentMessage(b []byte, reverse bool) *sentMessage {
 }
 
 // String returns the message as it appears in the tables.
+// broken returns a message of the given parts, to show that a sentRule can be broken.
+func broken(parts ...[]byte) *sentMessage { return newSentMessage(bytes.Join(parts, nil), false, 0) }
+
 func (m *sentMessage) String() string {
 	proc := rpcrdma.Proc(m.words[3])
 	s := fmt.Sprintf("%v, credits %d", proc, m.words[2])
@@ -147,7 +155,7 @@ func seen(messages [][]byte) string {
 	var parts []string
 	n := 1
 	for _, b := range messages {
-		s := newSentMessage(b, false).String()
+		s := newSentMessage(b, false, 0).String()
 		if k := len(parts) - 1; k >= 0 && strings.TrimSuffix(parts[k], fmt.Sprintf(" (%d times)", n)) == s {
 			n++
 			parts[k] = fmt.Sprintf("%s (%d times)", s, n)
@@ -191,7 +199,7 @@ func conform[T observer](t *testing.T, role string, harness func(t *testing.T, s
 					messages := tc.sentMessages()
 					row.seen = seen(messages) + "; " + tc.outcome()
 					for _, b := range messages {
-						all = append(all, newSentMessage(b, c.reverse))
+						all = append(all, newSentMessage(b, c.reverse, c.inline))
 					}
 				}()
 				c.run(tc)
@@ -204,6 +212,14 @@ func conform[T observer](t *testing.T, role string, harness func(t *testing.T, s
 		row.passed = t.Run(r.section+" "+r.says, func(t *testing.T) {
 			if len(all) < 100 {
 				t.Errorf("%d messages show nothing", len(all))
+			}
+			if len(r.broken) == 0 {
+				t.Error("no message shows that the rule can be broken")
+			}
+			for _, m := range r.broken {
+				if !r.breaks(m) {
+					t.Errorf("%v: %x breaks the rule, and that is not seen", m, head(m.octets))
+				}
 			}
 			bad := 0
 			for _, m := range all {

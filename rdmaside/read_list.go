@@ -55,6 +55,10 @@ func (x *Exchange) layout(limit int) error {
 	}
 	x.chunks = x.chunks[:0]
 	var end, used uint64 // octets placed in the plain Call so far, and how many of them came from the Payload stream
+	total := stream      // with the chunks so far
+	if total > uint64(limit) {
+		return fmt.Errorf("%w: Payload stream of %d octets, %d are allowed", errReadList, total, limit)
+	}
 	for i := zero; i < len(h.Reads); {
 		ch := readChunk{position: h.Reads[i].Position, first: i}
 		var n uint64
@@ -62,27 +66,22 @@ func (x *Exchange) layout(limit int) error {
 			n += uint64(h.Reads[i].Length)
 		}
 		ch.last = i
-		if n > uint64(limit) || uint64(ch.position) > uint64(limit) {
-			return fmt.Errorf("%w: %d octets at position %d", errReadList, n, ch.position)
-		}
 		if uint64(ch.position) < end {
 			return fmt.Errorf("%w: chunks overlap at position %d", errReadList, ch.position)
 		}
-		gap := uint64(ch.position) - end
-		if gap > stream-used {
+		if uint64(ch.position) > end+stream-used {
 			return fmt.Errorf("%w: position %d is behind its end", errReadList, ch.position)
 		}
 		if n == 0 {
 			continue
 		}
-		used += gap
+		if total += n + -n&3; total > uint64(limit) {
+			return fmt.Errorf("%w: call of %d octets and more, %d are allowed", errReadList, total, limit)
+		}
+		used += uint64(ch.position) - end
 		ch.length, ch.padding = uint32(n), uint32(-n&3)
 		x.chunks = append(x.chunks, ch)
 		end = uint64(ch.position) + n + uint64(ch.padding)
-	}
-	total := end + stream - used
-	if total > uint64(limit) {
-		return fmt.Errorf("%w: call of %d octets, %d are allowed", errReadList, total, limit)
 	}
 	x.total = int(total)
 	return nil
