@@ -102,7 +102,7 @@ loops: 2
 			t.Errorf("%d of %d descriptors are for clients, want %d", got, tt.limit, tt.want)
 		}
 	}
-	if got := wantedDescriptors(c); got != 5110 {
-		t.Errorf("%d are wanted, want 5110", got)
+	if got := wantedDescriptors(c); got != 5000 {
+		t.Errorf("%d are wanted, want 5000", got)
 	}
 }

@@ -32,11 +32,13 @@ func clientDescriptors(c *configs.Config, limit int) int {
 	return max(limit-reservedDescriptors(c), limit/4)
 }
 
-// wantedDescriptors is how many clients the limits of the listeners in c allow.
+// wantedDescriptors is how many clients the limits of one listener in c allow, of the one with the
+// highest limits. The limits of several are seldom meant to be reached at once: every listener has
+// a high one by default.
 func wantedDescriptors(c *configs.Config) (n int) {
 	for i := range c.Listeners {
 		l := &c.Listeners[i].Limits
-		n += l.Connections + l.Starting
+		n = max(n, l.Connections+l.Starting)
 	}
 	return n
 }
@@ -53,6 +55,6 @@ func (b *bridge) limitDescriptors(c *configs.Config) {
 	b.engine.Sockets().SetLimit(n)
 	if wanted := wantedDescriptors(c); wanted > n {
 		b.log.Warn().Int("rlimit_nofile", limit).Int("clients", n).Int("limits", wanted).
-			Msg("RLIMIT_NOFILE allows fewer clients than limits.connections of all listeners together; raise RLIMIT_NOFILE, or lower limits.connections")
+			Msg("RLIMIT_NOFILE allows fewer clients than limits.connections of a listener; raise RLIMIT_NOFILE, or lower limits.connections")
 	}
 }
