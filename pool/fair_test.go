@@ -39,6 +39,7 @@ func contend(t *testing.T, p *Pool, d *fakeDialer, flows []*Flow, cost, depth []
 				i := index[e.Flow]
 				had[i] += float64(e.cost())
 				submit(t, p, e.Flow, cost[i], i%len(d.members))
+				e.Answered()
 				m.seat.Done(e, m.affinity)
 			}
 		}

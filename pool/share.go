@@ -12,18 +12,20 @@ import (
 // pool always keeps credits back, for hosts that hold few or none:
 //
 //	free credits          may be taken by a host
-//	more than a half      whatever it holds, up to a half; old Calls count twice
+//	more than a half      whatever it holds, up to a half; old Calls count twice. Unless seven
+//	                      eighths are free, it must have been answered lately or hold none
 //	more than an eighth   that holds none, or that is answered, after some seconds of scarcity
 //	an eighth or less     that holds none and has been answered lately
 //
 // The half is Options.Share. A Call is old after one to two seconds. Scarcity is when Calls have
-// waited and less than the half was free, at several ages in succession: by then the pool knows
+// waited and hardly more than the half was free, at several ages in succession: by then the pool knows
 // whose Calls hang, because their hosts get no Replies. So hosts whose Calls are answered have
 // nearly all credits, however slow the server is, and hosts whose Calls hang, however many there
 // are, do not get further than the half.
 //
 // A host that holds some may have one more Call on trial, if few are: a host with Calls that hang
-// may have others that do not. A few Calls of hosts that hold none and were not answered lately go
+// may have others that do not. A host that was not answered lately has to wait for that until its
+// Calls are old. A few Calls of hosts that hold none and were not answered lately go
 // as newcomers.
 
 // scarcity is for how many ages credits must have been scarce before hosts that are answered
@@ -103,8 +105,8 @@ func (p *Pool) scarce(w window) window {
 }
 
 // capped reports whether h holds so much, or has held it for so long, that it gets no further
-// credit from those that any host may take. During the slow start a host that was not answered
-// lately gets one. The caller holds p.mu.
+// credit from those that any host may take. A host that was not answered lately gets one, except
+// while nearly all are free: its first Reply shows that it may have more. The caller holds p.mu.
 func (p *Pool) capped(h *Host, w window) bool {
 	if h.held == 0 || !p.shares() {
 		return false
@@ -112,8 +114,8 @@ func (p *Pool) capped(h *Host, w window) bool {
 	switch old := h.held - h.ages.young(p.age); {
 	case h.held+old >= w.credits-w.half:
 		return true
-	case !p.slowStart.Over():
-		return !p.lately(h)
+	case !p.lately(h) && (w.free <= w.credits-w.eighth || !p.slowStart.Over()):
+		return true
 	}
 	return p.scarceFor >= scarcity && p.age-h.answered > 1
 }
@@ -254,7 +256,7 @@ func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 		}
 	}
 	for pl := q.trial.first; pl != nil && p.trials[onTrial] < most; pl = q.trial.first {
-		if w.due(pl) && (w.free > w.eighth || p.lately(pl.host)) {
+		if w.due(pl) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
 			return pl, onTrial
 		}
 		pl.moveTo(&q.aside)
@@ -284,7 +286,7 @@ func (qs *queues) poor(f *Flow) bool {
 // p.mu.
 func (p *Pool) grow() (hang int) {
 	p.age++
-	if w := p.window(); p.shares() && p.queue.n > 0 && w.free <= w.half {
+	if w := p.window(); p.shares() && p.queue.n > 0 && w.free <= w.half+w.eighth {
 		if p.scarceFor++; p.scarceFor == scarcity && 2*p.old() >= w.half {
 			hang = p.old()
 		}

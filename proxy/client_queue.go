@@ -42,9 +42,10 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 }
 
 // pinned returns the queue for the Call h: q, or the queue of a new pinned connection if h needs
-// one. Calls that are under way stay in q.
+// one. Calls that are under way stay in q. A NULL Call needs none: another bridge primes connections
+// with it that no client uses.
 func (g *ledger) pinned(q *clientQueue, h *oncrpc.Call) (*clientQueue, error) {
-	if mode := q.u.settings().Mode; mode == ModeShared || mode != ModePinned && !q.needsPin(h) {
+	if mode := q.u.settings().Mode; mode == ModeShared || h.Procedure == 0 || mode != ModePinned && !q.needsPin(h) {
 		return q, nil
 	}
 	p, err := q.u.pin(g.front)

@@ -62,6 +62,7 @@ type probe struct {
 	out     bool // a NULL Call is outstanding
 	over    bool // the connection has ended
 	stalled bool // the connection is counted as stalled
+	priming bool // the NULL Call primes the connection, and has no credit of the pool
 	timer   *time.Timer
 }
 
@@ -197,6 +198,39 @@ func (p *probe) send() bool {
 	return true
 }
 
+// The NULL Call that primes a connection to an upstream that has not answered any Call is one of
+// NFS version 3: a server without it answers that.
+const primeProgram, primeVersion = oncrpc.ProgramNFS, 3
+
+// prime sends a NULL Call on a connection that is new. The pool learns of the connection's credits
+// when it is answered.
+func (p *probe) prime() {
+	program, version := uint32(primeProgram), uint32(primeVersion)
+	if spoken := p.u.probes.spoken.Load(); spoken != 0 {
+		program, version = uint32(spoken>>32), uint32(spoken)
+	}
+	if p.over {
+		return
+	}
+	p.priming = true
+	if p.prepare(program, version) != nil {
+		p.primed()
+		return
+	}
+	if p.m.ask(p) != nil {
+		p.release()
+		p.primed()
+		return
+	}
+	p.out, p.sentAt = true, time.Now()
+}
+
+// primed gives the pool the connection's credits.
+func (p *probe) primed() {
+	p.priming = false
+	p.seat.Granted(p.m.credits(), p.loop.index)
+}
+
 // prepare makes the NULL Call.
 func (p *probe) prepare(program, version uint32) error {
 	// RFC 5531 Section 9: XID, CALL, RPC version, program, version, procedure 0,
@@ -230,7 +264,14 @@ func (p *probe) done(answered bool) {
 	} else {
 		p.u.probes.failed.Inc()
 	}
-	p.returnCredit()
+	if !p.priming {
+		p.returnCredit()
+		return
+	}
+	if answered {
+		p.u.slowStart.Answered(0, 0, p.loop.index)
+	}
+	p.primed()
 }
 
 // returnCredit returns the credit.

@@ -345,7 +345,7 @@ func TestCallsNotSentInFull(t *testing.T) {
 		return nil, false
 	}})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024, Share: 100}})
 	c := h.Client(p.Addr("nfs"))
 	const writes = 32
 	for i := range uint32(writes) { // more than the sockets hold

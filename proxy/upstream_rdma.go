@@ -41,8 +41,10 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s
 		return nil, err
 	}
 	m.r = r
-	// The connection has one credit until the first Reply: RFC 8166 Section 3.3.3.
-	s.Granted(r.Grant(), pool.Elsewhere)
+	// The connection has one credit until the first Reply: RFC 8166 Section 3.3.3. A Call that
+	// hangs would hold it for long, so that a NULL Call has it, and the pool has none before.
+	s.Granted(0, pool.Elsewhere)
+	l.tcp.Post(loop.TaskFunc(m.probe.prime))
 	m.probe.start()
 	return m, nil
 }
