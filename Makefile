@@ -10,7 +10,7 @@ CHAOS_TIME ?= 10m
 BENCHTIME ?= 1s
 ROUNDS ?= 9
 
-.PHONY: build test check lint unit conformance fuzz chaos lab-test lab bench bench-peers bench-neighbours install clean
+.PHONY: build test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
@@ -38,6 +38,9 @@ conformance: ## rule by rule, how the Responder and the Requester keep RFC 8166:
 	@mkdir -p out && rm -f out/conformance.md
 	@RDMABRIDGE_CONFORMANCE=$(CURDIR)/out/conformance.md $(GO) test -count=1 -run '^TestConformance' ./rdmaside || failed=1; \
 		cat out/conformance.md; exit $${failed:-0}
+
+mutate: ## changes the code under rows of the conformance tests and lists the rows that do not notice; not part of make test
+	./.ci/mutate.sh
 
 fuzz: ## every fuzz target for $(FUZZTIME)
 	./.ci/fuzz.sh $(FUZZTIME)
