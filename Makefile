@@ -53,8 +53,8 @@ lab-test: build ## the tests against Linux in the guest
 
 lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.1:20049 (RDMA) and :20048 (MOUNT)
 	mkdir -p out
-	deploy/lab/mkinitrd.sh out/guest.zst
-	deploy/lab/boot.sh out/guest.zst --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
+	deploy/lab/mkinitrd.sh out/guest.cpio
+	deploy/lab/boot.sh out/guest.cpio --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
 
 bench-neighbours: ## how much a bad client delays the others: docs/bench.md
 	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./cmd/rdmabridge

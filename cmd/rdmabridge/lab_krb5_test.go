@@ -19,7 +19,7 @@ func testKerberos(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 			t.Run(sec+"/"+v, func(t *testing.T) {
 				before := b.shapes(t)
 				g.job(t, 2*time.Minute, far.script("SEC="+sec+" /lab/users.sh", v))
-				g.job(t, 4*time.Minute, far.script("SEC="+sec+" LOCKS=no SIZES='0 1 3 4095 4096 65537 3000001' /lab/files.sh", v))
+				g.job(t, 4*time.Minute, far.script("SEC="+sec+" LOCKS=no NAMES=700 SIZES='0 1 3 4095 4096 65537 3000001' /lab/files.sh", v))
 				b.wantQuiet(t)
 				if b == nil {
 					return

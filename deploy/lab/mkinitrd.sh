@@ -27,9 +27,29 @@ copy_with_libs() { # SRC [DST]
 
 copy_libs() { # OF
     { ldd "$1" 2> /dev/null || true; } | { grep -oE '/[^ )]+' || true; } | while read -r lib; do
+        case $lib in "$root"/*) continue ;; esac # a stub
         mkdir -p "$root$(dirname "$lib")"
         [ -e "$root$lib" ] || cp -L "$lib" "$root$lib"
     done
+}
+
+# stub PROGRAM LIBRARY... gives a program in the place of each library one of the same name with those
+# functions that the program names; they abort. The libraries that it needed are not copied.
+stub() {
+    local program=$1 lib real dir=$root/lib/x86_64-linux-gnu
+    mkdir -p "$dir"
+    shift
+    for lib in "$@"; do
+        real=$(ldd "$program" | awk -v lib="$lib" '$1 == lib { print $3 }')
+        # Lines of a function and its version; some libraries have no versions.
+        join <(nm -D --undefined-only "$program" | awk '{ print $2 }' | sort) \
+            <(nm -D --defined-only "$real" | awk '{ sub("@@", "@"); print $3 }' | sort) | tr @ ' ' > "$dir/stub"
+        awk '{ print "void " $1 "(void) { __builtin_abort(); }" }' "$dir/stub" > "$dir/stub.c"
+        awk 'NF == 2 { of[$2] = of[$2] $1 "; " } END { for (v in of) print v " { " of[v] "};"; if (!NR || NF < 2) print "{ *; };" }' "$dir/stub" > "$dir/stub.map"
+        gcc -shared -fPIC -O1 -o "$dir/$lib" -Wl,-soname="$lib" -Wl,--version-script="$dir/stub.map" "$dir/stub.c"
+        rm "$dir"/stub*
+    done
+    LD_LIBRARY_PATH=$dir copy_with_libs "$program"
 }
 
 # Real programs replace the applets of the same name, so install the applets first.
@@ -38,7 +58,7 @@ for applet in $(/bin/busybox --list); do
     [ "$applet" = busybox ] || ln -sf busybox "$root/bin/$applet"
 done
 for b in /usr/sbin/rpc.nfsd /usr/sbin/rpc.mountd /usr/sbin/rpc.statd /usr/sbin/exportfs /usr/sbin/mount.nfs \
-    /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/fio /usr/bin/cmp /usr/bin/rping \
+    /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/cmp /usr/bin/rping \
     /usr/sbin/rpc.gssd /usr/sbin/rpc.svcgssd /usr/sbin/rpc.idmapd /usr/sbin/krb5kdc /usr/sbin/kdb5_util \
     /usr/sbin/kadmin.local /usr/bin/kinit /usr/bin/klist /usr/bin/getfacl /usr/bin/setfacl /usr/bin/getfattr \
     /usr/bin/setfattr /usr/bin/nfs4_getfacl /usr/bin/nfs4_setfacl /usr/sbin/mkfs.xfs; do
@@ -46,13 +66,16 @@ for b in /usr/sbin/rpc.nfsd /usr/sbin/rpc.mountd /usr/sbin/rpc.statd /usr/sbin/e
     rm -f "$root/bin/$(basename "$b")"
     copy_with_libs "$b"
 done
+# Ceph, Gluster and others, of which fio needs none here: to load them takes a second of emulation.
+stub /usr/bin/fio librbd.so.1 librados.so.2 libgfapi.so.0 libnbd.so.0 libpmemblk.so.1 libpmem.so.1
 libdir=/usr/lib/x86_64-linux-gnu
 for p in rxe siw; do
     copy_with_libs "$libdir/libibverbs/lib$p-rdmav34.so"
     cp "/etc/libibverbs.d/$p.driver" "$root/etc/libibverbs.d/"
 done
 for b in /lib/x86_64-linux-gnu/libnss_files.so.2 $libdir/krb5/plugins/kdb/db2.so \
-    $libdir/libnfsidmap/nsswitch.so $libdir/libnfsidmap/static.so /lib/x86_64-linux-gnu/libverto-libev.so.1; do
+    $libdir/libnfsidmap/nsswitch.so $libdir/libnfsidmap/static.so /lib/x86_64-linux-gnu/libverto-libev.so.1 \
+    /lib/x86_64-linux-gnu/libgcc_s.so.1; do # pthread_exit opens the last one
     copy_with_libs "$b"
 done
 for b in "$@"; do copy_with_libs "$b" "/usr/local/bin/$(basename "$b")"; done
@@ -93,5 +116,5 @@ done
 cp "$LAB_CACHE/root/lib/modules/$ver"/modules.{order,builtin,builtin.modinfo} "$modules/"
 depmod -b "$root" "$ver"
 mkdir -p "$(dirname "$out")"
-(cd "$root" && find . | cpio -o -H newc --quiet | zstd -q -3) > "$out.tmp"
+(cd "$root" && find . | cpio -o -H newc --quiet) > "$out.tmp" # not compressed: an emulated CPU unpacks slowly
 mv "$out.tmp" "$out"

@@ -5,7 +5,7 @@
 begin
 f=chunks-$vers-$port
 do_mount
-head -c 4194304 /dev/urandom > /tmp/chunks
+random 4194304 > /tmp/chunks
 for size in 8k:64 64k:16 1M:4; do
     bs=${size%:*} count=${size#*:}
     dd if=/tmp/chunks of=/tmp/want bs=$bs count=$count 2> /dev/null

@@ -17,7 +17,7 @@ step "sizes"
 mkdir -p $ours
 sizes="${SIZES:-0 1 3 4095 4096 65537 67108864}"
 for n in $sizes; do
-    [ -e "$ours/$n" ] || head -c "$n" /dev/urandom > "$ours/$n"
+    [ -e "$ours/$n" ] || random "$n" > "$ours/$n"
     dd if="$ours/$n" of="$m/$n" bs=1M 2> /dev/null || die "write $n"
 done
 sync -f "$m" 2> /dev/null || sync

@@ -6,7 +6,7 @@ begin
 more=$OPTS
 d=iosize-$vers-$port
 m=/mnt/$d e=$SERVER/$d
-head -c 4200001 /dev/urandom > /tmp/iosize
+random 4200001 > /tmp/iosize
 for n in ${IOSIZES:-4096 16384 69632 262144 1048576}; do
     OPTS=${more:+$more,}rsize=$n,wsize=$n
     do_mount
@@ -15,7 +15,7 @@ for n in ${IOSIZES:-4096 16384 69632 262144 1048576}; do
     w=$(ops WRITE)
     # The page cache sends WRITEs of whole pages, and one of the rest.
     for size in 1 $((n - 1)) $n $((n + 1)) $((3 * n + 7)); do
-        head -c $size /tmp/iosize > /tmp/part
+        first $size /tmp/iosize > /tmp/part
         cat /tmp/part > "$m/$size" || die "write $size"
         same "$size on the server, wsize $n" /tmp/part "$e/$size"
     done

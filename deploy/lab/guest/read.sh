@@ -3,7 +3,7 @@
 . /lab/lib.sh
 begin
 f=read-$vers-$port
-head -c 33554432 /dev/urandom > "/export/$f" || die "no room in /export"
+random 33554432 > "/export/$f" || die "no room in /export"
 do_mount
 dd if="/mnt/$f" of=/tmp/read bs=1M iflag=direct 2>/dev/null || die "dd: status $?"
 same "what was read" /tmp/read "/export/$f"

@@ -11,7 +11,7 @@ mkdir "$m" || die "mkdir"
 blocks() { sync "$1"; stat -c %b "$1"; }
 
 # Data, a hole of 2 MiB, data, a hole to the end.
-head -c 65536 /dev/urandom > /tmp/sparse
+random 65536 > /tmp/sparse
 dd if=/tmp/sparse of="$m/f" bs=64k 2> /dev/null || die "write"
 dd if=/tmp/sparse of="$m/f" bs=64k seek=33 conv=notrunc 2> /dev/null || die "write past a hole"
 truncate -s 4M "$m/f"
@@ -39,8 +39,8 @@ equal "blocks taken" $(($(blocks "$e/f") - before)) 2048
 same "file with holes" "$e/f" "$m/f"
 
 # The server completes a short copy before it answers, and reports the end of a long one by a callback.
-head -c 5000000 /dev/urandom > "$e/long"
-head -c 100000 /dev/urandom > "$e/short"
+random 5000000 > "$e/long"
+random 100000 > "$e/short"
 read=$(ops READ) write=$(ops WRITE)
 for f in short long; do
     n=$(ops COPY)

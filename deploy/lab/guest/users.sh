@@ -16,7 +16,7 @@ mkdir -m 777 "$m" && chmod 777 "$m" || die "mkdir"
 equal "root is" "$(stat -c %u "$e")" 0
 as bob "ls $m" 2> /dev/null && die "bob came in without a ticket"
 ticket alice
-head -c 300001 /dev/urandom > /tmp/alices
+random 300001 > /tmp/alices
 chmod 644 /tmp/alices
 as alice "umask 077; cat /tmp/alices > $m/alices" || die "alice writes"
 equal "alice is" "$(stat -c %u:%a "$e/alices")" 1000:600

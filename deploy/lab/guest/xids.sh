@@ -7,7 +7,7 @@ d=/export/disk/xids-$SEC
 rm -rf $d
 mkdir $d
 for i in 0 1 2 3 4 5 6 7; do
-    head -c $((262144 + i)) /dev/urandom > $d/f$i
+    random $((262144 + i)) > $d/f$i
     chmod 666 $d/f$i
 done
 if [ "$SEC" != sys ]; then
