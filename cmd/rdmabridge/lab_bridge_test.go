@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,6 +26,7 @@ type bridgeProcess struct {
 	binary, config string
 	port, admin    int
 	process        *process
+	started        time.Time
 	read           int // octets of the log that wantQuiet and wantNoErrors have read
 }
 
@@ -110,6 +112,7 @@ func newBridgeWith(t *testing.T, port, admin int, text string) *bridgeProcess {
 func (b *bridgeProcess) start(t *testing.T) {
 	t.Helper()
 	b.process = start(b.owner, b.binary, "serve", "-c", b.config)
+	b.started = time.Now()
 	b.read = 0
 	log := b.process
 	b.owner.Cleanup(func() {
@@ -265,13 +268,23 @@ func (b *bridgeProcess) news(t *testing.T, levels ...string) []string {
 	return found
 }
 
-// wantQuiet fails if the bridge has logged a warning or an error.
+// serverIdle is for how long a connection is idle before knfsd and lockd close it.
+const serverIdle = 6 * time.Minute
+
+// wantQuiet fails if the bridge has logged a warning or an error. It ignores that the server
+// closed connections if they may have been idle for long enough, on a busy host.
 func (b *bridgeProcess) wantQuiet(t *testing.T) {
 	t.Helper()
 	if b == nil {
 		return
 	}
-	if lines := b.news(t, "warn", "error", "fatal", "panic"); len(lines) > 0 {
+	lines := b.news(t, "warn", "error", "fatal", "panic")
+	if time.Since(b.started) > serverIdle {
+		lines = slices.DeleteFunc(lines, func(line string) bool {
+			return strings.Contains(line, `"message":"no connection to upstream"`) && strings.Contains(line, `EOF"`)
+		})
+	}
+	if len(lines) > 0 {
 		t.Errorf("the bridge complained:\n%s", strings.Join(lines, ""))
 	}
 }

@@ -15,14 +15,16 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// testRDMA tests the other direction: clients on RDMA and servers on TCP.
+// TestLabRDMA tests the other direction: clients on RDMA and servers on TCP.
 //
 //	the guest's NFS client -- iWARP --> rdmabridge -- TCP --> the guest's knfsd
 //	                                        '------- TCP --> nfs-ganesha on this host
 //
 // RDMABRIDGE_LAB_DIRECT=1 leaves NFS/RDMA to knfsd and mounts ganesha over TCP.
 // RDMABRIDGE_LAB_FULL=1 runs everything with every version of NFS, and with files of 64 MiB.
-func testRDMA(t *testing.T, g *guest) {
+func TestLabRDMA(t *testing.T) {
+	needLab(t)
+	g := bootGuest(t)
 	full := os.Getenv("RDMABRIDGE_LAB_FULL") == "1"
 	// some is all versions, or a selection unless RDMABRIDGE_LAB_FULL=1.
 	some := func(versions ...string) []string {
@@ -101,12 +103,12 @@ func (f *rdmaFront) start(t *testing.T, g *guest) {
 	p := freePorts(t, 7)
 	f.bridge = newBridgeWith(t, p[0], p[1], fmt.Sprintf(`
 listeners:
-  - {name: nfs, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: storage}
-  - {name: nfs-2, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: storage}
-  - {name: mount, address: "127.0.0.1:%d", transport: tcp, upstream: mountd}
-  - {name: away, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: ganesha}
-  - {name: away-2, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: ganesha}
-  - {name: away-mount, address: "127.0.0.1:%d", transport: tcp, upstream: ganesha-mountd}
+  - {name: nfs, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: storage, limits: {connections: 64}}
+  - {name: nfs-2, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: storage, limits: {connections: 64}}
+  - {name: mount, address: "127.0.0.1:%d", transport: tcp, upstream: mountd, limits: {connections: 64}}
+  - {name: away, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: ganesha, limits: {connections: 64}}
+  - {name: away-2, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: ganesha, limits: {connections: 64}}
+  - {name: away-mount, address: "127.0.0.1:%d", transport: tcp, upstream: ganesha-mountd, limits: {connections: 64}}
 upstreams:
   - {name: storage, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4}}
   - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:%d"]}

@@ -7,9 +7,10 @@ package main
 //	the guest's NFS client -- TCP --> rdmabridge on this host -- iWARP --> the guest's knfsd
 //	                                      '---- MOUNT over TCP ---> the guest's mountd
 //
-// and the other way round, as testRDMA says.
+// and the other way round, as TestLabRDMA says.
 //
-// One guest serves every test. RDMABRIDGE_LAB=1 promises that deploy/lab/install.sh was
+// Each TestLab function has a guest of its own and can run beside the others, as a process of
+// its own: TestMain says why. RDMABRIDGE_LAB=1 promises that deploy/lab/install.sh was
 // run; without it the tests skip. With RDMABRIDGE_LAB_DIRECT=1 the client mounts the
 // guest's own server over plain TCP: what fails then is not the bridge's doing.
 
@@ -22,26 +23,41 @@ import (
 // kernelVersions are the NFS versions that the Linux client mounts.
 var kernelVersions = []string{"3", "4.0", "4.1", "4.2"}
 
-func TestLab(t *testing.T) {
+// needLab skips the test where there is no lab.
+func needLab(t *testing.T) {
+	t.Helper()
 	if os.Getenv("RDMABRIDGE_LAB") != "1" {
 		t.Skip("needs the packages and the kernel of deploy/lab/install.sh: set RDMABRIDGE_LAB=1")
 	}
-	g := bootGuest(t)
-	direct := os.Getenv("RDMABRIDGE_LAB_DIRECT") == "1"
-	far := farEnd{nfs: g.nfs, mount: g.mount}
-	var b *bridgeProcess
-	if !direct {
-		b = startBridge(t, g)
-		far = farEnd{nfs: b.port, mount: b.port}
-	}
+}
 
+// TestLab runs the clients and the features of each version of NFS.
+func TestLab(t *testing.T) {
+	g, b, far, direct := startLab(t)
 	testLabClients(t, g, b, far)
 	testLabWire(t, g, b, far, direct)
 	testLabFeatures(t, g, b, far, direct)
+	t.Run("stop", func(t *testing.T) { b.stop(t) })
+}
+
+// TestLabCalls runs what concerns single Calls, and restarts.
+func TestLabCalls(t *testing.T) {
+	g, b, far, direct := startLab(t)
 	testLabCalls(t, g, b, far, direct)
 	testLabRestarts(t, g, b, far, direct)
-	t.Run("rdma", func(t *testing.T) { testRDMA(t, g) }) // late: b is idle meanwhile, and knfsd closes idle connections
 	t.Run("stop", func(t *testing.T) { b.stop(t) })
+}
+
+// startLab boots a guest and starts a bridge in front of it, or none.
+func startLab(t *testing.T) (g *guest, b *bridgeProcess, far farEnd, direct bool) {
+	t.Helper()
+	needLab(t)
+	g = bootGuest(t)
+	if os.Getenv("RDMABRIDGE_LAB_DIRECT") == "1" {
+		return g, nil, farEnd{nfs: g.nfs, mount: g.mount}, true
+	}
+	b = startBridge(t, g)
+	return g, b, farEnd{nfs: b.port, mount: b.port}, false
 }
 
 // testLabClients runs files, fio and the clients in user space.
