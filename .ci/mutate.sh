@@ -26,6 +26,9 @@ Requester|8267_6.4.2|rdmaside/requester_send.go|s/^\t\t\th.AddRead(c.Analysis.Ar
 Requester|3.5.3_every_segment|rdmaside/requester_send.go|s/^\t\t\th.AddRead(0, .*/&; h.AddRead(4, rpcrdma.Segment{})/
 Requester|4.2.4_the_total_length|rdmaside/rpcrdma/private_data.go|s/return PrivateData{SendSize: DefaultInline, RecvSize: DefaultInline}, false/return PrivateData{SendSize: 4096, RecvSize: 4096}, false/
 Requester|4.4.1_.*pass_their_deadline|rdmaside/requester_deadline.go|s/^\tr.end(fmt.Errorf("%w: %s, xid.*/\tpc.handles, pc.err = [callHandles]fabric.Handle{}, ErrDeadline; r.finish(pc)/;s/^\t"time"$/&\n\n\t"github.com\/rdmabridge\/rdmabridge\/rdmaside\/fabric"/
+Requester|4.4.1_.*closed_here|rdmaside/requester_state.go|s/^\t\tr.conn.Close(err)/for r.oldest >= 0 { pc := \&r.slots[r.oldest]; pc.handles, pc.err = [callHandles]fabric.Handle{}, err; r.finish(pc) }; &/
+Responder|3.4.5_the_value_in_this_field|rdmaside/rpcrdma/decode.go|s/position%4 != 0/false/
+Responder|4.5.2_.*more_Write_chunks|rdmaside/rpcrdma/decode.go|s/len(h.Writes) >= maxWrites/false/
 TABLE
 }
 
