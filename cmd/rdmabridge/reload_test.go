@@ -23,19 +23,25 @@ import (
 // An echoServer answers every RPC Call over TCP at once. The result is a name.
 type echoServer struct {
 	*proxytest.TCPServer
-	addr string
+	addr   string
+	primes atomic.Int64 // NULL Calls with AUTH_NONE, by which bridges prime connections
 }
 
 func startEchoServer(t *testing.T, name string) *echoServer {
 	t.Helper()
+	s := &echoServer{}
 	l, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		if c.Flavor == oncrpc.FlavorNone {
+			s.primes.Add(1)
+		}
 		return append(oncrpc.AppendAccepted(nil, c.XID, oncrpc.Success), name...), true
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	return &echoServer{TCPServer: l, addr: l.Addr()}
+	s.TCPServer, s.addr = l, l.Addr()
+	return s
 }
 
 // A caller makes one Call after the other, and connects again when it loses its
@@ -84,7 +90,7 @@ func (c *caller) use(conn net.Conn) (ended bool, err error) {
 		}
 		xid := uint32(c.calls.Load()) + 1
 		conn.SetDeadline(time.Now().Add(20 * time.Second))
-		if _, err := conn.Write(testkit.Record(nullCall(xid, c.program, 3))); err != nil {
+		if _, err := conn.Write(testkit.Record(userCall(xid, c.program, 3))); err != nil {
 			return false, nil // the bridge has read nothing of the Call
 		}
 		m, err := testkit.ReadRecord(conn)
@@ -103,6 +109,13 @@ func (c *caller) use(conn net.Conn) (ended bool, err error) {
 		}
 		c.calls.Add(1)
 	}
+}
+
+// userCall is a NULL Call with AUTH_SYS.
+func userCall(xid, program, version uint32) []byte {
+	// RFC 5531 Section 9: XID, CALL, RPC version, program, version, procedure; AUTH_SYS with
+	// stamp, no name, uid, gid and no other gids; AUTH_NONE.
+	return testkit.Words(xid, oncrpc.TypeCall, 2, program, version, 0, uint32(oncrpc.FlavorSys), 20, 0, 0, 1, 1, 0, 0, 0)
 }
 
 // end stops the caller and reports its error.
