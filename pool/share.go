@@ -49,9 +49,8 @@ const (
 // host to get one.
 type window struct {
 	credits, free int
-	half          int    // more than these must be free for hosts that hold some
-	eighth        int    // more than these must be free for hosts that were not answered lately
-	served        *queue // the least served queue, while turns come: window.due
+	half          int // more than these must be free for hosts that hold some
+	eighth        int // more than these must be free for hosts that were not answered lately
 }
 
 // firstAge is the age of a new pool, in which no host counts as answered lately.
@@ -64,6 +63,7 @@ type shared struct {
 	ages        ages        // of these Calls
 	trials      [trials]int // of these Calls, those that go on trial
 	thawing     bool        // thaw has set its timer
+	behind      *queue      // in poorest: the least served queue, while turns come; otherwise nil
 	turned      time.Time   // when a Call went in its host's turn
 	scarceFor   int         // ages for which credits have been scarce
 }
@@ -71,15 +71,15 @@ type shared struct {
 // window returns the window at present. While the slow start is not over, its limit stands for
 // the credits. The caller holds p.mu.
 func (p *Pool) window() window {
-	w := window{credits: p.credits, free: p.credits - p.inUse}
+	credits, free := p.credits, p.credits-p.inUse
 	if !p.slowStart.Over() {
-		p.slowStart.bound(&w)
+		credits, free = p.slowStart.bound(credits, free)
 	}
-	if p.shares() {
-		w.half = w.credits - (w.credits*p.opts.Share+99)/100
-		w.eighth = min((w.credits+4)/8, w.half)
+	if !p.shares() {
+		return window{credits: credits, free: free}
 	}
-	return w
+	half := credits - (credits*p.opts.Share+99)/100
+	return window{credits, free, half, min((credits+4)/8, half)}
 }
 
 // shares reports whether the pool keeps credits back.
@@ -91,8 +91,8 @@ const frozen = 50 * time.Millisecond
 // due reports whether a Call of pl may go before its host's turn: neither the host nor the queue
 // has had more than its share, or turns do not come, because the hosts that wait for theirs hold
 // what they may.
-func (w *window) due(pl *place) bool {
-	return w.served == nil || !pl.turn.in() || pl.turn.deficit >= 0 && pl.queue.served <= w.served.served+maxLag
+func (s *shared) due(pl *place) bool {
+	return s.behind == nil || !pl.turn.in() || pl.turn.deficit >= 0 && pl.queue.served <= s.behind.served+maxLag
 }
 
 // scarce is w with the half lowered to the eighth if credits have been scarce for some ages: only
@@ -180,8 +180,9 @@ func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
 func (p *Pool) poorest(s *Seat, w window) (*place, trial) {
 	qs := &p.queue
 	lot := rand.Uint32()
+	p.behind = nil
 	if time.Since(p.turned) <= frozen {
-		w.served = leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
+		p.behind = leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
 	}
 	if pl, t := p.poorIn(qs.bySeat[s.index], w, lot); pl != nil {
 		return pl, t
@@ -208,7 +209,7 @@ func (p *Pool) poorIn(q *queue, w window, lot uint32) (*place, trial) {
 	pl := q.poor.first
 	for indebted := 0; pl != nil && indebted < mostIndebted; {
 		switch {
-		case !w.due(pl):
+		case !p.due(pl):
 			indebted++
 			p.thaw()
 			pl.moveTo(nil)
@@ -247,7 +248,7 @@ const mostIndebted = 16
 // lately and holds nothing. The caller holds p.mu.
 func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 	most := max(1, w.eighth)
-	if pl := q.unknown.first; pl != nil && w.due(pl) {
+	if pl := q.unknown.first; pl != nil && p.due(pl) {
 		if w.free > w.eighth {
 			return pl, noTrial
 		}
@@ -256,7 +257,7 @@ func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 		}
 	}
 	for pl := q.trial.first; pl != nil && p.trials[onTrial] < most; pl = q.trial.first {
-		if w.due(pl) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
+		if p.due(pl) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
 			return pl, onTrial
 		}
 		pl.moveTo(&q.aside)

@@ -164,13 +164,12 @@ func (s *SlowStart) Answered(cost int, age uint32, here int) {
 	s.wake(here)
 }
 
-// bound lowers w to what the slow start leaves of it.
-func (s *SlowStart) bound(w *window) {
+// bound returns what the slow start leaves of so many credits, of which free are free.
+func (s *SlowStart) bound(credits, free int) (int, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn()
-	w.credits = min(w.credits, s.limit)
-	w.free = min(w.free, s.limit-s.dispatched.young(s.age))
+	return min(credits, s.limit), min(free, s.limit-s.dispatched.young(s.age))
 }
 
 // dispatch counts a Call that a pool dispatches. It returns the age for undispatch, or 0 if the
