@@ -62,7 +62,7 @@ export RDMABRIDGE_LAB_INITRD=$out/guest.cpio
 step build deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"
 
 # golangci-lint vets every package, so go test need not (-vet=off).
-allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|')
+allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison|InContainer)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|')
 timed=$(printf '%s\n' ./cmd/rdmabridge ./internal/chaos ./pool ./proxy ./rdmaside ./rdmaside/iwarp ./tcpframe)
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF "$timed")
 
@@ -84,7 +84,7 @@ wait
 rm -f "$RDMABRIDGE_LAB_INITRD"
 
 # shellcheck disable=SC2086
-tests alloc 5s -vet=off -count=1 -timeout 10m -run 'Alloc|WithoutPoison' $allocating
+tests alloc 5s -vet=off -count=1 -timeout 10m -run 'Alloc|WithoutPoison|InContainer' $allocating
 # shellcheck disable=SC2086
 tests timed 5s -race -vet=off -count=1 -timeout 15m $timed
 
