@@ -20,9 +20,9 @@ import (
 //
 //	a guest's NFS client -- TCP --> rdmabridge on this host -- iWARP --> another guest's knfsd
 //
-// with NFSv3 and NFSv4.2 mounted at once. fio writes and verifies, and six loops make, link,
-// rename and remove names (guest/rounds.sh, guest/meta.c). The export is on a disk that
-// survives the server. The bridge has its default timeouts.
+// with NFSv3, NFSv4.0, NFSv4.1 and NFSv4.2 mounted at once. With each version fio writes and
+// verifies, and two loops make, link, rename and remove names (guest/rounds.sh, guest/meta.c). The
+// export is on a disk that survives the server. The bridge has its default timeouts.
 //
 // After each round all loops continue within a bound, no read returns a wrong octet, and no
 // operation is executed twice. A server that dies loses its duplicate request cache and its
@@ -441,7 +441,11 @@ func (r *rounds) wantEmpty(t *testing.T) {
 func (r *rounds) report(t *testing.T) {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "round\tfault\tlasted\tanswers v3\tv4.2\tnames v3\tv4.2\tdata v3\tv4.2\tlongest\tof\toperations\tagain\tcache hits\tsent again\tgiven up\t")
+	fmt.Fprint(w, "round\tfault\tlasted")
+	for _, what := range []string{"answers", "names", "data"} {
+		fmt.Fprintf(w, "\t%s v%s", what, strings.Join(roundsVersions, "\tv"))
+	}
+	fmt.Fprintln(w, "\tlongest\tof\toperations\tagain\tcache hits\tsent again\tgiven up\t")
 	for i, res := range r.results {
 		fmt.Fprintf(w, "%d\t%s\t%.1f s", i+1, res.fault, res.outage.Seconds())
 		for _, d := range slices.Concat(res.first, res.all, res.data) {

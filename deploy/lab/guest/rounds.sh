@@ -1,7 +1,7 @@
 #!/bin/sh
-# rounds.sh HOST PORT MOUNTPORT runs a client's load while the caller injects faults: with NFSv3 and
-# NFSv4.2 at the same time, fio writes and verifies in turns, and meta.c works on names. Both report
-# in /host; the file /host/stop ends them.
+# rounds.sh HOST PORT MOUNTPORT runs a client's load while the caller injects faults: with each of
+# the NFS versions in VERSIONS at the same time, fio writes and verifies in turns, and meta.c works
+# on names. Both report in /host; the file /host/stop ends them.
 #
 #   /host/meta-VERS-N   the log of one meta
 #   /host/fio-VERS      the passes of fio
@@ -12,7 +12,7 @@
 # The script prints "load runs", and PASS at the end. MAXLAT is how many seconds one read or write
 # of fio may take, and LOOPS is how many meta.c run with each version.
 host=$1 port=$2 mountport=$3
-versions='3 4.2'
+versions=$VERSIONS
 die() {
     echo "FAIL: $*"
     exit 1
@@ -25,6 +25,7 @@ do_mount() {
     o=vers=$1,proto=tcp,port=$port,hard,timeo=600,rsize=131072,wsize=131072,actimeo=0,lookupcache=none
     case $1 in
     3) mount.nfs "$host:/export" "$(m "$1")" -o "$o,nolock,mountport=$mountport,mountproto=tcp" ;;
+    4.0) mount.nfs "$host:/" "$(m "$1")" -o "$o,clientaddr=0.0.0.0" ;; # disables callbacks
     *) mount.nfs "$host:/" "$(m "$1")" -o "$o" ;;
     esac || die "mount of version $1: status $?"
 }
@@ -40,7 +41,7 @@ group_reporting=1
 randseed=$2
 fallocate=none
 max_latency=${MAXLAT}s
-rate_iops=40
+rate_iops=20
 
 [direct]
 rw=randwrite
@@ -84,9 +85,15 @@ fio_loop() {
 
 beat() {
     while :; do
-        awk '/^device/ { on = $5 ~ "^/mnt/[34]"; name = substr($5, 6) }
+        awk -v versions="$versions" '/^device/ { on = $5 ~ "^/mnt/[34]"; name = substr($5, 6) }
             on && /bytes:/ { b[name] = $6 + $7 }
-            END { getline < "/proc/uptime"; print $1, b["3"], b["4.2"] }' /proc/self/mountstats > /host/beat.new
+            END {
+                getline < "/proc/uptime"
+                line = $1
+                n = split(versions, v, " ")
+                for (i = 1; i <= n; i++) line = line " " b[v[i]]
+                print line
+            }' /proc/self/mountstats > /host/beat.new
         mv /host/beat.new /host/beat
         sleep 0.5
     done
