@@ -64,8 +64,7 @@ func TestAnnotatedDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func(b Size) { defaultBudget = b }(defaultBudget)
-	defaultBudget = mostBudget // on a small machine it is less
+	onLargeMachine(t)
 	shown, err := Load(data, testKnown())
 	if err != nil {
 		t.Fatal(err)

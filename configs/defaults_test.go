@@ -8,6 +8,7 @@ import (
 )
 
 func TestDefaults(t *testing.T) {
+	onLargeMachine(t)
 	c, err := Load([]byte(minimal), testKnown())
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ func mustLoad(t *testing.T, text string) *Config {
 }
 
 func TestDiff(t *testing.T) {
+	onLargeMachine(t)
 	for _, tc := range []struct {
 		name      string
 		from, to  string // replaced in diffBase

@@ -5,6 +5,14 @@ import (
 	"testing"
 )
 
+// onLargeMachine sets the default of memory.budget to that of a machine with plenty of memory.
+func onLargeMachine(t *testing.T) {
+	t.Helper()
+	was := defaultBudget
+	defaultBudget = mostBudget
+	t.Cleanup(func() { defaultBudget = was })
+}
+
 func TestBudgetFitsTheMachine(t *testing.T) {
 	for _, x := range []struct{ memory, want Size }{
 		{math.MaxInt64, 1 * GiB},

@@ -30,7 +30,7 @@ func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 	}
 	started, ended := make(chan ready, 1), make(chan error, 1)
 	go func() {
-		o := demo.Addresses{TCP: "127.0.0.1:0", RDMA: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+		o := demo.Addresses{TCP: "127.0.0.1:0", RDMA: testkit.FreeAddr(t), Admin: "127.0.0.1:0"}
 		ended <- runDemo(o, &out, log, signals, func(a demo.Addresses, b *bridge) { started <- ready{a, b} })
 	}()
 	t.Cleanup(func() {
@@ -54,7 +54,7 @@ func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 			if s := log.String(); strings.Contains(s, "memory leak") {
 				t.Error("not all message memory was released")
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Error("the demo does not end")
 		}
 	})
@@ -83,8 +83,12 @@ func TestDemo(t *testing.T) {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	t.Run("go", func(t *testing.T) { demotest.GoClient(t, a.TCP, 2000) })
-	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, a.TCP) })
+	entries, largest := 2000, 64<<20
+	if raceEnabled {
+		entries, largest = 500, 8<<20
+	}
+	t.Run("go", func(t *testing.T) { demotest.GoClient(t, a.TCP, entries) })
+	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, a.TCP, largest) })
 	t.Run("versions", func(t *testing.T) { testVersions(t, a.TCP) })
 
 	// The Calls went over RDMA.
@@ -111,7 +115,7 @@ func testVersions(t *testing.T, addr string) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(testkit.Patience))
 	for i, tc := range []struct {
 		program, version uint32
 		want             string // from the verifier on
@@ -143,10 +147,10 @@ func TestServeTCP(t *testing.T) {
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: server}]
 upstreams: [{name: server, transport: tcp, endpoints: [%q], pool: {connections: 3}}]
 admin: {address: none}
-drain: {timeout: 5s}
+drain: {timeout: 1m}
 `, server))
 	t.Run("go", func(t *testing.T) { demotest.GoClient(t, b.proxy.Addr("nfs"), 300) })
-	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, b.proxy.Addr("nfs")) })
+	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, b.proxy.Addr("nfs"), 8<<20) })
 	signals <- syscall.SIGTERM
 	if err := wait(); err != nil {
 		t.Errorf("serve: %v", err)

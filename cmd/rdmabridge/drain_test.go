@@ -74,13 +74,13 @@ func callSlow(t *testing.T, addr string, s *slowServer) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(testkit.Patience))
 	if _, err := c.Write(testkit.Record(nullCall(7, 100003, 3))); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case <-s.got:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the Call does not arrive")
 	}
 	return c
@@ -90,7 +90,7 @@ func callSlow(t *testing.T, addr string, s *slowServer) net.Conn {
 // closed. A Call in flight is answered, then its connection is closed and the bridge ends.
 func TestDrain(t *testing.T) {
 	s := startSlowServer(t)
-	b, signals, wait := startServe(t, slowConfig(s, "20s"))
+	b, signals, wait := startServe(t, slowConfig(s, "1m"))
 	addr, url := b.proxy.Addr("nfs"), "http://"+b.admin.addr
 	idle, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -103,7 +103,7 @@ func TestDrain(t *testing.T) {
 	}
 
 	signals <- syscall.SIGTERM
-	idle.SetReadDeadline(time.Now().Add(20 * time.Second))
+	idle.SetReadDeadline(time.Now().Add(testkit.Patience))
 	if _, err := idle.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the idle client: %v, want EOF", err)
 	}

@@ -86,7 +86,7 @@ func (x *bridgeCommand) exit() error {
 	case err := <-x.done:
 		x.done <- err
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(testkit.Patience):
 		x.t.Fatal("the process does not end")
 		return nil
 	}
@@ -107,7 +107,7 @@ func dialAll(addrs []string, stop <-chan struct{}) error {
 		default:
 		}
 		addr := addrs[n%len(addrs)]
-		c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+		c, err := net.DialTimeout("tcp", addr, testkit.Patience)
 		if err != nil {
 			return fmt.Errorf("%s: %w", addr, err)
 		}
@@ -220,7 +220,7 @@ func TestHandoverSlowCall(t *testing.T) {
 	s := startSlowServer(t)
 	dir := t.TempDir()
 	file, nfs := filepath.Join(dir, "rdmabridge.yaml"), testkit.FreeAddr(t)
-	text := strings.Replace(slowConfig(s, "20s"), "127.0.0.1:0", nfs, 1) + "handover: {path: " + dir + "/h.sock}\nmemory: {budget: 256MiB}\n"
+	text := strings.Replace(slowConfig(s, "1m"), "127.0.0.1:0", nfs, 1) + "handover: {path: " + dir + "/h.sock}\nmemory: {budget: 256MiB}\n"
 	write(t, file, text)
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file)
@@ -313,7 +313,7 @@ func sendNonsense(t *testing.T, path string) {
 		}
 		io.WriteString(u, line)
 		if line != "" {
-			u.SetReadDeadline(time.Now().Add(10 * time.Second))
+			u.SetReadDeadline(time.Now().Add(testkit.Patience))
 			io.Copy(io.Discard, u)
 		}
 		u.Close()
@@ -383,7 +383,7 @@ func checkNotifications(t *testing.T, notify *net.UnixConn, pid int) {
 	var heard []string
 	for len(heard) == 0 || heard[len(heard)-1] != "STOPPING=1" {
 		b := make([]byte, 256)
-		notify.SetReadDeadline(time.Now().Add(20 * time.Second))
+		notify.SetReadDeadline(time.Now().Add(testkit.Patience))
 		n, err := notify.Read(b)
 		if err != nil {
 			t.Fatalf("systemd hears %q, then %v", heard, err)

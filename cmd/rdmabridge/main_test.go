@@ -34,7 +34,7 @@ func TestExitCodes(t *testing.T) {
 		code        int
 		out, errOut string // a part of each
 	}{
-		{"nothing", nil, exitDone, "Available Commands", ""},
+		{"nothing", []string{}, exitDone, "Available Commands", ""},
 		{"help", []string{"--help"}, exitDone, "Available Commands", ""},
 		{"unknown command", []string{"fly"}, exitUsage, "", `unknown command "fly"`},
 		{"unknown flag", []string{"demo", "--fly"}, exitUsage, "", "unknown flag: --fly"},

@@ -89,7 +89,7 @@ func (c *caller) use(conn net.Conn) (ended bool, err error) {
 		default:
 		}
 		xid := uint32(c.calls.Load()) + 1
-		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		conn.SetDeadline(time.Now().Add(testkit.Patience))
 		if _, err := conn.Write(testkit.Record(userCall(xid, c.program, 3))); err != nil {
 			return false, nil // the bridge has read nothing of the Call
 		}
@@ -127,7 +127,7 @@ func (c *caller) end(t *testing.T) {
 		if err != nil {
 			t.Errorf("caller: %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("the caller does not end")
 	}
 }
@@ -218,7 +218,7 @@ func (x *reloadCase) stop() {
 		if err != nil {
 			x.t.Errorf("serve: %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(testkit.Patience):
 		x.t.Fatal("serve does not end")
 	}
 	if n := x.b.arena.Outstanding(); n != 0 {
@@ -384,7 +384,7 @@ reload: {watch: none}
 		t.Fatal(err)
 	}
 	defer queued.Close()
-	queued.SetDeadline(time.Now().Add(20 * time.Second))
+	queued.SetDeadline(time.Now().Add(testkit.Patience))
 	queued.Write(testkit.Record(nullCall(7, 100003, 3)))
 	testkit.Eventually(t, "a Call waits for a credit", func() bool { return x.b.proxy.Status().Upstreams[1].Queued == 1 })
 
@@ -475,7 +475,7 @@ func sum(callers []*caller) (n int64) {
 // TestReloadListener: changed settings of a listener apply to clients that are connected.
 func TestReloadListener(t *testing.T) {
 	s := startSlowServer(t)
-	base := strings.Replace(slowConfig(s, "20s"), "upstream: server}", "upstream: server, limits: {calls: 8}}", 1) + "reload: {watch: none}\n"
+	base := strings.Replace(slowConfig(s, "1m"), "upstream: server}", "upstream: server, limits: {calls: 8}}", 1) + "reload: {watch: none}\n"
 	x := startReload(t, base)
 	c := callSlow(t, x.b.proxy.Addr("nfs"), s)
 
@@ -487,7 +487,7 @@ func TestReloadListener(t *testing.T) {
 	}
 	// The bridge may close the connection before Dial returns.
 	if other, err := net.Dial("tcp", x.b.proxy.Addr("nfs")); err == nil {
-		other.SetDeadline(time.Now().Add(20 * time.Second))
+		other.SetDeadline(time.Now().Add(testkit.Patience))
 		if _, err := other.Read(make([]byte, 1)); err == nil {
 			t.Error("a client that is not allowed gets an answer")
 		}
@@ -524,6 +524,7 @@ upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
 admin: {address: 127.0.0.1:0}
 log: {level: warn}
 reload: {watch: none}
+memory: {budget: 1GiB}
 `, s.addr)
 	x := startReload(t, base)
 	c := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
@@ -533,7 +534,7 @@ reload: {watch: none}
 		strings.Replace(base, "upstream: one}", "upstream: one, allow: [192.0.2.1]}\n", 1) + "foo: 1\n",
 		strings.Replace(base, "upstream: one}]", fmt.Sprintf("upstream: one, allow: [192.0.2.1]}, {name: other, address: %q, upstream: one}]", taken.addr), 1),
 		// This file is valid with its own budget but not with the budget in force.
-		strings.Replace(base, "upstreams: [", `upstreams: [{name: big, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {connections: 64, credits: 1024}}, `, 1) + "memory: {budget: 16GiB}\n",
+		strings.NewReplacer("upstreams: [", `upstreams: [{name: big, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {connections: 64, credits: 1024}}, `, "1GiB", "16GiB").Replace(base),
 	} {
 		x.reload(text, refused)
 		x.metric(fmt.Sprintf(`rdmabridge_config_reloads_total{result="refused"} %d`, i+1))
@@ -575,12 +576,13 @@ func TestReloadRestartNeeded(t *testing.T) {
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}, {name: r, address: 127.0.0.1:0, transport: rdma, upstream: one}]
 upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
 admin: {address: 127.0.0.1:0}
+memory: {budget: 1GiB}
 reload: {watch: none}
 loops: 2
 `, s.addr)
 	x := startReload(t, base)
-	changed := strings.NewReplacer("transport: rdma,", "transport: rdma, iwarp: {crc: off}, credits: 9,", "loops: 2", "loops: 3").Replace(base)
-	x.reload(changed+"memory: {budget: 2GiB}\nchunks: {io: 2MiB}\ndrain: {timeout: 7s}\n", loaded)
+	changed := strings.NewReplacer("budget: 1GiB", "budget: 2GiB", "transport: rdma,", "transport: rdma, iwarp: {crc: off}, credits: 9,", "loops: 2", "loops: 3").Replace(base)
+	x.reload(changed+"chunks: {io: 2MiB}\ndrain: {timeout: 7s}\n", loaded)
 	for _, want := range []string{
 		`"setting":"memory.budget","old":"1GiB","new":"2GiB","message":"setting needs a restart"`,
 		`"setting":"loops","old":"2","new":"3","message":"setting needs a restart"`,

@@ -94,7 +94,7 @@ func TestRPCBindServe(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(testkit.Patience))
 		call := nullCall(7, 100000, 2)
 		if network == "tcp" {
 			call = testkit.Record(call)
@@ -157,7 +157,7 @@ func TestRPCBindClients(t *testing.T) {
 			missing(err.Error() + ": install iproute2 rpcbind nfs-common libnfs-utils")
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRPCBindClients$", "-test.v")
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
@@ -218,7 +218,7 @@ upstreams: [{name: server, transport: tcp, endpoints: [%q]}]
 rpcbind: {address: "0.0.0.0:111"}
 memory: {budget: 256MiB}
 admin: {address: none}
-drain: {timeout: 5s}
+drain: {timeout: 1m}
 `, startDemoNFS(t, demo.Options{})))
 	conn, err := net.Dial("udp", "[::1]:111")
 	if err == nil {
@@ -243,9 +243,9 @@ drain: {timeout: 5s}
 	}
 }
 
-// runCommand runs a command for at most 20 s and returns its output.
+// runCommand runs a command for at most testkit.Patience and returns its output.
 func runCommand(t *testing.T, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
 	return string(out), err

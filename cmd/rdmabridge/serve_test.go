@@ -66,14 +66,14 @@ func startServe(t *testing.T, text string) (b *bridge, signals chan os.Signal, w
 			select {
 			case err := <-ended:
 				return err
-			case <-time.After(20 * time.Second):
+			case <-time.After(testkit.Patience):
 				t.Fatal("serve does not end")
 				return nil
 			}
 		}
 	case err := <-ended:
 		t.Fatalf("serve: %v", err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("serve does not start")
 	}
 	return nil, nil, nil
@@ -96,7 +96,7 @@ func get(t *testing.T, url string) (int, string) {
 // TestAdmin: while an upstream is down, /readyz fails and /livez does not.
 func TestAdmin(t *testing.T) {
 	dead := testkit.DeadAddr(t)
-	b, signals, wait := startServe(t, strings.Replace(minimalConfig, "127.0.0.1:1", dead, 1))
+	b, signals, wait := startServe(t, strings.Replace(minimalConfig, "127.0.0.1:1", dead, 1)+"memory: {budget: 256MiB}\n")
 	url := "http://" + b.admin.addr
 	if code, body := get(t, url+"/livez"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/livez: %d %q", code, body)
@@ -121,7 +121,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("/metrics: %d", code)
 	}
 	for _, want := range []string{
-		"rdmabridge_build_info{", "rdmabridge_memory_budget_bytes 1.073741824e+09", "rdmabridge_memory_used_bytes ",
+		"rdmabridge_build_info{", "rdmabridge_memory_budget_bytes 2.68435456e+08", "rdmabridge_memory_used_bytes ",
 		`rdmabridge_memory_account_used_bytes{account="calls"}`, `rdmabridge_clients{listener="nfs"} 0`, "go_goroutines ",
 	} {
 		if !strings.Contains(body, want) {
@@ -172,7 +172,7 @@ func TestNotifySystemd(t *testing.T) {
 	want := func(state string) {
 		t.Helper()
 		b := make([]byte, 64)
-		l.SetReadDeadline(time.Now().Add(20 * time.Second))
+		l.SetReadDeadline(time.Now().Add(testkit.Patience))
 		if n, err := l.Read(b); err != nil || string(b[:n]) != state {
 			t.Errorf("systemd hears %q, %v; want %s", b[:n], err, state)
 		}

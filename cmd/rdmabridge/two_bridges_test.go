@@ -104,7 +104,7 @@ func newTwin(t *testing.T) *twin {
 	x.rear = x.bridge(fmt.Sprintf(rearBridge, x.nfsServer(), x.rest.Addr()))
 	x.front = x.bridge(fmt.Sprintf(frontBridge, x.rear.proxy.Addr("middle")))
 	for _, b := range []*bridge{x.rear, x.front} {
-		if err := b.waitReady(10 * time.Second); err != nil {
+		if err := b.waitReady(testkit.Patience); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,7 +180,7 @@ func (x *twin) compare(call []byte, p twinReplies) []byte {
 			x.t.Fatalf("call %x of %d octets was answered through the bridges (%t)\n%x\nand without\n%x",
 				prefix(call), len(call), ok, prefix(got), prefix(want))
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		x.t.Fatalf("call %x of %d octets was not answered", prefix(call), len(call))
 	}
 	return want
@@ -478,7 +478,7 @@ func (x *twin) callBack() {
 				c = x.across[1]
 			case got = <-x.across[2].Calls:
 				c = x.across[2]
-			case <-time.After(10 * time.Second):
+			case <-time.After(testkit.Patience):
 				x.t.Fatal("no client was called")
 			}
 			if !bytes.Equal(got, m) || j == 0 && called[c] {
@@ -488,7 +488,7 @@ func (x *twin) callBack() {
 			if err := c.Send(r); err != nil {
 				x.t.Fatal(err)
 			}
-			if got, err := conn.Next(10 * time.Second); err != nil || !bytes.Equal(got, r) {
+			if got, err := conn.Next(testkit.Patience); err != nil || !bytes.Equal(got, r) {
 				x.t.Fatalf("the server was answered %x, %v; want %x", got, err, r)
 			}
 		}

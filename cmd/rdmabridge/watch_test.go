@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // looks counts how many of n looks report a change.
@@ -107,7 +109,7 @@ func TestWatch(t *testing.T) {
 	write(t, path, "other")
 	select {
 	case <-changed:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("the change is not seen")
 	}
 	close(stop)

@@ -25,5 +25,5 @@ func TestDemoNFS(t *testing.T) {
 	})
 	addr := l.Addr().String()
 	t.Run("go", func(t *testing.T) { demotest.GoClient(t, addr, 300) })
-	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, addr) })
+	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, addr, 16<<20) })
 }

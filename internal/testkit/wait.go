@@ -19,14 +19,14 @@ func Settles(within time.Duration, f func() bool) bool {
 	return true
 }
 
-// patience is how long Eventually waits.
-const patience = 60 * time.Second
+// Patience is how long Eventually waits, and a bound for other waits of tests.
+const Patience = 60 * time.Second
 
 // Eventually waits until f is true, and fails the test after a minute: a machine that is busy
 // with other tests is slow.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	if !Settles(patience, f) {
-		t.Fatalf("not within %v: %s", patience, what)
+	if !Settles(Patience, f) {
+		t.Fatalf("not within %v: %s", Patience, what)
 	}
 }

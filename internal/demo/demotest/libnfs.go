@@ -14,8 +14,8 @@ import (
 )
 
 // Libnfs uses a server with the commands of libnfs, as the README shows. The server has
-// the directory that GoClient leaves, and no other files.
-func Libnfs(t *testing.T, addr string) {
+// the directory that GoClient leaves, and no other files. The longest file has largest octets.
+func Libnfs(t *testing.T, addr string, largest int) {
 	for _, tool := range []string{"nfs-ls", "nfs-cp", "nfs-cat"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			if os.Getenv("RDMABRIDGE_LAB") == "1" {
@@ -31,7 +31,7 @@ func Libnfs(t *testing.T, addr string) {
 	url := func(path string) string {
 		return fmt.Sprintf("nfs://%s/%s?nfsport=%s&mountport=%s", host, path, port, port)
 	}
-	sizes := []int{0, 1, 3, 4095, 4096, 65537, 64 << 20}
+	sizes := []int{0, 1, 3, 4095, 4096, 65537, largest}
 	dir := t.TempDir()
 	rng := rand.NewChaCha8([32]byte{2})
 	for _, size := range sizes {
