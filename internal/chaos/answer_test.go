@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -36,24 +37,29 @@ func (x *rcall) answer() {
 		return
 	}
 	if x.job.id != 0 {
-		for _, f := range [...]fault{errChunk, errVers} {
-			if sky.strikes(dice, f) {
-				c.r.server.book.refuse(x.job.id)
-				code := rpcrdma.ErrChunk
-				if f == errVers {
-					code = rpcrdma.ErrVers
-				}
-				x.forget()
-				grant := c.grant()
-				var h rpcrdma.Header
-				h.SetError(x.xid, rpcrdma.Version, grant, code)
-				c.ledger.reply(grant)
-				c.post(h.Append(nil), 0)
-				return
-			}
+		switch {
+		case sky.strikes(dice, errChunk), len(x.reads) > 0 && sky.strikes(dice, refuseReads),
+			x.writes > 0 && sky.strikes(dice, refuseWrites), x.hasRep && sky.strikes(dice, refuseReply):
+			x.refuse(rpcrdma.ErrChunk)
+			return
+		case sky.strikes(dice, errVers):
+			x.refuse(rpcrdma.ErrVers)
+			return
 		}
 	}
 	x.reduced()
+}
+
+// refuse answers x with RDMA_ERROR.
+func (x *rcall) refuse(code rpcrdma.ErrCode) {
+	c := x.c
+	c.r.server.book.refuse(x.job.id)
+	x.forget()
+	grant := c.grant()
+	var h rpcrdma.Header
+	h.SetError(x.xid, rpcrdma.Version, grant, code)
+	c.ledger.reply(grant)
+	c.post(h.Append(nil), 0)
 }
 
 // forget notes that the Call has no handle any more.
@@ -138,6 +144,10 @@ func (r *reducedReply) addWriteChunk() {
 		n := binary.BigEndian.Uint32(r.payload[proxytest.ReadData-4:])
 		data, r.payload = r.payload[proxytest.ReadData:proxytest.ReadData+int(n)], r.payload[:proxytest.ReadData]
 	}
+	if len(data) == 0 && sky.strikes(dice, emptyChunk) {
+		r.h.AddWrite()
+		return
+	}
 	segments := r.spread(r.write, data)
 	switch {
 	case sky.strikes(dice, longChunk):
@@ -180,14 +190,15 @@ func (r *reducedReply) spread(to []rpcrdma.Segment, data []byte) []rpcrdma.Segme
 	}
 	r.refused = true
 	const kept = 4
-	segments := r.fill(to, data[:len(data)-kept])
-	for i := range segments {
-		if segments[i].Length+kept <= to[i].Length {
-			segments[i].Length += kept
-			break
-		}
+	switch at := r.c.dice.IntN(len(data) - kept); r.c.dice.IntN(4) {
+	case 0: // the end is not written
+		return r.fillBut(to, data, len(data)-kept, len(data))
+	case 1: // nor the beginning
+		return r.fillBut(to, data, 0, kept)
+	case 2: // nor octets between
+		return r.fillBut(to, data, at, at+kept)
 	}
-	return segments
+	return r.fillBut(to, data, 0, len(data)) // nothing is
 }
 
 // invalidates returns the handle that the Send invalidates, or 0.
@@ -207,6 +218,9 @@ func (r *reducedReply) invalidates() (inv fabric.Handle) {
 // send sends the Reply, sometimes twice.
 func (r *reducedReply) send(inv fabric.Handle) {
 	c := r.c
+	if !r.refused {
+		c.r.server.book.write(r.job.id)
+	}
 	switch {
 	case r.fatal: // the connection ends, and the Call may be refused or in limbo
 		c.r.server.book.refuse(r.job.id)
@@ -290,19 +304,46 @@ func (c *responderConn) alien(x *rcall) fabric.Handle {
 // fill RDMA Writes data to the segments given and returns them with the lengths
 // used.
 func (x *rcall) fill(to []rpcrdma.Segment, data []byte) []rpcrdma.Segment {
+	return x.fillBut(to, data, 0, 0)
+}
+
+// fillBut does what fill does, and leaves out the octets [from, until) of data.
+func (x *rcall) fillBut(to []rpcrdma.Segment, data []byte, from, until int) []rpcrdma.Segment {
 	used := append([]rpcrdma.Segment(nil), to...)
+	var pieces []piece
+	at := 0
 	for i := range used {
-		n := min(len(data), int(used[i].Length))
-		used[i].Length = uint32(n)
-		if n > 0 {
-			_ = x.c.conn.PostWrite(0, fabric.Write{Parts: [][]byte{data[:n]}, To: fabric.Region{Handle: fabric.Handle(used[i].Handle), Offset: used[i].Offset, Length: uint32(n)}})
-			data = data[n:]
+		end := min(len(data), at+int(used[i].Length))
+		used[i].Length = uint32(end - at)
+		pieces = append(pieces, piece{used[i], at, at, min(end, from)}, piece{used[i], at, max(at, until), end})
+		at = end
+	}
+	if at < len(data) {
+		x.c.r.server.book.wrong("call %#x (%v): %d octets more than its chunk holds", x.job.id, x.job.kind, len(data)-at)
+	}
+	// No rule gives the RDMA Writes an order: each piece goes in two, the last first.
+	if x.c.r.sky.strikes(x.c.dice, backwards) {
+		for i := range pieces {
+			p := &pieces[i]
+			if middle := (p.from + p.until) / 2; p.from < middle {
+				pieces = append(pieces, piece{p.to, p.at, middle, p.until})
+				p.until = middle
+			}
+		}
+		slices.Reverse(pieces)
+	}
+	for _, p := range pieces {
+		if p.from < p.until {
+			_ = x.c.conn.PostWrite(0, fabric.Write{Parts: [][]byte{data[p.from:p.until]}, To: fabric.Region{Handle: fabric.Handle(p.to.Handle), Offset: p.to.Offset + uint64(p.from-p.at), Length: uint32(p.until - p.from)}})
 		}
 	}
-	if len(data) > 0 {
-		x.c.r.server.book.wrong("call %#x (%v): %d octets more than its chunk holds", x.job.id, x.job.kind, len(data))
-	}
 	return used
+}
+
+// A piece is the octets [from, until) of data, of which those from at on go to a segment.
+type piece struct {
+	to              rpcrdma.Segment
+	at, from, until int
 }
 
 // send sends a message without chunks that is no answer to a Call.

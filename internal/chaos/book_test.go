@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync"
@@ -38,12 +39,14 @@ type book struct {
 
 // An entry is one Call.
 type entry struct {
+	who      string // made it
 	kind     kind
 	sum      uint32 // of the message behind its XID
 	sent     int    // times a client sent it
 	served   int    // times it came to a server
 	executed int    // times a server executed it
 	xids     []come // how it came there to be executed, if it is harmful
+	written  int    // times a server sent all octets of its Reply
 	refused  bool   // a Responder answered RDMA_ERROR
 	answered bool
 }
@@ -75,11 +78,21 @@ func (b *book) wrong(format string, args ...any) {
 	}
 }
 
-// begin notes a new Call.
-func (b *book) begin(k kind, id uint32, m []byte) {
+// begin notes a new Call of who.
+func (b *book) begin(who string, k kind, id uint32, m []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.calls[id] = &entry{kind: k, sum: proxytest.Checksum(m[4:])}
+	b.calls[id] = &entry{who: who, kind: k, sum: proxytest.Checksum(m[4:])}
+}
+
+// name describes the Call with the number id.
+func (b *book) name(id uint32) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.calls[id]; e != nil {
+		return fmt.Sprintf("call %#x (%v) of %s", id, e.kind, e.who)
+	}
+	return fmt.Sprintf("call %#x", id)
 }
 
 // transmit notes that the Call is about to be sent to the bridge.
@@ -126,7 +139,41 @@ func (b *book) refuse(id uint32) {
 	}
 }
 
-// refused reports whether SYSTEM_ERR may be the answer to the Call.
+// write notes that a server is about to send its whole Reply to the Call: all octets of all
+// chunks have been written.
+func (b *book) write(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.calls[id]; e != nil {
+		e.written++
+	}
+}
+
+// judge checks the Reply m to the Call o of who. It reports whether the Call failed, with
+// SYSTEM_ERR.
+func (b *book) judge(who string, o *outstanding, m []byte) (failed bool) {
+	other, isRemove := executedFor(m)
+	switch {
+	case bytes.Equal(m, replyTo(o.m)):
+		b.mu.Lock()
+		e := b.calls[o.id]
+		none := e != nil && e.written == 0
+		b.mu.Unlock()
+		if none {
+			b.wrong("%s: call %#x (%v) was answered with %d octets, and no server has written all of them for it", who, o.id, o.kind, len(m))
+		}
+		return false
+	case isError(m) && b.refusable(o.id):
+		return true
+	case o.kind == remove && isRemove && other != o.id:
+		b.wrong("%s: %s was answered from the execution of %s", who, b.name(o.id), b.name(other))
+	default:
+		b.wrong("%s: call %#x (%v) was answered with %d octets that were not written for it: %x", who, o.id, o.kind, len(m), m[:min(len(m), 64)])
+	}
+	return false
+}
+
+// refusable reports whether SYSTEM_ERR may be the answer to the Call.
 func (b *book) refusable(id uint32) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

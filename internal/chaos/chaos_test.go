@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -28,7 +29,7 @@ func lasting(t testing.TB) time.Duration {
 	if testing.Short() {
 		return 3 * time.Second
 	}
-	return 15 * time.Second
+	return 12 * time.Second
 }
 
 // TestChaos is everything at once: Responders over iWARP and in memory, a TCP
@@ -39,7 +40,7 @@ func TestChaos(t *testing.T) {
 	memory := []int64{32 << 20, 48 << 20, budget, 256 << 20}[s.dice("budget", 0).IntN(4)]
 	fmt.Printf("%s CHAOS_TIME=%v, %d MiB\n", s, d, memory>>20)
 	w := newWorld(t, s, memory)
-	p, addrs := w.everything()
+	p, site := w.everything()
 	l := w.life()
 	w.start(p.options(&l))
 	// One time in three it is one process to the end.
@@ -49,11 +50,15 @@ func TestChaos(t *testing.T) {
 	defer cancel()
 	end, stop := context.WithTimeout(context.Background(), d+bound+20*time.Second)
 	defer stop()
-	people := &crowd{world: w, addrs: addrs, ctx: ctx, end: end, stranger: strangers()}
+	people := &crowd{world: w, addrs: site.addrs, ctx: ctx, end: end, stranger: strangers()}
 	people.tcpClients()
-	people.rdmaClients(w.wire("front", w.newSky(&wireFaults), addrs["rdma-to-tcp"], true))
+	people.rdmaClients(w.wire("front", w.newSky(&wireFaults), site.addrs["rdma-to-tcp"], true))
 	people.rogues()
+	people.healthy()
+	people.troubled(site.quiet)
+	endSidecars := people.sidecars(3, site.sidecarsRDMA, site.sidecars)
 	var others sync.WaitGroup
+	others.Go(func() { w.health.visit(ctx, w.book) })
 	others.Go(func() { w.blow(ctx) })
 	others.Go(func() { w.conduct(ctx, p, lives) })
 	watching, unwatch := context.WithCancel(context.Background())
@@ -62,6 +67,8 @@ func TestChaos(t *testing.T) {
 	people.running.Wait()
 	unwatch()
 	others.Wait()
+	endSidecars()
+	w.health.judge(w.book)
 	w.rest()
 	w.close()
 	w.summary(d)
@@ -70,26 +77,55 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// everything adds servers of every kind to w, and returns a plan for a bridge before them
-// with the addresses of its listeners.
-func (w *world) everything() (p *plan, addrs map[string]string) {
+// A site is what clients must know of a bridge and its servers.
+type site struct {
+	addrs        map[string]string // of the bridge's listeners
+	quiet        *server           // behind the listeners "quiet" and "quiet over RDMA"
+	sidecars     string            // where a server waits for sidecars
+	sidecarsRDMA bool
+}
+
+// quietConnections is how many connections a quiet listener may have.
+const quietConnections = 250
+
+// everything adds servers of every kind to w, and returns a plan for a bridge before them.
+func (w *world) everything() (p *plan, s site) {
 	storage, tcp, mem := newServer(w.book, true), newServer(w.book, true), newServer(w.book, false)
+	s.quiet = newServer(w.book, true)
 	inMemory := w.inMemory("memory", mem, w.seed.dice("async", 0).IntN(2) == 0)
-	addrs = make(map[string]string)
-	for _, name := range []string{"to-rdma", "to-tcp", "to-memory", "rdma-to-tcp"} {
+	addrs := make(map[string]string)
+	for _, name := range []string{"to-rdma", "to-tcp", "to-memory", "rdma-to-tcp", "quiet", "quiet over RDMA"} {
 		addrs[name] = freeAddr(w)
 	}
-	p = newPlan(w, []proxy.ListenerOptions{
+	s.addrs = addrs
+	over := w.seed.dice("over", 0)
+	quietRDMA := over.IntN(2) == 0
+	if s.sidecarsRDMA = over.IntN(2) == 0; s.sidecarsRDMA {
+		s.sidecars = w.overRDMA("storage for sidecars", storage)
+	} else {
+		s.sidecars = w.overTCP("storage for sidecars", storage)
+	}
+	listeners := []proxy.ListenerOptions{
 		{Name: "to-rdma", Address: addrs["to-rdma"], Upstream: "storage", StallTimeout: stallTimeout},
 		{Name: "to-tcp", Address: addrs["to-tcp"], Upstream: "tcp", StallTimeout: stallTimeout},
 		{Name: "to-memory", Address: addrs["to-memory"], Upstream: "memory", StallTimeout: stallTimeout},
 		{Name: "rdma-to-tcp", Address: addrs["rdma-to-tcp"], RDMA: true, Provider: w.front, Upstream: "tcp", StallTimeout: stallTimeout},
-	}, w.timed([]proxy.UpstreamOptions{
+		{Name: "quiet", Address: addrs["quiet"], Upstream: "quiet", StallTimeout: stallTimeout, MaxConnections: quietConnections, MakeRoom: true},
+		{Name: "quiet over RDMA", Address: addrs["quiet over RDMA"], RDMA: true, Provider: w.front, Upstream: "quiet", StallTimeout: stallTimeout, MaxConnections: quietConnections, MakeRoom: true},
+	}
+	for i := range listeners {
+		listeners[i].Pace = 16 << 10
+	}
+	p = newPlan(w, listeners, w.timed([]proxy.UpstreamOptions{
 		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32},
 		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32},
 		{Name: "memory", RDMA: true, Provider: inMemory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
-	}), ways{w.overRDMA("storage too", storage), w.overTCP("storage over TCP", storage)}, ways{second: w.overTCP("tcp too", tcp)}, ways{})
-	return p, addrs
+		{
+			Name: "quiet", RDMA: quietRDMA, Provider: w.iwarp, Endpoints: []string{w.calm("quiet", s.quiet, quietRDMA)}, Connections: 4, Credits: 32,
+			CallTimeout: hungTimeout, UnavailableAfter: 30 * time.Second,
+		},
+	}), ways{w.overRDMA("storage too", storage), w.overTCP("storage over TCP", storage)}, ways{second: w.overTCP("tcp too", tcp)}, ways{}, ways{})
+	return p, s
 }
 
 // A crowd is the clients of a bridge.
@@ -107,7 +143,7 @@ func (p *crowd) client(c *client, dial func(context.Context, net.IP) (line, erro
 	p.n++
 	local := net.IPv4(127, 0, 1, byte(p.n))
 	c.name, c.book, c.dice = fmt.Sprintf("client %d", p.n), p.book, p.seed.dice("client", p.n)
-	c.deep = 1 + c.dice.IntN(16)
+	c.deep = cmp.Or(c.deep, 1+c.dice.IntN(16))
 	c.xid = c.dice.Uint32N(1000) // clients have the same ones
 	c.dial = func(ctx context.Context) (line, error) { return dial(ctx, local) }
 	if c.far {
@@ -142,6 +178,44 @@ func (p *crowd) rdmaClients(addr string) {
 	}
 }
 
+// healthy starts clients that must be answered whatever others do: health_test.go.
+func (p *crowd) healthy() {
+	dialer := p.h
+	for i := range 4 {
+		c := &client{v4: i == 1, far: true, deep: 1, pause: 40 * time.Millisecond}
+		dial := func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, p.addrs["quiet"], local) }
+		if i == 3 {
+			dial = func(context.Context, net.IP) (line, error) {
+				r, err := dialer.DialRDMA(p.stranger, p.clientLoop, p.addrs["quiet over RDMA"], rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
+				if err != nil {
+					return nil, err
+				}
+				return newRDMALine(r), nil
+			}
+		}
+		c.health = p.health.admit(fmt.Sprintf("healthy client %d", i+1))
+		p.client(c, dial)
+	}
+}
+
+// troubled starts the clients next to the healthy ones.
+func (p *crowd) troubled(quiet *server) {
+	p.running.Go(func() { p.stick(p.ctx, quiet) })
+	p.running.Go(func() { (&loiterer{p, p.seed.dice("loiterer", 0)}).run(p.ctx) })
+	for i, slow := range []bool{false, true} {
+		o := wireOptions{from: net.IPv4(127, 0, 8, byte(i+1)), slow: slow}
+		g := &interrupted{
+			name: fmt.Sprintf("interrupted client %d", i+1), book: p.book, counts: &p.counts, p: p.stranger, loop: p.clientLoop,
+			addr: p.wireFrom(o, "quiet", newSky(&p.counts), p.addrs["quiet over RDMA"]), dice: p.seed.dice("interrupted", i),
+		}
+		if slow {
+			p.running.Go(func() { g.slow(p.ctx) })
+		} else {
+			p.running.Go(func() { g.run(p.ctx) })
+		}
+	}
+}
+
 // rogues starts rogues over TCP and RDMA.
 func (p *crowd) rogues() {
 	for i, name := range []string{"to-rdma", "to-tcp", "to-memory", "to-rdma"} {
@@ -171,6 +245,7 @@ func (w *world) summary(d time.Duration) {
 	fmt.Printf("%s: %d Calls answered in %v, %d of them with SYSTEM_ERR; %d transmissions were repetitions; longest wait on a live connection %v\n",
 		w.seed, b.done.Load(), d, b.failed.Load(), b.again.Load(), time.Duration(b.slowest.Load()).Round(time.Millisecond))
 	fmt.Printf("%s: servers made %d Calls, of which %d were answered, %d with SYSTEM_ERR and %d with PROG_UNAVAIL\n", w.seed, b.reversed.Load(), b.reverseDone.Load(), b.reverseFailed.Load(), b.reverseUnavailable.Load())
+	fmt.Printf("%s: healthy clients were answered in %d of %d seconds\n", w.seed, w.health.good.Load(), w.health.total.Load())
 	fmt.Printf("%s: faults: %s\n", w.seed, &w.counts)
 	fmt.Printf("%s: log: %s\n", w.seed, &w.logs)
 }

@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,8 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // A client is a good client, over TCP or RDMA: it has a few Calls outstanding, sends them
@@ -23,8 +20,12 @@ type client struct {
 	dice *rand.Rand
 	deep int
 	gss  bool
-	v4   bool // speaks NFSv4.2 as well
+	v4   bool // speaks NFSv4.1 and 4.2 as well
 	far  bool // its connection may be slow, or not there: it does not measure
+
+	removes bool          // most of its Calls are REMOVEs
+	pause   time.Duration // before a new Call, at most
+	health  *health       // is told of answers, unless nil
 
 	xid         uint32
 	sequences   map[uint32]bool // numbers of the SEQUENCEs sent
@@ -135,10 +136,16 @@ func (c *client) overdue() bool {
 
 // fresh sends a new Call.
 func (c *client) fresh(l line) bool {
+	if c.pause > 0 {
+		time.Sleep(between(c.dice, 0, c.pause))
+	}
 	c.xid++
 	id := c.book.next.Add(1)
 	k, m := randomCall(c.dice, c.xid, id, c.gss, c.v4)
-	c.book.begin(k, id, m)
+	if c.removes && c.dice.IntN(4) > 0 {
+		k, m = remove, newRemove(c.xid, id)
+	}
+	c.book.begin(c.name, k, id, m)
 	o := &outstanding{kind: k, id: id, m: m}
 	c.outstanding[c.xid] = o
 	if k == sequence {
@@ -178,12 +185,11 @@ func (c *client) answered(m []byte) {
 		return
 	}
 	waited := time.Since(o.sent)
-	switch {
-	case bytes.Equal(m, proxytest.Expected(o.m)):
-	case isError(m) && c.book.refusable(o.id):
+	if c.book.judge(c.name, o, m) {
 		c.book.failed.Add(1)
-	default:
-		c.book.wrong("%s: call %#x (%v) was answered with %d other octets: %x", c.name, o.id, o.kind, len(m), m[:min(len(m), 64)])
+	}
+	if c.health != nil {
+		c.health.answered()
 	}
 	delete(c.outstanding, xid)
 	c.book.end(o.id, waited)

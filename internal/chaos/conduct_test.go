@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
@@ -76,11 +77,18 @@ func (p *plan) options(l *life) (ls []proxy.ListenerOptions, us []proxy.Upstream
 
 func oneOf[T any](r *rand.Rand, all ...T) T { return all[r.IntN(len(all))] }
 
+// isQuiet reports whether a listener or upstream with that name keeps its settings, because its
+// healthy clients must be answered.
+func isQuiet(name string) bool { return strings.HasPrefix(name, "quiet") }
+
 // change draws other settings that hold for connected clients. They delay clients little
 // in comparison with the faults.
 func (p *plan) change(r *rand.Rand) {
 	for i := range p.listeners {
 		o := &p.listeners[i]
+		if isQuiet(o.Name) {
+			continue
+		}
 		if r.IntN(2) == 0 {
 			o.Weights = nil
 			for range r.IntN(4) {
@@ -105,6 +113,9 @@ func (p *plan) change(r *rand.Rand) {
 	}
 	for i := range p.upstreams {
 		o := &p.upstreams[i]
+		if isQuiet(o.Name) {
+			continue
+		}
 		if r.IntN(2) == 0 {
 			o.Connections = 1 + r.IntN(4)
 			o.Mode = oneOf(r, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeShared)
@@ -198,7 +209,7 @@ func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
 		{bridgeRestarted, 2, func() {
 			w.end(w.life(), oneOf(dice, 0, 20*time.Millisecond, time.Second, 5*time.Second))
 			time.Sleep(between(dice, 0, 300*time.Millisecond))
-			if l := w.newLife(); w.begin(&l, p, nil) {
+			if l := w.newLife(w.h.Arena.Budget()); w.begin(&l, p, nil) {
 				w.succeed(l)
 			}
 		}},
@@ -224,7 +235,11 @@ func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
 			if n -= a.often; n < 0 {
 				w.counts[a.f].Add(1)
 				w.act(a.f)
-				a.do()
+				if a.f == bridgeChanged {
+					a.do()
+				} else {
+					w.health.away(a.do)
+				}
 				break
 			}
 		}
@@ -290,7 +305,7 @@ func (w *world) handOver(p *plan, drain time.Duration) {
 		}
 		sockets[addr] = ln.(*net.TCPListener)
 	}
-	next := w.newLife()
+	next := w.newLife(old.h.Arena.Budget())
 	if !w.begin(&next, p, func(addr string) *net.TCPListener {
 		ln := sockets[addr]
 		delete(sockets, addr)

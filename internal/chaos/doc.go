@@ -13,6 +13,12 @@
 // which the machine runs them. A run in a testing/synctest bubble repeats exactly:
 // bubble_test.go.
 //
+// Behind two listeners is a quiet server: it and the way to it have no faults. Its trouble is its
+// clients. Some have Calls that hang (hanger_test.go), are interrupted or serve their Read chunks
+// slowly (interrupted_test.go), are silent or very many (silent_test.go). The healthy clients
+// next to them must be answered all the time: health_test.go. Sidecars are other bridges with the
+// address of this one, at the server of one of its upstreams: sidecar_test.go.
+//
 // The TCP servers, the RDMA clients and the RPC messages are those of package proxytest.
 // The Responder is not: it uses none of the code that the bridge is made of but the codecs,
 // so that it does not share a mistake with the Requester that it checks. Nor are the
@@ -24,6 +30,8 @@
 // Each Call has a number of its own among its arguments, and its Reply is a
 // function of them, so that a wrong or a swapped answer is seen. A [book] has an
 // entry for each number: how often the client sent the Call to the bridge, how often the
-// Call came to a server, how often a server executed it, and how it was answered. The book
-// reports a broken rule with the seed.
+// Call came to a server, how often a server executed it, how often all octets of a Reply were
+// written for it, and how it was answered. The book reports a broken rule with the seed. The number
+// of a REMOVE is where a server's duplicate request cache does not look, and its Reply says
+// whose REMOVE was executed: remove_test.go. rules_test.go shows that rules can be broken.
 package chaos

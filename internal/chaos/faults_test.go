@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
-	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
@@ -241,7 +240,7 @@ func (w *world) probe(g *rogue, k kind, fs []fault) outcome {
 	case m := <-l.replies():
 		w.book.end(o.id, 0)
 		switch {
-		case bytes.Equal(m, proxytest.Expected(o.m)):
+		case bytes.Equal(m, replyTo(o.m)):
 			return answered
 		case isError(m):
 			return systemErr

@@ -40,15 +40,16 @@ func (w *world) succeed(l life) (old life) {
 	return old
 }
 
-// newLife makes the parts of a process that do not depend on its configuration.
-func (w *world) newLife() (l life) {
+// newLife makes the parts of a process with that much memory that do not depend on its
+// configuration.
+func (w *world) newLife(budget int64) (l life) {
 	l.h = &proxytest.Harness{T: w.t, Metrics: metrics.New(), Log: w.h.Log, Registry: ulb.NewRegistry(ulb.Limits{})}
 	nfs.Register(l.h.Registry)
 	var err error
 	if l.h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: l.h.Log, Metrics: l.h.Metrics}); err != nil {
 		w.book.wrong("harness: %v", err)
 	}
-	if l.h.Arena, err = regmem.New(regmem.Options{Budget: w.h.Arena.Budget()}); err != nil {
+	if l.h.Arena, err = regmem.New(regmem.Options{Budget: budget}); err != nil {
 		w.book.wrong("harness: %v", err)
 	}
 	l.iwarp, l.front = proxytest.IWARP(w.providers), proxytest.IWARP(w.providers)

@@ -18,14 +18,16 @@ const (
 	getattr  kind = iota // reads: may be replayed at will
 	read                 // reads: data placed directly
 	write                // may be repeated: data fetched directly
-	sequence             // of NFSv4.2: gives its connection one to the server; may be replayed
+	sequence             // of NFSv4.1 or 4.2: gives its connection one to the server; may be replayed
+	hung                 // reads: FSSTAT of a file system that does not answer while it is sick
 	mkdir                // must not be executed twice
+	remove               // must not be executed twice: only its user's stamp says whose it is
 	echo                 // of a program that the bridge does not know: must not be executed twice
 	echoGSS              // its XID is signed: never replayed
 	kinds
 )
 
-var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "SEQUENCE", "MKDIR", "echo", "echo under GSS"}
+var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "SEQUENCE", "FSSTAT", "MKDIR", "REMOVE", "echo", "echo under GSS"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -53,9 +55,13 @@ func newCall(k kind, xid, id uint32, n int) []byte {
 	case sequence:
 		var session [16]byte
 		binary.BigEndian.PutUint32(session[:], id)
-		return proxytest.CompoundCall(xid, 2, proxytest.Sequence(session, xid, xid%64))
+		return proxytest.CompoundCall(xid, 1+id%2, proxytest.Sequence(session, xid, xid%64))
+	case hung:
+		return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 18), tagged(id, 32))
 	case mkdir:
 		return proxytest.MkdirCall(xid, string(tagged(id, 8+n%120)))
+	case remove:
+		return newRemove(xid, id)
 	case echo:
 		// Half of the data goes out and half comes back.
 		return proxytest.EchoCallOf(xid, tagged(id, n-n/2), n/2, 0)
@@ -70,27 +76,37 @@ func newCall(k kind, xid, id uint32, n int) []byte {
 type procedure struct {
 	kind                        kind
 	program, version, procedure uint32
-	behind                      bool // the file handle with which the arguments begin
-	at                          int  // octets from there or from the beginning
+	from                        from
+	at                          int // octets from there
 }
 
+// from is where counting begins to the number of a Call.
+type from uint8
+
+const (
+	arguments from = iota
+	behind         // behind the file handle with which the arguments begin
+	user           // in the body of the credential
+)
+
 var procedures = [...]procedure{
-	{getattr, oncrpc.ProgramNFS, 3, 1, false, 4}, // in the file handle
-	{read, oncrpc.ProgramNFS, 3, 6, true, 4},     // the low half of the offset
-	{write, oncrpc.ProgramNFS, 3, 7, true, 4},    // the low half of the offset
-	{mkdir, oncrpc.ProgramNFS, 3, 9, true, 4},    // in the name
-	{sequence, oncrpc.ProgramNFS, 4, 1, false, 16},
-	{echo, proxytest.EchoProgram, proxytest.EchoVersion, proxytest.EchoProc, false, 12},
+	{getattr, oncrpc.ProgramNFS, 3, 1, arguments, 4}, // in the file handle
+	{hung, oncrpc.ProgramNFS, 3, 18, arguments, 4},   // in the file handle
+	{read, oncrpc.ProgramNFS, 3, 6, behind, 4},       // the low half of the offset
+	{write, oncrpc.ProgramNFS, 3, 7, behind, 4},      // the low half of the offset
+	{mkdir, oncrpc.ProgramNFS, 3, 9, behind, 4},      // in the name
+	{remove, oncrpc.ProgramNFS, 3, 12, user, 0},      // the stamp
+	{sequence, oncrpc.ProgramNFS, 4, 1, arguments, 16},
+	{echo, proxytest.EchoProgram, proxytest.EchoVersion, proxytest.EchoProc, arguments, 12},
 }
 
 // look finds the kind and number of a Call that newCall made.
 func look(c *oncrpc.Call) (k kind, id uint32, err error) {
-	args := c.Message[c.Args:]
 	i := slices.IndexFunc(procedures[:], func(p procedure) bool {
 		return p.program == c.Program && p.version == c.Version && p.procedure == c.Procedure
 	})
 	if i >= 0 {
-		if id, ok := procedures[i].number(args); ok {
+		if id, ok := procedures[i].number(c); ok {
 			k = procedures[i].kind
 			if k == echo && c.Flavor == oncrpc.FlavorGSS {
 				k = echoGSS
@@ -98,26 +114,30 @@ func look(c *oncrpc.Call) (k kind, id uint32, err error) {
 			return k, id, nil
 		}
 	}
-	return 0, 0, fmt.Errorf("program %#x version %d procedure %d with %d octets of arguments is no Call of a client here", c.Program, c.Version, c.Procedure, len(args))
+	return 0, 0, fmt.Errorf("program %#x version %d procedure %d with %d octets of arguments is no Call of a client here", c.Program, c.Version, c.Procedure, len(c.Message)-c.Args)
 }
 
-// number returns the number of the Call with the arguments args.
-func (p *procedure) number(args []byte) (id uint32, ok bool) {
-	at := p.at
-	if p.behind {
-		if len(args) < 4 {
+// number returns the number of the Call c.
+func (p *procedure) number(c *oncrpc.Call) (id uint32, ok bool) {
+	b, at := c.Message[c.Args:], p.at
+	switch p.from {
+	case arguments:
+	case behind:
+		if len(b) < 4 {
 			return 0, false
 		}
-		n := binary.BigEndian.Uint32(args)
+		n := binary.BigEndian.Uint32(b)
 		if n > 1<<20 {
 			return 0, false
 		}
 		at += 4 + int(n+3)&^3
+	case user:
+		b = c.Message[c.CredentialPos:][:c.CredentialLen]
 	}
-	if at+4 > len(args) {
+	if at+4 > len(b) {
 		return 0, false
 	}
-	return binary.BigEndian.Uint32(args[at:]), true
+	return binary.BigEndian.Uint32(b[at:]), true
 }
 
 // randomCall draws a Call. Most are small, as on a file server.
@@ -130,8 +150,10 @@ func randomCall(r *rand.Rand, xid, id uint32, gss, v4 bool) (kind, []byte) {
 		k = read
 	case n < 75:
 		k = write
-	case n < 93:
+	case n < 86:
 		k = mkdir
+	case n < 93:
+		k = remove
 	default:
 		k = echo
 	}

@@ -310,6 +310,9 @@ func (c *responderConn) assembled(p *pull) {
 		return
 	}
 	x.job = j
+	if c.r.server.hangs(&x.job, func() { c.loop.Post(loop.TaskFunc(x.answer)) }) {
+		return
+	}
 	if sky.strikes(dice, hangUp) {
 		c.r.server.finish(&x.job)
 		c.conn.Close([]error{nil, errHangUp}[dice.IntN(2)])

@@ -19,8 +19,16 @@ type server struct {
 	reverse atomic.Uint32 // XID of its latest own
 	run     sync.RWMutex  // held for writing while the server is stopped
 
-	mu   sync.Mutex // guards seen
-	seen map[request]bool
+	mu   sync.Mutex // guards the fields below
+	seen map[request]*execution
+	sick bool     // one of its file systems does not answer
+	held []func() // the answers to hung Calls
+}
+
+// An execution is what the duplicate request cache remembers: whose Call was executed.
+type execution struct {
+	id       uint32
+	answered bool
 }
 
 // stop stops the server as SIGSTOP does: Calls at its host wait until goOn.
@@ -30,7 +38,7 @@ func (s *server) goOn() { s.run.Unlock() }
 type request struct{ xid, sum uint32 }
 
 func newServer(b *book, cache bool) *server {
-	return &server{book: b, cache: cache, seen: make(map[request]bool)}
+	return &server{book: b, cache: cache, seen: make(map[request]*execution)}
 }
 
 // A job is a Call at a server.
@@ -62,22 +70,60 @@ func (s *server) take(m []byte) (j job, ok bool) {
 	s.taken.Add(1)
 	s.book.serve(&c, k, id)
 	j = job{id: id, kind: k, key: request{c.XID, proxytest.Checksum(m[c.Args:])}}
-	j.reply = proxytest.Expected(m)
+	j.reply = replyTo(m)
 	if !s.cache || !k.harmful() {
 		s.book.execute(id, c.XID, false)
 		return j, true
 	}
 	s.mu.Lock()
-	done, known := s.seen[j.key]
-	if !known {
-		s.seen[j.key] = false
+	was := s.seen[j.key]
+	var known execution
+	if was == nil {
+		s.seen[j.key] = &execution{id: id}
+	} else {
+		known = *was
 	}
 	s.mu.Unlock()
-	if !known {
+	if was == nil {
 		s.book.execute(id, c.XID, true)
 		return j, true
 	}
-	return j, done // as Linux: RC_REPLY, or RC_DROPIT while it is executed
+	if known.id != id {
+		s.book.wrong("%s is not executed: the duplicate request cache takes it, under XID %#x, for %s", s.book.name(id), c.XID, s.book.name(known.id))
+		j.reply = removeReply(c.XID, known.id, j.key.sum)
+	}
+	return j, known.answered // as Linux: RC_REPLY, or RC_DROPIT while it is executed
+}
+
+// sicken has a file system of the server answer no more, until heal.
+func (s *server) sicken() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sick = true
+}
+
+// heal ends sicken: all Calls that have come are answered.
+func (s *server) heal() {
+	s.mu.Lock()
+	held := s.held
+	s.sick, s.held = false, nil
+	s.mu.Unlock()
+	for _, answer := range held {
+		answer()
+	}
+}
+
+// hangs reports whether j gets no answer until heal calls answer.
+func (s *server) hangs(j *job, answer func()) bool {
+	if j.kind != hung {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sick {
+		s.held = append(s.held, answer)
+	}
+	return s.sick
 }
 
 // finish notes that the Reply to j is about to be sent, or never will be: from now
@@ -87,6 +133,6 @@ func (s *server) finish(j *job) {
 		return
 	}
 	s.mu.Lock()
-	s.seen[j.key] = true
+	s.seen[j.key].answered = true
 	s.mu.Unlock()
 }

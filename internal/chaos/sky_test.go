@@ -12,28 +12,35 @@ type fault uint8
 
 const (
 	// Of a Responder.
-	lateReply   fault = iota // the Reply comes late
-	lostCall                 // the Call is dropped, executed or not
-	wrongXID                 // answered under an XID of no Call
-	strayReply               // a Reply to no Call, beside the right one
-	twiceReply               // the Reply is sent twice
-	twoXIDs                  // header and payload name different XIDs
-	badHeader                // the Transport header ends early
-	grantZero                // credits
-	grantOne                 //
-	grantHuge                // 100,000
-	longChunk                // a chunk comes back longer than it was offered
-	shortChunk               // a chunk comes back shorter than its data
-	unwritten                // a chunk comes back with octets that were never written
-	errChunk                 // RDMA_ERROR, ERR_CHUNK
-	errVers                  // RDMA_ERROR, ERR_VERS
-	alienHandle              // another Call's handle is invalidated
-	lateWrite                // the chunk is written to after the Reply
-	lateRead                 // and the Read chunk read
-	hangUp                   // the Responder ends the connection
+	lateReply    fault = iota // the Reply comes late
+	lostCall                  // the Call is dropped, executed or not
+	wrongXID                  // answered under an XID of no Call
+	strayReply                // a Reply to no Call, beside the right one
+	twiceReply                // the Reply is sent twice
+	twoXIDs                   // header and payload name different XIDs
+	badHeader                 // the Transport header ends early
+	grantZero                 // credits
+	grantOne                  //
+	grantHuge                 // 100,000
+	longChunk                 // a chunk comes back longer than it was offered
+	shortChunk                // a chunk comes back shorter than its data
+	unwritten                 // a chunk comes back with octets that were never written
+	emptyChunk                // a READ of no data comes back with a Write chunk of no segment, which is right
+	backwards                 // chunks are written from the last octets to the first, which is right
+	errChunk                  // RDMA_ERROR, ERR_CHUNK
+	refuseReads               // ERR_CHUNK to Calls with Read chunks,
+	refuseWrites              // with Write chunks,
+	refuseReply               // and with Reply chunks
+	errVers                   // RDMA_ERROR, ERR_VERS
+	alienHandle               // another Call's handle is invalidated
+	lateWrite                 // the chunk is written to after the Reply
+	lateRead                  // and the Read chunk read
+	hangUp                    // the Responder ends the connection
 
 	// Of a TCP server: lostCall, lateReply, wrongXID, strayReply, twiceReply, hangUp and
-	cutRecord // the connection is reset inside the record of the Reply
+	cutRecord     // the connection is reset inside the record of the Reply
+	haltRecord    // nothing comes after a part of the record
+	trickleRecord // the record comes in pieces of a few octets
 
 	// Of a wire.
 	resetWire   // reset, at any octet
@@ -60,6 +67,7 @@ const (
 	rogueGarbage    // sends octets that are no Call
 	rogueHalfRecord // begins a record and stays
 	rogueHalfClose  // sends FIN and waits for its Replies
+	rogueAnnounce   // announces a long record, and sends it octet by octet
 
 	// Of RDMA clients.
 	rdmaOverrun // more Calls than credits
@@ -67,6 +75,16 @@ const (
 	rdmaReads   // Read chunks that cannot be read
 	rdmaWrites  // Write and Reply chunks that cannot be written, or hold too little
 	rdmaGone    // chunks that are taken back too early
+
+	// Of many clients at a server without other faults: quiet_test.go.
+	stuckOne        // one client has many Calls to a file system that does not answer
+	stuckMany       // many clients have a few each
+	stuckPinned     // clients of NFSv4.1 do
+	rdmaInterrupted // an RDMA client gives up its Calls, and sends others with their credits
+	rdmaSlow        // an RDMA client announces Read chunks and serves them octet by octet
+	silentTCP       // connections on which nothing comes
+	silentMPA       // set-ups that stop in the middle
+	throng          // very many connections from one address
 
 	// Of the bridge itself.
 	bridgeChanged    // other settings
@@ -80,13 +98,15 @@ const (
 
 var faultNames = [faults]string{
 	"reply late", "call dropped", "wrong XID", "stray reply", "duplicate reply", "two XIDs", "bad header",
-	"grant 0", "grant 1", "grant 100000", "chunk too long", "chunk too short", "chunk not written", "ERR_CHUNK", "ERR_VERS", "alien handle",
+	"grant 0", "grant 1", "grant 100000", "chunk too long", "chunk too short", "chunk not written", "empty chunk", "chunk written backwards", "ERR_CHUNK", "Read chunks refused", "Write chunks refused", "Reply chunks refused", "ERR_VERS", "alien handle",
 	"late write", "late read", "responder hangs up",
-	"record cut",
+	"record cut", "record halted", "record trickled",
 	"wire reset", "wire FIN", "wire half-closed", "wire stalled", "black hole", "bit flipped", "trickle", "wire slow", "connection reset at accept", "connection refused",
 	"send lost", "work failed", "write cut",
-	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes",
+	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes", "client announces a record",
 	"RDMA client overruns its credits", "RDMA client sends a bad header", "RDMA client offers bad Read chunks", "RDMA client offers bad Write chunks", "RDMA client takes chunks back",
+	"one client stuck", "many clients stuck", "pinned clients stuck", "RDMA client interrupted", "RDMA client serves slowly",
+	"silent connections", "silent MPA set-ups", "many connections of one address",
 	"bridge reconfigured", "upstream replaced", "listener renamed", "listener away", "bridge restarted", "bridge handed over",
 }
 
@@ -142,7 +162,8 @@ func (s *sky) set(w weather) { s.now.Store(&w) }
 // often in a million Calls, or pieces of up to 16 KiB on a wire, at its worst.
 var responderFaults = weather{
 	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, twoXIDs: 2000, badHeader: 3000,
-	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, unwritten: 10000, errChunk: 20000, errVers: 2000,
+	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, unwritten: 10000, emptyChunk: 500000, backwards: 200000, errChunk: 20000, errVers: 2000,
+	refuseReads: 500000, refuseWrites: 500000, refuseReply: 500000,
 	alienHandle: 2000, lateWrite: 20000, lateRead: 20000, hangUp: 3000,
 	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, corruptWire: 3000, trickleWire: 20000, delayWire: 50000,
 	refuseWire: 300000,
@@ -150,7 +171,7 @@ var responderFaults = weather{
 
 // tcpFaults are those of a TCP server.
 var tcpFaults = weather{
-	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, hangUp: 3000, cutRecord: 3000,
+	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, hangUp: 3000, cutRecord: 3000, haltRecord: 1000, trickleRecord: 20000,
 	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, trickleWire: 20000, delayWire: 50000,
 	refuseWire: 300000,
 }

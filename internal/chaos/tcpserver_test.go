@@ -21,9 +21,10 @@ type tcpConn struct {
 	server *server
 	sky    *sky
 
-	mu   sync.Mutex // guards the fields below, and keeps the records of an answer together
-	dice *rand.Rand
-	own  reverses
+	mu     sync.Mutex // guards the fields below, and keeps the records of an answer together
+	dice   *rand.Rand
+	own    reverses
+	halted bool // inside a record: nothing else comes
 }
 
 func listenTCP(name string, s seed, executes *server, sk *sky) (*tcpServer, error) {
@@ -53,6 +54,9 @@ func (c *tcpConn) call(m []byte) (more bool) {
 	}
 	j, ok := c.server.take(m)
 	if !ok {
+		return true
+	}
+	if c.server.hangs(&j, func() { c.answer(&j) }) {
 		return true
 	}
 	if c.strikes(hangUp) {
@@ -87,6 +91,8 @@ func (c *tcpConn) answer(j *job) {
 	sky, dice := c.sky, c.dice
 	xid := proxytest.XID(j.reply)
 	switch {
+	case c.halted:
+		return
 	case sky.strikes(dice, lostCall):
 		return // it was executed
 	case sky.strikes(dice, wrongXID):
@@ -100,9 +106,19 @@ func (c *tcpConn) answer(j *job) {
 		}
 		c.Close()
 		return
+	case sky.strikes(dice, haltRecord):
+		b := testkit.Record(j.reply)
+		_, _ = c.Write(b[:1+dice.IntN(len(b)-1)])
+		c.halted = true
+		return
+	case sky.strikes(dice, trickleRecord):
+		c.server.book.write(j.id)
+		c.trickle(testkit.Record(j.reply))
+		return
 	case sky.strikes(dice, strayReply):
 		c.Send(proxytest.WithXID(j.reply, dice.Uint32()|1<<31^xid&(1<<31)))
 	}
+	c.server.book.write(j.id)
 	c.Send(j.reply)
 	// A client whose connection was lost may have sent the Call again by now, under
 	// the same XID: the second Reply is as good.
@@ -112,4 +128,15 @@ func (c *tcpConn) answer(j *job) {
 	if m := c.own.draw(dice, j); m != nil {
 		c.Send(m)
 	}
+}
+
+// trickle sends the beginning of b in pieces of a few octets, and then the rest. c.mu is held.
+func (c *tcpConn) trickle(b []byte) {
+	for range 40 {
+		n := min(1+c.dice.IntN(16), len(b)-1)
+		_, _ = c.Write(b[:n])
+		b = b[n:]
+		time.Sleep(time.Millisecond)
+	}
+	_, _ = c.Write(b)
 }

@@ -15,7 +15,7 @@ type wire struct {
 	seed    seed
 	sky     *sky
 	target  string
-	corrupt bool // there are checksums that find it
+	options wireOptions
 	addr    string
 	n       atomic.Int64
 	wg      sync.WaitGroup
@@ -24,6 +24,13 @@ type wire struct {
 	l      net.Listener
 	conns  map[*wired]struct{}
 	closed bool
+}
+
+// wireOptions say what a wire is.
+type wireOptions struct {
+	corrupt bool   // octets may change: there are checksums that find it
+	from    net.IP // the address that the target sees; nil for any
+	slow    bool   // after the first octets of the one who has dialled, they come one by one
 }
 
 // A wired is one connection through a wire.
@@ -36,8 +43,8 @@ type wired struct {
 	active atomic.Int32
 }
 
-func newWire(name string, s seed, sk *sky, target string, corrupt bool) (*wire, error) {
-	w := &wire{name: name, seed: s, sky: sk, target: target, corrupt: corrupt, conns: make(map[*wired]struct{})}
+func newWire(o wireOptions, name string, s seed, sk *sky, target string) (*wire, error) {
+	w := &wire{name: name, seed: s, sky: sk, target: target, options: o, conns: make(map[*wired]struct{})}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -62,7 +69,8 @@ func (w *wire) accept(l net.Listener) {
 			continue
 		}
 		w.wg.Go(func() {
-			to, err := net.DialTimeout("tcp", w.target, 2*time.Second)
+			d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: w.options.from}}
+			to, err := d.Dial("tcp", w.target)
 			if err != nil {
 				a.SetLinger(0)
 				a.Close()
@@ -117,6 +125,9 @@ func (c *wired) copy(from, to *net.TCPConn, dice *rand.Rand) {
 // carry passes b on, or not, and reports whether to go on.
 func (c *wired) carry(b []byte, from, to *net.TCPConn, dice *rand.Rand, carried *int) bool {
 	sky := c.w.sky
+	if c.w.options.slow && from == c.a && *carried >= slowAfter {
+		return c.trickle(b, to)
+	}
 	switch {
 	case sky.strikes(dice, resetWire):
 		_, _ = to.Write(b[:dice.IntN(len(b)+1)])
@@ -159,7 +170,7 @@ func (c *wired) carry(b []byte, from, to *net.TCPConn, dice *rand.Rand, carried 
 		b = b[min(len(b), 300):]
 	}
 	// The set-up of MPA has no CRC.
-	if len(b) > 0 && c.w.corrupt && *carried >= 512 && sky.strikes(dice, corruptWire) {
+	if len(b) > 0 && c.w.options.corrupt && *carried >= 512 && sky.strikes(dice, corruptWire) {
 		b[dice.IntN(len(b))] ^= 1 << dice.IntN(8)
 	}
 	*carried += len(b)
@@ -169,6 +180,21 @@ func (c *wired) carry(b []byte, from, to *net.TCPConn, dice *rand.Rand, carried 
 	if err != nil {
 		c.cut(false)
 		return false
+	}
+	return true
+}
+
+// slowAfter is after how many octets a slow wire is slow: the set-up and a Call get through.
+const slowAfter = 2048
+
+// trickle passes b on at 200 octets a second.
+func (c *wired) trickle(b []byte, to *net.TCPConn) bool {
+	for i := range b {
+		if _, err := to.Write(b[i : i+1]); err != nil {
+			c.cut(false)
+			return false
+		}
+		c.pause(5 * time.Millisecond)
 	}
 	return true
 }

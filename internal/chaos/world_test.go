@@ -39,6 +39,9 @@ const (
 	callTimeout = 1500 * time.Millisecond
 	unavailable = 5 * time.Second
 
+	// acceptTimeout is how long an RDMA listener waits for the set-up.
+	acceptTimeout = time.Second
+
 	// bound is the longest that a client may wait on a live connection: a Call is
 	// sent six times at most, and waits for a credit before each; see the table in
 	// docs/faults.md.
@@ -52,6 +55,7 @@ type world struct {
 	book   *book
 	counts counts
 	logs   logBook
+	health infirmary
 
 	living    sync.RWMutex // guards the next four, of the present life: life_test.go
 	h         *proxytest.Harness
@@ -114,7 +118,7 @@ func newWorld(t testing.TB, s seed, budget int64) *world {
 		t.Fatal(err)
 	}
 	w.loop, w.clientLoop, w.memLoop = iwarptest.NewLoop(), iwarptest.NewLoop(), fabrictest.NewLoop()
-	w.providers = iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: time.Second, Log: w.h.Log}
+	w.providers = iwarp.Options{ProgressTimeout: 2 * time.Second, CloseTimeout: time.Second, DialTimeout: time.Second, AcceptTimeout: acceptTimeout, Log: w.h.Log}
 	w.iwarp, w.front = proxytest.IWARP(w.providers), proxytest.IWARP(w.providers)
 	return w
 }
@@ -130,7 +134,13 @@ func (w *world) newSky(worst *weather) *sky {
 // wire puts a wire before the address given and returns where it listens.
 func (w *world) wire(name string, sk *sky, target string, corrupt bool) string {
 	w.t.Helper()
-	wi, err := newWire("wire to "+name, w.seed, sk, target, corrupt)
+	return w.wireFrom(wireOptions{corrupt: corrupt}, name, sk, target)
+}
+
+// wireFrom is wire with options.
+func (w *world) wireFrom(o wireOptions, name string, sk *sky, target string) string {
+	w.t.Helper()
+	wi, err := newWire(o, "wire to "+name, w.seed, sk, target)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -154,6 +164,26 @@ func (w *world) overRDMA(name string, s *server) string {
 	}
 	w.responders = append(w.responders, r)
 	return w.wire(name, sk, r.l.Addr().String(), true)
+}
+
+// calm adds a server without faults and wires, and returns its address.
+func (w *world) calm(name string, s *server, rdma bool) string {
+	w.t.Helper()
+	sk := newSky(&w.counts)
+	if rdma {
+		r := &responder{name: name, seed: w.seed, server: s, sky: sk}
+		if err := r.listen(strangers(), w.loop, "127.0.0.1:0"); err != nil {
+			w.t.Fatal(err)
+		}
+		w.responders = append(w.responders, r)
+		return r.l.Addr().String()
+	}
+	ts, err := listenTCP(name, w.seed, s, sk)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.servers = append(w.servers, ts)
+	return ts.Addr()
 }
 
 // overTCP adds a faulty TCP server behind a faulty wire.
@@ -193,7 +223,8 @@ func (w *world) start(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
 // timed gives upstreams the times of the world.
 func (w *world) timed(us []proxy.UpstreamOptions) []proxy.UpstreamOptions {
 	for i := range us {
-		us[i].CallTimeout, us[i].UnavailableAfter, us[i].ConnectTimeout = w.callTimeout, w.unavailable, time.Second
+		us[i].CallTimeout, us[i].UnavailableAfter = cmp.Or(us[i].CallTimeout, w.callTimeout), cmp.Or(us[i].UnavailableAfter, w.unavailable)
+		us[i].ConnectTimeout = time.Second
 		us[i].BackoffMin, us[i].BackoffMax = 5*time.Millisecond, 100*time.Millisecond
 	}
 	return us
