@@ -52,6 +52,14 @@ func (p *Pool) assignQueue(f *Flow) {
 	}
 }
 
+// settle chooses the queue for the next Call of f, if none waits. A flow that has had to use a seat
+// is not bound to it any more when it need not: the seat may be gone. The caller holds p.mu.
+func (p *Pool) settle(f *Flow) {
+	if (f.chooses() || f.seatQueue > 0) && !f.active() {
+		p.assignQueue(f)
+	}
+}
+
 // releaseSticky lets the Calls that wait for an absent seat use any, and reports whether there
 // are such Calls. The caller holds p.mu.
 func (p *Pool) releaseSticky() bool {

@@ -11,9 +11,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 		return ErrClosed
 	}
 	f := e.Flow
-	if f.chooses() && !f.active() {
-		p.assignQueue(f)
-	}
+	p.settle(f)
 	p.slowStart.block(p)
 	w := p.window()
 	if !p.held && p.admits(f, p.scarce(w)) {
@@ -59,9 +57,7 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		p.metrics.expired.Inc()
 		return errQueueTimeout
 	}
-	if f := e.Flow; f.chooses() && !f.active() {
-		p.assignQueue(f)
-	}
+	p.settle(e.Flow)
 	p.queue.pushFront(e, here)
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
