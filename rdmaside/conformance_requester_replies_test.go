@@ -53,8 +53,8 @@ var requesterContradictionRules = []requesterRule{
 		return inMsg(readWhole, func(h *rpcrdma.Header) { h.AddWrite(seg); h.AddWrite(seg) })
 	}),
 	contradiction("3.4.6", "a Write chunk of two segments of one, whose count MUST be copied", read8192, func(s *wantedSend) [][]byte {
-		seg := shortened(s.Writes[0].Segments[0], 4000)
-		return inMsg(readBase, func(h *rpcrdma.Header) { h.AddWrite(seg, seg) })
+		seg := s.Writes[0].Segments[0]
+		return inMsg(readBase, func(h *rpcrdma.Header) { h.AddWrite(shortened(seg, 8000), shortened(seg, 0)) })
 	}),
 	contradiction("3.4.6", "more octets in a Write chunk than it has room for", read8192, func(s *wantedSend) [][]byte {
 		seg := s.Writes[0].Segments[0]
@@ -75,7 +75,7 @@ var requesterContradictionRules = []requesterRule{
 // contradiction returns a rule about an answer that contradicts what its Call
 // offered.
 func contradiction(section, says string, call []byte, answer func(s *wantedSend) [][]byte) requesterRule {
-	return refused(section, "a Reply that contradicts what was offered is not taken: "+says, call, answer)
+	return refused(section, "a Reply that contradicts what was offered is not taken: "+says, reasonChunks, call, answer)
 }
 
 // requesterReplyRules are about other Replies, and about Replies that never come.
@@ -85,19 +85,19 @@ var requesterReplyRules = []requesterRule{
 		departs: "such a Reply is discarded, and its Call fails: Section 6.1 requires that the RPC is terminated, and its Call would have to wait for its deadline",
 		same:    TestRequesterReplyDefects,
 	},
-	refused("4.2.1", "this XID MUST be the same as the XID in the RPC message: another one inline", attrCall, func(*wantedSend) [][]byte {
+	refused("4.2.1", "this XID MUST be the same as the XID in the RPC message: another one inline", reasonPayload, attrCall, func(*wantedSend) [][]byte {
 		return inMsg(getAttrReply(2), noChunks)
 	}),
 	{section: "4.2.1", says: "this XID MUST be the same as the XID in the RPC message: another one in the Reply chunk", run: otherXIDInChunk},
-	refused("4.2.4", "RDMA_NOMSG: one list MUST hold the Payload stream: the Reply chunk is empty", opaqueOf100, func(s *wantedSend) [][]byte {
+	refused("4.2.4", "RDMA_NOMSG: one list MUST hold the Payload stream: the Reply chunk is empty", reasonPayload, opaqueOf100, func(s *wantedSend) [][]byte {
 		return inNoMsg(func(h *rpcrdma.Header) { h.SetReply(shortened(s.Reply.Segments[0], 0)) })
 	}),
-	refused("4.5.2", "the Payload stream is no RPC Reply: 16 octets", attrCall, func(*wantedSend) [][]byte { return inMsg(getAttrReply(1)[:16], noChunks) }),
-	refused("4.5.2", "the Payload stream is no RPC Reply: message type 2", attrCall, func(*wantedSend) [][]byte { return inMsg(words(1, 2, 0, 0, 0, 0), noChunks) }),
-	refused("6.1", "a Responder reduces a result that is not DDP-eligible: the RPC MUST be terminated: octets written for an error", read8192, func(s *wantedSend) [][]byte {
+	refused("4.5.2", "the Payload stream is no RPC Reply: 16 octets", reasonPayload, attrCall, func(*wantedSend) [][]byte { return inMsg(getAttrReply(1)[:16], noChunks) }),
+	refused("4.5.2", "the Payload stream is no RPC Reply: message type 2", reasonPayload, attrCall, func(*wantedSend) [][]byte { return inMsg(words(1, 2, 0, 0, 0, 0), noChunks) }),
+	refused("6.1", "a Responder reduces a result that is not DDP-eligible: the RPC MUST be terminated: octets written for an error", reasonPayload, read8192, func(s *wantedSend) [][]byte {
 		return inMsg(accepted(1, words(70, 0)), func(h *rpcrdma.Header) { h.AddWrite(shortened(s.Writes[0].Segments[0], 8000)) })
 	}),
-	refused("3.4.6.2", "a returned Write chunk's total length MUST be that of the item: fewer octets written than its count says", read8192, func(s *wantedSend) [][]byte {
+	refused("3.4.6.2", "a returned Write chunk's total length MUST be that of the item: fewer octets written than its count says", reasonPayload, read8192, func(s *wantedSend) [][]byte {
 		return inMsg(readBase, func(h *rpcrdma.Header) { h.AddWrite(shortened(s.Writes[0].Segments[0], 7000)) })
 	}),
 	{

@@ -140,14 +140,17 @@ func discarded(section, says string, messages ...[]byte) requesterRule {
 	}}
 }
 
-// refused returns a rule about invalid answers to a Call: the client gets no
-// octet of them.
-func refused(section, says string, call []byte, answer func(s *wantedSend) [][]byte) requesterRule {
+// refused returns a rule about invalid answers to a Call: the client gets no octet of them. Only
+// the check that has the given reason may refuse them.
+func refused(section, says string, reason refusalReason, call []byte, answer func(s *wantedSend) [][]byte) requesterRule {
 	return requesterRule{section: section, says: says, run: func(tc *requesterCase) {
 		tc.send(call)
 		tc.peer.send(0, answer(tc.peer.wantSend("a call"))...)
 		tc.peer.wantIdle("nothing is sent back")
 		tc.wantFate(says, binary.BigEndian.Uint32(call), Answered, errInvalidReply)
+		if tc.opts.Metrics.refusals[reason].Value() != 1 {
+			tc.t.Errorf("not refused for its %s", refusalNames[reason])
+		}
 		tc.wantHandles("the Call has none any more", 0)
 		tc.alive()
 	}}

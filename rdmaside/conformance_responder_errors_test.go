@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -66,19 +65,19 @@ func unknownVersions(tc *responderCase) {
 
 // responderHeaderRules are the rules of Section 4.5.2: malformed headers of every kind.
 var responderHeaderRules = []responderRule{
-	malformed("rdma_proc 5", 1, 1, 8, 5, 0, 0, 0),
-	malformed("rdma_proc 2^32-1", 1, 1, 8, 0xffffffff, 0, 0, 0),
+	malformedBefore("rdma_proc 5", 1, 1, 8, 5, 0, 0, 0),
+	malformedBefore("rdma_proc 2^32-1", 1, 1, 8, 0xffffffff, 0, 0, 0),
 	malformed("RDMA_NOMSG, all lists not present", 1, 1, 8, 1, 0, 0, 0),
-	malformed("Read list, discriminator 2", 1, 1, 8, 0, 2, 0, 0),
-	malformed("Read list, second discriminator 7", 1, 1, 8, 0, 1, 40, 1, 4, 0, 0, 7, 0, 0),
+	malformedBefore("Read list, discriminator 2", 1, 1, 8, 0, 2, 0, 0),
+	malformedBefore("Read list, second discriminator 7", 1, 1, 8, 0, 1, 40, 1, 4, 0, 0, 7, 0, 0),
 	malformed("Read list, cut short in a segment", 1, 1, 8, 0, 1, 40, 1),
 	malformed("Read list without an end", 1, 1, 8, 0, 1, 40, 1, 4, 0, 0),
-	malformed("Write list, discriminator 2", 1, 1, 8, 0, 0, 2, 0),
+	malformedBefore("Write list, discriminator 2", 1, 1, 8, 0, 0, 2, 0),
 	malformed("Write list without an end", 1, 1, 8, 0, 0, 1, 1, 1, 4, 0, 0),
 	malformed("Write chunk, one segment more than there is", 1, 1, 8, 0, 0, 1, 2, 1, 4, 0, 0, 0, 0),
 	malformed("Write chunk of 2^32-1 segments", 1, 1, 8, 0, 0, 1, 0xffffffff, 0, 0),
 	malformed("Write chunk of 2^28 segments, whose octets are 2^32", 1, 1, 8, 0, 0, 1, 0x10000000, 0, 0),
-	malformed("Reply chunk, discriminator -1", 1, 1, 8, 0, 0, 0, 0xffffffff),
+	malformedBefore("Reply chunk, discriminator -1", 1, 1, 8, 0, 0, 0, 0xffffffff),
 	malformed("Reply chunk, cut short", 1, 1, 8, 0, 0, 0, 1, 1, 1, 4),
 	malformed("Reply chunk of 2^31 segments", 1, 1, 8, 0, 0, 0, 1, 0x80000000),
 	malformedCall("5 segments short of 1,000 in a Reply chunk", func(*responderCase) [][]byte {
@@ -147,6 +146,12 @@ func malformed(name string, ws ...uint32) responderRule {
 	return malformedCall(name, func(*responderCase) [][]byte { return [][]byte{words(ws...)} })
 }
 
+// malformedBefore is like malformed, with a valid Call behind the words. A Responder that
+// overlooked the defect would serve the Call, or answer it otherwise.
+func malformedBefore(name string, ws ...uint32) responderRule {
+	return malformedCall(name, func(*responderCase) [][]byte { return [][]byte{words(ws...), getAttrCall(1)} })
+}
+
 // malformedCall returns a rule of Section 4.5.2 about the message that build
 // returns.
 func malformedCall(name string, build func(tc *responderCase) [][]byte) responderRule {
@@ -182,7 +187,7 @@ var responderFailureRules = []responderRule{
 	{section: "4.5", says: "RDMA_ERROR indicates a permanent error: a Call for which there is no memory now waits, and is served", setup: smallMemory, run: memoryLater},
 	{section: "4.5.4", says: "unable to construct and transmit a Reply: MUST close the connection: no memory to put it together", setup: smallMemory, run: noMemoryForReply},
 	{section: "4.5.4", says: "unable to construct and transmit a Reply: MUST close the connection: nobody answers the Call", same: TestResponderAbort},
-	{section: "4.5.4", says: "unable to construct and transmit a Reply: MUST close the connection: its Send cannot be posted", run: sendFails},
+	{section: "4.5.4", says: "unable to construct and transmit a Reply: MUST close the connection: the provider takes no more Work Requests", same: TestResponderPostFails},
 	errChunkRule("4.6.1", "when receiving RDMA_MSGP, Responders SHOULD reply RDMA_ERROR, ERR_CHUNK", func(*responderCase) [][]byte {
 		return message(rpcrdma.MsgP, getAttrCall(1), func(h *rpcrdma.Header) { h.Align, h.Thresh = 4, 64 })
 	}),
@@ -192,8 +197,8 @@ var responderFailureRules = []responderRule{
 func staleHandle(tc *responderCase) {
 	tc.peer.send(0, header(1, 8, rpcrdma.NoMsg, func(h *rpcrdma.Header) { h.AddRead(0, rpcrdma.Segment{Handle: 77, Length: 100}) }))
 	tc.wantNoCall("it cannot be read")
-	if synctest.Wait(); tc.ended != 1 || tc.endedErr == nil {
-		tc.t.Errorf("ended %d times, %v", tc.ended, tc.endedErr)
+	if synctest.Wait(); tc.ended != 1 || tc.endedErr == nil || !tc.c.asked {
+		tc.t.Errorf("ended %d times, %v; by the Responder: %v", tc.ended, tc.endedErr, tc.c.asked)
 	}
 }
 
@@ -203,8 +208,8 @@ func chunkBeyondRegion(tc *responderCase) {
 	tc.peer.send(0, header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.SetReply(o.segments...) }), opaqueCall(1, 8))
 	tc.answer(tc.wantCall("a call", opaqueCall(1, 8)), accepted(1, pattern(8000, 1)))
 	tc.peer.wantIdle("the Write failed")
-	if synctest.Wait(); tc.ended != 1 || tc.endedErr == nil {
-		tc.t.Errorf("ended %d times, %v", tc.ended, tc.endedErr)
+	if synctest.Wait(); tc.ended != 1 || tc.endedErr == nil || !tc.c.asked {
+		tc.t.Errorf("ended %d times, %v; by the Responder: %v", tc.ended, tc.endedErr, tc.c.asked)
 	}
 }
 
@@ -267,18 +272,4 @@ func noMemoryForReply(tc *responderCase) {
 	tc.answer(x, whole, 30, 70)
 	tc.peer.wantIdle("ERR_CHUNK would be for good")
 	tc.wantEnded("the reply is lost", regmem.ErrBudget)
-}
-
-func sendFails(tc *responderCase) {
-	tc.answered()
-	tc.peer.send(0, plain(1, 8), getAttrCall(1))
-	x := tc.wantCall("a call", getAttrCall(1))
-	tc.provider.Inject(func(op fabrictest.Operation) fabrictest.Verdict {
-		if op.Dialed {
-			return fabrictest.Pass
-		}
-		return fabrictest.Fail
-	})
-	tc.answer(x, getAttrReply(1))
-	tc.wantEnded("the Send failed", fabrictest.ErrInjected)
 }

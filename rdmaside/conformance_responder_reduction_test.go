@@ -35,7 +35,8 @@ var responderReductionRules = []responderRule{
 	{section: "3.4.5", says: "Position is computed from the beginning of the unreduced Payload stream; segments of one Position are concatenated in list order", same: TestResponderManyChunks},
 	{section: "3.4.5", says: "segments of one Position are concatenated in list order, wherever in the list they are: two chunks and a Position Zero Read chunk, 60 segments in turns", run: interleavedSegments},
 	errChunkRule("3.4.5", "the value in this field MUST be a multiple of four", func(tc *responderCase) [][]byte {
-		return message(rpcrdma.Msg, writeOf1000[:writePos], func(h *rpcrdma.Header) { addReads(h, writePos+2, tc.pulled(pattern(1000, 1))) })
+		// It lies inside the Payload stream: a Position behind the end is refused for that.
+		return message(rpcrdma.Msg, writeOf1000[:writePos], func(h *rpcrdma.Header) { addReads(h, writePos-2, tc.pulled(pattern(1000, 1))) })
 	}),
 	{section: "3.4.5.2", says: "a chunk's length MUST be that of the item, or of the item and its roundup: both are taken, however they are cut", same: TestResponderReadChunk},
 	garbageArgs("3.4.5.2", "a chunk's length MUST be that of the item: it is longer", func(tc *responderCase) [][]byte {
@@ -107,7 +108,8 @@ func isPresentStays(tc *responderCase) {
 func discriminantStays(tc *responderCase) {
 	o := tc.chunk(1000)
 	tc.peer.send(0, header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(o.segments...) }), readCall(1, 1000))
-	failed := accepted(1, words(70, 0))
+	// The attributes of the failure begin with 80, so that they could be an item of 80 octets.
+	failed := accepted(1, words(70, 1, 80), pattern(80, 1))
 	tc.answer(tc.wantCall("READ", readCall(1, 1000)), failed)
 	s := tc.peer.wantSend("its reply")
 	o.wantFilled(tc.t, "the chunk", &s.Writes[0], nil)
