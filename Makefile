@@ -38,7 +38,7 @@ conformance: ## rule by rule, how the Responder and the Requester keep RFC 8166:
 	@RDMABRIDGE_CONFORMANCE=$(CURDIR)/out/conformance.md $(GO) test -count=1 -run '^TestConformance' ./rdmaside || failed=1; \
 		cat out/conformance.md; exit $${failed:-0}
 
-mutate: ## changes the code under rows of the conformance tests and lists the rows that do not notice; not part of make test
+mutate: ## changes the code under every row of the conformance tests and lists the rows that do not notice; not part of make test
 	./.ci/mutate.sh
 
 fuzz: ## every fuzz target for $(FUZZTIME)

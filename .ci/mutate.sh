@@ -1,61 +1,113 @@
 #!/bin/bash
-# Shows that rows of docs/conformance.md can fail: it changes the code under each row of the table
-# below, one line at a time, runs the conformance tests, and lists the rows that stay green.
-# The tree is not touched: the compiler reads the changed file instead (go test -overlay).
+# Shows that the rows of docs/conformance.md can fail: it makes each change of .ci/mutations.txt,
+# one at a time, runs the conformance tests, and lists the rows that stay green. It fails, too, if a
+# change fits its file no longer or does not compile, and if a row has no change.
+# The tree is not touched: the compiler reads the changed files instead (go build -overlay).
 #
-#   .ci/mutate.sh [REGEXP]    only rows that match REGEXP
+#   .ci/mutate.sh [REGEXP]    only the changes that have a row which matches REGEXP
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+export LC_ALL=C dir table=.ci/mutations.txt
 
-# Role | the row's name as go test prints it, a regular expression | file | sed script
-table() {
-	cat <<'TABLE'
-Responder|3.3.3_no_more_than_4096|rdmaside/rpcrdma/private_data.go|s/return PrivateData{SendSize: DefaultInline, RecvSize: DefaultInline}, false/return PrivateData{SendSize: 4096, RecvSize: 4096}, false/
-Responder|8797_5.1_.*of_version_2|rdmaside/rpcrdma/private_data.go|s/w>>24 == privateDataVersion/w>>24 != 0/
-Responder|8797_5.1_.*another_format|rdmaside/rpcrdma/private_data.go|s/0xf6, 0xab, 0x0e, 0x18}/0xf6, 0xab, 0x0e}/
-Responder|8797_5.1_.*cut_short|rdmaside/rpcrdma/private_data.go|s/len(b)-i < privateDataLen/len(b)-i < 6/;s/binary.BigEndian.Uint32(b\[i+4:\])/binary.BigEndian.Uint32(append(b[i+4:len(b):len(b)], 3))/
-Responder|4.5.2_.*Read_chunks_that_overlap|rdmaside/read_list.go|s/uint64(ch.position) < end {/false {/
-Responder|4.5.2_.*behind_the_end_of_the_Payload|rdmaside/read_list.go|s/uint64(ch.position) > end+stream-used/false/
-Responder|4.5.2_.*Read_chunk_of_4_GiB .*|rdmaside/read_list.go|s/total += n + -n&3; total > uint64(limit)/total += n + -n\&3; false/
-Responder|4.5.2_.*Read_chunk_of_70,000|rdmaside/read_list.go|s/total += n + -n&3; total > uint64(limit)/total += n + -n\&3; false/
-Responder|4.5.2_.*Zero_Read_chunk_of_70,000|rdmaside/read_list.go|s/if total > uint64(limit)/if false/
-Responder|4.5.2_.*Zero_Read_chunk_of_4_GiB_more|rdmaside/read_list.go|s/length = h.ReadLength(0)/length = uint64(uint32(h.ReadLength(0)))/
-Requester|8267_6.4.2|rdmaside/requester_send.go|s/^\t\t\th.AddRead(c.Analysis.ArgPosition, .*/&; h.AddRead(c.Analysis.ArgPosition+4, rpcrdma.Segment{})/
-Requester|3.5.3_every_segment|rdmaside/requester_send.go|s/^\t\t\th.AddRead(0, .*/&; h.AddRead(4, rpcrdma.Segment{})/
-Requester|4.2.4_the_total_length|rdmaside/rpcrdma/private_data.go|s/return PrivateData{SendSize: DefaultInline, RecvSize: DefaultInline}, false/return PrivateData{SendSize: 4096, RecvSize: 4096}, false/
-Requester|4.4.1_.*pass_their_deadline|rdmaside/requester_deadline.go|s/^\tr.end(fmt.Errorf("%w: %s, xid.*/\tpc.handles, pc.err = [callHandles]fabric.Handle{}, ErrDeadline; r.finish(pc)/;s/^\t"time"$/&\n\n\t"github.com\/rdmabridge\/rdmabridge\/rdmaside\/fabric"/
-Requester|4.4.1_.*closed_here|rdmaside/requester_state.go|s/^\t\tr.conn.Close(err)/for r.oldest >= 0 { pc := \&r.slots[r.oldest]; pc.handles, pc.err = [callHandles]fabric.Handle{}, err; r.finish(pc) }; &/
-Responder|3.4.5_the_value_in_this_field|rdmaside/rpcrdma/decode.go|s/position%4 != 0/false/
-Responder|4.5.2_.*more_Write_chunks|rdmaside/rpcrdma/decode.go|s/len(h.Writes) >= maxWrites/false/
-TABLE
+# build BINARY [FLAG...] compiles the tests, as fast as it can.
+build() {
+	go test -c -vet=off -ldflags='-s -w' -gcflags='github.com/rdmabridge/rdmabridge/...=-N -l -dwarf=false' \
+		"${@:2}" -o "$1" ./rdmaside
 }
 
-green=0 rows=0
-while IFS='|' read -r role row file script; do
-	[[ "$role $row" =~ ${1:-} ]] || continue
-	rows=$((rows + 1))
-	sed "$script" "$file" >"$dir/changed.go"
-	if cmp -s "$file" "$dir/changed.go"; then
-		echo "NO SUCH LINE  $role $row: $file"
-		green=$((green + 1))
-		continue
+# run BINARY REGEXP runs rows and prints what they print.
+run() { (cd rdmaside && timeout 60 "$1" -test.v -test.run "$2" 2>&1); }
+
+# rows TEXT prints the row that TEXT is, or all that begin with TEXT, as go test names them.
+rows() {
+	local name=${1/ //}
+	name=${name// /_}
+	grep -xF -- "$name" "$dir/rows" || name=$name awk 'index($0, ENVIRON["name"]) == 1' "$dir/rows"
+}
+
+# change N reads change N from standard input and writes its overlay to $dir/N.
+change() {
+	local file= old= line out overlay=
+	while read -r line; do
+		case $line in
+		'in '*)
+			file=${line#in } out=$dir/$1/${file//\//_}
+			cp "$file" "$out" || return
+			overlay+=",\"$PWD/$file\": \"$out\""
+			;;
+		'- '*) old=${line#- } ;;
+		'+'*)
+			local text rest
+			text=$(cat "$out") rest=${text#*"$old"}
+			[ "$rest" != "$text" ] || { echo "NOT FOUND in $file: $old"; return 1; }
+			[ "${rest#*"$old"}" = "$rest" ] || { echo "FOUND TWICE in $file: $old"; return 1; }
+			line=${line#+}
+			printf '%s\n' "${text%%"$old"*}${line# }$rest" >"$out"
+			;;
+		esac
+	done
+	echo "{\"Replace\": {${overlay#,}}}" >"$dir/$1/overlay.json"
+}
+
+# try N prints what the rows of change N make of it. Words in capitals mean that it was not seen.
+try() {
+	local d=$dir/$1 why row text
+	if ! why=$(change "$1" <"$d/change" 2>&1); then
+		echo "$why"
+		return
 	fi
-	printf '{"Replace": {"%s": "%s"}}' "$PWD/$file" "$dir/changed.go" >"$dir/overlay.json"
-	go test -vet=off -overlay "$dir/overlay.json" -count=1 -timeout 5m -v -run "^TestConformance$role\$" ./rdmaside >"$dir/out" 2>&1
-	if grep -q '\[build failed\]' "$dir/out"; then
-		echo "DOES NOT COMPILE  $role $row"
-		grep -m 3 '^[a-z].*\.go:' "$dir/out"
-		green=$((green + 1))
-	elif grep -q -- "--- FAIL: TestConformance$role/$row" "$dir/out"; then
-		echo "red    $role $row"
-	elif grep -q '^panic: \|^fatal error: ' "$dir/out" && grep '^=== RUN' "$dir/out" | tail -1 | grep -q "/$row"; then
-		echo "red    $role $row (panic)"
+	if ! build "$d/test" -overlay "$d/overlay.json" >"$d/out" 2>&1; then
+		echo "DOES NOT COMPILE: $(grep -m 1 '^+ ' "$d/change") $(grep -m 1 '\.go:[0-9]' "$d/out")"
+		return
+	fi
+	sed -n 's/^red //p' "$d/change" | while read -r text; do
+		rows "$text" | grep . || echo "NO SUCH ROW  $text" >&3
+	done 3>&1 >"$d/rows"
+	while read -r row; do
+		see "$d" "$row"
+	done <"$d/rows"
+	rm "$d/test"
+}
+
+# see DIR ROW runs the tests of DIR and prints whether ROW is red, and why.
+see() {
+	local d=$1 row=$2 role=${2%%/*} name why
+	name=$(sed 's/[][().*+?^$|\\{}]/\\&/g' <<<"${row#*/}")
+	run "$d/test" "^TestConformance$role\$/^$name\$" >"$d/out"
+	# A row about all messages needs the other rows.
+	! grep -q ' messages show nothing' "$d/out" || run "$d/test" "^TestConformance$role\$" >"$d/out"
+	if grep -qF -- "--- FAIL: TestConformance$row (" "$d/out"; then
+		why=$(row=$row awk '$1 == "===" { its = index($3, "TestConformance" ENVIRON["row"]) == 1 } its && /_test\.go:/ { print; exit }' "$d/out")
+		[ -n "$why" ] || why=$(grep -m 1 '^panic: \|^fatal error: ' "$d/out")
+	elif grep '^=== RUN' "$d/out" | tail -1 | grep -qF " TestConformance$row"; then
+		why=$(grep -m 1 '^panic: \|^fatal error: ' "$d/out")
+	fi
+	if [ -n "$why" ]; then
+		echo "red    $row"
+		echo "       ${why:0:160}"
 	else
-		echo "GREEN  $role $row"
-		green=$((green + 1))
+		echo "GREEN  $row"
 	fi
-done < <(table)
-echo "$rows changes, $green of them not seen"
-[ "$green" -eq 0 ]
+}
+export -f build run rows change see try
+
+# What the rows are, and that they are green.
+build "$dir/test" || exit
+run "$dir/test" '^TestConformance' >"$dir/out" || { echo "The tests fail without any change."; exit 1; }
+sed -n 's/^    --- PASS: TestConformance\([A-Za-z]*\)\/\(.*\) (.*/\1\/\2/p' "$dir/out" >"$dir/rows"
+
+# The changes are paragraphs.
+awk -v RS= -v regexp="${1:-}" -v dir="$dir" '/^in / && (regexp == "" || $0 ~ "\nred [^\n]*(" regexp ")") {
+	d = sprintf("%s/%03d", dir, ++n); system("mkdir " d); print > (d "/change"); close(d "/change") }' "$table"
+for d in "$dir"/[0-9]*; do basename "$d"; done |
+	xargs -P "${MUTATE_JOBS:-2}" -I N bash -c 'try N >"$dir/N/result"; cat "$dir/N/result"'
+cat "$dir"/[0-9]*/result >"$dir/results"
+if [ -z "${1:-}" ]; then
+	sed -n 's/^\(red\|GREEN\) *//p' "$dir/results" | sort -u >"$dir/named"
+	sort -u "$dir/rows" | comm -23 - "$dir/named" | sed 's/^/NO CHANGE  /' | tee -a "$dir/results"
+fi
+count() { grep -c "$1" "$dir/results"; }
+echo "$(wc -l <"$dir/rows") rows, $(ls -d "$dir"/[0-9]* | wc -l) changes: $(count '^red') times red, $(count '^GREEN') green, $(count '^NO\|^DOES\|^FOUND') not in order"
+! grep -q '^[A-Z]' "$dir/results"
