@@ -11,9 +11,10 @@ import (
 //
 // A healthy client has one Call at a time outstanding at a server without faults, next to
 // clients whose Calls hang, that are silent or that are very many. It must be answered all the
-// same. The bounds are generous, for a busy machine: a client that is answered in fewer than half
-// of the seconds, or not at all for half a minute, has been kept out. Calls that hang have a
-// deadline of a minute, so nothing but the bridge's rules lets it in before.
+// same. The bounds are generous, for a busy machine: clients that are answered in fewer than three
+// quarters of the seconds, or one that is not answered at all for half a minute, have been kept
+// out. (Without package pool's rules for sharing they are answered in a half.) Calls that hang have
+// a deadline of a minute, so nothing but these rules lets others in before.
 
 const (
 	hungTimeout = 60 * time.Second // timeouts.call of the quiet upstream
@@ -63,7 +64,7 @@ func (i *infirmary) visit(ctx context.Context, b *book) {
 	i.up.Store(time.Now().UnixNano())
 	tick := time.NewTicker(healthSlot)
 	defer tick.Stop()
-	for was := time.Now(); ; {
+	for was := time.Now(); !b.broken.Load(); {
 		select {
 		case <-ctx.Done():
 			return
@@ -99,7 +100,7 @@ func (i *infirmary) look(b *book, was, now, up time.Time) {
 
 // judge checks the slots of the whole run.
 func (i *infirmary) judge(b *book) {
-	if total, good := i.total.Load(), i.good.Load(); total >= healthSlots && 2*good < total {
+	if total, good := i.total.Load(), i.good.Load(); total >= healthSlots && 4*good < 3*total {
 		b.wrong("healthy clients were answered in %d of %d seconds", good, total)
 	}
 }

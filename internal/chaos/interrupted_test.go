@@ -143,6 +143,10 @@ func (c *interruptedConn) Closed(error) {
 	close(c.endc)
 }
 
+// slowServing is longer than a connection may last that serves its Read chunks octet by octet: the
+// bridge looks at it after one stallTimeout, and closes it after two.
+const slowServing = 2*stallTimeout + 2*patience
+
 // slow announces the data of WRITEs and serves them slowly, until ctx ends: the wire to the bridge
 // lets little through. The bridge must end each connection.
 func (g *interrupted) slow(ctx context.Context) {
@@ -173,13 +177,13 @@ func (g *interrupted) slow(ctx context.Context) {
 			conn.Flush()
 		}))
 		if g.dice.IntN(2) == 0 {
-			stay = time.Minute
+			stay = slowServing
 		}
 		select {
 		case <-c.endc:
 		case <-ctx.Done():
 		case <-time.After(stay):
-			if stay == time.Minute {
+			if stay == slowServing {
 				g.book.wrong("%s: an RDMA client that serves its Read chunks octet by octet keeps its connection for %v", g.name, stay)
 			}
 		}

@@ -97,11 +97,11 @@ func TestRulesCanFail(t *testing.T) {
 			now := time.Now()
 			h := i.admit("a healthy client")
 			for n := range healthSlots {
-				h.last.Store(now.Add(-time.Duration(n%3) * healthSlot).UnixNano())
+				h.last.Store(now.Add(-time.Duration(n%3/2) * healthSlot).UnixNano())
 				i.look(b, now.Add(-healthSlot/2), now, now.Add(-time.Hour))
 			}
 			i.judge(b)
-		}, "healthy clients were answered in 17 of 50 seconds"},
+		}, "healthy clients were answered in 34 of 50 seconds"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{TB: t}

@@ -106,6 +106,8 @@ func (g *loiterer) throng(ctx context.Context) {
 			g.book.wrong("a client is kept out for %v by the connections of one address", d)
 			return
 		}
+		// The bridge may have closed some when it was started again.
+		defer g.dial(ctx, quietConnections/4, "quiet", 3, func(int, net.Conn) {})()
 		pause(ctx, 50*time.Millisecond)
 	}
 }

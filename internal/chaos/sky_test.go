@@ -162,7 +162,7 @@ func (s *sky) set(w weather) { s.now.Store(&w) }
 // often in a million Calls, or pieces of up to 16 KiB on a wire, at its worst.
 var responderFaults = weather{
 	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, twoXIDs: 2000, badHeader: 3000,
-	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, unwritten: 10000, emptyChunk: 500000, backwards: 200000, errChunk: 20000, errVers: 2000,
+	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, unwritten: 60000, emptyChunk: 500000, backwards: 200000, errChunk: 20000, errVers: 2000,
 	refuseReads: 500000, refuseWrites: 500000, refuseReply: 500000,
 	alienHandle: 2000, lateWrite: 20000, lateRead: 20000, hangUp: 3000,
 	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, corruptWire: 3000, trickleWire: 20000, delayWire: 50000,
