@@ -294,7 +294,7 @@ func TestMemoryBudget(t *testing.T) {
 // When incomplete records hold all memory and all wait for more, one of them is given up.
 func TestMemoryDeadlock(t *testing.T) {
 	t.Parallel()
-	e := startEngine(t, EngineOptions{Loops: 1, memoryTimeout: 100 * time.Millisecond})
+	e := startEngine(t, EngineOptions{Loops: 1, MemoryTimeout: 100 * time.Millisecond})
 	mem := &testMemory{limit: 512 << 10} // four first leases of 128 KiB
 	var recs []*recorder
 	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, func(*Conn) RecordHandler {
@@ -319,7 +319,7 @@ func TestMemoryDeadlock(t *testing.T) {
 // holds none. It would stay for ever otherwise: it does not read its peer's FIN.
 func TestMemoryRefusedFromTheStart(t *testing.T) {
 	t.Parallel()
-	e := startEngine(t, EngineOptions{Loops: 1, memoryTimeout: 100 * time.Millisecond})
+	e := startEngine(t, EngineOptions{Loops: 1, MemoryTimeout: 100 * time.Millisecond})
 	mem := &testMemory{limit: 512}
 	all, err := mem.Lease(512)
 	if err != nil {

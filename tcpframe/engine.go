@@ -56,7 +56,7 @@ func Start(o EngineOptions) (*Engine, error) {
 		log:           o.Log,
 		metrics:       o.Metrics,
 		driver:        d,
-		memoryTimeout: cmp.Or(o.memoryTimeout, memoryTimeout),
+		memoryTimeout: cmp.Or(o.MemoryTimeout, memoryTimeout),
 		epoch:         time.Now(),
 		quit:          make(chan struct{}),
 		counted:       make(map[string]*counters),

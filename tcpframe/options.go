@@ -24,9 +24,11 @@ type EngineOptions struct {
 	// RLIMIT_NOFILE.
 	MaxSockets int
 
-	// Tests set these. Zero stands for tickInterval and memoryTimeout.
-	tick          time.Duration
-	memoryTimeout time.Duration
+	// MemoryTimeout bounds how long an incomplete record waits for memory. 0 is 20 s, which
+	// only tests change.
+	MemoryTimeout time.Duration
+
+	tick time.Duration // 0 is tickInterval; tests set it
 }
 
 // ConnOptions bound one record-marked connection.

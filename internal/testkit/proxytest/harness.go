@@ -30,19 +30,29 @@ type Harness struct {
 	servers *regmem.Arena
 }
 
-// NewHarness starts an engine of two loops, with budget octets for the proxy.
-func NewHarness(t testing.TB, budget int64) *Harness {
+// NewHarness starts an engine of two loops, with budget octets for the proxy. Each of change may
+// change the engine's options.
+func NewHarness(t testing.TB, budget int64, change ...func(*tcpframe.EngineOptions)) *Harness {
 	t.Helper()
 	h := &Harness{T: t, Metrics: metrics.New(), Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
 	h.Registry = ulb.NewRegistry(ulb.Limits{})
 	nfs.Register(h.Registry)
+	h.Arena, h.servers = h.arena(budget), h.arena(1<<30)
+	t.Cleanup(func() {
+		if err := h.Arena.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = h.servers.Close() // stays mapped if a server has not answered a Call
+	})
+	o := tcpframe.EngineOptions{Loops: 2, Log: h.Log, Metrics: h.Metrics}
+	for _, f := range change {
+		f(&o)
+	}
 	var err error
-	if h.Engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: h.Log, Metrics: h.Metrics}); err != nil {
+	if h.Engine, err = tcpframe.Start(o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.Engine.Stop)
-	h.Arena = h.arena(budget)
-	h.servers = h.arena(1 << 30)
 	return h
 }
 
