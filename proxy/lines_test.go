@@ -18,6 +18,7 @@ import (
 // TestLines: what many clients do wrong, and what becomes of many clients in an outage, takes a
 // bounded number of log lines. The metrics count all of it, and the next line the rest.
 func TestLines(t *testing.T) {
+	t.Parallel()
 	const clients = 60
 	h := proxytest.NewHarness(t, budget)
 	logs := new(syncBuffer)
@@ -48,7 +49,7 @@ func TestLines(t *testing.T) {
 			if err := testkit.WriteRecord(c, m); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
 			if _, err := c.Read(make([]byte, 1)); err == nil {
 				t.Errorf("%s: the client is answered", name)
 			}

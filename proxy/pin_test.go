@@ -623,7 +623,7 @@ func over(t *testing.T, change func(*proxy.ListenerOptions, *proxy.UpstreamOptio
 	})
 }
 
-const patience = 10 * time.Second
+const patience = testkit.Patience
 
 // called waits for the Call want at the client.
 func called(t *testing.T, c *proxytest.Client, want []byte) {

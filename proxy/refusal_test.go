@@ -230,6 +230,7 @@ func TestHoarding(t *testing.T) {
 	if n, d := x.refused("hoarding"), time.Since(began); n != 0 && d < 5*time.Second {
 		t.Fatalf("%d closed after %v, want 5 s at least", n, d)
 	}
+	before := len(all)
 	x.Eventually("the two that hoard are closed", func() bool {
 		for range 8 { // the room of the first that is closed is for many
 			c, err := x.dial()
@@ -242,8 +243,8 @@ func TestHoarding(t *testing.T) {
 		return x.refused("hoarding") > 1
 	})
 	// As many as the two leave room for, which they do after they are counted.
-	for more := 0; more < 30; more++ {
-		x.Eventually(fmt.Sprintf("after two left there is room for client %d", more), func() bool {
+	for len(all) < before+30 {
+		x.Eventually(fmt.Sprintf("after two left there is room for %d clients more", len(all)-before+1), func() bool {
 			c, err := x.dial()
 			if err == nil {
 				all = append(all, c)

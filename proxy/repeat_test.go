@@ -217,11 +217,13 @@ func rdmaCall(t *testing.T, h *proxytest.Harness, acct *regmem.Account, m []byte
 // the others' Reply along; and when the server goes the next Call takes the place of the first.
 // Every Exchange and all memory come back.
 func TestRepeatedTwice(t *testing.T) {
+	t.Parallel()
 	transports := []string{"rdma", "tcp"}
 	for _, a := range transports {
 		for _, b := range transports {
 			for _, c := range transports {
 				t.Run(a+" "+b+" "+c, func(t *testing.T) {
+					t.Parallel()
 					t.Run("answered", func(t *testing.T) {
 						t.Parallel()
 						repeatTwice(t, []string{a, b, c}, func(x *repetition, all []attempt) {
@@ -364,6 +366,7 @@ func TestTwins(t *testing.T) {
 // TestOtherUser: the Call of one user does not get the Reply to another user's Call, neither
 // while that is under way nor, by its XID, from the server's duplicate request cache after that.
 func TestOtherUser(t *testing.T) {
+	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var gate proxytest.Gate
 	p, s := forward(t, h, 8, proxytest.Behaviour{Gate: &gate}, nil)

@@ -176,6 +176,7 @@ func (h blindHandler) Setup(c fabric.Conn) error {
 // clients' Replies were in: not of clients of another listener and upstream, and whatever the
 // provider knows. The server's connection stays for its other Calls.
 func TestNothingStale(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		open func(t *testing.T) (honest, liar fabric.Provider, on loop.Loop, addr string)
@@ -200,6 +201,7 @@ func TestNothingStale(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			honest, lying, on, addr := tt.open(t)
 			_, isBlind := lying.(blind)
 			h := proxytest.NewHarness(t, budget)
