@@ -399,8 +399,11 @@ func (w *workload) look() twinStep {
 // bridges.
 func TestTwoBridges(t *testing.T) {
 	calls := 10_000
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		calls = 1000
+	case raceEnabled:
+		calls = 4000
 	}
 	x := newTwin(t)
 	w := &workload{r: rand.New(rand.NewPCG(5, 8167)), xid: 0x1000}

@@ -40,6 +40,9 @@ func qpPair(crc bool, emss int) (a, b *qp) {
 
 // TestAllocs checks that no verb allocates in the steady state, nor does Register.
 func TestAllocs(t *testing.T) {
+	if testkit.RaceEnabled {
+		t.Skip("takes 16 s with the race detector, which looks at every octet; other tests show it the same code")
+	}
 	for _, emss := range []int{1448, 65483} {
 		a, b := qpPair(true, emss)
 		buf, data, recv := make([]byte, 64<<10), make([]byte, 64<<10), make([]byte, 4096)
