@@ -17,12 +17,16 @@ type fakeMember struct {
 	got      []*Entry
 	closed   error
 	affinity int
+	sent     func(*Entry) // called by Dispatch; may be nil
 }
 
 func (m *fakeMember) Dispatch(e *Entry, here int) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.got = append(m.got, e)
+	m.mu.Unlock()
+	if m.sent != nil {
+		m.sent(e)
+	}
 }
 func (m *fakeMember) Affinity() int { return m.affinity }
 func (m *fakeMember) Close(err error) {

@@ -60,6 +60,10 @@ type Flow struct {
 	// Hash is a number that depends on the client alone. It is set before the first
 	// Submit.
 	Hash uint32
+	// Ordered says that the owner submits the next Call of the flow when the one before has been
+	// sent. Such a flow goes on with its turn when it has a Call again. It is set before the first
+	// Submit.
+	Ordered bool
 	// Only keeps the Calls of the flow on one seat as long as that has a connection: only.go.
 	// It is set while no Call of the flow is in the pool, and later by Pool.Unbind.
 	Only *Seat
@@ -68,6 +72,7 @@ type Flow struct {
 	waiting    [2]fifo    // small Calls, and large ones
 	turn       turn[Flow] // in place.flows while Calls wait
 	place      *place     // where the flow waits, or waited last
+	emptied    int64      // queue.served when the flow's last Call left the queue
 	seat       *Seat      // seat of the flow's last small Call
 	smallInRow int32      // small Calls since the last large one, while one waits
 	loopQueue  int32      // 1 + index of the loop in whose queue the flow waits; 0: not known yet
@@ -87,6 +92,10 @@ func (f *Flow) host() *Host {
 
 // active reports whether a Call of f waits.
 func (f *Flow) active() bool { return f.turn.in() }
+
+// resumes reports whether f, which has a Call again, goes on with the turn in which the Call before
+// left q: f is ordered, and the others have not had a round since.
+func (f *Flow) resumes(q *queue) bool { return f.Ordered && q.served-f.emptied < quantum }
 
 // price is the cost of the flow's next Call. There is one.
 func (f *Flow) price() int { return f.nextFIFO().head.cost() }

@@ -55,11 +55,14 @@ func (pl *place) gain() int { return quantum * pl.share / unitWeight }
 func (pl *place) flow() *Flow { return pl.flows.choose((*Flow).price, (*Flow).gain) }
 
 // enter puts the place in the ring of its queue, if it is not in it.
-func (pl *place) enter() {
+func (pl *place) enter() { pl.enterRing(false) }
+
+// enterRing does what enter does. resumes says whether the place goes on with the turn it had.
+func (pl *place) enterRing(resumes bool) {
 	if pl.turn.in() {
 		return
 	}
-	pl.queue.ring.add(&pl.turn)
+	pl.queue.ring.put(&pl.turn, resumes)
 	pl.host.rings++
 	pl.host.divide()
 }
@@ -99,10 +102,11 @@ func (pl *place) weigh() {
 	}
 }
 
-// began counts a place in which Calls wait now and did not before.
-func (pl *place) began() {
+// began counts a place in which Calls wait now and did not before. resumes says whether it goes on
+// with the turn it had.
+func (pl *place) began(resumes bool) {
 	pl.host.waiting++
-	pl.enter()
+	pl.enterRing(resumes)
 	pl.relist()
 }
 

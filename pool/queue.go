@@ -45,14 +45,16 @@ func (q *queue) pushed(f *Flow) {
 		pl = f.host().in(q)
 		f.place = pl
 	}
+	resumes := false
 	if !f.active() {
+		resumes = f.resumes(q)
 		f.turn.of = f
 		f.smallInRow = 0
-		pl.flows.add(&f.turn)
+		pl.flows.put(&f.turn, resumes)
 		pl.weight = max(pl.weight, f.weight())
 	}
 	if pl.n++; pl.n == 1 {
-		pl.began()
+		pl.began(resumes)
 	}
 }
 
@@ -77,6 +79,7 @@ func (q *queue) popOf(pl *place) *Entry {
 	}
 	switch {
 	case f.empty():
+		f.emptied = q.served
 		pl.flows.remove(&f.turn)
 	case f.turn.deficit < f.price():
 		pl.flows.pass(&f.turn)

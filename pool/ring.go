@@ -15,6 +15,16 @@ type turn[T any] struct {
 // in reports whether t is in a ring.
 func (t *turn[T]) in() bool { return t.next != nil }
 
+// put puts t in the ring. If it resumes its turn and has savings, it keeps them and is the first.
+// Otherwise it is the last and has none.
+func (r *ring[T]) put(t *turn[T], resumes bool) {
+	saved := t.deficit
+	r.add(t)
+	if resumes && saved > 0 {
+		t.deficit, r.first = saved, t
+	}
+}
+
 // add puts t at the end of the ring, without savings.
 func (r *ring[T]) add(t *turn[T]) {
 	t.deficit = 0

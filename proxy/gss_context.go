@@ -167,7 +167,7 @@ func (s *gssShard) add(t *gssContexts, key uint64, p *pool.Pool, h *pool.Host) *
 		s.kept--
 	}
 	if x == nil || x.pool != p || x.flow.Host != h { // a flow belongs to one pool and one host
-		x = &gssContext{set: t, shard: s, pool: p, flow: pool.Flow{Host: h}}
+		x = &gssContext{set: t, shard: s, pool: p, flow: pool.Flow{Host: h, Ordered: true}}
 	}
 	x.key, x.live, x.arrived, x.seat = key, true, 0, nil
 	if s.all == nil {
