@@ -84,8 +84,8 @@ func (s *SlowStart) Limit() int {
 	return s.limit
 }
 
-// Room returns how many more Calls may be read from clients. It is meaningless once the
-// slow start is over.
+// Room returns how many more Calls may be read from clients: no more than a quarter of the limit when
+// three quarters of the octets are used. It is meaningless once the slow start is over.
 func (s *SlowStart) Room() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,11 @@ func (s *SlowStart) room() int {
 	if int64(s.receivedOctets.young(s.age)) >= s.limitOctets || s.allOctets >= slowStartOld*s.limitOctets {
 		return 0
 	}
-	return max(0, min(s.limit-s.received.young(s.age), slowStartEnd-s.all))
+	room := max(0, min(s.limit-s.received.young(s.age), slowStartEnd-s.all))
+	if int64(s.receivedOctets.young(s.age)) >= s.limitOctets/4*3 || s.allOctets >= slowStartOld*s.limitOctets/4*3 {
+		return min(room, s.limit/4)
+	}
+	return room
 }
 
 // turn begins another age when it is time. The caller holds s.mu.

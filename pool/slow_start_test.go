@@ -197,6 +197,12 @@ func testSlowStartOfClients(t *testing.T) {
 	if got := s.Room(); got != 7 {
 		t.Errorf("room for %d Calls, want 7: none waits for a Reply", got)
 	}
+	if room, _ := NewSlowStart(16, 1000).Received(740); room != 15 {
+		t.Errorf("room for %d Calls, want 15", room)
+	}
+	if room, _ := NewSlowStart(16, 1000).Received(750); room != 4 {
+		t.Errorf("room for %d Calls with three quarters of the octets in use, want a quarter of the limit", room)
+	}
 	for s.Limit() > 0 {
 		replied(s)
 	}

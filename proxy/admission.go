@@ -21,8 +21,9 @@ const (
 // room for another Call. A client whose Call is one too many is not read from until
 // there is room, nor is a client whose first Call comes while there is none. A client that
 // has waited longer than a Call may wait for a credit is closed. Clients that send nothing
-// have no place here, nor have NULL Calls, which need no memory. Once the slow start is
-// over, a Call costs one atomic load here.
+// have no place here, nor have NULL Calls, which need no memory. A quarter of the room is for
+// hosts that have no Call under way, and hosts take turns, so that no host has all of the slow start.
+// Once the slow start is over, a Call costs one atomic load here.
 //
 // It is safe for concurrent use.
 type admission struct {
@@ -37,12 +38,15 @@ type admission struct {
 	round  int        // begins with each tick, from 1
 	gate   gate
 	timer  bool // tick is due
+
+	held     map[*host]int // Calls that the slow start counts, or has counted and that are under way
+	comingOf map[*host]int // coming, by host
 }
 
 // newAdmission makes the admission of the clients of an upstream.
 func newAdmission(m *metrics.Registry, upstream string, s *pool.SlowStart, clock func() int64, wait func() time.Duration) *admission {
 	return &admission{
-		slowStart: s, clock: clock, wait: wait, round: 1,
+		slowStart: s, clock: clock, wait: wait, round: 1, held: make(map[*host]int), comingOf: make(map[*host]int),
 		waits:  m.Counter("upstream_ramp_waits_total", "Times that the bridge stopped reading from a client because the slow start of the upstream had no room for another Call.", "upstream", upstream),
 		closed: m.Counter("upstream_ramp_closed_clients_total", "Clients closed because the slow start of the upstream had no room for too long.", "upstream", upstream),
 	}
@@ -74,8 +78,9 @@ func (a *admission) enter(c *call, g *ledger) {
 	if c.h.Procedure == 0 {
 		next = a.next()
 	} else if room, age := a.slowStart.Received(c.entry.Cost); age != 0 {
-		c.charge.slowStart = age
-		if room == 0 {
+		c.charge.slowStart, c.charge.host = age, g.host
+		a.held[g.host]++
+		if room <= a.kept() {
 			a.hold(g)
 		}
 	}
@@ -83,11 +88,41 @@ func (a *admission) enter(c *call, g *ledger) {
 	runAll(next)
 }
 
+// kept is how much of the room is for hosts that have no Call under way. a.mu is held.
+func (a *admission) kept() int { return a.slowStart.Limit() / 4 }
+
+// may reports whether another client of h may be read from, while there is some room. a.mu is held.
+func (a *admission) may(h *host, room int) bool {
+	return room > a.kept() || room > 0 && a.held[h]+a.comingOf[h] == 0
+}
+
+// expect counts the client of t among those to come. a.mu is held.
+func (a *admission) expect(t *ticket, h *host) {
+	t.round, t.host = a.round, h
+	a.coming++
+	a.comingOf[h]++
+}
+
+// uncount ends the count of c, if the slow start has counted it. a.mu is held.
+func (a *admission) uncount(c *call) {
+	if c.charge.slowStart == 0 {
+		return
+	}
+	h := c.charge.host
+	if a.held[h]--; a.held[h] == 0 {
+		delete(a.held, h)
+	}
+	c.charge.slowStart, c.charge.host = 0, nil
+}
+
 // came ends the count of a client among those to come. a.mu is held.
 func (a *admission) came(g *ledger) {
 	t := &g.tickets[gateSlowStart]
 	if t.round == a.round {
 		a.coming--
+		if a.comingOf[t.host]--; a.comingOf[t.host] == 0 {
+			delete(a.comingOf, t.host)
+		}
 	}
 	t.round, g.waited = 0, nil
 }
@@ -109,9 +144,9 @@ func (a *admission) arrive(g *ledger) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.slowStart.Room() > a.coming {
-		a.coming++
-		g.waited, g.tickets[gateSlowStart].round = a, a.round
+	if a.may(g.host, a.slowStart.Room()-a.coming) {
+		a.expect(&g.tickets[gateSlowStart], g.host)
+		g.waited = a
 		a.arm()
 		return
 	}
@@ -131,8 +166,7 @@ func (a *admission) hold(g *ledger) {
 // dropped ends the count of c, which the upstream will not answer.
 func (a *admission) dropped(c *call) {
 	a.slowStart.Dropped(c.entry.Cost, c.charge.slowStart)
-	c.charge.slowStart = 0
-	a.admit()
+	a.left(c)
 }
 
 // answered ends the count of c, which the upstream has answered, and admits clients.
@@ -143,31 +177,37 @@ func (a *admission) answered(c *call, here int) {
 		return
 	}
 	a.slowStart.Answered(c.entry.Cost, c.charge.slowStart, here)
-	c.charge.slowStart = 0
-	a.admit()
+	a.left(c)
 }
 
-// admit has the bridge read again from as many of the waiting clients as there is room for.
-func (a *admission) admit() {
+// left ends the count of c by host, and has the bridge read again from as many of the waiting clients
+// as there is room for.
+func (a *admission) left(c *call) {
 	a.mu.Lock()
+	a.uncount(c)
 	next := a.next()
 	a.mu.Unlock()
 	runAll(next)
 }
 
 // next returns the clients that may be read from again. a.mu is held.
-func (a *admission) next() *ticket {
+func (a *admission) next() (first *ticket) {
 	if a.slowStart.Over() {
 		return a.gate.remove(a.gate.n)
 	}
-	n := min(a.slowStart.Room()-a.coming, a.gate.n)
-	if n <= 0 {
+	if a.gate.n == 0 {
 		return nil
 	}
-	first := a.gate.remove(n)
-	for t := first; t != nil; t = t.next {
-		t.round = a.round
-		a.coming++
+	room := a.slowStart.Room() - a.coming
+	may := func(h *host) bool { return a.may(h, room) }
+	for end := &first; room > 0; room-- {
+		t := a.gate.take(may)
+		if t == nil {
+			break
+		}
+		a.expect(t, t.host)
+		*end = t
+		end = &t.next
 	}
 	return first
 }
@@ -189,13 +229,12 @@ func (a *admission) tick() {
 	a.mu.Lock()
 	a.timer = false
 	a.coming = 0
+	clear(a.comingOf)
 	a.round++
 	next := a.next()
 	var closing []waitingClient
-	for a.gate.first != nil && a.gate.first.since < late {
-		if t := a.gate.remove(1); t != nil {
-			closing = append(closing, t.client)
-		}
+	for t := a.gate.since(late); t != nil; t = t.next {
+		closing = append(closing, t.client)
 	}
 	if a.gate.n > 0 {
 		a.arm()

@@ -78,6 +78,7 @@ type owner struct {
 type charge struct {
 	expected  int    // octets that the Reply is expected to have; when lent is set, the memory it takes
 	slowStart uint32 // the age in which the upstream's slow start counted the call; 0 if it does not
+	host      *host  // for which the admission counts the call, if slowStart is not 0
 	counted   bool   // the client's ledger counts the call
 	lent      bool   // the client's ledger counts the memory of the Reply
 }

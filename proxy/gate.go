@@ -10,11 +10,20 @@ const (
 	gates
 )
 
-// A gate holds clients that wait, in the order they came. The bridge does not read from
-// them meanwhile. The owner of a gate locks it.
+// A gate holds clients that wait. The bridge does not read from them meanwhile. Hosts take turns, and
+// the clients of one host leave in the order they came. The owner of a gate locks it.
 type gate struct {
+	first, last *gateLine // hosts in the order of their turns
+	of          map[*host]*gateLine
+	free        *gateLine // one to use again, or nil
+	n           int       // clients
+}
+
+// A gateLine is the clients of one host that wait at a gate.
+type gateLine struct {
+	host        *host
 	first, last *ticket
-	n           int
+	next        *gateLine
 }
 
 // A ticket is a client's place at a gate. It belongs to the gate while the client's
@@ -23,6 +32,7 @@ type gate struct {
 type ticket struct {
 	client waitingClient
 	kind   gateKind
+	host   *host // the client's, while it waits and as long as round counts it
 	since  int64 // when the client began to wait; only admission uses it, like round
 	round  int   // the round of admission in which the client was counted among those to come; 0 for none
 	next   *ticket
@@ -48,34 +58,106 @@ func (t *ticket) Run() {
 	}
 }
 
-// put adds t at the end.
-func (g *gate) put(t *ticket) {
-	t.next = nil
-	if g.first == nil {
-		g.first = t
-	} else {
-		g.last.next = t
+// put adds t, a client of h.
+func (g *gate) put(t *ticket, h *host) {
+	t.next, t.host = nil, h
+	l := g.of[h]
+	if l == nil {
+		if l = g.free; l == nil {
+			l = &gateLine{}
+		}
+		g.free = nil
+		l.host = h
+		if g.of == nil {
+			g.of = make(map[*host]*gateLine)
+		}
+		g.of[h] = l
+		g.queue(l)
 	}
-	g.last = t
+	if l.first == nil {
+		l.first = t
+	} else {
+		l.last.next = t
+	}
+	l.last = t
 	g.n++
 }
 
-// remove removes the first n tickets whose clients are not gone, and the tickets of
-// gone clients before them. It returns the former as a list, linked by next.
+// queue puts l behind the other lines.
+func (g *gate) queue(l *gateLine) {
+	l.next = nil
+	if g.first == nil {
+		g.first = l
+	} else {
+		g.last.next = l
+	}
+	g.last = l
+}
+
+// take removes and returns the client whose turn it is among those of the hosts that may pass, or nil
+// if there is none. It forgets clients that are gone.
+func (g *gate) take(may func(*host) bool) *ticket {
+	for lines := len(g.of); lines > 0; lines-- {
+		l := g.first
+		if g.first = l.next; g.first == nil {
+			g.last = nil
+		}
+		for l.first != nil && l.first.client.gone() {
+			g.pop(l)
+		}
+		var t *ticket
+		if l.first != nil && may(l.host) {
+			t = g.pop(l)
+		}
+		if l.first != nil {
+			g.queue(l)
+		} else {
+			delete(g.of, l.host)
+			*l = gateLine{}
+			g.free = l
+		}
+		if t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// pop removes and returns the first ticket of l.
+func (g *gate) pop(l *gateLine) *ticket {
+	t := l.first
+	l.first, t.next = t.next, nil
+	g.n--
+	return t
+}
+
+// remove removes up to n clients that are not gone, and returns them as a list, linked by next.
 func (g *gate) remove(n int) (first *ticket) {
 	end := &first
-	for n > 0 && g.first != nil {
-		t := g.first
-		g.first = t.next
-		g.n--
-		if t.client.gone() {
-			continue
+	for ; n > 0; n-- {
+		t := g.take(anyHost)
+		if t == nil {
+			break
 		}
 		*end = t
 		end = &t.next
-		n--
 	}
-	*end = nil
+	return first
+}
+
+func anyHost(*host) bool { return true }
+
+// since removes the clients that have waited since before at, and returns them as a list, linked by
+// next. It forgets clients that are gone.
+func (g *gate) since(at int64) (first *ticket) {
+	end := &first
+	for late := true; late; {
+		t := g.take(func(h *host) bool { return g.of[h].first.since < at })
+		if late = t != nil; late {
+			*end = t
+			end = &t.next
+		}
+	}
 	return first
 }
 
@@ -96,6 +178,6 @@ func (g *ledger) waitAt(k gateKind, at *gate) bool {
 		return false
 	}
 	g.shut |= 1 << k
-	at.put(&g.tickets[k])
+	at.put(&g.tickets[k], g.host)
 	return true
 }

@@ -329,11 +329,12 @@ func TestSlowStartOfClients(t *testing.T) {
 				}
 			}}
 			f.open()
+			f.ledger.host = &host{}
 			clients = append(clients, f)
 			f.run()
 		}
-		if n := calls.n(); n != 15+100 {
-			t.Errorf("%d Calls of 100 clients are in, want 15 of the first and one of each", n)
+		if n := calls.n(); n != 12+99 {
+			t.Errorf("%d Calls of 100 clients are in, want 12 of the first and one of each", n)
 		}
 		rounds := 0
 		for ; !a.slowStart.Over() && rounds < 1000; rounds++ {
@@ -375,6 +376,7 @@ func TestSlowStartOfNewClients(t *testing.T) {
 				f.idle = true
 			}}
 			f.open()
+			f.ledger.host = &host{}
 			a.arrive(&f.ledger)
 			f.run()
 			clients = append(clients, f)
@@ -444,6 +446,85 @@ func TestSlowStartPlaces(t *testing.T) {
 				time.Sleep(time.Second) // the timer ends
 			})
 		})
+	}
+}
+
+// TestSlowStartOfHosts: while one host with many connections keeps sending Calls that are not answered,
+// the Calls of another are read at once.
+func TestSlowStartOfHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testAdmission()
+		client := func(h *host, send func(f *fakeWaiter, c *call)) *fakeWaiter {
+			f := &fakeWaiter{send: func(f *fakeWaiter) {
+				c := otherCall()
+				c.entry.Cost = 200
+				a.enter(c, &f.ledger)
+				send(f, c)
+			}}
+			f.open()
+			f.ledger.host = h
+			a.arrive(&f.ledger)
+			f.run()
+			return f
+		}
+		hog, other := &host{}, &host{}
+		var clients []*fakeWaiter
+		for range 50 {
+			clients = append(clients, client(hog, func(f *fakeWaiter, _ *call) { f.idle = f.sent >= 10 }))
+		}
+		began := time.Now()
+		var calls callList
+		f := client(other, func(f *fakeWaiter, c *call) {
+			f.idle = f.sent >= 100
+			calls.add(c)
+		})
+		clients = append(clients, f)
+		for f.n() < 100 && time.Since(began) < time.Minute {
+			synctest.Wait()
+			calls.answer(a)
+			synctest.Wait()
+			if calls.n() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if took := time.Since(began); took > admissionTick {
+			t.Errorf("the other host sent its hundred Calls in %v, want less than %v", took, admissionTick)
+		}
+		for _, f := range clients {
+			f.left.set()
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestGateIsFair: hosts take turns at a gate, and the clients of a host leave in the order they came.
+func TestGateIsFair(t *testing.T) {
+	var g gate
+	hosts := []*host{{}, {}, {}}
+	number := map[*ticket]string{}
+	for i, n := range []int{6, 1, 3} {
+		for j := range n {
+			f := &fakeWaiter{}
+			f.open()
+			number[&f.ledger.tickets[0]] = fmt.Sprint(i, ".", j)
+			f.ledger.tickets[0].since = int64(j)
+			g.put(&f.ledger.tickets[0], hosts[i])
+		}
+	}
+	names := func(t *ticket) (s []string) {
+		for ; t != nil; t = t.next {
+			s = append(s, number[t])
+		}
+		return s
+	}
+	if got, want := fmt.Sprint(names(g.remove(4))), "[0.0 1.0 2.0 0.1]"; got != want {
+		t.Errorf("%s leave, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(names(g.since(3))), "[2.1 0.2 2.2]"; got != want {
+		t.Errorf("%s have waited too long, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(names(g.remove(4))), "[0.3 0.4 0.5]"; got != want || g.n != 0 || len(g.of) != 0 || g.first != nil {
+		t.Errorf("%s leave, want %s; %d are left", got, want, g.n)
 	}
 }
 
