@@ -16,7 +16,7 @@ import (
 )
 
 // A tcpConn is one TCP connection to an upstream. TCP has no credits: the grant is the
-// configured number, from the start. A tcpConn belongs to its loop.
+// configured number, from the Reply to a first NULL Call on. A tcpConn belongs to its loop.
 type tcpConn struct {
 	u    *upstream
 	opts *UpstreamOptions // the settings when the connection was dialled
@@ -59,7 +59,7 @@ const (
 func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
 	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
-	s.Granted(m.opts.Credits, pool.Elsewhere)
+	s.Granted(0, pool.Elsewhere) // primed grants the credits
 	o := tcpframe.DialOptions{
 		Name: u.name, Reset: true,
 		Conn: tcpframe.ConnOptions{
@@ -79,6 +79,7 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s 
 	if err != nil {
 		return nil, err
 	}
+	l.tcp.Post(loop.TaskFunc(m.probe.prime))
 	m.probe.start()
 	return m, nil
 }
