@@ -31,12 +31,13 @@ func (u *Upstream) RDMA() bool { return u.Transport == TransportRDMA }
 
 // Pool configures the connections to an upstream.
 type Pool struct {
-	Connections int    `mapstructure:"connections"` // connections that all clients share
-	Credits     int    `mapstructure:"credits"`     // requested on each connection; on TCP most Calls outstanding
-	Share       int    `mapstructure:"share"`       // most percent of the credits that one client has while others want some
-	Mode        string `mapstructure:"mode"`        // auto, shared or pinned
-	Pinned      int    `mapstructure:"pinned"`      // most pinned connections
-	GSSWindow   int    `mapstructure:"gss_window"`  // most Calls of one RPCSEC_GSS context outstanding
+	Connections int    `mapstructure:"connections"`  // connections that all clients share
+	Credits     int    `mapstructure:"credits"`      // requested on each connection; on TCP most Calls outstanding
+	Share       int    `mapstructure:"share"`        // most percent of the credits that one client has while others want some
+	Mode        string `mapstructure:"mode"`         // auto, shared or pinned
+	Pinned      int    `mapstructure:"pinned"`       // most pinned connections
+	PinnedCalls int    `mapstructure:"pinned_calls"` // most Calls outstanding on all of them; 0: no bound for a client that is alone
+	GSSWindow   int    `mapstructure:"gss_window"`   // most Calls of one RPCSEC_GSS context outstanding
 }
 
 // Timeouts bounds how long an upstream may take.
@@ -61,11 +62,12 @@ type Source struct {
 }
 
 const (
-	maxPool   = 64
-	maxPinned = 4096
-	maxWindow = 1024
-	minSilent = 4 * second // TCP of a healthy host may be quiet for two seconds
-	minProbe  = 100 * millisecond
+	maxPool        = 64
+	maxPinned      = 4096
+	maxPinnedCalls = 1 << 20
+	maxWindow      = 1024
+	minSilent      = 4 * second // TCP of a healthy host may be quiet for two seconds
+	minProbe       = 100 * millisecond
 )
 
 func (u *Upstream) validate(path string, k Known, r *report) {
@@ -111,10 +113,11 @@ func (p *Pool) validate(path string, r *report) {
 	r.atMost(path+".credits", p.Credits, maxCredits)
 	r.atMost(path+".share", p.Share, 100)
 	r.atMost(path+".pinned", p.Pinned, maxPinned)
+	r.atMost(path+".pinned_calls", p.PinnedCalls, maxPinnedCalls)
 	r.atMost(path+".gss_window", p.GSSWindow, maxWindow)
 	r.oneOf(path+".mode", p.Mode, PoolAuto, PoolShared, PoolPinned)
 	if p.Mode == PoolShared {
-		r.needs(path, "mode auto or pinned", "pinned")
+		r.needs(path, "mode auto or pinned", "pinned", "pinned_calls")
 	}
 }
 

@@ -9,6 +9,7 @@ func (p *Pool) kick(here int) {
 		m, e := p.nextAny(here)
 		p.mu.Unlock()
 		if e == nil {
+			p.part.wake(here) // there may be room since
 			return
 		}
 		p.dispatch(m, e, here)
@@ -23,6 +24,7 @@ func (s *Seat) pull(here int) {
 		m, e := p.next(s)
 		p.mu.Unlock()
 		if e == nil {
+			p.part.wake(here) // there may be room since
 			return
 		}
 		p.dispatch(m, e, here)
@@ -53,7 +55,7 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 
 // next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
 func (p *Pool) next(s *Seat) (Member, *Entry) {
-	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) {
+	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) || !p.part.admits(p) {
 		return nil, nil
 	}
 	p.slowStart.block(p) // before window, or a Reply in between would not wake p

@@ -27,6 +27,11 @@ type Options struct {
 	// SlowStart is the slow start of the upstream, which all its pools share. nil means no slow
 	// start.
 	SlowStart *SlowStart
+	// Quota bounds the Calls of the pool together with those of the host's other pools. Pools with a
+	// Quota have one client each, on one loop. nil means no bound.
+	Quota *QuotaHost
+	// Witness learns that the pool has Calls, which it does not bound. It may be nil.
+	Witness *Quota
 	// Health is the state of Endpoints. The pools of an upstream share it, and its owner has
 	// called Set with Endpoints. If it is nil, the pool makes a Health of its own, without
 	// priority.

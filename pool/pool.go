@@ -76,6 +76,8 @@ type Pool struct {
 	ownHealth bool       // opts.Health belongs to the pool; constant
 	slowStart *SlowStart // constant
 	metrics   *Metrics   // constant
+	part      *quotaPart // of Options.Quota; constant; nil for none
+	witness   *Quota     // Options.Witness; constant
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -92,11 +94,14 @@ type Pool struct {
 	credits    int  // granted on all usable connections
 	inUse      int  // Calls outstanding on these
 	shared
-	closed  bool
-	since   time.Time // when the pool lost its last usable connection; zero while it has one
-	firstUp time.Time // when a connection came up while there was no other
+	called   bool // Calls may go although other pools are in part's line: it is this pool's turn
+	oldNoted int  // old Calls that part counts
+	closed   bool
+	since    time.Time // when the pool lost its last usable connection; zero while it has one
+	firstUp  time.Time // when a connection came up while there was no other
 
 	blocked bool // listed in SlowStart.blocked; guarded by SlowStart.mu
+	inLine  bool // in the line of part; guarded by part.mu
 }
 
 // New returns a pool that has not been started. It fails if o is not valid.
@@ -106,6 +111,7 @@ func New(o Options, d Dialer, owner Owner) (*Pool, error) {
 	}
 	p := &Pool{
 		opts: o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
+		part: o.Quota.part(o.First), witness: o.Witness,
 		shared: shared{age: firstAge},
 	}
 	p.queue = newQueues(&p.shared, o.Loops, o.Connections)
@@ -165,6 +171,9 @@ func (p *Pool) Close() {
 		m.Close(ErrClosed)
 	}
 	p.wg.Wait()
+	p.mu.Lock()
+	p.aged(0)
+	p.mu.Unlock()
 	p.metrics.leave(p)
 }
 
@@ -194,6 +203,7 @@ func (p *Pool) sweep(ctx context.Context) {
 			if now.Sub(aged) >= ageing-ageing/8 {
 				aged = now
 				hang = p.grow()
+				p.aged(p.old())
 			}
 			waiting := p.queue.n > 0 && (p.shares() || !p.slowStart.Over())
 			scarce := p.opts.Scarce

@@ -71,6 +71,11 @@ func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
 	}
 	if e.Flow != nil {
 		p.hold(e.Flow.host(), e)
+		if p.part != nil {
+			p.part.take()
+		} else if q := p.witness; q != nil && !q.beside.Load() {
+			q.witnessed()
+		}
 	}
 	return s.member
 }
@@ -90,6 +95,9 @@ func (s *Seat) returnCredit(e *Entry) (slowStart uint32) {
 	}
 	if e.Flow != nil {
 		p.unhold(e.Flow.Host, e)
+		if p.part != nil {
+			p.part.give()
+		}
 	}
 	slowStart = e.slowStart
 	e.seat, e.asLarge, e.trial, e.slowStart = nil, false, noTrial, 0

@@ -35,6 +35,7 @@ func (s *Seat) Done(e *Entry, here int) {
 	if more {
 		p.kick(here)
 	}
+	p.part.wake(here)
 	if counted != 0 {
 		p.slowStart.wake(here) // if next did not use the room, another Call may
 	}

@@ -14,6 +14,13 @@ type Stats struct {
 	DownSince   time.Time // zero while a connection is up
 }
 
+// Busy reports whether the pool has a Call, waiting or outstanding.
+func (p *Pool) Busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.queue.n > 0 || p.outstanding > 0
+}
+
 // SeatStats describe a seat at one moment.
 type SeatStats struct {
 	Endpoint    string

@@ -14,7 +14,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	p.settle(f)
 	p.slowStart.block(p)
 	w := p.window()
-	if !p.held && p.admits(f, p.scarce(w)) {
+	if !p.held && p.admits(f, p.scarce(w)) && p.part.admits(p) {
 		if s := p.choose(e, here); s != nil {
 			m := s.takeCredit(e, p.slowStart.dispatch())
 			p.mu.Unlock()
@@ -28,7 +28,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	}
 	e.queuedAt = time.Now()
 	p.queue.push(e, here)
-	keeps := w.free > 0 && p.shares()
+	keeps := w.free > 0 && (p.shares() || p.part != nil)
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
 	if keeps {

@@ -1,7 +1,7 @@
 package pool
 
 // Update replaces the settings of a pool while it works, except Name, Loops, First, QueueLimit,
-// SlowStart and Metrics. o must be valid. Update does not wait.
+// SlowStart, Quota, Witness and Metrics. o must be valid. Update does not wait.
 //
 // A pool that now has more seats dials their connections. Connections that are too many, and
 // connections to an endpoint that is not listed any more, get no more Calls and end after their
@@ -20,6 +20,7 @@ func (p *Pool) Update(o Options, renew bool) {
 	}
 	o.Name, o.Loops, o.First, o.QueueLimit = p.opts.Name, p.opts.Loops, p.opts.First, p.opts.QueueLimit
 	o.SlowStart, o.Metrics = p.opts.SlowStart, p.opts.Metrics
+	o.Quota, o.Witness = p.opts.Quota, p.opts.Witness
 	if p.ownHealth {
 		o.Health = p.opts.Health
 		o.Health.Set(o.Endpoints, false)

@@ -88,6 +88,9 @@ func (q *clientQueue) flowOf(c *call) *pool.Flow {
 func (q *clientQueue) reweigh(w int) {
 	q.pool.Reweigh(&q.flow, w)
 	q.pool.Reweigh(&q.sticky, w)
+	if q.pin != nil {
+		q.pin.reweigh(w)
+	}
 }
 
 // forget takes the Calls that wait out of the pool, which hands them to upstream.Expired

@@ -84,6 +84,7 @@ type UpstreamOptions struct {
 	Connections             int  // shared connections
 	Mode                    Mode // which clients have pinned connections
 	Pinned                  int  // the most pinned connections; with RDMA the memory for Replies is a second bound
+	PinnedCalls             int  // the most Calls outstanding on all pinned connections; 0: as many as the shared ones have credits, while several hosts have Calls
 	Credits                 int  // asked for on each connection
 	Share                   int  // the most percent of the credits of shared connections that one client has while others want some; 100 for all
 	GSSWindow               int  // Calls of one RPCSEC_GSS context that may be outstanding
@@ -134,6 +135,15 @@ func (o *UpstreamOptions) check() error {
 		c.positive("ReplyInline", int64(o.ReplyInline))
 	}
 	return c.err
+}
+
+// pinnedCalls returns how many Calls may be outstanding on all pinned connections, and whether that
+// holds for a host, too, that is alone.
+func (o *UpstreamOptions) pinnedCalls() (limit int, always bool) {
+	if o.PinnedCalls > 0 {
+		return o.PinnedCalls, true
+	}
+	return o.Connections * o.Credits, false
 }
 
 // A checker collects what is wrong with options.

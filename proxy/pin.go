@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
@@ -70,11 +72,17 @@ type pins struct {
 	most    atomic.Int64 // how many there may be; 0: the upstream pins no client
 	refused logLimit
 
-	mu     sync.Mutex // guards the rest; held while a pool is made
-	all    map[*pin]struct{}
-	next   int // the number of the endpoint that the next pin dials first
-	closed bool
-	wg     sync.WaitGroup // counts the pins
+	quota     *pool.Quota // divides the Calls on all of them among hosts; constant
+	makesRoom *metrics.Counter
+	crowded   logLimit
+
+	mu        sync.Mutex // guards the rest; held while a pool is made
+	all       crowd.Crowd[*pin]
+	hosts     map[*host]*pinHost
+	evictions int // pins whose clients are being closed for others
+	next      int // the number of the endpoint that the next pin dials first
+	closed    bool
+	wg        sync.WaitGroup // counts the pins
 }
 
 // share bounds the pinned RDMA connections so that they take no more than octets of memory.
@@ -88,18 +96,21 @@ func (ps *pins) share(octets int64, o *UpstreamOptions) {
 func (ps *pins) count() int {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	return len(ps.all)
+	return ps.all.Len()
 }
 
 // A pin is one client's connection to one upstream, or the attempt to make it. All but the
 // pool belongs to the client's loop, on which the connection lives, too.
 type pin struct {
-	u     *upstream  // constant, as the next three
-	front *front     // the client's connection
-	pool  *pool.Pool // of one seat
-	first int        // the number of the endpoint to dial first
-	once  sync.Once  // for release
-	seat  *pool.Seat // the pool's; belongs to its goroutine, nil before the first dial
+	u       *upstream          // constant, as the next three
+	front   *front             // the client's connection
+	pool    *pool.Pool         // of one seat
+	first   int                // the number of the endpoint to dial first
+	once    sync.Once          // for release
+	place   crowd.Member[*pin] // in pins.all; guarded by pins.mu, as are host and evicted
+	host    *host
+	evicted bool       // an eviction closes the client
+	seat    *pool.Seat // the pool's; belongs to its goroutine, nil before the first dial
 
 	from       reverser // the connection that the latest reverse Call came on
 	owed       int      // reverse Calls that wait for room in the client's connection
@@ -107,7 +118,7 @@ type pin struct {
 }
 
 // pin makes a pinned connection for the client of f. It fails with errPinned when the upstream
-// has as many as it may, and with errClosing after pins.close.
+// has as many as it may and no other client has to give way, and with errClosing after pins.close.
 func (u *upstream) pin(f *front) (*pin, error) {
 	ps := &u.pins
 	ps.mu.Lock()
@@ -115,10 +126,10 @@ func (u *upstream) pin(f *front) (*pin, error) {
 	switch {
 	case ps.closed:
 		return nil, errClosing
-	case int64(len(ps.all)) >= ps.most.Load():
+	case int64(ps.all.Len()) >= ps.most.Load() && !u.makeRoom(f):
 		return nil, errPinned
 	}
-	p := &pin{u: u, front: f}
+	p := &pin{u: u, front: f, host: f.ledger.host}
 	o := u.settings()
 	// Pins are spread over the server's addresses in the same way as the seats of the
 	// shared pool.
@@ -129,15 +140,18 @@ func (u *upstream) pin(f *front) (*pin, error) {
 		p.first = ps.next
 		ps.next++
 	}
-	own, err := pool.New(p.poolOptions(o), p, u)
+	h := ps.hosts[p.host]
+	if h == nil {
+		h = &pinHost{quota: ps.quota.Host()}
+	}
+	po := p.poolOptions(o)
+	po.Quota = h.quota
+	own, err := pool.New(po, p, u)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	p.pool = own
-	if ps.all == nil {
-		ps.all = make(map[*pin]struct{})
-	}
-	ps.all[p] = struct{}{}
+	ps.add(p, h)
 	ps.wg.Add(1)
 	p.pool.Start()
 	return p, nil
@@ -169,8 +183,9 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 func (ps *pins) update(o *UpstreamOptions) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for p := range ps.all {
-		p.pool.Update(p.poolOptions(o), false)
+	ps.quota.Set(o.pinnedCalls())
+	for m := range ps.all.All() {
+		m.Value.pool.Update(m.Value.poolOptions(o), false)
 	}
 }
 
@@ -185,7 +200,7 @@ func (p *pin) release() {
 				p.u.source.leave(p.seat)
 			}
 			ps.mu.Lock()
-			delete(ps.all, p)
+			ps.remove(p)
 			ps.mu.Unlock()
 			ps.wg.Done()
 		}()
@@ -196,8 +211,8 @@ func (p *pin) release() {
 func (ps *pins) close() {
 	ps.mu.Lock()
 	ps.closed = true
-	for p := range ps.all {
-		p.release()
+	for m := range ps.all.All() {
+		m.Value.release()
 	}
 	ps.mu.Unlock()
 	ps.wg.Wait()

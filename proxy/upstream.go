@@ -137,6 +137,9 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u.slowStart = pool.NewSlowStart(o.SlowStart, min(slowStartOctets, p.arena.Budget()/16))
 	u.admission = newAdmission(m, o.Name, u.slowStart, p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.newEndpoints(m, &o)
+	u.pins.quota = pool.NewQuota(len(p.loops))
+	u.pins.quota.Set(o.pinnedCalls())
+	u.pins.makesRoom = m.Counter("upstream_pinned_evicted_total", "Clients closed for a client of an address with fewer pinned connections, because the upstream had as many as it may.", "upstream", o.Name)
 	n := 1
 	if o.partitioned() {
 		n = len(o.Endpoints)
@@ -192,7 +195,7 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit,
-		SlowStart: u.slowStart, Share: o.Share,
+		SlowStart: u.slowStart, Share: o.Share, Witness: u.pins.quota,
 		Failed:    u.failed,
 		Scarce:    u.scarce,
 		Connected: u.connected,

@@ -67,7 +67,7 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) (proxy.UpstreamOpt
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits, Share: u.Pool.Share,
-		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned, GSSWindow: u.Pool.GSSWindow, SlowStart: slowStart,
+		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned, PinnedCalls: u.Pool.PinnedCalls, GSSWindow: u.Pool.GSSWindow, SlowStart: slowStart,
 		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
 		UnavailableAfter: u.Timeouts.Unavailable.Value(),

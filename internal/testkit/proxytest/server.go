@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -25,6 +26,35 @@ type Behaviour struct {
 	Delay time.Duration
 	// Gate, when set, holds answers while it is shut.
 	Gate *Gate
+	// Threads, when set, answer all Calls.
+	Threads *Threads
+}
+
+// Threads are the threads of a server: each takes one Call at a time, in the order they came.
+type Threads struct {
+	queue  chan func()
+	Served atomic.Int64 // Calls answered
+}
+
+// NewThreads starts n threads that take a time for each Call. They end with t.
+func NewThreads(t testing.TB, n int, each time.Duration) *Threads {
+	th := &Threads{queue: make(chan func(), 1<<16)}
+	ctx := t.Context()
+	for range n {
+		go func() {
+			for {
+				select {
+				case answer := <-th.queue:
+					time.Sleep(each)
+					th.Served.Add(1)
+					answer()
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	return th
 }
 
 // A Gate holds the answers to Calls that come while it is shut. A new Gate is open.
@@ -72,6 +102,10 @@ func (b *Behaviour) reply(c *oncrpc.Call) []byte {
 
 // schedule calls send at once, or hands it to later when the answer to c must wait.
 func (b *Behaviour) schedule(c *oncrpc.Call, send func(), later func(send func())) {
+	if b.Threads != nil {
+		b.Threads.queue <- func() { later(send) }
+		return
+	}
 	if d := b.Delay + time.Duration(delay(c))*time.Millisecond; d > 0 {
 		time.AfterFunc(d, func() { later(send) })
 		return

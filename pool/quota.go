@@ -1,0 +1,349 @@
+package pool
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Quota bounds the Calls outstanding in many pools together, each of which has one client, and
+// divides them among hosts. Pinned connections need it: each has credits of its own, so that a host
+// with a hundred connections could keep a server busy for itself.
+//
+// While one host alone has Calls, it may have any number of them, unless the limit always holds.
+// While several have, they share the limit by weight. What one does not use, the others may. A host
+// that begins never waits until others have fewer Calls: it may have its share at once, and the
+// others get no further Calls until they are down to theirs. The old Calls of a host (after one to
+// two seconds) count twice, and it always may have one that is not old.
+//
+// A Call costs two additions to counters that only the client's loop uses. The shares are computed
+// when a host begins, and ten times a second while there are several.
+//
+// It is safe for concurrent use.
+type Quota struct {
+	loops  int         // constant
+	beside atomic.Bool // pools that only witness have Calls
+
+	mu      sync.Mutex // guards the rest; taken while a Pool.mu is held, never the other way round
+	limit   int
+	always  bool // the limit holds for a host that is alone, too
+	active  []*QuotaHost
+	witness int  // ticks since a witness had Calls
+	ticking bool // the timer of tick runs
+}
+
+// A QuotaHost is what a Quota knows of one host: the pools of its connections.
+type QuotaHost struct {
+	quota  *Quota
+	parts  []quotaPart // by loop
+	active atomic.Bool // it is in quota.active
+
+	// Guarded by quota.mu.
+	weight int
+	quiet  int // ticks since the host had Calls
+	wants  int // as many Calls as the host could have; used by divide
+	share  int // Calls that the host may have; used by divide
+}
+
+// A quotaPart is what a Quota knows of one host's pools on one loop.
+type quotaPart struct {
+	host *QuotaHost   // constant
+	held atomic.Int64 // Calls outstanding
+	old  atomic.Int64 // about how many of them are old
+	most atomic.Int64 // how many there may be, the old ones counted twice
+
+	waiting atomic.Int64 // pools in line
+	mu      sync.Mutex   // guards line and Pool.inLine; a leaf
+	line    []*Pool      // pools with Calls that wait for room, in order
+	_       [64]byte     // loops do not share a cache line
+}
+
+const (
+	// quotaTick is the time between two looks at the hosts that have Calls.
+	quotaTick = 100 * time.Millisecond
+	// quotaQuiet is for how many ticks a host without Calls counts as one that has some.
+	quotaQuiet = 100
+	// unbound is the share of a host that is alone.
+	unbound = math.MaxInt64 / 4
+)
+
+// NewQuota returns a Quota for pools on so many loops. Its owner calls Set.
+func NewQuota(loops int) *Quota { return &Quota{loops: loops} }
+
+// Set sets the limit, and whether it holds for a host, too, that is alone.
+func (q *Quota) Set(limit int, always bool) {
+	q.mu.Lock()
+	q.limit, q.always = limit, always
+	q.divide()
+	q.mu.Unlock()
+	q.arm()
+}
+
+// Host returns a new host of weight 1. It stays in q only while it has Calls.
+func (q *Quota) Host() *QuotaHost {
+	h := &QuotaHost{quota: q, parts: make([]quotaPart, q.loops), weight: 1}
+	for i := range h.parts {
+		h.parts[i].host = h
+	}
+	h.set(unbound)
+	return h
+}
+
+// SetWeight makes w the weight of h.
+func (h *QuotaHost) SetWeight(w int) {
+	h.quota.mu.Lock()
+	h.weight = max(1, w)
+	h.quota.mu.Unlock()
+}
+
+// part returns the part of h on a loop. h may be nil.
+func (h *QuotaHost) part(loop int) *quotaPart {
+	if h == nil {
+		return nil
+	}
+	return &h.parts[max(loop, 0)%len(h.parts)]
+}
+
+// room reports whether another Call may go.
+func (t *quotaPart) room() bool {
+	held := t.held.Load()
+	old := min(t.old.Load(), held)
+	return held+old < t.most.Load() || held == old
+}
+
+// admits reports whether a Call of p may go now. If not, p is in line. p has been called when its
+// turn has come. The caller holds p.mu.
+func (t *quotaPart) admits(p *Pool) bool {
+	if t == nil || p.called && t.room() || t.waiting.Load() == 0 && t.room() {
+		return true
+	}
+	t.join(p)
+	return false
+}
+
+// take counts a Call.
+func (t *quotaPart) take() {
+	t.held.Add(1)
+	if !t.host.active.Load() {
+		t.host.quota.activate(t.host)
+	}
+}
+
+// give ends the count of a Call. The caller must call wake, without holding a Pool.mu.
+func (t *quotaPart) give() { t.held.Add(-1) }
+
+// wake lets the pools in line dispatch a Call each, in turn, while there is room. here is the
+// affinity of the calling loop. The caller holds no Pool.mu.
+func (t *quotaPart) wake(here int) {
+	if t == nil {
+		return
+	}
+	for t.waiting.Load() > 0 && t.room() {
+		p := t.pop()
+		if p == nil {
+			return
+		}
+		p.kickOne(here)
+	}
+}
+
+// pop removes and returns the first pool in line, or nil.
+func (t *quotaPart) pop() *Pool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.line) == 0 {
+		return nil
+	}
+	p := t.line[0]
+	t.line = slices.Delete(t.line, 0, 1)
+	p.inLine = false
+	t.waiting.Add(-1)
+	return p
+}
+
+// kickOne dispatches a queued Call. If more wait, p is in line again.
+func (p *Pool) kickOne(here int) {
+	p.mu.Lock()
+	p.called = true
+	m, e := p.nextAny(here)
+	p.called = false
+	if e != nil && p.queue.n > 0 {
+		p.part.join(p)
+	}
+	p.mu.Unlock()
+	if e != nil {
+		p.dispatch(m, e, here)
+	}
+}
+
+// join puts p at the end of the line. The caller holds p.mu.
+func (t *quotaPart) join(p *Pool) {
+	t.mu.Lock()
+	joins := !p.inLine
+	if joins {
+		p.inLine = true
+		t.line = append(t.line, p)
+	}
+	t.mu.Unlock()
+	if joins && t.waiting.Add(1) == 1 {
+		t.host.quota.arm()
+	}
+}
+
+// aged notes how many Calls of p are old. The caller holds p.mu.
+func (p *Pool) aged(old int) {
+	if t := p.part; t != nil && old != p.oldNoted {
+		t.old.Add(int64(old - p.oldNoted))
+		p.oldNoted = old
+		t.host.quota.arm()
+	}
+}
+
+// activate counts h among the hosts that have Calls.
+func (q *Quota) activate(h *QuotaHost) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	h.quiet = 0
+	if h.active.Load() {
+		return
+	}
+	h.active.Store(true)
+	q.active = append(q.active, h)
+	q.divide()
+	q.armLocked()
+}
+
+// witnessed notes that a pool whose Calls q does not bound has one.
+func (q *Quota) witnessed() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.beside.Store(true)
+	q.witness = 0
+	q.divide()
+	q.armLocked()
+}
+
+// arm starts the timer of tick, unless it runs.
+func (q *Quota) arm() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.armLocked()
+}
+
+// armLocked does what arm does. q.mu is held.
+func (q *Quota) armLocked() {
+	if !q.ticking {
+		q.ticking = true
+		time.AfterFunc(quotaTick, q.tick)
+	}
+}
+
+// tick divides the limit again, and goes on while that may change anything.
+func (q *Quota) tick() {
+	q.mu.Lock()
+	q.ticking = false
+	if q.witness++; q.witness > quotaQuiet {
+		q.beside.Store(false) // the next Call sets it again
+	}
+	q.active = slices.DeleteFunc(q.active, (*QuotaHost).left)
+	q.divide()
+	var wake []*quotaPart
+	again := len(q.active) > 1 || len(q.active) > 0 && q.beside.Load()
+	for _, h := range q.active {
+		for i := range h.parts {
+			t := &h.parts[i]
+			if t.waiting.Load() > 0 {
+				wake = append(wake, t)
+			}
+			again = again || t.waiting.Load() > 0 || t.old.Load() > 0
+		}
+	}
+	if again {
+		q.armLocked()
+	}
+	q.mu.Unlock()
+	for _, t := range wake {
+		t.wake(Elsewhere)
+	}
+}
+
+// left reports whether h has had no Call for some time, and then ends its count. quota.mu is held.
+func (h *QuotaHost) left() bool {
+	for i := range h.parts {
+		if t := &h.parts[i]; t.held.Load() > 0 || t.waiting.Load() > 0 {
+			h.quiet = 0
+			return false
+		}
+	}
+	if h.quiet++; h.quiet <= quotaQuiet {
+		return false
+	}
+	h.active.Store(false)
+	h.set(unbound)
+	return true
+}
+
+// divide divides the limit among the hosts that have Calls: each gets what it wants, but no more
+// than its weight of what those that want less have left. q.mu is held.
+func (q *Quota) divide() {
+	if len(q.active) == 1 && !q.beside.Load() && !q.always {
+		h := q.active[0]
+		old := 0
+		for i := range h.parts {
+			old += int(h.parts[i].old.Load())
+		}
+		if 2*old < q.limit {
+			h.set(unbound)
+			return
+		}
+	}
+	weights := 0
+	for _, h := range q.active {
+		h.wants = h.demand(q.limit)
+		weights += h.weight
+	}
+	slices.SortFunc(q.active, func(a, b *QuotaHost) int { return cmp.Compare(a.wants*b.weight, b.wants*a.weight) })
+	left, among := q.limit, weights
+	for _, h := range q.active {
+		h.share = min(h.wants, left*h.weight/among)
+		left -= h.share
+		among -= h.weight
+	}
+	for _, h := range q.active {
+		h.set(max(1, q.limit*h.weight/weights, h.share+left))
+	}
+}
+
+// demand is how many Calls h could have, at most limit. quota.mu is held.
+func (h *QuotaHost) demand(limit int) int {
+	n := 0
+	for i := range h.parts {
+		if h.parts[i].waiting.Load() > 0 {
+			return limit
+		}
+		n += int(h.parts[i].held.Load())
+	}
+	return min(n, limit)
+}
+
+// set lets h have n Calls, and divides them among its loops by what they want.
+func (h *QuotaHost) set(n int) {
+	if len(h.parts) == 1 || n == unbound {
+		for i := range h.parts {
+			h.parts[i].most.Store(int64(n))
+		}
+		return
+	}
+	want := func(t *quotaPart) int { return 1 + int(t.held.Load()+t.waiting.Load()) }
+	all := 0
+	for i := range h.parts {
+		all += want(&h.parts[i])
+	}
+	for i := range h.parts {
+		t := &h.parts[i]
+		t.most.Store(int64(max(1, n*want(t)/all)))
+	}
+}
