@@ -128,9 +128,7 @@ func TestRefusedReloadMetrics(t *testing.T) {
 	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
 	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}}
 	p := h.Proxy(ls, us)
-	if n := metric(h, "upstream_credits_granted"); n < 128 {
-		t.Fatal(n)
-	}
+	h.Eventually("the connection is primed", func() bool { return metric(h, "upstream_credits_granted") >= 128 })
 	check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))
 	if n := metric(h, "upstream_pinned_connections"); n != 1 {
 		t.Fatal(n)
