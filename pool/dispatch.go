@@ -66,18 +66,19 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 	if w.free <= 0 {
 		return nil, nil
 	}
-	e, t := p.take(s, w)
+	now := time.Now()
+	e, t := p.take(s, w, now)
 	if e == nil {
 		return nil, nil
 	}
-	e.trial = t
+	e.trial, e.waited = t, now.Sub(e.queuedAt)
 	return s.takeCredit(e, p.slowStart.dispatch()), e
 }
 
 // dispatch hands e, which was queued, to m.
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	p.metrics.queued.Add(-1)
-	p.metrics.waits.Observe(uint64(time.Since(e.queuedAt)))
+	p.metrics.waits.Observe(uint64(e.waited))
 	m.Dispatch(e, here)
 }
 

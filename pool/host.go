@@ -7,6 +7,7 @@ type Host struct {
 	held     int      // Calls outstanding
 	ages     ages     // of these Calls
 	answered uint32   // Pool.age when the host got its last Reply
+	replies  ages     // Replies that the host got
 	trial    bool     // one of these Calls is on trial: share.go
 	places   []*place // where Calls of the host wait, or have waited
 	waiting  int      // places where Calls wait
@@ -182,6 +183,7 @@ func (p *Pool) unhold(h *Host, e *Entry) {
 	}
 	if e.answered {
 		h.answered = p.age
+		h.replies.add(p.age, 1)
 	}
 	h.readmit()
 	if h.held == 0 || e.trial == onTrial {
@@ -212,7 +214,11 @@ func (pl *place) moveTo(to *placeList) {
 	if l == to {
 		return
 	}
+	sh := pl.queue.shared
 	if l != nil {
+		if l != &pl.queue.aside {
+			sh.candidates--
+		}
 		if pl.prev != nil {
 			pl.prev.next = pl.next
 		} else {
@@ -227,6 +233,9 @@ func (pl *place) moveTo(to *placeList) {
 	pl.list, pl.next, pl.prev = to, nil, nil
 	if to == nil {
 		return
+	}
+	if to != &pl.queue.aside {
+		sh.candidates++
 	}
 	if to.last == nil {
 		to.first = pl

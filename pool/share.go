@@ -14,14 +14,16 @@ import (
 //	free credits          may be taken by a host
 //	more than a half      whatever it holds, up to a half; old Calls count twice. Unless seven
 //	                      eighths are free, it must have been answered lately or hold none
-//	more than an eighth   that holds none, or that is answered, after some seconds of scarcity
+//	more than an eighth   that holds none, or that is quick, or that is answered, after some
+//	                      seconds of scarcity
 //	an eighth or less     that holds none and has been answered lately
 //
-// The half is Options.Share. A Call is old after one to two seconds. Scarcity is when Calls have
-// waited and hardly more than the half was free, at several ages in succession: by then the pool knows
-// whose Calls hang, because their hosts get no Replies. So hosts whose Calls are answered have
-// nearly all credits, however slow the server is, and hosts whose Calls hang, however many there
-// are, do not get further than the half.
+// The half is Options.Share. A Call is old after one to two seconds. A host is quick if it got so
+// many Replies lately that its Calls take a fraction of a second on average. Scarcity is when Calls
+// have waited and hardly more than the half was free, at several ages in succession: by then the pool
+// knows whose Calls hang, because their hosts get no Replies. So hosts whose Calls are answered
+// have nearly all credits, at once or, if the server is slow, after a while. Hosts whose Calls hang,
+// however many there are, do not get further than the half.
 //
 // A host that holds some may have one more Call on trial, if few are: a host with Calls that hang
 // may have others that do not. A host that was not answered lately has to wait for that until its
@@ -34,6 +36,10 @@ const scarcity = 3
 
 // remembered is for how many ages a host counts as answered lately.
 const remembered = 10
+
+// quickness is how many Replies a host must have got in the last two ages, for each Call that it
+// has outstanding, to count as quick: its Calls take less than a quarter of a second.
+const quickness = 8
 
 // A trial is as what a Call goes for which its host has no credit by the other rules.
 type trial uint8
@@ -64,6 +70,7 @@ type shared struct {
 	trials      [trials]int // of these Calls, those that go on trial
 	thawing     bool        // thaw has set its timer
 	behind      *queue      // in poorest: the least served queue, while turns come; otherwise nil
+	candidates  int         // places in the lists poor, unknown and trial of all queues
 	turned      time.Time   // when a Call went in its host's turn
 	scarceFor   int         // ages for which credits have been scarce
 }
@@ -91,8 +98,8 @@ const frozen = 50 * time.Millisecond
 // due reports whether a Call of pl may go before its host's turn: neither the host nor the queue
 // has had more than its share, or turns do not come, because the hosts that wait for theirs hold
 // what they may.
-func (s *shared) due(pl *place) bool {
-	return s.behind == nil || !pl.turn.in() || pl.turn.deficit >= 0 && pl.queue.served <= s.behind.served+maxLag
+func (s *shared) due(pl *place, w window) bool {
+	return s.behind == nil || w.free > (w.eighth+1)/2 || !pl.turn.in() || pl.turn.deficit >= 0 && pl.queue.served <= s.behind.served+maxLag
 }
 
 // scarce is w with the half lowered to the eighth if credits have been scarce for some ages: only
@@ -104,6 +111,19 @@ func (p *Pool) scarce(w window) window {
 	return w
 }
 
+// quick reports whether the Calls of h are answered so fast that it may have more than the half.
+// The caller holds p.mu.
+func (s *shared) quick(h *Host) bool { return h.replies.young(s.age) > quickness*h.held }
+
+// bound returns how many credits must stay free when h takes one that any host may take. The
+// caller holds p.mu.
+func (p *Pool) bound(h *Host, w window) int {
+	if w.half > w.eighth && p.quick(h) {
+		return w.eighth
+	}
+	return w.half
+}
+
 // capped reports whether h holds so much, or has held it for so long, that it gets no further
 // credit from those that any host may take. A host that was not answered lately gets one, except
 // while nearly all are free: its first Reply shows that it may have more. The caller holds p.mu.
@@ -112,7 +132,7 @@ func (p *Pool) capped(h *Host, w window) bool {
 		return false
 	}
 	switch old := h.held - h.ages.young(p.age); {
-	case h.held+old >= w.credits-w.half:
+	case h.held+old >= w.credits-p.bound(h, w):
 		return true
 	case !p.lately(h) && (w.free <= w.credits-w.eighth || !p.slowStart.Over()):
 		return true
@@ -130,7 +150,7 @@ func (p *Pool) admits(f *Flow, w window) bool {
 	switch {
 	case w.free <= 0:
 		return false
-	case w.free > w.half && !p.capped(h, w):
+	case w.free > p.bound(h, w) && !p.capped(h, w):
 		return !p.queue.blocks(f)
 	}
 	return p.poor(h) && p.entitled(h, w) && !p.queue.poor(f)
@@ -151,24 +171,27 @@ func (p *Pool) entitled(h *Host, w window) bool {
 }
 
 // take removes the Call from the queues that seat s dispatches next, or returns nil. It reports
-// as what the Call goes. The caller holds p.mu, and s has a free credit.
-func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
+// as what the Call goes. now is the time. The caller holds p.mu, and s has a free credit.
+func (p *Pool) take(s *Seat, w window, now time.Time) (*Entry, trial) {
 	w = p.scarce(w)
-	for w.free > w.half {
+	for w.free > w.eighth {
 		q := p.queue.turn(s.affinity, s.index)
 		if !q.waits() {
 			break
 		}
 		pl := q.front()
-		if !p.capped(pl.host, w) {
+		if w.free > p.bound(pl.host, w) && !p.capped(pl.host, w) {
 			if p.shares() {
-				p.turned = time.Now()
+				p.turned = now
 			}
 			return p.queue.popOf(pl), noTrial
 		}
 		pl.leave()
 	}
-	pl, t := p.poorest(s, w)
+	if p.candidates == 0 {
+		return nil, noTrial
+	}
+	pl, t := p.poorest(s, w, now)
 	if pl == nil {
 		return nil, noTrial
 	}
@@ -177,11 +200,11 @@ func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
 
 // poorest returns a place whose host holds nothing, or may have a Call on trial, and that has a
 // Call for s. The loop that goes first is drawn by lot. The caller holds p.mu.
-func (p *Pool) poorest(s *Seat, w window) (*place, trial) {
+func (p *Pool) poorest(s *Seat, w window, now time.Time) (*place, trial) {
 	qs := &p.queue
 	lot := rand.Uint32()
 	p.behind = nil
-	if time.Since(p.turned) <= frozen {
+	if now.Sub(p.turned) <= frozen {
 		p.behind = leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
 	}
 	if pl, t := p.poorIn(qs.bySeat[s.index], w, lot); pl != nil {
@@ -209,7 +232,7 @@ func (p *Pool) poorIn(q *queue, w window, lot uint32) (*place, trial) {
 	pl := q.poor.first
 	for indebted := 0; pl != nil && indebted < mostIndebted; {
 		switch {
-		case !p.due(pl):
+		case !p.due(pl, w):
 			indebted++
 			p.thaw()
 			pl.moveTo(nil)
@@ -248,7 +271,7 @@ const mostIndebted = 16
 // lately and holds nothing. The caller holds p.mu.
 func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 	most := max(1, w.eighth)
-	if pl := q.unknown.first; pl != nil && p.due(pl) {
+	if pl := q.unknown.first; pl != nil && p.due(pl, w) {
 		if w.free > w.eighth {
 			return pl, noTrial
 		}
@@ -257,7 +280,7 @@ func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 		}
 	}
 	for pl := q.trial.first; pl != nil && p.trials[onTrial] < most; pl = q.trial.first {
-		if p.due(pl) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
+		if p.due(pl, w) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
 			return pl, onTrial
 		}
 		pl.moveTo(&q.aside)
@@ -313,8 +336,7 @@ func (p *Pool) more() bool {
 	if p.queue.n == 0 {
 		return false
 	}
-	w := p.scarce(p.window())
-	if w.free <= w.half {
+	if w := p.window(); w.free <= w.eighth {
 		return false
 	}
 	for q := range p.queue.all {

@@ -26,20 +26,22 @@ import (
 // written.Release, and the client's connection calls Release.
 type call struct {
 	// With 4,096 calls waiting, each cache line costs a miss. The pool and the connection touch
-	// the entry, the state and conn together when they dispatch the call.
-	entry pool.Entry // the call as the pool sees it, with the seat whose credit it has
-	state callState
-	conn  upstreamConn  // the connection that carries the call, or carried it last
-	rdma  rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
-	h     oncrpc.Call   // the Call's header
+	// the entry, the state, signed and conn together when they dispatch the call. What most
+	// calls do not need is at the end.
+	entry  pool.Entry // the call as the pool sees it, with the seat whose credit it has
+	state  callState
+	signed bool          // RPCSEC_GSS: XID and message must not change, and the call is never replayed
+	conn   upstreamConn  // the connection that carries the call, or carried it last
+	rdma   rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
+	h      oncrpc.Call   // the Call's header
 
-	// Set by front.begin, constant afterwards.
+	// Set by front.begin, as signed is; constant afterwards.
 	up        *upstream
 	clientXID uint32
-	signed    bool  // RPCSEC_GSS: XID and message must not change, and the call is never replayed
 	began     int64 // when the Call was read, on the clock of the loops
 
 	message message
+	held    heldMemory
 	owner   owner
 	charge  charge
 	queue   *clientQueue // where the call waits, or waited last
@@ -47,11 +49,10 @@ type call struct {
 	one     [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
 
 	flight     flight
-	gss        gssCall
 	sent       sentTCP
+	gss        gssCall
 	retry      retry
 	next, prev *call // in rdmaClient.waiting, and in ledger.repeats
-	held       heldMemory
 }
 
 // A message is the RPC Call that the client sent, in memory of the arena. Either buf or the

@@ -178,7 +178,7 @@ func (f *front) settle(c *call) {
 	} else {
 		f.counts.results[c.reply.result].Inc()
 	}
-	if c.gss.counted {
+	if c.signed && c.gss.counted {
 		f.ledger.ordered--
 	}
 	f.ledger.settle(c)
