@@ -117,7 +117,7 @@ func (a *admission) uncount(c *call) {
 
 // came ends the count of a client among those to come. a.mu is held.
 func (a *admission) came(g *ledger) {
-	t := &g.tickets[gateSlowStart]
+	t := g.ticket(gateSlowStart)
 	if t.round == a.round {
 		a.coming--
 		if a.comingOf[t.host]--; a.comingOf[t.host] == 0 {
@@ -145,7 +145,7 @@ func (a *admission) arrive(g *ledger) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.may(g.host, a.slowStart.Room()-a.coming) {
-		a.expect(&g.tickets[gateSlowStart], g.host)
+		a.expect(g.ticket(gateSlowStart), g.host)
 		g.waited = a
 		a.arm()
 		return
@@ -156,7 +156,7 @@ func (a *admission) arrive(g *ledger) {
 // hold makes a client wait. a.mu is held.
 func (a *admission) hold(g *ledger) {
 	if g.waitAt(gateSlowStart, &a.gate) {
-		t := &g.tickets[gateSlowStart]
+		t := g.ticket(gateSlowStart)
 		t.since, t.round, g.waited = a.clock(), 0, a
 		a.waits.Inc()
 		a.arm()

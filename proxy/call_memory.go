@@ -235,7 +235,10 @@ func (m *callMemory) judge(h *host, size int64) verdict {
 			return overItsPart // not noRoom, for which the hosts behind it would have to wait
 		}
 	}
-	held := h.memory.held.Load() + h.memory.pledged
+	held := h.memory.held.Load()
+	if l := h.memory.line; l != nil {
+		held += l.pledged
+	}
 	if scarce && held > max(0, limit-used-size) && (k != bulkBlock || h.memory.bulk.Load() > 0) {
 		return overItsShare
 	}

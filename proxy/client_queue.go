@@ -16,7 +16,7 @@ type clientQueue struct {
 	key  clientKey  // of the client's XIDs at u; constant
 
 	flow   pool.Flow
-	sticky pool.Flow // of Calls that harm when repeated, where the server tells connections apart
+	sticky *pool.Flow // of Calls that harm when repeated, where the server tells connections apart; made at first use
 
 	pin     *pin // nil for a shared pool
 	decided bool // no later Call needs another pool
@@ -34,9 +34,7 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 		u: u, pool: u.poolFor(g.addr), decided: u.pins.most.Load() == 0,
 		key: u.p.xids.identity.clientKey(u.name, g.addr),
 	}
-	h := g.front.listener.p.hosts.at(g.host, q.pool)
-	q.flow = pool.Flow{Host: h, Weight: g.weight}
-	q.sticky = pool.Flow{Host: h, Weight: g.weight, Sticky: true, Hash: addressHash(g.addr)}
+	q.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, q.pool), Weight: g.weight}
 	g.queues = append(g.queues, q)
 	return q
 }
@@ -78,16 +76,23 @@ func (q *clientQueue) needsPin(h *oncrpc.Call) bool {
 
 // flowOf returns the flow that c waits in.
 func (q *clientQueue) flowOf(c *call) *pool.Flow {
-	if a := &c.rdma.Analysis; !q.u.isRDMA && a.Class >= ulb.NonIdempotent && a.Session == 0 {
-		return &q.sticky
+	a := &c.rdma.Analysis
+	if q.u.isRDMA || q.pin != nil || a.Class < ulb.NonIdempotent || a.Session != 0 {
+		return &q.flow
 	}
-	return &q.flow
+	if q.sticky == nil {
+		g := &c.owner.front.ledger
+		q.sticky = &pool.Flow{Host: q.flow.Host, Weight: g.weight, Sticky: true, Hash: addressHash(g.addr)}
+	}
+	return q.sticky
 }
 
 // reweigh makes w the client's weight.
 func (q *clientQueue) reweigh(w int) {
 	q.pool.Reweigh(&q.flow, w)
-	q.pool.Reweigh(&q.sticky, w)
+	if q.sticky != nil {
+		q.pool.Reweigh(q.sticky, w)
+	}
 	if q.pin != nil {
 		q.pin.reweigh(w)
 	}
@@ -97,5 +102,7 @@ func (q *clientQueue) reweigh(w int) {
 // with err.
 func (q *clientQueue) forget(err error) {
 	q.pool.Forget(&q.flow, err)
-	q.pool.Forget(&q.sticky, err)
+	if q.sticky != nil {
+		q.pool.Forget(q.sticky, err)
+	}
 }

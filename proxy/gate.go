@@ -171,6 +171,14 @@ func runAll(t *ticket) {
 	}
 }
 
+// ticket returns the client's ticket for gates of kind k.
+func (g *ledger) ticket(k gateKind) *ticket {
+	if g.tickets[k] == nil {
+		g.tickets[k] = &ticket{client: g.front, kind: k}
+	}
+	return g.tickets[k]
+}
+
 // waitAt makes the client wait at the gate at, which is of kind k. It returns false if the
 // client waits at such a gate already.
 func (g *ledger) waitAt(k gateKind, at *gate) bool {
@@ -178,6 +186,6 @@ func (g *ledger) waitAt(k gateKind, at *gate) bool {
 		return false
 	}
 	g.shut |= 1 << k
-	at.put(&g.tickets[k], g.host)
+	at.put(g.ticket(k), g.host)
 	return true
 }

@@ -50,7 +50,7 @@ func (f *fakeWaiter) n() int {
 
 func (f *fakeWaiter) open() {
 	for i := range f.ledger.tickets {
-		f.ledger.tickets[i] = ticket{client: f, kind: gateKind(i)}
+		f.ledger.tickets[i] = &ticket{client: f, kind: gateKind(i)}
 	}
 }
 
@@ -506,9 +506,9 @@ func TestGateIsFair(t *testing.T) {
 		for j := range n {
 			f := &fakeWaiter{}
 			f.open()
-			number[&f.ledger.tickets[0]] = fmt.Sprint(i, ".", j)
+			number[f.ledger.tickets[0]] = fmt.Sprint(i, ".", j)
 			f.ledger.tickets[0].since = int64(j)
-			g.put(&f.ledger.tickets[0], hosts[i])
+			g.put(f.ledger.tickets[0], hosts[i])
 		}
 	}
 	names := func(t *ticket) (s []string) {

@@ -11,10 +11,10 @@ import (
 // connections from one IPv4 address, or from one IPv6 /64. A host that opens more connections
 // gains nothing by it.
 type host struct {
-	addr   netip.Addr   // the address, with the low half of an IPv6 address cleared; constant
-	all    *hosts       // constant
-	refs   int          // connections; guarded by hosts.mu, as the next
-	shares []*hostShare // at the pools where the host had Calls
+	addr   netip.Addr // the address, with the low half of an IPv6 address cleared; constant
+	all    *hosts     // constant
+	refs   int        // connections; guarded by hosts.mu, as the next
+	shares *hostShare // at the pools where the host had Calls, linked by next
 
 	memory hostMemory
 }

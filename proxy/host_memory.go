@@ -9,7 +9,11 @@ type hostMemory struct {
 	sent   atomic.Int64 // octets of Calls in mid and bulk blocks that have come whole from it
 	orphan atomic.Bool  // the host has no connection any more
 
-	// Guarded by callMemory.mu.
+	line *hostLine // made when the host waits for the first time; guarded by callMemory.mu
+}
+
+// A hostLine is what callMemory knows of a host that has waited for memory. callMemory.mu guards it.
+type hostLine struct {
 	pledged int64           // octets kept for waiters that were called
 	waiting []*memoryWaiter // in order
 	listed  bool            // the host is in callMemory.line

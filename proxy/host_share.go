@@ -1,38 +1,45 @@
 package proxy
 
-import (
-	"slices"
-
-	"github.com/rdmabridge/rdmabridge/pool"
-)
+import "github.com/rdmabridge/rdmabridge/pool"
 
 // A hostShare is what one pool knows of a host. It outlives the host's connections as long as
 // Calls of theirs are outstanding: a host that connects again has the Calls of before.
 type hostShare struct {
 	pool *pool.Pool // constant
 	host pool.Host  // the pool's
+	next *hostShare // of the same host, at another pool
 }
 
 // at returns what p knows of h.
 func (t *hosts) at(h *host, p *pool.Pool) *pool.Host {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range h.shares {
+	for s := h.shares; s != nil; s = s.next {
 		if s.pool == p {
 			return &s.host
 		}
 	}
-	h.shares = slices.DeleteFunc(h.shares, func(s *hostShare) bool { return s.pool.Closed() })
-	s := &hostShare{pool: p}
-	h.shares = append(h.shares, s)
-	return &s.host
+	h.drop(func(s *hostShare) bool { return s.pool.Closed() })
+	h.shares = &hostShare{pool: p, next: h.shares}
+	return &h.shares.host
+}
+
+// drop forgets the shares for which unused returns true. hosts.mu is held.
+func (h *host) drop(unused func(*hostShare) bool) {
+	for at := &h.shares; *at != nil; {
+		if unused(*at) {
+			*at = (*at).next
+			continue
+		}
+		at = &(*at).next
+	}
 }
 
 // idle forgets the pools at which h has no Calls, and reports whether none is left. hosts.mu is
 // held, and h has no connection.
 func (h *host) idle() bool {
-	h.shares = slices.DeleteFunc(h.shares, func(s *hostShare) bool { return s.pool.Idle(&s.host) })
-	return len(h.shares) == 0
+	h.drop(func(s *hostShare) bool { return s.pool.Idle(&s.host) })
+	return h.shares == nil
 }
 
 // sweepHosts is the number of hosts from which on hosts looks for those that nothing needs any

@@ -25,16 +25,16 @@ type ledger struct {
 	owed  int64 // octets that Replies to come are expected to have, plus held
 	held  int64 // octets of memory of the Replies that came and that the client does not have yet
 	taken int64 // octets of memory that all Replies took which the client has received
-	full  bool  // tcpClient.admit: over has been true, and low has not been true since
 	large int   // about the most octets of memory that a Reply without a bound took lately
 	seen  snapshot
+	full  bool // tcpClient.admit: over has been true, and low has not been true since
 
 	// Where the client waits.
-	shut    uint8 // the gates where the client waits, a bit for each gateKind
-	tickets [gates]ticket
-	waited  *admission // the admission that may count the client among those to come; nil for none
-	rates   *rates     // of the listener; nil for none
-	buckets []*bucket  // of rates, those that limit this client
+	shut    uint8          // the gates where the client waits, a bit for each gateKind
+	tickets [gates]*ticket // made when the client waits at a gate for the first time
+	waited  *admission     // the admission that may count the client among those to come; nil for none
+	rates   *rates         // of the listener; nil for none
+	buckets []*bucket      // of rates, those that limit this client
 }
 
 // A snapshot is what slowClients saw of a ledger when it looked last.
@@ -45,9 +45,6 @@ type snapshot struct {
 
 // open begins the ledger of f.
 func (g *ledger) open(f *front) {
-	for i := range g.tickets {
-		g.tickets[i] = ticket{client: f, kind: gateKind(i)}
-	}
 	l := f.listener
 	s := l.settings()
 	g.front, g.addr = f, f.peer.Addr().Unmap()

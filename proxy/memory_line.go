@@ -56,9 +56,13 @@ type turn struct {
 // wait calls call once, when there may be a block for n octets for f. It need not call a
 // connection that has ended meanwhile.
 func (m *callMemory) wait(f *front, n int, call func()) {
-	h := &f.ledger.host.memory
 	f.sends.get()
 	m.mu.Lock()
+	h := f.ledger.host.memory.line
+	if h == nil {
+		h = &hostLine{}
+		f.ledger.host.memory.line = h
+	}
 	h.waiting = append(h.waiting, &memoryWaiter{f: f, size: int64(regmem.BlockSize(n)), call: call, tick: m.tick})
 	m.waiters.Add(1)
 	if !h.listed {
@@ -94,7 +98,7 @@ func (m *callMemory) serve() (calls []func(), short int64) {
 		m.line = slices.DeleteFunc(m.line, func(h *host) bool {
 			w := m.head(h)
 			if w == nil {
-				h.memory.listed = false
+				h.memory.line.listed = false
 				return true
 			}
 			k := kindOf(w.size)
@@ -104,7 +108,7 @@ func (m *callMemory) serve() (calls []func(), short int64) {
 			}
 			switch v {
 			case granted:
-				h.memory.waiting = h.memory.waiting[1:]
+				h.memory.line.waiting = h.memory.line.waiting[1:]
 				m.waiters.Add(-1)
 				m.beginTurn(w)
 				calls = append(calls, w.call)
@@ -126,7 +130,7 @@ func (m *callMemory) serve() (calls []func(), short int64) {
 
 // head returns the first waiter of h whose connection has not ended, or nil.
 func (m *callMemory) head(h *host) *memoryWaiter {
-	q := &h.memory.waiting
+	q := &h.memory.line.waiting
 	for len(*q) > 0 && (*q)[0].f.ended.get() {
 		*q = (*q)[1:]
 		m.waiters.Add(-1)
@@ -146,7 +150,7 @@ func (m *callMemory) beginTurn(w *memoryWaiter) {
 	if s.stranger {
 		m.pledgedUnproven[kindOf(w.size)] += w.size
 	}
-	w.f.ledger.host.memory.pledged += w.size
+	w.f.ledger.host.memory.line.pledged += w.size
 	m.pledged += w.size
 	if kindOf(w.size) == bulkBlock {
 		m.pledgedBulk += w.size
@@ -165,7 +169,7 @@ func (m *callMemory) endTurn(f *front) {
 		m.pledgedUnproven[kindOf(size)] -= size
 	}
 	s.turn, s.stranger = 0, false
-	f.ledger.host.memory.pledged -= size
+	f.ledger.host.memory.line.pledged -= size
 	m.pledged -= size
 	if kindOf(size) == bulkBlock {
 		m.pledgedBulk -= size

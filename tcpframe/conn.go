@@ -3,7 +3,6 @@ package tcpframe
 import (
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
@@ -53,9 +52,9 @@ const (
 // A Conn is a record-marked connection that was accepted or dialled. Its loop owns it:
 // methods are for that goroutine, unless they say otherwise.
 type Conn struct {
-	opts     ConnOptions // constant
-	memory   Memory      // constant after Opened
-	counters *counters   // constant
+	opts     *ConnOptions // constant; shared by the connections of a Listener
+	memory   Memory       // constant after Opened
+	counters *counters    // constant
 	handler  RecordHandler
 	listener *Listener // the Listener that counts it; nil if it was dialled
 	sock     *socket   // constant after newConn
@@ -96,12 +95,12 @@ type Conn struct {
 
 	// The values that the gauges count at present.
 	sawPaused          bool
-	pausedAt           time.Time
+	pausedAt           int64 // time
 	sawIn, sawOutbound int64
 }
 
-// newConn makes the Conn of a socket that is not attached yet.
-func newConn(l *Loop, c net.Conn, o ConnOptions, m *counters) *Conn {
+// newConn makes the Conn of a socket that is not attached yet. It keeps o, which must not change.
+func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters) *Conn {
 	x := &Conn{
 		opts:     o,
 		memory:   heap{},
@@ -204,10 +203,10 @@ func (c *Conn) settle() {
 func (c *Conn) notePaused(on bool) {
 	c.sawPaused = on
 	if on {
-		c.pausedAt = time.Now()
+		c.pausedAt = c.Loop().Now()
 		c.counters.paused.Add(1)
 		return
 	}
 	c.counters.paused.Add(-1)
-	c.counters.pausedNs.Add(uint64(max(0, time.Since(c.pausedAt))))
+	c.counters.pausedNs.Add(uint64(max(0, c.Loop().Now()-c.pausedAt)))
 }

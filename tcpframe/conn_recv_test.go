@@ -16,7 +16,7 @@ func offlineConn(o ConnOptions, h RecordHandler) *Conn {
 		o.Memory = lend(heap{})
 	}
 	c := &Conn{
-		opts: o, memory: o.Memory(0), counters: e.counters("test"), handler: h, state: open,
+		opts: &o, memory: o.Memory(0), counters: e.counters("test"), handler: h, state: open,
 		split: splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
 	}
 	c.sock = &socket{loop: l, stream: (*connStream)(c), fd: -1, gone: true}

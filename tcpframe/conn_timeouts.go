@@ -29,7 +29,7 @@ type stallCheck struct {
 
 // sweep checks the timeouts at time now, once per tick.
 func (s *connStream) sweep(now int64) {
-	c, o := (*Conn)(s), &s.opts
+	c, o := (*Conn)(s), s.opts
 	if c.state == draining || c.state == lingering {
 		if now > c.due {
 			c.endSocket()

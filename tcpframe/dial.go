@@ -42,7 +42,8 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(loop, nc, o.Conn, e.counters(o.Name))
+	opts := o.Conn
+	c := newConn(loop, nc, &opts, e.counters(o.Name))
 	c.handler = h
 	if err := loop.attach(nc, c.sock); err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)

@@ -179,7 +179,7 @@ func (l *Listener) admit(c *net.TCPConn) {
 	}
 	if err == nil {
 		loop := l.engine.leastLoaded()
-		x := newConn(loop, c, o.Conn, l.counters)
+		x := newConn(loop, c, &o.Conn, l.counters)
 		x.listener = l
 		x.handler = l.open(x)
 		if err = loop.attach(c, x.sock); err == nil {

@@ -40,8 +40,8 @@ type table struct {
 	islands []*islands // unused; as many as regions ever needed at once
 
 	// Random octets are drawn in batches, so that most registrations need no system
-	// call.
-	random [480]byte
+	// call. The number of octets makes a qp as long as a size class of Go's heap.
+	random [448]byte
 	left   int
 }
 

@@ -1,0 +1,25 @@
+package proxy
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// Thousands of clients are connected and idle. Each of these structs fills a size class of Go's
+// heap, so that a field more costs each client a multiple of its length.
+func TestIdleClientSizes(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		size, max uintptr
+	}{
+		{"tcpClient", unsafe.Sizeof(tcpClient{}), 384},
+		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 416},
+		{"host", unsafe.Sizeof(host{}), 96},
+		{"hostShare", unsafe.Sizeof(hostShare{}), 128},
+		{"clientQueue", unsafe.Sizeof(clientQueue{}), 208},
+	} {
+		if tt.size > tt.max {
+			t.Errorf("%s has %d octets, more than %d", tt.name, tt.size, tt.max)
+		}
+	}
+}
