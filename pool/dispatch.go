@@ -1,7 +1,5 @@
 package pool
 
-import "time"
-
 // kick dispatches queued Calls while credits are free.
 func (p *Pool) kick(here int) {
 	for {
@@ -66,12 +64,11 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 	if w.free <= 0 {
 		return nil, nil
 	}
-	now := time.Now()
-	e, t := p.take(s, w, now)
+	e, t := p.take(s, w)
 	if e == nil {
 		return nil, nil
 	}
-	e.trial, e.waited = t, now.Sub(e.queuedAt)
+	e.trial = t
 	return s.takeCredit(e, p.slowStart.dispatch()), e
 }
 

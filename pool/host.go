@@ -64,6 +64,7 @@ func (pl *place) enterRing(resumes bool) {
 		return
 	}
 	pl.queue.ring.put(&pl.turn, resumes)
+	pl.queue.inRing++
 	pl.host.rings++
 	pl.host.divide()
 }
@@ -74,10 +75,17 @@ func (pl *place) leave() {
 		return
 	}
 	pl.queue.ring.remove(&pl.turn)
+	pl.queue.inRing--
 	pl.queue.weight -= pl.share
 	pl.share = 0
 	pl.host.rings--
 	pl.host.divide()
+}
+
+// withdraw takes f, which has no waiting Calls any more, out of the turns of the place's flows.
+func (pl *place) withdraw(f *Flow) {
+	pl.flows.remove(&f.turn)
+	pl.queue.nFlows--
 }
 
 // divide divides the host's weight among the rings in which it is.
@@ -106,14 +114,18 @@ func (pl *place) weigh() {
 // began counts a place in which Calls wait now and did not before. resumes says whether it goes on
 // with the turn it had.
 func (pl *place) began(resumes bool) {
-	pl.host.waiting++
+	if pl.host.waiting++; pl.host.waiting == 1 {
+		pl.queue.shared.hosts++
+	}
 	pl.enterRing(resumes)
 	pl.relist()
 }
 
 // ended ends the count of a place in which no Call waits any more.
 func (pl *place) ended() {
-	pl.host.waiting--
+	if pl.host.waiting--; pl.host.waiting == 0 {
+		pl.queue.shared.hosts--
+	}
 	pl.weight = 0
 	pl.leave()
 	pl.relist()

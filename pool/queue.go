@@ -16,6 +16,8 @@ type queue struct {
 	shared *shared     // the pool's; constant
 	ring   ring[place] // hosts that have waiting Calls and are not set aside
 	n      int         // entries
+	nFlows int         // flows that have waiting Calls
+	inRing int         // places in the ring
 	weight int         // sum of place.share over the ring
 	served int64       // total cost in octets dispatched for each unit of weight in the ring
 
@@ -51,6 +53,7 @@ func (q *queue) pushed(f *Flow) {
 		f.turn.of = f
 		f.smallInRow = 0
 		pl.flows.put(&f.turn, resumes)
+		q.nFlows++
 		pl.weight = max(pl.weight, f.weight())
 	}
 	if pl.n++; pl.n == 1 {
@@ -80,7 +83,7 @@ func (q *queue) popOf(pl *place) *Entry {
 	switch {
 	case f.empty():
 		f.emptied = q.served
-		pl.flows.remove(&f.turn)
+		pl.withdraw(f)
 	case f.turn.deficit < f.price():
 		pl.flows.pass(&f.turn)
 	}
@@ -116,7 +119,7 @@ func (q *queue) forget(f *Flow) *Entry {
 	}
 	list := join(f.waiting[0].head, f.waiting[1].head)
 	f.waiting = [2]fifo{}
-	f.place.flows.remove(&f.turn)
+	f.place.withdraw(f)
 	q.removed(f.place, length(list))
 	return list
 }
@@ -141,7 +144,7 @@ func (q *queue) expire(t time.Time) *Entry {
 			list = join(old, list)
 		}
 		if f.empty() {
-			f.place.flows.remove(&f.turn)
+			f.place.withdraw(f)
 		}
 		q.removed(f.place, n)
 	}

@@ -8,7 +8,7 @@ import "time"
 // A credit that comes back on a loop goes to a Call of that loop's clients. A Call of
 // another loop's client would cost both loops a cache miss for everything that the Call
 // touches. This is only a preference: each queue knows how much its flows have been
-// served, and a queue that is behind by more than maxLag goes first, whichever loop has
+// served, and a queue that is behind by more than its lag goes first, whichever loop has
 // the credit. So the share of a client does not depend on how many others its loop has.
 //
 // The pool's lock is held during all methods.
@@ -38,8 +38,23 @@ func (qs *queues) grow(seats int) {
 }
 
 // maxLag is by how many octets of cost, for each unit of weight, a queue may be behind
-// others.
-const maxLag = 4 * quantum
+// others if each of its hosts has one flow that waits, and largestLag how many times that it may
+// be behind if they have more.
+const (
+	maxLag     = 4 * quantum
+	largestLag = 8
+)
+
+// lag is by how many octets of cost, for each unit of weight, q may be behind others. A host with
+// many flows dispatches more in one round, and a queue that goes first too soon costs each Call
+// the cache misses of another loop. A host that has no neighbours shares only with itself.
+func (qs *queues) lag(q *queue) int64 {
+	n := q.nFlows / max(1, q.inRing)
+	if qs.shared.hosts > 1 {
+		n = min(n, largestLag)
+	}
+	return maxLag * int64(max(1, n))
+}
 
 // push queues e behind the other Calls of its flow. here is the affinity of the calling
 // loop, which is the client's when its first Call is queued.
@@ -73,7 +88,7 @@ func (qs *queues) turn(loop, seat int) *queue {
 	if s := qs.bySeat[seat]; s.waits() && (!q.waits() || s.served <= q.served) {
 		q = s
 	}
-	if last := leastServed(nil, qs.byLoop); last != nil && (!q.waits() || last.served+maxLag < q.served) {
+	if last := leastServed(nil, qs.byLoop); last != nil && (!q.waits() || last.served+qs.lag(last) < q.served) {
 		q = last
 	}
 	return q

@@ -15,7 +15,7 @@ import (
 //	more than a half      whatever it holds, up to a half; old Calls count twice. Unless seven
 //	                      eighths are free, it must have been answered lately or hold none
 //	more than an eighth   that holds none, or that is quick, or that is answered, after some
-//	                      seconds of scarcity
+//	                      seconds of scarcity; a quarter of the eighth, if no other has Calls
 //	an eighth or less     that holds none and has been answered lately
 //
 // The half is Options.Share. A Call is old after one to two seconds. A host is quick if it got so
@@ -70,6 +70,7 @@ type shared struct {
 	trials      [trials]int // of these Calls, those that go on trial
 	thawing     bool        // thaw has set its timer
 	behind      *queue      // in poorest: the least served queue, while turns come; otherwise nil
+	hosts       int         // hosts that have waiting Calls
 	candidates  int         // places in the lists poor, unknown and trial of all queues
 	turned      time.Time   // when a Call went in its host's turn
 	scarceFor   int         // ages for which credits have been scarce
@@ -115,13 +116,25 @@ func (p *Pool) scarce(w window) window {
 // The caller holds p.mu.
 func (s *shared) quick(h *Host) bool { return h.replies.young(s.age) > quickness*h.held }
 
+// least returns how many credits stay free whoever takes one in its turn. While no two hosts
+// wait, fewer are kept, for the first that come. The caller holds p.mu.
+func (p *Pool) least(w window) int {
+	if p.hosts <= 1 {
+		return (w.eighth + 3) / 4
+	}
+	return w.eighth
+}
+
 // bound returns how many credits must stay free when h takes one that any host may take. The
 // caller holds p.mu.
 func (p *Pool) bound(h *Host, w window) int {
-	if w.half > w.eighth && p.quick(h) {
-		return w.eighth
+	switch {
+	case !p.quick(h):
+		return w.half
+	case p.hosts == 0 || h.waiting > 0: // unless two hosts wait, this one is alone
+		return p.least(w)
 	}
-	return w.half
+	return w.eighth
 }
 
 // capped reports whether h holds so much, or has held it for so long, that it gets no further
@@ -140,6 +153,10 @@ func (p *Pool) capped(h *Host, w window) bool {
 	return p.scarceFor >= scarcity && p.age-h.answered > 1
 }
 
+// fits reports whether h may have one of the credits that any host may take. The caller holds
+// p.mu.
+func (p *Pool) fits(h *Host, w window) bool { return w.free > p.bound(h, w) && !p.capped(h, w) }
+
 // lately reports whether h was answered lately. The caller holds p.mu.
 func (s *shared) lately(h *Host) bool { return s.age-h.answered < remembered }
 
@@ -150,7 +167,7 @@ func (p *Pool) admits(f *Flow, w window) bool {
 	switch {
 	case w.free <= 0:
 		return false
-	case w.free > p.bound(h, w) && !p.capped(h, w):
+	case p.fits(h, w):
 		return !p.queue.blocks(f)
 	}
 	return p.poor(h) && p.entitled(h, w) && !p.queue.poor(f)
@@ -171,31 +188,37 @@ func (p *Pool) entitled(h *Host, w window) bool {
 }
 
 // take removes the Call from the queues that seat s dispatches next, or returns nil. It reports
-// as what the Call goes. now is the time. The caller holds p.mu, and s has a free credit.
-func (p *Pool) take(s *Seat, w window, now time.Time) (*Entry, trial) {
+// as what the Call goes. The caller holds p.mu, and s has a free credit.
+func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
 	w = p.scarce(w)
-	for w.free > w.eighth {
+	for w.free > p.least(w) {
 		q := p.queue.turn(s.affinity, s.index)
 		if !q.waits() {
 			break
 		}
 		pl := q.front()
-		if w.free > p.bound(pl.host, w) && !p.capped(pl.host, w) {
-			if p.shares() {
-				p.turned = now
-			}
-			return p.queue.popOf(pl), noTrial
+		if p.fits(pl.host, w) {
+			e := p.queue.popOf(pl)
+			e.waited = time.Since(e.queuedAt)
+			p.turned = e.queuedAt.Add(e.waited)
+			return e, noTrial
+		}
+		if p.hosts <= 1 {
+			break
 		}
 		pl.leave()
 	}
 	if p.candidates == 0 {
 		return nil, noTrial
 	}
+	now := time.Now()
 	pl, t := p.poorest(s, w, now)
 	if pl == nil {
 		return nil, noTrial
 	}
-	return p.queue.popOf(pl), t
+	e := p.queue.popOf(pl)
+	e.waited = now.Sub(e.queuedAt)
+	return e, t
 }
 
 // poorest returns a place whose host holds nothing, or may have a Call on trial, and that has a
@@ -336,11 +359,12 @@ func (p *Pool) more() bool {
 	if p.queue.n == 0 {
 		return false
 	}
-	if w := p.window(); w.free <= w.eighth {
+	w := p.scarce(p.window())
+	if w.free <= p.least(w) {
 		return false
 	}
 	for q := range p.queue.all {
-		if q.waits() {
+		if q.waits() && (p.hosts > 1 || p.fits(q.ring.first.of.host, w)) {
 			return true
 		}
 	}

@@ -28,7 +28,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	}
 	e.queuedAt = time.Now()
 	p.queue.push(e, here)
-	keeps := w.free > 0 && (p.shares() || p.part != nil)
+	keeps := w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), p.scarce(w))))
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
 	if keeps {

@@ -56,7 +56,7 @@ func (c *call) answered(here int) {
 		}
 		c.up.sessions.Learn(first)
 	}
-	if c.flight.flying {
+	if c.flying {
 		c.land(here) // before the message goes, with which Calls are compared that may repeat it
 	}
 	c.releaseMessage()
@@ -278,11 +278,11 @@ func (c *call) giveUp(here int, err error) {
 // finish brings c to its client's loop, with the Reply, or without one if the client has
 // gone or is to be closed.
 func (c *call) finish(here int) {
-	if c.flight.flying {
+	if c.flying {
 		c.land(here)
 	}
-	if x := c.gss.context; x != nil {
-		x.leave(c, here)
+	if c.signed && c.gss.context != nil {
+		c.gss.context.leave(c, here)
 	}
 	c.setState(callReplying)
 	f := c.owner.front

@@ -60,14 +60,12 @@ type flightList struct {
 }
 
 // A flight is a call's place among the Calls in flight. The lock of the list guards it, apart from
-// tag and absorbed.
+// tag.
 type flight struct {
 	tag        uint64 // a hash of the XID, the upstream and the address; constant after flights.enter
 	prev, next *call  // neighbours in the list; next also links the repeats of a Call
 	repeats    *call  // the first of the Calls that repeat this one and are held, the latest first
 	original   *call  // the Call that this one repeats while it is held
-	flying     bool   // the call is in the list; changed only by the goroutine that owns the call
-	absorbed   bool   // the call has been counted as absorbed; the client's loop's
 }
 
 func newFlights() *flights {
@@ -93,7 +91,7 @@ func (t *flights) enter(c *call) entry {
 	first := l.find(c)
 	if first == nil || first.owner.front != c.owner.front && c.rdma.Analysis.Session != 0 {
 		l.push(c)
-		c.flight.flying = true
+		c.flying = true
 		return entryFlying
 	}
 	if first.owner.front == c.owner.front {
@@ -153,7 +151,7 @@ func (t *flights) replace(c *call) *call {
 		r.flight.original = next
 	}
 	l.push(next)
-	next.flight.flying = true
+	next.flying = true
 	return next
 }
 
@@ -207,7 +205,7 @@ func (l *flightList) remove(c *call) {
 	if next != nil {
 		next.flight.prev = prev
 	}
-	c.flight.prev, c.flight.next, c.flight.flying = nil, nil, false
+	c.flight.prev, c.flight.next, c.flying = nil, nil, false
 }
 
 // same reports whether c and o, which is in flight, are one Call that was sent twice. Both have

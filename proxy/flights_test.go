@@ -76,7 +76,7 @@ func TestFlights(t *testing.T) {
 
 	third := ft.call(ft.front("192.0.2.1"), 7, "mkdir")
 	ft.enter(third, entryHeld)
-	if next := ft.fl.replace(first); next != third || !third.flight.flying || first.flight.flying {
+	if next := ft.fl.replace(first); next != third || !third.flying || first.flying {
 		t.Fatal("the latest repeat did not take the place of the Call that ended")
 	}
 	ft.enter(ft.call(a, 7, "mkdir"), entryHeld) // first has ended

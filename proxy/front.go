@@ -173,7 +173,7 @@ func (f *front) fail(reason error) {
 // was not answered, the connection of the RDMA client ends.
 func (f *front) settle(c *call) {
 	f.client.settled(c)
-	if c.flight.absorbed {
+	if c.absorbed {
 		f.ledger.unhold(c)
 	} else {
 		f.counts.results[c.reply.result].Inc()

@@ -146,7 +146,7 @@ func (g *ledger) charge(c *call) {
 // hold counts c as absorbed. c is held, because it repeats a Call of another connection.
 func (g *ledger) hold(c *call) {
 	g.front.counts.results[resultAbsorbed].Inc()
-	c.flight.absorbed = true
+	c.absorbed = true
 	if c.next = g.repeats; c.next != nil {
 		c.next.prev = c
 	}
