@@ -103,7 +103,9 @@ func (x *rcall) reduced() {
 		r.payload = proxytest.WithXID(r.payload, x.xid+1)
 		r.refused = true
 	}
-	write := r.late != nil && sky.strikes(dice, lateWrite)
+	// A late RDMA Write may be in the memory before the bridge looks at the Reply. So it must not
+	// make up for one that is missing.
+	write := r.late != nil && !r.refused && sky.strikes(dice, lateWrite)
 	read := len(x.reads) > 0 && sky.strikes(dice, lateRead)
 	var inv fabric.Handle
 	if c.canInvalidate && !write && !read {
