@@ -116,12 +116,17 @@ func New(o Options) (*Arena, error) {
 }
 
 // Close unmaps the arena. While leases are outstanding it returns an error and unmaps
-// nothing, because their owners still use the addresses.
+// nothing, because their owners still use the addresses. Nobody may use the arena afterwards, and
+// a second Close does nothing.
 func (a *Arena) Close() error {
 	if n := a.Outstanding(); n != 0 {
 		return fmt.Errorf("regmem: close with %d leases outstanding", n)
 	}
-	return unix.Munmap(a.mem)
+	mem := a.mem
+	if a.mem = nil; mem == nil {
+		return nil
+	}
+	return unix.Munmap(mem)
 }
 
 // Account opens a share of the part that is not reserved. Its leases never add up to more
