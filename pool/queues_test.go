@@ -101,3 +101,34 @@ func TestIdleLoopCatchesUpWithNothing(t *testing.T) {
 		t.Errorf("left over: %+v", qs.byLoop)
 	}
 }
+
+// TestLoneHostKeepsItsLoops: the loops dispatch their own Calls of a host with many flows on each,
+// although one of them is ahead for a while, and hurry when the host has a neighbour.
+func TestLoneHostKeepsItsLoops(t *testing.T) {
+	const flows, deep = 64, 64
+	for _, tt := range []struct {
+		neighbour bool
+		own       bool
+	}{{false, true}, {true, false}} {
+		qs := newQueues(&shared{}, 2, 1)
+		host, other := &Host{}, &Flow{Host: &Host{}}
+		for i := range 2 * flows {
+			f := &Flow{Host: host}
+			for range deep {
+				qs.push(&Entry{Flow: f, Cost: 200}, i%2)
+			}
+		}
+		if tt.neighbour {
+			for range 1000 {
+				qs.push(&Entry{Flow: other, Cost: 200}, 1)
+			}
+		}
+		of := map[int32]int{}
+		for range flows * deep / 2 {
+			of[qs.pop(0, 0).Flow.loopQueue-1]++
+		}
+		if own := of[1] == 0; own != tt.own {
+			t.Errorf("neighbour %v: %d Calls of its own loop and %d of the other's", tt.neighbour, of[0], of[1])
+		}
+	}
+}

@@ -144,8 +144,8 @@ func (p *Pool) capped(h *Host, w window) bool {
 	if h.held == 0 || !p.shares() {
 		return false
 	}
-	switch old := h.held - h.ages.young(p.age); {
-	case h.held+old >= w.credits-p.bound(h, w):
+	switch {
+	case 2*h.held >= w.credits-w.half && h.held+h.old(p.age) >= w.credits-p.bound(h, w):
 		return true
 	case !p.lately(h) && (w.free <= w.credits-w.eighth || !p.slowStart.Over()):
 		return true
@@ -155,7 +155,13 @@ func (p *Pool) capped(h *Host, w window) bool {
 
 // fits reports whether h may have one of the credits that any host may take. The caller holds
 // p.mu.
-func (p *Pool) fits(h *Host, w window) bool { return w.free > p.bound(h, w) && !p.capped(h, w) }
+func (p *Pool) fits(h *Host, w window) bool {
+	return (w.free > w.half || w.free > p.bound(h, w)) && !p.capped(h, w)
+}
+
+// old is how many Calls of h are outstanding for longer than a Call usually is. The caller holds
+// p.mu.
+func (h *Host) old(now uint32) int { return h.held - h.ages.young(now) }
 
 // lately reports whether h was answered lately. The caller holds p.mu.
 func (s *shared) lately(h *Host) bool { return s.age-h.answered < remembered }
@@ -302,7 +308,8 @@ func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 			return pl, newcomer
 		}
 	}
-	for pl := q.trial.first; pl != nil && p.trials[onTrial] < most; pl = q.trial.first {
+	// The last credit is for hosts that hold none.
+	for pl := q.trial.first; pl != nil && w.free > 1 && p.trials[onTrial] < most; pl = q.trial.first {
 		if p.due(pl, w) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
 			return pl, onTrial
 		}

@@ -35,6 +35,7 @@ type crowdClient struct {
 	flow     Flow
 	home     int
 	answered int
+	gone     bool         // it sends nothing more
 	slots    map[int]bool // half-seconds in which it was answered
 }
 
@@ -98,7 +99,9 @@ func (c *crowd) step(slot int) {
 		if cl.answered++; slot >= 0 {
 			cl.slots[slot] = true
 		}
-		c.send(cl)
+		if !cl.gone {
+			c.send(cl)
+		}
 	}
 	time.Sleep(crowdStep)
 	synctest.Wait()
@@ -258,6 +261,45 @@ func TestOneHostAlone(t *testing.T) {
 		}
 		c.end()
 	})
+}
+
+// TestQuickHosts: hosts whose Calls are answered at once have nearly all credits at once.
+func TestQuickHosts(t *testing.T) {
+	for _, tt := range []struct{ hosts, least int }{{1, 62}, {3, 56}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, 16)
+			c.join(tt.hosts, 256)
+			c.run(500 * time.Millisecond)
+			least := 64
+			for range 50 {
+				c.step(-1)
+				least = min(least, c.p.Stats().Outstanding)
+			}
+			if least < tt.least {
+				t.Errorf("%d hosts: %d of 64 credits are in use", tt.hosts, least)
+			}
+			c.end()
+		})
+	}
+}
+
+// TestNewcomerBesideLoneHost: a host that had nearly all credits, and whose Calls hang now, leaves
+// enough for those that come after it.
+func TestNewcomerBesideLoneHost(t *testing.T) {
+	for _, grant := range []int{1, 4, 16, 64} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, grant)
+			c.join(1, 256)
+			c.run(500 * time.Millisecond)
+			c.hang(&c.clients[0].flow, 1000, 0)
+			c.clients[0].gone = true
+			c.run(time.Second)
+			c.clients = nil
+			c.join(8, 1)
+			c.wantServed(fmt.Sprint(4*grant, " credits"))
+			c.end()
+		})
+	}
 }
 
 // TestStuckInSlowStart: Calls that hang right after a start do not keep others out.
