@@ -1,5 +1,7 @@
 package pool
 
+import "time"
+
 // kick dispatches queued Calls while credits are free.
 func (p *Pool) kick(here int) {
 	for {
@@ -75,7 +77,7 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 // dispatch hands e, which was queued, to m.
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	p.metrics.queued.Add(-1)
-	p.metrics.waits.Observe(uint64(e.waited))
+	p.metrics.waits.Observe(uint64(time.Since(e.queuedAt)))
 	m.Dispatch(e, here)
 }
 

@@ -16,16 +16,15 @@ type Entry struct {
 	Flow  *Flow // flow of the client that sent the Call
 	Cost  int   // approximate octets of the Call and its Reply
 
-	next      *Entry        // next Entry in a fifo or a list
-	seat      *Seat         // seat whose credit e holds while dispatched
-	age       uint32        // Pool.age when e was dispatched
-	slowStart uint32        // the age in which the slow start counted e; 0 if it did not
-	asLarge   bool          // counted in seat.large
-	trial     trial         // as what e went
-	answered  bool          // the upstream has answered
-	waited    time.Duration // how long e was queued, when it was dispatched
-	queuedAt  time.Time     // when e was first queued since Sent; zero if it was not queued
-	refused   uint64        // set of the seats that Steer has moved e from since Sent
+	next      *Entry    // next Entry in a fifo or a list
+	seat      *Seat     // seat whose credit e holds while dispatched
+	age       uint32    // Pool.age when e was dispatched
+	slowStart uint32    // the age in which the slow start counted e; 0 if it did not
+	asLarge   bool      // counted in seat.large
+	trial     trial     // as what e went
+	answered  bool      // the upstream has answered
+	queuedAt  time.Time // when e was first queued since Sent; zero if it was not queued
+	refused   uint64    // set of the seats that Steer has moved e from since Sent
 }
 
 // Sent tells the pool that the Call has been sent. If the Call is queued again, its waiting

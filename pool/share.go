@@ -72,7 +72,7 @@ type shared struct {
 	behind      *queue      // in poorest: the least served queue, while turns come; otherwise nil
 	hosts       int         // hosts that have waiting Calls
 	candidates  int         // places in the lists poor, unknown and trial of all queues
-	turned      time.Time   // when a Call went in its host's turn
+	turned      time.Time   // when a Call went in its host's turn although another host waited
 	scarceFor   int         // ages for which credits have been scarce
 }
 
@@ -204,10 +204,10 @@ func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
 		}
 		pl := q.front()
 		if p.fits(pl.host, w) {
-			e := p.queue.popOf(pl)
-			e.waited = time.Since(e.queuedAt)
-			p.turned = e.queuedAt.Add(e.waited)
-			return e, noTrial
+			if p.hosts > 1 {
+				p.turned = time.Now()
+			}
+			return p.queue.popOf(pl), noTrial
 		}
 		if p.hosts <= 1 {
 			break
@@ -217,23 +217,20 @@ func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
 	if p.candidates == 0 {
 		return nil, noTrial
 	}
-	now := time.Now()
-	pl, t := p.poorest(s, w, now)
+	pl, t := p.poorest(s, w)
 	if pl == nil {
 		return nil, noTrial
 	}
-	e := p.queue.popOf(pl)
-	e.waited = now.Sub(e.queuedAt)
-	return e, t
+	return p.queue.popOf(pl), t
 }
 
 // poorest returns a place whose host holds nothing, or may have a Call on trial, and that has a
 // Call for s. The loop that goes first is drawn by lot. The caller holds p.mu.
-func (p *Pool) poorest(s *Seat, w window, now time.Time) (*place, trial) {
+func (p *Pool) poorest(s *Seat, w window) (*place, trial) {
 	qs := &p.queue
 	lot := rand.Uint32()
 	p.behind = nil
-	if now.Sub(p.turned) <= frozen {
+	if time.Since(p.turned) <= frozen {
 		p.behind = leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
 	}
 	if pl, t := p.poorIn(qs.bySeat[s.index], w, lot); pl != nil {
