@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 )
@@ -11,10 +12,11 @@ import (
 // connections from one IPv4 address, or from one IPv6 /64. A host that opens more connections
 // gains nothing by it.
 type host struct {
-	addr   netip.Addr // the address, with the low half of an IPv6 address cleared; constant
-	all    *hosts     // constant
-	refs   int        // connections; guarded by hosts.mu, as the next
-	shares *hostShare // at the pools where the host had Calls, linked by next
+	id     crowd.Host  // constant
+	all    *hosts      // constant
+	shares *hostShare  // at the pools where the host had Calls, linked by next; guarded by hosts.mu, as the next
+	refs   int32       // connections
+	orphan atomic.Bool // refs is 0
 
 	memory hostMemory
 }
@@ -25,24 +27,24 @@ type hosts struct {
 	calls *callMemory // memory for Calls; constant after newCallMemory
 
 	mu sync.Mutex // guards of; taken before the mutexes of pools
-	of map[netip.Addr]*host
+	of map[crowd.Host]*host
 }
 
-func newHosts() *hosts { return &hosts{of: make(map[netip.Addr]*host)} }
+func newHosts() *hosts { return &hosts{of: make(map[crowd.Host]*host)} }
 
 // join returns the host of a, which has one connection more. The caller gives it to leave.
 func (t *hosts) join(a netip.Addr) *host {
-	a = crowd.Host(a)
+	id := crowd.HostOf(a)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.of[a]
+	h := t.of[id]
 	if h == nil {
 		t.sweep()
-		h = &host{addr: a, all: t}
-		t.of[a] = h
+		h = &host{id: id, all: t}
+		t.of[id] = h
 	}
 	h.refs++
-	h.memory.orphan.Store(false)
+	h.orphan.Store(false)
 	return h
 }
 
@@ -52,7 +54,7 @@ func (t *hosts) leave(h *host) {
 	defer t.mu.Unlock()
 	h.refs--
 	if h.refs == 0 {
-		h.memory.orphan.Store(true)
+		h.orphan.Store(true)
 	}
 	t.forget(h)
 }
@@ -60,7 +62,7 @@ func (t *hosts) leave(h *host) {
 // forget removes h if it has no connection, holds no memory and has no Call outstanding: a host
 // that connects again must find what its earlier Calls hold counted. The caller holds t.mu.
 func (t *hosts) forget(h *host) {
-	if h.refs == 0 && h.memory.held.Load() == 0 && t.of[h.addr] == h && h.idle() {
-		delete(t.of, h.addr)
+	if h.refs == 0 && h.memory.held.Load() == 0 && t.of[h.id] == h && h.idle() {
+		delete(t.of, h.id)
 	}
 }

@@ -4,10 +4,9 @@ import "sync/atomic"
 
 // A hostMemory is what callMemory knows of one host.
 type hostMemory struct {
-	held   atomic.Int64 // octets of memory for Calls that the host holds, counted in blocks
-	bulk   atomic.Int64 // those of them that are in bulk blocks
-	sent   atomic.Int64 // octets of Calls in mid and bulk blocks that have come whole from it
-	orphan atomic.Bool  // the host has no connection any more
+	held atomic.Int64 // octets of memory for Calls that the host holds, counted in blocks
+	bulk atomic.Int64 // those of them that are in bulk blocks
+	sent atomic.Int64 // octets of Calls in mid and bulk blocks that have come whole from it
 
 	line *hostLine // made when the host waits for the first time; guarded by callMemory.mu
 }
@@ -35,7 +34,7 @@ func (h *host) give(size int64) {
 	if kindOf(size) == bulkBlock {
 		h.memory.bulk.Add(-size)
 	}
-	if h.memory.held.Add(-size) == 0 && h.memory.orphan.Load() {
+	if h.memory.held.Add(-size) == 0 && h.orphan.Load() {
 		h.all.mu.Lock()
 		h.all.forget(h)
 		h.all.mu.Unlock()

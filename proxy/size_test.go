@@ -14,7 +14,7 @@ func TestIdleClientSizes(t *testing.T) {
 	}{
 		{"tcpClient", unsafe.Sizeof(tcpClient{}), 384},
 		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 416},
-		{"host", unsafe.Sizeof(host{}), 96},
+		{"host", unsafe.Sizeof(host{}), 64},
 		{"hostShare", unsafe.Sizeof(hostShare{}), 128},
 		{"clientQueue", unsafe.Sizeof(clientQueue{}), 208},
 	} {

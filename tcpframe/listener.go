@@ -35,7 +35,7 @@ type Listener struct {
 
 	mu     sync.Mutex // guards conns and byHost; a leaf
 	conns  int
-	byHost map[netip.Addr]int // by crowd.Host; at most conns entries
+	byHost map[crowd.Host]int // at most conns entries
 }
 
 // Listen starts a Listener. For each connection that it admits it calls h on the accept
@@ -62,7 +62,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 		counters: e.counters(o.Name),
 		open:     h,
 		donec:    make(chan struct{}),
-		byHost:   make(map[netip.Addr]int),
+		byHost:   make(map[crowd.Host]int),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.store(o)
@@ -207,7 +207,7 @@ func (l *Listener) enter(peer netip.AddrPort, o *ListenOptions) (reason, error) 
 	if o.Privileged && peer.Port() >= privilegedPorts {
 		return reasonPort, fmt.Errorf("tcpframe: port is not below %d", privilegedPorts)
 	}
-	host := crowd.Host(a)
+	host := crowd.HostOf(a)
 	l.mu.Lock()
 	conns, ofHost := l.conns, l.byHost[host]
 	l.mu.Unlock()
@@ -233,12 +233,12 @@ func (l *Listener) enter(peer netip.AddrPort, o *ListenOptions) (reason, error) 
 
 // leave uncounts a connection from a.
 func (l *Listener) leave(a netip.Addr) {
-	a = crowd.Host(a)
+	host := crowd.HostOf(a)
 	l.engine.sockets.Put()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns--
-	if l.byHost[a]--; l.byHost[a] == 0 {
-		delete(l.byHost, a)
+	if l.byHost[host]--; l.byHost[host] == 0 {
+		delete(l.byHost, host)
 	}
 }

@@ -7,13 +7,14 @@ package crowd
 
 import (
 	"iter"
+	"math"
 	"net/netip"
 )
 
 // A Crowd is a set of connections. Adding and removing one take O(log n) for n hosts. The zero
 // Crowd is empty. It is not safe for concurrent use.
 type Crowd[T any] struct {
-	hosts map[netip.Addr]*group[T]
+	hosts map[Host]*group[T]
 	heap  []*group[T] // the first gives way before all others
 	n     int
 	last  uint64 // number of the latest Member
@@ -24,19 +25,23 @@ type Crowd[T any] struct {
 type Member[T any] struct {
 	Value T // the connection; not used here
 
-	of         *group[T] // nil outside a Crowd
-	older, new *Member[T]
-	number     uint64 // in the order of Add
+	of     *group[T]  // nil outside a Crowd
+	older  *Member[T] // nil for the oldest of the host
+	new    *Member[T] // for the newest of the host, the oldest
+	number uint64     // in the order of Add
 }
 
-// A group is the connections of one host.
+// A group is the connections of one host. Thousands of hosts have one each: its counts have 32
+// bits, so that it fills a size class of Go's heap.
 type group[T any] struct {
-	host           netip.Addr
-	weight         int
-	n              int
-	index          int // in Crowd.heap
-	oldest, newest *Member[T]
+	host   Host
+	newest *Member[T]
+	weight int32
+	n      int32
+	index  int32 // in Crowd.heap
 }
+
+func (g *group[T]) oldest() *Member[T] { return g.newest.new }
 
 // Add adds m, a connection from a that is new. weight is the share of a's host, relative to
 // others; at least 1. The latest weight of a host counts.
@@ -44,24 +49,24 @@ func (c *Crowd[T]) Add(m *Member[T], a netip.Addr, weight int) {
 	if m.of != nil {
 		panic("BUG: crowd: a Member was added twice")
 	}
-	a = Host(a)
-	g := c.hosts[a]
+	h := HostOf(a)
+	g := c.hosts[h]
 	if g == nil {
 		if c.hosts == nil {
-			c.hosts = make(map[netip.Addr]*group[T])
+			c.hosts = make(map[Host]*group[T])
 		}
-		g = &group[T]{host: a, index: len(c.heap)}
-		c.hosts[a] = g
+		g = &group[T]{host: h, index: int32(len(c.heap))}
+		c.hosts[h] = g
 		c.heap = append(c.heap, g)
 	}
 	c.last++
 	m.of, m.number = g, c.last
 	if m.older = g.newest; m.older != nil {
-		m.older.new = m
+		m.new, m.older.new = m.older.new, m
 	} else {
-		g.oldest = m
+		m.new = m
 	}
-	g.newest, g.weight = m, max(1, weight)
+	g.newest, g.weight = m, int32(min(max(1, weight), math.MaxInt32))
 	g.n++
 	c.n++
 	c.fix(g)
@@ -76,9 +81,9 @@ func (c *Crowd[T]) Remove(m *Member[T]) {
 	if m.older != nil {
 		m.older.new = m.new
 	} else {
-		g.oldest = m.new
+		g.newest.new = m.new
 	}
-	if m.new != nil {
+	if m != g.newest {
 		m.new.older = m.older
 	} else {
 		g.newest = m.older
@@ -108,16 +113,16 @@ func (c *Crowd[T]) Len() int { return c.n }
 
 // Count returns how many connections the host of a has.
 func (c *Crowd[T]) Count(a netip.Addr) int {
-	if g := c.hosts[Host(a)]; g != nil {
-		return g.n
+	if g := c.hosts[HostOf(a)]; g != nil {
+		return int(g.n)
 	}
 	return 0
 }
 
 // Oldest returns the oldest connection of the host of a, or nil.
 func (c *Crowd[T]) Oldest(a netip.Addr) *Member[T] {
-	if g := c.hosts[Host(a)]; g != nil {
-		return g.oldest
+	if g := c.hosts[HostOf(a)]; g != nil {
+		return g.oldest()
 	}
 	return nil
 }
@@ -128,26 +133,26 @@ func (c *Crowd[T]) Largest() *Member[T] {
 	if len(c.heap) == 0 {
 		return nil
 	}
-	return c.heap[0].oldest
+	return c.heap[0].oldest()
 }
 
 // Yields returns the host that has to give way to another connection from a, whose host has a
 // weight: the host with the most connections, if it has more than a's would have. ok is false
 // if there is none.
 func (c *Crowd[T]) Yields(a netip.Addr, weight int) (host netip.Addr, ok bool) {
-	a = Host(a)
-	if len(c.heap) == 0 || c.heap[0].host == a {
-		return a, false
+	h := HostOf(a)
+	if len(c.heap) == 0 || c.heap[0].host == h {
+		return h.Addr(), false
 	}
 	g := c.heap[0]
-	return g.host, g.n*max(1, weight) > (c.Count(a)+1)*g.weight
+	return g.host.Addr(), int(g.n)*max(1, weight) > (c.Count(a)+1)*int(g.weight)
 }
 
 // Newest iterates over the connections of the host of a, the newest first. The loop must not
 // change the Crowd.
 func (c *Crowd[T]) Newest(a netip.Addr) iter.Seq[*Member[T]] {
 	return func(yield func(*Member[T]) bool) {
-		g := c.hosts[Host(a)]
+		g := c.hosts[HostOf(a)]
 		if g == nil {
 			return
 		}
@@ -159,27 +164,29 @@ func (c *Crowd[T]) Newest(a netip.Addr) iter.Seq[*Member[T]] {
 // All iterates over all connections, in no order. The loop must not change the Crowd.
 func (c *Crowd[T]) All() iter.Seq[*Member[T]] {
 	return func(yield func(*Member[T]) bool) {
+	groups:
 		for _, g := range c.heap {
-			for m := g.oldest; m != nil; m = m.new {
-				if !yield(m) {
-					return
+			for m := g.oldest(); yield(m); m = m.new {
+				if m == g.newest {
+					continue groups
 				}
 			}
+			return
 		}
 	}
 }
 
 // before reports whether g gives way before h.
 func (g *group[T]) before(h *group[T]) bool {
-	if a, b := g.n*h.weight, h.n*g.weight; a != b {
+	if a, b := int64(g.n)*int64(h.weight), int64(h.n)*int64(g.weight); a != b {
 		return a > b
 	}
-	return g.oldest.number < h.oldest.number
+	return g.oldest().number < h.oldest().number
 }
 
 // fix moves g to its place in the heap.
 func (c *Crowd[T]) fix(g *group[T]) {
-	i := g.index
+	i := int(g.index)
 	for i > 0 && g.before(c.heap[(i-1)/2]) {
 		c.put(i, c.heap[(i-1)/2])
 		i = (i - 1) / 2
@@ -198,4 +205,4 @@ func (c *Crowd[T]) fix(g *group[T]) {
 	c.put(i, g)
 }
 
-func (c *Crowd[T]) put(i int, g *group[T]) { c.heap[i], g.index = g, i }
+func (c *Crowd[T]) put(i int, g *group[T]) { c.heap[i], g.index = g, int32(i) }

@@ -4,21 +4,34 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"unsafe"
 )
 
 func TestHost(t *testing.T) {
+	seen := make(map[Host]string)
 	for _, tt := range []struct{ a, want string }{
 		{"192.0.2.7", "192.0.2.7"},
 		{"::ffff:192.0.2.7", "192.0.2.7"},
 		{"2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"},
 		{"fe80::1%eth0", "fe80::"},
+		{"0.0.0.0", "0.0.0.0"},
+		{"255.255.255.255", "255.255.255.255"},
+		{"::1", "::"},
+		{"0:0:c000:207::1", "0:0:c000:207::"},
+		{"64:ff9b::192.0.2.7", "64:ff9b::"},
+		{"feff:ffff:ffff:ffff::1", "feff:ffff:ffff:ffff::"},
 	} {
-		if got := Host(netip.MustParseAddr(tt.a)); got != netip.MustParseAddr(tt.want) {
-			t.Errorf("Host(%s) = %v, want %s", tt.a, got, tt.want)
+		h := HostOf(netip.MustParseAddr(tt.a))
+		if got := h.Addr(); got != netip.MustParseAddr(tt.want) {
+			t.Errorf("the host of %s is %v, want %s", tt.a, got, tt.want)
 		}
+		if was, ok := seen[h]; ok && was != tt.want {
+			t.Errorf("%s and %s are one host", was, tt.want)
+		}
+		seen[h] = tt.want
 	}
-	if got := Host(netip.Addr{}); got.IsValid() {
-		t.Errorf("Host of nothing = %v", got)
+	if got := HostOf(netip.Addr{}).Addr(); got.IsValid() {
+		t.Errorf("the host of nothing is %v", got)
 	}
 }
 
@@ -142,5 +155,12 @@ func TestCrowdDoesNotAllocate(t *testing.T) {
 		c.Remove(&m)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A group fills a size class of Go's heap.
+func TestGroupSize(t *testing.T) {
+	if n := unsafe.Sizeof(group[int]{}); n > 32 {
+		t.Errorf("group has %d octets, more than 32", n)
 	}
 }
