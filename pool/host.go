@@ -2,25 +2,65 @@ package pool
 
 // A Host is what a pool counts as one client: the flows of all connections of one address.
 // Opening more connections gains a host nothing. The zero value is ready to use, in one pool.
-// The pool's lock guards all of it.
+// The pool's lock guards all of it. Thousands of hosts are idle, so the counts have 32 bits.
 type Host struct {
 	held     int      // Calls outstanding
-	ages     ages     // of these Calls
+	places   *place   // where Calls of the host wait, or have waited, linked by another
+	ages     hostAges // of the Calls outstanding
 	answered uint32   // Pool.age when the host got its last Reply
-	replies  ages     // Replies that the host got
-	trial    bool     // one of these Calls is on trial: share.go
-	places   []*place // where Calls of the host wait, or have waited
-	waiting  int      // places where Calls wait
-	rings    int      // places that are in the rings of their queues
+	replies  hostAges // Replies that the host got
+	trial    bool     // one of the Calls outstanding is on trial: share.go
+	waiting  int32    // places where Calls wait
+	rings    int32    // places that are in the rings of their queues
+}
+
+// hostAges are what ages are, in less memory and of single Calls.
+type hostAges struct {
+	age           uint32
+	present, last int32
+}
+
+func (a *hostAges) at(now uint32) {
+	switch now - a.age {
+	case 0:
+		return
+	case 1:
+		a.last = a.present
+	default:
+		a.last = 0
+	}
+	a.present, a.age = 0, now
+}
+
+func (a *hostAges) add(now uint32) {
+	a.at(now)
+	a.present++
+}
+
+func (a *hostAges) drop(now, then uint32) {
+	a.at(now)
+	switch now - then {
+	case 0:
+		a.present--
+	case 1:
+		a.last--
+	}
+}
+
+func (a *hostAges) young(now uint32) int {
+	a.at(now)
+	return int(a.present + a.last)
 }
 
 // A place is where the Calls of one host wait in one queue. Its flows take turns.
 type place struct {
-	turn  turn[place] // in queue.ring while Calls wait, unless the host is set aside
-	host  *Host       // constant
-	queue *queue      // constant
-	flows ring[Flow]  // flows that have waiting Calls
-	n     int         // waiting Calls
+	turn    turn[place] // in queue.ring while Calls wait, unless the host is set aside
+	host    *Host       // constant, as the next two
+	queue   *queue
+	another *place // of the same host, in another queue
+
+	flows ring[Flow] // flows that have waiting Calls
+	n     int        // waiting Calls
 
 	weight int // the largest weight of the flows
 	share  int // the part of queue.weight that is the place's, while it is in the ring
@@ -35,14 +75,14 @@ const unitWeight = 64
 
 // in returns the host's place in q.
 func (h *Host) in(q *queue) *place {
-	for _, pl := range h.places {
+	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.queue == q {
 			return pl
 		}
 	}
-	pl := &place{host: h, queue: q}
+	pl := &place{host: h, queue: q, another: h.places}
 	pl.turn.of = pl
-	h.places = append(h.places, pl)
+	h.places = pl
 	return pl
 }
 
@@ -90,10 +130,10 @@ func (pl *place) withdraw(f *Flow) {
 
 // divide divides the host's weight among the rings in which it is.
 func (h *Host) divide() {
-	for _, pl := range h.places {
+	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.turn.in() {
 			pl.queue.weight -= pl.share
-			pl.share = max(1, unitWeight*pl.weight/h.rings)
+			pl.share = max(1, unitWeight*pl.weight/int(h.rings))
 			pl.queue.weight += pl.share
 		}
 	}
@@ -149,7 +189,7 @@ func (pl *place) relist() {
 // changed updates the host's places after its Calls outstanding have changed.
 func (h *Host) changed() {
 	if h.waiting > 0 {
-		for _, pl := range h.places {
+		for pl := h.places; pl != nil; pl = pl.another {
 			pl.relist()
 		}
 	}
@@ -160,7 +200,7 @@ func (h *Host) readmit() {
 	if h.rings == h.waiting {
 		return
 	}
-	for _, pl := range h.places {
+	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.n > 0 {
 			pl.enter()
 			pl.relist()
@@ -174,7 +214,7 @@ func (h *Host) idle() bool { return h.held == 0 && h.waiting == 0 }
 // hold counts e, a Call of h that is dispatched. The caller holds p.mu.
 func (p *Pool) hold(h *Host, e *Entry) {
 	h.held++
-	h.ages.add(p.age, 1)
+	h.ages.add(p.age)
 	p.trials[e.trial]++
 	if e.trial == onTrial {
 		h.trial = true
@@ -188,14 +228,14 @@ func (p *Pool) hold(h *Host, e *Entry) {
 // holds p.mu.
 func (p *Pool) unhold(h *Host, e *Entry) {
 	h.held--
-	h.ages.drop(p.age, e.age, 1)
+	h.ages.drop(p.age, e.age)
 	p.trials[e.trial]--
 	if e.trial == onTrial {
 		h.trial = false
 	}
 	if e.answered {
 		h.answered = p.age
-		h.replies.add(p.age, 1)
+		h.replies.add(p.age)
 	}
 	h.readmit()
 	if h.held == 0 || e.trial == onTrial {
