@@ -149,8 +149,9 @@ func (p *crowd) client(c *client, dial func(context.Context, net.IP) (line, erro
 	if c.far {
 		// These clients are at one address. When two of them choose the same XID, the
 		// bridge remembers their XIDs at the server for a limited number of Calls, and
-		// the next process does not know them.
-		c.xid += uint32(p.n) << 18
+		// the next process does not know them. In half an hour a client makes more than
+		// 2^18 Calls.
+		c.xid += uint32(p.n) << 24
 	}
 	p.running.Go(func() { c.run(p.ctx, p.end) })
 }
