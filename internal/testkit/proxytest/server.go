@@ -157,6 +157,7 @@ type RDMAServer struct {
 	l    fabric.Listener
 	resp *rdmaside.Responder
 	mem  *regmem.Account
+	stop context.CancelFunc // ends connections that are being set up
 
 	mu    sync.Mutex
 	conns map[*rdmaside.ResponderConn]bool // whether a Call has come
@@ -176,10 +177,12 @@ func ListenRDMA(p fabric.Provider, loops []loop.Loop, addr string, credits int, 
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
 	var n atomic.Int64
 	s.l, err = p.Listen(addr, fabric.ListenOptions{MaxConnections: 1024, MaxStarting: 128, MaxStartingPerAddr: 16}, func(in fabric.Incoming) {
 		l := loops[int(n.Add(1))%len(loops)]
-		_, _ = s.resp.Accept(context.Background(), in, l) // a failed start-up is the dialer's to report
+		_, _ = s.resp.Accept(ctx, in, l) // a failed start-up is the dialer's to report
 	})
 	return s, err
 }
@@ -266,5 +269,6 @@ func (s *RDMAServer) send(x *rdmaside.Exchange, reply []byte) {
 // Close stops listening and ends all connections.
 func (s *RDMAServer) Close() {
 	_ = s.l.Close()
+	s.stop()
 	s.DropConnections(fabric.ErrClosed)
 }
