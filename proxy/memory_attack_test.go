@@ -24,10 +24,10 @@ const (
 	// attackStall is the time within which a Call has to make progress, and attackMemory the time
 	// that a client may wait for memory. An attacker stays no longer than both together. A
 	// neighbour that attackers hold up is closed after attackMemory.
-	attackStall  = 8 * time.Second
-	attackMemory = 8 * time.Second
+	attackStall  = 5 * time.Second
+	attackMemory = 5 * time.Second
 	// attackPace demands as much in attackStall as the default of limits.pace does in 30 s.
-	attackPace = 60 << 10
+	attackPace = 96 << 10
 	// neighbourCalls are answered at the least while attackers are there. A neighbour that waits
 	// until an attacker leaves has one or two.
 	neighbourCalls = 8
@@ -138,7 +138,10 @@ func (b *attackBed) slowWriter(stop <-chan struct{}) (end func()) {
 			if _, err := c.Write(part); err != nil {
 				return err
 			}
-			time.Sleep(pause)
+			select {
+			case <-stop: // the rest follows at once
+			case <-time.After(pause):
+			}
 		}
 		_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
 		_, err := testkit.ReadRecord(c)
@@ -183,6 +186,8 @@ func (n *neighbour) end(t *testing.T) {
 // are closed.
 func TestMemoryAttacks(t *testing.T) {
 	t.Parallel()
+	var all sync.WaitGroup
+	defer all.Wait()
 	for _, tt := range []struct {
 		name    string
 		address func(i int) (a, b byte)
@@ -196,8 +201,7 @@ func TestMemoryAttacks(t *testing.T) {
 		{name: "many addresses, an octet now and then", address: func(i int) (byte, byte) { return 5, byte(1 + i) }, octets: 33 << 10, drip: time.Second},
 		{name: "many addresses, known", address: func(i int) (byte, byte) { return 6, byte(1 + i) }, octets: 33 << 10, known: true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+		atOnce(t, &all, tt.name, func(t *testing.T) {
 			b := newAttackBed(t)
 			n := b.neighbour()
 			slow := b.slowWriter(n.stop)

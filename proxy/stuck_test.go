@@ -60,14 +60,15 @@ func answeredSlots(t *testing.T, addr string, n int, message func(xid uint32) []
 // TestCallsThatHang: Calls to a file system that does not answer do not keep the clients of others
 // waiting, whether they are of one client or of many, and whether the upstream has just started.
 func TestCallsThatHang(t *testing.T) {
+	var all sync.WaitGroup
+	defer all.Wait()
 	for _, tt := range []struct {
 		clients, calls int
 		slowStart      int
 	}{{1, 256, 1 << 10}, {100, 4, 1 << 10}, {1, 16, 16}, {16, 1, 16}} {
 		for _, rdma := range []bool{false, true} {
 			for _, minor1 := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%d clients of %d Calls, slow start %d, rdma %v, NFSv4.1 %v", tt.clients, tt.calls, tt.slowStart, rdma, minor1), func(t *testing.T) {
-					t.Parallel()
+				atOnce(t, &all, fmt.Sprintf("%d clients of %d Calls, slow start %d, rdma %v, NFSv4.1 %v", tt.clients, tt.calls, tt.slowStart, rdma, minor1), func(t *testing.T) {
 					h := proxytest.NewHarness(t, budget)
 					uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 4, Credits: 32, SlowStart: tt.slowStart}
 					if rdma {

@@ -2,6 +2,8 @@ package proxy_test
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,14 +21,15 @@ import (
 // A watched is a proxy whose upstream is behind a relay.
 type watched struct {
 	*proxytest.Harness
-	p     *proxy.Proxy
-	relay *proxytest.Relay
-	xids  func() map[uint32]int
-	calls *atomic.Int64
+	transport string
+	p         *proxy.Proxy
+	relay     *proxytest.Relay
+	xids      func() map[uint32]int
+	calls     *atomic.Int64
 
-	silent atomic.Bool   // the server answers nothing
-	drop   atomic.Bool   // it will not answer the next GETATTR
-	victim atomic.Uint32 // that one's XID
+	silent proxytest.Gate // shut while the server answers nothing
+	drop   atomic.Bool    // it will not answer the next GETATTR
+	victim atomic.Uint32  // that one's XID
 }
 
 func (x *watched) intercept(c *oncrpc.Call) ([]byte, bool) {
@@ -34,22 +37,23 @@ func (x *watched) intercept(c *oncrpc.Call) ([]byte, bool) {
 		x.victim.Store(c.XID)
 		return nil, true
 	}
-	return nil, x.silent.Load()
+	return nil, false
 }
 
 // eachTransport runs f with an upstream on TCP and one on iWARP, which answer after
 // delay.
 func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.UpstreamOptions), f func(t *testing.T, x *watched)) {
 	t.Helper()
+	var all sync.WaitGroup
+	defer all.Wait()
 	for _, rdma := range []bool{false, true} {
 		name := "tcp"
 		if rdma {
 			name = "iwarp"
 		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			x := &watched{Harness: proxytest.NewHarness(t, budget)}
-			b := proxytest.Behaviour{Delay: delay, Intercept: x.intercept}
+		atOnce(t, &all, name, func(t *testing.T) {
+			x := &watched{transport: name, Harness: proxytest.NewHarness(t, budget)}
+			b := proxytest.Behaviour{Delay: delay, Intercept: x.intercept, Gate: &x.silent}
 			uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 1, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond}
 			var addr string
 			if rdma {
@@ -105,43 +109,59 @@ func (x *watched) ends(reason string) int {
 func TestVanishedHost(t *testing.T) {
 	t.Parallel()
 	change := func(o *proxy.UpstreamOptions) { o.SilentTimeout = 4 * time.Second }
-	eachTransport(t, 700*time.Millisecond, change, func(t *testing.T, x *watched) {
-		c := x.client()
-		check(t, c, proxytest.GetattrCall(1))
-		soonest := time.Hour
-		vanish := func(n int, what string, f func()) {
-			t.Helper()
-			began := time.Now()
-			x.relay.Vanish(false)
-			gone := time.Now()
-			if f != nil {
-				f()
-			}
-			x.Eventually(what+": the connection has ended", func() bool { return x.ends("silent") == n })
-			if d := time.Since(began); d < 2*time.Second {
-				t.Errorf("%s: found out after %v, want 2 s at least", what, d)
-			}
-			soonest = min(soonest, time.Since(gone))
-			x.relay.Forget()
+	var mu sync.Mutex // guards soonest
+	soonest := map[string]time.Duration{"tcp": time.Hour, "iwarp": time.Hour}
+	vanish := func(t *testing.T, x *watched, f func()) {
+		t.Helper()
+		began := time.Now()
+		x.relay.Vanish(false)
+		gone := time.Now()
+		f()
+		x.Eventually("the connection has ended", func() bool { return x.ends("silent") == 1 })
+		if d := time.Since(began); d < 2*time.Second {
+			t.Errorf("found out after %v, want 2 s at least", d)
 		}
-		vanish(1, "idle", nil)
-		check(t, c, proxytest.GetattrCall(2))
-
-		var wg sync.WaitGroup
-		burst(t, &wg, c, 10, 8, 0)
-		x.Eventually("the Calls are there", func() bool { return x.calls.Load() == 10 })
-		vanish(2, "waiting for Replies", nil)
-		wg.Wait()
-
-		vanish(3, "sending Calls", func() { burst(t, &wg, c, 20, 8, 0) })
-		wg.Wait()
-		if soonest >= 5*time.Second {
-			t.Errorf("found out after %v at the soonest", soonest)
+		mu.Lock()
+		soonest[x.transport] = min(soonest[x.transport], time.Since(gone))
+		mu.Unlock()
+		x.relay.Forget()
+	}
+	var all sync.WaitGroup
+	for name, f := range map[string]func(t *testing.T, x *watched, c *proxytest.Client){
+		"idle": func(t *testing.T, x *watched, c *proxytest.Client) {
+			vanish(t, x, func() {})
+			check(t, c, proxytest.GetattrCall(2))
+		},
+		"waiting for Replies": func(t *testing.T, x *watched, c *proxytest.Client) {
+			var wg sync.WaitGroup
+			burst(t, &wg, c, 10, 8, 0)
+			x.Eventually("the Calls are there", func() bool { return x.calls.Load() == 9 })
+			vanish(t, x, func() {})
+			wg.Wait()
+		},
+		"sending Calls": func(t *testing.T, x *watched, c *proxytest.Client) {
+			var wg sync.WaitGroup
+			vanish(t, x, func() { burst(t, &wg, c, 20, 8, 0) })
+			wg.Wait()
+		},
+	} {
+		atOnce(t, &all, name, func(t *testing.T) {
+			eachTransport(t, 700*time.Millisecond, change, func(t *testing.T, x *watched) {
+				c := x.client()
+				check(t, c, proxytest.GetattrCall(1))
+				f(t, x, c)
+				if n := x.relay.Accepted(); n != 2 {
+					t.Errorf("%d connections, want 2", n)
+				}
+			})
+		})
+	}
+	all.Wait()
+	for transport, d := range soonest {
+		if d >= 5*time.Second {
+			t.Errorf("%s: found out after %v at the soonest", transport, d)
 		}
-		if n := x.relay.Accepted(); n != 4 {
-			t.Errorf("%d connections, want 4", n)
-		}
-	})
+	}
 }
 
 // TestStalledServer: a server that is there and answers nothing keeps its connection
@@ -160,7 +180,8 @@ func TestStalledServer(t *testing.T) {
 			return metric(x.Harness, `upstream_probes_total{result="answered",upstream="storage"}`) >= 2
 		})
 		x.Eventually("a server that answers does not count as stalled", func() bool { return stalled() == 0 })
-		x.silent.Store(true)
+		x.silent.Shut()
+		defer x.silent.Open()
 		m := proxytest.GetattrCall(2)
 		ch, err := c.Go(m)
 		if err != nil {
@@ -176,7 +197,10 @@ func TestStalledServer(t *testing.T) {
 		if n := x.relay.Accepted(); n != 2 {
 			t.Errorf("%d connections a second after the deadline, want 2", n)
 		}
-		x.silent.Store(false)
+		if n := slices.Max(slices.Collect(maps.Values(x.xids()))); n != 2 {
+			t.Errorf("the Call that waited was sent %d times, want 2", n)
+		}
+		x.silent.Open()
 		if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
 			t.Error("the Call that waited has a wrong reply or none")
 		}
