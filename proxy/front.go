@@ -24,10 +24,10 @@ type front struct {
 	sends    senderRef
 	draining bool // the connection closes as soon as no Call is under way
 	failed   bool // the connection was closed because of a Call, and the log says why
+	evicted  bool // an eviction closes the connection; guarded by listener.mu, as is place
 	ended    flag // the connection has ended; set on the loop, read anywhere
 
-	place   crowd.Member[*front] // in listener.clients; guarded by listener.mu, as is evicted
-	evicted bool                 // an eviction closes the connection
+	place crowd.Member[*front] // in listener.clients
 }
 
 // A client is what TCP and RDMA clients do differently. Its methods run on the client's

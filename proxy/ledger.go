@@ -18,7 +18,6 @@ type ledger struct {
 
 	queues  []*clientQueue
 	repeats *call // the first of the Calls that are held, linked by next and prev: flights.go
-	ordered int   // Calls under RPCSEC_GSS that keep their order: gss_context.go
 
 	// Calls under way, and their Replies.
 	calls int   // Calls read and not settled
@@ -31,6 +30,7 @@ type ledger struct {
 
 	// Where the client waits.
 	shut    uint8          // the gates where the client waits, a bit for each gateKind
+	ordered int32          // Calls under RPCSEC_GSS that keep their order: gss_context.go
 	tickets [gates]*ticket // made when the client waits at a gate for the first time
 	waited  *admission     // the admission that may count the client among those to come; nil for none
 	rates   *rates         // of the listener; nil for none

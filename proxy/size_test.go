@@ -13,7 +13,7 @@ func TestIdleClientSizes(t *testing.T) {
 		size, max uintptr
 	}{
 		{"tcpClient", unsafe.Sizeof(tcpClient{}), 384},
-		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 416},
+		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 384},
 		{"host", unsafe.Sizeof(host{}), 64},
 		{"hostShare", unsafe.Sizeof(hostShare{}), 80},
 		{"clientQueue", unsafe.Sizeof(clientQueue{}), 208},
