@@ -305,8 +305,8 @@ func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 			return pl, newcomer
 		}
 	}
-	// The last credit is for hosts that hold none.
-	for pl := q.trial.first; pl != nil && w.free > 1 && p.trials[onTrial] < most; pl = q.trial.first {
+	// The last credit is for hosts that hold none, where any is kept for them.
+	for pl := q.trial.first; pl != nil && w.free > min(1, w.eighth) && p.trials[onTrial] < most; pl = q.trial.first {
 		if p.due(pl, w) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
 			return pl, onTrial
 		}

@@ -296,6 +296,7 @@ func TestNewcomerBesideLoneHost(t *testing.T) {
 			c.run(time.Second)
 			c.clients = nil
 			c.join(8, 1)
+			c.run(time.Second) // at first the eight may share one credit
 			c.wantServed(fmt.Sprint(4*grant, " credits"))
 			c.end()
 		})
