@@ -9,13 +9,13 @@ const ageing = time.Second
 // ages add up what was added in the present age and in the one before, such as Calls that were
 // dispatched. What is older is no longer counted. So no Call has to be looked at when it becomes
 // old.
-type ages struct {
+type ages[N int | int32] struct {
 	age           uint32 // the present age when the counts were last right
-	present, last int
+	present, last N
 }
 
 // at brings the counts to the age now.
-func (a *ages) at(now uint32) {
+func (a *ages[N]) at(now uint32) {
 	switch now - a.age {
 	case 0:
 		return
@@ -28,13 +28,13 @@ func (a *ages) at(now uint32) {
 }
 
 // add counts n from now on.
-func (a *ages) add(now uint32, n int) {
+func (a *ages[N]) add(now uint32, n N) {
 	a.at(now)
 	a.present += n
 }
 
 // drop ends the count of n that were added in the age then.
-func (a *ages) drop(now, then uint32, n int) {
+func (a *ages[N]) drop(now, then uint32, n N) {
 	a.at(now)
 	switch now - then {
 	case 0:
@@ -45,7 +45,7 @@ func (a *ages) drop(now, then uint32, n int) {
 }
 
 // young is what was added in the last two ages and not dropped.
-func (a *ages) young(now uint32) int {
+func (a *ages[N]) young(now uint32) int {
 	a.at(now)
-	return a.present + a.last
+	return int(a.present + a.last)
 }

@@ -4,52 +4,14 @@ package pool
 // Opening more connections gains a host nothing. The zero value is ready to use, in one pool.
 // The pool's lock guards all of it. Thousands of hosts are idle, so the counts have 32 bits.
 type Host struct {
-	held     int      // Calls outstanding
-	places   *place   // where Calls of the host wait, or have waited, linked by another
-	ages     hostAges // of the Calls outstanding
-	answered uint32   // Pool.age when the host got its last Reply
-	replies  hostAges // Replies that the host got
-	trial    bool     // one of the Calls outstanding is on trial: share.go
-	waiting  int32    // places where Calls wait
-	rings    int32    // places that are in the rings of their queues
-}
-
-// hostAges are what ages are, in less memory and of single Calls.
-type hostAges struct {
-	age           uint32
-	present, last int32
-}
-
-func (a *hostAges) at(now uint32) {
-	switch now - a.age {
-	case 0:
-		return
-	case 1:
-		a.last = a.present
-	default:
-		a.last = 0
-	}
-	a.present, a.age = 0, now
-}
-
-func (a *hostAges) add(now uint32) {
-	a.at(now)
-	a.present++
-}
-
-func (a *hostAges) drop(now, then uint32) {
-	a.at(now)
-	switch now - then {
-	case 0:
-		a.present--
-	case 1:
-		a.last--
-	}
-}
-
-func (a *hostAges) young(now uint32) int {
-	a.at(now)
-	return int(a.present + a.last)
+	held     int         // Calls outstanding
+	places   *place      // where Calls of the host wait, or have waited, linked by another
+	ages     ages[int32] // of the Calls outstanding
+	answered uint32      // Pool.age when the host got its last Reply
+	replies  ages[int32] // Replies that the host got
+	trial    bool        // one of the Calls outstanding is on trial: share.go
+	waiting  int32       // places where Calls wait
+	rings    int32       // places that are in the rings of their queues
 }
 
 // A place is where the Calls of one host wait in one queue. Its flows take turns.
@@ -214,7 +176,7 @@ func (h *Host) idle() bool { return h.held == 0 && h.waiting == 0 }
 // hold counts e, a Call of h that is dispatched. The caller holds p.mu.
 func (p *Pool) hold(h *Host, e *Entry) {
 	h.held++
-	h.ages.add(p.age)
+	h.ages.add(p.age, 1)
 	p.trials[e.trial]++
 	if e.trial == onTrial {
 		h.trial = true
@@ -228,14 +190,14 @@ func (p *Pool) hold(h *Host, e *Entry) {
 // holds p.mu.
 func (p *Pool) unhold(h *Host, e *Entry) {
 	h.held--
-	h.ages.drop(p.age, e.age)
+	h.ages.drop(p.age, e.age, 1)
 	p.trials[e.trial]--
 	if e.trial == onTrial {
 		h.trial = false
 	}
 	if e.answered {
 		h.answered = p.age
-		h.replies.add(p.age)
+		h.replies.add(p.age, 1)
 	}
 	h.readmit()
 	if h.held == 0 || e.trial == onTrial {

@@ -66,7 +66,7 @@ const firstAge = 1 << 10
 type shared struct {
 	age         uint32      // how often ageing has passed, beginning with firstAge
 	outstanding int         // Calls dispatched and not done, on retired connections, too
-	ages        ages        // of these Calls
+	ages        ages[int]   // of these Calls
 	trials      [trials]int // of these Calls, those that go on trial
 	thawing     bool        // thaw has set its timer
 	behind      *queue      // in poorest: the least served queue, while turns come; otherwise nil

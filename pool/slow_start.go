@@ -38,11 +38,11 @@ type SlowStart struct {
 	limitOctets    int64      // most octets of the Calls of clients and of their Replies
 	age            uint32     // the present age; never 0
 	began          time.Time  // when it began
-	received       ages       // Calls of clients that wait for their Replies
-	receivedOctets ages       // octets of these Calls, with their Replies
+	received       ages[int]  // Calls of clients that wait for their Replies
+	receivedOctets ages[int]  // octets of these Calls, with their Replies
 	all            int        // these Calls, with those that are older
 	allOctets      int64      // the octets of all
-	dispatched     ages       // Calls outstanding on connections
+	dispatched     ages[int]  // Calls outstanding on connections
 	connections    int        // connections of all pools
 	blocked        []*Pool    // pools that the slow start kept from dispatching a Call; each is listed once
 }

@@ -13,8 +13,8 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	f := e.Flow
 	p.settle(f)
 	p.slowStart.block(p)
-	w := p.window()
-	if !p.held && p.admits(f, p.scarce(w)) && p.part.admits(p) {
+	w := p.scarce(p.window())
+	if !p.held && p.admits(f, w) && p.part.admits(p) {
 		if s := p.choose(e, here); s != nil {
 			m := s.takeCredit(e, p.slowStart.dispatch())
 			p.mu.Unlock()
@@ -28,7 +28,7 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	}
 	e.queuedAt = time.Now()
 	p.queue.push(e, here)
-	keeps := w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), p.scarce(w))))
+	keeps := w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), w)))
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
 	if keeps {
