@@ -245,7 +245,7 @@ func (c *call) requeueAfter(wait time.Duration) {
 
 // requeue gives c back to the pool, to be dispatched again.
 func (c *call) requeue(here int) {
-	if x := c.gss.context; x != nil && x.again(c, here) {
+	if x := c.order(); x != nil && x.again(c, here) {
 		return
 	}
 	c.setState(callQueued)
@@ -281,8 +281,8 @@ func (c *call) finish(here int) {
 	if c.flying {
 		c.land(here)
 	}
-	if c.signed && c.gss.context != nil {
-		c.gss.context.leave(c, here)
+	if x := c.order(); x != nil {
+		x.leave(c, here)
 	}
 	c.setState(callReplying)
 	f := c.owner.front

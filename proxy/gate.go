@@ -132,10 +132,15 @@ func (g *gate) pop(l *gateLine) *ticket {
 }
 
 // remove removes up to n clients that are not gone, and returns them as a list, linked by next.
-func (g *gate) remove(n int) (first *ticket) {
+func (g *gate) remove(n int) *ticket { return g.takeList(n, anyHost) }
+
+func anyHost(*host) bool { return true }
+
+// takeList does what take does, up to n times, and returns the clients as a list, linked by next.
+func (g *gate) takeList(n int, may func(*host) bool) (first *ticket) {
 	end := &first
 	for ; n > 0; n-- {
-		t := g.take(anyHost)
+		t := g.take(may)
 		if t == nil {
 			break
 		}
@@ -145,20 +150,10 @@ func (g *gate) remove(n int) (first *ticket) {
 	return first
 }
 
-func anyHost(*host) bool { return true }
-
 // since removes the clients that have waited since before at, and returns them as a list, linked by
 // next. It forgets clients that are gone.
-func (g *gate) since(at int64) (first *ticket) {
-	end := &first
-	for late := true; late; {
-		t := g.take(func(h *host) bool { return g.of[h].first.since < at })
-		if late = t != nil; late {
-			*end = t
-			end = &t.next
-		}
-	}
-	return first
+func (g *gate) since(at int64) *ticket {
+	return g.takeList(g.n, func(h *host) bool { return g.of[h].first.since < at })
 }
 
 // runAll runs every ticket of a list. No lock is held.

@@ -114,6 +114,15 @@ type gssCall struct {
 	counted    bool        // counted in ledger.ordered; the client's loop's
 }
 
+// order returns the context in which c has its place, or nil. Only a Call that is signed has one,
+// so that other Calls do not touch the cache line of gss.
+func (c *call) order() *gssContext {
+	if !c.signed {
+		return nil
+	}
+	return c.gss.context
+}
+
 // submitInOrder gives c, which the client's ledger counts, to its GSS context.
 func (f *front) submitInOrder(c *call) {
 	u := c.up
@@ -183,14 +192,20 @@ func (x *gssContext) wait(c *call) {
 	for before != nil && before.gss.number > c.gss.number {
 		before = before.gss.prev
 	}
+	c.link(before, &x.waiting, &x.last)
+}
+
+// link puts c behind before, or at the beginning if that is nil, in the list with these ends.
+// x.shard.mu is held.
+func (c *call) link(before *call, first, last **call) {
 	c.gss.prev = before
 	if before == nil {
-		c.gss.next, x.waiting = x.waiting, c
+		c.gss.next, *first = *first, c
 	} else {
 		c.gss.next, before.gss.next = before.gss.next, c
 	}
 	if c.gss.next == nil {
-		x.last = c
+		*last = c
 	} else {
 		c.gss.next.gss.prev = c
 	}
@@ -324,13 +339,7 @@ func (x *gssContext) sent(c *call, here int) {
 		x.entering = nil
 		x.seat = c.entry.Seat()
 		c.gss.at, c.gss.isSent = x.set.u.p.engine.Now(), true
-		c.gss.prev, c.gss.next = x.newest, nil
-		if x.newest == nil {
-			x.oldest = c
-		} else {
-			x.newest.gss.next = c
-		}
-		x.newest = c
+		c.link(x.newest, &x.oldest, &x.newest)
 		x.outstanding++
 	}
 	x.shard.mu.Unlock()

@@ -183,16 +183,21 @@ func (p *probe) send() bool {
 		pm.unable.Inc()
 		return false
 	}
-	if err := p.prepare(uint32(spoken>>32), uint32(spoken)); err != nil {
+	if !p.sendNull(uint32(spoken>>32), uint32(spoken)) {
 		pm.unable.Inc()
 		p.returnCredit()
-		return true
 	}
-	if err := p.m.ask(p); err != nil {
-		pm.unable.Inc()
+	return true
+}
+
+// sendNull sends a NULL Call, and reports whether it could.
+func (p *probe) sendNull(program, version uint32) bool {
+	if p.prepare(program, version) != nil {
+		return false
+	}
+	if p.m.ask(p) != nil {
 		p.release()
-		p.returnCredit()
-		return true
+		return false
 	}
 	p.out, p.sentAt = true, time.Now()
 	return true
@@ -205,24 +210,17 @@ const primeProgram, primeVersion = oncrpc.ProgramNFS, 3
 // prime sends a NULL Call on a connection that is new. The pool learns of the connection's credits
 // when it is answered.
 func (p *probe) prime() {
+	if p.over {
+		return
+	}
 	program, version := uint32(primeProgram), uint32(primeVersion)
 	if spoken := p.u.probes.spoken.Load(); spoken != 0 {
 		program, version = uint32(spoken>>32), uint32(spoken)
 	}
-	if p.over {
-		return
-	}
 	p.priming = true
-	if p.prepare(program, version) != nil {
+	if !p.sendNull(program, version) {
 		p.primed()
-		return
 	}
-	if p.m.ask(p) != nil {
-		p.release()
-		p.primed()
-		return
-	}
-	p.out, p.sentAt = true, time.Now()
 }
 
 // primed gives the pool the connection's credits.

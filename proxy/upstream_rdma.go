@@ -76,8 +76,8 @@ func (m *rdmaConn) send(c *call) {
 	err := m.r.Send(&c.rdma)
 	if err == nil {
 		c.entry.Sent()
-		if c.signed && c.gss.context != nil {
-			c.gss.context.sent(c, m.loop.index)
+		if x := c.order(); x != nil {
+			x.sent(c, m.loop.index)
 		}
 		return
 	}

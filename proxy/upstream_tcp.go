@@ -122,7 +122,7 @@ func (m *tcpConn) send(c *call) {
 	c.entry.Sent()
 	c.one[0] = c.message.octets
 	c.sent.writing = true
-	x := c.gss.context
+	x := c.order()
 	if len(c.message.octets) <= smallCall && (x == nil || x.mayOvertake()) {
 		m.conn.SendFirst(c.one[:], (*written)(c))
 	} else {
