@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -254,7 +255,7 @@ func (c *client) CallDone(call *Call, err *CallError) {
 // Calls and Replies of every shape and many sizes arrive as they were sent.
 func TestBothByteIdentical(t *testing.T) {
 	calls := uint32(600)
-	if testing.Short() || raceEnabled {
+	if testing.Short() || testkit.RaceEnabled {
 		calls = 200
 	}
 	for i, o := range []pairOptions{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -400,7 +401,7 @@ func TestReverseAllocs(t *testing.T) {
 	for range 100 {
 		run()
 	}
-	if n := testing.AllocsPerRun(200, run); n != 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(200, run); n != 0 && !testkit.RaceEnabled {
 		t.Errorf("%v allocations", n)
 	}
 	if h.lent != 0 || h.n == 0 {

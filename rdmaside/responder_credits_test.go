@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -105,7 +106,7 @@ func (c *creditClient) close() {
 // many returns n, or less in race builds, where everything takes ten times as
 // long.
 func many(n int) int {
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		return max(1, n/5)
 	}
 	return n

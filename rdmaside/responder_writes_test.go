@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -315,7 +316,7 @@ func TestResponderWriteChunksAllocs(t *testing.T) {
 	for range 100 {
 		v.run(t)
 	}
-	if n := testing.AllocsPerRun(200, func() { v.run(t) }); n != 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(200, func() { v.run(t) }); n != 0 && !testkit.RaceEnabled {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
@@ -82,7 +83,7 @@ func TestRequesterAllocs(t *testing.T) {
 		for range 100 {
 			x.run(t)
 		}
-		if raceEnabled {
+		if testkit.RaceEnabled {
 			continue // race builds poison and reallocate leases
 		}
 		if n := testing.AllocsPerRun(200, func() { x.run(t) }); n != 0 {
@@ -160,7 +161,7 @@ func TestResponderAllocs(t *testing.T) {
 		for range 100 {
 			v.run(t)
 		}
-		if raceEnabled {
+		if testkit.RaceEnabled {
 			continue
 		}
 		if n := testing.AllocsPerRun(200, func() { v.run(t) }); n != 0 {
@@ -187,7 +188,7 @@ func TestResponderAllocs(t *testing.T) {
 	for range 100 {
 		run()
 	}
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		return
 	}
 	if n := testing.AllocsPerRun(200, run); n != 0 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A memoryGroup is a cgroup that limits memory, like that of a container.
@@ -79,7 +80,7 @@ func (g *memoryGroup) killed(t *testing.T) int {
 // TestStormInContainer: a bridge with the default budget in a container of 128 MiB is not killed
 // for memory when clients with full slot tables wait for an upstream that does not answer.
 func TestStormInContainer(t *testing.T) {
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		t.Skip("the race detector takes several times the memory")
 	}
 	const limit = 128 * configs.MiB

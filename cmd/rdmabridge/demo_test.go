@@ -84,7 +84,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	entries, largest := 2000, 64<<20
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		entries, largest = 500, 8<<20
 	}
 	t.Run("go", func(t *testing.T) { demotest.GoClient(t, a.TCP, entries) })

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -192,7 +193,7 @@ func work(c *proxytest.RDMAClient, seed uint64, calls, deep int) error {
 // all active.
 func TestThousandConnections(t *testing.T) {
 	clients, calls := 1000, 40
-	if testing.Short() || raceEnabled {
+	if testing.Short() || testkit.RaceEnabled {
 		clients, calls = 200, 20
 	}
 	x := newCrowd(t, 256<<20, 64, proxytest.Behaviour{})
@@ -234,7 +235,7 @@ func TestThousandConnections(t *testing.T) {
 func TestFloodingConnection(t *testing.T) {
 	t.Parallel()
 	clients := 100
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		clients = 30
 	}
 	x := newCrowd(t, 32<<20, 1024, proxytest.Behaviour{Delay: 2 * time.Millisecond})

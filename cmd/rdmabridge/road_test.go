@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -47,7 +48,7 @@ func TestRoad(t *testing.T) {
 			var wg sync.WaitGroup
 			const clients = 12
 			calls := 60
-			if raceEnabled {
+			if testkit.RaceEnabled {
 				calls = 20
 			}
 			for i := range clients {

@@ -246,7 +246,7 @@ func (s *storm) runBridge(t *testing.T, file string, n int, begin func(), busy f
 		most = max(most, b)
 	}
 	t.Logf("run %d: %d MiB resident at most, %v", n, most>>20, time.Since(began).Round(time.Millisecond))
-	if limit := int64(s.budget) + stormSlack; s.group == nil && most > limit && !raceEnabled {
+	if limit := int64(s.budget) + stormSlack; s.group == nil && most > limit && !testkit.RaceEnabled {
 		t.Errorf("run %d: %d octets were resident, want at most %d", n, most, limit)
 	}
 	if err := cmd.Process.Kill(); err != nil {

@@ -402,7 +402,7 @@ func TestTwoBridges(t *testing.T) {
 	switch {
 	case testing.Short():
 		calls = 1000
-	case raceEnabled:
+	case testkit.RaceEnabled:
 		calls = 4000
 	}
 	x := newTwin(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -180,7 +181,7 @@ func begin(l *Loader, o Load) (r *run, cancel context.CancelFunc, ended <-chan e
 // In the steady state neither side allocates for a Call. The test counts allocations of
 // the whole process, including the runtime's timers and profilers.
 func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
+	if testkit.RaceEnabled {
 		t.Skip("the race detector allocates; run without it")
 	}
 	loader := newLoader(t)

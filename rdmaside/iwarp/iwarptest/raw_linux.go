@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 const rawSupported = true
@@ -44,7 +46,7 @@ func (r *rawIO) init() {
 		}
 	}
 	r.writeFn = func(fd uintptr) bool {
-		if raceEnabled {
+		if testkit.RaceEnabled {
 			// The race detector does not know SYS_WRITEV. A write of no octets tells it
 			// that accesses before this Writev happen before the Read that gets the octets,
 			// in tests that have both ends in one process.

@@ -1,5 +1,0 @@
-//go:build race
-
-package iwarptest
-
-const raceEnabled = true

@@ -1,5 +1,0 @@
-//go:build !race
-
-package rdmaside
-
-const raceEnabled = false
