@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"sync"
@@ -147,6 +148,19 @@ func (b *book) write(id uint32) {
 	if e := b.calls[id]; e != nil {
 		e.written++
 	}
+}
+
+// match returns the Call of who that the record m answers, and its XID. It is wrong if there is none.
+func (b *book) match(who string, all map[uint32]*outstanding, m []byte) (xid uint32, o *outstanding) {
+	if len(m) < 8 {
+		b.wrong("%s: a record of %d octets", who, len(m))
+		return 0, nil
+	}
+	xid = binary.BigEndian.Uint32(m)
+	if o = all[xid]; o == nil {
+		b.wrong("%s: a Reply to XID %#x, which is answered or never was", who, xid)
+	}
+	return xid, o
 }
 
 // judge checks the Reply m to the Call o of who. It reports whether the Call failed, with

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -174,14 +173,8 @@ func (c *client) send(l line, o *outstanding) bool {
 
 // answered checks the Reply m.
 func (c *client) answered(m []byte) {
-	if len(m) < 8 {
-		c.book.wrong("%s: a record of %d octets", c.name, len(m))
-		return
-	}
-	xid := binary.BigEndian.Uint32(m)
-	o := c.outstanding[xid]
+	xid, o := c.book.match(c.name, c.outstanding, m)
 	if o == nil {
-		c.book.wrong("%s: a Reply to XID %#x, which is answered or never was", c.name, xid)
 		return
 	}
 	waited := time.Since(o.sent)

@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -86,14 +85,8 @@ func (h *hanger) live(ctx context.Context, l *tcpLine) {
 }
 
 func (h *hanger) answered(m []byte) {
-	if len(m) < 8 {
-		h.book.wrong("%s: a record of %d octets", h.name, len(m))
-		return
-	}
-	xid := binary.BigEndian.Uint32(m)
-	o := h.outstanding[xid]
+	xid, o := h.book.match(h.name, h.outstanding, m)
 	if o == nil {
-		h.book.wrong("%s: a Reply to XID %#x, which is answered or never was", h.name, xid)
 		return
 	}
 	h.book.judge(h.name, o, m)

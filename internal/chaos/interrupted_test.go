@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"context"
-	"encoding/binary"
 	"math/rand/v2"
 	"time"
 
@@ -106,10 +105,8 @@ func (c *interruptedConn) Completed(cs []fabric.Completion) {
 
 // answered takes the Reply m.
 func (c *interruptedConn) answered(credits uint32, m []byte) {
-	xid := binary.BigEndian.Uint32(m)
-	o := c.outstanding[xid]
+	xid, o := c.book.match(c.name, c.outstanding, m)
 	if o == nil {
-		c.book.wrong("%s: a Reply to XID %#x, which is answered or never was", c.name, xid)
 		return
 	}
 	delete(c.outstanding, xid)
