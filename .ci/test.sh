@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole test: lint, a short run of every fuzz target, real peers in the lab, allocation
-# tests, and every Go test under the race detector. The last line counts the tests.
+# tests, and every Go test under the race detector. What failed is shown once more at the end. The
+# last line counts the tests.
 #
 # On two CPUs it takes less than 15 minutes, because several things happen at once: each test
 # function of the lab, with an emulated guest and a network namespace of its own, and beside them,
@@ -26,6 +27,7 @@ step() {
         echo "done: $* ($((SECONDS - begun))s)" | named "$name"
     else
         echo "FAIL  $*" | named "$name"
+        { echo "FAIL  $name: $*"; tail -n 15 "$out/$name.log" | sed 's/^/    /'; } >> "$out/failures"
         echo "0 1 0" >> "$out/tally"
     fi
 }
@@ -50,7 +52,7 @@ named() {
 tests() {
     local name=$1 slow=$2
     shift 2
-    "$out/testlog" -name "$name" -slow "$slow" -log "$out/$name.log" -tally "$out/tally" -- "$@" ||
+    "$out/testlog" -name "$name" -slow "$slow" -log "$out/$name.log" -tally "$out/tally" -failures "$out/failures" -- "$@" ||
         touch "$out/failed"
 }
 
@@ -91,6 +93,7 @@ tests timed 5s -race -vet=off -count=1 -timeout 15m $timed
 
 read -r passed failed skipped < <(awk '{p += $1; f += $2; s += $3} END {print p+0, f+0, s+0}' "$out/tally")
 [ ! -e "$out/failed" ] || [ "$failed" -gt 0 ] || failed=1
+[ ! -e "$out/failures" ] || cat "$out/failures"
 echo "$((SECONDS / 60)) minutes; the log of every step is in out/test"
 echo
 echo "$passed passed, $failed failed, $skipped skipped"

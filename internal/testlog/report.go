@@ -31,10 +31,11 @@ func (t *test) String() string { return strings.TrimSpace(shorten(t.pkg) + " " +
 
 // A report turns the events of one go test into lines for a reader.
 type report struct {
-	name string // begins every line
-	slow time.Duration
-	out  io.Writer
-	log  io.Writer
+	name     string // begins every line
+	slow     time.Duration
+	out      io.Writer
+	log      io.Writer
+	failures io.Writer // what failed, once more, for the end of a long run
 
 	running                 map[[2]string]*test // by package and name
 	failedIn                map[string]int      // failed tests, by package
@@ -43,9 +44,9 @@ type report struct {
 	printed                 time.Time
 }
 
-func newReport(name string, slow time.Duration, out, log io.Writer) *report {
+func newReport(name string, slow time.Duration, out, log, failures io.Writer) *report {
 	return &report{
-		name: name, slow: slow, out: out, log: log,
+		name: name, slow: slow, out: out, log: log, failures: failures,
 		running: make(map[[2]string]*test), failedIn: make(map[string]int), testsIn: make(map[string]int),
 		printed: time.Now(),
 	}
@@ -115,8 +116,7 @@ func (r *report) testEnded(t *test, e event) {
 	case "fail":
 		r.failedIn[t.pkg]++
 		r.failed++
-		r.printf("FAIL  %s (%.1fs)", t, e.Elapsed)
-		r.said(t)
+		r.fail(t, "%s (%.1fs)", t, e.Elapsed)
 	}
 }
 
@@ -142,28 +142,35 @@ func (r *report) packageEnded(t *test, e event) {
 	for _, left := range unfinished {
 		r.failed++
 		r.failedIn[t.pkg]++
-		r.printf("FAIL  %s: did not end", left)
-		r.said(left)
+		r.fail(left, "%s: did not end", left)
 	}
 	if n := r.failedIn[t.pkg]; n > 0 {
-		r.printf("FAIL  %s (%d tests failed, %.1fs)", shorten(t.pkg), n, e.Elapsed)
+		r.fail(t, "%s (%d tests failed, %.1fs)", shorten(t.pkg), n, e.Elapsed)
 	} else {
 		r.failed++
-		r.printf("FAIL  %s: no test failed, but the package did (%.1fs)", shorten(t.pkg), e.Elapsed)
+		r.fail(t, "%s: no test failed, but the package did (%.1fs)", shorten(t.pkg), e.Elapsed)
 	}
-	r.said(t)
 }
 
 // Bounds on the lines printed of a failed test. The log has all of them.
 const (
 	saidLines  = 40
+	againLines = 15 // in the failures
 	crashLines = 60 // after the first sign of a crash
 	saidOctets = 400
 )
 
-// said prints the last lines that a failed test printed. When it crashed, the lines of the
+// fail prints that a test failed and what it said, and writes both to the failures.
+func (r *report) fail(t *test, format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	r.printf("FAIL  %s", line)
+	fmt.Fprint(r.out, t.said(saidLines)) // at once: other steps print to the same terminal
+	fmt.Fprintf(r.failures, "FAIL  %s: %s\n%s", r.name, line, t.said(againLines))
+}
+
+// said returns the last n lines that a failed test printed. When it crashed, the lines of the
 // crash come first.
-func (r *report) said(t *test) {
+func (t *test) said(n int) string {
 	rest := t.output
 	crash := slices.IndexFunc(rest, func(line string) bool {
 		return strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") ||
@@ -175,11 +182,11 @@ func (r *report) said(t *test) {
 		show, rest = rest[crash:end:end], rest[end:]
 	}
 	var text strings.Builder
-	for _, line := range append(show, last(rest, saidLines)...) {
+	for _, line := range append(show, last(rest, n)...) {
 		line = strings.TrimRight(line, "\n")
 		text.WriteString("    " + line[:min(len(line), saidOctets)] + "\n")
 	}
-	fmt.Fprint(r.out, text.String()) // at once: other steps print to the same terminal
+	return text.String()
 }
 
 // stillRunning names the running tests when the report has printed nothing for a while.

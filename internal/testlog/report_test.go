@@ -47,14 +47,17 @@ func TestReport(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var out bytes.Buffer
-			r := newReport("race", 5*time.Second, &out, io.Discard)
+			var out, failures bytes.Buffer
+			r := newReport("race", 5*time.Second, &out, io.Discard, &failures)
 			r.follow(read(strings.NewReader(strings.ReplaceAll(strings.Join(tt.events, ""), "}{", "}\n{"))), nil)
 			if got, want := lines(out.String()), strings.Join(tt.want, "\n"); got != want {
 				t.Errorf("report:\n%s\nwant:\n%s", got, want)
 			}
 			if got := [3]int{r.passed, r.failed, r.skipped}; got != tt.tally {
 				t.Errorf("passed, failed, skipped = %v, want %v", got, tt.tally)
+			}
+			if got, want := failed(failures.String()), failed(out.String()); got != want {
+				t.Errorf("failures:\n%s\nwant:\n%s", got, want)
 			}
 		})
 	}
@@ -76,18 +79,25 @@ func lines(s string) string {
 	return strings.Join(got, "\n")
 }
 
+// failed returns what follows FAIL in the lines that have it.
+func failed(s string) string {
+	var got []string
+	for line := range strings.Lines(s) {
+		if _, rest, ok := strings.Cut(line, "FAIL  "); ok {
+			got = append(got, strings.TrimPrefix(rest, "race: "))
+		}
+	}
+	return strings.Join(got, "")
+}
+
 // A failed test shows its last lines, and from a panic on the first ones, too.
 func TestReportSaid(t *testing.T) {
 	noise := strings.Split(strings.Repeat("noise\n", 100), "\n")[:100]
-	var out bytes.Buffer
-	r := newReport("race", 0, &out, io.Discard)
-	r.said(&test{output: noise})
-	if got := strings.Count(out.String(), "noise"); got != saidLines {
+	if got := strings.Count((&test{output: noise}).said(saidLines), "noise"); got != saidLines {
 		t.Errorf("a failed test shows %d lines, want %d", got, saidLines)
 	}
-	out.Reset()
-	r.said(&test{output: append([]string{"early\n", "panic: boom\n"}, noise...)})
-	if got := out.String(); strings.Contains(got, "early") || !strings.HasPrefix(got, "    panic: boom\n") || strings.Count(got, "noise") != 99 {
+	got := (&test{output: append([]string{"early\n", "panic: boom\n"}, noise...)}).said(saidLines)
+	if strings.Contains(got, "early") || !strings.HasPrefix(got, "    panic: boom\n") || strings.Count(got, "noise") != 99 {
 		t.Errorf("a test that panicked shows:\n%s", got)
 	}
 }
@@ -96,7 +106,7 @@ func TestReportSaid(t *testing.T) {
 func TestReportStillRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		r := newReport("race", time.Hour, &out, io.Discard)
+		r := newReport("race", time.Hour, &out, io.Discard, io.Discard)
 		r.handle(event{Action: "run", Package: "p", Test: "TestA"})
 		time.Sleep(silence - time.Second)
 		r.stillRunning()
