@@ -273,8 +273,11 @@ func TestMemoryAttackRDMA(t *testing.T) {
 	var all []<-chan []byte
 	for xid := range uint32(12) { // more than all memory for Calls
 		ch, err := c.Go(proxytest.WriteCall(xid, 1, 4<<20-4<<10))
-		if err != nil {
+		if err != nil && xid == 0 {
 			t.Fatal(err)
+		}
+		if err != nil { // the attacker was closed before it had sent all on a busy machine
+			break
 		}
 		all = append(all, ch)
 	}
