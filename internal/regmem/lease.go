@@ -3,7 +3,6 @@ package regmem
 import (
 	"bytes"
 	"fmt"
-	"sync/atomic"
 )
 
 // A Lease is a block of memory on loan. The package comment says which goroutine may use it
@@ -15,12 +14,12 @@ type Lease struct {
 	acct  *ledger
 	stock *stock // the stock that lent it, to which it returns; nil for none
 
-	length int32       // at most MaxLease
-	posted int32       // marks of Post
-	out    atomic.Bool // on loan
-	class  uint8       // constant while slab has pages, like index and buf
-	index  uint8       // index in slab.leases
-	clean  bool        // the block holds only poison; begin checks it
+	length int32 // at most MaxLease
+	posted int32 // marks of Post
+	out    bool  // on loan
+	class  uint8 // constant while slab has pages, like index and buf
+	index  uint8 // index in slab.leases
+	clean  bool  // the block holds only poison; begin checks it
 }
 
 // poison fills released blocks when Options.Poison is set.
@@ -37,9 +36,10 @@ func (acct *ledger) begin(l *Lease, n int) *Lease {
 		l = &Lease{slab: l.slab, index: l.index, class: l.class, buf: l.buf, stock: l.stock}
 	}
 	l.acct, l.length, l.posted = acct, int32(n), 0
-	if l.out.Swap(true) {
+	if l.out {
 		panic("BUG: regmem: block leased twice")
 	}
+	l.out = true
 	return l
 }
 
@@ -76,9 +76,10 @@ func (l *Lease) Release() {
 	if l.posted != 0 {
 		panic("BUG: regmem: release of a posted buffer")
 	}
-	if !l.out.Swap(false) {
+	if !l.out {
 		panic("BUG: regmem: released twice")
 	}
+	l.out = false
 	acct, st := l.acct, l.stock
 	l.acct, l.stock = nil, nil
 	l.clean = false
