@@ -9,7 +9,6 @@ package metrics
 import (
 	"math"
 	"net/http"
-	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +25,9 @@ const prefix = "rdmabridge_"
 type Counter struct {
 	v     atomic.Uint64
 	parts atomic.Pointer[[]*Counter] // those of the loops: Local
+
+	loop    *parts // of a part: all of its loop
+	pending uint64 // of a part: counted since Publish; the loop's
 }
 
 // Inc adds one.
@@ -33,12 +35,20 @@ func (c *Counter) Inc() { c.Add(1) }
 
 // Add adds n.
 func (c *Counter) Add(n uint64) {
-	if c != nil {
+	switch {
+	case c == nil || n == 0:
+	case c.loop == nil:
 		c.v.Add(n)
+	default:
+		if c.pending == 0 {
+			c.loop.arrangeOnce()
+			c.loop.countersChanged = append(c.loop.countersChanged, c)
+		}
+		c.pending += n
 	}
 }
 
-// Value returns the count so far, with that of its parts.
+// Value returns the count so far, with what its parts have published.
 func (c *Counter) Value() uint64 {
 	if c == nil {
 		return 0
@@ -82,6 +92,10 @@ type Histogram struct {
 	unit   float64                      // exported value = observed value / unit
 	counts []atomic.Uint64              // a counter for each bound, one for larger values, and the sum
 	parts  atomic.Pointer[[]*Histogram] // those of the loops: Local
+
+	loop    *parts   // of a part: all of its loop
+	pending []uint64 // of a part: what has to be added to counts; the loop's
+	changed bool     // of a part: pending is not empty; the loop's
 }
 
 // Observe counts v in its bucket.
@@ -89,9 +103,22 @@ func (h *Histogram) Observe(v uint64) {
 	if h == nil {
 		return
 	}
-	i := sort.Search(len(h.bounds), func(i int) bool { return v <= h.bounds[i] })
-	h.counts[i].Add(1)
-	h.counts[len(h.counts)-1].Add(v)
+	i := 0
+	for i < len(h.bounds) && v > h.bounds[i] {
+		i++
+	}
+	if h.loop == nil {
+		h.counts[i].Add(1)
+		h.counts[len(h.counts)-1].Add(v)
+		return
+	}
+	if !h.changed {
+		h.changed = true
+		h.loop.arrangeOnce()
+		h.loop.histogramsChanged = append(h.loop.histogramsChanged, h)
+	}
+	h.pending[i]++
+	h.pending[len(h.pending)-1] += v
 }
 
 // values returns the counters and the sum, with those of the parts.

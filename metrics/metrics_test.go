@@ -159,7 +159,9 @@ func TestAgain(t *testing.T) {
 // What several loops count, each in a part of its own, is exported as one series.
 func TestLocal(t *testing.T) {
 	r := New()
-	loops := []*Registry{r.Local(), r.Local()}
+	arranged := 0
+	local := func() *Registry { return r.Local(func() { arranged++ }) }
+	loops := []*Registry{local(), local()}
 	count := func(r *Registry, n uint64) {
 		r.Counter("calls_total", "Calls.", "listener", "x").Add(n)
 		r.Histogram("wait_seconds", "Wait.", []uint64{10}, 1).Observe(n)
@@ -170,6 +172,13 @@ func TestLocal(t *testing.T) {
 	count(loops[1], 1000) // made again, as by a reload
 	loops[0].Gauge("level", "Level.").Add(5)
 	loops[1].Gauge("level", "Level.").Add(-2)
+	wantLines(t, scrape(t, r), `rdmabridge_calls_total{listener="x"} 10`)
+	for _, l := range loops {
+		l.Publish()
+	}
+	if arranged != 2 {
+		t.Errorf("two loops that have counted called arrange %d times, want 2", arranged)
+	}
 	wantLines(
 		t, scrape(t, r),
 		`rdmabridge_calls_total{listener="x"} 1111`,
@@ -190,7 +199,7 @@ func TestLocal(t *testing.T) {
 		t.Errorf("the parts of two loops are %d octets apart, want %d or more", apart, cacheLines)
 	}
 	var none *Registry
-	if none.Local() != nil {
+	if none.Local(nil) != nil {
 		t.Error("the nil Registry has a Local that is not nil")
 	}
 }
@@ -201,10 +210,13 @@ func TestLocalConcurrent(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			l := r.Local()
+			l := r.Local(func() {})
 			for i := range uint64(1000) {
 				l.Counter("n_total", "N.").Inc()
 				l.Histogram("h", "H.", []uint64{10}, 1).Observe(i % 20)
+				if i%10 == 9 {
+					l.Publish()
+				}
 			}
 		})
 	}

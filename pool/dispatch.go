@@ -70,14 +70,13 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 	if e == nil {
 		return nil, nil
 	}
-	e.trial = t
-	return s.takeCredit(e, p.slowStart.dispatch()), e
+	return s.takeCredit(e, t, p.slowStart.dispatch()), e
 }
 
 // dispatch hands e, which was queued, to m.
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	p.metrics.queued.Add(-1)
-	p.metrics.waits.Observe(uint64(time.Since(e.queuedAt)))
+	p.metrics.waited(time.Since(e.queuedAt), here)
 	m.Dispatch(e, here)
 }
 

@@ -107,7 +107,7 @@ func TestLargeCallsKeepToThemselves(t *testing.T) {
 		a, b, hog := &Flow{}, &Flow{}, &Flow{}
 		used := func(f *Flow, cost, n int) (by [2]int) {
 			for range n {
-				by[submit(t, p, f, cost, 0).seat.index]++
+				by[submit(t, p, f, cost, 0).Seat().index]++
 			}
 			return by
 		}

@@ -55,6 +55,20 @@ func (l *fifo) expire(t time.Time) (old *Entry) {
 	return old
 }
 
+// forget removes the entries of f, and returns them as a list.
+func (l *fifo) forget(f *Flow) *Entry {
+	var of, others fifo
+	for l.head != nil {
+		if e := l.pop(); e.Flow == f {
+			of.push(e)
+		} else {
+			others.push(e)
+		}
+	}
+	*l = others
+	return of.head
+}
+
 // join appends list b to list a. Lists are linked by Entry.next.
 func join(a, b *Entry) *Entry {
 	if a == nil {

@@ -16,15 +16,20 @@ type Entry struct {
 	Flow  *Flow // flow of the client that sent the Call
 	Cost  int   // approximate octets of the Call and its Reply
 
-	next      *Entry    // next Entry in a fifo or a list
-	seat      *Seat     // seat whose credit e holds while dispatched
-	age       uint32    // Pool.age when e was dispatched
-	slowStart uint32    // the age in which the slow start counted e; 0 if it did not
-	asLarge   bool      // counted in seat.large
-	trial     trial     // as what e went
-	answered  bool      // the upstream has answered
-	queuedAt  time.Time // when e was first queued since Sent; zero if it was not queued
-	refused   uint64    // set of the seats that Steer has moved e from since Sent
+	next     *Entry    // next Entry in a fifo or a list
+	credit   credit    // that e holds while it is dispatched
+	queuedAt time.Time // when e was first queued since Sent; zero if it was not queued
+	refused  uint64    // set of the seats that Steer has moved e from since Sent
+}
+
+// A credit is what a Call holds while it is dispatched, and what returns when it is done.
+type credit struct {
+	seat      *Seat  // that gave it; nil for no credit
+	age       uint32 // Pool.age when the Call was dispatched
+	slowStart uint32 // the age in which the slow start counted the Call; 0 if it did not
+	asLarge   bool   // counted in seat.large
+	trial     trial  // as what the Call went
+	answered  bool   // the upstream has answered
 }
 
 // Sent tells the pool that the Call has been sent. If the Call is queued again, its waiting
@@ -32,10 +37,24 @@ type Entry struct {
 func (e *Entry) Sent() { e.queuedAt, e.refused = time.Time{}, 0 }
 
 // Answered tells the pool, before Seat.Done, that the upstream has answered the Call.
-func (e *Entry) Answered() { e.answered = true }
+func (e *Entry) Answered() { e.credit.answered = true }
 
 // Seat returns the seat that the Call was dispatched to, or nil.
-func (e *Entry) Seat() *Seat { return e.seat }
+func (e *Entry) Seat() *Seat { return e.credit.seat }
+
+// yield takes the credit from e, which has one.
+func (e *Entry) yield() (c credit) {
+	c, e.credit = e.credit, credit{}
+	return c
+}
+
+// host returns the host of e, or nil if e has no Flow. e has been dispatched.
+func (e *Entry) host() *Host {
+	if e.Flow == nil {
+		return nil
+	}
+	return e.Flow.Host
+}
 
 // cost returns the charge for e, in octets.
 func (e *Entry) cost() int { return max(e.Cost, leastCost) }

@@ -173,34 +173,34 @@ func (h *Host) readmit() {
 // idle reports whether the pool has nothing of the host to remember.
 func (h *Host) idle() bool { return h.held == 0 && h.waiting == 0 }
 
-// hold counts e, a Call of h that is dispatched. The caller holds p.mu.
-func (p *Pool) hold(h *Host, e *Entry) {
+// hold counts a Call of h that is dispatched with c. The caller holds p.mu.
+func (p *Pool) hold(h *Host, c *credit) {
 	h.held++
 	h.ages.add(p.age, 1)
-	p.trials[e.trial]++
-	if e.trial == onTrial {
+	p.trials[c.trial]++
+	if c.trial == onTrial {
 		h.trial = true
 	}
-	if h.held == 1 || e.trial == onTrial {
+	if h.held == 1 || c.trial == onTrial {
 		h.changed()
 	}
 }
 
-// unhold ends the count of e. A host that has got a Reply may have another credit. The caller
-// holds p.mu.
-func (p *Pool) unhold(h *Host, e *Entry) {
+// unhold ends the count of a Call that had c. A host that has got a Reply may have another
+// credit. The caller holds p.mu.
+func (p *Pool) unhold(h *Host, c *credit) {
 	h.held--
-	h.ages.drop(p.age, e.age, 1)
-	p.trials[e.trial]--
-	if e.trial == onTrial {
+	h.ages.drop(p.age, c.age, 1)
+	p.trials[c.trial]--
+	if c.trial == onTrial {
 		h.trial = false
 	}
-	if e.answered {
+	if c.answered {
 		h.answered = p.age
 		h.replies.add(p.age, 1)
 	}
 	h.readmit()
-	if h.held == 0 || e.trial == onTrial {
+	if h.held == 0 || c.trial == onTrial {
 		h.changed()
 	}
 }

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"sync"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -16,22 +17,41 @@ type Metrics struct {
 	expired     *metrics.Counter
 	shareWaits  *metrics.Counter
 	waits       *metrics.Histogram
+	loopWaits   []*metrics.Histogram // those of the loops, by affinity
 
 	mu    sync.Mutex // guards pools; not held while a Pool's is taken
 	pools map[*Pool]struct{}
 }
 
-// NewMetrics registers the metrics of an upstream, except those that Describe registers.
-func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
-	return &Metrics{
+// NewMetrics registers the metrics of an upstream, except those that Describe registers. loops are
+// the registries of the loops, by affinity.
+func NewMetrics(reg *metrics.Registry, loops []*metrics.Registry, upstream string) *Metrics {
+	waits := func(reg *metrics.Registry) *metrics.Histogram {
+		return reg.Histogram("upstream_credit_wait_seconds", "How long queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", upstream)
+	}
+	m := &Metrics{
 		connections: reg.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", upstream),
 		queued:      reg.Gauge("upstream_queued_calls", "Calls that wait for a credit.", "upstream", upstream),
 		reconnects:  reg.Counter("upstream_connects_total", "Connections to the upstream that came up.", "upstream", upstream),
 		dialErrors:  reg.Counter("upstream_dial_errors_total", "Attempts to connect to the upstream that failed.", "upstream", upstream),
 		expired:     reg.Counter("upstream_queue_expired_calls_total", "Calls that were given up before a connection had a credit for them.", "upstream", upstream),
 		shareWaits:  reg.Counter("upstream_share_waits_total", "Calls that had to wait although a credit was free, because their client holds its share of the credits.", "upstream", upstream),
-		waits:       reg.Histogram("upstream_credit_wait_seconds", "How long queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", upstream),
+		waits:       waits(reg),
 	}
+	for _, l := range loops {
+		m.loopWaits = append(m.loopWaits, waits(l))
+	}
+	return m
+}
+
+// waited counts how long a Call has waited that was queued. here is the affinity of the calling
+// loop.
+func (m *Metrics) waited(d time.Duration, here int) {
+	h := m.waits
+	if here >= 0 && here < len(m.loopWaits) {
+		h = m.loopWaits[here]
+	}
+	h.Observe(uint64(max(d, 0)))
 }
 
 // Describe registers the gauges that are sums over the pools of m. They replace those

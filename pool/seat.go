@@ -57,20 +57,21 @@ func (s *Seat) free() int {
 	return s.grant - s.inUse
 }
 
-// takeCredit takes a credit for e, which the slow start counted in the age slowStart, if that is
-// not 0, and returns the connection to dispatch e to. pool.mu is held and free() > 0.
-func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
+// takeCredit takes a credit for e, which goes as t and which the slow start counted in the age
+// slowStart, if that is not 0. It returns the connection to dispatch e to. pool.mu is held and
+// free() > 0.
+func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
 	p := s.pool
 	s.inUse++
 	p.inUse++
 	p.outstanding++
 	p.ages.add(p.age, 1)
-	e.seat, e.age, e.slowStart, e.answered = s, p.age, slowStart, false
-	if e.asLarge = e.large(); e.asLarge {
+	e.credit = credit{seat: s, age: p.age, slowStart: slowStart, asLarge: e.large(), trial: t}
+	if e.credit.asLarge {
 		s.large++
 	}
 	if e.Flow != nil {
-		p.hold(e.Flow.host(), e)
+		p.hold(e.Flow.host(), &e.credit)
 		if p.part != nil {
 			p.part.take()
 		} else if q := p.witness; q != nil && !q.beside.Load() {
@@ -80,28 +81,25 @@ func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
 	return s.member
 }
 
-// returnCredit returns the credit of e. It returns the age in which the slow start counted e,
-// which it still does then, or 0. The caller holds pool.mu.
-func (s *Seat) returnCredit(e *Entry) (slowStart uint32) {
-	p := s.pool
+// giveBack returns c, which a Call of h has yielded; h is nil for a Call without a Flow. The slow
+// start still counts the Call. The caller holds p.mu.
+func (p *Pool) giveBack(c *credit, h *Host) {
+	s := c.seat
 	s.inUse--
 	if s.member != nil {
 		p.inUse--
 	}
 	p.outstanding--
-	p.ages.drop(p.age, e.age, 1)
-	if e.asLarge {
+	p.ages.drop(p.age, c.age, 1)
+	if c.asLarge {
 		s.large--
 	}
-	if e.Flow != nil {
-		p.unhold(e.Flow.Host, e)
+	if h != nil {
+		p.unhold(h, c)
 		if p.part != nil {
 			p.part.give()
 		}
 	}
-	slowStart = e.slowStart
-	e.seat, e.asLarge, e.trial, e.slowStart = nil, false, noTrial, 0
-	return slowStart
 }
 
 // uncount and count keep Pool.credits and Pool.inUse right while the connection of s or its grant

@@ -17,13 +17,10 @@ func (s *Seat) Granted(n, here int) {
 // that Call at once.
 func (s *Seat) Done(e *Entry, here int) {
 	p := s.pool
+	c := s.yielded(e)
 	p.mu.Lock()
-	if e.seat != s {
-		p.mu.Unlock()
-		panic("BUG: pool: credit returned to a seat that did not give it")
-	}
-	counted := s.returnCredit(e)
-	p.slowStart.undispatch(counted)
+	p.giveBack(&c, e.host())
+	p.slowStart.undispatch(c.slowStart)
 	idle := s.takeIdle()
 	m, next := p.next(s)
 	more := p.shares() && p.more()
@@ -36,9 +33,17 @@ func (s *Seat) Done(e *Entry, here int) {
 		p.kick(here)
 	}
 	p.part.wake(here)
-	if counted != 0 {
+	if c.slowStart != 0 {
 		p.slowStart.wake(here) // if next did not use the room, another Call may
 	}
+}
+
+// yielded takes the credit that s has given from e, which belongs to the caller.
+func (s *Seat) yielded(e *Entry) credit {
+	if e.credit.seat != s {
+		panic("BUG: pool: a Call returns the credit of a seat that did not give it")
+	}
+	return e.yield()
 }
 
 // Steer moves e to another connection, because this seat's connection cannot carry e and
@@ -49,10 +54,6 @@ func (s *Seat) Done(e *Entry, here int) {
 func (s *Seat) Steer(e *Entry, here int) bool {
 	p := s.pool
 	p.mu.Lock()
-	if e.seat != s {
-		p.mu.Unlock()
-		panic("BUG: pool: a Call is steered from a seat that it does not have")
-	}
 	e.refused |= s.bit()
 	var best *Seat
 	if !p.held && !p.closed && p.stickySeat(e.Flow) == nil {
@@ -63,11 +64,10 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		p.mu.Unlock()
 		return false
 	}
-	trial := e.trial
-	counted := s.returnCredit(e)
-	e.trial = trial
+	c := s.yielded(e)
+	p.giveBack(&c, e.host())
 	idle := s.takeIdle()
-	m := best.takeCredit(e, counted)
+	m := best.takeCredit(e, c.trial, c.slowStart)
 	if !e.large() {
 		// The XID of e is taken on this connection. The client's next XIDs may be taken
 		// as well, so its next Calls follow e.
@@ -92,7 +92,7 @@ func (s *Seat) Borrow(m Member, e *Entry) bool {
 	if p.held || s.member != m || s.free() <= 0 {
 		return false
 	}
-	s.takeCredit(e, 0)
+	s.takeCredit(e, noTrial, 0)
 	return true
 }
 

@@ -6,9 +6,29 @@ import "time"
 // and e.Cost must be set. If Submit returns an error, e still belongs to the caller.
 func (p *Pool) Submit(e *Entry, here int) error {
 	p.mu.Lock()
+	m, keeps, err := p.submit(e, here, time.Now())
+	p.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case m != nil:
+		m.Dispatch(e, here)
+		return nil
+	}
+	p.metrics.queued.Add(1)
+	if keeps {
+		p.metrics.shareWaits.Inc()
+		p.kick(here)
+	}
+	return nil
+}
+
+// submit takes a credit for e and returns the connection to dispatch e to, or queues e and returns
+// nil. keeps reports that a credit is free nevertheless: e may go on trial, and otherwise the
+// credit is for another host. The caller has to kick p then. The caller holds p.mu.
+func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, err error) {
 	if p.closed {
-		p.mu.Unlock()
-		return ErrClosed
+		return nil, false, ErrClosed
 	}
 	f := e.Flow
 	p.settle(f)
@@ -16,27 +36,15 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	w := p.scarce(p.window())
 	if !p.held && p.admits(f, w) && p.part.admits(p) {
 		if s := p.choose(e, here); s != nil {
-			m := s.takeCredit(e, p.slowStart.dispatch())
-			p.mu.Unlock()
-			m.Dispatch(e, here)
-			return nil
+			return s.takeCredit(e, noTrial, p.slowStart.dispatch()), false, nil
 		}
 	}
 	if p.queue.n >= p.opts.QueueLimit {
-		p.mu.Unlock()
-		return errQueueFull
+		return nil, false, errQueueFull
 	}
-	e.queuedAt = time.Now()
+	e.queuedAt = now
 	p.queue.push(e, here)
-	keeps := w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), w)))
-	p.mu.Unlock()
-	p.metrics.queued.Add(1)
-	if keeps {
-		// The Call may go on trial, and otherwise the credit is for another host.
-		p.metrics.shareWaits.Inc()
-		p.kick(here)
-	}
-	return nil
+	return nil, w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), w))), nil
 }
 
 // Requeue puts e back at the head of its flow, because its connection was lost or could

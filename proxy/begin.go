@@ -81,9 +81,7 @@ func (f *front) begin(c *call) bool {
 func (f *front) submit(c *call) {
 	c.up.admission.enter(c, &f.ledger)
 	c.setState(callQueued)
-	if err := c.queue.pool.Submit(&c.entry, f.loop.index); err != nil {
-		c.giveUp(f.loop.index, err)
-	}
+	f.loop.batch.Submit(c.queue.pool, &c.entry)
 }
 
 // proceed submits c, which was held because it repeats a Call that has ended without a Reply.

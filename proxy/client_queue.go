@@ -100,9 +100,9 @@ func (q *clientQueue) reweigh(w int) {
 
 // forget takes the Calls that wait out of the pool, which hands them to upstream.Expired
 // with err.
-func (q *clientQueue) forget(err error) {
-	q.pool.Forget(&q.flow, err)
+func (q *clientQueue) forget(batch *pool.Batch, err error) {
+	batch.Forget(q.pool, &q.flow, err)
 	if q.sticky != nil {
-		q.pool.Forget(q.sticky, err)
+		batch.Forget(q.pool, q.sticky, err)
 	}
 }

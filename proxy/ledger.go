@@ -82,7 +82,7 @@ func (g *ledger) close() {
 		if g.ordered > 0 {
 			q.u.contexts.forget(g.front)
 		}
-		q.forget(errClientGone)
+		q.forget(g.front.loop.batch, errClientGone)
 		if q.pin != nil {
 			q.pin.release()
 		}

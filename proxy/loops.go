@@ -6,6 +6,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -15,6 +16,8 @@ type eventLoop struct {
 	index int
 	tcp   *tcpframe.Loop
 	free  []*call // calls to use again; the loop's
+	batch *pool.Batch
+	ends  bool // endTask is to run at the end of the pass
 
 	credentials credentialKeys
 
@@ -24,10 +27,29 @@ type eventLoop struct {
 }
 
 func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
-	return &eventLoop{
+	n := &eventLoop{
 		index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local(),
-		memory: p.hosts.calls, metrics: p.metrics.Local(),
+		memory: p.hosts.calls,
 	}
+	n.metrics, n.batch = p.metrics.Local(n.arrange), pool.NewBatch(index, n.arrange)
+	return n
+}
+
+// arrange has endTask run at the end of the pass.
+func (l *eventLoop) arrange() {
+	if !l.ends {
+		l.ends = true
+		l.tcp.Finish((*endTask)(l))
+	}
+}
+
+// An endTask is an eventLoop as the Task that hands over what a pass has collected.
+type endTask eventLoop
+
+func (t *endTask) Run() {
+	t.ends = false
+	t.batch.Flush()
+	t.metrics.Publish()
 }
 
 // Post queues t on the loop. loop.Loop.

@@ -124,7 +124,9 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	u.current.Store(&o)
 	u.under = make([]underWay, len(p.loops))
+	var loops []*metrics.Registry
 	for _, l := range p.loops {
+		loops = append(loops, l.metrics)
 		u.counts = append(u.counts, newUpstreamCounts(l.metrics, &o))
 	}
 	if !o.RDMA {
@@ -133,7 +135,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 			"Times that a connection could not use the source port of the connection before it.", "upstream", o.Name))
 	}
 	u.contexts.init(u, m)
-	u.poolMetrics = pool.NewMetrics(m, o.Name)
+	u.poolMetrics = pool.NewMetrics(m, loops, o.Name)
 	u.slowStart = pool.NewSlowStart(o.SlowStart, min(slowStartOctets, p.arena.Budget()/16))
 	u.admission = newAdmission(m, o.Name, u.slowStart, p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.newEndpoints(m, &o)

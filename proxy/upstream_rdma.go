@@ -126,7 +126,7 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	if err == nil {
 		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
 		c.entry.Answered()
-		seat.Done(&c.entry, here)
+		m.loop.batch.Done(seat, &c.entry)
 		c.answered(here)
 		return
 	}

@@ -203,7 +203,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	c.one[0] = msg
 	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
 	c.entry.Answered()
-	c.entry.Seat().Done(&c.entry, m.loop.index)
+	m.loop.batch.Done(c.entry.Seat(), &c.entry)
 	c.answered(m.loop.index)
 	if m.leaving {
 		m.leave()

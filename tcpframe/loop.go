@@ -42,6 +42,7 @@ type Loop struct {
 
 	// Owned by the loop.
 	batch    []loop.Task // tasks taken from in; the two slices swap
+	last     []loop.Task // tasks for the end of the pass
 	dirty    []*socket   // sockets to flush at the end of the pass
 	flushing []*socket   // sockets taken from dirty; the two slices swap
 	late     []*socket   // sockets to flush in the next pass that the gate starts
@@ -104,6 +105,16 @@ func (l *Loop) Post(t loop.Task) {
 		}
 	}
 	l.mu.Unlock()
+}
+
+// Finish queues t to run at the end of the present pass, after all that the pass received and
+// before the sockets are flushed. It must be called on the loop.
+func (l *Loop) Finish(t loop.Task) {
+	if !l.inPass {
+		l.Post(t)
+		return
+	}
+	l.last = append(l.last, t)
 }
 
 // ring wakes the loop. The caller holds mu or runs on the loop, because either keeps the gate's
@@ -222,10 +233,11 @@ func (l *Loop) enter(s *socket) {
 // be closed inside its own callback.
 func (l *Loop) leave() (end bool) {
 	for round := 1; ; round++ {
+		l.finish()
 		l.flush()
 		l.closeAll()
 		l.mu.Lock()
-		busy := len(l.in) > 0 || len(l.dirty) > 0
+		busy := len(l.in) > 0 || len(l.dirty) > 0 || len(l.last) > 0
 		if !busy || round > maxRounds {
 			if l.state = asleep; busy && !l.stopped {
 				l.state = called
@@ -247,6 +259,16 @@ func (l *Loop) leave() (end bool) {
 	end = l.current != nil && l.current.closing
 	l.inPass, l.current = false, nil
 	return end
+}
+
+// finish runs the tasks that Finish has queued.
+func (l *Loop) finish() {
+	for i := 0; i < len(l.last); i++ { // a task may queue others
+		t := l.last[i]
+		l.last[i] = nil
+		t.Run()
+	}
+	l.last = l.last[:0]
 }
 
 // flush calls Flush for the sockets that FlushSoon has queued.

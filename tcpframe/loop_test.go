@@ -383,3 +383,32 @@ func BenchmarkPost(b *testing.B) {
 		}
 	})
 }
+
+// TestFinish: what Finish queues runs in the same pass, after all that the pass received and
+// before the sockets are flushed, however late in the pass it was queued.
+func TestFinish(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l := e.Loops()[0]
+	passes := make(chan []uint64)
+	l.Post(loop.TaskFunc(func() {
+		var order []uint64
+		ran := func() { order = append(order, l.pass) }
+		l.Finish(loop.TaskFunc(func() {
+			ran()
+			l.Finish(loop.TaskFunc(ran))
+			l.Post(loop.TaskFunc(func() {
+				l.Finish(loop.TaskFunc(func() {
+					ran()
+					passes <- append(order, l.pass)
+				}))
+			}))
+		}))
+		if len(order) > 0 {
+			t.Error("Finish ran the task at once")
+		}
+	}))
+	got := <-passes
+	if len(got) != 4 || got[0] != got[3] || got[1] != got[3] || got[2] != got[3] {
+		t.Errorf("the tasks ran in the passes %v, want three in one", got)
+	}
+}

@@ -1,0 +1,162 @@
+package pool
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// newBatch returns a batch of loop 0, and how often it was arranged to be flushed.
+func newBatch() (b *Batch, arranged *int) {
+	arranged = new(int)
+	return NewBatch(0, func() { *arranged++ }), arranged
+}
+
+// TestBatch: Flush does with Calls and credits what Submit and Done would have done, and nothing
+// happens before.
+func TestBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 2}
+		p, _ := newPool(t, Options{Connections: 1}, d)
+		m, f := d.members[0], &Flow{}
+		b, arranged := newBatch()
+		var calls []*Entry
+		for range 3 * mostAtOnce {
+			calls = append(calls, &Entry{Flow: f, Cost: 100})
+			b.Submit(p, calls[len(calls)-1])
+		}
+		if got := m.take(); len(got) > 0 || p.Stats().Queued > 0 {
+			t.Fatalf("before Flush %d Calls were dispatched, and %d wait", len(got), p.Stats().Queued)
+		}
+		var all []*Entry
+		for b.Flush(); ; b.Flush() {
+			got := m.take()
+			if len(got) == 0 {
+				break
+			}
+			if len(got) > 2 {
+				t.Fatalf("%d Calls were dispatched with two credits", len(got))
+			}
+			for _, e := range got {
+				e.Answered()
+				b.Done(e.Seat(), e)
+				if e.Seat() != nil {
+					t.Fatal("a Call that is done has a seat")
+				}
+			}
+			all = append(all, got...)
+		}
+		if !slices.Equal(all, calls) {
+			t.Errorf("%d Calls were dispatched, or not in their order, want %d", len(all), len(calls))
+		}
+		if n := len(calls)/2 + 1; *arranged != n {
+			t.Errorf("Flush was arranged %d times, want %d", *arranged, n)
+		}
+	})
+}
+
+// TestBatchIsNoDifferent: Calls go in the same order whether a batch or the caller itself submits
+// them and returns their credits.
+func TestBatchIsNoDifferent(t *testing.T) {
+	order := func(seed uint64, batched bool) (names []int) {
+		synctest.Test(t, func(t *testing.T) {
+			d := &fakeDialer{grant: 3}
+			p, _ := newPool(t, Options{Connections: 2, Loops: 2}, d)
+			slices.SortFunc(d.members, func(a, b *fakeMember) int { return a.seat.index - b.seat.index })
+			b, _ := newBatch()
+			rng := rand.New(rand.NewPCG(seed, 1))
+			flows := make([]Flow, 5)
+			for i := range flows {
+				flows[i].Weight = 1 + i%2
+			}
+			name := make(map[*Entry]int)
+			for i := range 400 {
+				if rng.IntN(2) == 0 {
+					e := &Entry{Flow: &flows[rng.IntN(len(flows))], Cost: 1 + rng.IntN(64<<10)}
+					name[e] = i
+					if batched {
+						b.Submit(p, e)
+						b.Flush()
+					} else if err := p.Submit(e, 0); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				m := d.members[rng.IntN(len(d.members))]
+				for _, e := range m.take() {
+					names = append(names, name[e])
+					if batched {
+						b.Done(e.Seat(), e)
+						b.Flush()
+					} else {
+						e.Seat().Done(e, 0)
+					}
+				}
+			}
+		})
+		return names
+	}
+	for seed := range uint64(20) {
+		if one, other := order(seed, false), order(seed, true); !slices.Equal(one, other) {
+			t.Fatalf("seed %d: the order is %v, and with a batch %v", seed, one, other)
+		}
+	}
+}
+
+// TestBatchRefused: the owner gets the Calls that a pool does not take, and those of a client that
+// has gone.
+func TestBatchRefused(t *testing.T) {
+	errGone := errors.New("gone")
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		p, ow := newPool(t, Options{Connections: 1, QueueLimit: 1}, d)
+		b, _ := newBatch()
+		gone, stays := &Flow{}, &Flow{}
+		b.Submit(p, &Entry{Flow: gone})
+		b.Submit(p, &Entry{Flow: stays})
+		b.Forget(p, gone, errGone)
+		for range 3 {
+			b.Submit(p, &Entry{Flow: stays})
+		}
+		b.Flush()
+		if got := d.members[0].take(); len(got) != 1 || got[0].Flow != stays {
+			t.Errorf("%d Calls were dispatched, want one", len(got))
+		}
+		if _, errs := ow.list(); !slices.Equal(errs, []error{errGone, errQueueFull, errQueueFull}) {
+			t.Errorf("refused: %v", errs)
+		}
+		p.Close()
+		b.Submit(p, &Entry{Flow: stays})
+		b.Flush()
+		if _, errs := ow.list(); len(errs) != 5 || !errors.Is(errs[4], ErrClosed) {
+			t.Errorf("refused: %v, want the one that waited and the last because the pool is closed", errs)
+		}
+	})
+}
+
+// TestBatchFlushCollects: what dispatching collects goes in the same Flush.
+func TestBatchFlushCollects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, other := &fakeDialer{grant: 1}, &fakeDialer{grant: 4}
+		p, _ := newPool(t, Options{Connections: 1}, d)
+		o, _ := newPool(t, Options{Connections: 1}, other)
+		b, arranged := newBatch()
+		f, g := &Flow{}, &Flow{}
+		left := 3
+		d.members[0].sent = func(e *Entry) {
+			d.members[0].take()
+			b.Done(e.Seat(), e)
+			b.Submit(o, &Entry{Flow: g})
+			if left--; left > 0 {
+				b.Submit(p, &Entry{Flow: f})
+			}
+		}
+		b.Submit(p, &Entry{Flow: f})
+		b.Flush()
+		if n := len(other.members[0].take()); n != 3 || left != 0 || *arranged != 1 {
+			t.Errorf("%d Calls to the other pool, %d left, arranged %d times; want 3, 0 and once", n, left, *arranged)
+		}
+	})
+}
