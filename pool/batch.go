@@ -69,7 +69,8 @@ func (b *Batch) Submit(p *Pool, e *Entry) { b.part(p).calls.push(e) }
 // Done has Flush do what s.Done does. The caller may use e again at once.
 func (b *Batch) Done(s *Seat, e *Entry) {
 	part := b.part(s.pool)
-	part.credits = append(part.credits, returned{s.yielded(e), e.host()})
+	part.credits = append(part.credits, returned{host: e.host()})
+	e.yield(s, &part.credits[len(part.credits)-1].credit)
 }
 
 // Forget does what p.Forget does, and also removes the Calls of f from the batch.

@@ -42,10 +42,13 @@ func (e *Entry) Answered() { e.credit.answered = true }
 // Seat returns the seat that the Call was dispatched to, or nil.
 func (e *Entry) Seat() *Seat { return e.credit.seat }
 
-// yield takes the credit from e, which has one.
-func (e *Entry) yield() (c credit) {
-	c, e.credit = e.credit, credit{}
-	return c
+// yield moves the credit of e, which s has given, to c. e belongs to the caller.
+func (e *Entry) yield(s *Seat, c *credit) {
+	if e.credit.seat != s {
+		panic("BUG: pool: a Call returns the credit of a seat that did not give it")
+	}
+	*c = e.credit
+	e.credit = credit{}
 }
 
 // host returns the host of e, or nil if e has no Flow. e has been dispatched.

@@ -66,12 +66,13 @@ func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
 	p.inUse++
 	p.outstanding++
 	p.ages.add(p.age, 1)
-	e.credit = credit{seat: s, age: p.age, slowStart: slowStart, asLarge: e.large(), trial: t}
-	if e.credit.asLarge {
+	c := &e.credit
+	c.seat, c.age, c.slowStart, c.asLarge, c.trial, c.answered = s, p.age, slowStart, e.large(), t, false
+	if c.asLarge {
 		s.large++
 	}
 	if e.Flow != nil {
-		p.hold(e.Flow.host(), &e.credit)
+		p.hold(e.Flow.host(), c)
 		if p.part != nil {
 			p.part.take()
 		} else if q := p.witness; q != nil && !q.beside.Load() {

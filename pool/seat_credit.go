@@ -17,7 +17,8 @@ func (s *Seat) Granted(n, here int) {
 // that Call at once.
 func (s *Seat) Done(e *Entry, here int) {
 	p := s.pool
-	c := s.yielded(e)
+	var c credit
+	e.yield(s, &c)
 	p.mu.Lock()
 	p.giveBack(&c, e.host())
 	p.slowStart.undispatch(c.slowStart)
@@ -38,14 +39,6 @@ func (s *Seat) Done(e *Entry, here int) {
 	}
 }
 
-// yielded takes the credit that s has given from e, which belongs to the caller.
-func (s *Seat) yielded(e *Entry) credit {
-	if e.credit.seat != s {
-		panic("BUG: pool: a Call returns the credit of a seat that did not give it")
-	}
-	return e.yield()
-}
-
 // Steer moves e to another connection, because this seat's connection cannot carry e and
 // another one may. It dispatches e to a connection that has a free credit and has not refused e
 // since e was queued, and returns the credit that e has on this seat. If no such connection
@@ -64,7 +57,8 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		p.mu.Unlock()
 		return false
 	}
-	c := s.yielded(e)
+	var c credit
+	e.yield(s, &c)
 	p.giveBack(&c, e.host())
 	idle := s.takeIdle()
 	m := best.takeCredit(e, c.trial, c.slowStart)

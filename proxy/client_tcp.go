@@ -44,8 +44,8 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		return
 	}
 	c := s.newCall()
-	c.message = message{octets: b.Bytes(), buf: b}
-	c.held = heldMemory{s.ledger.host, counted}
+	c.message.octets, c.message.buf = b.Bytes(), b
+	c.held.host, c.held.octets = s.ledger.host, counted
 	if s.begin(c) {
 		s.limit()
 	}

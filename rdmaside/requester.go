@@ -68,8 +68,7 @@ type Requester struct {
 	understood   bool          // the peer has answered a Call, and not with ERR_VERS
 
 	// Written by the loop, read by anyone.
-	grant       atomic.Int32
-	outstanding atomic.Int32
+	grant atomic.Int32
 }
 
 // headerLen bounds, in octets, the header of a Call of any ulb.Shape and a whole
@@ -256,14 +255,11 @@ func (r *Requester) Flush() {
 	}
 }
 
-// Free returns how many Calls can be sent now. It may be called on any goroutine.
-func (r *Requester) Free() int {
-	return max(0, int(r.grant.Load())-int(r.outstanding.Load()))
-}
+// Free returns how many Calls can be sent now.
+func (r *Requester) Free() int { return max(0, r.Grant()-r.Outstanding()) }
 
-// Outstanding returns how many Calls Send has accepted that are not completed. It
-// may be called on any goroutine.
-func (r *Requester) Outstanding() int { return int(r.outstanding.Load()) }
+// Outstanding returns how many Calls Send has accepted that are not completed.
+func (r *Requester) Outstanding() int { return int(r.credits.Outstanding) }
 
 // Grant returns how many Calls may be outstanding: the lower of the credits
 // requested and granted, or 0 when the connection is closing. It may be called on

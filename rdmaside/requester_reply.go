@@ -134,7 +134,6 @@ func (r *Requester) finish(pc *pendingCall) {
 	pc.clear()
 	r.idle = append(r.idle, pc.index)
 	r.credits.Put()
-	r.publish()
 	if err == nil {
 		r.metrics.done(elapsed)
 		c.Owner.CallDone(c, nil)

@@ -118,7 +118,6 @@ func (r *Requester) accept(pc *pendingCall, c *Call) {
 	pc.call, pc.fate = c, InLimbo
 	r.xids.put(c.XID, int(pc.index))
 	r.enqueue(pc)
-	r.publish()
 }
 
 // register leases and registers the memory that the shape of pc needs.

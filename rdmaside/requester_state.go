@@ -38,8 +38,8 @@ func (r *Requester) setEnding() {
 	r.publish()
 }
 
-// publish makes the state visible to other goroutines. The grant seldom changes, and a load
-// costs much less than a store.
+// publish makes the grant visible to other goroutines. It seldom changes, and a load costs much
+// less than a store.
 func (r *Requester) publish() {
 	grant := int32(0)
 	if r.state == up {
@@ -48,7 +48,6 @@ func (r *Requester) publish() {
 	if r.grant.Load() != grant {
 		r.grant.Store(grant)
 	}
-	r.outstanding.Store(int32(r.credits.Outstanding))
 }
 
 // broken closes the connection because a Work Request failed. A flushed Work

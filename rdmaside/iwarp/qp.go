@@ -196,7 +196,7 @@ func (q *qp) post(id uint64, op wire.Opcode, parts [][]byte, stag uint32, to uin
 	}
 	q.posts++
 	w := q.wq.push()
-	*w = sendWR{id: id, op: op, parts: append(w.parts[:0], parts...), len: n, stag: stag, to: to}
+	w.id, w.op, w.parts, w.len, w.stag, w.to, w.end = id, op, append(w.parts[:0], parts...), n, stag, to, 0
 	return nil
 }
 
@@ -258,7 +258,15 @@ func (q *qp) complete(id uint64, op fabric.Op, err error) {
 		q.posts--
 		return
 	}
-	q.cs = append(q.cs, fabric.Completion{ID: id, Op: op, Err: err})
+	c := q.completed()
+	c.ID, c.Op, c.Err = id, op, err
+}
+
+// completed appends an empty completion, which the caller fills in: field by field, because a copy
+// of one that was just made waits for all stores before it.
+func (q *qp) completed() *fabric.Completion {
+	q.cs = append(q.cs, fabric.Completion{})
+	return &q.cs[len(q.cs)-1]
 }
 
 // take lends the queued completions until its next call.

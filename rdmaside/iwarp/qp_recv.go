@@ -372,9 +372,8 @@ func (q *qp) sent(last bool) bool {
 		q.invalidate(inv)
 	}
 	rc := q.recvs.at(0)
-	q.cs = append(q.cs, fabric.Completion{
-		ID: rc.id, Op: fabric.OpReceive, Bytes: r.sendN, Invalidated: fabric.Handle(inv), Placed: placed,
-	})
+	c := q.completed()
+	c.ID, c.Op, c.Bytes, c.Invalidated, c.Placed = rc.id, fabric.OpReceive, r.sendN, fabric.Handle(inv), placed
 	*rc = receive{}
 	q.recvs.pop()
 	r.msn[wire.QueueSend]++

@@ -182,7 +182,7 @@ func (q *qp) sendDone(err error) {
 		op = fabric.OpWrite
 	}
 	clear(w.parts)
-	*w = sendWR{parts: w.parts[:0]}
+	w.parts = w.parts[:0]
 	q.wq.pop()
 	q.complete(id, op, err)
 }

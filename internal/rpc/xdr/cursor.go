@@ -40,6 +40,11 @@ func NewCursor(b []byte, pos int) Cursor {
 	return Cursor{b: b, pos: pos, bad: uint(pos) > uint(len(b))}
 }
 
+// Reset makes c what NewCursor returns.
+func (c *Cursor) Reset(b []byte, pos int) {
+	c.b, c.pos, c.bad = b, pos, uint(pos) > uint(len(b))
+}
+
 // Pos returns the offset of the next item from the first octet of the stream.
 func (c *Cursor) Pos() int { return c.pos }
 

@@ -111,7 +111,8 @@ func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	if !ok {
 		return
 	}
-	w := ulb.Walk{Cursor: xdr.NewCursor(c.Message[:end], start)}
+	var w ulb.Walk
+	w.Reset(c.Message[:end], start) // not a copy of a Cursor that was just made: the copy would wait for earlier stores
 	pr.args.Walk(&w)
 	if !w.OK() || w.Len() != 0 {
 		return
