@@ -2,48 +2,52 @@ package pool
 
 import "time"
 
-// A Batch collects what one pass of a loop does to pools, because the Calls of a client come many
-// at a time, and so do the Replies of a connection. Flush, at the end of the pass, hands all of it
-// over. So the lock of a pool, and the memory that it guards, goes from one loop to another once
-// for a pass and not once for a Call.
+// A Batch collects the Calls that one pass of a loop submits to pools and the credits that it gives
+// back. Flush hands all of them over at the end of the pass. The Calls of a client come many at a
+// time, and so do the Replies of a connection. So a loop takes the lock of a pool, and fetches the
+// memory that the lock guards from another processor, once in a pass and not once for each Call.
+//
+// Until Flush, the pool does not know the Calls, and still counts the credits as in use. Methods of
+// Pool and Seat do not see the batch: of these, Forget has a counterpart here.
 //
 // A Batch belongs to its loop, which makes it with NewBatch.
 type Batch struct {
 	here     int         // affinity of the loop; constant
 	arrange  func()      // has the loop call Flush at the end of its pass; constant
 	parts    []batchPart // what each pool has in the batch
-	flushing bool
-	out      []outgoing // Calls that Flush dispatches next
+	flushing bool        // Flush is running, and hands over what is added meanwhile
+	out      []outgoing  // Calls that Flush dispatches next
 }
 
-// A batchPart is what a batch has for one pool.
+// A batchPart holds the Calls and credits that a batch has for one pool.
 type batchPart struct {
 	pool    *Pool
 	calls   fifo       // to be submitted
 	credits []returned // to be given back
 }
 
-// A returned credit is one that a Call of host has yielded.
+// A returned is a credit that a Call has yielded. The Call may have another one already.
 type returned struct {
 	credit
-	host *Host
+	host *Host // the host of the Call, or nil if the Call has no Flow
 }
 
-// An outgoing Call has got a credit of m.
+// An outgoing is a Call that has a credit of m and is dispatched once the lock is released.
 type outgoing struct {
 	m      Member
 	e      *Entry
-	waited bool // it was queued
+	waited bool // it was queued before
 }
 
-// mostAtOnce is how many Calls and credits are handed over before the lock is released for others.
+// mostAtOnce is how many Calls, and how many credits, are handed over before the lock of the pool
+// is released for others.
 const mostAtOnce = 64
 
-// NewBatch returns the batch of the loop with the affinity here. The batch calls arrange when
-// there is something for Flush to do, at most once before each Flush.
+// NewBatch returns the batch of the loop with the affinity here. When the batch gets its first Call
+// or credit after a Flush, it calls arrange.
 func NewBatch(here int, arrange func()) *Batch { return &Batch{here: here, arrange: arrange} }
 
-// part returns the part of p.
+// part returns the part of p, and adds one if there is none.
 func (b *Batch) part(p *Pool) *batchPart {
 	for i := range b.parts {
 		if b.parts[i].pool == p {
@@ -63,17 +67,19 @@ func (b *Batch) part(p *Pool) *batchPart {
 	return &b.parts[n]
 }
 
-// Submit has Flush do what p.Submit does. If that fails, e is handed to Owner.Expired.
+// Submit adds e, which Flush submits to p. If p does not take e, Flush hands it to Owner.Expired.
 func (b *Batch) Submit(p *Pool, e *Entry) { b.part(p).calls.push(e) }
 
-// Done has Flush do what s.Done does. The caller may use e again at once.
+// Done adds the credit of e, which s has given and which Flush gives back. The caller may use e
+// again at once.
 func (b *Batch) Done(s *Seat, e *Entry) {
 	part := b.part(s.pool)
 	part.credits = append(part.credits, returned{host: e.host()})
 	e.yield(s, &part.credits[len(part.credits)-1].credit)
 }
 
-// Forget does what p.Forget does, and also removes the Calls of f from the batch.
+// Forget does what p.Forget does, and also removes the Calls of f from the batch and hands them to
+// Owner.Expired with err.
 func (b *Batch) Forget(p *Pool, f *Flow, err error) {
 	for i := range b.parts {
 		if b.parts[i].pool == p {
@@ -83,7 +89,8 @@ func (b *Batch) Forget(p *Pool, f *Flow, err error) {
 	p.Forget(f, err)
 }
 
-// Flush hands over what was collected. It dispatches Calls that may go now.
+// Flush hands all Calls and credits over to their pools, and dispatches the Calls that may go then.
+// It also hands over the Calls and credits that dispatching adds.
 func (b *Batch) Flush() {
 	b.flushing = true
 	for n := len(b.parts); n > 0; n = len(b.parts) { // dispatching may collect more
@@ -92,7 +99,7 @@ func (b *Batch) Flush() {
 	b.flushing = false
 }
 
-// settle hands part over, which is the last one, and removes it.
+// settle removes part, which is the last one, and hands its Calls and credits over.
 func (b *Batch) settle(part *batchPart) {
 	p, calls, credits := part.pool, part.calls, part.credits
 	var after aftermath
@@ -105,6 +112,7 @@ func (b *Batch) settle(part *batchPart) {
 	part.pool, part.calls, part.credits = nil, fifo{}, part.credits[:0]
 	b.parts = b.parts[:len(b.parts)-1]
 
+	// From here on b may be used again: dispatching a Call, or refusing one, may add others.
 	p.metrics.queued.Add(after.queued)
 	now := time.Now()
 	for i := range b.out {
@@ -126,23 +134,23 @@ func (b *Batch) settle(part *batchPart) {
 	}
 	p.part.wake(b.here)
 	if after.wake {
-		p.slowStart.wake(b.here) // if the Calls above did not use the room, others may
+		p.slowStart.wake(b.here) // the Calls above may have left room for other pools
 	}
 }
 
-// An aftermath is what handOver leaves to be done without the pool's lock.
+// An aftermath tells settle what remains to be done without the pool's lock.
 type aftermath struct {
-	queued  int64  // Calls that wait now and did not before, less the others
-	kept    uint64 // Calls that wait although a credit is free
-	more    bool   // another Call may go
-	wake    bool   // the slow start counts fewer Calls
-	idle    []idleConn
-	refused fifo // Calls that p did not take
-	reason  error
+	queued  int64      // how many more Calls wait than before
+	kept    uint64     // Calls that were queued although a credit is free
+	more    bool       // more Calls may go than credits came back
+	wake    bool       // the slow start counts fewer Calls
+	idle    []idleConn // connections to close
+	refused fifo       // Calls that the pool did not take
+	reason  error      // why it did not take the last of them
 }
 
-// handOver gives back the credits, takes Calls that wait for them, and submits Calls from calls.
-// The Calls to dispatch are in b.out then.
+// handOver gives the credits back, lets queued Calls take them, and submits the first of calls. It
+// adds the Calls to dispatch to b.out.
 func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, after *aftermath) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +170,9 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, after *afterm
 			after.queued--
 		}
 	}
-	after.more = len(credits) > 0 && p.shares() && p.more()
+	if len(credits) > 0 && p.shares() {
+		after.more = after.more || p.more()
+	}
 	now := time.Now()
 	for n := 0; n < mostAtOnce && calls.head != nil; n++ {
 		e := calls.pop()
@@ -181,7 +191,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, after *afterm
 	}
 }
 
-// refuse gives the owner the list of entries that begins with e and that were not queued.
+// refuse gives the owner the list of entries that begins with e. The pool has not queued them.
 func (p *Pool) refuse(e *Entry, err error) {
 	for e != nil {
 		next := e.next

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // newBatch returns a batch of loop 0, and how often it was arranged to be flushed.
@@ -159,4 +160,41 @@ func TestBatchFlushCollects(t *testing.T) {
 			t.Errorf("%d Calls to the other pool, %d left, arranged %d times; want 3, 0 and once", n, left, *arranged)
 		}
 	})
+}
+
+// TestBatchFirstReply: the first Reply of a host shows that the host may have more than one credit.
+// So its other Calls go in the same Flush, also when the pass brings so many Calls that the batch
+// takes the lock of the pool several times.
+func TestBatchFirstReply(t *testing.T) {
+	for _, more := range []int{0, 1, mostAtOnce, 2 * mostAtOnce} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &fakeDialer{grant: 64}
+			p, _ := newPool(t, Options{Connections: 1, Share: 50}, d)
+			m := d.members[0]
+			hangs, waits := &Flow{Host: &Host{}}, &Flow{Host: &Host{}}
+			for range 20 {
+				submit(t, p, hangs, 200, 0)
+			}
+			first := submit(t, p, waits, 200, 0)
+			for range 10 {
+				submit(t, p, waits, 200, 0)
+			}
+			time.Sleep(2500 * time.Millisecond) // each has just got a Call on trial
+			synctest.Wait()
+			if !hangs.Host.trial || !waits.Host.trial {
+				t.Fatal("a host has no Call on trial")
+			}
+			m.take()
+			b, _ := newBatch()
+			first.Answered()
+			b.Done(first.Seat(), first)
+			for range more {
+				b.Submit(p, &Entry{Flow: hangs, Cost: 200})
+			}
+			b.Flush()
+			if got := m.take(); len(got) != 9 {
+				t.Errorf("with %d Calls of another host in the pass, %d of the 9 that waited were dispatched", more, len(got))
+			}
+		})
+	}
 }

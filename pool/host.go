@@ -5,7 +5,7 @@ package pool
 // The pool's lock guards all of it. Thousands of hosts are idle, so the counts have 32 bits.
 type Host struct {
 	held     int         // Calls outstanding
-	places   *place      // where Calls of the host wait, or have waited, linked by another
+	places   *place      // where Calls of the host wait, or have waited, linked by place.another
 	ages     ages[int32] // of the Calls outstanding
 	answered uint32      // Pool.age when the host got its last Reply
 	replies  ages[int32] // Replies that the host got
@@ -25,7 +25,7 @@ type place struct {
 	n     int        // waiting Calls
 
 	weight int // the largest weight of the flows
-	share  int // the part of queue.weight that is the place's, while it is in the ring
+	share  int // how much of queue.weight the place has, while it is in the ring
 
 	list       *placeList // one of the queue's, or nil
 	next, prev *place     // in list
@@ -186,8 +186,8 @@ func (p *Pool) hold(h *Host, c *credit) {
 	}
 }
 
-// unhold ends the count of a Call that had c. A host that has got a Reply may have another
-// credit. The caller holds p.mu.
+// unhold ends the count of a Call that had c. A host that was set aside has its turns again, because
+// it may have another credit now. The caller holds p.mu.
 func (p *Pool) unhold(h *Host, c *credit) {
 	h.held--
 	h.ages.drop(p.age, c.age, 1)
@@ -215,10 +215,10 @@ func (p *Pool) Idle(h *Host) bool {
 // A placeList is a list of places in the order they came. A queue has four, and a place in which
 // Calls wait is in one of them:
 //
-//	poor     the host has no Call outstanding
-//	unknown  nor has it, and it was not answered lately
+//	poor     the host is poor: shared.poor
+//	unknown  the host has no Call outstanding, and may not have a credit because it was not answered lately
 //	trial    the host has Calls outstanding, none of them on trial
-//	aside    one of them is on trial, or the host may not have one
+//	aside    one of them is on trial, or the host may not have one on trial
 type placeList struct{ first, last *place }
 
 // moveTo takes pl out of its list and puts it at the end of to, which may be nil. A place that

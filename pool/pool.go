@@ -9,15 +9,17 @@
 // caller's own loop. While no credit is free, Calls wait in a queue that is fair
 // between clients: deficit round robin over the [Flow] of each client, by octets and
 // weight. So a small Call does not wait behind another client's megabytes, and every
-// client makes progress. Nor does it wait behind the large Calls of its own client,
-// neither in the queue nor, if the pool has several connections, on a connection.
+// client makes progress. In the queue, a small Call does not wait behind the large Calls of
+// its own client either, and if the pool has several connections, it does not wait behind
+// them on a connection.
 //
 // # Ownership
 //
 // A goroutine that holds the mutex of a Pool may lock only the mutexes of the Pool's
-// [SlowStart] and [Health], which are leaves. An [Entry] belongs to its owner until Submit,
-// then to the pool until Member.Dispatch, then to the member until Done. Entries are linked in
-// place, and no Call causes an allocation.
+// [SlowStart], [Health] and [Quota], under which no mutex of a Pool is locked. An [Entry]
+// belongs to its owner until Submit, then to the pool until Member.Dispatch, then to the member
+// until Done. A loop submits and returns credits through its [Batch], which has the Entry from
+// Batch.Submit to Flush. Entries are linked in place, and no Call causes an allocation.
 package pool
 
 import (

@@ -8,27 +8,32 @@ import (
 // Sharing credits
 //
 // A credit that a Call holds comes back with the Reply, and a Call to a file system that hangs
-// gets none for a minute. Nothing tells such a Call from another when it is dispatched. So the
+// gets no Reply for a minute. Nothing tells such a Call from another when it is dispatched. So the
 // pool always keeps credits back, for hosts that hold few or none:
 //
-//	free credits          may be taken by a host
-//	more than a half      whatever it holds, up to a half; old Calls count twice. Unless seven
-//	                      eighths are free, it must have been answered lately or hold none
-//	more than an eighth   that holds none, or that is quick, or that is answered, after some
-//	                      seconds of scarcity; a quarter of the eighth, if no other has Calls
-//	an eighth or less     that holds none and has been answered lately
+//	free credits          a host may have one of them
+//	more than a half      if it holds less than a half; its old Calls count twice. Unless seven
+//	                      eighths are free and the slow start is over, it must also have been
+//	                      answered lately or hold none
+//	more than an eighth   if it holds none, if it is quick, or if it is answered and credits have
+//	                      been scarce for some seconds. For a quick host more than a quarter of the
+//	                      eighth is enough while no other host waits
+//	an eighth or less     if it holds none and has been answered lately
 //
-// The half is Options.Share. A Call is old after one to two seconds. A host is quick if it got so
-// many Replies lately that its Calls take a fraction of a second on average. Scarcity is when Calls
-// have waited and hardly more than the half was free, at several ages in succession: by then the pool
-// knows whose Calls hang, because their hosts get no Replies. So hosts whose Calls are answered
-// have nearly all credits, at once or, if the server is slow, after a while. Hosts whose Calls hang,
-// however many there are, do not get further than the half.
+// Options.Share says how many per cent of the credits the first half has. A host that holds only a
+// few Calls, all of them old, counts as one that holds none if it was answered lately: poor.
 //
-// A host that holds some may have one more Call on trial, if few are: a host with Calls that hang
-// may have others that do not. A host that was not answered lately has to wait for that until its
-// Calls are old. A few Calls of hosts that hold none and were not answered lately go
-// as newcomers.
+// A Call is old after one to two seconds. A host is quick if it got so many Replies lately that its
+// Calls take a fraction of a second on average. Credits are scarce if Calls waited and hardly more
+// than the half was free, at several ages in succession: by then the pool knows whose Calls hang,
+// because their hosts get no Replies. So hosts whose Calls are answered have nearly all credits, at
+// once or, if the server is slow, after a while. Hosts whose Calls hang, however many there are, do
+// not get further than the half.
+//
+// A host with Calls that hang may have others that do not. So a host that holds credits may have one
+// more Call on trial, while few Calls of the pool are on trial. A host that was not answered lately
+// may not have it before its Calls are old. While an eighth of the credits or less is free, a few
+// Calls go as newcomers: their hosts hold none and were not answered lately.
 
 // scarcity is for how many ages credits must have been scarce before hosts that are answered
 // may have more than the half.
@@ -41,7 +46,7 @@ const remembered = 10
 // has outstanding, to count as quick: its Calls take less than a quarter of a second.
 const quickness = 8
 
-// A trial is as what a Call goes for which its host has no credit by the other rules.
+// A trial says why a Call has a credit that the other rules would not have given to its host.
 type trial uint8
 
 const (
@@ -55,8 +60,8 @@ const (
 // host to get one.
 type window struct {
 	credits, free int
-	half          int // more than these must be free for hosts that hold some
-	eighth        int // more than these must be free for hosts that were not answered lately
+	half          int // more must be free for a host that holds some
+	eighth        int // more must be free for a host that holds none and was not answered lately
 }
 
 // firstAge is the age of a new pool, in which no host counts as answered lately.
@@ -67,12 +72,12 @@ type shared struct {
 	age         uint32      // how often ageing has passed, beginning with firstAge
 	outstanding int         // Calls dispatched and not done, on retired connections, too
 	ages        ages[int]   // of these Calls
-	trials      [trials]int // of these Calls, those that go on trial
+	trials      [trials]int // of these Calls, those that are on trial, by kind
 	thawing     bool        // thaw has set its timer
-	behind      *queue      // in poorest: the least served queue, while turns come; otherwise nil
+	behind      *queue      // the least served queue, as poorest has found it for due; nil while debts are void
 	hosts       int         // hosts that have waiting Calls
 	candidates  int         // places in the lists poor, unknown and trial of all queues
-	turned      time.Time   // when a Call went in its host's turn although another host waited
+	turned      time.Time   // when a Call last went in its host's turn although another host waited
 	scarceFor   int         // ages for which credits have been scarce
 }
 
@@ -93,18 +98,20 @@ func (p *Pool) window() window {
 // shares reports whether the pool keeps credits back.
 func (p *Pool) shares() bool { return p.opts.Share > 0 && p.opts.Share < 100 }
 
-// frozen is how long no Call must have gone in its host's turn for debts to be void.
+// A host is in debt if it has had more than its share. When no Call has gone in its host's turn for
+// as long as frozen, debts are void.
 const frozen = 50 * time.Millisecond
 
-// due reports whether a Call of pl may go before its host's turn: neither the host nor the queue
-// has had more than its share, or turns do not come, because the hosts that wait for theirs hold
-// what they may.
+// due reports whether a Call of pl may go before its host's turn. It may if neither the host nor
+// the queue has had more than its share. It also may if debts are void, because the hosts that wait
+// for their turns hold as much as they may, if more than half of the eighth is free, or if the
+// host is set aside and has no turn. The caller holds p.mu.
 func (s *shared) due(pl *place, w window) bool {
 	return s.behind == nil || w.free > (w.eighth+1)/2 || !pl.turn.in() || pl.turn.deficit >= 0 && pl.queue.served <= s.behind.served+maxLag
 }
 
-// scarce is w with the half lowered to the eighth if credits have been scarce for some ages: only
-// hosts that are answered take credits then. The caller holds p.mu.
+// scarce returns w. If credits have been scarce for some ages, it lowers the half to the eighth:
+// capped admits only hosts that are answered then. The caller holds p.mu.
 func (p *Pool) scarce(w window) window {
 	if p.scarceFor >= scarcity {
 		w.half = w.eighth
@@ -116,8 +123,8 @@ func (p *Pool) scarce(w window) window {
 // The caller holds p.mu.
 func (s *shared) quick(h *Host) bool { return h.replies.young(s.age) > quickness*h.held }
 
-// least returns how many credits stay free whoever takes one in its turn. While no two hosts
-// wait, fewer are kept, for the first that come. The caller holds p.mu.
+// least returns how many credits must stay free when a Call goes in its host's turn. They are kept
+// for hosts that hold none. While no two hosts wait, fewer are kept. The caller holds p.mu.
 func (p *Pool) least(w window) int {
 	if p.hosts <= 1 {
 		return (w.eighth + 3) / 4
@@ -131,15 +138,16 @@ func (p *Pool) bound(h *Host, w window) int {
 	switch {
 	case !p.quick(h):
 		return w.half
-	case p.hosts == 0 || h.waiting > 0: // unless two hosts wait, this one is alone
+	case p.hosts == 0 || h.waiting > 0: // no other host waits, unless least finds that two do
 		return p.least(w)
 	}
 	return w.eighth
 }
 
 // capped reports whether h holds so much, or has held it for so long, that it gets no further
-// credit from those that any host may take. A host that was not answered lately gets one, except
-// while nearly all are free: its first Reply shows that it may have more. The caller holds p.mu.
+// credit from those that any host may take. A host that was not answered lately gets only one,
+// unless nearly all are free and the slow start is over: its first Reply shows that it may have
+// more. The caller holds p.mu.
 func (p *Pool) capped(h *Host, w window) bool {
 	if h.held == 0 || !p.shares() {
 		return false
@@ -182,8 +190,8 @@ func (p *Pool) admits(f *Flow, w window) bool {
 // fewOld is how many old Calls a host may have outstanding and count as poor.
 const fewOld = 4
 
-// poor reports whether h holds nothing, or only a few old Calls although others of it are answered.
-// The caller holds p.mu.
+// poor reports whether h has no Call outstanding, or only a few old ones although it was answered
+// lately. The caller holds p.mu.
 func (s *shared) poor(h *Host) bool {
 	return h.held == 0 || h.held <= fewOld && s.lately(h) && h.ages.young(s.age) == 0
 }
@@ -193,8 +201,9 @@ func (p *Pool) entitled(h *Host, w window) bool {
 	return w.free > w.eighth || w.free > 0 && h.held == 0 && p.lately(h)
 }
 
-// take removes the Call from the queues that seat s dispatches next, or returns nil. It reports
-// as what the Call goes. The caller holds p.mu, and s has a free credit.
+// take removes from the queues the Call that seat s dispatches next, and returns it, or nil. It
+// also returns why the Call may go, if it goes on trial. The caller holds p.mu, and s has a free
+// credit.
 func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
 	w = p.scarce(w)
 	for w.free > p.least(w) {
@@ -224,8 +233,9 @@ func (p *Pool) take(s *Seat, w window) (*Entry, trial) {
 	return p.queue.popOf(pl), t
 }
 
-// poorest returns a place whose host holds nothing, or may have a Call on trial, and that has a
-// Call for s. The loop that goes first is drawn by lot. The caller holds p.mu.
+// poorest returns a place with a Call for s, whose host is poor or may have a Call on trial. It
+// looks at the queue of s first, and then at those of the loops, beginning with a random one. The
+// caller holds p.mu.
 func (p *Pool) poorest(s *Seat, w window) (*place, trial) {
 	qs := &p.queue
 	lot := rand.Uint32()
@@ -248,7 +258,8 @@ func (p *Pool) poorest(s *Seat, w window) (*place, trial) {
 	return nil, noTrial
 }
 
-// poorIn does what poorest does, for one queue. By lot, one or the other list goes first.
+// poorIn does what poorest does, for one queue. A random bit of lot decides whether hosts that may
+// have a Call on trial go before those that are poor. The caller holds p.mu.
 func (p *Pool) poorIn(q *queue, w window, lot uint32) (*place, trial) {
 	if lot&2 == 0 {
 		if pl, t := p.tryable(q, w); pl != nil {
@@ -289,12 +300,12 @@ func (p *Pool) thaw() {
 	})
 }
 
-// mostIndebted is how many places that owe something are looked at in one search. What the others
-// may have can wait for the next credit.
+// mostIndebted bounds how many places of hosts in debt are looked at in one search. The search for
+// the next credit looks at others.
 const mostIndebted = 16
 
-// tryable returns a place of a host that may have a Call on trial, or that was not answered
-// lately and holds nothing. The caller holds p.mu.
+// tryable returns a place of a host that may have a Call on trial, or that holds nothing, was not
+// answered lately and may have a credit. The caller holds p.mu.
 func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 	most := max(1, w.eighth)
 	if pl := q.unknown.first; pl != nil && p.due(pl, w) {
@@ -305,7 +316,7 @@ func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 			return pl, newcomer
 		}
 	}
-	// The last credit is for hosts that hold none, where any is kept for them.
+	// If any credits are kept for hosts that hold none, the last one is.
 	for pl := q.trial.first; pl != nil && w.free > min(1, w.eighth) && p.trials[onTrial] < most; pl = q.trial.first {
 		if p.due(pl, w) && (p.lately(pl.host) || w.free > (w.half+w.eighth)/2 && pl.host.ages.young(p.age) == 0) {
 			return pl, onTrial
@@ -315,7 +326,7 @@ func (p *Pool) tryable(q *queue, w window) (*place, trial) {
 	return nil, noTrial
 }
 
-// poor reports whether a host that holds nothing waits for a credit that f could have.
+// poor reports whether a poor host waits for a credit that f could have.
 func (qs *queues) poor(f *Flow) bool {
 	if f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].poor.first != nil {
 		return true
@@ -332,8 +343,8 @@ func (qs *queues) poor(f *Flow) bool {
 }
 
 // grow begins another age: the Calls of the age before the last are old from now on, credits may
-// have become scarce, and the hosts that were set aside are looked at again. It returns how many
-// Calls hang if that is what makes credits scarce from now on, and otherwise 0. The caller holds
+// have become scarce, and the hosts that were set aside get another chance. If credits have become
+// scarce just now because Calls hang, grow returns how many hang, and otherwise 0. The caller holds
 // p.mu.
 func (p *Pool) grow() (hang int) {
 	p.age++
@@ -357,8 +368,8 @@ func (p *Pool) grow() (hang int) {
 	return hang
 }
 
-// more reports whether a Call that waits may go although its host's turn does not come with a
-// credit: its host was set aside and is not any more. The caller holds p.mu.
+// more reports whether another queued Call may go, although each credit that came back has gone to
+// one already. So it is when a host was set aside and has its turns again. The caller holds p.mu.
 func (p *Pool) more() bool {
 	if p.queue.n == 0 {
 		return false
