@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole test: lint, a short run of every fuzz target, real peers in the lab, allocation
-# tests, and every Go test under the race detector. What failed is shown once more at the end. The
+# tests, and every Go test under the race detector. It shows all failures once more at the end. The
 # last line counts the tests.
 #
 # On two CPUs it takes less than 15 minutes, because several things happen at once: each test
@@ -16,7 +16,7 @@ out=$PWD/out/test
 rm -rf "$out"
 mkdir -p "$out"
 trap 'trap - INT; kill 0' INT # the steps in the background, too
-export GOFLAGS="${GOFLAGS:-} -trimpath" # as make build has it: both use what the other compiled
+export GOFLAGS="${GOFLAGS:-} -trimpath" # as make build has it, so that each finds the packages of the other compiled
 
 # step NAME COMMAND...: runs a command. A silent one shows every 30 seconds that it is running.
 step() {
@@ -47,8 +47,9 @@ named() {
     done
 }
 
-# tests NAME SLOW ARG...: runs go test with these arguments, shows what failed and what took
-# longer than SLOW, and counts. The tally says what failed.
+# tests NAME SLOW ARG...: runs go test with these arguments, shows the tests that failed and those
+# that took longer than SLOW, and adds their numbers to the tally. It succeeds even when a test
+# fails: the last line of this script looks at the tally.
 tests() {
     local name=$1 slow=$2
     shift 2

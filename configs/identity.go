@@ -6,7 +6,7 @@ import (
 )
 
 // An Identity tells a bridge from all others. Package proxy makes the XIDs and the lock owners
-// that servers see from it, so who knows it can predict those.
+// that servers see from it, so anybody who knows the identity can predict those.
 type Identity string
 
 const (

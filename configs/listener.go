@@ -45,10 +45,10 @@ type ListenerLimits struct {
 	Calls       int  `mapstructure:"calls"`       // Calls of one client in the bridge
 	Outbound    Size `mapstructure:"outbound"`    // octets of Replies owed to one client
 	Record      Size `mapstructure:"record"`      // longest Call
-	Pace        Size `mapstructure:"pace"`        // octets a second of an incomplete Call that holds much memory
+	Pace        Size `mapstructure:"pace"`        // least octets a second of a Call that holds much memory and is incomplete
 	PerAddress  int  `mapstructure:"per_address"` // connections of one client address
-	// MakeRoom says what happens to a client beyond Connections; on: a connection of the address
-	// with the most is closed for it; off: it is refused.
+	// MakeRoom says what happens when a client connects beyond Connections. With on, the bridge
+	// closes a connection of the address that has the most. With off, it refuses the client.
 	MakeRoom Switch `mapstructure:"make_room"`
 
 	// For transport tcp.

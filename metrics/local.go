@@ -3,15 +3,15 @@ package metrics
 import "sync/atomic"
 
 // Local returns a Registry for one event loop. It makes the same series as r, but its counters
-// and histograms are parts of the series, in which only the loop may count. What it counts is seen
-// after Publish. The registry calls arrange, on the loop, when there is something to publish: once
-// before each Publish. The exported value of a series is the sum of its parts. Gauges and
-// functions are those of r.
+// and histograms are parts of the series, and only the loop may count in them. The exported value of
+// a series is the sum of its parts. It contains what the loop has counted until its last Publish.
+// At the first count after a Publish, the registry calls arrange, on the loop, so that the loop
+// publishes again. Gauges and functions are those of r.
 //
-// A dozen counters lie in the path of a Call. When two loops add to one counter, its cache line
-// moves from one processor to another with each Call, and an atomic addition waits for all stores
-// before it, even on a cache line of the loop's own. A loop publishes once for a pass with many
-// Calls.
+// A Call counts in a dozen counters. When two loops add to one counter, its cache line moves from
+// one processor to another with each Call. And a processor that adds atomically waits for all its
+// earlier stores, even if no other processor uses the cache line. So a loop counts in plain
+// variables, and adds them to its parts once in a pass, which has many Calls.
 func (r *Registry) Local(arrange func()) *Registry {
 	if r == nil {
 		return nil
@@ -24,23 +24,23 @@ func (r *Registry) Local(arrange func()) *Registry {
 }
 
 const (
-	// cacheLines is how many octets keep two variables off a cache line and off its neighbour,
-	// which some processors fetch with it.
+	// cacheLines is how many octets apart two variables are on different pairs of cache lines.
+	// Some processors fetch both lines of a pair.
 	cacheLines = 128
 	// partsBlock is how many counters of one loop are allocated together.
 	partsBlock = 64
 )
 
-// parts are the counters and histograms of a registry that Local has returned.
+// parts are the counters and histograms of one loop, in a registry that Local has returned.
 type parts struct {
 	arrange func() // constant
 
 	// Guarded by the mutex of the series.
-	counters   map[*Counter]*Counter     // by the whole
-	histograms map[*Histogram]*Histogram // by the whole
-	free       []Counter                 // to be used next
+	counters   map[*Counter]*Counter     // by the counter that they are parts of
+	histograms map[*Histogram]*Histogram // by the histogram that they are parts of
+	free       []Counter                 // not used yet
 
-	// The loop's: what has changed since Publish.
+	// Owned by the loop. These have changed since Publish.
 	countersChanged   []*Counter
 	histogramsChanged []*Histogram
 }
@@ -52,8 +52,7 @@ func (p *parts) arrangeOnce() {
 	}
 }
 
-// Publish makes visible what the loop of r has counted. The loop calls it, where Local has
-// returned r.
+// Publish makes the counts of a loop visible. Local has returned r, and the loop calls Publish.
 func (r *Registry) Publish() {
 	if r == nil {
 		return
@@ -76,7 +75,8 @@ func (r *Registry) Publish() {
 	p.histogramsChanged = p.histogramsChanged[:0]
 }
 
-// counter returns the part of c.
+// counter returns the loop's part of c, and makes it first if there is none. The mutex of the
+// series is held.
 func (p *parts) counter(c *Counter) *Counter {
 	part := p.counters[c]
 	if part != nil {
@@ -93,7 +93,7 @@ func (p *parts) counter(c *Counter) *Counter {
 	return part
 }
 
-// histogram returns the part of h.
+// histogram does what counter does, for h.
 func (p *parts) histogram(h *Histogram) *Histogram {
 	part := p.histograms[h]
 	if part != nil {
@@ -110,7 +110,7 @@ func (p *parts) histogram(h *Histogram) *Histogram {
 	return part
 }
 
-// addPart appends part to the list at all, which others may be reading.
+// addPart appends part to the list at all. It copies the list, because others may be reading it.
 func addPart[T any](all *atomic.Pointer[[]*T], part *T) {
 	list := append([]*T(nil), loadParts(all)...)
 	list = append(list, part)

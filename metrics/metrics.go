@@ -26,8 +26,9 @@ type Counter struct {
 	v     atomic.Uint64
 	parts atomic.Pointer[[]*Counter] // those of the loops: Local
 
-	loop    *parts // of a part: all of its loop
-	pending uint64 // of a part: counted since Publish; the loop's
+	// Set in the part of a loop only.
+	loop    *parts // all parts of the loop
+	pending uint64 // counted since Publish; owned by the loop
 }
 
 // Inc adds one.
@@ -93,9 +94,10 @@ type Histogram struct {
 	counts []atomic.Uint64              // a counter for each bound, one for larger values, and the sum
 	parts  atomic.Pointer[[]*Histogram] // those of the loops: Local
 
-	loop    *parts   // of a part: all of its loop
-	pending []uint64 // of a part: what has to be added to counts; the loop's
-	changed bool     // of a part: pending is not empty; the loop's
+	// Set in the part of a loop only.
+	loop    *parts   // all parts of the loop
+	pending []uint64 // to be added to counts; owned by the loop
+	changed bool     // pending is not all zero; owned by the loop
 }
 
 // Observe counts v in its bucket.

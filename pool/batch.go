@@ -134,7 +134,7 @@ func (b *Batch) settle(part *batchPart) {
 	}
 	p.part.wake(b.here)
 	if after.wake {
-		p.slowStart.wake(b.here) // the Calls above may have left room for other pools
+		p.slowStart.wake(b.here) // the Calls above may have left the room to others
 	}
 }
 

@@ -10,14 +10,14 @@ import (
 )
 
 // A Quota bounds the Calls outstanding in many pools together, each of which has one client, and
-// divides them among hosts. Pinned connections need it: each has credits of its own, so that a host
-// with a hundred connections could keep a server busy for itself.
+// divides them among hosts. Pinned connections need it: each has credits of its own, and without a
+// Quota a host with a hundred connections could have most of the server's time.
 //
 // While one host alone has Calls, it may have any number of them, unless the limit always holds.
-// While several have, they share the limit by weight. What one does not use, the others may. A host
-// that begins never waits until others have fewer Calls: it may have its share at once, and the
-// others get no further Calls until they are down to theirs. The old Calls of a host (after one to
-// two seconds) count twice, and it always may have one that is not old.
+// While several have, they share the limit by weight, and the others may use what one host leaves of
+// its share. A host that begins never waits until others have fewer Calls: it may have its share at
+// once, and the others get no further Calls until they are down to theirs. The old Calls of a host
+// (after one to two seconds) count twice, and it always may have one that is not old.
 //
 // A Call costs two additions to counters that only the client's loop uses. The shares are computed
 // when a host begins, and ten times a second while there are several.
@@ -25,11 +25,11 @@ import (
 // It is safe for concurrent use.
 type Quota struct {
 	loops  int         // constant
-	beside atomic.Bool // pools that only witness have Calls
+	beside atomic.Bool // a pool that is only a witness (Options.Witness) has had Calls lately
 
-	mu      sync.Mutex // guards the rest; taken while a Pool.mu is held, never the other way round
+	mu      sync.Mutex // guards the rest; may be locked while a Pool.mu is held, never the other way round
 	limit   int
-	always  bool // the limit holds for a host that is alone, too
+	always  bool // the limit also holds for a host that is alone
 	active  []*QuotaHost
 	witness int  // ticks since a witness had Calls
 	ticking bool // the timer of tick runs
@@ -44,7 +44,7 @@ type QuotaHost struct {
 	// Guarded by quota.mu.
 	weight int
 	quiet  int // ticks since the host had Calls
-	wants  int // as many Calls as the host could have; used by divide
+	wants  int // demand of the host; used by divide
 	share  int // Calls that the host may have; used by divide
 }
 
@@ -53,7 +53,7 @@ type quotaPart struct {
 	host *QuotaHost   // constant
 	held atomic.Int64 // Calls outstanding
 	old  atomic.Int64 // about how many of them are old
-	most atomic.Int64 // how many there may be, the old ones counted twice
+	most atomic.Int64 // how many Calls there may be, with old Calls counted twice
 
 	waiting atomic.Int64 // pools in line
 	mu      sync.Mutex   // guards line and Pool.inLine; a leaf
@@ -64,7 +64,7 @@ type quotaPart struct {
 const (
 	// quotaTick is the time between two looks at the hosts that have Calls.
 	quotaTick = 100 * time.Millisecond
-	// quotaQuiet is for how many ticks a host without Calls counts as one that has some.
+	// quotaQuiet is for how many ticks a host counts as one that has Calls after its last one.
 	quotaQuiet = 100
 	// unbound is the share of a host that is alone.
 	unbound = math.MaxInt64 / 4
@@ -73,7 +73,7 @@ const (
 // NewQuota returns a Quota for pools on so many loops. Its owner calls Set.
 func NewQuota(loops int) *Quota { return &Quota{loops: loops} }
 
-// Set sets the limit, and whether it holds for a host, too, that is alone.
+// Set sets the limit, and whether it also holds for a host that is alone.
 func (q *Quota) Set(limit int, always bool) {
 	q.mu.Lock()
 	q.limit, q.always = limit, always
@@ -114,8 +114,8 @@ func (t *quotaPart) room() bool {
 	return held+old < t.most.Load() || held == old
 }
 
-// admits reports whether a Call of p may go now. If not, p is in line. p has been called when its
-// turn has come. The caller holds p.mu.
+// admits reports whether a Call of p may go now. If not, it puts p in line. Pool.called says that
+// it is the turn of p. The caller holds p.mu.
 func (t *quotaPart) admits(p *Pool) bool {
 	if t == nil || p.called && t.room() || t.waiting.Load() == 0 && t.room() {
 		return true
@@ -164,7 +164,7 @@ func (t *quotaPart) pop() *Pool {
 	return p
 }
 
-// kickOne dispatches a queued Call. If more wait, p is in line again.
+// kickOne dispatches a queued Call. If more Calls wait, it puts p in line again.
 func (p *Pool) kickOne(here int) {
 	p.mu.Lock()
 	p.called = true
@@ -270,7 +270,8 @@ func (q *Quota) tick() {
 	}
 }
 
-// left reports whether h has had no Call for some time, and then ends its count. quota.mu is held.
+// left reports whether h has had no Call for some time. If so, it lifts the bounds of h. quota.mu
+// is held.
 func (h *QuotaHost) left() bool {
 	for i := range h.parts {
 		if t := &h.parts[i]; t.held.Load() > 0 || t.waiting.Load() > 0 {

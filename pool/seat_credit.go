@@ -14,7 +14,7 @@ func (s *Seat) Granted(n, here int) {
 
 // Done returns the credit of e and dispatches the next queued Call, if there is one.
 // here is the affinity of the calling loop, preferably the connection's own, which sends
-// that Call at once.
+// that Call at once. A loop that handles many Replies in a pass calls Batch.Done instead.
 func (s *Seat) Done(e *Entry, here int) {
 	p := s.pool
 	var c credit
@@ -35,7 +35,7 @@ func (s *Seat) Done(e *Entry, here int) {
 	}
 	p.part.wake(here)
 	if c.slowStart != 0 {
-		p.slowStart.wake(here) // if next did not use the room, another Call may
+		p.slowStart.wake(here) // next may have left the room to another Call
 	}
 }
 

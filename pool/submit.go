@@ -24,8 +24,8 @@ func (p *Pool) Submit(e *Entry, here int) error {
 }
 
 // submit takes a credit for e and returns the connection to dispatch e to, or queues e and returns
-// nil. keeps reports that a credit is free nevertheless: e may go on trial, and otherwise the
-// credit is for another host. The caller has to kick p then. The caller holds p.mu.
+// nil. If it queues e although a credit is free, keeps is true, and the caller has to call kick
+// without p.mu: e may go on trial, or the credit is for another host. The caller holds p.mu.
 func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, err error) {
 	if p.closed {
 		return nil, false, ErrClosed

@@ -18,12 +18,13 @@ const (
 )
 
 // An admission makes clients wait as long as the slow start of their upstream has no
-// room for another Call. A client whose Call is one too many is not read from until
-// there is room, nor is a client whose first Call comes while there is none. A client that
-// has waited longer than a Call may wait for a credit is closed. Clients that send nothing
-// have no place here, nor have NULL Calls, which need no memory. A quarter of the room is for
-// hosts that have no Call under way, and hosts take turns, so that no host has all of the slow start.
-// Once the slow start is over, a Call costs one atomic load here.
+// room for another Call. When a client's Call takes the last of the room, the bridge does not
+// read from the client until there is room again. When the first Call of a client comes while
+// there is no room, the bridge does not read it before. A client that has waited longer than a
+// Call may wait for a credit is closed. Clients that send nothing are not counted, nor are NULL
+// Calls, which need no memory. A quarter of the room is for hosts that have no Call under way, and
+// hosts take turns, so that no host has all of the slow start. Once the slow start is over, a
+// Call costs one atomic load here.
 //
 // It is safe for concurrent use.
 type admission struct {
@@ -35,7 +36,7 @@ type admission struct {
 
 	mu     sync.Mutex // guards the rest; taken before that of slowStart
 	coming int        // clients that were admitted in this round and have sent nothing since
-	round  int        // begins with each tick, from 1
+	round  int        // the number of the round, from 1; each tick begins another
 	gate   gate
 	timer  bool // tick is due
 
@@ -127,7 +128,8 @@ func (a *admission) came(g *ledger) {
 	t.round, g.waited = 0, nil
 }
 
-// gone gives the place of a client that has ended to another. On the client's loop.
+// gone gives the place of a client whose connection has ended to another client. On the client's
+// loop.
 func (a *admission) gone(g *ledger) {
 	a.mu.Lock()
 	a.came(g)

@@ -38,16 +38,16 @@ func kindOf(size int64) blockKind {
 	return bulkBlock
 }
 
-// A callMemory divides the memory for Calls among hosts. Announcing a Call is free: a record mark
-// or a Read chunk of a few octets asks for megabytes, and the client need not send them. So the
-// following rules hold once half of the memory is in use.
+// A callMemory divides the memory for Calls among hosts. It costs a client nothing to announce a
+// Call: a record mark or a Read chunk of a few octets asks for megabytes, and the client need not
+// send them. So the following rules hold once half of the memory is in use.
 //
-//   - A host gets nothing while it holds more than would be left. Its first bulk block is
-//     excepted. So a host leaves the others about as much as it takes.
+//   - A host gets no block while it holds more than would be left then, except for its first bulk
+//     block. So a host leaves the others about as much as it takes.
 //   - A host is proven for a block when it has sent as many octets before. Incomplete Calls of
 //     hosts that are not proven hold at most a quarter of the memory in mid blocks and a third in
 //     bulk blocks.
-//   - An eighth is kept from bulk blocks, another from small and mid blocks.
+//   - Bulk blocks take at most seven eighths of the memory, and so do small and mid blocks together.
 //
 // A client that gets none waits in a line: memory_line.go. While the line waits for room, and not
 // for the clients' own shares, slowSenders closes the clients that send too slowly.
@@ -58,7 +58,7 @@ type callMemory struct {
 	slow    *slowSenders
 	waited  *metrics.Counter
 
-	scarce atomic.Bool // more than half was in use when somebody looked last; every Call reads it
+	scarce atomic.Bool // more than half was in use when admit looked last; every Call reads it
 
 	_ [64]byte // keeps what changes with each bulk block off the cache line
 
@@ -125,8 +125,8 @@ func (m *callMemory) count(f *front, size int64) {
 	}
 }
 
-// arrived notes that the Call in a block of size octets has come whole. It returns what the call
-// has to give back, 0 if the block is not counted.
+// arrived notes that the Call in a block of size octets has come whole. It returns the size to call
+// give with when the block has been released, or 0 if the block is not counted.
 func (m *callMemory) arrived(f *front, size int64) int64 {
 	if size > tinyBlock {
 		m.settled(f, size)
@@ -142,7 +142,7 @@ func (m *callMemory) arrived(f *front, size int64) int64 {
 	return 0
 }
 
-// settled ends what count has counted for an incomplete Call.
+// settled ends the count of a block of size octets as one with an incomplete Call.
 func (m *callMemory) settled(f *front, size int64) {
 	if f.sends.p == nil {
 		return
@@ -178,7 +178,7 @@ func (m *callMemory) returned(f *front, l *regmem.Lease) {
 	}
 }
 
-// left ends what is counted for the incomplete Calls of f, which has ended.
+// left does what settled does, for all blocks of f, which has ended.
 func (m *callMemory) left(f *front) {
 	if f.sends.p == nil {
 		return

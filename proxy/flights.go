@@ -27,15 +27,17 @@ import (
 //     because the connection to the upstream or the first client connection was lost, the
 //     repeat is sent in its own right, with the same XID, as if it had come at that time.
 //   - A COMPOUND of NFSv4.1 that begins with SEQUENCE is not held: the server executes it once,
-//     whatever connection it comes on (pin.go). It is sent on its own pinned connection at once,
-//     because the one of the client's connection before may be dead.
+//     whatever connection it comes on (pin.go). It is sent at once, on the pinned connection of the
+//     client connection that it came on. The pinned connection that carries the first transmission
+//     may be dead.
 //
-// No connection is closed for it. The other connection may be the client's next one. The first
-// connection may still look alive then: the proxy does not see its FIN while the connection is
-// paused or its loop is busy, and there may never be a FIN. But it may as well be the connection
-// of another client behind the same address that chose the same XID for the same Call as the
-// same user. Nothing tells these two cases apart. Copies of the Reply suit both: no server with a
-// duplicate request cache that sees one address would answer the second client otherwise.
+// The proxy closes no connection because of a repeat. The second connection may be the client's
+// next one. The first connection may still look alive then: the proxy does not see its FIN while
+// the connection is paused or its loop is busy, and there may never be a FIN. But the second may as
+// well be the connection of another client behind the same address that chose the same XID for the
+// same Call as the same user. Nothing tells these two cases apart. Copies of the Reply suit both: no
+// server with a duplicate request cache that sees one address would answer the second client
+// otherwise.
 
 const (
 	// flightLists is how many lists there are. Where 16,000 Calls are in flight, a list has
@@ -47,7 +49,7 @@ const (
 	longestSearch = 64
 )
 
-// flights are the Calls in flight that harm when repeated. They are safe for concurrent use.
+// flights are the Calls in flight that do harm when repeated. They are safe for concurrent use.
 type flights struct {
 	seed  maphash.Seed
 	lists []flightList // flightLists
@@ -109,7 +111,7 @@ func (t *flights) enter(c *call) entry {
 	return entryHeld
 }
 
-// tag hashes what tells c from other Calls, except its arguments, of which the XID depends.
+// tag hashes the XID, the upstream and the address of c. The XID depends on the arguments.
 func (t *flights) tag(c *call) uint64 {
 	addr := c.owner.front.ledger.addr.As16()
 	return maphash.Comparable(t.seed, struct {
@@ -239,8 +241,8 @@ func (c *call) land(here int) {
 	}
 }
 
-// copyReply gives c the Reply that the Call which it repeats has. Without memory for it, c's
-// client is closed and sends the Call again.
+// copyReply gives c a copy of the Reply to of, which c repeats. If there is no memory for the copy,
+// the connection of c's client is closed, and the client sends the Call again.
 func (c *call) copyReply(of *call, here int) {
 	account := c.up.p.replies
 	if here != pool.Elsewhere {

@@ -27,12 +27,13 @@ import (
 //     of them is outstanding, the next ones use the same connection (pool.Flow.Only).
 //   - On a TCP connection none of them goes before another that waits to be written.
 //   - No more than UpstreamOptions.GSSWindow of them are outstanding, and the sequence number of
-//     the next is less than that above the number of the one that was sent first. After
-//     gssPatience the server has seen that Call, wherever it hangs, and it is only counted.
+//     the next is less than GSSWindow above the number of the one that was sent first. After
+//     gssPatience the server has seen that Call, even if it hangs, and only the first of these
+//     two rules holds for it.
 //
-// A context is what the Calls from one address with one handle to one upstream belong to. It is
-// remembered while it has Calls under way, and no longer. Whether a client has destroyed it does not
-// matter. Calls that create a context have no handle and no sequence number, and no order.
+// All Calls from one address with one handle to one upstream are of one context. It is remembered
+// while it has Calls under way, and no longer, so the proxy need not know when a client destroys it.
+// Calls that create a context have no handle and no sequence number, and keep no order.
 
 // gssPatience is how long a Call that was sent may take to get as far as the server's window.
 const gssPatience = 2 * time.Second
@@ -58,10 +59,10 @@ type gssContexts struct {
 }
 
 type gssShard struct {
-	mu   sync.Mutex // guards all below and the contexts; held for no call of another file but settings
+	mu   sync.Mutex // guards all below and the contexts; locked before hosts.mu and Pool.mu
 	all  map[uint64]*gssContext
 	free *gssContext // contexts to use again, linked by next
-	kept int         // how many they are
+	kept int         // length of free
 }
 
 // gssKept is how many contexts a shard keeps to use them again.
@@ -227,7 +228,8 @@ func (c *call) unlink(first, last **call) {
 }
 
 // pump gives the pool as many Calls, one after the other, as may go now. here is the number of the
-// calling loop, or pool.Elsewhere. While one goroutine is in pump, it does that for all.
+// calling loop, or pool.Elsewhere. If another goroutine is in pump, that one goes on, and pump
+// returns at once.
 func (x *gssContext) pump(here int) {
 	s := x.shard
 	s.mu.Lock()
@@ -315,8 +317,8 @@ func (c *call) enterPool(here int) {
 	}
 }
 
-// mayOvertake reports whether c may be written before longer messages that wait, as none of the
-// context's Calls waits behind such a message.
+// mayOvertake reports whether a Call of x may be written before longer messages that wait. It may
+// while none of the context's Calls waits behind such a message.
 func (x *gssContext) mayOvertake() bool {
 	x.shard.mu.Lock()
 	defer x.shard.mu.Unlock()
@@ -388,7 +390,7 @@ func (x *gssContext) leave(c *call, here int) {
 		c.unlink(&x.waiting, &x.last)
 	}
 	c.gss.context = nil
-	// The Call that waits for the connection of the others need not follow any more.
+	// If no Call is outstanding any more, the next one need not wait for the connection of the others.
 	moved := x.outstanding == 0 && x.entering != nil && x.entering.queue.pin == nil && x.pool.Unbind(&x.flow)
 	x.shard.mu.Unlock()
 	if moved {

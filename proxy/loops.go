@@ -17,7 +17,7 @@ type eventLoop struct {
 	tcp   *tcpframe.Loop
 	free  []*call // calls to use again; the loop's
 	batch *pool.Batch
-	ends  bool // endTask is to run at the end of the pass
+	due   bool // endTask is to run at the end of the pass
 
 	credentials credentialKeys
 
@@ -37,8 +37,8 @@ func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
 
 // arrange has endTask run at the end of the pass.
 func (l *eventLoop) arrange() {
-	if !l.ends {
-		l.ends = true
+	if !l.due {
+		l.due = true
 		l.tcp.Finish((*endTask)(l))
 	}
 }
@@ -47,7 +47,7 @@ func (l *eventLoop) arrange() {
 type endTask eventLoop
 
 func (t *endTask) Run() {
-	t.ends = false
+	t.due = false
 	t.batch.Flush()
 	t.metrics.Publish()
 }

@@ -50,9 +50,9 @@ func (p *pin) reweigh(w int) {
 	}
 }
 
-// makeRoom has a client closed for that of f, which needs a pin, if there is a host that has to give
-// way: the one with the most pins, if it has more than that of f would have, as weights have it.
-// u.pins.mu is held.
+// makeRoom closes the connection of another client, so that f, which needs a pin, can have its place.
+// The client is one of the host that has the most pins, divided by its weight. If that is no more
+// than the host of f would have with another pin, makeRoom returns false. u.pins.mu is held.
 func (u *upstream) makeRoom(f *front) bool {
 	ps := &u.pins
 	host, ok := ps.all.Yields(f.ledger.addr, f.ledger.weight)

@@ -12,10 +12,10 @@ import (
 // XIDs on the far side
 //
 // A server's duplicate request cache sees all clients of the bridge at one address, so the XIDs
-// of all clients share one name space: with the clients of other bridges, too, if several
-// bridges have one address. There, sidecars behind their node's address are an example. Two
-// Calls with one XID and the same arguments are one Call to the server. It executes the first,
-// and answers the other from its memory.
+// of all clients share one name space. If several bridges have one address, like sidecars behind
+// the address of their node, the clients of all of them share it. Two Calls with one XID and the
+// same arguments are one Call to the server. It executes the first, and answers the other from
+// its memory.
 //
 // So the proxy gives each Call another XID, which follows from the client's XID by a keyed
 // permutation (xid_permutation.go). The key is made of the bridge's identity, the upstream, the
@@ -33,7 +33,7 @@ import (
 //     the XID and the arguments of another user's Call is not answered from that Call. And a
 //     hundred clients behind one address that use the same XIDs at the same time do not get in
 //     each other's way.
-//   - Who does not know the identity cannot aim at the XIDs of others.
+//   - An attacker that does not know the identity cannot aim at the XIDs of others.
 //
 // Under RPCSEC_GSS the XID is signed and stays as it is.
 //

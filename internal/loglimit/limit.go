@@ -15,8 +15,8 @@ const (
 )
 
 // A Limit permits Burst lines at once, and one more after each Every. Its zero value is ready to
-// use. It is safe for concurrent use. Each kind of line has a Limit of its own, so that a peer
-// who causes many of one kind hides none of another.
+// use. It is safe for concurrent use. Each kind of line has a Limit of its own: a peer that causes
+// many lines of one kind must not suppress those of another.
 type Limit struct {
 	mu         sync.Mutex // guards the fields below; a leaf: call nothing while holding it
 	tokens     float64

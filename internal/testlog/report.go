@@ -35,7 +35,7 @@ type report struct {
 	slow     time.Duration
 	out      io.Writer
 	log      io.Writer
-	failures io.Writer // what failed, once more, for the end of a long run
+	failures io.Writer // gets the failures again, for the end of a long run
 
 	running                 map[[2]string]*test // by package and name
 	failedIn                map[string]int      // failed tests, by package
@@ -152,12 +152,12 @@ func (r *report) packageEnded(t *test, e event) {
 	}
 }
 
-// Bounds on the lines printed of a failed test. The log has all of them.
+// Bounds on the lines printed of a failed test. The log has all of its lines.
 const (
-	saidLines  = 40
-	againLines = 15 // in the failures
-	crashLines = 60 // after the first sign of a crash
-	saidOctets = 400
+	saidLines  = 40  // the last lines, in the output
+	againLines = 15  // the last lines, in the failures
+	crashLines = 60  // lines from the first sign of a crash on, in both
+	saidOctets = 400 // of one line
 )
 
 // fail prints that a test failed and what it said, and writes both to the failures.

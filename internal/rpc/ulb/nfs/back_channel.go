@@ -20,9 +20,9 @@ func backRequest(m []byte, pos int) int {
 }
 
 // BoundBackChannel lowers the longest reverse Call that the CREATE_SESSION in the Call m allows the
-// server to send to most octets, RPC header included: what the way to the client carries. a is the
-// Analysis of m. Without this, a server may send a Call that the bridge has to refuse. The server
-// returns the lower value, and clients accept that.
+// server to send. It may have at most most octets, RPC header included, because the connection to
+// the client carries no longer one. a is the Analysis of m. Without this, a server may send a Call
+// that the bridge has to refuse. The server returns the lower value, and clients accept that.
 //
 // The longest Reply, ca_maxresponsesize, stays: Linux clients before 6.18 end a mount when the
 // server returns less than they sent, and they send no Reply of such a length.
