@@ -7,7 +7,7 @@ import "time"
 const ageing = time.Second
 
 // ages add up what was added in the present age and in the one before, such as Calls that were
-// dispatched. What is older is no longer counted. So no Call has to be looked at when it becomes
+// dispatched. Older Calls are no longer counted. So no Call has to be looked at when it becomes
 // old.
 type ages[N int | int32] struct {
 	age           uint32 // the present age when the counts were last right

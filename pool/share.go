@@ -20,8 +20,8 @@ import (
 //	                      eighth is enough while no other host waits
 //	an eighth or less     if it holds none and has been answered lately
 //
-// Options.Share says how many per cent of the credits the first half has. A host that holds only a
-// few Calls, all of them old, counts as one that holds none if it was answered lately: poor.
+// The half that a host may hold is Options.Share per cent of the credits. A host that has only a few
+// Calls outstanding, all of them old, counts as one that holds none if it was answered lately: poor.
 //
 // A Call is old after one to two seconds. A host is quick if it got so many Replies lately that its
 // Calls take a fraction of a second on average. Credits are scarce if Calls waited and hardly more
@@ -35,11 +35,11 @@ import (
 // may not have it before its Calls are old. While an eighth of the credits or less is free, a few
 // Calls go as newcomers: their hosts hold none and were not answered lately.
 
-// scarcity is for how many ages credits must have been scarce before hosts that are answered
-// may have more than the half.
+// scarcity is the number of ages for which credits must have been scarce before hosts that are
+// answered may have more than the half.
 const scarcity = 3
 
-// remembered is for how many ages a host counts as answered lately.
+// remembered is the number of ages for which a host counts as answered lately after a Reply.
 const remembered = 10
 
 // quickness is how many Replies a host must have got in the last two ages, for each Call that it

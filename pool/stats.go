@@ -14,7 +14,8 @@ type Stats struct {
 	DownSince   time.Time // zero while a connection is up
 }
 
-// Busy reports whether the pool has a Call, waiting or outstanding.
+// Busy reports whether the pool has a Call, waiting or outstanding. It does not see the Calls in a
+// Batch.
 func (p *Pool) Busy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,8 +26,8 @@ import (
 // written.Release, and the client's connection calls Release.
 type call struct {
 	// With 4,096 calls waiting, each cache line costs a miss. The pool and the connection touch
-	// the entry, the state, signed and conn together when they dispatch the call. What most
-	// calls do not need is at the end.
+	// the entry, the state, signed and conn together when they dispatch the call. Fields
+	// that most calls do not need are at the end.
 	entry    pool.Entry // the call as the pool sees it, with the seat whose credit it has
 	state    callState
 	signed   bool          // RPCSEC_GSS: XID and message must not change, and the call is never replayed

@@ -20,7 +20,7 @@ type callState uint8
 
 const (
 	callRead       callState = iota // its client's loop has it: front.begin, rdmaClient.wait
-	callQueued                      // a pool has it, until a credit is free or it has waited too long
+	callQueued                      // its loop's batch or a pool has it, until a credit is free or it has waited too long
 	callDispatched                  // the loop of a connection to the upstream has it, and it has a credit
 	callWaiting                     // it is to be sent again, and a task or a timer has it: fate.go
 	callHeld                        // another call goes first: the call that it repeats (flights.go), or one of its GSS context (gss_context.go)

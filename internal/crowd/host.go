@@ -6,7 +6,7 @@ import (
 )
 
 // A Host is what the bridge counts as one client: all connections from one IPv4 address, or from
-// one IPv6 /64, because whoever has one address of a /64 can have them all. It is a number and
+// one IPv6 /64, because a client that has one address of a /64 can have them all. It is a number and
 // not a [netip.Addr] because the bridge keeps several maps of hosts: a number takes a third of
 // the memory.
 //
