@@ -129,12 +129,17 @@ func (b *attackBed) neighbour() *neighbour {
 	return n
 }
 
-// slowWriter sends WRITEs of 4 MiB at 1 MiB/s until stop is closed, as a client far away does.
+// slowWriter sends WRITEs of 4 MiB at 1 MiB/s until stop is closed, as a client far away does. The
+// bridge must not close it, unless the machine was so busy that it sent nothing for long.
 func (b *attackBed) slowWriter(stop <-chan struct{}) (end func()) {
 	c := b.dialFrom(8, 1)
 	m := testkit.Record(proxytest.WriteCall(1, 1, 4<<20))
+	var longest time.Duration // between two parts
 	write := func(pause time.Duration) error {
+		longest = 0
+		sent := time.Now()
 		for part := range slices.Chunk(m, 64<<10) {
+			longest, sent = max(longest, time.Since(sent)), time.Now()
 			if _, err := c.Write(part); err != nil {
 				return err
 			}
@@ -159,7 +164,13 @@ func (b *attackBed) slowWriter(stop <-chan struct{}) (end func()) {
 				return
 			default:
 			}
-			if err := write(time.Second / 16); err != nil {
+			err := write(time.Second / 16)
+			switch {
+			case err != nil && longest > 400*time.Millisecond:
+				b.T.Logf("WRITE number %d, which paused for %v: %v", n, longest, err)
+				c.Close()
+				c = b.dialFrom(8, 1)
+			case err != nil:
 				b.T.Errorf("WRITE number %d at 1 MiB/s: %v", n, err)
 				return
 			}
