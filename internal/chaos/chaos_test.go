@@ -61,6 +61,7 @@ func TestChaos(t *testing.T) {
 	others.Go(func() { w.health.visit(ctx, w.book) })
 	others.Go(func() { w.blow(ctx) })
 	others.Go(func() { w.conduct(ctx, p, lives) })
+	others.Go(func() { stopWhenBroken(ctx, t, cancel) })
 	watching, unwatch := context.WithCancel(context.Background())
 	others.Go(func() { w.watch(watching) })
 	others.Go(func() { w.tell(watching) })
@@ -74,6 +75,23 @@ func TestChaos(t *testing.T) {
 	w.summary(d)
 	if d >= 10*time.Second && w.book.reverseDone.Load() == 0 {
 		t.Errorf("%s: no Call of a server was answered", s)
+	}
+}
+
+// stopWhenBroken calls stop as soon as a rule is broken. Clients that saw it make no more Calls,
+// so that the rest of a long run would show little.
+func stopWhenBroken(ctx context.Context, t *testing.T, stop func()) {
+	look := time.NewTicker(200 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			if t.Failed() {
+				stop()
+			}
+		}
 	}
 }
 
