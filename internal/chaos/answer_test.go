@@ -220,9 +220,11 @@ func (r *reducedReply) invalidates() (inv fabric.Handle) {
 // send sends the Reply, sometimes twice.
 func (r *reducedReply) send(inv fabric.Handle) {
 	c := r.c
+	book := c.r.server.book
 	if !r.refused {
-		c.r.server.book.write(r.job.id)
+		book.write(r.job.id)
 	}
+	book.replying(r.job.id, "%p XID %#x %v, %d octets inline, Write chunk %v, Reply chunk %v, invalidates %#x, refused %v, fatal %v", c, r.xid, r.h.Proc, len(r.payload), r.write, r.reply, inv, r.refused, r.fatal)
 	switch {
 	case r.fatal: // the connection ends, and the Call may be refused or in limbo
 		c.r.server.book.refuse(r.job.id)

@@ -50,6 +50,7 @@ type entry struct {
 	written  int    // times a server sent all octets of its Reply
 	refused  bool   // a Responder answered RDMA_ERROR
 	answered bool
+	replies  []string // the latest, of any server
 }
 
 // A come is a Call coming to a server.
@@ -140,6 +141,27 @@ func (b *book) refuse(id uint32) {
 	}
 }
 
+// replying notes how a server answers the Call.
+func (b *book) replying(id uint32, format string, args ...any) {
+	how := time.Now().Format("05.000 ") + fmt.Sprintf(format, args...)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e := b.calls[id]; e != nil {
+		e.replies = append(e.replies[max(0, len(e.replies)-7):], how)
+	}
+}
+
+// history tells what the book knows of the Call.
+func (b *book) history(id uint32) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.calls[id]
+	if e == nil {
+		return "nothing is known of it"
+	}
+	return fmt.Sprintf("sent %d times, served %d, written %d, refused: %v, replies: %s", e.sent, e.served, e.written, e.refused, strings.Join(e.replies, "; "))
+}
+
 // write notes that a server is about to send its whole Reply to the Call: all octets of all
 // chunks have been written.
 func (b *book) write(id uint32) {
@@ -163,6 +185,25 @@ func (b *book) match(who string, all map[uint32]*outstanding, m []byte) (xid uin
 	return xid, o
 }
 
+// difference describes where the Reply m is not what was to be.
+func difference(m, want []byte) string {
+	n := min(len(m), len(want))
+	first, last, differ := -1, 0, 0
+	for i := range n {
+		if m[i] != want[i] {
+			if differ++; first < 0 {
+				first = i
+			}
+			last = i
+		}
+	}
+	if first < 0 {
+		return fmt.Sprintf("the first %d are right, of %d", n, len(want))
+	}
+	from, to := max(0, first-4), min(n, first+36)
+	return fmt.Sprintf("of %d octets %d differ, from %d to %d: at %d there is %x, and should be %x", len(want), differ, first, last, from, m[from:to], want[from:to])
+}
+
 // judge checks the Reply m to the Call o of who. It reports whether the Call failed, with
 // SYSTEM_ERR.
 func (b *book) judge(who string, o *outstanding, m []byte) (failed bool) {
@@ -182,7 +223,7 @@ func (b *book) judge(who string, o *outstanding, m []byte) (failed bool) {
 	case o.kind == remove && isRemove && other != o.id:
 		b.wrong("%s: %s was answered from the execution of %s", who, b.name(o.id), b.name(other))
 	default:
-		b.wrong("%s: call %#x (%v) was answered with %d octets that were not written for it: %x", who, o.id, o.kind, len(m), m[:min(len(m), 64)])
+		b.wrong("%s: call %#x (%v) was answered with %d octets that were not written for it: %s; %s", who, o.id, o.kind, len(m), difference(m, replyTo(o.m)), b.history(o.id))
 	}
 	return false
 }

@@ -119,6 +119,7 @@ func (c *tcpConn) answer(j *job) {
 		c.Send(proxytest.WithXID(j.reply, dice.Uint32()|1<<31^xid&(1<<31)))
 	}
 	c.server.book.write(j.id)
+	c.server.book.replying(j.id, "over TCP, XID %#x", xid)
 	c.Send(j.reply)
 	// A client whose connection was lost may have sent the Call again by now, under
 	// the same XID: the second Reply is as good.
