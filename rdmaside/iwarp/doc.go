@@ -19,11 +19,12 @@
 // RFC 5044 Section 6 wants an FPDU verified before DDP sees it. Here a segment's
 // header is checked in full, and then its payload goes to its destination as it
 // arrives, with the CRC computed on the way; an FPDU of 64 KiB is never buffered.
-// This is safe for three reasons. A destination is always memory that the peer may
+// This is safe for four reasons. A destination is always memory that the peer may
 // write at that moment and that the ULP may not read yet. The ULP may read it after a
-// delivery: a Receive's or a Read's completion, or a Send after Writes. And the qp
+// delivery: a Receive's or a Read's completion, or a Send after Writes. The qp
 // delivers nothing before it has found the CRC of the completing FPDU good, and
-// delivers FPDUs in order, so that every earlier CRC was good too.
+// delivers FPDUs in order, so that every earlier CRC was good too. And it delivers
+// what is due before it writes over octets that were written before.
 //
 // On a mismatch the connection ends with Terminate 2/0/02: every Receive and Read is
 // flushed, every handle is invalidated, and the ULP does not read the buffers of that

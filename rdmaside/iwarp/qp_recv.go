@@ -19,7 +19,7 @@ type rxPhase uint8
 
 const (
 	rxHeader rxPhase = iota
-	rxReady          // a whole header waits until completions of Receives are delivered
+	rxReady          // a whole header waits until completions are delivered
 	rxPayload
 	rxTail
 )
@@ -99,7 +99,7 @@ func (q *qp) input(b []byte) []byte {
 				return nil
 			case r.have == wire.ControlLen:
 				q.control()
-			case q.starved():
+			case q.starved() || q.overwrites():
 				r.phase = rxReady
 				return b
 			default:
@@ -134,6 +134,19 @@ func (q *qp) starved() bool {
 	default:
 		return false
 	}
+}
+
+// overwrites reports whether a Write goes to memory where octets are written already, while
+// completions wait for delivery. One of these may be that of a Send after which the ULP reads these
+// octets: it must not find those of the Write, whose CRC was not checked yet. When it has handled
+// the Send, the memory is no longer the peer's. A peer that writes each octet once never gets here.
+func (q *qp) overwrites() bool {
+	if q.rx.op != wire.OpWrite || len(q.cs) == 0 {
+		return false
+	}
+	h := wire.Tagged(q.rx.head[:])
+	r := q.stags.find(h.STag())
+	return r != nil && (r.placed.more != nil || h.TO()-r.to < uint64(r.placed.run))
 }
 
 // hungry reports whether input stopped because completions must be delivered first.

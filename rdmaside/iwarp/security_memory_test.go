@@ -356,6 +356,60 @@ func TestS11_WriteAfterSend(t *testing.T) {
 	}
 }
 
+// S11: a Write over octets that are written already changes nothing that the ULP reads when it
+// handles a Send that came before, also when its CRC shows that it is damaged, or when it does not
+// come whole.
+func TestS11_WriteOverWritten(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		before int // octets written before the Send
+		at     int // where the last Write begins
+		damage func(b []byte) []byte
+	}{
+		{"damaged", 64, 0, func(b []byte) []byte { b[len(b)-9] ^= 1; return b }},
+		{"damaged, at the end", 64, 60, func(b []byte) []byte { b[len(b)-5] ^= 1; return b }},
+		{"half", 64, 0, func(b []byte) []byte { return b[:len(b)-20] }},
+		{"whole", 64, 0, func(b []byte) []byte { return b }},
+		{"behind a gap", -32, 32, func(b []byte) []byte { return b }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &rawPeer{t: t, crc: true, msn: [3]uint32{1, 1, 1}}
+			q, _ := bareQP(qpConfig{crc: true, receives: 4, sends: 4, handlesN: 4})
+			if err := q.postReceive(1, make([]byte, 64)); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 64)
+			reg, err := q.register(buf, fabric.RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			from, n := 0, tt.before
+			if n < 0 { // the end alone
+				from, n = len(buf)+n, -n
+			}
+			good := testkit.Pattern(n, byte(1))
+			b := r.tagged(wire.OpWrite, true, uint32(reg.Handle), reg.Offset+uint64(from), good...)
+			b = append(b, r.seal(r.sendHead(wire.OpSend, true, 0, 0, 0))...)
+			b = append(b, tt.damage(r.tagged(wire.OpWrite, true, uint32(reg.Handle), reg.Offset+uint64(tt.at), bytes.Repeat([]byte{0xaa}, len(buf)-tt.at)...))...)
+			rest := q.input(b)
+			if cs := q.take(); len(cs) != 1 || cs[0].Err != nil {
+				t.Fatalf("completions %+v, want that of the Send", cs)
+			}
+			if !bytes.Equal(buf[from:from+n], good) {
+				t.Errorf("the Send finds % x, and % x was written before it", buf[from:from+n], good)
+			}
+			if !q.hungry() {
+				t.Fatal("the qp does not wait until the Send is handled")
+			}
+			q.invalidate(uint32(reg.Handle))
+			q.input(rest)
+			if !bytes.Equal(buf[from:from+n], good) {
+				t.Errorf("after the handle was invalidated there is % x", buf[from:from+n])
+			}
+		})
+	}
+}
+
 // S12: the provider sends only octets that are registered or posted; pads are zero.
 func TestS12_NoStaleMemory(t *testing.T) {
 	g := newRig(t, rigOptions{})
