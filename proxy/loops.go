@@ -47,9 +47,9 @@ func (l *eventLoop) arrange() {
 type endTask eventLoop
 
 func (t *endTask) Run() {
-	t.due = false
 	t.batch.Flush()
-	t.metrics.Publish()
+	t.metrics.Publish() // with what Flush has counted
+	t.due = false
 }
 
 // Post queues t on the loop. loop.Loop.
