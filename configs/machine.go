@@ -36,3 +36,6 @@ var defaultBudget = budgetFor(MachineMemory())
 func budgetFor(memory Size) Size {
 	return max(1*MiB, min(mostBudget, (memory-heapShare)/2/MiB*MiB))
 }
+
+// DefaultBudget is the default of memory.budget on this machine.
+func DefaultBudget() Size { return defaultBudget }

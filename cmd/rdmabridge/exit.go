@@ -5,6 +5,7 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitWarned = 3 // of doctor
 )
 
 // An exitError is an error that chooses the exit code.

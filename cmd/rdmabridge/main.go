@@ -1,7 +1,7 @@
 // Command rdmabridge carries ONC RPC, NFS above all, between TCP and RDMA.
 //
-// Each verb has a file with its flags: serve.go, check.go, demo.go, explain.go, bench.go and
-// version.go. The verbs share what lies below: service.go runs a bridge until a signal stops
+// Each verb has a file with its flags: serve.go, check.go, doctor.go, demo.go, explain.go, bench.go
+// and version.go. The verbs share what lies below: service.go runs a bridge until a signal stops
 // it, bridge.go puts the parts of a bridge together, options.go and providers.go translate the
 // configuration, reload.go applies a changed one, and handover.go and takeover.go are the two
 // sides of a hand-over.
@@ -13,7 +13,8 @@
 //	   before every Call was answered
 //	2  nothing was attempted: the command line is wrong, or the file cannot be read
 //
-// Explain exits with 1 when it cannot read its input.
+// Explain exits with 1 when it cannot read its input. Doctor exits with 1 when it has found an error,
+// and with 3 when it has found nothing worse than a warning.
 package main
 
 import (
@@ -65,6 +66,6 @@ the file, and run "rdmabridge serve -c FILE".`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
+	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDoctorCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
 	return cmd
 }

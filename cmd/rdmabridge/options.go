@@ -81,11 +81,17 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) (proxy.UpstreamOpt
 		}
 		return o, nil
 	}
+	o.Source = proxySource(u)
+	return o, nil
+}
+
+// proxySource translates the setting source of a TCP upstream.
+func proxySource(u *configs.Upstream) (s proxy.Source) {
 	if u.Source.Address != "" {
-		o.Source.Address = netip.MustParseAddr(u.Source.Address)
+		s.Address = netip.MustParseAddr(u.Source.Address)
 	}
 	if u.Source.Ports != configs.AnyPort {
-		o.Source.Low, o.Source.High = u.Source.Ports.Low, u.Source.Ports.High
+		s.Low, s.High = u.Source.Ports.Low, u.Source.Ports.High
 	}
-	return o, nil
+	return s
 }

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/doctor"
+)
+
+// providerIBVerbs is the name of the provider over the kernel's RDMA devices, which not every build
+// has.
+const providerIBVerbs = "ibverbs"
+
+// doctorNeed returns what c asks of the host.
+func doctorNeed(c *configs.Config) doctor.Need {
+	n := doctor.Need{Configured: true, Memory: uint64(c.Memory.Budget)}
+	for i := range c.Upstreams {
+		if u := &c.Upstreams[i]; u.RDMA() && u.Provider == providerIBVerbs {
+			n.Verbs = true
+			n.Connections += uint64(u.Pool.Connections*len(u.Endpoints) + u.Pool.Pinned)
+		}
+	}
+	for i := range c.Listeners {
+		if l := &c.Listeners[i]; l.RDMA() && l.Provider == providerIBVerbs {
+			n.Verbs = true
+		}
+	}
+	return n
+}
+
+// judgeConfig compares c with this host: what check and serve warn about, and what they would only
+// find out later.
+func judgeConfig(c *configs.Config, p *doctor.Process, fs *doctor.Findings) {
+	for _, w := range c.Warnings() {
+		fs.Add("config-warning", doctor.Warning, "configuration", w)
+	}
+	if w := tooLittleMemory(c.Memory, configs.MachineMemory()); w != "" {
+		fs.Add("memory", doctor.Warning, "memory.budget", w+".",
+			"free -m", fmt.Sprintf("docker run --memory=%dm ...   # or lower memory.budget", memoryNeed(c.Memory)/configs.MiB+1))
+	}
+	judgeDescriptors(c, p, fs)
+	judgePorts(c, p, fs)
+	for i := range c.Listeners {
+		if l := &c.Listeners[i]; l.RDMA() {
+			judgeProvider(l.Provider, "listener "+l.Name, fs)
+		}
+	}
+}
+
+// judgeDescriptors compares RLIMIT_NOFILE with the connections of c, as serve does.
+func judgeDescriptors(c *configs.Config, p *doctor.Process, fs *doctor.Findings) {
+	if p.Descriptors.Hard == 0 {
+		return // it is not known
+	}
+	limit := int(min(p.Descriptors.Hard, 1<<24))
+	have, wanted, reserved := clientDescriptors(c, limit), wantedDescriptors(c), reservedDescriptors(c)
+	if have >= wanted {
+		return
+	}
+	severity := doctor.Warning
+	if reserved > limit {
+		severity = doctor.Error
+	}
+	fs.Add("descriptors", severity, "RLIMIT_NOFILE",
+		fmt.Sprintf("The hard limit is %s. The bridge keeps %d for upstreams and itself, so that %d clients fit, and limits.connections of a listener allows %d.", p.Descriptors.Hard, reserved, have, wanted),
+		fmt.Sprintf("systemctl edit rdmabridge   # and write: [Service] LimitNOFILE=%d", reserved+wanted),
+		fmt.Sprintf("docker run --ulimit nofile=%d ...", reserved+wanted))
+}
+
+// judgePorts reports addresses of listeners at which this process may not listen, and ranges of
+// source ports that are too small.
+func judgePorts(c *configs.Config, p *doctor.Process, fs *doctor.Findings) {
+	for i := range c.Listeners {
+		judgeListen("listener "+c.Listeners[i].Name, c.Listeners[i].Address, p, fs)
+	}
+	if c.RPCBind.Enabled() {
+		judgeListen("rpcbind", c.RPCBind.Address, p, fs)
+	}
+	for i := range c.Upstreams {
+		u := &c.Upstreams[i]
+		have := int(u.Source.Ports.High) - int(u.Source.Ports.Low) + 1
+		if want := u.Pool.Connections + u.Pool.Pinned; !u.RDMA() && u.Source.Ports != configs.AnyPort && u.Pool.Mode != configs.PoolShared && have < want {
+			fs.Add("source-ports", doctor.Warning, "upstream "+u.Name,
+				fmt.Sprintf("source.ports has %d ports for connections to one server, and pool.connections and pool.pinned allow %d connections. Widen the range, or lower pool.pinned to %d.", have, want, max(have-u.Pool.Connections, 0)))
+		}
+	}
+}
+
+// judgeListen reports an address at which this process may not listen.
+func judgeListen(name, address string, p *doctor.Process, fs *doctor.Findings) {
+	_, text, _ := net.SplitHostPort(address)
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 || p.CanBind(uint16(port)) {
+		return
+	}
+	fs.Add("privileged-port", doctor.Error, name, fmt.Sprintf("This process may not listen at %s: the port needs CAP_NET_BIND_SERVICE.", address),
+		"setcap cap_net_bind_service=ep /usr/local/bin/rdmabridge",
+		"systemctl edit rdmabridge   # and write: [Service] AmbientCapabilities=CAP_NET_BIND_SERVICE")
+}
+
+// judgeProvider reports whether this build has a provider.
+func judgeProvider(name, subject string, fs *doctor.Findings) (have bool) {
+	if _, have = providers[name]; !have {
+		fs.Add("provider-missing", doctor.Error, subject,
+			fmt.Sprintf("The configuration has provider %s, and this build has %v.", name, providerNames()), "rdmabridge version")
+	}
+	return have
+}
