@@ -57,7 +57,9 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	host, err := doctor.Examine("/", doctor.KernelSources, examineWait)
+	examined, cancel := context.WithTimeout(ctx, examineWait)
+	host, err := doctor.Examine(examined, "/", doctor.KernelSources)
+	cancel()
 	if err != nil {
 		return failed(err)
 	}

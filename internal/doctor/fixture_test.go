@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -146,7 +146,7 @@ func (f *fixture) write(t testing.TB) (dir string) {
 // examine examines the host.
 func (f *fixture) examine(t testing.TB) *Host {
 	t.Helper()
-	h, err := Examine(f.write(t), f.sources(), time.Minute)
+	h, err := Examine(context.Background(), f.write(t), f.sources())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,9 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"time"
 )
 
 // A Host is what Examine found.
@@ -32,9 +33,9 @@ type Sources struct {
 // KernelSources asks this host's kernel.
 var KernelSources = Sources{kernelInventory, deviceLimits}
 
-// Examine reads the host whose files are below root, which is / except in tests. If that takes
-// longer than wait, it returns a Host that says what it waits for and has nothing else.
-func Examine(root string, s Sources, wait time.Duration) (*Host, error) {
+// Examine reads the host whose files are below root, which is / except in tests. If ctx reaches its
+// deadline first, the result is a Host that says what it waits for and has nothing else.
+func Examine(ctx context.Context, root string, s Sources) (*Host, error) {
 	t, err := openTree(root)
 	if err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
@@ -44,20 +45,22 @@ func Examine(root string, s Sources, wait time.Duration) (*Host, error) {
 		defer t.close()
 		result <- examine(t, s)
 	}()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case h := <-result:
 		return h, nil
-	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if err := context.Cause(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("doctor: %w", err)
 	}
 	h := &Host{incomplete: true, Modules: []Module{}, Devices: []Device{}, Adapters: []Adapter{}, Cgroups: []CgroupLimit{}}
 	h.found.Add("slow", Error, t.reading(),
-		fmt.Sprintf("The kernel has not answered within %v, so that nothing is known of this host's devices. The driver of an RDMA device may hang.", wait),
+		"The kernel has not answered in time, so that nothing is known of this host's devices. The driver of an RDMA device may hang.",
 		"dmesg | tail -50")
 	return h, nil
 }
 
+// examine reads the host.
 func examine(t *tree, s Sources) *Host {
 	h := &Host{}
 	h.Kernel = t.text("/proc/sys/kernel/osrelease")

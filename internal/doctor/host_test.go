@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // TestRXE compares what is known of rxe0 with what rdma-core's tools said in the same guest.
@@ -74,7 +74,7 @@ func TestSIW(t *testing.T) {
 
 // TestWithoutKernel: the files alone tell enough for most findings.
 func TestWithoutKernel(t *testing.T) {
-	h, err := Examine(load(t, "rxe0").write(t), Sources{}, time.Minute)
+	h, err := Examine(t.Context(), load(t, "rxe0").write(t), Sources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,23 +85,30 @@ func TestWithoutKernel(t *testing.T) {
 
 // TestHang: a driver that does not answer is named, and is not waited for.
 func TestHang(t *testing.T) {
-	answer, ended := make(chan struct{}), make(chan struct{})
-	s := load(t, "siw0").sources()
-	s.Limits = func(string) (*Limits, error) {
-		defer close(ended)
-		<-answer
-		return nil, errors.ErrUnsupported
+	for _, cause := range []error{context.DeadlineExceeded, context.Canceled} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		answer, ended := make(chan struct{}), make(chan struct{})
+		s := load(t, "siw0").sources()
+		s.Limits = func(string) (*Limits, error) {
+			defer close(ended)
+			cancel(cause)
+			<-answer
+			return nil, errors.ErrUnsupported
+		}
+		h, err := Examine(ctx, load(t, "siw0").write(t), s)
+		if cause == context.Canceled {
+			if !errors.Is(err, cause) {
+				t.Errorf("%v, want %v", err, cause)
+			}
+		} else {
+			fs := h.Judge(Need{Verbs: true})
+			if err != nil || len(fs) != 1 || fs[0].Code != "slow" || fs[0].Severity != Error || fs[0].Subject != "/dev/infiniband/uverbs0" {
+				t.Errorf("%+v, %v", fs, err)
+			}
+		}
+		close(answer)
+		<-ended
 	}
-	h, err := Examine(load(t, "siw0").write(t), s, 500*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fs := h.Judge(Need{Verbs: true})
-	if len(fs) != 1 || fs[0].Code != "slow" || fs[0].Severity != Error || fs[0].Subject != "/dev/infiniband/uverbs0" {
-		t.Errorf("%+v", fs)
-	}
-	close(answer)
-	<-ended
 }
 
 // TestTree: a tree neither waits for a pipe nor leaves its root, and bounds what it reads.
@@ -134,5 +141,14 @@ func TestTree(t *testing.T) {
 	}
 	if l := tr.list("/"); len(l) != 5 || l[0] != "long" {
 		t.Errorf("%q", l)
+	}
+}
+
+// TestRoCEMTU: the payload and 96 octets of headers fit in the interface's MTU.
+func TestRoCEMTU(t *testing.T) {
+	for mtu, want := range map[int]int{0: 0, 351: 0, 352: 256, 1119: 512, 1120: 1024, 1500: 1024, 4191: 2048, 4192: 4096, 9000: 4096} {
+		if got := roceMTU(mtu); got != want {
+			t.Errorf("MTU %d: %d, want %d", mtu, got, want)
+		}
 	}
 }

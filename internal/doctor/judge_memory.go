@@ -29,16 +29,19 @@ func (h *Host) judgeLockedMemory(n Need, fs *Findings) {
 		fmt.Sprintf("echo '* hard memlock %d' >> /etc/security/limits.conf   # for logins; in KiB", (need+1023)/1024),
 		fmt.Sprintf("docker run --ulimit memlock=%d ...", need),
 	}
+	severity := Note // nobody has asked for it
 	if !p.can(capIPCLock) || siw {
+		if n.Verbs {
+			severity = Error
+		}
 		why := "This process has no CAP_IPC_LOCK, which would exempt it."
 		if p.can(capIPCLock) {
 			why = "This process has CAP_IPC_LOCK, from which siw exempts nobody: other drivers would not apply the limit to it."
 		}
-		fs.Add("locked-memory", n.severity(), "RLIMIT_MEMLOCK",
+		fs.Add("locked-memory", severity, "RLIMIT_MEMLOCK",
 			fmt.Sprintf("The hard limit is %s, and a provider over verbs registers %s: memory.budget with each active device. %s", have, size(need), why), fix...)
 		return
 	}
-	severity := Note
 	if n.Verbs {
 		severity = Warning
 	}

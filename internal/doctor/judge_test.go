@@ -57,10 +57,16 @@ func TestFindings(t *testing.T) {
 		{"rxe", "rxe0", nil, needVerbs, []string{"warning cgroup-rdma /sys/fs/cgroup/box/rdma.max"}, "hca_object is 20"},
 		{"rxe, no configuration", "rxe0", nil, needNothing, nil, ""},
 		{"siw", "siw0", nil, needVerbs, nil, ""},
-		{"port down", "rxe0", func(t *testing.T, f *fixture) { down(t, f, rxePort) }, needNothing,
-			[]string{"warning no-active-port RDMA devices", "warning port-down rxe0 port 1"}, ""},
-		{"port down, and needed", "siw0", func(t *testing.T, f *fixture) { down(t, f, siwPort) }, needVerbs,
-			[]string{"error no-active-port RDMA devices", "warning port-down siw0 port 1"}, ""},
+		{
+			"port down", "rxe0", func(t *testing.T, f *fixture) { down(t, f, rxePort) }, needNothing,
+			[]string{"warning no-active-port RDMA devices", "warning port-down rxe0 port 1"},
+			"",
+		},
+		{
+			"port down, and needed", "siw0", func(t *testing.T, f *fixture) { down(t, f, siwPort) }, needVerbs,
+			[]string{"error no-active-port RDMA devices", "warning port-down siw0 port 1"},
+			"",
+		},
 		{"port down, not needed", "siw0", func(t *testing.T, f *fixture) { down(t, f, siwPort) }, needIWARP, nil, ""},
 		{"InfiniBand", "rxe0", ib, needNothing, nil, ""},
 		{"no subnet manager", "rxe0", func(t *testing.T, f *fixture) {
@@ -81,11 +87,14 @@ func TestFindings(t *testing.T) {
 			f.set(rxePort+"gid_attrs/types/3", gidRoCE1+"\n")
 			f.set("/sys/kernel/config/rdma_cm/rxe0/ports/1/default_roce_mode", gidRoCE1+"\n")
 		}, needNothing, []string{"warning gid-roce-v1 rxe0 port 1"}, "would use GID 3"},
-		{"no modules", "siw0", func(t *testing.T, f *fixture) {
-			f.remove(t, "/sys/module/ib_uverbs")
-			f.remove(t, "/sys/module/rdma_ucm")
-		}, needVerbs,
-			[]string{"error module ib_uverbs", "error module rdma_ucm"}, "modprobe ib_uverbs"},
+		{
+			"no modules", "siw0", func(t *testing.T, f *fixture) {
+				f.remove(t, "/sys/module/ib_uverbs")
+				f.remove(t, "/sys/module/rdma_ucm")
+			}, needVerbs,
+			[]string{"error module ib_uverbs", "error module rdma_ucm"},
+			"modprobe ib_uverbs",
+		},
 		{"built in", "siw0", func(t *testing.T, f *fixture) {
 			f.remove(t, "/sys/module/")
 			f.set("/lib/modules/6.1.0-56-amd64/modules.builtin", "kernel/x/ib-core.ko\nkernel/x/ib_uverbs.ko\nkernel/x/rdma_cm.ko\nkernel/x/rdma_ucm.ko")
@@ -96,10 +105,16 @@ func TestFindings(t *testing.T) {
 			"error module ib_core", "error module ib_uverbs", "error module rdma_cm", "error module rdma_ucm", "error no-device RDMA devices",
 		}, ""},
 		{"locked memory, siw as root", "siw0", func(t *testing.T, f *fixture) { memlock(t, f, "65536") }, needVerbs, []string{"error locked-memory RLIMIT_MEMLOCK"}, "siw exempts nobody"},
-		{"locked memory, rxe as root", "rxe0", func(t *testing.T, f *fixture) { memlock(t, f, "65536"); f.remove(t, "/sys/fs/cgroup/") }, needVerbs,
-			[]string{"warning locked-memory-capability RLIMIT_MEMLOCK"}, "LimitMEMLOCK=4194304"},
-		{"locked memory, rxe as a user", "rxe0", func(t *testing.T, f *fixture) { memlock(t, f, "65536"); user(t, f); f.remove(t, "/sys/fs/cgroup/") }, needVerbs,
-			[]string{"error locked-memory RLIMIT_MEMLOCK"}, "no CAP_IPC_LOCK"},
+		{
+			"locked memory, rxe as root", "rxe0", func(t *testing.T, f *fixture) { memlock(t, f, "65536"); f.remove(t, "/sys/fs/cgroup/") }, needVerbs,
+			[]string{"warning locked-memory-capability RLIMIT_MEMLOCK"},
+			"LimitMEMLOCK=4194304",
+		},
+		{
+			"locked memory, rxe as a user", "rxe0", func(t *testing.T, f *fixture) { memlock(t, f, "65536"); user(t, f); f.remove(t, "/sys/fs/cgroup/") }, needVerbs,
+			[]string{"error locked-memory RLIMIT_MEMLOCK"},
+			"no CAP_IPC_LOCK",
+		},
 		{"locked memory is enough", "rxe0", func(t *testing.T, f *fixture) { memlock(t, f, "4194304"); user(t, f); f.remove(t, "/sys/fs/cgroup/") }, needVerbs, nil, ""},
 		{"locked memory without limit", "siw0", func(t *testing.T, f *fixture) { memlock(t, f, "unlimited"); user(t, f) }, needVerbs, nil, ""},
 		{"cgroup", "rxe0", func(t *testing.T, f *fixture) {
@@ -109,6 +124,10 @@ func TestFindings(t *testing.T) {
 		{"cgroup used up", "rxe0", func(t *testing.T, f *fixture) {
 			f.set("/sys/fs/cgroup/box/rdma.current", "rxe0 hca_handle=2 hca_object=7\n")
 		}, needVerbs, []string{"error cgroup-rdma /sys/fs/cgroup/box/rdma.max"}, "hca_handle is 2 (2 in use)"},
+		{"cgroup above", "rxe0", func(t *testing.T, f *fixture) {
+			f.replace(t, "/proc/self/cgroup", "0::/box", "0::/box/inner/most")
+			f.replace(t, "/sys/fs/cgroup/box/rdma.max", "hca_handle=2", "hca_handle=0")
+		}, needVerbs, []string{"error cgroup-rdma /sys/fs/cgroup/box/rdma.max"}, ""},
 		{"cgroup of version 1", "siw0", func(t *testing.T, f *fixture) {
 			f.set("/proc/self/cgroup", "12:cpu,cpuacct:/a\n4:rdma:/docker/abc\n1:name=systemd:/x\n0::/\n")
 			f.set("/proc/self/mountinfo", "30 23 0:26 /docker /sys/fs/cgroup/rdma rw - cgroup cgroup rw,rdma\n")
@@ -156,6 +175,31 @@ func TestFindings(t *testing.T) {
 				t.Errorf("%q and %q do not say %q", first.Text, first.Fix, tc.says)
 			}
 		})
+	}
+}
+
+// TestCanBind: ports from ip_unprivileged_port_start on are for all, and those below for some.
+func TestCanBind(t *testing.T) {
+	f := load(t, "rxe0")
+	f.set("/proc/sys/net/ipv4/ip_unprivileged_port_start", "600\n")
+	root := f.examine(t).Process
+	f.replace(t, "/proc/self/status", "CapEff:\t000001ffffffffff", "CapEff:\t0000000000000000")
+	user := f.examine(t).Process
+	for port, all := range map[uint16]bool{111: false, 599: false, 600: true, 2049: true} {
+		if !root.CanBind(port) || user.CanBind(port) != all {
+			t.Errorf("port %d: root %v, user %v", port, root.CanBind(port), user.CanBind(port))
+		}
+	}
+}
+
+// TestManyFindings: their number is bounded.
+func TestManyFindings(t *testing.T) {
+	var fs Findings
+	for range 2 * maxFindings {
+		fs.Add("mtu", Note, "", "")
+	}
+	if len(fs) != maxFindings {
+		t.Errorf("%d findings, want %d", len(fs), maxFindings)
 	}
 }
 

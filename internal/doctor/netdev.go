@@ -28,11 +28,11 @@ func examineNetdev(t *tree, name string) *Netdev {
 // rdmaMTUs are the lengths of payload that RDMA packets can have: enum ib_mtu.
 var rdmaMTUs = [...]int{256, 512, 1024, 2048, 4096}
 
-// roceMTU returns the longest payload of RoCE v2 that packets on an interface with an MTU hold:
-// RDMA_OVERHEAD of the kernel's rxe and iboe_get_mtu of ib_addr.h.
+// roceMTU returns the longest payload of RoCE packets on an interface with an MTU, as the kernel's
+// iboe_get_mtu (rdma/ib_addr.h) computes it.
 func roceMTU(mtu int) (most int) {
-	// GRH or IP and UDP headers, BTH, the longest extended header, ICRC: 40 + 12 + 28 + 4.
-	const headers = 84
+	// GRH, UDP, BTH, the longest extended headers, ICRC.
+	const headers = 40 + 8 + 12 + 4 + 28 + 4
 	for _, m := range rdmaMTUs {
 		if m+headers <= mtu {
 			most = m
