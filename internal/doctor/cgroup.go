@@ -48,6 +48,7 @@ type cgroupDir struct{ path, mount string }
 // rdmaCgroups returns where the process's cgroups are that may have an rdma controller. own is
 // /proc/self/cgroup, with lines such as 0::/user.slice (version 2) and 4:rdma:/docker/1 (version 1).
 func rdmaCgroups(own, mountinfo string) (dirs []cgroupDir) {
+	mounts := cgroupMounts(mountinfo)
 	for line := range strings.Lines(own) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 || len(dirs) == 2 {
@@ -57,9 +58,8 @@ func rdmaCgroups(own, mountinfo string) (dirs []cgroupDir) {
 		if !second && !hasWord(f[1], "rdma") {
 			continue
 		}
-		if m, ok := cgroupMount(mountinfo, second); ok {
-			below := strings.TrimPrefix(path.Clean("/"+f[2]), path.Clean("/"+m.root))
-			dirs = append(dirs, cgroupDir{path.Join(m.point, below), m.point})
+		if m := mounts[second]; m.point != "" {
+			dirs = append(dirs, cgroupDir{path.Join(m.point, m.below(f[2])), m.point})
 		}
 	}
 	return dirs
@@ -68,22 +68,37 @@ func rdmaCgroups(own, mountinfo string) (dirs []cgroupDir) {
 // A mountPoint is a line of /proc/self/mountinfo: what is mounted where.
 type mountPoint struct{ root, point string }
 
-// cgroupMount finds where cgroups are mounted: those of version 2, or those of version 1 with the
-// rdma controller.
+// below returns where a cgroup is below the mount point. A cgroup that is not in what is mounted there
+// shows only the limits of the mount point.
+func (m mountPoint) below(cgroup string) string {
+	cgroup, root := path.Clean("/"+cgroup), path.Clean("/"+m.root)
+	if root == "/" {
+		return cgroup
+	}
+	if rest, ok := strings.CutPrefix(cgroup, root+"/"); ok {
+		return rest
+	}
+	return ""
+}
+
+// cgroupMounts finds where cgroups are mounted: with true those of version 2, and with false those
+// of version 1 that have the rdma controller.
 //
 //	30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate
-func cgroupMount(mountinfo string, second bool) (m mountPoint, ok bool) {
+func cgroupMounts(mountinfo string) map[bool]mountPoint {
+	mounts := make(map[bool]mountPoint)
 	for line := range strings.Lines(mountinfo) {
 		before, after, found := strings.Cut(line, " - ")
 		b, a := strings.Fields(before), strings.Fields(after)
 		if !found || len(b) < 5 || len(a) < 3 {
 			continue
 		}
-		if second && a[0] == "cgroup2" || !second && a[0] == "cgroup" && hasWord(a[2], "rdma") {
-			return mountPoint{b[3], path.Clean("/" + b[4])}, true
+		second := a[0] == "cgroup2"
+		if _, have := mounts[second]; !have && (second || a[0] == "cgroup" && hasWord(a[2], "rdma")) {
+			mounts[second] = mountPoint{b[3], path.Clean("/" + b[4])}
 		}
 	}
-	return m, false
+	return mounts
 }
 
 func hasWord(list, word string) bool {

@@ -152,3 +152,20 @@ func TestRoCEMTU(t *testing.T) {
 		}
 	}
 }
+
+// TestCgroupBelow: a mount may show a part of all cgroups.
+func TestCgroupBelow(t *testing.T) {
+	for _, tc := range []struct{ root, cgroup, want string }{
+		{"/", "/a/b", "/a/b"},
+		{"/", "/", "/"},
+		{"/docker/1", "/docker/1/x", "x"},
+		{"/docker/1", "/docker/1", ""},
+		{"/docker/1", "/docker/12/x", ""},
+		{"/docker/1", "/../2", ""},
+		{"/", "/../2", "/2"},
+	} {
+		if got := (mountPoint{root: tc.root}).below(tc.cgroup); got != tc.want {
+			t.Errorf("%s below %s: %q, want %q", tc.cgroup, tc.root, got, tc.want)
+		}
+	}
+}

@@ -89,6 +89,7 @@ func (c *rdmaConversation) null(ctx context.Context, xid uint32, message []byte)
 	}))
 	select {
 	case <-x.donec:
+		c.settle()
 		return x.reply, x.err
 	case <-ctx.Done():
 	}
@@ -99,6 +100,17 @@ func (c *rdmaConversation) null(ctx context.Context, xid uint32, message []byte)
 	case <-time.After(closeWait):
 	}
 	return nil, ctx.Err()
+}
+
+// settle waits until the loop has done what else belongs to a Reply: the grant comes into force after
+// CallDone.
+func (c *rdmaConversation) settle() {
+	done := make(chan struct{})
+	c.r.Loop().Post(loop.TaskFunc(func() { close(done) }))
+	select {
+	case <-done:
+	case <-time.After(closeWait):
+	}
 }
 
 // end ends the connection; a nil err asks for an orderly end.
