@@ -27,6 +27,22 @@ type CopyCounter interface {
 	Copied() int64
 }
 
+// A RemoteInvalidator is a Provider that knows whether the peers of its connections may invalidate
+// its handles with Send With Invalidate. A user of a Provider without this ability does not let
+// them.
+type RemoteInvalidator interface {
+	Provider
+	// RemoteInvalidation reports whether a peer may invalidate each handle of Register, and
+	// Completion.Invalidated tells when one has. It is constant.
+	RemoteInvalidation() bool
+}
+
+// InvalidatesRemotely reports whether peers may invalidate the handles of p's connections.
+func InvalidatesRemotely(p Provider) bool {
+	ri, ok := p.(RemoteInvalidator)
+	return ok && ri.RemoteInvalidation()
+}
+
 // A LimitSetter is a Listener whose limits can change while it listens.
 type LimitSetter interface {
 	Listener

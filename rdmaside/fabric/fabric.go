@@ -164,7 +164,7 @@ type Conn interface {
 type Info struct {
 	Provider    string
 	Local, Peer netip.AddrPort
-	PrivateData []byte // the peer's, without octets that its provider added; not to be changed
+	PrivateData []byte // the peer's, perhaps with zeros that its provider added; not to be changed
 	IRD, ORD    int    // inbound and outbound RDMA Reads that may be outstanding
 	MaxParts    int    // longest Send.Parts and Write.Parts; 0 for no limit
 	MaxMessage  int    // longest Send in octets; 0 for no limit

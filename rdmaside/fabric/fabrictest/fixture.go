@@ -2,6 +2,7 @@ package fabrictest
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -16,7 +17,33 @@ type Fixture struct {
 
 	// Listen is the address to listen at: "127.0.0.1:0".
 	Listen string
+
+	// Diverges lists the promises of package fabric that the device under the provider cannot
+	// keep. A promise that is listed here and kept fails the test, too.
+	Diverges []Divergence
+	// Stranger is another provider of the kind of Dialer, with other peers. It must be set with
+	// SharedHandles.
+	Stranger fabric.Provider
 }
+
+// A Divergence is a promise that some devices cannot keep.
+type Divergence string
+
+// The divergences.
+const (
+	// SharedHandles: a handle is valid on all connections of its provider, and on no
+	// connection of another.
+	SharedHandles Divergence = "a handle is valid on every connection of its provider"
+	// AddressOffsets: the offset of registered memory is its address.
+	AddressOffsets Divergence = "offsets are addresses"
+	// WeakRights: a peer can read memory that is registered for writing only.
+	WeakRights Divergence = "memory registered for RemoteWrite can be read"
+	// PaddedPrivateData: private data have at most 56 octets to the listener and 196 back, and
+	// arrive with zeros behind them.
+	PaddedPrivateData Divergence = "private data are padded, and at most 56 and 196 octets"
+)
+
+func (f *Fixture) diverges(d Divergence) bool { return slices.Contains(f.Diverges, d) }
 
 // NoLimits are ListenOptions without limits.
 func NoLimits() fabric.ListenOptions {

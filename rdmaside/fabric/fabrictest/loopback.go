@@ -57,6 +57,9 @@ func NewLoopback() *Loopback {
 // Name returns "loopback".
 func (p *Loopback) Name() string { return "loopback" }
 
+// RemoteInvalidation implements fabric.RemoteInvalidator.
+func (p *Loopback) RemoteInvalidation() bool { return true }
+
 func (p *Loopback) addr() netip.AddrPort {
 	p.ports++
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), p.ports)

@@ -75,8 +75,9 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	}
 	t.Cleanup(func() { p.end() })
 	if !o.quiet {
-		p.dial.send([]byte("first"))
+		first := p.dial.send([]byte("first"))
 		p.other.waitMessages(1)
+		p.dial.waitDone(first)
 		p.other.mu.Lock()
 		p.other.messages = nil
 		p.other.mu.Unlock()
