@@ -85,6 +85,7 @@ type Arena struct {
 	common *pool  // the part that is not reserved
 	root   *Account
 
+	pinned  atomic.Bool   // an adapter knows the pages
 	epoch   atomic.Uint32 // counts calls of Trim
 	waiting atomic.Int32  // waiters in all accounts
 
@@ -203,9 +204,22 @@ func (a *Arena) Trim() int64 {
 	var n int64
 	for _, p := range *a.pools.Load() {
 		p.reclaim(func(s *slab) bool { return now-s.idleSince > 1 })
-		n += p.discard()
+		if !a.pinned.Load() {
+			n += p.discard()
+		}
 	}
 	return n
+}
+
+// Pin returns the arena's memory for an adapter to register: extents, each of which has the whole
+// of every lease in it. From now on Trim gives no page back to the kernel. The adapter would go on
+// writing to the page that it knew, and the process would read another.
+func (a *Arena) Pin() (extents [][]byte) {
+	a.pinned.Store(true)
+	for b := a.mem; len(b) > 0; b = b[min(len(b), extentSize):] {
+		extents = append(extents, b[:min(len(b), extentSize):min(len(b), extentSize)])
+	}
+	return extents
 }
 
 // Stats is a snapshot of an arena, for gauges.
