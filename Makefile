@@ -10,10 +10,13 @@ CHAOS_TIME ?= 10m
 BENCHTIME ?= 1s
 ROUNDS ?= 9
 
-.PHONY: build test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours install clean
+.PHONY: build build-ibverbs test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
+
+build-ibverbs: ## bin/rdmabridge-ibverbs, which opens rdma-core at run time; needs a C compiler and rdma-core's headers
+	CGO_ENABLED=1 $(GO) build -trimpath -tags ibverbs -o bin/rdmabridge-ibverbs ./cmd/rdmabridge
 
 test: install ## all tests, those against real peers included; less than 15 minutes on two cores
 	./.ci/test.sh
@@ -29,6 +32,7 @@ lint: ## gofumpt, vet for the other byte order, golangci-lint, which also vets, 
 	$(GO) vet -tags nodemo ./cmd/rdmabridge
 	GOARCH=s390x $(GO) vet $(PKGS)
 	$(TOOL) golangci-lint run --build-tags lab $(PKGS)
+	$(TOOL) golangci-lint run --build-tags ibverbs ./rdmaside/ibverbs/... ./cmd/rdmabridge/...
 
 unit: ## all Go tests, with the race detector
 	$(GO) test -race $(PKGS)

@@ -1,0 +1,225 @@
+//go:build ibverbs
+
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// Reasons for which ListenOptions.Refused is called.
+const (
+	refusedAddress      = "address"       // Allow returned false
+	refusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
+	refusedStarting     = "starting"      // MaxStarting
+	refusedStartingAddr = "starting_addr" // MaxStartingPerAddr
+)
+
+// A listener listens with one id. A request is complete when it comes, so there are no silent
+// start-ups: a connection is starting from its request until Accept or Reject has returned.
+type listener struct {
+	p        *Provider
+	e        *engine
+	id       uint64
+	addr     netip.AddrPort
+	incoming func(fabric.Incoming)
+
+	mu       sync.Mutex // guards the rest, and the limits in opts; a leaf
+	opts     fabric.ListenOptions
+	closed   bool
+	conns    int // connections that were passed to incoming and have not ended
+	starting map[netip.Addr]int
+	all      int // sum of starting
+}
+
+var (
+	_ fabric.LimitSetter   = (*listener)(nil)
+	_ fabric.AcceptStopper = (*listener)(nil)
+)
+
+// backlog is how many requests the kernel holds. It drops what comes beyond, and peers repeat it.
+const backlog = 128
+
+// Listen implements fabric.Provider.
+func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fabric.Incoming)) (fabric.Listener, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	at, err := resolveListen(addr)
+	if err != nil {
+		return nil, err
+	}
+	e, err := p.acquire()
+	if err != nil {
+		return nil, err
+	}
+	l := &listener{p: p, e: e, incoming: incoming, opts: o, starting: make(map[netip.Addr]int)}
+	if err := l.listen(at); err != nil {
+		p.release(e)
+		return nil, fmt.Errorf("ibverbs: listen at %v: %w", at, err)
+	}
+	return l, nil
+}
+
+func (l *listener) listen(at netip.AddrPort) (err error) {
+	if l.id, err = createID(l.e.events); err != nil {
+		return err
+	}
+	if err := bindAddr(l.id, at); err != nil {
+		destroyID(l.id)
+		return err
+	}
+	l.e.mu.Lock()
+	l.e.listeners[l.id] = l
+	l.e.mu.Unlock()
+	l.addr, _ = idAddrs(l.id)
+	if err := listenID(l.id, backlog); err != nil {
+		l.forget()
+		return err
+	}
+	return nil
+}
+
+// forget destroys the id. Connections of which incoming knows stay.
+func (l *listener) forget() {
+	l.e.mu.Lock()
+	delete(l.e.listeners, l.id)
+	l.e.mu.Unlock()
+	destroyID(l.id)
+}
+
+// Addr implements fabric.Listener.
+func (l *listener) Addr() netip.AddrPort { return l.addr }
+
+// SetLimits implements fabric.LimitSetter.
+func (l *listener) SetLimits(connections, starting, startingPerAddr int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.opts.MaxConnections, l.opts.MaxStarting, l.opts.MaxStartingPerAddr = connections, starting, startingPerAddr
+}
+
+// StopAccepting implements fabric.AcceptStopper.
+func (l *listener) StopAccepting() error { return l.Close() }
+
+// Close implements fabric.Listener.
+func (l *listener) Close() error {
+	l.mu.Lock()
+	closed := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if closed {
+		return nil
+	}
+	l.forget()
+	l.p.release(l.e)
+	return nil
+}
+
+// event receives an event of the connection manager on the engine's goroutine, which it must not
+// block.
+func (l *listener) event(ev cmEvent) {
+	if ev.event != connectRequest {
+		return
+	}
+	id := l.e.adopt(ev.id)
+	go l.request(id, ev)
+}
+
+// request checks a request and passes it to the owner of the listener.
+func (l *listener) request(id *cmID, ev cmEvent) {
+	_, peer := idAddrs(id.handle)
+	in := &incomingConn{l: l, id: id, ev: ev, peer: peer}
+	if reason, err := l.admit(peer.Addr()); err != nil {
+		_ = rejectID(id.handle, nil)
+		id.destroy()
+		if l.opts.Refused != nil {
+			l.opts.Refused(peer, reason, err)
+		}
+		return
+	}
+	l.incoming(in)
+	if !in.decided {
+		_ = in.Reject(nil)
+	}
+	l.started(peer.Addr())
+}
+
+// admit counts a connection, or returns the reason to refuse it.
+func (l *listener) admit(peer netip.Addr) (reason string, err error) {
+	if l.opts.Allow != nil && !l.opts.Allow(peer) {
+		return refusedAddress, fmt.Errorf("ibverbs: %v is not allowed", peer)
+	}
+	over := func(n, most int) bool { return most > 0 && n >= most }
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return refusedConnections, net.ErrClosed
+	case over(l.starting[peer], l.opts.MaxStartingPerAddr):
+		return refusedStartingAddr, fmt.Errorf("ibverbs: %w: %d connections starting from %v", fabric.ErrLimit, l.starting[peer], peer)
+	case over(l.all, l.opts.MaxStarting):
+		return refusedStarting, fmt.Errorf("ibverbs: %w: %d connections starting", fabric.ErrLimit, l.all)
+	}
+	if n := l.conns; over(n, l.opts.MaxConnections) {
+		l.mu.Unlock()
+		room := l.opts.MakeRoom != nil && l.opts.MakeRoom(peer)
+		l.mu.Lock()
+		if !room {
+			return refusedConnections, fmt.Errorf("ibverbs: %w: %d connections", fabric.ErrLimit, n)
+		}
+	}
+	if err := l.p.admit(); err != nil {
+		return refusedConnections, err
+	}
+	if _, err := l.p.acquire(); err != nil { // the engine outlives the listener
+		l.p.conns.Add(-1)
+		return refusedConnections, err
+	}
+	l.conns++
+	l.all++
+	l.starting[peer]++
+	return "", nil
+}
+
+// started counts a connection off those that are starting.
+func (l *listener) started(peer netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all--
+	if l.starting[peer]--; l.starting[peer] == 0 {
+		delete(l.starting, peer)
+	}
+}
+
+// ended counts a connection off. It may block.
+func (l *listener) ended() {
+	l.mu.Lock()
+	l.conns--
+	l.mu.Unlock()
+	l.p.conns.Add(-1)
+	l.p.release(l.e)
+}
+
+// resolveListen returns the address to listen at. An empty host means all addresses.
+func resolveListen(addr string) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddrPort(addr); err == nil {
+		return a, nil
+	}
+	a, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("ibverbs: %w", err)
+	}
+	ip, ok := netip.AddrFromSlice(a.IP)
+	if !ok {
+		if a.IP != nil {
+			return netip.AddrPort{}, errors.New("ibverbs: no address in " + addr)
+		}
+		ip = netip.IPv6Unspecified()
+	}
+	return netip.AddrPortFrom(ip.Unmap(), uint16(a.Port)), nil
+}

@@ -1,0 +1,58 @@
+package ibverbs
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestQuirks(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, q := range quirks {
+		if q.Driver == "" || seen[q.Driver] || q.Source == "" {
+			t.Errorf("row %+v: no driver, a driver that has a row, or no source", q)
+		}
+		seen[q.Driver] = true
+		if got, known := QuirksOf(q.Driver); !known || got != q {
+			t.Errorf("QuirksOf(%s) = %+v, %v", q.Driver, got, known)
+		}
+		if run := strings.HasPrefix(q.Source, "run on"); q.Proved != run {
+			t.Errorf("%s: proved %v, source %q", q.Driver, q.Proved, q.Source)
+		}
+	}
+	q, known := QuirksOf("new_driver")
+	if known || q.Driver != "new_driver" || q.Refused != "" || q.Windows != WindowsNone || q.Source == "" {
+		t.Errorf("QuirksOf(new_driver) = %+v, %v", q, known)
+	}
+	if q, _ := QuirksOf("efa"); q.Refused == "" {
+		t.Error("efa is not refused")
+	}
+}
+
+func TestDriverOf(t *testing.T) {
+	class := t.TempDir()
+	drivers := filepath.Join(class, "drivers", "mlx5_core")
+	if err := os.MkdirAll(drivers, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(class, "mlx5_0", "device"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(drivers, filepath.Join(class, "mlx5_0", "device", "driver")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		device string
+		iwarp  bool
+		want   string
+	}{
+		{"mlx5_0", false, "mlx5_core"},
+		{"rxe0", false, "rxe"},
+		{"storage", true, "siw"},
+	} {
+		if got := DriverOf(class, tt.device, tt.iwarp); got != tt.want {
+			t.Errorf("DriverOf(%s, %v) = %s, want %s", tt.device, tt.iwarp, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+//go:build !ibverbs
+
+package ibverbs
+
+import (
+	"fmt"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+)
+
+// Compiled says whether the program was built with the tag ibverbs.
+const Compiled = false
+
+// New returns ErrUnavailable.
+func New(Options) (fabric.Provider, error) {
+	return nil, Available()
+}
+
+// Available returns why New fails.
+func Available() error {
+	return fmt.Errorf("%w: this program was built without the tag ibverbs; build it with CGO_ENABLED=1 go build -tags ibverbs", ErrUnavailable)
+}
