@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -9,7 +10,21 @@ import (
 // because package configs imports no other package of the bridge.
 type Known struct {
 	Providers []string                         // RDMA providers that are built in
+	Provider  func(name string) error          // why a provider cannot be used; nil asks Providers
 	Program   func(name string) (uint32, bool) // RPC program by name; nil knows numbers only
+}
+
+// checkProvider returns why a provider cannot be used.
+func (k Known) checkProvider(name string) error {
+	if k.Provider != nil {
+		if err := k.Provider(name); err != nil {
+			return err
+		}
+	}
+	if !slices.Contains(k.Providers, name) {
+		return fmt.Errorf("this build has no provider %q; write %s", name, alternatives(k.Providers))
+	}
+	return nil
 }
 
 // ResolveProgram returns the number of an RPC program.

@@ -1,7 +1,5 @@
 package configs
 
-import "slices"
-
 // Inline has the inline thresholds of RFC 8166 Section 3.3.2, one for each direction.
 // RFC 8797 lowers them to what the peer offers.
 type Inline struct {
@@ -37,8 +35,10 @@ func checkInline(path string, s Size, r *report) {
 }
 
 func checkProvider(path, provider string, w IWARP, k Known, r *report) {
-	if provider != "" && !slices.Contains(k.Providers, provider) && !r.has(path+".provider") {
-		r.addf(path+".provider", "this build has no provider %q; write %s", provider, alternatives(k.Providers))
+	if provider != "" && !r.has(path+".provider") {
+		if err := k.checkProvider(provider); err != nil {
+			r.addf(path+".provider", "%v", err)
+		}
 	}
 	if provider == ProviderIWARP {
 		r.oneOf(path+".iwarp.fpdu", w.FPDU, fpduEMSS, FPDUMax)

@@ -4,7 +4,8 @@ import "fmt"
 
 // The words of settings that code compares.
 const (
-	ProviderIWARP = "iwarp"
+	ProviderIWARP   = "iwarp"
+	ProviderIBVerbs = "ibverbs"
 
 	FPDUMax  = "max"
 	fpduEMSS = "emss"

@@ -57,7 +57,7 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		o, err := listenerOptions(l, b.log)
+		o, err := listenerOptions(l, b.arena.Pin, b.log)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -66,7 +66,7 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 	}
 	for i := range c.Upstreams {
 		u := c.Upstreams[i]
-		o, err := upstreamOptions(&u, b.log)
+		o, err := upstreamOptions(&u, b.arena.Pin, b.log)
 		if err != nil {
 			return nil, nil, nil, err
 		}

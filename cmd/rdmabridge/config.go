@@ -12,6 +12,7 @@ import (
 // known tells package configs which providers and programs this build knows.
 var known = configs.Known{
 	Providers: providerNames(),
+	Provider:  providerError,
 	Program:   oncrpc.ProgramByName,
 }
 

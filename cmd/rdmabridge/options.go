@@ -11,7 +11,7 @@ import (
 )
 
 // listenerOptions translates a listener of the configuration for package proxy.
-func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOptions, error) {
+func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (proxy.ListenerOptions, error) {
 	o := proxy.ListenerOptions{
 		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
 		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
@@ -24,7 +24,7 @@ func listenerOptions(l *configs.Listener, log zerolog.Logger) (proxy.ListenerOpt
 	}
 	if l.RDMA() {
 		var err error
-		if o.Provider, err = listenerProvider(l, log); err != nil {
+		if o.Provider, err = listenerProvider(l, memory, log); err != nil {
 			return o, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
 		o.MaxStarting, o.MaxStartingPerAddress = l.Limits.Starting, l.Limits.StartingPerAddress
@@ -62,7 +62,7 @@ var poolModes = map[string]proxy.Mode{
 const slowStart = 16
 
 // upstreamOptions translates an upstream of the configuration for package proxy.
-func upstreamOptions(u *configs.Upstream, log zerolog.Logger) (proxy.UpstreamOptions, error) {
+func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (proxy.UpstreamOptions, error) {
 	o := proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
@@ -76,7 +76,7 @@ func upstreamOptions(u *configs.Upstream, log zerolog.Logger) (proxy.UpstreamOpt
 	}
 	if u.RDMA() {
 		var err error
-		if o.Provider, err = upstreamProvider(u, log); err != nil {
+		if o.Provider, err = upstreamProvider(u, memory, log); err != nil {
 			return o, fmt.Errorf("upstream %s: %w", u.Name, err)
 		}
 		return o, nil

@@ -33,7 +33,7 @@ upstreams:
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		o, err := listenerOptions(l, zerolog.Nop())
+		o, err := listenerOptions(l, nil, zerolog.Nop())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func checkExplicit(t *testing.T, what string, options any, zero []string) {
 // upstream returns the options of u.
 func upstream(t *testing.T, u *configs.Upstream) proxy.UpstreamOptions {
 	t.Helper()
-	o, err := upstreamOptions(u, zerolog.Nop())
+	o, err := upstreamOptions(u, nil, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,18 +12,34 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/ibverbs"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
 // providers has a constructor for each RDMA provider of this build, by the name that
 // the setting `provider` and the flag --provider use. A new provider needs its own
 // package, a line here, and its settings in package configs.
-var providers = map[string]func(providerSettings) (fabric.Provider, error){
-	configs.ProviderIWARP: newIWARP,
+var providers = builtProviders()
+
+func builtProviders() map[string]func(providerSettings) (fabric.Provider, error) {
+	m := map[string]func(providerSettings) (fabric.Provider, error){configs.ProviderIWARP: newIWARP}
+	if ibverbs.Compiled {
+		m[configs.ProviderIBVerbs] = newIBVerbs
+	}
+	return m
 }
 
 // providerNames lists the keys of providers in order.
 func providerNames() []string { return slices.Sorted(maps.Keys(providers)) }
+
+// providerError returns why this build, or this host, cannot use a provider of which this program
+// knows. It opens rdma-core only if name is ibverbs.
+func providerError(name string) error {
+	if name == configs.ProviderIBVerbs {
+		return ibverbs.Available()
+	}
+	return nil
+}
 
 // providerSettings is everything that a provider is made from. A constructor uses what
 // its provider knows and ignores the rest. A duration that is negative means no bound.
@@ -34,6 +50,10 @@ type providerSettings struct {
 	start    time.Duration // bounds setting up a connection from a client
 	progress time.Duration // bounds how long a peer may stall in the middle of a message
 	silent   time.Duration // bounds how long the peer's host may acknowledge nothing
+
+	// memory returns the extents of the arena, which keeps its pages from then on. It is nil
+	// where there is no arena.
+	memory func() [][]byte
 
 	listens bool // a listener, which bounds its connections itself, owns the provider
 	log     zerolog.Logger
@@ -51,19 +71,19 @@ func toolProvider(name string, w configs.IWARP, log zerolog.Logger) (fabric.Prov
 }
 
 // listenerProvider makes the provider of an RDMA listener.
-func listenerProvider(l *configs.Listener, log zerolog.Logger) (fabric.Provider, error) {
+func listenerProvider(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[l.Provider](providerSettings{
-		iwarp: l.IWARP,
-		dial:  -1, start: l.Timeouts.Start.Value(), progress: l.Timeouts.Stall.Value(), silent: -1,
+		iwarp: l.IWARP, memory: memory,
+		dial: -1, start: l.Timeouts.Start.Value(), progress: l.Timeouts.Stall.Value(), silent: -1,
 		listens: true, log: log.With().Str("listener", l.Name).Logger(),
 	})
 }
 
 // upstreamProvider makes the provider of an RDMA upstream.
-func upstreamProvider(u *configs.Upstream, log zerolog.Logger) (fabric.Provider, error) {
+func upstreamProvider(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[u.Provider](providerSettings{
-		iwarp: u.IWARP,
-		dial:  pool.AloneTimes * u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
+		iwarp: u.IWARP, memory: memory,
+		dial: pool.AloneTimes * u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
 		// A server whose process is stopped reads nothing. Its Calls run into their
 		// deadline, so the connection need not fail earlier.
 		progress: u.Timeouts.Call.Value(),
@@ -85,4 +105,18 @@ func newIWARP(s providerSettings) (fabric.Provider, error) {
 		o.MaxConnections = -1
 	}
 	return iwarp.New(o)
+}
+
+// newIBVerbs is the constructor of provider ibverbs.
+func newIBVerbs(s providerSettings) (fabric.Provider, error) {
+	o := ibverbs.Options{
+		DialTimeout: s.dial, AcceptTimeout: s.start, SilentTimeout: max(s.silent, 0), Log: s.log,
+	}
+	if s.memory != nil {
+		o.Memory = s.memory()
+	}
+	if s.listens {
+		o.MaxConnections = -1
+	}
+	return ibverbs.New(o)
 }

@@ -31,7 +31,7 @@ upstreams:
 		t.Fatal(err)
 	}
 	x := &throng{Harness: proxytest.NewHarness(t, 64<<20)}
-	lo, err := listenerOptions(&c.Listeners[0], x.Log)
+	lo, err := listenerOptions(&c.Listeners[0], nil, x.Log)
 	if err != nil {
 		t.Fatal(err)
 	}

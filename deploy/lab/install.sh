@@ -1,7 +1,7 @@
 #!/bin/bash
 # install.sh installs what the lab needs, as root on Debian 12:
 #
-#   packages   QEMU, the NFS and RDMA tools, Kerberos, ACL tools, fio, libnfs-utils,
+#   packages   QEMU, the NFS and RDMA tools, rdma-core's headers, Kerberos, ACL tools, fio, libnfs-utils,
 #              tshark, nfs-ganesha.
 #   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed. The file
 #              vmlinux-VERSION has it as ELF, which boots without the 5 s of decompression
@@ -28,6 +28,7 @@ built_revision=4 # increase this whenever the build of modules below changes
 packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
+    libibverbs-dev librdmacm-dev
     krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs
     fio libnfs-utils tcpdump tshark nfs-ganesha nfs-ganesha-vfs
 )

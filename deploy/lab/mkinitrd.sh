@@ -69,6 +69,8 @@ done
 # Ceph, Gluster and others, of which fio needs none here: to load them takes a second of emulation.
 stub /usr/bin/fio librbd.so.1 librados.so.2 libgfapi.so.0 libnbd.so.0 libpmemblk.so.1 libpmem.so.1
 libdir=/usr/lib/x86_64-linux-gnu
+# rdmabridge opens these two at run time, so ldd does not know of them.
+for b in $libdir/libibverbs.so.1 $libdir/librdmacm.so.1; do copy_with_libs "$b"; done
 for p in rxe siw; do
     copy_with_libs "$libdir/libibverbs/lib$p-rdmav34.so"
     cp "/etc/libibverbs.d/$p.driver" "$root/etc/libibverbs.d/"

@@ -1,0 +1,208 @@
+//go:build lab
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The tests of provider ibverbs run in the guest, which has the devices: rxe, which is RoCE v2, and
+// siw, which is iWARP. The bridge and both its peers are in one guest:
+//
+//	the guest's NFS client -- TCP  --> rdmabridge -- verbs --> the guest's knfsd
+//	the guest's NFS client -- RDMA --> rdmabridge -- TCP   --> the guest's knfsd
+func TestLabVerbsRXE(t *testing.T) { testVerbs(t, "rxe") }
+
+func TestLabVerbsSIW(t *testing.T) { testVerbs(t, "siw") }
+
+func testVerbs(t *testing.T, driver string) {
+	needLab(t)
+	g := newGuest(t, packGuest(t), "--mem", "3072", "--append", "lab.server=1 lab.rdma="+driver)
+	g.launch(t)
+	run(t, 10*time.Minute, "go", "test", "-c", "-tags", "ibverbs", "-o", filepath.Join(g.dir, "ibverbs.test"), "../../rdmaside/ibverbs")
+	run(t, 10*time.Minute, "go", "build", "-tags", "ibverbs", "-o", filepath.Join(g.dir, "rdmabridge"), ".")
+	g.ready(t)
+
+	t.Run("fabric", func(t *testing.T) { testVerbsFabric(t, g, driver) })
+	t.Run("missing", func(t *testing.T) { testVerbsMissing(t, g) })
+	t.Run("requester", func(t *testing.T) { testVerbsRequester(t, g) })
+	t.Run("responder", func(t *testing.T) { testVerbsResponder(t, g) })
+}
+
+// testVerbsFabric runs the suite that every provider passes.
+func testVerbsFabric(t *testing.T, g *guest, driver string) {
+	out := g.job(t, 5*time.Minute, "RDMABRIDGE_VERBS=10.0.2.15 RDMABRIDGE_VERBS_DRIVER="+driver+
+		" /host/ibverbs.test -test.v -test.timeout 280s")
+	if n := strings.Count(out, "\n    --- PASS: TestFabric/"); n < 40 || strings.Contains(out, "--- SKIP") {
+		t.Errorf("%d tests of the suite passed, or some were skipped:\n%s", n, tail([]byte(out), 60))
+	}
+}
+
+// Configurations of the bridge in the guest.
+const (
+	verbsRequester = `
+listeners:
+  - {name: nfs, address: "127.0.0.1:12049", transport: tcp, upstream: storage, routes: [{program: mount, upstream: mountd}], limits: {connections: 64}}
+upstreams:
+  - {name: storage, transport: rdma, provider: ibverbs, endpoints: ["10.0.2.15:20049"], pool: {connections: 4, credits: 32}}
+  - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:20048"]}
+memory: {budget: 256MiB}
+admin: {address: "127.0.0.1:9090"}
+log: {level: info, format: json}
+`
+	verbsResponder = `
+listeners:
+  - {name: nfs, address: "10.0.2.15:20100", transport: rdma, provider: ibverbs, upstream: storage, limits: {connections: 64}}
+  - {name: nfs-2, address: "10.0.2.15:20101", transport: rdma, provider: ibverbs, upstream: storage, limits: {connections: 64}}
+upstreams:
+  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:2049"], pool: {connections: 4}}
+memory: {budget: 256MiB}
+admin: {address: "127.0.0.1:9090"}
+log: {level: info, format: json}
+`
+)
+
+// testVerbsMissing checks what the program says where a part of rdma-core is missing, and that it
+// needs none for iwarp.
+func testVerbsMissing(t *testing.T, g *guest) {
+	for name, text := range map[string]string{"ibverbs": verbsRequester, "iwarp": strings.ReplaceAll(verbsRequester, "ibverbs", "iwarp")} {
+		if err := os.WriteFile(filepath.Join(g.dir, name+".yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := g.job(t, time.Minute, `
+for lib in libibverbs librdmacm; do
+    paths=$(find /lib /usr/lib -name $lib.so.1)
+    for p in $paths; do mv $p $p.hidden; done
+    /host/rdmabridge check -c /host/ibverbs.yaml && echo "accepted without $lib"
+    /host/rdmabridge check -c /host/iwarp.yaml || echo "iwarp refused without $lib"
+    for p in $paths; do mv $p.hidden $p; done
+done
+/host/rdmabridge check -c /host/ibverbs.yaml`)
+	for _, want := range []string{
+		`ibverbs.yaml:5: upstreams\[0\].provider: .*libibverbs.so.1: cannot open shared object file.*install rdma-core`,
+		`ibverbs.yaml:5: upstreams\[0\].provider: .*librdmacm.so.1: cannot open shared object file.*install rdma-core`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no line %q in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "accepted without") || strings.Contains(out, "refused without") || strings.Count(out, "good:") != 3 {
+		t.Errorf("check said\n%s", out)
+	}
+}
+
+// A guestBridge is a bridge that runs in the guest.
+type guestBridge struct {
+	g   *guest
+	job *guestJob
+}
+
+// startInGuest starts a bridge as a user of the guest. Its log is the output of its job.
+func startInGuest(t *testing.T, g *guest, config, user string) *guestBridge {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(g.dir, "bridge.yaml"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := &guestBridge{g, g.begin(t, fmt.Sprintf(`ulimit -l unlimited; ulimit -n 65536
+echo $$ > /tmp/bridge.pid
+exec su -s /bin/sh %s -c 'exec /host/rdmabridge serve -c /host/bridge.yaml'`, user))}
+	g.job(t, time.Minute, `until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do
+    sleep 0.2
+    [ -e /proc/$(cat /tmp/bridge.pid) ] || exit 1
+done`)
+	return b
+}
+
+// sum returns the sum of the series whose names begin with rdmabridge_ and prefix.
+func (b *guestBridge) sum(t *testing.T, prefix string) (sum float64) {
+	t.Helper()
+	for line := range strings.Lines(b.g.job(t, time.Minute, "wget -q -O - http://127.0.0.1:9090/metrics")) {
+		if rest, ok := strings.CutPrefix(line, "rdmabridge_"+prefix); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " ")+1:]), 64)
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			sum += v
+		}
+	}
+	return sum
+}
+
+// stop drains the bridge, and fails if it has complained of something that does not contain allowed.
+func (b *guestBridge) stop(t *testing.T, allowed string) {
+	t.Helper()
+	b.g.job(t, time.Minute, "kill $(cat /tmp/bridge.pid)")
+	log := b.job.wait(t, 20*time.Minute) // since its start
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, `"level":"info"`) && (allowed == "" || !strings.Contains(line, allowed)) {
+			t.Errorf("the bridge complained: %s", line)
+		}
+	}
+}
+
+// verbsFiles is a selection of the file tests.
+const verbsFiles = "NAMES=500 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh"
+
+// testVerbsRequester: clients on TCP, server on RDMA, and the bridge as an ordinary user.
+func testVerbsRequester(t *testing.T, g *guest) {
+	b := startInGuest(t, g, verbsRequester, "nobody")
+	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
+	for _, v := range []string{"3", "4.1"} {
+		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
+	}
+	for _, v := range []string{"3", "4.2"} {
+		t.Run("read/"+v, func(t *testing.T) {
+			before := b.sum(t, `requester_calls_total{call="inline",reply="write_chunk"`)
+			g.job(t, 2*time.Minute, far.script("/lab/read.sh", v))
+			if n := b.sum(t, `requester_calls_total{call="inline",reply="write_chunk"`) - before; n < 32 {
+				t.Errorf("%.0f Replies had a Write chunk, want 32 or more", n)
+			}
+		})
+	}
+	if n := b.sum(t, `requester_calls_total{call="read_chunk"`); n == 0 {
+		t.Error("no Call had a Read chunk")
+	}
+	t.Run("restart", func(t *testing.T) { testVerbsRestart(t, b) })
+	t.Run("drain", func(t *testing.T) { b.stop(t, `"message":"no connection to upstream"`) })
+}
+
+// testVerbsRestart: the server is stopped and started, and the bridge connects again.
+func testVerbsRestart(t *testing.T, b *guestBridge) {
+	g := b.g
+	g.job(t, 2*time.Minute, `/lab/knfsd.sh stop
+n=0; until ! wget -q -O /dev/null http://127.0.0.1:9090/readyz || [ $n = 300 ]; do sleep 0.1; n=$((n + 1)); done
+/lab/knfsd.sh start
+until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do sleep 0.2; done`)
+	g.job(t, 2*time.Minute, farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}.script("/lab/read.sh", "3"))
+}
+
+// testVerbsResponder: clients on RDMA, server on TCP.
+func testVerbsResponder(t *testing.T, g *guest) {
+	b := startInGuest(t, g, verbsResponder, "root")
+	far := farEnd{nfs: 20100, mount: 20048, host: "10.0.2.15", env: "PROTO=rdma PORT2=20101"}
+	for _, v := range []string{"3", "4.1"} {
+		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
+	}
+	t.Run("read/4.2", func(t *testing.T) { g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2")) })
+	for _, chunks := range []string{`responder_calls_total{call="pulled"`, `responder_replies_total{listener="nfs",reply="write_chunk"`} {
+		if b.sum(t, chunks) == 0 {
+			t.Errorf("%s is 0", chunks)
+		}
+	}
+	t.Run("recall", func(t *testing.T) {
+		g.job(t, 3*time.Minute, far.script("IDLE=2 /lab/recall.sh", "4.1"))
+		calls, replies := b.sum(t, "responder_reverse_calls_total"), b.sum(t, "responder_reverse_replies_total")
+		if calls < 3 || replies != calls {
+			t.Errorf("%.0f Calls of the server to clients, %.0f answered", calls, replies)
+		}
+	})
+	t.Run("drain", func(t *testing.T) { b.stop(t, "") })
+}

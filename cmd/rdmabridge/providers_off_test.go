@@ -1,0 +1,33 @@
+//go:build !ibverbs
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestNotBuilt: a configuration that asks for ibverbs gets one line that names the build.
+func TestNotBuilt(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	text := `
+listeners:
+  - {name: nfs, address: "127.0.0.1:0", transport: tcp, upstream: storage}
+upstreams:
+  - {name: storage, transport: rdma, provider: ibverbs, endpoints: ["127.0.0.1:20049"]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"check", "serve"} {
+		var out, errOut bytes.Buffer
+		code := execute([]string{verb, "-c", file}, &out, &errOut)
+		said := out.String() + errOut.String()
+		if code != exitFailed || strings.Count(said, "-tags ibverbs") != 1 || !strings.Contains(said, "config.yaml:5: upstreams[0].provider: ") {
+			t.Errorf("%s: exit code %d\n%s", verb, code, said)
+		}
+	}
+}
