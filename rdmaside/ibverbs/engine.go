@@ -23,7 +23,7 @@ type engine struct {
 	poller *poller
 	donec  chan struct{} // closed when the goroutine has ended
 
-	mu        sync.Mutex // guards the rest; a leaf
+	mu        sync.Mutex // guards the rest; a leaf, but for what newDomain does
 	ids       map[uint64]*cmID
 	listeners map[uint64]*listener
 	domains   map[uint64]*domain // by device context

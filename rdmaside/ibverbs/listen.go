@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
@@ -25,12 +26,13 @@ const (
 type listener struct {
 	p        *Provider
 	e        *engine
-	id       uint64
 	addr     netip.AddrPort
 	incoming func(fabric.Incoming)
+	closedc  chan struct{} // closed by Close
 
-	mu       sync.Mutex // guards the rest, and the limits in opts; a leaf
+	mu       sync.Mutex // guards the rest, and the limits in opts; taken before engine.mu
 	opts     fabric.ListenOptions
+	id       uint64 // 0 while its device is away
 	closed   bool
 	conns    int // connections that were passed to incoming and have not ended
 	starting map[netip.Addr]int
@@ -58,7 +60,7 @@ func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 	if err != nil {
 		return nil, err
 	}
-	l := &listener{p: p, e: e, incoming: incoming, opts: o, starting: make(map[netip.Addr]int)}
+	l := &listener{p: p, e: e, incoming: incoming, closedc: make(chan struct{}), opts: o, starting: make(map[netip.Addr]int)}
 	if err := l.listen(at); err != nil {
 		p.release(e)
 		return nil, fmt.Errorf("ibverbs: listen at %v: %w", at, err)
@@ -66,19 +68,30 @@ func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 	return l, nil
 }
 
-func (l *listener) listen(at netip.AddrPort) (err error) {
-	if l.id, err = createID(l.e.events); err != nil {
+// listen makes the id, unless Close was called.
+func (l *listener) listen(at netip.AddrPort) error {
+	id, err := createID(l.e.events)
+	if err != nil {
 		return err
 	}
-	if err := bindAddr(l.id, at); err != nil {
-		destroyID(l.id)
+	if err := bindAddr(id, at); err != nil {
+		destroyID(id)
 		return err
+	}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		destroyID(id)
+		return net.ErrClosed
+	}
+	if l.id = id; !l.addr.IsValid() {
+		l.addr, _ = idAddrs(id)
 	}
 	l.e.mu.Lock()
-	l.e.listeners[l.id] = l
+	l.e.listeners[id] = l
 	l.e.mu.Unlock()
-	l.addr, _ = idAddrs(l.id)
-	if err := listenID(l.id, backlog); err != nil {
+	l.mu.Unlock()
+	if err := listenID(id, backlog); err != nil {
 		l.forget()
 		return err
 	}
@@ -87,10 +100,37 @@ func (l *listener) listen(at netip.AddrPort) (err error) {
 
 // forget destroys the id. Connections of which incoming knows stay.
 func (l *listener) forget() {
+	l.mu.Lock()
+	id := l.id
+	l.id = 0
 	l.e.mu.Lock()
-	delete(l.e.listeners, l.id)
+	delete(l.e.listeners, id)
 	l.e.mu.Unlock()
-	destroyID(l.id)
+	l.mu.Unlock()
+	if id != 0 {
+		destroyID(id)
+	}
+}
+
+// relistenEvery is how often a listener whose device is away looks whether it is back.
+const relistenEvery = time.Second
+
+// removed follows the removal of the device. The kernel removes it when its ids are destroyed, and
+// the listener listens again when a device has its address.
+func (l *listener) removed() {
+	l.forget()
+	l.p.opts.Log.Warn().Stringer("address", l.addr).Msg("the listener's RDMA device was removed; it listens again when a device has its address")
+	for {
+		select {
+		case <-l.closedc:
+			return
+		case <-time.After(relistenEvery):
+		}
+		if err := l.listen(l.addr); err == nil {
+			l.p.opts.Log.Info().Stringer("address", l.addr).Msg("listening again")
+			return
+		}
+	}
 }
 
 // Addr implements fabric.Listener.
@@ -115,6 +155,7 @@ func (l *listener) Close() error {
 	if closed {
 		return nil
 	}
+	close(l.closedc)
 	l.forget()
 	l.p.release(l.e)
 	return nil
@@ -123,11 +164,12 @@ func (l *listener) Close() error {
 // event receives an event of the connection manager on the engine's goroutine, which it must not
 // block.
 func (l *listener) event(ev cmEvent) {
-	if ev.event != connectRequest {
-		return
+	switch ev.event {
+	case connectRequest:
+		go l.request(l.e.adopt(ev.id), ev)
+	case deviceRemoval:
+		go l.removed()
 	}
-	id := l.e.adopt(ev.id)
-	go l.request(id, ev)
 }
 
 // request checks a request and passes it to the owner of the listener.
