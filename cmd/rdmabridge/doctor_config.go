@@ -100,11 +100,16 @@ func judgeListen(name, address string, p *doctor.Process, fs *doctor.Findings) {
 		"systemctl edit rdmabridge   # and write: [Service] AmbientCapabilities=CAP_NET_BIND_SERVICE")
 }
 
-// judgeProvider reports whether this build has a provider.
+// judgeProvider reports whether this build, on this host, has a provider.
 func judgeProvider(name, subject string, fs *doctor.Findings) (have bool) {
 	if _, have = providers[name]; !have {
 		fs.Add("provider-missing", doctor.Error, subject,
 			fmt.Sprintf("The configuration has provider %s, and this build has %v.", name, providerNames()), "rdmabridge version")
+		return false
 	}
-	return have
+	if err := providerError(name); err != nil {
+		fs.Add("provider-missing", doctor.Error, subject, fmt.Sprintf("Provider %s cannot be used: %v.", name, err), "apt-get install rdma-core ibverbs-providers")
+		return false
+	}
+	return true
 }

@@ -67,7 +67,7 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 			// A server on siw loses its listener when a client gives up early: README.md.
 			t.Connect *= pool.AloneTimes
 			if missing = !judgeProvider(u.Provider, "upstream "+u.Name, fs); !missing {
-				if t.Provider, err = upstreamProvider(u, zerolog.Nop()); err != nil {
+				if t.Provider, err = upstreamProvider(u, nil, zerolog.Nop()); err != nil {
 					return nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 				}
 			}
