@@ -1,10 +1,12 @@
 package doctor
 
 import (
+	"bytes"
 	"encoding/hex"
 	"net/netip"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -75,7 +77,9 @@ func privateData(b []byte) *PrivateData {
 	if !ok {
 		return nil
 	}
-	return &PrivateData{hex.EncodeToString(b[:min(len(b), 64)]), p.RemoteInvalidation, p.SendSize, p.RecvSize}
+	// RoCE and InfiniBand fill the rest of the longest private data with zeros.
+	b = b[:min(xdr.Roundup(len(bytes.TrimRight(b, "\x00"))), len(b), 64)]
+	return &PrivateData{hex.EncodeToString(b), p.RemoteInvalidation, p.SendSize, p.RecvSize}
 }
 
 // newEndpoint returns what is known of a Target before it is asked.

@@ -48,9 +48,11 @@ func (t *Target) judgeDial(err error, fs *Findings) {
 			"ping -c 3 "+shellWord(host), "nc -vz "+shellWord(host)+" "+port)
 	case errors.As(err, &dial) && dial.Op == "dial":
 		fs.Add("endpoint-unreachable", Error, t.subject(), fmt.Sprintf("The endpoint cannot be reached: %v.", err), "ip route get "+shellWord(host))
+	case errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
+		fs.Add("endpoint-unreachable", Error, t.subject(), fmt.Sprintf("No RDMA device leads to the endpoint: %v.", err), "rdma link show", "ip route get "+shellWord(host))
 	default:
 		fs.Add("endpoint-refused", Error, t.subject(),
-			fmt.Sprintf("The connection does not come about: %v. The server may speak another protocol at this port.", err), t.listenFix(port)...)
+			fmt.Sprintf("The connection does not come about: %v. Perhaps nothing listens at this port, or the server speaks another protocol there.", err), t.listenFix(port)...)
 	}
 }
 

@@ -2,10 +2,14 @@ package doctor
 
 import (
 	"bufio"
+	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +20,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
@@ -220,6 +225,39 @@ func TestNoPrivateData(t *testing.T) {
 		target.judgeConnection(&Endpoint{PrivateData: privateData([]byte(b)), CallInline: 4096, ReplyInline: 4096, Credits: 8}, &fs)
 		if (want == "") != (len(fs) == 0) || want != "" && fs[0].Code != want {
 			t.Errorf("%x: %+v, want %s", b, fs, want)
+		}
+	}
+}
+
+// TestDialErrors: errors of providers that the tests do not have.
+func TestDialErrors(t *testing.T) {
+	target := Target{RDMA: true, Name: "ibverbs", Address: "10.0.0.1:20049"}
+	for _, tc := range []struct {
+		err  error
+		code string
+	}{
+		{fmt.Errorf("ibverbs: resolve route: %w", syscall.ENODEV), "endpoint-unreachable"},
+		{fmt.Errorf("ibverbs: resolve address: %w", syscall.EINVAL), "endpoint-unreachable"},
+		{fmt.Errorf("ibverbs: %w", fabric.ErrRejected), "endpoint-refused"},
+		{fmt.Errorf("ibverbs: %w", context.DeadlineExceeded), "endpoint-unreachable"},
+		{errors.New("ibverbs: odd"), "endpoint-refused"},
+	} {
+		var fs Findings
+		target.judgeDial(tc.err, &fs)
+		if len(fs) != 1 || fs[0].Code != tc.code || fs[0].Severity != Error {
+			t.Errorf("%v: %+v, want %s", tc.err, fs, tc.code)
+		}
+	}
+}
+
+// TestPaddedPrivateData: RoCE has zeros after the private data.
+func TestPaddedPrivateData(t *testing.T) {
+	for b, want := range map[string]string{
+		"\xf6\xab\x0e\x18\x01\x00\x03\x03" + strings.Repeat("\x00", 188): "f6ab0e1801000303",
+		"\xf6\xab\x0e\x18\x01\x00\x00\x00" + strings.Repeat("\x00", 48):  "f6ab0e1801000000",
+	} {
+		if p := privateData([]byte(b)); p == nil || p.Hex != want {
+			t.Errorf("%x: %+v, want %s", b, p, want)
 		}
 	}
 }
