@@ -99,7 +99,7 @@ func (f *doctorFlags) load(fs *doctor.Findings) (*configs.Config, error) {
 		return c, nil
 	}
 	more := known
-	more.Providers = append([]string{providerIBVerbs}, known.Providers...)
+	more.Providers = append([]string{configs.ProviderIBVerbs}, known.Providers...)
 	more.Provider = nil // judgeProvider says why one cannot be used
 	if c, err := configs.LoadFile(f.config, more); err == nil {
 		return c, nil

@@ -9,21 +9,17 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/doctor"
 )
 
-// providerIBVerbs is the name of the provider over the kernel's RDMA devices, which not every build
-// has.
-const providerIBVerbs = "ibverbs"
-
 // doctorNeed returns what c asks of the host.
 func doctorNeed(c *configs.Config) doctor.Need {
 	n := doctor.Need{Configured: true, Memory: uint64(c.Memory.Budget)}
 	for i := range c.Upstreams {
-		if u := &c.Upstreams[i]; u.RDMA() && u.Provider == providerIBVerbs {
+		if u := &c.Upstreams[i]; u.RDMA() && u.Provider == configs.ProviderIBVerbs {
 			n.Verbs = true
 			n.Connections += uint64(u.Pool.Connections*len(u.Endpoints) + u.Pool.Pinned)
 		}
 	}
 	for i := range c.Listeners {
-		if l := &c.Listeners[i]; l.RDMA() && l.Provider == providerIBVerbs {
+		if l := &c.Listeners[i]; l.RDMA() && l.Provider == configs.ProviderIBVerbs {
 			n.Verbs = true
 		}
 	}

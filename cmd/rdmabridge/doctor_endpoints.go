@@ -73,7 +73,7 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 			}
 		}
 		for _, address := range u.Endpoints {
-			if t.Address = address; u.Provider == providerIBVerbs && u.RDMA() {
+			if t.Address = address; u.Provider == configs.ProviderIBVerbs && u.RDMA() {
 				host.JudgePath(&t, fs)
 			}
 			switch {
