@@ -63,7 +63,7 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return failed(err)
 	}
-	need := doctor.Need{Memory: uint64(configs.DefaultBudget()), Configured: f.config != ""}
+	need := doctor.Need{Memory: 2 * uint64(configs.DefaultBudget()), Configured: f.config != ""}
 	var endpoints []doctor.Endpoint
 	if c != nil {
 		need = doctorNeed(c)

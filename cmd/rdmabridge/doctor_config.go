@@ -11,18 +11,21 @@ import (
 
 // doctorNeed returns what c asks of the host.
 func doctorNeed(c *configs.Config) doctor.Need {
-	n := doctor.Need{Configured: true, Memory: uint64(c.Memory.Budget)}
+	n := doctor.Need{Configured: true}
+	users := 0 // upstreams and listeners; each registers the arena
 	for i := range c.Upstreams {
 		if u := &c.Upstreams[i]; u.RDMA() && u.Provider == configs.ProviderIBVerbs {
-			n.Verbs = true
+			users++
 			n.Connections += uint64(u.Pool.Connections*len(u.Endpoints) + u.Pool.Pinned)
 		}
 	}
 	for i := range c.Listeners {
 		if l := &c.Listeners[i]; l.RDMA() && l.Provider == configs.ProviderIBVerbs {
-			n.Verbs = true
+			users++
 		}
 	}
+	// The memory of Calls with chunks is registered once more: docs/ibverbs.md.
+	n.Verbs, n.Memory = users > 0, uint64(c.Memory.Budget)*uint64(max(users, 1)+1)
 	return n
 }
 

@@ -4,22 +4,19 @@ import "fmt"
 
 // judgeLockedMemory compares RLIMIT_MEMLOCK with the memory that a provider over verbs registers.
 //
-// Registered memory is locked, and the kernel counts it for the user's processes each by itself;
-// memory that is registered with two devices counts twice. Drivers over ib_umem, which are all of
+// Registered memory is locked, and the kernel counts it for each process by itself; memory that is
+// registered twice counts twice. Drivers over ib_umem, which are all of
 // adapters and rxe, do not apply the limit to a process with CAP_IPC_LOCK. siw applies it to all.
 func (h *Host) judgeLockedMemory(n Need, fs *Findings) {
 	p := &h.Process
 	if !p.known || n.Memory == 0 || len(h.Devices) == 0 {
 		return
 	}
-	active, siw := uint64(0), false
+	siw := false
 	for i := range h.Devices {
-		if h.Devices[i].active() {
-			active++
-			siw = siw || h.Devices[i].Driver == "siw"
-		}
+		siw = siw || h.Devices[i].Driver == "siw" && h.Devices[i].active()
 	}
-	need := n.Memory * max(active, 1)
+	need := n.Memory
 	if p.LockedMemory.allows(need) {
 		return
 	}
@@ -30,22 +27,26 @@ func (h *Host) judgeLockedMemory(n Need, fs *Findings) {
 		fmt.Sprintf("docker run --ulimit memlock=%d ...", need),
 	}
 	severity := Note // nobody has asked for it
-	if !p.can(capIPCLock) || siw {
+	exempt := p.can(capIPCLock) && !p.namespaced
+	if !exempt || siw {
 		if n.Verbs {
 			severity = Error
 		}
 		why := "This process has no CAP_IPC_LOCK, which would exempt it."
-		if p.can(capIPCLock) {
+		switch {
+		case p.can(capIPCLock) && p.namespaced:
+			why = "This process has CAP_IPC_LOCK in a user namespace only, as root has in some containers, and drivers do not count that."
+		case exempt:
 			why = "This process has CAP_IPC_LOCK, from which siw exempts nobody: other drivers would not apply the limit to it."
 		}
 		fs.Add("locked-memory", severity, "RLIMIT_MEMLOCK",
-			fmt.Sprintf("The hard limit is %s, and a provider over verbs registers %s: memory.budget with each active device. %s", have, size(need), why), fix...)
+			fmt.Sprintf("The hard limit is %s, and a provider over verbs may register %s. %s", have, size(need), why), fix...)
 		return
 	}
 	if n.Verbs {
 		severity = Warning
 	}
 	fs.Add("locked-memory-capability", severity, "RLIMIT_MEMLOCK",
-		fmt.Sprintf("The hard limit is %s, less than the %s that a provider over verbs registers. This process has CAP_IPC_LOCK and is not held to it. A bridge of another user, or in a container without that capability, is.", have, size(need)),
+		fmt.Sprintf("The hard limit is %s, less than the %s that a provider over verbs may register. This process has CAP_IPC_LOCK and is not held to it. A bridge of another user, or in a container without that capability, is.", have, size(need)),
 		append([]string{"setpriv --reuid=rdmabridge --clear-groups --inh-caps=-all rdmabridge doctor   # as the bridge's user"}, fix...)...)
 }

@@ -115,6 +115,16 @@ func TestFindings(t *testing.T) {
 			[]string{"error locked-memory RLIMIT_MEMLOCK"},
 			"no CAP_IPC_LOCK",
 		},
+		{"locked memory, root of a user namespace", "rxe0", func(t *testing.T, f *fixture) {
+			memlock(t, f, "65536")
+			f.set("/proc/self/uid_map", "         0       1000          1\n")
+			f.remove(t, "/sys/fs/cgroup/")
+		}, needVerbs, []string{"error locked-memory RLIMIT_MEMLOCK"}, "in a user namespace only"},
+		{"locked memory, root of the first user namespace", "rxe0", func(t *testing.T, f *fixture) {
+			memlock(t, f, "65536")
+			f.set("/proc/self/uid_map", "         0          0 4294967295\n")
+			f.remove(t, "/sys/fs/cgroup/")
+		}, needVerbs, []string{"warning locked-memory-capability RLIMIT_MEMLOCK"}, ""},
 		{"locked memory is enough", "rxe0", func(t *testing.T, f *fixture) { memlock(t, f, "4194304"); user(t, f); f.remove(t, "/sys/fs/cgroup/") }, needVerbs, nil, ""},
 		{"locked memory without limit", "siw0", func(t *testing.T, f *fixture) { memlock(t, f, "unlimited"); user(t, f) }, needVerbs, nil, ""},
 		{"cgroup", "rxe0", func(t *testing.T, f *fixture) {

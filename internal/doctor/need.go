@@ -7,7 +7,7 @@ type Need struct {
 	Configured bool
 	// Verbs says that a provider of the configuration uses the kernel's RDMA devices.
 	Verbs bool
-	// Memory is how many octets such a provider registers with each device.
+	// Memory is how many octets such a provider may have registered at a time.
 	Memory uint64
 	// Connections is how many connections such a provider may have.
 	Connections uint64

@@ -26,7 +26,8 @@ type Process struct {
 	Descriptors  Limit  // RLIMIT_NOFILE
 	Unprivileged uint64 // the first port that every process may use
 
-	known bool // RLIMIT_MEMLOCK was there
+	known      bool // RLIMIT_MEMLOCK was there
+	namespaced bool // in a user namespace, whose capabilities mean nothing to drivers
 }
 
 // can reports whether a capability is in effect.
@@ -42,6 +43,9 @@ func examineProcess(t *tree, fs *Findings) Process {
 	p := Process{User: -1, Unprivileged: 1024}
 	if n, ok := number(t.text("/proc/sys/net/ipv4/ip_unprivileged_port_start")); ok {
 		p.Unprivileged = n
+	}
+	if f := strings.Fields(t.text("/proc/self/uid_map")); len(f) > 0 {
+		p.namespaced = strings.Join(f, " ") != "0 0 4294967295"
 	}
 	b, err := t.read("/proc/self/limits")
 	if err == nil {
