@@ -199,8 +199,10 @@ func (c *conn) discard() {
 func (c *conn) destroy() {
 	_ = destroyCQ(c.cq)
 	c.d.leave(c)
-	c.id.destroy()
+	// librdmacm closes the context of a removed device with the last id on it, so the domain ends
+	// before.
 	c.d.release()
+	c.id.destroy()
 	c.ended()
 }
 
