@@ -83,7 +83,9 @@ computing() {
     tests verbs 10s -race -tags ibverbs -vet=off -count=1 -skip '^TestFabric$' ./rdmaside/ibverbs
 }
 computing &
-for lab in $(git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6-); do
+# Those of the ibverbs provider and of doctor are not among them yet: with seven guests at once on
+# two CPUs, each waits longer than its tests do. make lab-test runs all, one after the other.
+for lab in $(git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6- | grep -vE '^TestLab(Verbs|Doctor)'); do
     RDMABRIDGE_LAB=1 tests "${lab#Test}" 1s -tags lab -vet=off -count=1 -timeout 25m -run "^$lab\$" ./cmd/rdmabridge &
 done
 wait
