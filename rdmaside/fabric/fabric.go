@@ -193,6 +193,26 @@ type ConnOptions struct {
 	ORD      int // outbound Reads wanted; default 0
 }
 
+// Bounded returns o with its defaults, and with the bounds that every provider has. mostIRD and
+// mostORD are the provider's own, for the Reads.
+func (o ConnOptions) Bounded(mostIRD, mostORD int) ConnOptions {
+	def := func(v *int, d, most int) {
+		switch {
+		case *v == 0:
+			*v = d
+		case *v < 0:
+			*v = 0
+		}
+		*v = min(*v, most)
+	}
+	def(&o.Receives, 256, 1<<20)
+	def(&o.Sends, 1024, 1<<20)
+	def(&o.Handles, 4096, 1<<22)
+	def(&o.IRD, 32, mostIRD)
+	def(&o.ORD, 0, mostORD)
+	return o
+}
+
 // A Provider is an implementation of RDMA.
 type Provider interface {
 	// Name is the name of the provider in the configuration and in metrics.

@@ -216,20 +216,7 @@ var sysClass = filepath.Join("/sys", "class", "infiniband")
 
 // connOptions returns o with defaults, bounded by what the device can do.
 func connOptions(o fabric.ConnOptions, d *device) (fabric.ConnOptions, error) {
-	def := func(v *int, d, most int) {
-		switch {
-		case *v == 0:
-			*v = d
-		case *v < 0:
-			*v = 0
-		}
-		*v = min(*v, most)
-	}
-	def(&o.Receives, 256, 1<<20)
-	def(&o.Sends, 1024, 1<<20)
-	def(&o.Handles, 4096, 1<<22)
-	def(&o.IRD, 32, min(d.maxIRD, maxReads))
-	def(&o.ORD, 0, min(d.maxORD, maxReads))
+	o = o.Bounded(min(d.maxIRD, maxReads), min(d.maxORD, maxReads))
 	if o.Receives > d.maxWR {
 		return o, fmt.Errorf("ibverbs: device %s: %w: a queue of %d Receives, at most %d", d.name, fabric.ErrLimit, o.Receives, d.maxWR)
 	}

@@ -69,21 +69,7 @@ func connOptions(o fabric.ConnOptions) (fabric.ConnOptions, error) {
 	if len(o.PrivateData) > maxPrivate {
 		return o, fmt.Errorf("iwarp: private data of %d octets, at most %d", len(o.PrivateData), maxPrivate)
 	}
-	def := func(v *int, d, most int) {
-		switch {
-		case *v == 0:
-			*v = d
-		case *v < 0:
-			*v = 0
-		}
-		*v = min(*v, most)
-	}
-	def(&o.Receives, 256, 1<<20)
-	def(&o.Sends, 1024, 1<<20)
-	def(&o.Handles, 4096, 1<<22)
-	def(&o.IRD, 32, maxReads)
-	def(&o.ORD, 0, maxReads)
-	return o, nil
+	return o.Bounded(maxReads, maxReads), nil
 }
 
 func (p *Provider) flags() wire.FrameFlags {
