@@ -103,9 +103,10 @@ func (b *Batch) Flush() {
 func (b *Batch) settle(part *batchPart) {
 	p, calls, credits := part.pool, part.calls, part.credits
 	var after aftermath
+	now := time.Now() // once, and not under the lock
 	for len(credits) > 0 || calls.head != nil {
 		n := min(len(credits), mostAtOnce)
-		b.handOver(p, credits[:n], &calls, &after)
+		b.handOver(p, credits[:n], &calls, now, &after)
 		credits = credits[n:]
 	}
 	clear(part.credits)
@@ -114,7 +115,6 @@ func (b *Batch) settle(part *batchPart) {
 
 	// From here on b may be used again: dispatching a Call, or refusing one, may add others.
 	p.metrics.queued.Add(after.queued)
-	now := time.Now()
 	for i := range b.out {
 		o := &b.out[i]
 		if o.waited {
@@ -151,7 +151,7 @@ type aftermath struct {
 
 // handOver gives the credits back, lets queued Calls take them, and submits the first of calls. It
 // adds the Calls to dispatch to b.out.
-func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, after *aftermath) {
+func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time, after *aftermath) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range credits {
@@ -173,7 +173,6 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, after *afterm
 	if len(credits) > 0 && p.shares() {
 		after.more = after.more || p.more()
 	}
-	now := time.Now()
 	for n := 0; n < mostAtOnce && calls.head != nil; n++ {
 		e := calls.pop()
 		switch m, keeps, err := p.submit(e, b.here, now); {

@@ -5,8 +5,9 @@ import "time"
 // Submit dispatches e, or queues it. here is the affinity of the calling loop. e.Flow
 // and e.Cost must be set. If Submit returns an error, e still belongs to the caller.
 func (p *Pool) Submit(e *Entry, here int) error {
+	now := time.Now()
 	p.mu.Lock()
-	m, keeps, err := p.submit(e, here, time.Now())
+	m, keeps, err := p.submit(e, here, now)
 	p.mu.Unlock()
 	switch {
 	case err != nil:
