@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http/httptest"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -58,6 +61,9 @@ type twin struct {
 	calls  int
 	octets int
 	done   map[uint32]int // NFSv3 Calls that succeeded, by procedure
+
+	mu     sync.Mutex                  // guards pinned
+	pinned map[*proxytest.TCPConn]bool // connections of rest that have brought NFSv4.2
 }
 
 func (x *twin) clock() time.Time { return time.Unix(1_700_000_000+x.now.Load(), 123456789) }
@@ -67,13 +73,24 @@ func (x *twin) nfsServer() string {
 	return startDemoNFS(x.t, demo.Options{Clock: x.clock, Seed: 0x7072697661746531})
 }
 
-func (x *twin) restServer() *proxytest.TCPServer {
-	s, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{})
+func (x *twin) restServer(b proxytest.Behaviour) *proxytest.TCPServer {
+	s, err := proxytest.ListenTCP("127.0.0.1:0", b)
 	if err != nil {
 		x.t.Fatal(err)
 	}
 	x.t.Cleanup(s.Close)
 	return s
+}
+
+// noteConn notes the connections of x.rest that the rear bridge has pinned for a client.
+func (x *twin) noteConn(c *oncrpc.Call, from *proxytest.TCPConn) (reply []byte, taken bool) {
+	args := c.Message[c.Args:]
+	if c.Program == oncrpc.ProgramNFS && c.Version == 4 && len(args) >= 8 && binary.BigEndian.Uint32(args[4:]) == 2 {
+		x.mu.Lock()
+		x.pinned[from] = true
+		x.mu.Unlock()
+	}
+	return nil, false
 }
 
 func (x *twin) client(addr string) *proxytest.Client {
@@ -97,10 +114,10 @@ func (x *twin) bridge(text string) *bridge {
 }
 
 func newTwin(t *testing.T) *twin {
-	x := &twin{t: t, done: make(map[uint32]int)}
+	x := &twin{t: t, done: make(map[uint32]int), pinned: make(map[*proxytest.TCPConn]bool)}
 	server := x.client(x.nfsServer())
-	x.direct = map[uint32]*proxytest.Client{oncrpc.ProgramNFS: server, oncrpc.ProgramMount: server, 0: x.client(x.restServer().Addr())}
-	x.rest = x.restServer()
+	x.direct = map[uint32]*proxytest.Client{oncrpc.ProgramNFS: server, oncrpc.ProgramMount: server, 0: x.client(x.restServer(proxytest.Behaviour{}).Addr())}
+	x.rest = x.restServer(proxytest.Behaviour{InterceptTCP: x.noteConn})
 	x.rear = x.bridge(fmt.Sprintf(rearBridge, x.nfsServer(), x.rest.Addr()))
 	x.front = x.bridge(fmt.Sprintf(frontBridge, x.rear.proxy.Addr("middle")))
 	for _, b := range []*bridge{x.rear, x.front} {
@@ -463,12 +480,14 @@ func TestTwoBridges(t *testing.T) {
 // callBack lets the server call each client through both bridges.
 func (x *twin) callBack() {
 	x.t.Helper()
-	conns := x.rest.Conns()
-	if len(conns) != 2+len(x.across) {
-		x.t.Fatalf("%d connections", len(conns))
+	x.mu.Lock()
+	conns := slices.Collect(maps.Keys(x.pinned))
+	x.mu.Unlock()
+	if len(conns) != len(x.across) {
+		x.t.Fatalf("%d connections have brought NFSv4.2, want one for each of %d clients", len(conns), len(x.across))
 	}
 	called := make(map[*proxytest.Client]bool)
-	for _, conn := range conns[2:] {
+	for _, conn := range conns {
 		for j := range 20 {
 			m, r := proxytest.CallbackCall(uint32(j), 7*j), proxytest.CallbackReply(uint32(j), 11*j)
 			conn.Call(m, 0)

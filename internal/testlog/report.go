@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -154,11 +155,15 @@ func (r *report) packageEnded(t *test, e event) {
 
 // Bounds on the lines printed of a failed test. The log has all of its lines.
 const (
-	saidLines  = 40  // the last lines, in the output
-	againLines = 15  // the last lines, in the failures
-	crashLines = 60  // lines from the first sign of a crash on, in both
-	saidOctets = 400 // of one line
+	saidLines    = 40  // the last lines, in the output
+	againLines   = 10  // the last lines, in the failures
+	crashLines   = 60  // lines from the first sign of a crash on, in both
+	messageLines = 5   // messages of the test before the last lines, in both
+	saidOctets   = 400 // of one line
 )
+
+// message matches what testing.T prints: the place in a test's file, and the first line of a message.
+var message = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
 
 // fail prints that a test failed and what it said, and writes both to the failures.
 func (r *report) fail(t *test, format string, args ...any) {
@@ -168,8 +173,8 @@ func (r *report) fail(t *test, format string, args ...any) {
 	fmt.Fprintf(r.failures, "FAIL  %s: %s\n%s", r.name, line, t.said(againLines))
 }
 
-// said returns the last n lines that a failed test printed. When it crashed, the lines of the
-// crash come first.
+// said returns the last n lines that a failed test printed. The lines of a crash and the first
+// messages of the test come before them: a long log may follow the message that says what failed.
 func (t *test) said(n int) string {
 	rest := t.output
 	crash := slices.IndexFunc(rest, func(line string) bool {
@@ -181,8 +186,14 @@ func (t *test) said(n int) string {
 		end := min(crash+crashLines, len(rest))
 		show, rest = rest[crash:end:end], rest[end:]
 	}
+	end := last(rest, n)
+	for _, line := range rest[:len(rest)-len(end)] {
+		if len(show) < messageLines && message.MatchString(line) {
+			show = append(show, line)
+		}
+	}
 	var text strings.Builder
-	for _, line := range append(show, last(rest, n)...) {
+	for _, line := range append(show, end...) {
 		line = strings.TrimRight(line, "\n")
 		text.WriteString("    " + line[:min(len(line), saidOctets)] + "\n")
 	}

@@ -103,6 +103,18 @@ func TestReportSaid(t *testing.T) {
 }
 
 // A report that has had nothing to print for a while names the tests that are running.
+// The message that says what failed is shown although a long log follows it.
+func TestReportSaidMessage(t *testing.T) {
+	output := []string{"    c_test.go:1: got 1, want 2\n", "    c_test.go:9: log:\n"}
+	for range 100 {
+		output = append(output, "        {\"level\":\"info\"}\n")
+	}
+	got := (&test{output: output}).said(againLines)
+	if want := 2 + againLines; strings.Count(got, "\n") != want || !strings.Contains(got, "got 1, want 2") {
+		t.Errorf("a failed test shows\n%s\nwant %d lines with its message", got, want)
+	}
+}
+
 func TestReportStillRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

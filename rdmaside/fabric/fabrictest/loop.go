@@ -9,9 +9,10 @@ import (
 // A Loop is a loop.Loop that is one goroutine and a queue. Inside a
 // testing/synctest bubble an idle Loop is durably blocked.
 type Loop struct {
-	mu      sync.Mutex // guards the next three; a leaf
-	tasks   []loop.Task
-	stopped bool
+	mu       sync.Mutex // guards the next three; a leaf
+	tasks    []loop.Task
+	stopping bool // Stop was called
+	stopped  bool // the goroutine runs no more tasks; follows stopping
 
 	wakec chan struct{} // one deep: when it is full the loop is awake already
 	donec chan struct{} // closed when the goroutine has ended
@@ -30,6 +31,7 @@ func (l *Loop) run() {
 	for {
 		l.mu.Lock()
 		batch, l.tasks = l.tasks, batch[:0]
+		l.stopped = l.stopping && len(batch) == 0
 		stopped := l.stopped
 		l.mu.Unlock()
 		for i, t := range batch {
@@ -46,7 +48,7 @@ func (l *Loop) run() {
 	}
 }
 
-// Post queues t.
+// Post queues t. After Stop has returned it drops t.
 func (l *Loop) Post(t loop.Task) {
 	l.mu.Lock()
 	stopped := l.stopped
@@ -79,11 +81,11 @@ func Do(l loop.Loop, f func()) {
 	<-done
 }
 
-// Stop runs the tasks that are posted, ends the goroutine, and waits for its end. It
-// must not be called on the loop.
+// Stop runs the tasks that are posted, and those that they post, ends the goroutine, and waits
+// for its end. It must not be called on the loop.
 func (l *Loop) Stop() {
 	l.mu.Lock()
-	l.stopped = true
+	l.stopping = true
 	l.mu.Unlock()
 	l.wake()
 	<-l.donec

@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -53,4 +54,31 @@ func TestLoopPostsToItself(t *testing.T) {
 		}
 		l.Stop()
 	})
+}
+
+// Stop also runs the tasks that the last tasks post: a connection that is about to close does so.
+func TestLoopStopsAtTheEnd(t *testing.T) {
+	l := NewLoop()
+	n := 0
+	var task loop.TaskFunc
+	task = func() {
+		for n == 0 && !l.isStopping() {
+			runtime.Gosched()
+		}
+		n++
+		if n < 3 {
+			l.Post(task)
+		}
+	}
+	l.Post(task)
+	l.Stop()
+	if n != 3 {
+		t.Errorf("ran %d times before the loop stopped, want 3", n)
+	}
+}
+
+func (l *Loop) isStopping() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stopping
 }
