@@ -71,6 +71,9 @@ func (s *stream) Attached(sock loop.Socket) {
 // Received implements loop.Stream.
 func (s *stream) Received(b []byte) {
 	c := (*conn)(s)
+	// What the ULP posts at the end of this pass, because of what it is told now, is written
+	// first: the peer can work on it while the loop writes to its other sockets.
+	c.sock.FlushSoon()
 	c.busy = true
 	c.last = time.Now()
 	c.input(b)
