@@ -10,43 +10,67 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// examplesKnown is what a build with ibverbs knows. Some examples are for it alone.
+func examplesKnown() Known {
+	k := testKnown()
+	k.Providers = append(k.Providers, ProviderIBVerbs)
+	return k
+}
+
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("examples/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(files) < 3 {
-		t.Errorf("examples: %v, want sidecar, gateway and reverse", files)
+	if len(files) < 5 {
+		t.Errorf("examples: %v, want sidecar, gateway, reverse, roce and infiniband", files)
 	}
 	for _, f := range files {
-		if _, err := LoadFile(f, testKnown()); err != nil {
+		c, err := LoadFile(f, examplesKnown())
+		if err != nil {
 			t.Errorf("%v", err)
+			continue
+		}
+		if w := c.Warnings(); len(w) > 0 {
+			t.Errorf("%s: %v", f, w)
 		}
 	}
 }
 
-// TestKubernetes compares the ConfigMap of the manifest with the example that it copies.
+// TestExamplesOfIBVerbs loads the examples for adapters as a build without ibverbs does.
+func TestExamplesOfIBVerbs(t *testing.T) {
+	for _, f := range []string{"examples/roce.yaml", "examples/infiniband.yaml"} {
+		_, err := LoadFile(f, testKnown())
+		if err == nil || !strings.Contains(err.Error(), `no provider "ibverbs"`) {
+			t.Errorf("%s: %v, want an error that names the provider", f, err)
+		}
+	}
+}
+
+// TestKubernetes compares the ConfigMaps of the manifests with the examples that they copy.
 func TestKubernetes(t *testing.T) {
-	data, err := os.ReadFile("../deploy/kubernetes/sidecar.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var m struct {
-		Data map[string]string
-	}
-	if err := yaml.Unmarshal(data, &m); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Load([]byte(m.Data["rdmabridge.yaml"]), testKnown())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := LoadFile("examples/sidecar.yaml", testKnown())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("ConfigMap %+v, example %+v", got, want)
+	for manifest, example := range map[string]string{"sidecar.yaml": "sidecar.yaml", "rdma.yaml": "roce.yaml"} {
+		data, err := os.ReadFile("../deploy/kubernetes/" + manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m struct {
+			Data map[string]string
+		}
+		if err := yaml.Unmarshal(data, &m); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Load([]byte(m.Data["rdmabridge.yaml"]), examplesKnown())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := LoadFile("examples/"+example, examplesKnown())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: ConfigMap %+v, example %+v", manifest, got, want)
+		}
 	}
 }
 
