@@ -14,7 +14,9 @@ import (
 )
 
 // A domain is what the connections of a Provider on one device share: a protection domain, the
-// registered arena, and the channel of completion events, with a goroutine.
+// registered arena, and the channel of completion events, with a goroutine. Providers do not share
+// domains: a key is valid in all of its protection domain, so the server of one upstream could use
+// those of another.
 type domain struct {
 	e       *engine
 	users   int    // guarded by engine.mu
@@ -47,6 +49,7 @@ func newDomain(e *engine, context uint64, dev device, q Quirks) (d *domain, err 
 		e: e, context: context, dev: dev, quirks: q, donec: make(chan struct{}),
 		arena: make([]arenaExtent, len(e.p.opts.Memory)), conns: make(map[uint64]*conn),
 	}
+	e.p.extents.addArena()
 	defer func() {
 		if err != nil {
 			d.destroy()
@@ -88,6 +91,7 @@ func (d *domain) destroy() {
 	if d.pd != 0 {
 		_ = destroyPD(d.pd)
 	}
+	d.e.p.extents.removeArena()
 }
 
 // release undoes one engine.domain. It may block.

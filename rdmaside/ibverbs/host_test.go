@@ -97,6 +97,24 @@ func TestMayLock(t *testing.T) {
 	}
 }
 
+// TestMemlockNeed checks that the limit has to suffice for the arenas of all domains, and once more for
+// Calls.
+func TestMemlockNeed(t *testing.T) {
+	x := extents{base: 1000, end: 1100, size: 100}
+	for i := range uint64(3) {
+		x.addArena()
+		if got := x.memlockNeed(); got != (i+2)*100 {
+			t.Errorf("%d domains with 100 octets need %d", i+1, got)
+		}
+	}
+	for i := range uint64(3) {
+		x.removeArena()
+		if got := x.memlockNeed(); got != (3-i)*100 {
+			t.Errorf("%d domains with 100 octets need %d", 2-i, got)
+		}
+	}
+}
+
 func TestMemlockError(t *testing.T) {
 	var lim syscall.Rlimit
 	if err := syscall.Getrlimit(rlimitMemlock, &lim); err != nil {

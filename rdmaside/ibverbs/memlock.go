@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -30,9 +31,19 @@ func raiseMemlock() {
 	}
 }
 
-// memlockNeed is how many octets a domain may lock: the arena, and the same again for the memory of
-// Calls, which is registered for the peer as well.
-func (x *extents) memlockNeed() uint64 { return 2 * x.octets() }
+// arenas is how many octets the domains of this process register of their arenas: each domain all of
+// its own, and the kernel counts memory once for each registration.
+var arenas atomic.Uint64
+
+// addArena counts the arena of a domain. removeArena must follow.
+func (x *extents) addArena() { arenas.Add(x.octets()) }
+
+func (x *extents) removeArena() { arenas.Add(-x.octets()) }
+
+// memlockNeed is how many octets the process may lock: the arenas of its domains, and one arena again
+// for the memory of Calls, which is registered for the peer as well. The domains' arenas are the same
+// memory, so no more of it is lent to Calls.
+func (x *extents) memlockNeed() uint64 { return arenas.Load() + x.octets() }
 
 // checkMemlock returns an error if the limit is lower than need.
 func checkMemlock(device string, q *Quirks, need uint64) error {
@@ -47,7 +58,7 @@ func checkMemlock(device string, q *Quirks, need uint64) error {
 }
 
 func memlockError(device string, limit, need uint64) error {
-	return fmt.Errorf("ibverbs: device %s: %w: the limit of locked memory is %d octets, and memory.budget needs %d: "+
+	return fmt.Errorf("ibverbs: device %s: %w: the limit of locked memory is %d octets, and memory.budget needs %d, for all upstreams and listeners with ibverbs: "+
 		"set LimitMEMLOCK=%d in the systemd unit or --ulimit memlock=%d of the container, or lower memory.budget",
 		device, fabric.ErrLimit, limit, need, need, need)
 }
