@@ -24,6 +24,11 @@ func TestFabric(t *testing.T) {
 		"rxe": {fabrictest.SharedHandles, fabrictest.PaddedPrivateData},
 		"siw": {fabrictest.SharedHandles, fabrictest.AddressOffsets, fabrictest.WeakRights},
 	}[driver]
+	runSuite(t, addr, diverges)
+}
+
+// runSuite runs the suite at an address.
+func runSuite(t *testing.T, addr string, diverges []fabrictest.Divergence) {
 	fabrictest.Run(t, func(t *testing.T) *fabrictest.Fixture {
 		dial, accept := fabrictest.NewLoop(), fabrictest.NewLoop()
 		t.Cleanup(dial.Stop)
