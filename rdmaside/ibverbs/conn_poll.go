@@ -228,4 +228,10 @@ func (t *connPeerClosed) Run() {
 // connRemoved is the task of the event that the device is removed.
 type connRemoved conn
 
-func (t *connRemoved) Run() { (*conn)(t).fail(errRemoved) }
+func (t *connRemoved) Run() {
+	c := (*conn)(t)
+	if c.reason == errGone {
+		c.reason = errRemoved // which is why the work was flushed
+	}
+	c.fail(errRemoved)
+}

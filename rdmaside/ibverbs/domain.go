@@ -44,8 +44,8 @@ type arenaExtent struct {
 	mr uint64
 }
 
-func newDomain(e *engine, context uint64, dev device, q Quirks) (d *domain, err error) {
-	d = &domain{
+func newDomain(e *engine, context uint64, dev device, q Quirks) (_ *domain, err error) {
+	d := &domain{
 		e: e, context: context, dev: dev, quirks: q, donec: make(chan struct{}),
 		arena: make([]arenaExtent, len(e.p.opts.Memory)), conns: make(map[uint64]*conn),
 	}
