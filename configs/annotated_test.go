@@ -100,7 +100,8 @@ func TestAnnotatedDefaults(t *testing.T) {
 		}
 	}
 	for path := range settingsOfTwo(shown, shown) {
-		if p := index.ReplaceAllString(path, ""); !checked[p] && p != "listeners.iwarp.revision1" {
+		// Builds without ibverbs load the file, too, so its settings stand there as comments.
+		if p := index.ReplaceAllString(path, ""); !checked[p] && p != "listeners.iwarp.revision1" && !strings.HasPrefix(p, "upstreams.ibverbs.") {
 			t.Errorf("rdmabridge.yaml does not show %s", p)
 		}
 	}

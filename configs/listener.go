@@ -133,7 +133,7 @@ func (l *Listener) validateTCP(path string, r *report) {
 }
 
 func (l *Listener) validateRDMA(path string, k Known, r *report) {
-	checkProvider(path, l.Provider, l.IWARP, k, r)
+	checkProvider(path, l.Provider, l.IWARP, IBVerbs{}, k, r)
 	r.atMost(path+".limits.starting", l.Limits.Starting, maxStarting)
 	r.notAbove(path+".limits.starting_per_address", l.Limits.StartingPerAddress, "limits.starting", l.Limits.Starting)
 	r.finite(path+".timeouts.start", l.Timeouts.Start)

@@ -17,6 +17,15 @@ type IWARP struct {
 	Revision1 Switch `mapstructure:"revision1"`
 }
 
+// IBVerbs has the settings of the provider ibverbs.
+type IBVerbs struct {
+	// TrafficClass is the type of service of an upstream's connections: the DSCP in the upper
+	// six bits. 0 leaves it to the kernel.
+	TrafficClass int `mapstructure:"traffic_class"`
+}
+
+const maxTrafficClass = 255
+
 const (
 	maxInline = 64 * KiB // RFC 8797 allows 256 KiB, which would be much memory for each credit
 	minInline = 1 * KiB  // RFC 8166 Section 3.3.2: every peer accepts 1024 octets
@@ -34,7 +43,7 @@ func checkInline(path string, s Size, r *report) {
 	}
 }
 
-func checkProvider(path, provider string, w IWARP, k Known, r *report) {
+func checkProvider(path, provider string, w IWARP, v IBVerbs, k Known, r *report) {
 	if provider != "" && !r.has(path+".provider") {
 		if err := k.checkProvider(provider); err != nil {
 			r.addf(path+".provider", "%v", err)
@@ -44,5 +53,10 @@ func checkProvider(path, provider string, w IWARP, k Known, r *report) {
 		r.oneOf(path+".iwarp.fpdu", w.FPDU, fpduEMSS, FPDUMax)
 	} else {
 		r.needs(path, "provider iwarp", "iwarp")
+	}
+	if provider != ProviderIBVerbs {
+		r.needs(path, "provider ibverbs", "ibverbs")
+	} else {
+		r.atMost(path+".ibverbs.traffic_class", v.TrafficClass, maxTrafficClass)
 	}
 }

@@ -21,9 +21,10 @@ type Upstream struct {
 	Source Source `mapstructure:"source"`
 
 	// For transport rdma.
-	Provider string `mapstructure:"provider"`
-	Inline   Inline `mapstructure:"inline"`
-	IWARP    IWARP  `mapstructure:"iwarp"`
+	Provider string  `mapstructure:"provider"`
+	Inline   Inline  `mapstructure:"inline"`
+	IWARP    IWARP   `mapstructure:"iwarp"`
+	IBVerbs  IBVerbs `mapstructure:"ibverbs"`
 }
 
 // RDMA reports whether the upstream's servers use RPC-over-RDMA.
@@ -81,13 +82,13 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	u.Backoff.validate(path+".backoff", r)
 	switch u.Transport {
 	case TransportRDMA:
-		checkProvider(path, u.Provider, u.IWARP, k, r)
+		checkProvider(path, u.Provider, u.IWARP, u.IBVerbs, k, r)
 		u.Inline.validate(path+".inline", r)
 		r.needs(path, "transport tcp", "source")
 	case TransportTCP:
 		u.Source.validate(path+".source", r)
 		u.checkPorts(path, r)
-		r.needs(path, "transport rdma", "provider", "inline", "iwarp")
+		r.needs(path, "transport rdma", "provider", "inline", "iwarp", "ibverbs")
 	}
 }
 

@@ -1,6 +1,9 @@
 package configs
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestTCPUpstream checks the settings whose defaults only TCP upstreams have.
 func TestTCPUpstream(t *testing.T) {
@@ -27,6 +30,30 @@ upstreams: [{name: s, transport: tcp, endpoints: ['h:1'], source: `+source+`}]
 		}
 		if p, err := parsePorts(want.Ports.String()); err != nil || p != want.Ports {
 			t.Errorf("%s is read as %v, %v", want.Ports, p, err)
+		}
+	}
+}
+
+func TestTrafficClass(t *testing.T) {
+	const text = `
+listeners: [{name: nfs, address: "127.0.0.1:2049", upstream: storage}]
+upstreams: [{name: storage, transport: rdma, endpoints: ["10.1.0.5:20049"], `
+	for _, tc := range []struct{ with, want string }{
+		{"provider: ibverbs, ibverbs: {traffic_class: 104}}]", ""},
+		{"provider: ibverbs}]", ""},
+		{"provider: ibverbs, ibverbs: {traffic_class: 0}}]", "0 is not greater than 0"},
+		{"provider: ibverbs, ibverbs: {traffic_class: 256}}]", "256 is too large; write at most 255"},
+		{"provider: ibverbs, ibverbs: {traffic_class: -1}}]", "-1"},
+		{"ibverbs: {traffic_class: 104}}]", "provider ibverbs"},
+	} {
+		c, err := Load([]byte(text+tc.with), examplesKnown())
+		switch {
+		case tc.want == "" && err != nil:
+			t.Errorf("%s: %v", tc.with, err)
+		case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+			t.Errorf("%s: %v, want %q", tc.with, err, tc.want)
+		case tc.want == "" && strings.Contains(tc.with, "104") && c.Upstreams[0].IBVerbs.TrafficClass != 104:
+			t.Errorf("%s: %+v", tc.with, c.Upstreams[0].IBVerbs)
 		}
 	}
 }

@@ -44,7 +44,8 @@ func providerError(name string) error {
 // providerSettings is everything that a provider is made from. A constructor uses what
 // its provider knows and ignores the rest. A duration that is negative means no bound.
 type providerSettings struct {
-	iwarp configs.IWARP // settings of provider iwarp
+	iwarp   configs.IWARP   // settings of provider iwarp
+	ibverbs configs.IBVerbs // settings of provider ibverbs
 
 	dial     time.Duration // bounds setting up a connection to a server
 	start    time.Duration // bounds setting up a connection from a client
@@ -82,7 +83,7 @@ func listenerProvider(l *configs.Listener, memory func() [][]byte, log zerolog.L
 // upstreamProvider makes the provider of an RDMA upstream.
 func upstreamProvider(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[u.Provider](providerSettings{
-		iwarp: u.IWARP, memory: memory,
+		iwarp: u.IWARP, ibverbs: u.IBVerbs, memory: memory,
 		dial: pool.AloneTimes * u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
 		// A server whose process is stopped reads nothing. Its Calls run into their
 		// deadline, so the connection need not fail earlier.
@@ -110,7 +111,7 @@ func newIWARP(s providerSettings) (fabric.Provider, error) {
 // newIBVerbs is the constructor of provider ibverbs.
 func newIBVerbs(s providerSettings) (fabric.Provider, error) {
 	o := ibverbs.Options{
-		DialTimeout: s.dial, AcceptTimeout: s.start, SilentTimeout: max(s.silent, 0), Log: s.log,
+		DialTimeout: s.dial, AcceptTimeout: s.start, SilentTimeout: max(s.silent, 0), TOS: uint8(s.ibverbs.TrafficClass), Log: s.log,
 	}
 	if s.memory != nil {
 		o.Memory = s.memory()

@@ -29,7 +29,7 @@ type Options struct {
 	// CloseTimeout bounds an orderly close, in which posted work is completed first. 0 means 5 s.
 	CloseTimeout time.Duration
 
-	// TOS is the type of service of connections: the DSCP in the upper six bits. 0 means
+	// TOS is the type of service of connections that Dial makes: the DSCP in the upper six bits. 0 means
 	// what the kernel chooses.
 	TOS uint8
 
