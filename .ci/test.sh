@@ -81,6 +81,9 @@ computing() {
     tests race 10s -race -vet=off -count=1 -timeout 15m $others
     # TestFabric runs in the guest, which has devices.
     tests verbs 10s -race -tags ibverbs -vet=off -count=1 -skip '^TestFabric$' ./rdmaside/ibverbs
+    # The C code under AddressSanitizer and UndefinedBehaviorSanitizer.
+    CGO_CFLAGS="-O1 -g -fsanitize=undefined -fno-sanitize-recover=all" CGO_LDFLAGS=-fsanitize=undefined \
+        tests sanitize 10s -asan -tags ibverbs -vet=off -count=1 -skip '^TestFabric$' ./rdmaside/ibverbs
 }
 computing &
 # With more guests than this at once on two CPUs, each waits longer than its tests do.

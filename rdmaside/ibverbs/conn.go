@@ -69,9 +69,15 @@ type conn struct {
 	deadline  *time.Timer // of set-up, and of an orderly close
 
 	queues
-	handles map[fabric.Handle]uint64 // to their memory regions
+	handles map[fabric.Handle]exposed
 	wcs     []workCompletion
 	batch   []fabric.Completion
+}
+
+// An exposed region is memory that the peer may access. It keeps the memory from the garbage collector.
+type exposed struct {
+	mr  uint64
+	buf []byte
 }
 
 // Values of conn.begun.
@@ -95,7 +101,7 @@ func (p *Provider) newConn(e *engine, id *cmID, on loop.Loop, o fabric.ConnOptio
 	c = &conn{
 		p: p, d: d, loop: on, id: id, token: p.tokens.Add(1), opts: o,
 		maxSend: min(d.dev.maxSGE, mostElements), peerClosedc: make(chan struct{}, 1), drainedc: make(chan struct{}),
-		handles: make(map[fabric.Handle]uint64), wcs: make([]workCompletion, pollBatch),
+		handles: make(map[fabric.Handle]exposed), wcs: make([]workCompletion, pollBatch),
 		last: time.Now(),
 	}
 	// A Write may need several Work Requests; those for which there is no room wait here.

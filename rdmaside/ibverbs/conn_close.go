@@ -87,8 +87,8 @@ func (t *connFinish) Run() {
 	}
 	c.flushWork()
 	c.deliver()
-	for h, mr := range c.handles {
-		_ = deregisterMR(mr)
+	for h, x := range c.handles {
+		_ = deregisterMR(x.mr)
 		delete(c.handles, h)
 	}
 	c.state = stateGone
@@ -130,8 +130,8 @@ func (c *conn) flushWork() {
 func (c *conn) dropWork() {
 	c.flushWork()
 	c.batch = nil
-	for _, mr := range c.handles {
-		_ = deregisterMR(mr)
+	for _, x := range c.handles {
+		_ = deregisterMR(x.mr)
 	}
 	clear(c.handles)
 }
@@ -167,19 +167,19 @@ func (c *conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
 	if err != nil {
 		return fabric.Region{}, err
 	}
-	c.handles[fabric.Handle(r.rkey)] = r.mr
+	c.handles[fabric.Handle(r.rkey)] = exposed{r.mr, buf}
 	return fabric.Region{Handle: fabric.Handle(r.rkey), Offset: offset, Length: uint32(len(buf))}, nil
 }
 
 // Invalidate implements fabric.Conn. Deregistering is synchronous: when it returns, the device does
 // not know the key any more.
 func (c *conn) Invalidate(_ uint64, h fabric.Handle) (done bool, err error) {
-	mr, ok := c.handles[h]
+	x, ok := c.handles[h]
 	if !ok {
 		return true, nil
 	}
 	delete(c.handles, h)
-	if err := deregisterMR(mr); err != nil {
+	if err := deregisterMR(x.mr); err != nil {
 		return false, fmt.Errorf("ibverbs: deregister memory: %w", err)
 	}
 	return true, nil
