@@ -39,7 +39,7 @@ func testVerbs(t *testing.T, driver string) {
 // testVerbsFabric runs the suite that every provider passes.
 func testVerbsFabric(t *testing.T, g *guest, driver string) {
 	out := g.job(t, 5*time.Minute, "RDMABRIDGE_VERBS=10.0.2.15 RDMABRIDGE_VERBS_DRIVER="+driver+
-		" /host/ibverbs.test -test.v -test.timeout 280s")
+		" /host/ibverbs.test -test.v -test.timeout 280s -test.skip '^(TestStandIn|TestFaults)$'") // those have no device
 	if n := strings.Count(out, "\n    --- PASS: TestFabric/"); n < 40 || strings.Contains(out, "--- SKIP") {
 		t.Errorf("%d tests of the suite passed, or some were skipped:\n%s", n, tail([]byte(out), 60))
 	}
