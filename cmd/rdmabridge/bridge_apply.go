@@ -85,6 +85,7 @@ func (b *bridge) adopt(inUse providerSet) {
 	for key, p := range inUse {
 		if b.providers[key] != p {
 			b.countCopies(p.owner, p.Provider)
+			b.countEvents(p.owner, p.Provider)
 		}
 	}
 	b.providers = inUse

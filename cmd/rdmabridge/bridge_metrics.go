@@ -40,3 +40,16 @@ func (b *bridge) countCopies(name string, p fabric.Provider) {
 		metrics.CopiedFunc(b.metrics, p.Name(), name, func() float64 { return float64(c.Copied()) })
 	}
 }
+
+// countEvents registers the counters of what the RDMA devices of the listener or upstream name
+// report, if the provider counts them.
+func (b *bridge) countEvents(name string, p fabric.Provider) {
+	c, ok := p.(fabric.DeviceEventCounter)
+	if !ok {
+		return
+	}
+	for event, count := range c.DeviceEvents() {
+		b.metrics.CounterFunc("device_events_total", "What RDMA devices reported, by the listener or upstream that uses the device, and kind of event.",
+			func() float64 { return float64(count()) }, "name", name, "event", event)
+	}
+}

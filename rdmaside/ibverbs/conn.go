@@ -51,6 +51,8 @@ type conn struct {
 	maxSend, maxInline int // elements of a Send or Write, and octets of an inline Send
 	depth              int // of the send queue, in Work Requests
 
+	hushed      bool          // written by takeDown alone, before destroy: see farewell.go
+	removed     atomic.Bool   // the device is about to be removed
 	begun       atomic.Uint32 // setup* below; decides between Setup and a Dial whose context ended
 	scheduled   atomic.Bool   // a connPoll is posted to the loop
 	peerClosedc chan struct{} // one deep: the peer has disconnected
@@ -195,6 +197,13 @@ func (c *conn) setup(ctx context.Context, h fabric.Handler) error {
 
 // discard ends a connection that has no Handler. It may block.
 func (c *conn) discard() {
+	if c.portDown() {
+		destroyQP(c.id.handle)
+		c.dropWork()
+		c.ended = c.outlive(c.ended)
+		go c.destroy()
+		return
+	}
 	_ = disconnectID(c.id.handle)
 	destroyQP(c.id.handle)
 	c.dropWork()
@@ -205,6 +214,7 @@ func (c *conn) discard() {
 func (c *conn) destroy() {
 	_ = destroyCQ(c.cq)
 	c.d.leave(c)
+	c.awaitPort()
 	// librdmacm closes the context of a removed device with the last id on it, so the domain ends
 	// before.
 	c.d.release()
@@ -238,7 +248,11 @@ func (c *conn) cmEvent(ev cmEvent) {
 		default:
 		}
 	case deviceRemoval:
+		c.removed.Store(true)
 		c.loop.Post((*connRemoved)(c))
+	case objectFailed:
+		err := &asyncError{c.d.dev.name, asyncKind(ev.status)}
+		c.loop.Post(loop.TaskFunc(func() { c.fail(err) }))
 	case connectError, unreachable, rejected:
 		err := &cmError{"set up", ev.event, ev.status}
 		c.loop.Post(loop.TaskFunc(func() { c.fail(err) }))

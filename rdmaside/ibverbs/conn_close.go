@@ -59,15 +59,19 @@ func (c *conn) end(reason error) {
 
 // takeDown ends the connection up to its Closed.
 func (c *conn) takeDown(reason error) {
+	closed := false // by the peer
 	if reason == errGone {
 		// The event that says why may be on its way; the connection manager sends none when a
 		// port goes down.
 		select {
 		case <-c.peerClosedc:
+			closed = true
 		case <-time.After(eventTimeout):
 		}
 	}
-	_ = disconnectID(c.id.handle) // an error means that it is disconnected
+	if c.hushed = !closed && c.mustHush(reason); !c.hushed {
+		_ = disconnectID(c.id.handle) // an error means that it is disconnected
+	}
 	c.wake()
 	select {
 	case <-c.drainedc:

@@ -110,6 +110,16 @@ func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.A
 	if c, err = p.newConn(e, id, on, o); err != nil {
 		return nil, err
 	}
+	if c.portDown() {
+		// The kernel resolves addresses all the same. Nothing was sent yet, so that nothing is
+		// sent at the end either.
+		destroyQP(id.handle)
+		_ = destroyCQ(c.cq)
+		c.d.leave(c)
+		err := fmt.Errorf("ibverbs: connect to %v: device %s: %w", to, c.d.dev.name, errPortDown)
+		c.d.release()
+		return nil, err
+	}
 	owned = false
 	ev, err := c.connect(ctx, to)
 	if err != nil {

@@ -32,6 +32,8 @@ type domain struct {
 	arena   []arenaExtent // one for each extent of the Provider
 	retired retired
 
+	dead atomic.Bool // the device had a fatal error
+
 	mu    sync.RWMutex // guards conns; a leaf
 	conns map[uint64]*conn
 }
@@ -70,11 +72,15 @@ func newDomain(e *engine, context uint64, dev device, q Quirks) (_ *domain, err 
 		return nil, err
 	}
 	go d.run()
+	if err = watch(d); err != nil {
+		return nil, err
+	}
 	return d, nil
 }
 
 // destroy ends what newDomain has made so far.
 func (d *domain) destroy() {
+	unwatch(d)
 	if d.poller != nil {
 		d.poller.stop()
 		<-d.donec

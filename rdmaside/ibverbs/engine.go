@@ -208,6 +208,9 @@ func (e *engine) domain(id *cmID) (*domain, error) {
 		}
 		e.domains[context] = d
 	}
+	if d.dead.Load() {
+		return nil, fmt.Errorf("ibverbs: device %s: %w", d.dev.name, errFatal)
+	}
 	d.users++
 	return d, nil
 }

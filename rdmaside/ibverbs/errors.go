@@ -16,6 +16,10 @@ var (
 	errGone = errors.New("ibverbs: the device flushed the connection's work: port down, or peer gone")
 	// errRemoved ends the connections of a device that is removed.
 	errRemoved = errors.New("ibverbs: device removed")
+	// errFatal ends the connections of a device that had a fatal error.
+	errFatal = errors.New("the device had a fatal error")
+	// errPortDown is the error of a Dial on a port that is not active.
+	errPortDown = errors.New("the port is down")
 	// errCloseTimeout ends an orderly close that took longer than Options.CloseTimeout.
 	errCloseTimeout = errors.New("ibverbs: orderly close timed out")
 	// errStart ends an accepted connection whose peer does not finish the start-up.

@@ -18,7 +18,9 @@ type Provider struct {
 	extents extents // constant after New
 	logs    loglimit.Limit
 	conns   atomic.Int64
-	tokens  atomic.Uint64 // numbers of connections, for completion events
+	events  [asyncKinds]atomic.Uint64
+	lines   loglimit.Limit // of events of devices
+	tokens  atomic.Uint64  // numbers of connections, for completion events
 
 	mu     sync.Mutex // guards the rest; taken before engine.mu
 	engine *engine    // nil while there is no connection and no listener

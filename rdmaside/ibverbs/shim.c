@@ -42,6 +42,8 @@ static struct {
 	int (*ibv_dereg_mr)(struct ibv_mr *);
 	int (*ibv_query_device)(struct ibv_context *, struct ibv_device_attr *);
 	int (*ibv_query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *);
+	int (*ibv_get_async_event)(struct ibv_context *, struct ibv_async_event *);
+	void (*ibv_ack_async_event)(struct ibv_async_event *);
 	const char *(*ibv_wc_status_str)(enum ibv_wc_status);
 	const char *(*ibv_get_device_name)(struct ibv_device *);
 
@@ -79,6 +81,7 @@ static const struct symbol {
 	V("IBVERBS_1.1", ibv_get_cq_event), V("IBVERBS_1.1", ibv_ack_cq_events), V("IBVERBS_1.1", ibv_reg_mr),
 	{0, "ibv_reg_mr_iova", "IBVERBS_1.7", &lib.ibv_reg_mr_iova, 1},
 	V("IBVERBS_1.1", ibv_dereg_mr), V("IBVERBS_1.1", ibv_query_device), V("IBVERBS_1.1", ibv_query_port),
+	V("IBVERBS_1.1", ibv_get_async_event), V("IBVERBS_1.1", ibv_ack_async_event),
 	V("IBVERBS_1.1", ibv_wc_status_str), V("IBVERBS_1.1", ibv_get_device_name),
 	CM(rdma_create_event_channel), CM(rdma_destroy_event_channel), CM(rdma_create_id), CM(rdma_destroy_id),
 	CM(rdma_bind_addr), CM(rdma_listen), CM(rdma_resolve_addr), CM(rdma_resolve_route), CM(rdma_connect),
@@ -324,6 +327,67 @@ int vs_query_device(uint64_t context, int port, vs_device *out)
 	out->max_mr_size = a.max_mr_size;
 	out->caps = a.device_cap_flags;
 	return 0;
+}
+
+/* Reports whether the object of an event is a port, or the device itself. */
+static int of_port(int type)
+{
+	switch (type) {
+	case IBV_EVENT_DEVICE_FATAL:
+	case IBV_EVENT_PORT_ACTIVE:
+	case IBV_EVENT_PORT_ERR:
+	case IBV_EVENT_LID_CHANGE:
+	case IBV_EVENT_PKEY_CHANGE:
+	case IBV_EVENT_SM_CHANGE:
+	case IBV_EVENT_CLIENT_REREGISTER:
+	case IBV_EVENT_GID_CHANGE:
+		return 1;
+	}
+	return 0;
+}
+
+int vs_async_open(uint64_t context)
+{
+	int fd = OBJECT(struct ibv_context, context)->async_fd;
+	int rc = nonblocking(fd);
+
+	return rc ? rc : fd;
+}
+
+int vs_async_next(uint64_t context, vs_async *out)
+{
+	struct ibv_async_event e;
+
+	memset(&e, 0, sizeof e);
+	if (lib.ibv_get_async_event(OBJECT(struct ibv_context, context), &e))
+		return status(-1);
+	out->type = e.event_type;
+	out->object = of_port(e.event_type) ? (uint64_t)e.element.port_num : HANDLE(e.element.qp);
+	out->pad = 0;
+	return 0;
+}
+
+void vs_async_ack(const vs_async *from)
+{
+	struct ibv_async_event e;
+
+	memset(&e, 0, sizeof e);
+	e.event_type = from->type;
+	if (of_port(from->type))
+		e.element.port_num = (int)from->object;
+	else
+		e.element.qp = OBJECT(struct ibv_qp, from->object);
+	lib.ibv_ack_async_event(&e);
+}
+
+int vs_port_active(uint64_t context, int port)
+{
+	struct ibv_port_attr a;
+	int rc;
+
+	memset(&a, 0, sizeof a);
+	rc = lib.ibv_query_port(OBJECT(struct ibv_context, context), port, &a);
+	return rc ? -rc : a.state == IBV_PORT_ACTIVE;
 }
 
 static vs_object object(void *p)

@@ -126,6 +126,24 @@ int vs_set_ack_timeout(uint64_t id, uint8_t exponent);
 void vs_id_addrs(uint64_t id, vs_addr *local, vs_addr *peer);
 uint64_t vs_id_context(uint64_t id); /* 0 before the address is resolved */
 
+/* An asynchronous event of a device. */
+typedef struct {
+	uint64_t object; /* the QP or CQ, or the number of the port */
+	int32_t type;    /* enum ibv_event_type */
+	uint32_t pad;
+} vs_async;
+
+/* vs_async_open makes the descriptor of a device's events non-blocking, and returns it. */
+int vs_async_open(uint64_t context);
+/*
+ * vs_async_next returns -EAGAIN when there is no event. Otherwise vs_async_ack must follow: until
+ * then the QP or CQ of the event is not destroyed, so that no other can have the same number.
+ */
+int vs_async_next(uint64_t context, vs_async *out);
+void vs_async_ack(const vs_async *e);
+/* vs_port_active returns 1 if the port is active, 0 if it is not. */
+int vs_port_active(uint64_t context, int port);
+
 int vs_query_device(uint64_t context, int port, vs_device *out);
 int vs_id_port(uint64_t id);
 

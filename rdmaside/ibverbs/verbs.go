@@ -94,6 +94,9 @@ const (
 	disconnected   = 10
 	deviceRemoval  = 11
 	addrChange     = 14
+
+	// objectFailed is no event of rdma-core: the device says that the queues of the id are broken.
+	objectFailed = 1000
 )
 
 // A device has what the provider needs to know of a device.
@@ -285,6 +288,33 @@ func queryDevice(context uint64, port int) (d device, err error) {
 		maxSGE: int(c.max_sge), maxRead: int(c.max_sge_rd), maxWR: int(c.max_qp_wr), maxCQE: int(c.max_cqe),
 		maxIRD: int(c.max_rd_atom), maxORD: int(c.max_init_rd_atom), maxMessage: cmp.Or(int64(c.max_msg), mostMessage),
 	}, nil
+}
+
+// An asyncEvent is an asynchronous event of a device.
+type asyncEvent struct {
+	kind   asyncKind
+	object uint64 // the QP or CQ, or the number of the port
+}
+
+// openAsync returns the descriptor of the events of a device.
+func openAsync(context uint64) (fd int, err error) {
+	rc := C.vs_async_open(C.uint64_t(context))
+	return int(rc), errno(rc)
+}
+
+// nextAsync returns the next event of a device, and how to acknowledge it. The error is EAGAIN if
+// there is none.
+func nextAsync(context uint64) (ev asyncEvent, ack func(), err error) {
+	var c C.vs_async
+	if err := errno(C.vs_async_next(C.uint64_t(context), &c)); err != nil {
+		return ev, nil, err
+	}
+	return asyncEvent{asyncKind(c._type), uint64(c.object)}, func() { C.vs_async_ack(&c) }, nil
+}
+
+// portDown says that a port is known not to be active.
+func portDown(context uint64, port int) bool {
+	return C.vs_port_active(C.uint64_t(context), C.int(port)) == 0
 }
 
 func createPD(context uint64) (uint64, error) {

@@ -72,6 +72,7 @@ __attribute__((constructor)) static void attach(void)
 	int fd = name ? open(name, O_RDWR | O_CLOEXEC) : -1;
 	void *p = fd < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
+	ctx.async_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (p != MAP_FAILED)
 		control = p;
 	if (fd >= 0)
@@ -380,6 +381,7 @@ int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *p)
 {
 	(void)c, (void)port;
 	memset(p, 0, sizeof *p);
+	p->state = IBV_PORT_ACTIVE;
 	p->link_layer = IBV_LINK_LAYER_ETHERNET;
 	p->max_msg_sz = 1 << 30;
 	return 0;
@@ -394,6 +396,16 @@ const char *ibv_wc_status_str(enum ibv_wc_status s)
 }
 
 const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
+
+/* The device reports nothing by itself. */
+int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *e)
+{
+	(void)c, (void)e;
+	errno = EAGAIN;
+	return -1;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *e) { (void)e; }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
 {
