@@ -3,7 +3,7 @@
 # tests, and every Go test under the race detector. It shows all failures once more at the end. The
 # last line counts the tests.
 #
-# On two CPUs it takes about 15 minutes, because several things happen at once: four test functions
+# On two CPUs it takes about 20 minutes, because several things happen at once: four test functions
 # of the lab, each with an emulated guest and a network namespace of its own, and beside them, at the
 # lowest priority, all work that only computes. The packages whose tests measure time follow
 # alone.
