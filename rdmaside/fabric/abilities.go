@@ -20,18 +20,20 @@ type SocketProvider interface {
 
 // A CopyCounter is a Provider that copies payload between buffers of this process and counts
 // what it copies. A provider that leaves the work to an adapter does not implement it.
-// DeviceEventCounter is implemented by a provider that counts what its devices report: ports that
-// go down and come up, changes of addresses, and failures.
-type DeviceEventCounter interface {
-	// DeviceEvents returns how to read the count of each kind of event.
-	DeviceEvents() map[string]func() uint64
-}
-
 type CopyCounter interface {
 	Provider
 	// Copied is the number of octets of payload that all connections have copied so
 	// far. It may be called on any goroutine.
 	Copied() int64
+}
+
+// A DeviceEventCounter is a Provider that counts what its devices report: ports that go down and
+// come up, changes of addresses, and failures.
+type DeviceEventCounter interface {
+	Provider
+	// DeviceEvents returns how to read the count of each kind of event. The functions may be
+	// called on any goroutine.
+	DeviceEvents() map[string]func() uint64
 }
 
 // A RemoteInvalidator is a Provider that knows whether the peers of its connections may invalidate
