@@ -91,10 +91,7 @@ func (t *connFinish) Run() {
 	}
 	c.flushWork()
 	c.deliver()
-	for h, x := range c.handles {
-		_ = deregisterMR(x.mr)
-		delete(c.handles, h)
-	}
+	c.revoke()
 	c.state = stateGone
 	if !c.asked && c.reason != nil && !errors.Is(c.reason, io.EOF) {
 		c.p.logEnd(c, c.reason)
@@ -130,14 +127,19 @@ func (c *conn) flushWork() {
 	c.idle, c.sendN = nil, 0
 }
 
-// dropWork forgets all work of a connection that has no Handler, and its handles.
-func (c *conn) dropWork() {
-	c.flushWork()
-	c.batch = nil
+// revoke ends what the peer may access.
+func (c *conn) revoke() {
 	for _, x := range c.handles {
 		_ = deregisterMR(x.mr)
 	}
 	clear(c.handles)
+}
+
+// dropWork forgets all work of a connection that has no Handler, and its handles.
+func (c *conn) dropWork() {
+	c.flushWork()
+	c.batch = nil
+	c.revoke()
 }
 
 // startTimer ends the connection with err after d.
