@@ -9,7 +9,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // An rdmaConn is one RPC-over-RDMA connection to an upstream. It belongs to its loop.
@@ -30,7 +29,7 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s
 	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
-		Deadline: uo.CallTimeout, RemoteInvalidation: fabric.InvalidatesRemotely(uo.Provider),
+		Deadline: uo.CallTimeout, RemoteInvalidation: true,
 		Log: u.log, Lines: &u.refusals, Metrics: u.counts[l.index].requester,
 	}
 	if p != nil {

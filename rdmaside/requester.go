@@ -127,20 +127,23 @@ func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, erro
 
 func (r *Requester) connOptions() fabric.ConnOptions {
 	o := &r.opts
-	return fabric.ConnOptions{
-		PrivateData: rpcrdma.AppendPrivateData(nil, r.privateData()),
+	own := r.privateData()
+	c := fabric.ConnOptions{
+		PrivateData: rpcrdma.AppendPrivateData(nil, own),
 		Receives:    len(r.recvs.buffers),
 		Sends:       o.Credits + len(r.reverse.slots),
 		Handles:     2 * o.Credits,
 	}
+	if o.RemoteInvalidation {
+		own.RemoteInvalidation = true
+		c.InvalidatingData = rpcrdma.AppendPrivateData(nil, own)
+	}
+	return c
 }
 
+// privateData is what a Requester announces whose handles the Responder must not invalidate.
 func (r *Requester) privateData() rpcrdma.PrivateData {
-	return rpcrdma.PrivateData{
-		RemoteInvalidation: r.opts.RemoteInvalidation,
-		SendSize:           r.opts.CallInline,
-		RecvSize:           r.opts.ReplyInline,
-	}
+	return rpcrdma.PrivateData{SendSize: r.opts.CallInline, RecvSize: r.opts.ReplyInline}
 }
 
 // A requesterHandler is a Requester as the provider sees it: its fabric.Handler.

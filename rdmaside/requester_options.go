@@ -64,8 +64,8 @@ type RequesterOptions struct {
 	// Deadline is how long a Call may stay unanswered before its connection is
 	// closed; negative means forever.
 	Deadline time.Duration
-	// RemoteInvalidation tells the Responder that it may use Send With
-	// Invalidate. Set it only for a provider that reports Completion.Invalidated.
+	// RemoteInvalidation tells the Responder that it may use Send With Invalidate, if the
+	// connection is a fabric.RemoteInvalidator that lets it.
 	RemoteInvalidation bool
 
 	Log     zerolog.Logger

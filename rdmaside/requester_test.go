@@ -178,12 +178,20 @@ func TestRequesterThresholds(t *testing.T) {
 }
 
 func TestRequesterPrivateData(t *testing.T) {
-	requesterTest(t, func(tc *requesterCase) { tc.opts.RemoteInvalidation, tc.opts.ReplyInline = true, 8192 }, func(tc *requesterCase) {
-		p, ok := rpcrdma.FindPrivateData(tc.peer.conn.Info().PrivateData)
-		if want := (rpcrdma.PrivateData{RemoteInvalidation: true, SendSize: 4096, RecvSize: 8192}); !ok || p != want {
-			t.Errorf("private data %+v, want %+v", p, want)
+	for _, tt := range []struct{ asked, may, want bool }{{true, true, true}, {true, false, false}, {false, true, false}} {
+		setup := func(tc *requesterCase) {
+			tc.opts.RemoteInvalidation, tc.opts.ReplyInline = tt.asked, 8192
+			if !tt.may {
+				tc.provider.KeepHandles()
+			}
 		}
-	})
+		requesterTest(t, setup, func(tc *requesterCase) {
+			p, ok := rpcrdma.FindPrivateData(tc.peer.conn.Info().PrivateData)
+			if want := (rpcrdma.PrivateData{RemoteInvalidation: tt.want, SendSize: 4096, RecvSize: 8192}); !ok || p != want {
+				t.Errorf("remote invalidation wanted %v, possible %v: private data %+v, want %+v", tt.asked, tt.may, p, want)
+			}
+		})
+	}
 }
 
 // The Requester obeys its grant: RFC 8166 Section 3.3.

@@ -10,7 +10,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // An rdmaClient is one connection of a load over RDMA.
@@ -62,7 +61,7 @@ func dialRDMA(ctx context.Context, w *worker, i int) error {
 	r, err := rdmaside.DialRequester(ctx, w.Provider, w.loop, w.Target, rdmaside.RequesterOptions{
 		Memory: w.loader.replies, Registry: w.loader.registry, Credits: max(w.Depth, 2),
 		CallInline: inlineThreshold, ReplyInline: inlineThreshold,
-		Deadline: w.Timeout, RemoteInvalidation: fabric.InvalidatesRemotely(w.Provider), Log: w.loader.log,
+		Deadline: w.Timeout, RemoteInvalidation: true, Log: w.loader.log,
 	}, c)
 	if err != nil {
 		w.alive.Done()

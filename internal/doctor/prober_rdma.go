@@ -11,7 +11,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // An rdmaConversation is a conversation over RDMA.
@@ -28,7 +27,7 @@ func (p *Prober) dialRDMA(ctx context.Context, t *Target, address string) (conve
 		Memory: p.memory, Registry: p.registry,
 		Credits: t.Credits, CallInline: t.CallInline, ReplyInline: t.ReplyInline,
 		IdleReceives: 1, // as few as possible: one Call is outstanding
-		Deadline:     -1, RemoteInvalidation: fabric.InvalidatesRemotely(t.Provider), Log: zerolog.Nop(),
+		Deadline:     -1, RemoteInvalidation: true, Log: zerolog.Nop(),
 	}, c)
 	if err != nil {
 		return nil, err

@@ -36,19 +36,19 @@ type DeviceEventCounter interface {
 	DeviceEvents() map[string]func() uint64
 }
 
-// A RemoteInvalidator is a Provider that knows whether the peers of its connections may invalidate
-// its handles with Send With Invalidate. A user of a Provider without this ability does not let
-// them.
+// A RemoteInvalidator is a Conn that knows whether its peer may invalidate its handles with Send With
+// Invalidate. The peer of a Conn without this ability may not. Which it is can depend on the device,
+// and so Dial chooses between ConnOptions.PrivateData and InvalidatingData.
 type RemoteInvalidator interface {
-	Provider
-	// RemoteInvalidation reports whether a peer may invalidate each handle of Register, and
-	// Completion.Invalidated tells when one has. It is constant.
+	Conn
+	// RemoteInvalidation reports whether the peer may invalidate each handle of Register, and
+	// Completion.Invalidated tells when it has. It is constant.
 	RemoteInvalidation() bool
 }
 
-// InvalidatesRemotely reports whether peers may invalidate the handles of p's connections.
-func InvalidatesRemotely(p Provider) bool {
-	ri, ok := p.(RemoteInvalidator)
+// InvalidatesRemotely reports whether the peer of c may invalidate the handles of c.
+func InvalidatesRemotely(c Conn) bool {
+	ri, ok := c.(RemoteInvalidator)
 	return ok && ri.RemoteInvalidation()
 }
 

@@ -185,12 +185,24 @@ type Handler interface {
 // ConnOptions are the limits of one connection.
 type ConnOptions struct {
 	PrivateData []byte // sent to the peer; at most 248 octets
+	// InvalidatingData is what Dial sends in place of PrivateData on a connection whose peer may
+	// invalidate handles: see [RemoteInvalidator]. nil means PrivateData.
+	InvalidatingData []byte
 
 	Receives int // most Receives posted at once; default 256
 	Sends    int // most Sends, Writes and Reads posted at once; default 1024
 	Handles  int // most live handles; default 4096
 	IRD      int // inbound Reads held for the peer; default 32, negative none
 	ORD      int // outbound Reads wanted; default 0
+}
+
+// Dialled returns o with the private data that a Dial sends. invalidates says whether the peer may
+// invalidate the handles of the connection.
+func (o ConnOptions) Dialled(invalidates bool) ConnOptions {
+	if invalidates && o.InvalidatingData != nil {
+		o.PrivateData = o.InvalidatingData
+	}
+	return o
 }
 
 // Bounded returns o with its defaults, and with the bounds that every provider has. mostIRD and

@@ -59,9 +59,10 @@ const (
 )
 
 var (
-	_ fabric.Conn             = (*conn)(nil)
-	_ fabric.PlacementTracker = (*conn)(nil)
-	_ loop.Stream             = (*stream)(nil)
+	_ fabric.Conn              = (*conn)(nil)
+	_ fabric.PlacementTracker  = (*conn)(nil)
+	_ fabric.RemoteInvalidator = (*conn)(nil)
+	_ loop.Stream              = (*stream)(nil)
 )
 
 // PostReceive implements fabric.Conn.
@@ -115,6 +116,9 @@ func (c *conn) Invalidate(_ uint64, h fabric.Handle) (bool, error) {
 	c.qp.invalidate(uint32(h))
 	return true, nil
 }
+
+// RemoteInvalidation implements fabric.RemoteInvalidator.
+func (c *conn) RemoteInvalidation() bool { return true }
 
 // Placed implements fabric.PlacementTracker.
 func (c *conn) Placed(h fabric.Handle) uint32 { return c.qp.stags.placed(uint32(h)) }

@@ -21,7 +21,7 @@ func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric
 	if !ok {
 		return nil, fmt.Errorf("iwarp: loop %T drives no sockets", on)
 	}
-	o, err := connOptions(o)
+	o, err := connOptions(o.Dialled(true))
 	if err != nil {
 		return nil, err
 	}

@@ -30,8 +30,6 @@ type worked struct {
 var (
 	_ fabric.SocketProvider = (*Provider)(nil)
 	_ fabric.CopyCounter    = (*Provider)(nil)
-
-	_ fabric.RemoteInvalidator = (*Provider)(nil)
 )
 
 const (
@@ -59,9 +57,6 @@ func (p *Provider) Name() string { return "iwarp" }
 // a header, and payload that is too short to justify a slice of its own. All other payload
 // moves straight between the socket and its place.
 func (p *Provider) Copied() int64 { return p.copied.Load() }
-
-// RemoteInvalidation implements fabric.RemoteInvalidator.
-func (p *Provider) RemoteInvalidation() bool { return true }
 
 // Handles is the number of live handles of all connections.
 func (p *Provider) Handles() int { return int(p.limits.handles.Load()) }

@@ -44,6 +44,14 @@ func (p *Loopback) AsyncInvalidate(on bool) {
 	p.async = on
 }
 
+// KeepHandles says that peers may not invalidate handles. It holds for connections that are dialled
+// later.
+func (p *Loopback) KeepHandles() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kept = true
+}
+
 func (p *Loopback) asynchronous() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

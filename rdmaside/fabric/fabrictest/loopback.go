@@ -47,6 +47,7 @@ type Loopback struct {
 	ports     uint16
 	hook      func(Operation) Verdict
 	async     bool
+	kept      bool // peers may not invalidate handles
 }
 
 // NewLoopback returns a provider without listeners.
@@ -56,9 +57,6 @@ func NewLoopback() *Loopback {
 
 // Name returns "loopback".
 func (p *Loopback) Name() string { return "loopback" }
-
-// RemoteInvalidation implements fabric.RemoteInvalidator.
-func (p *Loopback) RemoteInvalidation() bool { return true }
 
 func (p *Loopback) addr() netip.AddrPort {
 	p.ports++
@@ -87,6 +85,9 @@ func (p *Loopback) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 
 // Dial connects to a listener of the same Loopback.
 func (p *Loopback) Dial(ctx context.Context, loop loop.Loop, addr string, o fabric.ConnOptions, h fabric.Handler) (fabric.Conn, error) {
+	p.mu.Lock()
+	o = o.Dialled(!p.kept)
+	p.mu.Unlock()
 	if len(o.PrivateData) > maxPrivateData {
 		return nil, fmt.Errorf("fabrictest: private data of %d octets: %w", len(o.PrivateData), fabric.ErrLimit)
 	}

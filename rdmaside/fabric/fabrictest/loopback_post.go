@@ -172,6 +172,13 @@ func (c *loopbackConn) Placed(h fabric.Handle) uint32 {
 // Info describes the connection.
 func (c *loopbackConn) Info() fabric.Info { return c.info }
 
+// RemoteInvalidation implements fabric.RemoteInvalidator.
+func (c *loopbackConn) RemoteInvalidation() bool {
+	c.link.p.mu.Lock()
+	defer c.link.p.mu.Unlock()
+	return !c.link.p.kept
+}
+
 // LastActivity is the time at which work of the peer last reached this end.
 func (c *loopbackConn) LastActivity() time.Time {
 	c.link.mu.Lock()

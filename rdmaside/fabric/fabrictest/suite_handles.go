@@ -147,18 +147,28 @@ func testInvalidate(t *testing.T, f *Fixture) {
 	}
 }
 
-// remoteInvalidator reports whether peers may invalidate handles of the provider.
-func remoteInvalidator(t *testing.T, p fabric.Provider) bool {
+// invalidating connects a pair, and reports whether the peer may invalidate handles of the dialling
+// side. It checks that the peer is told so.
+func invalidating(t *testing.T, f *Fixture) (p *pair, may bool) {
 	t.Helper()
-	_, _ = ability[fabric.RemoteInvalidator](t, "RemoteInvalidator", p)
-	return fabric.InvalidatesRemotely(p)
+	p = f.connect(t, pairOptions{dial: fabric.ConnOptions{PrivateData: []byte("may not"), InvalidatingData: []byte("may")}})
+	_, _ = ability[fabric.RemoteInvalidator](t, "RemoteInvalidator", p.dial.conn)
+	may = fabric.InvalidatesRemotely(p.dial.conn)
+	want := "may not"
+	if may {
+		want = "may"
+	}
+	if got := f.unpadded(t, p.other.conn.Info().PrivateData, []byte(want)); string(got) != want {
+		t.Errorf("the peer was sent %q, want %q", got, want)
+	}
+	return p, may
 }
 
 func testRemoteInvalidate(t *testing.T, f *Fixture) {
-	if !remoteInvalidator(t, f.Dialer) {
+	p, may := invalidating(t, f)
+	if !may {
 		return
 	}
-	p := f.connect(t, pairOptions{})
 	buf := make([]byte, 64)
 	r := p.dial.register(buf, fabric.RemoteWrite)
 	p.other.do(func() {
@@ -197,11 +207,11 @@ func testRemoteInvalidate(t *testing.T, f *Fixture) {
 }
 
 func testRemoteInvalidateDead(t *testing.T, f *Fixture) {
-	if !remoteInvalidator(t, f.Dialer) {
-		return
-	}
 	for _, unknown := range []bool{false, true} {
-		p := f.connect(t, pairOptions{})
+		p, may := invalidating(t, f)
+		if !may {
+			return
+		}
 		r := p.dial.register(make([]byte, 64), fabric.RemoteWrite)
 		if unknown {
 			r.Handle ^= 0x40

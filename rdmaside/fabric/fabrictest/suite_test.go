@@ -6,7 +6,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-var _ fabric.PlacementTracker = (*loopbackConn)(nil)
+var (
+	_ fabric.PlacementTracker  = (*loopbackConn)(nil)
+	_ fabric.RemoteInvalidator = (*loopbackConn)(nil)
+)
 
 func openLoopback(t *testing.T) *Fixture {
 	p, dial, accept := NewLoopback(), NewLoop(), NewLoop()
