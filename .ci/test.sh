@@ -3,10 +3,10 @@
 # tests, and every Go test under the race detector. It shows all failures once more at the end. The
 # last line counts the tests.
 #
-# On two CPUs it takes about 20 minutes, because several things happen at once: four test functions
-# of the lab, each with an emulated guest and a network namespace of its own, and beside them, at the
-# lowest priority, all work that only computes. The packages whose tests measure time follow
-# alone.
+# Several things happen at once, in three parts: first four test functions of the lab, each with an
+# emulated guest and a network namespace of its own, and beside them, at the lowest priority, what
+# compiles; then fuzzing and the tests of most packages; then, alone, the packages whose tests measure
+# time.
 #
 # Every line begins with the time and the name of its step. Everything that a step printed is
 # in out/test/STEP.log.
@@ -70,31 +70,43 @@ allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison|InContainer)' -- '*
 timed=$(printf '%s\n' ./proxy ./cmd/rdmabridge ./internal/chaos ./rdmaside/iwarp ./rdmaside ./pool ./tcpframe)
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF "$timed")
 
-computing() {
+# What the guests leave of the processors compiles: lint first, because it takes longest.
+compiling() {
     renice -n 19 "$BASHPID" > /dev/null
     step lint make lint
-    step fuzz ./.ci/fuzz.sh "${FUZZTIME:-2s}"
     step build sh -c 'go list -race -test -export ./... > /dev/null'
     # shellcheck disable=SC2086 # one word for each package
     step build sh -c 'go list -test -export "$@" > /dev/null' sh $allocating
-    # shellcheck disable=SC2086
-    tests race 10s -race -vet=off -count=1 -timeout 15m $others
+}
+compiling &
+compiler=$!
+
+# With more guests than this at once on two CPUs, each waits longer than its tests do.
+guests=4
+labs() { git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\)'; }
+running=() # the process of each guest's test
+for lab in $(labs -v) $(labs -e); do # the shortest last
+    while [ "$(jobs -rp | grep -cvx "$compiler")" -ge $guests ]; do wait -n || true; done
+    RDMABRIDGE_LAB=1 tests "${lab#Test}" 1s -tags lab -vet=off -count=1 -timeout 25m -run "^$lab\$" ./cmd/rdmabridge &
+    running+=($!)
+done
+wait "${running[@]}" || true
+rm -f "$RDMABRIDGE_LAB_INITRD"
+
+# A fuzz target takes its time whatever it gets of the processors. Beside the guests it would get
+# nothing; beside these tests, which often wait, it gets most.
+step fuzz ./.ci/fuzz.sh "${FUZZTIME:-2s}" &
+{
     # TestFabric runs in the guest, which has devices.
     tests verbs 10s -race -tags ibverbs -vet=off -count=1 -skip '^TestFabric$' ./rdmaside/ibverbs
     # The C code under AddressSanitizer and UndefinedBehaviorSanitizer.
     CGO_CFLAGS="-O1 -g -fsanitize=undefined -fno-sanitize-recover=all" CGO_LDFLAGS=-fsanitize=undefined \
         tests sanitize 10s -asan -tags ibverbs -vet=off -count=1 -skip '^TestFabric$' ./rdmaside/ibverbs
-}
-computing &
-# With more guests than this at once on two CPUs, each waits longer than its tests do.
-guests=4
-labs() { git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\)'; }
-for lab in $(labs -v) $(labs -e); do # the shortest last
-    while [ "$(jobs -rp | wc -l)" -gt $guests ]; do wait -n || true; done # one job is not a guest
-    RDMABRIDGE_LAB=1 tests "${lab#Test}" 1s -tags lab -vet=off -count=1 -timeout 25m -run "^$lab\$" ./cmd/rdmabridge &
-done
+} &
+wait "$compiler"
+# shellcheck disable=SC2086
+tests race 10s -race -vet=off -count=1 -timeout 15m $others
 wait
-rm -f "$RDMABRIDGE_LAB_INITRD"
 
 # shellcheck disable=SC2086
 tests alloc 5s -vet=off -count=1 -timeout 10m -run 'Alloc|WithoutPoison|InContainer' $allocating
