@@ -88,17 +88,21 @@ func (c *conn) take() int {
 	return n
 }
 
-// received completes the oldest Receive.
+// received completes the oldest Receive. Receives complete in order.
 func (c *conn) received(w *workCompletion) {
-	if c.receives.n == 0 {
-		c.fail(fmt.Errorf("ibverbs: device %s completed a Receive that was not posted", c.d.dev.name))
+	if c.recvGiven == 0 || w.id != (c.recvDone+1)|receiveBit {
+		c.fail(fmt.Errorf("ibverbs: device %s completed a Receive that was not posted, or not in its turn", c.d.dev.name))
+		return
+	}
+	if r := c.receives.at(0); int64(w.bytes) > int64(len(r.buf)) {
+		c.fail(fmt.Errorf("ibverbs: device %s completed a Receive of %d octets in %d", c.d.dev.name, w.bytes, len(r.buf)))
 		return
 	}
 	if c.state == stateStarting {
 		c.open() // the peer sends, so it has established the connection
 	}
 	r := c.receives.at(0)
-	done := fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: min(int(w.bytes), len(r.buf))}
+	done := fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: int(w.bytes)}
 	if w.hasInvalidated != 0 {
 		done.Invalidated = fabric.Handle(w.invalidated)
 	}
@@ -107,6 +111,7 @@ func (c *conn) received(w *workCompletion) {
 	}
 	*r = receiveWork{}
 	c.receives.pop()
+	c.recvDone++
 	c.recvGiven--
 	c.batch = append(c.batch, done)
 }

@@ -90,13 +90,13 @@ func (e *engine) dispatch(ev cmEvent) {
 	}
 	e.mu.Unlock()
 	switch {
+	case id != nil: // first, because a request is about an id that nobody knows
+		id.deliver(ev)
 	case l != nil:
 		l.event(ev)
 	case ev.event == connectRequest:
 		// Its listener was closed.
 		go destroyID(ev.id)
-	case id != nil:
-		id.deliver(ev)
 	}
 }
 

@@ -98,8 +98,8 @@ func (l *listener) listen(at netip.AddrPort) error {
 	return nil
 }
 
-// forget destroys the id. Connections of which incoming knows stay.
-func (l *listener) forget() {
+// forget destroys the id, and reports whether there was one. Connections of which incoming knows stay.
+func (l *listener) forget() bool {
 	l.mu.Lock()
 	id := l.id
 	l.id = 0
@@ -110,6 +110,7 @@ func (l *listener) forget() {
 	if id != 0 {
 		destroyID(id)
 	}
+	return id != 0
 }
 
 // relistenEvery is how often a listener whose device is away looks whether it is back.
@@ -117,8 +118,13 @@ const relistenEvery = time.Second
 
 // removed follows the removal of the device. The kernel removes it when its ids are destroyed, and
 // the listener listens again when a device has its address.
-func (l *listener) removed() {
-	l.forget()
+func (l *listener) removed(id uint64) {
+	l.mu.Lock()
+	known := l.id == id
+	l.mu.Unlock()
+	if !known || !l.forget() {
+		return // an event before this one said so
+	}
 	l.p.opts.Log.Warn().Stringer("address", l.addr).Msg("the listener's RDMA device was removed; it listens again when a device has its address")
 	for {
 		select {
@@ -168,7 +174,7 @@ func (l *listener) event(ev cmEvent) {
 	case connectRequest:
 		go l.request(l.e.adopt(ev.id), ev)
 	case deviceRemoval:
-		go l.removed()
+		go l.removed(ev.id)
 	}
 }
 

@@ -36,6 +36,7 @@ type queues struct {
 
 	receives    queue[receiveWork]
 	recvMade    uint64
+	recvDone    uint64 // Receives that the device has completed
 	recvIDs     []uint64
 	recvEls     []element
 	recvGiven   int // Receives that the device has and has not completed

@@ -34,6 +34,9 @@ const (
 	faultSilent
 	faultUnknown
 	faultArm
+	faultBatchSend
+	faultBatchReceive
+	faultPort
 )
 
 // setFault makes the stand-in fail from now on. value is an errno, a status or an event.
@@ -45,25 +48,79 @@ func setFault(fault, value uint32) {
 // patience bounds each wait of these tests.
 const patience = 20 * time.Second
 
-// A recorder is a Handler that posts one Receive and keeps what it is told.
+// A recorder is a Handler that posts Receives and keeps what it is told.
 type recorder struct {
-	closedc chan error
-	gotc    chan string
-	buf     []byte
+	receives int
+	closedc  chan error
+	gotc     chan string
+	holdc    chan struct{} // if it is not nil, Closed returns when it is closed
+
+	// Owned by the loop.
+	buf    []byte         // 64 octets for each Receive
+	posted map[uint64]int // completions of what was posted
+	wrong  string         // what a Completion should not have said
 }
 
-func newRecorder() *recorder {
-	return &recorder{make(chan error, 1), make(chan string, 8), make([]byte, 64)}
+func newRecorder() *recorder { return newRecorderOf(1) }
+
+// newRecorderOf returns a recorder that posts Receives 1 to n.
+func newRecorderOf(n int) *recorder {
+	return &recorder{
+		receives: n, closedc: make(chan error, 1), gotc: make(chan string, 8), buf: make([]byte, 64*n), posted: make(map[uint64]int),
+	}
 }
 
-func (r *recorder) Setup(c fabric.Conn) error { return c.PostReceive(1, r.buf) }
-func (r *recorder) Closed(err error)          { r.closedc <- err }
-func (r *recorder) Completed(cs []fabric.Completion) {
-	for _, c := range cs {
-		if c.Op == fabric.OpReceive && c.Err == nil {
-			r.gotc <- string(r.buf[:c.Bytes])
+func (r *recorder) Setup(c fabric.Conn) error {
+	for i := range r.receives {
+		r.posted[uint64(i+1)] = 0
+		if err := c.PostReceive(uint64(i+1), r.buf[64*i:64*(i+1)]); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+func (r *recorder) Closed(err error) {
+	for id, n := range r.posted {
+		if n != 1 {
+			r.wrong = fmt.Sprintf("work %d completed %d times", id, n)
+		}
+	}
+	r.closedc <- err
+	if r.holdc != nil {
+		<-r.holdc
+	}
+}
+
+func (r *recorder) Completed(cs []fabric.Completion) {
+	for _, c := range cs {
+		if _, ok := r.posted[c.ID]; !ok {
+			r.wrong = fmt.Sprintf("completion of %d, which was not posted", c.ID)
+		}
+		r.posted[c.ID]++
+		if c.Op != fabric.OpReceive || c.Err != nil {
+			continue
+		}
+		if c.ID == 0 || c.ID > uint64(r.receives) || c.Bytes > 64 {
+			r.wrong = fmt.Sprintf("Receive %d of %d octets", c.ID, c.Bytes)
+			continue
+		}
+		select {
+		case r.gotc <- string(r.buf[64*(c.ID-1):][:c.Bytes]):
+		default:
+		}
+	}
+}
+
+// post posts n Sends, numbered from 100 on.
+func (r *recorder) post(c fabric.Conn, n int) {
+	for i := range n {
+		id := uint64(100 + i)
+		if c.PostSend(id, fabric.Send{Parts: [][]byte{[]byte("hello")}}) == nil {
+			r.posted[id] = 0
+		}
+	}
+	c.Flush()
 }
 
 // TestFaults checks that each fault of a device, of the connection manager or of rdma-core ends a Dial
@@ -95,7 +152,10 @@ func TestFaults(t *testing.T) {
 		{"arm before set-up", faultArm, uint32(syscall.EIO), false, no(syscall.EIO)},
 		{"locked memory", faultRegister, uint32(syscall.ENOMEM), false, "LimitMEMLOCK"},
 		{"post a Receive", faultPostRecv, uint32(syscall.ENOMEM), false, "post a Receive"},
+		{"post Receives: the third fails", faultBatchReceive, 2, false, "post a Receive"},
+		{"port down", faultPort, 1, false, "the port is down"},
 		{"partial polls", faultOne, 1, true, ""},
+		{"post Sends: the third fails", faultBatchSend, 2, true, "post a Work Request: " + no(syscall.ENOMEM)},
 		{"post a Send: ENOMEM", faultPostSend, uint32(syscall.ENOMEM), true, "post a Work Request: " + no(syscall.ENOMEM)},
 		{"post a Send: EINVAL", faultPostSend, uint32(syscall.EINVAL), true, "post a Work Request: " + no(syscall.EINVAL)},
 		{"removal", faultRemoval, 1, true, "device removed"},
@@ -108,11 +168,21 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	for _, tt := range tests {
-		goroutines := runtime.NumGoroutine()
+		leaks := watchLeaks()
 		t.Run(tt.name, func(t *testing.T) { underFault(t, tt.fault, tt.value, tt.dialled, tt.want) })
+		leaks(t)
+	}
+}
+
+// watchLeaks returns a function that waits until no object of rdma-core is alive, and no more
+// goroutines are than now.
+func watchLeaks() func(testing.TB) {
+	goroutines := runtime.NumGoroutine()
+	return func(t testing.TB) {
+		t.Helper()
 		for end := time.Now().Add(patience); standIn.live.Load() != 0 || runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s: %d objects of rdma-core are left, and %d goroutines more", tt.name, standIn.live.Load(), runtime.NumGoroutine()-goroutines)
+				t.Fatalf("%d objects of rdma-core are left, and %d goroutines more", standIn.live.Load(), runtime.NumGoroutine()-goroutines)
 			}
 		}
 	}
@@ -126,7 +196,7 @@ func underFault(t *testing.T, fault, value uint32, dialled bool, want string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := newRecorder()
+	other := newRecorderOf(4)
 	acceptedc := make(chan error, 1)
 	l, err := p.Listen("127.0.0.1:0", fabric.ListenOptions{MaxConnections: -1, MaxStarting: -1, MaxStartingPerAddr: -1}, func(in fabric.Incoming) {
 		_, err := in.Accept(context.Background(), loop, fabric.ConnOptions{Sends: 4, Receives: 4}, other)
@@ -146,10 +216,10 @@ func underFault(t *testing.T, fault, value uint32, dialled bool, want string) {
 		ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 	}
 	defer cancel()
-	own := newRecorder()
+	own := newRecorderOf(4)
 	c, err := p.Dial(ctx, loop, l.Addr().String(), fabric.ConnOptions{Sends: 4, Receives: 4}, own)
 	if err != nil {
-		if fault == faultRegister || fault == faultPostRecv {
+		if fault == faultRegister || fault == faultPostRecv || fault == faultBatchReceive {
 			err = <-acceptedc // this side fails first, and the other is rejected
 		}
 		mustSay(t, err, want)
@@ -158,13 +228,7 @@ func underFault(t *testing.T, fault, value uint32, dialled bool, want string) {
 	if dialled {
 		setFault(fault, value)
 	}
-	postc := make(chan struct{})
-	loop.Post(taskFunc(func() {
-		defer close(postc)
-		_ = c.PostSend(2, fabric.Send{Parts: [][]byte{[]byte("hello")}})
-		c.Flush()
-	}))
-	<-postc
+	loop.Do(func() { own.post(c, 4) })
 	if want == "" {
 		select {
 		case got := <-other.gotc:
@@ -174,19 +238,20 @@ func underFault(t *testing.T, fault, value uint32, dialled bool, want string) {
 		case <-time.After(patience):
 			t.Fatal("the message did not arrive")
 		}
-		loop.Post(taskFunc(func() { c.Close(nil) }))
+		loop.Do(func() { c.Close(nil) })
 	}
 	waitClosed(t, own, want)
 	if err := <-acceptedc; err == nil {
 		<-other.closedc
 	}
+	loop.Do(func() {
+		if own.wrong != "" || other.wrong != "" {
+			t.Error(own.wrong, other.wrong)
+		}
+	})
 }
 
-type taskFunc func()
-
-func (f taskFunc) Run() { f() }
-
-func waitClosed(t *testing.T, r *recorder, want string) {
+func waitClosed(t testing.TB, r *recorder, want string) {
 	t.Helper()
 	select {
 	case err := <-r.closedc:
@@ -196,7 +261,7 @@ func waitClosed(t *testing.T, r *recorder, want string) {
 	}
 }
 
-func mustSay(t *testing.T, err error, want string) {
+func mustSay(t testing.TB, err error, want string) {
 	t.Helper()
 	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 		t.Errorf("the error is %v, want %q", err, want)

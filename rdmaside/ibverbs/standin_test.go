@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -14,9 +15,45 @@ import (
 )
 
 // standIn is the page that testdata/standin.c shares with the tests.
-var standIn *struct {
-	fault, value atomic.Uint32
-	live         atomic.Int32
+var standIn *standInPage
+
+type standInPage struct {
+	fault, value   atomic.Uint32
+	live           atomic.Int32
+	tos, listenTOS atomic.Uint32
+	command        atomic.Uint32
+	object         atomic.Uint64
+	args           [6]atomic.Int64
+}
+
+// Commands of testdata/standin.c, in its order.
+const (
+	_             = iota
+	standInAsync  // event args[0] about the object, on device args[1]
+	standInWork   // a completion on a CQ: number, status, opcode, octets, flags, key
+	standInEvent  // an event of an id: kind, status, octets of private data, two counts of Reads, whether it is about a new id
+	standInRemove // device args[0]
+	standInAdd    // device args[0]
+)
+
+var standInMu sync.Mutex // held during a command
+
+// tellStandIn has the stand-in carry out a command.
+func tellStandIn(t testing.TB, command uint32, object uint64, args ...int64) {
+	t.Helper()
+	standInMu.Lock()
+	defer standInMu.Unlock()
+	standIn.object.Store(object)
+	for i := range standIn.args {
+		standIn.args[i].Store(0)
+	}
+	for i, a := range args {
+		standIn.args[i].Store(a)
+	}
+	standIn.command.Store(command)
+	if err := setTOS(0, 0); err != nil {
+		t.Error("command of the stand-in:", err)
+	}
 }
 
 // TestMain puts testdata/standin.c in the place of rdma-core, unless the tests are to run on a device.
@@ -57,10 +94,7 @@ func useStandIn(dir string) error {
 	if err != nil {
 		return err
 	}
-	standIn = (*struct {
-		fault, value atomic.Uint32
-		live         atomic.Int32
-	})(unsafe.Pointer(unsafe.SliceData(b)))
+	standIn = (*standInPage)(unsafe.Pointer(unsafe.SliceData(b)))
 	if err := os.Setenv("RDMABRIDGE_STANDIN", page); err != nil {
 		return err
 	}

@@ -1,9 +1,10 @@
 /*
- * Stands for libibverbs and librdmacm in tests: one device in memory, whose queue pairs are all in
+ * Stands for libibverbs and librdmacm in tests: two devices in memory, whose queue pairs are all in
  * this process. A Work Request is carried out when it is posted. Both libraries are this one file.
  *
  * The file that RDMABRIDGE_STANDIN names is a page that the tests share: they set faults there, and
- * read how many objects are alive.
+ * read how many objects are alive. A call of rdma_set_option without an id carries out the command
+ * that the page has.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,11 +26,17 @@
 
 /* The order is that of standin_test.go. */
 enum { F_NONE, F_POST_SEND, F_POST_RECV, F_POLL, F_ONE, F_STATUS, F_REMOVAL, F_REG_MR, F_CQ, F_QP, F_PD, F_ADDR, F_ROUTE,
-       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM };
+       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT };
+enum { C_NONE, C_ASYNC, C_COMPLETE, C_EVENT, C_REMOVE, C_ADD };
 
 static struct control {
 	uint32_t fault, value; /* set by the tests */
 	int32_t live;          /* objects */
+	uint32_t tos;          /* type of service of the last id that asked to connect, when its address was resolved */
+	uint32_t listen_tos;   /* type of service of the last id that began to listen */
+	uint32_t command;      /* set by the tests */
+	uint64_t object;       /* of the command */
+	int64_t args[6];       /* of the command */
 } none, *control = &none;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -44,15 +51,34 @@ struct events { struct rdma_event_channel c; struct event *first, *last; };
 struct id {
 	struct rdma_cm_id c;
 	struct id *peer, *next; /* next of listeners */
-	int unacked, listening, connected, over;
+	struct id *another;     /* next of ids */
+	int unacked, connected, over;
+	int hidden; /* nobody has read its request yet */
+	uint8_t tos, used_tos;
 };
 struct completions { struct ibv_comp_channel c; struct cq *first, *last; };
-struct cq { struct ibv_cq c; int depth, n, head, armed, queued; struct cq *next; struct ibv_wc *wc; };
+enum { COMMANDED = 64 };
+struct cq {
+	struct ibv_cq c;
+	int depth, n, head, armed, queued;
+	struct cq *next;
+	struct ibv_wc *wc;
+	struct ibv_wc more[COMMANDED]; /* those of C_COMPLETE; they come first */
+	int mores;
+};
+struct async { int type; uint64_t object; };
+struct context {
+	struct ibv_context c;
+	int ids, removed;
+	struct async events[64];
+	int first, n;
+};
 struct receive { uint64_t id; struct ibv_sge sge; };
 struct qp { struct ibv_qp c; struct id *id; struct receive *r; int depth, n, head, broken; };
 struct mr { struct ibv_mr c; uint64_t iova; int access; struct mr *next; };
 
-static struct id *listeners;
+static struct id *listeners, *ids;
+static void *reported[8]; /* objects of asynchronous events that are not acknowledged */
 static struct mr *mrs[1024];
 static uint32_t keys = 1;
 static uint16_t ports = 30000;
@@ -62,9 +88,40 @@ static int notify(struct ibv_cq *, int);
 static int post_send(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
 static int post_recv(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
 
-static struct ibv_device dev = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "standin0"};
-static struct ibv_context ctx = {.device = &dev, .async_fd = -1, .num_comp_vectors = 1,
-	.ops = {.poll_cq = poll_cq, .req_notify_cq = notify, .post_send = post_send, .post_recv = post_recv}};
+enum { DEVICES = 2 };
+static struct ibv_device devices[DEVICES] = {
+	{.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "standin0"},
+	{.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "standin1"},
+};
+static struct context *contexts[DEVICES]; /* NULL while the device is away */
+
+static int bell(void) { return eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC); }
+
+/* A device that comes back has another context than before. */
+static void add(int device)
+{
+	struct context *x = calloc(1, sizeof *x);
+
+	x->c.device = &devices[device];
+	x->c.num_comp_vectors = 1;
+	x->c.async_fd = bell();
+	x->c.ops.poll_cq = poll_cq;
+	x->c.ops.req_notify_cq = notify;
+	x->c.ops.post_send = post_send;
+	x->c.ops.post_recv = post_recv;
+	contexts[device] = x;
+}
+
+/* As librdmacm does, the last id on a removed device closes its context. */
+static void unuse(struct ibv_context *c)
+{
+	struct context *x = (struct context *)c;
+
+	if (!x || --x->ids || !x->removed)
+		return;
+	close(x->c.async_fd);
+	free(x);
+}
 
 __attribute__((constructor)) static void attach(void)
 {
@@ -72,7 +129,8 @@ __attribute__((constructor)) static void attach(void)
 	int fd = name ? open(name, O_RDWR | O_CLOEXEC) : -1;
 	void *p = fd < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-	ctx.async_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	for (int i = 0; i < DEVICES; i++)
+		add(i);
 	if (p != MAP_FAILED)
 		control = p;
 	if (fd >= 0)
@@ -83,7 +141,42 @@ static void *new(size_t n) { live(1); return calloc(1, n); }
 static void end(void *p) { live(-1); free(p); }
 static void ring(int fd) { uint64_t one = 1; if (write(fd, &one, sizeof one) < 0) abort(); }
 static int rung(int fd) { uint64_t n; return read(fd, &n, sizeof n) == sizeof n; }
-static int bell(void) { return eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC); }
+
+/*
+ * Where an address is: 127.0.0.1 and ::1 at port 1 of standin0, 127.0.0.2 and fd00::2 at port 1 of
+ * standin1, 127.0.0.3 and fd00::3 at port 2 of standin1. Others are at no device.
+ */
+static int place(const struct sockaddr *a, int *device, int *port)
+{
+	int n = -1;
+
+	if (a->sa_family == AF_INET) {
+		n = (int)(ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) - INADDR_LOOPBACK);
+	} else if (a->sa_family == AF_INET6) {
+		const uint8_t *b = ((const struct sockaddr_in6 *)a)->sin6_addr.s6_addr;
+		static const uint8_t local[15], unique[15] = {0xfd};
+		if (!memcmp(b, local, 15) && b[15] == 1)
+			n = 0;
+		else if (!memcmp(b, unique, 15) && b[15] > 1)
+			n = b[15] - 1;
+	}
+	if (n < 0 || n > 2)
+		return fail(EADDRNOTAVAIL);
+	*device = n > 0;
+	*port = n > 1 ? 2 : 1;
+	return contexts[*device] ? 0 : fail(ENODEV);
+}
+
+static int any(const struct sockaddr *a)
+{
+	return a->sa_family == AF_INET ? ((const struct sockaddr_in *)a)->sin_addr.s_addr == INADDR_ANY :
+	       IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
+static size_t size(const struct sockaddr *a) { return a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6); }
+
+/* The port is at the same place in both families. */
+static uint16_t *port_of(struct sockaddr *a) { return &((struct sockaddr_in *)a)->sin_port; }
 
 /* The connection manager. */
 
@@ -129,6 +222,7 @@ int rdma_get_cm_event(struct rdma_event_channel *c, struct rdma_cm_event **out)
 			if (!(ch->first = e->next))
 				ch->last = NULL;
 			e->owner->unacked++;
+			((struct id *)e->e.id)->hidden = 0;
 		}
 		pthread_mutex_unlock(&mu);
 	} while (!e);
@@ -156,7 +250,32 @@ int rdma_create_id(struct rdma_event_channel *c, struct rdma_cm_id **out, void *
 	id->c.context = context;
 	id->c.ps = ps;
 	*out = &id->c;
+	pthread_mutex_lock(&mu);
+	id->another = ids;
+	ids = id;
+	pthread_mutex_unlock(&mu);
 	return 0;
+}
+
+/* Forgets an id that nobody uses any more. */
+static void end_id(struct id *id)
+{
+	for (struct id **p = &ids; *p; p = &(*p)->another)
+		if (*p == id) {
+			*p = id->another;
+			break;
+		}
+	unuse(id->c.verbs);
+	end(id);
+}
+
+/* Binds an id to a device. */
+static void use(struct rdma_cm_id *c, struct ibv_context *x, int port)
+{
+	if (!c->verbs && x)
+		((struct context *)x)->ids++;
+	c->verbs = x;
+	c->port_num = port;
 }
 
 static void breakqp(struct qp *);
@@ -200,31 +319,33 @@ int rdma_destroy_id(struct rdma_cm_id *c)
 		*p = e->next;
 		if (e->e.event == RDMA_CM_EVENT_CONNECT_REQUEST && e->e.id != c) {
 			part((struct id *)e->e.id);
-			end(e->e.id);
+			end_id((struct id *)e->e.id);
 		}
 		end(e);
 	}
 	while (id->unacked)
 		pthread_cond_wait(&acked, &mu);
+	end_id(id);
 	pthread_mutex_unlock(&mu);
-	end(id);
 	return 0;
 }
 
 int rdma_bind_addr(struct rdma_cm_id *c, struct sockaddr *a)
 {
-	struct sockaddr_in *at = (struct sockaddr_in *)&c->route.addr.src_addr;
+	struct sockaddr *at = (struct sockaddr *)&c->route.addr.src_addr;
+	int device = -1, port = 0, rc;
 
-	if (a->sa_family != AF_INET)
-		return fail(EADDRNOTAVAIL);
-	memcpy(at, a, sizeof *at);
 	pthread_mutex_lock(&mu);
-	if (!at->sin_port)
-		at->sin_port = htons(ports++);
+	rc = any(a) ? 0 : place(a, &device, &port);
+	if (!rc) {
+		memcpy(at, a, size(a));
+		if (!*port_of(at))
+			*port_of(at) = htons(ports++);
+		if (device >= 0)
+			use(c, &contexts[device]->c, port);
+	}
 	pthread_mutex_unlock(&mu);
-	c->verbs = &ctx;
-	c->port_num = 1;
-	return 0;
+	return rc;
 }
 
 int rdma_listen(struct rdma_cm_id *c, int backlog)
@@ -233,6 +354,7 @@ int rdma_listen(struct rdma_cm_id *c, int backlog)
 
 	(void)backlog;
 	pthread_mutex_lock(&mu);
+	control->listen_tos = id->tos;
 	id->next = listeners;
 	listeners = id;
 	pthread_mutex_unlock(&mu);
@@ -249,15 +371,21 @@ static void soon(struct rdma_cm_id *c, int f, int ok, int bad)
 	pthread_mutex_unlock(&mu);
 }
 
+/* Without a source address, every route leaves from standin0. */
 int rdma_resolve_addr(struct rdma_cm_id *c, struct sockaddr *from, struct sockaddr *to, int ms)
 {
-	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
 
-	(void)from, (void)ms;
-	if (to->sa_family != AF_INET)
-		return fail(ENETUNREACH);
-	memcpy(&c->route.addr.dst_addr, to, sizeof at);
-	rdma_bind_addr(c, (struct sockaddr *)&at);
+	(void)ms;
+	if (from && from->sa_family != to->sa_family)
+		return fail(EINVAL);
+	memcpy(&c->route.addr.dst_addr, to, size(to));
+	if (!from)
+		from = to->sa_family == AF_INET ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
+	if (rdma_bind_addr(c, from))
+		return -1;
+	((struct id *)c)->used_tos = ((struct id *)c)->tos;
 	soon(c, F_ADDR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ADDR_ERROR);
 	return 0;
 }
@@ -269,31 +397,49 @@ int rdma_resolve_route(struct rdma_cm_id *c, int ms)
 	return 0;
 }
 
+/* Asks the listener l to accept the id from, which may be NULL. */
+static void request(struct id *l, struct id *from, const struct rdma_conn_param *p, struct ibv_context *x, int port)
+{
+	struct id *child = new(sizeof *child);
+
+	child->c.channel = l->c.channel;
+	child->hidden = 1;
+	child->another = ids;
+	ids = child;
+	use(&child->c, x, port);
+	if (from) {
+		child->c.route.addr.src_storage = from->c.route.addr.dst_storage;
+		child->c.route.addr.dst_storage = from->c.route.addr.src_storage;
+		child->peer = from;
+		from->peer = child;
+	} else {
+		child->c.route.addr.src_storage = child->c.route.addr.dst_storage = l->c.route.addr.src_storage;
+	}
+	tell(l, child, RDMA_CM_EVENT_CONNECT_REQUEST, 0, p, 56);
+}
+
 int rdma_connect(struct rdma_cm_id *c, struct rdma_conn_param *p)
 {
-	struct id *id = (struct id *)c, *l, *child;
+	struct id *id = (struct id *)c, *l;
+	struct sockaddr *to = (struct sockaddr *)&c->route.addr.dst_addr, *at;
 	uint32_t kind = fault(F_CONNECT);
+	int device = -1, port = 0;
 
 	if (fault(F_SILENT))
 		return 0;
 	pthread_mutex_lock(&mu);
 	if (fault(F_UNKNOWN)) /* events that no step expects, before the one that it does */
 		tell(id, id, RDMA_CM_EVENT_ADDR_CHANGE, 0, NULL, 0);
-	for (l = listeners; l; l = l->next)
-		if (((struct sockaddr_in *)&l->c.route.addr.src_addr)->sin_port == ((struct sockaddr_in *)&c->route.addr.dst_addr)->sin_port)
+	control->tos = id->used_tos;
+	for (l = place(to, &device, &port) ? NULL : listeners; l; l = l->next) {
+		at = (struct sockaddr *)&l->c.route.addr.src_addr;
+		if (*port_of(at) == *port_of(to) && at->sa_family == to->sa_family && (any(at) || l->c.verbs == &contexts[device]->c))
 			break;
+	}
 	if (kind || !l) {
 		tell(id, id, kind ? kind : RDMA_CM_EVENT_REJECTED, kind ? -ETIMEDOUT : 8, NULL, 0);
 	} else {
-		child = new(sizeof *child);
-		child->c.channel = l->c.channel;
-		child->c.verbs = &ctx;
-		child->c.port_num = 1;
-		child->c.route.addr.src_storage = c->route.addr.dst_storage;
-		child->c.route.addr.dst_storage = c->route.addr.src_storage;
-		child->peer = id;
-		id->peer = child;
-		tell(l, child, RDMA_CM_EVENT_CONNECT_REQUEST, 0, p, 56);
+		request(l, id, p, &contexts[device]->c, port);
 	}
 	pthread_mutex_unlock(&mu);
 	return 0;
@@ -345,9 +491,14 @@ int rdma_disconnect(struct rdma_cm_id *c)
 	return 0;
 }
 
+static int command(void);
+
 int rdma_set_option(struct rdma_cm_id *c, int level, int name, void *v, size_t n)
 {
-	(void)c, (void)level, (void)name, (void)v, (void)n;
+	if (!c)
+		return command();
+	if (level == RDMA_OPTION_ID && name == RDMA_OPTION_ID_TOS && n == 1)
+		((struct id *)c)->tos = *(uint8_t *)v;
 	return 0;
 }
 
@@ -365,7 +516,8 @@ const char *rdma_event_str(enum rdma_cm_event_type e)
 
 int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
 {
-	(void)c;
+	if (((struct context *)c)->removed)
+		return EIO;
 	memset(a, 0, sizeof *a);
 	a->max_sge = a->max_sge_rd = 16;
 	a->max_qp_wr = 16384;
@@ -381,7 +533,7 @@ int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *p)
 {
 	(void)c, (void)port;
 	memset(p, 0, sizeof *p);
-	p->state = IBV_PORT_ACTIVE;
+	p->state = fault(F_PORT) ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
 	p->link_layer = IBV_LINK_LAYER_ETHERNET;
 	p->max_msg_sz = 1 << 30;
 	return 0;
@@ -397,20 +549,82 @@ const char *ibv_wc_status_str(enum ibv_wc_status s)
 
 const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
 
-/* The device reports nothing by itself. */
-int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *e)
+static void report(struct context *x, int type, uint64_t object)
 {
-	(void)c, (void)e;
-	errno = EAGAIN;
-	return -1;
+	if (x->n == 64)
+		return;
+	x->events[(x->first + x->n++) % 64] = (struct async){type, object};
+	ring(x->c.async_fd);
 }
 
-void ibv_ack_async_event(struct ibv_async_event *e) { (void)e; }
+/* Reports whether the object of an asynchronous event is a queue pair or a completion queue. */
+static int of_queue(int type) { return type >= 0 && type < IBV_EVENT_DEVICE_FATAL; }
+
+int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *e)
+{
+	struct context *x = (struct context *)c;
+	struct async a;
+	int rc = -1;
+
+	pthread_mutex_lock(&mu);
+	if (x->n && rung(c->async_fd)) {
+		a = x->events[x->first];
+		x->first = (x->first + 1) % 64;
+		x->n--;
+		e->event_type = a.type;
+		if (of_queue(a.type)) {
+			e->element.qp = (struct ibv_qp *)(uintptr_t)a.object;
+			for (int i = 0; i < 8; i++)
+				if (!reported[i]) {
+					reported[i] = e->element.qp;
+					break;
+				}
+		} else {
+			e->element.port_num = (int)a.object;
+		}
+		rc = 0;
+	} else {
+		errno = x->removed ? EIO : EAGAIN;
+	}
+	pthread_mutex_unlock(&mu);
+	return rc;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *e)
+{
+	if (!of_queue(e->event_type))
+		return;
+	pthread_mutex_lock(&mu);
+	for (int i = 0; i < 8; i++)
+		if (reported[i] == e->element.qp) {
+			reported[i] = NULL;
+			break;
+		}
+	pthread_cond_broadcast(&acked);
+	pthread_mutex_unlock(&mu);
+}
+
+/* Returns when no event of a queue is to come or is unacknowledged. */
+static void await_acks(struct ibv_context *c, void *object)
+{
+	struct context *x = (struct context *)c;
+
+	for (int i = 0; i < x->n; i++) {
+		struct async *a = &x->events[(x->first + i) % 64];
+		if (of_queue(a->type) && a->object == (uintptr_t)object)
+			*a = (struct async){IBV_EVENT_SRQ_LIMIT_REACHED, 0};
+	}
+	for (int i = 0; i < 8; i++)
+		while (reported[i] && reported[i] == object)
+			pthread_cond_wait(&acked, &mu);
+}
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
 {
 	struct ibv_pd *pd;
 
+	if (((struct context *)c)->removed)
+		return fail(EIO), NULL;
 	if (fault(F_PD))
 		return fail(fault(F_PD)), NULL;
 	pd = new(sizeof *pd);
@@ -485,6 +699,7 @@ int ibv_destroy_cq(struct ibv_cq *c)
 			p = &(*p)->next;
 		}
 	ch->c.refcnt--;
+	await_acks(c->context, c);
 	pthread_mutex_unlock(&mu);
 	free(q->wc);
 	end(q);
@@ -526,20 +741,11 @@ static int notify(struct ibv_cq *c, int solicited)
 	return 0;
 }
 
-static void complete(struct ibv_cq *c, uint64_t id, int status, int opcode, uint32_t bytes)
+/* Says that a completion queue has something, if anyone has asked. */
+static void wake(struct cq *q)
 {
-	struct cq *q = (struct cq *)c;
-	struct completions *ch = (struct completions *)c->channel;
-	struct ibv_wc *w = &q->wc[(q->head + q->n) % q->depth];
+	struct completions *ch = (struct completions *)q->c.channel;
 
-	if (q->n == q->depth)
-		abort(); /* the provider must not let its queue overflow */
-	memset(w, 0, sizeof *w);
-	w->wr_id = id;
-	w->status = status;
-	w->opcode = opcode;
-	w->byte_len = bytes;
-	q->n++;
 	if (!q->armed || q->queued)
 		return;
 	q->armed = 0;
@@ -553,6 +759,22 @@ static void complete(struct ibv_cq *c, uint64_t id, int status, int opcode, uint
 	ring(ch->c.fd);
 }
 
+static void complete(struct ibv_cq *c, uint64_t id, int status, int opcode, uint32_t bytes)
+{
+	struct cq *q = (struct cq *)c;
+	struct ibv_wc *w = &q->wc[(q->head + q->n) % q->depth];
+
+	if (q->n == q->depth)
+		abort(); /* the provider must not let its queue overflow */
+	memset(w, 0, sizeof *w);
+	w->wr_id = id;
+	w->status = status;
+	w->opcode = opcode;
+	w->byte_len = bytes;
+	q->n++;
+	wake(q);
+}
+
 static int poll_cq(struct ibv_cq *c, int n, struct ibv_wc *out)
 {
 	struct cq *q = (struct cq *)c;
@@ -563,6 +785,10 @@ static int poll_cq(struct ibv_cq *c, int n, struct ibv_wc *out)
 	if (fault(F_ONE) && n > 1)
 		n = 1;
 	pthread_mutex_lock(&mu);
+	for (; got < n && q->mores; got++, q->mores--) {
+		out[got] = q->more[0];
+		memmove(q->more, q->more + 1, sizeof *q->more * (q->mores - 1));
+	}
 	for (; got < n && q->n; got++, q->n--) {
 		out[got] = q->wc[q->head];
 		q->head = (q->head + 1) % q->depth;
@@ -578,7 +804,7 @@ int rdma_create_qp(struct rdma_cm_id *c, struct ibv_pd *pd, struct ibv_qp_init_a
 	if (fault(F_QP))
 		return fail(fault(F_QP));
 	q = new(sizeof *q);
-	q->c.context = &ctx;
+	q->c.context = c->verbs;
 	q->c.pd = pd;
 	q->c.send_cq = a->send_cq;
 	q->c.recv_cq = a->recv_cq;
@@ -595,6 +821,7 @@ void rdma_destroy_qp(struct rdma_cm_id *c)
 
 	pthread_mutex_lock(&mu);
 	c->qp = NULL;
+	await_acks(q->c.context, &q->c);
 	pthread_mutex_unlock(&mu);
 	free(q->r);
 	end(q);
@@ -629,7 +856,7 @@ struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *at, size_t n, uint64_t i
 	if (fault(F_REG_MR))
 		return fail(fault(F_REG_MR)), NULL;
 	m = new(sizeof *m);
-	m->c.context = &ctx;
+	m->c.context = pd->context;
 	m->c.pd = pd;
 	m->c.addr = at;
 	m->c.length = n;
@@ -715,6 +942,7 @@ static int carry(struct qp *q, struct qp *peer, struct ibv_send_wr *w, uint64_t 
 static int post_send(struct ibv_qp *c, struct ibv_send_wr *w, struct ibv_send_wr **bad)
 {
 	struct qp *q = (struct qp *)c;
+	int rc = 0, nth = 0;
 
 	if (fault(F_POST_SEND)) {
 		*bad = w;
@@ -726,6 +954,11 @@ static int post_send(struct ibv_qp *c, struct ibv_send_wr *w, struct ibv_send_wr
 		int status = q->broken || !peer || peer->broken ? IBV_WC_WR_FLUSH_ERR : (int)fault(F_STATUS);
 		uint64_t total = 0;
 
+		if (fault(F_BATCH_SEND) && nth++ == (int)fault(F_BATCH_SEND)) {
+			*bad = w;
+			rc = ENOMEM;
+			break;
+		}
 		for (int i = 0; i < w->num_sge; i++)
 			total += w->sg_list[i].length;
 		if (fault(F_REMOVAL)) {
@@ -744,13 +977,13 @@ static int post_send(struct ibv_qp *c, struct ibv_send_wr *w, struct ibv_send_wr
 		}
 	}
 	pthread_mutex_unlock(&mu);
-	return 0;
+	return rc;
 }
 
 static int post_recv(struct ibv_qp *c, struct ibv_recv_wr *w, struct ibv_recv_wr **bad)
 {
 	struct qp *q = (struct qp *)c;
-	int rc = 0;
+	int rc = 0, nth = 0;
 
 	if (fault(F_POST_RECV)) {
 		*bad = w;
@@ -758,6 +991,11 @@ static int post_recv(struct ibv_qp *c, struct ibv_recv_wr *w, struct ibv_recv_wr
 	}
 	pthread_mutex_lock(&mu);
 	for (; w; w = w->next) {
+		if (fault(F_BATCH_RECV) && nth++ == (int)fault(F_BATCH_RECV)) {
+			*bad = w;
+			rc = ENOMEM;
+			break;
+		}
 		if (q->broken) {
 			complete(c->recv_cq, w->wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV, 0);
 		} else if (q->n == q->depth) {
@@ -767,6 +1005,75 @@ static int post_recv(struct ibv_qp *c, struct ibv_recv_wr *w, struct ibv_recv_wr
 		} else {
 			q->r[(q->head + q->n++) % q->depth] = (struct receive){w->wr_id, w->sg_list[0]};
 		}
+	}
+	pthread_mutex_unlock(&mu);
+	return rc;
+}
+
+/* Commands. */
+
+/* Removes a device: its queue pairs break, and everybody who knows an id on it is told. */
+static void away(int device)
+{
+	struct context *x = contexts[device];
+
+	if (!x)
+		return;
+	contexts[device] = NULL;
+	x->removed = 1;
+	ring(x->c.async_fd);
+	for (struct id *id = ids; id; id = id->another) {
+		if (id->c.verbs != &x->c)
+			continue;
+		if (id->c.qp)
+			breakqp((struct qp *)id->c.qp);
+		if (!id->hidden)
+			tell(id, id, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, NULL, 0);
+	}
+	x->ids++; /* closes it if nobody has an id on it */
+	unuse(&x->c);
+}
+
+/* Carries out the command of the page. */
+static int command(void)
+{
+	int64_t *a = control->args;
+	void *object = (void *)(uintptr_t)control->object;
+	static uint8_t octets[256];
+	struct rdma_conn_param p = {.private_data = octets, .private_data_len = (uint8_t)a[2],
+		.responder_resources = (uint8_t)a[3], .initiator_depth = (uint8_t)a[4]};
+	int rc = 0;
+
+	pthread_mutex_lock(&mu);
+	switch (control->command) {
+	case C_ASYNC: /* event args[0] of the object, on device args[1] */
+		if (contexts[a[1]])
+			report(contexts[a[1]], (int)a[0], control->object);
+		break;
+	case C_COMPLETE: { /* args: number, status, opcode, octets, flags, key of the completion */
+		struct cq *q = object;
+		if (q->mores == COMMANDED)
+			break;
+		q->more[q->mores++] = (struct ibv_wc){.wr_id = (uint64_t)a[0], .status = (int)a[1], .opcode = (int)a[2],
+			.byte_len = (uint32_t)a[3], .wc_flags = (unsigned)a[4], .invalidated_rkey = (uint32_t)a[5]};
+		wake(q);
+		break;
+	}
+	case C_EVENT: /* args: event and status, octets of private data, Reads, Reads, is it about a new id */
+		if (!a[5])
+			tell(object, object, (int)a[0], (int)a[1], a[2] ? &p : NULL, p.private_data_len);
+		else if (((struct id *)object)->c.verbs)
+			request(object, NULL, &p, ((struct id *)object)->c.verbs, ((struct id *)object)->c.port_num);
+		break;
+	case C_REMOVE:
+		away((int)a[0]);
+		break;
+	case C_ADD:
+		if (!contexts[a[0]])
+			add((int)a[0]);
+		break;
+	default:
+		rc = fail(EINVAL);
 	}
 	pthread_mutex_unlock(&mu);
 	return rc;
