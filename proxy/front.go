@@ -25,7 +25,7 @@ type front struct {
 	draining bool // the connection closes as soon as no Call is under way
 	failed   bool // the connection was closed because of a Call, and the log says why
 	evicted  bool // an eviction closes the connection; guarded by listener.mu, as is place
-	ended    flag // the connection has ended; set on the loop, read anywhere
+	ended    flag // the connection has ended, or ends in this pass; set on the loop, read anywhere
 
 	place crowd.Member[*front] // in listener.clients
 }
@@ -237,6 +237,7 @@ func (f *front) close(reason error) {
 	f.loop.Post(loop.TaskFunc(func() {
 		if !f.ended.get() {
 			f.client.hangUp(reason)
+			f.ended.set() // Calls that the same pass brings home find no client
 		}
 	}))
 }
