@@ -72,14 +72,26 @@ type conn struct {
 
 	queues
 	handles map[fabric.Handle]exposed
+	windows windowSet
 	wcs     []workCompletion
 	batch   []fabric.Completion
 }
 
 // An exposed region is memory that the peer may access. It keeps the memory from the garbage collector.
 type exposed struct {
-	mr  uint64
+	mr  uint64 // the registration for this handle alone; 0 for none
 	buf []byte
+
+	window *window // nil without one
+	dying  bool    // its invalidation is posted
+	after  uint64  // the Work Request that does it
+}
+
+// deregister ends the registration, if there is one. No window is bound to it.
+func (x *exposed) deregister() {
+	if x.mr != 0 {
+		_ = deregisterMR(x.mr)
+	}
 }
 
 // Values of conn.begun.
@@ -107,7 +119,11 @@ func (p *Provider) newConn(e *engine, id *cmID, on loop.Loop, o fabric.ConnOptio
 		last: time.Now(),
 	}
 	// A Write may need several Work Requests; those for which there is no room wait here.
-	c.depth = min(o.Sends+4, d.dev.maxWR, max(d.dev.maxCQE-o.Receives-1, 1))
+	c.depth = o.Sends + 4
+	if d.windows {
+		c.depth += o.Sends // binds
+	}
+	c.depth = min(c.depth, d.dev.maxWR, max(d.dev.maxCQE-o.Receives-1, 1))
 	d.enter(c)
 	if c.cq, err = createCQ(d.context, c.depth+o.Receives+1, c.token, d.channel); err != nil {
 		d.leave(c)
@@ -120,7 +136,10 @@ func (p *Provider) newConn(e *engine, id *cmID, on loop.Loop, o fabric.ConnOptio
 		c.qp, c.maxInline, err = createQP(id.handle, d.pd, c.cq, c.depth, max(o.Receives, 1), c.maxSend, 0)
 	}
 	if err == nil {
-		if err = armCQ(c.cq); err != nil {
+		if err = armCQ(c.cq); err == nil {
+			err = c.windows.first(d)
+		}
+		if err != nil {
 			destroyQP(id.handle)
 		}
 	}
@@ -198,14 +217,14 @@ func (c *conn) setup(ctx context.Context, h fabric.Handler) error {
 // discard ends a connection that has no Handler. It may block.
 func (c *conn) discard() {
 	if c.portDown() {
-		destroyQP(c.id.handle)
+		c.destroyQP()
 		c.dropWork()
 		c.ended = c.outlive(c.ended)
 		go c.destroy()
 		return
 	}
 	_ = disconnectID(c.id.handle)
-	destroyQP(c.id.handle)
+	c.destroyQP()
 	c.dropWork()
 	c.destroy()
 }

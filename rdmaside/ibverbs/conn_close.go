@@ -16,8 +16,9 @@ import (
 // Destroying the QP takes the work from the device in any case.
 const flushTimeout = time.Second
 
-// eventTimeout is how long the end of a connection waits for the event that explains it.
-const eventTimeout = 200 * time.Millisecond
+// eventTimeout is how long the end of a connection waits for the event that explains it. Tests
+// shorten it.
+var eventTimeout = 200 * time.Millisecond
 
 // Close implements fabric.Conn.
 func (c *conn) Close(err error) {
@@ -77,7 +78,7 @@ func (c *conn) takeDown(reason error) {
 	case <-c.drainedc:
 	case <-time.After(flushTimeout):
 	}
-	destroyQP(c.id.handle)
+	c.destroyQP()
 	c.loop.Post((*connFinish)(c))
 }
 
@@ -111,7 +112,9 @@ func (c *conn) flushWork() {
 	for ; c.sends.n > 0; c.sends.pop() {
 		w := c.sends.at(0)
 		w.release()
-		c.batch = append(c.batch, fabric.Completion{ID: w.id, Op: w.op, Err: err})
+		if w.op != bindWork {
+			c.batch = append(c.batch, fabric.Completion{ID: w.id, Op: w.op, Err: err})
+		}
 	}
 	for _, w := range c.idle {
 		c.batch = append(c.batch, fabric.Completion{ID: w.id, Op: w.op, Err: err})
@@ -124,13 +127,13 @@ func (c *conn) flushWork() {
 		c.batch = append(c.batch, fabric.Completion{ID: r.id, Op: fabric.OpReceive, Err: err})
 		*r = receiveWork{}
 	}
-	c.idle, c.sendN = nil, 0
+	c.idle, c.sendN, c.invalidateN = nil, 0, 0
 }
 
-// revoke ends what the peer may access.
+// revoke ends what the peer may access. The windows are gone.
 func (c *conn) revoke() {
 	for _, x := range c.handles {
-		_ = deregisterMR(x.mr)
+		x.deregister()
 	}
 	clear(c.handles)
 }
@@ -169,20 +172,30 @@ func (c *conn) Register(buf []byte, a fabric.Access) (fabric.Region, error) {
 	if len(c.handles) >= c.opts.Handles {
 		return fabric.Region{}, fmt.Errorf("ibverbs: %w: %d handles of this connection", fabric.ErrLimit, c.opts.Handles)
 	}
+	if c.windows.on {
+		r, x, err := c.bind(buf, a)
+		if err == nil {
+			c.handles[r.Handle] = x
+		}
+		return r, err
+	}
 	r, offset, err := c.d.expose(buf, a)
 	if err != nil {
 		return fabric.Region{}, err
 	}
-	c.handles[fabric.Handle(r.rkey)] = exposed{r.mr, buf}
+	c.handles[fabric.Handle(r.rkey)] = exposed{mr: r.mr, buf: buf}
 	return fabric.Region{Handle: fabric.Handle(r.rkey), Offset: offset, Length: uint32(len(buf))}, nil
 }
 
 // Invalidate implements fabric.Conn. Deregistering is synchronous: when it returns, the device does
-// not know the key any more.
-func (c *conn) Invalidate(_ uint64, h fabric.Handle) (done bool, err error) {
+// not know the key any more. A window is invalidated by a Work Request.
+func (c *conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
 	x, ok := c.handles[h]
-	if !ok {
+	switch {
+	case !ok:
 		return true, nil
+	case x.window != nil:
+		return c.unbind(id, h, x)
 	}
 	delete(c.handles, h)
 	if err := deregisterMR(x.mr); err != nil {

@@ -105,6 +105,10 @@ func (c *conn) received(w *workCompletion) {
 	done := fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: int(w.bytes)}
 	if w.hasInvalidated != 0 {
 		done.Invalidated = fabric.Handle(w.invalidated)
+		// Where the handle's own invalidation is posted too, it fails and ends the connection.
+		if x, ok := c.handles[done.Invalidated]; ok && !x.dying {
+			c.forget(done.Invalidated)
+		}
 	}
 	if r.mr != 0 {
 		_ = deregisterMR(r.mr)
@@ -137,11 +141,19 @@ func (c *conn) sent(w *workCompletion) {
 			break
 		}
 		w.release()
-		if w.id != 0 {
+		switch w.op {
+		case bindWork:
+		case fabric.OpInvalidate:
+			c.forget(w.handle)
+			c.invalidateN--
 			c.batch = append(c.batch, fabric.Completion{ID: w.id, Op: w.op})
+		default:
+			c.sendN--
+			if w.id != 0 {
+				c.batch = append(c.batch, fabric.Completion{ID: w.id, Op: w.op})
+			}
 		}
 		c.sends.pop()
-		c.sendN--
 	}
 }
 
@@ -176,7 +188,11 @@ func (c *conn) failed(w *workCompletion) {
 	case w.status == statusFlushed:
 		c.fail(errGone)
 	default:
-		c.fail(&workError{int(w.status), w.vendor})
+		err := &workError{int(w.status), w.vendor}
+		if w.id&receiveBit == 0 && c.windowWork(w.id) {
+			c.d.failWindows(err)
+		}
+		c.fail(err)
 	}
 }
 
@@ -194,7 +210,7 @@ func (c *conn) deliver() {
 
 // settle does what waits for work to complete.
 func (c *conn) settle() {
-	if c.state == stateClosing && c.sendN == 0 {
+	if c.state == stateClosing && c.sendN == 0 && c.invalidateN == 0 {
 		c.end(nil)
 	}
 	if c.state == stateEnding && !c.drained && c.recvFlushed >= c.recvGiven && c.done >= c.given {

@@ -113,7 +113,7 @@ func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.A
 	if c.portDown() {
 		// The kernel resolves addresses all the same. Nothing was sent yet, so that nothing is
 		// sent at the end either.
-		destroyQP(id.handle)
+		c.destroyQP()
 		_ = destroyCQ(c.cq)
 		c.d.leave(c)
 		err := fmt.Errorf("ibverbs: connect to %v: device %s: %w", to, c.d.dev.name, errPortDown)
@@ -121,6 +121,7 @@ func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.A
 		return nil, err
 	}
 	owned = false
+	c.opts = c.opts.Dialled(c.RemoteInvalidation())
 	ev, err := c.connect(ctx, to)
 	if err != nil {
 		c.ended = func() {} // Dial may try another address

@@ -5,6 +5,7 @@ package ibverbs
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type domain struct {
 	poller  *poller
 	donec   chan struct{} // closed when the goroutine has ended
 
+	windows bool          // handles are type 2 memory windows, unless these fail
 	arena   []arenaExtent // one for each extent of the Provider
 	retired retired
 
@@ -42,8 +44,10 @@ type domain struct {
 type arenaExtent struct {
 	lkey atomic.Uint64 // the key plus 1<<32 when it is registered
 
-	mu sync.Mutex // guards mr, and registering; a leaf
-	mr uint64
+	mu sync.Mutex // guards the rest until lkey is set, and registering; a leaf
+	// Constant when lkey is set.
+	mr    uint64
+	shift uint64 // what the device adds to addresses: nothing, or a random number, which hides them from peers
 }
 
 func newDomain(e *engine, context uint64, dev device, q Quirks) (_ *domain, err error) {
@@ -58,6 +62,9 @@ func newDomain(e *engine, context uint64, dev device, q Quirks) (_ *domain, err 
 		}
 	}()
 	if err = checkMemlock(dev.name, &q, e.p.extents.memlockNeed()); err != nil {
+		return nil, err
+	}
+	if d.windows, err = useWindows(e.p.opts.Exposure, &dev, &q); err != nil {
 		return nil, err
 	}
 	if d.pd, err = createPD(context); err != nil {
@@ -152,43 +159,87 @@ func (d *domain) leave(c *conn) {
 	d.mu.Unlock()
 }
 
-// key returns the local key of b, and the registration that was made for b alone, if b is not in
+// element returns the element for b, and the registration that was made for b alone, if b is not in
 // the arena. 0 is none.
-func (d *domain) key(b []byte) (lkey uint32, temporary uint64, err error) {
+func (d *domain) element(b []byte) (el element, temporary uint64, err error) {
+	el = element{address(b), uint32(min(len(b), math.MaxInt32)), 0}
 	if i := d.e.p.extents.find(b); i >= 0 {
-		if k := d.arena[i].lkey.Load(); k != 0 {
-			return uint32(k), 0, nil
+		x, err := d.extent(i)
+		if err != nil {
+			return el, 0, err
 		}
-		lkey, err = d.register(i)
-		return lkey, 0, err
+		el.addr += x.shift
+		el.key = uint32(x.lkey.Load())
+		return el, 0, nil
 	}
 	r, err := registerMR(d.pd, b, address(b), localWrite)
 	if err != nil {
-		return 0, 0, d.memoryError(len(b), err)
+		return el, 0, d.memoryError(len(b), err)
 	}
-	return r.lkey, r.mr, nil
+	el.key = r.lkey
+	return el, r.mr, nil
 }
 
-// register registers extent i of the arena, for local use only.
-func (d *domain) register(i int) (uint32, error) {
+// extent returns the extent i of the arena, registered for local use only.
+func (d *domain) extent(i int) (*arenaExtent, error) {
 	x := &d.arena[i]
+	if x.lkey.Load() != 0 {
+		return x, nil
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if k := x.lkey.Load(); k != 0 {
-		return uint32(k), nil
+	if x.lkey.Load() != 0 {
+		return x, nil
 	}
 	b := d.e.p.opts.Memory[i]
-	r, err := registerMR(d.pd, b, address(b), localWrite)
-	if err != nil {
-		return 0, d.memoryError(len(b), err)
+	access, offset := localWrite, address(b)
+	if d.binds() {
+		access, offset = localWrite|bindWindows, d.offset(b, 2<<20) // pages of 2 MiB stay whole
 	}
-	x.mr = r.mr
+	r, err := registerMR(d.pd, b, offset, access)
+	if err != nil {
+		return nil, d.memoryError(len(b), err)
+	}
+	x.mr, x.shift = r.mr, offset-address(b)
 	x.lkey.Store(uint64(r.lkey) | 1<<32)
-	return r.lkey, nil
+	return x, nil
 }
 
-// expose registers b for the peer. The offset tells nothing about addresses, unless the driver
-// cannot choose it.
+// binds says whether windows are bound to the arena.
+func (d *domain) binds() bool { return d.windows && d.quirks.Windows == WindowsTrusted }
+
+// offset returns an offset for b that tells nothing about addresses but their place in a page, which
+// kernel and device want, unless the driver cannot choose it.
+func (d *domain) offset(b []byte, page uint64) uint64 {
+	if d.quirks.AddressOffsets {
+		return address(b)
+	}
+	return rand.Uint64()>>1&^(page-1) | address(b)&(page-1)
+}
+
+const pageSize = 4096
+
+// A region is memory that windows can be bound to, and where in it the window begins.
+type region struct{ mr, offset uint64 }
+
+// behind returns the region to which a window for b is bound. own says that it was made for this window.
+func (d *domain) behind(b []byte) (r region, own bool, err error) {
+	if i := d.e.p.extents.find(b); i >= 0 && d.binds() {
+		x, err := d.extent(i)
+		if err != nil {
+			return r, false, err
+		}
+		return region{x.mr, address(b) + x.shift}, false, nil
+	}
+	offset := d.offset(b, pageSize)
+	reg, err := registerMR(d.pd, b, offset, localWrite|bindWindows)
+	if err != nil {
+		return r, false, d.memoryError(len(b), err)
+	}
+	return region{reg.mr, offset}, true, nil
+}
+
+// expose registers b for the peer.
 func (d *domain) expose(b []byte, a fabric.Access) (registration, uint64, error) {
 	access := 0
 	if a&fabric.RemoteRead != 0 {
@@ -197,12 +248,7 @@ func (d *domain) expose(b []byte, a fabric.Access) (registration, uint64, error)
 	if a&fabric.RemoteWrite != 0 {
 		access |= remoteWrite | localWrite // the device wants both
 	}
-	offset := address(b)
-	if !d.quirks.AddressOffsets {
-		// Kernel and device want the offset within the page.
-		const page = 4096
-		offset = rand.Uint64()>>1&^(page-1) | address(b)&(page-1)
-	}
+	offset := d.offset(b, pageSize)
 	r, err := registerMR(d.pd, b, offset, access)
 	for err == nil && d.quirks.RepeatsHandles && !d.retired.fresh(r.rkey) {
 		old := r.mr

@@ -4,6 +4,8 @@ package ibverbs_test
 
 import (
 	"os"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,27 +26,66 @@ func TestFabric(t *testing.T) {
 		"rxe": {fabrictest.SharedHandles, fabrictest.PaddedPrivateData},
 		"siw": {fabrictest.SharedHandles, fabrictest.AddressOffsets, fabrictest.WeakRights},
 	}[driver]
-	runSuite(t, addr, diverges)
+	runSuite(t, addr, ibverbs.ExposeAuto, diverges)
 }
 
 // runSuite runs the suite at an address.
-func runSuite(t *testing.T, addr string, diverges []fabrictest.Divergence) {
+func runSuite(t *testing.T, addr string, e ibverbs.Exposure, diverges []fabrictest.Divergence) {
 	fabrictest.Run(t, func(t *testing.T) *fabrictest.Fixture {
 		dial, accept := fabrictest.NewLoop(), fabrictest.NewLoop()
 		t.Cleanup(dial.Stop)
 		t.Cleanup(accept.Stop)
+		mem := newArena(t)
 		return &fabrictest.Fixture{
-			Dialer: newProvider(t), Acceptor: newProvider(t), Stranger: newProvider(t),
-			DialLoop: dial, AcceptLoop: accept, Listen: addr + ":0", Diverges: diverges,
+			Dialer: newProvider(t, e, mem), Acceptor: newProvider(t, e, mem), Stranger: newProvider(t, e, mem),
+			DialLoop: dial, AcceptLoop: accept, Listen: addr + ":0", Diverges: diverges, Memory: mem.alloc,
 		}
 	})
 }
 
-func newProvider(t *testing.T) fabric.Provider {
+func newProvider(t *testing.T, e ibverbs.Exposure, mem *arena) fabric.Provider {
 	t.Helper()
-	p, err := ibverbs.New(ibverbs.Options{DialTimeout: 15 * time.Second, AcceptTimeout: 10 * time.Second})
+	p, err := ibverbs.New(ibverbs.Options{
+		DialTimeout: 15 * time.Second, AcceptTimeout: 10 * time.Second, Exposure: e, Memory: mem.extents,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// An arena has memory that providers register by extents, as that of messages.
+type arena struct {
+	extents [][]byte
+
+	mu   sync.Mutex // guards free; a leaf
+	free []byte
+}
+
+const extentSize = 8 << 20
+
+func newArena(t *testing.T) *arena {
+	t.Helper()
+	b, err := syscall.Mmap(-1, 0, 8*extentSize, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Munmap(b) })
+	a := &arena{free: b}
+	for at := 0; at < len(b); at += extentSize {
+		a.extents = append(a.extents, b[at:][:extentSize:extentSize])
+	}
+	return a
+}
+
+// alloc returns memory that has not been used, in one extent.
+func (a *arena) alloc(n int) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if rest := len(a.free) % extentSize; rest != 0 && n > rest {
+		a.free = a.free[rest:]
+	}
+	b := a.free[:n:n]
+	a.free = a.free[n:]
+	return b
 }

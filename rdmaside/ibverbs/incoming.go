@@ -96,7 +96,7 @@ func (in *incomingConn) prepare(ctx context.Context, on loop.Loop, o fabric.Conn
 	if len(o.PrivateData) > most {
 		// newConn has taken the id, and discard would destroy it before the rejection.
 		_ = rejectID(in.id.handle, nil)
-		destroyQP(in.id.handle)
+		c.destroyQP()
 		_ = destroyCQ(c.cq)
 		c.d.leave(c)
 		c.d.release()

@@ -33,6 +33,9 @@ type Options struct {
 	// what the kernel chooses.
 	TOS uint8
 
+	// Exposure is how peers access the memory of Calls.
+	Exposure Exposure
+
 	// MaxConnections bounds the connections of the Provider. 0 means 16384.
 	MaxConnections int
 

@@ -4,7 +4,6 @@ package ibverbs
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
@@ -19,8 +18,11 @@ import (
 type queues struct {
 	c *conn
 
-	sends    queue[sendWork]
-	sendN    int // Sends, Writes and Reads posted: those of sends and idle
+	sends queue[sendWork]
+	sendN int // Sends, Writes and Reads posted: those of sends and idle
+
+	invalidateN int // invalidations posted
+
 	made     uint64
 	given    uint64 // Work Requests that the device has got
 	done     uint64 // Work Requests that the device has completed
@@ -43,13 +45,14 @@ type queues struct {
 	recvFlushed int // of these, those that it has flushed
 }
 
-// A sendWork is a posted Send, Write or Read.
+// A sendWork is a posted Send, Write, Read, bind or invalidation.
 type sendWork struct {
-	id   uint64
-	op   fabric.Op
-	last uint64   // its last Work Request
-	keep [][]byte // the octets, which the device uses
-	mrs  []uint64 // registrations for this work alone
+	id     uint64
+	op     fabric.Op
+	last   uint64        // its last Work Request
+	keep   [][]byte      // the octets, which the device uses
+	mrs    []uint64      // registrations for this work alone
+	handle fabric.Handle // what an invalidation invalidates
 }
 
 // A receiveWork is a posted Receive.
@@ -81,14 +84,14 @@ func (c *conn) PostReceive(id uint64, buf []byte) error {
 	if c.receives.n >= c.opts.Receives {
 		return fabric.ErrQueueFull
 	}
-	key, mr, err := c.d.key(buf)
+	el, mr, err := c.d.element(buf)
 	if err != nil {
 		return err
 	}
 	*c.receives.push() = receiveWork{id, buf, mr}
 	c.recvMade++
 	c.recvIDs = append(c.recvIDs, c.recvMade|receiveBit)
-	c.recvEls = append(c.recvEls, element{address(buf), uint32(min(len(buf), math.MaxInt32)), key})
+	c.recvEls = append(c.recvEls, el)
 	c.later()
 	return nil
 }
@@ -101,9 +104,14 @@ func (q *queues) begin(id uint64, op fabric.Op) (*sendWork, error) {
 	if q.sendN >= q.c.opts.Sends {
 		return nil, fabric.ErrQueueFull
 	}
+	return q.push(id, op), nil
+}
+
+// push adds work of kind op, whatever there is already. finish or abandon must follow.
+func (q *queues) push(id uint64, op fabric.Op) *sendWork {
 	w := q.sends.push()
 	w.id, w.op, w.keep, w.mrs = id, op, w.keep[:0], w.mrs[:0]
-	return w, nil
+	return w
 }
 
 // abandon takes back the work that begin added last, and the Work Requests from mark on.
@@ -129,13 +137,19 @@ func (q *queues) finish(w *sendWork, mark int) {
 	if w.id != 0 {
 		q.named = q.made
 	}
-	q.sendN++
+	switch w.op {
+	case bindWork:
+	case fabric.OpInvalidate:
+		q.invalidateN++
+	default:
+		q.sendN++
+	}
 	q.c.later()
 }
 
 // element appends an element for b, which belongs to w.
 func (q *queues) element(w *sendWork, b []byte) error {
-	key, mr, err := q.c.d.key(b)
+	el, mr, err := q.c.d.element(b)
 	if err != nil {
 		return err
 	}
@@ -143,7 +157,7 @@ func (q *queues) element(w *sendWork, b []byte) error {
 		w.mrs = append(w.mrs, mr)
 	}
 	w.keep = append(w.keep, b)
-	q.els = append(q.els, element{address(b), uint32(len(b)), key})
+	q.els = append(q.els, el)
 	return nil
 }
 
@@ -315,6 +329,9 @@ func (c *conn) flush() {
 	n := min(len(c.wrs)-c.at, c.depth-int(c.given-c.done))
 	if n <= 0 {
 		return
+	}
+	if last := &c.wrs[c.at+n-1]; last.op == opBind {
+		last.flags |= flagSignaled // nothing behind it tells that it is done
 	}
 	got, err := c.poster.send(c.qp, c.wrs[c.at:c.at+n], c.els)
 	c.given += uint64(got)

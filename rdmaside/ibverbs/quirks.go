@@ -19,8 +19,7 @@ type Quirks struct {
 	// invalidation. 0 means that the driver reports none.
 	InvalidatedBit uint32
 
-	// Windows says whether type 2 memory windows work well enough to be used without
-	// being asked for.
+	// Windows says whether type 2 memory windows are used without being asked for.
 	Windows WindowSupport
 
 	// AddressOffsets says that the offsets of registered memory are addresses of this
@@ -57,10 +56,14 @@ type Quirks struct {
 type WindowSupport uint8
 
 const (
-	// WindowsNone means that there are none, or that nobody has tried them.
-	WindowsNone WindowSupport = iota
-	// WindowsAsked means that they are used only if the configuration asks for them.
-	WindowsAsked
+	// WindowsAsked means that there are none, or that it is not known whether the device checks the
+	// bounds, the state and the connection of a window at each access and each invalidation. They
+	// are used only if the configuration asks for them. Then each is bound to a region that has no
+	// other octets, and peers are not allowed to invalidate them.
+	WindowsAsked WindowSupport = iota
+	// WindowsTrusted means that the device checks all that. Windows are bound to the registered
+	// arena, and peers may invalidate them.
+	WindowsTrusted
 )
 
 // Bits of ibv_wc.wc_flags.
@@ -75,8 +78,8 @@ var quirks = []Quirks{
 	{
 		Driver: "rxe", Proved: true,
 		InvalidatedBit: wcKernelInvalidated,
-		Windows:        WindowsAsked,
-		Source: "run on Linux 6.1: the driver reports remote invalidation with the kernel's bit; " +
+		Source: "run on Linux 6.1: the driver reports remote invalidation with the kernel's bit; a peer reaches all of the " +
+			"region behind a window (check_rkey), and can invalidate windows of other connections; " +
 			"invalidating a window that is not bound, which a peer can cause, is a NULL dereference in rxe_invalidate_mw",
 	},
 	{
@@ -87,11 +90,12 @@ var quirks = []Quirks{
 			"for the right to read; no windows, and wc_flags is always 0; memory is charged to root too",
 	},
 	{
-		Driver: "mlx5_core", InvalidatedBit: wcInvalidated, Windows: WindowsAsked,
-		Source: "rdma-core providers/mlx5, not run: type 2B windows, IBV_WC_WITH_INV",
+		Driver: "mlx5_core", InvalidatedBit: wcInvalidated, Windows: WindowsTrusted,
+		Source: "rdma-core providers/mlx5 and tests/test_mr.py, not run: type 2B windows, which rdma-core's tests invalidate " +
+			"from both sides; IBV_WC_WITH_INV",
 	},
 	{
-		Driver: "mlx4_core", InvalidatedBit: wcInvalidated, Windows: WindowsAsked,
+		Driver: "mlx4_core", InvalidatedBit: wcInvalidated,
 		Source: "rdma-core providers/mlx4, not run: type 2B windows, IBV_WC_WITH_INV",
 	},
 	{

@@ -22,7 +22,7 @@ func TestQuirks(t *testing.T) {
 		}
 	}
 	q, known := QuirksOf("new_driver")
-	if known || q.Driver != "new_driver" || q.Refused != "" || q.Windows != WindowsNone || q.Source == "" {
+	if known || q.Driver != "new_driver" || q.Refused != "" || q.Windows != WindowsAsked || q.Source == "" {
 		t.Errorf("QuirksOf(new_driver) = %+v, %v", q, known)
 	}
 	if q, _ := QuirksOf("efa"); q.Refused == "" {
@@ -54,5 +54,19 @@ func TestDriverOf(t *testing.T) {
 		if got := DriverOf(class, tt.device, tt.iwarp); got != tt.want {
 			t.Errorf("DriverOf(%s, %v) = %s, want %s", tt.device, tt.iwarp, got, tt.want)
 		}
+	}
+}
+
+func TestParseExposure(t *testing.T) {
+	for _, e := range []Exposure{ExposeAuto, ExposeWindows, ExposeRegistration} {
+		if got, err := ParseExposure(e.String()); got != e || err != nil {
+			t.Errorf("ParseExposure(%q) = %v, %v", e.String(), got, err)
+		}
+	}
+	if got, err := ParseExposure(""); got != ExposeAuto || err != nil {
+		t.Errorf("ParseExposure of nothing = %v, %v", got, err)
+	}
+	if _, err := ParseExposure("keys"); err == nil {
+		t.Error("ParseExposure takes keys")
 	}
 }

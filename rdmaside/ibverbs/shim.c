@@ -26,7 +26,7 @@
 
 _Static_assert(sizeof(vs_sge) == sizeof(struct ibv_sge), "vs_sge is ibv_sge");
 _Static_assert((int)VS_LOCAL_WRITE == (int)IBV_ACCESS_LOCAL_WRITE && (int)VS_REMOTE_WRITE == (int)IBV_ACCESS_REMOTE_WRITE &&
-               (int)VS_REMOTE_READ == (int)IBV_ACCESS_REMOTE_READ, "access flags");
+               (int)VS_REMOTE_READ == (int)IBV_ACCESS_REMOTE_READ && (int)VS_BIND_WINDOWS == (int)IBV_ACCESS_MW_BIND, "access flags");
 
 static struct {
 	struct ibv_pd *(*ibv_alloc_pd)(struct ibv_context *);
@@ -326,6 +326,7 @@ int vs_query_device(uint64_t context, int port, vs_device *out)
 	out->max_msg = p.max_msg_sz;
 	out->max_mr_size = a.max_mr_size;
 	out->caps = a.device_cap_flags;
+	out->windows = a.max_mw > 0 && (a.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B) != 0;
 	return 0;
 }
 
@@ -507,13 +508,36 @@ vs_mr vs_mr_register(uint64_t pd, uint64_t addr, uint64_t len, uint64_t iova, in
 
 int vs_mr_deregister(uint64_t mr) { return -lib.ibv_dereg_mr(OBJECT(struct ibv_mr, mr)); }
 
+vs_object vs_window_create(uint64_t pd)
+{
+	struct ibv_mw *m = ibv_alloc_mw(OBJECT(struct ibv_pd, pd), IBV_MW_TYPE_2);
+	vs_object out = object(m);
+
+	if (m)
+		out.got = m->rkey;
+	return out;
+}
+
+int vs_window_destroy(uint64_t window) { return -ibv_dealloc_mw(OBJECT(struct ibv_mw, window)); }
+
 /* Posting. */
+
+static void set_bind(struct ibv_send_wr *w, const vs_wr *from)
+{
+	w->bind_mw.mw = OBJECT(struct ibv_mw, from->window);
+	w->bind_mw.rkey = from->rkey;
+	w->bind_mw.bind_info.mr = OBJECT(struct ibv_mr, from->mr);
+	w->bind_mw.bind_info.addr = from->raddr;
+	w->bind_mw.bind_info.length = from->length;
+	w->bind_mw.bind_info.mw_access_flags = from->access;
+}
 
 int vs_post_send(uint64_t qp, const vs_wr *wr, int n, const vs_sge *sges, int *posted)
 {
 	static const enum ibv_wr_opcode opcodes[] = {
 		[VS_SEND] = IBV_WR_SEND, [VS_SEND_INV] = IBV_WR_SEND_WITH_INV,
 		[VS_WRITE] = IBV_WR_RDMA_WRITE, [VS_READ] = IBV_WR_RDMA_READ,
+		[VS_BIND] = IBV_WR_BIND_MW, [VS_INVALIDATE] = IBV_WR_LOCAL_INV,
 	};
 	struct ibv_send_wr w[VS_BATCH], *bad;
 
@@ -532,16 +556,22 @@ int vs_post_send(uint64_t qp, const vs_wr *wr, int n, const vs_sge *sges, int *p
 			w[i].num_sge = from->count;
 			w[i].wr.rdma.remote_addr = from->raddr;
 			w[i].wr.rdma.rkey = from->rkey; /* libsiw looks here for the key to invalidate, too */
-			if (from->op == VS_SEND_INV)
+			if (from->op == VS_SEND_INV || from->op == VS_INVALIDATE)
 				w[i].invalidate_rkey = from->rkey;
+			if (from->op == VS_BIND)
+				set_bind(&w[i], from);
 		}
 		bad = NULL;
 		int rc = ibv_post_send(OBJECT(struct ibv_qp, qp), w, &bad);
-		if (rc) {
-			*posted += bad ? (int)(bad - w) : 0;
+		int got = !rc ? k : bad ? (int)(bad - w) : 0;
+
+		/* Providers name the window by its old key while they post. */
+		for (int i = 0; i < got; i++)
+			if (wr[i].op == VS_BIND)
+				OBJECT(struct ibv_mw, wr[i].window)->rkey = wr[i].rkey;
+		*posted += got;
+		if (rc)
 			return rc > 0 ? -rc : rc;
-		}
-		*posted += k;
 		wr += k;
 		n -= k;
 	}

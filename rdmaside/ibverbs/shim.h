@@ -12,9 +12,9 @@
 
 #include <stdint.h>
 
-enum { VS_SEND = 1, VS_SEND_INV, VS_WRITE, VS_READ };
+enum { VS_SEND = 1, VS_SEND_INV, VS_WRITE, VS_READ, VS_BIND, VS_INVALIDATE };
 enum { VS_SIGNALED = 1, VS_INLINE = 2 };
-enum { VS_LOCAL_WRITE = 1, VS_REMOTE_WRITE = 2, VS_REMOTE_READ = 4 };
+enum { VS_LOCAL_WRITE = 1, VS_REMOTE_WRITE = 2, VS_REMOTE_READ = 4, VS_BIND_WINDOWS = 16 };
 
 /* The most elements of one call into rdma-core; longer arrays take several. */
 enum { VS_BATCH = 64 };
@@ -27,12 +27,15 @@ typedef struct {
 
 /* A Work Request of the send queue. Its elements are sges[first .. first+count). */
 typedef struct {
-	uint64_t id, raddr;
-	uint32_t rkey; /* of a Read or Write; of a Send with Invalidate: the key to invalidate */
+	uint64_t id;
+	uint64_t raddr; /* of a bind: where the window begins, as the peer is told */
+	uint32_t rkey;  /* of a Read or Write; the key to invalidate; of a bind: the new key */
 	uint32_t first;
 	uint16_t count;
 	uint8_t op, flags;
+	uint32_t access, length; /* of a bind, as all that follows */
 	uint32_t pad;
+	uint64_t window, mr;
 } vs_wr;
 
 typedef struct {
@@ -67,6 +70,7 @@ typedef struct {
 	int32_t link_layer; /* of port: 1 InfiniBand, 2 Ethernet */
 	int32_t port;
 	int32_t max_sge, max_sge_rd, max_qp_wr, max_cqe, max_mr, max_mw, max_rd_atom, max_init_rd_atom;
+	int32_t windows; /* whether there are windows of type 2B */
 	uint32_t max_msg;
 	uint64_t max_mr_size, caps;
 } vs_device;
@@ -162,6 +166,10 @@ void vs_qp_destroy(uint64_t id);
 
 vs_mr vs_mr_register(uint64_t pd, uint64_t addr, uint64_t len, uint64_t iova, int access);
 int vs_mr_deregister(uint64_t mr);
+
+/* These are windows of type 2. got of the result is the key, of which binds replace the last 8 bits. */
+vs_object vs_window_create(uint64_t pd);
+int vs_window_destroy(uint64_t window);
 
 /* These post n Work Requests and set *posted to how many the device accepted. */
 int vs_post_send(uint64_t qp, const vs_wr *wr, int n, const vs_sge *sges, int *posted);

@@ -37,6 +37,10 @@ const (
 	faultBatchSend
 	faultBatchReceive
 	faultPort
+	faultBind
+	faultWindow
+	faultInvalidate
+	faultUntold
 )
 
 // setFault makes the stand-in fail from now on. value is an errno, a status or an event.

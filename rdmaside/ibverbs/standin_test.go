@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -24,6 +25,7 @@ type standInPage struct {
 	command        atomic.Uint32
 	object         atomic.Uint64
 	args           [6]atomic.Int64
+	windows        atomic.Uint32
 }
 
 // Commands of testdata/standin.c, in its order.
@@ -54,6 +56,40 @@ func tellStandIn(t testing.TB, command uint32, object uint64, args ...int64) {
 	if err := setTOS(0, 0); err != nil {
 		t.Error("command of the stand-in:", err)
 	}
+}
+
+// Memory windows of the stand-in, in its order.
+const (
+	goodWindows = iota
+	looseWindows
+	noWindows
+)
+
+// Pretend gives the stand-in a driver until the end of the test: rxe, whose windows have the faults of
+// rxe's, or one for which windows are as the verbs promise.
+func Pretend(t testing.TB, driver string) {
+	t.Helper()
+	class := t.TempDir()
+	kind := uint32(looseWindows)
+	if driver != "rxe" {
+		kind = goodWindows
+		to := filepath.Join(class, "drivers", driver)
+		at := filepath.Join(class, "standin0", "device")
+		for _, dir := range []string{to, at} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink(to, filepath.Join(at, "driver")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, oldKind := sysClass, standIn.windows.Swap(kind)
+	sysClass = class
+	t.Cleanup(func() {
+		sysClass = old
+		standIn.windows.Store(oldKind)
+	})
 }
 
 // TestMain puts testdata/standin.c in the place of rdma-core, unless the tests are to run on a device.
@@ -98,6 +134,7 @@ func useStandIn(dir string) error {
 	if err := os.Setenv("RDMABRIDGE_STANDIN", page); err != nil {
 		return err
 	}
+	eventTimeout = 2 * time.Millisecond // the stand-in's events do not come late
 	library.once.Do(func() { library.err = open(so, so) })
 	return library.err
 }

@@ -37,7 +37,9 @@ type (
 		rkey, first uint32
 		count       uint16
 		op, flags   uint8
+		access, len uint32 // of a bind, as all that follows
 		_           uint32
+		window, mr  uint64
 	}
 	workCompletion struct {
 		id                            uint64
@@ -59,6 +61,8 @@ const (
 	opSendInvalidate = C.VS_SEND_INV
 	opWrite          = C.VS_WRITE
 	opRead           = C.VS_READ
+	opBind           = C.VS_BIND
+	opInvalidate     = C.VS_INVALIDATE
 
 	flagSignaled = C.VS_SIGNALED
 	flagInline   = C.VS_INLINE
@@ -66,6 +70,7 @@ const (
 	localWrite  = C.VS_LOCAL_WRITE
 	remoteWrite = C.VS_REMOTE_WRITE
 	remoteRead  = C.VS_REMOTE_READ
+	bindWindows = C.VS_BIND_WINDOWS
 
 	statusFlushed = 5 // IBV_WC_WR_FLUSH_ERR
 	opcodeRead    = 2 // IBV_WC_RDMA_READ
@@ -107,6 +112,7 @@ type device struct {
 	maxWR, maxCQE   int
 	maxIRD, maxORD  int
 	maxMessage      int64
+	windows         bool // of type 2B, which are valid on one queue pair
 }
 
 // cmParams are the parameters that both sides of a connection send.
@@ -287,6 +293,7 @@ func queryDevice(context uint64, port int) (d device, err error) {
 		name: C.GoString(&c.name[0]), iwarp: c.transport == 1,
 		maxSGE: int(c.max_sge), maxRead: int(c.max_sge_rd), maxWR: int(c.max_qp_wr), maxCQE: int(c.max_cqe),
 		maxIRD: int(c.max_rd_atom), maxORD: int(c.max_init_rd_atom), maxMessage: cmp.Or(int64(c.max_msg), mostMessage),
+		windows: c.windows != 0,
 	}, nil
 }
 
@@ -379,6 +386,14 @@ func registerMR(pd uint64, b []byte, iova uint64, access int) (registration, err
 }
 
 func deregisterMR(mr uint64) error { return errno(C.vs_mr_deregister(C.uint64_t(mr))) }
+
+// createWindow makes a type 2 memory window, and returns its key.
+func createWindow(pd uint64) (handle uint64, key uint32, err error) {
+	o := C.vs_window_create(C.uint64_t(pd))
+	return uint64(o.handle), uint32(o.got), errno(C.int(o.err))
+}
+
+func destroyWindow(handle uint64) error { return errno(C.vs_window_destroy(C.uint64_t(handle))) }
 
 // A poster calls the posting functions. It has the memory for their result, which they write to.
 type poster struct{ posted C.int }

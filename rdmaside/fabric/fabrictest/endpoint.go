@@ -26,6 +26,7 @@ type endpoint struct {
 	name string
 	loop loop.Loop
 	conn fabric.Conn // set by Setup
+	peer *endpoint   // the other end
 
 	// Constant after start.
 	receives int // posted by Setup
@@ -42,6 +43,7 @@ type endpoint struct {
 	outstanding map[uint64]fabric.Op
 	completions []fabric.Completion
 	messages    [][]byte
+	announced   int // regions of which the peer has told
 	closed      bool
 	closedErr   error
 	nextID      uint64
@@ -121,6 +123,9 @@ func (e *endpoint) Completed(cs []fabric.Completion) {
 				e.t.Errorf("%s: received %d octets into %d", e.name, c.Bytes, len(buf))
 				continue
 			}
+			if string(buf[:c.Bytes]) == announcement {
+				e.announced++
+			}
 			arrived = append(arrived, bytes.Clone(buf[:c.Bytes]))
 		}
 		delete(e.bufs, c.ID)
@@ -131,6 +136,9 @@ func (e *endpoint) Completed(cs []fabric.Completion) {
 			if err := e.postReceive(); err != nil && !errors.Is(err, fabric.ErrClosed) {
 				e.t.Errorf("%s: repost: %v", e.name, err)
 			}
+		}
+		if string(msg) == announcement {
+			continue
 		}
 		// Recorded only now, so that a test that sees the message can rely on the repost.
 		e.mu.Lock()
@@ -315,14 +323,27 @@ func (e *endpoint) read(into []byte, from fabric.Region) (id uint64) {
 	return id
 }
 
+// announcement is the message that follows a registration, because peers can use a handle when a later
+// message has come.
+const announcement = "a region was registered"
+
+// register registers memory, and waits until the peer can use it.
 func (e *endpoint) register(buf []byte, a fabric.Access) (r fabric.Region) {
 	e.t.Helper()
+	e.peer.mu.Lock()
+	n := e.peer.announced
+	e.peer.mu.Unlock()
 	e.do(func() {
 		var err error
 		if r, err = e.conn.Register(buf, a); err != nil {
 			e.t.Errorf("%s: Register: %v", e.name, err)
 		}
+		if _, err := e.postSend(fabric.Send{Parts: [][]byte{[]byte(announcement)}}); err != nil {
+			e.t.Errorf("%s: PostSend: %v", e.name, err)
+		}
+		e.conn.Flush()
 	})
+	e.peer.wait("an announcement", func() bool { return e.peer.announced > n || e.peer.closed })
 	return r
 }
 

@@ -18,6 +18,9 @@ type Fixture struct {
 	// Listen is the address to listen at: "127.0.0.1:0".
 	Listen string
 
+	// Memory makes memory for the tests that register some, cleared. nil means make.
+	Memory func(n int) []byte
+
 	// Diverges lists the promises of package fabric that the device under the provider cannot
 	// keep. A promise that is listed here and kept fails the test, too.
 	Diverges []Divergence
@@ -38,12 +41,29 @@ const (
 	AddressOffsets Divergence = "offsets are addresses"
 	// WeakRights: a peer can read memory that is registered for writing only.
 	WeakRights Divergence = "memory registered for RemoteWrite can be read"
+	// ForeignInvalidation: a peer can invalidate handles of other connections.
+	ForeignInvalidation Divergence = "handles of other connections can be invalidated"
 	// PaddedPrivateData: private data have at most 56 octets to the listener and 196 back, and
 	// arrive with zeros behind them.
 	PaddedPrivateData Divergence = "private data are padded, and at most 56 and 196 octets"
 )
 
 func (f *Fixture) diverges(d Divergence) bool { return slices.Contains(f.Diverges, d) }
+
+// memory returns n octets, cleared.
+func (f *Fixture) memory(n int) []byte {
+	if f.Memory == nil {
+		return make([]byte, n)
+	}
+	return f.Memory(n)
+}
+
+// clone returns a copy of b.
+func (f *Fixture) clone(b []byte) []byte {
+	m := f.memory(len(b))
+	copy(m, b)
+	return m
+}
 
 // NoLimits are ListenOptions without limits.
 func NoLimits() fabric.ListenOptions {

@@ -45,6 +45,7 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	p := &pair{
 		f: f, dial: newEndpoint(t, "dialled", f.DialLoop), other: newEndpoint(t, "accepted", o.acceptLoop),
 	}
+	p.dial.peer, p.other.peer = p.other, p.dial
 	if o.prepare != nil {
 		o.prepare(p.dial, p.other)
 	}

@@ -16,7 +16,7 @@ func violate(t *testing.T, f *Fixture, access fabric.Access, post func(p *pair, 
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		whole := make([]byte, 3*512)
+		whole := f.memory(3 * 512)
 		testkit.FillPattern(whole, 11)
 		want := bytes.Clone(whole)
 		r := to.register(whole[512:1024:1024], access)
@@ -92,7 +92,7 @@ func testWrap(t *testing.T, f *Fixture) {
 func testExactBounds(t *testing.T, f *Fixture, size int) {
 	p := f.connect(t, pairOptions{})
 	from, to := p.sides(true)
-	buf := make([]byte, size)
+	buf := f.memory(size)
 	r := to.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
 	from.write(at(r, 0, 0), bytes.Clone(testkit.Pattern(size, 1)))
 	from.write(at(r, int64(size-1), 0), []byte{0xee})
@@ -115,7 +115,7 @@ func testRights(t *testing.T, f *Fixture) {
 		into := make([]byte, 16)
 		if f.diverges(WeakRights) {
 			p := f.connect(t, pairOptions{})
-			r := p.dial.register(bytes.Clone(testkit.Pattern(16, 1)), fabric.RemoteWrite)
+			r := p.dial.register(f.clone(testkit.Pattern(16, 1)), fabric.RemoteWrite)
 			if c := p.other.waitDone(p.other.read(into, r)); c.Err != nil {
 				t.Errorf("the Read failed, though it is known to succeed: %v", c.Err)
 			}

@@ -15,7 +15,7 @@ func testHandles(t *testing.T, f *Fixture) {
 	t.Run("Values", func(t *testing.T) {
 		p := f.connect(t, pairOptions{})
 		e := p.dial
-		buf := make([]byte, 64)
+		buf := f.memory(64)
 		seen := make(map[fabric.Handle]int)
 		steps := make(map[fabric.Handle]int)
 		var last fabric.Handle
@@ -69,7 +69,7 @@ func testHandles(t *testing.T, f *Fixture) {
 // testForeignHandle checks that a handle is valid only on its own connection.
 func testForeignHandle(t *testing.T, f *Fixture) {
 	victim := f.connect(t, pairOptions{})
-	buf := make([]byte, 64)
+	buf := f.memory(64)
 	r := victim.dial.register(buf, fabric.RemoteWrite|fabric.RemoteRead)
 	strange := *f
 	if f.diverges(SharedHandles) {
@@ -97,6 +97,14 @@ func testForeignHandle(t *testing.T, f *Fixture) {
 					t.Errorf("PostSend: %v", err)
 				}
 			})
+			if f.diverges(ForeignInvalidation) {
+				attack.dial.waitMessages(1)
+				victim.other.write(r, bytes.Clone(testkit.Pattern(64, 2)))
+				if victim.dial.waitClosed() == nil || !bytes.Equal(buf, make([]byte, 64)) {
+					t.Error("a handle that another connection has invalidated works, though it is known not to")
+				}
+				return
+			}
 		}
 		if attack.dial.waitClosed() == nil {
 			t.Errorf("%s with a handle of another connection went unnoticed", kind)
@@ -136,7 +144,7 @@ func testInvalidate(t *testing.T, f *Fixture) {
 	})
 	// One handle dies, another on the same memory lives.
 	p := f.connect(t, pairOptions{})
-	buf := make([]byte, 64)
+	buf := f.memory(64)
 	one, two := p.dial.register(buf[:32], fabric.RemoteWrite), p.dial.register(buf[32:], fabric.RemoteWrite)
 	p.dial.invalidate(one.Handle)
 	p.other.write(two, bytes.Clone(testkit.Pattern(32, 3)))
@@ -169,7 +177,7 @@ func testRemoteInvalidate(t *testing.T, f *Fixture) {
 	if !may {
 		return
 	}
-	buf := make([]byte, 64)
+	buf := f.memory(64)
 	r := p.dial.register(buf, fabric.RemoteWrite)
 	p.other.do(func() {
 		if _, err := p.other.postWrite(fabric.Write{Parts: [][]byte{bytes.Clone(testkit.Pattern(64, 1))}, To: r}); err != nil {
@@ -212,7 +220,7 @@ func testRemoteInvalidateDead(t *testing.T, f *Fixture) {
 		if !may {
 			return
 		}
-		r := p.dial.register(make([]byte, 64), fabric.RemoteWrite)
+		r := p.dial.register(f.memory(64), fabric.RemoteWrite)
 		if unknown {
 			r.Handle ^= 0x40
 		} else {

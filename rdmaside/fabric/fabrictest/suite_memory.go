@@ -21,7 +21,7 @@ func at(r fabric.Region, offset int64, n int) fabric.Region {
 // it have been placed.
 func testWriteThenSend(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
-		buf := make([]byte, 256<<10)
+		buf := f.memory(256 << 10)
 		want := make([]byte, len(buf))
 		checked := make(chan struct{}, 1)
 		check := func(_ *endpoint, msg []byte) {
@@ -69,7 +69,7 @@ func testRead(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		buf := bytes.Clone(testkit.Pattern(256<<10, 3))
+		buf := f.clone(testkit.Pattern(256<<10, 3))
 		r := to.register(buf, fabric.RemoteRead)
 		for _, size := range []int{0, 1, 2, 3, 4, 1431, 1432, 1433, 4096, 65536, len(buf)} {
 			for _, offset := range []int{0, 1, 4099, len(buf) - size} {
@@ -108,7 +108,7 @@ func testReadsBeyondORD(t *testing.T, f *Fixture) {
 		t.Errorf("ORD = %d, want 1 or 2", ord)
 	}
 	const reads, size = 64, 3000
-	buf := bytes.Clone(testkit.Pattern(reads*size, 5))
+	buf := f.clone(testkit.Pattern(reads*size, 5))
 	r := to.register(buf, fabric.RemoteRead)
 	into := make([]byte, len(buf))
 	var ids []uint64
@@ -162,9 +162,9 @@ func testBigTransfers(t *testing.T, f *Fixture) {
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
-		source := bytes.Clone(testkit.Pattern(size, 21))
+		source := f.clone(testkit.Pattern(size, 21))
 		want := crc32.ChecksumIEEE(source)
-		sink := make([]byte, size)
+		sink := f.memory(size)
 		w := to.register(sink, fabric.RemoteWrite)
 		from.write(w, source[:size/2], source[size/2:])
 		from.send(bytes.Clone([]byte("done")))
@@ -197,7 +197,7 @@ func testMixed(t *testing.T, f *Fixture) {
 	var s [2]mixedSide
 	for i, e := range []*endpoint{p.dial, p.other} {
 		s[i] = mixedSide{
-			e: e, sink: make([]byte, area), source: bytes.Clone(testkit.Pattern(area, byte(i+1))),
+			e: e, sink: f.memory(area), source: f.clone(testkit.Pattern(area, byte(i+1))),
 			wrote: make([]byte, area), reads: make(map[uint64]mixedRead),
 		}
 		s[i].w = e.register(s[i].sink, fabric.RemoteWrite)

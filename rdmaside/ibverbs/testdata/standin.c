@@ -26,8 +26,13 @@
 
 /* The order is that of standin_test.go. */
 enum { F_NONE, F_POST_SEND, F_POST_RECV, F_POLL, F_ONE, F_STATUS, F_REMOVAL, F_REG_MR, F_CQ, F_QP, F_PD, F_ADDR, F_ROUTE,
-       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT };
+       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT, F_BIND, F_WINDOW, F_INVALIDATE, F_UNTOLD };
 enum { C_NONE, C_ASYNC, C_COMPLETE, C_EVENT, C_REMOVE, C_ADD };
+
+/* How the device's memory windows are. With LOOSE they are those of rxe in Linux 6.1: a peer reaches all
+ * of the region behind a window, and may invalidate windows of other connections; the completion has the
+ * kernel's flag; and to invalidate a window that is not bound stops the machine. */
+enum { W_GOOD, W_LOOSE, W_NONE };
 
 static struct control {
 	uint32_t fault, value; /* set by the tests */
@@ -37,6 +42,7 @@ static struct control {
 	uint32_t command;      /* set by the tests */
 	uint64_t object;       /* of the command */
 	int64_t args[6];       /* of the command */
+	uint32_t windows;      /* set by the tests */
 } none, *control = &none;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
@@ -75,11 +81,13 @@ struct context {
 };
 struct receive { uint64_t id; struct ibv_sge sge; };
 struct qp { struct ibv_qp c; struct id *id; struct receive *r; int depth, n, head, broken; };
-struct mr { struct ibv_mr c; uint64_t iova; int access; struct mr *next; };
+struct mr { struct ibv_mr c; uint64_t iova; int access, bound; struct mr *next; };
+struct mw { struct ibv_mw c; uint32_t key; struct qp *qp; struct mr *mr; uint64_t at, n; int access; struct mw *next; };
 
 static struct id *listeners, *ids;
 static void *reported[8]; /* objects of asynchronous events that are not acknowledged */
 static struct mr *mrs[1024];
+static struct mw *mws;
 static uint32_t keys = 1;
 static uint16_t ports = 30000;
 
@@ -87,6 +95,8 @@ static int poll_cq(struct ibv_cq *, int, struct ibv_wc *);
 static int notify(struct ibv_cq *, int);
 static int post_send(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
 static int post_recv(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
+static struct ibv_mw *alloc_mw(struct ibv_pd *, enum ibv_mw_type);
+static int dealloc_mw(struct ibv_mw *);
 
 enum { DEVICES = 2 };
 static struct ibv_device devices[DEVICES] = {
@@ -109,6 +119,8 @@ static void add(int device)
 	x->c.ops.req_notify_cq = notify;
 	x->c.ops.post_send = post_send;
 	x->c.ops.post_recv = post_recv;
+	x->c.ops.alloc_mw = alloc_mw;
+	x->c.ops.dealloc_mw = dealloc_mw;
 	contexts[device] = x;
 }
 
@@ -524,6 +536,10 @@ int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
 	a->max_cqe = 32767;
 	a->max_mr = 1 << 16;
 	a->max_qp_rd_atom = a->max_qp_init_rd_atom = 128;
+	if (control->windows != W_NONE) {
+		a->max_mw = 1 << 16;
+		a->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+	}
 	return 0;
 }
 
@@ -640,6 +656,8 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
 	for (int i = 0; i < 1024; i++)
 		for (struct mr *m = mrs[i]; m; m = m->next)
 			busy |= m->c.pd == pd;
+	for (struct mw *m = mws; m; m = m->next)
+		busy |= m->c.pd == pd;
 	pthread_mutex_unlock(&mu);
 	if (busy)
 		return EBUSY;
@@ -759,7 +777,7 @@ static void wake(struct cq *q)
 	ring(ch->c.fd);
 }
 
-static void complete(struct ibv_cq *c, uint64_t id, int status, int opcode, uint32_t bytes)
+static struct ibv_wc *complete(struct ibv_cq *c, uint64_t id, int status, int opcode, uint32_t bytes)
 {
 	struct cq *q = (struct cq *)c;
 	struct ibv_wc *w = &q->wc[(q->head + q->n) % q->depth];
@@ -773,6 +791,7 @@ static void complete(struct ibv_cq *c, uint64_t id, int status, int opcode, uint
 	w->byte_len = bytes;
 	q->n++;
 	wake(q);
+	return w;
 }
 
 static int poll_cq(struct ibv_cq *c, int n, struct ibv_wc *out)
@@ -818,11 +837,16 @@ int rdma_create_qp(struct rdma_cm_id *c, struct ibv_pd *pd, struct ibv_qp_init_a
 void rdma_destroy_qp(struct rdma_cm_id *c)
 {
 	struct qp *q = (struct qp *)c->qp;
+	int bound = 0;
 
 	pthread_mutex_lock(&mu);
 	c->qp = NULL;
 	await_acks(q->c.context, &q->c);
+	for (struct mw *m = mws; m; m = m->next)
+		bound |= m->qp == q;
 	pthread_mutex_unlock(&mu);
+	if (bound) /* EBUSY, which librdmacm does not tell: the queue pair stays */
+		return;
 	free(q->r);
 	end(q);
 }
@@ -875,6 +899,10 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *at, size_t n, int access) { r
 int ibv_dereg_mr(struct ibv_mr *c)
 {
 	pthread_mutex_lock(&mu);
+	if (((struct mr *)c)->bound) {
+		pthread_mutex_unlock(&mu);
+		return EINVAL;
+	}
 	for (struct mr **p = &mrs[c->lkey % 1024]; *p; p = &(*p)->next)
 		if (&(*p)->c == c) {
 			*p = (*p)->next;
@@ -883,6 +911,119 @@ int ibv_dereg_mr(struct ibv_mr *c)
 	pthread_mutex_unlock(&mu);
 	end(c);
 	return 0;
+}
+
+static uint8_t *memory(struct ibv_pd *, uint32_t, uint64_t, uint64_t, int);
+
+/* Memory windows. The list has them all; the upper 24 bits of a key tell which it is. */
+
+static struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	struct mw *m, *other;
+
+	if (fault(F_WINDOW))
+		return fail(fault(F_WINDOW)), NULL;
+	m = new(sizeof *m);
+	m->c.context = pd->context;
+	m->c.pd = pd;
+	m->c.type = type;
+	pthread_mutex_lock(&mu);
+	do {
+		m->c.rkey = m->key = key();
+		for (other = mws; other && other->key >> 8 != m->key >> 8; other = other->next)
+			;
+	} while (other || !(m->key >> 8));
+	m->next = mws;
+	mws = m;
+	pthread_mutex_unlock(&mu);
+	return &m->c;
+}
+
+static void unbind(struct mw *m)
+{
+	m->mr->bound--;
+	m->mr = NULL;
+	m->qp = NULL;
+}
+
+static int dealloc_mw(struct ibv_mw *c)
+{
+	struct mw *m = (struct mw *)c;
+
+	pthread_mutex_lock(&mu);
+	for (struct mw **p = &mws; *p; p = &(*p)->next)
+		if (*p == m) {
+			*p = m->next;
+			break;
+		}
+	if (m->mr)
+		unbind(m);
+	pthread_mutex_unlock(&mu);
+	end(m);
+	return 0;
+}
+
+static struct mw *window(uint32_t key)
+{
+	struct mw *m = mws;
+
+	while (m && m->key != key)
+		m = m->next;
+	return m;
+}
+
+static int bind_window(struct qp *q, struct ibv_send_wr *w)
+{
+	struct mw *m = (struct mw *)w->bind_mw.mw;
+	struct ibv_mw_bind_info *b = &w->bind_mw.bind_info;
+	struct mr *r = (struct mr *)b->mr;
+
+	if (fault(F_BIND))
+		return fault(F_BIND);
+	if (m->mr || m->c.type != IBV_MW_TYPE_2 || m->c.rkey != m->key || w->bind_mw.rkey >> 8 != m->key >> 8 || !b->length ||
+	    m->c.pd != q->c.pd || r->c.pd != q->c.pd || !(r->access & IBV_ACCESS_MW_BIND) ||
+	    (b->mw_access_flags & IBV_ACCESS_REMOTE_WRITE && !(r->access & IBV_ACCESS_LOCAL_WRITE)) ||
+	    b->addr < r->iova || b->length > r->c.length || b->addr - r->iova > r->c.length - b->length)
+		return IBV_WC_MW_BIND_ERR;
+	m->key = w->bind_mw.rkey;
+	m->qp = q;
+	m->mr = r;
+	m->at = b->addr;
+	m->n = b->length;
+	m->access = b->mw_access_flags;
+	r->bound++;
+	return IBV_WC_SUCCESS;
+}
+
+/* Invalidates the window of a key for a queue pair. Reports whether it has. */
+static int invalidate(struct qp *q, uint32_t key)
+{
+	struct mw *m = window(key);
+	int loose = control->windows == W_LOOSE;
+
+	if (m && loose && !m->mr)
+		abort(); /* the kernel would stop */
+	if (!m || !m->mr || (!loose && m->qp != q))
+		return 0;
+	unbind(m);
+	return 1;
+}
+
+/* Returns the memory behind a key of the peer's, or NULL if the key does not grant access to it. */
+static uint8_t *exposed(struct qp *q, uint32_t key, uint64_t at, uint64_t n, int access)
+{
+	struct mw *m = window(key);
+	uint64_t from, length;
+
+	if (!m)
+		return memory(q->c.pd, key, at, n, access);
+	if (!m->mr || m->qp != q || (m->access & access) != access)
+		return NULL;
+	from = control->windows == W_LOOSE ? m->mr->iova : m->at;
+	length = control->windows == W_LOOSE ? m->mr->c.length : m->n;
+	if (at < from || n > length || at - from > length - n)
+		return NULL;
+	return (uint8_t *)m->mr->c.addr + (at - m->mr->iova);
 }
 
 /* Returns the memory behind a key, or NULL if the key does not grant access to it. */
@@ -906,7 +1047,7 @@ static int carry(struct qp *q, struct qp *peer, struct ibv_send_wr *w, uint64_t 
 
 	if (send && !r)
 		return IBV_WC_RNR_RETRY_EXC_ERR;
-	if (w->opcode == IBV_WR_SEND_WITH_INV) /* as rxe answers for the key of a memory region */
+	if (w->opcode == IBV_WR_SEND_WITH_INV && !invalidate(peer, w->invalidate_rkey)) /* as rxe answers for the key of a region */
 		return IBV_WC_REM_INV_REQ_ERR;
 	if (r) {
 		peer->head = (peer->head + 1) % peer->depth;
@@ -921,7 +1062,7 @@ static int carry(struct qp *q, struct qp *peer, struct ibv_send_wr *w, uint64_t 
 			return IBV_WC_REM_OP_ERR;
 		}
 	} else {
-		to = memory(peer->c.pd, w->wr.rdma.rkey, w->wr.rdma.remote_addr, total, read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+		to = exposed(peer, w->wr.rdma.rkey, w->wr.rdma.remote_addr, total, read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
 		if (!to)
 			return IBV_WC_REM_ACCESS_ERR;
 	}
@@ -934,9 +1075,25 @@ static int carry(struct qp *q, struct qp *peer, struct ibv_send_wr *w, uint64_t 
 		memmove(read ? local : to, read ? to : local, s->length);
 		to += s->length;
 	}
-	if (r)
-		complete(peer->c.recv_cq, r->id, IBV_WC_SUCCESS, IBV_WC_RECV, total);
+	if (r) {
+		struct ibv_wc *wc = complete(peer->c.recv_cq, r->id, IBV_WC_SUCCESS, IBV_WC_RECV, total);
+
+		if (w->opcode == IBV_WR_SEND_WITH_INV && !fault(F_UNTOLD)) {
+			wc->wc_flags = control->windows == W_LOOSE ? 1 << 2 : IBV_WC_WITH_INV;
+			wc->invalidated_rkey = w->invalidate_rkey;
+		}
+	}
 	return IBV_WC_SUCCESS;
+}
+
+/* Carries out a Work Request that the peer has no part in. Returns -1 if it never completes. */
+static int local(struct qp *q, struct ibv_send_wr *w)
+{
+	if (w->opcode == IBV_WR_BIND_MW)
+		return bind_window(q, w);
+	if (fault(F_INVALIDATE))
+		return -1;
+	return invalidate(q, w->invalidate_rkey) ? IBV_WC_SUCCESS : IBV_WC_LOC_QP_OP_ERR;
 }
 
 static int post_send(struct ibv_qp *c, struct ibv_send_wr *w, struct ibv_send_wr **bad)
@@ -966,7 +1123,9 @@ static int post_send(struct ibv_qp *c, struct ibv_send_wr *w, struct ibv_send_wr
 			status = IBV_WC_WR_FLUSH_ERR;
 		}
 		if (!status)
-			status = carry(q, peer, w, total);
+			status = w->opcode == IBV_WR_BIND_MW || w->opcode == IBV_WR_LOCAL_INV ? local(q, w) : carry(q, peer, w, total);
+		if (status < 0)
+			continue;
 		if (status || w->send_flags & IBV_SEND_SIGNALED)
 			complete(c->send_cq, w->wr_id, status,
 			         w->opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : w->opcode == IBV_WR_RDMA_WRITE ? IBV_WC_RDMA_WRITE : IBV_WC_SEND, total);

@@ -1,0 +1,294 @@
+//go:build ibverbs
+
+package ibverbs
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+)
+
+// NoObjects waits until all objects of the stand-in are gone.
+func NoObjects(t testing.TB) {
+	t.Helper()
+	for end := time.Now().Add(patience); standIn.live.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d objects of rdma-core are left", standIn.live.Load())
+		}
+	}
+}
+
+// A windowCase has a connection over the stand-in, whose driver is mlx5_core, and both its ends.
+type windowCase struct {
+	t           *testing.T
+	p           *Provider
+	loop        *fabrictest.Loop
+	listener    fabric.Listener
+	accepted    chan fabric.Conn
+	mem         []byte
+	dial, other *windowEnd
+	from        fabric.Conn // of dial
+}
+
+// A windowEnd is a recorder that also keeps the completions of invalidations.
+type windowEnd struct {
+	recorder
+	invalidatedc chan fabric.Completion
+	toldc        chan fabric.Handle
+}
+
+func newWindowEnd() *windowEnd {
+	return &windowEnd{*newRecorder(), make(chan fabric.Completion, 8), make(chan fabric.Handle, 8)}
+}
+
+func (e *windowEnd) Completed(cs []fabric.Completion) {
+	for _, c := range cs {
+		switch {
+		case c.Op == fabric.OpInvalidate:
+			e.invalidatedc <- c
+		case c.Op == fabric.OpReceive && c.Err == nil:
+			e.toldc <- c.Invalidated
+		}
+	}
+}
+
+func newWindowCase(t *testing.T, e Exposure) *windowCase {
+	t.Helper()
+	if standIn == nil {
+		t.Skip("the tests run on a device")
+	}
+	Pretend(t, "mlx5_core")
+	wc := &windowCase{t: t, loop: fabrictest.NewLoop(), accepted: make(chan fabric.Conn, 1), mem: make([]byte, 1<<16)}
+	t.Cleanup(func() { NoObjects(t); wc.loop.Stop() })
+	p, err := New(Options{DialTimeout: patience, AcceptTimeout: patience, Exposure: e, Memory: [][]byte{wc.mem}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wc.p = p.(*Provider)
+	acceptor, err := New(Options{DialTimeout: patience, AcceptTimeout: patience, Exposure: ExposeRegistration})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wc.listener, err = acceptor.Listen("127.0.0.1:0", fabrictest.NoLimits(), func(in fabric.Incoming) {
+		wc.other = newWindowEnd()
+		c, err := in.Accept(context.Background(), wc.loop, fabric.ConnOptions{Sends: 8, Receives: 4}, wc.other)
+		if err != nil {
+			t.Errorf("Accept: %v", err)
+		}
+		wc.accepted <- c
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { wc.listener.Close() })
+	t.Cleanup(func() { setFault(noFault, 0) })
+	return wc
+}
+
+// connect dials.
+func (wc *windowCase) connect() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	wc.dial = newWindowEnd()
+	c, err := wc.p.Dial(ctx, wc.loop, wc.listener.Addr().String(), fabric.ConnOptions{Sends: 8, Receives: 4}, wc.dial)
+	wc.from = c
+	return err
+}
+
+// mustConnect dials, and checks whether handles are windows.
+func (wc *windowCase) mustConnect(windows bool) {
+	wc.t.Helper()
+	if err := wc.connect(); err != nil {
+		wc.t.Fatalf("Dial: %v", err)
+	}
+	if got := fabric.InvalidatesRemotely(wc.from); got != windows {
+		wc.t.Errorf("the peer may invalidate handles: %v, want %v", got, windows)
+	}
+}
+
+func (wc *windowCase) do(f func()) {
+	done := make(chan struct{})
+	wc.loop.Post(loop.TaskFunc(func() { defer close(done); f() }))
+	<-done
+}
+
+// register registers memory for the peer.
+func (wc *windowCase) register() (r fabric.Region) {
+	wc.t.Helper()
+	wc.do(func() {
+		var err error
+		if r, err = wc.from.Register(wc.mem[:64], fabric.RemoteWrite); err != nil {
+			wc.t.Errorf("Register: %v", err)
+		}
+		wc.from.Flush()
+	})
+	return r
+}
+
+func (wc *windowCase) invalidate(h fabric.Handle) {
+	wc.t.Helper()
+	wc.do(func() {
+		if done, err := wc.from.Invalidate(7, h); done || err != nil {
+			wc.t.Errorf("Invalidate: %v, %v", done, err)
+		}
+		wc.from.Flush()
+	})
+}
+
+// end waits for the end of the connection. It closes the connection if want is overText.
+func (wc *windowCase) end(want string) {
+	wc.t.Helper()
+	if want == overText {
+		wc.do(func() { wc.from.Close(errors.New(overText)) })
+	}
+	waitClosed(wc.t, &wc.dial.recorder, want)
+	<-wc.accepted
+	<-wc.other.closedc
+}
+
+const overText = "test over"
+
+// TestWindowFaults checks what becomes of connections when windows fail: they end, and nothing of them
+// is left. With auto, the next ones register memory.
+func TestWindowFaults(t *testing.T) {
+	const bindError = 6 // IBV_WC_MW_BIND_ERR
+	for _, e := range []Exposure{ExposeAuto, ExposeWindows} {
+		again := e == ExposeWindows // later connections have windows again
+		t.Run(e.String()+"/bind", func(t *testing.T) {
+			wc := newWindowCase(t, e)
+			wc.mustConnect(true)
+			setFault(faultBind, bindError)
+			wc.register()
+			wc.end("(status 6,")
+			setFault(noFault, 0)
+			wc.mustConnect(again)
+			wc.register()
+			wc.end(overText)
+		})
+		t.Run(e.String()+"/untold", func(t *testing.T) {
+			wc := newWindowCase(t, e)
+			wc.mustConnect(true)
+			r := wc.register()
+			setFault(faultUntold, 1)
+			peer := <-wc.accepted
+			wc.accepted <- peer
+			wc.do(func() {
+				_ = peer.PostSend(1, fabric.Send{Parts: [][]byte{[]byte("hello")}, Invalidate: r.Handle})
+				peer.Flush()
+			})
+			if h := <-wc.dial.toldc; h != 0 {
+				t.Errorf("told of %#x", h)
+			}
+			wc.invalidate(r.Handle)
+			if c := <-wc.dial.invalidatedc; !errors.Is(c.Err, fabric.ErrFlushed) {
+				t.Errorf("the completion has the error %v", c.Err)
+			}
+			wc.end("(status 2,") // IBV_WC_LOC_QP_OP_ERR
+			wc.mustConnect(again)
+			wc.end(overText)
+		})
+	}
+	t.Run("auto/alloc", func(t *testing.T) {
+		wc := newWindowCase(t, ExposeAuto)
+		setFault(faultWindow, uint32(syscall.ENOMEM))
+		wc.mustConnect(false)
+		wc.register()
+		wc.end(overText)
+	})
+	t.Run("windows/alloc", func(t *testing.T) {
+		wc := newWindowCase(t, ExposeWindows)
+		setFault(faultWindow, uint32(syscall.ENOMEM))
+		if err := wc.connect(); !errors.Is(err, fabric.ErrLimit) || !strings.Contains(err.Error(), "memory window") {
+			t.Errorf("Dial: %v", err)
+		}
+	})
+	t.Run("windows/alloc later", func(t *testing.T) {
+		wc := newWindowCase(t, ExposeWindows)
+		wc.mustConnect(true)
+		setFault(faultWindow, uint32(syscall.ENOMEM))
+		r := wc.register() // the one that Dial has made
+		wc.do(func() {
+			if _, err := wc.from.Register(wc.mem[:64], fabric.RemoteWrite); !errors.Is(err, fabric.ErrLimit) {
+				t.Errorf("Register without a free window: %v", err)
+			}
+		})
+		wc.invalidate(r.Handle)
+		if c := <-wc.dial.invalidatedc; c.Err != nil {
+			t.Errorf("Invalidate completed: %v", c.Err)
+		}
+		if again := wc.register(); again.Handle == r.Handle {
+			t.Errorf("handle %#x again", r.Handle)
+		}
+		wc.end(overText)
+	})
+	t.Run("windows/none", func(t *testing.T) {
+		wc := newWindowCase(t, ExposeWindows)
+		standIn.windows.Store(noWindows)
+		if err := wc.connect(); !errors.Is(err, errNoWindows) {
+			t.Errorf("Dial: %v", err)
+		}
+	})
+	t.Run("lost invalidation", func(t *testing.T) {
+		wc := newWindowCase(t, ExposeWindows)
+		wc.mustConnect(true)
+		r := wc.register()
+		setFault(faultInvalidate, 1)
+		wc.invalidate(r.Handle)
+		wc.end(overText)
+		if c := <-wc.dial.invalidatedc; !errors.Is(c.Err, fabric.ErrFlushed) {
+			t.Errorf("the completion has the error %v", c.Err)
+		}
+	})
+}
+
+// TestWindowsAllocate checks that handles cost no memory of Go and no object of the device in the long
+// run, and that a handle is not given again soon.
+func TestWindowsAllocate(t *testing.T) {
+	wc := newWindowCase(t, ExposeWindows)
+	wc.mustConnect(true)
+	c := wc.from.(*conn)
+	seen := make(map[fabric.Handle]int)
+	n := 0
+	cycle := func() {
+		r, err := c.Register(wc.mem[:64], fabric.RemoteWrite)
+		if err == nil {
+			_, err = c.Invalidate(1, r.Handle)
+		}
+		if err != nil {
+			t.Errorf("cycle %d: %v", n, err)
+			return
+		}
+		c.Flush()
+		c.poll()
+		if last, ok := seen[r.Handle]; ok && n-last < 1000 {
+			t.Errorf("handle %#x of cycle %d again in cycle %d", r.Handle, last, n)
+		}
+		seen[r.Handle] = n
+		n++
+		select {
+		case <-wc.dial.invalidatedc:
+		default:
+			t.Errorf("no completion of cycle %d", n)
+		}
+	}
+	wc.do(func() {
+		for range 70000 { // all keys that the windows have
+			cycle()
+		}
+		before := standIn.live.Load()
+		if got := testing.AllocsPerRun(2000, cycle); got != 0 {
+			t.Errorf("a handle allocates %v times", got)
+		}
+		if after := standIn.live.Load(); after != before {
+			t.Errorf("%d objects of the device, and %d later", before, after)
+		}
+	})
+	wc.end(overText)
+}
