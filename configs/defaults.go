@@ -71,6 +71,9 @@ func (u *Upstream) setDefaults() {
 		fill(&u.Inline.Call, 64*KiB)
 		fill(&u.Inline.Reply, 4*KiB)
 		u.IWARP.setDefaults()
+		if u.Provider == ProviderIBVerbs {
+			fill(&u.IBVerbs.Exposure, exposureAuto)
+		}
 	}
 	fill(&u.Pool.Credits, 128)
 	fill(&u.Pool.Share, 50)

@@ -22,6 +22,9 @@ type IBVerbs struct {
 	// TrafficClass is the type of service of an upstream's connections: the DSCP in the upper
 	// six bits. 0 leaves it to the kernel.
 	TrafficClass int `mapstructure:"traffic_class"`
+	// Exposure is how an upstream's servers access the memory of Calls: auto, windows or
+	// registration.
+	Exposure string `mapstructure:"exposure"`
 }
 
 const maxTrafficClass = 255
@@ -58,5 +61,6 @@ func checkProvider(path, provider string, w IWARP, v IBVerbs, k Known, r *report
 		r.needs(path, "provider ibverbs", "ibverbs")
 	} else {
 		r.atMost(path+".ibverbs.traffic_class", v.TrafficClass, maxTrafficClass)
+		r.oneOf(path+".ibverbs.exposure", v.Exposure, exposureAuto, exposureWindows, exposureRegistration)
 	}
 }

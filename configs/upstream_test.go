@@ -34,6 +34,31 @@ upstreams: [{name: s, transport: tcp, endpoints: ['h:1'], source: `+source+`}]
 	}
 }
 
+func TestExposure(t *testing.T) {
+	const text = `
+listeners: [{name: nfs, address: "127.0.0.1:2049", upstream: storage}]
+upstreams: [{name: storage, transport: rdma, endpoints: ["10.1.0.5:20049"], `
+	for _, tc := range []struct{ with, value, want string }{
+		{"provider: ibverbs}]", "auto", ""},
+		{"provider: ibverbs, ibverbs: {exposure: auto}}]", "auto", ""},
+		{"provider: ibverbs, ibverbs: {exposure: windows}}]", "windows", ""},
+		{"provider: ibverbs, ibverbs: {exposure: registration}}]", "registration", ""},
+		{"provider: ibverbs, ibverbs: {exposure: keys}}]", "", `write auto, windows or registration`},
+		{"ibverbs: {exposure: auto}}]", "", "provider ibverbs"},
+		{"provider: iwarp}]", "", ""},
+	} {
+		c, err := Load([]byte(text+tc.with), examplesKnown())
+		switch {
+		case tc.want == "" && err != nil:
+			t.Errorf("%s: %v", tc.with, err)
+		case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+			t.Errorf("%s: %v, want %q", tc.with, err, tc.want)
+		case tc.want == "" && c.Upstreams[0].IBVerbs.Exposure != tc.value:
+			t.Errorf("%s: %+v", tc.with, c.Upstreams[0].IBVerbs)
+		}
+	}
+}
+
 func TestTrafficClass(t *testing.T) {
 	const text = `
 listeners: [{name: nfs, address: "127.0.0.1:2049", upstream: storage}]

@@ -10,6 +10,10 @@ const (
 	FPDUMax  = "max"
 	fpduEMSS = "emss"
 
+	exposureAuto         = "auto"
+	exposureWindows      = "windows"
+	exposureRegistration = "registration"
+
 	PrivilegedAny      = "any"
 	PrivilegedRequired = "required"
 

@@ -110,7 +110,12 @@ func newIWARP(s providerSettings) (fabric.Provider, error) {
 
 // newIBVerbs is the constructor of provider ibverbs.
 func newIBVerbs(s providerSettings) (fabric.Provider, error) {
+	e, err := ibverbs.ParseExposure(s.ibverbs.Exposure)
+	if err != nil {
+		return nil, err
+	}
 	o := ibverbs.Options{
+		Exposure:    e,
 		DialTimeout: s.dial, AcceptTimeout: s.start, SilentTimeout: max(s.silent, 0), TOS: uint8(s.ibverbs.TrafficClass), Log: s.log,
 	}
 	if s.memory != nil {
@@ -118,6 +123,7 @@ func newIBVerbs(s providerSettings) (fabric.Provider, error) {
 	}
 	if s.listens {
 		o.MaxConnections = -1
+		o.Exposure = ibverbs.ExposeRegistration // clients get no handles
 	}
 	return ibverbs.New(o)
 }
