@@ -4,6 +4,7 @@ package ibverbs_test
 
 import (
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -18,15 +19,40 @@ import (
 // address is in RDMABRIDGE_VERBS; RDMABRIDGE_VERBS_DRIVER is its driver, rxe or siw. TestLabVerbs of
 // cmd/rdmabridge runs it in the guest of deploy/lab.
 func TestFabric(t *testing.T) {
-	addr, driver := os.Getenv("RDMABRIDGE_VERBS"), os.Getenv("RDMABRIDGE_VERBS_DRIVER")
+	runSuite(t, verbsAddress(t), ibverbs.ExposeAuto, map[string][]fabrictest.Divergence{
+		"rxe": {fabrictest.SharedHandles, fabrictest.PaddedPrivateData},
+		"siw": {fabrictest.SharedHandles, fabrictest.AddressOffsets, fabrictest.WeakRights},
+	}[os.Getenv("RDMABRIDGE_VERBS_DRIVER")])
+}
+
+// TestFabricWindows is TestFabric with memory windows, which rxe has and siw has not.
+func TestFabricWindows(t *testing.T) {
+	addr := verbsAddress(t)
+	if os.Getenv("RDMABRIDGE_VERBS_DRIVER") == "rxe" {
+		runSuite(t, addr, ibverbs.ExposeWindows, []fabrictest.Divergence{fabrictest.ForeignInvalidation, fabrictest.PaddedPrivateData})
+		return
+	}
+	l, err := newProvider(t, ibverbs.ExposeAuto, newArena(t)).Listen(addr+":0", fabrictest.NoLimits(), func(fabric.Incoming) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	on := fabrictest.NewLoop()
+	defer on.Stop()
+	_, err = newProvider(t, ibverbs.ExposeWindows, newArena(t)).Dial(t.Context(), on, l.Addr().String(), fabric.ConnOptions{}, nil)
+	if err == nil || !strings.Contains(err.Error(), "it has no type 2 memory windows: set ibverbs.exposure") {
+		t.Errorf("Dial on a device without windows: %v", err)
+	}
+}
+
+// verbsAddress returns the address of the device to test on.
+func verbsAddress(t *testing.T) string {
+	t.Helper()
+	addr := os.Getenv("RDMABRIDGE_VERBS")
 	if addr == "" {
 		t.Skip("needs an RDMA device: set RDMABRIDGE_VERBS to its address")
 	}
-	diverges := map[string][]fabrictest.Divergence{
-		"rxe": {fabrictest.SharedHandles, fabrictest.PaddedPrivateData},
-		"siw": {fabrictest.SharedHandles, fabrictest.AddressOffsets, fabrictest.WeakRights},
-	}[driver]
-	runSuite(t, addr, ibverbs.ExposeAuto, diverges)
+	return addr
 }
 
 // runSuite runs the suite at an address.

@@ -8,27 +8,33 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
-// violate connects a pair and registers memory of one side with the given access. post
-// makes the other side break a rule. violate checks that the connection ends and no octet
-// has moved, for both directions.
+// violate connects two pairs, and registers memory of one side of each with the given access. post
+// makes the other side break a rule: the accepting side of one pair, and the dialling side of the other.
+// violate checks that both connections end and no octet has moved.
 func violate(t *testing.T, f *Fixture, access fabric.Access, post func(p *pair, from *endpoint, r fabric.Region)) {
 	t.Helper()
+	type victim struct {
+		from, to    *endpoint
+		whole, want []byte
+	}
+	var victims []victim
 	for _, accepted := range []bool{true, false} {
 		p := f.connect(t, pairOptions{})
 		from, to := p.sides(accepted)
 		whole := f.memory(3 * 512)
 		testkit.FillPattern(whole, 11)
-		want := bytes.Clone(whole)
-		r := to.register(whole[512:1024:1024], access)
-		post(p, from, r)
-		if err := to.waitClosed(); err == nil {
-			t.Errorf("%s: Closed(nil) after a violation by the peer", to.name)
+		victims = append(victims, victim{from, to, whole, bytes.Clone(whole)})
+		post(p, from, to.register(whole[512:1024:1024], access))
+	}
+	for _, v := range victims { // the ends take their time side by side
+		if err := v.to.waitClosed(); err == nil {
+			t.Errorf("%s: Closed(nil) after a violation by the peer", v.to.name)
 		}
-		if err := from.waitClosed(); err == nil {
-			t.Errorf("%s: Closed(nil) after its violation", from.name)
+		if err := v.from.waitClosed(); err == nil {
+			t.Errorf("%s: Closed(nil) after its violation", v.from.name)
 		}
-		if !bytes.Equal(whole, want) {
-			t.Errorf("%s: memory changed", to.name)
+		if !bytes.Equal(v.whole, v.want) {
+			t.Errorf("%s: memory changed", v.to.name)
 		}
 	}
 }
