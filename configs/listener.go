@@ -23,10 +23,11 @@ type Listener struct {
 	Timeouts ListenerTimeouts `mapstructure:"timeouts"`
 
 	// For transport rdma.
-	Provider string `mapstructure:"provider"`
-	Credits  int    `mapstructure:"credits"` // most credits granted to a connection
-	Inline   Inline `mapstructure:"inline"`
-	IWARP    IWARP  `mapstructure:"iwarp"`
+	Provider string  `mapstructure:"provider"`
+	Credits  int     `mapstructure:"credits"` // most credits granted to a connection
+	Inline   Inline  `mapstructure:"inline"`
+	IWARP    IWARP   `mapstructure:"iwarp"`
+	IBVerbs  IBVerbs `mapstructure:"ibverbs"`
 }
 
 // RDMA reports whether the listener's clients use RPC-over-RDMA.
@@ -129,17 +130,20 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 
 func (l *Listener) validateTCP(path string, r *report) {
 	r.atMost(path+".limits.fragments", l.Limits.Fragments, maxFragments)
-	r.needs(path, "transport rdma", "provider", "credits", "inline", "iwarp", "limits.starting", "limits.starting_per_address", "timeouts.start")
+	r.needs(path, "transport rdma", "provider", "credits", "inline", "iwarp", "ibverbs", "limits.starting", "limits.starting_per_address", "timeouts.start")
 }
 
 func (l *Listener) validateRDMA(path string, k Known, r *report) {
-	checkProvider(path, l.Provider, l.IWARP, IBVerbs{}, k, r)
+	checkProvider(path, l.Provider, l.IWARP, l.IBVerbs, l.Address, k, r)
 	r.atMost(path+".limits.starting", l.Limits.Starting, maxStarting)
 	r.notAbove(path+".limits.starting_per_address", l.Limits.StartingPerAddress, "limits.starting", l.Limits.Starting)
 	r.finite(path+".timeouts.start", l.Timeouts.Start)
 	r.atMost(path+".credits", l.Credits, maxCredits)
 	l.Inline.validate(path+".inline", r)
 	r.needs(path, "transport tcp", "limits.fragments")
+	if r.source.given(path + ".ibverbs.exposure") {
+		r.addf(path+".ibverbs.exposure", "only upstreams have this setting, because clients do not access the memory of a listener; remove it")
+	}
 	if r.source.given(path + ".iwarp.revision1") {
 		r.addf(path+".iwarp.revision1", "only upstreams have this setting, because a listener answers both revisions; remove it")
 	}

@@ -1,5 +1,10 @@
 package configs
 
+import (
+	"net/netip"
+	"strings"
+)
+
 // Inline has the inline thresholds of RFC 8166 Section 3.3.2, one for each direction.
 // RFC 8797 lowers them to what the peer offers.
 type Inline struct {
@@ -19,15 +24,25 @@ type IWARP struct {
 
 // IBVerbs has the settings of the provider ibverbs.
 type IBVerbs struct {
-	// TrafficClass is the type of service of an upstream's connections: the DSCP in the upper
-	// six bits. 0 leaves it to the kernel.
+	Device string `mapstructure:"device"` // name of the only device to use, or ""
+	Port   int    `mapstructure:"port"`   // number of the only port to use, or 0
+	GID    string `mapstructure:"gid"`    // the only GID to use, as an IP address, or ""
+
+	// TrafficClass is the type of service of connections: the DSCP in the upper six bits.
+	// 0 leaves it to the kernel.
 	TrafficClass int `mapstructure:"traffic_class"`
 	// Exposure is how an upstream's servers access the memory of Calls: auto, windows or
 	// registration.
 	Exposure string `mapstructure:"exposure"`
 }
 
-const maxTrafficClass = 255
+// Selects reports whether the settings say which device, port or GID to use.
+func (v *IBVerbs) Selects() bool { return v.Device != "" || v.Port != 0 || v.GID != "" }
+
+const (
+	maxTrafficClass = 255
+	maxDevicePort   = 254 // what the verbs can number
+)
 
 const (
 	maxInline = 64 * KiB // RFC 8797 allows 256 KiB, which would be much memory for each credit
@@ -46,7 +61,8 @@ func checkInline(path string, s Size, r *report) {
 	}
 }
 
-func checkProvider(path, provider string, w IWARP, v IBVerbs, k Known, r *report) {
+// checkProvider checks the provider and its settings. listen is the address of a listener, or "".
+func checkProvider(path, provider string, w IWARP, v IBVerbs, listen string, k Known, r *report) {
 	if provider != "" && !r.has(path+".provider") {
 		if err := k.checkProvider(provider); err != nil {
 			r.addf(path+".provider", "%v", err)
@@ -60,7 +76,23 @@ func checkProvider(path, provider string, w IWARP, v IBVerbs, k Known, r *report
 	if provider != ProviderIBVerbs {
 		r.needs(path, "provider ibverbs", "ibverbs")
 	} else {
-		r.atMost(path+".ibverbs.traffic_class", v.TrafficClass, maxTrafficClass)
-		r.oneOf(path+".ibverbs.exposure", v.Exposure, exposureAuto, exposureWindows, exposureRegistration)
+		v.validate(path+".ibverbs", r)
+		if at := path + ".ibverbs"; k.IBVerbs != nil && (v.Selects() || v.TrafficClass != 0) && !r.has(path+".provider") && !r.has(at) && !r.spoiled(at) {
+			if err := k.IBVerbs(v, listen); err != nil {
+				r.addf(at, "%v", err)
+			}
+		}
 	}
+}
+
+func (v *IBVerbs) validate(path string, r *report) {
+	if strings.ContainsAny(v.Device, " \t\r\n/") || v.Device == "." || v.Device == ".." {
+		r.addf(path+".device", "%q is not the name of an RDMA device; write a name such as mlx5_0", v.Device)
+	}
+	r.atMost(path+".port", v.Port, maxDevicePort)
+	if a, err := netip.ParseAddr(v.GID); v.GID != "" && (err != nil || a.Zone() != "" || a.IsUnspecified()) {
+		r.addf(path+".gid", "%q is not a GID; write one as an IPv6 address, such as fe80::ac0:ebff:fe00:1, or the IPv4 address that it stands for", v.GID)
+	}
+	r.atMost(path+".traffic_class", v.TrafficClass, maxTrafficClass)
+	r.oneOf(path+".exposure", v.Exposure, exposureAuto, exposureWindows, exposureRegistration)
 }

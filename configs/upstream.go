@@ -82,7 +82,7 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	u.Backoff.validate(path+".backoff", r)
 	switch u.Transport {
 	case TransportRDMA:
-		checkProvider(path, u.Provider, u.IWARP, u.IBVerbs, k, r)
+		checkProvider(path, u.Provider, u.IWARP, u.IBVerbs, "", k, r)
 		u.Inline.validate(path+".inline", r)
 		r.needs(path, "transport tcp", "source")
 	case TransportTCP:

@@ -24,7 +24,7 @@ const (
 )
 
 var refusedReasons = []string{
-	"address", "connections", "sockets", "starting", "starting_addr", "timeout", "request",
+	"address", "connections", "sockets", "starting", "starting_addr", "timeout", "request", "device",
 	refusedAddress, refusedPort, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
 }
 

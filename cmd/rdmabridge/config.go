@@ -13,6 +13,7 @@ import (
 var known = configs.Known{
 	Providers: providerNames(),
 	Provider:  providerError,
+	IBVerbs:   ibverbsError,
 	Program:   oncrpc.ProgramByName,
 }
 

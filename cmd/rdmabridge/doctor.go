@@ -101,6 +101,9 @@ func (f *doctorFlags) load(fs *doctor.Findings) (*configs.Config, error) {
 	more := known
 	more.Providers = append([]string{configs.ProviderIBVerbs}, known.Providers...)
 	more.Provider = nil // judgeProvider says why one cannot be used
+	if providerError(configs.ProviderIBVerbs) != nil {
+		more.IBVerbs = nil
+	}
 	if c, err := configs.LoadFile(f.config, more); err == nil {
 		return c, nil
 	}

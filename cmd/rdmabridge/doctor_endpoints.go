@@ -73,7 +73,7 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 			}
 		}
 		for _, address := range u.Endpoints {
-			if t.Address = address; u.Provider == configs.ProviderIBVerbs && u.RDMA() {
+			if t.Address = address; u.Provider == configs.ProviderIBVerbs && u.RDMA() && !u.IBVerbs.Selects() {
 				host.JudgePath(&t, fs)
 			}
 			switch {

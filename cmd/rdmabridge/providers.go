@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ func toolProvider(name string, w configs.IWARP, log zerolog.Logger) (fabric.Prov
 // listenerProvider makes the provider of an RDMA listener.
 func listenerProvider(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[l.Provider](providerSettings{
-		iwarp: l.IWARP, memory: memory,
+		iwarp: l.IWARP, ibverbs: l.IBVerbs, memory: memory,
 		dial: -1, start: l.Timeouts.Start.Value(), progress: l.Timeouts.Stall.Value(), silent: -1,
 		listens: true, log: log.With().Str("listener", l.Name).Logger(),
 	})
@@ -108,16 +109,30 @@ func newIWARP(s providerSettings) (fabric.Provider, error) {
 	return iwarp.New(o)
 }
 
+// ibverbsOptions translates the settings of provider ibverbs.
+func ibverbsOptions(v configs.IBVerbs) ibverbs.Options {
+	o := ibverbs.Options{Select: ibverbs.Selector{Device: v.Device, Port: v.Port}, TOS: uint8(v.TrafficClass)}
+	if v.GID != "" {
+		o.Select.GID = netip.MustParseAddr(v.GID)
+	}
+	return o
+}
+
+// ibverbsError returns why this host cannot use settings of provider ibverbs. listen is the address of a
+// listener, or "".
+func ibverbsError(v configs.IBVerbs, listen string) error {
+	return ibverbs.Check(ibverbsOptions(v), listen)
+}
+
 // newIBVerbs is the constructor of provider ibverbs.
 func newIBVerbs(s providerSettings) (fabric.Provider, error) {
 	e, err := ibverbs.ParseExposure(s.ibverbs.Exposure)
 	if err != nil {
 		return nil, err
 	}
-	o := ibverbs.Options{
-		Exposure:    e,
-		DialTimeout: s.dial, AcceptTimeout: s.start, SilentTimeout: max(s.silent, 0), TOS: uint8(s.ibverbs.TrafficClass), Log: s.log,
-	}
+	o := ibverbsOptions(s.ibverbs)
+	o.Exposure = e
+	o.DialTimeout, o.AcceptTimeout, o.SilentTimeout, o.Log = s.dial, s.start, max(s.silent, 0), s.log
 	if s.memory != nil {
 		o.Memory = s.memory()
 	}

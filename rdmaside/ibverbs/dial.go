@@ -73,6 +73,10 @@ func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric
 
 // dial connects to one address. The conn that it returns has had no Setup.
 func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.AddrPort, o fabric.ConnOptions, ended func()) (c *conn, err error) {
+	from, err := e.sourceFor(to.Addr())
+	if err != nil {
+		return nil, err
+	}
 	id, err := e.newID()
 	if err != nil {
 		return nil, err
@@ -92,11 +96,14 @@ func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.A
 		d, _ := ctx.Deadline()
 		return int(max(time.Until(d).Milliseconds(), 1))
 	}
-	if err := resolveAddr(id.handle, to, ms()); err != nil {
+	if err := resolveAddr(id.handle, from, to, ms()); err != nil {
 		return nil, fmt.Errorf("ibverbs: resolve address %v: %w: no RDMA device reaches it", to.Addr(), err)
 	}
 	if _, err := id.await(ctx, fmt.Sprintf("resolve address %v", to.Addr()), addrResolved); err != nil {
 		return nil, err
+	}
+	if err := p.selects(id.handle); err != nil {
+		return nil, fmt.Errorf("ibverbs: connect to %v: %w", to, err)
 	}
 	if t := ackTimeout(p.opts.SilentTimeout); t > 0 {
 		_ = setAckTimeout(id.handle, t) // old kernels lack the option, and iWARP has another

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -214,8 +213,6 @@ func (e *engine) domain(id *cmID) (*domain, error) {
 	d.users++
 	return d, nil
 }
-
-var sysClass = filepath.Join("/sys", "class", "infiniband")
 
 // connOptions returns o with defaults, bounded by what the device can do.
 func connOptions(o fabric.ConnOptions, d *device) (fabric.ConnOptions, error) {

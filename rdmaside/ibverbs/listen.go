@@ -19,6 +19,7 @@ const (
 	refusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
 	refusedStarting     = "starting"      // MaxStarting
 	refusedStartingAddr = "starting_addr" // MaxStartingPerAddr
+	refusedDevice       = "device"        // Options.Select has another device, port or GID
 )
 
 // A listener listens with one id. A request is complete when it comes, so there are no silent
@@ -74,7 +75,14 @@ func (l *listener) listen(at netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	if err := bindAddr(id, at); err != nil {
+	err = bindAddr(id, at)
+	if err == nil {
+		err = l.p.mayListen(id)
+	}
+	if err == nil && l.p.opts.TOS != 0 {
+		err = setTOS(id, l.p.opts.TOS)
+	}
+	if err != nil {
 		destroyID(id)
 		return err
 	}
@@ -182,7 +190,13 @@ func (l *listener) event(ev cmEvent) {
 func (l *listener) request(id *cmID, ev cmEvent) {
 	_, peer := idAddrs(id.handle)
 	in := &incomingConn{l: l, id: id, ev: ev, peer: peer}
-	if reason, err := l.admit(peer.Addr()); err != nil {
+	reason, err := refusedDevice, l.p.selects(id.handle)
+	if err != nil {
+		err = fmt.Errorf("ibverbs: connection from %v: %w", peer, err)
+	} else {
+		reason, err = l.admit(peer.Addr())
+	}
+	if err != nil {
 		_ = rejectID(id.handle, nil)
 		id.destroy()
 		if l.opts.Refused != nil {

@@ -29,8 +29,11 @@ type Options struct {
 	// CloseTimeout bounds an orderly close, in which posted work is completed first. 0 means 5 s.
 	CloseTimeout time.Duration
 
-	// TOS is the type of service of connections that Dial makes: the DSCP in the upper six bits. 0 means
-	// what the kernel chooses.
+	// Select restricts the Provider to a device, a port or a GID.
+	Select Selector
+
+	// TOS is the type of service: the DSCP in the upper six bits. Dial sets it on its connections. Listen
+	// sets it for the connections that it accepts, which only iWARP uses. 0 means what the kernel chooses.
 	TOS uint8
 
 	// Exposure is how peers access the memory of Calls.

@@ -35,6 +35,9 @@ func New(o Options) (fabric.Provider, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	if err := o.Select.check(sysClass); err != nil {
+		return nil, fmt.Errorf("ibverbs: %w", err)
+	}
 	ext, err := newExtents(o.Memory)
 	if err != nil {
 		return nil, err

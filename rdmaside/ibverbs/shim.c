@@ -294,6 +294,7 @@ void vs_id_addrs(uint64_t id, vs_addr *local, vs_addr *peer)
 
 uint64_t vs_id_context(uint64_t id) { return HANDLE(ID(id)->verbs); }
 int vs_id_port(uint64_t id) { return ID(id)->port_num; }
+void vs_id_gid(uint64_t id, uint8_t *out) { memcpy(out, ID(id)->route.addr.addr.ibaddr.sgid.raw, 16); }
 
 /* Objects of a device. */
 

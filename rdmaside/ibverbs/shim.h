@@ -129,6 +129,7 @@ int vs_set_tos(uint64_t id, uint8_t tos);
 int vs_set_ack_timeout(uint64_t id, uint8_t exponent);
 void vs_id_addrs(uint64_t id, vs_addr *local, vs_addr *peer);
 uint64_t vs_id_context(uint64_t id); /* 0 before the address is resolved */
+void vs_id_gid(uint64_t id, uint8_t *out); /* the 16 octets of the local GID */
 
 /* An asynchronous event of a device. */
 typedef struct {

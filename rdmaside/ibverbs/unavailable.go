@@ -16,6 +16,9 @@ func New(Options) (fabric.Provider, error) {
 	return nil, Available()
 }
 
+// Check returns ErrUnavailable.
+func Check(Options, string) error { return Available() }
+
 // Available returns why New fails.
 func Available() error {
 	return fmt.Errorf("%w: this program was built without the tag ibverbs; build it with CGO_ENABLED=1 go build -tags ibverbs", ErrUnavailable)

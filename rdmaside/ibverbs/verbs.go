@@ -229,10 +229,10 @@ func listenID(id uint64, backlog int) error {
 	return errno(C.vs_listen(C.uint64_t(id), C.int(backlog)))
 }
 
-func resolveAddr(id uint64, to netip.AddrPort, ms int) error {
-	var from C.vs_addr
-	c := toAddr(to)
-	return errno(C.vs_resolve_addr(C.uint64_t(id), &from, &c, C.int(ms)))
+// resolveAddr begins to find the device for a connection. from may be the zero Addr.
+func resolveAddr(id uint64, from netip.Addr, to netip.AddrPort, ms int) error {
+	f, c := toAddr(netip.AddrPortFrom(from, 0)), toAddr(to)
+	return errno(C.vs_resolve_addr(C.uint64_t(id), &f, &c, C.int(ms)))
 }
 
 func resolveRoute(id uint64, ms int) error {
@@ -282,6 +282,13 @@ func idAddrs(id uint64) (local, peer netip.AddrPort) {
 // idContext returns the device context of an id, and the port. The context is 0 before the address is resolved.
 func idContext(id uint64) (context uint64, port int) {
 	return uint64(C.vs_id_context(C.uint64_t(id))), int(C.vs_id_port(C.uint64_t(id)))
+}
+
+// idGID returns the local GID of an id that has a context.
+func idGID(id uint64) netip.Addr {
+	var b [16]byte
+	C.vs_id_gid(C.uint64_t(id), (*C.uint8_t)(unsafe.Pointer(&b[0])))
+	return netip.AddrFrom16(b)
 }
 
 func queryDevice(context uint64, port int) (d device, err error) {

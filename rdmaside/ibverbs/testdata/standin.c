@@ -281,13 +281,26 @@ static void end_id(struct id *id)
 	end(id);
 }
 
-/* Binds an id to a device. */
+/* Makes the GID of an address, as RoCE does. */
+static void gid(uint8_t *out, const struct sockaddr *a)
+{
+	memset(out, 0, 16);
+	if (a->sa_family == AF_INET6) {
+		memcpy(out, &((const struct sockaddr_in6 *)a)->sin6_addr, 16);
+	} else {
+		out[10] = out[11] = 0xff;
+		memcpy(out + 12, &((const struct sockaddr_in *)a)->sin_addr, 4);
+	}
+}
+
+/* Binds an id, whose address is known, to a device. */
 static void use(struct rdma_cm_id *c, struct ibv_context *x, int port)
 {
 	if (!c->verbs && x)
 		((struct context *)x)->ids++;
 	c->verbs = x;
 	c->port_num = port;
+	gid(c->route.addr.addr.ibaddr.sgid.raw, (struct sockaddr *)&c->route.addr.src_addr);
 }
 
 static void breakqp(struct qp *);
@@ -418,7 +431,6 @@ static void request(struct id *l, struct id *from, const struct rdma_conn_param 
 	child->hidden = 1;
 	child->another = ids;
 	ids = child;
-	use(&child->c, x, port);
 	if (from) {
 		child->c.route.addr.src_storage = from->c.route.addr.dst_storage;
 		child->c.route.addr.dst_storage = from->c.route.addr.src_storage;
@@ -427,6 +439,7 @@ static void request(struct id *l, struct id *from, const struct rdma_conn_param 
 	} else {
 		child->c.route.addr.src_storage = child->c.route.addr.dst_storage = l->c.route.addr.src_storage;
 	}
+	use(&child->c, x, port);
 	tell(l, child, RDMA_CM_EVENT_CONNECT_REQUEST, 0, p, 56);
 }
 
