@@ -33,6 +33,9 @@ func testVerbs(t *testing.T, driver string) {
 	t.Run("fabric", func(t *testing.T) { testVerbsFabric(t, g, driver) })
 	t.Run("missing", func(t *testing.T) { testVerbsMissing(t, g) })
 	t.Run("requester", func(t *testing.T) { testVerbsRequester(t, g, driver) })
+	if driver == "rxe" {
+		t.Run("windows", func(t *testing.T) { testVerbsWindows(t, g) })
+	}
 	t.Run("responder", func(t *testing.T) { testVerbsResponder(t, g) })
 }
 
@@ -185,6 +188,20 @@ func testVerbsRequester(t *testing.T, g *guest, driver string) {
 	t.Run("drain", func(t *testing.T) {
 		b.stop(t, `"message":"(no connection to upstream|connection ended|event of an RDMA device|endpoint ejected|upstream answers nothing [^"]*)"`)
 	})
+}
+
+// testVerbsWindows: as testVerbsRequester, with a memory window for each chunk.
+func testVerbsWindows(t *testing.T, g *guest) {
+	b := startInGuest(t, g, strings.Replace(verbsRequester, "provider: ibverbs,", "provider: ibverbs, ibverbs: {exposure: windows},", 1), "nobody")
+	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
+	g.job(t, 3*time.Minute, far.script("NAMES=50 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh", "3"))
+	g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2"))
+	for _, chunks := range []string{`requester_calls_total{call="inline",reply="write_chunk"`, `requester_calls_total{call="read_chunk"`} {
+		if b.sum(t, chunks) == 0 {
+			t.Errorf("%s is 0", chunks)
+		}
+	}
+	b.stop(t, `"message":"ibverbs.exposure is windows, [^"]*"`)
 }
 
 // testVerbsLink: the link goes down while a client reads, and comes up again. The client gets every

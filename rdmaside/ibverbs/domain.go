@@ -64,7 +64,7 @@ func newDomain(e *engine, context uint64, dev device, q Quirks) (_ *domain, err 
 	if err = checkMemlock(dev.name, &q, e.p.extents.memlockNeed()); err != nil {
 		return nil, err
 	}
-	if d.windows, err = useWindows(e.p.opts.Exposure, &dev, &q); err != nil {
+	if d.windows, err = d.useWindows(); err != nil {
 		return nil, err
 	}
 	if d.pd, err = createPD(context); err != nil {

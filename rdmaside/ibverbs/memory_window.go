@@ -45,16 +45,22 @@ const spareWindows = 64
 // errNoWindows is the error of a connection that must have windows.
 var errNoWindows = errors.New("it has no type 2 memory windows: set ibverbs.exposure to auto or registration")
 
-// useWindows says whether handles on a device are windows.
-func useWindows(e Exposure, dev *device, q *Quirks) (bool, error) {
-	switch e {
+// useWindows says whether handles on the device are windows.
+func (d *domain) useWindows() (bool, error) {
+	trusted := d.quirks.Windows == WindowsTrusted
+	switch d.e.p.opts.Exposure {
 	case ExposeWindows:
-		if !dev.windows {
-			return false, fmt.Errorf("ibverbs: device %s: %w", dev.name, errNoWindows)
+		if !d.dev.windows {
+			return false, fmt.Errorf("ibverbs: device %s: %w", d.dev.name, errNoWindows)
+		}
+		if _, known := d.e.p.distrusted.LoadOrStore(d.dev.name, true); !trusted && !known {
+			d.e.p.opts.Log.Warn().Str("device", d.dev.name).Str("driver", d.quirks.Driver).
+				Msg("ibverbs.exposure is windows, and it is not known that this driver checks memory windows well: with rxe of Linux 6.1 " +
+					"a server can stop this host's kernel; auto or registration is safer")
 		}
 		return true, nil
 	case ExposeAuto:
-		return dev.windows && q.Windows == WindowsTrusted, nil
+		return d.dev.windows && trusted, nil
 	}
 	return false, nil
 }
@@ -191,9 +197,7 @@ func (c *conn) unbind(id uint64, h fabric.Handle, x exposed) (done bool, err err
 		if err := c.windows.destroy(x.window); err != nil {
 			return false, err
 		}
-		if !x.dying {
-			c.forget(h)
-		}
+		c.forget(h)
 		return true, nil
 	case x.dying: // the completion of the first Invalidate is that of this one, too
 		c.idle = append(c.idle, idleWork{id, fabric.OpInvalidate, x.after})

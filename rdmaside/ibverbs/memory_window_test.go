@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -33,6 +35,7 @@ type windowCase struct {
 	listener    fabric.Listener
 	accepted    chan fabric.Conn
 	mem         []byte
+	log         lockedText
 	dial, other *windowEnd
 	from        fabric.Conn // of dial
 }
@@ -40,17 +43,20 @@ type windowCase struct {
 // A windowEnd is a recorder that also keeps the completions of invalidations.
 type windowEnd struct {
 	recorder
+	t            *testing.T
 	invalidatedc chan fabric.Completion
 	toldc        chan fabric.Handle
 }
 
-func newWindowEnd() *windowEnd {
-	return &windowEnd{*newRecorder(), make(chan fabric.Completion, 8), make(chan fabric.Handle, 8)}
+func newWindowEnd(t *testing.T) *windowEnd {
+	return &windowEnd{*newRecorder(), t, make(chan fabric.Completion, 8), make(chan fabric.Handle, 8)}
 }
 
 func (e *windowEnd) Completed(cs []fabric.Completion) {
 	for _, c := range cs {
 		switch {
+		case c.Op == bindWork:
+			e.t.Errorf("the completion of a bind: %+v", c)
 		case c.Op == fabric.OpInvalidate:
 			e.invalidatedc <- c
 		case c.Op == fabric.OpReceive && c.Err == nil:
@@ -67,7 +73,7 @@ func newWindowCase(t *testing.T, e Exposure) *windowCase {
 	Pretend(t, "mlx5_core")
 	wc := &windowCase{t: t, loop: fabrictest.NewLoop(), accepted: make(chan fabric.Conn, 1), mem: make([]byte, 1<<16)}
 	t.Cleanup(func() { NoObjects(t); wc.loop.Stop() })
-	p, err := New(Options{DialTimeout: patience, AcceptTimeout: patience, Exposure: e, Memory: [][]byte{wc.mem}})
+	p, err := New(Options{DialTimeout: patience, AcceptTimeout: patience, CloseTimeout: 50 * time.Millisecond, Exposure: e, Memory: [][]byte{wc.mem}, Log: zerolog.New(&wc.log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +83,7 @@ func newWindowCase(t *testing.T, e Exposure) *windowCase {
 		t.Fatal(err)
 	}
 	wc.listener, err = acceptor.Listen("127.0.0.1:0", fabrictest.NoLimits(), func(in fabric.Incoming) {
-		wc.other = newWindowEnd()
+		wc.other = newWindowEnd(t)
 		c, err := in.Accept(context.Background(), wc.loop, fabric.ConnOptions{Sends: 8, Receives: 4}, wc.other)
 		if err != nil {
 			t.Errorf("Accept: %v", err)
@@ -96,7 +102,7 @@ func newWindowCase(t *testing.T, e Exposure) *windowCase {
 func (wc *windowCase) connect() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	wc.dial = newWindowEnd()
+	wc.dial = newWindowEnd(wc.t)
 	c, err := wc.p.Dial(ctx, wc.loop, wc.listener.Addr().String(), fabric.ConnOptions{Sends: 8, Receives: 4}, wc.dial)
 	wc.from = c
 	return err
@@ -171,6 +177,9 @@ func TestWindowFaults(t *testing.T) {
 			wc.mustConnect(again)
 			wc.register()
 			wc.end(overText)
+			if n := wc.log.lines("memory windows fail on this device"); n == 1 == again {
+				t.Errorf("%d lines say that windows fail", n)
+			}
 		})
 		t.Run(e.String()+"/untold", func(t *testing.T) {
 			wc := newWindowCase(t, e)
@@ -228,6 +237,22 @@ func TestWindowFaults(t *testing.T) {
 		}
 		wc.end(overText)
 	})
+	t.Run("windows/distrusted", func(t *testing.T) {
+		wc := newWindowCase(t, ExposeWindows)
+		Pretend(t, "rxe")
+		for range 2 {
+			wc.mustConnect(false) // the peer is not let
+			r := wc.register()
+			wc.invalidate(r.Handle)
+			if c := <-wc.dial.invalidatedc; c.Err != nil {
+				t.Errorf("Invalidate completed: %v", c.Err)
+			}
+			wc.end(overText)
+		}
+		if n := wc.log.lines("it is not known that this driver checks", `"driver":"rxe"`); n != 1 {
+			t.Errorf("%d lines warn of the driver", n)
+		}
+	})
 	t.Run("windows/none", func(t *testing.T) {
 		wc := newWindowCase(t, ExposeWindows)
 		standIn.windows.Store(noWindows)
@@ -248,18 +273,39 @@ func TestWindowFaults(t *testing.T) {
 	})
 }
 
+// TestWindowsClose checks that an orderly close waits for invalidations.
+func TestWindowsClose(t *testing.T) {
+	wc := newWindowCase(t, ExposeWindows)
+	for _, lost := range []bool{false, true} {
+		wc.mustConnect(true)
+		r := wc.register()
+		want := ""
+		if lost {
+			setFault(faultInvalidate, 1)
+			want = errCloseTimeout.Error()
+		}
+		wc.invalidate(r.Handle)
+		wc.do(func() { wc.from.Close(nil) })
+		wc.end(want)
+		if c := <-wc.dial.invalidatedc; errors.Is(c.Err, fabric.ErrFlushed) != lost {
+			t.Errorf("lost %v: the invalidation completed: %v", lost, c.Err)
+		}
+	}
+}
+
 // TestWindowsAllocate checks that handles cost no memory of Go and no object of the device in the long
-// run, and that a handle is not given again soon.
+// run, that a handle is not given again soon, and that one does not tell the next.
 func TestWindowsAllocate(t *testing.T) {
 	wc := newWindowCase(t, ExposeWindows)
 	wc.mustConnect(true)
 	c := wc.from.(*conn)
-	seen := make(map[fabric.Handle]int)
+	seen, steps := make(map[fabric.Handle]int), make(map[fabric.Handle]int)
+	var previous fabric.Handle
 	n := 0
 	cycle := func() {
 		r, err := c.Register(wc.mem[:64], fabric.RemoteWrite)
 		if err == nil {
-			_, err = c.Invalidate(1, r.Handle)
+			_, err = c.Invalidate(uint64(n&1), r.Handle)
 		}
 		if err != nil {
 			t.Errorf("cycle %d: %v", n, err)
@@ -271,6 +317,8 @@ func TestWindowsAllocate(t *testing.T) {
 			t.Errorf("handle %#x of cycle %d again in cycle %d", r.Handle, last, n)
 		}
 		seen[r.Handle] = n
+		steps[r.Handle-previous]++
+		previous = r.Handle
 		n++
 		select {
 		case <-wc.dial.invalidatedc:
@@ -279,8 +327,20 @@ func TestWindowsAllocate(t *testing.T) {
 		}
 	}
 	wc.do(func() {
+		if _, err := c.Register(wc.mem[:64], fabric.RemoteWrite); err != nil {
+			t.Errorf("Register: %v", err)
+		}
+		c.Flush()
+		if c.poll(); c.done != c.given {
+			t.Errorf("%d Work Requests were given to the device, and %d are known to be done", c.given, c.done)
+		}
 		for range 70000 { // all keys that the windows have
 			cycle()
+		}
+		for step, times := range steps {
+			if times > n/100 {
+				t.Errorf("%d of %d handles are %#x more than the one before", times, n, step)
+			}
 		}
 		before := standIn.live.Load()
 		if got := testing.AllocsPerRun(2000, cycle); got != 0 {

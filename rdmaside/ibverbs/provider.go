@@ -23,6 +23,7 @@ type Provider struct {
 	tokens  atomic.Uint64  // numbers of connections, for completion events
 
 	windowless sync.Map // names of devices on which windows have failed
+	distrusted sync.Map // names of devices of which a warning was given
 
 	mu     sync.Mutex // guards the rest; taken before engine.mu
 	engine *engine    // nil while there is no connection and no listener
