@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # fuzz.sh TIME: runs every fuzz target of the tree for TIME, two at a time, each with one
-# worker. The targets of a package share one binary.
+# worker. The targets of a package share one binary, which has the tag ibverbs if they need it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
@@ -32,7 +32,9 @@ git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed 's|/[^/]*:func | |' 
 [ -s "$dir/targets" ]
 for pkg in $(cut -d' ' -f1 "$dir/targets" | sort -u); do
     echo "build $pkg"
-    go test -c -fuzz . -o "$dir/${pkg//\//_}.test" "./$pkg"
+    build=(go test -c -fuzz .)
+    if git grep -q '^//go:build ibverbs$' -- "$pkg/*fuzz*_test.go"; then build=(env CGO_ENABLED=1 "${build[@]}" -tags ibverbs); fi
+    "${build[@]}" -o "$dir/${pkg//\//_}.test" "./$pkg"
 done
 xargs -P 2 -n 2 bash -euo pipefail -c 'run "$@"' run < "$dir/targets"
 echo "$(wc -l < "$dir/targets") fuzz targets, $fuzztime each"

@@ -173,7 +173,7 @@ func (d *domain) async(ev asyncEvent) {
 	}
 	d.e.p.logEvent(d, ev)
 	for _, c := range hit {
-		c.id.deliver(cmEvent{event: objectFailed, status: int(ev.kind)})
+		c.id.deliver(cmEvent{broken: &asyncError{d.dev.name, ev.kind}})
 	}
 }
 

@@ -257,6 +257,10 @@ func (c *conn) postable() error {
 
 // cmEvent receives an event of the connection manager, on the engine's goroutine.
 func (c *conn) cmEvent(ev cmEvent) {
+	if ev.broken != nil {
+		c.loop.Post(loop.TaskFunc(func() { c.fail(ev.broken) }))
+		return
+	}
 	switch ev.event {
 	case established:
 		c.loop.Post((*connOpen)(c))
@@ -269,9 +273,6 @@ func (c *conn) cmEvent(ev cmEvent) {
 	case deviceRemoval:
 		c.removed.Store(true)
 		c.loop.Post((*connRemoved)(c))
-	case objectFailed:
-		err := &asyncError{c.d.dev.name, asyncKind(ev.status)}
-		c.loop.Post(loop.TaskFunc(func() { c.fail(err) }))
 	case connectError, unreachable, rejected:
 		err := &cmError{"set up", ev.event, ev.status}
 		c.loop.Post(loop.TaskFunc(func() { c.fail(err) }))

@@ -13,8 +13,8 @@ import (
 )
 
 // flushTimeout bounds how long the end of a connection waits for the device to flush its work.
-// Destroying the QP takes the work from the device in any case.
-const flushTimeout = time.Second
+// Destroying the QP takes the work from the device in any case. Tests shorten it.
+var flushTimeout = time.Second
 
 // eventTimeout is how long the end of a connection waits for the event that explains it. Tests
 // shorten it.

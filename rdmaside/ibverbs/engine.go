@@ -83,19 +83,19 @@ func (e *engine) run() {
 // dispatch must not block, nor destroy the id of ev.
 func (e *engine) dispatch(ev cmEvent) {
 	e.mu.Lock()
-	id, l := e.ids[ev.id], e.listeners[ev.listener]
-	if ev.event != connectRequest {
-		l = e.listeners[ev.id]
-	}
+	id, own, l := e.ids[ev.id], e.listeners[ev.id], e.listeners[ev.listener]
 	e.mu.Unlock()
 	switch {
-	case id != nil: // first, because a request is about an id that nobody knows
+	case id != nil:
 		id.deliver(ev)
+	case own != nil:
+		own.event(ev)
+	case ev.event != connectRequest || ev.listener == 0:
+		// The id is being destroyed. Only a request is about a new one, and names its listener.
 	case l != nil:
-		l.event(ev)
-	case ev.event == connectRequest:
-		// Its listener was closed.
-		go destroyID(ev.id)
+		go l.request(e.adopt(ev.id), ev)
+	default:
+		go destroyID(ev.id) // the listener was closed
 	}
 }
 
@@ -172,11 +172,12 @@ func (id *cmID) await(ctx context.Context, step string, want int) (cmEvent, erro
 		case <-ctx.Done():
 			return cmEvent{}, fmt.Errorf("ibverbs: %s: %w", step, context.Cause(ctx))
 		case ev := <-id.eventc:
-			switch ev.event {
-			case want:
+			switch {
+			case ev.broken != nil:
+				return ev, fmt.Errorf("ibverbs: %s: %w", step, ev.broken)
+			case ev.event == want:
 				return ev, nil
-			case addrChange:
-			default:
+			case ev.event != addrChange:
 				return ev, &cmError{step, ev.event, ev.status}
 			}
 		}

@@ -14,8 +14,8 @@ import (
 // farewell before its port is up. What the kernel says then tells the peer that the old connection
 // is gone, which it would not learn otherwise.
 
-// portPoll is how often a connection that is gone looks whether its port is up.
-const portPoll = 100 * time.Millisecond
+// portPoll is how often a connection that is gone looks whether its port is up. Tests shorten it.
+var portPoll = 100 * time.Millisecond
 
 // portDown says whether messages of the connection manager must wait.
 func (c *conn) portDown() bool {

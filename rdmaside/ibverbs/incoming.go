@@ -3,6 +3,7 @@
 package ibverbs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +79,7 @@ func (in *incomingConn) prepare(ctx context.Context, on loop.Loop, o fabric.Conn
 	}
 	select {
 	case ev := <-in.id.eventc:
-		return nil, &cmError{fmt.Sprintf("accept %v", in.peer), ev.event, ev.status}
+		return nil, cmp.Or(ev.broken, error(&cmError{fmt.Sprintf("accept %v", in.peer), ev.event, ev.status}))
 	default:
 	}
 	c, err := in.l.p.newConn(in.l.e, in.id, on, o)

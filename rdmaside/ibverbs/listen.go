@@ -121,8 +121,8 @@ func (l *listener) forget() bool {
 	return id != 0
 }
 
-// relistenEvery is how often a listener whose device is away looks whether it is back.
-const relistenEvery = time.Second
+// relistenEvery is how often a listener whose device is away looks whether it is back. Tests shorten it.
+var relistenEvery = time.Second
 
 // removed follows the removal of the device. The kernel removes it when its ids are destroyed, and
 // the listener listens again when a device has its address.
@@ -175,13 +175,10 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// event receives an event of the connection manager on the engine's goroutine, which it must not
+// event receives an event about the listener itself on the engine's goroutine, which it must not
 // block.
 func (l *listener) event(ev cmEvent) {
-	switch ev.event {
-	case connectRequest:
-		go l.request(l.e.adopt(ev.id), ev)
-	case deviceRemoval:
+	if ev.event == deviceRemoval {
 		go l.removed(ev.id)
 	}
 }

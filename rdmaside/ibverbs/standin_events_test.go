@@ -28,20 +28,24 @@ type eventTest struct {
 	otherc   chan *recorder // handlers of accepted connections
 }
 
-func newEventTest(t testing.TB, addr string) *eventTest {
+func newEventTest(t testing.TB, addr string) *eventTest { return newEventTestWith(t, addr, Options{}) }
+
+func newEventTestWith(t testing.TB, addr string, o Options) *eventTest {
 	if standIn == nil {
 		t.Skip("the tests run on a device")
 	}
 	et := &eventTest{t: t, loop: fabrictest.NewLoop(), otherc: make(chan *recorder, 64)}
 	et.dialLoop = et.loop
-	p, err := New(Options{DialTimeout: patience, AcceptTimeout: patience, Log: zerolog.New(&et.log)})
+	o.DialTimeout, o.AcceptTimeout, o.Log = patience, patience, zerolog.New(&et.log)
+	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	et.p = p.(*Provider)
 	et.l, err = p.Listen(addr, fabric.ListenOptions{MaxConnections: -1, MaxStarting: -1, MaxStartingPerAddr: -1}, func(in fabric.Incoming) {
 		other := newRecorderOf(4)
-		if _, err := in.Accept(context.Background(), et.loop, fabric.ConnOptions{Sends: 4, Receives: 4}, other); err == nil {
+		var err error
+		if other.c, err = in.Accept(context.Background(), et.loop, fabric.ConnOptions{Sends: 4, Receives: 4}, other); err == nil {
 			et.otherc <- other
 		}
 	})

@@ -55,11 +55,13 @@ const patience = 20 * time.Second
 // A recorder is a Handler that posts Receives and keeps what it is told.
 type recorder struct {
 	receives int
+	c        fabric.Conn // of the side that accepts
 	closedc  chan error
 	gotc     chan string
 	holdc    chan struct{} // if it is not nil, Closed returns when it is closed
 
 	// Owned by the loop.
+	sends  uint64
 	buf    []byte         // 64 octets for each Receive
 	posted map[uint64]int // completions of what was posted
 	wrong  string         // what a Completion should not have said
@@ -116,10 +118,16 @@ func (r *recorder) Completed(cs []fabric.Completion) {
 	}
 }
 
-// post posts n Sends, numbered from 100 on.
+// next returns a number for work that is not a Receive.
+func (r *recorder) next() uint64 {
+	r.sends++
+	return 99 + r.sends
+}
+
+// post posts n Sends.
 func (r *recorder) post(c fabric.Conn, n int) {
-	for i := range n {
-		id := uint64(100 + i)
+	for range n {
+		id := r.next()
 		if c.PostSend(id, fabric.Send{Parts: [][]byte{[]byte("hello")}}) == nil {
 			r.posted[id] = 0
 		}

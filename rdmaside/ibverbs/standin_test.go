@@ -134,7 +134,9 @@ func useStandIn(dir string) error {
 	if err := os.Setenv("RDMABRIDGE_STANDIN", page); err != nil {
 		return err
 	}
-	eventTimeout = 2 * time.Millisecond // the stand-in's events do not come late
+	// The stand-in's events and flushes do not come late.
+	eventTimeout, flushTimeout = 2*time.Millisecond, 20*time.Millisecond
+	relistenEvery, portPoll = 5*time.Millisecond, 5*time.Millisecond
 	library.once.Do(func() { library.err = open(so, so) })
 	return library.err
 }

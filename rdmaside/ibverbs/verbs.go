@@ -83,6 +83,10 @@ type cmEvent struct {
 	status       int
 	ird, ord     int // inbound and outbound Reads, as this side sees them
 	private      []byte
+
+	// broken is why the queues of the id are broken, if the device says so. The event is not one of
+	// rdma-core's then, and has nothing else.
+	broken error
 }
 
 // Kinds of cmEvent: enum rdma_cm_event_type.
@@ -99,9 +103,6 @@ const (
 	disconnected   = 10
 	deviceRemoval  = 11
 	addrChange     = 14
-
-	// objectFailed is no event of rdma-core: the device says that the queues of the id are broken.
-	objectFailed = 1000
 )
 
 // A device has what the provider needs to know of a device.

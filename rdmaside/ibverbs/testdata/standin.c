@@ -70,7 +70,8 @@ struct cq {
 	struct cq *next;
 	struct ibv_wc *wc;
 	struct ibv_wc more[COMMANDED]; /* those of C_COMPLETE; they come first */
-	int mores;
+	int mores, lied;
+	struct cq *another; /* next of cqs */
 };
 struct async { int type; uint64_t object; };
 struct context {
@@ -85,6 +86,7 @@ struct mr { struct ibv_mr c; uint64_t iova; int access, bound; struct mr *next; 
 struct mw { struct ibv_mw c; uint32_t key; struct qp *qp; struct mr *mr; uint64_t at, n; int access; struct mw *next; };
 
 static struct id *listeners, *ids;
+static struct cq *cqs;
 static void *reported[8]; /* objects of asynchronous events that are not acknowledged */
 static struct mr *mrs[1024];
 static struct mw *mws;
@@ -711,6 +713,8 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *c, int depth, void *token, stru
 	q->wc = calloc(depth, sizeof *q->wc);
 	pthread_mutex_lock(&mu);
 	ch->refcnt++;
+	q->another = cqs;
+	cqs = q;
 	pthread_mutex_unlock(&mu);
 	return &q->c;
 }
@@ -731,6 +735,11 @@ int ibv_destroy_cq(struct ibv_cq *c)
 		}
 	ch->c.refcnt--;
 	await_acks(c->context, c);
+	for (struct cq **p = &cqs; *p; p = &(*p)->another)
+		if (*p == q) {
+			*p = q->another;
+			break;
+		}
 	pthread_mutex_unlock(&mu);
 	free(q->wc);
 	end(q);
@@ -795,8 +804,11 @@ static struct ibv_wc *complete(struct ibv_cq *c, uint64_t id, int status, int op
 	struct cq *q = (struct cq *)c;
 	struct ibv_wc *w = &q->wc[(q->head + q->n) % q->depth];
 
-	if (q->n == q->depth)
-		abort(); /* the provider must not let its queue overflow */
+	if (q->n == q->depth) {
+		if (!q->lied)
+			abort(); /* the provider must not let its queue overflow */
+		q->n--; /* it believed what was not so, and loses a completion */
+	}
 	memset(w, 0, sizeof *w);
 	w->wr_id = id;
 	w->status = status;
@@ -1223,19 +1235,26 @@ static int command(void)
 			report(contexts[a[1]], (int)a[0], control->object);
 		break;
 	case C_COMPLETE: { /* args: number, status, opcode, octets, flags, key of the completion */
-		struct cq *q = object;
-		if (q->mores == COMMANDED)
-			break;
+		struct cq *q = cqs;
+		while (q && q != object)
+			q = q->another;
+		if (!q || q->mores == COMMANDED)
+			break; /* a queue that is gone has no completions */
+		q->lied = 1;
 		q->more[q->mores++] = (struct ibv_wc){.wr_id = (uint64_t)a[0], .status = (int)a[1], .opcode = (int)a[2],
 			.byte_len = (uint32_t)a[3], .wc_flags = (unsigned)a[4], .invalidated_rkey = (uint32_t)a[5]};
 		wake(q);
 		break;
 	}
 	case C_EVENT: /* args: event and status, octets of private data, Reads, Reads, is it about a new id */
-		if (!a[5])
-			tell(object, object, (int)a[0], (int)a[1], a[2] ? &p : NULL, p.private_data_len);
-		else if (((struct id *)object)->c.verbs)
-			request(object, NULL, &p, ((struct id *)object)->c.verbs, ((struct id *)object)->c.port_num);
+		for (struct id *id = ids; id; id = id->another)
+			if (id == object && !id->hidden) {
+				if (!a[5])
+					tell(id, id, (int)a[0], (int)a[1], a[2] ? &p : NULL, p.private_data_len);
+				else if (id->c.verbs)
+					request(id, NULL, &p, id->c.verbs, id->c.port_num);
+				break;
+			}
 		break;
 	case C_REMOVE:
 		away((int)a[0]);
