@@ -273,7 +273,7 @@ func (c *conn) PostRead(id uint64, r fabric.Read) error {
 	}
 	mark, els := len(c.wrs), len(c.els)
 	into, from := r.Into[:r.From.Length], r.From.Offset
-	if c.d.quirks.ReadIntoRemote {
+	if c.d.quirks.ReadIntoRemote && c.d.dev.iwarp {
 		reg, err := registerMR(c.d.pd, into, address(into), localWrite|remoteWrite)
 		if err != nil {
 			c.abandon(w, mark, els)

@@ -1,6 +1,7 @@
 package ibverbs
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,11 +27,7 @@ type Quirks struct {
 	// process, because the driver ignores the offset that it is asked for.
 	AddressOffsets bool
 
-	// OneReadElement limits an RDMA Read to one scatter/gather element, whatever the device
-	// says.
-	OneReadElement bool
-
-	// ReadIntoRemote says that the memory of an RDMA Read must be registered for remote
+	// ReadIntoRemote says that on iWARP the memory of an RDMA Read must be registered for remote
 	// writing.
 	ReadIntoRemote bool
 
@@ -84,7 +81,7 @@ var quirks = []Quirks{
 	},
 	{
 		Driver: "siw", Proved: true,
-		AddressOffsets: true, OneReadElement: true, LateReads: true, RepeatsHandles: true, WeakRights: true, MemlockOfRoot: true,
+		AddressOffsets: true, LateReads: true, RepeatsHandles: true, WeakRights: true, MemlockOfRoot: true,
 		Source: "run on Linux 6.1: siw_reg_user_mr ignores the offset; a Read of two elements fills the first and " +
 			"succeeds; a Send completes when TCP has it, before the Reads before it; handles are 24 random bits; Reads are not checked " +
 			"for the right to read; no windows, and wc_flags is always 0; memory is charged to root too",
@@ -99,17 +96,19 @@ var quirks = []Quirks{
 		Source: "rdma-core providers/mlx4, not run: type 2B windows, IBV_WC_WITH_INV",
 	},
 	{
-		Driver: "irdma", InvalidatedBit: wcInvalidated, OneReadElement: true, ReadIntoRemote: true,
-		Source: "rdma-core providers/irdma, not run: RoCE v2 and iWARP; iWARP writes the Response to a Read through a key " +
-			"that the peer is told, RFC 5040 Section 4.4",
+		Driver: "irdma", InvalidatedBit: wcInvalidated, ReadIntoRemote: true,
+		Source: "rdma-core providers/irdma/uverbs.c, not run: RoCE v2 and iWARP; binds windows of type 1 only " +
+			"(irdma_upost_send). " + readSinks,
 	},
 	{
-		Driver: "cxgb4", InvalidatedBit: wcInvalidated, OneReadElement: true, ReadIntoRemote: true,
-		Source: "rdma-core providers/cxgb4, not run: iWARP, one element per Read",
+		Driver: "cxgb4", InvalidatedBit: wcInvalidated, ReadIntoRemote: true,
+		Source: "rdma-core providers/cxgb4, qp.c and cq.c, not run: iWARP; refuses a Read of two elements (build_rdma_read), " +
+			"which the provider never posts. " + readSinks,
 	},
 	{
-		Driver: "bnxt_en", InvalidatedBit: wcInvalidated,
-		Source: "rdma-core providers/bnxt_re, not run: RoCE; the PCI driver is bnxt_en",
+		Driver: "bnxt_en",
+		Source: "rdma-core providers/bnxt_re/verbs.c, not run: RoCE; the device tells the library of an invalidation by the peer " +
+			"(BNXT_RE_RC_FLAGS_INV_MASK), and the library tells nobody (bnxt_re_poll_success_rcqe)",
 	},
 	{
 		Driver:  "efa",
@@ -117,6 +116,10 @@ var quirks = []Quirks{
 		Source:  "rdma-core providers/efa, not run: only UD and SRD queue pairs",
 	},
 }
+
+// readSinks is why rows have ReadIntoRemote.
+const readSinks = "iWARP writes the Response to a Read through a key that the peer is told (RFC 5040 Section 4.4), so Linux registers " +
+	"the memory for remote writing on every iWARP adapter (rdma_rw_init_one_mr, drivers/infiniband/core/rw.c)"
 
 // QuirksOf returns the row of a driver. known is false for a driver that the table does not have;
 // such a row has Driver set, and nothing that needs trust.
@@ -126,8 +129,12 @@ func QuirksOf(driver string) (q Quirks, known bool) {
 			return q, true
 		}
 	}
-	return Quirks{Driver: driver, InvalidatedBit: wcInvalidated, Source: "no row in the table: the careful choice"}, false
+	return Quirks{Driver: driver, InvalidatedBit: wcInvalidated, ReadIntoRemote: true, Source: "no row in the table: the careful choice"}, false
 }
+
+// parents has the drivers whose PCI device belongs to another driver, by that driver. The RDMA device of
+// irdma is a child of the Ethernet driver's device (ib_register_device, drivers/infiniband/hw/irdma/verbs.c).
+var parents = map[string]string{"ice": "irdma", "i40e": "irdma", "idpf": "irdma"}
 
 // DriverOf returns the name of the kernel driver of an RDMA device, given the directory
 // /sys/class/infiniband. A device without hardware behind it is one of the kernel's software
@@ -136,7 +143,9 @@ func DriverOf(class, device string, iwarp bool) string {
 	target, err := os.Readlink(filepath.Join(class, device, "device", "driver"))
 	switch {
 	case err == nil:
-		return strings.TrimSuffix(filepath.Base(target), "_pci")
+		// The driver of a subfunction is called mlx5_core.sf.
+		driver, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(target), "_pci"), ".")
+		return cmp.Or(parents[driver], driver)
 	case iwarp:
 		return "siw"
 	}

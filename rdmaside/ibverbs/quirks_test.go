@@ -32,15 +32,17 @@ func TestQuirks(t *testing.T) {
 
 func TestDriverOf(t *testing.T) {
 	class := t.TempDir()
-	drivers := filepath.Join(class, "drivers", "mlx5_core")
-	if err := os.MkdirAll(drivers, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(class, "mlx5_0", "device"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(drivers, filepath.Join(class, "mlx5_0", "device", "driver")); err != nil {
-		t.Fatal(err)
+	for device, driver := range map[string]string{"mlx5_0": "mlx5_core", "mlx5_1": "mlx5_core.sf", "irdma0": "ice", "rocep1": "i40e", "bnxt_re0": "bnxt_en"} {
+		target := filepath.Join(class, "drivers", driver)
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(class, device, "device"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, filepath.Join(class, device, "device", "driver")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, tt := range []struct {
 		device string
@@ -48,25 +50,15 @@ func TestDriverOf(t *testing.T) {
 		want   string
 	}{
 		{"mlx5_0", false, "mlx5_core"},
+		{"mlx5_1", false, "mlx5_core"},
+		{"irdma0", false, "irdma"},
+		{"rocep1", true, "irdma"},
+		{"bnxt_re0", false, "bnxt_en"},
 		{"rxe0", false, "rxe"},
 		{"storage", true, "siw"},
 	} {
 		if got := DriverOf(class, tt.device, tt.iwarp); got != tt.want {
 			t.Errorf("DriverOf(%s, %v) = %s, want %s", tt.device, tt.iwarp, got, tt.want)
 		}
-	}
-}
-
-func TestParseExposure(t *testing.T) {
-	for _, e := range []Exposure{ExposeAuto, ExposeWindows, ExposeRegistration} {
-		if got, err := ParseExposure(e.String()); got != e || err != nil {
-			t.Errorf("ParseExposure(%q) = %v, %v", e.String(), got, err)
-		}
-	}
-	if got, err := ParseExposure(""); got != ExposeAuto || err != nil {
-		t.Errorf("ParseExposure of nothing = %v, %v", got, err)
-	}
-	if _, err := ParseExposure("keys"); err == nil {
-		t.Error("ParseExposure takes keys")
 	}
 }
