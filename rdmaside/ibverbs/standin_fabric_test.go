@@ -32,3 +32,12 @@ func TestStandIn(t *testing.T) {
 		})
 	}
 }
+
+// TestStandInIPv6 puts the provider through the suite at an IPv6 address.
+func TestStandInIPv6(t *testing.T) {
+	if os.Getenv("RDMABRIDGE_VERBS") != "" {
+		t.Skip("TestFabric runs the suite on the device")
+	}
+	runSuite(t, "[::1]", ibverbs.ExposeAuto, []fabrictest.Divergence{fabrictest.SharedHandles, fabrictest.PaddedPrivateData})
+	ibverbs.NoObjects(t)
+}

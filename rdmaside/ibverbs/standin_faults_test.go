@@ -62,6 +62,7 @@ type recorder struct {
 
 	// Owned by the loop.
 	sends  uint64
+	sent   int64          // Sends that completed without an error
 	buf    []byte         // 64 octets for each Receive
 	posted map[uint64]int // completions of what was posted
 	wrong  string         // what a Completion should not have said
@@ -104,6 +105,9 @@ func (r *recorder) Completed(cs []fabric.Completion) {
 			r.wrong = fmt.Sprintf("completion of %d, which was not posted", c.ID)
 		}
 		r.posted[c.ID]++
+		if c.Op == fabric.OpSend && c.Err == nil {
+			r.sent++
+		}
 		if c.Op != fabric.OpReceive || c.Err != nil {
 			continue
 		}
