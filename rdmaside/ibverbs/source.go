@@ -115,6 +115,10 @@ func (e *engine) sourceFor(to netip.Addr) (netip.Addr, error) {
 	for _, a := range addrs {
 		near := a.network.Contains(to.WithZone(""))
 		switch {
+		case a.addr.IsLoopback() && !to.IsLoopback():
+			// With siw the kernel says that 127.0.0.1 is at its device, and a connection from there
+			// to another address sends its SYN for two minutes.
+			continue
 		case a.addr.Is4() != to.Is4(), a.addr.IsLinkLocalUnicast() != to.IsLinkLocalUnicast() && a.addr.Is6(),
 			a.addr.Zone() != "" && zoneIndex(a.addr.Zone()) != zoneIndex(to.Zone()), found.IsValid() && !near:
 			continue

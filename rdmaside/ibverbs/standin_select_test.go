@@ -110,6 +110,15 @@ func TestSelectDial(t *testing.T) {
 	}
 }
 
+// TestSelectNoLoopback checks that a Dial of another host does not come from a loopback address.
+func TestSelectNoLoopback(t *testing.T) {
+	onStandInHost(t, "127.0.0.1/8", "::1/128")
+	for _, to := range []string{"10.1.0.5:20049", "[fd00::5]:20049"} {
+		_, _, err := dialSelected(t, Options{Select: Selector{Device: "standin0"}}, to)
+		mustSay(t, err, "address of this host is at device standin0")
+	}
+}
+
 // TestSelectListen checks that a listener at another device's address fails, and that one at all
 // addresses refuses connections on other devices.
 func TestSelectListen(t *testing.T) {
