@@ -141,7 +141,7 @@ func (pl *place) relist() {
 		pl.moveTo(nil)
 	case q.shared.poor(h):
 		pl.moveTo(&q.poor)
-	case h.trial:
+	case h.trial || q.shared.quick(h):
 		pl.moveTo(&q.aside)
 	default:
 		pl.moveTo(&q.trial)
@@ -218,7 +218,7 @@ func (p *Pool) Idle(h *Host) bool {
 //	poor     the host is poor: shared.poor
 //	unknown  the host has no Call outstanding, and may not have a credit because it was not answered lately
 //	trial    the host has Calls outstanding, none of them on trial
-//	aside    one of them is on trial, or the host may not have one on trial
+//	aside    one of them is on trial, or the host may not have one on trial, or needs none: it is quick
 type placeList struct{ first, last *place }
 
 // moveTo takes pl out of its list and puts it at the end of to, which may be nil. A place that

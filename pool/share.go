@@ -31,9 +31,10 @@ import (
 // not get further than the half.
 //
 // A host with Calls that hang may have others that do not. So a host that holds credits may have one
-// more Call on trial, while few Calls of the pool are on trial. A host that was not answered lately
-// may not have it before its Calls are old. While an eighth of the credits or less is free, a few
-// Calls go as newcomers: their hosts hold none and were not answered lately.
+// more Call on trial, while few Calls of the pool are on trial. A quick host needs none: its Calls do
+// not hang. A host that was not answered lately may not have it before its Calls are old. While an
+// eighth of the credits or less is free, a few Calls go as newcomers: their hosts hold none and were
+// not answered lately.
 
 // scarcity is the number of ages for which credits must have been scarce before hosts that are
 // answered may have more than the half.

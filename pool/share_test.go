@@ -274,6 +274,9 @@ func TestQuickHosts(t *testing.T) {
 			for range 50 {
 				c.step(-1)
 				least = min(least, c.p.Stats().Outstanding)
+				if n := c.p.trials[onTrial]; n > 0 {
+					t.Errorf("%d hosts: %d Calls are on trial", tt.hosts, n)
+				}
 			}
 			if least < tt.least {
 				t.Errorf("%d hosts: %d of 64 credits are in use", tt.hosts, least)
