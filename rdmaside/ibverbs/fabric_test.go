@@ -69,7 +69,7 @@ func runSuite(t *testing.T, addr string, e ibverbs.Exposure, diverges []fabricte
 	})
 }
 
-func newProvider(t *testing.T, e ibverbs.Exposure, mem *arena) fabric.Provider {
+func newProvider(t testing.TB, e ibverbs.Exposure, mem *arena) fabric.Provider {
 	t.Helper()
 	p, err := ibverbs.New(ibverbs.Options{
 		DialTimeout: 15 * time.Second, AcceptTimeout: 10 * time.Second, Exposure: e, Memory: mem.extents,
@@ -90,7 +90,7 @@ type arena struct {
 
 const extentSize = 8 << 20
 
-func newArena(t *testing.T) *arena {
+func newArena(t testing.TB) *arena {
 	t.Helper()
 	b, err := syscall.Mmap(-1, 0, 8*extentSize, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
