@@ -21,22 +21,24 @@
 // # Memory
 //
 // The memory of messages is registered once per domain, extent by extent, when an extent is first
-// used, and for local use only. Memory that the peer may access is registered for one Call, and
-// deregistered before its Reply is read. Memory outside the arena is registered for the Work
+// used, and for local use only. Memory that the peer may access is exposed for one Call: by a memory
+// window or by a registration of its own, as Options.Exposure says. Memory outside the arena is registered for the Work
 // Request that uses it; only tests post such memory.
 //
 // # Divergences
 //
 // These promises of package fabric a device cannot keep; fabrictest knows each by name.
 //
-//   - A handle is valid on all connections of its Provider, because a key belongs to a protection
-//     domain. An upstream has a Provider of its own, so these are connections to its server. Only
-//     connections to servers have handles.
+//   - A handle that is a registration is valid on all connections of its Provider, because its key
+//     belongs to a protection domain. An upstream has a Provider of its own, so these are
+//     connections to its server. Only connections to servers have handles.
+//   - With rxe, a peer can invalidate handles of other connections that are windows.
 //   - The offsets of siw's handles are addresses.
 //   - InfiniBand and RoCE pad private data with zeros, and carry at most 56 octets to the listener
 //     and 196 back.
-//   - Send With Invalidate by the peer is not supported, and so not announced. The provider does
-//     not implement fabric.RemoteInvalidator.
+//
+// A peer may invalidate handles that are windows, on drivers that the table trusts:
+// fabric.RemoteInvalidator.
 //
 // # Errors
 //
