@@ -42,6 +42,7 @@ type endpoint struct {
 	bufs        map[uint64][]byte
 	outstanding map[uint64]fabric.Op
 	completions []fabric.Completion
+	arrived     [][]byte // messages that are not recorded yet
 	messages    [][]byte
 	announced   int // regions of which the peer has told
 	closed      bool
@@ -123,9 +124,6 @@ func (e *endpoint) Completed(cs []fabric.Completion) {
 				e.t.Errorf("%s: received %d octets into %d", e.name, c.Bytes, len(buf))
 				continue
 			}
-			if string(buf[:c.Bytes]) == announcement {
-				e.announced++
-			}
 			arrived = append(arrived, bytes.Clone(buf[:c.Bytes]))
 		}
 		delete(e.bufs, c.ID)
@@ -137,21 +135,39 @@ func (e *endpoint) Completed(cs []fabric.Completion) {
 				e.t.Errorf("%s: repost: %v", e.name, err)
 			}
 		}
-		if string(msg) == announcement {
-			continue
-		}
-		// Recorded only now, so that a test that sees the message can rely on the repost.
-		e.mu.Lock()
-		e.messages = append(e.messages, msg)
-		e.mu.Unlock()
-		if e.onReceive != nil {
+		if e.onReceive != nil && string(msg) != announcement {
 			e.onReceive(e, msg)
 		}
 	}
 	e.signal()
+	if len(arrived) == 0 {
+		return
+	}
+	// A test that sees a message can rely on the repost, so that messages are recorded when what was
+	// posted here has started.
+	e.mu.Lock()
+	e.arrived = append(e.arrived, arrived...)
+	e.mu.Unlock()
+	e.loop.Post(loop.TaskFunc(e.record))
+}
+
+// record records the messages that have arrived.
+func (e *endpoint) record() {
+	e.mu.Lock()
+	defer e.signal()
+	defer e.mu.Unlock()
+	for _, msg := range e.arrived {
+		if string(msg) == announcement {
+			e.announced++
+		} else {
+			e.messages = append(e.messages, msg)
+		}
+	}
+	e.arrived = nil
 }
 
 func (e *endpoint) Closed(err error) {
+	e.record()
 	e.mu.Lock()
 	defer e.signal()
 	defer e.mu.Unlock()
