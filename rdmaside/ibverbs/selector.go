@@ -24,8 +24,6 @@ type Selector struct {
 	GID    netip.Addr // an entry of the port's GID table, as an IPv6 address
 }
 
-var sysClass = filepath.Join("/sys", "class", "infiniband")
-
 // all reports whether s selects everything.
 func (s Selector) all() bool { return s == Selector{} }
 

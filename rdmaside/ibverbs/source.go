@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"syscall"
 )
+
+// sysClass is where the kernel lists RDMA devices. Tests change it.
+var sysClass = filepath.Join("/sys", "class", "infiniband")
 
 // A place is where an id is bound: a port of a device, and the GID of the address there.
 type place struct {
