@@ -131,8 +131,6 @@ func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.A
 	c.opts = c.opts.Dialled(c.RemoteInvalidation())
 	ev, err := c.connect(ctx, to)
 	if err != nil {
-		c.ended = func() {} // Dial may try another address
-		c.discard()
 		return nil, err
 	}
 	c.ended = ended
@@ -140,24 +138,51 @@ func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.A
 	return c, nil
 }
 
-// connect sends the request and waits for the reply.
+// connect sends the request and waits for the reply. When it fails it discards the connection.
 func (c *conn) connect(ctx context.Context, to netip.AddrPort) (cmEvent, error) {
+	c.ended = func() {} // Dial may try another address
+	sent := make(chan error, 1)
+	go func() { sent <- c.request(to) }()
+	select {
+	case err := <-sent:
+		if err != nil {
+			c.discard()
+			return cmEvent{}, err
+		}
+	case <-ctx.Done():
+		// siw connects within the call, which takes two minutes if nothing answers. Nobody can end the
+		// call, nor destroy the id meanwhile.
+		c.ended = c.outlive(c.ended)
+		go func() {
+			_ = <-sent
+			c.discard()
+		}()
+		return cmEvent{}, fmt.Errorf("ibverbs: connect to %v: %w", to, context.Cause(ctx))
+	}
+	ev, err := c.id.await(ctx, fmt.Sprintf("connect to %v", to), established)
+	if err != nil {
+		c.discard()
+	}
+	return ev, err
+}
+
+// request sends the request.
+func (c *conn) request(to netip.AddrPort) error {
 	most := maxPrivateRequest
 	if c.d.dev.iwarp {
 		most = maxPrivateIWARP
 	}
 	if len(c.opts.PrivateData) > most {
-		return cmEvent{}, fmt.Errorf("ibverbs: private data of %d octets, at most %d", len(c.opts.PrivateData), most)
+		return fmt.Errorf("ibverbs: private data of %d octets, at most %d", len(c.opts.PrivateData), most)
 	}
-	step := fmt.Sprintf("connect to %v", to)
 	err := connectID(c.id.handle, cmParams{
 		ird: max(c.opts.IRD, 1), // a Linux server refuses a client of which it cannot read
 		ord: c.opts.ORD, retry: retryCount, rnr: rnrRetryCount, private: c.opts.PrivateData,
 	})
 	if err != nil {
-		return cmEvent{}, fmt.Errorf("ibverbs: %s: %w", step, err)
+		return fmt.Errorf("ibverbs: connect to %v: %w", to, err)
 	}
-	return c.id.await(ctx, step, established)
+	return nil
 }
 
 // ackTimeout returns the exponent of the longest acknowledgement timeout, in units of 4.096 us, with

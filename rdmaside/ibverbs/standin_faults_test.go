@@ -41,6 +41,7 @@ const (
 	faultWindow
 	faultInvalidate
 	faultUntold
+	faultBlock
 )
 
 // setFault makes the stand-in fail from now on. value is an errno, a status or an event.
@@ -161,6 +162,7 @@ func TestFaults(t *testing.T) {
 		{"disconnected before established", faultConnect, disconnected, false, "disconnected"},
 		{"removed before established", faultConnect, deviceRemoval, false, "device_removal"},
 		{"established is never reported", faultSilent, 1, false, "deadline"},
+		{"connect does not return", faultBlock, 1, false, "connect to 127.0.0.1:"},
 		{"an event that no step expects", faultUnknown, 1, false, ""},
 		{"completion queue", faultCQ, uint32(syscall.ENOMEM), false, "completion queue"},
 		{"queue pair", faultQP, uint32(syscall.ENOMEM), false, "queue pair"},
@@ -227,7 +229,7 @@ func underFault(t *testing.T, fault, value uint32, dialled bool, want string) {
 		setFault(fault, value)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	if fault == faultSilent {
+	if fault == faultSilent || fault == faultBlock {
 		cancel()
 		ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 	}

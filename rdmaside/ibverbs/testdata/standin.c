@@ -26,7 +26,7 @@
 
 /* The order is that of standin_test.go. */
 enum { F_NONE, F_POST_SEND, F_POST_RECV, F_POLL, F_ONE, F_STATUS, F_REMOVAL, F_REG_MR, F_CQ, F_QP, F_PD, F_ADDR, F_ROUTE,
-       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT, F_BIND, F_WINDOW, F_INVALIDATE, F_UNTOLD };
+       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT, F_BIND, F_WINDOW, F_INVALIDATE, F_UNTOLD, F_BLOCK };
 enum { C_NONE, C_ASYNC, C_COMPLETE, C_EVENT, C_REMOVE, C_ADD };
 
 /* How the device's memory windows are. With LOOSE they are those of rxe in Linux 6.1: a peer reaches all
@@ -454,6 +454,8 @@ int rdma_connect(struct rdma_cm_id *c, struct rdma_conn_param *p)
 
 	if (fault(F_SILENT))
 		return 0;
+	while (fault(F_BLOCK)) /* as siw does while nobody answers its SYN */
+		usleep(1000);
 	pthread_mutex_lock(&mu);
 	if (fault(F_UNKNOWN)) /* events that no step expects, before the one that it does */
 		tell(id, id, RDMA_CM_EVENT_ADDR_CHANGE, 0, NULL, 0);
