@@ -32,11 +32,12 @@ func testVerbs(t *testing.T, driver string) {
 
 	t.Run("fabric", func(t *testing.T) { testVerbsFabric(t, g, driver) })
 	t.Run("missing", func(t *testing.T) { testVerbsMissing(t, g) })
+	t.Run("select", func(t *testing.T) { testVerbsSelect(t, g, driver) })
 	t.Run("requester", func(t *testing.T) { testVerbsRequester(t, g, driver) })
 	if driver == "rxe" {
 		t.Run("windows", func(t *testing.T) { testVerbsWindows(t, g) })
 	}
-	t.Run("responder", func(t *testing.T) { testVerbsResponder(t, g) })
+	t.Run("responder", func(t *testing.T) { testVerbsResponder(t, g, driver) })
 }
 
 // testVerbsFabric runs the suite that every provider passes; on rxe with memory windows too, though
@@ -73,7 +74,7 @@ log: {level: info, format: json}
 	verbsResponder = `
 listeners:
   - {name: nfs, address: "10.0.2.15:20100", transport: rdma, provider: ibverbs, upstream: storage, limits: {connections: 64}}
-  - {name: nfs-2, address: "10.0.2.15:20101", transport: rdma, provider: ibverbs, upstream: storage, limits: {connections: 64}}
+  - {name: nfs-2, address: "0.0.0.0:20101", transport: rdma, provider: ibverbs, upstream: storage, limits: {connections: 64}}
 upstreams:
   - {name: storage, transport: tcp, endpoints: ["127.0.0.1:2049"], pool: {connections: 4}}
 memory: {budget: 256MiB}
@@ -81,6 +82,57 @@ admin: {address: "127.0.0.1:9090"}
 log: {level: info, format: json}
 `
 )
+
+// withIBVerbs adds settings of ibverbs to every listener and upstream that has this provider.
+func withIBVerbs(config, settings string) string {
+	return strings.ReplaceAll(config, "provider: ibverbs", "provider: ibverbs, ibverbs: {"+settings+"}")
+}
+
+// selected returns a configuration with the settings that select the guest's device.
+func selected(config, driver string) string {
+	if driver == "rxe" {
+		return withIBVerbs(config, "device: rxe0, port: 1, gid: 10.0.2.15")
+	}
+	return withIBVerbs(config, "device: siw0, port: 1, traffic_class: 104")
+}
+
+// testVerbsSelect checks what check says of devices, ports and GIDs that the guest does not have, or that
+// are not where a listener is. The tests after it use those that it has.
+func testVerbsSelect(t *testing.T, g *guest, driver string) {
+	file := func(name, settings string) {
+		if err := os.WriteFile(filepath.Join(g.dir, name+".yaml"), []byte(withIBVerbs(verbsResponder, settings)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	device := driver + "0"
+	wants := []string{
+		`device.yaml:3: listeners\[0\].ibverbs: there is no RDMA device none0; this host has ` + device,
+		`port.yaml:3: listeners\[0\].ibverbs: there is no port 2; device ` + device + ` has port 1`,
+		`gid.yaml:3: listeners\[0\].ibverbs: no port has the GID fe80::dead; device ` + device + ` has `,
+		`here.yaml: good`,
+	}
+	file("device", "device: none0")
+	file("port", "port: 2, device: "+device)
+	file("gid", "gid: 'fe80::dead', device: "+device)
+	file("here", "port: 1, device: "+device)
+	if driver == "rxe" { // iWARP has one GID, and traffic classes
+		file("other", "gid: GID")
+		file("class", "traffic_class: 104")
+		wants = append(wants,
+			`other.yaml:3: listeners\[0\].ibverbs: the address is at device rxe0, port 1, GID ::ffff:10.0.2.15, and GID fe80:[0-9a-f:]* is configured`,
+			`class.yaml:3: listeners\[0\].ibverbs: a listener on InfiniBand or RoCE, as device rxe0 is, has no traffic class of its own`)
+	}
+	out := g.job(t, time.Minute, `
+sed "s/gid: GID/gid: '$(cat /sys/class/infiniband/`+device+`/ports/1/gids/0)'/" /host/other.yaml > /tmp/other.yaml
+for name in /host/device /host/port /host/gid /host/here /tmp/other /host/class; do
+    [ ! -s $name.yaml ] || /host/rdmabridge check -c $name.yaml 2>&1
+done; true`)
+	for _, want := range wants {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("no line %q in\n%s", want, out)
+		}
+	}
+}
 
 // testVerbsMissing checks what the program says where a part of rdma-core is missing, and that it
 // needs none for iwarp.
@@ -166,7 +218,7 @@ const verbsFiles = "NAMES=500 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.s
 
 // testVerbsRequester: clients on TCP, server on RDMA, and the bridge as an ordinary user.
 func testVerbsRequester(t *testing.T, g *guest, driver string) {
-	b := startInGuest(t, g, verbsRequester, "nobody")
+	b := startInGuest(t, g, selected(verbsRequester, driver), "nobody")
 	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
@@ -249,8 +301,8 @@ until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do sleep 0.2; done`)
 }
 
 // testVerbsResponder: clients on RDMA, server on TCP.
-func testVerbsResponder(t *testing.T, g *guest) {
-	b := startInGuest(t, g, verbsResponder, "root")
+func testVerbsResponder(t *testing.T, g *guest, driver string) {
+	b := startInGuest(t, g, selected(verbsResponder, driver), "root")
 	far := farEnd{nfs: 20100, mount: 20048, host: "10.0.2.15", env: "PROTO=rdma PORT2=20101"}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
