@@ -141,10 +141,14 @@ func (p *Provider) dial(ctx context.Context, e *engine, on loop.Loop, to netip.A
 // connect sends the request and waits for the reply. When it fails it discards the connection.
 func (c *conn) connect(ctx context.Context, to netip.AddrPort) (cmEvent, error) {
 	c.ended = func() {} // Dial may try another address
-	sent := make(chan error, 1)
-	go func() { sent <- c.request(to) }()
+	var err error
+	sentc := make(chan struct{})
+	go func() {
+		err = c.request(to)
+		close(sentc)
+	}()
 	select {
-	case err := <-sent:
+	case <-sentc:
 		if err != nil {
 			c.discard()
 			return cmEvent{}, err
@@ -154,7 +158,7 @@ func (c *conn) connect(ctx context.Context, to netip.AddrPort) (cmEvent, error) 
 		// call, nor destroy the id meanwhile.
 		c.ended = c.outlive(c.ended)
 		go func() {
-			_ = <-sent
+			<-sentc
 			c.discard()
 		}()
 		return cmEvent{}, fmt.Errorf("ibverbs: connect to %v: %w", to, context.Cause(ctx))
