@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/bench"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
 // transportFlags are the flags that choose between TCP and RDMA.
@@ -27,8 +27,8 @@ func (t *transportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.fpdu, "fpdu", "emss", "length of iWARP FPDUs: emss, one TCP segment, or max")
 }
 
-// open makes the RDMA provider. It returns nil for TCP.
-func (t *transportFlags) open(log zerolog.Logger) (fabric.Provider, error) {
+// opener checks the flags. It returns nil for TCP.
+func (t *transportFlags) opener(log zerolog.Logger) (providerOpener, error) {
 	var w configs.IWARP
 	switch t.crc {
 	case "on":
@@ -109,7 +109,8 @@ func (f *loadFlags) add(cmd *cobra.Command) {
 
 // start completes f.load from the flags and makes the loader.
 func (f *loadFlags) start(errOut io.Writer) (l *bench.Loader, err error) {
-	if f.load.Provider, err = f.open(loadLog(errOut)); err != nil {
+	open, err := f.opener(loadLog(errOut))
+	if err != nil {
 		return nil, err
 	}
 	if f.delay < 0 || f.delay > 10*time.Second {
@@ -123,7 +124,13 @@ func (f *loadFlags) start(errOut io.Writer) (l *bench.Loader, err error) {
 	if w.Reply < bench.MinEchoReply && w.Mix == "" {
 		return nil, fmt.Errorf("--reply %d: a Reply has at least %d octets", w.Reply, bench.MinEchoReply)
 	}
-	return f.newLoader(errOut)
+	if l, err = f.newLoader(errOut); err != nil || open == nil {
+		return l, err
+	}
+	if f.load.Provider, err = open(l.Memory); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
 }
 
 // A pidFlag is a list of process ids on the command line: 17 or 17+18.

@@ -22,7 +22,7 @@ receives SIGTERM or SIGINT. It prints the address that it listens at. It exits w
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			o.Log = newLog(cmd.ErrOrStderr(), configs.Log{Level: "info", Format: configs.FormatConsole})
-			if o.Provider, err = t.open(o.Log); err != nil {
+			if o.Open, err = t.opener(o.Log); err != nil {
 				return err
 			}
 			o.Budget, o.CallInline, o.ReplyInline = int64(budget), int(inline), int(inline)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/bench"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -166,5 +168,34 @@ func TestBenchUsage(t *testing.T) {
 		if code := execute(append([]string{"bench"}, strings.Fields(tc.args)...), &out, &errOut); code != exitUsage || !strings.Contains(errOut.String(), tc.want) {
 			t.Errorf("bench %s: exit code %d, %q; want %q", tc.args, code, errOut.String(), tc.want)
 		}
+	}
+}
+
+// The provider that --provider names gets the memory that messages are in, to register it once.
+func TestBenchProviderMemory(t *testing.T) {
+	old := providers
+	t.Cleanup(func() { providers = old })
+	octets := 0
+	providers = map[string]func(providerSettings) (fabric.Provider, error){
+		"fake": func(s providerSettings) (fabric.Provider, error) {
+			for _, x := range s.memory() {
+				octets += len(x)
+			}
+			return nil, nil
+		},
+	}
+	f := loadFlags{
+		transportFlags: transportFlags{transport: "rdma", provider: "fake", crc: "on", fpdu: "emss"},
+		loaderFlags:    loaderFlags{budget: 1 << 20}, call: 100, reply: 100,
+	}
+	l, err := f.start(io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if octets != 1<<20 {
+		t.Errorf("the provider of a load has %d octets of memory", octets)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }

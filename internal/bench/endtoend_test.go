@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/rs/zerolog"
 
@@ -300,5 +301,37 @@ func TestServerGone(t *testing.T) {
 				t.Errorf("result %+v, want an error", r)
 			}
 		})
+	}
+}
+
+// A provider that registers memory is given all the memory that messages are in.
+func TestProviderMemory(t *testing.T) {
+	has := func(name string, extents [][]byte, b []byte) {
+		t.Helper()
+		if !slices.ContainsFunc(extents, func(x []byte) bool {
+			at := uintptr(unsafe.Pointer(&b[0])) - uintptr(unsafe.Pointer(&x[0]))
+			return at < uintptr(len(x)) && at+uintptr(len(b)) <= uintptr(len(x))
+		}) {
+			t.Errorf("%s: a message is in none of %d extents", name, len(extents))
+		}
+	}
+	var extents [][]byte
+	s := startServer(t, ServerOptions{Open: func(memory func() [][]byte) (fabric.Provider, error) {
+		extents = memory()
+		return provider(true), nil
+	}})
+	has("server", extents, s.service.pattern)
+	l := newLoader(t)
+	call, err := l.calls.Lease(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer call.Release()
+	has("load", l.Memory(), call.Bytes())
+
+	want := errors.New("no such device")
+	_, err = StartServer(ServerOptions{Budget: 16 << 20, Open: func(func() [][]byte) (fabric.Provider, error) { return nil, want }})
+	if !errors.Is(err, want) {
+		t.Errorf("StartServer: %v, want %v", err, want)
 	}
 }

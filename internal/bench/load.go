@@ -112,6 +112,10 @@ func NewLoader(o LoaderOptions) (*Loader, error) {
 	return l, nil
 }
 
+// Memory returns the extents of the memory that messages over RDMA are in, for a provider that
+// registers it. They keep their pages from then on.
+func (l *Loader) Memory() [][]byte { return l.arena.Pin() }
+
 // Close ends the Loader. No run may be under way.
 func (l *Loader) Close() error {
 	l.engine.Stop()

@@ -27,8 +27,11 @@ import (
 type ServerOptions struct {
 	Address string // host:port
 
-	// Provider listens over RDMA. With nil, the Server uses TCP.
+	// Provider listens over RDMA. With nil, and without Open, the Server uses TCP.
 	Provider fabric.Provider
+	// Open makes the Provider, for one that registers memory. memory returns the extents of the
+	// Server's memory, which keeps its pages from then on.
+	Open func(memory func() [][]byte) (fabric.Provider, error)
 	// Credits is the grant of each RDMA connection.
 	Credits int
 	// CallInline and ReplyInline are the inline thresholds over RDMA in octets.
@@ -76,6 +79,11 @@ func StartServer(o ServerOptions) (s *Server, err error) {
 			s = nil
 		}
 	}()
+	if o.Open != nil {
+		if o.Provider, err = o.Open(s.arena.Pin); err != nil {
+			return s, err
+		}
+	}
 	s.memory = s.arena.Account("messages", 0)
 	if s.static, err = s.memory.Lease(patternLen); err != nil {
 		return s, fmt.Errorf("bench: budget of %d octets: %w", o.Budget, err)
