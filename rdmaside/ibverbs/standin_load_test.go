@@ -23,8 +23,9 @@ func TestRemovalUnderLoad(t *testing.T) {
 			var stop atomic.Bool
 			var messages, ends atomic.Int64
 			var wg sync.WaitGroup
+			gonec := make(chan struct{})
 			wg.Go(func() { // takes what the listener accepts
-				for !stop.Load() || et.p.conns.Load() > 0 {
+				for {
 					select {
 					case other := <-et.otherc:
 						wg.Go(func() {
@@ -33,12 +34,14 @@ func TestRemovalUnderLoad(t *testing.T) {
 								t.Error("accepted: ", other.wrong)
 							}
 						})
-					case <-time.After(time.Millisecond):
+					case <-gonec:
+						return
 					}
 				}
 			})
+			var dialers sync.WaitGroup
 			for range 4 {
-				wg.Go(func() {
+				dialers.Go(func() {
 					for !stop.Load() {
 						messages.Add(et.oneConnection(&stop))
 						ends.Add(1)
@@ -56,7 +59,10 @@ func TestRemovalUnderLoad(t *testing.T) {
 			before := messages.Load()
 			et.until("messages pass again", func() bool { return messages.Load() > before })
 			stop.Store(true)
+			dialers.Wait()
+			et.l.Close() // so that no more are accepted
 			et.until("all connections are gone", func() bool { return et.p.conns.Load() == 0 && len(et.otherc) == 0 })
+			close(gonec)
 			wg.Wait()
 			et.close()
 			leaks(t)
