@@ -76,7 +76,7 @@ compiling() {
     step lint make lint
     step build sh -c 'go list -race -test -export ./... > /dev/null'
     # shellcheck disable=SC2086 # one word for each package
-    step build sh -c 'go list -test -export "$@" > /dev/null' sh $allocating
+    step build sh -c 'go list -tags ibverbs -test -export "$@" > /dev/null' sh $allocating
 }
 compiling &
 compiler=$!
@@ -109,7 +109,7 @@ tests race 10s -race -vet=off -count=1 -timeout 15m $others
 wait
 
 # shellcheck disable=SC2086
-tests alloc 5s -vet=off -count=1 -timeout 10m -run 'Alloc|WithoutPoison|InContainer' $allocating
+tests alloc 5s -tags ibverbs -vet=off -count=1 -timeout 10m -run 'Alloc|WithoutPoison|InContainer' $allocating
 # shellcheck disable=SC2086
 tests timed 5s -race -vet=off -count=1 -timeout 15m $timed
 

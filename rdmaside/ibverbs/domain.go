@@ -125,13 +125,14 @@ func (d *domain) release() {
 func (d *domain) run() {
 	defer close(d.donec)
 	tokens := make([]uint64, 64)
+	var n int
+	var err error
+	wait := d.poller.waiter(func() bool {
+		n, err = nextCompletions(d.channel, tokens)
+		return n > 0 || err != nil
+	})
 	for {
-		n := 0
-		var err error
-		if d.poller.wait(func() bool {
-			n, err = nextCompletions(d.channel, tokens)
-			return n > 0 || err != nil
-		}) != nil {
+		if wait() != nil {
 			return
 		}
 		if err != nil && !errors.Is(err, syscall.EINTR) {

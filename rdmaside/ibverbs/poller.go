@@ -43,6 +43,12 @@ func (p *poller) wait(try func() bool) error {
 	return p.raw.Read(func(uintptr) bool { return try() })
 }
 
+// waiter returns wait with this try, as a function that does not allocate.
+func (p *poller) waiter(try func() bool) func() error {
+	f := func(uintptr) bool { return try() }
+	return func() error { return p.raw.Read(f) }
+}
+
 // stop ends every wait.
 func (p *poller) stop() { _ = p.file.SetReadDeadline(time.Unix(1, 0)) }
 
