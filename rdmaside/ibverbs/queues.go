@@ -196,7 +196,7 @@ func (c *conn) PostSend(id uint64, s fabric.Send) error {
 	if s.Invalidate != 0 {
 		r.op = opSendInvalidate
 	}
-	inline := total > 0 && total <= c.maxInline
+	inline := total > 0 && total <= c.maxInline && (s.Invalidate == 0 || !c.d.quirks.NoInlineInvalidate)
 	if inline {
 		r.flags = flagInline
 	}

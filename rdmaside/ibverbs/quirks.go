@@ -37,6 +37,9 @@ type Quirks struct {
 	// RepeatsHandles says that the driver may give a handle again soon after it died.
 	RepeatsHandles bool
 
+	// NoInlineInvalidate says that the driver fails a Send With Invalidate whose octets are in the Work Request.
+	NoInlineInvalidate bool
+
 	// WeakRights says that a peer may read memory that is registered for writing only.
 	WeakRights bool
 
@@ -82,9 +85,11 @@ var quirks = []Quirks{
 	{
 		Driver: "siw", Proved: true,
 		AddressOffsets: true, LateReads: true, RepeatsHandles: true, WeakRights: true, MemlockOfRoot: true,
+		NoInlineInvalidate: true,
 		Source: "run on Linux 6.1: siw_reg_user_mr ignores the offset; a Read of two elements fills the first and " +
 			"succeeds; a Send completes when TCP has it, before the Reads before it; handles are 24 random bits; Reads are not checked " +
-			"for the right to read; no windows, and wc_flags is always 0; memory is charged to root too",
+			"for the right to read; no windows, and wc_flags is always 0; memory is charged to root too; an inline Send With " +
+			"Invalidate ends the connection as if the peer had closed it (siw_activate_tx_from_sq)",
 	},
 	{
 		Driver: "mlx5_core", InvalidatedBit: wcInvalidated, Windows: WindowsTrusted,
