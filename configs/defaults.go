@@ -73,6 +73,7 @@ func (u *Upstream) setDefaults() {
 		u.IWARP.setDefaults()
 		if u.Provider == ProviderIBVerbs {
 			fill(&u.IBVerbs.Exposure, exposureAuto)
+			fill(&u.IBVerbs.BusyPoll, noDuration)
 		}
 	}
 	fill(&u.Pool.Credits, 128)

@@ -34,6 +34,8 @@ type IBVerbs struct {
 	// Exposure is how an upstream's servers access the memory of Calls: auto, windows or
 	// registration.
 	Exposure string `mapstructure:"exposure"`
+	// BusyPoll is for how long a connection polls before its loop may sleep.
+	BusyPoll Duration `mapstructure:"busy_poll"`
 }
 
 // Selects reports whether the settings say which device, port or GID to use.
@@ -42,6 +44,7 @@ func (v *IBVerbs) Selects() bool { return v.Device != "" || v.Port != 0 || v.GID
 const (
 	maxTrafficClass = 255
 	maxDevicePort   = 254 // what the verbs can number
+	maxBusyPoll     = 10 * millisecond
 )
 
 const (
@@ -94,5 +97,8 @@ func (v *IBVerbs) validate(path string, r *report) {
 		r.addf(path+".gid", "%q is not a GID; write one as an IPv6 address, such as fe80::ac0:ebff:fe00:1, or the IPv4 address that it stands for", v.GID)
 	}
 	r.atMost(path+".traffic_class", v.TrafficClass, maxTrafficClass)
+	if v.BusyPoll > maxBusyPoll {
+		r.addf(path+".busy_poll", "%s is too long; write at most %s, or none", v.BusyPoll, maxBusyPoll)
+	}
 	r.oneOf(path+".exposure", v.Exposure, exposureAuto, exposureWindows, exposureRegistration)
 }

@@ -137,7 +137,7 @@ func newIBVerbs(s providerSettings) (fabric.Provider, error) {
 		return nil, err
 	}
 	o := ibverbsOptions(s.ibverbs)
-	o.Exposure = e
+	o.Exposure, o.BusyPoll = e, max(s.ibverbs.BusyPoll.Value(), 0)
 	o.DialTimeout, o.AcceptTimeout, o.SilentTimeout, o.Log = s.dial, s.start, max(s.silent, 0), s.log
 	if s.memory != nil {
 		o.Memory = s.memory()

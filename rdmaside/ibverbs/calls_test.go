@@ -12,6 +12,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -160,13 +161,14 @@ type callClient struct {
 	handles []fabric.Handle
 	donec   chan struct{} // one deep
 	closedc chan struct{}
+	reason  error // set when closedc is closed
 
 	chunk        bool
 	left, flying int
 }
 
 func (h *callClient) Setup(c fabric.Conn) error { return h.setup(c) }
-func (h *callClient) Closed(error)              { close(h.closedc) }
+func (h *callClient) Closed(err error)          { h.reason = err; close(h.closedc) }
 
 func (h *callClient) Run() {
 	for i := range h.out {
@@ -234,10 +236,11 @@ type callServer struct {
 	messages
 	data    [][]byte
 	closedc chan struct{}
+	reason  error // set when closedc is closed
 }
 
 func (h *callServer) Setup(c fabric.Conn) error { return h.setup(c) }
-func (h *callServer) Closed(error)              { close(h.closedc) }
+func (h *callServer) Closed(err error)          { h.reason = err; close(h.closedc) }
 
 func (h *callServer) Completed(cs []fabric.Completion) {
 	for _, c := range cs {
@@ -291,18 +294,44 @@ func TestCallAllocs(t *testing.T) {
 	}
 }
 
+// TestBusyPoll checks that a connection that polls busily asks for no event, and that it asks for one
+// when its time has passed.
+func TestBusyPoll(t *testing.T) {
+	if standIn == nil {
+		t.Skip("needs the stand-in")
+	}
+	defer setFault(noFault, 0)
+	x := newCallPair(t, 4, 2, Options{BusyPoll: time.Hour})
+	x.run(4, true) // the first completions cause the event that was asked for at set-up
+	setFault(faultArm, uint32(syscall.EIO))
+	x.run(100, true)
+	setFault(noFault, 0)
+	x.close()
+
+	x = newCallPair(t, 4, 2, Options{BusyPoll: time.Millisecond})
+	x.run(4, true)
+	setFault(faultArm, uint32(syscall.EIO))
+	x.loops[0].Do(x.client.c.(*conn).stir)
+	<-x.client.closedc
+	<-x.server.closedc
+	mustSay(t, fmt.Errorf("%w, and %w", x.client.reason, x.server.reason), "arm the completion queue") // of the first
+	x.close()
+}
+
 // BenchmarkCall is the cost of a Call to the provider, both sides together, each on a loop of its own.
 func BenchmarkCall(b *testing.B) {
-	for _, chunk := range []string{"inline", "chunk"} {
-		for _, depth := range []int{1, 16} {
-			b.Run(fmt.Sprintf("%s/depth=%d", chunk, depth), func(b *testing.B) {
-				x := newCallPair(b, depth, 2, Options{})
-				defer x.close()
-				x.run(1000, chunk == "chunk")
-				b.ReportAllocs()
-				b.ResetTimer()
-				x.run(b.N, chunk == "chunk")
-			})
+	for _, busy := range []time.Duration{0, 50 * time.Microsecond} {
+		for _, chunk := range []string{"inline", "chunk"} {
+			for _, depth := range []int{1, 16} {
+				b.Run(fmt.Sprintf("busy=%v/%s/depth=%d", busy, chunk, depth), func(b *testing.B) {
+					x := newCallPair(b, depth, 2, Options{BusyPoll: busy})
+					defer x.close()
+					x.run(1000, chunk == "chunk")
+					b.ReportAllocs()
+					b.ResetTimer()
+					x.run(b.N, chunk == "chunk")
+				})
+			}
 		}
 	}
 }

@@ -68,6 +68,7 @@ type conn struct {
 	due       bool  // a connFlush is posted to the loop
 	polling   bool  // inside poll, whose end flushes
 	last      time.Time
+	stirred   time.Time   // when work was last posted or completed; see Options.BusyPoll
 	deadline  *time.Timer // of set-up, and of an orderly close
 
 	queues

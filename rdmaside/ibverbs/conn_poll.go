@@ -51,6 +51,11 @@ func (c *conn) poll() {
 			c.polling = false
 			c.settle()
 			return
+		case c.busy():
+			c.polling = false
+			c.wake()
+			c.settle()
+			return
 		default:
 			armed = true
 			if err := armCQ(c.cq); err != nil {
@@ -63,6 +68,22 @@ func (c *conn) poll() {
 	c.settle()
 }
 
+// busy says whether to poll again in the next pass of the loop, rather than to sleep until an event.
+func (c *conn) busy() bool {
+	d := c.p.opts.BusyPoll
+	return d > 0 && c.state <= stateOpen && time.Since(c.stirred) < d
+}
+
+// stir begins the time of busy polling.
+func (c *conn) stir() {
+	if c.p.opts.BusyPoll > 0 {
+		c.stirred = time.Now()
+		if !c.polling {
+			c.wake()
+		}
+	}
+}
+
 // take fetches one batch of completions into c.batch, and returns how many the device had.
 func (c *conn) take() int {
 	n, err := pollCQ(c.cq, c.wcs, c.d.quirks.InvalidatedBit)
@@ -72,6 +93,7 @@ func (c *conn) take() int {
 	}
 	if n > 0 {
 		c.last = time.Now()
+		c.stirred = c.last
 	}
 	for i := range c.wcs[:n] {
 		w := &c.wcs[i]

@@ -36,6 +36,11 @@ type Options struct {
 	// sets it for the connections that it accepts, which only iWARP uses. 0 means what the kernel chooses.
 	TOS uint8
 
+	// BusyPoll is for how long a connection polls for completions, after it has posted work or got a
+	// completion, before it asks for an event. It polls once in each pass of its loop, which does not
+	// sleep meanwhile. 0 means not at all.
+	BusyPoll time.Duration
+
 	// Exposure is how peers access the memory of Calls.
 	Exposure Exposure
 

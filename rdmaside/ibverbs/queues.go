@@ -342,6 +342,7 @@ func (c *conn) flush() {
 	if c.at += n; c.at == len(c.wrs) {
 		c.wrs, c.els, c.at = c.wrs[:0], c.els[:0], 0
 	}
+	c.stir()
 }
 
 // later asks the loop for a flush at the end of its pass.
