@@ -138,7 +138,8 @@ func (p *Provider) newConn(e *engine, id *cmID, on loop.Loop, o fabric.ConnOptio
 	}
 	if err == nil {
 		if err = armCQ(c.cq); err == nil {
-			err = c.windows.first(d)
+			_, peer := idAddrs(id.handle)
+			err = c.windows.first(d, peer.Addr())
 		}
 		if err != nil {
 			destroyQP(id.handle)

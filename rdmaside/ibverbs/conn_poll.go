@@ -211,8 +211,8 @@ func (c *conn) failed(w *workCompletion) {
 		c.fail(errGone)
 	default:
 		err := &workError{int(w.status), w.vendor}
-		if w.id&receiveBit == 0 && c.windowWork(w.id) {
-			c.d.failWindows(err)
+		if w.id&receiveBit == 0 {
+			c.failedWindow(w.id, err)
 		}
 		c.fail(err)
 	}

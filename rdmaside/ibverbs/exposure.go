@@ -9,7 +9,8 @@ type Exposure uint8
 const (
 	// ExposeAuto is ExposeWindows on devices whose driver's windows are trusted (see Quirks), and
 	// ExposeRegistration on others. When windows fail on a device, its later connections have
-	// ExposeRegistration.
+	// ExposeRegistration. When the invalidation of a window fails, which a server can cause, only the
+	// later connections to this server have it.
 	ExposeAuto Exposure = iota
 	// ExposeWindows binds a type 2 memory window for each handle. The handle is valid on its
 	// connection only, and the peer may invalidate it if the driver's windows are trusted. A device

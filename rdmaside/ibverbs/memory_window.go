@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"syscall"
 
@@ -65,16 +66,28 @@ func (d *domain) useWindows() (bool, error) {
 	return false, nil
 }
 
+// A windowFault names the connections on which windows have failed: those on a device, or those on a
+// device to one server.
+type windowFault struct {
+	device string
+	server netip.Addr // the zero Addr for all servers
+}
+
 // first makes the first window of a connection, so that a device that has none to give is known before
 // the peer is told what it may do.
-func (s *windowSet) first(d *domain) error {
-	if _, failed := d.e.p.windowless.Load(d.dev.name); failed || !d.windows {
+func (s *windowSet) first(d *domain, server netip.Addr) error {
+	if !d.windows {
 		return nil
+	}
+	for _, which := range []netip.Addr{{}, server} {
+		if _, failed := d.e.p.windowFaults.Load(windowFault{d.dev.name, which}); failed {
+			return nil
+		}
 	}
 	w, err := s.add(d)
 	if err != nil {
 		if d.e.p.opts.Exposure == ExposeAuto {
-			d.failWindows(err)
+			d.failWindows(err, netip.Addr{})
 			return nil
 		}
 		return err
@@ -230,24 +243,38 @@ func (c *conn) RemoteInvalidation() bool {
 	return c.windows.on && c.d.quirks.Windows == WindowsTrusted && c.d.quirks.InvalidatedBit != 0
 }
 
-// windowWork says whether the failed Work Request n is a bind or an invalidation.
-func (c *conn) windowWork(n uint64) bool {
+// failedWindow follows the failure of the Work Request n, which may be a bind or an invalidation.
+func (c *conn) failedWindow(n uint64, err error) {
 	for i := range c.sends.n {
-		if w := c.sends.at(i); w.last >= n {
-			return w.op == bindWork || w.op == fabric.OpInvalidate
+		w := c.sends.at(i)
+		switch {
+		case w.last < n:
+			continue
+		case w.op == bindWork:
+			c.d.failWindows(err, netip.Addr{})
+		case w.op == fabric.OpInvalidate:
+			// The server may have invalidated the window meanwhile, which it must not do so late. Or the
+			// device has not told of an invalidation. It cannot be known which it was.
+			c.d.failWindows(err, c.info.Peer.Addr())
 		}
+		return
 	}
-	return false
 }
 
-// failWindows makes later connections on the device do without windows, unless they must have them.
-func (d *domain) failWindows(err error) {
+// failWindows makes later connections on the device do without windows, unless they must have them. The
+// zero server stands for all servers.
+func (d *domain) failWindows(err error, server netip.Addr) {
 	p := d.e.p
 	if p.opts.Exposure != ExposeAuto {
 		return
 	}
-	if _, known := p.windowless.LoadOrStore(d.dev.name, true); !known {
-		p.opts.Log.Warn().Str("device", d.dev.name).Err(err).
-			Msg("memory windows fail on this device: from now on memory is registered for each Call, as with ibverbs.exposure: registration")
+	if _, known := p.windowFaults.LoadOrStore(windowFault{d.dev.name, server}, true); known {
+		return
 	}
+	line := p.opts.Log.Warn().Str("device", d.dev.name).Err(err)
+	if server.IsValid() {
+		line.Stringer("server", server).Msg("a memory window could not be invalidated; new connections to this server register memory for each Call")
+		return
+	}
+	line.Msg("memory windows fail on this device; new connections on it register memory for each Call")
 }

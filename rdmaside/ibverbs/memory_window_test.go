@@ -31,6 +31,7 @@ func NoObjects(t testing.TB) {
 type windowCase struct {
 	t           *testing.T
 	p           *Provider
+	acceptor    fabric.Provider
 	loop        *fabrictest.Loop
 	listener    fabric.Listener
 	accepted    chan fabric.Conn
@@ -82,20 +83,28 @@ func newWindowCase(t *testing.T, e Exposure) *windowCase {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wc.listener, err = acceptor.Listen("127.0.0.1:0", fabrictest.NoLimits(), func(in fabric.Incoming) {
-		wc.other = newWindowEnd(t)
+	wc.acceptor = acceptor
+	wc.listen("127.0.0.1:0")
+	t.Cleanup(func() { setFault(noFault, 0) })
+	return wc
+}
+
+// listen begins to listen at another address of the device, to which connect connects from then on.
+func (wc *windowCase) listen(addr string) {
+	wc.t.Helper()
+	l, err := wc.acceptor.Listen(addr, fabrictest.NoLimits(), func(in fabric.Incoming) {
+		wc.other = newWindowEnd(wc.t)
 		c, err := in.Accept(context.Background(), wc.loop, fabric.ConnOptions{Sends: 8, Receives: 4}, wc.other)
 		if err != nil {
-			t.Errorf("Accept: %v", err)
+			wc.t.Errorf("Accept: %v", err)
 		}
 		wc.accepted <- c
 	})
 	if err != nil {
-		t.Fatal(err)
+		wc.t.Fatal(err)
 	}
-	t.Cleanup(func() { wc.listener.Close() })
-	t.Cleanup(func() { setFault(noFault, 0) })
-	return wc
+	wc.t.Cleanup(func() { l.Close() })
+	wc.listener = l
 }
 
 // connect dials.
@@ -162,7 +171,8 @@ func (wc *windowCase) end(want string) {
 const overText = "test over"
 
 // TestWindowFaults checks what becomes of connections when windows fail: they end, and nothing of them
-// is left. With auto, the next ones register memory.
+// is left. With auto, the next ones register memory: all of them if it was the device that failed, and
+// those to the same server if that may have been the cause.
 func TestWindowFaults(t *testing.T) {
 	const bindError = 6 // IBV_WC_MW_BIND_ERR
 	for _, e := range []Exposure{ExposeAuto, ExposeWindows} {
@@ -176,6 +186,9 @@ func TestWindowFaults(t *testing.T) {
 			setFault(noFault, 0)
 			wc.mustConnect(again)
 			wc.register()
+			wc.end(overText)
+			wc.listen("[::1]:0")
+			wc.mustConnect(again) // it is the device that fails, whoever the server is
 			wc.end(overText)
 			if n := wc.log.lines("memory windows fail on this device"); n == 1 == again {
 				t.Errorf("%d lines say that windows fail", n)
@@ -201,6 +214,12 @@ func TestWindowFaults(t *testing.T) {
 			}
 			wc.end("(status 2,") // IBV_WC_LOC_QP_OP_ERR
 			wc.mustConnect(again)
+			wc.end(overText)
+			if n := wc.log.lines("a memory window could not be invalidated", `"server":"127.0.0.1"`); n == 1 == again {
+				t.Errorf("%d lines say that the invalidation failed", n)
+			}
+			wc.listen("[::1]:0")
+			wc.mustConnect(true) // a server that may have caused this costs the others nothing
 			wc.end(overText)
 		})
 	}

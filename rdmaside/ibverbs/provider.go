@@ -22,8 +22,8 @@ type Provider struct {
 	lines   loglimit.Limit // of events of devices
 	tokens  atomic.Uint64  // numbers of connections, for completion events
 
-	windowless sync.Map // names of devices on which windows have failed
-	distrusted sync.Map // names of devices of which a warning was given
+	windowFaults sync.Map // windowFaults that were seen
+	distrusted   sync.Map // names of devices of which a warning was given
 
 	mu     sync.Mutex // guards the rest; taken before engine.mu
 	engine *engine    // nil while there is no connection and no listener
