@@ -21,6 +21,10 @@ type Fixture struct {
 	// Memory makes memory for the tests that register some, cleared. nil means make.
 	Memory func(n int) []byte
 
+	// Passing reports whether an error of Listen, Dial or Accept is the device's or the kernel's, and passes:
+	// then the suite tries again. nil means that none is.
+	Passing func(error) bool
+
 	// Diverges lists the promises of package fabric that the device under the provider cannot
 	// keep. A promise that is listed here and kept fails the test, too.
 	Diverges []Divergence
@@ -87,6 +91,13 @@ func withLimits(o fabric.ListenOptions) fabric.ListenOptions {
 func (f *Fixture) listen(t *testing.T, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
 	t.Helper()
 	l, err := f.Acceptor.Listen(f.Listen, withLimits(o), incoming)
+	for range retries {
+		if err == nil || f.Passing == nil || !f.Passing(err) {
+			break
+		}
+		t.Logf("listened again after: %v", err)
+		l, err = f.Acceptor.Listen(f.Listen, withLimits(o), incoming)
+	}
 	if err != nil {
 		t.Fatalf("Listen: %v", err)
 	}

@@ -3,7 +3,9 @@ package fabrictest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -42,6 +44,34 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	if o.acceptLoop == nil {
 		o.acceptLoop = f.AcceptLoop
 	}
+	p, err := f.try(t, &o)
+	for range retries {
+		if err == nil || o.open != nil || o.prepare != nil || f.Passing == nil || !f.Passing(err) {
+			break
+		}
+		t.Logf("connected again after: %v", err)
+		p, err = f.try(t, &o)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !o.quiet {
+		first := p.dial.send([]byte("first"))
+		p.other.waitMessages(1)
+		p.dial.waitDone(first)
+		p.other.mu.Lock()
+		p.other.messages = nil
+		p.other.mu.Unlock()
+	}
+	return p
+}
+
+// retries is how often an error that passes is tried again.
+const retries = 3
+
+// try makes one attempt to connect.
+func (f *Fixture) try(t *testing.T, o *pairOptions) (*pair, error) {
+	t.Helper()
 	p := &pair{
 		f: f, dial: newEndpoint(t, "dialled", f.DialLoop), other: newEndpoint(t, "accepted", o.acceptLoop),
 	}
@@ -66,24 +96,22 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	defer cancel()
 	c, err := f.Dialer.Dial(ctx, f.DialLoop, p.listener.Addr().String(), o.dial, p.dial)
 	if err != nil {
-		t.Fatalf("Dial: %v", err)
+		err = fmt.Errorf("Dial: %w", err)
+		select {
+		case refused := <-accepted: // the listening side knows why
+			err = errors.Join(err, refused)
+		case <-time.After(50 * time.Millisecond):
+		}
+		return nil, err
 	}
 	if err := <-accepted; err != nil {
-		t.Fatalf("Accept: %v", err)
+		return nil, fmt.Errorf("Accept: %w", err)
 	}
 	if c != p.dial.conn {
 		t.Errorf("Dial returned %v, Setup was given %v", c, p.dial.conn)
 	}
 	t.Cleanup(func() { p.end() })
-	if !o.quiet {
-		first := p.dial.send([]byte("first"))
-		p.other.waitMessages(1)
-		p.dial.waitDone(first)
-		p.other.mu.Lock()
-		p.other.messages = nil
-		p.other.mu.Unlock()
-	}
-	return p
+	return p, nil
 }
 
 // end closes both sides, if the test has not.
