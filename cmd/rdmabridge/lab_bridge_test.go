@@ -95,13 +95,15 @@ log: {level: info, format: json}
 // and admin that of the admin server.
 func newBridgeWith(t *testing.T, port, admin int, text string) *bridgeProcess {
 	t.Helper()
-	dir := t.TempDir()
-	b := &bridgeProcess{
-		owner:  t,
-		binary: filepath.Join(dir, "rdmabridge"), config: filepath.Join(dir, "rdmabridge.yaml"),
-		port: port, admin: admin,
-	}
-	run(t, 10*time.Minute, "go", "build", "-o", b.binary, ".")
+	binary := filepath.Join(t.TempDir(), "rdmabridge")
+	run(t, 10*time.Minute, "go", "build", "-o", binary, ".")
+	return newBridgeOf(t, binary, port, admin, text)
+}
+
+// newBridgeOf is newBridgeWith for a program that has been built.
+func newBridgeOf(t *testing.T, binary string, port, admin int, text string) *bridgeProcess {
+	t.Helper()
+	b := &bridgeProcess{owner: t, binary: binary, config: filepath.Join(t.TempDir(), "rdmabridge.yaml"), port: port, admin: admin}
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

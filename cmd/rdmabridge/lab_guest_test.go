@@ -89,6 +89,15 @@ func newGuest(t *testing.T, initrd string, args ...string) *guest {
 	return g
 }
 
+// forward returns a port of this host's 127.0.0.1 that is forwarded to port to of a guest that has not
+// been launched.
+func (g *guest) forward(t *testing.T, to int) int {
+	t.Helper()
+	p := freePorts(t, 1)[0]
+	g.args = append(g.args, "--fwd", fmt.Sprintf("%d:%d", p, to))
+	return p
+}
+
 // boot starts a guest that is not running and waits until it is ready.
 func (g *guest) boot(t *testing.T) {
 	t.Helper()

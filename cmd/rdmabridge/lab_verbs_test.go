@@ -25,6 +25,8 @@ func TestLabVerbsSIW(t *testing.T) { testVerbs(t, "siw") }
 func testVerbs(t *testing.T, driver string) {
 	needLab(t)
 	g := newGuest(t, packGuest(t), "--mem", "3072", "--append", "lab.server=1 lab.rdma="+driver)
+	clients := g.forward(t, 12050)
+	relay := g.forward(t, 20102)
 	g.launch(t)
 	run(t, 10*time.Minute, "go", "test", "-c", "-tags", "ibverbs", "-o", filepath.Join(g.dir, "ibverbs.test"), "../../rdmaside/ibverbs")
 	run(t, 10*time.Minute, "go", "build", "-tags", "ibverbs", "-o", filepath.Join(g.dir, "rdmabridge"), ".")
@@ -33,11 +35,15 @@ func testVerbs(t *testing.T, driver string) {
 	t.Run("fabric", func(t *testing.T) { testVerbsFabric(t, g, driver) })
 	t.Run("missing", func(t *testing.T) { testVerbsMissing(t, g) })
 	t.Run("select", func(t *testing.T) { testVerbsSelect(t, g, driver) })
-	t.Run("requester", func(t *testing.T) { testVerbsRequester(t, g, driver) })
+	t.Run("memlock", func(t *testing.T) { testVerbsMemlock(t, g) })
+	t.Run("requester", func(t *testing.T) { testVerbsRequester(t, g, driver, farEnd{nfs: clients, mount: clients}) })
 	if driver == "rxe" {
 		t.Run("windows", func(t *testing.T) { testVerbsWindows(t, g) })
 	}
 	t.Run("responder", func(t *testing.T) { testVerbsResponder(t, g, driver) })
+	if driver == "siw" {
+		t.Run("interop", func(t *testing.T) { testVerbsInterop(t, g, farEnd{nfs: clients, mount: clients}, relay) })
+	}
 }
 
 // testVerbsFabric runs the suite that every provider passes; on rxe with memory windows too, though
@@ -64,6 +70,7 @@ const (
 	verbsRequester = `
 listeners:
   - {name: nfs, address: "127.0.0.1:12049", transport: tcp, upstream: storage, routes: [{program: mount, upstream: mountd}], limits: {connections: 64}}
+  - {name: nfs-2, address: "10.0.2.15:12050", transport: tcp, upstream: storage, routes: [{program: mount, upstream: mountd}], limits: {connections: 64}}
 upstreams:
   - {name: storage, transport: rdma, provider: ibverbs, endpoints: ["10.0.2.15:20049"], pool: {connections: 4, credits: 32}}
   - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:20048"]}
@@ -152,8 +159,8 @@ for lib in libibverbs librdmacm; do
 done
 /host/rdmabridge check -c /host/ibverbs.yaml`)
 	for _, want := range []string{
-		`ibverbs.yaml:5: upstreams\[0\].provider: .*libibverbs.so.1: cannot open shared object file.*install rdma-core`,
-		`ibverbs.yaml:5: upstreams\[0\].provider: .*librdmacm.so.1: cannot open shared object file.*install rdma-core`,
+		`ibverbs.yaml:6: upstreams\[0\].provider: .*libibverbs.so.1: cannot open shared object file.*install rdma-core`,
+		`ibverbs.yaml:6: upstreams\[0\].provider: .*librdmacm.so.1: cannot open shared object file.*install rdma-core`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no line %q in\n%s", want, out)
@@ -170,20 +177,39 @@ type guestBridge struct {
 	job *guestJob
 }
 
-// startInGuest starts a bridge as a user of the guest. Its log is the output of its job.
-func startInGuest(t *testing.T, g *guest, config, user string) *guestBridge {
+// startInGuest starts a bridge in the guest as beginInGuest does, with the limit of locked memory that
+// docs/ibverbs.md says, and waits until it is ready.
+func startInGuest(t *testing.T, g *guest, config string) *guestBridge {
+	t.Helper()
+	b := beginInGuest(t, g, config, lockedMemory(config))
+	b.ready(t)
+	return b
+}
+
+// lockedMemory is the limit of locked memory that docs/ibverbs.md says, in KiB.
+func lockedMemory(config string) int {
+	return (strings.Count(config, "provider: ibverbs") + 1) * 256 << 10
+}
+
+// beginInGuest starts a bridge as an ordinary user, who has a limit of locked memory, in KiB, to which
+// the bridge must raise its own. The log of the bridge is the output of its job.
+func beginInGuest(t *testing.T, g *guest, config string, memlock int) *guestBridge {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(g.dir, "bridge.yaml"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	b := &guestBridge{g, g.begin(t, fmt.Sprintf(`ulimit -l unlimited; ulimit -n 65536
+	return &guestBridge{g, g.begin(t, fmt.Sprintf(`ulimit -S -l 64 && ulimit -H -l %d && ulimit -n 65536 || exit 1
 echo $$ > /tmp/bridge.pid
-exec su -s /bin/sh %s -c 'exec /host/rdmabridge serve -c /host/bridge.yaml'`, user))}
-	g.job(t, time.Minute, `until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do
+exec su -s /bin/sh nobody -c 'exec /host/rdmabridge serve -c /host/bridge.yaml'`, memlock))}
+}
+
+// ready waits until the bridge is ready.
+func (b *guestBridge) ready(t *testing.T) {
+	t.Helper()
+	b.g.job(t, time.Minute, `until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do
     sleep 0.2
     [ -e /proc/$(cat /tmp/bridge.pid) ] || exit 1
 done`)
-	return b
 }
 
 // sum returns the sum of the series whose names begin with rdmabridge_ and prefix.
@@ -204,21 +230,47 @@ func (b *guestBridge) sum(t *testing.T, prefix string) (sum float64) {
 // stop drains the bridge, and fails if it has complained of something that does not match allowed.
 func (b *guestBridge) stop(t *testing.T, allowed string) {
 	t.Helper()
-	b.g.job(t, time.Minute, "kill $(cat /tmp/bridge.pid)")
-	log := b.job.wait(t, 20*time.Minute) // since its start
-	for line := range strings.Lines(log) {
-		if !strings.Contains(line, `"level":"info"`) && (allowed == "" || !regexp.MustCompile(allowed).MatchString(line)) {
+	for _, line := range b.complaints(t) {
+		if allowed == "" || !regexp.MustCompile(allowed).MatchString(line) {
 			t.Errorf("the bridge complained: %s", line)
 		}
 	}
 }
 
+// complaints drains the bridge and returns the lines of its log that are not only information.
+func (b *guestBridge) complaints(t *testing.T) (lines []string) {
+	t.Helper()
+	b.g.job(t, time.Minute, "kill $(cat /tmp/bridge.pid)")
+	for line := range strings.Lines(b.job.wait(t, 20*time.Minute)) { // since its start
+		if !strings.Contains(line, `"level":"info"`) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
 // verbsFiles is a selection of the file tests.
 const verbsFiles = "NAMES=500 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh"
 
-// testVerbsRequester: clients on TCP, server on RDMA, and the bridge as an ordinary user.
-func testVerbsRequester(t *testing.T, g *guest, driver string) {
-	b := startInGuest(t, g, selected(verbsRequester, driver), "nobody")
+// testVerbsMemlock: with a limit of locked memory that is too low by a page the bridge says how much it
+// needs, and nothing else.
+func testVerbsMemlock(t *testing.T, g *guest) {
+	b := beginInGuest(t, g, verbsRequester, lockedMemory(verbsRequester)-4)
+	waitFor(t, time.Minute, "a complaint", func() bool { return b.job.said(`"level":"warn"`) })
+	need := lockedMemory(verbsRequester) << 10
+	want := fmt.Sprintf(`limit of locked memory is %d octets, and memory.budget needs %d, .*LimitMEMLOCK=%[2]d`, need-4096, need)
+	for _, line := range b.complaints(t) {
+		t.Log(line)
+		if !regexp.MustCompile(want).MatchString(line) {
+			t.Errorf("want only lines with %q", want)
+		}
+	}
+}
+
+// testVerbsRequester: clients on TCP and server on RDMA. The address away is forwarded to the bridge,
+// for clients that cannot reach the guest itself.
+func testVerbsRequester(t *testing.T, g *guest, driver string, away farEnd) {
+	b := startInGuest(t, g, selected(verbsRequester, driver))
 	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
@@ -235,6 +287,9 @@ func testVerbsRequester(t *testing.T, g *guest, driver string) {
 	if n := b.sum(t, `requester_calls_total{call="read_chunk"`); n == 0 {
 		t.Error("no Call had a Read chunk")
 	}
+	if driver == "rxe" {
+		testVerbsFeatures(t, b, far, away)
+	}
 	t.Run("restart", func(t *testing.T) { testVerbsRestart(t, b) })
 	t.Run("link", func(t *testing.T) { testVerbsLink(t, b, driver) })
 	t.Run("drain", func(t *testing.T) {
@@ -244,7 +299,7 @@ func testVerbsRequester(t *testing.T, g *guest, driver string) {
 
 // testVerbsWindows: as testVerbsRequester, with a memory window for each chunk.
 func testVerbsWindows(t *testing.T, g *guest) {
-	b := startInGuest(t, g, strings.Replace(verbsRequester, "provider: ibverbs,", "provider: ibverbs, ibverbs: {exposure: windows},", 1), "nobody")
+	b := startInGuest(t, g, strings.Replace(verbsRequester, "provider: ibverbs,", "provider: ibverbs, ibverbs: {exposure: windows},", 1))
 	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
 	g.job(t, 3*time.Minute, far.script("NAMES=50 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh", "3"))
 	g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2"))
@@ -256,27 +311,32 @@ func testVerbsWindows(t *testing.T, g *guest) {
 	b.stop(t, `"message":"ibverbs.exposure is windows, [^"]*"`)
 }
 
-// testVerbsLink: the link goes down while a client reads, and comes up again. The client gets every
-// octet, late, and the bridge connects again.
+// testVerbsLink: the link goes down while two mounts read, one of NFSv3 and one of NFSv4.1, which has a
+// connection of its own, and comes up again. The clients get every octet, late, and the bridge connects again.
 func testVerbsLink(t *testing.T, b *guestBridge, driver string) {
 	lost := b.sum(t, "upstream_disconnects_total")
 	b.g.job(t, 5*time.Minute, `set -e
 dd if=/dev/urandom of=/export/link bs=1M count=4 2> /dev/null
-mkdir -p /tmp/link.d
-mount.nfs 127.0.0.1:/export /tmp/link.d -o vers=3,proto=tcp,port=12049,mountport=12049,mountproto=tcp,nolock,hard,timeo=100
-rounds() { n=0; while [ $n -lt $1 ]; do dd if=/tmp/link.d/link of=/tmp/link bs=256k iflag=direct 2> /dev/null && cmp /tmp/link /export/link || return 1; n=$((n + 1)); done; }
+mkdir -p /tmp/link.3 /tmp/link.4
+mount.nfs 127.0.0.1:/export /tmp/link.3 -o vers=3,proto=tcp,port=12049,mountport=12049,mountproto=tcp,nolock,hard,timeo=100
+mount.nfs 127.0.0.1:/ /tmp/link.4 -o vers=4.1,proto=tcp,port=12049,hard,timeo=100
+round() { dd if=$1/link of=$1.read bs=256k iflag=direct 2> /dev/null && cmp $1.read /export/link; }
+rounds() { until [ -e /tmp/link.up ]; do round $1 || return 1; done; round $1 && round $1; }
 set +e
-rounds 8 & load=$!
+rounds /tmp/link.3 & load3=$!
+rounds /tmp/link.4 & load4=$!
 sleep 0.5
 ip link set eth0 down
 sleep 3
 ip link set eth0 up
 ip route add default via 10.0.2.2
-wait $load || exit 1
-rounds 2 || exit 1
+touch /tmp/link.up
+wait $load3 || exit 1
+wait $load4 || exit 1
 until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do sleep 0.2; done
-umount /tmp/link.d
-rm /export/link /tmp/link`)
+umount /tmp/link.3
+umount /tmp/link.4
+rm /export/link /tmp/link.*.read /tmp/link.up`)
 	if n := b.sum(t, "upstream_disconnects_total") - lost; n == 0 {
 		t.Error("no connection was lost")
 	}
@@ -302,7 +362,7 @@ until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do sleep 0.2; done`)
 
 // testVerbsResponder: clients on RDMA, server on TCP.
 func testVerbsResponder(t *testing.T, g *guest, driver string) {
-	b := startInGuest(t, g, selected(verbsResponder, driver), "root")
+	b := startInGuest(t, g, selected(verbsResponder, driver))
 	far := farEnd{nfs: 20100, mount: 20048, host: "10.0.2.15", env: "PROTO=rdma PORT2=20101"}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
@@ -315,10 +375,7 @@ func testVerbsResponder(t *testing.T, g *guest, driver string) {
 	}
 	t.Run("recall", func(t *testing.T) {
 		g.job(t, 3*time.Minute, far.script("IDLE=2 /lab/recall.sh", "4.1"))
-		calls, replies := b.sum(t, "responder_reverse_calls_total"), b.sum(t, "responder_reverse_replies_total")
-		if calls < 3 || replies != calls {
-			t.Errorf("%.0f Calls of the server to clients, %.0f answered", calls, replies)
-		}
+		b.wantReverse(t, "responder")
 	})
 	t.Run("drain", func(t *testing.T) { b.stop(t, "") })
 }
