@@ -16,11 +16,12 @@ import (
 // connection manager's events, with a goroutine, and the domains.
 type engine struct {
 	p     *Provider
-	users int // connections, listeners and Dials; guarded by Provider.mu
+	users int // connections, listeners, requests and Dials; guarded by Provider.mu
 
 	events uint64
 	poller *poller
 	donec  chan struct{} // closed when the goroutine has ended
+	late   []uint64      // ids of requests that came after the last user; owned by the goroutine, then by close
 
 	mu        sync.Mutex // guards the rest; a leaf, but for what newDomain does
 	ids       map[uint64]*cmID
@@ -54,6 +55,9 @@ func (e *engine) close() {
 	e.poller.stop()
 	<-e.donec
 	e.poller.close()
+	for _, id := range e.late {
+		destroyID(id)
+	}
 	destroyEvents(e.events)
 }
 
@@ -92,10 +96,15 @@ func (e *engine) dispatch(ev cmEvent) {
 		own.event(ev)
 	case ev.event != connectRequest || ev.listener == 0:
 		// The id is being destroyed. Only a request is about a new one, and names its listener.
+	case !e.p.hold(e):
+		e.late = append(e.late, ev.id)
 	case l != nil:
 		go l.request(e.adopt(ev.id), ev)
-	default:
-		go destroyID(ev.id) // the listener was closed
+	default: // the listener was closed
+		go func() {
+			destroyID(ev.id)
+			e.p.release(e)
+		}()
 	}
 }
 

@@ -51,9 +51,7 @@ func (c *conn) awaitPort() {
 // its Dial has returned. The engine exists until then.
 func (c *conn) outlive(ended func()) func() {
 	e := c.d.e
-	if _, err := c.p.acquire(); err != nil {
-		return ended // cannot happen: the engine exists, so that nothing is opened
-	}
+	c.p.hold(e) // it succeeds, because the Dial or the connection holds it too
 	return func() {
 		ended()
 		c.p.release(e)

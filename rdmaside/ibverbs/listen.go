@@ -127,6 +127,7 @@ var relistenEvery = time.Second
 // removed follows the removal of the device. The kernel removes it when its ids are destroyed, and
 // the listener listens again when a device has its address.
 func (l *listener) removed(id uint64) {
+	defer l.p.release(l.e) // which event has held
 	l.mu.Lock()
 	known := l.id == id
 	l.mu.Unlock()
@@ -178,13 +179,15 @@ func (l *listener) Close() error {
 // event receives an event about the listener itself on the engine's goroutine, which it must not
 // block.
 func (l *listener) event(ev cmEvent) {
-	if ev.event == deviceRemoval {
+	if ev.event == deviceRemoval && l.p.hold(l.e) {
 		go l.removed(ev.id)
 	}
 }
 
-// request checks a request and passes it to the owner of the listener.
+// request checks a request and passes it to the owner of the listener. It holds the engine, because the
+// listener may be closed meanwhile.
 func (l *listener) request(id *cmID, ev cmEvent) {
+	defer l.p.release(l.e)
 	_, peer := idAddrs(id.handle)
 	in := &incomingConn{l: l, id: id, ev: ev, peer: peer}
 	reason, err := refusedDevice, l.p.selects(id.handle)
@@ -235,10 +238,7 @@ func (l *listener) admit(peer netip.Addr) (reason string, err error) {
 	if err := l.p.admit(); err != nil {
 		return refusedConnections, err
 	}
-	if _, err := l.p.acquire(); err != nil { // the engine outlives the listener
-		l.p.conns.Add(-1)
-		return refusedConnections, err
-	}
+	l.p.hold(l.e) // for the connection; it succeeds, because request holds it too
 	l.conns++
 	l.all++
 	l.starting[peer]++

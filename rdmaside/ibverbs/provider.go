@@ -72,7 +72,18 @@ func (p *Provider) acquire() (*engine, error) {
 	return p.engine, nil
 }
 
-// release undoes one acquire. It may block.
+// hold is acquire for the goroutine of e. It returns false if e is about to be closed.
+func (p *Provider) hold(e *engine) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e.users == 0 {
+		return false
+	}
+	e.users++
+	return true
+}
+
+// release undoes one acquire or hold. It may block.
 func (p *Provider) release(e *engine) {
 	p.mu.Lock()
 	e.users--

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -411,4 +412,37 @@ func (et *eventTest) accepted() map[*conn]struct{} {
 		d.mu.RUnlock()
 	}
 	return m
+}
+
+// TestCloseDuringRequest checks that a listener that is closed while it looks at a request does not take the
+// event channel from the request, which is still to be rejected.
+func TestCloseDuringRequest(t *testing.T) {
+	et := newEventTest(t, "127.0.0.1:0") // its Provider dials
+	defer NoObjects(t)
+	defer et.close()
+	listening, err := New(Options{DialTimeout: patience, AcceptTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := listening.(*Provider)
+	allowc := make(chan func() bool, 1)
+	o := fabrictest.NoLimits()
+	o.Allow = func(netip.Addr) bool { return (<-allowc)() }
+	l, err := p.Listen("127.0.0.1:0", o, func(fabric.Incoming) { t.Error("a connection that is not allowed") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowc <- func() bool {
+		l.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.engine == nil {
+			t.Error("the event channel is gone before the request is rejected")
+		}
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err = et.p.Dial(ctx, et.loop, l.Addr().String(), fabric.ConnOptions{Sends: 4, Receives: 4}, newRecorder())
+	mustSay(t, err, "rejected")
 }
