@@ -179,8 +179,12 @@ func (c *conn) sent(w *workCompletion) {
 	}
 }
 
-// completeIdle completes work of no octets whose turn has come.
+// completeIdle completes the idle work whose turn has come. None completes behind a Work Request that
+// failed: the end of the connection flushes it.
 func (c *conn) completeIdle() {
+	if c.sendFailed {
+		return
+	}
 	k := 0
 	for _, w := range c.idle {
 		if w.after > c.done {
@@ -203,7 +207,8 @@ func (c *conn) failed(w *workCompletion) {
 	if w.id&receiveBit != 0 {
 		c.recvFlushed++
 	} else if w.id > c.done && w.id <= c.given {
-		c.done = w.id
+		c.completeIdle()
+		c.done, c.sendFailed = w.id, true
 	}
 	switch {
 	case c.state >= stateEnding:

@@ -208,9 +208,18 @@ func TestWindowFaults(t *testing.T) {
 			if h := <-wc.dial.toldc; h != 0 {
 				t.Errorf("told of %#x", h)
 			}
-			wc.invalidate(r.Handle)
-			if c := <-wc.dial.invalidatedc; !errors.Is(c.Err, fabric.ErrFlushed) {
-				t.Errorf("the completion has the error %v", c.Err)
+			wc.do(func() {
+				for id := range uint64(2) { // the second waits for the Work Request of the first
+					if done, err := wc.from.Invalidate(7+id, r.Handle); done || err != nil {
+						t.Errorf("Invalidate: %v, %v", done, err)
+					}
+				}
+				wc.from.Flush()
+			})
+			for range 2 {
+				if c := <-wc.dial.invalidatedc; !errors.Is(c.Err, fabric.ErrFlushed) {
+					t.Errorf("the completion of %d has the error %v", c.ID, c.Err)
+				}
 			}
 			wc.end("(status 2,") // IBV_WC_LOC_QP_OP_ERR
 			wc.mustConnect(again)

@@ -13,8 +13,9 @@ import (
 //
 // Work is numbered by Work Request. The device completes them in order, so the completion of one
 // is that of all before it; with siw, the completion of a Read is that of all before it, and another
-// completion is that of all before it but the Reads. Only some ask for a completion: the last of each Send, Write or Read
-// that the ULP has named, and enough others to know when the device's queue has room.
+// completion is that of all before it but the Reads. Only some ask for a completion: each invalidation, the
+// last of each Send, Write or Read that the ULP has named, and enough others to know when the device's
+// queue has room.
 type queues struct {
 	c *conn
 
@@ -33,8 +34,10 @@ type queues struct {
 	wrs      []workRequest
 	at       int // wrs[at:] are for the device
 	els      []element
-	idle     []idleWork // work of no octets
+	idle     []idleWork // work without a Work Request
 	poster   poster
+
+	sendFailed bool // a Work Request of sends has failed, or was flushed
 
 	receives    queue[receiveWork]
 	recvMade    uint64
@@ -62,9 +65,9 @@ type receiveWork struct {
 	mr  uint64
 }
 
-// An idleWork is a Write or Read of no octets. The device does not get it, because devices check
-// its handle, and RFC 5040 Section 5.3 says that nobody does. It completes when the named work
-// before it has.
+// An idleWork is work that the device does not get. It is a Write or Read of no octets, because devices
+// check its handle, and RFC 5040 Section 5.3 says that nobody does; it completes when the named work
+// before it has. Or it is one more invalidation of a window, and completes with the first.
 type idleWork struct {
 	id    uint64
 	op    fabric.Op
