@@ -197,9 +197,9 @@ func (c *conn) Invalidate(id uint64, h fabric.Handle) (done bool, err error) {
 	case x.window != nil:
 		return c.unbind(id, h, x)
 	}
-	delete(c.handles, h)
 	if err := deregisterMR(x.mr); err != nil {
-		return false, fmt.Errorf("ibverbs: deregister memory: %w", err)
+		return false, fmt.Errorf("ibverbs: deregister memory: %w", err) // the end of the connection tries again
 	}
+	delete(c.handles, h)
 	return true, nil
 }

@@ -301,6 +301,22 @@ func TestWindowFaults(t *testing.T) {
 	})
 }
 
+// TestDeregisterFails checks that memory that could not be deregistered is not forgotten: the end of the
+// connection tries again.
+func TestDeregisterFails(t *testing.T) {
+	wc := newWindowCase(t, ExposeRegistration)
+	wc.mustConnect(false)
+	r := wc.register()
+	setFault(faultDeregister, uint32(syscall.EIO))
+	wc.do(func() {
+		if done, err := wc.from.Invalidate(7, r.Handle); done || !errors.Is(err, syscall.EIO) {
+			t.Errorf("Invalidate: %v, %v", done, err)
+		}
+	})
+	setFault(noFault, 0)
+	wc.end(overText) // newWindowCase checks that no object is left
+}
+
 // TestWindowsClose checks that an orderly close waits for invalidations.
 func TestWindowsClose(t *testing.T) {
 	wc := newWindowCase(t, ExposeWindows)

@@ -42,6 +42,7 @@ const (
 	faultInvalidate
 	faultUntold
 	faultBlock
+	faultDeregister
 )
 
 // setFault makes the stand-in fail from now on. value is an errno, a status or an event.

@@ -26,7 +26,8 @@
 
 /* The order is that of standin_test.go. */
 enum { F_NONE, F_POST_SEND, F_POST_RECV, F_POLL, F_ONE, F_STATUS, F_REMOVAL, F_REG_MR, F_CQ, F_QP, F_PD, F_ADDR, F_ROUTE,
-       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT, F_BIND, F_WINDOW, F_INVALIDATE, F_UNTOLD, F_BLOCK };
+       F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT, F_BIND, F_WINDOW, F_INVALIDATE, F_UNTOLD, F_BLOCK,
+       F_DEREG_MR };
 enum { C_NONE, C_ASYNC, C_COMPLETE, C_EVENT, C_REMOVE, C_ADD };
 
 /* How the device's memory windows are. With LOOSE they are those of rxe in Linux 6.1: a peer reaches all
@@ -928,6 +929,8 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *at, size_t n, int access) { r
 
 int ibv_dereg_mr(struct ibv_mr *c)
 {
+	if (fault(F_DEREG_MR))
+		return fault(F_DEREG_MR);
 	pthread_mutex_lock(&mu);
 	if (((struct mr *)c)->bound) {
 		pthread_mutex_unlock(&mu);
