@@ -70,7 +70,7 @@ allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison|InContainer)' -- '*
 timed=$(printf '%s\n' ./proxy ./cmd/rdmabridge ./internal/chaos ./rdmaside/iwarp ./rdmaside ./pool ./tcpframe)
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF "$timed")
 
-# What the guests leave of the processors compiles: lint first, because it takes longest.
+# Compiling uses the processor time that the guests leave. Lint is first, because it takes longest.
 compiling() {
     renice -n 19 "$BASHPID" > /dev/null
     step lint make lint

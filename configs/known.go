@@ -11,7 +11,7 @@ import (
 type Known struct {
 	Providers []string                         // RDMA providers that are built in
 	Provider  func(name string) error          // why a provider cannot be used; nil asks Providers
-	IBVerbs   func(IBVerbs, string) error      // why this host cannot use these settings, with an address to listen at; nil does not ask
+	IBVerbs   func(IBVerbs, string) error      // why this host cannot use these settings, for a listener at an address or, with "", for an upstream; nil does not ask
 	Program   func(name string) (uint32, bool) // RPC program by name; nil knows numbers only
 }
 

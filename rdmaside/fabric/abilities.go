@@ -37,8 +37,8 @@ type DeviceEventCounter interface {
 }
 
 // A RemoteInvalidator is a Conn that knows whether its peer may invalidate its handles with Send With
-// Invalidate. The peer of a Conn without this ability may not. Which it is can depend on the device,
-// and so Dial chooses between ConnOptions.PrivateData and InvalidatingData.
+// Invalidate. The peer of a Conn without this ability may not. The answer can depend on the device,
+// so Dial chooses between ConnOptions.PrivateData and InvalidatingData.
 type RemoteInvalidator interface {
 	Conn
 	// RemoteInvalidation reports whether the peer may invalidate each handle of Register, and

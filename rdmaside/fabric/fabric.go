@@ -143,8 +143,8 @@ type Conn interface {
 	Flush()
 
 	// Register lets the peer of this connection, and no other peer, access buf, and no
-	// memory outside it, in the ways that a allows. The peer can use the handle when a message
-	// has come that was posted later.
+	// memory outside it, in the ways that a allows. The peer can use the handle once it has
+	// received a message that was posted after Register.
 	Register(buf []byte, a Access) (Region, error)
 	// Invalidate invalidates h. When it reports true, no octet can be
 	// read or written through h any more. When it reports false, that holds once the

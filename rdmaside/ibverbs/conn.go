@@ -136,8 +136,12 @@ func (p *Provider) newConn(e *engine, id *cmID, on loop.Loop, o fabric.ConnOptio
 		// A device may have less room for inline data with this many elements.
 		c.qp, c.maxInline, err = createQP(id.handle, d.pd, c.cq, c.depth, max(o.Receives, 1), c.maxSend, 0)
 	}
-	if err == nil {
-		if err = armCQ(c.cq); err == nil {
+	if err != nil {
+		err = fmt.Errorf("ibverbs: device %s: queue pair of %d sends and %d receives: %w", d.dev.name, c.depth, o.Receives, err)
+	} else {
+		if err = armCQ(c.cq); err != nil {
+			err = fmt.Errorf("ibverbs: device %s: arm the completion queue: %w", d.dev.name, err)
+		} else {
 			_, peer := idAddrs(id.handle)
 			err = c.windows.first(d, peer.Addr())
 		}
@@ -149,7 +153,7 @@ func (p *Provider) newConn(e *engine, id *cmID, on loop.Loop, o fabric.ConnOptio
 		_ = destroyCQ(c.cq)
 		d.leave(c)
 		d.release()
-		return nil, fmt.Errorf("ibverbs: device %s: queue pair of %d sends and %d receives: %w", d.dev.name, c.depth, o.Receives, err)
+		return nil, err
 	}
 	c.maxInline = min(c.maxInline, mostInline)
 	c.queues.init(c)

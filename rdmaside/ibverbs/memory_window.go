@@ -25,7 +25,7 @@ import (
 // window is bound to it, and before the regions that they are bound to.
 type window struct {
 	handle uint64 // of rdma-core; 0 when it is deallocated
-	key    uint32 // the last
+	key    uint32 // of the last bind
 }
 
 // A windowSet has the windows of a connection. The loop owns it until the connection ends. From then
@@ -111,8 +111,7 @@ func (s *windowSet) add(d *domain) (*window, error) {
 	return w, nil
 }
 
-// take takes a free window. It is not one of those that became free last, and which one of the others it
-// is cannot be foreseen.
+// take takes a free window, at random from the half that has been free longest.
 func (s *windowSet) take(d *domain) (*window, error) {
 	if s.free.n < spareWindows {
 		if w, err := s.add(d); err == nil {
@@ -138,7 +137,7 @@ func (w *window) next() uint32 {
 	}
 }
 
-// destroy deallocates w, unless that was done before. The device knows its key no more.
+// destroy deallocates w, unless that was done before. After that the device does not know its key.
 func (s *windowSet) destroy(w *window) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

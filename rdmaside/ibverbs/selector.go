@@ -67,7 +67,7 @@ func (s Selector) check(class string) error {
 		}
 		devices = []string{s.Device}
 	}
-	var ports, gids []string // what there is instead
+	var ports, gids []string // those that the host has instead
 	ported := false          // a port matches, but for its GIDs
 	for _, d := range devices {
 		dir := filepath.Join(class, d, "ports")

@@ -161,9 +161,9 @@ func (e *engine) probe(a netip.Addr, suits func(id uint64) error) error {
 	return suits(id)
 }
 
-// Check returns why a Provider with these options cannot be used on this host: there is nothing that
-// Options.Select has, or the address at which it is to listen is not there. listen is "" for a Provider
-// that only dials.
+// Check returns why a Provider with these options cannot be used on this host: the host has no device,
+// port or GID that Options.Select names, or the address listen is at another one. listen is "" for a
+// Provider that only dials.
 func Check(o Options, listen string) error {
 	if err := o.Select.check(sysClass); err != nil || listen == "" || o.Select.all() && o.TOS == 0 {
 		return err

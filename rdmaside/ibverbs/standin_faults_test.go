@@ -168,7 +168,7 @@ func TestFaults(t *testing.T) {
 		{"completion queue", faultCQ, uint32(syscall.ENOMEM), false, "completion queue"},
 		{"queue pair", faultQP, uint32(syscall.ENOMEM), false, "queue pair"},
 		{"protection domain", faultPD, uint32(syscall.ENOMEM), false, "protection domain"},
-		{"arm before set-up", faultArm, uint32(syscall.EIO), false, no(syscall.EIO)},
+		{"arm before set-up", faultArm, uint32(syscall.EIO), false, "arm the completion queue: input/output error"},
 		{"locked memory", faultRegister, uint32(syscall.ENOMEM), false, "LimitMEMLOCK"},
 		{"post a Receive", faultPostRecv, uint32(syscall.ENOMEM), false, "post a Receive"},
 		{"post Receives: the third fails", faultBatchReceive, 2, false, "post a Receive"},
