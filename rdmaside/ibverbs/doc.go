@@ -31,7 +31,7 @@
 //
 //   - A handle that is a registration is valid on all connections of its Provider, because its key
 //     belongs to a protection domain. An upstream has a Provider of its own, so these are
-//     connections to its server. Only connections to servers have handles.
+//     connections to its servers. Only connections to servers have handles.
 //   - With rxe, a peer can invalidate handles of other connections that are windows.
 //   - The offsets of siw's handles are addresses.
 //   - InfiniBand and RoCE pad private data with zeros, and carry at most 56 octets to the listener
