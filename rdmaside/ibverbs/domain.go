@@ -251,7 +251,11 @@ func (d *domain) expose(b []byte, a fabric.Access) (registration, uint64, error)
 	}
 	offset := d.offset(b, pageSize)
 	r, err := registerMR(d.pd, b, offset, access)
-	for err == nil && d.quirks.RepeatsHandles && !d.retired.fresh(r.rkey) {
+	for tries := 1; err == nil && d.quirks.RepeatsHandles && !d.retired.fresh(r.rkey); tries++ {
+		if tries == mostRepeats {
+			_ = deregisterMR(r.mr)
+			return r, 0, fmt.Errorf("ibverbs: device %s gives only keys that it gave lately", d.dev.name)
+		}
 		old := r.mr
 		r, err = registerMR(d.pd, b, offset, access) // before old ends, so that the handle is another
 		_ = deregisterMR(old)
@@ -261,6 +265,10 @@ func (d *domain) expose(b []byte, a fabric.Access) (registration, uint64, error)
 	}
 	return r, offset, nil
 }
+
+// mostRepeats bounds how often a key that was given lately is exchanged for another. siw chooses keys at
+// random, of which one in 8,192 was given lately.
+const mostRepeats = 64
 
 // A retired list has the handles that were given last. It is safe for concurrent use.
 type retired struct {

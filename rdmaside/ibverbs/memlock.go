@@ -58,7 +58,7 @@ func checkMemlock(device string, q *Quirks, need uint64) error {
 }
 
 func memlockError(device string, limit, need uint64) error {
-	return fmt.Errorf("ibverbs: device %s: %w: the limit of locked memory is %d octets, and memory.budget needs %d, for all upstreams and listeners with ibverbs: "+
+	return fmt.Errorf("ibverbs: device %s: %w: the limit of locked memory is %d octets, and memory.budget needs %d, for the upstreams and listeners that use ibverbs so far (docs/ibverbs.md has the sum for all): "+
 		"set LimitMEMLOCK=%d in the systemd unit or --ulimit memlock=%d of the container, or lower memory.budget",
 		device, fabric.ErrLimit, limit, need, need, need)
 }
