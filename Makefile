@@ -18,7 +18,7 @@ build: ## bin/rdmabridge, static
 build-ibverbs: ## bin/rdmabridge-ibverbs, which opens rdma-core at run time; needs a C compiler and rdma-core's headers
 	CGO_ENABLED=1 $(GO) build -trimpath -tags ibverbs -o bin/rdmabridge-ibverbs ./cmd/rdmabridge
 
-test: install ## all tests, those against real peers included; about 20 minutes on two cores
+test: install ## all tests, those against real peers included; about 15 minutes on two cores
 	./.ci/test.sh
 
 install: ## Debian packages, the lab's kernel, Go modules

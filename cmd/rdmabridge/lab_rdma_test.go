@@ -25,7 +25,7 @@ import (
 func TestLabRDMA(t *testing.T) {
 	needLab(t)
 	g := bootGuest(t)
-	full := os.Getenv("RDMABRIDGE_LAB_FULL") == "1"
+	full := labFull()
 	// some is all versions, or a selection unless RDMABRIDGE_LAB_FULL=1.
 	some := func(versions ...string) []string {
 		if full {

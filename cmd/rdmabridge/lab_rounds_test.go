@@ -51,7 +51,7 @@ func TestLabRounds(t *testing.T) {
 		pause:  1500 * time.Millisecond, stopped: 8 * time.Second, cut: [2]time.Duration{8 * time.Second, 10 * time.Second},
 	}
 	times := 1
-	if os.Getenv("RDMABRIDGE_LAB_FULL") == "1" {
+	if labFull() {
 		times, r.pause = 4, 4*time.Second
 		r.stopped, r.cut = 30*time.Second, [2]time.Duration{15 * time.Second, 40 * time.Second}
 	}

@@ -31,6 +31,9 @@ func needLab(t *testing.T) {
 	}
 }
 
+// labFull reports whether the tests of the lab are to do everything, not only what make test has time for.
+func labFull() bool { return os.Getenv("RDMABRIDGE_LAB_FULL") == "1" }
+
 // TestLab runs the clients and the features of each version of NFS.
 func TestLab(t *testing.T) {
 	g, b, far, direct := startLab(t)

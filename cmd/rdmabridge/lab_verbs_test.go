@@ -287,7 +287,7 @@ func testVerbsRequester(t *testing.T, g *guest, driver string, away farEnd) {
 	if n := b.sum(t, `requester_calls_total{call="read_chunk"`); n == 0 {
 		t.Error("no Call had a Read chunk")
 	}
-	if driver == "rxe" {
+	if driver == "rxe" || labFull() {
 		testVerbsFeatures(t, b, far, away)
 	}
 	t.Run("restart", func(t *testing.T) { testVerbsRestart(t, b) })
