@@ -52,6 +52,12 @@ const (
 	PaddedPrivateData Divergence = "private data are padded, and at most 56 and 196 octets"
 )
 
+// retries is how often the suite tries again after an error that passes.
+const retries = 3
+
+// passes reports whether to try again after err.
+func (f *Fixture) passes(err error) bool { return err != nil && f.Passing != nil && f.Passing(err) }
+
 func (f *Fixture) diverges(d Divergence) bool { return slices.Contains(f.Diverges, d) }
 
 // memory returns n octets, cleared.
@@ -91,10 +97,7 @@ func withLimits(o fabric.ListenOptions) fabric.ListenOptions {
 func (f *Fixture) listen(t *testing.T, o fabric.ListenOptions, incoming func(fabric.Incoming)) fabric.Listener {
 	t.Helper()
 	l, err := f.Acceptor.Listen(f.Listen, withLimits(o), incoming)
-	for range retries {
-		if err == nil || f.Passing == nil || !f.Passing(err) {
-			break
-		}
+	for n := 0; n < retries && f.passes(err); n++ {
 		t.Logf("listened again after: %v", err)
 		l, err = f.Acceptor.Listen(f.Listen, withLimits(o), incoming)
 	}

@@ -45,10 +45,7 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 		o.acceptLoop = f.AcceptLoop
 	}
 	p, err := f.try(t, &o)
-	for range retries {
-		if err == nil || o.open != nil || o.prepare != nil || f.Passing == nil || !f.Passing(err) {
-			break
-		}
+	for n := 0; n < retries && o.open == nil && o.prepare == nil && f.passes(err); n++ {
 		t.Logf("connected again after: %v", err)
 		p, err = f.try(t, &o)
 	}
@@ -65,9 +62,6 @@ func (f *Fixture) connect(t *testing.T, o pairOptions) *pair {
 	}
 	return p
 }
-
-// retries is how often an error that passes is tried again.
-const retries = 3
 
 // try makes one attempt to connect.
 func (f *Fixture) try(t *testing.T, o *pairOptions) (*pair, error) {
