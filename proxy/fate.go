@@ -49,12 +49,12 @@ var (
 func (c *call) answered(here int) {
 	c.up.observe(c, here)
 	c.up.admission.answered(c, here)
-	if c.rdma.Analysis.CreatesSession {
+	if c.rdma.Analysis.SessionOps&ulb.CreateSession != 0 {
 		first := c.reply.parts[0]
 		if len(c.reply.parts) > 1 {
 			first = bytes.Join(c.reply.parts, nil)
 		}
-		c.up.sessions.Learn(first)
+		c.up.sessions.Learn(first, &c.rdma.Analysis)
 	}
 	if c.flying {
 		c.land(here) // before the message goes, with which Calls are compared that may repeat it

@@ -89,8 +89,8 @@ func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole
 		p.Compound = e.newResults(k, &r)
 	}
 	if k != nil && whole {
-		if k.analysis.CreatesSession {
-			e.sessions.Learn(b)
+		if k.analysis.SessionOps&ulb.CreateSession != 0 {
+			e.sessions.Learn(b, &k.analysis)
 		}
 		if p.Splice == nil && k.call.Reducible() {
 			if s, ok := ulb.Reducible(k.binding, k.call.Procedure, b); ok {

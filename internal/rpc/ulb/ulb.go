@@ -26,6 +26,18 @@ const (
 	NonIdempotent              // state changes again, or an error is returned
 )
 
+// SessionOps is a set of operations of NFSv4.1 and later from whose Replies the proxy learns
+// which sessions there are, and which connections they use: RFC 8881 Sections 18.34 to 18.37.
+type SessionOps uint8
+
+// The operations of the set.
+const (
+	CreateSession     SessionOps = 1 << iota // CREATE_SESSION
+	BindConnToSession                        // BIND_CONN_TO_SESSION
+	DestroySession                           // DESTROY_SESSION
+	ExchangeID                               // EXCHANGE_ID
+)
+
 // An Analysis is the result of analysing one Call. Positions count from the
 // first octet of the RPC message, its XID.
 type Analysis struct {
@@ -59,12 +71,13 @@ type Analysis struct {
 	// operation. It is set whether or not the rest of the COMPOUND is Known.
 	Session uint32
 
-	// CreatesSession is whether the Reply, if it succeeds, has the limits of a
-	// new session.
-	CreatesSession bool
+	// SessionOps tells which operations of an NFSv4 COMPOUND make, bind or end sessions. It is
+	// 0 unless the COMPOUND is Known.
+	SessionOps SessionOps
 
 	// BackRequest is the position of the most octets of a reverse Call, which a
-	// CREATE_SESSION announces. It is 0 when there is none, or when the arguments are signed.
+	// CREATE_SESSION announces. It is 0 when there is none. Without Reduce the arguments are
+	// signed, and must not be changed.
 	BackRequest uint32
 
 	// Procedure is the name of the Call for logs and metrics, such as "READ" or

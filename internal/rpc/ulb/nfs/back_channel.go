@@ -23,12 +23,13 @@ func backRequest(m []byte, pos int) int {
 // server to send. It may have at most most octets, RPC header included, because the connection to
 // the client carries no longer one. a is the Analysis of m. Without this, a server may send a Call
 // that the bridge has to refuse. The server returns the lower value, and clients accept that.
+// A Call whose arguments are signed stays as it is.
 //
 // The longest Reply, ca_maxresponsesize, stays: Linux clients before 6.18 end a mount when the
 // server returns less than they sent, and they send no Reply of such a length.
 func BoundBackChannel(m []byte, a *ulb.Analysis, most int) {
 	at := uint64(a.BackRequest)
-	if at == 0 || at+4 > uint64(len(m)) || most < 0 {
+	if at == 0 || at+4 > uint64(len(m)) || most < 0 || !a.Reduce {
 		return
 	}
 	if n := be(m, int(at)); uint64(n) > uint64(most) {

@@ -55,7 +55,8 @@ func TestBoundBackChannel(t *testing.T) {
 		}
 	}
 	for name, a := range map[string]ulb.Analysis{
-		"no CREATE_SESSION": {}, "behind the end": {BackRequest: uint32(len(plain)) - 3},
+		"no CREATE_SESSION": {}, "behind the end": {BackRequest: uint32(len(plain)) - 3, Reduce: true},
+		"signed": {BackRequest: uint32(at)},
 	} {
 		m := bytes.Clone(plain)
 		nfs.BoundBackChannel(m, &a, 996)

@@ -130,7 +130,7 @@ func BenchmarkRestore(b *testing.B) {
 
 func BenchmarkTighten(b *testing.B) {
 	s := nfs.NewSessions()
-	s.Learn(byID(b, "23-nfs41-create-session").Replies[0].Reply)
+	s.Learn(byID(b, "23-nfs41-create-session").Replies[0].Reply, &plain)
 	m := byID(b, "16-nfs41-seq-putfh-read").Call
 	var a ulb.Analysis
 	newRegistry().Analyse(parse(b, m), &a)

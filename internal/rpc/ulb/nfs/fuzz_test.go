@@ -232,7 +232,7 @@ func checkCompound(t *testing.T, reg *ulb.Registry, m []byte) (a ulb.Analysis) {
 	if a.Session != 0 && (int(a.Session)+32 > len(m) || binary.BigEndian.Uint32(m[a.Session-4:]) != 53) {
 		t.Fatalf("%+v of %d octets", a, len(m))
 	}
-	if a.CreatesSession && !a.Known {
+	if (a.SessionOps != 0 || a.BackRequest != 0) && !a.Known {
 		t.Fatalf("%+v", a)
 	}
 	if a.Known && len(m) > 52 {
@@ -292,7 +292,7 @@ func checkResultItems(t *testing.T, b ulb.Binding, reply []byte, results int) {
 func checkTighten(t *testing.T, l ulb.Limits, m, reply []byte, a ulb.Analysis) {
 	t.Helper()
 	s := nfs.NewSessions()
-	s.Learn(reply)
+	s.Learn(reply, &a)
 	was := a
 	s.Tighten(m, &a)
 	if a.MaxReply > was.MaxReply || a.MaxReduced > a.MaxReply || a.MaxReply > l.MaxReply || a.MaxReply < 32 {

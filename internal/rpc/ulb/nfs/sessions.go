@@ -1,13 +1,11 @@
 package nfs
 
 import (
-	"encoding/binary"
 	"hash/maphash"
 	"sync"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
 // Sessions hold the NFSv4.1 and 4.2 sessions of one server. For each session they have the
@@ -16,7 +14,7 @@ import (
 // NFS version 4.1 server." RFC 8267 Section 6.2.2.
 //
 // The proxy calls [Sessions.Tighten] after ulb.Registry.Analyse when Analysis.Session is not 0.
-// When it has the plain Reply to a Call with Analysis.CreatesSession, it calls [Sessions.Learn]
+// When it has the plain Reply to a Call with ulb.CreateSession in SessionOps, it calls [Sessions.Learn]
 // before it passes the Reply on. Each upstream has one Sessions. One for each connection would
 // not do, because a client uses a session over several connections.
 //
@@ -38,16 +36,13 @@ const (
 	shardSessions = 2 * 16384 / sessionShards
 )
 
-// A sessionID is sessionid4.
-type sessionID [16]byte
-
 // limits4 are ca_maxresponsesize and ca_maxresponsesize_cached.
 type limits4 struct{ response, cached uint32 }
 
 type sessionShard struct {
 	mu     sync.RWMutex // guards the rest; a leaf
-	limits map[sessionID]limits4
-	order  []sessionID // a ring, in the order of learning
+	limits map[SessionID]limits4
+	order  []SessionID // a ring, in the order of learning
 	next   int         // index of the oldest session in order, once order is full
 }
 
@@ -58,11 +53,11 @@ func (s *Sessions) shard(id []byte) *sessionShard {
 	return &s.shards[maphash.Bytes(s.seed, id)%sessionShards]
 }
 
-func (h *sessionShard) put(id sessionID, l limits4) {
+func (h *sessionShard) put(id SessionID, l limits4) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.limits == nil {
-		h.limits = make(map[sessionID]limits4)
+		h.limits = make(map[SessionID]limits4)
 	}
 	if _, known := h.limits[id]; !known {
 		if len(h.order) < shardSessions {
@@ -76,62 +71,23 @@ func (h *sessionShard) put(id sessionID, l limits4) {
 	h.limits[id] = l
 }
 
-func (h *sessionShard) get(id sessionID) (l limits4, ok bool) {
+func (h *sessionShard) get(id SessionID) (l limits4, ok bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	l, ok = h.limits[id]
 	return l, ok
 }
 
-// Learn adds the session in the plain Reply to a COMPOUND with CREATE_SESSION. RPCSEC_GSS
-// integrity may wrap the results. Learn ignores a Reply that has no session, that reports an
-// error, or that it cannot walk. It borrows reply.
-func (s *Sessions) Learn(reply []byte) {
-	var r oncrpc.Reply
-	if oncrpc.ParseReply(reply, &r) != nil || !r.Succeeded() {
+// Learn adds the session in the plain Reply to a COMPOUND with CREATE_SESSION. a is the Analysis
+// of the Call. Learn ignores a Reply that has no session, that reports an error, or that it
+// cannot walk. It borrows reply.
+func (s *Sessions) Learn(reply []byte, a *ulb.Analysis) {
+	_, at, ok := walkReply4(reply, a, opCreateSession)
+	if !ok || at == 0 {
 		return
 	}
-	// Only the Call tells whether integrity wraps the results. Trying both is safe: plain
-	// results begin with a status and wrapped ones with the length of the databody, and no
-	// value is valid as both.
-	if s.learn(reply, r.Results) {
-		return
-	}
-	// databody<>: seq_num, results; checksum<>. RFC 2203 Section 5.3.2.2.
-	c := xdr.NewCursor(reply, r.Results)
-	pos, n := c.Opaque()
-	c.Opaque()
-	if c.OK() && c.Len() == 0 && n >= 4 {
-		s.learn(reply[:pos+n], pos+4)
-	}
-}
-
-// learn walks the results to the end of m before it adds a session. It reports whether it has
-// reached the end.
-func (s *Sessions) learn(m []byte, results int) bool {
-	created := 0
-	w := walkResults(m, results, false)
-	w.Skip(4)
-	w.Opaque()
-	for count := w.Uint32(); count > 0 && w.OK(); count-- {
-		pos := w.Pos()
-		number, status := walkResult4(&w)
-		if w.OK() && number == opCreateSession && status == 0 {
-			created = pos + 8
-		}
-	}
-	if !w.OK() || w.Len() != 0 {
-		return false
-	}
-	if created == 0 {
-		return true
-	}
-	// CREATE_SESSION4resok: sessionid 16, sequence, flags, fore channel
-	// {headerpadsize, maxrequestsize, maxresponsesize, maxresponsesize_cached,
-	// maxoperations, maxrequests, rdma_ird<1>}, back channel.
-	id := sessionID(m[created : created+16])
-	s.shard(id[:]).put(id, limits4{response: be(m, created+32), cached: be(m, created+36)})
-	return true
+	id := SessionID(reply[at:])
+	s.shard(id[:]).put(id, limits4{response: be(reply, at+32), cached: be(reply, at+36)})
 }
 
 const (
@@ -153,18 +109,16 @@ const (
 // the requester will accept from the replier including RPC headers". The limit counts a
 // reduced item as if it were inline.
 func (s *Sessions) Tighten(m []byte, a *ulb.Analysis) {
-	// SEQUENCE4args: sessionid 16, sequenceid, slotid, highest_slotid, cachethis.
-	end := uint64(a.Session) + 32
-	if a.Session == 0 || end > uint64(len(m)) {
+	id, ok := SequenceSession(m, a)
+	if !ok {
 		return
 	}
-	id := sessionID(m[a.Session : a.Session+16])
 	l, ok := s.shard(id[:]).get(id)
 	if !ok {
 		return
 	}
 	most := l.response
-	if binary.BigEndian.Uint32(m[end-4:]) == 1 {
+	if be(m, int(a.Session)+sequenceArgs-4) == 1 { // cachethis
 		// The server answers NFS4ERR_REP_TOO_BIG_TO_CACHE rather than send a longer Reply
 		// to a Call with cachethis.
 		most = min(most, l.cached)

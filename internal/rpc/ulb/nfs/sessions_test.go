@@ -46,13 +46,20 @@ func integrity(m []byte) []byte {
 	return xdr.AppendOpaque(xdr.AppendOpaque(bytes.Clone(m[:24]), body), make([]byte, 37))
 }
 
+// The parts of the Analysis of a Call with CREATE_SESSION that Learn looks at, without RPCSEC_GSS
+// integrity and with it.
+var (
+	plain  = ulb.Analysis{Known: true, Reduce: true, SessionOps: ulb.CreateSession}
+	signed = ulb.Analysis{Known: true, SessionOps: ulb.CreateSession}
+)
+
 // The vectors' bounds on Replies in their session are those of the session's limits.
 func TestSessionsVectors(t *testing.T) {
 	reg := newRegistry()
 	create := byID(t, "23-nfs41-create-session").Replies[0].Reply
 	for name, reply := range map[string][]byte{"plain": create, "integrity": integrity(create)} {
 		s := nfs.NewSessions()
-		s.Learn(reply)
+		s.Learn(reply, &ulb.Analysis{Reduce: name == "plain"})
 		if s.Len() != 1 {
 			t.Fatalf("%s: %d sessions learnt, want 1", name, s.Len())
 		}
@@ -115,7 +122,7 @@ func TestSessionsTighten(t *testing.T) {
 	} {
 		reg := newRegistry()
 		s := nfs.NewSessions()
-		s.Learn(created(t, sessionID, tt.response, tt.cached))
+		s.Learn(created(t, sessionID, tt.response, tt.cached), &plain)
 		var a ulb.Analysis
 		reg.Analyse(parse(t, tt.m), &a)
 		if !a.Known || a.MaxReply != most || a.Session != 92 {
@@ -162,17 +169,23 @@ func TestSessionsLearn(t *testing.T) {
 	for n := range ok {
 		bad[fmt.Sprintf("cut to %d octets", n)] = ok[:n]
 	}
-	for n := range integrity(ok) {
-		bad[fmt.Sprintf("integrity, cut to %d octets", n)] = integrity(ok)[:n]
-	}
+	bad["wrapped"] = integrity(ok)
 	s := nfs.NewSessions()
 	for name, m := range bad {
-		if s.Learn(m); s.Len() != 0 {
+		if s.Learn(m, &plain); s.Len() != 0 {
 			t.Fatalf("%s: learnt %x", name, m)
 		}
 	}
-	s.Learn(ok)
-	s.Learn(integrity(ok))
+	for n := range integrity(ok) {
+		if s.Learn(integrity(ok)[:n], &signed); s.Len() != 0 {
+			t.Fatalf("integrity, cut to %d octets: learnt", n)
+		}
+	}
+	if s.Learn(ok, &signed); s.Len() != 0 {
+		t.Fatal("learnt from plain results to a signed Call")
+	}
+	s.Learn(ok, &plain)
+	s.Learn(integrity(ok), &signed)
 	if s.Len() != 1 {
 		t.Errorf("%d sessions, want 1", s.Len())
 	}
@@ -191,7 +204,7 @@ func TestSessionsBounded(t *testing.T) {
 			var a ulb.Analysis
 			for i := range 20000 {
 				binary.BigEndian.PutUint64(m[at:], uint64(g)<<32|uint64(i))
-				s.Learn(m)
+				s.Learn(m, &plain)
 				// A session learnt just now is in the table, also when others learn.
 				call := make([]byte, 40, 64)
 				call = append(call, m[at:at+16]...)
@@ -214,7 +227,7 @@ func TestSessionsBounded(t *testing.T) {
 
 func TestSessionsAllocs(t *testing.T) {
 	s := nfs.NewSessions()
-	s.Learn(byID(t, "23-nfs41-create-session").Replies[0].Reply)
+	s.Learn(byID(t, "23-nfs41-create-session").Replies[0].Reply, &plain)
 	m := byID(t, "28-nfs42-unknown-op").Call
 	var a ulb.Analysis
 	newRegistry().Analyse(parse(t, m), &a)

@@ -50,9 +50,9 @@ type summary struct {
 	class     ulb.Class
 	sequenced int    // operations of class seq
 	session   uint32 // position of the arguments of SEQUENCE when it comes first, or 0
-	creates   bool   // one operation is CREATE_SESSION
-	back      int    // position of the back channel's ca_maxrequestsize in a CREATE_SESSION
-	named     *op4   // the operation that names the COMPOUND
+	ops       ulb.SessionOps
+	back      int  // position of the back channel's ca_maxrequestsize in a CREATE_SESSION
+	named     *op4 // the operation that names the COMPOUND
 
 	writePos, writeLen int // data of the longest WRITE
 }
@@ -60,6 +60,7 @@ type summary struct {
 // add adds an operation, whose arguments begin at pos and end at the position of w.
 func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *ulb.Limits) {
 	s.class = max(s.class, o.class)
+	s.ops |= o.sessionOp
 	if o.class == seq {
 		s.sequenced++
 	}
@@ -79,7 +80,6 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 	}
 	switch number {
 	case opCreateSession:
-		s.creates = true
 		s.back = backRequest(m, pos)
 	case opWrite:
 		if w.Items > 0 && w.Length > s.writeLen {
@@ -149,10 +149,8 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 // fill completes the Analysis of a COMPOUND that was walked to its end.
 func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 	a.Known = true
-	a.CreatesSession = s.creates
-	if a.Reduce {
-		a.BackRequest = uint32(s.back)
-	}
+	a.SessionOps = s.ops
+	a.BackRequest = uint32(s.back)
 	if s.named != nil {
 		a.Procedure = s.named.name
 	}

@@ -4,12 +4,15 @@ import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 
 // Numbers of the operations that the code treats specially.
 const (
-	opRead          = 25
-	opReadlink      = 27
-	opWrite         = 38
-	opCreateSession = 43
-	opSequence      = 53
-	opIllegal       = 10044
+	opRead              = 25
+	opReadlink          = 27
+	opWrite             = 38
+	opBindConnToSession = 41
+	opExchangeID        = 42
+	opCreateSession     = 43
+	opDestroySession    = 44
+	opSequence          = 53
+	opIllegal           = 10044
 )
 
 // lastOp is the highest operation of each minor version: RFC 7530 Section 16,
@@ -190,11 +193,20 @@ type op4 struct {
 	bitmaps    uint8
 	identities uint8
 	most       uint32
+	sessionOp  ulb.SessionOps
 	size       bound4
 	args       ulb.Layout
 	results    ulb.Layout
 	failed     uint32
 	failure    ulb.Layout
+}
+
+// sessionOps are the operations that are members of [ulb.SessionOps].
+var sessionOps = map[uint32]ulb.SessionOps{
+	opBindConnToSession: ulb.BindConnToSession,
+	opExchangeID:        ulb.ExchangeID,
+	opCreateSession:     ulb.CreateSession,
+	opDestroySession:    ulb.DestroySession,
 }
 
 // ops4 is op4Rows by operation number.
@@ -209,7 +221,7 @@ func compile4(rows []op4Row) (ops [76]op4) {
 		*o = op4{
 			name: "COMPOUND/" + r.name, class: r.class, weight: r.weight, bitmaps: r.bitmaps,
 			identities: r.identities, most: r.most, size: r.size, failed: r.failed,
-			args: ulb.Compile(r.args), results: ulb.Compile(r.results), failure: ulb.Compile(r.failure),
+			sessionOp: sessionOps[r.number], args: ulb.Compile(r.args), results: ulb.Compile(r.results), failure: ulb.Compile(r.failure),
 		}
 	}
 	return ops

@@ -72,7 +72,10 @@ func TestReference4(t *testing.T) {
 		want := ulb.Analysis{
 			Known: true, Class: classes[r.class], Reduce: true, ArgPosition: r.pos, ArgLength: r.length,
 			ResultMax: r.result, MaxReply: r.maxReply, MaxReduced: r.maxReduced, Session: r.session,
-			CreatesSession: r.creates == 1, BackRequest: a.BackRequest, Guess: a.Guess, Procedure: a.Procedure,
+			SessionOps: a.SessionOps, BackRequest: a.BackRequest, Guess: a.Guess, Procedure: a.Procedure,
+		}
+		if creates := a.SessionOps&ulb.CreateSession != 0; creates != (r.creates == 1) {
+			t.Errorf("%x: SessionOps %d", r.call, a.SessionOps)
 		}
 		if (a.BackRequest != 0) != (r.creates == 1) {
 			t.Errorf("%x: BackRequest %d", r.call, a.BackRequest)
@@ -168,22 +171,20 @@ func TestCompoundIntegrity(t *testing.T) {
 			continue
 		}
 		plain := parse(t, v.Call)
-		cred := []byte{0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 77, 0, 0, 0, 2, 0, 0, 0, 0}
-		m := append(bytes.Clone(v.Call[:24]), 0, 0, 0, oncrpc.FlavorGSS)
-		m = xdr.AppendOpaque(m, cred)
-		m = xdr.AppendOpaque(xdr.AppendUint32(m, oncrpc.FlavorGSS), make([]byte, 28))
-		body := append(xdr.AppendUint32(nil, 77), v.Call[plain.Args:]...)
-		m = xdr.AppendOpaque(xdr.AppendOpaque(m, body), make([]byte, 28))
+		m := signedCall(t, v.Call)
 		c := parse(t, m)
 		var a, b ulb.Analysis
 		reg.Analyse(plain, &a)
 		binding := reg.Analyse(c, &b)
 		want := a
-		want.Reduce, want.ArgPosition, want.ArgLength, want.ResultMax, want.BackRequest = false, 0, 0, 0, 0
+		want.Reduce, want.ArgPosition, want.ArgLength, want.ResultMax = false, 0, 0, 0
 		want.MaxReply += 400 + 8 + 4 + 400
 		want.MaxReduced = want.MaxReply
 		if want.Session != 0 {
 			want.Session = uint32(c.Args + 8 + int(a.Session) - plain.Args)
+		}
+		if want.BackRequest != 0 {
+			want.BackRequest = uint32(c.Args + 8 + int(a.BackRequest) - plain.Args)
 		}
 		if b != want {
 			t.Errorf("%s under integrity:\n got %+v\nwant %+v", v.ID, b, want)

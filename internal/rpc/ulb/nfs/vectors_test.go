@@ -191,8 +191,15 @@ func (v *vector) checkProcedure(t *testing.T, a *ulb.Analysis) {
 }
 
 func (v *vector) checkSession(t *testing.T, a *ulb.Analysis) {
-	if slices.Contains(v.Ops, "CREATE_SESSION") != a.CreatesSession {
-		t.Errorf("CreatesSession = %v of %v", a.CreatesSession, v.Ops)
+	var ops ulb.SessionOps
+	if slices.Contains(v.Ops, "CREATE_SESSION") {
+		ops |= ulb.CreateSession
+	}
+	if slices.Contains(v.Ops, "EXCHANGE_ID") {
+		ops |= ulb.ExchangeID
+	}
+	if a.SessionOps != ops {
+		t.Errorf("SessionOps = %d of %v, want %d", a.SessionOps, v.Ops, ops)
 	}
 	sequence := len(v.Ops) > 0 && v.Ops[0] == "SEQUENCE"
 	if sequence != (a.Session != 0) || sequence && !bytes.HasPrefix(v.Call[a.Session-4:], append([]byte{0, 0, 0, 53}, sessionID...)) {
