@@ -76,6 +76,7 @@ func (u *Upstream) setDefaults() {
 			fill(&u.IBVerbs.BusyPoll, noDuration)
 		}
 	}
+	fill(&u.Layouts, layoutsPass)
 	fill(&u.Pool.Credits, 128)
 	fill(&u.Pool.Share, 50)
 	fill(&u.Pool.Mode, PoolAuto)

@@ -245,12 +245,13 @@ upstreams:
 	{"watches and endpoints", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1', 'h:2'], timeouts: {silent: 3s, probe: 50ms}, balance: priority}
-  - {name: t, transport: tcp, endpoints: ['h:1', 'h:2'], timeouts: {silent: none, probe: none}, failover: on, balance: random}
+  - {name: t, transport: tcp, endpoints: ['h:1', 'h:2'], timeouts: {silent: none, probe: none}, failover: on, balance: random, layouts: off}
 `, `
 		line 4: upstreams[0].balance: this setting needs failover on; write that, or remove this setting
 		line 4: upstreams[0].timeouts.probe: 50ms is too short; write at least 100ms, or none
 		line 4: upstreams[0].timeouts.silent: 3s is too short; write at least 4s, or none
-		line 5: upstreams[1].balance: "random" is not possible here; write spread or priority`},
+		line 5: upstreams[1].balance: "random" is not possible here; write spread or priority
+		line 5: upstreams[1].layouts: "off" is not possible here; write pass or hide`},
 	{"memory", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1'], pool: {connections: 64, credits: 1024}}

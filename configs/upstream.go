@@ -13,6 +13,7 @@ type Upstream struct {
 	Endpoints []string  `mapstructure:"endpoints"` // host:port
 	Failover  Switch    `mapstructure:"failover"`  // on: a client may use any endpoint; off: each has one
 	Balance   string    `mapstructure:"balance"`   // with failover on: spread or priority
+	Layouts   string    `mapstructure:"layouts"`   // pNFS layouts: pass or hide
 	Pool      Pool      `mapstructure:"pool"`
 	Timeouts  Timeouts  `mapstructure:"timeouts"`
 	Backoff   Backoff   `mapstructure:"backoff"`
@@ -77,6 +78,7 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 		r.oneOf(path+".transport", string(u.Transport), string(TransportRDMA), string(TransportTCP))
 	}
 	u.validateEndpoints(path, r)
+	r.oneOf(path+".layouts", u.Layouts, layoutsPass, LayoutsHide)
 	u.Pool.validate(path+".pool", r)
 	u.Timeouts.validate(path+".timeouts", r)
 	u.Backoff.validate(path+".backoff", r)

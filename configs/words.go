@@ -23,6 +23,9 @@ const (
 	BalancePriority = "priority"
 	balanceSpread   = "spread"
 
+	LayoutsHide = "hide"
+	layoutsPass = "pass"
+
 	PoolAuto   = "auto"
 	PoolShared = "shared"
 	PoolPinned = "pinned"

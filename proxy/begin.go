@@ -55,6 +55,9 @@ func (f *front) begin(c *call) bool {
 	if a.BackRequest != 0 {
 		nfs.BoundBackChannel(c.message.octets, a, f.client.longestCallBack())
 	}
+	if a.LayoutTypes && u.settings().HideLayouts {
+		nfs.HideLayoutTypes(h, a)
+	}
 	c.entry.Cost = u.cost(len(c.message.octets), a)
 	g.charge(c)
 	c.assignXID(q)

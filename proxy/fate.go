@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
@@ -49,6 +50,9 @@ var (
 func (c *call) answered(here int) {
 	c.up.observe(c, here)
 	c.up.admission.answered(c, here)
+	if a := &c.rdma.Analysis; a.SessionOps&ulb.ExchangeID != 0 && c.up.settings().HideLayouts {
+		nfs.HideLayouts(c.reply.parts, a)
+	}
 	if c.rdma.Analysis.SessionOps&ulb.CreateSession != 0 {
 		first := c.reply.parts[0]
 		if len(c.reply.parts) > 1 {

@@ -91,6 +91,8 @@ type UpstreamOptions struct {
 	SlowStart               int  // Calls in flight before the first Reply, and one more after each Reply; from 1024 on there is no slow start
 	CallInline, ReplyInline int  // inline thresholds in octets; RDMA only
 
+	HideLayouts bool // clients of NFSv4.1 and later are to believe that the server has no pNFS layouts
+
 	Source Source // TCP only
 
 	// SilentTimeout is how long the TCP of the server's host may acknowledge neither octets

@@ -68,7 +68,7 @@ func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Lo
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits, Share: u.Pool.Share,
 		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned, PinnedCalls: u.Pool.PinnedCalls, GSSWindow: u.Pool.GSSWindow, SlowStart: slowStart,
-		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
+		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply), HideLayouts: u.Layouts == configs.LayoutsHide,
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
 		UnavailableAfter: u.Timeouts.Unavailable.Value(),
 		BackoffMin:       u.Backoff.Min.Value(), BackoffMax: u.Backoff.Max.Value(),

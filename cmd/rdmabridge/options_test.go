@@ -39,7 +39,7 @@ upstreams:
 		}
 		checkExplicit(t, "listener "+l.Name, o, slices.Concat(none, only[!l.RDMA()]))
 	}
-	none = []string{"Failover", "Priority", "Mode", "Source", "PinnedCalls"} // the zero Mode is ModeAuto
+	none = []string{"Failover", "Priority", "Mode", "Source", "PinnedCalls", "HideLayouts"} // the zero Mode is ModeAuto
 	only[true] = []string{"RDMA", "Provider", "CallInline", "ReplyInline"}
 	only[false] = nil
 	for i := range c.Upstreams {
@@ -67,4 +67,20 @@ func upstream(t *testing.T, u *configs.Upstream) proxy.UpstreamOptions {
 		t.Fatal(err)
 	}
 	return o
+}
+
+// TestLayoutsOption passes the setting layouts on.
+func TestLayoutsOption(t *testing.T) {
+	for text, want := range map[string]bool{"": false, ", layouts: pass": false, ", layouts: hide": true} {
+		c, err := configs.Load([]byte(`
+listeners: [{name: nfs, address: ":1", upstream: s}]
+upstreams: [{name: s, transport: tcp, endpoints: ["h:1"]`+text+`}]
+`), known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := upstream(t, &c.Upstreams[0]); o.HideLayouts != want {
+			t.Errorf("%q: HideLayouts %v, want %v", text, o.HideLayouts, want)
+		}
+	}
 }

@@ -66,6 +66,9 @@ type Analysis struct {
 	// may be sent again with a larger Reply chunk: RFC 8267 Sections 5.2 and 6.2.1.
 	Guess bool
 
+	// LayoutTypes is whether a GETATTR asks for the layout types of a file system.
+	LayoutTypes bool
+
 	// Session is the position of the session ID, 16 octets, in the SEQUENCE at the
 	// start of an NFSv4 COMPOUND. It is 0 when the COMPOUND begins with another
 	// operation. It is set whether or not the rest of the COMPOUND is Known.

@@ -232,7 +232,7 @@ func checkCompound(t *testing.T, reg *ulb.Registry, m []byte) (a ulb.Analysis) {
 	if a.Session != 0 && (int(a.Session)+32 > len(m) || binary.BigEndian.Uint32(m[a.Session-4:]) != 53) {
 		t.Fatalf("%+v of %d octets", a, len(m))
 	}
-	if (a.SessionOps != 0 || a.BackRequest != 0) && !a.Known {
+	if (a.SessionOps != 0 || a.BackRequest != 0 || a.LayoutTypes) && !a.Known {
 		t.Fatalf("%+v", a)
 	}
 	if a.Known && len(m) > 52 {

@@ -42,6 +42,7 @@ type summary struct {
 	octets  uint64 // of the Reply without eligible items
 	items   uint64 // octets of all eligible items, with roundup
 	guessed bool   // octets has a bound of Limits where the protocol has none
+	layouts bool   // a GETATTR asks for fs_layout_type
 
 	reads     int    // READ operations
 	readlinks int    // READLINK operations
@@ -92,6 +93,7 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 func (s *summary) addSize(size size4, number uint32) {
 	s.octets += size.octets
 	s.guessed = s.guessed || size.guessed
+	s.layouts = s.layouts || size.layouts
 	switch number {
 	case opRead:
 		s.reads++
@@ -150,6 +152,7 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 	a.Known = true
 	a.SessionOps = s.ops
+	a.LayoutTypes = s.layouts
 	a.BackRequest = uint32(s.back)
 	if s.named != nil {
 		a.Procedure = s.named.name

@@ -16,6 +16,7 @@ type size4 struct {
 	octets  uint64 // most octets beside an eligible item
 	item    uint32 // most octets of an eligible item, without roundup
 	guessed bool   // octets has a bound of Limits where the protocol has none
+	layouts bool   // the operation asks for fs_layout_type
 }
 
 func octets(n uint64) size4 { return size4{octets: n} }
@@ -31,7 +32,10 @@ func identity4(l *ulb.Limits) uint64 { return uint64(l.Identity+3) &^ 3 }
 func getattr4(m []byte, pos int, l *ulb.Limits) size4 {
 	n := be(m, pos)
 	values, guessed := attributes(m, pos+4, n, l)
-	return size4{octets: 4 + 4*uint64(max(n, l.Bitmap)) + 4 + (values+3)&^3, guessed: guessed}
+	return size4{
+		octets:  4 + 4*uint64(max(n, l.Bitmap)) + 4 + (values+3)&^3,
+		guessed: guessed, layouts: n > 1 && be(m, pos+8)&layoutTypeBit != 0,
+	}
 }
 
 // read4: eof, data<>. A server returns no more than its maximum for any count.

@@ -4,6 +4,7 @@ import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 
 // Numbers of the operations that the code treats specially.
 const (
+	opGetattr           = 9
 	opRead              = 25
 	opReadlink          = 27
 	opWrite             = 38

@@ -72,7 +72,7 @@ func TestReference4(t *testing.T) {
 		want := ulb.Analysis{
 			Known: true, Class: classes[r.class], Reduce: true, ArgPosition: r.pos, ArgLength: r.length,
 			ResultMax: r.result, MaxReply: r.maxReply, MaxReduced: r.maxReduced, Session: r.session,
-			SessionOps: a.SessionOps, BackRequest: a.BackRequest, Guess: a.Guess, Procedure: a.Procedure,
+			SessionOps: a.SessionOps, BackRequest: a.BackRequest, Guess: a.Guess, LayoutTypes: a.LayoutTypes, Procedure: a.Procedure,
 		}
 		if creates := a.SessionOps&ulb.CreateSession != 0; creates != (r.creates == 1) {
 			t.Errorf("%x: SessionOps %d", r.call, a.SessionOps)
