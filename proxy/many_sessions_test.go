@@ -1,0 +1,191 @@
+package proxy_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// A village is a proxy between many NFSv4.2 clients and a server of sessions.
+type village struct {
+	*proxytest.Harness
+	p  *proxy.Proxy
+	s  *nfs4test.Server
+	cs *nfs4test.Clients
+}
+
+// villages runs f for a server over RDMA and one over TCP.
+func villages(t *testing.T, clients, connections int, so nfs4test.ServerOptions, change func(*proxy.UpstreamOptions, *nfs4test.ClientsOptions), f func(x *village)) {
+	for _, rdma := range []bool{true, false} {
+		name := "tcp"
+		if rdma {
+			name = "rdma"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(newVillage(t, rdma, clients, connections, so, change))
+		})
+	}
+}
+
+func newVillage(t *testing.T, rdma bool, clients, connections int, so nfs4test.ServerOptions, change func(*proxy.UpstreamOptions, *nfs4test.ClientsOptions)) *village {
+	t.Helper()
+	x := &village{Harness: proxytest.NewHarness(t, 128<<20), s: nfs4test.NewServer(so)}
+	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: x.Log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Stop)
+	t.Cleanup(x.s.Close)
+	co := nfs4test.ClientsOptions{Prefix: "host", Renew: -1, Retry: time.Millisecond, Slots: 4}
+	uo := proxy.UpstreamOptions{
+		Name: "storage", RDMA: rdma, Connections: connections, Mode: proxy.ModeShared,
+		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
+	}
+	var loops []loop.Loop
+	for _, l := range engine.Loops() {
+		loops, co.Loops = append(loops, l), append(co.Loops, l)
+	}
+	var addr string
+	if rdma {
+		uo.Provider = proxytest.IWARP(iwarp.Options{Log: x.Log})
+		arena, aerr := regmem.New(regmem.Options{Budget: 256 << 20})
+		if aerr != nil {
+			t.Fatal(aerr)
+		}
+		t.Cleanup(func() { _ = arena.Close() })
+		addr, err = x.s.ListenRDMA(nfs4test.RDMAOptions{
+			Address: "127.0.0.1:0", Provider: proxytest.IWARP(iwarp.Options{Log: x.Log}), Loops: loops, Arena: arena, Credits: 64,
+		})
+	} else {
+		addr, err = x.s.ListenTCP("127.0.0.1:0")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	uo.Endpoints = []string{addr}
+	if change != nil {
+		change(&uo, &co)
+	}
+	x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
+	co.Target = x.p.Addr("nfs")
+	x.cs = nfs4test.NewClients(clients, co)
+	t.Cleanup(x.cs.Close)
+	x.cs.Start()
+	return x
+}
+
+// until waits until f is true.
+func (x *village) until(what string, f func() bool) {
+	x.T.Helper()
+	if !testkit.Settles(testkit.Patience, f) {
+		now, most := x.s.Connections()
+		x.T.Fatalf("not within %v: %s; %s; server: %d sessions, %d down, %d connections, at most %d; %v",
+			testkit.Patience, what, x.cs.Counts(), x.s.Sessions(), x.s.Down(), now, most, x.cs.Err())
+	}
+}
+
+// allUp waits until each client has a session and a connection, and the server can call each.
+func (x *village) allUp() {
+	x.T.Helper()
+	x.until("all are up", func() bool { return x.cs.Up() == x.cs.Len() && x.s.Down() == 0 })
+}
+
+func (x *village) everyone() (all []int) {
+	for i := range x.cs.Len() {
+		all = append(all, i)
+	}
+	return all
+}
+
+// work has the clients receive n Replies each, on average.
+func (x *village) work(depth int, op nfs4test.Op, n int) {
+	x.T.Helper()
+	l := x.cs.Load(x.everyone(), depth, op)
+	x.until("Replies", func() bool { return l.Replies.Load() >= int64(n*x.cs.Len()) })
+	l.Stop()
+}
+
+// good fails the test if a client saw anything wrong, or the server had more than so many
+// connections.
+func (x *village) good(connections int) {
+	x.T.Helper()
+	if err := x.cs.Err(); err != nil {
+		x.T.Error(err)
+	}
+	if _, most := x.s.Connections(); most > connections {
+		x.T.Errorf("the server had %d connections, want at most %d", most, connections)
+	}
+	for what, n := range map[string]int64{
+		"SEQUENCEs were misordered": x.s.Misordered.Load(), "callbacks failed": x.s.Faults.Load(), "connections were evicted": x.s.Evicted.Load(),
+		"callbacks came to a client without that session": x.cs.Strange.Load(),
+	} {
+		if n != 0 {
+			x.T.Errorf("%d %s", n, what)
+		}
+	}
+	x.T.Logf("%s; server: %d COMPOUNDs, %d executed, %d replays, %d busy, %d bound", x.cs.Counts(),
+		x.s.Calls.Load(), x.s.Executed.Load(), x.s.Replays.Load(), x.s.Busy.Load(), x.s.Bound.Load())
+}
+
+// crowdSize is how many clients the tests have that are about many.
+func crowdSize() int {
+	if testkit.RaceEnabled || testing.Short() {
+		return 100
+	}
+	return 400
+}
+
+// TestManySessions: hundreds of clients have sessions over three connections, and each Reply comes
+// to its client.
+func TestManySessions(t *testing.T) {
+	const connections = 3
+	villages(t, crowdSize(), connections, nfs4test.ServerOptions{}, nil, func(x *village) {
+		x.allUp()
+		x.work(2, nfs4test.OpGetattr, 20)
+		x.work(1, 20000, 2)
+		if n := x.s.Sessions(); n != x.cs.Len() {
+			x.T.Errorf("%d sessions, want %d", n, x.cs.Len())
+		}
+		x.good(connections)
+	})
+}
+
+// TestManyReconnect: clients that lose their connection in the middle of COMPOUNDs go on with their
+// sessions, and no COMPOUND is executed twice.
+func TestManyReconnect(t *testing.T) {
+	const connections = 3
+	villages(t, crowdSize()/2, connections, nfs4test.ServerOptions{Delay: time.Millisecond}, nil, func(x *village) {
+		x.allUp()
+		l := x.cs.Load(x.everyone(), 2, nfs4test.OpGetattr)
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 40 {
+			for range x.cs.Len() / 20 {
+				x.cs.Reconnect(r.IntN(x.cs.Len()))
+			}
+			n := l.Replies.Load()
+			x.until("Replies", func() bool { return l.Replies.Load() > n+int64(x.cs.Len()) })
+		}
+		l.Stop()
+		x.allUp()
+		if x.cs.Resent.Load() == 0 || x.s.Replays.Load()+x.s.Busy.Load() == 0 {
+			x.T.Errorf("%s; %d replays, %d busy: this test tests nothing", x.cs.Counts(), x.s.Replays.Load(), x.s.Busy.Load())
+		}
+		x.until("a Reply for each COMPOUND that was executed", func() bool {
+			return x.s.Executed.Load() == x.cs.Replies.Load()+x.cs.Uncached.Load()
+		})
+		if n := x.s.Created.Load(); n != int64(x.cs.Len()) {
+			x.T.Errorf("%d sessions were created, want %d", n, x.cs.Len())
+		}
+		x.good(connections)
+	})
+}
