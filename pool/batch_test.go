@@ -74,6 +74,7 @@ func TestBatchIsNoDifferent(t *testing.T) {
 			}
 			name := make(map[*Entry]int)
 			for i := range 400 {
+				synctest.Wait() // for seats that wake
 				if rng.IntN(2) == 0 {
 					e := &Entry{Flow: &flows[rng.IntN(len(flows))], Cost: 1 + rng.IntN(64<<10)}
 					name[e] = i

@@ -3,7 +3,8 @@ package pool
 // choose returns the seat for e, or nil if e has to wait. It keeps the small Calls of one flow
 // on one connection as long as the connection has free credits and no large Calls, so that the
 // connection writes the Calls together and the bridge writes their Replies together. It spreads
-// large Calls over the connections. The caller holds p.mu.
+// large Calls over the connections. When a connection was made because Calls need it, each flow
+// chooses again. The caller holds p.mu.
 func (p *Pool) choose(e *Entry, here int) *Seat {
 	f := e.Flow
 	if f.seatQueue > 0 {
@@ -15,8 +16,8 @@ func (p *Pool) choose(e *Entry, here int) *Seat {
 	if e.large() {
 		return p.pick(here, true)
 	}
-	if s := f.seat; s == nil || s.affinity != here || s.free() <= 0 {
-		f.seat = p.pick(here, false)
+	if s := f.seat; s == nil || s.affinity != here || s.free() <= 0 || f.arrivals != p.arrivals {
+		f.seat, f.arrivals = p.pick(here, false), p.arrivals
 	} else if s.large > 0 {
 		if o := p.pick(here, false); o.large == 0 && o.affinity == here {
 			f.seat = o

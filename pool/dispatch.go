@@ -22,6 +22,9 @@ func (s *Seat) pull(here int) {
 	for {
 		p.mu.Lock()
 		m, e := p.next(s)
+		if e == nil && p.asleep > 0 && p.queue.n > 0 && s.member != nil {
+			p.relieveQueue(here)
+		}
 		p.mu.Unlock()
 		if e == nil {
 			p.part.wake(here) // there may be room since

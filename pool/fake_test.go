@@ -74,6 +74,13 @@ func (d *fakeDialer) Dial(_ context.Context, _ string, affinity int, s *Seat) (M
 	return m, nil
 }
 
+// all returns the connections that were made so far.
+func (d *fakeDialer) all() []*fakeMember {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.members)
+}
+
 type owner struct {
 	mu      sync.Mutex
 	expired []*Entry
@@ -106,6 +113,7 @@ func complete(o Options) Options {
 	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
 	o.QueueWait = cmp.Or(o.QueueWait, 30*time.Second)
 	o.QueueLimit = cmp.Or(o.QueueLimit, 65536)
+	o.Idle = cmp.Or(o.Idle, testIdle)
 	return o
 }
 

@@ -9,12 +9,13 @@ const largeCost = 32 << 10
 // leastCost is the charge for the smallest Call, in octets.
 const leastCost = 4 << 10
 
-// An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow and
-// Cost are set before Submit.
+// An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow
+// Cost and Aside are set before Submit.
 type Entry struct {
 	Owner any   // for Member and Owner to find the Call; the pool does not read it
 	Flow  *Flow // flow of the client that sent the Call
 	Cost  int   // approximate octets of the Call and its Reply
+	Aside bool  // the Call does not count as use of the connection for Options.Idle
 
 	next     *Entry    // next Entry in a fifo or a list
 	credit   credit    // that e holds while it is dispatched
@@ -96,6 +97,7 @@ type Flow struct {
 	place      *place     // where the flow waits, or waited last
 	emptied    int64      // queue.served when the flow's last Call left the queue
 	seat       *Seat      // seat of the flow's last small Call
+	arrivals   uint32     // Pool.arrivals when the pool chose seat
 	smallInRow int32      // small Calls since the last large one, while one waits
 	loopQueue  int32      // 1 + index of the loop in whose queue the flow waits; 0: not known yet
 	seatQueue  int32      // 1 + index of the seat in whose queue the flow waits instead; 0: none

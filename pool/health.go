@@ -166,6 +166,13 @@ func (h *Health) better(n int, connected string) (a attempt, ok bool) {
 	return attempt{}, false
 }
 
+// preferred returns the endpoint that a seat which prefers endpoint n dials while all are usable.
+func (h *Health) preferred(n int) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.choice(n, 0, false).addr
+}
+
 // index returns the index of addr among the endpoints, or 0.
 func (h *Health) index(addr string) int {
 	h.mu.Lock()

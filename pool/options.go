@@ -19,6 +19,11 @@ type Options struct {
 	QueueWait   time.Duration // longest wait of a Call for a credit
 	QueueLimit  int           // most Calls waiting
 
+	// Idle is how long a connection that no Call uses stays, to the second: sleep.go. The pool then
+	// makes connections when it needs them, and keeps as many as Pool.Need says. 0 means that the
+	// pool makes all connections at Start and keeps them.
+	Idle time.Duration
+
 	// Share is the most percent of the credits that one host may hold, and that all hosts
 	// whose Calls hang may hold together, as long as others want some: share.go. The pool keeps
 	// the rest for hosts that hold none. 0 and 100 keep nothing back.
@@ -91,6 +96,7 @@ func (o *Options) validate() error {
 	require(o.BackoffMax >= o.BackoffMin, "the longest pause between attempts to connect must not be shorter than the first")
 	require(o.DialTimeout > 0, "the time for an attempt to connect must be positive")
 	require(o.QueueWait > 0, "the time that a Call may wait for a credit must be positive")
+	require(o.Idle >= 0, "the time after which an idle connection is closed must not be negative")
 	require(o.Share >= 0 && o.Share <= 100, "the share of a host must be from 0 to 100 percent")
 	require(o.QueueLimit > 0, "at least one Call must be allowed to wait")
 	return errors.Join(errs...)

@@ -4,7 +4,8 @@
 //
 // A [Pool] has a fixed number of seats, each for one connection. A goroutine of the
 // seat dials, waits for the connection to end, and dials again after a pause with
-// jitter. The pool knows the credits of every connection (RFC 8166 Section 3.3) and
+// jitter. With [Options.Idle] a seat whose connection is not needed sleeps: it has neither a
+// connection nor a goroutine. The pool knows the credits of every connection (RFC 8166 Section 3.3) and
 // dispatches a Call to a connection that has a free credit, preferably to one on the
 // caller's own loop. While no credit is free, Calls wait in a queue that is fair
 // between clients: deficit round robin over the [Flow] of each client, by octets and
@@ -99,8 +100,11 @@ type Pool struct {
 	called   bool // Calls may go although other pools are in part's line: it is this pool's turn
 	oldNoted int  // old Calls that part counts
 	closed   bool
-	since    time.Time // when the pool lost its last usable connection; zero while it has one
+	since    time.Time // when the pool lost its last usable connection; zero while it has one, or all seats sleep
 	firstUp  time.Time // when a connection came up while there was no other
+	need     int       // connections that stay although no Call uses them, if Options.Idle is set
+	asleep   int       // seats that sleep
+	arrivals uint32    // connections that got credits while Options.Idle was set
 
 	blocked bool // listed in SlowStart.blocked; guarded by SlowStart.mu
 	inLine  bool // in the line of part; guarded by part.mu
@@ -114,6 +118,7 @@ func New(o Options, d Dialer, owner Owner) (*Pool, error) {
 	p := &Pool{
 		opts: o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
 		part: o.Quota.part(o.First), witness: o.Witness,
+		need:   1,
 		shared: shared{age: firstAge},
 	}
 	p.queue = newQueues(&p.shared, o.Loops, o.Connections)
@@ -125,27 +130,34 @@ func New(o Options, d Dialer, owner Owner) (*Pool, error) {
 		p.opts.Health.Set(o.Endpoints, false)
 	}
 	for i := range o.Connections {
-		p.seats = append(p.seats, p.newSeat(i))
+		p.addSeat(i)
 	}
 	return p, nil
 }
 
-// Start begins to connect. Close stops it.
+// Start begins to make the connections that the pool needs. Close stops it.
 func (p *Pool) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.metrics.join(p)
 	p.mu.Lock()
 	p.ctx, p.cancel = ctx, cancel
-	p.since = time.Now()
+	p.fill()
 	for _, s := range p.seats {
-		p.startSeat(s)
+		if !s.asleep {
+			p.startSeat(s)
+		}
 	}
 	p.mu.Unlock()
 	p.wg.Go(func() { p.sweep(ctx) })
 }
 
-// startSeat starts the goroutine of s. p.mu is held, and the pool is open.
+// startSeat starts the goroutine of s, if the pool was started and s has none. p.mu is held, and the
+// pool is open.
 func (p *Pool) startSeat(s *Seat) {
+	if p.ctx == nil || s.running {
+		return
+	}
+	s.running = true
 	ctx := p.ctx
 	p.wg.Go(func() { s.run(ctx) })
 }
@@ -209,7 +221,9 @@ func (p *Pool) sweep(ctx context.Context) {
 			}
 			waiting := p.queue.n > 0 && (p.shares() || !p.slowStart.Over())
 			scarce := p.opts.Scarce
+			idle := p.rest()
 			p.mu.Unlock()
+			closeAll(idle)
 			if hang > 0 && scarce != nil {
 				scarce(hang)
 			}

@@ -19,9 +19,9 @@ func (s *Seat) Retire(m Member) bool {
 }
 
 // renewNext replaces the next seat that is stale, unless the seat that replaced the last one
-// has no connection yet. The caller holds pool.mu.
+// is awake and has no connection yet. The caller holds pool.mu.
 func (p *Pool) renewNext() idleConn {
-	if p.closed || p.successor != nil && !p.successor.retired && p.successor.member == nil {
+	if n := p.successor; p.closed || n != nil && !n.retired && !n.asleep && n.member == nil {
 		return idleConn{}
 	}
 	p.successor = nil
@@ -48,6 +48,7 @@ func (s *Seat) supersede() *Seat {
 	s.clearMember()
 	s.retire()
 	n := p.newSeat(s.index)
+	n.used = s.used
 	p.seats[slices.Index(p.seats, s)] = n
 	p.startSeat(n)
 	return n
@@ -74,12 +75,22 @@ func (s *Seat) discarded() bool {
 }
 
 // An idleConn is a connection to be closed once no lock is held, or none.
-type idleConn struct{ m Member }
+type idleConn struct {
+	m      Member
+	reason error
+}
 
 // close closes the connection. The caller holds no lock.
 func (c idleConn) close() {
 	if c.m != nil {
-		c.m.Close(errRetired)
+		c.m.Close(c.reason)
+	}
+}
+
+// closeAll closes each connection of idle. The caller holds no lock.
+func closeAll(idle []idleConn) {
+	for _, c := range idle {
+		c.close()
 	}
 }
 
@@ -90,5 +101,5 @@ func (s *Seat) takeIdle() idleConn {
 		return idleConn{}
 	}
 	s.closeWhenIdle = false
-	return idleConn{s.open}
+	return idleConn{s.open, errRetired}
 }

@@ -6,7 +6,7 @@ import "time"
 // that has ended the seat dials the next one.
 type Seat struct {
 	// Data is for the Dialer to keep something from one connection to the next. It belongs
-	// to the goroutine that calls Dial, which is always the same.
+	// to the goroutine that calls Dial. A seat has one such goroutine at a time.
 	Data any
 
 	pool     *Pool      // constant
@@ -23,17 +23,21 @@ type Seat struct {
 	endpoint      string
 	since         time.Time // when the seat got its connection, or lost it
 	lastErr       error
-	retired       bool // the seat is not in Pool.seats any more
-	closeWhenIdle bool // close the connection after its last Call
-	slowStart     bool // the slow start counts the connection
-	generation    int  // Pool.generation when the connection was made
+	retired       bool   // the seat is not in Pool.seats any more
+	closeWhenIdle bool   // close the connection after its last Call
+	slowStart     bool   // the slow start counts the connection
+	generation    int    // Pool.generation when the connection was made
+	asleep        bool   // the seat makes no connection until wake; counted in Pool.asleep
+	running       bool   // the seat has a goroutine
+	resting       bool   // the pool has closed the connection because no Call used it
+	used          uint32 // Pool.age when a Call last needed the seat; 0 for never
 
 	// Owned by the seat's goroutine.
 	last      string // endpoint of the last connection
 	improving bool   // the seat dials a better connection than the current one
 }
 
-// newSeat returns a seat without a goroutine.
+// newSeat returns a seat that is awake and has no goroutine.
 func (p *Pool) newSeat(i int) *Seat {
 	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), since: time.Now()}
 }
@@ -72,6 +76,9 @@ func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
 		s.large++
 	}
 	if e.Flow != nil {
+		if !e.Aside {
+			s.used = p.age
+		}
 		p.hold(e.Flow.host(), c)
 		if p.part != nil {
 			p.part.take()
@@ -151,6 +158,9 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	p.metrics.connections.Add(1)
 	s.slowStart = true
 	p.slowStart.connected()
+	if s.grant > 0 {
+		s.arrived()
+	}
 	p.reassignQueues()
 }
 

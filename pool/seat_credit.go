@@ -6,8 +6,12 @@ func (s *Seat) Granted(n, here int) {
 	p := s.pool
 	p.mu.Lock()
 	s.uncount()
+	was := s.grant
 	s.grant = n
 	s.count()
+	if was <= 0 && n > 0 && s.member != nil {
+		s.arrived()
+	}
 	p.mu.Unlock()
 	s.pull(here)
 }
@@ -54,6 +58,9 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	}
 	if best == nil {
 		e.refused = 0
+		if p.asleep > 0 {
+			p.relieve(here, p.usedBy(e))
+		}
 		p.mu.Unlock()
 		return false
 	}

@@ -49,7 +49,7 @@ func (s *Seat) begin(ctx context.Context, failed string) (attempt, bool) {
 		case <-ctx.Done():
 			return attempt{}, false
 		}
-		if s.discarded() {
+		if !s.wanted() {
 			return attempt{}, false
 		}
 	}

@@ -34,7 +34,7 @@ func (s *Seat) tryReplace(ctx context.Context, a attempt, improving bool) bool {
 		return false
 	}
 	n := p.newSeat(s.index)
-	n.improving = improving
+	n.running, n.improving = true, improving
 	m, o, generation, err := n.dial(ctx, a)
 	n.improving = false
 	if err != nil {
@@ -55,6 +55,7 @@ func (s *Seat) tryReplace(ctx context.Context, a attempt, improving bool) bool {
 		return true
 	}
 	p.seats[slices.Index(p.seats, s)] = n
+	n.used = s.used
 	n.setMember(m, endpoint, generation, false)
 	s.clearMember() // after setMember, so that the pool always has a connection
 	s.retire()

@@ -10,18 +10,19 @@ import (
 // run chooses an endpoint, dials it, waits until the connection has ended, and begins again
 // after a pause. While it waits, it tries from time to time to dial a better connection. If it
 // can, a new seat with that connection replaces this seat. This seat's connection is closed
-// after its last Call, and then run returns.
+// after its last Call, and then run returns. It also returns when the seat sleeps. Pool.wake starts
+// it again.
 
-// run keeps a connection on the seat until ctx ends or another seat replaces it.
+// run keeps a connection on the seat until ctx ends, another seat replaces it, or it sleeps.
 func (s *Seat) run(ctx context.Context) {
 	p := s.pool
 	backoff, failed := time.Duration(0), ""
-	for ctx.Err() == nil && !s.discarded() {
+	for ctx.Err() == nil && !s.discarded() && !s.lieDown() {
 		o := p.options()
 		backoff = min(max(backoff, o.BackoffMin), o.BackoffMax)
 		a, ok := s.begin(ctx, failed)
 		if !ok {
-			return
+			continue
 		}
 		endpoint := a.addr
 		began := time.Now()
@@ -30,6 +31,10 @@ func (s *Seat) run(ctx context.Context) {
 			return
 		}
 		failed = ""
+		if s.rested() {
+			backoff = 0
+			continue
+		}
 		if !connected && !o.isLocal(err) {
 			failed = endpoint
 		}
@@ -64,6 +69,9 @@ func (s *Seat) connect(ctx context.Context, a attempt) (connected bool, err erro
 	}
 	p.mu.Lock()
 	unwanted := p.closed || s.retired // Close or Update came first
+	if s.asleep {
+		p.wake(s, 0) // it fell asleep during the attempt; rest closes the connection
+	}
 	s.setMember(m, endpoint, generation, unwanted)
 	idle := p.renewNext()
 	p.mu.Unlock()
@@ -85,7 +93,7 @@ func (s *Seat) runConnected(ctx context.Context, endpoint string) {
 	if s.discarded() || ctx.Err() != nil {
 		return
 	}
-	if f := s.pool.options().Failed; f != nil {
+	if f := s.pool.options().Failed; f != nil && !s.rested() {
 		f(endpoint, err, 0)
 	}
 	s.run(ctx)

@@ -81,7 +81,7 @@ func (c *crowd) send(cl *crowdClient) {
 // step has the server take what was sent and answer what is due, and the clients send again.
 func (c *crowd) step(slot int) {
 	now := time.Now()
-	for _, m := range c.d.members {
+	for _, m := range c.d.all() {
 		for _, e := range m.take() {
 			c.out = append(c.out, sentCall{m, e, now})
 		}

@@ -7,11 +7,12 @@ type Stats struct {
 	Name        string
 	Connections []SeatStats
 	Usable      int       // connections that are up
+	Asleep      int       // seats that sleep, because the pool does not need their connections
 	Granted     int       // credits of the usable connections
 	Outstanding int       // Calls on the usable connections
 	Queued      int       // Calls that wait
 	Retired     int       // replaced connections that still have Calls
-	DownSince   time.Time // zero while a connection is up
+	DownSince   time.Time // zero while a connection is up, or all seats sleep
 }
 
 // Busy reports whether the pool has a Call, waiting or outstanding. It does not see the Calls in a
@@ -26,6 +27,7 @@ func (p *Pool) Busy() bool {
 type SeatStats struct {
 	Endpoint    string
 	Up          bool
+	Asleep      bool // the pool does not need the connection
 	Granted     int
 	Outstanding int
 	Since       time.Time
@@ -36,9 +38,9 @@ type SeatStats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
+	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Asleep: p.asleep, Retired: len(p.retired), DownSince: p.since}
 	for _, s := range p.seats {
-		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
+		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Asleep: s.asleep, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
 		if s.lastErr != nil {
 			ss.LastError = s.lastErr.Error()
 		}

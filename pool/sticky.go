@@ -14,7 +14,8 @@ import (
 // While that seat has no free credit, or no connection, the Calls wait in a queue of the
 // seat's own.
 //
-// They do not wait for ever. A seat that has had no connection for stickyWait while
+// A seat that sleeps is woken for them, and the number of seats from which the hash chooses stays the
+// same. They do not wait for ever. A seat that has had no connection for stickyWait while
 // another seat has one is absent, and its sticky flows may use any seat until it is back.
 
 // stickyWait is how long sticky flows wait for a seat that has no connection. A
@@ -32,6 +33,7 @@ func (p *Pool) stickySeat(f *Flow) *Seat {
 	}
 	s := p.seats[f.Hash%uint32(len(p.seats))]
 	if s.absent() {
+		s.used = p.age // the seat goes on trying, so that the flow can return to it
 		return nil
 	}
 	return s
@@ -40,7 +42,7 @@ func (p *Pool) stickySeat(f *Flow) *Seat {
 // absent reports whether sticky flows do not wait for s any more. The caller holds pool.mu.
 func (s *Seat) absent() bool {
 	p := s.pool
-	return s.member == nil && time.Since(s.since) > stickyWait && time.Since(p.firstUp) > stickyWait
+	return s.member == nil && !s.asleep && time.Since(s.since) > stickyWait && time.Since(p.firstUp) > stickyWait
 }
 
 // assignQueue chooses the queue of its sticky seat or of its client's loop for f. No Call of f
@@ -84,6 +86,9 @@ func (p *Pool) reassignQueues() (moved bool) {
 			continue
 		}
 		moved = p.rebind(f) || moved
+	}
+	if p.asleep > 0 {
+		p.wakeSticky()
 	}
 	return moved
 }

@@ -37,7 +37,11 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 	w := p.scarce(p.window())
 	if !p.held && p.admits(f, w) && p.part.admits(p) {
 		if s := p.choose(e, here); s != nil {
-			return s.takeCredit(e, noTrial, p.slowStart.dispatch()), false, nil
+			m = s.takeCredit(e, noTrial, p.slowStart.dispatch())
+			if p.asleep > 0 && s.crowded() {
+				p.relieve(here, p.usedBy(e))
+			}
+			return m, false, nil
 		}
 	}
 	if p.queue.n >= p.opts.QueueLimit {
@@ -45,6 +49,9 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 	}
 	e.queuedAt = now
 	p.queue.push(e, here)
+	if p.asleep > 0 {
+		p.relieveFor(e, here)
+	}
 	return nil, w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), w))), nil
 }
 
@@ -68,6 +75,9 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 	}
 	p.settle(e.Flow)
 	p.queue.pushFront(e, here)
+	if p.asleep > 0 {
+		p.relieveFor(e, here)
+	}
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
 	p.kick(here)

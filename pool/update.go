@@ -3,7 +3,8 @@ package pool
 // Update replaces the settings of a pool while it works, except Name, Loops, First, QueueLimit,
 // SlowStart, Quota, Witness and Metrics. o must be valid. Update does not wait.
 //
-// A pool that now has more seats dials their connections. Connections that are too many, and
+// A pool that now has more seats, or must not let them sleep any more, dials their connections.
+// Connections that are too many, and
 // connections to an endpoint that is not listed any more, get no more Calls and end after their
 // last one. With renew the other connections are replaced too, because Dial makes them
 // differently now. The pool replaces the connections one at a time: the next connection only
@@ -32,9 +33,7 @@ func (p *Pool) Update(o Options, renew bool) {
 	idle := append(p.resize(o.Connections), p.renewNext())
 	moved := p.reassignQueues()
 	p.mu.Unlock()
-	for _, c := range idle {
-		c.close()
-	}
+	closeAll(idle)
 	p.slowStart.wake(Elsewhere)
 	if moved {
 		p.kick(Elsewhere)
@@ -49,16 +48,19 @@ func (p *Pool) resize(n int) (idle []idleConn) {
 		p.seats = p.seats[:len(p.seats)-1]
 		s.clearMember()
 		s.retire()
-		s.closeWhenIdle = true
+		s.closeWhenIdle = !s.resting // or it is being closed
 		idle = append(idle, s.takeIdle())
-	}
-	for len(p.seats) < n {
-		s := p.newSeat(len(p.seats))
-		p.seats = append(p.seats, s)
-		if p.ctx != nil {
-			p.startSeat(s)
+		if s.asleep {
+			s.asleep = false
+			p.asleep--
+			p.startSeat(s) // for discarded
 		}
 	}
+	for len(p.seats) < n {
+		p.addSeat(len(p.seats))
+	}
 	p.queue.grow(n)
+	p.fill()
+	p.calm()
 	return idle
 }

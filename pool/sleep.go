@@ -1,0 +1,288 @@
+package pool
+
+import (
+	"fmt"
+	"time"
+)
+
+// Connections on demand
+//
+// With Options.Idle a pool makes connections when Calls need them. A seat sleeps until then: it has
+// no connection and makes none. Its connection is closed when no Call has used it for Options.Idle,
+// and the seat sleeps again. The pool keeps as many connections as Pool.Need says.
+//
+// The pool wakes a seat when
+//
+//   - a Call waits because no credit is free for it, or because there is no usable connection;
+//   - the connection that a Call goes to has many Calls outstanding already, or both large and small
+//     ones;
+//   - a sticky flow has to use this seat.
+//
+// Except for sticky flows, it wakes the next seat only when the one before has credits, unless no
+// connection is usable. When a connection gets its first credits, each flow chooses its seat again, or
+// the flows that are there would stay where they are.
+//
+// Time is counted in ages (Pool.age), so that a Call does not read the clock.
+
+// errIdle closes a connection that no Call has used for Options.Idle. It is an ErrClosed.
+var errIdle = fmt.Errorf("%w: no call has used the connection", ErrClosed)
+
+// fewCalls is how many Calls a connection may have outstanding before the pool makes another one.
+const fewCalls = 8
+
+// Need says how many connections the pool makes and keeps although no Call uses them, if
+// Options.Idle is set. It is 1 for a new pool. Need closes connections that nothing has used at
+// once if they are too many, and others after Options.Idle. It may be called before Start and after
+// Close. It does not wait, and is safe for concurrent use.
+func (p *Pool) Need(n int) {
+	p.mu.Lock()
+	p.need = max(n, 0)
+	p.fill()
+	idle := p.rest()
+	p.mu.Unlock()
+	closeAll(idle)
+}
+
+// required is how many seats must not sleep. The caller holds p.mu.
+func (p *Pool) required() int {
+	if p.opts.Idle <= 0 {
+		return len(p.seats)
+	}
+	return min(p.need, len(p.seats))
+}
+
+// addSeat adds seat i, which sleeps. The caller holds p.mu, or p is new.
+func (p *Pool) addSeat(i int) {
+	s := p.newSeat(i)
+	s.asleep = true
+	p.asleep++
+	p.seats = append(p.seats, s)
+}
+
+// fill wakes seats until as many are awake as are required. The caller holds p.mu.
+func (p *Pool) fill() {
+	if p.closed {
+		return
+	}
+	missing := p.required() - (len(p.seats) - p.asleep)
+	for _, s := range p.seats {
+		if missing > 0 && s.asleep {
+			p.wake(s, 0)
+			missing--
+		}
+	}
+}
+
+// wake has s, which sleeps, make a connection. used is p.age if a Call needs the seat, and 0 if
+// nothing counts as its use yet. The caller holds p.mu, and the pool is open.
+func (p *Pool) wake(s *Seat, used uint32) {
+	s.asleep = false
+	p.asleep--
+	s.used = used
+	s.since = time.Now()
+	if p.since.IsZero() && !p.connected() {
+		p.since = s.since
+	}
+	p.startSeat(s)
+}
+
+// sleep has s make no connection until wake, and returns its connection, which has no Calls and is
+// to be closed. The caller holds p.mu.
+func (p *Pool) sleep(s *Seat) (c idleConn) {
+	if s.member != nil {
+		s.resting = true
+		c = idleConn{s.open, errIdle}
+		s.clearMember()
+	}
+	s.asleep = true
+	p.asleep++
+	s.since = time.Now()
+	p.calm()
+	return c
+}
+
+// calm ends the time for which the pool has been down, if all seats sleep. The caller holds p.mu.
+func (p *Pool) calm() {
+	if p.asleep == len(p.seats) {
+		p.since = time.Time{}
+	}
+}
+
+// connected reports whether a seat has a connection. The caller holds p.mu.
+func (p *Pool) connected() bool {
+	for _, s := range p.seats {
+		if s.member != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// usedBy is the age for wake if e needs the seat. The caller holds p.mu.
+func (p *Pool) usedBy(e *Entry) uint32 {
+	if e.Aside {
+		return 0
+	}
+	return p.age
+}
+
+// crowded reports whether the connection of s, which has just got a Call, has so many others or such
+// that another connection is better. The caller holds pool.mu.
+func (s *Seat) crowded() bool {
+	return s.inUse > fewCalls+1 || s.large > 0 && s.inUse > s.large
+}
+
+// relieve wakes the next seat, preferably one of the loop here, unless another one is about to have
+// credits. used is for wake. The caller holds p.mu.
+func (p *Pool) relieve(here int, used uint32) {
+	var next *Seat
+	usable, coming := false, false
+	for _, s := range p.seats {
+		switch {
+		case s.asleep:
+			if next == nil || s.affinity == here && next.affinity != here {
+				next = s
+			}
+		case s.member != nil && s.grant > 0:
+			usable = true
+		default:
+			coming = true
+		}
+	}
+	if next != nil && !p.closed && !(usable && (coming || p.held)) {
+		p.wake(next, used)
+	}
+}
+
+// relieveFor wakes a seat for e, which waits, if e needs one. The caller holds p.mu.
+func (p *Pool) relieveFor(e *Entry, here int) {
+	if n := e.Flow.seatQueue; n > 0 {
+		if s := p.seats[n-1]; s.asleep {
+			p.wake(s, p.usedBy(e))
+		}
+		return
+	}
+	if p.needsCredits() {
+		p.relieve(here, p.usedBy(e))
+	}
+}
+
+// needsCredits reports whether Calls that wait could go on another connection, because it is not the
+// slow start for which they wait. The caller holds p.mu.
+func (p *Pool) needsCredits() bool {
+	return p.credits <= p.inUse || p.slowStart.Over() || p.window().credits == p.credits
+}
+
+// relieveQueue wakes seats for the Calls that wait, if they need some. The caller holds p.mu.
+func (p *Pool) relieveQueue(here int) {
+	p.wakeSticky()
+	if p.queue.anySeat > 0 && p.needsCredits() {
+		p.relieve(here, 0)
+	}
+}
+
+// wakeSticky wakes the seats that sticky flows wait for. The caller holds p.mu.
+func (p *Pool) wakeSticky() {
+	for _, s := range p.seats {
+		if s.asleep && p.queue.bySeat[s.index].n > 0 && !p.closed {
+			p.wake(s, p.age)
+		}
+	}
+}
+
+// rest puts the seats to sleep that nothing needs, and returns their connections, which are to be
+// closed. The caller holds p.mu.
+func (p *Pool) rest() (idle []idleConn) {
+	if p.asleep > 0 && p.queue.n > 0 {
+		p.relieveQueue(Elsewhere)
+	}
+	spare := len(p.seats) - p.asleep - p.required()
+	if spare <= 0 || p.closed {
+		return nil
+	}
+	up := -p.required()
+	for _, s := range p.seats {
+		if s.member != nil {
+			up++
+		}
+	}
+	// First the seats without a connection, then those with a connection to another endpoint than
+	// the one they prefer.
+	for round := range 3 {
+		for i := len(p.seats) - 1; i >= 0 && spare > 0; i-- {
+			s := p.seats[i]
+			if s.asleep || !s.idle() {
+				continue
+			}
+			if s.member != nil {
+				if up <= 0 || round == 0 || round == 1 && s.atPreferred() {
+					continue
+				}
+				up--
+			}
+			idle = append(idle, p.sleep(s))
+			spare--
+		}
+	}
+	if len(idle) > 0 {
+		idle = append(idle, p.renewNext()) // it may have waited for a seat that sleeps now
+	}
+	return idle
+}
+
+// idle reports whether nothing uses s. The caller holds pool.mu.
+func (s *Seat) idle() bool {
+	p := s.pool
+	switch {
+	case s.inUse > 0 || p.queue.bySeat[s.index].n > 0:
+		return false
+	case s.member == nil && p.queue.anySeat > 0:
+		return false
+	case s.member != nil && s.grant <= 0:
+		return false // it has not got its first credits yet
+	}
+	ages := uint32((p.opts.Idle + ageing - 1) / ageing)
+	return s.used == 0 || p.age-s.used > ages
+}
+
+// atPreferred reports whether the connection of s is to the endpoint that the seat prefers. The
+// caller holds pool.mu.
+func (s *Seat) atPreferred() bool {
+	o := &s.pool.opts
+	return !o.returns() || s.endpoint == o.Health.preferred(o.Prefer+s.index)
+}
+
+// arrived notes that the connection of s has got its first credits, which the flows may use. The
+// caller holds pool.mu.
+func (s *Seat) arrived() {
+	if s.pool.opts.Idle > 0 {
+		s.pool.arrivals++
+	}
+}
+
+// lieDown reports whether s sleeps. If so, the goroutine of s ends.
+func (s *Seat) lieDown() bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.asleep {
+		s.running = false
+	}
+	return s.asleep
+}
+
+// rested reports whether the pool has closed the connection that has just ended because nothing used
+// it.
+func (s *Seat) rested() bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	was := s.resting
+	s.resting = false
+	return was
+}
+
+// wanted reports whether s is to make a connection.
+func (s *Seat) wanted() bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return !s.retired && !s.asleep
+}
