@@ -31,8 +31,9 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain [--hex HEX | FILE]",
 		Short: "Explain how the bridge would carry captured Calls over RDMA",
 		Long: `Explain reads RPC messages and prints for each Call what it is, which data may be
-placed directly, how long its Reply can become, and in which form the bridge would
-send it over RDMA, with the arithmetic. For each Reply it prints which Call it
+placed directly, how long its Reply can become, which connection to the upstream it
+would take and why, and in which form the bridge would send it over RDMA, with the
+arithmetic. For each Reply it prints which Call it
 answers and where its data belong. It opens no connection.
 
 FILE is a capture of tcpdump (pcap or pcapng) with RPC over TCP or RPC-over-RDMA on
@@ -65,7 +66,7 @@ read; 2 the command line is wrong.`,
 	cmd.Flags().StringVar(&f.hex, "hex", "", "explain the message in `HEX`; white space and # comments are allowed")
 	cmd.Flags().Var(&f.callInline, "inline-call", "inline threshold of Calls")
 	cmd.Flags().Var(&f.replyInline, "inline-reply", "inline threshold of Replies")
-	cmd.Flags().StringVarP(&f.config, "config", "c", "", "use the thresholds of the first RDMA upstream in `FILE`, and its chunks.io and chunks.reply")
+	cmd.Flags().StringVarP(&f.config, "config", "c", "", "use the thresholds and the pool.mode of the first RDMA upstream in `FILE`, and its chunks.io and chunks.reply")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object a line, one for each message")
 	cmd.Flags().IntVar(&f.max, "max", 0, "stop after so many messages; 0: explain all")
 	return cmd
@@ -106,7 +107,7 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 	}
 	u := &c.Upstreams[i]
 	o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
-	o.Source = fmt.Sprintf("%s, upstream %s", f.config, u.Name)
+	o.Source, o.Mode = fmt.Sprintf("%s, upstream %s", f.config, u.Name), u.Pool.Mode
 	if !cmd.Flags().Changed("inline-call") {
 		f.callInline = sizeFlag(u.Inline.Call)
 	}

@@ -175,3 +175,18 @@ func TestExplainClosedPipe(t *testing.T) {
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// The mode of the pool comes from the configuration.
+func TestExplainMode(t *testing.T) {
+	const call = "000000070000000000000002000186a3000000030000000100000000000000000000000000000000" + "00000004" + "61626364"
+	for mode, want := range map[string]string{"auto": "any connection", "shared": "pool.mode shared", "pinned": "the pinned connection"} {
+		config := writeFile(t, `
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: storage}]
+upstreams: [{name: storage, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {mode: `+mode+`}}]
+admin: {address: 127.0.0.1:0}
+`)
+		if out, _, code := explainArgs(t, nil, "--config", config, "--hex", call); code != exitDone || !strings.Contains(out, want) {
+			t.Errorf("pool.mode %s: exit code %d, no %q in\n%s", mode, code, want, out)
+		}
+	}
+}

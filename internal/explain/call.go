@@ -29,6 +29,9 @@ type callPart struct {
 	// Local is the Reply of the bridge if the bridge does not forward the Call.
 	Local string `json:"local,omitempty"`
 
+	// Choice is nil if the bridge answers the Call or the input has only a part of it.
+	Choice *choice `json:"choice,omitempty"`
+
 	// Analysis and Plan are nil if the bridge answers the Call or the input has only a
 	// part of it. A reverse Call has a Plan only.
 	Analysis *analysis `json:"analysis,omitempty"`
@@ -60,13 +63,13 @@ func (e *explainer) explainCall(m *message, c *capture.Message, b []byte, whole 
 		}
 		m.Call.Reverse = m.conn.calls != c.Stream
 	}
-	e.remember(m, c, k)
-	if !whole {
+	if whole {
+		e.planCall(m.Call, k, len(b), unlimited)
+	} else {
 		m.Call.Length = 0
 		m.note("the input has %d octets of the Call, which is too little to say how it would travel", len(b))
-		return e.show(m)
 	}
-	e.planCall(m.Call, k, len(b), unlimited)
+	e.remember(m, c, k)
 	return e.show(m)
 }
 
@@ -102,12 +105,14 @@ func (e *explainer) planCall(p *callPart, k *knownCall, length int, unlimited ui
 	case h.Program == oncrpc.ProgramCCP:
 		p.Local = "PROG_UNAVAIL: CCP concerns only the connection that its Call arrives on (RFC 5666 Section 6)"
 	case p.Reverse:
+		p.Choice = e.newReverseChoice(h)
 		p.Plan = e.reversePlan(length)
 	default:
 		p.Analysis = e.newAnalysis(h, a)
 		if a.MaxReply < unlimited {
 			p.Analysis.Bound = fmt.Sprintf("the limit of the session; without it %d", unlimited)
 		}
+		p.Choice = e.newChoice(h, a)
 		p.Plan = e.newPlan(h, a, length, k)
 	}
 }

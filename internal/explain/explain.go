@@ -25,6 +25,7 @@ type Options struct {
 	CallInline  int        // inline threshold of Calls
 	ReplyInline int        // inline threshold of Replies
 	Limits      ulb.Limits // bounds of data and of Replies
+	Mode        string     // pool.mode of the upstream; "" stands for auto
 	Source      string     // the file that thresholds and limits come from; "" if there is none
 	Max         int        // stop after so many messages; 0: explain all
 	JSON        bool       // print one JSON object a line instead of text

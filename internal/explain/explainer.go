@@ -17,6 +17,7 @@ type explainer struct {
 	sessions    *nfs.Sessions // NFSv4.1 sessions of all servers in the input
 	callInline  int           // Options.CallInline
 	replyInline int           // Options.ReplyInline
+	mode        string        // Options.Mode, never ""
 	source      string        // Options.Source
 	max         int           // Options.Max
 	print       printer
@@ -30,14 +31,18 @@ type explainer struct {
 
 	connections map[*capture.Conn]*connection
 	calls       map[callKey]*knownCall // the last Call with an XID
+	bound       map[nfs.SessionID]int  // the Reply that bound the back channel of a session
 }
 
 func newExplainer(o Options) *explainer {
 	e := &explainer{
 		registry: ulb.NewRegistry(o.Limits), sessions: nfs.NewSessions(),
 		callInline: o.CallInline, replyInline: o.ReplyInline,
-		source: o.Source, max: o.Max,
-		calls: make(map[callKey]*knownCall),
+		source: o.Source, max: o.Max, mode: o.Mode,
+		calls: make(map[callKey]*knownCall), bound: make(map[nfs.SessionID]int),
+	}
+	if e.mode == "" {
+		e.mode = modeAuto
 	}
 	nfs.Register(e.registry)
 	return e

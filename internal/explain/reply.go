@@ -89,9 +89,7 @@ func (e *explainer) explainReply(m *message, c *capture.Message, b []byte, whole
 		p.Compound = e.newResults(k, &r)
 	}
 	if k != nil && whole {
-		if k.analysis.SessionOps&ulb.CreateSession != 0 {
-			e.sessions.Learn(b, &k.analysis)
-		}
+		e.learn(k, b, e.count+1)
 		if p.Splice == nil && k.call.Reducible() {
 			if s, ok := ulb.Reducible(k.binding, k.call.Procedure, b); ok {
 				p.Item = &item{s.Pos, s.Length}

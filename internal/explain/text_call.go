@@ -34,8 +34,22 @@ func (p *textPrinter) call(c *callPart) {
 	if c.Reverse {
 		p.row("direction", "reverse (RFC 8167): from the server to the client")
 	}
+	if c.Choice != nil {
+		p.choice(c.Choice, c.Reverse)
+	}
 	if c.Plan != nil {
 		p.plan(c.Plan)
+	}
+}
+
+func (p *textPrinter) choice(c *choice, reverse bool) {
+	key := "connection"
+	if reverse {
+		key = "goes to"
+	}
+	p.row(key, "%s", c.Takes)
+	for _, why := range c.Why {
+		p.row("", "  %s", why)
 	}
 }
 
