@@ -9,8 +9,9 @@ FUZZTIME ?= 2s
 CHAOS_TIME ?= 10m
 BENCHTIME ?= 1s
 ROUNDS ?= 9
+SESSIONS ?= 10000
 
-.PHONY: build build-ibverbs test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours install clean
+.PHONY: build build-ibverbs test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours bench-sessions install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
@@ -62,8 +63,12 @@ lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.
 bench-neighbours: ## how much a bad client delays the others: docs/bench.md
 	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./cmd/rdmabridge
 
-bench: ## benchmarks of each layer, then of the whole bridge in one process
+bench-sessions: ## ten thousand NFSv4.2 clients, and 500 that reconnect for ten minutes: docs/bench.md
+	RDMABRIDGE_SESSIONS=$(SESSIONS) $(GO) test -count=1 -timeout 0 -v -run '^TestSessions' ./cmd/rdmabridge
+
+bench: ## benchmarks of each layer, then of the whole bridge in one process, then bench-sessions
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
+	$(MAKE) bench-sessions
 
 bench-peers: build ## the same loads on the bridge, HAProxy, nginx and no proxy: docs/bench-peers.md
 	[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] && command -v haproxy nginx >/dev/null || \

@@ -130,18 +130,21 @@ func (c *stormClient) connection(stop <-chan struct{}) error {
 }
 
 // mostResident returns the most octets of process pid that were resident so far.
-func mostResident(pid int) (int64, error) {
+func mostResident(pid int) (int64, error) { return processMemory(pid, "VmHWM:") }
+
+// processMemory returns a field of /proc/PID/status that is a number of kB, in octets.
+func processMemory(pid int, field string) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmHWM:" {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == field {
 			n, err := strconv.ParseInt(f[1], 10, 64)
 			return n << 10, err
 		}
 	}
-	return 0, errors.New("no VmHWM")
+	return 0, errors.New("no " + field)
 }
 
 // server starts an upstream that answers no Call until gate is closed.
