@@ -136,6 +136,12 @@ func testLabFeatures(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direc
 			}
 		})
 	}
+	t.Run("layouts", func(t *testing.T) {
+		if direct {
+			t.Skip("no bridge that could hide them")
+		}
+		testLayouts(t, g, b, far)
+	})
 }
 
 // testLabCalls runs what concerns single Calls: locks, XIDs, retransmissions, recalls.
