@@ -83,7 +83,7 @@ compiler=$!
 
 # With more guests than this at once on two CPUs, each waits longer than its tests do.
 guests=4
-labs() { git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\)'; }
+labs() { git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\|Sessions\)'; }
 running=() # the process of each guest's test
 for lab in $(labs -v) $(labs -e); do # the shortest last
     while [ "$(jobs -rp | grep -cvx "$compiler")" -ge $guests ]; do wait -n || true; done

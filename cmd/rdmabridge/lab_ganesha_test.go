@@ -18,6 +18,8 @@ import (
 // A ganesha is nfs-ganesha on this host. It serves a directory over TCP. The guest has the
 // same directory as /host/ganesha over 9P.
 type ganesha struct {
+	owner      *testing.T // the process ends with this test, even if another test started it again
+	args       []string   // of ganesha.sh
 	process    *process
 	nfs, mount int
 	dir, log   string
@@ -28,13 +30,18 @@ type ganesha struct {
 // guest would need minutes to create them over 9P.
 const manyNames = 5000
 
+// mayRunGanesha reports whether this host can run ganesha.
+func mayRunGanesha() bool {
+	m, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && bytes.Contains(m, []byte("4294967295"))
+}
+
 func startGanesha(t *testing.T, g *guest) *ganesha {
 	t.Helper()
-	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || !bytes.Contains(m, []byte("4294967295")) {
+	if !mayRunGanesha() {
 		t.Skip("ganesha opens files by their handles, which takes the host's own root")
 	}
-	p, state := freePorts(t, 2), t.TempDir()
-	n := &ganesha{nfs: p[0], mount: p[1], dir: filepath.Join(g.dir, "ganesha"), log: filepath.Join(state, "log")}
+	n := newGanesha(t, g)
 	if err := os.MkdirAll(filepath.Join(n.dir, "names"), 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -44,23 +51,47 @@ func startGanesha(t *testing.T, g *guest) *ganesha {
 			t.Fatal(err)
 		}
 	}
-	n.process = start(t, "../../deploy/lab/ganesha.sh", n.dir, strconv.Itoa(n.nfs), strconv.Itoa(n.mount), state)
+	n.start(t)
+	return n
+}
+
+// newGanesha returns a ganesha that has not started. The further arguments are ganesha.sh's.
+func newGanesha(t *testing.T, g *guest, more ...string) *ganesha {
+	t.Helper()
+	p, state := freePorts(t, 2), t.TempDir()
+	n := &ganesha{
+		owner: t, nfs: p[0], mount: p[1],
+		dir: filepath.Join(g.dir, "ganesha"), log: filepath.Join(state, "log"),
+	}
+	n.args = append([]string{n.dir, strconv.Itoa(n.nfs), strconv.Itoa(n.mount), state}, more...)
+	if err := os.MkdirAll(n.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			text, _ := os.ReadFile(n.log)
 			t.Logf("ganesha's log:\n%s%s", tail(text, 40), n.process.output())
 		}
 	})
+	return n
+}
+
+// start starts a ganesha that does not run, and waits until it serves.
+func (n *ganesha) start(t *testing.T) {
+	t.Helper()
+	n.process = start(n.owner, "../../deploy/lab/ganesha.sh", n.args...)
 	const ready = "NFS SERVER INITIALIZED"
 	waitFor(t, time.Minute, "ganesha", func() bool {
 		if !n.process.alive() {
 			t.Fatalf("ganesha ended:\n%s", n.process.output())
 		}
 		text, _ := os.ReadFile(n.log)
-		n.read = bytes.Index(text, []byte(ready)) + len(ready)
-		return n.read > len(ready)
+		i := bytes.Index(text[n.read:], []byte(ready))
+		if i >= 0 {
+			n.read += i + len(ready)
+		}
+		return i >= 0
 	})
-	return n
 }
 
 // complaint matches a warning or an error in the log of ganesha.

@@ -123,6 +123,28 @@ func freePorts(t *testing.T, n int) []int {
 	return ports
 }
 
+// cutPorts drops every packet from and to these TCP ports of the lab's network at its receiver, so that
+// its sender gets no error, until heal is called.
+func cutPorts(t *testing.T, ports ...int) (heal func()) {
+	t.Helper()
+	// Otherwise policies that drop received packets do not apply to loopback.
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/disable_policy", []byte("0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	policies := func(act string, words ...string) {
+		for _, port := range ports {
+			for _, side := range []string{"sport", "dport"} {
+				run(t, 10*time.Second, "ip", append([]string{
+					"xfrm", "policy", act, "dir", "in",
+					"src", "127.0.0.1/32", "dst", "127.0.0.1/32", "proto", "tcp", side, strconv.Itoa(port),
+				}, words...)...)
+			}
+		}
+	}
+	policies("add", "action", "block")
+	return func() { policies("delete") }
+}
+
 // notRead returns how many octets the process that listens on a TCP port of the lab's
 // network has not read from its connections.
 func notRead(t *testing.T, port int) (n int64) {
@@ -132,21 +154,27 @@ func notRead(t *testing.T, port int) (n int64) {
 	if err := errors.Join(err, err6); err != nil {
 		t.Fatal(err)
 	}
-	const established = "01"
-	for line := range strings.Lines(string(text) + string(six)) {
-		// Slot, local address, remote address, state, and the queues, out and in.
-		f := strings.Fields(line)
-		_, queued, found := strings.Cut(f[4], ":")
-		if !found || f[3] != established || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
-			continue
-		}
+	for _, f := range established(append(text, six...), port) {
+		_, queued, _ := strings.Cut(f[4], ":")
 		octets, err := strconv.ParseInt(queued, 16, 64)
 		if err != nil {
-			t.Fatalf("%q: %v", line, err)
+			t.Fatalf("%q: %v", f, err)
 		}
 		n += octets
 	}
 	return n
+}
+
+// established returns the fields of those lines of /proc/net/tcp that are established connections to a
+// local port: slot, local address, remote address, state, the queues, out and in, and so on.
+func established(text []byte, port int) (lines [][]string) {
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) > 4 && f[3] == "01" && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			lines = append(lines, f)
+		}
+	}
+	return lines
 }
 
 func head(b []byte, lines int) []byte {

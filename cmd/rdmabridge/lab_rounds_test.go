@@ -165,10 +165,6 @@ func (r *rounds) start(t *testing.T) {
 		start(t, "tcpdump", "-i", "lo", "-s", "512", "-B", "65536", "-U", "-w", file, "tcp")
 	}
 	r.bridge.start(t)
-	// Otherwise policies that drop received packets do not apply to loopback.
-	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/disable_policy", []byte("0\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	r.load = startLoad(t, r.client, r.bridge, max(r.stopped, r.cut[1], 2*bootTime)+roundsWait+roundsReturn+roundsGrace)
 }
 
@@ -210,24 +206,12 @@ func (r *rounds) stopServer(t *testing.T) (o outage) {
 	return o
 }
 
-// cutNetwork drops every packet between bridge and server at its receiver, so that its sender
-// gets no error.
 func (r *rounds) cutNetwork(t *testing.T) (o outage) {
-	policies := func(act string, words ...string) {
-		for _, port := range []int{r.server.rdma, r.server.nfs, r.server.mount, r.server.lockd} {
-			for _, side := range []string{"sport", "dport"} {
-				run(t, 10*time.Second, "ip", append([]string{
-					"xfrm", "policy", act, "dir", "in",
-					"src", "127.0.0.1/32", "dst", "127.0.0.1/32", "proto", "tcp", side, strconv.Itoa(port),
-				}, words...)...)
-			}
-		}
-	}
 	o.broken = time.Now()
-	policies("add", "action", "block")
+	heal := cutPorts(t, r.server.rdma, r.server.nfs, r.server.mount, r.server.lockd)
 	time.Sleep(r.between(r.cut[0], r.cut[1]))
 	o.healed = time.Now()
-	policies("delete")
+	heal()
 	return o
 }
 

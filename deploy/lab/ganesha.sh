@@ -1,18 +1,23 @@
 #!/bin/bash
-# ganesha.sh DIR NFSPORT MOUNTPORT STATE runs nfs-ganesha in the foreground, as root, for NFSv3
+# ganesha.sh DIR NFSPORT MOUNTPORT STATE [LEASE] runs nfs-ganesha in the foreground, as root, for NFSv3
 # to NFSv4.2 over TCP. It listens on every address, because on a host that has only a loopback
 # interface it would not find even 127.0.0.1. It exports DIR, and keeps its log, STATE/log, and
 # all its other files in the directory STATE. NFSv3 clients mount DIR, NFSv4 clients mount /.
 # Kill it by its pid.
 #
+# With LEASE, a number of seconds, clients of NFSv4 reclaim their state after a restart, for 10 s. Without
+# it there is no grace period.
+#
 # ganesha does not start without an rpcbind at which it can register its ports, and another
 # process may use port 111. So this script starts an rpcbind that listens only on a Unix socket,
 # in a /run of its own.
 set -euo pipefail
-if [ "${5:-}" != unshared ]; then
-    exec unshare -m "$0" "$@" unshared
+if [ -z "${GANESHA_UNSHARED:-}" ]; then
+    GANESHA_UNSHARED=1 exec unshare -m "$0" "$@"
 fi
-dir=$1 nfs=$2 mount=$3 state=$4
+dir=$1 nfs=$2 mount=$3 state=$4 lease=${5:-}
+grace='Graceless = true;'
+[ -z "$lease" ] || grace="Lease_Lifetime = $lease; Grace_Period = 10;"
 mkdir -p "$state/recovery"
 cat > "$state/ganesha.conf" << EOF
 NFS_CORE_PARAM {
@@ -20,7 +25,7 @@ NFS_CORE_PARAM {
     NFS_Protocols = 3, 4; Enable_UDP = false; Enable_NLM = false; Enable_RQUOTA = false;
     RPC_Idle_Timeout_S = 3600; # the default is 300
 }
-NFSV4 { Graceless = true; Only_Numeric_Owners = true; RecoveryRoot = $state/recovery; }
+NFSV4 { $grace Only_Numeric_Owners = true; RecoveryRoot = $state/recovery; }
 NFS_KRB5 { Active_krb5 = false; }
 EXPORT {
     Export_Id = 1; Path = $dir; Pseudo = /;
@@ -34,7 +39,9 @@ EOF
 mount -t tmpfs tmpfs /run
 grep ^local /etc/netconfig > /run/netconfig
 mount --bind /run/netconfig /etc/netconfig
-setpriv --pdeathsig KILL rpcbind -f &
+rpcbind -f &
+# Ends rpcbind when ganesha has ended. setpriv --pdeathsig would not: rpcbind changes its user.
+(tail --pid=$$ -f /dev/null && kill $!) > /dev/null 2>&1 &
 while [ ! -S /run/rpcbind.sock ]; do sleep 0.05; done
 umount /etc/netconfig # ganesha needs the original
 exec ganesha.nfsd -F -f "$state/ganesha.conf" -L "$state/log" -p /run/ganesha.pid

@@ -1,15 +1,19 @@
 #!/bin/sh
 # krb5.sh start|stop runs a Kerberos realm, LAB, in the guest, with the daemons that NFS needs.
+# krb5.sh client, which client.sh runs in client machine c3 after start, gives that machine a KDC at
+# its 127.0.0.1 and the client's daemons, so that it mounts with Kerberos while others do not.
 #
 # The client mounts the bridge, so it asks the KDC for a ticket for the bridge's name, and the
 # server behind the bridge must have that name's key. Here one keytab has the client's key,
-# host/guest.lab, and the server's, nfs/bridge.lab; /etc/hosts has bridge.lab as 10.0.2.2.
+# host/guest.lab, that of c3, host/c3.lab, and the server's, nfs/bridge.lab; /etc/hosts has bridge.lab
+# as 10.0.2.2.
 #
-# The map of rpc.svcgssd makes the client's root the server's root. The passwords of alice and bob
+# The map of rpc.svcgssd makes the root of guest and c3 the server's root. The passwords of alice and bob
 # are their names. stop ends rpc.gssd, so that later NFSv4 mounts with sec=sys do not use Kerberos
 # for their clientid; the server's daemons keep running.
 set -e
 dir=/var/lib/krb5kdc
+keys='host/guest.lab host/c3.lab nfs/bridge.lab'
 
 configure() {
     cat > /etc/krb5.conf << EOF
@@ -51,7 +55,20 @@ Method = nsswitch
 GSS-Methods = static,nsswitch
 [Static]
 host/guest.lab@LAB = root
+host/c3.lab@LAB = root
 EOF
+    echo '10.0.2.23 c3.lab c3' >> /etc/hosts
+}
+
+# wait_for_gssd waits until process $1 has opened the pipe that belongs to no client. The kernel knows
+# then that it runs.
+wait_for_gssd() {
+    for i in $(seq 50); do
+        ls -l "/proc/$1/fd" | grep -q /gssd/clntXX/gssd && return 0
+        sleep 0.1
+    done
+    echo "rpc.gssd does not listen"
+    return 1
 }
 
 case $1 in
@@ -60,9 +77,9 @@ start)
         configure
         for m in auth_rpcgss rpcsec_gss_krb5 cts; do modprobe $m; done
         kdb5_util create -s -r LAB -P lab > /dev/null
-        for p in host/guest.lab nfs/bridge.lab; do echo "addprinc -randkey $p"; done > /tmp/kadmin
+        for p in $keys; do echo "addprinc -randkey $p"; done > /tmp/kadmin
         for p in alice bob; do echo "addprinc -pw $p $p"; done >> /tmp/kadmin
-        for p in host/guest.lab nfs/bridge.lab; do echo "ktadd -k /etc/krb5.keytab $p"; done >> /tmp/kadmin
+        for p in $keys; do echo "ktadd -k /etc/krb5.keytab $p"; done >> /tmp/kadmin
         kadmin.local < /tmp/kadmin > /tmp/kadmin.out 2>&1 || { cat /tmp/kadmin.out; exit 1; }
         krb5kdc
         mkdir -p /var/lib/nfs/rpc_pipefs
@@ -71,17 +88,18 @@ start)
         rpc.svcgssd
     fi
     rpc.gssd
-    # Once rpc.gssd has opened the pipe that belongs to no client, the kernel knows that it runs.
-    for i in $(seq 50); do
-        ls -l /proc/$(pidof rpc.gssd)/fd | grep -q /gssd/clntXX/gssd && exit 0
-        sleep 0.1
-    done
-    echo "rpc.gssd does not listen"
-    exit 1
+    wait_for_gssd "$(pidof rpc.gssd)"
+    ;;
+client)
+    mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
+    krb5kdc
+    rpc.idmapd -C
+    rpc.gssd -f > /dev/null 2>&1 &
+    wait_for_gssd $!
     ;;
 stop) kill "$(pidof rpc.gssd)" ;;
 *)
-    echo "usage: krb5.sh start|stop" >&2
+    echo "usage: krb5.sh start|stop|client" >&2
     exit 2
     ;;
 esac

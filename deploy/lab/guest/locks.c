@@ -6,6 +6,9 @@
  * process of the same client, may wait until the client asks again after 30 s.
  * locks -h FILE holds a lock until standard input ends, and writes each line of it to FILE.
  * locks -t FILE tests whether that lock is free: the status is 0, or 3 if another process holds it.
+ * locks -c UNTIL FILE... has a process for each FILE, all of them the same file, add to the number in it
+ * under a lock until the file UNTIL exists. It prints the position of FILE among the arguments at each
+ * addition, and in the end compares the number with the additions.
  *
  * FILE is a file in the mount, and OTHERFILE is the same file as another party sees it: the
  * server's own processes, or another client. The client's kernel resolves conflicts between
@@ -208,6 +211,69 @@ static void contend(const char *const path[2], int (*lock)(int), int rounds)
 }
 
 /*
+ * Adds to the number in path under a lock until the file until exists, and counts the additions.
+ * A lock that the server has lost, or has given to two, makes an addition fail or disappear.
+ */
+static void add_until(const char *until, const char *path, int which, long *added)
+{
+	int fd = opened(path), e;
+	char text[32];
+
+	for (; access(until, F_OK); usleep(200000)) {
+		alarm(240); /* a lock that is never granted must be a failure, and not a hang */
+		while ((e = try(fd, F_SETLK, F_WRLCK, 0, 8)) == EAGAIN || e == EACCES)
+			usleep(100000);
+		if (e)
+			errx(1, "locking %s: %s", path, strerror(e));
+		if (pread(fd, text, 8, 0) != 8)
+			err(1, "reading %s", path);
+		text[8] = 0;
+		snprintf(text, sizeof text, "%07ld", atol(text) + 1);
+		if (pwrite(fd, text, 8, 0) != 8)
+			err(1, "writing %s", path);
+		if ((e = try(fd, F_SETLK, F_UNLCK, 0, 8)))
+			errx(1, "unlocking %s: %s", path, strerror(e));
+		++*added;
+		dprintf(1, "%d\n", which);
+	}
+	if (close(fd))
+		err(1, "closing %s", path);
+}
+
+static int contend_until(const char *until, char *const path[], int n)
+{
+	int fd = opened(path[0]), status, bad = 0;
+	char text[16] = "0000000";
+	long sum = 0;
+	long *added = mmap(NULL, n * sizeof *added, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (added == MAP_FAILED)
+		err(1, "mmap");
+	if (pwrite(fd, text, 8, 0) != 8 || fsync(fd))
+		err(1, "%s", path[0]);
+	for (int i = 0; i < n; i++) {
+		pid_t pid = fork();
+		if (pid < 0)
+			err(1, "fork");
+		if (pid == 0) {
+			add_until(until, path[i], i + 1, &added[i]);
+			_exit(0);
+		}
+	}
+	for (int i = 0; i < n; i++)
+		if (wait(&status) < 0 || status != 0)
+			bad = 1;
+	if (bad)
+		errx(1, "a contender failed");
+	for (int i = 0; i < n; i++)
+		sum += added[i];
+	if (try(fd, F_SETLKW, F_RDLCK, 0, 8) || pread(fd, text, 8, 0) != 8)
+		err(1, "%s", path[0]);
+	want("additions under the lock", atoi(text), sum);
+	return close(fd) ? 1 : 0;
+}
+
+/*
  * A process that waits for a lock gets it soon after it became free. With NFSv4.0 the client asks
  * again after 1 s, 2 s and so on; with later versions the server's notice wakes it, and without
  * the notice it would ask after 30 s. limit is in ms.
@@ -277,6 +343,8 @@ int main(int argc, char **argv)
 		return keep(argv[2]);
 	if (argc == 3 && strcmp(argv[1], "-t") == 0)
 		return can_have(argv[2]);
+	if (argc > 3 && strcmp(argv[1], "-c") == 0)
+		return contend_until(argv[2], argv + 3, argc - 3);
 
 	int deaf = argc == 4 && strcmp(argv[1], "-3") == 0;
 	int two = deaf || (argc == 4 && strcmp(argv[1], "-2") == 0);
