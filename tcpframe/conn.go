@@ -76,6 +76,7 @@ type Conn struct {
 	pauses   int    // calls of Pause without their Resume
 	awaits   bool   // AwaitInput was called, and Input was not yet
 	why      pauseReason
+	timed    bool   // in loop.timed
 	memWant  int    // octets that Memory.Wait was called for
 	memFunc  func() // posts memoryTask; made at first use
 	memSince int64  // time since which Lease has failed; 0 if it has not
@@ -158,6 +159,7 @@ func (s *connStream) Attached(loop.Socket) {
 	c.counters.accepted.Inc()
 	c.counters.conns.Add(1)
 	c.handler.Opened(c)
+	c.watch()
 }
 
 func (s *connStream) Received(b []byte) { (*Conn)(s).received(b) }
@@ -183,6 +185,7 @@ func (s *connStream) Flush() {
 func (c *Conn) settle() {
 	paused := c.state == open && c.paused()
 	c.sock.setPaused(paused || c.awaits && c.state == open || c.state == draining)
+	c.watch()
 	if paused != c.sawPaused {
 		c.notePaused(paused)
 	}

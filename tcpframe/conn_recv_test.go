@@ -279,7 +279,7 @@ func TestStallCheck(t *testing.T) {
 		return c, func(d time.Duration) connState {
 			now += int64(d)
 			c.Loop().clock = now
-			(*connStream)(c).sweep(now)
+			c.sweep(now)
 			return c.state
 		}
 	}
@@ -343,7 +343,7 @@ func TestPace(t *testing.T) {
 		for range d / time.Second {
 			now += int64(time.Second)
 			c.Loop().clock = now
-			(*connStream)(c).sweep(now)
+			c.sweep(now)
 		}
 		return c.state
 	}

@@ -27,9 +27,36 @@ type stallCheck struct {
 	records uint64
 }
 
-// sweep checks the timeouts at time now, once per tick.
-func (s *connStream) sweep(now int64) {
-	c, o := (*Conn)(s), s.opts
+// watch makes the loop look at the timeouts of the connection as long as one can pass. Most of
+// thousands of connections have none: nothing of a record has arrived, and nothing is queued.
+func (c *Conn) watch() {
+	if !c.timed && c.mayPass() {
+		c.timed = true
+		l := c.Loop()
+		l.timed = append(l.timed, c)
+	}
+}
+
+// mayPass reports whether a timeout can pass.
+func (c *Conn) mayPass() bool {
+	switch c.state {
+	case open:
+		return c.head != nil || c.split.begun() || c.why&whyMemory != 0 || c.opts.SilentTimeout > 0 || c.opts.IdleTimeout > 0
+	case draining, lingering:
+		return true
+	}
+	return false
+}
+
+// sweep checks the timeouts at time now, once per tick while the connection is watched. It reports
+// whether that is still necessary.
+func (c *Conn) sweep(now int64) bool {
+	c.checkTimeouts(now)
+	return c.mayPass()
+}
+
+func (c *Conn) checkTimeouts(now int64) {
+	o := c.opts
 	if c.state == draining || c.state == lingering {
 		if now > c.due {
 			c.endSocket()

@@ -56,6 +56,7 @@ type Loop struct {
 	sweeps   uint64 // number of sweeps, from 1
 	busy     int    // sockets that have received octets since the last sweep
 	sockets  socketList
+	timed    []*Conn           // the connections that sweep looks at
 	waiting  map[int32]*socket // sockets that the nested epoll instance watches, by descriptor
 	iov      []iovec           // for one writev
 	linear   []byte            // short parts that gather joins, for one writev
@@ -295,17 +296,20 @@ func (l *Loop) closeAll() {
 	l.closing = l.closing[:0]
 }
 
-// A sweeper is a Stream with timeouts.
-type sweeper interface{ sweep(now int64) }
-
-// sweep checks the timeouts of every connection, once per tick.
+// sweep checks the timeouts of the connections that have any, once per tick.
 func (l *Loop) sweep(now int64) {
 	l.apportion()
-	for s := l.sockets.head; s != nil; s = s.next {
-		if sw, ok := s.stream.(sweeper); ok && !s.closing {
-			sw.sweep(now)
+	kept := l.timed[:0]
+	for _, c := range l.timed {
+		if c.timed = !c.sock.closing && c.sweep(now); c.timed {
+			kept = append(kept, c)
 		}
 	}
+	clear(l.timed[len(kept):])
+	if cap(l.timed) > maxBatch && len(kept) < maxBatch/4 {
+		kept = append(make([]*Conn, 0, maxBatch/2), kept...) // a burst made it long
+	}
+	l.timed = kept
 }
 
 // stop closes every socket with loop.ErrStopped.
