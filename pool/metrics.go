@@ -62,6 +62,7 @@ func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
 	}
 	sum("upstream_credits_granted", "Credits that the upstream has granted on its usable connections.", func(s *Seat) int { return s.grant })
 	reg.GaugeFunc("upstream_stuck_calls", "Calls that the upstream has not answered for a second or two.", func() float64 { return float64(m.stuck()) }, "upstream", upstream)
+	reg.GaugeFunc("upstream_asleep_connections", "Connections that the upstream may have and that no Call needs: they are made when one does.", func() float64 { return float64(m.asleep()) }, "upstream", upstream)
 	sum("upstream_credits_in_use", "Calls outstanding on the usable connections to the upstream.", func(s *Seat) int { return s.inUse })
 }
 
@@ -91,6 +92,12 @@ func (m *Metrics) sum(of func(*Seat) int) (n int) {
 			}
 		}
 	})
+	return n
+}
+
+// asleep is how many seats sleep.
+func (m *Metrics) asleep() (n int) {
+	m.each(func(p *Pool) { n += p.asleep })
 	return n
 }
 

@@ -18,8 +18,9 @@ import (
 //     ones;
 //   - a sticky flow has to use this seat.
 //
-// Except for sticky flows, it wakes the next seat only when the one before has credits, unless no
-// connection is usable. When a connection gets its first credits, each flow chooses its seat again, or
+// Except for sticky flows, it wakes the next seat only when the one before has credits. While no
+// connection is usable, it also does so when more Calls wait than the seats that are awake should have,
+// or when these seats have tried for long. When a connection gets its first credits, each flow chooses its seat again, or
 // the flows that are there would stay where they are.
 //
 // Time is counted in ages (Pool.age), so that a Call does not read the clock.
@@ -136,7 +137,8 @@ func (s *Seat) crowded() bool {
 // credits. used is for wake. The caller holds p.mu.
 func (p *Pool) relieve(here int, used uint32) {
 	var next *Seat
-	usable, coming := false, false
+	var since time.Time // when the last seat that has no credits yet began
+	usable, coming := false, 0
 	for _, s := range p.seats {
 		switch {
 		case s.asleep:
@@ -146,10 +148,15 @@ func (p *Pool) relieve(here int, used uint32) {
 		case s.member != nil && s.grant > 0:
 			usable = true
 		default:
-			coming = true
+			coming++
+			if s.since.After(since) {
+				since = s.since
+			}
 		}
 	}
-	if next != nil && !p.closed && !(usable && (coming || p.held)) {
+	switch {
+	case next == nil || p.closed:
+	case coming == 0 && !(usable && p.held), !usable && (p.queue.n > coming*fewCalls || time.Since(since) > ageing):
 		p.wake(next, used)
 	}
 }

@@ -105,15 +105,22 @@ func TestSleep(t *testing.T) {
 }
 
 // TestSleepOneAtATime: a second seat is not woken while the first that was woken dials, unless there
-// is no connection.
+// is no connection for many Calls, or for long.
 func TestSleepOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &blockingDialer{admit: make(chan struct{})}
 		p := startPool(t, Options{Connections: 4, Idle: time.Minute}, d, &owner{})
 		var f Flow
+		for range fewCalls {
+			submit(t, p, &f, 100, 0)
+		}
+		wantAwake(t, p, "without a connection", 0)
 		submit(t, p, &f, 100, 0)
-		submit(t, p, &f, 100, 0)
-		wantAwake(t, p, "without a connection", 0, 1, 2)
+		wantAwake(t, p, "with many Calls and no connection", 0, 1)
+		time.Sleep(ageing / 2)
+		wantAwake(t, p, "soon after that", 0, 1)
+		time.Sleep(2 * ageing)
+		wantAwake(t, p, "without a connection for long", 0, 1, 2)
 		d.admit <- struct{}{}
 		synctest.Wait()
 		for range 20 {
@@ -185,12 +192,15 @@ func TestNeed(t *testing.T) {
 		d := &fakeDialer{grant: 8}
 		p := idlePool(t, Options{Connections: 4, Idle: time.Minute}, d, &owner{})
 		p.Need(0)
+		if st := p.Stats(); st.Sleeps() {
+			t.Error("a pool sleeps before Start")
+		}
 		p.Start()
 		defer p.Close()
 		time.Sleep(time.Hour)
 		wantAwake(t, p, "nothing is needed")
-		if st := p.Stats(); d.dialled() != 0 || !st.DownSince.IsZero() {
-			t.Errorf("%d dials; down since %v", d.dialled(), st.DownSince)
+		if st := p.Stats(); d.dialled() != 0 || !st.DownSince.IsZero() || !st.Sleeps() {
+			t.Errorf("%d dials; down since %v, sleeps %v", d.dialled(), st.DownSince, st.Sleeps())
 		}
 		p.Need(3)
 		wantAwake(t, p, "three", 0, 1, 2)
@@ -366,7 +376,7 @@ func TestSleepUnreachable(t *testing.T) {
 		for range 4 {
 			submit(t, p, &Flow{}, 100, 0)
 		}
-		wantAwake(t, p, "Calls wait", 0, 1, 2, 3)
+		wantAwake(t, p, "Calls wait", 0)
 		time.Sleep(29 * time.Second)
 		wantAwake(t, p, "Calls wait for long", 0, 1, 2, 3)
 		time.Sleep(10 * time.Second)
