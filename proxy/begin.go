@@ -58,7 +58,7 @@ func (f *front) begin(c *call) bool {
 	if a.LayoutTypes && u.settings().HideLayouts {
 		nfs.HideLayoutTypes(h, a)
 	}
-	c.entry.Cost = u.cost(len(c.message.octets), a)
+	c.entry.Cost, c.entry.Aside = u.cost(len(c.message.octets), a), h.Procedure == 0
 	g.charge(c)
 	c.assignXID(q)
 	if !c.signed && a.Class != ulb.ReadOnly {

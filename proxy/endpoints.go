@@ -30,12 +30,6 @@ import (
 // Every attempt to connect to a name looks the name up and tries all its addresses, beginning
 // with the one that worked last.
 
-// These bound the attempts to connect of the whole process.
-const (
-	maxDials       = 64
-	dialsPerSecond = 200
-)
-
 // partitioned reports whether each client belongs to one endpoint.
 func (o *UpstreamOptions) partitioned() bool { return !o.Failover && len(o.Endpoints) > 1 }
 
@@ -118,14 +112,6 @@ func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
 	return u.pools[endpointFor(addr, len(u.pools))]
 }
 
-// usable is how many shared connections are up.
-func (u *upstream) usable() (n int) {
-	for _, p := range u.pools {
-		n += p.Stats().Usable
-	}
-	return n
-}
-
 // stats adds up the statistics of all pools.
 func (u *upstream) stats() pool.Stats {
 	st := u.pools[0].Stats()
@@ -133,6 +119,7 @@ func (u *upstream) stats() pool.Stats {
 		o := p.Stats()
 		st.Connections = append(st.Connections, o.Connections...)
 		st.Usable += o.Usable
+		st.Asleep += o.Asleep
 		st.Granted += o.Granted
 		st.Outstanding += o.Outstanding
 		st.Queued += o.Queued

@@ -82,8 +82,8 @@ type UpstreamOptions struct {
 	Priority  bool            // with Failover: an endpoint is used only while those before it fail
 
 	Connections             int  // shared connections
-	Mode                    Mode // which clients have pinned connections
-	Pinned                  int  // the most pinned connections; with RDMA the memory for Replies is a second bound
+	Mode                    Mode // which connections carry the Calls of a client
+	Pinned                  int  // the most pinned connections; with RDMA the memory for Replies is a second bound; only ModePinned needs it
 	PinnedCalls             int  // the most Calls outstanding on all pinned connections; 0: as many as the shared ones have credits, while several hosts have Calls
 	Credits                 int  // asked for on each connection
 	Share                   int  // the most percent of the credits of shared connections that one client has while others want some; 100 for all
@@ -95,13 +95,20 @@ type UpstreamOptions struct {
 
 	Source Source // TCP only
 
+	// Idle is how long a shared connection may carry no Call before it is closed; one to each
+	// endpoint that has clients of its own stays. 0: all are made at the start and kept.
+	Idle time.Duration
+
 	// SilentTimeout is how long the TCP of the server's host may acknowledge neither octets
 	// nor keepalive probes before the connection is replaced; negative: for ever. TCP only:
 	// providers of RDMA have a timeout of their own.
 	SilentTimeout time.Duration
-	// ProbeInterval is how long a connection may be silent before it is probed with a NULL
-	// Call; negative: for ever.
+	// ProbeInterval is how long a connection with Calls may be silent before it is probed with a
+	// NULL Call; negative: for ever, with or without Calls.
 	ProbeInterval time.Duration
+	// ProbeIdle is how long a connection without Calls may be silent before it is probed; 0: as
+	// long as one with Calls.
+	ProbeIdle time.Duration
 
 	CallTimeout      time.Duration // how long a Call may be unanswered before its connection is replaced
 	ConnectTimeout   time.Duration
@@ -120,9 +127,11 @@ func (o *UpstreamOptions) check() error {
 	c.that(o.Share <= 100, "has a Share above 100 percent")
 	c.positive("SlowStart", int64(o.SlowStart))
 	c.positive("GSSWindow", int64(o.GSSWindow))
-	if o.Mode != ModeShared {
+	if o.Mode == ModePinned {
 		c.positive("Pinned", int64(o.Pinned))
 	}
+	c.that(o.Idle >= 0, "has a negative Idle")
+	c.that(o.ProbeIdle >= 0, "has a negative ProbeIdle")
 	c.positive("CallTimeout", int64(o.CallTimeout))
 	c.positive("ConnectTimeout", int64(o.ConnectTimeout))
 	c.positive("UnavailableAfter", int64(o.UnavailableAfter))
@@ -137,6 +146,20 @@ func (o *UpstreamOptions) check() error {
 		c.positive("ReplyInline", int64(o.ReplyInline))
 	}
 	return c.err
+}
+
+// defaultPinned is how many pinned connections there may be where Pinned does not say it.
+const defaultPinned = 256
+
+// mostPinned is how many pinned connections there may be.
+func (o *UpstreamOptions) mostPinned() int {
+	switch {
+	case o.Mode == ModeShared:
+		return 0
+	case o.Pinned > 0:
+		return o.Pinned
+	}
+	return defaultPinned
 }
 
 // pinnedCalls returns how many Calls may be outstanding on all pinned connections, and whether that

@@ -21,7 +21,7 @@ func TestOptionsHaveNoDefaults(t *testing.T) {
 			t.Errorf("an RDMA listener without %s: %v", want, err)
 		}
 	}
-	u := UpstreamOptions{Name: "storage", RDMA: true}
+	u := UpstreamOptions{Name: "storage", RDMA: true, Mode: ModePinned}
 	for _, want := range []string{
 		"has no endpoint", "has no provider", "Connections", "Credits", "Share", "SlowStart", "GSSWindow", "Pinned", "CallInline", "ReplyInline",
 		"SilentTimeout", "ProbeInterval", "CallTimeout", "ConnectTimeout", "UnavailableAfter", "BackoffMin", "BackoffMax",

@@ -48,6 +48,8 @@ const (
 	ModeAuto   Mode = iota // connections that speak NFSv4.1 or later
 	ModeShared             // none
 	ModePinned             // all
+	// ModeSessions keeps each client connection on one shared connection.
+	ModeSessions
 )
 
 const (
@@ -89,7 +91,7 @@ type pins struct {
 func (ps *pins) share(octets int64, o *UpstreamOptions) {
 	// A lease may be twice as long as what it is for.
 	each := pinnedReceives*max(leastReceive, o.ReplyInline) + 2*headerLen*(o.Credits+2*pinnedReverse)
-	ps.most.Store(max(1, min(int64(o.Pinned), octets/int64(each))))
+	ps.most.Store(max(1, min(int64(o.mostPinned()), octets/int64(each))))
 }
 
 // count is how many there are.

@@ -25,10 +25,11 @@ import (
 //
 // The server is there and answers nothing, because it is stopped or waits for a disk. Another
 // connection would wait for the same disk, so the proxy makes none until a Call is past its
-// deadline. When a connection has been silent for a while, the proxy sends a NULL Call, which
-// every program has. As long as the server does not answer that either, the connection counts
-// as stalled. The NULL Call also watches connections without Calls, and with providers that
-// have no keepalive it finds hosts that are gone.
+// deadline. When a connection with Calls has been silent for a while, the proxy sends a NULL Call,
+// which every program has. As long as the server does not answer that either, the connection counts
+// as stalled. A connection without Calls is probed, too, but seldom (UpstreamOptions.ProbeIdle), so
+// that thousands of them cost nothing. With providers that have no keepalive this finds hosts that
+// are gone. The transports with keepalive do not need it.
 //
 // The server answers other Calls and not this one: it has dropped the Call, and with it a
 // credit for as long as the connection lives. At the Call's deadline another connection
@@ -45,6 +46,8 @@ type probed interface {
 	ask(p *probe) error
 	// unheard is how long the connection has been silent.
 	unheard() time.Duration
+	// waits reports whether a Call is outstanding.
+	waits() bool
 }
 
 // A probe watches one connection, with NULL Calls when it is silent. It belongs to the
@@ -59,10 +62,12 @@ type probe struct {
 	call    rdmaside.Call
 	msg     *regmem.Lease // holds the NULL Call while it is outstanding
 	sentAt  time.Time
-	out     bool // a NULL Call is outstanding
-	over    bool // the connection has ended
-	stalled bool // the connection is counted as stalled
-	priming bool // the NULL Call primes the connection, and has no credit of the pool
+	out     bool      // a NULL Call is outstanding
+	over    bool      // the connection has ended
+	stalled bool      // the connection is counted as stalled
+	priming bool      // the NULL Call primes the connection, and has no credit of the pool
+	dozing  bool      // no Call was outstanding at the last look, and the next look may be far off: see busy
+	woken   time.Time // when busy ended that
 	timer   *time.Timer
 }
 
@@ -127,27 +132,47 @@ func (t *probeTask) Run() {
 	if p.over {
 		return
 	}
-	every := p.u.settings().ProbeInterval
+	o := p.u.settings()
+	every := o.ProbeInterval
 	if every <= 0 {
 		return // switched off by a reload
 	}
-	silent := p.m.unheard()
+	silent, after := p.m.unheard(), every
+	if p.dozing = !p.out && !p.m.waits(); p.dozing {
+		after = max(every, o.ProbeIdle)
+	} else if !p.woken.IsZero() {
+		silent = min(silent, time.Since(p.woken)) // the server need not have said anything before
+	}
 	next := every
 	switch {
-	case silent < every:
-		p.stall(false)
-		next = every - silent
+	case silent < after:
+		p.stall(p.stalled && silent >= every)
+		next = after - silent
 	case p.out, !p.send() && silent >= 2*every && p.seat.Spent(p.m):
 		// The server answers neither the NULL Call nor, when no credit is left to send one,
 		// any of the Calls.
 		p.stall(true)
 	}
+	p.lookIn(next)
+}
+
+// lookIn sets the timer for the next look.
+func (p *probe) lookIn(next time.Duration) {
 	// A millisecond more, because the timer may fire just before the connection counts as
 	// silent.
 	if next += time.Millisecond; p.timer == nil {
-		p.timer = time.AfterFunc(next, func() { p.loop.Post(t) })
+		p.timer = time.AfterFunc(next, func() { p.loop.Post((*probeTask)(p)) })
 	} else {
 		p.timer.Reset(next)
+	}
+}
+
+// busy notes that a Call is sent on a connection that had none at the last look: the next look is due
+// soon. The caller has found that p.dozing is set.
+func (p *probe) busy() {
+	p.dozing, p.woken = false, time.Now()
+	if every := p.u.settings().ProbeInterval; every > 0 && !p.over {
+		p.lookIn(every)
 	}
 }
 

@@ -121,7 +121,7 @@ func New(o Options) (*Proxy, error) {
 		xids:      newXIDSpace(newIdentity(o.Identity)),
 		flights:   newFlights(),
 		hosts:     newHosts(),
-		dials:     pool.NewLimiter(maxDials, dialsPerSecond),
+		dials:     pool.NewLimiter(leastDials, leastDialsPerSecond),
 		quit:      make(chan struct{}),
 		retired:   make(map[*upstream]struct{}),
 		upstreams: make(map[string]*upstream, len(o.Upstreams)),
@@ -192,6 +192,7 @@ func (p *Proxy) addUpstreams(all []UpstreamOptions) error {
 		u.describe()
 	}
 	p.sharePins()
+	p.limitDials()
 	return errors.Join(errs...)
 }
 
@@ -222,7 +223,7 @@ func (p *Proxy) sharePins() {
 		case u.isRDMA:
 			us = append(us, u)
 		default:
-			u.pins.most.Store(int64(u.settings().Pinned)) // an idle TCP connection takes no memory
+			u.pins.most.Store(int64(u.settings().mostPinned())) // an idle TCP connection takes no memory
 		}
 	}
 	for _, u := range us {
@@ -262,7 +263,7 @@ func (p *Proxy) Addr(name string) string {
 }
 
 // Ready is nil when every upstream that a listener needs has a usable
-// connection and the Proxy is not draining. Otherwise it says what is missing.
+// connection, or needs none because all its connections sleep, and the Proxy is not draining. Otherwise it says what is missing.
 func (p *Proxy) Ready() error {
 	p.mu.Lock()
 	draining := p.draining
@@ -278,7 +279,7 @@ func (p *Proxy) Ready() error {
 				continue
 			}
 			seen[u] = true
-			if u.usable() == 0 {
+			if st := u.stats(); st.Usable == 0 && !st.Sleeps() {
 				errs = append(errs, fmt.Errorf("upstream %s has no usable connection", u.name))
 			}
 		}

@@ -214,6 +214,7 @@ func (c *change) commit() error {
 		u.update(o)
 	}
 	p.sharePins()
+	p.limitDials()
 	for _, u := range c.added {
 		u.describe()
 		for _, up := range u.pools {

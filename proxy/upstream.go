@@ -196,7 +196,7 @@ const queueLimit = 1 << 16
 func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
-		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit,
+		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit, Idle: o.Idle,
 		SlowStart: u.slowStart, Share: o.Share, Witness: u.pins.quota,
 		Failed:    u.failed,
 		Scarce:    u.scarce,

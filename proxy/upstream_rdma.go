@@ -75,6 +75,9 @@ func (m *rdmaConn) send(c *call) {
 	}
 	err := m.r.Send(&c.rdma)
 	if err == nil {
+		if m.probe.dozing {
+			m.probe.busy()
+		}
 		c.entry.Sent()
 		if x := c.order(); x != nil {
 			x.sent(c, m.loop.index)
@@ -119,6 +122,9 @@ func (m *rdmaConn) ask(p *probe) error { return m.r.Send(&p.call) }
 
 // unheard is part of probed.
 func (m *rdmaConn) unheard() time.Duration { return time.Since(m.r.LastActivity()) }
+
+// waits is part of probed.
+func (m *rdmaConn) waits() bool { return m.r.Outstanding() > 0 }
 
 // done takes back a Call that the Requester has finished with, with the Reply or err.
 func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {

@@ -118,6 +118,9 @@ func (m *tcpConn) send(c *call) {
 	}
 	m.pending[c.rdma.XID] = c
 	m.link(c)
+	if m.probe.dozing {
+		m.probe.busy()
+	}
 	m.arm()
 	c.entry.Sent()
 	c.one[0] = c.message.octets
@@ -315,3 +318,6 @@ func (m *tcpConn) ask(p *probe) error {
 
 // unheard is part of probed.
 func (m *tcpConn) unheard() time.Duration { return time.Since(m.heard) }
+
+// waits is part of probed.
+func (m *tcpConn) waits() bool { return m.oldest != nil }

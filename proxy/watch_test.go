@@ -299,3 +299,44 @@ func TestStalledWithoutCredit(t *testing.T) {
 	}
 	h.Eventually("it counts", func() bool { return metric(h, "upstream_stalled_connections") == 1 })
 }
+
+// TestProbeIdle: a connection without Calls is probed seldom, and one with Calls as soon as the server
+// is silent.
+func TestProbeIdle(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	var silent proxytest.Gate
+	seldom, often := h.TCPServer(proxytest.Behaviour{Gate: &silent}), h.TCPServer(proxytest.Behaviour{})
+	p := h.Proxy([]proxy.ListenerOptions{
+		{Name: "seldom", Address: "127.0.0.1:0", Upstream: "seldom"}, {Name: "often", Address: "127.0.0.1:0", Upstream: "often"},
+	}, []proxy.UpstreamOptions{
+		{Name: "seldom", Endpoints: []string{seldom.Addr()}, Connections: 1, ProbeInterval: 100 * time.Millisecond, ProbeIdle: time.Hour},
+		{Name: "often", Endpoints: []string{often.Addr()}, Connections: 1, ProbeInterval: 50 * time.Millisecond, ProbeIdle: 100 * time.Millisecond},
+	})
+	c := h.Client(p.Addr("seldom"))
+	check(t, c, proxytest.GetattrCall(1))
+	check(t, h.Client(p.Addr("often")), proxytest.GetattrCall(2))
+	probes := func(upstream string) int {
+		return metric(h, `upstream_probes_total{result="answered",upstream="`+upstream+`"}`)
+	}
+	was := probes("seldom") // the one that primed the connection
+	h.Eventually("the other connection is probed", func() bool { return probes("often") >= 10 })
+	if n := probes("seldom") - was; n != 0 {
+		t.Errorf("a connection without Calls was probed %d times", n)
+	}
+	for i := range uint32(2) {
+		silent.Shut()
+		m := proxytest.GetattrCall(3 + i)
+		ch, err := c.Go(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stalled := func() int { return metric(h, `upstream_stalled_connections{upstream="seldom"}`) }
+		h.Eventually("the connection counts as stalled", func() bool { return stalled() == 1 })
+		silent.Open()
+		if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
+			t.Error("the Call that waited has a wrong reply or none")
+		}
+		h.Eventually("it is stalled no more", func() bool { return stalled() == 0 })
+	}
+}
