@@ -77,11 +77,12 @@ func (u *Upstream) setDefaults() {
 		}
 	}
 	fill(&u.Layouts, layoutsPass)
+	fill(&u.Pool.Idle, 5*60*second)
 	fill(&u.Pool.Credits, 128)
 	fill(&u.Pool.Share, 50)
 	fill(&u.Pool.Mode, PoolAuto)
 	fill(&u.Pool.GSSWindow, 24)
-	if u.Pool.Mode != PoolShared {
+	if u.Pool.Mode == PoolPinned {
 		fill(&u.Pool.Pinned, 256)
 	}
 	fill(&u.Timeouts.Call, 60*second)

@@ -24,7 +24,7 @@ func TestDefaults(t *testing.T) {
 		}},
 		Upstreams: []Upstream{{
 			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"}, Failover: Off, Layouts: "pass",
-			Pool: Pool{Connections: 4, Credits: 128, Share: 50, Mode: "auto", Pinned: 256, GSSWindow: 24},
+			Pool: Pool{Connections: 4, Idle: Duration(5 * time.Minute), Credits: 128, Share: 50, Mode: "auto", GSSWindow: 24},
 			Timeouts: Timeouts{
 				Call: Duration(60 * time.Second), Connect: Duration(10 * time.Second), Unavailable: Duration(30 * time.Second),
 				Silent: Duration(4 * time.Second), Probe: Duration(5 * time.Second),

@@ -170,7 +170,7 @@ chunks: {io: 1KiB, reply: 1GiB}
 		line 7: listeners[0].timeouts.stall: none is not possible here; write a duration such as 30s
 		line 12: upstreams[0].pool.connections: 65 is too large; write at most 64
 		line 12: upstreams[0].pool.credits: 1025 is too large; write at most 1024
-		line 12: upstreams[0].pool.mode: "all" is not possible here; write auto, shared or pinned
+		line 12: upstreams[0].pool.mode: "all" is not possible here; write auto, shared, sessions or pinned
 		line 12: upstreams[0].pool.pinned: 4097 is too large; write at most 4096
 		line 13: upstreams[0].inline.call: 512B is out of range; write a size from 1KiB to 64KiB
 		line 13: upstreams[0].inline.reply: 1MiB is out of range; write a size from 1KiB to 64KiB
@@ -211,7 +211,7 @@ upstreams:
 		line 8: listeners[5].timeouts.stall: none is not possible here; write a duration such as 30s
 		line 9: listeners[6].limits.starting: 100000 is too large; write at most 65536
 		line 11: upstreams[0].inline: this setting needs transport rdma; write that, or remove this setting
-		line 12: upstreams[1].pool.pinned: this setting needs mode auto or pinned; write that, or remove this setting`},
+		line 12: upstreams[1].pool.pinned: this setting needs mode pinned; write that, or remove this setting`},
 	{"shares", `
 listeners:
   - name: a

@@ -33,13 +33,16 @@ func (u *Upstream) RDMA() bool { return u.Transport == TransportRDMA }
 
 // Pool configures the connections to an upstream.
 type Pool struct {
-	Connections int    `mapstructure:"connections"`  // connections that all clients share
-	Credits     int    `mapstructure:"credits"`      // requested on each connection; on TCP most Calls outstanding
-	Share       int    `mapstructure:"share"`        // most percent of the credits that one client has while others want some
-	Mode        string `mapstructure:"mode"`         // auto, shared or pinned
-	Pinned      int    `mapstructure:"pinned"`       // most pinned connections
-	PinnedCalls int    `mapstructure:"pinned_calls"` // most Calls outstanding on all of them; 0: no bound for a client that is alone
-	GSSWindow   int    `mapstructure:"gss_window"`   // most Calls of one RPCSEC_GSS context outstanding
+	Connections int      `mapstructure:"connections"` // most connections that all clients share
+	Idle        Duration `mapstructure:"idle"`        // how long one of them stays without a Call, or none: all are made at the start and stay
+	Credits     int      `mapstructure:"credits"`     // requested on each connection; on TCP most Calls outstanding
+	Share       int      `mapstructure:"share"`       // most percent of the credits that one client has while others want some
+	Mode        string   `mapstructure:"mode"`        // auto, shared, sessions or pinned
+	GSSWindow   int      `mapstructure:"gss_window"`  // most Calls of one RPCSEC_GSS context outstanding
+
+	// For mode pinned.
+	Pinned      int `mapstructure:"pinned"`       // most pinned connections
+	PinnedCalls int `mapstructure:"pinned_calls"` // most Calls outstanding on all of them; 0: no bound for a client that is alone
 }
 
 // Timeouts bounds how long an upstream may take.
@@ -70,6 +73,7 @@ const (
 	maxWindow      = 1024
 	minSilent      = 4 * second // TCP of a healthy host may be quiet for two seconds
 	minProbe       = 100 * millisecond
+	minIdle        = second
 )
 
 func (u *Upstream) validate(path string, k Known, r *report) {
@@ -118,10 +122,23 @@ func (p *Pool) validate(path string, r *report) {
 	r.atMost(path+".pinned", p.Pinned, maxPinned)
 	r.atMost(path+".pinned_calls", p.PinnedCalls, maxPinnedCalls)
 	r.atMost(path+".gss_window", p.GSSWindow, maxWindow)
-	r.oneOf(path+".mode", p.Mode, PoolAuto, PoolShared, PoolPinned)
-	if p.Mode == PoolShared {
-		r.needs(path, "mode auto or pinned", "pinned", "pinned_calls")
+	r.atLeastOrNone(path+".idle", p.Idle, minIdle)
+	r.oneOf(path+".mode", p.Mode, PoolAuto, PoolShared, PoolSessions, PoolPinned)
+	if p.Mode != PoolPinned {
+		r.needs(path, "mode pinned", "pinned", "pinned_calls")
 	}
+}
+
+// Most returns how many connections to one endpoint, or to all of them with failover, there may be: the
+// shared ones, and beside them as many that carry sessions, or the pinned ones.
+func (p *Pool) Most() int {
+	switch p.Mode {
+	case PoolShared:
+		return p.Connections
+	case PoolPinned:
+		return p.Connections + p.Pinned
+	}
+	return 2 * p.Connections
 }
 
 func (t *Timeouts) validate(path string, r *report) {

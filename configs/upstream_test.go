@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestTCPUpstream checks the settings whose defaults only TCP upstreams have.
@@ -27,7 +28,7 @@ upstreams: [{name: s, transport: tcp, endpoints: ['h:1'], source: `+source+`}]
 		if got := c.Upstreams[0].Source; got != want {
 			t.Errorf("%s: %+v, want %+v", source, got, want)
 		}
-		if p, want := c.Upstreams[0].Pool, (Pool{Connections: 2, Credits: 128, Share: 50, Mode: "auto", Pinned: 256, GSSWindow: 24}); p != want {
+		if p, want := c.Upstreams[0].Pool, (Pool{Connections: 2, Idle: Duration(5 * time.Minute), Credits: 128, Share: 50, Mode: "auto", GSSWindow: 24}); p != want {
 			t.Errorf("pool %+v, want %+v", p, want)
 		}
 		if p, err := parsePorts(want.Ports.String()); err != nil || p != want.Ports {

@@ -26,9 +26,10 @@ const (
 	LayoutsHide = "hide"
 	layoutsPass = "pass"
 
-	PoolAuto   = "auto"
-	PoolShared = "shared"
-	PoolPinned = "pinned"
+	PoolAuto     = "auto"
+	PoolShared   = "shared"
+	PoolSessions = "sessions"
+	PoolPinned   = "pinned"
 
 	none = "none"
 )

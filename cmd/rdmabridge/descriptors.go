@@ -21,7 +21,7 @@ func reservedDescriptors(c *configs.Config) int {
 		if u.Failover == configs.On {
 			pools = 1
 		}
-		n += 2*u.Pool.Connections*pools + u.Pool.Pinned
+		n += 2*u.Pool.Connections*(pools-1) + u.Pool.Connections + u.Pool.Most()
 	}
 	return n
 }

@@ -16,7 +16,7 @@ func doctorNeed(c *configs.Config) doctor.Need {
 	for i := range c.Upstreams {
 		if u := &c.Upstreams[i]; u.RDMA() && u.Provider == configs.ProviderIBVerbs {
 			users++
-			n.Connections += uint64(u.Pool.Connections*len(u.Endpoints) + u.Pool.Pinned)
+			n.Connections += uint64(u.Pool.Connections*(len(u.Endpoints)-1) + u.Pool.Most())
 		}
 	}
 	for i := range c.Listeners {
@@ -80,10 +80,15 @@ func judgePorts(c *configs.Config, p *doctor.Process, fs *doctor.Findings) {
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		have := int(u.Source.Ports.High) - int(u.Source.Ports.Low) + 1
-		if want := u.Pool.Connections + u.Pool.Pinned; !u.RDMA() && u.Source.Ports != configs.AnyPort && u.Pool.Mode != configs.PoolShared && have < want {
-			fs.Add("source-ports", doctor.Warning, "upstream "+u.Name,
-				fmt.Sprintf("source.ports has %d ports for connections to one server, and pool.connections and pool.pinned allow %d connections. Widen the range, or lower pool.pinned to %d.", have, want, max(have-u.Pool.Connections, 0)))
+		want := u.Pool.Most()
+		if u.RDMA() || u.Source.Ports == configs.AnyPort || u.Pool.Mode == configs.PoolShared || have >= want {
+			continue
 		}
+		text := fmt.Sprintf("source.ports has %d ports for connections to one server, and pool.connections allows %d, of which half carry sessions. Widen the range, or lower pool.connections to %d.", have, want, max(have/2, 1))
+		if u.Pool.Mode == configs.PoolPinned {
+			text = fmt.Sprintf("source.ports has %d ports for connections to one server, and pool.connections and pool.pinned allow %d connections. Widen the range, or lower pool.pinned to %d.", have, want, max(have-u.Pool.Connections, 0))
+		}
+		fs.Add("source-ports", doctor.Warning, "upstream "+u.Name, text)
 	}
 }
 

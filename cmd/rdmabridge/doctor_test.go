@@ -147,7 +147,7 @@ func TestDoctorJudgesConfig(t *testing.T) {
 listeners:
   - {name: nfs, address: "127.0.0.1:600", upstream: storage, privileged: any, limits: {connections: 5000}}
 upstreams:
-  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:1"], source: {ports: 700-709}, pool: {connections: 4, pinned: 100}}
+  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:1"], source: {ports: 700-709}, pool: {connections: 4, mode: pinned, pinned: 100}}
 rpcbind: {address: "127.0.0.1:111"}
 memory: {budget: 1000000GiB}
 `), known)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -54,8 +55,16 @@ func rate(r configs.Rate) proxy.Rate { return proxy.Rate{Calls: r.Calls, Octets:
 
 // poolModes translates pool.mode.
 var poolModes = map[string]proxy.Mode{
-	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared, configs.PoolPinned: proxy.ModePinned,
+	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared,
+	configs.PoolSessions: proxy.ModeSessions, configs.PoolPinned: proxy.ModePinned,
 }
+
+// A connection without Calls is probed when it has been silent for probeIdleTimes as long as one with
+// Calls, and for leastProbeIdle at least.
+const (
+	probeIdleTimes = 12
+	leastProbeIdle = time.Minute
+)
 
 // slowStart is the number of Calls that an upstream may have under way when its slow start
 // begins. Users cannot set it. docs/memory.md describes slow start to them.
@@ -68,11 +77,12 @@ func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Lo
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits, Share: u.Pool.Share,
 		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned, PinnedCalls: u.Pool.PinnedCalls, GSSWindow: u.Pool.GSSWindow, SlowStart: slowStart,
+		Idle:       max(u.Pool.Idle.Value(), 0), // none keeps all connections
 		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply), HideLayouts: u.Layouts == configs.LayoutsHide,
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
 		UnavailableAfter: u.Timeouts.Unavailable.Value(),
 		BackoffMin:       u.Backoff.Min.Value(), BackoffMax: u.Backoff.Max.Value(),
-		SilentTimeout: u.Timeouts.Silent.Value(), ProbeInterval: u.Timeouts.Probe.Value(),
+		SilentTimeout: u.Timeouts.Silent.Value(), ProbeInterval: u.Timeouts.Probe.Value(), ProbeIdle: max(probeIdleTimes*u.Timeouts.Probe.Value(), leastProbeIdle),
 	}
 	if u.RDMA() {
 		var err error

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -39,7 +40,7 @@ upstreams:
 		}
 		checkExplicit(t, "listener "+l.Name, o, slices.Concat(none, only[!l.RDMA()]))
 	}
-	none = []string{"Failover", "Priority", "Mode", "Source", "PinnedCalls", "HideLayouts"} // the zero Mode is ModeAuto
+	none = []string{"Failover", "Priority", "Mode", "Source", "Pinned", "PinnedCalls", "HideLayouts"} // the zero Mode is ModeAuto
 	only[true] = []string{"RDMA", "Provider", "CallInline", "ReplyInline"}
 	only[false] = nil
 	for i := range c.Upstreams {
@@ -67,6 +68,25 @@ func upstream(t *testing.T, u *configs.Upstream) proxy.UpstreamOptions {
 		t.Fatal(err)
 	}
 	return o
+}
+
+// TestPoolOptions passes the settings of the pool on.
+func TestPoolOptions(t *testing.T) {
+	c, err := configs.Load([]byte(`
+listeners: [{name: nfs, address: ":1", upstream: s}]
+upstreams:
+  - {name: s, transport: tcp, endpoints: ["h:1"], pool: {mode: sessions, idle: none}, timeouts: {probe: 20s}}
+  - {name: p, transport: tcp, endpoints: ["h:1"], pool: {mode: pinned, idle: 7s}, timeouts: {probe: none}}
+`), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := upstream(t, &c.Upstreams[0]); o.Mode != proxy.ModeSessions || o.Idle != 0 || o.Pinned != 0 || o.ProbeIdle != 4*time.Minute {
+		t.Errorf("mode %d, idle %v, pinned %d, probed after %v", o.Mode, o.Idle, o.Pinned, o.ProbeIdle)
+	}
+	if o := upstream(t, &c.Upstreams[1]); o.Mode != proxy.ModePinned || o.Idle != 7*time.Second || o.Pinned != 256 || o.ProbeInterval > 0 {
+		t.Errorf("mode %d, idle %v, pinned %d, probed after %v", o.Mode, o.Idle, o.Pinned, o.ProbeInterval)
+	}
 }
 
 // TestLayoutsOption passes the setting layouts on.

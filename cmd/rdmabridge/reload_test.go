@@ -437,7 +437,7 @@ reload: {watch: none}
 	listener := fmt.Sprintf(", {name: rdma, address: %q, transport: rdma, upstream: one}]\nupstreams: [", rdma)
 	listens := strings.Replace(base, "]\nupstreams: [", listener, 1)
 	with := strings.Replace(listens, "upstream: one}", "upstream: self}", 1)
-	with = strings.Replace(with, "upstreams: [", fmt.Sprintf("upstreams: [{name: self, transport: rdma, endpoints: [%q]}, ", rdma), 1)
+	with = strings.Replace(with, "upstreams: [", fmt.Sprintf("upstreams: [{name: self, transport: rdma, endpoints: [%q], pool: {idle: none}}, ", rdma), 1)
 	for round := 1; round <= 2; round++ {
 		// The upstream is removed before the listener that it is connected to: a Call that
 		// reached the listener while that drains would have to wait for another server.

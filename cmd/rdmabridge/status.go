@@ -43,8 +43,8 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 <h2>Upstreams</h2>
 <table>
 <tr><th>Name<th>Endpoint<th>State<th>For<th>Credits granted<th>Calls outstanding<th>Calls queued<th>Last error
-{{range .Status.Upstreams}}<tr class="{{if .Usable}}good{{else}}bad{{end}}"><td>{{.Name}}<td>all<td>{{.Usable}} of {{len .Connections}} up{{if .Pinned}}, {{.Pinned}} pinned{{end}}<td>{{age .DownSince}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td class="n">{{.Queued}}<td>
-{{range .Connections}}<tr><td><td>{{.Endpoint}}<td>{{if .Up}}up{{else}}down{{end}}<td>{{age .Since}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
+{{range .Status.Upstreams}}<tr class="{{if or .Usable .Sleeps}}good{{else}}bad{{end}}"><td>{{.Name}}<td>all<td>{{.Usable}} of {{len .Connections}} up{{if .Asleep}}, {{.Asleep}} asleep{{end}}{{if .Pinned}}, {{.Pinned}} pinned{{end}}<td>{{age .DownSince}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td class="n">{{.Queued}}<td>
+{{range .Connections}}<tr><td><td>{{.Endpoint}}<td>{{if .Up}}up{{else if .Asleep}}asleep{{else}}down{{end}}<td>{{age .Since}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
 {{end}}{{end}}</table>
 <h2>Memory</h2>
 <table>
