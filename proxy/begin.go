@@ -35,19 +35,20 @@ func (f *front) begin(c *call) bool {
 	if h.Program == oncrpc.ProgramNLM {
 		l.p.xids.identity.nlmOwner(h, g.addr)
 	}
+	a := &c.rdma.Analysis
+	c.rdma.Binding = l.p.registry.Analyse(h, a)
 	q := g.queueTo(u)
 	if !q.decided {
-		if q, err = g.pinned(q, h); err != nil {
+		if q, err = g.decide(q, h, a); err != nil {
 			f.closeUnpinned(c, u, err)
 			return true
 		}
 	}
-	a := &c.rdma.Analysis
 	c.up = u
 	u.under[f.loop.index].n++
-	c.rdma.Binding = l.p.registry.Analyse(h, a)
-	if a.Session != 0 {
+	if id, ok := nfs.SequenceSession(c.message.octets, a); ok {
 		u.sessions.Tighten(c.message.octets, a)
+		c.learns = q.lane != nil && q.lane.learns(id)
 	}
 	c.charge.expected = u.expect(a, g.large)
 	c.queue = q

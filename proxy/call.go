@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
@@ -33,6 +34,7 @@ type call struct {
 	signed   bool          // RPCSEC_GSS: XID and message must not change, and the call is never replayed
 	flying   bool          // it is among the flights; changed only by the goroutine that owns the call
 	absorbed bool          // it has been counted as absorbed; the client's loop's
+	learns   bool          // the session table learns from the Reply to its SEQUENCE
 	conn     upstreamConn  // the connection that carries the call, or carried it last
 	rdma     rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
 	h        oncrpc.Call   // the Call's header
@@ -111,6 +113,14 @@ type reply struct {
 	err    error    // why there is no Reply, and the client's connection is closed
 	local  [32]byte // holds a Reply that the bridge makes itself
 	result result
+}
+
+// whole returns the Reply in one piece.
+func (r *reply) whole() []byte {
+	if len(r.parts) == 1 {
+		return r.parts[0]
+	}
+	return bytes.Join(r.parts, nil)
 }
 
 // A releaser gives memory back.

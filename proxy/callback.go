@@ -47,26 +47,39 @@ type reverser interface {
 
 // ReverseCall sends the client a Call of the server. rdmaside.ReverseHandler.
 func (p *pin) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
-	return p.callBack(r, m.Bytes(), m, 2*pinnedReverse)
+	return p.bring(r, m.Bytes(), m, 2*pinnedReverse)
 }
 
-// callBack sends the client the plain RPC Call m, which came on the connection from. It keeps
-// m until it calls done.Release. It reports false when most Calls wait for the client already,
-// or when the client has no room for the Call. Then m remains the caller's, and the caller
-// tells the server.
-func (p *pin) callBack(from reverser, m []byte, done releaser, most int) bool {
+// callBack is part of connOwner.
+func (p *pin) callBack(from reverser, m []byte, done releaser) bool {
+	return p.bring(from, m, done, maxCallbacks)
+}
+
+// bring does what callBack does, while fewer than most Calls wait for the client.
+func (p *pin) bring(from reverser, m []byte, done releaser, most int) bool {
 	if !p.front.listens() {
 		done.Release()
 		return true
 	}
-	if p.owed >= most || p.owedOctets+len(m) > maxCallbackOctets {
+	p.from = from
+	return p.owed.send(p.front.client, m, done, from, most)
+}
+
+// An owed counts the reverse Calls that wait for room in a client's connection. It belongs to the
+// client's loop.
+type owed struct{ calls, octets int }
+
+// send sends the client the plain RPC Call m, which came on the connection from. It keeps m until it
+// calls done.Release. It reports false when most Calls wait for the client already, or when the
+// client has no room for the Call. Then m remains the caller's.
+func (o *owed) send(to client, m []byte, done releaser, from reverser, most int) bool {
+	if o.calls >= most || o.octets+len(m) > maxCallbackOctets {
 		return false // the client does not read
 	}
-	p.from = from
-	c := &callback{p, done, len(m)}
-	p.owed++
-	p.owedOctets += c.octets
-	if !p.front.client.callBack(m, c, from) {
+	c := &callback{o, done, len(m)}
+	o.calls++
+	o.octets += c.octets
+	if !to.callBack(m, c, from) {
 		c.forget()
 		return false
 	}
@@ -75,7 +88,7 @@ func (p *pin) callBack(from reverser, m []byte, done releaser, most int) bool {
 
 // A callback is a reverse Call that waits for room in the client's connection.
 type callback struct {
-	p      *pin
+	owed   *owed
 	done   releaser
 	octets int
 }
@@ -87,6 +100,6 @@ func (c *callback) Release() {
 }
 
 func (c *callback) forget() {
-	c.p.owed--
-	c.p.owedOctets -= c.octets
+	c.owed.calls--
+	c.owed.octets -= c.octets
 }

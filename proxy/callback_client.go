@@ -27,7 +27,7 @@ var errStray = errors.New("proxy: too many replies that answer no call")
 // does no harm.
 func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
 	for _, q := range s.ledger.queues {
-		if p := q.pin; p != nil && p.from != nil && p.from.ReverseReply(xid, b.Bytes(), b) == nil {
+		if r := q.reverser(); r != nil && r.ReverseReply(xid, b.Bytes(), b) == nil {
 			return
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // callbacks are the reverse Calls that a TCP server sends on one connection.
 type callbacks struct {
-	pin     *pin        // the pin whose connection it is; nil for a shared one, on which no client is called
+	owner   connOwner   // nil for a shared connection, on which no client is called
 	calls   []uint32    // XIDs of the outstanding Calls, oldest first
 	refused int         // error Replies that the socket has not written yet
 	call    oncrpc.Call // scratch
@@ -45,18 +45,18 @@ func (m *tcpConn) called(xid uint32, b tcpframe.Buffer) {
 		return
 	}
 	k.call.Message = nil
-	if k.pin == nil {
+	if k.owner == nil {
 		b.Release()
 		m.refuse(xid, callbackProgram)
 		return
 	}
 	k.forget(xid) // a retransmission gets one Reply
-	if !k.pin.callBack(m, b.Bytes(), b, maxCallbacks) {
+	if !k.owner.callBack(m, b.Bytes(), b) {
 		b.Release()
 		m.refuse(xid, callbackClient)
 		return
 	}
-	if len(k.calls) == maxCallbacks {
+	if len(k.calls) == k.owner.mostCallBacks() {
 		// The server has given up on the oldest Call. If the client answers it after all, the
 		// Reply is a stray.
 		k.forget(k.calls[0])

@@ -12,15 +12,16 @@ import (
 // and the rest belongs to the client's loop.
 type clientQueue struct {
 	u    *upstream
-	pool *pool.Pool // one of u.pools, or that of pin
+	pool *pool.Pool // one of u.pools, or that of pin or lane
 	key  clientKey  // of the client's XIDs at u; constant
 
 	flow   pool.Flow
 	sticky *pool.Flow // of Calls that harm when repeated, where the server tells connections apart; made at first use
 
-	pin     *pin // nil for a shared pool
-	decided bool // no later Call needs another pool
-	minor0  bool // the client has spoken NFSv4.0
+	pin     *pin        // nil for a shared pool, and on a lane
+	lane    *laneClient // nil unless the client is on a lane
+	decided bool        // no later Call needs another pool
+	minor0  bool        // the client has spoken NFSv4.0
 }
 
 // queueTo returns the client's queue at u, a new one at the first Call.
@@ -31,7 +32,7 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 		}
 	}
 	q := &clientQueue{
-		u: u, pool: u.poolFor(g.addr), decided: u.pins.most.Load() == 0,
+		u: u, pool: u.poolFor(g.addr), decided: u.settings().Mode == ModeShared,
 		key: u.p.xids.identity.clientKey(u.name, g.addr),
 	}
 	q.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, q.pool), Weight: g.weight}
@@ -39,18 +40,48 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 	return q
 }
 
-// pinned returns the queue for the Call h: q, or the queue of a new pinned connection if h needs
-// one. Calls that are under way stay in q. A NULL Call needs none: another bridge primes connections
-// with it that no client uses.
-func (g *ledger) pinned(q *clientQueue, h *oncrpc.Call) (*clientQueue, error) {
-	if mode := q.u.settings().Mode; mode == ModeShared || h.Procedure == 0 || mode != ModePinned && !q.needsPin(h) {
+// stays reports whether all Calls take one connection, or its successor: the client's own, or a
+// lane's.
+func (q *clientQueue) stays() bool { return q.pin != nil || q.lane != nil }
+
+// reverser returns what takes the client's Replies to reverse Calls, or nil.
+func (q *clientQueue) reverser() reverser {
+	switch {
+	case q.lane != nil:
+		return &q.lane.reverse
+	case q.pin != nil:
+		return q.pin.from
+	}
+	return nil
+}
+
+// decide returns the queue for the Call h, whose Analysis is a: q, or from now on the queue of a pinned connection or of a
+// lane if h needs one. Calls that are under way stay in q. A NULL Call needs none: another bridge
+// primes connections with it that no client uses.
+func (g *ledger) decide(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clientQueue, error) {
+	mode := q.u.settings().Mode
+	if mode == ModeShared || h.Procedure == 0 || mode == ModeAuto && !q.needsOne(h) {
 		return q, nil
 	}
-	p, err := q.u.pin(g.front)
-	if err != nil {
-		return nil, err
+	own := &clientQueue{u: q.u, decided: true, key: q.key}
+	if mode == ModePinned {
+		p, err := q.u.pin(g.front)
+		if err != nil {
+			return nil, err
+		}
+		own.pool, own.pin = p.pool, p
+	} else {
+		var back *laneConn
+		if id, ok := nfs.SequenceSession(h.Message, a); ok {
+			back = q.u.table.connOf(id)
+		}
+		r := &laneClient{front: g.front, since: g.front.loop.Now()}
+		if err := q.u.assign(r, back); err != nil {
+			return nil, err
+		}
+		own.pool, own.lane = r.lane.pool, r
+		own.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, own.pool), Weight: g.weight}
 	}
-	own := &clientQueue{u: q.u, pool: p.pool, pin: p, decided: true, key: q.key}
 	for i := range g.queues {
 		if g.queues[i] == q {
 			g.queues[i] = own // queueTo finds it first from now on
@@ -60,10 +91,10 @@ func (g *ledger) pinned(q *clientQueue, h *oncrpc.Call) (*clientQueue, error) {
 	return own, nil
 }
 
-// needsPin reports whether only a pinned connection carries h well: a COMPOUND of NFSv4.1 or
-// later. A COMPOUND that cannot be read, as under RPCSEC_GSS privacy, may be one, unless the
+// needsOne reports whether the Calls of the client have to stay on one connection: h is a COMPOUND of
+// NFSv4.1 or later. A COMPOUND that cannot be read, as under RPCSEC_GSS privacy, may be one, unless the
 // client has spoken NFSv4.0.
-func (q *clientQueue) needsPin(h *oncrpc.Call) bool {
+func (q *clientQueue) needsOne(h *oncrpc.Call) bool {
 	if h.Program != oncrpc.ProgramNFS || h.Version != 4 || h.Procedure == 0 || h.Protection == oncrpc.ProtectControl {
 		return false
 	}
@@ -77,7 +108,7 @@ func (q *clientQueue) needsPin(h *oncrpc.Call) bool {
 // flowOf returns the flow that c waits in.
 func (q *clientQueue) flowOf(c *call) *pool.Flow {
 	a := &c.rdma.Analysis
-	if q.u.isRDMA || q.pin != nil || a.Class < ulb.NonIdempotent || a.Session != 0 {
+	if q.u.isRDMA || q.stays() || a.Class < ulb.NonIdempotent || a.Session != 0 {
 		return &q.flow
 	}
 	if q.sticky == nil {
@@ -104,5 +135,17 @@ func (q *clientQueue) forget(batch *pool.Batch, err error) {
 	batch.Forget(q.pool, &q.flow, err)
 	if q.sticky != nil {
 		batch.Forget(q.pool, q.sticky, err)
+	}
+}
+
+// leave ends the queue of a client whose connection has ended, and in which no Call waits.
+func (q *clientQueue) leave() {
+	switch {
+	case q.pin != nil:
+		q.pin.release()
+	case q.lane != nil:
+		q.lane.reverse.end()
+		q.u.table.leave(q.lane)
+		q.lane.lane.leave(q.lane)
 	}
 }

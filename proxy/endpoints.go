@@ -115,7 +115,7 @@ func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
 // stats adds up the statistics of all pools.
 func (u *upstream) stats() pool.Stats {
 	st := u.pools[0].Stats()
-	for _, p := range u.pools[1:] {
+	for _, p := range slices.Concat(u.pools[1:], u.lanePools()) {
 		o := p.Stats()
 		st.Connections = append(st.Connections, o.Connections...)
 		st.Usable += o.Usable

@@ -20,6 +20,7 @@ import (
 //
 //	dispatched, not sent       another connection, any number of times within the
 //	                           time a Call may wait
+//	on a lane that has ended   the client's connection closes: lane.go
 //	sent, connection lost      replayed with the same XID, if replayable, at most
 //	                           maxReplays times, after the first time with a pause that
 //	                           doubles; otherwise the client's connection closes. A Call
@@ -60,6 +61,9 @@ func (c *call) answered(here int) {
 		}
 		c.up.sessions.Learn(first, &c.rdma.Analysis)
 	}
+	if c.queue.lane != nil {
+		c.watch()
+	}
 	if c.flying {
 		c.land(here) // before the message goes, with which Calls are compared that may repeat it
 	}
@@ -83,13 +87,18 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 		c.finish(here)
 		return
 	}
-	switch err.Fate {
-	case rdmaside.NotSent:
-		c.requeue(here)
-	case rdmaside.InLimbo:
-		c.replay(here, err)
-	case rdmaside.Answered:
+	switch {
+	case err.Fate == rdmaside.Answered:
 		c.rdmaError(here, err)
+	case c.queue.lane != nil && c.queue.lane.bound.Load() != nil:
+		if err.Fate == rdmaside.InLimbo {
+			c.up.lost.Inc()
+		}
+		c.giveUp(here, fmt.Errorf("%w: %w", errLaneEnded, err))
+	case err.Fate == rdmaside.NotSent:
+		c.requeue(here)
+	case err.Fate == rdmaside.InLimbo:
+		c.replay(here, err)
 	}
 }
 
@@ -176,6 +185,9 @@ func (c *call) resubmit() {
 		seat.Closing(conn)
 		seat.Done(&c.entry, here)
 		c.requeue(here)
+	case errors.Is(err, errMoved):
+		seat.Done(&c.entry, here)
+		c.giveUp(here, err)
 	case errors.Is(err, rdmaside.ErrBusyXID):
 		c.collided(seat, here)
 	case errors.Is(err, rdmaside.ErrProviderBusy):

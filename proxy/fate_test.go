@@ -18,13 +18,15 @@ func TestDeadlyCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		call []byte
 		want int
+		mode proxy.Mode
 	}{
-		"READ":                          {proxytest.ReadCall(7, 0, 100), again},
-		"WRITE":                         {proxytest.WriteCall(7, 0, 100), again},
-		"COMPOUND that begins SEQUENCE": {proxytest.SequenceCall(7), again},
-		"MKDIR":                         {proxytest.MkdirCall(7, "d"), once},
-		"READ under RPCSEC_GSS":         {proxytest.GSSCall(proxytest.ReadCall(7, 0, 100), 1, 1), once},
-		"an unknown program":            {proxytest.EchoCall(7, 10, 10, 0), once},
+		"READ":                          {call: proxytest.ReadCall(7, 0, 100), want: again},
+		"WRITE":                         {call: proxytest.WriteCall(7, 0, 100), want: again},
+		"COMPOUND that begins SEQUENCE": {call: proxytest.SequenceCall(7), want: once}, // lane.go
+		"the same, pinned":              {call: proxytest.SequenceCall(7), want: again, mode: proxy.ModePinned},
+		"MKDIR":                         {call: proxytest.MkdirCall(7, "d"), want: once},
+		"READ under RPCSEC_GSS":         {call: proxytest.GSSCall(proxytest.ReadCall(7, 0, 100), 1, 1), want: once},
+		"an unknown program":            {call: proxytest.EchoCall(7, 10, 10, 0), want: once},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -38,7 +40,7 @@ func TestDeadlyCalls(t *testing.T) {
 			}})
 			close(ready)
 			p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-				[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 1, BackoffMin: 40 * time.Millisecond, BackoffMax: 100 * time.Millisecond}})
+				[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 1, Mode: tc.mode, BackoffMin: 40 * time.Millisecond, BackoffMax: 100 * time.Millisecond}})
 			began := time.Now()
 			if _, err := h.Client(p.Addr("nfs")).Call(tc.call); err == nil {
 				t.Error("a Call was answered by nobody")

@@ -549,6 +549,9 @@ func TestGatesDoNotAllocate(t *testing.T) {
 // TestFollowForgetsQueues: a client forgets its queues at upstreams that have ended, and only those.
 func TestFollowForgetsQueues(t *testing.T) {
 	stays, goes, gone := &upstream{name: "a"}, &upstream{name: "b"}, &upstream{name: "a"}
+	for _, u := range []*upstream{stays, goes, gone} {
+		u.current.Store(&UpstreamOptions{})
+	}
 	p := &Proxy{upstreams: map[string]*upstream{"a": stays}, retired: map[*upstream]struct{}{goes: {}}}
 	l := &listener{p: p}
 	l.current.Store(&listenerSettings{})

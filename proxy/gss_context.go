@@ -147,7 +147,7 @@ func (t *gssContexts) enter(c *call) *gssContext {
 		// Where the upstream is on TCP, the server's duplicate request cache looks at the port.
 		x.flow.Weight, x.flow.Sticky, x.flow.Hash = g.weight, !t.u.isRDMA, addressHash(g.addr)
 	}
-	if c.queue.pin == nil {
+	if !c.queue.stays() {
 		c.entry.Flow = &x.flow
 	}
 	c.setState(callHeld)
@@ -391,7 +391,7 @@ func (x *gssContext) leave(c *call, here int) {
 	}
 	c.gss.context = nil
 	// If no Call is outstanding any more, the next one need not wait for the connection of the others.
-	moved := x.outstanding == 0 && x.entering != nil && x.entering.queue.pin == nil && x.pool.Unbind(&x.flow)
+	moved := x.outstanding == 0 && x.entering != nil && !x.entering.queue.stays() && x.pool.Unbind(&x.flow)
 	x.shard.mu.Unlock()
 	if moved {
 		x.pool.Kick(here)
@@ -415,7 +415,7 @@ func (t *gssContexts) forget(f *front) {
 			}
 			c = next
 		}
-		if c := x.entering; c != nil && c.owner.front == f && c.queue.pin == nil {
+		if c := x.entering; c != nil && c.owner.front == f && !c.queue.stays() {
 			entering = append(entering, x)
 		}
 	}

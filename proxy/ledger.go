@@ -83,9 +83,7 @@ func (g *ledger) close() {
 			q.u.contexts.forget(g.front)
 		}
 		q.forget(g.front.loop.batch, errClientGone)
-		if q.pin != nil {
-			q.pin.release()
-		}
+		q.leave()
 	}
 	g.queues = nil
 	for c := g.repeats; c != nil; c = c.next {
@@ -112,8 +110,8 @@ func (g *ledger) follow() {
 	}
 	g.queues = slices.DeleteFunc(g.queues, func(q *clientQueue) bool { return l.p.removed(q.u) })
 	for _, q := range g.queues {
-		if q.pin == nil {
-			q.decided = q.u.pins.most.Load() == 0
+		if !q.stays() {
+			q.decided = q.u.settings().Mode == ModeShared
 		}
 	}
 	if s.rates != g.rates {

@@ -41,15 +41,14 @@ import (
 // that it cannot call back (CB_PATH_DOWN), and the client binds the connection again, as
 // clients do to repair a path.
 
-// A Mode says which client connections have a pinned connection to the upstream.
+// A Mode says which connections to the upstream carry the Calls of a client connection.
 type Mode uint8
 
 const (
-	ModeAuto   Mode = iota // connections that speak NFSv4.1 or later
-	ModeShared             // none
-	ModePinned             // all
-	// ModeSessions keeps each client connection on one shared connection.
-	ModeSessions
+	ModeAuto     Mode = iota // shared; connections that speak NFSv4.1 or later have a lane
+	ModeShared               // any of the shared connections, for each Call
+	ModePinned               // a pinned connection
+	ModeSessions             // a lane
 )
 
 const (
@@ -114,9 +113,8 @@ type pin struct {
 	evicted bool       // an eviction closes the client
 	seat    *pool.Seat // the pool's; belongs to its goroutine, nil before the first dial
 
-	from       reverser // the connection that the latest reverse Call came on
-	owed       int      // reverse Calls that wait for room in the client's connection
-	owedOctets int      // the octets of these Calls
+	from reverser // the connection that the latest reverse Call came on
+	owed owed
 }
 
 // pin makes a pinned connection for the client of f. It fails with errPinned when the upstream
@@ -225,6 +223,21 @@ func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.S
 	p.seat = s
 	return p.u.dial(ctx, endpoint, affinity, s, p)
 }
+
+// carries is part of connOwner. Only the client has the pool of the pin.
+func (p *pin) carries(*clientQueue) bool { return true }
+
+// ended is part of connOwner. The pool makes another connection.
+func (p *pin) ended(error) {}
+
+// ports is part of connOwner.
+func (p *pin) ports() uint64 { return uint64(addressHash(p.front.ledger.addr)) }
+
+// receives is part of connOwner.
+func (p *pin) receives() (idle, reverse int) { return pinnedReceives, pinnedReverse }
+
+// mostCallBacks is part of connOwner.
+func (p *pin) mostCallBacks() int { return maxCallbacks }
 
 // unpinnable counts and logs the client at peer, which cannot have a pinned connection.
 func (u *upstream) unpinnable(peer netip.AddrPort, reason error) {

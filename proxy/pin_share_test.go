@@ -37,8 +37,7 @@ func storm(t *testing.T, local net.IP, addr string, connections, calls int) {
 
 // TestPinnedShare: a host with a hundred connections of NFSv4.1 and sixteen Calls on each does not
 // keep a server with few threads busy for itself. Between a neighbour's Call and its Reply the server
-// answers hardly more Calls of others than pool.pinned_calls, whether the neighbour has a pinned
-// connection or not.
+// answers hardly more Calls of others than pool.pinned_calls.
 func TestPinnedShare(t *testing.T) {
 	t.Parallel()
 	for _, rdma := range []bool{false, true} {
@@ -47,7 +46,7 @@ func TestPinnedShare(t *testing.T) {
 			const limit = 32
 			h := proxytest.NewHarness(t, budget)
 			threads := proxytest.NewThreads(t, 8, 2*time.Millisecond)
-			uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, PinnedCalls: limit, SlowStart: 1 << 10}
+			uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, PinnedCalls: limit, SlowStart: 1 << 10, Mode: proxy.ModePinned}
 			if rdma {
 				uo.Provider = fabrictest.NewLoopback()
 				l := fabrictest.NewLoop()

@@ -218,7 +218,7 @@ func (p *Proxy) sharePins() {
 	var us []*upstream
 	for _, u := range p.allUpstreams() {
 		switch {
-		case u.settings().Mode == ModeShared:
+		case u.settings().Mode != ModePinned:
 			u.pins.most.Store(0)
 		case u.isRDMA:
 			us = append(us, u)

@@ -106,16 +106,21 @@ func TestReconfigureMode(t *testing.T) {
 		})
 	}
 	step(proxy.ModeShared, 0, 0, 0, 1)
-	step(proxy.ModeAuto, 1, 1, 0) // it was on a shared one
-	xid++
-	check(t, clients[3], proxytest.GetattrCall(xid)) // whose loop has been told by now
+	step(proxy.ModePinned, 1, 1, 0) // it was on a shared one
+	null := func(c *proxytest.Client) {
+		t.Helper()
+		xid++
+		if _, err := c.Call(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	null(clients[3]) // whose loop has been told by now
 	xid++
 	if _, err := clients[3].Call(proxytest.SequenceCall(xid)); err == nil {
 		t.Error("there are more pinned connections than there may be")
 	}
-	step(proxy.ModeAuto, 8, 2, 0, 1)
-	xid++
-	check(t, clients[2], proxytest.GetattrCall(xid))
+	step(proxy.ModePinned, 8, 2, 0, 1)
+	null(clients[2])
 	step(proxy.ModeShared, 8, 2, 0, 1, 2)
 	step(proxy.ModePinned, 8, 3, 0, 1, 2)
 }
@@ -126,7 +131,7 @@ func TestRefusedReloadMetrics(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
 	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
-	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}}
+	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: proxy.ModePinned}}
 	p := h.Proxy(ls, us)
 	h.Eventually("the connection is primed", func() bool { return metric(h, "upstream_credits_granted") >= 128 })
 	check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))

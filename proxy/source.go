@@ -95,16 +95,16 @@ type seatPort struct {
 	tries int    // attempts to get first while the seat has another port
 }
 
-// order is the order in which seat s tries ports. s is the seat of p, or a shared one if p is
-// nil.
-func (u *upstream) order(s *pool.Seat, p *pin) portOrder {
+// order is the order in which seat s tries ports. s is the seat of owner, or a shared one if
+// owner is nil.
+func (u *upstream) order(s *pool.Seat, owner connOwner) portOrder {
 	o, settings := u.source, u.settings()
 	pools := uint64(len(u.pools))
-	r := portOrder{base: o.base, size: uint64(o.High-o.Low) + 1, own: p != nil}
+	r := portOrder{base: o.base, size: uint64(o.High-o.Low) + 1, own: owner != nil}
 	each := (uint64(settings.Connections) + pools - 1) / pools
 	r.shared = min(each*pools, r.size)
 	if r.own {
-		r.number = uint64(addressHash(p.front.ledger.addr))
+		r.number = owner.ports()
 	} else {
 		r.number = uint64(s.Index())*pools + uint64(slices.Index(u.pools, s.Pool()))
 	}

@@ -12,16 +12,16 @@ import (
 )
 
 // dialFrom makes a connection for seat s with connect, from the seat's port or from another
-// one. s is the seat of p, or a shared one if p is nil. dialFrom may call connect several
-// times.
-func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, p *pin, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
+// one. s is the seat of owner, or a shared one if owner is nil. dialFrom may call
+// connect several times.
+func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, owner connOwner, connect func(netip.AddrPort) (*tcpframe.Conn, error)) error {
 	o := u.source
 	at, ok := s.Data.(*seatPort)
 	if !ok {
 		at = &seatPort{}
 		s.Data = at
 	}
-	r := u.order(s, p)
+	r := u.order(s, owner)
 	at.first = o.first(&r)
 	if s.Improving() {
 		if at.port == 0 && !o.claim(at.first) {

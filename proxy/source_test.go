@@ -24,6 +24,7 @@ import (
 // A portCase is a proxy in front of a TCP server that is asked where connections come
 // from.
 type portCase struct {
+	mode proxy.Mode
 	*proxytest.Harness
 	p    *proxy.Proxy
 	s    *proxytest.TCPServer
@@ -47,9 +48,9 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-func newPortCase(t *testing.T, connections int, source proxy.Source) *portCase {
+func newPortCase(t *testing.T, connections int, source proxy.Source, mode proxy.Mode) *portCase {
 	t.Helper()
-	x := &portCase{Harness: proxytest.NewHarness(t, budget)}
+	x := &portCase{Harness: proxytest.NewHarness(t, budget), mode: mode}
 	x.Log = zerolog.New(&x.logs)
 	x.s = x.TCPServer(proxytest.Behaviour{})
 	x.p = x.proxy(connections, source)
@@ -65,7 +66,7 @@ func (x *portCase) proxy(connections int, source proxy.Source) *proxy.Proxy {
 		h.Log = x.Log
 	}
 	return h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
-		Name: "storage", Endpoints: []string{x.s.Addr()}, Connections: connections, Source: source,
+		Name: "storage", Mode: x.mode, Endpoints: []string{x.s.Addr()}, Connections: connections, Source: source,
 		ConnectTimeout: time.Second, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
 	}})
 }
@@ -150,7 +151,7 @@ func TestSourcePortStays(t *testing.T) {
 		{"range of an address", proxy.Source{Address: netip.MustParseAddr("127.0.0.3"), Low: low, High: low + 7}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			x := newPortCase(t, 2, tt.source)
+			x := newPortCase(t, 2, tt.source, proxy.ModePinned)
 			c := x.Client(x.p.Addr("nfs"))
 			check(t, c, proxytest.SequenceCall(1))
 			want := x.ports(3)
@@ -191,7 +192,7 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 		{"range", proxy.Source{Address: netip.MustParseAddr("127.0.0.9"), Low: low, High: low + 39}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			x := newPortCase(t, 3, tt.source)
+			x := newPortCase(t, 3, tt.source, proxy.ModePinned)
 			pinned := func() *proxytest.Client {
 				c := x.Client(x.p.Addr("nfs"))
 				check(t, c, proxytest.SequenceCall(1))
@@ -227,7 +228,7 @@ func TestSourcePortsComeHome(t *testing.T) {
 	t.Parallel()
 	low := free(t, 20)
 	source := proxy.Source{Address: netip.MustParseAddr("127.0.0.10"), Low: low, High: low + 19}
-	x := newPortCase(t, 3, source)
+	x := newPortCase(t, 3, source, proxy.ModeShared)
 	want := x.ports(3)
 	next := x.proxy(3, source)
 	x.ports(6)
@@ -269,7 +270,7 @@ func TestSourcePortsComeHome(t *testing.T) {
 // TestIdleClosedByServer: a server that closes an idle connection is not reported as a fault.
 func TestIdleClosedByServer(t *testing.T) {
 	t.Parallel()
-	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.6")})
+	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.6")}, proxy.ModeShared)
 	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
 	x.drop(false)
 	x.Eventually("it is counted", func() bool { return metric(x.Harness, `upstream_disconnects_total{reason="idle"`) == 1 })
@@ -291,7 +292,7 @@ func TestSourcePortRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.1"), Low: low, High: low + 3})
+	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.1"), Low: low, High: low + 3}, proxy.ModePinned)
 	for round := range uint32(3) {
 		a, b := x.Client(x.p.Addr("nfs")), x.Client(x.p.Addr("nfs"))
 		check(t, a, proxytest.SequenceCall(round+1))
@@ -325,7 +326,7 @@ func TestSourcePortRange(t *testing.T) {
 func TestSourcePortLost(t *testing.T) {
 	t.Parallel()
 	mine := netip.MustParseAddr("127.0.0.4") // no other test connects from there
-	x := newPortCase(t, 1, proxy.Source{Address: mine})
+	x := newPortCase(t, 1, proxy.Source{Address: mine}, proxy.ModeShared)
 	port := x.ports(1)[0]
 	addr := x.s.Addr()
 	x.s.Close()
@@ -429,7 +430,7 @@ func TestSourcePortReserved(t *testing.T) {
 	} else if err == nil {
 		l.Close()
 	}
-	x := newPortCase(t, 8, proxy.Source{Low: 665, High: 1023})
+	x := newPortCase(t, 8, proxy.Source{Low: 665, High: 1023}, proxy.ModeShared)
 	want := x.ports(8)
 	if want[0] < 665 || want[7] > 1023 {
 		t.Errorf("from ports %d", want)

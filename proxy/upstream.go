@@ -27,13 +27,18 @@ type upstreamConn interface {
 
 // An upstream is where Calls go: a server, or several, with the pools of connections to it.
 type upstream struct {
-	p      *Proxy
-	name   string // constant, as are isRDMA and number
-	isRDMA bool
-	number int // stands for the name among the Calls in flight
-	log    zerolog.Logger
-	pools  []*pool.Pool // of the shared connections: one pool, or one for each endpoint
-	pins   pins         // the pinned connections
+	p       *Proxy
+	name    string // constant, as are isRDMA and number
+	isRDMA  bool
+	number  int // stands for the name among the Calls in flight
+	log     zerolog.Logger
+	pools   []*pool.Pool // of the shared connections: one pool, or one for each endpoint
+	pins    pins         // the pinned connections
+	lanes   lanes        // the connections that NFSv4.1 clients share
+	table   *sessionTable
+	parting parting
+
+	laneCalls laneMetrics
 
 	endpoints endpoints
 	addresses addresses // of endpoints that are names
@@ -123,6 +128,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		probes:   newProbeMetrics(m, o.Name),
 	}
 	u.current.Store(&o)
+	u.table, u.laneCalls = newSessionTable(p.engine.Now), newLaneMetrics(m, o.Name)
 	u.under = make([]underWay, len(p.loops))
 	var loops []*metrics.Registry
 	for _, l := range p.loops {
@@ -153,6 +159,9 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		}
 		u.pools = append(u.pools, up)
 	}
+	if err := u.setLanes(&o); err != nil {
+		return nil, err
+	}
 	return u, nil
 }
 
@@ -161,6 +170,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 func (u *upstream) describe() {
 	m := u.p.metrics
 	m.GaugeFunc("upstream_pinned_connections", "Pinned connections to the upstream, including those still being dialled.", func() float64 { return float64(u.pins.count()) }, "upstream", u.name)
+	m.GaugeFunc("upstream_sessions", "NFSv4.1 sessions that the bridge knows the client of, for callbacks.", func() float64 { return float64(u.table.count()) }, "upstream", u.name)
 	u.poolMetrics.Describe(m, u.name)
 	u.admission.describe(m, u.name)
 	u.endpoints.describe(m, u.name)
@@ -184,6 +194,7 @@ func (u *upstream) settings() *UpstreamOptions { return u.current.Load() }
 // close ends the connections and every Call that waits for one. It waits for the loops.
 func (u *upstream) close() {
 	u.pins.close()
+	u.closeLanes()
 	for _, p := range u.pools {
 		p.Close()
 	}
@@ -241,6 +252,7 @@ func (u *upstream) update(o UpstreamOptions) {
 		p.Update(u.poolOptions(&o, i), renew)
 	}
 	u.pins.update(&o)
+	u.updateLanes(&o, renew)
 }
 
 // failed logs that a connection could not be made or has ended, once in logEvery.
@@ -277,14 +289,14 @@ func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *p
 	return u.dial(ctx, endpoint, affinity, s, nil)
 }
 
-// dial makes a connection, a pinned one for p unless p is nil.
-func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, p *pin) (pool.Member, error) {
+// dial makes a connection, for owner unless that is nil.
+func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	l := u.p.loops[affinity]
 	return u.addresses.dialEach(ctx, endpoint, func(ctx context.Context, addr string) (pool.Member, error) {
 		if u.isRDMA {
-			return dialRDMA(ctx, u, l, addr, s, p)
+			return dialRDMA(ctx, u, l, addr, s, owner)
 		}
-		return dialTCP(ctx, u, l, addr, s, p)
+		return dialTCP(ctx, u, l, addr, s, owner)
 	})
 }
 

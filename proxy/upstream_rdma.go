@@ -13,17 +13,18 @@ import (
 
 // An rdmaConn is one RPC-over-RDMA connection to an upstream. It belongs to its loop.
 type rdmaConn struct {
-	u    *upstream
-	seat *pool.Seat
-	loop *eventLoop
-	r    *rdmaside.Requester // constant once dialRDMA has returned
+	u     *upstream
+	seat  *pool.Seat
+	loop  *eventLoop
+	owner connOwner           // nil for a shared connection
+	r     *rdmaside.Requester // constant once dialRDMA has returned
 
 	probe probe
 }
 
-// dialRDMA makes a connection, a pinned one for p unless p is nil.
-func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
-	m := &rdmaConn{u: u, seat: s, loop: l}
+// dialRDMA makes a connection, for owner unless that is nil.
+func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, owner connOwner) (pool.Member, error) {
+	m := &rdmaConn{u: u, seat: s, loop: l, owner: owner}
 	uo := u.settings()
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	o := rdmaside.RequesterOptions{
@@ -32,9 +33,9 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s
 		Deadline: uo.CallTimeout, RemoteInvalidation: true,
 		Log: u.log, Lines: &u.refusals, Metrics: u.counts[l.index].requester,
 	}
-	if p != nil {
-		o.IdleReceives = pinnedReceives
-		o.Reverse, o.ReverseReceives = p, pinnedReverse
+	if owner != nil {
+		o.Reverse = owner
+		o.IdleReceives, o.ReverseReceives = owner.receives()
 	}
 	r, err := rdmaside.DialRequester(ctx, uo.Provider, l, endpoint, o, m)
 	if err != nil {
@@ -70,6 +71,10 @@ func (m *rdmaConn) Close(err error) {
 
 // send is part of upstreamConn.
 func (m *rdmaConn) send(c *call) {
+	if m.owner != nil && !m.owner.carries(c.queue) {
+		c.unsent(m, errMoved)
+		return
+	}
 	if a := &c.rdma.Analysis; a.BackRequest != 0 {
 		nfs.BoundBackChannel(c.message.octets, a, m.r.LongestReverseCall())
 	}
@@ -108,6 +113,9 @@ func (m *rdmaConn) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(gr
 func (m *rdmaConn) Ended(_ *rdmaside.Requester, err error) {
 	m.probe.end()
 	m.u.ended(err)
+	if m.owner != nil {
+		m.owner.ended(err)
+	}
 	m.seat.Ended(err)
 }
 

@@ -55,9 +55,9 @@ const (
 	callTimeout    = 2 * time.Minute  // for 64 KiB of the Calls that are queued
 )
 
-// dialTCP makes a connection, a pinned one for p unless p is nil.
-func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, p *pin) (pool.Member, error) {
-	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{pin: p}, pending: make(map[uint32]*call), heard: time.Now()}
+// dialTCP makes a connection, for owner unless that is nil.
+func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, owner connOwner) (pool.Member, error) {
+	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: make(map[uint32]*call), heard: time.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	s.Granted(0, pool.Elsewhere) // primed grants the credits
 	o := tcpframe.DialOptions{
@@ -72,7 +72,7 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s 
 			SilentTimeout: m.opts.SilentTimeout,
 		},
 	}
-	err := u.dialFrom(ctx, s, p, func(from netip.AddrPort) (*tcpframe.Conn, error) {
+	err := u.dialFrom(ctx, s, owner, func(from netip.AddrPort) (*tcpframe.Conn, error) {
 		o.LocalAddr = from
 		return u.p.engine.Dial(ctx, endpoint, l.tcp, o, m)
 	})
@@ -109,6 +109,9 @@ func (m *tcpConn) abort(err error) {
 // send is part of upstreamConn.
 func (m *tcpConn) send(c *call) {
 	switch {
+	case m.back.owner != nil && !m.back.owner.carries(c.queue):
+		c.unsent(m, errMoved)
+		return
 	case m.ending || m.leaving || !m.conn.Open():
 		c.unsent(m, rdmaside.ErrClosed)
 		return
@@ -226,6 +229,9 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	}
 	m.u.ended(err)
 	m.back.end(m.u.back)
+	if o := m.back.owner; o != nil {
+		o.ended(err)
+	}
 	for m.oldest != nil {
 		c := m.oldest
 		m.unlink(c)

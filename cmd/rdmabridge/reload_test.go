@@ -318,7 +318,7 @@ listeners:
   - {name: nfs, address: 127.0.0.1:0, upstream: self}
   - {name: rdma, address: %q, transport: rdma, upstream: one}
 upstreams:
-  - {name: self, transport: rdma, endpoints: [%q], pool: {connections: 2, credits: 16}}
+  - {name: self, transport: rdma, endpoints: [%q], pool: {idle: none, connections: 2, credits: 16}}
   - {name: one, transport: tcp, endpoints: [%q]}
 admin: {address: 127.0.0.1:0}
 loops: 2

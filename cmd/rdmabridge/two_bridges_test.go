@@ -27,7 +27,7 @@ const frontBridge = `
 listeners:
   - {name: front, address: "127.0.0.1:0", transport: tcp, upstream: middle}
 upstreams:
-  - {name: middle, transport: rdma, endpoints: [%q]}
+  - {name: middle, transport: rdma, endpoints: [%q], pool: {mode: pinned}}
 memory: {budget: 256MiB}
 admin: {address: none}
 `
@@ -43,7 +43,7 @@ listeners:
       - {program: mount, upstream: nfs}
 upstreams:
   - {name: nfs, transport: tcp, endpoints: [%q]}
-  - {name: rest, transport: tcp, endpoints: [%q], pool: {connections: 2}}
+  - {name: rest, transport: tcp, endpoints: [%q], pool: {mode: pinned, connections: 2}}
 memory: {budget: 256MiB}
 admin: {address: none}
 `

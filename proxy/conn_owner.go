@@ -1,0 +1,26 @@
+package proxy
+
+import "github.com/rdmabridge/rdmabridge/rdmaside"
+
+// A connOwner has a connection to a server that not every client's Calls may take: a [pin] or a
+// [laneConn]. The shared connections have none. Methods run on the connection's loop, unless they
+// say otherwise.
+type connOwner interface {
+	// ReverseCall does what callBack does, for a connection over RDMA.
+	rdmaside.ReverseHandler
+	// callBack brings a client the plain RPC Call m, which came on the connection from. It keeps m
+	// until it calls done.Release. If it reports false, m remains the caller's, and the caller
+	// refuses the Call.
+	callBack(from reverser, m []byte, done releaser) bool
+	// mostCallBacks is how many reverse Calls may be outstanding. Any goroutine.
+	mostCallBacks() int
+	// carries reports whether the connection may carry the Calls of q.
+	carries(q *clientQueue) bool
+	// ended is called when the connection has ended with err.
+	ended(err error)
+	// receives is how many Receives are posted on the connection while it is idle, and how many of its
+	// reverse Calls may be outstanding. It is for connections over RDMA. Any goroutine.
+	receives() (idle, reverse int)
+	// ports is the number from which the first source port follows. Any goroutine.
+	ports() uint64
+}

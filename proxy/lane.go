@@ -1,0 +1,380 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/pool"
+)
+
+// Lanes
+//
+// An NFSv4.1 server knows its connections: it binds a session to those that the session was used
+// on, calls the client back on one of them, and sees in the end of a connection that it can no
+// longer call. So the Calls of a client cannot take any connection. But one connection can carry
+// many clients, because each Call names its session: RFC 8881 Section 2.10.3.1. A lane is one
+// pooled connection for such clients. A client connection is assigned to a lane at its first
+// NFSv4.1 Call, to the one with the fewest clients, and stays there until it ends.
+//
+// A lane is a pool with one seat, so that dialling, credits and the fair queue are the same as in
+// every pool: hosts divide the credits of a lane as they divide those of the shared connections.
+// Each connection that the seat makes is a laneConn. A client is bound to the first laneConn that
+// carries a Call of it, and no other carries its Calls. When that connection ends, the client's
+// connection is closed, at once if one of its Calls can no longer be answered. When another
+// connection replaces it, the client's connection is closed as soon as no Call is under way. So
+// client and server see what they would see without a bridge: the client connects again, and
+// binds its session to the next connection. parting.go spreads this over some time.
+//
+// Reverse Calls find their client by the session in their CB_SEQUENCE: lane_callback.go and
+// session_table.go.
+
+// errMoved reports a Call of a client that is bound to a connection which another one has
+// replaced. errLaneEnded reports the end of that connection.
+var (
+	errMoved     = errors.New("proxy: another connection has replaced the one that carries the client's sessions")
+	errLaneEnded = errors.New("proxy: the connection that carries the client's sessions has ended")
+)
+
+const (
+	// laneReverse is how many credits the reverse direction of a lane's RDMA connection has. Linux
+	// uses 2 of them.
+	laneReverse = 16
+	// laneReceives is how many Receives are posted on an idle lane over RDMA.
+	laneReceives = 16
+)
+
+// lanes are the lanes of an upstream.
+type lanes struct {
+	mu     sync.Mutex // guards the rest, and the fields of lanes and laneConns that say so
+	all    []*lane    // those that clients may be assigned to, by their numbers
+	old    []*lane    // those that a reload has taken away, and that may still have clients
+	closed bool
+}
+
+// A lane is a place for one connection that many clients share.
+type lane struct {
+	u        *upstream  // constant, as the next three
+	number   int        // among the upstream's lanes
+	endpoint int        // of the endpoint that it prefers, or the only one that it may use
+	pool     *pool.Pool // of one seat
+
+	// Guarded by lanes.mu.
+	conn    *laneConn                // the latest connection
+	clients map[*laneClient]struct{} // assigned to the lane
+	started bool
+	failing bool // the latest connection has failed, or could not be made
+	leaving bool // a reload has taken the lane away
+}
+
+// newLane makes lane number i for the settings o.
+func (u *upstream) newLane(o *UpstreamOptions, i int) (*lane, error) {
+	l := &lane{u: u, number: i, endpoint: i % len(o.Endpoints), clients: make(map[*laneClient]struct{})}
+	p, err := pool.New(l.poolOptions(o), l, u)
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	l.pool = p
+	p.Need(0)
+	return l, nil
+}
+
+// laneCount is how many lanes an upstream with the settings o has. Where each client belongs to one
+// endpoint, each endpoint has as many.
+func (o *UpstreamOptions) laneCount() int {
+	switch {
+	case o.Mode != ModeAuto && o.Mode != ModeSessions:
+		return 0
+	case !o.partitioned():
+		return o.Connections
+	}
+	n := len(o.Endpoints)
+	return (o.Connections + n - 1) / n * n
+}
+
+func (l *lane) poolOptions(o *UpstreamOptions) pool.Options {
+	u := l.u
+	po := u.poolOptions(o, 0)
+	po.Connections, po.First = 1, l.number%len(u.p.loops)
+	po.Improve, po.Witness, po.Connected = nil, nil, nil
+	if o.partitioned() {
+		n := l.endpoint % len(o.Endpoints)
+		po.Endpoints, po.Health = o.Endpoints[n:n+1], u.endpoints.apart[n]
+	} else {
+		po.Prefer, po.KeepEndpoint = l.endpoint, true
+	}
+	return po
+}
+
+// setLanes makes as many lanes as the settings o ask for. Clients on lanes that are too many are
+// closed when they are idle.
+func (u *upstream) setLanes(o *UpstreamOptions) error {
+	ls := &u.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed {
+		return nil
+	}
+	n := o.laneCount()
+	for len(ls.all) < n {
+		l, err := u.newLane(o, len(ls.all))
+		if err != nil {
+			return err
+		}
+		ls.all = append(ls.all, l)
+	}
+	for len(ls.all) > n {
+		last := len(ls.all) - 1
+		l := ls.all[last]
+		ls.all = ls.all[:last]
+		l.leaving = true
+		switch {
+		case len(l.clients) > 0:
+			ls.old = append(ls.old, l)
+			l.depart()
+		case l.started:
+			go l.pool.Close()
+		}
+	}
+	return nil
+}
+
+// depart has the clients of the lane closed when they are idle. lanes.mu is held.
+func (l *lane) depart() {
+	l.part(partIdle, func(*laneClient) bool { return true })
+}
+
+// part has the clients of the lane closed for which which returns true. lanes.mu is held.
+func (l *lane) part(how partHow, which func(*laneClient) bool) {
+	var fronts []*front
+	for r := range l.clients {
+		if which(r) {
+			fronts = append(fronts, r.front)
+		}
+	}
+	l.u.parting.add(fronts, how)
+}
+
+// updateLanes puts the settings o in force. Connections that would be made differently now are
+// replaced, and their clients are closed when they are idle.
+func (u *upstream) updateLanes(o *UpstreamOptions, renew bool) {
+	if err := u.setLanes(o); err != nil {
+		panic("BUG: proxy: " + err.Error()) // the pools of u have the same settings
+	}
+	ls := &u.lanes
+	ls.mu.Lock()
+	all := slices.Clone(ls.all)
+	ls.mu.Unlock()
+	for _, l := range all {
+		l.pool.Update(l.poolOptions(o), renew)
+	}
+}
+
+// lanePools returns the pools of the lanes that have been used.
+func (u *upstream) lanePools() (ps []*pool.Pool) {
+	ls := &u.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range slices.Concat(ls.all, ls.old) {
+		if l.started {
+			ps = append(ps, l.pool)
+		}
+	}
+	return ps
+}
+
+// closeLanes ends every lane, and waits until all have ended.
+func (u *upstream) closeLanes() {
+	ls := &u.lanes
+	ls.mu.Lock()
+	ls.closed = true
+	ls.mu.Unlock()
+	for _, p := range u.lanePools() {
+		p.Close()
+	}
+	u.parting.close()
+}
+
+// assign assigns r to a lane. It is the lane of conn if that is not nil and has not
+// ended: the client has a session there. assign fails with errClosing after closeLanes.
+func (u *upstream) assign(r *laneClient, conn *laneConn) error {
+	ls := &u.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed || len(ls.all) == 0 {
+		return errClosing
+	}
+	f, o := r.front, u.settings()
+	var best *lane
+	if conn != nil && conn.serves() && !conn.lane.leaving {
+		best = conn.lane
+	} else {
+		only := -1
+		if o.partitioned() {
+			only = endpointFor(f.ledger.addr, len(o.Endpoints))
+		}
+		for _, l := range ls.all {
+			if (only < 0 || l.endpoint == only) && (best == nil || l.betterThan(best, f.loop.index)) {
+				best = l
+			}
+		}
+	}
+	if !best.started {
+		best.started = true
+		best.pool.Start()
+	}
+	if best.clients[r] = struct{}{}; len(best.clients) == 1 {
+		best.pool.Need(1)
+	}
+	r.lane = best
+	return nil
+}
+
+// betterThan reports whether l is better than o for a new client on the loop with index here: no
+// connection has failed there, fewer clients, the client's own loop. lanes.mu is held.
+func (l *lane) betterThan(o *lane, here int) bool {
+	if l.failing != o.failing {
+		return o.failing
+	}
+	loops := len(l.u.p.loops)
+	near, otherNear := l.number%loops == here, o.number%loops == here
+	// A client on another loop costs each Call a wake-up. So the lanes of the client's loop may
+	// have more clients than others, by a half.
+	a, b := 2*len(l.clients), 2*len(o.clients)
+	if near {
+		a -= len(l.clients) / 2
+	}
+	if otherNear {
+		b -= len(o.clients) / 2
+	}
+	if a != b {
+		return a < b
+	}
+	return near && !otherNear
+}
+
+// leave ends the assignment of r.
+func (l *lane) leave(r *laneClient) {
+	ls := &l.u.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	delete(l.clients, r)
+	if len(l.clients) == 0 {
+		l.pool.Need(0)
+	}
+	if i := slices.Index(ls.old, l); i >= 0 && len(l.clients) == 0 {
+		ls.old = slices.Delete(ls.old, i, i+1)
+		go l.pool.Close()
+	}
+}
+
+// Dial makes the lane's next connection. pool.Dialer.
+func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
+	ls := &l.u.lanes
+	ls.mu.Lock()
+	if before := l.conn; before != nil && before.serves() {
+		before.replaced = true
+		before.part(partIdle)
+	}
+	ls.mu.Unlock()
+	c := &laneConn{lane: l, loop: l.u.p.loops[affinity]}
+	m, err := l.u.dial(ctx, endpoint, affinity, s, c)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l.failing = err != nil || c.over
+	if err != nil {
+		if slices.ContainsFunc(ls.all, l.mayReplace) { // the clients that wait here can have another lane
+			l.part(partNow, func(r *laneClient) bool { return r.bound.Load() == nil })
+		}
+		return nil, err
+	}
+	if !c.over {
+		l.conn = c
+		l.u.needShared()
+	}
+	return m, nil
+}
+
+// needShared has the upstream keep one shared connection while no lane has one: the next Call may
+// need it, and it shows that the server is there. lanes.mu is held.
+func (u *upstream) needShared() {
+	for i, p := range u.pools {
+		n := 1
+		for _, l := range u.lanes.all {
+			if l.conn != nil && l.conn.serves() && (len(u.pools) == 1 || l.endpoint == i) {
+				n = 0
+				break
+			}
+		}
+		p.Need(n)
+	}
+}
+
+// mayReplace reports whether the clients of l could be on o, which has a connection. lanes.mu is held.
+func (l *lane) mayReplace(o *lane) bool {
+	return o.conn != nil && o.conn.serves() && (o.endpoint == l.endpoint || !l.u.settings().partitioned())
+}
+
+// A laneClient is a client connection that is assigned to a lane.
+type laneClient struct {
+	front *front // constant, as the next two
+	lane  *lane
+	since int64 // when the client was assigned, on the clock of the loops
+
+	bound    atomic.Pointer[laneConn] // the connection that carries the Calls; set once
+	sessions *session                 // that the client is called on; guarded by sessionTable.mu
+	seen     nfs.SessionID            // a session of which the table need not learn anything; the client's loop's
+	reverse  reverseQueue
+}
+
+// A laneConn is one connection of a lane.
+type laneConn struct {
+	lane  *lane      // constant, as the next
+	loop  *eventLoop // on which the connection lives
+	calls laneCalls  // the loop's
+
+	replaced bool // another connection carries the lane's next Calls; guarded by lanes.mu, as the next
+	over     bool // the connection has ended
+}
+
+// serves reports whether the connection carries Calls. lanes.mu is held.
+func (c *laneConn) serves() bool { return !c.replaced && !c.over }
+
+// carries reports whether the connection may carry the Calls of q, and binds q to it if q is not
+// bound to any. It runs on the connection's loop.
+func (c *laneConn) carries(q *clientQueue) bool {
+	b := &q.lane.bound // the client's queue is in the lane's pool
+	return b.Load() == c || b.CompareAndSwap(nil, c)
+}
+
+// ended is part of connOwner. The Calls that the connection carried have no other: call.failed.
+func (c *laneConn) ended(err error) {
+	ls := &c.lane.u.lanes
+	ls.mu.Lock()
+	c.over = true
+	if c.lane.conn == c {
+		c.lane.failing = !errors.Is(err, pool.ErrClosed)
+	}
+	c.part(partNow)
+	c.lane.u.needShared()
+	ls.mu.Unlock()
+	c.calls.end()
+}
+
+// part has the clients of the connection closed. lanes.mu is held.
+func (c *laneConn) part(how partHow) {
+	c.lane.part(how, func(r *laneClient) bool { return r.bound.Load() == c })
+}
+
+// ports is part of connOwner.
+func (c *laneConn) ports() uint64 { return uint64(c.lane.number) }
+
+// receives is part of connOwner.
+func (c *laneConn) receives() (idle, reverse int) { return laneReceives, laneReverse }
+
+// mostCallBacks is part of connOwner.
+func (c *laneConn) mostCallBacks() int { return maxLaneCalls }

@@ -1,0 +1,388 @@
+package proxy
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+)
+
+// The session table
+//
+// A reverse Call on a lane names a session, and the table knows which client connection the session
+// can be called on. Clients say so themselves, and the table reads the Replies: CREATE_SESSION and
+// BIND_CONN_TO_SESSION make the connection that they come on the back channel of a session, where
+// the server agrees. For the server that is the connection of the lane.
+//
+// When the client's connection is lost, the server notices nothing, because its own goes on. The
+// client connects again and uses its session there. It sends no BIND_CONN_TO_SESSION, because the
+// server does not ask for one. So the first SEQUENCE that succeeds on a connection which is newer
+// than the loss, or hardly older, gives the session its back channel again. Until then the server is told to try
+// later, for as long as sessionAway. After that its Calls fail, as they would without a bridge, and
+// it tells the client in the next Reply.
+//
+// The table forgets a session that ends, or that has had no connection for sessionForgotten. Beyond
+// maxSessions it forgets the session that has been without a connection for the longest time, or the
+// oldest, whose client is closed and comes back.
+
+const (
+	maxSessions      = 1 << 16
+	sessionAway      = 20 * time.Second
+	sessionForgotten = 10 * time.Minute
+	// sessionOverlap is how long before the loss of a connection is noticed its client may have made
+	// the next one.
+	sessionOverlap = time.Second
+)
+
+// errForgotten closes a client whose session the table had to forget. Its next connection brings the
+// session back.
+var errForgotten = errors.New("proxy: too many sessions")
+
+// A sessionTable holds the sessions of one upstream. It is safe for concurrent use.
+type sessionTable struct {
+	now func() int64 // the clock of the loops; constant
+
+	mu     sync.RWMutex // guards the rest, and the sessions; a leaf
+	all    map[nfs.SessionID]*session
+	served sessionList // that have a connection, the oldest first
+	away   sessionList // that have none, in the order they lost it
+}
+
+// A session is an NFSv4.1 session, or what was seen of it. id is constant, and the table's lock
+// guards the rest.
+type session struct {
+	id      nfs.SessionID
+	client  *laneClient // that is called; nil while there is none
+	heir    *laneClient // that has used the session since, and may be the same client
+	conn    *laneConn   // on which the server calls; nil if it is not known
+	lost    int64       // when client was lost
+	program uint32      // of the callbacks, or 0 if it is not known
+	guessed bool        // client has used the session and has not bound it
+	mute    bool        // such a connection has not answered: the next one has to bind the session
+
+	list              *sessionList // the table's
+	older, newer      *session     // in list
+	before, following *session     // of client, linked from laneClient.sessions
+}
+
+// A sessionList is a list of sessions, the oldest first.
+type sessionList struct{ oldest, newest *session }
+
+func newSessionTable(now func() int64) *sessionTable {
+	return &sessionTable{now: now, all: make(map[nfs.SessionID]*session)}
+}
+
+// connOf returns the connection on which the server calls the session id back, if its client is away.
+// A client that comes back has its place there.
+func (t *sessionTable) connOf(id nfs.SessionID) *laneConn {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if s := t.all[id]; s != nil && s.client == nil {
+		return s.conn
+	}
+	return nil
+}
+
+// look says whether the table is to learn from the Reply to a SEQUENCE of session id that r sends, and
+// whether it need not look at any later one: the session is called on r, or on a connection that is
+// newer.
+func (t *sessionTable) look(id nfs.SessionID, r *laneClient) (learns, settled bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s := t.all[id]
+	switch {
+	case s == nil:
+		return true, false
+	case s.client == r:
+		return false, true
+	case s.client == nil:
+		return s.returnsOn(r), false
+	case r.since <= s.client.since:
+		return false, true
+	}
+	return s.heir != r, false
+}
+
+// returnsOn reports whether the client of s, which has lost its connection, has come back with r.
+// t.mu is held.
+func (s *session) returnsOn(r *laneClient) bool {
+	return !s.mute && s.lost != 0 && r.since >= s.lost-int64(sessionOverlap)
+}
+
+// bind makes r the back channel of session id: the client has said so. program is
+// 0 if the client has not named it.
+func (t *sessionTable) bind(id nfs.SessionID, r *laneClient, program uint32) {
+	conn := r.bound.Load()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if conn == nil || r.front.gone() {
+		return
+	}
+	s := t.get(id)
+	if program != 0 {
+		s.program = program
+	}
+	s.conn, s.guessed, s.mute = conn, false, false
+	t.give(s, r)
+}
+
+// used notes that a SEQUENCE of session id has succeeded on r.
+func (t *sessionTable) used(id nfs.SessionID, r *laneClient) {
+	conn := r.bound.Load()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if conn == nil || r.front.gone() {
+		return
+	}
+	s := t.all[id]
+	switch {
+	case s == nil:
+		s = t.get(id) // forgotten, or older than the bridge
+	case s.client == r:
+		return
+	case s.client != nil:
+		s.heir = r
+		return
+	case !s.returnsOn(r):
+		return
+	}
+	if s.conn == nil {
+		s.conn = conn
+	}
+	s.guessed = true
+	t.give(s, r)
+}
+
+// answered notes that r has answered a reverse Call for session id.
+func (t *sessionTable) answered(id nfs.SessionID, r *laneClient) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.all[id]; s != nil && s.client == r {
+		s.guessed = false
+	}
+}
+
+// silent notes that r, on which session id is called, has not answered a reverse Call. Perhaps it is not
+// called on that connection: a Linux client with nconnect has several, and is called on one.
+func (t *sessionTable) silent(id nfs.SessionID, r *laneClient) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.all[id]; s != nil && s.client == r && s.guessed {
+		s.mute = true
+	}
+}
+
+// forget removes session id, which has ended.
+func (t *sessionTable) forget(id nfs.SessionID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.all[id]; s != nil {
+		t.remove(s)
+	}
+}
+
+// leave notes that r has ended.
+func (t *sessionTable) leave(r *laneClient) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	for s := r.sessions; s != nil; s = r.sessions {
+		h := s.heir
+		s.take()
+		s.lost = now
+		t.list(s, &t.away)
+		if h != nil && s.returnsOn(h) && !h.front.gone() {
+			s.guessed = true
+			t.give(s, h)
+		}
+	}
+	t.expire(now)
+}
+
+// A sessionPlace is what the table knows of the client that a reverse Call is for.
+type sessionPlace uint8
+
+const (
+	sessionUnknown sessionPlace = iota // no client, or one that has been away for too long
+	sessionAbsent                      // the client may come back soon
+	sessionHere                        // the client is there
+)
+
+// locate returns the client that session id is called on.
+func (t *sessionTable) locate(id nfs.SessionID) (*laneClient, sessionPlace) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s := t.all[id]
+	switch {
+	case s == nil:
+		return nil, sessionUnknown
+	case s.client != nil:
+		return s.client, sessionHere
+	case t.now()-s.lost < int64(sessionAway):
+		return nil, sessionAbsent
+	}
+	return nil, sessionUnknown
+}
+
+// newestOf returns the client of the session that was bound last to conn and has this callback program,
+// or nil.
+func (t *sessionTable) newestOf(program uint32, conn *laneConn) *laneClient {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for s, n := t.served.newest, 0; s != nil && n < newestLook; s, n = s.older, n+1 {
+		if s.conn == conn && (s.program == program || s.program == 0) {
+			return s.client
+		}
+	}
+	return nil
+}
+
+// newestLook is how many sessions newestOf looks at.
+const newestLook = 64
+
+// count returns how many sessions the table has.
+func (t *sessionTable) count() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.all)
+}
+
+// get returns session id, and adds it if there is none. t.mu is held.
+func (t *sessionTable) get(id nfs.SessionID) *session {
+	if s := t.all[id]; s != nil {
+		return s
+	}
+	t.expire(t.now())
+	for len(t.all) >= maxSessions {
+		if s := t.away.oldest; s != nil {
+			t.remove(s)
+			continue
+		}
+		s := t.served.oldest
+		s.client.front.close(errForgotten)
+		t.remove(s)
+	}
+	s := &session{id: id}
+	t.all[id] = s
+	return s
+}
+
+// give has s called on r. t.mu is held.
+func (t *sessionTable) give(s *session, r *laneClient) {
+	if s.client != nil {
+		s.take()
+	}
+	s.client, s.lost = r, 0
+	if s.following = r.sessions; s.following != nil {
+		s.following.before = s
+	}
+	r.sessions = s
+	t.list(s, &t.served)
+}
+
+// take ends the back channel of s, which has one. t.mu is held.
+func (s *session) take() {
+	if s.before != nil {
+		s.before.following = s.following
+	} else {
+		s.client.sessions = s.following
+	}
+	if s.following != nil {
+		s.following.before = s.before
+	}
+	s.client, s.heir, s.before, s.following = nil, nil, nil, nil
+}
+
+// remove removes s. t.mu is held.
+func (t *sessionTable) remove(s *session) {
+	if s.client != nil {
+		s.take()
+	}
+	t.list(s, nil)
+	delete(t.all, s.id)
+}
+
+// expire removes the sessions that have been without a connection for too long. t.mu is held.
+func (t *sessionTable) expire(now int64) {
+	for s := t.away.oldest; s != nil && now-s.lost > int64(sessionForgotten); s = t.away.oldest {
+		t.remove(s)
+	}
+}
+
+// list moves s to the end of l, which may be nil. t.mu is held.
+func (t *sessionTable) list(s *session, l *sessionList) {
+	if from := s.list; from != nil {
+		if s.older != nil {
+			s.older.newer = s.newer
+		} else {
+			from.oldest = s.newer
+		}
+		if s.newer != nil {
+			s.newer.older = s.older
+		} else {
+			from.newest = s.older
+		}
+		s.older, s.newer = nil, nil
+	}
+	s.list = l
+	if l == nil {
+		return
+	}
+	if s.older = l.newest; s.older != nil {
+		s.older.newer = s
+	} else {
+		l.oldest = s
+	}
+	l.newest = s
+}
+
+// learns reports whether the table is to learn from the Reply to a Call of session id.
+func (r *laneClient) learns(id nfs.SessionID) bool {
+	if id == r.seen {
+		return false
+	}
+	learns, settled := r.lane.u.table.look(id, r)
+	if settled {
+		r.seen = id
+	}
+	return learns
+}
+
+// watch has the table learn from the Reply to c, whose client is on a lane. It runs on the loop of the
+// connection that has brought the Reply, while c still has its message.
+func (c *call) watch() {
+	t, r, a := c.up.table, c.queue.lane, &c.rdma.Analysis
+	if id, ok := nfs.SequenceSession(c.rdma.Message, a); ok {
+		switch status, ok := nfs.SequenceStatus(c.reply.parts[0], a); {
+		case !ok:
+		case status == nfs.StatusOK && c.learns:
+			t.used(id, r)
+		case status == nfs.StatusBadSession, status == nfs.StatusDeadSession:
+			t.forget(id)
+		}
+	}
+	if a.SessionOps == 0 {
+		return
+	}
+	reply := c.reply.whole()
+	if a.SessionOps&ulb.CreateSession != 0 {
+		if id, back, ok := nfs.CreatedSession(reply, a); ok && back {
+			program, _ := nfs.CallbackProgram(c.rdma.Message, a)
+			t.bind(id, r, program)
+		}
+	}
+	if a.SessionOps&ulb.BindConnToSession != 0 {
+		if id, back, ok := nfs.BoundSession(reply, a); ok && back {
+			t.bind(id, r, 0)
+		}
+	}
+	if a.SessionOps&ulb.DestroySession != 0 {
+		if status, ok := nfs.Status(reply, a); ok && status == nfs.StatusOK {
+			if id, ok := nfs.DestroyedSession(&c.h); ok {
+				t.forget(id)
+			}
+		}
+	}
+}
