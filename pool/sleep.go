@@ -16,6 +16,8 @@ import (
 //   - a Call waits because no credit is free for it, or because there is no usable connection;
 //   - the connection that a Call goes to has many Calls outstanding already, or both large and small
 //     ones;
+//   - the connection is on another loop than the client, and the client's loop has a seat that sleeps:
+//     a single Call takes nearly twice as long when it changes loops;
 //   - a sticky flow has to use this seat.
 //
 // Except for sticky flows, it wakes the next seat only when the one before has credits. While no
@@ -131,6 +133,28 @@ func (p *Pool) usedBy(e *Entry) uint32 {
 // that another connection is better. The caller holds pool.mu.
 func (s *Seat) crowded() bool {
 	return s.inUse > fewCalls+1 || s.large > 0 && s.inUse > s.large
+}
+
+// relieveSeat wakes a seat if e, which has gone to s, would have been better off with another one. The
+// caller holds p.mu.
+func (p *Pool) relieveSeat(s *Seat, e *Entry, here int) {
+	if s.crowded() || s.affinity != here && !e.Aside && p.sleepsOn(here) {
+		p.relieve(here, p.usedBy(e))
+	}
+}
+
+// sleepsOn reports whether a seat of the loop here sleeps. The caller holds p.mu.
+func (p *Pool) sleepsOn(here int) bool {
+	first := here - p.opts.First
+	if here < 0 || first < 0 || first >= p.opts.Loops {
+		return false
+	}
+	for i := first; i < len(p.seats); i += p.opts.Loops { // newSeat
+		if p.seats[i].asleep {
+			return true
+		}
+	}
+	return false
 }
 
 // relieve wakes the next seat, preferably one of the loop here, unless another one is about to have

@@ -155,16 +155,30 @@ func (d *blockingDialer) Dial(ctx context.Context, endpoint string, affinity int
 	return d.fakeDialer.Dial(ctx, endpoint, affinity, s)
 }
 
-// TestSleepOwnLoop: the pool wakes a seat of the loop whose Calls need it.
+// TestSleepOwnLoop: the pool wakes a seat of the loop whose Calls need it, and does so for one Call if
+// there is a seat. NULL Calls do not need it.
 func TestSleepOwnLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 32}
 		p, _ := newPool(t, Options{Connections: 6, Loops: 3, Idle: time.Minute}, d)
 		var f Flow
-		for range 12 {
+		if err := p.Submit(&Entry{Flow: &f, Aside: true}, 2); err != nil {
+			t.Fatal(err)
+		}
+		wantAwake(t, p, "a NULL Call of loop 2", 0)
+		submit(t, p, &f, 100, Elsewhere)
+		submit(t, p, &f, 100, 0)
+		submit(t, p, &f, 100, 3)
+		wantAwake(t, p, "Calls of no loop, loop 0, and a loop without a seat", 0)
+		submit(t, p, &f, 100, 2)
+		wantAwake(t, p, "a Call of loop 2", 0, 2)
+		if e := submit(t, p, &f, 100, 2); on(d, e) != 2 {
+			t.Errorf("the next is on seat %d", on(d, e))
+		}
+		for range 9 {
 			submit(t, p, &f, 100, 2)
 		}
-		wantAwake(t, p, "Calls of loop 2", 0, 2)
+		wantAwake(t, p, "many of them", 0, 2, 5)
 		d.answerAll()
 	})
 }

@@ -38,8 +38,8 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 	if !p.held && p.admits(f, w) && p.part.admits(p) {
 		if s := p.choose(e, here); s != nil {
 			m = s.takeCredit(e, noTrial, p.slowStart.dispatch())
-			if p.asleep > 0 && s.crowded() {
-				p.relieve(here, p.usedBy(e))
+			if p.asleep > 0 {
+				p.relieveSeat(s, e, here)
 			}
 			return m, false, nil
 		}

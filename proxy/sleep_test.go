@@ -53,10 +53,10 @@ func TestConnectionsOnDemand(t *testing.T) {
 				return x.ports(3)
 			}
 			c := h.Client(p.Addr("nfs"))
-			check(t, c, proxytest.GetattrCall(1))
 			if n := connections(); n != 1 {
 				t.Errorf("%d connections at the start, want 1", n)
 			}
+			check(t, c, proxytest.GetattrCall(1))
 			st := func() proxy.UpstreamStatus { return p.Status().Upstreams[0] }
 			xid := uint32(1000)
 			burst := func() { // until all connections are up
