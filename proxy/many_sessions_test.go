@@ -48,7 +48,7 @@ func newVillage(t *testing.T, rdma bool, clients, connections int, so nfs4test.S
 	t.Cleanup(x.s.Close)
 	co := nfs4test.ClientsOptions{Prefix: "host", Renew: -1, Retry: time.Millisecond, Slots: 4}
 	uo := proxy.UpstreamOptions{
-		Name: "storage", RDMA: rdma, Connections: connections, Mode: proxy.ModeShared,
+		Name: "storage", RDMA: rdma, Connections: connections, Mode: proxy.ModeSessions,
 		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
 	}
 	var loops []loop.Loop
@@ -95,9 +95,18 @@ func (x *village) until(what string, f func() bool) {
 }
 
 // allUp waits until each client has a session and a connection, and the server can call each.
+// Clients that have no back channel learn it when they renew their lease.
 func (x *village) allUp() {
 	x.T.Helper()
-	x.until("all are up", func() bool { return x.cs.Up() == x.cs.Len() && x.s.Down() == 0 })
+	x.until("all are up", func() bool {
+		if x.cs.Up() == x.cs.Len() && x.s.Down() == 0 {
+			return true
+		}
+		for i := range x.cs.Len() {
+			x.cs.Renew(i)
+		}
+		return false
+	})
 }
 
 func (x *village) everyone() (all []int) {
@@ -137,6 +146,26 @@ func (x *village) good(connections int) {
 		x.s.Calls.Load(), x.s.Executed.Load(), x.s.Replays.Load(), x.s.Busy.Load(), x.s.Bound.Load())
 }
 
+// recallSome calls n clients back, chosen at random, all at once, and checks that each callback
+// has come to its client once, and nowhere else.
+func (x *village) recallSome(n int, token uint64) {
+	x.T.Helper()
+	r := rand.New(rand.NewPCG(token, 1))
+	var recalls []*nfs4test.Recall
+	var whom []int
+	for k := range n {
+		i := r.IntN(x.cs.Len())
+		whom = append(whom, i)
+		recalls = append(recalls, x.s.Recall(x.cs.Owner(i), token+uint64(k)))
+	}
+	for k, r := range recalls {
+		<-r.Done()
+		if got := x.cs.Recalled(r.Token); r.Err != nil || r.Status != nfs4test.OK || len(got) != 1 || got[0] != whom[k] {
+			x.T.Errorf("callback for client %d: %v, status %d; it came to %v; sent %d times, %d delays, %v", whom[k], r.Err, r.Status, got, r.Sent, r.Delays, r.Took)
+		}
+	}
+}
+
 // crowdSize is how many clients the tests have that are about many.
 func crowdSize() int {
 	if testkit.RaceEnabled || testing.Short() {
@@ -145,18 +174,23 @@ func crowdSize() int {
 	return 400
 }
 
-// TestManySessions: hundreds of clients have sessions over three connections, and each Reply comes
-// to its client.
+// most is the most connections to the server that n pooled connections mean: as many lanes, and as
+// many for other Calls.
+func most(n int) int { return 2 * n }
+
+// TestManySessions: hundreds of clients have sessions over three connections, and each Reply and
+// each callback comes to its client. The server would close a connection more than it may have.
 func TestManySessions(t *testing.T) {
 	const connections = 3
-	villages(t, crowdSize(), connections, nfs4test.ServerOptions{}, nil, func(x *village) {
+	villages(t, crowdSize(), connections, nfs4test.ServerOptions{Connections: most(connections)}, nil, func(x *village) {
 		x.allUp()
 		x.work(2, nfs4test.OpGetattr, 20)
 		x.work(1, 20000, 2)
+		x.recallSome(x.cs.Len()/2, 1<<32)
 		if n := x.s.Sessions(); n != x.cs.Len() {
 			x.T.Errorf("%d sessions, want %d", n, x.cs.Len())
 		}
-		x.good(connections)
+		x.good(most(connections))
 	})
 }
 
@@ -177,6 +211,7 @@ func TestManyReconnect(t *testing.T) {
 		}
 		l.Stop()
 		x.allUp()
+		x.recallSome(x.cs.Len()/2, 1<<32)
 		if x.cs.Resent.Load() == 0 || x.s.Replays.Load()+x.s.Busy.Load() == 0 {
 			x.T.Errorf("%s; %d replays, %d busy: this test tests nothing", x.cs.Counts(), x.s.Replays.Load(), x.s.Busy.Load())
 		}
@@ -186,6 +221,36 @@ func TestManyReconnect(t *testing.T) {
 		if n := x.s.Created.Load(); n != int64(x.cs.Len()) {
 			x.T.Errorf("%d sessions were created, want %d", n, x.cs.Len())
 		}
-		x.good(connections)
+		x.good(most(connections))
+	})
+}
+
+// TestManyLost: when a connection to the server ends, its clients are closed, come back with their
+// sessions, and can be called back again. Nothing is executed twice.
+func TestManyLost(t *testing.T) {
+	const connections = 3
+	villages(t, crowdSize()/2, connections, nfs4test.ServerOptions{}, nil, func(x *village) {
+		x.allUp()
+		l := x.cs.Load(x.everyone(), 1, nfs4test.OpGetattr)
+		for k := range 6 {
+			now, _ := x.s.Connections()
+			x.s.DropConnection(k % max(now, 1))
+			n := l.Replies.Load()
+			x.until("Replies", func() bool { return l.Replies.Load() > n+int64(4*x.cs.Len()) })
+			x.until("all have a connection", func() bool { return x.cs.Up() == x.cs.Len() })
+		}
+		l.Stop()
+		x.allUp()
+		x.recallSome(x.cs.Len()/2, 1<<32)
+		if x.cs.Lost.Load() == 0 {
+			x.T.Errorf("%s: this test tests nothing", x.cs.Counts())
+		}
+		x.until("a Reply for each COMPOUND that was executed", func() bool {
+			return x.s.Executed.Load() == x.cs.Replies.Load()+x.cs.Uncached.Load()
+		})
+		if n := x.s.Created.Load(); n != int64(x.cs.Len()) {
+			x.T.Errorf("%d sessions were created, want %d", n, x.cs.Len())
+		}
+		x.good(most(connections) + connections) // a connection may be replaced before the server sees its end
 	})
 }
