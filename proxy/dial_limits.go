@@ -36,10 +36,10 @@ func (o *UpstreamOptions) mostConnections() int {
 	if o.partitioned() {
 		n += len(o.Endpoints) - 1 // each has as many as the others
 	}
-	if o.Mode != ModeShared {
-		n += max(o.mostPinned(), o.Connections)
+	if o.Mode == ModePinned {
+		n += o.Pinned
 	}
-	return n
+	return n + o.laneCount()
 }
 
 // limitDials gives the limiter the limits for the upstreams that there are.

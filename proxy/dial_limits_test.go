@@ -24,13 +24,14 @@ func TestDialLimits(t *testing.T) {
 		{UpstreamOptions{Mode: ModePinned, Pinned: 4096, Connections: 64, UnavailableAfter: time.Second}, 2600, 8400},
 		{UpstreamOptions{Mode: ModePinned, Pinned: 256, Connections: 4, UnavailableAfter: 30 * time.Second}, 64, 200},
 		{UpstreamOptions{Mode: ModeShared, Connections: 64, UnavailableAfter: time.Second}, 64, 200},
+		{UpstreamOptions{Mode: ModeAuto, Endpoints: []string{"a:1"}, Connections: 64, UnavailableAfter: time.Second}, 77, 256},
 	} {
 		name := fmt.Sprintf("%d pinned in %v", tt.o.Pinned, tt.o.UnavailableAfter)
 		synctest.Test(t, func(t *testing.T) {
 			l := pool.NewLimiter(dialLimits([]*UpstreamOptions{&tt.o}))
 			s := l.Share()
 			began := time.Now()
-			all := tt.o.Connections + tt.o.Pinned
+			all := tt.o.Connections + tt.o.Pinned + tt.o.laneCount()
 			waited := make(chan time.Duration, all)
 			var now, most atomic.Int64
 			for range all {

@@ -148,20 +148,6 @@ func (o *UpstreamOptions) check() error {
 	return c.err
 }
 
-// defaultPinned is how many pinned connections there may be where Pinned does not say it.
-const defaultPinned = 256
-
-// mostPinned is how many pinned connections there may be.
-func (o *UpstreamOptions) mostPinned() int {
-	switch {
-	case o.Mode == ModeShared:
-		return 0
-	case o.Pinned > 0:
-		return o.Pinned
-	}
-	return defaultPinned
-}
-
 // pinnedCalls returns how many Calls may be outstanding on all pinned connections, and whether that
 // holds for a host, too, that is alone.
 func (o *UpstreamOptions) pinnedCalls() (limit int, always bool) {

@@ -90,7 +90,7 @@ type pins struct {
 func (ps *pins) share(octets int64, o *UpstreamOptions) {
 	// A lease may be twice as long as what it is for.
 	each := pinnedReceives*max(leastReceive, o.ReplyInline) + 2*headerLen*(o.Credits+2*pinnedReverse)
-	ps.most.Store(max(1, min(int64(o.mostPinned()), octets/int64(each))))
+	ps.most.Store(max(1, min(int64(o.Pinned), octets/int64(each))))
 }
 
 // count is how many there are.

@@ -223,7 +223,7 @@ func (p *Proxy) sharePins() {
 		case u.isRDMA:
 			us = append(us, u)
 		default:
-			u.pins.most.Store(int64(u.settings().mostPinned())) // an idle TCP connection takes no memory
+			u.pins.most.Store(int64(u.settings().Pinned)) // an idle TCP connection takes no memory
 		}
 	}
 	for _, u := range us {
