@@ -49,6 +49,8 @@ func (f *front) begin(c *call) bool {
 	if id, ok := nfs.SequenceSession(c.message.octets, a); ok {
 		u.sessions.Tighten(c.message.octets, a)
 		c.learns = q.lane != nil && q.lane.learns(id)
+	} else if q.lane != nil {
+		c.learns = q.lane.hides(h)
 	}
 	c.charge.expected = u.expect(a, g.large)
 	c.queue = q

@@ -328,6 +328,7 @@ type laneClient struct {
 	bound    atomic.Pointer[laneConn] // the connection that carries the Calls; set once
 	sessions *session                 // that the client is called on; guarded by sessionTable.mu
 	seen     nfs.SessionID            // a session of which the table need not learn anything; the client's loop's
+	settled  flag                     // the table has nothing to learn from Calls that it cannot read
 	reverse  reverseQueue
 }
 

@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
@@ -42,7 +44,8 @@ var errForgotten = errors.New("proxy: too many sessions")
 
 // A sessionTable holds the sessions of one upstream. It is safe for concurrent use.
 type sessionTable struct {
-	now func() int64 // the clock of the loops; constant
+	now   func() int64      // the clock of the loops; constant, as the next
+	evict func(*laneClient) // closes a client for whose session there is no room
 
 	mu     sync.RWMutex // guards the rest, and the sessions; a leaf
 	all    map[nfs.SessionID]*session
@@ -58,6 +61,7 @@ type session struct {
 	heir    *laneClient // that has used the session since, and may be the same client
 	conn    *laneConn   // on which the server calls; nil if it is not known
 	lost    int64       // when client was lost
+	addr    netip.Addr  // of client
 	program uint32      // of the callbacks, or 0 if it is not known
 	guessed bool        // client has used the session and has not bound it
 	mute    bool        // such a connection has not answered: the next one has to bind the session
@@ -71,7 +75,10 @@ type session struct {
 type sessionList struct{ oldest, newest *session }
 
 func newSessionTable(now func() int64) *sessionTable {
-	return &sessionTable{now: now, all: make(map[nfs.SessionID]*session)}
+	return &sessionTable{
+		now: now, evict: func(r *laneClient) { r.front.close(errForgotten) },
+		all: make(map[nfs.SessionID]*session),
+	}
 }
 
 // connOf returns the connection on which the server calls the session id back, if its client is away.
@@ -106,9 +113,9 @@ func (t *sessionTable) look(id nfs.SessionID, r *laneClient) (learns, settled bo
 }
 
 // returnsOn reports whether the client of s, which has lost its connection, has come back with r.
-// t.mu is held.
+// Another host that uses the session, which the server may allow, is not called. t.mu is held.
 func (s *session) returnsOn(r *laneClient) bool {
-	return !s.mute && s.lost != 0 && r.since >= s.lost-int64(sessionOverlap)
+	return !s.mute && s.lost != 0 && s.addr == r.front.ledger.addr && r.since >= s.lost-int64(sessionOverlap)
 }
 
 // bind makes r the back channel of session id: the client has said so. program is
@@ -154,6 +161,39 @@ func (t *sessionTable) used(id nfs.SessionID, r *laneClient) {
 	s.guessed = true
 	t.give(s, r)
 }
+
+// usedHidden notes that a COMPOUND that only client and server can read has succeeded on r. Linux clients
+// with krb5p hide their SEQUENCEs while they work, but not their CREATE_SESSION. If the host of r has
+// one session without a connection, r is the client that has come back. usedHidden reports whether
+// it need not be called again for r.
+func (t *sessionTable) usedHidden(r *laneClient) (settled bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.sessions != nil || r.front.gone() {
+		return true
+	}
+	var found *session
+	for s, n := t.away.newest, 0; s != nil && n < hiddenLook; s, n = s.older, n+1 {
+		if s.returnsOn(r) {
+			if found != nil {
+				return true // which one it is only the client knows
+			}
+			found = s
+		}
+	}
+	if found == nil {
+		return t.now()-r.since > int64(hiddenFor)
+	}
+	found.guessed = true
+	t.give(found, r)
+	return true
+}
+
+// usedHidden looks at hiddenLook sessions, and is called for a client in the first hiddenFor.
+const (
+	hiddenLook = 256
+	hiddenFor  = 2 * sessionOverlap
+)
 
 // answered notes that r has answered a reverse Call for session id.
 func (t *sessionTable) answered(id nfs.SessionID, r *laneClient) {
@@ -261,7 +301,7 @@ func (t *sessionTable) get(id nfs.SessionID) *session {
 			continue
 		}
 		s := t.served.oldest
-		s.client.front.close(errForgotten)
+		t.evict(s.client)
 		t.remove(s)
 	}
 	s := &session{id: id}
@@ -274,7 +314,7 @@ func (t *sessionTable) give(s *session, r *laneClient) {
 	if s.client != nil {
 		s.take()
 	}
-	s.client, s.lost = r, 0
+	s.client, s.lost, s.addr = r, 0, r.front.ledger.addr
 	if s.following = r.sessions; s.following != nil {
 		s.following.before = s
 	}
@@ -350,10 +390,23 @@ func (r *laneClient) learns(id nfs.SessionID) bool {
 	return learns
 }
 
+// hides reports whether the table is to learn from the success of a Call that only client and server
+// can read.
+func (r *laneClient) hides(h *oncrpc.Call) bool {
+	return h.Protection == oncrpc.ProtectPrivacy && h.Program == oncrpc.ProgramNFS && h.Version == 4 && !r.settled.get()
+}
+
 // watch has the table learn from the Reply to c, whose client is on a lane. It runs on the loop of the
 // connection that has brought the Reply, while c still has its message.
 func (c *call) watch() {
 	t, r, a := c.up.table, c.queue.lane, &c.rdma.Analysis
+	if c.learns && a.Session == 0 {
+		var p oncrpc.Reply
+		if oncrpc.ParseReply(c.reply.parts[0], &p) == nil && p.Succeeded() && t.usedHidden(r) {
+			r.settled.set()
+		}
+		return
+	}
 	if id, ok := nfs.SequenceSession(c.rdma.Message, a); ok {
 		switch status, ok := nfs.SequenceStatus(c.reply.parts[0], a); {
 		case !ok:

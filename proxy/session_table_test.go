@@ -1,0 +1,234 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+)
+
+// A tableCase is a session table with a clock of the test's.
+type tableCase struct {
+	*testing.T
+	t    *sessionTable
+	time int64
+	conn *laneConn
+}
+
+func newTableCase(t *testing.T) *tableCase {
+	x := &tableCase{T: t, time: int64(time.Hour), conn: &laneConn{}}
+	x.t = newSessionTable(func() int64 { return x.time })
+	return x
+}
+
+func (x *tableCase) pass(d time.Duration) { x.time += int64(d) }
+
+// client returns a client from host n that is bound to x.conn.
+func (x *tableCase) client(n byte) *laneClient {
+	r := &laneClient{front: &front{}, since: x.time}
+	r.front.ledger.addr = netip.AddrFrom4([4]byte{10, 0, 0, n})
+	r.bound.Store(x.conn)
+	return r
+}
+
+// gone ends the connection of r.
+func (x *tableCase) gone(r *laneClient) {
+	r.front.ended.set()
+	x.t.leave(r)
+}
+
+// use does what happens for a Call with a SEQUENCE of session id on r, and its Reply.
+func (x *tableCase) use(id nfs.SessionID, r *laneClient) {
+	if learns, _ := x.t.look(id, r); learns {
+		x.t.used(id, r)
+	}
+}
+
+func (x *tableCase) at(what string, id nfs.SessionID, want *laneClient, place sessionPlace) {
+	x.Helper()
+	if r, p := x.t.locate(id); r != want || p != place {
+		x.Errorf("%s: at %p, %d, want %p, %d", what, r, p, want, place)
+	}
+}
+
+func sessionOf(n int) (id nfs.SessionID) {
+	binary.BigEndian.PutUint64(id[8:], uint64(n))
+	return id
+}
+
+func TestSessionTable(t *testing.T) {
+	x := newTableCase(t)
+	id := sessionOf(1)
+	a := x.client(1)
+	x.at("at the start", id, nil, sessionUnknown)
+	x.t.bind(id, a, 7)
+	x.at("created", id, a, sessionHere)
+	if _, settled := x.t.look(id, a); !settled {
+		t.Error("its own client's SEQUENCEs are looked at")
+	}
+	x.pass(time.Minute)
+	x.gone(a)
+	x.at("lost", id, nil, sessionAbsent)
+	if x.t.connOf(id) != x.conn {
+		t.Error("a client that comes back is not led to the connection of before")
+	}
+	b := x.client(1)
+	x.use(id, b)
+	x.at("back", id, b, sessionHere)
+	x.gone(b)
+	x.pass(sessionAway)
+	x.at("away for long", id, nil, sessionUnknown)
+	x.use(id, x.client(1))
+	if _, p := x.t.locate(id); p != sessionHere {
+		t.Error("a client that comes back late is not called")
+	}
+	x.t.forget(id)
+	x.at("destroyed", id, nil, sessionUnknown)
+	if x.t.count() != 0 || x.t.served.oldest != nil || x.t.away.oldest != nil {
+		t.Error("something is left")
+	}
+}
+
+// TestSessionTableTrunk: a session that is used on several connections is called on the one that was
+// bound, and if that is lost on the next of the same client, but not on the others.
+func TestSessionTableTrunk(t *testing.T) {
+	x := newTableCase(t)
+	id := sessionOf(1)
+	main, other := x.client(1), x.client(1)
+	x.t.bind(id, main, 0)
+	x.pass(time.Minute)
+	x.use(id, other)
+	x.at("used on two", id, main, sessionHere)
+	x.gone(main)
+	x.use(id, other)
+	x.at("the other is older than the loss", id, nil, sessionAbsent)
+	next := x.client(1)
+	x.use(id, next)
+	x.at("the next", id, next, sessionHere)
+
+	// The client has connected again before the bridge notices the loss.
+	x.pass(time.Minute)
+	early := x.client(1)
+	x.use(id, early)
+	x.at("before the loss", id, next, sessionHere)
+	x.pass(sessionOverlap / 2)
+	x.gone(next)
+	x.at("after the loss", id, early, sessionHere)
+
+	// It does not answer there: it has to bind the session.
+	x.t.silent(id, early)
+	x.gone(early)
+	last := x.client(1)
+	x.use(id, last)
+	x.at("a client that is called elsewhere", id, nil, sessionAbsent)
+	x.t.bind(id, last, 0)
+	x.at("bound", id, last, sessionHere)
+	x.t.silent(id, last) // slow, but it has said that it is called here
+	x.gone(last)
+	again := x.client(1)
+	x.use(id, again)
+	x.at("back", id, again, sessionHere)
+	x.t.answered(id, again)
+	x.t.silent(id, again)
+	x.gone(again)
+	x.use(id, x.client(1))
+	if _, p := x.t.locate(id); p != sessionHere {
+		t.Error("a client that has answered before has to bind its session")
+	}
+}
+
+// TestSessionTableStranger: a host that uses the session of another one, because it has guessed the ID
+// and the server lets it, is not called.
+func TestSessionTableStranger(t *testing.T) {
+	x := newTableCase(t)
+	id := sessionOf(1)
+	a := x.client(1)
+	x.t.bind(id, a, 0)
+	stranger := x.client(2)
+	x.use(id, stranger)
+	x.gone(a)
+	x.at("with a stranger there", id, nil, sessionAbsent)
+	x.use(id, stranger)
+	late := x.client(2)
+	x.use(id, late)
+	x.at("with another", id, nil, sessionAbsent)
+	b := x.client(1)
+	x.use(id, b)
+	x.at("its own client", id, b, sessionHere)
+}
+
+// TestSessionTableHidden: a client whose SEQUENCEs cannot be read comes back, unless its host has
+// several.
+func TestSessionTableHidden(t *testing.T) {
+	x := newTableCase(t)
+	a, b, c := x.client(1), x.client(2), x.client(2)
+	x.t.bind(sessionOf(1), a, 0)
+	x.t.bind(sessionOf(2), b, 0)
+	x.t.bind(sessionOf(3), c, 0)
+	if !x.t.usedHidden(a) {
+		t.Error("a client with a session is looked at again")
+	}
+	x.pass(time.Minute)
+	early := x.client(1)
+	if x.t.usedHidden(early) {
+		t.Error("a client is settled before the loss of its connection is noticed")
+	}
+	for _, r := range []*laneClient{a, b, c} {
+		x.gone(r)
+	}
+	if !x.t.usedHidden(early) {
+		t.Error("not settled")
+	}
+	x.at("the only one of its host", sessionOf(1), early, sessionHere)
+	if !x.t.usedHidden(x.client(2)) {
+		t.Error("not settled")
+	}
+	x.at("one of two", sessionOf(2), nil, sessionAbsent)
+	x.at("one of two", sessionOf(3), nil, sessionAbsent)
+	stranger := x.client(3)
+	if x.t.usedHidden(stranger) {
+		t.Error("settled at once")
+	}
+	x.pass(hiddenFor + 1)
+	if !x.t.usedHidden(stranger) {
+		t.Error("never settled")
+	}
+}
+
+// TestSessionTableBounded: the table forgets sessions that are away before others, and closes the
+// client of a session that it forgets.
+func TestSessionTableBounded(t *testing.T) {
+	x := newTableCase(t)
+	away := x.client(1)
+	for n := range 10 {
+		x.t.bind(sessionOf(n), away, 0)
+	}
+	x.gone(away)
+	here := x.client(2)
+	var evicted []*laneClient
+	x.t.evict = func(r *laneClient) { evicted = append(evicted, r) }
+	for n := range maxSessions {
+		x.t.bind(sessionOf(1000+n), here, 0)
+	}
+	if n := x.t.count(); n != maxSessions {
+		t.Errorf("%d sessions, want %d", n, maxSessions)
+	}
+	x.at("away", sessionOf(0), nil, sessionUnknown)
+	x.at("here", sessionOf(1000), here, sessionHere)
+	x.t.bind(sessionOf(1), x.client(3), 0)
+	x.at("the oldest", sessionOf(1000), nil, sessionUnknown)
+	if n := x.t.count(); n != maxSessions || !slices.Equal(evicted, []*laneClient{here}) {
+		t.Errorf("%d sessions and %d clients closed, want %d and one", n, len(evicted), maxSessions)
+	}
+
+	// Those that are away for long go with time.
+	x.gone(here)
+	x.pass(sessionForgotten + 1)
+	x.t.bind(sessionOf(2), x.client(4), 0)
+	if n := x.t.count(); n != 2 {
+		t.Errorf("%d sessions, want the 2 that are served", n)
+	}
+}
