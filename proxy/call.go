@@ -29,15 +29,16 @@ type call struct {
 	// With 4,096 calls waiting, each cache line costs a miss. The pool and the connection touch
 	// the entry, the state, signed and conn together when they dispatch the call. Fields
 	// that most calls do not need are at the end.
-	entry    pool.Entry // the call as the pool sees it, with the seat whose credit it has
-	state    callState
-	signed   bool          // RPCSEC_GSS: XID and message must not change, and the call is never replayed
-	flying   bool          // it is among the flights; changed only by the goroutine that owns the call
-	absorbed bool          // it has been counted as absorbed; the client's loop's
-	learns   bool          // the session table learns from the Reply to its SEQUENCE
-	conn     upstreamConn  // the connection that carries the call, or carried it last
-	rdma     rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
-	h        oncrpc.Call   // the Call's header
+	entry     pool.Entry // the call as the pool sees it, with the seat whose credit it has
+	state     callState
+	signed    bool          // RPCSEC_GSS: XID and message must not change, and the call is never replayed
+	flying    bool          // it is among the flights; changed only by the goroutine that owns the call
+	absorbed  bool          // it has been counted as absorbed; the client's loop's
+	learns    bool          // the session table learns from the Reply to its SEQUENCE
+	foreAlone bool          // nfs.BindForeOrBoth has changed it
+	conn      upstreamConn  // the connection that carries the call, or carried it last
+	rdma      rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
+	h         oncrpc.Call   // the Call's header
 
 	// Set by front.begin, as signed is; constant afterwards.
 	up        *upstream

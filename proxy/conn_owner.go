@@ -14,8 +14,8 @@ type connOwner interface {
 	callBack(from reverser, m []byte, done releaser) bool
 	// mostCallBacks is how many reverse Calls may be outstanding. Any goroutine.
 	mostCallBacks() int
-	// carries reports whether the connection may carry the Calls of q.
-	carries(q *clientQueue) bool
+	// carries reports whether the connection may carry c, which it is about to send.
+	carries(c *call) bool
 	// ended is called when the connection has ended with err.
 	ended(err error)
 	// receives is how many Receives are posted on the connection while it is idle, and how many of its

@@ -66,6 +66,7 @@ type lane struct {
 	// Guarded by lanes.mu.
 	conn    *laneConn                // the latest connection
 	clients map[*laneClient]struct{} // assigned to the lane
+	hosts   map[*host]int            // how many of them each host has
 	started bool
 	failing bool // the latest connection has failed, or could not be made
 	leaving bool // a reload has taken the lane away
@@ -73,7 +74,7 @@ type lane struct {
 
 // newLane makes lane number i for the settings o.
 func (u *upstream) newLane(o *UpstreamOptions, i int) (*lane, error) {
-	l := &lane{u: u, number: i, endpoint: i % len(o.Endpoints), clients: make(map[*laneClient]struct{})}
+	l := &lane{u: u, number: i, endpoint: i % len(o.Endpoints), clients: make(map[*laneClient]struct{}), hosts: make(map[*host]int)}
 	p, err := pool.New(l.poolOptions(o), l, u)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
@@ -218,7 +219,7 @@ func (u *upstream) assign(r *laneClient, conn *laneConn) error {
 			only = endpointFor(f.ledger.addr, len(o.Endpoints))
 		}
 		for _, l := range ls.all {
-			if (only < 0 || l.endpoint == only) && (best == nil || l.betterThan(best, f.loop.index)) {
+			if (only < 0 || l.endpoint == only) && (best == nil || l.betterThan(best, f)) {
 				best = l
 			}
 		}
@@ -230,17 +231,23 @@ func (u *upstream) assign(r *laneClient, conn *laneConn) error {
 	if best.clients[r] = struct{}{}; len(best.clients) == 1 {
 		best.pool.Need(1)
 	}
+	best.hosts[f.ledger.host]++
 	r.lane = best
 	return nil
 }
 
-// betterThan reports whether l is better than o for a new client on the loop with index here: no
-// connection has failed there, fewer clients, the client's own loop. lanes.mu is held.
-func (l *lane) betterThan(o *lane, here int) bool {
+// betterThan reports whether l is better than o for f: no connection has failed there, fewer clients of
+// the same host, fewer clients, the client's own loop. A client that has several connections, such as
+// Linux with nconnect, has them on different lanes, as far as there are enough: for the server they
+// are different connections then, too. lanes.mu is held.
+func (l *lane) betterThan(o *lane, f *front) bool {
 	if l.failing != o.failing {
 		return o.failing
 	}
-	loops := len(l.u.p.loops)
+	if a, b := l.hosts[f.ledger.host], o.hosts[f.ledger.host]; a != b {
+		return a < b
+	}
+	here, loops := f.loop.index, len(l.u.p.loops)
 	near, otherNear := l.number%loops == here, o.number%loops == here
 	// A client on another loop costs each Call a wake-up. So the lanes of the client's loop may
 	// have more clients than others, by a half.
@@ -263,6 +270,11 @@ func (l *lane) leave(r *laneClient) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	delete(l.clients, r)
+	if h := r.front.ledger.host; l.hosts[h] > 1 {
+		l.hosts[h]--
+	} else {
+		delete(l.hosts, h)
+	}
 	if len(l.clients) == 0 {
 		l.pool.Need(0)
 	}
@@ -345,12 +357,20 @@ type laneConn struct {
 // serves reports whether the connection carries Calls. lanes.mu is held.
 func (c *laneConn) serves() bool { return !c.replaced && !c.over }
 
-// carries reports whether the connection may carry the Calls of q, and binds q to it if q is not
-// bound to any. It runs on the connection's loop.
-func (c *laneConn) carries(q *clientQueue) bool {
-	b := &q.lane.bound // the client's queue is in the lane's pool
-	return b.Load() == c || b.CompareAndSwap(nil, c)
+// carries is part of connOwner. It binds a client that is not bound to any connection.
+func (c *laneConn) carries(v *call) bool {
+	b := &v.queue.lane.bound // the client's queue is in the lane's pool
+	if b.Load() != c && !b.CompareAndSwap(nil, c) {
+		return false
+	}
+	if v.rdma.Analysis.SessionOps != 0 && nfs.BindForeOrBoth(&v.h, &v.rdma.Analysis, c.callsBack) {
+		v.foreAlone = true
+	}
+	return true
 }
+
+// callsBack reports whether the server calls session id back on the connection.
+func (c *laneConn) callsBack(id nfs.SessionID) bool { return c.lane.u.table.calledOn(id, c) }
 
 // ended is part of connOwner. The Calls that the connection carried have no other: call.failed.
 func (c *laneConn) ended(err error) {

@@ -225,7 +225,7 @@ func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.S
 }
 
 // carries is part of connOwner. Only the client has the pool of the pin.
-func (p *pin) carries(*clientQueue) bool { return true }
+func (p *pin) carries(*call) bool { return true }
 
 // ended is part of connOwner. The pool makes another connection.
 func (p *pin) ended(error) {}

@@ -92,6 +92,14 @@ func (t *sessionTable) connOf(id nfs.SessionID) *laneConn {
 	return nil
 }
 
+// calledOn reports whether the server calls session id back on conn.
+func (t *sessionTable) calledOn(id nfs.SessionID, conn *laneConn) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	s := t.all[id]
+	return s != nil && s.conn == conn
+}
+
 // look says whether the table is to learn from the Reply to a SEQUENCE of session id that r sends, and
 // whether it need not look at any later one: the session is called on r, or on a connection that is
 // newer.
@@ -417,6 +425,10 @@ func (c *call) watch() {
 		}
 	}
 	if a.SessionOps == 0 {
+		return
+	}
+	if c.foreAlone {
+		nfs.ForeAlone(c.reply.parts[0], a) // which is all of it: nothing is reduced
 		return
 	}
 	reply := c.reply.whole()

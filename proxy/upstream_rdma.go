@@ -71,7 +71,7 @@ func (m *rdmaConn) Close(err error) {
 
 // send is part of upstreamConn.
 func (m *rdmaConn) send(c *call) {
-	if m.owner != nil && !m.owner.carries(c.queue) {
+	if m.owner != nil && !m.owner.carries(c) {
 		c.unsent(m, errMoved)
 		return
 	}

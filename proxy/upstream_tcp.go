@@ -109,7 +109,7 @@ func (m *tcpConn) abort(err error) {
 // send is part of upstreamConn.
 func (m *tcpConn) send(c *call) {
 	switch {
-	case m.back.owner != nil && !m.back.owner.carries(c.queue):
+	case m.back.owner != nil && !m.back.owner.carries(c):
 		c.unsent(m, errMoved)
 		return
 	case m.ending || m.leaving || !m.conn.Open():
