@@ -22,7 +22,7 @@ func (s *Seat) Retire(m Member) bool {
 // is awake and has no connection yet. The caller holds pool.mu.
 func (p *Pool) renewNext() idleConn {
 	if n := p.successor; p.closed || n != nil && !n.retired && !n.asleep && n.member == nil {
-		return idleConn{}
+		return idleConn{} // a seat that sleeps is no successor any more: Seat.idle
 	}
 	p.successor = nil
 	for _, s := range p.seats {

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -255,9 +256,6 @@ func (p *Pool) rest() (idle []idleConn) {
 			spare--
 		}
 	}
-	if len(idle) > 0 {
-		idle = append(idle, p.renewNext()) // it may have waited for a seat that sleeps now
-	}
 	return idle
 }
 
@@ -269,6 +267,8 @@ func (s *Seat) idle() bool {
 		return false
 	case s.member == nil && p.queue.anySeat > 0:
 		return false
+	case s.member == nil && s == p.successor && slices.ContainsFunc(p.seats, (*Seat).stale):
+		return false // renewNext waits for it
 	case s.member != nil && s.grant <= 0:
 		return false // it has not got its first credits yet
 	}

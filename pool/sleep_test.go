@@ -521,31 +521,77 @@ func TestSleepUpdate(t *testing.T) {
 	})
 }
 
-// TestSleepRenewNext: a connection that sleeps does not keep the others from being replaced.
-func TestSleepRenewNext(t *testing.T) {
+// TestSleepRenew: while the connection that is to replace another one cannot be made, the pool goes on
+// trying and keeps the others, and in the end it replaces all.
+func TestSleepRenew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 8}
-		p, _ := newPool(t, Options{Connections: 3, Idle: 10 * time.Second}, d)
+		p, _ := newPool(t, Options{Connections: 3, Idle: 2 * time.Second}, d)
 		p.Need(3)
 		synctest.Wait()
-		submit(t, p, &Flow{Sticky: true, Hash: 2}, 100, 0)
+		submit(t, p, &Flow{Sticky: true, Hash: 2}, 100, 0) // these two keep their connections
 		submit(t, p, &Flow{Sticky: true, Hash: 1}, 100, 0)
-		d.answerAll()
-		p.Need(2)
 		d.setFail(errDown)
 		o := updated(3, "server:20049")
-		o.Idle = 10 * time.Second
-		p.Update(o, true) // seat 0 is replaced first, by one that cannot connect
+		o.Idle = 2 * time.Second
+		p.Update(o, true) // seat 0 is replaced first
+		p.Need(1)
 		time.Sleep(time.Minute)
+		n := d.dialled()
+		time.Sleep(time.Minute)
+		if st := p.Stats(); st.Usable != 2 || d.dialled() == n {
+			t.Errorf("%d connections are left, want 2; %d further attempts", st.Usable, d.dialled()-n)
+		}
 		d.setFail(nil)
 		time.Sleep(time.Minute)
 		p.mu.Lock()
-		defer p.mu.Unlock()
 		for _, s := range p.seats {
 			if s.stale() {
 				t.Errorf("seat %d was not replaced", s.index)
 			}
 		}
+		p.mu.Unlock()
+		d.answerAll()
+		time.Sleep(time.Minute)
+		if st := p.Stats(); st.Usable != 1 || st.Asleep != 2 || st.Retired != 0 {
+			t.Errorf("%d usable, %d asleep, %d retired at the end", st.Usable, st.Asleep, st.Retired)
+		}
+	})
+}
+
+// TestSleepRenewEnds: a seat that was to replace others does not go on trying when they sleep.
+func TestSleepRenewEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 8}
+		p, _ := newPool(t, Options{Connections: 3, Idle: time.Minute}, d)
+		p.Need(3)
+		synctest.Wait()
+		d.setFail(errDown)
+		o := updated(3, "server:20049")
+		o.Idle = time.Minute
+		p.Update(o, true)
+		p.Need(0)
+		time.Sleep(10 * time.Second)
+		n := d.dialled()
+		time.Sleep(time.Hour)
+		wantAwake(t, p, "nothing needs a connection")
+		if d.dialled() != n {
+			t.Errorf("%d further attempts", d.dialled()-n)
+		}
+	})
+}
+
+// TestSleepPriming: a connection that waits for its first credits is not closed before it has them.
+func TestSleepPriming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{}
+		p, _ := newPool(t, Options{Connections: 2, Idle: time.Minute}, d)
+		p.Need(0)
+		time.Sleep(10 * time.Second)
+		wantAwake(t, p, "before the first credits", 0)
+		d.all()[0].seat.Granted(8, 0)
+		time.Sleep(2 * time.Second)
+		wantAwake(t, p, "with them")
 	})
 }
 
