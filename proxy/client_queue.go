@@ -72,11 +72,12 @@ func (g *ledger) decide(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clien
 		own.pool, own.pin = p.pool, p
 	} else {
 		var back *laneConn
+		signed := false
 		if id, ok := nfs.SequenceSession(h.Message, a); ok {
-			back = q.u.table.connOf(id)
+			back, signed = q.u.table.connOf(id)
 		}
 		r := &laneClient{front: g.front, since: g.front.loop.Now()}
-		if err := q.u.assign(r, back); err != nil {
+		if err := q.u.assign(r, back, signed || h.Flavor == oncrpc.FlavorGSS); err != nil {
 			return nil, err
 		}
 		own.pool, own.lane = r.lane.pool, r

@@ -46,12 +46,18 @@ const (
 	laneReverse = 16
 	// laneReceives is how many Receives are posted on an idle lane over RDMA.
 	laneReceives = 16
+	// signedLanes is how many lanes there are for hosts that have several connections with Calls under
+	// RPCSEC_GSS, if UpstreamOptions.Connections is less. For others the bridge changes a
+	// BIND_CONN_TO_SESSION that the server would refuse (nfs.BindForeOrBoth), and signed ones it cannot
+	// change. 16 is the most that nconnect allows a Linux client.
+	signedLanes = 16
 )
 
 // lanes are the lanes of an upstream.
 type lanes struct {
 	mu     sync.Mutex // guards the rest, and the fields of lanes and laneConns that say so
 	all    []*lane    // those that clients may be assigned to, by their numbers
+	extra  int        // how many of them are there for signedLanes
 	old    []*lane    // those that a reload has taken away, and that may still have clients
 	closed bool
 }
@@ -73,8 +79,8 @@ type lane struct {
 }
 
 // newLane makes lane number i for the settings o.
-func (u *upstream) newLane(o *UpstreamOptions, i int) (*lane, error) {
-	l := &lane{u: u, number: i, endpoint: i % len(o.Endpoints), clients: make(map[*laneClient]struct{}), hosts: make(map[*host]int)}
+func (u *upstream) newLane(o *UpstreamOptions, i, endpoint int) (*lane, error) {
+	l := &lane{u: u, number: i, endpoint: endpoint, clients: make(map[*laneClient]struct{}), hosts: make(map[*host]int)}
 	p, err := pool.New(l.poolOptions(o), l, u)
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
@@ -121,8 +127,13 @@ func (u *upstream) setLanes(o *UpstreamOptions) error {
 		return nil
 	}
 	n := o.laneCount()
+	if n > 0 {
+		n = max(n, min(n+ls.extra, signedLanes))
+	}
+	ls.extra = max(0, n-o.laneCount())
 	for len(ls.all) < n {
-		l, err := u.newLane(o, len(ls.all))
+		i := len(ls.all)
+		l, err := u.newLane(o, i, i%len(o.Endpoints))
 		if err != nil {
 			return err
 		}
@@ -202,7 +213,9 @@ func (u *upstream) closeLanes() {
 
 // assign assigns r to a lane. It is the lane of conn if that is not nil and has not
 // ended: the client has a session there. assign fails with errClosing after closeLanes.
-func (u *upstream) assign(r *laneClient, conn *laneConn) error {
+//
+// A client under RPCSEC_GSS gets a lane of which its host has no other client: see signedLanes.
+func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
 	ls := &u.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -223,6 +236,15 @@ func (u *upstream) assign(r *laneClient, conn *laneConn) error {
 				best = l
 			}
 		}
+	}
+	if signed && best.hosts[f.ledger.host] > 0 && len(ls.all) < signedLanes {
+		l, err := u.newLane(o, len(ls.all), best.endpoint)
+		if err != nil {
+			return err
+		}
+		ls.all = append(ls.all, l)
+		ls.extra++
+		best = l
 	}
 	if !best.started {
 		best.started = true

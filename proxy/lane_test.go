@@ -294,3 +294,39 @@ func TestLaneServerAway(t *testing.T) {
 		}
 	})
 }
+
+// TestLaneConnections: the connections of one host are spread over the lanes. Under RPCSEC_GSS each
+// has one of its own, because its BIND_CONN_TO_SESSION cannot be changed.
+func TestLaneConnections(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		call []byte
+		want int
+	}{
+		{"AUTH_SYS", proxytest.SequenceCall(1), 2},
+		{"krb5", proxytest.GSSCall(proxytest.SequenceCall(1), 1, 1), 6},
+		{"krb5p", proxytest.GSSCall(proxytest.SequenceCall(1), 1, 3), 6},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := proxytest.NewHarness(t, budget)
+			s := h.TCPServer(proxytest.Behaviour{})
+			lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+			uo := proxy.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 2}
+			p := h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+			h.Eventually("the shared connections are there", func() bool { return len(s.Conns()) == 2 })
+			for range 6 {
+				check(t, h.Client(p.Addr("nfs")), tt.call)
+			}
+			if n := len(s.Conns()) - 2; n != tt.want {
+				t.Errorf("6 clients of one host are on %d connections, want %d", n, tt.want)
+			}
+			if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(uo)); err != nil {
+				t.Fatal(err)
+			}
+			check(t, h.Client(p.Addr("nfs")), tt.call)
+			if n := len(s.Conns()) - 2; n != tt.want && n != tt.want+1 {
+				t.Errorf("7 clients are on %d connections after a reload, want %d", n, tt.want)
+			}
+		})
+	}
+}

@@ -63,6 +63,7 @@ type session struct {
 	lost    int64       // when client was lost
 	addr    netip.Addr  // of client
 	program uint32      // of the callbacks, or 0 if it is not known
+	signed  bool        // the session was bound by a Call under RPCSEC_GSS
 	guessed bool        // client has used the session and has not bound it
 	mute    bool        // such a connection has not answered: the next one has to bind the session
 
@@ -82,14 +83,19 @@ func newSessionTable(now func() int64) *sessionTable {
 }
 
 // connOf returns the connection on which the server calls the session id back, if its client is away.
-// A client that comes back has its place there.
-func (t *sessionTable) connOf(id nfs.SessionID) *laneConn {
+// A client that comes back has its place there. signed is whether the client has bound the session
+// with Calls under RPCSEC_GSS.
+func (t *sessionTable) connOf(id nfs.SessionID) (conn *laneConn, signed bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if s := t.all[id]; s != nil && s.client == nil {
-		return s.conn
+	s := t.all[id]
+	switch {
+	case s == nil:
+		return nil, false
+	case s.client != nil:
+		return nil, s.signed
 	}
-	return nil
+	return s.conn, s.signed
 }
 
 // calledOn reports whether the server calls session id back on conn.
@@ -126,9 +132,10 @@ func (s *session) returnsOn(r *laneClient) bool {
 	return !s.mute && s.lost != 0 && s.addr == r.front.ledger.addr && r.since >= s.lost-int64(sessionOverlap)
 }
 
-// bind makes r the back channel of session id: the client has said so. program is
-// 0 if the client has not named it.
-func (t *sessionTable) bind(id nfs.SessionID, r *laneClient, program uint32) {
+// bind makes r the back channel of session id: the client has said so, in a Call under
+// RPCSEC_GSS if signed is set. program is 0 if
+// the client has not named it.
+func (t *sessionTable) bind(id nfs.SessionID, r *laneClient, program uint32, signed bool) {
 	conn := r.bound.Load()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +146,7 @@ func (t *sessionTable) bind(id nfs.SessionID, r *laneClient, program uint32) {
 	if program != 0 {
 		s.program = program
 	}
-	s.conn, s.guessed, s.mute = conn, false, false
+	s.conn, s.signed, s.guessed, s.mute = conn, signed, false, false
 	t.give(s, r)
 }
 
@@ -435,12 +442,12 @@ func (c *call) watch() {
 	if a.SessionOps&ulb.CreateSession != 0 {
 		if id, back, ok := nfs.CreatedSession(reply, a); ok && back {
 			program, _ := nfs.CallbackProgram(c.rdma.Message, a)
-			t.bind(id, r, program)
+			t.bind(id, r, program, c.signed)
 		}
 	}
 	if a.SessionOps&ulb.BindConnToSession != 0 {
 		if id, back, ok := nfs.BoundSession(reply, a); ok && back {
-			t.bind(id, r, 0)
+			t.bind(id, r, 0, c.signed)
 		}
 	}
 	if a.SessionOps&ulb.DestroySession != 0 {

@@ -64,7 +64,7 @@ func TestSessionTable(t *testing.T) {
 	id := sessionOf(1)
 	a := x.client(1)
 	x.at("at the start", id, nil, sessionUnknown)
-	x.t.bind(id, a, 7)
+	x.t.bind(id, a, 7, false)
 	x.at("created", id, a, sessionHere)
 	if _, settled := x.t.look(id, a); !settled {
 		t.Error("its own client's SEQUENCEs are looked at")
@@ -72,7 +72,7 @@ func TestSessionTable(t *testing.T) {
 	x.pass(time.Minute)
 	x.gone(a)
 	x.at("lost", id, nil, sessionAbsent)
-	if x.t.connOf(id) != x.conn {
+	if c, _ := x.t.connOf(id); c != x.conn {
 		t.Error("a client that comes back is not led to the connection of before")
 	}
 	b := x.client(1)
@@ -98,7 +98,7 @@ func TestSessionTableTrunk(t *testing.T) {
 	x := newTableCase(t)
 	id := sessionOf(1)
 	main, other := x.client(1), x.client(1)
-	x.t.bind(id, main, 0)
+	x.t.bind(id, main, 0, false)
 	x.pass(time.Minute)
 	x.use(id, other)
 	x.at("used on two", id, main, sessionHere)
@@ -124,7 +124,7 @@ func TestSessionTableTrunk(t *testing.T) {
 	last := x.client(1)
 	x.use(id, last)
 	x.at("a client that is called elsewhere", id, nil, sessionAbsent)
-	x.t.bind(id, last, 0)
+	x.t.bind(id, last, 0, false)
 	x.at("bound", id, last, sessionHere)
 	x.t.silent(id, last) // slow, but it has said that it is called here
 	x.gone(last)
@@ -146,7 +146,7 @@ func TestSessionTableStranger(t *testing.T) {
 	x := newTableCase(t)
 	id := sessionOf(1)
 	a := x.client(1)
-	x.t.bind(id, a, 0)
+	x.t.bind(id, a, 0, false)
 	stranger := x.client(2)
 	x.use(id, stranger)
 	x.gone(a)
@@ -165,9 +165,9 @@ func TestSessionTableStranger(t *testing.T) {
 func TestSessionTableHidden(t *testing.T) {
 	x := newTableCase(t)
 	a, b, c := x.client(1), x.client(2), x.client(2)
-	x.t.bind(sessionOf(1), a, 0)
-	x.t.bind(sessionOf(2), b, 0)
-	x.t.bind(sessionOf(3), c, 0)
+	x.t.bind(sessionOf(1), a, 0, false)
+	x.t.bind(sessionOf(2), b, 0, false)
+	x.t.bind(sessionOf(3), c, 0, false)
 	if !x.t.usedHidden(a) {
 		t.Error("a client with a session is looked at again")
 	}
@@ -204,21 +204,21 @@ func TestSessionTableBounded(t *testing.T) {
 	x := newTableCase(t)
 	away := x.client(1)
 	for n := range 10 {
-		x.t.bind(sessionOf(n), away, 0)
+		x.t.bind(sessionOf(n), away, 0, false)
 	}
 	x.gone(away)
 	here := x.client(2)
 	var evicted []*laneClient
 	x.t.evict = func(r *laneClient) { evicted = append(evicted, r) }
 	for n := range maxSessions {
-		x.t.bind(sessionOf(1000+n), here, 0)
+		x.t.bind(sessionOf(1000+n), here, 0, false)
 	}
 	if n := x.t.count(); n != maxSessions {
 		t.Errorf("%d sessions, want %d", n, maxSessions)
 	}
 	x.at("away", sessionOf(0), nil, sessionUnknown)
 	x.at("here", sessionOf(1000), here, sessionHere)
-	x.t.bind(sessionOf(1), x.client(3), 0)
+	x.t.bind(sessionOf(1), x.client(3), 0, false)
 	x.at("the oldest", sessionOf(1000), nil, sessionUnknown)
 	if n := x.t.count(); n != maxSessions || !slices.Equal(evicted, []*laneClient{here}) {
 		t.Errorf("%d sessions and %d clients closed, want %d and one", n, len(evicted), maxSessions)
@@ -227,7 +227,7 @@ func TestSessionTableBounded(t *testing.T) {
 	// Those that are away for long go with time.
 	x.gone(here)
 	x.pass(sessionForgotten + 1)
-	x.t.bind(sessionOf(2), x.client(4), 0)
+	x.t.bind(sessionOf(2), x.client(4), 0, false)
 	if n := x.t.count(); n != 2 {
 		t.Errorf("%d sessions, want the 2 that are served", n)
 	}
