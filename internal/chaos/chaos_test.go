@@ -135,8 +135,8 @@ func (w *world) everything() (p *plan, s site) {
 		listeners[i].Pace = 16 << 10
 	}
 	p = newPlan(w, listeners, w.timed([]proxy.UpstreamOptions{
-		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32},
-		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32},
+		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32, Idle: time.Second},
+		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32, Idle: time.Second},
 		{Name: "memory", RDMA: true, Provider: inMemory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},
 		{
 			Name: "quiet", RDMA: quietRDMA, Provider: w.iwarp, Endpoints: []string{w.calm("quiet", s.quiet, quietRDMA)}, Connections: 4, Credits: 32,
