@@ -112,23 +112,37 @@ func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
 	return u.pools[endpointFor(addr, len(u.pools))]
 }
 
-// stats adds up the statistics of all pools.
-func (u *upstream) stats() pool.Stats {
-	st := u.pools[0].Stats()
-	for _, p := range slices.Concat(u.pools[1:], u.lanePools()) {
+// stats adds up the statistics of all pools. The connections in it are the shared ones.
+func (u *upstream) stats() (st pool.Stats, lanes []LaneStatus) {
+	var down time.Time
+	for i, p := range slices.Concat(u.pools, u.lanePools()) {
 		o := p.Stats()
-		st.Connections = append(st.Connections, o.Connections...)
+		if i == 0 {
+			st.Name = o.Name
+		}
+		if i < len(u.pools) {
+			st.Connections = append(st.Connections, o.Connections...)
+		}
 		st.Usable += o.Usable
 		st.Asleep += o.Asleep
 		st.Granted += o.Granted
 		st.Outstanding += o.Outstanding
 		st.Queued += o.Queued
 		st.Retired += o.Retired
-		if o.DownSince.IsZero() || st.DownSince.IsZero() {
-			st.DownSince = time.Time{} // one of them is up
-		} else if o.DownSince.After(st.DownSince) {
-			st.DownSince = o.DownSince
+		if !o.Sleeps() && o.DownSince.After(down) {
+			down = o.DownSince
 		}
 	}
-	return st
+	if st.Usable == 0 {
+		st.DownSince = down
+	}
+	ls := &u.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range slices.Concat(ls.all, ls.old) {
+		if l.started {
+			lanes = append(lanes, LaneStatus{l.pool.Stats().Connections[0], len(l.clients)})
+		}
+	}
+	return st, lanes
 }

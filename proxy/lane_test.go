@@ -149,6 +149,13 @@ func TestLanes(t *testing.T) {
 				if n := x.s.Created.Load(); n != 60 {
 					x.T.Errorf("%d sessions, want one for each of 60 clients", n)
 				}
+				st, clients := x.p.Status().Upstreams[0], 0
+				for _, l := range st.Lanes {
+					clients += l.Clients
+				}
+				if clients != 60 || len(st.Lanes) != laneConnections || st.Sessions != 60 {
+					x.T.Errorf("the status has %d clients on %d lanes and %d sessions", clients, len(st.Lanes), st.Sessions)
+				}
 			})
 		})
 	}

@@ -279,7 +279,7 @@ func (p *Proxy) Ready() error {
 				continue
 			}
 			seen[u] = true
-			if st := u.stats(); st.Usable == 0 && !st.Sleeps() {
+			if st, _ := u.stats(); st.Usable == 0 && !st.Sleeps() {
 				errs = append(errs, fmt.Errorf("upstream %s has no usable connection", u.name))
 			}
 		}

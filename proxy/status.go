@@ -19,8 +19,19 @@ type Status struct {
 
 // An UpstreamStatus is the state of an upstream at one moment.
 type UpstreamStatus struct {
-	pool.Stats     // of the shared connections
-	Pinned     int // pinned connections
+	pool.Stats              // of the connections that clients share, lanes included; Connections has the others
+	Lanes      []LaneStatus // that have been used
+	Pinned     int          // pinned connections
+	Sessions   int          // of NFSv4.1 clients, whose callbacks the bridge can bring to them
+}
+
+// Total is how many connections that clients share there may be now.
+func (s *UpstreamStatus) Total() int { return len(s.Connections) + len(s.Lanes) }
+
+// A LaneStatus is the state of one lane at one moment.
+type LaneStatus struct {
+	pool.SeatStats
+	Clients int // connections of clients that are assigned to it
 }
 
 // A ListenerStatus is the state of a listener at one moment.
@@ -43,7 +54,9 @@ func (p *Proxy) Status() Status {
 		st.Listeners = append(st.Listeners, ListenerStatus{l.name, l.addr(), transport, l.clientCount()})
 	}
 	for _, u := range p.sortedUpstreams() {
-		st.Upstreams = append(st.Upstreams, UpstreamStatus{u.stats(), u.pins.count()})
+		us := UpstreamStatus{Pinned: u.pins.count(), Sessions: u.table.count()}
+		us.Stats, us.Lanes = u.stats()
+		st.Upstreams = append(st.Upstreams, us)
 	}
 	return st
 }

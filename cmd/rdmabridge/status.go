@@ -20,7 +20,8 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 		}
 		return time.Since(t).Round(time.Second).String()
 	},
-}).Parse(`<!doctype html>
+}).Parse(`{{define "state"}}{{if .Up}}up{{else if .Asleep}}asleep{{else}}down{{end}}{{end -}}
+<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="5">
@@ -42,9 +43,10 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 {{end}}</table>
 <h2>Upstreams</h2>
 <table>
-<tr><th>Name<th>Endpoint<th>State<th>For<th>Credits granted<th>Calls outstanding<th>Calls queued<th>Last error
-{{range .Status.Upstreams}}<tr class="{{if or .Usable .Sleeps}}good{{else}}bad{{end}}"><td>{{.Name}}<td>all<td>{{.Usable}} of {{len .Connections}} up{{if .Asleep}}, {{.Asleep}} asleep{{end}}{{if .Pinned}}, {{.Pinned}} pinned{{end}}<td>{{age .DownSince}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td class="n">{{.Queued}}<td>
-{{range .Connections}}<tr><td><td>{{.Endpoint}}<td>{{if .Up}}up{{else if .Asleep}}asleep{{else}}down{{end}}<td>{{age .Since}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
+<tr><th>Name<th>Endpoint<th>State<th>For<th>Clients<th>Credits granted<th>Calls outstanding<th>Calls queued<th>Last error
+{{range .Status.Upstreams}}<tr class="{{if or .Usable .Sleeps}}good{{else}}bad{{end}}"><td>{{.Name}}<td>all<td>{{.Usable}} of {{.Total}} up{{if .Asleep}}, {{.Asleep}} asleep{{end}}{{if .Pinned}}, {{.Pinned}} pinned{{end}}{{if .Sessions}}, {{.Sessions}} sessions{{end}}<td>{{age .DownSince}}<td><td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td class="n">{{.Queued}}<td>
+{{range .Connections}}<tr><td><td>{{.Endpoint}}<td>{{template "state" .}}<td>{{age .Since}}<td><td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
+{{end}}{{range .Lanes}}<tr><td><td>{{.Endpoint}}, for NFSv4.1<td>{{template "state" .}}<td>{{age .Since}}<td class="n">{{.Clients}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
 {{end}}{{end}}</table>
 <h2>Memory</h2>
 <table>
