@@ -36,13 +36,13 @@ type city struct {
 }
 
 // newCity skips the test unless it is wanted: it takes minutes.
-func newCity(t *testing.T) (*city, int) {
+func newCity(t *testing.T, o nfs4test.ServerOptions) (*city, int) {
 	t.Helper()
 	clients, _ := strconv.Atoi(os.Getenv("RDMABRIDGE_SESSIONS"))
 	if clients <= 0 {
 		t.Skip("RDMABRIDGE_SESSIONS=10000 measures, with so many clients")
 	}
-	x := &city{T: t, bin: filepath.Join(t.TempDir(), "rdmabridge"), s: nfs4test.NewServer(nfs4test.ServerOptions{}), mode: "auto"}
+	x := &city{T: t, bin: filepath.Join(t.TempDir(), "rdmabridge"), s: nfs4test.NewServer(o), mode: "auto"}
 	if m := os.Getenv("RDMABRIDGE_SESSIONS_MODE"); m != "" {
 		x.mode = m
 	}
@@ -78,63 +78,88 @@ func newCity(t *testing.T) (*city, int) {
 // A gateway is a bridge and the clients that connect to it.
 type gateway struct {
 	*city
-	pid int
-	log bytes.Buffer // read it when the bridge has ended
-	cs  *nfs4test.Clients
+	addr, file string // where the bridge listens, and its configuration
+	cmd        *exec.Cmd
+	log        bytes.Buffer // read it when the bridge has ended
+	cs         *nfs4test.Clients
 }
 
-// gateway starts a bridge with connections to the server for so many clients, and the clients.
-func (x *city) gateway(prefix string, clients, connections int) *gateway {
+// gateway starts a bridge with connections to the server for so many clients, and makes the clients.
+// They think before each Call of a load.
+func (x *city) gateway(prefix string, clients, connections int, think time.Duration) *gateway {
 	x.Helper()
-	g := &gateway{city: x}
-	addr := testkit.FreeAddr(x)
+	g := &gateway{city: x, addr: testkit.FreeAddr(x), file: filepath.Join(x.TempDir(), "bridge.yaml")}
 	config := fmt.Sprintf("listeners: [{name: nfs, address: %q, upstream: s, limits: {connections: %d}}]\n"+
 		"upstreams: [{name: s, transport: rdma, endpoints: [%q], pool: {connections: %d, mode: %s}}]\n"+
-		"memory: {budget: 128MiB}\nadmin: {address: none}\n", addr, clients+100, x.addr, connections, x.mode)
-	file := filepath.Join(x.TempDir(), "bridge.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		"memory: {budget: 128MiB}\nadmin: {address: none}\n", g.addr, clients+100, x.addr, connections, x.mode)
+	if err := os.WriteFile(g.file, []byte(config), 0o600); err != nil {
 		x.Fatal(err)
 	}
-	cmd := exec.Command(x.bin, "serve", "-c", file)
-	cmd.Stdout, cmd.Stderr = &g.log, &g.log
-	if err := cmd.Start(); err != nil {
-		x.Fatal(err)
-	}
-	g.pid = cmd.Process.Pid
-	g.cs = nfs4test.NewClients(clients, nfs4test.ClientsOptions{Target: addr, Loops: x.loops, Prefix: prefix, Slots: 8})
+	g.cs = nfs4test.NewClients(clients, nfs4test.ClientsOptions{Target: g.addr, Loops: x.loops, Prefix: prefix, Slots: 8, Think: think})
 	x.Cleanup(func() {
 		g.cs.Close()
-		kill(cmd)
+		kill(g.cmd)
 		if x.Failed() {
 			b := g.log.Bytes()
 			x.Logf("%s: %s", prefix, b[max(0, len(b)-8<<10):])
 		}
 	})
+	g.start()
+	return g
+}
+
+// start starts the bridge and waits until it listens.
+func (g *gateway) start() {
+	g.Helper()
+	g.cmd = exec.Command(g.bin, "serve", "-c", g.file)
+	g.cmd.Stdout, g.cmd.Stderr = &g.log, &g.log
+	if err := g.cmd.Start(); err != nil {
+		g.Fatal(err)
+	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		c, err := net.Dial("tcp", addr)
+		c, err := net.Dial("tcp", g.addr)
 		if err == nil {
 			c.Close()
-			return g
+			return
 		}
 		if time.Now().After(end) {
-			x.Fatal(err)
+			g.Fatal(err)
 		}
 	}
 }
+
+func (g *gateway) pid() int { return g.cmd.Process.Pid }
 
 // allUp connects the clients, waits until all have a session, and returns how long that takes.
 func (g *gateway) allUp() time.Duration {
 	g.Helper()
 	began := time.Now()
 	g.cs.Start()
-	if !testkit.Settles(5*time.Minute, func() bool { return g.cs.Up() == g.cs.Len() }) {
-		g.Fatalf("not all are up: %s; %v", g.cs.Counts(), g.cs.Err())
-	}
+	g.until(func() bool { return g.cs.Up() == g.cs.Len() })
 	return time.Since(began)
 }
 
+// repair has all clients renew their leases, as they do within a minute, waits until the server
+// can call each of them back, and returns how long that takes.
+func (g *gateway) repair() time.Duration {
+	g.Helper()
+	began := time.Now()
+	for i := range g.cs.Len() {
+		g.cs.Renew(i)
+	}
+	g.until(func() bool { return g.cs.Up() == g.cs.Len() && g.s.Down() == 0 })
+	return time.Since(began)
+}
+
+func (g *gateway) until(f func() bool) {
+	g.Helper()
+	if !testkit.Settles(5*time.Minute, f) {
+		g.Fatalf("not all are up: %s; the server cannot call %d back; %v", g.cs.Counts(), g.s.Down(), g.cs.Err())
+	}
+}
+
 func (g *gateway) rss() float64 {
-	n, err := processMemory(g.pid, "VmRSS:")
+	n, err := processMemory(g.pid(), "VmRSS:")
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -143,13 +168,13 @@ func (g *gateway) rss() float64 {
 
 // cpu returns the CPU time that the bridge uses while d passes, in percent of one core.
 func (g *gateway) cpu(d time.Duration) float64 {
-	before, err := bench.Processes{g.pid}.CPU()
+	before, err := bench.Processes{g.pid()}.CPU()
 	if err != nil {
 		g.Fatal(err)
 	}
 	began := time.Now()
 	time.Sleep(d)
-	after, err := bench.Processes{g.pid}.CPU()
+	after, err := bench.Processes{g.pid()}.CPU()
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -199,6 +224,16 @@ func (g *gateway) recall(n int) (right, wrong, lost int, longest time.Duration) 
 	return right, wrong, lost, longest
 }
 
+// recallMany calls 500 random clients back.
+func (g *gateway) recallMany(when string) {
+	g.Helper()
+	right, wrong, lost, longest := g.recall(500)
+	g.Logf("500 callbacks %s: %d right, %d wrong, %d lost; the longest took %v", when, right, wrong, lost, longest.Round(time.Millisecond))
+	if wrong > 0 {
+		g.Errorf("%d callbacks came to another client than theirs", wrong)
+	}
+}
+
 // number is an environment variable, or otherwise d.
 func number(name string, d int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -225,13 +260,13 @@ func spread(n, clients int) (which []int) {
 // TestSessions measures what many clients of NFSv4.2 cost that share eight connections, of which
 // 64 are active: RDMABRIDGE_SESSIONS is how many.
 func TestSessions(t *testing.T) {
-	x, clients := newCity(t)
+	x, clients := newCity(t, nfs4test.ServerOptions{})
 	const connections, active = 8, 64
-	few := x.gateway("few", active, connections)
+	few := x.gateway("few", active, connections, 0)
 	few.allUp()
 	t.Logf("a bridge with %d clients: %.0f MiB resident", active, few.rss())
 
-	g := x.gateway("many", clients, connections)
+	g := x.gateway("many", clients, connections, 0)
 	empty := g.rss()
 	took := g.allUp()
 	now, most := x.s.Connections()
@@ -241,8 +276,7 @@ func TestSessions(t *testing.T) {
 	t.Logf("all are idle: %.2f %% of a core over %v, of which a bridge with %d clients uses %.2f %%; %.0f MiB resident",
 		g.cpu(idle), idle, active, few.cpu(5*time.Second), g.rss())
 
-	right, wrong, lost, longest := g.recall(500)
-	t.Logf("500 callbacks: %d right, %d wrong, %d lost; the longest took %v", right, wrong, lost, longest.Round(time.Millisecond))
+	g.recallMany("after the start")
 
 	var ratios, alone, beside []float64
 	spread := spread(active, clients)
@@ -257,7 +291,21 @@ func TestSessions(t *testing.T) {
 	}
 	t.Logf("%d active beside %d idle: x %s of the rate of %d alone, which is %s Calls a second",
 		active, clients-active, quartiles(ratios), active, quartiles(alone))
-	peak, _ := mostResident(g.pid)
+	before := g.cs.Up()
+	x.s.DropConnection(connections) // of the bridge with many: those of the other are older
+	g.until(func() bool { return g.cs.Up() < before || g.cs.Lost.Load() > 0 })
+	took = g.repair()
+	t.Logf("a connection to the server was lost: after %.1f s all %d clients that lost theirs have another; %.0f MiB resident",
+		took.Seconds(), g.cs.Lost.Load(), g.rss())
+	g.recallMany("after a connection was lost")
+	peak, _ := mostResident(g.pid())
+
+	kill(g.cmd)
+	g.until(func() bool { return g.cs.Up() == 0 })
+	g.start()
+	took = g.repair()
+	t.Logf("the bridge was killed: after %.1f s from the next start all %d clients go on with their sessions; %.0f MiB resident", took.Seconds(), clients, g.rss())
+	g.recallMany("after the bridge was killed")
 	t.Logf("%.0f MiB resident at the end, at most %.0f", g.rss(), mib(peak))
 	for _, v := range []*gateway{few, g} {
 		t.Log(v.cs.Counts())
@@ -265,8 +313,8 @@ func TestSessions(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if wrong > 0 {
-		t.Errorf("%d callbacks came to another client than theirs", wrong)
+	if n := x.s.Created.Load(); n != int64(clients+active) {
+		t.Errorf("%d sessions were created for %d clients", n, clients+active)
 	}
 }
 
@@ -274,9 +322,10 @@ func TestSessions(t *testing.T) {
 // and checks that nothing is lost and nothing grows. RDMABRIDGE_SESSIONS_TIME is how many seconds
 // it takes, 600 if it is not set.
 func TestSessionsReconnect(t *testing.T) {
-	x, clients := newCity(t)
+	// A tenth of the clients has a Call under way when it loses its connection.
+	x, clients := newCity(t, nfs4test.ServerOptions{Delay: 20 * time.Millisecond})
 	clients = min(clients, 500)
-	g := x.gateway("host", clients, 8)
+	g := x.gateway("host", clients, 8, 180*time.Millisecond)
 	g.allUp()
 	l := g.cs.Load(first(clients), 1, nfs4test.OpGetattr)
 	seconds := number("RDMABRIDGE_SESSIONS_TIME", 600)

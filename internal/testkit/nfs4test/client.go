@@ -63,6 +63,7 @@ type clientSlot struct {
 	again    bool // it must be sent again: its SEQUENCE has failed
 	fresh    bool // it must be sent again with the next sequence number
 	waiting  bool // it is sent again after a time: the server has answered NFS4ERR_DELAY
+	rests    bool // no COMPOUND of a Load may begin yet
 	op       Op
 	offset   uint64
 	load     *Load // nil for renewals and RECLAIM_COMPLETE

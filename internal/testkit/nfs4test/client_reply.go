@@ -195,6 +195,13 @@ func (c *Client) done(p *clientSlot) {
 	c.cs.Replies.Add(1)
 	if l := p.load; l != nil {
 		l.Replies.Add(1)
+		if d := c.cs.o.Think; d > 0 {
+			p.rests = true
+			c.later(d, func() {
+				p.rests = false
+				c.step()
+			})
+		}
 	}
 	if cap(p.record) > 1024 {
 		p.record = nil

@@ -24,6 +24,7 @@ type ClientsOptions struct {
 	Machine bool              // SP4_MACH_CRED: the server refuses connections that are not bound
 	Renew   time.Duration     // after which an idle client renews its lease; 0: 60 s, as Linux does; negative: never
 	Retry   time.Duration     // before a connection that failed is tried again, and after NFS4ERR_DELAY; 0: 100 ms
+	Think   time.Duration     // between the Reply to a COMPOUND of a Load and the next in its slot
 	Dialers int               // connections being made at once; 0: 32
 	// From returns the address that client i connects from. nil: the kernel's choice.
 	From func(i int) netip.Addr

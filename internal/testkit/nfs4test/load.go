@@ -113,7 +113,7 @@ func (c *Client) pump() {
 		return
 	}
 	for i := range min(l.depth, len(c.slots)) {
-		if p := &c.slots[i]; !p.busy {
+		if p := &c.slots[i]; !p.busy && !p.rests {
 			c.begin(uint32(i), p, l.op, l)
 		}
 	}
