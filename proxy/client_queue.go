@@ -60,7 +60,7 @@ func (q *clientQueue) reverser() reverser {
 // primes connections with it that no client uses.
 func (g *ledger) decide(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clientQueue, error) {
 	mode := q.u.settings().Mode
-	if mode == ModeShared || h.Procedure == 0 || mode == ModeAuto && !q.needsOne(h) {
+	if mode == ModeShared || h.Procedure == 0 || mode != ModePinned && !q.needsOne(h) {
 		return q, nil
 	}
 	own := &clientQueue{u: q.u, decided: true, key: q.key}

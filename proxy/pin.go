@@ -45,10 +45,10 @@ import (
 type Mode uint8
 
 const (
-	ModeAuto     Mode = iota // shared; connections that speak NFSv4.1 or later have a lane
+	ModeAuto     Mode = iota // as ModeSessions
 	ModeShared               // any of the shared connections, for each Call
 	ModePinned               // a pinned connection
-	ModeSessions             // a lane
+	ModeSessions             // a lane if it speaks NFSv4.1 or later, and otherwise as ModeShared
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
-// The values of pool.mode that change the choice. Every other value is auto.
+// The values of pool.mode. The choices of auto are those of sessions.
 const (
 	modeAuto     = "auto"
 	modeShared   = "shared"
@@ -48,17 +48,15 @@ func (e *explainer) newChoice(h *oncrpc.Call, a *ulb.Analysis) *choice {
 	case e.mode == modePinned:
 		c.Kind, c.Takes = choicePinned, "the pinned connection of its client's connection"
 		c.why("pool.mode pinned: each client connection has one")
-	case e.mode == modeShared || !sessions && e.mode != modeSessions:
+	case e.mode == modeShared || !sessions:
 		c.shared(e.mode, h, a)
 		if !sessions {
 			return c
 		}
-	case e.mode == modeSessions:
-		c.why("pool.mode sessions: all Calls of a client connection do")
 	case encrypted:
-		c.why("pool.mode auto: the arguments are encrypted, and it may be NFSv4.1 if the client's connection has not used NFSv4.0")
+		c.why("pool.mode %s: the arguments are encrypted, and it may be NFSv4.1 if the client's connection has not used NFSv4.0", e.mode)
 	default:
-		c.why("pool.mode auto: NFSv4.1 or later. At the client's first COMPOUND the bridge chose one with few clients")
+		c.why("pool.mode %s: NFSv4.1 or later. At the client's first COMPOUND the bridge chose one with few clients", e.mode)
 	}
 	c.operations(h, a)
 	return c
@@ -70,7 +68,7 @@ func (c *choice) shared(mode string, h *oncrpc.Call, a *ulb.Analysis) {
 	if mode == modeShared {
 		c.why("pool.mode shared: all Calls do")
 	} else {
-		c.why("pool.mode auto: not NFSv4.1 or later. A client connection that has used that keeps its connection for all Calls")
+		c.why("pool.mode %s: not NFSv4.1 or later. A client connection that has used that keeps its connection for all Calls", mode)
 	}
 	switch {
 	case h.Flavor == oncrpc.FlavorGSS && h.Protection != oncrpc.ProtectControl && h.Protection != oncrpc.ProtectUnknown:
