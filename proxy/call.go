@@ -93,6 +93,7 @@ type charge struct {
 // that connection's loop.
 type sentTCP struct {
 	writing bool      // the kernel may not have the whole message yet
+	kept    bool      // counted in tcpConn.kept
 	at      time.Time // when the message was handed to the connection
 	older   *call     // the Call that was sent before this one and is outstanding
 	newer   *call     // the Call that was sent after this one and is outstanding

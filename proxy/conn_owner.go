@@ -16,6 +16,10 @@ type connOwner interface {
 	mostCallBacks() int
 	// carries reports whether the connection may carry c, which it is about to send.
 	carries(c *call) bool
+	// keeps reports whether the connection goes on although the server has not answered c in time and
+	// has answered later Calls. late is how many such Calls the connection has, c included, and grant
+	// how many Calls it may have in all.
+	keeps(c *call, late, grant int) bool
 	// ended is called when the connection has ended with err.
 	ended(err error)
 	// receives is how many Receives are posted on the connection while it is idle, and how many of its

@@ -138,12 +138,31 @@ func (f *front) abandon(c *call, reason error) {
 	if !f.ended.get() {
 		c.reply.result = resultAbandoned
 		if !f.failed {
-			f.listener.lines.unanswered.warn(&f.listener.log).Stringer("peer", f.peer).Uint32("xid", c.clientXID).Err(reason).
-				Msg("call cannot be answered; client connection closed")
+			f.cannotAnswer(c.clientXID, reason)
 			f.fail(reason)
 		}
 	}
 	f.settle(c)
+}
+
+// late closes the connection, because the server has not answered the Call with this XID in time. The
+// Call stays outstanding.
+func (f *front) late(xid uint32) {
+	if f.ended.get() {
+		return
+	}
+	if !f.failed {
+		f.cannotAnswer(xid, errLate)
+		f.failed = true
+	}
+	f.client.hangUp(errLate)
+	f.ended.set()
+}
+
+// cannotAnswer logs why the connection is closed.
+func (f *front) cannotAnswer(xid uint32, reason error) {
+	f.listener.lines.unanswered.warn(&f.listener.log).Stringer("peer", f.peer).Uint32("xid", xid).Err(reason).
+		Msg("call cannot be answered; client connection closed")
 }
 
 // closeUnpinned closes the connection, because it cannot have the pinned connection to u that c

@@ -74,8 +74,9 @@ type lane struct {
 	clients map[*laneClient]struct{} // assigned to the lane
 	hosts   map[*host]int            // how many of them each host has
 	started bool
-	failing bool // the latest connection has failed, or could not be made
-	leaving bool // a reload has taken the lane away
+	failing bool  // the latest connection has failed, or could not be made
+	leaving bool  // a reload has taken the lane away
+	lateAt  int64 // when another connection replaced one because of late Calls; 0 for never
 }
 
 // newLane makes lane number i for the settings o.

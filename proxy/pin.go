@@ -236,6 +236,9 @@ func (p *pin) ports() uint64 { return uint64(addressHash(p.front.ledger.addr)) }
 // receives is part of connOwner.
 func (p *pin) receives() (idle, reverse int) { return pinnedReceives, pinnedReverse }
 
+// keeps is part of connOwner: another connection replaces the client's.
+func (p *pin) keeps(*call, int, int) bool { return false }
+
 // mostCallBacks is part of connOwner.
 func (p *pin) mostCallBacks() int { return maxCallbacks }
 

@@ -34,7 +34,8 @@ import (
 // The server answers other Calls and not this one: it has dropped the Call, and with it a
 // credit for as long as the connection lives. At the Call's deadline another connection
 // replaces this one (pool.Seat.Retire), which ends when its other Calls are answered. A
-// NULL Call that was sent later and is answered shows, too, that the server has dropped the Call.
+// NULL Call that was sent later and is answered shows, too, that the server has dropped the Call. A
+// lane keeps its connection unless many Calls are dropped: lane_late.go.
 //
 // The NULL Call is for a program that the upstream has answered a Call of. Any answer to it
 // shows that the server lives.

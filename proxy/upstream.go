@@ -123,7 +123,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		errored:  outcome(m, o.Name, "error"),
 		stray:    m.Counter("upstream_stray_replies_total", "Replies of the upstream that answer no outstanding Call.", "upstream", o.Name),
 		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because the upstream had as many pinned connections as it may.", "upstream", o.Name),
-		leaked:   m.Counter("upstream_leaked_credits_total", "Calls past their deadline on a connection that answered later Calls. The bridge replaces the connection, and the other Calls on it are not disturbed.", "upstream", o.Name),
+		leaked:   m.Counter("upstream_leaked_credits_total", "Calls past their deadline on a connection that answered later Calls. The bridge replaces the connection, and the other Calls on it are not disturbed. A connection that NFSv4.1 clients share stays while few of its credits are in use so.", "upstream", o.Name),
 		ends:     newEnds(m, o.Name),
 		probes:   newProbeMetrics(m, o.Name),
 	}

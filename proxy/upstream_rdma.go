@@ -120,9 +120,17 @@ func (m *rdmaConn) Ended(_ *rdmaside.Requester, err error) {
 }
 
 // Dropped is part of rdmaside.DropWatcher.
-func (m *rdmaConn) Dropped(*rdmaside.Requester) bool {
+func (m *rdmaConn) Dropped(_ *rdmaside.Requester, rc *rdmaside.Call, late int) rdmaside.Drop {
 	m.u.leaked.Inc()
-	return m.seat.Retire(m)
+	c, ok := rc.Owner.(*call)
+	switch {
+	case ok && m.owner != nil && m.owner.keeps(c, late, m.r.Grant()):
+		c.overdue(m.loop.index)
+		return rdmaside.DropKeep
+	case m.seat.Retire(m):
+		return rdmaside.DropRetire
+	}
+	return rdmaside.DropClose
 }
 
 // ask is part of probed.

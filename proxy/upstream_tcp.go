@@ -28,6 +28,8 @@ type tcpConn struct {
 	pending map[uint32]*call // by XID
 	oldest  *call            // the pending Call that was sent first
 	newest  *call            // the pending Call that was sent last
+	due     *call            // the pending Call that was sent first of those that are not late
+	kept    int              // pending Calls that are past their deadline and stay: see overdue
 	timer   *time.Timer
 	ending  bool
 	leaving bool      // another connection has replaced this one: see leave
@@ -152,11 +154,21 @@ func (m *tcpConn) link(c *call) {
 		m.oldest = c
 	}
 	m.newest = c
+	if m.due == nil {
+		m.due = c
+	}
 }
 
 // unlink removes c from the pending Calls.
 func (m *tcpConn) unlink(c *call) {
 	delete(m.pending, c.rdma.XID)
+	if m.due == c {
+		m.due = c.sent.newer
+	}
+	if c.sent.kept {
+		c.sent.kept = false
+		m.kept--
+	}
 	if c.sent.older != nil {
 		c.sent.older.sent.newer = c.sent.newer
 	} else {
@@ -256,19 +268,20 @@ func (m *tcpConn) arm() {
 
 // overdue looks whether a Call is past its deadline. The oldest Call is past it first. When the
 // server has answered a Call that was sent later, it has dropped the oldest: another
-// connection replaces this one, which ends after its other Calls. Otherwise the connection
-// ends at once.
+// connection replaces this one, which ends after its other Calls, unless the owner keeps it.
+// Otherwise the connection ends at once.
 func (m *tcpConn) overdue() {
 	m.timer = nil
 	if m.ending {
 		return
 	}
 	var sent time.Time
-	if m.oldest != nil {
-		sent = m.oldest.sent.at
+	c := m.due
+	if c != nil {
+		sent = c.sent.at
 	}
 	if m.probe.out && (sent.IsZero() || m.probe.sentAt.Before(sent)) {
-		sent = m.probe.sentAt
+		c, sent = nil, m.probe.sentAt
 	}
 	switch {
 	case sent.IsZero():
@@ -276,8 +289,15 @@ func (m *tcpConn) overdue() {
 		m.arm()
 	case m.leaving:
 		m.leave()
-	case m.latest.After(sent) && !(m.oldest != nil && m.oldest.entry.Flow.Sticky):
+	case m.latest.After(sent) && !(c != nil && c.entry.Flow.Sticky):
 		m.u.leaked.Inc()
+		if o := m.back.owner; c != nil && o != nil && o.keeps(c, m.kept+1, m.credits()) {
+			m.due, c.sent.kept = c.sent.newer, true
+			m.kept++
+			c.overdue(m.loop.index)
+			m.arm()
+			return
+		}
 		if m.leaving = m.seat.Retire(m); m.leaving {
 			m.leave()
 			return

@@ -56,6 +56,8 @@ type Requester struct {
 	idle         []int32       // free slots
 	oldest       int32         // first in the list of pending Calls, in the order sent; -1 for none
 	newest       int32         // last in that list; -1 for none
+	due          int32         // first in that list whose deadline has not passed; -1 for none
+	late         int           // Calls in that list whose deadline has passed: DropKeep
 	headers      *regmem.Lease // headerLen octets for each slot and reverse Reply
 	reverse      reverseLine
 	header       rpcrdma.Header
@@ -106,7 +108,7 @@ func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, erro
 		credits: credit.NewAccount(o.Credits),
 		slots:   make([]pendingCall, o.Credits),
 		idle:    make([]int32, o.Credits),
-		oldest:  -1, newest: -1,
+		oldest:  -1, newest: -1, due: -1,
 	}
 	r.clock, _ = on.(loop.Clock)
 	if r.watcher == nil {

@@ -11,15 +11,26 @@ type DropWatcher interface {
 	Watcher
 	// Dropped is called when a Call passes its deadline although the Responder
 	// has answered a Call that was sent later. That Responder works, but has
-	// dropped the Call silently, and the Call's credit is lost for the life of
-	// the connection.
-	//
-	// If Dropped returns true, nothing more is sent on the connection. It is
-	// closed with ErrDropped as soon as every other Call is answered or past its
-	// deadline; the Calls past it then fail in limbo. If Dropped returns false,
-	// the connection is closed now.
-	Dropped(r *Requester) bool
+	// dropped c silently or takes long for it. The Call's credit is in use until
+	// it is answered or the connection ends. late is how many such Calls the
+	// connection has, c included.
+	Dropped(r *Requester, c *Call, late int) Drop
 }
+
+// A Drop says what becomes of a connection whose Responder has dropped a Call.
+type Drop uint8
+
+const (
+	// DropClose closes the connection now.
+	DropClose Drop = iota
+	// DropRetire sends nothing more on the connection. It is closed with
+	// ErrDropped as soon as every other Call is answered or past its deadline;
+	// the Calls past it then fail in limbo.
+	DropRetire
+	// DropKeep lets the connection go on. The Call has no deadline any more. It
+	// completes when it is answered or when the connection ends.
+	DropKeep
+)
 
 // since returns the time on the Requester's clock.
 func (r *Requester) since() time.Duration {
@@ -40,12 +51,21 @@ func (r *Requester) enqueue(pc *pendingCall) {
 		r.oldest = pc.index
 	}
 	r.newest = pc.index
+	if r.due < 0 {
+		r.due = pc.index
+	}
 	if !r.armed && r.opts.Deadline > 0 {
 		r.arm(r.opts.Deadline)
 	}
 }
 
 func (r *Requester) dequeue(pc *pendingCall) {
+	if r.due == pc.index {
+		r.due = pc.next
+	}
+	if pc.late {
+		r.late--
+	}
 	if pc.prev >= 0 {
 		r.slots[pc.prev].next = pc.next
 	} else {
@@ -73,23 +93,31 @@ func (r *Requester) arm(d time.Duration) {
 
 type deadlineTask Requester
 
-// Run checks the oldest Call against the deadline.
+// Run checks the oldest Calls against the deadline.
 func (t *deadlineTask) Run() {
 	r := (*Requester)(t)
 	r.armed = false
-	if r.state != up || r.oldest < 0 {
-		return
+	for r.state == up && r.due >= 0 {
+		pc := &r.slots[r.due]
+		if left := pc.sent + r.opts.Deadline - r.since(); left > 0 {
+			r.arm(left)
+			return
+		}
+		switch r.dropped(pc) {
+		case DropKeep:
+			r.due = pc.next
+		case DropRetire:
+			r.retire()
+			return
+		default:
+			r.overdue(pc)
+			return
+		}
 	}
-	pc := &r.slots[r.oldest]
-	left := pc.sent + r.opts.Deadline - r.since()
-	if left > 0 {
-		r.arm(left)
-		return
-	}
-	if r.dropped(pc) {
-		r.retire()
-		return
-	}
+}
+
+// overdue closes the connection because pc has passed its deadline.
+func (r *Requester) overdue(pc *pendingCall) {
 	r.metrics.deadlines.Inc()
 	r.reportOverdue(pc, "call not answered in time; connection closed")
 	r.end(fmt.Errorf("%w: %s, xid %#08x", ErrDeadline, r.opts.Deadline, pc.call.XID))
@@ -114,20 +142,29 @@ func (r *Requester) reportOverdue(pc *pendingCall, what string) {
 // answered within theirs, was dropped.
 func (r *Requester) answered(pc *pendingCall) { r.lastAnswered = max(r.lastAnswered, pc.sent) }
 
-// dropped reports whether the connection, on which pc has passed its deadline, is
-// kept for its other Calls rather than closed now.
-func (r *Requester) dropped(pc *pendingCall) bool {
+// dropped returns what becomes of the connection, on which pc has passed its
+// deadline.
+func (r *Requester) dropped(pc *pendingCall) Drop {
 	if r.retiring {
-		return true
+		return DropRetire
 	}
 	if r.lastAnswered <= pc.sent {
-		return false // no later Call is answered either: the Responder may be stalled
+		return DropClose // no later Call is answered either: the Responder may be stalled
 	}
 	r.metrics.dropped.Inc()
+	d := DropClose
+	if w, ok := r.watcher.(DropWatcher); ok {
+		d = w.Dropped(r, pc.call, r.late+1)
+	}
+	if d == DropKeep {
+		pc.late = true
+		r.late++
+		r.reportOverdue(pc, "call not answered in time although later ones were")
+		return d
+	}
 	r.reportOverdue(pc, "call not answered in time although later ones were; connection is being replaced")
-	w, ok := r.watcher.(DropWatcher)
-	r.retiring = ok && w.Dropped(r)
-	return r.retiring
+	r.retiring = d == DropRetire
+	return d
 }
 
 // retire closes a retiring connection once all its outstanding Calls are past

@@ -30,6 +30,7 @@ type pendingCall struct {
 
 	prev, next int32         // neighbours in the list of Calls, oldest first; -1 for none
 	sent       time.Duration // when the Call was sent, on the clock of Requester.since
+	late       bool          // counted in Requester.late
 
 	procedure uint32 // procedure number, copied because the message is not read again
 

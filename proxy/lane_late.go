@@ -1,0 +1,65 @@
+package proxy
+
+import (
+	"errors"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+)
+
+// Late Calls
+//
+// A Call is late if the server has not answered it within UpstreamOptions.CallTimeout although it has
+// answered later Calls. An NFSv4.1 server must not drop a Call without closing the connection (RFC 8881
+// Section 2.9.2), so the Call probably takes long, or hangs. On a shared connection, the Call's credit
+// is worth another connection: that costs the other Calls nothing. But another connection for a lane
+// has each client of the lane connect again, and one host whose Calls hang must not cause that once
+// in CallTimeout. So the lane's connection goes on, and the bridge closes the connection of the client
+// whose Call is late. The client sends the Call again, and the server does not execute it twice,
+// because it is a COMPOUND of a session. When the server answers the late Call after all, its credit
+// comes back.
+//
+// Another connection replaces the lane's when a lateShare of its credits is in use by late Calls, but
+// not more often than once in latePause times CallTimeout, unless late Calls have all the credits. A
+// host gets no further than half of the credits with Calls that hang: package pool. A late Call that
+// is signed counts like a lateShare, because its XID cannot be changed: on the same connection the
+// client could not send it again.
+
+const (
+	lateShare = 8
+	latePause = 10
+)
+
+// errLate closes the client of a late Call.
+var errLate = errors.New("proxy: the server has answered later calls and not this one")
+
+// keeps is part of connOwner.
+func (c *laneConn) keeps(late *call, n, grant int) bool {
+	l := c.lane
+	ls := &l.u.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	switch now := l.u.p.engine.Now(); {
+	case !c.serves() || len(l.clients) == 0:
+		return false
+	case lateShare*n < grant && !late.signed:
+		return true
+	case l.lateAt == 0 || n >= grant || now-l.lateAt >= latePause*int64(l.u.settings().CallTimeout):
+		l.lateAt = now
+		return false
+	}
+	return true
+}
+
+// overdue closes the client of c, which is late and stays outstanding. It runs on the loop of c's
+// connection, whose number is here.
+func (c *call) overdue(here int) {
+	if c.flying {
+		c.land(here) // the client's next transmission does not wait for this one
+	}
+	if x := c.order(); x != nil {
+		x.leave(c, here)
+	}
+	c.reply.result = resultAbandoned
+	f, xid := c.owner.front, c.clientXID
+	f.loop.Post(loop.TaskFunc(func() { f.late(xid) }))
+}

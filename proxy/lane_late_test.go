@@ -1,0 +1,210 @@
+package proxy_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+)
+
+// hungSession is a session whose Calls the server never answers: hangsOn.
+var hungSession = [16]byte{0xff}
+
+// hungCall is a COMPOUND of NFSv4.2 in hungSession.
+func hungCall(xid uint32) []byte {
+	return proxytest.CompoundCall(xid, 2, proxytest.Sequence(hungSession, xid, xid%64))
+}
+
+// hangsOn is the behaviour of a server that does not answer the Calls of hungSession.
+func hangsOn(c *oncrpc.Call) ([]byte, bool) {
+	const at = 16 // in the arguments: behind the tag, the minor version, the number of operations and SEQUENCE
+	m := c.Message
+	return nil, c.Program == oncrpc.ProgramNFS && c.Version == 4 && len(m) > c.Args+at && m[c.Args+at] == hungSession[0]
+}
+
+// A laneBench is a bridge with lanes to a server that answers as a Behaviour says.
+type laneBench struct {
+	*proxytest.Harness
+	p           *proxy.Proxy
+	calls       func() int64 // that the server has received
+	connections func() int   // of the server
+}
+
+// laneBenches runs f with a server over RDMA, which grants 32 credits, and with one over TCP.
+func laneBenches(t *testing.T, b func() proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions), f func(t *testing.T, x *laneBench)) {
+	t.Helper()
+	for _, rdma := range []bool{true, false} {
+		name := "TCP"
+		if rdma {
+			name = "RDMA"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, newLaneBench(t, rdma, b(), change))
+		})
+	}
+}
+
+func newLaneBench(t *testing.T, rdma bool, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *laneBench {
+	t.Helper()
+	x := &laneBench{Harness: proxytest.NewHarness(t, budget)}
+	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := proxy.UpstreamOptions{
+		Name: "storage", RDMA: rdma, Connections: 1, Credits: 32, SlowStart: 1 << 10,
+		BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
+	}
+	if rdma {
+		lp, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
+		t.Cleanup(l.Stop)
+		s := x.RDMAServer(lp, []loop.Loop{l}, "storage", 32, b)
+		uo.Provider, uo.Endpoints = lp, []string{"storage"}
+		x.calls, x.connections = s.Calls.Load, s.Connections
+	} else {
+		s := x.TCPServer(b)
+		uo.Endpoints = []string{s.Addr()}
+		x.calls, x.connections = s.Calls.Load, func() int { return len(s.Conns()) }
+	}
+	if change != nil {
+		change(&lo, &uo)
+	}
+	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+	return x
+}
+
+// from returns a client at an address of its own.
+func (x *laneBench) from(host byte) *proxytest.Client {
+	x.T.Helper()
+	c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 9, host), x.p.Addr("nfs"))
+	if err != nil {
+		x.T.Fatal(err)
+	}
+	x.T.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A bystander is a client that sends Calls one after the other and connects again when the bridge
+// closes its connection.
+type bystander struct {
+	x      *laneBench
+	c      *proxytest.Client
+	xid    uint32
+	closed int // how often the bridge closed the connection
+}
+
+// call sends n Calls.
+func (b *bystander) call(n int) {
+	b.x.T.Helper()
+	for range n {
+		b.xid++
+		if _, err := b.c.Call(proxytest.SequenceCall(b.xid)); errors.Is(err, proxytest.ErrTimeout) {
+			b.x.T.Fatal("a bystander's Call has no Reply")
+		} else if err != nil {
+			b.closed++
+			b.c = b.x.from(2)
+		}
+	}
+}
+
+// TestLaneLateCalls: a host some of whose Calls are not answered within timeouts.call loses its own
+// connection, and the connections of the others on its lane go on as long as the Calls that hang take
+// few credits. When they take more, another connection replaces the lane's, but not over and over.
+func TestLaneLateCalls(t *testing.T) {
+	change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.CallTimeout, u.ProbeInterval = time.Second, 100*time.Millisecond
+	}
+	behaviour := func() proxytest.Behaviour { return proxytest.Behaviour{Intercept: hangsOn} }
+	for _, tt := range []struct {
+		name             string
+		rounds, calls    int
+		replaced, closed int // at most
+	}{
+		{"few", 3, 1, 0, 0},
+		{"many", 3, 5, 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			laneBenches(t, behaviour, change, func(t *testing.T, x *laneBench) {
+				b := &bystander{x: x, c: x.from(2)}
+				xid := uint32(0)
+				for range tt.rounds {
+					bad := x.from(1)
+					var hung sync.WaitGroup
+					for range tt.calls {
+						xid++
+						ch, err := bad.Go(hungCall(xid))
+						if err != nil {
+							t.Fatal(err)
+						}
+						hung.Go(func() {
+							if _, ok := <-ch; ok {
+								t.Error("a Call that hangs has a Reply")
+							}
+						})
+					}
+					over := make(chan struct{})
+					go func() { hung.Wait(); close(over) }()
+					for done := false; !done; {
+						select {
+						case <-over:
+							done = true
+						default:
+							b.call(1)
+						}
+					}
+					b.call(20)
+				}
+				if b.closed > tt.closed {
+					t.Errorf("the bridge closed a bystander's connection %d times, want at most %d", b.closed, tt.closed)
+				}
+				if n := metric(x.Harness, `upstream_disconnects_total{reason="dropped"`); n > tt.replaced {
+					t.Errorf("%d connections were replaced, want at most %d", n, tt.replaced)
+				}
+				if n := metric(x.Harness, `upstream_leaked_credits_total`); n == 0 {
+					t.Error("no Call was late")
+				}
+			})
+		})
+	}
+}
+
+// TestLaneLateCallAgain: a client whose Call the server has dropped sends it again on its next
+// connection, with the same XID, and gets the Reply.
+func TestLaneLateCallAgain(t *testing.T) {
+	for _, signed := range []bool{false, true} {
+		t.Run(fmt.Sprint("signed ", signed), func(t *testing.T) {
+			behaviour := func() proxytest.Behaviour {
+				var dropped atomic.Bool
+				return proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+					_, hangs := hangsOn(c)
+					return nil, hangs && dropped.CompareAndSwap(false, true)
+				}}
+			}
+			change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+				u.CallTimeout, u.ProbeInterval = 500*time.Millisecond, 50*time.Millisecond
+			}
+			laneBenches(t, behaviour, change, func(t *testing.T, x *laneBench) {
+				c := x.from(1)
+				check(t, c, proxytest.SequenceCall(1))
+				m := hungCall(2)
+				if signed {
+					m = proxytest.GSSCall(m, 1, 1)
+				}
+				if _, err := c.Call(m); err == nil || errors.Is(err, proxytest.ErrTimeout) {
+					t.Fatalf("a Call that is dropped: %v", err)
+				}
+				check(t, x.from(1), m)
+				if n := metric(x.Harness, "upstream_leaked_credits_total"); n != 1 {
+					t.Errorf("%d leaked credits, want 1", n)
+				}
+			})
+		})
+	}
+}
