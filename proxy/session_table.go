@@ -30,8 +30,10 @@ import (
 // oldest, whose client is closed and comes back.
 
 const (
-	maxSessions      = 1 << 16
-	sessionAway      = 20 * time.Second
+	maxSessions = 1 << 16
+	// sessionAway is how long the server is told to try later. A Linux client that is idle connects again
+	// with the next renewal of its lease: after 60 s of 90.
+	sessionAway      = 75 * time.Second
 	sessionForgotten = 10 * time.Minute
 	// sessionOverlap is how long before the loss of a connection is noticed its client may have made
 	// the next one.
