@@ -337,3 +337,18 @@ func TestLaneConnections(t *testing.T) {
 		})
 	}
 }
+
+// TestLaneUpstreamRemoved: when a reload removes an upstream, the clients on its lanes are closed, idle
+// ones too: their sessions are at that server.
+func TestLaneUpstreamRemoved(t *testing.T) {
+	laneWorlds(t, 100, nfs4test.ServerOptions{}, nil, func(_ *testing.T, x *laneWorld) {
+		x.allUp()
+		s := x.TCPServer(proxytest.Behaviour{})
+		lo := x.listener
+		lo.Upstream = "other"
+		if err := x.p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(proxy.UpstreamOptions{Name: "other", Endpoints: []string{s.Addr()}})); err != nil {
+			x.T.Fatal(err)
+		}
+		x.eventually("all have lost their connections", func() bool { return x.cs.Lost.Load() >= 100 })
+	})
+}

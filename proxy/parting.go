@@ -64,7 +64,11 @@ func (p *parting) step() {
 		p.waiting, p.timer = nil, nil
 	}
 	p.mu.Unlock()
-	for _, w := range now {
+	partAll(now)
+}
+
+func partAll(clients []parter) {
+	for _, w := range clients {
 		if w.how == partNow {
 			w.front.close(errLaneEnded)
 		} else {
@@ -73,10 +77,12 @@ func (p *parting) step() {
 	}
 }
 
-// close stops it: the clients that wait are not closed.
+// close closes the clients that wait, because the upstream has ended, and lets none wait any more.
 func (p *parting) close() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.closed = true
+	rest := p.waiting
 	p.waiting = nil
+	p.mu.Unlock()
+	partAll(rest)
 }
