@@ -69,8 +69,8 @@ type sessionsFault struct {
 	name string
 	run  func(*testing.T)
 	// recall is how long the first recall afterwards may take. When the network loses packets, the bridge gives
-	// its connections up without the server's knowing. A server on RDMA calls its clients on the old
-	// connection then, and finds out. It does not call again, and so it waits for the lease.
+	// its connections up without the server's knowing. A server on RDMA may call its clients on the
+	// old connection then, and find out. It does not call again, and so it waits for the lease.
 	recall time.Duration
 }
 
@@ -78,11 +78,14 @@ type sessionsFault struct {
 // drops the locks of a client whose lease has ended when another client wants them.
 const sessionsLease = 30 * time.Second
 
-// sessionsConnections is pool.connections of each upstream, and sessionsMost is how many connections a server
-// has then. Now each connection of a client has one of its own.
+// sessionsConnections is pool.connections of each upstream: as many for NFSv4.1 clients as for others.
+//
+// c3 signs its Calls. The connections of such a host each have one to the server, and a host is an address: the guest
+// has one. So the upstream of c3 may have two more, one of which c3 has left.
 const (
 	sessionsConnections = 1
-	sessionsMost        = 1 + 1 + 4 + 1
+	sessionsMostSigned  = 2*sessionsConnections + 2
+	sessionsMost        = 2 * sessionsConnections
 )
 
 // sessions has the servers, the bridge and the clients of TestLabSessions.
@@ -163,7 +166,9 @@ func (s *sessions) check(t *testing.T, recall time.Duration) {
 		s.recall(t, recall)
 	}
 	s.recall(t, soon)
-	s.wantConnections(t)
+	if recall == soon { // otherwise knfsd does not know of the end of connections that nobody uses
+		s.wantConnections(t)
+	}
 }
 
 func (s *sessions) recall(t *testing.T, within time.Duration) {
@@ -179,10 +184,10 @@ func (s *sessions) wantConnections(t *testing.T) {
 	few := func() bool {
 		out := []byte(s.guest.job(t, time.Minute, "cat /proc/net/tcp"))
 		siw, tcp = len(established(out, 20049)), len(established(out, 2049))
-		return siw > 0 && tcp > 0 && siw <= sessionsMost && tcp <= sessionsMost
+		return siw > 0 && tcp > 0 && siw <= sessionsMostSigned && tcp <= sessionsMost
 	}
 	if !testkit.Settles(40*time.Second, few) {
-		t.Errorf("knfsd has %d connections of RDMA and %d of TCP, want from 1 to %d", siw, tcp, sessionsMost)
+		t.Errorf("knfsd has %d connections of RDMA and %d of TCP, want from 1 to %d and %d", siw, tcp, sessionsMostSigned, sessionsMost)
 	}
 	t.Logf("knfsd has %d connections of RDMA and %d of TCP", siw, tcp)
 }

@@ -18,6 +18,11 @@
 # RECALL is how many milliseconds a recall may take. PACE is how many reads or writes each job of fio does per second. MAXLAT is how many seconds one of them
 # may take.
 . /lab/lib.sh
+die() {
+    echo "FAIL: $*"
+    dmesg | tail -n 20
+    exit 1
+}
 load=/tmp/$FLEET
 dir=sessions-$FLEET
 names=$(for c in $CLIENTS; do echo "${c%%:*}"; done)
@@ -28,7 +33,6 @@ ms() { awk '{ print int($1 * 1000) }' /proc/uptime; }
 alive() {
     if ls "$load".*.failed > /dev/null 2>&1; then
         cat "$load".*.failed
-        dmesg | tail -20
         die "the load of $FLEET has failed, $1"
     fi
 }
@@ -142,7 +146,8 @@ recalled() {
     # Two seconds where the processor is not emulated.
     [ $took -lt "${RECALL:-8000}" ] || die "the recall from $* took $took ms"
     equal "delegations after the recall" "$(delegations "$f")" 0
-    equal "read through the file that was open" "$(cat <&5)" data
+    read -r first <&5 || die "read through the file that was open"
+    equal "read through the file that was open" "$first" data
     exec 5<&- 6<&- 7<&-
 }
 
