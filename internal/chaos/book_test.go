@@ -19,15 +19,17 @@ type book struct {
 	t    testing.TB
 	seed seed
 
-	next   atomic.Uint32 // number of the latest Call
-	done   atomic.Int64  // Calls answered
-	failed atomic.Int64  // of those, with SYSTEM_ERR
-	again  atomic.Int64  // transmissions beyond the first
+	next     atomic.Uint32 // number of the latest Call
+	sessions atomic.Uint32 // number of the latest NFSv4.1 session
+	done     atomic.Int64  // Calls answered
+	failed   atomic.Int64  // of those, with SYSTEM_ERR
+	again    atomic.Int64  // transmissions beyond the first
 
 	reversed           atomic.Int64 // Calls of servers
 	reverseDone        atomic.Int64 // of those, answered by their clients
 	reverseFailed      atomic.Int64 // with SYSTEM_ERR
 	reverseUnavailable atomic.Int64 // with PROG_UNAVAIL: no client uses the connection
+	reverseDelayed     atomic.Int64 // with NFS4ERR_DELAY: the client is away
 
 	slowest atomic.Int64 // longest wait on a live connection, in nanoseconds
 	broken  atomic.Bool

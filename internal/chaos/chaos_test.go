@@ -263,7 +263,7 @@ func (w *world) summary(d time.Duration) {
 	b := w.book
 	fmt.Printf("%s: %d Calls answered in %v, %d of them with SYSTEM_ERR; %d transmissions were repetitions; longest wait on a live connection %v\n",
 		w.seed, b.done.Load(), d, b.failed.Load(), b.again.Load(), time.Duration(b.slowest.Load()).Round(time.Millisecond))
-	fmt.Printf("%s: servers made %d Calls, of which %d were answered, %d with SYSTEM_ERR and %d with PROG_UNAVAIL\n", w.seed, b.reversed.Load(), b.reverseDone.Load(), b.reverseFailed.Load(), b.reverseUnavailable.Load())
+	fmt.Printf("%s: servers made %d Calls, of which %d were answered, %d with SYSTEM_ERR, %d with NFS4ERR_DELAY and %d with PROG_UNAVAIL\n", w.seed, b.reversed.Load(), b.reverseDone.Load(), b.reverseFailed.Load(), b.reverseDelayed.Load(), b.reverseUnavailable.Load())
 	fmt.Printf("%s: healthy clients were answered in %d of %d seconds\n", w.seed, w.health.good.Load(), w.health.total.Load())
 	fmt.Printf("%s: faults: %s\n", w.seed, &w.counts)
 	fmt.Printf("%s: log: %s\n", w.seed, &w.logs)

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
 // A client is a good client, over TCP or RDMA: it has a few Calls outstanding, sends them
@@ -27,6 +29,7 @@ type client struct {
 	health  *health       // is told of answers, unless nil
 
 	xid         uint32
+	session     nfs.SessionID
 	sequences   map[uint32]bool // numbers of the SEQUENCEs sent
 	outstanding map[uint32]*outstanding
 	connects    int
@@ -44,6 +47,7 @@ type outstanding struct {
 func (c *client) run(ctx, end context.Context) {
 	c.outstanding = make(map[uint32]*outstanding)
 	c.sequences = make(map[uint32]bool)
+	c.session = newSession(c.book.sessions.Add(1))
 	for end.Err() == nil && !c.book.broken.Load() && (ctx.Err() == nil || len(c.outstanding) > 0) {
 		conn, err := c.dial(end)
 		if err != nil {
@@ -61,7 +65,7 @@ func (c *client) run(ctx, end context.Context) {
 // live is the life of one connection.
 func (c *client) live(ctx, end context.Context, l line) {
 	defer l.close()
-	if !c.retransmit(l) {
+	if !c.retransmit(l) || c.v4 && ctx.Err() == nil && c.dice.IntN(2) == 0 && !c.bind(l) {
 		return
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -141,13 +145,28 @@ func (c *client) fresh(l line) bool {
 	c.xid++
 	id := c.book.next.Add(1)
 	k, m := randomCall(c.dice, c.xid, id, c.gss, c.v4)
+	if k == sequence {
+		m = newCompound(k, c.session, c.xid, id)
+	}
 	if c.removes && c.dice.IntN(4) > 0 {
 		k, m = remove, newRemove(c.xid, id)
 	}
+	return c.begin(l, k, id, m)
+}
+
+// bind asks the server to call the client on l.
+func (c *client) bind(l line) bool {
+	c.xid++
+	id := c.book.next.Add(1)
+	return c.begin(l, bind, id, newCompound(bind, c.session, c.xid, id))
+}
+
+// begin sends the new Call m.
+func (c *client) begin(l line, k kind, id uint32, m []byte) bool {
 	c.book.begin(c.name, k, id, m)
 	o := &outstanding{kind: k, id: id, m: m}
 	c.outstanding[c.xid] = o
-	if k == sequence {
+	if k == sequence || k == bind {
 		c.sequences[id] = true
 	}
 	return c.send(l, o)

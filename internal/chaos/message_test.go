@@ -18,7 +18,8 @@ const (
 	getattr  kind = iota // reads: may be replayed at will
 	read                 // reads: data placed directly
 	write                // may be repeated: data fetched directly
-	sequence             // of NFSv4.1 or 4.2: gives its connection one to the server; may be replayed
+	sequence             // of NFSv4.1 or 4.2, in the session of its client: may be replayed
+	bind                 // BIND_CONN_TO_SESSION: has the server call the client on this connection; may be repeated
 	hung                 // reads: FSSTAT of a file system that does not answer while it is sick
 	mkdir                // must not be executed twice
 	remove               // must not be executed twice: only its user's stamp says whose it is
@@ -27,7 +28,7 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "SEQUENCE", "FSSTAT", "MKDIR", "REMOVE", "echo", "echo under GSS"}
+var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "SEQUENCE", "BIND_CONN_TO_SESSION", "FSSTAT", "MKDIR", "REMOVE", "echo", "echo under GSS"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -52,10 +53,8 @@ func newCall(k kind, xid, id uint32, n int) []byte {
 		return proxytest.ReadCall(xid, uint64(id), uint32(n))
 	case write:
 		return proxytest.WriteCall(xid, uint64(id), n)
-	case sequence:
-		var session [16]byte
-		binary.BigEndian.PutUint32(session[:], id)
-		return proxytest.CompoundCall(xid, 1+id%2, proxytest.Sequence(session, xid, xid%64))
+	case sequence, bind:
+		return newCompound(k, newSession(id), xid, id)
 	case hung:
 		return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 18), tagged(id, 32))
 	case mkdir:
@@ -90,13 +89,13 @@ const (
 )
 
 var procedures = [...]procedure{
-	{getattr, oncrpc.ProgramNFS, 3, 1, arguments, 4}, // in the file handle
-	{hung, oncrpc.ProgramNFS, 3, 18, arguments, 4},   // in the file handle
-	{read, oncrpc.ProgramNFS, 3, 6, behind, 4},       // the low half of the offset
-	{write, oncrpc.ProgramNFS, 3, 7, behind, 4},      // the low half of the offset
-	{mkdir, oncrpc.ProgramNFS, 3, 9, behind, 4},      // in the name
-	{remove, oncrpc.ProgramNFS, 3, 12, user, 0},      // the stamp
-	{sequence, oncrpc.ProgramNFS, 4, 1, arguments, 16},
+	{getattr, oncrpc.ProgramNFS, 3, 1, arguments, 4},  // in the file handle
+	{hung, oncrpc.ProgramNFS, 3, 18, arguments, 4},    // in the file handle
+	{read, oncrpc.ProgramNFS, 3, 6, behind, 4},        // the low half of the offset
+	{write, oncrpc.ProgramNFS, 3, 7, behind, 4},       // the low half of the offset
+	{mkdir, oncrpc.ProgramNFS, 3, 9, behind, 4},       // in the name
+	{remove, oncrpc.ProgramNFS, 3, 12, user, 0},       // the stamp
+	{sequence, oncrpc.ProgramNFS, 4, 1, arguments, 4}, // in the tag; bind likewise
 	{echo, proxytest.EchoProgram, proxytest.EchoVersion, proxytest.EchoProc, arguments, 12},
 }
 
@@ -106,10 +105,14 @@ func look(c *oncrpc.Call) (k kind, id uint32, err error) {
 		return p.program == c.Program && p.version == c.Version && p.procedure == c.Procedure
 	})
 	if i >= 0 {
-		if id, ok := procedures[i].number(c); ok {
-			k = procedures[i].kind
-			if k == echo && c.Flavor == oncrpc.FlavorGSS {
+		id, ok := procedures[i].number(c)
+		k = procedures[i].kind
+		if ok && (k != sequence || isCompound(c)) {
+			switch {
+			case k == echo && c.Flavor == oncrpc.FlavorGSS:
 				k = echoGSS
+			case k == sequence && isBind(c):
+				k = bind
 			}
 			return k, id, nil
 		}

@@ -43,6 +43,8 @@ func replyTo(m []byte) []byte {
 	switch k, id, err := look(&c); {
 	case err == nil && k == remove:
 		return removeReply(c.XID, id, proxytest.Checksum(m[c.Args:]))
+	case err == nil && (k == sequence || k == bind):
+		return compoundReply(&c, k)
 	case err == nil && k == hung:
 		b := testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, 0)
 		return append(b, testkit.Pattern(52, proxytest.Checksum(m[c.Args:]))...)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -13,24 +14,50 @@ import (
 // The back channel
 //
 // A server may call the client whose SEQUENCE came on a connection, on that connection:
-// its Call names the number of that SEQUENCE, so that a client sees a Call for another
-// one. The client's answer is a function of the Call. The answer comes back on the same
+// its Call names the session and the number of that SEQUENCE, so that a client sees a Call for
+// another one. The client's answer is a function of the Call. The answer comes back on the same
 // connection, unless the connection has ended or the client did not answer; an answer of
-// the bridge's own is an error.
+// the bridge's own is an error, or asks the server to try later.
 
-// newReverse is a Call of a server, to the client that sent the SEQUENCE with the number id.
-func newReverse(xid, id uint32, n int) []byte {
-	return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, proxytest.CallbackProgram, 1, 1), tagged(id, n))
+// reverseAt is where the number is in the arguments of a newReverse: behind the tag of four octets,
+// the minor version, the callback_ident, the count, CB_SEQUENCE with its arguments, the number of
+// CB_RECALL, its stateid, truncate, and the length of the file handle.
+const reverseAt = 8 + 12 + 4 + 16 + 4*4 + 4 + 4 + 16 + 4 + 4
+
+// newReverse is a Call of a server, to the client that sent the SEQUENCE with the number id in that
+// session: CB_SEQUENCE, and a CB_RECALL of a file whose handle has about n octets.
+func newReverse(xid, id uint32, session nfs.SessionID, n int) []byte {
+	b := proxytest.CallHeader(nil, xid, proxytest.CallbackProgram, 1, 1)
+	b = testkit.AppendOpaque(b, reverseTag(xid))
+	b = testkit.AppendWords(b, 1+id%2, 0, 2, 11)
+	b = append(b, session[:]...)
+	b = testkit.AppendWords(b, id, 0, 0, 0, 0)
+	b = testkit.AppendWords(b, 4)
+	b = append(b, testkit.Pattern(16, id)...)
+	return testkit.AppendOpaque(testkit.AppendWords(b, 0), tagged(id, n))
 }
 
-// reverseID is the number in a Call that newReverse made.
-func reverseID(m []byte) (id uint32, ok bool) {
+// reverseTag is the tag of the Call of a server with that XID.
+func reverseTag(xid uint32) []byte { return testkit.Words(^xid) }
+
+// reverseID is the session and the number in a Call that newReverse made.
+func reverseID(m []byte) (session nfs.SessionID, id uint32, ok bool) {
 	var c oncrpc.Call
-	if oncrpc.ParseCall(m, &c) != nil || len(m) < c.Args+8 {
-		return 0, false
+	if oncrpc.ParseCall(m, &c) != nil || len(m) < c.Args+reverseAt+4 {
+		return session, 0, false
 	}
-	n, id := binary.BigEndian.Uint32(m[c.Args:]), binary.BigEndian.Uint32(m[c.Args+4:])
-	return id, n < 2048 && bytes.Equal(m, newReverse(c.XID, id, int(n)))
+	args := m[c.Args:]
+	session = nfs.SessionID(args[8+12+4:])
+	n, id := binary.BigEndian.Uint32(args[reverseAt-4:]), binary.BigEndian.Uint32(args[reverseAt:])
+	return session, id, n < 2048 && bytes.Equal(m, newReverse(c.XID, id, session, int(n)))
+}
+
+// reverseLater is the Reply that asks a server to send a Call with that XID again later: the
+// CB_COMPOUND, and in it the CB_SEQUENCE, has failed with NFS4ERR_DELAY.
+func reverseLater(xid uint32) []byte {
+	const delay = 10008
+	b := testkit.AppendOpaque(testkit.Words(xid, 1, 0, 0, 0, 0, delay), reverseTag(xid))
+	return testkit.AppendWords(b, 1, 11, delay)
 }
 
 // reverseReply is a client's Reply to m.
@@ -44,6 +71,7 @@ func reverseReply(m []byte) []byte {
 // reverses are the Calls of a server on one connection. The goroutine that writes to it owns them.
 type reverses struct {
 	s    *server
+	xid  uint32            // of the latest
 	open map[uint32][]byte // by XID
 }
 
@@ -53,7 +81,8 @@ func (r *reverses) draw(dice *rand.Rand, j *job) []byte {
 	if j.kind != sequence || j.id == 0 || len(r.open) > 0 || dice.IntN(3) > 0 {
 		return nil
 	}
-	m := newReverse(r.s.reverse.Add(1), j.id, dice.IntN(700))
+	r.xid++ // from 1 on every connection, so that one client is called under an XID by two of them
+	m := newReverse(r.xid, j.id, j.session, dice.IntN(700))
 	if r.open == nil {
 		r.open = make(map[uint32][]byte)
 	}
@@ -75,6 +104,8 @@ func (r *reverses) answered(m []byte) {
 		book.reverseDone.Add(1)
 	case isError(m):
 		book.reverseFailed.Add(1)
+	case bytes.Equal(m, reverseLater(xid)):
+		book.reverseDelayed.Add(1)
 	case bytes.Equal(m, oncrpc.AppendAccepted(nil, xid, oncrpc.ProgramUnavailable)):
 		book.reverseUnavailable.Add(1)
 	default:
@@ -84,10 +115,13 @@ func (r *reverses) answered(m []byte) {
 
 // called takes a Call of the server at a client.
 func (c *client) called(l line, m []byte) {
-	id, ok := reverseID(m)
+	session, id, ok := reverseID(m)
 	switch {
 	case !ok:
 		c.book.wrong("%s: a server's Call of %d octets is none that was made: %x", c.name, len(m), m[:min(len(m), 64)])
+		return
+	case session != c.session:
+		c.book.wrong("%s: a server's Call for the session %x, which is another client's", c.name, session)
 		return
 	case !c.sequences[id]:
 		c.book.wrong("%s: a server's Call for the sender of %#x, which is another client", c.name, id)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
@@ -15,9 +16,8 @@ type server struct {
 	book  *book
 	cache bool
 
-	taken   atomic.Int64  // Calls, probes aside
-	reverse atomic.Uint32 // XID of its latest own
-	run     sync.RWMutex  // held for writing while the server is stopped
+	taken atomic.Int64 // Calls, probes aside
+	run   sync.RWMutex // held for writing while the server is stopped
 
 	mu   sync.Mutex // guards the fields below
 	seen map[request]*execution
@@ -43,10 +43,11 @@ func newServer(b *book, cache bool) *server {
 
 // A job is a Call at a server.
 type job struct {
-	id    uint32
-	kind  kind
-	reply []byte
-	key   request
+	id      uint32
+	kind    kind
+	session nfs.SessionID // of a SEQUENCE
+	reply   []byte
+	key     request
 }
 
 // take executes the Call m, or finds that it was. ok is false when there is
@@ -71,6 +72,9 @@ func (s *server) take(m []byte) (j job, ok bool) {
 	s.book.serve(&c, k, id)
 	j = job{id: id, kind: k, key: request{c.XID, proxytest.Checksum(m[c.Args:])}}
 	j.reply = replyTo(m)
+	if k == sequence {
+		j.session = sessionOf(&c)
+	}
 	if !s.cache || !k.harmful() {
 		s.book.execute(id, c.XID, false)
 		return j, true
