@@ -60,6 +60,7 @@ type lanes struct {
 	extra  int        // how many of them are there for signedLanes
 	old    []*lane    // those that a reload has taken away, and that may still have clients
 	closed bool
+	ending sync.WaitGroup // counts the goroutines that close lanes; none begins when closed is set
 }
 
 // A lane is a place for one connection that many clients share.
@@ -71,10 +72,11 @@ type lane struct {
 
 	// Guarded by lanes.mu.
 	conn    *laneConn                // the latest connection
+	seat    *pool.Seat               // that dialled last
 	clients map[*laneClient]struct{} // assigned to the lane
 	hosts   map[*host]int            // how many of them each host has
 	started bool
-	failing bool  // the latest connection has failed, or could not be made
+	failing bool  // the latest connection has failed or could not be made, and the pool makes another
 	leaving bool  // a reload has taken the lane away
 	lateAt  int64 // when another connection replaced one because of late Calls; 0 for never
 }
@@ -113,7 +115,10 @@ func (l *lane) poolOptions(o *UpstreamOptions) pool.Options {
 		n := l.endpoint % len(o.Endpoints)
 		po.Endpoints, po.Health = o.Endpoints[n:n+1], u.endpoints.apart[n]
 	} else {
-		po.Prefer, po.KeepEndpoint = l.endpoint, true
+		po.KeepEndpoint = true
+		if !o.Priority {
+			po.Prefer = l.endpoint
+		}
 	}
 	return po
 }
@@ -150,10 +155,22 @@ func (u *upstream) setLanes(o *UpstreamOptions) error {
 			ls.old = append(ls.old, l)
 			l.depart()
 		case l.started:
-			go l.pool.Close()
+			ls.ending.Go(l.close)
 		}
 	}
 	return nil
+}
+
+// close ends the lane's pool, and waits for its loop.
+func (l *lane) close() {
+	l.pool.Close()
+	ls := &l.u.lanes
+	ls.mu.Lock()
+	s := l.seat
+	ls.mu.Unlock()
+	if s != nil {
+		l.u.discarded(s)
+	}
 }
 
 // depart has the clients of the lane closed when they are idle. lanes.mu is held.
@@ -209,6 +226,7 @@ func (u *upstream) closeLanes() {
 	for _, p := range u.lanePools() {
 		p.Close()
 	}
+	ls.ending.Wait()
 	u.parting.close()
 }
 
@@ -298,12 +316,15 @@ func (l *lane) leave(r *laneClient) {
 	} else {
 		delete(l.hosts, h)
 	}
-	if len(l.clients) == 0 {
+	if len(l.clients) > 0 {
+		return
+	}
+	if !l.failing { // or no client would come before the pool has a connection
 		l.pool.Need(0)
 	}
-	if i := slices.Index(ls.old, l); i >= 0 && len(l.clients) == 0 {
+	if i := slices.Index(ls.old, l); i >= 0 && !ls.closed {
 		ls.old = slices.Delete(ls.old, i, i+1)
-		go l.pool.Close()
+		ls.ending.Go(l.close)
 	}
 }
 
@@ -311,6 +332,7 @@ func (l *lane) leave(r *laneClient) {
 func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat) (pool.Member, error) {
 	ls := &l.u.lanes
 	ls.mu.Lock()
+	l.seat = s
 	if before := l.conn; before != nil && before.serves() {
 		before.replaced = true
 		before.part(partIdle)
@@ -330,6 +352,9 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 	if !c.over {
 		l.conn = c
 		l.u.needShared()
+		if len(l.clients) == 0 {
+			l.pool.Need(0) // it was needed while the lane was failing
+		}
 	}
 	return m, nil
 }
@@ -337,6 +362,9 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 // needShared has the upstream keep one shared connection while no lane has one: the next Call may
 // need it, and it shows that the server is there. lanes.mu is held.
 func (u *upstream) needShared() {
+	if u.lanes.closed {
+		return
+	}
 	for i, p := range u.pools {
 		n := 1
 		for _, l := range u.lanes.all {
@@ -401,7 +429,8 @@ func (c *laneConn) ended(err error) {
 	ls.mu.Lock()
 	c.over = true
 	if c.lane.conn == c {
-		c.lane.failing = !errors.Is(err, pool.ErrClosed)
+		// The pool makes another connection only if clients need it.
+		c.lane.failing = len(c.lane.clients) > 0 && !errors.Is(err, pool.ErrClosed)
 	}
 	c.part(partNow)
 	c.lane.u.needShared()

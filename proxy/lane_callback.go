@@ -57,7 +57,7 @@ type laneCalls struct {
 type laneCall struct {
 	conn  *laneConn // constant, as the next six
 	from  reverser
-	to    *laneClient
+	to    *laneClient // nil if the client is away
 	xid   uint32
 	id    nfs.SessionID // zero for a CB_NULL
 	later []byte        // a Reply that asks the server to try later, or nil
@@ -229,8 +229,9 @@ func (c *laneConn) expire() {
 		u.table.silent(l.id, l.to)
 		l.from.ReverseRefuse(l.xid)
 		// l may be on its way to the client's loop, or to this one.
-		to := l.to
-		to.front.loop.Post(loop.TaskFunc(func() { to.reverse.forget(l) }))
+		if to := l.to; to != nil {
+			to.front.loop.Post(loop.TaskFunc(func() { to.reverse.forget(l) }))
+		}
 	}
 }
 

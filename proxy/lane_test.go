@@ -28,6 +28,7 @@ type laneWorld struct {
 
 	listener proxy.ListenerOptions // as they were at the start
 	upstream proxy.UpstreamOptions
+	clients  nfs4test.ClientsOptions
 }
 
 // laneWorlds runs f with n clients of a server over RDMA, and with n of a server over TCP.
@@ -81,6 +82,7 @@ func newLaneWorld(t *testing.T, n int, rdma bool, so nfs4test.ServerOptions, cha
 	x.listener, x.upstream = lo, uo
 	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
 	co.Target = x.p.Addr("nfs")
+	x.clients = co
 	x.cs = nfs4test.NewClients(n, co)
 	t.Cleanup(x.cs.Close)
 	x.cs.Start()

@@ -56,9 +56,14 @@ func (p *parting) add(clients []*front, how partHow) {
 // step closes the next connections.
 func (p *parting) step() {
 	p.mu.Lock()
-	n := min(partMost, len(p.waiting))
-	now := p.waiting[:n:n]
-	if p.waiting = p.waiting[n:]; len(p.waiting) > 0 && !p.closed {
+	now := make([]parter, 0, partMost)
+	for len(p.waiting) > 0 && len(now) < partMost {
+		if w := p.waiting[0]; !w.front.gone() {
+			now = append(now, w)
+		}
+		p.waiting = p.waiting[1:]
+	}
+	if len(p.waiting) > 0 && !p.closed {
 		p.timer = time.AfterFunc(partEvery, p.step)
 	} else {
 		p.waiting, p.timer = nil, nil
