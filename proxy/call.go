@@ -117,10 +117,18 @@ type reply struct {
 	result result
 }
 
-// whole returns the Reply in one piece.
+// mostWhole is the most octets of several parts that whole puts together.
+const mostWhole = 64 << 10
+
+// whole returns the Reply in one piece, or nil if it is longer than mostWhole and would have to be
+// copied. It is for Replies that say something about sessions, which are short: a client that has a READ
+// in such a COMPOUND is not to cause a copy of the data.
 func (r *reply) whole() []byte {
-	if len(r.parts) == 1 {
+	switch {
+	case len(r.parts) == 1:
 		return r.parts[0]
+	case octets(r.parts) > mostWhole:
+		return nil
 	}
 	return bytes.Join(r.parts, nil)
 }

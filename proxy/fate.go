@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -55,11 +54,7 @@ func (c *call) answered(here int) {
 		nfs.HideLayouts(c.reply.parts, a)
 	}
 	if c.rdma.Analysis.SessionOps&ulb.CreateSession != 0 {
-		first := c.reply.parts[0]
-		if len(c.reply.parts) > 1 {
-			first = bytes.Join(c.reply.parts, nil)
-		}
-		c.up.sessions.Learn(first, &c.rdma.Analysis)
+		c.up.sessions.Learn(c.reply.whole(), &c.rdma.Analysis)
 	}
 	if c.queue.lane != nil {
 		c.watch()

@@ -291,7 +291,7 @@ func (l *lane) betterThan(o *lane, f *front) bool {
 	here, loops := f.loop.index, len(l.u.p.loops)
 	near, otherNear := l.number%loops == here, o.number%loops == here
 	// A client on another loop costs each Call a wake-up. So the lanes of the client's loop may
-	// have more clients than others, by a half.
+	// have more clients than others, by a third.
 	a, b := 2*len(l.clients), 2*len(o.clients)
 	if near {
 		a -= len(l.clients) / 2
