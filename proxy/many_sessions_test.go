@@ -25,6 +25,7 @@ type village struct {
 
 // villages runs f for a server over RDMA and one over TCP.
 func villages(t *testing.T, clients, connections int, so nfs4test.ServerOptions, change func(*proxy.UpstreamOptions, *nfs4test.ClientsOptions), f func(x *village)) {
+	t.Parallel()
 	for _, rdma := range []bool{true, false} {
 		name := "tcp"
 		if rdma {
@@ -99,7 +100,7 @@ func (x *village) until(what string, f func() bool) {
 func (x *village) allUp() {
 	x.T.Helper()
 	x.until("all are up", func() bool {
-		if x.cs.Up() == x.cs.Len() && x.s.Down() == 0 {
+		if x.cs.Up() == x.cs.Len() && x.s.Sessions() == x.cs.Len() && x.s.Down() == 0 {
 			return true
 		}
 		for i := range x.cs.Len() {
@@ -222,6 +223,145 @@ func TestManyReconnect(t *testing.T) {
 			x.T.Errorf("%d sessions were created, want %d", n, x.cs.Len())
 		}
 		x.good(most(connections))
+	})
+}
+
+// TestManyProtected: with SP4_MACH_CRED the server refuses a session on a connection that it is not
+// bound to, so clients that come back on another connection have to bind it first.
+func TestManyProtected(t *testing.T) {
+	const connections = 3
+	villages(t, crowdSize()/2, connections, nfs4test.ServerOptions{}, func(_ *proxy.UpstreamOptions, o *nfs4test.ClientsOptions) { o.Machine = true }, func(x *village) {
+		x.allUp()
+		l := x.cs.Load(x.everyone(), 2, nfs4test.OpGetattr)
+		for k := range 10 {
+			now, _ := x.s.Connections()
+			x.s.DropConnection(k % max(now, 1))
+			for i := range x.cs.Len() / 10 {
+				x.cs.Reconnect((10*i + k) % x.cs.Len())
+			}
+			n := l.Replies.Load()
+			x.until("Replies", func() bool { return l.Replies.Load() > n+int64(4*x.cs.Len()) })
+		}
+		l.Stop()
+		x.allUp()
+		x.recallSome(x.cs.Len()/2, 1<<32)
+		if x.s.Unbound.Load() == 0 {
+			x.T.Error("no session was refused on a connection: this test tests nothing")
+		}
+		if n := x.s.Created.Load(); n != int64(x.cs.Len()) {
+			x.T.Errorf("%d sessions were created, want %d", n, x.cs.Len())
+		}
+		x.good(most(connections) + connections)
+	})
+}
+
+// TestManyForgotten: the server starts again and knows no session any more. All clients make new
+// ones, and are called back on these.
+func TestManyForgotten(t *testing.T) {
+	const connections = 3
+	villages(t, crowdSize()/2, connections, nfs4test.ServerOptions{}, nil, func(x *village) {
+		x.allUp()
+		l := x.cs.Load(x.everyone(), 2, nfs4test.OpGetattr)
+		for k := range 2 {
+			x.s.Forget()
+			n := l.Replies.Load()
+			x.until("Replies", func() bool { return l.Replies.Load() > n+int64(10*x.cs.Len()) })
+			x.allUp()
+			x.recallSome(x.cs.Len()/4, uint64(k+1)<<32)
+		}
+		l.Stop()
+		x.good(most(connections))
+	})
+}
+
+// TestManyCallbacksMeanwhile: callbacks go on while clients reconnect. None comes to another client,
+// and each that the server believes to be answered has come to its client.
+func TestManyCallbacksMeanwhile(t *testing.T) {
+	const connections = 3
+	villages(t, crowdSize()/4, connections, nfs4test.ServerOptions{CallbackDelay: 5 * time.Millisecond}, nil, func(x *village) {
+		x.allUp()
+		l := x.cs.Load(x.everyone(), 1, nfs4test.OpGetattr)
+		r := rand.New(rand.NewPCG(3, 4))
+		right, failed, delays := 0, 0, 0
+		for round := range 30 {
+			var recalls []*nfs4test.Recall
+			var whom []int
+			for k := range x.cs.Len() / 4 {
+				i := r.IntN(x.cs.Len())
+				whom = append(whom, i)
+				recalls = append(recalls, x.s.Recall(x.cs.Owner(i), uint64(round)<<32+uint64(k)))
+				if k%4 == 0 {
+					x.cs.Reconnect(i)
+				}
+			}
+			for k, v := range recalls {
+				<-v.Done()
+				delays += v.Delays
+				got := x.cs.Recalled(v.Token)
+				for _, i := range got {
+					if i != whom[k] {
+						x.T.Errorf("callback for client %d came to %v", whom[k], got)
+					}
+				}
+				switch {
+				case v.Err != nil:
+					failed++ // the client's answer was lost with its connection: the server makes it repair its session
+				case len(got) != 1:
+					x.T.Errorf("callback for client %d is answered and came to %v", whom[k], got)
+				default:
+					right++
+				}
+			}
+		}
+		l.Stop()
+		x.allUp()
+		x.recallSome(x.cs.Len(), 1<<48)
+		x.T.Logf("%d callbacks right, %d failed, %d delays", right, failed, delays)
+		if right < 9*failed {
+			x.T.Errorf("%d callbacks right, %d failed", right, failed)
+		}
+		if err := x.cs.Err(); err != nil {
+			x.T.Error(err)
+		}
+	})
+}
+
+// TestManySilent: clients that do not answer callbacks do not keep the server from calling others,
+// although it has two credits for all clients of a connection. The bridge answers for them before
+// the server loses its patience.
+func TestManySilent(t *testing.T) {
+	const connections, silent = 2, 4
+	villages(t, 40, connections, nfs4test.ServerOptions{CallbackTimeout: testkit.Patience}, nil, func(x *village) {
+		x.allUp()
+		var waiting []*nfs4test.Recall
+		for i := range silent {
+			x.cs.Silence(i, true)
+			waiting = append(waiting, x.s.Recall(x.cs.Owner(i), uint64(i)))
+		}
+		for i := silent; i < x.cs.Len(); i++ {
+			r := x.s.Recall(x.cs.Owner(i), uint64(i))
+			<-r.Done()
+			if got := x.cs.Recalled(r.Token); r.Err != nil || len(got) != 1 || got[0] != i {
+				x.T.Errorf("callback for client %d: %v; it came to %v", i, r.Err, got)
+			}
+		}
+		for _, r := range waiting {
+			<-r.Done()
+			if r.Err == nil || r.Took >= testkit.Patience {
+				x.T.Errorf("callback for a silent client: %v after %v", r.Err, r.Took)
+			}
+		}
+		for i := range silent {
+			x.cs.Silence(i, false)
+		}
+		x.allUp()
+		x.recallSome(x.cs.Len(), 1<<48)
+		if n := x.cs.Resets.Load(); n != silent {
+			x.T.Errorf("%d clients replaced their session, want %d", n, silent)
+		}
+		if err := x.cs.Err(); err != nil {
+			x.T.Error(err)
+		}
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,7 +96,10 @@ func (x *city) gateway(prefix string, clients, connections int, think time.Durat
 	if err := os.WriteFile(g.file, []byte(config), 0o600); err != nil {
 		x.Fatal(err)
 	}
-	g.cs = nfs4test.NewClients(clients, nfs4test.ClientsOptions{Target: g.addr, Loops: x.loops, Prefix: prefix, Slots: 8, Think: think})
+	g.cs = nfs4test.NewClients(clients, nfs4test.ClientsOptions{
+		Target: g.addr, Loops: x.loops, Prefix: prefix, Slots: 8, Think: think,
+		From: func(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}) }, // each is a host
+	})
 	x.Cleanup(func() {
 		g.cs.Close()
 		kill(g.cmd)

@@ -105,10 +105,15 @@ func (cs *Clients) Reconnect(i int) {
 	})
 }
 
-// Silence makes client i leave callbacks unanswered, or answer them again.
+// Silence makes client i leave callbacks unanswered, or answer them again, from when it returns.
 func (cs *Clients) Silence(i int, silent bool) {
 	c := cs.all[i]
-	c.post(func() { c.silent = silent })
+	done := make(chan struct{})
+	c.post(func() {
+		c.silent = silent
+		close(done)
+	})
+	<-done
 }
 
 // Renew makes client i send a SEQUENCE, as it does when its lease is about to end.
