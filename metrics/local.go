@@ -16,11 +16,15 @@ func (r *Registry) Local(arrange func()) *Registry {
 	if r == nil {
 		return nil
 	}
-	return &Registry{series: r.series, parts: &parts{
+	p := &parts{
 		arrange:    arrange,
 		counters:   make(map[*Counter]*Counter),
 		histograms: make(map[*Histogram]*Histogram),
-	}}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.locals = append(r.locals, p)
+	return &Registry{series: r.series, parts: p}
 }
 
 const (
@@ -108,6 +112,16 @@ func (p *parts) histogram(h *Histogram) *Histogram {
 	p.histograms[h] = part
 	addPart(&h.parts, part)
 	return part
+}
+
+// forget drops the loop's part of a series. The mutex of the series is held.
+func (p *parts) forget(series any) {
+	switch s := series.(type) {
+	case *Counter:
+		delete(p.counters, s)
+	case *Histogram:
+		delete(p.histograms, s)
+	}
 }
 
 // addPart appends part to the list at all. It copies the list, because others may be reading it.

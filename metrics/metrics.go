@@ -152,13 +152,14 @@ type Registry struct {
 type series struct {
 	p *prometheus.Registry
 
-	mu   sync.Mutex // guards the rest, and is held while a series is registered
-	made map[string]any
+	mu     sync.Mutex // guards the rest, and is held while a series is registered
+	made   map[string]madeSeries
+	locals []*parts // of all Registries that Local has returned
 }
 
 // New returns a Registry without series.
 func New() *Registry {
-	return &Registry{series: &series{p: prometheus.NewRegistry(), made: make(map[string]any)}}
+	return &Registry{series: &series{p: prometheus.NewRegistry(), made: make(map[string]madeSeries)}}
 }
 
 // NewForProcess returns a Registry that exports the metrics of the Go runtime and of the
@@ -176,12 +177,50 @@ func once[T any](r *Registry, name string, labels []string, make func() (T, prom
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old, ok := r.made[key]; ok {
-		return old.(T), false
+		return old.value.(T), false
 	}
 	made, c := make()
 	r.p.MustRegister(c)
-	r.made[key] = made
+	r.made[key] = madeSeries{made, c, labels}
 	return made, true
+}
+
+// A madeSeries is one series of a Registry.
+type madeSeries struct {
+	value     any // a *Counter, *Gauge, *Histogram or *function
+	collector prometheus.Collector
+	labels    []string
+}
+
+// Forget ends the series that have all these labels: what they count has ended, and their last values
+// would be exported for ever. Whoever has one of them may count on, unseen. A series that is made
+// again begins at 0. The labels alternate between names and values.
+func (r *Registry) Forget(labels ...string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, s := range r.made {
+		if !s.has(labels) {
+			continue
+		}
+		r.p.Unregister(s.collector)
+		delete(r.made, key)
+		for _, p := range r.locals {
+			p.forget(s.value)
+		}
+	}
+}
+
+func (s *madeSeries) has(labels []string) bool {
+	own := pairs(s.labels)
+	for name, value := range pairs(labels) {
+		if v, ok := own[name]; !ok || v != value {
+			return false
+		}
+	}
+	return true
 }
 
 // Counter returns the counter name{labels}. The labels alternate between names and values.

@@ -231,3 +231,43 @@ func BenchmarkObserve(b *testing.B) {
 		h.Observe(v & (1<<30 - 1))
 	}
 }
+
+// TestForget: a series that is forgotten is not exported, and begins at 0 when it is made again.
+func TestForget(t *testing.T) {
+	r := New()
+	loop := r.Local(func() {})
+	scrape := func() string {
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return w.Body.String()
+	}
+	make := func(r *Registry, upstream string) *Counter {
+		r.Gauge("up", "Up.", "upstream", upstream).Set(1)
+		r.Histogram("seconds", "Time.", []uint64{1}, 1, "upstream", upstream, "kind", "k").Observe(1)
+		r.GaugeFunc("now", "Now.", func() float64 { return 1 }, "upstream", upstream)
+		return r.Counter("calls_total", "Calls.", "upstream", upstream)
+	}
+	for _, reg := range []*Registry{r, loop} {
+		make(reg, "a").Inc()
+		make(reg, "b").Inc()
+	}
+	r.Counter("calls_of_listeners_total", "Calls.", "listener", "a").Inc()
+	loop.Publish()
+	r.Forget("upstream", "a")
+	r.Forget("upstream", "b", "kind", "k")
+	r.Forget("upstream", "c")
+	out := scrape()
+	for want, n := range map[string]int{`upstream="a"`: 0, `listener="a"`: 1, `calls_total{upstream="b"} 2`: 1, `seconds`: 0, `up{upstream="b"}`: 1} {
+		if got := strings.Count(out, want); got != n {
+			t.Errorf("%d of %s, want %d in\n%s", got, want, n, out)
+		}
+	}
+	c := make(loop, "a")
+	c.Add(5)
+	loop.Publish()
+	if out := scrape(); !strings.Contains(out, `calls_total{upstream="a"} 5`) {
+		t.Errorf("made again:\n%s", out)
+	}
+	var none *Registry
+	none.Forget("upstream", "a")
+}

@@ -275,7 +275,27 @@ func (p *Proxy) retire(u *upstream) {
 	p.mu.Lock()
 	delete(p.retired, u)
 	p.mu.Unlock()
+	p.forgetSeries(u.name)
 	u.log.Info().Msg("upstream removed")
+}
+
+// forgetSeries ends the series of a removed upstream, unless there is another one of its name.
+func (p *Proxy) forgetSeries(upstream string) {
+	p.changing.Lock() // no Reconfigure makes such an upstream meanwhile
+	defer p.changing.Unlock()
+	p.mu.Lock()
+	known := p.upstreams[upstream] != nil
+	for u := range p.retired {
+		known = known || u.name == upstream
+	}
+	p.mu.Unlock()
+	if !known {
+		p.metrics.Forget("upstream", upstream)
+		for _, stage := range []string{"upstream_tcp", "requester"} {
+			p.metrics.Forget("stage", stage, "name", upstream)
+		}
+		p.engine.ForgetUpstream(upstream)
+	}
 }
 
 // underWay is how many Calls a removed upstream has. It waits for a pass of every loop, so

@@ -3,13 +3,17 @@ package proxy_test
 import (
 	"bytes"
 	"fmt"
+	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
 // TestReplacedUpstream: what a client sends again after another upstream has taken the
@@ -148,5 +152,59 @@ func TestRefusedReloadMetrics(t *testing.T) {
 	}
 	if n := metric(h, "upstream_pinned_connections"); n != 1 {
 		t.Errorf("upstream_pinned_connections is %d after a reload that was refused, want 1", n)
+	}
+}
+
+// TestSeriesEnd: the series of an upstream end with it, those of a listener of the same name do not, and
+// an upstream that comes back has series again.
+func TestSeriesEnd(t *testing.T) {
+	t.Parallel()
+	for _, rdma := range []bool{false, true} {
+		h := proxytest.NewHarness(t, budget)
+		s := h.TCPServer(proxytest.Behaviour{})
+		kept := proxy.UpstreamOptions{Name: "kept", Endpoints: []string{s.Addr()}}
+		goes := proxy.UpstreamOptions{Name: "nfs", Endpoints: []string{s.Addr()}}
+		if rdma {
+			provider := fabrictest.NewLoopback()
+			l := fabrictest.NewLoop()
+			t.Cleanup(l.Stop)
+			h.RDMAServer(provider, []loop.Loop{l}, "storage", 8, proxytest.Behaviour{})
+			goes = proxy.UpstreamOptions{Name: "nfs", RDMA: true, Provider: provider, Endpoints: []string{"storage"}}
+		}
+		ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "nfs"}}
+		us := []proxy.UpstreamOptions{goes, kept}
+		p := h.Proxy(ls, us)
+		lines := func(label string) (n int) {
+			w := httptest.NewRecorder()
+			h.Metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			for line := range strings.Lines(w.Body.String()) {
+				if strings.Contains(line, label) {
+					n++
+				}
+			}
+			return n
+		}
+		for round := range uint32(2) {
+			check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(round+1))
+			if n := metric(h, `upstream_calls_total{outcome="replied",upstream="nfs"}`); n != 1 {
+				t.Errorf("round %d: %d Calls of the upstream counted, want 1", round, n)
+			}
+			before := lines(`listener="nfs"`)
+			ls[0].Upstream = "kept"
+			if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(kept)); err != nil {
+				t.Fatal(err)
+			}
+			h.Eventually("the series of the upstream have ended", func() bool { return lines(`upstream="nfs"`) == 0 })
+			if n := lines(`listener="nfs"`); n != before || lines(`upstream="kept"`) == 0 {
+				t.Errorf("%d lines of the listener, want %d", n, before)
+			}
+			if n := metric(h, `tcp_connections{listener="nfs"}`); n != int(round)+1 {
+				t.Errorf("%d connections of the listener, want %d", n, round+1)
+			}
+			ls[0].Upstream = "nfs"
+			if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

@@ -9,14 +9,14 @@ import (
 
 // offlineConn returns a Conn without a socket. The test calls received itself.
 func offlineConn(o ConnOptions, h RecordHandler) *Conn {
-	e := &Engine{counted: make(map[string]*counters), epoch: time.Now()}
+	e := &Engine{counted: make(map[countersKey]*counters), epoch: time.Now()}
 	l := newLoop(e, 0, nil)
 	o = bounds(o)
 	if o.Memory == nil {
 		o.Memory = lend(heap{})
 	}
 	c := &Conn{
-		opts: &o, memory: o.Memory(0), counters: e.counters("test"), handler: h, state: open,
+		opts: &o, memory: o.Memory(0), counters: e.counters(ofListener, "test"), handler: h, state: open,
 		split: splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
 	}
 	c.sock = &socket{loop: l, stream: (*connStream)(c), fd: -1, gone: true}

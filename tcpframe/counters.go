@@ -27,37 +27,65 @@ type counters struct {
 	outbound *metrics.Gauge
 }
 
+// A side says whose connections counters count. It is also the name of their label and the key of
+// the name in log lines. A listener and an upstream may have the same name.
+type side string
+
+const (
+	ofListener side = "listener"
+	ofUpstream side = "upstream"
+)
+
+// countersKey is what counters are for.
+type countersKey struct {
+	side side
+	name string
+}
+
 // counters returns the counters of the listener or upstream with this name. It creates them at
 // first use. A listener that is closed and opened again keeps its counters.
-func (e *Engine) counters(name string) *counters {
+func (e *Engine) counters(of side, name string) *counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.counted[name]; c != nil {
+	key := countersKey{of, name}
+	if c := e.counted[key]; c != nil {
 		return c
 	}
-	r := e.metrics
+	r, label := e.metrics, string(of)
+	prefix, opened, stage := "tcp_", "accepted", "tcp"
+	if of == ofUpstream {
+		prefix, opened, stage = "upstream_tcp_", "dialled", "upstream_tcp"
+	}
 	c := &counters{
 		name:     name,
-		log:      refusalLog{log: e.log},
-		conns:    r.Gauge("tcp_connections", "Open TCP connections.", "listener", name),
-		accepted: r.Counter("tcp_accepted_total", "TCP connections that were accepted or dialled.", "listener", name),
-		received: r.Counter("tcp_received_bytes_total", "Octets read from TCP connections.", "listener", name),
-		sent:     r.Counter("tcp_sent_bytes_total", "Octets written to TCP connections.", "listener", name),
-		copied:   metrics.Copied(r, "tcp", name),
-		paused:   r.Gauge("tcp_paused_connections", "TCP connections from which the bridge does not read at present, because of backpressure.", "listener", name),
-		inbound:  r.Gauge("tcp_inbound_buffered_bytes", "Octets that were read and belong to an incomplete record or to a paused TCP connection.", "listener", name),
-		outbound: r.Gauge("tcp_outbound_buffered_bytes", "Octets that wait for TCP peers to read.", "listener", name),
+		log:      refusalLog{log: e.log, side: of},
+		conns:    r.Gauge(prefix+"connections", "Open TCP connections.", label, name),
+		accepted: r.Counter(prefix+opened+"_total", "TCP connections that were "+opened+".", label, name),
+		received: r.Counter(prefix+"received_bytes_total", "Octets read from TCP connections.", label, name),
+		sent:     r.Counter(prefix+"sent_bytes_total", "Octets written to TCP connections.", label, name),
+		copied:   metrics.Copied(r, stage, name),
+		paused:   r.Gauge(prefix+"paused_connections", "TCP connections from which the bridge does not read at present, because of backpressure.", label, name),
+		inbound:  r.Gauge(prefix+"inbound_buffered_bytes", "Octets that were read and belong to an incomplete record or to a paused TCP connection.", label, name),
+		outbound: r.Gauge(prefix+"outbound_buffered_bytes", "Octets that wait for TCP peers to read.", label, name),
 		refused:  make(map[reason]*metrics.Counter),
 	}
-	r.CounterFunc("tcp_paused_seconds_total", "Time in which the bridge did not read from TCP connections, summed over all connections.", func() float64 {
+	r.CounterFunc(prefix+"paused_seconds_total", "Time in which the bridge did not read from TCP connections, summed over all connections.", func() float64 {
 		return float64(c.pausedNs.Load()) / 1e9
-	}, "listener", name)
+	}, label, name)
 	for _, why := range reasons {
-		c.refused[why] = r.Counter("tcp_refused_total", "TCP connections that the bridge refused or closed, by reason.",
-			"listener", name, "reason", string(why))
+		c.refused[why] = r.Counter(prefix+"refused_total", "TCP connections that the bridge refused or closed, by reason.",
+			label, name, "reason", string(why))
 	}
-	e.counted[name] = c
+	e.counted[key] = c
 	return c
+}
+
+// ForgetUpstream drops the counters of an upstream that has ended. The caller has the registry forget
+// their series.
+func (e *Engine) ForgetUpstream(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.counted, countersKey{ofUpstream, name})
 }
 
 // refuse counts and logs a connection that a Listener did not admit.
@@ -75,6 +103,7 @@ func (c *counters) closed(peer netip.AddrPort, err *recordError) {
 // A refusalLog writes a bounded number of lines.
 type refusalLog struct {
 	log   zerolog.Logger
+	side  side
 	lines loglimit.Limit
 }
 
@@ -84,7 +113,7 @@ func (l *refusalLog) line(msg, name string, peer netip.AddrPort, why reason, err
 	if !ok {
 		return
 	}
-	ev := l.log.Warn().Str("listener", name).Stringer("peer", peer).Str("reason", string(why))
+	ev := l.log.Warn().Str(string(l.side), name).Stringer("peer", peer).Str("reason", string(why))
 	if suppressed > 0 {
 		ev.Uint64("suppressed", suppressed)
 	}

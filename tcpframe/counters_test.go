@@ -19,7 +19,7 @@ import (
 func TestRefusalLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		l := &refusalLog{log: zerolog.New(&out)}
+		l := &refusalLog{side: ofListener, log: zerolog.New(&out)}
 		peer := netip.MustParseAddrPort("192.0.2.1:700")
 		for range 1000 {
 			l.line("connection refused", "nfs", peer, reasonDenied, errors.New("tcpframe: address is not in the allow list"))

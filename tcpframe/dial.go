@@ -43,7 +43,7 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 		return nil, err
 	}
 	opts := o.Conn
-	c := newConn(loop, nc, &opts, e.counters(o.Name))
+	c := newConn(loop, nc, &opts, e.counters(ofUpstream, o.Name))
 	c.handler = h
 	if err := loop.attach(nc, c.sock); err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)

@@ -38,7 +38,7 @@ type Engine struct {
 	mu          sync.Mutex // guards the rest; a leaf
 	stopped     bool
 	listeners   []*Listener
-	counted     map[string]*counters
+	counted     map[countersKey]*counters
 	attachments sync.WaitGroup // calls of Attach that have not returned; Add with mu held
 }
 
@@ -59,7 +59,7 @@ func Start(o EngineOptions) (*Engine, error) {
 		memoryTimeout: cmp.Or(o.MemoryTimeout, memoryTimeout),
 		epoch:         time.Now(),
 		quit:          make(chan struct{}),
-		counted:       make(map[string]*counters),
+		counted:       make(map[countersKey]*counters),
 	}
 	e.sockets.SetLimit(cmp.Or(o.MaxSockets, mostSockets()))
 	for i := range o.Loops {

@@ -59,7 +59,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 	l := &Listener{
 		engine:   e,
 		ln:       ln,
-		counters: e.counters(o.Name),
+		counters: e.counters(ofListener, o.Name),
 		open:     h,
 		donec:    make(chan struct{}),
 		byHost:   make(map[crowd.Host]int),
