@@ -284,6 +284,12 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 // made to wait goes on.
 func TestSlowStartOfAStalledUpstream(t *testing.T) {
 	t.Parallel()
+	for _, message := range []func(xid uint32) []byte{proxytest.GetattrCall, proxytest.SequenceCall} {
+		slowStartOfAStalledUpstream(t, message)
+	}
+}
+
+func slowStartOfAStalledUpstream(t *testing.T, message func(xid uint32) []byte) {
 	const clients, deep = 12, 30
 	for _, rdma := range []bool{false, true} {
 		h := proxytest.NewHarness(t, budget)
@@ -308,7 +314,7 @@ func TestSlowStartOfAStalledUpstream(t *testing.T) {
 				send = h.Client(p.Addr("nfs")).Go
 			}
 			for j := range uint32(deep) {
-				ch, err := send(proxytest.GetattrCall(i<<8 + j + 1))
+				ch, err := send(message(i<<8 + j + 1))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -374,15 +380,20 @@ func TestSlowStartOfSilentClients(t *testing.T) {
 // Rates make clients wait, of one address together, and drop nothing.
 func TestRates(t *testing.T) {
 	const clients, calls = 4, 40
+	echo := func(xid uint32) []byte { return proxytest.EchoCall(xid, 500, 500, 0) }
 	for _, tt := range []struct {
-		name string
-		rdma bool
-		set  func(*proxy.ListenerOptions)
+		name    string
+		rdma    bool
+		message func(xid uint32) []byte
+		set     func(*proxy.ListenerOptions)
 	}{
-		{"listener", false, func(o *proxy.ListenerOptions) { o.Rate.Calls = 200 }},
-		{"client", false, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
-		{"octets", false, func(o *proxy.ListenerOptions) { o.ClientRate.Octets = 200 * 1000 }},
-		{"rdma", true, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"listener", false, echo, func(o *proxy.ListenerOptions) { o.Rate.Calls = 200 }},
+		{"client", false, echo, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"octets", false, echo, func(o *proxy.ListenerOptions) { o.ClientRate.Octets = 200 * 1000 }},
+		{"rdma", true, echo, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"listener, NFSv4.1", false, proxytest.SequenceCall, func(o *proxy.ListenerOptions) { o.Rate.Calls = 200 }},
+		{"client, NFSv4.1", false, proxytest.SequenceCall, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"rdma, NFSv4.1", true, proxytest.SequenceCall, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -407,7 +418,7 @@ func TestRates(t *testing.T) {
 				}
 				wg.Go(func() {
 					for j := range uint32(calls) {
-						if _, err := call(proxytest.EchoCall(i<<16+j+1, 500, 500, 0)); err != nil {
+						if _, err := call(tt.message(i<<16 + j + 1)); err != nil {
 							t.Error(err)
 							return
 						}

@@ -19,10 +19,10 @@ import (
 // comes back.
 //
 // Another connection replaces the lane's when a lateShare of its credits is in use by late Calls, but
-// not more often than once in latePause times CallTimeout, unless late Calls have all the credits. A
-// host gets no further than half of the credits with Calls that hang: package pool. A late Call that
-// is signed counts like a lateShare, because its XID cannot be changed: on the same connection the
-// client could not send it again.
+// not more often than once in latePause times CallTimeout, unless late Calls have all the credits but a
+// lateShare. Only many hosts whose Calls hang get as far as that: package pool. New hosts could not get in
+// then. A late Call that is signed counts like a lateShare, because its XID cannot be changed: on the
+// same connection the client could not send it again.
 
 const (
 	lateShare = 8
@@ -43,7 +43,7 @@ func (c *laneConn) keeps(late *call, n, grant int) bool {
 		return false
 	case lateShare*n < grant && !late.signed:
 		return true
-	case l.lateAt == 0 || n >= grant || now-l.lateAt >= latePause*int64(l.u.settings().CallTimeout):
+	case l.lateAt == 0 || lateShare*(grant-n) <= grant || now-l.lateAt >= latePause*int64(l.u.settings().CallTimeout):
 		l.lateAt = now
 		return false
 	}

@@ -16,20 +16,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
-// hungSession is a session whose Calls the server never answers: hangsOn.
-var hungSession = [16]byte{0xff}
+// hungSession is the first octet of the ID of a session whose Calls the server never answers: hangsOn.
+const hungSession = 0xff
 
 // hungCall is a COMPOUND of NFSv4.2 in hungSession.
-func hungCall(xid uint32) []byte {
-	return proxytest.CompoundCall(xid, 2, proxytest.Sequence(hungSession, xid, xid%64))
-}
+func hungCall(xid uint32) []byte { return sessionCall(hungSession, xid) }
 
 // hangsOn is the behaviour of a server that does not answer the Calls of hungSession.
-func hangsOn(c *oncrpc.Call) ([]byte, bool) {
-	const at = 16 // in the arguments: behind the tag, the minor version, the number of operations and SEQUENCE
-	m := c.Message
-	return nil, c.Program == oncrpc.ProgramNFS && c.Version == 4 && len(m) > c.Args+at && m[c.Args+at] == hungSession[0]
-}
+func hangsOn(c *oncrpc.Call) ([]byte, bool) { return nil, sessionOf(c) == hungSession }
 
 // A laneBench is a bridge with lanes to a server that answers as a Behaviour says.
 type laneBench struct {
@@ -39,8 +33,8 @@ type laneBench struct {
 	connections func() int   // of the server
 }
 
-// laneBenches runs f with a server over RDMA, which grants 32 credits, and with one over TCP.
-func laneBenches(t *testing.T, b func() proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions), f func(t *testing.T, x *laneBench)) {
+// eachBack runs f for servers over RDMA and over TCP, at the same time.
+func eachBack(t *testing.T, f func(t *testing.T, rdma bool)) {
 	t.Helper()
 	for _, rdma := range []bool{true, false} {
 		name := "TCP"
@@ -49,11 +43,12 @@ func laneBenches(t *testing.T, b func() proxytest.Behaviour, change func(*proxy.
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f(t, newLaneBench(t, rdma, b(), change))
+			f(t, rdma)
 		})
 	}
 }
 
+// newLaneBench starts a bridge before a server, over RDMA or TCP, that grants 32 credits.
 func newLaneBench(t *testing.T, rdma bool, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *laneBench {
 	t.Helper()
 	x := &laneBench{Harness: proxytest.NewHarness(t, budget)}
@@ -121,7 +116,6 @@ func TestLaneLateCalls(t *testing.T) {
 	change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 		u.CallTimeout, u.ProbeInterval = time.Second, 100*time.Millisecond
 	}
-	behaviour := func() proxytest.Behaviour { return proxytest.Behaviour{Intercept: hangsOn} }
 	for _, tt := range []struct {
 		name             string
 		rounds, calls    int
@@ -131,7 +125,8 @@ func TestLaneLateCalls(t *testing.T) {
 		{"many", 3, 5, 1, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			laneBenches(t, behaviour, change, func(t *testing.T, x *laneBench) {
+			eachBack(t, func(t *testing.T, rdma bool) {
+				x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, change)
 				b := &bystander{x: x, c: x.from(2)}
 				xid := uint32(0)
 				for range tt.rounds {
@@ -180,17 +175,15 @@ func TestLaneLateCalls(t *testing.T) {
 func TestLaneLateCallAgain(t *testing.T) {
 	for _, signed := range []bool{false, true} {
 		t.Run(fmt.Sprint("signed ", signed), func(t *testing.T) {
-			behaviour := func() proxytest.Behaviour {
-				var dropped atomic.Bool
-				return proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
-					_, hangs := hangsOn(c)
-					return nil, hangs && dropped.CompareAndSwap(false, true)
-				}}
-			}
 			change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 				u.CallTimeout, u.ProbeInterval = 500*time.Millisecond, 50*time.Millisecond
 			}
-			laneBenches(t, behaviour, change, func(t *testing.T, x *laneBench) {
+			eachBack(t, func(t *testing.T, rdma bool) {
+				var dropped atomic.Bool
+				x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+					_, hangs := hangsOn(c)
+					return nil, hangs && dropped.CompareAndSwap(false, true)
+				}}, change)
 				c := x.from(1)
 				check(t, c, proxytest.SequenceCall(1))
 				m := hungCall(2)
@@ -207,4 +200,25 @@ func TestLaneLateCallAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLaneLateHosts: when so many hosts have Calls that hang that a new host could not get in, another
+// connection replaces the lane's each time.
+func TestLaneLateHosts(t *testing.T) {
+	change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		// A newcomer is closed after half the time for which late Calls do not replace another connection.
+		u.CallTimeout, u.ProbeInterval, u.UnavailableAfter = time.Second, 50*time.Millisecond, 5*time.Second
+	}
+	eachBack(t, func(t *testing.T, rdma bool) {
+		x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, change)
+		for round := range byte(3) {
+			for i := range byte(60) {
+				if _, err := x.from(100 + i).Go(hungCall(uint32(round)<<8 + uint32(i))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			x.Eventually("the Calls are there", func() bool { return x.calls() >= 28 })
+			check(t, x.from(2+round), sessionCall(2, 1))
+		}
+	})
 }

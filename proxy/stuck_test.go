@@ -16,9 +16,12 @@ import (
 )
 
 // hangs is the behaviour of a server one of whose file systems does not answer: READ never comes
-// back.
+// back, nor does a COMPOUND of hungSession.
 func hangs(c *oncrpc.Call) ([]byte, bool) {
-	return nil, c.Program == oncrpc.ProgramNFS && c.Version == 3 && c.Procedure == 6
+	if c.Program == oncrpc.ProgramNFS && c.Version == 3 && c.Procedure == 6 {
+		return nil, true
+	}
+	return hangsOn(c)
 }
 
 // answeredSlots has a client of its own address for each i from 1 to n send Calls, one after the
@@ -58,7 +61,8 @@ func answeredSlots(t *testing.T, addr string, n int, message func(xid uint32) []
 }
 
 // TestCallsThatHang: Calls to a file system that does not answer do not keep the clients of others
-// waiting, whether they are of one client or of many, and whether the upstream has just started.
+// waiting, whether they are of one client or of many, whether the upstream has just started, and
+// whether the Calls may take any connection or are all of one lane.
 func TestCallsThatHang(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -71,6 +75,12 @@ func TestCallsThatHang(t *testing.T) {
 				atOnce(t, &all, fmt.Sprintf("%d clients of %d Calls, slow start %d, rdma %v, NFSv4.1 %v", tt.clients, tt.calls, tt.slowStart, rdma, minor1), func(t *testing.T) {
 					h := proxytest.NewHarness(t, budget)
 					uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 4, Credits: 32, SlowStart: tt.slowStart}
+					hosts := tt.clients
+					hung, message := func(xid uint32) []byte { return proxytest.ReadCall(xid, 0, 100) }, proxytest.GetattrCall
+					if minor1 {
+						uo.Connections, hung, message = 1, hungCall, proxytest.SequenceCall
+						hosts = min(hosts, 25) // the lane has a quarter of the credits
+					}
 					if rdma {
 						uo.Provider = fabrictest.NewLoopback()
 						l := fabrictest.NewLoop()
@@ -81,14 +91,14 @@ func TestCallsThatHang(t *testing.T) {
 						uo.Endpoints = []string{h.TCPServer(proxytest.Behaviour{Intercept: hangs}).Addr()}
 					}
 					p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
-					for i := range tt.clients {
+					for i := range hosts {
 						c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 9, byte(1+i)), p.Addr("nfs"))
 						if err != nil {
 							t.Fatal(err)
 						}
 						t.Cleanup(func() { c.Close() })
 						for j := range tt.calls {
-							if _, err := c.Go(proxytest.ReadCall(uint32(i<<10+j+1), 0, 100)); err != nil {
+							if _, err := c.Go(hung(uint32(i<<10 + j + 1))); err != nil {
 								t.Fatal(err)
 							}
 						}
@@ -96,10 +106,6 @@ func TestCallsThatHang(t *testing.T) {
 					// Calls are old after half a second in a slow start.
 					h.Eventually("the Calls have come", func() bool { return p.Status().Upstreams[0].Outstanding > 0 })
 					time.Sleep(600 * time.Millisecond)
-					message := proxytest.GetattrCall
-					if minor1 {
-						message = proxytest.SequenceCall
-					}
 					got := 0.0
 					for range windows { // the machine may not let the clients send for half a second
 						if got = max(got, answeredSlots(t, p.Addr("nfs"), 8, message)); got >= 0.99 {

@@ -272,9 +272,13 @@ func (m *tcpConn) arm() {
 // Otherwise the connection ends at once.
 func (m *tcpConn) overdue() {
 	m.timer = nil
-	if m.ending {
-		return
+	for !m.ending && m.passedBy() {
 	}
+}
+
+// passedBy does what overdue does, for the oldest Call. It reports whether the owner keeps the
+// connection although that Call is past its deadline: the next one may be, too.
+func (m *tcpConn) passedBy() (kept bool) {
 	var sent time.Time
 	c := m.due
 	if c != nil {
@@ -295,17 +299,17 @@ func (m *tcpConn) overdue() {
 			m.due, c.sent.kept = c.sent.newer, true
 			m.kept++
 			c.overdue(m.loop.index)
-			m.arm()
-			return
+			return true
 		}
 		if m.leaving = m.seat.Retire(m); m.leaving {
 			m.leave()
-			return
+			return false
 		}
 		m.abort(errDeadline)
 	default:
 		m.abort(errDeadline)
 	}
+	return false
 }
 
 // late reports whether a Call sent at t is past its deadline.
