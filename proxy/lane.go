@@ -189,12 +189,17 @@ func (l *lane) part(how partHow, which func(*laneClient) bool) {
 	l.u.parting.add(fronts, how)
 }
 
+// mustSetLanes does what setLanes does, for settings that the pools of u have, too.
+func (u *upstream) mustSetLanes(o *UpstreamOptions) {
+	if err := u.setLanes(o); err != nil {
+		panic("BUG: proxy: " + err.Error())
+	}
+}
+
 // updateLanes puts the settings o in force. Connections that would be made differently now are
 // replaced, and their clients are closed when they are idle.
 func (u *upstream) updateLanes(o *UpstreamOptions, renew bool) {
-	if err := u.setLanes(o); err != nil {
-		panic("BUG: proxy: " + err.Error()) // the pools of u have the same settings
-	}
+	u.mustSetLanes(o)
 	ls := &u.lanes
 	ls.mu.Lock()
 	all := slices.Clone(ls.all)
@@ -410,6 +415,9 @@ func (c *laneConn) serves() bool { return !c.replaced && !c.over }
 
 // carries is part of connOwner. It binds a client that is not bound to any connection.
 func (c *laneConn) carries(v *call) bool {
+	if c.calls.over {
+		return true // send finds that it has ended, and the client may be bound to the next one
+	}
 	b := &v.queue.lane.bound // the client's queue is in the lane's pool
 	if b.Load() != c && !b.CompareAndSwap(nil, c) {
 		return false

@@ -243,6 +243,9 @@ func (u *upstream) discarded(s *pool.Seat) {
 // replaced one after the other, each when its Calls are answered. Pinned connections stay.
 func (u *upstream) update(o UpstreamOptions) {
 	old := u.settings()
+	if o.laneCount() > old.laneCount() {
+		u.mustSetLanes(&o) // before a Call needs one
+	}
 	u.current.Store(&o)
 	renew := old.Provider != o.Provider || old.Credits != o.Credits || old.CallTimeout != o.CallTimeout ||
 		old.CallInline != o.CallInline || old.ReplyInline != o.ReplyInline ||

@@ -111,11 +111,11 @@ func (m *tcpConn) abort(err error) {
 // send is part of upstreamConn.
 func (m *tcpConn) send(c *call) {
 	switch {
-	case m.back.owner != nil && !m.back.owner.carries(c):
-		c.unsent(m, errMoved)
-		return
 	case m.ending || m.leaving || !m.conn.Open():
 		c.unsent(m, rdmaside.ErrClosed)
+		return
+	case m.back.owner != nil && !m.back.owner.carries(c):
+		c.unsent(m, errMoved)
 		return
 	case m.pending[c.rdma.XID] != nil || m.probe.is(c.rdma.XID):
 		c.unsent(m, rdmaside.ErrBusyXID)
