@@ -12,7 +12,8 @@ import (
 // It goes to a [tcpClient] as a record, or to an [rdmaClient] within the credits that the
 // client grants (RFC 8167). The Reply goes back to the connection that the Call came on, and
 // is dropped when that has ended: another connection would not know the Call. All of this
-// happens on one loop, the client's.
+// happens on one loop, the client's. lane_callback.go has the rules for connections that clients
+// share.
 //
 // XIDs stay as they are, because a client that speaks to one server has one name space for
 // reverse Calls. Two servers may send one client the same XID. Over RDMA the second Call is

@@ -14,6 +14,12 @@ func (s *tcpClient) callBack(m []byte, done releaser, _ reverser) bool {
 	return true
 }
 
+// deaf is part of client. A client that is not read from can answer nothing.
+func (s *tcpClient) deaf() bool { return s.paused }
+
+// deaf is part of client. An RDMA client's Replies have Receives of their own.
+func (s *rdmaClient) deaf() bool { return false }
+
 // longestCallBack is part of client.
 func (s *tcpClient) longestCallBack() int { return maxCallbackOctets }
 

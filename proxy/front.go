@@ -54,6 +54,8 @@ type client interface {
 	// connection from. It takes m until it calls done.Release. If it reports false, m remains
 	// the caller's.
 	callBack(m []byte, done releaser, from reverser) bool
+	// deaf reports whether the bridge does not read the client's Replies to reverse Calls at present.
+	deaf() bool
 	// longestCallBack is the length of the longest reverse Call that can be sent to the client.
 	longestCallBack() int
 }

@@ -19,7 +19,8 @@ import (
 // longer call. So the Calls of a client cannot take any connection. But one connection can carry
 // many clients, because each Call names its session: RFC 8881 Section 2.10.3.1. A lane is one
 // pooled connection for such clients. A client connection is assigned to a lane at its first
-// NFSv4.1 Call, to the one with the fewest clients, and stays there until it ends.
+// NFSv4.1 Call and stays there until it ends. It goes to the lane with the fewest clients of its host,
+// and of several such lanes to the one with the fewest clients.
 //
 // A lane is a pool with one seat, so that dialling, credits and the fair queue are the same as in
 // every pool: hosts divide the credits of a lane as they divide those of the shared connections.
@@ -238,7 +239,8 @@ func (u *upstream) closeLanes() {
 // assign assigns r to a lane. It is the lane of conn if that is not nil and has not
 // ended: the client has a session there. assign fails with errClosing after closeLanes.
 //
-// A client under RPCSEC_GSS gets a lane of which its host has no other client: see signedLanes.
+// Otherwise a client under RPCSEC_GSS gets a lane on which its host has no other client: see
+// signedLanes.
 func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
 	ls := &u.lanes
 	ls.mu.Lock()
@@ -248,7 +250,8 @@ func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
 	}
 	f, o := r.front, u.settings()
 	var best *lane
-	if conn != nil && conn.serves() && !conn.lane.leaving {
+	back := conn != nil && conn.serves() && !conn.lane.leaving
+	if back {
 		best = conn.lane
 	} else {
 		only := -1
@@ -261,7 +264,7 @@ func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
 			}
 		}
 	}
-	if signed && best.hosts[f.ledger.host] > 0 && len(ls.all) < signedLanes {
+	if signed && !back && best.hosts[f.ledger.host] > 0 && len(ls.all) < signedLanes {
 		l, err := u.newLane(o, len(ls.all), best.endpoint)
 		if err != nil {
 			return err

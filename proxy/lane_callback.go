@@ -22,11 +22,11 @@ import (
 // XID the client has not answered yet is sent again later.
 //
 // The server may have few reverse credits for all clients of the connection; Linux has two. So no
-// client keeps one for longer than callbackPatience: then the bridge answers SYSTEM_ERR, before the
+// client keeps one for longer than callbackPatience, and less if others were silent lately: then the bridge answers SYSTEM_ERR, before the
 // server gives up by itself.
 //
 //	client there           it gets the Call
-//	client away            NFS4ERR_DELAY in CB_SEQUENCE: the server sends the Call again after a while
+//	client away, or paused NFS4ERR_DELAY in CB_SEQUENCE: the server sends the Call again after a while
 //	session unknown, or client away for longer, or silent
 //	                       SYSTEM_ERR: the server tells the client in the next SEQUENCE that the back
 //	                       channel has failed, and the client makes another
@@ -37,6 +37,11 @@ const (
 	// callbackPatience is how long a client may take to answer a reverse Call. Linux answers at once,
 	// and waits a tenth of the lease time for an answer: 9 s.
 	callbackPatience = 5 * time.Second
+	// Each Call that is not answered halves the time for the next ones on the connection, down to
+	// leastPatience, for patienceHeals: when many clients are silent, because their network is gone,
+	// they would keep the reverse credits from the others for long.
+	leastPatience = 500 * time.Millisecond
+	patienceHeals = 30 * time.Second
 	// maxLaneCalls bounds the reverse Calls that are outstanding on one connection of a server, and
 	// maxClientCalls those of one client.
 	maxLaneCalls   = 1024
@@ -47,9 +52,11 @@ const (
 type laneCalls struct {
 	oldest, newest *laneCall
 	n              int
-	call           oncrpc.Call // scratch
-	timer          *time.Timer // calls expire
-	over           bool        // the connection has ended
+	call           oncrpc.Call   // scratch
+	timer          *time.Timer   // calls expire
+	patience       time.Duration // callbackPatience, or less until patienceHeals after silentAt
+	silentAt       time.Time     // when a Call last was not answered
+	over           bool          // the connection has ended
 }
 
 // A laneCall is a reverse Call on its way to the client, and its Reply on the way back. It belongs to
@@ -189,8 +196,26 @@ func (c *laneConn) list(l *laneCall) {
 	k.newest = l
 	k.n++
 	if k.timer == nil {
-		k.timer = time.AfterFunc(callbackPatience, func() { c.loop.Post(loop.TaskFunc(c.expire)) })
+		c.expireAfter(k.wait(time.Now()))
 	}
+}
+
+// wait is how long a client may take to answer, at the time now.
+func (k *laneCalls) wait(now time.Time) time.Duration {
+	if now.Sub(k.silentAt) >= patienceHeals {
+		k.patience = callbackPatience
+	}
+	return k.patience
+}
+
+// unanswered notes that a Call has not been answered in time.
+func (k *laneCalls) unanswered(now time.Time) {
+	k.patience, k.silentAt = max(k.wait(now)/2, leastPatience), now
+}
+
+// expireAfter has expire called after d.
+func (c *laneConn) expireAfter(d time.Duration) {
+	c.calls.timer = time.AfterFunc(d, func() { c.loop.Post(loop.TaskFunc(c.expire)) })
 }
 
 // unlist removes l.
@@ -218,12 +243,13 @@ func (c *laneConn) expire() {
 		return
 	}
 	for l := k.oldest; l != nil; l = k.oldest {
-		left := callbackPatience - time.Since(l.came)
-		if left > 0 {
-			k.timer = time.AfterFunc(left, func() { c.loop.Post(loop.TaskFunc(c.expire)) })
+		now := time.Now()
+		if left := k.wait(now) - now.Sub(l.came); left > 0 {
+			c.expireAfter(left)
 			return
 		}
 		c.unlist(l)
+		k.unanswered(now)
 		u := c.lane.u
 		u.laneCalls.unanswered.Inc()
 		u.table.silent(l.id, l.to)
@@ -262,7 +288,7 @@ func (r *reverseQueue) send(l *laneCall) {
 	m, done := l.m, l.done
 	l.m, l.done = nil, nil
 	switch {
-	case !f.listens() || slices.ContainsFunc(r.calls, func(o *laneCall) bool { return o.xid == l.xid }):
+	case !f.listens() || f.client.deaf() || slices.ContainsFunc(r.calls, func(o *laneCall) bool { return o.xid == l.xid }):
 		done.Release()
 		l.back(laneCallAway)
 		return

@@ -354,3 +354,28 @@ func TestLaneUpstreamRemoved(t *testing.T) {
 		x.eventually("all have lost their connections", func() bool { return x.cs.Lost.Load() >= 100 })
 	})
 }
+
+// TestLanePausedClient: a client that the bridge does not read from, because it has as many Calls under
+// way as it may, is not called: its answer would not be seen in time.
+func TestLanePausedClient(t *testing.T) {
+	const delayed = `upstream_session_callbacks_total{outcome="delayed"`
+	laneWorlds(t, 2, nfs4test.ServerOptions{Delay: time.Second, CallbackDelay: 20 * time.Millisecond},
+		func(lo *proxy.ListenerOptions, _ *proxy.UpstreamOptions, _ *nfs4test.ClientsOptions) { lo.MaxCalls = 1 },
+		func(_ *testing.T, x *laneWorld) {
+			x.allUp()
+			before := x.s.Calls.Load()
+			l := x.cs.Load([]int{0}, 1, nfs4test.OpGetattr)
+			x.eventually("its Call is at the server", func() bool { return x.s.Calls.Load() > before })
+			x.called(1, 1)
+			if n := metric(x.Harness, delayed); n != 0 {
+				x.T.Errorf("%d callbacks of a client that is read from were delayed", n)
+			}
+			r := x.s.Recall(x.cs.Owner(0), 2)
+			x.eventually("the server is told to try later", func() bool { return metric(x.Harness, delayed) > 0 })
+			l.Stop()
+			<-r.Done()
+			if got := x.cs.Recalled(2); r.Err != nil || !slices.Equal(got, []int{0}) {
+				x.T.Errorf("the callback ended with %v and came to %v", r.Err, got)
+			}
+		})
+}

@@ -72,7 +72,7 @@ func (g *ledger) arrive() {
 }
 
 // close ends the ledger of a client that has gone: it removes the client's Calls from all
-// queues and closes the client's pinned connections.
+// queues, closes the client's pinned connections and takes the client from its lanes.
 func (g *ledger) close() {
 	g.rates.leave(g)
 	if a := g.waited; a != nil {

@@ -231,11 +231,14 @@ func (t *sessionTable) silent(id nfs.SessionID, r *laneClient) {
 	}
 }
 
-// forget removes session id, which has ended.
-func (t *sessionTable) forget(id nfs.SessionID) {
+// forget removes session id, which has ended: r has learnt so. If the session is called on another
+// client, and by another connection than that of r, it stays: servers that are independent of each
+// other may use one ID.
+func (t *sessionTable) forget(id nfs.SessionID, r *laneClient) {
+	conn := r.bound.Load()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.all[id]; s != nil {
+	if s := t.all[id]; s != nil && (s.client == nil || s.client == r || s.conn == conn) {
 		t.remove(s)
 	}
 }
@@ -430,7 +433,7 @@ func (c *call) watch() {
 		case status == nfs.StatusOK && c.learns:
 			t.used(id, r)
 		case status == nfs.StatusBadSession, status == nfs.StatusDeadSession:
-			t.forget(id)
+			t.forget(id, r)
 		}
 	}
 	if a.SessionOps == 0 {
@@ -455,7 +458,7 @@ func (c *call) watch() {
 	if a.SessionOps&ulb.DestroySession != 0 {
 		if status, ok := nfs.Status(reply, a); ok && status == nfs.StatusOK {
 			if id, ok := nfs.DestroyedSession(&c.h); ok {
-				t.forget(id)
+				t.forget(id, r)
 			}
 		}
 	}

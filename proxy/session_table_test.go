@@ -85,7 +85,12 @@ func TestSessionTable(t *testing.T) {
 	if _, p := x.t.locate(id); p != sessionHere {
 		t.Error("a client that comes back late is not called")
 	}
-	x.t.forget(id)
+	other := &laneClient{front: &front{}}
+	other.bound.Store(&laneConn{})
+	if x.t.forget(id, other); x.t.count() != 1 {
+		t.Error("a client of another server has ended the session")
+	}
+	x.t.forget(id, x.client(3))
 	x.at("destroyed", id, nil, sessionUnknown)
 	if x.t.count() != 0 || x.t.served.oldest != nil || x.t.away.oldest != nil {
 		t.Error("something is left")

@@ -21,7 +21,7 @@ import (
 //
 // A process that was killed leaves such Calls, too, and cannot tell the next process which
 // ports it had. So a seat's first port follows from facts that the next process knows: the
-// upstream's name and the number of the seat, or for a pinned connection the client's address.
+// upstream's name and the number of the seat or lane, or for a pinned connection the client's address.
 // When that port is in use, by another bridge on this host for example, the seat tries other
 // ports in an order that is always the same. The client's address also decides which seat
 // carries the client's Calls (sticky flows of package pool) and which XIDs they have

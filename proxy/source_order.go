@@ -36,12 +36,12 @@ func kernelPorts(read func(string) ([]byte, error)) (low, high uint16, not []por
 }
 
 // A portOrder is the order in which a seat tries the ports of a range. Each shared seat begins
-// with one of the first ports, and pinned connections begin behind these. So no seat uses a
+// with one of the first ports, and lanes and pinned connections begin behind these. So no seat uses a
 // port that another seat begins with, unless the range is small.
 type portOrder struct {
 	base, size uint64 // of the range
 	shared     uint64 // how many shared seats there are; at most size
-	own        bool   // for a pinned connection
+	own        bool   // for a lane or a pinned connection
 	number     uint64 // the number of the shared seat, or a hash of the client's address
 }
 
