@@ -57,6 +57,11 @@ func TestLabSessions(t *testing.T) {
 		}
 	}
 	s.each(t, "stop", 3*time.Minute)
+	for _, f := range s.fleets {
+		if f.name != "siw" { // which has a client with krb5p
+			s.bridge.wantNoSessions(t, f.name)
+		}
+	}
 	s.bridge.wantNoErrors(t)
 	s.bridge.stop(t)
 }

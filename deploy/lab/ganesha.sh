@@ -43,5 +43,5 @@ rpcbind -f &
 # Ends rpcbind when ganesha has ended. setpriv --pdeathsig would not: rpcbind changes its user.
 (tail --pid=$$ -f /dev/null && kill $!) > /dev/null 2>&1 &
 while [ ! -S /run/rpcbind.sock ]; do sleep 0.05; done
-umount /etc/netconfig # ganesha needs the original
+umount -l /etc/netconfig # ganesha needs the original; rpcbind may still have this one open
 exec ganesha.nfsd -F -f "$state/ganesha.conf" -L "$state/log" -p /run/ganesha.pid
