@@ -86,6 +86,15 @@ func (r *Relay) accept() {
 	}
 }
 
+// Drop ends the present connections, as a failure of the network between does.
+func (r *Relay) Drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		c.Close()
+	}
+}
+
 // An outlet writes to a client's connection until that has vanished.
 type outlet struct {
 	r *Relay
