@@ -159,7 +159,7 @@ func (q *queue) places(yield func(*place) bool) {
 			return
 		}
 	}
-	for _, l := range []*placeList{&q.trial, &q.aside} { // where hosts are that are set aside
+	for _, l := range []*placeList{&q.poor, &q.unknown, &q.trial, &q.aside} { // hosts that are set aside are not in the ring
 		for pl := l.first; pl != nil; {
 			next := pl.next
 			if !pl.turn.in() && !yield(pl) {

@@ -355,3 +355,30 @@ func TestHostsShareByHost(t *testing.T) {
 		})
 	}
 }
+
+// TestShareExpires: the Calls of hosts that were set aside come back when they have waited too long,
+// those of hosts included that hold no credit.
+func TestShareExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 1}, 32)
+		synctest.Wait()
+		for range 60 {
+			c.hang(&Flow{Host: &Host{}}, 1, 0)
+		}
+		c.p.mu.Lock()
+		waiting := c.p.queue.n
+		for q := range c.p.queue.all {
+			for _, l := range []*placeList{&q.poor, &q.unknown} {
+				for pl := l.first; pl != nil; pl = pl.next {
+					pl.leave()
+				}
+			}
+		}
+		c.p.mu.Unlock()
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		if es, _ := c.ow.list(); waiting == 0 || len(es) != waiting {
+			t.Errorf("%d Calls came back after they had waited too long, want %d", len(es), waiting)
+		}
+	})
+}
