@@ -1,9 +1,15 @@
 package pool
 
+import "sync/atomic"
+
 // A Host is what a pool counts as one client: the flows of all connections of one address.
 // Opening more connections gains a host nothing. The zero value is ready to use, in one pool.
 // The pool's lock guards all of it. Thousands of hosts are idle, so the counts have 32 bits.
 type Host struct {
+	// Spread divides the weight of a host that waits in several pools among them. It is set before
+	// the first Submit; nil for a host of one pool.
+	Spread *Spread
+
 	held     int         // Calls outstanding
 	places   *place      // where Calls of the host wait, or have waited, linked by place.another
 	ages     ages[int32] // of the Calls outstanding
@@ -12,6 +18,26 @@ type Host struct {
 	trial    bool        // one of the Calls outstanding is on trial: share.go
 	waiting  int32       // places where Calls wait
 	rings    int32       // places that are in the rings of their queues
+	over     int32       // Spread.n when the weight was divided last
+}
+
+// A Spread counts the pools in which Calls of one host wait. Its Hosts in these pools have it in
+// common. The zero value is ready to use.
+type Spread struct{ n atomic.Int32 }
+
+// pools is how many pools there are, at least 1.
+func (s *Spread) pools() int32 {
+	if s == nil {
+		return 1
+	}
+	return max(1, s.n.Load())
+}
+
+// add counts a pool more, or one less.
+func (s *Spread) add(n int32) {
+	if s != nil {
+		s.n.Add(n)
+	}
 }
 
 // A place is where the Calls of one host wait in one queue. Its flows take turns.
@@ -32,7 +58,7 @@ type place struct {
 }
 
 // unitWeight is the share of a host of weight 1 that waits in one queue. A host that waits in
-// several queues divides its weight among them.
+// several queues, or in several pools, divides its weight among them.
 const unitWeight = 64
 
 // in returns the host's place in q.
@@ -52,7 +78,12 @@ func (h *Host) in(q *queue) *place {
 func (pl *place) price() int { return pl.flow().price() }
 
 // gain is what the place may spend in one round.
-func (pl *place) gain() int { return quantum * pl.share / unitWeight }
+func (pl *place) gain() int {
+	if h := pl.host; h.Spread != nil && h.over != h.Spread.pools() {
+		h.divide() // it waits in more pools than before, or in fewer
+	}
+	return quantum * pl.share / unitWeight
+}
 
 // flow returns the flow whose Call goes next.
 func (pl *place) flow() *Flow { return pl.flows.choose((*Flow).price, (*Flow).gain) }
@@ -90,12 +121,14 @@ func (pl *place) withdraw(f *Flow) {
 	pl.queue.nFlows--
 }
 
-// divide divides the host's weight among the rings in which it is.
+// divide divides the host's weight among the pools in which it waits, and among the rings in which it
+// is.
 func (h *Host) divide() {
+	h.over = h.Spread.pools()
 	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.turn.in() {
 			pl.queue.weight -= pl.share
-			pl.share = max(1, unitWeight*pl.weight/int(h.rings))
+			pl.share = max(1, unitWeight*pl.weight/int(h.rings*h.over))
 			pl.queue.weight += pl.share
 		}
 	}
@@ -118,6 +151,7 @@ func (pl *place) weigh() {
 func (pl *place) began(resumes bool) {
 	if pl.host.waiting++; pl.host.waiting == 1 {
 		pl.queue.shared.hosts++
+		pl.host.Spread.add(1)
 	}
 	pl.enterRing(resumes)
 	pl.relist()
@@ -127,6 +161,7 @@ func (pl *place) began(resumes bool) {
 func (pl *place) ended() {
 	if pl.host.waiting--; pl.host.waiting == 0 {
 		pl.queue.shared.hosts--
+		pl.host.Spread.add(-1)
 	}
 	pl.weight = 0
 	pl.leave()

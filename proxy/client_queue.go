@@ -81,7 +81,7 @@ func (g *ledger) decide(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clien
 			return nil, err
 		}
 		own.pool, own.lane = r.lane.pool, r
-		own.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, own.pool), Weight: g.weight}
+		own.flow = pool.Flow{Host: g.front.listener.p.hosts.atLane(g.host, own.pool, q.u), Weight: g.weight}
 	}
 	for i := range g.queues {
 		if g.queues[i] == q {

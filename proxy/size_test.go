@@ -15,7 +15,7 @@ func TestIdleClientSizes(t *testing.T) {
 		{"tcpClient", unsafe.Sizeof(tcpClient{}), 384},
 		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 384},
 		{"host", unsafe.Sizeof(host{}), 64},
-		{"hostShare", unsafe.Sizeof(hostShare{}), 80},
+		{"hostShare", unsafe.Sizeof(hostShare{}), 96},
 		{"clientQueue", unsafe.Sizeof(clientQueue{}), 208},
 	} {
 		if tt.size > tt.max {
