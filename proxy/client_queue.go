@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"slices"
+
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -58,10 +60,16 @@ func (q *clientQueue) reverser() reverser {
 // decide returns the queue for the Call h, whose Analysis is a: q, or from now on the queue of a pinned connection or of a
 // lane if h needs one. Calls that are under way stay in q. A NULL Call needs none: another bridge
 // primes connections with it that no client uses.
+//
+// decide fails with errMoved when the client is on a lane of another upstream, which the listener had
+// before a reload: one connection of a client never has its sessions on two connections of servers.
 func (g *ledger) decide(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clientQueue, error) {
 	mode := q.u.settings().Mode
 	if mode == ModeShared || h.Procedure == 0 || mode != ModePinned && !q.needsOne(h) {
 		return q, nil
+	}
+	if q.needsOne(h) && slices.ContainsFunc(g.queues, func(o *clientQueue) bool { return o.lane != nil }) {
+		return nil, errMoved
 	}
 	own := &clientQueue{u: q.u, decided: true, key: q.key}
 	if mode == ModePinned {

@@ -167,10 +167,12 @@ func (f *front) cannotAnswer(xid uint32, reason error) {
 		Msg("call cannot be answered; client connection closed")
 }
 
-// closeUnpinned closes the connection, because it cannot have the pinned connection to u that c
-// needs, and settles c.
+// closeUnpinned closes the connection, because it cannot have the pinned connection to u, or the lane,
+// that c needs, and settles c.
 func (f *front) closeUnpinned(c *call, u *upstream, reason error) {
-	u.unpinnable(f.peer, reason)
+	if !errors.Is(reason, errMoved) {
+		u.unpinnable(f.peer, reason)
+	}
 	c.reply.result = resultAbandoned
 	f.fail(reason)
 	f.settle(c)
