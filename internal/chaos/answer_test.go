@@ -117,7 +117,7 @@ func (x *rcall) reduced() {
 		r.late()
 	}
 	if m := c.own.draw(dice, &x.job); m != nil && !r.fatal {
-		c.post(append(rpcrdma.AppendPlain(nil, binary.BigEndian.Uint32(m), 1), m...), 0)
+		c.post(append(rpcrdma.AppendPlain(nil, binary.BigEndian.Uint32(m), reverseCredits), m...), 0)
 	}
 	if read {
 		s := x.reads[0]

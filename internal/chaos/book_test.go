@@ -21,6 +21,8 @@ type book struct {
 
 	next     atomic.Uint32 // number of the latest Call
 	sessions atomic.Uint32 // number of the latest NFSv4.1 session
+	conns    atomic.Uint32 // number of the latest connection of a server
+	lines    atomic.Uint32 // number of the latest connection of a client
 	done     atomic.Int64  // Calls answered
 	failed   atomic.Int64  // of those, with SYSTEM_ERR
 	again    atomic.Int64  // transmissions beyond the first
@@ -31,11 +33,14 @@ type book struct {
 	reverseUnavailable atomic.Int64 // with PROG_UNAVAIL: no client uses the connection
 	reverseDelayed     atomic.Int64 // with NFS4ERR_DELAY: the client is away
 
+	onLanes atomic.Int64 // COMPOUNDs that came on the lane of their client
+
 	slowest atomic.Int64 // longest wait on a live connection, in nanoseconds
 	broken  atomic.Bool
 
 	mu     sync.Mutex // guards the fields below
 	calls  map[uint32]*entry
+	ways   map[uint32]*way // of the connections of clients that are open, by their numbers
 	wrongs int
 	acts   []string // the latest, on the bridge
 }
@@ -46,6 +51,7 @@ type entry struct {
 	kind     kind
 	sum      uint32 // of the message behind its XID
 	sent     int    // times a client sent it
+	line     uint32 // on which connection last; 0 if it is not known
 	served   int    // times it came to a server
 	executed int    // times a server executed it
 	xids     []come // how it came there to be executed, if it is harmful
@@ -62,7 +68,7 @@ type come struct {
 }
 
 func newBook(t testing.TB, s seed) *book {
-	b := &book{t: t, seed: s, calls: make(map[uint32]*entry)}
+	b := &book{t: t, seed: s, calls: make(map[uint32]*entry), ways: make(map[uint32]*way)}
 	b.next.Store(s.dice("numbers", 0).Uint32())
 	return b
 }

@@ -43,6 +43,7 @@ func TestChaos(t *testing.T) {
 	p, site := w.everything()
 	l := w.life()
 	w.start(p.options(&l))
+	p.inForce()
 	// One time in three it is one process to the end.
 	lives := s.dice("lives", 0).IntN(3) > 0
 
@@ -50,7 +51,7 @@ func TestChaos(t *testing.T) {
 	defer cancel()
 	end, stop := context.WithTimeout(context.Background(), d+bound+20*time.Second)
 	defer stop()
-	people := &crowd{world: w, addrs: site.addrs, ctx: ctx, end: end, stranger: strangers()}
+	people := &crowd{world: w, addrs: site.addrs, servers: site.servers, ctx: ctx, end: end, stranger: strangers()}
 	people.tcpClients()
 	people.rdmaClients(w.wire("front", w.newSky(&wireFaults), site.addrs["rdma-to-tcp"], true))
 	people.rogues()
@@ -76,6 +77,9 @@ func TestChaos(t *testing.T) {
 	if d >= 10*time.Second && w.book.reverseDone.Load() == 0 {
 		t.Errorf("%s: no Call of a server was answered", s)
 	}
+	if d >= 10*time.Second && w.book.onLanes.Load() == 0 {
+		t.Errorf("%s: no COMPOUND was seen on a lane", s)
+	}
 }
 
 // stopWhenBroken calls stop as soon as a rule is broken. Clients that saw it make no more Calls,
@@ -97,9 +101,10 @@ func stopWhenBroken(ctx context.Context, t *testing.T, stop func()) {
 
 // A site is what clients must know of a bridge and its servers.
 type site struct {
-	addrs        map[string]string // of the bridge's listeners
-	quiet        *server           // behind the listeners "quiet" and "quiet over RDMA"
-	sidecars     string            // where a server waits for sidecars
+	addrs        map[string]string  // of the bridge's listeners
+	servers      map[string]*server // behind them; without those of RDMA and the quiet ones
+	quiet        *server            // behind the listeners "quiet" and "quiet over RDMA"
+	sidecars     string             // where a server waits for sidecars
 	sidecarsRDMA bool
 }
 
@@ -143,16 +148,19 @@ func (w *world) everything() (p *plan, s site) {
 			CallTimeout: hungTimeout, UnavailableAfter: 30 * time.Second,
 		},
 	}), ways{w.overRDMA("storage too", storage), w.overTCP("storage over TCP", storage)}, ways{second: w.overTCP("tcp too", tcp)}, ways{}, ways{})
+	p.servers = []*server{storage, tcp, mem, s.quiet}
+	s.servers = map[string]*server{"to-rdma": storage, "to-tcp": tcp, "to-memory": mem}
 	return p, s
 }
 
 // A crowd is the clients of a bridge.
 type crowd struct {
 	*world
-	addrs    map[string]string // of the bridge's listeners
-	ctx, end context.Context   // no new Call after ctx; no wait after end
-	stranger *iwarp.Provider   // of the RDMA clients
-	n        int               // clients, rogues aside
+	addrs    map[string]string  // of the bridge's listeners
+	servers  map[string]*server // as site.servers
+	ctx, end context.Context    // no new Call after ctx; no wait after end
+	stranger *iwarp.Provider    // of the RDMA clients
+	n        int                // clients, rogues aside
 	running  sync.WaitGroup
 }
 
@@ -176,8 +184,15 @@ func (p *crowd) client(c *client, dial func(context.Context, net.IP) (line, erro
 
 // tcpClients starts good clients over TCP.
 func (p *crowd) tcpClients() {
-	for i, name := range []string{"to-rdma", "to-rdma", "to-rdma", "to-tcp", "to-tcp", "to-memory", "to-memory"} {
-		p.client(&client{gss: i%2 == 0, v4: i%3 == 0}, func(ctx context.Context, local net.IP) (line, error) {
+	for i, name := range []string{
+		"to-rdma", "to-rdma", "to-rdma", "to-tcp", "to-tcp", "to-memory", "to-memory",
+		"to-rdma", "to-rdma", "to-rdma", "to-tcp", "to-tcp", "to-tcp",
+	} {
+		c := &client{gss: i < 7 && i%2 == 0, v4: i >= 7 || i%3 == 0, server: p.servers[name]}
+		if i >= 7 {
+			c.deep, c.pause = 2, 2*time.Millisecond
+		}
+		p.client(c, func(ctx context.Context, local net.IP) (line, error) {
 			return dialTCP(ctx, p.addrs[name], local)
 		})
 	}
@@ -264,6 +279,7 @@ func (w *world) summary(d time.Duration) {
 	fmt.Printf("%s: %d Calls answered in %v, %d of them with SYSTEM_ERR; %d transmissions were repetitions; longest wait on a live connection %v\n",
 		w.seed, b.done.Load(), d, b.failed.Load(), b.again.Load(), time.Duration(b.slowest.Load()).Round(time.Millisecond))
 	fmt.Printf("%s: servers made %d Calls, of which %d were answered, %d with SYSTEM_ERR, %d with NFS4ERR_DELAY and %d with PROG_UNAVAIL\n", w.seed, b.reversed.Load(), b.reverseDone.Load(), b.reverseFailed.Load(), b.reverseDelayed.Load(), b.reverseUnavailable.Load())
+	fmt.Printf("%s: %d COMPOUNDs came on the lane of their client\n", w.seed, b.onLanes.Load())
 	fmt.Printf("%s: healthy clients were answered in %d of %d seconds\n", w.seed, w.health.good.Load(), w.health.total.Load())
 	fmt.Printf("%s: faults: %s\n", w.seed, &w.counts)
 	fmt.Printf("%s: log: %s\n", w.seed, &w.logs)

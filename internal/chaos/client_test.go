@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
 // A client is a good client, over TCP or RDMA: it has a few Calls outstanding, sends them
@@ -24,6 +25,7 @@ type client struct {
 	v4   bool // speaks NFSv4.1 and 4.2 as well
 	far  bool // its connection may be slow, or not there: it does not measure
 
+	server  *server       // that answers its Calls, unless it is far
 	removes bool          // most of its Calls are REMOVEs
 	pause   time.Duration // before a new Call, at most
 	health  *health       // is told of answers, unless nil
@@ -33,6 +35,8 @@ type client struct {
 	sequences   map[uint32]bool // numbers of the SEQUENCEs sent
 	outstanding map[uint32]*outstanding
 	connects    int
+	line        uint32    // number of the present connection
+	since       time.Time // before it was made
 }
 
 // An outstanding is a Call that was not answered yet.
@@ -49,13 +53,16 @@ func (c *client) run(ctx, end context.Context) {
 	c.sequences = make(map[uint32]bool)
 	c.session = newSession(c.book.sessions.Add(1))
 	for end.Err() == nil && !c.book.broken.Load() && (ctx.Err() == nil || len(c.outstanding) > 0) {
+		since := time.Now()
 		conn, err := c.dial(end)
 		if err != nil {
 			time.Sleep(between(c.dice, time.Millisecond, 50*time.Millisecond))
 			continue
 		}
 		c.connects++
+		c.since, c.line = since, c.book.dialled(since)
 		c.live(ctx, end, conn)
+		c.book.hungUp(c.line)
 	}
 	if n := len(c.outstanding); n > 0 && !c.book.broken.Load() {
 		c.book.wrong("%s: %d Calls were never answered", c.name, n)
@@ -174,13 +181,19 @@ func (c *client) begin(l line, k kind, id uint32, m []byte) bool {
 
 // bound is the longest that a Call may wait on a live connection: docs/faults.md.
 func (c *client) bound(k kind) time.Duration {
-	if k.harmful() && !c.far {
+	if c.far {
+		return bound
+	}
+	// A Call on a lane is not sent again when the lane has ended: the bridge closes its client.
+	mode, kept := c.server.kept.on(c.since)
+	if k.harmful() || k.compound() && kept && mode == proxy.ModeAuto {
 		return callTimeout + unavailable + patience
 	}
 	return bound
 }
 
 func (c *client) send(l line, o *outstanding) bool {
+	c.book.sentOn(o.id, c.line)
 	c.book.transmit(o.id)
 	o.sent = time.Now()
 	err := l.send(o.m, c.bound(o.kind))

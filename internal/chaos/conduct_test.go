@@ -22,7 +22,8 @@ type plan struct {
 	upstreams []proxy.UpstreamOptions
 	first     plans // as they were at the start
 	ways      []ways
-	away      int // listener that is not there, counted from 1; 0: none
+	servers   []*server // of the upstreams
+	away      int       // listener that is not there, counted from 1; 0: none
 	renamed   int
 }
 
@@ -118,7 +119,8 @@ func (p *plan) change(r *rand.Rand) {
 		}
 		if r.IntN(2) == 0 {
 			o.Connections = 1 + r.IntN(4)
-			o.Mode = oneOf(r, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeShared)
+			o.Mode = oneOf(r, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeSessions, proxy.ModeSessions, proxy.ModePinned, proxy.ModeShared)
+			o.Idle = oneOf(r, 0, 200*time.Millisecond, time.Second, 10*time.Second)
 		}
 		if r.IntN(3) == 0 {
 			o.Credits = 1 + r.IntN(64)
@@ -172,11 +174,18 @@ func (p *plan) rename(r *rand.Rand) {
 
 // apply makes the bridge follow the plan.
 func (p *plan) apply() {
+	var modes []proxy.Mode
+	for i, o := range p.upstreams {
+		p.servers[i].kept.change(o.Mode)
+		modes = append(modes, o.Mode)
+	}
+	p.w.act("modes %v", modes)
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		l := p.w.life()
 		ls, us := p.options(&l)
 		err := l.proxy.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...))
 		if err == nil {
+			p.inForce()
 			return
 		}
 		// The address of a listener that was away may be that of a connection by now.
@@ -184,6 +193,13 @@ func (p *plan) apply() {
 			p.w.book.wrong("reconfigure: %v", err)
 			return
 		}
+	}
+}
+
+// inForce notes that the bridge follows the plan.
+func (p *plan) inForce() {
+	for i, o := range p.upstreams {
+		p.servers[i].kept.set(o.Mode)
 	}
 }
 
@@ -234,7 +250,7 @@ func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
 		for _, a := range acts {
 			if n -= a.often; n < 0 {
 				w.counts[a.f].Add(1)
-				w.act(a.f)
+				w.act("%v", a.f)
 				if a.f == bridgeChanged {
 					a.do()
 				} else {
@@ -247,12 +263,12 @@ func (w *world) conduct(ctx context.Context, p *plan, lives bool) {
 }
 
 // act logs an act of the test upon the bridge, for finding the cause of a failure.
-func (w *world) act(f fault) {
+func (w *world) act(format string, args ...any) {
 	w.book.mu.Lock()
 	defer w.book.mu.Unlock()
-	w.book.acts = append(w.book.acts, fmt.Sprintf("%s: %v", time.Now().Format("05.000"), f))
-	if n := len(w.book.acts); n > 8 {
-		w.book.acts = w.book.acts[n-8:]
+	w.book.acts = append(w.book.acts, time.Now().Format("05.000: ")+fmt.Sprintf(format, args...))
+	if n := len(w.book.acts); n > 16 {
+		w.book.acts = w.book.acts[n-16:]
 	}
 }
 

@@ -8,7 +8,8 @@
 // [sky] over each server and its wire says how often each fault happens, and changes every
 // few seconds. Meanwhile the bridge is given other settings, upstreams and listeners, is
 // drained and started again, and hands its sockets to another one: conduct_test.go.
-// Servers call the clients that speak NFSv4.1 back: reverse_test.go. All chance comes from
+// Clients that speak NFSv4.1 have sessions, and many of them are on few connections to a server
+// (session_test.go, lanes_test.go). Servers call them back: reverse_test.go. All chance comes from
 // one seed: CHAOS_SEED=n repeats every decision of every actor, though not the order in
 // which the machine runs them. A run in a testing/synctest bubble repeats exactly:
 // bubble_test.go.

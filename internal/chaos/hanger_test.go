@@ -14,13 +14,13 @@ import (
 // A hanger is a client with Calls to a file system that does not answer. It connects again
 // and sends them again when it has lost its connection, until they are answered or it is killed.
 type hanger struct {
-	name   string
-	book   *book
-	dice   *rand.Rand
-	addr   string
-	local  net.IP
-	calls  int
-	pinned bool // its first Call is a SEQUENCE, which gives its connection one to the server
+	name  string
+	book  *book
+	dice  *rand.Rand
+	addr  string
+	local net.IP
+	calls int
+	v4    bool // its Calls are COMPOUNDs, in one session
 
 	outstanding map[uint32]*outstanding
 }
@@ -28,15 +28,16 @@ type hanger struct {
 // run returns when all Calls are answered, or ctx ends, which kills the client.
 func (h *hanger) run(ctx context.Context) {
 	h.outstanding = make(map[uint32]*outstanding)
-	xid := h.dice.Uint32()
-	for i := range h.calls {
+	xid, session := h.dice.Uint32(), newSession(h.book.sessions.Add(1))
+	for range h.calls {
 		k := hung
-		if h.pinned && i == 0 {
-			k = sequence
-		}
 		id := h.book.next.Add(1)
 		xid++
-		o := &outstanding{kind: k, id: id, m: newCall(k, xid, id, 0)}
+		m := newCall(k, xid, id, 0)
+		if h.v4 {
+			k, m = hungSequence, newCompound(hungSequence, session, xid, id)
+		}
+		o := &outstanding{kind: k, id: id, m: m}
 		h.book.begin(h.name, k, id, o.m)
 		h.outstanding[xid] = o
 	}
@@ -103,7 +104,7 @@ var stuckGroups = []struct {
 	{stuckOne, 1, 16},
 	{stuckMany, 60, 4},
 	{stuckMany, 16, 1},
-	{stuckPinned, 12, 16},
+	{stuckSessions, 12, 16},
 }
 
 // stick has groups of clients one after the other whose Calls to s hang. A group is killed, or s
@@ -120,7 +121,7 @@ func (p *crowd) stick(ctx context.Context, s *server) {
 		for i := range g.clients {
 			h := &hanger{
 				name: fmt.Sprintf("stuck client %d", i+1), book: p.book, dice: rand.New(rand.NewPCG(dice.Uint64(), 0)),
-				addr: p.addrs["quiet"], local: net.IPv4(127, 0, 9, byte(i+1)), calls: g.calls, pinned: g.f == stuckPinned,
+				addr: p.addrs["quiet"], local: net.IPv4(127, 0, 9, byte(i+1)), calls: g.calls, v4: g.f == stuckSessions,
 			}
 			all.Go(func() { h.run(living) })
 		}

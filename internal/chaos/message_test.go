@@ -15,22 +15,26 @@ import (
 type kind uint8
 
 const (
-	getattr  kind = iota // reads: may be replayed at will
-	read                 // reads: data placed directly
-	write                // may be repeated: data fetched directly
-	sequence             // of NFSv4.1 or 4.2, in the session of its client: may be replayed
-	bind                 // BIND_CONN_TO_SESSION: has the server call the client on this connection; may be repeated
-	hung                 // reads: FSSTAT of a file system that does not answer while it is sick
-	mkdir                // must not be executed twice
-	remove               // must not be executed twice: only its user's stamp says whose it is
-	echo                 // of a program that the bridge does not know: must not be executed twice
-	echoGSS              // its XID is signed: never replayed
+	getattr      kind = iota // reads: may be replayed at will
+	read                     // reads: data placed directly
+	write                    // may be repeated: data fetched directly
+	sequence                 // of NFSv4.1 or 4.2, in the session of its client: may be replayed
+	bind                     // BIND_CONN_TO_SESSION: has the server call the client on this connection; may be repeated
+	hungSequence             // a sequence that does not answer while its server is sick
+	hung                     // reads: FSSTAT of a file system that does not answer while it is sick
+	mkdir                    // must not be executed twice
+	remove                   // must not be executed twice: only its user's stamp says whose it is
+	echo                     // of a program that the bridge does not know: must not be executed twice
+	echoGSS                  // its XID is signed: never replayed
 	kinds
 )
 
-var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "SEQUENCE", "BIND_CONN_TO_SESSION", "FSSTAT", "MKDIR", "REMOVE", "echo", "echo under GSS"}
+var kindNames = [kinds]string{"GETATTR", "READ", "WRITE", "SEQUENCE", "BIND_CONN_TO_SESSION", "hanging SEQUENCE", "FSSTAT", "MKDIR", "REMOVE", "echo", "echo under GSS"}
 
 func (k kind) String() string { return kindNames[k] }
+
+// compound Calls are COMPOUNDs of NFSv4.1 or 4.2.
+func (k kind) compound() bool { return k == sequence || k == bind || k == hungSequence }
 
 // harmful Calls must not be executed twice.
 func (k kind) harmful() bool { return k >= mkdir }
@@ -53,7 +57,7 @@ func newCall(k kind, xid, id uint32, n int) []byte {
 		return proxytest.ReadCall(xid, uint64(id), uint32(n))
 	case write:
 		return proxytest.WriteCall(xid, uint64(id), n)
-	case sequence, bind:
+	case sequence, bind, hungSequence:
 		return newCompound(k, newSession(id), xid, id)
 	case hung:
 		return testkit.AppendOpaque(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, 18), tagged(id, 32))
@@ -111,8 +115,8 @@ func look(c *oncrpc.Call) (k kind, id uint32, err error) {
 			switch {
 			case k == echo && c.Flavor == oncrpc.FlavorGSS:
 				k = echoGSS
-			case k == sequence && isBind(c):
-				k = bind
+			case k == sequence:
+				k = compoundKind(c)
 			}
 			return k, id, nil
 		}

@@ -43,7 +43,7 @@ func replyTo(m []byte) []byte {
 	switch k, id, err := look(&c); {
 	case err == nil && k == remove:
 		return removeReply(c.XID, id, proxytest.Checksum(m[c.Args:]))
-	case err == nil && (k == sequence || k == bind):
+	case err == nil && k.compound():
 		return compoundReply(&c, k)
 	case err == nil && k == hung:
 		b := testkit.Words(c.XID, 1, 0, 0, 0, 0, 0, 0)

@@ -42,7 +42,8 @@ func (r *responder) listen(p fabric.Provider, loop loop.Loop, addr string) error
 	var err error
 	r.l, err = p.Listen(addr, fabric.ListenOptions{MaxConnections: 1024, MaxStarting: 128, MaxStartingPerAddr: 16}, func(in fabric.Incoming) {
 		n := int(r.conns.Add(1))
-		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]offer), lates: make(map[uint64]uint32), own: reverses{s: r.server}}
+		c := &responderConn{r: r, loop: loop, dice: r.seed.dice(r.name, n), live: make(map[uint64]*pull), handles: make(map[fabric.Handle]offer), lates: make(map[uint64]uint32)}
+		c.own = newReverses(r.server, c.dice)
 		if peer, ok := rpcrdma.FindPrivateData(in.PrivateData()); ok {
 			c.canInvalidate = peer.RemoteInvalidation
 			c.replyInline = min(responderInline, peer.RecvSize)
@@ -309,6 +310,7 @@ func (c *responderConn) assembled(p *pull) {
 	if !ok {
 		return
 	}
+	c.own.took(&j)
 	x.job = j
 	if c.r.server.hangs(&x.job, func() { c.loop.Post(loop.TaskFunc(x.answer)) }) {
 		return

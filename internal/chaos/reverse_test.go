@@ -68,25 +68,64 @@ func reverseReply(m []byte) []byte {
 	return testkit.AppendOpaque(testkit.Words(binary.BigEndian.Uint32(m), 1, 0, 0, 0, 0), b)
 }
 
+// reverseCredits is how many Calls a server has under way on a connection.
+const reverseCredits = 4
+
 // reverses are the Calls of a server on one connection. The goroutine that writes to it owns them.
 type reverses struct {
 	s    *server
-	xid  uint32            // of the latest
-	open map[uint32][]byte // by XID
+	conn uint32             // the connection's number among those of all servers
+	xid  uint32             // of the latest
+	few  uint32             // of the latest among those that connections have in common, or 0: not on this connection
+	most int                // how many may be without an answer
+	open map[uint32]reverse // by XID
+}
+
+// A reverse is a Call of a server that has no answer.
+type reverse struct {
+	m    []byte
+	kept bool // the bridge has the client on a lane
+}
+
+// newReverses are those of a new connection of s. Each begins with a random XID, as Linux does. On half of
+// the connections, clients on lanes are called under XIDs that these connections have in common, so that
+// two connections call one client under one XID.
+func newReverses(s *server, dice *rand.Rand) reverses {
+	return reverses{
+		s: s, conn: s.book.conns.Add(1), most: 1, open: make(map[uint32]reverse),
+		xid: commonXIDs + dice.Uint32N(1<<31), few: dice.Uint32N(2),
+	}
+}
+
+// commonXIDs is how many XIDs connections have in common.
+const commonXIDs = 1 << 20
+
+// next is the XID of the next Call, to the client of j.
+func (r *reverses) next(j *job) uint32 {
+	if r.few > 0 && j.kept {
+		r.few++
+		return r.few
+	}
+	r.xid++
+	return r.xid
+}
+
+// took notes that the job j has come on the connection.
+func (r *reverses) took(j *job) {
+	if j.kind.compound() {
+		j.kept = r.s.book.carried(r.s, r.conn, j)
+	}
 }
 
 // draw is a Call to the client that sent the SEQUENCE j on this connection, or nil.
 // RFC 8167 Section 4.1 allows one at a time before an answer.
 func (r *reverses) draw(dice *rand.Rand, j *job) []byte {
-	if j.kind != sequence || j.id == 0 || len(r.open) > 0 || dice.IntN(3) > 0 {
+	if j.kind != sequence || len(r.open) >= r.most || dice.IntN(3) > 0 {
 		return nil
 	}
-	r.xid++ // from 1 on every connection, so that one client is called under an XID by two of them
-	m := newReverse(r.xid, j.id, j.session, dice.IntN(700))
-	if r.open == nil {
-		r.open = make(map[uint32][]byte)
-	}
-	r.open[binary.BigEndian.Uint32(m)] = m
+	xid := r.next(j)
+	m := newReverse(xid, j.id, j.session, dice.IntN(700))
+	r.open[xid] = reverse{m, j.kept}
 	r.s.book.reversed.Add(1)
 	return m
 }
@@ -95,12 +134,13 @@ func (r *reverses) draw(dice *rand.Rand, j *job) []byte {
 func (r *reverses) answered(m []byte) {
 	book := r.s.book
 	xid := binary.BigEndian.Uint32(m)
-	call := r.open[xid]
+	call, ok := r.open[xid]
 	delete(r.open, xid)
+	r.most = reverseCredits
 	switch {
-	case call == nil:
+	case !ok:
 		book.wrong("a server's Call %#x is answered on a connection that it was not made on, or twice", xid)
-	case bytes.Equal(m, reverseReply(call)):
+	case bytes.Equal(m, reverseReply(call.m)):
 		book.reverseDone.Add(1)
 	case isError(m):
 		book.reverseFailed.Add(1)
@@ -108,8 +148,11 @@ func (r *reverses) answered(m []byte) {
 		book.reverseDelayed.Add(1)
 	case bytes.Equal(m, oncrpc.AppendAccepted(nil, xid, oncrpc.ProgramUnavailable)):
 		book.reverseUnavailable.Add(1)
+		if call.kept {
+			book.wrong("a server's Call %#x is answered with PROG_UNAVAIL on a connection that carries the client's sessions", xid)
+		}
 	default:
-		book.wrong("a server's Call %#x is answered with %d other octets: %x", xid, len(m), m[:min(len(m), 64)])
+		book.wrong("a server's Call %#x on its connection %d is answered with %d other octets: %x", xid, r.conn, len(m), m[:min(len(m), 64)])
 	}
 }
 
@@ -127,14 +170,16 @@ func (c *client) called(l line, m []byte) {
 		c.book.wrong("%s: a server's Call for the sender of %#x, which is another client", c.name, id)
 		return
 	}
-	switch n := c.dice.IntN(20); n {
-	case 0: // no answer
-	case 1:
+	switch n := c.dice.IntN(40); {
+	case c.health != nil:
+		l.answer(reverseReply(m))
+	case n == 0: // no answer
+	case n == 1 && proxytest.XID(m) > commonXIDs:
 		l.answer(reverseReply(m))
 		l.answer(reverseReply(m)) // the second one answers no Call
-	case 2:
+	case n == 2:
 		o := reverseReply(m)
-		binary.BigEndian.PutUint32(o, c.dice.Uint32())
+		binary.BigEndian.PutUint32(o, c.dice.Uint32()|1<<31)
 		l.answer(o) // it answers no Call
 	default:
 		l.answer(reverseReply(m))

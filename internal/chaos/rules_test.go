@@ -2,11 +2,14 @@ package chaos
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
 // A recorder takes the errors of a book that is to find them.
@@ -23,6 +26,14 @@ func (r *recorder) Errorf(format string, args ...any) {
 // Logf is part of testing.TB.
 func (r *recorder) Logf(string, ...any) {}
 
+// A sourceOfOnes draws the first of the possibilities.
+type sourceOfOnes struct{}
+
+// Uint64 is part of rand.Source.
+func (sourceOfOnes) Uint64() uint64 { return 1 << 32 }
+
+var certain = rand.New(sourceOfOnes{})
+
 // TestRulesCanFail: the model reports bridges that break its rules.
 func TestRulesCanFail(t *testing.T) {
 	made := func(b *book, k kind, xid, id uint32, who string) *outstanding {
@@ -30,6 +41,24 @@ func TestRulesCanFail(t *testing.T) {
 		b.begin(who, k, id, o.m)
 		b.transmit(id)
 		return o
+	}
+	// onConns has a client send SEQUENCEs on one connection, of which each comes on another one of the server.
+	onConns := func(b *book, mode proxy.Mode, again bool) (r *reverses, j job) {
+		s := newServer(b, true)
+		s.kept.set(mode)
+		line := b.dialled(time.Now().Add(time.Second))
+		for i := range uint32(2) {
+			o := made(b, sequence, 7+i, 1+i, "one")
+			b.sentOn(o.id, line)
+			if again {
+				b.transmit(o.id)
+			}
+			rs := newReverses(s, rand.New(rand.NewPCG(1, 1)))
+			r = &rs
+			j, _ = s.take(o.m)
+			r.took(&j)
+		}
+		return r, j
 	}
 	for _, tt := range []struct {
 		name string
@@ -80,6 +109,40 @@ func TestRulesCanFail(t *testing.T) {
 			b.transmit(o.id)
 			s.take(proxytest.WithXID(o.m, 8))
 		}, "was executed 2 times"},
+		{"sessions on two connections", func(b *book) { onConns(b, proxy.ModeSessions, false) }, "came on connection 2 of a server, an earlier one on connection 1"},
+		{"sessions on two shared connections", func(b *book) { onConns(b, proxy.ModeShared, false) }, ""},
+		{"sessions on the next pinned connection", func(b *book) { onConns(b, proxy.ModePinned, false) }, ""},
+		{"sent on who knows which connection", func(b *book) { onConns(b, proxy.ModeAuto, true) }, ""},
+		{"a client on a lane refused as on a shared connection", func(b *book) {
+			r, j := onConns(b, proxy.ModePinned, false)
+			j.kept = true
+			m := r.draw(certain, &j)
+			r.answered(oncrpc.AppendAccepted(nil, proxytest.XID(m), oncrpc.ProgramUnavailable))
+		}, "is answered with PROG_UNAVAIL"},
+		{"asked to try later", func(b *book) {
+			r, j := onConns(b, proxy.ModePinned, false)
+			m := r.draw(certain, &j)
+			r.answered(reverseLater(proxytest.XID(m)))
+		}, ""},
+		{"answered with the answer of another client", func(b *book) {
+			r, j := onConns(b, proxy.ModePinned, false)
+			m := r.draw(certain, &j)
+			r.answered(reverseReply(newReverse(proxytest.XID(m), j.id+1, j.session, 100)))
+		}, "other octets"},
+		{"answered twice", func(b *book) {
+			r, j := onConns(b, proxy.ModePinned, false)
+			m := reverseReply(r.draw(certain, &j))
+			r.answered(m)
+			r.answered(m)
+		}, "or twice"},
+		{"called in another's session", func(b *book) {
+			c := &client{name: "one", book: b, session: newSession(1), sequences: map[uint32]bool{1: true}}
+			c.called(nil, newReverse(1, 1, newSession(2), 100))
+		}, "which is another client's"},
+		{"called for another's SEQUENCE", func(b *book) {
+			c := &client{name: "one", book: b, session: newSession(1), sequences: map[uint32]bool{1: true}}
+			c.called(nil, newReverse(1, 2, newSession(1), 100))
+		}, "which is another client"},
 		{"kept out", func(b *book) {
 			var i infirmary
 			now := time.Now()

@@ -17,6 +17,7 @@ type server struct {
 	cache bool
 
 	taken atomic.Int64 // Calls, probes aside
+	kept  kept
 	run   sync.RWMutex // held for writing while the server is stopped
 
 	mu   sync.Mutex // guards the fields below
@@ -46,6 +47,7 @@ type job struct {
 	id      uint32
 	kind    kind
 	session nfs.SessionID // of a SEQUENCE
+	kept    bool          // the bridge has its client on a lane
 	reply   []byte
 	key     request
 }
@@ -72,7 +74,7 @@ func (s *server) take(m []byte) (j job, ok bool) {
 	s.book.serve(&c, k, id)
 	j = job{id: id, kind: k, key: request{c.XID, proxytest.Checksum(m[c.Args:])}}
 	j.reply = replyTo(m)
-	if k == sequence {
+	if k.compound() {
 		j.session = sessionOf(&c)
 	}
 	if !s.cache || !k.harmful() {
@@ -119,7 +121,7 @@ func (s *server) heal() {
 
 // hangs reports whether j gets no answer until heal calls answer.
 func (s *server) hangs(j *job, answer func()) bool {
-	if j.kind != hung {
+	if j.kind != hung && j.kind != hungSequence {
 		return false
 	}
 	s.mu.Lock()

@@ -18,9 +18,10 @@ import (
 const (
 	opSequence          = 53
 	opBindConnToSession = 41
-	dirForeOrBoth       = 3 // CDFC4_FORE_OR_BOTH
-	dirBoth             = 3 // CDFS4_BOTH
-	compoundSession     = 4 + 4 + 4 + 4 + 4
+	dirForeOrBoth       = 3                 // CDFC4_FORE_OR_BOTH
+	dirBoth             = 3                 // CDFS4_BOTH
+	compoundSession     = 4 + 4 + 4 + 4 + 4 // behind the tag, the minor version, the count and the operation
+	sequenceArgs        = 16 + 4*4
 )
 
 // newSession is session number n.
@@ -30,12 +31,17 @@ func newSession(n uint32) (id nfs.SessionID) {
 	return id
 }
 
-// newCompound is the sequence or bind with the number id, in the given session.
+// newCompound is the Call of kind sequence, hungSequence or bind with the number id, in the given session.
 func newCompound(k kind, session nfs.SessionID, xid, id uint32) []byte {
 	b := proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 4, 1)
 	b = testkit.AppendWords(b, 4, id, 1+id%2, 1)
-	if k == sequence {
+	switch k {
+	case sequence:
 		return append(b, proxytest.Sequence(session, xid, xid%64)...)
+	case hungSequence:
+		b = append(b, proxytest.Sequence(session, xid, xid%64)...)
+		binary.BigEndian.PutUint32(b[len(b)-4:], 1) // sa_cachethis
+		return b
 	}
 	b = append(testkit.AppendWords(b, opBindConnToSession), session[:]...)
 	return testkit.AppendWords(b, dirForeOrBoth, 0)
@@ -44,9 +50,16 @@ func newCompound(k kind, session nfs.SessionID, xid, id uint32) []byte {
 // isCompound reports whether c is as long as what newCompound makes.
 func isCompound(c *oncrpc.Call) bool { return len(c.Message)-c.Args >= compoundSession+24 }
 
-// isBind tells a bind from a sequence.
-func isBind(c *oncrpc.Call) bool {
-	return binary.BigEndian.Uint32(c.Message[c.Args+compoundSession-4:]) == opBindConnToSession
+// compoundKind is the kind of c, which is as long.
+func compoundKind(c *oncrpc.Call) kind {
+	b := c.Message[c.Args:]
+	switch {
+	case binary.BigEndian.Uint32(b[compoundSession-4:]) == opBindConnToSession:
+		return bind
+	case len(b) >= compoundSession+sequenceArgs && binary.BigEndian.Uint32(b[compoundSession+28:]) != 0:
+		return hungSequence
+	}
+	return sequence
 }
 
 // sessionOf is the session of c, which newCompound made.

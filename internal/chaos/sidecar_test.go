@@ -46,7 +46,7 @@ func (p *crowd) sidecars(n int, rdma bool, endpoint string) (end func()) {
 		lives = append(lives, l)
 		for j := range 2 {
 			c := &client{
-				name: fmt.Sprintf("client %d of sidecar %d", j+1, i+1), book: p.book, removes: true, deep: 2, pause: 10 * time.Millisecond,
+				name: fmt.Sprintf("client %d of sidecar %d", j+1, i+1), book: p.book, server: new(server), removes: true, deep: 2, pause: 10 * time.Millisecond,
 				dice: p.seed.dice("sidecar", j), xid: uint32(j+1) << 18, // as those of the other sidecars
 			}
 			c.dial = func(ctx context.Context) (line, error) { return dialTCP(ctx, addr, net.IPv4(127, 0, 0, 1)) }

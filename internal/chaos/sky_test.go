@@ -79,7 +79,7 @@ const (
 	// Of many clients at a server without other faults: quiet_test.go.
 	stuckOne        // one client has many Calls to a file system that does not answer
 	stuckMany       // many clients have a few each
-	stuckPinned     // clients of NFSv4.1 do
+	stuckSessions   // clients of NFSv4.1 do
 	rdmaInterrupted // an RDMA client gives up its Calls, and sends others with their credits
 	rdmaSlow        // an RDMA client announces Read chunks and serves them octet by octet
 	silentTCP       // connections on which nothing comes
@@ -105,7 +105,7 @@ var faultNames = [faults]string{
 	"send lost", "work failed", "write cut",
 	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes", "client announces a record",
 	"RDMA client overruns its credits", "RDMA client sends a bad header", "RDMA client offers bad Read chunks", "RDMA client offers bad Write chunks", "RDMA client takes chunks back",
-	"one client stuck", "many clients stuck", "pinned clients stuck", "RDMA client interrupted", "RDMA client serves slowly",
+	"one client stuck", "many clients stuck", "clients in sessions stuck", "RDMA client interrupted", "RDMA client serves slowly",
 	"silent connections", "silent MPA set-ups", "many connections of one address",
 	"bridge reconfigured", "upstream replaced", "listener renamed", "listener away", "bridge restarted", "bridge handed over",
 }

@@ -29,7 +29,8 @@ type tcpConn struct {
 
 func listenTCP(name string, s seed, executes *server, sk *sky) (*tcpServer, error) {
 	l, err := proxytest.ServeTCP("127.0.0.1:0", func(nc *proxytest.TCPConn) {
-		c := &tcpConn{TCPConn: nc, server: executes, sky: sk, dice: s.dice(name, nc.Number), own: reverses{s: executes}}
+		c := &tcpConn{TCPConn: nc, server: executes, sky: sk, dice: s.dice(name, nc.Number)}
+		c.own = newReverses(executes, c.dice)
 		_ = proxytest.ReadMessages(bufferedReader(c), c.call, c.reply) // wires and faults end connections all the time
 	})
 	return &tcpServer{TCPServer: l, server: executes}, err
@@ -56,6 +57,7 @@ func (c *tcpConn) call(m []byte) (more bool) {
 	if !ok {
 		return true
 	}
+	c.own.took(&j)
 	if c.server.hangs(&j, func() { c.answer(&j) }) {
 		return true
 	}
