@@ -199,7 +199,7 @@ func (j *guestJob) wait(t *testing.T, timeout time.Duration) string {
 		t.Fatal(err)
 	}
 	if s := strings.TrimSpace(string(rc)); s != "0" {
-		t.Fatalf("%q: status %s after %v\n%s", script, s, time.Since(begun).Round(time.Second), tail(out, 40))
+		t.Fatalf("%q: status %s after %v\n%s", script, s, time.Since(begun).Round(time.Second), failures(out, 40))
 	}
 	return string(out)
 }

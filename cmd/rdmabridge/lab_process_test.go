@@ -182,6 +182,20 @@ func head(b []byte, lines int) []byte {
 	return bytes.Join(all[:min(lines, len(all))], nil)
 }
 
+// failures is the tail of b, with the lines before it that say which tests of a test program in the
+// guest failed, and the line before each.
+func failures(b []byte, lines int) []byte {
+	all := bytes.SplitAfter(b, []byte("\n"))
+	end := tail(b, lines)
+	var out []byte
+	for i, line := range all[:max(0, len(all)-lines-1)] {
+		if bytes.Contains(line, []byte("--- FAIL")) || bytes.HasPrefix(line, []byte("panic:")) {
+			out = append(append(out, all[max(0, i-1)]...), line...)
+		}
+	}
+	return append(out, end...)
+}
+
 func tail(b []byte, lines int) []byte {
 	all := bytes.SplitAfter(b, []byte("\n"))
 	return bytes.Join(all[max(0, len(all)-lines-1):], nil)

@@ -293,7 +293,7 @@ func testVerbsRequester(t *testing.T, g *guest, driver string, away farEnd) {
 	t.Run("restart", func(t *testing.T) { testVerbsRestart(t, b) })
 	t.Run("link", func(t *testing.T) { testVerbsLink(t, b, driver) })
 	t.Run("drain", func(t *testing.T) {
-		b.stop(t, `"message":"(no connection to upstream|connection ended|event of an RDMA device|endpoint ejected|upstream answers nothing [^"]*)"`)
+		b.stop(t, `"message":"(no connection to upstream|call cannot be answered; client connection closed|connection ended|event of an RDMA device|endpoint ejected|upstream answers nothing [^"]*)"`)
 	})
 }
 
