@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -327,6 +328,9 @@ func (l *lane) leave(r *laneClient) {
 	if len(l.clients) > 0 {
 		return
 	}
+	if c := l.conn; c != nil && c.serves() {
+		c.loop.Post(loop.TaskFunc(c.endIfLate))
+	}
 	if !l.failing { // or no client would come before the pool has a connection
 		l.pool.Need(0)
 	}
@@ -358,7 +362,7 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 		return nil, err
 	}
 	if !c.over {
-		l.conn = c
+		l.conn, c.member = c, m.(lateMember)
 		l.u.needShared()
 		if len(l.clients) == 0 {
 			l.pool.Need(0) // it was needed while the lane was failing
@@ -409,8 +413,9 @@ type laneConn struct {
 	loop  *eventLoop // on which the connection lives
 	calls laneCalls  // the loop's
 
-	replaced bool // another connection carries the lane's next Calls; guarded by lanes.mu, as the next
-	over     bool // the connection has ended
+	member   lateMember // what sends the Calls; nil before Dial has returned; guarded by lanes.mu, as the next two
+	replaced bool       // another connection carries the lane's next Calls
+	over     bool       // the connection has ended
 }
 
 // serves reports whether the connection carries Calls. lanes.mu is held.

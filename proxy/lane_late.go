@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
 // Late Calls
@@ -62,4 +63,23 @@ func (c *call) overdue(here int) {
 	c.reply.result = resultAbandoned
 	f, xid := c.owner.front, c.clientXID
 	f.loop.Post(loop.TaskFunc(func() { f.late(xid) }))
+}
+
+// A lateMember is a connection that knows how many late Calls it has. Its methods run on its loop.
+type lateMember interface {
+	upstreamConn
+	lateCalls() int
+}
+
+// endIfLate ends the connection if its lane has no clients any more and it has late Calls. Nobody waits
+// for their Replies, and their memory would be in use for as long as the connection lasts. It runs on
+// the connection's loop.
+func (c *laneConn) endIfLate() {
+	ls := &c.lane.u.lanes
+	ls.mu.Lock()
+	m, alone := c.member, c.serves() && len(c.lane.clients) == 0
+	ls.mu.Unlock()
+	if alone && m != nil && m.lateCalls() > 0 {
+		m.Close(rdmaside.ErrDropped)
+	}
 }

@@ -222,3 +222,36 @@ func TestLaneLateHosts(t *testing.T) {
 		}
 	})
 }
+
+// TestLaneLateEnds: nothing is left of Calls that the server never answers when the last client of their
+// lane has gone.
+func TestLaneLateEnds(t *testing.T) {
+	change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.CallTimeout, u.ProbeInterval = 300*time.Millisecond, 50*time.Millisecond
+	}
+	eachBack(t, func(_ *testing.T, rdma bool) {
+		x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, change)
+		b := &bystander{x: x, c: x.from(2)}
+		b.call(1)
+		bad := x.from(1)
+		hung, err := bad.Go(hungCall(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for done := false; !done; {
+			select {
+			case <-hung:
+				done = true
+			default:
+				b.call(1)
+			}
+		}
+		if n := x.p.Status().Upstreams[0].Outstanding; n != 1 || b.closed != 0 {
+			t.Errorf("%d Calls are outstanding while the lane has a client, which was closed %d times; want the late one, and no client closed", n, b.closed)
+		}
+		b.c.Close()
+		x.Eventually("the late Call has ended", func() bool {
+			return x.p.Status().Upstreams[0].Outstanding == 0 && metric(x.Harness, "client_received_calls_total") == metric(x.Harness, "client_calls_total")
+		})
+	})
+}

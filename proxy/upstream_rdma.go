@@ -103,6 +103,9 @@ func (m *rdmaConn) notSent(c *call, err error) {
 	c.unsent(m, err)
 }
 
+// lateCalls is part of lateMember.
+func (m *rdmaConn) lateCalls() int { return m.r.Late() }
+
 // credits is part of upstreamConn.
 func (m *rdmaConn) credits() int { return m.r.Grant() }
 

@@ -182,6 +182,9 @@ func (m *tcpConn) unlink(c *call) {
 	c.sent.older, c.sent.newer = nil, nil
 }
 
+// lateCalls is part of lateMember.
+func (m *tcpConn) lateCalls() int { return m.kept }
+
 // credits is part of upstreamConn.
 func (m *tcpConn) credits() int { return m.opts.Credits }
 

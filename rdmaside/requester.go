@@ -266,6 +266,9 @@ func (r *Requester) Free() int { return max(0, r.Grant()-r.Outstanding()) }
 // Outstanding returns how many Calls Send has accepted that are not completed.
 func (r *Requester) Outstanding() int { return int(r.credits.Outstanding) }
 
+// Late returns how many of the outstanding Calls are past their deadline and were kept: DropKeep.
+func (r *Requester) Late() int { return r.late }
+
 // Grant returns how many Calls may be outstanding: the lower of the credits
 // requested and granted, or 0 when the connection is closing. It may be called on
 // any goroutine.

@@ -307,21 +307,12 @@ func (w *world) rest() {
 
 // rested is rest for the counters of one life.
 func (w *world) rested(l life) {
-	// A Call that the server never answers stays outstanding on its lane when its client has gone.
-	// TODO: when such a lane's connection ends with its last client, kept is to be 0.
-	kept := 0
-	ok := testkit.Settles(25*time.Second, func() bool {
-		kept = 0
+	ok := testkit.Settles(15*time.Second, func() bool {
 		left := 0
 		for _, u := range l.proxy.Status().Upstreams {
 			left += u.Outstanding + u.Queued + u.Pinned
-			for _, lane := range u.Lanes {
-				if lane.Clients == 0 {
-					kept += lane.Outstanding
-				}
-			}
 		}
-		return left <= kept && l.sum("rdmabridge_client_received_calls_total")-l.sum("rdmabridge_client_calls_total") <= float64(kept)
+		return left == 0 && l.sum("rdmabridge_client_received_calls_total") == l.sum("rdmabridge_client_calls_total")
 	})
 	if !ok {
 		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", l.sum("rdmabridge_client_received_calls_total"), l.sum("rdmabridge_client_calls_total"), l.proxy.Status().Upstreams)
@@ -329,7 +320,7 @@ func (w *world) rested(l life) {
 	ended := func() (sent, ends float64) {
 		return l.sum("rdmabridge_upstream_sent_calls_total"), l.sum("rdmabridge_upstream_calls_total") + l.sum("rdmabridge_upstream_replays_total")
 	}
-	if sent, ends := ended(); sent < ends || sent > ends+float64(kept) {
+	if sent, ends := ended(); sent != ends {
 		w.book.wrong("%v Calls were sent, and %v ended or were replayed", sent, ends)
 	}
 }
