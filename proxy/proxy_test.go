@@ -338,6 +338,8 @@ func TestCallsNotSentInFull(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	var stuck atomic.Bool
 	release := make(chan struct{})
+	open := sync.OnceFunc(func() { close(release) })
+	defer open()
 	s := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
 		if !stuck.Swap(true) {
 			<-release // and nothing more is read from the first connection
@@ -359,10 +361,10 @@ func TestCallsNotSentInFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Eventually("all Calls are on their way", func() bool {
-		return p.Status().Upstreams[0].Outstanding == writes+1 && metric(h, "tcp_outbound_buffered_bytes") > 0
+		return p.Status().Upstreams[0].Outstanding == writes+1 && metric(h, "upstream_tcp_outbound_buffered_bytes") > 0
 	})
 	s.DropConnections()
-	close(release)
+	open()
 	if r, ok := <-ch; !ok || !bytes.Equal(r, proxytest.Expected(m)) {
 		t.Error("a Call of which the server had nothing was not answered on the next connection")
 	}

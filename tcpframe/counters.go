@@ -36,6 +36,25 @@ const (
 	ofUpstream side = "upstream"
 )
 
+// metricNames are the names of the metrics of each side.
+var metricNames = map[side]struct {
+	conns, opened, received, sent, paused, pausedSeconds, inbound, outbound, refused string
+	stage                                                                            string // of metrics.Copied
+}{
+	ofListener: {
+		conns: "tcp_connections", opened: "tcp_accepted_total", received: "tcp_received_bytes_total", sent: "tcp_sent_bytes_total",
+		paused: "tcp_paused_connections", pausedSeconds: "tcp_paused_seconds_total",
+		inbound: "tcp_inbound_buffered_bytes", outbound: "tcp_outbound_buffered_bytes",
+		refused: "tcp_refused_total", stage: "tcp",
+	},
+	ofUpstream: {
+		conns: "upstream_tcp_connections", opened: "upstream_tcp_dialled_total", received: "upstream_tcp_received_bytes_total", sent: "upstream_tcp_sent_bytes_total",
+		paused: "upstream_tcp_paused_connections", pausedSeconds: "upstream_tcp_paused_seconds_total",
+		inbound: "upstream_tcp_inbound_buffered_bytes", outbound: "upstream_tcp_outbound_buffered_bytes",
+		refused: "upstream_tcp_refused_total", stage: "upstream_tcp",
+	},
+}
+
 // countersKey is what counters are for.
 type countersKey struct {
 	side side
@@ -51,29 +70,25 @@ func (e *Engine) counters(of side, name string) *counters {
 	if c := e.counted[key]; c != nil {
 		return c
 	}
-	r, label := e.metrics, string(of)
-	prefix, opened, stage := "tcp_", "accepted", "tcp"
-	if of == ofUpstream {
-		prefix, opened, stage = "upstream_tcp_", "dialled", "upstream_tcp"
-	}
+	r, label, n := e.metrics, string(of), metricNames[of]
 	c := &counters{
 		name:     name,
 		log:      refusalLog{log: e.log, side: of},
-		conns:    r.Gauge(prefix+"connections", "Open TCP connections.", label, name),
-		accepted: r.Counter(prefix+opened+"_total", "TCP connections that were "+opened+".", label, name),
-		received: r.Counter(prefix+"received_bytes_total", "Octets read from TCP connections.", label, name),
-		sent:     r.Counter(prefix+"sent_bytes_total", "Octets written to TCP connections.", label, name),
-		copied:   metrics.Copied(r, stage, name),
-		paused:   r.Gauge(prefix+"paused_connections", "TCP connections from which the bridge does not read at present, because of backpressure.", label, name),
-		inbound:  r.Gauge(prefix+"inbound_buffered_bytes", "Octets that were read and belong to an incomplete record or to a paused TCP connection.", label, name),
-		outbound: r.Gauge(prefix+"outbound_buffered_bytes", "Octets that wait for TCP peers to read.", label, name),
+		conns:    r.Gauge(n.conns, "Open TCP connections.", label, name),
+		accepted: r.Counter(n.opened, "TCP connections that were accepted, or dialled.", label, name),
+		received: r.Counter(n.received, "Octets read from TCP connections.", label, name),
+		sent:     r.Counter(n.sent, "Octets written to TCP connections.", label, name),
+		copied:   metrics.Copied(r, n.stage, name),
+		paused:   r.Gauge(n.paused, "TCP connections from which the bridge does not read at present, because of backpressure.", label, name),
+		inbound:  r.Gauge(n.inbound, "Octets that were read and belong to an incomplete record or to a paused TCP connection.", label, name),
+		outbound: r.Gauge(n.outbound, "Octets that wait for TCP peers to read.", label, name),
 		refused:  make(map[reason]*metrics.Counter),
 	}
-	r.CounterFunc(prefix+"paused_seconds_total", "Time in which the bridge did not read from TCP connections, summed over all connections.", func() float64 {
+	r.CounterFunc(n.pausedSeconds, "Time in which the bridge did not read from TCP connections, summed over all connections.", func() float64 {
 		return float64(c.pausedNs.Load()) / 1e9
 	}, label, name)
 	for _, why := range reasons {
-		c.refused[why] = r.Counter(prefix+"refused_total", "TCP connections that the bridge refused or closed, by reason.",
+		c.refused[why] = r.Counter(n.refused, "TCP connections that the bridge refused or closed, by reason.",
 			label, name, "reason", string(why))
 	}
 	e.counted[key] = c
