@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
@@ -55,16 +52,6 @@ const (
 	signedLanes = 16
 )
 
-// lanes are the lanes of an upstream.
-type lanes struct {
-	mu     sync.Mutex // guards the rest, and the fields of lanes and laneConns that say so
-	all    []*lane    // those that clients may be assigned to, by their numbers
-	extra  int        // how many of them are there for signedLanes
-	old    []*lane    // those that a reload has taken away, and that may still have clients
-	closed bool
-	ending sync.WaitGroup // counts the goroutines that close lanes; none begins when closed is set
-}
-
 // A lane is a place for one connection that many clients share.
 type lane struct {
 	u        *upstream  // constant, as the next three
@@ -95,19 +82,6 @@ func (u *upstream) newLane(o *UpstreamOptions, i, endpoint int) (*lane, error) {
 	return l, nil
 }
 
-// laneCount is how many lanes an upstream with the settings o has. Where each client belongs to one
-// endpoint, each endpoint has as many.
-func (o *UpstreamOptions) laneCount() int {
-	switch {
-	case o.Mode != ModeAuto && o.Mode != ModeSessions:
-		return 0
-	case !o.partitioned():
-		return o.Connections
-	}
-	n := len(o.Endpoints)
-	return (o.Connections + n - 1) / n * n
-}
-
 func (l *lane) poolOptions(o *UpstreamOptions) pool.Options {
 	u := l.u
 	po := u.poolOptions(o, 0)
@@ -123,44 +97,6 @@ func (l *lane) poolOptions(o *UpstreamOptions) pool.Options {
 		}
 	}
 	return po
-}
-
-// setLanes makes as many lanes as the settings o ask for. Clients on lanes that are too many are
-// closed when they are idle.
-func (u *upstream) setLanes(o *UpstreamOptions) error {
-	ls := &u.lanes
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.closed {
-		return nil
-	}
-	n := o.laneCount()
-	if n > 0 {
-		n = max(n, min(n+ls.extra, signedLanes))
-	}
-	ls.extra = max(0, n-o.laneCount())
-	for len(ls.all) < n {
-		i := len(ls.all)
-		l, err := u.newLane(o, i, i%len(o.Endpoints))
-		if err != nil {
-			return err
-		}
-		ls.all = append(ls.all, l)
-	}
-	for len(ls.all) > n {
-		last := len(ls.all) - 1
-		l := ls.all[last]
-		ls.all = ls.all[:last]
-		l.leaving = true
-		switch {
-		case len(l.clients) > 0:
-			ls.old = append(ls.old, l)
-			l.depart()
-		case l.started:
-			ls.ending.Go(l.close)
-		}
-	}
-	return nil
 }
 
 // close ends the lane's pool, and waits for its loop.
@@ -189,129 +125,6 @@ func (l *lane) part(how partHow, which func(*laneClient) bool) {
 		}
 	}
 	l.u.parting.add(fronts, how)
-}
-
-// mustSetLanes does what setLanes does, for settings that the pools of u have, too.
-func (u *upstream) mustSetLanes(o *UpstreamOptions) {
-	if err := u.setLanes(o); err != nil {
-		panic("BUG: proxy: " + err.Error())
-	}
-}
-
-// updateLanes puts the settings o in force. Connections that would be made differently now are
-// replaced, and their clients are closed when they are idle.
-func (u *upstream) updateLanes(o *UpstreamOptions, renew bool) {
-	u.mustSetLanes(o)
-	ls := &u.lanes
-	ls.mu.Lock()
-	all := slices.Clone(ls.all)
-	ls.mu.Unlock()
-	for _, l := range all {
-		l.pool.Update(l.poolOptions(o), renew)
-	}
-}
-
-// lanePools returns the pools of the lanes that have been used.
-func (u *upstream) lanePools() (ps []*pool.Pool) {
-	ls := &u.lanes
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	for _, l := range slices.Concat(ls.all, ls.old) {
-		if l.started {
-			ps = append(ps, l.pool)
-		}
-	}
-	return ps
-}
-
-// closeLanes ends every lane, and waits until all have ended.
-func (u *upstream) closeLanes() {
-	ls := &u.lanes
-	ls.mu.Lock()
-	ls.closed = true
-	ls.mu.Unlock()
-	for _, p := range u.lanePools() {
-		p.Close()
-	}
-	ls.ending.Wait()
-	u.parting.close()
-}
-
-// assign assigns r to a lane. It is the lane of conn if that is not nil and has not
-// ended: the client has a session there. assign fails with errClosing after closeLanes.
-//
-// Otherwise a client under RPCSEC_GSS gets a lane on which its host has no other client: see
-// signedLanes.
-func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
-	ls := &u.lanes
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.closed || len(ls.all) == 0 {
-		return errClosing
-	}
-	f, o := r.front, u.settings()
-	var best *lane
-	back := conn != nil && conn.serves() && !conn.lane.leaving
-	if back {
-		best = conn.lane
-	} else {
-		only := -1
-		if o.partitioned() {
-			only = endpointFor(f.ledger.addr, len(o.Endpoints))
-		}
-		for _, l := range ls.all {
-			if (only < 0 || l.endpoint == only) && (best == nil || l.betterThan(best, f)) {
-				best = l
-			}
-		}
-	}
-	if signed && !back && best.hosts[f.ledger.host] > 0 && len(ls.all) < signedLanes {
-		l, err := u.newLane(o, len(ls.all), best.endpoint)
-		if err != nil {
-			return err
-		}
-		ls.all = append(ls.all, l)
-		ls.extra++
-		best = l
-	}
-	if !best.started {
-		best.started = true
-		best.pool.Start()
-	}
-	if best.clients[r] = struct{}{}; len(best.clients) == 1 {
-		best.pool.Need(1)
-	}
-	best.hosts[f.ledger.host]++
-	r.lane = best
-	return nil
-}
-
-// betterThan reports whether l is better than o for f: no connection has failed there, fewer clients of
-// the same host, fewer clients, the client's own loop. A client that has several connections, such as
-// Linux with nconnect, has them on different lanes, as far as there are enough: for the server they
-// are different connections then, too. lanes.mu is held.
-func (l *lane) betterThan(o *lane, f *front) bool {
-	if l.failing != o.failing {
-		return o.failing
-	}
-	if a, b := l.hosts[f.ledger.host], o.hosts[f.ledger.host]; a != b {
-		return a < b
-	}
-	here, loops := f.loop.index, len(l.u.p.loops)
-	near, otherNear := l.number%loops == here, o.number%loops == here
-	// A client on another loop costs each Call a wake-up. So the lanes of the client's loop may
-	// have more clients than others, by a third.
-	a, b := 2*len(l.clients), 2*len(o.clients)
-	if near {
-		a -= len(l.clients) / 2
-	}
-	if otherNear {
-		b -= len(o.clients) / 2
-	}
-	if a != b {
-		return a < b
-	}
-	return near && !otherNear
 }
 
 // leave ends the assignment of r.
@@ -371,99 +184,7 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 	return m, nil
 }
 
-// needShared has the upstream keep one shared connection while no lane has one: the next Call may
-// need it, and it shows that the server is there. lanes.mu is held.
-func (u *upstream) needShared() {
-	if u.lanes.closed {
-		return
-	}
-	for i, p := range u.pools {
-		n := 1
-		for _, l := range u.lanes.all {
-			if l.conn != nil && l.conn.serves() && (len(u.pools) == 1 || l.endpoint == i) {
-				n = 0
-				break
-			}
-		}
-		p.Need(n)
-	}
-}
-
 // mayReplace reports whether the clients of l could be on o, which has a connection. lanes.mu is held.
 func (l *lane) mayReplace(o *lane) bool {
 	return o.conn != nil && o.conn.serves() && (o.endpoint == l.endpoint || !l.u.settings().partitioned())
 }
-
-// A laneClient is a client connection that is assigned to a lane.
-type laneClient struct {
-	front *front // constant, as the next two
-	lane  *lane
-	since int64 // when the client was assigned, on the clock of the loops
-
-	bound    atomic.Pointer[laneConn] // the connection that carries the Calls; set once
-	sessions *session                 // that the client is called on; guarded by sessionTable.mu
-	seen     nfs.SessionID            // a session of which the table need not learn anything; the client's loop's
-	settled  flag                     // the table has nothing to learn from Calls that it cannot read
-	reverse  reverseQueue
-}
-
-// A laneConn is one connection of a lane.
-type laneConn struct {
-	lane  *lane      // constant, as the next
-	loop  *eventLoop // on which the connection lives
-	calls laneCalls  // the loop's
-
-	member   lateMember // what sends the Calls; nil before Dial has returned; guarded by lanes.mu, as the next two
-	replaced bool       // another connection carries the lane's next Calls
-	over     bool       // the connection has ended
-}
-
-// serves reports whether the connection carries Calls. lanes.mu is held.
-func (c *laneConn) serves() bool { return !c.replaced && !c.over }
-
-// carries is part of connOwner. It binds a client that is not bound to any connection.
-func (c *laneConn) carries(v *call) bool {
-	if c.calls.over {
-		return true // send finds that it has ended, and the client may be bound to the next one
-	}
-	b := &v.queue.lane.bound // the client's queue is in the lane's pool
-	if b.Load() != c && !b.CompareAndSwap(nil, c) {
-		return false
-	}
-	if v.rdma.Analysis.SessionOps != 0 && nfs.BindForeOrBoth(&v.h, &v.rdma.Analysis, c.callsBack) {
-		v.foreAlone = true
-	}
-	return true
-}
-
-// callsBack reports whether the server calls session id back on the connection.
-func (c *laneConn) callsBack(id nfs.SessionID) bool { return c.lane.u.table.calledOn(id, c) }
-
-// ended is part of connOwner. The Calls that the connection carried have no other: call.failed.
-func (c *laneConn) ended(err error) {
-	ls := &c.lane.u.lanes
-	ls.mu.Lock()
-	c.over = true
-	if c.lane.conn == c {
-		// The pool makes another connection only if clients need it.
-		c.lane.failing = len(c.lane.clients) > 0 && !errors.Is(err, pool.ErrClosed)
-	}
-	c.part(partNow)
-	c.lane.u.needShared()
-	ls.mu.Unlock()
-	c.calls.end()
-}
-
-// part has the clients of the connection closed. lanes.mu is held.
-func (c *laneConn) part(how partHow) {
-	c.lane.part(how, func(r *laneClient) bool { return r.bound.Load() == c })
-}
-
-// ports is part of connOwner.
-func (c *laneConn) ports() uint64 { return uint64(c.lane.number) }
-
-// receives is part of connOwner.
-func (c *laneConn) receives() (idle, reverse int) { return laneReceives, laneReverse }
-
-// mostCallBacks is part of connOwner.
-func (c *laneConn) mostCallBacks() int { return maxLaneCalls }

@@ -1,0 +1,83 @@
+package proxy
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/pool"
+)
+
+// A laneClient is a client connection that is assigned to a lane.
+type laneClient struct {
+	front *front // constant, as the next two
+	lane  *lane
+	since int64 // when the client was assigned, on the clock of the loops
+
+	bound    atomic.Pointer[laneConn] // the connection that carries the Calls; set once
+	sessions *session                 // that the client is called on; guarded by sessionTable.mu
+	seen     nfs.SessionID            // a session of which the table need not learn anything; the client's loop's
+	settled  flag                     // the table has nothing to learn from Calls that it cannot read
+	reverse  reverseQueue
+}
+
+// A laneConn is one connection of a lane.
+type laneConn struct {
+	lane  *lane      // constant, as the next
+	loop  *eventLoop // on which the connection lives
+	calls laneCalls  // the loop's
+
+	member   lateMember // what sends the Calls; nil before Dial has returned; guarded by lanes.mu, as the next two
+	replaced bool       // another connection carries the lane's next Calls
+	over     bool       // the connection has ended
+}
+
+// serves reports whether the connection carries Calls. lanes.mu is held.
+func (c *laneConn) serves() bool { return !c.replaced && !c.over }
+
+// carries is part of connOwner. It binds a client that is not bound to any connection.
+func (c *laneConn) carries(v *call) bool {
+	if c.calls.over {
+		return true // send finds that it has ended, and the client may be bound to the next one
+	}
+	b := &v.queue.lane.bound // the client's queue is in the lane's pool
+	if b.Load() != c && !b.CompareAndSwap(nil, c) {
+		return false
+	}
+	if v.rdma.Analysis.SessionOps != 0 && nfs.BindForeOrBoth(&v.h, &v.rdma.Analysis, c.callsBack) {
+		v.foreAlone = true
+	}
+	return true
+}
+
+// callsBack reports whether the server calls session id back on the connection.
+func (c *laneConn) callsBack(id nfs.SessionID) bool { return c.lane.u.table.calledOn(id, c) }
+
+// ended is part of connOwner. The Calls that the connection carried have no other: call.failed.
+func (c *laneConn) ended(err error) {
+	ls := &c.lane.u.lanes
+	ls.mu.Lock()
+	c.over = true
+	if c.lane.conn == c {
+		// The pool makes another connection only if clients need it.
+		c.lane.failing = len(c.lane.clients) > 0 && !errors.Is(err, pool.ErrClosed)
+	}
+	c.part(partNow)
+	c.lane.u.needShared()
+	ls.mu.Unlock()
+	c.calls.end()
+}
+
+// part has the clients of the connection closed. lanes.mu is held.
+func (c *laneConn) part(how partHow) {
+	c.lane.part(how, func(r *laneClient) bool { return r.bound.Load() == c })
+}
+
+// ports is part of connOwner.
+func (c *laneConn) ports() uint64 { return uint64(c.lane.number) }
+
+// receives is part of connOwner.
+func (c *laneConn) receives() (idle, reverse int) { return laneReceives, laneReverse }
+
+// mostCallBacks is part of connOwner.
+func (c *laneConn) mostCallBacks() int { return maxLaneCalls }
