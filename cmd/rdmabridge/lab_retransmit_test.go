@@ -140,7 +140,8 @@ type retransmitWay struct {
 	b    *bridgeProcess
 }
 
-// newTCPBridge makes a bridge with several TCP connections to the guest's server.
+// newTCPBridge makes a bridge with several TCP connections to the guest's server. They are there from the
+// start: none can be made while the guest stands still.
 func newTCPBridge(t *testing.T, g *guest) *bridgeProcess {
 	t.Helper()
 	p := freePorts(t, 2)
@@ -148,7 +149,7 @@ func newTCPBridge(t *testing.T, g *guest) *bridgeProcess {
 listeners:
   - {name: nfs, address: "127.0.0.1:%d", transport: tcp, upstream: storage, routes: [{program: mount, upstream: mountd}]}
 upstreams:
-  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4}, timeouts: {probe: none}}
+  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:%d"], pool: {connections: 4, idle: none}, timeouts: {probe: none}}
   - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:%d"]}
 memory: {budget: 256MiB}
 admin: {address: 127.0.0.1:%d}
