@@ -9,8 +9,8 @@ const largeCost = 32 << 10
 // leastCost is the charge for the smallest Call, in octets.
 const leastCost = 4 << 10
 
-// An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow
-// Cost and Aside are set before Submit.
+// An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow, Cost and Aside
+// are set before Submit.
 type Entry struct {
 	Owner any   // for Member and Owner to find the Call; the pool does not read it
 	Flow  *Flow // flow of the client that sent the Call

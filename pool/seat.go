@@ -176,12 +176,9 @@ func (s *Seat) clearMember() {
 	s.since = time.Now()
 	p := s.pool
 	p.metrics.connections.Add(-1)
-	for _, o := range p.seats {
-		if o.member != nil {
-			return
-		}
+	if !p.connected() {
+		p.since = time.Now()
 	}
-	p.since = time.Now()
 }
 
 // lost does what clearMember does, for a connection that ends. The caller holds p.mu.

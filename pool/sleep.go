@@ -23,8 +23,8 @@ import (
 //
 // Except for sticky flows, it wakes the next seat only when the one before has credits. While no
 // connection is usable, it also does so when more Calls wait than the seats that are awake should have,
-// or when these seats have tried for long. When a connection gets its first credits, each flow chooses its seat again, or
-// the flows that are there would stay where they are.
+// or when these seats have tried for long. When a connection gets its first credits, each flow chooses
+// its seat again, or the flows that are there would stay where they are.
 //
 // Time is counted in ages (Pool.age), so that a Call does not read the clock.
 

@@ -57,9 +57,9 @@ func (q *clientQueue) reverser() reverser {
 	return nil
 }
 
-// decide returns the queue for the Call h, whose Analysis is a: q, or from now on the queue of a pinned connection or of a
-// lane if h needs one. Calls that are under way stay in q. A NULL Call needs none: another bridge
-// primes connections with it that no client uses.
+// decide returns the queue for the Call h, whose Analysis is a: q, or from now on the queue of a pinned
+// connection or of a lane if h needs one. Calls that are under way stay in q. A NULL Call needs none:
+// another bridge primes connections with it that no client uses.
 //
 // decide fails with errMoved when the client is on a lane of another upstream, which the listener had
 // before a reload: one connection of a client never has its sessions on two connections of servers.

@@ -115,14 +115,7 @@ func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
 // stats adds up the statistics of all pools. The connections in it are the shared ones.
 func (u *upstream) stats() (st pool.Stats, lanes []LaneStatus) {
 	var down time.Time
-	for i, p := range slices.Concat(u.pools, u.lanePools()) {
-		o := p.Stats()
-		if i == 0 {
-			st.Name = o.Name
-		}
-		if i < len(u.pools) {
-			st.Connections = append(st.Connections, o.Connections...)
-		}
+	add := func(o *pool.Stats) {
 		st.Usable += o.Usable
 		st.Asleep += o.Asleep
 		st.Granted += o.Granted
@@ -133,16 +126,24 @@ func (u *upstream) stats() (st pool.Stats, lanes []LaneStatus) {
 			down = o.DownSince
 		}
 	}
-	if st.Usable == 0 {
-		st.DownSince = down
+	st.Name = u.name
+	for _, p := range u.pools {
+		o := p.Stats()
+		st.Connections = append(st.Connections, o.Connections...)
+		add(&o)
 	}
 	ls := &u.lanes
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range slices.Concat(ls.all, ls.old) {
 		if l.started {
-			lanes = append(lanes, LaneStatus{l.pool.Stats().Connections[0], len(l.clients)})
+			o := l.pool.Stats()
+			lanes = append(lanes, LaneStatus{o.Connections[0], len(l.clients)})
+			add(&o)
 		}
+	}
+	if st.Usable == 0 {
+		st.DownSince = down
 	}
 	return st, lanes
 }

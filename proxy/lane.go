@@ -111,11 +111,6 @@ func (l *lane) close() {
 	}
 }
 
-// depart has the clients of the lane closed when they are idle. lanes.mu is held.
-func (l *lane) depart() {
-	l.part(partIdle, func(*laneClient) bool { return true })
-}
-
 // part has the clients of the lane closed for which which returns true. lanes.mu is held.
 func (l *lane) part(how partHow, which func(*laneClient) bool) {
 	var fronts []*front

@@ -50,17 +50,16 @@ const (
 
 // laneCalls are the reverse Calls that are outstanding on a laneConn, in the order they came.
 type laneCalls struct {
-	oldest, newest *laneCall
-	n              int
-	call           oncrpc.Call   // scratch
-	timer          *time.Timer   // calls expire
-	patience       time.Duration // callbackPatience, or less until patienceHeals after silentAt
-	silentAt       time.Time     // when a Call last was not answered
-	over           bool          // the connection has ended
+	out      []*laneCall   // at most maxLaneCalls
+	call     oncrpc.Call   // scratch
+	timer    *time.Timer   // calls expire
+	patience time.Duration // callbackPatience, or less until patienceHeals after silentAt
+	silentAt time.Time     // when a Call last was not answered
+	over     bool          // the connection has ended
 }
 
 // A laneCall is a reverse Call on its way to the client, and its Reply on the way back. It belongs to
-// the loop that it was posted to last, apart from the links, which belong to the laneConn's loop.
+// the loop that it was posted to last.
 type laneCall struct {
 	conn  *laneConn // constant, as the next six
 	from  reverser
@@ -73,9 +72,6 @@ type laneCall struct {
 	state laneCallState
 	m     []byte   // the Call, or the Reply; nil if there is none
 	done  releaser // of m
-
-	older, newer *laneCall
-	listed       bool // in conn.calls
 }
 
 // A laneCallState says what is done with a laneCall next.
@@ -112,7 +108,7 @@ func (c *laneConn) callBack(from reverser, m []byte, done releaser) bool {
 			place = sessionHere
 		}
 	}
-	if place == sessionUnknown || k.n >= maxLaneCalls {
+	if place == sessionUnknown || len(k.out) >= maxLaneCalls {
 		u.laneCalls.unknown.Inc()
 		return false
 	}
@@ -120,7 +116,7 @@ func (c *laneConn) callBack(from reverser, m []byte, done releaser) bool {
 	if named && h.Flavor != oncrpc.FlavorGSS {
 		l.later = nfs.AppendCallbackStatus(nil, h, nfs.StatusDelay)
 	}
-	c.list(l)
+	c.add(l)
 	if place == sessionAbsent {
 		// The connection does not know the Call yet as one that it may answer.
 		l.m, l.done = nil, nil
@@ -149,14 +145,15 @@ func (l *laneCall) back(s laneCallState) {
 
 // finish ends l on the server's loop.
 func (c *laneConn) finish(l *laneCall) {
-	if !l.listed { // it has expired, or the connection has ended
+	k, u := &c.calls, c.lane.u
+	i := slices.Index(k.out, l)
+	if i < 0 { // it has expired, or the connection has ended
 		if l.m != nil {
 			l.done.Release()
 		}
 		return
 	}
-	c.unlist(l)
-	u := c.lane.u
+	k.out = slices.Delete(k.out, i, i+1)
 	switch {
 	case l.state == laneCallReplied:
 		u.laneCalls.answered.Inc()
@@ -184,17 +181,10 @@ func (c *laneConn) reply(l *laneCall, m []byte, done releaser) {
 	}
 }
 
-// list adds l.
-func (c *laneConn) list(l *laneCall) {
+// add adds l to the Calls that are outstanding.
+func (c *laneConn) add(l *laneCall) {
 	k := &c.calls
-	l.listed = true
-	if l.older = k.newest; l.older != nil {
-		l.older.newer = l
-	} else {
-		k.oldest = l
-	}
-	k.newest = l
-	k.n++
+	k.out = append(k.out, l)
 	if k.timer == nil {
 		c.expireAfter(k.wait(time.Now()))
 	}
@@ -218,23 +208,6 @@ func (c *laneConn) expireAfter(d time.Duration) {
 	c.calls.timer = time.AfterFunc(d, func() { c.loop.Post(loop.TaskFunc(c.expire)) })
 }
 
-// unlist removes l.
-func (c *laneConn) unlist(l *laneCall) {
-	k := &c.calls
-	if l.older != nil {
-		l.older.newer = l.newer
-	} else {
-		k.oldest = l.newer
-	}
-	if l.newer != nil {
-		l.newer.older = l.older
-	} else {
-		k.newest = l.older
-	}
-	l.older, l.newer, l.listed = nil, nil, false
-	k.n--
-}
-
 // expire refuses the Calls that their clients have not answered in time.
 func (c *laneConn) expire() {
 	k := &c.calls
@@ -242,13 +215,13 @@ func (c *laneConn) expire() {
 	if k.over {
 		return
 	}
-	for l := k.oldest; l != nil; l = k.oldest {
-		now := time.Now()
+	for len(k.out) > 0 {
+		l, now := k.out[0], time.Now()
 		if left := k.wait(now) - now.Sub(l.came); left > 0 {
 			c.expireAfter(left)
 			return
 		}
-		c.unlist(l)
+		k.out = slices.Delete(k.out, 0, 1)
 		k.unanswered(now)
 		u := c.lane.u
 		u.laneCalls.unanswered.Inc()
@@ -263,16 +236,10 @@ func (c *laneConn) expire() {
 
 // end forgets all Calls, because the connection has ended.
 func (k *laneCalls) end() {
-	k.over = true
+	k.over, k.out = true, nil
 	if k.timer != nil {
 		k.timer.Stop()
 	}
-	for l := k.oldest; l != nil; {
-		next := l.newer
-		l.older, l.newer, l.listed = nil, nil, false
-		l = next
-	}
-	k.oldest, k.newest, k.n = nil, nil, 0
 }
 
 // A reverseQueue is the reverse Calls of one client connection on a lane. It belongs to the client's

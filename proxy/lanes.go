@@ -60,7 +60,7 @@ func (u *upstream) setLanes(o *UpstreamOptions) error {
 		switch {
 		case len(l.clients) > 0:
 			ls.old = append(ls.old, l)
-			l.depart()
+			l.part(partIdle, func(*laneClient) bool { return true })
 		case l.started:
 			ls.ending.Go(l.close)
 		}

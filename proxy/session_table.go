@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"container/list"
 	"errors"
 	"net/netip"
 	"sync"
@@ -21,9 +22,9 @@ import (
 // When the client's connection is lost, the server notices nothing, because its own goes on. The
 // client connects again and uses its session there. It sends no BIND_CONN_TO_SESSION, because the
 // server does not ask for one. So the first SEQUENCE that succeeds on a connection which is newer
-// than the loss, or hardly older, gives the session its back channel again. Until then the server is told to try
-// later, for as long as sessionAway. After that its Calls fail, as they would without a bridge, and
-// it tells the client in the next Reply.
+// than the loss, or hardly older, gives the session its back channel again. Until then the server is
+// told to try later, for as long as sessionAway. After that its Calls fail, as they would without a
+// bridge, and it tells the client in the next Reply.
 //
 // The table forgets a session that ends, or that has had no connection for sessionForgotten. Beyond
 // maxSessions it forgets the session that has been without a connection for the longest time, or the
@@ -51,8 +52,8 @@ type sessionTable struct {
 
 	mu     sync.RWMutex // guards the rest, and the sessions; a leaf
 	all    map[nfs.SessionID]*session
-	served sessionList // that have a connection, the oldest first
-	away   sessionList // that have none, in the order they lost it
+	served list.List // of *session that have a connection, the oldest first
+	away   list.List // of *session that have none, in the order they lost it
 }
 
 // A session is an NFSv4.1 session, or what was seen of it. id is constant, and the table's lock
@@ -69,13 +70,18 @@ type session struct {
 	guessed bool        // client has used the session and has not bound it
 	mute    bool        // such a connection has not answered: the next one has to bind the session
 
-	list              *sessionList // the table's
-	older, newer      *session     // in list
-	before, following *session     // of client, linked from laneClient.sessions
+	list              *list.List // the table's that has the session, or nil
+	place             *list.Element
+	before, following *session // of client, linked from laneClient.sessions
 }
 
-// A sessionList is a list of sessions, the oldest first.
-type sessionList struct{ oldest, newest *session }
+// sessionIn returns the session that e, which may be nil, stands for.
+func sessionIn(e *list.Element) *session {
+	if e == nil {
+		return nil
+	}
+	return e.Value.(*session)
+}
 
 func newSessionTable(now func() int64) *sessionTable {
 	return &sessionTable{
@@ -134,9 +140,8 @@ func (s *session) returnsOn(r *laneClient) bool {
 	return !s.mute && s.lost != 0 && s.addr == r.front.ledger.addr && r.since >= s.lost-int64(sessionOverlap)
 }
 
-// bind makes r the back channel of session id: the client has said so, in a Call under
-// RPCSEC_GSS if signed is set. program is 0 if
-// the client has not named it.
+// bind makes r the back channel of session id: the client has said so, in a Call under RPCSEC_GSS if
+// signed is set. program is 0 if the client has not named it.
 func (t *sessionTable) bind(id nfs.SessionID, r *laneClient, program uint32, signed bool) {
 	conn := r.bound.Load()
 	t.mu.Lock()
@@ -190,8 +195,8 @@ func (t *sessionTable) usedHidden(r *laneClient) (settled bool) {
 		return true
 	}
 	var found *session
-	for s, n := t.away.newest, 0; s != nil && n < hiddenLook; s, n = s.older, n+1 {
-		if s.returnsOn(r) {
+	for e, n := t.away.Back(), 0; e != nil && n < hiddenLook; e, n = e.Prev(), n+1 {
+		if s := sessionIn(e); s.returnsOn(r) {
 			if found != nil {
 				return true // which one it is only the client knows
 			}
@@ -252,7 +257,7 @@ func (t *sessionTable) leave(r *laneClient) {
 		h := s.heir
 		s.take()
 		s.lost = now
-		t.list(s, &t.away)
+		s.move(&t.away)
 		if h != nil && s.returnsOn(h) && !h.front.gone() {
 			s.guessed = true
 			t.give(s, h)
@@ -291,8 +296,8 @@ func (t *sessionTable) locate(id nfs.SessionID) (*laneClient, sessionPlace) {
 func (t *sessionTable) newestOf(program uint32, conn *laneConn) *laneClient {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for s, n := t.served.newest, 0; s != nil && n < newestLook; s, n = s.older, n+1 {
-		if s.conn == conn && (s.program == program || s.program == 0) {
+	for e, n := t.served.Back(), 0; e != nil && n < newestLook; e, n = e.Prev(), n+1 {
+		if s := sessionIn(e); s.conn == conn && (s.program == program || s.program == 0) {
 			return s.client
 		}
 	}
@@ -316,11 +321,11 @@ func (t *sessionTable) get(id nfs.SessionID) *session {
 	}
 	t.expire(t.now())
 	for len(t.all) >= maxSessions {
-		if s := t.away.oldest; s != nil {
+		if s := sessionIn(t.away.Front()); s != nil {
 			t.remove(s)
 			continue
 		}
-		s := t.served.oldest
+		s := sessionIn(t.served.Front())
 		t.evict(s.client)
 		t.remove(s)
 	}
@@ -339,7 +344,7 @@ func (t *sessionTable) give(s *session, r *laneClient) {
 		s.following.before = s
 	}
 	r.sessions = s
-	t.list(s, &t.served)
+	s.move(&t.served)
 }
 
 // take ends the back channel of s, which has one. t.mu is held.
@@ -360,42 +365,25 @@ func (t *sessionTable) remove(s *session) {
 	if s.client != nil {
 		s.take()
 	}
-	t.list(s, nil)
+	s.move(nil)
 	delete(t.all, s.id)
 }
 
 // expire removes the sessions that have been without a connection for too long. t.mu is held.
 func (t *sessionTable) expire(now int64) {
-	for s := t.away.oldest; s != nil && now-s.lost > int64(sessionForgotten); s = t.away.oldest {
+	for s := sessionIn(t.away.Front()); s != nil && now-s.lost > int64(sessionForgotten); s = sessionIn(t.away.Front()) {
 		t.remove(s)
 	}
 }
 
-// list moves s to the end of l, which may be nil. t.mu is held.
-func (t *sessionTable) list(s *session, l *sessionList) {
-	if from := s.list; from != nil {
-		if s.older != nil {
-			s.older.newer = s.newer
-		} else {
-			from.oldest = s.newer
-		}
-		if s.newer != nil {
-			s.newer.older = s.older
-		} else {
-			from.newest = s.older
-		}
-		s.older, s.newer = nil, nil
+// move moves s to the end of l, which may be nil. t.mu is held.
+func (s *session) move(l *list.List) {
+	if s.list != nil {
+		s.list.Remove(s.place)
 	}
-	s.list = l
-	if l == nil {
-		return
+	if s.list = l; l != nil {
+		s.place = l.PushBack(s)
 	}
-	if s.older = l.newest; s.older != nil {
-		s.older.newer = s
-	} else {
-		l.oldest = s
-	}
-	l.newest = s
 }
 
 // learns reports whether the table is to learn from the Reply to a Call of session id.

@@ -92,7 +92,7 @@ func TestSessionTable(t *testing.T) {
 	}
 	x.t.forget(id, x.client(3))
 	x.at("destroyed", id, nil, sessionUnknown)
-	if x.t.count() != 0 || x.t.served.oldest != nil || x.t.away.oldest != nil {
+	if x.t.count() != 0 || x.t.served.Len() != 0 || x.t.away.Len() != 0 {
 		t.Error("something is left")
 	}
 }
