@@ -10,11 +10,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/journal"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -30,6 +32,8 @@ type bridge struct {
 	log     zerolog.Logger
 	config  *configs.Config // in force; replaced by apply
 	drainIn time.Duration   // drain.timeout of config
+
+	journal *journal.Journal // the last lines of log; nil if nothing keeps them
 
 	identity string // of this bridge among others; constant
 
@@ -180,6 +184,14 @@ func (b *bridge) alive(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// events returns the last lines of the log, the newest first.
+func (b *bridge) events() []status.Event {
+	if b.journal == nil {
+		return []status.Event{}
+	}
+	return b.journal.Events()
 }
 
 // waitReady waits until every upstream that a listener needs is connected, but no longer

@@ -59,7 +59,8 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 	if err != nil {
 		return fmt.Errorf("demo: %w\nin%s", err, text)
 	}
-	return serve(c, newLog(errOut, c.Log), signals, func(b *bridge) error {
+	sink := newLogSink(errOut, c.Log)
+	return service{config: c, log: sink.logger(), sink: sink, signals: signals, started: func(b *bridge) error {
 		if err := b.waitReady(10 * time.Second); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
@@ -74,7 +75,7 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 			started(a, b)
 		}
 		return nil
-	})
+	}}.run()
 }
 
 // serveDemoFiles starts the NFS server on a free port of 127.0.0.1. It returns the

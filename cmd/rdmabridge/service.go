@@ -17,6 +17,7 @@ import (
 type service struct {
 	config  *configs.Config
 	log     zerolog.Logger
+	sink    *logSink // where log writes; a reload changes its level and format; nil if nothing can
 	signals <-chan os.Signal
 	started func(*bridge) error // called once the bridge listens; may be nil
 
@@ -24,7 +25,6 @@ type service struct {
 	file    string
 	hash    [sha256.Size]byte // of the content of file, computed before it was loaded
 	watcher *watcher          // watches file; made before it was loaded
-	sink    *logSink          // where log writes; a reload changes its level and format
 
 	takeover bool // whether to take over from the process at handover.path
 }
@@ -46,6 +46,9 @@ func (s service) run() error {
 	if err != nil {
 		in.abandon()
 		return err
+	}
+	if s.sink != nil {
+		b.journal = s.sink.journal
 	}
 	available := configs.MachineMemory()
 	s.log.Info().Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).

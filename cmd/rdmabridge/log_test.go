@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+// The journal has every line of level info and above, whatever is written.
+func TestJournal(t *testing.T) {
+	var out bytes.Buffer
+	sink := newLogSink(&out, configs.Log{Level: "error", Format: "json"})
+	log := sink.logger().With().Str("upstream", "nfs").Logger()
+	log.Debug().Msg("a")
+	log.Info().Str("event", "upstream_connected").Msg("b")
+	log.Error().Msg("c")
+	events := sink.journal.Events()
+	if len(events) != 2 || events[0].Text != "c" || events[1].Event != "upstream_connected" || events[1].Fields["upstream"] != "nfs" {
+		t.Errorf("events %+v", events)
+	}
+	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"message":"c"`) {
+		t.Errorf("written:\n%s", got)
+	}
+	if (&bridge{}).events() == nil {
+		t.Error("the events of a bridge without a journal are null in JSON")
+	}
+}
+
+// An override ends by itself, and a reload meanwhile changes only what comes after it.
+func TestLogOverride(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := newLogSink(io.Discard, configs.Log{Level: "info", Format: "json"})
+		want := func(now, configured zerolog.Level, until time.Duration) {
+			t.Helper()
+			n, c, u := sink.levels()
+			if n != now || c != configured || (until == 0) != u.IsZero() || until != 0 && time.Until(u) != until {
+				t.Errorf("levels %v, %v, until %v; want %v, %v, in %v", n, c, u, now, configured, until)
+			}
+		}
+		sink.override(zerolog.DebugLevel, 10*time.Minute)
+		want(zerolog.DebugLevel, zerolog.InfoLevel, 10*time.Minute)
+		sink.set(configs.Log{Level: "warn", Format: "console"})
+		want(zerolog.DebugLevel, zerolog.WarnLevel, 10*time.Minute)
+		sink.override(zerolog.ErrorLevel, time.Hour)
+		time.Sleep(30 * time.Minute)
+		want(zerolog.ErrorLevel, zerolog.WarnLevel, 30*time.Minute)
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		want(zerolog.WarnLevel, zerolog.WarnLevel, 0)
+		sink.override(zerolog.DebugLevel, time.Hour)
+		sink.override(zerolog.DebugLevel, 0)
+		want(zerolog.WarnLevel, zerolog.WarnLevel, 0)
+	})
+}
+
+// Lines have a priority if standard error is what $JOURNAL_STREAM names, and only then.
+func TestJournaldPriorities(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	info, err := w.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat := info.Sys().(*syscall.Stat_t)
+	read := func(stream, format string) string {
+		t.Setenv("JOURNAL_STREAM", stream)
+		log := newLog(w, configs.Log{Level: "debug", Format: format})
+		log.Debug().Msg("a")
+		log.Info().Msg("a")
+		log.Warn().Msg("a")
+		log.Error().Msg("a")
+		b := make([]byte, 4096)
+		n, err := r.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	here := fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
+	for _, format := range []string{"json", "console"} {
+		var priorities strings.Builder
+		for line := range strings.Lines(read(here, format)) {
+			priorities.WriteString(line[:3])
+		}
+		if got := priorities.String(); got != "<7><6><4><3>" {
+			t.Errorf("%s: priorities %s", format, got)
+		}
+		for _, other := range []string{"", "1:1", here + "0"} {
+			if got := read(other, format); strings.HasPrefix(got, "<") {
+				t.Errorf("JOURNAL_STREAM=%s, %s: a priority in %q", other, format, got)
+			}
+		}
+	}
+}
+
+// During a hand-over each line says which process wrote it.
+func TestLogRole(t *testing.T) {
+	var out bytes.Buffer
+	sink := newLogSink(&out, configs.Log{Level: "info", Format: "json"})
+	log := sink.logger()
+	log.Info().Msg("alone")
+	sink.sayProcess()
+	sink.setRole("new")
+	log.Info().Msg("new")
+	sink.setRole("")
+	log.Info().Msg("after")
+	lines := strings.Split(out.String(), "\n")
+	pid := fmt.Sprintf(`"pid":%d`, os.Getpid())
+	if strings.Contains(lines[0], "pid") || !strings.Contains(lines[1], pid+`,"role":"new"`) || !strings.Contains(lines[2], pid) || strings.Contains(lines[2], "role") {
+		t.Errorf("lines:\n%s", out.String())
+	}
+}
