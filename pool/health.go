@@ -118,6 +118,26 @@ func (h *Health) Counts() (ejected, all int) {
 	return ejected, len(h.list)
 }
 
+// EndpointStats describe an endpoint at one moment.
+type EndpointStats struct {
+	Address     string
+	Ejected     time.Time // until when it is ejected; zero if it is not
+	Standby     bool      // with priority: an endpoint before it is well
+	Connections int
+}
+
+// Stats describes the endpoints, in their order.
+func (h *Health) Stats() (all []EndpointStats) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	well := false
+	for _, e := range h.list {
+		all = append(all, EndpointStats{Address: e.addr, Ejected: e.until, Standby: h.priority && well && e.up == 0, Connections: e.up})
+		well = well || e.until.IsZero()
+	}
+	return all
+}
+
 // pick returns the endpoint to dial for a seat that prefers endpoint n and has just
 // failed to connect to the endpoint failed, which may be empty. The caller reports the
 // outcome to succeeded, failed or abandoned. If another attempt has to end first, pick returns a

@@ -6,13 +6,14 @@ import "time"
 type Stats struct {
 	Name        string
 	Connections []SeatStats
-	Usable      int       // connections that are up
-	Asleep      int       // seats that sleep, because the pool does not need their connections; 0 before Start
-	Granted     int       // credits of the usable connections
-	Outstanding int       // Calls on the usable connections
-	Queued      int       // Calls that wait
-	Retired     int       // replaced connections that still have Calls
-	DownSince   time.Time // zero while a connection is up, or all seats sleep
+	Usable      int         // connections that are up
+	Asleep      int         // seats that sleep, because the pool does not need their connections; 0 before Start
+	Granted     int         // credits of the usable connections
+	Outstanding int         // Calls on the usable connections
+	Queued      int         // Calls that wait
+	Retired     int         // replaced connections that still have Calls
+	Leaving     []SeatStats // replaced connections that have not ended yet
+	DownSince   time.Time   // zero while a connection is up, or all seats sleep
 }
 
 // Sleeps reports whether there is no connection because none is needed. If st adds up several pools,
@@ -30,12 +31,13 @@ func (p *Pool) Busy() bool {
 // SeatStats describe a seat at one moment.
 type SeatStats struct {
 	Endpoint    string
-	Up          bool
+	Up          bool // Calls may be dispatched to it
 	Asleep      bool // the pool does not need the connection
-	Granted     int
-	Outstanding int
+	Granted     int  // 0 unless Up is set
+	Outstanding int  // Calls, also on a connection that another one has replaced
 	Since       time.Time
 	LastError   string
+	Member      Member // the connection; nil for none
 }
 
 // Stats returns the present state of the pool.
@@ -45,19 +47,34 @@ func (p *Pool) Stats() Stats {
 	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
 	started := p.ctx != nil
 	for _, s := range p.seats {
-		ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Asleep: s.asleep && started, Granted: s.grant, Outstanding: s.inUse, Since: s.since}
-		if s.lastErr != nil {
-			ss.LastError = s.lastErr.Error()
-		}
+		ss := s.stats(started)
 		if ss.Asleep {
 			st.Asleep++
 		}
 		if ss.Up {
 			st.Usable++
-			st.Granted += s.grant
-			st.Outstanding += s.inUse
+			st.Granted += ss.Granted
+			st.Outstanding += ss.Outstanding
 		}
 		st.Connections = append(st.Connections, ss)
 	}
+	for _, s := range p.retired {
+		if s.open != nil {
+			st.Leaving = append(st.Leaving, s.stats(started))
+		}
+	}
 	return st
+}
+
+// stats describes s. The credits that a connection was granted count while Calls may be dispatched to it,
+// and no longer: of a server that is down, all of them together are 0, and so is each.
+func (s *Seat) stats(started bool) SeatStats {
+	ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Asleep: s.asleep && started, Outstanding: s.inUse, Since: s.since, Member: s.open}
+	if ss.Up {
+		ss.Granted = s.grant
+	}
+	if s.lastErr != nil {
+		ss.LastError = s.lastErr.Error()
+	}
+	return ss
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -126,7 +127,7 @@ func newPair(t *testing.T, front, back side, b proxytest.Behaviour, change func(
 		x.client = func() caller { return x.RDMAClient(front.provider, l, addr, 16) }
 	}
 	x.Eventually("all shared connections are there", func() bool {
-		return x.p.Status().Upstreams[0].Usable == shared && len(x.conns()) == shared
+		return x.p.Status(status.Query{}).Upstreams[0].Usable == shared && len(x.conns()) == shared
 	})
 	return x
 }
@@ -180,7 +181,7 @@ func (c rdmaBackend) Next(wait time.Duration) ([]byte, error) {
 	return b[rpcrdma.PlainLen:], nil
 }
 
-func (x *pair) pinned() int { return x.p.Status().Upstreams[0].Pinned }
+func (x *pair) pinned() int { return x.p.Status(status.Query{}).Upstreams[0].Pinned }
 
 // open is a client that has a connection of its own, and that connection.
 func (x *pair) open() (caller, backend) {
@@ -498,7 +499,7 @@ func TestCallbacksUnread(t *testing.T) {
 	}
 	c.Close()
 	h.Eventually("nothing is left", func() bool {
-		return p.Status().Upstreams[0].Pinned == 0 && h.Arena.Stats().Used <= used+64<<10
+		return p.Status(status.Query{}).Upstreams[0].Pinned == 0 && h.Arena.Stats().Used <= used+64<<10
 	})
 	if n := metric(h, "upstream_reverse_unanswered_total"); n != room {
 		t.Errorf("%d unanswered counted, want the %d that were taken", n, room)

@@ -111,39 +111,3 @@ func (u *upstream) poolFor(addr netip.Addr) *pool.Pool {
 	}
 	return u.pools[endpointFor(addr, len(u.pools))]
 }
-
-// stats adds up the statistics of all pools. The connections in it are the shared ones.
-func (u *upstream) stats() (st pool.Stats, lanes []LaneStatus) {
-	var down time.Time
-	add := func(o *pool.Stats) {
-		st.Usable += o.Usable
-		st.Asleep += o.Asleep
-		st.Granted += o.Granted
-		st.Outstanding += o.Outstanding
-		st.Queued += o.Queued
-		st.Retired += o.Retired
-		if !o.Sleeps() && o.DownSince.After(down) {
-			down = o.DownSince
-		}
-	}
-	st.Name = u.name
-	for _, p := range u.pools {
-		o := p.Stats()
-		st.Connections = append(st.Connections, o.Connections...)
-		add(&o)
-	}
-	ls := &u.lanes
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	for _, l := range slices.Concat(ls.all, ls.old) {
-		if l.started {
-			o := l.pool.Stats()
-			lanes = append(lanes, LaneStatus{o.Connections[0], len(l.clients)})
-			add(&o)
-		}
-	}
-	if st.Usable == 0 {
-		st.DownSince = down
-	}
-	return st, lanes
-}

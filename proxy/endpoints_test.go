@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -30,7 +31,7 @@ func TestClientsStay(t *testing.T) {
 			Name: "storage", Endpoints: endpoints, Connections: 3, UnavailableAfter: 500 * time.Millisecond, BackoffMin: 5 * time.Millisecond,
 			ProbeInterval: -1, // servers count probes
 		}})
-	h.Eventually("each endpoint has a connection", func() bool { return p.Status().Upstreams[0].Usable == 3 })
+	h.Eventually("each endpoint has a connection", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 3 })
 	for i := range 4 {
 		c := h.Client(p.Addr("nfs"))
 		check(t, c, proxytest.GetattrCall(uint32(i+1)))
@@ -72,7 +73,7 @@ func TestFailover(t *testing.T) {
 			Name: "storage", Endpoints: []string{relay.Addr(), second.Addr()}, Failover: true, Priority: true, Connections: 2,
 			SilentTimeout: 4 * time.Second, ConnectTimeout: 30 * time.Second, BackoffMin: 10 * time.Millisecond,
 		}})
-	x.Eventually("both connections are there", func() bool { return p.Status().Upstreams[0].Usable == 2 })
+	x.Eventually("both connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 2 })
 	c := x.Client(p.Addr("nfs"))
 	check(t, c, proxytest.GetattrCall(1))
 	if second.Calls.Load() != 0 {
@@ -96,8 +97,8 @@ func TestFailover(t *testing.T) {
 	relay.Forget()
 	x.Eventually("the connections are home", func() bool {
 		home := 0
-		for _, s := range p.Status().Upstreams[0].Connections {
-			if s.Up && s.Endpoint == relay.Addr() {
+		for _, s := range p.Status(status.Query{Connections: true}).Upstreams[0].Connections {
+			if s.State == status.ConnectionUp && s.Endpoint == relay.Addr() {
 				home++
 			}
 		}

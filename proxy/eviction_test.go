@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -72,7 +73,7 @@ func TestMakeRoom(t *testing.T) {
 		}
 		reads = append(reads, ch)
 	}
-	h.Eventually("the Calls are under way", func() bool { return p.Status().Upstreams[0].Outstanding == busy })
+	h.Eventually("the Calls are under way", func() bool { return p.Status(status.Query{}).Upstreams[0].Credits.Used == busy })
 	if c, err := from(t, addr, 1); err == nil {
 		_, err = c.Call(proxytest.GetattrCall(1))
 		if err == nil {
@@ -130,7 +131,7 @@ func TestMakeRoomOfBusyHost(t *testing.T) {
 		if last, err = c.Go(proxytest.ReadCall(uint32(i+2), 0, 100)); err != nil {
 			t.Fatal(err)
 		}
-		h.Eventually("its Call is under way", func() bool { return p.Status().Upstreams[0].Outstanding == i+1 })
+		h.Eventually("its Call is under way", func() bool { return p.Status(status.Query{}).Upstreams[0].Credits.Used == i+1 })
 	}
 	if _, err := from(t, p.Addr("nfs"), 2); err != nil {
 		t.Fatal(err)

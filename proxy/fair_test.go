@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -194,7 +195,7 @@ func TestReconfigureWeights(t *testing.T) {
 		defer c.Close()
 		wg.Go(func() { keepBusy(t, c, uint32(i)<<20, 32, 16<<10, stop, &had[i]) })
 	}
-	waits := func() bool { return p.Status().Upstreams[0].Queued > 32 }
+	waits := func() bool { return p.Status(status.Query{}).Upstreams[0].Credits.Waiting > 32 }
 	ratio := func() (r float64) {
 		h.Eventually("both wait, before and after", func() bool {
 			h.Eventually("both wait", waits)
@@ -321,13 +322,13 @@ func slowStartOfAStalledUpstream(t *testing.T, message func(xid uint32) []byte) 
 				chs = append(chs, ch)
 			}
 		}
-		in := func() int { st := p.Status().Upstreams[0]; return st.Outstanding + st.Queued }
+		in := func() int { st := p.Status(status.Query{}).Upstreams[0]; return st.Credits.Used + st.Credits.Waiting }
 		// A quarter is kept for other hosts. An RDMA client has one credit before its first Reply:
 		// RFC 8166 Section 3.3.3.
 		h.Eventually("the slow start is full", func() bool { return in() >= min(12, clients) })
 		time.Sleep(20 * time.Millisecond)
 		// A Call that hangs for a quarter of a second makes room for another one.
-		n, out := in(), p.Status().Upstreams[0].Outstanding
+		n, out := in(), p.Status(status.Query{}).Upstreams[0].Credits.Used
 		rounds := 1 + int(time.Since(began)/(250*time.Millisecond))
 		if n > rounds*(15+clients) {
 			t.Errorf("rdma %v: %d Calls were let in of %d, want 16 and one of each client at most, %d times", rdma, n, clients*deep, rounds)

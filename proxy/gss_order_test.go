@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -201,7 +202,7 @@ func TestGSSClientGone(t *testing.T) {
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, GSSWindow: 4, SlowStart: 2000}})
 	leases := func() (n int) {
-		for _, a := range p.Status().Memory.Accounts {
+		for _, a := range p.Status(status.Query{}).Memory.Accounts {
 			if a.Name == "calls" {
 				n += a.Leases
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -57,7 +58,7 @@ func TestIdleRDMAClients(t *testing.T) {
 				r.Close(nil)
 			}
 		})
-		h.Eventually("all have left", func() bool { return p.Status().Listeners[0].Clients == 0 })
+		h.Eventually("all have left", func() bool { return p.Status(status.Query{}).Listeners[0].Clients == 0 })
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -68,7 +69,7 @@ func TestLaneWeights(t *testing.T) {
 		x := newLaneBench(t, rdma, proxytest.Behaviour{Delay: time.Millisecond, Intercept: at.intercept}, change)
 		x.pour(1, 1, 1, 64)
 		x.pour(2, 2, 4, 16)
-		waits := func() bool { return x.p.Status().Upstreams[0].Queued > 64 }
+		waits := func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Waiting > 64 }
 		ratio := func() (r float64) {
 			x.Eventually("both wait, before and after", func() bool {
 				x.Eventually("both wait", waits)
@@ -99,7 +100,7 @@ func TestLaneNeighbour(t *testing.T) {
 				b := proxytest.Behaviour{Threads: proxytest.NewThreads(t, 8, time.Millisecond)}
 				x := newLaneBench(t, rdma, b, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Connections = lanes })
 				x.pour(1, 1, 100, 16)
-				x.Eventually("the greedy host's Calls wait", func() bool { return x.p.Status().Upstreams[0].Queued > 1000 })
+				x.Eventually("the greedy host's Calls wait", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Waiting > 1000 })
 				c := x.from(2)
 				var between []int64
 				for xid := range uint32(25) {
@@ -129,7 +130,7 @@ func TestLaneSpread(t *testing.T) {
 		x.pour(1, 1, 4*lanes, 16)
 		x.pour(2, 2, 1, 64)
 		share := func() float64 {
-			x.Eventually("Calls wait", func() bool { return x.p.Status().Upstreams[0].Queued > 100 })
+			x.Eventually("Calls wait", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Waiting > 100 })
 			a, b := had[1].Load(), had[2].Load()
 			x.Eventually("many are answered", func() bool { return had[1].Load()+had[2].Load() >= a+b+4000 })
 			return float64(had[2].Load()-b) / float64(had[1].Load()-a+had[2].Load()-b)

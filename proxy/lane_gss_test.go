@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -170,7 +171,7 @@ func TestLaneSignedClientGone(t *testing.T) {
 		check(t, a, proxytest.SequenceCall(1))
 		check(t, b, proxytest.SequenceCall(2))
 		leases := func() (n int) {
-			for _, account := range x.p.Status().Memory.Accounts {
+			for _, account := range x.p.Status(status.Query{}).Memory.Accounts {
 				if account.Name == "calls" {
 					n += account.Leases
 				}
@@ -209,7 +210,7 @@ func TestLanePrivateFirst(t *testing.T) {
 			return oncrpc.AppendAccepted(nil, c.XID, oncrpc.Success), c.Flavor == oncrpc.FlavorGSS
 		}}, nil)
 		onLanes := func() (n int) {
-			for _, l := range x.p.Status().Upstreams[0].Lanes {
+			for _, l := range x.p.Status(status.Query{Connections: true}).Upstreams[0].Connections {
 				n += l.Clients
 			}
 			return n

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -247,13 +248,13 @@ func TestLaneLateEnds(t *testing.T) {
 			}
 		}
 		// A probe may be outstanding, too.
-		x.Eventually("the late Call alone is outstanding", func() bool { return x.p.Status().Upstreams[0].Outstanding == 1 })
+		x.Eventually("the late Call alone is outstanding", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 1 })
 		if b.closed != 0 {
 			t.Errorf("the other client of the lane was closed %d times", b.closed)
 		}
 		b.c.Close()
 		x.Eventually("the late Call has ended", func() bool {
-			return x.p.Status().Upstreams[0].Outstanding == 0 && metric(x.Harness, "client_received_calls_total") == metric(x.Harness, "client_calls_total")
+			return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 0 && metric(x.Harness, "client_received_calls_total") == metric(x.Harness, "client_calls_total")
 		})
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -151,12 +152,15 @@ func TestLanes(t *testing.T) {
 				if n := x.s.Created.Load(); n != 60 {
 					x.T.Errorf("%d sessions, want one for each of 60 clients", n)
 				}
-				st, clients := x.p.Status().Upstreams[0], 0
-				for _, l := range st.Lanes {
-					clients += l.Clients
+				st, clients, lanes := x.p.Status(status.Query{Connections: true}).Upstreams[0], 0, 0
+				for _, c := range st.Connections {
+					if c.Kind == "lane" {
+						clients += c.Clients
+						lanes++
+					}
 				}
-				if clients != 60 || len(st.Lanes) != laneConnections || st.Sessions != 60 {
-					x.T.Errorf("the status has %d clients on %d lanes and %d sessions", clients, len(st.Lanes), st.Sessions)
+				if clients != 60 || lanes != laneConnections || st.Sessions != 60 {
+					x.T.Errorf("the status has %d clients on %d lanes and %d sessions", clients, lanes, st.Sessions)
 				}
 			})
 		})

@@ -51,6 +51,10 @@ const (
 	ModeSessions             // a lane if it speaks NFSv4.1 or later, and otherwise as ModeShared
 )
 
+var modeNames = [...]string{"sessions", "shared", "pinned", "sessions"}
+
+func (m Mode) String() string { return modeNames[m] }
+
 const (
 	// pinnedReverse is how many credits the reverse direction has. Linux asks for 2.
 	pinnedReverse = 4
@@ -98,6 +102,17 @@ func (ps *pins) count() int {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return ps.all.Len()
+}
+
+// pools are the pools of all pins.
+func (ps *pins) pools() []*pool.Pool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	all := make([]*pool.Pool, 0, ps.all.Len())
+	for m := range ps.all.All() {
+		all = append(all, m.Value.pool)
+	}
+	return all
 }
 
 // A pin is one client's connection to one upstream, or the attempt to make it. All but the

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -58,7 +59,9 @@ func TestPinnedShare(t *testing.T) {
 			}
 			p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", MaxConnections: 256}}, []proxy.UpstreamOptions{uo})
 			storm(t, net.IPv4(127, 0, 9, 1), p.Addr("nfs"), 100, 16)
-			h.Eventually("the storm is there", func() bool { return p.Status().Upstreams[0].Pinned == 100 && threads.Served.Load() > 4*limit })
+			h.Eventually("the storm is there", func() bool {
+				return p.Status(status.Query{}).Upstreams[0].Pinned == 100 && threads.Served.Load() > 4*limit
+			})
 			for i, message := range []func(uint32) []byte{proxytest.SequenceCall, proxytest.GetattrCall} {
 				c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 9, byte(2+i)), p.Addr("nfs"))
 				if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -63,13 +64,13 @@ func pinningOver(t testing.TB, budget int64, client, server fabric.Provider, l l
 		change(&lo, &uo)
 	}
 	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
-	x.Eventually("all shared connections are there", func() bool { return x.p.Status().Upstreams[0].Usable == shared })
+	x.Eventually("all shared connections are there", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Usable == shared })
 	return x
 }
 
 func (x *pinning) client() *proxytest.Client { return x.Client(x.p.Addr("nfs")) }
 
-func (x *pinning) pinned() int { return x.p.Status().Upstreams[0].Pinned }
+func (x *pinning) pinned() int { return x.p.Status(status.Query{}).Upstreams[0].Pinned }
 
 // metric is the value of a series, or the sum of those that begin so.
 func metric(h *proxytest.Harness, name string) (n int) {
@@ -150,7 +151,7 @@ func TestPinnedRDMAClients(t *testing.T) {
 		{Name: "middle", RDMA: true, Provider: lp, Endpoints: []string{"middle"}, Mode: proxy.ModePinned},
 	})
 	check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))
-	st := p.Status()
+	st := p.Status(status.Query{})
 	if a, b := st.Upstreams[0], st.Upstreams[1]; a.Name != "middle" || a.Pinned != 1 || b.Pinned != 1 {
 		t.Errorf("%s has %d pinned connections and %s %d, want 1 of both", a.Name, a.Pinned, b.Name, b.Pinned)
 	}
@@ -167,7 +168,7 @@ func TestPinnedEndpoints(t *testing.T) {
 	b := h.RDMAServer(lp, []loop.Loop{l}, "b", 8, proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"a", "b"}, Failover: true, Connections: shared, Mode: proxy.ModePinned}})
-	h.Eventually("all shared connections are there", func() bool { return p.Status().Upstreams[0].Usable == shared })
+	h.Eventually("all shared connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == shared })
 	for range 6 {
 		check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))
 	}
@@ -297,7 +298,7 @@ func TestPinnedComeAndGo(t *testing.T) {
 		t.Error("no Call was answered")
 	}
 	x.Eventually("all connections have gone", func() bool {
-		return x.pinned() == 0 && x.server.Connections() == shared && x.p.Status().Listeners[0].Clients <= 1
+		return x.pinned() == 0 && x.server.Connections() == shared && x.p.Status(status.Query{}).Listeners[0].Clients <= 1
 	})
 	x.Eventually("all memory is back", func() bool { return x.Arena.Stats().Used <= used+256<<10 })
 	x.Eventually("all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
@@ -360,7 +361,7 @@ func TestPinnedUnavailable(t *testing.T) {
 		u.UnavailableAfter = 400 * time.Millisecond
 	})
 	x.server.Close()
-	x.Eventually("the connections are gone", func() bool { return x.p.Status().Upstreams[0].Usable == 0 })
+	x.Eventually("the connections are gone", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Usable == 0 })
 	began := time.Now()
 	if _, err := x.client().Call(proxytest.SequenceCall(5)); err == nil || errors.Is(err, proxytest.ErrTimeout) {
 		t.Errorf("a Call to nobody: %v, want the connection closed", err)
@@ -900,7 +901,7 @@ func TestGSSCollisions(t *testing.T) {
 	x.Eventually("each connection has a Call", func() bool { return x.server.Calls.Load() == shared })
 	gate.Open()
 	warm.Wait()
-	x.Eventually("all connections have their grants", func() bool { return x.p.Status().Upstreams[0].Granted == shared*32 })
+	x.Eventually("all connections have their grants", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Granted == shared*32 })
 	for _, clients := range []int{3, shared} { // on two loops
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
 			before, collided := x.server.XIDs()[0x5000], collisions()

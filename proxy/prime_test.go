@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -32,7 +33,7 @@ func TestPrimedTCP(t *testing.T) {
 	if _, err := client.Go(proxytest.GetattrCall(1)); err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually("the Call has come", func() bool { return p.Status().Upstreams[0].Queued == 1 })
+	h.Eventually("the Call has come", func() bool { return p.Status(status.Query{}).Upstreams[0].Credits.Waiting == 1 })
 	read := func() (m oncrpc.Call) {
 		t.Helper()
 		b, err := testkit.ReadRecord(c)

@@ -63,12 +63,12 @@ type probe struct {
 	call    rdmaside.Call
 	msg     *regmem.Lease // holds the NULL Call while it is outstanding
 	sentAt  time.Time
-	out     bool      // a NULL Call is outstanding
-	over    bool      // the connection has ended
-	stalled bool      // the connection is counted as stalled
-	priming bool      // the NULL Call primes the connection, and has no credit of the pool
-	dozing  bool      // no Call was outstanding at the last look, and the next look may be far off: see busy
-	woken   time.Time // when busy ended that
+	out     bool        // a NULL Call is outstanding
+	over    bool        // the connection has ended
+	stalled atomic.Bool // the connection is counted as stalled; changed on the loop
+	priming bool        // the NULL Call primes the connection, and has no credit of the pool
+	dozing  bool        // no Call was outstanding at the last look, and the next look may be far off: see busy
+	woken   time.Time   // when busy ended that
 	timer   *time.Timer
 }
 
@@ -147,7 +147,7 @@ func (t *probeTask) Run() {
 	next := every
 	switch {
 	case silent < after:
-		p.stall(p.stalled && silent >= every)
+		p.stall(p.stalled.Load() && silent >= every)
 		next = after - silent
 	case p.out, !p.send() && silent >= 2*every && p.seat.Spent(p.m):
 		// The server answers neither the NULL Call nor, when no credit is left to send one,
@@ -179,10 +179,10 @@ func (p *probe) busy() {
 
 // stall counts the connection as stalled, or no longer as stalled.
 func (p *probe) stall(on bool) {
-	if p.stalled == on {
+	if p.stalled.Load() == on {
 		return
 	}
-	p.stalled = on
+	p.stalled.Store(on)
 	pm := p.u.probes
 	if !on {
 		pm.stalled.Add(-1)

@@ -59,6 +59,9 @@ type Options struct {
 	// after a restart. XIDs and the numbers of lock owners depend on it.
 	Identity string
 
+	// Observer sees the Calls that are over; nil for none.
+	Observer Observer
+
 	// Socket returns a TCP socket that already listens at an address, or nil if there is
 	// none. Start calls it once for each address, and the listener owns the socket. A nil
 	// Socket returns nil for every address.
@@ -83,6 +86,8 @@ type Proxy struct {
 	flights  *flights
 	hosts    *hosts
 	slow     slowClients
+
+	observer atomic.Pointer[Observer] // nil for none
 
 	slowClosed *metrics.Counter
 	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, on the clock of the loops
@@ -130,6 +135,7 @@ func New(o Options) (*Proxy, error) {
 	if p.socket == nil {
 		p.socket = func(string) *net.TCPListener { return nil }
 	}
+	p.SetObserver(o.Observer)
 	p.slow.p = p
 	p.describe()
 	rdma := slices.ContainsFunc(o.Listeners, func(l ListenerOptions) bool { return l.RDMA })
@@ -279,7 +285,7 @@ func (p *Proxy) Ready() error {
 				continue
 			}
 			seen[u] = true
-			if st, _ := u.stats(); st.Usable == 0 && !st.Sleeps() {
+			if st := u.sharedStats(); st.usable == 0 && !st.sleeps() {
 				errs = append(errs, fmt.Errorf("upstream %s has no usable connection", u.name))
 			}
 		}

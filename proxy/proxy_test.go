@@ -18,6 +18,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -265,7 +266,7 @@ func TestLostConnections(t *testing.T) {
 	close(stop)
 	dropper.Wait()
 	t.Logf("%d client connections were closed for Calls that cannot be replayed", closed.Load())
-	h.Eventually("all memory of Calls is back", func() bool { return p.Status().Upstreams[0].Outstanding == 0 })
+	h.Eventually("all memory of Calls is back", func() bool { return p.Status(status.Query{}).Upstreams[0].Credits.Used == 0 })
 }
 
 // TestRetransmission: a Call that is sent again, on the same connection or on a
@@ -307,7 +308,7 @@ func TestRetransmission(t *testing.T) {
 	h.Eventually("the second Call is at the server", func() bool { return s.Calls.Load() == 2 })
 	a.Conn.(*net.TCPConn).SetLinger(0)
 	a.Close()
-	h.Eventually("the bridge has seen the connection end", func() bool { return p.Status().Listeners[0].Clients == 0 })
+	h.Eventually("the bridge has seen the connection end", func() bool { return p.Status(status.Query{}).Listeners[0].Clients == 0 })
 	b := h.Client(p.Addr("nfs"))
 	second, err := b.Go(m2)
 	if err != nil {
@@ -361,7 +362,7 @@ func TestCallsNotSentInFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Eventually("all Calls are on their way", func() bool {
-		return p.Status().Upstreams[0].Outstanding == writes+1 && metric(h, "upstream_tcp_outbound_buffered_bytes") > 0
+		return p.Status(status.Query{}).Upstreams[0].Credits.Used == writes+1 && metric(h, "upstream_tcp_outbound_buffered_bytes") > 0
 	})
 	s.DropConnections()
 	open()
@@ -664,7 +665,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 			for i := range uint32(50) {
 				check(t, c, proxytest.ReadCall(i+1, uint64(i), 100000))
 				if t.Failed() {
-					t.Fatalf("call %d: %+v", i, p.Status().Memory.Accounts)
+					t.Fatalf("call %d: %+v", i, p.Status(status.Query{}).Memory.Accounts)
 				}
 			}
 		})
@@ -737,9 +738,9 @@ func TestUpstreamDown(t *testing.T) {
 	p, s := forward(t, h, 8, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
 		u.UnavailableAfter = 400 * time.Millisecond
 	})
-	h.Eventually("all connections are there", func() bool { return p.Status().Upstreams[0].Usable == 4 })
+	h.Eventually("all connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 4 })
 	s.Close()
-	h.Eventually("the connections are gone", func() bool { return p.Status().Upstreams[0].Usable == 0 })
+	h.Eventually("the connections are gone", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 0 })
 	c := h.Client(p.Addr("nfs"))
 	began := time.Now()
 	if _, err := c.Call(proxytest.GetattrCall(5)); err == nil {
@@ -788,7 +789,7 @@ func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
 	s := h.RDMAServer(lp, []loop.Loop{l}, "storage", 64, proxytest.Behaviour{})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"storage"}}})
-	h.Eventually("all connections are there", func() bool { return p.Status().Upstreams[0].Usable == 4 })
+	h.Eventually("all connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 4 })
 	var wg sync.WaitGroup
 	for i := range 8 {
 		c := h.Client(p.Addr("nfs"))
@@ -803,7 +804,7 @@ func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if st := p.Status().Upstreams[0]; st.Usable != 4 || s.Connections() != 4 {
+	if st := p.Status(status.Query{}).Upstreams[0]; st.Usable != 4 || s.Connections() != 4 {
 		t.Errorf("%d connections usable and %d at the server, want the 4 of the start", st.Usable, s.Connections())
 	}
 }
@@ -861,7 +862,7 @@ func TestCallsAddUp(t *testing.T) {
 	}
 	h.Eventually("all Calls have ended", func() bool {
 		scrape()
-		return p.Status().Listeners[0].Clients == 0 && sum("rdmabridge_client_received_calls_total") == sum("rdmabridge_client_calls_total")
+		return p.Status(status.Query{}).Listeners[0].Clients == 0 && sum("rdmabridge_client_received_calls_total") == sum("rdmabridge_client_calls_total")
 	})
 	if n := sum("rdmabridge_client_received_calls_total"); n == 0 {
 		t.Error("no Call was counted")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -106,7 +107,7 @@ func TestReconfigureMode(t *testing.T) {
 				xid++
 				check(t, clients[i], proxytest.SequenceCall(xid))
 			}
-			return p.Status().Upstreams[0].Pinned == want
+			return p.Status(status.Query{}).Upstreams[0].Pinned == want
 		})
 	}
 	step(proxy.ModeShared, 0, 0, 0, 1)

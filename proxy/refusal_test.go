@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -151,18 +152,18 @@ func TestIdlePolicy(t *testing.T) {
 	if d := time.Since(began); d < idle {
 		t.Errorf("closed after %v, want %v", d, idle)
 	}
-	x.Eventually("the two with Calls are left", func() bool { return x.p.Status().Listeners[0].Clients == 2 })
+	x.Eventually("the two with Calls are left", func() bool { return x.p.Status(status.Query{}).Listeners[0].Clients == 2 })
 	if _, err := quiet.Call(proxytest.GetattrCall(1)); err == nil {
 		t.Error("the idle client is connected")
 	}
 	if r := <-answer; !bytes.Equal(r, proxytest.Expected(long)) {
 		t.Error("a Call that took longer was not answered")
 	}
-	x.Eventually("all are closed in the end", func() bool { return x.p.Status().Listeners[0].Clients == 0 })
+	x.Eventually("all are closed in the end", func() bool { return x.p.Status(status.Query{}).Listeners[0].Clients == 0 })
 	if d := time.Since(called); d < 3*idle {
 		t.Errorf("closed %v after a Call that took %v, want %v after its Reply", d, 2*idle, idle)
 	}
-	if n := none.p.Status().Listeners[0].Clients; n != 1 {
+	if n := none.p.Status(status.Query{}).Listeners[0].Clients; n != 1 {
 		t.Errorf("%d clients without an idle timeout, want 1", n)
 	}
 	_ = stays

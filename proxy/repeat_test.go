@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -142,7 +143,7 @@ func newRepetition(t *testing.T) *repetition {
 
 // leases counts the leases of Calls and Receives.
 func (x *repetition) leases() (n int) {
-	for _, a := range x.p.Status().Memory.Accounts {
+	for _, a := range x.p.Status(status.Query{}).Memory.Accounts {
 		if a.Name == "calls" || a.Name == "receives" {
 			n += a.Leases
 		}
@@ -307,7 +308,7 @@ func wantAnswered(t *testing.T, x *repetition, want int64, all []attempt) {
 
 // clients counts the connections of clients.
 func (x *repetition) clients() (n int) {
-	for _, l := range x.p.Status().Listeners {
+	for _, l := range x.p.Status(status.Query{}).Listeners {
 		n += l.Clients
 	}
 	return n
@@ -351,7 +352,7 @@ func TestTwins(t *testing.T) {
 			}
 		}
 	}
-	if n := p.Status().Listeners[0].Clients; n != clients {
+	if n := p.Status(status.Query{}).Listeners[0].Clients; n != clients {
 		t.Errorf("%d of %d connections are left", n, clients)
 	}
 	// Four different Calls in each round.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -57,7 +58,7 @@ func TestConnectionsOnDemand(t *testing.T) {
 				t.Errorf("%d connections at the start, want 1", n)
 			}
 			check(t, c, proxytest.GetattrCall(1))
-			st := func() proxy.UpstreamStatus { return p.Status().Upstreams[0] }
+			st := func() status.Upstream { return p.Status(status.Query{}).Upstreams[0] }
 			xid := uint32(1000)
 			burst := func() { // until all connections are up
 				t.Helper()
@@ -83,7 +84,7 @@ func TestConnectionsOnDemand(t *testing.T) {
 			burst()
 			before := ports()
 			h.Eventually("one connection is left", func() bool { return connections() == 1 && st().Asleep == 2 })
-			if s := st(); s.Usable != 1 || !s.DownSince.IsZero() || p.Ready() != nil {
+			if s := st(); s.Usable != 1 || s.DownSince != nil || p.Ready() != nil {
 				t.Errorf("%d usable, down since %v, ready: %v", s.Usable, s.DownSince, p.Ready())
 			}
 			burst()

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -330,7 +331,7 @@ func TestSourcePortLost(t *testing.T) {
 	port := x.ports(1)[0]
 	addr := x.s.Addr()
 	x.s.Close()
-	x.Eventually("the connection has gone", func() bool { return x.p.Status().Upstreams[0].Usable == 0 })
+	x.Eventually("the connection has gone", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Usable == 0 })
 	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", mine, port))
 	if err != nil {
 		t.Fatal(err)

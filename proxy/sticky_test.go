@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -44,7 +45,7 @@ func TestStickyGSS(t *testing.T) {
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
 		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 2}})
-	h.Eventually("all are there", func() bool { return p.Status().Upstreams[0].Usable == 2 })
+	h.Eventually("all are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 2 })
 	a := h.Client(p.Addr("nfs"))
 	if _, err := a.Go(proxytest.GSSCall(proxytest.MkdirCall(77, "d"), 1, 1)); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -104,7 +105,7 @@ func TestCallsThatHang(t *testing.T) {
 						}
 					}
 					// Calls are old after half a second in a slow start.
-					h.Eventually("the Calls have come", func() bool { return p.Status().Upstreams[0].Outstanding > 0 })
+					h.Eventually("the Calls have come", func() bool { return p.Status(status.Query{}).Upstreams[0].Credits.Used > 0 })
 					time.Sleep(600 * time.Millisecond)
 					got := 0.0
 					for range windows { // the machine may not let the clients send for half a second

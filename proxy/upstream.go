@@ -23,6 +23,10 @@ type upstreamConn interface {
 	send(c *call)
 	// credits is how many Calls may be outstanding now.
 	credits() int
+	// local is the bridge's address and port. Any goroutine.
+	local() string
+	// stalled reports whether the server answers nothing. Any goroutine.
+	stalled() bool
 }
 
 // An upstream is where Calls go: a server, or several, with the pools of connections to it.

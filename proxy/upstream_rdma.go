@@ -109,6 +109,12 @@ func (m *rdmaConn) lateCalls() int { return m.r.Late() }
 // credits is part of upstreamConn.
 func (m *rdmaConn) credits() int { return m.r.Grant() }
 
+// local is part of upstreamConn.
+func (m *rdmaConn) local() string { return m.r.Info().Local.String() }
+
+// stalled is part of upstreamConn.
+func (m *rdmaConn) stalled() bool { return m.probe.stalled.Load() }
+
 // Granted is part of rdmaside.Watcher.
 func (m *rdmaConn) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(grant, m.loop.index) }
 

@@ -188,6 +188,12 @@ func (m *tcpConn) lateCalls() int { return m.kept }
 // credits is part of upstreamConn.
 func (m *tcpConn) credits() int { return m.opts.Credits }
 
+// local is part of upstreamConn.
+func (m *tcpConn) local() string { return m.conn.LocalAddr().String() }
+
+// stalled is part of upstreamConn.
+func (m *tcpConn) stalled() bool { return m.probe.stalled.Load() }
+
 // Opened is part of tcpframe.RecordHandler.
 func (m *tcpConn) Opened(c *tcpframe.Conn) { m.conn = c }
 

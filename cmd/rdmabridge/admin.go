@@ -10,8 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
 // An admin is the HTTP server for operators. It serves /metrics, /livez, /readyz, and a
@@ -31,7 +31,7 @@ type adminSource struct {
 	metrics http.Handler
 	alive   func(context.Context) error
 	ready   func() error
-	status  func() proxy.Status
+	status  func(status.Query) status.Document
 	closed  *metrics.Counter // connections closed for others
 }
 

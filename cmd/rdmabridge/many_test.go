@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -108,7 +109,7 @@ func (x *throng) report(when string) {
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	x.T.Logf("%s: %d clients, %d credits granted, %d Receives, %d starved; arena %.1f MiB used, %.1f resident, of %d; heap %.1f MiB; process %s",
-		when, x.p.Status().Listeners[0].Clients, x.value("responder_granted_credits"), x.value("responder_receives"), x.value("responder_starved_connections"),
+		when, x.p.Status(status.Query{}).Listeners[0].Clients, x.value("responder_granted_credits"), x.value("responder_receives"), x.value("responder_starved_connections"),
 		mib(st.Used), mib(st.Resident), st.Budget>>20, mib(int64(ms.HeapAlloc)), rss)
 	for _, a := range st.Accounts {
 		x.T.Logf("  %-8s %5.1f MiB used, %5.1f at most, of %5.1f; refused %d times, %d wait", a.Name, mib(a.Used), mib(a.Peak), mib(a.Limit), a.Refused, a.Waiting)
@@ -200,7 +201,7 @@ func TestThousandConnections(t *testing.T) {
 	stop := x.watch()
 	defer stop()
 	all := x.join(clients, 64)
-	x.Eventually("all are connected", func() bool { return x.p.Status().Listeners[0].Clients == clients })
+	x.Eventually("all are connected", func() bool { return x.p.Status(status.Query{}).Listeners[0].Clients == clients })
 	x.report("idle")
 	// A client that works beside the idle ones gets the memory that it needs.
 	if err := work(all[0], 0, 200, 32); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -386,7 +387,7 @@ reload: {watch: none}
 	defer queued.Close()
 	queued.SetDeadline(time.Now().Add(testkit.Patience))
 	queued.Write(testkit.Record(nullCall(7, 100003, 3)))
-	testkit.Eventually(t, "a Call waits for a credit", func() bool { return x.b.proxy.Status().Upstreams[1].Queued == 1 })
+	testkit.Eventually(t, "a Call waits for a credit", func() bool { return x.b.proxy.Status(status.Query{}).Upstreams[1].Credits.Waiting == 1 })
 
 	x.reload(fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]

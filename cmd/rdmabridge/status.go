@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
 // statusPage shows the state of the bridge on one screen. It refreshes itself and loads
@@ -20,8 +20,7 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 		}
 		return time.Since(t).Round(time.Second).String()
 	},
-}).Parse(`{{define "state"}}{{if .Up}}up{{else if .Asleep}}asleep{{else}}down{{end}}{{end -}}
-<!doctype html>
+}).Parse(`<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="5">
@@ -44,9 +43,8 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 <h2>Upstreams</h2>
 <table>
 <tr><th>Name<th>Endpoint<th>State<th>For<th>Clients<th>Credits granted<th>Calls outstanding<th>Calls queued<th>Last error
-{{range .Status.Upstreams}}<tr class="{{if or .Usable .Sleeps}}good{{else}}bad{{end}}"><td>{{.Name}}<td>all<td>{{.Usable}} of {{.Total}} up{{if .Asleep}}, {{.Asleep}} asleep{{end}}{{if .Pinned}}, {{.Pinned}} pinned{{end}}{{if .Sessions}}, {{.Sessions}} sessions{{end}}<td>{{age .DownSince}}<td><td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td class="n">{{.Queued}}<td>
-{{range .Connections}}<tr><td><td>{{.Endpoint}}<td>{{template "state" .}}<td>{{age .Since}}<td><td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
-{{end}}{{range .Lanes}}<tr><td><td>{{.Endpoint}}, for NFSv4.1<td>{{template "state" .}}<td>{{age .Since}}<td class="n">{{.Clients}}<td class="n">{{.Granted}}<td class="n">{{.Outstanding}}<td><td>{{.LastError}}
+{{range .Status.Upstreams}}<tr class="{{if or .Usable (eq .State "asleep")}}good{{else}}bad{{end}}"><td>{{.Name}}<td>all<td>{{.Usable}} of {{.Wanted}} up{{if .Asleep}}, {{.Asleep}} asleep{{end}}{{if .Pinned}}, {{.Pinned}} pinned{{end}}{{if .Sessions}}, {{.Sessions}} sessions{{end}}<td>{{with .DownSince}}{{age .}}{{end}}<td><td class="n">{{.Credits.Granted}}<td class="n">{{.Credits.Used}}<td class="n">{{.Credits.Waiting}}<td>
+{{range .Connections}}<tr><td><td>{{.Endpoint}}{{if eq .Kind "lane"}}, for NFSv4.1{{end}}<td>{{.State}}<td>{{age .Since}}<td class="n">{{.Clients}}<td class="n">{{.Credits.Granted}}<td class="n">{{.Credits.Used}}<td><td>{{.LastError}}
 {{end}}{{end}}</table>
 <h2>Memory</h2>
 <table>
@@ -61,14 +59,14 @@ var statusPage = template.Must(template.New("status").Funcs(template.FuncMap{
 type statusData struct {
 	Build    build
 	NotReady error // nil if the bridge is ready
-	Status   proxy.Status
+	Status   status.Document
 	Leases   int    // of all accounts
 	Refused  uint64 // leases that failed, of all accounts
 }
 
 // page writes the status page.
 func (a *admin) page(w http.ResponseWriter, _ *http.Request) {
-	data := statusData{Build: buildInfo(), NotReady: a.source.ready(), Status: a.source.status()}
+	data := statusData{Build: buildInfo(), NotReady: a.source.ready(), Status: a.source.status(status.Query{Connections: true})}
 	for _, account := range data.Status.Memory.Accounts {
 		data.Leases += account.Leases
 		data.Refused += account.Refused

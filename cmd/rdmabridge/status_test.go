@@ -5,16 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/pool"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
 // TestStatusPageAsleep: an upstream whose connections sleep is not shown as down.
 func TestStatusPageAsleep(t *testing.T) {
-	page := func(st pool.Stats) string {
+	page := func(st status.Upstream) string {
 		t.Helper()
 		var b strings.Builder
-		data := statusData{Status: proxy.Status{Upstreams: []proxy.UpstreamStatus{{Stats: st}}}}
+		data := statusData{Status: status.Document{Upstreams: []status.Upstream{st}}}
 		if err := statusPage.Execute(&b, data); err != nil {
 			t.Fatal(err)
 		}
@@ -22,16 +21,17 @@ func TestStatusPageAsleep(t *testing.T) {
 		text, _, _ = strings.Cut(text, "</table>")
 		return text
 	}
-	up, asleep, down := pool.SeatStats{Up: true}, pool.SeatStats{Asleep: true}, pool.SeatStats{}
+	up, asleep, down := status.Connection{State: status.ConnectionUp}, status.Connection{State: status.ConnectionAsleep}, status.Connection{State: status.ConnectionDown}
+	now := time.Now()
 	for _, tt := range []struct {
 		name string
-		st   pool.Stats
+		st   status.Upstream
 		want []string
 		not  []string
 	}{
-		{"one up", pool.Stats{Connections: []pool.SeatStats{up, asleep}, Usable: 1, Asleep: 1}, []string{"good", "1 of 2 up, 1 asleep", "<td>up", "<td>asleep"}, []string{"down", "bad"}},
-		{"all asleep", pool.Stats{Connections: []pool.SeatStats{asleep}, Asleep: 1}, []string{"good", "0 of 1 up, 1 asleep"}, []string{"down", "bad"}},
-		{"down", pool.Stats{Connections: []pool.SeatStats{down, asleep}, Asleep: 1, DownSince: time.Now()}, []string{"bad", "<td>down"}, []string{"good"}},
+		{"one up", status.Upstream{State: status.Up, Connections: []status.Connection{up, asleep}, Usable: 1, Wanted: 1, Asleep: 1}, []string{"good", "1 of 1 up, 1 asleep", "<td>up", "<td>asleep"}, []string{"down", "bad"}},
+		{"all asleep", status.Upstream{State: status.Asleep, Connections: []status.Connection{asleep}, Asleep: 1}, []string{"good", "0 of 0 up, 1 asleep"}, []string{"down", "bad"}},
+		{"down", status.Upstream{State: status.Down, Connections: []status.Connection{down, asleep}, Asleep: 1, DownSince: &now}, []string{"bad", "<td>down"}, []string{"good"}},
 	} {
 		got := page(tt.st)
 		for _, w := range tt.want {

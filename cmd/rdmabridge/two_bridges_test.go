@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -471,7 +472,7 @@ func TestTwoBridges(t *testing.T) {
 			}
 		}
 	}
-	if n := x.rear.proxy.Status().Upstreams; n[1].Pinned != len(x.across) {
+	if n := x.rear.proxy.Status(status.Query{}).Upstreams; n[1].Pinned != len(x.across) {
 		t.Errorf("%d pinned connections to the last server, want one for each client", n[1].Pinned)
 	}
 	x.callBack()

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 
 	"github.com/rs/zerolog"
@@ -255,7 +256,7 @@ func (w *world) blow(ctx context.Context) {
 // watch checks, again and again until ctx ends, the rules that must hold at every moment.
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		st := w.life().proxy.Status()
+		st := w.life().proxy.Status(status.Query{})
 		if st.Memory.Used > st.Memory.Budget {
 			w.book.wrong("%d octets of memory used of a budget of %d", st.Memory.Used, st.Memory.Budget)
 		}
@@ -309,13 +310,13 @@ func (w *world) rest() {
 func (w *world) rested(l life) {
 	ok := testkit.Settles(15*time.Second, func() bool {
 		left := 0
-		for _, u := range l.proxy.Status().Upstreams {
-			left += u.Outstanding + u.Queued + u.Pinned
+		for _, u := range l.proxy.Status(status.Query{}).Upstreams {
+			left += u.Credits.Used + u.Credits.Waiting + u.Pinned
 		}
 		return left == 0 && l.sum("rdmabridge_client_received_calls_total") == l.sum("rdmabridge_client_calls_total")
 	})
 	if !ok {
-		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", l.sum("rdmabridge_client_received_calls_total"), l.sum("rdmabridge_client_calls_total"), l.proxy.Status().Upstreams)
+		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", l.sum("rdmabridge_client_received_calls_total"), l.sum("rdmabridge_client_calls_total"), l.proxy.Status(status.Query{}).Upstreams)
 	}
 	ended := func() (sent, ends float64) {
 		return l.sum("rdmabridge_upstream_sent_calls_total"), l.sum("rdmabridge_upstream_calls_total") + l.sum("rdmabridge_upstream_replays_total")
