@@ -19,6 +19,7 @@ type Config struct {
 	Memory    Memory     `mapstructure:"memory"`
 	RPCBind   RPCBind    `mapstructure:"rpcbind"`
 	Admin     Admin      `mapstructure:"admin"`
+	Control   Control    `mapstructure:"control"`
 	Log       Log        `mapstructure:"log"`
 	Drain     Drain      `mapstructure:"drain"`
 	Reload    Reload     `mapstructure:"reload"`

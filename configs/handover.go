@@ -15,11 +15,17 @@ func (h *Handover) Enabled() bool { return h.Path != none }
 const maxSocketPath = 107 - len(".4194304")
 
 func (h *Handover) validate(r *report) {
+	if h.Enabled() {
+		r.socketPath("handover.path", h.Path, "/run/rdmabridge/handover.sock")
+	}
+}
+
+// socketPath accepts an absolute path for a Unix socket.
+func (r *report) socketPath(path, s, example string) {
 	switch {
-	case !h.Enabled():
-	case !filepath.IsAbs(h.Path):
-		r.addf("handover.path", "%q is not an absolute path; write one such as /run/rdmabridge/handover.sock", h.Path)
-	case len(h.Path) > maxSocketPath:
-		r.addf("handover.path", "a path of %d octets is too long for a Unix socket; write at most %d", len(h.Path), maxSocketPath)
+	case !filepath.IsAbs(s):
+		r.addf(path, "%q is not an absolute path; write one such as %s", s, example)
+	case len(s) > maxSocketPath:
+		r.addf(path, "a path of %d octets is too long for a Unix socket; write at most %d", len(s), maxSocketPath)
 	}
 }

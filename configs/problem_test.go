@@ -31,7 +31,7 @@ var badFiles = []struct{ name, file, want string }{
 		line 3: lgo: unknown setting; did you mean log?
 		line 4: memory.bugdet: unknown setting; did you mean budget?
 		line 4: memory.x: unknown setting; known here: budget
-		line 5: log.level: unknown setting; known here: admin, chunks, drain, handover, identity, listeners, log, loops, memory, reload, rpcbind, upstreams`},
+		line 5: log.level: unknown setting; known here: admin, chunks, control, drain, handover, identity, listeners, log, loops, memory, reload, rpcbind, upstreams`},
 	{"unknown deep", `
 listeners:
   - name: l
@@ -76,6 +76,10 @@ log: json
 		line 3: drain.timeout: "-1s" is not greater than 0; write a duration such as 500ms, 5s or 1m30s`},
 	{"duration none", head + tail + "drain: {timeout: none}\n", `
 		line 3: drain.timeout: none is not possible here; write a duration such as 30s`},
+	{"control", head + tail + "control: {path: run/c.sock}\n", `
+		line 3: control.path: "run/c.sock" is not an absolute path; write one such as /run/rdmabridge/control.sock`},
+	{"control and hand-over", head + tail + "control: {path: /run/a}\nhandover: {path: /run/./a}\n", `
+		line 3: control.path: /run/a is handover.path, too; write another path`},
 	{"counts", head + tail + "loops: 0\n", `
 		line 3: loops: 0 is not greater than 0; write a whole number from 1`},
 	{"words", head + tail + "log: {level: loud, format: xml}\n", `

@@ -49,6 +49,7 @@ func (c *Config) validate(k Known, r *report) {
 	r.finite("drain.timeout", c.Drain.Timeout)
 	c.Reload.validate(r)
 	c.Handover.validate(r)
+	c.Control.validate(&c.Handover, r)
 	r.atMost("loops", c.Loops, maxLoops)
 }
 

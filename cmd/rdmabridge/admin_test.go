@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -96,7 +97,7 @@ loops: 2
 	if err != nil {
 		t.Fatal(err)
 	}
-	reserved := otherDescriptors + maxAdminConns + 8*2 + 2*2 + 2*4*2 + 200 + 2*3
+	reserved := otherDescriptors + maxAdminConns + control.MaxConnections + 8*2 + 2*2 + 2*4*2 + 200 + 2*3
 	for _, tt := range []struct{ limit, want int }{
 		{1 << 20, 1<<20 - reserved},
 		{1024, 1024 - reserved},

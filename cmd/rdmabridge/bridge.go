@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/journal"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
@@ -35,13 +36,15 @@ type bridge struct {
 
 	journal *journal.Journal // the last lines of log; nil if nothing keeps them
 
-	identity string // of this bridge among others; constant
+	identity string    // of this bridge among others; constant
+	started  time.Time // constant
 
 	metrics *metrics.Registry
 	arena   *regmem.Arena
 	engine  *tcpframe.Engine
 	proxy   *proxy.Proxy
-	admin   *admin // nil if the configuration has none
+	admin   *admin          // nil if the configuration has none
+	control *control.Server // nil if the configuration has none, or it could not listen
 
 	rpcbindMu      sync.Mutex      // guards rpcbind and rpcbindAddress; a leaf
 	rpcbind        *rpcbind.Server // nil if the configuration has none
@@ -58,7 +61,7 @@ type bridge struct {
 // newBridge makes the parts that c describes and connects them to each other. It opens
 // no socket. Start uses the sockets of in, which may be nil.
 func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
-	b = &bridge{log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), identity: identity(c, in), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
+	b = &bridge{started: time.Now(), log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), identity: identity(c, in), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
 	}
@@ -138,6 +141,9 @@ func (b *bridge) leave() {
 	if b.admin != nil {
 		b.admin.stopAccepting()
 	}
+	if b.control != nil {
+		b.control.StopAccepting()
+	}
 	if err := b.closeRPCBind(); err != nil {
 		b.log.Warn().Err(err).Msg("rpcbind did not close cleanly")
 	}
@@ -162,6 +168,9 @@ func (b *bridge) close() error {
 	b.engine.Stop()
 	if b.admin != nil {
 		errs = append(errs, b.admin.close())
+	}
+	if b.control != nil {
+		errs = append(errs, b.control.Close())
 	}
 	if err := b.arena.Close(); err != nil {
 		b.log.Warn().Err(err).Msg("memory leak: not all message memory was released")

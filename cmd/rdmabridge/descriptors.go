@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/control"
 )
 
 // otherDescriptors are kept for everything that is not counted: event loops, the log, files that
@@ -11,10 +12,10 @@ import (
 const otherDescriptors = 64
 
 // reservedDescriptors is how many descriptors a process with the configuration c needs that do
-// not belong to clients: those of the admin server and its connections, of listeners, and of
-// connections to upstreams, each of which may be about to be replaced by another.
+// not belong to clients: those of the admin server, the control socket and their connections, of
+// listeners, and of connections to upstreams, each of which may be about to be replaced by another.
 func reservedDescriptors(c *configs.Config) int {
-	n := otherDescriptors + maxAdminConns + 8*c.Loops + 2*len(c.Listeners)
+	n := otherDescriptors + maxAdminConns + control.MaxConnections + 8*c.Loops + 2*len(c.Listeners)
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		pools := len(u.Endpoints)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,6 +25,9 @@ func init() {
 	if os.Getenv("RDMABRIDGE_TEST_MAIN") != "" {
 		os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 	}
+	// Bridges of tests whose configuration does not say where the control socket is keep away from
+	// those that run on this host.
+	os.Setenv("RUNTIME_DIRECTORY", filepath.Join(os.TempDir(), "rdmabridge-test-"+strconv.Itoa(os.Getuid())))
 }
 
 // testNotify is the environment variable whose value becomes NOTIFY_SOCKET of the

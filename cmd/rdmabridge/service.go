@@ -117,6 +117,11 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 			return nil, err
 		}
 	}
+	predecessor := 0
+	if in != nil {
+		predecessor = in.from.PID
+	}
+	b.startControl(predecessor)
 	if s.config.Handover.Enabled() {
 		if h, err = listenHandover(s.config.Handover.Path, b); err != nil {
 			if in == nil {
