@@ -276,6 +276,9 @@ type Operation struct {
 	Latency   Latency           `json:"latency"`
 }
 
+// StatusOK is the class of a Reply that is a success, in Operation.Statuses.
+const StatusOK = "ok"
+
 // A Latency is a histogram of the time of Calls, so far.
 type Latency struct {
 	Bounds []float64 `json:"bounds"` // upper bounds in seconds, ascending
