@@ -2,6 +2,7 @@ package ulb
 
 import (
 	"math"
+	"slices"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
@@ -16,10 +17,19 @@ type Registry struct {
 	limits Limits
 	keys   []uint64 // program<<32 | version; scanned in order of binding
 	bound  []Binding
+	first  []uint16    // the number of each binding's operation 0
+	procs  []uint32    // how many procedures each binding has, NULL included
+	ops    []Operation // of all bindings, behind operation 0, which is that of Generic
 }
 
 // NewRegistry returns a Registry without bindings, by which every Call is carried whole.
-func NewRegistry(l Limits) *Registry { return &Registry{limits: l.withDefaults()} }
+func NewRegistry(l Limits) *Registry {
+	return &Registry{limits: l.withDefaults(), ops: []Operation{{Name: operationOther}}}
+}
+
+// Operations returns all operations of the bindings. The first stands for those of programs without a
+// binding. The caller must not change them.
+func (reg *Registry) Operations() []Operation { return reg.ops }
 
 // Limits returns the limits in use, with the defaults filled in.
 func (reg *Registry) Limits() Limits { return reg.limits }
@@ -36,18 +46,66 @@ func (reg *Registry) Bind(program, version uint32, b Binding) {
 	}
 	reg.keys = append(reg.keys, k)
 	reg.bound = append(reg.bound, b)
+	reg.first = append(reg.first, uint16(len(reg.ops)))
+	own, procs := []Operation{{}}, 1
+	if o, ok := b.(Operator); ok {
+		own, procs = o.Operations()
+		own = slices.Clone(own)
+	}
+	own[0] = Operation{Name: "NULL"}
+	reg.procs = append(reg.procs, uint32(procs))
+	for _, o := range append(own, Operation{Name: operationGSS}, Operation{Name: operationOther}) {
+		o.Program, o.Version = program, version
+		reg.ops = append(reg.ops, o)
+	}
+}
+
+// operations are those of binding i.
+func (reg *Registry) operations(i int) []Operation {
+	end := len(reg.ops)
+	if i+1 < len(reg.first) {
+		end = int(reg.first[i+1])
+	}
+	return reg.ops[reg.first[i]:end]
+}
+
+// operation returns the number of the operation of procedure proc of binding i, or of a GSS control
+// procedure. A binding whose procedures have operations of their own says so in own; 0 if it does not.
+func (reg *Registry) operation(i int, c *oncrpc.Call, own uint16) uint16 {
+	if i < 0 {
+		return 0
+	}
+	ops := reg.operations(i)
+	n := len(ops) - 1
+	switch {
+	case c.Protection == oncrpc.ProtectControl:
+		n--
+	case own != 0:
+		n = int(own)
+	case c.Procedure < reg.procs[i] && ops[c.Procedure].Name != "":
+		n = int(c.Procedure)
+	}
+	return reg.first[i] + uint16(n)
 }
 
 // Lookup returns the binding of a program and version, or [Generic] when there is
 // none.
 func (reg *Registry) Lookup(program, version uint32) Binding {
+	if i := reg.lookup(program, version); i >= 0 {
+		return reg.bound[i]
+	}
+	return Generic
+}
+
+// lookup returns the index of the binding of a program and version, or -1.
+func (reg *Registry) lookup(program, version uint32) int {
 	k := key(program, version)
 	for i, have := range reg.keys {
 		if have == k {
-			return reg.bound[i]
+			return i
 		}
 	}
-	return Generic
+	return -1
 }
 
 func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(version) }
@@ -56,9 +114,23 @@ func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(v
 // binding of c. It never fails and does not allocate. A Call that its binding cannot
 // walk is carried whole, and the server answers it with an error.
 func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
-	l := &reg.limits
 	*a = Analysis{Reduce: c.Reducible()}
-	b := reg.Lookup(c.Program, c.Version)
+	i := reg.lookup(c.Program, c.Version)
+	b := Generic
+	if i >= 0 {
+		b = reg.bound[i]
+	}
+	reg.analyse(b, c, a)
+	a.Operation = reg.operation(i, c, a.Operation)
+	if c.Protection == oncrpc.ProtectControl {
+		return Generic
+	}
+	return b
+}
+
+// analyse does what Analyse does, but for the operation: of that it sets what b says.
+func (reg *Registry) analyse(b Binding, c *oncrpc.Call, a *Analysis) {
+	l := &reg.limits
 
 	switch c.Protection {
 	case oncrpc.ProtectNone, oncrpc.ProtectIntegrity:
@@ -75,14 +147,15 @@ func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 		}
 	case oncrpc.ProtectControl:
 		reg.control(c, a)
-		return Generic
+		return
 	}
 	if !a.Known {
 		*a = Analysis{
 			Reduce: a.Reduce, Class: NonIdempotent, Procedure: a.Procedure, Session: a.Session,
 			MaxReply: l.MaxReply, MaxReduced: l.MaxReply,
+			Operation: a.Operation, Operations: a.Operations,
 		}
-		return b
+		return
 	}
 	h := replyHeader(c)
 	a.MaxReply = bound(h, a.MaxReply, l)
@@ -94,7 +167,6 @@ func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 	} else {
 		a.MaxReduced = bound(h, a.MaxReduced, l)
 	}
-	return b
 }
 
 // mismatch is the length behind the header of the longest Reply without results, in

@@ -106,7 +106,9 @@ func TestRegistryAnalyse(t *testing.T) {
 		{"NULL with arguments is not NULL", call(99, 1, 0, none, nil, 1), whole(true, most)},
 	} {
 		a := Analysis{Procedure: "left over", Known: true, ArgLength: 9}
-		if reg.Analyse(tt.c, &a); a != tt.want {
+		reg.Analyse(tt.c, &a)
+		a.Operation = 0 // TestOperations
+		if a != tt.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", tt.name, a, tt.want)
 		}
 	}

@@ -86,7 +86,43 @@ type Analysis struct {
 	// Procedure is the name of the Call for logs and metrics, such as "READ" or
 	// "COMPOUND/READ". It is "" when the procedure is unknown.
 	Procedure string
+
+	// Operation is the number of the Call's operation in Registry.Operations. It is set whether or
+	// not the Call is Known. Of a COMPOUND it is the operation that the client wants most.
+	Operation uint16
+	// Operations is how many operations a COMPOUND has, as far as it could be walked; 0 for others.
+	Operations uint16
 }
+
+// An Operation is what the Calls of a program can be for.
+type Operation struct {
+	Program, Version uint32
+	Name             string // such as READ; "other" for procedures that the binding does not know
+	Status           StatusKind
+}
+
+// A StatusKind says where the results of a successful RPC Reply have a status of their own.
+type StatusKind uint8
+
+// The kinds of status.
+const (
+	NoStatus    StatusKind = iota // nowhere
+	FirstStatus                   // nfsstat or the like, in their first word
+	LockStatus                    // nlm_stats, behind a cookie of variable length
+)
+
+// An Operator is a Binding that names its operations. Operation 0 is NULL, and one without a name does not
+// exist. The first of them, as many as procedures says, are those of the procedures of these numbers. The
+// others are for Analyse to set.
+type Operator interface {
+	Operations() (all []Operation, procedures int)
+}
+
+// The operations of a program beside those that its binding names.
+const (
+	operationGSS   = "GSS"   // makes or ends a context of RPCSEC_GSS
+	operationOther = "other" // is not known
+)
 
 // A CallShape is the way in which a Call travels.
 type CallShape uint8

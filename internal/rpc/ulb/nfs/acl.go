@@ -16,7 +16,7 @@ const (
 // aclDefault in the mask of GETACL asks for the entries of the default ACL.
 const aclDefault = 4
 
-var acl2 = compile(
+var acl2 = compileStatus(ulb.FirstStatus, nil,
 	row{number: 1, name: "GETACL", class: ro, args: "32 4", size: getacl2, guess: true},
 	row{number: 2, name: "SETACL", class: idm, args: "32 4 4 [12] 4 [12]", results: 72},
 	row{number: 3, name: "GETATTR", class: ro, args: "32", results: 72},
@@ -24,7 +24,7 @@ var acl2 = compile(
 	row{number: 5, name: "GETXATTRDIR", class: non, args: "32 4", results: 104},
 )
 
-var acl3 = compile(
+var acl3 = compileStatus(ulb.FirstStatus, nil,
 	row{number: 1, name: "GETACL", class: ro, args: "O 4", size: getacl3, guess: true},
 	row{number: 2, name: "SETACL", class: idm, args: "O 4 4 [12] 4 [12]", results: 4 + poa3},
 	row{number: 3, name: "GETXATTRDIR", class: non, args: "O 4", results: 4 + fh3 + poa3},

@@ -10,10 +10,16 @@ import (
 // offsets of 32 bits, version 4 with 64. Locking again for the same owner
 // changes nothing, so all procedures are idempotent, and TEST only reads.
 var (
-	nlm1 = compile(nlmRows("4 4")...)
-	nlm3 = compile(append(nlmRows("4 4"), nlmRows3("4 4")...)...)
-	nlm4 = compile(append(nlmRows("8 8"), nlmRows3("8 8")...)...)
+	nlm1 = compileStatus(ulb.LockStatus, nlmVoid, nlmRows("4 4")...)
+	nlm3 = compileStatus(ulb.LockStatus, nlmVoid, append(nlmRows("4 4"), nlmRows3("4 4")...)...)
+	nlm4 = compileStatus(ulb.LockStatus, nlmVoid, append(nlmRows("8 8"), nlmRows3("8 8")...)...)
 )
+
+// nlmVoid are the procedures whose Replies are void.
+var nlmVoid = []string{
+	"TEST_MSG", "LOCK_MSG", "CANCEL_MSG", "UNLOCK_MSG", "GRANTED_MSG",
+	"TEST_RES", "LOCK_RES", "CANCEL_RES", "UNLOCK_RES", "GRANTED_RES", "SM_NOTIFY", "FREE_ALL",
+}
 
 // nlmWords replaces the words LOCK and RANGE in layouts. w is the layout of a range.
 var nlmWords = func(w string) *strings.Replacer {

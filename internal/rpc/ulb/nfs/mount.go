@@ -5,13 +5,13 @@ import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 // MOUNT, RFC 1094 Appendix A and RFC 1813 Appendix I. Nothing is DDP-eligible:
 // RFC 8267 Section 5.1.
 var (
-	mount1 = compile(mountRows...)
+	mount1 = compileStatus(ulb.FirstStatus, mountVoid, mountRows...)
 
-	mount2 = compile(append([]row{
+	mount2 = compileStatus(ulb.FirstStatus, mountVoid, append([]row{
 		{number: 7, name: "PATHCONF", class: ro, args: "O", results: 64},
 	}, mountRows...)...)
 
-	mount3 = compile(
+	mount3 = compileStatus(ulb.FirstStatus, mountVoid,
 		row{number: 1, name: "MNT", class: idm, args: "O", size: mnt3},
 		row{number: 2, name: "DUMP", class: ro, results: unbounded},
 		row{number: 3, name: "UMNT", class: idm, args: "O"},
@@ -19,6 +19,9 @@ var (
 		row{number: 5, name: "EXPORT", class: ro, results: unbounded},
 	)
 )
+
+// mountVoid are the procedures whose results have no status.
+var mountVoid = []string{"DUMP", "UMNT", "UMNTALL", "EXPORT", "EXPORTALL", "PATHCONF"}
 
 var mountRows = []row{
 	{number: 1, name: "MNT", class: idm, args: "O", results: 4 + 32},

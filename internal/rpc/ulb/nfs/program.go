@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -40,6 +41,7 @@ type procedure struct {
 	item    ulb.Layout // the results, of a procedure with an eligible one
 	offer   offer
 	guess   bool
+	status  ulb.StatusKind
 }
 
 // An offer is the eligible item of a procedure that is worth a chunk. The text of
@@ -69,6 +71,27 @@ type row struct {
 // A program is the table of one program and version, by procedure number. It
 // implements ulb.Binding. A procedure without a name does not exist.
 type program []procedure
+
+// compileStatus does what compile does, for a program whose results have a status of that kind, apart from
+// those of the procedures in void.
+func compileStatus(kind ulb.StatusKind, void []string, rows ...row) program {
+	p := compile(rows...)
+	for i := range p {
+		if !slices.Contains(void, p[i].name) {
+			p[i].status = kind
+		}
+	}
+	return p
+}
+
+// Operations implements ulb.Operator.
+func (p program) Operations() (all []ulb.Operation, procedures int) {
+	all = make([]ulb.Operation, max(1, len(p)))
+	for i := range p {
+		all[i] = ulb.Operation{Name: p[i].name, Status: p[i].status}
+	}
+	return all, len(all)
+}
 
 // compile turns rows into a program. Procedure 0 needs no row: the Registry analyses
 // NULL.

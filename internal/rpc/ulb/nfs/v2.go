@@ -9,7 +9,7 @@ import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 // argument in the NFS WRITE procedure", "the pathname argument in the NFS SYMLINK
 // procedure", "the opaque file data result in the NFS READ procedure", "the
 // pathname result in the NFS READLINK procedure". Nothing else is.
-var v2 = compile(
+var v2 = compileStatus(ulb.FirstStatus, []string{"ROOT", "WRITECACHE"},
 	row{number: 1, name: "GETATTR", class: ro, args: "32", results: 72},
 	row{number: 2, name: "SETATTR", class: non, args: "32 32", results: 72},
 	row{number: 3, name: "ROOT", class: ro},

@@ -20,7 +20,7 @@ const sattr3 = " {1:4|*:} {1:4|*:} {1:4|*:} {1:8|*:} {2:8|*:} {2:8|*:} "
 //
 // The letter D marks DDP-eligible items. CREATE is not idempotent in any mode: GUARDED
 // fails with EXIST the second time, UNCHECKED may truncate again.
-var v3 = compile(
+var v3 = compileStatus(ulb.FirstStatus, nil,
 	row{number: 1, name: "GETATTR", class: ro, args: "O", results: 4 + attr3},
 	row{number: 2, name: "SETATTR", class: non, args: "O" + sattr3 + "?(8)", results: 4 + wcc3},
 	row{number: 3, name: "LOOKUP", class: ro, args: "O O", results: 4 + fh3 + 2*poa3},

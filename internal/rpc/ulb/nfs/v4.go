@@ -2,6 +2,7 @@ package nfs
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -53,7 +54,8 @@ type summary struct {
 	session   uint32 // position of the arguments of SEQUENCE when it comes first, or 0
 	ops       ulb.SessionOps
 	back      int  // position of the back channel's ca_maxrequestsize in a CREATE_SESSION
-	named     *op4 // the operation that names the COMPOUND
+	named     *op4 // the operation that names the COMPOUND, and its number
+	number    uint32
 
 	writePos, writeLen int // data of the longest WRITE
 }
@@ -66,7 +68,7 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 		s.sequenced++
 	}
 	if s.named == nil || o.weight > s.named.weight {
-		s.named = o
+		s.named, s.number = o, number
 	}
 	s.octets += uint64(o.most)
 	if o.bitmaps > 0 {
@@ -106,6 +108,19 @@ func (s *summary) addSize(size size4, number uint32) {
 	s.items += (uint64(size.item) + 3) &^ 3
 }
 
+// opCompound stands for a COMPOUND without any operation that is known. No operation has the number.
+const opCompound = 1
+
+// Operations implements ulb.Operator.
+func (compound) Operations() (all []ulb.Operation, procedures int) {
+	all = make([]ulb.Operation, len(ops4))
+	for i, o := range ops4 {
+		all[i] = ulb.Operation{Name: strings.TrimPrefix(o.name, "COMPOUND/"), Status: ulb.FirstStatus}
+	}
+	all[opCompound] = ulb.Operation{Name: "COMPOUND", Status: ulb.FirstStatus}
+	return all, compoundProc + 1
+}
+
 // Analyse implements ulb.Binding.
 func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	if c.Procedure != compoundProc {
@@ -116,7 +131,7 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 		return
 	}
 	m := c.Message[:end]
-	a.Procedure = "COMPOUND"
+	a.Procedure, a.Operation = "COMPOUND", opCompound
 	w := ulb.Walk{Cursor: xdr.NewCursor(m, start)}
 	_, tag := w.Opaque()
 	minor := w.Uint32()
@@ -142,6 +157,7 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 			s.session = uint32(pos)
 			a.Session = s.session // also when a later operation is unknown
 		}
+		a.Operation, a.Operations = uint16(s.number), uint16(i+1)
 	}
 	if w.Len() == 0 {
 		s.fill(a, minor)

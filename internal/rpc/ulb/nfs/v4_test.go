@@ -80,6 +80,7 @@ func TestReference4(t *testing.T) {
 		if (a.BackRequest != 0) != (r.creates == 1) {
 			t.Errorf("%x: BackRequest %d", r.call, a.BackRequest)
 		}
+		a.Operation, a.Operations = 0, 0 // TestOperations
 		if a != want {
 			t.Errorf("%x:\n got %+v\nwant %+v", r.call, a, want)
 		}
@@ -150,6 +151,7 @@ func TestCompoundUnknown(t *testing.T) {
 			Class: ulb.NonIdempotent, Reduce: true, MaxReply: most, MaxReduced: most,
 			Session: tt.session, Procedure: "COMPOUND",
 		}
+		a.Operation, a.Operations = 0, 0 // TestOperations
 		if a != want {
 			t.Errorf("%s: %+v, want %+v", tt.name, a, want)
 		}
