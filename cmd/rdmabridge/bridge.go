@@ -5,11 +5,13 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/journal"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -39,11 +41,14 @@ type bridge struct {
 	identity string    // of this bridge among others; constant
 	started  time.Time // constant
 
+	loaded atomic.Pointer[status.Config] // nil if there is no file
+
 	metrics *metrics.Registry
 	arena   *regmem.Arena
 	engine  *tcpframe.Engine
 	proxy   *proxy.Proxy
-	admin   *admin          // nil if the configuration has none
+	pages   *admin.Handler  // answers operators, on the admin address and on the control socket
+	admin   *admin.Server   // nil if the configuration has none
 	control *control.Server // nil if the configuration has none, or it could not listen
 
 	rpcbindMu      sync.Mutex      // guards rpcbind and rpcbindAddress; a leaf
@@ -92,14 +97,8 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 	b.adopt(inUse)
 	b.limitDescriptors(c)
 	b.registerMetrics()
-	if c.Admin.Enabled() {
-		b.admin = newAdmin(c.Admin.Address, b.log, adminSource{
-			metrics: b.metrics.Handler(), alive: b.alive, ready: b.proxy.Ready, status: b.proxy.Status,
-			closed: b.metrics.Counter("admin_closed_connections_total", "Connections of the admin server that were closed because there were too many."),
-		})
-		if b.admin.listener, err = in.admin(c.Admin.Address); err != nil {
-			return nil, err
-		}
+	if err := b.makePages(c); err != nil {
+		return nil, err
 	}
 	return b, nil
 }
@@ -107,7 +106,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 // start listens for clients and connects to upstreams.
 func (b *bridge) start() error {
 	if b.admin != nil {
-		if err := b.admin.start(); err != nil {
+		if err := b.admin.Start(); err != nil {
 			return err
 		}
 	}
@@ -118,6 +117,7 @@ func (b *bridge) start() error {
 	if err := b.startRPCBind(); err != nil {
 		return err
 	}
+	b.pages.Start()
 	b.wg.Add(1)
 	go func() {
 		defer b.wg.Done()
@@ -139,7 +139,7 @@ func (b *bridge) start() error {
 // the connections that this process has just accepted are up.
 func (b *bridge) leave() {
 	if b.admin != nil {
-		b.admin.stopAccepting()
+		b.admin.StopAccepting()
 	}
 	if b.control != nil {
 		b.control.StopAccepting()
@@ -164,10 +164,11 @@ func (b *bridge) drain(ctx context.Context) error {
 func (b *bridge) close() error {
 	close(b.trim)
 	b.wg.Wait()
+	b.pages.Close()
 	errs := []error{b.closeRPCBind(), b.proxy.Close()}
 	b.engine.Stop()
 	if b.admin != nil {
-		errs = append(errs, b.admin.close())
+		errs = append(errs, b.admin.Close())
 	}
 	if b.control != nil {
 		errs = append(errs, b.control.Close())

@@ -40,6 +40,5 @@ func (b *bridge) startControl(predecessor int) {
 
 // handleControl adds what the control socket serves. Patterns are those of http.ServeMux.
 func (b *bridge) handleControl(handle func(pattern string, h http.Handler)) {
-	handle("GET /metrics", b.metrics.Handler())
-	handle("GET /api/v1/status", http.HandlerFunc(b.serveStatus))
+	handle("/", b.pages)
 }

@@ -1,22 +1,59 @@
 package main
 
 import (
-	"encoding/json"
-	"net/http"
 	"os"
-	"strconv"
+	"time"
 
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
-// serveStatus answers with the document of the bridge.
-func (b *bridge) serveStatus(w http.ResponseWriter, r *http.Request) {
-	v := r.URL.Query()
-	clients, _ := strconv.Atoi(v.Get("clients")) // 0 is the default
-	d := b.proxy.Status(status.Query{Clients: clients, Sort: v.Get("sort"), Filter: v.Get("filter"), Connections: v.Get("connections") == "true"})
-	d.Process, d.Started = os.Getpid(), b.started
+// document describes the bridge. The admin.Handler adds history and problems.
+func (b *bridge) document(q status.Query) status.Document {
+	d := b.proxy.Status(q)
 	i := buildInfo()
+	d.Process, d.Started = os.Getpid(), b.started
 	d.Build = status.Build{Version: i.Version, Revision: i.Revision, Go: i.Go}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(d) // an error means that the client has disconnected
+	if c := b.loaded.Load(); c != nil {
+		d.Config = *c
+	} else {
+		d.Config.Loaded = b.started
+	}
+	d.Sockets = status.Descriptors{Used: b.engine.Sockets().Open(), Limit: b.engine.Sockets().Limit()}
+	d.Events = b.events()
+	return d
+}
+
+// makePages makes the answers for operators, which the admin server and the control socket serve, and
+// the admin server.
+func (b *bridge) makePages(c *configs.Config) error {
+	b.pages = admin.NewHandler(admin.Source{Document: b.document, Metrics: b.metrics.Handler(), Alive: b.alive, Ready: b.proxy.Ready})
+	if !c.Admin.Enabled() {
+		return nil
+	}
+	inherited, err := b.inherited.admin(c.Admin.Address)
+	if err != nil {
+		return err
+	}
+	b.admin = admin.NewServer(admin.Options{
+		Address: c.Admin.Address, Log: b.log, Handler: b.pages, Listener: inherited,
+		Closed: b.metrics.Counter("admin_closed_connections_total", "Connections of the admin server that were closed because there were too many."),
+	})
+	return nil
+}
+
+// setLoaded records which configuration file is in force.
+func (b *bridge) setLoaded(file string, when time.Time, restart bool) {
+	b.loaded.Store(&status.Config{File: file, Loaded: when, RestartNeeded: restart})
+}
+
+// setRefused records that the file as it is now was refused. The one before it stays in force.
+func (b *bridge) setRefused(err error) {
+	var c status.Config
+	if old := b.loaded.Load(); old != nil {
+		c = *old
+	}
+	c.Refused = err.Error()
+	b.loaded.Store(&c)
 }

@@ -66,7 +66,7 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 		}
 		a.TCP, a.Admin = demo.Reachable(b.proxy.Addr("front")), ""
 		if b.admin != nil {
-			a.Admin = demo.Reachable(b.admin.addr)
+			a.Admin = demo.Reachable(b.admin.Addr())
 		}
 		if err := a.Help(out); err != nil {
 			return err

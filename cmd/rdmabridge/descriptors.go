@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 )
 
@@ -15,7 +16,7 @@ const otherDescriptors = 64
 // not belong to clients: those of the admin server, the control socket and their connections, of
 // listeners, and of connections to upstreams, each of which may be about to be replaced by another.
 func reservedDescriptors(c *configs.Config) int {
-	n := otherDescriptors + maxAdminConns + control.MaxConnections + 8*c.Loops + 2*len(c.Listeners)
+	n := otherDescriptors + admin.MaxConns + control.MaxConnections + 8*c.Loops + 2*len(c.Listeners)
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		pools := len(u.Endpoints)

@@ -91,7 +91,7 @@ func callSlow(t *testing.T, addr string, s *slowServer) net.Conn {
 func TestDrain(t *testing.T) {
 	s := startSlowServer(t)
 	b, signals, wait := startServe(t, slowConfig(s, "1m"))
-	addr, url := b.proxy.Addr("nfs"), "http://"+b.admin.addr
+	addr, url := b.proxy.Addr("nfs"), "http://"+b.admin.Addr()
 	idle, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestDrainAborted(t *testing.T) {
 			signals <- syscall.SIGTERM
 			if tc.second {
 				signals <- syscall.SIGTERM // an echo of the first
-				url := "http://" + b.admin.addr
+				url := "http://" + b.admin.Addr()
 				testkit.Eventually(t, "/readyz says that the bridge drains", func() bool {
 					_, body := get(t, url+"/readyz")
 					return strings.Contains(body, "draining")

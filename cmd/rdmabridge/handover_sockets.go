@@ -23,8 +23,8 @@ func (b *bridge) sockets() (files []*os.File, g greeting, err error) {
 		add(socketListener, address, f, e)
 	}
 	if b.admin != nil {
-		f, e := b.admin.listener.File()
-		add(socketAdmin, b.admin.address, f, e)
+		f, e := b.admin.Socket().File()
+		add(socketAdmin, b.admin.Address(), f, e)
 	}
 	b.rpcbindMu.Lock()
 	defer b.rpcbindMu.Unlock()

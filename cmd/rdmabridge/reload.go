@@ -55,6 +55,7 @@ func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) 
 		restart: m.Gauge("config_restart_needed", "1 if the file has settings that take effect only after a restart, else 0."),
 	}
 	r.last.Set(time.Now().Unix())
+	b.setLoaded(file, time.Now(), false)
 	return r
 }
 
@@ -79,11 +80,13 @@ func (r *reloader) reload(why string) {
 	r.hash = hash
 	if err != nil {
 		r.refused.Inc()
+		r.b.setRefused(err)
 		log.Error().Err(err).Msg("configuration rejected; the previous one stays in force")
 		return
 	}
 	logWarnings(log, next)
 	r.last.Set(time.Now().Unix())
+	r.b.setLoaded(r.file, time.Now(), len(pending) > 0)
 	r.restart.Set(int64(min(len(pending), 1)))
 	logChanges(log, zerolog.InfoLevel, changes, "setting changed")
 	logChanges(log, zerolog.WarnLevel, pending, "setting needs a restart")

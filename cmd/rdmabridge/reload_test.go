@@ -230,7 +230,7 @@ func (x *reloadCase) stop() {
 // has reports whether /metrics has line.
 func (x *reloadCase) has(line string) bool {
 	x.t.Helper()
-	_, body := get(x.t, "http://"+x.b.admin.addr+"/metrics")
+	_, body := get(x.t, "http://"+x.b.admin.Addr()+"/metrics")
 	return strings.Contains("\n"+body, "\n"+line+"\n")
 }
 
@@ -333,7 +333,7 @@ reload: {watch: none}
 	progress(t, callers...)
 	connects := func() int {
 		t.Helper()
-		_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
+		_, body := get(t, "http://"+x.b.admin.Addr()+"/metrics")
 		_, rest, _ := strings.Cut(body, "rdmabridge_upstream_connects_total{upstream=\"self\"} ")
 		n := 0
 		fmt.Sscan(rest, &n)
@@ -449,7 +449,7 @@ reload: {watch: none}
 			switch config {
 			case with:
 				testkit.Eventually(t, "the listener has the upstream's 4 connections", func() bool {
-					_, body := get(t, "http://"+x.b.admin.addr+"/metrics")
+					_, body := get(t, "http://"+x.b.admin.Addr()+"/metrics")
 					return strings.Contains(body, "rdmabridge_clients{listener=\"rdma\"} 4\n")
 				})
 			case listens:

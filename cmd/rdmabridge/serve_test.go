@@ -97,7 +97,7 @@ func get(t *testing.T, url string) (int, string) {
 func TestAdmin(t *testing.T) {
 	dead := testkit.DeadAddr(t)
 	b, signals, wait := startServe(t, strings.Replace(minimalConfig, "127.0.0.1:1", dead, 1)+"memory: {budget: 256MiB}\n")
-	url := "http://" + b.admin.addr
+	url := "http://" + b.admin.Addr()
 	if code, body := get(t, url+"/livez"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/livez: %d %q", code, body)
 	}
@@ -107,10 +107,13 @@ func TestAdmin(t *testing.T) {
 	var code int
 	var body string
 	testkit.Eventually(t, "the bridge has tried to connect", func() bool {
-		code, body = get(t, url+"/")
+		code, body = get(t, url+"/api/v1/status")
 		return strings.Contains(body, dead)
 	})
-	if code != http.StatusOK || !strings.Contains(body, "Not ready") || !strings.Contains(body, b.proxy.Addr("nfs")) {
+	if code != http.StatusOK || !strings.Contains(body, `"state":"not_ready"`) || !strings.Contains(body, b.proxy.Addr("nfs")) {
+		t.Errorf("/api/v1/status: %d\n%s", code, body)
+	}
+	if code, body := get(t, url+"/"); code != http.StatusOK || !strings.HasPrefix(body, "<!doctype html>") {
 		t.Errorf("/: %d\n%s", code, body)
 	}
 	if code, _ := get(t, url+"/nothing"); code != http.StatusNotFound {

@@ -11,13 +11,14 @@ import "time"
 
 // A Document describes a bridge at one moment.
 type Document struct {
-	Time     time.Time `json:"time"`
-	Started  time.Time `json:"started"`
-	Process  int       `json:"process"` // process ID
-	Build    Build     `json:"build"`
-	State    State     `json:"state"`
-	NotReady string    `json:"not_ready,omitempty"` // why State is not Ready; the text of /readyz
-	Config   Config    `json:"config"`
+	Time     time.Time   `json:"time"`
+	Started  time.Time   `json:"started"`
+	Process  int         `json:"process"` // process ID
+	Build    Build       `json:"build"`
+	State    State       `json:"state"`
+	NotReady string      `json:"not_ready,omitempty"` // why State is not Ready; the text of /readyz
+	Config   Config      `json:"config"`
+	Sockets  Descriptors `json:"descriptors"`
 
 	Problems   []Problem   `json:"problems"` // what is wrong, the worst first; empty when nothing is
 	Listeners  []Listener  `json:"listeners"`
@@ -47,9 +48,16 @@ type Build struct {
 
 // A Config says which configuration is in force.
 type Config struct {
-	File          string    `json:"file,omitempty"` // "" for none
-	Loaded        time.Time `json:"loaded"`         // when it was last read successfully
-	RestartNeeded bool      `json:"restart_needed"` // the file has settings that take effect only after a restart
+	File          string    `json:"file,omitempty"`    // "" for none
+	Loaded        time.Time `json:"loaded"`            // when it was last read successfully
+	RestartNeeded bool      `json:"restart_needed"`    // the file has settings that take effect only after a restart
+	Refused       string    `json:"refused,omitempty"` // why the file as it is now was refused; the one before it is in force
+}
+
+// Descriptors are the sockets of clients that RLIMIT_NOFILE allows.
+type Descriptors struct {
+	Used  int `json:"used"`  // sockets of clients
+	Limit int `json:"limit"` // most sockets of clients: what upstreams and the admin server leave
 }
 
 // A Problem is something an operator should know or act on.

@@ -1,49 +1,47 @@
-package main
+package admin
 
 import (
-	stdlog "log"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
-// maxAdminConns bounds the connections of the admin server, whose descriptors are reserved.
-const maxAdminConns = 64
+// MaxConns bounds the connections of a Server, whose descriptors are reserved.
+const MaxConns = 64
 
-// An adminListener bounds the connections of the admin server. A connection beyond the bound is
+// A listener bounds the connections of the admin server. A connection beyond the bound is
 // let in, and the oldest one of the address with the most is closed for it: so connections that
 // never finish a request keep no probe out. It is safe for concurrent use.
-type adminListener struct {
+type listener struct {
 	*net.TCPListener
 	log    zerolog.Logger
 	closed *metrics.Counter // connections closed for others
-	lines  rdmaside.LineLimit
+	lines  loglimit.Limit
 
 	mu    sync.Mutex // guards conns; a leaf
-	conns crowd.Crowd[*adminConn]
+	conns crowd.Crowd[*conn]
 }
 
-// An adminConn is one connection.
-type adminConn struct {
+// A conn is one connection.
+type conn struct {
 	net.Conn
-	listener *adminListener
-	place    crowd.Member[*adminConn] // guarded by listener.mu
+	listener *listener
+	place    crowd.Member[*conn] // guarded by listener.mu
 }
 
 // Accept implements net.Listener.
-func (l *adminListener) Accept() (net.Conn, error) {
+func (l *listener) Accept() (net.Conn, error) {
 	nc, err := l.TCPListener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	c := &adminConn{Conn: nc, listener: l}
+	c := &conn{Conn: nc, listener: l}
 	c.place.Value = c
 	if old := l.add(c); old != nil {
 		l.evict(old)
@@ -52,10 +50,10 @@ func (l *adminListener) Accept() (net.Conn, error) {
 }
 
 // add counts c. It returns the connection that is closed for c, if there is one.
-func (l *adminListener) add(c *adminConn) (old *adminConn) {
+func (l *listener) add(c *conn) (old *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conns.Len() >= maxAdminConns {
+	if l.conns.Len() >= MaxConns {
 		m := l.conns.Largest()
 		l.conns.Remove(m)
 		old = m.Value
@@ -65,7 +63,7 @@ func (l *adminListener) add(c *adminConn) (old *adminConn) {
 }
 
 // evict closes c, which was counted off.
-func (l *adminListener) evict(c *adminConn) {
+func (l *listener) evict(c *conn) {
 	_ = c.Conn.Close()
 	l.closed.Inc()
 	if ok, suppressed := l.lines.Allow(time.Now()); ok {
@@ -75,25 +73,9 @@ func (l *adminListener) evict(c *adminConn) {
 }
 
 // Close implements net.Conn.
-func (c *adminConn) Close() error {
+func (c *conn) Close() error {
 	c.listener.mu.Lock()
 	c.listener.conns.Remove(&c.place)
 	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }
-
-// An adminLog writes the errors of package http to the log.
-type adminLog struct {
-	log   zerolog.Logger
-	lines rdmaside.LineLimit
-}
-
-// Write implements io.Writer. p is one line.
-func (a *adminLog) Write(p []byte) (int, error) {
-	if ok, suppressed := a.lines.Allow(time.Now()); ok {
-		a.log.Warn().Str("error", strings.TrimSpace(string(p))).Uint64("suppressed", suppressed).Msg("admin server: a connection failed")
-	}
-	return len(p), nil
-}
-
-func newAdminLog(log zerolog.Logger) *stdlog.Logger { return stdlog.New(&adminLog{log: log}, "", 0) }
