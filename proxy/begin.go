@@ -28,6 +28,9 @@ func (f *front) begin(c *call) bool {
 		f.answer(c, oncrpc.AppendRPCMismatch(c.reply.local[:0], h.XID))
 		return true
 	}
+	if t := f.loop.tap.Load(); t != nil {
+		f.tapRead(t, c)
+	}
 	u := f.route(c)
 	if u == nil {
 		return true

@@ -57,6 +57,7 @@ type call struct {
 	sent       sentTCP
 	gss        gssCall
 	retry      retry
+	tap        callTap
 	next, prev *call // in rdmaClient.waiting, and in ledger.repeats
 }
 

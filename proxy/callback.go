@@ -46,9 +46,9 @@ type reverser interface {
 	ReverseRefuse(xid uint32)
 }
 
-// ReverseCall sends the client a Call of the server. rdmaside.ReverseHandler.
-func (p *pin) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
-	return p.bring(r, m.Bytes(), m, 2*pinnedReverse)
+// callBackRDMA is part of connOwner.
+func (p *pin) callBackRDMA(from reverser, m *regmem.Lease) bool {
+	return p.bring(from, m.Bytes(), m, 2*pinnedReverse)
 }
 
 // callBack is part of connOwner.

@@ -10,6 +10,7 @@ import (
 
 // callBack is part of client.
 func (s *tcpClient) callBack(m []byte, done releaser, _ reverser) bool {
+	tapReverse(s.loop, s, m, true, false)
 	s.conn.Send([][]byte{m}, done)
 	return true
 }
@@ -32,6 +33,7 @@ var errStray = errors.New("proxy: too many replies that answer no call")
 // because the server's connection has been lost or the server waits no longer. Dropping it
 // does no harm.
 func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
+	tapReverse(s.loop, s, b.Bytes(), false, true)
 	for _, q := range s.ledger.queues {
 		if r := q.reverser(); r != nil && r.ReverseReply(xid, b.Bytes(), b) == nil {
 			return
@@ -48,6 +50,7 @@ func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
 
 // callBack is part of client.
 func (s *rdmaClient) callBack(m []byte, done releaser, from reverser) bool {
+	tapReverse(s.loop, s, m, true, false)
 	switch err := s.conn.ReverseCall(m, done, callbackOwner{s, from}); {
 	case err == nil:
 		return true
@@ -72,6 +75,7 @@ type callbackOwner struct {
 func (o callbackOwner) ReverseDone(_ *rdmaside.ResponderConn, xid uint32, m *regmem.Lease, err error) {
 	switch {
 	case m != nil:
+		tapReverse(o.s.loop, o.s, m.Bytes(), false, true)
 		if o.from.ReverseReply(xid, m.Bytes(), m) != nil {
 			m.Release()
 			o.s.listener.stray.Inc()

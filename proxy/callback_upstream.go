@@ -45,6 +45,7 @@ func (m *tcpConn) called(xid uint32, b tcpframe.Buffer) {
 		return
 	}
 	k.call.Message = nil
+	tapReverse(m.loop, m, b.Bytes(), false, false)
 	if k.owner == nil {
 		b.Release()
 		m.refuse(xid, callbackProgram)
@@ -76,6 +77,7 @@ func (m *tcpConn) ReverseReply(xid uint32, msg []byte, done rdmaside.Releaser) e
 		return nil
 	}
 	m.u.back.replies.Inc()
+	tapReverse(m.loop, m, msg, true, true)
 	m.conn.Send([][]byte{msg}, done)
 	return nil
 }
@@ -103,7 +105,9 @@ func (m *tcpConn) refuse(xid uint32, why callbackRefusal) {
 	}
 	m.u.back.refused[why].Inc()
 	m.back.refused++
-	m.conn.Send([][]byte{oncrpc.AppendAccepted(nil, xid, stat)}, &m.back)
+	b := oncrpc.AppendAccepted(nil, xid, stat)
+	tapReverse(m.loop, m, b, true, true)
+	m.conn.Send([][]byte{b}, &m.back)
 }
 
 // A callbackRefusal is why the proxy answered a reverse Call of a TCP server; a metric label.

@@ -1,13 +1,13 @@
 package proxy
 
-import "github.com/rdmabridge/rdmabridge/rdmaside"
+import "github.com/rdmabridge/rdmabridge/internal/regmem"
 
 // A connOwner has a connection to a server that not every client's Calls may take: a [pin] or a
 // [laneConn]. The shared connections have none. Methods run on the connection's loop, unless they
 // say otherwise.
 type connOwner interface {
-	// ReverseCall does what callBack does, for a connection over RDMA.
-	rdmaside.ReverseHandler
+	// callBackRDMA does what callBack does, for a connection over RDMA.
+	callBackRDMA(from reverser, m *regmem.Lease) bool
 	// callBack brings a client the plain RPC Call m, which came on the connection from. It keeps m
 	// until it calls done.Release. If it reports false, m remains the caller's, and the caller
 	// refuses the Call.

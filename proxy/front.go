@@ -56,6 +56,8 @@ type client interface {
 	callBack(m []byte, done releaser, from reverser) bool
 	// deaf reports whether the bridge does not read the client's Replies to reverse Calls at present.
 	deaf() bool
+	// local is the address of this side of the connection.
+	local() netip.AddrPort
 	// longestCallBack is the length of the longest reverse Call that can be sent to the client.
 	longestCallBack() int
 }
@@ -90,6 +92,7 @@ func (f *front) end(err error) {
 	f.listener.leave(f)
 	f.loop.memory.left(f)
 	f.ledger.close()
+	f.loop.tapEnded(f, err)
 	if err != nil && !errors.Is(err, io.EOF) {
 		f.listener.log.Debug().Stringer("peer", f.peer).Err(err).Msg("client connection ended")
 	}
@@ -115,6 +118,7 @@ func (f *front) deliver(c *call) {
 		panic("BUG: proxy: a call without a Reply is delivered")
 	default:
 		c.restoreXID()
+		f.tapDelivered(c)
 		f.client.transmit(c)
 	}
 }
@@ -201,6 +205,7 @@ func (f *front) settle(c *call) {
 	} else {
 		f.counts.results[c.reply.result].Inc()
 	}
+	f.tapOver(c)
 	if c.signed && c.gss.counted {
 		f.ledger.ordered--
 	}

@@ -84,9 +84,9 @@ const (
 	laneCallAway                         // the server's loop asks the server to try later: the client's connection has ended
 )
 
-// ReverseCall takes a Call of an RDMA server. rdmaside.ReverseHandler.
-func (c *laneConn) ReverseCall(r *rdmaside.Requester, m *regmem.Lease) bool {
-	return c.callBack(r, m.Bytes(), m)
+// callBackRDMA is part of connOwner.
+func (c *laneConn) callBackRDMA(from reverser, m *regmem.Lease) bool {
+	return c.callBack(from, m.Bytes(), m)
 }
 
 // callBack is part of connOwner. It runs on the connection's loop.

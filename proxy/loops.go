@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net"
+	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
@@ -24,6 +25,9 @@ type eventLoop struct {
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
 	memory         *callMemory       // divides calls among hosts
 	metrics        *metrics.Registry // the Proxy's, with parts of its counters for this loop
+
+	tap    atomic.Pointer[loopTap] // nil for none; stored by any goroutine
+	tapped uint64                  // Calls that a Tap wanted so far
 }
 
 func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {

@@ -34,7 +34,7 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s
 		Log: u.log, Lines: &u.refusals, Metrics: u.counts[l.index].requester,
 	}
 	if owner != nil {
-		o.Reverse = owner
+		o.Reverse = (*rdmaReverse)(m)
 		o.IdleReceives, o.ReverseReceives = owner.receives()
 	}
 	r, err := rdmaside.DialRequester(ctx, uo.Provider, l, endpoint, o, m)
@@ -83,6 +83,7 @@ func (m *rdmaConn) send(c *call) {
 		if m.probe.dozing {
 			m.probe.busy()
 		}
+		m.tapSent(c)
 		c.entry.Sent()
 		if x := c.order(); x != nil {
 			x.sent(c, m.loop.index)
@@ -122,6 +123,7 @@ func (m *rdmaConn) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(gr
 func (m *rdmaConn) Ended(_ *rdmaside.Requester, err error) {
 	m.probe.end()
 	m.u.ended(err)
+	m.loop.tapEnded(m, err)
 	if m.owner != nil {
 		m.owner.ended(err)
 	}
@@ -156,6 +158,7 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
 		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
+		m.tapReply(c)
 		c.entry.Answered()
 		m.loop.batch.Done(seat, &c.entry)
 		c.answered(here)

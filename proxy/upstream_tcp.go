@@ -128,6 +128,7 @@ func (m *tcpConn) send(c *call) {
 	}
 	m.arm()
 	c.entry.Sent()
+	m.tapSent(c)
 	c.one[0] = c.message.octets
 	c.sent.writing = true
 	x := c.order()
@@ -229,6 +230,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	m.answered(c.sent.at)
 	c.one[0] = msg
 	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
+	m.tapReply(c)
 	c.entry.Answered()
 	m.loop.batch.Done(c.entry.Seat(), &c.entry)
 	c.answered(m.loop.index)
@@ -250,6 +252,7 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	}
 	m.u.ended(err)
 	m.back.end(m.u.back)
+	m.loop.tapEnded(m, err)
 	if o := m.back.owner; o != nil {
 		o.ended(err)
 	}

@@ -17,6 +17,9 @@ type Call struct {
 	// Owner is called when the Call has completed.
 	Owner CallOwner
 
+	// Shape is how the Call travels. Send sets it, if it succeeds.
+	Shape ulb.Shape
+
 	// Reply is filled when CallDone reports no error. The owner must release it.
 	Reply Reply
 

@@ -106,6 +106,7 @@ func (r *Requester) Send(c *Call) error {
 		return r.undo(pc, c, err)
 	}
 	r.accept(pc, c)
+	c.Shape = shape
 	r.tally.sent(shape, len(m))
 	return nil
 }

@@ -1,0 +1,249 @@
+package tap
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/rdmabridge/rdmabridge/proxy"
+)
+
+// The capture as TCP
+//
+// Each message becomes a record of RPC over TCP, RFC 5531 Section 11, in segments of a TCP connection
+// with the addresses and ports of the real one. A connection that the capture sees for the first time
+// gets a handshake. Sequence numbers count the octets of the messages in the capture, and each segment
+// acknowledges all that came before, so that nothing seems lost or repeated.
+//
+// A message of which not all octets are captured is one packet that is longer than an IP packet can be.
+// Its length in the IP header is 0, as in captures that were taken before segmentation offload, and the
+// packet has its real length and the captured length beside it.
+
+const (
+	mostSegment  = 60000   // octets of a message in one packet
+	mostStreams  = 1 << 16 // connections that a capture knows
+	windowScale  = 14
+	ethernetLen  = 14
+	tcpLen       = 20
+	nfsPort      = 2049
+	clientsIndex = 0 // indexes of the interfaces
+)
+
+// A writer writes messages as packets of pcapng.
+type writer struct {
+	ng      *pcapgo.NgWriter
+	buf     gopacket.SerializeBuffer
+	streams map[uint64]*stream
+	packets [2]uint64 // by interface
+
+	eth layers.Ethernet
+	ip4 layers.IPv4
+	ip6 layers.IPv6
+	tcp layers.TCP
+
+	record []byte // a record mark and the octets of a message
+}
+
+// A stream is a connection of the proxy in the capture.
+type stream struct {
+	local, peer netip.AddrPort
+	sent, got   uint32 // the next sequence numbers: of what the proxy sends, and of what the peer sends
+	used        uint64 // for eviction
+}
+
+// newWriter writes the beginning of the file to w.
+func newWriter(w io.Writer, application, comment string, snap uint32) (*writer, error) {
+	link := func(name, description string) pcapgo.NgInterface {
+		return pcapgo.NgInterface{Name: name, Description: description, LinkType: layers.LinkTypeEthernet, SnapLength: snap, TimestampResolution: 9}
+	}
+	ng, err := pcapgo.NewNgWriterInterface(w, link("clients", "messages between clients and rdmabridge, re-framed as RPC over TCP"), pcapgo.NgWriterOptions{
+		SectionInfo: pcapgo.NgSectionInfo{Application: application, Comment: comment},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ng.AddInterface(link("upstreams", "messages between rdmabridge and upstreams, re-framed as RPC over TCP")); err != nil {
+		return nil, err
+	}
+	return &writer{ng: ng, buf: gopacket.NewSerializeBufferExpectedSize(128, mostSegment), streams: make(map[uint64]*stream)}, nil
+}
+
+// fallbackPort makes a port from the number of a connection whose provider knows none.
+func fallbackPort(id uint64) uint16 { return uint16(1024 + id%60000) }
+
+// stream returns the stream of c, with a handshake if it is new.
+func (w *writer) stream(c *proxy.TapConn, at time.Time) (*stream, error) {
+	if s := w.streams[c.ID]; s != nil {
+		return s, nil
+	}
+	if len(w.streams) >= mostStreams {
+		w.evict()
+	}
+	s := &stream{local: address(c.Local), peer: address(c.Peer), sent: 1000, got: 1000}
+	server, client := &s.local, &s.peer
+	if c.Leg == proxy.TapUpstreams {
+		server, client = client, server
+	}
+	if server.Port() == 0 {
+		*server = netip.AddrPortFrom(server.Addr(), nfsPort)
+	}
+	if client.Port() == 0 {
+		*client = netip.AddrPortFrom(client.Addr(), fallbackPort(c.ID))
+	}
+	if s.local.Addr().Is4() != s.peer.Addr().Is4() { // one of them is not known
+		s.local, s.peer = mapped(s.local), mapped(s.peer)
+	}
+	w.streams[c.ID] = s
+	out := c.Leg == proxy.TapUpstreams // the proxy has opened the connection
+	for i, flags := range []string{"S", "SA", "A"} {
+		if err := w.packet(c, s, out == (i != 1), at, flags, nil, 0, nil); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// address returns a without what TCP has no place for. An unknown address is the unspecified one.
+func address(a netip.AddrPort) netip.AddrPort {
+	ip := a.Addr().Unmap().WithZone("")
+	if !ip.IsValid() {
+		ip = netip.IPv4Unspecified()
+	}
+	return netip.AddrPortFrom(ip, a.Port())
+}
+
+// mapped returns a as IPv6.
+func mapped(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(a.Addr().As16()), a.Port())
+}
+
+// evict forgets a stream. It gets another handshake if it is used again.
+func (w *writer) evict() {
+	for id := range w.streams {
+		delete(w.streams, id)
+		return
+	}
+}
+
+// message writes a message with comments on its first packet.
+func (w *writer) message(e *event, comments []string) error {
+	s, err := w.stream(e.conn, e.at)
+	if err != nil {
+		return err
+	}
+	r := binary.BigEndian.AppendUint32(w.record[:0], 1<<31|uint32(e.length))
+	r = append(r, e.octets...)
+	if cap(r) <= 1<<20 {
+		w.record = r
+	}
+	if len(e.octets) < e.length {
+		return w.packet(e.conn, s, e.out, e.at, "PA", r, 4+e.length, comments)
+	}
+	for len(r) > 0 {
+		b, flags := r, "PA"
+		if len(b) > mostSegment {
+			b, flags = b[:mostSegment], "A"
+		}
+		if err := w.packet(e.conn, s, e.out, e.at, flags, b, len(b), comments); err != nil {
+			return err
+		}
+		r, comments = r[len(b):], nil
+	}
+	return nil
+}
+
+// ended writes the end of a connection that the capture knows.
+func (w *writer) ended(e *event) error {
+	s := w.streams[e.conn.ID]
+	if s == nil {
+		return nil
+	}
+	delete(w.streams, e.conn.ID)
+	text := "connection ended"
+	if e.text != "" {
+		text += ": " + e.text
+	}
+	if err := w.packet(e.conn, s, false, e.at, "FA", nil, 0, []string{text}); err != nil {
+		return err
+	}
+	if err := w.packet(e.conn, s, true, e.at, "FA", nil, 0, nil); err != nil {
+		return err
+	}
+	return w.packet(e.conn, s, false, e.at, "A", nil, 0, nil)
+}
+
+var serverMAC, clientMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
+
+// packet writes one TCP segment of length octets, of which b is captured.
+func (w *writer) packet(c *proxy.TapConn, s *stream, out bool, at time.Time, flags string, b []byte, length int, comments []string) error {
+	from, to, seq, ack := s.peer, s.local, &s.got, &s.sent
+	w.eth = layers.Ethernet{SrcMAC: clientMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4}
+	if out {
+		from, to, seq, ack = to, from, ack, seq
+		w.eth.SrcMAC, w.eth.DstMAC = serverMAC, clientMAC
+	}
+	t := &w.tcp
+	*t = layers.TCP{SrcPort: layers.TCPPort(from.Port()), DstPort: layers.TCPPort(to.Port()), Seq: *seq, Window: 65535, DataOffset: 5, Options: t.Options[:0]}
+	for _, f := range flags {
+		switch f {
+		case 'S':
+			t.SYN = true
+			t.Options = append(t.Options, layers.TCPOption{OptionType: layers.TCPOptionKindWindowScale, OptionLength: 3, OptionData: []byte{windowScale}})
+		case 'A':
+			t.ACK, t.Ack = true, *ack
+		case 'P':
+			t.PSH = true
+		case 'F':
+			t.FIN = true
+		}
+	}
+	cut := len(b) < length
+	o := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: !cut}
+	var network gopacket.SerializableLayer
+	head := ethernetLen + tcpLen
+	if from.Addr().Is4() {
+		w.ip4 = layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice(), Flags: layers.IPv4DontFragment}
+		network, head = &w.ip4, head+20
+		_ = t.SetNetworkLayerForChecksum(&w.ip4)
+	} else {
+		w.eth.EthernetType = layers.EthernetTypeIPv6
+		w.ip6 = layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolTCP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice()}
+		network, head = &w.ip6, head+40
+		_ = t.SetNetworkLayerForChecksum(&w.ip6)
+	}
+	if cut {
+		o.FixLengths = false // the length in the IP header is 0
+	}
+	if err := gopacket.SerializeLayers(w.buf, o, &w.eth, network, t, gopacket.Payload(b)); err != nil {
+		return err
+	}
+	data := w.buf.Bytes()
+	n := uint32(length)
+	if t.SYN || t.FIN {
+		n++
+	}
+	*seq += n
+	w.packets[c.Leg]++
+	return w.ng.WritePacketWithOptions(gopacket.CaptureInfo{
+		Timestamp: at, CaptureLength: len(data), Length: len(data) + length - len(b), InterfaceIndex: int(c.Leg),
+	}, data, pcapgo.NgPacketOptions{Comments: comments})
+}
+
+// statistics writes how many messages the capture has missed on each leg.
+func (w *writer) statistics(from, to time.Time, dropped [2]uint64) error {
+	for i, n := range dropped {
+		err := w.ng.WriteInterfaceStats(i, pcapgo.NgInterfaceStatistics{
+			LastUpdate: to, StartTime: from, EndTime: to, PacketsReceived: w.packets[i] + n, PacketsDropped: n,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
