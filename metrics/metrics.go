@@ -223,16 +223,16 @@ func (s *madeSeries) has(labels []string) bool {
 	return true
 }
 
-// Counter returns the counter name{labels}. The labels alternate between names and values.
-// The name is without the prefix and ends in _total.
-func (r *Registry) Counter(name, help string, labels ...string) *Counter {
+// Counter returns the counter that d defines, with these values of its labels.
+func (r *Registry) Counter(d CounterDef, values ...string) *Counter {
 	if r == nil {
 		return nil
 	}
-	c, _ := once(r, name, labels, func() (*Counter, prometheus.Collector) {
+	labels := d.pairs(values)
+	c, _ := once(r, d.Name, labels, func() (*Counter, prometheus.Collector) {
 		c := &Counter{}
 		return c, prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
+			Name: d.FullName(), Help: d.Help, ConstLabels: pairs(labels),
 		}, func() float64 { return float64(c.Value()) })
 	})
 	if r.parts == nil {
@@ -243,28 +243,43 @@ func (r *Registry) Counter(name, help string, labels ...string) *Counter {
 	return r.parts.counter(c)
 }
 
-// Gauge returns the gauge name{labels}.
-func (r *Registry) Gauge(name, help string, labels ...string) *Gauge {
+// Gauge returns the gauge that d defines, with these values of its labels.
+func (r *Registry) Gauge(d GaugeDef, values ...string) *Gauge {
 	if r == nil {
 		return nil
 	}
-	g, _ := once(r, name, labels, func() (*Gauge, prometheus.Collector) {
+	labels := d.pairs(values)
+	g, _ := once(r, d.Name, labels, func() (*Gauge, prometheus.Collector) {
 		g := &Gauge{}
 		return g, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
+			Name: d.FullName(), Help: d.Help, ConstLabels: pairs(labels),
 		}, func() float64 { return float64(g.v.Load()) })
 	})
 	return g
 }
 
-// GaugeFunc makes a gauge name{labels} that calls f at each scrape, on any goroutine.
-func (r *Registry) GaugeFunc(name, help string, f func() float64, labels ...string) {
+// GaugeFunc makes a gauge that calls f at each scrape, on any goroutine.
+func (r *Registry) GaugeFunc(d GaugeDef, f func() float64, values ...string) {
 	if r == nil {
 		return
 	}
-	r.function(name, labels, f, func(value func() float64) prometheus.Collector {
+	labels := d.pairs(values)
+	r.function(d.Definition, labels, f, func(value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
+			Name: d.FullName(), Help: d.Help, ConstLabels: pairs(labels),
+		}, value)
+	})
+}
+
+// CounterFunc does what GaugeFunc does, for a value that only grows.
+func (r *Registry) CounterFunc(d CounterDef, f func() float64, values ...string) {
+	if r == nil {
+		return
+	}
+	labels := d.pairs(values)
+	r.function(d.Definition, labels, f, func(value func() float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: d.FullName(), Help: d.Help, ConstLabels: pairs(labels),
 		}, value)
 	})
 }
@@ -276,10 +291,9 @@ type function struct {
 
 func (v *function) value() float64 { return (*v.f.Load())() }
 
-// function makes the series name{labels} with collector. If the series exists already,
-// f replaces its function.
-func (r *Registry) function(name string, labels []string, f func() float64, collector func(value func() float64) prometheus.Collector) {
-	v, first := once(r, name, labels, func() (*function, prometheus.Collector) {
+// function makes a series with collector. If the series exists already, f replaces its function.
+func (r *Registry) function(d *Definition, labels []string, f func() float64, collector func(value func() float64) prometheus.Collector) {
+	v, first := once(r, d.Name, labels, func() (*function, prometheus.Collector) {
 		v := &function{}
 		v.f.Store(&f)
 		return v, collector(v.value)
@@ -289,34 +303,21 @@ func (r *Registry) function(name string, labels []string, f func() float64, coll
 	}
 }
 
-// CounterFunc does what GaugeFunc does, for a value that only grows.
-func (r *Registry) CounterFunc(name, help string, f func() float64, labels ...string) {
-	if r == nil {
-		return
-	}
-	r.function(name, labels, f, func(value func() float64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: prefix + name, Help: help, ConstLabels: pairs(labels),
-		}, value)
-	})
-}
-
-// Histogram returns the histogram name{labels}. The bounds are upper bounds in the unit of
-// Observe. The exported value is the observed value times scale: 1e-9 exports nanoseconds
-// as seconds.
-func (r *Registry) Histogram(name, help string, bounds []uint64, scale float64, labels ...string) *Histogram {
+// Histogram returns the histogram that d defines, with these values of its labels.
+func (r *Registry) Histogram(d HistogramDef, values ...string) *Histogram {
 	if r == nil {
 		return nil
 	}
 	// Dividing by 1e9 gives the nearest float to a bound, and le="1e-06".
 	// Multiplying by 1e-9, which is no exact float, gives 1.0000000000000002e-06.
-	unit := 1 / scale
+	unit := 1 / d.scale
 	if r := math.Round(unit); r > 0 && math.Abs(unit-r) < 1e-6*r {
 		unit = r
 	}
-	h, _ := once(r, name, labels, func() (*Histogram, prometheus.Collector) {
-		h := &Histogram{bounds: bounds, unit: unit, counts: make([]atomic.Uint64, len(bounds)+2)}
-		return h, &histogramCollector{h: h, desc: prometheus.NewDesc(prefix+name, help, nil, pairs(labels))}
+	labels := d.pairs(values)
+	h, _ := once(r, d.Name, labels, func() (*Histogram, prometheus.Collector) {
+		h := &Histogram{bounds: d.bounds, unit: unit, counts: make([]atomic.Uint64, len(d.bounds)+2)}
+		return h, &histogramCollector{h: h, desc: prometheus.NewDesc(d.FullName(), d.Help, nil, pairs(labels))}
 	})
 	if r.parts == nil {
 		return h
@@ -349,23 +350,6 @@ func (c *histogramCollector) Collect(ch chan<- prometheus.Metric) {
 	n += values[len(bounds)]
 	ch <- prometheus.MustNewConstHistogram(c.desc, n, float64(values[len(bounds)+1])/c.h.unit, buckets)
 }
-
-// Copied returns the counter of the octets of messages that a stage copies within this process.
-// The stage is tcp, iwarp, requester or responder; name is the listener's or the upstream's.
-// Copies by the kernel, from and to sockets, do not count. No stage copies long payload, except
-// for the payload octets that a read returns together with other octets. The sum of these
-// counters, divided by the payload carried, therefore shows how far the path is from being free
-// of copies.
-func Copied(r *Registry, stage, name string) *Counter {
-	return r.Counter("copied_bytes_total", copiedHelp, "stage", stage, "name", name)
-}
-
-// CopiedFunc does what Copied does, for a stage that counts by itself: f returns its count.
-func CopiedFunc(r *Registry, stage, name string, f func() float64) {
-	r.CounterFunc("copied_bytes_total", copiedHelp, f, "stage", stage, "name", name)
-}
-
-const copiedHelp = "Octets of messages that were copied within the process. Copies by the kernel do not count."
 
 func pairs(labels []string) prometheus.Labels {
 	if len(labels)%2 != 0 {

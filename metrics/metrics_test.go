@@ -20,6 +20,25 @@ func scrape(t *testing.T, r *Registry) string {
 	return string(b)
 }
 
+// aCounter, aGauge and aHistogram define metrics that are not in the table.
+func aCounter(name string, labels ...string) CounterDef { return CounterDef{aDefinition(name, labels)} }
+
+func aGauge(name string, labels ...string) GaugeDef { return GaugeDef{aDefinition(name, labels)} }
+
+func aHistogram(name string, bounds []uint64, scale float64, labels ...string) HistogramDef {
+	d := aDefinition(name, labels)
+	d.bounds, d.scale = bounds, scale
+	return HistogramDef{d}
+}
+
+func aDefinition(name string, labels []string) *Definition {
+	d := &Definition{Name: name, Help: "A metric of a test."}
+	for _, l := range labels {
+		d.Labels = append(d.Labels, Label{Name: l})
+	}
+	return d
+}
+
 func wantLines(t *testing.T, text string, lines ...string) {
 	t.Helper()
 	for _, l := range lines {
@@ -31,16 +50,16 @@ func wantLines(t *testing.T, text string, lines ...string) {
 
 func TestSeries(t *testing.T) {
 	r := New()
-	a := r.Counter("things_total", "Things.", "kind", "a", "side", "tcp")
-	b := r.Counter("things_total", "Things.", "kind", "b", "side", "tcp")
+	a := r.Counter(aCounter("things_total", "kind", "side"), "a", "tcp")
+	b := r.Counter(aCounter("things_total", "kind", "side"), "b", "tcp")
 	a.Inc()
 	a.Add(41)
 	b.Add(7)
-	g := r.Gauge("level", "Level.")
+	g := r.Gauge(aGauge("level"))
 	g.Set(10)
 	g.Add(-13)
-	r.GaugeFunc("asked", "Asked.", func() float64 { return 1.5 }, "x", "y")
-	r.CounterFunc("asked_total", "Asked.", func() float64 { return 2 })
+	r.GaugeFunc(aGauge("asked", "x"), func() float64 { return 1.5 }, "y")
+	r.CounterFunc(aCounter("asked_total"), func() float64 { return 2 })
 	if a.Value() != 42 || g.Value() != -3 {
 		t.Errorf("values %d %d, want 42 -3", a.Value(), g.Value())
 	}
@@ -62,7 +81,7 @@ func TestSeries(t *testing.T) {
 // A bucket counts the values up to its bound, and the last one counts all others.
 func TestHistogram(t *testing.T) {
 	r := New()
-	h := r.Histogram("wait_seconds", "Wait.", []uint64{1e3, 1e6, 1e9}, 1e-9, "side", "tcp")
+	h := r.Histogram(aHistogram("wait_seconds", []uint64{1e3, 1e6, 1e9}, 1e-9, "side"), "tcp")
 	for _, v := range []uint64{0, 1e3, 1e3 + 1, 1e9, 1e9 + 1, 5e9} {
 		h.Observe(v)
 	}
@@ -81,9 +100,9 @@ func TestHistogram(t *testing.T) {
 // A nil Registry returns nil values, whose methods do nothing.
 func TestNil(t *testing.T) {
 	var r *Registry
-	c, g, h := r.Counter("a_total", ""), r.Gauge("b", ""), r.Histogram("c", "", LatencyBounds, 1e-9)
-	r.GaugeFunc("d", "", func() float64 { return 0 })
-	r.CounterFunc("e", "", func() float64 { return 0 })
+	c, g, h := r.Counter(aCounter("a_total")), r.Gauge(aGauge("b")), r.Histogram(aHistogram("c", LatencyBounds, 1e-9))
+	r.GaugeFunc(aGauge("d"), func() float64 { return 0 })
+	r.CounterFunc(aCounter("e"), func() float64 { return 0 })
 	c.Inc()
 	g.Add(1)
 	g.Set(1)
@@ -95,7 +114,7 @@ func TestNil(t *testing.T) {
 
 func TestConcurrent(t *testing.T) {
 	r := New()
-	c, h := r.Counter("n_total", "N."), r.Histogram("h", "H.", []uint64{10}, 1)
+	c, h := r.Counter(aCounter("n_total")), r.Histogram(aHistogram("h", []uint64{10}, 1))
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Add(1)
@@ -112,18 +131,18 @@ func TestConcurrent(t *testing.T) {
 	wantLines(t, scrape(t, r), "rdmabridge_n_total 4000", `rdmabridge_h_bucket{le="10"} 2200`, "rdmabridge_h_count 4000")
 }
 
-func TestOddLabels(t *testing.T) {
+func TestWrongLabels(t *testing.T) {
 	defer func() {
 		if s, _ := recover().(string); !strings.HasPrefix(s, "BUG:") {
 			t.Errorf("recovered %q, want BUG:", s)
 		}
 	}()
-	New().Counter("n_total", "N.", "kind")
+	New().Counter(aCounter("n_total", "kind"))
 }
 
 func TestAllocs(t *testing.T) {
 	r := New()
-	c, g, h := r.Counter("n_total", "N."), r.Gauge("g", "G."), r.Histogram("h", "H.", LatencyBounds, 1e-9)
+	c, g, h := r.Counter(aCounter("n_total")), r.Gauge(aGauge("g")), r.Histogram(aHistogram("h", LatencyBounds, 1e-9))
 	if n := testing.AllocsPerRun(100, func() {
 		c.Inc()
 		g.Add(1)
@@ -136,23 +155,23 @@ func TestAllocs(t *testing.T) {
 // A series that is made twice is one series and keeps its value.
 func TestAgain(t *testing.T) {
 	r := New()
-	a, b := r.Counter("again_total", "Again.", "listener", "x"), r.Counter("again_total", "Again.", "listener", "x")
-	other := r.Counter("again_total", "Again.", "listener", "y")
+	a, b := r.Counter(aCounter("again_total", "listener"), "x"), r.Counter(aCounter("again_total", "listener"), "x")
+	other := r.Counter(aCounter("again_total", "listener"), "y")
 	a.Inc()
 	b.Inc()
 	if a.Value() != 2 || other.Value() != 0 {
 		t.Errorf("made twice, the series has %d, another %d; want 2 and 0", a.Value(), other.Value())
 	}
-	if g := r.Gauge("again", "Again."); g != r.Gauge("again", "Again.") {
+	if g := r.Gauge(aGauge("again")); g != r.Gauge(aGauge("again")) {
 		t.Error("two gauges of one name")
 	}
-	if h := r.Histogram("again_seconds", "Again.", LatencyBounds, 1e-9); h != r.Histogram("again_seconds", "Again.", LatencyBounds, 1e-9) {
+	if h := r.Histogram(aHistogram("again_seconds", LatencyBounds, 1e-9)); h != r.Histogram(aHistogram("again_seconds", LatencyBounds, 1e-9)) {
 		t.Error("two histograms of one name")
 	}
-	r.GaugeFunc("asked", "Asked.", func() float64 { return 1 })
-	r.GaugeFunc("asked", "Asked.", func() float64 { return 2 })
-	r.CounterFunc("asked_total", "Asked.", func() float64 { return 3 })
-	r.CounterFunc("asked_total", "Asked.", func() float64 { return 4 })
+	r.GaugeFunc(aGauge("asked"), func() float64 { return 1 })
+	r.GaugeFunc(aGauge("asked"), func() float64 { return 2 })
+	r.CounterFunc(aCounter("asked_total"), func() float64 { return 3 })
+	r.CounterFunc(aCounter("asked_total"), func() float64 { return 4 })
 	wantLines(t, scrape(t, r), "rdmabridge_asked 2", "rdmabridge_asked_total 4", `rdmabridge_again_total{listener="x"} 2`)
 }
 
@@ -163,15 +182,15 @@ func TestLocal(t *testing.T) {
 	local := func() *Registry { return r.Local(func() { arranged++ }) }
 	loops := []*Registry{local(), local()}
 	count := func(r *Registry, n uint64) {
-		r.Counter("calls_total", "Calls.", "listener", "x").Add(n)
-		r.Histogram("wait_seconds", "Wait.", []uint64{10}, 1).Observe(n)
+		r.Counter(aCounter("calls_total", "listener"), "x").Add(n)
+		r.Histogram(aHistogram("wait_seconds", []uint64{10}, 1)).Observe(n)
 	}
 	count(loops[0], 1) // the first to make the series
 	count(r, 10)
 	count(loops[1], 100)
 	count(loops[1], 1000) // made again, as by a reload
-	loops[0].Gauge("level", "Level.").Add(5)
-	loops[1].Gauge("level", "Level.").Add(-2)
+	loops[0].Gauge(aGauge("level")).Add(5)
+	loops[1].Gauge(aGauge("level")).Add(-2)
 	wantLines(t, scrape(t, r), `rdmabridge_calls_total{listener="x"} 10`)
 	for _, l := range loops {
 		l.Publish()
@@ -187,12 +206,12 @@ func TestLocal(t *testing.T) {
 		"rdmabridge_wait_seconds_count 4",
 		"rdmabridge_level 3",
 	)
-	whole := r.Counter("calls_total", "Calls.", "listener", "x")
+	whole := r.Counter(aCounter("calls_total", "listener"), "x")
 	if whole.Value() != 1111 {
 		t.Errorf("the counter has %d, want the sum of its parts, 1111", whole.Value())
 	}
-	a, b := loops[0].Counter("calls_total", "Calls.", "listener", "x"), loops[1].Counter("calls_total", "Calls.", "listener", "x")
-	if a == whole || a == b || a != loops[0].Counter("calls_total", "Calls.", "listener", "x") {
+	a, b := loops[0].Counter(aCounter("calls_total", "listener"), "x"), loops[1].Counter(aCounter("calls_total", "listener"), "x")
+	if a == whole || a == b || a != loops[0].Counter(aCounter("calls_total", "listener"), "x") {
 		t.Error("each loop should have a part of its own, the same each time")
 	}
 	if apart := max(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b))) - min(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(b))); apart < cacheLines {
@@ -212,8 +231,8 @@ func TestLocalConcurrent(t *testing.T) {
 		wg.Go(func() {
 			l := r.Local(func() {})
 			for i := range uint64(1000) {
-				l.Counter("n_total", "N.").Inc()
-				l.Histogram("h", "H.", []uint64{10}, 1).Observe(i % 20)
+				l.Counter(aCounter("n_total")).Inc()
+				l.Histogram(aHistogram("h", []uint64{10}, 1)).Observe(i % 20)
 				if i%10 == 9 {
 					l.Publish()
 				}
@@ -226,7 +245,7 @@ func TestLocalConcurrent(t *testing.T) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	h := New().Histogram("h", "H.", LatencyBounds, 1e-9)
+	h := New().Histogram(aHistogram("h", LatencyBounds, 1e-9))
 	for v := uint64(1); b.Loop(); v = v*3 + 1 {
 		h.Observe(v & (1<<30 - 1))
 	}
@@ -242,16 +261,16 @@ func TestForget(t *testing.T) {
 		return w.Body.String()
 	}
 	make := func(r *Registry, upstream string) *Counter {
-		r.Gauge("up", "Up.", "upstream", upstream).Set(1)
-		r.Histogram("seconds", "Time.", []uint64{1}, 1, "upstream", upstream, "kind", "k").Observe(1)
-		r.GaugeFunc("now", "Now.", func() float64 { return 1 }, "upstream", upstream)
-		return r.Counter("calls_total", "Calls.", "upstream", upstream)
+		r.Gauge(aGauge("up", "upstream"), upstream).Set(1)
+		r.Histogram(aHistogram("seconds", []uint64{1}, 1, "upstream", "kind"), upstream, "k").Observe(1)
+		r.GaugeFunc(aGauge("now", "upstream"), func() float64 { return 1 }, upstream)
+		return r.Counter(aCounter("calls_total", "upstream"), upstream)
 	}
 	for _, reg := range []*Registry{r, loop} {
 		make(reg, "a").Inc()
 		make(reg, "b").Inc()
 	}
-	r.Counter("calls_of_listeners_total", "Calls.", "listener", "a").Inc()
+	r.Counter(aCounter("calls_of_listeners_total", "listener"), "a").Inc()
 	loop.Publish()
 	r.Forget("upstream", "a")
 	r.Forget("upstream", "b", "kind", "k")

@@ -27,15 +27,15 @@ type Metrics struct {
 // the registries of the loops, by affinity.
 func NewMetrics(reg *metrics.Registry, loops []*metrics.Registry, upstream string) *Metrics {
 	waits := func(reg *metrics.Registry) *metrics.Histogram {
-		return reg.Histogram("upstream_credit_wait_seconds", "How long queued Calls waited for a credit.", metrics.LatencyBounds, 1e-9, "upstream", upstream)
+		return reg.Histogram(metrics.UpstreamCreditWaitSeconds, upstream)
 	}
 	m := &Metrics{
-		connections: reg.Gauge("upstream_connections", "Usable connections to the upstream.", "upstream", upstream),
-		queued:      reg.Gauge("upstream_queued_calls", "Calls that wait for a credit.", "upstream", upstream),
-		reconnects:  reg.Counter("upstream_connects_total", "Connections to the upstream that came up.", "upstream", upstream),
-		dialErrors:  reg.Counter("upstream_dial_errors_total", "Attempts to connect to the upstream that failed.", "upstream", upstream),
-		expired:     reg.Counter("upstream_queue_expired_calls_total", "Calls that were given up before a connection had a credit for them.", "upstream", upstream),
-		shareWaits:  reg.Counter("upstream_share_waits_total", "Calls that had to wait although a credit was free, because their client holds its share of the credits.", "upstream", upstream),
+		connections: reg.Gauge(metrics.UpstreamConnections, upstream),
+		queued:      reg.Gauge(metrics.UpstreamQueuedCalls, upstream),
+		reconnects:  reg.Counter(metrics.UpstreamConnects, upstream),
+		dialErrors:  reg.Counter(metrics.UpstreamDialErrors, upstream),
+		expired:     reg.Counter(metrics.UpstreamQueueExpiredCalls, upstream),
+		shareWaits:  reg.Counter(metrics.UpstreamShareWaits, upstream),
 		waits:       waits(reg),
 	}
 	for _, l := range loops {
@@ -57,13 +57,13 @@ func (m *Metrics) waited(d time.Duration, here int) {
 // Describe registers the gauges that are sums over the pools of m. They replace those
 // that an earlier upstream of the same name registered.
 func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
-	sum := func(name, help string, of func(*Seat) int) {
-		reg.GaugeFunc(name, help, func() float64 { return float64(m.sum(of)) }, "upstream", upstream)
+	sum := func(d metrics.GaugeDef, of func(*Seat) int) {
+		reg.GaugeFunc(d, func() float64 { return float64(m.sum(of)) }, upstream)
 	}
-	sum("upstream_credits_granted", "Credits that the upstream has granted on its usable connections.", func(s *Seat) int { return s.grant })
-	reg.GaugeFunc("upstream_stuck_calls", "Calls that the upstream has not answered for a second or two.", func() float64 { return float64(m.stuck()) }, "upstream", upstream)
-	reg.GaugeFunc("upstream_asleep_connections", "Connections that the upstream may have and that no Call needs: they are made when one does.", func() float64 { return float64(m.asleep()) }, "upstream", upstream)
-	sum("upstream_credits_in_use", "Calls outstanding on the usable connections to the upstream.", func(s *Seat) int { return s.inUse })
+	sum(metrics.UpstreamCreditsGranted, func(s *Seat) int { return s.grant })
+	reg.GaugeFunc(metrics.UpstreamStuckCalls, func() float64 { return float64(m.stuck()) }, upstream)
+	reg.GaugeFunc(metrics.UpstreamAsleepConnections, func() float64 { return float64(m.asleep()) }, upstream)
+	sum(metrics.UpstreamCreditsUsed, func(s *Seat) int { return s.inUse })
 }
 
 // join adds p to the pools of m.

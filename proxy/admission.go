@@ -48,21 +48,21 @@ type admission struct {
 func newAdmission(m *metrics.Registry, upstream string, s *pool.SlowStart, clock func() int64, wait func() time.Duration) *admission {
 	return &admission{
 		slowStart: s, clock: clock, wait: wait, round: 1, held: make(map[*host]int), comingOf: make(map[*host]int),
-		waits:  m.Counter("upstream_ramp_waits_total", "Times that the bridge stopped reading from a client because the slow start of the upstream had no room for another Call.", "upstream", upstream),
-		closed: m.Counter("upstream_ramp_closed_clients_total", "Clients closed because the slow start of the upstream had no room for too long.", "upstream", upstream),
+		waits:  m.Counter(metrics.UpstreamSlowStartWaits, upstream),
+		closed: m.Counter(metrics.UpstreamSlowStartClosedClients, upstream),
 	}
 }
 
 // describe registers the gauges that read a.
 func (a *admission) describe(m *metrics.Registry, upstream string) {
-	m.GaugeFunc("upstream_ramp_calls", "Calls that may be read from clients and wait for Replies during the slow start of the upstream; 0 when the slow start is over.", func() float64 {
+	m.GaugeFunc(metrics.UpstreamSlowStartCalls, func() float64 {
 		return float64(a.slowStart.Limit())
-	}, "upstream", upstream)
-	m.GaugeFunc("upstream_ramp_clients", "Clients that the bridge does not read from because of the slow start of the upstream.", func() float64 {
+	}, upstream)
+	m.GaugeFunc(metrics.UpstreamSlowStartWaitingClients, func() float64 {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return float64(a.gate.n)
-	}, "upstream", upstream)
+	}, upstream)
 }
 
 // enter counts c, which a client with the ledger g has sent, and makes the client

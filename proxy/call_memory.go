@@ -81,9 +81,9 @@ type callMemory struct {
 func newCallMemory(a *regmem.Account, p *Proxy) *callMemory {
 	m := &callMemory{account: a, slow: &slowSenders{p: p}}
 	p.hosts.calls = m
-	m.waited = p.metrics.Counter("call_memory_waits_total", "Times that a client had to wait for memory for a Call.")
-	p.metrics.GaugeFunc("call_memory_waiting", "Client connections that wait for memory for a Call.", func() float64 { return float64(m.waiters.Load()) })
-	m.slow.closed = p.metrics.Counter("slow_senders_closed_total", "Clients closed because they sent a Call too slowly while there was no memory left for Calls.")
+	m.waited = p.metrics.Counter(metrics.CallMemoryWaits)
+	p.metrics.GaugeFunc(metrics.CallMemoryWaitingConnections, func() float64 { return float64(m.waiters.Load()) })
+	m.slow.closed = p.metrics.Counter(metrics.ClosedClients, "slow_sender")
 	return m
 }
 

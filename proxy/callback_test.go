@@ -103,13 +103,13 @@ func newPair(t *testing.T, front, back side, b proxytest.Behaviour, change func(
 		Name: "storage", Connections: shared, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, Mode: proxy.ModePinned,
 	}
 	if back.provider != nil {
-		x.back, x.serverThings = "rdma", "requester_reverse"
+		x.back, x.serverThings = "rdma", "upstream_reverse"
 		uo.RDMA, uo.Provider, uo.Endpoints = true, back.provider, []string{x.serveRDMA(t, back, b)}
 	} else {
 		uo.Endpoints = []string{x.serveTCP(b)}
 	}
 	if front.provider != nil {
-		x.front, x.clientThings = "rdma", "responder_reverse"
+		x.front, x.clientThings = "rdma", "listener_reverse"
 		lo.RDMA, lo.Provider, lo.Address = true, front.provider, front.addr
 	}
 	if change != nil {
@@ -266,7 +266,7 @@ func TestPairsLimit(t *testing.T) {
 				t.Errorf("a third client of 2: %v, want its connection closed", err)
 			}
 		}
-		if n := metric(x.Harness, "upstream_pinned_refused_total"); n != 3 {
+		if n := metric(x.Harness, "upstream_pinned_refused_clients_total"); n != 3 {
 			t.Errorf("%d refusals counted, want 3", n)
 		}
 		first.Close()
@@ -425,7 +425,7 @@ func TestCallbackRefusals(t *testing.T) {
 		back.Call(long, 2)
 		if x.front == "rdma" {
 			x.answered(back, "a Call that does not fit", refusal(1, oncrpc.SystemError))
-			if n := metric(x.Harness, `responder_reverse_refused_total{listener="nfs",reason="too_long"`); n != 1 {
+			if n := metric(x.Harness, `listener_reverse_refused_calls_total{listener="nfs",reason="too_long"`); n != 1 {
 				t.Errorf("%d too long, want 1", n)
 			}
 		} else {
@@ -468,7 +468,7 @@ func TestCallbacksUnanswered(t *testing.T) {
 		x.check(c, proxytest.SequenceCall(2))
 		if x.back == "tcp" && x.front == "tcp" {
 			x.Eventually("those that are too many are forgotten", func() bool {
-				return metric(x.Harness, "upstream_reverse_unanswered_total")+metric(x.Harness, "upstream_reverse_refused_total") == n-64
+				return metric(x.Harness, "upstream_reverse_unanswered_calls_total")+metric(x.Harness, "upstream_reverse_refused_calls_total") == n-64
 			})
 		}
 		c.Close()
@@ -501,7 +501,7 @@ func TestCallbacksUnread(t *testing.T) {
 	h.Eventually("nothing is left", func() bool {
 		return p.Status(status.Query{}).Upstreams[0].Pinned == 0 && h.Arena.Stats().Used <= used+64<<10
 	})
-	if n := metric(h, "upstream_reverse_unanswered_total"); n != room {
+	if n := metric(h, "upstream_reverse_unanswered_calls_total"); n != room {
 		t.Errorf("%d unanswered counted, want the %d that were taken", n, room)
 	}
 }

@@ -130,14 +130,13 @@ type callbackMetrics struct {
 
 func newCallbackMetrics(reg *metrics.Registry, upstream string) *callbackMetrics {
 	m := &callbackMetrics{
-		calls:      reg.Counter("upstream_reverse_calls_total", "Reverse Calls that a TCP server sent.", "upstream", upstream),
-		replies:    reg.Counter("upstream_reverse_replies_total", "Reverse Calls of a TCP server that the client answered.", "upstream", upstream),
-		unanswered: reg.Counter("upstream_reverse_unanswered_total", "Reverse Calls of a TCP server that the client never answered.", "upstream", upstream),
-		dropped:    reg.Counter("upstream_reverse_dropped_total", "Messages of a TCP server that are no RPC Call, and reverse Calls of a server that does not read its Replies.", "upstream", upstream),
+		calls:      reg.Counter(metrics.UpstreamReverseCalls, upstream),
+		replies:    reg.Counter(metrics.UpstreamReverseReplies, upstream),
+		unanswered: reg.Counter(metrics.UpstreamReverseUnansweredCalls, upstream),
+		dropped:    reg.Counter(metrics.UpstreamReverseDroppedMessages, upstream),
 	}
 	for i, reason := range callbackRefusalNames {
-		m.refused[i] = reg.Counter("upstream_reverse_refused_total", "Reverse Calls of a TCP server that the bridge answered with an error.",
-			"upstream", upstream, "reason", reason)
+		m.refused[i] = reg.Counter(metrics.UpstreamReverseRefusedCalls, upstream, reason)
 	}
 	return m
 }

@@ -90,14 +90,14 @@ func (x *pair) wantShapes(t *testing.T) {
 	t.Helper()
 	var names []string
 	if x.front == "rdma" {
-		names = append(names, `responder_calls_total{call="pulled"`, `responder_calls_total{call="inline"`)
+		names = append(names, `listener_rdma_calls_total{call="pulled"`, `listener_rdma_calls_total{call="inline"`)
 		for _, reply := range []string{"inline", "write_chunk", "reply_chunk"} {
-			names = append(names, fmt.Sprintf(`responder_replies_total{listener="nfs",reply=%q`, reply))
+			names = append(names, fmt.Sprintf(`listener_rdma_replies_total{listener="nfs",reply=%q`, reply))
 		}
 	}
 	if x.back == "rdma" {
 		for _, shape := range []string{`call="inline",reply="write_chunk"`, `call="read_chunk",reply="inline"`, `call="long",reply="reply_chunk"`} {
-			names = append(names, "requester_calls_total{"+shape)
+			names = append(names, "upstream_rdma_calls_total{"+shape)
 		}
 	}
 	for _, name := range names {

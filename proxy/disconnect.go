@@ -26,7 +26,7 @@ var endReasonNames = [endReasons]string{"silent", "deadline", "dropped", "idle",
 // newEnds registers the counters.
 func newEnds(m *metrics.Registry, upstream string) (ends [endReasons]*metrics.Counter) {
 	for i, reason := range endReasonNames {
-		ends[i] = m.Counter("upstream_disconnects_total", "Connections to the upstream that ended, by reason.", "upstream", upstream, "reason", reason)
+		ends[i] = m.Counter(metrics.UpstreamDisconnects, upstream, reason)
 	}
 	return ends
 }

@@ -79,10 +79,10 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 	// Those that were begun were answered; those that came during the drain were not
 	// begun: their client sends them again elsewhere.
 	executed := int(tcp.Calls.Load())
-	if n := metric(h, "responder_replies_total"); n != executed {
+	if n := metric(h, "listener_rdma_replies_total"); n != executed {
 		t.Errorf("%d Calls were executed and %d answered", executed, n)
 	}
-	if n := metric(h, "client_received_calls_total"); n != executed+1 {
+	if n := metric(h, "listener_received_calls_total"); n != executed+1 {
 		t.Errorf("%d Calls came and %d were executed: want one that came during the drain", n, executed)
 	}
 }

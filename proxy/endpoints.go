@@ -76,7 +76,7 @@ type endpoints struct {
 func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 	e := &u.endpoints
 	e.share = u.p.dials.Share()
-	e.eject = m.Counter("upstream_endpoint_ejections_total", "Times that an endpoint was ejected for a while because it failed or its host was gone.", "upstream", o.Name)
+	e.eject = m.Counter(metrics.UpstreamEndpointEjections, o.Name)
 	e.health = &pool.Health{
 		Ejected: func(endpoint string, wait time.Duration) {
 			e.eject.Inc()
@@ -98,10 +98,10 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 
 // describe registers the gauges that read e.
 func (e *endpoints) describe(m *metrics.Registry, upstream string) {
-	m.GaugeFunc("upstream_endpoints_ejected", "Endpoints that are ejected now.", func() float64 {
+	m.GaugeFunc(metrics.UpstreamEjectedEndpoints, func() float64 {
 		out, _ := e.health.Counts()
 		return float64(out)
-	}, "upstream", upstream)
+	}, upstream)
 }
 
 // poolFor is the pool of the client at addr.

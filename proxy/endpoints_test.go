@@ -90,7 +90,7 @@ func TestFailover(t *testing.T) {
 	if n := second.Calls.Load(); n != 8 {
 		t.Errorf("the second endpoint had %d Calls, want 8", n)
 	}
-	if n := metric(x, `upstream_endpoints_ejected{upstream="storage"}`); n != 1 {
+	if n := metric(x, `upstream_ejected_endpoints{upstream="storage"}`); n != 1 {
 		t.Errorf("%d endpoints ejected, want 1", n)
 	}
 	relay.Return()
@@ -102,7 +102,7 @@ func TestFailover(t *testing.T) {
 				home++
 			}
 		}
-		return home == 2 && metric(x, `upstream_endpoints_ejected{upstream="storage"}`) == 0
+		return home == 2 && metric(x, `upstream_ejected_endpoints{upstream="storage"}`) == 0
 	})
 	check(t, c, proxytest.GetattrCall(30))
 	if n := first.Calls.Load(); n < 2 {

@@ -91,8 +91,8 @@ func TestMakeRoom(t *testing.T) {
 			t.Fatalf("newcomer %d is refused while one address has most of the connections: %v", i, err)
 		}
 		newcomers = append(newcomers, ch)
-		h.Eventually("a connection is closed for it", func() bool { return metric(h, `clients_evicted_total{listener="nfs"}`) == i+1 })
-		h.Eventually("the listener is at its limit again", func() bool { return metric(h, `clients{listener="nfs"}`) == most })
+		h.Eventually("a connection is closed for it", func() bool { return metric(h, `listener_evicted_clients_total{listener="nfs"}`) == i+1 })
+		h.Eventually("the listener is at its limit again", func() bool { return metric(h, `listener_clients{listener="nfs"}`) == most })
 	}
 	release()
 	for i, ch := range newcomers {
@@ -109,7 +109,7 @@ func TestMakeRoom(t *testing.T) {
 	if _, ok := works(t, addr, 2); !ok {
 		t.Error("a second connection is refused to an address with one beside an address with four")
 	}
-	h.Eventually("the listener is at its limit again", func() bool { return metric(h, `clients{listener="nfs"}`) == most })
+	h.Eventually("the listener is at its limit again", func() bool { return metric(h, `listener_clients{listener="nfs"}`) == most })
 	if _, ok := works(t, addr, 2); ok {
 		t.Error("a third connection would be as many as the largest address has")
 	}
@@ -194,7 +194,7 @@ func TestMakeRoomRDMA(t *testing.T) {
 		}
 		return c, err
 	}
-	clients := func() bool { return metric(h, `clients{listener="rdma"}`) == 4 }
+	clients := func() bool { return metric(h, `listener_clients{listener="rdma"}`) == 4 }
 	for range 4 {
 		if _, err := dial("127.0.0.1"); err != nil {
 			t.Fatal(err)
@@ -223,7 +223,7 @@ func TestMakeRoomRDMA(t *testing.T) {
 	if _, err := dial("::1"); err == nil {
 		t.Error("a third connection of an address beside an address with two")
 	}
-	if n := metric(h, `clients_evicted_total{listener="rdma"}`); n != 2 {
+	if n := metric(h, `listener_evicted_clients_total{listener="rdma"}`); n != 2 {
 		t.Errorf("%d connections were closed for two newcomers", n)
 	}
 
@@ -233,7 +233,7 @@ func TestMakeRoomRDMA(t *testing.T) {
 	if _, ok := works(t, p.Addr("nfs"), 7); !ok {
 		t.Error("no descriptor for a TCP client while an address has two RDMA clients")
 	}
-	if n := metric(h, `clients_evicted_total{listener="rdma"}`); n != 3 {
+	if n := metric(h, `listener_evicted_clients_total{listener="rdma"}`); n != 3 {
 		t.Errorf("%d RDMA clients were closed for the TCP client", n)
 	}
 	h.Eventually("the descriptors are at their limit again", func() bool { return h.Engine.Sockets().Open() == 4+8 })
@@ -242,5 +242,7 @@ func TestMakeRoomRDMA(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	h.Eventually("a silent peer has to go for another", func() bool { return metric(h, `rdma_refused_total{listener="rdma",reason="sockets"}`) == 1 })
+	h.Eventually("a silent peer has to go for another", func() bool {
+		return metric(h, `listener_refused_connections_total{listener="rdma",reason="sockets"}`) == 1
+	})
 }

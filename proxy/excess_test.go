@@ -143,8 +143,8 @@ func TestInterruptedClient(t *testing.T) {
 				r.send(xid, granted)
 				r.send(xid+granted, granted) // after a kill
 				want := (round + 1) * 64
-				h.Eventually("the Calls beyond the grant wait", func() bool { return metric(h, "responder_excess_calls_total") == want })
-				if n := metric(h, "responder_outstanding_calls"); n != 64 {
+				h.Eventually("the Calls beyond the grant wait", func() bool { return metric(h, "listener_rdma_excess_calls_total") == want })
+				if n := metric(h, "listener_outstanding_calls"); n != 64 {
 					t.Errorf("%d Calls are under way under a grant of 64", n)
 				}
 				if round == 2 {
@@ -152,7 +152,9 @@ func TestInterruptedClient(t *testing.T) {
 					if err := <-r.closed; err == nil {
 						t.Error("the connection ended in order")
 					}
-					h.Eventually("the end is counted", func() bool { return metric(h, `responder_refused_total{listener="rdma",reason="credits"}`) == 1 })
+					h.Eventually("the end is counted", func() bool {
+						return metric(h, `listener_refused_connections_total{listener="rdma",reason="credits"}`) == 1
+					})
 					close(gate)
 					return
 				}

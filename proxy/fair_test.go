@@ -148,19 +148,19 @@ func reconfigureRates(t *testing.T, rdma bool) {
 			t.Errorf("75 Calls at %+v took %v", tt, d)
 		}
 		set(0, 0)
-		waits := metric(h, "client_rate_waits_total")
+		waits := metric(h, "listener_rate_limit_waits_total")
 		took(75)
-		if n := metric(h, "client_rate_waits_total") - waits; n != 0 {
+		if n := metric(h, "listener_rate_limit_waits_total") - waits; n != 0 {
 			t.Errorf("%d of 75 Calls waited without a rate", n)
 		}
 	}
 	// One that would wait for minutes.
-	waits := metric(h, "client_rate_waits_total")
+	waits := metric(h, "listener_rate_limit_waits_total")
 	set(0, 1)
 	done := make(chan time.Duration, 1)
 	const slow = 200
 	go func() { done <- took(slow) }()
-	h.Eventually("the client waits", func() bool { return metric(h, "client_rate_waits_total") > waits })
+	h.Eventually("the client waits", func() bool { return metric(h, "listener_rate_limit_waits_total") > waits })
 	time.Sleep(20 * time.Millisecond)
 	select {
 	case d := <-done:
@@ -369,8 +369,8 @@ func TestSlowStartOfSilentClients(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	h.Eventually("those that closed are gone", func() bool { return metric(h, `clients{listener="nfs"}`) == silent })
-	if n := metric(h, `upstream_ramp_waits_total{upstream="tcp"}`); n != 0 {
+	h.Eventually("those that closed are gone", func() bool { return metric(h, `listener_clients{listener="nfs"}`) == silent })
+	if n := metric(h, `upstream_slow_start_waits_total{upstream="tcp"}`); n != 0 {
 		t.Errorf("%d clients that sent nothing had to wait", n)
 	}
 	if _, err := h.Client(p.Addr("nfs")).Call(proxytest.GetattrCall(1)); err != nil {

@@ -70,8 +70,7 @@ const gssKept = 64
 
 func (t *gssContexts) init(u *upstream, m *metrics.Registry) {
 	t.u, t.seed = u, maphash.MakeSeed()
-	t.held = m.Counter("upstream_gss_held_calls_total",
-		"Calls under RPCSEC_GSS that waited because pool.gss_window Calls of their context were outstanding.", "upstream", u.name)
+	t.held = m.Counter(metrics.UpstreamGSSHeldCalls, u.name)
 }
 
 // shard returns the shard of the contexts of a client at a.

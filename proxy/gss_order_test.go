@@ -216,12 +216,12 @@ func TestGSSClientGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.Eventually("all are read", func() bool { return metric(h, `client_received_calls_total{listener="nfs"}`) == 100 })
+	h.Eventually("all are read", func() bool { return metric(h, `listener_received_calls_total{listener="nfs"}`) == 100 })
 	last, err := b.Go(proxytest.GSSCall(proxytest.GetattrCall(200), 200, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually("the other connection's is read", func() bool { return metric(h, `client_received_calls_total{listener="nfs"}`) == 101 })
+	h.Eventually("the other connection's is read", func() bool { return metric(h, `listener_received_calls_total{listener="nfs"}`) == 101 })
 	a.Close()
 	h.Eventually("the Calls that wait have ended", func() bool { return leases() <= before+8 })
 	gate.Open()

@@ -322,8 +322,7 @@ type laneMetrics struct{ answered, delayed, unknown, refused, unanswered *metric
 
 func newLaneMetrics(m *metrics.Registry, upstream string) laneMetrics {
 	by := func(outcome string) *metrics.Counter {
-		return m.Counter("upstream_session_callbacks_total", "Reverse Calls on connections that NFSv4.1 clients share, by outcome: answered by the client, delayed (the client is away), unknown (no client for the session), refused (the client cannot take it), or unanswered.",
-			"upstream", upstream, "outcome", outcome)
+		return m.Counter(metrics.UpstreamSessionCallbacks, upstream, outcome)
 	}
 	return laneMetrics{by("answered"), by("delayed"), by("unknown"), by("refused"), by("unanswered")}
 }

@@ -91,7 +91,7 @@ func TestLaneGSSWindowIsBounded(t *testing.T) {
 			}
 			all = append(all, ch)
 		}
-		x.Eventually("all are read", func() bool { return metric(x.Harness, `client_received_calls_total{listener="nfs"}`) == 42 })
+		x.Eventually("all are read", func() bool { return metric(x.Harness, `listener_received_calls_total{listener="nfs"}`) == 42 })
 		x.Eventually("the window is full", func() bool { return x.calls() >= before+8 })
 		other, err := cs[0].Go(proxytest.GSSCallOf("another context", proxytest.SequenceCall(100), 1, 1))
 		if err != nil {
@@ -178,14 +178,14 @@ func TestLaneSignedClientGone(t *testing.T) {
 			}
 			return n
 		}
-		before, received := leases(), metric(x.Harness, `client_received_calls_total{listener="nfs"}`)
+		before, received := leases(), metric(x.Harness, `listener_received_calls_total{listener="nfs"}`)
 		gate.Shut()
 		for i := range uint32(100) {
 			if _, err := a.Go(signedMix(i + 1)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		read := func() int { return metric(x.Harness, `client_received_calls_total{listener="nfs"}`) - received }
+		read := func() int { return metric(x.Harness, `listener_received_calls_total{listener="nfs"}`) - received }
 		x.Eventually("all are read", func() bool { return read() == 100 })
 		last, err := b.Go(signedMix(200))
 		if err != nil {

@@ -254,7 +254,7 @@ func TestLaneLateEnds(t *testing.T) {
 		}
 		b.c.Close()
 		x.Eventually("the late Call has ended", func() bool {
-			return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 0 && metric(x.Harness, "client_received_calls_total") == metric(x.Harness, "client_calls_total")
+			return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 0 && metric(x.Harness, "listener_received_calls_total") == metric(x.Harness, "listener_calls_total")
 		})
 	})
 }

@@ -61,7 +61,7 @@ func TestLines(t *testing.T) {
 		}
 	}
 	for _, result := range []string{"malformed", "abandoned"} {
-		series := fmt.Sprintf("client_calls_total{listener=\"nfs\",result=%q}", result)
+		series := fmt.Sprintf("listener_calls_total{listener=\"nfs\",result=%q}", result)
 		h.Eventually(series, func() bool { return metric(h, series) == clients })
 	}
 }

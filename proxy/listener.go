@@ -55,9 +55,9 @@ type listenerCounts struct {
 }
 
 func newListenerCounts(m *metrics.Registry, listener string) (c listenerCounts) {
-	c.calls = m.Counter("client_received_calls_total", "Calls read from clients.", "listener", listener)
+	c.calls = m.Counter(metrics.ListenerReceivedCalls, listener)
 	for i, name := range resultNames {
-		c.results[i] = m.Counter("client_calls_total", "Calls read from clients, by result.", "listener", listener, "result", name)
+		c.results[i] = m.Counter(metrics.ListenerCalls, listener, name)
 	}
 	return c
 }
@@ -75,16 +75,16 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	for _, on := range p.loops {
 		l.counts = append(l.counts, newListenerCounts(on.metrics, o.Name))
 	}
-	l.stray = m.Counter("client_stray_replies_total", "RPC Replies of clients that answer no reverse Call.", "listener", o.Name)
-	l.evicted = m.Counter("clients_evicted_total", "Clients closed because no more connections were allowed, their address had the most, and another address wanted one.", "listener", o.Name)
-	m.GaugeFunc("clients", "Client connections.", func() float64 {
+	l.stray = m.Counter(metrics.ListenerStrayReplies, o.Name)
+	l.evicted = m.Counter(metrics.ListenerEvictedClients, o.Name)
+	m.GaugeFunc(metrics.ListenerClients, func() float64 {
 		return float64(p.sum(o.Name, (*listener).clientCount))
-	}, "listener", o.Name)
+	}, o.Name)
 	if o.RDMA {
 		l.refusals.init(m, o.Name)
-		m.GaugeFunc("responder_outstanding_calls", "Calls of RDMA clients that are not answered yet.", func() float64 {
+		m.GaugeFunc(metrics.ListenerOutstandingCalls, func() float64 {
 			return float64(p.sum(o.Name, (*listener).outstanding))
-		}, "listener", o.Name)
+		}, o.Name)
 	}
 	return l
 }

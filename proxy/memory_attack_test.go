@@ -57,9 +57,9 @@ func (b *attackBed) rests() {
 	var counts [4]int64
 	if !testkit.Settles(testkit.Patience, func() bool {
 		counts = b.p.CallMemoryCounts()
-		return counts == [4]int64{} && metric(b.Harness, "call_memory_waiting") == 0
+		return counts == [4]int64{} && metric(b.Harness, "call_memory_waiting_connections") == 0
 	}) {
-		b.T.Errorf("counts are %v, and %d clients wait", counts, metric(b.Harness, "call_memory_waiting"))
+		b.T.Errorf("counts are %v, and %d clients wait", counts, metric(b.Harness, "call_memory_waiting_connections"))
 	}
 }
 
@@ -241,8 +241,8 @@ func TestMemoryAttacks(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 			}
 			t.Logf("%d of %d attackers are left after %v; %d were slow senders, %d stalled, %d waited too long", left.Load(), attackers, time.Since(began),
-				metric(b.Harness, "slow_senders_closed_total"),
-				metric(b.Harness, `tcp_refused_total{listener="nfs",reason="stalled"}`), metric(b.Harness, `tcp_refused_total{listener="nfs",reason="memory"}`))
+				metric(b.Harness, `closed_clients_total{reason="slow_sender"}`),
+				metric(b.Harness, `listener_refused_connections_total{listener="nfs",reason="stalled"}`), metric(b.Harness, `listener_refused_connections_total{listener="nfs",reason="memory"}`))
 			if n := left.Load(); n > 0 {
 				t.Errorf("%d attackers are left", n)
 			}
@@ -318,8 +318,8 @@ func TestMemoryAttackRDMA(t *testing.T) {
 	}
 	t.Logf("the attacker stayed for %v", time.Since(began))
 	n.end(t)
-	if got := metric(b.Harness, "responder_stalled_total"); got != 1 {
-		t.Errorf("responder_stalled_total is %d", got)
+	if got := metric(b.Harness, `listener_refused_connections_total{listener="rdma",reason="stalled"}`); got != 1 {
+		t.Errorf("%d stalled connections counted", got)
 	}
 	b.rdma.Inject(nil)
 	b.rests()

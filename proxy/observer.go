@@ -44,7 +44,7 @@ type CallRecord struct {
 	Failed    bool   // the Reply is no success, or there is none
 
 	BytesIn, BytesOut int    // of the Call and of the Reply
-	Result            string // what became of the Call, as in rdmabridge_client_calls_total
+	Result            string // what became of the Call, as in rdmabridge_listener_calls_total
 	Replays           int    // times it was sent again because a connection was lost
 	Shape             string // how the Call travelled to an RDMA upstream: inline, chunks or long; "" for TCP
 }

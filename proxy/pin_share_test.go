@@ -127,7 +127,7 @@ func TestPinnedPlaces(t *testing.T) {
 				t.Error("a host got a place that others need")
 			}
 			x.Eventually("no more places are taken than there are", func() bool { return x.pinned() == most })
-			if n := metric(x.Harness, "upstream_pinned_evicted_total"); n != most/2+1 {
+			if n := metric(x.Harness, "upstream_pinned_evicted_clients_total"); n != most/2+1 {
 				t.Errorf("%d clients were closed for others, want %d", n, most/2+1)
 			}
 		})

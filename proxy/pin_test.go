@@ -193,7 +193,7 @@ func TestPinnedLimit(t *testing.T) {
 			t.Errorf("a fourth client of 3: %v, want its connection closed", err)
 		}
 	}
-	if n := metric(x.Harness, "upstream_pinned_refused_total"); n != 5 {
+	if n := metric(x.Harness, "upstream_pinned_refused_clients_total"); n != 5 {
 		t.Errorf("%d refusals counted, want 5", n)
 	}
 	if n := metric(x.Harness, "upstream_pinned_connections"); n != 3 {
@@ -303,7 +303,7 @@ func TestPinnedComeAndGo(t *testing.T) {
 	x.Eventually("all memory is back", func() bool { return x.Arena.Stats().Used <= used+256<<10 })
 	x.Eventually("all goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
 	for name, want := range map[string]int{
-		"upstream_connections": shared, "upstream_queued_calls": 0, "upstream_credits_in_use": 0, "upstream_pinned_connections": 0,
+		"upstream_connections": shared, "upstream_queued_calls": 0, "upstream_credits_used": 0, "upstream_pinned_connections": 0,
 	} {
 		x.Eventually(fmt.Sprint(name, " is ", want, " at the end"), func() bool { return metric(x.Harness, name) == want })
 	}
@@ -478,7 +478,7 @@ func TestPinnedMemoryRunsOut(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if metric(x.Harness, "requester_no_memory_total") == 0 {
+	if metric(x.Harness, "upstream_rdma_memory_waits_total") == 0 {
 		t.Error("memory was not short: this tests nothing")
 	}
 	// A few hundred in practice, and a hundred thousand if they do not wait.
@@ -685,7 +685,7 @@ func TestBackChannel(t *testing.T) {
 			}
 			answered(t, back, "in the client's order", plain(103-xid), proxytest.CallbackReply(103-xid, 8))
 		}
-		if a, b := metric(x.Harness, "requester_reverse_calls_total"), metric(x.Harness, "requester_reverse_replies_total"); a != 11 || b != 11 {
+		if a, b := metric(x.Harness, "upstream_reverse_calls_total"), metric(x.Harness, "upstream_reverse_replies_total"); a != 11 || b != 11 {
 			t.Errorf("%d reverse Calls and %d Replies counted, want 11 of both", a, b)
 		}
 	})
@@ -726,7 +726,7 @@ func TestBackChannelRefusals(t *testing.T) {
 		back.Send(plain(10), m[:32])
 		back.Call(m, 2)
 		called(t, c, m)
-		if n := metric(x.Harness, `requester_dropped_total{reason="reverse"`); n != 2 {
+		if n := metric(x.Harness, `upstream_rdma_dropped_messages_total{reason="reverse"`); n != 2 {
 			t.Errorf("%d reverse Calls dropped, want the 2 that are none", n)
 		}
 
@@ -747,14 +747,14 @@ func TestBackChannelRefusals(t *testing.T) {
 			}
 		}
 		check(t, c, proxytest.SequenceCall(2))
-		if n := metric(x.Harness, "client_stray_replies_total"); n != 3 {
+		if n := metric(x.Harness, "listener_stray_replies_total"); n != 3 {
 			t.Errorf("%d stray Replies counted, want 3", n)
 		}
 		if b, err := back.Next(50 * time.Millisecond); !errors.Is(err, proxytest.ErrTimeout) {
 			t.Errorf("a stray Reply went to the server: %x, %v", b, err)
 		}
 		for reason, want := range map[string]int{"chunks": 3, "too_long": 1, "malformed": 1} {
-			if n := metric(x.Harness, `requester_reverse_refused_total{reason="`+reason+`"`); n != want {
+			if n := metric(x.Harness, `upstream_reverse_refused_calls_total{reason="`+reason+`"`); n != want {
 				t.Errorf("%d refused for %s, want %d", n, reason, want)
 			}
 		}
@@ -779,12 +779,12 @@ func unread(h *proxytest.Harness, addr string, calls func() int64) net.Conn {
 			h.T.Fatal(err)
 		}
 	}
-	h.Eventually("all are answered", func() bool { return calls() == 14 && metric(h, "upstream_credits_in_use") == 0 })
-	h.Eventually("its socket is full", func() bool { return metric(h, "tcp_outbound_buffered_bytes") > 0 })
+	h.Eventually("all are answered", func() bool { return calls() == 14 && metric(h, "upstream_credits_used") == 0 })
+	h.Eventually("its socket is full", func() bool { return metric(h, "listener_tcp_outbound_buffered_bytes") > 0 })
 	taken := -1
 	h.Eventually("nothing more is taken", func() bool {
 		was := taken
-		taken = metric(h, "client_calls_total")
+		taken = metric(h, "listener_calls_total")
 		time.Sleep(50 * time.Millisecond)
 		return taken == was
 	})
@@ -801,13 +801,13 @@ func TestBackChannelUnread(t *testing.T) {
 	back := x.back.Conns()[shared]
 	for xid := range uint32(8) {
 		back.Call(proxytest.CallbackCall(xid, 1000), 2)
-		x.Eventually("it has come", func() bool { return metric(x.Harness, "requester_reverse_calls_total") == int(xid)+1 })
+		x.Eventually("it has come", func() bool { return metric(x.Harness, "upstream_reverse_calls_total") == int(xid)+1 })
 	}
 	for xid := uint32(8); xid < 20; xid++ {
 		back.Call(proxytest.CallbackCall(xid, 1000), 2)
 		answered(t, back, "the client has not taken those before", failed(xid, oncrpc.SystemError))
 	}
-	if n := metric(x.Harness, `requester_reverse_refused_total{reason="client"`); n != 12 {
+	if n := metric(x.Harness, `upstream_reverse_refused_calls_total{reason="client"`); n != 12 {
 		t.Errorf("%d refused for the client, want 12", n)
 	}
 	c.Close()
@@ -831,7 +831,7 @@ func TestBackChannelUnanswered(t *testing.T) {
 		for xid := uint32(26); xid < 30; xid++ {
 			answered(t, back, "one that is waited for", plain(xid), proxytest.CallbackReply(xid, 8))
 		}
-		if n := metric(x.Harness, "requester_reverse_unanswered_total"); n != 26 {
+		if n := metric(x.Harness, "upstream_reverse_unanswered_calls_total"); n != 26 {
 			t.Errorf("%d unanswered Calls counted, want 26", n)
 		}
 		check(t, c, proxytest.SequenceCall(2))

@@ -57,7 +57,7 @@ func TestPrivileged(t *testing.T) {
 	if _, err := h.DialRDMA(provider, on, p.Addr("rdma"), rdmaside.RequesterOptions{IdleReceives: 4}); err == nil {
 		t.Error("a client of any user is let in over RDMA")
 	}
-	for _, series := range []string{`tcp_refused_total{listener="nfs",reason="port"}`, `rdma_refused_total{listener="rdma",reason="port"}`} {
+	for _, series := range []string{`listener_refused_connections_total{listener="nfs",reason="port"}`, `listener_refused_connections_total{listener="rdma",reason="port"}`} {
 		h.Eventually(series, func() bool { return metric(h, series) == 1 })
 	}
 	if os.Geteuid() == 0 {

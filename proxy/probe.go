@@ -85,12 +85,11 @@ type probeMetrics struct {
 
 func newProbeMetrics(m *metrics.Registry, upstream string) *probeMetrics {
 	probes := func(result string) *metrics.Counter {
-		return m.Counter("upstream_probes_total", "NULL Calls that probe a silent connection, by result: answered, failed (the connection ended first), or unsent (there was no credit).",
-			"upstream", upstream, "result", result)
+		return m.Counter(metrics.UpstreamProbes, upstream, result)
 	}
 	return &probeMetrics{
 		answered: probes("answered"), failed: probes("failed"), unable: probes("unsent"),
-		stalled: m.Gauge("upstream_stalled_connections", "Connections on which the server answers nothing although its host is there.", "upstream", upstream),
+		stalled: m.Gauge(metrics.UpstreamStalledConnections, upstream),
 	}
 }
 

@@ -153,9 +153,9 @@ func New(o Options) (*Proxy, error) {
 
 // describe registers the metrics that belong to no listener and no upstream.
 func (p *Proxy) describe() {
-	p.metrics.GaugeFunc("dials_in_progress", "Attempts to connect to upstreams that are under way now.", func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
-	p.metrics.GaugeFunc("dials_waiting", "Attempts to connect to upstreams that have to wait, because too many others are under way or have just begun.", func() float64 { _, n := p.dials.Stats(); return float64(n) })
-	p.slowClosed = p.metrics.Counter("clients_relieved_total", "Clients closed because they did not read their Replies while there was no memory left for Replies.")
+	p.metrics.GaugeFunc(metrics.DialsInProgress, func() float64 { busy, _ := p.dials.Stats(); return float64(busy) })
+	p.metrics.GaugeFunc(metrics.DialsWaiting, func() float64 { _, n := p.dials.Stats(); return float64(n) })
+	p.slowClosed = p.metrics.Counter(metrics.ClosedClients, "slow_reader")
 }
 
 // divideMemory divides the budget into accounts; rdma says that there are RDMA listeners.

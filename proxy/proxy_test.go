@@ -278,7 +278,7 @@ func TestRetransmission(t *testing.T) {
 	p, s := forward(t, h, 8, proxytest.Behaviour{Gate: &gate}, nil)
 	absorbed := func(n int) {
 		t.Helper()
-		h.Eventually("the Call sent again is taken for the one under way", func() bool { return metric(h, `client_calls_total{listener="nfs",result="absorbed"}`) == n })
+		h.Eventually("the Call sent again is taken for the one under way", func() bool { return metric(h, `listener_calls_total{listener="nfs",result="absorbed"}`) == n })
 	}
 	gate.Shut()
 	defer gate.Open()
@@ -862,9 +862,9 @@ func TestCallsAddUp(t *testing.T) {
 	}
 	h.Eventually("all Calls have ended", func() bool {
 		scrape()
-		return p.Status(status.Query{}).Listeners[0].Clients == 0 && sum("rdmabridge_client_received_calls_total") == sum("rdmabridge_client_calls_total")
+		return p.Status(status.Query{}).Listeners[0].Clients == 0 && sum("rdmabridge_listener_received_calls_total") == sum("rdmabridge_listener_calls_total")
 	})
-	if n := sum("rdmabridge_client_received_calls_total"); n == 0 {
+	if n := sum("rdmabridge_listener_received_calls_total"); n == 0 {
 		t.Error("no Call was counted")
 	}
 	// The server may still have Calls whose clients have gone.

@@ -53,7 +53,7 @@ func newRates(m *metrics.Registry, o *ListenerOptions, old *rates, clock func() 
 		return nil
 	}
 	waits := func(by string) *metrics.Counter {
-		return m.Counter("client_rate_waits_total", "Times that the bridge stopped reading from a client because of a rate limit.", "listener", o.Name, "rate", by)
+		return m.Counter(metrics.ListenerRateLimitWaits, o.Name, by)
 	}
 	r := &rates{}
 	if old != nil {

@@ -71,7 +71,7 @@ func TestReplacedUpstream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually("the one under way is adopted", func() bool { return metric(h, `client_calls_total{listener="nfs",result="absorbed"}`) == 1 })
+	h.Eventually("the one under way is adopted", func() bool { return metric(h, `listener_calls_total{listener="nfs",result="absorbed"}`) == 1 })
 	open()
 	if r, ok := <-again; !ok || !bytes.Equal(r, proxytest.Expected(slow)) {
 		t.Error("the Call that was adopted has no Reply")
@@ -199,7 +199,7 @@ func TestSeriesEnd(t *testing.T) {
 			if n := lines(`listener="nfs"`); n != before || lines(`upstream="kept"`) == 0 {
 				t.Errorf("%d lines of the listener, want %d", n, before)
 			}
-			if n := metric(h, `tcp_connections{listener="nfs"}`); n != int(round)+1 {
+			if n := metric(h, `listener_tcp_connections{listener="nfs"}`); n != int(round)+1 {
 				t.Errorf("%d connections of the listener, want %d", n, round+1)
 			}
 			ls[0].Upstream = "nfs"

@@ -11,7 +11,7 @@ import (
 )
 
 // The reasons why RDMA clients are refused, or closed while they are idle: labels of
-// rdmabridge_rdma_refused_total, together with the reasons of providers.
+// rdmabridge_listener_refused_connections_total, together with the reasons of providers.
 const (
 	refusedAddress  = "connections_per_address" // the address has too many connections
 	refusedPort     = "port"                    // the port is not privileged
@@ -24,7 +24,7 @@ const (
 )
 
 var refusedReasons = []string{
-	"address", "connections", "sockets", "starting", "starting_addr", "timeout", "request", "device",
+	"address", "connections", "sockets", "starting", "starting_per_address", "timeout", "request", "device",
 	refusedAddress, refusedPort, refusedDraining, refusedMemory, refusedSetup, refusedIdle, refusedHoarding, refusedOther,
 }
 
@@ -38,7 +38,7 @@ type refusals struct {
 func (r *refusals) init(m *metrics.Registry, listener string) {
 	r.counters = make(map[string]*metrics.Counter, len(refusedReasons))
 	for _, reason := range refusedReasons {
-		r.counters[reason] = m.Counter("rdma_refused_total", "RDMA connections that the bridge refused, or closed while they were idle.", "listener", listener, "reason", reason)
+		r.counters[reason] = m.Counter(metrics.ListenerRefusedConnections, listener, reason)
 	}
 }
 

@@ -49,7 +49,7 @@ func (x *reverse) dial() (*proxytest.RDMAClient, error) {
 }
 
 func (x *reverse) refused(reason string) int {
-	return metric(x.Harness, fmt.Sprintf("rdma_refused_total{listener=\"rdma\",reason=%q}", reason))
+	return metric(x.Harness, fmt.Sprintf("listener_refused_connections_total{listener=\"rdma\",reason=%q}", reason))
 }
 
 // TestRDMARefusals: the listener refuses clients that it does not want, and counts them.
@@ -79,7 +79,7 @@ func TestRDMARefusals(t *testing.T) {
 				t.Errorf("%d clients let in, want %d", len(in), tt.good)
 			}
 			x.Eventually("the refusal is counted", func() bool { return x.refused(tt.reason) == 1 })
-			if n := metric(x.Harness, "rdma_refused_total"); n != 1 {
+			if n := metric(x.Harness, "listener_refused_connections_total"); n != 1 {
 				t.Errorf("%d refusals counted", n)
 			}
 			for i, c := range in {

@@ -46,7 +46,7 @@ func TestRetransmissionBeforeTheEndIsSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually("it is taken for the one under way", func() bool { return metric(h, `client_calls_total{listener="nfs",result="absorbed"}`) == 1 })
+	h.Eventually("it is taken for the one under way", func() bool { return metric(h, `listener_calls_total{listener="nfs",result="absorbed"}`) == 1 })
 	close(release)
 	for i, ch := range []<-chan []byte{first, second} {
 		if r := <-ch; !bytes.Equal(r, proxytest.Expected(m)) {
@@ -316,7 +316,7 @@ func (x *repetition) clients() (n int) {
 
 // absorbed counts the Calls that repeat another.
 func (x *repetition) absorbed() int {
-	return metric(x.Harness, `client_calls_total{listener="rdma",result="absorbed"}`) + metric(x.Harness, `client_calls_total{listener="tcp",result="absorbed"}`)
+	return metric(x.Harness, `listener_calls_total{listener="rdma",result="absorbed"}`) + metric(x.Harness, `listener_calls_total{listener="tcp",result="absorbed"}`)
 }
 
 // TestTwins: a hundred connections from one address that use the same XIDs do not disturb each

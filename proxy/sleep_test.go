@@ -88,7 +88,7 @@ func TestConnectionsOnDemand(t *testing.T) {
 				t.Errorf("%d usable, down since %v, ready: %v", s.Usable, s.DownSince, p.Ready())
 			}
 			burst()
-			if after := ports(); !slices.Equal(after, before) || metric(h, "upstream_source_ports_changed_total") != 0 {
+			if after := ports(); !slices.Equal(after, before) || metric(h, "upstream_source_port_changes_total") != 0 {
 				t.Errorf("connections from %d, and before from %d", after, before)
 			}
 			for _, reason := range []string{"silent", "deadline", "dropped", "idle", "other"} {

@@ -88,7 +88,7 @@ func (x *portCase) ports(n int) []uint16 {
 	return ps
 }
 
-func (x *portCase) moved() int { return metric(x.Harness, "upstream_source_ports_changed_total") }
+func (x *portCase) moved() int { return metric(x.Harness, "upstream_source_port_changes_total") }
 
 // drop ends every connection, by FIN or by RST, and waits until all are new.
 func (x *portCase) drop(reset bool) {

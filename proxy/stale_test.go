@@ -238,7 +238,7 @@ func TestNothingStale(t *testing.T) {
 			if n := x.conns.Load(); n != conns {
 				t.Errorf("%d connections were made to the server that lies, want %d", n, conns)
 			}
-			if n := metric(h, `requester_refused_total{reason="unwritten",upstream="b"}`); !isBlind && n != 12*len(lies) {
+			if n := metric(h, `upstream_rdma_refused_replies_total{reason="unwritten",upstream="b"}`); !isBlind && n != 12*len(lies) {
 				t.Errorf("%d Replies were refused, want all %d", n, 12*len(lies))
 			}
 		})

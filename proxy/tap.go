@@ -105,7 +105,7 @@ type TapOver struct {
 	Wanted uint32
 	Call   uint64
 	At     time.Time
-	Result string // what became of the Call, as in rdmabridge_client_calls_total
+	Result string // what became of the Call, as in rdmabridge_listener_calls_total
 }
 
 // A callTap is what a call remembers for the Tap.

@@ -89,9 +89,9 @@ type upstreamCounts struct {
 
 func newUpstreamCounts(m *metrics.Registry, o *UpstreamOptions) upstreamCounts {
 	c := upstreamCounts{
-		sent:    m.Counter("upstream_sent_calls_total", "Calls sent to the upstream, replays included, counted when they are answered or their connection has ended.", "upstream", o.Name),
+		sent:    m.Counter(metrics.UpstreamSentCalls, o.Name),
 		replied: outcome(m, o.Name, "replied"),
-		seconds: m.Histogram("upstream_call_seconds", "Time from reading a Call to receiving its Reply, in seconds.", metrics.LatencyBounds, 1e-9, "upstream", o.Name),
+		seconds: m.Histogram(metrics.UpstreamCallSeconds, o.Name),
 	}
 	if o.RDMA {
 		c.requester = rdmaside.NewRequesterMetrics(m, o.Name)
@@ -101,7 +101,7 @@ func newUpstreamCounts(m *metrics.Registry, o *UpstreamOptions) upstreamCounts {
 
 // outcome returns the counter of the Calls that ended like this at the upstream.
 func outcome(m *metrics.Registry, upstream, how string) *metrics.Counter {
-	return m.Counter("upstream_calls_total", "Calls by how they ended at the upstream.", "upstream", upstream, "outcome", how)
+	return m.Counter(metrics.UpstreamCalls, upstream, how)
 }
 
 // An underWay counts the Calls of one loop's clients to an upstream. Each
@@ -120,14 +120,14 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u := &upstream{
 		p: p, name: o.Name, isRDMA: o.RDMA, number: p.number(o.Name), sessions: nfs.NewSessions(),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
-		replayed: m.Counter("upstream_replays_total", "Calls sent again because their connection was lost.", "upstream", o.Name),
-		retried:  m.Counter("upstream_retries_total", "Times that the chosen connection could not send a Call.", "upstream", o.Name),
-		collided: m.Counter("upstream_xid_collisions_total", "Times that the chosen connection could not send a Call because another Call outstanding there has its XID.", "upstream", o.Name),
+		replayed: m.Counter(metrics.UpstreamReplays, o.Name),
+		retried:  m.Counter(metrics.UpstreamRetries, o.Name),
+		collided: m.Counter(metrics.UpstreamXIDCollisions, o.Name),
 		lost:     outcome(m, o.Name, "lost"),
 		errored:  outcome(m, o.Name, "error"),
-		stray:    m.Counter("upstream_stray_replies_total", "Replies of the upstream that answer no outstanding Call.", "upstream", o.Name),
-		unpinned: m.Counter("upstream_pinned_refused_total", "Clients closed because the upstream had as many pinned connections as it may.", "upstream", o.Name),
-		leaked:   m.Counter("upstream_leaked_credits_total", "Calls past their deadline on a connection that answered later Calls. The bridge replaces the connection, and the other Calls on it are not disturbed. A connection that NFSv4.1 clients share stays while few of its credits are in use so.", "upstream", o.Name),
+		stray:    m.Counter(metrics.UpstreamStrayReplies, o.Name),
+		unpinned: m.Counter(metrics.UpstreamPinnedRefusedClients, o.Name),
+		leaked:   m.Counter(metrics.UpstreamLeakedCredits, o.Name),
 		ends:     newEnds(m, o.Name),
 		probes:   newProbeMetrics(m, o.Name),
 	}
@@ -141,8 +141,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	if !o.RDMA {
 		u.back = newCallbackMetrics(m, o.Name)
-		u.source = newSources(o.Name, o.Source, m.Counter("upstream_source_ports_changed_total",
-			"Times that a connection could not use the source port of the connection before it.", "upstream", o.Name))
+		u.source = newSources(o.Name, o.Source, m.Counter(metrics.UpstreamSourcePortChanges, o.Name))
 	}
 	u.contexts.init(u, m)
 	u.poolMetrics = pool.NewMetrics(m, loops, o.Name)
@@ -151,7 +150,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u.newEndpoints(m, &o)
 	u.pins.quota = pool.NewQuota(len(p.loops))
 	u.pins.quota.Set(o.pinnedCalls())
-	u.pins.makesRoom = m.Counter("upstream_pinned_evicted_total", "Clients closed for a client of an address with fewer pinned connections, because the upstream had as many as it may.", "upstream", o.Name)
+	u.pins.makesRoom = m.Counter(metrics.UpstreamPinnedEvictedClients, o.Name)
 	n := 1
 	if o.partitioned() {
 		n = len(o.Endpoints)
@@ -173,8 +172,8 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 // the same name.
 func (u *upstream) describe() {
 	m := u.p.metrics
-	m.GaugeFunc("upstream_pinned_connections", "Pinned connections to the upstream, including those still being dialled.", func() float64 { return float64(u.pins.count()) }, "upstream", u.name)
-	m.GaugeFunc("upstream_sessions", "NFSv4.1 sessions that the bridge knows the client of, for callbacks.", func() float64 { return float64(u.table.count()) }, "upstream", u.name)
+	m.GaugeFunc(metrics.UpstreamPinnedConnections, func() float64 { return float64(u.pins.count()) }, u.name)
+	m.GaugeFunc(metrics.UpstreamSessions, func() float64 { return float64(u.table.count()) }, u.name)
 	u.poolMetrics.Describe(m, u.name)
 	u.admission.describe(m, u.name)
 	u.endpoints.describe(m, u.name)

@@ -118,7 +118,6 @@ func (t *deadlineTask) Run() {
 
 // overdue closes the connection because pc has passed its deadline.
 func (r *Requester) overdue(pc *pendingCall) {
-	r.metrics.deadlines.Inc()
 	r.reportOverdue(pc, "call not answered in time; connection closed")
 	r.end(fmt.Errorf("%w: %s, xid %#08x", ErrDeadline, r.opts.Deadline, pc.call.XID))
 }
@@ -151,7 +150,6 @@ func (r *Requester) dropped(pc *pendingCall) Drop {
 	if r.lastAnswered <= pc.sent {
 		return DropClose // no later Call is answered either: the Responder may be stalled
 	}
-	r.metrics.dropped.Inc()
 	d := DropClose
 	if w, ok := r.watcher.(DropWatcher); ok {
 		d = w.Dropped(r, pc.call, r.late+1)

@@ -26,7 +26,6 @@ type RequesterMetrics struct {
 	droppedStray, droppedHeader *metrics.Counter
 	droppedProc, droppedReverse *metrics.Counter
 	reverseCalls                *metrics.Counter
-	deadlines, dropped          *metrics.Counter
 	reverseReplies, reverseLost *metrics.Counter
 	reverseRefused              [reverseRefusals]*metrics.Counter
 	noMemory                    *metrics.Counter
@@ -35,44 +34,37 @@ type RequesterMetrics struct {
 
 // NewRequesterMetrics registers the metrics of one upstream.
 func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetrics {
-	m := &RequesterMetrics{copied: metrics.Copied(reg, "requester", upstream)}
+	m := &RequesterMetrics{copied: reg.Counter(metrics.UpstreamCopiedBytes, upstream, "requester")}
 	for i, call := range callShapes {
 		for j, reply := range replyShapes {
-			m.calls[i][j] = reg.Counter("requester_calls_total", "Calls sent over RDMA, by shape.",
-				"upstream", upstream, "call", call, "reply", reply)
+			m.calls[i][j] = reg.Counter(metrics.UpstreamRDMACalls, upstream, call, reply)
 		}
 	}
-	m.octetsSent = reg.Counter("requester_call_octets_total", "Octets of plain Calls sent over RDMA.", "upstream", upstream)
-	m.octetsReceived = reg.Counter("requester_receive_octets_total", "Octets received in RDMA Sends.", "upstream", upstream)
-	m.seconds = reg.Histogram("requester_call_seconds", "Time from posting the Send of a Call to handing its Reply back.",
-		metrics.LatencyBounds, 1e-9, "upstream", upstream)
+	m.octetsSent = reg.Counter(metrics.UpstreamRDMACallBytes, upstream)
+	m.octetsReceived = reg.Counter(metrics.UpstreamRDMAReceivedBytes, upstream)
+	m.seconds = reg.Histogram(metrics.UpstreamRDMACallSeconds, upstream)
 	for i, f := range fates {
-		m.failures[i] = reg.Counter("requester_failures_total", "Calls that failed without a Reply, by fate: not_sent may be sent on any connection, in_limbo may have been executed, answered must not be sent again as it is.",
-			"upstream", upstream, "fate", f.String())
+		m.failures[i] = reg.Counter(metrics.UpstreamRDMAFailedCalls, upstream, f.String())
 	}
 	for i, reason := range refusalNames {
-		m.refusals[i] = reg.Counter("requester_refused_total", "Replies of a Responder that were refused, by reason. The Call fails; its connection ends only for the reason handle.",
-			"upstream", upstream, "reason", reason)
+		m.refusals[i] = reg.Counter(metrics.UpstreamRDMARefusedReplies, upstream, reason)
 	}
 	rdmaErrors := func(code string) *metrics.Counter {
-		return reg.Counter("requester_rdma_errors_total", "RDMA_ERROR messages received, by error code.", "upstream", upstream, "code", code)
+		return reg.Counter(metrics.UpstreamRDMAErrors, upstream, code)
 	}
 	m.errChunk, m.errVers = rdmaErrors("err_chunk"), rdmaErrors("err_vers")
 	dropped := func(reason string) *metrics.Counter {
-		return reg.Counter("requester_dropped_total", "Messages from a Responder that were discarded, by reason.", "upstream", upstream, "reason", reason)
+		return reg.Counter(metrics.UpstreamRDMADroppedMessages, upstream, reason)
 	}
 	m.droppedStray, m.droppedHeader = dropped("stray"), dropped("header")
 	m.droppedProc, m.droppedReverse = dropped("procedure"), dropped("reverse")
-	m.reverseCalls = reg.Counter("requester_reverse_calls_total", "Reverse Calls received from the upstream.", "upstream", upstream)
-	m.reverseReplies = reg.Counter("requester_reverse_replies_total", "Reverse Calls that the client answered.", "upstream", upstream)
-	m.reverseLost = reg.Counter("requester_reverse_unanswered_total", "Reverse Calls that were passed to the client and never answered.", "upstream", upstream)
+	m.reverseCalls = reg.Counter(metrics.UpstreamReverseCalls, upstream)
+	m.reverseReplies = reg.Counter(metrics.UpstreamReverseReplies, upstream)
+	m.reverseLost = reg.Counter(metrics.UpstreamReverseUnansweredCalls, upstream)
 	for i, reason := range reverseRefusalNames {
-		m.reverseRefused[i] = reg.Counter("requester_reverse_refused_total", "Reverse Calls that the proxy answered with an error, by reason.",
-			"upstream", upstream, "reason", reason)
+		m.reverseRefused[i] = reg.Counter(metrics.UpstreamReverseRefusedCalls, upstream, reason)
 	}
-	m.deadlines = reg.Counter("requester_deadlines_total", "Connections closed because the upstream did not answer a Call in time.", "upstream", upstream)
-	m.dropped = reg.Counter("requester_leaked_credits_total", "Calls that the upstream never answered although it answered later ones. Each used up one credit of its connection.", "upstream", upstream)
-	m.noMemory = reg.Counter("requester_no_memory_total", "Attempts to send a Call that found no memory for the Reply.", "upstream", upstream)
+	m.noMemory = reg.Counter(metrics.UpstreamRDMAMemoryWaits, upstream)
 	return m
 }
 

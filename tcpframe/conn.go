@@ -92,7 +92,7 @@ type Conn struct {
 	outMark    int64      // tx when the queue began, or when sendOctets more had been sent
 	blocked    bool       // the socket takes no more until Writable
 
-	copied int // octets copied that copied_bytes_total does not count yet
+	copied int // octets copied that counters.copied does not count yet
 
 	// The values that the gauges count at present.
 	sawPaused          bool

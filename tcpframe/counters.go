@@ -2,6 +2,7 @@ package tcpframe
 
 import (
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 type counters struct {
 	name     string
 	log      refusalLog
-	conns    *metrics.Gauge
-	accepted *metrics.Counter
+	conns    *metrics.Gauge              // nil for an upstream
+	accepted *metrics.Counter            // nil for an upstream
 	refused  map[reason]*metrics.Counter // constant
 	received *metrics.Counter
 	sent     *metrics.Counter
@@ -36,22 +37,22 @@ const (
 	ofUpstream side = "upstream"
 )
 
-// metricNames are the names of the metrics of each side.
-var metricNames = map[side]struct {
-	conns, opened, received, sent, paused, pausedSeconds, inbound, outbound, refused string
-	stage                                                                            string // of metrics.Copied
+// metricsOf are the metrics of each side.
+var metricsOf = map[side]struct {
+	received, sent, copied, pausedSeconds, refused metrics.CounterDef
+	paused, inbound, outbound                      metrics.GaugeDef
 }{
 	ofListener: {
-		conns: "tcp_connections", opened: "tcp_accepted_total", received: "tcp_received_bytes_total", sent: "tcp_sent_bytes_total",
-		paused: "tcp_paused_connections", pausedSeconds: "tcp_paused_seconds_total",
-		inbound: "tcp_inbound_buffered_bytes", outbound: "tcp_outbound_buffered_bytes",
-		refused: "tcp_refused_total", stage: "tcp",
+		received: metrics.ListenerTCPReceivedBytes, sent: metrics.ListenerTCPSentBytes, copied: metrics.ListenerCopiedBytes,
+		paused: metrics.ListenerTCPPausedConnections, pausedSeconds: metrics.ListenerTCPPausedSeconds,
+		inbound: metrics.ListenerTCPInboundBufferedBytes, outbound: metrics.ListenerTCPOutboundBufferedBytes,
+		refused: metrics.ListenerRefusedConnections,
 	},
 	ofUpstream: {
-		conns: "upstream_tcp_connections", opened: "upstream_tcp_dialled_total", received: "upstream_tcp_received_bytes_total", sent: "upstream_tcp_sent_bytes_total",
-		paused: "upstream_tcp_paused_connections", pausedSeconds: "upstream_tcp_paused_seconds_total",
-		inbound: "upstream_tcp_inbound_buffered_bytes", outbound: "upstream_tcp_outbound_buffered_bytes",
-		refused: "upstream_tcp_refused_total", stage: "upstream_tcp",
+		received: metrics.UpstreamTCPReceivedBytes, sent: metrics.UpstreamTCPSentBytes, copied: metrics.UpstreamCopiedBytes,
+		paused: metrics.UpstreamTCPPausedConnections, pausedSeconds: metrics.UpstreamTCPPausedSeconds,
+		inbound: metrics.UpstreamTCPInboundBufferedBytes, outbound: metrics.UpstreamTCPOutboundBufferedBytes,
+		refused: metrics.UpstreamTCPClosedConnections,
 	},
 }
 
@@ -70,26 +71,27 @@ func (e *Engine) counters(of side, name string) *counters {
 	if c := e.counted[key]; c != nil {
 		return c
 	}
-	r, label, n := e.metrics, string(of), metricNames[of]
+	r, m := e.metrics, metricsOf[of]
 	c := &counters{
 		name:     name,
 		log:      refusalLog{log: e.log, side: of},
-		conns:    r.Gauge(n.conns, "Open TCP connections.", label, name),
-		accepted: r.Counter(n.opened, "TCP connections that were accepted, or dialled.", label, name),
-		received: r.Counter(n.received, "Octets read from TCP connections.", label, name),
-		sent:     r.Counter(n.sent, "Octets written to TCP connections.", label, name),
-		copied:   metrics.Copied(r, n.stage, name),
-		paused:   r.Gauge(n.paused, "TCP connections from which the bridge does not read at present, because of backpressure.", label, name),
-		inbound:  r.Gauge(n.inbound, "Octets that were read and belong to an incomplete record or to a paused TCP connection.", label, name),
-		outbound: r.Gauge(n.outbound, "Octets that wait for TCP peers to read.", label, name),
+		received: r.Counter(m.received, name),
+		sent:     r.Counter(m.sent, name),
+		copied:   r.Counter(m.copied, name, "tcp"),
+		paused:   r.Gauge(m.paused, name),
+		inbound:  r.Gauge(m.inbound, name),
+		outbound: r.Gauge(m.outbound, name),
 		refused:  make(map[reason]*metrics.Counter),
 	}
-	r.CounterFunc(n.pausedSeconds, "Time in which the bridge did not read from TCP connections, summed over all connections.", func() float64 {
-		return float64(c.pausedNs.Load()) / 1e9
-	}, label, name)
+	reasons := connReasons
+	if of == ofListener {
+		c.conns = r.Gauge(metrics.ListenerTCPConnections, name)
+		c.accepted = r.Counter(metrics.ListenerAcceptedConnections, name)
+		reasons = append(slices.Clone(listenerReasons), connReasons...)
+	}
+	r.CounterFunc(m.pausedSeconds, func() float64 { return float64(c.pausedNs.Load()) / 1e9 }, name)
 	for _, why := range reasons {
-		c.refused[why] = r.Counter(n.refused, "TCP connections that the bridge refused or closed, by reason.",
-			label, name, "reason", string(why))
+		c.refused[why] = r.Counter(m.refused, name, string(why))
 	}
 	e.counted[key] = c
 	return c

@@ -28,7 +28,7 @@ func TestRefusalLog(t *testing.T) {
 		if len(lines) != loglimit.Burst {
 			t.Errorf("%d lines for 1000 refusals in one second, want %d", len(lines), loglimit.Burst)
 		}
-		for _, want := range []string{`"listener":"nfs"`, `"peer":"192.0.2.1:700"`, `"reason":"denied"`, `"level":"warn"`, `"message":"connection refused"`} {
+		for _, want := range []string{`"listener":"nfs"`, `"peer":"192.0.2.1:700"`, `"reason":"address"`, `"level":"warn"`, `"message":"connection refused"`} {
 			if !strings.Contains(lines[0], want) {
 				t.Errorf("line %s lacks %s", lines[0], want)
 			}
@@ -47,7 +47,7 @@ func TestRefusalLog(t *testing.T) {
 }
 
 func TestReasonsHaveTexts(t *testing.T) {
-	for _, r := range reasons[6:] {
+	for _, r := range connReasons {
 		if s := (&recordError{reason: r}).Error(); s == "tcpframe: "+string(r) {
 			t.Errorf("reason %q has no text", r)
 		}

@@ -16,17 +16,17 @@ var (
 )
 
 // A reason says why this side closed a connection. It is the label reason of
-// rdmabridge_tcp_refused_total.
+// rdmabridge_listener_refused_connections_total.
 type reason string
 
 // Reasons of a Listener. It closes the connection before reading anything.
 const (
-	reasonDenied    reason = "denied"     // the address is not in the allow list
-	reasonPort      reason = "port"       // the port is not privileged
-	reasonConns     reason = "conns"      // the listener has too many connections
-	reasonAddrConns reason = "addr_conns" // the address has too many connections
-	reasonTotal     reason = "total"      // the process has too many connections
-	reasonAttach    reason = "attach"     // the socket could not be set up
+	reasonDenied    reason = "address"                 // the address is not in the allow list
+	reasonPort      reason = "port"                    // the port is not privileged
+	reasonConns     reason = "connections"             // the listener has too many connections
+	reasonAddrConns reason = "connections_per_address" // the address has too many connections
+	reasonTotal     reason = "sockets"                 // the process has too many connections
+	reasonAttach    reason = "setup"                   // the socket could not be set up
 )
 
 // Reasons of a Conn. It closes itself, and RecordHandler.Closed gets a *recordError.
@@ -42,12 +42,14 @@ const (
 	reasonSilent    reason = "silent"    // the peer's TCP acknowledged nothing for SilentTimeout
 )
 
-// reasons lists every reason, for the counters.
-var reasons = []reason{
-	reasonDenied, reasonPort, reasonConns, reasonAddrConns, reasonTotal, reasonAttach,
-	reasonTooLong, reasonTooShort, reasonFragments, reasonStalled,
-	reasonMemory, reasonOutbound, reasonUnread, reasonIdle, reasonSilent,
-}
+// listenerReasons and connReasons list every reason, for the counters.
+var (
+	listenerReasons = []reason{reasonDenied, reasonPort, reasonConns, reasonAddrConns, reasonTotal, reasonAttach}
+	connReasons     = []reason{
+		reasonTooLong, reasonTooShort, reasonFragments, reasonStalled,
+		reasonMemory, reasonOutbound, reasonUnread, reasonIdle, reasonSilent,
+	}
+)
 
 // A recordError says why a Conn closed itself.
 type recordError struct {

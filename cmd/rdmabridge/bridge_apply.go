@@ -36,6 +36,7 @@ type providerSet map[string]usedProvider
 // A usedProvider is a provider in use.
 type usedProvider struct {
 	fabric.Provider
+	kind     string // of the owner: listener or upstream
 	owner    string // the name of the listener or upstream
 	settings string // the settings that the provider was made from, for comparison
 }
@@ -53,7 +54,7 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 		if old, ok := b.providers[key]; ok && old.settings == settings {
 			*p = old.Provider
 		}
-		inUse[key] = usedProvider{*p, owner, settings}
+		inUse[key] = usedProvider{*p, kind, owner, settings}
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
@@ -84,8 +85,7 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 func (b *bridge) adopt(inUse providerSet) {
 	for key, p := range inUse {
 		if b.providers[key] != p {
-			b.countCopies(p.owner, p.Provider)
-			b.countEvents(p.owner, p.Provider)
+			b.countProvider(p)
 		}
 	}
 	b.providers = inUse

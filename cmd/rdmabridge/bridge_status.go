@@ -4,9 +4,11 @@ import (
 	"os"
 	"time"
 
+
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // document describes the bridge. The admin.Handler adds history and problems.
@@ -38,7 +40,7 @@ func (b *bridge) makePages(c *configs.Config) error {
 	}
 	b.admin = admin.NewServer(admin.Options{
 		Address: c.Admin.Address, Log: b.log, Handler: b.pages, Listener: inherited,
-		Closed: b.metrics.Counter("admin_closed_connections_total", "Connections of the admin server that were closed because there were too many."),
+		Closed: b.metrics.Counter(metrics.AdminClosedConnections),
 	})
 	return nil
 }

@@ -178,7 +178,7 @@ func (b *bridgeProcess) shapes(t *testing.T) (s shapes) {
 		return s
 	}
 	n := func(call, reply string) float64 {
-		return b.metric(t, fmt.Sprintf("requester_calls_total{call=%q,reply=%q", call, reply))
+		return b.metric(t, fmt.Sprintf("upstream_rdma_calls_total{call=%q,reply=%q", call, reply))
 	}
 	for _, reply := range []string{"inline", "write_chunk", "reply_chunk"} {
 		s.readChunks += n("read_chunk", reply)
@@ -209,8 +209,8 @@ func (b *bridgeProcess) reverse(t *testing.T) reverse {
 		return reverse{}
 	}
 	return reverse{
-		calls: b.metric(t, "requester_reverse_calls_total{"), replies: b.metric(t, "requester_reverse_replies_total{"),
-		refused: b.metric(t, "requester_reverse_refused_total{"), unanswered: b.metric(t, "requester_reverse_unanswered_total{"),
+		calls: b.metric(t, "upstream_reverse_calls_total{"), replies: b.metric(t, "upstream_reverse_replies_total{"),
+		refused: b.metric(t, "upstream_reverse_refused_calls_total{"), unanswered: b.metric(t, "upstream_reverse_unanswered_calls_total{"),
 	}
 }
 

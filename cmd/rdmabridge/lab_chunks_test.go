@@ -13,7 +13,7 @@ import (
 // how many chunks there should be.
 func testChunks(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers string) {
 	const payload = 64*8<<10 + 16*64<<10 + 4<<20 // each way
-	const received = `requester_receive_octets_total{upstream="storage"}`
+	const received = `upstream_rdma_received_bytes_total{upstream="storage"}`
 	before, sends := b.shapes(t), b.metric(t, received)
 	var writes, reads float64
 	out := g.job(t, 2*time.Minute, far.script("/lab/chunks.sh", vers))
@@ -32,12 +32,12 @@ func testChunks(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers strin
 }
 
 // testCopies: on the way from knfsd to the client the data of a READ are copied at most once
-// in user space. copied_bytes_total counts these copies.
+// in user space. Two counters have these copies.
 func testCopies(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	const payload, reads = 32 << 20, 32
 	count := func() (copied, carried, inChunks float64) {
-		return b.metric(t, `copied_bytes_total{`), b.metric(t, `tcp_sent_bytes_total{listener="nfs"}`),
-			b.metric(t, `requester_calls_total{call="inline",reply="write_chunk"`)
+		return b.metric(t, `listener_copied_bytes_total{`) + b.metric(t, `upstream_copied_bytes_total{`), b.metric(t, `listener_tcp_sent_bytes_total{listener="nfs"}`),
+			b.metric(t, `upstream_rdma_calls_total{call="inline",reply="write_chunk"`)
 	}
 	copied, carried, inChunks := count()
 	g.job(t, 3*time.Minute, far.script("/lab/read.sh", "3"))

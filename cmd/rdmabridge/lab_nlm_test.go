@@ -27,7 +27,7 @@ func testNLM(t *testing.T, g *guest) {
 		t.Fatal(err)
 	}
 	b.start(t)
-	const refused = `client_calls_total{listener="nfs",result="local"}`
+	const refused = `listener_calls_total{listener="nfs",result="local"}`
 	before := b.metric(t, refused)
 	begun := time.Now()
 	out := g.job(t, 3*time.Minute, "/lab/nlm.sh 10.0.2.2")

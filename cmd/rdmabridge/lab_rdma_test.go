@@ -143,11 +143,11 @@ func (f *rdmaFront) wantQuiet(t *testing.T, idle string) {
 func (f *rdmaFront) testRecall(t *testing.T, g *guest, vers string) {
 	count := func() (calls, replies, carried, failed float64) {
 		b := f.bridge
-		for _, side := range []string{"responder", "upstream"} {
-			failed += b.metric(t, side+"_reverse_refused_total{") + b.metric(t, side+"_reverse_unanswered_total{")
+		for _, side := range []string{"listener", "upstream"} {
+			failed += b.metric(t, side+"_reverse_refused_calls_total{") + b.metric(t, side+"_reverse_unanswered_calls_total{")
 		}
 		return b.metric(t, "upstream_reverse_calls_total{"), b.metric(t, "upstream_reverse_replies_total{"),
-			b.metric(t, "responder_reverse_replies_total{"), failed
+			b.metric(t, "listener_reverse_replies_total{"), failed
 	}
 	calls, replies, carried, failed := count()
 	t.Log(g.job(t, 3*time.Minute, f.knfsd.script("IDLE=5 /lab/recall.sh", vers)))
@@ -191,7 +191,7 @@ func (f *rdmaFront) testRestart(t *testing.T, g *guest, vers string) {
 // bridge that drains waits for the Reply. If the bridge is killed, the client gets no Reply
 // and repeats the Call to the next bridge.
 func (f *rdmaFront) testOnce(t *testing.T, g *guest, vers string, drained bool) {
-	const arrived = `client_received_calls_total{listener="away"}`
+	const arrived = `listener_received_calls_total{listener="away"}`
 	b, server := f.bridge, f.ganesha.process.cmd.Process
 	signal := func(s os.Signal) {
 		if err := server.Signal(s); err != nil {

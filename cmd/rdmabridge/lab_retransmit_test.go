@@ -166,7 +166,7 @@ type retransmission struct {
 	op          onceCall
 }
 
-const absorbed = `client_calls_total{listener="nfs",result="absorbed"}`
+const absorbed = `listener_calls_total{listener="nfs",result="absorbed"}`
 
 // arrived waits until the bridge has read what was sent while the guest stands still: n Calls
 // are at the server, and others, as many as more than before, were found to be the same again.
@@ -177,7 +177,7 @@ func (r *retransmission) arrived(t *testing.T, n int, before, more float64) {
 		return
 	}
 	waitFor(t, 5*time.Second, "the Calls at the bridge", func() bool {
-		return r.b.metric(t, `upstream_credits_in_use{upstream="storage"}`) == float64(n) && r.b.metric(t, absorbed) == before+more
+		return r.b.metric(t, `upstream_credits_used{upstream="storage"}`) == float64(n) && r.b.metric(t, absorbed) == before+more
 	})
 }
 

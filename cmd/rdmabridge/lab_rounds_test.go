@@ -409,7 +409,7 @@ func (r *rounds) counts(t *testing.T) [2]float64 {
 	t.Helper()
 	return [2]float64{
 		r.bridge.metric(t, `upstream_replays_total{upstream="storage"`),
-		r.bridge.metric(t, `client_calls_total{listener="nfs",result="abandoned"`),
+		r.bridge.metric(t, `listener_calls_total{listener="nfs",result="abandoned"`),
 	}
 }
 

@@ -16,7 +16,7 @@ func testVerbsFeatures(t *testing.T, b *guestBridge, far, away farEnd) {
 	t.Run("locks/4.1", func(t *testing.T) { g.job(t, 2*time.Minute, away.script("/lab/locks2.sh", "4.1")) })
 	t.Run("fio/4.1", func(t *testing.T) { g.job(t, 3*time.Minute, far.script("SIZE=1m /lab/fio.sh", "4.1")) })
 	t.Run("krb5i/3", func(t *testing.T) {
-		longCalls, replyChunks := `requester_calls_total{call="long"`, `requester_calls_total{call="inline",reply="reply_chunk"`
+		longCalls, replyChunks := `upstream_rdma_calls_total{call="long"`, `upstream_rdma_calls_total{call="inline",reply="reply_chunk"`
 		long, chunks := b.sum(t, longCalls), b.sum(t, replyChunks)
 		g.job(t, time.Minute, "/lab/krb5.sh start")
 		defer g.job(t, time.Minute, "/lab/krb5.sh stop")
@@ -29,7 +29,7 @@ func testVerbsFeatures(t *testing.T, b *guestBridge, far, away farEnd) {
 	})
 	t.Run("recall/4.1", func(t *testing.T) {
 		g.job(t, 3*time.Minute, away.script("IDLE=1 /lab/recall.sh", "4.1"))
-		b.wantReverse(t, "requester")
+		b.wantReverse(t, "upstream")
 	})
 }
 
@@ -80,12 +80,12 @@ log: {level: info, format: json}
 	})
 	t.Run("recall/4.1", func(t *testing.T) {
 		g.job(t, 3*time.Minute, clients.script("IDLE=1 /lab/recall.sh", "4.1"))
-		b.wantReverse(t, "requester")
-		b.wantReverse(t, "responder")
+		b.wantReverse(t, "upstream")
+		b.wantReverse(t, "listener")
 	})
 	for _, shape := range []string{
-		`requester_calls_total{call="read_chunk"`, `requester_calls_total{call="inline",reply="write_chunk"`, `requester_calls_total{call="inline",reply="reply_chunk"`,
-		`responder_calls_total{call="pulled"`, `responder_replies_total{listener="nfs",reply="write_chunk"`, `responder_replies_total{listener="nfs",reply="reply_chunk"`,
+		`upstream_rdma_calls_total{call="read_chunk"`, `upstream_rdma_calls_total{call="inline",reply="write_chunk"`, `upstream_rdma_calls_total{call="inline",reply="reply_chunk"`,
+		`listener_rdma_calls_total{call="pulled"`, `listener_rdma_replies_total{listener="nfs",reply="write_chunk"`, `listener_rdma_replies_total{listener="nfs",reply="reply_chunk"`,
 	} {
 		if b.sum(t, shape) == 0 || host.metric(t, shape) == 0 {
 			t.Errorf("%s: %.0f in the guest, %.0f on the host", shape, b.sum(t, shape), host.metric(t, shape))

@@ -277,14 +277,14 @@ func testVerbsRequester(t *testing.T, g *guest, driver string, away farEnd) {
 	}
 	for _, v := range []string{"3", "4.2"} {
 		t.Run("read/"+v, func(t *testing.T) {
-			before := b.sum(t, `requester_calls_total{call="inline",reply="write_chunk"`)
+			before := b.sum(t, `upstream_rdma_calls_total{call="inline",reply="write_chunk"`)
 			g.job(t, 2*time.Minute, far.script("/lab/read.sh", v))
-			if n := b.sum(t, `requester_calls_total{call="inline",reply="write_chunk"`) - before; n < 32 {
+			if n := b.sum(t, `upstream_rdma_calls_total{call="inline",reply="write_chunk"`) - before; n < 32 {
 				t.Errorf("%.0f Replies had a Write chunk, want 32 or more", n)
 			}
 		})
 	}
-	if n := b.sum(t, `requester_calls_total{call="read_chunk"`); n == 0 {
+	if n := b.sum(t, `upstream_rdma_calls_total{call="read_chunk"`); n == 0 {
 		t.Error("no Call had a Read chunk")
 	}
 	if driver == "rxe" || labFull() {
@@ -303,7 +303,7 @@ func testVerbsWindows(t *testing.T, g *guest) {
 	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
 	g.job(t, 3*time.Minute, far.script("NAMES=50 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh", "3"))
 	g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2"))
-	for _, chunks := range []string{`requester_calls_total{call="inline",reply="write_chunk"`, `requester_calls_total{call="read_chunk"`} {
+	for _, chunks := range []string{`upstream_rdma_calls_total{call="inline",reply="write_chunk"`, `upstream_rdma_calls_total{call="read_chunk"`} {
 		if b.sum(t, chunks) == 0 {
 			t.Errorf("%s is 0", chunks)
 		}
@@ -323,7 +323,7 @@ func testVerbsLink(t *testing.T, b *guestBridge, driver string) {
 		return // it ends the connections before it reports the port, when nobody listens any more
 	}
 	for _, event := range []string{"port_down", "port_active"} {
-		if b.sum(t, `device_events_total{event="`+event+`"`) == 0 {
+		if b.sum(t, `listener_device_events_total{event="`+event+`"`)+b.sum(t, `upstream_device_events_total{event="`+event+`"`) == 0 {
 			t.Errorf("no event %s was counted", event)
 		}
 	}
@@ -384,14 +384,14 @@ func testVerbsResponder(t *testing.T, g *guest, driver string) {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
 	}
 	t.Run("read/4.2", func(t *testing.T) { g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2")) })
-	for _, chunks := range []string{`responder_calls_total{call="pulled"`, `responder_replies_total{listener="nfs",reply="write_chunk"`} {
+	for _, chunks := range []string{`listener_rdma_calls_total{call="pulled"`, `listener_rdma_replies_total{listener="nfs",reply="write_chunk"`} {
 		if b.sum(t, chunks) == 0 {
 			t.Errorf("%s is 0", chunks)
 		}
 	}
 	t.Run("recall", func(t *testing.T) {
 		g.job(t, 3*time.Minute, far.script("IDLE=2 /lab/recall.sh", "4.1"))
-		b.wantReverse(t, "responder")
+		b.wantReverse(t, "listener")
 	})
 	allowed := ""
 	if driver == "siw" { // with rxe the kernel's client may leave the device without a connection manager

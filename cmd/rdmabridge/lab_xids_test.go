@@ -56,7 +56,7 @@ func testXIDs(t *testing.T, g *guest) {
 func (b *bridgeProcess) wantNothingLost(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
-		`client_calls_total{listener="nfs",result="abandoned"}`,
+		`listener_calls_total{listener="nfs",result="abandoned"}`,
 		`upstream_calls_total{outcome="error",upstream="storage"}`,
 		`upstream_calls_total{outcome="lost",upstream="storage"}`,
 	} {
@@ -86,7 +86,7 @@ func testXIDsHeld(t *testing.T, g *guest, b *bridgeProcess) {
 			c.send(t, binary.BigEndian.AppendUint32(m, size))
 		}
 		waitFor(t, 20*time.Second, "each client's READ at the server", func() bool {
-			return b.metric(t, `upstream_credits_in_use{upstream="storage"}`) == clients
+			return b.metric(t, `upstream_credits_used{upstream="storage"}`) == clients
 		})
 	})
 	for i, c := range cs {

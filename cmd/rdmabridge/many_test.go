@@ -109,7 +109,7 @@ func (x *throng) report(when string) {
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	x.T.Logf("%s: %d clients, %d credits granted, %d Receives, %d starved; arena %.1f MiB used, %.1f resident, of %d; heap %.1f MiB; process %s",
-		when, x.p.Status(status.Query{}).Listeners[0].Clients, x.value("responder_granted_credits"), x.value("responder_receives"), x.value("responder_starved_connections"),
+		when, x.p.Status(status.Query{}).Listeners[0].Clients, x.value("listener_credits_granted"), x.value("listener_rdma_receives"), x.value("listener_credits_starved_connections"),
 		mib(st.Used), mib(st.Resident), st.Budget>>20, mib(int64(ms.HeapAlloc)), rss)
 	for _, a := range st.Accounts {
 		x.T.Logf("  %-8s %5.1f MiB used, %5.1f at most, of %5.1f; refused %d times, %d wait", a.Name, mib(a.Used), mib(a.Peak), mib(a.Limit), a.Refused, a.Waiting)
@@ -223,7 +223,7 @@ func TestThousandConnections(t *testing.T) {
 	d := time.Since(began)
 	x.report("after " + d.Round(time.Millisecond).String())
 	t.Logf("%.0f Calls per second", float64(clients*calls)/d.Seconds())
-	if n := x.value("responder_refused_total") + x.value("rdma_refused_total"); n != 0 {
+	if n := x.value("listener_refused_connections_total"); n != 0 {
 		t.Errorf("%d connections were refused or ended", n)
 	}
 	if n := x.server.Calls.Load(); n != int64(clients*calls+200) {
@@ -244,7 +244,7 @@ func TestFloodingConnection(t *testing.T) {
 	defer stop()
 	var flooded atomic.Int64
 	endFlood := x.flood(&flooded)
-	x.Eventually("the flooder has 256 credits", func() bool { return x.value("responder_granted_credits") >= 256 })
+	x.Eventually("the flooder has 256 credits", func() bool { return x.value("listener_credits_granted") >= 256 })
 	x.report("flooded")
 	const calls, deep = 60, 4
 	small := x.join(clients, 64)
@@ -265,7 +265,7 @@ func TestFloodingConnection(t *testing.T) {
 	if flooded.Load() == before {
 		t.Error("the flooder got no Reply: this test tests nothing")
 	}
-	if n := x.value("responder_granted_credits"); n < clients*(deep-1) {
+	if n := x.value("listener_credits_granted"); n < clients*(deep-1) {
 		t.Errorf("%d credits are granted, want about %d for the small ones alone", n, clients*deep)
 	}
 	endFlood()

@@ -46,13 +46,13 @@ type reloader struct {
 func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) *reloader {
 	m := b.metrics
 	count := func(result string) *metrics.Counter {
-		return m.Counter("config_reloads_total", "Reloads of the configuration file by result: applied, unchanged or refused.", "result", result)
+		return m.Counter(metrics.ConfigReloads, result)
 	}
 	r := &reloader{
 		b: b, file: file, sink: sink, hash: hash,
 		applied: count("applied"), unchanged: count("unchanged"), refused: count("refused"),
-		last:    m.Gauge("config_last_reload_time_seconds", "Unix time of the last successful load of the configuration."),
-		restart: m.Gauge("config_restart_needed", "1 if the file has settings that take effect only after a restart, else 0."),
+		last:    m.Gauge(metrics.ConfigLastReloadSuccess),
+		restart: m.Gauge(metrics.ConfigRestartNeeded),
 	}
 	r.last.Set(time.Now().Unix())
 	b.setLoaded(file, time.Now(), false)

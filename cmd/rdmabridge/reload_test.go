@@ -305,7 +305,7 @@ reload: {watch: none}
 	x.metric(`rdmabridge_config_reloads_total{result="applied"} 4`)
 	x.metric(`rdmabridge_config_reloads_total{result="refused"} 0`)
 	x.metric(`rdmabridge_config_restart_needed 0`)
-	x.metric(`rdmabridge_client_calls_total{listener="nfs",result="abandoned"} 0`)
+	x.metric(`rdmabridge_listener_calls_total{listener="nfs",result="abandoned"} 0`)
 	x.stop()
 }
 
@@ -363,7 +363,7 @@ reload: {watch: none}
 	if n, calls := s.Calls.Load(), sum(callers); n < calls {
 		t.Errorf("%d Calls at the server, %d answered", n, calls)
 	}
-	x.metric(`rdmabridge_client_calls_total{listener="nfs",result="abandoned"} 0`)
+	x.metric(`rdmabridge_listener_calls_total{listener="nfs",result="abandoned"} 0`)
 	x.metric(`rdmabridge_upstream_replays_total{upstream="self"} 0`)
 	x.stop()
 }
@@ -399,7 +399,7 @@ reload: {watch: none}
 	if strings.Contains(x.log.String(), `"message":"upstream removed"`) {
 		t.Error("the upstream is gone with Calls under way")
 	}
-	x.metric(`rdmabridge_clients{listener="goes"} 1`)
+	x.metric(`rdmabridge_listener_clients{listener="goes"} 1`)
 	for range 3 {
 		slow.answer <- struct{}{}
 	}
@@ -450,7 +450,7 @@ reload: {watch: none}
 			case with:
 				testkit.Eventually(t, "the listener has the upstream's 4 connections", func() bool {
 					_, body := get(t, "http://"+x.b.admin.Addr()+"/metrics")
-					return strings.Contains(body, "rdmabridge_clients{listener=\"rdma\"} 4\n")
+					return strings.Contains(body, "rdmabridge_listener_clients{listener=\"rdma\"} 4\n")
 				})
 			case listens:
 				testkit.Eventually(t, "the upstream is removed", func() bool {
@@ -495,7 +495,7 @@ func TestReloadListener(t *testing.T) {
 		other.Close()
 	}
 	// The bridge reads one more Call before it applies the new limit.
-	const two = `rdmabridge_client_received_calls_total{listener="nfs"} 2`
+	const two = `rdmabridge_listener_received_calls_total{listener="nfs"} 2`
 	c.Write(testkit.Record(nullCall(8, 100003, 3)))
 	testkit.Eventually(t, "the metrics say "+two, func() bool { return x.has(two) })
 	for xid := uint32(9); xid < 11; xid++ {

@@ -125,7 +125,7 @@ func TestAdmin(t *testing.T) {
 	}
 	for _, want := range []string{
 		"rdmabridge_build_info{", "rdmabridge_memory_budget_bytes 2.68435456e+08", "rdmabridge_memory_used_bytes ",
-		`rdmabridge_memory_account_used_bytes{account="calls"}`, `rdmabridge_clients{listener="nfs"} 0`, "go_goroutines ",
+		`rdmabridge_memory_account_used_bytes{account="calls"}`, `rdmabridge_listener_clients{listener="nfs"} 0`, "go_goroutines ",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("/metrics lacks %s", want)

@@ -61,12 +61,12 @@ func TestStartLimits(t *testing.T) {
 		}
 	}
 	refused := func(reason string) int {
-		return x.value(`rdma_refused_total{listener="rdma",reason="` + reason + `"}`)
+		return x.value(`listener_refused_connections_total{listener="rdma",reason="` + reason + `"}`)
 	}
 	began := time.Now()
 	first, second, third := silent(), silent(), silent()
 	ends(first)
-	x.Eventually("the first is counted", func() bool { return refused("starting_addr") == 1 })
+	x.Eventually("the first is counted", func() bool { return refused("starting_per_address") == 1 })
 	if n := refused("timeout"); n != 0 {
 		t.Errorf("%d peers timed out at once, want none", n)
 	}
@@ -76,7 +76,7 @@ func TestStartLimits(t *testing.T) {
 		t.Errorf("silent peers were closed after %v, want 5 s", d)
 	}
 	x.Eventually("all are counted", func() bool { return refused("timeout") == 2 })
-	if n := refused("starting_addr"); n != 1 {
+	if n := refused("starting_per_address"); n != 1 {
 		t.Errorf("%d peers were refused, want one", n)
 	}
 	l := iwarptest.NewLoop()

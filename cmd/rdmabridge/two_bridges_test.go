@@ -455,13 +455,13 @@ func TestTwoBridges(t *testing.T) {
 	// The bridges used all shapes of messages.
 	for b, want := range map[*bridge][]string{
 		x.front: {
-			`requester_calls_total{call="inline",reply="write_chunk",upstream="middle"}`, `requester_calls_total{call="inline",reply="reply_chunk",upstream="middle"}`,
-			`requester_calls_total{call="read_chunk",reply="inline",upstream="middle"}`, `requester_calls_total{call="long",reply="reply_chunk",upstream="middle"}`,
+			`upstream_rdma_calls_total{call="inline",reply="write_chunk",upstream="middle"}`, `upstream_rdma_calls_total{call="inline",reply="reply_chunk",upstream="middle"}`,
+			`upstream_rdma_calls_total{call="read_chunk",reply="inline",upstream="middle"}`, `upstream_rdma_calls_total{call="long",reply="reply_chunk",upstream="middle"}`,
 		},
 		x.rear: {
-			`responder_calls_total{call="inline",listener="middle"}`, `responder_calls_total{call="pulled",listener="middle"}`,
-			`responder_replies_total{listener="middle",reply="inline"}`, `responder_replies_total{listener="middle",reply="write_chunk"}`,
-			`responder_replies_total{listener="middle",reply="reply_chunk"}`,
+			`listener_rdma_calls_total{call="inline",listener="middle"}`, `listener_rdma_calls_total{call="pulled",listener="middle"}`,
+			`listener_rdma_replies_total{listener="middle",reply="inline"}`, `listener_rdma_replies_total{listener="middle",reply="write_chunk"}`,
+			`listener_rdma_replies_total{listener="middle",reply="reply_chunk"}`,
 		},
 	} {
 		r := httptest.NewRecorder()

@@ -61,7 +61,7 @@ func startServer(t *testing.T, source Source, closed *metrics.Counter, requestTi
 // TestConnections: requests that never end keep no probe out, and take no more descriptors
 // than are reserved. One line and one counter say so.
 func TestConnections(t *testing.T) {
-	closed := metrics.New().Counter("closed", "")
+	closed := metrics.New().Counter(metrics.AdminClosedConnections)
 	a, log := startServer(t, Source{}, closed, time.Hour) // otherwise some are closed for that, if the machine is busy
 	const n = 300
 	for i := range n {

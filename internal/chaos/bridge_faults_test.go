@@ -199,7 +199,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 		}
 		b.wires[0].down()
 		if failover {
-			b.gauge("upstream_endpoints_ejected")
+			b.gauge("upstream_ejected_endpoints")
 		} else if !testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_dial_errors_total") > 0 }) {
 			b.t.Error("nothing tries to connect")
 		}
@@ -222,7 +222,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 			b.t.Errorf("%d of %d clients belong to one endpoint of two", lost, len(clients))
 		}
 		b.wires[0].up()
-		b.falls("upstream_endpoints_ejected")
+		b.falls("upstream_ejected_endpoints")
 		b.back()
 		if !testkit.Settles(10*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 }) {
 			b.t.Error("a connection does not come back")
@@ -304,14 +304,14 @@ func noMemoryForCalls(b *bridgeFault) {
 			})
 		}
 	}
-	b.gauge("call_memory_waiting")
+	b.gauge("call_memory_waiting_connections")
 	other := b.later(b.client(), mkdir, answered)
 	s.goOn()
 	for _, f := range wait {
 		f()
 	}
 	other()
-	b.falls("call_memory_waiting")
+	b.falls("call_memory_waiting_connections")
 }
 
 // answers reads one Reply, of whatever Call. It reports false at the end of c.
@@ -344,7 +344,7 @@ func noMemoryForReplies(b *bridgeFault) {
 		}
 		defer g.book.abandon(list)
 	}
-	relieved := func() bool { return b.sum("rdmabridge_clients_relieved_total") > 0 }
+	relieved := func() bool { return b.sum("rdmabridge_closed_clients_total", `reason="slow_reader"`) > 0 }
 	if !testkit.Settles(20*time.Second, relieved) {
 		b.t.Error("no client was closed")
 	}
@@ -376,8 +376,8 @@ func slowStart(b *bridgeFault) {
 			})
 		}
 	}
-	b.gauge("upstream_ramp_clients")
-	b.gauge("upstream_ramp_calls")
+	b.gauge("upstream_slow_start_waiting_clients")
+	b.gauge("upstream_slow_start_calls")
 	s.goOn()
 	for _, f := range wait {
 		f()
@@ -401,7 +401,7 @@ func overRate(b *bridgeFault) {
 		_, _ = c.Write(testkit.Record(o.m))
 	}
 	b.sees(b.client(), getattr, answered)
-	if b.sum("rdmabridge_client_received_calls_total") > n {
+	if b.sum("rdmabridge_listener_received_calls_total") > n {
 		b.t.Error("another client waited until all was read")
 	}
 	for range n {
@@ -446,9 +446,9 @@ func drainEnds(b *bridgeFault) {
 	g := b.client()
 	b.sees(g, getattr, answered)
 	s.stop()
-	read := b.sum("rdmabridge_client_received_calls_total")
+	read := b.sum("rdmabridge_listener_received_calls_total")
 	wait := b.later(g, getattr, closed)
-	testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_client_received_calls_total") > read })
+	testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_listener_received_calls_total") > read })
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	if err := b.proxy.Drain(ctx); err == nil || !strings.Contains(err.Error(), "clients left") {
@@ -502,7 +502,7 @@ var bridgeRows = []bridgeRow{
 		"One of several endpoints is away, `failover: on`", endpointLost(true),
 		[]string{"answered"},
 		[]string{"endpoint ejected", "endpoint is back"},
-		[]string{`upstream_endpoint_ejections_total`, `upstream_endpoints_ejected`, `upstream_dial_errors_total`},
+		[]string{`upstream_endpoint_ejections_total`, `upstream_ejected_endpoints`, `upstream_dial_errors_total`},
 	},
 	{
 		"Many connections are lost at once", manyDials,
@@ -510,27 +510,27 @@ var bridgeRows = []bridgeRow{
 		[]string{"no connection to upstream"},
 		[]string{`upstream_disconnects_total`, `dials_waiting`, `dials_in_progress`},
 	},
-	{"Memory for Calls is spent", noMemoryForCalls, []string{"not read from", "answered, late"}, nil, []string{`call_memory_waiting`}},
+	{"Memory for Calls is spent", noMemoryForCalls, []string{"not read from", "answered, late"}, nil, []string{`call_memory_waiting_connections`}},
 	{
 		"Memory for Replies is spent by clients that do not read", noMemoryForReplies,
 		[]string{"closed", "answered, late"},
 		[]string{"no memory is left for Replies and the client does not read its own; connection closed"},
-		[]string{`clients_relieved_total`},
+		[]string{`closed_clients_total{reason="slow_reader"`},
 	},
 	{
 		"Clients with full slot tables, and an upstream that has not answered yet", slowStart,
 		[]string{"not read from", "answered, late"},
 		nil,
-		[]string{`upstream_ramp_waits_total`, `upstream_ramp_clients`, `upstream_ramp_calls`},
+		[]string{`upstream_slow_start_waits_total`, `upstream_slow_start_waiting_clients`, `upstream_slow_start_calls`},
 	},
-	{"Client is over its rate", overRate, []string{"not read from", "answered, late"}, nil, []string{`client_rate_waits_total{rate="client"`}},
+	{"Client is over its rate", overRate, []string{"not read from", "answered, late"}, nil, []string{`listener_rate_limit_waits_total{limit="client"`}},
 	{
 		"Upstream is removed by a reload while it does not answer", removed,
 		[]string{"closed", "`timeouts.call`", "`timeouts.unavailable`"},
 		[]string{"upstream removed with calls under way; their clients are closed", abandoned},
-		[]string{`client_calls_total{result="abandoned"`},
+		[]string{`listener_calls_total{result="abandoned"`},
 	},
-	{"`drain.timeout` is over and a Call is not answered", drainEnds, []string{"closed"}, nil, []string{`client_calls_total{result="client_gone"`}},
+	{"`drain.timeout` is over and a Call is not answered", drainEnds, []string{"closed"}, nil, []string{`listener_calls_total{result="client_gone"`}},
 }
 
 // TestBridgeFaults is TestFaults for faults that take more than one Call.

@@ -40,21 +40,21 @@ var clientRows = []clientRow{
 	{"Client stops inside a record", func(w *world, g *rogue, c net.Conn) {
 		_, _ = c.Write(testkit.Record(g.any().m)[:20])
 		closes(w, c)
-	}, closed, "connection closed", []string{`tcp_refused_total{reason="stalled"`}, 0},
+	}, closed, "connection closed", []string{`listener_refused_connections_total{reason="stalled"`}, 0},
 	{"Record longer than `limits.record`", func(w *world, g *rogue, c net.Conn) {
 		_, _ = c.Write(testkit.Words(1<<31 | 0x7fffffff))
 		closes(w, c)
-	}, closed, "connection closed", []string{`tcp_refused_total{reason="too_long"`}, 0},
+	}, closed, "connection closed", []string{`listener_refused_connections_total{reason="too_long"`}, 0},
 	{"Endless fragments", func(w *world, g *rogue, c net.Conn) {
 		_, _ = c.Write(make([]byte, 8192))
 		closes(w, c)
-	}, closed, "connection closed", []string{`tcp_refused_total{reason="fragments"`}, 0},
+	}, closed, "connection closed", []string{`listener_refused_connections_total{reason="fragments"`}, 0},
 	{"Record that is no Call", func(w *world, g *rogue, c net.Conn) {
 		m := proxytest.GetattrCall(1)
 		binary.BigEndian.PutUint32(m[28:], 0xfffffff0) // the credential has no end
 		_, _ = c.Write(testkit.Record(m))
 		closes(w, c)
-	}, closed, "not an RPC Call; connection closed", []string{`client_calls_total{result="malformed"`}, 0},
+	}, closed, "not an RPC Call; connection closed", []string{`listener_calls_total{result="malformed"`}, 0},
 	{"Call sent again on another connection while it is under way", func(w *world, g *rogue, c net.Conn) {
 		s := w.responders[0].server
 		s.stop()
@@ -63,7 +63,7 @@ var clientRows = []clientRow{
 		o := g.call(mkdir, 0)
 		g.book.transmit(o.id)
 		_, _ = c.Write(testkit.Record(o.m))
-		if !testkit.Settles(5*time.Second, func() bool { return w.sum("rdmabridge_client_received_calls_total") == 2 }) {
+		if !testkit.Settles(5*time.Second, func() bool { return w.sum("rdmabridge_listener_received_calls_total") == 2 }) {
 			w.t.Error("the Call was not read")
 		}
 		next, err := g.dial()
@@ -73,7 +73,7 @@ var clientRows = []clientRow{
 		defer next.Close()
 		g.book.transmit(o.id)
 		_, _ = next.Write(testkit.Record(o.m))
-		if !testkit.Settles(patience, func() bool { return w.sum("rdmabridge_client_calls_total", `result="absorbed"`) == 1 }) {
+		if !testkit.Settles(patience, func() bool { return w.sum("rdmabridge_listener_calls_total", `result="absorbed"`) == 1 }) {
 			w.t.Error("the Call was not taken for the one under way")
 		}
 		goOn()
@@ -82,7 +82,7 @@ var clientRows = []clientRow{
 				w.t.Errorf("connection %d has no Reply", i)
 			}
 		}
-	}, answered, "", []string{`client_calls_total{result="absorbed"`}, 0},
+	}, answered, "", []string{`listener_calls_total{result="absorbed"`}, 0},
 	{"Client never reads", func(w *world, g *rogue, c net.Conn) {
 		_ = c.(*net.TCPConn).SetReadBuffer(4096)
 		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -111,7 +111,7 @@ var clientRows = []clientRow{
 		}
 		c.(*net.TCPConn).SetLinger(0)
 		g.book.abandon(all)
-	}, "", "", []string{`client_calls_total{result="client_gone"`}, 0},
+	}, "", "", []string{`listener_calls_total{result="client_gone"`}, 0},
 	{"No connection to the upstream for `timeouts.unavailable`", func(w *world, g *rogue, c net.Conn) {
 		w.wires[0].down()
 		defer w.wires[0].up()
@@ -122,7 +122,7 @@ var clientRows = []clientRow{
 		g.book.transmit(o.id)
 		_, _ = c.Write(testkit.Record(o.m))
 		closes(w, c)
-	}, closed, "call cannot be answered; client connection closed", []string{`upstream_queue_expired_calls_total`, `client_calls_total{result="abandoned"`}, time.Second},
+	}, closed, "call cannot be answered; client connection closed", []string{`upstream_queue_expired_calls_total`, `listener_calls_total{result="abandoned"`}, time.Second},
 	{"Connection to the upstream refused, for less", func(w *world, g *rogue, c net.Conn) {
 		w.wires[0].down()
 		if !testkit.Settles(patience, func() bool { return w.proxy.Ready() != nil }) {

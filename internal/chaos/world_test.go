@@ -313,10 +313,10 @@ func (w *world) rested(l life) {
 		for _, u := range l.proxy.Status(status.Query{}).Upstreams {
 			left += u.Credits.Used + u.Credits.Waiting + u.Pinned
 		}
-		return left == 0 && l.sum("rdmabridge_client_received_calls_total") == l.sum("rdmabridge_client_calls_total")
+		return left == 0 && l.sum("rdmabridge_listener_received_calls_total") == l.sum("rdmabridge_listener_calls_total")
 	})
 	if !ok {
-		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", l.sum("rdmabridge_client_received_calls_total"), l.sum("rdmabridge_client_calls_total"), l.proxy.Status(status.Query{}).Upstreams)
+		w.book.wrong("calls that were read have not ended: %v read, %v ended; %+v", l.sum("rdmabridge_listener_received_calls_total"), l.sum("rdmabridge_listener_calls_total"), l.proxy.Status(status.Query{}).Upstreams)
 	}
 	ended := func() (sent, ends float64) {
 		return l.sum("rdmabridge_upstream_sent_calls_total"), l.sum("rdmabridge_upstream_calls_total") + l.sum("rdmabridge_upstream_replays_total")

@@ -179,7 +179,7 @@ func TestUnread(t *testing.T) {
 			continue
 		}
 		for line := range strings.Lines(scrape(m)) {
-			if v, ok := strings.CutPrefix(line, `rdmabridge_tcp_outbound_buffered_bytes{listener="rpcbind"} `); ok {
+			if v, ok := strings.CutPrefix(line, `rdmabridge_listener_tcp_outbound_buffered_bytes{listener="rpcbind"} `); ok {
 				if waiting, err = strconv.ParseFloat(strings.TrimSpace(v), 64); err != nil {
 					t.Fatal(err)
 				}
@@ -229,8 +229,8 @@ func TestConnection(t *testing.T) {
 		`rdmabridge_rpcbind_calls_total{procedure="null",transport="tcp"} 2`,
 		`rdmabridge_rpcbind_calls_total{procedure="callit",transport="tcp"} 1`,
 		`rdmabridge_rpcbind_calls_total{procedure="getversaddr",transport="udp"} 0`,
-		`rdmabridge_rpcbind_refused_total{reason="call",transport="tcp"} 1`,
-		`rdmabridge_rpcbind_refused_total{reason="malformed",transport="tcp"} 1`,
+		`rdmabridge_rpcbind_refused_calls_total{reason="call",transport="tcp"} 1`,
+		`rdmabridge_rpcbind_refused_calls_total{reason="malformed",transport="tcp"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("metrics lack %s", want)
@@ -278,7 +278,7 @@ func TestDatagramSilence(t *testing.T) {
 	}
 	text := scrape(m)
 	for reason, want := range map[string]string{"malformed": "3", "long": "1", "group": "1", "call": "1", "rate": "0", "denied": "0"} {
-		if line := `rdmabridge_rpcbind_refused_total{reason="` + reason + `",transport="udp"} ` + want; !strings.Contains(text, line+"\n") {
+		if line := `rdmabridge_rpcbind_refused_calls_total{reason="` + reason + `",transport="udp"} ` + want; !strings.Contains(text, line+"\n") {
 			t.Errorf("metrics lack %s", line)
 		}
 	}

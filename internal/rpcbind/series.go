@@ -42,14 +42,12 @@ func (x *series) resolve(r *metrics.Registry) {
 		for _, procs := range versions {
 			for _, p := range procs {
 				if x.calls[i][p.name] == nil {
-					x.calls[i][p.name] = r.Counter("rpcbind_calls_total", "Calls to rpcbind, by procedure.",
-						"procedure", p.name, "transport", transport)
+					x.calls[i][p.name] = r.Counter(metrics.RPCBindCalls, p.name, transport)
 				}
 			}
 		}
 		for n := refusedNot + 1; n < refusals; n++ {
-			x.refused[i][n] = r.Counter("rpcbind_refused_total", "Calls to rpcbind that were refused or not answered, by reason.",
-				"reason", refusalNames[n], "transport", transport)
+			x.refused[i][n] = r.Counter(metrics.RPCBindRefusedCalls, refusalNames[n], transport)
 		}
 	}
 }

@@ -125,7 +125,7 @@ type Listener struct {
 	InFlight    int               `json:"in_flight"` // Calls read and not yet answered
 	Paused      map[string]int    `json:"paused"`    // connections that the bridge does not read from at present, by reason
 	Traffic                       // so far
-	Calls       map[string]uint64 `json:"calls"`       // so far, by result, as in rdmabridge_client_calls_total
+	Calls       map[string]uint64 `json:"calls"`       // so far, by result, as in rdmabridge_listener_calls_total
 	Refused     map[string]uint64 `json:"refused"`     // connections refused or closed by the bridge so far, by reason
 	Accepted    uint64            `json:"accepted"`    // connections so far
 	Unreachable string            `json:"unreachable"` // why it does not accept connections; "" if it does

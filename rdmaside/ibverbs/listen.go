@@ -15,11 +15,11 @@ import (
 
 // Reasons for which ListenOptions.Refused is called.
 const (
-	refusedAddress      = "address"       // Allow returned false
-	refusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
-	refusedStarting     = "starting"      // MaxStarting
-	refusedStartingAddr = "starting_addr" // MaxStartingPerAddr
-	refusedDevice       = "device"        // Options.Select has another device, port or GID
+	refusedAddress      = "address"              // Allow returned false
+	refusedConnections  = "connections"          // MaxConnections, of the listener or the Provider
+	refusedStarting     = "starting"             // MaxStarting
+	refusedStartingAddr = "starting_per_address" // MaxStartingPerAddr
+	refusedDevice       = "device"               // Options.Select has another device, port or GID
 )
 
 // A listener listens with one id. A request is complete when it comes, so there are no silent

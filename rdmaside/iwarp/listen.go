@@ -16,13 +16,13 @@ import (
 
 // Reasons for which ListenOptions.Refused is called.
 const (
-	refusedAddress      = "address"       // Allow returned false
-	refusedConnections  = "connections"   // MaxConnections, of the listener or the Provider
-	refusedSockets      = "sockets"       // ListenOptions.Sockets
-	refusedStarting     = "starting"      // MaxStarting
-	refusedStartingAddr = "starting_addr" // MaxStartingPerAddr
-	refusedTimeout      = "timeout"       // no whole Request within Options.AcceptTimeout
-	refusedRequest      = "request"       // no Request, or a Request that cannot be answered
+	refusedAddress      = "address"              // Allow returned false
+	refusedConnections  = "connections"          // MaxConnections, of the listener or the Provider
+	refusedSockets      = "sockets"              // ListenOptions.Sockets
+	refusedStarting     = "starting"             // MaxStarting
+	refusedStartingAddr = "starting_per_address" // MaxStartingPerAddr
+	refusedTimeout      = "timeout"              // no whole Request within Options.AcceptTimeout
+	refusedRequest      = "request"              // no Request, or a Request that cannot be answered
 )
 
 // A listener accepts connections. Its start-ups run on goroutines of their own.

@@ -1,0 +1,115 @@
+package metrics
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Definition says what a metric is. The files of this package that are named after a subject have
+// the definitions of all metrics: listeners.go, upstreams.go, rdma.go, memory.go and process.go.
+// docs/metrics.md is generated from them.
+type Definition struct {
+	Name   string // without the prefix rdmabridge_
+	Kind   Kind
+	Help   string  // one or two sentences
+	Labels []Label // in the order in which a Registry takes their values
+	Like   string  // what nfsiostat, mountstats, xprtrdma, HAProxy or Envoy calls it; "" if none of them has it
+
+	bounds []uint64 // of a histogram: see HistogramDef
+	scale  float64
+}
+
+// A Kind is the type of a metric.
+type Kind string
+
+const (
+	KindCounter   Kind = "counter"
+	KindGauge     Kind = "gauge"
+	KindHistogram Kind = "histogram"
+)
+
+// A Label divides a metric into series.
+type Label struct {
+	Name   string
+	Help   string
+	Values []Value // nil if they are not known beforehand
+}
+
+// A Value is one value of a Label.
+type Value struct{ Name, Help string }
+
+// The three kinds of definitions. Each fits only the methods of a Registry that are for its kind.
+type (
+	CounterDef struct{ *Definition }
+	GaugeDef   struct{ *Definition }
+	// A HistogramDef has bounds in the unit of Observe. The exported values are those times a scale,
+	// such as 1e-9 for nanoseconds that are exported as seconds.
+	HistogramDef struct{ *Definition }
+)
+
+// all has every definition. Only the functions below append to it, while the package is initialised.
+var all []*Definition
+
+// All returns every definition, in the order of the names.
+func All() []*Definition {
+	sorted := slices.Clone(all)
+	slices.SortFunc(sorted, func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+	return sorted
+}
+
+func counter(d Definition) CounterDef { return CounterDef{define(d, KindCounter)} }
+func gauge(d Definition) GaugeDef     { return GaugeDef{define(d, KindGauge)} }
+
+// duration defines a histogram of times that are observed in nanoseconds.
+func duration(d Definition) HistogramDef {
+	d.bounds, d.scale = LatencyBounds, 1e-9
+	return HistogramDef{define(d, KindHistogram)}
+}
+
+func define(d Definition, k Kind) *Definition {
+	d.Kind = k
+	all = append(all, &d)
+	return &d
+}
+
+// Unit returns the unit of the values: bytes, seconds, or "" for a number of things.
+func (d *Definition) Unit() string {
+	for _, unit := range []string{"bytes", "seconds"} {
+		if strings.HasSuffix(strings.TrimSuffix(d.Name, "_total"), "_"+unit) {
+			return unit
+		}
+	}
+	return ""
+}
+
+// FullName returns the name with the prefix.
+func (d *Definition) FullName() string { return prefix + d.Name }
+
+// pairs returns the names of the labels, each before its value.
+func (d *Definition) pairs(values []string) []string {
+	if len(values) != len(d.Labels) {
+		panic("BUG: metrics: wrong number of label values for " + d.Name)
+	}
+	labels := make([]string, 0, 2*len(values))
+	for i, v := range values {
+		labels = append(labels, d.Labels[i].Name, v)
+	}
+	return labels
+}
+
+// The labels that many metrics have.
+var (
+	listenerLabel = Label{Name: "listener", Help: "the listener's name in the configuration"}
+	upstreamLabel = Label{Name: "upstream", Help: "the upstream's name in the configuration"}
+)
+
+var (
+	ofListener = []Label{listenerLabel}
+	ofUpstream = []Label{upstreamLabel}
+)
+
+// listenerAnd returns the labels of a metric of listeners that has one more.
+func listenerAnd(more ...Label) []Label { return append([]Label{listenerLabel}, more...) }
+
+// upstreamAnd returns the labels of a metric of upstreams that has one more.
+func upstreamAnd(more ...Label) []Label { return append([]Label{upstreamLabel}, more...) }

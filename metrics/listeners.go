@@ -1,0 +1,171 @@
+package metrics
+
+// Clients and their connections to the listeners.
+var (
+	ListenerClients = gauge(Definition{
+		Name: "listener_clients", Labels: ofListener,
+		Help: "Client connections.",
+		Like: "HAProxy: current sessions (scur) of a frontend; Envoy: downstream_cx_active",
+	})
+	ListenerAcceptedConnections = counter(Definition{
+		Name: "listener_accepted_connections_total", Labels: ofListener,
+		Help: "Connections that the listener has accepted.",
+		Like: "HAProxy: total sessions (stot) of a frontend; Envoy: downstream_cx_total",
+	})
+	ListenerRefusedConnections = counter(Definition{
+		Name: "listener_refused_connections_total", Labels: listenerAnd(refusedReason),
+		Help: "Connections that the bridge refused, or closed because of what the client did or did not do, by reason.",
+		Like: "HAProxy: denied and failed requests (dreq, ereq) of a frontend; Envoy: downstream_cx_overload_reject and others",
+	})
+	ListenerEvictedClients = counter(Definition{
+		Name: "listener_evicted_clients_total", Labels: ofListener,
+		Help: "Clients closed because no more connections were allowed, their address had the most, and another address wanted one.",
+	})
+	ClosedClients = counter(Definition{
+		Name: "closed_clients_total", Labels: []Label{{Name: "reason", Help: "why", Values: []Value{
+			{"slow_reader", "the client did not read its Replies, and no memory was left for Replies"},
+			{"slow_sender", "the client sent a Call too slowly, and no memory was left for Calls"},
+		}}},
+		Help: "Clients closed because memory was short and they held much of it, by reason.",
+	})
+	ClientSockets = gauge(Definition{
+		Name: "client_sockets",
+		Help: "Sockets of clients of all listeners, connections that are being set up included.",
+	})
+	ClientSocketsLimit = gauge(Definition{
+		Name: "client_sockets_limit",
+		Help: "Most sockets of clients that RLIMIT_NOFILE allows.",
+		Like: "HAProxy: Maxconn",
+	})
+)
+
+// refusedReason labels ListenerRefusedConnections. TCP and RDMA have the same reasons.
+var refusedReason = Label{Name: "reason", Help: "why", Values: []Value{
+	{"address", "the listener's access list does not have the address"},
+	{"port", "the client's port is not privileged"},
+	{"connections", "the listener has as many connections as it may"},
+	{"connections_per_address", "the address has as many connections as it may"},
+	{"sockets", "the process has as many sockets of clients as it may"},
+	{"draining", "the bridge is about to end"},
+	{"memory", "there is no memory: for Receives of an RDMA client, or for a record that a TCP client has begun"},
+	{"setup", "the connection ended, or could not be used, while it was being set up"},
+	{"starting", "too many connections were being set up"},
+	{"starting_per_address", "too many connections of the address were being set up"},
+	{"timeout", "the client did not finish the set-up in time"},
+	{"request", "the client's request for a connection cannot be answered"},
+	{"device", "the RDMA device has no resources for another connection, or is gone"},
+	{"idle", "the idle timeout passed; this is no fault"},
+	{"hoarding", "the connection was idle, and new clients needed its Receives"},
+	{"silent", "the client's host acknowledged nothing any more"},
+	{"stalled", "the client sent a record, or served RDMA Reads, too slowly"},
+	{"unread", "the client did not read its Replies"},
+	{"outbound", "too many bytes of Replies waited for the client to read"},
+	{"too_long", "a record was longer than limits.record"},
+	{"too_short", "a record was too short for an RPC message"},
+	{"fragments", "a record had more than limits.fragments fragments"},
+	{"chunks", "the chunks of an RDMA message were not valid"},
+	{"payload", "the RPC message of an RDMA message was not valid"},
+	{"handle", "an RDMA message invalidated a handle that was not its own"},
+	{"credits", "the client sent more Calls than its credits"},
+	{"unwritten", "an RDMA message claimed data that were not written"},
+	{"other", "another reason of the RDMA device"},
+}}
+
+// Calls of clients.
+var (
+	ListenerReceivedCalls = counter(Definition{
+		Name: "listener_received_calls_total", Labels: ofListener,
+		Help: "Calls read from clients. The difference to listener_calls_total is under way.",
+		Like: "nfsiostat: ops/s is its rate; Envoy: downstream_rq_total",
+	})
+	ListenerCalls = counter(Definition{
+		Name: "listener_calls_total", Labels: listenerAnd(Label{Name: "result", Help: "what became of the Call", Values: []Value{
+			{"replied", "the client got the upstream's Reply"},
+			{"local", "the bridge answered the Call itself"},
+			{"absorbed", "the Call repeated one that was under way, and was not sent again"},
+			{"abandoned", "the bridge could not have the Call answered, and closed the client's connection so that the client retransmits"},
+			{"client_gone", "the client's connection ended before the client had the Reply"},
+			{"malformed", "the message was no RPC Call"},
+		}}),
+		Help: "Calls of clients that have ended, by result.",
+		Like: "HAProxy: hrsp_*; Envoy: downstream_rq_xx",
+	})
+	ListenerOutstandingCalls = gauge(Definition{
+		Name: "listener_outstanding_calls", Labels: ofListener,
+		Help: "Calls of RDMA clients that are not answered yet.",
+		Like: "HAProxy: rq_cur; Envoy: downstream_rq_active",
+	})
+	ListenerStrayReplies = counter(Definition{
+		Name: "listener_stray_replies_total", Labels: ofListener,
+		Help: "Replies of clients that answer no reverse Call.",
+	})
+	ListenerRateLimitWaits = counter(Definition{
+		Name: "listener_rate_limit_waits_total", Labels: listenerAnd(Label{Name: "limit", Help: "which limit", Values: []Value{
+			{"listener", "the rate of all clients of the listener"},
+			{"client", "the rate of one address"},
+		}}),
+		Help: "Times that the bridge stopped reading from a client because of a rate limit.",
+		Like: "Envoy: ratelimit.over_limit",
+	})
+)
+
+// TCP connections of clients.
+var (
+	ListenerTCPConnections = gauge(Definition{
+		Name: "listener_tcp_connections", Labels: ofListener,
+		Help: "Open TCP connections of a TCP listener, those that are not admitted yet included.",
+	})
+	ListenerTCPReceivedBytes = counter(Definition{
+		Name: "listener_tcp_received_bytes_total", Labels: ofListener,
+		Help: "Bytes read from TCP connections of clients, record marks included.",
+		Like: "mountstats: bytes sent (xprt bytes_sent of the client); HAProxy: bin",
+	})
+	ListenerTCPSentBytes = counter(Definition{
+		Name: "listener_tcp_sent_bytes_total", Labels: ofListener,
+		Help: "Bytes written to TCP connections of clients, record marks included.",
+		Like: "mountstats: bytes received; HAProxy: bout",
+	})
+	ListenerTCPInboundBufferedBytes = gauge(Definition{
+		Name: "listener_tcp_inbound_buffered_bytes", Labels: ofListener,
+		Help: "Bytes that were read and belong to an incomplete record or to a TCP connection from which the bridge does not read.",
+	})
+	ListenerTCPOutboundBufferedBytes = gauge(Definition{
+		Name: "listener_tcp_outbound_buffered_bytes", Labels: ofListener,
+		Help: "Bytes of Replies that wait for TCP clients to read.",
+		Like: "Envoy: downstream_cx_tx_bytes_buffered",
+	})
+	ListenerTCPPausedConnections = gauge(Definition{
+		Name: "listener_tcp_paused_connections", Labels: ofListener,
+		Help: "TCP connections of clients from which the bridge does not read at present, because of backpressure.",
+	})
+	ListenerTCPPausedSeconds = counter(Definition{
+		Name: "listener_tcp_paused_seconds_total", Labels: ofListener,
+		Help: "Time in which the bridge did not read from TCP connections of clients, summed over all connections.",
+	})
+)
+
+// Bytes that are copied within the process: those of messages, from their first place in memory to
+// another. Copies by the kernel, from and to sockets, do not count. No stage copies long payload,
+// except for the payload bytes that a read returns together with other bytes. The sum of these
+// counters, divided by the payload carried, therefore shows how far the path is from being free of
+// copies.
+var (
+	ListenerCopiedBytes = counter(Definition{
+		Name: "listener_copied_bytes_total", Labels: listenerAnd(Label{Name: "stage", Help: "who copied", Values: []Value{
+			{"tcp", "the TCP side"},
+			{"responder", "the RDMA side"},
+			{"iwarp", "the RDMA provider iwarp"},
+			{"ibverbs", "the RDMA provider ibverbs"},
+		}}),
+		Help: "Bytes of messages that were copied within the process for a listener. Copies by the kernel do not count.",
+	})
+	UpstreamCopiedBytes = counter(Definition{
+		Name: "upstream_copied_bytes_total", Labels: upstreamAnd(Label{Name: "stage", Help: "who copied", Values: []Value{
+			{"tcp", "the TCP side"},
+			{"requester", "the RDMA side"},
+			{"iwarp", "the RDMA provider iwarp"},
+			{"ibverbs", "the RDMA provider ibverbs"},
+		}}),
+		Help: "Bytes of messages that were copied within the process for an upstream. Copies by the kernel do not count.",
+	})
+)

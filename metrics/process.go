@@ -1,0 +1,64 @@
+package metrics
+
+// The process, its configuration and its other servers.
+var (
+	BuildInfo = gauge(Definition{
+		Name: "build_info", Labels: []Label{
+			{Name: "version", Help: "version of the binary"},
+			{Name: "revision", Help: "commit that it was built from"},
+			{Name: "goversion", Help: "Go release that built it"},
+		},
+		Help: "Always 1; the labels name the version, revision and Go release of the binary.",
+	})
+	ConfigReloads = counter(Definition{
+		Name: "config_reloads_total", Labels: []Label{{Name: "result", Help: "what became of the reload", Values: []Value{
+			{"applied", "the new settings are in force"},
+			{"unchanged", "the file has the settings that are in force"},
+			{"refused", "the file has an error, and the settings in force stay"},
+		}}},
+		Help: "Reloads of the configuration file by result.",
+		Like: "HAProxy: FailedReloads of the master; Envoy: listener_manager.lds.update_success and update_rejected",
+	})
+	ConfigLastReloadSuccess = gauge(Definition{
+		Name: "config_last_reload_success_timestamp_seconds",
+		Help: "Unix time of the last successful load of the configuration.",
+	})
+	ConfigRestartNeeded = gauge(Definition{
+		Name: "config_restart_needed",
+		Help: "1 if the file has settings that take effect only after a restart, else 0.",
+	})
+	AdminClosedConnections = counter(Definition{
+		Name: "admin_closed_connections_total",
+		Help: "Connections of the admin server that were closed because there were too many.",
+	})
+	RPCBindCalls = counter(Definition{
+		Name: "rpcbind_calls_total", Labels: []Label{
+			{Name: "procedure", Help: "procedure of rpcbind or portmap, such as getaddr, getport or dump"},
+			transportLabel,
+		},
+		Help: "Calls to rpcbind, by procedure.",
+	})
+	RPCBindRefusedCalls = counter(Definition{
+		Name: "rpcbind_refused_calls_total", Labels: []Label{
+			{Name: "reason", Help: "why", Values: []Value{
+				{"malformed", "it is no RPC Call"},
+				{"auth", "it is under RPCSEC_GSS, or under AUTH_TLS and not NULL"},
+				{"version", "the version of RPC or of rpcbind is not supported"},
+				{"program", "it is for another program"},
+				{"procedure", "there is no such procedure"},
+				{"arguments", "its arguments cannot be decoded"},
+				{"registration", "it is SET or UNSET, which are not allowed"},
+				{"call", "it is CALLIT or BCAST, which are not allowed"},
+				{"indirect", "it is INDIRECT, which is not supported"},
+				{"long", "a datagram, or its Reply, is too long"},
+				{"denied", "a datagram of an address that is not allowed"},
+				{"group", "a datagram to a broadcast or multicast address"},
+				{"rate", "too many datagrams"},
+			}},
+			transportLabel,
+		},
+		Help: "Calls to rpcbind that were refused or not answered, by reason.",
+	})
+)
+
+var transportLabel = Label{Name: "transport", Help: "how it came", Values: []Value{{"tcp", ""}, {"udp", ""}}}

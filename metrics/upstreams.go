@@ -1,0 +1,280 @@
+package metrics
+
+// Connections to upstreams.
+var (
+	UpstreamConnections = gauge(Definition{
+		Name: "upstream_connections", Labels: ofUpstream,
+		Help: "Usable connections to the upstream.",
+		Like: "Envoy: upstream_cx_active",
+	})
+	UpstreamAsleepConnections = gauge(Definition{
+		Name: "upstream_asleep_connections", Labels: ofUpstream,
+		Help: "Connections that the upstream may have and that no Call needs: they are made when one does.",
+	})
+	UpstreamStalledConnections = gauge(Definition{
+		Name: "upstream_stalled_connections", Labels: ofUpstream,
+		Help: "Connections on which the server answers nothing although its host is there.",
+	})
+	UpstreamPinnedConnections = gauge(Definition{
+		Name: "upstream_pinned_connections", Labels: ofUpstream,
+		Help: "Pinned connections to the upstream, including those still being dialled.",
+	})
+	UpstreamConnects = counter(Definition{
+		Name: "upstream_connects_total", Labels: ofUpstream,
+		Help: "Connections to the upstream that came up.",
+		Like: "mountstats: connect count; Envoy: upstream_cx_total",
+	})
+	UpstreamDialErrors = counter(Definition{
+		Name: "upstream_dial_errors_total", Labels: ofUpstream,
+		Help: "Attempts to connect to the upstream that failed.",
+		Like: "HAProxy: econ; Envoy: upstream_cx_connect_fail",
+	})
+	UpstreamDisconnects = counter(Definition{
+		Name: "upstream_disconnects_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why the connection ended", Values: []Value{
+			{"silent", "the server's host is gone"},
+			{"deadline", "the server did not answer a Call in time"},
+			{"dropped", "the server did not answer a Call in time but answered later ones"},
+			{"idle", "the server closed a connection on which no Call was outstanding"},
+			{"other", "the server or the network ended it for another reason"},
+		}}),
+		Help: "Connections to the upstream that ended, by reason.",
+		Like: "Envoy: upstream_cx_destroy",
+	})
+	UpstreamProbes = counter(Definition{
+		Name: "upstream_probes_total", Labels: upstreamAnd(Label{Name: "result", Help: "what became of the probe", Values: []Value{
+			{"answered", "the server answered"},
+			{"failed", "the connection ended first"},
+			{"unsent", "there was no credit for the probe"},
+		}}),
+		Help: "NULL Calls that probe a silent connection, by result.",
+		Like: "HAProxy: chkfail and others; Envoy: health_check.attempt",
+	})
+	UpstreamSourcePortChanges = counter(Definition{
+		Name: "upstream_source_port_changes_total", Labels: ofUpstream,
+		Help: "Times that a connection could not use the source port of the connection before it. The server's duplicate request cache does not recognise a Call that is sent again from another port.",
+	})
+	UpstreamEjectedEndpoints = gauge(Definition{
+		Name: "upstream_ejected_endpoints", Labels: ofUpstream,
+		Help: "Endpoints that are ejected now.",
+		Like: "HAProxy: servers that are DOWN; Envoy: outlier_detection.ejections_active",
+	})
+	UpstreamEndpointEjections = counter(Definition{
+		Name: "upstream_endpoint_ejections_total", Labels: ofUpstream,
+		Help: "Times that an endpoint was ejected for a while because it failed or its host was gone.",
+		Like: "HAProxy: chkdown; Envoy: outlier_detection.ejections_total",
+	})
+	DialsInProgress = gauge(Definition{
+		Name: "dials_in_progress",
+		Help: "Attempts to connect to upstreams that are under way now.",
+	})
+	DialsWaiting = gauge(Definition{
+		Name: "dials_waiting",
+		Help: "Attempts to connect to upstreams that have to wait, because too many others are under way or have just begun.",
+	})
+)
+
+// Calls at upstreams.
+var (
+	UpstreamSentCalls = counter(Definition{
+		Name: "upstream_sent_calls_total", Labels: ofUpstream,
+		Help: "Calls sent to the upstream, replays included, counted when they are answered or their connection has ended.",
+		Like: "mountstats: transmissions (trans) of all operations",
+	})
+	UpstreamCalls = counter(Definition{
+		Name: "upstream_calls_total", Labels: upstreamAnd(Label{Name: "outcome", Help: "how the Call ended at the upstream", Values: []Value{
+			{"replied", "the upstream answered"},
+			{"error", "the upstream's answer cannot be passed on: RDMA_ERROR, or a Reply that the bridge refuses"},
+			{"lost", "the connection ended and the Call was not sent again"},
+		}}),
+		Help: "Calls by how they ended at the upstream.",
+		Like: "Envoy: upstream_rq_completed",
+	})
+	UpstreamCallSeconds = duration(Definition{
+		Name: "upstream_call_seconds", Labels: ofUpstream,
+		Help: "Time from reading a Call to receiving its Reply.",
+		Like: "nfsiostat: avg exe, seen from the bridge; Envoy: upstream_rq_time",
+	})
+	UpstreamReplays = counter(Definition{
+		Name: "upstream_replays_total", Labels: ofUpstream,
+		Help: "Calls sent again because their connection was lost.",
+		Like: "nfsiostat: retrans; HAProxy: wredis; Envoy: upstream_rq_retry",
+	})
+	UpstreamRetries = counter(Definition{
+		Name: "upstream_retries_total", Labels: ofUpstream,
+		Help: "Times that the chosen connection could not send a Call.",
+		Like: "HAProxy: wretr",
+	})
+	UpstreamXIDCollisions = counter(Definition{
+		Name: "upstream_xid_collisions_total", Labels: ofUpstream,
+		Help: "Times that the chosen connection could not send a Call because another Call outstanding there has its XID.",
+	})
+	UpstreamStrayReplies = counter(Definition{
+		Name: "upstream_stray_replies_total", Labels: ofUpstream,
+		Help: "Replies of the upstream that answer no outstanding Call.",
+		Like: "mountstats: bad xids",
+	})
+	UpstreamStuckCalls = gauge(Definition{
+		Name: "upstream_stuck_calls", Labels: ofUpstream,
+		Help: "Calls that the upstream has not answered for a second or two.",
+	})
+	UpstreamGSSHeldCalls = counter(Definition{
+		Name: "upstream_gss_held_calls_total", Labels: ofUpstream,
+		Help: "Calls under RPCSEC_GSS that waited because pool.gss_window Calls of their context were outstanding.",
+	})
+)
+
+// Credits of upstreams.
+var (
+	UpstreamCreditsGranted = gauge(Definition{
+		Name: "upstream_credits_granted", Labels: ofUpstream,
+		Help: "Credits that the upstream has granted on its usable connections.",
+		Like: "xprtrdma: the congestion window (cwnd) of the transport",
+	})
+	UpstreamCreditsUsed = gauge(Definition{
+		Name: "upstream_credits_used", Labels: ofUpstream,
+		Help: "Calls outstanding on the usable connections to the upstream.",
+		Like: "Envoy: upstream_rq_active",
+	})
+	UpstreamCreditWaitSeconds = duration(Definition{
+		Name: "upstream_credit_wait_seconds", Labels: ofUpstream,
+		Help: "How long queued Calls waited for a credit. Calls that found one at once do not count.",
+		Like: "nfsiostat: part of avg queue; HAProxy: qtime",
+	})
+	UpstreamQueuedCalls = gauge(Definition{
+		Name: "upstream_queued_calls", Labels: ofUpstream,
+		Help: "Calls that wait for a credit.",
+		Like: "mountstats: backlog queue; HAProxy: qcur; Envoy: upstream_rq_pending_active",
+	})
+	UpstreamQueueExpiredCalls = counter(Definition{
+		Name: "upstream_queue_expired_calls_total", Labels: ofUpstream,
+		Help: "Calls that were given up before a connection had a credit for them.",
+		Like: "Envoy: upstream_rq_pending_failure_eject",
+	})
+	UpstreamShareWaits = counter(Definition{
+		Name: "upstream_share_waits_total", Labels: ofUpstream,
+		Help: "Calls that had to wait although a credit was free, because their client holds its share of the credits.",
+	})
+	UpstreamLeakedCredits = counter(Definition{
+		Name: "upstream_leaked_credits_total", Labels: ofUpstream,
+		Help: "Calls past their deadline on a connection that answered later Calls. Each uses up a credit. The bridge replaces the connection, and the other Calls on it are not disturbed. A connection that NFSv4.1 clients share stays while few of its credits are in use so.",
+	})
+)
+
+// Slow start, and clients that an upstream turns away.
+var (
+	UpstreamSlowStartCalls = gauge(Definition{
+		Name: "upstream_slow_start_calls", Labels: ofUpstream,
+		Help: "Calls that may be read from clients and wait for Replies during the slow start of the upstream; 0 when the slow start is over.",
+	})
+	UpstreamSlowStartWaitingClients = gauge(Definition{
+		Name: "upstream_slow_start_waiting_clients", Labels: ofUpstream,
+		Help: "Clients that the bridge does not read from because of the slow start of the upstream.",
+	})
+	UpstreamSlowStartWaits = counter(Definition{
+		Name: "upstream_slow_start_waits_total", Labels: ofUpstream,
+		Help: "Times that the bridge stopped reading from a client because the slow start of the upstream had no room for another Call.",
+	})
+	UpstreamSlowStartClosedClients = counter(Definition{
+		Name: "upstream_slow_start_closed_clients_total", Labels: ofUpstream,
+		Help: "Clients closed because the slow start of the upstream had no room for too long.",
+	})
+	UpstreamPinnedRefusedClients = counter(Definition{
+		Name: "upstream_pinned_refused_clients_total", Labels: ofUpstream,
+		Help: "Clients closed because the upstream had as many pinned connections as it may.",
+	})
+	UpstreamPinnedEvictedClients = counter(Definition{
+		Name: "upstream_pinned_evicted_clients_total", Labels: ofUpstream,
+		Help: "Clients closed for a client of an address with fewer pinned connections, because the upstream had as many as it may.",
+	})
+)
+
+// TCP connections to upstreams.
+var (
+	UpstreamTCPReceivedBytes = counter(Definition{
+		Name: "upstream_tcp_received_bytes_total", Labels: ofUpstream,
+		Help: "Bytes read from TCP connections to the upstream, record marks included.",
+		Like: "HAProxy: bout of a backend",
+	})
+	UpstreamTCPSentBytes = counter(Definition{
+		Name: "upstream_tcp_sent_bytes_total", Labels: ofUpstream,
+		Help: "Bytes written to TCP connections to the upstream, record marks included.",
+		Like: "HAProxy: bin of a backend",
+	})
+	UpstreamTCPInboundBufferedBytes = gauge(Definition{
+		Name: "upstream_tcp_inbound_buffered_bytes", Labels: ofUpstream,
+		Help: "Bytes that were read and belong to an incomplete record or to a TCP connection from which the bridge does not read.",
+	})
+	UpstreamTCPOutboundBufferedBytes = gauge(Definition{
+		Name: "upstream_tcp_outbound_buffered_bytes", Labels: ofUpstream,
+		Help: "Bytes of Calls that wait for the TCP server to read.",
+		Like: "Envoy: upstream_cx_tx_bytes_buffered",
+	})
+	UpstreamTCPPausedConnections = gauge(Definition{
+		Name: "upstream_tcp_paused_connections", Labels: ofUpstream,
+		Help: "TCP connections to the upstream from which the bridge does not read at present, because of backpressure.",
+	})
+	UpstreamTCPPausedSeconds = counter(Definition{
+		Name: "upstream_tcp_paused_seconds_total", Labels: ofUpstream,
+		Help: "Time in which the bridge did not read from TCP connections to the upstream, summed over all connections.",
+	})
+	UpstreamTCPClosedConnections = counter(Definition{
+		Name: "upstream_tcp_closed_connections_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
+			{"too_long", "a record was longer than limits.record"},
+			{"too_short", "a record was too short for an RPC message"},
+			{"fragments", "a record had more than limits.fragments fragments"},
+			{"stalled", "the server stopped inside a record"},
+			{"memory", "an incomplete record waited too long for memory"},
+			{"outbound", "too many bytes of Calls waited for the server to read"},
+			{"unread", "the server did not read its Calls"},
+			{"idle", "the idle timeout passed"},
+			{"silent", "the server's host acknowledged nothing any more"},
+		}}),
+		Help: "TCP connections to the upstream that the bridge closed because of what the server sent or did not read, by reason. upstream_disconnects_total counts them too.",
+	})
+)
+
+// Reverse Calls: those of an NFSv4 server to its clients.
+var (
+	UpstreamSessions = gauge(Definition{
+		Name: "upstream_sessions", Labels: ofUpstream,
+		Help: "NFSv4.1 sessions that the bridge knows the client of, for callbacks.",
+	})
+	UpstreamReverseCalls = counter(Definition{
+		Name: "upstream_reverse_calls_total", Labels: ofUpstream,
+		Help: "Reverse Calls (callbacks) that the upstream sent.",
+		Like: "xprtrdma: bcall_count",
+	})
+	UpstreamReverseReplies = counter(Definition{
+		Name: "upstream_reverse_replies_total", Labels: ofUpstream,
+		Help: "Reverse Calls of the upstream that the client answered.",
+	})
+	UpstreamReverseUnansweredCalls = counter(Definition{
+		Name: "upstream_reverse_unanswered_calls_total", Labels: ofUpstream,
+		Help: "Reverse Calls of the upstream that were passed to the client and never answered.",
+	})
+	UpstreamReverseRefusedCalls = counter(Definition{
+		Name: "upstream_reverse_refused_calls_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
+			{"program", "no client is called on this connection"},
+			{"client", "the client does not take the Call"},
+			{"malformed", "the client's answer is no RPC Reply"},
+			{"chunks", "RDMA: the Call came with chunks"},
+			{"memory", "RDMA: there is no memory for a copy of the Call"},
+			{"too_long", "RDMA: the answer does not fit inline"},
+		}}),
+		Help: "Reverse Calls of the upstream that the bridge answered with an error, by reason.",
+	})
+	UpstreamReverseDroppedMessages = counter(Definition{
+		Name: "upstream_reverse_dropped_messages_total", Labels: ofUpstream,
+		Help: "Messages of a TCP server that are no RPC Call, and reverse Calls of a server that does not read its Replies.",
+	})
+	UpstreamSessionCallbacks = counter(Definition{
+		Name: "upstream_session_callbacks_total", Labels: upstreamAnd(Label{Name: "outcome", Help: "what became of the Call", Values: []Value{
+			{"answered", "the client answered"},
+			{"delayed", "the client is away, and the bridge answered NFS4ERR_DELAY"},
+			{"unknown", "the bridge knows no client for the session"},
+			{"refused", "the client cannot take the Call"},
+			{"unanswered", "the client did not answer in time"},
+		}}),
+		Help: "Reverse Calls on connections that NFSv4.1 clients share, by outcome.",
+	})
+)
