@@ -105,4 +105,3 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
-

@@ -1,0 +1,369 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+)
+
+// A scene is two documents, half a minute apart, and what tests change in them.
+type scene struct{ before, now *Document }
+
+// healthy returns a bridge that serves 1,000 Calls a second: 0.1 ms for admission and credit, 1 ms at
+// the server, little for the client.
+func healthy() scene {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	doc := func(seconds float64) *Document {
+		n := 1000 * seconds
+		p := Phases{Calls: uint64(n), Admission: n * 50e-6, Credit: n * 50e-6, Server: n * 1e-3, Client: n * 20e-6}
+		tcp := func() *TCP { return &TCP{RTT: 200e-6, Segments: uint64(40 * n), Retransmits: uint64(n / 2000)} }
+		d := &Document{
+			Time: start.Add(time.Duration(seconds * float64(time.Second))), Started: start, Process: 7, State: Ready,
+			Sockets:   Descriptors{Used: 12, Limit: 1000},
+			Listeners: []Listener{{Name: "nfs", Transport: "tcp", Address: "192.0.2.1:2049", Clients: 12, Limit: 4096, Paused: map[string]int{"rate": 0}, Refused: map[string]uint64{"limit": 3}}},
+			Upstreams: []Upstream{{
+				Name: "storage", Transport: "rdma", State: Up, Usable: 4, Wanted: 4, Phases: p, InFlight: 2, OldestCall: 0.002, TCP: tcp(),
+				Credits:   Credits{Requested: 512, Granted: 512, Used: 2, Starved: n * 1e-5},
+				Endpoints: []Endpoint{{Address: "192.0.2.9:20049", State: EndpointUsed, Connections: 4}},
+			}},
+			Operations: []Operation{
+				{Listener: "nfs", Upstream: "storage", Program: "nfs", Version: 3, Operation: "READ", Calls: p.Calls / 2, Phases: Phases{Calls: p.Calls / 2, Server: p.Server * 0.8}},
+				{Listener: "nfs", Upstream: "storage", Program: "nfs", Version: 3, Operation: "GETATTR", Calls: p.Calls / 2, Phases: Phases{Calls: p.Calls / 2, Server: p.Server * 0.2}},
+			},
+			Memory:  Memory{Budget: 1 << 30, Used: 1 << 20, Refused: 5, Accounts: []Account{{Name: "calls", Limit: 1 << 28, Used: 1 << 19}}},
+			History: History{Step: 5, Upstreams: map[string]UpstreamHistory{"storage": {Latency: slices.Repeat([]float64{1e-3}, 60)}}},
+		}
+		for i := range 12 {
+			share := Phases{Calls: p.Calls / 12, Admission: p.Admission / 12, Credit: p.Credit / 12, Server: p.Server / 12, Client: p.Client / 12}
+			d.Clients.List = append(d.Clients.List, Client{
+				Address: fmt.Sprintf("192.0.2.%d:801", 20+i), Listener: "nfs", Transport: "tcp", Since: start, Active: d.Time, Phases: share,
+				Traffic: Traffic{BytesIn: 200 * share.Calls, BytesOut: 4000 * share.Calls}, TCP: tcp(),
+			})
+		}
+		d.Clients.Total, d.Clients.Shown = 12, 12
+		return d
+	}
+	return scene{doc(300), doc(330)}
+}
+
+// upstream, client and listener return those of the later document, and, by a second result, of the earlier.
+func (s scene) upstream() (now, old *Upstream) { return &s.now.Upstreams[0], &s.before.Upstreams[0] }
+
+func (s scene) client() (now, old *Client) { return &s.now.Clients.List[3], &s.before.Clients.List[3] }
+
+func (s scene) listener() (now, old *Listener) { return &s.now.Listeners[0], &s.before.Listeners[0] }
+
+// spend makes each of the Calls between both documents take these seconds.
+func spend(now, old *Phases, credit, server, client float64) {
+	n := float64(now.Calls - old.Calls)
+	now.Credit, now.Server, now.Client = old.Credit+n*credit, old.Server+n*server, old.Client+n*client
+}
+
+func TestJudge(t *testing.T) {
+	ago := func(s scene, d time.Duration) *time.Time {
+		t := s.now.Time.Add(-d)
+		return &t
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(s scene)
+		want   string   // "severity code subject", more than one separated by "; "; "" for nothing
+		says   []string // of the first
+	}{
+		{"healthy", func(scene) {}, "", nil},
+
+		// The four troubles.
+		{"slow disk", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 5e-6, 0.34, 20e-6)
+			spend(&s.now.Operations[0].Phases, &s.before.Operations[0].Phases, 0, 0.66, 0)
+		}, "warning server_slow storage", []string{"takes 340 ms", "1 ms usually", "READ, which takes 660 ms", "network is fine (200 µs"}},
+		{"slow disk whose Calls hold all credits", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0.5, 0.34, 20e-6)
+			u.Credits.Starved, u.Credits.Waiting, u.Credits.Used = old.Credits.Starved+29, 300, 512
+		}, "warning server_slow storage", []string{"also wait 500 ms for a credit"}},
+		{"starved pool", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0.012, 0.001, 20e-6)
+			u.Credits = Credits{Requested: 128, Granted: 8, Used: 8, Waiting: 40, Starved: old.Credits.Starved + 28}
+		}, "warning credits_starved storage", []string{"12 ms on average, and 1 ms at the server", "The 8 credits of its 4 connections", "grants only 8 of the 128", "28 s of the last 30 s"}},
+		{"slow client", func(s scene) {
+			c, old := s.client()
+			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.8)
+			c.Unread, old.Unread, c.Paused, c.Waiting = 9<<20, 8<<20, 25, []string{"outbound"}
+		}, "warning client_slow 192.0.2.23:801", []string{"reads its Replies slowly", "9 MiB lie unread", "waits 800 ms", "look at that host"}},
+		{"slow client that has stopped", func(s scene) {
+			c, old := s.client()
+			c.Phases = old.Phases
+			c.BytesOut, c.Unread, old.Unread, c.Paused, old.Paused = old.BytesOut, 9<<20, 9<<20, 70, 40
+		}, "warning client_slow 192.0.2.23:801", []string{"0 B a second"}},
+		{"lossy wire to the server", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0.02, 0.25, 20e-6)
+			u.TCP.Retransmits = old.TCP.Retransmits + 30000
+			u.Credits.Starved = old.Credits.Starved + 25
+		}, "warning wire_lossy storage", []string{"30000 of 1200000 were sent again (2.5 %)", "take 250 ms"}},
+		{"lossy wire to a client", func(s scene) {
+			c, old := s.client()
+			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.3)
+			c.TCP.Retransmits = old.TCP.Retransmits + 30000
+			other := &s.now.Clients.List[5]
+			other.TCP.Retransmits += 50000
+		}, "warning wire_lossy 192.0.2.23", []string{"to client 192.0.2.23 loses", "same with 192.0.2.25"}},
+		{"long way", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0, 0.15, 20e-6)
+			u.TCP.RTT = 0.14
+		}, "warning server_slow storage", []string{"network alone takes 140 ms"}},
+		{"slow server behind a provider without TCP", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0, 0.15, 20e-6)
+			u.TCP, old.TCP = nil, nil
+		}, "warning server_slow storage", []string{"may be the network, too"}},
+		{"client at the limit of its link", func(s scene) {
+			c, old := s.client()
+			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.3)
+			c.BytesOut = old.BytesOut + 30*110e6
+		}, "notice client_slow 192.0.2.23:801", []string{"105 MiB a second", "its link"}},
+		{"many slow clients", func(s scene) {
+			for i := range s.now.Clients.List {
+				c, old := &s.now.Clients.List[i], &s.before.Clients.List[i]
+				spend(&c.Phases, &old.Phases, 0, 1e-3, 0.1+0.01*float64(i))
+			}
+		}, "warning client_slow 192.0.2.31:801; warning client_slow 192.0.2.30:801; warning client_slow 192.0.2.29:801; warning client_slow ", nil},
+
+		// States.
+		{"upstream down", func(s scene) {
+			u, _ := s.upstream()
+			u.State, u.Usable, u.DownSince, u.LastError = Down, 0, ago(s, 200*time.Second), "dial tcp 192.0.2.9:20049: connection refused"
+			s.now.State, s.now.NotReady = NotReady, "upstream storage has no connection"
+		}, "critical upstream_down storage", []string{"for 3 min 20 s", "connection refused."}},
+		{"upstream down for a moment", func(s scene) {
+			u, _ := s.upstream()
+			u.State, u.Usable, u.DownSince = Down, 0, ago(s, time.Second)
+		}, "", nil},
+		{"upstream asleep", func(s scene) {
+			u, _ := s.upstream()
+			u.State, u.Usable, u.Wanted, u.Asleep = Asleep, 0, 0, 4
+		}, "", nil},
+		{"one connection lost", func(s scene) {
+			u, old := s.upstream()
+			u.State, u.Usable, old.Usable = Degraded, 3, 3
+		}, "warning upstream_degraded storage", []string{"3 of 4 connections"}},
+		{"one connection lost just now", func(s scene) {
+			u, _ := s.upstream()
+			u.State, u.Usable = Degraded, 3
+		}, "", nil},
+		{"endpoint ejected", func(s scene) {
+			u, _ := s.upstream()
+			until := s.now.Time.Add(20 * time.Second)
+			u.Endpoints = append(u.Endpoints, Endpoint{Address: "192.0.2.10:20049", State: EndpointEjected, Until: &until, Reason: "three attempts failed"})
+		}, "warning endpoint_ejected 192.0.2.10:20049", []string{"tried again in 20 s", "three attempts failed."}},
+		{"endpoint taken out by an operator", func(s scene) {
+			u, _ := s.upstream()
+			u.Endpoints = append(u.Endpoints, Endpoint{Address: "192.0.2.10:20049", State: EndpointEjected})
+		}, "notice endpoint_ejected 192.0.2.10:20049", []string{"by an operator"}},
+		{"slow start", func(s scene) {
+			u, _ := s.upstream()
+			u.SlowStart = &SlowStart{Calls: 16, Clients: 40}
+		}, "notice slow_start storage", []string{"16 may be under way, and 40 clients wait"}},
+		{"listener does not accept", func(s scene) {
+			l, _ := s.listener()
+			l.Unreachable = "too many open files"
+		}, "critical listener_down nfs", []string{"too many open files. New"}},
+		{"not ready", func(s scene) { s.now.State, s.now.NotReady = NotReady, "rpcbind does not answer" }, "critical not_ready ", []string{"rpcbind does not answer."}},
+		{"not ready in the first second", func(s scene) {
+			s.now.State, s.now.NotReady, s.now.Started = NotReady, "upstream storage has no connection", s.now.Time.Add(-time.Second)
+		}, "", nil},
+		{"draining", func(s scene) { s.now.State = Draining }, "notice draining ", nil},
+		{"refused file", func(s scene) {
+			s.now.Config.File, s.now.Config.Refused = "/etc/rdmabridge.yaml", "/etc/rdmabridge.yaml:\nline 3: x: unknown setting\nline 4: y"
+		}, "warning config_refused /etc/rdmabridge.yaml", []string{"line 3: x: unknown setting."}},
+		{"restart needed", func(s scene) { s.now.Config.RestartNeeded = true }, "notice config_restart_needed ", nil},
+		{"few descriptors", func(s scene) { s.now.Sockets.Used = 900 }, "warning descriptors_short ", []string{"900 of the 1000"}},
+		{"no descriptors", func(s scene) { s.now.Sockets.Used = 1000 }, "critical descriptors_short ", nil},
+		{"memory refused", func(s scene) {
+			s.now.Memory.Refused, s.now.Memory.Accounts[0].Used = 7, 1<<28
+		}, "warning memory_short ", []string{"2 times in the last 30 s", "calls (256 MiB of 256 MiB)"}},
+		{"connections wait for memory", func(s scene) { s.now.Memory.Waiting, s.before.Memory.Waiting = 4, 2 }, "warning memory_short ", []string{"4 connections wait"}},
+		{"connections wait for memory for a moment", func(s scene) { s.now.Memory.Waiting = 4 }, "", nil},
+		{"clients refused", func(s scene) {
+			l, _ := s.listener()
+			l.Refused["limit"], l.Refused["bad_record"] = 5, 1
+		}, "warning clients_refused nfs", []string{"3 connections in the last 30 s: 2 for limit, 1 for bad record"}},
+		{"rate limit", func(s scene) {
+			l, old := s.listener()
+			l.Paused["rate"], old.Paused["rate"] = 2, 1
+		}, "notice rate_limited nfs", []string{"2 clients"}},
+
+		// Stuck Calls.
+		{"one Call waits", func(s scene) {
+			u, _ := s.upstream()
+			u.Stuck, u.OldestCall = 1, 12
+		}, "", nil},
+		{"one Call waits for long", func(s scene) {
+			u, _ := s.upstream()
+			u.Stuck, u.OldestCall = 1, 45
+		}, "warning calls_stuck storage", []string{"has not answered 1 Call; the oldest waits for 45 s"}},
+		{"several Calls wait", func(s scene) {
+			u, _ := s.upstream()
+			u.Stuck, u.OldestCall = 7, 6
+		}, "warning calls_stuck storage", []string{"7 Calls"}},
+		{"a connection is silent", func(s scene) {
+			u, _ := s.upstream()
+			u.Stalled, u.Stuck, u.OldestCall = 1, 1, 6
+		}, "warning calls_stuck storage", []string{"On 1 connection"}},
+
+		// No false alarms.
+		{"one slow Call on an idle bridge", func(s scene) {
+			u, old := s.upstream()
+			u.Phases = old.Phases
+			u.Phases.Calls++
+			u.Phases.Server += 4
+			c, oldClient := s.client()
+			c.Phases = oldClient.Phases
+			c.Phases.Calls++
+			c.Phases.Client += 4
+		}, "", nil},
+		{"idle", func(s scene) { s.now.Upstreams, s.now.Clients = s.before.Upstreams, s.before.Clients }, "", nil},
+		{"a burst that waits a moment for credits", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0.012, 0.001, 20e-6)
+			u.Credits.Starved = old.Credits.Starved + 2
+		}, "", nil},
+		{"a disk that always takes 15 ms", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0, 0.015, 20e-6)
+		}, "", nil},
+		{"some segments sent again on a quiet wire", func(s scene) {
+			u, old := s.upstream()
+			u.TCP.Segments, u.TCP.Retransmits = old.TCP.Segments+50, old.TCP.Retransmits+4
+		}, "", nil},
+		{"a wire that loses one segment in a thousand", func(s scene) {
+			u, old := s.upstream()
+			u.TCP.Retransmits = old.TCP.Retransmits + 1200
+		}, "", nil},
+		{"connections to the server are new", func(s scene) {
+			u, _ := s.upstream()
+			u.TCP = &TCP{RTT: 1e-4, Segments: 100, Retransmits: 20}
+		}, "", nil},
+		{"another client at the same address", func(s scene) {
+			c, old := s.client()
+			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.8)
+			c.Since = s.now.Time
+		}, "", nil},
+		{"another process", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 5e-6, 0.34, 20e-6)
+			s.now.Process = 8
+		}, "", nil},
+	} {
+		s := healthy()
+		tt.change(s)
+		got := Judge(s.now, s.before)
+		var all []string
+		for _, p := range got {
+			all = append(all, string(p.Severity)+" "+p.Code+" "+p.Subject)
+			wellWritten(t, tt.name, p)
+		}
+		if g := strings.Join(all, "; "); g != tt.want {
+			t.Errorf("%s: found %q, want %q\n%+v", tt.name, g, tt.want, got)
+			continue
+		}
+		for _, w := range tt.says {
+			if !strings.Contains(got[0].Text, w) {
+				t.Errorf("%s: the text lacks %q:\n%s", tt.name, w, got[0].Text)
+			}
+		}
+	}
+}
+
+// wellWritten checks that p is for people: sentences, and no number that only a program likes.
+func wellWritten(t *testing.T, name string, p Problem) {
+	t.Helper()
+	if !slices.Contains(Codes, p.Code) {
+		t.Errorf("%s: code %s is not in Codes", name, p.Code)
+	}
+	for _, text := range []string{p.Text, p.Advice} {
+		if text == "" && p.Code == CodeDraining {
+			continue
+		}
+		first := []rune(strings.TrimLeft(text, "`"))
+		if text == "" || !unicode.IsUpper(first[0]) && !unicode.IsDigit(first[0]) && !strings.HasPrefix(text, "`") || !strings.HasSuffix(text, ".") || strings.Contains(text, "..") || strings.Contains(text, "NaN") || strings.Contains(text, "%!") {
+			t.Errorf("%s: %q is no sentence", name, text)
+		}
+		if strings.Count(text, "`")%2 != 0 {
+			t.Errorf("%s: a backquote of %q is not closed", name, text)
+		}
+	}
+}
+
+// TestJudgeOdd: no document makes Judge panic or say that nothing is a problem.
+func TestJudgeOdd(t *testing.T) {
+	s := healthy()
+	empty := &Document{}
+	for name, docs := range map[string][2]*Document{
+		"nothing before": {s.now, nil}, "empty": {empty, nil}, "empty before": {s.now, empty}, "empty now": {empty, s.before},
+		"the same": {s.now, s.now}, "backwards": {s.before, s.now},
+	} {
+		if got := Judge(docs[0], docs[1]); len(got) != 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	for i := range 1000 {
+		l := s.now.Listeners[0]
+		l.Name, l.Unreachable = fmt.Sprint("l", i), "it is closed"
+		s.now.Listeners = append(s.now.Listeners, l)
+	}
+	if got := Judge(s.now, s.before); len(got) != mostProblems {
+		t.Errorf("%d problems are returned", len(got))
+	}
+}
+
+// TestOrder: the worst is first.
+func TestOrder(t *testing.T) {
+	s := healthy()
+	s.now.State, s.now.Config.RestartNeeded, s.now.Sockets.Used = Draining, true, 950
+	s.now.Listeners[0].Unreachable = "it is closed"
+	var got []string
+	for _, p := range Judge(s.now, s.before) {
+		got = append(got, string(p.Severity))
+	}
+	if want := "critical warning notice notice"; strings.Join(got, " ") != want {
+		t.Errorf("the order is %v, want %s", got, want)
+	}
+}
+
+func TestWords(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{duration(0), "0 µs"},
+		{duration(3.4e-4), "340 µs"},
+		{duration(1.254e-3), "1.25 ms"},
+		{duration(0.3404), "340 ms"},
+		{duration(2.5), "2.5 s"},
+		{duration(75), "1 min 15 s"},
+		{seconds(0.4), "400 ms"},
+		{seconds(59.4), "59 s"},
+		{seconds(200), "3 min 20 s"},
+		{seconds(5*3600 + 720), "5 h 12 min"},
+		{seconds(3 * 86400), "3 days"},
+		{size(0), "0 B"},
+		{size(1536), "1.5 KiB"},
+		{size(1 << 30), "1 GiB"},
+		{percent(0.025), "2.5 %"},
+		{percent(0.5), "50 %"},
+		{count(1, "Call"), "1 Call"},
+		{count(2, "Call"), "2 Calls"},
+		{hostOf("[2001:db8::1]:801"), "2001:db8::1"},
+		{hostOf("[::ffff:192.0.2.1]:801"), "192.0.2.1"},
+		{hostOf("odd"), "odd"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("%q, want %q", tt.got, tt.want)
+		}
+	}
+}

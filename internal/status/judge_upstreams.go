@@ -1,0 +1,259 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// downFor is how long an upstream is down before it is a problem. A connection that is made again
+	// after an idle close or a server's restart takes less.
+	downFor = 3 * time.Second
+	// slowServer is the mean time at the server that is slow whatever the server is. A spinning disk
+	// takes 10 ms, and a busy array several times that.
+	slowServer = 0.1
+	// slowerServer is a mean that is slow for a server which is usually slowerTimes faster.
+	slowerServer = 0.02
+	slowerTimes  = 5
+	// starvedShare is the share of the time in which no credit was free though Calls waited. A burst
+	// that a pool works off in a moment stays far below.
+	starvedShare = 0.2
+	// starvedWait is the least mean wait for a credit in seconds, and starvedPart the least part of a
+	// Call's time. Below, the wait is no loss that anybody feels.
+	starvedWait = 0.001
+	starvedPart = 0.3
+	// stuckOne is how long one Call alone is without an answer before it is a problem: Linux writes "server
+	// not responding" after a minute. stuckSeveral is the same for several Calls or a whole connection.
+	stuckOne     = 30.0
+	stuckSeveral = 5.0
+	// lossyShare is the share of segments that are sent again at which a wire is bad, and lossyLeast the
+	// fewest such segments. Networks of data centres lose less than one in ten thousand; the kernel also
+	// sends a few again when a connection falls silent (tail loss probes), without any loss.
+	lossyShare = 0.005
+	lossyLeast = 10
+)
+
+// upstream judges one upstream.
+func (j *judge) upstream(u *Upstream) {
+	old := j.upstreamBefore(u.Name)
+	if u.SlowStart != nil {
+		j.add(Notice, CodeSlowStart, u.Name, fmt.Sprintf("Upstream %s has just come back, so the bridge lets Calls through slowly: %d may be under way, and %s.", u.Name, u.SlowStart.Calls, waitsLower(u.SlowStart.Clients, "client")), "It ends by itself as the server answers.")
+	}
+	j.endpoints(u)
+	if u.State == Down {
+		j.down(u)
+		return
+	}
+	// Both: a connection that is lost is made again within seconds.
+	if u.Usable < u.Wanted && old != nil && old.Usable < old.Wanted {
+		j.add(Warning, CodeDegraded, u.Name, fmt.Sprintf("Upstream %s has only %d of %d connections.%s Calls go over the others.", u.Name, u.Usable, u.Wanted, lastError(u)),
+			"`rdmabridge upstreams --connections` shows which are missing; `rdmabridge doctor` tries each endpoint.")
+	}
+	j.stuck(u)
+	if old == nil {
+		return
+	}
+	j.wire(u, old)
+	if !j.has(CodeWireLossy, u.Name) {
+		j.server(u, old)
+	}
+	if !j.has(CodeServerSlow, u.Name) && !j.has(CodeWireLossy, u.Name) && !j.has(CodeStuck, u.Name) {
+		j.credits(u, old)
+	}
+}
+
+// down judges an upstream without a connection.
+func (j *judge) down(u *Upstream) {
+	since := "for some time"
+	if u.DownSince != nil {
+		d := j.now.Time.Sub(*u.DownSince)
+		if d < downFor {
+			return
+		}
+		since = "for " + seconds(d.Seconds())
+	}
+	j.add(Critical, CodeUpstreamDown, u.Name, fmt.Sprintf("Upstream %s has been down %s: no connection to it is there, so its Calls wait or fail.%s", u.Name, since, lastError(u)),
+		"Look at the server and at the network to "+addresses(u)+"; `rdmabridge doctor` tries each endpoint and says what is wrong.")
+}
+
+// endpoints judges the endpoints of u.
+func (j *judge) endpoints(u *Upstream) {
+	for i := range u.Endpoints {
+		e := &u.Endpoints[i]
+		if e.State != EndpointEjected || u.State == Down && len(u.Endpoints) == 1 {
+			continue
+		}
+		why := ""
+		if e.Reason != "" {
+			why = " The reason: " + stop(e.Reason) + "."
+		}
+		if e.Until == nil {
+			j.add(Notice, CodeEjected, e.Address, fmt.Sprintf("Endpoint %s of upstream %s was taken out by an operator.%s", e.Address, u.Name, why), fmt.Sprintf("`rdmabridge return %s %s` puts it back.", u.Name, e.Address))
+			continue
+		}
+		j.add(Warning, CodeEjected, e.Address, fmt.Sprintf("Endpoint %s of upstream %s failed and is not used; it is tried again in %s.%s", e.Address, u.Name, seconds(max(0, e.Until.Sub(j.now.Time).Seconds())), why),
+			"Look at that server; `rdmabridge doctor` tries it at once.")
+	}
+}
+
+// stuck judges Calls that have no answer.
+func (j *judge) stuck(u *Upstream) {
+	switch {
+	case u.Stalled > 0 && u.OldestCall >= stuckSeveral:
+		j.add(Warning, CodeStuck, u.Name, fmt.Sprintf("On %s the server of upstream %s answers nothing; the oldest Call waits for %s.", count(uint64(u.Stalled), "connection"), u.Name, seconds(u.OldestCall)),
+			"The server or the way to it hangs: look at the server's own log and load. `rdmabridge upstreams --connections` shows which connections.")
+	case u.Stuck >= 2 && u.OldestCall >= stuckSeveral, u.OldestCall >= stuckOne:
+		j.add(Warning, CodeStuck, u.Name, fmt.Sprintf("The server of upstream %s has not answered %s; the oldest waits for %s.", u.Name, count(uint64(max(1, u.Stuck)), "Call"), seconds(u.OldestCall)),
+			"`rdmabridge clients --sort oldest` shows whose and which; the server's own log may say why, such as a file system that hangs.")
+	}
+}
+
+// wire judges the TCP connections to u.
+func (j *judge) wire(u, old *Upstream) {
+	if text, bad := lossy(u.TCP, old.TCP); bad {
+		p := u.Phases.Sub(&old.Phases)
+		slow := ""
+		if u.Phases.Calls > old.Phases.Calls {
+			slow = fmt.Sprintf(" Calls take %s at the server and on the way.", duration(p.Server/float64(p.Calls)))
+		}
+		j.add(Warning, CodeWireLossy, u.Name, fmt.Sprintf("The network to upstream %s loses segments: %s in the last %s.%s", u.Name, text, seconds(j.span), slow),
+			"Look for errors and drops on the way: `ethtool -S`, `ip -s link`, the counters of the switch, and the MTU. `ss -ti` shows each connection.")
+	}
+}
+
+// lossy judges what was sent between two states of TCP.
+func lossy(now, old *TCP) (text string, bad bool) {
+	if now == nil || old == nil || now.Retransmits < old.Retransmits || now.Segments <= old.Segments {
+		return "", false
+	}
+	again, sent := now.Retransmits-old.Retransmits, now.Segments-old.Segments
+	if again < lossyLeast || float64(again) < lossyShare*float64(sent) {
+		return "", false
+	}
+	return fmt.Sprintf("%d of %d were sent again (%s)", again, sent, percent(float64(again)/float64(sent))), true
+}
+
+// server judges how long the server takes.
+func (j *judge) server(u, old *Upstream) {
+	if u.Phases.Calls < old.Phases.Calls+enoughCalls {
+		return
+	}
+	p := u.Phases.Sub(&old.Phases)
+	mean := p.Server / float64(p.Calls)
+	usual := usualLatency(j.now.History.Upstreams[u.Name].Latency, int(j.span/max(1, j.now.History.Step))+1)
+	slower := usual > 0 && mean >= slowerServer && mean >= slowerTimes*usual
+	if mean < slowServer && !slower {
+		return
+	}
+	text := fmt.Sprintf("The server of upstream %s answers slowly: a Call takes %s there on average", u.Name, duration(mean))
+	if slower {
+		text += fmt.Sprintf(", and %s usually", duration(usual))
+	}
+	text += "."
+	if name, opMean := j.slowest(u.Name); name != "" {
+		text += fmt.Sprintf(" Most of that time goes to %s, which takes %s.", name, duration(opMean))
+	}
+	advice := "Look at the load of the server and of its disks (`iostat -x`, `nfsstat -s`); `rdmabridge top` shows which clients and operations make it."
+	switch {
+	case u.TCP == nil:
+		text += " The bridge does not see the wire of this provider, so it may be the network, too."
+	case u.TCP.RTT >= mean/2:
+		text += fmt.Sprintf(" The network alone takes %s for a round trip, so look there first.", duration(u.TCP.RTT))
+		advice = "Look at the way to the server: `ping`, `ss -ti` and the load of the links. `rdmabridge upstreams` shows the round-trip time."
+	default:
+		text += fmt.Sprintf(" The network is fine (%s for a round trip, no loss), so it is the server or its storage.", duration(u.TCP.RTT))
+	}
+	if waited := p.Credit / float64(p.Calls); waited >= starvedWait {
+		text += fmt.Sprintf(" Calls also wait %s for a credit, because those under way hold them.", duration(waited))
+	}
+	j.add(Warning, CodeServerSlow, u.Name, text, advice)
+}
+
+// usualLatency returns the median of the points that are not 0, without the last few.
+func usualLatency(points []float64, last int) float64 {
+	var some []float64
+	for _, v := range points[:max(0, len(points)-last)] {
+		if v > 0 {
+			some = append(some, v)
+		}
+	}
+	if len(some) < 6 { // half a minute
+		return 0
+	}
+	slices.Sort(some)
+	return some[len(some)/2]
+}
+
+// slowest returns the operation that has most of the servers' time, and its mean. It returns "" unless
+// that is more than half.
+func (j *judge) slowest(upstream string) (name string, mean float64) {
+	var most, all float64
+	for i := range j.now.Operations {
+		o := &j.now.Operations[i]
+		if o.Upstream != upstream {
+			continue
+		}
+		p := o.Phases
+		for k := range j.before.Operations {
+			if b := &j.before.Operations[k]; b.Listener == o.Listener && b.Upstream == o.Upstream && b.Program == o.Program && b.Version == o.Version && b.Operation == o.Operation && b.Phases.Calls <= p.Calls {
+				p = p.Sub(&b.Phases)
+				break
+			}
+		}
+		all += p.Server
+		if p.Calls > 0 && p.Server > most {
+			most, name, mean = p.Server, o.Operation, p.Server/float64(p.Calls)
+		}
+	}
+	if most <= all/2 {
+		return "", 0
+	}
+	return name, mean
+}
+
+// credits judges whether Calls wait for credits though the server is fast.
+func (j *judge) credits(u, old *Upstream) {
+	starved := u.Credits.Starved - old.Credits.Starved
+	if starved < starvedShare*j.span || u.Phases.Calls < old.Phases.Calls+enoughCalls {
+		return
+	}
+	p := u.Phases.Sub(&old.Phases)
+	wait, server := p.Credit/float64(p.Calls), p.Server/float64(p.Calls)
+	if wait < starvedWait || p.Credit < starvedPart*p.Total() {
+		return
+	}
+	text := fmt.Sprintf("Calls for upstream %s wait for credits: %s on average, and %s at the server. The %d credits of its %s are all in use; in %s of the last %s none was free.",
+		u.Name, duration(wait), duration(server), u.Credits.Granted, count(uint64(u.Usable), "connection"), seconds(starved), seconds(j.span))
+	advice := "Give the pool more: `pool.connections` of the upstream. `rdmabridge top` shows which clients use the credits."
+	// A server that grants less than half of what it is asked for is the narrow place.
+	if u.Credits.Granted < u.Credits.Requested/2 {
+		text += fmt.Sprintf(" The server grants only %d of the %d that the bridge asks for.", u.Credits.Granted, u.Credits.Requested)
+		advice = "Let the server grant more credits (knfsd: more threads; the bridge's own listener: `credits`), or give the pool more connections: `pool.connections`."
+	}
+	j.add(Warning, CodeStarved, u.Name, text, advice)
+}
+
+func lastError(u *Upstream) string {
+	if u.LastError == "" {
+		return ""
+	}
+	return " The last error: " + stop(u.LastError) + "."
+}
+
+// addresses names the endpoints of u, the first three.
+func addresses(u *Upstream) string {
+	var all []string
+	for i := range u.Endpoints {
+		if i == 3 {
+			all = append(all, fmt.Sprintf("%d more", len(u.Endpoints)-i))
+			break
+		}
+		all = append(all, u.Endpoints[i].Address)
+	}
+	if len(all) == 0 {
+		return "its endpoints"
+	}
+	return strings.Join(all, ", ")
+}
