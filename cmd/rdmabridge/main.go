@@ -67,5 +67,6 @@ the file, and run "rdmabridge serve -c FILE".`,
 		SilenceUsage:  true,
 	}
 	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDoctorCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
+	cmd.AddCommand(newStatsCommand(), newClientsCommand(), newUpstreamsCommand())
 	return cmd
 }

@@ -174,7 +174,9 @@ func (s *Server) Close() error {
 		return nil
 	}
 	err := s.http.Close()
-	_ = s.ln.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // StopAccepting closed the listener
+	}
 	<-s.served
 	if inode(s.path) == s.ino {
 		_ = os.Remove(s.path)
