@@ -4,7 +4,6 @@ import (
 	"os"
 	"time"
 
-
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/status"

@@ -177,6 +177,7 @@ func TestUnreachable(t *testing.T) {
 				if err != nil {
 					return
 				}
+				_, _ = c.Read(make([]byte, 4096)) // the request
 				fmt.Fprint(c, answer)
 				c.Close()
 			}

@@ -13,12 +13,17 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
 
+// mostRefusals bounds the connections that are told why they are refused. Others are closed.
+const mostRefusals = 8
+
 // A listener lets only the user of this process and root in, and no more than MaxConnections.
 type listener struct {
 	*net.UnixListener
 	log   zerolog.Logger
 	lines loglimit.Limit
-	open  atomic.Int32
+
+	open     atomic.Int32 // connections that were let in
+	refusing atomic.Int32 // connections that are being refused
 }
 
 // A conn is one connection, with the process at its other end.
@@ -56,10 +61,20 @@ func (l *listener) refuse(c *net.UnixConn, peer Peer, why string) {
 		l.log.Warn().Str("event", "control_refused").Int("uid", peer.UID).Int("pid", peer.PID).Uint64("suppressed", suppressed).
 			Str("reason", why).Msg("control socket: a connection was refused")
 	}
-	_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // the send buffer is empty, so this is not waited for
-	fmt.Fprintf(c, "HTTP/1.1 403 Forbidden\r\n%s: %d\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		pidHeader, os.Getpid(), len(why), why)
-	c.Close()
+	if l.refusing.Add(1) > mostRefusals {
+		l.refusing.Add(-1)
+		c.Close()
+		return
+	}
+	go func() {
+		defer l.refusing.Add(-1)
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		// A client whose request was not read may not see the answer.
+		_, _ = c.Read(make([]byte, 4096))
+		fmt.Fprintf(c, "HTTP/1.1 403 Forbidden\r\n%s: %d\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+			pidHeader, os.Getpid(), len(why), why)
+	}()
 }
 
 // Close implements net.Conn.
