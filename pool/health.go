@@ -19,10 +19,11 @@ import (
 // and the others wait for the outcome. A server that is just starting may lose more than an
 // attempt when several give up early: Linux siw loses its listener.
 type Health struct {
-	// Ejected is called when an endpoint is ejected for wait, unless it is the only one.
-	// Returned is called when a connection to an ejected endpoint was made. Both are
-	// called without a lock. They are set before the first use and may be nil.
-	Ejected  func(endpoint string, wait time.Duration)
+	// Ejected is called when an endpoint that was in use is ejected, for wait at first, because
+	// of err, unless it is the only one. It is not called when an attempt to return to the
+	// endpoint fails. Returned is called when a connection to an ejected endpoint was made.
+	// Both are called without a lock. They are set before the first use and may be nil.
+	Ejected  func(endpoint string, wait time.Duration, err error)
 	Returned func(endpoint string)
 
 	mu       sync.Mutex // guards the rest; a leaf
@@ -36,6 +37,7 @@ type endpoint struct {
 	fails  int           // in a row
 	ejects int           // in a row
 	until  time.Time     // when it may be tried again; zero while it is not ejected
+	told   bool          // Ejected was called, and Returned was not since
 	up     int           // connections
 	trial  chan struct{} // closed when the attempt that tries it alone has ended; nil for none
 }
@@ -205,7 +207,7 @@ func (h *Health) succeeded(a attempt) {
 	h.mu.Lock()
 	returned := false
 	if e := h.find(a.addr); e != nil {
-		returned = !e.until.IsZero()
+		returned, e.told = e.told, false
 		e.end(a)
 		e.up++
 		e.fails, e.ejects, e.until = 0, 0, time.Time{}
@@ -234,23 +236,24 @@ func (h *Health) abandoned(a attempt) {
 	}
 }
 
-// failed notes that a has failed.
-func (h *Health) failed(a attempt) { h.lost(a, false) }
+// failed notes that a has failed with err.
+func (h *Health) failed(a attempt, err error) { h.lost(a, err, false) }
 
-// gone notes that the host of addr has vanished under a connection.
-func (h *Health) gone(addr string) { h.lost(attempt{addr: addr}, true) }
+// gone notes that the host of addr has vanished under a connection, which ended with err.
+func (h *Health) gone(addr string, err error) { h.lost(attempt{addr: addr}, err, true) }
 
 // lost ejects the endpoint of a if it is gone or has failed too often.
-func (h *Health) lost(a attempt, gone bool) {
+func (h *Health) lost(a attempt, err error, gone bool) {
 	h.mu.Lock()
-	wait := time.Duration(0)
+	wait, tell := time.Duration(0), false
 	if e := h.find(a.addr); e != nil {
 		wait = e.fail(a, gone)
+		tell = wait > 0 && !e.told && len(h.list) > 1
+		e.told = e.told || tell
 	}
-	alone := len(h.list) < 2
 	h.mu.Unlock()
-	if wait > 0 && !alone && h.Ejected != nil {
-		h.Ejected(a.addr, wait)
+	if tell && h.Ejected != nil {
+		h.Ejected(a.addr, wait, err)
 	}
 }
 

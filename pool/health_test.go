@@ -121,7 +121,7 @@ func TestSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
 		h := &Health{
-			Ejected:  func(e string, _ time.Duration) { events = append(events, "-"+e) },
+			Ejected:  func(e string, _ time.Duration, _ error) { events = append(events, "-"+e) },
 			Returned: func(e string) { events = append(events, "+"+e) },
 		}
 		p, d := cityPool(t, Options{Connections: 3, Health: h}, false)
@@ -251,7 +251,7 @@ func TestTrialGivenUp(t *testing.T) {
 		d := &hangDialer{cityDialer{down: map[string]bool{}, up: make(map[*fakeMember]string), dials: make(map[string]int)}, map[string]bool{"a": true}}
 		h := &Health{}
 		h.Set([]string{"a", "b"}, false)
-		h.gone("a") // its host has gone
+		h.gone("a", errGone) // its host has gone
 		time.Sleep(2 * time.Second)
 		o := Options{Endpoints: []string{"a", "b"}, Connections: 1, Health: h, Prefer: 0}
 		pinned := idlePool(t, Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, KeepEndpoint: true}, d, &owner{})
@@ -303,7 +303,7 @@ func TestDownOneAtATime(t *testing.T) {
 // TestLocalErrors: an attempt that fails for want of descriptors says nothing about its endpoint.
 func TestLocalErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &Health{Ejected: func(string, time.Duration) { t.Error("an endpoint was ejected") }}
+		h := &Health{Ejected: func(string, time.Duration, error) { t.Error("an endpoint was ejected") }}
 		local := func(err error) bool { return errors.Is(err, errDown) }
 		p, d := cityPool(t, Options{Connections: 3, Health: h, Local: local}, false, "a", "b", "c")
 		time.Sleep(time.Minute)
@@ -312,5 +312,37 @@ func TestLocalErrors(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		wantAt(t, p, "with descriptors again", "a", "b", "c")
+	})
+}
+
+// An endpoint that stays down is ejected once, however often it is tried; what follows is the same
+// ejection, and only a connection ends it.
+func TestEjectedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ejected, returned atomic.Int32
+		h := &Health{
+			Ejected:  func(string, time.Duration, error) { ejected.Add(1) },
+			Returned: func(string) { returned.Add(1) },
+		}
+		p, d := cityPool(t, Options{Connections: 6, Health: h, BackoffMin: 100 * time.Millisecond, BackoffMax: 5 * time.Second}, false, "a", "b", "c")
+		time.Sleep(66 * time.Second)
+		synctest.Wait()
+		if n := ejected.Load(); n != 3 {
+			t.Errorf("three endpoints that are down were ejected %d times, want 3", n)
+		}
+		for _, e := range []string{"a", "b", "c"} {
+			d.set(e, false)
+		}
+		time.Sleep(2 * mostEject)
+		synctest.Wait()
+		if n := returned.Load(); n != 3 {
+			t.Errorf("three endpoints returned %d times, want 3", n)
+		}
+		d.lose("a", errGone)
+		synctest.Wait()
+		if n := ejected.Load(); n != 4 {
+			t.Errorf("after the loss of one more %d ejections, want 4", n)
+		}
+		p.Close()
 	})
 }

@@ -78,7 +78,7 @@ func (s *Seat) dial(ctx context.Context, a attempt) (m Member, o Options, genera
 		}
 		p.metrics.dialErrors.Inc()
 		if ctx.Err() == nil && !o.isLocal(err) {
-			o.Health.failed(a)
+			o.Health.failed(a, err)
 		} else {
 			o.Health.abandoned(a)
 		}

@@ -137,7 +137,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	}
 	o.Health.ended(endpoint)
 	if o.HostGone != nil && ctx.Err() == nil && o.HostGone(err) {
-		o.Health.gone(endpoint)
+		o.Health.gone(endpoint, err)
 	}
 	p.mu.Lock()
 	s.open = nil

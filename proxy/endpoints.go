@@ -78,7 +78,7 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 	e.share = u.p.dials.Share()
 	e.eject = m.Counter(metrics.UpstreamEndpointEjections, o.Name)
 	e.health = &pool.Health{
-		Ejected: func(endpoint string, wait time.Duration) {
+		Ejected: func(endpoint string, wait time.Duration, err error) {
 			e.eject.Inc()
 			u.lines.ejected.warn(&u.log).Str("endpoint", endpoint).Dur("wait_ms", wait).Msg("endpoint ejected")
 		},
