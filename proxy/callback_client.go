@@ -3,6 +3,8 @@ package proxy
 import (
 	"errors"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -42,7 +44,7 @@ func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
 	b.Release()
 	s.listener.stray.Inc()
 	if s.strays++; s.strays == maxStray {
-		s.listener.lines.strays.warn(&s.listener.log).Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
+		s.listener.lines.strays.Line(&s.listener.log, zerolog.WarnLevel, "client_closed").Str("reason", "stray_replies").Stringer("peer", s.conn.RemoteAddr()).Int("replies", s.strays).
 			Msg("the client sends replies that answer no call; connection closed")
 		s.conn.Abort(errStray)
 	}

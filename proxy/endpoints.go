@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -80,11 +78,9 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 	e.health = &pool.Health{
 		Ejected: func(endpoint string, wait time.Duration, err error) {
 			e.eject.Inc()
-			u.lines.ejected.warn(&u.log).Str("endpoint", endpoint).Dur("wait_ms", wait).Msg("endpoint ejected")
+			u.lines.ejected(endpoint, wait, err)
 		},
-		Returned: func(endpoint string) {
-			u.lines.returned.event(&u.log, zerolog.InfoLevel).Str("endpoint", endpoint).Msg("endpoint is back")
-		},
+		Returned: u.lines.returned,
 	}
 	e.health.Set(o.Endpoints, o.Priority)
 	if o.partitioned() {

@@ -3,6 +3,8 @@ package proxy
 import (
 	"errors"
 	"net/netip"
+
+	"github.com/rs/zerolog"
 )
 
 // Making room.
@@ -30,10 +32,8 @@ func (l *listener) makeRoom(peer netip.Addr) bool {
 		return false
 	}
 	from.evicted.Inc()
-	if n := from.crowded.line(); n > 0 {
-		from.log.Warn().Stringer("address", host).Stringer("newcomer", peer).Int("evictions", n).
-			Msg("no more connections are allowed; a connection of the address with the most is closed for a newcomer")
-	}
+	from.crowded.Line(&from.log, zerolog.WarnLevel, "client_closed").Str("reason", "evicted").Stringer("address", host).Stringer("newcomer", peer).
+		Msg("no more connections are allowed; a connection of the address with the most is closed for a newcomer")
 	e := &eviction{l: from, host: host}
 	e.l.p.loops[0].Post(e)
 	return true

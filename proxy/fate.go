@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
@@ -202,7 +204,7 @@ func (c *call) resubmit() {
 			c.giveUp(here, err)
 			return
 		}
-		c.up.lines.refused.warn(&c.up.log).Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
+		c.up.lines.refused.Line(&c.up.log, zerolog.WarnLevel, "call_refused").Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
 		c.systemError()
 		c.finish(here)
 	}

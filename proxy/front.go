@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/netip"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
@@ -94,7 +96,7 @@ func (f *front) end(err error) {
 	f.ledger.close()
 	f.loop.tapEnded(f, err)
 	if err != nil && !errors.Is(err, io.EOF) {
-		f.listener.log.Debug().Stringer("peer", f.peer).Err(err).Msg("client connection ended")
+		f.listener.log.Debug().Str("event", "client_gone").Stringer("peer", f.peer).Err(err).Msg("client connection ended")
 	}
 }
 
@@ -167,7 +169,7 @@ func (f *front) late(xid uint32) {
 
 // cannotAnswer logs why the connection is closed.
 func (f *front) cannotAnswer(xid uint32, reason error) {
-	f.listener.lines.unanswered.warn(&f.listener.log).Stringer("peer", f.peer).Uint32("xid", xid).Err(reason).
+	f.listener.lines.unanswered.Line(&f.listener.log, zerolog.WarnLevel, "client_closed").Str("reason", "unanswered").Stringer("peer", f.peer).Uint32("xid", xid).Err(reason).
 		Msg("call cannot be answered; client connection closed")
 }
 
@@ -184,7 +186,8 @@ func (f *front) closeUnpinned(c *call, u *upstream, reason error) {
 
 // malformed closes the connection, because c's message is no RPC Call, and settles c.
 func (f *front) malformed(c *call, err error) {
-	f.listener.lines.malformed.warn(&f.listener.log).Stringer("peer", f.peer).Err(err).Msg("not an RPC Call; connection closed")
+	f.listener.lines.malformed.Line(&f.listener.log, zerolog.WarnLevel, "client_closed").Str("reason", "malformed").Stringer("peer", f.peer).Err(err).
+		Msg("not an RPC Call; connection closed")
 	c.reply.result = resultMalformed
 	f.client.fail(err)
 	f.settle(c)

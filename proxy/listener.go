@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -45,7 +46,7 @@ type listener struct {
 	counts  []listenerCounts // by the index of the loop, which counts in its element
 	stray   *metrics.Counter
 	evicted *metrics.Counter
-	crowded logLimit // of lines about evictions
+	crowded loglimit.Seldom // of lines about evictions
 }
 
 // listenerCounts count the Calls of one loop's clients.
@@ -106,7 +107,7 @@ func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	l.mu.Lock()
 	l.tcp = tcp
 	l.mu.Unlock()
-	l.log.Info().Stringer("address", tcp.Addr()).Str("transport", "tcp").Msg("listening")
+	l.log.Info().Str("event", "listening").Stringer("address", tcp.Addr()).Str("transport", "tcp").Msg("listening")
 	return nil
 }
 
@@ -261,7 +262,7 @@ func (l *listener) stopAccepting() {
 		err = tcp.Close()
 	}
 	if err != nil {
-		l.log.Warn().Err(err).Msg("cannot close the listener")
+		l.log.Warn().Str("event", "listener_not_closed").Err(err).Msg("cannot close the listener")
 	}
 }
 
@@ -282,7 +283,7 @@ func (l *listener) stop() {
 		err = rdma.Close()
 	}
 	if err != nil {
-		l.log.Warn().Err(err).Msg("cannot close the listener")
+		l.log.Warn().Str("event", "listener_not_closed").Err(err).Msg("cannot close the listener")
 	}
 }
 

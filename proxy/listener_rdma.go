@@ -35,7 +35,7 @@ func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error
 	l.rdma = rdma
 	l.mu.Unlock()
 	l.sweepLater()
-	l.log.Info().Stringer("address", rdma.Addr()).Str("transport", "rdma").Msg("listening")
+	l.log.Info().Str("event", "listening").Stringer("address", rdma.Addr()).Str("transport", "rdma").Msg("listening")
 	return nil
 }
 

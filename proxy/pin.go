@@ -8,7 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -75,11 +78,11 @@ var errPinned = errors.New("proxy: the upstream has as many pinned connections a
 // pins are the pinned connections of an upstream.
 type pins struct {
 	most    atomic.Int64 // how many there may be; 0: the upstream pins no client
-	refused logLimit
+	refused loglimit.Seldom
 
 	quota     *pool.Quota // divides the Calls on all of them among hosts; constant
 	makesRoom *metrics.Counter
-	crowded   logLimit
+	crowded   loglimit.Seldom
 
 	mu        sync.Mutex // guards the rest; held while a pool is made
 	all       crowd.Crowd[*pin]
@@ -176,7 +179,7 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 	po := pool.Options{
 		Name: o.Name, Endpoints: o.Endpoints, Connections: 1, Loops: 1, First: p.front.loop.index,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit,
-		Failed:    p.u.failed,
+		Failed:    p.u.lines.failed,
 		Discarded: p.u.discarded,
 		HostGone:  gone,
 		Local:     isLocal,
@@ -260,8 +263,6 @@ func (p *pin) mostCallBacks() int { return maxCallbacks }
 // unpinnable counts and logs the client at peer, which cannot have a pinned connection.
 func (u *upstream) unpinnable(peer netip.AddrPort, reason error) {
 	u.unpinned.Inc()
-	if n := u.pins.refused.line(); n > 0 {
-		u.log.Warn().Stringer("peer", peer).Int("clients", n).Int64("pinned", u.pins.most.Load()).Err(reason).
-			Msg("the upstream has no room for another pinned connection; client connection closed")
-	}
+	u.pins.refused.Line(&u.log, zerolog.WarnLevel, "client_closed").Str("reason", "no_pin").Stringer("peer", peer).Int64("pinned", u.pins.most.Load()).Err(reason).
+		Msg("the upstream has no room for another pinned connection; client connection closed")
 }

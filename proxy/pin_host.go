@@ -1,6 +1,10 @@
 package proxy
 
-import "github.com/rdmabridge/rdmabridge/pool"
+import (
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/pool"
+)
 
 // Pinned connections of one host
 //
@@ -75,10 +79,8 @@ func (u *upstream) makeRoom(f *front) bool {
 	victim.evicted = true
 	ps.evictions++
 	ps.makesRoom.Inc()
-	if n := ps.crowded.line(); n > 0 {
-		u.log.Warn().Stringer("address", host).Stringer("newcomer", f.ledger.addr).Int("evictions", n).
-			Msg("no more pinned connections are allowed; a client of the address with the most is closed for a newcomer")
-	}
+	ps.crowded.Line(&u.log, zerolog.WarnLevel, "client_closed").Str("reason", "evicted_pin").Stringer("address", host).Stringer("newcomer", f.ledger.addr).
+		Msg("no more pinned connections are allowed; a client of the address with the most is closed for a newcomer")
 	victim.front.close(errEvicted)
 	return true
 }

@@ -6,6 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -76,7 +79,7 @@ type probe struct {
 type probeMetrics struct {
 	answered, failed, unable *metrics.Counter
 	stalled                  *metrics.Gauge
-	quiet                    logLimit
+	quiet                    loglimit.Seldom
 
 	// spoken is the program, in the upper half, and the version of the Call that the upstream
 	// answered first; 0 before that.
@@ -188,10 +191,8 @@ func (p *probe) stall(on bool) {
 		return
 	}
 	pm.stalled.Add(1)
-	if n := pm.quiet.line(); n > 0 {
-		p.u.log.Warn().Int("connections", n).Dur("silent_ms", p.m.unheard()).
-			Msg("upstream answers nothing though its host is there; its Calls wait")
-	}
+	pm.quiet.Line(&p.u.log, zerolog.WarnLevel, "upstream_stalled").Dur("silent_ms", p.m.unheard()).
+		Msg("upstream answers nothing though its host is there; its Calls wait")
 }
 
 var errUnasked = errors.New("proxy: a probe cannot be sent")

@@ -236,7 +236,7 @@ func (c *change) commit() error {
 		}
 	}
 	for _, l := range c.removed {
-		l.log.Info().Str("address", l.addr()).Int("clients", l.clientCount()).Msg("listener removed")
+		l.log.Info().Str("event", "listener_removed").Str("address", l.addr()).Int("clients", l.clientCount()).Msg("listener removed")
 		l.drain()
 	}
 	for _, u := range retiring {
@@ -266,7 +266,7 @@ func (p *Proxy) retire(u *upstream) {
 		case <-p.quit:
 			waiting = false
 		case <-limit.C:
-			u.log.Warn().Int("calls", n).Msg("upstream removed with calls under way; their clients are closed")
+			u.log.Warn().Str("event", "upstream_abandoned").Int("calls", n).Msg("upstream removed with calls under way; their clients are closed")
 			waiting = false
 		case <-t.C:
 		}
@@ -276,7 +276,7 @@ func (p *Proxy) retire(u *upstream) {
 	delete(p.retired, u)
 	p.mu.Unlock()
 	p.forgetSeries(u.name)
-	u.log.Info().Msg("upstream removed")
+	u.log.Info().Str("event", "upstream_removed").Msg("upstream removed")
 }
 
 // forgetSeries ends the series of a removed upstream, unless there is another one of its name.

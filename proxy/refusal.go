@@ -2,12 +2,11 @@ package proxy
 
 import (
 	"net/netip"
-	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
 // The reasons why RDMA clients are refused, or closed while they are idle: labels of
@@ -32,7 +31,8 @@ var refusedReasons = []string{
 // idle. It is safe for concurrent use.
 type refusals struct {
 	counters map[string]*metrics.Counter // constant
-	lines    rdmaside.LineLimit
+
+	lines, idle, hoarding loglimit.Limit
 }
 
 func (r *refusals) init(m *metrics.Registry, listener string) {
@@ -42,34 +42,29 @@ func (r *refusals) init(m *metrics.Registry, listener string) {
 	}
 }
 
-// count counts one refusal. It reports whether the caller is to log it, and how many were not
-// logged before.
-func (r *refusals) count(reason string) (ok bool, suppressed uint64) {
+// count counts one refusal.
+func (r *refusals) count(reason string) {
 	c, known := r.counters[reason]
 	if !known {
 		c = r.counters[refusedOther]
 	}
 	c.Inc()
-	return r.lines.Allow(time.Now())
 }
 
 // refused counts and logs a connection that l refused, or closed while it was idle. Any
 // goroutine.
 func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
-	ok, suppressed := l.refusals.count(reason)
-	if !ok {
-		return
-	}
-	level, what := zerolog.WarnLevel, "connection refused"
+	r := &l.refusals
+	r.count(reason)
+	what := "connection refused"
+	var e *zerolog.Event
 	switch reason {
 	case refusedIdle:
-		level, what = zerolog.DebugLevel, "idle connection closed"
+		e, what = r.idle.Line(&l.log, zerolog.DebugLevel, "client_closed"), "idle connection closed"
 	case refusedHoarding:
-		level, what = zerolog.InfoLevel, "idle connection closed for its memory"
+		e, what = r.hoarding.Line(&l.log, zerolog.InfoLevel, "client_closed"), "idle connection closed for its memory"
+	default:
+		e = r.lines.Line(&l.log, zerolog.WarnLevel, "client_refused")
 	}
-	e := l.log.WithLevel(level).Stringer("peer", peer).Str("reason", reason).Err(err)
-	if suppressed > 0 {
-		e = e.Uint64("suppressed", suppressed)
-	}
-	e.Msg(what)
+	e.Stringer("peer", peer).Str("reason", reason).Err(err).Msg(what)
 }

@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
@@ -29,7 +32,7 @@ const slowClientsShare = 4
 // It is safe for concurrent use.
 type slowClients struct {
 	p     *Proxy
-	lines lineLimit
+	lines loglimit.Limit
 
 	mu       sync.Mutex // guards the rest; a leaf
 	waiting  int        // connections that wait for memory now
@@ -120,7 +123,7 @@ func (s *slowClients) unburden(slow []burden) {
 		}
 		total -= b.held
 		s.p.slowClosed.Inc()
-		s.lines.warn(&s.p.log).Stringer("peer", b.f.peer).Int64("octets", b.held).
+		s.lines.Line(&s.p.log, zerolog.WarnLevel, "client_closed").Str("reason", "slow_reader").Str("listener", b.f.listener.name).Stringer("peer", b.f.peer).Int64("octets", b.held).
 			Msg("no memory is left for Replies and the client does not read its own; connection closed")
 		b.f.close(errUnread)
 	}

@@ -7,9 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
 const (
@@ -31,7 +33,7 @@ var errSlowSender = errors.New("proxy: the client sends a Call too slowly while 
 type slowSenders struct {
 	p      *Proxy
 	closed *metrics.Counter
-	lines  rdmaside.LineLimit
+	lines  loglimit.Limit
 }
 
 // A sending is what a client sends now, as slowSenders sees it.
@@ -114,10 +116,8 @@ func (s *slowSenders) close(slow []burden, short int64) {
 		short -= b.held
 		s.closed.Inc()
 		b.f.ledger.host.memory.sent.Store(0)
-		if ok, suppressed := s.lines.Allow(time.Now()); ok {
-			s.p.log.Warn().Stringer("peer", b.f.peer).Int64("octets", b.held).Uint64("suppressed", suppressed).
-				Msg("no memory is left for Calls and the client sends its own too slowly; connection closed")
-		}
+		s.lines.Line(&s.p.log, zerolog.WarnLevel, "client_closed").Str("reason", "slow_sender").Str("listener", b.f.listener.name).Stringer("peer", b.f.peer).Int64("octets", b.held).
+			Msg("no memory is left for Calls and the client sends its own too slowly; connection closed")
 		b.f.close(errSlowSender)
 	}
 }

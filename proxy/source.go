@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -72,7 +73,7 @@ type sources struct {
 	not    []portSpan // ports of the range that are reserved for others
 	base   uint64     // where in the range the seats' ports begin: a hash of the upstream's name
 	moved  *metrics.Counter
-	quiet  logLimit
+	quiet  loglimit.Seldom
 
 	mu    sync.Mutex          // guards taken; a leaf
 	taken map[uint16]struct{} // ports of the range that seats have, connected or not

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -36,10 +38,8 @@ func (u *upstream) dialFrom(ctx context.Context, s *pool.Seat, owner connOwner, 
 			return err
 		}
 		o.moved.Inc()
-		if n := o.quiet.line(); n > 0 {
-			u.log.Warn().Err(err).Int("connections", n).
-				Msg("the source port of the last connection cannot be had; the server may not know repeated Calls")
-		}
+		o.quiet.Line(&u.log, zerolog.WarnLevel, "source_port_moved").Err(err).
+			Msg("the source port of the last connection cannot be had; the server may not know repeated Calls")
 		defer o.release(at.port)
 		at.port = 0
 	}

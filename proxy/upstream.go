@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -73,10 +72,8 @@ type upstream struct {
 
 	slowStart *pool.SlowStart
 	admission *admission
-	failures  logLimit
 	lines     upstreamLines
-	hang      logLimit
-	refusals  rdmaside.LineLimit // of the lines about Replies that are refused
+	refusals  rdmaside.RequesterLines
 }
 
 // upstreamCounts count the Calls on the connections of one loop.
@@ -131,6 +128,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		ends:     newEnds(m, o.Name),
 		probes:   newProbeMetrics(m, o.Name),
 	}
+	u.lines.log = &u.log
 	u.current.Store(&o)
 	u.table, u.laneCalls = newSessionTable(p.engine.Now), newLaneMetrics(m, o.Name)
 	u.under = make([]underWay, len(p.loops))
@@ -201,6 +199,7 @@ func (u *upstream) close() {
 	for _, p := range u.pools {
 		p.Close()
 	}
+	u.lines.keep()
 }
 
 // queueLimit is the most Calls that may wait in one pool.
@@ -212,9 +211,9 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 		Name: o.Name, Endpoints: o.Endpoints, Connections: o.Connections, Loops: len(u.p.loops),
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, DialTimeout: o.ConnectTimeout, QueueWait: o.UnavailableAfter, QueueLimit: queueLimit, Idle: o.Idle,
 		SlowStart: u.slowStart, Share: o.Share, Witness: u.pins.quota,
-		Failed:    u.failed,
-		Scarce:    u.scarce,
-		Connected: u.connected,
+		Failed:    u.lines.failed,
+		Scarce:    u.lines.scarce,
+		Connected: u.lines.connected,
 		Discarded: u.discarded,
 		HostGone:  gone,
 		Local:     isLocal,
@@ -253,41 +252,13 @@ func (u *upstream) update(o UpstreamOptions) {
 	renew := old.Provider != o.Provider || old.Credits != o.Credits || old.CallTimeout != o.CallTimeout ||
 		old.CallInline != o.CallInline || old.ReplyInline != o.ReplyInline ||
 		old.SilentTimeout != o.SilentTimeout || (old.ProbeInterval > 0) != (o.ProbeInterval > 0)
+	u.lines.keep(o.Endpoints...)
 	u.endpoints.health.Set(o.Endpoints, o.Priority)
 	for i, p := range u.pools {
 		p.Update(u.poolOptions(&o, i), renew)
 	}
 	u.pins.update(&o)
 	u.updateLanes(&o, renew)
-}
-
-// failed logs that a connection could not be made or has ended, once in logEvery.
-func (u *upstream) failed(endpoint string, err error, retryIn time.Duration) {
-	if errors.Is(err, errIdleClosed) {
-		u.lines.idle.event(&u.log, zerolog.InfoLevel).Str("endpoint", endpoint).Msg("upstream closed an idle connection")
-		return
-	}
-	if n := u.failures.line(); n > 0 {
-		u.log.Warn().Err(err).Str("endpoint", endpoint).Int("failures", n).Dur("retry_in_ms", retryIn).
-			Msg("no connection to upstream")
-	}
-}
-
-// scarce logs that Calls which hang hold the credits that clients with many Calls could have, once in
-// logEvery.
-func (u *upstream) scarce(held int) {
-	if n := u.hang.line(); n > 0 {
-		u.log.Warn().Int("calls", held).Msg("calls that the upstream does not answer hold the credits; their clients get no more of them")
-	}
-}
-
-// connected logs the first connection after failures, and lets the next failure be logged at
-// once. It does neither for a server that accepts and ends connections all the time.
-func (u *upstream) connected(endpoint string) {
-	if e := u.lines.connected.event(&u.log, zerolog.InfoLevel); e != nil {
-		u.failures.reset()
-		e.Str("endpoint", endpoint).Msg("connected to upstream")
-	}
 }
 
 // Dial makes one connection. pool.Dialer.

@@ -2,5 +2,14 @@ package rdmaside
 
 import "github.com/rdmabridge/rdmabridge/internal/loglimit"
 
-// A LineLimit bounds the log lines that peers can cause by connecting again and again.
-type LineLimit = loglimit.Limit
+// RequesterLines bound the log lines that Responders can cause, also by connecting again and again.
+type RequesterLines struct {
+	refused loglimit.Limit // invalid messages
+	overdue loglimit.Limit // Calls that are not answered in time
+}
+
+// responderLines bound the log lines that Requesters can cause.
+type responderLines struct {
+	refused loglimit.Limit // invalid messages
+	stalled loglimit.Limit // too little progress
+}

@@ -3,7 +3,8 @@ package rdmaside
 import (
 	"encoding/binary"
 	"fmt"
-	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -159,16 +160,9 @@ func (r *Requester) distrust(c *Call, err error) {
 // report counts a refusal and logs it, as often as the limit allows.
 func (r *Requester) report(c *Call, err error, what string) {
 	r.metrics.refused(err)
-	ok, suppressed := r.opts.Lines.Allow(time.Now())
-	if !ok {
-		return
-	}
-	e := r.opts.Log.Warn().Stringer("peer", r.info.Peer).Err(err)
+	e := r.opts.Lines.refused.Line(&r.opts.Log, zerolog.WarnLevel, "reply_refused").Stringer("peer", r.info.Peer).Err(err)
 	if c != nil {
-		e = e.Uint32("xid", c.XID).Str("procedure", c.Analysis.Procedure)
-	}
-	if suppressed > 0 {
-		e = e.Uint64("suppressed", suppressed)
+		e = e.Uint32("xid", c.XID).Str("operation", c.Analysis.Procedure)
 	}
 	e.Msg(what)
 }

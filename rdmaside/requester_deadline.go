@@ -3,6 +3,8 @@ package rdmaside
 import (
 	"fmt"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // A DropWatcher is a Watcher that can replace a connection whose Responder drops
@@ -124,16 +126,8 @@ func (r *Requester) overdue(pc *pendingCall) {
 
 // reportOverdue logs that pc has passed its deadline, as often as the limit allows.
 func (r *Requester) reportOverdue(pc *pendingCall, what string) {
-	ok, suppressed := r.opts.Lines.Allow(time.Now())
-	if !ok {
-		return
-	}
-	e := r.opts.Log.Warn().Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
-		Str("procedure", pc.call.Analysis.Procedure).Dur("deadline", r.opts.Deadline)
-	if suppressed > 0 {
-		e = e.Uint64("suppressed", suppressed)
-	}
-	e.Msg(what)
+	r.opts.Lines.overdue.Line(&r.opts.Log, zerolog.WarnLevel, "call_overdue").Stringer("peer", r.info.Peer).Uint32("xid", pc.call.XID).
+		Str("operation", pc.call.Analysis.Procedure).Dur("deadline_ms", r.opts.Deadline).Msg(what)
 }
 
 // answered records that the Responder has answered pc. Responders answer in any

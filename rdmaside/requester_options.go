@@ -69,7 +69,7 @@ type RequesterOptions struct {
 	RemoteInvalidation bool
 
 	Log     zerolog.Logger
-	Lines   *LineLimit        // bounds the lines about invalid messages; shared by the connections of an upstream; nil means one for this connection
+	Lines   *RequesterLines   // bounds the log; shared by the connections of an upstream; nil means one for this connection
 	Metrics *RequesterMetrics // shared by the connections of an upstream; may be nil
 }
 
@@ -88,7 +88,7 @@ func (o RequesterOptions) validated() (RequesterOptions, error) {
 		o.IdleReceives = all
 	}
 	if o.Lines == nil {
-		o.Lines = new(LineLimit)
+		o.Lines = new(RequesterLines)
 	}
 	// Never fewer than the first Call needs.
 	o.IdleReceives = min(max(o.IdleReceives, o.ReverseReceives+1+extraReceives), all)

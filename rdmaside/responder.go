@@ -43,7 +43,7 @@ type Responder struct {
 	calls   CallHandler
 	conns   ConnHandler
 	metrics *ResponderMetrics
-	lines   LineLimit
+	lines   responderLines
 }
 
 // NewResponder returns a Responder that hands its Calls to h.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
@@ -97,10 +99,8 @@ func (c *ResponderConn) paceOctets() int64 {
 func (c *ResponderConn) stalled(err error) {
 	s := c.responder
 	s.metrics.stalled.Inc()
-	if ok, suppressed := s.lines.Allow(time.Now()); ok {
-		s.opts.Log.Warn().Stringer("peer", c.info.Peer).Err(err).Uint64("suppressed", suppressed).
-			Msg("the requester makes too little progress; connection closed")
-	}
+	s.lines.stalled.Line(&s.opts.Log, zerolog.WarnLevel, "client_closed").Str("reason", "stalled").
+		Stringer("peer", c.info.Peer).Err(err).Msg("the requester makes too little progress; connection closed")
 	c.end(err)
 }
 

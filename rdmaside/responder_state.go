@@ -3,7 +3,8 @@ package rdmaside
 import (
 	"errors"
 	"fmt"
-	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
@@ -33,10 +34,8 @@ func (c *ResponderConn) refuse(xid uint32, err error) {
 	if c.state != up {
 		return
 	}
-	if ok, suppressed := c.responder.lines.Allow(time.Now()); ok {
-		c.responder.opts.Log.Warn().Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).Uint64("suppressed", suppressed).
-			Msg("invalid message from the requester; connection closed")
-	}
+	c.responder.lines.refused.Line(&c.responder.opts.Log, zerolog.WarnLevel, "client_closed").Str("reason", "invalid_message").
+		Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).Msg("invalid message from the requester; connection closed")
 	c.responder.metrics.refused(err)
 	c.end(fmt.Errorf("rdmaside: %w", err))
 }

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -108,31 +107,33 @@ func (e *Engine) ForgetUpstream(name string) {
 // refuse counts and logs a connection that a Listener did not admit.
 func (c *counters) refuse(peer netip.AddrPort, why reason, err error) {
 	c.refused[why].Inc()
-	c.log.line("connection refused", c.name, peer, why, err)
+	c.log.refuse(c.name, peer, why, err)
 }
 
 // closed counts and logs a Conn that closes itself.
 func (c *counters) closed(peer netip.AddrPort, err *recordError) {
 	c.refused[err.reason].Inc()
-	c.log.line("connection closed", c.name, peer, err.reason, err)
+	c.log.close(c.name, peer, err.reason, err)
 }
 
 // A refusalLog writes a bounded number of lines.
 type refusalLog struct {
-	log   zerolog.Logger
-	side  side
-	lines loglimit.Limit
+	log             zerolog.Logger
+	side            side
+	refused, closed loglimit.Limit
 }
 
-// line logs msg, as often as the limit allows.
-func (l *refusalLog) line(msg, name string, peer netip.AddrPort, why reason, err error) {
-	ok, suppressed := l.lines.Allow(time.Now())
-	if !ok {
-		return
+// refuse logs a connection that was not admitted.
+func (l *refusalLog) refuse(name string, peer netip.AddrPort, why reason, err error) {
+	l.refused.Line(&l.log, zerolog.WarnLevel, "client_refused").Str(string(l.side), name).Stringer("peer", peer).
+		Str("reason", string(why)).Err(err).Msg("connection refused")
+}
+
+// close logs a connection that closes itself.
+func (l *refusalLog) close(name string, peer netip.AddrPort, why reason, err error) {
+	event := "client_closed"
+	if l.side == ofUpstream {
+		event = "reply_refused"
 	}
-	ev := l.log.Warn().Str(string(l.side), name).Stringer("peer", peer).Str("reason", string(why))
-	if suppressed > 0 {
-		ev.Uint64("suppressed", suppressed)
-	}
-	ev.Err(err).Msg(msg)
+	l.closed.Line(&l.log, zerolog.WarnLevel, event).Str(string(l.side), name).Stringer("peer", peer).Str("reason", string(why)).Err(err).Msg("connection closed")
 }

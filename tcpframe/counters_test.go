@@ -22,20 +22,25 @@ func TestRefusalLog(t *testing.T) {
 		l := &refusalLog{side: ofListener, log: zerolog.New(&out)}
 		peer := netip.MustParseAddrPort("192.0.2.1:700")
 		for range 1000 {
-			l.line("connection refused", "nfs", peer, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
+			l.refuse("nfs", peer, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != loglimit.Burst {
 			t.Errorf("%d lines for 1000 refusals in one second, want %d", len(lines), loglimit.Burst)
 		}
-		for _, want := range []string{`"listener":"nfs"`, `"peer":"192.0.2.1:700"`, `"reason":"address"`, `"level":"warn"`, `"message":"connection refused"`} {
+		for _, want := range []string{`"listener":"nfs"`, `"peer":"192.0.2.1:700"`, `"reason":"address"`, `"level":"warn"`, `"event":"client_refused"`, `"message":"connection refused"`} {
 			if !strings.Contains(lines[0], want) {
 				t.Errorf("line %s lacks %s", lines[0], want)
 			}
 		}
 		out.Reset()
 		time.Sleep(loglimit.Every)
-		l.line("connection closed", "nfs", peer, reasonIdle, nil)
+		l.close("nfs", peer, reasonIdle, nil) // another kind
+		if !strings.Contains(out.String(), `"event":"client_closed"`) || strings.Contains(out.String(), "suppressed") {
+			t.Errorf("the line about a connection that was closed: %s", &out)
+		}
+		out.Reset()
+		l.refuse("nfs", peer, reasonDenied, nil)
 		var said struct{ Suppressed int }
 		if err := json.Unmarshal(out.Bytes(), &said); err != nil {
 			t.Errorf("line %s: %v", &out, err)

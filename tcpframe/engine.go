@@ -176,7 +176,7 @@ func (e *Engine) Stop() {
 			l.mu.Unlock()
 		}
 		if err := e.driver.stop(); err != nil {
-			e.log.Error().Err(err).Msg("event loops stopped with an error")
+			e.log.Error().Str("event", "loops_failed").Err(err).Msg("event loops stopped with an error")
 		}
 		for _, l := range e.loops {
 			l.gate.release()
@@ -185,7 +185,7 @@ func (e *Engine) Stop() {
 	select {
 	case <-ended:
 	case <-time.After(stopTimeout):
-		e.log.Error().Dur("timeout", stopTimeout).Msg("event loops did not stop in time: a callback blocks")
+		e.log.Error().Str("event", "bug").Dur("timeout_ms", stopTimeout).Msg("event loops did not stop in time: a callback blocks")
 	}
 }
 

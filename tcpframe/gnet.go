@@ -42,6 +42,8 @@ import (
 	"github.com/panjf2000/gnet/v2"
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
 
 // readBuffer is the most octets of one read. Of 16 KiB to 1 MiB, 64 KiB was best, for
@@ -85,7 +87,7 @@ func startDriver(loops int, log zerolog.Logger) (*driver, error) {
 	c, err := gnet.NewClient(&handler{},
 		gnet.WithNumEventLoop(loops),
 		gnet.WithReadBufferCap(readBuffer),
-		gnet.WithLogger(gnetLog{log}),
+		gnet.WithLogger(&gnetLog{log: log}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("tcpframe: gnet client: %w", err)
@@ -388,10 +390,21 @@ func (*handler) OnClose(c gnet.Conn, err error) gnet.Action {
 
 // gnetLog passes gnet's messages on. gnet warns of events that were on their way when a
 // connection was closed, which is normal.
-type gnetLog struct{ log zerolog.Logger }
+type gnetLog struct {
+	log    zerolog.Logger
+	errors loglimit.Limit
+}
 
-func (l gnetLog) Debugf(f string, a ...any) { l.log.Trace().Msgf("gnet: "+f, a...) }
-func (l gnetLog) Infof(f string, a ...any)  { l.log.Trace().Msgf("gnet: "+f, a...) }
-func (l gnetLog) Warnf(f string, a ...any)  { l.log.Debug().Msgf("gnet: "+f, a...) }
-func (l gnetLog) Errorf(f string, a ...any) { l.log.Error().Msgf("gnet: "+f, a...) }
-func (l gnetLog) Fatalf(f string, a ...any) { l.log.Error().Msgf("gnet: "+f, a...) }
+func (l *gnetLog) Debugf(f string, a ...any) { l.log.Trace().Msgf("gnet: "+f, a...) }
+func (l *gnetLog) Infof(f string, a ...any)  { l.log.Trace().Msgf("gnet: "+f, a...) }
+func (l *gnetLog) Warnf(f string, a ...any) {
+	l.log.Debug().Str("event", "loops").Msgf("gnet: "+f, a...)
+}
+
+func (l *gnetLog) Errorf(f string, a ...any) {
+	l.errors.Line(&l.log, zerolog.ErrorLevel, "loops_failed").Msgf("gnet: "+f, a...)
+}
+
+func (l *gnetLog) Fatalf(f string, a ...any) {
+	l.errors.Line(&l.log, zerolog.ErrorLevel, "loops_failed").Msgf("gnet: "+f, a...)
+}

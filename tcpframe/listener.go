@@ -12,7 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
 
 // A Listener waits after an error of accept, longer each time.
@@ -32,6 +35,7 @@ type Listener struct {
 	ctx      context.Context // done when Close was called
 	cancel   context.CancelFunc
 	donec    chan struct{} // closed when the accept goroutine exits
+	failures loglimit.Seldom
 
 	mu     sync.Mutex // guards conns and byHost; a leaf
 	conns  int
@@ -155,7 +159,7 @@ func (l *Listener) accept() {
 		// For instance "too many open files" or "no buffer space". Clients wait in the
 		// backlog until accept works again.
 		backoff = min(max(2*backoff, acceptBackoff), acceptBackoffMax)
-		l.engine.log.Error().Err(err).Str("listener", l.counters.name).Dur("backoff", backoff).Msg("cannot accept a connection, retrying after the backoff")
+		l.failures.Line(&l.engine.log, zerolog.ErrorLevel, "accept_failed").Err(err).Str("listener", l.counters.name).Dur("retry_in_ms", backoff).Msg("cannot accept a connection, retrying after the backoff")
 		select {
 		case <-l.ctx.Done():
 		case <-time.After(backoff):

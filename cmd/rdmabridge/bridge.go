@@ -145,7 +145,7 @@ func (b *bridge) leave() {
 		b.control.StopAccepting()
 	}
 	if err := b.closeRPCBind(); err != nil {
-		b.log.Warn().Err(err).Msg("rpcbind did not close cleanly")
+		b.log.Warn().Str("event", "rpcbind_failed").Err(err).Msg("rpcbind did not close cleanly")
 	}
 	b.proxy.StopAccepting()
 	time.Sleep(handoverSettle)
@@ -174,7 +174,7 @@ func (b *bridge) close() error {
 		errs = append(errs, b.control.Close())
 	}
 	if err := b.arena.Close(); err != nil {
-		b.log.Warn().Err(err).Msg("memory leak: not all message memory was released")
+		b.log.Warn().Str("event", "memory_leaked").Err(err).Msg("memory leak: not all message memory was released")
 	}
 	return errors.Join(errs...)
 }

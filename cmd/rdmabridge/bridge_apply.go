@@ -24,7 +24,7 @@ func (b *bridge) apply(c *configs.Config) error {
 	b.config = c
 	b.drainIn = c.Drain.Timeout.Value()
 	if err := b.updateRPCBind(old); err != nil {
-		b.log.Error().Err(err).Msg("rpcbind is not running")
+		b.log.Error().Str("event", "rpcbind_failed").Err(err).Msg("rpcbind is not running")
 	}
 	return nil
 }

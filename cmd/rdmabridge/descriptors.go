@@ -49,14 +49,14 @@ func wantedDescriptors(c *configs.Config) (n int) {
 func (b *bridge) limitDescriptors(c *configs.Config) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		b.log.Warn().Err(err).Msg("RLIMIT_NOFILE is not known; the limit of clients' sockets stays as it is")
+		b.log.Warn().Str("event", "descriptors_short").Err(err).Msg("RLIMIT_NOFILE is not known; the limit of clients' sockets stays as it is")
 		return
 	}
 	limit := int(min(r.Cur, 1<<24))
 	n := clientDescriptors(c, limit)
 	b.engine.Sockets().SetLimit(n)
 	if wanted := wantedDescriptors(c); wanted > n {
-		b.log.Warn().Int("rlimit_nofile", limit).Int("clients", n).Int("limits", wanted).
+		b.log.Warn().Str("event", "descriptors_short").Int("rlimit_nofile", limit).Int("clients", n).Int("limits", wanted).
 			Msg("RLIMIT_NOFILE allows fewer clients than limits.connections of a listener; raise RLIMIT_NOFILE, or lower limits.connections")
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
 
 // A handover is the old side of a hand-over: it listens at handover.path for processes
@@ -81,13 +83,14 @@ func (h *handover) close(handedOver bool) {
 
 // accept serves processes one after the other until one has taken over.
 func (h *handover) accept() {
+	var failures loglimit.Seldom
 	for {
 		c, err := h.ln.AcceptUnix()
 		if err != nil {
 			if h.isClosed() || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			h.log.Error().Err(err).Msg("hand-over: accept failed; trying again in a second")
+			failures.Line(&h.log, zerolog.ErrorLevel, "handover_failed").Err(err).Msg("hand-over: accept failed; trying again in a second")
 			time.Sleep(time.Second)
 			continue
 		}
@@ -99,7 +102,7 @@ func (h *handover) accept() {
 		h.remove(c)
 		c.Close()
 		if err != nil {
-			h.log.Warn().Int("pid", pid).Err(err).Msg("hand-over failed; this process continues")
+			h.log.Warn().Str("event", "handover_failed").Int("other_pid", pid).Err(err).Msg("hand-over failed; this process continues")
 			continue
 		}
 		h.done <- pid
@@ -157,7 +160,7 @@ func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
 	if err := h.send(c); err != nil {
 		return pid, err
 	}
-	h.log.Info().Int("pid", pid).Msg("hand-over: sockets sent")
+	h.log.Info().Str("event", "handover_begun").Int("other_pid", pid).Msg("hand-over: sockets sent")
 	_ = c.SetDeadline(time.Now().Add(handoverStart))
 	if err := expectLine(lines, "ready"); err != nil {
 		return pid, fmt.Errorf("the new process did not become ready: %w", err)

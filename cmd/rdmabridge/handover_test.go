@@ -370,7 +370,7 @@ func successorPID(t *testing.T, log *logFile) int {
 	var pid int
 	for line := range strings.SplitSeq(log.String(), "\n") {
 		if strings.Contains(line, `"successor started"`) {
-			_, after, _ := strings.Cut(line, `"pid":`)
+			_, after, _ := strings.Cut(line, `"other_pid":`)
 			fmt.Sscanf(after, "%d", &pid)
 		}
 	}

@@ -81,32 +81,32 @@ func (r *reloader) reload(why string) {
 	if err != nil {
 		r.refused.Inc()
 		r.b.setRefused(err)
-		log.Error().Err(err).Msg("configuration rejected; the previous one stays in force")
+		log.Error().Str("event", "reload_refused").Err(err).Msg("configuration rejected; the previous one stays in force")
 		return
 	}
 	logWarnings(log, next)
 	r.last.Set(time.Now().Unix())
 	r.b.setLoaded(r.file, time.Now(), len(pending) > 0)
 	r.restart.Set(int64(min(len(pending), 1)))
-	logChanges(log, zerolog.InfoLevel, changes, "setting changed")
-	logChanges(log, zerolog.WarnLevel, pending, "setting needs a restart")
+	logChanges(log, zerolog.InfoLevel, "setting_changed", changes, "setting changed")
+	logChanges(log, zerolog.WarnLevel, "setting_pending", pending, "setting needs a restart")
 	if len(changes) == 0 {
 		r.unchanged.Inc()
-		log.Info().Int("need_restart", len(pending)).Msg("configuration reloaded: no setting to change")
+		log.Info().Str("event", "reload_unchanged").Int("need_restart", len(pending)).Msg("configuration reloaded: no setting to change")
 		return
 	}
 	r.applied.Inc()
-	log.Info().Int("changes", len(changes)).Int("need_restart", len(pending)).Msg("configuration reloaded")
+	log.Info().Str("event", "reload_applied").Int("changes", len(changes)).Int("need_restart", len(pending)).Msg("configuration reloaded")
 }
 
 // logChanges logs a line for each change.
-func logChanges(log zerolog.Logger, level zerolog.Level, changes []configs.Change, message string) {
+func logChanges(log zerolog.Logger, level zerolog.Level, event string, changes []configs.Change, message string) {
 	for i, c := range changes {
 		if i == maxChanges {
-			log.WithLevel(level).Int("changes", len(changes)-i).Msg(message + ": further changes are not listed")
+			log.WithLevel(level).Str("event", event).Int("suppressed", len(changes)-i).Msg(message + ": further changes are not listed")
 			return
 		}
-		log.WithLevel(level).Str("setting", c.Path).Str("old", shorten(c.Old)).Str("new", shorten(c.New)).Msg(message)
+		log.WithLevel(level).Str("event", event).Str("setting", c.Path).Str("old", shorten(c.Old)).Str("new", shorten(c.New)).Msg(message)
 	}
 }
 

@@ -51,10 +51,10 @@ func (s service) run() error {
 		b.journal = s.sink.journal
 	}
 	available := configs.MachineMemory()
-	s.log.Info().Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).
+	s.log.Info().Str("event", "starting").Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).
 		Stringer("available", available).Int("loops", c.Loops).Msg("starting")
 	if w := tooLittleMemory(c.Memory, available); w != "" {
-		s.log.Warn().Msg(w)
+		s.log.Warn().Str("event", "memory_budget_large").Msg(w)
 	}
 	logWarnings(s.log, c)
 	h, err := s.start(b, in)
@@ -73,7 +73,7 @@ func (s service) run() error {
 // logWarnings logs the warnings about c.
 func logWarnings(log zerolog.Logger, c *configs.Config) {
 	for _, w := range c.Warnings() {
-		log.Warn().Str("warning", w).Msg("configuration has a setting that is perhaps not meant")
+		log.Warn().Str("event", "config_warning").Str("warning", w).Msg("configuration has a setting that is perhaps not meant")
 	}
 }
 
@@ -91,9 +91,9 @@ func (s service) inherit() (*inheritance, error) {
 	case err != nil:
 		return nil, err
 	case in == nil:
-		s.log.Info().Str("path", s.config.Handover.Path).Msg("no process to take over from; starting as usual")
+		s.log.Info().Str("event", "handover_none").Str("path", s.config.Handover.Path).Msg("no process to take over from; starting as usual")
 	default:
-		s.log.Info().Int("pid", in.from.PID).Int("sockets", len(in.from.Sockets)).Msg("taking over")
+		s.log.Info().Str("event", "handover_begun").Int("other_pid", in.from.PID).Int("sockets", len(in.from.Sockets)).Msg("taking over")
 	}
 	return in, nil
 }
@@ -128,11 +128,11 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 				return nil, err
 			}
 			// The old process is draining: serving matters more than the next hand-over.
-			s.log.Error().Err(err).Msg("no hand-over socket; no process can take over from this one")
+			s.log.Error().Str("event", "handover_failed").Err(err).Msg("no hand-over socket; no process can take over from this one")
 		}
 	}
 	if in != nil {
-		s.log.Info().Int("pid", in.from.PID).Msg("take-over complete")
+		s.log.Info().Str("event", "handover_done").Int("other_pid", in.from.PID).Msg("take-over complete")
 	}
 	return h, nil
 }

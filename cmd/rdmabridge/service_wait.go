@@ -45,13 +45,13 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 		case sig := <-s.signals:
 			switch {
 			case sig == syscall.SIGUSR2 && h == nil:
-				s.log.Warn().Msg("SIGUSR2 ignored: this process has no hand-over socket; set handover.path")
+				s.log.Warn().Str("event", "signal_ignored").Msg("SIGUSR2 ignored: this process has no hand-over socket; set handover.path")
 			case sig == syscall.SIGUSR2:
 				successor.start(s.log)
 			case sig != syscall.SIGHUP:
 				return stopReason{signal: sig}
 			case r == nil:
-				s.log.Warn().Msg("SIGHUP ignored: there is no configuration file to reload")
+				s.log.Warn().Str("event", "signal_ignored").Msg("SIGHUP ignored: there is no configuration file to reload")
 			default:
 				tellSystemd(s.log, reloading())
 				r.reload("signal")
@@ -78,11 +78,11 @@ func (s service) watch(interval *atomic.Int64, changed chan<- struct{}) (stop fu
 // drain drains and closes b.
 func (s service) drain(b *bridge, h *handover, why stopReason) error {
 	if why.pid != 0 {
-		s.log.Info().Int("pid", why.pid).Stringer("timeout", b.drainIn).Msg("handed over; draining")
+		s.log.Info().Str("event", "drain_begun").Str("reason", "handover").Int("other_pid", why.pid).Stringer("timeout", b.drainIn).Msg("handed over; draining")
 		tellSystemd(s.log, fmt.Sprintf("MAINPID=%d\nREADY=1", why.pid))
 		b.leave()
 	} else {
-		s.log.Info().Stringer("signal", why.signal).Stringer("timeout", b.drainIn).Msg("draining")
+		s.log.Info().Str("event", "drain_begun").Str("reason", "signal").Stringer("signal", why.signal).Stringer("timeout", b.drainIn).Msg("draining")
 		tellSystemd(s.log, "STOPPING=1")
 	}
 	h.close(why.pid != 0)
@@ -96,7 +96,7 @@ func (s service) drain(b *bridge, h *handover, why stopReason) error {
 	}
 	cancel(nil)
 	err = errors.Join(err, b.close())
-	s.log.Info().Err(err).Msg("stopped")
+	s.log.Info().Str("event", "stopped").Err(err).Msg("stopped")
 	return err
 }
 

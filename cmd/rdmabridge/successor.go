@@ -30,7 +30,7 @@ type successor struct{ running atomic.Bool }
 // start starts program with the command line of this process and --takeover.
 func (s *successor) start(log zerolog.Logger) {
 	if !s.running.CompareAndSwap(false, true) {
-		log.Warn().Msg("SIGUSR2 ignored: a successor is already starting")
+		log.Warn().Str("event", "signal_ignored").Msg("SIGUSR2 ignored: a successor is already starting")
 		return
 	}
 	args := slices.Clone(os.Args[1:])
@@ -41,14 +41,14 @@ func (s *successor) start(log zerolog.Logger) {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		s.running.Store(false)
-		log.Error().Err(err).Msg("successor not started; this process continues")
+		log.Error().Str("event", "successor_failed").Err(err).Msg("successor not started; this process continues")
 		return
 	}
-	log.Info().Int("pid", cmd.Process.Pid).Str("program", program).Msg("successor started")
+	log.Info().Str("event", "successor_started").Int("other_pid", cmd.Process.Pid).Str("program", program).Msg("successor started")
 	go func() {
 		// After a hand-over this process exits before its successor does.
 		err := cmd.Wait()
 		s.running.Store(false)
-		log.Error().Int("pid", cmd.Process.Pid).Err(err).Msg("successor exited; this process continues")
+		log.Error().Str("event", "successor_failed").Int("other_pid", cmd.Process.Pid).Err(err).Msg("successor exited; this process continues")
 	}()
 }

@@ -12,7 +12,7 @@ import (
 // tellSystemd notifies the service manager and logs a failure to do so.
 func tellSystemd(log zerolog.Logger, state string) {
 	if err := notifySystemd(state); err != nil {
-		log.Warn().Err(err).Str("state", state).Msg("could not notify the service manager")
+		log.Warn().Str("event", "notify_failed").Err(err).Str("state", state).Msg("could not notify the service manager")
 	}
 }
 

@@ -213,7 +213,7 @@ func (in *inheritance) finish(log zerolog.Logger) error {
 		return fmt.Errorf("take-over: %w", err)
 	}
 	if err := expectLine(in.lines, "going"); err != nil {
-		log.Warn().Int("pid", in.from.PID).Err(err).Msg("take-over: the old process did not confirm that it drains; check that it exits")
+		log.Warn().Str("event", "handover_unconfirmed").Int("other_pid", in.from.PID).Err(err).Msg("take-over: the old process did not confirm that it drains; check that it exits")
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package admin
 import (
 	"net"
 	"sync"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -66,10 +65,8 @@ func (l *listener) add(c *conn) (old *conn) {
 func (l *listener) evict(c *conn) {
 	_ = c.Conn.Close()
 	l.closed.Inc()
-	if ok, suppressed := l.lines.Allow(time.Now()); ok {
-		l.log.Warn().Stringer("peer", c.RemoteAddr()).Uint64("suppressed", suppressed).
-			Msg("admin server has too many connections; the oldest of the address with the most is closed")
-	}
+	l.lines.Line(&l.log, zerolog.WarnLevel, "admin_crowded").Stringer("peer", c.RemoteAddr()).
+		Msg("admin server has too many connections; the oldest of the address with the most is closed")
 }
 
 // Close implements net.Conn.

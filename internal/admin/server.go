@@ -57,11 +57,11 @@ func (s *Server) Start() error {
 	}
 	l := s.o.Listener
 	s.addr = l.Addr().String()
-	s.o.Log.Info().Str("address", s.addr).Msg("admin server listening")
+	s.o.Log.Info().Str("event", "admin_listening").Str("address", s.addr).Msg("admin server listening")
 	go func() {
 		defer close(s.served)
 		if err := s.server.Serve(&listener{TCPListener: l, log: s.o.Log, closed: s.o.Closed}); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			s.o.Log.Error().Err(err).Msg("admin server failed; metrics and status are not available")
+			s.o.Log.Error().Str("event", "admin_failed").Err(err).Msg("admin server failed; metrics and status are not available")
 		}
 	}()
 	return nil
@@ -101,8 +101,6 @@ type errorLog struct {
 
 // Write implements io.Writer. p is one line.
 func (l *errorLog) Write(p []byte) (int, error) {
-	if ok, suppressed := l.lines.Allow(time.Now()); ok {
-		l.log.Warn().Str("error", strings.TrimSpace(string(p))).Uint64("suppressed", suppressed).Msg("admin server: a connection failed")
-	}
+	l.lines.Line(&l.log, zerolog.WarnLevel, "admin_connection_failed").Str("error", strings.TrimSpace(string(p))).Msg("admin server: a connection failed")
 	return len(p), nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -59,6 +60,8 @@ type Server struct {
 	tcp  *tcpframe.Listener
 	rdma fabric.Listener
 	next atomic.Uint32 // index of the loop for the next RDMA connection
+
+	refused loglimit.Limit
 }
 
 const (
@@ -172,7 +175,7 @@ func (s *Server) listenRDMA(o ServerOptions) error {
 	s.rdma, err = o.Provider.Listen(o.Address, fabric.ListenOptions{MaxConnections: 1024, MaxStarting: 128, MaxStartingPerAddr: 16}, func(in fabric.Incoming) {
 		l := s.loops[int(s.next.Add(1))%len(s.loops)]
 		if _, err := responder.Accept(context.Background(), in, l); err != nil {
-			o.Log.Warn().Err(err).Stringer("peer", in.Peer()).Msg("RDMA connection not set up")
+			s.refused.Line(&o.Log, zerolog.WarnLevel, "client_refused").Err(err).Stringer("peer", in.Peer()).Msg("RDMA connection not set up")
 		}
 	})
 	return err

@@ -58,7 +58,7 @@ func (l *listener) Accept() (net.Conn, error) {
 // refuse tells the process at the other end of c why it is not let in.
 func (l *listener) refuse(c *net.UnixConn, peer Peer, why string) {
 	if ok, suppressed := l.lines.Allow(time.Now()); ok {
-		l.log.Warn().Str("event", "control_refused").Int("uid", peer.UID).Int("pid", peer.PID).Uint64("suppressed", suppressed).
+		l.log.Warn().Str("event", "control_refused").Int("uid", peer.UID).Int("other_pid", peer.PID).Uint64("suppressed", suppressed).
 			Str("reason", why).Msg("control socket: a connection was refused")
 	}
 	if l.refusing.Add(1) > mostRefusals {

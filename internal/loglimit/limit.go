@@ -1,10 +1,15 @@
 // Package loglimit bounds the log lines that peers can cause. The metrics count every event; the
 // log shows the first of many, and on the next line how many it has left out.
+//
+// A Limit is for lines about peers, of which there may be many. A Seldom is for lines that say that
+// something still is as it was. A Flap is for a thing that goes up and down.
 package loglimit
 
 import (
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 const (
@@ -42,4 +47,23 @@ func (l *Limit) Allow(now time.Time) (ok bool, suppressed uint64) {
 	l.tokens--
 	suppressed, l.suppressed = l.suppressed, 0
 	return true, suppressed
+}
+
+// Line begins a line about event, which says how many like it were suppressed. It returns nil, which
+// logs nothing, if the limit does not allow a line now.
+func (l *Limit) Line(log *zerolog.Logger, level zerolog.Level, event string) *zerolog.Event {
+	ok, suppressed := l.Allow(time.Now())
+	if !ok {
+		return nil
+	}
+	return Line(log, level, event, suppressed)
+}
+
+// Line begins a line about event that stands for suppressed others.
+func Line(log *zerolog.Logger, level zerolog.Level, event string, suppressed uint64) *zerolog.Event {
+	e := log.WithLevel(level).Str("event", event)
+	if suppressed > 0 {
+		e = e.Uint64("suppressed", suppressed)
+	}
+	return e
 }

@@ -12,7 +12,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
 
 // Limits of the Replies on UDP. Every Reply counts against replyRate. A Reply that is more
@@ -112,13 +115,14 @@ const readBackoff = 50 * time.Millisecond
 func (d *datagrams) serve() {
 	message := make([]byte, maxMessage)
 	oob := make([]byte, 256)
+	var failures loglimit.Seldom
 	for {
 		n, oobn, flags, from, err := d.conn.ReadMsgUDPAddrPort(message, oob)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			d.s.log.Error().Err(err).Msg("rpcbind: reading datagrams")
+			failures.Line(&d.s.log, zerolog.ErrorLevel, "rpcbind_failed").Err(err).Msg("rpcbind: reading datagrams")
 			time.Sleep(readBackoff)
 			continue
 		}
@@ -131,7 +135,7 @@ func (d *datagrams) serve() {
 			continue
 		}
 		if _, _, err := d.conn.WriteMsgUDPAddrPort(reply, a.control(), from); err != nil {
-			d.s.log.Debug().Stringer("peer", from).Err(err).Msg("rpcbind: reply not sent")
+			d.s.log.Debug().Str("event", "rpcbind_not_answered").Stringer("peer", from).Err(err).Msg("rpcbind: reply not sent")
 		}
 	}
 }

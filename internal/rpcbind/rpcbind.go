@@ -96,7 +96,7 @@ func Listen(o Options) (*Server, error) {
 	}
 	s.Publish(o.Services)
 	s.udp.start()
-	o.Log.Info().Stringer("address", s.Addr()).Msg("rpcbind listening")
+	o.Log.Info().Str("event", "rpcbind_listening").Stringer("address", s.Addr()).Msg("rpcbind listening")
 	return s, nil
 }
 

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // An asyncKind is a kind of asynchronous event: enum ibv_event_type.
@@ -191,21 +192,14 @@ func (ev *asyncEvent) ends(c *conn) bool {
 // logEvent counts an event of a device, and logs it.
 func (p *Provider) logEvent(d *domain, ev asyncEvent) {
 	p.events[ev.kind].Add(1)
-	ok, suppressed := p.lines.Allow(time.Now())
-	if !ok {
-		return
-	}
-	e := p.opts.Log.Warn()
+	level := zerolog.WarnLevel
 	switch ev.kind {
 	case asyncPortActive, asyncGIDChange, asyncSMChange, asyncLIDChange, asyncPKeyChange, asyncReregister:
-		e = p.opts.Log.Info()
+		level = zerolog.InfoLevel
 	}
-	e = e.Str("device", d.dev.name).Stringer("event", ev.kind)
+	e := p.lines.Line(&p.opts.Log, level, "rdma_device_event").Str("device", d.dev.name).Stringer("kind", ev.kind)
 	if ev.kind >= asyncPortActive {
 		e = e.Uint64("port", ev.object)
-	}
-	if suppressed > 0 {
-		e = e.Uint64("suppressed", suppressed)
 	}
 	e.Msg("event of an RDMA device")
 }

@@ -134,7 +134,7 @@ func (l *listener) removed(id uint64) {
 	if !known || !l.forget() {
 		return // an event before this one said so
 	}
-	l.p.opts.Log.Warn().Stringer("address", l.addr).Msg("the listener's RDMA device was removed; it listens again when a device has its address")
+	l.p.opts.Log.Warn().Str("event", "rdma_listener_lost").Stringer("address", l.addr).Msg("the listener's RDMA device was removed; it listens again when a device has its address")
 	for {
 		select {
 		case <-l.closedc:
@@ -142,7 +142,7 @@ func (l *listener) removed(id uint64) {
 		case <-time.After(relistenEvery):
 		}
 		if err := l.listen(l.addr); err == nil {
-			l.p.opts.Log.Info().Stringer("address", l.addr).Msg("listening again")
+			l.p.opts.Log.Info().Str("event", "rdma_listener_returned").Stringer("address", l.addr).Msg("listening again")
 			return
 		}
 	}

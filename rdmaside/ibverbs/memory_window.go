@@ -55,7 +55,7 @@ func (d *domain) useWindows() (bool, error) {
 			return false, fmt.Errorf("ibverbs: device %s: %w", d.dev.name, errNoWindows)
 		}
 		if _, known := d.e.p.distrusted.LoadOrStore(d.dev.name, true); !trusted && !known {
-			d.e.p.opts.Log.Warn().Str("device", d.dev.name).Str("driver", d.quirks.Driver).
+			d.e.p.opts.Log.Warn().Str("event", "memory_windows_untested").Str("device", d.dev.name).Str("driver", d.quirks.Driver).
 				Msg("ibverbs.exposure is windows, and it is not known that this driver checks memory windows well: with rxe of Linux 6.1 " +
 					"a server can stop this host's kernel; auto or registration is safer")
 		}
@@ -270,7 +270,7 @@ func (d *domain) failWindows(err error, server netip.Addr) {
 	if _, known := p.windowFaults.LoadOrStore(windowFault{d.dev.name, server}, true); known {
 		return
 	}
-	line := p.opts.Log.Warn().Str("device", d.dev.name).Err(err)
+	line := p.opts.Log.Warn().Str("event", "memory_windows_failed").Str("device", d.dev.name).Err(err)
 	if server.IsValid() {
 		line.Stringer("server", server).Msg("a memory window could not be invalidated; new connections to this server register memory for each Call")
 		return

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -108,13 +109,5 @@ func (p *Provider) admit() error {
 
 // logEnd logs the error of a connection that the ULP did not close.
 func (p *Provider) logEnd(c *conn, err error) {
-	ok, suppressed := p.logs.Allow(time.Now())
-	if !ok {
-		return
-	}
-	e := p.opts.Log.Warn().Stringer("peer", c.info.Peer).Str("device", c.d.dev.name).Err(err)
-	if suppressed > 0 {
-		e = e.Uint64("suppressed", suppressed)
-	}
-	e.Msg("connection ended")
+	p.logs.Line(&p.opts.Log, zerolog.WarnLevel, "rdma_connection_failed").Stringer("peer", c.info.Peer).Str("device", c.d.dev.name).Err(err).Msg("connection ended")
 }

@@ -3,7 +3,8 @@ package iwarp
 import (
 	"errors"
 	"io"
-	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -14,13 +15,5 @@ func (p *Provider) logEnd(c *conn, err error) {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, loop.ErrStopped) || errors.Is(err, fabric.ErrClosed) {
 		return
 	}
-	ok, suppressed := p.logs.Allow(time.Now())
-	if !ok {
-		return
-	}
-	e := p.opts.Log.Warn().Stringer("peer", c.info.Peer).Err(err)
-	if suppressed > 0 {
-		e = e.Uint64("suppressed", suppressed)
-	}
-	e.Msg("connection ended")
+	p.logs.Line(&p.opts.Log, zerolog.WarnLevel, "rdma_connection_failed").Stringer("peer", c.info.Peer).Err(err).Msg("connection ended")
 }
