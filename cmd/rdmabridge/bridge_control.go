@@ -30,7 +30,7 @@ func (b *bridge) startControl(predecessor int) {
 		b.control = s
 		b.log.Info().Str("event", "control_listening").Str("path", path).Msg("control socket listening")
 	case errors.As(err, &inUse):
-		b.log.Warn().Str("event", "control_off").Str("path", path).Int("pid", inUse.PID).
+		b.log.Warn().Str("event", "control_off").Str("path", path).Int("other_pid", inUse.PID).
 			Msg("no control socket: that of another bridge is there; set control.path to another path so that commands such as rdmabridge top reach this process")
 	default:
 		b.log.Warn().Str("event", "control_off").Str("path", path).Err(err).

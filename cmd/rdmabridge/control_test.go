@@ -37,7 +37,7 @@ func TestControlHandover(t *testing.T) {
 	beside := filepath.Join(dir, "beside.yaml")
 	write(t, beside, fmt.Sprintf("%scontrol: {path: %s}\n", minimalConfig, sock))
 	other := startProcess(t, log, "serve", "-c", beside)
-	other.says(fmt.Sprintf(`"event":"control_off","path":%q,"pid":%d`, sock, one.cmd.Process.Pid))
+	other.says(fmt.Sprintf(`"event":"control_off","path":%q,"other_pid":%d`, sock, one.cmd.Process.Pid))
 	_ = other.cmd.Process.Signal(syscall.SIGTERM)
 	if err := other.exit(); err != nil {
 		t.Errorf("the bridge beside: %v", err)
