@@ -1,12 +1,14 @@
 package metrics
 
 import (
+	"math"
 	"slices"
 	"strings"
 )
 
 // A Definition says what a metric is. The files of this package that are named after a subject have
-// the definitions of all metrics: listeners.go, upstreams.go, rdma.go, memory.go and process.go.
+// the definitions of all metrics: listeners.go, upstreams.go, operations.go, rdma.go,
+// memory.go and process.go.
 // docs/metrics.md is generated from them.
 type Definition struct {
 	Name   string // without the prefix rdmabridge_
@@ -15,8 +17,8 @@ type Definition struct {
 	Labels []Label // in the order in which a Registry takes their values
 	Like   string  // what nfsiostat, mountstats, xprtrdma, HAProxy or Envoy calls it; "" if none of them has it
 
-	bounds []uint64 // of a histogram: see HistogramDef
-	scale  float64
+	bounds []uint64 // of a histogram, in the unit of Observe
+	scale  float64  // an exported value is a counted one times scale, such as 1e-9 for nanoseconds
 }
 
 // A Kind is the type of a metric.
@@ -40,10 +42,8 @@ type Value struct{ Name, Help string }
 
 // The three kinds of definitions. Each fits only the methods of a Registry that are for its kind.
 type (
-	CounterDef struct{ *Definition }
-	GaugeDef   struct{ *Definition }
-	// A HistogramDef has bounds in the unit of Observe. The exported values are those times a scale,
-	// such as 1e-9 for nanoseconds that are exported as seconds.
+	CounterDef   struct{ *Definition }
+	GaugeDef     struct{ *Definition }
 	HistogramDef struct{ *Definition }
 )
 
@@ -59,6 +59,12 @@ func All() []*Definition {
 
 func counter(d Definition) CounterDef { return CounterDef{define(d, KindCounter)} }
 func gauge(d Definition) GaugeDef     { return GaugeDef{define(d, KindGauge)} }
+
+// nanoseconds defines a counter that counts nanoseconds and exports seconds.
+func nanoseconds(d Definition) CounterDef {
+	d.scale = 1e-9
+	return counter(d)
+}
 
 // duration defines a histogram of times that are observed in nanoseconds.
 func duration(d Definition) HistogramDef {
@@ -80,6 +86,20 @@ func (d *Definition) Unit() string {
 		}
 	}
 	return ""
+}
+
+// unit returns what divides a counted value to get the exported one. Dividing by 1e9 gives the float that
+// is nearest to a bound, and le="1e-06". Multiplying by 1e-9, which is no exact float, gives
+// 1.0000000000000002e-06.
+func (d *Definition) unit() float64 {
+	if d.scale == 0 {
+		return 1
+	}
+	unit := 1 / d.scale
+	if r := math.Round(unit); r > 0 && math.Abs(unit-r) < 1e-6*r {
+		unit = r
+	}
+	return unit
 }
 
 // FullName returns the name with the prefix.

@@ -7,7 +7,6 @@
 package metrics
 
 import (
-	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -60,6 +59,9 @@ func (c *Counter) Value() uint64 {
 	}
 	return n
 }
+
+// Seconds returns the count so far, in seconds, of a counter that counts nanoseconds.
+func (c *Counter) Seconds() float64 { return float64(c.Value()) / 1e9 }
 
 // A Gauge is a number that goes up and down.
 type Gauge struct{ v atomic.Int64 }
@@ -121,6 +123,18 @@ func (h *Histogram) Observe(v uint64) {
 	}
 	h.pending[i]++
 	h.pending[len(h.pending)-1] += v
+}
+
+// Buckets returns the upper bounds of h, in the unit that is exported, and how many values each bucket
+// has, and one bucket more for greater values.
+func (h *Histogram) Buckets() (bounds []float64, counts []uint64) {
+	if h == nil {
+		return nil, nil
+	}
+	for _, b := range h.bounds {
+		bounds = append(bounds, float64(b)/h.unit)
+	}
+	return bounds, h.values()[:len(h.bounds)+1]
 }
 
 // values returns the counters and the sum, with those of the parts.
@@ -228,12 +242,13 @@ func (r *Registry) Counter(d CounterDef, values ...string) *Counter {
 	if r == nil {
 		return nil
 	}
+	unit := d.unit()
 	labels := d.pairs(values)
 	c, _ := once(r, d.Name, labels, func() (*Counter, prometheus.Collector) {
 		c := &Counter{}
 		return c, prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: d.FullName(), Help: d.Help, ConstLabels: pairs(labels),
-		}, func() float64 { return float64(c.Value()) })
+		}, func() float64 { return float64(c.Value()) / unit })
 	})
 	if r.parts == nil {
 		return c
@@ -308,12 +323,7 @@ func (r *Registry) Histogram(d HistogramDef, values ...string) *Histogram {
 	if r == nil {
 		return nil
 	}
-	// Dividing by 1e9 gives the nearest float to a bound, and le="1e-06".
-	// Multiplying by 1e-9, which is no exact float, gives 1.0000000000000002e-06.
-	unit := 1 / d.scale
-	if r := math.Round(unit); r > 0 && math.Abs(unit-r) < 1e-6*r {
-		unit = r
-	}
+	unit := d.unit()
 	labels := d.pairs(values)
 	h, _ := once(r, d.Name, labels, func() (*Histogram, prometheus.Collector) {
 		h := &Histogram{bounds: d.bounds, unit: unit, counts: make([]atomic.Uint64, len(d.bounds)+2)}
