@@ -7,20 +7,32 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/bench"
+	"github.com/rdmabridge/rdmabridge/internal/faults"
 )
 
 func newBenchServerCommand() *cobra.Command {
 	var t transportFlags
 	var o bench.ServerOptions
+	var f faultFlags
 	budget, inline := sizeFlag(1<<30), sizeFlag(4096)
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Answer the Calls of bench load over TCP or RDMA",
 		Long: `Server answers an echo program and NFSv3 NULL, GETATTR, READ and WRITE until it
 receives SIGTERM or SIGINT. It prints the address that it listens at. It exits with
-1 if a Call carried wrong data.`,
+1 if a Call carried wrong data.
+
+With --faults it is a server for testing clients: it passes Calls on to a real server, which
+may be a server of files in memory, and drops, delays or spoils some of them, as the rules in
+a file say. It logs each fault, and at the end it prints what each rule has done.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if f.list {
+				return faults.List(cmd.OutOrStdout())
+			}
+			if err := f.check(cmd); err != nil {
+				return err
+			}
 			o.Log = newLog(cmd.ErrOrStderr(), configs.Log{Level: "info", Format: configs.FormatConsole})
 			if o.Open, err = t.opener(o.Log); err != nil {
 				return err
@@ -28,6 +40,11 @@ receives SIGTERM or SIGINT. It prints the address that it listens at. It exits w
 			o.Budget, o.CallInline, o.ReplyInline = int64(budget), int(inline), int(inline)
 			signals, stop := notify()
 			defer stop()
+			if f.file != "" {
+				return failed(f.serve(faults.Options{
+					Open: o.Open, Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, Loops: o.Loops, Budget: o.Budget,
+				}, o.Address, t.transport, cmd.OutOrStdout(), cmd.ErrOrStderr(), signals))
+			}
 			s, err := bench.StartServer(o)
 			if err != nil {
 				return failed(err)
@@ -44,6 +61,7 @@ receives SIGTERM or SIGINT. It prints the address that it listens at. It exits w
 		},
 	}
 	t.add(cmd)
+	f.add(cmd)
 	cmd.Flags().StringVar(&o.Address, "listen", "127.0.0.1:20050", "listen at `ADDRESS`")
 	cmd.Flags().IntVar(&o.Credits, "credits", 128, "credits to grant to each RDMA connection")
 	cmd.Flags().Var(&inline, "inline", "inline threshold of Calls and of Replies over RDMA")
