@@ -67,6 +67,6 @@ the file, and run "rdmabridge serve -c FILE".`,
 		SilenceUsage:  true,
 	}
 	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDoctorCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
-	cmd.AddCommand(newStatsCommand(), newClientsCommand(), newUpstreamsCommand())
+	cmd.AddCommand(newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand())
 	return cmd
 }

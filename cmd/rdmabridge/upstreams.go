@@ -35,7 +35,7 @@ server takes. --connections lists each connection instead, --endpoints each addr
 			case endpoints:
 				table = show.Pair.Endpoints
 			}
-			keys := keysOf(table(show.Pair{Now: new(status.Document)}))
+			keys := table(show.Pair{Now: new(status.Document)}).Keys()
 			if order != "" && !slices.Contains(keys, order) {
 				return fmt.Errorf("--sort %q is not possible; write %s", order, strings.Join(keys, ", "))
 			}
@@ -77,15 +77,6 @@ server takes. --connections lists each connection instead, --endpoints each addr
 	cmd.Flags().BoolVar(&legend, "legend", false, "say what the columns mean, and ask no bridge")
 	cmd.MarkFlagsMutuallyExclusive("connections", "endpoints", "json")
 	empty := show.Pair{Now: new(status.Document)}
-	completeWords(cmd, "sort", slices.Concat(keysOf(empty.Upstreams()), keysOf(empty.Links()), keysOf(empty.Endpoints()))...)
+	completeWords(cmd, "sort", slices.Concat(empty.Upstreams().Keys(), empty.Links().Keys(), empty.Endpoints().Keys())...)
 	return cmd
-}
-
-// keysOf returns the keys of the columns of t.
-func keysOf(t *show.Table) []string {
-	var keys []string
-	for _, c := range t.Columns {
-		keys = append(keys, c.Key)
-	}
-	return keys
 }

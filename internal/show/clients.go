@@ -25,7 +25,7 @@ func (p Pair) Connections() *Table {
 	old := p.oldClients()
 	var list []client
 	for _, c := range p.Now.Clients.List {
-		list = append(list, client{now: c, connections: 1, before: old[clientKey(&c)]})
+		list = append(list, client{now: c, connections: 1, before: p.earlier(old, &c)})
 	}
 	return p.clients(list, false)
 }
@@ -36,7 +36,7 @@ func (p Pair) Clients() *Table {
 	var list []client
 	places := make(map[string]int)
 	for _, c := range p.Now.Clients.List {
-		before := old[clientKey(&c)]
+		before := p.earlier(old, &c)
 		host := hostOf(c.Address)
 		i, ok := places[host]
 		if !ok {
@@ -55,6 +55,15 @@ func (p Pair) oldClients() map[string]*status.Client {
 		return nil
 	}
 	return byKey(p.Before.Clients.List, clientKey)
+}
+
+// earlier returns what the earlier document says of c; nil if c has connected since.
+func (p Pair) earlier(old map[string]*status.Client, c *status.Client) *status.Client {
+	b := old[clientKey(c)]
+	if b == nil && p.Before != nil && c.Since.Before(p.Before.Time) {
+		b = c // the earlier document left it out: nothing is known of the time between
+	}
+	return b
 }
 
 // hostOf returns the address without the port.

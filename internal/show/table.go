@@ -132,16 +132,7 @@ func (t *Table) Filter(what string) {
 // Lines lays t out for a screen of that width; 0 is as wide as need be. mark is the key of the column by
 // which it is sorted. The first line is the head.
 func (t *Table) Lines(width int, mark string) []Line {
-	widths := make([]int, len(t.Columns)) // 0 for a column that is left out
-	for i, c := range t.Columns {
-		widths[i] = len(c.Name)
-		for _, r := range t.Rows {
-			widths[i] = max(widths[i], utf8.RuneCountInString(r[i].Text))
-		}
-	}
-	if width > 0 {
-		fit(t.Columns, widths, width)
-	}
+	widths := t.widths(width)
 	lines := make([]Line, 0, len(t.Rows)+1)
 	head := make(Row, len(t.Columns))
 	for i, c := range t.Columns {
@@ -155,6 +146,41 @@ func (t *Table) Lines(width int, mark string) []Line {
 		lines = append(lines, t.line(r, widths))
 	}
 	return lines
+}
+
+// widths returns how wide each column is on a screen of that width; 0 for a column that is left out.
+func (t *Table) widths(width int) []int {
+	widths := make([]int, len(t.Columns))
+	for i, c := range t.Columns {
+		widths[i] = len(c.Name)
+		for _, r := range t.Rows {
+			widths[i] = max(widths[i], utf8.RuneCountInString(r[i].Text))
+		}
+	}
+	if width > 0 {
+		fit(t.Columns, widths, width)
+	}
+	return widths
+}
+
+// Keys returns the keys of all columns.
+func (t *Table) Keys() []string {
+	var keys []string
+	for _, c := range t.Columns {
+		keys = append(keys, c.Key)
+	}
+	return keys
+}
+
+// Shown returns the keys of the columns that a screen of that width has.
+func (t *Table) Shown(width int) []string {
+	var keys []string
+	for i, w := range t.widths(width) {
+		if w > 0 {
+			keys = append(keys, t.Columns[i].Key)
+		}
+	}
+	return keys
 }
 
 // fit makes widths fit a screen: first it leaves out columns until the others can be narrow enough, and
@@ -261,7 +287,7 @@ func (t *Table) Write(w io.Writer) error {
 func (t *Table) Legend() []Line {
 	var lines []Line
 	for _, c := range t.Columns {
-		lines = append(lines, Line{{fmt.Sprintf("%-9s", c.Name), Strong}, {" " + c.Help, Plain}})
+		lines = append(lines, Line{{fmt.Sprintf("%-10s ", c.Name), Strong}, {c.Help, Plain}})
 	}
 	return lines
 }

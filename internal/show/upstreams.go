@@ -132,7 +132,7 @@ func (p Pair) Links() *Table {
 			c := &u.Connections[j]
 			b := old[linkKey(u.Name, c)]
 			if b == nil {
-				b = new(status.Connection)
+				b = c // the earlier document left it out, or it had another state
 			}
 			unacked, unsent := number(0, "-"), number(0, "-")
 			if c.TCP != nil {

@@ -41,12 +41,15 @@ func document(now time.Time, grown float64) *status.Document {
 			{Severity: status.Notice, Code: "restart_needed", Text: "The file has settings that take effect only after a restart."},
 		},
 		Listeners: []status.Listener{
-			{Name: "nfs", Transport: "tcp", Address: "0.0.0.0:2049", Clients: 6, Limit: 4096, InFlight: 71, Paused: map[string]int{"calls": 1, "outbound": 1},
-				Traffic: traffic(9.1e9, 8.4e10), Calls: map[string]uint64{"forwarded": n(5.2e6), "answered": n(120)}, Refused: map[string]uint64{"allow": n(20)}, Accepted: n(90)},
+			{
+				Name: "nfs", Transport: "tcp", Address: "0.0.0.0:2049", Clients: 6, Limit: 4096, InFlight: 71, Paused: map[string]int{"calls": 1, "outbound": 1},
+				Traffic: traffic(9.1e9, 8.4e10), Calls: map[string]uint64{"forwarded": n(5.2e6), "answered": n(120)}, Refused: map[string]uint64{"allow": n(20)}, Accepted: n(90),
+			},
 			{Name: "rdma", Transport: "rdma", Address: "[::]:20049", Clients: 1, Limit: 4096, InFlight: 3, Traffic: traffic(2e8, 3e9), Calls: map[string]uint64{"forwarded": n(4e5)}, Accepted: n(3)},
 		},
 		Upstreams: []status.Upstream{
-			{Name: "storage", Transport: "rdma", Mode: "sessions", State: status.Up,
+			{
+				Name: "storage", Transport: "rdma", Mode: "sessions", State: status.Up,
 				Endpoints: []status.Endpoint{{Address: "10.1.0.5:20049", State: status.EndpointUsed, Connections: 2}},
 				Credits:   status.Credits{Requested: 512, Granted: 32, Used: 32, Waiting: 39, Starved: 6000 * grown},
 				Connections: []status.Connection{
@@ -56,8 +59,10 @@ func document(now time.Time, grown float64) *status.Document {
 				},
 				Usable: 2, Wanted: 2, Asleep: 2, Sessions: 5, Traffic: traffic(7e10, 8e9), Phases: phases(5e6, 900, 15000, 8000, 1100),
 				Calls: map[string]uint64{"answered": n(5e6), "expired": n(3)}, InFlight: 71, OldestCall: 0.41, Disconnects: map[string]uint64{"silent": n(10)}, Replays: n(10),
-				TCP: &status.TCP{RTT: 0.00034, Segments: n(1.3e7), Retransmits: n(31012), Unacked: 43, Unsent: 81920}},
-			{Name: "home", Transport: "tcp", Mode: "shared", State: status.Degraded, LastError: "10.1.0.7:2049: i/o timeout",
+				TCP: &status.TCP{RTT: 0.00034, Segments: n(1.3e7), Retransmits: n(31012), Unacked: 43, Unsent: 81920},
+			},
+			{
+				Name: "home", Transport: "tcp", Mode: "shared", State: status.Degraded, LastError: "10.1.0.7:2049: i/o timeout",
 				Endpoints: []status.Endpoint{
 					{Address: "10.1.0.6:2049", State: status.EndpointUsed, Connections: 2},
 					{Address: "10.1.0.7:2049", State: status.EndpointEjected, Until: &until, Reason: "connect: i/o timeout", Ejections: n(10)},
@@ -68,11 +73,14 @@ func document(now time.Time, grown float64) *status.Document {
 					{Kind: "shared", Endpoint: "10.1.0.6:2049", Local: "10.1.0.1:701", State: status.ConnectionStalled, Since: ago(9 * time.Second), Credits: status.Credits{Requested: 128, Granted: 128, Used: 1}, TCP: &status.TCP{RTT: 0.0012, Segments: n(1e5), Unacked: 1}},
 				},
 				Usable: 2, Wanted: 2, Traffic: traffic(3e9, 2e8), Phases: phases(4e5, 10, 20, 1200, 30),
-				Calls: map[string]uint64{"answered": n(4e5)}, InFlight: 3, Stuck: 1, Stalled: 1, OldestCall: 8.2, DialErrors: n(30)},
-			{Name: "scratch", Transport: "tcp", Mode: "sessions", State: status.Down, DownSince: &down, LastError: "10.1.0.9:2049: connection refused",
+				Calls: map[string]uint64{"answered": n(4e5)}, InFlight: 3, Stuck: 1, Stalled: 1, OldestCall: 8.2, DialErrors: n(30),
+			},
+			{
+				Name: "scratch", Transport: "tcp", Mode: "sessions", State: status.Down, DownSince: &down, LastError: "10.1.0.9:2049: connection refused",
 				Endpoints:   []status.Endpoint{{Address: "10.1.0.9:2049", State: status.EndpointUsed}},
 				Connections: []status.Connection{{Kind: "shared", Endpoint: "10.1.0.9:2049", State: status.ConnectionDown, Since: down, LastError: "connection refused"}},
-				Wanted:      1, DialErrors: n(20)},
+				Wanted:      1, DialErrors: n(20),
+			},
 		},
 		Clients: status.Clients{Total: 7, Shown: 7, Sort: status.SortWaiting, Paused: 2, List: []status.Client{
 			{Address: "10.0.0.21:873", Listener: "nfs", Transport: "tcp", Upstreams: []string{"storage"}, Since: ago(26 * time.Hour), Active: now, Traffic: traffic(8e9, 1e8), Phases: phases(1e6, 800, 9000, 3000, 10), InFlight: 64, OldestCall: 0.41, OldestXID: 0x1234abcd, OldestOp: "WRITE", Waiting: []string{"calls"}, Paused: 500 * grown, TCP: &status.TCP{RTT: 0.0002, Segments: n(1e5)}},
