@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,7 @@ type TapCall struct {
 	Leg      TapLeg // of a reverse Call
 
 	Program, Version, Procedure uint32
-	Operation                   string // as in ulb.Analysis.Procedure; "" for a reverse Call
+	Operation                   string // the name of a ulb.Operation; "" for a reverse Call
 }
 
 // A TapLeg is a side of the proxy.
@@ -84,6 +85,7 @@ type TapMessage struct {
 	Data, DataLength int
 
 	Program, Version, Procedure uint32 // of a Call
+	Operation                   string // of a Call and its Reply: the name of a ulb.Operation
 
 	// RDMA says how a Call travels over RDMA. It is for Calls to RDMA upstreams, and zero for others.
 	RDMA TapRDMA
@@ -244,7 +246,7 @@ func (f *front) tapRead(t *loopTap, c *call) {
 	a := &c.rdma.Analysis
 	c.rdma.Binding = p.registry.Analyse(h, a)
 	q := &t.asked
-	*q = TapCall{Client: f.peer, Listener: f.listener.name, Program: h.Program, Version: h.Version, Procedure: h.Procedure, Operation: a.Procedure}
+	*q = TapCall{Client: f.peer, Listener: f.listener.name, Program: h.Program, Version: h.Version, Procedure: h.Procedure, Operation: c.operation()}
 	if u, _, _, _ := f.listener.settings().routes.find(h.Program, h.Version); u != nil {
 		q.Upstream = u.name
 	}
@@ -259,12 +261,18 @@ func (f *front) tapRead(t *loopTap, c *call) {
 	t.end()
 }
 
+// operation is the name of the operation of c.
+func (c *call) operation() string {
+	return c.owner.front.listener.p.registry.Operations()[c.rdma.Analysis.Operation].Name
+}
+
 // ofCall fills in what c says of its Call.
 func (m *TapMessage) ofCall(c *call) {
-	h, a := &c.h, &c.rdma.Analysis
+	h := &c.h
+	m.Operation = c.operation()
 	m.Call, m.Wanted = c.tap.id, c.tap.wanted
 	m.Program, m.Version, m.Procedure = h.Program, h.Version, h.Procedure
-	m.Data, m.DataLength = int(a.ArgPosition), int(a.ArgLength)
+	m.Data, m.DataLength = c.argumentData()
 }
 
 // tapSent has the Tap see c, which is being sent on a connection of l.
@@ -297,26 +305,57 @@ func (c *call) tapReply(l *eventLoop, from tapped, out bool, granted, outstandin
 	}
 	m := t.begin(l, t.connection(from, c.tap.wanted), c.reply.parts)
 	m.Call, m.Wanted, m.Reply, m.Out = c.tap.id, c.tap.wanted, true, out
-	m.Granted, m.Outstanding = granted, outstanding
+	m.Granted, m.Outstanding, m.Operation = granted, outstanding, c.operation()
 	m.Data, m.DataLength = c.replyData()
 	t.end()
 }
 
-// replyData returns where in the Reply the data of a READ are. Parts of a Reply that came over RDMA
-// begin and end where the data do.
+// argumentData returns where in the message of c the data of a WRITE are.
+func (c *call) argumentData() (pos, length int) {
+	a, h := &c.rdma.Analysis, &c.h
+	if a.ArgLength > 0 || h.Protection != oncrpc.ProtectIntegrity || c.rdma.Binding == nil {
+		return int(a.ArgPosition), int(a.ArgLength)
+	}
+	// Analyse says nothing of data that must not be reduced.
+	var own ulb.Analysis
+	l := c.owner.front.listener.p.registry.Limits()
+	c.rdma.Binding.Analyse(h, &l, &own)
+	return int(own.ArgPosition), int(own.ArgLength)
+}
+
+// replyData returns where in the Reply the data of the first READ are. Parts of a Reply that came over
+// RDMA begin and end where the data do.
 func (c *call) replyData() (pos, length int) {
 	parts := c.reply.parts
 	switch {
-	case c.rdma.Analysis.ResultMax == 0 || c.rdma.Binding == nil:
+	case c.rdma.Binding == nil:
 		return 0, 0
 	case len(parts) > 1:
 		return len(parts[0]), len(parts[1])
 	}
-	s, ok := ulb.Reducible(c.rdma.Binding, c.h.Procedure, parts[0])
-	if !ok {
+	m := parts[0]
+	var r oncrpc.Reply
+	if oncrpc.ParseReply(m, &r) != nil || !r.Succeeded() {
 		return 0, 0
 	}
-	return int(s.Pos), int(s.Length)
+	from := r.Results
+	switch c.h.Protection {
+	case oncrpc.ProtectNone:
+	case oncrpc.ProtectIntegrity:
+		// databody_integ<>: seq_num, results. RFC 2203 Section 5.3.3.2.
+		if len(m) < from+8 {
+			return 0, 0
+		}
+		end := uint64(from) + 4 + uint64(binary.BigEndian.Uint32(m[from:]))
+		m, from = m[:min(end, uint64(len(m)))], from+8
+	default:
+		return 0, 0
+	}
+	var items [1]ulb.Splice
+	if n, err := c.rdma.Binding.ResultItems(c.h.Procedure, m, from, items[:]); err != nil || n == 0 {
+		return 0, 0
+	}
+	return int(items[0].Pos), int(items[0].Length)
 }
 
 // tapDelivered has the Tap see the Reply of c, which is about to go to the client.

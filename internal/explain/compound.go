@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
@@ -101,7 +102,7 @@ func (e *explainer) newResults(k *knownCall, r *oncrpc.Reply) *compound {
 		if number == noOp || at+8 > len(m) {
 			break
 		}
-		o := op{Number: number, Status: nfsStatus(4, binary.BigEndian.Uint32(m[at+4:]))}
+		o := op{Number: number, Status: nfs.StatusName(4, binary.BigEndian.Uint32(m[at+4:]))}
 		switch {
 		case int(i) < len(k.operations) && k.operations[i].Number == number:
 			o.Name = k.operations[i].Name

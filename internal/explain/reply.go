@@ -8,6 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
 // A replyPart describes a Reply.
@@ -197,9 +198,9 @@ func programStatus(c *oncrpc.Call, r *oncrpc.Reply) string {
 	v := binary.BigEndian.Uint32(r.Message[r.Results:])
 	switch {
 	case c.Program == oncrpc.ProgramNFS && c.Version == 4:
-		return nfsStatus(4, v)
+		return nfs.StatusName(4, v)
 	case c.Program == oncrpc.ProgramNFS, c.Program == oncrpc.ProgramNFSACL:
-		return nfsStatus(c.Version, v)
+		return nfs.StatusName(c.Version, v)
 	case c.Program == oncrpc.ProgramMount && c.Procedure == 1:
 		if v == 0 {
 			return "MNT3_OK"

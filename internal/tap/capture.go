@@ -2,8 +2,6 @@ package tap
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 	"io"
 	"sync/atomic"
 	"time"
@@ -19,8 +17,9 @@ const (
 	settle = 3 * time.Millisecond
 	// linger is how long a capture that ends waits for the Replies of its Calls.
 	linger = time.Second
-	// mostCalls bounds the Calls that a capture follows.
-	mostCalls = 1 << 16
+	// otherLeg is how many octets the loop copies of a message of a leg that the capture does not have:
+	// enough for its XID and its status.
+	otherLeg = 512
 )
 
 // A capture is one capture that is running. message and put are for the loops, closing for both sides,
@@ -34,39 +33,47 @@ type capture struct {
 	out     *writer
 	flush   func() error
 	began   time.Time
-	calls   map[uint64]*followed
-	free    []*followed
-	read    int // Calls that were read
-	written Summary
+	calls   calls
+	before  *ring // what waits for the trigger; nil without one, and after it
+	pulled  time.Time
+	done    Summary
 	dropped [2]uint64 // as the file says so far
 	dirty   bool      // something was written and not flushed
-}
-
-// A followed is a Call that the capture follows.
-type followed struct {
-	id                           uint64
-	program, version             uint32
-	clientXID, upstreamXID       uint32
-	read, sent, replied, settled time.Time
-	sends                        int
+	end     time.Time // when a capture that is closing ends
 }
 
 func newCapture(o Options, loops int, w io.Writer, flush func() error) (*capture, error) {
 	o = o.withDefaults()
-	c := &capture{opts: o, wake: make(chan struct{}, 1), flush: flush, began: time.Now(), calls: make(map[uint64]*followed)}
+	c := &capture{opts: o, wake: make(chan struct{}, 1), flush: flush, began: time.Now(), dirty: true}
+	share := int(o.Buffer)
+	if o.needFate() {
+		share /= 2
+		c.calls.room = share
+	}
+	if o.Trigger.Set() {
+		share /= 2
+		c.before = newRing(share)
+	}
 	for range loops {
-		c.rings = append(c.rings, newRing(int(o.Buffer)/loops))
+		c.rings = append(c.rings, newRing(share/loops))
+	}
+	c.calls.init()
+	snap := uint32(0)
+	if o.Snap > 0 {
+		snap = uint32(o.Snap) + mostHeaders
 	}
 	var err error
-	c.out, err = newWriter(w, "rdmabridge", "", 0)
+	c.out, err = newWriter(w, "rdmabridge", o.describe(), snap)
 	return c, err
+}
+
+// names reports whether what RDMA may move of an operation is the target of a symbolic link.
+func names(operation string) bool {
+	return operation == "READLINK" || operation == "SYMLINK" || operation == "CREATE"
 }
 
 // message takes what the capture wants of m. It runs on m's loop.
 func (c *capture) message(m *proxy.TapMessage) {
-	if !c.opts.leg(m.Conn.Leg) && !m.Out && m.Conn.Leg == proxy.TapUpstreams {
-		return
-	}
 	e := event{
 		kind: eventMessage, call: m.Call, conn: m.Conn, at: m.At, out: m.Out, reply: m.Reply, reverse: m.Call == 0,
 		data: m.DataLength, rdma: m.RDMA, granted: m.Granted, outstanding: m.Outstanding,
@@ -76,11 +83,14 @@ func (c *capture) message(m *proxy.TapMessage) {
 		e.length += len(p)
 	}
 	n := e.length
-	if m.DataLength > 0 && !c.opts.Payload {
+	if m.DataLength > 0 && !c.opts.Payload && !names(m.Operation) {
 		n = min(n, m.Data)
 	}
 	if c.opts.Snap > 0 {
 		n = min(n, c.opts.Snap)
+	}
+	if !c.opts.leg(m.Conn.Leg) {
+		n = min(n, otherLeg)
 	}
 	c.put(m.Loop, &e, m.Parts, n)
 }
@@ -112,7 +122,6 @@ func (c *capture) run(ctx context.Context) error {
 		defer d.Stop()
 		deadline = d.C
 	}
-	var end time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -122,18 +131,28 @@ func (c *capture) run(ctx context.Context) error {
 		case <-c.wake:
 		case <-t.C:
 		}
-		if err := c.drain(time.Now().Add(-settle)); err != nil {
+		now := time.Now()
+		if err := c.drain(now.Add(-settle)); err != nil {
 			return err
 		}
-		if c.closing.Load() {
-			if end.IsZero() {
-				end = time.Now().Add(linger)
-			}
-			if len(c.calls) == 0 || time.Now().After(end) {
-				return c.finish()
-			}
+		if !c.pulled.IsZero() && c.opts.Trigger.After >= 0 && now.Sub(c.pulled) >= c.opts.Trigger.After {
+			c.closing.Store(true)
+		}
+		if c.ended(now) {
+			return c.finish()
 		}
 	}
+}
+
+// ended reports whether a capture that is closing has all Replies, or has waited for them long enough.
+func (c *capture) ended(now time.Time) bool {
+	if !c.closing.Load() {
+		return false
+	}
+	if c.end.IsZero() {
+		c.end = now.Add(linger)
+	}
+	return c.calls.len() == 0 || now.After(c.end)
 }
 
 // drain handles the events that are older than until, the oldest first.
@@ -172,6 +191,10 @@ func (c *capture) finish() error {
 
 // sync gives what was written to the reader.
 func (c *capture) sync() error {
+	if !c.dirty {
+		return nil
+	}
+	c.dirty = false
 	if err := c.out.ng.Flush(); err != nil {
 		return err
 	}
@@ -181,84 +204,155 @@ func (c *capture) sync() error {
 	return c.flush()
 }
 
+// drops counts the messages that the capture has missed, by leg.
 func (c *capture) drops() (n [2]uint64) {
 	for _, r := range c.rings {
 		for i := range n {
 			n[i] += r.dropped[i].Load()
 		}
 	}
+	for i := range n {
+		n[i] += c.calls.dropped[i]
+	}
 	return n
 }
 
 func (c *capture) summary() Summary {
-	s := c.written
+	s := c.done
 	for _, n := range c.drops() {
 		s.Dropped += n
 	}
 	return s
 }
 
-// handle handles an event.
+// handle handles an event of a loop.
 func (c *capture) handle(e *event) error {
 	switch e.kind {
 	case eventOver:
-		if f := c.calls[e.call]; f != nil {
-			delete(c.calls, e.call)
+		return c.over(e)
+	case eventEnded:
+		if err := c.write(e); err != nil {
+			return err
+		}
+		if e.text != "" && c.opts.Trigger.Disconnect {
+			return c.pull()
 		}
 		return nil
-	case eventEnded:
+	}
+	if e.reverse {
+		e.comments = append(e.comments, reverseComment(e))
+		return c.write(e)
+	}
+	f := c.calls.follow(e, c.closing.Load())
+	if f == nil {
+		return nil
+	}
+	if !c.opts.needFate() && !e.reply && !e.out {
+		c.count()
+	}
+	e.comments = append(e.comments, callComment(e, f))
+	if c.opts.needFate() {
+		c.calls.keep(f, e)
+		return nil
+	}
+	return c.write(e)
+}
+
+// count counts a Call of the capture.
+func (c *capture) count() {
+	if c.done.Calls++; c.done.Calls == c.opts.Count {
+		c.closing.Store(true)
+	}
+}
+
+// over decides about a Call that is over.
+func (c *capture) over(e *event) error {
+	f := c.calls.take(e.call)
+	if f == nil {
+		return nil
+	}
+	defer c.calls.recycle(f)
+	f.fate.finish(e, f)
+	wanted := true
+	if c.opts.needFate() {
+		if wanted = f.fate.wanted(&c.opts); wanted {
+			c.count()
+			if err := c.writeKept(f, e); err != nil {
+				return err
+			}
+		}
+	}
+	if wanted && f.fate.pulls(&c.opts.Trigger) {
+		return c.pull()
+	}
+	return nil
+}
+
+// writeKept writes the messages of f, which were held back until e.
+func (c *capture) writeKept(f *followed, e *event) error {
+	for i := range f.kept {
+		k := &f.kept[i]
+		if i == 0 && f.fate.text != "" {
+			k.comments = append(k.comments, "result="+f.fate.text)
+		}
+		k.octets = f.memory[k.from : k.from+k.size]
+		if err := c.write(&k.event); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes e, or keeps it for the trigger.
+func (c *capture) write(e *event) error {
+	if e.kind == eventMessage && !c.opts.leg(e.conn.Leg) {
+		return nil
+	}
+	if b := c.before; b != nil {
+		for old := b.peek(); old != nil && e.at.Sub(old.at) > c.opts.Trigger.Before; old = b.peek() {
+			b.pop()
+		}
+		saved := *e
+		for !b.put(&saved, [][]byte{e.octets}, len(e.octets)) {
+			if b.peek() == nil {
+				c.calls.dropped[e.conn.Leg]++ // it is longer than the ring
+				return nil
+			}
+			b.pop()
+		}
+		return nil
+	}
+	return c.emit(e)
+}
+
+// pull writes what has waited for the trigger.
+func (c *capture) pull() error {
+	b := c.before
+	if b == nil {
+		return nil
+	}
+	c.before, c.pulled = nil, time.Now()
+	for e := b.peek(); e != nil; e = b.peek() {
+		if err := c.emit(e); err != nil {
+			return err
+		}
+		b.pop()
+	}
+	return nil
+}
+
+// emit writes e.
+func (c *capture) emit(e *event) error {
+	c.dirty = true
+	if e.kind == eventEnded {
 		return c.out.ended(e)
 	}
-	var f *followed
-	if !e.reverse {
-		if f = c.follow(e); f == nil {
-			return nil
-		}
+	c.done.Messages++
+	var missed uint64
+	now := c.drops()
+	for i := range now {
+		missed += now[i] - c.dropped[i]
 	}
-	return c.write(e, c.comments(e, f))
-}
-
-// follow notes what e says of its Call. It returns nil if the capture does not follow the Call.
-func (c *capture) follow(e *event) *followed {
-	f := c.calls[e.call]
-	if f == nil {
-		if e.reply || e.out || len(c.calls) >= mostCalls {
-			return nil
-		}
-		f = &followed{id: e.call, program: e.program, version: e.version, read: e.at}
-		c.calls[e.call] = f
-		if c.read++; c.read == c.opts.Count {
-			c.closing.Store(true)
-		}
-	}
-	var xid uint32
-	if len(e.octets) >= 4 {
-		xid = binary.BigEndian.Uint32(e.octets)
-	}
-	switch {
-	case !e.reply && !e.out:
-		f.clientXID = xid
-	case !e.reply:
-		f.upstreamXID = xid
-		if f.sends++; f.sends == 1 {
-			f.sent = e.at
-		}
-	case !e.out:
-		f.replied = e.at
-	}
-	return f
-}
-
-// write writes a message.
-func (c *capture) write(e *event, comments []string) error {
-	if !c.opts.leg(e.conn.Leg) {
-		return nil
-	}
-	c.written.Messages++
-	return c.out.message(e, comments)
-}
-
-// comments says what the octets of a message do not show.
-func (c *capture) comments(e *event, f *followed) []string {
-	return []string{fmt.Sprintf("%v", e.conn.Name)}
+	c.dropped = now
+	return c.out.message(e, missed)
 }

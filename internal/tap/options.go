@@ -60,25 +60,6 @@ const (
 	mostValues    = 64 // of one filter
 )
 
-// programs are the programs with a name.
-var programs = map[string]uint32{
-	"rpcbind": 100000, "nfs": oncrpc.ProgramNFS, "mount": 100005, "nlm": oncrpc.ProgramNLM, "nsm": 100024, "rquota": 100011,
-	"nfsacl": 100227, "callback": callbackProgram,
-}
-
-// callbackProgram is the program that clients give their NFSv4 callbacks.
-const callbackProgram = 0x40000000
-
-// Programs returns the names of programs.
-func Programs() []string {
-	var names []string
-	for n := range programs {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // ParseOptions reads Options from the query of a URL. It reports all that is wrong.
 func ParseOptions(q url.Values) (Options, error) {
 	p := parser{q: q, known: map[string]bool{}}
@@ -96,10 +77,10 @@ func ParseOptions(q url.Values) (Options, error) {
 		o.Clients = append(o.Clients, n)
 	}
 	for _, v := range p.list("program") {
-		n, ok := programs[strings.ToLower(v)]
+		n, ok := oncrpc.ProgramByName(strings.ToLower(v))
 		if !ok {
 			x, err := strconv.ParseUint(v, 0, 32)
-			p.fail("program", v, "a number, or "+strings.Join(Programs(), ", "), err)
+			p.fail("program", v, "a number, or rpcbind, nfs, mount, rquota, nlm, nsm or nfsacl", err)
 			n = uint32(x)
 		}
 		o.Programs = append(o.Programs, n)
@@ -266,14 +247,14 @@ func (o *Options) wants(c *proxy.TapCall) bool {
 	}
 	return o.hasClient(c.Client.Addr()) && has(o.Listeners, c.Listener) && has(o.Upstreams, c.Upstream) &&
 		(len(o.Programs) == 0 || slices.Contains(o.Programs, c.Program)) &&
-		(len(o.Operations) == 0 || slices.Contains(o.Operations, strings.TrimPrefix(c.Operation, "COMPOUND/")))
+		(len(o.Operations) == 0 || slices.Contains(o.Operations, strings.ToUpper(c.Operation)))
 }
 
 // wantsReverse decides about a message of the reverse direction. It is captured on each leg for itself:
 // a filter that needs the other leg, or the Reply, leaves it out.
 func (o *Options) wantsReverse(c *proxy.TapCall) bool {
 	if len(o.Operations) > 0 || o.needFate() ||
-		len(o.Programs) > 0 && !slices.Contains(o.Programs, oncrpc.ProgramNFS) && !slices.Contains(o.Programs, callbackProgram) {
+		len(o.Programs) > 0 && !slices.Contains(o.Programs, oncrpc.ProgramNFS) && !slices.Contains(o.Programs, oncrpc.ProgramCallbacks) {
 		return false
 	}
 	if c.Leg == proxy.TapClients {

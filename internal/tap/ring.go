@@ -27,7 +27,8 @@ type event struct {
 	version     uint32
 	procedure   uint32
 
-	text string // result of a Call; why a connection has ended
+	text     string   // result of a Call; why a connection has ended
+	comments []string // of a message, once the capture has them
 }
 
 type eventKind uint8

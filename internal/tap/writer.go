@@ -2,6 +2,7 @@ package tap
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -26,13 +27,11 @@ import (
 // packet has its real length and the captured length beside it.
 
 const (
-	mostSegment  = 60000   // octets of a message in one packet
-	mostStreams  = 1 << 16 // connections that a capture knows
-	windowScale  = 14
-	ethernetLen  = 14
-	tcpLen       = 20
-	nfsPort      = 2049
-	clientsIndex = 0 // indexes of the interfaces
+	mostSegment = 60000   // octets of a message in one packet
+	mostStreams = 1 << 16 // connections that a capture knows
+	windowScale = 14
+	mostHeaders = 14 + 40 + 20 + 4 // octets before a message, the record mark included
+	nfsPort     = 2049
 )
 
 // A writer writes messages as packets of pcapng.
@@ -47,7 +46,8 @@ type writer struct {
 	ip6 layers.IPv6
 	tcp layers.TCP
 
-	record []byte // a record mark and the octets of a message
+	missed *uint64 // for the next packet
+	record []byte  // a record mark and the octets of a message
 }
 
 // A stream is a connection of the proxy in the capture.
@@ -131,11 +131,17 @@ func (w *writer) evict() {
 	}
 }
 
-// message writes a message with comments on its first packet.
-func (w *writer) message(e *event, comments []string) error {
+// message writes a message. Its first packet has the comments, and says how many messages before it the
+// capture has missed.
+func (w *writer) message(e *event, missed uint64) error {
 	s, err := w.stream(e.conn, e.at)
 	if err != nil {
 		return err
+	}
+	comments := e.comments
+	if missed > 0 {
+		comments = append(comments, fmt.Sprintf("%d messages before this one are not in the capture: they came faster than they were written", missed))
+		w.missed = &missed
 	}
 	r := binary.BigEndian.AppendUint32(w.record[:0], 1<<31|uint32(e.length))
 	r = append(r, e.octets...)
@@ -178,6 +184,12 @@ func (w *writer) ended(e *event) error {
 	return w.packet(e.conn, s, false, e.at, "A", nil, 0, nil)
 }
 
+// synOptions are the options of a handshake: windows that no message fills, and long segments.
+var synOptions = []layers.TCPOption{
+	{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{0xff, 0x00}},
+	{OptionType: layers.TCPOptionKindWindowScale, OptionLength: 3, OptionData: []byte{windowScale}},
+}
+
 var serverMAC, clientMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 
 // packet writes one TCP segment of length octets, of which b is captured.
@@ -194,7 +206,7 @@ func (w *writer) packet(c *proxy.TapConn, s *stream, out bool, at time.Time, fla
 		switch f {
 		case 'S':
 			t.SYN = true
-			t.Options = append(t.Options, layers.TCPOption{OptionType: layers.TCPOptionKindWindowScale, OptionLength: 3, OptionData: []byte{windowScale}})
+			t.Options = append(t.Options, synOptions...)
 		case 'A':
 			t.ACK, t.Ack = true, *ack
 		case 'P':
@@ -206,15 +218,14 @@ func (w *writer) packet(c *proxy.TapConn, s *stream, out bool, at time.Time, fla
 	cut := len(b) < length
 	o := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: !cut}
 	var network gopacket.SerializableLayer
-	head := ethernetLen + tcpLen
 	if from.Addr().Is4() {
 		w.ip4 = layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice(), Flags: layers.IPv4DontFragment}
-		network, head = &w.ip4, head+20
+		network = &w.ip4
 		_ = t.SetNetworkLayerForChecksum(&w.ip4)
 	} else {
 		w.eth.EthernetType = layers.EthernetTypeIPv6
 		w.ip6 = layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolTCP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice()}
-		network, head = &w.ip6, head+40
+		network = &w.ip6
 		_ = t.SetNetworkLayerForChecksum(&w.ip6)
 	}
 	if cut {
@@ -230,9 +241,11 @@ func (w *writer) packet(c *proxy.TapConn, s *stream, out bool, at time.Time, fla
 	}
 	*seq += n
 	w.packets[c.Leg]++
+	options := pcapgo.NgPacketOptions{Comments: comments, DropCount: w.missed}
+	w.missed = nil
 	return w.ng.WritePacketWithOptions(gopacket.CaptureInfo{
 		Timestamp: at, CaptureLength: len(data), Length: len(data) + length - len(b), InterfaceIndex: int(c.Leg),
-	}, data, pcapgo.NgPacketOptions{Comments: comments})
+	}, data, options)
 }
 
 // statistics writes how many messages the capture has missed on each leg.

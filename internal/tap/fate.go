@@ -1,0 +1,124 @@
+package tap
+
+import (
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+)
+
+// A fate is what became of a Call.
+type fate struct {
+	over   bool
+	failed bool     // no Reply, or one that is no success
+	names  []string // what statuses of filters it matches, in small letters: ok, stale, 70 and so on
+	text   string   // for people
+	took   time.Duration
+}
+
+// The statuses of filters that stand for several.
+const (
+	statusOK      = "ok"
+	statusError   = "error"
+	statusNoReply = "no_reply"
+)
+
+// acceptNames are the names of accept_stat behind SUCCESS.
+var acceptNames = []string{"prog_unavail", "prog_mismatch", "proc_unavail", "garbage_args", "system_err"}
+
+// finish notes that the Call is over, with the result that e has.
+func (f *fate) finish(e *event, c *followed) {
+	if f.over {
+		return
+	}
+	// There was no Reply.
+	f.over, f.failed, f.text, f.took = true, e.text != "absorbed", e.text, e.at.Sub(c.read)
+	f.names = append(f.names[:0], e.text)
+	if f.failed {
+		f.names = append(f.names, statusNoReply)
+	}
+}
+
+// judge reads the status of the Reply that begins with m.
+func (f *fate) judge(m []byte, c *followed) {
+	f.failed, f.names = false, f.names[:0]
+	var r oncrpc.Reply
+	if oncrpc.ParseReply(m, &r) != nil {
+		f.failed, f.text = true, "malformed"
+		f.names = append(f.names, f.text)
+		return
+	}
+	switch {
+	case r.Denied && r.RejectStat == oncrpc.RPCMismatch:
+		f.failed, f.text = true, "rpc_mismatch"
+	case r.Denied:
+		f.failed, f.text = true, "auth_error"
+	case !r.Succeeded():
+		f.failed, f.text = true, "accept_stat "+strconv.Itoa(int(r.AcceptStat))
+		if i := r.AcceptStat - 1; i < uint32(len(acceptNames)) {
+			f.text = acceptNames[i]
+		}
+	default:
+		f.results(m[r.Results:], c)
+		return
+	}
+	f.names = append(f.names, f.text)
+}
+
+// results reads the status that the results of NFS, MOUNT and NFSACL begin with.
+func (f *fate) results(m []byte, c *followed) {
+	f.text = statusOK
+	defer func() { f.names = append(f.names, f.text) }()
+	switch c.program {
+	case oncrpc.ProgramNFS, oncrpc.ProgramNFSACL, oncrpc.ProgramMount:
+	default:
+		return
+	}
+	switch c.protection {
+	case oncrpc.ProtectNone:
+	case oncrpc.ProtectIntegrity:
+		m = m[min(8, len(m)):] // the length of the body, and the sequence number
+	default:
+		return
+	}
+	if c.procedure == 0 || len(m) < 4 {
+		return
+	}
+	v := binary.BigEndian.Uint32(m)
+	if v == 0 {
+		return
+	}
+	f.failed = true
+	name := nfs.StatusName(c.version, v)
+	_, short, _ := strings.Cut(name, "ERR_")
+	if short == "" {
+		short = name
+	}
+	f.text = strings.ToLower(short)
+	f.names = append(f.names, strconv.FormatUint(uint64(v), 10), strings.ToLower(name))
+	if v == 13 {
+		f.names = append(f.names, "access")
+	}
+}
+
+// matches reports whether f has one of the statuses.
+func (f *fate) matches(statuses []string) bool {
+	return slices.ContainsFunc(statuses, func(s string) bool {
+		s = strings.ToLower(s)
+		return s == statusError && f.failed || slices.Contains(f.names, s)
+	})
+}
+
+// wanted reports whether f passes the filters that need it.
+func (f *fate) wanted(o *Options) bool {
+	return (len(o.Statuses) == 0 || f.matches(o.Statuses)) && f.took >= o.Slower
+}
+
+// pulls reports whether f is what t waits for.
+func (f *fate) pulls(t *Trigger) bool {
+	return len(t.Statuses) > 0 && f.matches(t.Statuses) || t.Slower > 0 && f.took >= t.Slower
+}
