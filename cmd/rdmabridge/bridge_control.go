@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/tap"
 )
 
 // startControl listens for commands at the path of the configuration. The process predecessor, 0 for
@@ -41,4 +42,5 @@ func (b *bridge) startControl(predecessor int) {
 // handleControl adds what the control socket serves. Patterns are those of http.ServeMux.
 func (b *bridge) handleControl(handle func(pattern string, h http.Handler)) {
 	handle("/", b.pages)
+	handle("GET "+tap.Path, tap.NewHub(b.proxy))
 }

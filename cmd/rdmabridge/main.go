@@ -68,5 +68,6 @@ the file, and run "rdmabridge serve -c FILE".`,
 	}
 	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDoctorCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
 	cmd.AddCommand(newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand())
+	cmd.AddCommand(newCaptureCommand())
 	return cmd
 }

@@ -74,7 +74,11 @@ func (f *fate) results(m []byte, c *followed) {
 	f.text = statusOK
 	defer func() { f.names = append(f.names, f.text) }()
 	switch c.program {
-	case oncrpc.ProgramNFS, oncrpc.ProgramNFSACL, oncrpc.ProgramMount:
+	case oncrpc.ProgramNFS, oncrpc.ProgramNFSACL:
+	case oncrpc.ProgramMount:
+		if c.procedure != 1 {
+			return // of MOUNT, only MNT has a status
+		}
 	default:
 		return
 	}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/tap"
+)
+
+// captureFlags are the flags of capture.
+type captureFlags struct {
+	bridge  bridgeFlag
+	write   string
+	ring    string
+	lists   map[string]*[]string      // those that say which Calls, and the triggers
+	times   map[string]*time.Duration // those that are durations
+	after   string
+	payload bool
+	snap    sizeFlag
+	buffer  sizeFlag
+	count   int
+	quiet   bool
+}
+
+func newCaptureCommand() *cobra.Command {
+	f := captureFlags{lists: map[string]*[]string{}, times: map[string]*time.Duration{}}
+	cmd := &cobra.Command{
+		Use:   "capture -w FILE",
+		Short: "Capture the messages that a running bridge carries, for Wireshark and tshark",
+		Long: `Capture writes the RPC messages that a running bridge carries to a file in pcapng, as
+RPC over TCP, so that Wireshark and tshark decode them: those between the clients and
+the bridge, and those between the bridge and its upstreams, with what RDMA moved put
+back into its place. Comments say what the messages do not show: how a Call travelled
+over RDMA, credits, which Call became which, and where its time went.
+
+The data of READs and WRITEs are cut unless --payload is given. A capture has names of
+files and users in it, and with --payload the contents of files. Only root and the user
+of the bridge can make one.
+
+Capture ends after --count Calls, after --duration, or when it is interrupted, and the
+file is whole then.
+
+    rdmabridge capture -w - | tshark -r -
+    rdmabridge capture -w slow.pcapng --operation READ,WRITE --slower 100ms
+    rdmabridge capture -w nfs.pcapng --ring 10x64MiB --client 192.0.2.0/24
+    rdmabridge capture -w stale.pcapng --trigger status=stale --before 10s
+
+Exit codes: 0 the capture is written; 1 it is not, or not all of it; 2 the command line
+is wrong, or no bridge was reached.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.bridge.register(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&f.write, "write", "w", "", "write to `FILE`; - is standard output")
+	flags.StringVar(&f.ring, "ring", "", "write a ring of files, `NxSIZE`: at most N files of SIZE; a number and the time are added to the name of each")
+	list := func(name, usage string) {
+		v := new([]string)
+		f.lists[name] = v
+		flags.StringSliceVar(v, name, nil, usage)
+	}
+	list("client", "Calls of clients in `NETWORK`, such as 192.0.2.7 or 192.0.2.0/24")
+	list("listener", "Calls that came to the listener `NAME`")
+	list("upstream", "Calls that go to the upstream `NAME`")
+	list("program", "Calls of `PROGRAM`: nfs, mount, nlm, nsm, nfsacl, rpcbind, rquota or a number")
+	list("operation", "Calls of `OPERATION`, such as READ; of a COMPOUND the operation that the client wants most")
+	list("status", "Calls that got this `STATUS`: ok, error, no_reply, a name such as stale or NFS3ERR_STALE, or a number")
+	list("leg", "messages of `LEG`: clients, upstreams or both (default both)")
+	list("trigger", "write nothing before `EVENT`: status=STATUS, slower=TIME or disconnect")
+	duration := func(name, usage string) {
+		v := new(time.Duration)
+		f.times[name] = v
+		flags.DurationVar(v, name, 0, usage)
+	}
+	duration("slower", "Calls that took `TIME` or more")
+	duration("duration", "end after `TIME`")
+	duration("before", "with --trigger: write what came in this `TIME` before it (default 10s)")
+	flags.StringVar(&f.after, "after", "", "with --trigger: go on for `TIME` after it, or forever (default: end at once)")
+	flags.BoolVar(&f.payload, "payload", false, "capture the data of READs and WRITEs, too")
+	flags.Var(&f.snap, "snaplen", "capture no more than this of a message (default 64KiB; with --payload: all)")
+	flags.Var(&f.buffer, "buffer", "memory in the bridge for the capture (default 16MiB)")
+	flags.IntVar(&f.count, "count", 0, "end after so many `CALLS`")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
+	required(cmd, "write")
+	_ = cmd.MarkFlagFilename("write", "pcapng") // fails only for unknown flags
+	complete := func(flag string, values ...string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+	complete("leg", "clients", "upstreams", "both")
+	complete("program", "nfs", "mount", "nlm", "nsm", "nfsacl", "rpcbind", "rquota")
+	complete("status", "ok", "error", "no_reply", "noent", "access", "stale", "delay", "io", "nospc")
+	complete("trigger", "status=error", "status=stale", "slower=1s", "disconnect")
+	complete("operation", "READ", "WRITE", "COMMIT", "GETATTR", "LOOKUP", "OPEN", "CREATE", "REMOVE", "RENAME", "READDIR", "READDIRPLUS")
+	return cmd
+}
+
+// query returns the parameters that ask for the capture.
+func (f *captureFlags) query() (url.Values, error) {
+	q := url.Values{}
+	for name, v := range f.lists {
+		if len(*v) > 0 {
+			q[name] = *v
+		}
+	}
+	for name, v := range f.times {
+		if *v != 0 {
+			q.Set(name, v.String())
+		}
+	}
+	for name, n := range map[string]int{"snaplen": int(f.snap), "buffer": int(f.buffer), "count": f.count} {
+		if n != 0 {
+			q.Set(name, strconv.Itoa(n))
+		}
+	}
+	if f.payload {
+		q.Set("payload", "true")
+	}
+	if f.after != "" {
+		q.Set("after", f.after)
+	}
+	_, err := tap.ParseOptions(q)
+	return q, err
+}
+
+// files returns where the capture is written.
+func (f *captureFlags) files() (*tap.Files, error) {
+	files := &tap.Files{Name: f.write}
+	if f.ring == "" {
+		return files, nil
+	}
+	n, size, ok := strings.Cut(f.ring, "x")
+	count, err := strconv.Atoi(n)
+	octets, err2 := configs.ParseSize(size)
+	if !ok || err != nil || err2 != nil || count < 1 || octets < 1<<10 || f.write == "-" {
+		return nil, fmt.Errorf("--ring %q with -w %s: want a number of files, x, and the size of one of 1KiB or more, such as 10x64MiB, and a file", f.ring, f.write)
+	}
+	files.Ring, files.Size = count, int64(octets)
+	return files, nil
+}
+
+func (f *captureFlags) run(cmd *cobra.Command) error {
+	q, err := f.query()
+	if err != nil {
+		return err
+	}
+	files, err := f.files()
+	if err != nil {
+		return err
+	}
+	if f.write == "-" && onTerminal(cmd.OutOrStdout()) {
+		return errors.New("-w -: a capture is no text for a terminal; write a file, or to another program: rdmabridge capture -w - | tshark -r -")
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	c, err := f.bridge.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := startCapture(ctx, c, q)
+	if err != nil {
+		return asked(err)
+	}
+	defer s.body.Close()
+	say := func(format string, args ...any) {
+		if !f.quiet {
+			fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
+		}
+	}
+	say("capturing at %s", c.Path())
+	if f.write == "-" {
+		err = tap.Copy(cmd.OutOrStdout(), s.body, nil)
+		if errors.Is(err, syscall.EPIPE) {
+			return nil // its reader has had enough
+		}
+	} else {
+		err = errors.Join(files.Copy(s.body), files.Close())
+	}
+	if err != nil {
+		return failed(fmt.Errorf("the capture is not whole: %w", err))
+	}
+	say("%s", s.summary())
+	return nil
+}
+
+// A captureStream is the answer of a bridge that captures.
+type captureStream struct {
+	body    io.ReadCloser
+	trailer http.Header
+}
+
+// startCapture begins a capture. When ctx is done, the bridge is told, and the stream goes on until it
+// is whole.
+func startCapture(ctx context.Context, c *control.Client, q url.Values) (*captureStream, error) {
+	var conn atomic.Pointer[net.UnixConn]
+	request, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	traced := httptrace.WithClientTrace(request, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		if u, ok := i.Conn.(*net.UnixConn); ok {
+			conn.Store(u)
+		}
+	}})
+	context.AfterFunc(ctx, func() {
+		// The bridge reads the end of what this side sends, and ends the capture. A bridge that does
+		// not is left after a while.
+		if u := conn.Load(); u == nil || u.CloseWrite() != nil {
+			cancel()
+		}
+		time.AfterFunc(5*time.Second, cancel)
+	})
+	answer, err := c.Do(traced, http.MethodGet, tap.Path+"?"+q.Encode(), nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &captureStream{body: &cancelling{answer.Body, cancel}, trailer: answer.Trailer}, nil
+}
+
+// summary says what the capture has, after the end of the stream.
+func (s *captureStream) summary() string { return s.trailer.Get(tap.SummaryTrailer) }
+
+// A cancelling is a body whose request ends with it.
+type cancelling struct {
+	io.ReadCloser
+	cancel func()
+}
+
+func (c *cancelling) Close() error {
+	err := c.ReadCloser.Close()
+	c.cancel()
+	return err
+}
+
+// onTerminal reports whether w is a terminal.
+func onTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
