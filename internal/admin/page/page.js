@@ -94,6 +94,7 @@
     if (s < 172800) return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
     return Math.floor(s / 86400) + " days";
   }
+  const about = (s) => s < 60 ? Math.max(0, Math.round(s)) + " s" : s < 3600 ? Math.floor(s / 60) + " min" : s < 172800 ? Math.floor(s / 3600) + " h" : Math.floor(s / 86400) + " days";
   const since = (t) => age((Date.parse(view.doc.time) - Date.parse(t)) / 1000);
   const clock = (t) => new Date(t).toLocaleTimeString("en-GB");
   const plural = (n, word, words) => number.format(n) + " " + (n === 1 ? word : words || word + "s");
@@ -126,6 +127,11 @@
   function rate(was, now, of) {
     const g = grown(was, now, of);
     return g === null ? null : g / seconds();
+  }
+  // share returns which part of the segments was sent again.
+  function share(was, now) {
+    if (!was || !now || now.segments < was.segments || now.retransmits < was.retransmits) return null;
+    return now.retransmits === was.retransmits ? 0 : (now.retransmits - was.retransmits) / Math.max(1, now.segments - was.segments);
   }
   const perSecond = (r) => r === null ? "…" : digits(r);
   const bytesPerSecond = (r) => r === null ? "…" : r < 0.5 ? "0" : bytes(r) + "/s";
@@ -250,21 +256,21 @@
       if (was) for (const k of Object.keys(total)) total[k] += p[k];
     }
     const p = phasesOf(null, total);
-    const tile = (name, points, value, format) => h("div", { class: "card tile", key: name }, h("div", { class: "dim" }, name),
-      h("b", null, value), list(points).length > 1 ? h("span", { class: "label" }, "max " + format(Math.max(...points))) : null, spark(points, name, format));
+    const tile = (name, points, value, format) => h("div", { class: "card tile", key: name }, h("div", { class: "names" }, h("span", null, name), list(points).length > 1 ? h("span", { class: "label" }, "max " + format(Math.max(...points))) : null),
+      h("b", null, value), spark(points, name, format));
     const live = (of) => was ? list(d.listeners).reduce((a, l) => a + (rate(before("listeners", l.name), l, of) || 0), 0) : null;
     const calls = was ? list(d.operations).reduce((a, o) => a + (rate(before("operations", keys.operations(o)), o, (x) => x.calls) || 0), 0) : null;
     const clients = list(d.listeners).reduce((a, l) => a + l.clients, 0);
     const bps = (v) => v < 0.5 ? "0" : bytes(v) + "/s";
     fill("overview", heading("overview", "Overview", `rates of the last ${Math.round(span / 1000)} s, lines of the last ten minutes`, "history"),
       h("div", { class: "tiles" },
-        tile("Calls a second", hist.calls, perSecond(calls === null ? last(hist.calls) : calls), digits),
-        tile("Mean time of a Call", hist.latency, p.calls > 0 ? time(p.total / p.calls) : was ? "–" : time(last(hist.latency)), time),
+        tile("Calls/s", hist.calls, perSecond(calls === null ? last(hist.calls) : calls), digits),
+        tile("Mean time", hist.latency, p.calls > 0 ? time(p.total / p.calls) : was ? "–" : time(last(hist.latency)), time),
         tile("From clients", hist.bytes_in, was ? bps(live((l) => l.bytes_in)) : bps(last(hist.bytes_in)), bps),
         tile("To clients", hist.bytes_out, was ? bps(live((l) => l.bytes_out)) : bps(last(hist.bytes_out)), bps),
         tile("Clients", hist.clients, number.format(clients), digits),
-        tile("Memory of messages", hist.memory, bytes(d.memory.used), bytes),
-        tile("Failed Calls a second", hist.failed, digits(last(hist.failed)), digits)),
+        tile("Memory", hist.memory, bytes(d.memory.used), bytes),
+        tile("Failed/s", hist.failed, digits(last(hist.failed)), digits)),
       h("div", { class: "card wide" }, h("div", { class: "dim" }, "Where the time of Calls goes"), phaseBar(p), phaseKey(p)));
   }
 
@@ -324,12 +330,12 @@
     fill("upstreams", heading("upstreams", "Upstreams", null, "upstreams"), all.length ? all.map((u) => {
       const w = before("upstreams", u.name), c = u.credits, p = w ? phasesOf(w.phases, u.phases) : phasesOf(null, { calls: 0, admission: 0, credit: 0, server: 0, client: 0 });
       const hist = (d.history.upstreams || {})[u.name] || {};
-      const starved = grown(w && w.credits, c, (x) => x.starved_seconds), resent = w && w.tcp && u.tcp ? grown(w.tcp, u.tcp, (x) => x.retransmits) : null;
+      const starved = grown(w && w.credits, c, (x) => x.starved_seconds), resent = share(w && w.tcp, u.tcp);
       const [line, text] = creditLine(c, "Credits of " + u.name);
       const ends = list(u.endpoints), plainEnds = ends.every((e) => e.state === "used");
       return h("article", { key: u.name, class: "card upstream", "aria-labelledby": "u-" + u.name },
         h("header", null, h("h3", { id: "u-" + u.name }, u.name), h("span", { class: "pill " + upstreamStyle[u.state] }, u.state),
-          h("span", { class: "dim" }, [u.transport, u.mode + " connections", plainEnds ? ends.map((e) => e.address).join(", ") : plural(ends.length, "endpoint"),
+          h("span", { class: "dim" }, [u.transport, "pool " + u.mode, plainEnds ? ends.map((e) => e.address).join(", ") : plural(ends.length, "endpoint"),
             u.down_since ? "down for " + since(u.down_since) : ""].filter(Boolean).join(" · "))),
         u.last_error && u.state !== "up" && u.state !== "asleep" ? h("p", { class: "err" }, u.last_error) : null,
         u.slow_start ? h("p", { class: "t-warn" }, `Slow start: ${plural(u.slow_start.calls, "Call")} may be under way, ${plural(u.slow_start.clients, "client")} wait.`) : null,
@@ -344,7 +350,7 @@
           fact("Time at the server", p.calls > 0 ? time(p.server / p.calls) : "–"), fact("Oldest Call", u.oldest_call > 0 ? time(u.oldest_call) : "–", u.oldest_call > 2 ? "t-warn" : ""),
           fact("To the server", bytesPerSecond(rate(w, u, (x) => x.bytes_out))), fact("From the server", bytesPerSecond(rate(w, u, (x) => x.bytes_in))),
           u.stuck ? fact("Stuck Calls", number.format(u.stuck), "t-warn") : null, u.stalled ? fact("Stalled connections", number.format(u.stalled), "t-warn") : null,
-          u.tcp ? fact("RTT, largest", time(u.tcp.rtt)) : null, u.tcp ? fact("Segments sent again", resent === null ? "…" : digits(resent / seconds()) + "/s", resent > 0 ? "t-warn" : "") : null,
+          u.tcp ? fact("RTT, largest", time(u.tcp.rtt)) : null, u.tcp ? fact("Segments sent again", resent === null ? "…" : percent(resent), resent >= 0.005 ? "t-warn" : "") : null,
           fact("Replayed", number.format(u.replays)), fact("Disconnected", reasons(u.disconnects) || "never"), u.dial_errors ? fact("Failed attempts to connect", number.format(u.dial_errors)) : null,
           u.pinned ? fact("Pinned", number.format(u.pinned)) : null, u.sessions ? fact("Sessions", number.format(u.sessions)) : null,
           fact("Calls so far", reasons(u.calls) || "none")),
@@ -366,8 +372,8 @@
       ], c.list.map((x) => {
         const w = before("clients", keys.clients(x));
         return { key: keys.clients(x), cells: [
-          [x.address, h("span", { class: "sub" }, [x.transport, x.listener + (list(x.upstreams).length ? " → " + x.upstreams.join(", ") : ""), "for " + since(x.since)].join(" · "))],
-          list(x.waiting).length ? [h("span", { class: "t-warn" }, x.waiting.map(plain).join(", ")), x.paused_seconds > 0 ? h("span", { class: "sub" }, time(x.paused_seconds) + " so far") : null] : null,
+          [x.address, h("span", { class: "sub" }, [x.transport, x.listener + (list(x.upstreams).length ? " → " + x.upstreams.join(", ") : ""), about((Date.parse(d.time) - Date.parse(x.since)) / 1000)].join(" · "))],
+          list(x.waiting).length ? [h("span", { class: "t-warn" }, x.waiting.map(plain).join(", ")), x.paused_seconds > 0 ? h("span", { class: "sub" }, about(x.paused_seconds) + " so far") : null] : null,
           [number.format(x.in_flight), x.credits ? h("span", { class: "sub" }, `${x.credits.used} of ${x.credits.granted} credits`) : null],
           x.oldest_call > 0 ? [time(x.oldest_call), h("span", { class: "sub" }, [x.oldest_operation, "0x" + x.oldest_xid.toString(16).padStart(8, "0")].filter(Boolean).join(" "))] : null,
           [perSecond(rate(w, x, (y) => y.phases.calls)), h("span", { class: "sub" }, digits(x.phases.calls) + " so far")],
