@@ -39,6 +39,8 @@ type endpoint struct {
 	until  time.Time     // when it may be tried again; zero while it is not ejected
 	told   bool          // Ejected was called, and Returned was not since
 	up     int           // connections
+	reason string        // of the ejection
+	count  uint64        // ejections so far
 	trial  chan struct{} // closed when the attempt that tries it alone has ended; nil for none
 }
 
@@ -126,6 +128,8 @@ type EndpointStats struct {
 	Ejected     time.Time // until when it is ejected; zero if it is not
 	Standby     bool      // with priority: an endpoint before it is well
 	Connections int
+	Ejections   uint64 // so far
+	Reason      string // of the ejection
 }
 
 // Stats describes the endpoints, in their order.
@@ -134,7 +138,7 @@ func (h *Health) Stats() (all []EndpointStats) {
 	defer h.mu.Unlock()
 	well := false
 	for _, e := range h.list {
-		all = append(all, EndpointStats{Address: e.addr, Ejected: e.until, Standby: h.priority && well && e.up == 0, Connections: e.up})
+		all = append(all, EndpointStats{Address: e.addr, Ejected: e.until, Standby: h.priority && well && e.up == 0, Connections: e.up, Ejections: e.count, Reason: e.reason})
 		well = well || e.until.IsZero()
 	}
 	return all
@@ -271,7 +275,11 @@ func (e *endpoint) fail(a attempt, gone bool) (wait time.Duration) {
 	}
 	wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
 	e.ejects++
-	e.until = now.Add(wait)
+	e.count++
+	e.until, e.reason = now.Add(wait), "attempts to connect failed"
+	if gone {
+		e.reason = "its host was gone"
+	}
 	return wait
 }
 

@@ -61,7 +61,7 @@ func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
 		reg.GaugeFunc(d, func() float64 { return float64(m.sum(of)) }, upstream)
 	}
 	sum(metrics.UpstreamCreditsGranted, func(s *Seat) int { return s.grant })
-	reg.GaugeFunc(metrics.UpstreamStuckCalls, func() float64 { return float64(m.stuck()) }, upstream)
+	reg.GaugeFunc(metrics.UpstreamStuckCalls, func() float64 { return float64(m.Stuck()) }, upstream)
 	reg.GaugeFunc(metrics.UpstreamAsleepConnections, func() float64 { return float64(m.asleep()) }, upstream)
 	sum(metrics.UpstreamCreditsUsed, func(s *Seat) int { return s.inUse })
 }
@@ -101,8 +101,11 @@ func (m *Metrics) asleep() (n int) {
 	return n
 }
 
-// stuck is how many Calls are old.
-func (m *Metrics) stuck() (n int) {
+// DialErrors is how many attempts to connect have failed so far.
+func (m *Metrics) DialErrors() uint64 { return m.dialErrors.Value() }
+
+// Stuck is how many Calls have not been answered for a second or two.
+func (m *Metrics) Stuck() (n int) {
 	m.each(func(p *Pool) { n += p.old() })
 	return n
 }

@@ -58,11 +58,14 @@ func (a *admission) describe(m *metrics.Registry, upstream string) {
 	m.GaugeFunc(metrics.UpstreamSlowStartCalls, func() float64 {
 		return float64(a.slowStart.Limit())
 	}, upstream)
-	m.GaugeFunc(metrics.UpstreamSlowStartWaitingClients, func() float64 {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return float64(a.gate.n)
-	}, upstream)
+	m.GaugeFunc(metrics.UpstreamSlowStartWaitingClients, func() float64 { return float64(a.clients()) }, upstream)
+}
+
+// clients is how many clients wait.
+func (a *admission) clients() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.gate.n
 }
 
 // enter counts c, which a client with the ledger g has sent, and makes the client

@@ -18,10 +18,10 @@ func (f *front) begin(c *call) bool {
 		f.malformed(c, err)
 		return false
 	}
-	c.began = f.loop.Now()
 	for _, b := range g.buckets {
-		b.chargeCall(c.began, len(c.message.octets), g)
+		b.chargeCall(f.loop.Now(), len(c.message.octets), g)
 	}
+	c.size = int32(len(c.message.octets))
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	c.rdma.Message = c.message.octets
 	if err != nil {
@@ -48,6 +48,8 @@ func (f *front) begin(c *call) bool {
 		}
 	}
 	c.up = u
+	c.op = q.table.row(h, a.Operation)
+	c.op.inFlight++
 	u.under[f.loop.index].n++
 	if id, ok := nfs.SequenceSession(c.message.octets, a); ok {
 		u.sessions.Tighten(c.message.octets, a)
@@ -90,6 +92,7 @@ func (f *front) begin(c *call) bool {
 func (f *front) submit(c *call) {
 	c.up.admission.enter(c, &f.ledger)
 	c.setState(callQueued)
+	c.times.asked = f.loop.Now()
 	f.loop.batch.Submit(c.queue.pool, &c.entry)
 }
 
@@ -133,6 +136,11 @@ func (f *front) route(c *call) *upstream {
 
 // answer gives the client the Reply b, which the bridge has made in c.reply.local.
 func (f *front) answer(c *call, b []byte) {
+	if c.h.Args != 0 { // its header was parsed to the end
+		c.op = f.listener.table(f.loop, nil).row(&c.h, f.listener.p.registry.Operation(&c.h))
+		c.op.inFlight++
+	}
+	c.times.replied = f.loop.Now()
 	f.ledger.charge(c)
 	c.answer(b)
 	c.setState(callReplying)

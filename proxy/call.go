@@ -43,7 +43,13 @@ type call struct {
 	// Set by front.begin, as signed is; constant afterwards.
 	up        *upstream
 	clientXID uint32
-	began     int64 // when the Call was read, on the clock of the loops
+	size      int32  // octets of the Call
+	class     class  // of the Reply; set by front.deliver, as the next two
+	hasStatus bool   // status is set
+	status    uint32 // the status of NFS or the like in the Reply
+	octets    int    // of the Reply
+	times     callTimes
+	op        *operation // the client's loop's; nil for a message that is no Call of RPC version 2
 
 	message message
 	held    heldMemory
@@ -59,6 +65,7 @@ type call struct {
 	retry      retry
 	tap        callTap
 	next, prev *call // in rdmaClient.waiting, and in ledger.repeats
+	slot       int   // index in eventLoop.all
 }
 
 // A message is the RPC Call that the client sent, in memory of the arena. Either buf or the
@@ -194,6 +201,14 @@ func (c *call) setXID(xid uint32) {
 // changeXID gives c another XID, which follows from the present one and has nothing to do with it.
 func (c *call) changeXID() { c.setXID(c.up.p.xids.own.of(c.rdma.XID)) }
 
+// wasSent notes that a connection on l has sent c. Of a Call that is sent several times the first counts.
+func (c *call) wasSent(l *eventLoop) {
+	c.entry.Sent()
+	if c.times.sent == 0 {
+		c.times.sent = l.Now()
+	}
+}
+
 // answer makes b, an RPC Reply in c.reply.local, the Reply.
 func (c *call) answer(b []byte) {
 	c.one[0] = b
@@ -246,7 +261,7 @@ func (c *call) releaseMemory() {
 
 // reset empties c, for the next Call.
 func (c *call) reset() {
-	*c = call{}
+	*c = call{slot: c.slot}
 	c.entry.Owner = c
 	c.rdma.Owner = c
 }

@@ -15,6 +15,9 @@ func (s *tcpMemory) Lease(n int) (tcpframe.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.waits.now&(1<<waitMemory) != 0 {
+		s.wait(0, 1<<waitMemory)
+	}
 	return l, nil
 }
 
@@ -24,13 +27,22 @@ func (s *tcpMemory) Return(b tcpframe.Buffer) {
 }
 
 // Wait is part of tcpframe.Memory.
-func (s *tcpMemory) Wait(n int, f func()) { s.loop.memory.wait(&s.front, n, f) }
+func (s *tcpMemory) Wait(n int, f func()) {
+	s.wait(1<<waitMemory, 1<<waitMemory)
+	s.loop.memory.wait(&s.front, n, f)
+}
 
 // An rdmaMemory is an RDMA client as the memory that its Read chunks are pulled into.
 type rdmaMemory rdmaClient
 
 // Lease is part of rdmaside.CallMemory.
-func (s *rdmaMemory) Lease(n int) (*regmem.Lease, error) { return s.loop.memory.lease(&s.front, n) }
+func (s *rdmaMemory) Lease(n int) (*regmem.Lease, error) {
+	l, err := s.loop.memory.lease(&s.front, n)
+	if err == nil && s.waits.now&(1<<waitMemory) != 0 {
+		s.front.wait(0, 1<<waitMemory)
+	}
+	return l, err
+}
 
 // Pulled is part of rdmaside.CallMemory.
 func (s *rdmaMemory) Pulled(l *regmem.Lease) {
@@ -53,4 +65,7 @@ func (s *rdmaMemory) Release(l *regmem.Lease, whole bool) {
 }
 
 // Wait is part of rdmaside.CallMemory.
-func (s *rdmaMemory) Wait(n int, f func()) { s.loop.memory.wait(&s.front, n, f) }
+func (s *rdmaMemory) Wait(n int, f func()) {
+	s.front.wait(1<<waitMemory, 1<<waitMemory)
+	s.loop.memory.wait(&s.front, n, f)
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
@@ -60,27 +61,40 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 		s.began = true
 		s.ledger.arrive()
 	}
-	if s.waiting != nil || !s.free() {
-		s.wait(c)
+	if r := s.reasons(); s.waiting != nil || r != 0 {
+		s.front.wait(r, frontBits)
+		s.keep(c)
 		return
 	}
 	s.begin(c)
 }
 
-// free reports whether another Call may begin.
-func (s *rdmaClient) free() bool {
-	return !s.draining && s.ledger.shut == 0 && !s.ledger.over()
+// reasons are those for which another Call may not begin, a bit for each waitReason.
+func (s *rdmaClient) reasons() uint8 {
+	r := s.ledger.shut | s.ledger.over()
+	if s.draining {
+		r |= 1 << waitDraining
+	}
+	return r
 }
 
 // admit is part of client. It begins as many of the Calls that wait as may begin.
 func (s *rdmaClient) admit() {
-	for s.waiting != nil && s.free() {
+	for s.waiting != nil {
+		r := s.reasons()
+		s.front.wait(r, frontBits)
+		if r != 0 {
+			return
+		}
 		s.begin(s.next())
+	}
+	if s.waits.now&frontBits != 0 {
+		s.front.wait(0, frontBits)
 	}
 }
 
-// wait keeps c until the client may have another Call under way.
-func (s *rdmaClient) wait(c *call) {
+// keep keeps c until the client may have another Call under way.
+func (s *rdmaClient) keep(c *call) {
 	if s.waiting == nil {
 		s.waiting = c
 	} else {
@@ -163,3 +177,9 @@ func (s *rdmaClient) unused(idle time.Duration) bool {
 	return !s.ended.get() && !s.draining && s.idle() &&
 		time.Duration(s.loop.Now()-s.quiet) >= idle && time.Since(s.conn.LastActivity()) >= idle
 }
+
+// credits is part of client.
+func (s *rdmaClient) credits() (granted, used int) { return s.conn.Credits() }
+
+// network is part of client.
+func (s *rdmaClient) network() (loop.TCP, bool) { return s.conn.Measure() }

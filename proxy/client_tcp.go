@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -51,6 +52,15 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	}
 }
 
+// Unread is part of tcpframe.UnreadHandler.
+func (s *tcpClient) Unread(unread bool) {
+	if unread {
+		s.wait(1<<waitUnread, 1<<waitUnread)
+	} else {
+		s.wait(0, 1<<waitUnread)
+	}
+}
+
 // Busy is part of tcpframe.BusyHandler.
 func (s *tcpClient) Busy() bool { return s.ledger.calls > 0 }
 
@@ -64,10 +74,15 @@ func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) { s.end(err) }
 // may, waits at a gate, or is draining. It reads again when none of this is so.
 func (s *tcpClient) admit() {
 	g := &s.ledger
-	if g.full && g.low() {
-		g.full = false
+	if g.full != 0 && g.low() {
+		g.full = 0
 	}
-	switch pause := g.full || g.shut != 0 || s.draining; {
+	reasons := g.shut | g.full
+	if s.draining {
+		reasons |= 1 << waitDraining
+	}
+	s.wait(reasons, frontBits)
+	switch pause := reasons != 0; {
 	case pause == s.paused:
 	case pause:
 		s.paused = true
@@ -81,8 +96,8 @@ func (s *tcpClient) admit() {
 // limit pauses the client if it has as much under way as it may: a Call has come, or a Reply
 // has turned out longer than was expected.
 func (s *tcpClient) limit() {
-	if !s.ledger.full && s.ledger.over() {
-		s.ledger.full = true
+	if s.ledger.full == 0 {
+		s.ledger.full = s.ledger.over()
 	}
 	s.admit()
 }
@@ -120,3 +135,9 @@ func (s *tcpClient) hangUp(reason error) {
 	}
 	s.conn.Abort(reason)
 }
+
+// credits is part of client.
+func (s *tcpClient) credits() (granted, used int) { return 0, 0 }
+
+// network is part of client.
+func (s *tcpClient) network() (loop.TCP, bool) { return s.conn.Measure() }

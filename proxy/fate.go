@@ -50,6 +50,7 @@ var (
 
 // answered hands the upstream's Reply on. The credit has been returned.
 func (c *call) answered(here int) {
+	c.times.replied = c.up.p.loops[here].Now()
 	c.up.observe(c, here)
 	c.up.admission.answered(c, here)
 	if a := &c.rdma.Analysis; a.SessionOps&ulb.ExchangeID != 0 && c.up.settings().HideLayouts {
@@ -73,6 +74,8 @@ func (c *call) answered(here int) {
 func (c *call) failed(here int, err *rdmaside.CallError) {
 	if err.Fate != rdmaside.NotSent {
 		c.up.counts[here].sent.Inc()
+	} else if c.retry.replays == 0 {
+		c.times.sent = 0
 	}
 	if c.owner.front.gone() {
 		switch err.Fate {

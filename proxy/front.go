@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -23,6 +24,9 @@ type front struct {
 	peer     netip.AddrPort
 
 	ledger   ledger
+	waits    waits
+	totals   clientTotals
+	seen     inFlight
 	sends    senderRef
 	draining bool // the connection closes as soon as no Call is under way
 	failed   bool // the connection was closed because of a Call, and the log says why
@@ -56,6 +60,10 @@ type client interface {
 	// connection from. It takes m until it calls done.Release. If it reports false, m remains
 	// the caller's.
 	callBack(m []byte, done releaser, from reverser) bool
+	// credits are how many credits an RDMA client has been granted, and how many it uses.
+	credits() (granted, used int)
+	// network is what the kernel knows of the client's connection.
+	network() (loop.TCP, bool)
 	// deaf reports whether the bridge does not read the client's Replies to reverse Calls at present.
 	deaf() bool
 	// local is the address of this side of the connection.
@@ -74,6 +82,7 @@ var (
 // open prepares the front of s, a connection to l from peer that belongs to the loop on.
 func (f *front) open(s client, l *listener, on *eventLoop, peer netip.AddrPort) {
 	f.client, f.listener, f.counts, f.loop, f.peer = s, l, &l.counts[on.index], on, peer
+	f.totals = clientTotals{since: time.Now(), active: on.Now()}
 	f.ledger.open(f)
 }
 
@@ -94,6 +103,7 @@ func (f *front) end(err error) {
 	f.listener.leave(f)
 	f.loop.memory.left(f)
 	f.ledger.close()
+	f.wait(0, 0xff)
 	f.loop.tapEnded(f, err)
 	if err != nil && !errors.Is(err, io.EOF) {
 		f.listener.log.Debug().Str("event", "client_gone").Stringer("peer", f.peer).Err(err).Msg("client connection ended")
@@ -104,6 +114,9 @@ func (f *front) end(err error) {
 func (f *front) newCall() *call {
 	c := f.loop.newCall()
 	c.owner.front = f
+	now := f.loop.Now()
+	c.times.began = f.readable(now)
+	f.totals.active = now
 	f.counts.calls.Inc()
 	return c
 }
@@ -120,6 +133,7 @@ func (f *front) deliver(c *call) {
 		panic("BUG: proxy: a call without a Reply is delivered")
 	default:
 		c.restoreXID()
+		c.classify(f.loop)
 		f.tapDelivered(c)
 		f.client.transmit(c)
 	}
@@ -203,6 +217,7 @@ func (f *front) fail(reason error) {
 // was not answered, the connection of the RDMA client ends.
 func (f *front) settle(c *call) {
 	f.client.settled(c)
+	f.count(c)
 	if c.absorbed {
 		f.ledger.unhold(c)
 	} else {

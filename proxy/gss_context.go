@@ -311,6 +311,9 @@ func (c *call) enterPool(here int) {
 		return
 	}
 	c.setState(callQueued)
+	if c.times.asked == 0 {
+		c.times.asked = c.up.p.engine.Now()
+	}
 	if err := c.queue.pool.Submit(&c.entry, here); err != nil {
 		c.giveUp(here, err)
 	}

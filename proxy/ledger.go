@@ -26,7 +26,7 @@ type ledger struct {
 	taken int64 // octets of memory that all Replies took which the client has received
 	large int   // about the most octets of memory that a Reply without a bound took lately
 	seen  snapshot
-	full  bool // tcpClient.admit: over has been true, and low has not been true since
+	full  uint8 // tcpClient.admit: what over has returned, as long as low has not been true since
 
 	// Where the client waits.
 	shut    uint8          // the gates where the client waits, a bit for each gateKind
@@ -120,11 +120,17 @@ func (g *ledger) follow() {
 	}
 }
 
-// over reports whether the client has as much under way as it may: one greedy client must not
-// fill the memory that the Replies to all the others need.
-func (g *ledger) over() bool {
+// over returns the bit of a waitReason if the client has as much under way as it may, and otherwise 0: one
+// greedy client must not fill the memory that the Replies to all the others need.
+func (g *ledger) over() uint8 {
 	s := g.front.listener.settings()
-	return g.calls >= s.opts.MaxCalls || g.owed >= s.maxOwed
+	switch {
+	case g.calls >= s.opts.MaxCalls:
+		return 1 << waitCalls
+	case g.owed >= s.maxOwed:
+		return 1 << waitReplies
+	}
+	return 0
 }
 
 // low reports whether a client that was over may send Calls again. It has to be well below the

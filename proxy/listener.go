@@ -43,19 +43,24 @@ type listener struct {
 	evictions int // under way
 	draining  bool
 
-	counts  []listenerCounts // by the index of the loop, which counts in its element
-	stray   *metrics.Counter
-	evicted *metrics.Counter
-	crowded loglimit.Seldom // of lines about evictions
+	counts   []listenerCounts          // by the index of the loop, which counts in its element
+	results  [results]*metrics.Counter // the sums of those in counts
+	accepted atomic.Uint64             // clients that have joined
+	stray    *metrics.Counter
+	evicted  *metrics.Counter
+	crowded  loglimit.Seldom // of lines about evictions
 }
 
 // listenerCounts count the Calls of one loop's clients.
 type listenerCounts struct {
 	calls   *metrics.Counter
 	results [results]*metrics.Counter
+	waits   *waitCounts
+	tables  []*operationTable // by upstream, in the order of their first Calls; the loop's
 }
 
 func newListenerCounts(m *metrics.Registry, listener string) (c listenerCounts) {
+	c.waits = new(waitCounts)
 	c.calls = m.Counter(metrics.ListenerReceivedCalls, listener)
 	for i, name := range resultNames {
 		c.results[i] = m.Counter(metrics.ListenerCalls, listener, name)
@@ -76,6 +81,7 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	for _, on := range p.loops {
 		l.counts = append(l.counts, newListenerCounts(on.metrics, o.Name))
 	}
+	l.results = newListenerCounts(m, o.Name).results
 	l.stray = m.Counter(metrics.ListenerStrayReplies, o.Name)
 	l.evicted = m.Counter(metrics.ListenerEvictedClients, o.Name)
 	m.GaugeFunc(metrics.ListenerClients, func() float64 {
@@ -161,6 +167,7 @@ func (l *listener) follow() {
 					f.ledger.follow()
 				}
 			}
+			l.dropTables(on)
 		}))
 	}
 }
@@ -227,6 +234,7 @@ func (l *listener) join(f *front) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.place.Value = f
+	l.accepted.Add(1)
 	l.clients.Add(&f.place, f.ledger.addr, f.ledger.weight)
 	return !l.draining
 }

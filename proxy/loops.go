@@ -17,10 +17,12 @@ type eventLoop struct {
 	index int
 	tcp   *tcpframe.Loop
 	free  []*call // calls to use again; the loop's
+	all   []*call // all calls of the loop's clients, also those in free; the loop's
 	batch *pool.Batch
 	due   bool // endTask is to run at the end of the pass
 
 	credentials credentialKeys
+	record      CallRecord // that front.observe lends
 
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
 	memory         *callMemory       // divides calls among hosts
@@ -82,7 +84,8 @@ func (l *eventLoop) newCall() *call {
 		l.free = l.free[:n-1]
 		return c
 	}
-	c := &call{}
+	c := &call{slot: len(l.all)}
+	l.all = append(l.all, c)
 	c.reset()
 	return c
 }
@@ -98,5 +101,11 @@ func (l *eventLoop) recycle(c *call) {
 	c.reset()
 	if len(l.free) < 1024 {
 		l.free = append(l.free, c)
+		return
 	}
+	last := len(l.all) - 1
+	l.all[c.slot] = l.all[last]
+	l.all[c.slot].slot = c.slot
+	l.all[last] = nil
+	l.all = l.all[:last]
 }

@@ -87,7 +87,10 @@ type Proxy struct {
 	hosts    *hosts
 	slow     slowClients
 
-	observer atomic.Pointer[Observer] // nil for none
+	observer   atomic.Pointer[Observer] // nil for none
+	operations operations
+	looking    sync.Mutex // held while the loops are asked: collect.go; taken before all others
+	round      uint64     // counts the times; guarded by looking
 
 	slowClosed *metrics.Counter
 	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, on the clock of the loops
@@ -123,14 +126,15 @@ const receiveShare = 0.1875
 func New(o Options) (*Proxy, error) {
 	p := &Proxy{
 		log: o.Log, metrics: o.Metrics, socket: o.Socket, engine: o.Engine, arena: o.Arena, registry: o.Registry,
-		xids:      newXIDSpace(newIdentity(o.Identity)),
-		flights:   newFlights(),
-		hosts:     newHosts(),
-		dials:     pool.NewLimiter(leastDials, leastDialsPerSecond),
-		quit:      make(chan struct{}),
-		retired:   make(map[*upstream]struct{}),
-		upstreams: make(map[string]*upstream, len(o.Upstreams)),
-		numbers:   make(map[string]int),
+		xids:       newXIDSpace(newIdentity(o.Identity)),
+		flights:    newFlights(),
+		hosts:      newHosts(),
+		dials:      pool.NewLimiter(leastDials, leastDialsPerSecond),
+		quit:       make(chan struct{}),
+		retired:    make(map[*upstream]struct{}),
+		upstreams:  make(map[string]*upstream, len(o.Upstreams)),
+		numbers:    make(map[string]int),
+		operations: operations{all: make(map[operationKey]*operationSeries)},
 	}
 	if p.socket == nil {
 		p.socket = func(string) *net.TCPListener { return nil }

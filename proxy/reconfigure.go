@@ -291,6 +291,7 @@ func (p *Proxy) forgetSeries(upstream string) {
 	p.mu.Unlock()
 	if !known {
 		p.metrics.Forget("upstream", upstream)
+		p.operations.forget(upstream)
 		for _, stage := range []string{"upstream_tcp", "requester"} {
 			p.metrics.Forget("stage", stage, "name", upstream)
 		}

@@ -68,3 +68,17 @@ func (l *listener) refused(peer netip.AddrPort, reason string, err error) {
 	}
 	e.Stringer("peer", peer).Str("reason", reason).Err(err).Msg(what)
 }
+
+// refusedStatus is how many connections the listener has refused or closed so far, by reason.
+func (l *listener) refusedStatus() map[string]uint64 {
+	all := make(map[string]uint64)
+	for reason, c := range l.refusals.counters {
+		if n := c.Value(); n > 0 {
+			all[reason] += n
+		}
+	}
+	if !l.isRDMA {
+		l.p.engine.Refused(l.name, all)
+	}
+	return all
+}

@@ -11,9 +11,12 @@ import (
 )
 
 // Status describes the Proxy. It fills in what the Proxy knows: not the process, its configuration, its
-// problems, and its history. Any goroutine, but no loop.
+// problems, and its history. It asks the loops, and waits for them for a second at most. Any goroutine, but
+// no loop.
 func (p *Proxy) Status(q status.Query) status.Document {
-	d := status.Document{Time: time.Now(), State: status.Ready, Memory: p.memoryStatus()}
+	p.looking.Lock()
+	defer p.looking.Unlock()
+	d := status.Document{State: status.Ready}
 	p.mu.Lock()
 	draining := p.draining
 	p.mu.Unlock()
@@ -23,14 +26,37 @@ func (p *Proxy) Status(q status.Query) status.Document {
 	if draining {
 		d.State = status.Draining
 	}
+	found := p.collect()
+	d.Operations = p.operationStatus(found)
 	for _, l := range p.currentListeners() {
-		d.Listeners = append(d.Listeners, l.status())
+		d.Listeners = append(d.Listeners, l.status(found, d.Operations))
+	}
+	for _, l := range p.allListeners() {
 		d.Clients.Total += l.clientCount()
 	}
+	total := d.Clients.Total
+	d.Clients = p.clients(found, &q)
+	d.Clients.Total = total
 	for _, u := range p.sortedUpstreams() {
-		d.Upstreams = append(d.Upstreams, u.status(q.Connections))
+		d.Upstreams = append(d.Upstreams, u.status(q.Connections, d.Operations))
 	}
+	d.Memory = p.memoryStatus()
+	d.Time = time.Now()
 	return d
+}
+
+// operationStatus describes all operations that were used.
+func (p *Proxy) operationStatus(found []*collector) []status.Operation {
+	list := p.operations.list()
+	all := make([]status.Operation, 0, len(list))
+	for _, s := range list {
+		o := s.describe()
+		for _, c := range found {
+			o.InFlight += c.inFlight[s]
+		}
+		all = append(all, o)
+	}
+	return all
 }
 
 func (p *Proxy) memoryStatus() status.Memory {
@@ -57,22 +83,66 @@ func transport(isRDMA bool) string {
 	return "tcp"
 }
 
-func (l *listener) status() status.Listener {
-	return status.Listener{
+func (l *listener) status(found []*collector, ops []status.Operation) status.Listener {
+	d := status.Listener{
 		Name: l.name, Transport: transport(l.isRDMA), Address: l.addr(), Clients: l.clientCount(),
-		Limit: l.settings().opts.MaxConnections,
+		Limit:  l.settings().opts.MaxConnections,
+		Paused: make(map[string]int), Calls: make(map[string]uint64), Refused: l.refusedStatus(), Accepted: l.accepted.Load(),
 	}
+	for _, c := range found {
+		w := c.waiting[l]
+		for i, n := range w.now {
+			if n > 0 {
+				d.Paused[waitNames[i]] += n
+			}
+		}
+	}
+	for i, name := range resultNames {
+		if n := l.results[i].Value(); n > 0 {
+			d.Calls[name] = n
+		}
+	}
+	for i := range ops {
+		if o := &ops[i]; o.Listener == l.name {
+			d.InFlight += o.InFlight
+			d.BytesIn += o.BytesIn
+			d.BytesOut += o.BytesOut
+		}
+	}
+	if d.Address == "" {
+		d.Unreachable = "it does not listen"
+	}
+	return d
 }
 
 // status describes u, and each connection if all is set.
-func (u *upstream) status(all bool) status.Upstream {
+func (u *upstream) status(all bool, ops []status.Operation) status.Upstream {
 	st, o := u.stats(), u.settings()
+	u.p.askConnections(&st)
 	d := status.Upstream{
 		Name: u.name, Transport: transport(u.isRDMA), Mode: o.Mode.String(), State: st.state(),
 		Endpoints: u.endpoints.status(&st),
 		Credits:   st.credits, Usable: st.usable, Wanted: st.wanted, Asleep: st.asleep,
-		Pinned: u.pins.count(), Sessions: u.table.count(), InFlight: st.credits.Used + st.credits.Waiting,
-		LastError: st.lastError,
+		Pinned: u.pins.count(), Sessions: u.table.count(), LastError: st.lastError,
+		Stuck: u.poolMetrics.Stuck(), Stalled: st.stalled, OldestCall: st.oldest.Seconds(), TCP: st.tcp,
+		Calls:       map[string]uint64{"replied": u.replied.Value(), "lost": u.lost.Value(), "error": u.errored.Value()},
+		Disconnects: make(map[string]uint64), DialErrors: u.poolMetrics.DialErrors(), Replays: u.replayed.Value(),
+	}
+	for i, reason := range endReasonNames {
+		if n := u.ends[i].Value(); n > 0 {
+			d.Disconnects[reason] = n
+		}
+	}
+	if !u.slowStart.Over() {
+		d.SlowStart = &status.SlowStart{Calls: u.slowStart.Limit(), Clients: u.admission.clients()}
+	}
+	for i := range ops {
+		if o := &ops[i]; o.Upstream == u.name {
+			d.InFlight += o.InFlight
+			d.BytesOut += o.BytesIn
+			d.BytesIn += o.BytesOut
+			d.Phases.Add(&o.Phases)
+		}
 	}
 	if !st.downSince.IsZero() {
 		d.DownSince = &st.downSince
@@ -97,6 +167,13 @@ type upstreamStats struct {
 	lastError              string // of the connection that was lost last, and has not come back
 	errorAt                time.Time
 	credited               int // what a connection asks for
+	stalled                int // connections
+
+	// The connections that are there, and their numbers in connections; askConnections sets the rest.
+	members []upstreamConn
+	number  []int
+	oldest  time.Duration
+	tcp     *status.TCP
 }
 
 // sleeps reports whether there is no connection because none is needed.
@@ -185,10 +262,12 @@ func (st *upstreamStats) connection(s *pool.SeatStats, kind string, clients int)
 	m, _ := s.Member.(upstreamConn)
 	if m != nil {
 		c.Local = m.local()
+		st.members, st.number = append(st.members, m), append(st.number, len(st.connections))
 	}
 	switch {
 	case s.Up && m != nil && m.stalled():
 		c.State = status.ConnectionStalled
+		st.stalled++
 	case s.Up:
 		c.State = status.ConnectionUp
 	case s.Asleep:
@@ -203,6 +282,38 @@ func (st *upstreamStats) connection(s *pool.SeatStats, kind string, clients int)
 	return &st.connections[len(st.connections)-1]
 }
 
+// askedConnections is the most connections of an upstream that askConnections asks.
+const askedConnections = 4096
+
+// askConnections asks the loops about the connections.
+func (p *Proxy) askConnections(st *upstreamStats) {
+	byLoop := make([][]int, len(p.loops))
+	for i, m := range st.members[:min(len(st.members), askedConnections)] {
+		n := m.Affinity()
+		byLoop[n] = append(byLoop[n], i)
+	}
+	type report struct {
+		tcp    *status.TCP
+		oldest time.Duration
+	}
+	found := make([]report, len(st.members))
+	p.askLoops(byLoop, func(i int) {
+		m := st.members[i]
+		found[i] = report{tcpStatus(m.network()), m.oldestCall()}
+	}, func(i int) {
+		r := &found[i]
+		st.connections[st.number[i]].TCP = r.tcp
+		st.oldest = max(st.oldest, r.oldest)
+		if r.tcp == nil {
+			return
+		}
+		if st.tcp == nil {
+			st.tcp = &status.TCP{}
+		}
+		st.tcp.Add(r.tcp)
+	})
+}
+
 // status describes the endpoints.
 func (e *endpoints) status(st *upstreamStats) (all []status.Endpoint) {
 	hs := e.apart
@@ -211,10 +322,10 @@ func (e *endpoints) status(st *upstreamStats) (all []status.Endpoint) {
 	}
 	for _, h := range hs {
 		for _, s := range h.Stats() {
-			d := status.Endpoint{Address: s.Address, State: status.EndpointUsed, Connections: s.Connections}
+			d := status.Endpoint{Address: s.Address, State: status.EndpointUsed, Connections: s.Connections, Ejections: s.Ejections}
 			switch {
 			case !s.Ejected.IsZero():
-				d.State, d.Until = status.EndpointEjected, &s.Ejected
+				d.State, d.Until, d.Reason = status.EndpointEjected, &s.Ejected, s.Reason
 			case s.Standby:
 				d.State = status.EndpointStandby
 			}

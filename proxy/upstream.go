@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -22,6 +23,10 @@ type upstreamConn interface {
 	send(c *call)
 	// credits is how many Calls may be outstanding now.
 	credits() int
+	// oldestCall is for how long the Call that was sent first has been outstanding; 0 if none is.
+	oldestCall() time.Duration
+	// network is what the kernel knows of the connection.
+	network() (loop.TCP, bool)
 	// local is the bridge's address and port. Any goroutine.
 	local() string
 	// stalled reports whether the server answers nothing. Any goroutine.
@@ -58,6 +63,7 @@ type upstream struct {
 	replayed *metrics.Counter
 	retried  *metrics.Counter
 	collided *metrics.Counter
+	replied  *metrics.Counter // the sum of those in counts
 	lost     *metrics.Counter
 	errored  *metrics.Counter
 	stray    *metrics.Counter
@@ -81,6 +87,7 @@ type upstreamCounts struct {
 	sent      *metrics.Counter
 	replied   *metrics.Counter
 	seconds   *metrics.Histogram
+	phases    [phases]*metrics.Histogram // counted on the client's loop, and only for Calls that were answered
 	requester *rdmaside.RequesterMetrics // nil for TCP
 }
 
@@ -89,6 +96,9 @@ func newUpstreamCounts(m *metrics.Registry, o *UpstreamOptions) upstreamCounts {
 		sent:    m.Counter(metrics.UpstreamSentCalls, o.Name),
 		replied: outcome(m, o.Name, "replied"),
 		seconds: m.Histogram(metrics.UpstreamCallSeconds, o.Name),
+	}
+	for i, name := range phaseNames {
+		c.phases[i] = m.Histogram(metrics.UpstreamPhaseSeconds, o.Name, name)
 	}
 	if o.RDMA {
 		c.requester = rdmaside.NewRequesterMetrics(m, o.Name)
@@ -120,6 +130,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		replayed: m.Counter(metrics.UpstreamReplays, o.Name),
 		retried:  m.Counter(metrics.UpstreamRetries, o.Name),
 		collided: m.Counter(metrics.UpstreamXIDCollisions, o.Name),
+		replied:  outcome(m, o.Name, "replied"),
 		lost:     outcome(m, o.Name, "lost"),
 		errored:  outcome(m, o.Name, "error"),
 		stray:    m.Counter(metrics.UpstreamStrayReplies, o.Name),
@@ -296,7 +307,7 @@ func (u *upstream) observe(c *call, here int) {
 	n.sent.Inc()
 	n.replied.Inc()
 	u.probes.spoke(c.h.Program, c.h.Version)
-	n.seconds.Observe(uint64(max(0, u.p.loops[here].Now()-c.began)))
+	n.seconds.Observe(uint64(max(0, c.times.replied-c.times.began)))
 	if c.rdma.Analysis.Known {
 		return
 	}

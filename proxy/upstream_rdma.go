@@ -84,7 +84,7 @@ func (m *rdmaConn) send(c *call) {
 			m.probe.busy()
 		}
 		m.tapSent(c)
-		c.entry.Sent()
+		c.wasSent(m.loop)
 		if x := c.order(); x != nil {
 			x.sent(c, m.loop.index)
 		}
@@ -101,6 +101,9 @@ func (m *rdmaConn) notSent(c *call, err error) {
 	if p := m.seat.Pool(); errors.Is(err, rdmaside.ErrNoMemory) && p.Hold() {
 		m.r.Wait(&c.rdma, m.u.p.slow.waits(p.Resume))
 	}
+	if c.retry.replays == 0 {
+		c.times.sent = 0
+	}
 	c.unsent(m, err)
 }
 
@@ -109,6 +112,12 @@ func (m *rdmaConn) lateCalls() int { return m.r.Late() }
 
 // credits is part of upstreamConn.
 func (m *rdmaConn) credits() int { return m.r.Grant() }
+
+// oldestCall is part of upstreamConn.
+func (m *rdmaConn) oldestCall() time.Duration { return m.r.Oldest() }
+
+// network is part of upstreamConn.
+func (m *rdmaConn) network() (loop.TCP, bool) { return m.r.Measure() }
 
 // local is part of upstreamConn.
 func (m *rdmaConn) local() string { return m.r.Info().Local.String() }

@@ -127,7 +127,7 @@ func (m *tcpConn) send(c *call) {
 		m.probe.busy()
 	}
 	m.arm()
-	c.entry.Sent()
+	c.wasSent(m.loop)
 	m.tapSent(c)
 	c.one[0] = c.message.octets
 	c.sent.writing = true
@@ -188,6 +188,17 @@ func (m *tcpConn) lateCalls() int { return m.kept }
 
 // credits is part of upstreamConn.
 func (m *tcpConn) credits() int { return m.opts.Credits }
+
+// oldestCall is part of upstreamConn.
+func (m *tcpConn) oldestCall() time.Duration {
+	if m.oldest == nil {
+		return 0
+	}
+	return time.Since(m.oldest.sent.at)
+}
+
+// network is part of upstreamConn.
+func (m *tcpConn) network() (loop.TCP, bool) { return m.conn.Measure() }
 
 // local is part of upstreamConn.
 func (m *tcpConn) local() string { return m.conn.LocalAddr().String() }

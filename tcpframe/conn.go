@@ -33,6 +33,14 @@ type BusyHandler interface {
 	Busy() bool
 }
 
+// An UnreadHandler is a RecordHandler that wants to know when the Conn does not read because its peer
+// does not read what is queued for it.
+type UnreadHandler interface {
+	RecordHandler
+	// Unread says that this has become so, or is no longer so.
+	Unread(unread bool)
+}
+
 // A connState is a stage of a Conn's life.
 //
 //	opening -> open -> draining -> lingering

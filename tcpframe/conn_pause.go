@@ -25,3 +25,10 @@ func (c *Conn) Resume() {
 	}
 	c.sock.FlushSoon()
 }
+
+// noteUnread tells the handler that whyOutbound has changed.
+func (c *Conn) noteUnread(unread bool) {
+	if h, ok := c.handler.(UnreadHandler); ok {
+		h.Unread(unread)
+	}
+}

@@ -188,9 +188,13 @@ func (c *Conn) limitOutbound() {
 	case c.outbound > c.opts.OutboundLimit:
 		c.refuse(&recordError{reason: reasonOutbound, value: c.outbound, limit: c.opts.OutboundLimit})
 	case c.outbound > c.opts.MaxOutbound:
-		c.why |= whyOutbound
+		if c.why&whyOutbound == 0 {
+			c.why |= whyOutbound
+			c.noteUnread(true)
+		}
 	case c.why&whyOutbound != 0 && c.outbound <= c.opts.MaxOutbound/4:
 		c.why &^= whyOutbound
+		c.noteUnread(false)
 		c.sock.FlushSoon() // to parse the octets that are held
 	}
 }

@@ -137,3 +137,19 @@ func (l *refusalLog) close(name string, peer netip.AddrPort, why reason, err err
 	}
 	l.closed.Line(&l.log, zerolog.WarnLevel, event).Str(string(l.side), name).Stringer("peer", peer).Str("reason", string(why)).Err(err).Msg("connection closed")
 }
+
+// Refused adds to all how many connections of the listener with this name the Engine has refused or closed
+// so far, by reason.
+func (e *Engine) Refused(listener string, all map[string]uint64) {
+	e.mu.Lock()
+	c := e.counted[countersKey{ofListener, listener}]
+	e.mu.Unlock()
+	if c == nil {
+		return
+	}
+	for why, n := range c.refused {
+		if n := n.Value(); n > 0 {
+			all[string(why)] += n
+		}
+	}
+}

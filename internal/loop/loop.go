@@ -122,3 +122,31 @@ type WatchedSocket interface {
 	// result may be too long by the time since the last call. It costs a system call.
 	Silent() time.Duration
 }
+
+// A MeasuredSocket is a Socket that can tell what the kernel knows of its TCP connection. Sockets may lack
+// this ability.
+type MeasuredSocket interface {
+	Socket
+	// Measure costs two system calls. It reports false if the kernel does not answer.
+	Measure() (TCP, bool)
+}
+
+// A TCP is what the kernel knows of a TCP connection.
+type TCP struct {
+	RTT         time.Duration // smoothed
+	Retransmits uint64        // segments sent again so far
+	Segments    uint64        // segments sent so far
+	Unacked     uint64        // segments that are not acknowledged
+	Unsent      uint64        // octets in the send buffer that were never sent
+	Unread      uint64        // octets in the receive buffer
+}
+
+// Add adds o: of RTT the larger one counts.
+func (t *TCP) Add(o TCP) {
+	t.RTT = max(t.RTT, o.RTT)
+	t.Retransmits += o.Retransmits
+	t.Segments += o.Segments
+	t.Unacked += o.Unacked
+	t.Unsent += o.Unsent
+	t.Unread += o.Unread
+}

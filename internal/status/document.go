@@ -105,6 +105,15 @@ func (p *Phases) Sub(old *Phases) Phases {
 	}
 }
 
+// Add adds o.
+func (p *Phases) Add(o *Phases) {
+	p.Calls += o.Calls
+	p.Admission += o.Admission
+	p.Credit += o.Credit
+	p.Server += o.Server
+	p.Client += o.Client
+}
+
 // TCP is what the kernel knows of a TCP connection (TCP_INFO). It is nil where there is none.
 type TCP struct {
 	RTT         float64 `json:"rtt"`         // smoothed round-trip time in seconds
@@ -113,6 +122,16 @@ type TCP struct {
 	Unacked     uint64  `json:"unacked"`     // segments that are not acknowledged
 	Unsent      uint64  `json:"unsent"`      // bytes in the send buffer that were never sent: the peer does not read, or the network is slow
 	Unread      uint64  `json:"unread"`      // bytes in the receive buffer that the bridge has not read
+}
+
+// Add adds o: of RTT the larger one counts.
+func (t *TCP) Add(o *TCP) {
+	t.RTT = max(t.RTT, o.RTT)
+	t.Retransmits += o.Retransmits
+	t.Segments += o.Segments
+	t.Unacked += o.Unacked
+	t.Unsent += o.Unsent
+	t.Unread += o.Unread
 }
 
 // A Listener is an address where clients connect.

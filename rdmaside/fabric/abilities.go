@@ -3,6 +3,8 @@ package fabric
 import (
 	"net"
 	"os"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // The interfaces in this file are abilities that a provider may have and may lack.
@@ -91,4 +93,20 @@ type PlacementTracker interface {
 	// for a dead handle; Completion.Placed has the number of a handle that the peer has
 	// invalidated.
 	Placed(h Handle) uint32
+}
+
+// A TCPConn is a Conn that runs over TCP, such as iWARP's in software, and can tell what the kernel knows of
+// the TCP connection.
+type TCPConn interface {
+	Conn
+	// Measure costs two system calls. It reports false if there is nothing to tell.
+	Measure() (loop.TCP, bool)
+}
+
+// Measure tells what the kernel knows of c, if c runs over TCP.
+func Measure(c Conn) (loop.TCP, bool) {
+	if t, ok := c.(TCPConn); ok {
+		return t.Measure()
+	}
+	return loop.TCP{}, false
 }

@@ -60,6 +60,11 @@ func (reg *Registry) Bind(program, version uint32, b Binding) {
 	}
 }
 
+// Operation returns the number of the operation of a Call that is not analysed.
+func (reg *Registry) Operation(c *oncrpc.Call) uint16 {
+	return reg.operation(reg.lookup(c.Program, c.Version), c, 0)
+}
+
 // operations are those of binding i.
 func (reg *Registry) operations(i int) []Operation {
 	end := len(reg.ops)

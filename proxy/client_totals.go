@@ -1,0 +1,123 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/status"
+)
+
+// clientTotals count what one client connection has had. They belong to its loop.
+type clientTotals struct {
+	since   time.Time
+	active  int64 // when its last Call was read, on the clock of the loops
+	calls   uint64
+	failed  uint64
+	repeats uint64
+	in, out uint64
+	phases  [phases]int64
+}
+
+// inFlight is what collect finds of a client's Calls.
+type inFlight struct {
+	round  uint64 // the collection that found it
+	calls  int
+	oldest int64 // when the oldest of them was read
+	xid    uint32
+	op     *operationSeries
+}
+
+// classify notes the class of the Reply, which is in the cache now: its XID has just been written.
+func (c *call) classify(l *eventLoop) {
+	if c.times.replied == 0 { // the bridge made the Reply because the upstream gave none
+		c.times.replied = l.Now()
+	}
+	if c.op != nil {
+		c.class, c.status, c.hasStatus = replyClass(c.reply.parts[0], c.h.Protection, c.op.status)
+	}
+	c.octets = octets(c.reply.parts)
+}
+
+// count counts c, which is over.
+func (f *front) count(c *call) {
+	now, n := f.loop.Now(), &f.totals
+	if c.op != nil {
+		c.op.inFlight--
+	}
+	r := c.reply.result
+	switch {
+	case c.absorbed || r == resultAbsorbed:
+		n.repeats++
+	case c.op != nil && (r == resultReplied || r == resultLocal):
+		in, out, d := uint64(c.size), uint64(c.octets), c.times.divide(now)
+		n.calls++
+		n.in += in
+		n.out += out
+		if classFails[c.class] {
+			n.failed++
+		}
+		o := c.op
+		o.reply(c.class).Inc()
+		o.in.Add(in)
+		o.out.Add(out)
+		total := int64(0)
+		for i, t := range d {
+			n.phases[i] += t
+			o.time[i].Add(uint64(t))
+			total += t
+		}
+		o.seconds.Observe(uint64(total))
+		if c.rdma.Analysis.Operations > 0 {
+			o.operations.Add(uint64(c.rdma.Analysis.Operations))
+		}
+		if c.up != nil {
+			h := &c.up.counts[f.loop.index].phases
+			for i, t := range d {
+				h[i].Observe(uint64(t))
+			}
+		}
+	}
+	if p := f.listener.p.observer.Load(); p != nil {
+		f.observe(c, *p, now)
+	}
+}
+
+// observe shows c to o.
+func (f *front) observe(c *call, o Observer, now int64) {
+	r := &f.loop.record
+	*r = CallRecord{
+		Read: c.times.began, Asked: c.times.asked, Sent: c.times.sent, Replied: c.times.replied, Settled: now,
+		At: time.Now(), XID: c.clientXID, Client: f.peer, Listener: f.listener.name, Transport: transport(f.listener.isRDMA),
+		Program: c.h.Program, Version: c.h.Version, Procedure: c.h.Procedure,
+		Operations: int(c.rdma.Analysis.Operations),
+		BytesIn:    int(c.size), Result: resultNames[c.reply.result], Replays: c.retry.replays,
+		Failed: true,
+	}
+	if c.up != nil {
+		r.Upstream = c.up.name
+	}
+	if c.times.sent != 0 {
+		r.UpstreamXID = c.rdma.XID
+	}
+	if c.op != nil {
+		r.ProgramName, r.Operation = c.op.program, c.op.name
+	}
+	if c.absorbed {
+		r.Result = resultNames[resultAbsorbed]
+	}
+	if c.times.replied != 0 && c.octets > 0 {
+		r.Status, r.NFSStatus, r.HasNFS, r.BytesOut = classNames[c.class], c.status, c.hasStatus, c.octets
+		r.Failed = classFails[c.class] || c.reply.result == resultGone || c.reply.result == resultAbandoned
+	}
+	if c.reply.result == resultAbsorbed {
+		r.Failed = false
+	}
+	if o.Wants(r) {
+		o.Observe(r)
+	}
+}
+
+// phasesOf makes a status.Phases of sums in nanoseconds.
+func phasesOf(calls uint64, d *[phases]int64) status.Phases {
+	s := func(p phase) float64 { return float64(d[p]) / 1e9 }
+	return status.Phases{Calls: calls, Admission: s(phaseAdmission), Credit: s(phaseCredit), Server: s(phaseServer), Client: s(phaseClient)}
+}

@@ -1,0 +1,79 @@
+package proxy_test
+
+import (
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+)
+
+// eachUpstream calls f with a proxy of one TCP listener, nfs, and one upstream, storage, over TCP and over
+// RDMA.
+func eachUpstream(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions), f func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy)) {
+	for name, rdma := range map[string]bool{"tcp": false, "rdma": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := proxytest.NewHarness(t, budget)
+			l := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+			u := proxy.UpstreamOptions{Name: "storage"}
+			if rdma {
+				provider := fabrictest.NewLoopback()
+				on := fabrictest.NewLoop()
+				t.Cleanup(on.Stop)
+				h.RDMAServer(provider, []loop.Loop{on}, "storage", 8, b)
+				u.RDMA, u.Provider, u.Endpoints = true, provider, []string{"storage"}
+			} else {
+				u.Endpoints = []string{h.TCPServer(b).Addr()}
+			}
+			if change != nil {
+				change(&l, &u)
+			}
+			f(t, h, h.Proxy([]proxy.ListenerOptions{l}, []proxy.UpstreamOptions{u}))
+		})
+	}
+}
+
+// TestStatus: the Document has what clients did, and its parts agree.
+func TestStatus(t *testing.T) {
+	eachUpstream(t, proxytest.Behaviour{}, nil, func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy) {
+		c := h.Client(p.Addr("nfs"))
+		for i := range uint32(10) {
+			check(t, c, proxytest.GetattrCall(i+1))
+		}
+		var d status.Document
+		h.Eventually("all Calls are counted", func() bool {
+			d = p.Status(status.Query{Connections: true})
+			return len(d.Operations) > 0 && d.Operations[0].Calls == 10
+		})
+		o := d.Operations[0]
+		if o.Program != "nfs" || o.Version != 3 || o.Operation != "GETATTR" || o.Upstream != "storage" || o.InFlight != 0 {
+			t.Errorf("operation %+v", o)
+		}
+		n, of := uint64(0), uint64(0)
+		for _, b := range o.Latency.Counts {
+			n += b
+		}
+		for _, s := range o.Statuses {
+			of += s
+		}
+		if n != 10 || of != 10 || len(o.Statuses) != 1 || o.Phases.Server <= 0 || o.BytesIn == 0 || o.BytesOut == 0 {
+			t.Errorf("%d Calls in the histogram, %d in %v, phases %+v, %+v", n, of, o.Statuses, o.Phases, o.Traffic)
+		}
+		l, u := d.Listeners[0], d.Upstreams[0]
+		if l.Traffic != o.Traffic || u.BytesIn != o.BytesOut || u.Phases != o.Phases || l.Calls["replied"] != 10 || u.Calls["replied"] != 10 || l.Accepted != 1 {
+			t.Errorf("listener %+v\nupstream %+v\noperation %+v", l, u, o)
+		}
+		if u.State != status.Up || u.Credits.Granted == 0 || u.Credits.Granted > u.Credits.Requested || len(u.Connections) != u.Usable {
+			t.Errorf("upstream %+v", u)
+		}
+		if d.Clients.Total != 1 || len(d.Clients.List) != 1 {
+			t.Fatalf("clients %+v", d.Clients)
+		}
+		if s := d.Clients.List[0]; s.Phases.Calls != 10 || s.Traffic != o.Traffic || s.InFlight != 0 || len(s.Waiting) != 0 || len(s.Upstreams) != 1 || s.TCP == nil {
+			t.Errorf("client %+v", s)
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package proxy
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Why the bridge does not read from a client
+//
+// A client that is not read from has Calls in its own send buffer, or in the bridge's receive buffer, and
+// sees the bridge as slow. So each reason is counted, for the client and for its listener, and the pause
+// counts as waiting for admission for the Call that is read next: see front.newCall.
+
+// A waitReason says why the bridge does not read from a client at present. The first are the gateKinds.
+type waitReason uint8
+
+const (
+	waitSlowStart waitReason = waitReason(gateSlowStart)
+	waitClient    waitReason = waitReason(gateClient)
+	waitListener  waitReason = waitReason(gateListener)
+)
+
+const (
+	waitCalls    = waitReason(gates) + iota // it has as many Calls under way as it may
+	waitReplies                             // it is owed as many octets of Replies as it may be
+	waitUnread                              // it does not read the Replies that are queued for it
+	waitMemory                              // there is no memory for its Call
+	waitDraining                            // its connection is to be closed when no Call is under way
+	waitReasons
+)
+
+var waitNames = [waitReasons]string{
+	"slow_start", "client_rate", "listener_rate", "calls", "replies", "unread", "memory", "draining",
+}
+
+const (
+	gateBits  = 1<<gates - 1
+	frontBits = gateBits | 1<<waitCalls | 1<<waitReplies | 1<<waitDraining // what admit decides
+)
+
+// waits say for how long a client was not read from. They belong to the client's loop.
+type waits struct {
+	now    uint8 // the reasons, a bit for each waitReason
+	last   uint8 // the reasons of the latest pause
+	since  int64 // when now changed
+	began  int64 // when the latest pause began, on the clock of the loops
+	ended  int64 // when it ended, until a Call has been read; 0 after that
+	total  int64 // nanoseconds of all pauses that have ended
+	pauses uint64
+}
+
+// A waitCounts counts the clients of one listener on one loop that are not read from. now belongs to the
+// loop.
+type waitCounts struct {
+	now    [waitReasons]int
+	paused int // clients with at least one reason
+	ns     [waitReasons]atomic.Int64
+	pauses [waitReasons]atomic.Uint64
+}
+
+// wait makes reasons those of mask for which the bridge does not read from the client; it leaves the others.
+func (f *front) wait(reasons, mask uint8) {
+	w := &f.waits
+	to := w.now&^mask | reasons
+	if to == w.now {
+		return
+	}
+	now, n := f.loop.Now(), f.counts.waits
+	for r := range waitReasons {
+		bit := uint8(1) << r
+		switch {
+		case w.now&bit != 0:
+			n.ns[r].Add(now - w.since)
+			if to&bit == 0 {
+				n.now[r]--
+			}
+		case to&bit != 0:
+			n.now[r]++
+			n.pauses[r].Add(1)
+		}
+	}
+	switch {
+	case w.now == 0:
+		w.began, w.last = now, 0
+		w.pauses++
+		n.paused++
+	case to == 0:
+		w.ended = now
+		w.total += now - w.began
+		n.paused--
+	}
+	w.last |= to
+	w.now, w.since = to, now
+}
+
+// soonRead is how soon after a pause a Call must be read to count as having waited for its end.
+const soonRead = int64(5 * time.Millisecond)
+
+// readable is when the Call that was just read could have been read at the earliest. If the bridge had
+// not read from the client and reads the Call as soon as it does again, that is when the pause began: the
+// Call was there then, or has come since, which nothing tells. It is the first Call after the pause alone.
+// When the pause was for memory, reading the Call itself had begun, however long the rest of it takes. Other
+// Calls of RDMA clients have been read already while they wait: rdmaClient.keep.
+func (f *front) readable(now int64) int64 {
+	w := &f.waits
+	if w.ended == 0 {
+		return now
+	}
+	ended, memory := w.ended, w.last&(1<<waitMemory) != 0
+	w.ended = 0
+	if memory || now-ended <= soonRead && !f.listener.isRDMA {
+		return w.began
+	}
+	return now
+}
+
+// paused is for how long the bridge has not read from the client, in nanoseconds.
+func (w *waits) paused(now int64) int64 {
+	if w.now == 0 {
+		return w.total
+	}
+	return w.total + now - w.began
+}
