@@ -208,7 +208,7 @@
         cells.map((cell, i) => i === 0 ? h("th", { scope: "row", role: "rowheader" }, cell)
           : h("td", { role: "cell", class: [columns[i][1].class || "", cell === null || cell === "" ? "none" : ""].join(" ").trim() || false, "data-label": columns[i][0] }, cell)))))));
   }
-  const N = { class: "n" }, T = {};
+  const N = { class: "n" }, T = {}, W = { class: "w" };
 
   // ---- Sections.
   function header() {
@@ -315,7 +315,7 @@
       if (e.target.open) view.open.add(u.name); else view.open.delete(u.name);
       if (e.target.open && !was) refresh();
     } }, h("summary", null, plural(shown ? shown.length : all, "connection") + (counts.length ? ": " + counts.join(", ") : "")),
-    shown ? table("Connections of " + u.name, [["Endpoint", T], ["Kind", T], ["State", T], ["Clients", N], ["Credits", T], ["Waiting", N], ["RTT", N], ["Sent again", N], ["Last error", T]],
+    shown ? table("Connections of " + u.name, [["Endpoint", T], ["Kind", T], ["State", T], ["Clients", N], ["Credits", W], ["Waiting", N], ["RTT", N], ["Sent again", N], ["Last error", T]],
       rows.map(({ c, i }) => ({ key: i, cells: [
         [c.endpoint, c.local ? h("span", { class: "sub" }, "from " + c.local) : null], c.kind,
         [h("span", { class: "pill " + ({ up: "good", down: "bad", stalled: "bad", asleep: "note" }[c.state] || "") }, c.state), h("span", { class: "sub" }, "for " + since(c.since))],
@@ -368,7 +368,7 @@
         h("label", null, "Filter ", h("input", { type: "search", id: "filter", value: view.filter, maxlength: "200", spellcheck: "false", autocomplete: "off", placeholder: "address, network, listener …", oninput: (e) => { view.filter = e.target.value; soon(); } })),
         h("label", null, "Show ", h("select", { id: "limit", value: view.limit, onchange: (e) => { view.limit = e.target.value; refresh(); } }, ["10", "50", "200", "1000"].map((n) => h("option", { key: n, value: n, selected: n === view.limit }, n))))),
       list(c.list).length ? table("Clients, the first of " + number.format(c.total) + " by " + view.sort, [
-        ["Client", T, "address"], ["Waits for", T, "waiting"], ["In flight", N], ["Oldest Call", N, "oldest"], ["Calls a second", N, "calls"], ["From client", N, "bytes"], ["To client", N], ["Unread Replies", N], ["Time of Calls", T], ["Failed", N], ["RTT", N],
+        ["Client", T, "address"], ["Waits for", T, "waiting"], ["In flight", N], ["Oldest Call", N, "oldest"], ["Calls/s, so far", N, "calls"], ["From client", N, "bytes"], ["To client", N], ["Unread", N], ["Time of Calls", W], ["Failed", N], ["RTT", N],
       ], c.list.map((x) => {
         const w = before("clients", keys.clients(x));
         return { key: keys.clients(x), cells: [
@@ -376,9 +376,9 @@
           list(x.waiting).length ? [h("span", { class: "t-warn" }, x.waiting.map(plain).join(", ")), x.paused_seconds > 0 ? h("span", { class: "sub" }, about(x.paused_seconds) + " so far") : null] : null,
           [number.format(x.in_flight), x.credits ? h("span", { class: "sub" }, `${x.credits.used} of ${x.credits.granted} credits`) : null],
           x.oldest_call > 0 ? [time(x.oldest_call), h("span", { class: "sub" }, [x.oldest_operation, "0x" + x.oldest_xid.toString(16).padStart(8, "0")].filter(Boolean).join(" "))] : null,
-          [perSecond(rate(w, x, (y) => y.phases.calls)), h("span", { class: "sub" }, digits(x.phases.calls) + " so far")],
-          [bytesPerSecond(rate(w, x, (y) => y.bytes_in)), h("span", { class: "sub" }, bytes(x.bytes_in) + " so far")],
-          [bytesPerSecond(rate(w, x, (y) => y.bytes_out)), h("span", { class: "sub" }, bytes(x.bytes_out) + " so far")],
+          [perSecond(rate(w, x, (y) => y.phases.calls)), h("span", { class: "sub" }, digits(x.phases.calls))],
+          [bytesPerSecond(rate(w, x, (y) => y.bytes_in)), h("span", { class: "sub" }, bytes(x.bytes_in))],
+          [bytesPerSecond(rate(w, x, (y) => y.bytes_out)), h("span", { class: "sub" }, bytes(x.bytes_out))],
           x.unread_bytes > 0 ? bytes(x.unread_bytes) : null,
           phaseBar(phasesOf(w ? w.phases : null, x.phases), true),
           x.failed || x.repeats ? [number.format(x.failed), x.repeats ? h("span", { class: "sub" }, number.format(x.repeats) + " repeats") : null] : null,
@@ -402,10 +402,10 @@
     const most = 15, shown = view.allOperations ? rows : rows.slice(0, most);
     fill("operations", heading("operations", "Operations", rows.length ? `answered Calls; ${shown.length} of ${rows.length} shown` : null, "operations"),
       rows.length ? table("Operations", [
-        ["Operation", T, "name"], ["From, to", T], ["In flight", N, "in_flight"], ["Calls a second", N, "rate"], ["Mean", N, "mean"], ["p50", N], ["p99", N, "p99"], ["Time of Calls", T], ["In", N], ["Out", N], ["Failed so far", T, "failed"],
+        ["Operation", T, "name"], ["From, to", T], ["In flight", N, "in_flight"], ["Calls/s, so far", N, "rate"], ["Mean", N, "mean"], ["p50", N], ["p99", N, "p99"], ["Time of Calls", W], ["In", N], ["Out", N], ["Failed so far", T, "failed"],
       ], shown.map((r) => ({ key: keys.operations(r.o), cells: [
         [r.o.operation, h("span", { class: "sub" }, r.o.program + " v" + r.o.version)], [r.o.listener, h("span", { class: "sub" }, "→ " + (r.o.upstream || "the bridge itself"))],
-        number.format(r.o.in_flight), [perSecond(r.rate), h("span", { class: "sub" }, digits(r.o.calls) + " so far")],
+        number.format(r.o.in_flight), [perSecond(r.rate), h("span", { class: "sub" }, digits(r.o.calls))],
         r.mean === null ? "–" : time(r.mean), r.p50 === null ? "–" : time(r.p50), r.p99 === null ? "–" : time(r.p99), phaseBar(r.p, true),
         bytesPerSecond(rate(r.w, r.o, (x) => x.bytes_in)), bytesPerSecond(rate(r.w, r.o, (x) => x.bytes_out)),
         r.failures ? reasons(r.failed) : null,
@@ -417,7 +417,7 @@
     const m = view.doc.memory;
     const share = (used, limit) => `${bytes(used)} of ${bytes(limit)}`;
     fill("memory", heading("memory", "Memory of messages", `${share(m.used, m.budget)} used, ${bytes(m.resident)} resident` + (m.waiting ? `, ${plural(m.waiting, "connection waits", "connections wait")}` : ""), "memory"),
-      table("Memory by account", [["Account", T], ["Used", T], ["Peak", N], ["Leases", N], ["Waiting", N], ["Refused so far", N]],
+      table("Memory by account", [["Account", T], ["Used", W], ["Peak", N], ["Leases", N], ["Waiting", N], ["Refused so far", N]],
         [{ name: "all", used: m.used, limit: m.budget, peak: null, leases: null, waiting: m.waiting, refused: m.refused }, ...list(m.accounts)].map((a) => ({ key: a.name, cells: [
           plain(a.name), [bar(a.used, a.limit, a.name + ": " + share(a.used, a.limit), a.peak && a.limit ? h("i", { class: "mark", w: Math.min(100, 100 * a.peak / a.limit).toFixed(1) }) : null), h("span", { class: "label" }, share(a.used, a.limit))],
           a.peak === null ? null : bytes(a.peak), a.leases === null ? null : number.format(a.leases), a.waiting ? h("span", { class: "t-warn" }, number.format(a.waiting)) : "0", a.refused ? h("span", { class: "t-warn" }, number.format(a.refused)) : "0",
