@@ -21,6 +21,7 @@ type Config struct {
 	Admin     Admin      `mapstructure:"admin"`
 	Control   Control    `mapstructure:"control"`
 	Log       Log        `mapstructure:"log"`
+	Tracing   Tracing    `mapstructure:"tracing"`
 	Drain     Drain      `mapstructure:"drain"`
 	Reload    Reload     `mapstructure:"reload"`
 	Handover  Handover   `mapstructure:"handover"`
@@ -47,12 +48,6 @@ type Admin struct {
 
 // Enabled reports whether the file asks for the HTTP server.
 func (a *Admin) Enabled() bool { return a.Address != none }
-
-// Log configures the log, which goes to standard error.
-type Log struct {
-	Level  string `mapstructure:"level"`  // debug, info, warn or error
-	Format string `mapstructure:"format"` // json or console
-}
 
 // Drain configures what SIGTERM starts.
 type Drain struct {

@@ -20,6 +20,11 @@ func decodeValue(from, to reflect.Value) (any, error) {
 		return parseScalar(data, ParseSize)
 	case Duration:
 		return parseScalar(data, parseDuration)
+	case Fraction:
+		if f, ok := data.(float64); ok {
+			data = strconv.FormatFloat(f, 'g', -1, 64)
+		}
+		return parseScalar(data, parseFraction)
 	case Switch:
 		return parseScalar(data, parseSwitch)
 	case Prefix:

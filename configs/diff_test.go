@@ -112,6 +112,8 @@ func TestDiffSeesEverySetting(t *testing.T) {
 				v.SetInt(v.Int() + 12345678912)
 			case reflect.Uint8:
 				v.SetUint(v.Uint()%2 + 1)
+			case reflect.Float64:
+				v.SetFloat(v.Float() / 2)
 			case reflect.String:
 				v.SetString(v.String() + "x")
 			case reflect.Slice:

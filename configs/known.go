@@ -12,6 +12,7 @@ type Known struct {
 	Providers []string                         // RDMA providers that are built in
 	Provider  func(name string) error          // why a provider cannot be used; nil asks Providers
 	IBVerbs   func(IBVerbs, string) error      // why this host cannot use these settings, for a listener at an address or, with "", for an upstream; nil does not ask
+	Tracing   func() error                     // why this build cannot send traces; nil if it can
 	Program   func(name string) (uint32, bool) // RPC program by name; nil knows numbers only
 }
 

@@ -31,7 +31,7 @@ var badFiles = []struct{ name, file, want string }{
 		line 3: lgo: unknown setting; did you mean log?
 		line 4: memory.bugdet: unknown setting; did you mean budget?
 		line 4: memory.x: unknown setting; known here: budget
-		line 5: log.level: unknown setting; known here: admin, chunks, control, drain, handover, identity, listeners, log, loops, memory, reload, rpcbind, upstreams`},
+		line 5: log.level: unknown setting; known here: admin, chunks, control, drain, handover, identity, listeners, log, loops, memory, reload, rpcbind, tracing, upstreams`},
 	{"unknown deep", `
 listeners:
   - name: l
@@ -85,6 +85,13 @@ log: json
 	{"words", head + tail + "log: {level: loud, format: xml}\n", `
 		line 3: log.format: "xml" is not possible here; write json or console
 		line 3: log.level: "loud" is not possible here; write debug, info, warn or error`},
+	{"access log", head + tail + "log: {access: {mode: some, slower: none, sample: 2, path: access.log}}\ntracing: {endpoint: 'collector:4318', sample: 0%}\n", `
+		line 3: log.access.mode: "some" is not possible here; write off, failed, slow, sampled or all
+		line 3: log.access.path: "access.log" is not an absolute path; write stderr, or a path such as /var/log/rdmabridge/access.log
+		line 3: log.access.sample: "2" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01
+		line 3: log.access.slower: none is not possible here; write a duration such as 30s
+		line 4: tracing.endpoint: "collector:4318" is not the URL of a collector; write one such as http://127.0.0.1:4318, or none
+		line 4: tracing.sample: "0%" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01`},
 	{"addresses", `
 listeners:
   - {name: a, address: nowhere, upstream: s}

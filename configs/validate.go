@@ -44,8 +44,8 @@ func (c *Config) validate(k Known, r *report) {
 	if c.Admin.Enabled() {
 		r.listenAddress("admin.address", c.Admin.Address)
 	}
-	r.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	r.oneOf("log.format", c.Log.Format, formatJSON, FormatConsole)
+	c.Log.validate(r)
+	c.Tracing.validate(k, r)
 	r.finite("drain.timeout", c.Drain.Timeout)
 	c.Reload.validate(r)
 	c.Handover.validate(r)

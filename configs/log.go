@@ -1,0 +1,88 @@
+package configs
+
+import (
+	"net/url"
+	"path/filepath"
+)
+
+// Log configures the log, which goes to standard error, and the access log.
+type Log struct {
+	Level  string    `mapstructure:"level"`  // debug, info, warn or error
+	Format string    `mapstructure:"format"` // json or console
+	Access AccessLog `mapstructure:"access"`
+}
+
+// AccessLog configures the log that has a line for each chosen Call.
+type AccessLog struct {
+	Mode   string   `mapstructure:"mode"`   // off, failed, slow, sampled or all
+	Slower Duration `mapstructure:"slower"` // time from which a Call is slow
+	Sample Fraction `mapstructure:"sample"` // of the other Calls
+	Path   string   `mapstructure:"path"`   // of a file, or stderr
+}
+
+// Modes of the access log. Each chooses what those before it choose, and more.
+const (
+	AccessOff     = "off"
+	AccessFailed  = "failed"
+	AccessSlow    = "slow"
+	AccessSampled = "sampled"
+	AccessAll     = "all"
+
+	// AccessStderr is a Path.
+	AccessStderr = "stderr"
+)
+
+// Enabled reports whether the file asks for an access log.
+func (a *AccessLog) Enabled() bool { return a.Mode != AccessOff }
+
+func (l *Log) setDefaults() {
+	fill(&l.Level, "info")
+	fill(&l.Format, formatJSON)
+	fill(&l.Access.Mode, AccessOff)
+	fill(&l.Access.Slower, second/10)
+	fill(&l.Access.Sample, 0.01)
+	fill(&l.Access.Path, AccessStderr)
+}
+
+func (l *Log) validate(r *report) {
+	r.oneOf("log.level", l.Level, "debug", "info", "warn", "error")
+	r.oneOf("log.format", l.Format, formatJSON, FormatConsole)
+	a := &l.Access
+	r.oneOf("log.access.mode", a.Mode, AccessOff, AccessFailed, AccessSlow, AccessSampled, AccessAll)
+	r.finite("log.access.slower", a.Slower)
+	if a.Path != AccessStderr && !filepath.IsAbs(a.Path) {
+		r.addf("log.access.path", "%q is not an absolute path; write stderr, or a path such as /var/log/rdmabridge/access.log", a.Path)
+	}
+}
+
+// Tracing sends a span for each sampled Call to an OpenTelemetry collector.
+type Tracing struct {
+	Endpoint string   `mapstructure:"endpoint"` // URL of the collector's OTLP over HTTP, or none
+	Sample   Fraction `mapstructure:"sample"`   // of the Calls that are not slow
+	Slower   Duration `mapstructure:"slower"`   // time from which each Call is sampled, or none
+}
+
+// Enabled reports whether the file asks for traces.
+func (t *Tracing) Enabled() bool { return t.Endpoint != none }
+
+func (t *Tracing) setDefaults() {
+	fill(&t.Endpoint, none)
+	fill(&t.Sample, 0.001)
+	fill(&t.Slower, second)
+}
+
+func (t *Tracing) validate(k Known, r *report) {
+	if !t.Enabled() {
+		return
+	}
+	if k.Tracing != nil {
+		if err := k.Tracing(); err != nil {
+			r.addf("tracing.endpoint", "%v; write none, or remove this setting", err)
+			return
+		}
+	}
+	u, err := url.Parse(t.Endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		r.addf("tracing.endpoint", "%q is not the URL of a collector; write one such as http://127.0.0.1:4318, or none", t.Endpoint)
+	}
+}
