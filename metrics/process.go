@@ -62,3 +62,23 @@ var (
 )
 
 var transportLabel = Label{Name: "transport", Help: "how it came", Values: []Value{{"tcp", ""}, {"udp", ""}}}
+
+// The access log and the traces.
+var (
+	AccessLogLines = counter(Definition{
+		Name: "access_log_lines_total",
+		Help: "Lines of the access log that were written.",
+	})
+	AccessLogDroppedLines = counter(Definition{
+		Name: "access_log_dropped_lines_total",
+		Help: "Lines of the access log that were lost, because it did not keep up or could not be written.",
+	})
+	TraceCalls = counter(Definition{
+		Name: "trace_calls_total",
+		Help: "Calls whose spans the collector has taken.",
+	})
+	TraceDroppedCalls = counter(Definition{
+		Name: "trace_dropped_calls_total",
+		Help: "Calls whose spans were lost, because the collector did not keep up or did not take them.",
+	})
+)
