@@ -13,7 +13,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
-	"github.com/rdmabridge/rdmabridge/internal/journal"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -36,12 +35,16 @@ type bridge struct {
 	config  *configs.Config // in force; replaced by apply
 	drainIn time.Duration   // drain.timeout of config
 
-	journal *journal.Journal // the last lines of log; nil if nothing keeps them
+	sink *logSink // where log writes; nil in tests that have no use for it
 
 	identity string    // of this bridge among others; constant
 	started  time.Time // constant
 
 	loaded atomic.Pointer[status.Config] // nil if there is no file
+
+	observers observers
+	accessed  configs.AccessLog // settings of observers.access
+	traced    configs.Tracing   // and of observers.tracer
 
 	metrics *metrics.Registry
 	arena   *regmem.Arena
@@ -105,6 +108,9 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 
 // start listens for clients and connects to upstreams.
 func (b *bridge) start() error {
+	if err := b.startObservers(); err != nil {
+		return err
+	}
 	if b.admin != nil {
 		if err := b.admin.Start(); err != nil {
 			return err
@@ -167,6 +173,7 @@ func (b *bridge) close() error {
 	b.pages.Close()
 	errs := []error{b.closeRPCBind(), b.proxy.Close()}
 	b.engine.Stop()
+	b.closeObservers()
 	if b.admin != nil {
 		errs = append(errs, b.admin.Close())
 	}
@@ -198,10 +205,10 @@ func (b *bridge) alive(ctx context.Context) error {
 
 // events returns the last lines of the log, the newest first.
 func (b *bridge) events() []status.Event {
-	if b.journal == nil {
+	if b.sink == nil {
 		return []status.Event{}
 	}
-	return b.journal.Events()
+	return b.sink.journal.Events()
 }
 
 // waitReady waits until every upstream that a listener needs is connected, but no longer

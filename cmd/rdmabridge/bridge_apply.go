@@ -15,9 +15,15 @@ func (b *bridge) apply(c *configs.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := b.proxy.Reconfigure(listeners, upstreams); err != nil {
+	observe, abandon, err := b.prepareObservers(c)
+	if err != nil {
 		return err
 	}
+	if err := b.proxy.Reconfigure(listeners, upstreams); err != nil {
+		abandon()
+		return err
+	}
+	observe()
 	b.adopt(inUse)
 	b.limitDescriptors(c)
 	old := b.config

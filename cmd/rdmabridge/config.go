@@ -14,6 +14,7 @@ var known = configs.Known{
 	Providers: providerNames(),
 	Provider:  providerError,
 	IBVerbs:   ibverbsError,
+	Tracing:   tracingError,
 	Program:   oncrpc.ProgramByName,
 }
 

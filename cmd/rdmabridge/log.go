@@ -154,6 +154,18 @@ func (s *logSink) WriteLevel(l zerolog.Level, p []byte) (int, error) {
 	if int32(l) < s.level.Load() {
 		return len(p), nil
 	}
+	return s.write(l, p)
+}
+
+// calls returns a writer for lines about Calls. The journal does not have them, and the level does not
+// matter.
+func (s *logSink) calls() io.Writer { return (*callLines)(s) }
+
+type callLines logSink
+
+func (s *callLines) Write(p []byte) (int, error) { return (*logSink)(s).write(zerolog.InfoLevel, p) }
+
+func (s *logSink) write(l zerolog.Level, p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.line.Reset()

@@ -63,13 +63,23 @@ func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) 
 // already made the bridge load that content.
 func (r *reloader) changed() {
 	if hashFile(r.file) != r.hash {
-		r.reload("file")
+		r.reload(reloadFile)
 	}
 }
 
-// reload loads the file and applies it. It logs why, which is "signal" or "file".
+// Why a file is loaded again.
+const (
+	reloadSignal = "signal"
+	reloadFile   = "file"
+)
+
+// reload loads the file and applies it. It logs why. After a signal it opens the file of the access log
+// again, whatever becomes of the configuration.
 func (r *reloader) reload(why string) {
-	log := r.b.log.With().Str("file", r.file).Str("why", why).Logger()
+	log := r.b.log.With().Str("file", r.file).Str("reason", why).Logger()
+	if why == reloadSignal {
+		r.b.reopenLogs()
+	}
 	hash := hashFile(r.file)
 	next, err := configs.LoadFile(r.file, known)
 	var changes, pending []configs.Change

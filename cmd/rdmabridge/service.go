@@ -47,9 +47,7 @@ func (s service) run() error {
 		in.abandon()
 		return err
 	}
-	if s.sink != nil {
-		b.journal = s.sink.journal
-	}
+	b.sink = s.sink
 	available := configs.MachineMemory()
 	s.log.Info().Str("event", "starting").Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).
 		Stringer("available", available).Int("loops", c.Loops).Msg("starting")

@@ -54,7 +54,7 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 				s.log.Warn().Str("event", "signal_ignored").Msg("SIGHUP ignored: there is no configuration file to reload")
 			default:
 				tellSystemd(s.log, reloading())
-				r.reload("signal")
+				r.reload(reloadSignal)
 				tellSystemd(s.log, "READY=1")
 			}
 		}

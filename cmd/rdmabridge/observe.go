@@ -1,0 +1,159 @@
+package main
+
+import (
+	"os"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/accesslog"
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy"
+)
+
+// observers are what looks at the Calls that are over: the access log and the traces. The
+// goroutine of service.run owns them.
+type observers struct {
+	access *accesslog.Log // nil for none
+	tracer tracer         // nil for none
+}
+
+// A tracer sends spans of Calls.
+type tracer interface {
+	proxy.Observer
+	Close() // sends what waits, for a bounded time
+}
+
+// both is an Observer that has two.
+type both [2]proxy.Observer
+
+// Wants implements proxy.Observer. Observe asks each of the two.
+func (both) Wants(*proxy.CallRecord) bool { return true }
+
+// Observe implements proxy.Observer.
+func (b both) Observe(r *proxy.CallRecord) {
+	for _, o := range b {
+		if o.Wants(r) {
+			o.Observe(r)
+		}
+	}
+}
+
+// observer returns what the proxy is to have, nil if nothing looks at Calls.
+func (o *observers) observer() proxy.Observer {
+	switch {
+	case o.access != nil && o.tracer != nil:
+		return both{o.access, o.tracer}
+	case o.access != nil:
+		return o.access
+	case o.tracer != nil:
+		return o.tracer
+	}
+	return nil
+}
+
+// prepareObservers opens what the access log and the traces of next need that those in force do not
+// have. Commit puts them in force; abandon gives them up.
+func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(), err error) {
+	access, err := b.prepareAccessLog(&next.Log.Access)
+	if err != nil {
+		return nil, nil, err
+	}
+	newTracer, changed := b.observers.tracer, b.observers.tracer == nil || next.Tracing != b.traced
+	if changed {
+		newTracer = nil
+		if next.Tracing.Enabled() {
+			if newTracer, err = b.startTracer(&next.Tracing); err != nil {
+				if access != b.observers.access && access != nil {
+					access.Close()
+				}
+				return nil, nil, err
+			}
+		}
+	}
+	commit = func() {
+		old := b.observers
+		b.observers, b.accessed, b.traced = observers{access, newTracer}, next.Log.Access, next.Tracing
+		b.proxy.SetObserver(b.observers.observer())
+		if access != nil {
+			access.Set(accessSettings(&next.Log.Access))
+		}
+		old.closeExcept(b.observers)
+	}
+	return commit, func() { (&observers{access, newTracer}).closeExcept(b.observers) }, nil
+}
+
+// closeExcept closes those of o that are not in other.
+func (o *observers) closeExcept(other observers) {
+	if o.access != nil && o.access != other.access {
+		o.access.Close()
+	}
+	if o.tracer != nil && o.tracer != other.tracer {
+		o.tracer.Close()
+	}
+}
+
+// prepareAccessLog returns the access log for c, which may be the one in force, or nil for none.
+func (b *bridge) prepareAccessLog(c *configs.AccessLog) (*accesslog.Log, error) {
+	if !c.Enabled() {
+		return nil, nil
+	}
+	if old := b.observers.access; old != nil && c.Path == b.accessed.Path {
+		return old, nil
+	}
+	o := accesslog.Options{
+		Settings: accessSettings(c), Log: b.log,
+		Lines: b.metrics.Counter(metrics.AccessLogLines), Dropped: b.metrics.Counter(metrics.AccessLogDroppedLines),
+	}
+	if b.config.Handover.Enabled() {
+		o.PID = os.Getpid()
+	}
+	switch {
+	case c.Path != configs.AccessStderr:
+		out, err := accesslog.OpenFile(c.Path)
+		if err != nil {
+			return nil, err
+		}
+		o.Output = out
+	case b.sink != nil:
+		o.Output = accesslog.Stderr(b.sink.calls())
+		o.PID = 0 // the sink adds it
+	default:
+		o.Output = accesslog.Stderr(os.Stderr)
+	}
+	return accesslog.Start(o), nil
+}
+
+var accessModes = map[string]accesslog.Mode{
+	configs.AccessFailed: accesslog.Failed, configs.AccessSlow: accesslog.Slow, configs.AccessSampled: accesslog.Sampled, configs.AccessAll: accesslog.All,
+}
+
+func accessSettings(c *configs.AccessLog) accesslog.Settings {
+	return accesslog.Settings{Mode: accessModes[c.Mode], Slower: c.Slower.Value(), Sample: float64(c.Sample)}
+}
+
+// reopenLogs opens the file of the access log again: logrotate(8) has renamed it.
+func (b *bridge) reopenLogs() {
+	if b.observers.access == nil {
+		return
+	}
+	if err := b.observers.access.Reopen(); err != nil {
+		b.log.Error().Str("event", "access_log_failed").Err(err).Msg("the file of the access log cannot be opened again; the old one stays in use")
+	}
+}
+
+// startObservers puts the access log and the traces of the configuration in force.
+func (b *bridge) startObservers() error {
+	commit, _, err := b.prepareObservers(b.config)
+	if err != nil {
+		return err
+	}
+	commit()
+	return nil
+}
+
+// closeObservers ends them. No Call is under way any more.
+func (b *bridge) closeObservers() {
+	b.proxy.SetObserver(nil)
+	old := b.observers
+	b.observers = observers{}
+	old.closeExcept(observers{})
+}
