@@ -18,20 +18,19 @@ func (p Pair) Rates() Line {
 		per = "/s"
 	}
 	l := Line{
-		{Count(p.rate(now.phases.Calls, old.phases.Calls)), Strong}, {" Calls" + per + "  in ", Plain},
-		{Bytes(p.rate(now.BytesIn, old.BytesIn)), Strong}, {per + "  out ", Plain},
-		{Bytes(p.rate(now.BytesOut, old.BytesOut)), Strong}, {per + "  a Call ", Plain},
+		{Count(p.rate(now.phases.Calls, old.phases.Calls)), Strong},
+		{" Calls" + per + "  in ", Plain},
+		{Bytes(p.rate(now.BytesIn, old.BytesIn)), Strong},
+		{per + "  out ", Plain},
+		{Bytes(p.rate(now.BytesOut, old.BytesOut)), Strong},
+		{per + "  a Call ", Plain},
 	}
 	if ph.Calls == 0 {
 		l = append(l, Span{"-", Dim})
 	} else {
 		l = append(l, Span{Duration(mean(ph.Total(), ph.Calls)), Strong}, Span{" ", Plain}, Span{bar(&ph), whereStyle(&ph)})
 	}
-	l = append(l, Span{fmt.Sprintf("  %d in flight, %s", now.inFlight, Plural(now.clients, "client")), Plain})
-	if s := few(now.paused); s != "" {
-		l = append(l, Span{", not read from: " + s, Warn})
-	}
-	return l
+	return append(l, Span{fmt.Sprintf("  %d in flight", now.inFlight), Plain})
 }
 
 // UpstreamLine says in one line how the upstreams are: credits in use of those granted, and Calls that
@@ -56,14 +55,19 @@ func (p Pair) UpstreamLine() Line {
 	return l
 }
 
-// MemoryLine says in one line how much of the memory of messages is in use.
-func (p Pair) MemoryLine() Line {
-	m := &p.Now.Memory
-	l := Line{{"memory  ", Plain}}
+// ClientLine says in one line how many clients there are, and how much of the memory of messages is in
+// use.
+func (p Pair) ClientLine() Line {
+	m, now := &p.Now.Memory, totalsOf(p.Now)
+	l := Line{{Plural(now.clients, "client"), Plain}}
+	if s := few(now.paused); s != "" {
+		l = append(l, Span{", not read from: " + s, Warn})
+	}
+	l = append(l, Span{"  memory ", Plain})
 	if m.Budget > 0 {
 		l = append(l, Span{gauge(float64(m.Used)/float64(m.Budget), 8) + " ", Plain})
 	}
-	l = append(l, Span{fmt.Sprintf("%s of %s", Bytes(float64(m.Used)), Bytes(float64(m.Budget))), Plain})
+	l = append(l, Span{fmt.Sprintf("%s/%s", Bytes(float64(m.Used)), Bytes(float64(m.Budget))), Plain})
 	waiting := m.Waiting
 	for _, a := range m.Accounts {
 		waiting += a.Waiting
@@ -72,7 +76,7 @@ func (p Pair) MemoryLine() Line {
 		}
 	}
 	if waiting > 0 {
-		l = append(l, Span{"  " + Plural(waiting, "connection") + " waiting for memory", Warn})
+		l = append(l, Span{fmt.Sprintf("  %d wait", waiting), Warn})
 	}
 	return l
 }

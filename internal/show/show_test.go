@@ -89,7 +89,7 @@ func TestLinesFit(t *testing.T) {
 		d.Upstreams[i].Name = strings.Repeat("n", 15)
 	}
 	p := NewPair(d, statustest.Before())
-	for width := 60; width < 260; width++ {
+	for width := 60; width < 260; width += 7 {
 		for n, table := range []*Table{p.Clients(), p.Connections(), p.Operations(), p.Upstreams(), p.Links(), p.Endpoints(), p.Events()} {
 			for _, l := range table.Lines(width, "") {
 				if w := utf8.RuneCountInString(l.String()); w > width && width >= 80 {

@@ -130,9 +130,9 @@ func (t *Table) Filter(what string) {
 }
 
 // Lines lays t out for a screen of that width; 0 is as wide as need be. mark is the key of the column by
-// which it is sorted. The first line is the head.
+// which it is sorted, which is always there. The first line is the head.
 func (t *Table) Lines(width int, mark string) []Line {
-	widths := t.widths(width)
+	widths := t.widths(width, mark)
 	lines := make([]Line, 0, len(t.Rows)+1)
 	head := make(Row, len(t.Columns))
 	for i, c := range t.Columns {
@@ -148,8 +148,9 @@ func (t *Table) Lines(width int, mark string) []Line {
 	return lines
 }
 
-// widths returns how wide each column is on a screen of that width; 0 for a column that is left out.
-func (t *Table) widths(width int) []int {
+// widths returns how wide each column is on a screen of that width; 0 for a column that is left out, which
+// the one with the key mark is not.
+func (t *Table) widths(width int, mark string) []int {
 	widths := make([]int, len(t.Columns))
 	for i, c := range t.Columns {
 		widths[i] = len(c.Name)
@@ -158,7 +159,11 @@ func (t *Table) widths(width int) []int {
 		}
 	}
 	if width > 0 {
-		fit(t.Columns, widths, width)
+		columns := slices.Clone(t.Columns)
+		if i := t.Column(mark); i >= 0 {
+			columns[i].Rank = 0
+		}
+		fit(columns, widths, width)
 	}
 	return widths
 }
@@ -172,10 +177,10 @@ func (t *Table) Keys() []string {
 	return keys
 }
 
-// Shown returns the keys of the columns that a screen of that width has.
-func (t *Table) Shown(width int) []string {
+// Shown returns the keys of the columns that a screen of that width has. mark is as for Lines.
+func (t *Table) Shown(width int, mark string) []string {
 	var keys []string
-	for i, w := range t.widths(width) {
+	for i, w := range t.widths(width, mark) {
 		if w > 0 {
 			keys = append(keys, t.Columns[i].Key)
 		}

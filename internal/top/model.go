@@ -200,7 +200,7 @@ func (m *model) sortNext(step int) {
 	if m.pair.Now == nil {
 		return
 	}
-	keys := views[m.view].table(m.pair).Shown(m.width)
+	keys := views[m.view].table(m.pair).Shown(m.width, m.sort[m.view])
 	i := slices.Index(keys, m.sort[m.view])
 	if i < 0 && step < 0 {
 		i = 0
@@ -332,7 +332,7 @@ func (m *model) header(width, height int) []show.Line {
 		right = "PAUSED " + right
 	}
 	lines[0] = spread(lines[0], right, width)
-	lines = append(lines, m.pair.Rates(), m.pair.UpstreamLine(), m.pair.MemoryLine())
+	lines = append(lines, m.pair.Rates(), m.pair.UpstreamLine(), m.pair.ClientLine())
 	if m.err != nil {
 		lines = append(lines, line(show.Bad, "No answer from the bridge; trying again: "+show.Clean(m.err.Error())))
 	}
