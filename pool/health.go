@@ -40,6 +40,8 @@ type endpoint struct {
 	told   bool          // Ejected was called, and Returned was not since
 	up     int           // connections
 	reason string        // of the ejection
+	held   bool          // an operator has ejected it
+	heldTo time.Time     // until then; zero until Return
 	count  uint64        // ejections so far
 	trial  chan struct{} // closed when the attempt that tries it alone has ended; nil for none
 }
@@ -114,8 +116,9 @@ func (h *Health) find(addr string) *endpoint {
 func (h *Health) Counts() (ejected, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	now := time.Now()
 	for _, e := range h.list {
-		if !e.until.IsZero() {
+		if !e.until.IsZero() || e.isHeld(now) {
 			ejected++
 		}
 	}
@@ -125,7 +128,8 @@ func (h *Health) Counts() (ejected, all int) {
 // EndpointStats describe an endpoint at one moment.
 type EndpointStats struct {
 	Address     string
-	Ejected     time.Time // until when it is ejected; zero if it is not
+	IsEjected   bool
+	Ejected     time.Time // until when it is ejected; zero if it is not, or until Return
 	Standby     bool      // with priority: an endpoint before it is well
 	Connections int
 	Ejections   uint64 // so far
@@ -136,10 +140,17 @@ type EndpointStats struct {
 func (h *Health) Stats() (all []EndpointStats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	well := false
+	well, now := false, time.Now()
 	for _, e := range h.list {
-		all = append(all, EndpointStats{Address: e.addr, Ejected: e.until, Standby: h.priority && well && e.up == 0, Connections: e.up, Ejections: e.count, Reason: e.reason})
-		well = well || e.until.IsZero()
+		st := EndpointStats{Address: e.addr, IsEjected: !e.until.IsZero(), Ejected: e.until, Standby: h.priority && well && e.up == 0, Connections: e.up, Ejections: e.count}
+		if st.IsEjected {
+			st.Reason = e.reason
+		}
+		if e.isHeld(now) {
+			st.IsEjected, st.Ejected, st.Reason = true, e.heldTo, "by an operator"
+		}
+		all = append(all, st)
+		well = well || !st.IsEjected
 	}
 	return all
 }
@@ -153,10 +164,12 @@ func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}
 	defer h.mu.Unlock()
 	now := time.Now()
 	var again, first *endpoint
+	all := h.allHeld(now)
 	for i := range h.list {
 		e := h.choice(n, i, keep)
 		switch {
-		case !e.usable(now):
+		case e.isHeld(now) && !all:
+		case !e.tried(now):
 			if first == nil || e.until.Before(first.until) {
 				first = e
 			}
@@ -252,6 +265,9 @@ func (h *Health) lost(a attempt, err error, gone bool) {
 	wait, tell := time.Duration(0), false
 	if e := h.find(a.addr); e != nil {
 		wait = e.fail(a, gone)
+		if wait > 0 {
+			e.reason = err.Error()
+		}
 		tell = wait > 0 && !e.told && len(h.list) > 1
 		e.told = e.told || tell
 	}
@@ -276,10 +292,7 @@ func (e *endpoint) fail(a attempt, gone bool) (wait time.Duration) {
 	wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
 	e.ejects++
 	e.count++
-	e.until, e.reason = now.Add(wait), "attempts to connect failed"
-	if gone {
-		e.reason = "its host was gone"
-	}
+	e.until = now.Add(wait)
 	return wait
 }
 
@@ -293,7 +306,10 @@ func (h *Health) choice(n, i int, keep bool) *endpoint {
 }
 
 // usable reports whether e may be dialled now.
-func (e *endpoint) usable(now time.Time) bool {
+func (e *endpoint) usable(now time.Time) bool { return !e.isHeld(now) && e.tried(now) }
+
+// tried does what usable does, whatever operators have said.
+func (e *endpoint) tried(now time.Time) bool {
 	return e.until.IsZero() || e.trial == nil && !now.Before(e.until)
 }
 

@@ -38,7 +38,8 @@ func (p *Pool) renewNext() idleConn {
 // stale reports whether the seat has a connection that would be made differently now. The
 // caller holds pool.mu.
 func (s *Seat) stale() bool {
-	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(s.pool.opts.Endpoints, s.endpoint))
+	o := &s.pool.opts
+	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(o.Endpoints, s.endpoint) || o.Health.leaves(s.endpoint))
 }
 
 // supersede replaces s, which has a connection, by another seat. It starts and returns the new

@@ -324,8 +324,11 @@ func (e *endpoints) status(st *upstreamStats) (all []status.Endpoint) {
 		for _, s := range h.Stats() {
 			d := status.Endpoint{Address: s.Address, State: status.EndpointUsed, Connections: s.Connections, Ejections: s.Ejections}
 			switch {
-			case !s.Ejected.IsZero():
-				d.State, d.Until, d.Reason = status.EndpointEjected, &s.Ejected, s.Reason
+			case s.IsEjected:
+				d.State, d.Reason = status.EndpointEjected, s.Reason
+				if !s.Ejected.IsZero() {
+					d.Until = &s.Ejected
+				}
 			case s.Standby:
 				d.State = status.EndpointStandby
 			}

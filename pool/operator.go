@@ -1,0 +1,92 @@
+package pool
+
+import (
+	"errors"
+	"time"
+)
+
+// Endpoints that an operator ejects
+//
+// An operator may eject an endpoint for maintenance. Then no seat dials it, and its connections are replaced
+// one after the other, each when its Calls are answered, as those of an endpoint that a reload has removed.
+// The last endpoint cannot be ejected, or Calls would have nowhere to go. If a reload leaves none but those,
+// they are used again.
+
+var (
+	// ErrNoEndpoint reports an endpoint that is not among those of the upstream.
+	ErrNoEndpoint = errors.New("the upstream has no such endpoint")
+	// ErrLastEndpoint reports that there would be no endpoint left.
+	ErrLastEndpoint = errors.New("the upstream has no other endpoint that its clients could use")
+)
+
+// Eject ejects the endpoint addr until the time until, or until Return if that is zero. The caller calls
+// Pool.Renew for all pools of the upstream.
+func (h *Health) Eject(addr string, until time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.find(addr)
+	if e == nil {
+		return ErrNoEndpoint
+	}
+	now, left := time.Now(), 0
+	for _, o := range h.list {
+		if o != e && !o.isHeld(now) {
+			left++
+		}
+	}
+	if left == 0 {
+		return ErrLastEndpoint
+	}
+	if !e.isHeld(now) {
+		e.count++
+	}
+	e.held, e.heldTo = true, until
+	return nil
+}
+
+// Return ends the ejection of the endpoint addr, by an operator or after failures. It reports whether there
+// was one.
+func (h *Health) Return(addr string) (was bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.find(addr)
+	if e == nil {
+		return false, ErrNoEndpoint
+	}
+	was = e.isHeld(time.Now()) || !e.until.IsZero()
+	e.held, e.heldTo = false, time.Time{}
+	e.fails, e.ejects, e.until, e.told = 0, 0, time.Time{}, false
+	return was, nil
+}
+
+// isHeld reports whether an operator has ejected e. Health.mu is held.
+func (e *endpoint) isHeld(now time.Time) bool {
+	return e.held && (e.heldTo.IsZero() || now.Before(e.heldTo))
+}
+
+// allHeld reports whether operators have ejected every endpoint. h.mu is held.
+func (h *Health) allHeld(now time.Time) bool {
+	for _, e := range h.list {
+		if !e.isHeld(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// leaves reports whether connections to addr are to be replaced, because an operator has ejected it.
+func (h *Health) leaves(addr string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e, now := h.find(addr), time.Now()
+	return e != nil && e.isHeld(now) && !h.allHeld(now)
+}
+
+// Renew replaces the connections that would be made differently now, one after the other. It does not wait.
+func (p *Pool) Renew() {
+	p.mu.Lock()
+	idle := p.renewNext()
+	p.mu.Unlock()
+	idle.close()
+	p.slowStart.wake(Elsewhere)
+}
