@@ -42,7 +42,7 @@ func TestLabFaults(t *testing.T) {
 		{"4.1", `
   - {fault: reorder, every: 7}
   - {fault: grant, every: 5}
-  - {fault: duplicate_reply, every: 11}
+  - {fault: corrupt, after: 33, count: 1}
   - {fault: reset, after: 20, count: 1}
   - {fault: freeze, delay: 1s, after: 45, count: 1}`},
 	} {
@@ -98,7 +98,7 @@ func (l *faultLab) each(t *testing.T) {
 		{"reorder, every: 3", ""},
 		{"drop_call, after: 20, count: 1", ""},
 		{"drop_reply, after: 20, count: 1", ""},
-		{"duplicate_reply, every: 3", ""},
+		{"duplicate_reply, every: 3", "ERRORS=allowed"},
 		{"wrong_xid, after: 20, count: 1", ""},
 		{"rpc_error, after: 20, count: 1, match: {operations: [READ]}", "ERRORS=allowed"},
 		{"rpc_error, error: AUTH_TOOWEAK, after: 20, count: 1", "ERRORS=allowed"},
@@ -118,8 +118,8 @@ func (l *faultLab) each(t *testing.T) {
 		{"err_chunk, after: 2, count: 1, match: {operations: [WRITE]}", "ERRORS=allowed"},
 		{"err_vers, after: 20, count: 1", "ERRORS=allowed"},
 		{"bad_version, after: 20, count: 1", ""},
-		{"bad_procedure, after: 20, count: 1", ""},
-		{"short_header, after: 20, count: 1", ""},
+		{"bad_procedure, after: 20, count: 1", "ERRORS=allowed"},
+		{"short_header, after: 20, count: 1", "ERRORS=allowed"},
 		{"chunk_short, after: 2, count: 1, match: {operations: [READ]}", "ERRORS=allowed"},
 		{"chunk_long, after: 2, count: 1, match: {operations: [READ]}", "ERRORS=allowed BLOCK=300k"},
 		{"chunk_beyond, after: 2, count: 1, match: {operations: [READ]}", "ERRORS=allowed"},
