@@ -75,7 +75,7 @@ func (f *fixture) Document(q status.Query) status.Document {
 		{
 			Name: "nfs", Transport: "tcp", Address: "192.0.2.1:2049", Clients: f.clients - f.clients/8, Limit: 4096, InFlight: 190, Accepted: 4200,
 			Traffic: status.Traffic{BytesIn: uint64(60e6 * s), BytesOut: uint64(410e6 * s)}, Calls: map[string]uint64{"answered": uint64(calls * 7 / 8), "error": 311},
-			Paused: map[string]int{"outbound": 2, "calls": 5, "memory": 0, "rate": 0}, Refused: map[string]uint64{"limit": 3, "acl": 41},
+			Paused: map[string]int{"unread": 2, "calls": 5}, Refused: map[string]uint64{"connections": 3, "address": 41},
 		},
 		{
 			Name: "nfs-rdma", Transport: "rdma", Address: "192.0.2.1:20049", Clients: f.clients / 8, Limit: 1024, InFlight: 44, Accepted: 300,
@@ -166,7 +166,7 @@ func (f *fixture) operations(d *status.Document, s, rate float64) {
 		n := math.Floor(1500 * s / math.Pow(1.6, float64(i%20)))
 		server := 300.0 * float64(1+i*7%13)
 		o.Calls, o.Phases = uint64(n), phases(n, 10, 30, server, 60)
-		o.Statuses = map[string]uint64{status.StatusOK: uint64(n * 0.99), "nfs_error": uint64(n) - uint64(n*0.99)}
+		o.Statuses = map[string]uint64{status.ClassOK: uint64(n * 0.98), status.ClassNoEnt: uint64(n * 0.01), status.ClassStale: uint64(n*0.01) / 2000}
 		o.InFlight = int(n/s*server/1e6) + i%2
 		o.Traffic = status.Traffic{BytesIn: uint64(180 * n), BytesOut: uint64(140 * n)}
 		if o.Operation == "READ" {
@@ -196,7 +196,7 @@ func (f *fixture) addClients(d *status.Document, q status.Query, s float64, at f
 			c.OldestCall = 0.0004 * float64(1+i%60)
 		}
 		if i == 3 || i == 17 {
-			c.Waiting, c.Unread, c.Paused, c.Failed = []string{"outbound"}, 9<<20, s/9, 14
+			c.Waiting, c.Unread, c.Paused, c.Failed = []string{"unread"}, 9<<20, s/9, 14
 		}
 		if i > 20 && i < 26 {
 			c.Waiting, c.InFlight, c.Paused, c.OldestCall = []string{"calls"}, 128, s/40, 0.2
@@ -240,7 +240,7 @@ func (f *fixture) makeTrouble(d *status.Document, s float64) {
 	d.Memory.Used, d.Memory.Waiting, d.Memory.Refused = 2040<<20, 31, uint64(s)
 	d.Memory.Accounts[1].Used, d.Memory.Accounts[1].Waiting, d.Memory.Accounts[1].Refused = 1020<<20, 31, uint64(s)
 	d.Config.Refused, d.Config.RestartNeeded = "/etc/rdmabridge.yaml: line 41: upstreams[1].pool.connections: 4o0 is no number; write one from 1 to 1024", true
-	d.Listeners[0].Refused["limit"] = uint64(s)
+	d.Listeners[0].Refused["connections"] = uint64(s)
 	d.Listeners[1].Unreachable = "accept4: too many open files"
 	d.Sockets.Used = d.Sockets.Limit
 	for i := range d.Clients.List {

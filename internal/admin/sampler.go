@@ -130,7 +130,7 @@ func extend(h *status.History, old, now *status.Document) status.History {
 		}
 		calls += rate(was.Calls, o.Calls)
 		for class, n := range o.Statuses {
-			if class != status.StatusOK {
+			if status.Failure(class) {
 				failed += rate(was.Statuses[class], n)
 			}
 		}

@@ -120,15 +120,22 @@ func (j *judge) listeners() {
 		if old == nil {
 			continue
 		}
-		if refused := grownBy(l.Refused, old.Refused); len(refused) > 0 {
-			n := total(refused)
-			j.add(Warning, CodeClientsRefused, l.Name, fmt.Sprintf("Listener %s refused or closed %s in the last %s: %s.", l.Name, count(n, "connection"), seconds(j.span), reasons(refused)),
+		refused := grownBy(l.Refused, old.Refused)
+		for _, ordinary := range []string{"idle", "draining"} {
+			delete(refused, ordinary)
+		}
+		if n := total(refused); n > 0 {
+			severity := Warning
+			if n == refused["address"]+refused["port"] {
+				severity = Notice // what the operator has asked for
+			}
+			j.add(severity, CodeClientsRefused, l.Name, fmt.Sprintf("Listener %s refused or closed %s in the last %s: %s.", l.Name, count(n, "connection"), seconds(j.span), reasons(refused)),
 				"The log names each client and the reason; `rdmabridge stats` shows the limits that are near.")
 		}
 		// Both: a client that is over its rate for a moment is what a rate limit is for.
-		if l.Paused["rate"] > 0 && old.Paused["rate"] > 0 {
-			j.add(Notice, CodeRateLimited, l.Name, fmt.Sprintf("Listener %s holds %s to the rate that is configured.", l.Name, count(uint64(l.Paused["rate"]), "client")),
-				"`rdmabridge clients --sort waiting` shows which; the setting is `limits.rate` of the listener.")
+		if rated := l.Paused["client_rate"] + l.Paused["listener_rate"]; rated > 0 && old.Paused["client_rate"]+old.Paused["listener_rate"] > 0 {
+			j.add(Notice, CodeRateLimited, l.Name, fmt.Sprintf("Listener %s holds %s to the rate that is configured.", l.Name, count(uint64(rated), "client")),
+				"`rdmabridge clients --sort waiting` shows which; the setting is `limits.rates` of the listener.")
 		}
 	}
 }

@@ -23,7 +23,7 @@ func healthy() scene {
 		d := &Document{
 			Time: start.Add(time.Duration(seconds * float64(time.Second))), Started: start, Process: 7, State: Ready,
 			Sockets:   Descriptors{Used: 12, Limit: 1000},
-			Listeners: []Listener{{Name: "nfs", Transport: "tcp", Address: "192.0.2.1:2049", Clients: 12, Limit: 4096, Paused: map[string]int{"rate": 0}, Refused: map[string]uint64{"limit": 3}}},
+			Listeners: []Listener{{Name: "nfs", Transport: "tcp", Address: "192.0.2.1:2049", Clients: 12, Limit: 4096, Paused: map[string]int{}, Refused: map[string]uint64{"limit": 3}}},
 			Upstreams: []Upstream{{
 				Name: "storage", Transport: "rdma", State: Up, Usable: 4, Wanted: 4, Phases: p, InFlight: 2, OldestCall: 0.002, TCP: tcp(),
 				Credits:   Credits{Requested: 512, Granted: 512, Used: 2, Starved: n * 1e-5},
@@ -94,7 +94,7 @@ func TestJudge(t *testing.T) {
 		{"slow client", func(s scene) {
 			c, old := s.client()
 			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.8)
-			c.Unread, old.Unread, c.Paused, c.Waiting = 9<<20, 8<<20, 25, []string{"outbound"}
+			c.Unread, old.Unread, c.Paused, c.Waiting = 9<<20, 8<<20, 25, []string{"unread"}
 		}, "warning client_slow 192.0.2.23:801", []string{"reads its Replies slowly", "9 MiB lie unread", "waits 800 ms", "look at that host"}},
 		{"slow client that has stopped", func(s scene) {
 			c, old := s.client()
@@ -195,9 +195,17 @@ func TestJudge(t *testing.T) {
 			l, _ := s.listener()
 			l.Refused["limit"], l.Refused["bad_record"] = 5, 1
 		}, "warning clients_refused nfs", []string{"3 connections in the last 30 s: 2 for limit, 1 for bad record"}},
+		{"clients that are not allowed", func(s scene) {
+			l, _ := s.listener()
+			l.Refused["address"], l.Refused["idle"] = 5, 7
+		}, "notice clients_refused nfs", []string{"5 connections in the last 30 s: 5 for address"}},
+		{"idle connections closed", func(s scene) {
+			l, _ := s.listener()
+			l.Refused["idle"] = 7
+		}, "", nil},
 		{"rate limit", func(s scene) {
 			l, old := s.listener()
-			l.Paused["rate"], old.Paused["rate"] = 2, 1
+			l.Paused["client_rate"], l.Paused["listener_rate"], old.Paused["client_rate"] = 1, 1, 1
 		}, "notice rate_limited nfs", []string{"2 clients"}},
 
 		// Stuck Calls.

@@ -102,6 +102,10 @@
   const list = (l) => l || [];
   const sum = (m) => Object.values(m || {}).reduce((a, b) => a + b, 0);
   const reasons = (m) => Object.entries(m || {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]).map(([r, n]) => `${r.replaceAll("_", " ")} ${number.format(n)}`).join(", ");
+  const waits = { slow_start: "slow start", client_rate: "its rate limit", listener_rate: "the listener's rate limit", calls: "Calls in flight", replies: "Replies to come", unread: "unread Replies", memory: "memory", draining: "draining" };
+  const pauses = (m) => Object.entries(m || {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]).map(([r, n]) => `${number.format(n)} for ${waits[r] || plain(r)}`).join(", ");
+  // Replies of these classes answer an ordinary question: status.Failure.
+  const ordinary = new Set(["ok", "encrypted", "noent", "exist", "locked"]);
   const plain = (s) => String(s).replaceAll("_", " ");
 
   // ---- Rates: what has grown since the oldest document that is kept, for a second.
@@ -277,14 +281,14 @@
   function listeners() {
     const d = view.doc;
     fill("listeners", heading("listeners", "Listeners", null, "listeners"), list(d.listeners).length ? table("Listeners", [
-      ["Listener", T], ["Clients", N], ["Calls a second", N], ["In flight", N], ["From clients", N], ["To clients", N], ["Not read from now", T], ["Refused so far", T],
+      ["Listener", T], ["Clients", N], ["Calls a second", N], ["In flight", N], ["From clients", N], ["To clients", N], ["Paused now", T], ["Refused so far", T],
     ], d.listeners.map((l) => {
       const w = before("listeners", l.name);
       return { key: l.name, cells: [
         [l.name, h("span", { class: "sub" }, l.transport + " " + l.address), l.unreachable ? h("span", { class: "t-bad" }, "Accepts no connections: " + l.unreachable) : null],
         [number.format(l.clients), l.limit > 0 ? h("span", { class: "sub" }, "of " + number.format(l.limit)) : null],
         perSecond(rate(w, l, (x) => sum(x.calls))), number.format(l.in_flight), bytesPerSecond(rate(w, l, (x) => x.bytes_in)), bytesPerSecond(rate(w, l, (x) => x.bytes_out)),
-        sum(l.paused) ? h("span", { class: "t-warn" }, reasons(l.paused)) : h("span", { class: "dim" }, "none"), reasons(l.refused) || h("span", { class: "dim" }, "none"),
+        sum(l.paused) ? h("span", { class: "t-warn" }, pauses(l.paused)) : h("span", { class: "dim" }, "none"), reasons(l.refused) || h("span", { class: "dim" }, "none"),
       ] };
     })) : h("p", { class: "card empty" }, "There is no listener."));
   }
@@ -368,12 +372,12 @@
         h("label", null, "Filter ", h("input", { type: "search", id: "filter", value: view.filter, maxlength: "200", spellcheck: "false", autocomplete: "off", placeholder: "address, network, listener …", oninput: (e) => { view.filter = e.target.value; soon(); } })),
         h("label", null, "Show ", h("select", { id: "limit", value: view.limit, onchange: (e) => { view.limit = e.target.value; refresh(); } }, ["10", "50", "200", "1000"].map((n) => h("option", { key: n, value: n, selected: n === view.limit }, n))))),
       list(c.list).length ? table("Clients, the first of " + number.format(c.total) + " by " + view.sort, [
-        ["Client", T, "address"], ["Waits for", T, "waiting"], ["In flight", N], ["Oldest Call", N, "oldest"], ["Calls/s, so far", N, "calls"], ["From client", N, "bytes"], ["To client", N], ["Unread", N], ["Time of Calls", W], ["Failed", N], ["RTT", N],
+        ["Client", T, "address"], ["Paused for", T, "waiting"], ["In flight", N], ["Oldest Call", N, "oldest"], ["Calls/s, so far", N, "calls"], ["From client", N, "bytes"], ["To client", N], ["Unread", N], ["Time of Calls", W], ["Failed", N], ["RTT", N],
       ], c.list.map((x) => {
         const w = before("clients", keys.clients(x));
         return { key: keys.clients(x), cells: [
           [x.address, h("span", { class: "sub" }, [x.transport, x.listener + (list(x.upstreams).length ? " → " + x.upstreams.join(", ") : ""), about((Date.parse(d.time) - Date.parse(x.since)) / 1000)].join(" · "))],
-          list(x.waiting).length ? [h("span", { class: "t-warn" }, x.waiting.map(plain).join(", ")), x.paused_seconds > 0 ? h("span", { class: "sub" }, about(x.paused_seconds) + " so far") : null] : null,
+          list(x.waiting).length ? [h("span", { class: "t-warn" }, x.waiting.map((r) => waits[r] || plain(r)).join(", ")), x.paused_seconds > 0 ? h("span", { class: "sub" }, about(x.paused_seconds) + " so far") : null] : null,
           [number.format(x.in_flight), x.credits ? h("span", { class: "sub" }, `${x.credits.used} of ${x.credits.granted} credits`) : null],
           x.oldest_call > 0 ? [time(x.oldest_call), h("span", { class: "sub" }, [x.oldest_operation, "0x" + x.oldest_xid.toString(16).padStart(8, "0")].filter(Boolean).join(" "))] : null,
           [perSecond(rate(w, x, (y) => y.phases.calls)), h("span", { class: "sub" }, digits(x.phases.calls))],
@@ -392,7 +396,7 @@
     const rows = list(d.operations).map((o) => {
       const w = before("operations", keys.operations(o)), p = phasesOf(w ? w.phases : null, o.phases);
       const latency = p.calls > 0 && w ? w.latency : null; // without Calls in the span, of all so far
-      const failed = Object.fromEntries(Object.entries(o.statuses || {}).filter(([k]) => k !== "ok"));
+      const failed = Object.fromEntries(Object.entries(o.statuses || {}).filter(([k]) => !ordinary.has(k)));
       return { o, w, p, rate: rate(w, o, (x) => x.calls), mean: p.calls > 0 ? p.total / p.calls : null, p50: quantile(latency, o.latency, 0.5), p99: quantile(latency, o.latency, 0.99), failed, failures: sum(failed) };
     });
     const orders = { name: (r) => r.o.program + r.o.version + r.o.operation, rate: (r) => r.rate === null ? r.o.calls : r.rate, mean: (r) => r.mean || 0, p99: (r) => r.p99 || 0, failed: (r) => r.failures, in_flight: (r) => r.o.in_flight };
