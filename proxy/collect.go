@@ -349,6 +349,6 @@ func tcpStatus(t loop.TCP, ok bool) *status.TCP {
 		return nil
 	}
 	return &status.TCP{
-		RTT: t.RTT.Seconds(), Retransmits: t.Retransmits, Segments: t.Segments, Unacked: t.Unacked, Unsent: t.Unsent, Unread: t.Unread,
+		RTT: t.RTT.Seconds(), Retransmits: t.Retransmits, Needless: t.Needless, Segments: t.Segments, Received: t.Received, OutOfOrder: t.OutOfOrder, Unacked: t.Unacked, Unsent: t.Unsent, Unread: t.Unread,
 	}
 }

@@ -20,7 +20,8 @@ func (s *socket) Measure() (loop.TCP, bool) {
 	unread, _ := unix.IoctlGetInt(s.fd, unix.SIOCINQ) // 0 after an error
 	return loop.TCP{
 		RTT:         time.Duration(ti.Rtt) * time.Microsecond,
-		Retransmits: uint64(ti.Total_retrans), Segments: uint64(ti.Segs_out), Unacked: uint64(ti.Unacked),
+		Retransmits: uint64(ti.Total_retrans), Needless: uint64(ti.Dsack_dups), Segments: uint64(ti.Segs_out),
+		Received: uint64(ti.Segs_in), OutOfOrder: uint64(ti.Rcv_ooopack), Unacked: uint64(ti.Unacked),
 		Unsent: uint64(ti.Notsent_bytes), Unread: uint64(max(0, unread)),
 	}, true
 }

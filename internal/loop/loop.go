@@ -135,7 +135,10 @@ type MeasuredSocket interface {
 type TCP struct {
 	RTT         time.Duration // smoothed
 	Retransmits uint64        // segments sent again so far
+	Needless    uint64        // of Retransmits, those whose original had arrived, so far
 	Segments    uint64        // segments sent so far
+	Received    uint64        // segments received so far
+	OutOfOrder  uint64        // of Received, those that came after a gap
 	Unacked     uint64        // segments that are not acknowledged
 	Unsent      uint64        // octets in the send buffer that were never sent
 	Unread      uint64        // octets in the receive buffer
@@ -145,6 +148,9 @@ type TCP struct {
 func (t *TCP) Add(o TCP) {
 	t.RTT = max(t.RTT, o.RTT)
 	t.Retransmits += o.Retransmits
+	t.Needless += o.Needless
+	t.Received += o.Received
+	t.OutOfOrder += o.OutOfOrder
 	t.Segments += o.Segments
 	t.Unacked += o.Unacked
 	t.Unsent += o.Unsent

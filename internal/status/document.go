@@ -116,18 +116,24 @@ func (p *Phases) Add(o *Phases) {
 
 // TCP is what the kernel knows of a TCP connection (TCP_INFO). It is nil where there is none.
 type TCP struct {
-	RTT         float64 `json:"rtt"`         // smoothed round-trip time in seconds
-	Retransmits uint64  `json:"retransmits"` // segments sent again so far
-	Segments    uint64  `json:"segments"`    // segments sent so far
-	Unacked     uint64  `json:"unacked"`     // segments that are not acknowledged
-	Unsent      uint64  `json:"unsent"`      // bytes in the send buffer that were never sent: the peer does not read, or the network is slow
-	Unread      uint64  `json:"unread"`      // bytes in the receive buffer that the bridge has not read
+	RTT         float64 `json:"rtt"`          // smoothed round-trip time in seconds
+	Retransmits uint64  `json:"retransmits"`  // segments sent again so far
+	Needless    uint64  `json:"needless"`     // of Retransmits, those whose original had arrived, so far: a peer or a wire that is slow, not lossy
+	Segments    uint64  `json:"segments"`     // segments sent so far
+	Received    uint64  `json:"received"`     // segments received so far
+	OutOfOrder  uint64  `json:"out_of_order"` // of Received, those that came after a gap: one before them was lost or overtaken
+	Unacked     uint64  `json:"unacked"`      // segments that are not acknowledged
+	Unsent      uint64  `json:"unsent"`       // bytes in the send buffer that were never sent: the peer does not read, or the network is slow
+	Unread      uint64  `json:"unread"`       // bytes in the receive buffer that the bridge has not read
 }
 
 // Add adds o: of RTT the larger one counts.
 func (t *TCP) Add(o *TCP) {
 	t.RTT = max(t.RTT, o.RTT)
 	t.Retransmits += o.Retransmits
+	t.Needless += o.Needless
+	t.Received += o.Received
+	t.OutOfOrder += o.OutOfOrder
 	t.Segments += o.Segments
 	t.Unacked += o.Unacked
 	t.Unsent += o.Unsent

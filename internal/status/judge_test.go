@@ -106,7 +106,16 @@ func TestJudge(t *testing.T) {
 			spend(&u.Phases, &old.Phases, 0.02, 0.25, 20e-6)
 			u.TCP.Retransmits = old.TCP.Retransmits + 30000
 			u.Credits.Starved = old.Credits.Starved + 25
-		}, "warning wire_lossy storage", []string{"30000 of 1200000 were sent again (2.5 %)", "take 250 ms"}},
+		}, "warning wire_lossy storage", []string{"30000 of 1200000 that were sent had to be sent again (2.5 %)", "take 250 ms"}},
+		{"lossy wire from the server", func(s scene) {
+			u, old := s.upstream()
+			spend(&u.Phases, &old.Phases, 0, 0.25, 20e-6)
+			u.TCP.Received, u.TCP.OutOfOrder = 100000, 4000
+		}, "warning wire_lossy storage", []string{"4000 of 100000 that came from there came after a gap (4 %)"}},
+		{"a peer that is slow to acknowledge", func(s scene) {
+			u, old := s.upstream()
+			u.TCP.Retransmits, u.TCP.Needless = old.TCP.Retransmits+30000, 29000
+		}, "", nil},
 		{"lossy wire to a client", func(s scene) {
 			c, old := s.client()
 			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.3)

@@ -28,9 +28,9 @@ const (
 	// not responding" after a minute. stuckSeveral is the same for several Calls or a whole connection.
 	stuckOne     = 30.0
 	stuckSeveral = 5.0
-	// lossyShare is the share of segments that are sent again at which a wire is bad, and lossyLeast the
-	// fewest such segments. Networks of data centres lose less than one in ten thousand; the kernel also
-	// sends a few again when a connection falls silent (tail loss probes), without any loss.
+	// lossyShare is the share of segments that are lost at which a wire is bad, and lossyLeast the
+	// fewest such segments. Networks of data centres lose less than one in ten thousand. Segments that the
+	// kernel sends again although they had arrived, as it does when a peer is slow, do not count.
 	lossyShare = 0.005
 	lossyLeast = 10
 )
@@ -124,15 +124,21 @@ func (j *judge) wire(u, old *Upstream) {
 }
 
 // lossy judges what was sent between two states of TCP.
-func lossy(now, old *TCP) (text string, bad bool) {
-	if now == nil || old == nil || now.Retransmits < old.Retransmits || now.Segments <= old.Segments {
-		return "", false
+func lossy(now, old *TCP) (text string, lossy bool) {
+	if now == nil || old == nil || now.Retransmits < old.Retransmits || now.Needless < old.Needless || now.Segments < old.Segments || now.Received < old.Received || now.OutOfOrder < old.OutOfOrder {
+		return "", false // other connections
 	}
-	again, sent := now.Retransmits-old.Retransmits, now.Segments-old.Segments
-	if again < lossyLeast || float64(again) < lossyShare*float64(sent) {
-		return "", false
+	bad := func(lost, all uint64) bool { return lost >= lossyLeast && float64(lost) >= lossyShare*float64(all) }
+	again, needless := now.Retransmits-old.Retransmits, now.Needless-old.Needless
+	sent := now.Segments - old.Segments
+	if again > needless && bad(again-needless, sent) {
+		return fmt.Sprintf("%d of %d that were sent had to be sent again (%s)", again-needless, sent, percent(float64(again-needless)/float64(sent))), true
 	}
-	return fmt.Sprintf("%d of %d were sent again (%s)", again, sent, percent(float64(again)/float64(sent))), true
+	late, received := now.OutOfOrder-old.OutOfOrder, now.Received-old.Received
+	if bad(late, received) {
+		return fmt.Sprintf("%d of %d that came from there came after a gap (%s)", late, received, percent(float64(late)/float64(received))), true
+	}
+	return "", false
 }
 
 // server judges how long the server takes.

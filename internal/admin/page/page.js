@@ -132,10 +132,10 @@
     const g = grown(was, now, of);
     return g === null ? null : g / seconds();
   }
-  // share returns which part of the segments was sent again.
+  // share returns which part of the segments had to be sent again: those that had arrived do not count.
   function share(was, now) {
     if (!was || !now || now.segments < was.segments || now.retransmits < was.retransmits) return null;
-    return now.retransmits === was.retransmits ? 0 : (now.retransmits - was.retransmits) / Math.max(1, now.segments - was.segments);
+    return Math.max(0, now.retransmits - was.retransmits - (now.needless - was.needless)) / Math.max(1, now.segments - was.segments);
   }
   const perSecond = (r) => r === null ? "…" : digits(r);
   const bytesPerSecond = (r) => r === null ? "…" : r < 0.5 ? "0" : bytes(r) + "/s";
@@ -354,7 +354,7 @@
           fact("Time at the server", p.calls > 0 ? time(p.server / p.calls) : "–"), fact("Oldest Call", u.oldest_call > 0 ? time(u.oldest_call) : "–", u.oldest_call > 2 ? "t-warn" : ""),
           fact("To the server", bytesPerSecond(rate(w, u, (x) => x.bytes_out))), fact("From the server", bytesPerSecond(rate(w, u, (x) => x.bytes_in))),
           u.stuck ? fact("Stuck Calls", number.format(u.stuck), "t-warn") : null, u.stalled ? fact("Stalled connections", number.format(u.stalled), "t-warn") : null,
-          u.tcp ? fact("RTT, largest", time(u.tcp.rtt)) : null, u.tcp ? fact("Segments sent again", resent === null ? "…" : percent(resent), resent >= 0.005 ? "t-warn" : "") : null,
+          u.tcp ? fact("RTT, largest", time(u.tcp.rtt)) : null, u.tcp ? fact("Segments lost", resent === null ? "…" : percent(resent), resent >= 0.005 ? "t-warn" : "") : null,
           fact("Replayed", number.format(u.replays)), fact("Disconnected", reasons(u.disconnects) || "never"), u.dial_errors ? fact("Failed attempts to connect", number.format(u.dial_errors)) : null,
           u.pinned ? fact("Pinned", number.format(u.pinned)) : null, u.sessions ? fact("Sessions", number.format(u.sessions)) : null,
           fact("Calls so far", reasons(u.calls) || "none")),
