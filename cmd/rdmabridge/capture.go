@@ -39,7 +39,13 @@ type captureFlags struct {
 }
 
 func newCaptureCommand() *cobra.Command {
-	f := captureFlags{lists: map[string]*[]string{}, times: map[string]*time.Duration{}}
+	cmd, _ := captureCommand()
+	return cmd
+}
+
+// captureCommand returns the command, and its flags for tests.
+func captureCommand() (*cobra.Command, *captureFlags) {
+	f := &captureFlags{lists: map[string]*[]string{}, times: map[string]*time.Duration{}}
 	cmd := &cobra.Command{
 		Use:   "capture -w FILE",
 		Short: "Capture the messages that a running bridge carries, for Wireshark and tshark",
@@ -64,7 +70,11 @@ file is whole then.
 Exit codes: 0 the capture is written; 1 it is not, or not all of it; 2 the command line
 is wrong, or no bridge was reached.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := interruptible()
+			defer stop()
+			return f.run(ctx, cmd)
+		},
 	}
 	f.bridge.register(cmd)
 	flags := cmd.Flags()
@@ -107,7 +117,7 @@ is wrong, or no bridge was reached.`,
 	complete("status", "ok", "error", "no_reply", "noent", "access", "stale", "delay", "io", "nospc")
 	complete("trigger", "status=error", "status=stale", "slower=1s", "disconnect")
 	complete("operation", "READ", "WRITE", "COMMIT", "GETATTR", "LOOKUP", "OPEN", "CREATE", "REMOVE", "RENAME", "READDIR", "READDIRPLUS")
-	return cmd
+	return cmd, f
 }
 
 // query returns the parameters that ask for the capture.
@@ -154,7 +164,8 @@ func (f *captureFlags) files() (*tap.Files, error) {
 	return files, nil
 }
 
-func (f *captureFlags) run(cmd *cobra.Command) error {
+// run captures until ctx is done, or the capture ends by itself.
+func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	q, err := f.query()
 	if err != nil {
 		return err
@@ -166,8 +177,6 @@ func (f *captureFlags) run(cmd *cobra.Command) error {
 	if f.write == "-" && onTerminal(cmd.OutOrStdout()) {
 		return errors.New("-w -: a capture is no text for a terminal; write a file, or to another program: rdmabridge capture -w - | tshark -r -")
 	}
-	ctx, stop := interruptible()
-	defer stop()
 	c, err := f.bridge.client(ctx)
 	if err != nil {
 		return err

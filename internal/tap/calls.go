@@ -54,11 +54,11 @@ func (s *calls) init() { s.byID = make(map[uint64]*followed) }
 func (s *calls) len() int { return len(s.byID) }
 
 // follow notes what e, a message, says of its Call. It returns nil if the Call is not followed: it was
-// read before the capture began, or its message was dropped, or the capture is closing.
-func (s *calls) follow(e *event, closing bool) *followed {
+// read before the capture began or after it was closed, or its message was dropped.
+func (s *calls) follow(e *event, closed time.Time) *followed {
 	f := s.byID[e.call]
 	if f == nil {
-		if e.reply || e.out || closing {
+		if e.reply || e.out || !closed.IsZero() && e.at.After(closed) {
 			return nil
 		}
 		if len(s.byID) >= mostCalls {

@@ -28,7 +28,7 @@ type capture struct {
 	opts    Options // constant, as are rings and wake
 	rings   []*ring // by loop
 	wake    chan struct{}
-	closing atomic.Bool // no other Call is wanted
+	closing atomic.Bool // the loops need not ask about other Calls
 
 	out     *writer
 	flush   func() error
@@ -39,7 +39,7 @@ type capture struct {
 	done    Summary
 	dropped [2]uint64 // as the file says so far
 	dirty   bool      // something was written and not flushed
-	end     time.Time // when a capture that is closing ends
+	closed  time.Time // Calls that were read later are not wanted; zero while all are
 }
 
 func newCapture(o Options, loops int, w io.Writer, flush func() error) (*capture, error) {
@@ -122,12 +122,14 @@ func (c *capture) run(ctx context.Context) error {
 		defer d.Stop()
 		deadline = d.C
 	}
+	stopped := ctx.Done()
 	for {
 		select {
-		case <-ctx.Done():
-			return c.finish()
+		case <-stopped:
+			stopped = nil
+			c.close(time.Now())
 		case <-deadline:
-			c.closing.Store(true)
+			c.close(time.Now())
 		case <-c.wake:
 		case <-t.C:
 		}
@@ -136,7 +138,7 @@ func (c *capture) run(ctx context.Context) error {
 			return err
 		}
 		if !c.pulled.IsZero() && c.opts.Trigger.After >= 0 && now.Sub(c.pulled) >= c.opts.Trigger.After {
-			c.closing.Store(true)
+			c.close(now)
 		}
 		if c.ended(now) {
 			return c.finish()
@@ -144,15 +146,19 @@ func (c *capture) run(ctx context.Context) error {
 	}
 }
 
+// close takes no Calls any more that are read after the time at. The capture goes on until it has the
+// Replies of the others.
+func (c *capture) close(at time.Time) {
+	if c.closed.IsZero() {
+		c.closed = at
+		c.closing.Store(true)
+	}
+}
+
 // ended reports whether a capture that is closing has all Replies, or has waited for them long enough.
 func (c *capture) ended(now time.Time) bool {
-	if !c.closing.Load() {
-		return false
-	}
-	if c.end.IsZero() {
-		c.end = now.Add(linger)
-	}
-	return c.calls.len() == 0 || now.After(c.end)
+	since := now.Sub(c.closed)
+	return !c.closed.IsZero() && (since > 2*settle && c.calls.len() == 0 || since > linger)
 }
 
 // drain handles the events that are older than until, the oldest first.
@@ -178,7 +184,6 @@ func (c *capture) drain(until time.Time) error {
 
 // finish writes the end of the file.
 func (c *capture) finish() error {
-	c.closing.Store(true)
 	if err := c.drain(time.Now().Add(time.Hour)); err != nil {
 		return err
 	}
@@ -243,12 +248,12 @@ func (c *capture) handle(e *event) error {
 		e.comments = append(e.comments, reverseComment(e))
 		return c.write(e)
 	}
-	f := c.calls.follow(e, c.closing.Load())
+	f := c.calls.follow(e, c.closed)
 	if f == nil {
 		return nil
 	}
 	if !c.opts.needFate() && !e.reply && !e.out {
-		c.count()
+		c.count(e)
 	}
 	e.comments = append(e.comments, callComment(e, f))
 	if c.opts.needFate() {
@@ -258,10 +263,10 @@ func (c *capture) handle(e *event) error {
 	return c.write(e)
 }
 
-// count counts a Call of the capture.
-func (c *capture) count() {
+// count counts a Call of the capture, at the time of e.
+func (c *capture) count(e *event) {
 	if c.done.Calls++; c.done.Calls == c.opts.Count {
-		c.closing.Store(true)
+		c.close(e.at)
 	}
 }
 
@@ -275,8 +280,11 @@ func (c *capture) over(e *event) error {
 	f.fate.finish(e, f)
 	wanted := true
 	if c.opts.needFate() {
+		if c.opts.Count > 0 && c.done.Calls >= c.opts.Count {
+			return nil
+		}
 		if wanted = f.fate.wanted(&c.opts); wanted {
-			c.count()
+			c.count(e)
 			if err := c.writeKept(f, e); err != nil {
 				return err
 			}

@@ -20,6 +20,15 @@ func transport(c *proxy.TapConn) string {
 	return "tcp"
 }
 
+// connectionComment says which connection this is.
+func connectionComment(c *proxy.TapConn) string {
+	name := "upstream"
+	if c.Leg == proxy.TapClients {
+		name = "listener"
+	}
+	return fmt.Sprintf("rdmabridge connection=%d leg=%s %s=%s transport=%s local=%s peer=%s", c.ID, legName(c.Leg), name, c.Name, transport(c), c.Local, c.Peer)
+}
+
 // callComment says of a message of f what the wire does not show.
 func callComment(e *event, f *followed) string {
 	var b strings.Builder

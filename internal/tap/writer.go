@@ -20,7 +20,8 @@ import (
 // Each message becomes a record of RPC over TCP, RFC 5531 Section 11, in segments of a TCP connection
 // with the addresses and ports of the real one. A connection that the capture sees for the first time
 // gets a handshake. Sequence numbers count the octets of the messages in the capture, and each segment
-// acknowledges all that came before, so that nothing seems lost or repeated.
+// acknowledges all that came before, so that nothing seems lost or repeated. Some ports are replaced:
+// ports.go.
 //
 // A message of which not all octets are captured is one packet that is longer than an IP packet can be.
 // Its length in the IP header is 0, as in captures that were taken before segmentation offload, and the
@@ -38,8 +39,9 @@ const (
 type writer struct {
 	ng      *pcapgo.NgWriter
 	buf     gopacket.SerializeBuffer
-	streams map[uint64]*stream
-	packets [2]uint64 // by interface
+	streams map[uint64]*stream // by the ID of the connection
+	used    map[pair]bool      // by these streams
+	packets [2]uint64          // by interface
 
 	eth layers.Ethernet
 	ip4 layers.IPv4
@@ -52,9 +54,8 @@ type writer struct {
 
 // A stream is a connection of the proxy in the capture.
 type stream struct {
-	local, peer netip.AddrPort
-	sent, got   uint32 // the next sequence numbers: of what the proxy sends, and of what the peer sends
-	used        uint64 // for eviction
+	pair
+	sent, got uint32 // the next sequence numbers: of what the proxy sends, and of what the peer sends
 }
 
 // newWriter writes the beginning of the file to w.
@@ -71,11 +72,8 @@ func newWriter(w io.Writer, application, comment string, snap uint32) (*writer, 
 	if _, err := ng.AddInterface(link("upstreams", "messages between rdmabridge and upstreams, re-framed as RPC over TCP")); err != nil {
 		return nil, err
 	}
-	return &writer{ng: ng, buf: gopacket.NewSerializeBufferExpectedSize(128, mostSegment), streams: make(map[uint64]*stream)}, nil
+	return &writer{ng: ng, buf: gopacket.NewSerializeBufferExpectedSize(128, mostSegment), streams: make(map[uint64]*stream), used: make(map[pair]bool)}, nil
 }
-
-// fallbackPort makes a port from the number of a connection whose provider knows none.
-func fallbackPort(id uint64) uint16 { return uint16(1024 + id%60000) }
 
 // stream returns the stream of c, with a handshake if it is new.
 func (w *writer) stream(c *proxy.TapConn, at time.Time) (*stream, error) {
@@ -85,26 +83,15 @@ func (w *writer) stream(c *proxy.TapConn, at time.Time) (*stream, error) {
 	if len(w.streams) >= mostStreams {
 		w.evict()
 	}
-	s := &stream{local: address(c.Local), peer: address(c.Peer), sent: 1000, got: 1000}
-	server, client := &s.local, &s.peer
-	if c.Leg == proxy.TapUpstreams {
-		server, client = client, server
-	}
-	if server.Port() == 0 {
-		*server = netip.AddrPortFrom(server.Addr(), nfsPort)
-	}
-	if client.Port() == 0 {
-		*client = netip.AddrPortFrom(client.Addr(), fallbackPort(c.ID))
-	}
-	if s.local.Addr().Is4() != s.peer.Addr().Is4() { // one of them is not known
-		s.local, s.peer = mapped(s.local), mapped(s.peer)
-	}
-	w.streams[c.ID] = s
+	s := &stream{pair: w.ends(c), sent: 1000, got: 1000}
+	w.streams[c.ID], w.used[s.pair] = s, true
+	comments := []string{connectionComment(c)}
 	out := c.Leg == proxy.TapUpstreams // the proxy has opened the connection
 	for i, flags := range []string{"S", "SA", "A"} {
-		if err := w.packet(c, s, out == (i != 1), at, flags, nil, 0, nil); err != nil {
+		if err := w.packet(c, s, out == (i != 1), at, flags, nil, 0, comments); err != nil {
 			return nil, err
 		}
+		comments = nil
 	}
 	return s, nil
 }
@@ -126,9 +113,14 @@ func mapped(a netip.AddrPort) netip.AddrPort {
 // evict forgets a stream. It gets another handshake if it is used again.
 func (w *writer) evict() {
 	for id := range w.streams {
-		delete(w.streams, id)
+		w.forget(id)
 		return
 	}
+}
+
+func (w *writer) forget(id uint64) {
+	delete(w.used, w.streams[id].pair)
+	delete(w.streams, id)
 }
 
 // message writes a message. Its first packet has the comments, and says how many messages before it the
@@ -170,7 +162,7 @@ func (w *writer) ended(e *event) error {
 	if s == nil {
 		return nil
 	}
-	delete(w.streams, e.conn.ID)
+	w.forget(e.conn.ID)
 	text := "connection ended"
 	if e.text != "" {
 		text += ": " + e.text

@@ -1,0 +1,360 @@
+//go:build !nodemo
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/demo"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// needs skips the test where one of tools is not installed. make install has them all.
+func needs(t *testing.T, tools ...string) {
+	t.Helper()
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			if os.Getenv("CI") == "true" || os.Getenv("RDMABRIDGE_LAB") == "1" {
+				t.Fatalf("%v: make install installs it", err)
+			}
+			t.Skipf("%v: make install installs it", err)
+		}
+	}
+}
+
+// tshark returns the lines that stock tshark prints for a capture.
+func tshark(t *testing.T, file string, args ...string) []string {
+	t.Helper()
+	cmd := exec.Command("tshark", append([]string{"-n", "-r", file}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir()) // no preferences
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("tshark %q: %v: %s", args, err, &errOut)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+}
+
+// startCaptureCommand runs capture, and returns when it has begun. stop ends it as Ctrl-C does.
+func startCaptureCommand(t *testing.T, args ...string) (stop func() string) {
+	t.Helper()
+	cmd, f := captureCommand()
+	said := new(syncBuffer)
+	cmd.SetErr(said)
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.run(ctx, cmd) }()
+	testkit.Eventually(t, "the capture begins", func() bool { return strings.Contains(said.String(), "capturing") || len(ended) > 0 })
+	return func() string {
+		t.Helper()
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("capture: %v", err)
+			}
+		case <-time.After(testkit.Patience):
+			t.Fatal("the capture does not end")
+		}
+		return said.String()
+	}
+}
+
+// A decoded is a packet of a capture as tshark decodes it.
+type decoded struct {
+	leg, stream, from, to string
+	xid, kind             string // of RPC; kind is 0 for a Call
+	procedure, data       string // of NFSv3
+	operations, callbacks string // of NFSv4
+	comment               string
+	cut                   bool
+}
+
+// decode has tshark decode a capture. It checks that tshark has nothing to complain about, and that each
+// Call has one Reply. It returns the packets and the number of Calls.
+func decode(t *testing.T, file string) (all []decoded, calls int) {
+	t.Helper()
+	fields := []string{
+		"frame.interface_id", "tcp.stream", "tcp.srcport", "tcp.dstport", "rpc.xid", "rpc.msgtyp", "nfs.procedure_v3", "nfs.data",
+		"nfs.opcode", "nfs.cb.operation", "frame.comment", "frame.cap_len", "frame.len",
+		"_ws.malformed", "tcp.analysis.flags", "_ws.expert.severity", "_ws.expert.message", "tcp.len", "tcp.flags.push",
+	}
+	args := []string{"-T", "fields", "-E", "occurrence=a", "-E", "aggregator=;"}
+	for _, f := range fields {
+		args = append(args, "-e", f)
+	}
+	sent, answered := map[string]int{}, map[string]int{}
+	for _, l := range tshark(t, file, args...) {
+		v := strings.Split(l, "\t")
+		if len(v) != len(fields) {
+			t.Fatalf("tshark says %.200q", l)
+		}
+		d := decoded{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11] != v[12]}
+		all = append(all, d)
+		const warning = 0x600000
+		for _, s := range strings.Split(v[15], ";") {
+			if n, _ := strconv.Atoi(s); n >= warning {
+				v[13] = "expert"
+			}
+		}
+		if v[13]+v[14] != "" {
+			t.Errorf("tshark complains about packet %d: %.300q", len(all), v[13:])
+		}
+		switch {
+		case d.kind == "0":
+			calls++
+			sent[d.stream+" "+d.xid+" "+d.from]++
+		case d.kind == "1":
+			answered[d.stream+" "+d.xid+" "+d.to]++
+		case v[17] != "0" && v[18] != "0":
+			t.Errorf("packet %d ends a message that is not decoded: %.300q", len(all), v[:6])
+		}
+	}
+	for k, n := range sent {
+		if answered[k] != n {
+			t.Errorf("%d Calls and %d Replies on stream, XID and port %s", n, answered[k], k)
+		}
+	}
+	if len(sent) != len(answered) {
+		t.Errorf("%d Calls, %d Replies", len(sent), len(answered))
+	}
+	return all, calls
+}
+
+// TestCapture captures NFSv3 READs and WRITEs of up to 1 MiB, whose data move by RDMA on the way to the
+// server, and has tshark decode them.
+func TestCapture(t *testing.T) {
+	t.Parallel()
+	needs(t, "tshark", "nfs-cp")
+	dir := t.TempDir()
+	sock := filepath.Join(dir, "c.sock")
+	far := testkit.FreeAddr(t)
+	b, signals, wait := startServe(t, fmt.Sprintf(`
+listeners:
+  - {name: near, address: 127.0.0.1:0, upstream: far}
+  - {name: far, transport: rdma, address: %q, upstream: server}
+upstreams:
+  - {name: far, transport: rdma, endpoints: [%q]}
+  - {name: server, transport: tcp, endpoints: [%q]}
+admin: {address: none}
+control: {path: %q}
+`, far, far, startDemoNFS(t, demo.Options{}), sock))
+	if err := b.waitReady(testkit.Patience); err != nil {
+		t.Fatal(err)
+	}
+	whole, cut := filepath.Join(dir, "whole.pcapng"), filepath.Join(dir, "cut.pcapng")
+	ring, failed := filepath.Join(dir, "ring.pcapng"), filepath.Join(dir, "failed.pcapng")
+	trigger := filepath.Join(dir, "trigger.pcapng")
+	start := func(args ...string) func() string {
+		return startCaptureCommand(t, append([]string{"--socket", sock, "--listener", "near", "-w"}, args...)...)
+	}
+	stops := []func() string{
+		start(whole, "--payload", "--buffer", "256MiB"),
+		start(cut),
+		start(ring, "--payload", "--buffer", "256MiB", "--ring", "3x2MiB"),
+		start(failed, "--status", "noent"),
+		start(trigger, "--trigger", "status=noent", "--after", "forever", "--operation", "LOOKUP"),
+	}
+
+	_, port, err := net.SplitHostPort(b.proxy.Addr("near"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := func(name string) string {
+		return fmt.Sprintf("nfs://127.0.0.1//%s?nfsport=%s&mountport=%s", name, port, port)
+	}
+	data := testkit.Pattern(3<<20+17, byte(7))
+	local := filepath.Join(dir, "data")
+	write(t, local, string(data))
+	for _, args := range [][]string{{local, url("data")}, {url("data"), local + "2"}} {
+		if out, err := exec.Command("nfs-cp", args...).CombinedOutput(); err != nil {
+			t.Fatalf("nfs-cp: %v: %s", err, out)
+		}
+	}
+	if out, err := exec.Command("nfs-cp", url("nothing"), local+"3").CombinedOutput(); err == nil {
+		t.Fatalf("a file that is not there was copied: %s", out)
+	}
+	for _, stop := range stops {
+		if s := stop(); strings.Contains(s, "missing") {
+			t.Error(s)
+		}
+	}
+
+	packets, n := decode(t, whole)
+	if n < 60 || n%2 != 0 {
+		t.Errorf("%d Calls on both legs", n)
+	}
+	for leg := range 2 {
+		for _, what := range []struct{ name, kind, procedure string }{{"WRITE", "0", "7"}, {"READ", "1", "6"}} {
+			var got []byte
+			for _, p := range packets {
+				if p.leg == strconv.Itoa(leg) && p.kind == what.kind && p.procedure == what.procedure {
+					b, err := hex.DecodeString(p.data)
+					if err != nil {
+						t.Fatalf("tshark says %.80q", p.data)
+					}
+					got = append(got, b...)
+				}
+			}
+			if !bytes.Equal(got, data) {
+				t.Errorf("the data of %s on leg %d are not those of the file: %d octets", what.name, leg, len(got))
+			}
+		}
+	}
+	packets, without := decode(t, cut)
+	short := 0
+	var comments strings.Builder
+	for _, p := range packets {
+		if p.cut {
+			short++
+		}
+		comments.WriteString(p.comment + "\n")
+	}
+	if without != n || short != 16 {
+		t.Errorf("%d Calls instead of %d; %d messages are cut, want 4 READs and 4 WRITEs on 2 legs", without, n, short)
+	}
+	if info, err := os.Stat(cut); err != nil || info.Size() > 200<<10 {
+		t.Errorf("without data the capture has %d octets", info.Size())
+	}
+	for _, want := range []string{"call_by=read_chunk(position=", "reply_by=write_chunk(octets=1048576)", " server=", " credits=", " upstream_xid=0x", "connection ended"} {
+		if !strings.Contains(comments.String(), want) {
+			t.Errorf("no comment says %q", want)
+		}
+	}
+
+	// Each file of the ring can be read, and only so many are there.
+	rings, err := filepath.Glob(filepath.Join(dir, "ring_0*.pcapng"))
+	if err != nil || len(rings) != 3 {
+		t.Fatalf("%v, %v", rings, err)
+	}
+	for _, file := range rings {
+		for _, l := range tshark(t, file, "-Y", "_ws.malformed") {
+			t.Errorf("%s: %s", file, l)
+		}
+		if info, err := os.Stat(file); err != nil || info.Size() > 3200<<10 { // and the rest of a message
+			t.Errorf("%s has %d octets", file, info.Size())
+		}
+	}
+	if _, n := decode(t, failed); n != 2 {
+		t.Errorf("%d Calls with NOENT on both legs, want 2", n)
+	}
+	if _, n := decode(t, trigger); n < 2 {
+		t.Errorf("%d Calls led to NOENT", n)
+	}
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+// TestCaptureSessions captures NFSv4.1 with callbacks, from clients on TCP to a server on RDMA.
+func TestCaptureSessions(t *testing.T) {
+	t.Parallel()
+	needs(t, "tshark")
+	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 1, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Stop)
+	arena, err := regmem.New(regmem.Options{Budget: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = arena.Close() })
+	server := nfs4test.NewServer(nfs4test.ServerOptions{})
+	t.Cleanup(server.Close)
+	var loops []loop.Loop
+	var sockets []loop.SocketLoop
+	for _, l := range engine.Loops() {
+		loops, sockets = append(loops, l), append(sockets, l)
+	}
+	addr, err := server.ListenRDMA(nfs4test.RDMAOptions{
+		Address: "127.0.0.1:0", Provider: proxytest.IWARP(iwarp.Options{Log: zerolog.Nop()}), Loops: loops, Arena: arena, Credits: 64,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	sock := filepath.Join(dir, "c.sock")
+	b, signals, wait := startServe(t, fmt.Sprintf("listeners: [{name: nfs, address: '127.0.0.1:0', upstream: s}]\n"+
+		"upstreams: [{name: s, transport: rdma, endpoints: [%q]}]\nadmin: {address: none}\ncontrol: {path: %q}\n", addr, sock))
+	if err := b.waitReady(testkit.Patience); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "sessions.pcapng")
+	stop := startCaptureCommand(t, "--socket", sock, "-w", file, "--payload")
+	cs := nfs4test.NewClients(2, nfs4test.ClientsOptions{Target: b.proxy.Addr("nfs"), Loops: sockets, Prefix: "capture", Slots: 4})
+	t.Cleanup(cs.Close)
+	cs.Start()
+	testkit.Eventually(t, "the clients have sessions", func() bool { return cs.Up() == 2 })
+	l := cs.Load([]int{0, 1}, 2, nfs4test.Op(100_000))
+	testkit.Eventually(t, "the clients read", func() bool { return l.Replies.Load() > 40 })
+	l.Stop()
+	for i := range 2 {
+		r := server.Recall(cs.Owner(i), uint64(100+i))
+		select {
+		case <-r.Done():
+			if r.Err != nil || r.Status != nfs4test.OK {
+				t.Errorf("callback %d: %v %v", i, r.Status, r.Err)
+			}
+		case <-time.After(testkit.Patience):
+			t.Fatal("a callback is not answered")
+		}
+	}
+	if err := cs.Err(); err != nil {
+		t.Error(err)
+	}
+	if s := stop(); strings.Contains(s, "missing") {
+		t.Error(s)
+	}
+	packets, n := decode(t, file)
+	if n < 80 {
+		t.Errorf("%d Calls", n)
+	}
+	recalls, reads := map[string]int{}, map[string]int{}
+	for _, p := range packets {
+		if p.kind == "0" && slices.Contains(strings.Split(p.callbacks, ";"), "4") {
+			recalls[p.leg]++
+		}
+		if p.kind == "1" && slices.Contains(strings.Split(p.operations, ";"), "25") {
+			reads[p.leg]++
+		}
+	}
+	for _, leg := range []string{"0", "1"} {
+		if recalls[leg] != 2 || reads[leg] < 40 {
+			t.Errorf("interface %s: %d CB_RECALLs, want 2; %d Replies to READ, want 40 or more", leg, recalls[leg], reads[leg])
+		}
+	}
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
