@@ -11,13 +11,16 @@ BENCHTIME ?= 1s
 ROUNDS ?= 9
 SESSIONS ?= 10000
 
-.PHONY: build build-ibverbs test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours bench-sessions install clean
+.PHONY: build build-ibverbs build-otel test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours bench-sessions install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
 
 build-ibverbs: ## bin/rdmabridge-ibverbs, which opens rdma-core at run time; needs a C compiler and rdma-core's headers
 	CGO_ENABLED=1 $(GO) build -trimpath -tags ibverbs -o bin/rdmabridge-ibverbs ./cmd/rdmabridge
+
+build-otel: ## bin/rdmabridge-otel, which sends traces: docs/tracing.md
+	CGO_ENABLED=0 $(GO) build -trimpath -tags otel -o bin/rdmabridge-otel ./cmd/rdmabridge
 
 test: install ## all tests, those against real peers included; about 15 minutes on two cores
 	./.ci/test.sh
@@ -34,9 +37,11 @@ lint: ## gofumpt, vet for the other byte order, golangci-lint, which also vets, 
 	GOARCH=s390x $(GO) vet $(PKGS)
 	$(TOOL) golangci-lint run --build-tags lab $(PKGS)
 	$(TOOL) golangci-lint run --build-tags ibverbs ./rdmaside/ibverbs/...
+	$(TOOL) golangci-lint run --build-tags otel ./internal/tracing/... ./cmd/rdmabridge/...
 
 unit: ## all Go tests, with the race detector
 	$(GO) test -race $(PKGS)
+	$(GO) test -race -tags otel ./internal/tracing
 
 conformance: ## rule by rule, how the Responder and the Requester keep RFC 8166: docs/conformance.md
 	@mkdir -p out && rm -f out/conformance.md
