@@ -17,8 +17,10 @@ type Definition struct {
 	Labels []Label // in the order in which a Registry takes their values
 	Like   string  // what nfsiostat, mountstats, xprtrdma, HAProxy or Envoy calls it; "" if none of them has it
 
-	bounds []uint64 // of a histogram, in the unit of Observe
-	scale  float64  // an exported value is a counted one times scale, such as 1e-9 for nanoseconds
+	scale    float64 // an exported value is a counted one times scale, such as 1e-9 for nanoseconds; 0 is 1
+	cells    *cells  // of a histogram
+	fullName string
+	unitName string
 }
 
 // A Kind is the type of a metric.
@@ -68,14 +70,20 @@ func nanoseconds(d Definition) CounterDef {
 
 // duration defines a histogram of times that are observed in nanoseconds.
 func duration(d Definition) HistogramDef {
-	d.bounds, d.scale = LatencyBounds, 1e-9
+	d.scale = 1e-9
+	d.cells = newCells(LatencyBounds, d.unit())
 	return HistogramDef{define(d, KindHistogram)}
 }
 
 func define(d Definition, k Kind) *Definition {
-	d.Kind = k
+	d.complete(k)
 	all = append(all, &d)
 	return &d
+}
+
+func (d *Definition) complete(k Kind) {
+	d.Kind, d.fullName = k, prefix+d.Name
+	d.unitName = d.Unit()
 }
 
 // Unit returns the unit of the values: bytes, seconds, or "" for a number of things.
@@ -103,19 +111,7 @@ func (d *Definition) unit() float64 {
 }
 
 // FullName returns the name with the prefix.
-func (d *Definition) FullName() string { return prefix + d.Name }
-
-// pairs returns the names of the labels, each before its value.
-func (d *Definition) pairs(values []string) []string {
-	if len(values) != len(d.Labels) {
-		panic("BUG: metrics: wrong number of label values for " + d.Name)
-	}
-	labels := make([]string, 0, 2*len(values))
-	for i, v := range values {
-		labels = append(labels, d.Labels[i].Name, v)
-	}
-	return labels
-}
+func (d *Definition) FullName() string { return d.fullName }
 
 // The labels that many metrics have.
 var (

@@ -68,13 +68,7 @@ func (r *Registry) Publish() {
 	}
 	p.countersChanged = p.countersChanged[:0]
 	for _, h := range p.histogramsChanged {
-		for i, n := range h.pending {
-			if n > 0 {
-				h.counts[i].Add(n)
-				h.pending[i] = 0
-			}
-		}
-		h.changed = false
+		h.publish()
 	}
 	p.histogramsChanged = p.histogramsChanged[:0]
 }
@@ -103,12 +97,7 @@ func (p *parts) histogram(h *Histogram) *Histogram {
 	if part != nil {
 		return part
 	}
-	const apart = cacheLines / 8
-	n := len(h.counts)
-	part = &Histogram{
-		bounds: h.bounds, unit: h.unit, counts: make([]atomic.Uint64, apart+n+apart)[apart : apart+n],
-		loop: p, pending: make([]uint64, n),
-	}
+	part = h.newPart(p)
 	p.histograms[h] = part
 	addPart(&h.parts, part)
 	return part

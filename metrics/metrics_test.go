@@ -21,21 +21,27 @@ func scrape(t *testing.T, r *Registry) string {
 }
 
 // aCounter, aGauge and aHistogram define metrics that are not in the table.
-func aCounter(name string, labels ...string) CounterDef { return CounterDef{aDefinition(name, labels)} }
+func aCounter(name string, labels ...string) CounterDef {
+	return CounterDef{aDefinition(name, KindCounter, labels)}
+}
 
-func aGauge(name string, labels ...string) GaugeDef { return GaugeDef{aDefinition(name, labels)} }
+func aGauge(name string, labels ...string) GaugeDef {
+	return GaugeDef{aDefinition(name, KindGauge, labels)}
+}
 
 func aHistogram(name string, bounds []uint64, scale float64, labels ...string) HistogramDef {
-	d := aDefinition(name, labels)
-	d.bounds, d.scale = bounds, scale
+	d := aDefinition(name, KindHistogram, labels)
+	d.scale = scale
+	d.cells = newCells(bounds, d.unit())
 	return HistogramDef{d}
 }
 
-func aDefinition(name string, labels []string) *Definition {
+func aDefinition(name string, k Kind, labels []string) *Definition {
 	d := &Definition{Name: name, Help: "A metric of a test."}
 	for _, l := range labels {
 		d.Labels = append(d.Labels, Label{Name: l})
 	}
+	d.complete(k)
 	return d
 }
 
