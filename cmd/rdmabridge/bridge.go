@@ -31,9 +31,12 @@ const trimInterval = 30 * time.Second
 // A bridge is one configuration put to work: the arena, the engine, the proxy and the
 // servers beside it.
 type bridge struct {
-	log     zerolog.Logger
-	config  *configs.Config // in force; replaced by apply
-	drainIn time.Duration   // drain.timeout of config
+	log    zerolog.Logger
+	config *configs.Config // in force; replaced by apply
+
+	drainIn  atomic.Int64    // drain.timeout of config, a time.Duration
+	draining atomic.Bool     // from the first moment of a drain on
+	stop     chan stopReason // one deep: an operator wants a drain
 
 	sink *logSink // where log writes; nil in tests that have no use for it
 
@@ -69,7 +72,8 @@ type bridge struct {
 // newBridge makes the parts that c describes and connects them to each other. It opens
 // no socket. Start uses the sockets of in, which may be nil.
 func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
-	b = &bridge{started: time.Now(), log: log, config: c, inherited: in, drainIn: c.Drain.Timeout.Value(), identity: identity(c, in), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
+	b = &bridge{started: time.Now(), log: log, config: c, inherited: in, stop: make(chan stopReason, 1), identity: identity(c, in), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
+	b.drainIn.Store(int64(c.Drain.Timeout))
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
 	}
@@ -160,7 +164,7 @@ func (b *bridge) leave() {
 // drain lets Calls finish until drain.timeout is over or ctx is done. /readyz reports
 // that the bridge is not ready from here on.
 func (b *bridge) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, b.drainIn)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(b.drainIn.Load()))
 	defer cancel()
 	return errors.Join(b.closeRPCBind(), b.proxy.Drain(ctx))
 }

@@ -28,7 +28,7 @@ func (b *bridge) apply(c *configs.Config) error {
 	b.limitDescriptors(c)
 	old := b.config
 	b.config = c
-	b.drainIn = c.Drain.Timeout.Value()
+	b.drainIn.Store(int64(c.Drain.Timeout))
 	if err := b.updateRPCBind(old); err != nil {
 		b.log.Error().Str("event", "rpcbind_failed").Err(err).Msg("rpcbind is not running")
 	}

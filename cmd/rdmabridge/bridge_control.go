@@ -43,4 +43,5 @@ func (b *bridge) startControl(predecessor int) {
 func (b *bridge) handleControl(handle func(pattern string, h http.Handler)) {
 	handle("/", b.pages)
 	handle("GET "+tap.Path, tap.NewHub(b.proxy))
+	b.handleActions(handle)
 }

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -59,5 +64,189 @@ func TestControlHandover(t *testing.T) {
 	}
 	if strings.Count(log.String(), `"event":"control_listening"`) != 2 {
 		t.Error("not exactly two processes listened")
+	}
+}
+
+// startControlled starts a bridge with a control socket, and returns the flag that names it.
+func startControlled(t *testing.T, more string) (b *bridge, socket string, wait func() error) {
+	t.Helper()
+	sock := filepath.Join(t.TempDir(), "c.sock")
+	c, err := configs.Load([]byte(fmt.Sprintf("%scontrol: {path: %s}\n%s", minimalConfig, sock, more)), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := newLogSink(io.Discard, c.Log)
+	signals, started, ended := make(chan os.Signal, 2), make(chan *bridge, 1), make(chan error, 1)
+	go func() {
+		ended <- service{config: c, log: sink.logger(), sink: sink, signals: signals, started: func(b *bridge) error { started <- b; return nil }}.run()
+	}()
+	select {
+	case b = <-started:
+	case err := <-ended:
+		t.Fatalf("serve: %v", err)
+	}
+	wait = sync.OnceValue(func() error { return <-ended })
+	t.Cleanup(func() {
+		signals <- syscall.SIGTERM
+		_ = wait()
+	})
+	testkit.Eventually(t, "the control socket answers", func() bool { return processAt(t, sock) == os.Getpid() })
+	return b, "--socket=" + sock, wait
+}
+
+// run runs a command line, and returns its exit code and what it prints.
+func run(args ...string) (code int, out, errOut string) {
+	var o, e strings.Builder
+	code = execute(args, &o, &e)
+	return code, o.String(), e.String()
+}
+
+// TestCommands asks a bridge without load, in each way that there is.
+func TestCommands(t *testing.T) {
+	_, socket, wait := startControlled(t, "")
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string // in the output, or in the errors if code is not 0
+	}{
+		{[]string{"stats"}, exitDone, "storage down"},
+		{[]string{"stats", "--over", "0"}, exitDone, "since the start"},
+		{[]string{"stats", "--json"}, exitDone, `"process": ` + fmt.Sprint(os.Getpid())},
+		{[]string{"stats", "--over", "-1s"}, exitUsage, "out of range"},
+		{[]string{"clients", "--over", "10ms"}, exitDone, "ADDRESS"},
+		{[]string{"clients", "--hosts", "--over", "10ms"}, exitDone, "HOST"},
+		{[]string{"clients", "--json", "--sort", "bytes", "--filter", "10.0.0.0/8"}, exitDone, `"sort": "bytes"`},
+		{[]string{"clients", "--sort", "height"}, exitUsage, "write waiting, bytes, oldest, calls, address"},
+		{[]string{"clients", "-n", "-1"}, exitUsage, "write a number, or 0 for all"},
+		{[]string{"clients", "--legend"}, exitDone, "WAITS-FOR  why the bridge does not read"},
+		{[]string{"upstreams", "--over", "10ms"}, exitDone, "storage  tcp sessions down"},
+		{[]string{"upstreams", "--connections", "--over", "10ms"}, exitDone, "127.0.0.1:1"},
+		{[]string{"upstreams", "--endpoints", "--over", "0"}, exitDone, "BACK-IN"},
+		{[]string{"upstreams", "--json"}, exitDone, `"name": "storage"`},
+		{[]string{"upstreams", "--sort", "height"}, exitUsage, "write upstream, transport"},
+		{[]string{"upstreams", "--legend", "--endpoints"}, exitDone, "how often it was ejected"},
+		{[]string{"top", "-d", "100ms"}, exitDone, "There are no clients."},
+		{[]string{"top", "--once", "-d", "100ms", "--view", "upstreams", "--sort", "server"}, exitDone, "storage"},
+		{[]string{"top", "--view", "x"}, exitUsage, "write clients, operations, connections, upstreams, links, events"},
+		{[]string{"top", "--sort", "x"}, exitUsage, "write address"},
+		{[]string{"top", "-d", "1us"}, exitUsage, "write a time from 100ms to 1h"},
+		{[]string{"log-level"}, exitDone, "the level of the log is info, as configured\n"},
+		{[]string{"log-level", "DEBUG", "--for", "1m"}, exitDone, "the level of the log is debug until 2"},
+		{[]string{"log-level", "configured"}, exitDone, "the level of the log is info, as configured\n"},
+		{[]string{"log-level", "loud"}, exitFailed, `"loud" is no level; write debug, info, warn, error`},
+		{[]string{"log-level", "info", "--for", "-1s"}, exitUsage, "out of range"},
+		{[]string{"eject", "storage"}, exitUsage, "ENDPOINT is missing: rdmabridge eject UPSTREAM ENDPOINT"},
+		{[]string{"eject", "a", "b", "c"}, exitUsage, `"c" is too much`},
+		{[]string{"disconnect"}, exitUsage, "CLIENT is missing"},
+		{[]string{"drain", "--listener", "nfs", "--wait"}, exitUsage, "[listener wait] were all set"},
+	} {
+		code, out, errOut := run(append(tt.args, socket)...)
+		got := out
+		if tt.code != exitDone {
+			got = errOut
+		}
+		if code != tt.code || !strings.Contains(got, tt.want) {
+			t.Errorf("%v: code %d, want %d and %q\n%s%s", tt.args, code, tt.code, tt.want, out, errOut)
+		}
+	}
+	if code, out, errOut := run("drain", socket); code != exitDone || !strings.Contains(out, "the bridge drains: it listens no more, answers the 0 Calls of 0 clients, and ends, in 30s at the latest") {
+		t.Errorf("drain: %d %s%s", code, out, errOut)
+	}
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if code, _, errOut := run("stats", socket); code != exitUsage || !strings.Contains(errOut, "no bridge listens at") {
+		t.Errorf("after the end: %d %s", code, errOut)
+	}
+	if code, _, errOut := run("stats", socket, "-c", "x"); code != exitUsage || !strings.Contains(errOut, "[config socket] were all set") {
+		t.Errorf("two bridges: %d %s", code, errOut)
+	}
+}
+
+// TestCommandsByFile: -c finds the socket of the file, or says why there is none.
+func TestCommandsByFile(t *testing.T) {
+	_, socket, _ := startControlled(t, "")
+	file := writeFile(t, minimalConfig+"control: {path: "+strings.TrimPrefix(socket, "--socket=")+"}\n")
+	if code, out, errOut := run("stats", "-c", file); code != exitDone || !strings.Contains(out, "storage") {
+		t.Errorf("%d %s%s", code, out, errOut)
+	}
+	none := writeFile(t, minimalConfig+"control: {path: none}\n")
+	if code, _, errOut := run("stats", "-c", none); code != exitUsage || !strings.Contains(errOut, "its bridge cannot be asked") {
+		t.Errorf("no socket: %d %s", code, errOut)
+	}
+}
+
+// TestActionsOverHTTP: the admin address has no actions, and a request of the socket that makes no sense
+// is answered.
+func TestActionsOverHTTP(t *testing.T) {
+	b, socket, wait := startControlled(t, "")
+	r, err := http.Post("http://"+b.admin.Addr()+"/api/v1/actions/drain", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	if r.StatusCode/100 != 4 {
+		t.Errorf("drain at the admin address: %s", r.Status)
+	}
+	c := control.NewClient(strings.TrimPrefix(socket, "--socket="))
+	defer c.Close()
+	for _, body := range []any{nil, 7, []int{1}, map[string]int{"levle": 1}, map[string]any{"level": "debug", "for": -1}, map[string]any{"level": "debug", "for": 1e300}, map[string]any{"level": "debug"}} {
+		for _, action := range []string{"drain", "eject", "return", "disconnect", "log-level"} {
+			if _, members := body.(map[string]any); action == "drain" && (body == nil || members) || action == "log-level" && body == nil {
+				continue // these make sense
+			}
+			var answer actionAnswer
+			err := c.Post(t.Context(), "/api/v1/actions/"+action, body, &answer)
+			var refused *control.AnswerError
+			if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest {
+				t.Errorf("%s %v: %+v, %v", action, body, answer, err)
+			}
+		}
+	}
+	if code, _, errOut := run("drain", socket); code != exitDone {
+		t.Errorf("drain: %s", errOut)
+	}
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+// TestActionIsLogged: the log says who asked for what.
+func TestActionIsLogged(t *testing.T) {
+	dir := t.TempDir()
+	file, sock := filepath.Join(dir, "rdmabridge.yaml"), filepath.Join(dir, "c.sock")
+	write(t, file, fmt.Sprintf("%scontrol: {path: %s}\n", minimalConfig, sock))
+	log := newLogFile(t)
+	p := startProcess(t, log, "serve", "-c", file)
+	testkit.Eventually(t, "the process answers", func() bool { return processAt(t, sock) == p.cmd.Process.Pid })
+	if code, _, errOut := run("drain", "--wait", "--socket", sock); code != exitDone {
+		t.Errorf("drain: %d %s", code, errOut)
+	}
+	if err := p.exit(); err != nil {
+		t.Error(err)
+	}
+	p.says(fmt.Sprintf(`"action":"drain","uid":%d,"by_pid":%d`, os.Getuid(), os.Getpid()))
+	p.says(`"event":"drain_begun","reason":"operator"`)
+}
+
+// TestCompletion: what a shell offers.
+func TestCompletion(t *testing.T) {
+	_, socket, _ := startControlled(t, "")
+	for _, tt := range []struct{ args, want string }{
+		{"log-level|", "configured\tthe level of the configuration\ndebug\ninfo\nwarn\nerror\n:4"},
+		{"clients|--sort|", "waiting\nbytes\noldest\ncalls\naddress\n:4"},
+		{"top|--view|", "clients\noperations\nconnections\nupstreams\nlinks\nevents\n:4"},
+		{"eject|" + socket + "|", "storage\tdown\n:4"},
+		{"eject|" + socket + "|storage|", "127.0.0.1:1\t"},
+		{"eject|" + socket + "|storage|x|", ":4"},
+		{"drain|" + socket + "|--listener|", "nfs\t127.0.0.1:"},
+		{"disconnect|" + socket + "|", ":4"},
+		{"eject|--socket=/nowhere|", ":4"},
+		{"dr", "drain\tLet a running bridge"},
+	} {
+		code, out, errOut := run(append([]string{"__complete"}, strings.Split(tt.args, "|")...)...)
+		if code != exitDone || !strings.HasPrefix(out, tt.want) {
+			t.Errorf("%s: %d %q %s, want %q", tt.args, code, out, errOut, tt.want)
+		}
 	}
 }

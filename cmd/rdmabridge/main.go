@@ -67,6 +67,7 @@ the file, and run "rdmabridge serve -c FILE".`,
 		SilenceUsage:  true,
 	}
 	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDoctorCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
+	cmd.AddCommand(newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
 	cmd.AddCommand(newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand())
 	cmd.AddCommand(newCaptureCommand())
 	return cmd

@@ -597,8 +597,8 @@ loops: 2
 		}
 	}
 	x.metric("rdmabridge_config_restart_needed 1")
-	if x.b.drainIn != 7*time.Second {
-		t.Errorf("drain.timeout is %v", x.b.drainIn)
+	if got := time.Duration(x.b.drainIn.Load()); got != 7*time.Second {
+		t.Errorf("drain.timeout is %v", got)
 	}
 	x.reload(base, loaded)
 	x.metric("rdmabridge_config_restart_needed 0")

@@ -16,8 +16,9 @@ const signalEcho = 500 * time.Millisecond
 
 // A stopReason says why a bridge drains.
 type stopReason struct {
-	signal os.Signal
-	pid    int // the process that took over; 0 if a signal is the reason
+	signal   os.Signal // nil if another reason follows
+	operator bool      // rdmabridge drain asked for it
+	pid      int       // the process that took over; 0 if it is none
 }
 
 // wait runs until there is a reason to drain. It reloads the file on SIGHUP and when
@@ -40,6 +41,8 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 		select {
 		case pid := <-takenOver:
 			return stopReason{pid: pid}
+		case why := <-b.stop:
+			return why
 		case <-changed:
 			r.changed()
 		case sig := <-s.signals:
@@ -77,12 +80,20 @@ func (s service) watch(interval *atomic.Int64, changed chan<- struct{}) (stop fu
 
 // drain drains and closes b.
 func (s service) drain(b *bridge, h *handover, why stopReason) error {
+	b.draining.Store(true)
+	timeout := time.Duration(b.drainIn.Load())
 	if why.pid != 0 {
-		s.log.Info().Str("event", "drain_begun").Str("reason", "handover").Int("other_pid", why.pid).Stringer("timeout", b.drainIn).Msg("handed over; draining")
+		s.log.Info().Str("event", "drain_begun").Str("reason", "handover").Int("other_pid", why.pid).Stringer("timeout", timeout).Msg("handed over; draining")
 		tellSystemd(s.log, fmt.Sprintf("MAINPID=%d\nREADY=1", why.pid))
 		b.leave()
 	} else {
-		s.log.Info().Str("event", "drain_begun").Str("reason", "signal").Stringer("signal", why.signal).Stringer("timeout", b.drainIn).Msg("draining")
+		line := s.log.Info().Str("event", "drain_begun")
+		if why.operator {
+			line.Str("reason", "operator")
+		} else {
+			line.Str("reason", "signal").Stringer("signal", why.signal)
+		}
+		line.Stringer("timeout", timeout).Msg("draining")
 		tellSystemd(s.log, "STOPPING=1")
 	}
 	h.close(why.pid != 0)

@@ -25,6 +25,9 @@ const MaxConnections = 32
 // maxBody is the longest body of a request.
 const maxBody = 64 << 10
 
+// closeTimeout bounds how long Close waits for answers that are being written.
+const closeTimeout = 200 * time.Millisecond
+
 // probeTimeout bounds how long another process may take to accept a connection.
 const probeTimeout = time.Second
 
@@ -37,12 +40,16 @@ type Server struct {
 	ln     *net.UnixListener // nil until Start has succeeded
 	ino    uint64            // the inode of the socket at path
 	served chan struct{}     // closed when the server has stopped
+	cancel func()            // ends the context of all requests
 }
 
 // NewServer makes a Server that will listen at path, which is absolute.
 func NewServer(path string, log zerolog.Logger) *Server {
 	s := &Server{path: path, log: log, mux: http.NewServeMux(), served: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
 	s.http = &http.Server{
+		BaseContext:       func(net.Listener) context.Context { return ctx },
 		Handler:           http.HandlerFunc(s.serve),
 		ConnContext:       withPeer,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -173,7 +180,15 @@ func (s *Server) Close() error {
 	if s.ln == nil {
 		return nil
 	}
-	err := s.http.Close()
+	// The answer to rdmabridge drain may still be on its way. Handlers that go on, such as those of
+	// captures, see that their context is done.
+	s.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // StopAccepting closed the listener
 	}

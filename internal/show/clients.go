@@ -37,7 +37,7 @@ func (p Pair) Clients() *Table {
 	places := make(map[string]int)
 	for _, c := range p.Now.Clients.List {
 		before := p.earlier(old, &c)
-		host := hostOf(c.Address)
+		host := Host(c.Address)
 		i, ok := places[host]
 		if !ok {
 			places[host] = len(list)
@@ -66,8 +66,8 @@ func (p Pair) earlier(old map[string]*status.Client, c *status.Client) *status.C
 	return b
 }
 
-// hostOf returns the address without the port.
-func hostOf(address string) string {
+// Host returns the address without the port.
+func Host(address string) string {
 	if a, err := netip.ParseAddrPort(address); err == nil {
 		return a.Addr().Unmap().String()
 	}

@@ -253,7 +253,7 @@ func (p Pair) busiest() []Line {
 	}
 	t.Rows = t.Rows[:min(mostOperations, len(t.Rows))]
 	var keep []int
-	for _, key := range []string{"operation", "upstream", "calls", "in", "out", "time", "where", "p99", "flight", "failed"} {
+	for _, key := range []string{"operation", "listener", "upstream", "calls", "in", "out", "time", "where", "p99", "flight", "failed"} {
 		keep = append(keep, t.Column(key))
 	}
 	small := new(Table)

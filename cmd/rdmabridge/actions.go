@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/status"
+)
+
+// logLevels are the levels of the log. levelConfigured is the word for the one of the configuration.
+var logLevels = []string{"debug", "info", "warn", "error"}
+
+const levelConfigured = "configured"
+
+// oneClient asks for a document that is cheap.
+var oneClient = status.Query{Clients: 1}
+
+// actionCodes is the end of the help of each action.
+const actionCodes = `
+
+Exit codes: 0 it is done; 1 it was refused; 2 no bridge was reached.`
+
+// act asks the bridge for an action and prints what it did.
+func act(cmd *cobra.Command, bridge *bridgeFlag, name string, q actionRequest) error {
+	ctx, stop := interruptible()
+	defer stop()
+	c, err := bridge.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return actOn(ctx, cmd, c, name, q)
+}
+
+func actOn(ctx context.Context, cmd *cobra.Command, c *control.Client, name string, q actionRequest) error {
+	var a actionAnswer
+	if err := c.Post(ctx, "/api/v1/actions/"+name, q, &a); err != nil {
+		return asked(err)
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), a.Done)
+	return failed(err)
+}
+
+func newDrainCommand() *cobra.Command {
+	var bridge bridgeFlag
+	var q actionRequest
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Let a running bridge answer its Calls, close its clients, and end",
+		Long: `Drain does what SIGTERM does: the bridge stops listening, answers the Calls that it
+has read, closes each client connection when it is idle, and ends, after
+drain.timeout at the latest. With --listener only that listener stops listening and
+closes its clients; the bridge goes on, and listens there again after a restart or
+when the configuration is loaded anew.` + actionCodes,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := interruptible()
+			defer stop()
+			c, err := bridge.client(ctx)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			d, err := document(ctx, c, oneClient)
+			if err != nil {
+				return err
+			}
+			if err := actOn(ctx, cmd, c, "drain", q); err != nil || !wait {
+				return err
+			}
+			return awaitEnd(ctx, c, d.Process)
+		},
+	}
+	bridge.register(cmd)
+	cmd.Flags().StringVar(&q.Listener, "listener", "", "drain only the listener `NAME`")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the process has ended")
+	cmd.MarkFlagsMutuallyExclusive("listener", "wait")
+	completeFrom(cmd, &bridge, "listener", func(d *status.Document) []string {
+		var names []string
+		for _, l := range d.Listeners {
+			names = append(names, l.Name+"\t"+l.Address)
+		}
+		return names
+	})
+	return cmd
+}
+
+// awaitEnd waits until the process at the socket of c has ended, or another one has taken its place.
+func awaitEnd(ctx context.Context, c *control.Client, process int) error {
+	for {
+		d := new(status.Document)
+		err := c.Get(ctx, target("/api/v1/status", oneClient), d)
+		var gone *control.UnreachableError
+		switch {
+		case ctx.Err() != nil:
+			return failed(errors.New("interrupted; the bridge goes on draining"))
+		case errors.As(err, &gone) && !processExists(process), err == nil && d.Process != process:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// processExists reports whether a process runs. It says no of processes in other PID name spaces.
+func processExists(pid int) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+	return err == nil
+}
+
+func newEjectCommand() *cobra.Command {
+	var bridge bridgeFlag
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "eject UPSTREAM ENDPOINT",
+		Short: "Take an endpoint of an upstream out of use",
+		Long: `Eject takes an endpoint out of use, as if it had failed: the bridge makes no
+connection to it, and replaces those that it has after their last Call. The endpoint
+is used again after --for, or when rdmabridge return says so.` + actionCodes,
+		Args: names("UPSTREAM", "ENDPOINT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if wait < 0 || wait > maxFor {
+				return fmt.Errorf("--for %s is out of range; write a time up to %s", wait, maxFor)
+			}
+			return act(cmd, &bridge, "eject", actionRequest{Upstream: args[0], Endpoint: args[1], For: wait.Seconds()})
+		},
+	}
+	bridge.register(cmd)
+	cmd.Flags().DurationVar(&wait, "for", 0, "use it again after `TIME`; left out: when rdmabridge return says so")
+	cmd.ValidArgsFunction = completeEndpoints(&bridge, func(e *status.Endpoint) bool { return e.State != status.EndpointEjected })
+	return cmd
+}
+
+func newReturnCommand() *cobra.Command {
+	var bridge bridgeFlag
+	cmd := &cobra.Command{
+		Use:   "return UPSTREAM ENDPOINT",
+		Short: "Use an endpoint again that was ejected",
+		Long:  `Return ends the ejection of an endpoint, whether an operator or a failure began it.` + actionCodes,
+		Args:  names("UPSTREAM", "ENDPOINT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(cmd, &bridge, "return", actionRequest{Upstream: args[0], Endpoint: args[1]})
+		},
+	}
+	bridge.register(cmd)
+	cmd.ValidArgsFunction = completeEndpoints(&bridge, func(e *status.Endpoint) bool { return e.State == status.EndpointEjected })
+	return cmd
+}
+
+func newDisconnectCommand() *cobra.Command {
+	var bridge bridgeFlag
+	cmd := &cobra.Command{
+		Use:   "disconnect CLIENT|NETWORK",
+		Short: "Close the connections of clients",
+		Long: `Disconnect closes the connections of a client, which is an address with or without a
+port, or of all clients in a network such as 192.0.2.0/24. Clients connect again and
+send the Calls again that were not answered; to keep them out, use the setting allow.` + actionCodes,
+		Args: names("CLIENT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return act(cmd, &bridge, "disconnect", actionRequest{Client: args[0]})
+		},
+	}
+	bridge.register(cmd)
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return complete(&bridge, status.Query{Clients: 500}, clientWords)
+	}
+	return cmd
+}
+
+func newLogLevelCommand() *cobra.Command {
+	var bridge bridgeFlag
+	wait := 10 * time.Minute
+	cmd := &cobra.Command{
+		Use:   "log-level [LEVEL]",
+		Short: "Change the level of a running bridge's log for a while, or say it",
+		Long: `Log-level changes the level of the log to debug, info, warn or error. After --for the
+level of the configuration applies again; the word configured ends the change at
+once. Without LEVEL it says which level applies.` + actionCodes,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var q actionRequest
+			if len(args) == 1 {
+				q.Level = strings.ToLower(args[0])
+			}
+			if q.Level != "" && q.Level != levelConfigured {
+				q.For = wait.Seconds()
+			}
+			if wait <= 0 || wait > maxFor {
+				return fmt.Errorf("--for %s is out of range; write a time up to %s", wait, maxFor)
+			}
+			return act(cmd, &bridge, "log-level", q)
+		},
+	}
+	bridge.register(cmd)
+	cmd.Flags().DurationVar(&wait, "for", wait, "how long the level applies")
+	cmd.ValidArgsFunction = cobra.FixedCompletions(append([]string{levelConfigured + "\tthe level of the configuration"}, logLevels...), cobra.ShellCompDirectiveNoFileComp)
+	return cmd
+}
+
+// names requires arguments with these names.
+func names(all ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(all):
+			return fmt.Errorf("%s is missing: rdmabridge %s", strings.Join(all[len(args):], " and "), cmd.Use)
+		case len(args) > len(all):
+			return fmt.Errorf("%q is too much: rdmabridge %s", args[len(all)], cmd.Use)
+		}
+		return nil
+	}
+}
