@@ -87,8 +87,8 @@ func (h *Handler) make(q status.Query) *status.Document {
 	return &d
 }
 
-// fillLists makes empty lists of nil ones: JSON has [] for them, and a reader need not tell null from
-// an empty list.
+// fillLists makes empty lists and maps of nil ones: JSON has [] and {} for them, and a reader need not tell
+// null from nothing.
 func fillLists(d *status.Document) {
 	list(&d.Problems)
 	list(&d.Listeners)
@@ -97,9 +97,24 @@ func fillLists(d *status.Document) {
 	list(&d.Operations)
 	list(&d.Memory.Accounts)
 	list(&d.Events)
+	for i := range d.Listeners {
+		l := &d.Listeners[i]
+		counts(&l.Paused)
+		counts(&l.Calls)
+		counts(&l.Refused)
+	}
 	for i := range d.Upstreams {
-		list(&d.Upstreams[i].Endpoints)
-		list(&d.Upstreams[i].Connections)
+		u := &d.Upstreams[i]
+		list(&u.Endpoints)
+		list(&u.Connections)
+		counts(&u.Calls)
+		counts(&u.Disconnects)
+	}
+	for i := range d.Operations {
+		o := &d.Operations[i]
+		counts(&o.Statuses)
+		list(&o.Latency.Bounds)
+		list(&o.Latency.Counts)
 	}
 	for i := range d.Clients.List {
 		list(&d.Clients.List[i].Upstreams)
@@ -110,6 +125,12 @@ func fillLists(d *status.Document) {
 func list[T any](l *[]T) {
 	if *l == nil {
 		*l = []T{}
+	}
+}
+
+func counts[N int | uint64](m *map[string]N) {
+	if *m == nil {
+		*m = map[string]N{}
 	}
 }
 
