@@ -44,6 +44,35 @@ func TestNeverMoreThanTheGrant(t *testing.T) {
 	})
 }
 
+// TestStarved: the time in which Calls waited for a credit counts, and no other.
+func TestStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 1}
+		p, _ := newPool(t, Options{Connections: 1, Loops: 1, QueueWait: time.Minute}, d)
+		want := func(want time.Duration) {
+			t.Helper()
+			if got := p.Stats().Starved; got != want {
+				t.Errorf("Calls waited for %v, want %v", got, want)
+			}
+		}
+		var f Flow
+		m := d.members[0]
+		submit(t, p, &f, 100, 0)
+		time.Sleep(time.Second)
+		want(0)
+		submit(t, p, &f, 100, 0)
+		submit(t, p, &f, 100, 0)
+		time.Sleep(2 * time.Second)
+		want(2 * time.Second)
+		m.seat.Done(m.take()[0], 0)
+		time.Sleep(3 * time.Second)
+		want(5 * time.Second)
+		m.seat.Done(m.take()[0], 0)
+		time.Sleep(4 * time.Second)
+		want(5 * time.Second)
+	})
+}
+
 func TestPrefersOwnLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 4}

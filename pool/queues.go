@@ -18,6 +18,17 @@ type queues struct {
 	bySeat  []*queue
 	n       int // Calls in all queues
 	anySeat int // Calls in byLoop, which any seat may have
+
+	since   time.Time     // when the first of them came; valid while there are some
+	starved time.Duration // in which Calls waited, before that
+}
+
+// waited returns for how long Calls have waited: the time in which there was no credit for the next one.
+func (qs *queues) waited() time.Duration {
+	if qs.n == 0 {
+		return qs.starved
+	}
+	return qs.starved + time.Since(qs.since)
 }
 
 // newQueues returns queues for a pool.
@@ -197,7 +208,14 @@ func (qs *queues) of(f *Flow, here int) *queue {
 
 // count adds n to the number of Calls that wait in the queue of f.
 func (qs *queues) count(f *Flow, n int) {
+	waited := qs.n > 0
 	qs.n += n
+	switch waits := qs.n > 0; {
+	case waits && !waited:
+		qs.since = time.Now()
+	case waited && !waits:
+		qs.starved += time.Since(qs.since)
+	}
 	if f.seatQueue == 0 {
 		qs.anySeat += n
 	}

@@ -6,14 +6,15 @@ import "time"
 type Stats struct {
 	Name        string
 	Connections []SeatStats
-	Usable      int         // connections that are up
-	Asleep      int         // seats that sleep, because the pool does not need their connections; 0 before Start
-	Granted     int         // credits of the usable connections
-	Outstanding int         // Calls on the usable connections
-	Queued      int         // Calls that wait
-	Retired     int         // replaced connections that still have Calls
-	Leaving     []SeatStats // replaced connections that have not ended yet
-	DownSince   time.Time   // zero while a connection is up, or all seats sleep
+	Usable      int           // connections that are up
+	Asleep      int           // seats that sleep, because the pool does not need their connections; 0 before Start
+	Granted     int           // credits of the usable connections
+	Outstanding int           // Calls on the usable connections
+	Queued      int           // Calls that wait
+	Starved     time.Duration // so far: time in which Calls waited
+	Retired     int           // replaced connections that still have Calls
+	Leaving     []SeatStats   // replaced connections that have not ended yet
+	DownSince   time.Time     // zero while a connection is up, or all seats sleep
 }
 
 // Sleeps reports whether there is no connection because none is needed. If st adds up several pools,
@@ -44,7 +45,7 @@ type SeatStats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Retired: len(p.retired), DownSince: p.since}
+	st := Stats{Name: p.opts.Name, Queued: p.queue.n, Starved: p.queue.waited(), Retired: len(p.retired), DownSince: p.since}
 	started := p.ctx != nil
 	for _, s := range p.seats {
 		ss := s.stats(started)

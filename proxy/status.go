@@ -235,6 +235,7 @@ func (st *upstreamStats) add(o pool.Stats, kind string, clients int) {
 	st.credits.Granted += o.Granted
 	st.credits.Used += o.Outstanding
 	st.credits.Waiting += o.Queued
+	st.credits.Starved += o.Starved.Seconds()
 	if kind != kindPinned {
 		st.usable += o.Usable
 		st.asleep += o.Asleep
