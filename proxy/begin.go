@@ -48,7 +48,7 @@ func (f *front) begin(c *call) bool {
 		}
 	}
 	c.up = u
-	c.op = q.table.row(h, a.Operation)
+	c.op = l.table(f.loop, u).row(h, a.Operation)
 	c.op.inFlight++
 	u.under[f.loop.index].n++
 	if id, ok := nfs.SequenceSession(c.message.octets, a); ok {

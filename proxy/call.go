@@ -36,6 +36,7 @@ type call struct {
 	absorbed  bool          // it has been counted as absorbed; the client's loop's
 	learns    bool          // the session table learns from the Reply to its SEQUENCE
 	foreAlone bool          // nfs.BindForeOrBoth has changed it
+	times     callTimes     // each is set where the call is in a cache: sent with conn, and replied with the Reply
 	conn      upstreamConn  // the connection that carries the call, or carried it last
 	rdma      rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
 	h         oncrpc.Call   // the Call's header
@@ -43,12 +44,11 @@ type call struct {
 	// Set by front.begin, as signed is; constant afterwards.
 	up        *upstream
 	clientXID uint32
-	size      int32  // octets of the Call
-	class     class  // of the Reply; set by front.deliver, as the next two
-	hasStatus bool   // status is set
-	status    uint32 // the status of NFS or the like in the Reply
-	octets    int    // of the Reply
-	times     callTimes
+	size      int32      // octets of the Call
+	class     class      // of the Reply; set by front.deliver, as the next two
+	hasStatus bool       // status is set
+	status    uint32     // the status of NFS or the like in the Reply
+	octets    int32      // of the Reply
 	op        *operation // the client's loop's; nil for a message that is no Call of RPC version 2
 
 	message message

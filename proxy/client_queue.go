@@ -13,10 +13,9 @@ import (
 // through, and the client's flows there. The flows are the pool's, u and pool are constant,
 // and the rest belongs to the client's loop.
 type clientQueue struct {
-	u     *upstream
-	pool  *pool.Pool      // one of u.pools, or that of pin or lane
-	key   clientKey       // of the client's XIDs at u; constant
-	table *operationTable // of the Calls to u; constant
+	u    *upstream
+	pool *pool.Pool // one of u.pools, or that of pin or lane
+	key  clientKey  // of the client's XIDs at u; constant
 
 	flow   pool.Flow
 	sticky *pool.Flow // of Calls that harm when repeated, where the server tells connections apart; made at first use
@@ -36,8 +35,7 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 	}
 	q := &clientQueue{
 		u: u, pool: u.poolFor(g.addr), decided: u.settings().Mode == ModeShared,
-		key:   u.p.xids.identity.clientKey(u.name, g.addr),
-		table: g.front.listener.table(g.front.loop, u),
+		key: u.p.xids.identity.clientKey(u.name, g.addr),
 	}
 	q.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, q.pool), Weight: g.weight}
 	g.queues = append(g.queues, q)
@@ -73,7 +71,7 @@ func (g *ledger) decide(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clien
 	if q.needsOne(h) && slices.ContainsFunc(g.queues, func(o *clientQueue) bool { return o.lane != nil }) {
 		return nil, errMoved
 	}
-	own := &clientQueue{u: q.u, decided: true, key: q.key, table: q.table}
+	own := &clientQueue{u: q.u, decided: true, key: q.key}
 	if mode == ModePinned {
 		p, err := q.u.pin(g.front)
 		if err != nil {

@@ -34,47 +34,24 @@ func (c *call) classify(l *eventLoop) {
 	if c.op != nil {
 		c.class, c.status, c.hasStatus = replyClass(c.reply.parts[0], c.h.Protection, c.op.status)
 	}
-	c.octets = octets(c.reply.parts)
+	c.octets = int32(octets(c.reply.parts))
 }
 
 // count counts c, which is over.
 func (f *front) count(c *call) {
-	now, n := f.loop.Now(), &f.totals
+	now := f.loop.Now()
 	if c.op != nil {
 		c.op.inFlight--
 	}
 	r := c.reply.result
 	switch {
 	case c.absorbed || r == resultAbsorbed:
-		n.repeats++
+		f.totals.repeats++
 	case c.op != nil && (r == resultReplied || r == resultLocal):
-		in, out, d := uint64(c.size), uint64(c.octets), c.times.divide(now)
-		n.calls++
-		n.in += in
-		n.out += out
-		if classFails[c.class] {
-			n.failed++
-		}
-		o := c.op
-		o.reply(c.class).Inc()
-		o.in.Add(in)
-		o.out.Add(out)
-		total := int64(0)
-		for i, t := range d {
-			n.phases[i] += t
-			o.time[i].Add(uint64(t))
-			total += t
-		}
-		o.seconds.Observe(uint64(total))
-		if c.rdma.Analysis.Operations > 0 {
-			o.operations.Add(uint64(c.rdma.Analysis.Operations))
-		}
-		if c.up != nil {
-			h := &c.up.counts[f.loop.index].phases
-			for i, t := range d {
-				h[i].Observe(uint64(t))
-			}
-		}
+		f.loop.tally.add(&answered{
+			front: f, op: c.op, in: uint32(c.size), out: uint32(c.octets), class: c.class,
+			operations: c.rdma.Analysis.Operations, xid: c.clientXID, upstreamXID: c.rdma.XID, phases: c.times.divide(now),
+		})
 	}
 	if p := f.listener.p.observer.Load(); p != nil {
 		f.observe(c, *p, now)
@@ -105,7 +82,7 @@ func (f *front) observe(c *call, o Observer, now int64) {
 		r.Result = resultNames[resultAbsorbed]
 	}
 	if c.times.replied != 0 && c.octets > 0 {
-		r.Status, r.NFSStatus, r.HasNFS, r.BytesOut = classNames[c.class], c.status, c.hasStatus, c.octets
+		r.Status, r.NFSStatus, r.HasNFS, r.BytesOut = classNames[c.class], c.status, c.hasStatus, int(c.octets)
 		r.Failed = classFails[c.class] || c.reply.result == resultGone || c.reply.result == resultAbandoned
 	}
 	if c.reply.result == resultAbsorbed {

@@ -80,6 +80,7 @@ func (c *collector) Run() {
 
 func (c *collector) begin() {
 	c.now = c.loop.Now()
+	c.loop.tally.count()
 	c.inFlight = make(map[*operationSeries]int)
 	c.waiting = make(map[*listener]waitReport)
 	for _, l := range c.p.allListeners() {

@@ -22,6 +22,7 @@ type eventLoop struct {
 	due   bool // endTask is to run at the end of the pass
 
 	credentials credentialKeys
+	tally       tally
 	record      CallRecord // that front.observe lends
 
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
@@ -37,6 +38,7 @@ func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
 		index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local(),
 		memory: p.hosts.calls,
 	}
+	n.tally.loop = n
 	n.metrics, n.batch = p.metrics.Local(n.arrange), pool.NewBatch(index, n.arrange)
 	return n
 }
@@ -54,6 +56,7 @@ type endTask eventLoop
 
 func (t *endTask) Run() {
 	t.batch.Flush()
+	t.tally.count()
 	t.metrics.Publish() // with what Flush has counted
 	t.due = false
 }

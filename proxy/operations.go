@@ -91,6 +91,8 @@ type operation struct {
 	seconds    *metrics.Histogram
 	operations *metrics.Counter
 	local      *metrics.Registry // the loop's
+	// upstreamPhases are those of the upstream; nil for Calls that the bridge answers itself.
+	upstreamPhases *[phases]*metrics.Histogram
 }
 
 // operationSeries are the rows of all loops for one operation.
@@ -199,6 +201,9 @@ func (t *operationTable) make(program string, version uint32, name string, kind 
 		p.operations.all[key] = s
 	}
 	o := &operation{operationSeries: s, local: m}
+	if t.up != nil {
+		o.upstreamPhases = &t.up.counts[t.loop.index].phases
+	}
 	o.in, o.out, o.time, o.seconds, o.operations = s.series(m)
 	return o
 }

@@ -12,8 +12,8 @@ func TestIdleClientSizes(t *testing.T) {
 		name      string
 		size, max uintptr
 	}{
-		{"tcpClient", unsafe.Sizeof(tcpClient{}), 384},
-		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 384},
+		{"tcpClient", unsafe.Sizeof(tcpClient{}), 576},
+		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 576},
 		{"host", unsafe.Sizeof(host{}), 64},
 		{"hostShare", unsafe.Sizeof(hostShare{}), 96},
 		{"clientQueue", unsafe.Sizeof(clientQueue{}), 208},
