@@ -63,6 +63,8 @@ func tshark(t *testing.T, file string, args ...string) []string {
 // startCaptureCommand runs capture, and returns when it has begun. stop ends it as Ctrl-C does.
 func startCaptureCommand(t *testing.T, args ...string) (stop func() string) {
 	t.Helper()
+	sock := args[slices.Index(args, "--socket")+1]
+	testkit.Eventually(t, "the control socket is there", func() bool { _, err := os.Lstat(sock); return err == nil })
 	cmd, f := captureCommand()
 	said := new(syncBuffer)
 	cmd.SetErr(said)
