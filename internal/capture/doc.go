@@ -12,14 +12,13 @@
 //
 // # Ownership
 //
-// All results refer into the file that Read was given, so the caller must not change it.
-// The package copies octets only when a message lies in several packets. Numbers in the
-// file are used as positions, never as sizes to allocate, so memory stays within a
-// small multiple of the file.
+// Results refer into copies of the packets that pcapgo makes, which nobody changes. The package copies
+// octets again only when a message lies in several packets. Numbers in the file are used as positions,
+// never as sizes to allocate, so memory stays within a small multiple of the file.
 //
-// # Why no library
+// # Libraries
 //
-// All readers in Go stream: they copy packets, and do not keep the packet that an octet
-// came in. A file in memory needs no streaming, and reading the formats takes little
-// code.
+// pcapgo reads the formats of files. The headers of frames, IP and TCP are read here, because captures
+// cut them anywhere and have packets that are longer than IP allows, before segmentation offload: the
+// layers of gopacket take neither from IPv6. iWARP and RPC are read here, too.
 package capture

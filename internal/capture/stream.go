@@ -18,6 +18,9 @@ type Capture struct {
 	Skipped     [skips]int // packets without a TCP segment, by Skip
 	Conns       []*Conn    // in the order of their first packets
 
+	// Comments are those of packets, by their number. rdmabridge capture writes them.
+	Comments map[int][]string
+
 	// Err says where the file is broken. It is nil when the file is complete. The
 	// packets before that place are good.
 	Err error
@@ -85,7 +88,7 @@ func Read(b []byte) (*Capture, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Capture{byPair: make(map[pair]*Conn)}
+	c := &Capture{byPair: make(map[pair]*Conn), Comments: make(map[int][]string)}
 	var p packet
 	var s tcpSegment
 	for {
@@ -96,6 +99,9 @@ func Read(b []byte) (*Capture, error) {
 			break
 		}
 		c.Packets++
+		if len(p.Comments) > 0 {
+			c.Comments[p.Number] = p.Comments
+		}
 		if !p.Time.IsZero() {
 			if c.First.IsZero() {
 				c.First = p.Time

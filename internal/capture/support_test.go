@@ -141,10 +141,11 @@ func block(out []byte, order binary.AppendByteOrder, kind uint32, body []byte) [
 // timestamps of this resolution; 0 for the default.
 func (b *builder) section(out []byte, order binary.AppendByteOrder, resolution byte) []byte {
 	shb := order.AppendUint32(nil, magicOrder)
-	shb = append(shb, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
+	shb = order.AppendUint16(order.AppendUint16(shb, 1), 0) // the version
+	shb = append(shb, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	out = block(out, order, magicBlocks, shb)
 	idb := order.AppendUint16(nil, uint16(b.link))
-	idb = append(idb, 0, 0, 0, 0, 0, 0)
+	idb = order.AppendUint32(append(idb, 0, 0), uint32(b.snap))
 	idb = order.AppendUint16(idb, 2) // if_name
 	idb = order.AppendUint16(idb, 3)
 	idb = append(idb, "eth\x00"...)
@@ -222,4 +223,33 @@ func wantMessages(t *testing.T, got []Message, want ...[]byte) {
 				i, got[i].Data, len(got[i].Data), got[i].Missing, got[i].Wrong, want[i], len(want[i]))
 		}
 	}
+}
+
+// Block types of pcapng.
+const (
+	blockInterface = 1
+	blockPacket    = 2 // obsolete
+	blockSimple    = 3
+	blockEnhanced  = 6
+)
+
+// pcapHeader is the length of the header of pcap.
+const pcapHeader = 24
+// perSecond returns the number of units in a second: 10 to the power v, or, when the high
+// bit of v is set, 2 to the power of the other bits. It returns 0 when that overflows.
+func perSecond(v byte) uint64 {
+	n := uint64(1)
+	if v&0x80 != 0 {
+		if v &= 0x7f; v > 62 {
+			return 0
+		}
+		return n << v
+	}
+	if v > 18 {
+		return 0
+	}
+	for ; v > 0; v-- {
+		n *= 10
+	}
+	return n
 }
