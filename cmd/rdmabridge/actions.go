@@ -50,16 +50,16 @@ func actOn(ctx context.Context, cmd *cobra.Command, c *control.Client, name stri
 
 func newDrainCommand() *cobra.Command {
 	var bridge bridgeFlag
-	var q actionRequest
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Let a running bridge answer its Calls, close its clients, and end",
 		Long: `Drain does what SIGTERM does: the bridge stops listening, answers the Calls that it
 has read, closes each client connection when it is idle, and ends, after
-drain.timeout at the latest. With --listener only that listener stops listening and
-closes its clients; the bridge goes on, and listens there again after a restart or
-when the configuration is loaded anew.` + actionCodes,
+drain.timeout at the latest.
+
+To drain one listener, remove it from the configuration: the bridge notices that, or
+SIGHUP tells it.` + actionCodes,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := interruptible()
@@ -73,23 +73,14 @@ when the configuration is loaded anew.` + actionCodes,
 			if err != nil {
 				return err
 			}
-			if err := actOn(ctx, cmd, c, "drain", q); err != nil || !wait {
+			if err := actOn(ctx, cmd, c, "drain", actionRequest{}); err != nil || !wait {
 				return err
 			}
 			return awaitEnd(ctx, c, d.Process)
 		},
 	}
 	bridge.register(cmd)
-	cmd.Flags().StringVar(&q.Listener, "listener", "", "drain only the listener `NAME`")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the process has ended")
-	cmd.MarkFlagsMutuallyExclusive("listener", "wait")
-	completeFrom(cmd, &bridge, "listener", func(d *status.Document) []string {
-		var names []string
-		for _, l := range d.Listeners {
-			names = append(names, l.Name+"\t"+l.Address)
-		}
-		return names
-	})
 	return cmd
 }
 

@@ -17,7 +17,6 @@ import (
 
 // An actionRequest is the body of POST /api/v1/actions/NAME. Each action needs some of the members.
 type actionRequest struct {
-	Listener string  `json:"listener,omitempty"` // drain: "" for the whole bridge
 	Upstream string  `json:"upstream,omitempty"` // eject, return
 	Endpoint string  `json:"endpoint,omitempty"` // eject, return
 	Client   string  `json:"client,omitempty"`   // disconnect: address:port, address or network
@@ -95,7 +94,7 @@ func (b *bridge) serveAction(w http.ResponseWriter, r *http.Request, name string
 func logAction(line *zerolog.Event, r *http.Request, name string, q actionRequest) {
 	peer, _ := control.PeerOf(r.Context())
 	line.Str("action", name).Int("uid", peer.UID).Int("by_pid", peer.PID)
-	for _, m := range [][2]string{{"listener", q.Listener}, {"upstream", q.Upstream}, {"endpoint", q.Endpoint}, {"client", q.Client}, {"log_level", q.Level}} {
+	for _, m := range [][2]string{{"upstream", q.Upstream}, {"endpoint", q.Endpoint}, {"client", q.Client}, {"log_level", q.Level}} {
 		if m[1] != "" {
 			line.Str(m[0], m[1])
 		}
@@ -114,10 +113,7 @@ func (q *actionRequest) duration() (time.Duration, error) {
 }
 
 // actDrain does what SIGTERM does.
-func (b *bridge) actDrain(q actionRequest) (actionAnswer, error) {
-	if q.Listener != "" {
-		return b.actDrainListener(q.Listener)
-	}
+func (b *bridge) actDrain(actionRequest) (actionAnswer, error) {
 	clients, calls := b.busy()
 	if b.draining.Load() {
 		return actionAnswer{}, notPossible("the bridge is draining already")

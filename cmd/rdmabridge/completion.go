@@ -30,16 +30,6 @@ func complete(bridge *bridgeFlag, q status.Query, words func(*status.Document) [
 	return words(d), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeFrom makes words the values that a shell completes a flag with.
-func completeFrom(cmd *cobra.Command, bridge *bridgeFlag, flag string, words func(*status.Document) []string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return complete(bridge, oneClient, words)
-	})
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-}
-
 // completeEndpoints completes an upstream and one of its endpoints.
 func completeEndpoints(bridge *bridgeFlag, use func(*status.Endpoint) bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -68,10 +68,10 @@ func TestControlHandover(t *testing.T) {
 }
 
 // startControlled starts a bridge with a control socket, and returns the flag that names it.
-func startControlled(t *testing.T, more string) (b *bridge, socket string, wait func() error) {
+func startControlled(t *testing.T) (b *bridge, socket string, wait func() error) {
 	t.Helper()
 	sock := filepath.Join(t.TempDir(), "c.sock")
-	c, err := configs.Load([]byte(fmt.Sprintf("%scontrol: {path: %s}\n%s", minimalConfig, sock, more)), known)
+	c, err := configs.Load([]byte(fmt.Sprintf("%scontrol: {path: %s}\n", controlledConfig, sock)), known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +94,15 @@ func startControlled(t *testing.T, more string) (b *bridge, socket string, wait 
 	return b, "--socket=" + sock, wait
 }
 
+// controlledConfig is minimalConfig with an upstream of two endpoints.
+const controlledConfig = `
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: storage, routes: [{program: mount, upstream: two}]}]
+upstreams:
+  - {name: storage, transport: tcp, endpoints: ["127.0.0.1:1"]}
+  - {name: two, transport: tcp, endpoints: ["127.0.0.1:1", "127.0.0.1:2"], failover: on}
+admin: {address: 127.0.0.1:0}
+`
+
 // run runs a command line, and returns its exit code and what it prints.
 func run(args ...string) (code int, out, errOut string) {
 	var o, e strings.Builder
@@ -103,7 +112,7 @@ func run(args ...string) (code int, out, errOut string) {
 
 // TestCommands asks a bridge without load, in each way that there is.
 func TestCommands(t *testing.T) {
-	_, socket, wait := startControlled(t, "")
+	_, socket, wait := startControlled(t)
 	for _, tt := range []struct {
 		args []string
 		code int
@@ -138,7 +147,14 @@ func TestCommands(t *testing.T) {
 		{[]string{"eject", "storage"}, exitUsage, "ENDPOINT is missing: rdmabridge eject UPSTREAM ENDPOINT"},
 		{[]string{"eject", "a", "b", "c"}, exitUsage, `"c" is too much`},
 		{[]string{"disconnect"}, exitUsage, "CLIENT is missing"},
-		{[]string{"drain", "--listener", "nfs", "--wait"}, exitUsage, "[listener wait] were all set"},
+		{[]string{"eject", "storage", "127.0.0.1:1"}, exitFailed, "has no other endpoint"},
+		{[]string{"eject", "stoarge", "127.0.0.1:1"}, exitFailed, "there are storage, two"},
+		{[]string{"eject", "two", "127.0.0.1:7"}, exitFailed, "its endpoints: 127.0.0.1:1"},
+		{[]string{"eject", "two", "127.0.0.1:2", "--for", "1m"}, exitDone, "upstream two does not use endpoint 127.0.0.1:2 until 2"},
+		{[]string{"return", "two", "127.0.0.1:2"}, exitDone, "upstream two uses endpoint 127.0.0.1:2 again"},
+		{[]string{"return", "two", "127.0.0.1:9"}, exitFailed, "its endpoints: 127.0.0.1:1"},
+		{[]string{"disconnect", "somebody"}, exitFailed, `"somebody" is no address`},
+		{[]string{"disconnect", "10.0.0.0/8"}, exitFailed, "no client is connected from 10.0.0.0/8"},
 	} {
 		code, out, errOut := run(append(tt.args, socket)...)
 		got := out
@@ -165,7 +181,7 @@ func TestCommands(t *testing.T) {
 
 // TestCommandsByFile: -c finds the socket of the file, or says why there is none.
 func TestCommandsByFile(t *testing.T) {
-	_, socket, _ := startControlled(t, "")
+	_, socket, _ := startControlled(t)
 	file := writeFile(t, minimalConfig+"control: {path: "+strings.TrimPrefix(socket, "--socket=")+"}\n")
 	if code, out, errOut := run("stats", "-c", file); code != exitDone || !strings.Contains(out, "storage") {
 		t.Errorf("%d %s%s", code, out, errOut)
@@ -179,7 +195,7 @@ func TestCommandsByFile(t *testing.T) {
 // TestActionsOverHTTP: the admin address has no actions, and a request of the socket that makes no sense
 // is answered.
 func TestActionsOverHTTP(t *testing.T) {
-	b, socket, wait := startControlled(t, "")
+	b, socket, wait := startControlled(t)
 	r, err := http.Post("http://"+b.admin.Addr()+"/api/v1/actions/drain", "application/json", strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
@@ -231,15 +247,14 @@ func TestActionIsLogged(t *testing.T) {
 
 // TestCompletion: what a shell offers.
 func TestCompletion(t *testing.T) {
-	_, socket, _ := startControlled(t, "")
+	_, socket, _ := startControlled(t)
 	for _, tt := range []struct{ args, want string }{
 		{"log-level|", "configured\tthe level of the configuration\ndebug\ninfo\nwarn\nerror\n:4"},
 		{"clients|--sort|", "waiting\nbytes\noldest\ncalls\naddress\n:4"},
 		{"top|--view|", "clients\noperations\nconnections\nupstreams\nlinks\nevents\n:4"},
-		{"eject|" + socket + "|", "storage\tdown\n:4"},
+		{"eject|" + socket + "|", "storage\tdown\ntwo\tdown\n:4"},
 		{"eject|" + socket + "|storage|", "127.0.0.1:1\t"},
 		{"eject|" + socket + "|storage|x|", ":4"},
-		{"drain|" + socket + "|--listener|", "nfs\t127.0.0.1:"},
 		{"disconnect|" + socket + "|", ":4"},
 		{"eject|--socket=/nowhere|", ":4"},
 		{"dr", "drain\tLet a running bridge"},

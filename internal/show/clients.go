@@ -104,7 +104,7 @@ func addClient(c, o *status.Client) {
 	}
 	c.BytesIn += o.BytesIn
 	c.BytesOut += o.BytesOut
-	c.Phases = sum(&c.Phases, &o.Phases)
+	c.Phases.Add(&o.Phases)
 	c.Failed += o.Failed
 	c.Repeats += o.Repeats
 	c.InFlight += o.InFlight
@@ -118,17 +118,9 @@ func addClient(c, o *status.Client) {
 	case c.TCP == nil:
 		c.TCP = o.TCP
 	default:
-		c.TCP = &status.TCP{
-			RTT: max(c.TCP.RTT, o.TCP.RTT), Retransmits: c.TCP.Retransmits + o.TCP.Retransmits, Segments: c.TCP.Segments + o.TCP.Segments,
-			Unacked: c.TCP.Unacked + o.TCP.Unacked, Unsent: c.TCP.Unsent + o.TCP.Unsent, Unread: c.TCP.Unread + o.TCP.Unread,
-		}
-	}
-}
-
-func sum(a, b *status.Phases) status.Phases {
-	return status.Phases{
-		Calls: a.Calls + b.Calls, Admission: a.Admission + b.Admission, Credit: a.Credit + b.Credit,
-		Server: a.Server + b.Server, Client: a.Client + b.Client,
+		sum := *c.TCP // the document keeps its own
+		sum.Add(o.TCP)
+		c.TCP = &sum
 	}
 }
 
@@ -161,7 +153,7 @@ func (p Pair) clients(list []client, hosts bool) *Table {
 		{Key: "oldest", Name: "OLDEST", Help: helpOldest, Rank: 1},
 		{Key: "operation", Name: "OLDEST-OP", Help: "operation of that Call", Left: true, Rank: 9},
 		{Key: "unread", Name: "UNREAD", Help: "bytes of Replies that the client has not read", Rank: 3},
-		{Key: "resent", Name: "RESENT", Help: helpResent, Rank: 4},
+		{Key: "lost", Name: "LOST", Help: helpLost, Rank: 4},
 		{Key: "rtt", Name: "RTT", Help: helpRTT, Rank: 7},
 		{Key: "failed", Name: p.head("FAIL"), Help: p.help("Replies that are no success"), Rank: 7},
 		{Key: "paused", Name: "PAUSED", Help: "part of the time in which the bridge did not read from the client", Rank: 6},
@@ -210,7 +202,7 @@ func (p Pair) clientRow(c *client, hosts bool) Row {
 	now := p.Now.Time
 	return append(r,
 		countCell(n.InFlight), oldestCell(n.OldestCall), text(n.OldestOp), number(float64(n.Unread), Bytes(float64(n.Unread))).as(Warn, n.Unread > 1<<20),
-		p.resentCell(n.TCP, before.TCP), rttCell(n.TCP), rate(n.Failed, before.Failed, Count), number(paused, Percent(paused)).as(Warn, paused > 0.1),
+		p.lostCell(n.TCP, before.TCP), rttCell(n.TCP), rate(n.Failed, before.Failed, Count), number(paused, Percent(paused)).as(Warn, paused > 0.1),
 		text(strings.Join(n.Waiting, ",")).as(Warn, len(n.Waiting) > 0), text(strings.Join(n.Upstreams, ",")), text(n.Listener),
 		sinceCell(n.Since, now), sinceCell(n.Active, now),
 	)

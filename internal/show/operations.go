@@ -27,7 +27,7 @@ func (p Pair) Operations() *Table {
 		Column{Key: "p50", Name: "P50", Help: "half of the Calls took no longer than about this", Rank: 5},
 		Column{Key: "p99", Name: "P99", Help: "99 of 100 Calls took no longer than about this", Rank: 2},
 		Column{Key: "flight", Name: "FLIGHT", Help: helpFlight, Rank: 2},
-		Column{Key: "failed", Name: p.head("FAIL"), Help: p.help("Replies that are no success"), Rank: 4},
+		Column{Key: "failed", Name: p.head("FAIL"), Help: p.help("Replies that say that something is wrong, other than that a file is or is not there"), Rank: 4},
 	)
 	var old map[string]*status.Operation
 	if p.Before != nil {
@@ -70,10 +70,10 @@ func (p Pair) operationRow(o, b *status.Operation) Row {
 	return append(r, p.quantileCell(o, b, 0.5), p.quantileCell(o, b, 0.99), countCell(o.InFlight), number(failed, Count(failed)))
 }
 
-// failures returns how many Replies were no success.
+// failures returns how many Replies say that something is wrong.
 func failures(o *status.Operation) (n uint64) {
 	for class, count := range o.Statuses {
-		if class != "ok" {
+		if status.Failure(class) {
 			n += count
 		}
 	}

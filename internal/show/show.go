@@ -164,24 +164,30 @@ func whereStyle(p *status.Phases) Style {
 	return Plain
 }
 
-// tcpDelta returns the share of segments that were sent again. ok is false if no segment was sent.
-func (p Pair) resent(now, before *status.TCP) (share float64, ok bool) {
+// lost returns the share of TCP segments that were lost, and whether any passed: of those that the bridge
+// sent, what it sent again and had to; of those that came, what came after a gap. The larger share counts.
+func (p Pair) lost(now, before *status.TCP) (share float64, ok bool) {
 	if now == nil {
 		return 0, false
 	}
-	segments, again := now.Segments, now.Retransmits
-	if p.Before != nil && before != nil && segments >= before.Segments && again >= before.Retransmits {
-		segments, again = segments-before.Segments, again-before.Retransmits
+	if p.Before == nil || before == nil || now.Segments < before.Segments || now.Received < before.Received {
+		before = new(status.TCP)
 	}
-	if segments == 0 {
-		return 0, again > 0
+	part := func(n, of uint64) float64 {
+		if of == 0 {
+			return 0
+		}
+		ok = true
+		return min(1, float64(n)/float64(of))
 	}
-	return min(1, float64(again)/float64(segments)), true
+	again := max(0, int64(now.Retransmits-before.Retransmits)-int64(now.Needless-before.Needless))
+	sent := part(uint64(again), now.Segments-before.Segments)
+	return max(sent, part(now.OutOfOrder-before.OutOfOrder, now.Received-before.Received)), ok
 }
 
-// resentCell is a cell of the column resent.
-func (p Pair) resentCell(now, before *status.TCP) Cell {
-	share, ok := p.resent(now, before)
+// lostCell is a cell of the column lost.
+func (p Pair) lostCell(now, before *status.TCP) Cell {
+	share, ok := p.lost(now, before)
 	if !ok {
 		return number(0, "-")
 	}
@@ -207,7 +213,7 @@ func countCell(n int) Cell { return number(float64(n), Count(float64(n))) }
 
 const (
 	helpRTT    = "round-trip time of the TCP connection, the longest if there are several"
-	helpResent = "part of the TCP segments that the bridge sends again: a network that loses packets"
+	helpLost   = "part of the TCP segments that the network loses: those that the bridge must send again, or that come after a gap"
 	helpFlight = "Calls that were read and are not yet answered"
 	helpOldest = "how long the oldest of these has taken so far"
 )

@@ -106,7 +106,7 @@ func totalsOf(d *status.Document) totals {
 		}
 	}
 	for i := range d.Operations {
-		t.phases = sum(&t.phases, &d.Operations[i].Phases)
+		t.phases.Add(&d.Operations[i].Phases)
 	}
 	return t
 }
@@ -221,8 +221,8 @@ func (p Pair) upstreamInWords(u, b *status.Upstream) string {
 	if u.OldestCall >= 1 {
 		parts = append(parts, "oldest Call "+Duration(u.OldestCall))
 	}
-	if share, ok := p.resent(u.TCP, b.TCP); ok && share >= 0.001 {
-		parts = append(parts, Percent(share)+" of segments sent again")
+	if share, ok := p.lost(u.TCP, b.TCP); ok && share >= 0.001 {
+		parts = append(parts, Percent(share)+" of segments lost")
 	}
 	if ph := p.phases(&u.Phases, &b.Phases); ph.Calls > 0 {
 		parts = append(parts, fmt.Sprintf("a Call takes %s there", Duration(mean(ph.Server, ph.Calls))))

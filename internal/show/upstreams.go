@@ -28,7 +28,7 @@ func (p Pair) Upstreams() *Table {
 		{Key: "oldest", Name: "OLDEST", Help: "how long the oldest Call that was sent has taken so far", Rank: 1},
 		{Key: "stuck", Name: "STUCK", Help: "Calls that the server has not answered for a second or two", Rank: 4},
 		{Key: "rtt", Name: "RTT", Help: helpRTT, Rank: 6},
-		{Key: "resent", Name: "RESENT", Help: helpResent, Rank: 2},
+		{Key: "lost", Name: "LOST", Help: helpLost, Rank: 2},
 		{Key: "error", Name: "LAST-ERROR", Help: "why a connection is missing", Left: true, Flex: true, Rank: 10},
 	}}
 	old := map[string]*status.Upstream{}
@@ -61,7 +61,7 @@ func (p Pair) upstreamRow(u, b *status.Upstream) Row {
 		number(float64(u.Usable), fmt.Sprintf("%d/%d", u.Usable, u.Wanted)).as(Warn, u.Usable < u.Wanted), countCell(ejected).as(Warn, ejected > 0),
 		creditsCell(&u.Credits), countCell(u.Credits.Requested), countCell(u.Credits.Waiting).as(Warn, u.Credits.Waiting > 0), p.starvedCell(&u.Credits, &b.Credits),
 		number(calls, Count(calls)), number(out, Bytes(out)), number(in, Bytes(in)), number(credit, Duration(credit)), number(server, Duration(server)),
-		countCell(u.InFlight), oldestCell(u.OldestCall), countCell(u.Stuck).as(Warn, u.Stuck > 0), rttCell(u.TCP), p.resentCell(u.TCP, b.TCP), text(u.LastError),
+		countCell(u.InFlight), oldestCell(u.OldestCall), countCell(u.Stuck).as(Warn, u.Stuck > 0), rttCell(u.TCP), p.lostCell(u.TCP, b.TCP), text(u.LastError),
 	}
 }
 
@@ -112,7 +112,7 @@ func (p Pair) Links() *Table {
 		{Key: "waits", Name: "WAIT", Help: "Calls that wait for a credit of it", Rank: 1},
 		{Key: "starved", Name: "STARVED", Help: "part of the time in which Calls waited and no credit was free", Rank: 1},
 		{Key: "rtt", Name: "RTT", Help: helpRTT, Rank: 1},
-		{Key: "resent", Name: "RESENT", Help: helpResent, Rank: 1},
+		{Key: "lost", Name: "LOST", Help: helpLost, Rank: 1},
 		{Key: "unacked", Name: "UNACKED", Help: "TCP segments that the server's host has not acknowledged", Rank: 7},
 		{Key: "unsent", Name: "UNSENT", Help: "bytes in the send buffer that were never sent: the server does not read, or the network is slow", Rank: 7},
 		{Key: "error", Name: "LAST-ERROR", Help: "why it is not there", Left: true, Flex: true, Rank: 8},
@@ -141,7 +141,7 @@ func (p Pair) Links() *Table {
 			t.Rows = append(t.Rows, Row{
 				text(u.Name), text(c.Kind), text(c.Endpoint), text(c.Local), stateCell(string(c.State)), sinceCell(c.Since, p.Now.Time), countCell(c.Clients),
 				creditsCell(&c.Credits), countCell(c.Credits.Requested), countCell(c.Credits.Waiting).as(Warn, c.Credits.Waiting > 0), p.starvedCell(&c.Credits, &b.Credits),
-				rttCell(c.TCP), p.resentCell(c.TCP, b.TCP), unacked, unsent, text(c.LastError),
+				rttCell(c.TCP), p.lostCell(c.TCP, b.TCP), unacked, unsent, text(c.LastError),
 			})
 		}
 	}

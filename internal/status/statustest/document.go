@@ -112,9 +112,9 @@ func document(now time.Time, grown float64) *status.Document {
 }
 
 func operation(listener, upstream, program string, version uint32, name string, flight int, calls uint64, t status.Traffic, p status.Phases) status.Operation {
-	failed := calls / 100
+	failed := calls / 50
 	return status.Operation{
 		Listener: listener, Upstream: upstream, Program: program, Version: version, Operation: name, InFlight: flight, Calls: calls,
-		Statuses: map[string]uint64{"ok": calls - failed, "missing": failed}, Traffic: t, Phases: p,
+		Statuses: map[string]uint64{"ok": calls - failed, "noent": failed / 2, "stale": failed - failed/2}, Traffic: t, Phases: p,
 	}
 }
