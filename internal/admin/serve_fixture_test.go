@@ -1,7 +1,12 @@
 package admin
 
 import (
+	"io"
+	"maps"
+	"net"
+	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +30,22 @@ func serveFixture(t testing.TB, f *fixture) *httptest.Server {
 		}
 		h.sampler.recent = append(h.sampler.recent, &d)
 	}
-	s := httptest.NewServer(h)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/" {
+			h.ServeHTTP(w, r)
+			return
+		}
+		// The page refreshes itself more often: the test need not wait.
+		r.Header.Del("Accept-Encoding")
+		made := httptest.NewRecorder()
+		h.ServeHTTP(made, r)
+		maps.Copy(w.Header(), made.Header())
+		w.Header().Del("Content-Length")
+		_, _ = io.WriteString(w, strings.Replace(made.Body.String(), "<html ", `<html data-every="250" `, 1))
+	}))
 	t.Cleanup(s.Close)
 	return s
 }
+
+// listen listens at an address that was in use a moment ago.
+func listen(address string) (net.Listener, error) { return net.Listen("tcp", address) }

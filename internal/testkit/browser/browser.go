@@ -13,7 +13,9 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/memory"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -79,21 +81,28 @@ func (b *Browser) Open(t testing.TB, url string, look Look) *Page {
 	if err := chromedp.Listen(ctx, p.event); err != nil {
 		t.Fatalf("chromium: %v", err)
 	}
-	scheme := "light"
-	if look.Dark {
-		scheme = "dark"
-	}
-	scale := 1.0
-	if look.Phone {
-		scale = 2
-	}
 	command(p, network.Enable, network.EnableParams{})
 	command(p, log.Enable, cdp.Empty{})
 	command(p, runtime.Enable, cdp.Empty{})
-	command(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: look.Width, Height: look.Height, DeviceScaleFactor: scale, Mobile: look.Phone})
-	command(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	p.Look(look)
 	run(p, chromedp.Navigate(url))
 	return p
+}
+
+// Look changes how the page is looked at.
+func (p *Page) Look(look Look) {
+	p.t.Helper()
+	scheme, scale := "light", 1.0
+	if look.Dark {
+		scheme = "dark"
+	}
+	if look.Phone {
+		scale = 2
+	}
+	command(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: look.Width, Height: look.Height, DeviceScaleFactor: scale, Mobile: look.Phone})
+	command(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
 }
 
 // command runs a command of the protocol.
@@ -187,4 +196,19 @@ func (p *Page) Shoot(path string) {
 	if err := os.WriteFile(path, run(p, chromedp.CaptureScreenshot()), 0o644); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// Counters are what a page holds after a garbage collection.
+type Counters struct {
+	Nodes, Listeners int64
+	Heap             float64 // bytes of JavaScript
+}
+
+// Counters returns the counters of p.
+func (p *Page) Counters() Counters {
+	p.t.Helper()
+	command(p, heapprofiler.CollectGarbage, cdp.Empty{})
+	dom := command(p, memory.GetDOMCounters, cdp.Empty{})
+	heap := command(p, runtime.GetHeapUsage, cdp.Empty{})
+	return Counters{Nodes: dom.Nodes, Listeners: dom.JsEventListeners, Heap: heap.UsedSize}
 }
