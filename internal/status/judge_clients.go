@@ -15,8 +15,8 @@ const (
 	slowRead = 0.05
 	slowPart = 0.5
 	// unreadMuch is the memory of unread Replies that counts by itself, when it lies there in both
-	// documents and the client is not read from for unreadPaused of the time. A client that reads at
-	// full speed has some unread at any moment.
+	// documents, and the client is not read from for unreadPaused of the time or has read less between
+	// them than lies there. A client that reads at full speed has some unread at any moment.
 	unreadMuch   = 1 << 20
 	unreadPaused = 0.5
 	// goodRate is the rate in bytes a second at which a client is just at the limit of its link, such as
@@ -93,7 +93,8 @@ func (j *judge) slow(c, old *Client) (s slowClient, bad bool) {
 	if p.Calls >= enoughCalls && s.wait >= slowRead && s.part >= slowPart {
 		return s, true
 	}
-	return s, c.Unread >= unreadMuch && old.Unread >= unreadMuch && c.Paused-old.Paused >= unreadPaused*j.span
+	unread := min(c.Unread, old.Unread)
+	return s, unread >= unreadMuch && (c.Paused-old.Paused >= unreadPaused*j.span || s.rate*j.span < float64(unread))
 }
 
 func (j *judge) slowClient(s slowClient) {

@@ -101,6 +101,16 @@ func TestJudge(t *testing.T) {
 			c.Phases = old.Phases
 			c.BytesOut, c.Unread, old.Unread, c.Paused, old.Paused = old.BytesOut, 9<<20, 9<<20, 70, 40
 		}, "warning client_slow 192.0.2.23:801", []string{"0 B a second"}},
+		{"slow client that has few Calls, so that the bridge reads from it", func(s scene) {
+			c, old := s.client()
+			c.Phases = old.Phases
+			c.BytesOut, c.Unread, old.Unread = old.BytesOut+2<<20, 6<<20, 7<<20
+		}, "warning client_slow 192.0.2.23:801", []string{"6 MiB lie unread"}},
+		{"client with much unread that reads it", func(s scene) {
+			c, old := s.client()
+			c.Phases = old.Phases
+			c.BytesOut, c.Unread, old.Unread = old.BytesOut+900<<20, 6<<20, 7<<20
+		}, "", nil},
 		{"lossy wire to the server", func(s scene) {
 			u, old := s.upstream()
 			spend(&u.Phases, &old.Phases, 0.02, 0.25, 20e-6)
