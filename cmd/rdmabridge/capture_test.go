@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -252,6 +253,8 @@ control: {path: %q}
 		}
 	}
 
+	checkTable(t, cut)
+
 	// Each file of the ring can be read, and only so many are there.
 	rings, err := filepath.Glob(filepath.Join(dir, "ring_0*.pcapng"))
 	if err != nil || len(rings) != 3 {
@@ -274,6 +277,53 @@ control: {path: %q}
 	signals <- syscall.SIGTERM
 	if err := wait(); err != nil {
 		t.Errorf("serve: %v", err)
+	}
+}
+
+// checkTable checks what explain --summary says of the capture of both legs.
+func checkTable(t *testing.T, file string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	if code := execute([]string{"explain", "--summary", "--json", file}, &out, &errOut); code != exitDone {
+		t.Fatalf("explain: %d, %s", code, &errOut)
+	}
+	var table struct {
+		Operations []struct {
+			Program, Operation string
+			Calls, Errors      int
+			Bytes              int64
+			RTT                *float64 `json:"avg_rtt"`
+			Exe                *float64 `json:"avg_exe"`
+			Bridge             *float64 `json:"avg_bridge"`
+		}
+	}
+	if err := json.Unmarshal(out.Bytes(), &table); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, o := range table.Operations {
+		if o.RTT == nil || o.Exe == nil || o.Bridge == nil || *o.Exe < *o.RTT {
+			t.Errorf("times of %+v", o)
+		}
+		switch o.Program + " " + o.Operation {
+		case "nfs3 READ", "nfs3 WRITE":
+			found++
+			if o.Calls != 4 || o.Bytes < 3<<20 || o.Errors != 0 {
+				t.Errorf("%+v", o)
+			}
+		case "nfs3 LOOKUP":
+			found++
+			if o.Errors != 1 {
+				t.Errorf("%+v", o)
+			}
+		}
+	}
+	if found != 3 {
+		t.Errorf("READ, WRITE and LOOKUP are not all in %s", &out)
+	}
+	out.Reset()
+	if code := execute([]string{"explain", "--summary", file}, &out, &errOut); code != exitDone || !strings.Contains(out.String(), "avg RTT (ms)") {
+		t.Errorf("explain: %d, %s%s", code, &out, &errOut)
 	}
 }
 

@@ -22,6 +22,7 @@ type explainFlags struct {
 	callInline  sizeFlag
 	replyInline sizeFlag
 	json        bool
+	summary     bool
 	max         int
 }
 
@@ -36,8 +37,10 @@ would take and why, and in which form the bridge would send it over RDMA, with t
 arithmetic. For each Reply it prints which Call it
 answers and where its data belong. It opens no connection.
 
-FILE is a capture of tcpdump (pcap or pcapng) with RPC over TCP or RPC-over-RDMA on
-iWARP. FILE may also be one RPC message, raw or in hex, with or without record marks
+FILE is a capture of rdmabridge capture, or of tcpdump (pcap or pcapng) with RPC over
+TCP or RPC-over-RDMA on iWARP. With --summary explain prints a table by operation: how
+many there were, how long they took, and for a capture of the bridge which part of the
+time was the server's (RTT) and which the bridge's. FILE may also be one RPC message, raw or in hex, with or without record marks
 or a Transport header. Without FILE, or with -, explain reads standard input.
 
     tcpdump -i any -s 0 -w nfs.pcap tcp port 2049
@@ -67,6 +70,7 @@ read; 2 the command line is wrong.`,
 	cmd.Flags().Var(&f.callInline, "inline-call", "inline threshold of Calls")
 	cmd.Flags().Var(&f.replyInline, "inline-reply", "inline threshold of Replies")
 	cmd.Flags().StringVarP(&f.config, "config", "c", "", "use the thresholds and the pool.mode of the first RDMA upstream in `FILE`, and its chunks.io and chunks.reply")
+	cmd.Flags().BoolVar(&f.summary, "summary", false, "print a table by operation, with the columns of nfsiostat, instead of the messages")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object a line, one for each message")
 	cmd.Flags().IntVar(&f.max, "max", 0, "stop after so many messages; 0: explain all")
 	return cmd
@@ -74,7 +78,7 @@ read; 2 the command line is wrong.`,
 
 // options validates the flags.
 func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
-	o := explain.Options{Max: f.max, JSON: f.json}
+	o := explain.Options{Max: f.max, JSON: f.json, Summary: f.summary}
 	if f.max < 0 {
 		return o, fmt.Errorf("--max %d: want 0 or more", f.max)
 	}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -29,14 +30,18 @@ type Options struct {
 	Source      string     // the file that thresholds and limits come from; "" if there is none
 	Max         int        // stop after so many messages; 0: explain all
 	JSON        bool       // print one JSON object a line instead of text
+	Summary     bool       // print a table by operation instead of messages
 }
 
 // Run explains the messages of in and prints the explanations to w.
 func Run(w io.Writer, in *Input, o Options) error {
 	e := newExplainer(o)
-	if o.JSON {
+	switch {
+	case o.Summary:
+		e.print = newTablePrinter(w, o.JSON)
+	case o.JSON:
 		e.print = newJSONPrinter(w)
-	} else {
+	default:
 		e.print = newTextPrinter(w)
 	}
 	return e.explain(in)
@@ -72,6 +77,7 @@ func (e *explainer) explain(in *Input) error {
 // explainCapture explains the messages of a capture.
 func (e *explainer) explainCapture(c *capture.Capture) error {
 	e.connections = make(map[*capture.Conn]*connection)
+	e.comments = c.Comments
 	all := c.Messages()
 	for _, conn := range c.Conns {
 		e.connections[conn] = newConnection(conn)
@@ -107,6 +113,10 @@ func (e *explainer) explainRaw(in *Input) error {
 // explainMessage explains one message.
 func (e *explainer) explainMessage(c *capture.Message) error {
 	m := &message{Place: newLocation(c), conn: e.connections[c.Conn]}
+	for _, text := range e.comments[c.First] {
+		m.Comments = append(m.Comments, printable([]byte(text)))
+		e.ours = e.ours || strings.HasPrefix(text, "rdmabridge ")
+	}
 	if c.Wrong != "" {
 		m.note("%s", c.Wrong)
 	}

@@ -30,6 +30,8 @@ type explainer struct {
 	unanswered int // Calls without a Reply that calls does not have any more
 
 	connections map[*capture.Conn]*connection
+	comments    map[int][]string       // of packets
+	ours        bool                   // rdmabridge capture has made the input
 	calls       map[callKey]*knownCall // the last Call with an XID
 	bound       map[nfs.SessionID]int  // the Reply that bound the back channel of a session
 }

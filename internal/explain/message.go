@@ -53,15 +53,17 @@ type location struct {
 
 // A message is the description of one RPC message, an object of the output.
 type message struct {
-	Kind    string     `json:"kind"`
-	Number  int        `json:"number"` // counts the messages of the output, from 1
-	Place   location   `json:"place"`
-	XID     *uint32    `json:"xid,omitempty"`
-	Problem string     `json:"problem,omitempty"`
-	Notes   []string   `json:"notes,omitempty"`
-	RDMA    *transport `json:"rdma,omitempty"`
-	Call    *callPart  `json:"call,omitempty"`
-	Reply   *replyPart `json:"reply,omitempty"`
+	Kind    string   `json:"kind"`
+	Number  int      `json:"number"` // counts the messages of the output, from 1
+	Place   location `json:"place"`
+	XID     *uint32  `json:"xid,omitempty"`
+	Problem string   `json:"problem,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
+	// Comments are those of the packet in which the message begins.
+	Comments []string   `json:"comments,omitempty"`
+	RDMA     *transport `json:"rdma,omitempty"`
+	Call     *callPart  `json:"call,omitempty"`
+	Reply    *replyPart `json:"reply,omitempty"`
 
 	conn *connection
 }

@@ -57,7 +57,11 @@ func (e *explainer) summarise(in *Input, incomplete bool) *summary {
 		}
 	}
 	if cut > 0 {
-		s.Hints = append(s.Hints, "packets were cut short: run tcpdump with -s 0")
+		hint := "packets were cut short: run tcpdump with -s 0"
+		if e.ours {
+			hint = "data are cut: run rdmabridge capture with --payload"
+		}
+		s.Hints = append(s.Hints, hint)
 	}
 	if missing > cut {
 		s.Hints = append(s.Hints, "packets are missing: run tcpdump with a larger buffer, -B 65536")

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"io"
+	"strings"
 )
 
 func newTextPrinter(w io.Writer) printer { return &textPrinter{w: w} }
@@ -52,10 +53,22 @@ func (p *textPrinter) message(m *message) error {
 	if m.Reply != nil {
 		p.reply(m.Reply)
 	}
+	for _, c := range m.Comments {
+		p.comment(c)
+	}
 	for _, n := range m.Notes {
 		p.row("note", "%s", n)
 	}
 	return p.err
+}
+
+// comment prints a comment. That of rdmabridge capture says who captured the message.
+func (p *textPrinter) comment(c string) {
+	key := "comment"
+	if text, ok := strings.CutPrefix(c, "rdmabridge "); ok {
+		key, c = "bridge", text
+	}
+	p.row(key, "%s", c)
 }
 
 func (p *textPrinter) location(l *location) {
