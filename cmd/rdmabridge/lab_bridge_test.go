@@ -96,7 +96,7 @@ log: {level: info, format: json}
 func newBridgeWith(t *testing.T, port, admin int, text string) *bridgeProcess {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "rdmabridge")
-	run(t, 10*time.Minute, "go", "build", "-o", binary, ".")
+	command(t, 10*time.Minute, "go", "build", "-o", binary, ".")
 	return newBridgeOf(t, binary, port, admin, text)
 }
 
@@ -107,7 +107,7 @@ func newBridgeOf(t *testing.T, binary string, port, admin int, text string) *bri
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, 10*time.Second, b.binary, "check", "-c", b.config)
+	command(t, 10*time.Second, b.binary, "check", "-c", b.config)
 	return b
 }
 

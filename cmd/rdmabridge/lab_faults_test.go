@@ -23,7 +23,7 @@ func TestLabFaults(t *testing.T) {
 	needLab(t)
 	g := bootGuest(t)
 	l := &faultLab{g: g, binary: filepath.Join(t.TempDir(), "rdmabridge"), port: freePorts(t, 1)[0]}
-	run(t, 10*time.Minute, "go", "build", "-o", l.binary, ".")
+	command(t, 10*time.Minute, "go", "build", "-o", l.binary, ".")
 	if labFull() {
 		l.each(t)
 		return

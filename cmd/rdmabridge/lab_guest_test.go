@@ -57,7 +57,7 @@ func packGuest(t *testing.T) (initrd string) {
 		return initrd
 	}
 	initrd = filepath.Join(t.TempDir(), "guest.cpio")
-	run(t, 3*time.Minute, "../../deploy/lab/mkinitrd.sh", initrd)
+	command(t, 3*time.Minute, "../../deploy/lab/mkinitrd.sh", initrd)
 	return initrd
 }
 

@@ -32,21 +32,21 @@ func testLibNFS(t *testing.T, g *guest, far farEnd) {
 	v4 := func(name string) string {
 		return fmt.Sprintf("nfs://127.0.0.1/libnfs/%s?version=4&nfsport=%d", name, far.nfs)
 	}
-	run(t, 3*time.Minute, "nfs-cp", local, v3("big"))
+	command(t, 3*time.Minute, "nfs-cp", local, v3("big"))
 	if out := g.job(t, time.Minute, "sha256sum /export/libnfs/big"); !strings.HasPrefix(out, fmt.Sprintf("%x ", want)) {
 		t.Errorf("the server's copy has SHA-256 %s, want %x", out, want)
 	}
 	for name, url := range map[string]func(string) string{"3": v3, "4": v4} {
 		t.Run(name, func(t *testing.T) {
-			if got := sha256.Sum256(run(t, 3*time.Minute, "nfs-cat", url("big"))); got != want {
+			if got := sha256.Sum256(command(t, 3*time.Minute, "nfs-cat", url("big"))); got != want {
 				t.Errorf("nfs-cat: SHA-256 %x, want %x", got, want)
 			}
 			copied := filepath.Join(t.TempDir(), "copied")
-			run(t, 3*time.Minute, "nfs-cp", url("small"), copied)
+			command(t, 3*time.Minute, "nfs-cp", url("small"), copied)
 			if got, err := os.ReadFile(copied); err != nil || string(got) != "small\n" {
 				t.Errorf("nfs-cp: %q, %v", got, err)
 			}
-			names := string(run(t, time.Minute, "nfs-ls", url("")))
+			names := string(command(t, time.Minute, "nfs-ls", url("")))
 			for _, want := range []string{`(?m)^-.* 67108864 big$`, `(?m)^-.* 6 small$`, `(?m)^d.* sub$`} {
 				if !regexp.MustCompile(want).MatchString(names) {
 					t.Errorf("nfs-ls: no line %s in\n%s", want, names)

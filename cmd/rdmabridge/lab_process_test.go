@@ -80,8 +80,8 @@ func (p *process) end(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// run runs a command, which has to succeed, and returns its standard output.
-func run(t *testing.T, timeout time.Duration, name string, args ...string) []byte {
+// command runs a command, which has to succeed, and returns its standard output.
+func command(t *testing.T, timeout time.Duration, name string, args ...string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -134,7 +134,7 @@ func cutPorts(t *testing.T, ports ...int) (heal func()) {
 	policies := func(act string, words ...string) {
 		for _, port := range ports {
 			for _, side := range []string{"sport", "dport"} {
-				run(t, 10*time.Second, "ip", append([]string{
+				command(t, 10*time.Second, "ip", append([]string{
 					"xfrm", "policy", act, "dir", "in",
 					"src", "127.0.0.1/32", "dst", "127.0.0.1/32", "proto", "tcp", side, strconv.Itoa(port),
 				}, words...)...)

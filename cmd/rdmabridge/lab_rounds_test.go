@@ -152,7 +152,7 @@ func (r *rounds) start(t *testing.T) {
 	if err := os.Truncate(disk, 256<<20); err != nil {
 		t.Fatal(err)
 	}
-	run(t, time.Minute, "/sbin/mkfs.ext4", "-q", disk)
+	command(t, time.Minute, "/sbin/mkfs.ext4", "-q", disk)
 	initrd := packGuest(t)
 	r.server = newGuest(t, initrd, "--append", "lab.rdma=siw lab.server=1 lab.disk=1 ignore_loglevel", "--disk", disk)
 	r.client = newGuest(t, initrd, "--mem", "1024")

@@ -225,7 +225,7 @@ func (s *sessions) ports() []int {
 // cutConnections closes the connections between bridge and servers. Both sides learn of it at once.
 func (s *sessions) cutConnections(t *testing.T) {
 	for _, port := range s.ports() {
-		out := run(t, 10*time.Second, "ss", "-HKt", fmt.Sprintf("dport = :%d", port))
+		out := command(t, 10*time.Second, "ss", "-HKt", fmt.Sprintf("dport = :%d", port))
 		if len(out) == 0 {
 			t.Errorf("no connection to port %d was closed: this needs a kernel with CONFIG_INET_DIAG_DESTROY", port)
 		}

@@ -14,7 +14,7 @@ import (
 func testTrunking(t *testing.T, g *guest, binary string) {
 	const a, b, port = "192.0.2.1", "192.0.2.2", 2049
 	for _, address := range []string{a, b} {
-		run(t, 10*time.Second, "ip", "address", "replace", address+"/32", "dev", "lo")
+		command(t, 10*time.Second, "ip", "address", "replace", address+"/32", "dev", "lo")
 	}
 	bridge := func(identity, address string) *bridgeProcess {
 		admin := freePorts(t, 1)[0]

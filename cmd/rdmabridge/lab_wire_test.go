@@ -38,7 +38,7 @@ func testWire(t *testing.T, g *guest) {
 
 	// Loopback segments come again, late and out of order, when the host is busy.
 	tshark := func(args ...string) []byte {
-		return run(t, 5*time.Minute, "tshark", append([]string{
+		return command(t, 5*time.Minute, "tshark", append([]string{
 			"-r", pcap, "-o", "tcp.reassemble_out_of_order:TRUE", "-d", fmt.Sprintf("tcp.port==%d,rpc", b.port),
 		}, args...)...)
 	}
