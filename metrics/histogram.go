@@ -69,17 +69,17 @@ func (h *Histogram) Observe(v uint64) {
 	h.sum += v
 }
 
-// ObserveCall does what Observe does, for a value that belongs to a Call. The client has given the Call
-// the first XID, and the bridge has given it the second one, or 0. A scrape in the format of OpenMetrics, or
-// in Prometheus' binary one, shows one recent Call of each bucket.
-func (h *Histogram) ObserveCall(v uint64, xid, upstreamXID uint32) {
-	if h == nil {
+// ObserveCalls counts v n times, once for each of n Calls. The client has given the first of them the first
+// XID, and the bridge has given it the second one, or 0. A scrape in the format of OpenMetrics, or in
+// Prometheus' binary one, shows one recent Call of each bucket.
+func (h *Histogram) ObserveCalls(v, n uint64, xid, upstreamXID uint32) {
+	if h == nil || n == 0 {
 		return
 	}
 	cell := h.cells.of(v)
 	if h.loop == nil {
-		h.counts[cell].Add(1)
-		h.counts[len(h.counts)-1].Add(v)
+		h.counts[cell].Add(n)
+		h.counts[len(h.counts)-1].Add(v * n)
 		return
 	}
 	if h.pending[cell] == 0 {
@@ -88,8 +88,8 @@ func (h *Histogram) ObserveCall(v uint64, xid, upstreamXID uint32) {
 			h.sample.keep(bucket, v, xid, upstreamXID)
 		}
 	}
-	h.pending[cell]++
-	h.sum += v
+	h.pending[cell] += uint32(n)
+	h.sum += v * n
 }
 
 // touch notes that h has counted in a cell for the first time since Publish.

@@ -163,7 +163,7 @@ func TestExemplars(t *testing.T) {
 	loop := r.Local(func() {})
 	h := loop.Histogram(def, "a")
 	observe := func(v uint64, xid uint32) {
-		h.ObserveCall(v, xid, xid+1)
+		h.ObserveCalls(v, 1, xid, xid+1)
 		loop.Publish()
 	}
 	observe(1e3, 0x10)
@@ -210,7 +210,7 @@ func TestExemplarsConcurrent(t *testing.T) {
 		l := r.Local(func() {})
 		h := l.Histogram(def)
 		for i := range uint32(20_000) {
-			h.ObserveCall(uint64(i)*1e5, i, 0)
+			h.ObserveCalls(uint64(i)*1e5, 1, i, 0)
 			if i%10 == 9 {
 				l.Publish()
 			}
@@ -240,7 +240,7 @@ func BenchmarkObserveLocal(b *testing.B) {
 				v = v*6364136223846793005 + 1442695040888963407
 				d := 200e3 + v>>44 // 200 µs to 1.2 ms
 				if call {
-					h.ObserveCall(d, uint32(i), 0)
+					h.ObserveCalls(d, 1, uint32(i), 0)
 				} else {
 					h.Observe(d)
 				}

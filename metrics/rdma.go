@@ -27,11 +27,6 @@ var (
 		Name: "upstream_rdma_received_bytes_total", Labels: ofUpstream,
 		Help: "Bytes received in RDMA Sends. What the server writes into chunks does not count.",
 	})
-	UpstreamRDMACallSeconds = duration(Definition{
-		Name: "upstream_rdma_call_seconds", Labels: ofUpstream,
-		Help: "Time from posting the Send of a Call to handing its Reply back.",
-		Like: "nfsiostat: avg RTT, seen from the bridge",
-	})
 	UpstreamRDMAFailedCalls = counter(Definition{
 		Name: "upstream_rdma_failed_calls_total", Labels: upstreamAnd(Label{Name: "fate", Help: "how far the Call got", Values: []Value{
 			{"not_sent", "it was not sent, and may be sent on any connection"},

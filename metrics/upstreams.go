@@ -89,11 +89,6 @@ var (
 		Help: "Calls by how they ended at the upstream.",
 		Like: "Envoy: upstream_rq_completed",
 	})
-	UpstreamCallSeconds = duration(Definition{
-		Name: "upstream_call_seconds", Labels: ofUpstream,
-		Help: "Time from reading a Call to receiving its Reply.",
-		Like: "nfsiostat: avg exe, seen from the bridge; Envoy: upstream_rq_time",
-	})
 	UpstreamReplays = counter(Definition{
 		Name: "upstream_replays_total", Labels: ofUpstream,
 		Help: "Calls sent again because their connection was lost.",
@@ -134,11 +129,6 @@ var (
 		Name: "upstream_credits_used", Labels: ofUpstream,
 		Help: "Calls outstanding on the usable connections to the upstream.",
 		Like: "Envoy: upstream_rq_active",
-	})
-	UpstreamCreditWaitSeconds = duration(Definition{
-		Name: "upstream_credit_wait_seconds", Labels: ofUpstream,
-		Help: "How long queued Calls waited for a credit. Calls that found one at once do not count.",
-		Like: "nfsiostat: part of avg queue; HAProxy: qtime",
 	})
 	UpstreamQueuedCalls = gauge(Definition{
 		Name: "upstream_queued_calls", Labels: ofUpstream,

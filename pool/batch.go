@@ -34,9 +34,8 @@ type returned struct {
 
 // An outgoing is a Call that has a credit of m and is dispatched once the lock is released.
 type outgoing struct {
-	m      Member
-	e      *Entry
-	waited bool // it was queued before
+	m Member
+	e *Entry
 }
 
 // mostAtOnce is how many Calls, and how many credits, are handed over before the lock of the pool
@@ -117,9 +116,6 @@ func (b *Batch) settle(part *batchPart) {
 	p.metrics.queued.Add(after.queued)
 	for i := range b.out {
 		o := &b.out[i]
-		if o.waited {
-			p.metrics.waited(now.Sub(o.e.queuedAt), b.here)
-		}
 		o.m.Dispatch(o.e, b.here)
 	}
 	clear(b.out)
@@ -166,7 +162,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			after.idle = append(after.idle, idle)
 		}
 		if m, e := p.next(s); e != nil {
-			b.out = append(b.out, outgoing{m, e, true})
+			b.out = append(b.out, outgoing{m, e})
 			after.queued--
 		}
 	}
@@ -180,7 +176,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			after.refused.push(e)
 			after.reason = err
 		case m != nil:
-			b.out = append(b.out, outgoing{m, e, false})
+			b.out = append(b.out, outgoing{m, e})
 		default:
 			after.queued++
 			if keeps {

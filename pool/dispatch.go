@@ -1,7 +1,5 @@
 package pool
 
-import "time"
-
 // kick dispatches queued Calls while credits are free.
 func (p *Pool) kick(here int) {
 	for {
@@ -79,7 +77,6 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 // dispatch hands e, which was queued, to m.
 func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	p.metrics.queued.Add(-1)
-	p.metrics.waited(time.Since(e.queuedAt), here)
 	m.Dispatch(e, here)
 }
 

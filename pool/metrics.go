@@ -2,7 +2,6 @@ package pool
 
 import (
 	"sync"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -16,19 +15,13 @@ type Metrics struct {
 	dialErrors  *metrics.Counter
 	expired     *metrics.Counter
 	shareWaits  *metrics.Counter
-	waits       *metrics.Histogram
-	loopWaits   []*metrics.Histogram // those of the loops, by affinity
 
 	mu    sync.Mutex // guards pools; not held while a Pool's is taken
 	pools map[*Pool]struct{}
 }
 
-// NewMetrics registers the metrics of an upstream, except those that Describe registers. loops are
-// the registries of the loops, by affinity.
-func NewMetrics(reg *metrics.Registry, loops []*metrics.Registry, upstream string) *Metrics {
-	waits := func(reg *metrics.Registry) *metrics.Histogram {
-		return reg.Histogram(metrics.UpstreamCreditWaitSeconds, upstream)
-	}
+// NewMetrics registers the metrics of an upstream, except those that Describe registers.
+func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 	m := &Metrics{
 		connections: reg.Gauge(metrics.UpstreamConnections, upstream),
 		queued:      reg.Gauge(metrics.UpstreamQueuedCalls, upstream),
@@ -36,22 +29,8 @@ func NewMetrics(reg *metrics.Registry, loops []*metrics.Registry, upstream strin
 		dialErrors:  reg.Counter(metrics.UpstreamDialErrors, upstream),
 		expired:     reg.Counter(metrics.UpstreamQueueExpiredCalls, upstream),
 		shareWaits:  reg.Counter(metrics.UpstreamShareWaits, upstream),
-		waits:       waits(reg),
-	}
-	for _, l := range loops {
-		m.loopWaits = append(m.loopWaits, waits(l))
 	}
 	return m
-}
-
-// waited counts how long a Call has waited that was queued. here is the affinity of the calling
-// loop.
-func (m *Metrics) waited(d time.Duration, here int) {
-	h := m.waits
-	if here >= 0 && here < len(m.loopWaits) {
-		h = m.loopWaits[here]
-	}
-	h.Observe(uint64(max(d, 0)))
 }
 
 // Describe registers the gauges that are sums over the pools of m. They replace those

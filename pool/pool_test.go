@@ -474,7 +474,7 @@ func TestSteer(t *testing.T) {
 // TestSharedMetrics: the pools of one upstream share its metrics.
 func TestSharedMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := NewMetrics(metrics.New(), nil, "storage")
+		m := NewMetrics(metrics.New(), "storage")
 		d := &fakeDialer{grant: 3}
 		shared, _ := newPool(t, Options{Connections: 2, Loops: 2, Metrics: m}, d)
 		pinned, _ := newPool(t, Options{Connections: 1, First: 1, Metrics: m}, d)

@@ -200,7 +200,7 @@ func TestStickyEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 1}
 		reg := metrics.New()
-		m := NewMetrics(reg, nil, "storage")
+		m := NewMetrics(reg, "storage")
 		p, ow := newPool(t, Options{Connections: 4, QueueWait: 8 * time.Second, Metrics: m}, d)
 		a, b := &Flow{Hash: 1, Sticky: true}, &Flow{Hash: 1, Sticky: true}
 		wait := func() (x, y *Entry) {

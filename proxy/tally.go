@@ -129,8 +129,8 @@ func (r *run) observe(h *metrics.Histogram, v uint64, a *answered) {
 
 // end counts the run.
 func (r *run) end() {
-	for ; r.n > 0; r.n-- {
-		r.h.Observe(r.v)
+	if r.n > 0 {
+		r.h.ObserveCalls(r.v, r.n, r.a.xid, r.a.upstreamXID)
 	}
-	r.h, r.a = nil, nil
+	*r = run{}
 }

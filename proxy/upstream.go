@@ -86,7 +86,6 @@ type upstream struct {
 type upstreamCounts struct {
 	sent      *metrics.Counter
 	replied   *metrics.Counter
-	seconds   *metrics.Histogram
 	phases    [phases]*metrics.Histogram // counted on the client's loop, and only for Calls that were answered
 	requester *rdmaside.RequesterMetrics // nil for TCP
 }
@@ -95,7 +94,6 @@ func newUpstreamCounts(m *metrics.Registry, o *UpstreamOptions) upstreamCounts {
 	c := upstreamCounts{
 		sent:    m.Counter(metrics.UpstreamSentCalls, o.Name),
 		replied: outcome(m, o.Name, "replied"),
-		seconds: m.Histogram(metrics.UpstreamCallSeconds, o.Name),
 	}
 	for i, name := range phaseNames {
 		c.phases[i] = m.Histogram(metrics.UpstreamPhaseSeconds, o.Name, name)
@@ -143,9 +141,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u.current.Store(&o)
 	u.table, u.laneCalls = newSessionTable(p.engine.Now), newLaneMetrics(m, o.Name)
 	u.under = make([]underWay, len(p.loops))
-	var loops []*metrics.Registry
 	for _, l := range p.loops {
-		loops = append(loops, l.metrics)
 		u.counts = append(u.counts, newUpstreamCounts(l.metrics, &o))
 	}
 	if !o.RDMA {
@@ -153,7 +149,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		u.source = newSources(o.Name, o.Source, m.Counter(metrics.UpstreamSourcePortChanges, o.Name))
 	}
 	u.contexts.init(u, m)
-	u.poolMetrics = pool.NewMetrics(m, loops, o.Name)
+	u.poolMetrics = pool.NewMetrics(m, o.Name)
 	u.slowStart = pool.NewSlowStart(o.SlowStart, min(slowStartOctets, p.arena.Budget()/16))
 	u.admission = newAdmission(m, o.Name, u.slowStart, p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.newEndpoints(m, &o)
@@ -307,7 +303,6 @@ func (u *upstream) observe(c *call, here int) {
 	n.sent.Inc()
 	n.replied.Inc()
 	u.probes.spoke(c.h.Program, c.h.Version)
-	n.seconds.Observe(uint64(max(0, c.times.replied-c.times.began)))
 	if c.rdma.Analysis.Known {
 		return
 	}

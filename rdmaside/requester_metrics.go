@@ -1,7 +1,6 @@
 package rdmaside
 
 import (
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -19,7 +18,6 @@ var (
 type RequesterMetrics struct {
 	calls                       [len(callShapes)][len(replyShapes)]*metrics.Counter
 	octetsSent, octetsReceived  *metrics.Counter
-	seconds                     *metrics.Histogram
 	failures                    [len(fates)]*metrics.Counter
 	refusals                    [refusalReasons]*metrics.Counter
 	errChunk, errVers           *metrics.Counter
@@ -42,7 +40,6 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 	}
 	m.octetsSent = reg.Counter(metrics.UpstreamRDMACallBytes, upstream)
 	m.octetsReceived = reg.Counter(metrics.UpstreamRDMAReceivedBytes, upstream)
-	m.seconds = reg.Histogram(metrics.UpstreamRDMACallSeconds, upstream)
 	for i, f := range fates {
 		m.failures[i] = reg.Counter(metrics.UpstreamRDMAFailedCalls, upstream, f.String())
 	}
@@ -102,8 +99,6 @@ func addSome(c *metrics.Counter, n uint64) {
 		c.Add(n)
 	}
 }
-
-func (m *RequesterMetrics) done(d time.Duration) { m.seconds.Observe(uint64(max(d, 0))) }
 
 func (m *RequesterMetrics) failed(f Fate) { m.failures[f].Inc() }
 

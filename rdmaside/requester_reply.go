@@ -129,13 +129,11 @@ func (r *Requester) finish(pc *pendingCall) {
 	if err == nil || fate == Answered {
 		r.answered(pc)
 	}
-	elapsed := r.since() - pc.sent
 	r.dequeue(pc)
 	pc.clear()
 	r.idle = append(r.idle, pc.index)
 	r.credits.Put()
 	if err == nil {
-		r.metrics.done(elapsed)
 		c.Owner.CallDone(c, nil)
 	} else {
 		r.metrics.failed(fate)
