@@ -17,7 +17,7 @@ func TestPictures(t *testing.T) {
 		t.Skip("RDMABRIDGE_PICTURES names no directory for pictures")
 	}
 	b := browser.Start(t)
-	wide, phone := browser.Look{Width: 1280, Height: 1500}, browser.Look{Width: 390, Height: 2600, Phone: true}
+	wide, phone := browser.Look{Width: 1280, Height: 1500}, browser.Look{Width: 390, Height: 1500, Phone: true}
 	for _, tt := range []struct {
 		name string
 		f    fixture
