@@ -50,6 +50,7 @@ func (f *front) begin(c *call) bool {
 	c.up = u
 	c.op = l.table(f.loop, u).row(h, a.Operation)
 	c.op.inFlight++
+	c.operations = a.Operations
 	u.under[f.loop.index].n++
 	if id, ok := nfs.SequenceSession(c.message.octets, a); ok {
 		u.sessions.Tighten(c.message.octets, a)

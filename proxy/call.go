@@ -42,14 +42,15 @@ type call struct {
 	h         oncrpc.Call   // the Call's header
 
 	// Set by front.begin, as signed is; constant afterwards.
-	up        *upstream
-	clientXID uint32
-	size      int32      // octets of the Call
-	class     class      // of the Reply; set by front.deliver, as the next two
-	hasStatus bool       // status is set
-	status    uint32     // the status of NFS or the like in the Reply
-	octets    int32      // of the Reply
-	op        *operation // the client's loop's; nil for a message that is no Call of RPC version 2
+	up         *upstream
+	clientXID  uint32
+	size       int32      // octets of the Call
+	class      class      // of the Reply; set by front.deliver, as the next two
+	hasStatus  bool       // status is set
+	status     uint32     // the status of NFS or the like in the Reply
+	octets     int32      // of the Reply
+	operations uint16     // of a COMPOUND
+	op         *operation // the client's loop's; nil for a message that is no Call of RPC version 2
 
 	message message
 	held    heldMemory

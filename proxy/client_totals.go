@@ -48,10 +48,11 @@ func (f *front) count(c *call) {
 	case c.absorbed || r == resultAbsorbed:
 		f.totals.repeats++
 	case c.op != nil && (r == resultReplied || r == resultLocal):
-		f.loop.tally.add(&answered{
-			front: f, op: c.op, in: uint32(c.size), out: uint32(c.octets), class: c.class,
-			operations: c.rdma.Analysis.Operations, xid: c.clientXID, upstreamXID: c.rdma.XID, phases: c.times.divide(now),
-		})
+		a := f.loop.tally.next()
+		a.front, a.op = f, c.op
+		a.in, a.out, a.class = uint32(c.size), uint32(c.octets), c.class
+		a.xid, a.upstreamXID, a.operations = c.clientXID, c.rdma.XID, c.operations
+		c.times.divide(now, &a.phases)
 	}
 	if p := f.listener.p.observer.Load(); p != nil {
 		f.observe(c, *p, now)
@@ -65,7 +66,7 @@ func (f *front) observe(c *call, o Observer, now int64) {
 		Read: c.times.began, Asked: c.times.asked, Sent: c.times.sent, Replied: c.times.replied, Settled: now,
 		At: time.Now(), XID: c.clientXID, Client: f.peer, Listener: f.listener.name, Transport: transport(f.listener.isRDMA),
 		Program: c.h.Program, Version: c.h.Version, Procedure: c.h.Procedure,
-		Operations: int(c.rdma.Analysis.Operations),
+		Operations: int(c.operations),
 		BytesIn:    int(c.size), Result: resultNames[c.reply.result], Replays: c.retry.replays,
 		Failed: true,
 	}

@@ -45,9 +45,9 @@ type callTimes struct {
 	replied int64 // when its Reply had come, or was made
 }
 
-// divide returns the phases of a Call whose client had the Reply at settled. They add up to its time. Loops
+// divide sets d to the phases of a Call whose client had the Reply at settled. They add up to its time. Loops
 // look at the clock once in a pass, so that a time may lie before the one that came before it.
-func (t *callTimes) divide(settled int64) (d [phases]int64) {
+func (t *callTimes) divide(settled int64, d *[phases]int64) {
 	replied := t.replied
 	if replied == 0 {
 		replied = settled
@@ -67,7 +67,6 @@ func (t *callTimes) divide(settled int64) (d [phases]int64) {
 	d[phaseCredit] = sent - asked
 	d[phaseServer] = replied - sent
 	d[phaseClient] = max(settled, replied) - replied
-	return d
 }
 
 // An operationTable counts the Calls of one loop's clients from one listener to one upstream. It belongs
@@ -91,8 +90,7 @@ type operation struct {
 	seconds    *metrics.Histogram
 	operations *metrics.Counter
 	local      *metrics.Registry // the loop's
-	// upstreamPhases are those of the upstream; nil for Calls that the bridge answers itself.
-	upstreamPhases *[phases]*metrics.Histogram
+	counts     *upstreamCounts   // of the loop; nil for Calls that the bridge answers itself
 }
 
 // operationSeries are the rows of all loops for one operation.
@@ -202,7 +200,7 @@ func (t *operationTable) make(program string, version uint32, name string, kind 
 	}
 	o := &operation{operationSeries: s, local: m}
 	if t.up != nil {
-		o.upstreamPhases = &t.up.counts[t.loop.index].phases
+		o.counts = &t.up.counts[t.loop.index]
 	}
 	o.in, o.out, o.time, o.seconds, o.operations = s.series(m)
 	return o

@@ -25,18 +25,20 @@ type tally struct {
 	loop *eventLoop // constant
 	n    int
 	list [tallySize]answered
-	runs [phases + 1]run // the last is for the whole time
+	runs [phases + 1]run // of the phases, and of the whole time
 }
 
-// add adds a.
-func (t *tally) add(a *answered) {
-	if t.n == 0 {
+// next returns a place for one more Call, which the caller fills in at once.
+func (t *tally) next() *answered {
+	switch t.n {
+	case tallySize:
+		t.count()
+		t.loop.arrange()
+	case 0:
 		t.loop.arrange()
 	}
-	t.list[t.n] = *a
-	if t.n++; t.n == tallySize {
-		t.count()
-	}
+	t.n++
+	return &t.list[t.n-1]
 }
 
 // count counts the Calls that were added.
@@ -78,8 +80,8 @@ func (t *tally) operation(list []answered) {
 		for p, d := range a.phases {
 			sum[p] += uint64(d)
 			total += uint64(d)
-			if o.upstreamPhases != nil {
-				t.runs[p].observe(o.upstreamPhases[p], uint64(d), a)
+			if o.counts != nil {
+				t.runs[p].observe(o.counts.phases[p], uint64(d), a)
 			}
 		}
 		t.runs[phases].observe(o.seconds, total, a)

@@ -86,7 +86,7 @@ type upstream struct {
 type upstreamCounts struct {
 	sent      *metrics.Counter
 	replied   *metrics.Counter
-	phases    [phases]*metrics.Histogram // counted on the client's loop, and only for Calls that were answered
+	phases    [phases]*metrics.Histogram // counted on the client's loop, of Calls that were answered
 	requester *rdmaside.RequesterMetrics // nil for TCP
 }
 
