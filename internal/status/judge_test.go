@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -348,6 +349,19 @@ func TestJudgeOdd(t *testing.T) {
 	}
 	if got := Judge(s.now, s.before); len(got) != mostProblems {
 		t.Errorf("%d problems are returned", len(got))
+	}
+}
+
+// TestDocs: docs/status-page.md says when each problem is one.
+func TestDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/status-page.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range Codes {
+		if !strings.Contains(string(text), "`"+code+"`") {
+			t.Errorf("docs/status-page.md does not have %s", code)
+		}
 	}
 }
 

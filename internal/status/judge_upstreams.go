@@ -49,7 +49,7 @@ func (j *judge) upstream(u *Upstream) {
 	// Both: a connection that is lost is made again within seconds.
 	if u.Usable < u.Wanted && old != nil && old.Usable < old.Wanted {
 		j.add(Warning, CodeDegraded, u.Name, fmt.Sprintf("Upstream %s has only %d of %d connections.%s Calls go over the others.", u.Name, u.Usable, u.Wanted, lastError(u)),
-			"`rdmabridge upstreams --connections` shows which are missing; `rdmabridge doctor` tries each endpoint.")
+			"`rdmabridge upstreams --connections` shows which are missing; "+j.doctor()+" tries each endpoint.")
 	}
 	j.stuck(u)
 	if old == nil {
@@ -75,7 +75,7 @@ func (j *judge) down(u *Upstream) {
 		since = "for " + seconds(d.Seconds())
 	}
 	j.add(Critical, CodeUpstreamDown, u.Name, fmt.Sprintf("Upstream %s has been down %s: no connection to it is there, so its Calls wait or fail.%s", u.Name, since, lastError(u)),
-		"Look at the server and at the network to "+addresses(u)+"; `rdmabridge doctor` tries each endpoint and says what is wrong.")
+		"Look at the server and at the network to "+addresses(u)+"; "+j.doctor()+" tries each endpoint and says what is wrong.")
 }
 
 // endpoints judges the endpoints of u.
@@ -94,7 +94,7 @@ func (j *judge) endpoints(u *Upstream) {
 			continue
 		}
 		j.add(Warning, CodeEjected, e.Address, fmt.Sprintf("Endpoint %s of upstream %s failed and is not used; it is tried again in %s.%s", e.Address, u.Name, seconds(max(0, e.Until.Sub(j.now.Time).Seconds())), why),
-			"Look at that server; `rdmabridge doctor` tries it at once.")
+			fmt.Sprintf("Look at that server; %s tries it at once, and `rdmabridge return %s %s` puts it back.", j.doctor(), u.Name, e.Address))
 	}
 }
 
@@ -240,6 +240,9 @@ func (j *judge) credits(u, old *Upstream) {
 	}
 	j.add(Warning, CodeStarved, u.Name, text, advice)
 }
+
+// doctor is the command that tries endpoints.
+func (j *judge) doctor() string { return "`rdmabridge doctor -c " + orFile(j.now.Config.File) + "`" }
 
 func lastError(u *Upstream) string {
 	if u.LastError == "" {

@@ -322,9 +322,9 @@
     shown ? table("Connections of " + u.name, [["Endpoint", T], ["Kind", T], ["State", T], ["Clients", N], ["Credits", W], ["Waiting", N], ["RTT", N], ["Sent again", N], ["Last error", T]],
       rows.map(({ c, i }) => ({ key: i, cells: [
         [c.endpoint, c.local ? h("span", { class: "sub" }, "from " + c.local) : null], c.kind,
-        [h("span", { class: "pill " + ({ up: "good", down: "bad", stalled: "bad", asleep: "note" }[c.state] || "") }, c.state), h("span", { class: "sub" }, "for " + since(c.since))],
+        [h("span", { class: "pill " + ({ up: "good", down: "bad", stalled: "bad", asleep: "note" }[c.state] || "") }, c.state), h("span", { class: "sub" }, "for " + about((Date.parse(view.doc.time) - Date.parse(c.since)) / 1000))],
         c.kind === "shared" ? null : number.format(c.clients),
-        c.state === "up" || c.state === "stalled" ? (([b, t]) => [b, h("span", { class: "label" }, t)])(creditLine(c.credits, "Credits")) : null,
+        c.state === "up" || c.state === "stalled" ? [creditLine(c.credits, "Credits")[0], h("span", { class: "label" }, `${number.format(c.credits.used)} of ${number.format(c.credits.granted)}` + (c.credits.granted < c.credits.requested ? `, ${number.format(c.credits.requested)} requested` : ""))] : null,
         c.credits.waiting || null, c.tcp ? time(c.tcp.rtt) : null, c.tcp ? number.format(c.tcp.retransmits) : null, c.last_error || null,
       ] }))) : view.open.has(u.name) ? h("p", { class: "dim" }, "…") : null);
   }
