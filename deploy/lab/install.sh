@@ -29,7 +29,7 @@ packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
     libibverbs-dev librdmacm-dev
-    krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs
+    krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs dmsetup
     fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs
 )
 

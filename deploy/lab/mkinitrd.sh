@@ -61,7 +61,7 @@ for b in /usr/sbin/rpc.nfsd /usr/sbin/rpc.mountd /usr/sbin/rpc.statd /usr/sbin/e
     /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/cmp /usr/bin/rping \
     /usr/sbin/rpc.gssd /usr/sbin/rpc.svcgssd /usr/sbin/rpc.idmapd /usr/sbin/krb5kdc /usr/sbin/kdb5_util \
     /usr/sbin/kadmin.local /usr/bin/kinit /usr/bin/klist /usr/bin/getfacl /usr/bin/setfacl /usr/bin/getfattr \
-    /usr/bin/setfattr /usr/bin/nfs4_getfacl /usr/bin/nfs4_setfacl /usr/sbin/mkfs.xfs; do
+    /usr/bin/setfattr /usr/bin/nfs4_getfacl /usr/bin/nfs4_setfacl /usr/sbin/mkfs.xfs /usr/sbin/dmsetup; do
     [ -e "$b" ] || { echo "mkinitrd.sh: $b is missing: run install.sh" >&2; exit 1; }
     rm -f "$root/bin/$(basename "$b")"
     copy_with_libs "$b"
@@ -108,7 +108,7 @@ touch "$root"/etc/hosts.deny "$root"/var/lib/nfs/{etab,rmtab,state}
 modules=$root/lib/modules/$ver
 for m in crc32_generic crc32c_generic crc32c-intel virtio_pci virtio_net virtio_rng 9pnet_virtio 9p \
     siw rdma_rxe rdma_ucm ib_uverbs rpcrdma nfsd nfs nfsv3 nfsv4 md5 \
-    auth_rpcgss rpcsec_gss_krb5 cts loop xfs blocklayoutdriver ipvlan virtio_blk ext4; do
+    auth_rpcgss rpcsec_gss_krb5 cts loop xfs blocklayoutdriver ipvlan virtio_blk ext4 dm-mod dm-delay; do
     modprobe -d "$LAB_CACHE/root" -S "$ver" --show-depends "$m" 2> /dev/null || true
 done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r f; do
     d=$modules/${f#*"/lib/modules/$ver/"}

@@ -51,6 +51,15 @@ func (j *judge) clients() {
 	for i := range j.now.Clients.List {
 		c := &j.now.Clients.List[i]
 		old := before[key{c.Listener, c.Address}]
+		if age := j.now.Time.Sub(c.Since).Seconds(); c.Since.After(j.before.Time) && age >= shortSpan {
+			old = &Client{Since: c.Since} // it has counted from 0 since then
+			if c.TCP != nil {
+				old.TCP = &TCP{}
+			}
+			if c.OldestCall >= shortSpan {
+				old.Unread = c.Unread
+			}
+		}
 		if old == nil || !old.Since.Equal(c.Since) || c.Phases.Calls < old.Phases.Calls {
 			continue
 		}
@@ -86,7 +95,8 @@ func (j *judge) clients() {
 // slow reports whether c reads its Replies slowly.
 func (j *judge) slow(c, old *Client) (s slowClient, bad bool) {
 	p := c.Phases.Sub(&old.Phases)
-	s = slowClient{Client: c, rate: float64(c.BytesOut-min(old.BytesOut, c.BytesOut)) / j.span}
+	span := min(j.span, j.now.Time.Sub(c.Since).Seconds())
+	s = slowClient{Client: c, rate: float64(c.BytesOut-min(old.BytesOut, c.BytesOut)) / span}
 	if p.Calls > 0 && p.Total() > 0 {
 		s.wait, s.part = p.Client/float64(p.Calls), p.Client/p.Total()
 	}
@@ -94,7 +104,7 @@ func (j *judge) slow(c, old *Client) (s slowClient, bad bool) {
 		return s, true
 	}
 	unread := min(c.Unread, old.Unread)
-	return s, unread >= unreadMuch && (c.Paused-old.Paused >= unreadPaused*j.span || s.rate*j.span < float64(unread))
+	return s, unread >= unreadMuch && (c.Paused-old.Paused >= unreadPaused*span || s.rate*span < float64(unread))
 }
 
 func (j *judge) slowClient(s slowClient) {

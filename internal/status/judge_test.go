@@ -107,6 +107,22 @@ func TestJudge(t *testing.T) {
 			c.Phases = old.Phases
 			c.BytesOut, c.Unread, old.Unread = old.BytesOut+2<<20, 6<<20, 7<<20
 		}, "warning client_slow 192.0.2.23:801", []string{"6 MiB lie unread"}},
+		{"slow client that is new", func(s scene) {
+			c, old := s.client()
+			*old = Client{}
+			c.Since, c.Phases, c.OldestCall = *ago(s, 8*time.Second), Phases{}, 7
+			c.BytesOut, c.Unread = 1<<20, 6<<20
+		}, "warning client_slow 192.0.2.23:801", []string{"6 MiB lie unread"}},
+		{"new client that has much unread at this moment", func(s scene) {
+			c, old := s.client()
+			*old = Client{}
+			c.Since, c.Phases, c.OldestCall = *ago(s, 8*time.Second), Phases{}, 0.1
+			c.BytesOut, c.Unread = 1<<20, 6<<20
+		}, "", nil},
+		{"lossy wire of a bridge that has just started", func(s scene) {
+			u, old := s.upstream()
+			u.TCP, old.TCP, old.Usable, old.Wanted = &TCP{RTT: 0.001, Retransmits: 200, Needless: 40, Segments: 14000, Received: 30000}, nil, 0, 0
+		}, "warning wire_lossy storage", nil},
 		{"client with much unread that reads it", func(s scene) {
 			c, old := s.client()
 			c.Phases = old.Phases

@@ -112,7 +112,11 @@ func (j *judge) stuck(u *Upstream) {
 
 // wire judges the TCP connections to u.
 func (j *judge) wire(u, old *Upstream) {
-	if text, bad := lossy(u.TCP, old.TCP); bad {
+	before := old.TCP
+	if before == nil && old.Usable == 0 {
+		before = &TCP{} // its connections are new, and have counted from 0
+	}
+	if text, bad := lossy(u.TCP, before); bad {
 		p := u.Phases.Sub(&old.Phases)
 		slow := ""
 		if u.Phases.Calls > old.Phases.Calls {
@@ -230,8 +234,8 @@ func (j *judge) credits(u, old *Upstream) {
 	if wait < starvedWait || p.Credit < starvedPart*p.Total() {
 		return
 	}
-	text := fmt.Sprintf("Calls for upstream %s wait for credits: %s on average, and %s at the server. The %d credits of its %s are all in use; in %s of the last %s none was free.",
-		u.Name, duration(wait), duration(server), u.Credits.Granted, count(uint64(u.Usable), "connection"), seconds(starved), seconds(j.span))
+	text := fmt.Sprintf("Calls for upstream %s wait for credits: %s on average, and %s at the server. It has %s on %s; in %s of the last %s none was free.",
+		u.Name, duration(wait), duration(server), count(uint64(u.Credits.Granted), "credit"), count(uint64(u.Usable), "connection"), seconds(min(starved, j.span)), seconds(j.span))
 	advice := "Give the pool more: `pool.connections` of the upstream. `rdmabridge top` shows which clients use the credits."
 	// A server that grants less than half of what it is asked for is the narrow place.
 	if u.Credits.Granted < u.Credits.Requested/2 {
