@@ -91,7 +91,7 @@ func TestJudge(t *testing.T) {
 			u, old := s.upstream()
 			spend(&u.Phases, &old.Phases, 0.012, 0.001, 20e-6)
 			u.Credits = Credits{Requested: 128, Granted: 8, Used: 8, Waiting: 40, Starved: old.Credits.Starved + 28}
-		}, "warning credits_starved storage", []string{"12 ms on average, and 1 ms at the server", "The 8 credits of its 4 connections", "grants only 8 of the 128", "28 s of the last 30 s"}},
+		}, "warning credits_starved storage", []string{"12 ms on average, and 1 ms at the server", "It has 8 credits on 4 connections", "grants only 8 of the 128", "28 s of the last 30 s"}},
 		{"slow client", func(s scene) {
 			c, old := s.client()
 			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.8)
