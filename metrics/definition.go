@@ -68,6 +68,12 @@ func nanoseconds(d Definition) CounterDef {
 	return counter(d)
 }
 
+// gaugeOfNanoseconds defines a gauge that is set in nanoseconds and exports seconds.
+func gaugeOfNanoseconds(d Definition) GaugeDef {
+	d.scale = 1e-9
+	return gauge(d)
+}
+
 // duration defines a histogram of times that are observed in nanoseconds.
 func duration(d Definition) HistogramDef {
 	d.scale = 1e-9

@@ -46,6 +46,9 @@ func compareSeries(a, b *madeSeries) int { return slices.Compare(a.values, b.val
 
 // Gather implements prometheus.Gatherer.
 func (r *Registry) Gather() (all []*dto.MetricFamily, err error) {
+	if f := r.before.Load(); f != nil {
+		(*f)()
+	}
 	r.mu.Lock()
 	families := make([]family, 0, len(r.families))
 	for _, f := range r.families {
@@ -92,7 +95,7 @@ func (f *family) gather() *dto.MetricFamily {
 		case *Counter:
 			values[i] = float64(v.Value()) / unit
 		case *Gauge:
-			values[i] = float64(v.v.Load())
+			values[i] = float64(v.v.Load()) / unit
 		case *function:
 			values[i] = v.value()
 		case *Histogram:

@@ -7,6 +7,28 @@ var (
 		Help: "Client connections.",
 		Like: "HAProxy: current sessions (scur) of a frontend; Envoy: downstream_cx_active",
 	})
+	ListenerUp = gauge(Definition{
+		Name: "listener_up", Labels: ofListener,
+		Help: "1 if the listener accepts connections, else 0.",
+		Like: "HAProxy: status of a frontend (OPEN)",
+	})
+	ListenerClientsLimit = gauge(Definition{
+		Name: "listener_clients_limit", Labels: ofListener,
+		Help: "Most client connections that the listener may have (limits.connections).",
+		Like: "HAProxy: session limit (slim) of a frontend",
+	})
+	ListenerPausedClients = gauge(Definition{
+		Name: "listener_paused_clients", Labels: listenerAnd(pauseReason),
+		Help: "Client connections that the bridge does not read from at present, by reason. A connection may have several.",
+	})
+	ListenerPausedSeconds = nanoseconds(Definition{
+		Name: "listener_paused_seconds_total", Labels: listenerAnd(pauseReason),
+		Help: "Time in which the bridge did not read from client connections, by reason, summed over the connections.",
+	})
+	ListenerPauses = counter(Definition{
+		Name: "listener_pauses_total", Labels: listenerAnd(pauseReason),
+		Help: "Times that the bridge stopped reading from a client connection, by reason.",
+	})
 	ListenerAcceptedConnections = counter(Definition{
 		Name: "listener_accepted_connections_total", Labels: ofListener,
 		Help: "Connections that the listener has accepted.",
@@ -38,6 +60,18 @@ var (
 		Like: "HAProxy: Maxconn",
 	})
 )
+
+// pauseReason labels the metrics of pauses.
+var pauseReason = Label{Name: "reason", Help: "why", Values: []Value{
+	{"slow_start", "the slow start of the upstream has no room for another Call"},
+	{"client_rate", "the client's address is over its rate limit"},
+	{"listener_rate", "the listener is over its rate limit"},
+	{"calls", "the client has as many Calls under way as it may"},
+	{"replies", "the client is owed as many bytes of Replies as it may be"},
+	{"unread", "the client does not read the Replies that are queued for it"},
+	{"memory", "there is no memory for the client's Call"},
+	{"draining", "the connection is to be closed when no Call is under way"},
+}}
 
 // refusedReason labels ListenerRefusedConnections. TCP and RDMA have the same reasons.
 var refusedReason = Label{Name: "reason", Help: "why", Values: []Value{
@@ -92,7 +126,7 @@ var (
 	})
 	ListenerOutstandingCalls = gauge(Definition{
 		Name: "listener_outstanding_calls", Labels: ofListener,
-		Help: "Calls of RDMA clients that are not answered yet.",
+		Help: "Calls that were read and are not answered yet.",
 		Like: "HAProxy: rq_cur; Envoy: downstream_rq_active",
 	})
 	ListenerStrayReplies = counter(Definition{

@@ -24,6 +24,23 @@ var (
 		Name: "memory_account_used_bytes", Labels: []Label{accountLabel},
 		Help: "Bytes of the memory budget in use by one account.",
 	})
+	MemoryAccountLimitBytes = gauge(Definition{
+		Name: "memory_account_limit_bytes", Labels: []Label{accountLabel},
+		Help: "Most bytes that one account may use.",
+	})
+	MemoryAccountPeakBytes = gauge(Definition{
+		Name: "memory_account_peak_bytes", Labels: []Label{accountLabel},
+		Help: "Most bytes that one account has used so far.",
+	})
+	MemoryAccountWaitingConnections = gauge(Definition{
+		Name: "memory_account_waiting_connections", Labels: []Label{accountLabel},
+		Help: "Connections that wait for memory of one account.",
+	})
+	MemoryAccountRefusedLeases = counter(Definition{
+		Name: "memory_account_refused_leases_total", Labels: []Label{accountLabel},
+		Help: "Times that one account had no memory for a message.",
+		Like: "Envoy: overload manager, reset_high_memory_stream",
+	})
 	CallMemoryWaits = counter(Definition{
 		Name: "call_memory_waits_total",
 		Help: "Times that a client had to wait for memory for a Call.",

@@ -49,6 +49,19 @@ func (c *Counter) Add(n uint64) {
 	}
 }
 
+// Reach makes the count n, unless it is more already. It is for counts that are kept elsewhere.
+func (c *Counter) Reach(n uint64) {
+	if c == nil {
+		return
+	}
+	for {
+		old := c.v.Load()
+		if n <= old || c.v.CompareAndSwap(old, n) {
+			return
+		}
+	}
+}
+
 // Value returns the count so far, with what its parts have published.
 func (c *Counter) Value() uint64 {
 	if c == nil {
@@ -105,7 +118,8 @@ type Registry struct {
 
 // series are what a Registry and those that its Local has returned have in common.
 type series struct {
-	process prometheus.Gatherer // of the Go runtime and of the process; nil for none
+	process prometheus.Gatherer    // of the Go runtime and of the process; nil for none
+	before  atomic.Pointer[func()] // nil for none
 
 	mu       sync.Mutex // guards the rest, and is held while a series is made
 	made     map[string]*madeSeries
@@ -128,6 +142,14 @@ func NewForProcess() *Registry {
 	return r
 }
 
+// BeforeGather has f called at the beginning of each scrape, on any goroutine and several times at once.
+// It may make and set series.
+func (r *Registry) BeforeGather(f func()) {
+	if r != nil {
+		r.before.Store(&f)
+	}
+}
+
 // A madeSeries is one series of a Registry. It is constant.
 type madeSeries struct {
 	def     *Definition
@@ -143,7 +165,7 @@ func once[T any](r *Registry, d *Definition, values []string, make func() T) (ma
 	if len(values) != len(d.Labels) {
 		panic("BUG: metrics: wrong number of label values for " + d.Name)
 	}
-	key := d.Name + "\x00" + strings.Join(values, "\x00")
+	key := seriesKey(d, values)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old, ok := r.made[key]; ok {
@@ -176,15 +198,36 @@ func (r *Registry) Forget(labels ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, s := range r.made {
-		if !s.has(labels) {
-			continue
-		}
-		r.families[s.def.Name].remove(s)
-		delete(r.made, key)
-		for _, p := range r.locals {
-			p.forget(s.value)
+		if s.has(labels) {
+			r.end(key, s)
 		}
 	}
+}
+
+// End ends the series that d defines with these values of its labels, as Forget does.
+func (r *Registry) End(d *Definition, values ...string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := seriesKey(d, values)
+	if s, ok := r.made[key]; ok {
+		r.end(key, s)
+	}
+}
+
+// end drops a series. r.mu is held.
+func (r *Registry) end(key string, s *madeSeries) {
+	r.families[s.def.Name].remove(s)
+	delete(r.made, key)
+	for _, p := range r.locals {
+		p.forget(s.value)
+	}
+}
+
+func seriesKey(d *Definition, values []string) string {
+	return d.Name + "\x00" + strings.Join(values, "\x00")
 }
 
 // has reports whether s has these labels, which alternate between names and values.

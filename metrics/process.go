@@ -10,6 +10,15 @@ var (
 		},
 		Help: "Always 1; the labels name the version, revision and Go release of the binary.",
 	})
+	State = gauge(Definition{
+		Name: "state", Labels: []Label{{Name: "state", Help: "state of the bridge", Values: []Value{
+			{"ready", "it serves clients"},
+			{"not_ready", "it cannot serve some clients: /readyz says why"},
+			{"draining", "it is about to end"},
+		}}},
+		Help: "1 for the state that the bridge is in, 0 for the others.",
+		Like: "Envoy: server.state",
+	})
 	ConfigReloads = counter(Definition{
 		Name: "config_reloads_total", Labels: []Label{{Name: "result", Help: "what became of the reload", Values: []Value{
 			{"applied", "the new settings are in force"},

@@ -116,6 +116,10 @@ var (
 		Name: "listener_rdma_excess_calls_total", Labels: ofListener,
 		Help: "Calls beyond the grant, which waited until an earlier Call of their connection was answered. Clients send them when their processes are interrupted.",
 	})
+	ListenerRDMAOutstandingCalls = gauge(Definition{
+		Name: "listener_rdma_outstanding_calls", Labels: ofListener,
+		Help: "Calls of RDMA clients that hold a credit: those beyond the grant, which wait, do not count.",
+	})
 	ListenerRDMAReceives = gauge(Definition{
 		Name: "listener_rdma_receives", Labels: ofListener,
 		Help: "Receive buffers of all connections, posted or held by a Call.",

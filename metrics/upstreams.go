@@ -2,6 +2,20 @@ package metrics
 
 // Connections to upstreams.
 var (
+	UpstreamState = gauge(Definition{
+		Name: "upstream_state", Labels: upstreamAnd(Label{Name: "state", Help: "state of the upstream", Values: []Value{
+			{"up", "every connection that should be there is"},
+			{"degraded", "some connections or endpoints are not there"},
+			{"down", "no connection is there, and Calls wait or fail"},
+			{"asleep", "no connection is there because no Call needs one"},
+		}}),
+		Help: "1 for the state that the upstream is in, 0 for the others.",
+		Like: "HAProxy: status of a backend; Envoy: membership_healthy",
+	})
+	UpstreamWantedConnections = gauge(Definition{
+		Name: "upstream_wanted_connections", Labels: ofUpstream,
+		Help: "Connections that there should be, those that sleep not included.",
+	})
 	UpstreamConnections = gauge(Definition{
 		Name: "upstream_connections", Labels: ofUpstream,
 		Help: "Usable connections to the upstream.",
@@ -58,6 +72,15 @@ var (
 		Help: "Endpoints that are ejected now.",
 		Like: "HAProxy: servers that are DOWN; Envoy: outlier_detection.ejections_active",
 	})
+	UpstreamEndpointEjected = gauge(Definition{
+		Name: "upstream_endpoint_ejected", Labels: upstreamAnd(endpointLabel),
+		Help: "1 if the endpoint is ejected, else 0.",
+		Like: "HAProxy: status of a server (DOWN, MAINT); Envoy: health_flags",
+	})
+	UpstreamEndpointConnections = gauge(Definition{
+		Name: "upstream_endpoint_connections", Labels: upstreamAnd(endpointLabel),
+		Help: "Connections to the endpoint that are up.",
+	})
 	UpstreamEndpointEjections = counter(Definition{
 		Name: "upstream_endpoint_ejections_total", Labels: ofUpstream,
 		Help: "Times that an endpoint was ejected for a while because it failed or its host was gone.",
@@ -112,6 +135,10 @@ var (
 		Name: "upstream_stuck_calls", Labels: ofUpstream,
 		Help: "Calls that the upstream has not answered for a second or two.",
 	})
+	UpstreamOldestCallSeconds = gaugeOfNanoseconds(Definition{
+		Name: "upstream_oldest_call_seconds", Labels: ofUpstream,
+		Help: "Time since the oldest Call that the upstream has not answered was sent; 0 for none.",
+	})
 	UpstreamGSSHeldCalls = counter(Definition{
 		Name: "upstream_gss_held_calls_total", Labels: ofUpstream,
 		Help: "Calls under RPCSEC_GSS that waited because pool.gss_window Calls of their context were outstanding.",
@@ -124,6 +151,15 @@ var (
 		Name: "upstream_credits_granted", Labels: ofUpstream,
 		Help: "Credits that the upstream has granted on its usable connections.",
 		Like: "xprtrdma: the congestion window (cwnd) of the transport",
+	})
+	UpstreamCreditsRequested = gauge(Definition{
+		Name: "upstream_credits_requested", Labels: ofUpstream,
+		Help: "Credits that the bridge asks for on the usable connections to the upstream.",
+		Like: "xprtrdma: rdma_slot_table_entries of each connection",
+	})
+	UpstreamCreditsStarvedSeconds = nanoseconds(Definition{
+		Name: "upstream_credits_starved_seconds_total", Labels: ofUpstream,
+		Help: "Time in which Calls waited and no credit was free.",
 	})
 	UpstreamCreditsUsed = gauge(Definition{
 		Name: "upstream_credits_used", Labels: ofUpstream,
@@ -175,6 +211,47 @@ var (
 	UpstreamPinnedEvictedClients = counter(Definition{
 		Name: "upstream_pinned_evicted_clients_total", Labels: ofUpstream,
 		Help: "Clients closed for a client of an address with fewer pinned connections, because the upstream had as many as it may.",
+	})
+)
+
+var endpointLabel = Label{Name: "endpoint", Help: "address of the endpoint, as in the configuration"}
+
+// TCP connections to upstreams, and those below iWARP: what the kernel knows of them (TCP_INFO).
+var (
+	UpstreamTCPRTTSeconds = gaugeOfNanoseconds(Definition{
+		Name: "upstream_tcp_rtt_seconds", Labels: ofUpstream,
+		Help: "Largest smoothed round-trip time of the connections to the upstream.",
+		Like: "ss -ti: rtt",
+	})
+	UpstreamTCPSentSegments = counter(Definition{
+		Name: "upstream_tcp_sent_segments_total", Labels: ofUpstream,
+		Help: "TCP segments sent to the upstream.",
+		Like: "ss -ti: segs_out",
+	})
+	UpstreamTCPRetransmittedSegments = counter(Definition{
+		Name: "upstream_tcp_retransmitted_segments_total", Labels: ofUpstream,
+		Help: "TCP segments sent to the upstream again: the wire loses some, or the upstream's host is too slow.",
+		Like: "ss -ti: retrans",
+	})
+	UpstreamTCPNeedlessSegments = counter(Definition{
+		Name: "upstream_tcp_needless_segments_total", Labels: ofUpstream,
+		Help: "TCP segments sent to the upstream again whose original had arrived: the wire or the peer is slow, and loses nothing.",
+		Like: "ss -ti: dsack_dups",
+	})
+	UpstreamTCPReceivedSegments = counter(Definition{
+		Name: "upstream_tcp_received_segments_total", Labels: ofUpstream,
+		Help: "TCP segments received from the upstream.",
+		Like: "ss -ti: segs_in",
+	})
+	UpstreamTCPOutOfOrderSegments = counter(Definition{
+		Name: "upstream_tcp_out_of_order_segments_total", Labels: ofUpstream,
+		Help: "TCP segments of the upstream that came after a gap: one before them was lost or overtaken.",
+		Like: "ss -ti: rcv_ooopack",
+	})
+	UpstreamTCPUnsentBytes = gauge(Definition{
+		Name: "upstream_tcp_unsent_bytes", Labels: ofUpstream,
+		Help: "Bytes in the kernel's send buffers of the connections to the upstream that were never sent.",
+		Like: "ss -ti: notsent",
 	})
 )
 

@@ -144,7 +144,7 @@ func TestInterruptedClient(t *testing.T) {
 				r.send(xid+granted, granted) // after a kill
 				want := (round + 1) * 64
 				h.Eventually("the Calls beyond the grant wait", func() bool { return metric(h, "listener_rdma_excess_calls_total") == want })
-				if n := metric(h, "listener_outstanding_calls"); n != 64 {
+				if n := metric(h, "listener_rdma_outstanding_calls"); n != 64 {
 					t.Errorf("%d Calls are under way under a grant of 64", n)
 				}
 				if round == 2 {

@@ -87,9 +87,24 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	m.GaugeFunc(metrics.ListenerClients, func() float64 {
 		return float64(p.sum(o.Name, (*listener).clientCount))
 	}, o.Name)
+	for r, name := range waitNames {
+		m.CounterFunc(metrics.ListenerPausedSeconds, func() float64 {
+			ns := int64(0)
+			for i := range l.counts {
+				ns += l.counts[i].waits.ns[r].Load()
+			}
+			return float64(ns) / 1e9
+		}, o.Name, name)
+		m.CounterFunc(metrics.ListenerPauses, func() (n float64) {
+			for i := range l.counts {
+				n += float64(l.counts[i].waits.pauses[r].Load())
+			}
+			return n
+		}, o.Name, name)
+	}
 	if o.RDMA {
 		l.refusals.init(m, o.Name)
-		m.GaugeFunc(metrics.ListenerOutstandingCalls, func() float64 {
+		m.GaugeFunc(metrics.ListenerRDMAOutstandingCalls, func() float64 {
 			return float64(p.sum(o.Name, (*listener).outstanding))
 		}, o.Name)
 	}

@@ -164,7 +164,7 @@ type connStream Conn
 func (s *connStream) Attached(loop.Socket) {
 	c := (*Conn)(s)
 	c.state = open
-	c.counters.accepted.Inc()
+	c.counters.accepted.Add(1)
 	c.counters.conns.Add(1)
 	c.handler.Opened(c)
 	c.watch()

@@ -15,8 +15,8 @@ import (
 type counters struct {
 	name     string
 	log      refusalLog
-	conns    *metrics.Gauge              // nil for an upstream
-	accepted *metrics.Counter            // nil for an upstream
+	conns    *metrics.Gauge // nil for an upstream
+	accepted atomic.Uint64
 	refused  map[reason]*metrics.Counter // constant
 	received *metrics.Counter
 	sent     *metrics.Counter
@@ -85,7 +85,6 @@ func (e *Engine) counters(of side, name string) *counters {
 	reasons := connReasons
 	if of == ofListener {
 		c.conns = r.Gauge(metrics.ListenerTCPConnections, name)
-		c.accepted = r.Counter(metrics.ListenerAcceptedConnections, name)
 		reasons = append(slices.Clone(listenerReasons), connReasons...)
 	}
 	r.CounterFunc(m.pausedSeconds, func() float64 { return float64(c.pausedNs.Load()) / 1e9 }, name)

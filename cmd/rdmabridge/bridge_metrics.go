@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
@@ -19,14 +20,11 @@ func (b *bridge) registerMetrics() {
 	stat(metrics.MemoryUsedBytes, func(s regmem.Stats) float64 { return float64(s.Used) })
 	stat(metrics.MemoryResidentBytes, func(s regmem.Stats) float64 { return float64(s.Resident) })
 	stat(metrics.MemoryWaitingConnections, func(s regmem.Stats) float64 { return float64(s.Waiting) })
-	for n, a := range b.arena.Stats().Accounts {
-		b.metrics.GaugeFunc(metrics.MemoryAccountUsedBytes, func() float64 {
-			if s := b.arena.Stats().Accounts; n < len(s) {
-				return float64(s[n].Used)
-			}
-			return 0
-		}, a.Name)
-	}
+	m := newDocumentMetrics(b.metrics)
+	b.metrics.BeforeGather(func() {
+		d := b.proxy.Status(status.Query{Clients: 1})
+		m.set(&d)
+	})
 }
 
 // countProvider registers what a provider counts by itself.
