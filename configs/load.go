@@ -107,3 +107,17 @@ func cutLine(s string) (line int, text string) {
 	}
 	return line, text
 }
+
+// LogFormat returns log.format of a file that Load has refused, as far as it can be read, or the default.
+func LogFormat(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) > maxFile {
+		return formatJSON
+	}
+	v := viper.New()
+	v.SetConfigType("yaml")
+	if v.ReadConfig(bytes.NewReader(b)) != nil || v.GetString("log.format") != FormatConsole {
+		return formatJSON
+	}
+	return FormatConsole
+}

@@ -1,5 +1,7 @@
 package main
 
+import "errors"
+
 // Exit codes. The package comment says what each means.
 const (
 	exitDone   = 0
@@ -23,4 +25,16 @@ func failed(err error) error {
 		return nil
 	}
 	return &exitError{exitFailed, err}
+}
+
+// A reportedError is an exitError that the log has: nothing is to be printed.
+type reportedError struct{ *exitError }
+
+// reported marks err as one that the log has, if it has.
+func reported(err error, has bool) error {
+	var exit *exitError
+	if has && errors.As(err, &exit) {
+		return &reportedError{exit}
+	}
+	return err
 }

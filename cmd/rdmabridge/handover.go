@@ -102,6 +102,7 @@ func (h *handover) accept() {
 		h.remove(c)
 		c.Close()
 		if err != nil {
+			h.b.sink.setRole("")
 			h.log.Warn().Str("event", "handover_failed").Int("other_pid", pid).Err(err).Msg("hand-over failed; this process continues")
 			continue
 		}
@@ -160,6 +161,7 @@ func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
 	if err := h.send(c); err != nil {
 		return pid, err
 	}
+	h.b.sink.setRole(roleOld)
 	h.log.Info().Str("event", "handover_begun").Int("other_pid", pid).Msg("hand-over: sockets sent")
 	_ = c.SetDeadline(time.Now().Add(handoverStart))
 	if err := expectLine(lines, "ready"); err != nil {

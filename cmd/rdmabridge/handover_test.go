@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -252,6 +253,35 @@ func TestHandoverSlowCall(t *testing.T) {
 	next.cmd.Process.Signal(syscall.SIGTERM)
 	if err := next.exit(); err != nil {
 		t.Errorf("the new process: %v", err)
+	}
+	saysWho(t, log.String(), p.cmd.Process.Pid, next.cmd.Process.Pid)
+}
+
+// saysWho checks that each line of a log that two processes share says which of them wrote it, and during
+// the hand-over in which role.
+func saysWho(t *testing.T, log string, was, is int) {
+	t.Helper()
+	roles := map[string]string{
+		"hand-over: sockets sent": fmt.Sprint(was, " old"), "handed over; draining": fmt.Sprint(was, " old"),
+		"taking over": fmt.Sprint(is, " new"), "take-over complete": fmt.Sprint(is, " "),
+	}
+	for text := range strings.Lines(log) {
+		var line struct {
+			PID           int
+			Role, Message string
+		}
+		if err := json.Unmarshal([]byte(text), &line); err != nil || line.PID != was && line.PID != is {
+			t.Errorf("the line does not say who wrote it: %s", text)
+		}
+		if want, ok := roles[line.Message]; ok {
+			if got := fmt.Sprint(line.PID, " ", line.Role); got != want {
+				t.Errorf("%q is of %q, want %q", line.Message, got, want)
+			}
+			delete(roles, line.Message)
+		}
+	}
+	if len(roles) > 0 {
+		t.Errorf("lines that are not there: %v", roles)
 	}
 }
 

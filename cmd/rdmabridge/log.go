@@ -134,8 +134,18 @@ func (s *logSink) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
 // sayProcess makes every line say the process ID.
 func (s *logSink) sayProcess() { s.pid.Store(true) }
 
-// setRole makes every line say the role of this process in a hand-over, "" for none.
+// The roles of a process in a hand-over.
+const (
+	roleOld = "old" // it has sent its sockets
+	roleNew = "new" // it has not taken over yet
+)
+
+// setRole makes every line say the role of this process in a hand-over, "" for none. A nil sink does
+// nothing.
 func (s *logSink) setRole(role string) {
+	if s == nil {
+		return
+	}
 	if role == "" {
 		s.owner.Store(nil)
 		return

@@ -40,9 +40,12 @@ func executeCommand(cmd *cobra.Command, args []string, stdout, stderr io.Writer)
 	cmd.SetErr(stderr)
 	err := cmd.Execute()
 	var exit *exitError
+	var logged *reportedError
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.As(err, &logged):
+		return logged.code
 	case errors.As(err, &exit):
 		fmt.Fprintln(stderr, exit.err)
 		return exit.code

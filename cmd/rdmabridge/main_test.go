@@ -29,6 +29,7 @@ func TestExitCodes(t *testing.T) {
 	good := writeFile(t, minimalConfig)
 	lends := writeFile(t, strings.TrimPrefix(strings.Replace(minimalConfig, `["127.0.0.1:1"]`, `["127.0.0.1:1"], source: {ports: reserved}`, 1), "\n"))
 	bad := writeFile(t, "listeners: []\nfoo: 1\nbar: 2\n")
+	people := writeFile(t, "listeners: []\nlog: {format: console}\n")
 	for _, tc := range []struct {
 		name        string
 		args        []string
@@ -46,7 +47,8 @@ func TestExitCodes(t *testing.T) {
 		{"check bad", []string{"check", "-c", bad}, exitFailed, "", bad + ":2: foo: unknown setting"},
 		{"check bad, all of it", []string{"check", "--config", bad}, exitFailed, "", bad + ":3: bar: unknown setting"},
 		{"check unreadable", []string{"check", "-c", bad + ".not"}, exitUsage, "", "no such file"},
-		{"serve bad", []string{"serve", "-c", bad}, exitFailed, "", bad + ":1: listeners: the file has no listener; write at least one"},
+		{"serve bad", []string{"serve", "-c", bad}, exitFailed, "", `"event":"config_invalid","file":"` + bad + `","line":1,"setting":"listeners","error":"the file has no listener; write at least one"`},
+		{"serve bad, for people", []string{"serve", "-c", people}, exitFailed, "", people + ":1: listeners: the file has no listener; write at least one"},
 		{"serve unreadable", []string{"serve", "-c", filepath.Dir(bad)}, exitUsage, "", "is a directory"},
 		{"version", []string{"version"}, exitDone, "RDMA providers [iwarp]", ""},
 	} {

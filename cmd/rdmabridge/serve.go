@@ -32,16 +32,18 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			hash, watched := hashFile(file), newWatcher(file)
 			c, err := loadConfig(file)
 			if err != nil {
-				return err
+				return reported(err, logFileError(cmd.ErrOrStderr(), file, err))
 			}
 			limitHeap(c.Memory)
 			signals, stop := notify()
 			defer stop()
 			sink := newLogSink(cmd.ErrOrStderr(), c.Log)
-			return failed(service{
-				config: c, log: sink.logger(), signals: signals,
+			log := sink.logger()
+			err = failed(service{
+				config: c, log: log, signals: signals,
 				file: file, hash: hash, watcher: watched, sink: sink, takeover: takeover,
 			}.run())
+			return reported(err, logStartError(&log, c.Log, err))
 		},
 	}
 	configFlag(cmd, &file)

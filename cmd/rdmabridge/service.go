@@ -38,14 +38,17 @@ func serve(c *configs.Config, log zerolog.Logger, signals <-chan os.Signal, star
 // run runs the bridge until a signal has drained it or another process has taken over.
 func (s service) run() error {
 	c := s.config
+	if s.sink != nil && c.Handover.Enabled() {
+		s.sink.sayProcess()
+	}
 	in, err := s.inherit()
 	if err != nil {
-		return err
+		return cannotStart(err, c)
 	}
 	b, err := newBridge(c, s.log, in)
 	if err != nil {
 		in.abandon()
-		return err
+		return cannotStart(err, c)
 	}
 	b.sink = s.sink
 	available := configs.MachineMemory()
@@ -58,7 +61,7 @@ func (s service) run() error {
 	h, err := s.start(b, in)
 	if err != nil {
 		in.abandon() // before close, so that the other process continues at once
-		return errors.Join(err, b.close())
+		return cannotStart(errors.Join(err, b.close()), c)
 	}
 	state := "READY=1"
 	if in != nil {
@@ -91,6 +94,7 @@ func (s service) inherit() (*inheritance, error) {
 	case in == nil:
 		s.log.Info().Str("event", "handover_none").Str("path", s.config.Handover.Path).Msg("no process to take over from; starting as usual")
 	default:
+		s.sink.setRole(roleNew)
 		s.log.Info().Str("event", "handover_begun").Int("other_pid", in.from.PID).Int("sockets", len(in.from.Sockets)).Msg("taking over")
 	}
 	return in, nil
@@ -130,6 +134,7 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 		}
 	}
 	if in != nil {
+		s.sink.setRole("")
 		s.log.Info().Str("event", "handover_done").Int("other_pid", in.from.PID).Msg("take-over complete")
 	}
 	return h, nil
