@@ -18,7 +18,7 @@ var (
 	})
 	UpstreamConnections = gauge(Definition{
 		Name: "upstream_connections", Labels: ofUpstream,
-		Help: "Usable connections to the upstream.",
+		Help: "Usable connections to the upstream, pinned ones included.",
 		Like: "Envoy: upstream_cx_active",
 	})
 	UpstreamAsleepConnections = gauge(Definition{
