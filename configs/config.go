@@ -28,6 +28,7 @@ type Config struct {
 	Loops     int        `mapstructure:"loops"` // number of event loops
 
 	warnings Problems
+	source   *source // the lines of the file; nil if there is none
 }
 
 // Chunks bounds what the bridge offers in chunks to every upstream on RDMA.

@@ -45,6 +45,7 @@ func TestDefaults(t *testing.T) {
 		Handover: Handover{Path: none},
 		Loops:    defaultLoops,
 	}
+	c.source = nil
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("defaults:\n got %+v\nwant %+v", c, want)
 	}

@@ -23,11 +23,16 @@ func LoadFile(path string, k Known) (*Config, error) {
 		return nil, fmt.Errorf("configs: %w", err)
 	}
 	defer f.Close()
+	return LoadReader(path, f, k)
+}
+
+// LoadReader loads what r has as Load does. Problems name it as name.
+func LoadReader(name string, r io.Reader, k Known) (*Config, error) {
 	var b bytes.Buffer
-	if _, err := b.ReadFrom(io.LimitReader(f, maxFile+1)); err != nil {
+	if _, err := b.ReadFrom(io.LimitReader(r, maxFile+1)); err != nil {
 		return nil, fmt.Errorf("configs: %w", err)
 	}
-	return load(path, b.Bytes(), k)
+	return load(name, b.Bytes(), k)
 }
 
 // Load parses a configuration, sets the defaults, and checks every rule. Its error is of type
@@ -52,7 +57,7 @@ func load(file string, data []byte, k Known) (*Config, error) {
 		r.addSyntax(err)
 		return nil, r.err()
 	}
-	c := new(Config)
+	c := &Config{source: r.source}
 	if err := v.Unmarshal(c, viper.DecodeHook(decodeValue)); err != nil {
 		r.addDecode(err)
 	}

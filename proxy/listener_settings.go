@@ -25,7 +25,7 @@ func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream
 		return nil, err
 	}
 	p := l.p
-	t := &listenerSettings{opts: o, maxOwed: min(o.MaxOutbound, p.replies.Limit()/8)}
+	t := &listenerSettings{opts: o, maxOwed: o.outboundOf(p.replies.Limit())}
 	var had *rates
 	if old := l.current.Load(); old != nil {
 		had = old.rates

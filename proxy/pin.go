@@ -95,9 +95,7 @@ type pins struct {
 
 // share bounds the pinned RDMA connections so that they take no more than octets of memory.
 func (ps *pins) share(octets int64, o *UpstreamOptions) {
-	// A lease may be twice as long as what it is for.
-	each := pinnedReceives*max(leastReceive, o.ReplyInline) + 2*headerLen*(o.Credits+2*pinnedReverse)
-	ps.most.Store(max(1, min(int64(o.Pinned), octets/int64(each))))
+	ps.most.Store(o.mostPins(octets))
 }
 
 // count is how many there are.

@@ -164,23 +164,19 @@ func (p *Proxy) describe() {
 
 // divideMemory divides the budget into accounts; rdma says that there are RDMA listeners.
 func (p *Proxy) divideMemory(rdma bool) error {
-	budget := p.arena.Budget()
-	replies := int64(float64(budget) * replyShare)
-	rest := budget - replies
+	d := divide(p.arena.Budget(), rdma)
 	var err error
-	if p.replies, err = p.arena.Reserve("replies", replies); err != nil {
+	if p.replies, err = p.arena.Reserve("replies", d.replies); err != nil {
 		return err
 	}
 	if rdma {
-		n := int64(float64(budget) * receiveShare)
-		receives, err := p.arena.Reserve("receives", n)
+		receives, err := p.arena.Reserve("receives", d.receives)
 		if err != nil {
 			return err
 		}
 		p.receives = rdmaside.NewReceivePool(receives)
-		rest -= n
 	}
-	p.calls = p.arena.Account("calls", rest)
+	p.calls = p.arena.Account("calls", d.calls)
 	newCallMemory(p.calls, p)
 	return nil
 }

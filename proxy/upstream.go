@@ -150,7 +150,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	u.contexts.init(u, m)
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
-	u.slowStart = pool.NewSlowStart(o.SlowStart, min(slowStartOctets, p.arena.Budget()/16))
+	u.slowStart = pool.NewSlowStart(o.SlowStart, slowStartOctetsOf(p.arena.Budget()))
 	u.admission = newAdmission(m, o.Name, u.slowStart, p.engine.Now, func() time.Duration { return u.settings().UnavailableAfter })
 	u.newEndpoints(m, &o)
 	u.pins.quota = pool.NewQuota(len(p.loops))

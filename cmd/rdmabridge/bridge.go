@@ -44,6 +44,7 @@ type bridge struct {
 	started  time.Time // constant
 
 	loaded atomic.Pointer[status.Config] // nil if there is no file
+	shown  atomic.Pointer[shownConfig]   // what config print shows
 
 	observers observers
 	accessed  configs.AccessLog // settings of observers.access
@@ -74,6 +75,7 @@ type bridge struct {
 func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
 	b = &bridge{started: time.Now(), log: log, config: c, inherited: in, stop: make(chan stopReason, 1), identity: identity(c, in), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
 	b.drainIn.Store(int64(c.Drain.Timeout))
+	b.show(c, nil)
 	if b.arena, err = regmem.New(regmem.Options{Budget: int64(c.Memory.Budget)}); err != nil {
 		return nil, err
 	}

@@ -43,5 +43,6 @@ func (b *bridge) startControl(predecessor int) {
 func (b *bridge) handleControl(handle func(pattern string, h http.Handler)) {
 	handle("/", b.pages)
 	handle("GET "+tap.Path, tap.NewHub(b.proxy))
+	handle("GET /api/v1/config", http.HandlerFunc(b.serveConfig))
 	b.handleActions(handle)
 }

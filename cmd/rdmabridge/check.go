@@ -11,14 +11,14 @@ import (
 func newCheckCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
-		Use:   "check -c FILE",
+		Use:   "check FILE",
 		Short: "Report every problem in a configuration",
 		Long: `Check loads a configuration file as serve does and reports every problem with its
 line number. It opens no socket. A warning is about a setting that is allowed and
-perhaps not meant; it does not change the exit code.
+perhaps not meant; it does not change the exit code. FILE can be given with -c, too,
+and - is standard input.
 
 Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(file)
 			if err != nil {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -18,10 +20,19 @@ var known = configs.Known{
 	Program:   oncrpc.ProgramByName,
 }
 
-// loadConfig loads a configuration file. A file with problems makes the process exit
+// standardInput stands for standard input where a file is named.
+const standardInput = "-"
+
+// loadConfig loads a configuration file, or standard input. A file with problems makes the process exit
 // with exitFailed, a file that cannot be read with exitUsage.
 func loadConfig(path string) (*configs.Config, error) {
-	c, err := configs.LoadFile(path, known)
+	var c *configs.Config
+	var err error
+	if path == standardInput {
+		c, err = configs.LoadReader("standard input", os.Stdin, known)
+	} else {
+		c, err = configs.LoadFile(path, known)
+	}
 	var problems configs.Problems
 	switch {
 	case errors.As(err, &problems):
@@ -32,8 +43,30 @@ func loadConfig(path string) (*configs.Config, error) {
 	return c, nil
 }
 
-// configFlag adds the required flag --config, -c to cmd.
+// configFlag makes cmd take a configuration file, as flag --config, -c or as its argument.
 func configFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "config", "c", "", "read the configuration from `FILE`, YAML")
-	required(cmd, "config")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml") // fails only for unknown flags
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) > 1:
+			return fmt.Errorf("%q is too much: rdmabridge %s", args[1], cmd.Use)
+		case len(args) == 1 && *file != "":
+			return fmt.Errorf("two files, %s and %s: rdmabridge %s", *file, args[0], cmd.Use)
+		case len(args) == 1:
+			*file = args[0]
+		case *file == "":
+			return fmt.Errorf("a configuration file is missing: rdmabridge %s", cmd.Use)
+		}
+		return nil
+	}
+	cmd.ValidArgsFunction = completeConfig
+}
+
+// completeConfig completes the name of one configuration file.
+func completeConfig(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 }

@@ -12,6 +12,9 @@ import (
 // are read, name servers, hand-over.
 const otherDescriptors = 64
 
+// maxDescriptors bounds RLIMIT_NOFILE, which may be infinite.
+const maxDescriptors = 1 << 24
+
 // reservedDescriptors is how many descriptors a process with the configuration c needs that do
 // not belong to clients: those of the admin server, the control socket and their connections, of
 // listeners, and of connections to upstreams, each of which may be about to be replaced by another.
@@ -52,7 +55,7 @@ func (b *bridge) limitDescriptors(c *configs.Config) {
 		b.log.Warn().Str("event", "descriptors_short").Err(err).Msg("RLIMIT_NOFILE is not known; the limit of clients' sockets stays as it is")
 		return
 	}
-	limit := int(min(r.Cur, 1<<24))
+	limit := int(min(r.Cur, maxDescriptors))
 	n := clientDescriptors(c, limit)
 	b.engine.Sockets().SetLimit(n)
 	if wanted := wantedDescriptors(c); wanted > n {

@@ -25,7 +25,7 @@ type doctorFlags struct {
 func newDoctorCommand() *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
-		Use:   "doctor [-c FILE]",
+		Use:   "doctor [FILE]",
 		Short: "Say what keeps this host, or an upstream, from RDMA, and what to type",
 		Long: `Doctor looks at the RDMA devices of this host, their ports, GIDs and limits, at kernel
 modules, cgroups and the limits of this process. With a configuration it also
@@ -39,7 +39,14 @@ of all findings and describes the JSON.
 Exit codes: 0 nothing worse than a note; 1 there is an error, so that the bridge or an
 upstream does not work; 2 the command line is wrong, or FILE cannot be read; 3 there is
 a warning and no error.`,
-		Args: cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && f.config == "" {
+				f.config = args[0]
+				return nil
+			}
+			return cobra.NoArgs(cmd, args)
+		},
+		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := interruptible()
 			defer stop()
@@ -47,6 +54,7 @@ a warning and no error.`,
 		},
 	}
 	cmd.Flags().StringVarP(&f.config, "config", "c", "", "read the configuration from `FILE`, YAML, and connect to its upstreams")
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml") // fails only for unknown flags
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object")
 	return cmd
 }

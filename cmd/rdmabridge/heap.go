@@ -18,14 +18,17 @@ const heapFloor = 48 << 20
 // twice that data. The limit is soft, and GOMEMLIMIT in the environment overrides it.
 func limitHeap(m configs.Memory) {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(heapFloor + int64(m.Budget)/8)
+		debug.SetMemoryLimit(int64(heapLimit(m)))
 	}
 }
+
+// heapLimit is the limit of limitHeap.
+func heapLimit(m configs.Memory) configs.Size { return heapFloor + m.Budget/8 }
 
 // memoryNeed returns how much memory the process may come to use: messages, the Go heap, and the
 // program itself.
 func memoryNeed(m configs.Memory) configs.Size {
-	return m.Budget + heapFloor + m.Budget/8 + heapFloor/3
+	return m.Budget + heapLimit(m) + heapFloor/3
 }
 
 // tooLittleMemory returns a sentence about a budget that does not fit the memory of the machine

@@ -68,9 +68,11 @@ listeners and upstreams in a YAML file, run "rdmabridge check -c FILE" to valida
 the file, and run "rdmabridge serve -c FILE".`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       buildInfo().String(),
 	}
+	cmd.SetVersionTemplate("{{.Version}}\n") // as the verb version prints it
 	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDoctorCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
-	cmd.AddCommand(newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
+	cmd.AddCommand(newConfigCommand(), newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
 	cmd.AddCommand(newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand())
 	cmd.AddCommand(newCaptureCommand())
 	return cmd

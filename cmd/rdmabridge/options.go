@@ -11,9 +11,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
-// listenerOptions translates a listener of the configuration for package proxy.
-func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (proxy.ListenerOptions, error) {
-	o := proxy.ListenerOptions{
+// listenerLimits translates the limits of a listener for package proxy.
+func listenerLimits(l *configs.Listener) proxy.ListenerOptions {
+	return proxy.ListenerOptions{
 		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
 		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
 		MakeRoom:  l.Limits.MakeRoom == configs.On,
@@ -23,6 +23,11 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 		Privileged: l.Privileged == configs.PrivilegedRequired,
 		Credits:    l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
+}
+
+// listenerOptions translates a listener of the configuration for package proxy.
+func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (proxy.ListenerOptions, error) {
+	o := listenerLimits(l)
 	if l.RDMA() {
 		var err error
 		if o.Provider, err = listenerProvider(l, memory, log); err != nil {
@@ -70,9 +75,9 @@ const (
 // begins. Users cannot set it. docs/memory.md describes slow start to them.
 const slowStart = 16
 
-// upstreamOptions translates an upstream of the configuration for package proxy.
-func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (proxy.UpstreamOptions, error) {
-	o := proxy.UpstreamOptions{
+// upstreamLimits translates the limits of an upstream for package proxy.
+func upstreamLimits(u *configs.Upstream) proxy.UpstreamOptions {
+	return proxy.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits, Share: u.Pool.Share,
@@ -84,6 +89,11 @@ func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Lo
 		BackoffMin:       u.Backoff.Min.Value(), BackoffMax: u.Backoff.Max.Value(),
 		SilentTimeout: u.Timeouts.Silent.Value(), ProbeInterval: u.Timeouts.Probe.Value(), ProbeIdle: max(probeIdleTimes*u.Timeouts.Probe.Value(), leastProbeIdle),
 	}
+}
+
+// upstreamOptions translates an upstream of the configuration for package proxy.
+func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (proxy.UpstreamOptions, error) {
+	o := upstreamLimits(u)
 	if u.RDMA() {
 		var err error
 		if o.Provider, err = upstreamProvider(u, memory, log); err != nil {

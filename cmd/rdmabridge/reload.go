@@ -138,11 +138,13 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 	}
 	changes, pending = configs.Diff(b.config, c), configs.Diff(c, next)
 	if len(changes) == 0 {
+		b.show(c, pending)
 		return nil, pending, nil
 	}
 	if err := b.apply(c); err != nil {
 		return nil, nil, err
 	}
+	b.show(c, pending)
 	if r.sink != nil {
 		r.sink.set(c.Log)
 	}

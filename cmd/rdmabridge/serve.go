@@ -1,6 +1,10 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
 
 func newServeCommand() *cobra.Command {
 	var file string
@@ -26,8 +30,10 @@ process start its own successor, with the same command line and --takeover.
 
 Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 2 the file cannot be read.`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == standardInput {
+				return errors.New("serve reloads its file, so standard input does not do: write a file")
+			}
 			// Both look at the file before it is loaded: they miss no change.
 			hash, watched := hashFile(file), newWatcher(file)
 			c, err := loadConfig(file)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// maxAnswer is the longest answer that a Client reads as a whole.
-const maxAnswer = 64 << 20
+// MaxAnswer is the longest answer that is read as a whole.
+const MaxAnswer = 64 << 20
 
 // answerTimeout bounds how long a bridge may take to begin an answer.
 const answerTimeout = 30 * time.Second
@@ -171,7 +171,7 @@ func (c *Client) exchange(ctx context.Context, method, target string, body io.Re
 		return err
 	}
 	defer answer.Body.Close()
-	if err := json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(v); err != nil {
+	if err := json.NewDecoder(io.LimitReader(answer.Body, MaxAnswer)).Decode(v); err != nil {
 		return fmt.Errorf("the answer of the bridge at %s: %w", c.path, err)
 	}
 	return nil
