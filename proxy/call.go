@@ -26,7 +26,8 @@ import (
 // after the call was posted to it. The connection to the upstream calls CallDone or
 // written.Release, and the client's connection calls Release.
 type call struct {
-	// With 4,096 calls waiting, each cache line costs a miss. The pool and the connection touch
+	// With 4,096 calls waiting, each cache line costs a miss. A call fills a size class of Go's heap, 1,024
+	// octets, and so begins with a cache line: TestCallSize. The pool and the connection touch
 	// the entry, the state, signed and conn together when they dispatch the call. Fields
 	// that most calls do not need are at the end.
 	entry     pool.Entry // the call as the pool sees it, with the seat whose credit it has
@@ -43,14 +44,18 @@ type call struct {
 
 	// Set by front.begin, as signed is; constant afterwards.
 	up         *upstream
-	clientXID  uint32
-	size       int32      // octets of the Call
-	class      class      // of the Reply; set by front.deliver, as the next two
-	hasStatus  bool       // status is set
-	status     uint32     // the status of NFS or the like in the Reply
-	octets     int32      // of the Reply
-	operations uint16     // of a COMPOUND
 	op         *operation // the client's loop's; nil for a message that is no Call of RPC version 2
+	clientXID  uint32
+	size       int32  // octets of the Call
+	operations uint16 // of a COMPOUND
+
+	// Set by front.deliver.
+	class     class  // of the Reply
+	hasStatus bool   // status is set
+	status    uint32 // the status of NFS or the like in the Reply
+	octets    int32  // of the Reply
+
+	slot int32 // index in eventLoop.all
 
 	message message
 	held    heldMemory
@@ -66,7 +71,6 @@ type call struct {
 	retry      retry
 	tap        callTap
 	next, prev *call // in rdmaClient.waiting, and in ledger.repeats
-	slot       int   // index in eventLoop.all
 }
 
 // A message is the RPC Call that the client sent, in memory of the arena. Either buf or the
@@ -110,9 +114,9 @@ type sentTCP struct {
 
 // A retry is what a call remembers of the earlier attempts to have it answered.
 type retry struct {
-	replays  int           // times it was sent again after a connection was lost
 	pause    time.Duration // the last wait before it was queued again
 	unsent   error         // why the connection did not send it; from unsent to resubmit
+	replays  int32         // times it was sent again after a connection was lost
 	bigReply bool          // it was queued again with the largest Reply chunk, after an RDMA_ERROR
 }
 

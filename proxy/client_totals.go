@@ -67,7 +67,7 @@ func (f *front) observe(c *call, o Observer, now int64) {
 		At: time.Now(), XID: c.clientXID, Client: f.peer, Listener: f.listener.name, Transport: transport(f.listener.isRDMA),
 		Program: c.h.Program, Version: c.h.Version, Procedure: c.h.Procedure,
 		Operations: int(c.operations),
-		BytesIn:    int(c.size), Result: resultNames[c.reply.result], Replays: c.retry.replays,
+		BytesIn:    int(c.size), Result: resultNames[c.reply.result], Replays: int(c.retry.replays),
 		Failed: true,
 	}
 	if c.up != nil {

@@ -87,7 +87,7 @@ func (l *eventLoop) newCall() *call {
 		l.free = l.free[:n-1]
 		return c
 	}
-	c := &call{slot: len(l.all)}
+	c := &call{slot: int32(len(l.all))}
 	l.all = append(l.all, c)
 	c.reset()
 	return c

@@ -23,3 +23,10 @@ func TestIdleClientSizes(t *testing.T) {
 		}
 	}
 }
+
+// TestCallSize: a call has no more octets than its size class.
+func TestCallSize(t *testing.T) {
+	if n := unsafe.Sizeof(call{}); n > 1024 {
+		t.Errorf("a call has %d octets, more than 1024", n)
+	}
+}
