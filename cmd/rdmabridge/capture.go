@@ -103,7 +103,7 @@ is wrong, or no bridge was reached.`,
 	duration("before", "with --trigger: write what came in this `TIME` before it (default 10s)")
 	flags.StringVar(&f.after, "after", "", "with --trigger: go on for `TIME` after it, or forever (default: end at once)")
 	flags.BoolVar(&f.payload, "payload", false, "capture the data of READs and WRITEs, too")
-	flags.Var(&f.snap, "snaplen", "capture no more than this of a message (default 64KiB; with --payload: all)")
+	flags.Var(&f.snap, "snaplen", "capture no more than this of a message (default 59996; with --payload: all)")
 	flags.Var(&f.buffer, "buffer", "memory in the bridge for the capture (default 16MiB)")
 	flags.IntVar(&f.count, "count", 0, "end after so many `CALLS`")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")

@@ -235,6 +235,7 @@ const (
 
 // pcapHeader is the length of the header of pcap.
 const pcapHeader = 24
+
 // perSecond returns the number of units in a second: 10 to the power v, or, when the high
 // bit of v is set, 2 to the power of the other bits. It returns 0 when that overflows.
 func perSecond(v byte) uint64 {

@@ -19,6 +19,7 @@ const (
 type calls struct {
 	room    int // octets of messages that may be held back
 	byID    map[uint64]*followed
+	pending int         // those without a Reply
 	held    int         // octets of messages that are held back
 	oldest  *followed   // the first of them in the order in which they were read
 	newest  *followed   // the last
@@ -50,8 +51,6 @@ type kept struct {
 }
 
 func (s *calls) init() { s.byID = make(map[uint64]*followed) }
-
-func (s *calls) len() int { return len(s.byID) }
 
 // follow notes what e, a message, says of its Call. It returns nil if the Call is not followed: it was
 // read before the capture began or after it was closed, or its message was dropped.
@@ -89,6 +88,9 @@ func (s *calls) follow(e *event, closed time.Time) *followed {
 		}
 		f.replied, f.upstream = e.at, true
 	default:
+		if !f.fate.over {
+			s.pending--
+		}
 		f.fate.over = true
 		f.fate.took = e.at.Sub(f.read)
 		f.fate.judge(e.octets, f)
@@ -111,6 +113,7 @@ func (s *calls) add(e *event) *followed {
 	}
 	s.newest = f
 	s.byID[f.id] = f
+	s.pending++
 	return f
 }
 
@@ -121,6 +124,9 @@ func (s *calls) take(id uint64) *followed {
 		return nil
 	}
 	delete(s.byID, id)
+	if !f.fate.over {
+		s.pending--
+	}
 	if f.prev != nil {
 		f.prev.next = f.next
 	} else {

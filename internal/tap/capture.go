@@ -89,6 +89,9 @@ func (c *capture) message(m *proxy.TapMessage) {
 	if c.opts.Snap > 0 {
 		n = min(n, c.opts.Snap)
 	}
+	if n < e.length {
+		n = min(n, mostSegment-4) // in one packet, behind the record mark
+	}
 	if !c.opts.leg(m.Conn.Leg) {
 		n = min(n, otherLeg)
 	}
@@ -158,7 +161,7 @@ func (c *capture) close(at time.Time) {
 // ended reports whether a capture that is closing has all Replies, or has waited for them long enough.
 func (c *capture) ended(now time.Time) bool {
 	since := now.Sub(c.closed)
-	return !c.closed.IsZero() && (since > 2*settle && c.calls.len() == 0 || since > linger)
+	return !c.closed.IsZero() && (since > 2*settle && c.calls.pending == 0 || since > linger)
 }
 
 // drain handles the events that are older than until, the oldest first.

@@ -52,7 +52,7 @@ func (t *Trigger) Set() bool { return len(t.Statuses) > 0 || t.Slower > 0 || t.D
 
 // Defaults and bounds.
 const (
-	DefaultSnap   = 64 << 10
+	DefaultSnap   = mostSegment - 4
 	DefaultBuffer = 16 << 20
 	DefaultBefore = 10 * time.Second
 	leastBuffer   = 1 << 20

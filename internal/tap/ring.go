@@ -63,13 +63,18 @@ type ring struct {
 }
 
 func newRing(octets int) *ring {
-	n := max(64, octets/4096)
+	n := max(256, octets/1024)
 	return &ring{events: make([]event, n), ends: make([]uint64, n), memory: make([]byte, octets)}
 }
 
-// room reports whether another event with n octets fits, and where its octets begin.
-func (r *ring) room(n int) (at uint64, ok bool) {
-	if r.posted.Load()-r.popped.Load() == uint64(len(r.events)) {
+// room reports whether another event with n octets fits, and where its octets begin. Messages leave some
+// events to the ends of Calls, without which a capture would wait for Calls that are over.
+func (r *ring) room(kind eventKind, n int) (at uint64, ok bool) {
+	most := len(r.events)
+	if kind == eventMessage {
+		most -= most / 4
+	}
+	if r.posted.Load()-r.popped.Load() >= uint64(most) {
 		return 0, false
 	}
 	size := uint64(len(r.memory))
@@ -82,7 +87,7 @@ func (r *ring) room(n int) (at uint64, ok bool) {
 
 // put adds e with the first n octets of parts. It reports false if there is no room.
 func (r *ring) put(e *event, parts [][]byte, n int) bool {
-	at, ok := r.room(n)
+	at, ok := r.room(e.kind, n)
 	if !ok {
 		return false
 	}

@@ -83,7 +83,7 @@ func (w *writer) stream(c *proxy.TapConn, at time.Time) (*stream, error) {
 	if len(w.streams) >= mostStreams {
 		w.evict()
 	}
-	s := &stream{pair: w.ends(c), sent: 1000, got: 1000}
+	s := &stream{pair: w.ends(c), sent: initial(2 * c.ID), got: initial(2*c.ID + 1)}
 	w.streams[c.ID], w.used[s.pair] = s, true
 	comments := []string{connectionComment(c)}
 	out := c.Leg == proxy.TapUpstreams // the proxy has opened the connection
@@ -95,6 +95,10 @@ func (w *writer) stream(c *proxy.TapConn, at time.Time) (*stream, error) {
 	}
 	return s, nil
 }
+
+// initial returns an initial sequence number. A connection must not seem to repeat another one that had its
+// addresses.
+func initial(n uint64) uint32 { return uint32(n) * 2654435761 }
 
 // address returns a without what TCP has no place for. An unknown address is the unspecified one.
 func address(a netip.AddrPort) netip.AddrPort {
