@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -262,6 +263,25 @@ func TestCompletion(t *testing.T) {
 		code, out, errOut := run(append([]string{"__complete"}, strings.Split(tt.args, "|")...)...)
 		if code != exitDone || !strings.HasPrefix(out, tt.want) {
 			t.Errorf("%s: %d %q %s, want %q", tt.args, code, out, errOut, tt.want)
+		}
+	}
+}
+
+// TestCompletionScripts: the shells accept what completion prints for them.
+func TestCompletionScripts(t *testing.T) {
+	for shell, check := range map[string][]string{"bash": {"bash", "-n"}, "zsh": {"zsh", "-n"}, "fish": {"fish", "--no-execute"}} {
+		code, out, errOut := run("completion", shell)
+		if code != exitDone || !strings.Contains(out, "__complete") {
+			t.Errorf("%s: %d %s", shell, code, errOut)
+		}
+		if _, err := exec.LookPath(check[0]); err != nil {
+			t.Logf("%s is not installed: its syntax is not checked", shell)
+			continue
+		}
+		cmd := exec.Command(check[0], check[1:]...)
+		cmd.Stdin = strings.NewReader(out)
+		if b, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", shell, err, b)
 		}
 	}
 }

@@ -1,17 +1,19 @@
 // Command rdmabridge carries ONC RPC, NFS above all, between TCP and RDMA.
 //
-// Each verb has a file with its flags: serve.go, check.go, doctor.go, demo.go, explain.go, bench.go
-// and version.go. The verbs share what lies below: service.go runs a bridge until a signal stops
-// it, bridge.go puts the parts of a bridge together, options.go and providers.go translate the
-// configuration, reload.go applies a changed one, and handover.go and takeover.go are the two
-// sides of a hand-over.
+// Each verb has a file with its flags, such as serve.go, check.go, top.go and capture.go; those that act
+// on a running bridge are in actions.go. The verbs share what lies below: service.go runs a bridge until
+// a signal stops it, bridge.go puts the parts of a bridge together, options.go and providers.go translate
+// the configuration, reload.go applies a changed one, and handover.go and takeover.go are the two sides of
+// a hand-over. ask.go asks a running bridge, and bridge_control.go, bridge_actions.go and config_print.go
+// answer.
 //
 // # Exit codes
 //
 //	0  success: the bridge drained after a signal, or the file is valid
 //	1  failure: the file has problems, the bridge could not start, or it stopped
 //	   before every Call was answered
-//	2  nothing was attempted: the command line is wrong, or the file cannot be read
+//	2  nothing was attempted: the command line is wrong, the file cannot be read, or no
+//	   bridge was reached
 //
 // Explain exits with 1 when it cannot read its input. Doctor exits with 1 when it has found an error,
 // and with 3 when it has found nothing worse than a warning.
@@ -71,9 +73,17 @@ the file, and run "rdmabridge serve -c FILE".`,
 		Version:       buildInfo().String(),
 	}
 	cmd.SetVersionTemplate("{{.Version}}\n") // as the verb version prints it
-	cmd.AddCommand(newServeCommand(), newCheckCommand(), newDoctorCommand(), newDemoCommand(), newExplainCommand(), newBenchCommand(), newVersionCommand())
-	cmd.AddCommand(newConfigCommand(), newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
-	cmd.AddCommand(newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand())
-	cmd.AddCommand(newCaptureCommand())
+	group := func(id, title string, commands ...*cobra.Command) {
+		cmd.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, c := range commands {
+			c.GroupID = id
+		}
+		cmd.AddCommand(commands...)
+	}
+	group("run", "Run a bridge:", newServeCommand(), newDemoCommand(), newCheckCommand(), newConfigCommand())
+	group("look", "Look at a running bridge:", newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand(), newCaptureCommand())
+	group("act", "Act on a running bridge:", newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
+	group("find", "Find out what is wrong:", newDoctorCommand(), newExplainCommand(), newBenchCommand())
+	cmd.AddCommand(newManCommand(), newVersionCommand())
 	return cmd
 }

@@ -30,7 +30,7 @@ packages=(
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
     libibverbs-dev librdmacm-dev
     krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs dmsetup
-    fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs
+    fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs groff-base
 )
 
 # unpack_kernel VERSION takes the ELF image out of a bzImage: Documentation/arch/x86/boot.rst in
