@@ -28,16 +28,15 @@ import (
 // A trouble is what makes a mount slow, and the code under which the bridge must name it.
 type trouble struct {
 	code string
-	pool string // settings of the pool
 	// begin makes it, until stop is called.
 	begin func(t *testing.T, l *troubleLab) (stop func())
 }
 
 var troubles = []trouble{
-	{status.CodeServerSlow, "connections: 2", slowDisk},
-	{status.CodeStarved, "connections: 1, credits: 1", flood},
-	{status.CodeClientSlow, "connections: 2", slowReader},
-	{status.CodeWireLossy, "connections: 2", lossyWire},
+	{status.CodeServerSlow, slowDisk},
+	{status.CodeStarved, flood},
+	{status.CodeClientSlow, slowReader},
+	{status.CodeWireLossy, lossyWire},
 }
 
 // TestLabTroubles: a slow disk, a starved pool, a slow client and a lossy wire are told apart.
@@ -45,7 +44,7 @@ var troubles = []trouble{
 //	clients of this test -- TCP --> rdmabridge -- iWARP --> the guest's knfsd -- a disk that can be slow
 //
 // The JSON of the status page must name the trouble that was made first, and none of the others, and so
-// must `rdmabridge top`. With RDMABRIDGE_LAB_BLIND=DIR the test makes eight troubles in a random order and
+// must `rdmabridge top`. With RDMABRIDGE_LAB_BLIND=DIR the test makes eight troubles in a random order, more or less bad, and
 // only writes what top says to DIR/1.txt and so on, and to DIR/answers what they were, so that somebody can
 // guess first.
 func TestLabTroubles(t *testing.T) {
@@ -56,7 +55,7 @@ func TestLabTroubles(t *testing.T) {
 		return
 	}
 	t.Run("none", func(t *testing.T) {
-		d, top := l.look(t, &trouble{pool: "connections: 2", begin: nothingWrong})
+		d, top := l.look(t, &trouble{begin: nothingWrong})
 		if len(d.Problems) > 0 {
 			t.Errorf("nothing is wrong, and the bridge says %+v\n%s", d.Problems, top)
 		}
@@ -91,11 +90,17 @@ type troubleLab struct {
 	b            *bridgeProcess
 	control      string
 	data, synced []byte // file handles: of 8 MiB in memory, and on the disk
+
+	// How bad the troubles are.
+	disk    int           // milliseconds of a write
+	credits int           // of the starved pool
+	octets  int           // that the slow client reads in 100 ms
+	lost    time.Duration // of each 250 ms or so, in which nothing passes
 }
 
 func newTroubleLab(t *testing.T) *troubleLab {
 	t.Helper()
-	l := &troubleLab{binary: filepath.Join(t.TempDir(), "rdmabridge")}
+	l := &troubleLab{binary: filepath.Join(t.TempDir(), "rdmabridge"), disk: 150, credits: 1, octets: 6 << 10, lost: 20 * time.Millisecond}
 	command(t, 10*time.Minute, "go", "build", "-o", l.binary, ".")
 	l.g = bootGuest(t)
 	l.g.job(t, time.Minute, `/lab/slowdisk.sh 0 && head -c 8388608 /dev/zero > /export/data && head -c 1048576 /dev/zero > /export/slow/f &&
@@ -108,11 +113,15 @@ chmod 666 /export/data /export/slow/f && sync`)
 }
 
 // look starts a bridge, makes the trouble x, and returns what the bridge says when it has noticed.
-func (l *troubleLab) look(t *testing.T, x *trouble) (d *status.Document, top string) {
+func (l *troubleLab) look(t *testing.T, x *trouble, views ...string) (d *status.Document, top string) {
 	t.Helper()
 	p := freePorts(t, 2)
 	dir := t.TempDir()
 	l.control = filepath.Join(dir, "control.sock")
+	pool := "connections: 2"
+	if x.code == status.CodeStarved {
+		pool = fmt.Sprintf("connections: 1, credits: %d", l.credits)
+	}
 	l.b = newBridgeOf(t, l.binary, p[0], p[1], fmt.Sprintf(`
 listeners:
   - {name: front, address: "127.0.0.1:%d", transport: tcp, upstream: storage}
@@ -122,7 +131,7 @@ memory: {budget: 256MiB}
 admin: {address: 127.0.0.1:%d}
 control: {path: %s}
 log: {level: info, format: json}
-`, p[0], l.g.rdma, x.pool, p[1], l.control))
+`, p[0], l.g.rdma, pool, p[1], l.control))
 	l.b.start(t)
 	defer l.b.stop(t)
 	stopLoad := l.load(t, 4)
@@ -141,7 +150,9 @@ log: {level: info, format: json}
 			break
 		}
 	}
-	top = string(command(t, 30*time.Second, l.binary, "top", "--once", "--socket", l.control))
+	for _, view := range append([]string{"clients"}, views...) {
+		top += string(command(t, 30*time.Second, l.binary, "top", "--once", "--view", view, "--socket", l.control))
+	}
 	d = l.status(t)
 	t.Logf("seen after %v", time.Since(begun).Round(time.Second))
 	if len(d.Upstreams) > 0 && d.Upstreams[0].TCP != nil {
@@ -175,8 +186,9 @@ func (l *troubleLab) blind(t *testing.T, dir string) {
 	var answers bytes.Buffer
 	for n := range 8 {
 		x := &troubles[dice.IntN(len(troubles))]
-		_, top := l.look(t, x)
-		fmt.Fprintf(&answers, "%d %s\n", n+1, x.code)
+		l.disk, l.credits, l.octets, l.lost = 60+dice.IntN(200), 1+dice.IntN(3), 2<<10+dice.IntN(16<<10), time.Duration(10+dice.IntN(30))*time.Millisecond
+		_, top := l.look(t, x, "upstreams", "operations")
+		fmt.Fprintf(&answers, "%d %s, disk %d ms, %d credits, %d octets in 100 ms, %v lost\n", n+1, x.code, l.disk, l.credits, l.octets, l.lost)
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.txt", n+1)), []byte(top), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -238,10 +250,10 @@ func (l *troubleLab) write(at uint64, n int) []byte {
 
 func nothingWrong(*testing.T, *troubleLab) func() { return func() {} }
 
-// slowDisk lets each write to the disk take 150 ms.
+// slowDisk makes each write to the disk slow.
 func slowDisk(t *testing.T, l *troubleLab) func() {
 	t.Helper()
-	l.g.job(t, time.Minute, "/lab/slowdisk.sh 150")
+	l.g.job(t, time.Minute, fmt.Sprintf("/lab/slowdisk.sh %d", l.disk))
 	return func() { l.g.job(t, time.Minute, "/lab/slowdisk.sh 0") }
 }
 
@@ -275,7 +287,7 @@ func flood(t *testing.T, l *troubleLab) func() {
 	return func() { cancel(); running.Wait() }
 }
 
-// slowReader has a client ask for 8 MiB and read 64 KiB a second of them.
+// slowReader has a client ask for 8 MiB and read little of them.
 func slowReader(t *testing.T, l *troubleLab) func() {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -295,7 +307,7 @@ func slowReader(t *testing.T, l *troubleLab) func() {
 	running.Go(func() {
 		defer c.Close()
 		for ctx.Err() == nil {
-			if _, err := io.CopyN(io.Discard, c, 6<<10); err != nil {
+			if _, err := io.CopyN(io.Discard, c, int64(l.octets)); err != nil {
 				return
 			}
 			select {
@@ -317,7 +329,7 @@ func lossyWire(t *testing.T, l *troubleLab) func() {
 	running.Go(func() {
 		for ctx.Err() == nil {
 			heal := cutPorts(t, l.g.rdma)
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(l.lost)
 			heal()
 			select {
 			case <-ctx.Done():
