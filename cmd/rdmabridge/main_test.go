@@ -36,8 +36,8 @@ func TestExitCodes(t *testing.T) {
 		code        int
 		out, errOut string // a part of each
 	}{
-		{"nothing", []string{}, exitDone, "Available Commands", ""},
-		{"help", []string{"--help"}, exitDone, "Available Commands", ""},
+		{"nothing", []string{}, exitDone, "Look at a running bridge:", ""},
+		{"help", []string{"--help"}, exitDone, "Look at a running bridge:", ""},
 		{"unknown command", []string{"fly"}, exitUsage, "", `unknown command "fly"`},
 		{"unknown flag", []string{"demo", "--fly"}, exitUsage, "", "unknown flag: --fly"},
 		{"stray argument", []string{"version", "1"}, exitUsage, "", `unknown command "1"`},
