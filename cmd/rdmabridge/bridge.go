@@ -66,7 +66,7 @@ type bridge struct {
 
 	inherited *inheritance // nil if this process did not take over
 
-	trim chan struct{} // closed to stop trimming
+	trim chan struct{} // closed to stop trimming, and the watch for problems
 	wg   sync.WaitGroup
 }
 
@@ -130,6 +130,7 @@ func (b *bridge) start() error {
 		return err
 	}
 	b.pages.Start()
+	b.wg.Go(func() { b.watchProblems(b.trim) })
 	b.wg.Add(1)
 	go func() {
 		defer b.wg.Done()

@@ -65,6 +65,9 @@ func (h *Handler) Start() { h.sampler.start() }
 // Close ends what Start has started, if it was called. The Handler still answers.
 func (h *Handler) Close() { h.sampler.close() }
 
+// Problems returns what is wrong now, as the status page shows it.
+func (h *Handler) Problems() []status.Problem { return h.make(status.Query{}).Problems }
+
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
