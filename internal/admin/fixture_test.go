@@ -234,7 +234,7 @@ func (f *fixture) makeTrouble(d *status.Document, s float64) {
 	d.State, d.NotReady = status.NotReady, "upstream archive has no connection"
 	u := &d.Upstreams[0]
 	u.State, u.Stuck, u.Stalled, u.OldestCall = status.Degraded, 61, 2, 18
-	u.Phases = phases(8000*s, 12, 9000, 380000, 95)
+	u.Phases = phases(8000*s, 12, 90000, 380000, 95)
 	u.Credits.Used, u.Credits.Waiting, u.Credits.Starved = u.Credits.Granted, 412, s*0.9
 	u.SlowStart = &status.SlowStart{Calls: 16, Clients: 40}
 	d.Memory.Used, d.Memory.Waiting, d.Memory.Refused = 2040<<20, 31, uint64(s)

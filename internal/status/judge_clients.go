@@ -19,6 +19,10 @@ const (
 	// them than lies there. A client that reads at full speed has some unread at any moment.
 	unreadMuch   = 1 << 20
 	unreadPaused = 0.5
+	// unsentMuch is the least number of bytes that lie in the kernel's send buffer in both documents when a
+	// client, or the way to it, takes less than the bridge has for it. What fits into that buffer has left
+	// the bridge, so the phases do not show it.
+	unsentMuch = 128 << 10
 	// goodRate is the rate in bytes a second at which a client is just at the limit of its link, such as
 	// an old one of 100 Mbit/s: no trouble, but worth knowing.
 	goodRate = 10e6
@@ -103,17 +107,24 @@ func (j *judge) slow(c, old *Client) (s slowClient, bad bool) {
 	if p.Calls >= enoughCalls && s.wait >= slowRead && s.part >= slowPart {
 		return s, true
 	}
+	if c.TCP != nil && old.TCP != nil && c.TCP.Unsent >= unsentMuch && old.TCP.Unsent >= unsentMuch && s.rate < goodRate {
+		return s, true
+	}
 	unread := min(c.Unread, old.Unread)
 	return s, unread >= unreadMuch && (c.Paused-old.Paused >= unreadPaused*span || s.rate*span < float64(unread))
 }
 
 func (j *judge) slowClient(s slowClient) {
 	text := fmt.Sprintf("Client %s reads its Replies slowly: %s a second", s.Address, size(int64(s.rate)))
-	if s.Unread > 0 {
-		text += fmt.Sprintf(", and %s lie unread", size(s.Unread))
+	unread := s.Unread
+	if s.TCP != nil {
+		unread += int64(s.TCP.Unsent)
+	}
+	if unread > 0 {
+		text += fmt.Sprintf(", and %s lie unread", size(unread))
 	}
 	text += "."
-	if s.wait > 0 {
+	if s.part >= slowPart {
 		text += fmt.Sprintf(" A Reply waits %s for it, %s of the time of its Calls.", duration(s.wait), percent(s.part))
 	}
 	severity := Warning

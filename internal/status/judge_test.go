@@ -97,6 +97,14 @@ func TestJudge(t *testing.T) {
 			spend(&c.Phases, &old.Phases, 0, 1e-3, 0.8)
 			c.Unread, old.Unread, c.Paused, c.Waiting = 9<<20, 8<<20, 25, []string{"unread"}
 		}, "warning client_slow 192.0.2.23:801", []string{"reads its Replies slowly", "9 MiB lie unread", "waits 800 ms", "look at that host"}},
+		{"slow client whose Replies fit into the send buffer", func(s scene) {
+			c, old := s.client()
+			c.TCP.Unsent, old.TCP.Unsent = 900<<10, 800<<10
+		}, "warning client_slow 192.0.2.23:801", []string{"900 KiB lie unread", "look at that host"}},
+		{"fast client that has some in the send buffer", func(s scene) {
+			c, old := s.client()
+			c.TCP.Unsent, old.TCP.Unsent, c.BytesOut = 900<<10, 800<<10, old.BytesOut+30*50e6
+		}, "", nil},
 		{"slow client that has stopped", func(s scene) {
 			c, old := s.client()
 			c.Phases = old.Phases

@@ -162,7 +162,7 @@ func (j *judge) server(u, old *Upstream) {
 		text += fmt.Sprintf(", and %s usually", duration(usual))
 	}
 	text += "."
-	if name, opMean := j.slowest(u.Name); name != "" {
+	if name, opMean := j.slowest(u.Name); name != "" && name != "other" {
 		text += fmt.Sprintf(" Most of that time goes to %s, which takes %s.", name, duration(opMean))
 	}
 	advice := "Look at the load of the server and of its disks (`iostat -x`, `nfsstat -s`); `rdmabridge top` shows which clients and operations make it."
@@ -175,7 +175,7 @@ func (j *judge) server(u, old *Upstream) {
 	default:
 		text += fmt.Sprintf(" The network is fine (%s for a round trip, no loss), so it is the server or its storage.", duration(u.TCP.RTT))
 	}
-	if waited := p.Credit / float64(p.Calls); waited >= starvedWait {
+	if waited := p.Credit / float64(p.Calls); waited >= mean/10 {
 		text += fmt.Sprintf(" Calls also wait %s for a credit, because those under way hold them.", duration(waited))
 	}
 	j.add(Warning, CodeServerSlow, u.Name, text, advice)
