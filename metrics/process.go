@@ -32,6 +32,10 @@ var (
 		Name: "config_last_reload_success_timestamp_seconds",
 		Help: "Unix time of the last successful load of the configuration.",
 	})
+	ConfigRefused = gauge(Definition{
+		Name: "config_refused",
+		Help: "1 if the configuration file as it is now was refused, so that the one before it is in force, else 0.",
+	})
 	ConfigRestartNeeded = gauge(Definition{
 		Name: "config_restart_needed",
 		Help: "1 if the file has settings that take effect only after a restart, else 0.",

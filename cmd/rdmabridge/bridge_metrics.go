@@ -20,6 +20,10 @@ func (b *bridge) registerMetrics() {
 	stat(metrics.MemoryUsedBytes, func(s regmem.Stats) float64 { return float64(s.Used) })
 	stat(metrics.MemoryResidentBytes, func(s regmem.Stats) float64 { return float64(s.Resident) })
 	stat(metrics.MemoryWaitingConnections, func(s regmem.Stats) float64 { return float64(s.Waiting) })
+	b.metrics.GaugeFunc(metrics.ConfigRefused, func() float64 {
+		c := b.loaded.Load()
+		return float64(truth(c != nil && c.Refused != ""))
+	})
 	m := newDocumentMetrics(b.metrics)
 	b.metrics.BeforeGather(func() {
 		d := b.proxy.Status(status.Query{Clients: 1})

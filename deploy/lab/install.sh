@@ -3,6 +3,7 @@
 #
 #   packages   QEMU, the NFS and RDMA tools, rdma-core's headers, Kerberos, ACL tools, fio, libnfs-utils,
 #              tshark, nfs-ganesha, and Chromium with a font for the tests of the status page.
+#   promtool   Prometheus' own tool, taken out of Debian's package, which would start a server at port 9090.
 #   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed. The file
 #              vmlinux-VERSION has it as ELF, which boots without the 5 s of decompression
 #              that an emulated CPU needs for Debian's vmlinuz.
@@ -46,13 +47,16 @@ unpack_kernel() {
     mv "$vmlinux.tmp" "$vmlinux"
 }
 
+promtool=$LAB_CACHE/promtool
+have_promtool() { [ -x "$promtool" ] || command -v promtool > /dev/null; }
+
 missing=()
 for p in "${packages[@]}"; do
     [ "$(dpkg-query -W -f '${Status}' "$p" 2>/dev/null)" = "install ok installed" ] || missing+=("$p")
 done
 have=$(cat "$LAB_CACHE/version" 2>/dev/null || true)
 built=$(cat "$LAB_CACHE/built-$have" 2>/dev/null || true)
-if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && [ "$built" = "$built_revision" ] && [ -z "${LAB_REFRESH:-}" ]; then
+if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && [ "$built" = "$built_revision" ] && have_promtool && [ -z "${LAB_REFRESH:-}" ]; then
     [ -e "$LAB_CACHE/vmlinux-$have" ] || unpack_kernel "$have"
     echo "lab: kernel $have and every package are in place"
     exit 0
@@ -72,6 +76,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work" # apt downloads as a user of its own
 cd "$work"
+
+if ! have_promtool; then
+    apt-get download -qq prometheus
+    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool > "$promtool.tmp"
+    chmod 755 "$promtool.tmp"
+    mv "$promtool.tmp" "$promtool"
+fi
 
 # linux-image-amd64 names the newest kernel of this Debian release.
 image=$(apt-cache depends linux-image-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
