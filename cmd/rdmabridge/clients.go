@@ -14,7 +14,7 @@ import (
 
 func newClientsCommand() *cobra.Command {
 	var bridge bridgeFlag
-	var asJSON, hosts, legend bool
+	var asJSON, hosts, legend, wide bool
 	var over time.Duration
 	q := status.Query{Clients: 50}
 	cmd := &cobra.Command{
@@ -57,7 +57,7 @@ read from, those that do not read their Replies, and those with the oldest Calls
 			if err != nil {
 				return err
 			}
-			if err := clientTable(p, hosts).Write(cmd.OutOrStdout()); err != nil {
+			if err := writeTable(cmd, clientTable(p, hosts), "", wide); err != nil {
 				return failed(err)
 			}
 			if all := &p.Now.Clients; all.Shown < all.Total {
@@ -73,6 +73,7 @@ read from, those that do not read their Replies, and those with the oldest Calls
 	cmd.Flags().IntVarP(&q.Clients, "number", "n", q.Clients, "at most `N` connections; 0: all")
 	cmd.Flags().BoolVar(&hosts, "hosts", false, "one line for each host, with all its connections")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	wideFlag(cmd, &wide)
 	cmd.Flags().BoolVar(&legend, "legend", false, "say what the columns mean, and ask no bridge")
 	completeWords(cmd, "sort", status.Sorts...)
 	return cmd
@@ -83,6 +84,20 @@ func clientTable(p show.Pair, hosts bool) *show.Table {
 		return p.Clients()
 	}
 	return p.Connections()
+}
+
+// wideFlag adds the flag --wide.
+func wideFlag(cmd *cobra.Command, wide *bool) {
+	cmd.Flags().BoolVarP(wide, "wide", "w", false, "show all columns, also those that do not fit the terminal")
+}
+
+// writeTable prints t, which is sorted by the column mark.
+func writeTable(cmd *cobra.Command, t *show.Table, mark string, wide bool) error {
+	width := widthOf(cmd.OutOrStdout())
+	if wide {
+		width = 0
+	}
+	return t.Write(cmd.OutOrStdout(), width, mark)
 }
 
 // printLegend prints what the columns of tables mean.

@@ -14,7 +14,7 @@ import (
 
 func newUpstreamsCommand() *cobra.Command {
 	var bridge bridgeFlag
-	var asJSON, connections, endpoints, legend bool
+	var asJSON, connections, endpoints, legend, wide bool
 	var over time.Duration
 	var order, filter string
 	cmd := &cobra.Command{
@@ -64,7 +64,7 @@ server takes. --connections lists each connection instead, --endpoints each addr
 			t := table(p)
 			t.Filter(filter)
 			t.SortBy(order, false)
-			return failed(t.Write(cmd.OutOrStdout()))
+			return failed(writeTable(cmd, t, order, wide))
 		},
 	}
 	bridge.register(cmd)
@@ -74,6 +74,7 @@ server takes. --connections lists each connection instead, --endpoints each addr
 	cmd.Flags().BoolVar(&connections, "connections", false, "list each connection")
 	cmd.Flags().BoolVar(&endpoints, "endpoints", false, "list each endpoint")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array, connections and endpoints included")
+	wideFlag(cmd, &wide)
 	cmd.Flags().BoolVar(&legend, "legend", false, "say what the columns mean, and ask no bridge")
 	cmd.MarkFlagsMutuallyExclusive("connections", "endpoints", "json")
 	empty := show.Pair{Now: new(status.Document)}

@@ -278,9 +278,9 @@ func shorten(s string, width int) string {
 	return string(r[:front]) + "~" + string(r[len(r)-(width-1-front):])
 }
 
-// Write writes t as text without styles.
-func (t *Table) Write(w io.Writer) error {
-	for _, l := range t.Lines(0, "") {
+// Write writes t as text without styles, for a screen of that width; 0 is as wide as need be.
+func (t *Table) Write(w io.Writer, width int, mark string) error {
+	for _, l := range t.Lines(width, mark) {
 		if _, err := fmt.Fprintln(w, strings.TrimRight(l.String(), " ")); err != nil {
 			return err
 		}

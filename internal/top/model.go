@@ -345,17 +345,26 @@ func (m *model) header(width, height int) []show.Line {
 	case height >= 24:
 		most = 4
 	}
-	problems := wrap(show.Problems(m.pair.Now, false), width, len("CRITICAL "))
+	var problems []show.Line
+	for _, l := range show.Problems(m.pair.Now, false) {
+		one := wrap([]show.Line{l}, width, len("CRITICAL "))
+		if most := max(1, min(most/2, len(one))); most < len(one) {
+			one = one[:most]
+			one[most-1] = shorten(one[most-1], width, " ...")
+		}
+		problems = append(problems, one...)
+	}
 	if len(problems) > most {
 		problems = problems[:most]
-		last := problems[most-1].String()
-		const more = " ... more: rdmabridge stats"
-		if r := []rune(last); len(r)+len(more) > width {
-			last = string(r[:max(0, width-len(more))])
-		}
-		problems[most-1] = append(cut(problems[most-1], len([]rune(last))), show.Span{Text: more, Style: show.Dim})
+		problems[most-1] = shorten(problems[most-1], width, " ... more: rdmabridge stats")
 	}
 	return append(lines, problems...)
+}
+
+// shorten puts end at the end of l, which it cuts where it is too wide.
+func shorten(l show.Line, width int, end string) show.Line {
+	n := min(len([]rune(l.String())), max(0, width-len(end)))
+	return append(cut(l, n), show.Span{Text: end, Style: show.Dim})
 }
 
 // cut returns the first n columns of l.
