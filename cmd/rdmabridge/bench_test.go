@@ -152,6 +152,8 @@ func TestBenchUsage(t *testing.T) {
 		{"server --transport rdma --crc maybe", "want on or off"},
 		{"server --transport rdma --provider ibverbs", "this build has no such provider; it has iwarp"},
 		{"server --budget 0", "is not greater than 0"},
+		{"server --to tcp://x:1", "--to needs --faults FILE"},
+		{"server --seed 1", "--seed needs --faults FILE"},
 		{"load", `required flag(s) "target" not set`},
 		{"load --target x:1 --call 10", "at least 56 octets"},
 		{"load --target x:1 --reply 10", "at least 32 octets"},

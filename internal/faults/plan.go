@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -147,13 +148,24 @@ func (r *Rule) check(i int) error {
 	}
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for name, set := range map[string]bool{
-		"delay": r.Delay != 0, "jitter": r.Jitter != 0, "replies": r.Replies != 0, "octets": r.Octets != 0,
-		"credits": r.Credits != nil, "low": r.Low != 0, "high": r.High != 0, "value": r.Value != nil,
-		"error": r.Error != "", "how": r.How != "", "where": r.Where != "",
+	for _, s := range []struct {
+		name string
+		set  bool
+	}{
+		{"delay", r.Delay != 0},
+		{"jitter", r.Jitter != 0},
+		{"replies", r.Replies != 0},
+		{"octets", r.Octets != 0},
+		{"credits", r.Credits != nil},
+		{"low", r.Low != 0},
+		{"high", r.High != 0},
+		{"value", r.Value != nil},
+		{"error", r.Error != ""},
+		{"how", r.How != ""},
+		{"where", r.Where != ""},
 	} {
-		if set && !slices.Contains(r.kind.Takes, name) {
-			wrong("%s takes no `%s`; it takes %s", r.Fault, name, cmpOr(strings.Join(r.kind.Takes, ", "), "no settings"))
+		if s.set && !slices.Contains(r.kind.Takes, s.name) {
+			wrong("%s takes no `%s`; it takes %s", r.Fault, s.name, cmp.Or(strings.Join(r.kind.Takes, ", "), "no settings"))
 		}
 	}
 	r.setDefaults()
@@ -188,13 +200,6 @@ func (r *Rule) check(i int) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-func cmpOr(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
 }
 
 // setDefaults sets the settings that are not in the file.
@@ -234,13 +239,13 @@ func (r *Rule) setDefaults() {
 	}
 	switch r.Fault {
 	case rpcError:
-		r.Error = cmpOr(r.Error, "SYSTEM_ERR")
+		r.Error = cmp.Or(r.Error, "SYSTEM_ERR")
 	case cut:
-		r.How = cmpOr(r.How, "reset")
+		r.How = cmp.Or(r.How, "reset")
 	case refuse:
-		r.How = cmpOr(r.How, "reject")
+		r.How = cmp.Or(r.How, "reject")
 	case wrongXID:
-		r.Where = cmpOr(r.Where, "both")
+		r.Where = cmp.Or(r.Where, "both")
 	}
 	if r.Every == 0 {
 		r.Every = 1

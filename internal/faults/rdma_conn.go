@@ -37,6 +37,7 @@ type rdmaConn struct {
 	current  *pending                 // whose Reply is being posted
 	leases   map[uint64]*regmem.Lease // of posted Work Requests that this package has changed
 	last     uint64
+	kept     []fabric.Completion // scratch, for the Responder
 	done     []fabric.Completion // of Sends that were dropped
 	posted   bool                // completions are on their way
 	ended    bool
@@ -73,7 +74,7 @@ func (c *rdmaConn) Setup(conn fabric.Conn) error {
 
 // Completed is part of fabric.Handler.
 func (c *rdmaConn) Completed(cs []fabric.Completion) {
-	kept := cs[:0]
+	kept := c.kept[:0]
 	for _, p := range cs {
 		switch {
 		case p.Op == fabric.OpReceive:
@@ -82,7 +83,7 @@ func (c *rdmaConn) Completed(cs []fabric.Completion) {
 			if p.Err == nil {
 				c.offered(b[:p.Bytes])
 			}
-		case c.leases[p.ID] != nil:
+		case p.Op != fabric.OpRead && c.leases[p.ID] != nil:
 			c.leases[p.ID].Unpost()
 			c.leases[p.ID].Release()
 			delete(c.leases, p.ID)
@@ -91,6 +92,7 @@ func (c *rdmaConn) Completed(cs []fabric.Completion) {
 			kept = append(kept, p)
 		}
 	}
+	c.kept = kept
 	if len(kept) > 0 {
 		c.above.Completed(kept)
 	}

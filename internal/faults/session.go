@@ -95,7 +95,7 @@ func (s *session) received(m []byte, p *pending) {
 	}
 	s.calls[p.xid] = append(s.calls[p.xid], p)
 	if !s.up.write(m) {
-		s.front.close(errors.New("faults: the server does not read its Calls"))
+		s.front.close(errors.New("faults: the server is not there, or does not read its Calls"))
 	}
 }
 
