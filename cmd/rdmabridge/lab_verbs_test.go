@@ -95,8 +95,8 @@ func withIBVerbs(config, settings string) string {
 	return strings.ReplaceAll(config, "provider: ibverbs", "provider: ibverbs, ibverbs: {"+settings+"}")
 }
 
-// selected returns a configuration with the settings that select the guest's device.
-func selected(config, driver string) string {
+// withDriver returns a configuration with the settings that select the guest's device.
+func withDriver(config, driver string) string {
 	if driver == "rxe" {
 		return withIBVerbs(config, "device: rxe0, port: 1, gid: 10.0.2.15")
 	}
@@ -270,7 +270,7 @@ func testVerbsMemlock(t *testing.T, g *guest) {
 // testVerbsRequester: clients on TCP and server on RDMA. The address away is forwarded to the bridge,
 // for clients that cannot reach the guest itself.
 func testVerbsRequester(t *testing.T, g *guest, driver string, away farEnd) {
-	b := startInGuest(t, g, selected(verbsRequester, driver))
+	b := startInGuest(t, g, withDriver(verbsRequester, driver))
 	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
@@ -378,7 +378,7 @@ until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do sleep 0.2; done`)
 
 // testVerbsResponder: clients on RDMA, server on TCP.
 func testVerbsResponder(t *testing.T, g *guest, driver string) {
-	b := startInGuest(t, g, selected(verbsResponder, driver))
+	b := startInGuest(t, g, withDriver(verbsResponder, driver))
 	far := farEnd{nfs: 20100, mount: 20048, host: "10.0.2.15", env: "PROTO=rdma PORT2=20101"}
 	for _, v := range []string{"3", "4.1"} {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
