@@ -266,7 +266,9 @@ func (c *call) releaseMemory() {
 
 // reset empties c, for the next Call.
 func (c *call) reset() {
-	*c = call{slot: c.slot}
+	slot := c.slot
+	*c = call{} // in place; a literal with the slot would be made elsewhere and copied
+	c.slot = slot
 	c.entry.Owner = c
 	c.rdma.Owner = c
 }

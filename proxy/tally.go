@@ -14,7 +14,7 @@ type answered struct {
 }
 
 // tallySize is how many Calls a tally keeps before it counts them.
-const tallySize = 128
+const tallySize = 32
 
 // A tally is the Calls of a loop that were answered and are not counted yet. A Call counts in two dozen
 // counters. If each Call went through them by itself, it would find them in no cache. So a loop writes the
