@@ -244,7 +244,7 @@
     fill("problems", heading("problems", all.length ? "What is wrong" : "Nothing is wrong", null, "problems"),
       d.not_ready && d.state !== "ready" && !all.length ? h("p", { class: "card fine" }, d.not_ready) : null,
       all.length ? h("ul", { class: "problems" }, all.map((p) => h("li", { key: p.code + " " + (p.subject || ""), class: "card " + p.severity },
-        h("span", { class: "pill" }, p.severity), h("p", null, p.text), p.advice ? h("p", { class: "advice" }, commands(p.advice)) : null)))
+        h("span", { class: "pill" }, p.severity), h("p", null, p.text), h("p", { class: "advice" }, p.advice ? [commands(p.advice), " "] : null, h("span", { class: "code", title: "docs/troubleshooting.md has a section of this name" }, p.code)))))
         : h("p", { class: "card fine" }, d.state === "ready" ? "Every upstream that a listener needs can be reached, and nothing keeps Calls waiting." : "No trouble is known."));
   }
   // commands makes code of what stands between backquotes.
