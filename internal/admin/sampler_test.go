@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,11 +21,14 @@ func contextWithLocal(r *http.Request, a net.Addr) context.Context {
 
 // A steady bridge answers 100 Calls a second, which take 2 ms each, through each of its upstreams.
 type steady struct {
+	mu        sync.Mutex // guards the fields below; a leaf
 	upstreams []string
 	began     time.Time
 }
 
 func (s *steady) Document(status.Query) status.Document {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
 	n := uint64(100 * now.Sub(s.began).Seconds())
 	d := status.Document{Time: now, Process: 1, Listeners: []status.Listener{{Name: "nfs", Clients: 7}}, Memory: status.Memory{Used: 4096}}
@@ -70,7 +74,9 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%s is %v, want %v", name, tt.got, tt.want)
 			}
 		}
+		b.mu.Lock()
 		b.upstreams = []string{"b", "c"} // a reload
+		b.mu.Unlock()
 		time.Sleep(sampleEvery)
 		synctest.Wait()
 		d, _ = h.sampler.view()
@@ -94,7 +100,9 @@ func TestHistory(t *testing.T) {
 		if n := len(h.sampler.recent); n > int(judgedSpan/sampleEvery)+2 {
 			t.Errorf("%d documents are kept", n)
 		}
+		b.mu.Lock()
 		b.began = time.Now() // counters begin anew
+		b.mu.Unlock()
 		time.Sleep(sampleEvery)
 		synctest.Wait()
 		if d, _ = h.sampler.view(); slices.Min(d.Calls) < 0 || slices.Max(d.Calls) > 1e3 {
