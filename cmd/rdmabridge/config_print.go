@@ -78,15 +78,13 @@ func (s *shownConfig) pendingFor(path string) string {
 // yaml returns s as a file with comments.
 func (s *shownConfig) yaml(all bool) ([]byte, error) {
 	var b bytes.Buffer
-	from := "the defaults"
-	if s.file != "" {
-		from = s.file
-	}
 	switch {
-	case s.process != 0:
-		fmt.Fprintf(&b, "# The configuration in force in process %d, of %s.\n", s.process, from)
+	case s.process == 0:
+		fmt.Fprintf(&b, "# What %s puts in force on this machine.\n", s.file)
+	case s.file == "":
+		fmt.Fprintf(&b, "# The configuration in force in process %d, which has no file.\n", s.process)
 	default:
-		fmt.Fprintf(&b, "# What %s puts in force on this machine.\n", from)
+		fmt.Fprintf(&b, "# The configuration in force in process %d, of %s.\n", s.process, s.file)
 	}
 	if !all {
 		b.WriteString("# Settings that the file leaves out have their defaults: --effective shows them, and derived numbers.\n")

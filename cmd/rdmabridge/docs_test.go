@@ -69,3 +69,34 @@ func TestArchitecture(t *testing.T) {
 		}
 	}
 }
+
+// TestCommandLinesInDocs checks that the command lines of docs/cli.md are such that the command would run.
+func TestCommandLinesInDocs(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, m := range regexp.MustCompile("(?m)^    (?:\\$ )?rdmabridge ([^>|\n(]+)").FindAllStringSubmatch(string(text), -1) {
+		if strings.HasPrefix(m[1], "(devel)") {
+			continue // an output
+		}
+		n++
+		root := newCommand()
+		root.InitDefaultCompletionCmd()
+		cmd, args, err := root.Find(strings.Fields(m[1]))
+		if err == nil {
+			cmd.InitDefaultHelpFlag()
+			err = cmd.ParseFlags(args)
+		}
+		if err == nil && cmd.HasParent() && cmd.Args != nil {
+			err = cmd.ValidateArgs(cmd.Flags().Args())
+		}
+		if err != nil || !cmd.HasParent() {
+			t.Errorf("rdmabridge %s: %v", m[1], err)
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d command lines", n)
+	}
+}

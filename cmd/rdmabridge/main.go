@@ -24,8 +24,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -40,7 +42,7 @@ func executeCommand(cmd *cobra.Command, args []string, stdout, stderr io.Writer)
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	err := cmd.Execute()
+	ran, err := cmd.ExecuteC()
 	var exit *exitError
 	var logged *reportedError
 	switch {
@@ -53,7 +55,7 @@ func executeCommand(cmd *cobra.Command, args []string, stdout, stderr io.Writer)
 		return exit.code
 	}
 	// Every other error is about the command line.
-	fmt.Fprintf(stderr, "%v\nRun \"rdmabridge --help\" for usage.\n", err)
+	fmt.Fprintf(stderr, "%v\nRun \"%s --help\" for usage.\n", err, ran.CommandPath())
 	return exitUsage
 }
 
@@ -72,6 +74,7 @@ the file, and run "rdmabridge serve -c FILE".`,
 		SilenceUsage:  true,
 		Version:       buildInfo().String(),
 	}
+	cmd.SetFlagErrorFunc(suggestFlag)
 	cmd.SetVersionTemplate("{{.Version}}\n") // as the verb version prints it
 	group := func(id, title string, commands ...*cobra.Command) {
 		cmd.AddGroup(&cobra.Group{ID: id, Title: title})
@@ -86,4 +89,21 @@ the file, and run "rdmabridge serve -c FILE".`,
 	group("find", "Find out what is wrong:", newDoctorCommand(), newExplainCommand(), newBenchCommand())
 	cmd.AddCommand(newManCommand(), newVersionCommand())
 	return cmd
+}
+
+// suggestFlag adds the flag that was perhaps meant to an error about an unknown one.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !unknown {
+		return err
+	}
+	var flags cobra.Command // its commands have the names of the flags, because cobra compares those
+	flags.SuggestionsMinimumDistance = 2
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	if near := flags.SuggestionsFor(name); len(near) > 0 {
+		return fmt.Errorf("%w\n\nDid you mean this?\n\t--%s\n", err, strings.Join(near, "\n\t--"))
+	}
+	return err
 }
