@@ -59,7 +59,8 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 	if err != nil {
 		return fmt.Errorf("demo: %w\nin%s", err, text)
 	}
-	sink := newLogSink(errOut, c.Log)
+	sink := newServiceLog(errOut, c.Log)
+	defer sink.close()
 	return service{config: c, log: sink.logger(), sink: sink, signals: signals, started: func(b *bridge) error {
 		if err := b.waitReady(10 * time.Second); err != nil {
 			return fmt.Errorf("demo: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/journal"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
 
 // zerolog has one time format for all loggers of a process.
@@ -24,6 +25,7 @@ type logSink struct {
 	terminal bool // whether to is a terminal, which shows colours
 	journald bool // whether to is connected to journald, which reads priorities
 	journal  *journal.Journal
+	queue    *lineQueue // in front of the writer; nil for none
 
 	level atomic.Int32           // a zerolog.Level
 	owner atomic.Pointer[string] // the role of this process in a hand-over; nil for none
@@ -45,6 +47,27 @@ func newLogSink(w io.Writer, c configs.Log) *logSink {
 	s := &logSink{to: w, terminal: isTerminal(w), journald: isJournald(w), journal: journal.New()}
 	s.set(c)
 	return s
+}
+
+// newServiceLog returns a sink for a process with event loops, which never wait for w. The caller closes
+// it at the end.
+func newServiceLog(w io.Writer, c configs.Log) *logSink {
+	s := newLogSink(w, c)
+	if mayBlock(w) {
+		log := s.logger()
+		s.queue = newLineQueue(w, func(lost uint64) {
+			loglimit.Line(&log, zerolog.WarnLevel, "log_lines_lost", lost).Msg("standard error does not take the log as fast as it comes; lines are lost")
+		})
+		s.to = s.queue
+	}
+	return s
+}
+
+// close writes the lines that wait.
+func (s *logSink) close() {
+	if s.queue != nil {
+		s.queue.close()
+	}
 }
 
 // set applies the level and format of c. Any goroutine may call it. Loading the

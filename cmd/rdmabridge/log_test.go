@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // The journal has every line of level info and above, whatever is written.
@@ -122,5 +125,67 @@ func TestLogRole(t *testing.T) {
 	pid := fmt.Sprintf(`"pid":%d`, os.Getpid())
 	if strings.Contains(lines[0], "pid") || !strings.Contains(lines[1], pid+`,"role":"new"`) || !strings.Contains(lines[2], pid) || strings.Contains(lines[2], "role") {
 		t.Errorf("lines:\n%s", out.String())
+	}
+}
+
+// TestLogBlocked: loggers do not wait for a pipe that nobody reads. When somebody does, the log says how
+// many lines are missing.
+func TestLogBlocked(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	sink := newServiceLog(w, configs.Log{Level: "info", Format: "json"})
+	log := sink.logger()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 2000 {
+			log.Info().Str("event", "listening").Str("address", strings.Repeat("x", 1000)).Msg("m")
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(testkit.Patience):
+		t.Fatal("a logger waits for the pipe")
+	}
+	type lost struct{ lines, suppressed int }
+	said := make(chan lost, 1)
+	go func() {
+		var n lost
+		for scan := bufio.NewScanner(r); scan.Scan(); {
+			var line struct {
+				Event      string
+				Suppressed int
+			}
+			if err := json.Unmarshal(scan.Bytes(), &line); err != nil {
+				t.Error(err)
+			}
+			if line.Event == "log_lines_lost" {
+				n.suppressed = line.Suppressed
+				break
+			}
+			n.lines++
+		}
+		said <- n
+	}()
+	select {
+	case n := <-said:
+		if n.lines+n.suppressed != 2000 || n.suppressed == 0 {
+			t.Errorf("%d lines, and %d are said to be missing of 2000", n.lines, n.suppressed)
+		}
+	case <-time.After(testkit.Patience):
+		t.Error("the log does not say that lines are missing")
+	}
+	log.Info().Msg("the last")
+	sink.close()
+	b := make([]byte, 4096)
+	if n, err := r.Read(b); err != nil || !strings.Contains(string(b[:n]), "the last") {
+		t.Errorf("read %s, %v", b[:n], err)
+	}
+	w.Close()
+	if mayBlock(new(bytes.Buffer)) {
+		t.Error("a buffer may block")
 	}
 }

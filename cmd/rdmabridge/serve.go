@@ -43,7 +43,8 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			limitHeap(c.Memory)
 			signals, stop := notify()
 			defer stop()
-			sink := newLogSink(cmd.ErrOrStderr(), c.Log)
+			sink := newServiceLog(cmd.ErrOrStderr(), c.Log)
+			defer sink.close()
 			log := sink.logger()
 			err = failed(service{
 				config: c, log: log, signals: signals,
