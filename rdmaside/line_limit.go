@@ -12,4 +12,5 @@ type RequesterLines struct {
 type responderLines struct {
 	refused loglimit.Limit // invalid messages
 	stalled loglimit.Limit // too little progress
+	bugs    loglimit.Limit
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -34,7 +36,7 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 		x.keep(p)
 	}
 	if len(x.out) == 0 || len(x.out[0]) < 4 || binary.BigEndian.Uint32(x.out[0]) != x.xid || x.size%4 != 0 {
-		c.responder.opts.Log.Error().Str("event", "bug").Uint32("xid", x.xid).Int("octets", x.size).Msg("BUG: handler answered with another call's reply; connection closed")
+		c.responder.lines.bugs.Line(&c.responder.opts.Log, zerolog.ErrorLevel, "bug").Uint32("xid", x.xid).Int("octets", x.size).Msg("BUG: handler answered with another call's reply; connection closed")
 		x.giveUp(errors.New("reply is not the call's"))
 		return
 	}
