@@ -462,13 +462,15 @@
     stale.dataset.error = view.error;
     document.getElementById("updated").textContent = view.paused ? "paused at " + (view.doc ? clock(view.doc.time) : "…") : view.doc ? clock(view.doc.time) : "";
   }
+  // take keeps d, and the documents of the last span, one for each second: sorting and filtering ask for more.
   function take(d) {
-    const old = view.doc;
-    if (old && (old.process !== d.process || old.started !== d.started || Date.parse(d.time) < Date.parse(old.time))) view.docs = []; // another process
-    if (!old || old.time !== d.time || !view.docs.length) view.docs.push(d);
-    view.doc = view.docs[view.docs.length - 1] === d ? d : Object.assign(d, {});
-    if (view.docs[view.docs.length - 1] !== d) view.docs[view.docs.length - 1] = d;
-    while (view.docs.length > 2 && Date.parse(d.time) - Date.parse(view.docs[1].time) >= span) view.docs.shift();
+    const old = view.doc, at = (doc) => Date.parse(doc.time), docs = view.docs;
+    if (old && (old.process !== d.process || old.started !== d.started || at(d) < at(old))) docs.length = 0; // another process
+    const n = docs.length;
+    if (n > 0 && at(docs[n - 1]) === at(d) || n > 1 && at(d) - at(docs[n - 2]) < 900) docs.pop();
+    docs.push(d);
+    view.doc = d;
+    while (docs.length > 2 && at(d) - at(docs[1]) >= span) docs.shift();
   }
   let timer = 0, running = null, again = false;
   async function refresh() {
