@@ -108,6 +108,8 @@ type TapOver struct {
 	Call   uint64
 	At     time.Time
 	Result string // what became of the Call, as in rdmabridge_listener_calls_total
+	Status string // the class of the Reply, one of package status; "" if there is none
+	Failed bool   // status.Failure of Status
 }
 
 // A callTap is what a call remembers for the Tap.
@@ -378,6 +380,9 @@ func (f *front) tellOver(c *call) {
 		return
 	}
 	t.over = TapOver{Loop: f.loop.index, Call: c.tap.id, Wanted: c.tap.wanted, At: time.Now(), Result: resultNames[c.reply.result]}
+	if c.octets > 0 {
+		t.over.Status, t.over.Failed = classNames[c.class], classFails[c.class]
+	}
 	t.Over(&t.over)
 	t.over = TapOver{}
 }

@@ -25,6 +25,7 @@ type bridgeProcess struct {
 	owner          *testing.T // the process ends with this test, even if another test started it again
 	binary, config string
 	port, admin    int
+	socket         string // of commands; "" if the configuration does not have it
 	process        *process
 	started        time.Time
 	read           int // octets of the log that wantQuiet and wantNoErrors have read
@@ -64,7 +65,8 @@ func newBridgeProcess(t *testing.T, g *guest) *bridgeProcess {
 	t.Helper()
 	p := freePorts(t, 2)
 	port, admin := p[0], p[1]
-	return newBridgeWith(t, port, admin, fmt.Sprintf(`
+	socket := filepath.Join(t.TempDir(), "c.sock")
+	b := newBridgeWith(t, port, admin, fmt.Sprintf(`
 listeners:
   - name: nfs
     address: 127.0.0.1:%d
@@ -87,8 +89,11 @@ upstreams:
     endpoints: ["127.0.0.1:%d"]
 memory: {budget: 256MiB}
 admin: {address: 127.0.0.1:%d}
+control: {path: %q}
 log: {level: info, format: json}
-`, port, g.rdma, g.mount, g.lockd, admin))
+`, port, g.rdma, g.mount, g.lockd, admin, socket))
+	b.socket = socket
+	return b
 }
 
 // newBridgeWith makes a bridge with a configuration in which port is the port of a listener

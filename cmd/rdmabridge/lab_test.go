@@ -99,6 +99,13 @@ func testLabWire(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct bo
 		testCopies(t, g, b, far)
 		b.wantQuiet(t)
 	})
+	t.Run("capture", func(t *testing.T) {
+		if direct {
+			t.Skip("needs a bridge")
+		}
+		testCapture(t, g, b, far)
+		b.wantQuiet(t)
+	})
 }
 
 // testLabFeatures runs the features of each version of NFS.

@@ -18,6 +18,7 @@ import (
 
 	reader "github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -110,7 +111,12 @@ func (p *fakeProxy) carry(f *fakeCall) {
 	if f.lost {
 		result = "abandoned"
 	}
-	(*t).Over(&proxy.TapOver{Wanted: w, Call: p.calls, At: now.Add(f.took), Result: result})
+	o := proxy.TapOver{Wanted: w, Call: p.calls, At: now.Add(f.took), Result: result}
+	if !f.lost {
+		o.Status = map[uint32]string{0: status.ClassOK, 2: status.ClassNoEnt, 28: status.ClassNoSpace, 70: status.ClassStale}[f.status]
+		o.Failed = status.Failure(o.Status)
+	}
+	(*t).Over(&o)
 }
 
 // captured carries what a test says while a capture runs, and returns its messages.
@@ -226,7 +232,8 @@ func TestFates(t *testing.T) {
 		query string
 		want  int // Calls
 	}{
-		{"status=error", 4},
+		{"status=error", 3}, // a file that is not there is no failure
+		{"status=noent", 1},
 		{"status=stale", 1},
 		{"status=NFS3ERR_STALE,no_reply", 2},
 		{"status=70", 1},

@@ -14,7 +14,7 @@ import (
 // A fate is what became of a Call.
 type fate struct {
 	over   bool
-	failed bool     // no Reply, or one that is no success
+	failed bool     // no Reply, or one that is a failure: status.Failure
 	names  []string // what statuses of filters it matches, in small letters: ok, stale, 70 and so on
 	text   string   // for people
 	took   time.Duration
@@ -27,38 +27,46 @@ const (
 	statusNoReply = "no_reply"
 )
 
+// resultAbsorbed is the result of a Call that repeats another one.
+const resultAbsorbed = "absorbed"
+
 // acceptNames are the names of accept_stat behind SUCCESS.
 var acceptNames = []string{"prog_unavail", "prog_mismatch", "proc_unavail", "garbage_args", "system_err"}
 
-// finish notes that the Call is over, with the result that e has.
+// finish notes that the Call is over, as e says.
 func (f *fate) finish(e *event, c *followed) {
+	if e.status != "" {
+		f.failed = e.failed
+		f.names = append(f.names, e.status)
+	}
 	if f.over {
 		return
 	}
-	// There was no Reply.
-	f.over, f.failed, f.text, f.took = true, e.text != "absorbed", e.text, e.at.Sub(c.read)
-	f.names = append(f.names[:0], e.text)
-	if f.failed {
+	// The Reply did not come, or is not in the capture.
+	f.over, f.text, f.took = true, e.text, e.at.Sub(c.read)
+	f.names = append(f.names, e.text)
+	if e.status == "" && e.text != resultAbsorbed {
+		f.failed = true
 		f.names = append(f.names, statusNoReply)
 	}
 }
 
 // judge reads the status of the Reply that begins with m.
 func (f *fate) judge(m []byte, c *followed) {
-	f.failed, f.names = false, f.names[:0]
+	f.names = f.names[:0]
 	var r oncrpc.Reply
 	if oncrpc.ParseReply(m, &r) != nil {
-		f.failed, f.text = true, "malformed"
+		f.text = "malformed"
 		f.names = append(f.names, f.text)
 		return
 	}
 	switch {
 	case r.Denied && r.RejectStat == oncrpc.RPCMismatch:
-		f.failed, f.text = true, "rpc_mismatch"
+		f.text = "rpc_mismatch"
 	case r.Denied:
-		f.failed, f.text = true, "auth_error"
+		f.text = "auth_error"
 	case !r.Succeeded():
-		f.failed, f.text = true, "accept_stat "+strconv.Itoa(int(r.AcceptStat))
+		f.text = "accept_stat " + strconv.Itoa(int(r.AcceptStat))
 		if i := r.AcceptStat - 1; i < uint32(len(acceptNames)) {
 			f.text = acceptNames[i]
 		}
@@ -96,7 +104,6 @@ func (f *fate) results(m []byte, c *followed) {
 	if v == 0 {
 		return
 	}
-	f.failed = true
 	name := nfs.StatusName(c.version, v)
 	_, short, _ := strings.Cut(name, "ERR_")
 	if short == "" {

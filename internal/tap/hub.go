@@ -115,7 +115,7 @@ func (h *Hub) Message(m *proxy.TapMessage) {
 
 // Over is part of proxy.Tap.
 func (h *Hub) Over(o *proxy.TapOver) {
-	e := event{kind: eventOver, call: o.Call, at: o.At, text: o.Result}
+	e := event{kind: eventOver, call: o.Call, at: o.At, text: o.Result, status: o.Status, failed: o.Failed}
 	h.tell(o.Loop, o.Wanted, &e)
 }
 

@@ -28,6 +28,8 @@ type event struct {
 	procedure   uint32
 
 	text     string   // result of a Call; why a connection has ended
+	status   string   // class of the Reply of a Call that is over; "" for none
+	failed   bool     // of a Call that is over: it failed
 	comments []string // of a message, once the capture has them
 }
 
