@@ -207,7 +207,7 @@ func TestActionsOverHTTP(t *testing.T) {
 	}
 	c := control.NewClient(strings.TrimPrefix(socket, "--socket="))
 	defer c.Close()
-	for _, body := range []any{nil, 7, []int{1}, map[string]int{"levle": 1}, map[string]any{"level": "debug", "for": -1}, map[string]any{"level": "debug", "for": 1e300}, map[string]any{"level": "debug"}} {
+	for _, body := range []any{nil, 7, []int{1}, map[string]int{"wrong": 1}, map[string]any{"level": "debug", "for": -1}, map[string]any{"level": "debug", "for": 1e300}, map[string]any{"level": "debug"}} {
 		for _, action := range []string{"drain", "eject", "return", "disconnect", "log-level"} {
 			if _, members := body.(map[string]any); action == "drain" && (body == nil || members) || action == "log-level" && body == nil {
 				continue // these make sense

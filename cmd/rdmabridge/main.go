@@ -103,7 +103,7 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
 	})
 	if near := flags.SuggestionsFor(name); len(near) > 0 {
-		return fmt.Errorf("%w\n\nDid you mean this?\n\t--%s\n", err, strings.Join(near, "\n\t--"))
+		return fmt.Errorf("%w\n\nDid you mean this?\n\t--%s", err, strings.Join(near, "\n\t--"))
 	}
 	return err
 }

@@ -48,7 +48,7 @@ func TestExitCodes(t *testing.T) {
 		{"serve standard input", []string{"serve", "-"}, exitUsage, "", "write a file"},
 		{"doctor FILE FILE", []string{"doctor", good, good}, exitUsage, "", "unknown command"},
 		{"a typo", []string{"stast"}, exitUsage, "", "Did you mean this?\n\tstats\n"},
-		{"a typo in a flag", []string{"top", "--viwe", "x"}, exitUsage, "", "Did you mean this?\n\t--view\n\nRun \"rdmabridge top --help\""},
+		{"a typo in a flag", []string{"top", "--viwe", "x"}, exitUsage, "", "Did you mean this?\n\t--view\nRun \"rdmabridge top --help\""},
 		{"--version", []string{"--version"}, exitDone, "rdmabridge ", ""},
 		{"config print", []string{"config", "print", good}, exitDone, "address: 127.0.0.1:0 # line 2", ""},
 		{"config print bad", []string{"config", "print", "-c", bad}, exitFailed, "", ":2: foo: unknown setting"},
