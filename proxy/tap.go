@@ -131,8 +131,8 @@ type loopTap struct {
 // tapConns counts the connections of which a Tap has seen messages.
 var tapConns atomic.Uint64
 
-// SetTap makes t the Tap from now on; nil for none. Any goroutine. A loop may use the Tap before a
-// little longer.
+// SetTap makes t the Tap from now on; nil for none. Any goroutine. A loop may use the Tap that was there
+// before for a little longer.
 func (p *Proxy) SetTap(t Tap) {
 	for _, l := range p.loops {
 		if t == nil {
