@@ -56,8 +56,11 @@ func TestLabTroubles(t *testing.T) {
 	}
 	t.Run("none", func(t *testing.T) {
 		d, top := l.look(t, &trouble{begin: nothingWrong})
-		if len(d.Problems) > 0 {
-			t.Errorf("nothing is wrong, and the bridge says %+v\n%s", d.Problems, top)
+		for _, p := range d.Problems {
+			// Beside other guests, this one may really be slow.
+			if p.Severity != status.Notice && p.Code != status.CodeServerSlow {
+				t.Errorf("nothing is wrong, and the bridge says %s: %s\n%s", p.Code, p.Text, top)
+			}
 		}
 	})
 	for i := range troubles {
@@ -143,7 +146,7 @@ log: {level: info, format: json}
 		time.Sleep(500 * time.Millisecond) // the bridge looks at itself each few seconds
 		d = l.status(t)
 		waited := time.Since(begun)
-		if x.code == "" && waited > 8*time.Second || waited > 25*time.Second {
+		if x.code == "" && waited > 6*time.Second || waited > 25*time.Second {
 			break
 		}
 		if x.code != "" && waited > 6*time.Second && len(d.Problems) > 0 && d.Problems[0].Severity != status.Notice {

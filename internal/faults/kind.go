@@ -141,12 +141,12 @@ var Kinds = []Kind{
 	{
 		Name: cut, Transport: overBoth, stage: atReply, wire: true, Takes: []string{"octets", "how"},
 		Does: "writes `octets` of the Reply to the wire (20), and ends the connection inside it: `how: reset` (the default) or `close`",
-		Says: "as close; the client uses nothing of the part (RFC 5044 Section 8: the FPDU is not complete)",
+		Says: "as close; the client uses nothing of a part: on iWARP the FPDU has no CRC yet",
 	},
 	{
 		Name: halfClose, Transport: overBoth, stage: atReply, wire: true,
 		Does: "sends the Reply and then FIN, and goes on to read Calls that it never answers",
-		Says: "the client closes its side and connects again (RFC 5044 Section 7.3: MPA has no half-closed connections)",
+		Says: "the client closes its side, too, and connects again",
 	},
 	{
 		Name: freeze, Transport: overBoth, stage: atReply, wire: true, Takes: []string{"delay"},
@@ -156,7 +156,7 @@ var Kinds = []Kind{
 	{
 		Name: refuse, Transport: overBoth, stage: atConnect, Takes: []string{"how"},
 		Does: "refuses a connection: `how: reject` (the default on RDMA: the MPA Reply has the bit R, or the CM rejects), or closes it at once (TCP: RST)",
-		Says: "the client tries again, with pauses that grow (RFC 5044 Section 7.1.2)",
+		Says: "the client tries again, with pauses that grow",
 	},
 	{
 		Name: hangConnect, Transport: overBoth, stage: atConnect, Takes: []string{"delay"},
@@ -221,17 +221,17 @@ var Kinds = []Kind{
 	{
 		Name: chunkOverrun, Transport: overRDMA, stage: atReply, chunks: "any",
 		Does: "writes four octets right behind the client's segment, before the Reply",
-		Says: "the client's adapter ends the connection: a base or bounds violation (RFC 5040 Section 7.2); nothing is overwritten",
+		Says: "the client's adapter ends the connection: a base or bounds violation (RFC 5041 Section 7.2); nothing is overwritten",
 	},
 	{
 		Name: lateWrite, Transport: overRDMA, stage: atReply, chunks: "any", Takes: []string{"delay"},
 		Does: "writes four octets into the chunk again, `delay` (50ms) after the Reply",
-		Says: "the client has invalidated the handle (RFC 8166 Section 8.1): its adapter ends the connection, and nothing is overwritten",
+		Says: "the client has invalidated the handle (RFC 8166 Section 4.4.1): its adapter ends the connection, and nothing is overwritten",
 	},
 	{
 		Name: wrongInvalidate, Transport: overRDMA, stage: atReply, chunks: "any",
 		Does: "sends the Reply with Send With Invalidate and a handle that the client never offered",
-		Says: "the client's adapter ends the connection (RFC 5040 Section 7.2; RFC 8166 Section 8.1.1)",
+		Says: "only a handle of this XID may be invalidated (RFC 8797 Section 4.1): the client ends the connection",
 	},
 	{
 		Name: fragments, Transport: overTCP, stage: atReply, Takes: []string{"octets"},
