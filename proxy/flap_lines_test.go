@@ -34,6 +34,7 @@ func TestFlappingLines(t *testing.T) {
 			l.ejected(e, time.Second, errors.New("the end"))
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		text := out.String()
 		for event, most := range map[string]int{"upstream_connected": 12, "upstream_lost": 12, "endpoint_ejected": 8, "endpoint_returned": 8} {
 			if n := strings.Count(text, `"event":"`+event+`"`); n == 0 || n > most {

@@ -45,6 +45,7 @@ func TestFlap(t *testing.T) {
 			time.Sleep(700 * time.Millisecond)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if len(said) != FlapBurst+3 || said[len(said)-1] != 99 || int(left)+len(said) != 100 {
 			t.Errorf("said %v at %v, %d left out", said, when, left)
 		}
@@ -60,6 +61,7 @@ func TestFlap(t *testing.T) {
 			change(i)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if len(said) != FlapBurst {
 			t.Errorf("%d lines with those after Stop, want %d", len(said), FlapBurst)
 		}
