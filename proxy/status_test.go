@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -74,6 +75,47 @@ func TestStatus(t *testing.T) {
 		}
 		if s := d.Clients.List[0]; s.Phases.Calls != 10 || s.Traffic != o.Traffic || s.InFlight != 0 || len(s.Waiting) != 0 || len(s.Upstreams) != 1 || s.TCP == nil {
 			t.Errorf("client %+v", s)
+		}
+	})
+}
+
+// TestPhases: the time of a Call counts where the Call was.
+func TestPhases(t *testing.T) {
+	const long = 60 * time.Millisecond
+	eachUpstream(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		l.MaxCalls = 2
+		u.Connections, u.Credits = 1, 1
+	}, func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy) {
+		c := h.Client(p.Addr("nfs"))
+		var replies []<-chan []byte
+		for i := range uint32(3) { // the second waits for the credit of the first, and the third is not read
+			ch, err := c.Go(proxytest.EchoCall(i+1, 40, 40, int(long/time.Millisecond)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			replies = append(replies, ch)
+		}
+		h.Eventually("the oldest Call is seen, and why the third is not read", func() bool {
+			d := p.Status(status.Query{})
+			if len(d.Clients.List) == 0 {
+				return false
+			}
+			s := d.Clients.List[0]
+			return s.OldestXID == 1 && s.InFlight == 2 && len(s.Waiting) == 1 && s.Waiting[0] == "calls" && d.Listeners[0].Paused["calls"] == 1
+		})
+		for _, ch := range replies {
+			<-ch
+		}
+		var ph status.Phases
+		h.Eventually("all are counted", func() bool {
+			ph = p.Status(status.Query{}).Upstreams[0].Phases
+			return ph.Calls == 3
+		})
+		if least := long.Seconds(); ph.Server < 3*least || ph.Credit < least*0.9 || ph.Admission < least*0.9 || ph.Client > ph.Server {
+			t.Errorf("phases %+v", ph)
+		}
+		if s := p.Status(status.Query{}).Clients.List[0]; s.Paused <= 0 {
+			t.Errorf("the client was never paused: %+v", s)
 		}
 	})
 }
