@@ -2,6 +2,7 @@ package pool
 
 import (
 	"sync"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -16,8 +17,9 @@ type Metrics struct {
 	expired     *metrics.Counter
 	shareWaits  *metrics.Counter
 
-	mu    sync.Mutex // guards pools; not held while a Pool's is taken
-	pools map[*Pool]struct{}
+	mu      sync.Mutex // guards the rest; not held while a Pool's is taken
+	pools   map[*Pool]struct{}
+	starved time.Duration // of pools that have left
 }
 
 // NewMetrics registers the metrics of an upstream, except those that Describe registers.
@@ -55,11 +57,21 @@ func (m *Metrics) join(p *Pool) {
 	m.pools[p] = struct{}{}
 }
 
-// leave removes p from the pools of m.
-func (m *Metrics) leave(p *Pool) {
+// leave removes p, in which Calls waited for so long, from the pools of m.
+func (m *Metrics) leave(p *Pool, starved time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.pools, p)
+	if _, ok := m.pools[p]; ok {
+		delete(m.pools, p)
+		m.starved += starved
+	}
+}
+
+// Starved is for how long Calls have waited in pools that are closed.
+func (m *Metrics) Starved() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.starved
 }
 
 // sum adds up of(s) for every seat s that has a usable connection.

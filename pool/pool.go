@@ -187,8 +187,9 @@ func (p *Pool) Close() {
 	p.wg.Wait()
 	p.mu.Lock()
 	p.aged(0)
+	starved := p.queue.waited()
 	p.mu.Unlock()
-	p.metrics.leave(p)
+	p.metrics.leave(p, starved)
 }
 
 // Closed reports whether Close was called.

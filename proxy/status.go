@@ -203,6 +203,7 @@ const (
 // stats adds up the statistics of all pools.
 func (u *upstream) stats() upstreamStats {
 	st := u.sharedStats()
+	st.credits.Starved += u.poolMetrics.Starved().Seconds()
 	for _, p := range u.pins.pools() {
 		st.add(p.Stats(), kindPinned, 1)
 	}
