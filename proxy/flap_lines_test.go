@@ -17,7 +17,7 @@ import (
 func TestFlappingLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log := zerolog.New(&out)
+		log := zerolog.New(zerolog.SyncWriter(&out))
 		l := upstreamLines{log: &log}
 		endpoints := []string{"192.0.2.1:20049", "192.0.2.2:20049"}
 		for range 660 { // 66 s

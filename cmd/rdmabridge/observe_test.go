@@ -21,7 +21,9 @@ func TestAccessLog(t *testing.T) {
 	s := startSlowServer(t)
 	path := filepath.Join(t.TempDir(), "access.log")
 	text := slowConfig(s, "1m")
-	with := func(mode string) string { return text + fmt.Sprintf("log: {access: {mode: %s, path: %s}}\n", mode, path) }
+	with := func(mode string) string {
+		return text + fmt.Sprintf("log: {access: {mode: %s, path: %s}}\n", mode, path)
+	}
 	x := startReload(t, text)
 	c, err := net.Dial("tcp", x.b.proxy.Addr("nfs"))
 	if err != nil {
