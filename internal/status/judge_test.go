@@ -215,6 +215,11 @@ func TestJudge(t *testing.T) {
 			u, _ := s.upstream()
 			u.SlowStart = &SlowStart{Calls: 16, Clients: 40}
 		}, "notice slow_start storage", []string{"16 may be under way, and 40 clients wait"}},
+		{"down, and no slow start before it is up", func(s scene) {
+			u, _ := s.upstream()
+			since := s.now.Time.Add(-time.Minute)
+			u.State, u.DownSince, u.SlowStart = Down, &since, &SlowStart{Calls: 16}
+		}, "critical upstream_down storage", nil},
 		{"listener does not accept", func(s scene) {
 			l, _ := s.listener()
 			l.Unreachable = "too many open files"
