@@ -3,6 +3,7 @@ package proxy
 import (
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
@@ -75,6 +76,9 @@ func (f *front) observe(c *call, o Observer, now int64) {
 	}
 	if c.times.sent != 0 {
 		r.UpstreamXID = c.rdma.XID
+		if c.up.isRDMA {
+			r.Shape = shapeName(c.rdma.Shape)
+		}
 	}
 	if c.op != nil {
 		r.ProgramName, r.Operation = c.op.program, c.op.name
@@ -92,6 +96,17 @@ func (f *front) observe(c *call, o Observer, now int64) {
 	if o.Wants(r) {
 		o.Observe(r)
 	}
+}
+
+// shapeName is a word for how a Call and its Reply travelled over RDMA.
+func shapeName(s ulb.Shape) string {
+	switch {
+	case s.Call == ulb.CallLong || s.Reply == ulb.ReplyChunk:
+		return "long"
+	case s.Call == ulb.CallReadChunk || s.Reply == ulb.ReplyWriteChunk:
+		return "chunks"
+	}
+	return "inline"
 }
 
 // phasesOf makes a status.Phases of sums in nanoseconds.

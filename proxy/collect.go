@@ -129,6 +129,7 @@ func (c *collector) lookAtClients() {
 		if f.ended.get() {
 			continue
 		}
+		f.tell()
 		r := clientReport{
 			front: f, totals: f.totals, unread: f.ledger.held, waits: f.waits.now, paused: f.waits.paused(c.now),
 		}
@@ -161,10 +162,15 @@ func (p *Proxy) collect() (found []*collector) {
 	}
 	late := time.NewTimer(collectWait)
 	defer late.Stop()
+	p.deaf = make([]bool, len(p.loops))
+	for i := range p.deaf {
+		p.deaf[i] = true
+	}
 	for len(found) < len(p.loops) {
 		select {
 		case c := <-done:
 			found = append(found, c)
+			p.deaf[c.loop.index] = false
 		case <-late.C:
 			return found
 		}
@@ -253,15 +259,18 @@ func (p *Proxy) details(all []*clientReport, into []status.Client) {
 }
 
 // askLoops calls ask(i), for each i of byLoop[n], on loop n, collectDetails of them at a time, and then
-// take(i) on the calling goroutine, unless the loop has not answered in time.
+// take(i) on the calling goroutine, unless the loop has not answered in time. It does not ask a loop again
+// that has not answered before: with many upstreams, a loop that hangs would keep everybody waiting who wants
+// to know why. p.looking is held.
 func (p *Proxy) askLoops(byLoop [][]int, ask, take func(i int)) {
 	done := make(chan int, len(byLoop))
-	waiting := 0
+	waiting, asked := 0, make([]bool, len(byLoop))
 	for n, items := range byLoop {
-		if len(items) == 0 {
+		if len(items) == 0 || p.deaf[n] {
 			continue
 		}
 		waiting++
+		asked[n] = true
 		var next loop.TaskFunc
 		rest := items
 		next = func() {
@@ -282,10 +291,14 @@ func (p *Proxy) askLoops(byLoop [][]int, ask, take func(i int)) {
 	for ; waiting > 0; waiting-- {
 		select {
 		case n := <-done:
+			asked[n] = false
 			for _, i := range byLoop[n] {
 				take(i)
 			}
 		case <-late.C:
+			for n, a := range asked {
+				p.deaf[n] = p.deaf[n] || a
+			}
 			return
 		}
 	}

@@ -45,7 +45,7 @@ type listener struct {
 
 	counts   []listenerCounts          // by the index of the loop, which counts in its element
 	results  [results]*metrics.Counter // the sums of those in counts
-	accepted atomic.Uint64             // clients that have joined
+	accepted *metrics.Counter          // clients that have joined
 	stray    *metrics.Counter
 	evicted  *metrics.Counter
 	crowded  loglimit.Seldom // of lines about evictions
@@ -82,6 +82,7 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 		l.counts = append(l.counts, newListenerCounts(on.metrics, o.Name))
 	}
 	l.results = newListenerCounts(m, o.Name).results
+	l.accepted = m.Counter(metrics.ListenerAcceptedConnections, o.Name)
 	l.stray = m.Counter(metrics.ListenerStrayReplies, o.Name)
 	l.evicted = m.Counter(metrics.ListenerEvictedClients, o.Name)
 	m.GaugeFunc(metrics.ListenerClients, func() float64 {
@@ -249,7 +250,7 @@ func (l *listener) join(f *front) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.place.Value = f
-	l.accepted.Add(1)
+	l.accepted.Inc()
 	l.clients.Add(&f.place, f.ledger.addr, f.ledger.weight)
 	return !l.draining
 }

@@ -91,6 +91,7 @@ type operation struct {
 	operations *metrics.Counter
 	local      *metrics.Registry // the loop's
 	counts     *upstreamCounts   // of the loop; nil for Calls that the bridge answers itself
+	all        *operations       // the Proxy's
 }
 
 // operationSeries are the rows of all loops for one operation.
@@ -99,6 +100,7 @@ type operationSeries struct {
 	status ulb.StatusKind
 	labels []string          // their values
 	root   *metrics.Registry // the Proxy's
+	ended  bool              // its upstream has ended, and with it its series; guarded by operations.mu
 
 	replies    [classes]atomic.Pointer[metrics.Counter] // nil for those that were not used
 	in, out    *metrics.Counter
@@ -198,7 +200,7 @@ func (t *operationTable) make(program string, version uint32, name string, kind 
 		s.in, s.out, s.time, s.seconds, s.operations = s.series(p.metrics)
 		p.operations.all[key] = s
 	}
-	o := &operation{operationSeries: s, local: m}
+	o := &operation{operationSeries: s, local: m, all: &p.operations}
 	if t.up != nil {
 		o.counts = &t.up.counts[t.loop.index]
 	}
@@ -228,7 +230,15 @@ func (o *operation) reply(c class) *metrics.Counter {
 	return o.firstReply(c)
 }
 
+// firstReply makes the counter. The client of a slow Call may take its Reply after the upstream has ended,
+// which must not begin a series again.
 func (o *operation) firstReply(c class) *metrics.Counter {
+	o.all.mu.Lock()
+	defer o.all.mu.Unlock()
+	if o.ended {
+		o.replies[c] = new(metrics.Counter)
+		return o.replies[c]
+	}
 	labels := append(slices.Clip(o.labels), classNames[c])
 	o.replies[c] = o.local.Counter(metrics.OperationCalls, labels...)
 	if o.operationSeries.replies[c].Load() == nil {
@@ -272,12 +282,13 @@ func (o *operations) list() []*operationSeries {
 
 func (s *operationSeries) order() string { return strings.Join(s.labels, "\x00") }
 
-// forget drops the operations of an upstream that has ended.
+// forget drops the operations of an upstream that has ended. The caller ends their series afterwards.
 func (o *operations) forget(upstream string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for k := range o.all {
+	for k, s := range o.all {
 		if k.upstream == upstream {
+			s.ended = true
 			delete(o.all, k)
 		}
 	}

@@ -91,6 +91,7 @@ type Proxy struct {
 	operations operations
 	looking    sync.Mutex // held while the loops are asked: collect.go; taken before all others
 	round      uint64     // counts the times; guarded by looking
+	deaf       []bool     // loops that have not answered this time; guarded by looking
 
 	slowClosed *metrics.Counter
 	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, on the clock of the loops

@@ -290,8 +290,8 @@ func (p *Proxy) forgetSeries(upstream string) {
 	}
 	p.mu.Unlock()
 	if !known {
-		p.metrics.Forget("upstream", upstream)
 		p.operations.forget(upstream)
+		p.metrics.Forget("upstream", upstream)
 		for _, stage := range []string{"upstream_tcp", "requester"} {
 			p.metrics.Forget("stage", stage, "name", upstream)
 		}

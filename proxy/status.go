@@ -87,7 +87,7 @@ func (l *listener) status(found []*collector, ops []status.Operation) status.Lis
 	d := status.Listener{
 		Name: l.name, Transport: transport(l.isRDMA), Address: l.addr(), Clients: l.clientCount(),
 		Limit:  l.settings().opts.MaxConnections,
-		Paused: make(map[string]int), Calls: make(map[string]uint64), Refused: l.refusedStatus(), Accepted: l.accepted.Load(),
+		Paused: make(map[string]int), Calls: make(map[string]uint64), Refused: l.refusedStatus(), Accepted: l.accepted.Value(),
 	}
 	for _, c := range found {
 		w := c.waiting[l]

@@ -1,6 +1,8 @@
 package proxy_test
 
 import (
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -116,6 +118,51 @@ func TestPhases(t *testing.T) {
 		}
 		if s := p.Status(status.Query{}).Clients.List[0]; s.Paused <= 0 {
 			t.Errorf("the client was never paused: %+v", s)
+		}
+	})
+}
+
+// TestStatusOfDeafLoop: a loop that hangs delays the document once, not once for each upstream.
+func TestStatusOfDeafLoop(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	server := h.TCPServer(proxytest.Behaviour{})
+	var us []proxy.UpstreamOptions
+	for i := range 8 {
+		us = append(us, proxy.UpstreamOptions{Name: "storage" + strconv.Itoa(i), Endpoints: []string{server.Addr()}, Connections: 2})
+	}
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage0"}}, us)
+	h.Eventually("all connections are there", func() bool {
+		return !slices.ContainsFunc(p.Status(status.Query{}).Upstreams, func(u status.Upstream) bool { return u.Usable < 2 })
+	})
+	hangs, goOn := make(chan struct{}), make(chan struct{})
+	h.Engine.Loops()[0].Post(loop.TaskFunc(func() { close(hangs); <-goOn }))
+	<-hangs
+	defer close(goOn)
+	start := time.Now()
+	p.Status(status.Query{Connections: true})
+	if d := time.Since(start); d > 1500*time.Millisecond {
+		t.Errorf("the document took %v", d)
+	}
+}
+
+type shapes struct{ all chan string }
+
+func (shapes) Wants(*proxy.CallRecord) bool  { return true }
+func (s shapes) Observe(r *proxy.CallRecord) { s.all <- r.Shape }
+
+// TestObservedShape: an Observer learns how a Call has travelled over RDMA.
+func TestObservedShape(t *testing.T) {
+	eachUpstream(t, proxytest.Behaviour{}, nil, func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy) {
+		s := shapes{make(chan string, 2)}
+		p.SetObserver(s)
+		check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1))
+		want := ""
+		if p.Status(status.Query{}).Upstreams[0].Transport == "rdma" {
+			want = "inline"
+		}
+		if got := <-s.all; got != want {
+			t.Errorf("shape %q, want %q", got, want)
 		}
 	})
 }

@@ -473,7 +473,9 @@ func (v *rdmaReverser) describeTap(c *TapConn) { v.m.describe(c, v.r) }
 
 // ReverseReply is part of reverser.
 func (v *rdmaReverser) ReverseReply(xid uint32, m []byte, done rdmaside.Releaser) error {
-	tapReverse(v.m.loop, v, m, true, true)
+	if !v.m.probe.over { // the Tap knows no connection that has ended
+		tapReverse(v.m.loop, v, m, true, true)
+	}
 	return v.r.ReverseReply(xid, m, done)
 }
 

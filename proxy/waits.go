@@ -42,7 +42,7 @@ const (
 type waits struct {
 	now    uint8 // the reasons, a bit for each waitReason
 	last   uint8 // the reasons of the latest pause
-	since  int64 // when now changed
+	since  int64 // when now changed, or the pause was counted for the listener: front.tell
 	began  int64 // when the latest pause began, on the clock of the loops
 	ended  int64 // when it ended, until a Call has been read; 0 after that
 	total  int64 // nanoseconds of all pauses that have ended
@@ -91,6 +91,21 @@ func (f *front) wait(reasons, mask uint8) {
 	}
 	w.last |= to
 	w.now, w.since = to, now
+}
+
+// tell counts the pause that lasts, so far, for the listener. A client may not be read from for hours.
+func (f *front) tell() {
+	w := &f.waits
+	if w.now == 0 {
+		return
+	}
+	now := f.loop.Now()
+	for r := range waitReasons {
+		if w.now&(1<<r) != 0 {
+			f.counts.waits.ns[r].Add(now - w.since)
+		}
+	}
+	w.since = now
 }
 
 // soonRead is how soon after a pause a Call must be read to count as having waited for its end.

@@ -1,0 +1,35 @@
+package proxy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+// TestFirstReplyAfterEnd: a Reply that its client takes after the upstream has ended counts, and begins no
+// series.
+func TestFirstReplyAfterEnd(t *testing.T) {
+	m := metrics.New()
+	p := &Proxy{metrics: m, operations: operations{all: make(map[operationKey]*operationSeries)}}
+	on := &eventLoop{metrics: m.Local(func() {})}
+	table := &operationTable{listener: &listener{p: p, name: "nfs"}, up: &upstream{name: "gone", counts: make([]upstreamCounts, 1)}, loop: on}
+	o := table.make("nfs", 3, "READ", ulb.NoStatus)
+	o.reply(classOK).Inc()
+	p.operations.forget("gone")
+	m.Forget("upstream", "gone")
+	o.reply(classStale).Inc()
+	if n := o.reply(classStale).Value(); n != 1 {
+		t.Errorf("%d Replies, want 1", n)
+	}
+	all, err := m.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if strings.Contains(f.String(), "gone") {
+			t.Errorf("a series of an upstream that has ended: %s", f)
+		}
+	}
+}
