@@ -128,7 +128,7 @@ is used again after --for, or when rdmabridge return says so.` + actionCodes,
 	}
 	bridge.register(cmd)
 	cmd.Flags().DurationVar(&wait, "for", 0, "use it again after `TIME`; left out: when rdmabridge return says so")
-	cmd.ValidArgsFunction = completeEndpoints(&bridge, func(e *status.Endpoint) bool { return e.State != status.EndpointEjected })
+	cmd.ValidArgsFunction = completeEndpoints(&bridge, func(*status.Endpoint) bool { return true })
 	return cmd
 }
 
