@@ -22,11 +22,12 @@ upstreams:
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, verb := range []string{"check", "serve"} {
+	// Serve says it in the format of the log.
+	for verb, where := range map[string]string{"check": "config.yaml:5: upstreams[0].provider: ", "serve": `config.yaml","line":5,"setting":"upstreams[0].provider"`} {
 		var out, errOut bytes.Buffer
 		code := execute([]string{verb, "-c", file}, &out, &errOut)
 		said := out.String() + errOut.String()
-		if code != exitFailed || strings.Count(said, "-tags ibverbs") != 1 || !strings.Contains(said, "config.yaml:5: upstreams[0].provider: ") {
+		if code != exitFailed || strings.Count(said, "-tags ibverbs") != 1 || !strings.Contains(said, where) {
 			t.Errorf("%s: exit code %d\n%s", verb, code, said)
 		}
 	}
