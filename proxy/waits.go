@@ -15,12 +15,6 @@ import (
 type waitReason uint8
 
 const (
-	waitSlowStart waitReason = waitReason(gateSlowStart)
-	waitClient    waitReason = waitReason(gateClient)
-	waitListener  waitReason = waitReason(gateListener)
-)
-
-const (
 	waitCalls    = waitReason(gates) + iota // it has as many Calls under way as it may
 	waitReplies                             // it is owed as many octets of Replies as it may be
 	waitUnread                              // it does not read the Replies that are queued for it
