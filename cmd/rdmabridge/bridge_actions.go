@@ -64,7 +64,6 @@ func (b *bridge) serveAction(w http.ResponseWriter, r *http.Request, name string
 		answer, err = act(q)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	line := b.log.Info()
 	var wrong *errNotPossible
 	switch {
 	case errors.As(err, &wrong):
@@ -73,7 +72,6 @@ func (b *bridge) serveAction(w http.ResponseWriter, r *http.Request, name string
 		w.WriteHeader(http.StatusInternalServerError)
 	}
 	if err != nil {
-		line = b.log.Warn()
 		_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
 	} else {
 		_ = json.NewEncoder(w).Encode(answer) // an error means that the client has disconnected
@@ -81,12 +79,14 @@ func (b *bridge) serveAction(w http.ResponseWriter, r *http.Request, name string
 	if name == "log-level" && q.Level == "" {
 		return // it only asked
 	}
-	logAction(line, r, name, q)
-	line.Str("event", "operator_action")
 	if err != nil {
+		line := b.log.Warn().Str("event", "operator_action")
+		logAction(line, r, name, q)
 		line.Err(err).Msg("an operator asked for an action that was refused")
 		return
 	}
+	line := b.log.Info().Str("event", "operator_action")
+	logAction(line, r, name, q)
 	line.Str("done", answer.Done).Int("count", answer.Count).Msg("an operator asked for an action")
 }
 
