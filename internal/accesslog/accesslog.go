@@ -205,7 +205,8 @@ func (l *Log) drain(w *writer) {
 
 func (l *Log) write(w *writer, e *entry) {
 	l.kept++
-	if err := w.write(e); err != nil {
+	err := w.write(e)
+	if _, each := l.o.Output.(*shared); each || err != nil { // shared keeps no lines
 		l.flushed(err)
 	}
 }

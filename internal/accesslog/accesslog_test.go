@@ -271,3 +271,30 @@ func BenchmarkObserve(b *testing.B) {
 		})
 	}
 }
+
+// everySecond fails for every second line.
+type everySecond struct{ n int }
+
+func (w *everySecond) Write(p []byte) (int, error) {
+	if w.n++; w.n%2 == 0 {
+		return 0, errors.New("lost")
+	}
+	return len(p), nil
+}
+
+// Where lines go out one by one, those that were written count as written.
+func TestLostOneByOne(t *testing.T) {
+	m := metrics.New()
+	o := Options{
+		Output: Stderr(new(everySecond)), Settings: Settings{Mode: All},
+		Lines: m.Counter(metrics.AccessLogLines), Dropped: m.Counter(metrics.AccessLogDroppedLines),
+	}
+	l := Start(o)
+	for range 100 {
+		l.Observe(record(1, "ok", false))
+	}
+	l.Close()
+	if o.Lines.Value() != 50 || o.Dropped.Value() != 50 {
+		t.Errorf("%d lines, %d lost, want 50 of each", o.Lines.Value(), o.Dropped.Value())
+	}
+}

@@ -77,14 +77,15 @@ func (o *file) settle(err error) error {
 	return err
 }
 
-// Reopen opens the file that is at the path now. After an error the old one stays in use.
+// Reopen opens the file that is at the path now. After an error the old one stays in use. Once there is a
+// file at the path, no line goes to the old one.
 func (o *file) Reopen() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	f, err := open(o.path)
 	if err != nil {
 		return err
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	err = o.flush()
 	_ = o.f.Close()
 	o.f = f
