@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"sync"
@@ -187,11 +188,15 @@ func (s *logSink) WriteLevel(l zerolog.Level, p []byte) (int, error) {
 	if int32(l) < s.level.Load() {
 		return len(p), nil
 	}
-	return s.write(l, p)
+	n, err := s.write(l, p)
+	if errors.Is(err, errLineLost) {
+		return len(p), nil // the queue counts it, and zerolog would write to standard error
+	}
+	return n, err
 }
 
 // calls returns a writer for lines about Calls. The journal does not have them, and the level does not
-// matter.
+// matter. An error says that a line was lost.
 func (s *logSink) calls() io.Writer { return (*callLines)(s) }
 
 type callLines logSink

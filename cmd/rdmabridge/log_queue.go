@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"sync/atomic"
@@ -40,12 +41,16 @@ func newLineQueue(to io.Writer, mention func(lost uint64)) *lineQueue {
 	return q
 }
 
-// Write implements io.Writer. p is one line.
+// errLineLost is returned for a line that found the queue full.
+var errLineLost = errors.New("standard error does not take the log as fast as it comes")
+
+// Write implements io.Writer. p is one line. The error is errLineLost or nil.
 func (q *lineQueue) Write(p []byte) (int, error) {
 	select {
 	case q.lines <- bytes.Clone(p):
 	default:
 		q.lost.Add(1)
+		return 0, errLineLost
 	}
 	return len(p), nil
 }
