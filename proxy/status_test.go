@@ -9,6 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -164,5 +165,36 @@ func TestObservedShape(t *testing.T) {
 		if got := <-s.all; got != want {
 			t.Errorf("shape %q, want %q", got, want)
 		}
+	})
+}
+
+// TestPauseCountsWhileItLasts: a client may not be read from for hours, and the metric says so meanwhile.
+func TestPauseCountsWhileItLasts(t *testing.T) {
+	eachUpstream(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
+		l.MaxCalls = 1
+	}, func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy) {
+		c := h.Client(p.Addr("nfs"))
+		reply, err := c.Go(proxytest.EchoCall(1, 40, 40, 500))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Eventually("the client is not read from", func() bool { return p.Status(status.Query{}).Listeners[0].Paused["calls"] == 1 })
+		p.Status(status.Query{})
+		all, err := h.Metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		paused := 0.0
+		for _, f := range all {
+			if f.GetName() == metrics.ListenerPausedSeconds.FullName() {
+				for _, m := range f.GetMetric() {
+					paused += m.GetCounter().GetValue()
+				}
+			}
+		}
+		if paused <= 0 {
+			t.Error("the pause does not count")
+		}
+		<-reply
 	})
 }
