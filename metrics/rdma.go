@@ -18,6 +18,11 @@ var (
 		Help: "Calls sent over RDMA, by shape.",
 		Like: "xprtrdma (mountstats): read_chunk_count, write_chunk_count, reply_chunk_count",
 	})
+	UpstreamRDMAChunkBytes = counter(Definition{
+		Name: "upstream_rdma_chunk_bytes_total", Labels: upstreamAnd(chunkKind),
+		Help: "Bytes that RDMA moved apart from the Sends, by kind of chunk: what Read chunks offered to the server, and what it wrote into Write and Reply chunks.",
+		Like: "xprtrdma (mountstats): total_rdma_request, total_rdma_reply",
+	})
 	UpstreamRDMACallBytes = counter(Definition{
 		Name: "upstream_rdma_call_bytes_total", Labels: ofUpstream,
 		Help: "Bytes of Calls sent over RDMA, as they would be over TCP.",
@@ -83,6 +88,10 @@ var (
 			{"reply_chunk", "whole, by RDMA Write"},
 		}}),
 		Help: "Replies sent over RDMA, by shape.",
+	})
+	ListenerRDMAChunkBytes = counter(Definition{
+		Name: "listener_rdma_chunk_bytes_total", Labels: listenerAnd(chunkKind),
+		Help: "Bytes that RDMA moved apart from the Sends, by kind of chunk: what the bridge read from clients' Read chunks, and wrote into their Write and Reply chunks.",
 	})
 	ListenerRDMAErrors = counter(Definition{
 		Name: "listener_rdma_errors_total", Labels: listenerAnd(rdmaErrorCode),
@@ -188,3 +197,11 @@ var (
 )
 
 var deviceEvent = Label{Name: "event", Help: "kind of event, such as port_down, qp_fatal, cq_error or device_fatal: docs/ibverbs.md"}
+
+// chunkKind is the label of what RDMA moved apart from the Sends.
+var chunkKind = Label{Name: "chunk", Help: "kind of chunk", Values: []Value{
+	{"read", "data of a Call, such as a WRITE's"},
+	{"position_zero", "a whole Call that is too long for a Send (a Position Zero Read chunk)"},
+	{"write", "data of a Reply, such as a READ's"},
+	{"reply", "a whole Reply that is too long for a Send"},
+}}

@@ -1,7 +1,6 @@
 package rdmaside
 
 import (
-
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -18,6 +17,7 @@ var (
 type RequesterMetrics struct {
 	calls                       [len(callShapes)][len(replyShapes)]*metrics.Counter
 	octetsSent, octetsReceived  *metrics.Counter
+	chunks                      [chunkKinds]*metrics.Counter
 	failures                    [len(fates)]*metrics.Counter
 	refusals                    [refusalReasons]*metrics.Counter
 	errChunk, errVers           *metrics.Counter
@@ -39,6 +39,9 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 		}
 	}
 	m.octetsSent = reg.Counter(metrics.UpstreamRDMACallBytes, upstream)
+	for i, kind := range chunkKindNames {
+		m.chunks[i] = reg.Counter(metrics.UpstreamRDMAChunkBytes, upstream, kind)
+	}
 	m.octetsReceived = reg.Counter(metrics.UpstreamRDMAReceivedBytes, upstream)
 	for i, f := range fates {
 		m.failures[i] = reg.Counter(metrics.UpstreamRDMAFailedCalls, upstream, f.String())
@@ -71,10 +74,18 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 type requesterTally struct {
 	calls                              [len(callShapes)][len(replyShapes)]uint32
 	octetsSent, octetsReceived, copied uint64
+	chunks                             [chunkKinds]uint64
 }
 
-// sent counts a Call of so many octets.
-func (t *requesterTally) sent(s ulb.Shape, octets int) {
+// sent counts a Call of so many octets, of which an argument of argument octets has a chunk in some
+// shapes.
+func (t *requesterTally) sent(s ulb.Shape, octets int, argument uint32) {
+	switch s.Call {
+	case ulb.CallReadChunk:
+		t.chunks[chunkRead] += uint64(argument)
+	case ulb.CallLong:
+		t.chunks[chunkPositionZero] += uint64(octets)
+	}
 	t.calls[s.Call][s.Reply]++
 	t.octetsSent += uint64(octets)
 }
@@ -91,6 +102,9 @@ func (m *RequesterMetrics) add(t *requesterTally) {
 	addSome(m.octetsSent, t.octetsSent)
 	addSome(m.octetsReceived, t.octetsReceived)
 	addSome(m.copied, t.copied)
+	for i, n := range t.chunks {
+		addSome(m.chunks[i], n)
+	}
 	*t = requesterTally{}
 }
 

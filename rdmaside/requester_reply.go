@@ -52,6 +52,7 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		if len(base)%4 != 0 {
 			return refusal{reasonPayload, fmt.Errorf("reply of %d octets", len(base))}
 		}
+		r.tally.chunks[chunkReply] += uint64(len(base))
 		l := r.shrink(pc, len(base))
 		reply.add(l.Bytes())
 		reply.leases[0] = l
@@ -73,6 +74,7 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		if err := pc.wrote(s.Length); err != nil {
 			return err
 		}
+		r.tally.chunks[chunkWrite] += uint64(s.Length)
 		l := r.shrink(pc, int(s.Length))
 		reply.add(base[:s.Pos])
 		// The padding goes after the data in the same block, which has room for

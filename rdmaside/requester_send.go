@@ -107,7 +107,7 @@ func (r *Requester) Send(c *Call) error {
 	}
 	r.accept(pc, c)
 	c.Shape = shape
-	r.tally.sent(shape, len(m))
+	r.tally.sent(shape, len(m), c.Analysis.ArgLength)
 	return nil
 }
 

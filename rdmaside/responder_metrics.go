@@ -10,6 +10,7 @@ import (
 type ResponderMetrics struct {
 	callsInline, callsPulled               *metrics.Counter
 	repliesInline, repliesLong, repliesCut *metrics.Counter
+	chunks                                 [chunkKinds]*metrics.Counter
 	errChunk, errVers                      *metrics.Counter
 	badHeader, garbage, noMemory           *metrics.Counter
 	droppedReply, droppedProc              *metrics.Counter
@@ -33,6 +34,9 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 		return reg.Counter(metrics.ListenerRDMAReplies, listener, shape)
 	}
 	m.repliesInline, m.repliesLong, m.repliesCut = replies("inline"), replies("reply_chunk"), replies("write_chunk")
+	for i, kind := range chunkKindNames {
+		m.chunks[i] = reg.Counter(metrics.ListenerRDMAChunkBytes, listener, kind)
+	}
 	rdmaErrors := func(code string) *metrics.Counter {
 		return reg.Counter(metrics.ListenerRDMAErrors, listener, code)
 	}
@@ -63,6 +67,15 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 func (m *ResponderMetrics) called(x *Exchange) {
 	if x.pulled != nil {
 		m.callsPulled.Inc()
+		data, stream := 0, x.total
+		for _, ch := range x.chunks {
+			data += int(ch.length)
+			stream -= int(ch.length + ch.padding)
+		}
+		m.chunks[chunkRead].Add(uint64(data))
+		if x.header.Proc == rpcrdma.NoMsg {
+			m.chunks[chunkPositionZero].Add(uint64(stream))
+		}
 		return
 	}
 	m.callsInline.Inc()
@@ -73,8 +86,12 @@ func (m *ResponderMetrics) replied(x *Exchange) {
 	case x.answer == rpcrdma.Error:
 	case x.answer == rpcrdma.NoMsg:
 		m.repliesLong.Inc()
+		m.chunks[chunkReply].Add(uint64(x.size))
 	case len(x.data) > 0:
 		m.repliesCut.Inc()
+		for _, item := range x.data {
+			m.chunks[chunkWrite].Add(uint64(len(item)))
+		}
 	default:
 		m.repliesInline.Inc()
 	}

@@ -472,6 +472,20 @@ func TestTwoBridges(t *testing.T) {
 			}
 		}
 	}
+	// Both ends of the RDMA connections count the same octets.
+	text := func(b *bridge) string {
+		r := httptest.NewRecorder()
+		b.metrics.Handler().ServeHTTP(r, httptest.NewRequest("GET", "/metrics", nil))
+		return r.Body.String()
+	}
+	front, rear := text(x.front), text(x.rear)
+	for _, chunk := range []string{"read", "position_zero", "write", "reply"} {
+		sent := series(front, fmt.Sprintf(`rdmabridge_upstream_rdma_chunk_bytes_total{chunk=%q,upstream="middle"}`, chunk))
+		came := series(rear, fmt.Sprintf(`rdmabridge_listener_rdma_chunk_bytes_total{chunk=%q,listener="middle"}`, chunk))
+		if sent != came || sent == "" || sent == "0" {
+			t.Errorf("chunks of kind %s have %q octets at the Requester and %q at the Responder", chunk, sent, came)
+		}
+	}
 	if n := x.rear.proxy.Status(status.Query{}).Upstreams; n[1].Pinned != len(x.across) {
 		t.Errorf("%d pinned connections to the last server, want one for each client", n[1].Pinned)
 	}
