@@ -26,8 +26,6 @@ type documentSeries struct {
 	def    *metrics.Definition
 	values []string
 	round  uint64 // of the document that had it last
-	gauge  *metrics.Gauge
-	total  *metrics.Counter
 }
 
 func newDocumentMetrics(r *metrics.Registry) *documentMetrics {
@@ -111,35 +109,27 @@ func (m *documentMetrics) network(u *status.Upstream) {
 		{metrics.UpstreamTCPReceivedSegments, now.Received, before.Received},
 		{metrics.UpstreamTCPOutOfOrderSegments, now.OutOfOrder, before.OutOfOrder},
 	} {
-		s := m.series(c.def.Definition, u.Name)
-		if s.total == nil {
-			s.total = m.registry.Counter(c.def, u.Name)
-		}
-		if c.now > c.before {
-			s.total.Add(c.now - c.before)
+		m.series(c.def.Definition, u.Name)
+		if total := m.registry.Counter(c.def, u.Name); c.now > c.before {
+			total.Add(c.now - c.before)
 		}
 	}
 }
 
 func (m *documentMetrics) gauge(d metrics.GaugeDef, v int64, values ...string) {
-	s := m.series(d.Definition, values...)
-	if s.gauge == nil {
-		s.gauge = m.registry.Gauge(d, values...)
-	}
-	s.gauge.Set(v)
+	m.series(d.Definition, values...)
+	m.registry.Gauge(d, values...).Set(v)
 }
 
 // reach sets a counter that the document has so far.
 func (m *documentMetrics) reach(d metrics.CounterDef, v uint64, values ...string) {
-	s := m.series(d.Definition, values...)
-	if s.total == nil {
-		s.total = m.registry.Counter(d, values...)
-	}
-	s.total.Reach(v)
+	m.series(d.Definition, values...)
+	m.registry.Counter(d, values...).Reach(v)
 }
 
-// series notes that the document has a series.
-func (m *documentMetrics) series(d *metrics.Definition, values ...string) *documentSeries {
+// series notes that the document has a series. The registry has it, and not m: it may have forgotten it when
+// one reload removed the upstream and another brought it back, with no scrape between them.
+func (m *documentMetrics) series(d *metrics.Definition, values ...string) {
 	key := d.Name + "\x00" + strings.Join(values, "\x00")
 	s := m.made[key]
 	if s == nil {
@@ -147,7 +137,6 @@ func (m *documentMetrics) series(d *metrics.Definition, values ...string) *docum
 		m.made[key] = s
 	}
 	s.round = m.round
-	return s
 }
 
 func truth(b bool) int64 {
