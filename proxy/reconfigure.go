@@ -292,9 +292,6 @@ func (p *Proxy) forgetSeries(upstream string) {
 	if !known {
 		p.operations.forget(upstream)
 		p.metrics.Forget("upstream", upstream)
-		for _, stage := range []string{"upstream_tcp", "requester"} {
-			p.metrics.Forget("stage", stage, "name", upstream)
-		}
 		p.engine.ForgetUpstream(upstream)
 	}
 }
