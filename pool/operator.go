@@ -9,7 +9,8 @@ import (
 //
 // An operator may eject an endpoint for maintenance. Then no seat dials it, and its connections are replaced
 // one after the other, each when its Calls are answered, as those of an endpoint that a reload has removed.
-// The last endpoint cannot be ejected, or Calls would have nowhere to go. If a reload leaves none but those,
+// The last endpoint cannot be ejected, or Calls would have nowhere to go, and neither can the last one that does
+// not fail. If a reload leaves none but those,
 // they are used again.
 
 var (
@@ -30,7 +31,7 @@ func (h *Health) Eject(addr string, until time.Time) error {
 	}
 	now, left := time.Now(), 0
 	for _, o := range h.list {
-		if o != e && !o.isHeld(now) {
+		if o != e && !o.isHeld(now) && o.until.IsZero() {
 			left++
 		}
 	}

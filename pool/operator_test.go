@@ -1,0 +1,26 @@
+package pool
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestEjectLastGood: an operator cannot eject the only endpoint that does not fail.
+func TestEjectLastGood(t *testing.T) {
+	var h Health
+	h.Set([]string{"a", "b"}, false)
+	h.gone("b", errDown)
+	if err := h.Eject("a", time.Time{}); !errors.Is(err, ErrLastEndpoint) {
+		t.Errorf("Eject: %v, want %v", err, ErrLastEndpoint)
+	}
+	if err := h.Eject("b", time.Time{}); err != nil {
+		t.Errorf("the one that fails: %v", err)
+	}
+	if _, err := h.Return("b"); err != nil {
+		t.Error(err)
+	}
+	if err := h.Eject("a", time.Time{}); err != nil {
+		t.Errorf("with b back: %v", err)
+	}
+}
