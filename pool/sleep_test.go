@@ -413,11 +413,12 @@ func TestSleepUnreachable(t *testing.T) {
 		if d.dialled() != n || !p.Stats().DownSince.IsZero() {
 			t.Errorf("%d attempts though nothing needs a connection; down since %v", d.dialled()-n, p.Stats().DownSince)
 		}
-		d.setFail(nil)
 		submit(t, p, &Flow{}, 100, 0)
 		if p.Stats().DownSince.IsZero() {
 			t.Error("a pool whose Call waits for a connection does not count as down")
 		}
+		d.setFail(nil)
+		time.Sleep(2 * time.Second)
 		if d.answerAll() != 1 {
 			t.Error("the Call did not go")
 		}
