@@ -105,9 +105,13 @@ func newBridgeWith(t *testing.T, port, admin int, text string) *bridgeProcess {
 	return newBridgeOf(t, binary, port, admin, text)
 }
 
-// newBridgeOf is newBridgeWith for a program that has been built.
+// newBridgeOf is newBridgeWith for a program that has been built. Without another word in text, the
+// bridge has no control socket: several bridges at once would complain of one path.
 func newBridgeOf(t *testing.T, binary string, port, admin int, text string) *bridgeProcess {
 	t.Helper()
+	if !strings.Contains(text, "\ncontrol:") {
+		text += "control: {path: none}\n"
+	}
 	b := &bridgeProcess{owner: t, binary: binary, config: filepath.Join(t.TempDir(), "rdmabridge.yaml"), port: port, admin: admin}
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
