@@ -241,7 +241,7 @@ func TestDeviceEvents(t *testing.T) {
 			if got := et.log.lines("event of an RDMA device", `"device":"standin0"`); got != strings.Count(want, " ")+strings.Count(want, "active 2") {
 				t.Errorf("%d lines in the log about %s:\n%s", got, want, et.log.b.String())
 			}
-			if tt.name != "" && et.log.lines(`"event":"`+strings.ReplaceAll(tt.name, "_", " ")+`"`) == 0 {
+			if tt.name != "" && et.log.lines(`"kind":"`+strings.ReplaceAll(tt.name, "_", " ")+`"`) == 0 {
 				t.Errorf("no line in the log about %s", tt.name)
 			}
 			again := et.redial()
