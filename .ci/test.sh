@@ -70,23 +70,29 @@ allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison|InContainer)' -- '*
 timed=$(printf '%s\n' ./proxy ./cmd/rdmabridge ./internal/chaos ./rdmaside/iwarp ./rdmaside ./pool ./tcpframe)
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF "$timed")
 
-# Compiling uses the processor time that the guests leave. Lint is first, because it takes longest.
-compiling() {
+# Compiling and lint use the processor time that the guests leave. Lint takes longest, and the tests of most
+# packages do not wait for it.
+linting() {
     renice -n 19 "$BASHPID" > /dev/null
     step lint make lint
+}
+compiling() {
+    renice -n 19 "$BASHPID" > /dev/null
     step build sh -c 'go list -race -test -export ./... > /dev/null'
     # shellcheck disable=SC2086 # one word for each package
     step build sh -c 'go list -tags ibverbs -test -export "$@" > /dev/null' sh $allocating
 }
 compiling &
 compiler=$!
+linting &
+linter=$!
 
 # With more guests than this at once on two CPUs, each waits longer than its tests do.
 guests=4
 labs() { git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\|Sessions\)'; }
 running=() # the process of each guest's test
 for lab in $(labs -v) $(labs -e); do # the shortest last
-    while [ "$(jobs -rp | grep -cvx "$compiler")" -ge $guests ]; do wait -n || true; done
+    while [ "$(jobs -rp | grep -cvxE "$compiler|$linter")" -ge $guests ]; do wait -n || true; done
     RDMABRIDGE_LAB=1 tests "${lab#Test}" 1s -tags lab -vet=off -count=1 -timeout 25m -run "^$lab\$" ./cmd/rdmabridge &
     running+=($!)
 done
