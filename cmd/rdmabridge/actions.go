@@ -29,14 +29,9 @@ Exit codes: 0 it is done; 1 it was refused; 2 no bridge was reached.`
 
 // act asks the bridge for an action and prints what it did.
 func act(cmd *cobra.Command, bridge *bridgeFlag, name string, q actionRequest) error {
-	ctx, stop := interruptible()
-	defer stop()
-	c, err := bridge.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return actOn(ctx, cmd, c, name, q)
+	return bridge.with(func(ctx context.Context, c *control.Client) error {
+		return actOn(ctx, cmd, c, name, q)
+	})
 }
 
 func actOn(ctx context.Context, cmd *cobra.Command, c *control.Client, name string, q actionRequest) error {
@@ -62,21 +57,16 @@ To drain one listener, remove it from the configuration: the bridge notices that
 SIGHUP tells it.` + actionCodes,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := interruptible()
-			defer stop()
-			c, err := bridge.client(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			d, err := document(ctx, c, oneClient)
-			if err != nil {
-				return err
-			}
-			if err := actOn(ctx, cmd, c, "drain", actionRequest{}); err != nil || !wait {
-				return err
-			}
-			return awaitEnd(ctx, c, d.Process)
+			return bridge.with(func(ctx context.Context, c *control.Client) error {
+				d, err := document(ctx, c, oneClient)
+				if err != nil {
+					return err
+				}
+				if err := actOn(ctx, cmd, c, "drain", actionRequest{}); err != nil || !wait {
+					return err
+				}
+				return awaitEnd(ctx, c, d.Process)
+			})
 		},
 	}
 	bridge.register(cmd)

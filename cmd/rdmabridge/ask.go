@@ -55,6 +55,18 @@ func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 	return control.NewClient(path), nil
 }
 
+// with calls ask with a client of the bridge. An interrupt ends ctx.
+func (f *bridgeFlag) with(ask func(ctx context.Context, c *control.Client) error) error {
+	ctx, stop := interruptible()
+	defer stop()
+	c, err := f.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return ask(ctx, c)
+}
+
 // asked wraps an error of a request: one that reached no bridge makes the process exit with exitUsage,
 // and others with exitFailed.
 func asked(err error) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/show"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -39,31 +41,26 @@ read from, those that do not read their Replies, and those with the oldest Calls
 			if legend {
 				return printLegend(cmd, clientTable(show.Pair{Now: new(status.Document)}, hosts))
 			}
-			ctx, stop := interruptible()
-			defer stop()
-			c, err := bridge.client(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			if asJSON {
-				d, err := document(ctx, c, q)
+			return bridge.with(func(ctx context.Context, c *control.Client) error {
+				if asJSON {
+					d, err := document(ctx, c, q)
+					if err != nil {
+						return err
+					}
+					return writeJSON(cmd.OutOrStdout(), d.Clients)
+				}
+				p, err := pair(ctx, c, q, over)
 				if err != nil {
 					return err
 				}
-				return writeJSON(cmd.OutOrStdout(), d.Clients)
-			}
-			p, err := pair(ctx, c, q, over)
-			if err != nil {
-				return err
-			}
-			if err := writeTable(cmd, clientTable(p, hosts), "", wide); err != nil {
-				return failed(err)
-			}
-			if all := &p.Now.Clients; all.Shown < all.Total {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d connections; --number 0 shows all, --filter chooses\n", all.Shown, all.Total)
-			}
-			return nil
+				if err := writeTable(cmd, clientTable(p, hosts), "", wide); err != nil {
+					return failed(err)
+				}
+				if all := &p.Now.Clients; all.Shown < all.Total {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d connections; --number 0 shows all, --filter chooses\n", all.Shown, all.Total)
+				}
+				return nil
+			})
 		},
 	}
 	bridge.register(cmd)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -229,29 +230,24 @@ bridge was reached.`,
 
 // printRunning prints the configuration of the running bridge.
 func printRunning(cmd *cobra.Command, socket string, all, asJSON bool) error {
-	ctx, stop := interruptible()
-	defer stop()
 	bridge := bridgeFlag{socket: socket}
-	c, err := bridge.client(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	path := fmt.Sprintf("/api/v1/config?effective=%t", all)
-	if asJSON {
-		var d configDocument
-		if err := c.Get(ctx, path, &d); err != nil {
+	return bridge.with(func(ctx context.Context, c *control.Client) error {
+		path := fmt.Sprintf("/api/v1/config?effective=%t", all)
+		if asJSON {
+			var d configDocument
+			if err := c.Get(ctx, path, &d); err != nil {
+				return asked(err)
+			}
+			return writeJSON(cmd.OutOrStdout(), d)
+		}
+		answer, err := c.Do(ctx, http.MethodGet, path+"&format=yaml", nil)
+		if err != nil {
 			return asked(err)
 		}
-		return writeJSON(cmd.OutOrStdout(), d)
-	}
-	answer, err := c.Do(ctx, http.MethodGet, path+"&format=yaml", nil)
-	if err != nil {
-		return asked(err)
-	}
-	defer answer.Body.Close()
-	_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(answer.Body, control.MaxAnswer))
-	return failed(err)
+		defer answer.Body.Close()
+		_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(answer.Body, control.MaxAnswer))
+		return failed(err)
+	})
 }
 
 // shortNumber formats a number with its unit.

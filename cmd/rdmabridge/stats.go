@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
@@ -30,30 +32,25 @@ reached.`,
 			if err := checkOver(over); err != nil {
 				return err
 			}
-			ctx, stop := interruptible()
-			defer stop()
-			c, err := bridge.client(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			if asJSON {
-				d, err := document(ctx, c, status.Query{Clients: -1, Connections: true})
+			return bridge.with(func(ctx context.Context, c *control.Client) error {
+				if asJSON {
+					d, err := document(ctx, c, status.Query{Clients: -1, Connections: true})
+					if err != nil {
+						return err
+					}
+					return writeJSON(cmd.OutOrStdout(), d)
+				}
+				p, err := pair(ctx, c, status.Query{Clients: 1}, over)
 				if err != nil {
 					return err
 				}
-				return writeJSON(cmd.OutOrStdout(), d)
-			}
-			p, err := pair(ctx, c, status.Query{Clients: 1}, over)
-			if err != nil {
-				return err
-			}
-			for _, l := range p.Stats() {
-				if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
-					return failed(err)
+				for _, l := range p.Stats() {
+					if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
+						return failed(err)
+					}
 				}
-			}
-			return nil
+				return nil
+			})
 		},
 	}
 	bridge.register(cmd)

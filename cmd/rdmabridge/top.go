@@ -38,30 +38,23 @@ all columns, and ends. NO_COLOR in the environment switches colours off.`,
 			if err := checkTop(&o); err != nil {
 				return err
 			}
-			ctx, stop := interruptible()
-			defer stop()
-			c, err := bridge.client(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			o.Fetch = func(ctx context.Context, q status.Query) (*status.Document, error) {
-				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-				defer cancel()
-				return document(ctx, c, q)
-			}
-			o.Fatal = func(err error) bool {
-				var answer *control.AnswerError
-				return errors.As(err, &answer)
-			}
-			out, isFile := cmd.OutOrStdout().(*os.File)
-			if once || !isFile || !top.IsTerminal(out) || !top.IsTerminal(os.Stdin) {
-				err = top.Once(ctx, cmd.OutOrStdout(), widthOf(cmd.OutOrStdout()), o)
-			} else {
+			return bridge.with(func(ctx context.Context, c *control.Client) error {
+				o.Fetch = func(ctx context.Context, q status.Query) (*status.Document, error) {
+					ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+					defer cancel()
+					return document(ctx, c, q)
+				}
+				o.Fatal = func(err error) bool {
+					var answer *control.AnswerError
+					return errors.As(err, &answer)
+				}
+				out, isFile := cmd.OutOrStdout().(*os.File)
+				if once || !isFile || !top.IsTerminal(out) || !top.IsTerminal(os.Stdin) {
+					return asked(top.Once(ctx, cmd.OutOrStdout(), widthOf(cmd.OutOrStdout()), o))
+				}
 				o.Color = os.Getenv("NO_COLOR") == ""
-				err = top.Run(ctx, os.Stdin, out, o)
-			}
-			return asked(err)
+				return asked(top.Run(ctx, os.Stdin, out, o))
+			})
 		},
 	}
 	bridge.register(cmd)

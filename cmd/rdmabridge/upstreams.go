@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/show"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -42,29 +44,24 @@ server takes. --connections lists each connection instead, --endpoints each addr
 			if legend {
 				return printLegend(cmd, table(show.Pair{Now: new(status.Document)}))
 			}
-			ctx, stop := interruptible()
-			defer stop()
-			c, err := bridge.client(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			q := status.Query{Clients: 1, Connections: connections || asJSON}
-			if asJSON {
-				d, err := document(ctx, c, q)
+			return bridge.with(func(ctx context.Context, c *control.Client) error {
+				q := status.Query{Clients: 1, Connections: connections || asJSON}
+				if asJSON {
+					d, err := document(ctx, c, q)
+					if err != nil {
+						return err
+					}
+					return writeJSON(cmd.OutOrStdout(), d.Upstreams)
+				}
+				p, err := pair(ctx, c, q, over)
 				if err != nil {
 					return err
 				}
-				return writeJSON(cmd.OutOrStdout(), d.Upstreams)
-			}
-			p, err := pair(ctx, c, q, over)
-			if err != nil {
-				return err
-			}
-			t := table(p)
-			t.Filter(filter)
-			t.SortBy(order, false)
-			return failed(writeTable(cmd, t, order, wide))
+				t := table(p)
+				t.Filter(filter)
+				t.SortBy(order, false)
+				return failed(writeTable(cmd, t, order, wide))
+			})
 		},
 	}
 	bridge.register(cmd)
