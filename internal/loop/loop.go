@@ -143,16 +143,3 @@ type TCP struct {
 	Unsent      uint64        // octets in the send buffer that were never sent
 	Unread      uint64        // octets in the receive buffer
 }
-
-// Add adds o: of RTT the larger one counts.
-func (t *TCP) Add(o TCP) {
-	t.RTT = max(t.RTT, o.RTT)
-	t.Retransmits += o.Retransmits
-	t.Needless += o.Needless
-	t.Received += o.Received
-	t.OutOfOrder += o.OutOfOrder
-	t.Segments += o.Segments
-	t.Unacked += o.Unacked
-	t.Unsent += o.Unsent
-	t.Unread += o.Unread
-}
