@@ -104,30 +104,12 @@ func extend(h *status.History, old, now *status.Document) status.History {
 	}
 	rate := func(a, b uint64) float64 { return grown(a, b) / seconds }
 	var calls, in, out, failed float64
-	before := make(map[string]*status.Listener, len(old.Listeners))
-	for i := range old.Listeners {
-		before[old.Listeners[i].Name] = &old.Listeners[i]
-	}
-	for i := range now.Listeners {
-		l := &now.Listeners[i]
-		was := before[l.Name]
-		if was == nil {
-			was = &status.Listener{}
-		}
+	for l, was := range status.Beside(now.Listeners, old.Listeners, (*status.Listener).Key) {
 		in += rate(was.BytesIn, l.BytesIn)
 		out += rate(was.BytesOut, l.BytesOut)
 	}
-	operations := make(map[operationKey]*status.Operation, len(old.Operations))
-	for i := range old.Operations {
-		operations[keyOf(&old.Operations[i])] = &old.Operations[i]
-	}
 	var latency, latencyCalls float64
-	for i := range now.Operations {
-		o := &now.Operations[i]
-		was := operations[keyOf(o)]
-		if was == nil {
-			was = &status.Operation{}
-		}
+	for o, was := range status.Beside(now.Operations, old.Operations, (*status.Operation).Key) {
 		calls += rate(was.Calls, o.Calls)
 		for class, n := range o.Statuses {
 			if status.Failure(class) {
@@ -150,15 +132,9 @@ func extend(h *status.History, old, now *status.Document) status.History {
 		Memory: point(h.Memory, float64(now.Memory.Used)), Failed: point(h.Failed, failed),
 		Upstreams: make(map[string]status.UpstreamHistory, len(now.Upstreams)),
 	}
-	upstreams := make(map[string]*status.Upstream, len(old.Upstreams))
-	for i := range old.Upstreams {
-		upstreams[old.Upstreams[i].Name] = &old.Upstreams[i]
-	}
-	for i := range now.Upstreams {
-		u := &now.Upstreams[i]
-		was := upstreams[u.Name]
-		if was == nil || was.Phases.Calls > u.Phases.Calls {
-			was = &status.Upstream{}
+	for u, was := range status.Beside(now.Upstreams, old.Upstreams, (*status.Upstream).Key) {
+		if was.Phases.Calls > u.Phases.Calls {
+			was = &status.Upstream{} // it began anew
 		}
 		p := u.Phases.Sub(&was.Phases)
 		lists, known := h.Upstreams[u.Name]
@@ -174,16 +150,6 @@ func extend(h *status.History, old, now *status.Document) status.History {
 		}
 	}
 	return next
-}
-
-// An operationKey tells the operations of a document apart.
-type operationKey struct {
-	listener, upstream, program, operation string
-	version                                uint32
-}
-
-func keyOf(o *status.Operation) operationKey {
-	return operationKey{o.Listener, o.Upstream, o.Program, o.Operation, o.Version}
 }
 
 // grown returns how much a counter has grown from a to b, which is everything if it began anew.

@@ -51,10 +51,7 @@ func (p Pair) Clients() *Table {
 }
 
 func (p Pair) oldClients() map[string]*status.Client {
-	if p.Before == nil {
-		return nil
-	}
-	return byKey(p.Before.Clients.List, clientKey)
+	return status.ByKey(p.before().Clients.List, clientKey)
 }
 
 // earlier returns what the earlier document says of c; nil if c has connected since.

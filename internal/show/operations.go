@@ -6,10 +6,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
-func operationKey(o *status.Operation) string {
-	return fmt.Sprint(o.Listener, " ", o.Upstream, " ", o.Program, " ", o.Version, " ", o.Operation)
-}
-
 // Operations is the table of operations.
 func (p Pair) Operations() *Table {
 	t := &Table{Sort: "load", Columns: []Column{
@@ -29,16 +25,7 @@ func (p Pair) Operations() *Table {
 		Column{Key: "flight", Name: "FLIGHT", Help: helpFlight, Rank: 2},
 		Column{Key: "failed", Name: p.head("FAIL"), Help: p.help("Replies that say that something is wrong, other than that a file is or is not there"), Rank: 4},
 	)
-	var old map[string]*status.Operation
-	if p.Before != nil {
-		old = byKey(p.Before.Operations, operationKey)
-	}
-	for i := range p.Now.Operations {
-		o := &p.Now.Operations[i]
-		b := old[operationKey(o)]
-		if b == nil {
-			b = new(status.Operation)
-		}
+	for o, b := range status.Beside(p.Now.Operations, p.before().Operations, (*status.Operation).Key) {
 		t.Rows = append(t.Rows, p.operationRow(o, b))
 	}
 	return t

@@ -67,13 +67,12 @@ func (p Pair) share(now, before float64) float64 {
 	return min(1, max(0, now-before)/p.seconds())
 }
 
-// byKey returns the elements of an earlier list by their keys.
-func byKey[T any](list []T, key func(*T) string) map[string]*T {
-	m := make(map[string]*T, len(list))
-	for i := range list {
-		m[key(&list[i])] = &list[i]
+// before returns the earlier document, or an empty one where there is one document alone.
+func (p Pair) before() *status.Document {
+	if p.Before == nil {
+		return new(status.Document)
 	}
-	return m
+	return p.Before
 }
 
 // phases returns the phases of the Calls that were answered between the documents.

@@ -184,16 +184,7 @@ func (p Pair) listeners() []Line {
 
 func (p Pair) upstreamsInWords() []Line {
 	t := &Table{Columns: []Column{{Left: true}, {Left: true}, {Left: true}}}
-	old := map[string]*status.Upstream{}
-	if p.Before != nil {
-		old = byKey(p.Before.Upstreams, func(u *status.Upstream) string { return u.Name })
-	}
-	for i := range p.Now.Upstreams {
-		u := &p.Now.Upstreams[i]
-		b := old[u.Name]
-		if b == nil {
-			b = new(status.Upstream)
-		}
+	for u, b := range status.Beside(p.Now.Upstreams, p.before().Upstreams, (*status.Upstream).Key) {
 		t.Rows = append(t.Rows, Row{text("  " + u.Name), stateCell(string(u.State)), text(p.upstreamInWords(u, b))})
 	}
 	return bounded(t.Lines(0, "")[1:])

@@ -31,16 +31,7 @@ func (p Pair) Upstreams() *Table {
 		{Key: "lost", Name: "LOST", Help: helpLost, Rank: 2},
 		{Key: "error", Name: "LAST-ERROR", Help: "why a connection is missing", Left: true, Flex: true, Rank: 10},
 	}}
-	old := map[string]*status.Upstream{}
-	if p.Before != nil {
-		old = byKey(p.Before.Upstreams, func(u *status.Upstream) string { return u.Name })
-	}
-	for i := range p.Now.Upstreams {
-		u := &p.Now.Upstreams[i]
-		b := old[u.Name]
-		if b == nil {
-			b = new(status.Upstream)
-		}
+	for u, b := range status.Beside(p.Now.Upstreams, p.before().Upstreams, (*status.Upstream).Key) {
 		t.Rows = append(t.Rows, p.upstreamRow(u, b))
 	}
 	return t
@@ -118,12 +109,9 @@ func (p Pair) Links() *Table {
 		{Key: "error", Name: "LAST-ERROR", Help: "why it is not there", Left: true, Flex: true, Rank: 8},
 	}}
 	old := map[string]*status.Connection{}
-	if p.Before != nil {
-		for i := range p.Before.Upstreams {
-			u := &p.Before.Upstreams[i]
-			for j := range u.Connections {
-				old[linkKey(u.Name, &u.Connections[j])] = &u.Connections[j]
-			}
+	for _, u := range p.before().Upstreams {
+		for j := range u.Connections {
+			old[linkKey(u.Name, &u.Connections[j])] = &u.Connections[j]
 		}
 	}
 	for i := range p.Now.Upstreams {

@@ -44,11 +44,7 @@ func (j *judge) clients() {
 		return
 	}
 	type key struct{ listener, address string }
-	before := make(map[key]*Client, len(j.before.Clients.List))
-	for i := range j.before.Clients.List {
-		c := &j.before.Clients.List[i]
-		before[key{c.Listener, c.Address}] = c
-	}
+	before := ByKey(j.before.Clients.List, func(c *Client) key { return key{c.Listener, c.Address} })
 	var slow []slowClient
 	var lossyHosts []string
 	var worst string

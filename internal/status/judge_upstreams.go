@@ -200,17 +200,13 @@ func usualLatency(points []float64, last int) float64 {
 // that is more than half.
 func (j *judge) slowest(upstream string) (name string, mean float64) {
 	var most, all float64
-	for i := range j.now.Operations {
-		o := &j.now.Operations[i]
+	for o, b := range Beside(j.now.Operations, j.before.Operations, (*Operation).Key) {
 		if o.Upstream != upstream {
 			continue
 		}
 		p := o.Phases
-		for k := range j.before.Operations {
-			if b := &j.before.Operations[k]; b.Listener == o.Listener && b.Upstream == o.Upstream && b.Program == o.Program && b.Version == o.Version && b.Operation == o.Operation && b.Phases.Calls <= p.Calls {
-				p = p.Sub(&b.Phases)
-				break
-			}
+		if b.Phases.Calls <= p.Calls {
+			p = p.Sub(&b.Phases)
 		}
 		all += p.Server
 		if p.Calls > 0 && p.Server > most {
