@@ -29,13 +29,18 @@ func (h *Health) Eject(addr string, until time.Time) error {
 	if e == nil {
 		return ErrNoEndpoint
 	}
-	now, left := time.Now(), 0
+	now, left, well := time.Now(), 0, 0 // of the others
 	for _, o := range h.list {
-		if o != e && !o.isHeld(now) && o.until.IsZero() {
-			left++
+		if o == e || o.isHeld(now) {
+			continue
+		}
+		left++
+		if o.until.IsZero() {
+			well++
 		}
 	}
-	if left == 0 {
+	// An endpoint that fails can go while another one is left, though all fail: nothing that works goes with it.
+	if left == 0 || well == 0 && e.until.IsZero() {
 		return ErrLastEndpoint
 	}
 	if !e.isHeld(now) {

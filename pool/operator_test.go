@@ -24,3 +24,17 @@ func TestEjectLastGood(t *testing.T) {
 		t.Errorf("with b back: %v", err)
 	}
 }
+
+// TestEjectOfFailing: where all endpoints fail, an operator can eject all but one.
+func TestEjectOfFailing(t *testing.T) {
+	var h Health
+	h.Set([]string{"a", "b"}, false)
+	h.gone("a", errDown)
+	h.gone("b", errDown)
+	if err := h.Eject("a", time.Time{}); err != nil {
+		t.Errorf("one of two that fail: %v", err)
+	}
+	if err := h.Eject("b", time.Time{}); !errors.Is(err, ErrLastEndpoint) {
+		t.Errorf("the other one: %v, want %v", err, ErrLastEndpoint)
+	}
+}
