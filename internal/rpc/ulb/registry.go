@@ -14,12 +14,18 @@ const Unbounded = math.MaxUint32
 // A Registry holds the bindings of a process. The caller fills it at start-up. After
 // that, all methods but Bind are safe for concurrent use.
 type Registry struct {
-	limits Limits
-	keys   []uint64 // program<<32 | version; scanned in order of binding
-	bound  []Binding
-	first  []uint16    // the number of each binding's operation 0
-	procs  []uint32    // how many procedures each binding has, NULL included
-	ops    []Operation // of all bindings, behind operation 0, which is that of Generic
+	limits   Limits
+	bindings []binding   // scanned in order of binding
+	ops      []Operation // of all bindings, behind operation 0, which is that of Generic
+}
+
+// A binding is a Binding with the numbers of its operations.
+type binding struct {
+	key        uint64 // program<<32 | version
+	bound      Binding
+	first      uint16   // operation 0
+	gss, other uint16   // the operation of GSS control procedures, and that of unknown procedures
+	procedures []uint16 // the operation of each procedure
 }
 
 // NewRegistry returns a Registry without bindings, by which every Call is carried whole.
@@ -38,22 +44,25 @@ func (reg *Registry) Limits() Limits { return reg.limits }
 // order in which they were bound, so bind the busiest first. Bind panics when the
 // program and version have a binding already.
 func (reg *Registry) Bind(program, version uint32, b Binding) {
-	k := key(program, version)
-	for _, have := range reg.keys {
-		if have == k {
-			panic("BUG: ulb: program and version bound twice")
-		}
+	if reg.lookup(program, version) != nil {
+		panic("BUG: ulb: program and version bound twice")
 	}
-	reg.keys = append(reg.keys, k)
-	reg.bound = append(reg.bound, b)
-	reg.first = append(reg.first, uint16(len(reg.ops)))
 	own, procs := []Operation{{}}, 1
 	if o, ok := b.(Operator); ok {
 		own, procs = o.Operations()
 		own = slices.Clone(own)
 	}
 	own[0] = Operation{Name: "NULL"}
-	reg.procs = append(reg.procs, uint32(procs))
+	n := binding{key: key(program, version), bound: b, first: uint16(len(reg.ops))}
+	n.gss, n.other = n.first+uint16(len(own)), n.first+uint16(len(own))+1
+	for i := range procs {
+		number := n.other
+		if i < len(own) && own[i].Name != "" {
+			number = n.first + uint16(i)
+		}
+		n.procedures = append(n.procedures, number)
+	}
+	reg.bindings = append(reg.bindings, n)
 	for _, o := range append(own, Operation{Name: operationGSS}, Operation{Name: operationOther}) {
 		o.Program, o.Version = program, version
 		reg.ops = append(reg.ops, o)
@@ -62,55 +71,44 @@ func (reg *Registry) Bind(program, version uint32, b Binding) {
 
 // Operation returns the number of the operation of a Call that is not analysed.
 func (reg *Registry) Operation(c *oncrpc.Call) uint16 {
-	return reg.operation(reg.lookup(c.Program, c.Version), c, 0)
+	return reg.lookup(c.Program, c.Version).operation(c, 0)
 }
 
-// operations are those of binding i.
-func (reg *Registry) operations(i int) []Operation {
-	end := len(reg.ops)
-	if i+1 < len(reg.first) {
-		end = int(reg.first[i+1])
-	}
-	return reg.ops[reg.first[i]:end]
-}
-
-// operation returns the number of the operation of procedure proc of binding i, or of a GSS control
-// procedure. A binding whose procedures have operations of their own says so in own; 0 if it does not.
-func (reg *Registry) operation(i int, c *oncrpc.Call, own uint16) uint16 {
-	if i < 0 {
-		return 0
-	}
-	ops := reg.operations(i)
-	n := len(ops) - 1
+// operation returns the number of the operation of a Call, which may be a GSS control procedure. A binding
+// whose procedures have operations of their own says so in own; 0 if it does not. b is nil for a program
+// without a binding.
+func (b *binding) operation(c *oncrpc.Call, own uint16) uint16 {
 	switch {
+	case b == nil:
+		return 0
 	case c.Protection == oncrpc.ProtectControl:
-		n--
+		return b.gss
 	case own != 0:
-		n = int(own)
-	case c.Procedure < reg.procs[i] && ops[c.Procedure].Name != "":
-		n = int(c.Procedure)
+		return b.first + own
+	case c.Procedure < uint32(len(b.procedures)):
+		return b.procedures[c.Procedure]
 	}
-	return reg.first[i] + uint16(n)
+	return b.other
 }
 
 // Lookup returns the binding of a program and version, or [Generic] when there is
 // none.
 func (reg *Registry) Lookup(program, version uint32) Binding {
-	if i := reg.lookup(program, version); i >= 0 {
-		return reg.bound[i]
+	if b := reg.lookup(program, version); b != nil {
+		return b.bound
 	}
 	return Generic
 }
 
-// lookup returns the index of the binding of a program and version, or -1.
-func (reg *Registry) lookup(program, version uint32) int {
+// lookup returns the binding of a program and version, or nil.
+func (reg *Registry) lookup(program, version uint32) *binding {
 	k := key(program, version)
-	for i, have := range reg.keys {
-		if have == k {
-			return i
+	for i := range reg.bindings {
+		if b := &reg.bindings[i]; b.key == k {
+			return b
 		}
 	}
-	return -1
+	return nil
 }
 
 func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(version) }
@@ -120,13 +118,13 @@ func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(v
 // walk is carried whole, and the server answers it with an error.
 func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 	*a = Analysis{Reduce: c.Reducible()}
-	i := reg.lookup(c.Program, c.Version)
+	n := reg.lookup(c.Program, c.Version)
 	b := Generic
-	if i >= 0 {
-		b = reg.bound[i]
+	if n != nil {
+		b = n.bound
 	}
 	reg.analyse(b, c, a)
-	a.Operation = reg.operation(i, c, a.Operation)
+	a.Operation = n.operation(c, a.Operation)
 	if c.Protection == oncrpc.ProtectControl {
 		return Generic
 	}
