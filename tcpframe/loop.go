@@ -50,7 +50,7 @@ type Loop struct {
 	inPass   bool
 	pass     uint64  // number of the pass
 	current  *socket // its gnet callback is running, and closes it by returning Close
-	clock    int64   // result of Now in this pass; 0 before the first call
+	clock    int64   // result of Now in this pass
 	left     int     // octets that Socket.Read may still move in this pass
 	share    share
 	sweeps   uint64 // number of sweeps, from 1
@@ -223,7 +223,7 @@ func (l *Loop) ended(s *socket, err error) {
 
 // enter begins a pass. s is the socket whose gnet callback is running, or nil.
 func (l *Loop) enter(s *socket) {
-	l.inPass, l.current, l.clock = true, s, 0
+	l.inPass, l.current, l.clock = true, s, l.engine.Now()
 	l.pass++
 	l.mu.Lock()
 	l.state = awake
@@ -319,14 +319,8 @@ func (l *Loop) stop() {
 	}
 }
 
-// Now returns the result that Engine.Now had when this pass first called Now. It must be called
-// on the loop.
-func (l *Loop) Now() int64 {
-	if l.clock == 0 {
-		l.clock = l.engine.Now()
-	}
-	return l.clock
-}
+// Now returns the result that Engine.Now had when this pass began. It must be called on the loop.
+func (l *Loop) Now() int64 { return l.clock }
 
 // addrPort converts a. It returns the zero AddrPort if a is not a TCP address.
 func addrPort(a net.Addr) netip.AddrPort {
