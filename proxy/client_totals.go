@@ -49,11 +49,7 @@ func (f *front) count(c *call) {
 	case c.absorbed || r == resultAbsorbed:
 		f.totals.repeats++
 	case c.op != nil && (r == resultReplied || r == resultLocal):
-		a := f.loop.tally.next()
-		a.front, a.op = f, c.op
-		a.in, a.out, a.class = uint32(c.size), uint32(c.octets), c.class
-		a.xid, a.upstreamXID, a.operations = c.clientXID, c.rdma.XID, c.operations
-		c.times.divide(now, &a.phases)
+		f.loop.tally.add(f, c, now)
 	}
 	if p := f.listener.p.observer.Load(); p != nil {
 		f.observe(c, *p, now)

@@ -47,7 +47,7 @@ type callTimes struct {
 
 // divide sets d to the phases of a Call whose client had the Reply at settled. They add up to its time. Loops
 // look at the clock once in a pass, so that a time may lie before the one that came before it.
-func (t *callTimes) divide(settled int64, d *[phases]int64) {
+func (t *callTimes) divide(settled int64, d *[phases]uint64) {
 	replied := t.replied
 	if replied == 0 {
 		replied = settled
@@ -63,10 +63,10 @@ func (t *callTimes) divide(settled int64, d *[phases]int64) {
 	asked = max(asked, t.began)
 	sent = max(sent, asked)
 	replied = max(replied, sent)
-	d[phaseAdmission] = asked - t.began
-	d[phaseCredit] = sent - asked
-	d[phaseServer] = replied - sent
-	d[phaseClient] = max(settled, replied) - replied
+	d[phaseAdmission] = uint64(asked - t.began)
+	d[phaseCredit] = uint64(sent - asked)
+	d[phaseServer] = uint64(replied - sent)
+	d[phaseClient] = uint64(max(settled, replied) - replied)
 }
 
 // An operationTable counts the Calls of one loop's clients from one listener to one upstream. It belongs
@@ -157,10 +157,15 @@ func (l *listener) dropTables(on *eventLoop) {
 
 // row returns the row of a Call with the header h, whose operation has the number i.
 func (t *operationTable) row(h *oncrpc.Call, i uint16) *operation {
+	if o := t.rows[i]; o != nil && i != 0 {
+		return o
+	}
+	return t.other(h, i)
+}
+
+// other returns a row that is not used yet, or one for a program without a binding.
+func (t *operationTable) other(h *oncrpc.Call, i uint16) *operation {
 	if i != 0 {
-		if o := t.rows[i]; o != nil {
-			return o
-		}
 		op := &t.listener.p.registry.Operations()[i]
 		t.rows[i] = t.make(programName(op.Program), op.Version, op.Name, op.Status)
 		return t.rows[i]

@@ -60,31 +60,13 @@ var classFails = func() (fails [classes]bool) {
 // replyClass classifies the Reply that begins with m, to a Call whose arguments have the protection p.
 // kind says where the results have a status. Of that number ok is true if there is one.
 func replyClass(m []byte, p oncrpc.Protection, kind ulb.StatusKind) (c class, number uint32, ok bool) {
-	if len(m) < oncrpc.MinReply {
-		return classMalformed, 0, false
-	}
 	word := func(at int) uint32 { return binary.BigEndian.Uint32(m[at:]) }
-	if word(8) != 0 {
-		if word(12) == oncrpc.RPCMismatch {
-			return classRPCMismatch, 0, false
+	at := noVerifier
+	if len(m) < at || word(8)|word(16)|word(20) != 0 {
+		if at, c = accepted(m); at == 0 {
+			return c, 0, false
 		}
-		return classAuthError, 0, false
 	}
-	n := word(16)
-	if n > oncrpc.MaxAuth {
-		return classMalformed, 0, false
-	}
-	at := 20 + xdr.Roundup(int(n))
-	if at+4 > len(m) {
-		return classMalformed, 0, false
-	}
-	if accept := word(at); accept != oncrpc.Success {
-		if accept > oncrpc.SystemError {
-			return classMalformed, 0, false
-		}
-		return classProgUnavail + class(accept) - oncrpc.ProgramUnavailable, 0, false
-	}
-	at += 4
 	switch {
 	case p == oncrpc.ProtectPrivacy:
 		return classEncrypted, 0, false
@@ -104,6 +86,40 @@ func replyClass(m []byte, p oncrpc.Protection, kind ulb.StatusKind) (c class, nu
 		return lockClass(number), number, true
 	}
 	return statusClass(number), number, true
+}
+
+// noVerifier is where the results of an accepted Call begin whose Reply has a verifier without a body: behind
+// the XID, the type, reply_stat, flavor and length of the verifier, and accept_stat.
+const noVerifier = 24
+
+// accepted returns where the results of a Call begin that the server has executed. For other Replies it returns 0
+// and their class.
+func accepted(m []byte) (at int, c class) {
+	if len(m) < oncrpc.MinReply {
+		return 0, classMalformed
+	}
+	word := func(at int) uint32 { return binary.BigEndian.Uint32(m[at:]) }
+	if word(8) != 0 {
+		if word(12) == oncrpc.RPCMismatch {
+			return 0, classRPCMismatch
+		}
+		return 0, classAuthError
+	}
+	n := word(16)
+	if n > oncrpc.MaxAuth {
+		return 0, classMalformed
+	}
+	at = 20 + xdr.Roundup(int(n))
+	if at+4 > len(m) {
+		return 0, classMalformed
+	}
+	if accept := word(at); accept != oncrpc.Success {
+		if accept > oncrpc.SystemError {
+			return 0, classMalformed
+		}
+		return 0, classProgUnavail + class(accept) - oncrpc.ProgramUnavailable
+	}
+	return at + 4, classOK
 }
 
 // lockClasses are the classes of nlm4_stats: RFC 1813 Section 6.1.3.

@@ -63,14 +63,14 @@ func TestDivide(t *testing.T) {
 	for _, tt := range []struct {
 		times   callTimes
 		settled int64
-		want    [phases]int64
+		want    [phases]uint64
 	}{
-		{callTimes{10, 20, 40, 80}, 160, [phases]int64{10, 20, 40, 80}},
-		{callTimes{10, 0, 0, 10}, 15, [phases]int64{0, 0, 0, 5}}, // the bridge answered it
-		{callTimes{10, 20, 15, 30}, 40, [phases]int64{10, 0, 10, 10}},
-		{callTimes{10, 20, 30, 25}, 28, [phases]int64{10, 10, 0, 0}},
+		{callTimes{10, 20, 40, 80}, 160, [phases]uint64{10, 20, 40, 80}},
+		{callTimes{10, 0, 0, 10}, 15, [phases]uint64{0, 0, 0, 5}}, // the bridge answered it
+		{callTimes{10, 20, 15, 30}, 40, [phases]uint64{10, 0, 10, 10}},
+		{callTimes{10, 20, 30, 25}, 28, [phases]uint64{10, 10, 0, 0}},
 	} {
-		var d [phases]int64
+		var d [phases]uint64
 		if tt.times.divide(tt.settled, &d); d != tt.want {
 			t.Errorf("%+v until %d: %v, want %v", tt.times, tt.settled, d, tt.want)
 		}

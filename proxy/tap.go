@@ -403,16 +403,12 @@ func (m *tcpConn) tapReply(c *call) {
 
 // tapSent has the Tap see c, which has just been sent.
 func (m *rdmaConn) tapSent(c *call) {
-	if m.loop.tap.Load() != nil {
-		c.tapSent(m.loop, m, m.r.Grant(), m.r.Outstanding())
-	}
+	c.tapSent(m.loop, m, m.r.Grant(), m.r.Outstanding())
 }
 
 // tapReply has the Tap see the Reply of c, which has just come.
 func (m *rdmaConn) tapReply(c *call) {
-	if m.loop.tap.Load() != nil {
-		c.tapReply(m.loop, m, false, m.r.Grant(), m.r.Outstanding())
-	}
+	c.tapReply(m.loop, m, false, m.r.Grant(), m.r.Outstanding())
 }
 
 // tapReverse has the Tap see a message of the reverse direction, on a connection of l.

@@ -83,7 +83,9 @@ func (m *rdmaConn) send(c *call) {
 		if m.probe.dozing {
 			m.probe.busy()
 		}
-		m.tapSent(c)
+		if m.loop.tap.Load() != nil {
+			m.tapSent(c)
+		}
 		c.wasSent(m.loop)
 		if x := c.order(); x != nil {
 			x.sent(c, m.loop.index)
@@ -167,7 +169,9 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
 		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
-		m.tapReply(c)
+		if m.loop.tap.Load() != nil {
+			m.tapReply(c)
+		}
 		c.entry.Answered()
 		m.loop.batch.Done(seat, &c.entry)
 		c.answered(here)

@@ -54,11 +54,14 @@ type waitCounts struct {
 
 // wait makes reasons those of mask for which the bridge does not read from the client; it leaves the others.
 func (f *front) wait(reasons, mask uint8) {
-	w := &f.waits
-	to := w.now&^mask | reasons
-	if to == w.now {
-		return
+	if to := f.waits.now&^mask | reasons; to != f.waits.now {
+		f.waitFor(to)
 	}
+}
+
+// waitFor makes to the reasons for which the bridge does not read from the client, which have changed.
+func (f *front) waitFor(to uint8) {
+	w := &f.waits
 	now, n := f.loop.Now(), f.counts.waits
 	for r := range waitReasons {
 		bit := uint8(1) << r
