@@ -44,6 +44,9 @@ func (l *Listener) setDefaults() {
 	switch l.Transport {
 	case TransportTCP:
 		fill(&l.Limits.Fragments, 1024)
+		if len(l.ProxyProtocol.From) > 0 {
+			fill(&l.ProxyProtocol.Timeout, 5*second)
+		}
 	case TransportRDMA:
 		fill(&l.Limits.Starting, 128)
 		fill(&l.Limits.StartingPerAddress, min(16, l.Limits.Starting))

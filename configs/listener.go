@@ -17,6 +17,9 @@ type Listener struct {
 	// Privileged says which ports clients may connect from: PrivilegedAny or PrivilegedRequired.
 	Privileged string `mapstructure:"privileged"`
 
+	// ProxyProtocol is for transport tcp.
+	ProxyProtocol ProxyProtocol `mapstructure:"proxy_protocol"`
+
 	Limits   ListenerLimits   `mapstructure:"limits"`
 	Weights  []Weight         `mapstructure:"weights"` // the first match counts; without one the weight is 1
 	Rates    Rates            `mapstructure:"rates"`
@@ -32,6 +35,13 @@ type Listener struct {
 
 // RDMA reports whether the listener's clients use RPC-over-RDMA.
 func (l *Listener) RDMA() bool { return l.Transport == TransportRDMA }
+
+// A ProxyProtocol says which peers are proxies. Each of their connections begins with a PROXY header of
+// version 2, which says who the client is.
+type ProxyProtocol struct {
+	From    []Prefix `mapstructure:"from"`    // the proxies; empty: there are none
+	Timeout Duration `mapstructure:"timeout"` // for the header
+}
 
 // A Route sends the Calls of one RPC program to an upstream of its own.
 type Route struct {
@@ -130,6 +140,7 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 
 func (l *Listener) validateTCP(path string, r *report) {
 	r.atMost(path+".limits.fragments", l.Limits.Fragments, maxFragments)
+	l.ProxyProtocol.validate(path+".proxy_protocol", r)
 	r.needs(path, "transport rdma", "provider", "credits", "inline", "iwarp", "ibverbs", "limits.starting", "limits.starting_per_address", "timeouts.start")
 }
 
@@ -140,13 +151,25 @@ func (l *Listener) validateRDMA(path string, k Known, r *report) {
 	r.finite(path+".timeouts.start", l.Timeouts.Start)
 	r.atMost(path+".credits", l.Credits, maxCredits)
 	l.Inline.validate(path+".inline", r)
-	r.needs(path, "transport tcp", "limits.fragments")
+	r.needs(path, "transport tcp", "limits.fragments", "proxy_protocol")
 	if r.source.given(path + ".ibverbs.exposure") {
 		r.addf(path+".ibverbs.exposure", "only upstreams have this setting, because clients do not access the memory of a listener; remove it")
 	}
 	if r.source.given(path + ".iwarp.revision1") {
 		r.addf(path+".iwarp.revision1", "only upstreams have this setting, because a listener answers both revisions; remove it")
 	}
+}
+
+func (y *ProxyProtocol) validate(path string, r *report) {
+	if len(y.From) == 0 && !r.spoiled(path+".from") {
+		r.needs(path, "from", "timeout")
+	}
+	for i, p := range y.From {
+		if p.Bits() == 0 {
+			r.addf(fmt.Sprintf("%s.from[%d]", path, i), "every host could name any client; write the addresses of the proxies")
+		}
+	}
+	r.finite(path+".timeout", y.Timeout)
 }
 
 func (m *ListenerLimits) validate(path string, r *report) {

@@ -223,6 +223,16 @@ upstreams:
 		line 9: listeners[6].limits.starting: 100000 is too large; write at most 65536
 		line 11: upstreams[0].inline: this setting needs transport rdma; write that, or remove this setting
 		line 12: upstreams[1].pool.pinned: this setting needs mode pinned; write that, or remove this setting`},
+	{"proxies", `
+listeners:
+  - {name: a, address: ':1', upstream: s, proxy_protocol: {from: [10.0.0.7, '::/0'], timeout: none}}
+  - {name: b, address: ':2', upstream: s, proxy_protocol: {timeout: 5s}}
+  - {name: c, address: ':3', upstream: s, transport: rdma, proxy_protocol: {from: [10.0.0.7]}}
+` + tail, `
+		line 3: listeners[0].proxy_protocol.from[1]: every host could name any client; write the addresses of the proxies
+		line 3: listeners[0].proxy_protocol.timeout: none is not possible here; write a duration such as 30s
+		line 4: listeners[1].proxy_protocol.timeout: this setting needs from; write that, or remove this setting
+		line 5: listeners[2].proxy_protocol: this setting needs transport tcp; write that, or remove this setting`},
 	{"shares", `
 listeners:
   - name: a

@@ -80,6 +80,11 @@ var refusedReason = Label{Name: "reason", Help: "why", Values: []Value{
 	{"connections", "the listener has as many connections as it may"},
 	{"connections_per_address", "the address has as many connections as it may"},
 	{"sockets", "the process has as many sockets of clients as it may"},
+	{"proxy_missing", "the connection of a proxy does not begin with a PROXY header"},
+	{"proxy_v1", "the PROXY header is of version 1"},
+	{"proxy_header", "the PROXY header is malformed, or the connection ended inside it"},
+	{"proxy_timeout", "the PROXY header did not come in time"},
+	{"proxy_starting", "too many connections of the proxy have sent no PROXY header yet"},
 	{"draining", "the bridge is about to end"},
 	{"memory", "there is no memory: for Receives of an RDMA client, or for a record that a TCP client has begun"},
 	{"setup", "the connection ended, or could not be used, while it was being set up"},
@@ -148,6 +153,18 @@ var (
 	ListenerTCPConnections = gauge(Definition{
 		Name: "listener_tcp_connections", Labels: ofListener,
 		Help: "Open TCP connections of a TCP listener, those that are not admitted yet included.",
+	})
+	ListenerProxyConnections = counter(Definition{
+		Name: "listener_proxy_connections_total", Labels: listenerAnd(Label{Name: "address", Help: "whose", Values: []Value{
+			{"client", "the PROXY header names the client"},
+			{"proxy", "it names none: the proxy's own, such as health checks"},
+		}}),
+		Help: "Connections of proxies whose PROXY header the bridge has read and which it has admitted, by whose address counts.",
+		Like: "HAProxy: sessions of a bind line with accept-proxy",
+	})
+	ListenerProxyStarting = gauge(Definition{
+		Name: "listener_proxy_starting_connections", Labels: ofListener,
+		Help: "Connections of proxies that have not sent a PROXY header yet.",
 	})
 	ListenerTCPReceivedBytes = counter(Definition{
 		Name: "listener_tcp_received_bytes_total", Labels: ofListener,

@@ -221,6 +221,9 @@ func (r *clientReport) describe(now int64, wall time.Time) status.Client {
 		Failed:  r.totals.failed, Repeats: r.totals.repeats, InFlight: r.inFlight.calls,
 		Unread: r.unread, Waiting: []string{}, Upstreams: []string{}, Paused: float64(r.paused) / 1e9,
 	}
+	if a := f.client.proxy(); a.IsValid() {
+		d.Proxy = a.String()
+	}
 	if r.inFlight.calls > 0 {
 		d.OldestCall, d.OldestXID = float64(max(0, now-r.inFlight.oldest))/1e9, r.inFlight.xid
 		if o := r.inFlight.op; o != nil {

@@ -68,6 +68,9 @@ type client interface {
 	deaf() bool
 	// local is the address of this side of the connection.
 	local() netip.AddrPort
+	// proxy is the address of the proxy that has made the connection for the client; the zero AddrPort if
+	// the client has made it itself.
+	proxy() netip.AddrPort
 	// longestCallBack is the length of the longest reverse Call that can be sent to the client.
 	longestCallBack() int
 }

@@ -141,6 +141,7 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 	return tcpframe.ListenOptions{
 		Address: o.Address, Name: o.Name,
 		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow, Privileged: o.Privileged, MakeRoom: l.makeRoom,
+		Proxies: o.Proxies, ProxyTimeout: o.ProxyTimeout,
 		Conn: tcpframe.ConnOptions{
 			// tcpClient.Opened sets Memory, because each client has its share.
 			MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,

@@ -28,6 +28,8 @@ type ListenerOptions struct {
 
 	Allow                    []netip.Prefix // addresses that may connect; empty: every address
 	Privileged               bool           // only clients with ports from 1 to 1023 may connect
+	Proxies                  []netip.Prefix // whose connections begin with a PROXY header that says who the client is; TCP only
+	ProxyTimeout             time.Duration  // for that header; only Proxies need it
 	MaxConnections           int
 	MaxConnectionsPerAddress int           // 0: only MaxConnections counts
 	MakeRoom                 bool          // beyond MaxConnections, a connection of the address with the most is closed for a newcomer

@@ -207,8 +207,19 @@ func (f *front) describeTap(c *TapConn) {
 // local is part of client.
 func (s *tcpClient) local() netip.AddrPort { return s.conn.LocalAddr() }
 
+// proxy is part of client.
+func (s *tcpClient) proxy() netip.AddrPort {
+	if a := s.conn.WireAddr(); a != s.peer {
+		return a
+	}
+	return netip.AddrPort{}
+}
+
 // local is part of client.
 func (s *rdmaClient) local() netip.AddrPort { return s.conn.Info().Local }
+
+// proxy is part of client.
+func (s *rdmaClient) proxy() netip.AddrPort { return netip.AddrPort{} }
 
 // describeTap is part of tapped.
 func (m *tcpConn) describeTap(c *TapConn) {

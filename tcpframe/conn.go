@@ -43,18 +43,19 @@ type UnreadHandler interface {
 
 // A connState is a stage of a Conn's life.
 //
-//	opening -> open -> draining -> lingering
-//	             \         \           \
-//	              +---------+-----------+--> ending -> closed
+//	opening -> announcing -> open -> draining -> lingering
+//	     \           \          \         \           \
+//	      +-> open    +----------+---------+-----------+--> ending -> closed
 type connState uint8
 
 const (
-	opening   connState = iota // before Opened; the loop attaches the socket
-	open                       // records come and go; Close, Abort and every error leave it
-	draining                   // Close was called: the Conn writes its queue and reads nothing
-	lingering                  // FIN was sent; input is discarded until the peer's FIN
-	ending                     // the socket closes at the end of the pass; Detached leaves it
-	closed                     // Closed was called
+	opening    connState = iota // before Opened; the loop attaches the socket
+	announcing                  // before Opened; a proxy is to say who the client is: see announcement
+	open                        // records come and go; Close, Abort and every error leave it
+	draining                    // Close was called: the Conn writes its queue and reads nothing
+	lingering                   // FIN was sent; input is discarded until the peer's FIN
+	ending                      // the socket closes at the end of the pass; Detached leaves it
+	closed                      // Closed was called
 )
 
 // A Conn is a record-marked connection that was accepted or dialled. Its loop owns it:
@@ -64,8 +65,9 @@ type Conn struct {
 	memory   Memory       // constant after Opened
 	counters *counters    // constant
 	handler  RecordHandler
-	listener *Listener // the Listener that counts it; nil if it was dialled
-	sock     *socket   // constant after newConn
+	listener *Listener     // the Listener that counts it; nil if it was dialled
+	proxy    *announcement // of a connection that a proxy has made; nil for all others; constant
+	sock     *socket       // constant after newConn
 
 	state  connState
 	err    error // for Closed
@@ -127,8 +129,17 @@ func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters) *Conn {
 // Loop returns the loop that owns the Conn. It is safe for concurrent use.
 func (c *Conn) Loop() *Loop { return c.sock.loop }
 
-// RemoteAddr returns the peer's address. It is safe for concurrent use.
-func (c *Conn) RemoteAddr() netip.AddrPort { return c.sock.remote }
+// RemoteAddr returns the address of the peer: of the client, when a proxy has made the connection for
+// it. It is safe for concurrent use after Opened.
+func (c *Conn) RemoteAddr() netip.AddrPort {
+	if c.proxy != nil && c.proxy.client.IsValid() {
+		return c.proxy.client
+	}
+	return c.sock.remote
+}
+
+// WireAddr returns the address of the host at the other end of the socket. It is safe for concurrent use.
+func (c *Conn) WireAddr() netip.AddrPort { return c.sock.remote }
 
 // LocalAddr returns this side's address. It is safe for concurrent use.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.local }
@@ -163,10 +174,14 @@ type connStream Conn
 
 func (s *connStream) Attached(loop.Socket) {
 	c := (*Conn)(s)
-	c.state = open
 	c.counters.accepted.Add(1)
 	c.counters.conns.Add(1)
-	c.handler.Opened(c)
+	if c.proxy != nil {
+		c.awaitAnnouncement()
+	} else {
+		c.state = open
+		c.handler.Opened(c)
+	}
 	c.watch()
 }
 

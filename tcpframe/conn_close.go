@@ -87,6 +87,10 @@ func (s *connStream) Detached(err error) {
 	c.dropQueue()
 	c.settle()
 	c.counters.conns.Add(-1)
+	if c.proxy != nil && !c.proxy.admitted {
+		c.unannounced(err)
+		return // nobody has the Conn
+	}
 	if c.listener != nil {
 		c.listener.leave(c.RemoteAddr().Addr())
 	}

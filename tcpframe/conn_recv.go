@@ -20,7 +20,10 @@ func (c *Conn) received(b []byte) {
 	c.active = c.Loop().Now()
 	c.rx += int64(len(b))
 	c.counters.received.Add(uint64(len(b)))
-	if c.state != open {
+	if c.state == announcing {
+		b = c.announced(b)
+	}
+	if c.state != open || len(b) == 0 {
 		return // the input is discarded
 	}
 	if c.awaits { // gnet was quicker than awaitInput

@@ -42,7 +42,7 @@ func (c *Conn) mayPass() bool {
 	switch c.state {
 	case open:
 		return c.head != nil || c.split.begun() || c.why&whyMemory != 0 || c.opts.SilentTimeout > 0 || c.opts.IdleTimeout > 0
-	case draining, lingering:
+	case announcing, draining, lingering:
 		return true
 	}
 	return false
@@ -57,6 +57,12 @@ func (c *Conn) sweep(now int64) bool {
 
 func (c *Conn) checkTimeouts(now int64) {
 	o := c.opts
+	if c.state == announcing {
+		if now > c.proxy.due {
+			c.notAnnounced(reasonProxyTimeout, errNoHeader)
+		}
+		return
+	}
 	if c.state == draining || c.state == lingering {
 		if now > c.due {
 			c.endSocket()

@@ -17,7 +17,8 @@ type counters struct {
 	log      refusalLog
 	conns    *metrics.Gauge // nil for an upstream
 	accepted atomic.Uint64
-	refused  map[reason]*metrics.Counter // constant
+	refused  map[reason]*metrics.Counter   // constant
+	proxies  atomic.Pointer[proxyCounters] // nil for an upstream, and until the listener has proxies
 	received *metrics.Counter
 	sent     *metrics.Counter
 	copied   *metrics.Counter
@@ -109,6 +110,13 @@ func (c *counters) refuse(peer netip.AddrPort, why reason, err error) {
 	c.log.refuse(c.name, peer, why, err)
 }
 
+// refuseProxied counts and logs a connection of a proxy that was not admitted. client is the zero AddrPort
+// if the proxy has named none.
+func (c *counters) refuseProxied(proxy, client netip.AddrPort, why reason, err error) {
+	c.refused[why].Inc()
+	c.log.refuseProxied(c.name, proxy, client, why, err)
+}
+
 // closed counts and logs a Conn that closes itself.
 func (c *counters) closed(peer netip.AddrPort, err *recordError) {
 	c.refused[err.reason].Inc()
@@ -126,6 +134,17 @@ type refusalLog struct {
 func (l *refusalLog) refuse(name string, peer netip.AddrPort, why reason, err error) {
 	l.refused.Line(&l.log, zerolog.WarnLevel, "client_refused").Str(string(l.side), name).Stringer("peer", peer).
 		Str("reason", string(why)).Err(err).Msg("connection refused")
+}
+
+// refuseProxied logs a connection of a proxy that was not admitted.
+func (l *refusalLog) refuseProxied(name string, proxy, client netip.AddrPort, why reason, err error) {
+	e := l.refused.Line(&l.log, zerolog.WarnLevel, "client_refused").Str(string(l.side), name)
+	if client.IsValid() {
+		e = e.Stringer("peer", client).Stringer("proxy", proxy)
+	} else {
+		e = e.Stringer("peer", proxy)
+	}
+	e.Str("reason", string(why)).Err(err).Msg("connection refused")
 }
 
 // close logs a connection that closes itself.

@@ -19,7 +19,8 @@ var (
 // rdmabridge_listener_refused_connections_total.
 type reason string
 
-// Reasons of a Listener. It closes the connection before reading anything.
+// Reasons of a Listener. It closes the connection before reading anything, or when it has read no more than
+// the header of a proxy.
 const (
 	reasonDenied    reason = "address"                 // the address is not in the allow list
 	reasonPort      reason = "port"                    // the port is not privileged
@@ -27,6 +28,13 @@ const (
 	reasonAddrConns reason = "connections_per_address" // the address has too many connections
 	reasonTotal     reason = "sockets"                 // the process has too many connections
 	reasonAttach    reason = "setup"                   // the socket could not be set up
+
+	// Reasons for connections of proxies, whose PROXY header has to say who the client is.
+	reasonProxyMissing  reason = "proxy_missing"  // the connection begins with something else
+	reasonProxyV1       reason = "proxy_v1"       // the header is of version 1
+	reasonProxyHeader   reason = "proxy_header"   // the header is malformed, or not there in full
+	reasonProxyTimeout  reason = "proxy_timeout"  // the header did not come in time
+	reasonProxyStarting reason = "proxy_starting" // too many connections of the proxy have no header yet
 )
 
 // Reasons of a Conn. It closes itself, and RecordHandler.Closed gets a *recordError.
@@ -44,11 +52,20 @@ const (
 
 // listenerReasons and connReasons list every reason, for the counters.
 var (
-	listenerReasons = []reason{reasonDenied, reasonPort, reasonConns, reasonAddrConns, reasonTotal, reasonAttach}
-	connReasons     = []reason{
+	listenerReasons = []reason{
+		reasonDenied, reasonPort, reasonConns, reasonAddrConns, reasonTotal, reasonAttach,
+		reasonProxyMissing, reasonProxyV1, reasonProxyHeader, reasonProxyTimeout, reasonProxyStarting,
+	}
+	connReasons = []reason{
 		reasonTooLong, reasonTooShort, reasonFragments, reasonStalled,
 		reasonMemory, reasonOutbound, reasonUnread, reasonIdle, reasonSilent,
 	}
+)
+
+// What the first octets of PROXY headers, of version 2 and 1, would announce as record marks.
+const (
+	proxyMark   = '\r'<<24 | '\n'<<16 | '\r'<<8 | '\n'
+	proxyV1Mark = 'P'<<24 | 'R'<<16 | 'O'<<8 | 'X'
 )
 
 // A recordError says why a Conn closed itself.
@@ -66,6 +83,9 @@ func (e *recordError) Is(target error) bool {
 func (e *recordError) Error() string {
 	switch e.reason {
 	case reasonTooLong:
+		if e.value == proxyMark || e.value == proxyV1Mark {
+			return "tcpframe: a PROXY header instead of a record; proxy_protocol.from does not have the address"
+		}
 		return fmt.Sprintf("tcpframe: record of at least %d octets, limit %d", e.value, e.limit)
 	case reasonTooShort:
 		return fmt.Sprintf("tcpframe: record of %d octets, too short for RPC", e.value)

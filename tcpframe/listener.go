@@ -37,15 +37,16 @@ type Listener struct {
 	donec    chan struct{} // closed when the accept goroutine exits
 	failures loglimit.Seldom
 
-	mu     sync.Mutex // guards conns and byHost; a leaf
-	conns  int
+	mu     sync.Mutex         // guards the rest; a leaf
+	conns  int                // of clients
 	byHost map[crowd.Host]int // at most conns entries
+	starts announcements      // connections of proxies that have not said who the client is
 }
 
 // Listen starts a Listener. For each connection that it admits it calls h on the accept
-// goroutine; h returns the owner of the connection, and may call Loop, LocalAddr and
-// RemoteAddr of the Conn. If the connection ends before its loop has it, no method of the
-// owner is called.
+// goroutine, or on the loop when a proxy had to say who the client is; h returns the owner of the
+// connection, and may call Loop, LocalAddr, RemoteAddr and WireAddr of the Conn. If the connection
+// ends before its loop has it, no method of the owner is called.
 func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener, error) {
 	if err := o.Validate(); err != nil {
 		if o.Socket != nil {
@@ -67,6 +68,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 		open:     h,
 		donec:    make(chan struct{}),
 		byHost:   make(map[crowd.Host]int),
+		starts:   announcements{byHost: make(map[crowd.Host]int)},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.store(o)
@@ -115,15 +117,29 @@ func (l *Listener) Update(o ListenOptions) {
 // store makes o the options of connections that are accepted from now on.
 func (l *Listener) store(o ListenOptions) {
 	o.Socket = nil
-	allow := make([]netip.Prefix, 0, len(o.Allow))
-	for _, p := range o.Allow {
+	o.Allow, o.Proxies = unmapped(o.Allow), unmapped(o.Proxies)
+	if len(o.Proxies) > 0 {
+		l.engine.countProxies(l.counters)
+	}
+	l.opts.Store(&o)
+}
+
+// unmapped returns networks with IPv4 networks as such and without the bits of hosts.
+func unmapped(networks []netip.Prefix) []netip.Prefix {
+	all := make([]netip.Prefix, 0, len(networks))
+	for _, p := range networks {
 		if p.Addr().Is4In6() && p.Bits() >= 96 {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 		}
-		allow = append(allow, p.Masked())
+		all = append(all, p.Masked())
 	}
-	o.Allow = allow
-	l.opts.Store(&o)
+	return all
+}
+
+// within reports whether one of networks has a.
+func within(networks []netip.Prefix, a netip.Addr) bool {
+	a = a.WithZone("")
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Close stops accepting and waits until the accept goroutine has exited. Connections that
@@ -171,7 +187,12 @@ func (l *Listener) accept() {
 func (l *Listener) admit(c *net.TCPConn) {
 	o := l.opts.Load()
 	peer := addrPort(c.RemoteAddr())
-	if why, err := l.enter(peer, o); err != nil {
+	proxy := within(o.Proxies, peer.Addr())
+	enter := l.enter
+	if proxy {
+		enter = l.enterProxy
+	}
+	if why, err := enter(peer, o); err != nil {
 		l.counters.refuse(peer, why, err)
 		_ = c.SetLinger(0) // RST: the kernel need not remember the connection
 		c.Close()
@@ -185,13 +206,21 @@ func (l *Listener) admit(c *net.TCPConn) {
 		loop := l.engine.leastLoaded()
 		x := newConn(loop, c, &o.Conn, l.counters)
 		x.listener = l
-		x.handler = l.open(x)
+		if proxy {
+			x.proxy = &announcement{timeout: o.ProxyTimeout}
+		} else {
+			x.handler = l.open(x)
+		}
 		if err = loop.attach(c, x.sock); err == nil {
 			return
 		}
 	}
 	c.Close()
-	l.leave(peer.Addr())
+	if proxy {
+		l.leaveProxy(peer.Addr())
+	} else {
+		l.leave(peer.Addr())
+	}
 	if !errors.Is(err, errClosed) {
 		l.counters.refuse(peer, reasonAttach, err)
 	}
@@ -200,45 +229,71 @@ func (l *Listener) admit(c *net.TCPConn) {
 // privilegedPorts is where the ports end that only privileged processes can have.
 const privilegedPorts = 1024
 
-// enter counts a connection from peer, or returns the limit that it would exceed. Only the accept
-// goroutine calls it, so that the numbers that it compares can only fall meanwhile.
+// enter counts a connection from peer, which has just been accepted, or returns the limit that it would
+// exceed.
 func (l *Listener) enter(peer netip.AddrPort, o *ListenOptions) (reason, error) {
-	a := peer.Addr()
-	allowed := func(p netip.Prefix) bool { return p.Contains(a.WithZone("")) }
-	if len(o.Allow) > 0 && !slices.ContainsFunc(o.Allow, allowed) {
-		return reasonDenied, errors.New("tcpframe: address is not in the allow list")
+	if why, err := o.admits(peer); err != nil {
+		return why, err
 	}
-	if o.Privileged && peer.Port() >= privilegedPorts {
-		return reasonPort, fmt.Errorf("tcpframe: port is not below %d", privilegedPorts)
+	replaces, why, err := l.enterClient(peer.Addr(), o)
+	if err != nil {
+		return why, err
 	}
-	host := crowd.HostOf(a)
-	l.mu.Lock()
-	conns, ofHost := l.conns, l.byHost[host]
-	l.mu.Unlock()
-	if o.MaxConnsPerAddr > 0 && ofHost >= o.MaxConnsPerAddr {
-		return reasonAddrConns, fmt.Errorf("tcpframe: address already has %d connections, its limit", ofHost)
+	if q := &l.engine.sockets; !q.Take(replaces) && !(o.makeRoom(peer.Addr()) && q.Take(true)) {
+		l.leaveClient(peer.Addr())
+		return reasonTotal, tooManySockets(q)
 	}
-	makeRoom := func() bool { return o.MakeRoom != nil && o.MakeRoom(a) }
-	replaces := false
-	if o.MaxConns > 0 && conns >= o.MaxConns {
-		if replaces = makeRoom(); !replaces {
-			return reasonConns, fmt.Errorf("tcpframe: listener already has %d connections, its limit", conns)
-		}
-	}
-	if q := &l.engine.sockets; !q.Take(replaces) && !(makeRoom() && q.Take(true)) {
-		return reasonTotal, fmt.Errorf("tcpframe: process already has %d connections; a higher RLIMIT_NOFILE allows more", q.Limit())
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.conns++
-	l.byHost[host]++
 	return "", nil
 }
 
-// leave uncounts a connection from a.
-func (l *Listener) leave(a netip.Addr) {
+// admits returns why no client at peer may connect.
+func (o *ListenOptions) admits(peer netip.AddrPort) (reason, error) {
+	if len(o.Allow) > 0 && !within(o.Allow, peer.Addr()) {
+		return reasonDenied, errors.New("tcpframe: address is not in the allow list")
+	}
+	if o.Privileged && (peer.Port() >= privilegedPorts || peer.Port() == 0) {
+		return reasonPort, fmt.Errorf("tcpframe: port is not below %d", privilegedPorts)
+	}
+	return "", nil
+}
+
+func (o *ListenOptions) makeRoom(a netip.Addr) bool { return o.MakeRoom != nil && o.MakeRoom(a) }
+
+func tooManySockets(q *Sockets) error {
+	return fmt.Errorf("tcpframe: process already has %d connections; a higher RLIMIT_NOFILE allows more", q.Limit())
+}
+
+// enterClient counts a connection of a client at a, or returns the limit that it would exceed. replaces
+// says that another connection is being closed for it.
+func (l *Listener) enterClient(a netip.Addr, o *ListenOptions) (replaces bool, why reason, err error) {
 	host := crowd.HostOf(a)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.byHost[host]; o.MaxConnsPerAddr > 0 && n >= o.MaxConnsPerAddr {
+		return false, reasonAddrConns, fmt.Errorf("tcpframe: address already has %d connections, its limit", n)
+	}
+	if n := l.conns; o.MaxConns > 0 && n >= o.MaxConns {
+		l.mu.Unlock()
+		replaces = o.makeRoom(a)
+		l.mu.Lock()
+		if !replaces {
+			return false, reasonConns, fmt.Errorf("tcpframe: listener already has %d connections, its limit", n)
+		}
+	}
+	l.conns++
+	l.byHost[host]++
+	return replaces, "", nil
+}
+
+// leave uncounts a connection of a client at a, and its socket.
+func (l *Listener) leave(a netip.Addr) {
 	l.engine.sockets.Put()
+	l.leaveClient(a)
+}
+
+// leaveClient uncounts a connection of a client at a.
+func (l *Listener) leaveClient(a netip.Addr) {
+	host := crowd.HostOf(a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns--

@@ -98,7 +98,13 @@ type ListenOptions struct {
 	// Privileged refuses connections from ports of 1024 and above, which every user of a
 	// host can have.
 	Privileged bool
-	Conn       ConnOptions
+	// Proxies lists the addresses of proxies. Their connections begin with a PROXY header of version 2,
+	// which says who the client is; the other options hold for the client then. A connection of theirs
+	// without one is closed. A header from any other address is not believed: it is no record.
+	Proxies []netip.Prefix
+	// ProxyTimeout bounds how long the header may take.
+	ProxyTimeout time.Duration
+	Conn         ConnOptions
 }
 
 // DialOptions configure a connection to an upstream.
@@ -120,8 +126,16 @@ func (o ListenOptions) Validate() error {
 	return errors.Join(
 		limit("ListenOptions.MaxConns", o.MaxConns),
 		limit("ListenOptions.MaxConnsPerAddr", o.MaxConnsPerAddr),
+		o.validateProxies(),
 		o.Conn.validate(),
 	)
+}
+
+func (o *ListenOptions) validateProxies() error {
+	if len(o.Proxies) == 0 {
+		return nil
+	}
+	return positive("ListenOptions.ProxyTimeout", int64(o.ProxyTimeout))
 }
 
 func (o EngineOptions) validate() error { return positive("EngineOptions.Loops", o.Loops) }

@@ -102,6 +102,8 @@ var rare = map[string]bool{
 	"listener_device_events_total": true, "upstream_device_events_total": true,
 	// Servers that do not listen here.
 	"rpcbind_calls_total": true, "rpcbind_refused_calls_total": true, "admin_closed_connections_total": true,
+	// A listener behind proxies.
+	"listener_proxy_connections_total": true, "listener_proxy_starting_connections": true,
 	// A rate limit, NFSv4, and a file with settings.
 	"listener_rate_limit_waits_total": true, "operation_compound_operations_total": true,
 	"config_reloads_total": true, "config_last_reload_success_timestamp_seconds": true, "config_restart_needed": true,

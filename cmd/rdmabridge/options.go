@@ -37,15 +37,10 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 	}
 	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
 	for _, w := range l.Weights {
-		pw := proxy.Weight{Weight: w.Weight}
-		for _, p := range w.Clients {
-			pw.Clients = append(pw.Clients, netip.PrefixFrom(p.Addr(), p.Bits()))
-		}
-		o.Weights = append(o.Weights, pw)
+		o.Weights = append(o.Weights, proxy.Weight{Weight: w.Weight, Clients: prefixes(w.Clients)})
 	}
-	for _, p := range l.Allow {
-		o.Allow = append(o.Allow, netip.PrefixFrom(p.Addr(), p.Bits()))
-	}
+	o.Allow, o.Proxies = prefixes(l.Allow), prefixes(l.ProxyProtocol.From)
+	o.ProxyTimeout = l.ProxyProtocol.Timeout.Value()
 	for _, r := range l.Routes {
 		program, err := known.ResolveProgram(r.Program)
 		if err != nil {
@@ -54,6 +49,14 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 		o.Routes = append(o.Routes, proxy.Route{Program: program, Versions: r.Versions, Upstream: r.Upstream})
 	}
 	return o, nil
+}
+
+// prefixes translates networks.
+func prefixes(networks []configs.Prefix) (ps []netip.Prefix) {
+	for _, p := range networks {
+		ps = append(ps, netip.PrefixFrom(p.Addr(), p.Bits()))
+	}
+	return ps
 }
 
 func rate(r configs.Rate) proxy.Rate { return proxy.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }

@@ -27,7 +27,7 @@ upstreams:
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := []string{"Routes", "Allow", "Weights", "Rate", "ClientRate", "IdleTimeout", "Privileged"}
+	none := []string{"Routes", "Allow", "Weights", "Rate", "ClientRate", "IdleTimeout", "Privileged", "Proxies", "ProxyTimeout"}
 	only := map[bool][]string{
 		true:  {"RDMA", "Provider", "MaxStarting", "MaxStartingPerAddress", "Credits", "CallInline", "ReplyInline"},
 		false: {"MaxFragments"},

@@ -266,7 +266,8 @@ type Clients struct {
 
 // A Client is one connection of a client.
 type Client struct {
-	Address    string         `json:"address"` // address and port
+	Address    string         `json:"address"`         // address and port
+	Proxy      string         `json:"proxy,omitempty"` // address and port of the proxy that has made the connection for it
 	Listener   string         `json:"listener"`
 	Transport  string         `json:"transport"`
 	Upstreams  []string       `json:"upstreams"`

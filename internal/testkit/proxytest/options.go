@@ -17,6 +17,7 @@ func Listeners(all ...proxy.ListenerOptions) []proxy.ListenerOptions {
 		o.MaxCalls = cmp.Or(o.MaxCalls, 256)
 		o.MaxOutbound = cmp.Or(o.MaxOutbound, 32<<20)
 		o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
+		o.ProxyTimeout = cmp.Or(o.ProxyTimeout, 5*time.Second)
 		o.MaxStarting = cmp.Or(o.MaxStarting, 128)
 		o.MaxStartingPerAddress = cmp.Or(o.MaxStartingPerAddress, 16)
 		o.Credits = cmp.Or(o.Credits, 64)

@@ -1,0 +1,211 @@
+package tcpframe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+// Proxies
+//
+// A proxy that passes a client's connection on says who the client is in the first octets, a PROXY
+// header. Only the addresses of ListenOptions.Proxies are asked for one. What any other peer sends is
+// records from its first octet on, so that nobody else can choose an address: a header would be a
+// record mark that announces hundreds of megabytes, and ends the connection.
+//
+// A connection of a proxy begins in the state announcing. It is not a client's yet: it has no handler,
+// holds no more than the header, and ends when the header has not come in time. Meanwhile it counts for
+// the proxy alone. When the header is there, the connection is admitted like one that the client
+// has made itself: allow list, privileged ports, limits and eviction look at the client. Opened comes
+// then, and the octets behind the header are the client's.
+//
+// A proxy's own connections, with which it looks whether this side is there, have a header that names
+// no client. They are admitted as the proxy's.
+
+// Bounds of the connections without a header. Proxies send it at once, so there are few of them, except
+// when all clients come back at the same time.
+const (
+	mostStartsPerProxy = 1024
+	// spareSockets is how many sockets beyond the limit of Engine.Sockets are open without a header. Only
+	// the header says for whom another connection has to give way.
+	spareSockets = 32
+)
+
+var errNoHeader = errors.New("tcpframe: the proxy did not send a PROXY header in time")
+
+// An announcement is what a proxy says about a connection, or is to say.
+type announcement struct {
+	timeout  time.Duration  // constant
+	client   netip.AddrPort // constant after Opened; the zero AddrPort if the header names none
+	due      int64          // time by which the header has to be there
+	begun    []byte         // the header, while it is incomplete
+	admitted bool           // the connection is a client's
+}
+
+// announcements count the connections in the state announcing.
+type announcements struct {
+	n      int
+	byHost map[crowd.Host]int // at most n entries
+}
+
+// proxyCounters are the metrics of a Listener that has proxies.
+type proxyCounters struct {
+	named, unnamed *metrics.Counter // connections whose header names a client, or none
+	waiting        *metrics.Gauge   // connections in the state announcing
+}
+
+// countProxies makes the counters of proxies for the listener of c.
+func (e *Engine) countProxies(c *counters) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c.proxies.Load() != nil {
+		return
+	}
+	c.proxies.Store(&proxyCounters{
+		named:   e.metrics.Counter(metrics.ListenerProxyConnections, c.name, "client"),
+		unnamed: e.metrics.Counter(metrics.ListenerProxyConnections, c.name, "proxy"),
+		waiting: e.metrics.Gauge(metrics.ListenerProxyStarting, c.name),
+	})
+}
+
+// enterProxy counts a connection of a proxy that is to send a header, or returns the limit that it would
+// exceed.
+func (l *Listener) enterProxy(peer netip.AddrPort, o *ListenOptions) (reason, error) {
+	host := crowd.HostOf(peer.Addr())
+	l.mu.Lock()
+	all, ofHost := l.starts.n, l.starts.byHost[host]
+	l.mu.Unlock()
+	if ofHost >= mostStartsPerProxy || o.MaxConns > 0 && all >= max(o.MaxConns, spareSockets) {
+		return reasonProxyStarting, fmt.Errorf("tcpframe: %d connections of the proxy have no PROXY header yet, %d of all proxies", ofHost, all)
+	}
+	if q := &l.engine.sockets; !q.Take(all < spareSockets) {
+		return reasonTotal, tooManySockets(q)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starts.n++
+	l.starts.byHost[host]++
+	return "", nil
+}
+
+// leaveProxy uncounts a connection of the proxy at a that has ended without a header, and its socket.
+func (l *Listener) leaveProxy(a netip.Addr) {
+	l.engine.sockets.Put()
+	l.started(a)
+}
+
+// started uncounts a connection of the proxy at a among those without a header.
+func (l *Listener) started(a netip.Addr) {
+	host := crowd.HostOf(a)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starts.n--
+	if l.starts.byHost[host]--; l.starts.byHost[host] == 0 {
+		delete(l.starts.byHost, host)
+	}
+}
+
+// awaitAnnouncement begins the state announcing.
+func (c *Conn) awaitAnnouncement() {
+	c.state = announcing
+	c.proxy.due = c.Loop().Now() + int64(c.proxy.timeout)
+	c.counters.proxies.Load().waiting.Add(1)
+}
+
+// announced handles b, which belongs to the header. It returns the octets behind the header, which are the
+// client's; none if the header is not there in full, or if the connection is refused.
+func (c *Conn) announced(b []byte) []byte {
+	a := c.proxy
+	had := len(a.begun)
+	if had > 0 {
+		a.begun = append(a.begun, b[:min(len(b), proxyheader.MaxLen-had)]...)
+		c.copied += len(a.begun) - had
+	}
+	whole := b
+	if had > 0 {
+		whole = a.begun
+	}
+	client, n, err := proxyheader.Parse(whole)
+	switch {
+	case errors.Is(err, proxyheader.ErrMissing):
+		c.notAnnounced(reasonProxyMissing, err)
+		return nil
+	case errors.Is(err, proxyheader.ErrVersion1):
+		c.notAnnounced(reasonProxyV1, err)
+		return nil
+	case err != nil:
+		c.notAnnounced(reasonProxyHeader, err)
+		return nil
+	case n == 0:
+		if had == 0 {
+			a.begun = append(make([]byte, 0, 64), b...)
+			c.copied += len(b)
+		}
+		return nil
+	}
+	a.begun = nil
+	if client.Addr().IsLoopback() && !c.WireAddr().Addr().IsLoopback() {
+		client = netip.AddrPort{} // a client on the proxy's host, whose address is the proxy's here
+	}
+	if !c.admitAnnounced(client) {
+		return nil
+	}
+	return b[n-had:]
+}
+
+// admitAnnounced makes the connection that of client, or of the proxy if client is the zero AddrPort. It
+// reports false when a limit of the Listener refuses it.
+func (c *Conn) admitAnnounced(client netip.AddrPort) bool {
+	l, a := c.listener, c.proxy
+	o := l.opts.Load()
+	a.client = client
+	who := c.RemoteAddr()
+	why, err := o.admits(who)
+	if err == nil {
+		_, why, err = l.enterClient(who.Addr(), o)
+	}
+	if q := &l.engine.sockets; err == nil && q.Open() > q.Limit() && !o.makeRoom(who.Addr()) {
+		l.leaveClient(who.Addr())
+		why, err = reasonTotal, tooManySockets(q)
+	}
+	if err != nil {
+		c.notAnnounced(why, err)
+		return false
+	}
+	a.admitted = true
+	l.started(c.WireAddr().Addr())
+	p := c.counters.proxies.Load()
+	p.waiting.Add(-1)
+	if client.IsValid() {
+		p.named.Inc()
+	} else {
+		p.unnamed.Inc()
+	}
+	c.handler = l.open(c)
+	c.state = open
+	c.handler.Opened(c)
+	return true
+}
+
+// notAnnounced refuses the connection.
+func (c *Conn) notAnnounced(why reason, err error) {
+	c.counters.refuseProxied(c.WireAddr(), c.proxy.client, why, err)
+	c.Abort(err)
+}
+
+// unannounced ends a connection that was not a client's: it was refused, or has ended with err.
+func (c *Conn) unannounced(err error) {
+	a := c.proxy
+	c.listener.leaveProxy(c.WireAddr().Addr())
+	c.counters.proxies.Load().waiting.Add(-1)
+	if errors.Is(err, io.EOF) && len(a.begun) > 0 {
+		c.counters.refuseProxied(c.WireAddr(), a.client, reasonProxyHeader, io.ErrUnexpectedEOF)
+	}
+	a.begun = nil
+}
