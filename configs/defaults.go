@@ -68,6 +68,7 @@ func (u *Upstream) setDefaults() {
 	case TransportTCP:
 		fill(&u.Pool.Connections, 2)
 		fill(&u.Source.Ports, AnyPort)
+		fill(&u.ProxyProtocol, proxyOff)
 	case TransportRDMA:
 		fill(&u.Pool.Connections, 4)
 		fill(&u.Provider, ProviderIWARP)

@@ -250,19 +250,25 @@ listeners:
 		line 7: listeners[0].rates.listener.calls: 10000001 is too large; write at most 10000000`},
 	{"sources", head + `
 upstreams:
-  - {name: s, transport: rdma, endpoints: ['h:1'], source: {ports: reserved}}
+  - {name: s, transport: rdma, endpoints: ['h:1'], source: {address: 224.0.0.1, ports: reserved}, proxy_protocol: v2}
   - {name: t, transport: tcp, endpoints: ['h:2'], source: {address: 'h', ports: 7-9}, pool: {connections: 4}}
   - {name: u, transport: tcp, endpoints: ['h:3'], source: {address: 0.0.0.0, ports: 0-9}}
   - {name: v, transport: tcp, endpoints: ['h:4'], source: {ports: 9-7}}
   - {name: w, transport: tcp, endpoints: ['h:5'], source: {ports: 80}}
+  - {name: x, transport: tcp, endpoints: ['h:6'], proxy_protocol: v2}
+  - {name: y, transport: tcp, endpoints: ['h:7'], proxy_protocol: v1, pool: {mode: pinned}}
 `, `
-		line 4: upstreams[0].source: this setting needs transport tcp; write that, or remove this setting
+		line 4: upstreams[0].proxy_protocol: this setting needs transport tcp; write that, or remove this setting
+		line 4: upstreams[0].source.address: "224.0.0.1" is not an address of this host; write an IP address without a port
+		line 4: upstreams[0].source.ports: this setting needs transport tcp; write that, or remove this setting
 		line 5: upstreams[1].source.address: "h" is not an address of this host; write an IP address without a port
 		line 5: upstreams[1].source.ports: 7-9 has 3 ports, but pool.connections is 4; write a range of at least 4 ports
 		line 6: upstreams[2].source.address: "0.0.0.0" is not an address of this host; write an IP address without a port
 		line 6: upstreams[2].source.ports: "0-9" is not a range of ports; write any, reserved, or a range such as 700-999
 		line 7: upstreams[3].source.ports: "9-7" ends before it begins; write the lower port first
-		line 8: upstreams[4].source.ports: "80" is not a range of ports; write any, reserved, or a range such as 700-999`},
+		line 8: upstreams[4].source.ports: "80" is not a range of ports; write any, reserved, or a range such as 700-999
+		line 9: upstreams[5].proxy_protocol: v2 names one client for each connection; write pool: {mode: pinned}, or off
+		line 10: upstreams[6].proxy_protocol: "v1" is not possible here; write off or v2`},
 	{"watches and endpoints", head + `
 upstreams:
   - {name: s, transport: rdma, endpoints: ['h:1', 'h:2'], timeouts: {silent: 3s, probe: 50ms}, balance: priority}

@@ -17,9 +17,13 @@ type Upstream struct {
 	Pool      Pool      `mapstructure:"pool"`
 	Timeouts  Timeouts  `mapstructure:"timeouts"`
 	Backoff   Backoff   `mapstructure:"backoff"`
+	Source    Source    `mapstructure:"source"`
 
 	// For transport tcp.
-	Source Source `mapstructure:"source"`
+
+	// ProxyProtocol says whether connections begin with a PROXY header that names the client: off or v2.
+	// v2 needs mode pinned.
+	ProxyProtocol string `mapstructure:"proxy_protocol"`
 
 	// For transport rdma.
 	Provider string  `mapstructure:"provider"`
@@ -63,7 +67,7 @@ type Backoff struct {
 // A Source is where connections to an upstream come from.
 type Source struct {
 	Address string `mapstructure:"address"` // of this host; "" lets the kernel choose
-	Ports   Ports  `mapstructure:"ports"`   // the same after a restart
+	Ports   Ports  `mapstructure:"ports"`   // the same after a restart; for transport tcp
 }
 
 const (
@@ -86,13 +90,17 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	u.Pool.validate(path+".pool", r)
 	u.Timeouts.validate(path+".timeouts", r)
 	u.Backoff.validate(path+".backoff", r)
+	u.Source.validate(path+".source", r)
+	r.oneOf(path+".proxy_protocol", u.ProxyProtocol, proxyOff, ProxyV2)
 	switch u.Transport {
 	case TransportRDMA:
 		checkProvider(path, u.Provider, u.IWARP, u.IBVerbs, "", k, r)
 		u.Inline.validate(path+".inline", r)
-		r.needs(path, "transport tcp", "source")
+		r.needs(path, "transport tcp", "source.ports", "proxy_protocol")
 	case TransportTCP:
-		u.Source.validate(path+".source", r)
+		if u.ProxyProtocol == ProxyV2 && u.Pool.Mode != PoolPinned && !r.has(path+".proxy_protocol") {
+			r.addf(path+".proxy_protocol", "v2 names one client for each connection; write pool: {mode: pinned}, or off")
+		}
 		u.checkPorts(path, r)
 		r.needs(path, "transport rdma", "provider", "inline", "iwarp", "ibverbs")
 	}

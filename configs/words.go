@@ -31,6 +31,9 @@ const (
 	PoolSessions = "sessions"
 	PoolPinned   = "pinned"
 
+	ProxyV2  = "v2"
+	proxyOff = "off"
+
 	none = "none"
 )
 

@@ -25,6 +25,74 @@ func dialFor(t *testing.T, addr, client string) *proxytest.Client {
 	return c
 }
 
+// TestNamesClients: an upstream that is told who the clients are gets a connection for each, and each begins
+// with the client's address: also the one that replaces another. The NULL Calls of the bridge, which no
+// client uses, come from the bridge itself.
+func TestNamesClients(t *testing.T) {
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{})
+	far := h.Proxy([]proxy.ListenerOptions{{
+		Name: "far", Address: "127.0.0.1:0", Upstream: "storage",
+		Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
+	}}, []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
+	near := proxytest.NewHarness(t, budget)
+	p := near.Proxy([]proxy.ListenerOptions{{
+		Name: "near", Address: "127.0.0.1:0", Upstream: "far", Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
+	}}, []proxy.UpstreamOptions{{Name: "far", Endpoints: []string{far.Addr("far")}, Mode: proxy.ModePinned, NamesClients: true}})
+
+	names := []string{"203.0.113.7:799", "203.0.113.7:800", "[2001:db8::1]:1023"}
+	var clients []*proxytest.Client
+	for i, a := range names {
+		c := dialFor(t, p.Addr("near"), a)
+		check(t, c, proxytest.GetattrCall(uint32(i)+1))
+		clients = append(clients, c)
+	}
+	seen := func() (all map[string]bool, own int) {
+		all = make(map[string]bool)
+		for _, c := range far.Status(status.Query{Clients: 10}).Clients.List {
+			if c.Proxy == "" {
+				own++
+				continue
+			}
+			all[c.Address] = true
+		}
+		return all, own
+	}
+	want := func(when string) {
+		t.Helper()
+		all, own := seen()
+		for _, a := range names {
+			if !all[a] {
+				t.Errorf("%s: the far side does not see %s: %v", when, a, all)
+			}
+		}
+		if len(all) != len(names) || own != 1 {
+			t.Errorf("%s: the far side sees %v and %d connections of the bridge itself, want 1", when, all, own)
+		}
+	}
+	want("at first")
+	if n := metric(h, `listener_proxy_connections_total{address="proxy",listener="far"}`); n != 1 {
+		t.Errorf("%d headers name no client, want that of the connection for NULL Calls", n)
+	}
+
+	// The far side closes all connections, and each is replaced.
+	for who, want := range map[string]int{"203.0.113.7": 2, "2001:db8::1": 1} {
+		if n, err := far.Disconnect(who, "test"); err != nil || n != want {
+			t.Fatalf("%d connections of %s closed, want %d: %v", n, who, want, err)
+		}
+	}
+	for i, c := range clients {
+		check(t, c, proxytest.GetattrCall(uint32(i)+100))
+	}
+	h.Eventually("each client is seen again", func() bool { all, _ := seen(); return len(all) == len(names) })
+	if n := metric(h, `listener_proxy_connections_total{address="client",listener="far"}`); n != 2*len(names) {
+		t.Errorf("%d headers name a client, want %d", n, 2*len(names))
+	}
+	if n := metric(h, `listener_refused_connections_total{listener="far",reason="proxy_missing"}`); n != 0 {
+		t.Errorf("%d connections begin without a header", n)
+	}
+}
+
 // TestClientsOfProxies: a client of a proxy has its own address in everything that the bridge does.
 func TestClientsOfProxies(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)

@@ -27,4 +27,7 @@ type connOwner interface {
 	receives() (idle, reverse int)
 	// ports is the number from which the first source port follows. Any goroutine.
 	ports() uint64
+	// names appends the PROXY header of a connection, which names the owner's client if it has just one.
+	// Any goroutine.
+	names(b []byte) []byte
 }

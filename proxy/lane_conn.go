@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -75,6 +76,9 @@ func (c *laneConn) part(how partHow) {
 
 // ports is part of connOwner.
 func (c *laneConn) ports() uint64 { return uint64(c.lane.number) }
+
+// names is part of connOwner: the connection has many clients.
+func (c *laneConn) names(b []byte) []byte { return proxyheader.AppendLocal(b) }
 
 // receives is part of connOwner.
 func (c *laneConn) receives() (idle, reverse int) { return laneReceives, laneReverse }

@@ -97,6 +97,10 @@ type UpstreamOptions struct {
 
 	Source Source // TCP only
 
+	// NamesClients has each connection begin with a PROXY header of version 2, which names the client whose
+	// Calls it carries. TCP and ModePinned only.
+	NamesClients bool
+
 	// Idle is how long a shared connection may carry no Call before it is closed; one to each
 	// endpoint that has clients of its own stays. 0: all are made at the start and kept.
 	Idle time.Duration
@@ -132,6 +136,7 @@ func (o *UpstreamOptions) check() error {
 	if o.Mode == ModePinned {
 		c.positive("Pinned", int64(o.Pinned))
 	}
+	c.that(!o.NamesClients || o.Mode == ModePinned && !o.RDMA, "has NamesClients, which needs ModePinned over TCP")
 	c.that(o.Idle >= 0, "has a negative Idle")
 	c.that(o.ProbeIdle >= 0, "has a negative ProbeIdle")
 	c.positive("CallTimeout", int64(o.CallTimeout))

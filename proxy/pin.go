@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -248,6 +249,11 @@ func (p *pin) ended(error) {}
 
 // ports is part of connOwner.
 func (p *pin) ports() uint64 { return uint64(addressHash(p.front.ledger.addr)) }
+
+// names is part of connOwner.
+func (p *pin) names(b []byte) []byte {
+	return proxyheader.AppendClient(b, p.front.peer, p.front.client.local())
+}
 
 // receives is part of connOwner.
 func (p *pin) receives() (idle, reverse int) { return pinnedReceives, pinnedReverse }

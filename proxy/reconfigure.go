@@ -85,7 +85,7 @@ func (c *change) planUpstreams(all []UpstreamOptions) error {
 			errs = append(errs, fmt.Errorf("proxy: upstream %q named twice", o.Name))
 			continue
 		}
-		if u := c.p.allUpstreams()[o.Name]; u != nil && u.isRDMA == o.RDMA && u.settings().Source == o.Source && u.settings().keepsEndpoints(&o) {
+		if u := c.p.allUpstreams()[o.Name]; u != nil && u.isRDMA == o.RDMA && u.settings().Source == o.Source && u.settings().NamesClients == o.NamesClients && u.settings().keepsEndpoints(&o) {
 			errs = append(errs, o.check())
 			c.upstreams[o.Name], c.options[u] = u, o
 			continue

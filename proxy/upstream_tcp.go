@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -73,6 +74,13 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s 
 			StallTimeout: replyTimeout, SendTimeout: callTimeout,
 			SilentTimeout: m.opts.SilentTimeout,
 		},
+	}
+	switch {
+	case !m.opts.NamesClients:
+	case owner != nil:
+		o.Preamble = owner.names(nil)
+	default:
+		o.Preamble = proxyheader.AppendLocal(nil) // for NULL Calls, which are no client's
 	}
 	err := u.dialFrom(ctx, s, owner, func(from netip.AddrPort) (*tcpframe.Conn, error) {
 		o.LocalAddr = from

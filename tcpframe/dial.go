@@ -73,6 +73,13 @@ func connect(ctx context.Context, addr string, o DialOptions) (net.Conn, error) 
 		nc.Close()
 		return nil, fmt.Errorf("tcpframe: socket options: %w", err)
 	}
+	if len(o.Preamble) > 0 {
+		// The send buffer is empty and takes them at once.
+		if _, err := nc.Write(o.Preamble); err != nil {
+			nc.Close()
+			return nil, fmt.Errorf("tcpframe: %w", err)
+		}
+	}
 	return nc, nil
 }
 

@@ -118,7 +118,10 @@ type DialOptions struct {
 	// Reset makes the kernel end the connection with RST, whatever ends it: also when the
 	// process is killed. Octets that were not sent are lost, and the port is free at once.
 	Reset bool
-	Conn  ConnOptions
+	// Preamble is what the connection begins with, before the first record: at most as many octets as a
+	// socket takes at once.
+	Preamble []byte
+	Conn     ConnOptions
 }
 
 // Validate reports the options that Listen and Update would reject.

@@ -84,7 +84,7 @@ func upstreamLimits(u *configs.Upstream) proxy.UpstreamOptions {
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits, Share: u.Pool.Share,
-		Mode: poolModes[u.Pool.Mode], Pinned: u.Pool.Pinned, PinnedCalls: u.Pool.PinnedCalls, GSSWindow: u.Pool.GSSWindow, SlowStart: slowStart,
+		Mode: poolModes[u.Pool.Mode], NamesClients: u.ProxyProtocol == configs.ProxyV2, Pinned: u.Pool.Pinned, PinnedCalls: u.Pool.PinnedCalls, GSSWindow: u.Pool.GSSWindow, SlowStart: slowStart,
 		Idle:       max(u.Pool.Idle.Value(), 0), // none keeps all connections
 		CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply), HideLayouts: u.Layouts == configs.LayoutsHide,
 		CallTimeout: u.Timeouts.Call.Value(), ConnectTimeout: u.Timeouts.Connect.Value(),
@@ -108,7 +108,7 @@ func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Lo
 	return o, nil
 }
 
-// proxySource translates the setting source of a TCP upstream.
+// proxySource translates the setting source of an upstream.
 func proxySource(u *configs.Upstream) (s proxy.Source) {
 	if u.Source.Address != "" {
 		s.Address = netip.MustParseAddr(u.Source.Address)

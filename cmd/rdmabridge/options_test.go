@@ -40,7 +40,7 @@ upstreams:
 		}
 		checkExplicit(t, "listener "+l.Name, o, slices.Concat(none, only[!l.RDMA()]))
 	}
-	none = []string{"Failover", "Priority", "Mode", "Source", "Pinned", "PinnedCalls", "HideLayouts"} // the zero Mode is ModeAuto
+	none = []string{"Failover", "Priority", "Mode", "Source", "NamesClients", "Pinned", "PinnedCalls", "HideLayouts"} // the zero Mode is ModeAuto
 	only[true] = []string{"RDMA", "Provider", "CallInline", "ReplyInline"}
 	only[false] = nil
 	for i := range c.Upstreams {

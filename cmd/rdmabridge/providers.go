@@ -57,7 +57,8 @@ type providerSettings struct {
 	// where there is no arena.
 	memory func() [][]byte
 
-	listens bool // a listener, which bounds its connections itself, owns the provider
+	source  netip.Addr // the address to connect from; the zero Addr leaves it to the kernel
+	listens bool       // a listener, which bounds its connections itself, owns the provider
 	log     zerolog.Logger
 }
 
@@ -95,6 +96,7 @@ func upstreamProvider(u *configs.Upstream, memory func() [][]byte, log zerolog.L
 		// A server whose process is stopped reads nothing. Its Calls run into their
 		// deadline, so the connection need not fail earlier.
 		progress: u.Timeouts.Call.Value(),
+		source:   proxySource(u).Address,
 		log:      log.With().Str("upstream", u.Name).Logger(),
 	})
 }
@@ -104,7 +106,7 @@ func newIWARP(s providerSettings) (fabric.Provider, error) {
 	o := iwarp.Options{
 		CRCOff: s.iwarp.CRC == configs.Off, DialRev1: s.iwarp.Revision1 == configs.On,
 		DialTimeout: s.dial, AcceptTimeout: s.start, ProgressTimeout: s.progress, SilentTimeout: s.silent,
-		Log: s.log,
+		Source: s.source, Log: s.log,
 	}
 	if s.iwarp.FPDU == configs.FPDUMax {
 		o.FPDU = iwarp.FPDUMax
@@ -139,6 +141,7 @@ func newIBVerbs(s providerSettings) (fabric.Provider, error) {
 	o := ibverbsOptions(s.ibverbs)
 	o.Exposure, o.BusyPoll = e, max(s.ibverbs.BusyPoll.Value(), 0)
 	o.DialTimeout, o.AcceptTimeout, o.SilentTimeout, o.Log = s.dial, s.start, max(s.silent, 0), s.log
+	o.Source = s.source
 	if s.memory != nil {
 		o.Memory = s.memory()
 	}

@@ -2,6 +2,7 @@ package ibverbs
 
 import (
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -31,6 +32,11 @@ type Options struct {
 
 	// Select restricts the Provider to a device, a port or a GID.
 	Select Selector
+
+	// Source is the address of this host that Dial connects from: the device, port and GID are those of
+	// the address. With the zero Addr, Select and the kernel's routes decide. Dial fails while this host
+	// does not have the address.
+	Source netip.Addr
 
 	// TOS is the type of service: the DSCP in the upper six bits. Dial sets it on its connections. Listen
 	// sets it for the connections that it accepts, which only iWARP uses. 0 means what the kernel chooses.

@@ -105,8 +105,17 @@ var hostAddrs = func() (addrs []hostAddr, err error) {
 
 // sourceFor returns the address from which to connect to an address, so that the connection uses what
 // Options.Select has. The connection manager itself says where an address of this host is. The zero
-// Addr leaves the choice to the kernel's routes.
+// Addr leaves the choice to the kernel's routes. Options.Source has the choice made.
 func (e *engine) sourceFor(to netip.Addr) (netip.Addr, error) {
+	if from := e.p.opts.Source; from.IsValid() {
+		if from.Unmap().Is4() != to.Unmap().Is4() {
+			return netip.Addr{}, fmt.Errorf("ibverbs: connect to %v: the source address %v is of another family", to, from)
+		}
+		if err := e.probe(from, e.p.selects); err != nil {
+			return netip.Addr{}, fmt.Errorf("ibverbs: connect to %v: source: %w", to, sourceError(err))
+		}
+		return from, nil
+	}
 	if e.p.opts.Select.all() {
 		return netip.Addr{}, nil
 	}
@@ -143,6 +152,14 @@ func (e *engine) sourceFor(to netip.Addr) (netip.Addr, error) {
 		return found, fmt.Errorf("ibverbs: no %s address of this host is at %s: give its network interface one", family, e.p.opts.Select)
 	}
 	return found, nil
+}
+
+// sourceError says of an address that this host does not have that it is so.
+func sourceError(err error) error {
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("this host does not have the %w", err)
+	}
+	return err
 }
 
 // probe binds an id to an address of this host, and returns what suits says of it.

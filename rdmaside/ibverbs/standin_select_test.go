@@ -110,6 +110,45 @@ func TestSelectDial(t *testing.T) {
 	}
 }
 
+// TestSource checks that a Dial comes from the configured address, on the device that has it, and that
+// it says what is wrong with an address that it cannot come from.
+func TestSource(t *testing.T) {
+	for _, tt := range []struct {
+		name, source string
+		s            Selector
+		to           string
+		device       string
+		port         int
+		want         string // in the error
+	}{
+		{"of the first device", "127.0.0.1", Selector{}, "127.0.0.2", "standin0", 1, ""},
+		{"of the second device", "127.0.0.2", Selector{}, "127.0.0.1", "standin1", 1, ""},
+		{"of its other port", "127.0.0.3", Selector{}, "127.0.0.1", "standin1", 2, ""},
+		{"IPv6", "fd00::3", Selector{}, "[fd00::2]", "standin1", 2, ""},
+		{"as the selector has it", "127.0.0.3", Selector{Device: "standin1"}, "127.0.0.1", "standin1", 2, ""},
+		{"not as the selector has it", "127.0.0.1", Selector{Device: "standin1"}, "127.0.0.2", "", 0, "device standin0, port 1"},
+		{"at no device", "127.0.0.4", Selector{}, "127.0.0.1", "", 0, "127.0.0.4"},
+		{"of another family", "fd00::3", Selector{}, "127.0.0.1", "", 0, "the source address fd00::3 is of another family"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			leaks := watchLeaks()
+			onStandInHost(t, "127.0.0.1/8")
+			et := newEventTest(t, tt.to+":0")
+			c, done, err := dialSelected(t, Options{Select: tt.s, Source: netip.MustParseAddr(tt.source)}, et.l.Addr().String())
+			if mustSay(t, err, tt.want); err == nil {
+				_, port := idContext(c.id.handle)
+				if c.d.dev.name != tt.device || port != tt.port || c.info.Local.Addr().String() != tt.source {
+					t.Errorf("the connection is from %s, port %d, %v", c.d.dev.name, port, c.info.Local)
+				}
+				done()
+				<-(<-et.otherc).closedc
+			}
+			et.close()
+			leaks(t)
+		})
+	}
+}
+
 // TestSelectNoLoopback checks that a Dial of another host does not come from a loopback address.
 func TestSelectNoLoopback(t *testing.T) {
 	onStandInHost(t, "127.0.0.1/8", "::1/128")

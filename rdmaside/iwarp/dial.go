@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -49,6 +52,24 @@ func (p *Provider) Dial(ctx context.Context, on loop.Loop, addr string, o fabric
 	return nil, failed
 }
 
+// connect makes the TCP connection, from Options.Source.
+func (p *Provider) connect(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{}
+	if a := p.opts.Source; a.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+		d.Control = portOfPeer
+	}
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	var call *os.SyscallError
+	switch {
+	case err == nil:
+		return nc, nil
+	case errors.As(err, &call) && call.Syscall == "bind" && errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("iwarp: this host does not have the source address %v: %w", p.opts.Source, err)
+	}
+	return nil, fmt.Errorf("iwarp: %w", err)
+}
+
 // kinds lists the kinds of Request to try. The kind that addr answered last comes first.
 func (p *Provider) kinds(addr string) []request {
 	p.mu.Lock()
@@ -91,11 +112,10 @@ func (p *Provider) dial(ctx context.Context, on loop.SocketLoop, addr string, ki
 	if err := p.limits.conn(); err != nil {
 		return nil, err
 	}
-	d := net.Dialer{}
-	nc, err := d.DialContext(ctx, "tcp", addr)
+	nc, err := p.connect(ctx, addr)
 	if err != nil {
 		p.limits.connDone()
-		return nil, fmt.Errorf("iwarp: %w", err)
+		return nil, err
 	}
 	p.tune(nc)
 	a, err := p.initiate(ctx, nc, kind, o)

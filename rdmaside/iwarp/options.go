@@ -3,6 +3,7 @@ package iwarp
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -33,6 +34,9 @@ type Options struct {
 	// always answer both revisions.
 	DialRev1 bool
 
+	// Source is the address of this host that Dial connects from. With the zero Addr the kernel chooses.
+	// Dial fails while this host does not have the address.
+	Source netip.Addr
 	// DialTimeout bounds Dial from the TCP connection to the Reply. It must be set.
 	DialTimeout time.Duration
 	// AcceptTimeout bounds how long a Listener waits for a Request, and how long

@@ -17,6 +17,14 @@ func setUserTimeout(c syscall.RawConn, ms int) (err error) {
 	return err
 }
 
+// portOfPeer is for net.Dialer.Control: a socket that is bound to an address gets its port when the peer is
+// known. There are then 64 Ki ports for each peer, rather than in all. Old kernels lack the option.
+func portOfPeer(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	})
+}
+
 // waiting reports whether octets wait to be read, without reading them.
 func waiting(c syscall.RawConn) (yes bool) {
 	_ = c.Control(func(fd uintptr) {

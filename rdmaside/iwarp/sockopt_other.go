@@ -6,4 +6,6 @@ import "syscall"
 
 func setUserTimeout(syscall.RawConn, int) error { return nil }
 
+func portOfPeer(string, string, syscall.RawConn) error { return nil }
+
 func waiting(syscall.RawConn) bool { return false }
