@@ -2,7 +2,7 @@
 # install.sh installs what the lab needs, as root on Debian 12:
 #
 #   packages   QEMU, the NFS and RDMA tools, rdma-core's headers, Kerberos, ACL tools, fio, libnfs-utils,
-#              tshark, nfs-ganesha, and Chromium with a font for the tests of the status page.
+#              tshark, nfs-ganesha, HAProxy, and Chromium with a font for the tests of the status page.
 #   promtool   Prometheus' own tool, taken out of Debian's package, which would start a server at port 9090.
 #   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed. The file
 #              vmlinux-VERSION has it as ELF, which boots without the 5 s of decompression
@@ -31,7 +31,7 @@ packages=(
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
     libibverbs-dev librdmacm-dev
     krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs dmsetup
-    fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs groff-base
+    fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs groff-base haproxy
 )
 
 # unpack_kernel VERSION takes the ELF image out of a bzImage: Documentation/arch/x86/boot.rst in
