@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
@@ -22,7 +23,7 @@ func TestAccessLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "access.log")
 	text := slowConfig(s, "1m")
 	with := func(mode string) string {
-		return text + fmt.Sprintf("log: {access: {mode: %s, path: %s}}\n", mode, path)
+		return text + fmt.Sprintf("log: {access: {mode: %s, slower: 1h, path: %s}}\n", mode, path)
 	}
 	x := startReload(t, text)
 	c, err := net.Dial("tcp", x.b.proxy.Addr("nfs"))
@@ -42,6 +43,12 @@ func TestAccessLog(t *testing.T) {
 		if _, err := testkit.ReadRecord(c); err != nil {
 			t.Fatal(err)
 		}
+		// The client may have the Reply before the bridge is done with the Call. A reload between the two
+		// would have the Call logged.
+		testkit.Eventually(t, fmt.Sprintf("Call %d is over", xid), func() bool {
+			clients := x.b.proxy.Status(status.Query{}).Clients.List
+			return len(clients) == 1 && clients[0].Phases.Calls == uint64(xid-100)
+		})
 	}
 	lines := func(path string) (xids []uint32) {
 		b, _ := os.ReadFile(path)
