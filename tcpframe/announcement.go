@@ -48,12 +48,6 @@ type announcement struct {
 	admitted bool           // the connection is a client's
 }
 
-// announcements count the connections in the state announcing.
-type announcements struct {
-	n      int
-	byHost map[crowd.Host]int // at most n entries
-}
-
 // proxyCounters are the metrics of a Listener that has proxies.
 type proxyCounters struct {
 	named, unnamed *metrics.Counter // connections whose header names a client, or none
@@ -79,7 +73,7 @@ func (e *Engine) countProxies(c *counters) {
 func (l *Listener) enterProxy(peer netip.AddrPort, o *ListenOptions) (reason, error) {
 	host := crowd.HostOf(peer.Addr())
 	l.mu.Lock()
-	all, ofHost := l.starts.n, l.starts.byHost[host]
+	all, ofHost := l.starts.All(), l.starts.Of(host)
 	l.mu.Unlock()
 	if ofHost >= mostStartsPerProxy || o.MaxConns > 0 && all >= max(o.MaxConns, spareSockets) {
 		return reasonProxyStarting, fmt.Errorf("tcpframe: %d connections of the proxy have no PROXY header yet, %d of all proxies", ofHost, all)
@@ -89,8 +83,7 @@ func (l *Listener) enterProxy(peer netip.AddrPort, o *ListenOptions) (reason, er
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.starts.n++
-	l.starts.byHost[host]++
+	l.starts.Add(host)
 	return "", nil
 }
 
@@ -102,13 +95,9 @@ func (l *Listener) leaveProxy(a netip.Addr) {
 
 // started uncounts a connection of the proxy at a among those without a header.
 func (l *Listener) started(a netip.Addr) {
-	host := crowd.HostOf(a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.starts.n--
-	if l.starts.byHost[host]--; l.starts.byHost[host] == 0 {
-		delete(l.starts.byHost, host)
-	}
+	l.starts.Remove(crowd.HostOf(a))
 }
 
 // awaitAnnouncement begins the state announcing.
@@ -195,8 +184,17 @@ func (c *Conn) admitAnnounced(client netip.AddrPort) bool {
 
 // notAnnounced refuses the connection.
 func (c *Conn) notAnnounced(why reason, err error) {
-	c.counters.refuseProxied(c.WireAddr(), c.proxy.client, why, err)
+	c.countRefused(why, err)
 	c.Abort(err)
+}
+
+// countRefused counts and logs that the connection, which is not a client's, is refused.
+func (c *Conn) countRefused(why reason, err error) {
+	var proxy netip.AddrPort
+	if c.proxy.client.IsValid() {
+		proxy = c.WireAddr()
+	}
+	c.counters.refuse(c.RemoteAddr(), proxy, why, err)
 }
 
 // unannounced ends a connection that was not a client's: it was refused, or has ended with err.
@@ -205,7 +203,7 @@ func (c *Conn) unannounced(err error) {
 	c.listener.leaveProxy(c.WireAddr().Addr())
 	c.counters.proxies.Load().waiting.Add(-1)
 	if errors.Is(err, io.EOF) && len(a.begun) > 0 {
-		c.counters.refuseProxied(c.WireAddr(), a.client, reasonProxyHeader, io.ErrUnexpectedEOF)
+		c.countRefused(reasonProxyHeader, io.ErrUnexpectedEOF)
 	}
 	a.begun = nil
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -116,7 +115,7 @@ func (x *proxyTest) wantNone() {
 	testkit.Eventually(x.t, "no connection is counted", func() bool {
 		x.l.mu.Lock()
 		defer x.l.mu.Unlock()
-		return x.l.conns == 0 && x.l.starts.n == 0 && len(x.l.byHost) == 0 && len(x.l.starts.byHost) == 0 &&
+		return x.l.clients.All() == 0 && x.l.starts.All() == 0 && x.l.clients.Hosts() == 0 && x.l.starts.Hosts() == 0 &&
 			x.l.engine.sockets.Open() == 0 && x.l.counters.proxies.Load().waiting.Value() == 0
 	})
 }
@@ -294,7 +293,7 @@ func TestStarts(t *testing.T) {
 	starts := func() int {
 		x.l.mu.Lock()
 		defer x.l.mu.Unlock()
-		return x.l.starts.n
+		return x.l.starts.All()
 	}
 	testkit.Eventually(t, "all have been accepted", func() bool { return starts() == spareSockets })
 	x.wantRefused(x.dialFrom("127.0.0.1"), reasonProxyStarting, 1)
@@ -332,7 +331,6 @@ func FuzzAnnounced(f *testing.F) {
 		e := c.Loop().engine
 		e.sockets.SetLimit(10)
 		l := &Listener{engine: e, counters: c.counters, open: func(*Conn) RecordHandler { return h }}
-		l.byHost, l.starts.byHost = make(map[crowd.Host]int), make(map[crowd.Host]int)
 		o := listenBounds(ListenOptions{Proxies: prefixes("127.0.0.1/32"), ProxyTimeout: time.Second})
 		l.Update(o)
 		c.listener, c.handler, c.proxy = l, nil, &announcement{timeout: time.Second}
@@ -359,7 +357,7 @@ func FuzzAnnounced(f *testing.F) {
 		case n == 0 && err == nil && len(c.proxy.begun) != len(b):
 			t.Fatalf("%d of %d octets are kept", len(c.proxy.begun), len(b))
 		}
-		if (*connStream)(c).Detached(io.EOF); len(l.byHost) > 0 || len(l.starts.byHost) > 0 || e.sockets.Open() != 0 {
+		if (*connStream)(c).Detached(io.EOF); l.clients.Hosts() > 0 || l.starts.Hosts() > 0 || e.sockets.Open() != 0 {
 			t.Fatal("a connection that has ended is counted")
 		}
 	})

@@ -104,17 +104,11 @@ func (e *Engine) ForgetUpstream(name string) {
 	delete(e.counted, countersKey{ofUpstream, name})
 }
 
-// refuse counts and logs a connection that a Listener did not admit.
-func (c *counters) refuse(peer netip.AddrPort, why reason, err error) {
+// refuse counts and logs a connection that a Listener did not admit. proxy is the proxy that has made it for
+// peer, or the zero AddrPort.
+func (c *counters) refuse(peer, proxy netip.AddrPort, why reason, err error) {
 	c.refused[why].Inc()
-	c.log.refuse(c.name, peer, why, err)
-}
-
-// refuseProxied counts and logs a connection of a proxy that was not admitted. client is the zero AddrPort
-// if the proxy has named none.
-func (c *counters) refuseProxied(proxy, client netip.AddrPort, why reason, err error) {
-	c.refused[why].Inc()
-	c.log.refuseProxied(c.name, proxy, client, why, err)
+	c.log.refuse(c.name, peer, proxy, why, err)
 }
 
 // closed counts and logs a Conn that closes itself.
@@ -131,18 +125,10 @@ type refusalLog struct {
 }
 
 // refuse logs a connection that was not admitted.
-func (l *refusalLog) refuse(name string, peer netip.AddrPort, why reason, err error) {
-	l.refused.Line(&l.log, zerolog.WarnLevel, "client_refused").Str(string(l.side), name).Stringer("peer", peer).
-		Str("reason", string(why)).Err(err).Msg("connection refused")
-}
-
-// refuseProxied logs a connection of a proxy that was not admitted.
-func (l *refusalLog) refuseProxied(name string, proxy, client netip.AddrPort, why reason, err error) {
-	e := l.refused.Line(&l.log, zerolog.WarnLevel, "client_refused").Str(string(l.side), name)
-	if client.IsValid() {
-		e = e.Stringer("peer", client).Stringer("proxy", proxy)
-	} else {
-		e = e.Stringer("peer", proxy)
+func (l *refusalLog) refuse(name string, peer, proxy netip.AddrPort, why reason, err error) {
+	e := l.refused.Line(&l.log, zerolog.WarnLevel, "client_refused").Str(string(l.side), name).Stringer("peer", peer)
+	if proxy.IsValid() {
+		e = e.Stringer("proxy", proxy)
 	}
 	e.Str("reason", string(why)).Err(err).Msg("connection refused")
 }

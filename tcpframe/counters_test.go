@@ -22,7 +22,7 @@ func TestRefusalLog(t *testing.T) {
 		l := &refusalLog{side: ofListener, log: zerolog.New(&out)}
 		peer := netip.MustParseAddrPort("192.0.2.1:700")
 		for range 1000 {
-			l.refuse("nfs", peer, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
+			l.refuse("nfs", peer, netip.AddrPort{}, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != loglimit.Burst {
@@ -40,7 +40,7 @@ func TestRefusalLog(t *testing.T) {
 			t.Errorf("the line about a connection that was closed: %s", &out)
 		}
 		out.Reset()
-		l.refuse("nfs", peer, reasonDenied, nil)
+		l.refuse("nfs", peer, netip.AddrPort{}, reasonDenied, nil)
 		var said struct{ Suppressed int }
 		if err := json.Unmarshal(out.Bytes(), &said); err != nil {
 			t.Errorf("line %s: %v", &out, err)

@@ -244,7 +244,7 @@ func listen(t testing.TB, e *Engine, o ListenOptions, h func(*Conn) RecordHandle
 func connsOf(l *Listener) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.conns
+	return l.clients.All()
 }
 
 // A peer is the other end of a connection: a plain blocking socket.

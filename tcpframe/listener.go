@@ -37,10 +37,9 @@ type Listener struct {
 	donec    chan struct{} // closed when the accept goroutine exits
 	failures loglimit.Seldom
 
-	mu     sync.Mutex         // guards the rest; a leaf
-	conns  int                // of clients
-	byHost map[crowd.Host]int // at most conns entries
-	starts announcements      // connections of proxies that have not said who the client is
+	mu      sync.Mutex   // guards the rest; a leaf
+	clients crowd.Counts // connections of clients
+	starts  crowd.Counts // connections of proxies that have not said who the client is
 }
 
 // Listen starts a Listener. For each connection that it admits it calls h on the accept
@@ -67,8 +66,6 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 		counters: e.counters(ofListener, o.Name),
 		open:     h,
 		donec:    make(chan struct{}),
-		byHost:   make(map[crowd.Host]int),
-		starts:   announcements{byHost: make(map[crowd.Host]int)},
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.store(o)
@@ -193,7 +190,7 @@ func (l *Listener) admit(c *net.TCPConn) {
 		enter = l.enterProxy
 	}
 	if why, err := enter(peer, o); err != nil {
-		l.counters.refuse(peer, why, err)
+		l.counters.refuse(peer, netip.AddrPort{}, why, err)
 		_ = c.SetLinger(0) // RST: the kernel need not remember the connection
 		c.Close()
 		return
@@ -222,7 +219,7 @@ func (l *Listener) admit(c *net.TCPConn) {
 		l.leave(peer.Addr())
 	}
 	if !errors.Is(err, errClosed) {
-		l.counters.refuse(peer, reasonAttach, err)
+		l.counters.refuse(peer, netip.AddrPort{}, reasonAttach, err)
 	}
 }
 
@@ -269,10 +266,10 @@ func (l *Listener) enterClient(a netip.Addr, o *ListenOptions) (replaces bool, w
 	host := crowd.HostOf(a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n := l.byHost[host]; o.MaxConnsPerAddr > 0 && n >= o.MaxConnsPerAddr {
+	if n := l.clients.Of(host); o.MaxConnsPerAddr > 0 && n >= o.MaxConnsPerAddr {
 		return false, reasonAddrConns, fmt.Errorf("tcpframe: address already has %d connections, its limit", n)
 	}
-	if n := l.conns; o.MaxConns > 0 && n >= o.MaxConns {
+	if n := l.clients.All(); o.MaxConns > 0 && n >= o.MaxConns {
 		l.mu.Unlock()
 		replaces = o.makeRoom(a)
 		l.mu.Lock()
@@ -280,8 +277,7 @@ func (l *Listener) enterClient(a netip.Addr, o *ListenOptions) (replaces bool, w
 			return false, reasonConns, fmt.Errorf("tcpframe: listener already has %d connections, its limit", n)
 		}
 	}
-	l.conns++
-	l.byHost[host]++
+	l.clients.Add(host)
 	return replaces, "", nil
 }
 
@@ -293,11 +289,7 @@ func (l *Listener) leave(a netip.Addr) {
 
 // leaveClient uncounts a connection of a client at a.
 func (l *Listener) leaveClient(a netip.Addr) {
-	host := crowd.HostOf(a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conns--
-	if l.byHost[host]--; l.byHost[host] == 0 {
-		delete(l.byHost, host)
-	}
+	l.clients.Remove(crowd.HostOf(a))
 }

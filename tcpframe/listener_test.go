@@ -10,7 +10,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -38,7 +37,7 @@ func TestAllow(t *testing.T) {
 		{prefixes("fe80::/10"), "fe80::1%eth0", true},
 		{prefixes("0.0.0.0/0"), "2001:db8::1", false},
 	} {
-		l := &Listener{engine: &Engine{}, byHost: make(map[crowd.Host]int)}
+		l := &Listener{engine: &Engine{}}
 		l.engine.sockets.SetLimit(10)
 		l.Update(listenBounds(ListenOptions{Allow: tt.allow}))
 		reason, err := l.enter(netip.AddrPortFrom(netip.MustParseAddr(tt.addr), 700), l.opts.Load())
