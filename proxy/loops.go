@@ -68,6 +68,9 @@ func (l *eventLoop) Post(t loop.Task) { l.tcp.Post(t) }
 // changes do not move. For the loop only.
 func (l *eventLoop) Now() int64 { return l.tcp.Now() }
 
+// tapping reports whether a Tap may want to see messages. While none does, a Call costs this look at each place.
+func (l *eventLoop) tapping() bool { return l.tap.Load() != nil }
+
 // Attach drives c on the loop. loop.SocketLoop.
 func (l *eventLoop) Attach(c net.Conn, s loop.Stream) error { return l.tcp.Attach(c, s) }
 

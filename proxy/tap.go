@@ -373,14 +373,14 @@ func (c *call) replyData() (pos, length int) {
 
 // tapDelivered has the Tap see the Reply of c, which is about to go to the client.
 func (f *front) tapDelivered(c *call) {
-	if f.loop.tap.Load() != nil {
+	if f.loop.tapping() {
 		c.tapReply(f.loop, f, true, 0, 0)
 	}
 }
 
 // tapOver tells the Tap that c is over.
 func (f *front) tapOver(c *call) {
-	if f.loop.tap.Load() != nil {
+	if f.loop.tapping() {
 		f.tellOver(c)
 	}
 }
@@ -400,16 +400,12 @@ func (f *front) tellOver(c *call) {
 
 // tapSent has the Tap see c, which is being sent.
 func (m *tcpConn) tapSent(c *call) {
-	if m.loop.tap.Load() != nil {
-		c.tapSent(m.loop, m, m.opts.Credits, len(m.pending))
-	}
+	c.tapSent(m.loop, m, m.opts.Credits, len(m.pending))
 }
 
 // tapReply has the Tap see the Reply of c, which has just come.
 func (m *tcpConn) tapReply(c *call) {
-	if m.loop.tap.Load() != nil {
-		c.tapReply(m.loop, m, false, m.opts.Credits, len(m.pending))
-	}
+	c.tapReply(m.loop, m, false, m.opts.Credits, len(m.pending))
 }
 
 // tapSent has the Tap see c, which has just been sent.

@@ -83,7 +83,7 @@ func (m *rdmaConn) send(c *call) {
 		if m.probe.dozing {
 			m.probe.busy()
 		}
-		if m.loop.tap.Load() != nil {
+		if m.loop.tapping() {
 			m.tapSent(c)
 		}
 		c.wasSent(m.loop)
@@ -169,7 +169,7 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
 		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
-		if m.loop.tap.Load() != nil {
+		if m.loop.tapping() {
 			m.tapReply(c)
 		}
 		c.entry.Answered()

@@ -136,7 +136,9 @@ func (m *tcpConn) send(c *call) {
 	}
 	m.arm()
 	c.wasSent(m.loop)
-	m.tapSent(c)
+	if m.loop.tapping() {
+		m.tapSent(c)
+	}
 	c.one[0] = c.message.octets
 	c.sent.writing = true
 	x := c.order()
@@ -249,7 +251,9 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	m.answered(c.sent.at)
 	c.one[0] = msg
 	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
-	m.tapReply(c)
+	if m.loop.tapping() {
+		m.tapReply(c)
+	}
 	c.entry.Answered()
 	m.loop.batch.Done(c.entry.Seat(), &c.entry)
 	c.answered(m.loop.index)
