@@ -8,16 +8,24 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
+// newTestTable returns an empty table of a loop for the Calls to an upstream.
+func newTestTable(m *metrics.Registry, upstreamName string) *operationTable {
+	p := &Proxy{metrics: m, operations: operations{all: make(map[operationKey]*operationSeries)}}
+	on := &eventLoop{due: true, metrics: m.Local(func() {})}
+	on.tally.loop = on
+	return &operationTable{
+		listener: &listener{p: p, name: "nfs"}, up: &upstream{name: upstreamName, counts: make([]upstreamCounts, 1)}, loop: on,
+	}
+}
+
 // TestFirstReplyAfterEnd: a Reply that its client takes after the upstream has ended counts, and begins no
 // series.
 func TestFirstReplyAfterEnd(t *testing.T) {
 	m := metrics.New()
-	p := &Proxy{metrics: m, operations: operations{all: make(map[operationKey]*operationSeries)}}
-	on := &eventLoop{metrics: m.Local(func() {})}
-	table := &operationTable{listener: &listener{p: p, name: "nfs"}, up: &upstream{name: "gone", counts: make([]upstreamCounts, 1)}, loop: on}
+	table := newTestTable(m, "gone")
 	o := table.make("nfs", 3, "READ", ulb.NoStatus)
 	o.reply(classOK).Inc()
-	p.operations.forget("gone")
+	table.listener.p.operations.forget("gone")
 	m.Forget("upstream", "gone")
 	o.reply(classStale).Inc()
 	if n := o.reply(classStale).Value(); n != 1 {

@@ -10,11 +10,8 @@ import (
 // TestTallyGroups: Calls in a row that are alike are one group, those that differ in anything that is counted
 // by itself are not, and nothing is lost either way.
 func TestTallyGroups(t *testing.T) {
-	m := metrics.New()
-	p := &Proxy{metrics: m, operations: operations{all: make(map[operationKey]*operationSeries)}}
-	on := &eventLoop{due: true, metrics: m.Local(func() {})}
-	on.tally.loop = on
-	table := &operationTable{listener: &listener{p: p, name: "nfs"}, up: &upstream{name: "storage", counts: make([]upstreamCounts, 1)}, loop: on}
+	table := newTestTable(metrics.New(), "storage")
+	on := table.loop
 	o := table.make("nfs", 4, "READ", ulb.FirstStatus)
 	f := &front{}
 	times := callTimes{began: 10, asked: 20, sent: 30, replied: 40}

@@ -58,6 +58,25 @@ func dialSelected(t *testing.T, o Options, addr string) (c *conn, done func(), e
 	}, nil
 }
 
+// testDialFrom checks that a Dial to an address comes from a device, a port and an address, or that its error
+// says want.
+func testDialFrom(t *testing.T, o Options, to, device string, port int, from, want string) {
+	t.Helper()
+	leaks := watchLeaks()
+	et := newEventTest(t, to+":0")
+	c, done, err := dialSelected(t, o, et.l.Addr().String())
+	if mustSay(t, err, want); err == nil {
+		_, p := idContext(c.id.handle)
+		if c.d.dev.name != device || p != port || c.info.Local.Addr().String() != from {
+			t.Errorf("the connection is from %s, port %d, %v", c.d.dev.name, p, c.info.Local)
+		}
+		done()
+		<-(<-et.otherc).closedc
+	}
+	et.close()
+	leaks(t)
+}
+
 // TestSelectDial checks from which device, port and address a Dial connects, and that it says so when
 // there is none.
 func TestSelectDial(t *testing.T) {
@@ -92,20 +111,8 @@ func TestSelectDial(t *testing.T) {
 		{"no such GID", Selector{Device: "standin0", GID: ip("fd00::2")}, addrs, "127.0.0.1", "", 0, "", "no port has the GID fd00::2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			leaks := watchLeaks()
 			onStandInHost(t, tt.addrs...)
-			et := newEventTest(t, tt.listen+":0")
-			c, done, err := dialSelected(t, Options{Select: tt.s}, et.l.Addr().String())
-			if mustSay(t, err, tt.want); err == nil {
-				_, port := idContext(c.id.handle)
-				if c.d.dev.name != tt.device || port != tt.port || c.info.Local.Addr().String() != tt.from {
-					t.Errorf("the connection is from %s, port %d, %v", c.d.dev.name, port, c.info.Local)
-				}
-				done()
-				<-(<-et.otherc).closedc
-			}
-			et.close()
-			leaks(t)
+			testDialFrom(t, Options{Select: tt.s}, tt.listen, tt.device, tt.port, tt.from, tt.want)
 		})
 	}
 }
@@ -131,20 +138,9 @@ func TestSource(t *testing.T) {
 		{"of another family", "fd00::3", Selector{}, "127.0.0.1", "", 0, "the source address fd00::3 is of another family"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			leaks := watchLeaks()
 			onStandInHost(t, "127.0.0.1/8")
-			et := newEventTest(t, tt.to+":0")
-			c, done, err := dialSelected(t, Options{Select: tt.s, Source: netip.MustParseAddr(tt.source)}, et.l.Addr().String())
-			if mustSay(t, err, tt.want); err == nil {
-				_, port := idContext(c.id.handle)
-				if c.d.dev.name != tt.device || port != tt.port || c.info.Local.Addr().String() != tt.source {
-					t.Errorf("the connection is from %s, port %d, %v", c.d.dev.name, port, c.info.Local)
-				}
-				done()
-				<-(<-et.otherc).closedc
-			}
-			et.close()
-			leaks(t)
+			o := Options{Select: tt.s, Source: netip.MustParseAddr(tt.source)}
+			testDialFrom(t, o, tt.to, tt.device, tt.port, tt.source, tt.want)
 		})
 	}
 }
