@@ -32,7 +32,7 @@ func startHAProxy(t *testing.T, config string, addrs ...string) {
 	if err := os.WriteFile(file, []byte(head+config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out syncBuffer
+	var out testkit.Log
 	cmd := exec.Command(program, "-db", "-f", file)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {

@@ -21,7 +21,7 @@ func TestLines(t *testing.T) {
 	t.Parallel()
 	const clients = 60
 	h := proxytest.NewHarness(t, budget)
-	logs := new(syncBuffer)
+	logs := new(testkit.Log)
 	h.Log = zerolog.New(logs)
 	dead := testkit.DeadAddr(t)
 	began := time.Now()

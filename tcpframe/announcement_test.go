@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,30 +23,12 @@ type proxyTest struct {
 	t      *testing.T
 	l      *Listener
 	opened chan string // "client wire" of each connection
-	log    *logText
-}
-
-// A logText keeps what is logged.
-type logText struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logText) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log    *testkit.Log
 }
 
 func newProxyTest(t *testing.T, e EngineOptions, o ListenOptions) *proxyTest {
 	t.Helper()
-	x := &proxyTest{t: t, opened: make(chan string, 100), log: new(logText)}
+	x := &proxyTest{t: t, opened: make(chan string, 100), log: new(testkit.Log)}
 	e.Metrics, e.Log = metrics.New(), zerolog.New(x.log)
 	if o.Proxies == nil {
 		o.Proxies = prefixes("127.0.0.1/32")

@@ -67,7 +67,7 @@ func startCaptureCommand(t *testing.T, args ...string) (stop func() string) {
 	sock := args[slices.Index(args, "--socket")+1]
 	testkit.Eventually(t, "the control socket is there", func() bool { _, err := os.Lstat(sock); return err == nil })
 	cmd, f := captureCommand()
-	said := new(syncBuffer)
+	said := new(testkit.Log)
 	cmd.SetErr(said)
 	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)

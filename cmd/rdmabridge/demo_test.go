@@ -23,7 +23,7 @@ import (
 func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 	t.Helper()
 	var out bytes.Buffer
-	log := new(syncBuffer)
+	log := new(testkit.Log)
 	signals := make(chan os.Signal, 2)
 	type ready struct {
 		addresses demo.Addresses

@@ -158,7 +158,7 @@ type reloadCase struct {
 	t       *testing.T
 	path    string
 	b       *bridge
-	log     *syncBuffer
+	log     *testkit.Log
 	signals chan os.Signal
 	ended   chan error
 }
@@ -166,7 +166,7 @@ type reloadCase struct {
 func startReload(t *testing.T, text string) *reloadCase {
 	t.Helper()
 	x := &reloadCase{
-		t: t, path: filepath.Join(t.TempDir(), "rdmabridge.yaml"), log: new(syncBuffer),
+		t: t, path: filepath.Join(t.TempDir(), "rdmabridge.yaml"), log: new(testkit.Log),
 		signals: make(chan os.Signal, 2), ended: make(chan error, 1),
 	}
 	x.write(text)

@@ -126,7 +126,7 @@ func TestRPCBindServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := serve(c, newLog(new(syncBuffer), c.Log), nil, nil); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := serve(c, newLog(new(testkit.Log), c.Log), nil, nil); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("serve on a port that is taken: %v", err)
 	}
 }

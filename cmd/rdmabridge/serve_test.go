@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,24 +18,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A syncBuffer is a buffer for the log of several goroutines.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 // startServe runs serve with a configuration. wait waits for the end and returns the error
 // of serve.
 func startServe(t *testing.T, text string) (b *bridge, signals chan os.Signal, wait func() error) {
@@ -46,7 +26,7 @@ func startServe(t *testing.T, text string) (b *bridge, signals chan os.Signal, w
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := new(syncBuffer)
+	log := new(testkit.Log)
 	signals = make(chan os.Signal, 2)
 	started, ended := make(chan *bridge, 1), make(chan error, 1)
 	go func() {

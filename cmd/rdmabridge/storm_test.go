@@ -224,7 +224,7 @@ func (s *storm) newClients(addr string) []*stormClient {
 // s.each, or later when busy returns false. It checks the memory of the bridge meanwhile.
 func (s *storm) runBridge(t *testing.T, file string, n int, begin func(), busy func() bool) {
 	t.Helper()
-	log := new(syncBuffer)
+	log := new(testkit.Log)
 	cmd := s.group.command(os.Args[0], "-test.run=^TestStormBridge$")
 	cmd.Env = append(os.Environ(), stormConfig+"="+file)
 	cmd.Stderr, cmd.Stdout = log, io.Discard

@@ -1,14 +1,12 @@
 package admin
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,31 +17,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// A logBuffer collects lines. It is safe for concurrent use.
-type logBuffer struct {
-	mu sync.Mutex // guards b; a leaf
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // startServer starts a Server that waits for its clients for requestTimeout.
-func startServer(t *testing.T, source Source, closed *metrics.Counter, requestTimeout time.Duration) (*Server, *logBuffer) {
+func startServer(t *testing.T, source Source, closed *metrics.Counter, requestTimeout time.Duration) (*Server, *testkit.Log) {
 	t.Helper()
 	if source.Document == nil {
 		source.Document = func(status.Query) status.Document { return status.Document{Time: time.Now()} }
 	}
-	log := new(logBuffer)
+	log := new(testkit.Log)
 	h := NewHandler(source)
 	t.Cleanup(h.Close)
 	s := NewServer(Options{Address: "127.0.0.1:0", Log: zerolog.New(log), Handler: h, Closed: closed})

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -23,28 +22,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// A lockedBuffer is the log of a server.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // startServer starts a server that says at /who which process asks.
-func startServer(t *testing.T, path string, predecessor int) (*Server, *lockedBuffer) {
+func startServer(t *testing.T, path string, predecessor int) (*Server, *testkit.Log) {
 	t.Helper()
-	log := new(lockedBuffer)
+	log := new(testkit.Log)
 	s := NewServer(path, zerolog.New(log))
 	s.Handle("GET /who", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p, ok := PeerOf(r.Context())

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -133,23 +133,12 @@ func (et *eventTest) until(what string, ok func() bool) {
 }
 
 // A lockedText is what was logged.
-type lockedText struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedText) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
+type lockedText struct{ testkit.Log }
 
 // lines returns how many lines contain all of the words.
 func (l *lockedText) lines(words ...string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 next:
-	for s := range strings.Lines(l.b.String()) {
+	for s := range strings.Lines(l.String()) {
 		for _, w := range words {
 			if !strings.Contains(s, w) {
 				continue next
@@ -239,7 +228,7 @@ func TestDeviceEvents(t *testing.T) {
 			}
 			et.until("counts: "+want, func() bool { return eventsOf(et.p) == want })
 			if got := et.log.lines("event of an RDMA device", `"device":"standin0"`); got != strings.Count(want, " ")+strings.Count(want, "active 2") {
-				t.Errorf("%d lines in the log about %s:\n%s", got, want, et.log.b.String())
+				t.Errorf("%d lines in the log about %s:\n%s", got, want, et.log.String())
 			}
 			if tt.name != "" && et.log.lines(`"kind":"`+strings.ReplaceAll(tt.name, "_", " ")+`"`) == 0 {
 				t.Errorf("no line in the log about %s", tt.name)
@@ -294,7 +283,7 @@ func TestDeviceFatal(t *testing.T) {
 	waitClosed(t, again.other, "device standin1: device fatal")
 	waitClosed(t, again.own, "EOF")
 	if got := eventsOf(et.p); got != "device_fatal 2\n" || et.log.lines("event of an RDMA device") != 2 {
-		t.Errorf("counted %q, logged\n%s", got, et.log.b.String())
+		t.Errorf("counted %q, logged\n%s", got, et.log.String())
 	}
 	et.dialLoop.Stop()
 	et.close()
