@@ -17,8 +17,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
-// startHAProxy starts HAProxy with a configuration, and waits until it listens at each of addrs.
-func startHAProxy(t *testing.T, config string, addrs ...string) {
+// startHAProxy starts HAProxy with a configuration. It listens soon: dialHAProxy waits for that.
+func startHAProxy(t *testing.T, config string) {
 	t.Helper()
 	program, err := exec.LookPath("haproxy")
 	if err != nil {
@@ -45,15 +45,19 @@ func startHAProxy(t *testing.T, config string, addrs ...string) {
 			t.Log(out.String())
 		}
 	})
-	for _, a := range addrs {
-		testkit.Eventually(t, "HAProxy listens at "+a, func() bool {
-			c, err := net.Dial("tcp", a)
-			if err == nil {
-				c.Close()
-			}
-			return err == nil
-		})
-	}
+}
+
+// dialHAProxy connects from 127.0.1.host as soon as the other side listens. It makes no other connection, which
+// would be given to one of the bridges, too.
+func dialHAProxy(t *testing.T, host byte, addr string) (c *proxytest.Client) {
+	t.Helper()
+	testkit.Eventually(t, "a connection to "+addr, func() (ok bool) {
+		var err error
+		c, err = proxytest.DialClientFrom(net.IPv4(127, 0, 1, host), addr)
+		return err == nil
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // haproxyBridge is a bridge that HAProxy, at 127.0.0.1, has clients for.
@@ -66,7 +70,7 @@ func haproxyBridge(t *testing.T, upstream proxy.UpstreamOptions) (*proxytest.Har
 }
 
 // clientsOf lists the addresses of the clients that have come through a proxy. 127.0.0.1 is not among them: it
-// is the test, which has looked whether HAProxy listens, or a bridge itself.
+// is a bridge itself.
 func clientsOf(p *proxy.Proxy) (hosts []string) {
 	for _, c := range p.Status(status.Query{Clients: 100}).Clients.List {
 		if a := netip.MustParseAddrPort(c.Address).Addr().String(); c.Proxy != "" && a != "127.0.0.1" {
@@ -95,18 +99,10 @@ listen nfs
 listen old
   bind %s
   server a %s send-proxy
-`, front, a.Addr("nfs"), b.Addr("nfs"), old, a.Addr("nfs")), front, old)
+`, front, a.Addr("nfs"), b.Addr("nfs"), old, a.Addr("nfs")))
 
-	dial := func(host byte, addr string) *proxytest.Client {
-		c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 1, host), addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	}
 	for i := range byte(6) {
-		check(t, dial(i+1, front), proxytest.GetattrCall(uint32(i)+1))
+		check(t, dialHAProxy(t, i+1, front), proxytest.GetattrCall(uint32(i)+1))
 	}
 	hostsA, hostsB := clientsOf(a), clientsOf(b)
 	all := slices.Concat(hostsA, hostsB)
@@ -120,7 +116,7 @@ listen old
 		})
 	}
 
-	if _, err := dial(7, old).Call(proxytest.GetattrCall(7)); err == nil {
+	if _, err := dialHAProxy(t, 7, old).Call(proxytest.GetattrCall(7)); err == nil {
 		t.Error("a header of version 1 is accepted")
 	}
 	if n := metric(ha, `listener_refused_connections_total{listener="nfs",reason="proxy_v1"}`); n < 1 {
@@ -131,7 +127,7 @@ listen old
 	hb.Eventually("new clients are those of the other bridge", func() bool {
 		before := len(clientsOf(b))
 		for i := range byte(2) {
-			c := dial(20+i, front)
+			c := dialHAProxy(t, 20+i, front)
 			if _, err := c.Call(proxytest.GetattrCall(uint32(i) + 20)); err != nil {
 				return false
 			}
@@ -150,17 +146,12 @@ func TestHAProxyBehind(t *testing.T) {
 listen nfs
   bind %s accept-proxy
   server far %s send-proxy-v2-ssl-cn
-`, between, far.Addr("nfs")), between)
+`, between, far.Addr("nfs")))
 	h := proxytest.NewHarness(t, budget)
 	near := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "haproxy"}},
 		[]proxy.UpstreamOptions{{Name: "haproxy", Endpoints: []string{between}, Mode: proxy.ModePinned, NamesClients: true}})
 	for i := range byte(3) {
-		c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 1, i+1), near.Addr("nfs"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		check(t, c, proxytest.GetattrCall(uint32(i)+1))
+		check(t, dialHAProxy(t, i+1, near.Addr("nfs")), proxytest.GetattrCall(uint32(i)+1))
 	}
 	if hosts := clientsOf(far); strings.Join(hosts, " ") != "127.0.1.1 127.0.1.2 127.0.1.3" {
 		t.Errorf("the far bridge sees %v", hosts)
