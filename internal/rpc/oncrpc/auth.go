@@ -41,7 +41,7 @@ const (
 type GSS struct {
 	Version, Procedure, Sequence, Service uint32
 
-	HandleLen int // octets of the context handle
+	HandleLen uint32 // octets of the context handle
 }
 
 // parse fills g from a credential body and returns the protection that the credential
@@ -55,7 +55,8 @@ func (g *GSS) parse(body []byte) Protection {
 	g.Sequence = binary.BigEndian.Uint32(body[8:])
 	g.Service = binary.BigEndian.Uint32(body[12:])
 	c := xdr.NewCursor(body, 16)
-	_, g.HandleLen = c.Opaque()
+	_, n := c.Opaque()
+	g.HandleLen = uint32(n)
 	if !c.OK() || c.Len() != 0 || g.Version < 1 || g.Version > 3 {
 		return ProtectUnknown
 	}

@@ -87,9 +87,10 @@ type Call struct {
 	Protection Protection // of the arguments, from Flavor and GSS
 	GSS        GSS        // valid when Flavor is FlavorGSS and the credential could be walked
 
+	VerifierFlavor uint32
+
 	// Credential and Verifier bodies: Message[pos : pos+len].
 	CredentialPos, CredentialLen int
-	VerifierFlavor               uint32
 	VerifierPos, VerifierLen     int
 
 	Args int // position of the procedure's arguments, wrapped or not
@@ -185,8 +186,3 @@ func (c *Call) Arguments() (start, end int, ok bool) {
 	}
 	return 0, 0, false
 }
-
-// TLSProbe reports whether the Call has the flavor that asks if the peer speaks RPC-with-TLS.
-// The question is about its own connection, so a proxy answers it and does not pass it on. A
-// Call of another procedure than NULL is denied. RFC 9289 Section 4.1.
-func (c *Call) TLSProbe() bool { return c.Flavor == FlavorTLS }

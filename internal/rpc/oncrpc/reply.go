@@ -24,8 +24,9 @@ const (
 
 // Values of auth_stat that a proxy may send. RFC 5531 Section 9.
 const (
-	AuthBadCredential = 1
-	AuthTooWeak       = 5
+	AuthBadCredential      = 1
+	AuthRejectedCredential = 2 // "client must begin new session"
+	AuthTooWeak            = 5
 )
 
 // ReplyHeader is the length in octets of an accepted Reply's header whose verifier has

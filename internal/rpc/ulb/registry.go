@@ -154,7 +154,7 @@ func (reg *Registry) analyse(b Binding, c *oncrpc.Call, a *Analysis) {
 	}
 	if !a.Known {
 		*a = Analysis{
-			Reduce: a.Reduce, Class: NonIdempotent, Procedure: a.Procedure, Session: a.Session,
+			Reduce: a.Reduce, Class: NonIdempotent, Changes: !keeps(b, c.Procedure), Procedure: a.Procedure, Session: a.Session,
 			MaxReply: l.MaxReply, MaxReduced: l.MaxReply,
 			Operation: a.Operation, Operations: a.Operations,
 		}
@@ -170,6 +170,12 @@ func (reg *Registry) analyse(b Binding, c *oncrpc.Call, a *Analysis) {
 	} else {
 		a.MaxReduced = bound(h, a.MaxReduced, l)
 	}
+}
+
+// keeps reports whether a procedure of b changes no file, whatever its arguments.
+func keeps(b Binding, procedure uint32) bool {
+	k, ok := b.(Keeper)
+	return ok && k.Keeps(procedure)
 }
 
 // mismatch is the length behind the header of the longest Reply without results, in

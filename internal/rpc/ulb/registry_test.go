@@ -108,6 +108,8 @@ func TestRegistryAnalyse(t *testing.T) {
 		a := Analysis{Procedure: "left over", Known: true, ArgLength: 9}
 		reg.Analyse(tt.c, &a)
 		a.Operation = 0 // TestOperations
+		// Nobody knows what a Call does that cannot be read. What makes a GSS context changes no file.
+		tt.want.Changes = !tt.want.Known && tt.c.Protection != oncrpc.ProtectControl
 		if a != tt.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", tt.name, a, tt.want)
 		}

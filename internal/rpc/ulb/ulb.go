@@ -48,6 +48,14 @@ type Analysis struct {
 	// RPCSEC_GSS integrity or privacy, nor for an unknown flavor or program.
 	Reduce bool
 
+	// Changes is whether executing the Call may change a file: its data, its attributes, or a
+	// name. It is set, too, when nobody knows that the Call changes none: for programs, procedures
+	// and operations without a row in a table, and for arguments that could not be walked, unless
+	// the procedure changes nothing whatever its arguments. A Call that changes only what a server
+	// knows of its client, such as an OPEN for reading, has another Class than ReadOnly, and not
+	// Changes.
+	Changes bool
+
 	// ArgPosition and ArgLength are the only argument worth a Read chunk: the
 	// data of a WRITE, or of the longest WRITE if there are several. ArgLength is 0
 	// when there is none.
@@ -92,6 +100,11 @@ type Analysis struct {
 	Operation uint16
 	// Operations is how many operations a COMPOUND has, as far as it could be walked; 0 for others.
 	Operations uint16
+}
+
+// A Keeper is a Binding that knows procedures which change no file, whatever their arguments.
+type Keeper interface {
+	Keeps(procedure uint32) bool
 }
 
 // An Operation is what the Calls of a program can be for.

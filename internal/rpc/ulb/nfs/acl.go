@@ -25,9 +25,9 @@ var acl2 = compileStatus(ulb.FirstStatus, nil,
 )
 
 var acl3 = compileStatus(ulb.FirstStatus, nil,
-	row{number: 1, name: "GETACL", class: ro, args: "O 4", size: getacl3, guess: true},
-	row{number: 2, name: "SETACL", class: idm, args: "O 4 4 [12] 4 [12]", results: 4 + poa3},
-	row{number: 3, name: "GETXATTRDIR", class: non, args: "O 4", results: 4 + fh3 + poa3},
+	row{number: 1, name: "GETACL", class: ro, args: "O 4", size: getacl3, guess: true, failure: 4},
+	row{number: 2, name: "SETACL", class: idm, args: "O 4 4 [12] 4 [12]", results: 4 + poa3, failure: 4},
+	row{number: 3, name: "GETXATTRDIR", class: non, args: "O 4", results: 4 + fh3 + poa3, failure: 4},
 )
 
 // getacl2: status, fattr, mask, ACL, default ACL.

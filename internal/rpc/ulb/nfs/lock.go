@@ -36,9 +36,9 @@ func nlmRows(w string) []row {
 	cancel, unlock, granted := lay("O 4 4 LOCK"), lay("O LOCK"), lay("O 4 LOCK")
 	return []row{
 		{number: 1, name: "TEST", class: ro, args: test, size: nlmTest},
-		{number: 2, name: "LOCK", class: idm, args: lock, size: nlmStat},
-		{number: 3, name: "CANCEL", class: idm, args: cancel, size: nlmStat},
-		{number: 4, name: "UNLOCK", class: idm, args: unlock, size: nlmStat},
+		{number: 2, name: "LOCK", class: idm, args: lock, size: nlmStat, keepsIf: sharedLock},
+		{number: 3, name: "CANCEL", class: idm, args: cancel, size: nlmStat, keeps: true},
+		{number: 4, name: "UNLOCK", class: idm, args: unlock, size: nlmStat, keeps: true},
 		{number: 5, name: "GRANTED", class: idm, args: granted, size: nlmStat},
 		{number: 6, name: "TEST_MSG", class: idm, args: test},
 		{number: 7, name: "LOCK_MSG", class: idm, args: lock},
@@ -59,11 +59,15 @@ func nlmRows3(w string) []row {
 	share := "O O O O 4 4 4" // cookie; caller_name, fh, oh, mode, access; reclaim
 	return []row{
 		{number: 20, name: "SHARE", class: idm, args: share, size: nlmShare},
-		{number: 21, name: "UNSHARE", class: idm, args: share, size: nlmShare},
-		{number: 22, name: "NM_LOCK", class: idm, args: nlmWords(w).Replace("O 4 4 LOCK 4 4"), size: nlmStat},
+		{number: 21, name: "UNSHARE", class: idm, args: share, size: nlmShare, keeps: true},
+		{number: 22, name: "NM_LOCK", class: idm, args: nlmWords(w).Replace("O 4 4 LOCK 4 4"), size: nlmStat, keepsIf: sharedLock},
 		{number: 23, name: "FREE_ALL", class: idm, args: "O 4"},
 	}
 }
+
+// sharedLock reports whether a LOCK is for reading: cookie, block, exclusive. An exclusive lock
+// keeps others from the file and needs the right to write it.
+func sharedLock(m []byte, start int) bool { return be(m, after(m, start)+4) == 0 }
 
 // cookie returns the length of the cookie at the start of an NLM Reply. It is the cookie of the
 // Call.
@@ -92,5 +96,5 @@ var nsm = compile(
 	row{number: 3, name: "UNMON", class: idm, args: "O O 12", results: 4},
 	row{number: 4, name: "UNMON_ALL", class: idm, args: "O 12", results: 4},
 	row{number: 5, name: "SIMU_CRASH", class: non},
-	row{number: 6, name: "NOTIFY", class: idm, args: "O 4"},
+	row{number: 6, name: "NOTIFY", class: idm, args: "O 4", keeps: true},
 )

@@ -12,10 +12,10 @@ var (
 	}, mountRows...)...)
 
 	mount3 = compileStatus(ulb.FirstStatus, mountVoid,
-		row{number: 1, name: "MNT", class: idm, args: "O", size: mnt3},
+		row{number: 1, name: "MNT", class: idm, args: "O", size: mnt3, keeps: true},
 		row{number: 2, name: "DUMP", class: ro, results: unbounded},
-		row{number: 3, name: "UMNT", class: idm, args: "O"},
-		row{number: 4, name: "UMNTALL", class: idm},
+		row{number: 3, name: "UMNT", class: idm, args: "O", keeps: true},
+		row{number: 4, name: "UMNTALL", class: idm, keeps: true},
 		row{number: 5, name: "EXPORT", class: ro, results: unbounded},
 	)
 )
@@ -24,10 +24,10 @@ var (
 var mountVoid = []string{"DUMP", "UMNT", "UMNTALL", "EXPORT", "EXPORTALL", "PATHCONF"}
 
 var mountRows = []row{
-	{number: 1, name: "MNT", class: idm, args: "O", results: 4 + 32},
+	{number: 1, name: "MNT", class: idm, args: "O", results: 4 + 32, keeps: true},
 	{number: 2, name: "DUMP", class: ro, results: unbounded},
-	{number: 3, name: "UMNT", class: idm, args: "O"},
-	{number: 4, name: "UMNTALL", class: idm},
+	{number: 3, name: "UMNT", class: idm, args: "O", keeps: true},
+	{number: 4, name: "UMNTALL", class: idm, keeps: true},
 	{number: 5, name: "EXPORT", class: ro, results: unbounded},
 	{number: 6, name: "EXPORTALL", class: ro, results: unbounded},
 }

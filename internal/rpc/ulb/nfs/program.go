@@ -42,6 +42,11 @@ type procedure struct {
 	offer   offer
 	guess   bool
 	status  ulb.StatusKind
+
+	// What the procedure does to files: ulb.Analysis.Changes.
+	keeps   bool
+	keepsIf func(m []byte, start int) bool
+	failure uint32 // octets of zero behind the status of an error
 }
 
 // An offer is the eligible item of a procedure that is worth a chunk. The text of
@@ -66,6 +71,15 @@ type row struct {
 	item    string
 	offer   offer
 	guess   bool // nothing bounds the results: ulb.Analysis.Guess
+
+	// keeps is set for a procedure that changes no file although its class is not ReadOnly. keepsIf
+	// reports whether a Call with the arguments at start changes none.
+	keeps   bool
+	keepsIf func(m []byte, start int) bool
+
+	// failure is how many octets follow the status of an error, all of which may be zero: optional
+	// attributes that are absent.
+	failure uint32
 }
 
 // A program is the table of one program and version, by procedure number. It
@@ -107,6 +121,7 @@ func compile(rows ...row) program {
 		pr := procedure{
 			name: r.name, class: r.class, args: ulb.Compile(r.args),
 			results: r.results, size: r.size, offer: r.offer, guess: r.guess,
+			keeps: r.keeps || r.class == ro, keepsIf: r.keepsIf, failure: r.failure,
 		}
 		if r.item != "" {
 			pr.item = ulb.Compile(r.item)
@@ -114,6 +129,12 @@ func compile(rows ...row) program {
 		p[r.number] = pr
 	}
 	return p
+}
+
+// Keeps implements ulb.Keeper. Procedure 0 is NULL.
+func (p program) Keeps(procedure uint32) bool {
+	pr := p.procedure(procedure)
+	return procedure == 0 || pr != nil && pr.keeps
 }
 
 func (p program) procedure(n uint32) *procedure {
@@ -142,6 +163,7 @@ func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	}
 	a.Known = true
 	a.Class, a.Guess = pr.class, pr.guess
+	a.Changes = !pr.keeps && (pr.keepsIf == nil || !pr.keepsIf(c.Message, start))
 	if pr.size == nil {
 		a.MaxReply = pr.results
 		a.MaxReduced = pr.results
@@ -249,3 +271,26 @@ func after(m []byte, o int) int { return o + 4 + xdr.Roundup(int(be(m, o))) }
 // count rounds up the octets of directory entries that a client asks for, and clamps them
 // so that a caller can add to them.
 func count(n uint32) uint32 { return (min(n, 1<<30) + 3) &^ 3 }
+
+// A NamedProcedure is a procedure of a program that has a name, such as MNT.
+type NamedProcedure struct{ Program, Version, Number uint32 }
+
+// Procedures returns the procedures of that name of all programs. The operations of NFSv4 are not among
+// them, because they have no procedures of their own.
+func Procedures(name string) (all []NamedProcedure) {
+	for _, b := range bindings {
+		switch p := b.Binding.(type) {
+		case compound:
+			if name == "COMPOUND" {
+				all = append(all, NamedProcedure{b.Program, b.Version, compoundProc})
+			}
+		case program:
+			for i := range p {
+				if p[i].name == name && name != "" {
+					all = append(all, NamedProcedure{b.Program, b.Version, uint32(i)})
+				}
+			}
+		}
+	}
+	return all
+}

@@ -52,6 +52,7 @@ type summary struct {
 	class     ulb.Class
 	sequenced int    // operations of class seq
 	session   uint32 // position of the arguments of SEQUENCE when it comes first, or 0
+	changes   bool   // an operation may change a file
 	ops       ulb.SessionOps
 	back      int  // position of the back channel's ca_maxrequestsize in a CREATE_SESSION
 	named     *op4 // the operation that names the COMPOUND, and its number
@@ -64,11 +65,17 @@ type summary struct {
 func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *ulb.Limits) {
 	s.class = max(s.class, o.class)
 	s.ops |= o.sessionOp
+	if !o.keeps && (o.keepsIf == nil || !o.keepsIf(m, pos)) {
+		s.changes = true
+	}
 	if o.class == seq {
 		s.sequenced++
 	}
 	if s.named == nil || o.weight > s.named.weight {
 		s.named, s.number = o, number
+		if number == opIllegal {
+			s.number = opCompound
+		}
 	}
 	s.octets += uint64(o.most)
 	if o.bitmaps > 0 {
@@ -168,6 +175,7 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 func (s *summary) fill(a *ulb.Analysis, minor uint32) {
 	a.Known = true
 	a.SessionOps = s.ops
+	a.Changes = s.changes
 	a.LayoutTypes = s.layouts
 	a.BackRequest = uint32(s.back)
 	if s.named != nil {

@@ -7,11 +7,13 @@ const (
 	opGetattr           = 9
 	opRead              = 25
 	opReadlink          = 27
+	opSetattr           = 34
 	opWrite             = 38
 	opBindConnToSession = 41
 	opExchangeID        = 42
 	opCreateSession     = 43
 	opDestroySession    = 44
+	opLayoutget         = 50
 	opSequence          = 53
 	opIllegal           = 10044
 )
@@ -69,6 +71,11 @@ type op4Row struct {
 	bitmaps    uint8
 	identities uint8
 	size       bound4
+
+	// keeps is set for an operation that changes no file although its class is not ReadOnly. keepsIf
+	// reports whether an operation with the arguments at pos changes none.
+	keeps   bool
+	keepsIf func(m []byte, pos int) bool
 }
 
 // anyStatus in op4Row.failed stands for every status but success.
@@ -78,31 +85,31 @@ const anyStatus = 0xffffffff
 // 8267 Section 6.1. READ_PLUS, extended attributes and layouts have none.
 var op4Rows = []op4Row{
 	{number: 3, name: "ACCESS", class: ro, weight: lookup, args: "4", results: "8", most: 16},
-	{number: 4, name: "CLOSE", class: seq, weight: acting, args: "4 16", results: "16", most: 24},
+	{number: 4, name: "CLOSE", class: seq, keeps: true, weight: acting, args: "4 16", results: "16", most: 24},
 	{number: 5, name: "COMMIT", class: idm, weight: acting, args: "8 4", results: "8", most: 16},
 	{number: 6, name: "CREATE", class: non, weight: acting, args: "{5:D|3,4:8|*:} O F", results: "20 B", most: 28, bitmaps: 1},
-	{number: 7, name: "DELEGPURGE", class: idm, weight: acting, args: "8", most: 8},
-	{number: 8, name: "DELEGRETURN", class: non, weight: acting, args: "16", most: 8},
+	{number: 7, name: "DELEGPURGE", class: idm, keeps: true, weight: acting, args: "8", most: 8},
+	{number: 8, name: "DELEGRETURN", class: non, keeps: true, weight: acting, args: "16", most: 8},
 	{number: 9, name: "GETATTR", class: ro, weight: looking, args: "B", results: "F", most: 8, size: getattr4},
 	{number: 10, name: "GETFH", class: ro, weight: plumbing, results: "O", most: 8 + fh4},
 	{number: 11, name: "LINK", class: non, weight: acting, args: "O", results: "20", most: 28},
 	{
-		number: 12, name: "LOCK", class: seq, weight: acting, args: "4 4 8 8 {1:4 16 4 8 O|0:16 4}", results: "16",
+		number: 12, name: "LOCK", class: seq, keepsIf: lockToRead, weight: acting, args: "4 4 8 8 {1:4 16 4 8 O|0:16 4}", results: "16",
 		failed: 10010, failure: denied4, most: 8 + 28 + 4 + 1024,
 	},
 	{number: 13, name: "LOCKT", class: ro, weight: acting, args: "4 8 8 8 O", failed: 10010, failure: denied4, most: 8 + 28 + 4 + 1024},
-	{number: 14, name: "LOCKU", class: seq, weight: acting, args: "4 4 16 8 8", results: "16", most: 24},
+	{number: 14, name: "LOCKU", class: seq, keeps: true, weight: acting, args: "4 4 16 8 8", results: "16", most: 24},
 	{number: 15, name: "LOOKUP", class: ro, weight: lookup, args: "O", most: 8},
 	{number: 16, name: "LOOKUPP", class: ro, weight: lookup, most: 8},
 	{number: 17, name: "NVERIFY", class: ro, weight: looking, args: "F", most: 8},
 	{
-		number: 18, name: "OPEN", class: seq, weight: acting,
+		number: 18, name: "OPEN", class: seq, keepsIf: openToRead, weight: acting,
 		args:    "4 4 4 8 O {1:{0,1:F|2:8|3:8 F}|*:} {0,3:O|1:4|2:16 O|4,6:|5:16}",
 		results: "16 20 4 B " + deleg4, most: 48 + deleg4Most, bitmaps: 1, identities: 1,
 	},
-	{number: 19, name: "OPENATTR", class: idm, weight: acting, args: "4", most: 8},
-	{number: 20, name: "OPEN_CONFIRM", class: seq, weight: acting, args: "16 4", results: "16", most: 24},
-	{number: 21, name: "OPEN_DOWNGRADE", class: seq, weight: acting, args: "16 4 4 4", results: "16", most: 24},
+	{number: 19, name: "OPENATTR", class: idm, keepsIf: createsNothing, weight: acting, args: "4", most: 8},
+	{number: 20, name: "OPEN_CONFIRM", class: seq, keeps: true, weight: acting, args: "16 4", results: "16", most: 24},
+	{number: 21, name: "OPEN_DOWNGRADE", class: seq, keeps: true, weight: acting, args: "16 4 4 4", results: "16", most: 24},
 	{number: 22, name: "PUTFH", class: ro, weight: plumbing, args: "O", most: 8},
 	{number: 23, name: "PUTPUBFH", class: ro, weight: plumbing, most: 8},
 	{number: 24, name: "PUTROOTFH", class: ro, weight: plumbing, most: 8},
@@ -111,7 +118,7 @@ var op4Rows = []op4Row{
 	{number: 27, name: "READLINK", class: ro, weight: acting, results: "D", most: 12, size: readlink4},
 	{number: 28, name: "REMOVE", class: non, weight: acting, args: "O", results: "20", most: 28},
 	{number: 29, name: "RENAME", class: non, weight: acting, args: "O O", results: "40", most: 48},
-	{number: 30, name: "RENEW", class: idm, weight: acting, args: "8", most: 8},
+	{number: 30, name: "RENEW", class: idm, keeps: true, weight: acting, args: "8", most: 8},
 	{number: 31, name: "RESTOREFH", class: ro, weight: plumbing, most: 8},
 	{number: 32, name: "SAVEFH", class: ro, weight: plumbing, most: 8},
 	{number: 33, name: "SECINFO", class: ro, weight: acting, args: "O", results: secinfo4, most: 12, size: secinfo4Most},
@@ -121,47 +128,47 @@ var op4Rows = []op4Row{
 		failed: anyStatus, failure: "B", most: 8, bitmaps: 1,
 	},
 	{
-		number: 35, name: "SETCLIENTID", class: idm, weight: acting, args: "8 O 4 O O 4", results: "16",
+		number: 35, name: "SETCLIENTID", class: idm, keeps: true, weight: acting, args: "8 O 4 O O 4", results: "16",
 		failed: 10017, failure: "O O", most: 264, // NFS4ERR_CLID_INUSE: a netid and an address
 	},
-	{number: 36, name: "SETCLIENTID_CONFIRM", class: idm, weight: acting, args: "8 8", most: 8},
+	{number: 36, name: "SETCLIENTID_CONFIRM", class: idm, keeps: true, weight: acting, args: "8 8", most: 8},
 	{number: 37, name: "VERIFY", class: ro, weight: looking, args: "F", most: 8},
 	{number: 38, name: "WRITE", class: idm, weight: moving, args: "16 8 4 D", results: "16", most: 24},
-	{number: 39, name: "RELEASE_LOCKOWNER", class: idm, weight: acting, args: "8 O", most: 8},
+	{number: 39, name: "RELEASE_LOCKOWNER", class: idm, keeps: true, weight: acting, args: "8 O", most: 8},
 
 	// Minor version 1.
-	{number: 40, name: "BACKCHANNEL_CTL", class: idm, weight: acting, args: "4 " + secparms, most: 8},
-	{number: 41, name: "BIND_CONN_TO_SESSION", class: idm, weight: acting, args: "16 4 4", results: "24", most: 32},
+	{number: 40, name: "BACKCHANNEL_CTL", class: idm, keeps: true, weight: acting, args: "4 " + secparms, most: 8},
+	{number: 41, name: "BIND_CONN_TO_SESSION", class: idm, keeps: true, weight: acting, args: "16 4 4", results: "24", most: 32},
 	{
-		number: 42, name: "EXCHANGE_ID", class: idm, weight: acting,
+		number: 42, name: "EXCHANGE_ID", class: idm, keeps: true, weight: acting,
 		args: "8 O 4 " + protect4 + "[O] [O] 4 4} [O O 12]", results: "16 " + protect4 + "16 [O]} 8 O O [O O 12]",
 		// clientid, sequence, flags; protection; server owner; scope; one name.
 		most: 8 + 16 + 4 + 8 + (4 + 1024) + (4 + 1024) + 4 + 2*(4+1024) + 12, bitmaps: 2, size: exchangeID,
 	},
 	{
-		number: 43, name: "CREATE_SESSION", class: seq, weight: acting,
+		number: 43, name: "CREATE_SESSION", class: seq, keeps: true, weight: acting,
 		args: "8 4 4" + chan4 + chan4 + "4 " + secparms, results: "16 4 4" + chan4 + chan4, most: 8 + 24 + 2*32,
 	},
-	{number: 44, name: "DESTROY_SESSION", class: idm, weight: acting, args: "16", most: 8},
-	{number: 45, name: "FREE_STATEID", class: non, weight: acting, args: "16", most: 8},
-	{number: 46, name: "GET_DIR_DELEGATION", class: non, weight: acting, args: "4 B 12 12 B B", results: "{0:8 16 B B B|1:4}", most: 36, bitmaps: 3},
+	{number: 44, name: "DESTROY_SESSION", class: idm, keeps: true, weight: acting, args: "16", most: 8},
+	{number: 45, name: "FREE_STATEID", class: non, keeps: true, weight: acting, args: "16", most: 8},
+	{number: 46, name: "GET_DIR_DELEGATION", class: non, keeps: true, weight: acting, args: "4 B 12 12 B B", results: "{0:8 16 B B B|1:4}", most: 36, bitmaps: 3},
 	{number: 47, name: "GETDEVICEINFO", class: ro, weight: acting, args: "16 4 4 B", results: "4 O B", failed: 10005, failure: "4", most: 8, size: getdeviceinfo},
 	{number: 48, name: "GETDEVICELIST", class: ro, weight: acting, args: "4 4 8 8", results: "8 8 [16] 4", most: 32, size: getdevicelist},
 	{number: 49, name: "LAYOUTCOMMIT", class: idm, weight: acting, args: "8 8 4 16 ?(8) ?(12) 4 O", results: "?(8)", most: 20},
 	{number: 50, name: "LAYOUTGET", class: non, weight: acting, args: "4 4 4 8 8 8 16 4", results: "4 16 [8 8 4 4 O]", failed: 10058, failure: "4", most: 32, size: layoutget},
-	{number: 51, name: "LAYOUTRETURN", class: non, weight: acting, args: "4 4 4 {1:8 8 16 O|*:}", results: "?(16)", most: 28},
+	{number: 51, name: "LAYOUTRETURN", class: non, keeps: true, weight: acting, args: "4 4 4 {1:8 8 16 O|*:}", results: "?(16)", most: 28},
 	{number: 52, name: "SECINFO_NO_NAME", class: ro, weight: acting, args: "4", results: secinfo4, most: 12, size: secinfo4Most},
-	{number: 53, name: "SEQUENCE", class: seq, weight: plumbing, args: "32", results: "36", most: 44},
-	{number: 54, name: "SET_SSV", class: non, weight: acting, args: "O O", results: "O", most: 12, size: setSSV},
+	{number: 53, name: "SEQUENCE", class: seq, keeps: true, weight: plumbing, args: "32", results: "36", most: 44},
+	{number: 54, name: "SET_SSV", class: non, keeps: true, weight: acting, args: "O O", results: "O", most: 12, size: setSSV},
 	{number: 55, name: "TEST_STATEID", class: ro, weight: acting, args: "[16]", results: "[4]", most: 12, size: testStateID},
 	{number: 56, name: "WANT_DELEGATION", class: non, weight: acting, args: "4 {1:4|4,6:}", results: deleg4, most: 8 + deleg4Most, identities: 1},
-	{number: 57, name: "DESTROY_CLIENTID", class: idm, weight: acting, args: "8", most: 8},
-	{number: 58, name: "RECLAIM_COMPLETE", class: idm, weight: acting, args: "4", most: 8},
+	{number: 57, name: "DESTROY_CLIENTID", class: idm, keeps: true, weight: acting, args: "8", most: 8},
+	{number: 58, name: "RECLAIM_COMPLETE", class: idm, keeps: true, weight: acting, args: "4", most: 8},
 
 	// Minor version 2.
 	{number: 59, name: "ALLOCATE", class: idm, weight: acting, args: "16 8 8", most: 8},
 	{number: 60, name: "COPY", class: non, weight: acting, args: "16 16 8 8 8 4 4 [L]", results: written4 + " 8", failed: 10094, failure: "8", most: 56},
-	{number: 61, name: "COPY_NOTIFY", class: non, weight: acting, args: "16 L", results: "12 16 [L]", most: 8 + 32 + 4*1048},
+	{number: 61, name: "COPY_NOTIFY", class: non, keeps: true, weight: acting, args: "16 L", results: "12 16 [L]", most: 8 + 32 + 4*1048},
 	{number: 62, name: "DEALLOCATE", class: idm, weight: acting, args: "16 8 8", most: 8},
 	{number: 63, name: "IO_ADVISE", class: ro, weight: acting, args: "16 8 8 B", results: "B", most: 8, bitmaps: 1},
 	{number: 64, name: "LAYOUTERROR", class: idm, weight: acting, args: "8 8 16 [16 4 4]", most: 8},
@@ -200,6 +207,8 @@ type op4 struct {
 	results    ulb.Layout
 	failed     uint32
 	failure    ulb.Layout
+	keeps      bool
+	keepsIf    func(m []byte, pos int) bool
 }
 
 // sessionOps are the operations that are members of [ulb.SessionOps].
@@ -223,14 +232,21 @@ func compile4(rows []op4Row) (ops [76]op4) {
 			name: "COMPOUND/" + r.name, class: r.class, weight: r.weight, bitmaps: r.bitmaps,
 			identities: r.identities, most: r.most, size: r.size, failed: r.failed,
 			sessionOp: sessionOps[r.number], args: ulb.Compile(r.args), results: ulb.Compile(r.results), failure: ulb.Compile(r.failure),
+			keeps: r.keeps || r.class == ro, keepsIf: r.keepsIf,
 		}
 	}
 	return ops
 }
 
+// illegal4 is ILLEGAL, the operation that no server executes: "OP_ILLEGAL: void", RFC 7530 Section 16.33.
+var illegal4 = &op4{name: "COMPOUND", keeps: true, most: 8}
+
 // op returns an operation of a minor version, or nil when that has no operation of this
 // number.
 func op(minor, number uint32) *op4 {
+	if number == opIllegal {
+		return illegal4
+	}
 	if minor >= uint32(len(lastOp)) || number > lastOp[minor] || ops4[number].name == "" {
 		return nil
 	}
