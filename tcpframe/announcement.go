@@ -163,7 +163,11 @@ func (c *Conn) admitAnnounced(client netip.AddrPort) bool {
 		l.leaveClient(who.Addr())
 		why, err = reasonTotal, tooManySockets(q)
 	}
-	if err != nil {
+	switch {
+	case err == errAdmit:
+		c.Abort(err)
+		return false
+	case err != nil:
 		c.notAnnounced(why, err)
 		return false
 	}

@@ -19,6 +19,7 @@ type RecordHandler interface {
 	//   - the error that Close or Abort was given;
 	//   - an error that says which limit or timeout the peer exceeded, among them
 	//     ErrSilent;
+	//   - a *TLSError if TLS has failed;
 	//   - an error that says that the engine has stopped;
 	//   - otherwise the socket's error.
 	Closed(c *Conn, err error)
@@ -68,6 +69,7 @@ type Conn struct {
 	listener *Listener     // the Listener that counts it; nil if it was dialled
 	proxy    *announcement // of a connection that a proxy has made; nil for all others; constant
 	sock     *socket       // constant after newConn
+	tls      *session      // nil until StartTLS
 
 	state  connState
 	err    error // for Closed
@@ -100,9 +102,8 @@ type Conn struct {
 	tx         int64      // octets sent
 	outSince   int64      // time at which outMark was set
 	outMark    int64      // tx when the queue began, or when sendOctets more had been sent
+	copied     int        // octets copied that counters.copied does not count yet
 	blocked    bool       // the socket takes no more until Writable
-
-	copied int // octets copied that counters.copied does not count yet
 
 	// The values that the gauges count at present.
 	sawPaused          bool
@@ -151,14 +152,14 @@ func (c *Conn) SetMemory(m Memory) { c.memory = m }
 // progress.
 type Incoming struct {
 	Memory  int   // octets of the block that holds the incomplete record; 0 for none
-	Octets  int64 // received so far, on the whole connection
+	Octets  int64 // received so far, on the whole connection; behind a handshake, of records alone
 	Records uint64
 	Paused  bool // the Conn does not read
 }
 
 // Incoming describes what the Conn receives now.
 func (c *Conn) Incoming() Incoming {
-	return Incoming{Memory: len(c.buf), Octets: c.rx, Records: c.records, Paused: c.paused()}
+	return Incoming{Memory: len(c.buf), Octets: c.progressed(), Records: c.records, Paused: c.paused()}
 }
 
 // Open reports whether Send queues records. Before Opened and after Close or Abort it
@@ -198,7 +199,7 @@ func (s *connStream) Flush() {
 	c := (*Conn)(s)
 	c.parseHeld()
 	c.write()
-	if c.state == draining && c.head == nil {
+	if c.state == draining && !c.owes() && c.notifyClosed() {
 		c.linger()
 	}
 	c.settle()
@@ -207,7 +208,11 @@ func (s *connStream) Flush() {
 // settle makes the socket and the gauges follow the state at the end of the pass.
 func (c *Conn) settle() {
 	paused := c.state == open && c.paused()
-	c.sock.setPaused(paused || c.awaits && c.state == open || c.state == draining)
+	if c.tls != nil {
+		paused = c.tls.settle(paused)
+	} else {
+		c.sock.setPaused(paused || c.awaits && c.state == open || c.state == draining)
+	}
 	c.watch()
 	if paused != c.sawPaused {
 		c.notePaused(paused)
@@ -216,7 +221,11 @@ func (c *Conn) settle() {
 		c.counters.copied.Add(uint64(c.copied))
 		c.copied = 0
 	}
-	if in := int64(c.have + len(c.held)); in != c.sawIn {
+	in := int64(c.have + len(c.held))
+	if c.tls != nil {
+		in += int64(c.tls.buffered())
+	}
+	if in != c.sawIn {
 		c.counters.inbound.Add(in - c.sawIn)
 		c.sawIn = in
 	}

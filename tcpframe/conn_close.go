@@ -13,14 +13,22 @@ import (
 const closeTimeout = 5 * time.Second
 
 // Close ends the connection in order. It stops reading, writes the records that are
-// queued, sends FIN, waits for the peer's FIN, for 5 s at most, and then calls
+// queued, sends close_notify if the connection has TLS, sends FIN, waits for the peer's FIN, for 5 s at most, and then calls
 // Closed(err). Records that are sent after Close are dropped.
 func (c *Conn) Close(err error) {
-	if c.state != open {
-		return
+	switch {
+	case c.state != open:
+	case c.Securing():
+		c.Abort(err) // nothing can be sent
+	default:
+		c.drain(err, closeTimeout)
 	}
+}
+
+// drain begins the end in order, which takes no longer than timeout.
+func (c *Conn) drain(err error, timeout time.Duration) {
 	c.state, c.err = draining, err
-	c.due = c.Loop().Now() + int64(closeTimeout)
+	c.due = c.Loop().Now() + int64(timeout)
 	c.dropInput()
 	c.sock.FlushSoon()
 }
@@ -71,7 +79,8 @@ func (c *Conn) endSocket() {
 // Detached ends the Conn. The socket can still be written to.
 func (s *connStream) Detached(err error) {
 	c := (*Conn)(s)
-	if c.state == open {
+	wasOpen := c.state == open
+	if wasOpen {
 		c.err = err
 		if errors.Is(err, io.EOF) && c.split.begun() {
 			c.err = io.ErrUnexpectedEOF
@@ -81,6 +90,9 @@ func (s *connStream) Detached(err error) {
 		// The records that this pass has queued were not tried yet.
 		c.state, c.blocked = ending, false
 		c.write()
+		if !c.owes() {
+			c.notifyClosed()
+		}
 	}
 	c.state = closed
 	c.dropInput()
@@ -94,8 +106,13 @@ func (s *connStream) Detached(err error) {
 	if c.listener != nil {
 		c.listener.leave(c.RemoteAddr().Addr())
 	}
-	c.handler.Closed(c, c.err)
+	if c.tls == nil || c.tls.detached(wasOpen, err) {
+		c.bury()
+	}
 }
+
+// bury tells the handler that the Conn has ended.
+func (c *Conn) bury() { c.handler.Closed(c, c.err) }
 
 // dropInput releases the octets that were received and not delivered.
 func (c *Conn) dropInput() {

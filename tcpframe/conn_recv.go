@@ -31,6 +31,13 @@ func (c *Conn) received(b []byte) {
 		c.sock.FlushSoon()
 		c.handler.(InputHandler).Input(c)
 	}
+	if c.tls != nil {
+		c.tls.received(b)
+		if !c.sock.dirty {
+			c.settle()
+		}
+		return
+	}
 	if c.paused() || len(c.held) > 0 {
 		// These octets were on their way when reading was paused, or reading was resumed
 		// in this pass.
@@ -51,7 +58,7 @@ func (c *Conn) received(b []byte) {
 // parse consumes records at the front of b. It returns the octets that it must not parse now,
 // because reading is paused.
 func (c *Conn) parse(b []byte) []byte {
-	for len(b) > 0 && c.state == open && !c.paused() {
+	for len(b) > 0 && c.state == open && c.tls == nil && !c.paused() {
 		if c.split.left == 0 {
 			n, done, err := c.split.marks(b)
 			b = b[n:]
@@ -71,6 +78,9 @@ func (c *Conn) parse(b []byte) []byte {
 		c.copied += copy(c.buf[c.have:], b[:n])
 		c.arrived(n)
 		b = b[n:]
+	}
+	if c.tls != nil && len(b) > 0 {
+		c.failTLS(errBehindPlain)
 	}
 	if c.state != open {
 		return nil
@@ -206,10 +216,16 @@ func (c *Conn) hold(b []byte) {
 
 // parseHeld parses the octets that were held, once reading is resumed.
 func (c *Conn) parseHeld() {
+	if c.tls != nil {
+		c.tls.openHeld()
+		return
+	}
 	if len(c.held) == 0 || c.state != open || c.paused() {
 		return
 	}
-	c.held = c.parse(c.held)
+	b := c.held
+	c.held = nil // what parse returns will follow, and nothing else: StartTLS looks
+	c.held = c.parse(b)
 	if len(c.held) == 0 {
 		c.dropHold()
 	}

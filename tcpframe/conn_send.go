@@ -58,10 +58,10 @@ func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
 	}
 	putMark(&r.mark, n)
 	r.size, r.done = markLen+n, done
-	if c.head == nil {
+	if !c.owes() {
 		c.outSince, c.outMark = c.Loop().Now(), c.tx
 	}
-	c.enqueue(r, first)
+	c.enqueue(r, first && !c.Securing())
 	c.outbound += int64(r.size)
 	c.sock.FlushSoon()
 }
@@ -89,8 +89,28 @@ func (c *Conn) enqueue(r *outRecord, first bool) {
 // write writes as much of the queue as the kernel takes, and then compares the rest
 // with the limits.
 func (c *Conn) write() {
-	for c.head != nil && !c.blocked {
-		iov, want := c.gather()
+	if c.tls != nil {
+		c.tls.write()
+	} else {
+		c.writeQueue(c.tail)
+	}
+	if c.state < ending {
+		c.limitOutbound()
+	}
+}
+
+// owes reports whether octets wait to be written.
+func (c *Conn) owes() bool {
+	if c.tls != nil {
+		return c.tls.owes()
+	}
+	return c.head != nil
+}
+
+// writeQueue writes as much of the queue as the kernel takes, up to the record last.
+func (c *Conn) writeQueue(last *outRecord) {
+	for last != nil && c.head != nil && !c.blocked {
+		iov, want, ends := c.gather(last)
 		n, err := c.sock.writev(iov, want)
 		c.sent(n)
 		if err != nil {
@@ -99,13 +119,14 @@ func (c *Conn) write() {
 		}
 		if n < want {
 			c.blocked = true
+		} else if ends {
+			return
 		}
 	}
-	c.limitOutbound()
 }
 
-// gather makes an iovec of the front of the queue.
-func (c *Conn) gather() (iov []iovec, want int) {
+// gather makes an iovec of the front of the queue, up to the record last. ends reports whether last is in it.
+func (c *Conn) gather(last *outRecord) (iov []iovec, want int, ends bool) {
 	l := c.Loop()
 	iov = l.iov[:0]
 	lin := l.linear[:0]
@@ -133,14 +154,15 @@ func (c *Conn) gather() (iov []iovec, want int) {
 		iov = appendIOV(iov, lin[at:])
 		joined = true
 	}
-	for r := c.head; r != nil && len(iov)+1+maxParts <= maxIOV; r = r.next {
+	for r := c.head; !ends && r != nil && len(iov)+1+maxParts <= maxIOV; r = r.next {
 		add(r.mark[:])
 		for _, p := range r.parts[:r.n] {
 			add(p)
 		}
+		ends = r == last
 	}
 	c.copied += len(lin)
-	return iov, want
+	return iov, want, ends
 }
 
 // sent counts n octets that the kernel took, and releases the records among them that
@@ -149,24 +171,31 @@ func (c *Conn) sent(n int) {
 	if n == 0 {
 		return
 	}
+	c.wrote(n)
+	c.outbound -= int64(n)
+	n += c.headSent
+	for c.head != nil && n >= c.head.size {
+		n -= c.head.size
+		c.Loop().release(c.unlink())
+	}
+	c.headSent = n
+}
+
+// wrote counts n octets that the kernel took.
+func (c *Conn) wrote(n int) {
+	if n == 0 {
+		return
+	}
 	now := c.Loop().Now()
 	c.active = now
 	if c.tx += int64(n); c.tx-c.outMark >= sendOctets {
 		c.outSince, c.outMark = now, c.tx
 	}
-	c.outbound -= int64(n)
 	c.counters.sent.Add(uint64(n))
-	n += c.headSent
-	for c.head != nil && n >= c.head.size {
-		n -= c.head.size
-		c.headSent = 0
-		c.pop()
-	}
-	c.headSent = n
 }
 
-// pop removes the first record from the queue and releases it.
-func (c *Conn) pop() {
+// unlink removes the first record from the queue.
+func (c *Conn) unlink() *outRecord {
 	r := c.head
 	if c.head = r.next; c.head == nil {
 		c.tail = nil
@@ -174,8 +203,17 @@ func (c *Conn) pop() {
 	if c.first == r {
 		c.first = nil
 	}
+	if c.tls != nil && c.tls.plain == r {
+		c.tls.plain = nil
+	}
+	r.next, c.headSent = nil, 0
+	return r
+}
+
+// release gives back the memory of r, and keeps r for takeNode.
+func (l *Loop) release(r *outRecord) {
 	done := r.done
-	c.Loop().putNode(r)
+	l.putNode(r)
 	if done != nil {
 		done.Release()
 	}
@@ -201,9 +239,12 @@ func (c *Conn) limitOutbound() {
 
 // dropQueue releases the records that are queued.
 func (c *Conn) dropQueue() {
-	c.outbound, c.headSent = 0, 0
+	c.outbound = 0
+	if c.tls != nil {
+		c.tls.dropOut()
+	}
 	for c.head != nil {
-		c.pop()
+		c.Loop().release(c.unlink())
 	}
 }
 

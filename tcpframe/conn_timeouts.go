@@ -18,13 +18,14 @@ const (
 	sendOctets = 64 << 10
 )
 
-// A stallCheck counts the time in which an incomplete record has not made enough progress, as
-// far as this side was willing to read.
+// A stallCheck counts the time that an incomplete record, of RPC or of TLS, takes, and the part of it in
+// which the record has not made enough progress. Both count only as far as this side was willing to read.
 type stallCheck struct {
-	seen    int64 // time of the last sweep that saw the record; 0 for none
-	spent   int64 // time since rx and records were noted in which reading was not paused
-	rx      int64
-	records uint64
+	seen    int64  // time of the last sweep that saw the record; 0 for none
+	taken   int64  // time since a sweep first saw the record
+	spent   int64  // time since rx was noted
+	rx      int64  // result of progressed
+	records uint64 // records received before this one
 }
 
 // watch makes the loop look at the timeouts of the connection as long as one can pass. Most of
@@ -41,7 +42,7 @@ func (c *Conn) watch() {
 func (c *Conn) mayPass() bool {
 	switch c.state {
 	case open:
-		return c.head != nil || c.split.begun() || c.why&whyMemory != 0 || c.opts.SilentTimeout > 0 || c.opts.IdleTimeout > 0
+		return c.owes() || c.begun() || c.Securing() || c.why&whyMemory != 0 || c.opts.SilentTimeout > 0 || c.opts.IdleTimeout > 0
 	case announcing, draining, lingering:
 		return true
 	}
@@ -75,35 +76,58 @@ func (c *Conn) checkTimeouts(now int64) {
 		c.Abort(err) // there is no peer to read the rest of the queue
 		return
 	}
+	if c.Securing() {
+		c.tls.checkTimeout(now)
+		return
+	}
 	c.sweepStall(now)
 	switch {
 	case (c.record != nil || c.listener != nil) && c.why&whyMemory != 0 && over(now, c.memSince, c.memoryTimeout()):
 		c.refuse(timedOut(reasonMemory, int64(c.memWant), c.memoryTimeout()))
-	case c.head != nil && over(now, c.outSince, o.SendTimeout):
+	case c.owes() && over(now, c.outSince, o.SendTimeout):
 		c.refuse(timedOut(reasonUnread, c.outbound, o.SendTimeout))
-	case c.head == nil && !c.paused() && over(now, c.active, o.IdleTimeout) && !c.busy():
+	case !c.owes() && !c.paused() && over(now, c.active, o.IdleTimeout) && !c.busy():
 		c.refuse(timedOut(reasonIdle, 0, o.IdleTimeout))
 	}
 }
 
-// sweepStall closes the connection when an incomplete record makes too little progress. The
-// time in which this side has paused reading does not count.
+// sweepStall closes the connection when an incomplete record makes too little progress, or takes too long.
+// The time in which this side has paused reading does not count.
 func (c *Conn) sweepStall(now int64) {
 	s := &c.stall
 	switch {
-	case !c.split.begun():
+	case !c.begun():
 		s.seen = 0
 		return
-	case s.seen == 0 || c.records != s.records || c.rx-s.rx >= c.progress():
-		*s = stallCheck{seen: now, rx: c.rx, records: c.records}
+	case s.seen == 0 || c.records != s.records:
+		*s = stallCheck{seen: now, rx: c.progressed(), records: c.records}
 		return
 	case !c.paused():
+		s.taken += now - s.seen
 		s.spent += now - s.seen
 	}
 	s.seen = now
-	if over(s.spent, 0, c.opts.StallTimeout) {
-		c.refuse(timedOut(reasonStalled, int64(c.have), c.opts.StallTimeout))
+	if rx := c.progressed(); rx-s.rx >= c.progress() {
+		s.spent, s.rx = 0, rx
 	}
+	switch {
+	case over(s.spent, 0, c.opts.StallTimeout):
+		c.refuse(timedOut(reasonStalled, int64(c.have), c.opts.StallTimeout))
+	case over(s.taken, 0, c.opts.RecordTimeout):
+		c.refuse(timedOut(reasonRecord, int64(c.have), c.opts.RecordTimeout))
+	}
+}
+
+// begun reports whether a part of a record, of RPC or of TLS, has arrived.
+func (c *Conn) begun() bool { return c.split.begun() || c.tls != nil && c.tls.partial() }
+
+// progressed returns how many octets of records have arrived. Behind a handshake only octets of RPC count: those of
+// TLS records may be padding.
+func (c *Conn) progressed() int64 {
+	if c.tls != nil && c.tls.stage >= secured {
+		return c.tls.rx
+	}
+	return c.rx
 }
 
 // progress returns how many octets of an incomplete record must arrive within each

@@ -19,6 +19,7 @@ type counters struct {
 	accepted atomic.Uint64
 	refused  map[reason]*metrics.Counter   // constant
 	proxies  atomic.Pointer[proxyCounters] // nil for an upstream, and until the listener has proxies
+	tls      atomic.Pointer[tlsCounters]   // nil until a connection is switched to TLS
 	received *metrics.Counter
 	sent     *metrics.Counter
 	copied   *metrics.Counter

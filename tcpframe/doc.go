@@ -25,6 +25,12 @@
 // It holds the octets that had been read before that, at most 128 KiB, and does not
 // parse them.
 //
+// # TLS
+//
+// [Conn.StartTLS] switches a connection to TLS 1.3 behind a record. The handshake runs on a goroutine of its
+// own, one of a bounded number. After it no goroutine is left: the loop decrypts what the socket
+// brings, and encrypts what is queued, a bounded share in each pass. tls.go says which file does what.
+//
 // # Passes
 //
 // A pass begins when octets arrive on one socket, or when a task was posted. Everything

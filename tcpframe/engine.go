@@ -34,6 +34,8 @@ type Engine struct {
 	sockets Sockets
 	quit    chan struct{}
 	ticking sync.WaitGroup
+	servers *handshakes // of connections that were accepted
+	clients *handshakes // of connections that were dialled
 
 	mu          sync.Mutex // guards the rest; a leaf
 	stopped     bool
@@ -74,6 +76,11 @@ func Start(o EngineOptions) (*Engine, error) {
 	if runtime.GOMAXPROCS(0) <= o.Loops {
 		runtime.GOMAXPROCS(o.Loops + 1)
 	}
+	// A handshake computes for up to a millisecond. Loops should find a processor meanwhile.
+	procs := runtime.GOMAXPROCS(0)
+	compute := max(procs-o.Loops, procs/4)
+	e.servers = newHandshakes(o.Handshakes, o.HandshakeQueue, compute, e.Now, o.Metrics, "listeners")
+	e.clients = newHandshakes(o.Handshakes, o.HandshakeQueue, compute, e.Now, o.Metrics, "upstreams")
 	e.ticking.Go(func() { e.tick(cmp.Or(o.tick, tickInterval)) })
 	return e, nil
 }
@@ -123,6 +130,7 @@ func (e *Engine) tick(every time.Duration) {
 		case <-e.quit:
 			return
 		case <-t.C:
+			e.servers.tick()
 			for _, l := range e.loops {
 				if l.conns.Load() > 0 {
 					l.Post((*sweepTask)(l))
@@ -168,6 +176,8 @@ func (e *Engine) Stop() {
 	go func() {
 		defer close(ended)
 		e.everyLoop(func(l *Loop) { l.stop() })
+		e.servers.ended.Wait()
+		e.clients.ended.Wait()
 		// One more pass runs the tasks that Detached and Closed have posted.
 		e.everyLoop(func(*Loop) {})
 		for _, l := range e.loops {
@@ -187,6 +197,20 @@ func (e *Engine) Stop() {
 	case <-time.After(stopTimeout):
 		e.log.Error().Str("event", "bug").Dur("timeout_ms", stopTimeout).Msg("event loops did not stop in time: a callback blocks")
 	}
+}
+
+// LimitHandshakes replaces EngineOptions.Handshakes and HandshakeQueue. Handshakes that are under way or wait stay.
+func (e *Engine) LimitHandshakes(most, queued int) {
+	e.servers.limit(most, queued)
+	e.clients.limit(most, queued)
+}
+
+// handshakesOf returns the handshakes of servers, or of clients.
+func (e *Engine) handshakesOf(server bool) *handshakes {
+	if server {
+		return e.servers
+	}
+	return e.clients
 }
 
 // everyLoop runs f on every loop and waits until all have returned.

@@ -39,15 +39,16 @@ const (
 
 // Reasons of a Conn. It closes itself, and RecordHandler.Closed gets a *recordError.
 const (
-	reasonTooLong   reason = "too_long"  // the record is longer than MaxRecord
-	reasonTooShort  reason = "too_short" // the record cannot hold an XID and a message type
-	reasonFragments reason = "fragments" // the record has more than MaxFragments fragments
-	reasonStalled   reason = "stalled"   // StallTimeout passed inside a record
-	reasonMemory    reason = "memory"    // an incomplete record waited memoryTimeout for memory
-	reasonOutbound  reason = "outbound"  // more than OutboundLimit octets are queued
-	reasonUnread    reason = "unread"    // SendTimeout passed, and the peer does not read
-	reasonIdle      reason = "idle"      // IdleTimeout passed without an octet
-	reasonSilent    reason = "silent"    // the peer's TCP acknowledged nothing for SilentTimeout
+	reasonTooLong   reason = "too_long"        // the record is longer than MaxRecord
+	reasonTooShort  reason = "too_short"       // the record cannot hold an XID and a message type
+	reasonFragments reason = "fragments"       // the record has more than MaxFragments fragments
+	reasonStalled   reason = "stalled"         // StallTimeout passed inside a record
+	reasonRecord    reason = "request_timeout" // RecordTimeout passed inside a record
+	reasonMemory    reason = "memory"          // an incomplete record waited memoryTimeout for memory
+	reasonOutbound  reason = "outbound"        // more than OutboundLimit octets are queued
+	reasonUnread    reason = "unread"          // SendTimeout passed, and the peer does not read
+	reasonIdle      reason = "idle"            // IdleTimeout passed without an octet
+	reasonSilent    reason = "silent"          // the peer's TCP acknowledged nothing for SilentTimeout
 )
 
 // listenerReasons and connReasons list every reason, for the counters.
@@ -55,6 +56,7 @@ var (
 	listenerReasons = []reason{
 		reasonDenied, reasonPort, reasonConns, reasonAddrConns, reasonTotal, reasonAttach,
 		reasonProxyMissing, reasonProxyV1, reasonProxyHeader, reasonProxyTimeout, reasonProxyStarting,
+		reasonRecord, // an upstream's server has no such limit
 	}
 	connReasons = []reason{
 		reasonTooLong, reasonTooShort, reasonFragments, reasonStalled,
@@ -93,6 +95,8 @@ func (e *recordError) Error() string {
 		return fmt.Sprintf("tcpframe: record of more than %d fragments", e.limit)
 	case reasonStalled:
 		return fmt.Sprintf("tcpframe: record incomplete, too little progress for %v", time.Duration(e.limit))
+	case reasonRecord:
+		return fmt.Sprintf("tcpframe: record incomplete after %v, %d octets have arrived", time.Duration(e.limit), e.value)
 	case reasonMemory:
 		return fmt.Sprintf("tcpframe: no memory for an incomplete record for %v", time.Duration(e.limit))
 	case reasonOutbound:

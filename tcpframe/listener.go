@@ -159,11 +159,17 @@ func (l *Listener) Close() error {
 func (l *Listener) accept() {
 	defer close(l.donec)
 	var backoff time.Duration
+	var due time.Time // when the next connection may come, as Rate says
 	for l.ctx.Err() == nil {
+		if !l.sleep(time.Until(due)) {
+			return
+		}
 		c, err := l.ln.AcceptTCP()
 		if err == nil {
 			backoff = 0
-			l.admit(c)
+			if o := l.opts.Load(); l.admit(c, o) {
+				due = nextAccept(due, o.Rate)
+			}
 			continue
 		}
 		if l.ctx.Err() != nil {
@@ -173,16 +179,43 @@ func (l *Listener) accept() {
 		// backlog until accept works again.
 		backoff = min(max(2*backoff, acceptBackoff), acceptBackoffMax)
 		l.failures.Line(&l.engine.log, zerolog.ErrorLevel, "accept_failed").Err(err).Str("listener", l.counters.name).Dur("retry_in_ms", backoff).Msg("cannot accept a connection, retrying after the backoff")
-		select {
-		case <-l.ctx.Done():
-		case <-time.After(backoff):
-		}
+		l.sleep(backoff)
 	}
 }
 
-// admit gives c to a loop, or closes it.
-func (l *Listener) admit(c *net.TCPConn) {
-	o := l.opts.Load()
+// sleep waits for d. It reports false, at once, when Close was called.
+func (l *Listener) sleep(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-l.ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// acceptBurst is how long connections that do not come are saved up at a Rate.
+const acceptBurst = time.Second
+
+// nextAccept returns when the next connection may come after one that came when due had passed.
+func nextAccept(due time.Time, rate int) time.Time {
+	if rate <= 0 {
+		return time.Time{}
+	}
+	step := time.Second / time.Duration(rate)
+	// The first connection after a second of silence is the first of rate connections at once.
+	if least := time.Now().Add(step - acceptBurst); due.Before(least) {
+		due = least
+	}
+	return due.Add(step)
+}
+
+// admit gives c to a loop, or closes it. It reports whether it was let in.
+func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 	peer := addrPort(c.RemoteAddr())
 	proxy := within(o.Proxies, peer.Addr())
 	enter := l.enter
@@ -190,10 +223,12 @@ func (l *Listener) admit(c *net.TCPConn) {
 		enter = l.enterProxy
 	}
 	if why, err := enter(peer, o); err != nil {
-		l.counters.refuse(peer, netip.AddrPort{}, why, err)
+		if err != errAdmit {
+			l.counters.refuse(peer, netip.AddrPort{}, why, err)
+		}
 		_ = c.SetLinger(0) // RST: the kernel need not remember the connection
 		c.Close()
-		return
+		return false
 	}
 	err := tune(c)
 	if err == nil {
@@ -209,7 +244,7 @@ func (l *Listener) admit(c *net.TCPConn) {
 			x.handler = l.open(x)
 		}
 		if err = loop.attach(c, x.sock); err == nil {
-			return
+			return true
 		}
 	}
 	c.Close()
@@ -221,6 +256,7 @@ func (l *Listener) admit(c *net.TCPConn) {
 	if !errors.Is(err, errClosed) {
 		l.counters.refuse(peer, netip.AddrPort{}, reasonAttach, err)
 	}
+	return true
 }
 
 // privilegedPorts is where the ports end that only privileged processes can have.
@@ -251,8 +287,14 @@ func (o *ListenOptions) admits(peer netip.AddrPort) (reason, error) {
 	if o.Privileged && (peer.Port() >= privilegedPorts || peer.Port() == 0) {
 		return reasonPort, fmt.Errorf("tcpframe: port is not below %d", privilegedPorts)
 	}
+	if o.Admit != nil && !o.Admit(peer) {
+		return "", errAdmit
+	}
 	return "", nil
 }
+
+// errAdmit says that ListenOptions.Admit has refused a connection.
+var errAdmit = errors.New("tcpframe: not admitted")
 
 func (o *ListenOptions) makeRoom(a netip.Addr) bool { return o.MakeRoom != nil && o.MakeRoom(a) }
 

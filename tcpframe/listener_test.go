@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -197,4 +198,33 @@ func TestAcceptWithoutDescriptors(t *testing.T) {
 	if n, err := syscall.Read(client, buf); n != 12 || err != nil {
 		t.Errorf("the client that waited reads %d octets, %v", n, err)
 	}
+}
+
+// TestNextAccept: at a rate, a second's worth of connections comes at once, and the next ones at the rate.
+func TestNextAccept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var due time.Time
+		accept := func() (n int) {
+			for range 100 {
+				if time.Until(due) > 0 {
+					break
+				}
+				due = nextAccept(due, 5)
+				n++
+			}
+			return n
+		}
+		for i, step := range []struct {
+			wait time.Duration
+			want int
+		}{{0, 5}, {0, 0}, {200 * time.Millisecond, 1}, {400 * time.Millisecond, 2}, {time.Hour, 5}} {
+			time.Sleep(step.wait)
+			if n := accept(); n != step.want {
+				t.Errorf("step %d: %d connections, want %d", i, n, step.want)
+			}
+		}
+		if due = nextAccept(due, 0); !due.IsZero() {
+			t.Error("a listener without a rate waits")
+		}
+	})
 }

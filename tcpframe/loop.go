@@ -41,29 +41,32 @@ type Loop struct {
 	stopped bool
 
 	// Owned by the loop.
-	batch    []loop.Task // tasks taken from in; the two slices swap
-	last     []loop.Task // tasks for the end of the pass
-	dirty    []*socket   // sockets to flush at the end of the pass
-	flushing []*socket   // sockets taken from dirty; the two slices swap
-	late     []*socket   // sockets to flush in the next pass that the gate starts
-	closing  []*socket   // sockets to close at the end of the pass
-	inPass   bool
-	pass     uint64  // number of the pass
-	current  *socket // its gnet callback is running, and closes it by returning Close
-	clock    int64   // result of Now in this pass
-	left     int     // octets that Socket.Read may still move in this pass
-	share    share
-	sweeps   uint64 // number of sweeps, from 1
-	busy     int    // sockets that have received octets since the last sweep
-	sockets  socketList
-	timed    []*Conn           // the connections that sweep looks at
-	waiting  map[int32]*socket // sockets that the nested epoll instance watches, by descriptor
-	iov      []iovec           // for one writev
-	linear   []byte            // short parts that gather joins, for one writev
-	events   []unix.EpollEvent // for one EpollWait
-	free     *outRecord        // spare nodes of output queues
-	freeLen  int               // length of free
-	holds    [][]byte          // spare buffers of held input
+	batch     []loop.Task // tasks taken from in; the two slices swap
+	last      []loop.Task // tasks for the end of the pass
+	dirty     []*socket   // sockets to flush at the end of the pass
+	flushing  []*socket   // sockets taken from dirty; the two slices swap
+	late      []*socket   // sockets to flush in the next pass that the gate starts
+	closing   []*socket   // sockets to close at the end of the pass
+	inPass    bool
+	pass      uint64  // number of the pass
+	current   *socket // its gnet callback is running, and closes it by returning Close
+	clock     int64   // result of Now in this pass
+	left      int     // octets that Socket.Read may still move in this pass
+	share     share
+	sweeps    uint64 // number of sweeps, from 1
+	busy      int    // sockets that have received octets since the last sweep
+	sockets   socketList
+	timed     []*Conn           // the connections that sweep looks at
+	waiting   map[int32]*socket // sockets that the nested epoll instance watches, by descriptor
+	iov       []iovec           // for one writev
+	linear    []byte            // short parts that gather joins, for one writev
+	events    []unix.EpollEvent // for one EpollWait
+	free      *outRecord        // spare nodes of output queues
+	freeLen   int               // length of free
+	holds     [][]byte          // spare buffers of held input
+	wire      []byte            // octets of TLS records, during one open
+	spareOuts [][]byte          // spare buffers of TLS records
+	outs      int               // buffers of TLS records in use
 }
 
 // A wakeState says whether Post has to wake the loop.

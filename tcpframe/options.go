@@ -24,6 +24,10 @@ type EngineOptions struct {
 	// RLIMIT_NOFILE.
 	MaxSockets int
 
+	// Handshakes is how many TLS handshakes of accepted connections, and as many of dialled ones, have a goroutine at
+	// the same time; 0 is 512. HandshakeQueue is how many of each may wait for one; 0 is 4096.
+	Handshakes, HandshakeQueue int
+
 	// MemoryTimeout bounds how long an incomplete record waits for memory. 0 is 20 s, which
 	// only tests change.
 	MemoryTimeout time.Duration
@@ -57,6 +61,9 @@ type ConnOptions struct {
 	// incomplete record that holds more than 64 KiB of memory. 0 is no limit besides that of
 	// StallTimeout.
 	Pace int64
+	// RecordTimeout is the longest time that a record may take from its first octet to its last, whatever
+	// progress it makes. Time in which the connection was not read from does not count. 0 is no limit.
+	RecordTimeout time.Duration
 	// SendTimeout is the longest time in which the peer may read less than 64 KiB of a
 	// queue that does not empty. Negative is no limit.
 	SendTimeout time.Duration
@@ -98,6 +105,13 @@ type ListenOptions struct {
 	// Privileged refuses connections from ports of 1024 and above, which every user of a
 	// host can have.
 	Privileged bool
+	// Admit is asked, before the limits, about each connection that Allow and Privileged let in. If it
+	// returns false, the connection is closed; Admit has counted and logged that. It does not block. nil
+	// admits all.
+	Admit func(peer netip.AddrPort) bool
+	// Rate is how many connections a second are let in. The others wait in the kernel's queue, so it does
+	// not hold for those that Admit or a limit refuses, which take no time. 0 is no limit.
+	Rate int
 	// Proxies lists the addresses of proxies. Their connections begin with a PROXY header of version 2,
 	// which says who the client is; the other options hold for the client then. A connection of theirs
 	// without one is closed. A header from any other address is not believed: it is no record.

@@ -115,6 +115,14 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 	return int(n), nil
 }
 
+// spare returns how many octets more the socket may write in this pass.
+func (s *socket) spare() int {
+	if s.pass != s.loop.pass {
+		return s.loop.share.put
+	}
+	return s.loop.share.put - s.put
+}
+
 // upTo returns the first n octets of iov, which it shortens in place.
 func upTo(iov []iovec, n int) []iovec {
 	for i := range iov {

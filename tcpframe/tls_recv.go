@@ -1,0 +1,176 @@
+package tcpframe
+
+import (
+	"errors"
+	"io"
+	"time"
+)
+
+const (
+	// openedPerPass is how many TLS records of one connection a pass opens. Small ones take less than 1 us each. The
+	// octets of a pass are bounded by the share of the socket, and 16 KiB take some 5 us.
+	openedPerPass = 256
+
+	// uselessBurst and uselessEvery bound the TLS records that bring no data: KeyUpdates, of which each costs new keys
+	// in one or both directions, session tickets, and empty records. Peers send a few tickets, and a KeyUpdate once
+	// in many gigabytes.
+	uselessBurst = 32
+	uselessEvery = time.Second
+)
+
+// A useless counts the records that bring no data: a bucket that empties at a constant rate.
+type useless struct {
+	level int64 // nanoseconds until it is empty
+	at    int64 // time of level
+}
+
+// more counts a record at time now. It reports whether there were too many.
+func (u *useless) more(now int64) bool {
+	u.level = max(0, u.level-(now-u.at)) + int64(uselessEvery)
+	u.at = now
+	return u.level > uselessBurst*int64(uselessEvery)
+}
+
+// open reads what b, octets of TLS records, brings. It decrypts into the buffer of crypto/tls, and copies from there
+// straight into the record. It returns the octets that it must not read now, because reading is paused or the session
+// has used its share of the pass. Then crypto/tls may have decrypted octets that were not read, too.
+func (s *session) open(b []byte) (rest []byte) {
+	c := s.conn
+	if p := c.Loop().pass; s.pass != p {
+		s.pass, s.opened = p, 0
+	}
+	s.behind, s.more = false, true
+	s.wire.in = b
+	for c.state == open && s.stage == secured && !c.paused() {
+		if !s.read() {
+			break
+		}
+	}
+	rest, s.wire.in = s.wire.in, nil
+	if c.state != open {
+		return nil
+	}
+	return rest
+}
+
+// read reads octets once: of a record mark, or of a fragment, as many as crypto/tls has of one TLS record. It reports
+// whether there may be more.
+func (s *session) read() bool {
+	c := s.conn
+	if len(s.wire.in) == 0 && s.unread == 0 {
+		s.more = false // saves the call, for which crypto/tls allocates
+		return false
+	}
+	p := s.mark[:markLen-c.split.marked]
+	fragment := c.split.left > 0
+	if fragment {
+		if !c.room(min(c.split.left, max(s.unread, 1)), c.have) {
+			return false
+		}
+		p = c.buf[c.have:min(c.have+c.split.left, len(c.buf))]
+	}
+	another := s.opened < openedPerPass
+	s.wire.one = another
+	ends := s.wire.ends
+	n, err := s.tc.Read(p)
+	if s.wire.ends != ends {
+		s.opened++
+		s.unread = max(0, s.wire.length()-tlsOverhead)
+	}
+	if n > 0 {
+		s.unread = max(0, s.unread-n)
+		s.rx += int64(n)
+		s.place(n, fragment)
+		return true
+	}
+	switch {
+	case errors.Is(err, errWouldBlock):
+		s.unread = 0
+		if s.wire.ends == ends {
+			s.behind = !another && len(s.wire.in) > 0
+			s.more = s.behind
+			return false
+		}
+		if s.useless.more(c.Loop().Now()) {
+			c.failTLS(errFlood)
+		}
+		c.sock.FlushSoon() // to answer a KeyUpdate
+		return true
+	case errors.Is(err, io.EOF):
+		s.peerClosed()
+	default:
+		c.alertTLS(asTLSError(err))
+	}
+	return false
+}
+
+// place gives n octets, which were read, their place in the record.
+func (s *session) place(n int, fragment bool) {
+	c := s.conn
+	c.copied += n
+	if fragment {
+		c.arrived(n)
+		return
+	}
+	_, done, err := c.split.marks(s.mark[:n])
+	switch {
+	case err != nil:
+		c.refuse(err)
+	case done:
+		c.deliver()
+	}
+}
+
+// openHeld reads on where open had to stop.
+func (s *session) openHeld() {
+	c := s.conn
+	if s.stage != secured || !s.more && len(c.held) == 0 || c.state != open || c.paused() {
+		return
+	}
+	c.held = s.open(c.held)
+	if len(c.held) == 0 {
+		c.dropHold()
+	}
+}
+
+// received handles the octets of one read.
+func (s *session) received(b []byte) {
+	c := s.conn
+	switch {
+	case s.stage < secured:
+		s.arrivedEarly(b)
+		return
+	case s.stage > secured:
+		return
+	case c.paused() || len(c.held) > 0 || s.more:
+		c.hold(b)
+		c.sock.FlushSoon()
+		return
+	}
+	for {
+		if rest := s.open(b); len(rest) > 0 {
+			c.hold(rest)
+			return
+		}
+		if c.state != open || c.paused() || s.behind || c.split.left < directRead {
+			return
+		}
+		// The rest of a long fragment is on its way.
+		b = c.Loop().takeWire()
+		n, _ := c.sock.Read(b)
+		if n == 0 {
+			return
+		}
+		c.rx += int64(n)
+		c.counters.received.Add(uint64(n))
+		b = b[:n]
+	}
+}
+
+// takeWire returns the loop's buffer for octets of a TLS record, which is free until the pass ends.
+func (l *Loop) takeWire() []byte {
+	if l.wire == nil {
+		l.wire = make([]byte, readBuffer)
+	}
+	return l.wire
+}

@@ -1,0 +1,90 @@
+package tcpframe
+
+import (
+	"crypto/tls"
+)
+
+// A tlsStage is a stage of a session.
+//
+//	plainTail -> helloWait -> shaking -> secured
+//	         \_______________/             a client sends the ClientHello
+//
+// Every stage may become failed.
+type tlsStage uint8
+
+const (
+	plainTail tlsStage = iota // the Conn writes what StartTLS found in the queue; nothing may arrive
+	helloWait                 // a server collects the ClientHello
+	shaking                   // the handshake has a goroutine, or waits for one
+	secured                   // records come and go, encrypted
+	failed                    // TLS has failed: the Conn writes the alert, and ends
+)
+
+// A session is the TLS of a Conn. The loop owns it.
+type session struct {
+	conn   *Conn        // constant
+	opts   *TLS         // constant
+	counts *tlsCounters // constant
+	server bool         // constant
+
+	stage tlsStage
+	due   int64                // time at which the stage has taken too long, up to shaking without a goroutine
+	plain *outRecord           // the last record that leaves in plain text; nil if all have left
+	spoke bool                 // a client has begun to send its ClientHello
+	shake *handshake           // in the stages helloWait and shaking
+	state *tls.ConnectionState // from secured on
+	tc    *tls.Conn            // from shaking on
+	wire  wire
+
+	// Receiving.
+	rx      int64         // octets of RPC received
+	unread  int           // octets that crypto/tls has decrypted and that were not read yet, at most
+	mark    [markLen]byte // octets of record marks on their way to the splitter
+	more    bool          // there may be octets to read without further input
+	behind  bool          // the session has used its share of the pass
+	pass    uint64        // the pass in which records were opened
+	opened  int           // TLS records opened in that pass
+	useless useless
+
+	// Sending.
+	out        []byte // TLS records that wait to be written, from outAt on
+	outAt      int
+	sealed     *outRecord // records of which out has the rest: released when out was written
+	sealedLast *outRecord
+	sealErr    error // of crypto/tls
+	notified   bool  // close_notify was sent
+}
+
+// newSession makes the session of c, before anything was exchanged.
+func newSession(c *Conn, t *TLS) *session {
+	s := &session{
+		conn: c, opts: t, server: c.listener != nil, plain: c.tail,
+		counts: c.Loop().engine.countTLS(c.counters),
+		due:    c.Loop().Now() + int64(t.timeout),
+	}
+	s.wire.session = s
+	s.counts.handshakes.Add(1)
+	return s
+}
+
+// setStage begins the next stage of the handshake, and the time that it may take.
+func (s *session) setStage(g tlsStage) {
+	s.stage = g
+	s.due = s.conn.Loop().Now() + int64(s.opts.timeout)
+}
+
+// partial reports whether the peer has begun a TLS record, and has not ended it.
+func (s *session) partial() bool { return s.stage == secured && s.wire.started() }
+
+// buffered returns how many octets of the peer the session holds.
+func (s *session) buffered() int {
+	switch {
+	case s.conn.state == closed:
+		return 0
+	case s.shake != nil:
+		return s.shake.buffered()
+	case s.stage == secured:
+		return s.wire.held() + s.unread
+	}
+	return 0
+}

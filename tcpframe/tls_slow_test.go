@@ -1,0 +1,276 @@
+package tcpframe
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
+
+// Thousands of clients that send nothing, a part of a ClientHello, a whole one and nothing else, or garbage cost
+// neighbours nothing: those that are connected are served, one of another host gets in while every goroutine is
+// taken, and no more goroutines run and no more octets are kept than there may.
+func TestTLSSlowClients(t *testing.T) {
+	n := 4000
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		t.Fatal(err)
+	}
+	if most := int(r.Cur)/2 - 200; most < n {
+		t.Logf("RLIMIT_NOFILE allows %d clients", most)
+		n = most
+	}
+	const goroutines = 64
+	x, err := NewTLS(TLSOptions{Config: serverConfig(), Timeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	y := newTLSTest(t, EngineOptions{Loops: 1, Handshakes: goroutines, MaxSockets: 2 * n}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, x, nil)
+	neighbour, plain := y.secure(clientConfig()), dialPeer(t, y.l)
+	before := runtime.NumGoroutine()
+
+	hello := clientHello(t, clientConfig())
+	kinds := [][]byte{nil, hello[:len(hello)/2], hello, append([]byte{recordHandshake, 3, 1, 1, 0}, make([]byte, 256)...)}
+	conns := make([]net.Conn, n)
+	var dialling sync.WaitGroup
+	const dialers = 8
+	for k := range dialers {
+		dialling.Go(func() {
+			for i := k; i < n; i += dialers {
+				c, err := net.Dial("tcp", y.l.Addr().String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				conns[i] = c
+				c.Write(fragment(true, probe))
+				if _, err := readRecord(c, nil); err != nil {
+					t.Errorf("the answer to the probe of client %d: %v", i, err)
+					return
+				}
+				c.Write(kinds[i%len(kinds)])
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { dialling.Wait(); close(done) }()
+	served := 0
+	for waiting := true; waiting; served++ {
+		neighbour.served(300)
+		plain.send(fragment(true, pattern(300, 1)))
+		plain.readRecord()
+		select {
+		case <-done:
+			waiting = false
+		default:
+		}
+	}
+	if served == 0 || t.Failed() {
+		t.FailNow()
+	}
+	y.wantFailure(TLSGarbage, uint64(n/len(kinds)))
+	q := y.e.servers
+	testkit.Eventually(t, "all that can have come to the queue", func() bool {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.running.Len() == goroutines && q.length > 0
+	})
+	if k := runtime.NumGoroutine() - before; k > goroutines+dialers {
+		t.Errorf("%d goroutines more than before", k)
+	}
+	if k := y.l.counters.inbound.Value(); k > int64(n*len(hello)) {
+		t.Errorf("%d octets are kept", k)
+	}
+
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	for range 20 { // hosts that have none come before one that has many
+		c, err := d.Dial("tcp", y.l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &peer{t, c.(*net.TCPConn)}
+		p.ask()
+		s := p.secure(clientConfig())
+		s.served(300)
+		s.Close()
+	}
+	neighbour.served(300)
+	for _, c := range conns {
+		c.Close()
+	}
+	neighbour.Close()
+	plain.Close()
+	y.wantNone()
+	t.Logf("%d round trips of each neighbour meanwhile; ended: %d garbage, %d gave way, %d closed, %d timed out", served,
+		y.failures(TLSGarbage), y.failures(TLSBusy), y.failures(TLSPeerClosed), y.failures(TLSTimeout))
+}
+
+// The bounds of the queue: hosts take turns, a handshake that waits for its peer gives way, and beyond the
+// queue there is no place.
+func TestHandshakeQueue(t *testing.T) {
+	t.Parallel()
+	y := newTLSTest(t, EngineOptions{Handshakes: 2, HandshakeQueue: 3, Loops: 1}, ListenOptions{}, newTLS(t, serverConfig()), nil)
+	hello := clientHello(t, clientConfig())
+	var began []*peer
+	begin := func() *peer {
+		p := y.ask()
+		p.send(hello)
+		began = append(began, p)
+		return p
+	}
+	q := y.e.servers
+	wait := func(patience time.Duration) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.patience = int64(patience)
+	}
+	wait(time.Hour)
+	state := func(running, waiting int) {
+		t.Helper()
+		testkit.Eventually(t, "handshakes are where they belong", func() bool {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return q.running.Len() == running && q.length == waiting
+		})
+	}
+	for range 5 {
+		begin()
+	}
+	state(2, 3)
+	begin().wantEnd("the queue is full")
+	y.wantFailure(TLSBusy, 1)
+	// When they have waited for too long, those of the same host give way, and the next ones come in.
+	wait(0)
+	y.wantFailure(TLSBusy, 4)
+	state(2, 0)
+	for _, p := range began {
+		p.Close()
+	}
+	y.wantNone()
+}
+
+// When the bounds change, handshakes that wait begin, those that are under way stay, and the metrics say what there
+// is.
+func TestLimitHandshakes(t *testing.T) {
+	t.Parallel()
+	y := newTLSTest(t, EngineOptions{Handshakes: 1, HandshakeQueue: 2, Loops: 1, tick: time.Hour}, ListenOptions{}, newTLS(t, serverConfig()), nil)
+	q := y.e.servers
+	q.mu.Lock()
+	q.patience = int64(time.Hour)
+	q.mu.Unlock()
+	hello := clientHello(t, clientConfig())
+	begin := func() *peer {
+		p := y.ask()
+		p.send(hello)
+		return p
+	}
+	state := func(running, waiting int, waits uint64) {
+		t.Helper()
+		testkit.Eventually(t, "handshakes are where they belong", func() bool {
+			r, w := q.counts()
+			return r == running && w == waiting && q.waits.Value() == waits
+		})
+		for name, want := range map[string]int{"running": running, "waiting": waiting} {
+			line := fmt.Sprintf("rdmabridge_tls_%s_handshakes{side=\"listeners\"} %d\n", name, want)
+			w := httptest.NewRecorder()
+			y.reg.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			if !strings.Contains(w.Body.String(), line) {
+				t.Errorf("no line %q in the metrics", line)
+			}
+		}
+	}
+	var all []*peer
+	for i := range 3 {
+		all = append(all, begin())
+		state(1, i, uint64(i))
+	}
+	begin().wantEnd("the queue is full")
+	y.wantFailure(TLSBusy, 1)
+	if s := y.log.String(); !strings.Contains(s, `"reason":"busy"`) || !strings.Contains(s, "too many handshakes are under way and waiting") {
+		t.Errorf("the log does not say so: %s", s)
+	}
+	y.e.LimitHandshakes(2, 1)
+	state(2, 1, 2)
+	begin().wantEnd("the queue is full again")
+	y.wantFailure(TLSBusy, 2)
+	y.e.LimitHandshakes(1, 1)
+	state(2, 1, 2)
+	y.e.LimitHandshakes(3, 1)
+	state(3, 0, 2)
+	for _, p := range all {
+		p.Close()
+	}
+	y.wantNone()
+}
+
+// In steady state a TLS record costs what crypto/tls allocates for it, and nothing else.
+func TestTLSAllocs(t *testing.T) {
+	y := newTLSTest(t, EngineOptions{Loops: 1, tick: time.Hour}, ListenOptions{}, newTLS(t, serverConfig()), nil)
+	p := y.secure(clientConfig())
+	out := fragment(true, pattern(100, 1))
+	in := make([]byte, len(out))
+	// The client, too, reads with crypto/tls, which allocates 24 octets to read a record: one for each end.
+	if a := testing.AllocsPerRun(500, func() {
+		p.send(out)
+		for n := 0; n < len(in); {
+			k, err := p.Read(in[n:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += k
+		}
+	}); a > 2 && !testkit.RaceEnabled {
+		t.Errorf("%v allocs per record and its answer, want 2", a)
+	}
+	if !bytes.Equal(in, out) {
+		t.Error("another record came back")
+	}
+	p.Close()
+	y.wantNone()
+}
+
+// An idle connection with TLS has no goroutine, and its memory is bounded by that of crypto/tls: some KiB, and 18 KiB
+// more once a long record has come.
+func TestTLSIdleMemory(t *testing.T) {
+	y := newTLSTest(t, EngineOptions{Loops: 1}, ListenOptions{}, newTLS(t, serverConfig()), nil)
+	const n = 100
+	for _, tt := range []struct {
+		record int
+		most   int64 // octets of each connection, both ends together
+	}{{100, 40 << 10}, {200 << 10, 100 << 10}} {
+		before, goroutines := heapInUse(), runtime.NumGoroutine()
+		var peers []*tlsPeer
+		for range n {
+			p := y.secure(clientConfig())
+			p.served(tt.record)
+			peers = append(peers, p)
+		}
+		each := (heapInUse() - before) / n
+		t.Logf("after a record of %d octets, an idle connection holds %d octets, both ends", tt.record, each)
+		if each > tt.most {
+			t.Errorf("an idle connection holds %d octets, more than %d", each, tt.most)
+		}
+		testkit.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= goroutines })
+		for _, p := range peers {
+			p.Close()
+		}
+		y.wantNone()
+	}
+}
+
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
