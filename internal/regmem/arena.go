@@ -108,6 +108,9 @@ func New(o Options) (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("regmem: map %d octets: %w", budget, err)
 	}
+	// Core dumps have neither the messages of clients nor the size of the budget. Kernels that cannot leave them
+	// out do without.
+	_ = unix.Madvise(mem, unix.MADV_DONTDUMP)
 	a := &Arena{budget: budget, poison: o.Poison || raceEnabled, mem: mem}
 	a.common = newPool(mem, 0, int(budget/pageSize))
 	a.root = &Account{ledger: &ledger{arena: a, pool: a.common, name: "arena", limit: budget}}
