@@ -7,7 +7,8 @@ import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 // CallOwner.CallDone. Calls may be pooled: Reset empties one for its next use.
 type Call struct {
 	// XID is the transaction ID, the same as in the first four octets of Message.
-	XID uint32
+	XID  uint32
+	need uint32 // octets that Send failed to lease
 	// Message is the plain RPC Call, in memory of a regmem arena. It must not be
 	// written to while it is lent: the Responder may be reading it.
 	Message []byte
@@ -20,14 +21,15 @@ type Call struct {
 	// Shape is how the Call travels. Send sets it, if it succeeds.
 	Shape ulb.Shape
 
-	// Reply is filled when CallDone reports no error. The owner must release it.
+	// Reply is filled when CallDone reports no error. The owner must release it. It is the last field, because
+	// most Replies leave its last octets alone.
 	Reply Reply
-
-	need int // octets that Send failed to lease
 }
 
-// Reset clears c for its next use. It does not release the Reply.
-func (c *Call) Reset() { *c = Call{} }
+// Reset clears c for its next use. The owner has released the Reply, or there is none.
+func (c *Call) Reset() {
+	c.XID, c.Message, c.Analysis, c.Binding, c.Owner, c.Shape, c.need = 0, nil, ulb.Analysis{}, nil, nil, ulb.Shape{}, 0
+}
 
 // A CallOwner is called when its Calls complete.
 type CallOwner interface {

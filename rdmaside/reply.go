@@ -10,9 +10,9 @@ const maxReplyParts = 4
 // after another. The first part holds at least the XID. The owner may write to
 // it, so that it can restore the client's XID.
 type Reply struct {
-	parts  [maxReplyParts][]byte
-	n      int
 	leases [2]*regmem.Lease
+	n      int
+	parts  [maxReplyParts][]byte // those from n on are nil
 }
 
 // Parts returns the parts in order. No part is empty. They are valid until
@@ -35,7 +35,8 @@ func (r *Reply) Held() int {
 // once. On a Reply that holds nothing it does nothing.
 func (r *Reply) Release() {
 	leases := r.leases
-	*r = Reply{}
+	clear(r.parts[:r.n])
+	r.leases, r.n = [2]*regmem.Lease{}, 0
 	for _, l := range leases {
 		if l != nil {
 			l.Release()

@@ -86,7 +86,7 @@ func (r *Requester) Send(c *Call) error {
 	need := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives
 	if r.recvs.posted < need {
 		if err := r.recvs.fill(need); err != nil {
-			c.need = r.recvs.size
+			c.need = uint32(r.recvs.size)
 			return r.sendError(err)
 		}
 	}
@@ -147,7 +147,7 @@ func (r *Requester) register(pc *pendingCall, c *Call) error {
 	if pc.shape.Reply != ulb.ReplyInline {
 		l, err := r.opts.Memory.Lease(int(pc.shape.Capacity))
 		if err != nil {
-			c.need = int(pc.shape.Capacity)
+			c.need = pc.shape.Capacity
 			return err
 		}
 		l.Post()
@@ -307,4 +307,4 @@ func (pc *pendingCall) clear() {
 // Wait is for a Call c whose Send failed with ErrNoMemory. It calls t once, on any goroutine,
 // when Send may succeed. That is only a hint: another Call may have used the memory by then.
 // Wait is safe for concurrent use.
-func (r *Requester) Wait(c *Call, t func()) { r.opts.Memory.Wait(c.need, t) }
+func (r *Requester) Wait(c *Call, t func()) { r.opts.Memory.Wait(int(c.need), t) }

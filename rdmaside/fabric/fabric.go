@@ -244,6 +244,9 @@ type ListenOptions struct {
 	// Allow reports whether an address may connect. It is called before the peer gets
 	// any answer. nil allows all.
 	Allow func(netip.Addr) bool
+	// Admit returns the reason to refuse a connection from an address that Allow has let in, or
+	// "". It is called at the same time and does not block. nil admits all.
+	Admit func(netip.Addr) (reason string, err error)
 
 	// The limits must be set. A negative one means no limit.
 

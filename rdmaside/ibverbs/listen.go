@@ -216,6 +216,11 @@ func (l *listener) admit(peer netip.Addr) (reason string, err error) {
 	if l.opts.Allow != nil && !l.opts.Allow(peer) {
 		return refusedAddress, fmt.Errorf("ibverbs: %v is not allowed", peer)
 	}
+	if l.opts.Admit != nil {
+		if reason, err := l.opts.Admit(peer); reason != "" {
+			return reason, err
+		}
+	}
 	over := func(n, most int) bool { return most > 0 && n >= most }
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -263,6 +263,8 @@ func (et *eventTest) redial() (ln line) {
 // connections is gone, and that connections on another device stay.
 func TestDeviceFatal(t *testing.T) {
 	leaks := watchLeaks()
+	defer func(d time.Duration) { eventTimeout = d }(eventTimeout)
+	eventTimeout = patience              // every connection here ends with an event that says why
 	et := newEventTest(t, "127.0.0.2:0") // on standin1, to which routes lead from standin0
 	et.dialLoop = fabrictest.NewLoop()
 	a, b := et.dial(), et.dial()

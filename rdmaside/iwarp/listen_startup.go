@@ -30,6 +30,11 @@ func (l *listener) admit(s *startup) (reason string, err error) {
 	if l.opts.Allow != nil && !l.opts.Allow(peer) {
 		return refusedAddress, fmt.Errorf("iwarp: %v is not allowed", peer)
 	}
+	if l.opts.Admit != nil {
+		if reason, err := l.opts.Admit(peer); reason != "" {
+			return reason, err
+		}
+	}
 	over := func(n, most int) bool { return most > 0 && n >= most }
 	o := &l.opts
 	l.mu.Lock()

@@ -94,6 +94,11 @@ func (l *loopbackListener) admit(peer netip.AddrPort) (reason string) {
 	if l.opts.Allow != nil && !l.opts.Allow(peer.Addr()) {
 		return "address"
 	}
+	if l.opts.Admit != nil {
+		if reason, _ := l.opts.Admit(peer.Addr()); reason != "" {
+			return reason
+		}
+	}
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
 	if most := l.opts.MaxConnections; most > 0 && l.conns >= most {
