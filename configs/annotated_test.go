@@ -69,11 +69,7 @@ func TestAnnotatedDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r report
-	err = readSource(data, &r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := report{source: shown.source}
 	comments := commentsByLine(data, r.source)
 	checked := make(map[string]bool) // by path without indices
 	for path, s := range settingsOfTwo(shown, bare(shown, "")) {
@@ -81,15 +77,15 @@ func TestAnnotatedDefaults(t *testing.T) {
 			continue
 		}
 		checked[index.ReplaceAllString(path, "")] = true
-		comment := comments[r.source.line(path)]
+		comment := comments[r.source.position(path).line]
 		if comment == "" { // the first listener or upstream has it
-			comment = comments[r.source.line(index.ReplaceAllString(path, "[0]"))]
+			comment = comments[r.source.position(index.ReplaceAllString(path, "[0]")).line]
 		}
 		checkAnnotation(t, path, comment, s)
 	}
 	other := settingsOfTwo(bare(shown, TransportTCP), bare(shown, TransportRDMA))
 	for path, s := range other {
-		for _, m := range defaultWith.FindAllStringSubmatch(comments[r.source.line(path)], -1) {
+		for _, m := range defaultWith.FindAllStringSubmatch(comments[r.source.position(path).line], -1) {
 			have := s[0] // with tcp
 			if m[1] == "rdma" {
 				have = s[1]
@@ -108,7 +104,6 @@ func TestAnnotatedDefaults(t *testing.T) {
 }
 
 var (
-	index       = regexp.MustCompile(`\[\d+\]`)
 	defaultIs   = regexp.MustCompile(`\bDefault (\S*[^\s.,;)])`)
 	defaultWith = regexp.MustCompile(`\bDefault with (tcp|rdma) (\S*[^\s.,;)])`)
 )
@@ -154,22 +149,30 @@ func normal(t *testing.T, path, value string, v reflect.Value) string {
 	return parsed.String()
 }
 
-// bare returns a configuration with as many listeners and upstreams as c that has only
+// bare returns a configuration with as many listeners, upstreams and tenants as c that has only
 // defaults. The defaults that depend on a transport or on failover are those for the
 // values in c, or for the transport given.
 func bare(c *Config, transport Transport) *Config {
 	b := new(Config)
 	for _, l := range c.Listeners {
-		b.Listeners = append(b.Listeners, Listener{Transport: cmp.Or(transport, l.Transport)})
+		bl := Listener{Transport: cmp.Or(transport, l.Transport)}
+		for _, x := range l.Rules { // the defaults depend on these two
+			bl.Rules = append(bl.Rules, Rule{Action: x.Action, Class: x.Class})
+		}
+		b.Listeners = append(b.Listeners, bl)
 	}
 	for _, u := range c.Upstreams {
 		b.Upstreams = append(b.Upstreams, Upstream{Transport: cmp.Or(transport, u.Transport), Failover: u.Failover})
 	}
+	b.Tenants = make([]Tenant, len(c.Tenants))
 	b.setDefaults()
 	one := &Config{Listeners: make([]Listener, 1), Upstreams: make([]Upstream, 1)}
 	one.setDefaults()
 	for i := range b.Listeners {
 		b.Listeners[i].Transport = one.Listeners[0].Transport
+		for k := range b.Listeners[i].Rules {
+			b.Listeners[i].Rules[k].Action, b.Listeners[i].Rules[k].Class = "", ""
+		}
 	}
 	for i := range b.Upstreams {
 		b.Upstreams[i].Transport, b.Upstreams[i].Failover = one.Upstreams[0].Transport, one.Upstreams[0].Failover
@@ -204,27 +207,4 @@ func settingsOfTwo(a, b *Config) map[string][2]reflect.Value {
 	}
 	walk("", reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem())
 	return all
-}
-
-// commentsByLine returns the comment of each line that has a setting, with the comment
-// lines that follow it.
-func commentsByLine(data []byte, src *source) map[int]string {
-	begins := make(map[int]bool)
-	for _, n := range src.lines {
-		begins[n] = true
-	}
-	comments := make(map[int]string)
-	setting := 0
-	for i, line := range strings.Split(string(data), "\n") {
-		before, comment, _ := strings.Cut(line, "#")
-		if begins[i+1] {
-			setting = i + 1
-		} else if strings.TrimSpace(before) != "" || comment == "" || before == "" {
-			setting = 0
-		}
-		if setting > 0 {
-			comments[setting] = strings.TrimSpace(comments[setting] + " " + strings.TrimSpace(comment))
-		}
-	}
-	return comments
 }

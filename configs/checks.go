@@ -1,9 +1,7 @@
 package configs
 
 import (
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -30,6 +28,7 @@ func (r *report) needs(path, what string, settings ...string) {
 
 // oneOf accepts only the words, and "" for a setting that does not apply.
 func (r *report) oneOf(path, value string, words ...string) {
+	r.bounds.words(path, words)
 	if value != "" && !slices.Contains(words, value) && !r.has(path) {
 		r.addf(path, "%q is not possible here; write %s", value, alternatives(words))
 	}
@@ -45,6 +44,7 @@ func alternatives(words []string) string {
 }
 
 func (r *report) atMost(path string, n, most int) {
+	r.bounds.maximum(path, most)
 	if n > most {
 		r.addf(path, "%d is too large; write at most %d", n, most)
 	}
@@ -77,40 +77,4 @@ func (r *report) finite(path string, d Duration) {
 	if d == noDuration {
 		r.addf(path, "none is not possible here; write a duration such as 30s")
 	}
-}
-
-// address accepts host:port of a server.
-func (r *report) address(path, s string) {
-	host, port, ok := r.hostPort(path, s)
-	switch {
-	case !ok:
-	case port == 0:
-		r.addf(path, "%q has port 0; write the port of the server", s)
-	case host == "":
-		r.addf(path, "%q has no host; write host:port", s)
-	}
-}
-
-// listenAddress accepts host:port of this host. Without a host it stands for every
-// address, and port 0 stands for a port that the kernel chooses.
-func (r *report) listenAddress(path, s string) { r.hostPort(path, s) }
-
-func (r *report) hostPort(path, s string) (host string, port uint64, ok bool) {
-	if r.has(path) {
-		return "", 0, false
-	}
-	host, text, err := net.SplitHostPort(s)
-	if err != nil {
-		r.addf(path, "%q is not an address; write host:port, or [host]:port for IPv6", s)
-		return "", 0, false
-	}
-	if port, err = strconv.ParseUint(text, 10, 16); err != nil {
-		r.addf(path, "%q has no valid port; write a number up to 65535", s)
-		return "", 0, false
-	}
-	if strings.ContainsAny(host, " \t\r\n/") {
-		r.addf(path, "%q has characters that a host name cannot have; write host:port", s)
-		return "", 0, false
-	}
-	return host, port, true
 }

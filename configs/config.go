@@ -15,6 +15,8 @@ type Config struct {
 	Identity  Identity   `mapstructure:"identity"` // "": of the host name and the listeners' addresses
 	Listeners []Listener `mapstructure:"listeners"`
 	Upstreams []Upstream `mapstructure:"upstreams"`
+	Tenants   []Tenant   `mapstructure:"tenants"` // groups of clients with limits of their own
+	TLS       TLSBudget  `mapstructure:"tls"`
 	Chunks    Chunks     `mapstructure:"chunks"`
 	Memory    Memory     `mapstructure:"memory"`
 	RPCBind   RPCBind    `mapstructure:"rpcbind"`
@@ -25,10 +27,12 @@ type Config struct {
 	Drain     Drain      `mapstructure:"drain"`
 	Reload    Reload     `mapstructure:"reload"`
 	Handover  Handover   `mapstructure:"handover"`
-	Loops     int        `mapstructure:"loops"` // number of event loops
+	Hardening Switch     `mapstructure:"hardening"` // whether the process gives up what it does not need
+	Loops     int        `mapstructure:"loops"`     // number of event loops
 
 	warnings Problems
-	source   *source // the lines of the file; nil if there is none
+	source   *source  // where the settings stand; nil if there is no file
+	files    []string // that the settings are from, and variables of the environment
 }
 
 // Chunks bounds what the bridge offers in chunks to every upstream on RDMA.

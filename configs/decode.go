@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -31,6 +32,10 @@ func decodeValue(from, to reflect.Value) (any, error) {
 		return parseScalar(data, parsePrefix)
 	case Ports:
 		return parseScalar(data, parsePorts)
+	case IDs:
+		return parseScalar(data, parseIDs)
+	case Procedure:
+		return parseScalar(data, func(s string) (Procedure, error) { return Procedure(s), nil })
 	case Program:
 		return parseScalar(data, func(s string) (Program, error) { return Program(s), nil })
 	}
@@ -45,15 +50,15 @@ func checkKind(data any, from, to reflect.Kind) error {
 	switch to {
 	case reflect.Slice:
 		if from != reflect.Slice {
-			return fmt.Errorf("write a list, not %s", describe(data))
+			return fmt.Errorf("write a list%s, not %s", listOf(data), describe(data))
 		}
 	case reflect.Struct:
 		if from != reflect.Map {
-			return fmt.Errorf("write settings (name: value), not %s", describe(data))
+			return &notSettings{data}
 		}
 	case reflect.String:
 		if from != reflect.String {
-			return fmt.Errorf("write text, not %s", describe(data))
+			return &notText{data}
 		}
 	case reflect.Int:
 		if n, ok := data.(int); !ok {
@@ -67,6 +72,21 @@ func checkKind(data any, from, to reflect.Kind) error {
 		}
 	}
 	return nil
+}
+
+// listOf returns how a list with data looks.
+func listOf(data any) string {
+	switch d := data.(type) {
+	case string:
+		if len(d) <= 40 && !strings.ContainsAny(d, ",[]\n") {
+			return fmt.Sprintf(", such as [%q]", d)
+		}
+	case int:
+		return fmt.Sprintf(", such as [%d]", d)
+	case map[string]any:
+		return ", with - before each entry"
+	}
+	return ""
 }
 
 // parseScalar parses a value that is neither a list nor a mapping.
@@ -103,6 +123,42 @@ func describe(data any) string {
 	return fmt.Sprintf("%T", data)
 }
 
+// A notText is the error of a setting that must be text.
+type notText struct{ data any }
+
+func (e *notText) Error() string {
+	switch e.data.(type) {
+	case bool, int, int64, uint64, float64:
+		return fmt.Sprintf("write text, in quotes, not %s", describe(e.data))
+	}
+	return fmt.Sprintf("write text, not %s", describe(e.data))
+}
+
+// A notSettings is the error of settings that are something else.
+type notSettings struct{ data any }
+
+func (e *notSettings) Error() string {
+	return fmt.Sprintf("write settings (name: value), not %s", describe(e.data))
+}
+
+// adviseDecode returns the text of err, which is about the setting at path, with what to write.
+func (r *report) adviseDecode(path string, err error) string {
+	var text *notText
+	var inner *notSettings
+	switch {
+	case errors.As(err, &text):
+		n, ok := text.data.(int)
+		if advice := adviceFor(path, n); ok && advice != "" {
+			return fmt.Sprintf("%d is not an address; %s", n, advice)
+		}
+	case errors.As(err, &inner):
+		if s := schema.at(path); s != nil {
+			return inner.Error() + "; known here: " + strings.Join(s.sorted(), ", ")
+		}
+	}
+	return err.Error()
+}
+
 // addDecode adds the problems that mapstructure found. Its error is a tree, whose leaves
 // have the names of settings.
 func (r *report) addDecode(err error) {
@@ -115,7 +171,8 @@ func (r *report) addDecode(err error) {
 		Name() string
 		Unwrap() error
 	}:
-		r.addf(strings.ToLower(e.Name()), "%v", e.Unwrap())
+		path := strings.ToLower(e.Name())
+		r.addf(path, "%s", r.adviseDecode(path, e.Unwrap()))
 	case interface{ Unwrap() error }:
 		r.addDecode(e.Unwrap())
 	default:

@@ -16,6 +16,7 @@ func (c *Config) setDefaults() {
 	for i := range c.Upstreams {
 		c.Upstreams[i].setDefaults()
 	}
+	c.TLS.setDefaults()
 	fill(&c.Chunks.IO, 1*MiB)
 	fill(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
 	fill(&c.Memory.Budget, defaultBudget)
@@ -26,12 +27,21 @@ func (c *Config) setDefaults() {
 	fill(&c.Drain.Timeout, 30*second)
 	fill(&c.Reload.Watch, 2*second)
 	fill(&c.Handover.Path, none)
+	fill(&c.Hardening, On)
 	fill(&c.Loops, defaultLoops)
 }
 
 func (l *Listener) setDefaults() {
 	fill(&l.Transport, TransportTCP)
 	fill(&l.Privileged, PrivilegedAny)
+	for i := range l.Rules {
+		l.Rules[i].setDefaults()
+	}
+	fill(&l.Squash.Mode, SquashOff)
+	if l.squashes() {
+		fill(&l.Squash.UID, nobody)
+		fill(&l.Squash.GID, nobody)
+	}
 	fill(&l.Limits.Connections, 4096)
 	fill(&l.Limits.PerAddress, l.Limits.Connections)
 	fill(&l.Limits.MakeRoom, On)
@@ -44,9 +54,11 @@ func (l *Listener) setDefaults() {
 	switch l.Transport {
 	case TransportTCP:
 		fill(&l.Limits.Fragments, 1024)
+		fill(&l.Timeouts.Request, noDuration)
 		if len(l.ProxyProtocol.From) > 0 {
 			fill(&l.ProxyProtocol.Timeout, 5*second)
 		}
+		l.TLS.setDefaults()
 	case TransportRDMA:
 		fill(&l.Limits.Starting, 128)
 		fill(&l.Limits.StartingPerAddress, min(16, l.Limits.Starting))
@@ -59,6 +71,19 @@ func (l *Listener) setDefaults() {
 	}
 }
 
+// nobody is the user, and the group, that servers map root to.
+const nobody = 65534
+
+func (x *Rule) setDefaults() {
+	if x.Action == ActionDeny {
+		if x.Class == ClassChanging {
+			fill(&x.Answer, AnswerReadOnly)
+		}
+		fill(&x.Answer, AnswerAuth)
+	}
+	fill(&x.DryRun, Off)
+}
+
 func (u *Upstream) setDefaults() {
 	fill(&u.Failover, Off)
 	if u.Failover == On {
@@ -69,6 +94,7 @@ func (u *Upstream) setDefaults() {
 		fill(&u.Pool.Connections, 2)
 		fill(&u.Source.Ports, AnyPort)
 		fill(&u.ProxyProtocol, proxyOff)
+		u.TLS.setDefaults()
 	case TransportRDMA:
 		fill(&u.Pool.Connections, 4)
 		fill(&u.Provider, ProviderIWARP)

@@ -15,12 +15,12 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Listeners: []Listener{{
-			Name: "nfs", Address: "127.0.0.1:2049", Transport: TransportTCP, Upstream: "storage", Privileged: PrivilegedAny,
+			Name: "nfs", Address: "127.0.0.1:2049", Transport: TransportTCP, Upstream: "storage", Privileged: PrivilegedAny, Squash: Squash{Mode: "off"}, TLS: ListenerTLS{Mode: TLSOff},
 			Limits: ListenerLimits{
 				Connections: 4096, PerAddress: 4096, MakeRoom: On, Calls: 256, Outbound: 32 << 20,
 				Record: 4<<20 + 64<<10, Pace: 16 << 10, Fragments: 1024,
 			},
-			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: noDuration},
+			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: noDuration, Request: noDuration},
 		}},
 		Upstreams: []Upstream{{
 			Name: "storage", Transport: TransportRDMA, Endpoints: []string{"10.1.0.5:20049"}, Failover: Off, Layouts: "pass",
@@ -34,18 +34,20 @@ func TestDefaults(t *testing.T) {
 			Inline:   Inline{Call: 64 * KiB, Reply: 4 * KiB},
 			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: Off},
 		}},
-		Chunks:   Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
-		Memory:   Memory{Budget: 1 << 30},
-		RPCBind:  RPCBind{Address: "none"},
-		Admin:    Admin{Address: "127.0.0.1:9090"},
-		Log:      Log{Level: "info", Format: "json", Access: AccessLog{Mode: "off", Slower: Duration(100 * time.Millisecond), Sample: 0.01, Path: "stderr"}},
-		Tracing:  Tracing{Endpoint: none, Sample: 0.001, Slower: Duration(time.Second)},
-		Drain:    Drain{Timeout: Duration(30 * time.Second)},
-		Reload:   Reload{Watch: Duration(2 * time.Second)},
-		Handover: Handover{Path: none},
-		Loops:    defaultLoops,
+		TLS:       TLSBudget{Handshakes: 512, Waiting: 4096},
+		Chunks:    Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
+		Memory:    Memory{Budget: 1 << 30},
+		RPCBind:   RPCBind{Address: "none"},
+		Admin:     Admin{Address: "127.0.0.1:9090"},
+		Log:       Log{Level: "info", Format: "json", Access: AccessLog{Mode: "off", Slower: Duration(100 * time.Millisecond), Sample: 0.01, Path: "stderr"}},
+		Tracing:   Tracing{Endpoint: none, Sample: 0.001, Slower: Duration(time.Second)},
+		Drain:     Drain{Timeout: Duration(30 * time.Second)},
+		Reload:    Reload{Watch: Duration(2 * time.Second)},
+		Handover:  Handover{Path: none},
+		Hardening: On,
+		Loops:     defaultLoops,
 	}
-	c.source = nil
+	c.source, c.files = nil, nil
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("defaults:\n got %+v\nwant %+v", c, want)
 	}

@@ -59,6 +59,26 @@ func diffNamed(cs []Change, path string, old, next reflect.Value) []Change {
 			cs = append(cs, Change{Path: path + "[" + nameOf(n) + "]", New: text(n)})
 		}
 	}
+	if old.Type().Elem() == reflect.TypeFor[Rule]() {
+		cs = diffOrder(cs, path, old, next)
+	}
+	return cs
+}
+
+// diffOrder compares the order of rules, the first of which counts, that are in both lists.
+func diffOrder(cs []Change, path string, old, next reflect.Value) []Change {
+	common := func(list, other reflect.Value) string {
+		var names []string
+		for i := range list.Len() {
+			if _, ok := findNamed(other, nameOf(list.Index(i))); ok {
+				names = append(names, nameOf(list.Index(i)))
+			}
+		}
+		return strings.Join(names, ", ")
+	}
+	if a, b := common(old, next), common(next, old); a != b {
+		cs = append(cs, Change{path, a, b})
+	}
 	return cs
 }
 

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -23,6 +24,9 @@ func parseDuration(s string) (Duration, error) {
 		return noDuration, nil
 	}
 	d, err := time.ParseDuration(s)
+	if _, notNumber := strconv.ParseUint(s, 10, 31); err != nil && notNumber == nil {
+		return 0, fmt.Errorf("%q has no unit; write one such as %sms or %ss", s, s, s)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a duration; write one such as 500ms, 5s or 1m30s", s)
 	}

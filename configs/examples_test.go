@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 // examplesKnown is what a build with ibverbs knows. Some examples are for it alone.
@@ -68,26 +68,35 @@ func TestKubernetes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got.source, want.source = nil, nil
+		got.source, want.source, got.files, want.files = nil, nil, nil, nil
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: ConfigMap %+v, example %+v", manifest, got, want)
 		}
 	}
 }
 
-// TestREADME loads the first configuration that the README shows.
+// TestREADME loads the configurations that README.md and docs/getting-started.md show.
 func TestREADME(t *testing.T) {
-	data, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(data), "```yaml\n")
-	text, _, ok := strings.Cut(rest, "```")
-	if !ok {
-		t.Fatal("README.md has no YAML")
-	}
-	if _, err := Load([]byte(text), testKnown()); err != nil {
-		t.Error(err)
+	for file, whole := range map[string]int{"../README.md": 1, "../docs/getting-started.md": 5} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := string(data)
+		for i := range whole {
+			var text string
+			var ok bool
+			_, rest, _ = strings.Cut(rest, "```yaml\n")
+			if text, rest, ok = strings.Cut(rest, "```"); !ok {
+				t.Fatalf("%s has only %d configurations", file, i)
+			}
+			c, err := Load([]byte(text), testKnown())
+			if err != nil {
+				t.Errorf("%s, configuration %d: %v", file, i+1, err)
+			} else if w := c.Warnings(); len(w) > 0 && whole > 1 {
+				t.Errorf("%s, configuration %d: %v", file, i+1, w)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 )
@@ -9,11 +10,19 @@ import (
 // Known says what this build of the bridge supports. The caller of Load provides it,
 // because package configs imports no other package of the bridge.
 type Known struct {
-	Providers []string                         // RDMA providers that are built in
-	Provider  func(name string) error          // why a provider cannot be used; nil asks Providers
-	IBVerbs   func(IBVerbs, string) error      // why this host cannot use these settings, for a listener at an address or, with "", for an upstream; nil does not ask
-	Tracing   func() error                     // why this build cannot send traces; nil if it can
-	Program   func(name string) (uint32, bool) // RPC program by name; nil knows numbers only
+	Providers   []string                                          // RDMA providers that are built in
+	Provider    func(name string) error                           // why a provider cannot be used; nil asks Providers
+	IBVerbs     func(IBVerbs, string) error                       // why this host cannot use these settings, for a listener at an address or, with "", for an upstream; nil does not ask
+	ListenerTLS func(*ListenerTLS) (warnings []string, err error) // why the files cannot be used; nil does not ask
+	TLSName     func(string) error                                // why this is no pattern of names in certificates; nil does not ask
+	UpstreamTLS func(*UpstreamTLS) (warnings []string, err error) // the same
+	Environ     func() []string                                   // the environment: NAME=value; nil has none
+	HasAddress  func(netip.Addr) bool                             // whether this host has the address; nil knows loopback alone
+	Directory   func(path string) bool                            // whether this host has the directory; nil does not ask
+	Tracing     func() error                                      // why this build cannot send traces; nil if it can
+	Program     func(name string) (uint32, bool)                  // RPC program by name; nil knows numbers only
+	Identity    func(pattern string) error                        // why a pattern of names in certificates is none; nil accepts all
+	Procedures  func(name string) []RPCProcedure                  // RPC procedures by name; nil knows numbers only
 }
 
 // checkProvider returns why a provider cannot be used.
@@ -42,3 +51,11 @@ func (k Known) ResolveProgram(p Program) (uint32, error) {
 	}
 	return uint32(n), nil
 }
+
+// hasAddress reports whether a is an address of this host.
+func (k Known) hasAddress(a netip.Addr) bool {
+	return a.IsLoopback() || k.HasAddress != nil && k.HasAddress(a)
+}
+
+// hasDirectory reports whether this host has the directory. It is true if nobody can tell.
+func (k Known) hasDirectory(path string) bool { return k.Directory == nil || k.Directory(path) }

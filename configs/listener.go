@@ -12,6 +12,8 @@ type Listener struct {
 	Transport Transport `mapstructure:"transport"`
 	Upstream  string    `mapstructure:"upstream"` // for Calls that no route matches; "" refuses them
 	Routes    []Route   `mapstructure:"routes"`
+	Rules     []Rule    `mapstructure:"rules"` // the first match counts; Calls that no rule matches are allowed
+	Squash    Squash    `mapstructure:"squash"`
 	Allow     []Prefix  `mapstructure:"allow"` // clients that may connect; empty: all
 
 	// Privileged says which ports clients may connect from: PrivilegedAny or PrivilegedRequired.
@@ -19,6 +21,7 @@ type Listener struct {
 
 	// ProxyProtocol is for transport tcp.
 	ProxyProtocol ProxyProtocol `mapstructure:"proxy_protocol"`
+	TLS           ListenerTLS   `mapstructure:"tls"` // the same
 
 	Limits   ListenerLimits   `mapstructure:"limits"`
 	Weights  []Weight         `mapstructure:"weights"` // the first match counts; without one the weight is 1
@@ -86,13 +89,17 @@ type Rates struct {
 type Rate struct {
 	Calls int  `mapstructure:"calls"`
 	Bytes Size `mapstructure:"bytes"` // of Calls and Replies together
+
+	Connections int `mapstructure:"connections"` // new ones
 }
 
 // ListenerTimeouts closes connections that make no progress.
 type ListenerTimeouts struct {
 	Stall Duration `mapstructure:"stall"` // for a record or an FPDU that has begun
 	Idle  Duration `mapstructure:"idle"`  // for a connection without traffic and without a Call under way
-	Start Duration `mapstructure:"start"` // for transport rdma: for the set-up of a connection
+	// Request is for transport tcp: for a record from its first octet to its last, whatever progress it makes.
+	Request Duration `mapstructure:"request"`
+	Start   Duration `mapstructure:"start"` // for transport rdma: for the set-up of a connection
 }
 
 const (
@@ -110,12 +117,16 @@ const (
 	maxRate        = 10_000_000 // Calls per second
 	minRateBytes   = 64 * KiB   // per second
 	maxRateBytes   = 1024 * GiB // per second
+
+	minRequest = 1 * second // the bridge looks twice a second
+
+	maxConnectionRate = 1_000_000 // new connections per second
 )
 
 func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	r.required(path+".name", l.Name)
 	if r.required(path+".address", l.Address) {
-		r.listenAddress(path+".address", l.Address)
+		r.listenAddress(path+".address", l.Address, l.port())
 	}
 	r.oneOf(path+".transport", string(l.Transport), string(TransportTCP), string(TransportRDMA))
 	r.oneOf(path+".privileged", l.Privileged, PrivilegedAny, PrivilegedRequired)
@@ -126,6 +137,8 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 		c.checkUpstream(path+".upstream", l.Upstream, r)
 	}
 	l.validateRoutes(path, k, c, r)
+	l.validateRules(path+".rules", k, c, r)
+	l.Squash.validate(path+".squash", l, r)
 	l.Limits.validate(path+".limits", r)
 	l.validateWeights(path, r)
 	l.Rates.Listener.validate(path+".rates.listener", r)
@@ -134,13 +147,23 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	if l.RDMA() {
 		l.validateRDMA(path, k, r)
 	} else {
-		l.validateTCP(path, r)
+		l.validateTCP(path, k, r)
 	}
 }
 
-func (l *Listener) validateTCP(path string, r *report) {
+// port returns the port that such listeners have most often.
+func (l *Listener) port() int {
+	if l.RDMA() {
+		return portNFSRDMA
+	}
+	return portNFS
+}
+
+func (l *Listener) validateTCP(path string, k Known, r *report) {
 	r.atMost(path+".limits.fragments", l.Limits.Fragments, maxFragments)
 	l.ProxyProtocol.validate(path+".proxy_protocol", r)
+	l.TLS.validate(path+".tls", k, r)
+	r.atLeastOrNone(path+".timeouts.request", l.Timeouts.Request, minRequest)
 	r.needs(path, "transport rdma", "provider", "credits", "inline", "iwarp", "ibverbs", "limits.starting", "limits.starting_per_address", "timeouts.start")
 }
 
@@ -151,7 +174,8 @@ func (l *Listener) validateRDMA(path string, k Known, r *report) {
 	r.finite(path+".timeouts.start", l.Timeouts.Start)
 	r.atMost(path+".credits", l.Credits, maxCredits)
 	l.Inline.validate(path+".inline", r)
-	r.needs(path, "transport tcp", "limits.fragments", "proxy_protocol")
+	r.needs(path, "transport tcp", "limits.fragments", "proxy_protocol", "timeouts.request")
+	noTLS(path+".tls", r)
 	if r.source.given(path + ".ibverbs.exposure") {
 		r.addf(path+".ibverbs.exposure", "only upstreams have this setting, because clients do not access the memory of a listener; remove it")
 	}
@@ -206,6 +230,7 @@ func (l *Listener) validateWeights(path string, r *report) {
 func (t *Rate) validate(path string, r *report) {
 	r.atMost(path+".calls", t.Calls, maxRate)
 	r.between(path+".bytes", t.Bytes, minRateBytes, maxRateBytes)
+	r.atMost(path+".connections", t.Connections, maxConnectionRate)
 }
 
 // validateRoutes checks that each route names an upstream, and that Calls can reach

@@ -11,6 +11,10 @@ func testKnown() Known {
 	return Known{Providers: []string{"iwarp", "other"}, Program: func(name string) (uint32, bool) {
 		n, ok := map[string]uint32{"nfs": 100003, "mount": 100005, "nlm": 100021}[name]
 		return n, ok
+	}, Procedures: func(name string) []RPCProcedure {
+		return map[string][]RPCProcedure{
+			"MNT": {{100005, 1, 1}, {100005, 2, 1}, {100005, 3, 1}}, "WRITE": {{100003, 3, 7}, {100003, 2, 8}}, "COMPOUND": {{100003, 4, 1}},
+		}[name]
 	}}
 }
 
@@ -75,7 +79,7 @@ func TestLoadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := LoadFile(f, testKnown())
-	if want := f + ":10: x: unknown setting; known here: admin, chunks, control, drain, handover, identity, listeners, log, loops, memory, reload, rpcbind, tracing, upstreams"; err == nil || err.Error() != want {
+	if want := f + ":10: x: unknown setting; known here: admin, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, reload, rpcbind, tenants, tls, tracing, upstreams"; err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}
 	if err := os.WriteFile(f, make([]byte, maxFile+1), 0o600); err != nil {

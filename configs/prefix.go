@@ -3,6 +3,7 @@ package configs
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // A Prefix is a network such as 10.0.0.0/8, or a single address.
@@ -13,6 +14,9 @@ type Prefix struct{ netip.Prefix }
 func parsePrefix(s string) (Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		return Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
+	}
+	if len(strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' })) > 1 {
+		return Prefix{}, fmt.Errorf("%q has several networks; write a comma between the entries of a list", s)
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil {

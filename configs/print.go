@@ -7,14 +7,16 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 // A Setting is one setting of a configuration, with where its value comes from.
 type Setting struct {
 	Path  string // such as listeners[nfs].limits.calls
 	Value string // in the format of a file
-	Line  int    // of the file; 0 for a default
+	Where string // it comes from: "line 7", "site.yaml:7" or "RDMABRIDGE_LOG_LEVEL"; "" for a default
+	Line  int    // of the file; 0 for a value that is from no file
+	File  string // the file, or the variable of the environment
 }
 
 // Settings returns the settings that have a value, in the order of the Config. Lists of listeners and
@@ -54,13 +56,13 @@ func (c *Config) AppendYAML(b []byte, keep func(Setting) bool, comment func(Sett
 
 // walk calls leaf for each setting, and returns a mapping of the nodes that leaf returns.
 func (c *Config) walk(leaf func(Setting, reflect.Value) *yaml.Node) *yaml.Node {
-	w := walker{source: c.source, leaf: leaf}
+	w := walker{report: &report{source: c.source, files: c.files}, leaf: leaf}
 	return w.mapping("", "", reflect.ValueOf(c).Elem())
 }
 
 // A walker walks a configuration.
 type walker struct {
-	source *source
+	report *report // says where settings stand
 	leaf   func(Setting, reflect.Value) *yaml.Node
 }
 
@@ -119,8 +121,9 @@ func (w *walker) setting(path, place string, v reflect.Value) *yaml.Node {
 	if s.Value == "" {
 		return nil
 	}
-	if w.source.given(place) {
-		s.Line = w.source.line(place)
+	if w.report.source.given(place) {
+		at := w.report.source.position(place)
+		s.Where, s.Line, s.File = w.report.where(place), at.line, at.file
 	}
 	return w.leaf(s, v)
 }

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,17 +68,20 @@ log: {level: "debug"}
 		got[s.Path] = s
 	}
 	for _, want := range []Setting{
-		{"identity", c.Identity.String(), 2},
-		{"listeners[nfs].routes", "[{program: 100005, versions: [3], upstream: s}]", 4},
-		{"listeners[nfs].limits.calls", "256", 0},
-		{"listeners[two].limits.calls", "8", 8},
-		{"listeners[two].limits.record", "64KiB", 8},
-		{"listeners[two].privileged", "any", 9},
-		{"upstreams[s].failover", "off", 11},
-		{"upstreams[s].pool.connections", "2", 0},
-		{"log.level", "debug", 14},
-		{"log.format", "json", 0},
+		{Path: "identity", Value: c.Identity.String(), Line: 2},
+		{Path: "listeners[nfs].routes", Value: "[{program: 100005, versions: [3], upstream: s}]", Line: 4},
+		{Path: "listeners[nfs].limits.calls", Value: "256"},
+		{Path: "listeners[two].limits.calls", Value: "8", Line: 8},
+		{Path: "listeners[two].limits.record", Value: "64KiB", Line: 8},
+		{Path: "listeners[two].privileged", Value: "any", Line: 9},
+		{Path: "upstreams[s].failover", Value: "off", Line: 11},
+		{Path: "upstreams[s].pool.connections", Value: "2"},
+		{Path: "log.level", Value: "debug", Line: 14},
+		{Path: "log.format", Value: "json"},
 	} {
+		if want.Line > 0 {
+			want.Where = fmt.Sprintf("line %d", want.Line)
+		}
 		if got[want.Path] != want {
 			t.Errorf("%+v, want %+v", got[want.Path], want)
 		}

@@ -1,9 +1,7 @@
 package configs
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -13,10 +11,20 @@ type problem struct {
 	Line int    // 0 for a problem that belongs to no line
 	Path string // such as listeners[0].address; "" for the whole file
 	Text string
+
+	excerpt string // of the file, with a mark; in lines of its own
 }
 
-// String formats p as file:line: path: text, without unknown parts.
+// String returns the summary of p, and below it an excerpt of the file if that helps.
 func (p problem) String() string {
+	if p.excerpt == "" {
+		return p.Summary()
+	}
+	return p.Summary() + "\n" + p.excerpt
+}
+
+// Summary formats p in one line, as file:line: path: text, without unknown parts.
+func (p problem) Summary() string {
 	var b strings.Builder
 	switch {
 	case p.File != "" && p.Line > 0:
@@ -33,21 +41,15 @@ func (p problem) String() string {
 	return b.String()
 }
 
-// Problems is the error of Load: everything that is wrong with a file, in the order of
-// its lines.
+// Problems is the error of Load: everything that is wrong with the files, in the order of
+// their lines.
 type Problems []problem
 
-// Error has a line for each problem.
+// Error has a line for each problem, and two more for the excerpt of one that has it.
 func (ps Problems) Error() string {
 	s := make([]string, len(ps))
 	for i, p := range ps {
 		s[i] = p.String()
 	}
 	return strings.Join(s, "\n")
-}
-
-func (ps Problems) sort() {
-	slices.SortStableFunc(ps, func(a, b problem) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))
-	})
 }

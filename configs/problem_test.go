@@ -18,11 +18,15 @@ var badFiles = []struct{ name, file, want string }{
 	{"a list", "- a\n", `
 		line 1: write settings (name: value)`},
 	{"syntax", "listeners: [\n", `
-		line 1: did not find expected node content`},
+		line 1: a list [ ] or settings { } have no end
+		     1 | listeners: [
+		       |             ^`},
 	{"tab", "listeners:\n\t- name: x\n", `
-		line 2: found character that cannot start any token`},
+		line 2: a tab indents this line; write spaces
+		     2 | TAB- name: x
+		       | ^`},
 	{"twice", head + tail + "log: {}\nlog: {}\n", `
-		line 4: mapping key "log" already defined at line 3`},
+		line 4: log: line 3 has this setting already; remove one of the two`},
 	{"twice in two cases", head + tail + "log: {level: info}\nLog: {level: warn}\n", `
 		line 4: log: line 3 has this setting already; remove one of the two`},
 	{"two documents", head + tail + "---\nlog: {}\n", `
@@ -31,7 +35,7 @@ var badFiles = []struct{ name, file, want string }{
 		line 3: lgo: unknown setting; did you mean log?
 		line 4: memory.bugdet: unknown setting; did you mean budget?
 		line 4: memory.x: unknown setting; known here: budget
-		line 5: log.level: unknown setting; known here: admin, chunks, control, drain, handover, identity, listeners, log, loops, memory, reload, rpcbind, tracing, upstreams`},
+		line 5: log.level: unknown setting; known here: admin, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, reload, rpcbind, tenants, tls, tracing, upstreams`},
 	{"unknown deep", `
 listeners:
   - name: l
@@ -54,14 +58,14 @@ upstreams:
 loops: many
 log: json
 `, `
-		line 2: listeners: write a list, not settings
-		line 4: upstreams[0].name: write text, not 7
+		line 2: listeners: write a list, with - before each entry, not settings
+		line 4: upstreams[0].name: write text, in quotes, not 7
 		line 5: upstreams[0].transport: write text, not a list
-		line 6: upstreams[0].endpoints: write a list, not "h:1"
-		line 7: upstreams[0].pool: write settings (name: value), not 4
+		line 6: upstreams[0].endpoints: write a list, such as ["h:1"], not "h:1"
+		line 7: upstreams[0].pool: write settings (name: value), not 4; known here: connections, credits, gss_window, idle, mode, pinned, pinned_calls, share
 		line 8: upstreams[0].timeouts.call: write a plain value, not settings
 		line 9: loops: write a whole number, not "many"
-		line 10: log: write settings (name: value), not "json"`},
+		line 10: log: write settings (name: value), not "json"; known here: access, format, level`},
 	{"sizes", head + tail + "memory: {budget: 1GB3}\n", `
 		line 3: memory.budget: "1GB3" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
 	{"size too large", head + tail + "memory: {budget: 9999999999GiB}\n", `
@@ -71,7 +75,7 @@ log: json
 	{"size fraction", head + tail + "memory: {budget: 1.5GiB}\n", `
 		line 3: memory.budget: "1.5GiB" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
 	{"durations", head + tail + "drain: {timeout: 30}\n", `
-		line 3: drain.timeout: "30" is not a duration; write one such as 500ms, 5s or 1m30s`},
+		line 3: drain.timeout: "30" has no unit; write one such as 30ms or 30s`},
 	{"duration negative", head + tail + "drain: {timeout: -1s}\n", `
 		line 3: drain.timeout: "-1s" is not greater than 0; write a duration such as 500ms, 5s or 1m30s`},
 	{"duration none", head + tail + "drain: {timeout: none}\n", `
@@ -102,14 +106,62 @@ upstreams:
   - {name: s, transport: tcp, endpoints: [':1', 'h:0', 'h:1', 'h:1', '::1:9']}
 admin: {address: 0.0.0.0:2049}
 `, `
-		line 3: listeners[0].address: "nowhere" is not an address; write host:port, or [host]:port for IPv6
-		line 4: listeners[1].address: ":70000" has no valid port; write a number up to 65535
+		line 3: listeners[0].address: "nowhere" has no port; write nowhere:2049
+		line 4: listeners[1].address: ":70000" has the port 70000, which is too large; write a number up to 65535
 		line 6: listeners[3].address: 127.0.0.1:2049 overlaps with listeners[2].address, :2049; write another port
-		line 8: upstreams[0].endpoints[0]: ":1" has no host; write host:port
-		line 8: upstreams[0].endpoints[1]: "h:0" has port 0; write the port of the server
+		line 8: upstreams[0].endpoints[0]: ":1" has no host; write the server's, such as 10.1.0.5:1
+		line 8: upstreams[0].endpoints[1]: "h:0" has port 0; write the port of the server, such as h:2049
 		line 8: upstreams[0].endpoints[3]: endpoints[2] is h:1 too; write each endpoint once
-		line 8: upstreams[0].endpoints[4]: "::1:9" is not an address; write host:port, or [host]:port for IPv6
+		line 8: upstreams[0].endpoints[4]: "::1:9" is an IPv6 address without brackets and port; write "[::1:9]:2049", in quotes
 		line 9: admin.address: 0.0.0.0:2049 overlaps with listeners[2].address, :2049; write another port`},
+	{"TLS", `
+listeners:
+  - {name: a, address: ':1', upstream: s, tls: {mode: required}}
+  - {name: b, address: ':2', upstream: s, tls: {certificate: /c}}
+  - {name: c, address: ':3', upstream: s, tls: {mode: optional, certificate: c, client: {ca: ca}}}
+  - {name: d, address: ':4', upstream: s, tls: {mode: optional, certificate: /c, client: {mode: request}}}
+  - {name: e, address: ':5', upstream: s, tls: {mode: optional, certificate: /c, client: {names: [a]}}}
+  - {name: f, address: ':6', upstream: s, tls: {mode: on, client: {mode: yes}}}
+  - {name: g, address: ':7', upstream: r, transport: rdma, tls: {mode: off}}
+upstreams:
+  - {name: s, transport: tcp, endpoints: ['h:1'], tls: {mode: required, key: /k, crl: /l}}
+  - {name: t, transport: tcp, endpoints: ['h:2'], tls: {ca: /c}}
+  - {name: r, transport: rdma, endpoints: ['h:3'], tls: {mode: required}}
+`, `
+		line 3: listeners[0].tls.certificate: this setting is required
+		line 4: listeners[1].tls.certificate: this setting needs mode optional or required; write that, or remove this setting
+		line 5: listeners[2].tls.certificate: "c" is not an absolute path; write one such as /etc/rdmabridge/tls/server.pem
+		line 5: listeners[2].tls.client.ca: "ca" is not an absolute path; write one such as /etc/rdmabridge/tls/server.pem
+		line 6: listeners[3].tls.client.ca: this setting is required: the CAs that sign the certificates of clients, in a PEM file
+		line 7: listeners[4].tls.client.names: this setting needs mode request or require; write that, or remove this setting
+		line 8: listeners[5].tls.mode: "on" is not possible here; write off, optional or required
+		line 9: listeners[6].tls: RPC-with-TLS is for tcp; what protects RDMA is a private network, IPsec or MACsec below it, or krb5p in NFS: see docs/tls.md; remove this setting
+		line 11: upstreams[0].tls.crl: this setting needs ca; write that, or remove this setting
+		line 11: upstreams[0].tls.key: this setting needs certificate; write that, or remove this setting
+		line 12: upstreams[1].tls.ca: this setting needs mode optional or required; write that, or remove this setting
+		line 13: upstreams[2].tls: RPC-with-TLS is for tcp; what protects RDMA is a private network, IPsec or MACsec below it, or krb5p in NFS: see docs/tls.md; remove this setting`},
+	{"TLS handshakes", head + tail + "tls: {handshakes: 65537, waiting: 1048577}\n", `
+		line 3: tls.handshakes: 65537 is too large; write at most 65536
+		line 3: tls.waiting: 1048577 is too large; write at most 1048576`},
+	{"no TLS handshakes", head + tail + "tls: {handshakes: 0, waiting: none, mode: required}\n", `
+		line 3: tls.handshakes: 0 is not greater than 0; write a whole number from 1
+		line 3: tls.mode: unknown setting; known here: handshakes, waiting
+		line 3: tls.waiting: write a whole number, not "none"`},
+	{"the most TLS handshakes", head + tail + "tls: {handshakes: 65536, waiting: 1048576}\nloops: 0\n", `
+		line 4: loops: 0 is not greater than 0; write a whole number from 1`},
+	{"whole Calls", `
+listeners:
+  - {name: a, address: ':1', upstream: s, timeouts: {request: 999ms}}
+  - {name: b, address: ':2', upstream: s, timeouts: {request: 1s}}
+  - {name: c, address: ':3', upstream: s, timeouts: {request: none}}
+  - {name: d, address: ':4', upstream: s, timeouts: {request: 0s}}
+  - {name: e, address: ':5', upstream: s, transport: rdma, timeouts: {request: 10s}}
+upstreams:
+  - {name: s, transport: tcp, endpoints: ['h:1']}
+`, `
+		line 3: listeners[0].timeouts.request: 999ms is too short; write at least 1s, or none
+		line 6: listeners[3].timeouts.request: "0s" is not greater than 0; write a duration such as 500ms, 5s or 1m30s
+		line 7: listeners[4].timeouts.request: this setting needs transport tcp; write that, or remove this setting`},
 	{"names", `
 listeners:
   - {name: a, address: ':1', upstream: s}
@@ -120,11 +172,11 @@ upstreams:
   - {name: s, transport: tcp, endpoints: ['h:2']}
   - {transport: quic}
 `, `
-		line 4: listeners[1].name: listeners[0] has the name a too; write another name
+		line 4: listeners[1].name: listeners[0] in line 3 has the name a too; write another name
 		line 4: listeners[1].upstream: no upstream is named "t"; write s, or add one
 		line 5: listeners[2].name: "a b" is not a name; write at most 63 of the letters a to z, A to Z, digits, and - _ .
 		line 5: listeners[2].upstream: the listener has no destination for its Calls; write an upstream, or at least one route
-		line 8: upstreams[1].name: upstreams[0] has the name s too; write another name
+		line 8: upstreams[1].name: upstreams[0] in line 7 has the name s too; write another name
 		line 9: upstreams[2].endpoints: the list is empty; write at least one address
 		line 9: upstreams[2].name: this setting is required
 		line 9: upstreams[2].transport: "quic" is not possible here; write rdma or tcp`},
@@ -291,7 +343,7 @@ func TestProblems(t *testing.T) {
 	for _, tc := range badFiles {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Load([]byte(tc.file), testKnown())
-			want := strings.ReplaceAll(strings.TrimSpace(tc.want), "\t", "")
+			want := strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(tc.want), "\t", ""), "TAB", "\t")
 			if err == nil {
 				t.Fatalf("no error, want\n%s", want)
 			}

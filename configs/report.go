@@ -1,28 +1,32 @@
 package configs
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// A report collects the problems of a file.
+// A report collects the problems of a configuration.
 type report struct {
-	file     string
-	source   *source // nil for a configuration without a file
+	files    []string // in their order, and variables of the environment
+	source   *source  // nil for a configuration without a file
 	problems Problems
+
+	bounds *bounds // of settings, as the checks name them; nil if nobody wants to know
 }
 
-// addf adds a problem with the setting at path. If the file does not have the setting,
-// the problem has the line of the nearest setting around it.
+// addf adds a problem with the setting at path. If no file has the setting, the problem has the position of the
+// nearest setting around it.
 func (r *report) addf(path, format string, args ...any) {
-	r.add(problem{Line: r.source.line(path), Path: path, Text: fmt.Sprintf(format, args...)})
+	at := r.source.position(path)
+	if at == (position{}) {
+		at.file = r.inFiles()
+	}
+	r.add(problem{File: at.file, Line: at.line, Path: path, Text: fmt.Sprintf(format, args...)})
 }
 
-func (r *report) add(p problem) {
-	p.File = r.file
-	r.problems = append(r.problems, p)
-}
+func (r *report) add(p problem) { r.problems = append(r.problems, p) }
 
 // has reports whether there is a problem with path, or with a setting within it.
 func (r *report) has(path string) bool {
@@ -45,6 +49,30 @@ func (r *report) err() error {
 	if len(r.problems) == 0 {
 		return nil
 	}
-	r.problems.sort()
+	r.sort()
 	return r.problems
+}
+
+// sort sorts the problems by file, line and setting.
+func (r *report) sort() {
+	slices.SortStableFunc(r.problems, func(a, b problem) int {
+		return cmp.Or(cmp.Compare(slices.Index(r.files, a.File), slices.Index(r.files, b.File)), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Path, b.Path))
+	})
+}
+
+// several reports whether there are several files, beside variables of the environment.
+func (r *report) several() bool {
+	return slices.ContainsFunc(r.files[1:], func(name string) bool { return !strings.HasPrefix(name, prefix) })
+}
+
+// where says where the setting at path stands, or returns "".
+func (r *report) where(path string) string {
+	at := r.source.position(path)
+	switch {
+	case at.line == 0:
+		return at.file
+	case at.file == "" || at.file == r.files[0] && !r.several():
+		return fmt.Sprintf("line %d", at.line)
+	}
+	return fmt.Sprintf("%s:%d", at.file, at.line)
 }

@@ -19,13 +19,13 @@ func TestRPCBind(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ text, want string }{
-		{"rpcbind: {address: nowhere}", `line 10: rpcbind.address: "nowhere" is not an address; write host:port, or [host]:port for IPv6`},
-		{"rpcbind: {address: ':70000'}", `line 10: rpcbind.address: ":70000" has no valid port; write a number up to 65535`},
+		{"rpcbind: {address: nowhere}", `line 10: rpcbind.address: "nowhere" has no port; write nowhere:111`},
+		{"rpcbind: {address: ':70000'}", `line 10: rpcbind.address: ":70000" has the port 70000, which is too large; write a number up to 65535`},
 		{"rpcbind: {address: ':2049'}", `line 10: rpcbind.address: :2049 overlaps with listeners[0].address, 127.0.0.1:2049; write another port`},
 		{"rpcbind: {address: ':9090'}", `admin.address: 127.0.0.1:9090 overlaps with rpcbind.address, :9090; write another port`},
 		{"rpcbind: {allow: [10.0.0.0/8]}", `line 10: rpcbind.allow: this setting needs rpcbind.address; write an address, or remove this setting`},
 		{"rpcbind: {allow: [here]}", `line 10: rpcbind.allow[0]: "here" is neither a network nor an address; write one such as 10.0.0.0/8 or 192.0.2.7`},
-		{"rpcbind: 111", `line 10: rpcbind: write settings (name: value), not 111`},
+		{"rpcbind: 111", `line 10: rpcbind: write settings (name: value), not 111; known here: address, allow`},
 		{"rpcbind: {port: 111}", `line 10: rpcbind.port: unknown setting; known here: address, allow`},
 	} {
 		if _, err := Load([]byte(minimal+tc.text+"\n"), testKnown()); err == nil || err.Error() != tc.want {

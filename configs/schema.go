@@ -2,22 +2,32 @@ package configs
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 )
 
 // settings has the names of the settings that one mapping of the file may have, each
 // with the settings within it. A setting that is not a mapping has none.
-type settings struct{ names map[string]*settings }
+type settings struct {
+	names map[string]*settings
+	list  bool // whether there is a list of such values
+	text  bool // whether the value is text, whatever it looks like
+}
+
+// named reports whether there is a list of things with names, to which a later file adds.
+func (s *settings) named() bool { return s.list && s.names["name"] != nil }
 
 // schema has all settings of a file.
 var schema = settingsOf(reflect.TypeFor[Config]())
 
 func settingsOf(t reflect.Type) *settings {
+	s := &settings{names: make(map[string]*settings)}
 	if t.Kind() == reflect.Slice {
 		t = t.Elem()
+		s.list = true
 	}
-	s := &settings{names: make(map[string]*settings)}
+	s.text = t.Kind() == reflect.String
 	if t.Kind() != reflect.Struct {
 		return s
 	}
@@ -28,6 +38,33 @@ func settingsOf(t reflect.Type) *settings {
 	}
 	return s
 }
+
+// entry returns the settings of an entry of the list s.
+func (s *settings) entry() *settings {
+	if s == nil {
+		return nil
+	}
+	return &settings{names: s.names, text: s.text}
+}
+
+// index is the index of an entry of a list in a path.
+var index = regexp.MustCompile(`\[\d+\]`)
+
+// at returns the settings within the setting at path, or nil.
+func (s *settings) at(path string) *settings {
+	for name := range strings.SplitSeq(index.ReplaceAllString(path, ""), ".") {
+		if s = s.names[name]; s == nil {
+			return nil
+		}
+	}
+	if len(s.names) == 0 {
+		return nil
+	}
+	return s
+}
+
+// extension begins the names of settings at the top of a file that are for anchors alone.
+const extension = "x-"
 
 // suggest returns the known setting that resembles name most, or all known settings if none
 // resembles it.

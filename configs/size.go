@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -36,6 +37,9 @@ var sizeUnits = []sizeUnit{
 	{"B", 1},
 }
 
+// shortUnit matches what is perhaps meant for a binary unit.
+var shortUnit = regexp.MustCompile(`(?i)^(\d+)\s*([KMGT])(?:B|I)?$`)
+
 // ParseSize parses a whole number of octets, with or without a unit. The number is
 // positive, because no size in a file may be zero.
 func ParseSize(s string) (Size, error) {
@@ -50,6 +54,8 @@ func ParseSize(s string) (Size, error) {
 	switch {
 	case errors.Is(err, strconv.ErrRange) || err == nil && n > math.MaxInt64/int64(unit):
 		return 0, fmt.Errorf("%q is too large for a size", s)
+	case err != nil && shortUnit.MatchString(s):
+		return 0, fmt.Errorf("%q has no unit of a size; write %s", s, shortUnit.ReplaceAllString(strings.ToUpper(s), "${1}${2}iB"))
 	case err != nil:
 		return 0, fmt.Errorf("%q is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB", s)
 	case n <= 0:

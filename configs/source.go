@@ -1,99 +1,157 @@
 package configs
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
-// maxSettings bounds the YAML nodes of a file, each counted as often as an alias refers
+// maxSettings bounds the YAML nodes of all files, each counted as often as an alias refers
 // to it.
 const maxSettings = 100_000
 
-// A source has the line of every setting of a file. Viper keeps no lines, and it drops
-// keys whose value is null, so that unknown ones among them would not be reported. The
-// source uses the same YAML library as viper.
-type source struct {
-	lines map[string]int // by path in lower case, as viper has it
-	nodes int            // visited so far
+// A position is where a setting stands.
+type position struct {
+	file string
+	line int
 }
 
-// line returns the line of the setting at path, or of the nearest setting around it. It
-// is 0 if the file has neither.
-func (s *source) line(path string) int {
+// A source has the position of every setting. Viper keeps none, and it drops keys whose value is null, so that
+// unknown ones among them would not be reported.
+type source struct {
+	positions map[string]position // by path in lower case, as viper has it; an index counts through all files
+	nodes     int                 // visited so far
+}
+
+// position returns the position of the setting at path, or of the nearest setting around it. It
+// is zero if no file has either.
+func (s *source) position(path string) position {
 	if s == nil {
-		return 0
+		return position{}
 	}
 	for path = strings.ToLower(path); ; {
-		if n, ok := s.lines[path]; ok {
-			return n
+		if p, ok := s.positions[path]; ok {
+			return p
 		}
 		i := strings.LastIndexAny(path, ".[")
 		if i < 0 {
-			return 0
+			return position{}
 		}
 		path = path[:i]
 	}
 }
 
-// readSource sets r.source to the lines of the file, and reports keys that are unknown
-// or given twice. Its error is a problem of the file as a whole.
-func readSource(data []byte, r *report) error {
-	d := yaml.NewDecoder(bytes.NewReader(data))
-	var doc yaml.Node
-	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil // an empty file
-	} else if err != nil {
-		return err
+// given reports whether a file has the setting at path, null or not.
+func (s *source) given(path string) bool {
+	if s == nil {
+		return false
 	}
-	var second yaml.Node
-	if err := d.Decode(&second); err == nil {
-		return fmt.Errorf("line %d: a second YAML document begins here; write only one", second.Line)
-	} else if !errors.Is(err, io.EOF) {
-		return err
-	}
-	r.source = &source{lines: make(map[string]int)}
-	return r.source.walk(doc.Content[0], "", schema, r)
+	_, ok := s.positions[strings.ToLower(path)]
+	return ok
 }
 
-// walk visits n, the value of the setting at path. sc has the settings that may be
-// within it.
-func (s *source) walk(n *yaml.Node, path string, sc *settings, r *report) error {
-	if err := s.count(n); err != nil {
+// A walk visits one document. It adds the positions of settings to a source, and reports keys that are
+// unknown or given twice.
+type walk struct {
+	source *source
+	file   string
+	r      *report
+
+	earlier  map[string]any  // the settings of the documents before this one
+	expanded expandedNodes   // values from the environment
+	own      map[string]bool // paths of settings of this document
+	unusable bool            // whether the values mean something else than they look like
+}
+
+// read visits the document d, which comes after those that have the earlier settings. It reports whether the
+// values of d are of any use.
+func (s *source) read(d document, earlier map[string]any, expanded expandedNodes, r *report) bool {
+	w := walk{source: s, file: d.name, earlier: earlier, expanded: expanded, own: make(map[string]bool), r: r}
+	d.removeAnchors()
+	if err := w.value(d.root, "", schema); err != nil {
+		r.add(problem{File: d.name, Text: err.Error()})
+		return false
+	}
+	return !w.unusable
+}
+
+// forget removes the positions within path that are not of the document file, which has replaced that setting.
+func (s *source) forget(path, file string) {
+	for p, at := range s.positions {
+		if p != path && within(p, path) && at.file != file {
+			delete(s.positions, p)
+		}
+	}
+}
+
+// at returns the position of n.
+func (w *walk) at(n *yaml.Node) position { return position{w.file, n.Line} }
+
+func (w *walk) report(n *yaml.Node, path, format string, args ...any) {
+	w.r.add(problem{File: w.file, Line: n.Line, Path: path, Text: fmt.Sprintf(format, args...)})
+}
+
+// value visits n, the value of the setting at path. sc has the settings that may be within it.
+func (w *walk) value(n *yaml.Node, path string, sc *settings) error {
+	if err := w.count(n); err != nil {
 		return err
 	}
+	w.setType(n, sc)
 	switch n.Kind {
 	case yaml.AliasNode:
-		return s.walk(n.Alias, path, sc, r)
+		return w.value(n.Alias, path, sc)
 	case yaml.SequenceNode:
+		first := w.first(path, sc)
 		for i, e := range n.Content {
-			p := fmt.Sprintf("%s[%d]", path, i)
-			s.lines[p] = e.Line
-			if err := s.walk(e, p, sc, r); err != nil {
+			p := fmt.Sprintf("%s[%d]", path, first+i)
+			w.source.positions[p] = w.at(e)
+			w.setType(e, sc)
+			if e.Kind == yaml.ScalarNode && e.ShortTag() == "!!null" {
+				w.report(e, p, "the entry is empty; write a value, or remove it")
+			}
+			if err := w.value(e, p, sc.entry()); err != nil {
 				return err
 			}
 		}
 	case yaml.MappingNode:
-		return s.walkMapping(n, path, sc, r, false)
+		if sc != nil && sc.list {
+			return nil // decodeValue reports it
+		}
+		return w.mapping(n, path, sc, false)
 	}
 	return nil
+}
+
+// setType makes n what the setting sc needs, if it is a value from the environment.
+func (w *walk) setType(n *yaml.Node, sc *settings) {
+	if w.expanded[n] {
+		setType(n, sc != nil && sc.text)
+	}
+}
+
+// first returns the index of the first entry of a list: lists of things with names go on where those of earlier
+// documents end.
+func (w *walk) first(path string, sc *settings) int {
+	if sc == nil || !sc.named() {
+		return 0
+	}
+	before, _ := w.earlier[path].([]any)
+	return len(before)
 }
 
 // count bounds how many nodes a walk visits. Nested aliases can stand for very many.
-func (s *source) count(n *yaml.Node) error {
-	if s.nodes++; s.nodes > maxSettings {
-		return fmt.Errorf("line %d: the file has more than %d settings", n.Line, maxSettings)
+func (w *walk) count(n *yaml.Node) error {
+	if w.source.nodes++; w.source.nodes > maxSettings {
+		return fmt.Errorf("there are more than %d settings", maxSettings)
 	}
 	return nil
 }
 
-// walkMapping visits the keys of n, then the keys that "<<" merges into it. If n itself
+// mapping visits the keys of n, then the keys that "<<" merges into it. If n itself
 // is merged into another mapping, that one overrides its keys.
-func (s *source) walkMapping(n *yaml.Node, path string, sc *settings, r *report, merged bool) error {
+func (w *walk) mapping(n *yaml.Node, path string, sc *settings, merged bool) error {
+	seen := make(map[string]int)
 	for _, merges := range []bool{false, true} {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			k, v := n.Content[i], n.Content[i+1]
@@ -102,9 +160,9 @@ func (s *source) walkMapping(n *yaml.Node, path string, sc *settings, r *report,
 			}
 			var err error
 			if merges {
-				err = s.walkMerge(v, path, sc, r)
+				err = w.merge(v, path, sc)
 			} else {
-				err = s.walkKey(k, v, path, sc, r, merged)
+				err = w.key(k, v, path, sc, merged, seen)
 			}
 			if err != nil {
 				return err
@@ -114,57 +172,59 @@ func (s *source) walkMapping(n *yaml.Node, path string, sc *settings, r *report,
 	return nil
 }
 
-// walkMerge visits n, the value of "<<" in the mapping at path.
-func (s *source) walkMerge(n *yaml.Node, path string, sc *settings, r *report) error {
-	if err := s.count(n); err != nil {
+// merge visits n, the value of "<<" in the mapping at path.
+func (w *walk) merge(n *yaml.Node, path string, sc *settings) error {
+	if err := w.count(n); err != nil {
 		return err
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
-		return s.walkMerge(n.Alias, path, sc, r)
+		return w.merge(n.Alias, path, sc)
 	case yaml.MappingNode:
-		return s.walkMapping(n, path, sc, r, true)
+		return w.mapping(n, path, sc, true)
 	case yaml.SequenceNode:
 		for _, e := range n.Content {
-			if err := s.walkMerge(e, path, sc, r); err != nil {
+			if err := w.merge(e, path, sc); err != nil {
 				return err
 			}
 		}
+	default:
+		w.report(n, path, "<< merges settings from an anchor; write one such as *base")
 	}
 	return nil
 }
 
-// walkKey visits the key k, with the value v, of the mapping at path.
-func (s *source) walkKey(k, v *yaml.Node, path string, sc *settings, r *report, merged bool) error {
+// key visits the key k, with the value v, of the mapping at path. seen has the lines of the keys of that
+// mapping so far.
+func (w *walk) key(k, v *yaml.Node, path string, sc *settings, merged bool, seen map[string]int) error {
+	if k.Kind != yaml.ScalarNode {
+		w.report(k, path, "a list cannot be the name of a setting; write an IPv6 address in quotes, such as \"[::1]:2049\"")
+		w.unusable = true
+		return nil
+	}
 	name := strings.ToLower(k.Value)
+	k.Value = name // so that a setting overrides a merged one that is written in another case
 	p := name
 	if path != "" {
 		p = path + "." + name
 	}
+	if first, ok := seen[name]; ok {
+		w.report(k, p, "line %d has this setting already; remove one of the two", first)
+		return nil
+	}
+	seen[name] = k.Line
 	if sc == nil || len(sc.names) == 0 {
 		return nil // a mapping where a plain value belongs: decodeValue reports it
 	}
-	if first, ok := s.lines[p]; ok && merged {
-		return nil
-	} else if ok {
-		// The two differ in case. Viper would use one of them silently.
-		r.add(problem{Line: k.Line, Path: p, Text: fmt.Sprintf("line %d has this setting already; remove one of the two", first)})
+	if w.own[p] && merged {
 		return nil
 	}
-	s.lines[p] = k.Line
+	w.own[p] = true
+	w.source.positions[p] = w.at(k)
 	sub, ok := sc.names[name]
 	if !ok {
-		r.addf(p, "unknown setting; %s", sc.suggest(name))
+		w.report(k, p, "unknown setting; %s", sc.suggest(name))
 		return nil
 	}
-	return s.walk(v, p, sub, r)
-}
-
-// given reports whether the file has the setting at path, null or not.
-func (s *source) given(path string) bool {
-	if s == nil {
-		return false
-	}
-	_, ok := s.lines[strings.ToLower(path)]
-	return ok
+	return w.value(v, p, sub)
 }

@@ -23,7 +23,8 @@ type Upstream struct {
 
 	// ProxyProtocol says whether connections begin with a PROXY header that names the client: off or v2.
 	// v2 needs mode pinned.
-	ProxyProtocol string `mapstructure:"proxy_protocol"`
+	ProxyProtocol string      `mapstructure:"proxy_protocol"`
+	TLS           UpstreamTLS `mapstructure:"tls"`
 
 	// For transport rdma.
 	Provider string  `mapstructure:"provider"`
@@ -97,10 +98,12 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 		checkProvider(path, u.Provider, u.IWARP, u.IBVerbs, "", k, r)
 		u.Inline.validate(path+".inline", r)
 		r.needs(path, "transport tcp", "source.ports", "proxy_protocol")
+		noTLS(path+".tls", r)
 	case TransportTCP:
 		if u.ProxyProtocol == ProxyV2 && u.Pool.Mode != PoolPinned && !r.has(path+".proxy_protocol") {
 			r.addf(path+".proxy_protocol", "v2 names one client for each connection; write pool: {mode: pinned}, or off")
 		}
+		u.TLS.validate(path+".tls", k, r)
 		u.checkPorts(path, r)
 		r.needs(path, "transport rdma", "provider", "inline", "iwarp", "ibverbs")
 	}
@@ -110,9 +113,13 @@ func (u *Upstream) validateEndpoints(path string, r *report) {
 	if len(u.Endpoints) == 0 && !r.spoiled(path+".endpoints") {
 		r.addf(path+".endpoints", "the list is empty; write at least one address")
 	}
+	port := portNFS
+	if u.RDMA() {
+		port = portNFSRDMA
+	}
 	for i, e := range u.Endpoints {
 		p := fmt.Sprintf("%s.endpoints[%d]", path, i)
-		r.address(p, e)
+		r.address(p, e, port)
 		if first := slices.Index(u.Endpoints, e); first < i {
 			r.addf(p, "endpoints[%d] is %s too; write each endpoint once", first, e)
 		}

@@ -36,19 +36,22 @@ func (c *Config) validate(k Known, r *report) {
 	for i := range c.Listeners {
 		c.Listeners[i].validate(fmt.Sprintf("listeners[%d]", i), k, c, r)
 	}
+	c.validateTenants(k, r)
 	c.checkNames(r)
 	c.checkAddresses(r)
+	c.checkCircles(k, r)
+	c.TLS.validate(r)
 	c.Chunks.validate(r)
 	c.checkMemory(r)
 	c.RPCBind.validate(c, r)
 	if c.Admin.Enabled() {
-		r.listenAddress("admin.address", c.Admin.Address)
+		r.listenAddress("admin.address", c.Admin.Address, portAdmin)
 	}
 	c.Log.validate(r)
 	c.Tracing.validate(k, r)
 	r.finite("drain.timeout", c.Drain.Timeout)
 	c.Reload.validate(r)
-	c.Handover.validate(r)
+	c.Handover.validate(k, r)
 	c.Control.validate(&c.Handover, r)
 	r.atMost("loops", c.Loops, maxLoops)
 }
@@ -82,7 +85,11 @@ func checkName(list string, i int, name string, earlier map[string]int, r *repor
 		return
 	}
 	if first, ok := earlier[name]; ok {
-		r.addf(path, "%s[%d] has the name %s too; write another name", list, first, name)
+		other := fmt.Sprintf("%s[%d]", list, first)
+		if at := r.where(other + ".name"); at != "" {
+			other += " in " + at
+		}
+		r.addf(path, "%s has the name %s too; write another name", other, name)
 		return
 	}
 	earlier[name] = i

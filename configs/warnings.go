@@ -13,12 +13,15 @@ func (c *Config) Warnings() []string {
 }
 
 // warn collects the warnings about c, which breaks no rule.
-func (c *Config) warn(r *report) {
-	w := &report{file: r.file, source: r.source}
+func (c *Config) warn(k Known, r *report) {
+	w := &report{files: r.files, source: r.source}
 	for i := range c.Listeners {
 		c.Listeners[i].warn(fmt.Sprintf("listeners[%d]", i), c, w)
+		c.Listeners[i].warnRules(fmt.Sprintf("listeners[%d].rules", i), k, w)
 	}
-	w.problems.sort()
+	c.warnTLS(k, w)
+	c.Handover.warn(k, w)
+	w.sort()
 	c.warnings = w.problems
 }
 
@@ -33,6 +36,9 @@ func (l *Listener) warn(path string, c *Config, w *report) {
 	names[l.Upstream] = true
 	for _, route := range l.Routes {
 		names[route.Upstream] = true
+	}
+	for _, x := range l.Rules {
+		names[x.Upstream] = true
 	}
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]

@@ -34,6 +34,38 @@ const (
 	ProxyV2  = "v2"
 	proxyOff = "off"
 
+	FlavorNone  = "none"
+	FlavorSys   = "sys"
+	FlavorKrb5  = "krb5"
+	FlavorKrb5i = "krb5i"
+	FlavorKrb5p = "krb5p"
+
+	ClassReading  = "reading"
+	ClassChanging = "changing"
+
+	ActionAllow    = "allow"
+	ActionDeny     = "deny"
+	ActionUpstream = "upstream"
+
+	SquashOff  = "off"
+	SquashRoot = "root"
+	SquashAll  = "all"
+
+	AnswerAuth        = "auth"
+	AnswerReadOnly    = "read_only"
+	AnswerUnavailable = "unavailable"
+	AnswerClose       = "close"
+
+	// The modes of TLS.
+	TLSOff      = "off"
+	TLSOptional = "optional"
+	TLSRequired = "required"
+
+	// Whether clients show certificates.
+	TLSClientNone    = "none"
+	TLSClientRequest = "request"
+	TLSClientRequire = "require"
+
 	none = "none"
 )
 

@@ -1,0 +1,205 @@
+package configs
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// goodFile is a file in which each mistake changes something.
+const goodFile = `listeners:
+  - name: nfs
+    address: 0.0.0.0:2049
+    upstream: storage
+    routes:
+      - program: mount
+        upstream: mountd
+    allow: [10.0.0.0/8]
+upstreams:
+  - name: storage
+    transport: rdma
+    endpoints: [10.1.0.5:20049]
+    pool: {connections: 4}
+  - name: mountd
+    transport: tcp
+    endpoints:
+      - 10.1.0.5:20048
+memory: {budget: 1GiB}
+admin:
+  address: 127.0.0.1:9090
+log:
+  level: info
+drain: {timeout: 30s}
+`
+
+// mistakes are mistakes that people make: old is replaced by next in goodFile, and Load says one thing about it.
+var mistakes = []struct{ name, old, next, want string }{
+	// Syntax.
+	{"a tab before a setting", "    upstream: storage", "\tupstream: storage", `line 4: a tab indents this line; write spaces`},
+	{"a tab after spaces", "  level: info", "  \tlevel: info", `line 22: a tab indents this line; write spaces`},
+	{"a tab before an entry", "      - 10.1.0.5:20048", "\t- 10.1.0.5:20048", `line 17: a tab indents this line; write spaces`},
+	{"IPv6 without quotes", "127.0.0.1:9090", "[::1]:9090", `line 20: an address in brackets would be a list here; write it in quotes: "[::1]:9090"`},
+	{"IPv6 without quotes at the end of a list", "      - 10.1.0.5:20048", "      - [2001:db8::5]:20048", `line 17: an address in brackets would be a list here; write it in quotes: "[2001:db8::5]:20048"`},
+	{"IPv6 without quotes in brackets", "[10.1.0.5:20049]", "[[fd00::5]:20049, 10.1.0.6:20049]", `line 12: upstreams[0].endpoints[0]: a list cannot be the name of a setting; write an IPv6 address in quotes, such as "[::1]:2049"`},
+	{"IPv6 without quotes in braces", "admin:\n  address: 127.0.0.1:9090", "admin: {address: [::1]:9090}", `line 19: an address in brackets would be a list here; write it in quotes: "[::1]:9090"`},
+	{"an asterisk as the host", "0.0.0.0:2049", "*:20049", `line 3: * refers to an anchor; for every address of this host write :20049`},
+	{"an asterisk as a value", "level: info", "level: *", `line 22: a value cannot begin with *, which refers to an anchor; write it in quotes`},
+	{"an anchor that is not there", "upstream: storage\n", "upstream: *storage\n", `line 4: no line above has the anchor &storage; write that, or the value in quotes if it begins with *`},
+	{"no space after a colon", "level: info", "level:info", `line 21: log: write settings (name: value), not "level:info"; known here: access, format, level`},
+	{"no space after the first colon", "listeners:\n", "loops:2\nlisteners:\n", `line 1: a space after the colon is missing; write loops: 2`},
+	{"too deep", "    upstream: storage\n    routes", "     upstream: storage\n    routes", `line 4: this line is deeper than the one above, which has a value already; indent both with as many spaces`},
+	{"not deep enough", "    upstream: storage\n    routes", "   upstream: storage\n    routes", `line 4: the indentation of this line is 3; the lines above, which it may belong to, have 4, 2 or 0; indent it with as many spaces as one of those`},
+	{"one space in a section", "log:\n  level: info\n", "log:\n  level: info\n format: json\n", `line 23: the indentation of this line is 1; the lines above, which it may belong to, have 2 or 0; indent it with as many spaces as one of those`},
+	{"a list that is not aligned", "  - name: mountd", " - name: mountd", `line 14: the indentation of this line is 1; the lines above, which it may belong to, have 4, 2 or 0; indent it with as many spaces as one of those`},
+	{"a bracket without end", "[10.0.0.0/8]", "[10.0.0.0/8", `line 8: the [ that begins here has no end; write ]`},
+	{"a brace without end", "{budget: 1GiB}", "{budget: 1GiB", `line 18: the { that begins here has no end; write }`},
+	{"a brace without end in the last line", "drain: {timeout: 30s}", "drain: {timeout: 30s", `line 23: the { that begins here has no end; write }`},
+	{"a brace too many", "{budget: 1GiB}", "{budget: 1GiB}}", `line 18: text follows the end of the value; write the whole value in quotes`},
+	{"a quote without end", "level: info", `level: "info`, `line 22: the quote that begins here has no end`},
+	{"a quote in quotes", "level: info", "level: 'it's'", `line 22: text follows the end of the value; write the whole value in quotes`},
+	{"a backslash in double quotes", "level: info", `level: "\info"`, `line 22: in double quotes, \ begins an escape; write \\, or single quotes`},
+	{"a colon in a value", "level: info", "level: info: really", `line 22: a value with a colon and a space would be another setting; write it in quotes, or in a line of its own`},
+	{"a comma between entries of a list", "[10.0.0.0/8]", "[10.0.0.0/8 192.0.2.7]", `line 8: listeners[0].allow[0]: "10.0.0.0/8 192.0.2.7" has several networks; write a comma between the entries of a list`},
+	{"a sign that YAML reserves", "level: info", "level: @info", `line 22: a value cannot begin with @; write it in quotes`},
+	{"an octet that is not UTF-8", "level: info", "level: \xffinfo", `line 22: the file is not in UTF-8; save it as such`},
+	{"a control character", "level: info", "level: in\x01fo", `line 22: the control character 0x01 is not possible here; remove it`},
+	{"a heading", "log:\n", "[log]\nlog:\n", `line 21: this line is neither a setting (name: value) nor the entry of a list (- value)`},
+	{"a setting twice", "log:\n", "admin: {address: none}\nlog:\n", `line 21: admin: line 19 has this setting already; remove one of the two`},
+	{"two documents", "log:\n", "---\nlog:\n", `line 21: a second YAML document begins here; write only one`},
+	// Addresses.
+	{"a port by name", "127.0.0.1:9090", "127.0.0.1:nfs", `line 20: admin.address: "127.0.0.1:nfs" has the port by its name; write its number: 127.0.0.1:2049`},
+	{"an unknown port by name", "127.0.0.1:9090", "127.0.0.1:admin", `line 20: admin.address: "127.0.0.1:admin" has the port "admin"; write a number up to 65535, such as 127.0.0.1:9090`},
+	{"a port alone", "127.0.0.1:9090", "9090", `line 20: admin.address: 9090 is not an address; write 127.0.0.1:9090, or ":9090" for every address of this host`},
+	{"a port alone, of a listener", "0.0.0.0:2049", "2049", `line 3: listeners[0].address: 2049 is not an address; write 127.0.0.1:2049, or ":2049" for every address of this host`},
+	{"a port alone, of a server", "      - 10.1.0.5:20048", "      - 20048", `line 17: upstreams[1].endpoints[0]: 20048 is not an address; write the host of the server, too, such as 10.1.0.5:20048`},
+	{"a port alone, in quotes", "127.0.0.1:9090", `"9090"`, `line 20: admin.address: "9090" has no host; write 127.0.0.1:9090, or :9090 for every address of this host`},
+	{"a number above 255", "10.1.0.5:20049", "10.1.0.500:20049", `line 12: upstreams[0].endpoints[0]: "10.1.0.500:20049": 10.1.0.500 is not an IPv4 address; write four numbers from 0 to 255`},
+	{"three numbers", "10.1.0.5:20049", "10.1.5:20049", `line 12: upstreams[0].endpoints[0]: "10.1.5:20049": 10.1.5 is not an IPv4 address; write four numbers from 0 to 255`},
+	{"an asterisk in quotes", "0.0.0.0:2049", `"*:20049"`, `line 3: listeners[0].address: "*:20049" has * as its host; for every address of this host write :20049`},
+	{"no port", "10.1.0.5:20049", "10.1.0.5", `line 12: upstreams[0].endpoints[0]: "10.1.0.5" has no port; write 10.1.0.5:20049`},
+	{"no port behind the colon", "10.1.0.5:20049", "'10.1.0.5:'", `line 12: upstreams[0].endpoints[0]: "10.1.0.5:" has no port behind the colon; write 10.1.0.5:20049`},
+	{"an export", "10.1.0.5:20049", "'10.1.0.5:/export'", `line 12: upstreams[0].endpoints[0]: "10.1.0.5:/export" has the path of an export; write 10.1.0.5:20049, and mount /export on the clients`},
+	{"a URL", "10.1.0.5:20049", "'nfs://10.1.0.5/export'", `line 12: upstreams[0].endpoints[0]: "nfs://10.1.0.5/export" is a URL; write 10.1.0.5:20049, without nfs://`},
+	{"IPv6 without brackets", "10.1.0.5:20049", "'2001:db8::5'", `line 12: upstreams[0].endpoints[0]: "2001:db8::5" is an IPv6 address without brackets and port; write "[2001:db8::5]:20049", in quotes`},
+	{"every address of a server", "10.1.0.5:20049", "0.0.0.0:20049", `line 12: upstreams[0].endpoints[0]: "0.0.0.0:20049" stands for every address of a host; write the one of the server, such as 10.1.0.5:20049`},
+	{"a port that is too large", "10.1.0.5:20049", "10.1.0.5:200490", `line 12: upstreams[0].endpoints[0]: "10.1.0.5:200490" has the port 200490, which is too large; write a number up to 65535`},
+	{"two servers in one entry", "10.1.0.5:20049", "'10.1.0.5:20049 10.1.0.6:20049'", `line 12: upstreams[0].endpoints[0]: "10.1.0.5:20049 10.1.0.6:20049" has several addresses; write one here, or one in each entry of a list`},
+	{"a listener as its own endpoint", "      - 10.1.0.5:20048", "      - 127.0.0.1:2049", `line 17: upstreams[1].endpoints[0]: 127.0.0.1:2049 is the address of listener nfs, whose Calls come to this upstream: they would go round for ever; write the address of the storage`},
+	{"a listener as its own endpoint, by an address of this host", "      - 10.1.0.5:20048", "      - 10.1.0.7:2049", `line 17: upstreams[1].endpoints[0]: 10.1.0.7:2049 is the address of listener nfs, whose Calls come to this upstream: they would go round for ever; write the address of the storage`},
+	{"a network with bits of a host", "10.0.0.0/8", "10.1.0.0/8", `line 8: listeners[0].allow[0]: "10.1.0.0/8" has bits set beyond its length; write 10.0.0.0/8`},
+	{"a range of addresses", "10.0.0.0/8", "10.0.0.1-10.0.0.9", `line 8: listeners[0].allow[0]: "10.0.0.1-10.0.0.9" is neither a network nor an address; write one such as 10.0.0.0/8 or 192.0.2.7`},
+	// Values.
+	{"a duration without unit", "30s", "30", `line 23: drain.timeout: "30" has no unit; write one such as 30ms or 30s`},
+	{"a size in a wrong unit", "1GiB", "1G", `line 18: memory.budget: "1G" has no unit of a size; write 1GiB`},
+	{"a unit with a space", "1GiB", "1 gigabyte", `line 18: memory.budget: "1 gigabyte" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
+	{"an unknown setting", "level: info", "lvel: info", `line 22: log.lvel: unknown setting; did you mean level?`},
+	{"a setting in the wrong place", "log:\n", "credits: 64\nlog:\n", `line 21: credits: unknown setting; known here: admin, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, reload, rpcbind, tenants, tls, tracing, upstreams`},
+	{"an unknown word", "level: info", "level: verbose", `line 22: log.level: "verbose" is not possible here; write debug, info, warn or error`},
+	{"an upstream that is not there", "upstream: storage", "upstream: storag", `line 4: listeners[0].upstream: no upstream is named "storag"; write storage or mountd, or add one`},
+	{"a text in place of a list", "[10.0.0.0/8]", "10.0.0.0/8", `line 8: listeners[0].allow: write a list, such as ["10.0.0.0/8"], not "10.0.0.0/8"`},
+	{
+		"settings in place of a list", "upstreams:\n  - name: storage\n    transport: rdma\n    endpoints: [10.1.0.5:20049]\n    pool: {connections: 4}\n  - name: mountd\n    transport: tcp\n    endpoints:\n      - 10.1.0.5:20048\n", "upstreams:\n  storage: {transport: rdma}\n", `line 9: upstreams: write a list, with - before each entry, not settings`,
+	},
+	{"a value in place of settings", "memory: {budget: 1GiB}", "memory: 1GiB", `line 18: memory: write settings (name: value), not "1GiB"; known here: budget`},
+	{"an entry that is empty", "      - 10.1.0.5:20048", "      -", `line 17: upstreams[1].endpoints[0]: the entry is empty; write a value, or remove it`},
+	{"a fraction", "{connections: 4}", "{connections: 4.5}", `line 13: upstreams[0].pool.connections: write a whole number, not 4.5`},
+	{"zero", "{connections: 4}", "{connections: 0}", `line 13: upstreams[0].pool.connections: 0 is not greater than 0; write a whole number from 1`},
+	{"a hand-over in a directory that is not there", "log:\n", "handover: {path: /srv/none/handover.sock}\nlog:\n", `line 21: handover.path: the directory /srv/none does not exist; make it, or write a path such as /run/rdmabridge/handover.sock`},
+	{"a relative path", "log:\n", "handover: {path: handover.sock}\nlog:\n", `line 21: handover.path: "handover.sock" is not an absolute path; write one such as /run/rdmabridge/handover.sock`},
+}
+
+// mistakesKnown is a host at 10.1.0.7 without the directory /srv/none.
+func mistakesKnown() Known {
+	k := testKnown()
+	k.HasAddress = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.1.0.7") }
+	k.Directory = func(path string) bool { return path != "/srv/none" && path != "/run/none" }
+	return k
+}
+
+// TestMistakes: each mistake has one message, with its line, the setting, and what to write. One of the syntax shows
+// the line.
+func TestMistakes(t *testing.T) {
+	if _, err := Load([]byte(goodFile), mistakesKnown()); err != nil {
+		t.Fatal(err)
+	}
+	if len(mistakes) < 50 {
+		t.Errorf("%d mistakes", len(mistakes))
+	}
+	for _, tc := range mistakes {
+		t.Run(tc.name, func(t *testing.T) {
+			if !strings.Contains(goodFile, tc.old) {
+				t.Fatal("the mistake changes nothing")
+			}
+			file := strings.Replace(goodFile, tc.old, tc.next, 1)
+			_, err := Load([]byte(file), mistakesKnown())
+			ps, _ := err.(Problems)
+			if len(ps) != 1 || ps[0].Summary() != tc.want {
+				t.Fatalf("got  %v\nwant %s", err, tc.want)
+			}
+			if ps[0].Line < 1 || !strings.Contains(ps[0].Text, "write") && ps[0].Path == "" && ps[0].excerpt == "" {
+				t.Error("no line, or nothing that helps")
+			}
+			if ps[0].excerpt == "" {
+				return
+			}
+			shown, mark, _ := strings.Cut(ps[0].excerpt, "\n")
+			line := strings.Split(file, "\n")[ps[0].Line-1]
+			if !strings.HasSuffix(shown, "| "+line) && utf8.ValidString(line) && !strings.Contains(line, "\x01") {
+				t.Errorf("the excerpt is %q, and the line is %q", shown, line)
+			}
+			if !strings.HasSuffix(mark, "^") || len(mark) > len(shown)+1 {
+				t.Errorf("the mark is not below the line:\n%s", ps[0].excerpt)
+			}
+		})
+	}
+}
+
+// TestExcerptOfSecret: the identity is a secret, and no message shows it.
+func TestExcerptOfSecret(t *testing.T) {
+	_, err := Load([]byte("identity: \"very-secret\nlog: {}\n"), mistakesKnown())
+	if err == nil || strings.Contains(err.Error(), "secret") || !strings.HasPrefix(err.Error(), "line 1: ") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestMissingDirectory: a directory below /run is made at the start, so check warns only.
+func TestMissingDirectory(t *testing.T) {
+	c, err := Load([]byte(goodFile+"handover: {path: /run/none/handover.sock}\n"), mistakesKnown())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "line 24: handover.path: the directory /run/none does not exist yet; unless the unit of systemd makes it (RuntimeDirectory=none), make it"
+	if w := c.Warnings(); len(w) != 1 || w[0] != want {
+		t.Errorf("%q", w)
+	}
+}
+
+// TestCircles: a listener may be an endpoint, unless its own Calls come to it.
+func TestCircles(t *testing.T) {
+	const chain = `
+listeners:
+  - {name: front, address: '127.0.0.1:1', upstream: %s}
+  - {name: back, address: ':2', transport: rdma, upstream: %s}
+upstreams:
+  - {name: back, transport: rdma, endpoints: ['localhost:2']}
+  - {name: front, transport: tcp, endpoints: ['127.0.0.1:1']}
+  - {name: server, transport: tcp, endpoints: ['127.0.0.1:2']}
+`
+	for _, tc := range []struct {
+		front, back string
+		circles     int
+	}{
+		{"back", "server", 0}, // as the demo has it: another transport is another port
+		{"back", "front", 2},
+		{"server", "server", 0},
+		{"front", "server", 1},
+	} {
+		_, err := Load(fmt.Appendf(nil, chain, tc.front, tc.back), testKnown())
+		ps, _ := err.(Problems)
+		if len(ps) != tc.circles || err != nil && !strings.Contains(ps[0].Text, "go round for ever") {
+			t.Errorf("front to %s and back to %s: %v, want %d circles", tc.front, tc.back, err, tc.circles)
+		}
+	}
+}
