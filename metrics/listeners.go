@@ -69,7 +69,11 @@ var pauseReason = Label{Name: "reason", Help: "why", Values: []Value{
 	{"calls", "the client has as many Calls under way as it may"},
 	{"replies", "the client is owed as many bytes of Replies as it may be"},
 	{"unread", "the client does not read the Replies that are queued for it"},
-	{"memory", "there is no memory for the client's Call"},
+	{"memory", "there is no memory for the client's Call, or its tenant may not have more"},
+	{"tenant_address_rate", "the client's address is over its rate limit in its tenant"},
+	{"tenant_rate", "the client's tenant is over its rate limit"},
+	{"tenant_address", "the client's address has as many Calls under way, or as much memory, as it may have in its tenant"},
+	{"tenant", "the client's tenant has as many Calls under way, or as much memory, as it may"},
 	{"draining", "the connection is to be closed when no Call is under way"},
 }}
 
@@ -80,6 +84,12 @@ var refusedReason = Label{Name: "reason", Help: "why", Values: []Value{
 	{"connections", "the listener has as many connections as it may"},
 	{"connections_per_address", "the address has as many connections as it may"},
 	{"sockets", "the process has as many sockets of clients as it may"},
+	{"connection_rate", "too many new connections came to an RDMA listener in a second"},
+	{"connection_rate_per_address", "too many new connections came from the address in a second"},
+	{"tenant_connections", "the client's tenant has as many connections as it may"},
+	{"tenant_connections_per_address", "the address has as many connections as it may have in its tenant"},
+	{"tenant_connection_rate", "too many new connections of the client's tenant came in a second"},
+	{"tenant_connection_rate_per_address", "too many new connections of the address came in a second, for its tenant"},
 	{"proxy_missing", "the connection of a proxy does not begin with a PROXY header"},
 	{"proxy_v1", "the PROXY header is of version 1"},
 	{"proxy_header", "the PROXY header is malformed, or the connection ended inside it"},
@@ -97,6 +107,7 @@ var refusedReason = Label{Name: "reason", Help: "why", Values: []Value{
 	{"hoarding", "the connection was idle, and new clients needed its Receives"},
 	{"silent", "the client's host acknowledged nothing any more"},
 	{"stalled", "the client sent a record, or served RDMA Reads, too slowly"},
+	{"request_timeout", "the client began a record and had not sent all of it within timeouts.request"},
 	{"unread", "the client did not read its Replies"},
 	{"outbound", "too many bytes of Replies waited for the client to read"},
 	{"too_long", "a record was longer than limits.record"},
@@ -138,6 +149,22 @@ var (
 		Name: "listener_stray_replies_total", Labels: ofListener,
 		Help: "Replies of clients that answer no reverse Call.",
 	})
+	ListenerRuleCalls = counter(Definition{
+		Name: "listener_rule_calls_total", Labels: listenerAnd(
+			Label{Name: "rule", Help: "name of the rule"},
+			Label{Name: "verdict", Help: "what the rule does", Values: []Value{
+				{"allow", "the Call goes where the routes send it"},
+				{"deny", "the Call is refused"},
+				{"upstream", "the Call goes to the upstream of the rule"},
+				{"dry_run", "nothing, because the rule only counts"},
+			}}),
+		Help: "Calls that matched a rule, and no earlier one that has an effect, by rule.",
+		Like: "HAProxy: denied requests (dreq) of a frontend; Envoy: http.rbac.allowed, denied, shadow_allowed, shadow_denied",
+	})
+	ListenerSquashedCalls = counter(Definition{
+		Name: "listener_squashed_calls_total", Labels: ofListener,
+		Help: "Calls with a user or a group of AUTH_SYS that the listener has mapped to another one (squash).",
+	})
 	ListenerRateLimitWaits = counter(Definition{
 		Name: "listener_rate_limit_waits_total", Labels: listenerAnd(Label{Name: "limit", Help: "which limit", Values: []Value{
 			{"listener", "the rate of all clients of the listener"},
@@ -166,14 +193,49 @@ var (
 		Name: "listener_proxy_starting_connections", Labels: ofListener,
 		Help: "Connections of proxies that have not sent a PROXY header yet.",
 	})
+	ListenerTLSConnections = gauge(Definition{
+		Name: "listener_tls_connections", Labels: ofListener,
+		Help: "Open TCP connections of clients whose TLS handshake is done.",
+	})
+	ListenerTLSStarting = gauge(Definition{
+		Name: "listener_tls_starting_connections", Labels: ofListener,
+		Help: "TCP connections of clients that are in a TLS handshake, or wait for their turn.",
+	})
+	ListenerTLSHandshakes = counter(Definition{
+		Name: "listener_tls_handshakes_total", Labels: listenerAnd(tlsHandshake),
+		Help: "TLS handshakes with clients that are done, by kind.",
+		Like: "HAProxy: SslFrontendSessionReuse_pct; Envoy: ssl.handshake, ssl.session_reused",
+	})
+	ListenerTLSFailures = counter(Definition{
+		Name: "listener_tls_failures_total", Labels: listenerAnd(tlsFailure),
+		Help: "TCP connections of clients that ended because of their TLS, in the handshake or later, by reason.",
+		Like: "HAProxy: failed handshakes (ereq) of a frontend; Envoy: ssl.connection_error, ssl.fail_verify_*",
+	})
+	ListenerTLSRefusedCalls = counter(Definition{
+		Name: "listener_tls_refused_calls_total", Labels: ofListener,
+		Help: "Calls that the bridge refused with AUTH_TOOWEAK, because they came without TLS and the listener requires it.",
+	})
+	ListenerTLSCertificateExpiry = gauge(Definition{
+		Name: "listener_tls_certificate_expiry_timestamp_seconds", Labels: ofListener,
+		Help: "When the first certificate of the listener's chain expires, in seconds since 1970; 0 if the listener has none any more.",
+		Like: "Envoy: ssl.certificate.expiration_unix_time_seconds",
+	})
+	ListenerTLSFilesRefused = gauge(Definition{
+		Name: "listener_tls_files_refused", Labels: ofListener,
+		Help: "1 while the files of the listener's TLS cannot be used as they are now, so that what they had before is in force; otherwise 0.",
+	})
+	ListenerTLSReloads = counter(Definition{
+		Name: "listener_tls_reloads_total", Labels: listenerAnd(tlsReload),
+		Help: "Times that the bridge found other content in the files of the listener's TLS, by what it did.",
+	})
 	ListenerTCPReceivedBytes = counter(Definition{
 		Name: "listener_tcp_received_bytes_total", Labels: ofListener,
-		Help: "Bytes read from TCP connections of clients, record marks included.",
+		Help: "Bytes read from TCP connections of clients, record marks and TLS included.",
 		Like: "mountstats: bytes sent (xprt bytes_sent of the client); HAProxy: bin",
 	})
 	ListenerTCPSentBytes = counter(Definition{
 		Name: "listener_tcp_sent_bytes_total", Labels: ofListener,
-		Help: "Bytes written to TCP connections of clients, record marks included.",
+		Help: "Bytes written to TCP connections of clients, record marks and TLS included.",
 		Like: "mountstats: bytes received; HAProxy: bout",
 	})
 	ListenerTCPInboundBufferedBytes = gauge(Definition{

@@ -285,6 +285,14 @@ type function struct {
 
 func (v *function) value() float64 { return (*v.f.Load())() }
 
+// Truth is the value of a gauge that says whether something is so: 1 or 0.
+func Truth(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // GaugeFunc makes a gauge that calls f at each scrape, on any goroutine.
 func (r *Registry) GaugeFunc(d GaugeDef, f func() float64, values ...string) {
 	r.function(d.Definition, f, values)

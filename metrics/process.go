@@ -1,5 +1,11 @@
 package metrics
 
+// ofTLSSide says which connections a series about TLS handshakes counts.
+var ofTLSSide = []Label{{Name: "side", Help: "whose connections", Values: []Value{
+	{"listeners", "clients'"},
+	{"upstreams", "the bridge's own, to servers"},
+}}}
+
 // The process, its configuration and its other servers.
 var (
 	BuildInfo = gauge(Definition{
@@ -39,6 +45,19 @@ var (
 	ConfigRestartNeeded = gauge(Definition{
 		Name: "config_restart_needed",
 		Help: "1 if the file has settings that take effect only after a restart, else 0.",
+	})
+	TLSRunningHandshakes = gauge(Definition{
+		Name: "tls_running_handshakes", Labels: ofTLSSide,
+		Help: "TLS handshakes that are being done. At tls.handshakes, others wait.",
+		Like: "HAProxy: SslRate against maxsslrate",
+	})
+	TLSWaitingHandshakes = gauge(Definition{
+		Name: "tls_waiting_handshakes", Labels: ofTLSSide,
+		Help: "TLS handshakes that wait for one of tls.handshakes. At tls.waiting, connections are closed with reason busy.",
+	})
+	TLSHandshakeWaits = counter(Definition{
+		Name: "tls_handshake_waits_total", Labels: ofTLSSide,
+		Help: "TLS handshakes that had to wait, because tls.handshakes were being done.",
 	})
 	AdminClosedConnections = counter(Definition{
 		Name: "admin_closed_connections_total",

@@ -125,7 +125,7 @@ type sourceDefinition struct{ variable, name string }
 // sections reads the definitions from the source of this package.
 func sections(t *testing.T) (all []section) {
 	t.Helper()
-	for _, file := range []string{"process.go", "listeners.go", "operations.go", "upstreams.go", "rdma.go", "memory.go"} {
+	for _, file := range []string{"process.go", "listeners.go", "tenants.go", "operations.go", "upstreams.go", "rdma.go", "memory.go"} {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)

@@ -284,6 +284,44 @@ var (
 		Name: "upstream_tcp_paused_seconds_total", Labels: ofUpstream,
 		Help: "Time in which the bridge did not read from TCP connections to the upstream, summed over all connections.",
 	})
+	UpstreamTLSConnections = gauge(Definition{
+		Name: "upstream_tls_connections", Labels: ofUpstream,
+		Help: "Open TCP connections to the upstream whose TLS handshake is done.",
+	})
+	UpstreamTLSStarting = gauge(Definition{
+		Name: "upstream_tls_starting_connections", Labels: ofUpstream,
+		Help: "TCP connections to the upstream that are in a TLS handshake.",
+	})
+	UpstreamTLSHandshakes = counter(Definition{
+		Name: "upstream_tls_handshakes_total", Labels: upstreamAnd(tlsHandshake),
+		Help: "TLS handshakes with the upstream that are done, by kind.",
+		Like: "HAProxy: SslBackendKeyRate; Envoy: cluster ssl.handshake",
+	})
+	UpstreamTLSFailures = counter(Definition{
+		Name: "upstream_tls_failures_total", Labels: upstreamAnd(tlsFailure),
+		Help: "TCP connections to the upstream that ended because of their TLS, in the handshake or later, by reason.",
+		Like: "Envoy: cluster ssl.connection_error, ssl.fail_verify_*",
+	})
+	UpstreamTLSCertificateExpiry = gauge(Definition{
+		Name: "upstream_tls_certificate_expiry_timestamp_seconds", Labels: ofUpstream,
+		Help: "When the first certificate of the chain that the upstream's servers are shown expires, in seconds since 1970; 0 if there is none.",
+		Like: "Envoy: ssl.certificate.expiration_unix_time_seconds",
+	})
+	UpstreamTLSFilesRefused = gauge(Definition{
+		Name: "upstream_tls_files_refused", Labels: ofUpstream,
+		Help: "1 while the files of the upstream's TLS cannot be used as they are now, so that what they had before is in force; otherwise 0.",
+	})
+	UpstreamTLSReloads = counter(Definition{
+		Name: "upstream_tls_reloads_total", Labels: upstreamAnd(tlsReload),
+		Help: "Times that the bridge found other content in the files of the upstream's TLS, by what it did.",
+	})
+	UpstreamTLSMissing = counter(Definition{
+		Name: "upstream_tls_missing_connections_total", Labels: upstreamAnd(Label{Name: "result", Help: "what the bridge did", Values: []Value{
+			{"refused", "it closed the connection, because the upstream requires TLS"},
+			{"plain", "it went on without TLS, because TLS is optional"},
+		}}),
+		Help: "Connections whose server does not offer TLS, by what the bridge did.",
+	})
 	UpstreamTCPClosedConnections = counter(Definition{
 		Name: "upstream_tcp_closed_connections_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
 			{"too_long", "a record was longer than limits.record"},
@@ -299,6 +337,40 @@ var (
 		Help: "TCP connections to the upstream that the bridge closed because of what the server sent or did not read, by reason. upstream_disconnects_total counts them too.",
 	})
 )
+
+// tlsHandshake labels the handshakes of a listener or upstream.
+var tlsHandshake = Label{Name: "kind", Help: "how", Values: []Value{
+	{"full", "with certificates"},
+	{"resumed", "with the ticket of an earlier session"},
+}}
+
+// tlsReload labels the changes of files.
+var tlsReload = Label{Name: "result", Help: "what the bridge did", Values: []Value{
+	{"loaded", "later connections use the files"},
+	{"refused", "the files cannot be used, and what they had before stays in force"},
+}}
+
+// tlsFailure labels the failures of TLS of a listener or upstream.
+var tlsFailure = Label{Name: "reason", Help: "why", Values: []Value{
+	{"no_certificate", "the client sent no certificate, and must"},
+	{"expired", "the peer's certificate has expired, or is not valid yet"},
+	{"unknown_authority", "no CA that is trusted has signed the peer's certificate"},
+	{"wrong_name", "the server's certificate does not have the name"},
+	{"bad_certificate", "the peer's certificate has another fault"},
+	{"revoked", "the peer's certificate was revoked, or is no longer trusted after a reload"},
+	{"forbidden", "the peer is known, and may not connect"},
+	{"alpn", "the peer does not name RPC (sunrpc) as its protocol"},
+	{"version", "the peer lacks TLS 1.3"},
+	{"parameters", "no cipher suite, group or signature is shared"},
+	{"timeout", "a stage of the handshake took too long"},
+	{"busy", "too many handshakes were under way"},
+	{"garbage", "the peer sent something that is not TLS, or a record that does not decrypt"},
+	{"injected", "octets in plain text followed the message that ends the plain text, or a Call before it was not answered yet"},
+	{"peer_alert", "the peer refused, with an alert that the log has"},
+	{"peer_closed", "the peer ended the connection inside the handshake"},
+	{"flood", "the peer sent too many TLS records without data"},
+	{"failed", "something else, which the log has"},
+}}
 
 // Reverse Calls: those of an NFSv4 server to its clients.
 var (

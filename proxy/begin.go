@@ -8,38 +8,50 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
-// begin takes the Call in c.message as far as the pool of its upstream: it finds the upstream,
+// begin takes the Call in c.rdma.Message as far as the pool of its upstream: it finds the upstream,
 // has the Call analysed and gives it an XID. It reports false when the message is no RPC Call,
 // and has closed the connection then.
 func (f *front) begin(c *call) bool {
 	h, g, l := &c.h, &f.ledger, f.listener
-	err := oncrpc.ParseCall(c.message.octets, h)
+	err := oncrpc.ParseCall(c.rdma.Message, h)
 	if err != nil && !errors.Is(err, oncrpc.ErrVersion) {
 		f.malformed(c, err)
 		return false
 	}
 	for _, b := range g.buckets {
-		b.chargeCall(f.loop.Now(), len(c.message.octets), g)
+		b.chargeCall(f.loop.Now(), len(c.rdma.Message), g)
 	}
-	c.size = int32(len(c.message.octets))
+	if m := g.member; m != nil {
+		m.chargeCall(f.loop.Now(), len(c.rdma.Message))
+	}
+	c.size = int32(len(c.rdma.Message))
 	c.rdma.XID, c.clientXID = h.XID, h.XID
-	c.rdma.Message = c.message.octets
 	if err != nil {
-		f.answer(c, oncrpc.AppendRPCMismatch(c.reply.local[:0], h.XID))
+		f.answer(c, oncrpc.AppendRPCMismatch(c.local[:0], h.XID))
 		return true
 	}
 	if t := f.loop.tap.Load(); t != nil {
 		f.tapRead(t, c)
 	}
-	u := f.route(c)
+	s, a := l.settings(), &c.rdma.Analysis
+	var u *upstream
+	if !f.secured && s.opts.TLS.required() && !h.TLSProbe() {
+		f.refusePlain(c)
+		return true
+	}
+	if s.policy == nil {
+		if u = f.route(c, s, nil); u != nil {
+			c.rdma.Binding = l.p.registry.Analyse(h, a)
+		}
+	} else {
+		u = f.obey(c, s)
+	}
 	if u == nil {
 		return true
 	}
 	if h.Program == oncrpc.ProgramNLM {
-		l.p.xids.identity.nlmOwner(h, g.addr)
+		l.p.xids.identity.nlmOwner(h, g.addr())
 	}
-	a := &c.rdma.Analysis
-	c.rdma.Binding = l.p.registry.Analyse(h, a)
 	q := g.queueTo(u)
 	if !q.decided {
 		if q, err = g.decide(q, h, a); err != nil {
@@ -52,8 +64,8 @@ func (f *front) begin(c *call) bool {
 	c.op.inFlight++
 	c.operations = a.Operations
 	u.under[f.loop.index].n++
-	if id, ok := nfs.SequenceSession(c.message.octets, a); ok {
-		u.sessions.Tighten(c.message.octets, a)
+	if id, ok := nfs.SequenceSession(c.rdma.Message, a); ok {
+		u.sessions.Tighten(c.rdma.Message, a)
 		c.learns = q.lane != nil && q.lane.learns(id)
 	} else if q.lane != nil {
 		c.learns = q.lane.hides(h)
@@ -62,18 +74,18 @@ func (f *front) begin(c *call) bool {
 	c.queue = q
 	c.entry.Flow = q.flowOf(c)
 	if a.BackRequest != 0 {
-		nfs.BoundBackChannel(c.message.octets, a, f.client.longestCallBack())
+		nfs.BoundBackChannel(c.rdma.Message, a, f.client.longestCallBack())
 	}
 	if a.LayoutTypes && u.settings().HideLayouts {
 		nfs.HideLayoutTypes(h, a)
 	}
-	c.entry.Cost, c.entry.Aside = u.cost(len(c.message.octets), a), h.Procedure == 0
+	c.entry.Cost, c.entry.Aside = u.cost(len(c.rdma.Message), a), h.Procedure == 0
 	g.charge(c)
 	c.assignXID(q)
 	if !c.signed && a.Class != ulb.ReadOnly {
 		switch l.p.flights.enter(c) {
 		case entryDropped:
-			c.reply.result = resultAbsorbed
+			c.result = resultAbsorbed
 			f.settle(c)
 			return true
 		case entryHeld:
@@ -107,21 +119,17 @@ func (f *front) proceed(c *call) {
 	f.submit(c)
 }
 
-// route returns the upstream that c goes to, or nil after it has answered c itself.
-func (f *front) route(c *call) *upstream {
-	h, local := &c.h, c.reply.local[:0]
-	u, mismatch, low, high := f.listener.settings().routes.find(h.Program, h.Version)
+// route returns the upstream that c goes to, or nil after it has answered c itself. A rule sends c to an
+// upstream that is not nil; otherwise the routes of s decide.
+func (f *front) route(c *call, s *listenerSettings, to *upstream) *upstream {
+	h, local := &c.h, c.local[:0]
+	u, mismatch, low, high := to, false, uint32(0), uint32(0)
+	if to == nil {
+		u, mismatch, low, high = s.routes.find(h.Program, h.Version)
+	}
 	switch {
-	case h.TLSProbe() && h.Procedure != 0:
-		// "If an RPC client uses the AUTH_TLS authentication flavor on any procedure other
-		// than the NULL procedure [...], the RPC server MUST reject that RPC Call by
-		// returning a reply_stat of MSG_DENIED with a reject_stat of AUTH_ERROR and an
-		// auth_stat of AUTH_BADCRED." RFC 9289 Section 4.1.
-		f.answer(c, oncrpc.AppendAuthError(local, h.XID, oncrpc.AuthBadCredential))
 	case h.TLSProbe():
-		// RFC 9289 Section 4.1: a NULL reply without STARTTLS in its verifier says
-		// that there is no TLS here. The probe is for this hop and not sent on.
-		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.Success))
+		f.answerProbe(c, s.opts.TLS)
 	case h.Program == oncrpc.ProgramCCP, u == nil && !mismatch:
 		// CCP negotiates the connection it travels on: RFC 5666 Section 6.
 		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.ProgramUnavailable))
@@ -130,12 +138,13 @@ func (f *front) route(c *call) *upstream {
 	case h.Program == oncrpc.ProgramNLM && nlmRefused(h):
 		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.ProcedureUnavailable))
 	default:
+		f.plain = f.plain || !f.secured && h.Procedure != 0
 		return u
 	}
 	return nil
 }
 
-// answer gives the client the Reply b, which the bridge has made in c.reply.local.
+// answer gives the client the Reply b, which the bridge has made in c.local.
 func (f *front) answer(c *call, b []byte) {
 	if c.h.Args != 0 { // its header was parsed to the end
 		c.op = f.listener.table(f.loop, nil).row(&c.h, f.listener.p.registry.Operation(&c.h))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
@@ -26,59 +28,72 @@ import (
 // after the call was posted to it. The connection to the upstream calls CallDone or
 // written.Release, and the client's connection calls Release.
 type call struct {
-	// With 4,096 calls waiting, each cache line costs a miss. A call fills a size class of Go's heap, 1,024
-	// octets, and so begins with a cache line: TestCallSize. The pool and the connection touch
-	// the entry, the state, signed and conn together when they dispatch the call. Fields
-	// that most calls do not need are at the end.
-	entry     pool.Entry // the call as the pool sees it, with the seat whose credit it has
-	state     callState
-	signed    bool          // RPCSEC_GSS: XID and message must not change, and the call is never replayed
-	flying    bool          // it is among the flights; changed only by the goroutine that owns the call
-	absorbed  bool          // it has been counted as absorbed; the client's loop's
-	learns    bool          // the session table learns from the Reply to its SEQUENCE
-	foreAlone bool          // nfs.BindForeOrBoth has changed it
-	times     callTimes     // each is set where the call is in a cache: sent with conn, and replied with the Reply
-	conn      upstreamConn  // the connection that carries the call, or carried it last
-	rdma      rdmaside.Call // XID, message and analysis as the upstream gets them, and the Reply of an RDMA upstream
-	h         oncrpc.Call   // the Call's header
+	// With 4,096 calls under way, each cache line costs a miss, so the octets of a call are in the order in
+	// which a Call needs them, and most Calls touch ten lines: TestCallLines. A call fills a size class of Go's
+	// heap, 1,024 octets, and so begins with a line.
+	perCall
+	h oncrpc.Call // the Call's header
+	// The message, which is in memory of the arena, and its XID and analysis, as the upstream gets them; and the Reply
+	// of an RDMA upstream. The proxy changes the XID, an NLM lock owner and, with squash, the user of the message in place.
+	rdma rdmaside.Call
+	seldom
+	scratch
+}
 
-	// Set by front.begin, as signed is; constant afterwards.
-	up         *upstream
-	op         *operation // the client's loop's; nil for a message that is no Call of RPC version 2
-	clientXID  uint32
-	size       int32  // octets of the Call
-	operations uint16 // of a COMPOUND
+// perCall is what nearly every Call needs. The pool and the connection touch the entry, the flags, times and conn
+// together when they dispatch the call.
+type perCall struct {
+	entry      pool.Entry // the call as the pool sees it, with the seat whose credit it has
+	state      callState
+	signed     bool         // RPCSEC_GSS: XID and message must not change, and the call is never replayed
+	flying     bool         // it is among the flights; changed only by the goroutine that owns the call
+	absorbed   bool         // it has been counted as absorbed; the client's loop's
+	learns     bool         // the session table learns from the Reply to its SEQUENCE
+	foreAlone  bool         // nfs.BindForeOrBoth has changed it
+	usesSeldom bool         // there may be something in seldom; set before something is
+	class      class        // of the Reply, set by front.deliver as the next two
+	hasStatus  bool         // status is set
+	stump      nfs.Stump    // of a COMPOUND that a rule has cut
+	result     result       // what became of the Call
+	operations uint16       // of a COMPOUND; set by front.begin as signed is, and constant afterwards
+	replays    uint8        // times it was sent again after a connection was lost
+	times      callTimes    // each is set where the call is in a cache: sent with conn, and replied with the Reply
+	conn       upstreamConn // the connection that carries the call, or carried it last
 
-	// Set by front.deliver.
-	class     class  // of the Reply
-	hasStatus bool   // status is set
-	status    uint32 // the status of NFS or the like in the Reply
-	octets    int32  // of the Reply
+	// Set by front.begin, and constant afterwards.
+	up        *upstream
+	op        *operation // the client's loop's; nil for a message that is no Call of RPC version 2
+	clientXID uint32
+	size      int32 // octets of the Call
 
-	slot int32 // index in eventLoop.all
+	status uint32 // the status of NFS or the like in the Reply; set by front.deliver
+	octets int32  // of the Reply; set by front.deliver
 
-	message message
-	held    heldMemory
-	owner   owner
-	charge  charge
-	queue   *clientQueue // where the call waits, or waited last
-	reply   reply
-	one     [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
+	buf    releaser // holds the message, the record of a TCP client; nil if owner.exchange holds it
+	held   heldMemory
+	owner  owner
+	charge charge
+	queue  *clientQueue // where the call waits, or waited last
+	reply  reply
+}
 
+// seldom is what few Calls need. It is empty unless usesSeldom is set, so that a Call that needs none of it does
+// not touch its memory.
+type seldom struct {
 	flight     flight
 	sent       sentTCP
 	gss        gssCall
 	retry      retry
 	tap        callTap
-	next, prev *call // in rdmaClient.waiting, and in ledger.repeats
+	rule       *rules.Rule // that denies the call, or sends it to an upstream; set for an Observer only
+	next, prev *call       // in rdmaClient.waiting, and in ledger.repeats
 }
 
-// A message is the RPC Call that the client sent, in memory of the arena. Either buf or the
-// owner's exchange gives that memory back. The proxy changes the XID and an NLM lock owner in
-// place.
-type message struct {
-	octets []byte
-	buf    releaser // holds the record of a TCP client
+// scratch holds octets and slices that other fields point to. What it held for an earlier Call is never read.
+type scratch struct {
+	one   [1][]byte // backs reply.parts, and the message on its way to a TCP upstream
+	local [32]byte  // holds a Reply that the bridge makes itself
+	slot  int32     // index in eventLoop.all; constant while the call is there
 }
 
 // A heldMemory is what callMemory counts for the message of a call.
@@ -96,10 +111,11 @@ type owner struct {
 // A charge is what a client's ledger and the upstream's slow start count for a call.
 type charge struct {
 	expected  int    // octets that the Reply is expected to have; when lent is set, the memory it takes
-	slowStart uint32 // the age in which the upstream's slow start counted the call; 0 if it does not
 	host      *host  // for which the admission counts the call, if slowStart is not 0
+	slowStart uint32 // the age in which the upstream's slow start counted the call; 0 if it does not
 	counted   bool   // the client's ledger counts the call
 	lent      bool   // the client's ledger counts the memory of the Reply
+	shared    bool   // the quotas of the client's tenant count the call
 }
 
 // A sentTCP is what a connection to a TCP upstream keeps in each of its calls. It belongs to
@@ -116,7 +132,6 @@ type sentTCP struct {
 type retry struct {
 	pause    time.Duration // the last wait before it was queued again
 	unsent   error         // why the connection did not send it; from unsent to resubmit
-	replays  int32         // times it was sent again after a connection was lost
 	bigReply bool          // it was queued again with the largest Reply chunk, after an RDMA_ERROR
 }
 
@@ -126,8 +141,6 @@ type reply struct {
 	lease  releaser // owns parts; nil when they are in local
 	memory int      // octets of memory that parts take
 	err    error    // why there is no Reply, and the client's connection is closed
-	local  [32]byte // holds a Reply that the bridge makes itself
-	result result
 }
 
 // mostWhole is the most octets of several parts that whole puts together.
@@ -200,7 +213,7 @@ func (c *call) replayable() bool {
 // setXID writes the XID that the upstream sees into the message.
 func (c *call) setXID(xid uint32) {
 	c.rdma.XID = xid
-	binary.BigEndian.PutUint32(c.message.octets, xid)
+	binary.BigEndian.PutUint32(c.rdma.Message, xid)
 }
 
 // changeXID gives c another XID, which follows from the present one and has nothing to do with it.
@@ -214,16 +227,16 @@ func (c *call) wasSent(l *eventLoop) {
 	}
 }
 
-// answer makes b, an RPC Reply in c.reply.local, the Reply.
+// answer makes b, an RPC Reply in c.local, the Reply.
 func (c *call) answer(b []byte) {
 	c.one[0] = b
 	c.reply.parts, c.reply.lease = c.one[:], nil
-	c.reply.result = resultLocal
+	c.result = resultLocal
 }
 
 // systemError makes the Reply one of SYSTEM_ERR.
 func (c *call) systemError() {
-	c.answer(oncrpc.AppendAccepted(c.reply.local[:0], c.clientXID, oncrpc.SystemError))
+	c.answer(oncrpc.AppendAccepted(c.local[:0], c.clientXID, oncrpc.SystemError))
 	c.rdma.XID = c.clientXID
 }
 
@@ -244,15 +257,14 @@ func (c *call) takeExchange() *rdmaside.Exchange {
 // releaseMessage gives the message's memory back, unless an Exchange holds it. The Call will
 // not be sent again.
 func (c *call) releaseMessage() {
-	if c.message.buf != nil {
-		c.message.buf.Release()
+	if c.buf != nil {
+		c.buf.Release()
 		if c.held.octets != 0 {
 			c.held.host.all.calls.give(c.held.host, c.held.octets)
 			c.held = heldMemory{}
 		}
 	}
-	c.message.buf, c.message.octets = nil, nil
-	c.rdma.Message, c.h.Message = nil, nil
+	c.buf, c.rdma.Message, c.h.Message = nil, nil, nil
 }
 
 // releaseMemory gives the message's and the Reply's memory back.
@@ -266,11 +278,16 @@ func (c *call) releaseMemory() {
 
 // reset empties c, for the next Call.
 func (c *call) reset() {
-	slot := c.slot
-	*c = call{} // in place; a literal with the slot would be made elsewhere and copied
-	c.slot = slot
-	c.entry.Owner = c
-	c.rdma.Owner = c
+	switch {
+	case c.usesSeldom:
+		c.seldom = seldom{}
+	case raceEnabled && c.seldom != seldom{}:
+		panic("BUG: proxy: a call has something in seldom and does not say so")
+	}
+	c.perCall = perCall{} // in place; a literal with the owner would be made elsewhere and copied
+	c.h = oncrpc.Call{}
+	c.rdma.Reset()
+	c.entry.Owner, c.rdma.Owner = c, c
 }
 
 // A result is what became of a Call, as its listener counts it, once for each Call.

@@ -97,6 +97,9 @@ func (m *callMemory) lease(f *front, n int) (*regmem.Lease, error) {
 	if size == 0 || size > a.Limit() {
 		return a.Lease(n) // it never succeeds, and the error says so
 	}
+	if t := f.ledger.member; t != nil && size > tinyBlock && !t.fits(size) {
+		return nil, regmem.ErrBudget
+	}
 	if !m.admit(f, size) {
 		m.waited.Inc()
 		return nil, regmem.ErrBudget
@@ -116,6 +119,9 @@ func (m *callMemory) lease(f *front, n int) (*regmem.Lease, error) {
 func (m *callMemory) count(f *front, size int64) {
 	h, k := f.ledger.host, kindOf(size)
 	h.take(size)
+	if t := f.ledger.member; t != nil {
+		t.arriving(size)
+	}
 	if k == bulkBlock {
 		m.bulk.Add(size)
 	}
@@ -130,6 +136,9 @@ func (m *callMemory) count(f *front, size int64) {
 func (m *callMemory) arrived(f *front, size int64) int64 {
 	if size > tinyBlock {
 		m.settled(f, size)
+		if t := f.ledger.member; t != nil {
+			t.arrived(size)
+		}
 		if size > mostSmall {
 			f.ledger.host.memory.sent.Add(size)
 		}
@@ -175,6 +184,9 @@ func (m *callMemory) returned(f *front, l *regmem.Lease) {
 	if size > tinyBlock {
 		m.settled(f, size)
 		m.give(f.ledger.host, size)
+		if t := f.ledger.member; t != nil {
+			t.arrived(size)
+		}
 	}
 }
 

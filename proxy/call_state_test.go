@@ -35,7 +35,7 @@ func TestCallMoves(t *testing.T) {
 // movePanics reports whether setState panics when a call moves between the two states.
 func movePanics(from, to callState) (panics bool) {
 	defer func() { panics = recover() != nil }()
-	c := call{state: from}
+	c := call{perCall: perCall{state: from}}
 	c.setState(to)
 	return false
 }

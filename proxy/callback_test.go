@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -56,16 +58,19 @@ type side struct {
 	provider fabric.Provider // nil over TCP
 	loop     func(t *testing.T) loop.Loop
 	addr     string // "here" in memory
+	secure   bool   // over TCP: with TLS
 }
 
 func tcpSide() side { return side{name: "tcp"} }
+
+func tlsSide() side { return side{name: "tls", secure: true} }
 
 func loopbackSide() side {
 	return side{"loopback", fabrictest.NewLoopback(), func(t *testing.T) loop.Loop {
 		l := fabrictest.NewLoop()
 		t.Cleanup(l.Stop)
 		return l
-	}, "here"}
+	}, "here", false}
 }
 
 func iwarpSide(o iwarp.Options) side {
@@ -73,7 +78,7 @@ func iwarpSide(o iwarp.Options) side {
 		l := iwarptest.NewLoop()
 		t.Cleanup(l.Stop)
 		return l
-	}, "127.0.0.1:0"}
+	}, "127.0.0.1:0", false}
 }
 
 // pairs runs f for every pair of transports, with a provider for each side.
@@ -87,6 +92,9 @@ func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptio
 		{tcpSide(), iwarpSide(iwarp.Options{})},
 		{iwarpSide(iwarp.Options{FPDU: iwarp.FPDUMax}), iwarpSide(iwarp.Options{CRCOff: true})},
 		{iwarpSide(iwarp.Options{}), loopbackSide()},
+		{tlsSide(), tlsSide()},
+		{tlsSide(), loopbackSide()},
+		{loopbackSide(), tlsSide()},
 	} {
 		t.Run(p[0].name+" to "+p[1].name, func(t *testing.T) {
 			t.Parallel()
@@ -112,12 +120,27 @@ func newPair(t *testing.T, front, back side, b proxytest.Behaviour, change func(
 		x.front, x.clientThings = "rdma", "listener_reverse"
 		lo.RDMA, lo.Provider, lo.Address = true, front.provider, front.addr
 	}
+	var files *security
+	if front.secure || back.secure {
+		files = newSecurity(t)
+	}
+	if front.secure {
+		lo.TLS = files.listener(true)
+	}
+	if back.secure {
+		uo.TLS = files.upstream(true)
+		storage := files.storage(files.servers.Issue(t, tlstest.Subject{Names: []string{"127.0.0.1"}}))
+		uo.Endpoints = []string{x.TLSFront(uo.Endpoints[0], func() *tls.Config { return storage }).Addr()}
+	}
 	if change != nil {
 		change(&lo, &uo)
 	}
 	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
 	addr := x.p.Addr("nfs")
-	if front.provider == nil {
+	if front.secure {
+		user := files.user(files.issue("user"))
+		x.client = func() caller { return x.SecureClient(addr, user) }
+	} else if front.provider == nil {
 		x.client = func() caller { return x.Client(addr) }
 	} else {
 		l := front.loop(t)

@@ -34,8 +34,8 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 		}
 	}
 	q := &clientQueue{
-		u: u, pool: u.poolFor(g.addr), decided: u.settings().Mode == ModeShared,
-		key: u.p.xids.identity.clientKey(u.name, g.addr),
+		u: u, pool: u.poolFor(g.addr()), decided: u.settings().Mode == ModeShared,
+		key: u.p.xids.identity.clientKey(u.name, g.addr()),
 	}
 	q.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, q.pool), Weight: g.weight}
 	g.queues = append(g.queues, q)
@@ -122,7 +122,7 @@ func (q *clientQueue) flowOf(c *call) *pool.Flow {
 	}
 	if q.sticky == nil {
 		g := &c.owner.front.ledger
-		q.sticky = &pool.Flow{Host: q.flow.Host, Weight: g.weight, Sticky: true, Hash: addressHash(g.addr)}
+		q.sticky = &pool.Flow{Host: q.flow.Host, Weight: g.weight, Sticky: true, Hash: addressHash(g.addr())}
 	}
 	return q.sticky
 }

@@ -17,7 +17,6 @@ type rdmaClient struct {
 
 	waiting *call // the first of the Calls that have not begun, linked by next in the order they came
 	last    *call // the last of them
-	began   bool  // a Call has come
 	quiet   int64 // when a Call came or was settled last, on the loop's clock
 }
 
@@ -34,7 +33,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	s.open(s, l, rc.Loop().(*eventLoop), rc.Info().Peer)
 	rc.SetMemory((*rdmaMemory)(s))
 	s.quiet = s.loop.Now()
-	if l.fullOffLock(s.ledger.addr) {
+	if l.fullOffLock(s.ledger.addr()) {
 		l.refused(s.peer, refusedAddress, errCrowded)
 		s.close(errCrowded) // incoming does not count the connections that are being set up
 	}
@@ -55,22 +54,28 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	s := x.Conn().Data.(*rdmaClient)
 	s.quiet = s.loop.Now()
 	c := s.newCall()
-	c.message = message{octets: x.Message()}
+	c.rdma.Message = x.Message()
 	c.owner.exchange = x
 	if !s.began {
 		s.began = true
 		s.ledger.arrive()
 	}
-	if r := s.reasons(); s.waiting != nil || r != 0 {
-		s.front.wait(r, frontBits)
+	if s.waiting != nil || s.reasons() != 0 || !s.enters() {
+		s.front.wait(s.reasons(), frontBits)
 		s.keep(c)
 		return
 	}
 	s.begin(c)
 }
 
+// enters reports whether another Call may begin as far as the client's tenant is concerned.
+func (s *rdmaClient) enters() bool {
+	m := s.ledger.member
+	return m == nil || m.enter()
+}
+
 // reasons are those for which another Call may not begin, a bit for each waitReason.
-func (s *rdmaClient) reasons() uint8 {
+func (s *rdmaClient) reasons() uint16 {
 	r := s.ledger.shut | s.ledger.over()
 	if s.draining {
 		r |= 1 << waitDraining
@@ -82,6 +87,9 @@ func (s *rdmaClient) reasons() uint8 {
 func (s *rdmaClient) admit() {
 	for s.waiting != nil {
 		r := s.reasons()
+		if r == 0 && !s.enters() {
+			r = s.reasons()
+		}
 		s.front.wait(r, frontBits)
 		if r != 0 {
 			return
@@ -95,6 +103,7 @@ func (s *rdmaClient) admit() {
 
 // keep keeps c until the client may have another Call under way.
 func (s *rdmaClient) keep(c *call) {
+	c.usesSeldom = true
 	if s.waiting == nil {
 		s.waiting = c
 	} else {

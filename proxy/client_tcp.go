@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"time"
+
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -13,6 +15,8 @@ type tcpClient struct {
 
 	paused bool // the connection is not read from
 	strays int  // Replies that answer no reverse Call
+
+	securedAt time.Time // when the connection got TLS
 }
 
 // newTCPClient makes the handler of a connection that l is about to accept.
@@ -45,11 +49,32 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		return
 	}
 	c := s.newCall()
-	c.message.octets, c.message.buf = b.Bytes(), b
+	c.rdma.Message, c.buf = b.Bytes(), b
 	c.held.host, c.held.octets = s.ledger.host, counted
+	if m := s.ledger.member; m != nil && !m.enter() {
+		m.kept = c
+		s.admit()
+		return
+	}
 	if s.begin(c) {
 		s.limit()
 	}
+	s.secure()
+}
+
+// beginKept begins the Call that waits for its tenant, if there is one and it may begin.
+func (s *tcpClient) beginKept() {
+	g := &s.ledger
+	m := g.member
+	if m.kept == nil || g.shut != 0 || s.draining || s.ended.get() || !m.enter() {
+		return
+	}
+	c := m.kept
+	m.kept = nil
+	if s.begin(c) && g.full == 0 {
+		g.full = g.over()
+	}
+	s.secure()
 }
 
 // Unread is part of tcpframe.UnreadHandler.
@@ -62,18 +87,31 @@ func (s *tcpClient) Unread(unread bool) {
 }
 
 // Busy is part of tcpframe.BusyHandler.
-func (s *tcpClient) Busy() bool { return s.ledger.calls > 0 }
+func (s *tcpClient) Busy() bool { return !s.idle() }
 
 // idle is part of client.
-func (s *tcpClient) idle() bool { return s.ledger.calls == 0 }
+func (s *tcpClient) idle() bool {
+	m := s.ledger.member
+	return s.ledger.calls == 0 && (m == nil || m.kept == nil)
+}
 
 // Closed is part of tcpframe.RecordHandler.
-func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) { s.end(err) }
+func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
+	s.end(err)
+	if m := s.ledger.member; m != nil && m.kept != nil {
+		c := m.kept
+		m.kept = nil
+		s.settle(c)
+	}
+}
 
 // admit is part of client. It stops reading from a client that has as much under way as it
 // may, waits at a gate, or is draining. It reads again when none of this is so.
 func (s *tcpClient) admit() {
 	g := &s.ledger
+	if g.member != nil {
+		s.beginKept()
+	}
 	if g.full != 0 && g.low() {
 		g.full = 0
 	}
@@ -113,8 +151,8 @@ func (s *tcpClient) transmit(c *call) {
 // settled is part of client. A Reply that was not written in full before the connection
 // ended has not reached the client.
 func (s *tcpClient) settled(c *call) {
-	if c.reply.result == resultReplied && s.conn.Ended() {
-		c.reply.result = resultGone
+	if c.result == resultReplied && s.conn.Ended() {
+		c.result = resultGone
 	}
 }
 

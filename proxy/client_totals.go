@@ -44,7 +44,7 @@ func (f *front) count(c *call) {
 	if c.op != nil {
 		c.op.inFlight--
 	}
-	r := c.reply.result
+	r := c.result
 	switch {
 	case c.absorbed || r == resultAbsorbed:
 		f.totals.repeats++
@@ -64,8 +64,11 @@ func (f *front) observe(c *call, o Observer, now int64) {
 		At: time.Now(), XID: c.clientXID, Client: f.peer, Listener: f.listener.name, Transport: transport(f.listener.isRDMA),
 		Program: c.h.Program, Version: c.h.Version, Procedure: c.h.Procedure,
 		Operations: int(c.operations),
-		BytesIn:    int(c.size), Result: resultNames[c.reply.result], Replays: int(c.retry.replays),
-		Failed: true,
+		BytesIn:    int(c.size), Result: resultNames[c.result], Replays: int(c.replays),
+		Failed: true, TLS: f.secured, Identity: f.identity.Name(),
+	}
+	if c.rule != nil {
+		r.Rule = c.rule.Name
 	}
 	if c.up != nil {
 		r.Upstream = c.up.name
@@ -84,9 +87,9 @@ func (f *front) observe(c *call, o Observer, now int64) {
 	}
 	if c.times.replied != 0 && c.octets > 0 {
 		r.Status, r.NFSStatus, r.HasNFS, r.BytesOut = classNames[c.class], c.status, c.hasStatus, int(c.octets)
-		r.Failed = classFails[c.class] || c.reply.result == resultGone || c.reply.result == resultAbandoned
+		r.Failed = classFails[c.class] || c.result == resultGone || c.result == resultAbandoned
 	}
-	if c.reply.result == resultAbsorbed {
+	if c.result == resultAbsorbed {
 		r.Failed = false
 	}
 	if o.Wants(r) {

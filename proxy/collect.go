@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 )
 
 // Asking the loops
@@ -28,14 +29,17 @@ const (
 // A clientReport is what a loop says of a client.
 type clientReport struct {
 	front    *front
+	tenant   *tenant // nil for none
 	totals   clientTotals
 	inFlight inFlight
 	unread   int64
-	waits    uint8
+	waits    uint16
 	paused   int64 // nanoseconds
 	granted  int
 	used     int
 	upstream [2]*upstream // those that the client has used first
+	secured  bool
+	identity *tlsconf.Identity
 }
 
 // A collector is the task that asks one loop. Its results may be read once it was received from done.
@@ -50,6 +54,7 @@ type collector struct {
 
 	inFlight map[*operationSeries]int
 	waiting  map[*listener]waitReport
+	matched  map[*listener]matchReport
 	reports  []clientReport
 	now      int64
 	listed   bool // the Calls have been looked at
@@ -83,6 +88,7 @@ func (c *collector) begin() {
 	c.loop.tally.count()
 	c.inFlight = make(map[*operationSeries]int)
 	c.waiting = make(map[*listener]waitReport)
+	c.matched = make(map[*listener]matchReport)
 	for _, l := range c.p.allListeners() {
 		n := &l.counts[c.loop.index]
 		for _, t := range n.tables {
@@ -93,6 +99,7 @@ func (c *collector) begin() {
 			}
 		}
 		c.waiting[l] = waitReport{n.waits.now, n.waits.paused}
+		c.matched[l] = l.settings().policy.report(c.loop.index)
 	}
 }
 
@@ -132,6 +139,10 @@ func (c *collector) lookAtClients() {
 		f.tell()
 		r := clientReport{
 			front: f, totals: f.totals, unread: f.ledger.held, waits: f.waits.now, paused: f.waits.paused(c.now),
+			secured: f.secured, identity: f.identity,
+		}
+		if m := f.ledger.member; m != nil {
+			r.tenant = m.tenant
 		}
 		if f.seen.round == c.round {
 			r.inFlight = f.seen
@@ -221,8 +232,14 @@ func (r *clientReport) describe(now int64, wall time.Time) status.Client {
 		Failed:  r.totals.failed, Repeats: r.totals.repeats, InFlight: r.inFlight.calls,
 		Unread: r.unread, Waiting: []string{}, Upstreams: []string{}, Paused: float64(r.paused) / 1e9,
 	}
+	if r.tenant != nil {
+		d.Tenant = r.tenant.name
+	}
 	if a := f.client.proxy(); a.IsValid() {
 		d.Proxy = a.String()
+	}
+	if r.secured {
+		d.TLS = tlsStatus(r.identity)
 	}
 	if r.inFlight.calls > 0 {
 		d.OldestCall, d.OldestXID = float64(max(0, now-r.inFlight.oldest))/1e9, r.inFlight.xid
@@ -319,6 +336,10 @@ func clientFilter(filter string) func(*clientReport) bool {
 	return func(r *clientReport) bool {
 		f := r.front
 		words := []string{f.peer.String(), f.listener.name, transport(f.listener.isRDMA)}
+		words = append(words, r.identity.Names()...)
+		if r.tenant != nil {
+			words = append(words, r.tenant.name)
+		}
 		for _, u := range r.upstream {
 			if u != nil {
 				words = append(words, u.name)
@@ -358,6 +379,14 @@ func clientOrder(by string) func(a, b *clientReport) int {
 		return waiting
 	}
 	return func(a, b *clientReport) int { return cmp.Or(first(a, b), waiting(a, b)) }
+}
+
+// tlsStatus describes TLS with a peer that has shown this identity.
+func tlsStatus(i *tlsconf.Identity) *status.TLS {
+	if i == nil {
+		return new(status.TLS)
+	}
+	return &status.TLS{Identity: i.Name(), Subject: i.Subject, Issuer: i.Issuer, Serial: i.Serial, Names: i.Names(), Expires: &i.NotAfter}
 }
 
 // tcpStatus describes a TCP connection, or returns nil if ok is false.

@@ -50,7 +50,7 @@ func (l *listener) yields(peer netip.Addr) (from *listener, host netip.Addr, ok 
 	largest := 0
 	for _, x := range all {
 		x.mu.Lock()
-		h, yes := x.clients.Yields(peer, x.settings().weight(peer.Unmap()))
+		h, yes := x.clients.Yields(peer, x.weight(peer.Unmap()))
 		if n := x.clients.Count(h); yes && n > largest && x.evictions < maxEvictions {
 			from, host, largest = x, h, n
 		}

@@ -56,6 +56,13 @@ func (c *call) answered(here int) {
 	if a := &c.rdma.Analysis; a.SessionOps&ulb.ExchangeID != 0 && c.up.settings().HideLayouts {
 		nfs.HideLayouts(c.reply.parts, a)
 	}
+	if c.stump != 0 {
+		if err := c.uncut(here); err != nil {
+			c.reply.parts = nil
+			c.giveUp(here, err)
+			return
+		}
+	}
 	if c.rdma.Analysis.SessionOps&ulb.CreateSession != 0 {
 		c.up.sessions.Learn(c.reply.whole(), &c.rdma.Analysis)
 	}
@@ -74,7 +81,7 @@ func (c *call) answered(here int) {
 func (c *call) failed(here int, err *rdmaside.CallError) {
 	if err.Fate != rdmaside.NotSent {
 		c.up.counts[here].sent.Inc()
-	} else if c.retry.replays == 0 {
+	} else if c.replays == 0 {
 		c.times.sent = 0
 	}
 	if c.owner.front.gone() {
@@ -110,26 +117,26 @@ func (c *call) replay(here int, err error) {
 		c.up.lost.Inc()
 		c.giveUp(here, fmt.Errorf("%w: %w", errNotReplayable, err))
 		return
-	case c.retry.replays >= maxReplays:
+	case c.replays >= maxReplays:
 		c.up.lost.Inc()
 		c.giveUp(here, fmt.Errorf("%w: %w", errReplays, err))
 		return
 	}
-	c.retry.replays++
+	c.replays++
 	c.up.replayed.Inc()
 	if c.up.isRDMA && c.rdma.Analysis.Guess && c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply {
 		// Perhaps the Reply did not fit and the server ended the connection, as it would end
 		// the next one.
 		c.enlargeReply()
 	}
-	if c.retry.replays == 1 {
+	if c.replays == 1 {
 		c.requeue(here)
 		return
 	}
 	// This Call may be the one that ends connections, and other clients' Calls are on
 	// the next one, too.
 	o := c.up.settings()
-	c.requeueAfter(jittered(min(o.BackoffMin<<(c.retry.replays-2), o.BackoffMax)))
+	c.requeueAfter(jittered(min(o.BackoffMin<<(c.replays-2), o.BackoffMax)))
 }
 
 // jittered spreads d over [d/2, d].
@@ -157,6 +164,7 @@ func (c *call) rdmaError(here int, err *rdmaside.CallError) {
 // enlargeReply makes c, a Call that only reads, offer the largest Reply chunk, under a new XID:
 // the "short Reply chunk retry" of RFC 8267 Sections 5.2 and 6.2.1.
 func (c *call) enlargeReply() {
+	c.usesSeldom = true
 	c.retry.bigReply = true
 	most := c.up.p.registry.Limits().MaxReply
 	a := &c.rdma.Analysis
@@ -168,6 +176,7 @@ func (c *call) enlargeReply() {
 // decides about the Call in a task of its own: it gives the credit to the next Call, which conn
 // may not send either, and so on through the queue, each deeper in the stack without the task.
 func (c *call) unsent(conn upstreamConn, err error) {
+	c.usesSeldom = true
 	c.retry.unsent = err
 	c.setState(callWaiting)
 	c.up.p.loops[conn.Affinity()].Post(c)
@@ -243,6 +252,7 @@ const (
 
 // pause queues c again after a wait that doubles each time.
 func (c *call) pause() {
+	c.usesSeldom = true
 	c.retry.pause = min(max(2*c.retry.pause, leastPause), mostPause)
 	c.requeueAfter(c.retry.pause)
 }

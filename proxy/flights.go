@@ -86,6 +86,7 @@ const (
 // enter remembers c, which has its far XID, or finds out that it is a repeat. If enter holds c, c
 // belongs to the Call that it repeats from then on.
 func (t *flights) enter(c *call) entry {
+	c.usesSeldom = true
 	c.flight.tag = t.tag(c)
 	l := t.list(c)
 	l.mu.Lock()
@@ -113,7 +114,7 @@ func (t *flights) enter(c *call) entry {
 
 // tag hashes the XID, the upstream and the address of c. The XID depends on the arguments.
 func (t *flights) tag(c *call) uint64 {
-	addr := c.owner.front.ledger.addr.As16()
+	addr := c.owner.front.ledger.addr().As16()
 	return maphash.Comparable(t.seed, struct {
 		xid, upstream uint32
 		addr          [16]byte
@@ -214,7 +215,7 @@ func (l *flightList) remove(c *call) {
 // their messages as long as they are in flight or held.
 func (c *call) same(o *call) bool {
 	a, b := &c.h, &o.h
-	if c.up.number != o.up.number || c.clientXID != o.clientXID || c.owner.front.ledger.addr != o.owner.front.ledger.addr ||
+	if c.up.number != o.up.number || c.clientXID != o.clientXID || c.owner.front.ledger.addr() != o.owner.front.ledger.addr() ||
 		a.Program != b.Program || a.Version != b.Version || a.Procedure != b.Procedure || a.Flavor != b.Flavor {
 		return false
 	}

@@ -19,7 +19,8 @@ func newFlightTest(t *testing.T) *flightTest {
 // front is a connection from the address a.
 func (ft *flightTest) front(a string) *front {
 	f := &front{}
-	f.ledger.addr = netip.MustParseAddr(a)
+	f.ledger.front = f
+	f.peer = netip.AddrPortFrom(netip.MustParseAddr(a), 1)
 	return f
 }
 
@@ -27,8 +28,8 @@ func (ft *flightTest) front(a string) *front {
 func (ft *flightTest) call(f *front, xid uint32, args string) *call {
 	s := someone()
 	h := s.call(xid, args)
-	c := &call{owner: owner{front: f}, up: ft.up, h: *h, clientXID: xid}
-	c.message.octets, c.rdma.Message = h.Message, h.Message
+	c := &call{perCall: perCall{owner: owner{front: f}, up: ft.up, clientXID: xid}, h: *h}
+	c.rdma.Message = h.Message
 	c.setXID(xidOf(testPermutation(1), h))
 	return c
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/rules"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // A front is the bridge's side of one client connection, as far as TCP and RDMA clients are alike.
@@ -28,10 +31,17 @@ type front struct {
 	totals   clientTotals
 	seen     inFlight
 	sends    senderRef
-	draining bool // the connection closes as soon as no Call is under way
-	failed   bool // the connection was closed because of a Call, and the log says why
-	evicted  bool // an eviction closes the connection; guarded by listener.mu, as is place
-	ended    flag // the connection has ended, or ends in this pass; set on the loop, read anywhere
+	rules    *rules.Bound // those of the listener that can match its Calls; nil before its first Call, and without rules
+	draining bool         // the connection closes as soon as no Call is under way
+	failed   bool         // the connection was closed because of a Call, and the log says why
+	evicted  bool         // an eviction closes the connection; guarded by listener.mu, as is place
+	began    bool         // a Call has come; for RDMA clients only
+	ended    flag         // the connection has ended, or ends in this pass; set on the loop, read anywhere
+
+	secured  bool              // the connection has TLS
+	plain    bool              // a Call other than NULL went to an upstream without TLS
+	startTLS *tcpframe.TLS     // what the probe that the loop is just answering starts; nil for none
+	identity *tlsconf.Identity // who the client's certificate says it is; nil without TLS or a certificate
 
 	place crowd.Member[*front] // in listener.clients
 }
@@ -87,6 +97,26 @@ func (f *front) open(s client, l *listener, on *eventLoop, peer netip.AddrPort) 
 	f.client, f.listener, f.counts, f.loop, f.peer = s, l, &l.counts[on.index], on, peer
 	f.totals = clientTotals{since: time.Now(), active: on.Now()}
 	f.ledger.open(f)
+	f.enroll()
+}
+
+// enroll makes the client a member of its tenant. A connection that the tenant may not have is closed, and
+// no Call of it begins.
+func (f *front) enroll() {
+	g, l := &f.ledger, f.listener
+	t := l.p.tenantOf(g.addr(), nil)
+	if t == nil {
+		return
+	}
+	a, why, err := t.join(g.addr(), false)
+	if err != nil {
+		l.refusedByTenant(f.peer, t, why, err)
+		f.draining = true
+		f.close(err)
+		return
+	}
+	g.member = newMembership(f, t, a)
+	g.weight = g.weigh(l.settings())
 }
 
 // join adds the connection to the listener's. If the listener is draining, the connection
@@ -106,11 +136,35 @@ func (f *front) end(err error) {
 	f.listener.leave(f)
 	f.loop.memory.left(f)
 	f.ledger.close()
-	f.wait(0, 0xff)
+	f.wait(0, 1<<waitReasons-1)
 	f.loop.tapEnded(f, err)
 	if err != nil && !errors.Is(err, io.EOF) {
 		f.listener.log.Debug().Str("event", "client_gone").Stringer("peer", f.peer).Err(err).Msg("client connection ended")
 	}
+}
+
+// enrollSecured makes a client that has started TLS a member of the tenant that its certificate makes it belong
+// to. A connection that this tenant may not have is closed.
+func (f *front) enrollSecured() {
+	g, l := &f.ledger, f.listener
+	t := l.p.tenantOf(g.addr(), f.identity)
+	if t == nil || f.draining || g.member != nil && g.member.tenant == t {
+		return
+	}
+	why, err := t.admission(g.addr(), f.loop.Now())
+	var a *tenantAddress
+	if err == nil {
+		a, why, err = t.join(g.addr(), false)
+	}
+	if err != nil {
+		l.refusedByTenant(f.peer, t, why, err)
+		f.draining = true
+		f.client.admit()
+		f.close(err)
+		return
+	}
+	g.move(t, a)
+	g.follow()
 }
 
 // newCall returns a call for a message that the client has just sent.
@@ -151,8 +205,8 @@ func (f *front) lend(c *call) bool {
 		f.abandon(c, errUnread)
 		return false
 	}
-	if c.reply.result == resultGone {
-		c.reply.result = resultReplied
+	if c.result == resultGone {
+		c.result = resultReplied
 	}
 	return true
 }
@@ -161,7 +215,7 @@ func (f *front) lend(c *call) bool {
 // only way RPC has to tell a client that no Reply will come on this connection.
 func (f *front) abandon(c *call, reason error) {
 	if !f.ended.get() {
-		c.reply.result = resultAbandoned
+		c.result = resultAbandoned
 		if !f.failed {
 			f.cannotAnswer(c.clientXID, reason)
 			f.fail(reason)
@@ -196,7 +250,7 @@ func (f *front) closeUnpinned(c *call, u *upstream, reason error) {
 	if !errors.Is(reason, errMoved) {
 		u.unpinnable(f.peer, reason)
 	}
-	c.reply.result = resultAbandoned
+	c.result = resultAbandoned
 	f.fail(reason)
 	f.settle(c)
 }
@@ -205,7 +259,7 @@ func (f *front) closeUnpinned(c *call, u *upstream, reason error) {
 func (f *front) malformed(c *call, err error) {
 	f.listener.lines.malformed.Line(&f.listener.log, zerolog.WarnLevel, "client_closed").Str("reason", "malformed").Stringer("peer", f.peer).Err(err).
 		Msg("not an RPC Call; connection closed")
-	c.reply.result = resultMalformed
+	c.result = resultMalformed
 	f.client.fail(err)
 	f.settle(c)
 }
@@ -224,7 +278,7 @@ func (f *front) settle(c *call) {
 	if c.absorbed {
 		f.ledger.unhold(c)
 	} else {
-		f.counts.results[c.reply.result].Inc()
+		f.counts.results[c.result].Inc()
 	}
 	f.tapOver(c)
 	if c.signed && c.gss.counted {
@@ -264,6 +318,9 @@ func (f *front) runOnLoop(t *ticket) { f.loop.Post(t) }
 // readOn reads from the client again after gate k has admitted it, unless something else
 // prevents that.
 func (f *front) readOn(k gateKind) {
+	if f.gone() {
+		return
+	}
 	f.ledger.shut &^= 1 << k
 	f.client.admit()
 }

@@ -4,9 +4,13 @@ package proxy
 type gateKind uint8
 
 const (
-	gateSlowStart gateKind = iota // the slow start of the upstream has no room: admission.go
-	gateClient                    // the client's address is over its rate: bucket.go
-	gateListener                  // the listener is over its rate: bucket.go
+	gateSlowStart         gateKind = iota // the slow start of the upstream has no room: admission.go
+	gateClient                            // the client's address is over its rate: bucket.go
+	gateListener                          // the listener is over its rate: bucket.go
+	gateTenantAddressRate                 // the client's address is over its rate in the tenant: bucket.go
+	gateTenantRate                        // the tenant is over its rate: bucket.go
+	gateTenantAddress                     // the client's address has as much under way as it may in the tenant: quota.go
+	gateTenant                            // the tenant has as much under way as it may: quota.go
 	gates
 )
 
@@ -36,6 +40,7 @@ type ticket struct {
 	since  int64 // when the client began to wait; only admission uses it, like round
 	round  int   // the round of admission in which the client was counted among those to come; 0 for none
 	next   *ticket
+	other  *ticket // another one of the same client, in ledger.tickets
 }
 
 // A waitingClient is a client as gates see it.
@@ -47,16 +52,12 @@ type waitingClient interface {
 	// close ends the connection. Any goroutine.
 	close(reason error)
 	// readOn reads from the client again after gate k has admitted it, unless something
-	// else prevents that. On the client's loop.
+	// else prevents that, such as the connection's end. On the client's loop.
 	readOn(k gateKind)
 }
 
 // Run admits the client, on its loop. loop.Task.
-func (t *ticket) Run() {
-	if !t.client.gone() {
-		t.client.readOn(t.kind)
-	}
-}
+func (t *ticket) Run() { t.client.readOn(t.kind) }
 
 // put adds t, a client of h.
 func (g *gate) put(t *ticket, h *host) {
@@ -168,10 +169,16 @@ func runAll(t *ticket) {
 
 // ticket returns the client's ticket for gates of kind k.
 func (g *ledger) ticket(k gateKind) *ticket {
-	if g.tickets[k] == nil {
-		g.tickets[k] = &ticket{client: g.front, kind: k}
+	if k >= gateTenantAddress {
+		return g.member.ticket(k)
 	}
-	return g.tickets[k]
+	for t := g.tickets; t != nil; t = t.other {
+		if t.kind == k {
+			return t
+		}
+	}
+	g.tickets = &ticket{client: g.front, kind: k, other: g.tickets}
+	return g.tickets
 }
 
 // waitAt makes the client wait at the gate at, which is of kind k. It returns false if the

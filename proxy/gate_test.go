@@ -26,6 +26,9 @@ func (f *fakeWaiter) gone() bool          { return f.left.get() }
 func (f *fakeWaiter) close(error)         { f.left.set() }
 func (f *fakeWaiter) runOnLoop(t *ticket) { go t.Run() }
 func (f *fakeWaiter) readOn(k gateKind) {
+	if f.gone() {
+		return
+	}
 	f.mu.Lock()
 	f.ledger.shut &^= 1 << k
 	f.mu.Unlock()
@@ -49,8 +52,8 @@ func (f *fakeWaiter) n() int {
 }
 
 func (f *fakeWaiter) open() {
-	for i := range f.ledger.tickets {
-		f.ledger.tickets[i] = &ticket{client: f, kind: gateKind(i)}
+	for k := range gateTenantAddress { // the other gates are those of members
+		f.ledger.tickets = &ticket{client: f, kind: k, other: f.ledger.tickets}
 	}
 }
 
@@ -506,9 +509,9 @@ func TestGateIsFair(t *testing.T) {
 		for j := range n {
 			f := &fakeWaiter{}
 			f.open()
-			number[f.ledger.tickets[0]] = fmt.Sprint(i, ".", j)
-			f.ledger.tickets[0].since = int64(j)
-			g.put(f.ledger.tickets[0], hosts[i])
+			number[f.ledger.tickets] = fmt.Sprint(i, ".", j)
+			f.ledger.tickets.since = int64(j)
+			g.put(f.ledger.tickets, hosts[i])
 		}
 	}
 	names := func(t *ticket) (s []string) {
@@ -555,7 +558,7 @@ func TestFollowForgetsQueues(t *testing.T) {
 	p := &Proxy{upstreams: map[string]*upstream{"a": stays}, retired: map[*upstream]struct{}{goes: {}}}
 	l := &listener{p: p}
 	l.current.Store(&listenerSettings{})
-	g := ledger{front: &front{listener: l}, addr: netip.MustParseAddr("192.0.2.1"), weight: 1}
+	g := ledger{front: &front{listener: l, peer: netip.MustParseAddrPort("192.0.2.1:1")}, weight: 1}
 	for _, u := range []*upstream{gone, goes, stays, gone} {
 		g.queues = append(g.queues, &clientQueue{u: u})
 	}

@@ -128,6 +128,7 @@ func (f *front) submitInOrder(c *call) {
 	u := c.up
 	u.admission.enter(c, &f.ledger)
 	f.ledger.ordered++
+	c.usesSeldom = true
 	c.gss.counted = true
 	u.contexts.enter(c).pump(f.loop.index)
 }
@@ -135,16 +136,16 @@ func (f *front) submitInOrder(c *call) {
 // enter adds c to its context, a new one if none of its Calls is under way.
 func (t *gssContexts) enter(c *call) *gssContext {
 	g := &c.owner.front.ledger
-	s := t.shard(g.addr)
-	key := t.key(c, g.addr)
+	s := t.shard(g.addr())
+	key := t.key(c, g.addr())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.all[key]
 	if x == nil {
-		p := t.u.poolFor(g.addr)
+		p := t.u.poolFor(g.addr())
 		x = s.add(t, key, p, t.u.p.hosts.at(g.host, p))
 		// Where the upstream is on TCP, the server's duplicate request cache looks at the port.
-		x.flow.Weight, x.flow.Sticky, x.flow.Hash = g.weight, !t.u.isRDMA, addressHash(g.addr)
+		x.flow.Weight, x.flow.Sticky, x.flow.Hash = g.weight, !t.u.isRDMA, addressHash(g.addr())
 	}
 	if !c.queue.stays() {
 		c.entry.Flow = &x.flow
@@ -403,7 +404,7 @@ func (x *gssContext) leave(c *call, here int) {
 
 // forget ends the Calls of f, whose client has gone, that have not been sent.
 func (t *gssContexts) forget(f *front) {
-	s := t.shard(f.ledger.addr)
+	s := t.shard(f.ledger.addr())
 	var ended *call // linked by gss.next
 	var entering []*gssContext
 	s.mu.Lock()

@@ -18,6 +18,22 @@ import (
 // dropped.
 func TestLaneChain(t *testing.T) {
 	t.Parallel()
+	laneChain(t, func() (proxy.ListenerOptions, proxy.UpstreamOptions) {
+		return proxy.ListenerOptions{RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}, proxy.UpstreamOptions{RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}
+	})
+}
+
+// TestLaneChainTLS: the same, with TLS between the bridges.
+func TestLaneChainTLS(t *testing.T) {
+	t.Parallel()
+	x := newSecurity(t)
+	laneChain(t, func() (proxy.ListenerOptions, proxy.UpstreamOptions) {
+		return proxy.ListenerOptions{TLS: x.listener(true)}, proxy.UpstreamOptions{TLS: x.upstream(true)}
+	})
+}
+
+// laneChain is TestLaneChain with the far bridge's listener and the near bridge's upstream of between.
+func laneChain(t *testing.T, between func() (proxy.ListenerOptions, proxy.UpstreamOptions)) {
 	const clients, lanes = 24, 2
 	first, second := proxytest.NewHarness(t, budget), proxytest.NewHarness(t, budget)
 	s := nfs4test.NewServer(nfs4test.ServerOptions{CallbackDelay: 20 * time.Millisecond})
@@ -29,13 +45,12 @@ func TestLaneChain(t *testing.T) {
 	uo := proxy.UpstreamOptions{Name: "storage", Connections: lanes, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
 	back := uo
 	back.Endpoints = []string{addr}
-	provider := proxytest.IWARP(iwarp.Options{})
-	p2 := second.Proxy([]proxy.ListenerOptions{{Name: "middle", Address: "127.0.0.1:0", RDMA: true, Provider: provider, Upstream: "storage"}},
-		[]proxy.UpstreamOptions{back})
+	lo, middle := between()
+	lo.Name, lo.Address, lo.Upstream = "middle", "127.0.0.1:0", "storage"
+	p2 := second.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{back})
 	relay := proxytest.NewRelay(t, p2.Addr("middle"))
-	middle := uo
-	middle.RDMA, middle.Provider, middle.Endpoints = true, proxytest.IWARP(iwarp.Options{}), []string{relay.Addr()}
-	p1 := first.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{middle})
+	uo.RDMA, uo.Provider, uo.TLS, uo.Endpoints = middle.RDMA, middle.Provider, middle.TLS, []string{relay.Addr()}
+	p1 := first.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
 	e, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: first.Log})
 	if err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func (c *call) overdue(here int) {
 	if x := c.order(); x != nil {
 		x.leave(c, here)
 	}
-	c.reply.result = resultAbandoned
+	c.result = resultAbandoned
 	f, xid := c.owner.front, c.clientXID
 	f.loop.Post(loop.TaskFunc(func() { f.late(xid) }))
 }

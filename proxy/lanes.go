@@ -134,7 +134,7 @@ func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
 	} else {
 		only := -1
 		if o.partitioned() {
-			only = endpointFor(f.ledger.addr, len(o.Endpoints))
+			only = endpointFor(f.ledger.addr(), len(o.Endpoints))
 		}
 		for _, l := range ls.all {
 			if (only < 0 || l.endpoint == only) && (best == nil || l.betterThan(best, f)) {

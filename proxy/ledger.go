@@ -11,10 +11,9 @@ import (
 // Replies that the client is owed. It also has the client's queues at the upstreams, and its
 // tickets for the gates where it may have to wait. It belongs to the client's loop.
 type ledger struct {
-	front  *front     // the connection; constant, as the next two
-	addr   netip.Addr // the client's address
-	host   *host      // what shares are divided among; constant until close
-	weight int        // the client's share, relative to other clients
+	front  *front // the connection; constant
+	host   *host  // what shares are divided among; constant until close
+	weight int    // the client's share, relative to other clients
 
 	queues  []*clientQueue
 	repeats *call // the first of the Calls that are held, linked by next and prev: flights.go
@@ -26,15 +25,16 @@ type ledger struct {
 	taken int64 // octets of memory that all Replies took which the client has received
 	large int   // about the most octets of memory that a Reply without a bound took lately
 	seen  snapshot
-	full  uint8 // tcpClient.admit: what over has returned, as long as low has not been true since
+	full  uint16 // tcpClient.admit: what over has returned, as long as low has not been true since
 
 	// Where the client waits.
-	shut    uint8          // the gates where the client waits, a bit for each gateKind
-	ordered int32          // Calls under RPCSEC_GSS that keep their order: gss_context.go
-	tickets [gates]*ticket // made when the client waits at a gate for the first time
-	waited  *admission     // the admission that may count the client among those to come; nil for none
-	rates   *rates         // of the listener; nil for none
-	buckets []*bucket      // of rates, those that limit this client
+	shut    uint16      // the gates where the client waits, a bit for each gateKind
+	ordered int32       // Calls under RPCSEC_GSS that keep their order: gss_context.go
+	tickets *ticket     // those of the client that are not in its membership, linked by other; each is made when the client first waits at such a gate
+	waited  *admission  // the admission that may count the client among those to come; nil for none
+	rates   *rates      // of the listener; nil for none
+	buckets []*bucket   // of rates, those that limit this client
+	member  *membership // nil for a client that was never in a tenant
 }
 
 // A snapshot is what slowClients saw of a ledger when it looked last.
@@ -47,16 +47,28 @@ type snapshot struct {
 func (g *ledger) open(f *front) {
 	l := f.listener
 	s := l.settings()
-	g.front, g.addr = f, f.peer.Addr().Unmap()
-	g.host = l.p.hosts.join(g.addr)
-	g.weight = s.weight(g.addr)
-	s.rates.join(g.addr, g)
+	g.front = f
+	g.host = l.p.hosts.join(g.addr())
+	g.weight = g.weigh(s)
+	s.rates.join(g.addr(), g)
+}
+
+// addr is the client's address.
+func (g *ledger) addr() netip.Addr { return g.front.peer.Addr().Unmap() }
+
+// weigh returns the client's weight by the settings s, or by its tenant.
+func (g *ledger) weigh(s *listenerSettings) int {
+	w := s.weight(g.addr())
+	if m := g.member; m != nil {
+		w = m.tenant.weightOf(w)
+	}
+	return w
 }
 
 // slowStart returns the admission where the client has to ask before its first Call is read, or
 // nil if an upstream of the listener is beyond its slow start.
 func (g *ledger) slowStart() *admission {
-	us := g.front.listener.settings().routes.all()
+	us := g.front.listener.settings().upstreams()
 	if len(us) == 0 || slices.ContainsFunc(us, func(u *upstream) bool { return u.slowStart.Over() }) {
 		return nil
 	}
@@ -75,6 +87,9 @@ func (g *ledger) arrive() {
 // queues, closes the client's pinned connections and takes the client from its lanes.
 func (g *ledger) close() {
 	g.rates.leave(g)
+	if m := g.member; m != nil {
+		m.leave()
+	}
 	if a := g.waited; a != nil {
 		a.gone(g)
 	}
@@ -94,7 +109,7 @@ func (g *ledger) close() {
 	g.front.listener.p.hosts.leave(g.host)
 }
 
-// follow applies the listener's settings in force to the client: its weight, its rate
+// follow applies the listener's settings in force to the client, and the tenants: its weight, its rate
 // limits, and whether it may have pinned connections. Debts to a rate limit that has changed
 // are forgotten; rates.replaced admits a client that waits for such a limit. NFS clients stay
 // for months, so follow forgets the queues at upstreams that have ended, in which no Call is
@@ -102,7 +117,8 @@ func (g *ledger) close() {
 func (g *ledger) follow() {
 	l := g.front.listener
 	s := l.settings()
-	if w := s.weight(g.addr); w != g.weight {
+	g.followTenant()
+	if w := g.weigh(s); w != g.weight {
 		g.weight = w
 		for _, q := range g.queues {
 			q.reweigh(w)
@@ -116,13 +132,13 @@ func (g *ledger) follow() {
 	}
 	if s.rates != g.rates {
 		g.rates.leave(g)
-		s.rates.join(g.addr, g)
+		s.rates.join(g.addr(), g)
 	}
 }
 
 // over returns the bit of a waitReason if the client has as much under way as it may, and otherwise 0: one
 // greedy client must not fill the memory that the Replies to all the others need.
-func (g *ledger) over() uint8 {
+func (g *ledger) over() uint16 {
 	s := g.front.listener.settings()
 	switch {
 	case g.calls >= s.opts.MaxCalls:
@@ -145,12 +161,15 @@ func (g *ledger) charge(c *call) {
 	g.calls++
 	g.owed += int64(c.charge.expected)
 	c.charge.counted = true
+	if m := g.member; m != nil {
+		m.begin(c)
+	}
 }
 
 // hold counts c as absorbed. c is held, because it repeats a Call of another connection.
 func (g *ledger) hold(c *call) {
 	g.front.counts.results[resultAbsorbed].Inc()
-	c.absorbed = true
+	c.absorbed, c.usesSeldom = true, true
 	if c.next = g.repeats; c.next != nil {
 		c.next.prev = c
 	}
@@ -177,9 +196,13 @@ func (g *ledger) unhold(c *call) {
 // octets that were expected.
 func (g *ledger) lend(c *call) {
 	memory := c.reply.memory
-	g.owed += int64(memory - c.charge.expected)
+	more := memory - c.charge.expected
+	g.owed += int64(more)
 	g.held += int64(memory)
 	c.charge.expected, c.charge.lent = memory, true
+	if m := g.member; m != nil {
+		m.lend(c, more)
+	}
 	for _, b := range g.buckets {
 		b.chargeReply(g.front.loop.Now(), octets(c.reply.parts))
 	}
@@ -201,6 +224,9 @@ func (g *ledger) settle(c *call) {
 	}
 	if !c.charge.counted {
 		return
+	}
+	if m := g.member; m != nil {
+		m.settle(c)
 	}
 	g.calls--
 	g.owed -= int64(c.charge.expected)

@@ -16,16 +16,20 @@ import (
 type clientLines struct {
 	unanswered loglimit.Limit // a Call cannot be answered
 	malformed  loglimit.Limit // a message is no Call
+	denied     loglimit.Limit // a rule denies a Call
 	strays     loglimit.Limit // too many Replies answer no reverse Call
+	plain      loglimit.Limit // a Call came without TLS, which the listener requires
 }
 
 // upstreamLines write the lines that the servers of one upstream can cause, and bound them.
 type upstreamLines struct {
 	log      *zerolog.Logger
+	draining *atomic.Bool    // the bridge drains; nil in tests
 	failures loglimit.Seldom // no connection can be made, or one has ended
 	idle     loglimit.Seldom // the server closes idle connections
 	hang     loglimit.Seldom // Calls that hang hold the credits
 	refused  loglimit.Limit  // a Call cannot be carried
+	plain    loglimit.Seldom // the server does not offer TLS, and need not
 
 	mu        sync.Mutex // guards endpoints; a leaf
 	endpoints map[string]*endpointLines
@@ -94,7 +98,11 @@ func (l *upstreamLines) failed(endpoint string, err error, retryIn time.Duration
 		return
 	}
 	l.endpoint(endpoint).up.Store(false)
-	l.failures.Line(l.log, zerolog.WarnLevel, "upstream_lost").Err(err).Str("endpoint", endpoint).Dur("retry_in_ms", retryIn).
+	level := zerolog.WarnLevel
+	if l.draining != nil && l.draining.Load() {
+		level = zerolog.InfoLevel // no new Call will need it; with demo, the bridge itself has closed it
+	}
+	l.failures.Line(l.log, level, "upstream_lost").Err(err).Str("endpoint", endpoint).Dur("retry_in_ms", retryIn).
 		Msg("no connection to upstream")
 }
 

@@ -34,6 +34,7 @@ type listener struct {
 	rdma     fabric.Listener
 	nextLoop int // counts RDMA clients, to spread them over the loops
 	refusals refusals
+	arrivals arrivals
 	sweeper  *time.Timer // closes idle RDMA clients; nil without an idle timeout
 
 	stopOnce sync.Once
@@ -48,7 +49,10 @@ type listener struct {
 	accepted *metrics.Counter          // clients that have joined
 	stray    *metrics.Counter
 	evicted  *metrics.Counter
-	crowded  loglimit.Seldom // of lines about evictions
+
+	tls        tlsFiles         // of TCP alone, as is plainCalls
+	plainCalls *metrics.Counter // Calls that were refused because they came without TLS
+	crowded    loglimit.Seldom  // of lines about evictions
 }
 
 // listenerCounts count the Calls of one loop's clients.
@@ -103,13 +107,20 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 			return n
 		}, o.Name, name)
 	}
-	if o.RDMA {
-		l.refusals.init(m, o.Name)
+	l.refusals.init(m, o.Name, o.RDMA)
+	if !o.RDMA {
+		l.plainCalls = m.Counter(metrics.ListenerTLSRefusedCalls, o.Name)
+	} else {
 		m.GaugeFunc(metrics.ListenerRDMAOutstandingCalls, func() float64 {
 			return float64(p.sum(o.Name, (*listener).outstanding))
 		}, o.Name)
 	}
 	return l
+}
+
+// weight returns the weight of clients at a, as far as their address tells.
+func (l *listener) weight(a netip.Addr) int {
+	return l.p.tenantOf(a, nil).weightOf(l.settings().weight(a))
 }
 
 // settings returns the settings in force. Any goroutine.
@@ -120,6 +131,7 @@ func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	if l.isRDMA {
 		return l.startRDMA(ctx, socket)
 	}
+	l.describeTLS(l.settings().opts.TLS)
 	o := l.tcpOptions(l.settings())
 	o.Socket = socket
 	tcp, err := l.p.engine.Listen(o, func(*tcpframe.Conn) tcpframe.RecordHandler { return newTCPClient(l) })
@@ -142,19 +154,23 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 		Address: o.Address, Name: o.Name,
 		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow, Privileged: o.Privileged, MakeRoom: l.makeRoom,
 		Proxies: o.Proxies, ProxyTimeout: o.ProxyTimeout,
+		Admit: l.admitTCP, Rate: o.ConnectionsRate,
 		Conn: tcpframe.ConnOptions{
 			// tcpClient.Opened sets Memory, because each client has its share.
 			MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
 			MaxOutbound: t.maxOwed, OutboundLimit: l.maxHeld + 1<<20,
-			StallTimeout: o.StallTimeout, Pace: o.Pace, SendTimeout: sendTimeout, IdleTimeout: o.IdleTimeout,
+			StallTimeout: o.StallTimeout, Pace: o.Pace, RecordTimeout: o.RequestTimeout, SendTimeout: sendTimeout, IdleTimeout: o.IdleTimeout,
 		},
 	}
 }
 
 // update puts the settings t in force.
 func (l *listener) update(t *listenerSettings) {
+	t.policy.describe(l)
+	l.describeTLS(t.opts.TLS)
 	old := l.current.Swap(t)
 	l.follow()
+	t.policy.forgetRules(l.p.metrics, l.name, old.policy)
 	old.rates.replaced(t.rates) // after follow: clients that waited go on under the new limits
 	l.mu.Lock()
 	tcp, rdma := l.tcp, l.rdma
@@ -237,7 +253,7 @@ func (l *listener) addr() string {
 	return ""
 }
 
-func (l *listener) upstreams() []*upstream { return l.settings().routes.all() }
+func (l *listener) upstreams() []*upstream { return l.settings().upstreams() }
 
 func (l *listener) clientCount() int {
 	l.mu.Lock()
@@ -252,7 +268,7 @@ func (l *listener) join(f *front) bool {
 	defer l.mu.Unlock()
 	f.place.Value = f
 	l.accepted.Inc()
-	l.clients.Add(&f.place, f.ledger.addr, f.ledger.weight)
+	l.clients.Add(&f.place, f.ledger.addr(), f.ledger.weight)
 	return !l.draining
 }
 

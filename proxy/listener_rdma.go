@@ -13,7 +13,7 @@ import (
 func (l *listener) startRDMA(ctx context.Context, socket *net.TCPListener) error {
 	t := l.settings()
 	o := fabric.ListenOptions{
-		Allow: l.allowed, MaxConnections: t.opts.MaxConnections,
+		Allow: l.allowed, Admit: l.admitRDMA, MaxConnections: t.opts.MaxConnections,
 		MaxStarting: t.opts.MaxStarting, MaxStartingPerAddr: t.opts.MaxStartingPerAddress,
 		MakeRoom: l.makeRoom, Sockets: l.p.engine.Sockets(), Refused: l.refused,
 	}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
@@ -13,6 +14,7 @@ import (
 type listenerSettings struct {
 	opts      ListenerOptions
 	routes    routes
+	policy    *policy             // nil for none
 	maxOwed   int64               // octets of Replies that one client may be owed before it has to wait
 	rates     *rates              // nil for no limit
 	responder *rdmaside.Responder // accepts RDMA clients; nil for TCP
@@ -57,6 +59,9 @@ func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream
 		}
 		t.routes.programs[r.Program] = append(t.routes.programs[r.Program], x)
 	}
+	if t.policy, err = l.newPolicy(&o, find); err != nil {
+		return nil, err
+	}
 	if !o.RDMA {
 		if err := l.tcpOptions(t).Validate(); err != nil {
 			return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
@@ -74,6 +79,17 @@ func (l *listener) newSettings(o ListenerOptions, upstreams map[string]*upstream
 		return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
 	}
 	return t, nil
+}
+
+// upstreams returns every upstream that a Call may go to.
+func (t *listenerSettings) upstreams() []*upstream {
+	us := t.routes.all()
+	for _, u := range t.policy.all() {
+		if !slices.Contains(us, u) {
+			us = append(us, u)
+		}
+	}
+	return us
 }
 
 // weight is the weight of a client at a.

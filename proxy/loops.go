@@ -90,7 +90,8 @@ func (l *eventLoop) newCall() *call {
 		l.free = l.free[:n-1]
 		return c
 	}
-	c := &call{slot: int32(len(l.all))}
+	c := new(call)
+	c.slot = int32(len(l.all))
 	l.all = append(l.all, c)
 	c.reset()
 	return c

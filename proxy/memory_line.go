@@ -56,6 +56,10 @@ type turn struct {
 // wait calls call once, when there may be a block for n octets for f. It need not call a
 // connection that has ended meanwhile.
 func (m *callMemory) wait(f *front, n int, call func()) {
+	if t := f.ledger.member; t != nil && !t.fits(int64(regmem.BlockSize(n))) {
+		t.tenant.wait(t, n, call)
+		return
+	}
 	f.sends.get()
 	m.mu.Lock()
 	h := f.ledger.host.memory.line

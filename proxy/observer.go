@@ -31,7 +31,10 @@ type CallRecord struct {
 	Client      netip.AddrPort
 	Listener    string
 	Transport   string // of the listener: tcp or rdma
+	TLS         bool   // the client's connection has TLS
+	Identity    string // the first name in the client's certificate, or else its subject; "" without one
 	Upstream    string // "" if the bridge answered the Call itself
+	Rule        string // that has denied the Call, or has sent it to Upstream; "" for none
 
 	Program, Version, Procedure uint32
 	ProgramName                 string // such as nfs, or a number

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -25,6 +26,9 @@ type ListenerOptions struct {
 
 	Upstream string // for every program without a Route; "" refuses these programs
 	Routes   []Route
+	Rules    []rules.Rule // the first that matches a Call decides about it; without one it is allowed
+
+	Squash Squash // which users of AUTH_SYS are mapped, unless a rule says otherwise
 
 	Allow                    []netip.Prefix // addresses that may connect; empty: every address
 	Privileged               bool           // only clients with ports from 1 to 1023 may connect
@@ -39,14 +43,20 @@ type ListenerOptions struct {
 	MaxOutbound              int64         // octets of Replies that one client may be owed; at most an eighth of the memory for Replies
 	StallTimeout             time.Duration // for an incomplete Call without progress
 	Pace                     int64         // octets a second at which a Call that holds much memory has to arrive; 0: none
+	RequestTimeout           time.Duration // for an incomplete Call, whatever progress it makes; 0: none; TCP only
 	IdleTimeout              time.Duration // for a connection without traffic and without a Call under way; 0: none
 
 	MaxStarting           int // connections being set up; RDMA only
 	MaxStartingPerAddress int // connections being set up from one address; RDMA only
 
+	TLS *ListenerTLS // how clients use TLS; nil: they cannot; TCP only
+
 	Weights    []Weight // the first with a client's address is the client's; a client without one has weight 1
 	Rate       Rate     // of all clients together
 	ClientRate Rate     // of each client address
+
+	ConnectionsRate       int // new connections a second; TCP clients wait until they are accepted, and RDMA clients are refused; 0: no limit
+	ClientConnectionsRate int // new connections of each address a second; others are refused; 0: no limit
 
 	Credits                 int // the most that one client is granted; RDMA only
 	CallInline, ReplyInline int // inline thresholds in octets; RDMA only
@@ -65,6 +75,8 @@ func (o *ListenerOptions) check() error {
 		return c.err
 	}
 	c.that(o.Provider != nil, "has no provider")
+	c.that(o.TLS == nil, "has TLS, which is for TCP")
+	c.that(o.RequestTimeout == 0, "has a RequestTimeout, which is for TCP")
 	c.positive("MaxStarting", int64(o.MaxStarting))
 	c.positive("MaxStartingPerAddress", int64(o.MaxStartingPerAddress))
 	c.positive("Credits", int64(o.Credits))
@@ -100,6 +112,8 @@ type UpstreamOptions struct {
 	// NamesClients has each connection begin with a PROXY header of version 2, which names the client whose
 	// Calls it carries. TCP and ModePinned only.
 	NamesClients bool
+
+	TLS *UpstreamTLS // how connections use TLS; nil: they do not; TCP only
 
 	// Idle is how long a shared connection may carry no Call before it is closed; one to each
 	// endpoint that has clients of its own stays. 0: all are made at the start and kept.
@@ -149,6 +163,7 @@ func (o *UpstreamOptions) check() error {
 	c.that(o.ProbeInterval != 0, "has no ProbeInterval")
 	if o.RDMA {
 		c.that(o.Provider != nil, "has no provider")
+		c.that(o.TLS == nil, "has TLS, which is for TCP")
 		c.positive("CallInline", int64(o.CallInline))
 		c.positive("ReplyInline", int64(o.ReplyInline))
 	}

@@ -152,7 +152,7 @@ func (u *upstream) pin(f *front) (*pin, error) {
 	// shared pool.
 	switch {
 	case o.partitioned():
-		p.first = endpointFor(f.ledger.addr, len(o.Endpoints))
+		p.first = endpointFor(f.ledger.addr(), len(o.Endpoints))
 	case !o.Priority:
 		p.first = ps.next
 		ps.next++
@@ -248,7 +248,7 @@ func (p *pin) carries(*call) bool { return true }
 func (p *pin) ended(error) {}
 
 // ports is part of connOwner.
-func (p *pin) ports() uint64 { return uint64(addressHash(p.front.ledger.addr)) }
+func (p *pin) ports() uint64 { return uint64(addressHash(p.front.ledger.addr())) }
 
 // names is part of connOwner.
 func (p *pin) names(b []byte) []byte {

@@ -29,7 +29,7 @@ func (ps *pins) add(p *pin, h *pinHost) {
 	w := p.front.ledger.weight
 	h.quota.SetWeight(w)
 	p.place.Value = p
-	ps.all.Add(&p.place, p.front.ledger.addr, w)
+	ps.all.Add(&p.place, p.front.ledger.addr(), w)
 }
 
 // remove undoes add. ps.mu is held.
@@ -59,7 +59,7 @@ func (p *pin) reweigh(w int) {
 // than the host of f would have with another pin, makeRoom returns false. u.pins.mu is held.
 func (u *upstream) makeRoom(f *front) bool {
 	ps := &u.pins
-	host, ok := ps.all.Yields(f.ledger.addr, f.ledger.weight)
+	host, ok := ps.all.Yields(f.ledger.addr(), f.ledger.weight)
 	if !ok || ps.evictions >= maxEvictions || !f.listener.settings().opts.MakeRoom {
 		return false
 	}
@@ -79,7 +79,7 @@ func (u *upstream) makeRoom(f *front) bool {
 	victim.evicted = true
 	ps.evictions++
 	ps.makesRoom.Inc()
-	ps.crowded.Line(&u.log, zerolog.WarnLevel, "client_closed").Str("reason", "evicted_pin").Stringer("address", host).Stringer("newcomer", f.ledger.addr).
+	ps.crowded.Line(&u.log, zerolog.WarnLevel, "client_closed").Str("reason", "evicted_pin").Stringer("address", host).Stringer("newcomer", f.ledger.addr()).
 		Msg("no more pinned connections are allowed; a client of the address with the most is closed for a newcomer")
 	victim.front.close(errEvicted)
 	return true

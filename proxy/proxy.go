@@ -54,6 +54,7 @@ type Options struct {
 
 	Listeners []ListenerOptions
 	Upstreams []UpstreamOptions
+	Tenants   []TenantOptions
 
 	// Identity tells this bridge from others that have its address at a server, and is the same
 	// after a restart. XIDs and the numbers of lock owners depend on it.
@@ -87,7 +88,8 @@ type Proxy struct {
 	hosts    *hosts
 	slow     slowClients
 
-	observer   atomic.Pointer[Observer] // nil for none
+	tenants    atomic.Pointer[[]*tenant] // in order; nil for none
+	observer   atomic.Pointer[Observer]  // nil for none
 	operations operations
 	looking    sync.Mutex // held while the loops are asked: collect.go; taken before all others
 	round      uint64     // counts the times; guarded by looking
@@ -96,11 +98,15 @@ type Proxy struct {
 	slowClosed *metrics.Counter
 	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, on the clock of the loops
 
+	refreshing sync.Mutex // held by RefreshTLS; before mu
+
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
 	ctx      context.Context // Start's
 	numbers  map[string]int  // the upstreams' numbers, by name; guarded by changing after New
 	quit     chan struct{}   // closed by Close
 	retiring sync.WaitGroup  // counts upstreams that are being retired; Add with mu held and closed false
+
+	drains atomic.Bool // draining, for lines of upstreams
 
 	mu        sync.Mutex             // guards the rest; a leaf
 	listeners []*listener            // never changed in place, but replaced
@@ -150,7 +156,7 @@ func New(o Options) (*Proxy, error) {
 	for i, l := range o.Engine.Loops() {
 		p.loops = append(p.loops, p.newLoop(i, l))
 	}
-	if err := errors.Join(p.addUpstreams(o.Upstreams), p.addListeners(o.Listeners)); err != nil {
+	if err := errors.Join(p.SetTenants(o.Tenants), p.addUpstreams(o.Upstreams), p.addListeners(o.Listeners)); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -213,6 +219,7 @@ func (p *Proxy) addListeners(all []ListenerOptions) error {
 			errs = append(errs, err)
 			continue
 		}
+		s.policy.describe(l)
 		l.current.Store(s)
 		p.listeners = append(p.listeners, l)
 	}
@@ -301,6 +308,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	p.mu.Lock()
 	p.draining = true
 	p.mu.Unlock()
+	p.drains.Store(true)
 	p.changing.Lock() // a Reconfigure that runs has ended, and the next one will fail
 	ls := p.allListeners()
 	p.changing.Unlock()

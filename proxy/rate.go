@@ -24,7 +24,7 @@ type Weight struct {
 	Weight  int // from 1 on
 }
 
-// rates are the limits of one listener. They do not change: when one of the limits does,
+// rates are the limits of one listener, or of one tenant. They do not change: when one of the limits does,
 // other rates take their place, with the same bucket, or buckets, for a limit that has
 // not changed.
 type rates struct {
@@ -32,9 +32,10 @@ type rates struct {
 	each *addressRates // nil for no limit
 }
 
-// addressRates are the limits of the addresses at one listener.
+// addressRates are the limits of the addresses at one listener, or in one tenant.
 type addressRates struct {
 	rate  Rate             // constant
+	kind  gateKind         // constant
 	waits *metrics.Counter // constant
 	clock func() int64     // constant
 
@@ -46,30 +47,45 @@ type addressRates struct {
 // no client needs any more.
 const sweepBuckets = 64
 
+// rateLimits are the limits of a listener or of a tenant: of all its clients together, and of each address.
+type rateLimits struct {
+	all, each           Rate
+	allKind, eachKind   gateKind // of the gates where clients wait
+	allWaits, eachWaits *metrics.Counter
+}
+
 // newRates returns the limits of o, or nil if it has none. They replace old, which may be
 // nil, and are old if no limit has changed.
 func newRates(m *metrics.Registry, o *ListenerOptions, old *rates, clock func() int64) *rates {
-	if !o.Rate.limited() && !o.ClientRate.limited() {
-		return nil
-	}
 	waits := func(by string) *metrics.Counter {
 		return m.Counter(metrics.ListenerRateLimitWaits, o.Name, by)
+	}
+	return makeRates(rateLimits{
+		all: o.Rate, each: o.ClientRate, allKind: gateListener, eachKind: gateClient,
+		allWaits: waits("listener"), eachWaits: waits("client"),
+	}, old, clock)
+}
+
+// makeRates does what newRates does, for the limits x.
+func makeRates(x rateLimits, old *rates, clock func() int64) *rates {
+	if !x.all.limited() && !x.each.limited() {
+		return nil
 	}
 	r := &rates{}
 	if old != nil {
 		*r = *old
 	}
 	switch {
-	case !o.Rate.limited():
+	case !x.all.limited():
 		r.all = nil
-	case r.all == nil || r.all.rate != o.Rate:
-		r.all = newBucket(gateListener, o.Rate, waits("listener"), clock)
+	case r.all == nil || r.all.rate != x.all:
+		r.all = newBucket(x.allKind, x.all, x.allWaits, clock)
 	}
 	switch {
-	case !o.ClientRate.limited():
+	case !x.each.limited():
 		r.each = nil
-	case r.each == nil || r.each.rate != o.ClientRate:
-		r.each = &addressRates{rate: o.ClientRate, waits: waits("client"), clock: clock, each: make(map[netip.Addr]*bucket)}
+	case r.each == nil || r.each.rate != x.each:
+		r.each = &addressRates{rate: x.each, kind: x.eachKind, waits: x.eachWaits, clock: clock, each: make(map[netip.Addr]*bucket)}
 	}
 	if old != nil && *r == *old {
 		return old
@@ -105,26 +121,36 @@ func (r *addressRates) lift() {
 	}
 }
 
-// join gives the client with the ledger g, from address a, its buckets.
+// join gives the client with the ledger g, from address a, its buckets of its listener.
 func (r *rates) join(a netip.Addr, g *ledger) {
-	g.rates = r
-	if r == nil {
-		return
-	}
-	if r.all != nil {
-		g.buckets = append(g.buckets, r.all)
-	}
-	if r.each != nil {
-		g.buckets = append(g.buckets, r.each.join(a))
-	}
+	g.rates, g.buckets = r, r.obtain(g.buckets[:0], a)
 }
 
 // leave undoes join.
 func (r *rates) leave(g *ledger) {
-	if r != nil && r.each != nil {
-		r.each.leave(g.buckets[len(g.buckets)-1])
-	}
+	r.release(g.buckets)
 	g.rates, g.buckets = nil, g.buckets[:0]
+}
+
+// obtain appends the buckets of a client from address a to list. The caller gives them to release.
+func (r *rates) obtain(list []*bucket, a netip.Addr) []*bucket {
+	if r == nil {
+		return list
+	}
+	if r.all != nil {
+		list = append(list, r.all)
+	}
+	if r.each != nil {
+		list = append(list, r.each.join(a))
+	}
+	return list
+}
+
+// release undoes obtain.
+func (r *rates) release(list []*bucket) {
+	if r != nil && r.each != nil {
+		r.each.leave(list[len(list)-1])
+	}
 }
 
 // join returns the bucket of a and counts another connection.
@@ -136,7 +162,7 @@ func (r *addressRates) join(a netip.Addr) *bucket {
 		if n := len(r.each); n >= sweepBuckets && n&(n-1) == 0 {
 			r.sweep()
 		}
-		b = newBucket(gateClient, r.rate, r.waits, r.clock)
+		b = newBucket(r.kind, r.rate, r.waits, r.clock)
 		r.each[a] = b
 	}
 	b.refs++

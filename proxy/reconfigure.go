@@ -23,7 +23,7 @@ import (
 // each client as soon as it is idle. A new listener at the address of a removed one takes over its
 // socket, so that no client that connects meanwhile is refused.
 //
-// An upstream stays if its name, transport and source stay. Its connections stay, too, unless
+// An upstream stays if its name, transport, source and TLS stay. Its connections stay, too, unless
 // they would be made differently now: then they are replaced one after the other, each when
 // its Calls are answered. A removed upstream ends after its last Call.
 //
@@ -85,7 +85,7 @@ func (c *change) planUpstreams(all []UpstreamOptions) error {
 			errs = append(errs, fmt.Errorf("proxy: upstream %q named twice", o.Name))
 			continue
 		}
-		if u := c.p.allUpstreams()[o.Name]; u != nil && u.isRDMA == o.RDMA && u.settings().Source == o.Source && u.settings().NamesClients == o.NamesClients && u.settings().keepsEndpoints(&o) {
+		if u := c.p.allUpstreams()[o.Name]; u != nil && u.isRDMA == o.RDMA && u.settings().Source == o.Source && u.settings().NamesClients == o.NamesClients && u.settings().TLS.same(o.TLS) && u.settings().keepsEndpoints(&o) {
 			errs = append(errs, o.check())
 			c.upstreams[o.Name], c.options[u] = u, o
 			continue
@@ -191,6 +191,12 @@ func (c *change) undo() {
 
 func (c *change) commit() error {
 	p := c.p
+	for _, x := range c.listeners {
+		if x.isNew { // before anybody can see it
+			x.settings.policy.describe(x.l)
+			x.l.current.Store(x.settings)
+		}
+	}
 	p.mu.Lock()
 	old := p.upstreams
 	p.upstreams = c.upstreams
@@ -230,7 +236,6 @@ func (c *change) commit() error {
 			x.l.update(x.settings)
 			continue
 		}
-		x.l.current.Store(x.settings)
 		if err := x.l.start(p.ctx, x.socket); err != nil {
 			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.name, err))
 		}

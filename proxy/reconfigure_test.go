@@ -209,3 +209,38 @@ func TestSeriesEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusWhileListenersCome: whoever asks for the status while a reload adds a listener and an upstream sees
+// them whole, or not yet.
+func TestStatusWhileListenersCome(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{})
+	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}
+	us := []proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}}
+	p := h.Proxy(ls, us)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					p.Status(status.Query{})
+				}
+			}
+		})
+	}
+	for i := range 60 {
+		name := fmt.Sprint("more-", i)
+		more := append(us[:1:1], proxy.UpstreamOptions{Name: name, Endpoints: []string{s.Addr()}})
+		all := append(ls[:1:1], proxy.ListenerOptions{Name: name, Address: "127.0.0.1:0", Upstream: name})
+		if err := p.Reconfigure(proxytest.Listeners(all...), proxytest.Upstreams(more...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(done)
+	wg.Wait()
+}

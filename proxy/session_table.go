@@ -137,7 +137,7 @@ func (t *sessionTable) look(id nfs.SessionID, r *laneClient) (learns, settled bo
 // returnsOn reports whether the client of s, which has lost its connection, has come back with r.
 // Another host that uses the session, which the server may allow, is not called. t.mu is held.
 func (s *session) returnsOn(r *laneClient) bool {
-	return !s.mute && s.lost != 0 && s.addr == r.front.ledger.addr && r.since >= s.lost-int64(sessionOverlap)
+	return !s.mute && s.lost != 0 && s.addr == r.front.ledger.addr() && r.since >= s.lost-int64(sessionOverlap)
 }
 
 // bind makes r the back channel of session id: the client has said so, in a Call under RPCSEC_GSS if
@@ -339,7 +339,7 @@ func (t *sessionTable) give(s *session, r *laneClient) {
 	if s.client != nil {
 		s.take()
 	}
-	s.client, s.lost, s.addr = r, 0, r.front.ledger.addr
+	s.client, s.lost, s.addr = r, 0, r.front.ledger.addr()
 	if s.following = r.sessions; s.following != nil {
 		s.following.before = s
 	}

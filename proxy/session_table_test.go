@@ -29,7 +29,8 @@ func (x *tableCase) pass(d time.Duration) { x.time += int64(d) }
 // client returns a client from host n that is bound to x.conn.
 func (x *tableCase) client(n byte) *laneClient {
 	r := &laneClient{front: &front{}, since: x.time}
-	r.front.ledger.addr = netip.AddrFrom4([4]byte{10, 0, 0, n})
+	r.front.ledger.front = r.front
+	r.front.peer = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 1)
 	r.bound.Store(x.conn)
 	return r
 }

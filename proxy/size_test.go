@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"reflect"
 	"testing"
 	"unsafe"
 )
@@ -28,5 +29,31 @@ func TestIdleClientSizes(t *testing.T) {
 func TestCallSize(t *testing.T) {
 	if n := unsafe.Sizeof(call{}); n > 1024 {
 		t.Errorf("a call has %d octets, more than 1024", n)
+	}
+}
+
+// TestCallReset: what reset leaves of a call is its place and scratch.
+func TestCallReset(t *testing.T) {
+	c := new(call)
+	c.slot = 7
+	for range 2 { // also a call that was reset
+		c.usesSeldom = true
+		c.flight.tag, c.sent.kept, c.gss.full, c.retry.bigReply, c.next = 1, true, true, true, c
+		c.status, c.replays, c.reply.memory, c.charge.lent, c.queue = 1, 1, 1, true, &clientQueue{}
+		c.h.Args, c.rdma.XID, c.rdma.Message, c.rdma.Analysis.Known, c.rdma.Shape.Call = 1, 1, []byte{1}, true, 1
+		c.reset()
+		want := call{scratch: scratch{slot: 7}}
+		want.entry.Owner, want.rdma.Owner = c, c
+		if !reflect.DeepEqual(c, &want) {
+			t.Errorf("after reset: %+v", c)
+		}
+	}
+}
+
+// TestCallLines: a Call that needs neither seldom nor a Reply in parts touches ten cache lines of its call.
+func TestCallLines(t *testing.T) {
+	const line, tail = 64, 3 * unsafe.Sizeof([]byte(nil)) // of rdma.Reply
+	if n := unsafe.Offsetof(call{}.seldom) - tail; n > 10*line {
+		t.Errorf("%d octets before what few Calls need, more than ten lines", n)
 	}
 }

@@ -31,6 +31,7 @@ func (p *Proxy) Status(q status.Query) status.Document {
 	for _, l := range p.currentListeners() {
 		d.Listeners = append(d.Listeners, l.status(found, d.Operations))
 	}
+	d.Tenants = p.tenantStatus(found)
 	for _, l := range p.allListeners() {
 		d.Clients.Total += l.clientCount()
 	}
@@ -87,6 +88,7 @@ func (l *listener) status(found []*collector, ops []status.Operation) status.Lis
 	d := status.Listener{
 		Name: l.name, Transport: transport(l.isRDMA), Address: l.addr(), Clients: l.clientCount(),
 		Limit:  l.settings().opts.MaxConnections,
+		Rules:  l.settings().policy.status(l, found, time.Now()),
 		Paused: make(map[string]int), Calls: make(map[string]uint64), Refused: l.refusedStatus(), Accepted: l.accepted.Value(),
 	}
 	for _, c := range found {
@@ -108,6 +110,9 @@ func (l *listener) status(found []*collector, ops []status.Operation) status.Lis
 			d.BytesIn += o.BytesIn
 			d.BytesOut += o.BytesOut
 		}
+	}
+	if t := l.settings().opts.TLS; t != nil {
+		d.TLS = tlsFilesStatus(t.Server.Condition())
 	}
 	if d.Address == "" {
 		d.Unreachable = "it does not listen"
@@ -151,6 +156,9 @@ func (u *upstream) status(all bool, ops []status.Operation) status.Upstream {
 		if e.State == status.EndpointEjected && d.State == status.Up {
 			d.State = status.Degraded
 		}
+	}
+	if o.TLS != nil {
+		d.TLS = tlsFilesStatus(o.TLS.Client.Condition())
 	}
 	if all {
 		d.Connections = st.connections
@@ -296,15 +304,16 @@ func (p *Proxy) askConnections(st *upstreamStats) {
 	}
 	type report struct {
 		tcp    *status.TCP
+		tls    *status.TLS
 		oldest time.Duration
 	}
 	found := make([]report, len(st.members))
 	p.askLoops(byLoop, func(i int) {
 		m := st.members[i]
-		found[i] = report{tcpStatus(m.network()), m.oldestCall()}
+		found[i] = report{tcpStatus(m.network()), m.security(), m.oldestCall()}
 	}, func(i int) {
 		r := &found[i]
-		st.connections[st.number[i]].TCP = r.tcp
+		st.connections[st.number[i]].TCP, st.connections[st.number[i]].TLS = r.tcp, r.tls
 		st.oldest = max(st.oldest, r.oldest)
 		if r.tcp == nil {
 			return

@@ -125,6 +125,9 @@ func (t *tally) operation(list []answered) {
 // add counts a, Calls of the client that had the phases d.
 func (n *clientTotals) add(a *answered, d *[phases]uint64) {
 	calls := uint64(a.calls)
+	if m := a.front.ledger.member; m != nil && m.tenant != nil {
+		m.tenant.counts[a.front.loop.index].add(a)
+	}
 	n.calls += calls
 	n.in += a.in
 	n.out += a.out

@@ -17,13 +17,13 @@ func TestTallyGroups(t *testing.T) {
 	times := callTimes{began: 10, asked: 20, sent: 30, replied: 40}
 	later := times
 	later.sent = 35
-	for _, c := range []*call{
+	for _, c := range []perCall{
 		{op: o, times: times, size: 100, octets: 1000, operations: 2},
 		{op: o, times: times, size: 101, octets: 1001, operations: 3},
 		{op: o, times: later, size: 102, octets: 1002, operations: 4},
 		{op: o, times: later, size: 103, octets: 1003, operations: 5, class: classIO},
 	} {
-		on.tally.add(f, c, 50)
+		on.tally.add(f, &call{perCall: c}, 50)
 	}
 	if on.tally.n != 3 {
 		t.Errorf("%d groups, want 3: two of the four Calls are alike", on.tally.n)

@@ -268,8 +268,9 @@ func (f *front) tapRead(t *loopTap, c *call) {
 		return
 	}
 	f.loop.tapped++
+	c.usesSeldom = true
 	c.tap = callTap{id: uint64(f.loop.index+1)<<48 | f.loop.tapped, wanted: w}
-	m := t.begin(f.loop, t.connection(f, w), t.one(c.message.octets))
+	m := t.begin(f.loop, t.connection(f, w), t.one(c.rdma.Message))
 	m.ofCall(c)
 	t.end()
 }
@@ -294,7 +295,7 @@ func (c *call) tapSent(l *eventLoop, from tapped, granted, outstanding int) {
 	if t == nil || c.tap.wanted == 0 {
 		return
 	}
-	m := t.begin(l, t.connection(from, c.tap.wanted), t.one(c.message.octets))
+	m := t.begin(l, t.connection(from, c.tap.wanted), t.one(c.rdma.Message))
 	m.ofCall(c)
 	m.Out, m.Granted, m.Outstanding = true, granted, outstanding
 	if c.up.isRDMA {
@@ -304,7 +305,7 @@ func (c *call) tapSent(l *eventLoop, from tapped, granted, outstanding int) {
 		case ulb.CallReadChunk:
 			m.RDMA.Position, m.RDMA.Length = a.ArgPosition, a.ArgLength
 		case ulb.CallLong:
-			m.RDMA.Length = uint32(len(c.message.octets))
+			m.RDMA.Length = uint32(len(c.rdma.Message))
 		}
 	}
 	t.end()
@@ -390,7 +391,7 @@ func (f *front) tellOver(c *call) {
 	if t == nil || c.tap.wanted == 0 {
 		return
 	}
-	t.over = TapOver{Loop: f.loop.index, Call: c.tap.id, Wanted: c.tap.wanted, At: time.Now(), Result: resultNames[c.reply.result]}
+	t.over = TapOver{Loop: f.loop.index, Call: c.tap.id, Wanted: c.tap.wanted, At: time.Now(), Result: resultNames[c.result]}
 	if c.octets > 0 {
 		t.over.Status, t.over.Failed = classNames[c.class], classFails[c.class]
 	}

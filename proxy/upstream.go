@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -27,6 +28,8 @@ type upstreamConn interface {
 	oldestCall() time.Duration
 	// network is what the kernel knows of the connection.
 	network() (loop.TCP, bool)
+	// security is what the server's certificate says; nil without TLS.
+	security() *status.TLS
 	// local is the bridge's address and port. Any goroutine.
 	local() string
 	// stalled reports whether the server answers nothing. Any goroutine.
@@ -69,10 +72,14 @@ type upstream struct {
 	stray    *metrics.Counter
 	back     *callbackMetrics // nil for RDMA
 	source   *sources         // nil for RDMA
-	unpinned *metrics.Counter
-	leaked   *metrics.Counter
-	ends     [endReasons]*metrics.Counter
-	probes   *probeMetrics
+	tls      tlsFiles         // of TCP alone, as are secure and tlsMissing
+	secure   secureConns
+
+	tlsMissing struct{ refused, plain *metrics.Counter } // connections whose server does not offer TLS
+	unpinned   *metrics.Counter
+	leaked     *metrics.Counter
+	ends       [endReasons]*metrics.Counter
+	probes     *probeMetrics
 
 	average atomic.Int64 // octets that recent Replies without a bound had, on average
 
@@ -137,7 +144,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		ends:     newEnds(m, o.Name),
 		probes:   newProbeMetrics(m, o.Name),
 	}
-	u.lines.log = &u.log
+	u.lines.log, u.lines.draining = &u.log, &p.drains
 	u.current.Store(&o)
 	u.table, u.laneCalls = newSessionTable(p.engine.Now), newLaneMetrics(m, o.Name)
 	u.under = make([]underWay, len(p.loops))
@@ -147,6 +154,9 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	if !o.RDMA {
 		u.back = newCallbackMetrics(m, o.Name)
 		u.source = newSources(o.Name, o.Source, m.Counter(metrics.UpstreamSourcePortChanges, o.Name))
+	}
+	if o.TLS != nil {
+		u.countTLS(m)
 	}
 	u.contexts.init(u, m)
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
@@ -182,6 +192,9 @@ func (u *upstream) describe() {
 	u.poolMetrics.Describe(m, u.name)
 	u.admission.describe(m, u.name)
 	u.endpoints.describe(m, u.name)
+	if t := u.settings().TLS; t != nil {
+		u.describeTLS(t)
+	}
 }
 
 // number returns the number that stands for the name of an upstream. An upstream that replaces
@@ -280,7 +293,7 @@ func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *p
 		if u.isRDMA {
 			return dialRDMA(ctx, u, l, addr, s, owner)
 		}
-		return dialTCP(ctx, u, l, addr, s, owner)
+		return dialTCP(ctx, u, l, endpoint, addr, s, owner)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
@@ -76,7 +77,7 @@ func (m *rdmaConn) send(c *call) {
 		return
 	}
 	if a := &c.rdma.Analysis; a.BackRequest != 0 {
-		nfs.BoundBackChannel(c.message.octets, a, m.r.LongestReverseCall())
+		nfs.BoundBackChannel(c.rdma.Message, a, m.r.LongestReverseCall())
 	}
 	err := m.r.Send(&c.rdma)
 	if err == nil {
@@ -103,7 +104,7 @@ func (m *rdmaConn) notSent(c *call, err error) {
 	if p := m.seat.Pool(); errors.Is(err, rdmaside.ErrNoMemory) && p.Hold() {
 		m.r.Wait(&c.rdma, m.u.p.slow.waits(p.Resume))
 	}
-	if c.retry.replays == 0 {
+	if c.replays == 0 {
 		c.times.sent = 0
 	}
 	c.unsent(m, err)
@@ -123,6 +124,9 @@ func (m *rdmaConn) network() (loop.TCP, bool) { return m.r.Measure() }
 
 // local is part of upstreamConn.
 func (m *rdmaConn) local() string { return m.r.Info().Local.String() }
+
+// security is part of upstreamConn.
+func (m *rdmaConn) security() *status.TLS { return nil }
 
 // stalled is part of upstreamConn.
 func (m *rdmaConn) stalled() bool { return m.probe.stalled.Load() }

@@ -26,6 +26,9 @@ type tcpConn struct {
 	conn *tcpframe.Conn // constant after Opened
 	back callbacks
 
+	start     *tlsStart // nil without TLS, and once it has begun
+	securedAt time.Time // when it had begun
+
 	pending map[uint32]*call // by XID
 	oldest  *call            // the pending Call that was sent first
 	newest  *call            // the pending Call that was sent last
@@ -58,8 +61,8 @@ const (
 	callTimeout    = 2 * time.Minute  // for 64 KiB of the Calls that are queued
 )
 
-// dialTCP makes a connection, for owner unless that is nil.
-func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, owner connOwner) (pool.Member, error) {
+// dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil.
+func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: make(map[uint32]*call), heard: time.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l}
 	s.Granted(0, pool.Elsewhere) // primed grants the credits
@@ -82,11 +85,24 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s 
 	default:
 		o.Preamble = proxyheader.AppendLocal(nil) // for NULL Calls, which are no client's
 	}
+	var start *tlsStart
+	if t := m.opts.TLS; t != nil {
+		var err error
+		if start, err = newTLSStart(u, m, endpoint, t); err != nil {
+			return nil, err
+		}
+		m.start = start
+		u.secure.add(m)
+	}
 	err := u.dialFrom(ctx, s, owner, func(from netip.AddrPort) (*tcpframe.Conn, error) {
 		o.LocalAddr = from
-		return u.p.engine.Dial(ctx, endpoint, l.tcp, o, m)
+		return u.p.engine.Dial(ctx, addr, l.tcp, o, m)
 	})
+	if err == nil && start != nil {
+		err = start.wait(ctx)
+	}
 	if err != nil {
+		u.secure.remove(m)
 		return nil, err
 	}
 	l.tcp.Post(loop.TaskFunc(m.probe.prime))
@@ -129,6 +145,7 @@ func (m *tcpConn) send(c *call) {
 		c.unsent(m, rdmaside.ErrBusyXID)
 		return
 	}
+	c.usesSeldom = true
 	m.pending[c.rdma.XID] = c
 	m.link(c)
 	if m.probe.dozing {
@@ -139,10 +156,10 @@ func (m *tcpConn) send(c *call) {
 	if m.loop.tapping() {
 		m.tapSent(c)
 	}
-	c.one[0] = c.message.octets
+	c.one[0] = c.rdma.Message
 	c.sent.writing = true
 	x := c.order()
-	if len(c.message.octets) <= smallCall && (x == nil || x.mayOvertake()) {
+	if len(c.rdma.Message) <= smallCall && (x == nil || x.mayOvertake()) {
 		m.conn.SendFirst(c.one[:], (*written)(c))
 	} else {
 		if x != nil {
@@ -217,10 +234,19 @@ func (m *tcpConn) local() string { return m.conn.LocalAddr().String() }
 func (m *tcpConn) stalled() bool { return m.probe.stalled.Load() }
 
 // Opened is part of tcpframe.RecordHandler.
-func (m *tcpConn) Opened(c *tcpframe.Conn) { m.conn = c }
+func (m *tcpConn) Opened(c *tcpframe.Conn) {
+	m.conn = c
+	if m.start != nil {
+		m.start.probe()
+	}
+}
 
 // Record is part of tcpframe.RecordHandler.
 func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+	if m.start != nil {
+		m.start.record(b)
+		return
+	}
 	msg := b.Bytes()
 	m.heard = time.Now()
 	xid, mtype, ok := oncrpc.MessageType(msg)
@@ -265,6 +291,11 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 // Closed is part of tcpframe.RecordHandler.
 func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	m.ending = true
+	m.u.secure.remove(m)
+	if m.start != nil {
+		m.start.end(err)
+		return
+	}
 	if m.timer != nil {
 		m.timer.Stop()
 	}

@@ -24,7 +24,7 @@ const (
 )
 
 var waitNames = [waitReasons]string{
-	"slow_start", "client_rate", "listener_rate", "calls", "replies", "unread", "memory", "draining",
+	"slow_start", "client_rate", "listener_rate", "tenant_address_rate", "tenant_rate", "tenant_address", "tenant", "calls", "replies", "unread", "memory", "draining",
 }
 
 const (
@@ -34,13 +34,12 @@ const (
 
 // waits say for how long a client was not read from. They belong to the client's loop.
 type waits struct {
-	now    uint8 // the reasons, a bit for each waitReason
-	last   uint8 // the reasons of the latest pause
-	since  int64 // when now changed, or the pause was counted for the listener: front.tell
-	began  int64 // when the latest pause began, on the clock of the loops
-	ended  int64 // when it ended, until a Call has been read; 0 after that
-	total  int64 // nanoseconds of all pauses that have ended
-	pauses uint64
+	now   uint16 // the reasons, a bit for each waitReason
+	last  uint16 // the reasons of the latest pause
+	since int64  // when now changed, or the pause was counted for the listener: front.tell
+	began int64  // when the latest pause began, on the clock of the loops
+	ended int64  // when it ended, until a Call has been read; 0 after that
+	total int64  // nanoseconds of all pauses that have ended
 }
 
 // A waitCounts counts the clients of one listener on one loop that are not read from. now belongs to the
@@ -53,18 +52,18 @@ type waitCounts struct {
 }
 
 // wait makes reasons those of mask for which the bridge does not read from the client; it leaves the others.
-func (f *front) wait(reasons, mask uint8) {
+func (f *front) wait(reasons, mask uint16) {
 	if to := f.waits.now&^mask | reasons; to != f.waits.now {
 		f.waitFor(to)
 	}
 }
 
 // waitFor makes to the reasons for which the bridge does not read from the client, which have changed.
-func (f *front) waitFor(to uint8) {
+func (f *front) waitFor(to uint16) {
 	w := &f.waits
 	now, n := f.loop.Now(), f.counts.waits
 	for r := range waitReasons {
-		bit := uint8(1) << r
+		bit := uint16(1) << r
 		switch {
 		case w.now&bit != 0:
 			n.ns[r].Add(now - w.since)
@@ -79,7 +78,6 @@ func (f *front) waitFor(to uint8) {
 	switch {
 	case w.now == 0:
 		w.began, w.last = now, 0
-		w.pauses++
 		n.paused++
 	case to == 0:
 		w.ended = now

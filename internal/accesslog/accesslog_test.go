@@ -106,7 +106,7 @@ func TestLine(t *testing.T) {
 	r := record(time.Second, "ok", false)
 	r.HasNFS = true
 	l.Observe(r)
-	r.Upstream, r.Sent, r.Shape, r.Status, r.Replays, r.Operations, r.HasNFS = "", 0, "", "", 2, 3, false
+	r.Upstream, r.Sent, r.Shape, r.Status, r.Replays, r.Operations, r.HasNFS, r.Rule = "", 0, "", "", 2, 3, false, "readers"
 	l.Observe(r)
 	l.Close()
 	lines := strings.Split(strings.TrimSpace(s.String()), "\n")
@@ -116,7 +116,7 @@ func TestLine(t *testing.T) {
 			`"result":"answered","status":"ok","nfs_status":0,"bytes_in":140,"bytes_out":1048700,"shape":"chunks",` +
 			`"seconds":1,"admission_seconds":0.1,"credit_seconds":0.1,"server_seconds":0.3,"client_seconds":0.5}`,
 		`{"level":"info","pid":7,"time":"2026-01-02T03:04:05Z","event":"call","chosen":"all","listener":"nfs","transport":"tcp","peer":"192.0.2.1:700",` +
-			`"xid":305419896,"program":"nfs","version":3,"procedure":6,"operation":"READ","operations":3,` +
+			`"rule":"readers","xid":305419896,"program":"nfs","version":3,"procedure":6,"operation":"READ","operations":3,` +
 			`"result":"answered","bytes_in":140,"bytes_out":1048700,"replays":2,` +
 			`"seconds":1,"admission_seconds":0.1,"credit_seconds":0.4,"server_seconds":0,"client_seconds":0.5}`,
 	}

@@ -40,8 +40,17 @@ func (w *writer) write(e *entry) error {
 	r := &e.record
 	l := w.lines.Info().Time("time", r.At).Str("event", "call").Str("chosen", e.why).
 		Str("listener", r.Listener).Str("transport", r.Transport).Str("peer", r.Client.String())
+	if r.TLS {
+		l.Bool("tls", true)
+		if r.Identity != "" {
+			l.Str("identity", r.Identity)
+		}
+	}
 	if r.Upstream != "" {
 		l.Str("upstream", r.Upstream)
+	}
+	if r.Rule != "" {
+		l.Str("rule", r.Rule)
 	}
 	l.Uint32("xid", r.XID)
 	if r.Sent != 0 {

@@ -48,9 +48,10 @@ func (f *fixture) Document(q status.Query) status.Document {
 	at := func(seconds float64) time.Time { return now.Add(-time.Duration(seconds * float64(time.Second))) }
 	d := status.Document{
 		Time: now, Started: f.began.Add(-time.Hour), Process: 4711, State: status.Ready,
-		Build:   status.Build{Version: "1.4.0", Revision: "9f2c41d07be3a8", Go: "go1.26.8"},
-		Config:  status.Config{File: "/etc/rdmabridge.yaml", Loaded: f.began.Add(-40 * time.Minute)},
-		Sockets: status.Descriptors{Used: f.clients, Limit: 19000},
+		Build:     status.Build{Version: "1.4.0", Revision: "9f2c41d07be3a8", Go: "go1.26.8"},
+		Config:    status.Config{File: "/etc/rdmabridge.yaml", Loaded: f.began.Add(-40 * time.Minute)},
+		Hardening: status.Hardening{InForce: []string{"core dumps", "files"}, Missing: []string{"system calls: the kernel has no seccomp filters"}},
+		Sockets:   status.Descriptors{Used: f.clients, Limit: 19000},
 		Memory: status.Memory{Budget: 2 << 30, Used: 612 << 20, Resident: 800 << 20, Accounts: []status.Account{
 			{Name: "calls", Limit: 640 << 20, Used: 96 << 20, Peak: 320 << 20, Leases: 311},
 			{Name: "replies", Limit: 1 << 30, Used: 480 << 20, Peak: 700 << 20, Leases: 520},
@@ -83,6 +84,17 @@ func (f *fixture) Document(q status.Query) status.Document {
 			Paused: map[string]int{}, Refused: map[string]uint64{},
 		},
 	}
+	latest := d.Time.Add(-15 * time.Second)
+	d.Listeners[0].Rules = []status.Rule{
+		{Name: "readers", Verdict: "deny", Effect: "deny: read-only file system", Calls: 740, Latest: &latest},
+		{Name: "rest", Verdict: "dry_run", Effect: "only counted (dry run of: deny: AUTH_TOOWEAK)"},
+	}
+	d.Tenants = []status.Tenant{{
+		Name: "analytics", Clients: 40, Addresses: 12, InFlight: 64, Memory: 48 << 20, Calls: uint64(calls / 4),
+		Traffic: status.Traffic{BytesIn: uint64(15e6 * s), BytesOut: uint64(100e6 * s)},
+		Waiting: map[string]int{"total": 9}, Waits: map[string]uint64{"total": uint64(20 * s)}, Refused: map[string]uint64{"connections": 17},
+		Total: status.TenantLimits{Connections: 500, Calls: 64, Memory: 128 << 20}, Address: status.TenantLimits{Connections: 32},
+	}}
 	d.Upstreams = []status.Upstream{f.storage(q, s, now, at), f.archive(now, at)}
 	f.operations(&d, s, rate)
 	f.addClients(&d, q, s, at)

@@ -96,6 +96,7 @@ func fillLists(d *status.Document) {
 	list(&d.Problems)
 	list(&d.Listeners)
 	list(&d.Upstreams)
+	list(&d.Tenants)
 	list(&d.Clients.List)
 	list(&d.Operations)
 	list(&d.Memory.Accounts)
@@ -105,6 +106,13 @@ func fillLists(d *status.Document) {
 		counts(&l.Paused)
 		counts(&l.Calls)
 		counts(&l.Refused)
+		list(&l.Rules)
+	}
+	for i := range d.Tenants {
+		t := &d.Tenants[i]
+		counts(&t.Waiting)
+		counts(&t.Waits)
+		counts(&t.Refused)
 	}
 	for i := range d.Upstreams {
 		u := &d.Upstreams[i]

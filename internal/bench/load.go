@@ -2,10 +2,12 @@ package bench
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,7 +32,11 @@ const (
 
 // A Load describes one run.
 type Load struct {
-	Target string // host:port
+	// Target is host:port. With tls:// before it, connections have TLS from the first octet on, and
+	// with rpctls:// behind the probe of RFC 9289.
+	Target string
+	// TLS has the CAs and the name of a server with TLS, and the certificate of the load.
+	TLS *tls.Config
 	// Provider connects over RDMA. With nil, the load uses TCP.
 	Provider fabric.Provider
 
@@ -70,6 +76,8 @@ func (l *Load) validate() error {
 		return fmt.Errorf("bench: %d calls outstanding: want at most %d", l.Conns*l.Depth, maxOutstanding)
 	case l.Rate < 0 || l.Idle < 0:
 		return errors.New("bench: negative rate or number of idle connections: want 0 or more")
+	case l.Provider != nil && strings.Contains(l.Target, "://"):
+		return errors.New("bench: TLS over RDMA: there is none")
 	case l.Provider != nil && l.Idle > 0:
 		return errors.New("bench: idle connections over RDMA: want them only over TCP")
 	}
@@ -146,6 +154,10 @@ type run struct {
 
 	callMax, replyMax int // octets
 
+	address string        // host:port of Target
+	tls     *tcpframe.TLS // nil without TLS
+	probe   bool          // the probe of RFC 9289 comes before TLS
+
 	workers []*worker
 	failed  chan error     // the first error of a connection
 	alive   sync.WaitGroup // connections
@@ -179,6 +191,9 @@ func (l *Loader) prepare(o Load) (*run, error) {
 		r.callMax, r.replyMax = max(r.callMax, p.callLen()), max(r.replyMax, p.reply)
 	}
 	pattern() // computed before the window
+	if err := r.prepareTLS(); err != nil {
+		return nil, err
+	}
 	for i, loop := range l.engine.Loops() {
 		w := &worker{run: r, loop: loop, index: i, out: make([]byte, 0, 64<<10)}
 		w.stats, w.window = new(stats), new(stats)
@@ -287,8 +302,11 @@ func (r *run) dial(ctx context.Context, i int) error {
 	if r.Provider != nil {
 		return dialRDMA(ctx, w, i)
 	}
+	if r.tls != nil {
+		return dialTLS(ctx, w, i)
+	}
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", r.Target)
+	c, err := d.DialContext(ctx, "tcp", r.address)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ var Codes = map[string]string{
 	"endpoint-refused":         "An endpoint refuses the connection.",
 	"endpoint-silent":          "An endpoint accepts a connection and does not answer a NULL Call.",
 	"endpoint-source":          "The source address or source ports of an upstream cannot be used.",
+	"endpoint-tls":             "An endpoint does not offer the TLS that the configuration asks for, or TLS does not begin.",
 	"endpoint-unreachable":     "An endpoint cannot be reached.",
 	"gid-none":                 "An active RoCE port has no GID of an IP address.",
 	"gid-roce-v1":              "Connections of a port would use RoCE v1, which routers do not forward.",

@@ -24,6 +24,7 @@ type Target struct {
 
 	Source    netip.Addr // of a TCP upstream; the zero Addr lets the kernel choose
 	Low, High uint16     // its range of source ports; 0: any
+	TLS       *TLS       // of a TCP upstream; nil for none
 
 	Connect time.Duration // bounds setting up the connection
 	Call    time.Duration // bounds a Call
@@ -46,6 +47,7 @@ type Endpoint struct {
 	Connected bool            `json:"connected"`
 	Local     string          `json:"local,omitempty"`
 	Peer      string          `json:"peer,omitempty"`
+	TLS       bool            `json:"tls"`
 	Setup     float64         `json:"setup_ms"` // how long connecting took
 	Answers   []ProgramAnswer `json:"answers"`
 

@@ -21,7 +21,10 @@ func (t *Target) judgeDial(err error, fs *Findings) {
 	host, port, _ := net.SplitHostPort(t.Address)
 	var name *net.DNSError
 	var dial *net.OpError
+	var notSecured *tlsError
 	switch {
+	case errors.As(err, &notSecured):
+		t.judgeTLS(notSecured, fs)
 	case errors.Is(err, tcpframe.ErrPortForbidden):
 		fs.Add("privileged-port", Error, t.subject(),
 			fmt.Sprintf("This process may not connect from ports %d to %d, which need CAP_NET_BIND_SERVICE: %v.", t.Low, t.High, err),

@@ -119,6 +119,9 @@ func (r *Report) printEndpoints(b *bufio.Writer) {
 		if e.Provider != "" {
 			fmt.Fprintf(b, " by %s", e.Provider)
 		}
+		if e.TLS {
+			fmt.Fprintf(b, " with TLS")
+		}
 		if !e.Connected {
 			fmt.Fprintf(b, ", no connection\n")
 			continue

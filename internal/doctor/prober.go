@@ -96,6 +96,7 @@ func (p *Prober) Ask(ctx context.Context, t *Target) (Endpoint, Findings) {
 		e.Answers = append(e.Answers, answer)
 	}
 	c.describe(&e)
+	t.judgePlain(&e, &fs)
 	t.judgeConnection(&e, &fs)
 	return e, fs
 }

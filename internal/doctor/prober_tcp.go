@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -22,6 +23,10 @@ type tcpConversation struct {
 	records chan []byte   // one deep; further records are dropped
 	endedc  chan struct{} // closed when the connection has ended
 	err     error         // set before endedc is closed
+
+	program Program   // that the probe for TLS is for
+	start   *tlsStart // nil without TLS, and once it has begun; the loop's
+	secured bool      // TLS has begun; set before start.done gets the result
 }
 
 // dialTCP connects as the bridge does, from the source that the configuration has.
@@ -34,13 +39,23 @@ func (p *Prober) dialTCP(ctx context.Context, t *Target, address string) (conver
 		},
 	}
 	dial := func(port uint16) (conversation, error) {
-		c := &tcpConversation{records: make(chan []byte, 1), endedc: make(chan struct{})}
+		c := &tcpConversation{records: make(chan []byte, 1), endedc: make(chan struct{}), program: t.Programs[0]}
+		var start *tlsStart
+		if t.TLS != nil {
+			start = &tlsStart{config: t.TLS.Config, xid: rand.Uint32(), done: make(chan error, 1)}
+			c.start = start
+		}
 		o.LocalAddr = netip.AddrPortFrom(t.Source, port)
 		conn, err := p.engine.Dial(ctx, address, p.engine.Loops()[0], o, c)
 		if err != nil {
 			return nil, err
 		}
 		c.conn = conn
+		if start != nil {
+			if err := c.secure(ctx, t, start); err != nil {
+				return nil, err
+			}
+		}
 		return c, nil
 	}
 	if t.Low == 0 {
@@ -57,10 +72,21 @@ func (p *Prober) dialTCP(ctx context.Context, t *Target, address string) (conver
 }
 
 // Opened is part of tcpframe.RecordHandler.
-func (c *tcpConversation) Opened(*tcpframe.Conn) {}
+func (c *tcpConversation) Opened(conn *tcpframe.Conn) {
+	if c.start != nil {
+		c.start.probe(conn, c.program)
+	}
+}
 
 // Record is part of tcpframe.RecordHandler.
-func (c *tcpConversation) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+func (c *tcpConversation) Record(conn *tcpframe.Conn, b tcpframe.Buffer) {
+	if s := c.start; s != nil {
+		if s.record(conn, b.Bytes()); !conn.Securing() {
+			c.start = nil // there is no TLS
+		}
+		b.Release()
+		return
+	}
 	select {
 	case c.records <- slices.Clone(b.Bytes()):
 	default:
@@ -103,6 +129,7 @@ func (released) Release() {}
 
 // describe is part of conversation.
 func (c *tcpConversation) describe(e *Endpoint) {
+	e.TLS = c.secured
 	e.Local, e.Peer = c.conn.LocalAddr().String(), c.conn.RemoteAddr().String()
 }
 

@@ -29,6 +29,9 @@ type callPart struct {
 	// Local is the Reply of the bridge if the bridge does not forward the Call.
 	Local string `json:"local,omitempty"`
 
+	// Rules is what the rules of the listener say, in order; the last one that matches and has an effect ends it.
+	Rules *ruled `json:"rules,omitempty"`
+
 	// Choice is nil if the bridge answers the Call or the input has only a part of it.
 	Choice *choice `json:"choice,omitempty"`
 
@@ -65,6 +68,9 @@ func (e *explainer) explainCall(m *message, c *capture.Message, b []byte, whole 
 	}
 	if whole {
 		e.planCall(m.Call, k, len(b), unlimited)
+		if e.rules != nil && !m.Call.Reverse && !h.TLSProbe() {
+			m.Call.Rules = e.rules.judge(c, h, k.analysis.Changes)
+		}
 	} else {
 		m.Call.Length = 0
 		m.note("the input has %d octets of the Call, which is too little to say how it would travel", len(b))

@@ -58,7 +58,7 @@ func newCredential(h *oncrpc.Call) credential {
 		if h.Protection == oncrpc.ProtectUnknown && len(body) < 20 {
 			break
 		}
-		d.GSS = &gss{Version: g.Version, Procedure: gssProcedure(g.Procedure), Sequence: g.Sequence, Context: g.HandleLen}
+		d.GSS = &gss{Version: g.Version, Procedure: gssProcedure(g.Procedure), Sequence: g.Sequence, Context: int(g.HandleLen)}
 		if g.Procedure == oncrpc.GSSData {
 			d.GSS.Service = gssService(g.Service)
 		}

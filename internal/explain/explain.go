@@ -28,6 +28,7 @@ type Options struct {
 	Limits      ulb.Limits // bounds of data and of Replies
 	Mode        string     // pool.mode of the upstream; "" stands for auto
 	Source      string     // the file that thresholds and limits come from; "" if there is none
+	Rules       *Rules     // nil: say nothing of rules
 	Max         int        // stop after so many messages; 0: explain all
 	JSON        bool       // print one JSON object a line instead of text
 	Summary     bool       // print a table by operation instead of messages

@@ -19,6 +19,7 @@ type explainer struct {
 	replyInline int           // Options.ReplyInline
 	mode        string        // Options.Mode, never ""
 	source      string        // Options.Source
+	rules       *Rules        // Options.Rules
 	max         int           // Options.Max
 	print       printer
 
@@ -40,7 +41,7 @@ func newExplainer(o Options) *explainer {
 	e := &explainer{
 		registry: ulb.NewRegistry(o.Limits), sessions: nfs.NewSessions(),
 		callInline: o.CallInline, replyInline: o.ReplyInline,
-		source: o.Source, max: o.Max, mode: o.Mode,
+		source: o.Source, max: o.Max, mode: o.Mode, rules: o.Rules,
 		calls: make(map[callKey]*knownCall), bound: make(map[nfs.SessionID]int),
 	}
 	if e.mode == "" {

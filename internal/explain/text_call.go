@@ -14,6 +14,9 @@ func (p *textPrinter) call(c *callPart) {
 	if c.Compound != nil {
 		p.compound(c.Compound)
 	}
+	if c.Rules != nil {
+		p.rules(c.Rules)
+	}
 	if c.Local != "" {
 		p.row("answered", "by the bridge: %s", c.Local)
 	}
@@ -39,6 +42,17 @@ func (p *textPrinter) call(c *callPart) {
 	}
 	if c.Plan != nil {
 		p.plan(c.Plan)
+	}
+}
+
+func (p *textPrinter) rules(r *ruled) {
+	p.row("rules", "of listener %s, for client %s: %s", r.Listener, r.Client, r.Effect)
+	for i := range r.Rules {
+		if v := &r.Rules[i]; v.Matches {
+			p.row("", "  rules[%d] %s matches: %s", v.Number, v.Name, v.Effect)
+		} else {
+			p.row("", "  rules[%d] %s does not match: %s", v.Number, v.Name, v.Why)
+		}
 	}
 }
 

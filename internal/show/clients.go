@@ -99,6 +99,9 @@ func addClient(c, o *status.Client) {
 	if o.Listener != c.Listener {
 		c.Listener = "several"
 	}
+	if o.Tenant != c.Tenant {
+		c.Tenant = "several"
+	}
 	c.BytesIn += o.BytesIn
 	c.BytesOut += o.BytesOut
 	c.Phases.Add(&o.Phases)
@@ -110,6 +113,9 @@ func addClient(c, o *status.Client) {
 	if o.OldestCall > c.OldestCall {
 		c.OldestCall, c.OldestXID, c.OldestOp = o.OldestCall, o.OldestXID, o.OldestOp
 	}
+	if !sameTLS(c.TLS, o.TLS) {
+		c.TLS = &status.TLS{Identity: "several"}
+	}
 	switch {
 	case o.TCP == nil:
 	case c.TCP == nil:
@@ -119,6 +125,10 @@ func addClient(c, o *status.Client) {
 		sum.Add(o.TCP)
 		c.TCP = &sum
 	}
+}
+
+func sameTLS(a, b *status.TLS) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Identity == b.Identity
 }
 
 func union(a, b []string) []string {
@@ -156,10 +166,14 @@ func (p Pair) clients(list []client, hosts bool) *Table {
 		{Key: "paused", Name: "PAUSED", Help: "part of the time in which the bridge did not read from the client", Rank: 6},
 		{Key: "waiting", Name: "WAITS-FOR", Help: "why the bridge does not read from the client now", Left: true, Rank: 1},
 		{Key: "upstreams", Name: "UPSTREAMS", Help: "where its Calls go", Left: true, Rank: 9},
+		{Key: "tls", Name: "TLS", Help: "the name in the client's certificate; yes: TLS without a certificate; no", Left: true, Rank: 10},
 		{Key: "listener", Name: "LISTENER", Help: "where it has connected", Left: true, Rank: 10},
 		{Key: "age", Name: "AGE", Help: "since when it is connected", Rank: 11},
 		{Key: "idle", Name: "IDLE", Help: "time since its last Call", Rank: 11},
 	}...)
+	if p.hasTenants() {
+		t.Columns = append(t.Columns, Column{Key: "tenant", Name: "TENANT", Help: "the tenant that it belongs to", Left: true, Rank: 10})
+	}
 	for i := range list {
 		t.Rows = append(t.Rows, p.clientRow(&list[i], hosts))
 	}
@@ -197,12 +211,31 @@ func (p Pair) clientRow(c *client, hosts bool) Row {
 	r = append(r, loadCell, rate(n.Phases.Calls, before.Phases.Calls, Count), rate(n.BytesIn, before.BytesIn, Bytes), rate(n.BytesOut, before.BytesOut, Bytes))
 	r = append(r, phaseCells(&ph)...)
 	now := p.Now.Time
-	return append(r,
+	r = append(r,
 		countCell(n.InFlight), oldestCell(n.OldestCall), text(n.OldestOp), number(float64(n.Unread), Bytes(float64(n.Unread))).as(Warn, n.Unread > 1<<20),
 		p.lostCell(n.TCP, before.TCP), rttCell(n.TCP), rate(n.Failed, before.Failed, Count), number(paused, Percent(paused)).as(Warn, paused > 0.1),
-		text(strings.Join(n.Waiting, ",")).as(Warn, len(n.Waiting) > 0), text(strings.Join(n.Upstreams, ",")), text(n.Listener),
+		text(strings.Join(n.Waiting, ",")).as(Warn, len(n.Waiting) > 0), text(strings.Join(n.Upstreams, ",")), tlsCell(n.TLS), text(n.Listener),
 		sinceCell(n.Since, now), sinceCell(n.Active, now),
 	)
+	if p.hasTenants() {
+		r = append(r, text(n.Tenant))
+	}
+	return r
 }
+
+// tlsCell is a cell of a column tls.
+func tlsCell(t *status.TLS) Cell {
+	switch {
+	case t == nil:
+		return Cell{Text: "no", Style: Dim}
+	case t.Identity == "":
+		return text("yes")
+	}
+	return text(t.Identity)
+}
+
+// hasTenants reports whether clients have a column for their tenant: the bridge has tenants, or there is no
+// bridge and the legend is wanted.
+func (p Pair) hasTenants() bool { return len(p.Now.Tenants) > 0 || p.Now.Time.IsZero() }
 
 func sinceCell(t, now time.Time) Cell { return Cell{Text: Since(t, now), Number: now.Sub(t).Seconds()} }

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +27,13 @@ func (p Pair) Stats() []Line {
 		}
 		lines = append(lines, plain(s))
 	}
+	if h := d.Hardening; len(h.InForce)+len(h.Missing) > 0 {
+		s := "restricted: " + cmp.Or(strings.Join(h.InForce, ", "), "nothing")
+		if len(h.Missing) > 0 {
+			s += "; not " + strings.Join(h.Missing, "; not ")
+		}
+		lines = append(lines, plain(s))
+	}
 	lines = append(lines, nil)
 	lines = append(lines, Problems(d, true)...)
 	lines = append(lines, nil, p.traffic())
@@ -36,6 +44,8 @@ func (p Pair) Stats() []Line {
 		}
 	}
 	section("Listeners", p.listeners())
+	section("Rules", p.rules())
+	section("Tenants", p.tenants())
 	section("Upstreams", p.upstreamsInWords())
 	section(fmt.Sprintf("Operations, those first that use most time (WHERE: %s)", LegendOfBar), p.busiest())
 	section("Memory of messages", []Line{memoryLine(&d.Memory)})
@@ -178,6 +188,57 @@ func (p Pair) listeners() []Line {
 			c = text("does not accept connections: "+l.Unreachable).as(Bad, true)
 		}
 		t.Rows = append(t.Rows, Row{text("  " + l.Name), text(l.Transport), text(l.Address), c})
+	}
+	return bounded(t.Lines(0, "")[1:])
+}
+
+// rules says how many Calls each rule has matched.
+func (p Pair) rules() []Line {
+	t := &Table{Columns: []Column{{Left: true}, {Left: true}, {}, {Left: true}, {Left: true}}}
+	for i := range p.Now.Listeners {
+		l := &p.Now.Listeners[i]
+		for k := range l.Rules {
+			r := &l.Rules[k]
+			latest := "none since the rules were loaded"
+			if r.Latest != nil {
+				latest = "latest " + Duration(max(0, p.Now.Time.Sub(*r.Latest)).Seconds()) + " ago"
+			}
+			t.Rows = append(t.Rows, Row{text("  " + l.Name), text(r.Name), text(Plural(r.Calls, "Call")), text(latest), text(r.Effect)})
+		}
+	}
+	return bounded(t.Lines(0, "")[1:])
+}
+
+// tenants says what each tenant uses of what it may.
+func (p Pair) tenants() []Line {
+	t := &Table{Columns: []Column{{Left: true}, {Left: true}}}
+	for i := range p.Now.Tenants {
+		n := &p.Now.Tenants[i]
+		of := func(s string, most int64, format func(float64) string) string {
+			if most > 0 {
+				s += " of at most " + format(float64(most))
+			}
+			return s
+		}
+		parts := []string{
+			of(Plural(n.Clients, "connection"), int64(n.Total.Connections), Count) + " from " + Plural(n.Addresses, "address"),
+			of(Plural(n.InFlight, "Call")+" in flight", int64(n.Total.Calls), Count),
+			of(Size(float64(n.Memory)), n.Total.Memory, Size),
+		}
+		if s := few(n.Waiting); s != "" {
+			parts = append(parts, "not read from: "+s)
+		}
+		refused := make(map[string]int)
+		for why, n := range n.Refused {
+			refused[why] = int(n)
+		}
+		if s := few(refused); s != "" {
+			parts = append(parts, "refused so far: "+s)
+		}
+		t.Rows = append(t.Rows, Row{text("  " + n.Name), text(strings.Join(parts, ", "))})
+	}
+	if len(t.Rows) == 0 {
+		return nil
 	}
 	return bounded(t.Lines(0, "")[1:])
 }

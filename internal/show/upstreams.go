@@ -106,6 +106,7 @@ func (p Pair) Links() *Table {
 		{Key: "lost", Name: "LOST", Help: helpLost, Rank: 1},
 		{Key: "unacked", Name: "UNACKED", Help: "TCP segments that the server's host has not acknowledged", Rank: 7},
 		{Key: "unsent", Name: "UNSENT", Help: "bytes in the send buffer that were never sent: the server does not read, or the network is slow", Rank: 7},
+		{Key: "tls", Name: "TLS", Help: "the name in the server's certificate, or no", Left: true, Rank: 9},
 		{Key: "error", Name: "LAST-ERROR", Help: "why it is not there", Left: true, Flex: true, Rank: 8},
 	}}
 	old := map[string]*status.Connection{}
@@ -129,7 +130,7 @@ func (p Pair) Links() *Table {
 			t.Rows = append(t.Rows, Row{
 				text(u.Name), text(c.Kind), text(c.Endpoint), text(c.Local), stateCell(string(c.State)), sinceCell(c.Since, p.Now.Time), countCell(c.Clients),
 				creditsCell(&c.Credits), countCell(c.Credits.Requested), countCell(c.Credits.Waiting).as(Warn, c.Credits.Waiting > 0), p.starvedCell(&c.Credits, &b.Credits),
-				rttCell(c.TCP), p.lostCell(c.TCP, b.TCP), unacked, unsent, text(c.LastError),
+				rttCell(c.TCP), p.lostCell(c.TCP, b.TCP), unacked, unsent, tlsCell(c.TLS), text(c.LastError),
 			})
 		}
 	}

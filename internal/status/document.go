@@ -11,18 +11,20 @@ import "time"
 
 // A Document describes a bridge at one moment.
 type Document struct {
-	Time     time.Time   `json:"time"`
-	Started  time.Time   `json:"started"`
-	Process  int         `json:"process"` // process ID
-	Build    Build       `json:"build"`
-	State    State       `json:"state"`
-	NotReady string      `json:"not_ready,omitempty"` // why State is not Ready; the text of /readyz
-	Config   Config      `json:"config"`
-	Sockets  Descriptors `json:"descriptors"`
+	Time      time.Time   `json:"time"`
+	Started   time.Time   `json:"started"`
+	Process   int         `json:"process"` // process ID
+	Build     Build       `json:"build"`
+	State     State       `json:"state"`
+	NotReady  string      `json:"not_ready,omitempty"` // why State is not Ready; the text of /readyz
+	Config    Config      `json:"config"`
+	Hardening Hardening   `json:"hardening"`
+	Sockets   Descriptors `json:"descriptors"`
 
 	Problems   []Problem   `json:"problems"` // what is wrong, the worst first; empty when nothing is
 	Listeners  []Listener  `json:"listeners"`
 	Upstreams  []Upstream  `json:"upstreams"`
+	Tenants    []Tenant    `json:"tenants"`
 	Clients    Clients     `json:"clients"`
 	Operations []Operation `json:"operations"`
 	Memory     Memory      `json:"memory"`
@@ -52,6 +54,12 @@ type Config struct {
 	Loaded        time.Time `json:"loaded"`            // when it was last read successfully
 	RestartNeeded bool      `json:"restart_needed"`    // the file has settings that take effect only after a restart
 	Refused       string    `json:"refused,omitempty"` // why the file as it is now was refused; the one before it is in force
+}
+
+// A Hardening says what the bridge has taken from its own process, so that a fault in it leads nowhere.
+type Hardening struct {
+	InForce []string `json:"in_force,omitempty"` // "core dumps", "files" or "system calls"
+	Missing []string `json:"missing,omitempty"`  // the others, each with the reason
 }
 
 // Descriptors are the sockets of clients that RLIMIT_NOFILE allows.
@@ -150,10 +158,21 @@ type Listener struct {
 	InFlight    int               `json:"in_flight"` // Calls read and not yet answered
 	Paused      map[string]int    `json:"paused"`    // connections that the bridge does not read from at present, by reason
 	Traffic                       // so far
-	Calls       map[string]uint64 `json:"calls"`       // so far, by result, as in rdmabridge_listener_calls_total
-	Refused     map[string]uint64 `json:"refused"`     // connections refused or closed by the bridge so far, by reason
-	Accepted    uint64            `json:"accepted"`    // connections so far
-	Unreachable string            `json:"unreachable"` // why it does not accept connections; "" if it does
+	Calls       map[string]uint64 `json:"calls"`         // so far, by result, as in rdmabridge_listener_calls_total
+	Refused     map[string]uint64 `json:"refused"`       // connections refused or closed by the bridge so far, by reason
+	Accepted    uint64            `json:"accepted"`      // connections so far
+	Unreachable string            `json:"unreachable"`   // why it does not accept connections; "" if it does
+	TLS         *TLSFiles         `json:"tls,omitempty"` // nil without TLS
+	Rules       []Rule            `json:"rules"`         // in their order
+}
+
+// A Rule says what becomes of some Calls of a listener.
+type Rule struct {
+	Name    string     `json:"name"`
+	Verdict string     `json:"verdict"`              // allow, deny, upstream or dry_run
+	Effect  string     `json:"effect"`               // what it does, in words
+	Calls   uint64     `json:"calls"`                // that it has matched so far, as in rdmabridge_listener_rule_calls_total
+	Latest  *time.Time `json:"last_match,omitempty"` // the latest of them; left out if there is none since the rules were loaded
 }
 
 // An Upstream is a server, or several, that Calls go to.
@@ -183,6 +202,7 @@ type Upstream struct {
 	Disconnects map[string]uint64 `json:"disconnects"`   // so far, by reason
 	DialErrors  uint64            `json:"dial_errors"`   // so far
 	Replays     uint64            `json:"replays"`       // so far
+	TLS         *TLSFiles         `json:"tls,omitempty"` // nil without TLS
 	TCP         *TCP              `json:"tcp,omitempty"` // of its connections together: RTT is the largest; also for iWARP, which runs over TCP
 }
 
@@ -241,7 +261,26 @@ type Connection struct {
 	Clients   int             `json:"clients"` // assigned to it, if it is a lane or pinned
 	Credits   Credits         `json:"credits"` // all 0 unless State is up
 	LastError string          `json:"last_error,omitempty"`
+	TLS       *TLS            `json:"tls,omitempty"` // nil without TLS
 	TCP       *TCP            `json:"tcp,omitempty"`
+}
+
+// A TLS is RPC-with-TLS on a connection: what the certificate of the peer says. All is empty if the peer is a
+// client that has shown none.
+type TLS struct {
+	Identity string     `json:"identity,omitempty"` // the first name, or else the subject
+	Subject  string     `json:"subject,omitempty"`  // distinguished name
+	Issuer   string     `json:"issuer,omitempty"`   // distinguished name
+	Serial   string     `json:"serial,omitempty"`   // in hexadecimal digits
+	Names    []string   `json:"names,omitempty"`    // DNS names, IP addresses and URIs
+	Expires  *time.Time `json:"expires,omitempty"`
+}
+
+// TLSFiles are the files of a listener's or an upstream's TLS.
+type TLSFiles struct {
+	Expires *time.Time `json:"expires,omitempty"`  // when the first certificate of the bridge's own chain expires; nil for no certificate
+	RenewBy *time.Time `json:"renew_by,omitempty"` // when it must be renewed at the latest, before it expires; nil for no certificate
+	Refused string     `json:"refused,omitempty"`  // why the files as they are now were refused; what they had before is in force
 }
 
 // A ConnectionState says whether a connection can carry Calls.
@@ -269,6 +308,7 @@ type Client struct {
 	Address    string         `json:"address"`         // address and port
 	Proxy      string         `json:"proxy,omitempty"` // address and port of the proxy that has made the connection for it
 	Listener   string         `json:"listener"`
+	Tenant     string         `json:"tenant,omitempty"`
 	Transport  string         `json:"transport"`
 	Upstreams  []string       `json:"upstreams"`
 	Since      time.Time      `json:"since"`
@@ -285,6 +325,7 @@ type Client struct {
 	Waiting    []string       `json:"waiting"`           // why the bridge does not read from it; empty if it does
 	Paused     float64        `json:"paused_seconds"`    // so far
 	Credits    *ClientCredits `json:"credits,omitempty"` // nil for TCP
+	TLS        *TLS           `json:"tls,omitempty"`     // nil without TLS
 	TCP        *TCP           `json:"tcp,omitempty"`
 }
 

@@ -56,13 +56,15 @@ const (
 	CodeRestartNeeded  = "config_restart_needed"
 	CodeConfigRefused  = "config_refused"
 	CodeDescriptors    = "descriptors_short"
+	CodeCertificate    = "certificate_expires"
+	CodeTLSFiles       = "tls_files_refused"
 )
 
 // Codes are the codes of all problems.
 var Codes = []string{
 	CodeNotReady, CodeDraining, CodeListenerDown, CodeUpstreamDown, CodeDegraded, CodeEjected, CodeStarved, CodeServerSlow, CodeStuck,
 	CodeClientSlow, CodeMemoryShort, CodeClientsRefused, CodeRateLimited, CodeWireLossy, CodeSlowStart, CodeRestartNeeded,
-	CodeConfigRefused, CodeDescriptors,
+	CodeConfigRefused, CodeDescriptors, CodeCertificate, CodeTLSFiles,
 }
 
 // Judge returns what is wrong in now, the worst first. before is a document of about half a minute
@@ -116,6 +118,7 @@ func (j *judge) listeners() {
 			j.add(Critical, CodeListenerDown, l.Name, fmt.Sprintf("Listener %s at %s accepts no connections: %s. New clients cannot connect.", l.Name, l.Address, stop(l.Unreachable)),
 				"Look for the reason in the log, and at who else listens with `ss -ltnp`.")
 		}
+		j.tlsFiles(l.TLS, "listener", l.Name, "clients refuse it when they begin TLS")
 		old := j.listenerBefore(l.Name)
 		if old == nil {
 			continue

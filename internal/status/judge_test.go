@@ -232,6 +232,28 @@ func TestJudge(t *testing.T) {
 		{"refused file", func(s scene) {
 			s.now.Config.File, s.now.Config.Refused = "/etc/rdmabridge.yaml", "/etc/rdmabridge.yaml:\nline 3: x: unknown setting\nline 4: y"
 		}, "warning config_refused /etc/rdmabridge.yaml", []string{"line 3: x: unknown setting."}},
+		{"certificate that is good", func(s scene) {
+			l, _ := s.listener()
+			l.TLS = &TLSFiles{Expires: ago(s, -400*time.Hour), RenewBy: ago(s, -time.Hour)}
+			u, _ := s.upstream()
+			u.TLS = &TLSFiles{}
+		}, "", nil},
+		{"certificate that is due", func(s scene) {
+			l, _ := s.listener()
+			l.TLS = &TLSFiles{Expires: ago(s, -72*time.Hour), RenewBy: ago(s, time.Hour)}
+		}, "warning certificate_expires nfs", []string{"listener nfs expires in 3 days, at 2026-03-04T12:05:30Z", "clients refuse it"}},
+		{"certificate that has expired", func(s scene) {
+			u, _ := s.upstream()
+			u.TLS = &TLSFiles{Expires: ago(s, time.Second), RenewBy: ago(s, time.Hour)}
+		}, "critical certificate_expires storage", []string{"upstream storage expired at 2026-03-01T12:05:29Z", "its servers refuse it"}},
+		{"certificate of an upstream that is down", func(s scene) {
+			u, _ := s.upstream()
+			u.State, u.DownSince, u.TLS = Down, ago(s, time.Minute), &TLSFiles{Expires: ago(s, time.Second)}
+		}, "critical certificate_expires storage; critical upstream_down storage", nil},
+		{"files of TLS that were refused", func(s scene) {
+			l, _ := s.listener()
+			l.TLS = &TLSFiles{Expires: ago(s, time.Second), Refused: "/k.pem: the key does not belong to the certificate"}
+		}, "critical certificate_expires nfs; warning tls_files_refused nfs", []string{"Connections that there are stay."}},
 		{"restart needed", func(s scene) { s.now.Config.RestartNeeded = true }, "notice config_restart_needed ", nil},
 		{"few descriptors", func(s scene) { s.now.Sockets.Used = 900 }, "warning descriptors_short ", []string{"900 of the 1000"}},
 		{"no descriptors", func(s scene) { s.now.Sockets.Used = 1000 }, "critical descriptors_short ", nil},

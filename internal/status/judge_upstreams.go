@@ -28,10 +28,12 @@ const (
 	// not responding" after a minute. stuckSeveral is the same for several Calls or a whole connection.
 	stuckOne     = 30.0
 	stuckSeveral = 5.0
-	// lossyShare is the share of segments that are lost at which a wire is bad, and lossyLeast the
+	// lossyShare is the share of segments that are lost at which a wire is bad, lateShare the share of received
+	// ones that came after a gap, which also a network that only changes their order makes, and lossyLeast the
 	// fewest such segments. Networks of data centres lose less than one in ten thousand. Segments that the
 	// kernel sends again although they had arrived, as it does when a peer is slow, do not count.
-	lossyShare = 0.005
+	lossyShare = 0.002
+	lateShare  = 0.005
 	lossyLeast = 10
 )
 
@@ -41,6 +43,7 @@ func (j *judge) upstream(u *Upstream) {
 	if u.SlowStart != nil && u.State != Down {
 		j.add(Notice, CodeSlowStart, u.Name, fmt.Sprintf("Upstream %s has just come back, so the bridge lets Calls through slowly: %d may be under way, and %s.", u.Name, u.SlowStart.Calls, waitsLower(u.SlowStart.Clients, "client")), "It ends by itself as the server answers.")
 	}
+	j.tlsFiles(u.TLS, "upstream", u.Name, "its servers refuse it when the bridge connects")
 	j.endpoints(u)
 	if u.State == Down {
 		j.down(u)
@@ -132,14 +135,16 @@ func lossy(now, old *TCP) (text string, lossy bool) {
 	if now == nil || old == nil || now.Retransmits < old.Retransmits || now.Needless < old.Needless || now.Segments < old.Segments || now.Received < old.Received || now.OutOfOrder < old.OutOfOrder {
 		return "", false // other connections
 	}
-	bad := func(lost, all uint64) bool { return lost >= lossyLeast && float64(lost) >= lossyShare*float64(all) }
+	bad := func(lost, all uint64, share float64) bool {
+		return lost >= lossyLeast && float64(lost) >= share*float64(all)
+	}
 	again, needless := now.Retransmits-old.Retransmits, now.Needless-old.Needless
 	sent := now.Segments - old.Segments
-	if again > needless && bad(again-needless, sent) {
+	if again > needless && bad(again-needless, sent, lossyShare) {
 		return fmt.Sprintf("%d of %d that were sent had to be sent again (%s)", again-needless, sent, percent(float64(again-needless)/float64(sent))), true
 	}
 	late, received := now.OutOfOrder-old.OutOfOrder, now.Received-old.Received
-	if bad(late, received) {
+	if bad(late, received, lateShare) {
 		return fmt.Sprintf("%d of %d that came from there came after a gap (%s)", late, received, percent(float64(late)/float64(received))), true
 	}
 	return "", false

@@ -117,7 +117,7 @@
     return old.index[kind].get(key) || null;
   }
   const keys = {
-    listeners: (l) => l.name, upstreams: (u) => u.name,
+    listeners: (l) => l.name, upstreams: (u) => u.name, tenants: (t) => t.name,
     clients: (c) => c.listener + " " + c.address + " " + c.since,
     operations: (o) => [o.listener, o.upstream, o.program, o.version, o.operation].join(" "),
   };
@@ -290,7 +290,34 @@
         perSecond(rate(w, l, (x) => sum(x.calls))), number.format(l.in_flight), bytesPerSecond(rate(w, l, (x) => x.bytes_in)), bytesPerSecond(rate(w, l, (x) => x.bytes_out)),
         sum(l.paused) ? h("span", { class: "t-warn" }, pauses(l.paused)) : h("span", { class: "dim" }, "none"), reasons(l.refused) || h("span", { class: "dim" }, "none"),
       ] };
-    })) : h("p", { class: "card empty" }, "There is no listener."));
+    })) : h("p", { class: "card empty" }, "There is no listener."), list(d.listeners).some((l) => list(l.rules).length) ? rules() : null, list(d.tenants).length ? tenants() : null);
+  }
+
+  // rules shows what each rule has matched, below the listeners.
+  function rules() {
+    return table("Rules", [
+      ["Rule", T], ["What it does", T], ["Calls a second", N], ["Calls so far", N], ["Latest", T],
+    ], view.doc.listeners.flatMap((l) => list(l.rules).map((r) => {
+      const w = before("listeners", l.name), was = w && list(w.rules).find((x) => x.name === r.name && x.verdict === r.verdict);
+      return { key: "rule " + l.name + " " + r.name, cells: [
+        [r.name, h("span", { class: "sub" }, l.name)], r.effect, perSecond(rate(was, r, (x) => x.calls)), number.format(r.calls),
+        r.last_match ? since(r.last_match) + " ago" : h("span", { class: "dim" }, "none since the rules were loaded"),
+      ] };
+    })));
+  }
+
+  // tenants shows what each tenant uses of what it may, below the listeners. Most bridges have none.
+  function tenants() {
+    const of = (most, format) => most > 0 ? h("span", { class: "sub" }, "of " + format(most)) : null;
+    const whole = (n) => number.format(n);
+    return table("Tenants", [
+      ["Tenant", T], ["Clients", N], ["Calls a second", N], ["In flight", N], ["Memory", N], ["Paused now", T], ["Refused so far", T],
+    ], view.doc.tenants.map((t) => ({ key: "tenant " + t.name, cells: [
+      [t.name, h("span", { class: "sub" }, number.format(t.addresses) + (t.addresses === 1 ? " address" : " addresses"))],
+      [whole(t.clients), of(t.total_limits.connections, whole)], perSecond(rate(before("tenants", t.name), t, (x) => x.calls)),
+      [whole(t.in_flight), of(t.total_limits.calls, whole)], [bytes(t.memory), of(t.total_limits.memory, bytes)],
+      sum(t.waiting) ? h("span", { class: "t-warn" }, reasons(t.waiting)) : h("span", { class: "dim" }, "none"), reasons(t.refused) || h("span", { class: "dim" }, "none"),
+    ] })));
   }
 
   const upstreamStyle = { up: "good", degraded: "warn", down: "bad", asleep: "note" };
@@ -321,7 +348,7 @@
     } }, h("summary", null, plural(shown ? shown.length : all, "connection") + (counts.length ? ": " + counts.join(", ") : "")),
     shown ? table("Connections of " + u.name, [["Endpoint", T], ["Kind", T], ["State", T], ["Clients", N], ["Credits", W], ["Waiting", N], ["RTT", N], ["Sent again", N], ["Last error", T]],
       rows.map(({ c, i }) => ({ key: i, cells: [
-        [c.endpoint, c.local ? h("span", { class: "sub" }, "from " + c.local) : null], c.kind,
+        [c.endpoint, c.local ? h("span", { class: "sub" }, "from " + c.local) : null, c.tls ? h("span", { class: "sub" }, "TLS, " + c.tls.identity) : null], c.kind,
         [h("span", { class: "pill " + ({ up: "good", down: "bad", stalled: "bad", asleep: "note" }[c.state] || "") }, c.state), h("span", { class: "sub" }, "for " + about((Date.parse(view.doc.time) - Date.parse(c.since)) / 1000))],
         c.kind === "shared" ? null : number.format(c.clients),
         c.state === "up" || c.state === "stalled" ? [creditLine(c.credits, "Credits")[0], h("span", { class: "label" }, `${number.format(c.credits.used)} of ${number.format(c.credits.granted)}` + (c.credits.granted < c.credits.requested ? `, ${number.format(c.credits.requested)} requested` : ""))] : null,
@@ -376,7 +403,7 @@
       ], c.list.map((x) => {
         const w = before("clients", keys.clients(x));
         return { key: keys.clients(x), cells: [
-          [x.address, h("span", { class: "sub" }, [x.transport, x.listener + (list(x.upstreams).length ? " → " + x.upstreams.join(", ") : ""), about((Date.parse(d.time) - Date.parse(x.since)) / 1000)].join(" · "))],
+          [x.address, h("span", { class: "sub" }, [x.transport + (x.tls ? " with TLS" : ""), x.tls ? x.tls.identity : null, x.listener + (list(x.upstreams).length ? " → " + x.upstreams.join(", ") : ""), about((Date.parse(d.time) - Date.parse(x.since)) / 1000)].filter(Boolean).join(" · "))],
           list(x.waiting).length ? [h("span", { class: "t-warn" }, x.waiting.map((r) => waits[r] || plain(r)).join(", ")), x.paused_seconds > 0 ? h("span", { class: "sub" }, about(x.paused_seconds) + " so far") : null] : null,
           [number.format(x.in_flight), x.credits ? h("span", { class: "sub" }, `${x.credits.used} of ${x.credits.granted} credits`) : null],
           x.oldest_call > 0 ? [time(x.oldest_call), h("span", { class: "sub" }, [x.oldest_operation, "0x" + x.oldest_xid.toString(16).padStart(8, "0")].filter(Boolean).join(" "))] : null,

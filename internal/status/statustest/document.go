@@ -29,12 +29,13 @@ func document(now time.Time, grown float64) *status.Document {
 	}
 	traffic := func(in, out float64) status.Traffic { return status.Traffic{BytesIn: n(in), BytesOut: n(out)} }
 	ago := func(d time.Duration) time.Time { return Now.Add(-d) }
-	until, down := Now.Add(8*time.Minute), ago(42*time.Second)
+	until, down, expires, denied := Now.Add(8*time.Minute), ago(42*time.Second), Now.Add(60*24*time.Hour), ago(15*time.Second)
 	return &status.Document{
 		Time: now, Started: ago(27*time.Hour + 5*time.Minute), Process: 4711,
-		Build:  status.Build{Version: "v0.9.0", Revision: "0123456789abcdef", Go: "go1.26.8"},
-		State:  status.Ready,
-		Config: status.Config{File: "/etc/rdmabridge/rdmabridge.yaml", Loaded: ago(3 * time.Hour), RestartNeeded: true},
+		Build:     status.Build{Version: "v0.9.0", Revision: "0123456789abcdef", Go: "go1.26.8"},
+		State:     status.Ready,
+		Config:    status.Config{File: "/etc/rdmabridge/rdmabridge.yaml", Loaded: ago(3 * time.Hour), RestartNeeded: true},
+		Hardening: status.Hardening{InForce: []string{"core dumps", "system calls"}, Missing: []string{"files: the kernel has no Landlock, or it is off"}},
 		Problems: []status.Problem{
 			{Severity: status.Critical, Code: "upstream_down", Subject: "scratch", Text: "Upstream scratch has no connection since 42s: 10.1.0.9:2049: connection refused. Its clients wait.", Advice: "Look whether the server runs, and at rdmabridge doctor --upstream scratch."},
 			{Severity: status.Warning, Code: "credits_starved", Subject: "storage", Text: "Calls to upstream storage wait 60% of their time for a credit: the server grants 32 of 512.", Advice: "Raise the server's credits, or pool.connections."},
@@ -44,6 +45,10 @@ func document(now time.Time, grown float64) *status.Document {
 			{
 				Name: "nfs", Transport: "tcp", Address: "0.0.0.0:2049", Clients: 6, Limit: 4096, InFlight: 71, Paused: map[string]int{"calls": 1, "outbound": 1},
 				Traffic: traffic(9.1e9, 8.4e10), Calls: map[string]uint64{"forwarded": n(5.2e6), "answered": n(120)}, Refused: map[string]uint64{"allow": n(20)}, Accepted: n(90),
+				Rules: []status.Rule{
+					{Name: "readers", Verdict: "deny", Effect: "deny: read-only file system", Calls: n(740), Latest: &denied},
+					{Name: "rest", Verdict: "dry_run", Effect: "only counted (dry run of: deny: AUTH_TOOWEAK)"},
+				},
 			},
 			{Name: "rdma", Transport: "rdma", Address: "[::]:20049", Clients: 1, Limit: 4096, InFlight: 3, Traffic: traffic(2e8, 3e9), Calls: map[string]uint64{"forwarded": n(4e5)}, Accepted: n(3)},
 		},
@@ -83,7 +88,7 @@ func document(now time.Time, grown float64) *status.Document {
 			},
 		},
 		Clients: status.Clients{Total: 7, Shown: 7, Sort: status.SortWaiting, Paused: 2, List: []status.Client{
-			{Address: "10.0.0.21:873", Listener: "nfs", Transport: "tcp", Upstreams: []string{"storage"}, Since: ago(26 * time.Hour), Active: now, Traffic: traffic(8e9, 1e8), Phases: phases(1e6, 800, 9000, 3000, 10), InFlight: 64, OldestCall: 0.41, OldestXID: 0x1234abcd, OldestOp: "WRITE", Waiting: []string{"calls"}, Paused: 500 * grown, TCP: &status.TCP{RTT: 0.0002, Segments: n(1e5)}},
+			{Address: "10.0.0.21:873", Listener: "nfs", Transport: "tcp", Upstreams: []string{"storage"}, Since: ago(26 * time.Hour), Active: now, Traffic: traffic(8e9, 1e8), Phases: phases(1e6, 800, 9000, 3000, 10), InFlight: 64, OldestCall: 0.41, OldestXID: 0x1234abcd, OldestOp: "WRITE", Waiting: []string{"calls"}, Paused: 500 * grown, TLS: &status.TLS{Identity: "node21.example.com", Subject: "CN=node21", Issuer: "CN=clients", Serial: "1a2b", Names: []string{"node21.example.com"}, Expires: &expires}, TCP: &status.TCP{RTT: 0.0002, Segments: n(1e5)}},
 			{Address: "10.0.0.21:874", Listener: "nfs", Transport: "tcp", Upstreams: []string{"storage"}, Since: ago(26 * time.Hour), Active: now, Traffic: traffic(1e9, 1e7), Phases: phases(1e5, 80, 900, 300, 1), InFlight: 2, OldestCall: 0.02, OldestOp: "COMMIT", TCP: &status.TCP{RTT: 0.0002, Segments: n(1e4)}},
 			{Address: "10.0.0.35:702", Listener: "nfs", Transport: "tcp", Upstreams: []string{"storage", "home"}, Since: ago(3 * time.Hour), Active: now, Traffic: traffic(5e7, 7e10), Phases: phases(3e6, 10, 4000, 4000, 40000), Failed: n(50), InFlight: 4, OldestCall: 3.4, OldestOp: "READ", Unread: 33 << 20, Waiting: []string{"outbound"}, Paused: 9000 * grown, TCP: &status.TCP{RTT: 0.09, Segments: n(5e6), Retransmits: n(250000), Unsent: 4 << 20}},
 			{Address: "[2001:db8:1234:5678:9abc:def0:1234:5678]:1001", Listener: "nfs", Transport: "tcp", Upstreams: []string{"home"}, Since: ago(time.Hour), Active: ago(time.Minute), Traffic: traffic(1e7, 1e9), Phases: phases(2e5, 1, 5, 700, 20), InFlight: 1, OldestCall: 8.2, OldestOp: "GETATTR", TCP: &status.TCP{RTT: 0.002, Segments: n(1e5)}},

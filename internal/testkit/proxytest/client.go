@@ -36,9 +36,14 @@ func DialClientFrom(local net.IP, addr string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return NewClient(c), nil
+}
+
+// NewClient makes a client of a connection.
+func NewClient(c net.Conn) *Client {
 	cl := &Client{Conn: c, pending: make(map[uint32]chan []byte), Calls: make(chan []byte, 64)}
 	go cl.read()
-	return cl, nil
+	return cl
 }
 
 // read matches Replies with Calls until the connection ends.

@@ -1,0 +1,78 @@
+package proxy
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+)
+
+// TestArrivals: a host has its rate of new connections, a second's worth at once, and so have all hosts together.
+// Hosts that owe nothing are forgotten.
+func TestArrivals(t *testing.T) {
+	var a arrivals
+	count := func(h crowd.Host, all, each int, now time.Duration) (in int) {
+		for range 1000 {
+			if a.enter(h, all, each, int64(now)) == arrivalOK {
+				in++
+			}
+		}
+		return in
+	}
+	for i, step := range []struct {
+		host      crowd.Host
+		all, each int
+		now       time.Duration
+		want      int
+	}{
+		{1, 0, 0, 0, 1000}, // no limit
+		{1, 0, 10, 0, 10},
+		{1, 0, 10, 0, 0},
+		{2, 0, 10, 0, 10}, // another host has its own
+		{1, 0, 10, 500 * time.Millisecond, 5},
+		{1, 0, 10, time.Minute, 10}, // and no more than a second's worth
+		{3, 7, 0, time.Minute, 7},
+		{4, 7, 0, time.Minute, 0},
+		{4, 7, 5, time.Minute + time.Second, 5},
+		{5, 7, 5, time.Minute + time.Second, 2}, // what the others have left
+	} {
+		if n := count(step.host, step.all, step.each, step.now); n != step.want {
+			t.Errorf("step %d: %d connections, want %d", i, n, step.want)
+		}
+	}
+	for i := range crowd.Host(10_000) {
+		a.enter(i+100, 0, 10, int64(time.Minute)+int64(i)*int64(time.Millisecond))
+	}
+	if n := len(a.of); n > 2000 {
+		t.Errorf("%d hosts are remembered, of which 1000 came in the last second", n)
+	}
+}
+
+// TestMembershipAllocates: to count a Call of a tenant costs no allocation.
+func TestMembershipAllocates(t *testing.T) {
+	tenant := &tenant{}
+	tenant.quota.most = &tenant.total
+	tenant.total.calls.Store(10)
+	tenant.total.memory.Store(1 << 30)
+	at := &tenantAddress{quota: quota{most: &tenant.each}}
+	m := &membership{f: &front{}, tenant: tenant, address: at}
+	c := &call{perCall: perCall{size: 4096}}
+	if n := testing.AllocsPerRun(1000, func() {
+		if !m.enter() {
+			t.Fatal("the Call may not begin")
+		}
+		c.charge.expected = 1 << 20
+		m.begin(c)
+		m.octets -= 100
+		m.charge(0, -100)
+		c.charge.expected -= 100
+		m.arriving(64 << 10)
+		m.arrived(64 << 10)
+		m.settle(c)
+	}); n != 0 {
+		t.Errorf("%v allocations for a Call", n)
+	}
+	if calls, octets := tenant.quota.load(); calls != 0 || octets != 0 || m.calls != 0 || m.octets != 0 {
+		t.Errorf("%d Calls and %d octets are left, %d and %d in the membership", calls, octets, m.calls, m.octets)
+	}
+}

@@ -1,0 +1,92 @@
+package proxy
+
+import (
+	"crypto/tls"
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
+)
+
+// RPC-with-TLS for clients, RFC 9289
+//
+// A client asks for TLS with a NULL Call of flavor AUTH_TLS, the probe. The bridge answers it itself, as
+// the question is about this connection, and package tcpframe does the handshake behind the Reply. Until
+// that is done no Call is read.
+//
+// A client's Calls that came before the handshake are in plain text, and anybody on the path may have
+// put them there. So the probe must come before any of them has reached an upstream, except NULL Calls,
+// which change nothing. Otherwise the bridge answers that it has no TLS. The NULL Calls must have been
+// answered, too: a Reply that came inside TLS could be taken for that to a Call of the client with this XID.
+
+// A ListenerTLS is how a listener's clients use TLS.
+type ListenerTLS struct {
+	Required bool // Calls without TLS are refused
+	Server   *tlsconf.Server
+}
+
+func (t *ListenerTLS) required() bool { return t != nil && t.Required }
+
+// answerProbe answers the probe c. t is nil if the listener has no TLS.
+func (f *front) answerProbe(c *call, t *ListenerTLS) {
+	h, local := &c.h, c.local[:0]
+	switch {
+	case h.Procedure != 0, f.secured, t != nil && !h.EmptyAuth():
+		// "If an RPC client uses the AUTH_TLS authentication flavor on any procedure other
+		// than the NULL procedure, or an RPC client sends an RPC AUTH_TLS probe within an
+		// existing (D)TLS session, the RPC server MUST reject that RPC Call by returning a
+		// reply_stat of MSG_DENIED with a reject_stat of AUTH_ERROR and an auth_stat of
+		// AUTH_BADCRED." RFC 9289 Section 4.1.
+		f.answer(c, oncrpc.AppendAuthError(local, h.XID, oncrpc.AuthBadCredential))
+	case t == nil || f.plain:
+		// A NULL reply without STARTTLS in its verifier says that there is no TLS here.
+		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.Success))
+	default:
+		f.startTLS = t.Server.TLS()
+		f.answer(c, oncrpc.AppendStartTLS(local, h.XID))
+	}
+}
+
+// refusePlain refuses c, which came without TLS to a listener that requires it.
+func (f *front) refusePlain(c *call) {
+	l := f.listener
+	l.plainCalls.Inc()
+	l.lines.plain.Line(&l.log, zerolog.WarnLevel, "call_without_tls").Stringer("peer", f.peer).Uint32("xid", c.h.XID).Uint32("program", c.h.Program).Uint32("procedure", c.h.Procedure).
+		Msg("the listener requires TLS, and the client has not started it; call refused with AUTH_TOOWEAK")
+	f.answer(c, oncrpc.AppendAuthError(c.local[:0], c.h.XID, oncrpc.AuthTooWeak))
+}
+
+var errUnanswered = errors.New("proxy: a Call that came in plain text before the probe for TLS was not answered yet")
+
+// secure starts the handshake, behind the Reply to the probe, if that is the Call which has just begun.
+func (s *tcpClient) secure() {
+	if s.startTLS == nil || !s.conn.Open() {
+		return
+	}
+	s.conn.StartTLS(s.startTLS)
+	if s.ledger.calls > 1 { // the probe itself is one
+		s.conn.RefuseTLS(tcpframe.TLSInjected, errUnanswered)
+	}
+}
+
+// Secured is part of tcpframe.TLSHandler.
+func (s *tcpClient) Secured(c *tcpframe.Conn, cs *tls.ConnectionState) {
+	began := s.startTLS
+	s.secured, s.securedAt, s.startTLS = true, time.Now(), nil
+	s.identity = tlsconf.IdentityOf(cs.PeerCertificates)
+	s.rules = nil // Calls in plain text may have come before, and been judged without the identity
+	if t := s.listener.settings().opts.TLS; t != nil && t.Server.TLS() != began {
+		// The files have changed since the handshake began, and recheck has not seen this client.
+		if err := t.Server.Recheck(cs.PeerCertificates, s.securedAt); err != nil {
+			s.distrust(err)
+			return
+		}
+	}
+	s.enrollSecured()
+	s.listener.log.Debug().Str("event", "client_secured").Stringer("peer", s.peer).Str("identity", s.identity.Name()).Bool("resumed", cs.DidResume).
+		Msg("client connection has TLS")
+}

@@ -1,0 +1,179 @@
+package proxy
+
+import (
+	"errors"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/rules"
+	"github.com/rdmabridge/rdmabridge/pool"
+)
+
+// Rules and Calls
+//
+// A listener with a policy asks it about each Call before the Call is routed. A Call that is denied is answered
+// here, with one exception: a COMPOUND that uses a slot of a session can only be answered by the server, and goes
+// there without the operation that is denied (nfs.Cut). No rule sees the AUTH_TLS probe, which is about the
+// connection.
+
+var errDenied = errors.New("proxy: a rule denies the Call")
+
+// obey applies p to c, which is read and parsed, and routes it. The Analysis of c is done then. It
+// returns the upstream, or nil after c was answered or its client was closed.
+func (f *front) obey(c *call, s *listenerSettings) *upstream {
+	h, p := &c.h, s.policy
+	if h.TLSProbe() {
+		return f.route(c, s, nil)
+	}
+	c.rdma.Binding = f.listener.p.registry.Analyse(h, &c.rdma.Analysis)
+	on, b := &p.on[f.loop.index], f.rules
+	if b == nil || b.Set() != p.rules {
+		b = f.bind(p, on)
+	}
+	rule, always := b.Always()
+	if !always {
+		var dry []uint8
+		var malformed bool
+		if rule, dry, malformed = on.judge.Decide(b, h, c.rdma.Analysis.Changes); malformed {
+			f.answer(c, oncrpc.AppendAuthError(c.local[:0], h.XID, oncrpc.AuthBadCredential))
+			return nil
+		}
+		for _, r := range dry {
+			on.effects[r].count(f)
+		}
+	}
+	e := &on.other
+	if rule >= 0 {
+		e = &on.effects[rule]
+		e.count(f)
+		if e.upstream != nil || e.denies != nil {
+			f.remember(c, e.rule)
+		}
+		if e.denies != nil {
+			if always || !f.cut(c, e.denies) {
+				f.deny(c, e.denies)
+				return nil
+			}
+			// What is left of it changes nothing.
+			if e = on.after(b, c); e.denies != nil {
+				f.deny(c, e.denies)
+				return nil
+			}
+		}
+	}
+	if e.squash != rules.SquashOff {
+		switch mapped, stat := p.squash.apply(h, e.squash); {
+		case stat != 0:
+			f.answer(c, oncrpc.AppendAuthError(c.local[:0], h.XID, stat))
+			return nil
+		case mapped:
+			on.squashed.Inc()
+		}
+	}
+	return f.route(c, s, e.upstream)
+}
+
+// count counts a Call of f that the rule of e has matched.
+func (e *ruleEffect) count(f *front) {
+	e.calls.Inc()
+	e.latest = f.totals.active // when the Call was read
+}
+
+// remember has c remember that r decided about it, if there is an Observer who wants to know.
+func (f *front) remember(c *call, r *rules.Rule) {
+	if f.listener.p.observer.Load() != nil {
+		c.rule, c.usesSeldom = r, true
+	}
+}
+
+// after returns the effect of the rules on what cut has left of c. It counts nothing: the Call was counted.
+func (on *loopPolicy) after(b *rules.Bound, c *call) *ruleEffect {
+	if rule, _, _ := on.judge.Decide(b, &c.h, c.rdma.Analysis.Changes); rule >= 0 {
+		return &on.effects[rule]
+	}
+	return &on.other
+}
+
+// deny answers c as r has it, or closes the connection.
+func (f *front) deny(c *call, r *rules.Rule) {
+	h, local := &c.h, c.local[:0]
+	f.logDenied(c, r)
+	switch {
+	case r.Answer == rules.AnswerClose:
+		c.result = resultAbandoned
+		f.fail(errDenied)
+		f.settle(c)
+	case needsVerifier(h), r.Answer == rules.AnswerAuth:
+		f.answer(c, oncrpc.AppendAuthError(local, h.XID, oncrpc.AuthTooWeak))
+	case r.Answer == rules.AnswerUnavailable:
+		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.ProgramUnavailable))
+	case c.rdma.Analysis.Session != 0: // it cannot be read to its end, or cut would have cut it
+		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.GarbageArguments))
+	default:
+		f.answer(c, nfs.ReadOnlyReply(h))
+	}
+}
+
+// needsVerifier reports whether a Reply to h needs a verifier that only the server can make. A Reply that denies
+// has none.
+func needsVerifier(h *oncrpc.Call) bool {
+	return h.Flavor != oncrpc.FlavorNone && h.Flavor != oncrpc.FlavorSys && h.Flavor != oncrpc.FlavorShort
+}
+
+// cut removes from c the operation that r denies, and what follows it, if r answers with an error for
+// read-only that only the server can give. c goes to the server then, as a Call that changes nothing.
+func (f *front) cut(c *call, r *rules.Rule) bool {
+	a, h := &c.rdma.Analysis, &c.h
+	if r.Answer != rules.AnswerReadOnly || a.Session == 0 && !needsVerifier(h) {
+		return false
+	}
+	s, ok := nfs.Cut(h)
+	if !ok {
+		return false
+	}
+	f.logDenied(c, r)
+	operation, operations := a.Operation, a.Operations
+	c.rdma.Message = h.Message
+	c.rdma.Binding = f.listener.p.registry.Analyse(h, a)
+	a.Operation, a.Operations = operation, operations // as the client has called it
+	c.stump = s
+	return true
+}
+
+// logDenied logs that r denies c.
+func (f *front) logDenied(c *call, r *rules.Rule) {
+	l := f.listener
+	e := l.lines.denied.Line(&l.log, zerolog.WarnLevel, "call_denied").Str("rule", r.Name).Stringer("peer", f.peer).Uint32("xid", c.clientXID).
+		Str("operation", c.operation()).Uint32("program", c.h.Program).Uint32("version", c.h.Version)
+	if s, ok := c.h.Sys(); ok {
+		e = e.Uint32("uid", s.UID())
+	}
+	e.Msg("a rule denies a call")
+}
+
+// uncut changes the Reply to c, which was cut: it says which operation was refused.
+func (c *call) uncut(here int) error {
+	if !c.stump.Uncut(c.reply.parts) {
+		return nil
+	}
+	// Four octets more. An RDMA client needs them in memory of the arena.
+	account := c.up.p.replies
+	if here != pool.Elsewhere {
+		account = c.up.p.loops[here].replies
+	}
+	b, err := account.Lease(octets(c.reply.parts) + 4)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, p := range c.reply.parts {
+		n += copy(b.Bytes()[n:], p)
+	}
+	clear(b.Bytes()[n:])
+	c.reply.lease.Release()
+	c.one[0] = b.Bytes()
+	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, b.Cap()
+	return nil
+}
