@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,31 +19,33 @@ import (
 )
 
 // A bridgeFlag says on the command line which running bridge to ask.
-type bridgeFlag struct{ socket, file string }
+type bridgeFlag struct {
+	socket string
+	files  []string
+}
 
 // register adds the flags to cmd.
 func (f *bridgeFlag) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.socket, "socket", "", "ask the bridge whose control socket is at `PATH`; left out: the one bridge that runs on this host")
-	cmd.Flags().StringVarP(&f.file, "config", "c", "", "ask the bridge that runs with the configuration `FILE`")
+	filesFlag(cmd, &f.files, "ask the bridge that runs with the configuration")
 	cmd.MarkFlagsMutuallyExclusive("socket", "config")
 	_ = cmd.MarkFlagFilename("socket", "sock") // fails only for unknown flags
-	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 }
 
 // client returns a client of the bridge. An error says why there is none.
 func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 	path := f.socket
-	if f.file != "" {
-		c, err := loadConfig(f.file)
+	if len(f.files) > 0 {
+		c, err := loadConfig(f.files)
 		if err != nil {
 			return nil, err
 		}
 		if !c.Control.Enabled() {
-			return nil, &exitError{exitUsage, fmt.Errorf("%s has control: {path: none}: its bridge cannot be asked", f.file)}
+			return nil, &exitError{exitUsage, fmt.Errorf("%s has control: {path: none}: its bridge cannot be asked", strings.Join(f.files, ", "))}
 		}
 		if path = c.Control.Path; path == "" {
 			// The bridge may run as another user than this command.
-			f.file = ""
+			f.files = nil
 		}
 	}
 	if path == "" {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +89,7 @@ type loadFlags struct {
 	load              bench.Load
 	call, reply, size sizeFlag
 	delay             time.Duration
+	tlsCA, tlsName    string
 }
 
 func (f *loadFlags) add(cmd *cobra.Command) {
@@ -105,6 +109,25 @@ func (f *loadFlags) add(cmd *cobra.Command) {
 	s.DurationVar(&f.load.Warmup, "warmup", 100*time.Millisecond, "how long to run before measuring")
 	s.DurationVar(&f.load.Timeout, "timeout", 10*time.Second, "how long to wait for connections and for the last Replies")
 	s.BoolVar(&f.load.Full, "full", false, "check all data of each Reply, not only its first and last octets")
+	s.StringVar(&f.tlsCA, "tls-ca", "", "PEM `FILE` with the CAs of a target tls://ADDRESS, or rpctls://ADDRESS with the probe of RFC 9289")
+	s.StringVar(&f.tlsName, "tls-name", "localhost", "`NAME` that the certificate of such a target has")
+}
+
+// readTLS reads the CAs for targets with TLS.
+func (f *loadFlags) readTLS() error {
+	if f.tlsCA == "" {
+		return nil
+	}
+	b, err := os.ReadFile(f.tlsCA)
+	if err != nil {
+		return err
+	}
+	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: f.tlsName}
+	if !c.RootCAs.AppendCertsFromPEM(b) {
+		return fmt.Errorf("--tls-ca %s: no certificate in PEM", f.tlsCA)
+	}
+	f.load.TLS = c
+	return nil
 }
 
 // start completes f.load from the flags and makes the loader.
@@ -115,6 +138,9 @@ func (f *loadFlags) start(errOut io.Writer) (l *bench.Loader, err error) {
 	}
 	if f.delay < 0 || f.delay > 10*time.Second {
 		return nil, fmt.Errorf("--delay %s: want 0 to 10s", f.delay)
+	}
+	if err := f.readTLS(); err != nil {
+		return nil, err
 	}
 	w := &f.load.Work
 	w.Call, w.Reply, w.Size, w.Delay = int(f.call), int(f.reply), int(f.size), uint32(f.delay.Microseconds())

@@ -40,6 +40,8 @@ type bridge struct {
 
 	sink *logSink // where log writes; nil in tests that have no use for it
 
+	hardening hardening // constant
+
 	identity string    // of this bridge among others; constant
 	started  time.Time // constant
 
@@ -62,7 +64,9 @@ type bridge struct {
 	rpcbind        *rpcbind.Server // nil if the configuration has none
 	rpcbindAddress string          // from the configuration, not resolved
 
-	providers providerSet // in use by listeners and upstreams
+	providers  providerSet  // in use by listeners and upstreams
+	tls        tlsSet       // the same
+	watchEvery atomic.Int64 // reload.watch of config, a time.Duration
 
 	inherited *inheritance // nil if this process did not take over
 
@@ -84,7 +88,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 			err = errors.Join(err, b.arena.Close())
 		}
 	}()
-	b.engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: c.Loops, Log: log, Metrics: b.metrics})
+	b.engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: c.Loops, Log: log, Metrics: b.metrics, Handshakes: c.TLS.Handshakes, HandshakeQueue: c.TLS.Waiting})
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +100,9 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 	registry := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
 	nfs.Register(registry)
 	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Identity: b.identity, Socket: in.listener}
-	var inUse providerSet
+	b.watchEvery.Store(int64(c.Reload.Watch))
+	var inUse parts
+	o.Tenants = tenantOptions(c)
 	if o.Listeners, o.Upstreams, inUse, err = b.options(c); err != nil {
 		return nil, err
 	}
@@ -131,6 +137,7 @@ func (b *bridge) start() error {
 	}
 	b.pages.Start()
 	b.wg.Go(func() { b.watchProblems(b.trim) })
+	b.wg.Go(func() { b.watchTLS(b.trim) })
 	b.wg.Add(1)
 	go func() {
 		defer b.wg.Done()

@@ -23,12 +23,18 @@ func (b *bridge) apply(c *configs.Config) error {
 		abandon()
 		return err
 	}
+	if err := b.proxy.SetTenants(tenantOptions(c)); err != nil {
+		panic("BUG: tenants that configs has checked: " + err.Error())
+	}
 	observe()
 	b.adopt(inUse)
 	b.limitDescriptors(c)
+	b.engine.LimitHandshakes(c.TLS.Handshakes, c.TLS.Waiting)
 	old := b.config
 	b.config = c
 	b.drainIn.Store(int64(c.Drain.Timeout))
+	b.watchEvery.Store(int64(c.Reload.Watch))
+	b.proxy.RefreshTLS(false) // checks the clients of listeners that trust others now
 	if err := b.updateRPCBind(old); err != nil {
 		b.log.Error().Str("event", "rpcbind_failed").Err(err).Msg("rpcbind is not running")
 	}
@@ -47,11 +53,17 @@ type usedProvider struct {
 	settings string // the settings that the provider was made from, for comparison
 }
 
+// parts are the providers and what the files of TLS are used by.
+type parts struct {
+	providers providerSet
+	tls       tlsSet
+}
+
 // options translates the listeners and upstreams of c for package proxy. An owner whose
-// settings are the same as before keeps its provider. The caller passes inUse to adopt
+// settings are the same as before keeps its provider and its TLS. The caller passes inUse to adopt
 // when c is in force.
-func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, upstreams []proxy.UpstreamOptions, inUse providerSet, err error) {
-	inUse = make(providerSet)
+func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, upstreams []proxy.UpstreamOptions, inUse parts, err error) {
+	inUse = parts{make(providerSet), make(tlsSet)}
 	use := func(kind, owner, settings string, p *fabric.Provider) {
 		if *p == nil {
 			return
@@ -60,13 +72,16 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 		if old, ok := b.providers[key]; ok && old.settings == settings {
 			*p = old.Provider
 		}
-		inUse[key] = usedProvider{*p, kind, owner, settings}
+		inUse.providers[key] = usedProvider{*p, kind, owner, settings}
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
 		o, err := listenerOptions(l, b.arena.Pin, b.log)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, parts{}, err
+		}
+		if o.TLS, err = b.listenerTLS(l, inUse.tls); err != nil {
+			return nil, nil, parts{}, err
 		}
 		use("listener", l.Name, l.Address, &o.Provider)
 		listeners = append(listeners, o)
@@ -75,7 +90,10 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 		u := c.Upstreams[i]
 		o, err := upstreamOptions(&u, b.arena.Pin, b.log)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, parts{}, err
+		}
+		if o.TLS, err = b.upstreamTLS(&u, inUse.tls); err != nil {
+			return nil, nil, parts{}, err
 		}
 		// These settings go to the pool or to a connection, not to the provider.
 		u.Pool, u.Endpoints, u.Inline, u.Backoff = configs.Pool{}, nil, configs.Inline{}, configs.Backoff{}
@@ -87,12 +105,12 @@ func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, 
 	return listeners, upstreams, inUse, nil
 }
 
-// adopt makes inUse the providers of b and registers the metrics of the new ones.
-func (b *bridge) adopt(inUse providerSet) {
-	for key, p := range inUse {
+// adopt makes inUse the parts of b and registers the metrics of the new ones.
+func (b *bridge) adopt(inUse parts) {
+	for key, p := range inUse.providers {
 		if b.providers[key] != p {
 			b.countProvider(p)
 		}
 	}
-	b.providers = inUse
+	b.providers, b.tls = inUse.providers, inUse.tls
 }

@@ -22,7 +22,7 @@ func (b *bridge) registerMetrics() {
 	stat(metrics.MemoryWaitingConnections, func(s regmem.Stats) float64 { return float64(s.Waiting) })
 	b.metrics.GaugeFunc(metrics.ConfigRefused, func() float64 {
 		c := b.loaded.Load()
-		return float64(truth(c != nil && c.Refused != ""))
+		return float64(metrics.Truth(c != nil && c.Refused != ""))
 	})
 	m := newDocumentMetrics(b.metrics)
 	b.metrics.BeforeGather(func() {

@@ -21,6 +21,7 @@ func (b *bridge) document(q status.Query) status.Document {
 	} else {
 		d.Config.Loaded = b.started
 	}
+	d.Hardening = b.hardening.status
 	d.Sockets = status.Descriptors{Used: b.engine.Sockets().Open(), Limit: b.engine.Sockets().Limit()}
 	d.Events = b.events()
 	return d

@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// version is set by the linker in releases: -ldflags "-X main.version=1.2.3".
-var version string
+// The linker sets these: -ldflags "-X main.version=1.2.3 -X main.revision=...". The Makefile takes both from git.
+var version, revision string
 
 // A build describes what this binary was built from.
 type build struct {
@@ -23,7 +23,7 @@ type build struct {
 // buildInfo reads what the Go toolchain recorded in this binary.
 func buildInfo() build {
 	b := build{
-		Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Version: version, Revision: revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Providers: known.Providers,
 	}
 	info, ok := debug.ReadBuildInfo()

@@ -66,7 +66,7 @@ read from, those that do not read their Replies, and those with the oldest Calls
 	bridge.register(cmd)
 	overFlag(cmd, &over)
 	cmd.Flags().StringVar(&q.Sort, "sort", status.SortWaiting, "order by `KEY`: "+strings.Join(status.Sorts, ", "))
-	cmd.Flags().StringVar(&q.Filter, "filter", "", "only clients whose address, listener, upstream or transport contains `TEXT`, or whose address is in that network")
+	cmd.Flags().StringVar(&q.Filter, "filter", "", "only clients whose address, listener, tenant, upstream or transport contains `TEXT`, or whose address is in that network")
 	cmd.Flags().IntVarP(&q.Clients, "number", "n", q.Clients, "at most `N` connections; 0: all")
 	cmd.Flags().BoolVar(&hosts, "hosts", false, "one line for each host, with all its connections")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")

@@ -3,35 +3,69 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 )
 
 // known tells package configs which providers and programs this build knows.
 var known = configs.Known{
-	Providers: providerNames(),
-	Provider:  providerError,
-	IBVerbs:   ibverbsError,
-	Tracing:   tracingError,
-	Program:   oncrpc.ProgramByName,
+	Providers:   providerNames(),
+	Provider:    providerError,
+	IBVerbs:     ibverbsError,
+	ListenerTLS: listenerTLSError,
+	UpstreamTLS: upstreamTLSError,
+	TLSName:     func(s string) error { _, err := tlsconf.ParsePattern(s); return err },
+	Environ:     os.Environ,
+	HasAddress:  hasAddress,
+	Directory:   isDirectory,
+	Tracing:     tracingError,
+	Program:     oncrpc.ProgramByName,
+	Identity:    identityError,
+	Procedures:  proceduresByName,
+}
+
+// ownAddresses are the addresses of this host when it was first asked.
+var ownAddresses = sync.OnceValue(func() (own []netip.Addr) {
+	all, _ := net.InterfaceAddrs() // without them, only loopback is known
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				own = append(own, ip.Unmap())
+			}
+		}
+	}
+	return own
+})
+
+// hasAddress reports whether this host has the address a.
+func hasAddress(a netip.Addr) bool { return slices.Contains(ownAddresses(), a.Unmap().WithZone("")) }
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // standardInput stands for standard input where a file is named.
 const standardInput = "-"
 
-// loadConfig loads a configuration file, or standard input. A file with problems makes the process exit
+// loadConfig loads configuration files, or standard input. A file with problems makes the process exit
 // with exitFailed, a file that cannot be read with exitUsage.
-func loadConfig(path string) (*configs.Config, error) {
+func loadConfig(paths []string) (*configs.Config, error) {
 	var c *configs.Config
 	var err error
-	if path == standardInput {
+	if slices.Equal(paths, []string{standardInput}) {
 		c, err = configs.LoadReader("standard input", os.Stdin, known)
 	} else {
-		c, err = configs.LoadFile(path, known)
+		c, err = configs.LoadFiles(paths, known)
 	}
 	var problems configs.Problems
 	switch {
@@ -43,19 +77,24 @@ func loadConfig(path string) (*configs.Config, error) {
 	return c, nil
 }
 
-// configFlag makes cmd take a configuration file, as flag --config, -c or as its argument.
-func configFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVarP(file, "config", "c", "", "read the configuration from `FILE`, YAML")
+// filesFlag adds the flag --config, -c, which may be there several times. what says what becomes of the files.
+func filesFlag(cmd *cobra.Command, files *[]string, what string) {
+	cmd.Flags().StringArrayVarP(files, "config", "c", nil, what+" `FILE`, YAML, or the files of a directory; several override each other in their order")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml") // fails only for unknown flags
+}
+
+// configFlag makes cmd take configuration files, as flag --config, -c, or one as its argument.
+func configFlag(cmd *cobra.Command, files *[]string) {
+	filesFlag(cmd, files, "read the configuration from")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > 1:
 			return fmt.Errorf("%q is too much: rdmabridge %s", args[1], cmd.Use)
-		case len(args) == 1 && *file != "":
-			return fmt.Errorf("two files, %s and %s: rdmabridge %s", *file, args[0], cmd.Use)
+		case len(args) == 1 && len(*files) > 0:
+			return fmt.Errorf("two files, %s and %s: write -c before each, or one alone: rdmabridge %s", (*files)[0], args[0], cmd.Use)
 		case len(args) == 1:
-			*file = args[0]
-		case *file == "":
+			*files = args
+		case len(*files) == 0:
 			return fmt.Errorf("a configuration file is missing: rdmabridge %s", cmd.Use)
 		}
 		return nil

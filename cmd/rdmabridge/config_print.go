@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,7 +39,8 @@ type configDocument struct {
 type printedSetting struct {
 	Path    string `json:"path"`              // such as listeners[nfs].limits.calls
 	Value   string `json:"value"`             // as a file has it
-	Source  string `json:"source"`            // file or default
+	Source  string `json:"source"`            // file, environment or default
+	From    string `json:"from,omitempty"`    // the file, or the variable of the environment
 	Line    int    `json:"line,omitempty"`    // of the file
 	Pending string `json:"pending,omitempty"` // what the file has, and needs a restart
 }
@@ -47,12 +49,15 @@ type printedSetting struct {
 func (s *shownConfig) describe(all bool) (configDocument, error) {
 	d := configDocument{File: s.file, Process: s.process, Settings: []printedSetting{}}
 	for _, x := range s.config.Settings() {
-		if x.Line == 0 && !all {
+		if x.Where == "" && !all {
 			continue
 		}
-		p := printedSetting{Path: x.Path, Value: x.Value, Source: "default", Line: x.Line, Pending: s.pendingFor(x.Path)}
-		if x.Line > 0 {
+		p := printedSetting{Path: x.Path, Value: x.Value, Source: "default", From: x.File, Line: x.Line, Pending: s.pendingFor(x.Path)}
+		switch {
+		case x.Line > 0:
 			p.Source = "file"
+		case x.Where != "":
+			p.Source = "environment"
 		}
 		d.Settings = append(d.Settings, p)
 	}
@@ -94,13 +99,13 @@ func (s *shownConfig) yaml(all bool) ([]byte, error) {
 		fmt.Fprintf(&b, "# The identity is a secret and is not shown: %s.\n", id)
 	}
 	b.WriteByte('\n')
-	out, err := s.config.AppendYAML(b.Bytes(), func(x configs.Setting) bool { return all || x.Line > 0 }, func(x configs.Setting) string {
+	out, err := s.config.AppendYAML(b.Bytes(), func(x configs.Setting) bool { return all || x.Where != "" }, func(x configs.Setting) string {
 		comment := "# default"
-		if x.Line > 0 {
-			comment = fmt.Sprintf("# line %d", x.Line)
+		if x.Where != "" {
+			comment = "# " + x.Where
 		}
 		if p := s.pendingFor(x.Path); p != "" {
-			comment = fmt.Sprintf("# still; line %d has %s, which needs a restart", x.Line, p)
+			comment = fmt.Sprintf("# still; %s has %s, which needs a restart", cmp.Or(x.Where, "the file"), p)
 		}
 		return comment
 	})
@@ -163,16 +168,17 @@ func (b *bridge) show(c *configs.Config, pending []configs.Change) {
 func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Print the configuration of a running bridge, or of a file",
+		Short: "Print a configuration, give it its canonical form, or describe it to editors",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newConfigPrintCommand())
+	cmd.AddCommand(newConfigPrintCommand(), newConfigFmtCommand(), newConfigSchemaCommand())
 	return cmd
 }
 
 func newConfigPrintCommand() *cobra.Command {
-	var file, socket string
+	var files []string
+	var socket string
 	var all, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "print [FILE]",
@@ -190,14 +196,14 @@ is not in it. FILE can be given with -c, too, and - is standard input.
 Exit codes: 0 it is printed; 1 the file has problems; 2 the file cannot be read, or no
 bridge was reached.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == "" {
+			if len(files) == 0 {
 				return printRunning(cmd, socket, all, asJSON)
 			}
-			c, err := loadConfig(file)
+			c, err := loadConfig(files)
 			if err != nil {
 				return err
 			}
-			s := &shownConfig{config: c, file: file}
+			s := &shownConfig{config: c, file: strings.Join(files, ", ")}
 			if asJSON {
 				d, err := s.describe(all)
 				if err != nil {
@@ -213,10 +219,10 @@ bridge was reached.`,
 			return failed(err)
 		},
 	}
-	configFlag(cmd, &file)
+	configFlag(cmd, &files)
 	required := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 && file == "" {
+		if len(args) == 0 && len(files) == 0 {
 			return nil // it asks the running bridge
 		}
 		return required(cmd, args)

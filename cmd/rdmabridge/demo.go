@@ -24,11 +24,23 @@ func newDemoCommand() *cobra.Command {
 		Long: `Demo runs an empty NFSv3 server in memory and puts a bridge in front of it. A Call
 travels over TCP to the bridge, over RDMA (iWARP, in this process) to a second
 listener of the bridge, and over TCP to the server. Demo prints the commands that
-mount the file system or copy files with libnfs.
+mount the file system or copy files with libnfs. Where another process has one of its
+ports, demo takes a free one and says so, unless a flag names the port.
 
 Demo runs until it receives SIGTERM or SIGINT. The files are lost then.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			ports := demoPorts(cmd.Flags(), &a)
+			for i := range ports {
+				if err := ports[i].check(); err != nil {
+					return err
+				}
+			}
+			for i := range ports {
+				if err := ports[i].choose(cmd.ErrOrStderr()); err != nil {
+					return failed(err)
+				}
+			}
 			signals, stop := notify()
 			defer stop()
 			return failed(runDemo(a, cmd.OutOrStdout(), cmd.ErrOrStderr(), signals, nil))
@@ -55,7 +67,9 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 	if err != nil {
 		return err
 	}
-	c, err := configs.Load(text, known)
+	own := known
+	own.Environ = nil // the flags say what differs
+	c, err := configs.Load(text, own)
 	if err != nil {
 		return fmt.Errorf("demo: %w\nin%s", err, text)
 	}

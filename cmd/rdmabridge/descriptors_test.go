@@ -15,8 +15,8 @@ listeners:
   - {name: nfs, address: ':2049', upstream: one, limits: {connections: 5000}}
   - {name: rdma, address: ':20049', transport: rdma, upstream: two, limits: {connections: 100, starting: 10}}
 upstreams:
-  - {name: one, transport: rdma, endpoints: ['192.0.2.1:20049', '192.0.2.2:20049'], pool: {connections: 4, mode: pinned, pinned: 200}}
-  - {name: two, transport: tcp, endpoints: ['192.0.2.1:2049', '192.0.2.2:2049'], failover: on, pool: {connections: 3, mode: shared}}
+  - {name: one, transport: rdma, endpoints: ['198.51.100.1:20049', '198.51.100.2:20049'], pool: {connections: 4, mode: pinned, pinned: 200}}
+  - {name: two, transport: tcp, endpoints: ['198.51.100.1:2049', '198.51.100.2:2049'], failover: on, pool: {connections: 3, mode: shared}}
 loops: 2
 `), known)
 	if err != nil {

@@ -70,17 +70,27 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// TestCommandLinesInDocs checks that the command lines of docs/cli.md are such that the command would run.
+// TestCommandLinesInDocs checks that the command lines of README.md and docs are such that the command would run.
 func TestCommandLinesInDocs(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	files, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	least := map[string]int{"cli.md": 15, "getting-started.md": 8, "README.md": 3}
+	for _, f := range append(files, filepath.Join("..", "..", "README.md")) {
+		t.Run(filepath.Base(f), func(t *testing.T) { testCommandLines(t, f, least[filepath.Base(f)]) })
+	}
+}
+
+// testCommandLines checks those of a file, which must have at least so many.
+func testCommandLines(t *testing.T, file string, least int) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`\$\([^)\n]*\)`).ReplaceAll(text, []byte("1")) // what a shell would put there
 	n := 0
-	for _, m := range regexp.MustCompile("(?m)^    (?:\\$ )?rdmabridge ([^>|\n(]+)").FindAllStringSubmatch(string(text), -1) {
-		if strings.HasPrefix(m[1], "(devel)") {
-			continue // an output
-		}
+	for _, m := range regexp.MustCompile("(?m)^(?:    +|\\$ )(?:\\$ )?(?:\\./)?rdmabridge ((?:[a-z]|-)[^>|#;\n(]+)").FindAllStringSubmatch(string(text), -1) {
 		n++
 		root := newCommand()
 		root.InitDefaultCompletionCmd()
@@ -96,7 +106,74 @@ func TestCommandLinesInDocs(t *testing.T) {
 			t.Errorf("rdmabridge %s: %v", m[1], err)
 		}
 	}
-	if n < 15 {
+	if n < least {
 		t.Errorf("%d command lines", n)
 	}
+}
+
+// TestLinksInDocs checks that the links of the documents to files here, and to their sections, lead somewhere.
+func TestLinksInDocs(t *testing.T) {
+	root := filepath.Join("..", "..")
+	var files []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "deploy/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	n := 0
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			path, section, _ := strings.Cut(m[1], "#")
+			if strings.Contains(path, "://") || strings.HasPrefix(path, "mailto:") {
+				continue
+			}
+			n++
+			to := f
+			if path != "" {
+				to = filepath.Join(filepath.Dir(f), path)
+			}
+			b, err := os.ReadFile(to)
+			if err != nil && section == "" {
+				_, err = os.Stat(to) // a directory
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", f, m[1], err)
+			} else if section != "" && !hasSection(string(b), section) {
+				t.Errorf("%s: %s: no such section", f, m[1])
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("%d links", n)
+	}
+}
+
+// hasSection reports whether the Markdown text has a heading whose anchor is section.
+func hasSection(text, section string) bool {
+	for line := range strings.Lines(text) {
+		title := strings.TrimLeft(line, "#")
+		if len(title) == len(line) {
+			continue
+		}
+		anchor := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || !notInWord(r):
+				return unicode.ToLower(r)
+			}
+			return -1
+		}, strings.TrimSpace(title))
+		if anchor == section {
+			return true
+		}
+	}
+	return false
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,7 @@ const examineWait = 30 * time.Second
 
 // doctorFlags are the flags of doctor.
 type doctorFlags struct {
-	config string
+	config []string
 	json   bool
 }
 
@@ -40,8 +41,8 @@ Exit codes: 0 nothing worse than a note; 1 there is an error, so that the bridge
 upstream does not work; 2 the command line is wrong, or FILE cannot be read; 3 there is
 a warning and no error.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && f.config == "" {
-				f.config = args[0]
+			if len(args) == 1 && len(f.config) == 0 {
+				f.config = args
 				return nil
 			}
 			return cobra.NoArgs(cmd, args)
@@ -53,8 +54,7 @@ a warning and no error.`,
 			return f.run(ctx, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&f.config, "config", "c", "", "read the configuration from `FILE`, YAML, and connect to its upstreams")
-	_ = cmd.MarkFlagFilename("config", "yaml", "yml") // fails only for unknown flags
+	filesFlag(cmd, &f.config, "connect to the upstreams of the configuration in")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object")
 	return cmd
 }
@@ -71,7 +71,7 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return failed(err)
 	}
-	need := doctor.Need{Memory: 2 * uint64(configs.DefaultBudget()), Configured: f.config != ""}
+	need := doctor.Need{Memory: 2 * uint64(configs.DefaultBudget()), Configured: len(f.config) > 0}
 	var endpoints []doctor.Endpoint
 	if c != nil {
 		need = doctorNeed(c)
@@ -95,10 +95,10 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 // load loads the configuration, if there is to be one. A configuration with problems is nil, and
 // its problems are findings. One that only lacks a provider of this build is loaded all the same.
 func (f *doctorFlags) load(fs *doctor.Findings) (*configs.Config, error) {
-	if f.config == "" {
+	if len(f.config) == 0 {
 		return nil, nil
 	}
-	c, err := configs.LoadFile(f.config, known)
+	c, err := configs.LoadFiles(f.config, known)
 	var problems configs.Problems
 	if !errors.As(err, &problems) {
 		if err != nil {
@@ -112,12 +112,13 @@ func (f *doctorFlags) load(fs *doctor.Findings) (*configs.Config, error) {
 	if providerError(configs.ProviderIBVerbs) != nil {
 		more.IBVerbs = nil
 	}
-	if c, err := configs.LoadFile(f.config, more); err == nil {
+	if c, err := configs.LoadFiles(f.config, more); err == nil {
 		return c, nil
 	}
 	for _, p := range problems {
-		p.File = "" // it is the subject
-		fs.Add("config", doctor.Error, f.config, p.String(), "rdmabridge check -c "+f.config)
+		subject := p.File
+		p.File = ""
+		fs.Add("config", doctor.Error, subject, p.Summary(), "rdmabridge check -c "+strings.Join(f.config, " -c "))
 	}
 	return nil, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/doctor"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
@@ -61,6 +62,12 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 			Credits: u.Pool.Credits, CallInline: int(u.Inline.Call), ReplyInline: int(u.Inline.Reply),
 			Connect: u.Timeouts.Connect.Value(), Call: min(u.Timeouts.Call.Value(), doctorCall),
 		}
+		var secure *tlsconf.Client
+		if !u.RDMA() && u.TLS.On() {
+			if secure, err = newTLSClient(&u.TLS); err != nil {
+				return nil, fmt.Errorf("upstream %s: %w", u.Name, err)
+			}
+		}
 		o, missing := proxySource(u), false
 		t.Source, t.Low, t.High = o.Address, o.Low, o.High
 		if u.RDMA() {
@@ -73,6 +80,12 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 			}
 		}
 		for _, address := range u.Endpoints {
+			if secure != nil {
+				t.TLS = &doctor.TLS{Required: u.TLS.Mode == configs.TLSRequired}
+				if t.TLS.Config, err = secure.TLS(address, t.Connect); err != nil {
+					return nil, fmt.Errorf("upstream %s: %w", u.Name, err)
+				}
+			}
 			if t.Address = address; u.Provider == configs.ProviderIBVerbs && u.RDMA() && !u.IBVerbs.Selects() {
 				host.JudgePath(&t, fs)
 			}

@@ -38,13 +38,16 @@ func (m *documentMetrics) set(d *status.Document) {
 	defer m.mu.Unlock()
 	m.round++
 	for _, s := range []status.State{status.Ready, status.NotReady, status.Draining} {
-		m.gauge(metrics.State, truth(d.State == s), string(s))
+		m.gauge(metrics.State, metrics.Truth(d.State == s), string(s))
 	}
 	for i := range d.Listeners {
 		m.listener(&d.Listeners[i])
 	}
 	for i := range d.Upstreams {
 		m.upstream(&d.Upstreams[i])
+	}
+	for i := range d.Tenants {
+		m.tenant(&d.Tenants[i])
 	}
 	for i := range d.Memory.Accounts {
 		a := &d.Memory.Accounts[i]
@@ -63,7 +66,7 @@ func (m *documentMetrics) set(d *status.Document) {
 }
 
 func (m *documentMetrics) listener(l *status.Listener) {
-	m.gauge(metrics.ListenerUp, truth(l.Unreachable == ""), l.Name)
+	m.gauge(metrics.ListenerUp, metrics.Truth(l.Unreachable == ""), l.Name)
 	m.gauge(metrics.ListenerClientsLimit, int64(l.Limit), l.Name)
 	m.gauge(metrics.ListenerOutstandingCalls, int64(l.InFlight), l.Name)
 	m.reach(metrics.ListenerAcceptedConnections, l.Accepted, l.Name)
@@ -72,9 +75,19 @@ func (m *documentMetrics) listener(l *status.Listener) {
 	}
 }
 
+func (m *documentMetrics) tenant(t *status.Tenant) {
+	m.gauge(metrics.TenantClients, int64(t.Clients), t.Name)
+	m.gauge(metrics.TenantAddresses, int64(t.Addresses), t.Name)
+	m.gauge(metrics.TenantOutstandingCalls, int64(t.InFlight), t.Name)
+	m.gauge(metrics.TenantMemoryBytes, t.Memory, t.Name)
+	for _, limit := range metrics.TenantWaitingClients.Labels[1].Values {
+		m.gauge(metrics.TenantWaitingClients, int64(t.Waiting[limit.Name]), t.Name, limit.Name)
+	}
+}
+
 func (m *documentMetrics) upstream(u *status.Upstream) {
 	for _, s := range []status.UpstreamState{status.Up, status.Degraded, status.Down, status.Asleep} {
-		m.gauge(metrics.UpstreamState, truth(u.State == s), u.Name, string(s))
+		m.gauge(metrics.UpstreamState, metrics.Truth(u.State == s), u.Name, string(s))
 	}
 	m.gauge(metrics.UpstreamWantedConnections, int64(u.Wanted), u.Name)
 	m.gauge(metrics.UpstreamCreditsRequested, int64(u.Credits.Requested), u.Name)
@@ -82,7 +95,7 @@ func (m *documentMetrics) upstream(u *status.Upstream) {
 	m.gauge(metrics.UpstreamOldestCallSeconds, int64(u.OldestCall*1e9), u.Name)
 	for i := range u.Endpoints {
 		e := &u.Endpoints[i]
-		m.gauge(metrics.UpstreamEndpointEjected, truth(e.State == status.EndpointEjected), u.Name, e.Address)
+		m.gauge(metrics.UpstreamEndpointEjected, metrics.Truth(e.State == status.EndpointEjected), u.Name, e.Address)
 		m.gauge(metrics.UpstreamEndpointConnections, int64(e.Connections), u.Name, e.Address)
 	}
 	m.network(u)
@@ -137,11 +150,4 @@ func (m *documentMetrics) series(d *metrics.Definition, values ...string) {
 		m.made[key] = s
 	}
 	s.round = m.round
-}
-
-func truth(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -4,21 +4,27 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/explain"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
 // explainFlags are the flags of explain.
 type explainFlags struct {
 	hex         string
-	config      string
+	config      []string
+	listener    string
+	client      explainedClient
 	callInline  sizeFlag
 	replyInline sizeFlag
 	json        bool
@@ -46,6 +52,13 @@ or a Transport header. Without FILE, or with -, explain reads standard input.
     tcpdump -i any -s 0 -w nfs.pcap tcp port 2049
     rdmabridge explain nfs.pcap
 
+With --config and --listener explain also says which rule of that listener matches each
+Call, and why the rules before it do not. The client is the sender in the capture, if
+the Call goes to the listener's port. --client names another one, as it must where FILE
+has no addresses; then all Calls are said to come from it.
+
+    rdmabridge explain -c rdmabridge.yaml --listener nfs nfs.pcap
+
 Exit codes: 0 every message was explained, malformed ones included; 1 FILE cannot be
 read; 2 the command line is wrong.`,
 		Args: cobra.MaximumNArgs(1),
@@ -69,7 +82,11 @@ read; 2 the command line is wrong.`,
 	cmd.Flags().StringVar(&f.hex, "hex", "", "explain the message in `HEX`; white space and # comments are allowed")
 	cmd.Flags().Var(&f.callInline, "inline-call", "inline threshold of Calls")
 	cmd.Flags().Var(&f.replyInline, "inline-reply", "inline threshold of Replies")
-	cmd.Flags().StringVarP(&f.config, "config", "c", "", "use the thresholds and the pool.mode of the first RDMA upstream in `FILE`, and its chunks.io and chunks.reply")
+	cmd.Flags().StringArrayVarP(&f.config, "config", "c", nil, "use the thresholds and the pool.mode of the first RDMA upstream in `FILE`, and its chunks.io and chunks.reply")
+	cmd.Flags().StringVar(&f.listener, "listener", "", "say which rules of the listener `NAME` in --config match each Call")
+	cmd.Flags().StringVar(&f.client.client, "client", "", "with --listener: the `CLIENT` that makes the Calls: an address, or address:port")
+	cmd.Flags().StringVar(&f.client.proxy, "proxy", "", "with --listener: the `ADDRESS` of the load balancer that the client comes through")
+	cmd.Flags().StringSliceVar(&f.client.identity, "identity", nil, "with --listener: `NAMES` in the client's certificate")
 	cmd.Flags().BoolVar(&f.summary, "summary", false, "print a table by operation, with the columns of nfsiostat, instead of the messages")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object a line, one for each message")
 	cmd.Flags().IntVar(&f.max, "max", 0, "stop after so many messages; 0: explain all")
@@ -82,7 +99,13 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	if f.max < 0 {
 		return o, fmt.Errorf("--max %d: want 0 or more", f.max)
 	}
-	if f.config != "" {
+	if f.listener == "" && (f.client.client != "" || f.client.proxy != "" || len(f.client.identity) > 0) {
+		return o, errors.New("--client, --proxy and --identity say whom the rules of --listener see; give --listener, too")
+	}
+	if f.listener != "" && len(f.config) == 0 {
+		return o, errors.New("--listener names a listener of a configuration; give --config, too")
+	}
+	if len(f.config) > 0 {
 		if err := f.loadConfig(cmd, &o); err != nil {
 			return o, err
 		}
@@ -105,13 +128,22 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 	if err != nil {
 		return failed(err)
 	}
+	if f.listener != "" {
+		if o.Rules, err = f.rules(c); err != nil {
+			return err
+		}
+	}
 	i := slices.IndexFunc(c.Upstreams, func(u configs.Upstream) bool { return u.RDMA() })
 	if i < 0 {
-		return failed(fmt.Errorf("%s: no upstream has transport rdma", f.config))
+		if f.listener != "" { // its rules are asked about, whatever its upstreams are
+			o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
+			return nil
+		}
+		return failed(fmt.Errorf("%s: no upstream has transport rdma", strings.Join(f.config, ", ")))
 	}
 	u := &c.Upstreams[i]
 	o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
-	o.Source, o.Mode = fmt.Sprintf("%s, upstream %s", f.config, u.Name), u.Pool.Mode
+	o.Source, o.Mode = fmt.Sprintf("%s, upstream %s", strings.Join(f.config, ", "), u.Name), u.Pool.Mode
 	if !cmd.Flags().Changed("inline-call") {
 		f.callInline = sizeFlag(u.Inline.Call)
 	}
@@ -119,6 +151,39 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 		f.replyInline = sizeFlag(u.Inline.Reply)
 	}
 	return nil
+}
+
+// rules returns the rules of --listener in c.
+func (f *explainFlags) rules(c *configs.Config) (*explain.Rules, error) {
+	i := slices.IndexFunc(c.Listeners, func(l configs.Listener) bool { return l.Name == f.listener })
+	if i < 0 {
+		return nil, failed(fmt.Errorf("%s: no listener has the name %s", strings.Join(f.config, ", "), f.listener))
+	}
+	l := &c.Listeners[i]
+	all, err := ruleOptions(l)
+	if err != nil {
+		return nil, failed(err)
+	}
+	if len(all) == 0 {
+		return nil, failed(fmt.Errorf("%s: listener %s has no rules", strings.Join(f.config, ", "), f.listener))
+	}
+	set, err := rules.Compile(all)
+	if err != nil {
+		return nil, failed(err)
+	}
+	r := &explain.Rules{Listener: l.Name, Set: set}
+	// A port that is a name, or 0, is not known here.
+	if _, port, err := net.SplitHostPort(l.Address); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			r.Port = uint16(n)
+		}
+	}
+	client, err := f.client.parse("--client")
+	if err != nil {
+		return nil, err
+	}
+	r.Client = *client
+	return r, nil
 }
 
 // input reads the message of --hex, the file of args, or standard input.

@@ -190,3 +190,61 @@ admin: {address: 127.0.0.1:0}
 		}
 	}
 }
+
+// TestExplainRules: explain says which rule of a listener matches a Call, and why the others do not.
+func TestExplainRules(t *testing.T) {
+	config := writeFile(t, `
+listeners:
+  - name: nfs
+    address: 127.0.0.1:2049
+    upstream: plain
+    rules:
+      - {name: admins, clients: [10.9.0.0/24], action: allow}
+      - {name: writes, class: changing, action: deny}
+      - {name: reads, programs: [nfs], procedures: [READ], action: allow, dry_run: on}
+      - {name: rest, action: deny, answer: close}
+  - {name: free, address: "127.0.0.1:2050", upstream: plain}
+upstreams: [{name: plain, transport: tcp, endpoints: ["127.0.0.1:1"]}]
+admin: {address: 127.0.0.1:0}
+`)
+	call := "000000070000000000000002000186a3000000030000000600000000000000000000000000000000" + "00000004" + "61626364" + "0000000000000000" + "00100000"
+	base := []string{"-c", config, "--hex", call, "--listener", "nfs"}
+	out, errOut, code := explainArgs(t, nil, append(base, "--client", "10.2.0.7:700")...)
+	if code != exitDone {
+		t.Fatalf("exit code %d: %s", code, errOut)
+	}
+	for _, want := range []string{
+		"of listener nfs, for client 10.2.0.7:700: deny: the connection is closed\n",
+		"rules[0] admins does not match: clients 10.9.0.0/24 do not have 10.2.0.7\n",
+		"rules[1] writes does not match: class changing: the Call changes no file\n",
+		"rules[2] reads matches: only counted (dry run of: allow)\n",
+		"rules[3] rest matches: deny: the connection is closed\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	out, _, _ = explainArgs(t, nil, append(base, "--client", "10.9.0.7", "--json")...)
+	if want := `"rules":{"listener":"nfs","client":"10.9.0.7","effect":"allow","rules":[{"number":0,"name":"admins","matches":true,"effect":"allow"}]}`; !strings.Contains(out, want) {
+		t.Errorf("no %s in\n%s", want, out)
+	}
+	// Nobody knows who sent a message in hex.
+	if out, _, code := explainArgs(t, nil, base...); code != exitDone || strings.Contains(out, "rules[") {
+		t.Errorf("without --client: exit code %d\n%s", code, out)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--hex", call, "--listener", "nfs"}, exitUsage, "--config"},
+		{[]string{"--hex", call, "--client", "10.0.0.1"}, exitUsage, "--listener"},
+		{[]string{"--hex", call, "-c", config, "--listener", "nfs", "--client", "host"}, exitUsage, "--client"},
+		{[]string{"--hex", call, "-c", config, "--listener", "other"}, exitFailed, "no listener has the name other"},
+		{[]string{"--hex", call, "-c", config, "--listener", "free"}, exitFailed, "has no rules"},
+	} {
+		if _, errOut, code := explainArgs(t, nil, tt.args...); code != tt.code || !strings.Contains(errOut, tt.want) {
+			t.Errorf("%v: exit code %d: %s", tt.args, code, errOut)
+		}
+	}
+}

@@ -53,7 +53,7 @@ func listenHandover(path string, b *bridge) (*handover, error) {
 		_ = ln.Close()
 		return nil, fmt.Errorf("handover: %w", err)
 	}
-	h.ino = stampOf(path).ino
+	h.ino = stampOfFile(path).ino
 	h.wg.Add(1)
 	go func() {
 		defer h.wg.Done()
@@ -76,7 +76,7 @@ func (h *handover) close(handedOver bool) {
 	h.mu.Unlock()
 	_ = h.ln.Close()
 	h.wg.Wait()
-	if !handedOver && stampOf(h.path).ino == h.ino {
+	if !handedOver && stampOfFile(h.path).ino == h.ino {
 		_ = os.Remove(h.path)
 	}
 }

@@ -24,6 +24,7 @@ import (
 // The test binary is also the bridge, for tests that start processes.
 func init() {
 	if os.Getenv("RDMABRIDGE_TEST_MAIN") != "" {
+		ownsProcess = true
 		os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 	}
 	// Bridges of tests whose configuration does not say where the control socket is keep away from

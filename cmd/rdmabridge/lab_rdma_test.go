@@ -25,17 +25,11 @@ import (
 func TestLabRDMA(t *testing.T) {
 	needLab(t)
 	g := bootGuest(t)
-	full := labFull()
-	// some is all versions, or a selection unless RDMABRIDGE_LAB_FULL=1.
-	some := func(versions ...string) []string {
-		if full {
-			return kernelVersions
-		}
-		return versions
-	}
-	files := "NAMES=5000 SIZES='0 1 3 4095 4096 65537 8388609' /lab/files.sh"
-	if full {
-		files = "NAMES=5000 /lab/files.sh"
+	// ganesha's directory has manyNames, and its test needs the number.
+	files, away, iosize := shortFiles, fmt.Sprintf("NAMES=%d %s", manyNames, lessData), "IOSIZES='4096 69632 1048576' /lab/iosize.sh"
+	if labFull() {
+		files, iosize = fmt.Sprintf("NAMES=%d /lab/files.sh", manyNames), "/lab/iosize.sh"
+		away = files
 	}
 
 	f := rdmaFront{ganesha: startGanesha(t, g)}
@@ -44,11 +38,13 @@ func TestLabRDMA(t *testing.T) {
 		name string
 		far  farEnd
 		idle string // the upstream that is not used
-		// Further tests by NFS version.
-		iosize, fio, acls, locks2 []string
+
+		command string // for files
+		// The versions of NFS for each test.
+		files, iosize, fio, acls, locks2 []string
 	}{
-		{"knfsd", f.knfsd, "ganesha", some("4.1"), some("4.2"), some("3", "4.1"), nil},
-		{"ganesha", f.away, "storage", some(), some("3"), nil, some("4.2")},
+		{"knfsd", f.knfsd, "ganesha", files, someVersions("3", "4.2"), someVersions("4.1"), someVersions("4.2"), someVersions("3", "4.1"), nil},
+		{"ganesha", f.away, "storage", away, someVersions("3", "4.1"), someVersions(), someVersions("3"), nil, someVersions("4.2")},
 	} {
 		each := func(what string, versions []string, timeout time.Duration, command string) {
 			for _, v := range versions {
@@ -58,8 +54,8 @@ func TestLabRDMA(t *testing.T) {
 				})
 			}
 		}
-		each("files", kernelVersions, 6*time.Minute, files)
-		each("iosize", server.iosize, 4*time.Minute, "/lab/iosize.sh")
+		each("files", server.files, 6*time.Minute, server.command)
+		each("iosize", server.iosize, 4*time.Minute, iosize)
 		each("fio", server.fio, 5*time.Minute, "SIZE=1m /lab/fio.sh")
 		each("acls", server.acls, 2*time.Minute, "/lab/acls.sh")
 		each("locks2", slices.DeleteFunc(slices.Clone(server.locks2), func(v string) bool { return v == "3" }), 3*time.Minute, "/lab/locks2.sh")
@@ -67,12 +63,10 @@ func TestLabRDMA(t *testing.T) {
 	if f.bridge == nil {
 		return
 	}
-	for _, v := range []string{"4.1", "4.2"} {
-		if v == "4.1" || full {
-			t.Run("recall/"+v, func(t *testing.T) { f.testRecall(t, g, v) })
-		}
+	for _, v := range some([]string{"4.1", "4.2"}, "4.1") {
+		t.Run("recall/"+v, func(t *testing.T) { f.testRecall(t, g, v) })
 	}
-	for _, v := range some("3", "4.1") {
+	for _, v := range someVersions("4.1") {
 		t.Run("restart/"+v, func(t *testing.T) { f.testRestart(t, g, v) })
 	}
 	for _, v := range []string{"3", "4.1"} {
@@ -172,7 +166,7 @@ func (f *rdmaFront) testRestart(t *testing.T, g *guest, vers string) {
 	before := g.job(t, time.Minute, "grep ^rc /proc/net/rpc/nfsd")
 	const enough = "enough"
 	_ = os.Remove(filepath.Join(g.dir, enough))
-	job := g.begin(t, f.knfsd.script(allowed+"UNTIL=/host/"+enough+" SIZE=4m /lab/fio.sh", vers))
+	job := g.begin(t, f.knfsd.script(allowed+"UNTIL=/host/"+enough+" SIZE=2m /lab/fio.sh", vers))
 	waitFor(t, time.Minute, "fio", func() bool { return job.said("fio runs") })
 	for _, end := range []func(*testing.T){f.bridge.stop, f.bridge.kill, f.bridge.kill} {
 		time.Sleep(time.Second)

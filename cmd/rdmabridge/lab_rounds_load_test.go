@@ -51,8 +51,14 @@ type load struct {
 
 func startLoad(t *testing.T, g *guest, b *bridgeProcess, longest time.Duration) *load {
 	t.Helper()
+	return startLoadAt(t, g, "10.0.2.2", b.port, longest)
+}
+
+// startLoadAt starts it through a bridge at an address and port as the guest sees them.
+func startLoadAt(t *testing.T, g *guest, host string, port int, longest time.Duration) *load {
+	t.Helper()
 	l := &load{g: g, read: make(map[string]int), moved: make([]int64, len(roundsVersions))}
-	l.job = g.begin(t, fmt.Sprintf("MAXLAT=%.0f LOOPS=%d VERSIONS='%s' /lab/rounds.sh 10.0.2.2 %d %d", longest.Seconds(), roundsLoops, strings.Join(roundsVersions, " "), b.port, b.port))
+	l.job = g.begin(t, fmt.Sprintf("MAXLAT=%.0f LOOPS=%d VERSIONS='%s' /lab/rounds.sh %s %d %d", longest.Seconds(), roundsLoops, strings.Join(roundsVersions, " "), host, port, port))
 	waitFor(t, 2*time.Minute, "the load", func() bool {
 		l.alive(t)
 		_ = l.news(t) // for the clock

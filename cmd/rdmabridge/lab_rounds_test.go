@@ -217,7 +217,7 @@ func (r *rounds) cutNetwork(t *testing.T) (o outage) {
 
 func (r *rounds) restartNFSD(t *testing.T) (o outage) {
 	o.broken = time.Now()
-	r.server.job(t, time.Minute, "/lab/knfsd.sh stop")
+	r.server.job(t, 3*time.Minute, "/lab/knfsd.sh stop")
 	o.dead = time.Now()
 	time.Sleep(r.between(time.Second, 3*time.Second))
 	r.server.job(t, time.Minute, "/lab/knfsd.sh start")

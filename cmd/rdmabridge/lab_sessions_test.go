@@ -83,7 +83,8 @@ type sessionsFault struct {
 }
 
 // sessionsLease is the lease of both servers. It is longer than what cutNetwork takes, because a server
-// drops the locks of a client whose lease has ended when another client wants them.
+// drops the locks of a client whose lease has ended when another client wants them. Their grace period is as long: on
+// a busy machine some client reclaims its lock only after 10 seconds, and a server refuses that after the grace period.
 const sessionsLease = 30 * time.Second
 
 // sessionsConnections is pool.connections of each upstream: as many for NFSv4.1 clients as for others.
@@ -114,7 +115,7 @@ type fleet struct {
 func startSessions(t *testing.T) *sessions {
 	t.Helper()
 	g := newGuest(t, packGuest(t), "--mem", "5120",
-		"--append", fmt.Sprintf("lab.rdma=siw lab.server=1 lab.lease=%.0f", sessionsLease.Seconds()))
+		"--append", fmt.Sprintf("lab.rdma=siw lab.server=1 lab.lease=%[1]d lab.grace=%[1]d", int(sessionsLease.Seconds())))
 	g.launch(t)
 	s := &sessions{guest: g}
 	p := freePorts(t, 4)
@@ -242,7 +243,7 @@ func (s *sessions) cutNetwork(t *testing.T) {
 
 // restartServers restarts knfsd and ganesha. They forget all state, which their clients then reclaim.
 func (s *sessions) restartServers(t *testing.T) {
-	s.guest.job(t, time.Minute, "/lab/knfsd.sh stop")
+	s.guest.job(t, 3*time.Minute, "/lab/knfsd.sh stop")
 	if s.ganesha != nil {
 		s.ganesha.process.end(t, syscall.SIGKILL)
 		s.ganesha.start(t)

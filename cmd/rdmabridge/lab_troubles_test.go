@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,6 +68,15 @@ func TestLabTroubles(t *testing.T) {
 		x := &troubles[i]
 		t.Run(x.code, func(t *testing.T) {
 			d, top := l.look(t, x)
+			// Beside other guests, this one may really be slow, and what it sends late looks lost for a while.
+			for range 2 {
+				slow := slices.ContainsFunc(d.Problems, func(p status.Problem) bool { return p.Code == status.CodeServerSlow })
+				if len(d.Problems) > 0 && d.Problems[0].Code == x.code && (!slow || x.code == status.CodeServerSlow) {
+					break
+				}
+				t.Logf("once more; the bridge says %+v\n%s", d.Problems, top)
+				d, top = l.look(t, x)
+			}
 			if len(d.Problems) == 0 || d.Problems[0].Code != x.code {
 				t.Errorf("the bridge says %+v", d.Problems)
 			}

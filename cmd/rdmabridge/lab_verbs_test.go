@@ -272,7 +272,7 @@ func testVerbsMemlock(t *testing.T, g *guest) {
 func testVerbsRequester(t *testing.T, g *guest, driver string, away farEnd) {
 	b := startInGuest(t, g, withDriver(verbsRequester, driver))
 	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
-	for _, v := range []string{"3", "4.1"} {
+	for _, v := range some([]string{"3", "4.1"}, map[string]string{"siw": "3", "rxe": "4.1"}[driver]) {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
 	}
 	for _, v := range []string{"3", "4.2"} {
@@ -380,7 +380,7 @@ until wget -q -O /dev/null http://127.0.0.1:9090/readyz; do sleep 0.2; done`)
 func testVerbsResponder(t *testing.T, g *guest, driver string) {
 	b := startInGuest(t, g, withDriver(verbsResponder, driver))
 	far := farEnd{nfs: 20100, mount: 20048, host: "10.0.2.15", env: "PROTO=rdma PORT2=20101"}
-	for _, v := range []string{"3", "4.1"} {
+	for _, v := range some([]string{"3", "4.1"}, map[string]string{"siw": "4.1", "rxe": "3"}[driver]) {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
 	}
 	t.Run("read/4.2", func(t *testing.T) { g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2")) })

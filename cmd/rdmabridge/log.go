@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -227,6 +228,5 @@ func isTerminal(w io.Writer) bool {
 	if !ok || os.Getenv("NO_COLOR") != "" {
 		return false
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return isatty.IsTerminal(f.Fd())
 }

@@ -30,7 +30,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	ownsProcess = true
+	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // execute runs one command line and returns its exit code.
 func execute(args []string, stdout, stderr io.Writer) int {
@@ -68,7 +71,7 @@ It listens for clients on either transport and forwards their Calls to servers o
 either transport.
 
 To try it, run "rdmabridge demo": it needs no configuration. To use it, describe
-listeners and upstreams in a YAML file, run "rdmabridge check -c FILE" to validate
+listeners and upstreams in a YAML file, which "rdmabridge init" can begin for you, run "rdmabridge check -c FILE" to validate
 the file, and run "rdmabridge serve -c FILE".`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -83,7 +86,7 @@ the file, and run "rdmabridge serve -c FILE".`,
 		}
 		cmd.AddCommand(commands...)
 	}
-	group("run", "Run a bridge:", newServeCommand(), newDemoCommand(), newCheckCommand(), newConfigCommand())
+	group("run", "Run a bridge:", newServeCommand(), newDemoCommand(), newInitCommand(), newCheckCommand(), newSizeCommand(), newConfigCommand())
 	group("look", "Look at a running bridge:", newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand(), newCaptureCommand())
 	group("act", "Act on a running bridge:", newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
 	group("find", "Find out what is wrong:", newDoctorCommand(), newExplainCommand(), newBenchCommand())

@@ -60,7 +60,8 @@ func TestExitCodes(t *testing.T) {
 		{"check unreadable", []string{"check", "-c", bad + ".not"}, exitUsage, "", "no such file"},
 		{"serve bad", []string{"serve", "-c", bad}, exitFailed, "", `"event":"config_invalid","file":"` + bad + `","line":1,"setting":"listeners","error":"the file has no listener; write at least one"`},
 		{"serve bad, for people", []string{"serve", "-c", people}, exitFailed, "", people + ":1: listeners: the file has no listener; write at least one"},
-		{"serve unreadable", []string{"serve", "-c", filepath.Dir(bad)}, exitUsage, "", "is a directory"},
+		{"serve a directory without files", []string{"serve", "-c", filepath.Dir(filepath.Dir(bad))}, exitUsage, "", "no file in it ends in .yaml or .yml"},
+		{"check a directory", []string{"check", filepath.Dir(good)}, exitDone, "good: 1 listeners", ""},
 		{"version", []string{"version"}, exitDone, "RDMA providers [iwarp]", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

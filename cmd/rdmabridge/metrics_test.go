@@ -104,6 +104,14 @@ var rare = map[string]bool{
 	"rpcbind_calls_total": true, "rpcbind_refused_calls_total": true, "admin_closed_connections_total": true,
 	// A listener behind proxies.
 	"listener_proxy_connections_total": true, "listener_proxy_starting_connections": true,
+	// TLS.
+	"listener_tls_connections": true, "listener_tls_starting_connections": true, "listener_tls_handshakes_total": true, "listener_tls_failures_total": true,
+	"upstream_tls_connections": true, "upstream_tls_starting_connections": true, "upstream_tls_handshakes_total": true, "upstream_tls_failures_total": true,
+	// A listener with rules.
+	"listener_rule_calls_total": true, "listener_squashed_calls_total": true,
+	// TLS with files.
+	"listener_tls_certificate_expiry_timestamp_seconds": true, "listener_tls_reloads_total": true, "listener_tls_files_refused": true,
+	"upstream_tls_certificate_expiry_timestamp_seconds": true, "upstream_tls_reloads_total": true, "upstream_tls_files_refused": true, "upstream_tls_missing_connections_total": true,
 	// A rate limit, NFSv4, and a file with settings.
 	"listener_rate_limit_waits_total": true, "operation_compound_operations_total": true,
 	"config_reloads_total": true, "config_last_reload_success_timestamp_seconds": true, "config_restart_needed": true,

@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
@@ -19,7 +20,8 @@ func listenerLimits(l *configs.Listener) proxy.ListenerOptions {
 		MakeRoom:  l.Limits.MakeRoom == configs.On,
 		MaxRecord: int(l.Limits.Record), MaxFragments: l.Limits.Fragments,
 		MaxCalls: l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
-		Pace: int64(l.Limits.Pace), StallTimeout: l.Timeouts.Stall.Value(), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // proxy: 0 means no timeout
+		Pace: int64(l.Limits.Pace), StallTimeout: l.Timeouts.Stall.Value(),
+		RequestTimeout: max(0, l.Timeouts.Request.Value()), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // proxy: 0 means no timeout
 		Privileged: l.Privileged == configs.PrivilegedRequired,
 		Credits:    l.Credits, CallInline: int(l.Inline.Call), ReplyInline: int(l.Inline.Reply),
 	}
@@ -36,6 +38,7 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 		o.MaxStarting, o.MaxStartingPerAddress = l.Limits.Starting, l.Limits.StartingPerAddress
 	}
 	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
+	o.ConnectionsRate, o.ClientConnectionsRate = l.Rates.Listener.Connections, l.Rates.Client.Connections
 	for _, w := range l.Weights {
 		o.Weights = append(o.Weights, proxy.Weight{Weight: w.Weight, Clients: prefixes(w.Clients)})
 	}
@@ -48,7 +51,43 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 		}
 		o.Routes = append(o.Routes, proxy.Route{Program: program, Versions: r.Versions, Upstream: r.Upstream})
 	}
+	o.Squash = proxy.Squash{Mode: ruleSquashes[l.Squash.Mode], UID: uint32(l.Squash.UID), GID: uint32(l.Squash.GID)}
+	var err error
+	if o.Rules, err = ruleOptions(l); err != nil {
+		return o, fmt.Errorf("listener %s: %w", l.Name, err)
+	}
 	return o, nil
+}
+
+// tenantOptions translates the tenants of the configuration for package proxy.
+func tenantOptions(c *configs.Config) (all []proxy.TenantOptions) {
+	for i := range c.Tenants {
+		t := &c.Tenants[i]
+		all = append(all, proxy.TenantOptions{
+			Name: t.Name, Clients: prefixes(t.Clients), Names: patterns(t.Names), Weight: t.Weight,
+			Total: tenantLimits(&t.Total), Address: tenantLimits(&t.Address),
+		})
+	}
+	return all
+}
+
+// patterns translates patterns of names, which configs has checked.
+func patterns(names []string) (ps []tlsconf.Pattern) {
+	for _, n := range names {
+		p, err := tlsconf.ParsePattern(n)
+		if err != nil {
+			panic("BUG: a name that configs has checked: " + err.Error())
+		}
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+func tenantLimits(l *configs.TenantLimits) proxy.TenantLimits {
+	return proxy.TenantLimits{
+		Connections: l.Connections, ConnectionsRate: l.Rate.Connections,
+		Calls: l.Calls, Memory: int64(l.Memory), Rate: rate(l.Rate),
+	}
 }
 
 // prefixes translates networks.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
@@ -27,7 +28,7 @@ upstreams:
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := []string{"Routes", "Allow", "Weights", "Rate", "ClientRate", "IdleTimeout", "Privileged", "Proxies", "ProxyTimeout"}
+	none := []string{"Routes", "Rules", "Allow", "Weights", "Rate", "ClientRate", "ConnectionsRate", "ClientConnectionsRate", "IdleTimeout", "RequestTimeout", "Privileged", "Proxies", "ProxyTimeout", "TLS"}
 	only := map[bool][]string{
 		true:  {"RDMA", "Provider", "MaxStarting", "MaxStartingPerAddress", "Credits", "CallInline", "ReplyInline"},
 		false: {"MaxFragments"},
@@ -40,7 +41,7 @@ upstreams:
 		}
 		checkExplicit(t, "listener "+l.Name, o, slices.Concat(none, only[!l.RDMA()]))
 	}
-	none = []string{"Failover", "Priority", "Mode", "Source", "NamesClients", "Pinned", "PinnedCalls", "HideLayouts"} // the zero Mode is ModeAuto
+	none = []string{"Failover", "Priority", "Mode", "Source", "NamesClients", "TLS", "Pinned", "PinnedCalls", "HideLayouts"} // the zero Mode is ModeAuto
 	only[true] = []string{"RDMA", "Provider", "CallInline", "ReplyInline"}
 	only[false] = nil
 	for i := range c.Upstreams {
@@ -68,6 +69,28 @@ func upstream(t *testing.T, u *configs.Upstream) proxy.UpstreamOptions {
 		t.Fatal(err)
 	}
 	return o
+}
+
+// TestTenantOptions passes the settings of tenants on, and the rates of new connections.
+func TestTenantOptions(t *testing.T) {
+	k := known
+	k.ListenerTLS, k.UpstreamTLS = nil, nil // there are no such files
+	c, err := configs.LoadFile("../../configs/rdmabridge.yaml", k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []proxy.TenantOptions{{
+		Name: "analytics", Clients: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8:1::/48")}, Names: patterns([]string{"*.analytics.example.com"}), Weight: 2,
+		Total:   proxy.TenantLimits{Connections: 500, ConnectionsRate: 100, Calls: 2000, Memory: 128 << 20, Rate: proxy.Rate{Calls: 50_000, Octets: 1 << 30}},
+		Address: proxy.TenantLimits{Connections: 32, ConnectionsRate: 20, Calls: 512, Memory: 32 << 20, Rate: proxy.Rate{Calls: 10_000, Octets: 256 << 20}},
+	}}
+	if got := tenantOptions(c); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	o, err := listenerOptions(&c.Listeners[0], nil, zerolog.Nop())
+	if err != nil || o.ConnectionsRate != 500 || o.ClientConnectionsRate != 50 {
+		t.Errorf("rates of new connections: %d and %d, %v", o.ConnectionsRate, o.ClientConnectionsRate, err)
+	}
 }
 
 // TestPoolOptions passes the settings of the pool on.

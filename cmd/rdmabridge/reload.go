@@ -32,37 +32,37 @@ const (
 // A reloader applies the changes of a file to a bridge. The goroutine of service.run owns
 // it.
 type reloader struct {
-	b    *bridge
-	file string
-	sink *logSink          // the sink of the bridge's logger; nil if level and format cannot change
-	hash [sha256.Size]byte // hash of the content loaded last
+	b     *bridge
+	files []string
+	sink  *logSink          // the sink of the bridge's logger; nil if level and format cannot change
+	hash  [sha256.Size]byte // hash of the content loaded last
 
 	applied, unchanged, refused *metrics.Counter
 	last, restart               *metrics.Gauge
 }
 
-// newReloader returns a reloader for a bridge whose configuration was loaded from file
-// when the content of file had this hash.
-func newReloader(b *bridge, file string, sink *logSink, hash [sha256.Size]byte) *reloader {
+// newReloader returns a reloader for a bridge whose configuration was loaded from files
+// when their content had this hash.
+func newReloader(b *bridge, files []string, sink *logSink, hash [sha256.Size]byte) *reloader {
 	m := b.metrics
 	count := func(result string) *metrics.Counter {
 		return m.Counter(metrics.ConfigReloads, result)
 	}
 	r := &reloader{
-		b: b, file: file, sink: sink, hash: hash,
+		b: b, files: files, sink: sink, hash: hash,
 		applied: count("applied"), unchanged: count("unchanged"), refused: count("refused"),
 		last:    m.Gauge(metrics.ConfigLastReloadSuccess),
 		restart: m.Gauge(metrics.ConfigRestartNeeded),
 	}
 	r.last.Set(time.Now().Unix())
-	b.setLoaded(file, time.Now(), false)
+	b.setLoaded(strings.Join(files, ", "), time.Now(), false)
 	return r
 }
 
 // changed reloads the file after the watcher has seen a change. It does nothing if a signal has
 // already made the bridge load that content.
 func (r *reloader) changed() {
-	if hashFile(r.file) != r.hash {
+	if hashFiles(r.files) != r.hash {
 		r.reload(reloadFile)
 	}
 }
@@ -76,12 +76,16 @@ const (
 // reload loads the file and applies it. It logs why. After a signal it opens the file of the access log
 // again, whatever becomes of the configuration.
 func (r *reloader) reload(why string) {
-	log := r.b.log.With().Str("file", r.file).Str("reason", why).Logger()
+	names := strings.Join(r.files, ", ")
+	log := r.b.log.With().Str("file", names).Str("reason", why).Logger()
 	if why == reloadSignal {
 		r.b.reopenLogs()
 	}
-	hash := hashFile(r.file)
-	next, err := configs.LoadFile(r.file, known)
+	if why == reloadSignal {
+		r.b.proxy.RefreshTLS(true)
+	}
+	hash := hashFiles(r.files)
+	next, err := configs.LoadFiles(r.files, known)
 	var changes, pending []configs.Change
 	if err == nil {
 		changes, pending, err = r.apply(next)
@@ -96,7 +100,7 @@ func (r *reloader) reload(why string) {
 	}
 	logWarnings(log, next)
 	r.last.Set(time.Now().Unix())
-	r.b.setLoaded(r.file, time.Now(), len(pending) > 0)
+	r.b.setLoaded(names, time.Now(), len(pending) > 0)
 	r.restart.Set(int64(min(len(pending), 1)))
 	logChanges(log, zerolog.InfoLevel, "setting_changed", changes, "setting changed")
 	logChanges(log, zerolog.WarnLevel, "setting_pending", pending, "setting needs a restart")
@@ -136,6 +140,9 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 	if err := c.Check(known); err != nil {
 		return nil, nil, fmt.Errorf("the file conflicts with settings that need a restart and keep their old values: %w", err)
 	}
+	if err := b.hardening.permits(c, r.files); err != nil {
+		return nil, nil, err
+	}
 	changes, pending = configs.Diff(b.config, c), configs.Diff(c, next)
 	if len(changes) == 0 {
 		b.show(c, pending)
@@ -155,7 +162,7 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 // a process.
 func effective(old, next *configs.Config) *configs.Config {
 	c := *next
-	c.Memory, c.Chunks, c.Admin, c.Control, c.Loops, c.Handover, c.Identity = old.Memory, old.Chunks, old.Admin, old.Control, old.Loops, old.Handover, old.Identity
+	c.Memory, c.Chunks, c.Admin, c.Control, c.Loops, c.Handover, c.Hardening, c.Identity = old.Memory, old.Chunks, old.Admin, old.Control, old.Loops, old.Handover, old.Hardening, old.Identity
 	c.Listeners = slices.Clone(next.Listeners)
 	for i := range c.Listeners {
 		l := &c.Listeners[i]

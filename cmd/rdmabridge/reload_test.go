@@ -170,7 +170,7 @@ func startReload(t *testing.T, text string) *reloadCase {
 		signals: make(chan os.Signal, 2), ended: make(chan error, 1),
 	}
 	x.write(text)
-	hash, watched := hashFile(x.path), newWatcher(x.path)
+	hash, watched := hashFiles([]string{x.path}), newWatcher(x.path)
 	c, err := configs.LoadFile(x.path, known)
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func startReload(t *testing.T, text string) *reloadCase {
 	started := make(chan *bridge, 1)
 	sink := newLogSink(x.log, c.Log)
 	s := service{
-		config: c, log: sink.logger(), signals: x.signals, file: x.path, hash: hash, watcher: watched, sink: sink,
+		config: c, log: sink.logger(), signals: x.signals, files: []string{x.path}, hash: hash, watcher: watched, sink: sink,
 		started: func(b *bridge) error { started <- b; return nil },
 	}
 	go func() { x.ended <- s.run() }()

@@ -2,12 +2,13 @@ package main
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
 
 func newServeCommand() *cobra.Command {
-	var file string
+	var files []string
 	var takeover bool
 	cmd := &cobra.Command{
 		Use:   "serve -c FILE",
@@ -23,6 +24,10 @@ SIGHUP reloads the file, and so does a change to it; reload.watch sets how often
 serve looks. A file with a problem is rejected as a whole and changes nothing. The
 log names every setting that changed and every one that needs a restart.
 
+With several -c, or a directory, later files override settings of earlier ones and
+add listeners, upstreams and tenants. Variables of the environment such as
+RDMABRIDGE_LOG_LEVEL override both: docs/configuration.md.
+
 With --takeover the process starts with the listening sockets of the process that
 listens at handover.path. Once the new process is ready, the old one drains and
 exits. If the new process fails before that, the old one continues. SIGUSR2 makes a
@@ -31,14 +36,14 @@ process start its own successor, with the same command line and --takeover.
 Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 2 the file cannot be read.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file == standardInput {
+			if slices.Contains(files, standardInput) {
 				return errors.New("serve reloads its file, so standard input does not do: write a file")
 			}
-			// Both look at the file before it is loaded: they miss no change.
-			hash, watched := hashFile(file), newWatcher(file)
-			c, err := loadConfig(file)
+			// Both look at the files before they are loaded: they miss no change.
+			hash, watched := hashFiles(files), newWatcher(files...)
+			c, err := loadConfig(files)
 			if err != nil {
-				return reported(err, logFileError(cmd.ErrOrStderr(), file, err))
+				return reported(err, logFileError(cmd.ErrOrStderr(), files, err))
 			}
 			limitHeap(c.Memory)
 			signals, stop := notify()
@@ -48,12 +53,12 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			log := sink.logger()
 			err = failed(service{
 				config: c, log: log, signals: signals,
-				file: file, hash: hash, watcher: watched, sink: sink, takeover: takeover,
+				files: files, hash: hash, watcher: watched, sink: sink, takeover: takeover,
 			}.run())
 			return reported(err, logStartError(&log, c.Log, err))
 		},
 	}
-	configFlag(cmd, &file)
+	configFlag(cmd, &files)
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "take over from the process that listens at handover.path; start as usual if there is none")
 	return cmd
 }

@@ -21,10 +21,10 @@ type service struct {
 	signals <-chan os.Signal
 	started func(*bridge) error // called once the bridge listens; may be nil
 
-	// The configuration file, for reloading. They are unset if there is no file.
-	file    string
-	hash    [sha256.Size]byte // of the content of file, computed before it was loaded
-	watcher *watcher          // watches file; made before it was loaded
+	// The configuration files, for reloading. They are unset if there is none.
+	files   []string          // or directories with such files
+	hash    [sha256.Size]byte // of the content of files, computed before they were loaded
+	watcher *watcher          // watches files; made before they were loaded
 
 	takeover bool // whether to take over from the process at handover.path
 }
@@ -41,6 +41,7 @@ func (s service) run() error {
 	if s.sink != nil && c.Handover.Enabled() {
 		s.sink.sayProcess()
 	}
+	restrictions := restrictProcess(c, s.files, s.log)
 	in, err := s.inherit()
 	if err != nil {
 		return cannotStart(err, c)
@@ -50,7 +51,7 @@ func (s service) run() error {
 		in.abandon()
 		return cannotStart(err, c)
 	}
-	b.sink = s.sink
+	b.sink, b.hardening = s.sink, restrictions
 	available := configs.MachineMemory()
 	s.log.Info().Str("event", "starting").Str("version", buildInfo().Version).Stringer("memory", c.Memory.Budget).
 		Stringer("available", available).Int("loops", c.Loops).Msg("starting")
@@ -68,7 +69,10 @@ func (s service) run() error {
 		state += fmt.Sprintf("\nMAINPID=%d", os.Getpid())
 	}
 	tellSystemd(s.log, state)
-	return s.drain(b, h, s.wait(b, h))
+	stopWatchdog := keepWatchdog(s.log, b.proxy.LoopsAnswer)
+	why := s.wait(b, h)
+	stopWatchdog() // a process that drains is in the hands of TimeoutStopSec, or is not the main one any more
+	return s.drain(b, h, why)
 }
 
 // logWarnings logs the warnings about c.

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
 )
 
 // signalEcho is how soon after a signal another one counts as its echo: timeout(1),
@@ -32,8 +34,8 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 	changed := make(chan struct{}, 1)
 	var interval atomic.Int64 // reload.watch, which a reload may change
 	interval.Store(int64(b.config.Reload.Watch))
-	if s.file != "" {
-		r = newReloader(b, s.file, s.sink, s.hash)
+	if len(s.files) > 0 {
+		r = newReloader(b, s.files, s.sink, s.hash)
 		defer s.watch(&interval, changed)()
 	}
 	var successor successor
@@ -50,7 +52,7 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 			case sig == syscall.SIGUSR2 && h == nil:
 				s.log.Warn().Str("event", "signal_ignored").Msg("SIGUSR2 ignored: this process has no hand-over socket; set handover.path")
 			case sig == syscall.SIGUSR2:
-				successor.start(s.log)
+				successor.start(s.log, s.successorError(b))
 			case sig != syscall.SIGHUP:
 				return stopReason{signal: sig}
 			case r == nil:
@@ -63,6 +65,16 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 		}
 		interval.Store(int64(b.config.Reload.Watch))
 	}
+}
+
+// successorError returns why a successor could not run with the file as it is now: it has the restrictions of
+// this process. It returns nil if the file cannot be loaded, which the successor reports itself.
+func (s service) successorError(b *bridge) error {
+	c, err := configs.LoadFiles(s.files, known)
+	if err != nil {
+		return nil
+	}
+	return b.hardening.permits(c, s.files)
 }
 
 // watch watches the file until the function that it returns is called.

@@ -52,13 +52,13 @@ func logStartError(log *zerolog.Logger, c configs.Log, err error) bool {
 // logFileError writes a line for each problem of a configuration file, for programs that read the log of
 // serve. It reports whether it did. A person at a terminal, and a file whose log.format is console, get
 // plain text instead.
-func logFileError(w io.Writer, file string, err error) bool {
-	if isTerminal(w) || configs.LogFormat(file) == configs.FormatConsole {
+func logFileError(w io.Writer, files []string, err error) bool {
+	if isTerminal(w) || configs.LogFormat(files, known) == configs.FormatConsole {
 		return false
 	}
 	log := newLog(w, configs.Log{Level: "info"})
 	line := func() *zerolog.Event {
-		return log.WithLevel(zerolog.FatalLevel).Str("event", "config_invalid").Str("file", file)
+		return log.WithLevel(zerolog.FatalLevel).Str("event", "config_invalid").Str("file", strings.Join(files, ", "))
 	}
 	var problems configs.Problems
 	if !errors.As(err, &problems) {
@@ -66,7 +66,7 @@ func logFileError(w io.Writer, file string, err error) bool {
 		return true
 	}
 	for _, p := range problems {
-		e := line()
+		e := log.WithLevel(zerolog.FatalLevel).Str("event", "config_invalid").Str("file", p.File)
 		if p.Line > 0 {
 			e = e.Int("line", p.Line)
 		}

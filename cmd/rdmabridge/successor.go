@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
@@ -27,8 +28,13 @@ var program = func() string {
 // at a time.
 type successor struct{ running atomic.Bool }
 
-// start starts program with the command line of this process and --takeover.
-func (s *successor) start(log zerolog.Logger) {
+// start starts program with the command line of this process and --takeover, unless it could not run, for the
+// reason in cannot.
+func (s *successor) start(log zerolog.Logger, cannot error) {
+	if cannot != nil {
+		log.Error().Str("event", "successor_failed").Err(cannot).Msg("successor not started; this process continues")
+		return
+	}
 	if !s.running.CompareAndSwap(false, true) {
 		log.Warn().Str("event", "signal_ignored").Msg("SIGUSR2 ignored: a successor is already starting")
 		return
@@ -39,6 +45,8 @@ func (s *successor) start(log zerolog.Logger) {
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	// The watchdog is to watch whichever process is the main one: watchdogTime.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "WATCHDOG_PID=") })
 	if err := cmd.Start(); err != nil {
 		s.running.Store(false)
 		log.Error().Str("event", "successor_failed").Err(err).Msg("successor not started; this process continues")

@@ -29,6 +29,8 @@ listeners:
   - {name: front, address: "127.0.0.1:0", transport: tcp, upstream: middle}
 upstreams:
   - {name: middle, transport: rdma, endpoints: [%q], pool: {mode: pinned}}
+tenants:
+  - {name: local, clients: [127.0.0.0/8], total: {calls: 10000, memory: 128MiB}}
 memory: {budget: 256MiB}
 admin: {address: none}
 `

@@ -2,33 +2,51 @@ package main
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
 )
 
-// A watcher notices that the content of a file has changed. It calls stat(2) on the path
+// A watcher notices that the content of the configuration files has changed. It calls stat(2) on their paths
 // now and then. This notices a write, a rename over the file as editors do it, and a
 // symbolic link on the path that changes, as with ConfigMaps of Kubernetes; and it works
 // if the file is missing for a moment. inotify(7) notices only the first reliably,
 // needs a watch for each link, and does not work on network file systems.
 type watcher struct {
-	path     string
-	reported stamp // stamp of the version that was reported last, or of the version at the start
-	last     stamp // of the last look
+	paths    []string // of files and directories
+	reported string   // stamp of the version that was reported last, or of the version at the start
+	last     string   // of the last look
 }
 
 // newWatcher returns a watcher that reports changes after this call.
-func newWatcher(path string) *watcher {
-	s := stampOf(path)
-	return &watcher{path: path, reported: s, last: s}
+func newWatcher(paths ...string) *watcher {
+	s := stampOf(paths)
+	return &watcher{paths: paths, reported: s, last: s}
 }
 
 // watch looks at the file until stop is closed. It sends to changed, a channel with a
 // buffer of one, when the file has changed. It calls interval before each look. While
 // interval returns 0 or less there is no look, and watch asks again after a second.
 func (w *watcher) watch(interval func() time.Duration, changed chan<- struct{}, stop <-chan struct{}) {
+	repeat(interval, stop, func() {
+		if !w.look() {
+			return
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+}
+
+// repeat calls look after each interval until stop is closed. While interval returns 0 or less it does not, and asks
+// again after a second.
+func repeat(interval func() time.Duration, stop <-chan struct{}, look func()) {
 	for {
 		d := interval()
 		pause := d
@@ -40,12 +58,8 @@ func (w *watcher) watch(interval func() time.Duration, changed chan<- struct{}, 
 			return
 		case <-time.After(pause):
 		}
-		if d <= 0 || !w.look() {
-			continue
-		}
-		select {
-		case changed <- struct{}{}:
-		default:
+		if d > 0 {
+			look()
 		}
 	}
 }
@@ -53,25 +67,42 @@ func (w *watcher) watch(interval func() time.Duration, changed chan<- struct{}, 
 // look reports whether the file differs from the version reported last. Two looks have
 // to find the same version: a writer may be in the middle of its work at the first.
 func (w *watcher) look() bool {
-	s := stampOf(w.path)
+	s := stampOf(w.paths)
 	unchanged := s == w.last
 	w.last = s
-	if !unchanged || s == w.reported || s == (stamp{}) {
+	if !unchanged || s == w.reported || s == "" {
 		return false
 	}
 	w.reported = s
 	return true
 }
 
-// A stamp tells versions of a file apart without reading the file. The zero stamp means
-// that there is no file.
+// stampOf returns a text that tells versions of the files apart without reading them. It is "" if a file is
+// missing.
+func stampOf(paths []string) string {
+	files, err := configs.Files(paths)
+	if err != nil {
+		return ""
+	}
+	var all strings.Builder
+	for _, path := range files {
+		s := stampOfFile(path)
+		if s == (stamp{}) {
+			return ""
+		}
+		fmt.Fprintf(&all, "%q %v\n", path, s)
+	}
+	return all.String()
+}
+
+// A stamp tells versions of a file apart. The zero stamp means that there is no file.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
 	mtime, ctime int64
 }
 
-func stampOf(path string) stamp {
+func stampOfFile(path string) stamp {
 	info, err := os.Stat(path)
 	if err != nil {
 		return stamp{}
@@ -86,16 +117,30 @@ func stampOf(path string) stamp {
 // maxHashed bounds how much of a file is hashed. It is more than package configs loads.
 const maxHashed = 2 << 20
 
-// hashFile returns the hash of a file's content, or zeros if the file cannot be read.
-func hashFile(path string) [sha256.Size]byte {
-	f, err := os.Open(path)
+// hashFiles returns the hash of the names and contents of the files, or zeros if one cannot be read.
+func hashFiles(paths []string) [sha256.Size]byte {
+	files, err := configs.Files(paths)
 	if err != nil {
 		return [sha256.Size]byte{}
 	}
-	defer f.Close()
 	h := sha256.New()
-	if _, err := io.Copy(h, io.LimitReader(f, maxHashed)); err != nil {
-		return [sha256.Size]byte{}
+	for _, path := range files {
+		fmt.Fprintf(h, "%q\n", path)
+		if err := hashFile(h, path); err != nil {
+			return [sha256.Size]byte{}
+		}
 	}
 	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// hashFile adds the length and the content of a file to h.
+func hashFile(h io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	n, err := io.Copy(h, io.LimitReader(f, maxHashed))
+	fmt.Fprintf(h, "%d\n", n)
+	return err
 }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
+	"github.com/rdmabridge/rdmabridge/proxy"
+)
+
+// handshakeTimeout bounds each stage of a client's handshake. Linux's client gives up after as long.
+const handshakeTimeout = 10 * time.Second
+
+// A tlsSet has what the files of TLS are used by, by the kind and the name of its owner. An owner whose
+// settings are the same after a reload keeps it, and with it the keys of session tickets.
+type tlsSet map[string]usedTLS
+
+// A usedTLS is the Server of a listener or the Client of an upstream.
+type usedTLS struct {
+	settings string // that it was made from, for comparison
+	server   *tlsconf.Server
+	client   *tlsconf.Client
+}
+
+var clientModes = map[string]tlsconf.ClientMode{
+	configs.TLSClientNone: tlsconf.ClientNone, configs.TLSClientRequest: tlsconf.ClientRequest, configs.TLSClientRequire: tlsconf.ClientRequire,
+}
+
+// newTLSServer reads the files of a listener.
+func newTLSServer(t *configs.ListenerTLS) (*tlsconf.Server, error) {
+	return tlsconf.NewServer(tlsconf.ServerOptions{
+		Certificate: t.Certificate, Key: t.Key, Client: clientModes[t.Client.Mode],
+		CA: t.Client.CA, CRL: t.Client.CRL, Names: t.Client.Names, Timeout: handshakeTimeout,
+	})
+}
+
+// newTLSClient reads the files of an upstream.
+func newTLSClient(t *configs.UpstreamTLS) (*tlsconf.Client, error) {
+	return tlsconf.NewClient(tlsconf.ClientOptions{CA: t.CA, CRL: t.CRL, Certificate: t.Certificate, Key: t.Key, ServerName: t.ServerName})
+}
+
+// listenerTLSError says what is wrong with the files of a listener. configs.Known.ListenerTLS.
+func listenerTLSError(t *configs.ListenerTLS) ([]string, error) {
+	s, err := newTLSServer(t)
+	if err != nil {
+		return nil, oneLine(err)
+	}
+	return s.Warnings(), nil
+}
+
+// upstreamTLSError says what is wrong with the files of an upstream. configs.Known.UpstreamTLS.
+func upstreamTLSError(t *configs.UpstreamTLS) ([]string, error) {
+	x, err := newTLSClient(t)
+	if err != nil {
+		return nil, oneLine(err)
+	}
+	return x.Warnings(), nil
+}
+
+// oneLine joins the lines of an error.
+func oneLine(err error) error { return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) }
+
+// listenerTLS translates the setting tls of a listener.
+func (b *bridge) listenerTLS(l *configs.Listener, inUse tlsSet) (*proxy.ListenerTLS, error) {
+	if l.RDMA() || !l.TLS.On() {
+		return nil, nil
+	}
+	files := l.TLS
+	files.Mode = "" // no matter for the files
+	key, settings := "listener "+l.Name, fmt.Sprint(files)
+	u := b.tls[key]
+	if u.settings != settings {
+		var err error
+		if u.server, err = newTLSServer(&l.TLS); err != nil {
+			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
+		}
+		u.settings = settings
+	}
+	inUse[key] = u
+	return &proxy.ListenerTLS{Required: l.TLS.Mode == configs.TLSRequired, Server: u.server}, nil
+}
+
+// upstreamTLS translates the setting tls of an upstream.
+func (b *bridge) upstreamTLS(o *configs.Upstream, inUse tlsSet) (*proxy.UpstreamTLS, error) {
+	if o.RDMA() || !o.TLS.On() {
+		return nil, nil
+	}
+	key, settings := "upstream "+o.Name, fmt.Sprint(o.TLS)
+	u := b.tls[key]
+	if u.settings != settings {
+		var err error
+		if u.client, err = newTLSClient(&o.TLS); err != nil {
+			return nil, fmt.Errorf("upstream %s: %w", o.Name, err)
+		}
+		u.settings = settings
+	}
+	inUse[key] = u
+	return &proxy.UpstreamTLS{Required: o.TLS.Mode == configs.TLSRequired, Client: u.client}, nil
+}
+
+// watchTLS looks at the files of TLS every reload.watch until stop is closed.
+func (b *bridge) watchTLS(stop <-chan struct{}) {
+	repeat(func() time.Duration { return time.Duration(b.watchEvery.Load()) }, stop, func() { b.proxy.RefreshTLS(false) })
+}

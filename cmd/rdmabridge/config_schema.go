@@ -1,0 +1,30 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+func newConfigSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print a JSON Schema of the configuration, for editors",
+		Long: `Schema prints a JSON Schema (2020-12) of configuration files. An editor with it completes
+the names of settings, shows what they do, and marks mistakes. With the YAML language
+server, which many editors use, write this in the first line of a file:
+
+  # yaml-language-server: $schema=/path/to/rdmabridge.schema.json
+
+The schema knows each setting by itself. rdmabridge check knows how they go together.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := configs.JSONSchema()
+			if err != nil {
+				return failed(err)
+			}
+			_, err = cmd.OutOrStdout().Write(append(text, '\n'))
+			return failed(err)
+		},
+	}
+}

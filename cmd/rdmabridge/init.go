@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+)
+
+func newInitCommand() *cobra.Command {
+	var p initPlan
+	var file string
+	var noDoctor bool
+	cmd := &cobra.Command{
+		Use:   "init [FILE]",
+		Short: "Write a configuration from three questions, try it, and print how to mount",
+		Long: `Init writes a commented configuration to FILE, or to rdmabridge.yaml. It asks what storage
+there is, which clients may connect, and whether the bridge is a sidecar beside one
+application or a gateway for many clients. Flags answer these questions without asking.
+Then it runs doctor with the file, and prints mount commands, lines for /etc/fstab and
+units of systemd for each version of NFS.
+
+It replaces no file. With FILE - it prints the configuration alone.
+
+Exit codes: 0 the file is written, and doctor found nothing worse than a note; 1 the file
+cannot be written, or doctor found an error; 2 the command line is wrong; 3 doctor found
+a warning and no error. The file is written whatever doctor finds.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if file = "rdmabridge.yaml"; len(args) > 0 {
+				file = args[0]
+			}
+			if err := p.ask(cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			text, err := p.config()
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if file == standardInput {
+				_, err := out.Write(text)
+				return failed(err)
+			}
+			if err := writeNew(file, text); err != nil {
+				return failed(err)
+			}
+			fmt.Fprintf(out, "%s is written. Run the bridge with: rdmabridge serve -c %s\n\n", file, file)
+			var found error
+			if !noDoctor {
+				ctx, stop := interruptible()
+				defer stop()
+				fmt.Fprintf(out, "rdmabridge doctor -c %s says:\n\n", file)
+				d := doctorFlags{config: []string{file}}
+				found = d.run(ctx, out)
+				fmt.Fprintln(out)
+			}
+			if err := p.mounts(out); err != nil {
+				return failed(err)
+			}
+			return found
+		},
+		ValidArgsFunction: completeConfig,
+	}
+	cmd.Flags().StringVar(&p.storage, "storage", "", "the storage: `HOST`, or HOST:PORT")
+	cmd.Flags().StringVar(&p.transport, "transport", "", "what the storage serves: `rdma` or tcp (default rdma)")
+	cmd.Flags().StringVar(&p.clients, "clients", "", "`NETWORKS` that may connect to a gateway, such as 10.0.0.0/8,192.0.2.7")
+	cmd.Flags().StringVar(&p.use, "as", "", "`sidecar` or gateway")
+	cmd.Flags().StringVar(&p.export, "export", "/export", "the `PATH` that clients mount, for the lines that init prints")
+	cmd.Flags().BoolVar(&noDoctor, "no-doctor", false, "do not run doctor with the file")
+	return cmd
+}
+
+// ask asks for what no flag has said, if somebody is there to answer.
+func (p *initPlan) ask(in io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(in)
+	person := true
+	if f, ok := in.(*os.File); ok {
+		person = isatty.IsTerminal(f.Fd())
+	}
+	question := func(value *string, flag, text, def string) error {
+		if *value != "" {
+			return nil
+		}
+		if !person {
+			if def == "" {
+				return fmt.Errorf("--%s is missing: %s", flag, text)
+			}
+			*value = def
+			return nil
+		}
+		if def != "" {
+			text += " [" + def + "]"
+		}
+		fmt.Fprintf(out, "%s: ", text)
+		if !lines.Scan() {
+			return errors.Join(fmt.Errorf("--%s has no answer", flag), lines.Err())
+		}
+		if *value = strings.TrimSpace(lines.Text()); *value == "" {
+			*value = def
+		}
+		if *value == "" {
+			return fmt.Errorf("--%s has no answer", flag)
+		}
+		return nil
+	}
+	if err := question(&p.storage, "storage", "What is the name or the address of the storage?", ""); err != nil {
+		return err
+	}
+	if p.transport == "" {
+		p.transport = "rdma"
+	}
+	if err := question(&p.use, "as", "Is the bridge a sidecar beside one application, or a gateway for many clients?", "gateway"); err != nil {
+		return err
+	}
+	if p.use == initSidecar {
+		return nil
+	}
+	return question(&p.clients, "clients", "Which networks may connect, such as 10.0.0.0/8?", "")
+}
+
+// writeNew writes a file that is not there yet.
+func writeNew(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("init: %s is there already; name another file, or remove it", path)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}

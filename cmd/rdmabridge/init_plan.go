@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"text/template"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+const (
+	initSidecar = "sidecar"
+	initGateway = "gateway"
+)
+
+// An initPlan is what init writes a configuration from.
+type initPlan struct {
+	storage   string // HOST or HOST:PORT
+	transport string // of the storage
+	clients   string // networks, with commas
+	use       string // initSidecar or initGateway
+	export    string // for mounts
+}
+
+var initTemplate = template.Must(template.New("init").Parse(`# {{if .Sidecar}}A bridge beside one application, which mounts {{.Host}}.{{else}}A bridge between many clients and one storage.{{end}} Made by rdmabridge init.
+# rdmabridge check -c FILE reports mistakes; configs/rdmabridge.yaml shows every setting.
+listeners:
+  - name: nfs
+    address: {{.Listen}} # clients connect here over TCP{{if .Sidecar}}; a container without root may listen above 1023{{end}}
+    upstream: storage
+    routes:
+      - {program: mount, upstream: mountd} # NFSv3 clients use MOUNT, which storage serves over TCP
+    allow: [{{.Allow}}] # nobody else may connect
+{{- if .Sidecar}}
+    limits: {connections: 64}
+{{- end}}
+
+upstreams:
+  - name: storage
+    transport: {{.Transport}}
+    endpoints: ["{{.Endpoint}}"] # its exports must allow the address of this bridge, and have the option insecure
+  - name: mountd
+    transport: tcp
+    endpoints: ["{{.Mountd}}"] # what "rpcinfo -p" on the storage says of mountd; unused by NFSv4
+{{if .Sidecar}}
+memory: {budget: 256MiB} # of all messages
+{{end}}
+admin: {address: 127.0.0.1:9090} # /metrics, /livez, /readyz and a status page
+`))
+
+// An initConfig is what the templates of init print.
+type initConfig struct {
+	Sidecar                                          bool
+	Host, Port, Listen, Allow                        string
+	Transport, Endpoint, Mountd, Export, Where, Unit string
+}
+
+// values checks the answers. An error is about a flag.
+func (p *initPlan) values() (v initConfig, err error) {
+	v = initConfig{Sidecar: p.use == initSidecar, Transport: p.transport, Export: p.export, Where: "/mnt/nfs", Unit: "mnt-nfs.mount"}
+	switch {
+	case p.use != initSidecar && p.use != initGateway:
+		return v, fmt.Errorf("--as: %q is not possible here; write %s or %s", p.use, initSidecar, initGateway)
+	case p.transport != "rdma" && p.transport != "tcp":
+		return v, fmt.Errorf("--transport: %q is not possible here; write rdma or tcp", p.transport)
+	case !strings.HasPrefix(p.export, "/"):
+		return v, fmt.Errorf("--export: %q is not an absolute path; write one such as /export", p.export)
+	}
+	port := 20049
+	if p.transport == "tcp" {
+		port = 2049
+	}
+	host := strings.Trim(p.storage, "[]")
+	v.Endpoint = net.JoinHostPort(host, fmt.Sprint(port))
+	if h, _, err := net.SplitHostPort(p.storage); err == nil {
+		host, v.Endpoint = h, p.storage
+	}
+	if err := configs.CheckAddress(v.Endpoint, port); err != nil || host == "" {
+		return v, fmt.Errorf("--storage: %q is not the name or the address of a host: %w", p.storage, err)
+	}
+	v.Mountd = net.JoinHostPort(host, "20048")
+	if v.Sidecar {
+		v.Host, v.Port, v.Allow = "127.0.0.1", "12049", "127.0.0.0/8"
+		v.Listen = net.JoinHostPort(v.Host, v.Port)
+		return v, nil
+	}
+	v.Listen, v.Port = "0.0.0.0:2049", "2049"
+	if v.Host, err = os.Hostname(); err != nil {
+		return v, err
+	}
+	var networks []string
+	for _, n := range strings.FieldsFunc(p.clients, func(c rune) bool { return c == ',' || c == ' ' }) {
+		if strings.ContainsAny(n, "[]{}#&*!|>'\"%@`\n\t$") {
+			return v, fmt.Errorf("--clients: %q is not a network", n)
+		}
+		networks = append(networks, fmt.Sprintf("%q", n))
+	}
+	v.Allow = strings.Join(networks, ", ")
+	return v, nil
+}
+
+// config returns the configuration, which is one that check accepts.
+func (p *initPlan) config() ([]byte, error) {
+	v, err := p.values()
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	if err := initTemplate.Execute(&text, v); err != nil {
+		return nil, failed(err)
+	}
+	own := known
+	own.Environ = nil
+	if _, err := configs.Load(text.Bytes(), own); err != nil {
+		return nil, fmt.Errorf("these answers give no configuration: %w", err)
+	}
+	return text.Bytes(), nil
+}
+
+var mountsTemplate = template.Must(template.New("mounts").Parse(`{{range .Versions}}NFSv{{.Version}}, as root on {{if $.Sidecar}}this host or in this pod{{else}}a client{{end}}:
+
+  mount -t nfs -o {{.Options}} {{$.Host}}:{{$.Export}} {{$.Where}}
+
+in /etc/fstab:
+
+  {{$.Host}}:{{$.Export}} {{$.Where}} nfs {{.Options}},_netdev 0 0
+
+or in /etc/systemd/system/{{$.Unit}}:
+
+  [Unit]
+  Wants=network-online.target
+  After=network-online.target
+  [Mount]
+  What={{$.Host}}:{{$.Export}}
+  Where={{$.Where}}
+  Type=nfs
+  Options={{.Options}},_netdev
+  [Install]
+  WantedBy=remote-fs.target
+
+{{end}}Mount hard, which is the default: with soft, a program is told of errors while the bridge restarts.
+{{if not .Sidecar}}Write a name or an address of this host that clients know in place of {{.Host}}.
+{{end}}`))
+
+// mounts prints how clients of each version mount.
+func (p *initPlan) mounts(out io.Writer) error {
+	v, err := p.values()
+	if err != nil {
+		return err
+	}
+	type version struct{ Version, Options string }
+	common := "proto=tcp,port=" + v.Port
+	return mountsTemplate.Execute(out, struct {
+		initConfig
+		Versions []version
+	}{v, []version{
+		{"4.2", "vers=4.2," + common},
+		{"4.1", "vers=4.1," + common},
+		{"4.0", "vers=4.0," + common},
+		{"3", "vers=3," + common + ",mountproto=tcp,mountport=" + v.Port + ",nolock"},
+	}})
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+)
+
+// TestInit: what init writes passes check, for each use and transport.
+func TestInit(t *testing.T) {
+	for _, tc := range []struct {
+		plan   initPlan
+		listen string
+		mount  string
+	}{
+		{initPlan{storage: "10.1.0.5", transport: "rdma", clients: "10.0.0.0/8, 2001:db8::/32", use: initGateway, export: "/data"}, "0.0.0.0:2049", ":/data /mnt/nfs nfs vers=4.2,proto=tcp,port=2049,_netdev 0 0"},
+		{initPlan{storage: "storage.example:3049", transport: "tcp", use: initSidecar, export: "/"}, "127.0.0.1:12049", "mount -t nfs -o vers=3,proto=tcp,port=12049,mountproto=tcp,mountport=12049,nolock 127.0.0.1:/ /mnt/nfs"},
+		{initPlan{storage: "2001:db8::5", transport: "rdma", use: initSidecar, export: "/e"}, "127.0.0.1:12049", "Options=vers=4.1,proto=tcp,port=12049,_netdev"},
+	} {
+		text, err := tc.plan.config()
+		if err != nil {
+			t.Errorf("%+v: %v", tc.plan, err)
+			continue
+		}
+		c, err := configs.Load(text, known)
+		if err != nil || c.Listeners[0].Address != tc.listen || string(c.Upstreams[0].Transport) != tc.plan.transport || len(c.Warnings()) > 0 {
+			t.Errorf("%v: %+v", err, c)
+		}
+		if formatted, err := configs.Format("", text); err != nil || strings.Count(string(formatted), "#") != strings.Count(string(text), "#") {
+			t.Errorf("%v: %s", err, formatted)
+		}
+		var out bytes.Buffer
+		if err := tc.plan.mounts(&out); err != nil || !strings.Contains(out.String(), tc.mount) {
+			t.Errorf("%v: %s, want %q", err, &out, tc.mount)
+		}
+	}
+}
+
+// TestInitCommand: init writes a file once, runs doctor with it, and prints how to mount.
+func TestInitCommand(t *testing.T) {
+	s, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	file := filepath.Join(t.TempDir(), "bridge.yaml")
+	args := []string{"init", file, "--storage", s.Addr(), "--transport", "tcp", "--as", "sidecar"}
+	code, out, errOut := run(args...)
+	for _, want := range []string{file + " is written", "rdmabridge doctor -c " + file + " says:", "upstream", "vers=4.2,proto=tcp,port=12049"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%d: %q is not said: %s%s", code, want, out, errOut)
+		}
+	}
+	if code, out, _ := run("check", file); code != exitDone {
+		t.Errorf("check: %d %s", code, out)
+	}
+	if code, _, errOut := run(args...); code != exitFailed || !strings.Contains(errOut, "is there already") {
+		t.Errorf("a second time: %d %s", code, errOut)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--storage", "10.1.0.500", "--as", "sidecar"}, `--storage: "10.1.0.500"`},
+		{[]string{"--storage", "h", "--as", "bridge", "--clients", "10.0.0.0/8"}, `--as: "bridge" is not possible here; write sidecar or gateway`},
+		{[]string{"--storage", "h", "--transport", "ib", "--as", "sidecar"}, `--transport: "ib" is not possible here`},
+		{[]string{"--storage", "h", "--as", "gateway", "--clients", "10.1.2.3/8"}, "has bits set beyond its length; write 10.0.0.0/8"},
+		{[]string{"--storage", "h", "--as", "gateway", "--clients", "x], b: [y"}, "--clients:"},
+	} {
+		file := filepath.Join(t.TempDir(), "bridge.yaml")
+		code, _, errOut := run(append([]string{"init", file}, tc.args...)...)
+		if code != exitUsage || !strings.Contains(errOut, tc.want) {
+			t.Errorf("%v: %d %s, want %s", tc.args, code, errOut, tc.want)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Error("a file is written")
+		}
+	}
+}
+
+// TestInitQuestions: three questions are asked, and only of a person.
+func TestInitQuestions(t *testing.T) {
+	var out bytes.Buffer
+	var p initPlan
+	if err := p.ask(strings.NewReader("10.1.0.5\n\n10.0.0.0/8\n"), &out); err != nil || p.storage != "10.1.0.5" || p.use != initGateway || p.clients != "10.0.0.0/8" || p.transport != "rdma" {
+		t.Errorf("%v %+v", err, p)
+	}
+	if n := strings.Count(out.String(), "?"); n != 3 {
+		t.Errorf("%d questions: %s", n, &out)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if err := new(initPlan).ask(null, new(testkit.Log)); err == nil || !strings.HasPrefix(err.Error(), "--storage is missing") {
+		t.Errorf("nobody to ask: %v", err)
+	}
+}

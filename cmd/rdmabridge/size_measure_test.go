@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/sizing"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
+
+// TestSizeModel compares the formulas of docs/scaling.md with measurements at a real bridge, at four points: when
+// credits bound the rate, when clients do, what a Call costs in processor time, and what clients cost in memory.
+// `make size-check` sets RDMABRIDGE_SIZE_CHECK.
+func TestSizeModel(t *testing.T) {
+	if os.Getenv("RDMABRIDGE_SIZE_CHECK") == "" {
+		t.Skip("measures for half a minute: make size-check")
+	}
+	binary := filepath.Join(t.TempDir(), "rdmabridge")
+	run := func(args ...string) []byte {
+		t.Helper()
+		var out, errs bytes.Buffer
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, &errs)
+		}
+		return out.Bytes()
+	}
+	run("go", "build", "-o", binary, ".")
+	address := func() string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+	background := func(args ...string) int {
+		ctx, cancel := context.WithCancel(context.Background())
+		cmd := exec.CommandContext(ctx, binary, args...)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cancel(); _ = cmd.Wait() })
+		return cmd.Process.Pid
+	}
+	front, back, admin := address(), address(), address()
+	config := filepath.Join(t.TempDir(), "rdmabridge.yaml")
+	// One connection of 32 credits: a twentieth of what a measurement can have under way.
+	text := fmt.Sprintf(`
+listeners: [{name: nfs, address: %q, upstream: storage}]
+upstreams: [{name: storage, transport: rdma, endpoints: [%q], pool: {connections: 1, credits: 32}}]
+chunks: {io: 64KiB, reply: 72KiB}
+memory: {budget: 48MiB}
+admin: {address: %q}
+control: {path: none}
+`, front, back, admin)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	background("bench", "server", "--listen", back, "--transport", "rdma", "--credits", "32")
+	pid := background("serve", "-c", config)
+	testkit.Eventually(t, "the bridge is ready", func() bool {
+		res, err := http.Get("http://" + admin + "/readyz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+	load := func(args ...string) (rate, cpu, octets float64) {
+		t.Helper()
+		out := run(append([]string{binary, "bench", "load", "--target", front, "--pid", strconv.Itoa(pid), "--json", "--timeout", "60s", "--warmup", "2s", "--duration", "4s"}, args...)...)
+		var r struct {
+			Rate float64 `json:"calls_per_second"`
+			CPU  struct {
+				PerCall float64 `json:"per_call_us"`
+			} `json:"cpu"`
+			Octets float64 `json:"gb_per_second"`
+		}
+		if err := json.Unmarshal(out, &r); err != nil || r.Rate == 0 {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return r.Rate, r.CPU.PerCall * 1e-6, r.Octets * 1e9
+	}
+	compare := func(what string, formula, measured float64, unit string) {
+		t.Helper()
+		off := measured/formula - 1
+		t.Logf("%s: the formula says %.3g %s, measured %.3g (%+.0f %%)", what, formula, unit, measured, off*100)
+		if math.Abs(off) > 0.2 {
+			t.Errorf("%s: more than 20 %% off", what)
+		}
+	}
+
+	const latency = 200 * time.Millisecond
+	rate, _, _ := load("--conns", "32", "--depth", "4", "--delay", latency.String())
+	compare("rate that 32 credits allow", sizing.CreditRate(32, latency), rate, "Calls/s")
+	rate, _, _ = load("--conns", "4", "--depth", "4", "--delay", latency.String())
+	compare("rate of 16 Calls under way", sizing.ClientRate(16, latency), rate, "Calls/s")
+	rate, cpu, octets := load("--conns", "16", "--depth", "4", "--mix", "nfs3:read=30,write=20,getattr=50", "--size", "32KiB")
+	compare("processor time", sizing.CPU(rate, octets)/rate*1e6, cpu*1e6, "us for a Call")
+
+	before := resident(t, pid)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	idle := exec.CommandContext(ctx, binary, "bench", "load", "--target", front, "--conns", "1", "--idle", "4000", "--timeout", "60s", "--duration", "20s")
+	if err := idle.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Second)
+	compare("memory", sizing.ClientMemory(4000), resident(t, pid)-before, "octets for 4000 clients")
+	cancel()
+	_ = idle.Wait()
+}
+
+// resident is the resident memory of a process.
+func resident(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseFloat(strings.Fields(string(text))[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n * float64(os.Getpagesize())
+}
