@@ -10,19 +10,39 @@ CHAOS_TIME ?= 10m
 BENCHTIME ?= 1s
 ROUNDS ?= 9
 SESSIONS ?= 10000
+VULNDB ?= https://vuln.go.dev
+VERSION ?= $(shell deploy/package/version.sh)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
 
-.PHONY: build build-ibverbs build-otel test check lint unit conformance mutate fuzz chaos lab-test lab bench bench-peers bench-neighbours bench-sessions install clean
+.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair size-check chart bench bench-peers bench-neighbours bench-sessions bench-tls install clean
 
 build: ## bin/rdmabridge, static
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/rdmabridge ./cmd/rdmabridge
+	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/rdmabridge ./cmd/rdmabridge
 
 build-ibverbs: ## bin/rdmabridge-ibverbs, which opens rdma-core at run time; needs a C compiler and rdma-core's headers
-	CGO_ENABLED=1 $(GO) build -trimpath -tags ibverbs -o bin/rdmabridge-ibverbs ./cmd/rdmabridge
+	CGO_ENABLED=1 $(GO) build -trimpath $(LDFLAGS) -tags ibverbs -o bin/rdmabridge-ibverbs ./cmd/rdmabridge
 
 build-otel: ## bin/rdmabridge-otel, which sends traces: docs/tracing.md
-	CGO_ENABLED=0 $(GO) build -trimpath -tags otel -o bin/rdmabridge-otel ./cmd/rdmabridge
+	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -tags otel -o bin/rdmabridge-otel ./cmd/rdmabridge
 
-test: install ## all tests, those against real peers included; about 15 minutes on two cores
+release: ## out/release: tarballs for amd64 and arm64, with bills of materials, notices and SHA256SUMS; needs what build-ibverbs needs
+	deploy/package/release.sh out/release "$(or $(VERSION),0.0.0)" "$(REVISION)" "$(SOURCE_DATE_EPOCH)"
+
+packages: release ## a .deb and an .rpm of each architecture, in out/release
+	deploy/package/packages.sh out/release "$(or $(VERSION),0.0.0)" "$(SOURCE_DATE_EPOCH)"
+
+package-test: ## installs, upgrades under load and purges the .deb, under a systemd in a container of its own
+	deploy/package/test.sh
+
+reproduce: ## makes the release of the commit twice, without the variant ibverbs, and compares the octets
+	deploy/package/reproduce.sh
+
+vulnerabilities: ## known vulnerabilities that the bridge calls, by the database $(VULNDB), which may be file:///DIRECTORY
+	$(GO) run ./internal/release vulnerabilities -db $(VULNDB)
+
+test: install ## all tests, those against real peers included; about 20 minutes on two cores
 	./.ci/test.sh
 
 install: ## Debian packages, the lab's kernel, Go modules
@@ -31,14 +51,12 @@ install: ## Debian packages, the lab's kernel, Go modules
 
 check: lint unit ## lint, and all tests except those against real peers
 
-lint: ## gofumpt, vet of what handles octets for the other byte order, golangci-lint, which also vets, with the tag lab
+lint: ## gofumpt, vet of what handles octets for the other byte order, golangci-lint, which also vets, with all tags, and of what is left out then
 	@bad=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofumpt: $$bad"; exit 1; }
 	$(GO) vet -tags nodemo ./cmd/rdmabridge
-	GOARCH=s390x $(GO) vet $$($(GO) list $(PKGS) | grep -vE '/(cmd|internal/(admin|tracing|testkit/browser))(/|$$)')
-	$(TOOL) golangci-lint run --build-tags lab $(PKGS)
-	$(TOOL) golangci-lint run --build-tags ibverbs ./rdmaside/ibverbs/...
-	$(TOOL) golangci-lint run --build-tags otel ./internal/tracing/...
-	$(GO) vet -tags otel ./cmd/rdmabridge
+	GOARCH=s390x $(GO) vet $$($(GO) list $(PKGS) | grep -vE '/(cmd|internal/(admin|tracing|release|testkit/browser))(/|$$)')
+	$(TOOL) golangci-lint run --build-tags lab,ibverbs,otel $(PKGS)
+	$(TOOL) golangci-lint run --build-tags lab $$(git grep -lE '^//go:build !(ibverbs|otel)$$' -- '*.go' | xargs dirname | sort -u | sed 's|^|./|')
 
 unit: ## all Go tests, with the race detector
 	$(GO) test -race $(PKGS)
@@ -66,6 +84,18 @@ lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.
 	deploy/lab/mkinitrd.sh out/guest.cpio
 	deploy/lab/boot.sh out/guest.cpio --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
 
+pair: install ## a kernel's client between two bridges with floating addresses, by keepalived: docs/scaling.md; ten minutes
+	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_PAIR="tcp rdma" $(GO) test -tags lab -count=1 -timeout 40m -v -run '^TestPairLab$$' ./cmd/rdmabridge
+
+chart: ## renders deploy/helm with its examples, decodes the objects strictly, and checks the configurations; compiles Helm, which takes minutes at first
+	cd internal/charttest && $(GO) test -count=1 ./...
+
+size-check: ## the formulas of docs/scaling.md beside measurements
+	RDMABRIDGE_SIZE_CHECK=1 $(GO) test -count=1 -v -run '^TestSizeModel$$' ./cmd/rdmabridge
+
+bench-tls: build ## the bridge against HAProxy, both with TLS: docs/bench.md
+	deploy/bench/tls.sh
+
 bench-neighbours: ## how much a bad client delays the others: docs/bench.md
 	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./cmd/rdmabridge
 
@@ -83,3 +113,6 @@ bench-peers: build ## the same loads on the bridge, HAProxy, nginx and no proxy:
 
 clean:
 	rm -rf bin out
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

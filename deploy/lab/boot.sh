@@ -1,8 +1,10 @@
 #!/bin/bash
 # boot.sh INITRD [OPTION...] boots the lab guest in the foreground. Kill it by its pid.
 #
+#   --tls 1            boots the kernel with RPC-with-TLS; INITRD is for it, too
 #   --share DIR        makes DIR the guest's /host, from which guest/init takes jobs
-#   --fwd HOST:GUEST   forwards port HOST of the host's 127.0.0.1 to port GUEST of the guest
+#   --fwd HOST:GUEST   forwards port HOST of the host's 127.0.0.1 to port GUEST of the guest. HOST may have
+#                      another address of the host before it: ADDRESS:PORT
 #   --append "WORDS"   adds to the kernel command line; guest/init lists the lab.* words
 #   --mem MB  --smp N  set memory and CPUs; the defaults are 2048 and 1
 #   --log FILE         writes the guest's console to FILE; the default is this terminal
@@ -19,14 +21,18 @@ set -euo pipefail
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
 initrd=$1
 shift
-ver=$(cat "$LAB_CACHE/version")
 fwd='' append='' mem=2048 smp=1
 serial=(-serial mon:stdio)
 extra=()
 while [ $# -gt 0 ]; do
     case $1 in
+    --tls) LAB_CACHE+=/tls ;;
     --share) extra+=(-virtfs "local,path=$2,mount_tag=host,security_model=none,id=host") ;;
-    --fwd) fwd+=",hostfwd=tcp:127.0.0.1:${2%%:*}-10.0.2.15:${2##*:}" ;;
+    --fwd) # [ADDRESS:]PORT:PORT
+        host=${2%:*}
+        [[ $host = *:* ]] || host=127.0.0.1:$host
+        fwd+=",hostfwd=tcp:$host-10.0.2.15:${2##*:}"
+        ;;
     --append) append=$2 ;;
     --mem) mem=$2 ;;
     --smp) smp=$2 ;;
@@ -40,6 +46,7 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
+ver=$(cat "$LAB_CACHE/version")
 accel=tcg cpu=Nehalem
 fast='init_on_alloc=0 hardened_usercopy=off audit=0 nowatchdog no_timer_check transparent_hugepage=never'
 # On a busy host a kernel that measures the TSC's rate may be wrong by far. Under emulation the

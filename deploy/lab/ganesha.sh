@@ -17,7 +17,7 @@ if [ -z "${GANESHA_UNSHARED:-}" ]; then
 fi
 dir=$1 nfs=$2 mount=$3 state=$4 lease=${5:-}
 grace='Graceless = true;'
-[ -z "$lease" ] || grace="Lease_Lifetime = $lease; Grace_Period = 10;"
+[ -z "$lease" ] || grace="Lease_Lifetime = $lease; Grace_Period = $lease;"
 mkdir -p "$state/recovery"
 cat > "$state/ganesha.conf" << EOF
 NFS_CORE_PARAM {

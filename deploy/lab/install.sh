@@ -2,7 +2,7 @@
 # install.sh installs what the lab needs, as root on Debian 12:
 #
 #   packages   QEMU, the NFS and RDMA tools, rdma-core's headers, Kerberos, ACL tools, fio, libnfs-utils,
-#              tshark, nfs-ganesha, HAProxy, and Chromium with a font for the tests of the status page.
+#              tshark, nfs-ganesha, HAProxy, keepalived, curl, and Chromium with a font for the tests of the status page.
 #   promtool   Prometheus' own tool, taken out of Debian's package, which would start a server at port 9090.
 #   kernel     Debian's own, unpacked under $LAB_CACHE/root and never installed. The file
 #              vmlinux-VERSION has it as ELF, which boots without the 5 s of decompression
@@ -18,6 +18,10 @@
 #              sequence number of a krb5p Call in a stream, and nfsd then opens the stream
 #              again, so that it reads them as the arguments: every krb5p Call gets
 #              GARBAGE_ARGS.
+#   tls        Everything under $LAB_CACHE/tls is for guests with RPC-with-TLS, which Linux has since 6.5:
+#              the kernel and siw.ko of Debian 12's backports, laid out like those above, and tlshd of the next
+#              Debian release, in root/usr/sbin, which runs with the libraries of Debian 12. apt downloads
+#              them with sources of its own, and this host's sources stay as they are.
 #
 # Every download is a Debian package. A second run uses no network and ends at once;
 # LAB_REFRESH=1 fetches the newest kernel of this Debian release.
@@ -31,20 +35,43 @@ packages=(
     iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
     libibverbs-dev librdmacm-dev
     krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs dmsetup
+    libgnutls30 libkeyutils1 libglib2.0-0 libnl-genl-3-200
     fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs groff-base haproxy
+    systemd systemd-container
+    keepalived curl
 )
 
-# unpack_kernel VERSION takes the ELF image out of a bzImage: Documentation/arch/x86/boot.rst in
+# unpack_kernel DIR VERSION takes the ELF image out of DIR/root/boot's bzImage: Documentation/arch/x86/boot.rst in
 # Linux describes the fields setup_sects, payload_offset and payload_length.
 unpack_kernel() {
-    local vmlinuz=$LAB_CACHE/root/boot/vmlinuz-$1 vmlinux=$LAB_CACHE/vmlinux-$1
+    local vmlinuz=$1/root/boot/vmlinuz-$2 vmlinux=$1/vmlinux-$2
     field() { od -An -t "u$2" -j "$1" -N "$2" "$vmlinuz" | tr -d ' '; }
-    local begin=$((($(field 0x1f1 1) + 1) * 512 + $(field 0x248 4))) length
+    local begin=$((($(field 0x1f1 1) + 1) * 512 + $(field 0x248 4))) length unpack=(xz -dc)
     length=$(field 0x24c 4)
+    [ "$(field "$begin" 4)" != $((0xfd2fb528)) ] || unpack=(zstd -dcq)
     # The last four octets are the length of the decompressed image.
     dd if="$vmlinuz" bs=1M iflag=skip_bytes,count_bytes skip="$begin" count="$((length - 4))" status=none |
-        xz -dc > "$vmlinux.tmp"
+        "${unpack[@]}" > "$vmlinux.tmp"
     mv "$vmlinux.tmp" "$vmlinux"
+}
+
+# build HEADERS DIR OPTION... builds modules of the source directory DIR.
+build() {
+    make -s -C "$1" M="$PWD/$2" "${@:3}" modules > make.log 2>&1 || { cat make.log >&2; exit 1; }
+}
+
+# put MODULE DIR gives a kernel a module, which modprobe prefers to Debian's if DIR is called updates.
+put() {
+    mkdir -p "$2"
+    strip --strip-debug -o "$2/new" "$1"
+    mv "$2/new" "$2/$(basename "$1")"
+}
+
+patch_siw() { # DIR
+    sed -i 's/skb_copy_bits(skb, srx->skb_offset, tbuf, avail);/skb_copy_bits(skb, srx->skb_offset, tbuf + srx->pad + MPA_CRC_SIZE - srx->fpdu_part_rem, avail);/' \
+        "$1/siw_qp_rx.c"
+    sed -i '/^static void siw_cm_llp_state_change(struct sock \*sk)/,/^}/s/^\t\tif (cep->qp)$/\t\tif (cep->state == SIW_EPSTATE_LISTENING)\n\t\t\tbreak;\n&/' \
+        "$1/siw_cm.c"
 }
 
 promtool=$LAB_CACHE/promtool
@@ -56,9 +83,12 @@ for p in "${packages[@]}"; do
 done
 have=$(cat "$LAB_CACHE/version" 2>/dev/null || true)
 built=$(cat "$LAB_CACHE/built-$have" 2>/dev/null || true)
-if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && [ "$built" = "$built_revision" ] && have_promtool && [ -z "${LAB_REFRESH:-}" ]; then
-    [ -e "$LAB_CACHE/vmlinux-$have" ] || unpack_kernel "$have"
-    echo "lab: kernel $have and every package are in place"
+tls=$LAB_CACHE/tls
+have_tls=$(cat "$tls/version" 2>/dev/null || true)
+if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && [ -n "$have_tls" ] && [ "$built" = "$built_revision" ] && have_promtool && [ -z "${LAB_REFRESH:-}" ]; then
+    [ -e "$LAB_CACHE/vmlinux-$have" ] || unpack_kernel "$LAB_CACHE" "$have"
+    [ -e "$tls/vmlinux-$have_tls" ] || unpack_kernel "$tls" "$have_tls"
+    echo "lab: kernels $have and $have_tls and every package are in place"
     exit 0
 fi
 if [ "$(id -u)" != 0 ]; then
@@ -99,34 +129,61 @@ if [ "$(cat "$LAB_CACHE/built-$ver" 2>/dev/null || true)" != "$built_revision" ]
     apt-get install -y -qq --no-install-recommends "linux-headers-$ver" linux-source-6.1 > /dev/null
     siw=linux-source-6.1/drivers/infiniband/sw/siw gss=linux-source-6.1/net/sunrpc/auth_gss
     tar -xf /usr/src/linux-source-6.1.tar.xz "$siw" linux-source-6.1/net/sunrpc linux-source-6.1/fs/nfsd/nfssvc.c
-    build() { # DIR OPTION...
-        make -s -C "/usr/src/linux-headers-$ver" M="$work/$1" "${@:2}" modules > make.log 2>&1 ||
-            { cat make.log >&2; exit 1; }
-    }
-    modules=$LAB_CACHE/root/lib/modules/$ver
-    mkdir -p "$modules/updates" # modprobe prefers it to Debian's modules
-    put() { # MODULE
-        strip --strip-debug -o "$modules/updates/new" "$1"
-        mv "$modules/updates/new" "$modules/updates/$(basename "$1")"
-    }
-    rm -f "$modules/extra/siw.ko"
-    sed -i 's/skb_copy_bits(skb, srx->skb_offset, tbuf, avail);/skb_copy_bits(skb, srx->skb_offset, tbuf + srx->pad + MPA_CRC_SIZE - srx->fpdu_part_rem, avail);/' \
-        "$siw/siw_qp_rx.c"
-    sed -i '/^static void siw_cm_llp_state_change(struct sock \*sk)/,/^}/s/^\t\tif (cep->qp)$/\t\tif (cep->state == SIW_EPSTATE_LISTENING)\n\t\t\tbreak;\n&/' \
-        "$siw/siw_cm.c"
-    build "$siw" CONFIG_RDMA_SIW=m
-    put "$siw/siw.ko"
+    headers=/usr/src/linux-headers-$ver updates=$LAB_CACHE/root/lib/modules/$ver/updates
+    rm -f "$LAB_CACHE/root/lib/modules/$ver/extra/siw.ko"
+    patch_siw "$siw"
+    build "$headers" "$siw" CONFIG_RDMA_SIW=m
+    put "$siw/siw.ko" "$updates"
     # svc_getnl skips a word permanently. A kernel needs no patch if its nfsd does not open a
     # stream again, or if its svcauth_gss_unwrap_priv does not use a stream.
     if grep -q svcxdr_init_decode linux-source-6.1/fs/nfsd/nfssvc.c; then
         sed -i '/^svcauth_gss_unwrap_priv(/,/^}/s/^\treturn 0;$/\tsvc_getnl(\&buf->head[0]);\n\tsvc_getnl(\&buf->head[0]);\n\treturn 0;/' \
             "$gss/svcauth_gss.c"
-        build "$gss" CONFIG_SUNRPC_GSS=m CONFIG_RPCSEC_GSS_KRB5=m
-        put "$gss/auth_rpcgss.ko"
+        build "$headers" "$gss" CONFIG_SUNRPC_GSS=m CONFIG_RPCSEC_GSS_KRB5=m
+        put "$gss/auth_rpcgss.ko" "$updates"
     fi
     depmod -b "$LAB_CACHE/root" "$ver"
     echo "$built_revision" > "$LAB_CACHE/built-$ver"
 fi
-unpack_kernel "$ver"
+unpack_kernel "$LAB_CACHE" "$ver"
 echo "$ver" > "$LAB_CACHE/version" # last, so that an interrupted run starts over
 echo "lab: kernel $ver prepared in $LAB_CACHE"
+
+# tls_apt runs a command of apt that sees only the backports and the next release of Debian, wherever
+# this host has its own release from.
+tls_apt() { "$1" -o Dir::Etc::SourceList="$work/tls.list" -o Dir::Etc::SourceParts=/dev/null \
+    -o Dir::State::Lists="$work/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= "${@:2}"; }
+if [ -z "$have_tls" ] || [ -n "${LAB_REFRESH:-}" ]; then
+    from=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Origin: Debian' 'Codename: bookworm' | sed 1q)
+    for suite in bookworm-backports trixie; do
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from $suite main"
+    done > tls.list
+    mkdir -p lists/partial
+    tls_apt apt-get update -qq
+    image=$(tls_apt apt-cache depends -t bookworm-backports linux-image-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
+    ver=${image#linux-image-}
+    source=linux-source-$(echo "$ver" | cut -d. -f1,2)
+    common=${ver%-amd64}
+    if [ "$have_tls" != "$ver" ]; then
+        tls_apt apt-get download -qq -t bookworm-backports "$image" "$source" ktls-utils \
+            "linux-headers-$ver" "linux-headers-$common-common" "linux-kbuild-$common"
+        rm -rf "$tls"
+        mkdir -p "$tls/root"
+        dpkg -x "$image"_*.deb "$tls/root"
+        dpkg -x ktls-utils_*.deb "$tls/root"
+        for p in "$source" "linux-headers-$ver" "linux-headers-$common-common" "linux-kbuild-$common"; do
+            dpkg -x "$p"_*.deb tls
+        done
+        sed -i "s| /usr/src/| $work/tls/usr/src/|" "tls/usr/src/linux-headers-$ver/Makefile"
+        siw=$source/drivers/infiniband/sw/siw
+        tar -xf "tls/usr/src/$source.tar.xz" "$siw"
+        patch_siw "$siw"
+        # Without BTF, for which make would need pahole.
+        build "tls/usr/src/linux-headers-$ver" "$siw" CONFIG_RDMA_SIW=m CONFIG_DEBUG_INFO_BTF_MODULES=
+        put "$siw/siw.ko" "$tls/root/lib/modules/$ver/updates"
+        depmod -b "$tls/root" "$ver"
+        unpack_kernel "$tls" "$ver"
+        echo "$ver" > "$tls/version"
+    fi
+    echo "lab: kernel $ver prepared in $tls"
+fi

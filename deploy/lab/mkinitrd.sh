@@ -1,12 +1,17 @@
 #!/bin/bash
-# mkinitrd.sh OUT [BINARY...] packs the guest's initramfs: busybox, the NFS and RDMA tools, fio,
+# mkinitrd.sh [--tls] OUT [BINARY...] packs the guest's initramfs: busybox, the NFS and RDMA tools, fio,
 # the kernel modules, guest/init as /init, guest/*.sh under /lab, guest/*.c compiled beside
-# them, and each further BINARY, with its shared libraries, in /usr/local/bin of the guest. It
-# needs no root.
+# them, and each further BINARY, with its shared libraries, in /usr/local/bin of the guest. With
+# --tls it is for the kernel with RPC-with-TLS, and has tlshd. It needs no root.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
 PATH=$PATH:/usr/sbin:/sbin
+tls=''
+if [ "$1" = --tls ]; then
+    tls=1 LAB_CACHE+=/tls
+    shift
+fi
 out=$1
 shift
 ver=$(cat "$LAB_CACHE/version")
@@ -80,6 +85,7 @@ for b in /lib/x86_64-linux-gnu/libnss_files.so.2 $libdir/krb5/plugins/kdb/db2.so
     /lib/x86_64-linux-gnu/libgcc_s.so.1; do # pthread_exit opens the last one
     copy_with_libs "$b"
 done
+[ -z "$tls" ] || copy_with_libs "$LAB_CACHE/root/usr/sbin/tlshd" /usr/sbin/tlshd
 for b in "$@"; do copy_with_libs "$b" "/usr/local/bin/$(basename "$b")"; done
 for c in "$here"/guest/*.c; do
     link=(-static)
@@ -108,12 +114,16 @@ touch "$root"/etc/hosts.deny "$root"/var/lib/nfs/{etab,rmtab,state}
 modules=$root/lib/modules/$ver
 for m in crc32_generic crc32c_generic crc32c-intel virtio_pci virtio_net virtio_rng 9pnet_virtio 9p \
     siw rdma_rxe rdma_ucm ib_uverbs rpcrdma nfsd nfs nfsv3 nfsv4 md5 \
-    auth_rpcgss rpcsec_gss_krb5 cts loop xfs blocklayoutdriver ipvlan virtio_blk ext4 dm-mod dm-delay; do
+    auth_rpcgss rpcsec_gss_krb5 cts loop xfs blocklayoutdriver ipvlan virtio_blk ext4 dm-mod dm-delay \
+    ${tls:+tls gcm ghash-generic}; do
     modprobe -d "$LAB_CACHE/root" -S "$ver" --show-depends "$m" 2> /dev/null || true
 done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r f; do
     d=$modules/${f#*"/lib/modules/$ver/"}
     mkdir -p "$(dirname "$d")"
-    cp "$f" "$d"
+    case $f in
+    *.xz) xz -dc "$f" > "${d%.xz}" ;;
+    *) cp "$f" "$d" ;;
+    esac
 done
 cp "$LAB_CACHE/root/lib/modules/$ver"/modules.{order,builtin,builtin.modinfo} "$modules/"
 depmod -b "$root" "$ver"

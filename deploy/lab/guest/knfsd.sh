@@ -10,7 +10,21 @@ start)
         echo 'rdma 20049' > /proc/fs/nfsd/portlist
     fi
     ;;
-stop) echo 0 > /proc/fs/nfsd/threads ;;
+stop)
+    echo 0 > /proc/fs/nfsd/threads &
+    n=0
+    while kill -0 $! 2> /dev/null; do
+        n=$((n + 1))
+        if [ $n = 400 ]; then
+            echo "the server does not stop; its threads:"
+            for p in /proc/[0-9]*; do
+                [ "$(cat "$p/comm" 2> /dev/null)" != nfsd ] || { cat "$p/stack"; echo; }
+            done
+        fi
+        sleep 0.1
+    done
+    wait $!
+    ;;
 *)
     echo "usage: knfsd.sh start|stop" >&2
     exit 2

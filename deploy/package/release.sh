@@ -1,0 +1,54 @@
+#!/bin/bash
+# release.sh OUT VERSION REVISION EPOCH makes OUT anew: for each architecture, a directory with the binaries, their
+# bills of materials and notices, manual pages, completions, units and the example, and a tarball of it.
+#
+# Two runs over the same sources make the same octets, in whatever directory: no path, no time and no state of a
+# repository gets in. EPOCH is the time of all files, in seconds. The binaries with ibverbs need a C compiler and
+# rdma-core's headers, and depend on the compiler; an architecture without a compiler gets none.
+set -euo pipefail
+out=$(realpath -m "$1") version=$2 revision=$3 epoch=$4
+cd "$(dirname "$0")/../.."
+: "${GO:=go}" "${ARCHS:=amd64 arm64}" "${VARIANTS:=rdmabridge rdmabridge-otel rdmabridge-ibverbs}"
+declare -A compilers=([amd64]=x86_64-linux-gnu-gcc [arm64]=aarch64-linux-gnu-gcc)
+export GOAMD64=v1 GOARM64=v8.0 GOFLAGS="${GOFLAGS:-} -trimpath -buildvcs=false"
+
+# compile FILE ARCH TAGS CGO compiles the bridge.
+compile() {
+    GOOS=linux GOARCH=$2 CGO_ENABLED=$4 CC=${compilers[$2]} "$GO" build -tags "$3" \
+        -ldflags "-s -w -X main.version=$version -X main.revision=$revision" -o "$1" ./cmd/rdmabridge
+}
+
+rm -rf "$out"
+mkdir -p "$out/tools"
+host=$("$GO" env GOHOSTARCH)
+compile "$out/tools/rdmabridge" "$host" "" 0 # writes what every architecture has
+"$GO" build -o "$out/tools/release" ./internal/release
+shared=$out/tools/shared
+mkdir -p "$shared/man" "$shared/completion"
+"$out/tools/rdmabridge" man "$shared/man" > /dev/null
+for shell in bash zsh fish; do "$out/tools/rdmabridge" completion "$shell" > "$shared/completion/rdmabridge.$shell"; done
+cp -r deploy/systemd "$shared/systemd"
+cp LICENSE README.md CHANGELOG.md configs/rdmabridge.yaml "$shared/"
+
+for arch in $ARCHS; do
+    name=rdmabridge-$version-linux-$arch
+    dir=$out/$name
+    cp -r "$shared" "$dir"
+    for binary in $VARIANTS; do
+        tags=${binary#rdmabridge} cgo=0
+        if [ "$binary" = rdmabridge-ibverbs ]; then
+            cgo=1
+            command -v "${compilers[$arch]}" > /dev/null || { echo "release: no $binary for $arch: ${compilers[$arch]} is not installed"; continue; }
+        fi
+        compile "$dir/$binary" "$arch" "${tags#-}" $cgo
+        "$out/tools/release" documents -version "$version" "$dir/$binary"
+    done
+    find "$dir" -exec touch -h -d "@$epoch" {} +
+    find "$dir" -type f -exec chmod 644 {} +
+    for binary in $VARIANTS; do [ ! -e "$dir/$binary" ] || chmod 755 "$dir/$binary"; done
+    find "$dir" -type d -exec chmod 755 {} +
+    tar -C "$out" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=ustar -c "$name" |
+        gzip -9n > "$out/$name.tar.gz"
+done
+rm -r "$out/tools"
+cd "$out" && sha256sum -- *.tar.gz > SHA256SUMS
