@@ -215,10 +215,14 @@ var (
 		Name: "listener_tls_refused_calls_total", Labels: ofListener,
 		Help: "Calls that the bridge refused with AUTH_TOOWEAK, because they came without TLS and the listener requires it.",
 	})
-	ListenerTLSCertificateExpiry = gauge(Definition{
-		Name: "listener_tls_certificate_expiry_timestamp_seconds", Labels: ofListener,
-		Help: "When the first certificate of the listener's chain expires, in seconds since 1970; 0 if the listener has none any more.",
+	ListenerTLSExpiry = gauge(Definition{
+		Name: "listener_tls_expiry_timestamp_seconds", Labels: listenerAnd(tlsExpiring),
+		Help: "When TLS of the listener fails because a file has expired, in seconds since 1970; 0 without such a file.",
 		Like: "Envoy: ssl.certificate.expiration_unix_time_seconds",
+	})
+	ListenerTLSRenewBy = gauge(Definition{
+		Name: "listener_tls_renew_by_timestamp_seconds", Labels: listenerAnd(tlsRenewed),
+		Help: "From when the bridge warns that a file of the listener's TLS was not renewed, in seconds since 1970; 0 without such a file.",
 	})
 	ListenerTLSFilesRefused = gauge(Definition{
 		Name: "listener_tls_files_refused", Labels: ofListener,

@@ -302,10 +302,14 @@ var (
 		Help: "TCP connections to the upstream that ended because of their TLS, in the handshake or later, by reason.",
 		Like: "Envoy: cluster ssl.connection_error, ssl.fail_verify_*",
 	})
-	UpstreamTLSCertificateExpiry = gauge(Definition{
-		Name: "upstream_tls_certificate_expiry_timestamp_seconds", Labels: ofUpstream,
-		Help: "When the first certificate of the chain that the upstream's servers are shown expires, in seconds since 1970; 0 if there is none.",
+	UpstreamTLSExpiry = gauge(Definition{
+		Name: "upstream_tls_expiry_timestamp_seconds", Labels: upstreamAnd(tlsExpiring),
+		Help: "When TLS to the upstream fails because a file has expired, in seconds since 1970; 0 without such a file.",
 		Like: "Envoy: ssl.certificate.expiration_unix_time_seconds",
+	})
+	UpstreamTLSRenewBy = gauge(Definition{
+		Name: "upstream_tls_renew_by_timestamp_seconds", Labels: upstreamAnd(tlsRenewed),
+		Help: "From when the bridge warns that a file of the upstream's TLS was not renewed, in seconds since 1970; 0 without such a file.",
 	})
 	UpstreamTLSFilesRefused = gauge(Definition{
 		Name: "upstream_tls_files_refused", Labels: ofUpstream,
@@ -348,6 +352,19 @@ var tlsHandshake = Label{Name: "kind", Help: "how", Values: []Value{
 var tlsReload = Label{Name: "result", Help: "what the bridge did", Values: []Value{
 	{"loaded", "later connections use the files"},
 	{"refused", "the files cannot be used, and what they had before stays in force"},
+}}
+
+// tlsExpiring labels the files whose end is the end of TLS.
+var tlsExpiring = Label{Name: "file", Help: "which of the files", Values: []Value{
+	{"certificate", "the bridge's own certificate and those of its issuers, of which the first counts that expires"},
+	{"ca", "the CAs that sign the certificates of the other side, of which the last counts that expires"},
+}}
+
+// tlsRenewed labels the files that must be renewed.
+var tlsRenewed = Label{Name: "file", Help: "which of the files", Values: []Value{
+	{"certificate", "the bridge's own certificate and those of its issuers: 14 days before the first expires, or a fifth of its life if that is less"},
+	{"ca", "the CAs that sign the certificates of the other side: 30 days before the first expires that has no successor in the file, or a fifth of its life if that is less"},
+	{"crl", "the lists of revoked certificates: when the first successor is due that is not there"},
 }}
 
 // tlsFailure labels the failures of TLS of a listener or upstream.

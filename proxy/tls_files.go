@@ -39,17 +39,13 @@ func (l *listener) describeTLS(t *ListenerTLS) {
 	}
 	m := l.p.metrics
 	l.tls.loaded, l.tls.refused = m.Counter(metrics.ListenerTLSReloads, l.name, "loaded"), m.Counter(metrics.ListenerTLSReloads, l.name, "refused")
-	m.GaugeFunc(metrics.ListenerTLSCertificateExpiry, func() float64 {
-		t := l.settings().opts.TLS
-		if t == nil {
-			return 0
+	condition := func() tlsconf.Condition {
+		if t := l.settings().opts.TLS; t != nil {
+			return t.Server.Condition()
 		}
-		return float64(t.Server.Condition().Expiry.Unix())
-	}, l.name)
-	m.GaugeFunc(metrics.ListenerTLSFilesRefused, func() float64 {
-		t := l.settings().opts.TLS
-		return float64(metrics.Truth(t != nil && t.Server.Condition().Fault != ""))
-	}, l.name)
+		return tlsconf.Condition{}
+	}
+	describeTLSFiles(m, tlsGauges{metrics.ListenerTLSExpiry, metrics.ListenerTLSRenewBy, metrics.ListenerTLSFilesRefused}, l.name, condition)
 }
 
 // countTLS makes the counters of an upstream with TLS.
@@ -60,24 +56,46 @@ func (u *upstream) countTLS(m *metrics.Registry) {
 
 // describeTLS registers the gauge of an upstream with TLS.
 func (u *upstream) describeTLS(t *UpstreamTLS) {
-	u.p.metrics.GaugeFunc(metrics.UpstreamTLSCertificateExpiry, func() float64 {
-		if x := t.Client.Condition().Expiry; !x.IsZero() {
-			return float64(x.Unix())
-		}
-		return 0
-	}, u.name)
-	u.p.metrics.GaugeFunc(metrics.UpstreamTLSFilesRefused, func() float64 {
-		return float64(metrics.Truth(t.Client.Condition().Fault != ""))
-	}, u.name)
+	describeTLSFiles(u.p.metrics, tlsGauges{metrics.UpstreamTLSExpiry, metrics.UpstreamTLSRenewBy, metrics.UpstreamTLSFilesRefused}, u.name, t.Client.Condition)
+}
+
+// tlsGauges are the gauges of listeners or upstreams that say what becomes of the files.
+type tlsGauges struct{ expiry, renewBy, refused metrics.GaugeDef }
+
+// describeTLSFiles makes the series of the files of the listener or upstream name.
+func describeTLSFiles(m *metrics.Registry, g tlsGauges, name string, condition func() tlsconf.Condition) {
+	at := func(d metrics.GaugeDef, file string, of func(*tlsconf.Condition) time.Time) {
+		m.GaugeFunc(d, func() float64 {
+			c := condition()
+			if t := of(&c); !t.IsZero() {
+				return float64(t.Unix())
+			}
+			return 0
+		}, name, file)
+	}
+	at(g.expiry, "certificate", func(c *tlsconf.Condition) time.Time { return c.Own.End })
+	at(g.expiry, "ca", func(c *tlsconf.Condition) time.Time { return c.CA.End })
+	at(g.renewBy, "certificate", func(c *tlsconf.Condition) time.Time { return c.Own.Renewal })
+	at(g.renewBy, "ca", func(c *tlsconf.Condition) time.Time { return c.CA.Renewal })
+	at(g.renewBy, "crl", func(c *tlsconf.Condition) time.Time { return c.CRL.Renewal })
+	m.GaugeFunc(g.refused, func() float64 { return float64(metrics.Truth(condition().Fault != "")) }, name)
 }
 
 // tlsFilesStatus describes the files of a listener or upstream.
 func tlsFilesStatus(c tlsconf.Condition) *status.TLSFiles {
 	d := &status.TLSFiles{Refused: c.Fault}
-	if !c.Expiry.IsZero() {
-		d.Expires, d.RenewBy = &c.Expiry, &c.Renewal
+	if c.Own != (tlsconf.Term{}) {
+		d.Expires, d.RenewBy = &c.Own.End, &c.Own.Renewal
 	}
+	d.CA, d.CRL = tlsTerm(c.CA), tlsTerm(c.CRL)
 	return d
+}
+
+func tlsTerm(t tlsconf.Term) *status.TLSTerm {
+	if t == (tlsconf.Term{}) {
+		return nil
+	}
+	return &status.TLSTerm{Name: t.Name, Expires: t.Expiry, RenewBy: t.Renewal, End: t.End}
 }
 
 // refresher is a tlsconf.Server or tlsconf.Client.

@@ -368,7 +368,7 @@ func TestTLSRotation(t *testing.T) {
 		if got := c.Conn.(*tls.Conn).ConnectionState().PeerCertificates[0]; !got.Equal(pair.Leaf) {
 			t.Errorf("%s: clients see the certificate of %s", name, got.Subject)
 		}
-		for _, m := range []string{"listener_tls_certificate_expiry_timestamp_seconds", "upstream_tls_certificate_expiry_timestamp_seconds"} {
+		for _, m := range []string{`listener_tls_expiry_timestamp_seconds{file="certificate",listener="nfs"}`, `upstream_tls_expiry_timestamp_seconds{file="certificate",upstream="s"}`} {
 			if got := int64(metric(h, m)); got != end.Unix() {
 				t.Errorf("%s: %s is %d, want %d", name, m, got, end.Unix())
 			}
@@ -406,6 +406,59 @@ func TestTLSRotation(t *testing.T) {
 	}
 	if n := metric(h, "upstream_disconnects_total"); n != 0 {
 		t.Errorf("%d connections to the server were replaced", n)
+	}
+}
+
+// TestTLSTimes: the status and the metrics say the same of when certificates, CAs and lists of revoked certificates expire
+// and from when that is worth a warning, before and after they are replaced.
+func TestTLSTimes(t *testing.T) {
+	t.Parallel()
+	x := newSecurity(t)
+	now := time.Now().Truncate(time.Second)
+	x.server.CRL, x.client.CRL = x.write("users.crl", x.users.CRL(t)), x.write("servers.crl", x.servers.CRL(t))
+	h, _ := logged(t)
+	storage := x.storage(x.servers.Issue(t, tlstest.Subject{Names: []string{"127.0.0.1"}}))
+	front := h.TLSFront(h.TCPServer(proxytest.Behaviour{}).Addr(), func() *tls.Config { return storage })
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true)}})
+	look := func(of, ca string, f *status.TLSFiles) {
+		t.Helper()
+		for series, want := range map[string]time.Time{
+			`expiry_timestamp_seconds{file="certificate",%s}`:   *f.Expires,
+			`renew_by_timestamp_seconds{file="certificate",%s}`: *f.RenewBy,
+			`expiry_timestamp_seconds{file="ca",%s}`:            f.CA.End,
+			`renew_by_timestamp_seconds{file="ca",%s}`:          f.CA.RenewBy,
+			`renew_by_timestamp_seconds{file="crl",%s}`:         f.CRL.RenewBy,
+		} {
+			side, _, _ := strings.Cut(of, "=")
+			m := side + "_tls_" + fmt.Sprintf(series, of)
+			if got := int64(metric(h, m)); got != want.Unix() || got == 0 {
+				t.Errorf("%s is %d, want %d", m, got, want.Unix())
+			}
+		}
+		if f.CA.Name != ca || f.CRL.Name != ca || !f.CA.RenewBy.Before(f.CA.Expires) {
+			t.Errorf("%s: CA %+v, list %+v", of, f.CA, f.CRL)
+		}
+	}
+	all := func() (l, u *status.TLSFiles) {
+		d := p.Status(status.Query{})
+		l, u = d.Listeners[0].TLS, d.Upstreams[0].TLS
+		look(`listener="nfs"`, "CN=users", l)
+		look(`upstream="s"`, "CN=servers", u)
+		return l, u
+	}
+	all()
+	for _, ca := range []*tlstest.CA{x.users, x.servers} {
+		name := strings.TrimPrefix(ca.Cert.Subject.String(), "CN=")
+		x.write(name+".pem", ca.Until(t, now.Add(-time.Hour), now.Add(100*time.Hour)).PEM())
+		x.write(name+".crl", ca.List(t, now.Add(-time.Minute), now.Add(5*time.Hour)))
+	}
+	p.RefreshTLS(true)
+	l, u := all()
+	for _, f := range []*status.TLSFiles{l, u} {
+		if !f.CA.End.Equal(now.Add(100*time.Hour)) || !f.CRL.RenewBy.Equal(now.Add(5*time.Hour)) {
+			t.Errorf("after they are replaced: CA %+v, list %+v", f.CA, f.CRL)
+		}
 	}
 }
 

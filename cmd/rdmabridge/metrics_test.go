@@ -110,8 +110,8 @@ var rare = map[string]bool{
 	// A listener with rules.
 	"listener_rule_calls_total": true, "listener_squashed_calls_total": true,
 	// TLS with files.
-	"listener_tls_certificate_expiry_timestamp_seconds": true, "listener_tls_reloads_total": true, "listener_tls_files_refused": true,
-	"upstream_tls_certificate_expiry_timestamp_seconds": true, "upstream_tls_reloads_total": true, "upstream_tls_files_refused": true, "upstream_tls_missing_connections_total": true,
+	"listener_tls_expiry_timestamp_seconds": true, "listener_tls_renew_by_timestamp_seconds": true, "listener_tls_reloads_total": true, "listener_tls_files_refused": true,
+	"upstream_tls_expiry_timestamp_seconds": true, "upstream_tls_renew_by_timestamp_seconds": true, "upstream_tls_reloads_total": true, "upstream_tls_files_refused": true, "upstream_tls_missing_connections_total": true,
 	// A rate limit, NFSv4, and a file with settings.
 	"listener_rate_limit_waits_total": true, "operation_compound_operations_total": true,
 	"config_reloads_total": true, "config_last_reload_success_timestamp_seconds": true, "config_restart_needed": true,

@@ -96,7 +96,7 @@ reload: {watch: %s}
 		t.Errorf("after SIGHUP clients see the certificate of %s", got)
 	}
 	call(first)
-	x.metric(`rdmabridge_listener_tls_certificate_expiry_timestamp_seconds{listener="nfs"} ` + fmt.Sprint(float64(third.Leaf.NotAfter.Unix())))
+	x.metric(`rdmabridge_listener_tls_expiry_timestamp_seconds{file="certificate",listener="nfs"} ` + fmt.Sprint(float64(third.Leaf.NotAfter.Unix())))
 
 	// Other names: the client that does not have one is closed.
 	x.reload(file(settings[:len(settings)-1]+", names: [other.example.com]}", "20ms"), loaded)

@@ -280,7 +280,17 @@ type TLS struct {
 type TLSFiles struct {
 	Expires *time.Time `json:"expires,omitempty"`  // when the first certificate of the bridge's own chain expires; nil for no certificate
 	RenewBy *time.Time `json:"renew_by,omitempty"` // when it must be renewed at the latest, before it expires; nil for no certificate
+	CA      *TLSTerm   `json:"ca,omitempty"`       // the CA that must be renewed first; nil for those of the system
+	CRL     *TLSTerm   `json:"crl,omitempty"`      // the list of revoked certificates that must be replaced first; nil for none
 	Refused string     `json:"refused,omitempty"`  // why the files as they are now were refused; what they had before is in force
+}
+
+// A TLSTerm says until when a CA, or a list of revoked certificates, can be used.
+type TLSTerm struct {
+	Name    string    `json:"name"` // subject of the CA; issuer of the list
+	Expires time.Time `json:"expires"`
+	RenewBy time.Time `json:"renew_by"`     // when it must be renewed at the latest
+	End     time.Time `json:"end,omitzero"` // when the last CA of the file expires; zero for lists
 }
 
 // A ConnectionState says whether a connection can carry Calls.

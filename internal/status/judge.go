@@ -57,6 +57,8 @@ const (
 	CodeConfigRefused  = "config_refused"
 	CodeDescriptors    = "descriptors_short"
 	CodeCertificate    = "certificate_expires"
+	CodeCA             = "ca_expires"
+	CodeCRL            = "crl_overdue"
 	CodeTLSFiles       = "tls_files_refused"
 )
 
@@ -64,7 +66,7 @@ const (
 var Codes = []string{
 	CodeNotReady, CodeDraining, CodeListenerDown, CodeUpstreamDown, CodeDegraded, CodeEjected, CodeStarved, CodeServerSlow, CodeStuck,
 	CodeClientSlow, CodeMemoryShort, CodeClientsRefused, CodeRateLimited, CodeWireLossy, CodeSlowStart, CodeRestartNeeded,
-	CodeConfigRefused, CodeDescriptors, CodeCertificate, CodeTLSFiles,
+	CodeConfigRefused, CodeDescriptors, CodeCertificate, CodeCA, CodeCRL, CodeTLSFiles,
 }
 
 // Judge returns what is wrong in now, the worst first. before is a document of about half a minute
@@ -118,7 +120,7 @@ func (j *judge) listeners() {
 			j.add(Critical, CodeListenerDown, l.Name, fmt.Sprintf("Listener %s at %s accepts no connections: %s. New clients cannot connect.", l.Name, l.Address, stop(l.Unreachable)),
 				"Look for the reason in the log, and at who else listens with `ss -ltnp`.")
 		}
-		j.tlsFiles(l.TLS, "listener", l.Name, "clients refuse it when they begin TLS")
+		j.tlsFiles(l.TLS, tlsOwner{"listener", l.Name, "clients refuse it when they begin TLS", "clients"})
 		old := j.listenerBefore(l.Name)
 		if old == nil {
 			continue

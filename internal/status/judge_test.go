@@ -68,6 +68,14 @@ func TestJudge(t *testing.T) {
 		t := s.now.Time.Add(-d)
 		return &t
 	}
+	// term is of a CA or a list: since when its renewal is due, and for how long it and all of the file have expired.
+	term := func(s scene, due, expired, ended time.Duration) *TLSTerm {
+		x := &TLSTerm{Name: "CN=x", RenewBy: *ago(s, due), Expires: *ago(s, expired)}
+		if ended != 0 {
+			x.End = *ago(s, ended)
+		}
+		return x
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(s scene)
@@ -250,6 +258,26 @@ func TestJudge(t *testing.T) {
 			u, _ := s.upstream()
 			u.State, u.DownSince, u.TLS = Down, ago(s, time.Minute), &TLSFiles{Expires: ago(s, time.Second)}
 		}, "critical certificate_expires storage; critical upstream_down storage", nil},
+		{"CA and list that are good", func(s scene) {
+			u, _ := s.upstream()
+			u.TLS = &TLSFiles{CA: term(s, -time.Second, -time.Hour, -time.Hour), CRL: term(s, -time.Second, -time.Second, 0)}
+		}, "", nil},
+		{"CA that is due", func(s scene) {
+			l, _ := s.listener()
+			l.TLS = &TLSFiles{CA: term(s, time.Second, -72*time.Hour, -400*time.Hour)}
+		}, "warning ca_expires nfs", []string{`The CA "CN=x" of listener nfs expires in 3 days, at 2026-03-04T12:05:30Z. From then on clients are refused if it has signed`}},
+		{"CA that has expired", func(s scene) {
+			u, _ := s.upstream()
+			u.TLS = &TLSFiles{CA: term(s, time.Hour, time.Second, -400*time.Hour)}
+		}, "warning ca_expires storage", []string{`The CA "CN=x" of upstream storage expired at 2026-03-01T12:05:29Z: its servers are refused if`}},
+		{"CAs that have all expired", func(s scene) {
+			l, _ := s.listener()
+			l.TLS = &TLSFiles{CA: term(s, 2*time.Hour, time.Hour, time.Second), Refused: "/ca.pem: no"}
+		}, "critical ca_expires nfs; warning tls_files_refused nfs", []string{"All CAs of listener nfs have expired, the last at 2026-03-01T12:05:29Z: clients are refused"}},
+		{"list of revoked certificates that is overdue", func(s scene) {
+			l, _ := s.listener()
+			l.TLS = &TLSFiles{CRL: term(s, time.Second, time.Second, 0)}
+		}, "warning crl_overdue nfs", []string{`of "CN=x", for listener nfs, should have been replaced at 2026-03-01T12:05:29Z`}},
 		{"files of TLS that were refused", func(s scene) {
 			l, _ := s.listener()
 			l.TLS = &TLSFiles{Expires: ago(s, time.Second), Refused: "/k.pem: the key does not belong to the certificate"}

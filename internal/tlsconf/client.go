@@ -35,7 +35,7 @@ type clientState struct {
 	version  uint64           // how many configurations have been in force before
 	own      *tls.Certificate // nil for none
 	trust    *trust
-	life     life // zero without own
+	term     Term // of own; zero without
 	warnings []string
 }
 
@@ -77,8 +77,8 @@ func (x *Client) load(c content) (*clientState, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.own, t.life = own, lifeOf(own.Certificate)
-	t.warnings = append(t.warnings, ending(o.Certificate, own.Leaf, time.Now())...)
+	t.own, t.term = own, termOf(own.Certificate)
+	t.warnings = append(t.warnings, ending(o.Certificate, own.Leaf, time.Now(), soon)...)
 	t.warnings = append(t.warnings, exposed(o.Key)...)
 	return t, nil
 }

@@ -145,12 +145,12 @@ func invalid(name string, c *x509.Certificate, t time.Time) error {
 	return nil
 }
 
-// ending returns a warning if the certificate of the file is not valid at t, or not for much longer.
-func ending(name string, c *x509.Certificate, t time.Time) []string {
+// ending returns a warning if the certificate of the file is not valid at t, or must be renewed: see renewal.
+func ending(name string, c *x509.Certificate, t time.Time, lead time.Duration) []string {
 	if err := invalid(name, c, t); err != nil {
 		return []string{err.Error()}
 	}
-	if t.After(renewal(c)) {
+	if t.After(renewal(c, lead)) {
 		return []string{fmt.Sprintf("%s: the certificate %s expires soon: it is valid until %s; renew it", name, describe(c), c.NotAfter.UTC().Format(time.RFC3339))}
 	}
 	return nil
@@ -158,9 +158,5 @@ func ending(name string, c *x509.Certificate, t time.Time) []string {
 
 // describe names a certificate as logs and errors have it.
 func describe(c *x509.Certificate) string {
-	s := bounded(c.Subject.String(), maxName)
-	if s == "" {
-		s = "without a subject"
-	}
-	return fmt.Sprintf("%q (serial %x, issuer %q)", s, c.SerialNumber, bounded(c.Issuer.String(), maxName))
+	return fmt.Sprintf("%q (serial %x, issuer %q)", subject(c), c.SerialNumber, bounded(c.Issuer.String(), maxName))
 }

@@ -48,7 +48,7 @@ type serverState struct {
 	tls      *tcpframe.TLS
 	leaf     *x509.Certificate
 	trust    *trust
-	life     life
+	own      Term
 	warnings []string
 }
 
@@ -92,11 +92,11 @@ func (s *Server) load(c content) (*serverState, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &serverState{leaf: own.Leaf, life: lifeOf(own.Certificate)}
+	t := &serverState{leaf: own.Leaf, own: termOf(own.Certificate)}
 	if t.trust, t.warnings, err = newTrust(c, o.CA, o.CRL, s.names); err != nil {
 		return nil, err
 	}
-	t.warnings = append(t.warnings, ending(o.Certificate, own.Leaf, time.Now())...)
+	t.warnings = append(t.warnings, ending(o.Certificate, own.Leaf, time.Now(), soon)...)
 	t.warnings = append(t.warnings, exposed(o.Key)...)
 	if len(own.Leaf.DNSNames)+len(own.Leaf.IPAddresses) == 0 {
 		t.warnings = append(t.warnings, fmt.Sprintf("%s: the certificate has no DNS name and no IP address among its subject alternative names, so clients cannot check that it is this host's", o.Certificate))

@@ -20,7 +20,6 @@ package tlsconf
 
 import (
 	"crypto/tls"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -37,6 +36,3 @@ func base() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} }
 
 // refuse returns the error of a handshake that is refused for r.
 func refuse(r tcpframe.TLSReason, err error) error { return &tcpframe.TLSError{Reason: r, Err: err} }
-
-// soon is how long before its end a certificate must be renewed, unless its life is short: see renewal.
-const soon = 14 * 24 * time.Hour

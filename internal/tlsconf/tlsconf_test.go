@@ -305,7 +305,7 @@ func TestRefresh(t *testing.T) {
 	f.write(t, "server.pem", next.Cert)
 	f.write(t, "server.key", next.Key)
 	want("another certificate", true, false)
-	if got := s.Condition(); !got.Expiry.Equal(next.Leaf.NotAfter) || got.Fault != "" {
+	if got := s.Condition(); !got.Own.End.Equal(next.Leaf.NotAfter) || got.Fault != "" {
 		t.Errorf("condition %+v, want expiry at %v", got, next.Leaf.NotAfter)
 	}
 

@@ -39,6 +39,8 @@ type trust struct {
 	digest  [sha256.Size]byte
 	revoked map[string]map[string]struct{} // serial numbers, by the issuer's subject and key
 	names   []Pattern                      // at least one has to match; empty: any name
+	cas     Term                           // zero for the roots of the system
+	lists   Term
 }
 
 // newTrust makes a trust of the CAs in the file ca and the revoked certificates in the file crl; crl may be
@@ -62,21 +64,24 @@ func newTrust(c content, ca, crl string, names []Pattern) (*trust, []string, err
 			return nil, nil, err
 		}
 	}
-	good := 0
-	now := time.Now()
-	for _, x := range all {
-		if t.isRevokedCA(x, all) {
-			warnings = append(warnings, fmt.Sprintf("%s: another CA of the file has revoked the CA %s, which is not trusted; remove it", ca, describe(x)))
-			continue
+	trusted := slices.DeleteFunc(slices.Clone(all), func(x *x509.Certificate) bool {
+		if !t.isRevokedCA(x, all) {
+			return false
 		}
+		warnings = append(warnings, fmt.Sprintf("%s: another CA of the file has revoked the CA %s, which is not trusted; remove it", ca, describe(x)))
+		return true
+	})
+	good := false
+	now := time.Now()
+	for _, x := range trusted {
 		t.roots.AddCert(x)
-		if err := invalid(ca, x, now); err != nil {
-			warnings = append(warnings, err.Error())
-		} else {
-			good++
+		t.cas.addCA(x, trusted)
+		good = good || invalid(ca, x, now) == nil
+		if !succeeded(x, trusted) {
+			warnings = append(warnings, ending(ca, x, now, soonCA)...)
 		}
 	}
-	if good == 0 {
+	if !good {
 		return nil, nil, fmt.Errorf("%s: no certificate of the file is valid now: %s", ca, warnings[0])
 	}
 	warnings = append(warnings, late...)
@@ -88,6 +93,7 @@ func newTrust(c content, ca, crl string, names []Pattern) (*trust, []string, err
 // made for others does not go unnoticed.
 func (t *trust) revoke(name string, b []byte, cas []*x509.Certificate) (warnings []string, err error) {
 	t.revoked = make(map[string]map[string]struct{})
+	var lists []*x509.RevocationList
 	n := 0
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "X509 CRL" {
@@ -115,12 +121,16 @@ func (t *trust) revoke(name string, b []byte, cas []*x509.Certificate) (warnings
 		if !known {
 			return nil, fmt.Errorf("%s: no CA of the configuration has signed list %d, whose issuer is %s; add that CA, or remove the list", name, n, list.Issuer)
 		}
-		if !list.NextUpdate.IsZero() && time.Now().After(list.NextUpdate) {
-			warnings = append(warnings, fmt.Sprintf("%s: the list of revoked certificates of %s should have been replaced on %s; it stays in force, and does not know what was revoked since", name, list.Issuer, list.NextUpdate.UTC().Format(time.RFC3339)))
-		}
+		lists = append(lists, list)
 	}
 	if n == 0 {
 		return nil, fmt.Errorf("%s: the file has no list of revoked certificates in the format PEM; %s", name, convert(b, "openssl crl -inform der"))
+	}
+	for _, l := range youngest(lists) {
+		t.lists.addList(l)
+		if time.Now().After(l.NextUpdate) {
+			warnings = append(warnings, fmt.Sprintf("%s: the list of revoked certificates of %s should have been replaced on %s; it stays in force, and does not know what was revoked since", name, l.Issuer, l.NextUpdate.UTC().Format(time.RFC3339)))
+		}
 	}
 	return warnings, nil
 }

@@ -50,10 +50,19 @@ func (ca *CA) Limited(t testing.TB, name string, usage ...x509.ExtKeyUsage) *CA 
 // Renew makes the root ca anew, with the same key, valid from a time on.
 func (ca *CA) Renew(t testing.TB, from time.Time) *CA {
 	t.Helper()
+	return ca.Until(t, from, ca.Cert.NotAfter)
+}
+
+// Until makes the root ca anew, with the same key, valid between two times.
+func (ca *CA) Until(t testing.TB, from, to time.Time) *CA {
+	t.Helper()
 	c := *ca.Cert
-	c.SerialNumber, c.NotBefore = big.NewInt(serial.Add(1)), from
+	c.SerialNumber, c.NotBefore, c.NotAfter = big.NewInt(serial.Add(1)), from, to
 	return &CA{sign(t, &c, &c, ca.Key, ca.Key), ca.Key}
 }
+
+// Pair is the CA as what others can revoke.
+func (ca *CA) Pair() *Pair { return &Pair{Certificate: tls.Certificate{Leaf: ca.Cert}} }
 
 func newCA(t testing.TB, name string, parent *CA, change func(*x509.Certificate)) *CA {
 	t.Helper()
@@ -108,7 +117,13 @@ func (ca *CA) Pool() *x509.CertPool {
 // CRL is a list of the revoked certificates.
 func (ca *CA) CRL(t testing.TB, revoked ...*Pair) []byte {
 	t.Helper()
-	list := &x509.RevocationList{Number: big.NewInt(serial.Add(1)), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(time.Hour)}
+	return ca.List(t, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), revoked...)
+}
+
+// List is a list of the revoked certificates, made at one time and to be replaced at another.
+func (ca *CA) List(t testing.TB, made, next time.Time, revoked ...*Pair) []byte {
+	t.Helper()
+	list := &x509.RevocationList{Number: big.NewInt(serial.Add(1)), ThisUpdate: made, NextUpdate: next}
 	for _, p := range revoked {
 		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: p.Leaf.SerialNumber, RevocationTime: time.Now()})
 	}
