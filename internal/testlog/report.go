@@ -156,9 +156,9 @@ func (r *report) packageEnded(t *test, e event) {
 // Bounds on the lines printed of a failed test. The log has all of its lines.
 const (
 	saidLines    = 40  // the last lines, in the output
-	againLines   = 10  // the last lines, in the failures
+	againLines   = 10  // the last lines, in the failures, of a test that has no message
 	crashLines   = 60  // lines from the first sign of a crash on, in both
-	messageLines = 5   // messages of the test before the last lines, in both
+	messageLines = 5   // messages of the test before the last lines
 	saidOctets   = 400 // of one line
 )
 
@@ -170,7 +170,16 @@ func (r *report) fail(t *test, format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	r.printf("FAIL  %s", line)
 	fmt.Fprint(r.out, t.said(saidLines)) // at once: other steps print to the same terminal
-	fmt.Fprintf(r.failures, "FAIL  %s: %s\n%s", r.name, line, t.said(againLines))
+	fmt.Fprintf(r.failures, "FAIL  %s: %s\n%s", r.name, line, t.saidAgain())
+}
+
+// saidAgain returns what tells most in few lines: who reads the end of a long run may see nothing else. The lines of a
+// bridge's log are long, so they are left out where the test has a message of its own.
+func (t *test) saidAgain() string {
+	if slices.ContainsFunc(t.output, message.MatchString) {
+		return t.said(0)
+	}
+	return t.said(againLines)
 }
 
 // said returns the last n lines that a failed test printed. The lines of a crash and the first

@@ -102,7 +102,6 @@ func TestReportSaid(t *testing.T) {
 	}
 }
 
-// A report that has had nothing to print for a while names the tests that are running.
 // The message that says what failed is shown although a long log follows it.
 func TestReportSaidMessage(t *testing.T) {
 	output := []string{"    c_test.go:1: got 1, want 2\n", "    c_test.go:9: log:\n"}
@@ -113,8 +112,13 @@ func TestReportSaidMessage(t *testing.T) {
 	if want := 2 + againLines; strings.Count(got, "\n") != want || !strings.Contains(got, "got 1, want 2") {
 		t.Errorf("a failed test shows\n%s\nwant %d lines with its message", got, want)
 	}
+	again := (&test{output: output}).saidAgain()
+	if want := "    " + output[0] + "    " + output[1]; again != want {
+		t.Errorf("the failures show\n%s\nwant\n%s", again, want)
+	}
 }
 
+// A report that has had nothing to print for a while names the tests that are running.
 func TestReportStillRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
