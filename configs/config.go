@@ -12,23 +12,24 @@ package configs
 // A Config is a whole file. Load returns it complete: each field has the value of the
 // file or its default.
 type Config struct {
-	Identity  Identity   `mapstructure:"identity"` // "": of the host name and the listeners' addresses
-	Listeners []Listener `mapstructure:"listeners"`
-	Upstreams []Upstream `mapstructure:"upstreams"`
-	Tenants   []Tenant   `mapstructure:"tenants"` // groups of clients with limits of their own
-	TLS       TLSBudget  `mapstructure:"tls"`
-	Chunks    Chunks     `mapstructure:"chunks"`
-	Memory    Memory     `mapstructure:"memory"`
-	RPCBind   RPCBind    `mapstructure:"rpcbind"`
-	Admin     Admin      `mapstructure:"admin"`
-	Control   Control    `mapstructure:"control"`
-	Log       Log        `mapstructure:"log"`
-	Tracing   Tracing    `mapstructure:"tracing"`
-	Drain     Drain      `mapstructure:"drain"`
-	Reload    Reload     `mapstructure:"reload"`
-	Handover  Handover   `mapstructure:"handover"`
-	Hardening Switch     `mapstructure:"hardening"` // whether the process gives up what it does not need
-	Loops     int        `mapstructure:"loops"`     // number of event loops
+	Identity  Identity          `mapstructure:"identity"` // "": of the host name and the listeners' addresses
+	Listeners []Listener        `mapstructure:"listeners"`
+	Upstreams []Upstream        `mapstructure:"upstreams"`
+	Tenants   []Tenant          `mapstructure:"tenants"` // groups of clients with limits of their own
+	TLS       TLSBudget         `mapstructure:"tls"`
+	Programs  []DeclaredProgram `mapstructure:"programs"` // that the bridge does not know
+	Chunks    Chunks            `mapstructure:"chunks"`
+	Memory    Memory            `mapstructure:"memory"`
+	RPCBind   RPCBind           `mapstructure:"rpcbind"`
+	Admin     Admin             `mapstructure:"admin"`
+	Control   Control           `mapstructure:"control"`
+	Log       Log               `mapstructure:"log"`
+	Tracing   Tracing           `mapstructure:"tracing"`
+	Drain     Drain             `mapstructure:"drain"`
+	Reload    Reload            `mapstructure:"reload"`
+	Handover  Handover          `mapstructure:"handover"`
+	Hardening Switch            `mapstructure:"hardening"` // whether the process gives up what it does not need
+	Loops     int               `mapstructure:"loops"`     // number of event loops
 
 	warnings Problems
 	source   *source  // where the settings stand; nil if there is no file

@@ -21,6 +21,7 @@ type Known struct {
 	Directory   func(path string) bool                            // whether this host has the directory; nil does not ask
 	Tracing     func() error                                      // why this build cannot send traces; nil if it can
 	Program     func(name string) (uint32, bool)                  // RPC program by name; nil knows numbers only
+	Bound       func(program, version uint32) bool                // whether the bridge knows the program's procedures; nil: it knows none
 	Identity    func(pattern string) error                        // why a pattern of names in certificates is none; nil accepts all
 	Procedures  func(name string) []RPCProcedure                  // RPC procedures by name; nil knows numbers only
 }

@@ -3,7 +3,7 @@ package configs
 import (
 	"errors"
 	"fmt"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -67,19 +67,25 @@ func TestTenants(t *testing.T) {
 		{"an address has limits, and the tenant has none", "{name: a, clients: [10.0.0.0/8], address: {connections: 10, calls: 10, memory: 10MiB, rate: {connections: 10}}}", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Load([]byte(head+tail+"tenants: ["+strings.TrimSuffix(tt.tenants, ", ")+"]\n"), k)
-			var want, got []string
-			for line := range strings.Lines(tt.want) {
-				if line = strings.TrimSpace(line); line != "" {
-					want = append(want, "line 3: "+line)
-				}
-			}
-			if err != nil {
-				got = strings.Split(err.Error(), "\n")
-			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("Load says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-			}
+			loadSays(t, k, "tenants: ["+strings.TrimSuffix(tt.tenants, ", ")+"]", tt.want)
 		})
+	}
+}
+
+// loadSays checks what Load says of a file with a further setting, which is a single line. want has a line for each problem.
+func loadSays(t *testing.T, k Known, setting, want string) {
+	t.Helper()
+	_, err := Load([]byte(head+tail+setting+"\n"), k)
+	var lines, got []string
+	for line := range strings.Lines(want) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, "line 3: "+line)
+		}
+	}
+	if err != nil {
+		got = strings.Split(err.Error(), "\n")
+	}
+	if !slices.Equal(got, lines) {
+		t.Errorf("Load says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(lines, "\n"))
 	}
 }

@@ -42,6 +42,7 @@ func (c *Config) validate(k Known, r *report) {
 	c.checkCircles(k, r)
 	c.TLS.validate(r)
 	c.Chunks.validate(r)
+	c.validatePrograms(k, r)
 	c.checkMemory(r)
 	c.RPCBind.validate(c, r)
 	if c.Admin.Enabled() {

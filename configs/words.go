@@ -66,6 +66,11 @@ const (
 	TLSClientRequest = "request"
 	TLSClientRequire = "require"
 
+	// What becomes of a Call that is executed twice.
+	EffectReadOnly      = "read_only"      // nothing: no Call changes anything
+	EffectIdempotent    = "idempotent"     // the same state as after one
+	EffectNonIdempotent = "non_idempotent" // another state, or an error
+
 	none = "none"
 )
 

@@ -29,6 +29,7 @@ var known = configs.Known{
 	Directory:   isDirectory,
 	Tracing:     tracingError,
 	Program:     oncrpc.ProgramByName,
+	Bound:       isBound,
 	Identity:    identityError,
 	Procedures:  proceduresByName,
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/explain"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -82,7 +81,7 @@ read; 2 the command line is wrong.`,
 	cmd.Flags().StringVar(&f.hex, "hex", "", "explain the message in `HEX`; white space and # comments are allowed")
 	cmd.Flags().Var(&f.callInline, "inline-call", "inline threshold of Calls")
 	cmd.Flags().Var(&f.replyInline, "inline-reply", "inline threshold of Replies")
-	cmd.Flags().StringArrayVarP(&f.config, "config", "c", nil, "use the thresholds and the pool.mode of the first RDMA upstream in `FILE`, and its chunks.io and chunks.reply")
+	cmd.Flags().StringArrayVarP(&f.config, "config", "c", nil, "use the thresholds and the pool.mode of the first RDMA upstream in `FILE`, and its chunks.io, chunks.reply and programs")
 	cmd.Flags().StringVar(&f.listener, "listener", "", "say which rules of the listener `NAME` in --config match each Call")
 	cmd.Flags().StringVar(&f.client.client, "client", "", "with --listener: the `CLIENT` that makes the Calls: an address, or address:port")
 	cmd.Flags().StringVar(&f.client.proxy, "proxy", "", "with --listener: the `ADDRESS` of the load balancer that the client comes through")
@@ -133,16 +132,15 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 			return err
 		}
 	}
+	o.Registry = newRegistry(c)
 	i := slices.IndexFunc(c.Upstreams, func(u configs.Upstream) bool { return u.RDMA() })
 	if i < 0 {
 		if f.listener != "" { // its rules are asked about, whatever its upstreams are
-			o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
 			return nil
 		}
 		return failed(fmt.Errorf("%s: no upstream has transport rdma", strings.Join(f.config, ", ")))
 	}
 	u := &c.Upstreams[i]
-	o.Limits = ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)}
 	o.Source, o.Mode = fmt.Sprintf("%s, upstream %s", strings.Join(f.config, ", "), u.Name), u.Pool.Mode
 	if !cmd.Flags().Changed("inline-call") {
 		f.callInline = sizeFlag(u.Inline.Call)

@@ -17,12 +17,18 @@ import (
 //	struct echo_args { unsigned tag; unsigned length; unsigned delay; opaque data<>; };
 //	struct echo_res  { unsigned tag; opaque data<>; };
 //
+// Procedure 2, ECHO_SHORT, is the same, and its results have at most EchoShort octets, which the
+// setting programs of a bridge may say.
+//
 // length is the number of octets of data in the Reply. delay is the number of
 // microseconds before the Reply, at most maxDelay. tag selects the data of both.
 const (
 	EchoProgram = 0x20000002
 	EchoVersion = 1
 	EchoProc    = 1
+
+	EchoProcShort = 2    // ECHO_SHORT
+	EchoShort     = 2048 // octets of its results, at most
 )
 
 // Procedures of NFSv3 that the Server answers. RFC 1813 Section 3.3.
@@ -113,7 +119,11 @@ func echoOp(call, reply int, delay uint32) (*op, error) {
 	if delay > maxDelay {
 		return nil, fmt.Errorf("bench: delay of %d us: want at most %d", delay, int(maxDelay))
 	}
-	b := appendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, EchoProgram, EchoVersion, EchoProc)
+	proc := uint32(EchoProc)
+	if 8+m <= EchoShort {
+		proc = EchoProcShort
+	}
+	b := appendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, EchoProgram, EchoVersion, proc)
 	b = appendWords(b, oncrpc.FlavorNone, 0, oncrpc.FlavorNone, 0)
 	o := &op{name: "echo", size: n, tagAt: len(b), reply: echoReplyHead + m, dataAt: echoReplyHead, echoAt: oncrpc.ReplyHeader}
 	o.head = appendWords(b, 0, uint32(m), delay, uint32(n))

@@ -66,12 +66,12 @@ func (s *service) answer(c *oncrpc.Call, a *answer) {
 }
 
 func (s *service) echo(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
-	if c.Procedure != EchoProc {
+	if c.Procedure != EchoProc && c.Procedure != EchoProcShort {
 		return oncrpc.ProcedureUnavailable
 	}
 	tag, n, delay := args.Uint32(), args.Uint32(), args.Uint32()
 	at, got := args.Opaque()
-	if !args.OK() || n > maxData || got > maxData || delay > maxDelay {
+	if !args.OK() || n > maxData || got > maxData || delay > maxDelay || c.Procedure == EchoProcShort && 8+xdr.Roundup(int(n)) > EchoShort {
 		return oncrpc.GarbageArguments
 	}
 	if !s.verify(c.Message[at:at+got], tag) {

@@ -67,6 +67,8 @@ func (e *explainer) boundReason(h *oncrpc.Call, a *ulb.Analysis) string {
 		return "unknown procedure: chunks.reply"
 	case !a.Known:
 		return "the bridge cannot decode the arguments to their end: chunks.reply; the server decides what they mean"
+	case e.registry.IsDeclared(h.Program, h.Version) && h.Procedure != 0:
+		return "programs declares how long the results get"
 	case a.MaxReply == max:
 		return "the procedure does not bound its results: chunks.reply"
 	}

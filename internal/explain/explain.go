@@ -23,15 +23,15 @@ import (
 
 // Options say how the bridge would be configured and what Run prints.
 type Options struct {
-	CallInline  int        // inline threshold of Calls
-	ReplyInline int        // inline threshold of Replies
-	Limits      ulb.Limits // bounds of data and of Replies
-	Mode        string     // pool.mode of the upstream; "" stands for auto
-	Source      string     // the file that thresholds and limits come from; "" if there is none
-	Rules       *Rules     // nil: say nothing of rules
-	Max         int        // stop after so many messages; 0: explain all
-	JSON        bool       // print one JSON object a line instead of text
-	Summary     bool       // print a table by operation instead of messages
+	CallInline  int           // inline threshold of Calls
+	ReplyInline int           // inline threshold of Replies
+	Registry    *ulb.Registry // what the bridge knows of programs; nil: what it knows by itself
+	Mode        string        // pool.mode of the upstream; "" stands for auto
+	Source      string        // the file that thresholds and limits come from; "" if there is none
+	Rules       *Rules        // nil: say nothing of rules
+	Max         int           // stop after so many messages; 0: explain all
+	JSON        bool          // print one JSON object a line instead of text
+	Summary     bool          // print a table by operation instead of messages
 }
 
 // Run explains the messages of in and prints the explanations to w.

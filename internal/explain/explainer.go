@@ -39,7 +39,7 @@ type explainer struct {
 
 func newExplainer(o Options) *explainer {
 	e := &explainer{
-		registry: ulb.NewRegistry(o.Limits), sessions: nfs.NewSessions(),
+		registry: o.Registry, sessions: nfs.NewSessions(),
 		callInline: o.CallInline, replyInline: o.ReplyInline,
 		source: o.Source, max: o.Max, mode: o.Mode, rules: o.Rules,
 		calls: make(map[callKey]*knownCall), bound: make(map[nfs.SessionID]int),
@@ -47,7 +47,10 @@ func newExplainer(o Options) *explainer {
 	if e.mode == "" {
 		e.mode = modeAuto
 	}
-	nfs.Register(e.registry)
+	if e.registry == nil {
+		e.registry = ulb.NewRegistry(ulb.Limits{})
+		nfs.Register(e.registry)
+	}
 	return e
 }
 
