@@ -355,7 +355,8 @@ func sendNonsense(t *testing.T, path string) {
 	}
 }
 
-// TestSuccessor: on SIGUSR2 a process starts its own successor.
+// TestSuccessor: on SIGUSR2 a process starts its own successor, a child of the service manager, which is this process. A
+// successor that exits does not prevent the next.
 func TestSuccessor(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	dir := t.TempDir()
@@ -381,10 +382,22 @@ handover: {path: %s/h.sock}
 	testkit.Eventually(t, "a Call is answered", func() bool { return c.calls.Load() > 20 })
 	p.cmd.Process.Signal(syscall.SIGHUP)
 	p.says(`"message":"configuration reloaded: no setting to change"`)
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, "listeners: []")
+	p.cmd.Process.Signal(syscall.SIGUSR2)
+	p.says(`"message":"successor exited; this process continues"`)
+	write(t, file, string(good))
 	p.cmd.Process.Signal(syscall.SIGUSR2)
 	p.says(`"message":"take-over complete"`)
 	if err := p.exit(); err != nil {
 		t.Errorf("the old process: %v", err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", successorPID(t, log)))
+	if parent := fmt.Sprintf("\nPPid:\t%d\n", os.Getpid()); err != nil || !strings.Contains(string(status), parent) {
+		t.Errorf("the successor has another parent, %v:\n%s", err, status)
 	}
 	n := c.calls.Load()
 	testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
