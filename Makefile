@@ -11,7 +11,10 @@ BENCHTIME ?= 1s
 ROUNDS ?= 9
 SESSIONS ?= 10000
 VULNDB ?= https://vuln.go.dev
-VERSION ?= $(shell deploy/package/version.sh)
+ifndef VERSION
+# Once, so that all files of a release have one version whatever changes while make runs.
+VERSION := $(shell deploy/package/version.sh)
+endif
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
@@ -33,7 +36,7 @@ release: ## out/release: tarballs for amd64 and arm64, with bills of materials, 
 packages: release ## a .deb and an .rpm of each architecture, in out/release
 	deploy/package/packages.sh out/release "$(or $(VERSION),0.0.0)" "$(SOURCE_DATE_EPOCH)"
 
-package-test: ## installs, upgrades under load and purges the .deb, under a systemd in a container of its own
+package-test: install ## installs, upgrades under load and purges the .deb, under a systemd in a container of its own
 	deploy/package/test.sh
 
 reproduce: ## makes the release of the commit twice, without the variant ibverbs, and compares the octets
