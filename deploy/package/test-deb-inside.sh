@@ -1,13 +1,33 @@
 #!/bin/bash
-# test-inside.sh is the part of test.sh that runs in the container. It prints what it sees, and ends at the first
+# test-deb-inside.sh is the part of test-deb.sh that runs in the container. It prints what it sees, and ends at the first
 # thing that is wrong.
 set -euo pipefail
 cd /package-test
 export DEBIAN_FRONTEND=noninteractive
 rm -f /var/lib/man-db/auto-update # its index of all pages takes longer than this test
 say() { printf '%4d s  %s\n' "$SECONDS" "$*"; }
-fail() { say "FAIL: $*"; journalctl --no-pager -u 'rdmabridge*' | tail -40; exit 1; }
-main() { systemctl show -P MainPID rdmabridge; }
+fail() {
+    say "FAIL: $*"
+    journalctl --no-pager -u 'rdmabridge*' | tail -40
+    tail -n 20 guest.log host/*.out host/fio-* 2> /dev/null
+    exit 1
+}
+main() { systemctl show -P MainPID "$1"; }
+restarts() { systemctl show -P NRestarts "$1"; }
+# await SECONDS WHAT COMMAND... waits until COMMAND succeeds.
+await() {
+    local end=$((SECONDS + $1)) what=$2
+    shift 2
+    until "$@"; do
+        [ $SECONDS -lt $end ] || fail "waited in vain for $what"
+        sleep 0.1
+    done
+}
+
+# The guest is the kernel's NFS server, at 20050 (RDMA, siw) and 20048 (MOUNT) of the container, and a client that mounts
+# through the unit rdmabridge@two, which it reaches at 10.0.2.2.
+mkdir host
+./boot.sh guest.cpio --share host --append 'lab.rdma=siw lab.server=1' --fwd 20050:20049 --fwd 20048:20048 --log guest.log < /dev/null > qemu.log 2>&1 &
 
 dpkg -i rdmabridge_0.1.0*.deb > install.log 2>&1 || fail "$(cat install.log)"
 grep -q 'rdmabridge doctor -c' install.log || fail "no hint: $(cat install.log)"
@@ -37,20 +57,28 @@ upstreams:
 memory: {budget: 256MiB}
 handover: {path: /run/rdmabridge/handover.sock}
 YAML
-echo 'admin: {address: 127.0.0.1:9091}' > /etc/rdmabridge/two.yaml
-sed 's/2049, upstream/2050, upstream/; s|/run/rdmabridge/|/run/rdmabridge-two/|' /etc/rdmabridge/rdmabridge.yaml >> /etc/rdmabridge/two.yaml
-for _ in $(seq 100); do grep -q nfs-cp demo.log && break; sleep 0.1; done
+cat > /etc/rdmabridge/two.yaml <<'YAML'
+admin: {address: 127.0.0.1:9091}
+listeners:
+  - {name: nfs, address: 127.0.0.1:2050, upstream: knfsd, routes: [{program: mount, upstream: mountd}]}
+upstreams:
+  - {name: knfsd, transport: rdma, endpoints: ["127.0.0.1:20050"]}
+  - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:20048"]}
+memory: {budget: 256MiB}
+handover: {path: /run/rdmabridge-two/handover.sock}
+YAML
+await 10 "the demo" grep -q nfs-cp demo.log
 rdmabridge doctor -c /etc/rdmabridge/rdmabridge.yaml > doctor.log 2>&1 || [ $? = 3 ] || fail "$(cat doctor.log)"
 # A watchdog that expires within the test unless each process reports, also after a hand-over.
 for d in rdmabridge.service.d rdmabridge@.service.d; do
     mkdir -p "/run/systemd/system/$d"
-    printf '[Service]\nWatchdogSec=2s\n' > "/run/systemd/system/$d/watchdog.conf"
+    printf '[Service]\nWatchdogSec=5s\n' > "/run/systemd/system/$d/watchdog.conf"
 done
 systemctl daemon-reload
 systemctl enable --now rdmabridge > enable.log 2>&1 || fail "$(cat enable.log)"
 systemctl start rdmabridge@two || fail "the instance does not start"
 rdmabridge stats --socket /run/rdmabridge-two/control.sock > /dev/null || fail "the instance does not answer"
-[ "$(stat -c %U "/proc/$(main)")" = rdmabridge ] || fail "the bridge runs as $(stat -c %U "/proc/$(main)")"
+[ "$(stat -c %U "/proc/$(main rdmabridge)")" = rdmabridge ] || fail "the bridge runs as $(stat -c %U "/proc/$(main rdmabridge)")"
 say "both units run as rdmabridge"
 
 # The load: each client writes a file of its own, reads it again and compares it, with a new connection for each.
@@ -74,33 +102,80 @@ load() { # NUMBER
 loads=()
 for i in 1 2 3; do load $i & loads+=($!); done
 rounds() { cat rounds? 2> /dev/null | awk '{n += $1} END {print n + 0}'; }
-sleep 2
-begun=$(rounds) old=$(main) old_two=$(systemctl show -P MainPID rdmabridge@two)
-[ "$begun" -gt 0 ] || fail "no load: $(cat load1.log errors)"
+
+# The kernel's client mounts with three versions of NFS at once. With each, fio writes and verifies, and meta makes and
+# renames names; an error, or an operation that takes longer than MAXLAT seconds, ends this.
+versions='3 4.0 4.2'
+await 120 "the guest" grep -q READY guest.log
+echo "MAXLAT=60 LOOPS=1 VERSIONS='$versions' /lab/rounds.sh 10.0.2.2 2050 2050" > host/load && mv host/load host/load.job
+# octets prints how many octets the mount with the fewest has moved, since it was mounted.
+octets() { awk -v n="$(wc -w <<< "$versions")" 'NF > n { m = $2; for (i = 3; i <= n + 1; i++) if ($i < m) m = $i } END { print m + 0 }' host/beat; }
+kernel_load() { # MORE: succeeds when each mount has moved that many octets more than before
+    [ ! -e host/load.rc ] && [ ! -e host/failed ] || fail "the kernel's client has failed"
+    [ -e host/beat ] && [ "$(octets)" -gt $((moved + $1)) ]
+}
+moved=0
+await 120 "the kernel's client" kernel_load 200000
+await 30 "the other clients" test "$(rounds)" -gt 0
+say "fio, NFSv${versions// /, } of Linux, and nfs-cp write and verify"
+
+begun=$(rounds) moved=$(octets) old=$(main rdmabridge) old_two=$(main rdmabridge@two)
 dpkg -i rdmabridge_0.1.1*.deb > upgrade.log 2>&1 || fail "$(cat upgrade.log)"
-grep -q "rdmabridge.service handed over from process $old to $(main)" upgrade.log || fail "no hand-over: $(cat upgrade.log)"
-grep -q "rdmabridge@two.service handed over from process $old_two" upgrade.log || fail "no hand-over of the instance: $(cat upgrade.log)"
-sleep 5
+grep -q "rdmabridge.service handed over from process $old to $(main rdmabridge)" upgrade.log || fail "no hand-over: $(cat upgrade.log)"
+grep -q "rdmabridge@two.service handed over from process $old_two to $(main rdmabridge@two)" upgrade.log || fail "no hand-over of the instance: $(cat upgrade.log)"
+more_rounds() { [ "$(rounds)" -gt $((begun + 20)) ]; }
+await 60 "load after the upgrade" more_rounds
 touch stop
 wait "${loads[@]}"
 [ ! -s errors ] || fail "$(head errors)"
-[ "$(rounds)" -gt "$begun" ] || fail "no load after the upgrade"
-[ "$(systemctl show -P NRestarts rdmabridge)" = 0 ] || fail "systemd restarted the bridge"
-[ "$(systemctl is-active rdmabridge)" = active ] || fail "not active after the upgrade"
-rdmabridge stats --socket /run/rdmabridge/control.sock > stats.log || fail "no answer after the upgrade"
-grep -q '^rdmabridge 0\.1\.1,' stats.log || fail "$(head -1 stats.log) runs"
-[ ! -e "/proc/$old" ] || say "the old process still drains"
-say "upgraded under load: $(rounds) files written, read and compared, $begun of them before; no error, no wrong octet"
-
-# systemd says that the successor is not its child. It does notice when it dies.
-new=$(main)
-kill -KILL "$new"
-for _ in $(seq 100); do
-    [ "$(main)" = "$new" ] || [ "$(main)" = 0 ] || [ "$(systemctl is-active rdmabridge)" != active ] || break
-    sleep 0.1
+await 60 "the kernel's client after the upgrade" kernel_load 200000
+await 60 "the end of the old processes" test ! -e "/proc/$old" -a ! -e "/proc/$old_two"
+for unit in rdmabridge rdmabridge@two; do
+    [ "$(restarts $unit)" = 0 ] || fail "systemd restarted $unit"
+    [ "$(systemctl is-active $unit)" = active ] || fail "$unit is not active after the upgrade"
+    rdmabridge stats --socket "/run/${unit/@/-}/control.sock" > stats.log || fail "$unit does not answer after the upgrade"
+    grep -q '^rdmabridge 0\.1\.1,' stats.log || fail "$(head -1 stats.log) runs"
 done
-[ "$(systemctl show -P NRestarts rdmabridge)" = 1 ] && rdmabridge stats --socket /run/rdmabridge/control.sock > /dev/null || fail "no restart of a successor that was killed"
+say "upgraded under load: $(rounds) files of nfs-cp, $begun of them before, and $((moved >> 10)) KiB of each mount before; no error, no wrong octet"
+
+# A process that hangs cannot report to the watchdog. systemd ends it, and what the mounts waited for goes on.
+hung=$(main rdmabridge@two) moved=$(octets)
+kill -STOP "$hung"
+restarted() { [ "$(restarts "$1")" -ge 1 ] && [ "$(systemctl is-active "$1")" = active ] && [ "$(main "$1")" != 0 ]; }
+await 60 "systemd to replace a bridge that hangs" restarted rdmabridge@two
+[ ! -e "/proc/$hung" ] || fail "process $hung, which hung, is still there"
+journalctl --no-pager -u rdmabridge@two > journal.log
+grep -q 'Watchdog timeout (limit 5s)' journal.log || fail "the watchdog did not expire"
+grep -q 'SIGABRT: abort' journal.log && grep -q 'goroutine 1 ' journal.log || fail "no dump of the goroutines"
+await 60 "the kernel's client after the watchdog" kernel_load 200000
+[ "$(restarts rdmabridge@two)" = 1 ] || fail "systemd started the bridge $(restarts rdmabridge@two) times"
+say "systemd killed a bridge that hung and started it again, and the mounts went on"
+
+new=$(main rdmabridge)
+kill -KILL "$new"
+await 30 "systemd to replace a successor that was killed" restarted rdmabridge
+[ "$(main rdmabridge)" != "$new" ] && rdmabridge stats --socket /run/rdmabridge/control.sock > /dev/null || fail "no restart of a successor that was killed"
 say "a successor that was killed was started again"
+
+# A successor is given the time to drain.
+/usr/lib/rdmabridge/hand-over rdmabridge.service > hand-over.log 2>&1 || fail "$(cat hand-over.log)"
+new=$(main rdmabridge)
+grep -q "handed over from process [0-9]* to $new" hand-over.log || fail "$(cat hand-over.log)"
+systemctl stop rdmabridge
+journalctl --no-pager -u rdmabridge > journal.log
+grep "\"event\":\"stopped\",\"pid\":$new," journal.log > /dev/null || fail "systemd killed a successor that it was to stop"
+! grep 'not our child' journal.log || fail "the successor is not systemd's child"
+systemctl start rdmabridge
+say "a successor that systemd stopped drained"
+
+touch host/stop
+await 120 "the kernel's client to end" test -e host/load.rc
+[ "$(cat host/load.rc)" = 0 ] && grep -qx PASS host/load.out || fail "the kernel's client has failed"
+for v in $versions; do
+    [ "$(grep -c verify_only "host/fio-$v")" -gt 0 ] || fail "fio verified too little: $(cat "host/fio-$v")"
+    ! grep -v ' ok$' "host/meta-$v-1" || fail "meta, NFSv$v: the lines above"
+done
+say "fio verified $(cat host/fio-* | grep -c verify_only) times through one cache, and again through new mounts; meta did $(cat host/meta-* | wc -l) operations: no error, no wrong octet"
 
 dpkg -r rdmabridge > remove.log 2>&1 || fail "$(cat remove.log)"
 [ -z "$(pgrep -x rdmabridge || true)" ] || fail "processes are left: $(pgrep -ax rdmabridge)"
