@@ -194,6 +194,12 @@ func testLabCalls(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct b
 		}
 		testRules(t, g)
 	})
+	t.Run("tenants", func(t *testing.T) {
+		if direct {
+			t.Skip("no bridge that could have tenants")
+		}
+		testTenants(t, g)
+	})
 	t.Run("retransmit", func(t *testing.T) { testRetransmit(t, g, b, far) })
 	for _, v := range some([]string{"4.1", "4.2"}, "4.2") {
 		t.Run("recall/"+v, func(t *testing.T) { testRecall(t, g, b, far, v) })

@@ -18,6 +18,7 @@ type Relay struct {
 	t  testing.TB
 	ln *net.TCPListener
 	to string
+	by net.Dialer
 	wg sync.WaitGroup
 
 	mu       sync.Mutex
@@ -31,6 +32,13 @@ type Relay struct {
 // NewRelay starts a relay to the server at addr.
 func NewRelay(t testing.TB, to string) *Relay {
 	t.Helper()
+	return NewRelayFrom(t, "", to)
+}
+
+// NewRelayFrom starts a relay whose connections to the server at addr come from an address of this host, such as
+// 127.0.1.1. "" leaves the choice to the kernel.
+func NewRelayFrom(t testing.TB, from, to string) *Relay {
+	t.Helper()
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false) // its sockets take no filter
 	ln, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -38,6 +46,9 @@ func NewRelay(t testing.TB, to string) *Relay {
 		t.Fatal(err)
 	}
 	r := &Relay{t: t, ln: ln.(*net.TCPListener), to: to}
+	if from != "" {
+		r.by.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
 	r.wg.Go(r.accept)
 	t.Cleanup(r.close)
 	return r
@@ -60,7 +71,7 @@ func (r *Relay) accept() {
 			return
 		}
 		_ = near.SetKeepAlive(false) // a host that has vanished does not ask either
-		far, err := net.Dial("tcp", r.to)
+		far, err := r.by.Dial("tcp", r.to)
 		r.mu.Lock()
 		r.accepted++
 		if err != nil || r.closed {
