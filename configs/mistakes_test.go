@@ -86,8 +86,8 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"every address of a server", "10.1.0.5:20049", "0.0.0.0:20049", `line 12: upstreams[0].endpoints[0]: "0.0.0.0:20049" stands for every address of a host; write the one of the server, such as 10.1.0.5:20049`},
 	{"a port that is too large", "10.1.0.5:20049", "10.1.0.5:200490", `line 12: upstreams[0].endpoints[0]: "10.1.0.5:200490" has the port 200490, which is too large; write a number up to 65535`},
 	{"two servers in one entry", "10.1.0.5:20049", "'10.1.0.5:20049 10.1.0.6:20049'", `line 12: upstreams[0].endpoints[0]: "10.1.0.5:20049 10.1.0.6:20049" has several addresses; write one here, or one in each entry of a list`},
-	{"a listener as its own endpoint", "      - 10.1.0.5:20048", "      - 127.0.0.1:2049", `line 17: upstreams[1].endpoints[0]: 127.0.0.1:2049 is the address of listener nfs, whose Calls come to this upstream: they would go round for ever; write the address of the storage`},
-	{"a listener as its own endpoint, by an address of this host", "      - 10.1.0.5:20048", "      - 10.1.0.7:2049", `line 17: upstreams[1].endpoints[0]: 10.1.0.7:2049 is the address of listener nfs, whose Calls come to this upstream: they would go round for ever; write the address of the storage`},
+	{"a listener as its own endpoint", "      - 10.1.0.5:20048", "      - 127.0.0.1:2049", `line 17: upstreams[1].endpoints[0]: 127.0.0.1:2049 is the address of listener nfs, whose Calls of program mount come to this upstream: they would go round for ever; write the address of the storage`},
+	{"a listener as its own endpoint, by an address of this host", "      - 10.1.0.5:20048", "      - 10.1.0.7:2049", `line 17: upstreams[1].endpoints[0]: 10.1.0.7:2049 is the address of listener nfs, whose Calls of program mount come to this upstream: they would go round for ever; write the address of the storage`},
 	{"a network with bits of a host", "10.0.0.0/8", "10.1.0.0/8", `line 8: listeners[0].allow[0]: "10.1.0.0/8" has bits set beyond its length; write 10.0.0.0/8`},
 	{"a range of addresses", "10.0.0.0/8", "10.0.0.1-10.0.0.9", `line 8: listeners[0].allow[0]: "10.0.0.1-10.0.0.9" is neither a network nor an address; write one such as 10.0.0.0/8 or 192.0.2.7`},
 	// Values.
@@ -200,6 +200,44 @@ upstreams:
 		ps, _ := err.(Problems)
 		if len(ps) != tc.circles || err != nil && !strings.Contains(ps[0].Text, "go round for ever") {
 			t.Errorf("front to %s and back to %s: %v, want %d circles", tc.front, tc.back, err, tc.circles)
+		}
+	}
+}
+
+// TestCirclesOfPrograms: listeners that hand each other different programs are no circle, and those that hand each
+// other the same one are.
+func TestCirclesOfPrograms(t *testing.T) {
+	const pair = `
+listeners:
+  - {name: front, address: '127.0.0.1:1', upstream: %s, routes: [%s], rules: [%s]}
+  - {name: back, address: '127.0.0.1:2', upstream: %s, routes: [%s]}
+upstreams:
+  - {name: back, transport: tcp, endpoints: ['127.0.0.1:2']}
+  - {name: front, transport: tcp, endpoints: ['127.0.0.1:1']}
+  - {name: server, transport: tcp, endpoints: ['10.1.0.5:2']}
+`
+	for _, tc := range []struct {
+		front, routes, rules, back, backRoutes string
+		want                                   string // of each circle; "": there is none
+	}{
+		{"server", "{program: mount, upstream: back}", "", "server", "{program: nlm, upstream: front}", ""},
+		{"server", "{program: mount, upstream: back}", "", "front", "{program: mount, upstream: server}", ""},
+		{"back", "", "", "server", "{program: mount, upstream: front}", "listener front, whose Calls of program mount come"},
+		{"server", "{program: mount, upstream: back}", "", "front", "", "Calls of program mount come"},
+		{"server", "{program: 100005, upstream: back}", "", "server", "{program: mount, upstream: front}", "Calls of program 100005 come"},
+		{"server", "{program: nfs, versions: [3], upstream: back}", "", "server", "{program: nfs, versions: [4], upstream: front}", ""},
+		{"server", "{program: nfs, versions: [3, 4], upstream: back}", "", "server", "{program: nfs, versions: [4], upstream: front}", "Calls of program nfs come"},
+		{"server", "", "{name: r, programs: [mount], action: upstream, upstream: back}", "front", "{program: mount, upstream: server}", ""},
+		{"server", "", "{name: r, programs: [mount], action: upstream, upstream: back}", "server", "{program: mount, upstream: front}", "Calls of program mount come"},
+		{"server", "", "{name: r, clients: [10.0.0.0/8], action: upstream, upstream: back}", "front", "{program: mount, upstream: server}", "whose Calls come"},
+	} {
+		_, err := Load(fmt.Appendf(nil, pair, tc.front, tc.routes, tc.rules, tc.back, tc.backRoutes), testKnown())
+		ps, _ := err.(Problems)
+		switch {
+		case tc.want == "" && err != nil:
+			t.Errorf("%+v: %v, want no circle", tc, err)
+		case tc.want != "" && (len(ps) != 2 || !strings.Contains(err.Error(), tc.want)):
+			t.Errorf("%+v: %v, want two circles with %q", tc, err, tc.want)
 		}
 	}
 }
