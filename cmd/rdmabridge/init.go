@@ -21,7 +21,8 @@ func newInitCommand() *cobra.Command {
 		Short: "Write a configuration from three questions, try it, and print how to mount",
 		Long: `Init writes a commented configuration to FILE, or to rdmabridge.yaml. It asks what storage
 there is, which clients may connect, and whether the bridge is a sidecar beside one
-application or a gateway for many clients. Flags answer these questions without asking.
+application, a gateway for many clients, or reverse: for clients that mount over RDMA
+and storage that serves TCP. Flags answer these questions without asking.
 Then it runs doctor with the file, and prints mount commands, lines for /etc/fstab and
 units of systemd for each version of NFS.
 
@@ -68,9 +69,9 @@ a warning and no error. The file is written whatever doctor finds.`,
 		ValidArgsFunction: completeConfig,
 	}
 	cmd.Flags().StringVar(&p.storage, "storage", "", "the storage: `HOST`, or HOST:PORT")
-	cmd.Flags().StringVar(&p.transport, "transport", "", "what the storage serves: `rdma` or tcp (default rdma)")
-	cmd.Flags().StringVar(&p.clients, "clients", "", "`NETWORKS` that may connect to a gateway, such as 10.0.0.0/8,192.0.2.7")
-	cmd.Flags().StringVar(&p.use, "as", "", "`sidecar` or gateway")
+	cmd.Flags().StringVar(&p.transport, "transport", "", "what the storage serves: `rdma` or tcp (default tcp with --as reverse, otherwise rdma)")
+	cmd.Flags().StringVar(&p.clients, "clients", "", "`NETWORKS` that may connect to a gateway or, over RDMA, to reverse, such as 10.0.0.0/8,192.0.2.7")
+	cmd.Flags().StringVar(&p.use, "as", "", "`sidecar`, gateway or reverse")
 	cmd.Flags().StringVar(&p.export, "export", "/export", "the `PATH` that clients mount, for the lines that init prints")
 	cmd.Flags().BoolVar(&noDoctor, "no-doctor", false, "do not run doctor with the file")
 	return cmd
@@ -112,11 +113,13 @@ func (p *initPlan) ask(in io.Reader, out io.Writer) error {
 	if err := question(&p.storage, "storage", "What is the name or the address of the storage?", ""); err != nil {
 		return err
 	}
-	if p.transport == "" {
-		p.transport = "rdma"
-	}
-	if err := question(&p.use, "as", "Is the bridge a sidecar beside one application, or a gateway for many clients?", "gateway"); err != nil {
+	if err := question(&p.use, "as", "Is the bridge a sidecar beside one application, a gateway for many clients, or reverse, for clients with RDMA and storage without?", "gateway"); err != nil {
 		return err
+	}
+	if p.transport == "" {
+		if p.transport = "rdma"; p.use == initReverse {
+			p.transport = "tcp"
+		}
 	}
 	if p.use == initSidecar {
 		return nil

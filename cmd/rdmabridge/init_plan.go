@@ -15,6 +15,7 @@ import (
 const (
 	initSidecar = "sidecar"
 	initGateway = "gateway"
+	initReverse = "reverse"
 )
 
 // An initPlan is what init writes a configuration from.
@@ -22,13 +23,26 @@ type initPlan struct {
 	storage   string // HOST or HOST:PORT
 	transport string // of the storage
 	clients   string // networks, with commas
-	use       string // initSidecar or initGateway
+	use       string // initSidecar, initGateway or initReverse
 	export    string // for mounts
 }
 
-var initTemplate = template.Must(template.New("init").Parse(`# {{if .Sidecar}}A bridge beside one application, which mounts {{.Host}}.{{else}}A bridge between many clients and one storage.{{end}} Made by rdmabridge init.
+var initTemplate = template.Must(template.New("init").Parse(`# {{if .Sidecar}}A bridge beside one application, which mounts {{.Host}}.{{else if .Reverse}}A bridge between clients with RDMA and one storage.{{else}}A bridge between many clients and one storage.{{end}} Made by rdmabridge init.
 # rdmabridge check -c FILE reports mistakes; configs/rdmabridge.yaml shows every setting.
 listeners:
+{{- if .Reverse}}
+  - name: nfs-rdma
+    address: {{.Listen}} # clients connect here over RDMA: by iWARP, which needs no adapter here
+    transport: rdma
+    upstream: storage
+    allow: [{{.Allow}}] # nobody else may connect
+    privileged: any # Linux connects over RDMA from ports above 1023
+  - name: mount
+    address: {{.ListenMount}} # NFSv3 clients use MOUNT over TCP
+    upstream: mountd
+    allow: [{{.Allow}}]
+    privileged: any
+{{else}}
   - name: nfs
     address: {{.Listen}} # clients connect here over TCP{{if .Sidecar}}; a container without root may listen above 1023{{end}}
     upstream: storage
@@ -38,7 +52,7 @@ listeners:
 {{- if .Sidecar}}
     limits: {connections: 64}
 {{- end}}
-
+{{end}}
 upstreams:
   - name: storage
     transport: {{.Transport}}
@@ -54,17 +68,17 @@ admin: {address: 127.0.0.1:9090} # /metrics, /livez, /readyz and a status page
 
 // An initConfig is what the templates of init print.
 type initConfig struct {
-	Sidecar                                          bool
-	Host, Port, Listen, Allow                        string
+	Sidecar, Reverse                                 bool
+	Host, Port, Listen, ListenMount, Allow           string
 	Transport, Endpoint, Mountd, Export, Where, Unit string
 }
 
 // values checks the answers. An error is about a flag.
 func (p *initPlan) values() (v initConfig, err error) {
-	v = initConfig{Sidecar: p.use == initSidecar, Transport: p.transport, Export: p.export, Where: "/mnt/nfs", Unit: "mnt-nfs.mount"}
+	v = initConfig{Sidecar: p.use == initSidecar, Reverse: p.use == initReverse, Transport: p.transport, Export: p.export, Where: "/mnt/nfs", Unit: "mnt-nfs.mount"}
 	switch {
-	case p.use != initSidecar && p.use != initGateway:
-		return v, fmt.Errorf("--as: %q is not possible here; write %s or %s", p.use, initSidecar, initGateway)
+	case p.use != initSidecar && p.use != initGateway && p.use != initReverse:
+		return v, fmt.Errorf("--as: %q is not possible here; write %s, %s or %s", p.use, initSidecar, initGateway, initReverse)
 	case p.transport != "rdma" && p.transport != "tcp":
 		return v, fmt.Errorf("--transport: %q is not possible here; write rdma or tcp", p.transport)
 	case !strings.HasPrefix(p.export, "/"):
@@ -89,6 +103,9 @@ func (p *initPlan) values() (v initConfig, err error) {
 		return v, nil
 	}
 	v.Listen, v.Port = "0.0.0.0:2049", "2049"
+	if v.Reverse {
+		v.Listen, v.Port, v.ListenMount = "0.0.0.0:20049", "20049", "0.0.0.0:20048"
+	}
 	if v.Host, err = os.Hostname(); err != nil {
 		return v, err
 	}
@@ -142,7 +159,9 @@ or in /etc/systemd/system/{{$.Unit}}:
   [Install]
   WantedBy=remote-fs.target
 
-{{end}}Mount hard, which is the default: with soft, a program is told of errors while the bridge restarts.
+{{end}}{{if .Reverse}}Clients need an RDMA device that speaks iWARP; without an adapter: rdma link add siw0 type siw netdev eth0
+{{end}}NFSv4 mounts / where the storage has fsid=0 at the export. With clientaddr=0.0.0.0 the server does not call clients of
+NFSv4.0 back past the bridge. Mount hard, which is the default: with soft, a program is told of errors while the bridge restarts.
 {{if not .Sidecar}}Write a name or an address of this host that clients know in place of {{.Host}}.
 {{end}}`))
 
@@ -153,14 +172,17 @@ func (p *initPlan) mounts(out io.Writer) error {
 		return err
 	}
 	type version struct{ Version, Options string }
-	common := "proto=tcp,port=" + v.Port
+	common, mount := "proto=tcp,port="+v.Port, ",mountproto=tcp,mountport="+v.Port
+	if v.Reverse {
+		common, mount = "proto=rdma,port="+v.Port, ",mountproto=tcp,mountport=20048"
+	}
 	return mountsTemplate.Execute(out, struct {
 		initConfig
 		Versions []version
 	}{v, []version{
 		{"4.2", "vers=4.2," + common},
 		{"4.1", "vers=4.1," + common},
-		{"4.0", "vers=4.0," + common},
-		{"3", "vers=3," + common + ",mountproto=tcp,mountport=" + v.Port + ",nolock"},
+		{"4.0", "vers=4.0," + common + ",clientaddr=0.0.0.0"},
+		{"3", "vers=3," + common + mount + ",nolock"},
 	}})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,6 +23,8 @@ func TestInit(t *testing.T) {
 		{initPlan{storage: "10.1.0.5", transport: "rdma", clients: "10.0.0.0/8, 2001:db8::/32", use: initGateway, export: "/data"}, "0.0.0.0:2049", ":/data /mnt/nfs nfs vers=4.2,proto=tcp,port=2049,_netdev 0 0"},
 		{initPlan{storage: "storage.example:3049", transport: "tcp", use: initSidecar, export: "/"}, "127.0.0.1:12049", "mount -t nfs -o vers=3,proto=tcp,port=12049,mountproto=tcp,mountport=12049,nolock 127.0.0.1:/ /mnt/nfs"},
 		{initPlan{storage: "2001:db8::5", transport: "rdma", use: initSidecar, export: "/e"}, "127.0.0.1:12049", "Options=vers=4.1,proto=tcp,port=12049,_netdev"},
+		{initPlan{storage: "10.1.0.5", transport: "tcp", clients: "10.0.0.0/8", use: initReverse, export: "/"}, "0.0.0.0:20049", "Options=vers=3,proto=rdma,port=20049,mountproto=tcp,mountport=20048,nolock,_netdev"},
+		{initPlan{storage: "10.1.0.5", transport: "rdma", clients: "10.0.0.0/8", use: initReverse, export: "/"}, "0.0.0.0:20049", "mount -t nfs -o vers=4.2,proto=rdma,port=20049 "},
 	} {
 		text, err := tc.plan.config()
 		if err != nil {
@@ -68,7 +71,7 @@ func TestInitCommand(t *testing.T) {
 		want string
 	}{
 		{[]string{"--storage", "10.1.0.500", "--as", "sidecar"}, `--storage: "10.1.0.500"`},
-		{[]string{"--storage", "h", "--as", "bridge", "--clients", "10.0.0.0/8"}, `--as: "bridge" is not possible here; write sidecar or gateway`},
+		{[]string{"--storage", "h", "--as", "bridge", "--clients", "10.0.0.0/8"}, `--as: "bridge" is not possible here; write sidecar, gateway or reverse`},
 		{[]string{"--storage", "h", "--transport", "ib", "--as", "sidecar"}, `--transport: "ib" is not possible here`},
 		{[]string{"--storage", "h", "--as", "gateway", "--clients", "10.1.2.3/8"}, "has bits set beyond its length; write 10.0.0.0/8"},
 		{[]string{"--storage", "h", "--as", "gateway", "--clients", "x], b: [y"}, "--clients:"},
@@ -84,6 +87,34 @@ func TestInitCommand(t *testing.T) {
 	}
 }
 
+// TestInitUnits: systemd takes the units that init prints.
+func TestInitUnits(t *testing.T) {
+	verify, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("needs systemd-analyze")
+	}
+	for _, use := range []string{initGateway, initReverse} {
+		p := initPlan{storage: "10.1.0.5", transport: "tcp", clients: "10.0.0.0/8", use: use, export: "/"}
+		var out bytes.Buffer
+		if err := p.mounts(&out); err != nil {
+			t.Fatal(err)
+		}
+		units := strings.Split(out.String(), "or in /etc/systemd/system/mnt-nfs.mount:\n")[1:]
+		if len(units) != 4 {
+			t.Fatalf("%d units in\n%s", len(units), &out)
+		}
+		for _, unit := range units {
+			unit, _, _ = strings.Cut(unit, "WantedBy=")
+			file := filepath.Join(t.TempDir(), "mnt-nfs.mount")
+			write(t, file, strings.ReplaceAll(unit+"WantedBy=remote-fs.target\n", "\n  ", "\n"))
+			out, err := exec.CommandContext(t.Context(), verify, "verify", "--man=no", file).CombinedOutput()
+			if err != nil || strings.Contains(string(out), "mnt-nfs.mount") {
+				t.Errorf("%v %s\n%s", err, out, unit)
+			}
+		}
+	}
+}
+
 // TestInitQuestions: three questions are asked, and only of a person.
 func TestInitQuestions(t *testing.T) {
 	var out bytes.Buffer
@@ -93,6 +124,10 @@ func TestInitQuestions(t *testing.T) {
 	}
 	if n := strings.Count(out.String(), "?"); n != 3 {
 		t.Errorf("%d questions: %s", n, &out)
+	}
+	p = initPlan{}
+	if err := p.ask(strings.NewReader("10.1.0.5\nreverse\n10.0.0.0/8\n"), new(testkit.Log)); err != nil || p.use != initReverse || p.transport != "tcp" {
+		t.Errorf("reverse: %v %+v", err, p)
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {

@@ -84,6 +84,11 @@ func startLab(t *testing.T) (g *guest, b *bridgeProcess, far farEnd, direct bool
 // testLabClients runs files, fio and the clients in user space.
 func testLabClients(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	t.Run("siw", func(t *testing.T) { testSIW(t, g) })
+	if b != nil {
+		for _, use := range []string{initGateway, initReverse} {
+			t.Run("init/"+use, func(t *testing.T) { testInit(t, g, b.binary, use) })
+		}
+	}
 	for _, v := range someVersions("3", "4.2") {
 		t.Run("files/"+v, func(t *testing.T) {
 			files := "/lab/files.sh"
