@@ -39,6 +39,13 @@ func (p *Pool) stickySeat(f *Flow) *Seat {
 	return s
 }
 
+// StickyLoop returns the affinity of the connections that carry the Calls of a sticky flow with this hash.
+func (p *Pool) StickyLoop(hash uint32) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seats[hash%uint32(len(p.seats))].affinity
+}
+
 // absent reports whether sticky flows do not wait for s any more. The caller holds pool.mu.
 func (s *Seat) absent() bool {
 	p := s.pool

@@ -311,3 +311,18 @@ func TestStickyIsNotSteered(t *testing.T) {
 		}
 	})
 }
+
+// TestStickyLoop: the loop of a sticky flow is that of the seat which carries its Calls.
+func TestStickyLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 8}
+		p, _ := newPool(t, Options{Connections: 5, Loops: 3, First: 1}, d)
+		for hash := range uint32(11) {
+			e := sticky(t, p, &Flow{Hash: hash, Sticky: true}, 0)
+			if got, want := p.StickyLoop(hash), p.seats[on(d, e)].affinity; got != want {
+				t.Errorf("hash %d: loop %d, and its Call is sent on loop %d", hash, got, want)
+			}
+			d.answer(on(d, e))
+		}
+	})
+}

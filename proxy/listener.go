@@ -145,6 +145,16 @@ func (l *listener) start(ctx context.Context, socket *net.TCPListener) error {
 	return nil
 }
 
+// preferredLoop returns the loop that has the connection to a TCP upstream which Calls of a client at a must keep, so
+// that they need not cross to another loop. It returns nil if there is no such connection. Any goroutine.
+func (l *listener) preferredLoop(a netip.Addr) *tcpframe.Loop {
+	u := l.settings().routes.other
+	if u == nil || u.isRDMA || u.settings().Mode == ModePinned {
+		return nil // a pinned connection is made on the client's loop
+	}
+	return l.p.loops[u.poolFor(a).StickyLoop(addressHash(a))].tcp
+}
+
 // sendTimeout bounds how long a TCP client may take to read 64 KiB of its Replies.
 const sendTimeout = 2 * time.Minute
 
@@ -154,7 +164,7 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 		Address: o.Address, Name: o.Name,
 		MaxConns: o.MaxConnections, MaxConnsPerAddr: perAddress(o), Allow: o.Allow, Privileged: o.Privileged, MakeRoom: l.makeRoom,
 		Proxies: o.Proxies, ProxyTimeout: o.ProxyTimeout,
-		Admit: l.admitTCP, Rate: o.ConnectionsRate,
+		Admit: l.admitTCP, Prefer: l.preferredLoop, Rate: o.ConnectionsRate,
 		Conn: tcpframe.ConnOptions{
 			// tcpClient.Opened sets Memory, because each client has its share.
 			MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,

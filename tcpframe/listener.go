@@ -235,7 +235,7 @@ func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 		err = c.SetKeepAliveConfig(keepAliveFor(o.Conn.SilentTimeout))
 	}
 	if err == nil {
-		loop := l.engine.leastLoaded()
+		loop := l.engine.place(o.preferred(peer.Addr(), proxy))
 		x := newConn(loop, c, &o.Conn, l.counters)
 		x.listener = l
 		if proxy {
@@ -257,6 +257,15 @@ func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 		l.counters.refuse(peer, netip.AddrPort{}, reasonAttach, err)
 	}
 	return true
+}
+
+// preferred returns the loop that a client at a should have, or nil. Of a client behind a proxy nobody knows the
+// address yet.
+func (o *ListenOptions) preferred(a netip.Addr, proxy bool) *Loop {
+	if o.Prefer == nil || proxy {
+		return nil
+	}
+	return o.Prefer(a)
 }
 
 // privilegedPorts is where the ports end that only privileged processes can have.

@@ -109,6 +109,10 @@ type ListenOptions struct {
 	// returns false, the connection is closed; Admit has counted and logged that. It does not block. nil
 	// admits all.
 	Admit func(peer netip.AddrPort) bool
+	// Prefer returns the loop on which a client at that address costs least, or nil if all are alike. The client
+	// gets another loop if that one has many more sockets. Prefer is called on the accept goroutine, and
+	// does not block. nil stands for a function that returns nil.
+	Prefer func(netip.Addr) *Loop
 	// Rate is how many connections a second are let in. The others wait in the kernel's queue, so it does
 	// not hold for those that Admit or a limit refuses, which take no time. 0 is no limit.
 	Rate int
