@@ -2,27 +2,9 @@
 # test-deb-inside.sh is the part of test-deb.sh that runs in the container. It prints what it sees, and ends at the first
 # thing that is wrong.
 set -euo pipefail
-cd /package-test
 export DEBIAN_FRONTEND=noninteractive
 rm -f /var/lib/man-db/auto-update # its index of all pages takes longer than this test
-say() { printf '%4d s  %s\n' "$SECONDS" "$*"; }
-fail() {
-    say "FAIL: $*"
-    journalctl --no-pager -u 'rdmabridge*' | tail -40
-    tail -n 20 guest.log host/*.out host/fio-* 2> /dev/null
-    exit 1
-}
-main() { systemctl show -P MainPID "$1"; }
-restarts() { systemctl show -P NRestarts "$1"; }
-# await SECONDS WHAT COMMAND... waits until COMMAND succeeds.
-await() {
-    local end=$((SECONDS + $1)) what=$2
-    shift 2
-    until "$@"; do
-        [ $SECONDS -lt $end ] || fail "waited in vain for $what"
-        sleep 0.1
-    done
-}
+. ./test-lib.sh
 
 # The guest is the kernel's NFS server, at 20050 (RDMA, siw) and 20048 (MOUNT) of the container, and a client that mounts
 # through the unit rdmabridge@two, which it reaches at 10.0.2.2.
@@ -46,17 +28,7 @@ done
 [ "$(systemctl is-active rdmabridge || true)" = inactive ] || fail "installed and started"
 say "installed, not started; units verified, exposure $exposure"
 
-# A server, reached by RDMA: the demo's. As nobody it has no control socket, which the bridge would miss.
-cp /usr/bin/rdmabridge ./demo
-setpriv --reuid nobody --regid nogroup --clear-groups ./demo demo --admin none > demo.log 2>&1 &
-cat > /etc/rdmabridge/rdmabridge.yaml <<'YAML'
-listeners:
-  - {name: nfs, address: 127.0.0.1:2049, upstream: storage, routes: [{program: mount, upstream: storage}]}
-upstreams:
-  - {name: storage, transport: rdma, endpoints: ["127.0.0.1:20049"]}
-memory: {budget: 256MiB}
-handover: {path: /run/rdmabridge/handover.sock}
-YAML
+start_demo
 cat > /etc/rdmabridge/two.yaml <<'YAML'
 admin: {address: 127.0.0.1:9091}
 listeners:
@@ -67,7 +39,6 @@ upstreams:
 memory: {budget: 256MiB}
 handover: {path: /run/rdmabridge-two/handover.sock}
 YAML
-await 10 "the demo" grep -q nfs-cp demo.log
 rdmabridge doctor -c /etc/rdmabridge/rdmabridge.yaml > doctor.log 2>&1 || [ $? = 3 ] || fail "$(cat doctor.log)"
 # A watchdog that expires within the test unless each process reports, also after a hand-over.
 for d in rdmabridge.service.d rdmabridge@.service.d; do
@@ -81,27 +52,7 @@ rdmabridge stats --socket /run/rdmabridge-two/control.sock > /dev/null || fail "
 [ "$(stat -c %U "/proc/$(main rdmabridge)")" = rdmabridge ] || fail "the bridge runs as $(stat -c %U "/proc/$(main rdmabridge)")"
 say "both units run as rdmabridge"
 
-# The load: each client writes a file of its own, reads it again and compares it, with a new connection for each.
-url() { echo "nfs://127.0.0.1//$1?nfsport=2049&mountport=2049"; }
-load() { # NUMBER
-    local n=0
-    head -c 2M /dev/urandom > "in$1"
-    while [ ! -e stop ]; do
-        local there # a new name for each: nfs-cp does not write over a file
-        there=$(url "f$1.$n")
-        if ! nfs-cp "in$1" "$there" > "load$1.log" 2>&1 || ! nfs-cp "$there" "out$1" >> "load$1.log" 2>&1; then
-            echo "client $1, round $n: $(cat "load$1.log")" >> errors
-        elif ! cmp "in$1" "out$1" >> errors 2>&1; then
-            echo "client $1, round $n: wrong octets" >> errors
-        fi
-        rm -f "out$1"
-        n=$((n + 1))
-        echo "$n" > "rounds$1"
-    done
-}
-loads=()
-for i in 1 2 3; do load $i & loads+=($!); done
-rounds() { cat rounds? 2> /dev/null | awk '{n += $1} END {print n + 0}'; }
+start_loads 3
 
 # The kernel's client mounts with three versions of NFS at once. With each, fio writes and verifies, and meta makes and
 # renames names; an error, or an operation that takes longer than MAXLAT seconds, ends this.
@@ -116,18 +67,15 @@ kernel_load() { # MORE: succeeds when each mount has moved that many octets more
 }
 moved=0
 await 120 "the kernel's client" kernel_load 200000
-await 30 "the other clients" test "$(rounds)" -gt 0
+await 30 "the other clients" rounds_after 0
 say "fio, NFSv${versions// /, } of Linux, and nfs-cp write and verify"
 
 begun=$(rounds) moved=$(octets) old=$(main rdmabridge) old_two=$(main rdmabridge@two)
 dpkg -i rdmabridge_0.1.1*.deb > upgrade.log 2>&1 || fail "$(cat upgrade.log)"
 grep -q "rdmabridge.service handed over from process $old to $(main rdmabridge)" upgrade.log || fail "no hand-over: $(cat upgrade.log)"
 grep -q "rdmabridge@two.service handed over from process $old_two to $(main rdmabridge@two)" upgrade.log || fail "no hand-over of the instance: $(cat upgrade.log)"
-more_rounds() { [ "$(rounds)" -gt $((begun + 20)) ]; }
-await 60 "load after the upgrade" more_rounds
-touch stop
-wait "${loads[@]}"
-[ ! -s errors ] || fail "$(head errors)"
+await 60 "load after the upgrade" rounds_after $((begun + 20))
+end_loads
 await 60 "the kernel's client after the upgrade" kernel_load 200000
 await 60 "the end of the old processes" test ! -e "/proc/$old" -a ! -e "/proc/$old_two"
 for unit in rdmabridge rdmabridge@two; do
@@ -141,7 +89,6 @@ say "upgraded under load: $(rounds) files of nfs-cp, $begun of them before, and 
 # A process that hangs cannot report to the watchdog. systemd ends it, and what the mounts waited for goes on.
 hung=$(main rdmabridge@two) moved=$(octets)
 kill -STOP "$hung"
-restarted() { [ "$(restarts "$1")" -ge 1 ] && [ "$(systemctl is-active "$1")" = active ] && [ "$(main "$1")" != 0 ]; }
 await 60 "systemd to replace a bridge that hangs" restarted rdmabridge@two
 [ ! -e "/proc/$hung" ] || fail "process $hung, which hung, is still there"
 journalctl --no-pager -u rdmabridge@two > journal.log

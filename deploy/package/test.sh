@@ -4,12 +4,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ "$(id -u)" = 0 ] || { echo "test.sh needs root, for containers" >&2; exit 1; }
-[ $# -gt 0 ] || set -- deb
+[ $# -gt 0 ] || set -- contents rpm deb
 packages=$PWD/out/package-test
 rm -rf "$packages"
 mkdir -p "$packages"
+archs='amd64 arm64' # of 0.1.0
 for version in 0.1.0 0.1.1; do
-    ARCHS=$(dpkg --print-architecture) VARIANTS=rdmabridge deploy/package/release.sh "$packages/$version" "$version" "" 1700000000
-    FORMATS=deb deploy/package/packages.sh "$packages/$version" "$version" 1700000000
+    ARCHS=$archs VARIANTS=rdmabridge deploy/package/release.sh "$packages/$version" "$version" "" 1700000000
+    deploy/package/packages.sh "$packages/$version" "$version" 1700000000
+    archs=$(dpkg --print-architecture)
 done
 for part; do deploy/package/test-"$part".sh "$packages"; done
