@@ -219,41 +219,30 @@ type captureStream struct {
 func startCapture(ctx context.Context, c *control.Client, q url.Values) (*captureStream, error) {
 	var conn atomic.Pointer[net.UnixConn]
 	request, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	body := newStreamBody(cancel)
 	traced := httptrace.WithClientTrace(request, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		if u, ok := i.Conn.(*net.UnixConn); ok {
 			conn.Store(u)
 		}
 	}})
 	context.AfterFunc(ctx, func() {
-		// The bridge reads the end of what this side sends, and ends the capture. A bridge that does
-		// not is left after a while.
+		// The bridge reads the end of what this side sends, and ends the capture.
 		if u := conn.Load(); u == nil || u.CloseWrite() != nil {
 			cancel()
 		}
-		time.AfterFunc(5*time.Second, cancel)
+		body.end()
 	})
 	answer, err := c.Do(traced, http.MethodGet, tap.Path+"?"+q.Encode(), nil)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	return &captureStream{body: &cancelling{answer.Body, cancel}, trailer: answer.Trailer}, nil
+	body.answered(answer.Body)
+	return &captureStream{body: body, trailer: answer.Trailer}, nil
 }
 
 // summary says what the capture has, after the end of the stream.
 func (s *captureStream) summary() string { return s.trailer.Get(tap.SummaryTrailer) }
-
-// A cancelling is a body whose request ends with it.
-type cancelling struct {
-	io.ReadCloser
-	cancel func()
-}
-
-func (c *cancelling) Close() error {
-	err := c.ReadCloser.Close()
-	c.cancel()
-	return err
-}
 
 // onTerminal reports whether w is a terminal.
 func onTerminal(w io.Writer) bool {
