@@ -92,8 +92,8 @@ lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.
 pair: install ## a kernel's client between two bridges with floating addresses, by keepalived: docs/scaling.md; ten minutes
 	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_PAIR="tcp rdma" $(GO) test -tags lab -count=1 -timeout 40m -v -run '^TestPairLab$$' ./cmd/rdmabridge
 
-chart: ## renders deploy/helm with its examples, decodes the objects strictly, and checks the configurations; compiles Helm, which takes minutes at first
-	cd internal/charttest && $(GO) test -count=1 ./...
+chart: ## lints and renders deploy/helm, compares the objects with the schemas of three versions of Kubernetes, and runs the pods without a cluster, as root; compiles Helm, which takes minutes at first
+	cd internal/charttest && $(GO) test -count=1 -timeout 15m ./...
 
 size-check: ## the formulas of docs/scaling.md beside measurements
 	RDMABRIDGE_SIZE_CHECK=1 $(GO) test -count=1 -v -run '^TestSizeModel$$' ./cmd/rdmabridge
