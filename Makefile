@@ -36,10 +36,11 @@ release: ## out/release: tarballs for amd64 and arm64, with bills of materials, 
 packages: release ## a .deb and an .rpm of each architecture, in out/release
 	deploy/package/packages.sh out/release "$(or $(VERSION),0.0.0)" "$(SOURCE_DATE_EPOCH)"
 
-package-test: install ## the packages: their contents, the .rpm and the .deb installed, upgraded under load and removed under a systemd in a container, the binary for arm64
-	command -v rpm qemu-aarch64-static >/dev/null || \
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rpm qemu-user-static >/dev/null; }
+package-test: install ## the packages: their contents, the .rpm and the .deb installed, upgraded under load and removed under a systemd in a container, the binary for arm64; and the image
+	command -v rpm qemu-aarch64-static buildah >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rpm qemu-user-static buildah >/dev/null; }
 	deploy/package/test.sh
+	deploy/docker/test.sh
 
 reproduce: ## makes the release of the commit and its packages twice, in two directories, and compares the octets
 	deploy/package/reproduce.sh
