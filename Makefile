@@ -19,7 +19,7 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
 
-.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair size-check chart bench bench-peers bench-neighbours bench-sessions bench-tls install clean
+.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair size-check chart site bench bench-peers bench-neighbours bench-sessions bench-tls install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/rdmabridge ./cmd/rdmabridge
@@ -95,6 +95,9 @@ pair: install ## a kernel's client between two bridges with floating addresses, 
 
 chart: ## lints and renders deploy/helm, compares the objects with the schemas of three versions of Kubernetes, and runs the pods without a cluster, as root; compiles Helm, which takes minutes at first
 	cd internal/charttest && $(GO) test -count=1 -timeout 15m ./...
+
+site: ## out/site: README.md, docs and what they link to as HTML, with every link checked; open out/site/index.html
+	cd internal/site && $(GO) test -count=1 . && $(GO) run . ../.. ../../out/site
 
 size-check: ## the formulas of docs/scaling.md beside measurements
 	RDMABRIDGE_SIZE_CHECK=1 $(GO) test -count=1 -v -run '^TestSizeModel$$' ./cmd/rdmabridge
