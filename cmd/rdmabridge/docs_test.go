@@ -4,10 +4,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 )
 
@@ -176,4 +178,38 @@ func hasSection(text, section string) bool {
 		}
 	}
 	return false
+}
+
+// TestChangelog checks that CHANGELOG.md has Unreleased and then the releases with their dates, the newest one first, and
+// that the last tag, from which deploy/package/version.sh has the version, is one of them.
+func TestChangelog(t *testing.T) {
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var headings []string
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		headings = append(headings, m[1])
+	}
+	if len(headings) < 2 || headings[0] != "[Unreleased]" {
+		t.Fatalf("the headings are %q; the first one must be [Unreleased]", headings)
+	}
+	release := regexp.MustCompile(`^\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$`)
+	tags := make(map[string]bool)
+	for i, last := 1, (time.Time{}); i < len(headings); i++ {
+		m := release.FindStringSubmatch(headings[i])
+		if m == nil {
+			t.Fatalf("%q is not [VERSION] - DATE", headings[i])
+		}
+		date, err := time.Parse(time.DateOnly, m[2])
+		if err != nil || i > 1 && date.After(last) {
+			t.Errorf("%q: %v; the date must be no later than %s", headings[i], err, last.Format(time.DateOnly))
+		}
+		tags["v"+m[1]], last = true, date
+	}
+	out, err := exec.CommandContext(t.Context(), "git", "-C", root, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*").Output()
+	if tag := strings.TrimSpace(string(out)); err == nil && !tags[tag] { // an error: there is no tag, or no repository
+		t.Errorf("CHANGELOG.md does not have the release %s", tag)
+	}
 }
