@@ -132,13 +132,15 @@ func (l *Loader) Close() error {
 
 // stats are the counts of one loop in the window.
 type stats struct {
-	latency                 histogram
+	latency                 *histogram
 	callOctets, replyOctets uint64
 	began, ended            time.Duration // since the beginning of the run
 }
 
+func newStats() *stats { return &stats{latency: newHistogram()} }
+
 func (s *stats) merge(o *stats) {
-	s.latency.Merge(&o.latency)
+	s.latency.Merge(o.latency)
 	s.callOctets += o.callOctets
 	s.replyOctets += o.replyOctets
 }
@@ -196,7 +198,7 @@ func (l *Loader) prepare(o Load) (*run, error) {
 	}
 	for i, loop := range l.engine.Loops() {
 		w := &worker{run: r, loop: loop, index: i, out: make([]byte, 0, 64<<10)}
-		w.stats, w.window = new(stats), new(stats)
+		w.stats, w.window = newStats(), newStats()
 		r.workers = append(r.workers, w)
 	}
 	return r, nil
@@ -241,7 +243,7 @@ func (r *run) measure(ctx context.Context) (res *Result, err error) {
 	if err := r.wait(ctx, &closed, "an event loop does not respond"); err != nil {
 		return nil, err
 	}
-	var sum stats
+	sum := newStats()
 	var window time.Duration
 	for _, w := range r.workers {
 		sum.merge(w.window)
@@ -255,7 +257,7 @@ func (r *run) measure(ctx context.Context) (res *Result, err error) {
 		return nil, fmt.Errorf("no call was answered in %v", window.Round(time.Millisecond))
 	}
 	res = &Result{Target: r.Target, Work: r.Work.String(), Conns: r.Conns, Depth: r.Depth, Rate: r.Rate}
-	res.fill(&sum, window)
+	res.fill(sum, window)
 	if len(r.Processes) > 0 {
 		res.spent(after - before)
 	}

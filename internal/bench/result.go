@@ -56,7 +56,7 @@ func (r *Result) fill(s *stats, window time.Duration) {
 	r.CallsPerSecond = float64(r.Calls) / r.Seconds
 	r.GBPerSecond = r.gb() / r.Seconds
 	us := func(d time.Duration) float64 { return float64(d) / 1e3 }
-	h := &s.latency
+	h := s.latency
 	r.Latency = Latency{
 		Mean: us(h.Mean()), P50: us(h.Quantile(0.5)), P90: us(h.Quantile(0.9)),
 		P99: us(h.Quantile(0.99)), P999: us(h.Quantile(0.999)), Max: us(h.Max()),

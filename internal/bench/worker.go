@@ -80,7 +80,8 @@ func (w *worker) begin() {
 
 // open begins the window.
 func (w *worker) open() {
-	*w.stats = stats{began: time.Since(w.base)}
+	w.stats.latency.Reset()
+	*w.stats = stats{latency: w.stats.latency, began: time.Since(w.base)}
 }
 
 // shut ends the window. The worker starts no more Calls.
