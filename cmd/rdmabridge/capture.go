@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -243,13 +242,3 @@ func startCapture(ctx context.Context, c *control.Client, q url.Values) (*captur
 
 // summary says what the capture has, after the end of the stream.
 func (s *captureStream) summary() string { return s.trailer.Get(tap.SummaryTrailer) }
-
-// onTerminal reports whether w is a terminal.
-func onTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}

@@ -411,3 +411,23 @@ func TestCaptureSessions(t *testing.T) {
 		t.Errorf("serve: %v", err)
 	}
 }
+
+// A capture may go to /dev/null, which is a character device as a terminal is.
+func TestOnTerminal(t *testing.T) {
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if onTerminal(f) {
+		t.Error("/dev/null is taken for a terminal")
+	}
+	f, err = os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer f.Close()
+	if !onTerminal(f) {
+		t.Error("a terminal is not taken for one")
+	}
+}

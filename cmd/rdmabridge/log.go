@@ -223,10 +223,10 @@ func (s *logSink) write(l zerolog.Level, p []byte) (int, error) {
 }
 
 // isTerminal reports whether w is a terminal. It returns false if NO_COLOR is set.
-func isTerminal(w io.Writer) bool {
+func isTerminal(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && onTerminal(w) }
+
+// onTerminal reports whether w is a terminal.
+func onTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" {
-		return false
-	}
-	return isatty.IsTerminal(f.Fd())
+	return ok && isatty.IsTerminal(f.Fd())
 }

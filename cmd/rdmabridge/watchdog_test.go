@@ -56,7 +56,7 @@ func TestWatchdog(t *testing.T) {
 func TestWatchdogExpires(t *testing.T) {
 	l := notifySocket(t)
 	t.Setenv("WATCHDOG_USEC", "40000")
-	t.Setenv("WATCHDOG_PID", "")
+	t.Setenv("WATCHDOG_PID", strconv.Itoa(syscall.Getpid()))
 	var asked atomic.Int32
 	stop := keepWatchdog(zerolog.Nop(), func(stop <-chan struct{}) bool {
 		if asked.Add(1) == 1 {
@@ -77,22 +77,19 @@ func TestWatchdogExpires(t *testing.T) {
 	}
 }
 
-func TestWatchdogTime(t *testing.T) {
-	for _, c := range []struct {
-		usec, pid string
-		want      time.Duration
-	}{
-		{"", "", 0},
-		{"30000000", "", 30 * time.Second},
-		{"30000000", strconv.Itoa(syscall.Getpid()), 30 * time.Second},
-		{"30000000", "1", 0}, // another process's
-		{"-1", "", 0},
-		{"soon", "", 0},
+// TestNoWatchdog: the loops are not asked on behalf of nobody, of another process, or of a limit that is no number.
+func TestNoWatchdog(t *testing.T) {
+	for _, c := range []struct{ usec, pid string }{
+		{"", ""},
+		{"40000", "1"},
+		{"-1", ""},
+		{"soon", ""},
 	} {
 		t.Setenv("WATCHDOG_USEC", c.usec)
 		t.Setenv("WATCHDOG_PID", c.pid)
-		if got := watchdogTime(); got != c.want {
-			t.Errorf("%q of %q: %s, want %s", c.usec, c.pid, got, c.want)
-		}
+		keepWatchdog(zerolog.Nop(), func(<-chan struct{}) bool {
+			t.Errorf("%q of %q: the loops are asked", c.usec, c.pid)
+			return false
+		})()
 	}
 }
