@@ -10,6 +10,7 @@ CHAOS_TIME ?= 10m
 BENCHTIME ?= 1s
 ROUNDS ?= 9
 SESSIONS ?= 10000
+GATEWAY_ROUNDS ?= 3
 VULNDB ?= https://vuln.go.dev
 ifndef VERSION
 # Once, so that all files of a release have one version whatever changes while make runs.
@@ -19,7 +20,7 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
 
-.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair size-check chart site bench bench-peers bench-neighbours bench-sessions bench-tls install clean
+.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair size-check chart site bench bench-peers bench-gateways bench-neighbours bench-sessions bench-tls install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/rdmabridge ./cmd/rdmabridge
@@ -114,6 +115,9 @@ bench-sessions: ## ten thousand NFSv4.2 clients, and 500 that reconnect for ten 
 bench: ## benchmarks of each layer, then of the whole bridge in one process, then bench-sessions
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 	$(MAKE) bench-sessions
+
+bench-gateways: build install ## HAProxy, the bridge and a re-exporting knfsd in front of one server, in the guest: docs/bench-gateways.md
+	deploy/bench/gateways.sh $(GATEWAY_ROUNDS)
 
 bench-peers: build ## the same loads on the bridge, HAProxy, nginx and no proxy: docs/bench-peers.md
 	[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] && command -v haproxy nginx >/dev/null || \

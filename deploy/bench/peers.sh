@@ -5,7 +5,7 @@
 #
 # It passes the flags to `rdmabridge bench peers`, such as --rounds 3, --cases all,
 # --only "1 MiB", --out FILE. In the environment, RDMABRIDGE is the binary (default
-# bin/rdmabridge), and PORT is the first of nine ports (default 21100).
+# bin/rdmabridge), and PORT is the first of ten ports (default 21100).
 #
 # It needs haproxy, nginx-light or nginx, and libnginx-mod-stream (Debian 12). It ends all
 # processes that it has started.
@@ -83,9 +83,9 @@ LISTEN=$(addr 1) BACKEND=$tcp start haproxy haproxy -db -f "$here/haproxy.cfg"
 await haproxy "$pid" "$(addr 1)"
 target haproxy "$(addr 1)" "$pid"
 
-# bridge NAME LISTEN BACKEND CRC PROGRAMS
+# bridge NAME LISTEN BACKEND TRANSPORT PROGRAMS, the last two in YAML
 bridge() {
-    fill "$here/bridge.yaml" LISTEN="$2" BACKEND="$3" CRC="$4" PROGRAMS="$5" >"$dir/$1.yaml"
+    fill "$here/bridge.yaml" LISTEN="$2" BACKEND="$3" TRANSPORT="$4" PROGRAMS="$5" >"$dir/$1.yaml"
     start "$1" "$rdmabridge" serve -c "$dir/$1.yaml"
     await "$1" "$pid" "$2"
     target "$1" "$2" "$pid"
@@ -97,14 +97,15 @@ for crc in on off; do
     [ $crc = on ] || name="rdmabridge-crc-off"
     start "server-$crc" "$rdmabridge" bench server --listen "$(addr $n)" --transport rdma --crc=$crc
     await "server-$crc" "$pid" "$(addr $n)"
-    bridge $name "$(addr $((n + 1)))" "$(addr $n)" $crc ""
+    bridge $name "$(addr $((n + 1)))" "$(addr $n)" "transport: rdma, iwarp: {crc: $crc}" ""
     n=$((n + 2))
 done
 
 # The short Replies of the echo program are declared: docs/programs.md.
-bridge rdmabridge-programs "$(addr $n)" "$(addr 2)" on \
-    "programs: [{program: 536870914, versions: [1], procedures: [2], reply: 2KiB, effect: read_only}]"
-n=$((n + 1))
+programs="programs: [{program: 536870914, versions: [1], procedures: [2], reply: 2KiB, effect: read_only}]"
+bridge rdmabridge-programs "$(addr $n)" "$(addr 2)" "transport: rdma" "$programs"
+bridge rdmabridge-tcp "$(addr $((n + 1)))" "$tcp" "transport: tcp" ""
+n=$((n + 2))
 
 for buffers in default 256k; do
     name=nginx setting=
@@ -123,6 +124,7 @@ target direct "$tcp"
     --note "$(nginx -v 2>&1 | sed 's/.*: //'), stream, 2 workers; nginx-256k with proxy_buffer_size 256k" \
     --note "rdmabridge: TCP to iWARP, default configuration; rdmabridge-crc-off without CRC32c on either side" \
     --note "rdmabridge-programs: the same, with the length and the effect of short echo Calls declared in programs" \
+    --note "rdmabridge-tcp: TCP to TCP, as HAProxy and nginx" \
     --note "direct: no proxy; behind every proxy is \`rdmabridge bench server\`, over TCP or over RDMA" \
     "$@" & # in the background, so that this script handles signals at once
 pids+=("$!")
