@@ -33,16 +33,23 @@ func (f *front) begin(c *call) bool {
 	if t := f.loop.tap.Load(); t != nil {
 		f.tapRead(t, c)
 	}
+	if f.latest == nil {
+		f.latest = new(latestCalls)
+	}
+	f.latest.see(h)
 	s, a := l.settings(), &c.rdma.Analysis
 	var u *upstream
 	if !f.secured && s.opts.TLS.required() && !h.TLSProbe() {
 		f.refusePlain(c)
 		return true
 	}
-	if s.policy == nil {
-		if u = f.route(c, s, nil); u != nil {
-			c.rdma.Binding = l.p.registry.Analyse(h, a)
-		}
+	c.rdma.Binding = l.p.registry.Analyse(h, a)
+	if p := s.policy; p == nil {
+		u = f.route(c, s, nil)
+	} else if e := f.latest.let(p, h, a.Changes); e != nil {
+		e.calls.Inc()
+		e.latest = f.totals.active // as count has it, which costs a call
+		u = f.route(c, s, nil)
 	} else {
 		u = f.obey(c, s)
 	}
@@ -163,5 +170,9 @@ func (c *call) assignXID(q *clientQueue) {
 		return
 	}
 	f := c.owner.front
-	c.setXID(xidOf(f.loop.credentials.find(c.up.p.xids.seed, &q.key, &c.h), &c.h))
+	l := f.latest
+	if !l.keyed || l.client != q.key {
+		l.client, l.key, l.keyed = q.key, f.loop.credentials.find(c.up.p.xids.seed, &q.key, &c.h), true
+	}
+	c.setXID(xidOf(l.key, &c.h))
 }

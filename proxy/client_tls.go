@@ -78,7 +78,9 @@ func (s *tcpClient) Secured(c *tcpframe.Conn, cs *tls.ConnectionState) {
 	began := s.startTLS
 	s.secured, s.securedAt, s.startTLS = true, time.Now(), nil
 	s.identity = tlsconf.IdentityOf(cs.PeerCertificates)
-	s.rules = nil // Calls in plain text may have come before, and been judged without the identity
+	if s.latest != nil { // Calls in plain text may have come before, and been judged without the identity
+		s.latest.policy = nil
+	}
 	if t := s.listener.settings().opts.TLS; t != nil && t.Server.TLS() != began {
 		// The files have changed since the handshake began, and recheck has not seen this client.
 		if err := t.Server.Recheck(cs.PeerCertificates, s.securedAt); err != nil {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -31,7 +30,7 @@ type front struct {
 	totals   clientTotals
 	seen     inFlight
 	sends    senderRef
-	rules    *rules.Bound // those of the listener that can match its Calls; nil before its first Call, and without rules
+	latest   *latestCalls // nil before its first Call
 	draining bool         // the connection closes as soon as no Call is under way
 	failed   bool         // the connection was closed because of a Call, and the log says why
 	evicted  bool         // an eviction closes the connection; guarded by listener.mu, as is place

@@ -20,23 +20,23 @@ import (
 
 var errDenied = errors.New("proxy: a rule denies the Call")
 
-// obey applies p to c, which is read and parsed, and routes it. The Analysis of c is done then. It
-// returns the upstream, or nil after c was answered or its client was closed.
+// obey applies the policy of s to c, which is read, parsed and analysed, and routes it. It returns the upstream, or
+// nil after c was answered or its client was closed.
 func (f *front) obey(c *call, s *listenerSettings) *upstream {
 	h, p := &c.h, s.policy
 	if h.TLSProbe() {
 		return f.route(c, s, nil)
 	}
-	c.rdma.Binding = f.listener.p.registry.Analyse(h, &c.rdma.Analysis)
-	on, b := &p.on[f.loop.index], f.rules
-	if b == nil || b.Set() != p.rules {
-		b = f.bind(p, on)
+	on, l, changes := &p.on[f.loop.index], f.latest, c.rdma.Analysis.Changes
+	if l.policy != p {
+		f.bind(p, on)
 	}
+	b := l.bound
 	rule, always := b.Always()
+	var dry []uint8
 	if !always {
-		var dry []uint8
 		var malformed bool
-		if rule, dry, malformed = on.judge.Decide(b, h, c.rdma.Analysis.Changes); malformed {
+		if rule, dry, malformed = on.judge.Decide(b, h, changes); malformed {
 			f.answer(c, oncrpc.AppendAuthError(c.local[:0], h.XID, oncrpc.AuthBadCredential))
 			return nil
 		}
@@ -44,9 +44,11 @@ func (f *front) obey(c *call, s *listenerSettings) *upstream {
 			on.effects[r].count(f)
 		}
 	}
-	e := &on.other
+	e := on.effect(rule)
+	if len(dry) == 0 && e.passes() {
+		l.pass(h, changes, e)
+	}
 	if rule >= 0 {
-		e = &on.effects[rule]
 		e.count(f)
 		if e.upstream != nil || e.denies != nil {
 			f.remember(c, e.rule)
@@ -69,10 +71,24 @@ func (f *front) obey(c *call, s *listenerSettings) *upstream {
 			f.answer(c, oncrpc.AppendAuthError(c.local[:0], h.XID, stat))
 			return nil
 		case mapped:
+			l.forget() // it is about the user as the client has sent it
 			on.squashed.Inc()
 		}
 	}
 	return f.route(c, s, e.upstream)
+}
+
+// effect returns the effect of rule, which is -1 for none.
+func (on *loopPolicy) effect(rule int) *ruleEffect {
+	if rule >= 0 {
+		return &on.effects[rule]
+	}
+	return &on.other
+}
+
+// passes reports whether a Call goes on as if there were no rule.
+func (e *ruleEffect) passes() bool {
+	return e.denies == nil && e.upstream == nil && e.squash == rules.SquashOff
 }
 
 // count counts a Call of f that the rule of e has matched.
@@ -90,10 +106,8 @@ func (f *front) remember(c *call, r *rules.Rule) {
 
 // after returns the effect of the rules on what cut has left of c. It counts nothing: the Call was counted.
 func (on *loopPolicy) after(b *rules.Bound, c *call) *ruleEffect {
-	if rule, _, _ := on.judge.Decide(b, &c.h, c.rdma.Analysis.Changes); rule >= 0 {
-		return &on.effects[rule]
-	}
-	return &on.other
+	rule, _, _ := on.judge.Decide(b, &c.h, c.rdma.Analysis.Changes)
+	return on.effect(rule)
 }
 
 // deny answers c as r has it, or closes the connection.

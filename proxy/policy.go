@@ -180,7 +180,7 @@ func (p *policy) forgetRules(m *metrics.Registry, listener string, old *policy) 
 }
 
 // bind finds the rules of p that can match the Calls of f. on is p's part of the loop.
-func (f *front) bind(p *policy, on *loopPolicy) *rules.Bound {
+func (f *front) bind(p *policy, on *loopPolicy) {
 	c := rules.Client{Address: f.ledger.addr(), Port: f.peer.Port(), Identity: f.identity}
 	if via := f.client.proxy(); via != (netip.AddrPort{}) {
 		c.Proxy = via.Addr()
@@ -188,6 +188,5 @@ func (f *front) bind(p *policy, on *loopPolicy) *rules.Bound {
 	if on.judge == nil {
 		on.judge = rules.NewJudge(p.rules)
 	}
-	f.rules = on.judge.Bind(&c)
-	return f.rules
+	f.latest.bind(p, on.judge.Bind(&c))
 }
