@@ -9,6 +9,8 @@ cd "$(dirname "$0")/../.."
 export SOURCE_DATE_EPOCH=$epoch # the time of all files in the packages
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+cp -r configs/examples "$work/examples"
+chmod -R u=rwX,go=rX "$work/examples" # whatever the umask of this work tree was
 for dir in "$out"/rdmabridge-"$version"-linux-*/; do
     dir=${dir%/}
     sed "s|\${DIR}|$dir|; s|\${WORK}|$work|; s|\${ARCH}|${dir##*-}|; s|\${VERSION}|$version|" deploy/package/nfpm.yaml > "$work/nfpm.yaml"
