@@ -125,10 +125,13 @@ func Clean(s string) string {
 	}, s)
 }
 
-// Plural returns "1 thing" or "2 things".
+// Plural returns "1 thing", "2 things" or "2 addresses".
 func Plural[T int | uint64](n T, thing string) string {
 	if n == 1 {
 		return "1 " + thing
+	}
+	if strings.HasSuffix(thing, "s") {
+		thing += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }

@@ -150,6 +150,9 @@ func TestFormats(t *testing.T) {
 			t.Errorf("Percent(%g) = %s, want %s", v, got, want)
 		}
 	}
+	if got := Plural(1, "address") + ", " + Plural(0, "address") + ", " + Plural(2, "Call"); got != "1 address, 0 addresses, 2 Calls" {
+		t.Errorf("Plural: %s", got)
+	}
 	if got := Size(1536); got != "1.50 KiB" {
 		t.Errorf("Size(1536) = %s", got)
 	}

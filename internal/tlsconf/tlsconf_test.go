@@ -67,6 +67,16 @@ func reasonOf(s *Server, c []*x509.Certificate) (tcpframe.TLSReason, string) {
 	return e.Reason, err.Error()
 }
 
+// versionOne is a list of revoked certificates as openssl ca makes it without crlnumber.
+const versionOne = `-----BEGIN X509 CRL-----
+MIG+MGUwCgYIKoZIzj0EAwIwEDEOMAwGA1UEAwwFbXkgQ0EXDTI2MTEyNTIwMjYz
+MFoXDTM2MTEyMjIwMjYzMFowJzAlAhQNX8zuCy0e0dWj0iAo8UtztdVtOhcNMjYx
+MTI1MjAyNTU0WjAKBggqhkjOPQQDAgNJADBGAiEAtgMLrFMrK4nRAOcWId62cQNJ
+4mZ58tnMCnJZigmNJIkCIQDCkcJy0JVYnPOOUV/9jqY7f5CABfzzrO3+KZH2KvjT
+CQ==
+-----END X509 CRL-----
+`
+
 // TestFaults: each fault of a file has an error that names the file and says what to do.
 func TestFaults(t *testing.T) {
 	f := newFiles(t)
@@ -110,6 +120,7 @@ func TestFaults(t *testing.T) {
 		{"no CA", func(o *ServerOptions) { o.CA = f.write(t, "noca.pem", []byte("hello\n")) }, "noca.pem", "has no certificate"},
 		{"CRL of another CA", func(o *ServerOptions) { o.CRL = f.write(t, "other.crl", f.servers.CRL(t)) }, "other.crl", "no CA of the configuration has signed list 1"},
 		{"no CRL", func(o *ServerOptions) { o.CRL = f.write(t, "none.crl", old.PEM()) }, "none.crl", "has no list of revoked certificates"},
+		{"CRL of version 1", func(o *ServerOptions) { o.CRL = f.write(t, "v1.crl", []byte(versionOne)) }, "v1.crl", "if its configuration has crlnumber"},
 		{"name", func(o *ServerOptions) { o.Names = []string{"*.*.example.com"} }, "", "is not a DNS name"},
 		{"too long", func(o *ServerOptions) { o.CA = f.write(t, "long.pem", make([]byte, maxFile+1)) }, "long.pem", "more than 1024 KiB"},
 	} {

@@ -102,7 +102,7 @@ func (t *trust) revoke(name string, b []byte, cas []*x509.Certificate) (warnings
 		n++
 		list, err := x509.ParseRevocationList(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("%s: list %d of the file is malformed: %w", name, n, err)
+			return nil, fmt.Errorf("%s: list %d of the file cannot be read: %w; it must be of version 2, which openssl ca makes if its configuration has crlnumber", name, n, err)
 		}
 		known := false
 		for _, ca := range cas {
