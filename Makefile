@@ -20,7 +20,7 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
 
-.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair size-check chart site bench bench-peers bench-gateways bench-neighbours bench-sessions bench-tls install clean
+.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart site bench bench-peers bench-gateways bench-neighbours bench-sessions bench-tls install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/rdmabridge ./cmd/rdmabridge
@@ -93,6 +93,9 @@ lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.
 
 pair: install ## a kernel's client between two bridges with floating addresses, by keepalived: docs/scaling.md; ten minutes
 	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_PAIR="tcp rdma" $(GO) test -tags lab -count=1 -timeout 40m -v -run '^TestPairLab$$' ./cmd/rdmabridge
+
+ipvs: install ## a kernel's clients before two active bridges behind IPVS, by keepalived: docs/scaling.md; minutes
+	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_IPVS=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run '^TestIPVSLab$$' ./cmd/rdmabridge
 
 chart: ## lints and renders deploy/helm, compares the objects with the schemas of three versions of Kubernetes, and runs the pods without a cluster, as root; compiles Helm, which takes minutes at first
 	cd internal/charttest && $(GO) test -count=1 -timeout 15m ./...

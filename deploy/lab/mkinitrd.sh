@@ -114,7 +114,7 @@ touch "$root"/etc/hosts.deny "$root"/var/lib/nfs/{etab,rmtab,state}
 modules=$root/lib/modules/$ver
 for m in crc32_generic crc32c_generic crc32c-intel virtio_pci virtio_net virtio_rng 9pnet_virtio 9p \
     siw rdma_rxe rdma_ucm ib_uverbs rpcrdma nfsd nfs nfsv3 nfsv4 md5 \
-    auth_rpcgss rpcsec_gss_krb5 cts loop xfs blocklayoutdriver ipvlan virtio_blk ext4 dm-mod dm-delay \
+    auth_rpcgss rpcsec_gss_krb5 cts loop xfs blocklayoutdriver ipvlan veth ip_vs ip_vs_sh virtio_blk ext4 dm-mod dm-delay \
     ${tls:+tls gcm ghash-generic}; do
     modprobe -d "$LAB_CACHE/root" -S "$ver" --show-depends "$m" 2> /dev/null || true
 done | awk '/^insmod/ && !seen[$2]++ {print $2}' | while read -r f; do
