@@ -1,52 +1,74 @@
 #!/bin/bash
-# test.sh builds the image of deploy/docker/Dockerfile with buildah, without a registry and without .git, and runs it as
-# its configuration says: as nobody, with a root file system that cannot be written. It needs root, buildah and what
-# deploy/lab/install.sh installs.
+# test.sh [static|ibverbs] builds the image of deploy/docker/Dockerfile, or of Dockerfile.ibverbs, with buildah, without a
+# registry and without .git, and runs it as its configuration says: as nobody, with a root file system that cannot be
+# written. It needs root, buildah and what deploy/lab/install.sh installs; for ibverbs also debootstrap, which
+# downloads a Debian.
 #
-# The image to build with is made of this host's Go and busybox, and is named by its digest. The modules are those of
-# this host. An engine is not needed: a chroot in name spaces of its own is what the image runs in.
+# The images to build with are made of this host's Go and busybox, or of a new Debian, and are named by their digests.
+# The modules are those of this host. An engine is not needed: a chroot in name spaces of its own is what the image
+# runs in.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-work=$(mktemp -d)
+variant=${1:-static}
+work=${IMAGE_TEST_INSIDE:-$(mktemp -d)}
+fail() { echo "FAIL: $*"; exit 1; }
+b() { buildah --root "$work/storage" --runroot "$work/run" --storage-driver vfs "$@"; }
+
+# image_of DIR NAME makes an image of a directory, removes that, and prints the image's digest.
+image_of() {
+    local c
+    c=$(b from scratch)
+    b add -q "$c" "$1" / > /dev/null
+    rm -rf "$1"
+    b config --env PATH=/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin --env GOTOOLCHAIN=local --env HOME=/root --env GOPATH=/go \
+        --env GOPROXY=off --env GOFLAGS=-modcacherw "$c"
+    b commit -q --rm "$c" "localhost/$2" > /dev/null
+    b inspect --type image --format '{{.FromImageDigest}}' "localhost/$2"
+}
+
+build() {
+    local file=deploy/docker/Dockerfile digest arguments=()
+    mkdir -p "$work/base"
+    if [ "$variant" = ibverbs ]; then
+        file+=.ibverbs
+        debootstrap --variant=minbase bookworm "$work/base" > "$work/build.log" || fail "debootstrap: $(tail "$work/build.log")"
+        cp -r "$work/base" "$work/debian"
+        digest=$(image_of "$work/debian" debian)
+        arguments+=(--build-arg "BASE_IMAGE=localhost/debian@$digest")
+    else
+        mkdir -p "$work/base"/{bin,tmp,etc,root,usr/local}
+        chmod 1777 "$work/base/tmp"
+        cp /bin/busybox "$work/base/bin/"
+        for applet in sh mkdir mv; do ln -s busybox "$work/base/bin/$applet"; done
+    fi
+    mkdir "$work/base/usr/local/go"
+    cp -r "$(go env GOROOT)"/{VERSION,go.env,bin,pkg,src,lib} "$work/base/usr/local/go/"
+    digest=$(image_of "$work/base" go)
+    arguments+=(--build-arg "GO_IMAGE=localhost/go@$digest" --build-arg VERSION=0.1.0)
+    mkdir "$work/context"
+    git ls-files -z | tar -c --null -T - | tar -x -C "$work/context"
+    b bud -q --isolation chroot --network host -v "$(go env GOMODCACHE):/go/pkg/mod" -v "$(go env GOCACHE):/root/.cache/go-build" \
+        "${arguments[@]}" -f "$file" -t bridge "$work/context" > "$work/build.log" 2>&1 ||
+        fail "build: $(tail -n 30 "$work/build.log")"
+    echo "$file built with images named by their digests, ${digest:0:19}... for Go, from sources without .git"
+}
+
+if [ -z "${IMAGE_TEST_INSIDE:-}" ]; then
+    trap 'rm -rf "$work"' EXIT
+    build
+    # Mounts and the network end with this.
+    IMAGE_TEST_INSIDE=$work unshare --mount --propagation private --net "$0" "$@"
+    exit
+fi
+
 ended() {
     local job
     for job in $(jobs -p); do kill "$job" 2> /dev/null || true; done
     wait
     ! mountpoint -q "$work/root" || umount -R "$work/root"
-    rm -rf "$work"
 }
-fail() { echo "FAIL: $*"; exit 1; }
-
-if [ -z "${IMAGE_TEST_INSIDE:-}" ]; then
-    # Mounts and the network end with this.
-    IMAGE_TEST_INSIDE=1 unshare --mount --propagation private --net "$0" "$@"
-    exit
-fi
 trap ended EXIT
 ip link set lo up
-b() { buildah --root "$work/storage" --runroot "$work/run" --storage-driver vfs "$@"; }
-
-# What the Dockerfile expects of GO_IMAGE: go, a shell, mkdir and mv.
-base=$(b from scratch)
-mkdir -p "$work/base"/{bin,tmp,etc,root,src,go,usr/local}
-chmod 1777 "$work/base/tmp"
-cp /bin/busybox "$work/base/bin/"
-for applet in sh mkdir mv rm; do ln -s busybox "$work/base/bin/$applet"; done
-mkdir "$work/base/usr/local/go"
-cp -r "$(go env GOROOT)"/{VERSION,go.env,bin,pkg,src,lib} "$work/base/usr/local/go/"
-b add -q "$base" "$work/base" / > /dev/null
-b config --env PATH=/usr/local/go/bin:/bin --env GOTOOLCHAIN=local --env HOME=/root --env GOPATH=/go \
-    --env GOPROXY=off --env GOFLAGS=-modcacherw "$base"
-b commit -q --rm "$base" localhost/go > /dev/null
-rm -rf "$work/base"
-digest=$(b inspect --type image --format '{{.FromImageDigest}}' localhost/go)
-
-mkdir "$work/context"
-git ls-files -z | tar -c --null -T - | tar -x -C "$work/context"
-b bud -q --isolation chroot --network host -v "$(go env GOMODCACHE):/go/pkg/mod" -v "$(go env GOCACHE):/root/.cache/go-build" \
-    --build-arg "GO_IMAGE=localhost/go@$digest" --build-arg VERSION=0.1.0 -f deploy/docker/Dockerfile -t bridge "$work/context" > "$work/build.log" 2>&1 ||
-    fail "build: $(tail -n 30 "$work/build.log")"
-echo "built with an image named by its digest, ${digest:0:19}..., from sources without .git"
 
 config() { b inspect --type image --format "{{.OCIv1.Config.$1}}" bridge; }
 [ "$(config User)" = 65534:65534 ] || fail "user $(config User)"
@@ -56,7 +78,7 @@ environment=$(config Env)
 environment=${environment//[\[\]]/}
 container=$(b from bridge)
 root=$(b mount "$container")
-[ "$(cd "$root" && find . -type f ! -path './usr/share/doc/*' -printf '%p ')" = './rdmabridge ' ] || fail "the image has other files than the binary and its documents"
+[ "$variant" != static ] || [ "$(cd "$root" && find . -type f ! -path './usr/share/doc/*' -printf '%p ')" = './rdmabridge ' ] || fail "the image has other files than the binary and its documents"
 [ -s "$root/usr/share/doc/rdmabridge/LICENSE" ] && [ -s "$root/usr/share/doc/rdmabridge/rdmabridge.cdx.json" ] || fail "no documents"
 
 # The root: read only, with a tmpfs for the control socket, as docs/kubernetes.md has it, and a configuration.
@@ -84,7 +106,9 @@ await() { # WHAT COMMAND...
     done
     fail "waited in vain for $what: $(cat "$work"/*.log)"
 }
-(image version) | grep '^rdmabridge 0\.1\.0, ' || fail "version"
+providers='[iwarp]'
+[ "$variant" = static ] || providers='[ibverbs iwarp]'
+(image version) | grep -F "rdmabridge 0.1.0, go" | grep -F "RDMA providers $providers" || fail "version: $( (image version) 2>&1)"
 (image check -c /etc/rdmabridge/rdmabridge.yaml) || fail "check"
 
 # A container of its own with the demo, and one that serves.
