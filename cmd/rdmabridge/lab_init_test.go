@@ -54,7 +54,7 @@ func testInit(t *testing.T, g *guest, binary, use string) {
 			t.Fatal(err)
 		}
 		command, fstab, unit := mountLines(t, here.Replace(out.String()), vers)
-		want := fmt.Sprintf("grep '/mnt/nfs nfs.*vers=%[1]s.*proto=%[2]s' /proc/mounts; echo %[1]s > /mnt/nfs/init; [ $(cat /export/init) = %[1]s ]; umount /mnt/nfs", vers, proto)
+		want := fmt.Sprintf("grep '/mnt/nfs nfs.*vers=%[1]s.*proto=%[2]s' /proc/mounts; echo %[1]s > /mnt/nfs/init; [ $(cat /export/init) = %[1]s ]; rm /mnt/nfs/init; umount /mnt/nfs", vers, proto)
 		script := []string{"set -ex; mkdir -p /mnt/nfs", command, want}
 		if slices.Contains(someVersions("3"), vers) {
 			script = append(script,
