@@ -170,9 +170,5 @@ func (c *call) assignXID(q *clientQueue) {
 		return
 	}
 	f := c.owner.front
-	l := f.latest
-	if !l.keyed || l.client != q.key {
-		l.client, l.key, l.keyed = q.key, f.loop.credentials.find(c.up.p.xids.seed, &q.key, &c.h), true
-	}
-	c.setXID(xidOf(l.key, &c.h))
+	c.setXID(xidOf(f.latest.keyOf(c.up.p.xids.seed, &f.loop.credentials, &q.key, &c.h), &c.h))
 }

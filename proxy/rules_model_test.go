@@ -139,10 +139,10 @@ func TestRulesModel(t *testing.T) {
 			}
 		}
 		// Most Calls differ from the one before in one thing, or in none.
-		switch r.IntN(8) {
+		switch r.IntN(16) {
 		case 0:
 			user = r.IntN(len(ruleUsers))
-		case 1, 2, 3:
+		case 1, 2, 3, 4, 5:
 			kind = r.IntN(len(ruleCalls))
 		}
 		c := &clients[r.IntN(len(clients))]

@@ -176,24 +176,30 @@ func TestPolicyAllocations(t *testing.T) {
 		{Name: "group", GIDs: []rules.Range{{Low: 50, High: 59}}, Action: rules.Deny},
 		{Name: "writers", Class: rules.Changing, UIDs: []rules.Range{{Low: 7, High: 7}}, Action: rules.Deny, Answer: rules.AnswerReadOnly},
 	}
-	perCall := func(with bool) float64 {
-		x := newPoliced(t, "tcp", func(o *proxy.ListenerOptions) {
-			if with {
-				o.Rules, o.Squash = all, proxy.Squash{Mode: rules.SquashAll, UID: 99, GID: 98}
-			}
-		})
-		client := x.dial("tcp")
-		m := withUser(proxytest.GetattrCall(1), 1000, 1000, 1001)
+	one := withUser(proxytest.GetattrCall(1), 1000, 1000, 1001)
+	perCall := func(policy func(*proxy.ListenerOptions), calls ...[]byte) float64 {
+		client := newPoliced(t, "tcp", policy).dial("tcp")
 		call := func() {
-			if _, err := client.Call(m); err != nil {
-				t.Fatal(err)
+			for _, m := range calls {
+				if _, err := client.Call(m); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		call()
-		return testing.AllocsPerRun(2000, call)
+		return testing.AllocsPerRun(2000/len(calls), call) / float64(len(calls))
 	}
-	without, with := perCall(false), perCall(true)
-	if with > without+0.5 {
-		t.Errorf("%v allocations for a Call with a policy, %v without one, in client, bridge and server together", with, without)
+	ruled := func(o *proxy.ListenerOptions) { o.Rules = all }
+	without := perCall(nil, one)
+	for what, with := range map[string]float64{
+		"rules": perCall(ruled, one),
+		"rules, and a Call of another user each time": perCall(ruled, one, withUser(proxytest.GetattrCall(2), 1001, 1000, 1001)),
+		"rules and squash": perCall(func(o *proxy.ListenerOptions) {
+			o.Rules, o.Squash = all, proxy.Squash{Mode: rules.SquashAll, UID: 99, GID: 98}
+		}, one),
+	} {
+		if with > without+0.5 {
+			t.Errorf("%s: %v allocations for a Call, %v without a policy, in client, bridge and server together", what, with, without)
+		}
 	}
 }
