@@ -21,11 +21,7 @@ func TestLabDoctor(t *testing.T) {
 	needLab(t)
 	g := bootGuest(t)
 	d := &labDoctor{g: g, binary: filepath.Join(g.dir, "rdmabridge")}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", d.binary, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has other libraries
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	buildForGuest(t, d.binary)
 	t.Run("siw", d.testSIW)
 	t.Run("endpoints", d.testEndpoints)
 	t.Run("user", d.testUser)

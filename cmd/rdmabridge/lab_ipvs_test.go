@@ -33,11 +33,7 @@ func TestIPVSLab(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(g.dir, "ipvs.conf"), config, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(g.dir, "rdmabridge"), ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	buildForGuest(t, filepath.Join(g.dir, "rdmabridge"))
 	g.ready(t)
 
 	out := g.job(t, 12*time.Minute, "VERSIONS='4.2 4.1 3 4.2' /lab/ipvs.sh")

@@ -32,7 +32,7 @@ var menu = []group{
 	{"Start", []string{"README.md", "docs/getting-started.md", "docs/install.md", "docs/configuration.md", "docs/faq.md"}},
 	{"Set up", []string{"docs/kubernetes.md", "docs/scaling.md", "docs/addresses.md", "docs/programs.md", "docs/rules.md", "docs/limits.md", "docs/tls.md", "docs/sessions.md", "docs/memory.md", "docs/ibverbs.md"}},
 	{"Operate", []string{"docs/cli.md", "docs/status-page.md", "docs/troubleshooting.md", "docs/doctor.md", "docs/metrics.md", "docs/logs.md", "docs/tracing.md", "docs/capture.md", "docs/faults.md"}},
-	{"Measure", []string{"docs/performance.md", "docs/bench.md", "docs/bench-peers.md", "docs/conformance.md", "docs/fault-server.md"}},
+	{"Measure", []string{"docs/performance.md", "docs/bench.md", "docs/bench-peers.md", "docs/bench-gateways.md", "docs/conformance.md", "docs/fault-server.md"}},
 	{"Project", []string{"CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md"}},
 }
 
@@ -48,7 +48,8 @@ var page = template.Must(template.New("page").Parse(pageHTML))
 type builder struct {
 	root, out string
 	menu      []group
-	known     map[string]bool // the files and directories that are on the site, or that waiting has
+	titles    map[string]string // of the files in menu
+	known     map[string]bool   // the files and directories that are on the site, or that waiting has
 	waiting   []string
 }
 
@@ -72,6 +73,14 @@ func (b *builder) build() error {
 	b.menu = menu
 	if len(more.Pages) > 0 {
 		b.menu = append(slices.Clone(menu), more)
+	}
+	b.titles = make(map[string]string)
+	for _, g := range b.menu {
+		for _, name := range g.Pages {
+			if b.titles[name], err = b.title(name); err != nil {
+				return err
+			}
+		}
 	}
 	if err := os.MkdirAll(b.out, 0o755); err != nil {
 		return err
@@ -182,11 +191,7 @@ func (b *builder) writePage(name, address string, source []byte) error {
 	for _, m := range b.menu {
 		g := entries{Title: m.Title}
 		for _, p := range m.Pages {
-			title, err := b.title(p)
-			if err != nil {
-				return err
-			}
-			g.Pages = append(g.Pages, entry{title, relative(address, b.address(p)), p == name})
+			g.Pages = append(g.Pages, entry{b.titles[p], relative(address, b.address(p)), p == name})
 		}
 		groups = append(groups, g)
 	}

@@ -25,9 +25,7 @@ type terminal struct {
 	t      *testing.T
 	master *os.File
 	slave  *os.File
-
-	mu  sync.Mutex // guards out; a leaf
-	out strings.Builder
+	out    testkit.Log // what the program has written
 }
 
 func newTerminal(t *testing.T, width, height int) *terminal {
@@ -53,7 +51,7 @@ func newTerminal(t *testing.T, width, height int) *terminal {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(x, x.master)
+		_, _ = io.Copy(&x.out, x.master)
 	}()
 	t.Cleanup(func() {
 		x.slave.Close()
@@ -77,24 +75,11 @@ func (x *terminal) resize(width, height int) {
 	}
 }
 
-// Write implements io.Writer: it takes what the program has written.
-func (x *terminal) Write(p []byte) (int, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.out.Write(p)
-}
-
-func (x *terminal) output() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.out.String()
-}
-
 var styles = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // shows returns the text of the last whole frame.
 func (x *terminal) shows() string {
-	s := x.output()
+	s := x.out.String()
 	i := strings.LastIndex(s, end)
 	if i < 0 {
 		return ""
@@ -168,7 +153,7 @@ func (x *terminal) ended(done <-chan any, before unix.Termios) any {
 		if got := x.termios(); got != before {
 			x.t.Errorf("the terminal's settings are %+v, want %+v", got, before)
 		}
-		testkit.Eventually(x.t, "the terminal leaves the alternate screen", func() bool { return strings.HasSuffix(x.output(), leave) })
+		testkit.Eventually(x.t, "the terminal leaves the alternate screen", func() bool { return strings.HasSuffix(x.out.String(), leave) })
 		return r
 	case <-time.After(testkit.Patience):
 		x.t.Fatal("top does not end")
@@ -182,8 +167,8 @@ func TestTerminal(t *testing.T) {
 	before := x.termios()
 	done := x.start(t.Context(), nil)
 	x.wait("WAITS-FOR")
-	if !strings.HasPrefix(x.output(), enter) {
-		t.Errorf("top begins with %q", x.output()[:40])
+	if !strings.HasPrefix(x.out.String(), enter) {
+		t.Errorf("top begins with %q", x.out.String()[:40])
 	}
 	if x.termios() == before {
 		t.Error("the terminal is not raw")
@@ -208,7 +193,7 @@ func TestTerminal(t *testing.T) {
 	if r := x.ended(done, before); r != nil {
 		t.Errorf("top: %v", r)
 	}
-	if strings.Contains(x.output(), "\x1b[2J") || strings.Contains(x.output(), "\x1b[K") {
+	if strings.Contains(x.out.String(), "\x1b[2J") || strings.Contains(x.out.String(), "\x1b[K") {
 		t.Error("top erases: that flickers")
 	}
 }
