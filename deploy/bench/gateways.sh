@@ -1,7 +1,8 @@
 #!/bin/bash
 # gateways.sh [ROUNDS] boots the lab's guest and compares gateways in front of its knfsd: guest/gateways.sh says which.
 # It writes a table for docs/bench-gateways.md to out/gateways.md, and the figures to out/gateways.txt. It needs what
-# deploy/lab/install.sh installs, haproxy, and bin/rdmabridge. It ends the guest that it has started.
+# deploy/lab/install.sh installs, haproxy, and bin/rdmabridge. GUEST_ENV in the environment sets variables of the guest's
+# script, such as GUEST_ENV='VERSIONS=3 TARGETS="rdmabridge haproxy"'. It ends the guest that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-3}

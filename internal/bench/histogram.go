@@ -27,7 +27,7 @@ func newHistogram() *histogram {
 // Add counts d. A negative one counts as 0.
 func (h *histogram) Add(d time.Duration) {
 	d = max(d, 0)
-	_ = h.counts.RecordValue(int64(min(d, longest))) // an error means that it is longer than longest
+	_ = h.counts.RecordValue(int64(min(d, longest))) // within the bounds of counts, so no error
 	h.sum += d
 	h.max = max(h.max, d)
 }

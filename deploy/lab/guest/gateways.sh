@@ -8,6 +8,8 @@
 #   haproxy      TCP in front, TCP to the server
 #   reexport     knfsd exports its own mount over RDMA, as gateways without a proxy do
 #
+# VERSIONS, TARGETS and SECONDS_EACH, which is for each run of fio, in the environment choose less or more of it.
+#
 # A line is VERSION WORKLOAD TARGET ROUND FIGURE. Figures of fio are KiB/s, those of meta and untar are seconds.
 # rdmabridge and haproxy must be in the guest: mkinitrd.sh OUT bin/rdmabridge /usr/sbin/haproxy.
 set -e
