@@ -310,8 +310,10 @@ func (r *reverseQueue) forget(l *laneCall) {
 
 // end gives all Calls back, because the client's connection has ended.
 func (r *reverseQueue) end() {
-	for _, l := range r.calls {
-		l.conn.lane.u.table.silent(l.id, l.to)
+	for i, l := range r.calls {
+		if !slices.ContainsFunc(r.calls[:i], func(o *laneCall) bool { return o.id == l.id }) {
+			l.conn.lane.u.table.broken(l.id, l.to)
+		}
 		l.back(laneCallAway)
 	}
 	r.calls = nil

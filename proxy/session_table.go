@@ -68,7 +68,8 @@ type session struct {
 	program uint32      // of the callbacks, or 0 if it is not known
 	signed  bool        // the session was bound by a Call under RPCSEC_GSS
 	guessed bool        // client has used the session and has not bound it
-	mute    bool        // such a connection has not answered: the next one has to bind the session
+	doubted bool        // such a connection has ended with a reverse Call that was not answered
+	mute    bool        // such connections do not answer: the next one has to bind the session
 
 	list              *list.List // the table's that has the session, or nil
 	place             *list.Element
@@ -153,7 +154,7 @@ func (t *sessionTable) bind(id nfs.SessionID, r *laneClient, program uint32, sig
 	if program != 0 {
 		s.program = program
 	}
-	s.conn, s.signed, s.guessed, s.mute = conn, signed, false, false
+	s.conn, s.signed, s.guessed, s.doubted, s.mute = conn, signed, false, false, false
 	t.give(s, r)
 }
 
@@ -222,7 +223,7 @@ func (t *sessionTable) answered(id nfs.SessionID, r *laneClient) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.all[id]; s != nil && s.client == r {
-		s.guessed = false
+		s.guessed, s.doubted = false, false
 	}
 }
 
@@ -233,6 +234,17 @@ func (t *sessionTable) silent(id nfs.SessionID, r *laneClient) {
 	defer t.mu.Unlock()
 	if s := t.all[id]; s != nil && s.client == r && s.guessed {
 		s.mute = true
+	}
+}
+
+// broken notes that r, on which session id is called, has ended before it answered a reverse Call. A Linux
+// client ends a connection on which it is not called but gets a reverse Call. But the end may also have had
+// another reason, and have come just after the Call. So it takes two such connections in a row.
+func (t *sessionTable) broken(id nfs.SessionID, r *laneClient) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.all[id]; s != nil && s.client == r && s.guessed {
+		s.mute, s.doubted = s.doubted, true
 	}
 }
 

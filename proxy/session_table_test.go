@@ -146,6 +146,36 @@ func TestSessionTableTrunk(t *testing.T) {
 	}
 }
 
+// TestSessionTableBroken: a connection that ends before it has answered a reverse Call may have ended for another
+// reason. If the next one does, too, the client is not called there.
+func TestSessionTableBroken(t *testing.T) {
+	x := newTableCase(t)
+	id := sessionOf(1)
+	bound := x.client(1)
+	x.t.bind(id, bound, 0, false)
+	x.gone(bound)
+	back := func() *laneClient {
+		r := x.client(1)
+		x.use(id, r)
+		return r
+	}
+	end := func(r *laneClient) {
+		x.t.broken(id, r)
+		x.gone(r)
+	}
+	end(back())
+	r := back()
+	x.at("after one", id, r, sessionHere)
+	x.t.answered(id, r)
+	x.gone(r)
+	end(back())
+	r = back()
+	x.at("after one that answered, and one that did not", id, r, sessionHere)
+	end(r)
+	back()
+	x.at("after two in a row", id, nil, sessionAbsent)
+}
+
 // TestSessionTableStranger: a host that uses the session of another one, because it has guessed the ID
 // and the server lets it, is not called.
 func TestSessionTableStranger(t *testing.T) {
