@@ -86,7 +86,6 @@ type Conn struct {
 	rx       int64  // octets received
 	records  uint64 // records received
 	pauses   int    // calls of Pause without their Resume
-	awaits   bool   // AwaitInput was called, and Input was not yet
 	why      pauseReason
 	timed    bool   // in loop.timed
 	memWant  int    // octets that Memory.Wait was called for
@@ -211,7 +210,7 @@ func (c *Conn) settle() {
 	if c.tls != nil {
 		paused = c.tls.settle(paused)
 	} else {
-		c.sock.setPaused(paused || c.awaits && c.state == open || c.state == draining)
+		c.sock.setPaused(paused || c.state == draining)
 	}
 	c.watch()
 	if paused != c.sawPaused {

@@ -15,39 +15,31 @@ type InputHandler interface {
 // which must be an InputHandler. Unlike a paused Conn, one that awaits input notices the peer's
 // FIN and has an idle timeout. It is for a Conn from which nothing has been read yet.
 func (c *Conn) AwaitInput() {
-	if c.awaits || c.state != open {
+	if c.awaits() || c.state != open {
 		return
 	}
-	if err := c.sock.awaitInput(); err != nil {
-		c.sock.shut(err)
-		return
-	}
-	c.awaits = true
-	c.sock.FlushSoon()
+	c.sock.awaits = true
 }
 
-// Input implements inputStream. The handler is not told of a peer that has only closed: reading
-// is resumed, and the loop sees the end.
-func (s *connStream) Input() {
+// awaits reports whether Input is still to be called.
+func (c *Conn) awaits() bool { return c.sock.awaits }
+
+// Input implements inputStream.
+func (s *connStream) Input() bool {
 	c := (*Conn)(s)
-	if !c.awaits {
-		return
+	if c.state != open {
+		return true
 	}
-	c.awaits = false
 	c.sock.FlushSoon()
-	if c.state == open && c.sock.inputWaits() {
-		c.handler.(InputHandler).Input(c)
-	}
+	c.handler.(InputHandler).Input(c)
+	return c.state == open && !c.paused()
 }
 
-// An inputStream is a loop.Stream that uses socket.awaitInput.
+// An inputStream is a loop.Stream whose socket awaits input.
 type inputStream interface {
-	// Input is called once after awaitInput, when octets, FIN or an error wait.
-	Input()
+	// Input is called once when octets wait. It reports whether they may be read now.
+	Input() bool
 }
-
-// awaitInput makes the loop call Input once.
-func (s *socket) awaitInput() error { return s.awaitEvents(unix.EPOLLIN | unix.EPOLLRDHUP) }
 
 // inputWaits reports whether octets wait to be read. It takes nothing.
 func (s *socket) inputWaits() bool {

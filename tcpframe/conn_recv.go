@@ -26,11 +26,6 @@ func (c *Conn) received(b []byte) {
 	if c.state != open || len(b) == 0 {
 		return // the input is discarded
 	}
-	if c.awaits { // gnet was quicker than awaitInput
-		c.awaits = false
-		c.sock.FlushSoon()
-		c.handler.(InputHandler).Input(c)
-	}
 	if c.tls != nil {
 		c.tls.received(b)
 		if !c.sock.dirty {

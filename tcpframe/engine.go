@@ -66,6 +66,9 @@ func Start(o EngineOptions) (*Engine, error) {
 	e.sockets.SetLimit(cmp.Or(o.MaxSockets, mostSockets()))
 	for i := range o.Loops {
 		if err := e.startLoop(i); err != nil {
+			for _, l := range e.loops {
+				l.gate.yield()
+			}
 			_ = d.stop()
 			for _, l := range e.loops {
 				l.gate.release()
@@ -98,6 +101,7 @@ func (e *Engine) startLoop(i int) error {
 		err = g.open(l)
 	}
 	if err != nil {
+		g.yield()
 		g.release()
 		return err
 	}
@@ -201,6 +205,9 @@ func (e *Engine) Stop() {
 			l.mu.Lock()
 			l.stopped, l.in = true, nil
 			l.mu.Unlock()
+		}
+		for _, l := range e.loops {
+			l.gate.yield()
 		}
 		if err := e.driver.stop(); err != nil {
 			e.log.Error().Str("event", "loops_failed").Err(err).Msg("event loops stopped with an error")

@@ -1,42 +1,42 @@
 package tcpframe
 
-// This is the only file that imports gnet. It adds two abilities to gnet's event loops.
+// This is the only file that imports gnet. gnet starts the goroutines of the loops and owns their connections: it
+// takes a connection, and closes it. While it has nothing to do, a loop waits for its sockets and reads from them
+// itself, in poll.go.
 //
-// # Pausing
+// # Why
 //
-// gnet cannot stop reading from a connection, but epoll can. To find a loop's epoll
-// instance, newGate gives the loop a connection and asks every low descriptor number to
-// modify the registration of that connection, which only the right instance can do. From
-// then on EPOLL_CTL_MOD on gnet's own registration pauses a connection, on the loop. gnet
-// re-arms EPOLLIN only when its own outbound buffer changes, and this package never writes
-// through gnet.
+// gnet reads what has come into a buffer of its own before it asks where the octets belong, cannot stop reading
+// from a connection, and hands each connection over by itself, so that Calls of several clients that are ready
+// together are not sent together. Before it sleeps it yields to Go's scheduler, which wakes a second thread each time.
 //
-// # Waking
+// # How
 //
-// gnet's Execute allocates. It also runs tasks until none is left before gnet looks at sockets
-// again, so that a task that posts itself would starve every connection. Instead each loop has
-// a gate: a gnet connection whose descriptor is replaced (dup3) by a semaphore eventfd that can
-// be read for ever. Two descriptors are then added to the loop's epoll instance under the
-// number of the gate: an edge-triggered eventfd that Post writes, and a nested epoll instance
-// that watches for EPOLLOUT, and for EPOLLIN where AwaitInput asks for it. When either is ready,
-// gnet reads eight octets from the gate and calls OnTraffic, which runs a pass. No work changes
-// threads, nothing is allocated, and the loop alternates between posts and sockets.
+// Each loop has an epoll instance of its own, the poll, and a gate: a gnet connection whose descriptor is replaced
+// (dup3) by a semaphore eventfd that can be read for ever. The poll is a member of gnet's epoll instance, under the
+// number of the gate. When something happens in the poll, gnet reads eight octets from the gate and calls OnTraffic,
+// which runs Loop.run. That returns only when gnet is needed: enroll says so before it asks gnet for anything. While
+// connections are being enrolled, gnet and the loop take turns.
+//
+// A connection that gnet has opened is moved from gnet's epoll instance to the poll. To find gnet's instance, newGate
+// gives the loop a connection and asks every low descriptor number to modify the registration of that connection,
+// which only the right instance can do.
 //
 // # Trust
 //
-// Both rely on gnet's default Linux build: it is level-triggered, epoll data hold the
-// descriptor number, and gnet looks connections up by it. Start tests each of these properties
-// on each loop before anything else happens, and returns an error if one does not hold. With
-// gnet's build tag poll_opt none holds, and Start returns that error.
+// This relies on gnet's default Linux build: it is level-triggered, epoll data hold the descriptor number, gnet looks
+// connections up by it, and reads nothing from a connection that is not registered. Start tests each of these
+// properties on each loop before anything else happens, and returns an error if one does not hold. With gnet's build
+// tag poll_opt none holds, and Start returns that error.
 
 import (
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/panjf2000/gnet/v2"
@@ -45,10 +45,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
-
-// readBuffer is the most octets of one read. Of 16 KiB to 1 MiB, 64 KiB was best, for
-// small Calls and for bulk.
-const readBuffer = 64 << 10
 
 const (
 	selfTest = 5 * time.Second      // how long a self test waits for an event that must happen
@@ -65,19 +61,26 @@ type driver struct {
 	client *gnet.Client
 }
 
-// A gate wakes a loop from other goroutines: see the comment at the top of the file.
+// A gate is how gnet calls a loop, and how other goroutines wake it: see the comment at the top of the file.
 type gate struct {
 	loop *Loop // set by open, on the loop
 
 	opened  chan struct{} // tells the self test that OnOpen was called
-	traffic chan struct{} // tells the self test that OnTraffic was called
+	traffic chan int32    // tells the self test that OnTraffic was called, with the epoll data of the event in the poll
 
-	el   gnet.EventLoop
-	fd   int // descriptor of the gnet connection; convert makes it a semaphore eventfd
-	epfd int // gnet's epoll instance
-	wake int // eventfd that Post writes
-	out  int // nested epoll instance
+	el     gnet.EventLoop
+	fd     int          // descriptor of the gnet connection; convert makes it a semaphore eventfd
+	epfd   int          // gnet's epoll instance
+	poll   int          // the loop's epoll instance
+	wake   int          // eventfd that ring writes, a member of the poll
+	needed atomic.Int32 // callers that need gnet
 }
+
+// wakeData are the epoll data of gate.wake, and noData stands for no event.
+const (
+	wakeData = -1
+	noData   = -2
+)
 
 // startDriver starts gnet with the given number of loops.
 func startDriver(loops int, log zerolog.Logger) (*driver, error) {
@@ -86,7 +89,7 @@ func startDriver(loops int, log zerolog.Logger) (*driver, error) {
 	}
 	c, err := gnet.NewClient(&handler{},
 		gnet.WithNumEventLoop(loops),
-		gnet.WithReadBufferCap(readBuffer),
+		gnet.WithReadBufferCap(1<<10), // only gates are read into it
 		gnet.WithLogger(&gnetLog{log: log}),
 	)
 	if err != nil {
@@ -98,7 +101,7 @@ func startDriver(loops int, log zerolog.Logger) (*driver, error) {
 	return &driver{client: c}, nil
 }
 
-// stop ends the loops. Their connections must have been closed.
+// stop ends the loops. Their connections must have been closed, and their gates yield.
 func (d *driver) stop() error { return d.client.Stop() }
 
 // newGate opens the gate of the loop that has the fewest connections. As long as gates are
@@ -116,7 +119,7 @@ func (d *driver) newGate() (g *gate, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g = &gate{opened: make(chan struct{}, 1), traffic: make(chan struct{}, 16), epfd: -1, wake: -1, out: -1}
+	g = &gate{opened: make(chan struct{}, 1), traffic: make(chan int32, 16), epfd: -1, poll: -1, wake: -1}
 	c, err := d.client.EnrollContext(near, g)
 	if err != nil {
 		return nil, fmt.Errorf("enroll: %w", err)
@@ -128,7 +131,7 @@ func (d *driver) newGate() (g *gate, err error) {
 	if err := g.findPoller(); err != nil {
 		return nil, err
 	}
-	if err := g.testPause(far); err != nil {
+	if err := g.testRemoval(far); err != nil {
 		return nil, err
 	}
 	if err := g.convert(); err != nil {
@@ -142,15 +145,13 @@ func (d *driver) newGate() (g *gate, err error) {
 	return g, nil
 }
 
-const (
-	readEvents = unix.EPOLLIN | unix.EPOLLPRI // the events that gnet registers
-	maxProbe   = 1 << 16                      // descriptors tried for the epoll instance
-)
+// maxProbe bounds the descriptors that are tried for gnet's epoll instance.
+const maxProbe = 1 << 16
 
 // findPoller finds gnet's epoll instance.
 func (g *gate) findPoller() error {
 	for fd := range maxProbe {
-		if g.fd != fd && g.ctl(fd, unix.EPOLL_CTL_MOD, g.fd, readEvents) == nil {
+		if g.fd != fd && g.ctl(fd, unix.EPOLL_CTL_MOD, g.fd, unix.EPOLLIN|unix.EPOLLPRI) == nil {
 			g.epfd = fd
 			return nil
 		}
@@ -163,9 +164,9 @@ func (g *gate) ctl(epfd, op, fd int, events uint32) error {
 	return unix.EpollCtl(epfd, op, fd, &unix.EpollEvent{Events: events, Fd: int32(g.fd)})
 }
 
-// testPause tests that events can be removed from gnet's registration and added again. It
-// leaves the gate paused.
-func (g *gate) testPause(far int) error {
+// testRemoval tests that gnet reads from a connection, and nothing from one that is not registered with its epoll
+// instance. It leaves the gate unregistered.
+func (g *gate) testRemoval(far int) error {
 	poke := func() error {
 		_, err := unix.Write(far, []byte{0})
 		return os.NewSyscallError("write", err)
@@ -173,10 +174,10 @@ func (g *gate) testPause(far int) error {
 	if err := poke(); err != nil {
 		return err
 	}
-	if !g.await(g.traffic) {
-		return errors.New("self test: nothing received before pausing")
+	if _, ok := g.event(); !ok {
+		return errors.New("self test: gnet received nothing")
 	}
-	if err := g.ctl(g.epfd, unix.EPOLL_CTL_MOD, g.fd, 0); err != nil {
+	if err := g.ctl(g.epfd, unix.EPOLL_CTL_DEL, g.fd, 0); err != nil {
 		return os.NewSyscallError("epoll_ctl", err)
 	}
 	if err := poke(); err != nil {
@@ -184,19 +185,13 @@ func (g *gate) testPause(far int) error {
 	}
 	select {
 	case <-g.traffic:
-		return errors.New("self test: received while paused")
+		return errors.New("self test: gnet received from a connection that was taken from it")
 	case <-time.After(quiet):
 	}
-	if err := g.ctl(g.epfd, unix.EPOLL_CTL_MOD, g.fd, readEvents); err != nil {
-		return os.NewSyscallError("epoll_ctl", err)
-	}
-	if !g.await(g.traffic) {
-		return errors.New("self test: nothing received after resuming")
-	}
-	return os.NewSyscallError("epoll_ctl", g.ctl(g.epfd, unix.EPOLL_CTL_MOD, g.fd, 0))
+	return nil
 }
 
-// convert turns the paused connection into the gate.
+// convert turns the connection into the gate.
 func (g *gate) convert() error {
 	sem, err := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -210,23 +205,24 @@ func (g *gate) convert() error {
 	if err := unix.Dup3(sem, g.fd, unix.O_CLOEXEC); err != nil {
 		return os.NewSyscallError("dup3", err)
 	}
-	// dup3 closed the socket, and its registration is gone. gnet expects to delete one.
-	if err := g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.fd, 0); err != nil {
-		return os.NewSyscallError("epoll_ctl", err)
+	if g.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return os.NewSyscallError("epoll_create1", err)
 	}
 	if g.wake, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
-	if err := g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.wake, unix.EPOLLIN|unix.EPOLLET); err != nil {
-		return os.NewSyscallError("epoll_ctl", err)
+	if err := g.watch(unix.EPOLL_CTL_ADD, g.wake, wakeData, unix.EPOLLIN|unix.EPOLLET); err != nil {
+		return err
 	}
-	if g.out, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return os.NewSyscallError("epoll_create1", err)
-	}
-	return os.NewSyscallError("epoll_ctl", g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.out, unix.EPOLLIN))
+	return os.NewSyscallError("epoll_ctl", g.ctl(g.epfd, unix.EPOLL_CTL_ADD, g.poll, unix.EPOLLIN))
 }
 
-// testConverted tests that the gate opens for both of its descriptors, and only for them.
+// watch changes the registration of fd with the poll.
+func (g *gate) watch(op, fd int, data int32, events uint32) error {
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(g.poll, op, fd, &unix.EpollEvent{Events: events, Fd: data}))
+}
+
+// testConverted tests that gnet calls for events of the poll, and only for them.
 func (g *gate) testConverted() error {
 	select {
 	case <-g.traffic:
@@ -237,7 +233,7 @@ func (g *gate) testConverted() error {
 		if err := g.ring(); err != nil {
 			return err
 		}
-		if !g.await(g.traffic) {
+		if data, ok := g.event(); !ok || data != wakeData {
 			return errors.New("self test: the loop did not wake")
 		}
 	}
@@ -247,18 +243,40 @@ func (g *gate) testConverted() error {
 	}
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
-	ev := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(pair[0])}
-	if err := unix.EpollCtl(g.out, unix.EPOLL_CTL_ADD, pair[0], &ev); err != nil {
-		return os.NewSyscallError("epoll_ctl", err)
+	const slot = 7
+	if err := g.watch(unix.EPOLL_CTL_ADD, pair[0], slot, unix.EPOLLOUT|unix.EPOLLET); err != nil {
+		return err
 	}
-	if !g.await(g.traffic) {
+	if data, ok := g.event(); !ok || data != slot {
 		return errors.New("self test: the loop did not see a writable socket")
 	}
-	evs := make([]unix.EpollEvent, 1)
-	if n, err := unix.EpollWait(g.out, evs, 0); n != 1 || err != nil || evs[0].Fd != ev.Fd {
-		return fmt.Errorf("self test: writable socket: %d events, %w", n, err)
-	}
 	return nil
+}
+
+// event waits for OnTraffic of the self test, and returns the data of the event in the poll. It reports false if
+// gnet does not call in time.
+func (g *gate) event() (data int32, ok bool) {
+	select {
+	case data = <-g.traffic:
+		return data, true
+	case <-time.After(selfTest):
+		return 0, false
+	}
+}
+
+// tested tells the self test that gnet has called.
+func (g *gate) tested() {
+	data := int32(noData)
+	if g.poll >= 0 {
+		var events [1]unix.EpollEvent
+		if n, _ := unix.EpollWait(g.poll, events[:], 0); n == 1 {
+			data = events[0].Fd
+		}
+	}
+	select {
+	case g.traffic <- data:
+	default:
+	}
 }
 
 // open makes the gate run passes of l.
@@ -287,9 +305,20 @@ func (g *gate) ring() error {
 	return os.NewSyscallError("write", err)
 }
 
+// yield makes the loop take turns with gnet from now on: Loop.run returns. The result ends that. It may be called on
+// any goroutine, until the gate is released.
+func (g *gate) yield() (end func()) {
+	g.needed.Add(1)
+	_ = g.ring()
+	return func() { g.needed.Add(-1) }
+}
+
+// yields reports whether gnet is needed.
+func (g *gate) yields() bool { return g.needed.Load() > 0 }
+
 // release closes the descriptors that gnet does not know.
 func (g *gate) release() {
-	for _, fd := range []int{g.wake, g.out} {
+	for _, fd := range []int{g.wake, g.poll} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
@@ -311,6 +340,7 @@ func (*gate) await(c <-chan struct{}) bool {
 // enroll gives the socket of c to the loop and returns after OnOpen was called for s. It
 // closes c. The loop must not stop before enroll has returned.
 func (g *gate) enroll(c net.Conn, s *socket) error {
+	defer g.yield()()
 	results, err := g.el.Enroll(gnet.NewContext(context.Background(), s), c)
 	if err != nil {
 		c.Close()
@@ -331,13 +361,26 @@ func (g *gate) enroll(c net.Conn, s *socket) error {
 // called before closeConn returns.
 func (g *gate) closeConn(c gnetConn) { _ = g.el.Close(c) }
 
+// take moves the connection of s, which gnet has just opened, to the poll. When gnet closes the connection, it does
+// not find its registration, which is an error that it passes on to nobody.
+func (g *gate) take(s *socket) error {
+	if err := g.ctl(g.epfd, unix.EPOLL_CTL_DEL, s.fd, 0); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	return s.loop.watch(s)
+}
+
 // A handler has the callbacks of gnet.
 type handler struct{ gnet.BuiltinEventEngine }
 
 func (*handler) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 	switch x := c.Context().(type) {
 	case *socket:
-		x.gc, x.fd, x.opened = c, c.Fd(), true
+		x.gc, x.fd = c, c.Fd()
+		if x.loop.gate.take(x) != nil {
+			return nil, gnet.Close // and enroll returns an error
+		}
+		x.opened = true
 		if x.loop.attached(x) {
 			return nil, gnet.Close
 		}
@@ -348,43 +391,21 @@ func (*handler) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 }
 
 func (*handler) OnTraffic(c gnet.Conn) gnet.Action {
-	// Consume everything, always: gnet copies and buffers the rest without limit.
-	b, _ := c.Next(-1)
-	switch x := c.Context().(type) {
-	case *socket:
-		if x.loop.received(x, b) {
-			return gnet.Close
-		}
-	case *gate:
-		if x.loop != nil {
-			x.loop.rung()
-			break
-		}
-		select {
-		case x.traffic <- struct{}{}:
-		default:
+	_, _ = c.Next(-1) // gnet would copy and keep what is not consumed
+	if g, ok := c.Context().(*gate); ok {
+		if g.loop != nil {
+			g.loop.run()
+		} else {
+			g.tested()
 		}
 	}
 	return gnet.None
 }
 
-func (*handler) OnClose(c gnet.Conn, err error) gnet.Action {
-	s, ok := c.Context().(*socket)
-	if !ok {
-		return gnet.None
+func (*handler) OnClose(c gnet.Conn, _ error) gnet.Action {
+	if s, ok := c.Context().(*socket); ok && s.opened {
+		s.loop.ended(s)
 	}
-	var call *os.SyscallError
-	switch {
-	case errors.As(err, &call):
-		err = call.Err // EOF or an errno of read(2)
-	case err != nil:
-		// EPOLLHUP or EPOLLERR without a read: SO_ERROR tells which error it is.
-		err = io.EOF
-		if n, e := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
-			err = unix.Errno(n)
-		}
-	}
-	s.loop.ended(s, err)
 	return gnet.None
 }
 

@@ -22,8 +22,6 @@ const (
 	maxIOV = 512
 	// linearOctets bounds the octets of short parts that are joined for one writev.
 	linearOctets = 32 << 10
-	// readyBatch is the most sockets of the nested epoll instance that one pass serves.
-	readyBatch = 64
 )
 
 // A Loop is an event loop: one goroutine that owns connections. It implements
@@ -44,20 +42,24 @@ type Loop struct {
 	batch     []loop.Task // tasks taken from in; the two slices swap
 	last      []loop.Task // tasks for the end of the pass
 	dirty     []*socket   // sockets to flush at the end of the pass
+	stale     []*socket   // sockets whose registration with the poll may have to change at the end of the pass
 	flushing  []*socket   // sockets taken from dirty; the two slices swap
-	late      []*socket   // sockets to flush in the next pass that the gate starts
+	late      []*socket   // sockets to flush at the end of the next pass
 	closing   []*socket   // sockets to close at the end of the pass
 	inPass    bool
 	pass      uint64  // number of the pass
-	current   *socket // its gnet callback is running, and closes it by returning Close
+	current   *socket // gnet is opening it, and closes it if attached says so
 	clock     int64   // result of Now in this pass
-	left      int     // octets that Socket.Read may still move in this pass
+	left      int     // octets that Socket.Read may still move from the socket that is being read
+	moved     int     // octets read in this pass
 	share     share
 	sweeps    uint64 // number of sweeps, from 1
 	busy      int    // sockets that have received octets since the last sweep
 	sockets   socketList
 	timed     []*Conn           // the connections that sweep looks at
-	waiting   map[int32]*socket // sockets that the nested epoll instance watches, by descriptor
+	slots     []*socket         // the sockets that are registered with the poll, by their epoll data; nil for none
+	vacant    []int32           // indexes of slots that are nil
+	input     []byte            // octets of one read
 	iov       []iovec           // for one writev
 	linear    []byte            // short parts that gather joins, for one writev
 	events    []unix.EpollEvent // for one EpollWait
@@ -80,15 +82,15 @@ const (
 
 func newLoop(e *Engine, index int, g *gate) *Loop {
 	return &Loop{
-		engine:  e,
-		index:   index,
-		gate:    g,
-		share:   few,
-		sweeps:  1,
-		waiting: make(map[int32]*socket),
-		iov:     make([]iovec, 0, maxIOV),
-		linear:  make([]byte, 0, linearOctets),
-		events:  make([]unix.EpollEvent, readyBatch),
+		engine: e,
+		index:  index,
+		gate:   g,
+		share:  few,
+		sweeps: 1,
+		input:  make([]byte, readBuffer),
+		iov:    make([]iovec, 0, maxIOV),
+		linear: make([]byte, 0, linearOctets),
+		events: make([]unix.EpollEvent, readyBatch),
 	}
 }
 
@@ -158,63 +160,19 @@ func (l *Loop) attached(s *socket) (end bool) {
 	return l.leave()
 }
 
-// received runs the pass that handles b, which arrived on s. It reports whether gnet must close
-// s.
-func (l *Loop) received(s *socket, b []byte) (end bool) {
-	l.enter(s)
-	l.heard(s)
-	l.left = l.share.get
-	s.stream.Received(b)
-	l.left = 0
-	return l.leave()
-}
-
-// rung runs a pass that begins because a task was posted or a socket is writable.
-func (l *Loop) rung() {
-	l.enter(nil)
-	for i, s := range l.late {
-		l.late[i] = nil
-		s.late = false
-		s.FlushSoon()
-	}
-	l.late = l.late[:0]
-	if len(l.waiting) > 0 {
-		l.ready()
-	}
-	l.leave()
-}
-
-// ready serves the sockets that the nested epoll instance reports: most of them are writable.
-func (l *Loop) ready() {
-	n, err := unix.EpollWait(l.gate.out, l.events, 0)
-	if err != nil {
-		return // EINTR: the event is level-triggered and is reported again
-	}
-	for _, ev := range l.events[:n] {
-		s := l.waiting[ev.Fd]
-		if s == nil {
-			continue // an earlier socket of this batch has closed this one
-		}
-		delete(l.waiting, ev.Fd)
-		s.ready(ev.Events)
-	}
-}
-
-// ended detaches s, whose descriptor is still open. It runs inside the pass that closes s, or
-// else as a pass of its own.
-func (l *Loop) ended(s *socket, err error) {
+// ended detaches s, whose descriptor is still open. It runs inside the pass that closes s, or else as a pass of its
+// own.
+func (l *Loop) ended(s *socket) {
 	outer := l.inPass
 	if !outer {
 		l.enter(s)
 	}
-	switch {
-	case s.closing:
-		err = s.end
-	case err == nil: // gnet itself stops
+	err := s.end
+	if !s.closing { // gnet itself stops
 		err = loop.ErrStopped
 	}
 	s.closing, s.gone = true, true
-	s.detach()
+	l.unwatch(s)
 	l.sockets.remove(s)
 	l.conns.Add(-1)
 	s.stream.Detached(err)
@@ -224,10 +182,11 @@ func (l *Loop) ended(s *socket, err error) {
 	}
 }
 
-// enter begins a pass. s is the socket whose gnet callback is running, or nil.
+// enter begins a pass. s is the socket that gnet opens or closes, or nil.
 func (l *Loop) enter(s *socket) {
 	l.inPass, l.current, l.clock = true, s, l.engine.Now()
 	l.pass++
+	l.moved = 0
 	l.mu.Lock()
 	l.state = awake
 	l.mu.Unlock()
@@ -239,6 +198,7 @@ func (l *Loop) leave() (end bool) {
 	for round := 1; ; round++ {
 		l.finish()
 		l.flush()
+		l.rewatch()
 		l.closeAll()
 		l.mu.Lock()
 		busy := len(l.in) > 0 || len(l.dirty) > 0 || len(l.last) > 0

@@ -28,9 +28,12 @@ type socket struct {
 	end     error  // error for Detached, if closing is set
 	dirty   bool   // in loop.dirty
 	late    bool   // in loop.late
-	paused  bool   // its read events are taken from gnet's registration
-	watched bool   // registered with the loop's nested epoll instance
-	waits   uint32 // the epoll events that the socket waits for, apart from gnet's registration
+	stale   bool   // in loop.stale
+	paused  bool   // nothing is read
+	full    bool   // Writable is called when the kernel takes octets again
+	awaits  bool   // Input is called before anything is read
+	slot    int32  // index in loop.slots, and the epoll data
+	asked   uint32 // events for which the socket is registered with the poll
 	quiet   silence
 	heard   uint64 // value of loop.sweeps when octets last arrived
 	pass    uint64 // value of loop.pass when octets were last written
@@ -108,11 +111,17 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 	}
 	s.put += int(n)
 	if int(n) < want {
-		if err := s.await(); err != nil {
-			return int(n), err
-		}
+		s.await()
 	}
 	return int(n), nil
+}
+
+// await makes the loop call Writable once, when the kernel takes octets.
+func (s *socket) await() {
+	if !s.full {
+		s.full = true
+		s.rewatchSoon()
+	}
 }
 
 // spare returns how many octets more the socket may write in this pass.
@@ -135,73 +144,6 @@ func upTo(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// await makes the loop call Writable once, when the socket is writable.
-func (s *socket) await() error { return s.awaitEvents(unix.EPOLLOUT) }
-
-// awaitEvents adds events to those for which the loop looks once.
-func (s *socket) awaitEvents(events uint32) error {
-	if s.waits&events == events || s.gone {
-		return nil
-	}
-	l := s.loop
-	op := unix.EPOLL_CTL_MOD
-	if !s.watched {
-		op = unix.EPOLL_CTL_ADD
-	}
-	ev := unix.EpollEvent{Events: s.waits | events | unix.EPOLLONESHOT, Fd: int32(s.fd)}
-	if err := unix.EpollCtl(l.gate.out, op, s.fd, &ev); err != nil {
-		return os.NewSyscallError("epoll_ctl", err)
-	}
-	s.watched = true
-	s.waits |= events
-	l.waiting[int32(s.fd)] = s
-	return nil
-}
-
-// ready calls the methods of the stream that wait for events, and goes on waiting for the other
-// events.
-func (s *socket) ready(events uint32) {
-	const broken = unix.EPOLLHUP | unix.EPOLLERR
-	had := s.waits
-	s.waits = 0
-	if s.closing {
-		return
-	}
-	writable := had&unix.EPOLLOUT != 0 && events&(unix.EPOLLOUT|broken) != 0
-	input := had&unix.EPOLLIN != 0 && events&(unix.EPOLLIN|unix.EPOLLRDHUP|broken) != 0
-	rest := had
-	if writable {
-		rest &^= unix.EPOLLOUT
-	}
-	if input {
-		rest &^= unix.EPOLLIN | unix.EPOLLRDHUP
-	}
-	if rest != 0 {
-		if err := s.awaitEvents(rest); err != nil {
-			s.shut(err)
-		}
-	}
-	if writable {
-		s.stream.Writable()
-	}
-	if in, ok := s.stream.(inputStream); ok && input && !s.closing {
-		in.Input()
-	}
-}
-
-// detach removes the socket, whose descriptor is still open, from the nested epoll instance:
-// another socket may soon have the same descriptor number.
-func (s *socket) detach() {
-	if s.waits != 0 {
-		delete(s.loop.waiting, int32(s.fd))
-		s.waits = 0
-	}
-	if s.watched {
-		_ = unix.EpollCtl(s.loop.gate.out, unix.EPOLL_CTL_DEL, s.fd, nil)
-		s.watched = false
-	}
-}
-
 // Read implements loop.Socket.
 func (s *socket) Read(p []byte) (int, error) {
 	left := s.loop.left
@@ -213,27 +155,19 @@ func (s *socket) Read(p []byte) (int, error) {
 	}
 	n, err := unix.Read(s.fd, p)
 	if n <= 0 || err != nil {
-		return 0, nil // EAGAIN, or an end that gnet will notice too
+		return 0, nil // EAGAIN, or an end, which the next read of the loop will find
 	}
 	s.loop.left -= n
 	return n, nil
 }
 
-// setPaused stops or starts reading. Events that are on their way still arrive: Received
-// may be called once while the socket is paused.
+// setPaused stops or starts reading. Nothing is read from a paused socket, not even in the pass that pauses it.
 func (s *socket) setPaused(on bool) {
 	if s.gone || s.paused == on {
 		return
 	}
-	ev := unix.EpollEvent{Events: readEvents, Fd: int32(s.fd)}
-	if on {
-		ev.Events = 0
-	}
-	if err := unix.EpollCtl(s.loop.gate.epfd, unix.EPOLL_CTL_MOD, s.fd, &ev); err != nil {
-		s.shut(os.NewSyscallError("epoll_ctl", err))
-		return
-	}
 	s.paused = on
+	s.rewatchSoon()
 }
 
 // FlushSoon implements loop.Socket.
@@ -250,11 +184,7 @@ func (s *socket) FlushLate() {
 		return
 	}
 	s.late = true
-	l := s.loop
-	if len(l.late) == 0 {
-		l.ring()
-	}
-	l.late = append(l.late, s)
+	s.loop.late = append(s.loop.late, s)
 }
 
 // CloseWrite implements loop.Socket.

@@ -136,9 +136,7 @@ func (s *session) hasShare() bool {
 		return true
 	}
 	c.blocked = true
-	if err := c.sock.await(); err != nil {
-		c.fail(err)
-	}
+	c.sock.await()
 	return false
 }
 

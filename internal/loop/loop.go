@@ -93,9 +93,8 @@ type Socket interface {
 	Read(p []byte) (n int, err error)
 	// FlushSoon asks for one Stream.Flush at the end of this loop pass.
 	FlushSoon()
-	// FlushLate is FlushSoon, but the Flush comes after the passes of the sockets that
-	// are ready now. The messages that many clients send in one turn of the loop then
-	// become one write. FlushLate costs a wake-up, so only a busy Stream gains by it.
+	// FlushLate is FlushSoon, but the Flush comes at the end of the next pass, which serves the
+	// sockets that are ready by then, or none. The messages of many clients then become one write.
 	FlushLate()
 	// CloseWrite sends FIN. Received goes on.
 	CloseWrite() error

@@ -1,0 +1,111 @@
+package tcpframe
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
+
+// passesOf has n peers on one loop send a record of size octets each while the loop is busy, and returns how many
+// records each pass has delivered then.
+func passesOf(t *testing.T, n, size int) map[uint64]int {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	passes, delivered := make(map[uint64]int), make(chan struct{}, n)
+	var conns []*Conn
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler {
+		r := newRecorder()
+		r.opened = func(c *Conn) { conns = append(conns, c) }
+		r.record = func(c *Conn, b Buffer) {
+			b.Release()
+			passes[c.Loop().pass]++
+			delivered <- struct{}{}
+		}
+		return r
+	})
+	var peers []*peer
+	for range n {
+		peers = append(peers, dialPeer(t, l))
+	}
+	testkit.Eventually(t, "they are counted", func() bool { return connsOf(l) == n })
+	busy, done := make(chan struct{}), make(chan struct{})
+	e.Loops()[0].Post(loop.TaskFunc(func() { close(busy); <-done }))
+	<-busy
+	for _, p := range peers {
+		p.send(fragment(true, pattern(size, 1)))
+	}
+	for _, c := range conns {
+		testkit.Eventually(t, "it is readable", c.sock.inputWaits)
+	}
+	close(done)
+	for range n {
+		<-delivered
+	}
+	e.Stop()
+	return passes
+}
+
+// TestPassServesMany: the sockets that are ready together are served in one pass, so that what it sends is written
+// together.
+func TestPassServesMany(t *testing.T) {
+	t.Parallel()
+	if passes := passesOf(t, 16, 200); len(passes) != 1 {
+		t.Errorf("16 records came in %d passes: %v", len(passes), passes)
+	}
+}
+
+// TestPassOctets: a pass ends when it has read 64 KiB, so that nothing it sends has to wait for the others.
+func TestPassOctets(t *testing.T) {
+	t.Parallel()
+	for pass, n := range passesOf(t, 16, 40<<10) {
+		if n > 2 {
+			t.Errorf("pass %d delivered %d records of 40 KiB", pass, n)
+		}
+	}
+}
+
+// TestYield: a loop serves its sockets while gnet opens others, and waits for them itself again afterwards.
+func TestYield(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t, EngineOptions{Loops: 1})
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+	p := dialPeer(t, l)
+	want := pattern(300, 1)
+	round := func() {
+		p.send(fragment(true, want))
+		if got := p.readRecord(); !bytes.Equal(got, want) {
+			t.Fatal("the record came back different")
+		}
+	}
+	round()
+	var opening sync.WaitGroup
+	for range 8 {
+		opening.Go(func() {
+			for range 20 {
+				a, b := tcpPair(t)
+				s := &rawEcho{t: t, detached: make(chan error, 1)}
+				if err := e.Loops()[0].Attach(a, s); err != nil {
+					t.Error(err)
+				}
+				b.Close()
+				<-s.detached
+			}
+		})
+	}
+	opened := make(chan struct{})
+	go func() { opening.Wait(); close(opened) }()
+	for open := true; open; {
+		select {
+		case <-opened:
+			open = false
+		default:
+			round()
+		}
+	}
+	if e.Loops()[0].gate.yields() {
+		t.Error("the loop yields for ever")
+	}
+	round()
+}
