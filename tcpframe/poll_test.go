@@ -2,6 +2,8 @@ package tcpframe
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 
@@ -51,7 +53,9 @@ func passesOf(t *testing.T, n, size int) map[uint64]int {
 // together.
 func TestPassServesMany(t *testing.T) {
 	t.Parallel()
-	if passes := passesOf(t, 16, 200); len(passes) != 1 {
+	passes := passesOf(t, 16, 200)
+	// The kernel may tell of an octet a moment after it can be read: not all need be in one pass.
+	if most := slices.Max(slices.Collect(maps.Values(passes))); most < 8 {
 		t.Errorf("16 records came in %d passes: %v", len(passes), passes)
 	}
 }
