@@ -12,11 +12,13 @@ import "time"
 //
 // A Batch belongs to its loop, which makes it with NewBatch.
 type Batch struct {
-	here     int         // affinity of the loop; constant
-	arrange  func()      // has the loop call Flush at the end of its pass; constant
-	parts    []batchPart // what each pool has in the batch
-	flushing bool        // Flush is running, and hands over what is added meanwhile
-	out      []outgoing  // Calls that Flush dispatches next
+	here     int                // affinity of the loop; constant, as the next two
+	arrange  func()             // has the loop call Flush at the end of its pass
+	warm     func(*Entry) uint8 // reads the memory of a Call that Dispatch reads
+	parts    []batchPart        // what each pool has in the batch
+	flushing bool               // Flush is running, and hands over what is added meanwhile
+	out      []outgoing         // Calls that Flush dispatches next
+	warmth   uint8              // what warm has returned, so that its reads are not left out
 }
 
 // A batchPart holds the Calls and credits that a batch has for one pool.
@@ -44,7 +46,13 @@ const mostAtOnce = 64
 
 // NewBatch returns the batch of the loop with the affinity here. When the batch gets its first Call
 // or credit after a Flush, it calls arrange.
-func NewBatch(here int, arrange func()) *Batch { return &Batch{here: here, arrange: arrange} }
+//
+// A Call that has waited may be in no cache any more. So before Flush dispatches several Calls it calls warm for
+// each, which reads one octet of each cache line that Dispatch will need, and returns a value that depends on all
+// of them. The processor fetches the lines of many Calls at the same time then. warm may be nil.
+func NewBatch(here int, arrange func(), warm func(*Entry) uint8) *Batch {
+	return &Batch{here: here, arrange: arrange, warm: warm}
+}
 
 // part returns the part of p, and adds one if there is none.
 func (b *Batch) part(p *Pool) *batchPart {
@@ -114,6 +122,11 @@ func (b *Batch) settle(part *batchPart) {
 
 	// From here on b may be used again: dispatching a Call, or refusing one, may add others.
 	p.metrics.queued.Add(after.queued)
+	if b.warm != nil && len(b.out) > 1 {
+		for i := range b.out {
+			b.warmth += b.warm(b.out[i].e)
+		}
+	}
 	for i := range b.out {
 		o := &b.out[i]
 		o.m.Dispatch(o.e, b.here)

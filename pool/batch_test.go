@@ -12,7 +12,7 @@ import (
 // newBatch returns a batch of loop 0, and how often it was arranged to be flushed.
 func newBatch() (b *Batch, arranged *int) {
 	arranged = new(int)
-	return NewBatch(0, func() { *arranged++ }), arranged
+	return NewBatch(0, func() { *arranged++ }, nil), arranged
 }
 
 // TestBatch: Flush does with Calls and credits what Submit and Done would have done, and nothing

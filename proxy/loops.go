@@ -39,7 +39,7 @@ func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
 		memory: p.hosts.calls,
 	}
 	n.tally.loop = n
-	n.metrics, n.batch = p.metrics.Local(n.arrange), pool.NewBatch(index, n.arrange)
+	n.metrics, n.batch = p.metrics.Local(n.arrange), pool.NewBatch(index, n.arrange, warm)
 	return n
 }
 

@@ -57,3 +57,27 @@ func TestCallLines(t *testing.T) {
 		t.Errorf("%d octets before what few Calls need, more than ten lines", n)
 	}
 }
+
+// TestWarmLines: the fields that warm reads lie in the cache lines that sending a Call reads: those of the entry, of
+// the state, of the connection and of rdma, apart from the Reply.
+func TestWarmLines(t *testing.T) {
+	var c call
+	line := func(p unsafe.Pointer) uintptr { return (uintptr(p) - uintptr(unsafe.Pointer(&c))) / cacheLine }
+	warmed := map[uintptr]bool{}
+	for _, p := range []unsafe.Pointer{
+		unsafe.Pointer(&c.entry.Owner), unsafe.Pointer(&c.state), unsafe.Pointer(&c.size),
+		unsafe.Pointer(&c.rdma.XID), unsafe.Pointer(&c.rdma.Shape.Call), unsafe.Pointer(&c.rdma.Owner),
+	} {
+		warmed[line(p)] = true
+	}
+	for name, p := range map[string]unsafe.Pointer{
+		"entry.Owner": unsafe.Pointer(&c.entry.Owner), "state": unsafe.Pointer(&c.state), "times": unsafe.Pointer(&c.times.sent),
+		"conn": unsafe.Pointer(&c.conn), "rdma.XID": unsafe.Pointer(&c.rdma.XID), "rdma.Message": unsafe.Pointer(&c.rdma.Message),
+		"rdma.Binding": unsafe.Pointer(&c.rdma.Binding), "rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis),
+		"rdma.Owner": unsafe.Pointer(&c.rdma.Owner), "rdma.Shape": unsafe.Pointer(&c.rdma.Shape),
+	} {
+		if !warmed[line(p)] {
+			t.Errorf("%s is in line %d, which warm does not read", name, line(p))
+		}
+	}
+}
