@@ -2,6 +2,8 @@ package tcpframe
 
 import (
 	"io"
+	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -90,9 +92,19 @@ func (l *Loop) rewatch() {
 	l.stale = l.stale[:0]
 }
 
+// yieldEvery is how often a loop lets Go's scheduler run other goroutines, at least if it has something to do. After 10
+// ms without that, the runtime would interrupt it with a signal, take its processor away in each system call, and
+// look for such loops 50,000 times a second. Yielding each time before the loop sleeps would wake another
+// thread each time.
+const yieldEvery = int64(5 * time.Millisecond)
+
 // run serves the sockets and the tasks of the loop, and returns when gnet is needed.
 func (l *Loop) run() {
 	for {
+		if l.clock-l.yielded >= yieldEvery {
+			l.yielded = l.clock
+			runtime.Gosched()
+		}
 		sleeps := -1
 		if len(l.late) > 0 || l.gate.yields() {
 			sleeps = 0
