@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
 // writes returns how often this process has called write or writev.
@@ -32,10 +34,23 @@ func writes(t *testing.T) int {
 // TestCrossing counts the writes of one Call after the other: one of the client, two of the bridge, one of the server.
 // A Call that goes to another loop and back needs two more, to wake the loops. No other test may run meanwhile.
 func TestCrossing(t *testing.T) {
-	h := proxytest.NewHarness(t, budget)
-	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "near", Address: "127.0.0.1:0", Upstream: "far"}},
-		[]proxy.UpstreamOptions{{Name: "far", Endpoints: []string{s.Addr()}, Connections: 2}})
+	t.Run("TCP", func(t *testing.T) {
+		h := proxytest.NewHarness(t, budget)
+		s := h.TCPServer(proxytest.Behaviour{})
+		countWrites(t, h, proxy.UpstreamOptions{Endpoints: []string{s.Addr()}})
+	})
+	t.Run("RDMA", func(t *testing.T) {
+		h := proxytest.NewHarness(t, budget)
+		far := proxytest.NewHarness(t, budget)
+		p := proxytest.IWARP(iwarp.Options{})
+		s := far.RDMAServer(p, []loop.Loop{far.Engine.Loops()[0]}, "127.0.0.1:0", 32, proxytest.Behaviour{})
+		countWrites(t, h, proxy.UpstreamOptions{RDMA: true, Provider: p, Endpoints: []string{s.Addr()}})
+	})
+}
+
+func countWrites(t *testing.T, h *proxytest.Harness, far proxy.UpstreamOptions) {
+	far.Name, far.Connections = "far", 2
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "near", Address: "127.0.0.1:0", Upstream: "far"}}, []proxy.UpstreamOptions{far})
 	h.Eventually("both connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 2 })
 	for what, call := range map[string]func(uint32) []byte{
 		"reads":                proxytest.GetattrCall,
