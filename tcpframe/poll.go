@@ -116,7 +116,10 @@ func (l *Loop) run() {
 		if n > 0 || len(l.late) > 0 {
 			l.serve(l.events[:n])
 		}
-		if len(l.late) == 0 && l.gate.yields() {
+		if l.gate.yields() {
+			if len(l.late) > 0 {
+				l.ring() // for another pass soon
+			}
 			return
 		}
 	}

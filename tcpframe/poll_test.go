@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -66,6 +67,35 @@ func TestPassOctets(t *testing.T) {
 	for pass, n := range passesOf(t, 16, 40<<10) {
 		if n > 2 {
 			t.Errorf("pass %d delivered %d records of 40 KiB", pass, n)
+		}
+	}
+}
+
+// A restless stream asks for another Flush at every Flush.
+type restless struct {
+	rawEcho
+}
+
+func (r *restless) Attached(s loop.Socket) { r.s = s; s.FlushLate() }
+func (r *restless) Flush()                 { r.s.FlushLate() }
+
+// TestYieldWhileLate: a connection that always has more to do does not keep gnet from opening others.
+func TestYieldWhileLate(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t, EngineOptions{Loops: 1})
+	for range 3 {
+		a, b := tcpPair(t)
+		defer b.Close()
+		s := &restless{rawEcho{t: t, detached: make(chan error, 1)}}
+		attached := make(chan error, 1)
+		go func() { attached <- e.Loops()[0].Attach(a, s) }()
+		select {
+		case err := <-attached:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the loop opens no more connections")
 		}
 	}
 }
