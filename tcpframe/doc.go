@@ -33,7 +33,8 @@
 //
 // # Passes
 //
-// A pass begins when octets arrive on one socket, or when a task was posted. Everything
-// that is requested during the pass (writing, pausing, closing, Stream.Flush) happens
-// once, at the end of the pass.
+// A pass begins when sockets are ready, or when a task was posted. It serves the sockets that
+// are ready together, until it has read 64 KiB. Everything that is requested during the pass
+// (writing, pausing, closing, Stream.Flush) happens once, at the end of the pass. poll.go has the passes,
+// and gnet.go says what gnet does.
 package tcpframe
