@@ -30,6 +30,7 @@ type Config struct {
 	Handover  Handover          `mapstructure:"handover"`
 	Hardening Switch            `mapstructure:"hardening"` // whether the process gives up what it does not need
 	Loops     int               `mapstructure:"loops"`     // number of event loops
+	BusyPoll  Duration          `mapstructure:"busy_poll"` // how long a loop polls before it sleeps
 
 	warnings Problems
 	source   *source  // where the settings stand; nil if there is no file

@@ -29,6 +29,7 @@ func (c *Config) setDefaults() {
 	fill(&c.Handover.Path, none)
 	fill(&c.Hardening, On)
 	fill(&c.Loops, defaultLoops)
+	fill(&c.BusyPoll, noDuration)
 }
 
 func (l *Listener) setDefaults() {

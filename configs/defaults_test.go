@@ -46,6 +46,7 @@ func TestDefaults(t *testing.T) {
 		Handover:  Handover{Path: none},
 		Hardening: On,
 		Loops:     defaultLoops,
+		BusyPoll:  noDuration,
 	}
 	c.source, c.files = nil, nil
 	if !reflect.DeepEqual(c, want) {

@@ -95,7 +95,7 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"a size in a wrong unit", "1GiB", "1G", `line 18: memory.budget: "1G" has no unit of a size; write 1GiB`},
 	{"a unit with a space", "1GiB", "1 gigabyte", `line 18: memory.budget: "1 gigabyte" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
 	{"an unknown setting", "level: info", "lvel: info", `line 22: log.lvel: unknown setting; did you mean level?`},
-	{"a setting in the wrong place", "log:\n", "credits: 64\nlog:\n", `line 21: credits: unknown setting; known here: admin, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
+	{"a setting in the wrong place", "log:\n", "credits: 64\nlog:\n", `line 21: credits: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
 	{"an unknown word", "level: info", "level: verbose", `line 22: log.level: "verbose" is not possible here; write debug, info, warn or error`},
 	{"an upstream that is not there", "upstream: storage", "upstream: storag", `line 4: listeners[0].upstream: no upstream is named "storag"; write storage or mountd, or add one`},
 	{"a text in place of a list", "[10.0.0.0/8]", "10.0.0.0/8", `line 8: listeners[0].allow: write a list, such as ["10.0.0.0/8"], not "10.0.0.0/8"`},

@@ -35,7 +35,7 @@ var badFiles = []struct{ name, file, want string }{
 		line 3: lgo: unknown setting; did you mean log?
 		line 4: memory.bugdet: unknown setting; did you mean budget?
 		line 4: memory.x: unknown setting; known here: budget
-		line 5: log.level: unknown setting; known here: admin, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
+		line 5: log.level: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
 	{"unknown deep", `
 listeners:
   - name: l

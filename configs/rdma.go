@@ -97,8 +97,13 @@ func (v *IBVerbs) validate(path string, r *report) {
 		r.addf(path+".gid", "%q is not a GID; write one as an IPv6 address, such as fe80::ac0:ebff:fe00:1, or the IPv4 address that it stands for", v.GID)
 	}
 	r.atMost(path+".traffic_class", v.TrafficClass, maxTrafficClass)
-	if v.BusyPoll > maxBusyPoll {
-		r.addf(path+".busy_poll", "%s is too long; write at most %s, or none", v.BusyPoll, maxBusyPoll)
-	}
+	r.busyPoll(path+".busy_poll", v.BusyPoll)
 	r.oneOf(path+".exposure", v.Exposure, exposureAuto, exposureWindows, exposureRegistration)
+}
+
+// busyPoll checks for how long a loop, or a connection, polls before it sleeps.
+func (r *report) busyPoll(path string, d Duration) {
+	if d > maxBusyPoll {
+		r.addf(path, "%s is too long; write at most %s, or none", d, maxBusyPoll)
+	}
 }

@@ -55,6 +55,7 @@ func (c *Config) validate(k Known, r *report) {
 	c.Handover.validate(k, r)
 	c.Control.validate(&c.Handover, r)
 	r.atMost("loops", c.Loops, maxLoops)
+	r.busyPoll("busy_poll", c.BusyPoll)
 }
 
 func (c *Chunks) validate(r *report) {

@@ -29,6 +29,7 @@ type Engine struct {
 	driver        *driver
 	loops         []*Loop
 	memoryTimeout time.Duration
+	busyPoll      int64 // nanoseconds; 0 for none
 
 	epoch   time.Time
 	sockets Sockets
@@ -59,6 +60,7 @@ func Start(o EngineOptions) (*Engine, error) {
 		metrics:       o.Metrics,
 		driver:        d,
 		memoryTimeout: cmp.Or(o.MemoryTimeout, memoryTimeout),
+		busyPoll:      int64(o.BusyPoll),
 		epoch:         time.Now(),
 		quit:          make(chan struct{}),
 		counted:       make(map[countersKey]*counters),

@@ -50,6 +50,7 @@ type Loop struct {
 	pass      uint64  // number of the pass
 	current   *socket // gnet is opening it, and closes it if attached says so
 	clock     int64   // result of Now in this pass
+	slept     uint64  // how often the loop has slept, for tests
 	yielded   int64   // when the loop last let other goroutines run, on the engine's clock
 	left      int     // octets that Socket.Read may still move from the socket that is being read
 	moved     int     // octets read in this pass

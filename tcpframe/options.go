@@ -32,6 +32,9 @@ type EngineOptions struct {
 	// only tests change.
 	MemoryTimeout time.Duration
 
+	// BusyPoll is for how long a loop that has just done something looks for more before it sleeps; 0 is not at all.
+	BusyPoll time.Duration
+
 	tick time.Duration // 0 is tickInterval; tests set it
 }
 

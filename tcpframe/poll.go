@@ -105,14 +105,7 @@ func (l *Loop) run() {
 			l.yielded = l.clock
 			runtime.Gosched()
 		}
-		sleeps := -1
-		if len(l.late) > 0 || l.gate.yields() {
-			sleeps = 0
-		}
-		n, err := unix.EpollWait(l.gate.poll, l.events, sleeps)
-		if err != nil {
-			n = 0 // EINTR
-		}
+		n := l.wait()
 		if n > 0 || len(l.late) > 0 {
 			l.serve(l.events[:n])
 		}
@@ -123,6 +116,32 @@ func (l *Loop) run() {
 			return
 		}
 	}
+}
+
+// wait waits until sockets are ready, or a task was posted, and returns how many events l.events has. It does not
+// sleep while there is something else to do, and only after it has polled for EngineOptions.BusyPoll.
+func (l *Loop) wait() (n int) {
+	if len(l.late) > 0 || l.gate.yields() {
+		return l.ask(0)
+	}
+	if busy := l.engine.busyPoll; busy > 0 {
+		for until := l.engine.Now() + busy; l.engine.Now() < until; {
+			if n := l.ask(0); n > 0 {
+				return n
+			}
+		}
+	}
+	l.slept++
+	return l.ask(-1)
+}
+
+// ask asks the kernel for events, and waits for up to msec milliseconds, or without end if msec is negative.
+func (l *Loop) ask(msec int) (n int) {
+	n, err := unix.EpollWait(l.gate.poll, l.events, msec)
+	if err != nil {
+		return 0 // EINTR
+	}
+	return n
 }
 
 // serve runs the passes for events. At the end of the first one it flushes the sockets for which FlushLate was called

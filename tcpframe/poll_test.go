@@ -71,6 +71,37 @@ func TestPassOctets(t *testing.T) {
 	}
 }
 
+// TestBusyPoll: a loop that polls sleeps less often than once for each record that comes soon.
+func TestBusyPoll(t *testing.T) {
+	t.Parallel()
+	const rounds = 200
+	for _, busy := range []time.Duration{0, 50 * time.Millisecond} {
+		e := startEngine(t, EngineOptions{Loops: 1, BusyPoll: busy})
+		l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return echo() })
+		p := dialPeer(t, l)
+		want := pattern(300, 1)
+		slept := func() (n uint64) {
+			done := make(chan struct{})
+			e.Loops()[0].Post(loop.TaskFunc(func() { n = e.Loops()[0].slept; close(done) }))
+			<-done
+			return n
+		}
+		before := slept()
+		for range rounds {
+			p.send(fragment(true, want))
+			if got := p.readRecord(); !bytes.Equal(got, want) {
+				t.Fatal("the record came back different")
+			}
+		}
+		switch n := slept() - before; {
+		case busy == 0 && n < rounds/2:
+			t.Errorf("slept %d times in %d rounds, although it does not poll", n, rounds)
+		case busy > 0 && n > rounds/2:
+			t.Errorf("slept %d times in %d rounds, although it polls", n, rounds)
+		}
+	}
+}
+
 // A restless stream asks for another Flush at every Flush.
 type restless struct {
 	rawEcho

@@ -86,7 +86,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 			err = errors.Join(err, b.arena.Close())
 		}
 	}()
-	b.engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: c.Loops, Log: log, Metrics: b.metrics, Handshakes: c.TLS.Handshakes, HandshakeQueue: c.TLS.Waiting})
+	b.engine, err = tcpframe.Start(tcpframe.EngineOptions{Loops: c.Loops, BusyPoll: max(c.BusyPoll.Value(), 0), Log: log, Metrics: b.metrics, Handshakes: c.TLS.Handshakes, HandshakeQueue: c.TLS.Waiting})
 	if err != nil {
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 // a process.
 func effective(old, next *configs.Config) *configs.Config {
 	c := *next
-	c.Memory, c.Chunks, c.Programs, c.Admin, c.Control, c.Loops, c.Handover, c.Hardening, c.Identity = old.Memory, old.Chunks, old.Programs, old.Admin, old.Control, old.Loops, old.Handover, old.Hardening, old.Identity
+	c.Memory, c.Chunks, c.Programs, c.Admin, c.Control, c.Loops, c.BusyPoll, c.Handover, c.Hardening, c.Identity = old.Memory, old.Chunks, old.Programs, old.Admin, old.Control, old.Loops, old.BusyPoll, old.Handover, old.Hardening, old.Identity
 	c.Listeners = slices.Clone(next.Listeners)
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
