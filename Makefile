@@ -20,7 +20,7 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
 
-.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart site bench bench-peers bench-gateways bench-neighbours bench-sessions bench-tls install clean
+.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart site bench bench-tools bench-peers bench-chain bench-gateways bench-neighbours bench-sessions bench-tls install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/rdmabridge ./cmd/rdmabridge
@@ -122,10 +122,16 @@ bench: ## benchmarks of each layer, then of the whole bridge in one process, the
 bench-gateways: build install ## HAProxy, the bridge and a re-exporting knfsd in front of one server, in the guest: docs/bench-gateways.md
 	deploy/bench/gateways.sh $(GATEWAY_ROUNDS)
 
-bench-peers: build ## the same loads on the bridge, HAProxy, nginx and no proxy: docs/bench-peers.md
+# The other proxies for deploy/bench/peers.sh.
+bench-tools:
 	[ -e /usr/lib/nginx/modules/ngx_stream_module.so ] && command -v haproxy nginx >/dev/null || \
 		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends haproxy nginx-light libnginx-mod-stream >/dev/null; }
+
+bench-peers: build bench-tools ## the same loads on the bridge, HAProxy, nginx and no proxy: docs/bench-peers.md
 	deploy/bench/peers.sh
+
+bench-chain: build bench-tools ## two bridges one behind the other, and two HAProxy: docs/bench-chain.md
+	deploy/bench/peers.sh chain
 
 clean:
 	rm -rf bin out

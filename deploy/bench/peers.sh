@@ -1,7 +1,8 @@
 #!/bin/bash
-# peers.sh [FLAG...] puts the same loads in turn on the bridge (TCP to iWARP, with CRC and
+# peers.sh [chain] [FLAG...] puts the same loads in turn on the bridge (TCP to iWARP, with CRC and
 # without), HAProxy, nginx (with default buffers, and with 256 KiB) and no proxy at all, in
-# front of the same echo service. It writes docs/bench-peers.md.
+# front of the same echo service. It writes docs/bench-peers.md. With "chain" it compares two bridges
+# one behind the other, TCP to iWARP to TCP, with two HAProxy, and writes docs/bench-chain.md.
 #
 # It passes the flags to `rdmabridge bench peers`, such as --rounds 3, --cases all,
 # --only "1 MiB", --out FILE. In the environment, RDMABRIDGE is the binary (default
@@ -79,17 +80,53 @@ tcp=$(addr 0)
 start tcp "$rdmabridge" bench server --listen "$tcp" --transport tcp
 await tcp "$pid" "$tcp"
 
-LISTEN=$(addr 1) BACKEND=$tcp start haproxy haproxy -db -f "$here/haproxy.cfg"
-await haproxy "$pid" "$(addr 1)"
-target haproxy "$(addr 1)" "$pid"
+# proxy NAME LISTEN BACKEND starts HAProxy.
+proxy() {
+    LISTEN=$2 BACKEND=$3 start "$1" haproxy -db -f "$here/haproxy.cfg"
+    await "$1" "$pid" "$2"
+}
 
-# bridge NAME LISTEN BACKEND TRANSPORT PROGRAMS, the last two in YAML
+# bridge NAME LISTEN FRONT BACKEND TRANSPORT PROGRAMS starts a bridge. FRONT is the transport of the listener, and the
+# last two are YAML.
 bridge() {
-    fill "$here/bridge.yaml" LISTEN="$2" BACKEND="$3" TRANSPORT="$4" PROGRAMS="$5" >"$dir/$1.yaml"
+    fill "$here/bridge.yaml" LISTEN="$2" FRONT="$3" BACKEND="$4" TRANSPORT="$5" PROGRAMS="$6" >"$dir/$1.yaml"
     start "$1" "$rdmabridge" serve -c "$dir/$1.yaml"
     await "$1" "$pid" "$2"
-    target "$1" "$2" "$pid"
 }
+
+# measure FILE FLAG... runs the loads on all targets and writes FILE. Then it ends this script.
+measure() {
+    local out=$1 status=0
+    shift
+    "$rdmabridge" bench peers "${targets[@]}" --baseline haproxy --cases all --out "$out" "$@" & # so that this script handles signals at once
+    pids+=("$!")
+    wait "$!" || status=$?
+    for log in "$dir"/*.log; do
+        case $log in */tcp.log | */server-*.log) continue ;; esac
+        [ ! -s "$log" ] || { echo "== ${log##*/}" >&2; tail -20 "$log" >&2; }
+    done
+    exit "$status"
+}
+
+haproxy_note="$(haproxy -v | head -1 | cut -d' ' -f1-3), mode tcp, 2 threads, 16 KiB buffers"
+
+if [ "${1:-}" = chain ]; then
+    shift
+    proxy haproxy-far "$(addr 1)" "$tcp"
+    far=$pid
+    proxy haproxy-near "$(addr 2)" "$(addr 1)"
+    target haproxy "$(addr 2)" "$far+$pid"
+    bridge far "$(addr 3)" rdma "$tcp" "transport: tcp" ""
+    far=$pid
+    bridge near "$(addr 4)" tcp "$(addr 3)" "transport: rdma" ""
+    target rdmabridge "$(addr 4)" "$far+$pid"
+    measure docs/bench-chain.md --note "haproxy: two in a row, $haproxy_note" \
+        --note "rdmabridge: two in a row, TCP to iWARP and iWARP to TCP, default configuration" \
+        --note "behind both is \`rdmabridge bench server\` over TCP" "$@"
+fi
+
+proxy haproxy "$(addr 1)" "$tcp"
+target haproxy "$(addr 1)" "$pid"
 
 n=2
 for crc in on off; do
@@ -97,14 +134,17 @@ for crc in on off; do
     [ $crc = on ] || name="rdmabridge-crc-off"
     start "server-$crc" "$rdmabridge" bench server --listen "$(addr $n)" --transport rdma --crc=$crc
     await "server-$crc" "$pid" "$(addr $n)"
-    bridge $name "$(addr $((n + 1)))" "$(addr $n)" "transport: rdma, iwarp: {crc: $crc}" ""
+    bridge $name "$(addr $((n + 1)))" tcp "$(addr $n)" "transport: rdma, iwarp: {crc: $crc}" ""
+    target $name "$(addr $((n + 1)))" "$pid"
     n=$((n + 2))
 done
 
 # The short Replies of the echo program are declared: docs/programs.md.
 programs="programs: [{program: 536870914, versions: [1], procedures: [2], reply: 2KiB, effect: read_only}]"
-bridge rdmabridge-programs "$(addr $n)" "$(addr 2)" "transport: rdma" "$programs"
-bridge rdmabridge-tcp "$(addr $((n + 1)))" "$tcp" "transport: tcp" ""
+bridge rdmabridge-programs "$(addr $n)" tcp "$(addr 2)" "transport: rdma" "$programs"
+target rdmabridge-programs "$(addr $n)" "$pid"
+bridge rdmabridge-tcp "$(addr $((n + 1)))" tcp "$tcp" "transport: tcp" ""
+target rdmabridge-tcp "$(addr $((n + 1)))" "$pid"
 n=$((n + 2))
 
 for buffers in default 256k; do
@@ -119,19 +159,10 @@ for buffers in default 256k; do
 done
 target direct "$tcp"
 
-"$rdmabridge" bench peers "${targets[@]}" --baseline haproxy --cases all --out docs/bench-peers.md \
-    --note "$(haproxy -v | head -1 | cut -d' ' -f1-3), mode tcp, 2 threads, 16 KiB buffers" \
+measure docs/bench-peers.md --note "$haproxy_note" \
     --note "$(nginx -v 2>&1 | sed 's/.*: //'), stream, 2 workers; nginx-256k with proxy_buffer_size 256k" \
     --note "rdmabridge: TCP to iWARP, default configuration; rdmabridge-crc-off without CRC32c on either side" \
     --note "rdmabridge-programs: the same, with the length and the effect of short echo Calls declared in programs" \
     --note "rdmabridge-tcp: TCP to TCP, as HAProxy and nginx" \
     --note "direct: no proxy; behind every proxy is \`rdmabridge bench server\`, over TCP or over RDMA" \
-    "$@" & # in the background, so that this script handles signals at once
-pids+=("$!")
-wait "$!" || status=$?
-
-for log in "$dir"/*.log; do
-    case $log in */tcp.log | */server-*.log) continue ;; esac
-    [ ! -s "$log" ] || { echo "== ${log##*/}" >&2; tail -20 "$log" >&2; }
-done
-exit "${status:-0}"
+    "$@"

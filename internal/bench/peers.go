@@ -80,7 +80,7 @@ type Comparisons struct {
 func (r *Report) Markdown(w io.Writer) error {
 	p := &printer{w: bufio.NewWriter(w)}
 	p.f("# The bridge against its peers\n\n")
-	p.f("Written by `make bench-peers`, on %s, in %s.\n\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Took.Round(time.Second))
+	p.f("Written by `deploy/bench/peers.sh`, on %s, in %s.\n\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Took.Round(time.Second))
 	for _, n := range r.Notes {
 		p.f("- %s\n", n)
 	}
