@@ -86,6 +86,8 @@ log: json
 		line 3: control.path: /run/a is handover.path, too; write another path`},
 	{"counts", head + tail + "loops: 0\n", `
 		line 3: loops: 0 is not greater than 0; write a whole number from 1`},
+	{"polling", head + tail + "busy_poll: 11ms\n", `
+		line 3: busy_poll: 11ms is too long; write at most 10ms, or none`},
 	{"words", head + tail + "log: {level: loud, format: xml}\n", `
 		line 3: log.format: "xml" is not possible here; write json or console
 		line 3: log.level: "loud" is not possible here; write debug, info, warn or error`},
