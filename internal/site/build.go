@@ -32,7 +32,7 @@ var menu = []group{
 	{"Start", []string{"README.md", "docs/getting-started.md", "docs/install.md", "docs/configuration.md", "docs/faq.md"}},
 	{"Set up", []string{"docs/kubernetes.md", "docs/scaling.md", "docs/addresses.md", "docs/programs.md", "docs/rules.md", "docs/limits.md", "docs/tls.md", "docs/sessions.md", "docs/memory.md", "docs/ibverbs.md"}},
 	{"Operate", []string{"docs/cli.md", "docs/status-page.md", "docs/troubleshooting.md", "docs/doctor.md", "docs/metrics.md", "docs/logs.md", "docs/tracing.md", "docs/capture.md", "docs/faults.md"}},
-	{"Measure", []string{"docs/performance.md", "docs/bench.md", "docs/bench-peers.md", "docs/bench-gateways.md", "docs/conformance.md", "docs/fault-server.md"}},
+	{"Measure", []string{"docs/performance.md", "docs/bench.md", "docs/bench-peers.md", "docs/bench-chain.md", "docs/bench-gateways.md", "docs/conformance.md", "docs/fault-server.md"}},
 	{"Project", []string{"CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md"}},
 }
 
