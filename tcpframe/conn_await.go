@@ -15,14 +15,11 @@ type InputHandler interface {
 // which must be an InputHandler. Unlike a paused Conn, one that awaits input notices the peer's
 // FIN and has an idle timeout. It is for a Conn from which nothing has been read yet.
 func (c *Conn) AwaitInput() {
-	if c.awaits() || c.state != open {
+	if c.state != open {
 		return
 	}
 	c.sock.awaits = true
 }
-
-// awaits reports whether Input is still to be called.
-func (c *Conn) awaits() bool { return c.sock.awaits }
 
 // Input implements inputStream.
 func (s *connStream) Input() bool {

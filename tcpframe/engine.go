@@ -68,13 +68,7 @@ func Start(o EngineOptions) (*Engine, error) {
 	e.sockets.SetLimit(cmp.Or(o.MaxSockets, mostSockets()))
 	for i := range o.Loops {
 		if err := e.startLoop(i); err != nil {
-			for _, l := range e.loops {
-				l.gate.yield()
-			}
-			_ = d.stop()
-			for _, l := range e.loops {
-				l.gate.release()
-			}
+			_ = e.stopLoops()
 			return nil, fmt.Errorf("tcpframe: start loop %d: %w", i, err)
 		}
 	}
@@ -109,6 +103,18 @@ func (e *Engine) startLoop(i int) error {
 	}
 	e.loops = append(e.loops, l)
 	return nil
+}
+
+// stopLoops ends the goroutines of the loops, whose connections must have been closed.
+func (e *Engine) stopLoops() error {
+	for _, l := range e.loops {
+		l.gate.yield()
+	}
+	err := e.driver.stop()
+	for _, l := range e.loops {
+		l.gate.release()
+	}
+	return err
 }
 
 // Loops returns the loops. The caller must not change the slice. It is safe for concurrent use.
@@ -208,14 +214,8 @@ func (e *Engine) Stop() {
 			l.stopped, l.in = true, nil
 			l.mu.Unlock()
 		}
-		for _, l := range e.loops {
-			l.gate.yield()
-		}
-		if err := e.driver.stop(); err != nil {
+		if err := e.stopLoops(); err != nil {
 			e.log.Error().Str("event", "loops_failed").Err(err).Msg("event loops stopped with an error")
-		}
-		for _, l := range e.loops {
-			l.gate.release()
 		}
 	}()
 	select {

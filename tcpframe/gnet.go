@@ -124,7 +124,7 @@ func (d *driver) newGate() (g *gate, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("enroll: %w", err)
 	}
-	if !g.await(g.opened) {
+	if _, ok := await(g.opened); !ok {
 		return nil, errors.New("gnet did not open a connection")
 	}
 	g.el, g.fd = c.EventLoop(), c.Fd()
@@ -174,7 +174,7 @@ func (g *gate) testRemoval(far int) error {
 	if err := poke(); err != nil {
 		return err
 	}
-	if _, ok := g.event(); !ok {
+	if _, ok := await(g.traffic); !ok {
 		return errors.New("self test: gnet received nothing")
 	}
 	if err := g.ctl(g.epfd, unix.EPOLL_CTL_DEL, g.fd, 0); err != nil {
@@ -233,7 +233,7 @@ func (g *gate) testConverted() error {
 		if err := g.ring(); err != nil {
 			return err
 		}
-		if data, ok := g.event(); !ok || data != wakeData {
+		if data, ok := await(g.traffic); !ok || data != wakeData {
 			return errors.New("self test: the loop did not wake")
 		}
 	}
@@ -247,21 +247,10 @@ func (g *gate) testConverted() error {
 	if err := g.watch(unix.EPOLL_CTL_ADD, pair[0], slot, unix.EPOLLOUT|unix.EPOLLET); err != nil {
 		return err
 	}
-	if data, ok := g.event(); !ok || data != slot {
+	if data, ok := await(g.traffic); !ok || data != slot {
 		return errors.New("self test: the loop did not see a writable socket")
 	}
 	return nil
-}
-
-// event waits for OnTraffic of the self test, and returns the data of the event in the poll. It reports false if
-// gnet does not call in time.
-func (g *gate) event() (data int32, ok bool) {
-	select {
-	case data = <-g.traffic:
-		return data, true
-	case <-time.After(selfTest):
-		return 0, false
-	}
 }
 
 // tested tells the self test that gnet has called.
@@ -289,7 +278,7 @@ func (g *gate) open(l *Loop) error {
 	if err != nil {
 		return err
 	}
-	if !g.await(g.opened) {
+	if _, ok := await(g.opened); !ok {
 		return errors.New("the loop does not run")
 	}
 	return nil
@@ -325,15 +314,15 @@ func (g *gate) release() {
 	}
 }
 
-// await waits for an event of the self test and reports whether it came in time.
-func (*gate) await(c <-chan struct{}) bool {
+// await waits for what the self test expects on c. It reports false if that does not come in time.
+func await[T any](c <-chan T) (v T, ok bool) {
 	t := time.NewTimer(selfTest)
 	defer t.Stop()
 	select {
-	case <-c:
-		return true
+	case v = <-c:
+		return v, true
 	case <-t.C:
-		return false
+		return v, false
 	}
 }
 

@@ -44,7 +44,7 @@ func (l *Loop) watch(s *socket) error {
 
 // unwatch removes s, whose descriptor is still open, from the poll: another socket may soon have the same slot.
 func (l *Loop) unwatch(s *socket) {
-	_ = unix.EpollCtl(l.gate.poll, unix.EPOLL_CTL_DEL, s.fd, nil)
+	_ = l.gate.watch(unix.EPOLL_CTL_DEL, s.fd, s.slot, 0)
 	l.leaveSlot(s)
 }
 
