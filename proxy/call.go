@@ -276,9 +276,10 @@ func (c *call) takeExchange() *rdmaside.Exchange {
 
 // releaseMessage gives the message's memory back, unless an Exchange holds it. The Call will
 // not be sent again.
-func (c *call) releaseMessage() {
+// l is the calling loop; nil for none.
+func (c *call) releaseMessage(l *eventLoop) {
 	if c.buf != nil {
-		c.buf.Release()
+		l.releaseMessage(c.buf)
 		if c.held.octets != 0 {
 			c.held.host.all.calls.give(c.held.host, c.held.octets)
 			c.held = heldMemory{}
@@ -287,11 +288,11 @@ func (c *call) releaseMessage() {
 	c.buf, c.rdma.Message, c.h.Message = nil, nil, nil
 }
 
-// releaseMemory gives the message's and the Reply's memory back.
-func (c *call) releaseMemory() {
-	c.releaseMessage()
+// releaseMemory gives the message's and the Reply's memory back, as releaseMessage does.
+func (c *call) releaseMemory(l *eventLoop) {
+	c.releaseMessage(l)
 	if c.reply.lease != nil {
-		c.reply.lease.Release()
+		l.releaseReply(c.reply.lease)
 	}
 	c.reply.lease, c.reply.parts = nil, nil
 }

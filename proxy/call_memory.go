@@ -180,7 +180,7 @@ func (m *callMemory) give(h *host, size int64) {
 // returned releases l, in which a Call of f did not arrive whole.
 func (m *callMemory) returned(f *front, l *regmem.Lease) {
 	size := int64(l.Cap())
-	l.Release()
+	f.loop.calls.Release(l)
 	if size > tinyBlock {
 		m.settled(f, size)
 		m.give(f.ledger.host, size)

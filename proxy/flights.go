@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"sync"
-
-	"github.com/rdmabridge/rdmabridge/pool"
 )
 
 // Calls in flight
@@ -246,8 +244,9 @@ func (c *call) land(here int) {
 // the connection of c's client is closed, and the client sends the Call again.
 func (c *call) copyReply(of *call, here int) {
 	account := c.up.p.replies
-	if here != pool.Elsewhere {
-		account = c.up.p.loops[here].replies
+	l := c.up.p.loop(here)
+	if l != nil {
+		account = l.replies
 	}
 	b, err := account.Lease(octets(of.reply.parts))
 	if err != nil {
@@ -262,6 +261,6 @@ func (c *call) copyReply(of *call, here int) {
 	c.rdma.XID = c.clientXID
 	c.one[0] = b.Bytes()
 	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, b.Cap()
-	c.releaseMessage()
+	c.releaseMessage(l)
 	c.finish(here)
 }

@@ -285,7 +285,7 @@ func (f *front) settle(c *call) {
 	}
 	f.ledger.settle(c)
 	x := c.takeExchange()
-	c.releaseMemory()
+	c.releaseMemory(f.loop)
 	c.setState(callSettled)
 	f.loop.recycle(c)
 	if x != nil {

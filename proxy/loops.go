@@ -8,6 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -35,10 +36,11 @@ type eventLoop struct {
 
 func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
 	n := &eventLoop{
-		index: index, tcp: l, calls: p.calls.Local(), replies: p.replies.Local(),
-		memory: p.hosts.calls,
+		index: index, tcp: l, memory: p.hosts.calls,
 	}
 	n.tally.loop = n
+	run := func(f func()) { l.Post(loop.TaskFunc(f)) }
+	n.calls, n.replies = p.calls.Local(n.arrange, run), p.replies.Local(n.arrange, run)
 	n.metrics, n.batch = p.metrics.Local(n.arrange), pool.NewBatch(index, n.arrange, warm)
 	return n
 }
@@ -58,7 +60,42 @@ func (t *endTask) Run() {
 	t.batch.Flush()
 	t.tally.count()
 	t.metrics.Publish() // with what Flush has counted
+	t.calls.Publish()
+	t.replies.Publish()
 	t.due = false
+}
+
+// loop returns the loop with the number here, or nil for pool.Elsewhere.
+func (p *Proxy) loop(here int) *eventLoop {
+	if here == pool.Elsewhere {
+		return nil
+	}
+	return p.loops[here]
+}
+
+// releaseMessage releases r, which holds the message of a call. It is called on l, or on no loop if l is nil.
+func (l *eventLoop) releaseMessage(r releaser) {
+	if b, ok := r.(*regmem.Lease); ok && l != nil {
+		l.calls.Release(b)
+		return
+	}
+	r.Release()
+}
+
+// releaseReply does what releaseMessage does, for what holds a Reply.
+func (l *eventLoop) releaseReply(r releaser) {
+	if l == nil {
+		r.Release()
+		return
+	}
+	switch r := r.(type) {
+	case *rdmaside.Reply:
+		r.ReleaseOn(l.replies)
+	case *regmem.Lease:
+		l.replies.Release(r)
+	default:
+		r.Release()
+	}
 }
 
 // Post queues t on the loop. loop.Loop.

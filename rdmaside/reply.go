@@ -34,14 +34,30 @@ func (r *Reply) Held() int {
 // Release returns the memory to the arena. It may be called on any goroutine,
 // once. On a Reply that holds nothing it does nothing.
 func (r *Reply) Release() {
-	leases := r.leases
-	clear(r.parts[:r.n])
-	r.leases, r.n = [2]*regmem.Lease{}, 0
-	for _, l := range leases {
+	for _, l := range r.empty() {
 		if l != nil {
 			l.Release()
 		}
 	}
+}
+
+// ReleaseOn does what Release does, on the loop that a is for: see regmem.Account.Local.
+func (r *Reply) ReleaseOn(a *regmem.Account) {
+	for _, l := range r.empty() {
+		if l != nil {
+			a.Release(l)
+		}
+	}
+}
+
+// empty empties r, and returns its leases.
+func (r *Reply) empty() [2]*regmem.Lease {
+	leases := r.leases
+	for i := r.n - 1; i >= 0; i-- { // one, mostly, for which clear takes four times as long
+		r.parts[i] = nil
+	}
+	r.leases, r.n = [2]*regmem.Lease{}, 0
+	return leases
 }
 
 func (r *Reply) add(b []byte) {

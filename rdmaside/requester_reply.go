@@ -114,7 +114,7 @@ func (r *Requester) shrink(pc *pendingCall, n int) *regmem.Lease {
 	if n <= shrinkBelow && n < l.Cap()/4 {
 		if small, err := r.opts.Memory.Lease(n); err == nil {
 			r.tally.copied += uint64(copy(small.Bytes(), l.Bytes()))
-			l.Release()
+			r.opts.Memory.Release(l)
 			return small
 		}
 	}
@@ -132,7 +132,7 @@ func (r *Requester) finish(pc *pendingCall) {
 		r.answered(pc)
 	}
 	r.dequeue(pc)
-	pc.clear()
+	r.clear(pc)
 	r.idle = append(r.idle, pc.index)
 	r.credits.Put()
 	if err == nil {

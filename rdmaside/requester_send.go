@@ -283,7 +283,7 @@ func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 	err = r.sendError(err)
 	r.invalidate(pc)
 	if !pc.live() {
-		pc.clear()
+		r.clear(pc)
 		return err
 	}
 	r.accept(pc, c)
@@ -293,13 +293,13 @@ func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 }
 
 // clear releases the leases of the slot and empties it. The slot has no valid handle.
-func (pc *pendingCall) clear() {
+func (r *Requester) clear(pc *pendingCall) {
 	if pc.chunk != nil {
 		pc.chunk.Unpost()
-		pc.chunk.Release()
+		r.opts.Memory.Release(pc.chunk)
 	}
 	if pc.base != nil {
-		pc.base.Release()
+		r.opts.Memory.Release(pc.base)
 	}
 	*pc = pendingCall{index: pc.index}
 }

@@ -63,11 +63,12 @@ type waiter struct {
 // Limit returns the most octets that the leases of the account may add up to.
 func (acct *ledger) Limit() int64 { return acct.limit }
 
-// Used returns how many octets are leased, counted in blocks.
+// Used returns how many octets are leased, counted in blocks. What loops have leased and released since their
+// last Publish is not in it, as in Outstanding.
 func (acct *ledger) Used() int64 {
 	used := acct.used.Load()
 	for _, s := range acct.allStocks() {
-		used -= s.octets()
+		used -= s.kept()
 	}
 	return used
 }
@@ -80,7 +81,7 @@ func (acct *ledger) Taken() int64 { return acct.used.Load() }
 func (acct *ledger) Outstanding() int {
 	n := int(acct.leases.Load())
 	for _, s := range acct.allStocks() {
-		n += s.lent()
+		n += s.outstanding()
 	}
 	return n
 }
@@ -199,7 +200,7 @@ func (acct *ledger) Wait(n int, t func()) {
 	acct.contended.Add(1)
 	acct.arena.waiting.Add(1)
 	acct.mu.Unlock()
-	acct.arena.emptyStocks() // they stay empty while there are waiters
+	acct.arena.emptyStocks() // they keep nothing more while there are waiters
 	// Leases may have been released between the caller's failed Lease and now.
 	acct.wake()
 }

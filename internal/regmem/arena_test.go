@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 )
 
@@ -464,7 +465,7 @@ func TestConcurrentStocks(t *testing.T) {
 	for range 8 {
 		rest = append(rest, lease(t, acct, MaxLease))
 	}
-	testConcurrent(t, a, []*Account{acct.Local(), acct.Local()}, 15)
+	testConcurrentLoops(t, a, acct)
 	for _, l := range rest {
 		l.Release()
 	}
@@ -513,6 +514,101 @@ func testConcurrent(t *testing.T, a *Arena, accounts []*Account, bits int) {
 		})
 	}
 	wg.Wait()
+	if st := a.Stats(); st.Waiting != 0 {
+		t.Errorf("%d waiters left", st.Waiting)
+	}
+}
+
+// testConcurrentLoops has four loops lease from acct, and release their own leases and those of others.
+func testConcurrentLoops(t *testing.T, a *Arena, acct *Account) {
+	var loops [4]*stockLoop
+	for i := range loops {
+		loops[i] = newStockLoop(acct)
+	}
+	passed := make(chan *Lease, 64)
+	var wg, working sync.WaitGroup
+	working.Add(len(loops))
+	for g, l := range loops {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(g), 5))
+			var held []*Lease
+			check := func(x *Lease, g int) {
+				if b := x.Bytes(); g >= 0 && b[0] != byte(g) || b[0] != b[len(b)-1] {
+					t.Errorf("loop %d finds octets of another", g)
+				}
+			}
+			for range 4000 {
+				switch n := 1 << rnd.IntN(15); {
+				case len(held) > 20 || len(held) > 0 && rnd.IntN(2) == 0:
+					x := held[len(held)-1]
+					held = held[:len(held)-1]
+					check(x, g)
+					select {
+					case passed <- x:
+					default:
+						l.Release(x)
+					}
+				case rnd.IntN(4) == 0:
+					select {
+					case x := <-passed:
+						check(x, -1)
+						l.Release(x)
+					default:
+					}
+				default:
+					x, err := l.Lease(n)
+					if err != nil {
+						done := make(chan struct{})
+						l.Wait(n, func() { close(done) })
+						for _, x := range held {
+							l.Release(x)
+						}
+						held = held[:0]
+						for waiting := true; waiting; {
+							l.pass()
+							select {
+							case <-done:
+								waiting = false
+							case x := <-passed:
+								x.Release()
+							case <-time.After(time.Millisecond):
+							}
+						}
+						continue
+					}
+					b := x.Bytes()
+					b[0], b[len(b)-1] = byte(g), byte(g)
+					held = append(held, x)
+				}
+				if rnd.IntN(8) == 0 {
+					l.pass()
+				}
+				if rnd.IntN(500) == 0 {
+					a.Trim()
+				}
+			}
+			for _, x := range held {
+				l.Release(x)
+			}
+			// A loop that has nothing to do goes on giving its stock to others.
+			working.Done()
+			idle := make(chan struct{})
+			go func() { working.Wait(); close(idle) }()
+			for ended := false; !ended; {
+				l.pass()
+				select {
+				case <-idle:
+					ended = true
+				case <-time.After(time.Millisecond):
+				}
+			}
+			l.pass()
+		})
+	}
+	wg.Wait()
+	for len(passed) > 0 {
+		(<-passed).Release()
+	}
 	if st := a.Stats(); st.Waiting != 0 {
 		t.Errorf("%d waiters left", st.Waiting)
 	}

@@ -1,12 +1,16 @@
 package regmem
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 const (
 	// stockClasses is how many classes a stock has, from the smallest on: blocks of up to
 	// 2 KiB. A small Call and its Reply use one each.
 	stockClasses = 3
-	// stockOctets is the most octets of free blocks that a stock keeps of each class.
+	// stockOctets is the most octets of free blocks that a stock keeps of each class, and the most
+	// that other goroutines have returned to it.
 	stockOctets = 128 << 10
 	// stockRefill is how many blocks an empty stock gets from the pool at once.
 	stockRefill = 16
@@ -17,27 +21,48 @@ const (
 // A stock keeps free blocks for one event loop. The blocks count as used against the
 // account's limit, and return to the pool as soon as there are waiters.
 //
-// The stock saves cache misses: classes and counters that all loops write cost each loop
-// one for every lease and every release. It is safe for concurrent use.
+// The stock saves cache misses and atomic operations. Classes and counters that all loops write
+// cost each loop a miss for every lease and every release, and a lock that nobody else wants still
+// costs two atomic operations, each of which waits for all stores before it. So the loop takes
+// blocks from its shelves, and puts them there, without a lock. A lease that another goroutine
+// releases goes to returned, and the loop fetches all of these when a shelf is empty.
 type stock struct {
-	ledger *ledger
+	ledger  *ledger
+	arrange func()       // constant; has the loop call publish at the end of its pass
+	run     func(func()) // constant; runs a function on the loop
+	asked   func()       // constant; the argument of run: obey
 
-	mu      sync.Mutex // guards the rest; taken before a class's mu and a pool's
+	// Owned by the loop.
 	shelves [stockClasses][]*Lease
-	out     int // leases that were lent and not released
+	held    int      // octets on the shelves
+	lent    int      // leases that were lent, less those that the loop itself has taken back
+	changed bool     // held or lent has changed since publish
+	spare   []*Lease // empty; the next returned
+
+	// What the loop had at its last publish, for other goroutines.
+	heldThen, lentThen atomic.Int64
+	waits              atomic.Bool // the loop has been asked to empty the stock, and has not done so
+
+	mu       sync.Mutex // guards the rest; taken before a class's mu and a pool's
+	returned []*Lease   // blocks that other goroutines have released
+	octets   int        // their length in all
+	back     int        // leases that other goroutines have ever released
 
 	_ [64]byte // keeps other stocks off the cache line
 }
 
-// Local returns the same share for use by one event loop. Its small leases come from a
-// stock of its own, which keeps at most 384 KiB; they count against the limit. An account
-// of less than 64 MiB cannot spare that, and Local returns the account itself. Local is for
-// start-up.
-func (acct *Account) Local() *Account {
+// Local returns the same share for use by one event loop: Lease, Release and Publish of the Account
+// that it returns must be called on the loop. Small leases come from a stock of the loop's own, which
+// keeps at most 512 KiB; they count against the limit. When the loop has used the stock for the first
+// time after a Publish, Local's account calls arrange, on the loop, so that the loop publishes again.
+// run has the loop call a function; it is called on any goroutine, and must not block. An account of
+// less than 64 MiB cannot spare a stock, and its leases come from the pool. Local is for start-up.
+func (acct *Account) Local(arrange func(), run func(func())) *Account {
 	if acct.limit < stockLimit {
 		return acct
 	}
-	s := &stock{ledger: acct.ledger}
+	s := &stock{ledger: acct.ledger, arrange: arrange, run: run}
+	s.asked = s.obey
 	for i := range s.shelves {
 		s.shelves[i] = make([]*Lease, 0, stockOctets/classSizes[i])
 	}
@@ -47,55 +72,133 @@ func (acct *Account) Local() *Account {
 	return &Account{ledger: acct.ledger, stock: s}
 }
 
+// Release does what Lease.Release does, for less if l comes from this loop's stock. It is called on
+// the loop for which Local has made the account.
+func (acct *Account) Release(l *Lease) {
+	s := acct.stock
+	if s == nil || l.stock != s {
+		l.Release()
+		return
+	}
+	if l, _ = l.end(); !s.put(l) {
+		s.ledger.putBack(l)
+	}
+}
+
+// Publish shows other goroutines how many leases of this loop there are. It is called on the loop for
+// which Local has made the account.
+func (acct *Account) Publish() {
+	if s := acct.stock; s != nil && s.changed {
+		s.publish()
+	}
+}
+
+func (s *stock) publish() {
+	s.changed = false
+	s.heldThen.Store(int64(s.held))
+	s.lentThen.Store(int64(s.lent))
+	// Whoever began to wait before it could see held here did not ask for the stock.
+	if s.ledger.short() {
+		s.empty()
+	}
+}
+
+// change notes that held or lent has changed.
+func (s *stock) change() {
+	if !s.changed {
+		s.changed = true
+		s.arrange()
+	}
+}
+
 // take returns a free block of class i. If it returns nil, the caller asks the pool.
 func (s *stock) take(i int) *Lease {
-	s.mu.Lock()
 	shelf := s.shelves[i]
 	if len(shelf) == 0 {
-		shelf = s.refill(i, shelf)
-		if len(shelf) == 0 {
-			s.mu.Unlock()
+		if shelf = s.fill(i); len(shelf) == 0 {
 			return nil
 		}
 	}
 	l := shelf[len(shelf)-1]
 	s.shelves[i] = shelf[:len(shelf)-1]
-	s.out++
-	s.mu.Unlock() // not deferred: with four leases and releases a Call, that is seen
+	s.held -= len(l.buf)
+	s.lent++
+	s.change()
 	return l
 }
 
-// refill gets blocks of class i from the pool, unless memory is short. The caller holds
-// s.mu.
-func (s *stock) refill(i int, shelf []*Lease) []*Lease {
+// fill puts blocks of class i on their empty shelf, unless memory is short: those that others have
+// returned, or else some from the pool.
+func (s *stock) fill(i int) []*Lease {
 	l := s.ledger
-	size := int64(classSizes[i])
-	if l.short() || !l.add(size*stockRefill, l.limit) {
-		return shelf
+	if l.short() {
+		return nil
+	}
+	s.fetch()
+	if len(s.shelves[i]) > 0 {
+		return s.shelves[i]
+	}
+	size := classSizes[i]
+	if !l.add(int64(size*stockRefill), l.limit) {
+		return nil
 	}
 	for n := range stockRefill {
 		b := l.pool.take(i)
 		if b == nil {
-			l.used.Add(-size * int64(stockRefill-n))
+			l.used.Add(-int64(size * (stockRefill - n)))
 			break
 		}
-		shelf = append(shelf, b)
+		s.shelve(b)
 	}
-	return shelf
+	return s.shelves[i]
 }
 
-// put keeps the block of l, which this stock has lent. It returns false if it does not keep
-// it.
-func (s *stock) put(l *Lease) bool {
-	i := l.class
+// fetch puts the blocks that others have returned on the shelves.
+func (s *stock) fetch() {
 	s.mu.Lock()
-	s.out--
-	keep := len(s.shelves[i]) < cap(s.shelves[i]) && !s.ledger.short()
-	if keep {
-		s.shelves[i] = append(s.shelves[i], l)
-	}
+	all := s.returned
+	s.returned, s.octets = s.spare, 0
 	s.mu.Unlock()
-	return keep
+	for _, l := range all {
+		if !s.shelve(l) {
+			s.ledger.putBack(l)
+		}
+	}
+	clear(all)
+	s.spare = all[:0]
+}
+
+// shelve puts l on its shelf, if there is room.
+func (s *stock) shelve(l *Lease) bool {
+	shelf := s.shelves[l.class]
+	if len(shelf) == cap(shelf) {
+		return false
+	}
+	s.shelves[l.class] = append(shelf, l)
+	s.held += len(l.buf)
+	s.change()
+	return true
+}
+
+// put keeps the block of l, which this stock has lent and the loop releases. It returns false if it
+// does not keep it.
+func (s *stock) put(l *Lease) bool {
+	s.lent--
+	s.change()
+	return !s.ledger.short() && s.shelve(l)
+}
+
+// putElsewhere does what put does, on any goroutine.
+func (s *stock) putElsewhere(l *Lease) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.back++
+	if s.octets+len(l.buf) > stockOctets || s.ledger.short() {
+		return false
+	}
+	s.octets += len(l.buf)
+	s.returned = append(s.returned, l)
+	return true
 }
 
 // short reports whether there are waiters, in this account or in another.
@@ -103,36 +206,58 @@ func (acct *ledger) short() bool {
 	return acct.contended.Load() != 0 || acct.arena.waiting.Load() != 0
 }
 
-// empty gives all blocks back to the pool.
+// empty gives all blocks back to the pool. It is called on the loop.
 func (s *stock) empty() {
-	var all []*Lease
-	s.mu.Lock()
 	for i, shelf := range s.shelves {
-		all = append(all, shelf...)
-		clear(shelf)
 		s.shelves[i] = shelf[:0]
+		for n, l := range shelf {
+			shelf[n] = nil
+			s.held -= len(l.buf)
+			s.ledger.putBack(l)
+		}
 	}
+	s.heldThen.Store(int64(s.held))
+	s.giveReturned()
+}
+
+// obey does what ask has asked for.
+func (s *stock) obey() {
+	s.waits.Store(false)
+	s.empty()
+}
+
+// giveReturned gives the blocks that others have returned back to the pool. Any goroutine.
+func (s *stock) giveReturned() {
+	s.mu.Lock()
+	all := s.returned
+	s.returned, s.octets = nil, 0
 	s.mu.Unlock()
 	for _, l := range all {
 		s.ledger.putBack(l)
 	}
 }
 
-// octets returns how many octets the free blocks of the stock have.
-func (s *stock) octets() (n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, shelf := range s.shelves {
-		n += int64(len(shelf) * classSizes[i])
+// ask gives all blocks back to the pool: those that others have returned at once, and the others when
+// the loop gets to it. Any goroutine.
+func (s *stock) ask() {
+	s.giveReturned()
+	if s.heldThen.Load() != 0 && s.waits.CompareAndSwap(false, true) {
+		s.run(s.asked)
 	}
-	return n
 }
 
-// lent returns how many leases have not been released.
-func (s *stock) lent() int {
+// kept returns how many octets the free blocks of the stock have.
+func (s *stock) kept() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.out
+	return s.heldThen.Load() + int64(s.octets)
+}
+
+// outstanding returns how many leases have not been released.
+func (s *stock) outstanding() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, int(s.lentThen.Load())-s.back) // what the loop has lent since publish may be back already
 }
 
 // allStocks returns the stocks of the account.
@@ -142,11 +267,12 @@ func (acct *ledger) allStocks() []*stock {
 	return acct.stocks
 }
 
-// emptyStocks empties the stocks of all accounts.
+// emptyStocks empties the stocks of all accounts. Those of loops that have something in them do so
+// themselves, soon.
 func (a *Arena) emptyStocks() {
 	for _, acct := range *a.accounts.Load() {
 		for _, s := range acct.allStocks() {
-			s.empty()
+			s.ask()
 		}
 	}
 }
