@@ -24,6 +24,10 @@ const (
 	rxTail
 )
 
+// wholeBelow is the longest ULPDU whose CRC is compared at once, when all of it has arrived. The
+// payload of longer ones is placed while the CRC passes over it, and need not be in the cache twice.
+const wholeBelow = 4096
+
 // The headers of an FPDU that a Terminate quotes.
 const (
 	headNone uint8 = iota
@@ -55,6 +59,8 @@ type rx struct {
 	tailN int // octets of tail received
 	tails int // octets of tail in all
 	crc   uint32
+	// checked says that the CRC was compared before anything else was done with the FPDU. See whole.
+	checked bool
 
 	// The messages in progress.
 	heard  bool      // a good FPDU has arrived
@@ -78,7 +84,7 @@ func (r *rx) reset() {
 	r.fault = fault{}
 	r.left, r.dst, r.stag = 0, nil, 0
 	r.tailN = 0
-	r.crc = 0
+	r.crc, r.checked = 0, false
 }
 
 // inside reports whether the stream stands inside an FPDU.
@@ -92,6 +98,9 @@ func (q *qp) input(b []byte) []byte {
 	for q.alive() && (len(b) > 0 || r.phase == rxReady) {
 		switch r.phase {
 		case rxHeader:
+			if r.have == 0 && !q.whole(b) {
+				return nil
+			}
 			n := copy(r.head[r.have:r.need], b)
 			b = b[n:]
 			switch r.have += n; {
@@ -115,6 +124,11 @@ func (q *qp) input(b []byte) []byte {
 			q.placed(b[:n])
 			b = b[n:]
 		case rxTail:
+			if r.checked && r.tailN == 0 && len(b) >= r.tails {
+				b = b[r.tails:]
+				q.fpdu()
+				continue
+			}
 			n := copy(r.tail[r.tailN:r.tails], b)
 			b = b[n:]
 			if r.tailN += n; r.tailN == r.tails {
@@ -123,6 +137,26 @@ func (q *qp) input(b []byte) []byte {
 		}
 	}
 	return nil
+}
+
+// whole compares the CRC of the FPDU with which b begins, if b has all of it and it is short. That
+// is one pass over octets that lie together, where header, payload and pad would be three. It
+// reports false if the CRC is wrong, which ends the connection.
+func (q *qp) whole(b []byte) bool {
+	if !q.cfg.crc || len(b) < wire.ControlLen {
+		return true
+	}
+	n := wire.Control(b).ULPDULen()
+	end := wire.FPDULen(n) - wire.CRCLen
+	if n < wire.TaggedLen-2 || n > wholeBelow || len(b) < end+wire.CRCLen {
+		return true
+	}
+	if wire.Checksum(b[:end]) != wire.CRC(b[end:]) {
+		q.raise(fault{wire.CodeCRC, headNone})
+		return false
+	}
+	q.rx.checked = true
+	return true
 }
 
 // starved reports whether a Send finds no Receive while completions of Receives wait
@@ -158,7 +192,7 @@ func (q *qp) placed(p []byte) {
 	if r.dst != nil {
 		r.dst = r.dst[len(p):]
 	}
-	if q.cfg.crc {
+	if q.cfg.crc && !r.checked {
 		r.crc = wire.Update(r.crc, p)
 	}
 	if r.left -= len(p); r.left == 0 {
@@ -249,7 +283,7 @@ func (q *qp) payload(dst []byte) {
 	if r.fault.set() {
 		dst = nil
 	}
-	if q.cfg.crc {
+	if q.cfg.crc && !r.checked {
 		r.crc = wire.Update(0, r.head[:r.have])
 	}
 	n := wire.Control(r.head[:]).ULPDULen()
@@ -268,7 +302,7 @@ func (q *qp) payload(dst []byte) {
 // fpdu processes an FPDU whose last octet has arrived.
 func (q *qp) fpdu() {
 	r := &q.rx
-	if q.cfg.crc {
+	if q.cfg.crc && !r.checked {
 		pad := r.tails - wire.CRCLen
 		if wire.Update(r.crc, r.tail[:pad]) != wire.CRC(r.tail[pad:]) {
 			q.raise(fault{wire.CodeCRC, headNone})

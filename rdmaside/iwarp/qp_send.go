@@ -181,7 +181,9 @@ func (q *qp) sendDone(err error) {
 	if w.op == wire.OpWrite {
 		op = fabric.OpWrite
 	}
-	clear(w.parts)
+	for i := len(w.parts) - 1; i >= 0; i-- { // two, mostly, for which clear takes twice as long
+		w.parts[i] = nil
+	}
 	w.parts = w.parts[:0]
 	q.wq.pop()
 	q.complete(id, op, err)
@@ -351,14 +353,13 @@ func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
 		t.emitMarked(b, head, parts, n, pad)
 		return true
 	}
-	start := len(b.lin)
 	b.lin = append(b.lin, head...)
 	crc := uint32(0)
 	if n < copyBelow {
 		b.lin = t.appendParts(b.lin, parts, n)
 		b.lin = append(b.lin, zeros[:pad]...)
 		if t.crc {
-			crc = wire.Checksum(b.lin[start:])
+			crc = wire.Checksum(b.lin[len(b.lin)-length-pad:])
 		}
 	} else {
 		if t.crc {

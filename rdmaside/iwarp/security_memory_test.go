@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -364,13 +365,16 @@ func TestS11_WriteOverWritten(t *testing.T) {
 		name   string
 		before int // octets written before the Send
 		at     int // where the last Write begins
+		late   int // octets of it that come later
 		damage func(b []byte) []byte
 	}{
-		{"damaged", 64, 0, func(b []byte) []byte { b[len(b)-9] ^= 1; return b }},
-		{"damaged, at the end", 64, 60, func(b []byte) []byte { b[len(b)-5] ^= 1; return b }},
-		{"half", 64, 0, func(b []byte) []byte { return b[:len(b)-20] }},
-		{"whole", 64, 0, func(b []byte) []byte { return b }},
-		{"behind a gap", -32, 32, func(b []byte) []byte { return b }},
+		{"damaged, in pieces", 64, 0, 1, func(b []byte) []byte { b[len(b)-9] ^= 1; return b }},
+		{"damaged at the end, in pieces", 64, 60, 1, func(b []byte) []byte { b[len(b)-5] ^= 1; return b }},
+		{"damaged", 64, 0, 0, func(b []byte) []byte { b[len(b)-9] ^= 1; return b }},
+		{"damaged at the end", 64, 60, 0, func(b []byte) []byte { b[len(b)-5] ^= 1; return b }},
+		{"half", 64, 0, 0, func(b []byte) []byte { return b[:len(b)-20] }},
+		{"whole", 64, 0, 0, func(b []byte) []byte { return b }},
+		{"behind a gap", -32, 32, 0, func(b []byte) []byte { return b }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &rawPeer{t: t, crc: true, msn: [3]uint32{1, 1, 1}}
@@ -391,18 +395,22 @@ func TestS11_WriteOverWritten(t *testing.T) {
 			b := r.tagged(wire.OpWrite, true, uint32(reg.Handle), reg.Offset+uint64(from), good...)
 			b = append(b, r.seal(r.sendHead(wire.OpSend, true, 0, 0, 0))...)
 			b = append(b, tt.damage(r.tagged(wire.OpWrite, true, uint32(reg.Handle), reg.Offset+uint64(tt.at), bytes.Repeat([]byte{0xaa}, len(buf)-tt.at)...))...)
-			rest := q.input(b)
+			rest := q.input(b[:len(b)-tt.late])
 			if cs := q.take(); len(cs) != 1 || cs[0].Err != nil {
 				t.Fatalf("completions %+v, want that of the Send", cs)
 			}
 			if !bytes.Equal(buf[from:from+n], good) {
 				t.Errorf("the Send finds % x, and % x was written before it", buf[from:from+n], good)
 			}
-			if !q.hungry() {
+			refused := q.state == stateTerminate // the CRC was compared first
+			if refused != (tt.late == 0 && strings.HasPrefix(tt.name, "damaged")) {
+				t.Errorf("the Write was refused: %t", refused)
+			}
+			if !refused && !q.hungry() {
 				t.Fatal("the qp does not wait until the Send is handled")
 			}
 			q.invalidate(uint32(reg.Handle))
-			q.input(rest)
+			q.input(append(rest, b[len(b)-tt.late:]...))
 			if !bytes.Equal(buf[from:from+n], good) {
 				t.Errorf("after the handle was invalidated there is % x", buf[from:from+n])
 			}
