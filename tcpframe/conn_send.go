@@ -48,9 +48,10 @@ func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
 	if len(parts) > maxParts {
 		panic("BUG: tcpframe: record of too many parts")
 	}
-	r.n = copy(r.parts[:], parts)
+	r.n = len(parts)
 	n := 0
-	for _, p := range parts {
+	for i, p := range parts { // one, mostly, for which copy takes twice as long
+		r.parts[i] = p
 		n += len(p)
 	}
 	if n > maxFragment {
@@ -155,11 +156,22 @@ func (c *Conn) gather(last *outRecord) (iov []iovec, want int, ends bool) {
 		joined = true
 	}
 	for r := c.head; !ends && r != nil && len(iov)+1+maxParts <= maxIOV; r = r.next {
+		ends = r == last
+		if joined && r.size <= copyUpTo && r.size <= cap(lin)-len(lin) {
+			// A short record behind another one, of which nothing is written.
+			lin = append(lin, r.mark[:]...)
+			for _, p := range r.parts[:r.n] {
+				lin = append(lin, p...)
+			}
+			want += r.size
+			v := &iov[len(iov)-1]
+			v.SetLen(int(v.Len) + r.size)
+			continue
+		}
 		add(r.mark[:])
 		for _, p := range r.parts[:r.n] {
 			add(p)
 		}
-		ends = r == last
 	}
 	c.copied += len(lin)
 	return iov, want, ends
@@ -261,7 +273,9 @@ func (l *Loop) takeNode() *outRecord {
 
 // putNode keeps r for takeNode.
 func (l *Loop) putNode(r *outRecord) {
-	clear(r.parts[:r.n])
+	for i := r.n - 1; i >= 0; i-- { // one, mostly, for which clear takes four times as long
+		r.parts[i] = nil
+	}
 	r.done, r.next = nil, nil
 	if l.freeLen < keepNodes {
 		r.next, l.free = l.free, r
