@@ -12,9 +12,10 @@ type batch struct {
 	iov  [][]byte // the slices to write
 	ends []int    // where FPDUs end, in octets since the start of the batch
 
-	size  int // octets in all
-	at    int // octets written
-	first int // index of the first slice of iov that is not wholly written
+	size  int  // octets in all
+	at    int  // octets written
+	open  bool // it counts as open in its pool
+	first int  // index of the first slice of iov that is not wholly written
 }
 
 // Bounds of a batch. 1024 is the kernel's limit of iovecs. Batches of more than
@@ -118,22 +119,46 @@ func (b *batch) release(mem []byte) {
 
 func (b *batch) reset() {
 	clear(b.iov)
-	*b = batch{lin: b.lin[:0], iov: b.iov[:0], ends: b.ends[:0]}
+	*b = batch{lin: b.lin[:0], iov: b.iov[:0], ends: b.ends[:0], open: b.open}
 }
 
 // A batchPool lends batches to connections that have something to write; an idle
 // connection holds none. It is safe for concurrent use.
 type batchPool struct {
-	mu   sync.Mutex // guards free; a leaf
+	mu   sync.Mutex // guards the rest; a leaf
 	free []*batch
+	open int // batches of getOpen that are lent
 }
 
-// batchesKept bounds the free batches of a pool.
-const batchesKept = 32
+const (
+	// batchesKept bounds the free batches of a pool.
+	batchesKept = 32
+	// batchesOpen bounds those that connections hold before they write. Many connections that have
+	// something to write at the end of one pass need only one, in turn.
+	batchesOpen = 16
+)
+
+// getOpen lends a batch to a connection that does not write at once, unless many do so.
+func (p *batchPool) getOpen() *batch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open == batchesOpen {
+		return nil
+	}
+	p.open++
+	b := p.take()
+	b.open = true
+	return b
+}
 
 func (p *batchPool) get() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.take()
+}
+
+// take removes a free batch, or makes one. The caller holds mu.
+func (p *batchPool) take() *batch {
 	if n := len(p.free); n > 0 {
 		b := p.free[n-1]
 		p.free = p.free[:n-1]
@@ -146,6 +171,10 @@ func (p *batchPool) put(b *batch) {
 	b.reset()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if b.open {
+		b.open = false
+		p.open--
+	}
 	if len(p.free) < batchesKept {
 		p.free = append(p.free, b)
 	}

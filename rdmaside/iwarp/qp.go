@@ -196,7 +196,10 @@ func (q *qp) post(id uint64, op wire.Opcode, parts [][]byte, stag uint32, to uin
 	}
 	q.posts++
 	w := q.wq.push()
-	w.id, w.op, w.parts, w.len, w.stag, w.to, w.end = id, op, append(w.parts[:0], parts...), n, stag, to, 0
+	w.id, w.op, w.len, w.stag, w.to, w.end = id, op, n, stag, to, 0
+	if !q.sendShort(w, parts, n) {
+		w.parts = append(w.parts[:0], parts...)
+	}
 	return nil
 }
 

@@ -158,6 +158,6 @@ func (q *qp) flush(err error) {
 func (q *qp) drop() {
 	if q.tx.batch != nil {
 		q.cfg.pool.put(q.tx.batch)
-		q.tx.batch = nil
+		q.tx.batch, q.tx.open = nil, false
 	}
 }

@@ -45,6 +45,7 @@ const (
 
 type tx struct {
 	batch  *batch
+	open   bool // batch is still being built, and was not lent by output
 	crc    bool
 	marked bool
 	marks  wire.Markers
@@ -103,7 +104,7 @@ func (q *qp) setMSS(emss int) {
 // octets were written; until then the slices do not change.
 func (q *qp) output() [][]byte {
 	t := &q.tx
-	if t.batch != nil {
+	if t.batch != nil && !t.open {
 		return t.batch.rest()
 	}
 	switch q.state {
@@ -111,7 +112,7 @@ func (q *qp) output() [][]byte {
 		if t.wait && !q.rx.heard || q.fin {
 			return nil
 		}
-		if !q.sendable() {
+		if !t.open && !q.sendable() {
 			return nil
 		}
 	case stateTerminate:
@@ -121,8 +122,11 @@ func (q *qp) output() [][]byte {
 	case stateIdle, stateError:
 		return nil
 	}
-	b := q.cfg.pool.get()
-	t.batch = b
+	b := t.batch
+	if b == nil {
+		b = q.cfg.pool.get()
+	}
+	t.batch, t.open = b, false
 	if q.state == stateTerminate {
 		q.buildTerminate(b)
 	} else {
@@ -187,6 +191,48 @@ func (q *qp) sendDone(err error) {
 	w.parts = w.parts[:0]
 	q.wq.pop()
 	q.complete(id, op, err)
+}
+
+// sendShort builds the FPDU of a Send of n octets at once, if that is short and nothing is to be sent
+// before it, and completes it as w when it is written. Otherwise it reports false, and the Send waits for
+// output. Building it now saves half of the work: nobody has to remember its parts.
+func (q *qp) sendShort(w *sendWR, parts [][]byte, n int) bool {
+	t := &q.tx
+	if n >= copyBelow || n > t.maxUntagged || w.op == wire.OpWrite || q.state != stateRTS || t.marked ||
+		t.cur != txNone || t.kick || t.wait && !q.rx.heard || q.wq.len() != q.built+1 || q.irq.len() > 0 || q.askable() {
+		return false
+	}
+	if !t.open {
+		if t.batch != nil {
+			return false
+		}
+		if t.batch = q.cfg.pool.getOpen(); t.batch == nil {
+			return false
+		}
+		t.open = true
+	}
+	b := t.batch
+	if !b.room(wire.UntaggedLen+n+3+wire.CRCLen, 1) {
+		return false
+	}
+	start := len(b.lin)
+	lin := wire.AppendUntagged(b.lin, w.op, true, w.stag, t.msn[wire.QueueSend], 0, n)
+	for _, p := range parts {
+		lin = append(lin, p...)
+	}
+	lin = append(lin, zeros[:-n&3]...) // the header is a multiple of four
+	crc := uint32(0)
+	if t.crc {
+		crc = wire.Checksum(lin[start:])
+	}
+	b.lin = wire.AppendCRC(lin, crc)
+	b.end()
+	t.copied += n
+	t.built += uint64(len(b.lin) - start)
+	t.msn[wire.QueueSend]++
+	w.end = t.built
+	q.built++
+	return true
 }
 
 // buildFPDU adds the next FPDU to b. It reports false when there is none, or no

@@ -159,6 +159,12 @@ func (b Control) RDMAPVersion() uint8 { return b[3] >> 6 }
 // Opcode is the RDMAP opcode.
 func (b Control) Opcode() Opcode { return Opcode(b[3] & 15) }
 
+// Alone reports whether the octets are those before the only segment of a message of the untagged opcode
+// op, in the versions that iwarp speaks.
+func (b Control) Alone(op Opcode) bool {
+	return b[2]&0xc3 == 0x40|DDPVersion && b[3]&0xcf == RDMAPVersion<<6|byte(op)
+}
+
 func putControl(b []byte, ulpdu int, op Opcode, last bool) {
 	binary.BigEndian.PutUint16(b, uint16(ulpdu))
 	b[2] = DDPVersion
