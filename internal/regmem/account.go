@@ -18,7 +18,7 @@ const (
 )
 
 // An Account is a share of an arena's budget. Its methods are safe for
-// concurrent use.
+// concurrent use, but for those of an Account that Local has returned.
 //
 // When a lease fails, its caller may Wait. The account calls its waiters in order, and
 // keeps room for each one for a moment after the call. While there are waiters, a lease of

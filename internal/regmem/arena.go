@@ -23,7 +23,8 @@
 // A lease belongs to one owner at a time, which may pass it on. It is not safe for
 // concurrent use, but may be released on any goroutine. While a Work Request uses the
 // block, [Lease.Post] marks it and Release panics (invariant B1 of the package that posts
-// it). Arena and Account are safe for concurrent use.
+// it). Arena and Account are safe for concurrent use, but for what [Account.Local] returns: that belongs
+// to a loop.
 //
 // # Errors
 //
