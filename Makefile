@@ -119,7 +119,7 @@ bench: ## benchmarks of each layer, then of the whole bridge in one process, the
 	$(GO) test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) $(PKGS)
 	$(MAKE) bench-sessions
 
-bench-gateways: build install ## HAProxy, the bridge and a re-exporting knfsd in front of one server, in the guest: docs/bench-gateways.md
+bench-gateways: build install ## HAProxy, the bridge, nfs-ganesha and a re-exporting knfsd in front of one server, in the guest: docs/bench-gateways.md
 	deploy/bench/gateways.sh $(GATEWAY_ROUNDS)
 
 # The other proxies for deploy/bench/peers.sh.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # gateways.sh [ROUNDS] boots the lab's guest and compares gateways in front of its knfsd: guest/gateways.sh says which.
 # It writes a table for docs/bench-gateways.md to out/gateways.md, and the figures to out/gateways.txt. It needs what
-# deploy/lab/install.sh installs, haproxy, and bin/rdmabridge. GUEST_ENV in the environment sets variables of the guest's
+# deploy/lab/install.sh installs, and bin/rdmabridge. GUEST_ENV in the environment sets variables of the guest's
 # script, such as GUEST_ENV='VERSIONS=3 TARGETS="rdmabridge haproxy"'. It ends the guest that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -9,7 +9,8 @@ rounds=${1:-3}
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/share" out
-deploy/lab/mkinitrd.sh "$dir/guest.cpio" bin/rdmabridge /usr/sbin/haproxy
+deploy/lab/mkinitrd.sh "$dir/guest.cpio" bin/rdmabridge /usr/sbin/haproxy \
+    /usr/bin/ganesha.nfsd /usr/lib/x86_64-linux-gnu/ganesha/libfsalproxy_v4.so
 deploy/lab/boot.sh "$dir/guest.cpio" --share "$dir/share" --log "$dir/console" --mem 3072 \
     --append "lab.rdma=siw lab.server=1 lab.lease=30" < /dev/null &
 guest=$!
@@ -26,7 +27,7 @@ cp "$dir/share/g.out" out/gateways.txt
 
 # Ratios to haproxy of the same round, and the median over the rounds. Of fio the larger figure is better, of meta and
 # untar, which are times, the smaller one: their ratios are turned round.
-awk -v targets="direct-rdma direct-tcp rdmabridge reexport" '
+awk -v targets="direct-rdma direct-tcp rdmabridge ganesha reexport" '
     NF == 5 { key = $1 " | " $2; if (!(key in seen)) { seen[key] = 1; order[++keys] = key } value[key, $3, $4] = $5; if ($4 > rounds) rounds = $4 }
     function median(list, n,    i, j, x) {
         for (i = 2; i <= n; i++) { x = list[i]; for (j = i - 1; j > 0 && list[j] > x; j--) list[j + 1] = list[j]; list[j + 1] = x }

@@ -36,8 +36,8 @@ packages=(
     libibverbs-dev librdmacm-dev
     krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs dmsetup
     libgnutls30 libkeyutils1 libglib2.0-0 libnl-genl-3-200
-    fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs groff-base haproxy
-    systemd systemd-container
+    fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs nfs-ganesha-proxy-v4
+    groff-base haproxy systemd systemd-container
     keepalived curl
 )
 
