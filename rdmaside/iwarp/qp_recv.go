@@ -177,18 +177,24 @@ func (q *qp) takeShort(b []byte) bool {
 		h.QN() != wire.QueueSend || h.MSN() != r.msn[wire.QueueSend] || h.MO() != 0 || q.recvs.len() == 0 {
 		return false
 	}
-	rc := q.recvs.at(0)
-	payload := b[wire.UntaggedLen:]
-	if len(payload) > len(rc.buf) {
+	into, payload := q.recvs.at(0).buf, b[wire.UntaggedLen:]
+	if len(payload) > len(into) {
 		return false
 	}
-	q.copied += copy(rc.buf, payload)
-	c := q.completed()
-	c.ID, c.Op, c.Bytes = rc.id, fabric.OpReceive, len(payload)
-	rc.buf = nil
-	q.recvs.pop()
-	r.msn[wire.QueueSend]++
+	q.copied += copy(into, payload)
+	q.receiveDone(len(payload))
 	return true
+}
+
+// receiveDone completes the oldest Receive with a Send of n octets, and returns the completion.
+func (q *qp) receiveDone(n int) *fabric.Completion {
+	rc := q.recvs.at(0)
+	c := q.completed()
+	c.ID, c.Op, c.Bytes = rc.id, fabric.OpReceive, n
+	*rc = receive{}
+	q.recvs.pop()
+	q.rx.msn[wire.QueueSend]++
+	return c
 }
 
 // starved reports whether a Send finds no Receive while completions of Receives wait
@@ -450,12 +456,8 @@ func (q *qp) sent(last bool) bool {
 		placed = reg.placed.run
 		q.invalidate(inv)
 	}
-	rc := q.recvs.at(0)
-	c := q.completed()
-	c.ID, c.Op, c.Bytes, c.Invalidated, c.Placed = rc.id, fabric.OpReceive, r.sendN, fabric.Handle(inv), placed
-	*rc = receive{}
-	q.recvs.pop()
-	r.msn[wire.QueueSend]++
+	c := q.receiveDone(r.sendN)
+	c.Invalidated, c.Placed = fabric.Handle(inv), placed
 	r.sendN = 0
 	return true
 }

@@ -216,19 +216,12 @@ func (q *qp) sendShort(w *sendWR, parts [][]byte, n int) bool {
 		return false
 	}
 	start := len(b.lin)
-	lin := wire.AppendUntagged(b.lin, w.op, true, w.stag, t.msn[wire.QueueSend], 0, n)
+	b.lin = wire.AppendUntagged(b.lin, w.op, true, w.stag, t.msn[wire.QueueSend], 0, n)
 	for _, p := range parts {
-		lin = append(lin, p...)
+		b.lin = append(b.lin, p...)
 	}
-	lin = append(lin, zeros[:-n&3]...) // the header is a multiple of four
-	crc := uint32(0)
-	if t.crc {
-		crc = wire.Checksum(lin[start:])
-	}
-	b.lin = wire.AppendCRC(lin, crc)
-	b.end()
+	t.endShort(b, start, -(wire.UntaggedLen+n)&3)
 	t.copied += n
-	t.built += uint64(len(b.lin) - start)
 	t.msn[wire.QueueSend]++
 	w.end = t.built
 	q.built++
@@ -399,40 +392,50 @@ func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
 		t.emitMarked(b, head, parts, n, pad)
 		return true
 	}
+	start := len(b.lin)
 	b.lin = append(b.lin, head...)
-	crc := uint32(0)
 	if n < copyBelow {
 		b.lin = t.appendParts(b.lin, parts, n)
-		b.lin = append(b.lin, zeros[:pad]...)
+		t.endShort(b, start, pad)
+		return true
+	}
+	crc := uint32(0)
+	if t.crc {
+		crc = wire.Update(0, head)
+	}
+	for n > 0 {
+		p := t.next(parts, n)
+		n -= len(p)
 		if t.crc {
-			crc = wire.Checksum(b.lin[len(b.lin)-length-pad:])
+			crc = wire.Update(crc, p)
 		}
-	} else {
-		if t.crc {
-			crc = wire.Update(0, head)
+		if len(p) < pieceBelow {
+			b.lin = append(b.lin, p...)
+			t.copied += len(p)
+		} else {
+			b.refer(p)
 		}
-		for n > 0 {
-			p := t.next(parts, n)
-			n -= len(p)
-			if t.crc {
-				crc = wire.Update(crc, p)
-			}
-			if len(p) < pieceBelow {
-				b.lin = append(b.lin, p...)
-				t.copied += len(p)
-			} else {
-				b.refer(p)
-			}
-		}
-		b.lin = append(b.lin, zeros[:pad]...)
-		if t.crc {
-			crc = wire.Update(crc, zeros[:pad])
-		}
+	}
+	b.lin = append(b.lin, zeros[:pad]...)
+	if t.crc {
+		crc = wire.Update(crc, zeros[:pad])
 	}
 	b.lin = wire.AppendCRC(b.lin, crc)
 	b.end()
 	t.built += uint64(length + pad + wire.CRCLen)
 	return true
+}
+
+// endShort adds the pad and the CRC to the FPDU that begins at b.lin[start], all of which is in b.lin.
+func (t *tx) endShort(b *batch, start, pad int) {
+	b.lin = append(b.lin, zeros[:pad]...)
+	crc := uint32(0)
+	if t.crc {
+		crc = wire.Checksum(b.lin[start:])
+	}
+	b.lin = wire.AppendCRC(b.lin, crc)
+	b.end()
+	t.built += uint64(len(b.lin) - start)
 }
 
 var zeros [4]byte
