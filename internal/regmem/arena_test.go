@@ -471,6 +471,20 @@ func TestConcurrentStocks(t *testing.T) {
 	}
 }
 
+// stamp writes g to the first octet of l and to the last, and returns l.
+func stamp(l *Lease, g int) *Lease {
+	b := l.Bytes()
+	b[0], b[len(b)-1] = byte(g), byte(g)
+	return l
+}
+
+// checkStamp fails the test if l has no more what stamp wrote.
+func checkStamp(t *testing.T, l *Lease, g int) {
+	if b := l.Bytes(); b[0] != byte(g) || b[len(b)-1] != byte(g) {
+		t.Errorf("goroutine %d finds octets of another", g)
+	}
+}
+
 func testConcurrent(t *testing.T, a *Arena, accounts []*Account, bits int) {
 	var wg sync.WaitGroup
 	for g := range 8 {
@@ -482,10 +496,7 @@ func testConcurrent(t *testing.T, a *Arena, accounts []*Account, bits int) {
 				if len(held) > 20 || len(held) > 0 && rnd.IntN(2) == 0 {
 					l := held[len(held)-1]
 					held = held[:len(held)-1]
-					b := l.Bytes()
-					if b[0] != byte(g) || b[len(b)-1] != byte(g) {
-						t.Errorf("goroutine %d finds octets of another", g)
-					}
+					checkStamp(t, l, g)
 					l.Release()
 					continue
 				}
@@ -501,9 +512,7 @@ func testConcurrent(t *testing.T, a *Arena, accounts []*Account, bits int) {
 					<-c
 					continue
 				}
-				b := l.Bytes()
-				b[0], b[len(b)-1] = byte(g), byte(g)
-				held = append(held, l)
+				held = append(held, stamp(l, g))
 				if rnd.IntN(500) == 0 {
 					a.Trim()
 				}
@@ -532,17 +541,12 @@ func testConcurrentLoops(t *testing.T, a *Arena, acct *Account) {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(uint64(g), 5))
 			var held []*Lease
-			check := func(x *Lease, g int) {
-				if b := x.Bytes(); g >= 0 && b[0] != byte(g) || b[0] != b[len(b)-1] {
-					t.Errorf("loop %d finds octets of another", g)
-				}
-			}
 			for range 4000 {
 				switch n := 1 << rnd.IntN(15); {
 				case len(held) > 20 || len(held) > 0 && rnd.IntN(2) == 0:
 					x := held[len(held)-1]
 					held = held[:len(held)-1]
-					check(x, g)
+					checkStamp(t, x, g)
 					select {
 					case passed <- x:
 					default:
@@ -551,7 +555,7 @@ func testConcurrentLoops(t *testing.T, a *Arena, acct *Account) {
 				case rnd.IntN(4) == 0:
 					select {
 					case x := <-passed:
-						check(x, -1)
+						checkStamp(t, x, int(x.Bytes()[0])) // of whichever loop
 						l.Release(x)
 					default:
 					}
@@ -576,9 +580,7 @@ func testConcurrentLoops(t *testing.T, a *Arena, acct *Account) {
 						}
 						continue
 					}
-					b := x.Bytes()
-					b[0], b[len(b)-1] = byte(g), byte(g)
-					held = append(held, x)
+					held = append(held, stamp(x, g))
 				}
 				if rnd.IntN(8) == 0 {
 					l.pass()

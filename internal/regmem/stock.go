@@ -34,9 +34,8 @@ type stock struct {
 
 	// Owned by the loop.
 	shelves [stockClasses][]*Lease
-	held    int      // octets on the shelves
 	lent    int      // leases that were lent, less those that the loop itself has taken back
-	changed bool     // held or lent has changed since publish
+	changed bool     // the shelves or lent have changed since publish
 	spare   []*Lease // empty; the next returned
 
 	// What the loop had at its last publish, for other goroutines.
@@ -95,15 +94,23 @@ func (acct *Account) Publish() {
 
 func (s *stock) publish() {
 	s.changed = false
-	s.heldThen.Store(int64(s.held))
+	s.heldThen.Store(s.held())
 	s.lentThen.Store(int64(s.lent))
-	// Whoever began to wait before it could see held here did not ask for the stock.
+	// Whoever began to wait before it could see what is here did not ask for the stock.
 	if s.ledger.short() {
 		s.empty()
 	}
 }
 
-// change notes that held or lent has changed.
+// held returns how many octets are on the shelves.
+func (s *stock) held() (n int64) {
+	for i, shelf := range s.shelves {
+		n += int64(len(shelf) * classSizes[i])
+	}
+	return n
+}
+
+// change notes that the shelves or lent have changed.
 func (s *stock) change() {
 	if !s.changed {
 		s.changed = true
@@ -121,7 +128,6 @@ func (s *stock) take(i int) *Lease {
 	}
 	l := shelf[len(shelf)-1]
 	s.shelves[i] = shelf[:len(shelf)-1]
-	s.held -= len(l.buf)
 	s.lent++
 	s.change()
 	return l
@@ -175,7 +181,6 @@ func (s *stock) shelve(l *Lease) bool {
 		return false
 	}
 	s.shelves[l.class] = append(shelf, l)
-	s.held += len(l.buf)
 	s.change()
 	return true
 }
@@ -212,11 +217,10 @@ func (s *stock) empty() {
 		s.shelves[i] = shelf[:0]
 		for n, l := range shelf {
 			shelf[n] = nil
-			s.held -= len(l.buf)
 			s.ledger.putBack(l)
 		}
 	}
-	s.heldThen.Store(int64(s.held))
+	s.heldThen.Store(0)
 	s.giveReturned()
 }
 
