@@ -243,24 +243,34 @@ func (c *call) land(here int) {
 // copyReply gives c a copy of the Reply to of, which c repeats. If there is no memory for the copy,
 // the connection of c's client is closed, and the client sends the Call again.
 func (c *call) copyReply(of *call, here int) {
-	account := c.up.p.replies
 	l := c.up.p.loop(here)
-	if l != nil {
-		account = l.replies
-	}
-	b, err := account.Lease(octets(of.reply.parts))
-	if err != nil {
+	if err := c.setReply(l, of.reply.parts, 0); err != nil {
 		c.giveUp(here, err)
 		return
 	}
-	n := 0
-	for _, p := range of.reply.parts {
-		n += copy(b.Bytes()[n:], p)
-	}
-	binary.BigEndian.PutUint32(b.Bytes(), c.clientXID)
+	binary.BigEndian.PutUint32(c.reply.parts[0], c.clientXID)
 	c.rdma.XID = c.clientXID
-	c.one[0] = b.Bytes()
-	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, b.Cap()
 	c.releaseMessage(l)
 	c.finish(here)
+}
+
+// setReply makes a copy of parts, with so many zeros behind it, the Reply to c. It does not release the Reply
+// before. l is the calling loop; nil for none.
+func (c *call) setReply(l *eventLoop, parts [][]byte, more int) error {
+	account := c.up.p.replies
+	if l != nil {
+		account = l.replies
+	}
+	b, err := account.Lease(octets(parts) + more)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, p := range parts {
+		n += copy(b.Bytes()[n:], p)
+	}
+	clear(b.Bytes()[n:])
+	c.one[0] = b.Bytes()
+	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, b.Cap()
+	return nil
 }

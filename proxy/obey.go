@@ -8,7 +8,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
-	"github.com/rdmabridge/rdmabridge/pool"
 )
 
 // Rules and Calls
@@ -173,21 +172,10 @@ func (c *call) uncut(here int) error {
 		return nil
 	}
 	// Four octets more. An RDMA client needs them in memory of the arena.
-	account := c.up.p.replies
-	if here != pool.Elsewhere {
-		account = c.up.p.loops[here].replies
-	}
-	b, err := account.Lease(octets(c.reply.parts) + 4)
-	if err != nil {
+	l, before := c.up.p.loop(here), c.reply.lease
+	if err := c.setReply(l, c.reply.parts, 4); err != nil {
 		return err
 	}
-	n := 0
-	for _, p := range c.reply.parts {
-		n += copy(b.Bytes()[n:], p)
-	}
-	clear(b.Bytes()[n:])
-	c.reply.lease.Release()
-	c.one[0] = b.Bytes()
-	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, b.Cap()
+	l.releaseReply(before)
 	return nil
 }
