@@ -91,8 +91,8 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 		s.pass, s.put = l.pass, 0
 	}
 	now := iov
-	if want > l.share.put-s.put {
-		now = upTo(iov, l.share.put-s.put)
+	if left := s.spare(); want > left {
+		now = upTo(iov, left)
 	}
 	var n uintptr
 	var errno unix.Errno
@@ -129,7 +129,7 @@ func (s *socket) spare() int {
 	if s.pass != s.loop.pass {
 		return s.loop.share.put
 	}
-	return s.loop.share.put - s.put
+	return max(0, s.loop.share.put-s.put) // the share may have become smaller in this pass
 }
 
 // upTo returns the first n octets of iov, which it shortens in place.

@@ -17,6 +17,8 @@ type greedy struct {
 	passes int
 	most   int // octets in the largest pass
 	ended  chan struct{}
+	// between is called between two calls of Writev in the same pass, unless it is nil.
+	between func()
 }
 
 func (g *greedy) Attached(s loop.Socket) { g.s = s; g.write() }
@@ -40,6 +42,9 @@ func (g *greedy) write() {
 		}
 		g.msg = g.msg[n:]
 		pass += n
+		if g.between != nil {
+			g.between()
+		}
 	}
 	g.most = max(g.most, pass)
 	if len(g.msg) == 0 {
@@ -69,6 +74,29 @@ func TestPutShare(t *testing.T) {
 		if g.most > sh.put || g.passes < len(msg)/sh.put {
 			t.Errorf("%d octets in one of %d passes, want at most %d", g.most, g.passes, sh.put)
 		}
+	}
+}
+
+// TestPutShareShrinks: in one pass a connection writes its share, the share becomes smaller because others have become
+// busy, and the connection writes again. It writes nothing more in this pass, and the rest in later ones.
+func TestPutShareShrinks(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
+	l := e.Loops()[0]
+	near, far := tcpPair(t)
+	msg := pattern(1<<20, 3)
+	g := &greedy{t: t, msg: msg, ended: make(chan struct{})}
+	g.between = func() { l.share = many }
+	near.SetWriteBuffer(16 << 20)
+	if err := l.Attach(near, g); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(far)
+	if err != nil || !bytes.Equal(got, msg) {
+		t.Fatalf("%d octets of %d, %v", len(got), len(msg), err)
+	}
+	<-g.ended
+	if g.most <= many.put || g.passes < 2 {
+		t.Errorf("%d octets in one of %d passes: the first share was not larger than the second one", g.most, g.passes)
 	}
 }
 
