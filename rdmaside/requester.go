@@ -50,6 +50,7 @@ type Requester struct {
 	asked        bool  // this side closed the connection, for reason
 	reason       error // valid when ended, or asked
 	credits      credit.Account
+	newGrant     newGrant
 	recvs        recvRing
 	xids         xidTable
 	slots        []pendingCall

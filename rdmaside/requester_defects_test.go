@@ -166,7 +166,7 @@ var replyDefects = []replyDefect{
 // run answers a Call with the defect while another Call is outstanding. remote is whether the
 // answer invalidates the Call's handle.
 func (d *replyDefect) run(tc *requesterCase, async, remote bool) {
-	tc.open(8)
+	tc.open(4)
 	tc.provider.AsyncInvalidate(async)
 	tc.send(d.call)
 	s := tc.peer.wantSend("the call")
@@ -192,8 +192,8 @@ func (d *replyDefect) run(tc *requesterCase, async, remote bool) {
 	if n := tc.r.Outstanding(); n != 1 {
 		tc.t.Errorf("%d Calls outstanding, want the other one", n)
 	}
-	if n := tc.r.Grant(); n != 8 {
-		tc.t.Errorf("grant %d, want 8", n)
+	if n := tc.r.Grant(); n != 4 {
+		tc.t.Errorf("grant %d, want 4: a Reply that is refused raises none", n)
 	}
 	if n := tc.opts.Metrics.refusals[d.reason].Value(); n != 1 {
 		tc.t.Errorf("refusals for reason %s: %d, want 1; %v", refusalNames[d.reason], n, done.err)
@@ -203,6 +203,9 @@ func (d *replyDefect) run(tc *requesterCase, async, remote bool) {
 	}
 	tc.peer.send(0, plain(0x99, 8), getAttrReply(0x99))
 	tc.wantReply("the other Call", getAttrReply(0x99))
+	if n := tc.r.Grant(); n != 8 {
+		tc.t.Errorf("grant %d after a valid Reply, want 8", n)
+	}
 	tc.peer.send(0, plain(defectXID, 8), getAttrReply(defectXID))
 	tc.wantNotDone("a second Reply to the refused Call answers none")
 	tc.send(getAttrCall(defectXID))

@@ -25,6 +25,7 @@ func (r *Requester) completed(cs []fabric.Completion) {
 			r.invalidated(c)
 		}
 	}
+	r.tellGrant()
 	r.metrics.add(&r.tally)
 }
 
@@ -142,15 +143,12 @@ func (r *Requester) replied(pc *pendingCall, i, n int, b []byte) {
 	h := &r.header
 	r.xids.remove(h.XID)
 	pc.replied = true
-	var changed, fatal bool
+	r.announced(pc, h.Credits)
+	fatal := false
 	if err := pc.accepts(h, b[n:]); err != nil {
-		// "a Requester [...] MUST receive a valid reply from the Responder carrying the actual
-		// number of available credits", RFC 8166 Section 3.3.3: this one raises no grant.
-		changed = r.credits.Grant(min(h.Credits, r.credits.Granted))
 		r.refuse(pc, err)
 		r.repost(i)
 	} else {
-		changed = r.credits.Grant(h.Credits)
 		fatal = r.take(pc, i, n, b)
 	}
 	if pc.chunk != nil {
@@ -163,10 +161,6 @@ func (r *Requester) replied(pc *pendingCall, i, n int, b []byte) {
 	r.settle(pc)
 	if fatal {
 		r.end(err)
-	}
-	if changed && r.state == up {
-		r.publish()
-		r.watcher.Granted(r, r.Grant())
 	}
 }
 
@@ -184,6 +178,7 @@ func (r *Requester) take(pc *pendingCall, i, n int, b []byte) (fatal bool) {
 			// Call, and no reason to end those of others.
 			fatal = !r.understood
 		}
+		r.raise(pc)
 		r.metrics.errorReceived(h.Err)
 		r.repost(i)
 	case rpcrdma.NoMsg:

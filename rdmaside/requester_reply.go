@@ -23,6 +23,8 @@ func (r *Requester) settle(pc *pendingCall) {
 	if pc.err == nil {
 		if err := r.rebuild(pc); err != nil {
 			r.refuse(pc, err)
+		} else {
+			r.raise(pc)
 		}
 	}
 	r.finish(pc)

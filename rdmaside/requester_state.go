@@ -38,16 +38,18 @@ func (r *Requester) setEnding() {
 	r.publish()
 }
 
-// publish makes the grant visible to other goroutines. It seldom changes, and a load costs much
-// less than a store.
-func (r *Requester) publish() {
+// publish makes the grant visible to other goroutines, and reports whether it has changed. It seldom
+// changes, and a load costs much less than a store.
+func (r *Requester) publish() (changed bool) {
 	grant := int32(0)
 	if r.state == up {
 		grant = int32(min(r.credits.Granted, r.credits.Requested))
 	}
-	if r.grant.Load() != grant {
-		r.grant.Store(grant)
+	if r.grant.Load() == grant {
+		return false
 	}
+	r.grant.Store(grant)
+	return true
 }
 
 // broken closes the connection because a Work Request failed. A flushed Work
