@@ -95,9 +95,9 @@ func (s service) drain(b *bridge, h *handover, why stopReason) error {
 	b.draining.Store(true)
 	timeout := time.Duration(b.drainIn.Load())
 	if why.pid != 0 {
-		s.log.Info().Str("event", "drain_begun").Str("reason", "handover").Int("other_pid", why.pid).Stringer("timeout", timeout).Msg("handed over; draining")
 		tellSystemd(s.log, fmt.Sprintf("MAINPID=%d\nREADY=1", why.pid))
 		b.leave()
+		s.log.Info().Str("event", "drain_begun").Str("reason", "handover").Int("other_pid", why.pid).Stringer("timeout", timeout).Msg("handed over; draining")
 	} else {
 		line := s.log.Info().Str("event", "drain_begun")
 		if why.operator {
