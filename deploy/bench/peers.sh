@@ -108,6 +108,8 @@ measure() {
     exit "$status"
 }
 
+# The short Replies of the echo program are declared: docs/programs.md.
+programs="programs: [{program: 536870914, versions: [1], procedures: [2], reply: 2KiB, effect: read_only}]"
 haproxy_note="$(haproxy -v | head -1 | cut -d' ' -f1-3), mode tcp, 2 threads, 16 KiB buffers"
 
 if [ "${1:-}" = chain ]; then
@@ -116,12 +118,19 @@ if [ "${1:-}" = chain ]; then
     far=$pid
     proxy haproxy-near "$(addr 2)" "$(addr 1)"
     target haproxy "$(addr 2)" "$far+$pid"
-    bridge far "$(addr 3)" rdma "$tcp" "transport: tcp" ""
-    far=$pid
-    bridge near "$(addr 4)" tcp "$(addr 3)" "transport: rdma" ""
-    target rdmabridge "$(addr 4)" "$far+$pid"
+    n=3
+    for name in rdmabridge rdmabridge-programs; do
+        declared=$programs
+        [ $name != rdmabridge ] || declared=
+        bridge $name-far "$(addr $n)" rdma "$tcp" "transport: tcp" "$declared"
+        far=$pid
+        bridge $name-near "$(addr $((n + 1)))" tcp "$(addr $n)" "transport: rdma" "$declared"
+        target $name "$(addr $((n + 1)))" "$far+$pid"
+        n=$((n + 2))
+    done
     measure docs/bench-chain.md --note "haproxy: two in a row, $haproxy_note" \
         --note "rdmabridge: two in a row, TCP to iWARP and iWARP to TCP, default configuration" \
+        --note "rdmabridge-programs: the same, with the length and the effect of short echo Calls declared in programs" \
         --note "behind both is \`rdmabridge bench server\` over TCP" "$@"
 fi
 
@@ -139,8 +148,6 @@ for crc in on off; do
     n=$((n + 2))
 done
 
-# The short Replies of the echo program are declared: docs/programs.md.
-programs="programs: [{program: 536870914, versions: [1], procedures: [2], reply: 2KiB, effect: read_only}]"
 bridge rdmabridge-programs "$(addr $n)" tcp "$(addr 2)" "transport: rdma" "$programs"
 target rdmabridge-programs "$(addr $n)" "$pid"
 bridge rdmabridge-tcp "$(addr $((n + 1)))" tcp "$tcp" "transport: tcp" ""
