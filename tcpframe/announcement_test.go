@@ -28,6 +28,12 @@ type proxyTest struct {
 
 func newProxyTest(t *testing.T, e EngineOptions, o ListenOptions) *proxyTest {
 	t.Helper()
+	return newProxyTestOf(t, e, o, nil)
+}
+
+// newProxyTestOf does what newProxyTest does, with the handlers that handler makes instead of echoes unless it is nil.
+func newProxyTestOf(t *testing.T, e EngineOptions, o ListenOptions, handler func() RecordHandler) *proxyTest {
+	t.Helper()
 	x := &proxyTest{t: t, opened: make(chan string, 100), log: new(testkit.Log)}
 	e.Metrics, e.Log = metrics.New(), zerolog.New(x.log)
 	if o.Proxies == nil {
@@ -37,6 +43,9 @@ func newProxyTest(t *testing.T, e EngineOptions, o ListenOptions) *proxyTest {
 		o.ProxyTimeout = 10 * time.Second
 	}
 	x.l = listen(t, startLogging(t, e), o, func(*Conn) RecordHandler {
+		if handler != nil {
+			return handler()
+		}
 		h := echo()
 		h.opened = func(c *Conn) { x.opened <- fmt.Sprint(c.RemoteAddr(), " ", c.WireAddr().Addr()) }
 		return h

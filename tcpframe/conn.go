@@ -161,9 +161,9 @@ func (c *Conn) Incoming() Incoming {
 	return Incoming{Memory: len(c.buf), Octets: c.progressed(), Records: c.records, Paused: c.paused()}
 }
 
-// Open reports whether Send queues records. Before Opened and after Close or Abort it
-// does not.
-func (c *Conn) Open() bool { return c.state == open }
+// Open reports whether there is a use in sending another record: not before Opened, not after Close or Abort, and not when
+// the end of the connection was found.
+func (c *Conn) Open() bool { return c.state == open && !c.sock.closing }
 
 // Ended reports, to a Releaser, that its record was not written in full: it is released
 // because the connection has ended.

@@ -6,8 +6,8 @@ import "golang.org/x/sys/unix"
 // has sent something.
 type InputHandler interface {
 	RecordHandler
-	// Input is called once after AwaitInput, when octets of the peer wait in the kernel. It
-	// may pause the Conn before an octet is read.
+	// Input is called once after AwaitInput, when octets of the peer have come. It
+	// may pause the Conn before a record is read.
 	Input(c *Conn)
 }
 

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -90,3 +93,63 @@ func TestAwaitInputClose(t *testing.T) {
 type resume struct{ c *Conn }
 
 func (r resume) Run() { r.c.Resume() }
+
+// TestAwaitInputAnnounced: Input comes before the first record also if that came in one read with the header of a proxy.
+func TestAwaitInputAnnounced(t *testing.T) {
+	t.Parallel()
+	inputs := make(chan *Conn, 8)
+	x := newProxyTestOf(t, EngineOptions{}, ListenOptions{}, func() RecordHandler {
+		return newAwaiter(func(c *Conn) { c.Pause(); inputs <- c })
+	})
+	p := x.dialFrom("127.0.0.1")
+	want := pattern(300, 1)
+	p.send(append(header("192.0.2.7:700"), fragment(true, want)...))
+	var c *Conn
+	select {
+	case c = <-inputs:
+	case <-time.After(testkit.Patience):
+		t.Fatal("no Input")
+	}
+	if n := c.records; n != 0 {
+		t.Errorf("%d records were read before Input", n)
+	}
+	c.Loop().Post(resume{c})
+	for range 3 {
+		if got := p.readRecord(); !bytes.Equal(got, want) {
+			t.Fatal("the record came back different")
+		}
+		p.send(fragment(true, want))
+	}
+	if len(inputs) != 0 {
+		t.Error("Input was called twice")
+	}
+}
+
+// TestAwaitInputUrgent: urgent data, which are not read, do not stand for input.
+func TestAwaitInputUrgent(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t, EngineOptions{})
+	inputs := make(chan struct{}, 8)
+	a := newAwaiter(func(*Conn) { inputs <- struct{}{} })
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return a })
+	p := dialPeer(t, l)
+	testkit.Eventually(t, "it is counted", func() bool { return connsOf(l) == 1 })
+	raw, err := p.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), []byte{1}, unix.MSG_OOB, nil) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatalf("urgent data: %v", err)
+	}
+	want := pattern(300, 1)
+	p.send(fragment(true, want))
+	if got := p.readRecord(); !bytes.Equal(got, want) {
+		t.Fatal("the record came back different")
+	}
+	if len(inputs) != 1 {
+		t.Errorf("Input was called %d times, want once", len(inputs))
+	}
+}

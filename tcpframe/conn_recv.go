@@ -26,6 +26,12 @@ func (c *Conn) received(b []byte) {
 	if c.state != open || len(b) == 0 {
 		return // the input is discarded
 	}
+	if c.sock.awaits { // these octets came in one read with the announcement, or just before they were read
+		c.sock.awaits = false
+		if (*connStream)(c).Input(); c.state != open {
+			return
+		}
+	}
 	if c.tls != nil {
 		c.tls.received(b)
 		if !c.sock.dirty {

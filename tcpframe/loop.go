@@ -205,7 +205,9 @@ func (l *Loop) leave() (end bool) {
 		l.mu.Lock()
 		busy := len(l.in) > 0 || len(l.dirty) > 0 || len(l.last) > 0
 		if !busy || round > maxRounds {
-			if l.state = asleep; busy && !l.stopped {
+			// run looks after the late sockets of its own passes, and not after those of gnet's.
+			again := busy || l.current != nil && len(l.late) > 0
+			if l.state = asleep; again && !l.stopped {
 				l.state = called
 				l.ring()
 			}

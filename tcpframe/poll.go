@@ -164,7 +164,8 @@ func (l *Loop) serve(events []unix.EpollEvent) {
 		if s := l.slots[data]; s != nil && !s.closing {
 			s.happened(events[i].Events)
 		}
-		if l.moved >= passOctets {
+		// The sockets after one that has ended are served in the next pass, when its handler knows of the end.
+		if l.moved >= passOctets || len(l.closing) > 0 {
 			l.leave()
 			l.enter(nil)
 		}
@@ -199,9 +200,9 @@ func (s *socket) failure() error {
 // readable reads from the socket.
 func (s *socket) readable() {
 	l := s.loop
-	if s.awaits {
+	if s.awaits && s.inputWaits() {
 		s.awaits = false
-		if s.inputWaits() && !s.stream.(inputStream).Input() {
+		if !s.stream.(inputStream).Input() {
 			return
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -173,4 +175,74 @@ func TestYield(t *testing.T) {
 		t.Error("the loop yields for ever")
 	}
 	round()
+}
+
+// A lateFlusher is a stream that asks for a late Flush as soon as it is attached.
+type lateFlusher struct {
+	rawEcho
+	flushed chan struct{}
+}
+
+func (f *lateFlusher) Attached(s loop.Socket) { f.s = s; s.FlushLate() }
+func (f *lateFlusher) Flush()                 { f.flushed <- struct{}{} }
+
+// TestFlushLateInOpening: a late Flush that is asked for while gnet opens a connection comes, although nothing else
+// happens on the loop.
+func TestFlushLateInOpening(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
+	a, b := tcpPair(t)
+	defer b.Close()
+	s := &lateFlusher{rawEcho{t: t, detached: make(chan error, 1)}, make(chan struct{}, 1)}
+	if err := e.Loops()[0].Attach(a, s); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.flushed:
+	case <-time.After(testkit.Patience):
+		t.Fatal("no Flush")
+	}
+}
+
+// TestEndBeforeLaterInput: when a connection has ended, what came later from others is handled after its Closed.
+func TestEndBeforeLaterInput(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t, EngineOptions{Loops: 1})
+	conns, early := make(chan *Conn, 2), make(chan bool, 1)
+	ended := false // the loop's
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler {
+		r := newRecorder()
+		r.opened = func(c *Conn) { conns <- c }
+		r.closed = func(*Conn, error) { ended = true }
+		r.record = func(_ *Conn, b Buffer) {
+			b.Release()
+			early <- !ended
+		}
+		return r
+	})
+	near := dialPeer(t, l)
+	nearConn := <-conns
+	other := dialPeer(t, l)
+	otherConn := <-conns
+	busy, done := make(chan struct{}), make(chan struct{})
+	e.Loops()[0].Post(loop.TaskFunc(func() { close(busy); <-done }))
+	<-busy
+	near.Close()
+	testkit.Eventually(t, "the end is readable", func() bool { return readable(t, nearConn.sock.fd) })
+	other.send(fragment(true, pattern(100, 1)))
+	testkit.Eventually(t, "the record is readable", otherConn.sock.inputWaits)
+	close(done)
+	if <-early {
+		t.Error("a record was handled before the end of a connection that came before it")
+	}
+}
+
+// readable reports whether a read of the socket fd would return at once.
+func readable(t *testing.T, fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	if err != nil && err != unix.EINTR {
+		t.Fatal(err)
+	}
+	return n == 1
 }

@@ -31,7 +31,7 @@ type socket struct {
 	stale   bool   // in loop.stale
 	paused  bool   // nothing is read
 	full    bool   // Writable is called when the kernel takes octets again
-	awaits  bool   // Input is called before anything is read
+	awaits  bool   // Input is called before a record is read
 	slot    int32  // index in loop.slots, and the epoll data
 	asked   uint32 // events for which the socket is registered with the poll
 	quiet   silence
