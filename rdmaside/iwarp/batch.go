@@ -127,7 +127,7 @@ func (b *batch) reset() {
 type batchPool struct {
 	mu   sync.Mutex // guards the rest; a leaf
 	free []*batch
-	open int // batches of getOpen that are lent
+	open int // batches of getOpen of which nothing is written yet
 }
 
 const (
@@ -167,14 +167,26 @@ func (p *batchPool) take() *batch {
 	return newBatch()
 }
 
-func (p *batchPool) put(b *batch) {
-	b.reset()
+// settle ends the count of b as open: it is being written.
+func (p *batchPool) settle(b *batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.uncount(b)
+}
+
+// uncount ends the count of b as open. The caller holds mu.
+func (p *batchPool) uncount(b *batch) {
 	if b.open {
 		b.open = false
 		p.open--
 	}
+}
+
+func (p *batchPool) put(b *batch) {
+	b.reset()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.uncount(b)
 	if len(p.free) < batchesKept {
 		p.free = append(p.free, b)
 	}

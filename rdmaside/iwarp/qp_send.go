@@ -172,9 +172,12 @@ func (q *qp) wrote(n int) {
 		q.sendDone(nil)
 		q.built--
 	}
-	if done {
+	switch {
+	case done:
 		q.cfg.pool.put(t.batch)
 		t.batch = nil
+	case t.batch.open:
+		q.cfg.pool.settle(t.batch) // the peer may leave it unread for a long time
 	}
 }
 

@@ -121,3 +121,34 @@ func TestOpenBatches(t *testing.T) {
 		t.Errorf("%d batches are open and %d free", pool.open, len(pool.free))
 	}
 }
+
+// TestOpenBatchesBlocked: connections whose peers do not read do not keep others from building their Sends at once.
+func TestOpenBatchesBlocked(t *testing.T) {
+	pool := &batchPool{}
+	var blocked []*qp
+	for range batchesOpen {
+		q := sender(pool)
+		if err := q.post(1, wire.OpSend, [][]byte{{1}}, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		q.output()
+		q.wrote(1)
+		blocked = append(blocked, q)
+	}
+	if pool.open != 0 {
+		t.Errorf("%d batches that are being written are open", pool.open)
+	}
+	q := sender(pool)
+	if err := q.post(1, wire.OpSend, [][]byte{{1}}, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if !q.tx.open {
+		t.Error("a Send was not built when it was posted")
+	}
+	for _, q := range append(blocked, q) {
+		octetsOf(q)
+	}
+	if pool.open != 0 {
+		t.Errorf("%d batches are open after all are written", pool.open)
+	}
+}
