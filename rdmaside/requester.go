@@ -50,7 +50,7 @@ type Requester struct {
 	asked        bool  // this side closed the connection, for reason
 	reason       error // valid when ended, or asked
 	credits      credit.Account
-	newGrant     newGrant
+	grants       announcedGrants
 	recvs        recvRing
 	xids         xidTable
 	slots        []pendingCall

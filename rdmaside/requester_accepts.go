@@ -144,6 +144,7 @@ func (pc *pendingCall) refused(err error) {
 // refuse fails pc because of the Reply to it.
 func (r *Requester) refuse(pc *pendingCall, err error) {
 	pc.refused(err)
+	r.invalid(pc)
 	r.report(pc.call, err, "reply refused; its call failed")
 }
 

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestGrantOfNewestReply: a Reply raises the grant once all of it is found valid, here after its Call's Send has
-// completed, and only if no newer Reply has come by then. The Watcher hears of each change.
-func TestGrantOfNewestReply(t *testing.T) {
+// TestGrantOfReplies: a Reply raises the grant when all of it is found valid, here when its Call's Send has completed: the
+// newest one to what it grants, an older one to the least that it and newer ones grant. The Watcher hears of each change.
+func TestGrantOfReplies(t *testing.T) {
 	a := newTestArena(t)
 	w := &grantLog{}
 	r := newStubRequester(t, a.Account("replies", 16<<20), nil)
@@ -43,8 +43,44 @@ func TestGrantOfNewestReply(t *testing.T) {
 	want("a lower grant takes effect at once", 2)
 	r.conn.step()
 	want("the newest Reply decides", 2)
-	if !slices.Equal(w.grants, []int{3, 2}) {
-		t.Errorf("the Watcher heard of %v, want 3 and 2", w.grants)
+
+	// Another Reply comes each time before the one before it is known to be valid.
+	send(5)
+	answer(5, 7)
+	for i, credits := range []uint32{6, 8, 5, 8} {
+		xid := uint32(6 + i)
+		send(xid)
+		answer(xid, credits)
+		r.conn.stepFirst() // the Send of the Call before
+	}
+	want("no newest Reply was known to be valid", 5)
+	r.conn.step()
+	want("the newest Reply is valid", 8)
+
+	// One of two Replies is refused.
+	refused := func(xid, credits uint32) {
+		r.conn.deliver(append(plain(xid, credits), getAttrReply(xid)[:27]...), 0)
+	}
+	send(10)
+	answer(10, 1)
+	r.conn.step()
+	send(11)
+	answer(11, 4)
+	r.conn.step()
+	send(12)
+	send(13)
+	answer(12, 6)
+	refused(13, 8)
+	r.conn.step()
+	want("the older one is valid", 6)
+	send(14)
+	send(15)
+	refused(14, 7)
+	answer(15, 8)
+	r.conn.step()
+	want("the newest one is valid", 8)
+	if !slices.Equal(w.grants, []int{3, 2, 6, 5, 8, 1, 4, 6, 8}) {
+		t.Errorf("the Watcher heard of %v, want 3, 2, 6, 5, 8, 1, 4, 6 and 8", w.grants)
 	}
 	r.Close(nil)
 	r.conn.settle(r.loop)

@@ -178,7 +178,7 @@ func (r *Requester) take(pc *pendingCall, i, n int, b []byte) (fatal bool) {
 			// Call, and no reason to end those of others.
 			fatal = !r.understood
 		}
-		r.raise(pc)
+		r.valid(pc)
 		r.metrics.errorReceived(h.Err)
 		r.repost(i)
 	case rpcrdma.NoMsg:

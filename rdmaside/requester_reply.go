@@ -24,7 +24,7 @@ func (r *Requester) settle(pc *pendingCall) {
 		if err := r.rebuild(pc); err != nil {
 			r.refuse(pc, err)
 		} else {
-			r.raise(pc)
+			r.valid(pc)
 		}
 	}
 	r.finish(pc)

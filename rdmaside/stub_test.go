@@ -211,6 +211,13 @@ func (s *stubConn) step() {
 	}
 }
 
+// stepFirst completes the oldest Work Request alone.
+func (s *stubConn) stepFirst() {
+	batch := []fabric.Completion{s.pending[0]}
+	s.pending = s.pending[:copy(s.pending, s.pending[1:])]
+	s.h.Completed(batch)
+}
+
 // settle steps until nothing happens any more, and closes the connection if that
 // was asked for.
 func (s *stubConn) settle(l *stubLoop) {

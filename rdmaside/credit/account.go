@@ -34,19 +34,15 @@ func NewAccount(requested int) Account {
 	return Account{Requested: uint32(min(max(requested, 1), Max)), Granted: 1}
 }
 
-// Grant records n, the rdma_credit of a Reply, and reports whether the grant
-// changed. A grant below Outstanding takes effect at once: the Requester sends
+// Grant records n, the rdma_credit of a Reply. A grant below Outstanding takes effect at once: the Requester sends
 // nothing until enough Calls have completed.
-func (a *Account) Grant(n uint32) (changed bool) {
+func (a *Account) Grant(n uint32) {
 	// "The granted value MUST NOT be zero, since such a value would result in
 	// deadlock." If a peer sends zero anyway, it grants one. "The number of
 	// allowed new requests [...] is then the lower of the current requested and
 	// granted credit values, minus the number of requests in flight." Section
 	// 3.3.1.
-	n = min(max(n, 1), a.Requested)
-	changed = n != a.Granted
-	a.Granted = n
-	return changed
+	a.Granted = min(max(n, 1), a.Requested)
 }
 
 // Free returns how many Calls may be sent now.
