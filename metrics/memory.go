@@ -30,7 +30,7 @@ var (
 	})
 	MemoryAccountPeakBytes = gauge(Definition{
 		Name: "memory_account_peak_bytes", Labels: []Label{accountLabel},
-		Help: "Most bytes that one account has used so far.",
+		Help: "Most bytes that one account has used so far, with what event loops kept for their next messages.",
 	})
 	MemoryAccountWaitingConnections = gauge(Definition{
 		Name: "memory_account_waiting_connections", Labels: []Label{accountLabel},

@@ -70,7 +70,7 @@ func (acct *ledger) Used() int64 {
 	for _, s := range acct.allStocks() {
 		used -= s.kept()
 	}
-	return used
+	return max(0, used) // what was on a shelf at the last Publish and has been returned since counts twice
 }
 
 // Taken returns how many octets count against the limit: Used, and the free blocks in stocks. It

@@ -240,7 +240,7 @@ type AccountStats struct {
 	Name    string
 	Limit   int64  // octets
 	Used    int64  // octets in leased blocks
-	Peak    int64  // largest Used so far
+	Peak    int64  // largest Used so far, with the free blocks that loops kept at that time
 	Leases  int    // leases that have not been released
 	Waiting int    // waiters that have not been called
 	Refused uint64 // leases that failed with ErrBudget

@@ -165,6 +165,7 @@ func (s *stock) fetch() {
 	all := s.returned
 	s.returned, s.octets = s.spare, 0
 	s.mu.Unlock()
+	s.spare = nil
 	for _, l := range all {
 		if !s.shelve(l) {
 			s.ledger.putBack(l)
@@ -213,10 +214,11 @@ func (acct *ledger) short() bool {
 
 // empty gives all blocks back to the pool. It is called on the loop.
 func (s *stock) empty() {
-	for i, shelf := range s.shelves {
-		s.shelves[i] = shelf[:0]
-		for n, l := range shelf {
-			shelf[n] = nil
+	for i := range s.shelves {
+		for len(s.shelves[i]) > 0 {
+			shelf := s.shelves[i]
+			l := shelf[len(shelf)-1]
+			s.shelves[i] = shelf[:len(shelf)-1]
 			s.ledger.putBack(l)
 		}
 	}
@@ -270,6 +272,10 @@ func (acct *ledger) allStocks() []*stock {
 	defer acct.mu.Unlock()
 	return acct.stocks
 }
+
+// EmptyStocks gives the free blocks in the stocks of all accounts back to the pool, those of busy loops a moment later.
+// It is for callers that wait for memory in another way than Wait. It is safe for concurrent use.
+func (acct *ledger) EmptyStocks() { acct.arena.emptyStocks() }
 
 // emptyStocks empties the stocks of all accounts. Those of loops that have something in them do so
 // themselves, soon.

@@ -222,3 +222,41 @@ func TestNoStock(t *testing.T) {
 		t.Error("a lease is outstanding")
 	}
 }
+
+// What a loop lends after its Publish, and other goroutines return before its next one, does not make Used negative.
+func TestStockUsedBetween(t *testing.T) {
+	a := newArena(t, Options{Budget: 128 << 20})
+	root := a.Account("calls", 64<<20)
+	l := newStockLoop(root)
+	l.Release(lease(t, l.Account, 100))
+	l.pass()
+	for range stockRefill {
+		lease(t, l.Account, 100).Release()
+	}
+	if n := root.Used(); n != 0 {
+		t.Errorf("%d octets are used, want none", n)
+	}
+	l.pass()
+	if n := root.Used(); n != 0 {
+		t.Errorf("%d octets are used after the pass, want none", n)
+	}
+}
+
+// EmptyStocks gives what the loops keep back to the pool.
+func TestEmptyStocks(t *testing.T) {
+	a := newArena(t, Options{Budget: 128 << 20})
+	root := a.Account("calls", 64<<20)
+	l := newStockLoop(root)
+	one, two := lease(t, l.Account, 100), lease(t, l.Account, 100)
+	one.Release()
+	l.Release(two)
+	l.pass()
+	if root.Taken() == 0 {
+		t.Fatal("the loop keeps nothing")
+	}
+	root.EmptyStocks()
+	l.pass()
+	if n := root.Taken(); n != 0 {
+		t.Errorf("%d octets are kept", n)
+	}
+}
