@@ -90,8 +90,11 @@ func newCallMemory(a *regmem.Account, p *Proxy) *callMemory {
 // lease lends n octets for a Call of f. It fails with regmem.ErrBudget when f has to wait.
 func (m *callMemory) lease(f *front, n int) (*regmem.Lease, error) {
 	a := f.loop.calls
+	if s := f.sends.p; s != nil {
+		s.noBlock = false
+	}
 	if n <= tinyBlock && !m.scarce.Load() {
-		return a.Lease(n)
+		return m.borrow(f, n)
 	}
 	size := int64(regmem.BlockSize(n))
 	if size == 0 || size > a.Limit() {
@@ -104,7 +107,7 @@ func (m *callMemory) lease(f *front, n int) (*regmem.Lease, error) {
 		m.waited.Inc()
 		return nil, regmem.ErrBudget
 	}
-	l, err := a.Lease(n)
+	l, err := m.borrow(f, n)
 	if err != nil {
 		m.waited.Inc()
 		return nil, err
@@ -113,6 +116,17 @@ func (m *callMemory) lease(f *front, n int) (*regmem.Lease, error) {
 		m.count(f, size)
 	}
 	return l, nil
+}
+
+// borrow leases n octets that the rules permit f to have. That can fail although there are enough free octets, if
+// there are not as many in a row.
+func (m *callMemory) borrow(f *front, n int) (*regmem.Lease, error) {
+	a := f.loop.calls
+	l, err := a.Lease(n)
+	if err != nil && a.Taken()+int64(regmem.BlockSize(n)) <= a.Limit() {
+		f.sends.get().noBlock = true
+	}
+	return l, err
 }
 
 // count counts a block of more than tinyBlock octets, in which a Call of f begins to arrive.

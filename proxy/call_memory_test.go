@@ -3,6 +3,8 @@ package proxy
 import (
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -11,6 +13,7 @@ import (
 // A memoryBed is a callMemory with 32 MiB and clients that have nothing else.
 type memoryBed struct {
 	t     *testing.T
+	arena *regmem.Arena
 	hosts *hosts
 	m     *callMemory
 	loop  *eventLoop
@@ -22,7 +25,7 @@ func newMemoryBed(t *testing.T) *memoryBed {
 		t.Fatal(err)
 	}
 	p := &Proxy{metrics: metrics.New(), hosts: newHosts()}
-	b := &memoryBed{t: t, hosts: p.hosts}
+	b := &memoryBed{t: t, arena: a, hosts: p.hosts}
 	calls := a.Account("calls", 32<<20)
 	b.m = newCallMemory(calls, p)
 	b.loop = &eventLoop{calls: calls, memory: b.m}
@@ -185,6 +188,52 @@ func TestCallMemoryLine(t *testing.T) {
 	if b.m.pledged != 0 || b.m.pledgedBulk != 0 || len(b.m.turns) != 0 {
 		t.Errorf("%d octets in %d turns are kept for ever", b.m.pledged, len(b.m.turns))
 	}
+}
+
+// TestCallMemoryNoBlock: the rules permit a client a block, and the arena has no such block. The client is called when the
+// line is looked at, and not again and again.
+func TestCallMemoryNoBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemoryBed(t)
+		others := b.arena.Account("others", 0)
+		var all []*regmem.Lease
+		for _, n := range []int{1 << 20, 60 << 10, 1 << 10} {
+			for l, err := others.Lease(n); err == nil; l, err = others.Lease(n) {
+				all = append(all, l)
+			}
+			f, called := b.known(2), 0
+			var ask func()
+			ask = func() {
+				if called++; called > 100 {
+					panic("called again and again")
+				}
+				b.refuses(f, n, "there is no such block")
+				b.m.wait(f, n, ask)
+			}
+			b.refuses(f, n, "there is no such block")
+			b.m.wait(f, n, ask)
+			time.Sleep(3*memoryTick + memoryTick/2)
+			f.ended.set()
+			synctest.Wait()
+			if called != 3 {
+				t.Errorf("%d octets: called %d times in 3 looks", n, called)
+			}
+			time.Sleep(time.Second) // until nobody waits
+		}
+		f, called := b.known(3), 0
+		b.refuses(f, 1<<20, "there is no such block")
+		b.m.wait(f, 1<<20, func() { called++ })
+		for _, l := range all {
+			l.Release()
+		}
+		time.Sleep(memoryTick)
+		synctest.Wait()
+		if called != 1 {
+			t.Errorf("called %d times after there is memory, want once", called)
+		}
+		b.lease(f, 1<<20)
+		time.Sleep(time.Second)
+	})
 }
 
 // TestHostRemembersMemory: a client that connects again does not get another share while its

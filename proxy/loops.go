@@ -60,9 +60,9 @@ func (t *endTask) Run() {
 	t.batch.Flush()
 	t.tally.count()
 	t.metrics.Publish() // with what Flush has counted
+	t.due = false       // what Publish changes needs another task
 	t.calls.Publish()
 	t.replies.Publish()
-	t.due = false
 }
 
 // loop returns the loop with the number here, or nil for pool.Elsewhere.

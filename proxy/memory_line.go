@@ -33,6 +33,7 @@ type memoryWaiter struct {
 type sender struct {
 	unproven [blockKinds]int64 // octets that callMemory.unproven counts for it; its loop's
 	look     sendingLook       // its loop's
+	noBlock  bool              // the rules permitted its latest lease, and there was no such block; its loop's
 	turn     int64             // octets that are kept for it; guarded by callMemory.mu, as the next
 	stranger bool              // callMemory.pledgedUnproven counts turn
 }
@@ -60,7 +61,9 @@ func (m *callMemory) wait(f *front, n int, call func()) {
 		t.tenant.wait(t, n, call)
 		return
 	}
-	f.sends.get()
+	// If there was no block, serve would permit the same one at once, and the client would ask without end: it waits for
+	// the next look, or for memory that is given back.
+	wakes := !f.sends.get().noBlock
 	m.mu.Lock()
 	h := f.ledger.host.memory.line
 	if h == nil {
@@ -78,7 +81,9 @@ func (m *callMemory) wait(f *front, n int, call func()) {
 		time.AfterFunc(memoryTick, m.look)
 	}
 	m.mu.Unlock()
-	m.wake() // memory may have been released since the lease failed
+	if wakes {
+		m.wake() // memory may have been released since the lease failed
+	}
 }
 
 // wake calls the clients in the line for which there is memory.
@@ -182,7 +187,7 @@ func (m *callMemory) endTurn(f *front) {
 }
 
 // look ends turns that were not used, serves the line, and has slow senders closed while clients
-// wait for others.
+// wait for others. While there are clients in the line, it has the loops give back their free blocks each time.
 func (m *callMemory) look() {
 	m.mu.Lock()
 	m.tick++
@@ -191,9 +196,12 @@ func (m *callMemory) look() {
 	}
 	calls, short := m.serve()
 	m.ticking = len(m.line) > 0 || len(m.turns) > 0
-	again, round := m.ticking, m.tick/slowTicks
+	waits, again, round := len(m.line) > 0, m.ticking, m.tick/slowTicks
 	weigh := short > 0 && m.tick%slowTicks == 0
 	m.mu.Unlock()
+	if waits {
+		m.account.EmptyStocks()
+	}
 	for _, call := range calls {
 		call()
 	}
