@@ -239,8 +239,8 @@ func (r *Requester) closed(err error) {
 		if pc.err == nil {
 			if !pc.replied {
 				pc.err = cause
-			} else if err := r.rebuild(pc); err != nil {
-				r.refuse(pc, err)
+			} else {
+				r.read(pc)
 			}
 		}
 		r.finish(pc)

@@ -21,13 +21,18 @@ func (r *Requester) settle(pc *pendingCall) {
 		return
 	}
 	if pc.err == nil {
-		if err := r.rebuild(pc); err != nil {
-			r.refuse(pc, err)
-		} else {
-			r.valid(pc)
-		}
+		r.read(pc)
 	}
 	r.finish(pc)
+}
+
+// read rebuilds the Reply of pc, or refuses it.
+func (r *Requester) read(pc *pendingCall) {
+	if err := r.rebuild(pc); err != nil {
+		r.refuse(pc, err)
+	} else {
+		r.valid(pc)
+	}
 }
 
 // rebuild assembles the plain Reply of pc. Its handles are invalidated.

@@ -40,13 +40,7 @@ func TestAwaitInput(t *testing.T) {
 	if n := c.counters.received.Value(); n != 0 {
 		t.Errorf("%d octets were read before Input", n)
 	}
-	c.Loop().Post(resume{c})
-	for range 3 {
-		if got := p.readRecord(); !bytes.Equal(got, want) {
-			t.Fatal("the record came back different")
-		}
-		p.send(fragment(true, want))
-	}
+	goesOn(t, c, p, want)
 	if len(inputs) != 0 {
 		t.Error("Input was called twice")
 	}
@@ -94,6 +88,19 @@ type resume struct{ c *Conn }
 
 func (r resume) Run() { r.c.Resume() }
 
+// goesOn resumes c, which Input has paused, and fails the test unless p gets an echo of want, which it has sent, and of
+// what it sends after that.
+func goesOn(t *testing.T, c *Conn, p *peer, want []byte) {
+	t.Helper()
+	c.Loop().Post(resume{c})
+	for range 3 {
+		if got := p.readRecord(); !bytes.Equal(got, want) {
+			t.Fatal("the record came back different")
+		}
+		p.send(fragment(true, want))
+	}
+}
+
 // TestAwaitInputAnnounced: Input comes before the first record also if that came in one read with the header of a proxy.
 func TestAwaitInputAnnounced(t *testing.T) {
 	t.Parallel()
@@ -113,13 +120,7 @@ func TestAwaitInputAnnounced(t *testing.T) {
 	if n := c.records; n != 0 {
 		t.Errorf("%d records were read before Input", n)
 	}
-	c.Loop().Post(resume{c})
-	for range 3 {
-		if got := p.readRecord(); !bytes.Equal(got, want) {
-			t.Fatal("the record came back different")
-		}
-		p.send(fragment(true, want))
-	}
+	goesOn(t, c, p, want)
 	if len(inputs) != 0 {
 		t.Error("Input was called twice")
 	}

@@ -52,6 +52,22 @@ func (g *greedy) write() {
 	}
 }
 
+// run attaches g to l, and returns when its peer has got all of msg and g has ended.
+func (g *greedy) run(l *Loop) {
+	g.t.Helper()
+	near, far := tcpPair(g.t)
+	near.SetWriteBuffer(16 << 20) // the kernel may limit it
+	msg := g.msg
+	if err := l.Attach(near, g); err != nil {
+		g.t.Fatal(err)
+	}
+	got, err := io.ReadAll(far)
+	if err != nil || !bytes.Equal(got, msg) {
+		g.t.Fatalf("%d octets of %d, %v", len(got), len(msg), err)
+	}
+	<-g.ended
+}
+
 // A connection writes no more than its share in one pass, however fast its peer reads.
 func TestPutShare(t *testing.T) {
 	t.Parallel()
@@ -59,18 +75,9 @@ func TestPutShare(t *testing.T) {
 		e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 		l := e.Loops()[0]
 		l.Post(loop.TaskFunc(func() { l.share = sh }))
-		near, far := tcpPair(t)
-		near.SetWriteBuffer(16 << 20) // the kernel may limit it
 		msg := pattern(16<<20, 3)
 		g := &greedy{t: t, msg: msg, ended: make(chan struct{})}
-		if err := l.Attach(near, g); err != nil {
-			t.Fatal(err)
-		}
-		got, err := io.ReadAll(far)
-		if err != nil || !bytes.Equal(got, msg) {
-			t.Fatalf("%d octets of %d, %v", len(got), len(msg), err)
-		}
-		<-g.ended
+		g.run(l)
 		if g.most > sh.put || g.passes < len(msg)/sh.put {
 			t.Errorf("%d octets in one of %d passes, want at most %d", g.most, g.passes, sh.put)
 		}
@@ -82,19 +89,8 @@ func TestPutShare(t *testing.T) {
 func TestPutShareShrinks(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
 	l := e.Loops()[0]
-	near, far := tcpPair(t)
-	msg := pattern(1<<20, 3)
-	g := &greedy{t: t, msg: msg, ended: make(chan struct{})}
-	g.between = func() { l.share = many }
-	near.SetWriteBuffer(16 << 20)
-	if err := l.Attach(near, g); err != nil {
-		t.Fatal(err)
-	}
-	got, err := io.ReadAll(far)
-	if err != nil || !bytes.Equal(got, msg) {
-		t.Fatalf("%d octets of %d, %v", len(got), len(msg), err)
-	}
-	<-g.ended
+	g := &greedy{t: t, msg: pattern(1<<20, 3), ended: make(chan struct{}), between: func() { l.share = many }}
+	g.run(l)
 	if g.most <= many.put || g.passes < 2 {
 		t.Errorf("%d octets in one of %d passes: the first share was not larger than the second one", g.most, g.passes)
 	}
