@@ -19,6 +19,7 @@ type outRecord struct {
 	done  Releaser
 	size  int // octets, including the mark
 	n     int // parts
+	end   int // in TLS: where its octets end in session.out
 	mark  [markLen]byte
 	parts [maxParts][]byte
 }

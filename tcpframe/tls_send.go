@@ -1,5 +1,7 @@
 package tcpframe
 
+import "math"
+
 const (
 	// sealAtOnce is how many octets become TLS records before they are written: enough for few system calls, and few
 	// enough to stay in the cache, and to bound what a peer that does not read can hold.
@@ -55,17 +57,17 @@ func (s *session) writeOut() bool {
 		s.outAt += n
 		c.outbound -= int64(n)
 		c.wrote(n)
+		c.blocked = n < len(b)
+		s.release(s.outAt)
 		if err != nil {
 			c.fail(err)
 			return false
 		}
-		c.blocked = n < len(b)
 	}
 	if s.out != nil {
 		c.Loop().putOut(s.out)
 		s.out, s.outAt = nil, 0
 	}
-	s.release()
 	return true
 }
 
@@ -78,9 +80,13 @@ func (s *session) seal() {
 		left = tlsContent
 	}
 	joined := l.linear[:0]
+	var first *outRecord // of those whose last octets joined has
 	flush := func() {
 		s.encrypt(joined)
 		joined = joined[:0]
+		for ; first != nil; first = first.next {
+			first.end = len(s.out)
+		}
 	}
 	for left > 0 && c.head != nil {
 		r := c.head
@@ -113,6 +119,12 @@ func (s *session) seal() {
 			break
 		}
 		s.keep(c.unlink())
+		if first == nil {
+			first = r
+		}
+		if len(joined) == 0 {
+			flush()
+		}
 	}
 	flush()
 	if s.sealErr != nil {
@@ -150,14 +162,14 @@ func (s *session) keep(r *outRecord) {
 	s.sealedLast = r
 }
 
-// release releases the records that are kept.
-func (s *session) release() {
-	r := s.sealed
-	s.sealed, s.sealedLast = nil, nil
-	for r != nil {
-		next := r.next
+// release releases the kept records that end in the first n octets of out. It does not wait for the rest of out: the
+// peer may have answered those records already.
+func (s *session) release(n int) {
+	for r := s.sealed; r != nil && r.end <= n; r = s.sealed {
+		if s.sealed = r.next; s.sealed == nil {
+			s.sealedLast = nil
+		}
 		s.conn.Loop().release(r)
-		r = next
 	}
 }
 
@@ -167,7 +179,7 @@ func (s *session) dropOut() {
 		s.conn.Loop().putOut(s.out)
 		s.out, s.outAt = nil, 0
 	}
-	s.release()
+	s.release(math.MaxInt)
 }
 
 // takeOut returns an empty buffer for TLS records, the first of which has n octets.

@@ -49,7 +49,7 @@ type session struct {
 	// Sending.
 	out        []byte // TLS records that wait to be written, from outAt on
 	outAt      int
-	sealed     *outRecord // records of which out has the rest: released when out was written
+	sealed     *outRecord // records of which out has the rest, each released when its part of out was written
 	sealedLast *outRecord
 	sealErr    error // of crypto/tls
 	notified   bool  // close_notify was sent

@@ -2,12 +2,15 @@ package tcpframe
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -209,6 +212,61 @@ func TestLimitHandshakes(t *testing.T) {
 	for _, p := range all {
 		p.Close()
 	}
+	y.wantNone()
+}
+
+// TestTLSReleaseEach: a record is released when the kernel has its last octet, even if TLS records that were made
+// with it must wait. The peer may answer it at once.
+func TestTLSReleaseEach(t *testing.T) {
+	t.Parallel()
+	const size = 200_000
+	var short, long atomic.Bool
+	y := newTLSTest(t, EngineOptions{Loops: 1}, ListenOptions{}, newTLS(t, serverConfig()), func(h *secureEcho) {
+		h.record = func(c *Conn, b Buffer) {
+			b.Release()
+			if err := unix.SetsockoptInt(c.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+				t.Error(err)
+			}
+			c.Send([][]byte{pattern(100, 1)}, releaseFunc(func() { short.Store(true) }))
+			c.Send([][]byte{pattern(size, 2)}, releaseFunc(func() { long.Store(true) }))
+		}
+	})
+	d := net.Dialer{Control: func(_, _ string, rc syscall.RawConn) (failed error) {
+		err := rc.Control(func(fd uintptr) { // segments so short that the kernel takes only a part of the TLS records
+			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, 536)
+		})
+		return errors.Join(err, failed)
+	}}
+	nc, err := d.Dial("tcp", y.l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	if err := nc.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	plain := &peer{t, nc.(*net.TCPConn)}
+	plain.ask()
+	p := plain.secure(clientConfig())
+	if err := p.tcp.SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	p.Write(fragment(true, pattern(8, 0)))
+	if got := p.readRecord(); !bytes.Equal(got, pattern(100, 1)) {
+		t.Error("the short record differs")
+	}
+	testkit.Eventually(t, "the record that the peer has is released", short.Load)
+	if long.Load() {
+		t.Error("a record is released that the peer cannot have")
+	}
+	if err := p.tcp.SetReadBuffer(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.readRecord(); !bytes.Equal(got, pattern(size, 2)) {
+		t.Error("the long record differs")
+	}
+	testkit.Eventually(t, "the long record is released", long.Load)
+	p.Close()
 	y.wantNone()
 }
 
