@@ -61,9 +61,6 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 	}
 	p.slowStart.block(p) // before window, or a Reply in between would not wake p
 	w := p.window()
-	if p.slowStart.Over() {
-		w.free = max(w.free, 1) // another connection may have more Calls outstanding than credits
-	}
 	if w.free <= 0 {
 		return nil, nil
 	}

@@ -96,6 +96,7 @@ type Pool struct {
 	held       bool // the pool dispatches no Call until Resume
 	credits    int  // granted on all usable connections
 	inUse      int  // Calls outstanding on these
+	owed       int  // of inUse, Calls beyond the grants of their connections, which were lowered
 	shared
 	called   bool // Calls may go although other pools are in part's line: it is this pool's turn
 	oldNoted int  // old Calls that part counts

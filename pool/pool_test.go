@@ -410,6 +410,46 @@ func TestSubmitDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// TestLoweredGrant: a connection with more Calls outstanding than it may have, since the server lowered
+// the grant, leaves the credits of the others to all hosts.
+func TestLoweredGrant(t *testing.T) {
+	for _, share := range []int{50, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &fakeDialer{grant: 32}
+			p, _ := newPool(t, Options{Connections: 2, Share: share}, d)
+			p.seats[1].Granted(0, 0)
+			for range 8 {
+				f := Flow{Host: &Host{}}
+				for range 4 {
+					submit(t, p, &f, 100, 0)
+				}
+			}
+			taken := p.seats[0].inUse
+			p.seats[0].Granted(1, 0)
+			p.seats[1].Granted(12, 0)
+			for range 8 {
+				submit(t, p, &Flow{Host: &Host{}}, 100, 0)
+			}
+			if n := p.seats[1].inUse; n < 8 {
+				t.Errorf("with a share of %d %%: %d Calls of 8 hosts are outstanding on a connection with 12 credits, beside one that owes %d", share, n, taken-1)
+			}
+			if got, want := p.owed, p.seats[0].inUse-1; got != want {
+				t.Errorf("%d credits are owed, want %d", got, want)
+			}
+			for len(d.members[0].got)+len(d.members[1].got) > 0 {
+				for _, m := range d.members {
+					for _, e := range m.take() {
+						m.seat.Done(e, 0)
+					}
+				}
+			}
+			if p.owed != 0 || p.inUse != 0 {
+				t.Errorf("at the end %d credits are owed, %d in use", p.owed, p.inUse)
+			}
+		})
+	}
+}
+
 // TestSteer: a Call that a connection cannot carry goes to each of the others once, if they
 // have credits.
 func TestSteer(t *testing.T) {

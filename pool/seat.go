@@ -61,6 +61,15 @@ func (s *Seat) free() int {
 	return s.grant - s.inUse
 }
 
+// owes returns how many Calls are outstanding beyond the grant, which was lowered meanwhile. The
+// caller holds pool.mu.
+func (s *Seat) owes() int {
+	if s.member == nil {
+		return 0
+	}
+	return max(s.inUse-s.grant, 0)
+}
+
 // takeCredit takes a credit for e, which goes as t and which the slow start counted in the age
 // slowStart, if that is not 0. It returns the connection to dispatch e to. pool.mu is held and
 // free() > 0.
@@ -93,10 +102,9 @@ func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
 // start still counts the Call. The caller holds p.mu.
 func (p *Pool) giveBack(c *credit, h *Host) {
 	s := c.seat
+	s.uncount()
 	s.inUse--
-	if s.member != nil {
-		p.inUse--
-	}
+	s.count()
 	p.outstanding--
 	p.ages.drop(p.age, c.age, 1)
 	if c.asLarge {
@@ -110,12 +118,13 @@ func (p *Pool) giveBack(c *credit, h *Host) {
 	}
 }
 
-// uncount and count keep Pool.credits and Pool.inUse right while the connection of s or its grant
-// changes between the two. The caller holds pool.mu.
+// uncount and count keep Pool.credits, Pool.inUse and Pool.owed right while the connection of s, its
+// grant or its Calls change between the two. The caller holds pool.mu.
 func (s *Seat) uncount() {
 	if s.member != nil {
 		s.pool.credits -= s.grant
 		s.pool.inUse -= s.inUse
+		s.pool.owed -= s.owes()
 	}
 }
 
@@ -124,6 +133,7 @@ func (s *Seat) count() {
 	if s.member != nil {
 		s.pool.credits += s.grant
 		s.pool.inUse += s.inUse
+		s.pool.owed += s.owes()
 	}
 }
 

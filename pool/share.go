@@ -82,10 +82,14 @@ type shared struct {
 	scarceFor   int         // ages for which credits have been scarce
 }
 
+// free returns how many credits are free on all usable connections. A connection with more Calls
+// outstanding than credits takes none from the others. The caller holds p.mu.
+func (p *Pool) free() int { return p.credits - p.inUse + p.owed }
+
 // window returns the window at present. While the slow start is not over, its limit stands for
 // the credits. The caller holds p.mu.
 func (p *Pool) window() window {
-	credits, free := p.credits, p.credits-p.inUse
+	credits, free := p.credits, p.free()
 	if !p.slowStart.Over() {
 		credits, free = p.slowStart.bound(credits, free)
 	}
