@@ -35,6 +35,7 @@ func (d *slowDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 type cityDialer struct {
 	mu    sync.Mutex
 	down  map[string]bool
+	mute  map[string]bool // accepts connections and answers nothing
 	up    map[*fakeMember]string
 	dials map[string]int
 }
@@ -47,7 +48,9 @@ func (d *cityDialer) Dial(_ context.Context, endpoint string, affinity int, s *S
 		return nil, errDown
 	}
 	m := &fakeMember{seat: s, affinity: affinity}
-	s.Granted(8, Elsewhere)
+	if !d.mute[endpoint] {
+		s.Granted(8, Elsewhere)
+	}
 	d.up[m] = endpoint
 	return m, nil
 }
@@ -75,15 +78,47 @@ func (d *cityDialer) set(endpoint string, down bool) {
 	d.down[endpoint] = down
 }
 
+// setMute stops or starts the server at endpoint, which accepts connections meanwhile.
+func (d *cityDialer) setMute(endpoint string, mute bool) {
+	d.mu.Lock()
+	d.mute[endpoint] = mute
+	var heard []*fakeMember
+	for m, at := range d.up {
+		if at == endpoint && !mute {
+			heard = append(heard, m)
+		}
+	}
+	d.mu.Unlock()
+	for _, m := range heard {
+		m.seat.Granted(8, Elsewhere)
+	}
+}
+
 func (d *cityDialer) count(endpoint string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.dials[endpoint]
 }
 
+func newCityDialer() *cityDialer {
+	return &cityDialer{down: make(map[string]bool), mute: make(map[string]bool), up: make(map[*fakeMember]string), dials: make(map[string]int)}
+}
+
+// connections returns how many connections to endpoint were made and not closed.
+func (d *cityDialer) connections(endpoint string) (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for m, at := range d.up {
+		if at == endpoint && m.closed == nil {
+			n++
+		}
+	}
+	return n
+}
+
 func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *cityDialer) {
 	t.Helper()
-	d := &cityDialer{down: make(map[string]bool), up: make(map[*fakeMember]string), dials: make(map[string]int)}
+	d := newCityDialer()
 	for _, e := range down {
 		d.down[e] = true
 	}
@@ -344,5 +379,121 @@ func TestEjectedOnce(t *testing.T) {
 			t.Errorf("after the loss of one more %d ejections, want 4", n)
 		}
 		p.Close()
+	})
+}
+
+// TestMuteReturn: the pool does not return to a server that accepts connections and answers nothing. It
+// tries less and less often, and returns when the server answers.
+func TestMuteReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var discarded atomic.Int32
+		p, d := cityPool(t, Options{Connections: 2, Discarded: func(*Seat) { discarded.Add(1) }}, true)
+		d.lose("a", errGone)
+		time.Sleep(200 * time.Millisecond)
+		wantAt(t, p, "a is gone", "b", "b")
+		d.set("a", false)
+		d.setMute("a", true)
+		before := d.count("a")
+		var f Flow
+		for range 120 {
+			time.Sleep(5 * time.Second)
+			wantAt(t, p, "a answers nothing", "b", "b")
+			e := submit(t, p, &f, 100, 0)
+			if e.Seat() == nil {
+				t.Fatal("a Call waits")
+			}
+			p.mu.Lock()
+			m := e.Seat().member.(*fakeMember)
+			p.mu.Unlock()
+			for _, e := range m.take() {
+				m.seat.Done(e, 0)
+			}
+		}
+		if n := d.count("a") - before; n < 8 || n > 30 {
+			t.Errorf("%d attempts in 10 minutes at a server that answers nothing", n)
+		}
+		if n := d.connections("a"); n > 1 {
+			t.Errorf("%d connections are left to it", n)
+		}
+		d.setMute("a", false)
+		time.Sleep(2 * time.Minute)
+		wantAt(t, p, "a answers", "a", "a")
+		if got, want := int(discarded.Load()), d.count("a")-before; got != want {
+			t.Errorf("%d seats were discarded, want %d", got, want)
+		}
+	})
+}
+
+// TestMuteStart: a pool that has connected to a server that answers nothing goes to another one.
+func TestMuteStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Health{}
+		d := newCityDialer()
+		d.mute["a"] = true
+		o := complete(Options{Connections: 2, Endpoints: []string{"a", "b"}, Health: h})
+		h.Set(o.Endpoints, true)
+		p := startPool(t, o, d, &owner{})
+		time.Sleep(o.DialTimeout + 2*time.Second)
+		wantAt(t, p, "a answers nothing", "b", "b")
+		d.setMute("a", false)
+		time.Sleep(time.Minute)
+		wantAt(t, p, "a answers", "a", "a")
+	})
+}
+
+// TestMuteAlone: where there is no other server, a connection to one that answers nothing stays.
+func TestMuteAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{}
+		p, _ := newPool(t, Options{Connections: 1}, d)
+		time.Sleep(10 * time.Minute)
+		if n := len(d.all()); n != 1 {
+			t.Errorf("%d connections were made", n)
+		}
+		p.seats[0].Granted(8, 0)
+	})
+}
+
+// TestReturnIsSlow: while an attempt to return to a better endpoint takes its time, the seat notices at once
+// that its connection has ended.
+func TestReturnIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := cityPool(t, Options{Connections: 1}, true)
+		d.lose("a", errGone)
+		time.Sleep(200 * time.Millisecond)
+		wantAt(t, p, "a is gone", "b")
+		d.set("a", false)
+		d.setMute("a", true)
+		for d.connections("a") == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		d.lose("b", errLost)
+		time.Sleep(time.Second)
+		wantAt(t, p, "b is lost while the pool tries to return to a", "c")
+		d.setMute("a", false)
+		time.Sleep(2 * time.Minute)
+		wantAt(t, p, "a answers", "a")
+	})
+}
+
+// TestRenewMute: a reload to a server that answers nothing moves one connection, and the rest when the
+// server answers.
+func TestRenewMute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Health{}
+		d := newCityDialer()
+		d.mute["b"] = true
+		o := complete(Options{Connections: 4, Endpoints: []string{"a"}, Health: h})
+		h.Set(o.Endpoints, true)
+		p := startPool(t, o, d, &owner{})
+		wantAt(t, p, "the start", "a", "a", "a", "a")
+		o.Endpoints = []string{"b"}
+		h.Set(o.Endpoints, true)
+		p.Update(o, true)
+		time.Sleep(time.Minute)
+		wantAt(t, p, "b answers nothing", "a", "a", "a", "b")
+		d.setMute("b", false)
+		time.Sleep(time.Minute)
+		wantAt(t, p, "b answers", "b", "b", "b", "b")
 	})
 }

@@ -19,9 +19,9 @@ func (s *Seat) Retire(m Member) bool {
 }
 
 // renewNext replaces the next seat that is stale, unless the seat that replaced the last one
-// is awake and has no connection yet. The caller holds pool.mu.
+// is awake and has no connection with a credit yet. The caller holds pool.mu.
 func (p *Pool) renewNext() idleConn {
-	if n := p.successor; p.closed || n != nil && !n.retired && !n.asleep && n.member == nil {
+	if n := p.successor; p.closed || n != nil && !n.retired && !n.asleep && (n.member == nil || n.grant <= 0) {
 		return idleConn{} // a seat that sleeps is no successor any more: Seat.idle
 	}
 	p.successor = nil

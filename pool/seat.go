@@ -23,21 +23,22 @@ type Seat struct {
 	endpoint      string
 	since         time.Time // when the seat got its connection, or lost it
 	lastErr       error
-	retired       bool   // the seat is not in Pool.seats any more
-	closeWhenIdle bool   // close the connection after its last Call
-	slowStart     bool   // the slow start counts the connection
-	generation    int    // Pool.generation when the connection was made
-	asleep        bool   // the seat makes no connection until wake; counted in Pool.asleep
-	running       bool   // the seat has a goroutine
-	resting       bool   // the pool has closed the connection because no Call used it
-	used          uint32 // Pool.age when a Call last needed the seat; 0 for never
+	retired       bool          // the seat is not in Pool.seats any more
+	closeWhenIdle bool          // close the connection after its last Call
+	slowStart     bool          // the slow start counts the connection
+	generation    int           // Pool.generation when the connection was made
+	asleep        bool          // the seat makes no connection until wake; counted in Pool.asleep
+	running       bool          // the seat has a goroutine
+	resting       bool          // the pool has closed the connection because no Call used it
+	used          uint32        // Pool.age when a Call last needed the seat; 0 for never
+	granted       chan struct{} // of dialled; nil when it is closed
 
 	// Owned by the seat's goroutine.
 	last      string // endpoint of the last connection
 	improving bool   // the seat dials a better connection than the current one
 }
 
-// newSeat returns a seat that is awake and has no goroutine.
+// newSeat returns a seat that is awake and has no goroutine. The caller holds p.mu.
 func (p *Pool) newSeat(i int) *Seat {
 	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), since: time.Now()}
 }

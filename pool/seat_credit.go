@@ -9,10 +9,19 @@ func (s *Seat) Granted(n, here int) {
 	was := s.grant
 	s.grant = n
 	s.count()
+	if n > 0 && s.granted != nil {
+		close(s.granted)
+		s.granted = nil
+	}
+	var idle idleConn
 	if was <= 0 && n > 0 && s.member != nil {
 		s.arrived()
+		if p.successor == s {
+			idle = p.renewNext()
+		}
 	}
 	p.mu.Unlock()
+	idle.close()
 	s.pull(here)
 }
 

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -55,37 +56,77 @@ func (s *Seat) begin(ctx context.Context, failed string) (attempt, bool) {
 	}
 }
 
-// dial makes a connection for a, and tells Health how that went. It returns the
-// settings that the connection was made with, and their generation. Options.Dials has
-// admitted the attempt, and dial ends it.
-func (s *Seat) dial(ctx context.Context, a attempt) (m Member, o Options, generation int, err error) {
+// A dialled is a connection that dial has made.
+type dialled struct {
+	m          Member
+	granted    <-chan struct{} // closed when the server has granted a credit
+	o          Options         // that it was made with
+	generation int             // of o
+}
+
+// dial makes a connection for a. If that fails, it tells Health so. If not, the caller reports
+// success or failure. dial returns the settings in any case. Options.Dials has admitted the
+// attempt, and dial ends it.
+func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
 	p := s.pool
+	granted := make(chan struct{})
 	p.mu.Lock()
-	o, generation = p.opts, p.generation
+	o := p.opts
+	d.o, d.generation, d.granted = o, p.generation, granted
+	s.granted = granted
 	p.mu.Unlock()
 	timeout := o.DialTimeout
 	if a.alone {
 		timeout *= AloneTimes
 	}
 	dctx, cancel := context.WithTimeout(ctx, timeout)
-	m, err = p.dialer.Dial(dctx, a.addr, s.affinity, s)
+	d.m, err = p.dialer.Dial(dctx, a.addr, s.affinity, s)
 	cancel()
 	o.Dials.Release()
 	if err != nil {
-		if s.improving {
-			o.Health.abandoned(a)
-			return nil, o, generation, err
-		}
-		p.metrics.dialErrors.Inc()
-		if ctx.Err() == nil && !o.isLocal(err) {
-			o.Health.failed(a, err)
-		} else {
-			o.Health.abandoned(a)
-		}
-		return nil, o, generation, err
+		s.failed(ctx, a, &o, err)
+		return d, err
 	}
 	p.metrics.reconnects.Inc()
-	o.Health.succeeded(a)
 	s.last = a.addr
-	return m, o, generation, nil
+	return d, nil
+}
+
+// failed tells Health that a has failed with err.
+func (s *Seat) failed(ctx context.Context, a attempt, o *Options, err error) {
+	if s.improving {
+		o.Health.abandoned(a)
+		return
+	}
+	s.pool.metrics.dialErrors.Inc()
+	if ctx.Err() == nil && !o.isLocal(err) {
+		o.Health.failed(a, err)
+	} else {
+		o.Health.abandoned(a)
+	}
+}
+
+// errMute ends a connection whose server has not answered since it was made.
+var errMute = errors.New("pool: the server accepts connections and answers nothing")
+
+// answered waits until the server has granted a credit on the connection d of s, which gets no Calls
+// yet. If it does not within Options.DialTimeout, or the connection ends, answered closes the
+// connection, waits for its end, and says why.
+func (s *Seat) answered(ctx context.Context, d *dialled) error {
+	t := time.NewTimer(d.o.DialTimeout)
+	defer t.Stop()
+	var err error
+	select {
+	case <-d.granted:
+		return nil
+	case err = <-s.ended:
+		return err
+	case <-t.C:
+		err = errMute
+	case <-ctx.Done():
+		err = ErrClosed
+	}
+	d.m.Close(err)
+	<-s.ended //nolint:errcheck // the reason is err
+	return err
 }

@@ -5,65 +5,84 @@ import (
 	"slices"
 )
 
-// tryPreferred tries to return to an endpoint that the seat prefers to the one it is
-// connected to. It reports whether another seat has replaced this one.
-func (s *Seat) tryPreferred(ctx context.Context, connected string) bool {
-	if usable, done := s.status(); !usable {
-		return done
+// A replacing is an attempt to put another seat, with a better connection, in the place of one. It runs
+// beside the seat's goroutine, which learns at once when the present connection ends.
+type replacing struct {
+	done   chan bool // what tryReplace reports; nil for none
+	better bool      // Improving
+}
+
+// better returns the attempt to return to an endpoint that the seat prefers to the one it is connected to,
+// if there is one. The caller calls tryReplace.
+func (s *Seat) better(connected string) (a attempt, ok bool) {
+	if usable, _ := s.status(); !usable {
+		return attempt{}, false
 	}
 	o := s.pool.options()
 	if !o.returns() {
-		return false
+		return attempt{}, false
 	}
-	a, ok := o.Health.better(s.prefers(&o), connected)
-	return ok && s.tryReplace(ctx, a, false)
+	return o.Health.better(s.prefers(&o), connected)
 }
 
-// tryReplace makes attempt a. If that succeeds, another seat with the new
-// connection takes the place of this one, whose own connection ends after its last Call.
-// It reports whether this seat has been replaced. improving is for Seat.Improving.
+// startReplace calls tryReplace on a goroutine of its own.
+func (s *Seat) startReplace(ctx context.Context, a attempt, improving bool) replacing {
+	r := replacing{make(chan bool, 1), improving}
+	s.pool.wg.Go(func() { r.done <- s.tryReplace(ctx, a, improving) })
+	return r
+}
+
+// tryReplace makes attempt a. If the server of the new connection answers, another seat with that
+// connection takes the place of this one, whose own connection ends after its last Call. It does not
+// if this seat's connection has ended meanwhile. tryReplace reports whether this seat has been
+// replaced, or is not wanted any more. improving is for Seat.Improving.
 func (s *Seat) tryReplace(ctx context.Context, a attempt, improving bool) bool {
 	p, endpoint := s.pool, a.addr
-	o := p.options()
-	if usable, done := s.status(); !usable {
+	p.mu.Lock()
+	o, present := p.opts, s.member
+	n := p.newSeat(s.index)
+	p.mu.Unlock()
+	if present == nil || o.Dials.Acquire(ctx) != nil {
 		o.Health.abandoned(a)
+		_, done := s.status()
 		return done
 	}
-	if o.Dials.Acquire(ctx) != nil {
-		o.Health.abandoned(a)
-		return false
-	}
-	n := p.newSeat(s.index)
 	n.running, n.improving = true, improving
-	m, o, generation, err := n.dial(ctx, a)
+	d, err := n.dial(ctx, a)
+	if err == nil {
+		if err = n.answered(ctx, &d); err != nil {
+			n.failed(ctx, a, &d.o, err)
+		}
+	}
 	n.improving = false
 	if err != nil {
-		if o.Discarded != nil {
-			o.Discarded(n)
+		if d.o.Discarded != nil {
+			d.o.Discarded(n)
 		}
 		return false
 	}
+	d.o.Health.succeeded(a)
 	p.mu.Lock()
-	if p.closed || s.retired || s.member == nil {
-		n.open = m
+	if done := p.closed || s.retired; done || s.member != present {
+		n.open = d.m
 		n.retire()
 		p.mu.Unlock()
-		m.Close(ErrClosed)
+		d.m.Close(ErrClosed)
 		<-n.ended //nolint:errcheck // the reason is ErrClosed
-		o.Health.ended(endpoint)
+		d.o.Health.ended(endpoint)
 		n.discarded()
-		return true
+		return done
 	}
 	p.seats[slices.Index(p.seats, s)] = n
 	n.used = s.used
-	n.setMember(m, endpoint, generation, false)
+	n.setMember(d.m, endpoint, d.generation, false)
 	s.clearMember() // after setMember, so that the pool always has a connection
 	s.retire()
 	s.closeWhenIdle = true
 	idle := s.takeIdle()
 	p.mu.Unlock()
 	p.wg.Go(func() { n.runConnected(ctx, endpoint) })
-	if f := o.Connected; f != nil {
+	if f := d.o.Connected; f != nil {
 		f(endpoint)
 	}
 	idle.close()

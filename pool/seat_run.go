@@ -63,21 +63,22 @@ func (s *Seat) run(ctx context.Context) {
 // returned a.
 func (s *Seat) connect(ctx context.Context, a attempt) (connected bool, err error) {
 	p, endpoint := s.pool, a.addr
-	m, o, generation, err := s.dial(ctx, a)
+	d, err := s.dial(ctx, a)
 	if err != nil {
 		return false, err
 	}
+	d.o.Health.succeeded(a)
 	p.mu.Lock()
 	unwanted := p.closed || s.retired // Close or Update came first
 	if s.asleep {
 		p.wake(s, 0) // it fell asleep during the attempt; rest closes the connection
 	}
-	s.setMember(m, endpoint, generation, unwanted)
+	s.setMember(d.m, endpoint, d.generation, unwanted)
 	idle := p.renewNext()
 	p.mu.Unlock()
 	if unwanted {
-		m.Close(ErrClosed)
-	} else if f := o.Connected; f != nil {
+		d.m.Close(ErrClosed)
+	} else if f := d.o.Connected; f != nil {
 		f(endpoint)
 	}
 	idle.close()
@@ -107,7 +108,8 @@ const (
 )
 
 // waitEnd waits until the seat's connection to endpoint has ended, and returns why.
-// While it waits it tries for a better connection.
+// While it waits it tries for a better connection. If there are other endpoints, it leaves one
+// whose server has not answered for as long as an attempt to connect may take.
 func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	p := s.pool
 	o := p.options()
@@ -118,25 +120,43 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	prefer, improve := t.C, s.improveTimer(&o)
+	var mute <-chan time.Time
+	if o.returns() {
+		mute = time.After(o.DialTimeout)
+	}
+	var trying replacing
+	leaves := false // because the server answers nothing
 	var err error
 	for waiting := true; waiting; {
-		replaced := false
 		select {
 		case err = <-s.ended:
 			waiting = false
 		case <-prefer:
-			replaced = s.tryPreferred(ctx, endpoint)
+			if trying.done != nil {
+				break
+			}
+			if a, ok := s.better(endpoint); ok {
+				trying = s.startReplace(ctx, a, false)
+			}
 		case <-improve:
-			if replaced = s.tryReplace(ctx, attempt{addr: endpoint}, true); !replaced {
+			if trying.done != nil {
+				improve = time.After(preferEvery) // after the other attempt
+				break
+			}
+			trying = s.startReplace(ctx, attempt{addr: endpoint}, true)
+		case <-mute:
+			leaves = s.leaveMute()
+		case replaced := <-trying.done:
+			if replaced {
+				prefer, improve = nil, nil // from now on wait only for s.ended
+			} else if trying.better {
 				improve = s.improveTimer(&o)
 			}
-		}
-		if replaced {
-			prefer, improve = nil, nil // from now on wait only for s.ended
+			trying = replacing{}
 		}
 	}
 	o.Health.ended(endpoint)
-	if o.HostGone != nil && ctx.Err() == nil && o.HostGone(err) {
+	if ctx.Err() == nil && (leaves || o.HostGone != nil && o.HostGone(err)) {
 		o.Health.gone(endpoint, err)
 	}
 	p.mu.Lock()
@@ -144,6 +164,21 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	s.lost() // Closing and Ended had no effect if they ran before setMember
 	p.mu.Unlock()
 	return err
+}
+
+// leaveMute closes the seat's connection if its server has not granted a credit. It reports whether it
+// has.
+func (s *Seat) leaveMute() bool {
+	s.pool.mu.Lock()
+	m := s.open
+	if s.granted == nil || s.retired {
+		m = nil
+	}
+	s.pool.mu.Unlock()
+	if m != nil {
+		m.Close(errMute)
+	}
+	return m != nil
 }
 
 // Closing stops dispatching to connection m. The connection calls it as soon as it knows that
