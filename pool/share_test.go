@@ -382,3 +382,24 @@ func TestShareExpires(t *testing.T) {
 		}
 	})
 }
+
+// TestShareLifted: when a reload lets a host have all credits, its Calls that wait get them at once.
+func TestShareLifted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 2}, 16)
+		var f Flow
+		c.hang(&f, 32, 0)
+		c.run(10 * time.Second)
+		before := c.p.Stats()
+		if before.Queued == 0 || before.Outstanding >= before.Granted {
+			t.Fatalf("%d Calls wait, %d of %d credits are in use", before.Queued, before.Outstanding, before.Granted)
+		}
+		o := c.p.options()
+		o.Share = 100
+		c.p.Update(o, false)
+		if st := c.p.Stats(); st.Queued > 0 {
+			t.Errorf("%d Calls wait beside %d free credits", st.Queued, st.Granted-st.Outstanding)
+		}
+		c.end()
+	})
+}

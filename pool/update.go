@@ -31,13 +31,11 @@ func (p *Pool) Update(o Options, renew bool) {
 		p.generation++
 	}
 	idle := append(p.resize(o.Connections), p.renewNext())
-	moved := p.reassignQueues()
+	p.reassignQueues()
 	p.mu.Unlock()
 	closeAll(idle)
 	p.slowStart.wake(Elsewhere)
-	if moved {
-		p.kick(Elsewhere)
-	}
+	p.kick(Elsewhere) // for flows that have moved, and a share that has grown
 }
 
 // resize makes n the number of seats, and returns the connections to be closed. The caller
