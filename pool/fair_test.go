@@ -96,6 +96,23 @@ func TestSmallCallsOvertake(t *testing.T) {
 	}
 }
 
+// TestServedAside: a Call of a host that is set aside costs its queue no more than one of a host that is
+// not. Otherwise the hosts of the queue would wait until all others have had as much.
+func TestServedAside(t *testing.T) {
+	q := &queue{shared: &shared{}}
+	f := &Flow{}
+	for range 2 {
+		q.push(&Entry{Flow: f, Cost: 1 << 20})
+	}
+	q.pop()
+	inTurn := q.served
+	f.place.leave()
+	q.popOf(f.place)
+	if got := q.served - inTurn; got != inTurn || got != 1<<20 {
+		t.Errorf("a Call of 1 MiB costs its queue %d, and %d when its host is set aside", inTurn, got)
+	}
+}
+
 // TestLargeCallsKeepToThemselves: while small and large Calls are outstanding, each kind has
 // connections of its own; otherwise the only kind has all of them.
 func TestLargeCallsKeepToThemselves(t *testing.T) {

@@ -19,7 +19,7 @@ type queue struct {
 	nFlows int         // flows that have waiting Calls
 	inRing int         // places in the ring
 	weight int         // sum of place.share over the ring
-	served int64       // total cost in octets dispatched for each unit of weight in the ring
+	served int64       // total cost in octets dispatched for a host of weight 1
 
 	poor, unknown, trial, aside placeList // places by what the host has outstanding: placeList
 }
@@ -76,7 +76,11 @@ func (q *queue) popOf(pl *place) *Entry {
 	n := e.cost()
 	pl.turn.deficit -= n
 	f.turn.deficit -= n
-	q.served += int64(n*unitWeight) / int64(max(q.weight, 1))
+	weight := q.weight
+	if !pl.turn.in() {
+		weight += unitWeight * pl.weight // set aside, it competes all the same
+	}
+	q.served += int64(n*unitWeight) / int64(max(weight, 1))
 	if f.smallInRow++; e.large() {
 		f.smallInRow = 0
 	}

@@ -362,9 +362,20 @@ func (x *gssContext) again(c *call, here int) bool {
 	x.drop(c)
 	c.setState(callHeld)
 	x.wait(c)
+	moved := x.unbind()
 	x.shard.mu.Unlock()
+	if moved {
+		x.pool.Kick(here)
+	}
 	x.pump(here)
 	return true
+}
+
+// unbind lets the Call that was given to its pool use any connection, if no other is outstanding any
+// more for whose connection it waits. If it reports true, the caller has to call Kick of the pool
+// without the lock. x.shard.mu is held.
+func (x *gssContext) unbind() (moved bool) {
+	return x.outstanding == 0 && x.entering != nil && !x.entering.queue.stays() && x.pool.Unbind(&x.flow)
 }
 
 // drop takes c, which was sent, from those that are outstanding. x.shard.mu is held.
@@ -393,8 +404,7 @@ func (x *gssContext) leave(c *call, here int) {
 		c.unlink(&x.waiting, &x.last)
 	}
 	c.gss.context = nil
-	// If no Call is outstanding any more, the next one need not wait for the connection of the others.
-	moved := x.outstanding == 0 && x.entering != nil && !x.entering.queue.stays() && x.pool.Unbind(&x.flow)
+	moved := x.unbind()
 	x.shard.mu.Unlock()
 	if moved {
 		x.pool.Kick(here)

@@ -244,7 +244,7 @@ func (t *sessionTable) broken(id nfs.SessionID, r *laneClient) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.all[id]; s != nil && s.client == r && s.guessed {
-		s.mute, s.doubted = s.doubted, true
+		s.mute, s.doubted = s.mute || s.doubted, true
 	}
 }
 

@@ -146,6 +146,24 @@ func TestSessionTableTrunk(t *testing.T) {
 	}
 }
 
+// TestSessionTableSilentAndBroken: a connection that has left a reverse Call without an answer is not
+// called again because it ends with another one.
+func TestSessionTableSilentAndBroken(t *testing.T) {
+	x := newTableCase(t)
+	id := sessionOf(1)
+	bound := x.client(1)
+	x.t.bind(id, bound, 0, false)
+	x.gone(bound)
+	next := x.client(1)
+	x.use(id, next)
+	x.at("the next", id, next, sessionHere)
+	x.t.silent(id, next)
+	x.t.broken(id, next)
+	x.gone(next)
+	x.use(id, x.client(1))
+	x.at("after it was silent", id, nil, sessionAbsent)
+}
+
 // TestSessionTableBroken: a connection that ends before it has answered a reverse Call may have ended for another
 // reason. If the next one does, too, the client is not called there.
 func TestSessionTableBroken(t *testing.T) {
