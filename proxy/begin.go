@@ -89,7 +89,7 @@ func (f *front) begin(c *call) bool {
 	c.entry.Cost, c.entry.Aside = u.cost(len(c.rdma.Message), a), h.Procedure == 0
 	g.charge(c)
 	c.assignXID(q)
-	if !c.signed && a.Class != ulb.ReadOnly {
+	if !c.signed && a.Class != ulb.ReadOnly && !rewritten(a) {
 		switch l.p.flights.enter(c) {
 		case entryDropped:
 			c.result = resultAbsorbed

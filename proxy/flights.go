@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"sync"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
 // Calls in flight
@@ -108,6 +110,13 @@ func (t *flights) enter(c *call) entry {
 	c.flight.original = first
 	c.flight.next, first.flight.repeats = first.flight.repeats, c
 	return entryHeld
+}
+
+// rewritten reports whether the connection that a Call gets to its upstream may change it, so that it
+// cannot be compared with others any more. It is a CREATE_SESSION or a BIND_CONN_TO_SESSION, which the
+// server recognises when they come again: RFC 8881 Sections 18.36.4 and 18.34.
+func rewritten(a *ulb.Analysis) bool {
+	return a.BackRequest != 0 || a.SessionOps&ulb.BindConnToSession != 0
 }
 
 // tag hashes the XID, the upstream and the address of c. The XID depends on the arguments.
