@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ type cityDialer struct {
 	mu    sync.Mutex
 	down  map[string]bool
 	mute  map[string]bool // accepts connections and answers nothing
+	shut  map[string]bool // accepts connections and ends them
 	up    map[*fakeMember]string
 	dials map[string]int
 }
@@ -48,7 +50,10 @@ func (d *cityDialer) Dial(_ context.Context, endpoint string, affinity int, s *S
 		return nil, errDown
 	}
 	m := &fakeMember{seat: s, affinity: affinity}
-	if !d.mute[endpoint] {
+	switch {
+	case d.shut[endpoint]:
+		go m.end(io.EOF)
+	case !d.mute[endpoint]:
 		s.Granted(8, Elsewhere)
 	}
 	d.up[m] = endpoint
@@ -101,7 +106,7 @@ func (d *cityDialer) count(endpoint string) int {
 }
 
 func newCityDialer() *cityDialer {
-	return &cityDialer{down: make(map[string]bool), mute: make(map[string]bool), up: make(map[*fakeMember]string), dials: make(map[string]int)}
+	return &cityDialer{down: make(map[string]bool), mute: make(map[string]bool), shut: make(map[string]bool), up: make(map[*fakeMember]string), dials: make(map[string]int)}
 }
 
 // connections returns how many connections to endpoint were made and not closed.
@@ -438,6 +443,50 @@ func TestMuteStart(t *testing.T) {
 		d.setMute("a", false)
 		time.Sleep(time.Minute)
 		wantAt(t, p, "a answers", "a", "a")
+	})
+}
+
+// TestMuteKeeps: a pool that keeps to its endpoint leaves one that answers nothing, too.
+func TestMuteKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := cityPool(t, Options{Connections: 1, KeepEndpoint: true}, false)
+		wantAt(t, p, "the start", "a")
+		d.setMute("a", true)
+		d.lose("a", errLost)
+		d.set("a", false)
+		time.Sleep(12 * time.Second)
+		if got := at(p); len(got) != 1 || got[0] == "a" {
+			t.Errorf("a answers nothing: connections to %v", got)
+		}
+	})
+}
+
+// TestShutEndpoint: a server that accepts connections and ends them counts as one that is down: a pool that is
+// connected elsewhere stays there, and one that is not goes there.
+func TestShutEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := cityPool(t, Options{Connections: 2}, true)
+		wantAt(t, p, "the start", "a", "a")
+		d.mu.Lock()
+		d.shut["a"] = true
+		d.mu.Unlock()
+		d.lose("a", io.EOF)
+		d.set("a", false)
+		time.Sleep(5 * time.Second)
+		wantAt(t, p, "a ends each connection", "b", "b")
+		before := d.count("a")
+		for range 120 {
+			time.Sleep(5 * time.Second)
+			wantAt(t, p, "a ends each connection", "b", "b")
+		}
+		if n := d.count("a") - before; n < 8 || n > 30 {
+			t.Errorf("%d attempts in 10 minutes at a server that ends each connection", n)
+		}
+		d.mu.Lock()
+		d.shut["a"] = false
+		d.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		wantAt(t, p, "a serves", "a", "a")
 	})
 }
 

@@ -121,11 +121,10 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	defer t.Stop()
 	prefer, improve := t.C, s.improveTimer(&o)
 	var mute <-chan time.Time
-	if o.returns() {
+	if len(o.Endpoints) > 1 {
 		mute = time.After(o.DialTimeout)
 	}
 	var trying replacing
-	leaves := false // because the server answers nothing
 	var err error
 	for waiting := true; waiting; {
 		select {
@@ -145,7 +144,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 			}
 			trying = s.startReplace(ctx, attempt{addr: endpoint}, true)
 		case <-mute:
-			leaves = s.leaveMute()
+			s.leaveMute()
 		case replaced := <-trying.done:
 			if replaced {
 				prefer, improve = nil, nil // from now on wait only for s.ended
@@ -156,7 +155,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 		}
 	}
 	o.Health.ended(endpoint)
-	if ctx.Err() == nil && (leaves || o.HostGone != nil && o.HostGone(err)) {
+	if ctx.Err() == nil && (s.unheard(&o) || o.HostGone != nil && o.HostGone(err)) {
 		o.Health.gone(endpoint, err)
 	}
 	p.mu.Lock()
@@ -166,9 +165,8 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	return err
 }
 
-// leaveMute closes the seat's connection if its server has not granted a credit. It reports whether it
-// has.
-func (s *Seat) leaveMute() bool {
+// leaveMute closes the seat's connection if its server has not granted a credit.
+func (s *Seat) leaveMute() {
 	s.pool.mu.Lock()
 	m := s.open
 	if s.granted == nil || s.retired {
@@ -178,7 +176,15 @@ func (s *Seat) leaveMute() bool {
 	if m != nil {
 		m.Close(errMute)
 	}
-	return m != nil
+}
+
+// unheard reports whether the seat's connection, which has ended, never got a credit, so that another
+// endpoint of o is to be tried: the server answers nothing, or ends each connection. It is not if the pool did not
+// want the connection any more.
+func (s *Seat) unheard(o *Options) bool {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	return len(o.Endpoints) > 1 && s.granted != nil && !s.retired && !s.asleep && !s.resting
 }
 
 // Closing stops dispatching to connection m. The connection calls it as soon as it knows that

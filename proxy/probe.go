@@ -209,24 +209,24 @@ func (p *probe) send() bool {
 		pm.unable.Inc()
 		return false
 	}
-	if !p.sendNull(uint32(spoken>>32), uint32(spoken)) {
+	if p.sendNull(uint32(spoken>>32), uint32(spoken)) != nil {
 		pm.unable.Inc()
 		p.returnCredit()
 	}
 	return true
 }
 
-// sendNull sends a NULL Call, and reports whether it could.
-func (p *probe) sendNull(program, version uint32) bool {
-	if p.prepare(program, version) != nil {
-		return false
+// sendNull sends a NULL Call. The error is errUnasked if the connection takes none.
+func (p *probe) sendNull(program, version uint32) error {
+	if err := p.prepare(program, version); err != nil {
+		return err
 	}
-	if p.m.ask(p) != nil {
+	if err := p.m.ask(p); err != nil {
 		p.release()
-		return false
+		return err
 	}
 	p.out, p.sentAt = true, time.Now()
-	return true
+	return nil
 }
 
 // The NULL Call that primes a connection to an upstream that has not answered any Call is one of
@@ -244,15 +244,18 @@ func (p *probe) prime() {
 		program, version = uint32(spoken>>32), uint32(spoken)
 	}
 	p.priming = true
-	if !p.sendNull(program, version) {
-		p.primed()
+	if err := p.sendNull(program, version); err != nil && !errors.Is(err, errUnasked) {
+		p.primed() // there is no memory for it
 	}
 }
 
-// primed gives the pool the connection's credits.
+// primed gives the pool the connection's credits, unless the connection has ended: then the server has not
+// shown that it answers.
 func (p *probe) primed() {
 	p.priming = false
-	p.seat.Granted(p.m.credits(), p.loop.index)
+	if !p.over {
+		p.seat.Granted(p.m.credits(), p.loop.index)
+	}
 }
 
 // prepare makes the NULL Call.
