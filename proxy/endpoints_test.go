@@ -3,12 +3,15 @@ package proxy_test
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -107,6 +110,55 @@ func TestFailover(t *testing.T) {
 	check(t, c, proxytest.GetattrCall(30))
 	if n := first.Calls.Load(); n < 2 {
 		t.Error("the first endpoint is not used again")
+	}
+}
+
+// TestShutEndpoint: an endpoint that ends each connection when it gets the first Call, such as a load balancer
+// without servers, takes no Calls from one that works.
+func TestShutEndpoint(t *testing.T) {
+	t.Parallel()
+	x := proxytest.NewHarness(t, budget)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	var ended atomic.Int32
+	go func() {
+		for nc, err := l.Accept(); err == nil; nc, err = l.Accept() {
+			_ = nc.SetReadDeadline(time.Now().Add(testkit.Patience))
+			_, _ = testkit.ReadRecord(nc)
+			nc.Close()
+			ended.Add(1)
+		}
+	}()
+	second := x.TCPServer(proxytest.Behaviour{})
+	p := x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{
+			Name: "storage", Endpoints: []string{l.Addr().String(), second.Addr()}, Failover: true, Priority: true, Connections: 2,
+			BackoffMin: 10 * time.Millisecond,
+		}})
+	there := func() bool {
+		n := 0
+		for _, s := range p.Status(status.Query{Connections: true}).Upstreams[0].Connections {
+			if s.State == status.ConnectionUp && s.Endpoint == second.Addr() {
+				n++
+			}
+		}
+		return n == 2
+	}
+	x.Eventually("both connections are at the second endpoint", there)
+	c := x.Client(p.Addr("nfs"))
+	attempts, i := ended.Load(), uint32(1)
+	for began := time.Now(); ended.Load() < attempts+2 || time.Since(began) < 3*time.Second; i++ {
+		check(t, c, proxytest.GetattrCall(i))
+		if !there() {
+			t.Fatalf("after %v a connection has left the endpoint that works", time.Since(began))
+		}
+		if time.Since(began) > testkit.Patience {
+			t.Fatal("the first endpoint is not tried again")
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
