@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // TestArrivals: a host has its rate of new connections, a second's worth at once, and so have all hosts together.
@@ -45,6 +47,35 @@ func TestArrivals(t *testing.T) {
 	}
 	if n := len(a.of); n > 2000 {
 		t.Errorf("%d hosts are remembered, of which 1000 came in the last second", n)
+	}
+}
+
+// TestLineGoesOn: a connection in a tenant's line that ends without a use for its turn passes it on.
+func TestLineGoesOn(t *testing.T) {
+	m := metrics.New()
+	tenant := &tenant{addresses: make(map[crowd.Host]*tenantAddress)}
+	tenant.waits[limitMemory] = m.Counter(metrics.TenantWaits, "a", "memory")
+	tenant.quota.most = &tenant.total
+	tenant.total.memory.Store(128 << 10)
+	at := &tenantAddress{quota: quota{most: &tenant.each}}
+	full := &membership{f: &front{}, tenant: tenant, address: at}
+	full.arriving(64 << 10)
+	var called []int
+	var in [2]*membership
+	for i := range in {
+		in[i] = &membership{f: &front{}, tenant: tenant, address: at}
+		tenant.wait(in[i], 64<<10, func() { called = append(called, i) })
+	}
+	if len(called) > 0 {
+		t.Fatal("called while there is no memory")
+	}
+	full.arrived(64 << 10)
+	if !slices.Equal(called, []int{0}) {
+		t.Fatalf("called %v when there is memory, want the first", called)
+	}
+	in[0].leave()
+	if !slices.Equal(called, []int{0, 1}) {
+		t.Errorf("called %v after the first has ended, want both", called)
 	}
 }
 

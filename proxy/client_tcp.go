@@ -143,6 +143,9 @@ func (s *tcpClient) limit() {
 // transmit is part of client.
 func (s *tcpClient) transmit(c *call) {
 	if s.lend(c) {
+		if !s.conn.Open() {
+			c.result = resultGone // Send drops the Reply
+		}
 		s.conn.Send(c.reply.parts, c)
 		s.limit()
 	}

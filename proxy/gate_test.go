@@ -253,7 +253,7 @@ func TestRatesThatChange(t *testing.T) {
 		}
 		o.ClientRate.Calls = 10
 		change(o)
-		if n := callsInASecond(clients); n < 9 || n > 17 {
+		if n := callsInASecond(clients); n < 7 || n > 17 { // each of the three may have a Call that is not paid for
 			t.Errorf("%d Calls in a second at 10", n)
 		}
 		if refs := r.each.each[a].refs; refs != len(clients) {

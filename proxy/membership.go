@@ -94,6 +94,9 @@ func (m *membership) leave() {
 		m.tenant.leave(m.address)
 	}
 	m.giveTurns()
+	if m.tenant != nil {
+		m.tenant.serveLine() // m may have been called, and have no use for it any more
+	}
 }
 
 // charge adds to both quotas, and not to what the client has in them.

@@ -53,14 +53,9 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 			return
 		}
 	}
+	// Of a Reply that is joined the parts are not needed any more. But they stay the client's until it has the
+	// Reply: their owner charges it for the memory that its Replies take.
 	c.shape(x)
-	// The parts of a Reply that was joined are not needed any more. But their
-	// owner may close the connection as soon as done is released, so post the
-	// answer first.
-	if x.whole != nil && x.done != nil && x.state == exchangeSending {
-		x.done.Release()
-		x.done = nil
-	}
 }
 
 // Abort completes x without an answer and closes the connection: "If a Responder

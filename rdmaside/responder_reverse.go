@@ -147,6 +147,8 @@ func (c *ResponderConn) ReverseCall(m []byte, done Releaser, o ReverseOwner) err
 		}
 		v.calls[i].owner = o
 		done.Release()
+		c.giveUpReverse() // or a Call that was not answered would keep the credit for which this one waits
+		c.sendReverse()
 		return nil
 	}
 	if len(v.calls)-v.sent() >= reverseWaiting {

@@ -349,6 +349,20 @@ func TestCallbackUnanswered(t *testing.T) {
 	})
 }
 
+// A server that repeats a Call which waits gets it sent, if the Call before it has not been answered in time.
+func TestCallbackAgainUnanswered(t *testing.T) {
+	callbackTest(t, nil, func(tc *responderCase, o *backOwner) {
+		o.take("the first", callback(1, 8))
+		o.take("waits", callback(2, 8))
+		o.wantSent("the first", callback(1, 8))
+		time.Sleep(reverseTimeout + time.Second)
+		o.take("again", callback(2, 8))
+		o.wantDone("nobody waits for it", 1, nil, ErrDeadline)
+		o.wantSent("the credit of the first", callback(2, 8))
+		o.wantDone("the second", 2, o.answer(2, 1, 4), nil)
+	})
+}
+
 // When the connection is closed, all Calls complete once, sent or waiting.
 func TestCallbackEnd(t *testing.T) {
 	for _, cause := range []error{nil, errors.New("a reason")} {

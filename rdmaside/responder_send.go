@@ -128,7 +128,11 @@ func (c *ResponderConn) send(x *Exchange) error {
 	inline := x.answer == rpcrdma.Msg
 	gathered := inline && c.info.MaxParts != 0 && 1+len(x.out) > c.info.MaxParts
 	if n > exchangeHeaderMax || gathered {
-		l, err := c.responder.opts.Replies.Lease(n + x.size)
+		octets := n
+		if gathered {
+			octets += x.size
+		}
+		l, err := c.responder.opts.Replies.Lease(octets)
 		if err != nil {
 			return err
 		}

@@ -26,6 +26,46 @@ func TestResponderPostFails(t *testing.T) {
 	}
 }
 
+// A Reply whose parts have to be joined belongs to its owner until the client has it, as any other: the owner
+// charges the client for the memory.
+func TestResponderJoinedReply(t *testing.T) {
+	a := newTestArena(t)
+	done := &releases{}
+	m, _ := readReply(1, pattern(9000, 1))
+	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) { x.Reply([][]byte{m[:30], m[30:100], m[100:]}, done) }), nil)
+	s.conn.deliver(append(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(rpcrdma.Segment{Handle: 5, Length: 9000}) }), readCall(1, 9000)...), 0)
+	if done.n != 0 || s.state != up {
+		t.Errorf("released %d times before the Reply was sent, state %d", done.n, s.state)
+	}
+	s.conn.settle(s.loop)
+	if done.n != 1 || s.Outstanding() != 0 {
+		t.Errorf("released %d times, %d calls outstanding", done.n, s.Outstanding())
+	}
+	s.Close(nil)
+	s.conn.settle(s.loop)
+}
+
+// A header that is too long for its usual place takes memory for itself, and not for the Reply that goes by Writes.
+func TestResponderLongHeaderMemory(t *testing.T) {
+	a := newTestArena(t)
+	replies := a.Account("replies", 16<<20)
+	m := accepted(1, pattern(1<<20, 1))
+	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) { x.Reply([][]byte{m}, nil) }), func(o *ResponderOptions) { o.Replies = replies })
+	s.conn.deliver(append(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) {
+		segs := make([]rpcrdma.Segment, 40)
+		for i := range segs {
+			segs[i] = rpcrdma.Segment{Handle: uint32(i + 1), Length: 32 << 10}
+		}
+		h.SetReply(segs...)
+	}), opaqueCall(1, 8)...), 0)
+	if used := replies.Used(); s.state != up || used == 0 || used > 64<<10 {
+		t.Errorf("%d octets of memory are in use for a header, state %d", used, s.state)
+	}
+	s.conn.settle(s.loop)
+	s.Close(nil)
+	s.conn.settle(s.loop)
+}
+
 // Answers that do not fit the send queue wait, in order.
 func TestResponderQueued(t *testing.T) {
 	a := newTestArena(t)

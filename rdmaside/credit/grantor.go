@@ -63,7 +63,9 @@ func (g *Grantor) Call(requested uint32) (kept bool) {
 	g.Requested = requested
 	g.Outstanding++
 	g.calls++
-	if g.fence != 0 && g.calls > g.fence {
+	// A Requester may have given up Calls that are not answered, so that it has fewer outstanding than it seems:
+	// while they do not fit, the higher grant stands.
+	if g.fence != 0 && g.calls > g.fence && g.Outstanding <= g.top {
 		g.high, g.fence = g.top, 0
 	}
 	return g.Outstanding <= g.Needed()

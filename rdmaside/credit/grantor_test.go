@@ -124,6 +124,32 @@ func TestGrantorOverrunAfterLowering(t *testing.T) {
 	}
 }
 
+// A Requester that has given up Calls keeps to a lower grant by its own count, although they are still
+// outstanding at the Responder.
+func TestGrantorLoweredBesideGivenUp(t *testing.T) {
+	g := NewGrantor(8, 8)
+	g.Call(128)
+	g.Reply()
+	for range 6 { // are never answered, and their processes were killed
+		g.Call(128)
+	}
+	g.Limit = 2
+	for i := range 50 {
+		if !g.Call(128) {
+			t.Fatalf("Call %d, the only one that the Requester waits for, overruns its grant", i)
+		}
+		g.Reply()
+	}
+	for range 6 {
+		g.Drop()
+	}
+	g.Call(128)
+	g.Reply()
+	if g.Needed() != 2 {
+		t.Errorf("%d Receives are needed when the others are done, want 2", g.Needed())
+	}
+}
+
 // A conversation is an Account and a Grantor that talk over a line that delays,
 // while limits rise and fall and Receives are posted and released.
 type conversation struct {
