@@ -308,6 +308,28 @@ func TestTLSResumption(t *testing.T) {
 	}
 }
 
+// TestTLSClosedEarly: a Call whose client ends its TLS session before the Reply comes does not count as replied.
+func TestTLSClosedEarly(t *testing.T) {
+	t.Parallel()
+	x := newSecurity(t)
+	h := proxytest.NewHarness(t, budget)
+	s := h.TCPServer(proxytest.Behaviour{Delay: 300 * time.Millisecond})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	c := h.SecureClient(p.Addr("nfs"), x.user(x.issue("user")))
+	if _, err := c.Go(proxytest.GetattrCall(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Conn.(*tls.Conn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	calls := func(result string) int { return metric(h, fmt.Sprintf("listener_calls_total{listener=\"nfs\",result=%q}", result)) }
+	h.Eventually("the Call has ended", func() bool { return calls("client_gone")+calls("replied") == 1 && s.Calls.Load() == 1 })
+	if n := calls("replied"); n != 0 {
+		t.Error("a Reply that nobody got counts as one")
+	}
+}
+
 // TestTLSRotation: certificates are replaced while clients come and work, and nobody notices.
 func TestTLSRotation(t *testing.T) {
 	t.Parallel()

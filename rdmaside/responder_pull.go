@@ -114,7 +114,7 @@ func (c *ResponderConn) pull() {
 			c.end(fmt.Errorf("rdmaside: post read: %w", err))
 			return
 		}
-		if c.reads == 0 {
+		if c.reads == 0 && x.posted == 0 { // not between two Reads of one Call, of a peer that serves one at a time
 			c.watch.begun = true
 		}
 		c.reads++

@@ -47,6 +47,29 @@ func TestResponderPace(t *testing.T) {
 			}
 		})
 	})
+	t.Run("one after the other", func(t *testing.T) {
+		one := func(tc *responderCase) {
+			paced(tc)
+			tc.opts.ORD = 1
+		}
+		responderTest(t, one, func(tc *responderCase) {
+			tc.answered()
+			serve := tc.holdReads(0)
+			var cuts []int
+			for i := range 20 {
+				cuts = append(cuts, 4*(i+1))
+			}
+			tc.longCall(1, 4<<20, cuts...)
+			tc.wantNoCall("it is not here")
+			for range 12 {
+				tc.sleep(10 * time.Second)
+				if tc.ended == 0 {
+					serve(1)
+				}
+			}
+			tc.wantEnded("two minutes", errReadStall)
+		})
+	})
 	t.Run("at its pace", func(t *testing.T) {
 		responderTest(t, paced, func(tc *responderCase) {
 			tc.answered()
