@@ -104,11 +104,10 @@ func (pm *probeMetrics) spoke(program, version uint32) {
 }
 
 // start begins to watch the connection. Any goroutine.
-func (p *probe) start() {
-	if p.u.settings().ProbeInterval > 0 {
-		p.loop.Post((*probeTask)(p))
-	}
-}
+func (p *probe) start() { p.loop.Post((*probeTask)(p)) }
+
+// lookWhileOff is how often a connection looks whether a reload has switched the watch on.
+const lookWhileOff = time.Minute
 
 // end ends the watch: the connection has ended.
 func (p *probe) end() {
@@ -137,8 +136,11 @@ func (t *probeTask) Run() {
 	}
 	o := p.u.settings()
 	every := o.ProbeInterval
-	if every <= 0 {
-		return // switched off by a reload
+	if every <= 0 { // a reload may switch it on and off
+		p.stall(false)
+		p.dozing = false
+		p.lookIn(lookWhileOff)
+		return
 	}
 	silent, after := p.m.unheard(), every
 	if p.dozing = !p.out && !p.m.waits(); p.dozing {

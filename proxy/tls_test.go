@@ -323,7 +323,9 @@ func TestTLSClosedEarly(t *testing.T) {
 	if err := c.Conn.(*tls.Conn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	calls := func(result string) int { return metric(h, fmt.Sprintf("listener_calls_total{listener=\"nfs\",result=%q}", result)) }
+	calls := func(result string) int {
+		return metric(h, fmt.Sprintf("listener_calls_total{listener=\"nfs\",result=%q}", result))
+	}
 	h.Eventually("the Call has ended", func() bool { return calls("client_gone")+calls("replied") == 1 && s.Calls.Load() == 1 })
 	if n := calls("replied"); n != 0 {
 		t.Error("a Reply that nobody got counts as one")

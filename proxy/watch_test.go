@@ -300,6 +300,31 @@ func TestStalledWithoutCredit(t *testing.T) {
 	h.Eventually("it counts", func() bool { return metric(h, "upstream_stalled_connections") == 1 })
 }
 
+// TestStalledSwitchedOff: a pinned connection, which a reload does not replace, is not counted as stalled any more when
+// the reload switches the watch off.
+func TestStalledSwitchedOff(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	var stopped atomic.Bool
+	s := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, stopped.Load() }})
+	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
+	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: proxy.ModePinned, ProbeInterval: 100 * time.Millisecond}}
+	p := h.Proxy(ls, us)
+	c := h.Client(p.Addr("nfs"))
+	check(t, c, proxytest.GetattrCall(1))
+	stopped.Store(true)
+	if _, err := c.Go(proxytest.GetattrCall(2)); err != nil {
+		t.Fatal(err)
+	}
+	stalled := func() int { return metric(h, "upstream_stalled_connections") }
+	h.Eventually("it counts", func() bool { return stalled() > 0 })
+	us[0].ProbeInterval = -1
+	if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("none counts", func() bool { return stalled() == 0 })
+}
+
 // TestProbeIdle: a connection without Calls is probed seldom, and one with Calls as soon as the server
 // is silent.
 func TestProbeIdle(t *testing.T) {
