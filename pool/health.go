@@ -219,19 +219,29 @@ func (h *Health) index(addr string) int {
 	return max(0, slices.IndexFunc(h.list, func(e *endpoint) bool { return e.addr == addr }))
 }
 
-// succeeded notes that a has made a connection. The caller calls ended at the connection's end.
+// succeeded notes that a has made a connection. The caller calls ended at the connection's end, and
+// answered when the server has granted a credit: until then it may be one that accepts connections and
+// serves none.
 func (h *Health) succeeded(a attempt) {
 	h.mu.Lock()
-	returned := false
+	defer h.mu.Unlock()
 	if e := h.find(a.addr); e != nil {
-		returned, e.told = e.told, false
 		e.end(a)
 		e.up++
+	}
+}
+
+// answered notes that the server at addr works: if the endpoint is ejected, it is not any more.
+func (h *Health) answered(addr string) {
+	h.mu.Lock()
+	returned := false
+	if e := h.find(addr); e != nil {
+		returned, e.told = e.told, false
 		e.fails, e.ejects, e.until = 0, 0, time.Time{}
 	}
 	h.mu.Unlock()
 	if returned && h.Returned != nil {
-		h.Returned(a.addr)
+		h.Returned(addr)
 	}
 }
 

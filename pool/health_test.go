@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -97,6 +98,13 @@ func (d *cityDialer) setMute(endpoint string, mute bool) {
 	for _, m := range heard {
 		m.seat.Granted(8, Elsewhere)
 	}
+}
+
+// all returns the connections that were made and not lost.
+func (d *cityDialer) all() []*fakeMember {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.up))
 }
 
 func (d *cityDialer) count(endpoint string) int {
@@ -487,6 +495,105 @@ func TestShutEndpoint(t *testing.T) {
 		d.mu.Unlock()
 		time.Sleep(2 * time.Minute)
 		wantAt(t, p, "a serves", "a", "a")
+	})
+}
+
+// TestShutWhileDown: the only seat of a pool finds the endpoint that comes back beside one that ends each
+// connection, also when it pauses for long between two attempts.
+func TestShutWhileDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, keep := range []bool{false, true} {
+			h := &Health{}
+			d := newCityDialer()
+			d.shut["a"], d.down["b"] = true, true
+			o := complete(Options{Connections: 1, Endpoints: []string{"a", "b"}, Health: h, KeepEndpoint: keep, BackoffMax: 5 * time.Second})
+			h.Set(o.Endpoints, true)
+			p := startPool(t, o, d, &owner{})
+			time.Sleep(2 * time.Minute)
+			d.set("b", false)
+			time.Sleep(mostEject + 15*time.Second)
+			wantAt(t, p, "b is back", "b")
+			for range 60 {
+				time.Sleep(time.Second)
+				wantAt(t, p, "a ends each connection", "b")
+			}
+		}
+	})
+}
+
+// A lateMember gets its first credits when the pool closes it.
+type lateMember struct {
+	*fakeMember
+	got int // Calls that went on it then
+}
+
+func (m *lateMember) Close(err error) {
+	m.seat.Granted(8, Elsewhere)
+	m.got += len(m.take())
+	m.fakeMember.Close(err)
+}
+
+// A lateDialer makes lateMembers at endpoint a.
+type lateDialer struct {
+	*cityDialer
+	late []*lateMember
+}
+
+func (d *lateDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
+	m, err := d.cityDialer.Dial(ctx, endpoint, affinity, s)
+	if err != nil || endpoint != "a" {
+		return m, err
+	}
+	l := &lateMember{fakeMember: m.(*fakeMember)}
+	d.late = append(d.late, l)
+	return l, nil
+}
+
+// TestMuteLate: a server that answers when the pool has just given the connection up gets no Calls on it.
+func TestMuteLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Health{}
+		d := &lateDialer{cityDialer: newCityDialer()}
+		d.mute["a"] = true
+		o := complete(Options{Connections: 1, Endpoints: []string{"a", "b"}, Health: h})
+		h.Set(o.Endpoints, true)
+		p := startPool(t, o, d, &owner{})
+		time.Sleep(time.Second)
+		e := &Entry{Flow: &Flow{}, Cost: 100}
+		if err := p.Submit(e, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(o.DialTimeout + 5*time.Second)
+		if len(d.late) == 0 || d.late[0].got != 0 {
+			t.Errorf("%d connections to a; Calls went on one that is closed", len(d.late))
+		}
+		if e.Seat() == nil {
+			t.Error("the Call waits still")
+		}
+		for _, m := range d.all() {
+			for _, e := range m.take() {
+				m.seat.Done(e, 0)
+			}
+		}
+	})
+}
+
+// TestMuteReload: a reload that names another endpoint beside one that answers nothing helps within the time
+// for an attempt to connect.
+func TestMuteReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &Health{}
+		d := newCityDialer()
+		d.mute["a"] = true
+		o := complete(Options{Connections: 1, Endpoints: []string{"a"}, Health: h})
+		h.Set(o.Endpoints, false)
+		p := startPool(t, o, d, &owner{})
+		time.Sleep(time.Minute)
+		o.Endpoints = []string{"a", "b"}
+		h.Set(o.Endpoints, false)
+		p.Update(o, false)
+		time.Sleep(o.DialTimeout + 2*time.Second)
+		wantAt(t, p, "b is named", "b")
 	})
 }
 

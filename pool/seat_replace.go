@@ -62,8 +62,9 @@ func (s *Seat) tryReplace(ctx context.Context, a attempt, improving bool) bool {
 		return false
 	}
 	d.o.Health.succeeded(a)
+	d.o.Health.answered(endpoint)
 	p.mu.Lock()
-	if done := p.closed || s.retired; done || s.member != present {
+	if done := p.closed || s.retired; done || s.member != present || len(n.ended) > 0 {
 		n.open = d.m
 		n.retire()
 		p.mu.Unlock()
@@ -80,12 +81,14 @@ func (s *Seat) tryReplace(ctx context.Context, a attempt, improving bool) bool {
 	s.retire()
 	s.closeWhenIdle = true
 	idle := s.takeIdle()
+	next := p.renewNext() // s may be the successor for which the renewal waits, and n stale by now
 	p.mu.Unlock()
 	p.wg.Go(func() { n.runConnected(ctx, endpoint) })
 	if f := d.o.Connected; f != nil {
 		f(endpoint)
 	}
 	idle.close()
+	next.close()
 	p.slowStart.wake(Elsewhere)
 	return true
 }

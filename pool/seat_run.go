@@ -26,7 +26,7 @@ func (s *Seat) run(ctx context.Context) {
 		}
 		endpoint := a.addr
 		began := time.Now()
-		connected, err := s.connect(ctx, a)
+		served, err := s.connect(ctx, a)
 		if s.discarded() || ctx.Err() != nil {
 			return
 		}
@@ -35,7 +35,7 @@ func (s *Seat) run(ctx context.Context) {
 			backoff = 0
 			continue
 		}
-		if !connected && !o.isLocal(err) {
+		if !served && !o.isLocal(err) {
 			failed = endpoint
 		}
 		// A connection that has lasted resets the back-off.
@@ -58,10 +58,9 @@ func (s *Seat) run(ctx context.Context) {
 	}
 }
 
-// connect makes attempt a and waits until the connection has ended. connected reports whether
-// the dial succeeded. err says why the connection ended or why the dial failed. begin has
-// returned a.
-func (s *Seat) connect(ctx context.Context, a attempt) (connected bool, err error) {
+// connect makes attempt a and waits until the connection has ended. served reports whether the server has
+// granted a credit. err says why the connection ended or why the dial failed. begin has returned a.
+func (s *Seat) connect(ctx context.Context, a attempt) (served bool, err error) {
 	p, endpoint := s.pool, a.addr
 	d, err := s.dial(ctx, a)
 	if err != nil {
@@ -84,13 +83,13 @@ func (s *Seat) connect(ctx context.Context, a attempt) (connected bool, err erro
 	idle.close()
 	p.slowStart.wake(Elsewhere)
 	s.pull(Elsewhere)
-	return true, s.waitEnd(ctx, endpoint)
+	return s.waitEnd(ctx, endpoint, d.granted)
 }
 
 // runConnected does what run does, for a seat that already has a connection to endpoint.
 func (s *Seat) runConnected(ctx context.Context, endpoint string) {
 	s.pull(Elsewhere)
-	err := s.waitEnd(ctx, endpoint)
+	_, err := s.waitEnd(ctx, endpoint, nil)
 	if s.discarded() || ctx.Err() != nil {
 		return
 	}
@@ -107,10 +106,11 @@ const (
 	preferSeldom = 10 * time.Second
 )
 
-// waitEnd waits until the seat's connection to endpoint has ended, and returns why.
+// waitEnd waits until the seat's connection to endpoint has ended, and returns why. granted is closed
+// when the server has granted a credit, and nil if it has; served reports whether it has.
 // While it waits it tries for a better connection. If there are other endpoints, it leaves one
 // whose server has not answered for as long as an attempt to connect may take.
-func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
+func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan struct{}) (served bool, err error) {
 	p := s.pool
 	o := p.options()
 	every := preferEvery
@@ -120,12 +120,12 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	prefer, improve := t.C, s.improveTimer(&o)
+	served = granted == nil
 	var mute <-chan time.Time
-	if len(o.Endpoints) > 1 {
+	if !served {
 		mute = time.After(o.DialTimeout)
 	}
 	var trying replacing
-	var err error
 	for waiting := true; waiting; {
 		select {
 		case err = <-s.ended:
@@ -143,8 +143,12 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 				break
 			}
 			trying = s.startReplace(ctx, attempt{addr: endpoint}, true)
+		case <-granted:
+			served, granted, mute = true, nil, nil
+			o.Health.answered(endpoint)
 		case <-mute:
 			s.leaveMute()
+			mute = time.After(o.DialTimeout) // a reload may bring another endpoint
 		case replaced := <-trying.done:
 			if replaced {
 				prefer, improve = nil, nil // from now on wait only for s.ended
@@ -154,37 +158,48 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string) error {
 			trying = replacing{}
 		}
 	}
+	if !served {
+		select {
+		case <-granted:
+			served = true
+			o.Health.answered(endpoint)
+		default:
+		}
+	}
 	o.Health.ended(endpoint)
-	if ctx.Err() == nil && (s.unheard(&o) || o.HostGone != nil && o.HostGone(err)) {
+	if ctx.Err() == nil && (!served && !o.isLocal(err) && s.missed() || o.HostGone != nil && o.HostGone(err)) {
 		o.Health.gone(endpoint, err)
 	}
 	p.mu.Lock()
 	s.open = nil
 	s.lost() // Closing and Ended had no effect if they ran before setMember
 	p.mu.Unlock()
-	return err
+	return served, err
 }
 
-// leaveMute closes the seat's connection if its server has not granted a credit.
+// leaveMute closes the seat's connection if its server has not granted a credit and there is another
+// endpoint. A credit that comes now has no effect.
 func (s *Seat) leaveMute() {
-	s.pool.mu.Lock()
-	m := s.open
-	if s.granted == nil || s.retired {
-		m = nil
+	p := s.pool
+	p.mu.Lock()
+	var m Member
+	if s.granted != nil && !s.retired && len(p.opts.Endpoints) > 1 {
+		m = s.open
+		s.clearMember()
 	}
-	s.pool.mu.Unlock()
+	p.mu.Unlock()
 	if m != nil {
 		m.Close(errMute)
 	}
 }
 
-// unheard reports whether the seat's connection, which has ended, never got a credit, so that another
-// endpoint of o is to be tried: the server answers nothing, or ends each connection. It is not if the pool did not
-// want the connection any more.
-func (s *Seat) unheard(o *Options) bool {
-	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
-	return len(o.Endpoints) > 1 && s.granted != nil && !s.retired && !s.asleep && !s.resting
+// missed reports whether the pool wanted the seat's connection, which has ended without a credit, and has
+// another endpoint to try: the server answers nothing, or ends each connection.
+func (s *Seat) missed() bool {
+	p := s.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.opts.Endpoints) > 1 && !s.retired && !s.asleep && !s.resting
 }
 
 // Closing stops dispatching to connection m. The connection calls it as soon as it knows that

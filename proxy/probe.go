@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -247,9 +248,12 @@ func (p *probe) prime() {
 	}
 	p.priming = true
 	if err := p.sendNull(program, version); err != nil && !errors.Is(err, errUnasked) {
-		p.primed() // there is no memory for it
+		time.AfterFunc(primeAgain, func() { p.loop.Post(loop.TaskFunc(p.prime)) }) // there is no memory for it
 	}
 }
+
+// primeAgain is how long prime waits for memory.
+const primeAgain = 50 * time.Millisecond
 
 // primed gives the pool the connection's credits, unless the connection has ended: then the server has not
 // shown that it answers.
