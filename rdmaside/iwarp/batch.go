@@ -122,17 +122,51 @@ func (b *batch) reset() {
 	*b = batch{lin: b.lin[:0], iov: b.iov[:0], ends: b.ends[:0], open: b.open}
 }
 
+// rump returns a batch with the octets that are still to be written and no room for more. What lies in
+// lin is copied. b can be used for something else afterwards.
+func (b *batch) rump() *batch {
+	rest, lin := b.rest(), spanOf(b.lin)
+	r := &batch{iov: make([][]byte, len(rest)), size: b.size, at: b.at}
+	n := 0
+	for _, p := range rest {
+		if spanOf(p).overlaps(lin) {
+			n += len(p)
+		}
+	}
+	r.lin = make([]byte, 0, n)
+	for i, p := range rest {
+		if spanOf(p).overlaps(lin) {
+			at := len(r.lin)
+			r.lin = append(r.lin, p...)
+			p = r.lin[at:len(r.lin):len(r.lin)]
+		}
+		r.iov[i] = p
+	}
+	r.mark = len(r.lin)
+	for i, e := range b.ends {
+		if e >= b.at {
+			r.ends = append(r.ends, b.ends[i:]...)
+			break
+		}
+	}
+	return r
+}
+
 // A batchPool lends batches to connections that have something to write; an idle
 // connection holds none. It is safe for concurrent use.
 type batchPool struct {
 	mu   sync.Mutex // guards the rest; a leaf
 	free []*batch
+	lent int // batches that are lent, with the room of a new one
 	open int // batches of getOpen of which nothing is written yet
 }
 
 const (
 	// batchesKept bounds the free batches of a pool.
 	batchesKept = 32
+	// batchesLent bounds those that connections keep until their peers read: beyond it they keep only what
+	// is still to be written. A batch has room for 154 KiB, and a peer may leave a few octets unread.
+	batchesLent = 32
 	// batchesOpen bounds those that connections hold before they write. Many connections that have
 	// something to write at the end of one pass need only one, in turn.
 	batchesOpen = 16
@@ -159,6 +193,7 @@ func (p *batchPool) get() *batch {
 
 // take removes a free batch, or makes one. The caller holds mu.
 func (p *batchPool) take() *batch {
+	p.lent++
 	if n := len(p.free); n > 0 {
 		b := p.free[n-1]
 		p.free = p.free[:n-1]
@@ -167,11 +202,19 @@ func (p *batchPool) take() *batch {
 	return newBatch()
 }
 
-// settle ends the count of b as open: it is being written.
-func (p *batchPool) settle(b *batch) {
+// settle ends the count of b as open: it was written in part, and the peer may leave the rest unread for a
+// long time. It returns the batch that has the rest, which is b unless many are lent.
+func (p *batchPool) settle(b *batch) *batch {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.uncount(b)
+	many := p.lent > batchesLent && cap(b.lin) == batchLin
+	p.mu.Unlock()
+	if !many {
+		return b
+	}
+	r := b.rump()
+	p.put(b)
+	return r
 }
 
 // uncount ends the count of b as open. The caller holds mu.
@@ -182,11 +225,16 @@ func (p *batchPool) uncount(b *batch) {
 	}
 }
 
+// put takes back a batch that was lent, or a rump of one, which it forgets.
 func (p *batchPool) put(b *batch) {
 	b.reset()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.uncount(b)
+	if cap(b.lin) != batchLin {
+		return
+	}
+	p.lent--
 	if len(p.free) < batchesKept {
 		p.free = append(p.free, b)
 	}

@@ -176,8 +176,8 @@ func (q *qp) wrote(n int) {
 	case done:
 		q.cfg.pool.put(t.batch)
 		t.batch = nil
-	case t.batch.open:
-		q.cfg.pool.settle(t.batch) // the peer may leave it unread for a long time
+	default:
+		t.batch = q.cfg.pool.settle(t.batch)
 	}
 }
 

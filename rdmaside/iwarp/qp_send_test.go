@@ -152,3 +152,69 @@ func TestOpenBatchesBlocked(t *testing.T) {
 		t.Errorf("%d batches are open after all are written", pool.open)
 	}
 }
+
+// TestManyBlocked: when many peers do not read, each connection keeps what is still to be written, and no room for
+// more. The octets are the same.
+func TestManyBlocked(t *testing.T) {
+	short, long := testkit.Pattern(100, 1), testkit.Pattern(100<<10, 2)
+	post := func(q *qp) {
+		for i, b := range [][]byte{short, long, short} {
+			if err := q.post(uint64(i+1), wire.OpSend, [][]byte{b}, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	alone := sender(&batchPool{})
+	post(alone)
+	want := octetsOf(alone)
+
+	pool := &batchPool{}
+	const most = 3 * batchesLent
+	var all []*qp
+	var got [most][]byte
+	room := 0
+	for i := range most {
+		q := sender(pool)
+		post(q)
+		n := 1 + i*(len(want)-2)/most
+		got[i] = bytes.Join(q.output(), nil)[:n]
+		q.wrote(n)
+		room += cap(q.tx.batch.lin)
+		all = append(all, q)
+	}
+	if limit := batchesLent*batchLin + most*1<<10; room > limit {
+		t.Errorf("%d connections whose peers do not read keep room for %d octets, want at most %d", most, room, limit)
+	}
+	for i, q := range all {
+		if i%8 == 0 { // the FPDU that is half written goes on, and then the Terminate
+			q.terminate(wire.CodeLocal, nil, nil)
+			got[i] = append(got[i], octetsOf(q)...)
+			if n := len(got[i]); n >= len(want) || !bytes.HasPrefix(want, got[i]) {
+				t.Errorf("qp %d: %d octets before the Terminate are not the first of what it was to send", i, n)
+			}
+			if b := octetsOf(q); len(b) == 0 || wire.Control(b).Opcode() != wire.OpTerminate {
+				t.Errorf("qp %d sends % x", i, b)
+			}
+			continue
+		}
+		for { // in pieces, too
+			bufs := q.output()
+			if len(bufs) == 0 {
+				break
+			}
+			b := bytes.Join(bufs, nil)
+			b = b[:min(len(b), 30_000)]
+			got[i] = append(got[i], b...)
+			q.wrote(len(b))
+		}
+		if !bytes.Equal(got[i], want) {
+			t.Errorf("qp %d: %d octets are not the %d of a connection alone", i, len(got[i]), len(want))
+		}
+		if cs := q.take(); len(cs) != 3 {
+			t.Errorf("qp %d: %d Sends have completed, want 3", i, len(cs))
+		}
+	}
+	if pool.lent != 0 || pool.open != 0 {
+		t.Errorf("%d batches are lent at the end, and %d open", pool.lent, pool.open)
+	}
+}
