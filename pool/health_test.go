@@ -524,12 +524,12 @@ func TestShutWhileDown(t *testing.T) {
 // A lateMember gets its first credits when the pool closes it.
 type lateMember struct {
 	*fakeMember
-	got int // Calls that went on it then
+	got atomic.Int32 // Calls that went on it then
 }
 
 func (m *lateMember) Close(err error) {
 	m.seat.Granted(8, Elsewhere)
-	m.got += len(m.take())
+	m.got.Add(int32(len(m.take())))
 	m.fakeMember.Close(err)
 }
 
@@ -545,6 +545,8 @@ func (d *lateDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 		return m, err
 	}
 	l := &lateMember{fakeMember: m.(*fakeMember)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.late = append(d.late, l)
 	return l, nil
 }
@@ -564,9 +566,12 @@ func TestMuteLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(o.DialTimeout + 5*time.Second)
-		if len(d.late) == 0 || d.late[0].got != 0 {
+		synctest.Wait()
+		d.mu.Lock()
+		if len(d.late) == 0 || d.late[0].got.Load() != 0 {
 			t.Errorf("%d connections to a; Calls went on one that is closed", len(d.late))
 		}
+		d.mu.Unlock()
 		if e.Seat() == nil {
 			t.Error("the Call waits still")
 		}
