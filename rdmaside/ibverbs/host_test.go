@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -100,6 +101,7 @@ func TestMayLock(t *testing.T) {
 // TestMemlockNeed checks that the limit has to suffice for the arenas of all domains, and once more for
 // Calls.
 func TestMemlockNeed(t *testing.T) {
+	testkit.Eventually(t, "the domains of earlier tests are gone", func() bool { return arenas.Load() == 0 })
 	x := extents{base: 1000, end: 1100, size: 100}
 	for i := range uint64(3) {
 		x.addArena()
