@@ -1,6 +1,9 @@
 package iwarp
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // A batch is a list of FPDUs for one Writev, or for several when the socket accepts it
 // in pieces. Headers, trailers, and small payloads are built in lin, one behind the
@@ -125,30 +128,9 @@ func (b *batch) reset() {
 // rump returns a batch with the octets that are still to be written and no room for more. What lies in
 // lin is copied. b can be used for something else afterwards.
 func (b *batch) rump() *batch {
-	rest, lin := b.rest(), spanOf(b.lin)
-	r := &batch{iov: make([][]byte, len(rest)), size: b.size, at: b.at}
-	n := 0
-	for _, p := range rest {
-		if spanOf(p).overlaps(lin) {
-			n += len(p)
-		}
-	}
-	r.lin = make([]byte, 0, n)
-	for i, p := range rest {
-		if spanOf(p).overlaps(lin) {
-			at := len(r.lin)
-			r.lin = append(r.lin, p...)
-			p = r.lin[at:len(r.lin):len(r.lin)]
-		}
-		r.iov[i] = p
-	}
-	r.mark = len(r.lin)
-	for i, e := range b.ends {
-		if e >= b.at {
-			r.ends = append(r.ends, b.ends[i:]...)
-			break
-		}
-	}
+	i, _ := slices.BinarySearch(b.ends, b.at)
+	r := &batch{iov: slices.Clone(b.rest()), ends: slices.Clone(b.ends[i:]), size: b.size, at: b.at}
+	r.release(b.lin)
 	return r
 }
 
