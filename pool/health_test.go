@@ -129,6 +129,15 @@ func (d *cityDialer) connections(endpoint string) (n int) {
 	return n
 }
 
+// cityAt starts a pool of d with o, which names the endpoints, and returns it with its settings.
+func cityAt(t *testing.T, d Dialer, o Options, priority bool) (*Pool, Options) {
+	t.Helper()
+	o.Health = &Health{}
+	o = complete(o)
+	o.Health.Set(o.Endpoints, priority)
+	return startPool(t, o, d, &owner{}), o
+}
+
 func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *cityDialer) {
 	t.Helper()
 	d := newCityDialer()
@@ -440,12 +449,9 @@ func TestMuteReturn(t *testing.T) {
 // TestMuteStart: a pool that has connected to a server that answers nothing goes to another one.
 func TestMuteStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &Health{}
 		d := newCityDialer()
 		d.mute["a"] = true
-		o := complete(Options{Connections: 2, Endpoints: []string{"a", "b"}, Health: h})
-		h.Set(o.Endpoints, true)
-		p := startPool(t, o, d, &owner{})
+		p, o := cityAt(t, d, Options{Connections: 2, Endpoints: []string{"a", "b"}}, true)
 		time.Sleep(o.DialTimeout + 2*time.Second)
 		wantAt(t, p, "a answers nothing", "b", "b")
 		d.setMute("a", false)
@@ -503,12 +509,9 @@ func TestShutEndpoint(t *testing.T) {
 func TestShutWhileDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, keep := range []bool{false, true} {
-			h := &Health{}
 			d := newCityDialer()
 			d.shut["a"], d.down["b"] = true, true
-			o := complete(Options{Connections: 1, Endpoints: []string{"a", "b"}, Health: h, KeepEndpoint: keep, BackoffMax: 5 * time.Second})
-			h.Set(o.Endpoints, true)
-			p := startPool(t, o, d, &owner{})
+			p, _ := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, KeepEndpoint: keep, BackoffMax: 5 * time.Second}, true)
 			time.Sleep(2 * time.Minute)
 			d.set("b", false)
 			time.Sleep(mostEject + 15*time.Second)
@@ -554,12 +557,9 @@ func (d *lateDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 // TestMuteLate: a server that answers when the pool has just given the connection up gets no Calls on it.
 func TestMuteLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &Health{}
 		d := &lateDialer{cityDialer: newCityDialer()}
 		d.mute["a"] = true
-		o := complete(Options{Connections: 1, Endpoints: []string{"a", "b"}, Health: h})
-		h.Set(o.Endpoints, true)
-		p := startPool(t, o, d, &owner{})
+		p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}}, true)
 		time.Sleep(time.Second)
 		e := &Entry{Flow: &Flow{}, Cost: 100}
 		if err := p.Submit(e, 0); err != nil {
@@ -587,15 +587,12 @@ func TestMuteLate(t *testing.T) {
 // for an attempt to connect.
 func TestMuteReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &Health{}
 		d := newCityDialer()
 		d.mute["a"] = true
-		o := complete(Options{Connections: 1, Endpoints: []string{"a"}, Health: h})
-		h.Set(o.Endpoints, false)
-		p := startPool(t, o, d, &owner{})
+		p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a"}}, false)
 		time.Sleep(time.Minute)
 		o.Endpoints = []string{"a", "b"}
-		h.Set(o.Endpoints, false)
+		o.Health.Set(o.Endpoints, false)
 		p.Update(o, false)
 		time.Sleep(o.DialTimeout + 2*time.Second)
 		wantAt(t, p, "b is named", "b")
@@ -641,15 +638,12 @@ func TestReturnIsSlow(t *testing.T) {
 // server answers.
 func TestRenewMute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &Health{}
 		d := newCityDialer()
 		d.mute["b"] = true
-		o := complete(Options{Connections: 4, Endpoints: []string{"a"}, Health: h})
-		h.Set(o.Endpoints, true)
-		p := startPool(t, o, d, &owner{})
+		p, o := cityAt(t, d, Options{Connections: 4, Endpoints: []string{"a"}}, true)
 		wantAt(t, p, "the start", "a", "a", "a", "a")
 		o.Endpoints = []string{"b"}
-		h.Set(o.Endpoints, true)
+		o.Health.Set(o.Endpoints, true)
 		p.Update(o, true)
 		time.Sleep(time.Minute)
 		wantAt(t, p, "b answers nothing", "a", "a", "a", "b")

@@ -64,6 +64,16 @@ func TestClientsStay(t *testing.T) {
 	}
 }
 
+// connectedTo returns how many connections of the first upstream of p are up and go to endpoint.
+func connectedTo(p *proxy.Proxy, endpoint string) (n int) {
+	for _, s := range p.Status(status.Query{Connections: true}).Upstreams[0].Connections {
+		if s.State == status.ConnectionUp && s.Endpoint == endpoint {
+			n++
+		}
+	}
+	return n
+}
+
 // TestFailover: the first endpoint's host vanishes under Calls. They go to the next
 // without an attempt at the first that nobody would answer, and go home when it is back.
 func TestFailover(t *testing.T) {
@@ -99,13 +109,7 @@ func TestFailover(t *testing.T) {
 	relay.Return()
 	relay.Forget()
 	x.Eventually("the connections are home", func() bool {
-		home := 0
-		for _, s := range p.Status(status.Query{Connections: true}).Upstreams[0].Connections {
-			if s.State == status.ConnectionUp && s.Endpoint == relay.Addr() {
-				home++
-			}
-		}
-		return home == 2 && metric(x, `upstream_ejected_endpoints{upstream="storage"}`) == 0
+		return connectedTo(p, relay.Addr()) == 2 && metric(x, `upstream_ejected_endpoints{upstream="storage"}`) == 0
 	})
 	check(t, c, proxytest.GetattrCall(30))
 	if n := first.Calls.Load(); n < 2 {
@@ -138,15 +142,7 @@ func TestShutEndpoint(t *testing.T) {
 			Name: "storage", Endpoints: []string{l.Addr().String(), second.Addr()}, Failover: true, Priority: true, Connections: 2,
 			BackoffMin: 10 * time.Millisecond,
 		}})
-	there := func() bool {
-		n := 0
-		for _, s := range p.Status(status.Query{Connections: true}).Upstreams[0].Connections {
-			if s.State == status.ConnectionUp && s.Endpoint == second.Addr() {
-				n++
-			}
-		}
-		return n == 2
-	}
+	there := func() bool { return connectedTo(p, second.Addr()) == 2 }
 	x.Eventually("both connections are at the second endpoint", there)
 	c := x.Client(p.Addr("nfs"))
 	attempts, i := ended.Load(), uint32(1)

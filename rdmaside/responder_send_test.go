@@ -8,39 +8,43 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// A Reply that cannot be posted closes the connection, and its memory is released
-// only after that.
-func TestResponderPostFails(t *testing.T) {
+// testReplyMemory answers a READ with a Reply in parts, which end at the given cuts, on a connection that set
+// changes. It asserts that the Reply's memory is released once, and not before the Send has ended. The
+// connection is in state want meanwhile.
+func testReplyMemory(t *testing.T, set func(*stubConn), want connState, cuts ...int) *stubResponder {
+	t.Helper()
 	a := newTestArena(t)
 	done := &releases{}
 	m, _ := readReply(1, pattern(9000, 1))
-	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) { x.Reply([][]byte{m}, done) }), nil)
-	s.conn.fail = fabric.ErrQueueFull
+	var parts [][]byte
+	at := 0
+	for _, c := range append(cuts, len(m)) {
+		parts = append(parts, m[at:c])
+		at = c
+	}
+	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) { x.Reply(parts, done) }), nil)
+	set(s.conn)
 	s.conn.deliver(append(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(rpcrdma.Segment{Handle: 5, Length: 9000}) }), readCall(1, 9000)...), 0)
-	if done.n != 0 || s.state != ending {
+	if done.n != 0 || s.state != want {
 		t.Errorf("released %d times before the end, state %d", done.n, s.state)
 	}
 	s.conn.settle(s.loop)
 	if done.n != 1 || s.Outstanding() != 0 {
 		t.Errorf("released %d times, %d calls outstanding", done.n, s.Outstanding())
 	}
+	return s
+}
+
+// A Reply that cannot be posted closes the connection, and its memory is released
+// only after that.
+func TestResponderPostFails(t *testing.T) {
+	testReplyMemory(t, func(c *stubConn) { c.fail = fabric.ErrQueueFull }, ending)
 }
 
 // A Reply whose parts have to be joined belongs to its owner until the client has it, as any other: the owner
 // charges the client for the memory.
 func TestResponderJoinedReply(t *testing.T) {
-	a := newTestArena(t)
-	done := &releases{}
-	m, _ := readReply(1, pattern(9000, 1))
-	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) { x.Reply([][]byte{m[:30], m[30:100], m[100:]}, done) }), nil)
-	s.conn.deliver(append(header(1, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(rpcrdma.Segment{Handle: 5, Length: 9000}) }), readCall(1, 9000)...), 0)
-	if done.n != 0 || s.state != up {
-		t.Errorf("released %d times before the Reply was sent, state %d", done.n, s.state)
-	}
-	s.conn.settle(s.loop)
-	if done.n != 1 || s.Outstanding() != 0 {
-		t.Errorf("released %d times, %d calls outstanding", done.n, s.Outstanding())
-	}
+	s := testReplyMemory(t, func(*stubConn) {}, up, 30, 100)
 	s.Close(nil)
 	s.conn.settle(s.loop)
 }

@@ -22,6 +22,17 @@ func (tc *responderCase) longCall(xid uint32, n int, cuts ...int) (m []byte) {
 	return m
 }
 
+// callInPieces sends a Call of 4 MiB, of which the first twenty RDMA Reads bring 4 octets each.
+func (tc *responderCase) callInPieces() {
+	tc.t.Helper()
+	var cuts []int
+	for i := range 20 {
+		cuts = append(cuts, 4*(i+1))
+	}
+	tc.longCall(1, 4<<20, cuts...)
+	tc.wantNoCall("it is not here")
+}
+
 // A Requester that serves an RDMA Read now and then does not keep megabytes.
 func TestResponderPace(t *testing.T) {
 	t.Run("a few octets now and then", func(t *testing.T) {
@@ -29,12 +40,7 @@ func TestResponderPace(t *testing.T) {
 			tc.answered()
 			serve := tc.holdReads(0)
 			used := tc.replies.Used()
-			var cuts []int
-			for i := range 20 {
-				cuts = append(cuts, 4*(i+1))
-			}
-			tc.longCall(1, 4<<20, cuts...)
-			tc.wantNoCall("it is not here")
+			tc.callInPieces()
 			for range 2 {
 				tc.sleep(10 * time.Second)
 				serve(1)
@@ -55,12 +61,7 @@ func TestResponderPace(t *testing.T) {
 		responderTest(t, one, func(tc *responderCase) {
 			tc.answered()
 			serve := tc.holdReads(0)
-			var cuts []int
-			for i := range 20 {
-				cuts = append(cuts, 4*(i+1))
-			}
-			tc.longCall(1, 4<<20, cuts...)
-			tc.wantNoCall("it is not here")
+			tc.callInPieces()
 			for range 12 {
 				tc.sleep(10 * time.Second)
 				if tc.ended == 0 {
