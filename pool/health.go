@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,7 +18,8 @@ import (
 //
 // While there is no connection to an endpoint, or it is ejected, one attempt at a time tries it,
 // and the others wait for the outcome. A server that is just starting may lose more than an
-// attempt when several give up early: Linux siw loses its listener.
+// attempt when several give up early: Linux siw loses its listener. Seats that need not keep to
+// their endpoint wait for patience, and then use another endpoint if they can.
 type Health struct {
 	// Ejected is called when an endpoint that was in use is ejected, for wait at first, because
 	// of err, unless it is the only one. It is not called when an attempt to return to the
@@ -44,12 +46,14 @@ type endpoint struct {
 	heldTo time.Time     // until then; zero until Return
 	count  uint64        // ejections so far
 	trial  chan struct{} // closed when the attempt that tries it alone has ended; nil for none
+	began  time.Time     // when that attempt began
 }
 
 // An attempt is one attempt to connect to an endpoint.
 type attempt struct {
 	addr  string
 	alone bool // the endpoint is down, and no other attempt is under way
+	other bool // another endpoint may be dialled instead
 }
 
 // begin begins an attempt at e. If it has to wait for another one, begin returns a channel that
@@ -61,8 +65,8 @@ func (e *endpoint) begin() (attempt, <-chan struct{}) {
 	if e.trial != nil {
 		return attempt{}, e.trial
 	}
-	e.trial = make(chan struct{})
-	return attempt{e.addr, true}, nil
+	e.trial, e.began = make(chan struct{}), time.Now()
+	return attempt{addr: e.addr, alone: true}, nil
 }
 
 // end ends a.
@@ -72,6 +76,10 @@ func (e *endpoint) end(a attempt) {
 		e.trial = nil
 	}
 }
+
+// patience is how long a seat that need not keep to its endpoint waits for another's attempt to connect
+// there, if there is another endpoint to dial.
+const patience = time.Second
 
 const (
 	ejectAfter = 2           // failures in a row that eject an endpoint
@@ -97,7 +105,7 @@ func (h *Health) Set(addrs []string, priority bool) {
 	}
 	for _, e := range old {
 		if h.find(e.addr) == nil {
-			e.end(attempt{e.addr, true}) // nobody waits for an endpoint that is removed
+			e.end(attempt{addr: e.addr, alone: true}) // nobody waits for an endpoint that is removed
 		}
 	}
 }
@@ -156,14 +164,15 @@ func (h *Health) Stats() (all []EndpointStats) {
 }
 
 // pick returns the endpoint to dial for a seat that prefers endpoint n and has just
-// failed to connect to the endpoint failed, which may be empty. The caller reports the
-// outcome to succeeded, failed or abandoned. If another attempt has to end first, pick returns a
-// channel that is closed then, and the caller calls pick again.
+// failed to connect to the endpoint failed, which may be empty. keep is Options.KeepEndpoint. The
+// caller reports the outcome to succeeded, failed or abandoned. If another attempt has to end first,
+// pick returns a channel that is closed then, and the caller calls pick again, after patience at the
+// latest.
 func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	var again, first *endpoint
+	var again, first, late *endpoint
 	all := h.allHeld(now)
 	for i := range h.list {
 		e := h.choice(n, i, keep)
@@ -175,14 +184,22 @@ func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}
 			}
 		case e.addr == failed:
 			again = e
+		case !keep && e.isLate(now):
+			if late == nil {
+				late = e
+			}
 		default:
-			return e.begin()
+			return h.begin(e, now)
 		}
 	}
-	if again == nil {
-		again = first
-	}
-	return again.begin()
+	return h.begin(cmp.Or(again, late, first), now)
+}
+
+// begin begins an attempt at e, as endpoint.begin does.
+func (h *Health) begin(e *endpoint, now time.Time) (attempt, <-chan struct{}) {
+	a, busy := e.begin()
+	a.other = slices.ContainsFunc(h.list, func(o *endpoint) bool { return o != e && o.usable(now) && !o.isLate(now) })
+	return a, busy
 }
 
 // better returns a usable endpoint that a seat which prefers endpoint n prefers to the
@@ -322,6 +339,9 @@ func (e *endpoint) usable(now time.Time) bool { return !e.isHeld(now) && e.tried
 func (e *endpoint) tried(now time.Time) bool {
 	return e.until.IsZero() || e.trial == nil && !now.Before(e.until)
 }
+
+// isLate reports whether an attempt that tries e alone has taken longer than patience.
+func (e *endpoint) isLate(now time.Time) bool { return e.trial != nil && now.Sub(e.began) >= patience }
 
 // jitter spreads d over [d/2, d].
 func jitter(d time.Duration) time.Duration {

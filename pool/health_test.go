@@ -20,7 +20,8 @@ var (
 
 // A slowDialer dials like city, takes a while, and counts its attempts under way.
 type slowDialer struct {
-	city      cityDialer
+	city      *cityDialer
+	takes     time.Duration // how long
 	now, most atomic.Int32
 }
 
@@ -29,7 +30,7 @@ func (d *slowDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 		d.most.Store(n)
 	}
 	defer d.now.Add(-1)
-	time.Sleep(time.Second)
+	time.Sleep(d.takes)
 	return d.city.Dial(ctx, endpoint, affinity, s)
 }
 
@@ -286,7 +287,7 @@ func TestAllAway(t *testing.T) {
 
 // A hangDialer gets no answer from some endpoints.
 type hangDialer struct {
-	cityDialer
+	*cityDialer
 	hang map[string]bool
 }
 
@@ -305,7 +306,7 @@ func (d *hangDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 // closed.
 func TestTrialGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &hangDialer{cityDialer{down: map[string]bool{}, up: make(map[*fakeMember]string), dials: make(map[string]int)}, map[string]bool{"a": true}}
+		d := &hangDialer{newCityDialer(), map[string]bool{"a": true}}
 		h := &Health{}
 		h.Set([]string{"a", "b"}, false)
 		h.gone("a", errGone) // its host has gone
@@ -331,11 +332,48 @@ func TestTrialGivenUp(t *testing.T) {
 	})
 }
 
+// TestOneHangs: while an attempt to connect to an endpoint hangs, the other connections are made to
+// another endpoint after a second, and the one that hangs after Options.DialTimeout.
+func TestOneHangs(t *testing.T) {
+	for _, priority := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &hangDialer{newCityDialer(), map[string]bool{}}
+			p, o := cityAt(t, d, Options{Connections: 4, Endpoints: []string{"a", "b"}}, priority)
+			if priority {
+				wantAt(t, p, "both work", "a", "a", "a", "a")
+			} else {
+				wantAt(t, p, "both work", "a", "a", "b", "b")
+			}
+			d.hang["a"] = true
+			d.lose("a", errLost)
+			time.Sleep(2 * time.Second)
+			wantAt(t, p, "an attempt at a hangs", "b", "b", "b")
+			time.Sleep(o.DialTimeout)
+			wantAt(t, p, "the attempt has failed", "b", "b", "b", "b")
+		})
+	}
+}
+
+// TestOneIsSlow: connections are spread over both endpoints although the first one at each takes half a
+// second, while the others wait for it.
+func TestOneIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowDialer{city: newCityDialer(), takes: patience / 2}
+		p, _ := cityAt(t, d, Options{Connections: 4, Endpoints: []string{"a", "b"}}, false)
+		time.Sleep(2 * time.Second)
+		wantAt(t, p, "both work", "a", "a", "b", "b")
+		if a, b := d.city.count("a"), d.city.count("b"); a != 2 || b != 2 {
+			t.Errorf("%d and %d attempts, want 2 and 2", a, b)
+		}
+	})
+}
+
 // TestDownOneAtATime: while there is no connection to an endpoint, one attempt at a time tries
 // it, and when that succeeds all connections are made at once.
 func TestDownOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &slowDialer{city: cityDialer{down: map[string]bool{"a": true}, up: make(map[*fakeMember]string), dials: make(map[string]int)}}
+		d := &slowDialer{city: newCityDialer(), takes: time.Second}
+		d.city.down["a"] = true
 		h := &Health{}
 		h.Set([]string{"a"}, false)
 		o := Options{Endpoints: []string{"a"}, Connections: 8, Health: h}

@@ -27,8 +27,8 @@ func (s *Seat) improveTimer(o *Options) <-chan time.Time {
 }
 
 // AloneTimes is how many times Options.DialTimeout an attempt to connect may take while no other
-// is under way, because the endpoint is down. A server that is starting answers late, and giving
-// an attempt up early may cost it more than the attempt.
+// is under way, because the endpoint is down, and there is no other endpoint to dial. A server that is
+// starting answers late, and giving an attempt up early may cost it more than the attempt.
 const AloneTimes = 3
 
 // begin waits until the seat may try to connect, and returns the attempt. It reports false if the
@@ -45,8 +45,13 @@ func (s *Seat) begin(ctx context.Context, failed string) (attempt, bool) {
 			return a, true
 		}
 		o.Dials.Release() // so that waiting costs other upstreams nothing
+		var late <-chan time.Time
+		if !o.KeepEndpoint && len(o.Endpoints) > 1 {
+			late = time.After(patience)
+		}
 		select {
 		case <-busy:
+		case <-late:
 		case <-ctx.Done():
 			return attempt{}, false
 		}
@@ -76,7 +81,7 @@ func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
 	s.granted = granted
 	p.mu.Unlock()
 	timeout := o.DialTimeout
-	if a.alone {
+	if a.alone && !a.other {
 		timeout *= AloneTimes
 	}
 	dctx, cancel := context.WithTimeout(ctx, timeout)
