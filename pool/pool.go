@@ -221,7 +221,7 @@ func (p *Pool) sweep(ctx context.Context) {
 				hang = p.grow()
 				p.aged(p.old())
 			}
-			waiting := p.queue.n > 0 // for a credit, or beside one by a mistake: then no longer than this
+			waiting := p.queue.n > 0 && !p.part.holds(p) // for a credit, or beside one by a mistake: then no longer than this
 			scarce := p.opts.Scarce
 			idle := p.rest()
 			p.mu.Unlock()

@@ -193,6 +193,17 @@ func (t *quotaPart) join(p *Pool) {
 	}
 }
 
+// holds reports whether p is in line, so that the Quota lets it dispatch when there is room. The caller
+// holds p.mu.
+func (t *quotaPart) holds(p *Pool) bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return p.inLine
+}
+
 // aged notes how many Calls of p are old. The caller holds p.mu.
 func (p *Pool) aged(old int) {
 	if t := p.part; t != nil && old != p.oldNoted {
