@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -287,6 +288,23 @@ func (c *call) releaseMessage(l *eventLoop) {
 	}
 	c.buf, c.rdma.Message, c.h.Message = nil, nil, nil
 }
+
+// spare returns how many octets behind the message, in its block, a Reply may take, which then waits there until
+// the client has read it. The block is short, so that it is no longer than one that the Reply would get. l is the
+// calling loop.
+func (c *call) spare(l *eventLoop) uint32 {
+	if c.buf == nil || !l.ample || cap(c.rdma.Message) > longestShared {
+		return 0
+	}
+	return uint32(cap(c.rdma.Message) - len(c.rdma.Message))
+}
+
+// ample reports whether so much of the memory for Calls is free that Replies may use some of it. Clients that do not
+// read their Replies keep no more than a quarter of it from others.
+func ample(calls *regmem.Account) bool { return calls.Taken() <= calls.Limit()/4 }
+
+// longestShared is the length of the longest block that a message shares with its Reply.
+const longestShared = 1 << 10
 
 // releaseMemory gives the message's and the Reply's memory back, as releaseMessage does.
 func (c *call) releaseMemory(l *eventLoop) {

@@ -285,3 +285,35 @@ func TestSlowSender(t *testing.T) {
 		}
 	}
 }
+
+// TestSpare: a Reply may lie behind its Call in a short block, as long as little of the memory for Calls is taken.
+func TestSpare(t *testing.T) {
+	b := newMemoryBed(t)
+	f := b.client(1)
+	call := func(n int) *call {
+		l := b.lease(f, n)
+		c := &call{}
+		c.buf, c.rdma.Message = l, l.Bytes()
+		return c
+	}
+	l := &eventLoop{ample: ample(b.m.account)}
+	for _, tt := range []struct {
+		length int
+		spare  uint32
+	}{{100, 412}, {512, 0}, {600, 424}, {1025, 0}, {4096, 0}} {
+		if got := call(tt.length).spare(l); got != tt.spare {
+			t.Errorf("%d octets may follow a Call of %d, want %d", got, tt.length, tt.spare)
+		}
+	}
+	c := call(100)
+	c.buf = nil // in memory of an Exchange
+	if got := c.spare(l); got != 0 {
+		t.Errorf("%d octets may follow a Call of an RDMA client", got)
+	}
+	c = call(100)
+	b.all(b.known(2), int(b.m.account.Limit()/4)-1<<20)
+	b.lease(b.known(3), 1<<20)
+	if l.ample = ample(b.m.account); c.spare(l) != 0 {
+		t.Errorf("%d octets may follow a Call while %d of %d are taken", c.spare(l), b.m.account.Taken(), b.m.account.Limit())
+	}
+}

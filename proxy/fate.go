@@ -72,7 +72,9 @@ func (c *call) answered(here int) {
 	if c.flying {
 		c.land(here) // before the message goes, with which Calls are compared that may repeat it
 	}
-	c.releaseMessage(c.up.p.loops[here])
+	if !c.rdma.Reply.Beside() {
+		c.releaseMessage(c.up.p.loops[here])
+	}
 	c.finish(here)
 }
 

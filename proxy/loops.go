@@ -27,6 +27,7 @@ type eventLoop struct {
 	record      CallRecord // that front.observe lends
 
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
+	ample          bool              // most of calls was free at the end of the last pass
 	memory         *callMemory       // divides calls among hosts
 	metrics        *metrics.Registry // the Proxy's, with parts of its counters for this loop
 
@@ -63,6 +64,7 @@ func (t *endTask) Run() {
 	t.due = false       // what Publish changes needs another task
 	t.calls.Publish()
 	t.replies.Publish()
+	t.ample = ample(t.calls)
 }
 
 // loop returns the loop with the number here, or nil for pool.Elsewhere.

@@ -79,6 +79,7 @@ func (m *rdmaConn) send(c *call) {
 	if a := &c.rdma.Analysis; a.BackRequest != 0 {
 		nfs.BoundBackChannel(c.rdma.Message, a, m.r.LongestReverseCall())
 	}
+	c.rdma.Spare = c.spare(m.loop)
 	err := m.r.Send(&c.rdma)
 	if err == nil {
 		if m.probe.dozing {

@@ -12,6 +12,9 @@ type Call struct {
 	// Message is the plain RPC Call, in memory of a regmem arena. It must not be
 	// written to while it is lent: the Responder may be reading it.
 	Message []byte
+	// Spare is how many octets behind Message, in the capacity of its slice, a short Reply may be kept in, so
+	// that it takes no memory of its own. Reply.Beside tells whether it is.
+	Spare uint32
 	// Analysis and Binding are the results of ulb.Registry.Analyse for Message.
 	Analysis ulb.Analysis
 	Binding  ulb.Binding
@@ -28,7 +31,13 @@ type Call struct {
 
 // Reset clears c for its next use. The owner has released the Reply, or there is none.
 func (c *Call) Reset() {
-	c.XID, c.Message, c.Analysis, c.Binding, c.Owner, c.Shape, c.need = 0, nil, ulb.Analysis{}, nil, nil, ulb.Shape{}, 0
+	c.XID, c.Message, c.Analysis, c.Binding, c.Owner, c.Shape, c.need, c.Spare = 0, nil, ulb.Analysis{}, nil, nil, ulb.Shape{}, 0, 0
+}
+
+// beside returns n octets behind Message. n is at most Spare.
+func (c *Call) beside(n int) []byte {
+	end := len(c.Message)
+	return c.Message[end : end+n : end+n]
 }
 
 // A CallOwner is called when its Calls complete.

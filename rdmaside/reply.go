@@ -11,7 +11,8 @@ const maxReplyParts = 4
 // it, so that it can restore the client's XID.
 type Reply struct {
 	leases [2]*regmem.Lease
-	n      int
+	n      int32
+	beside int32                 // the length of the block of the Call's Message, if a part lies there
 	parts  [maxReplyParts][]byte // those from n on are nil
 }
 
@@ -19,10 +20,14 @@ type Reply struct {
 // Release.
 func (r *Reply) Parts() [][]byte { return r.parts[:r.n] }
 
-// Held returns how many octets of memory the Reply occupies until Release. This
-// is at least the length of its parts, not counting padding.
+// Beside reports whether a part lies in the block of the Call's Message, behind it: see Call.Spare. The owner
+// releases that block after the Reply.
+func (r *Reply) Beside() bool { return r.beside > 0 }
+
+// Held returns how many octets of memory the Reply occupies until Release, with the block of Message if a
+// part lies there. This is at least the length of its parts, not counting padding.
 func (r *Reply) Held() int {
-	n := 0
+	n := int(r.beside)
 	for _, l := range r.leases {
 		if l != nil {
 			n += l.Cap()
@@ -56,7 +61,7 @@ func (r *Reply) empty() [2]*regmem.Lease {
 	for i := r.n - 1; i >= 0; i-- { // one, mostly, for which clear takes four times as long
 		r.parts[i] = nil
 	}
-	r.leases, r.n = [2]*regmem.Lease{}, 0
+	r.leases, r.n, r.beside = [2]*regmem.Lease{}, 0, 0
 	return leases
 }
 

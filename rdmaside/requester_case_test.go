@@ -33,7 +33,9 @@ type requesterCase struct {
 	ended    int
 	endedErr error
 	onDone   func(c *Call, err *CallError)
-	outcomes []string // the fates of all Calls
+	onReply  func(c *Call) // before the Reply is released
+	spare    uint32        // Call.Spare; 0 for what there is, of each Call with an odd XID
+	outcomes []string      // the fates of all Calls
 }
 
 type doneCall struct {
@@ -61,6 +63,9 @@ func (tc *requesterCase) CallDone(c *Call, err *CallError) {
 		// than its content.
 		if n, most := c.Reply.Held(), 20<<10+max(4*len(d.plain), len(d.plain)/shrinkBelow<<30); n > most {
 			tc.t.Errorf("a Reply of %d octets holds %d", len(d.plain), n)
+		}
+		if tc.onReply != nil {
+			tc.onReply(c)
 		}
 		c.Reply.Release()
 	} else if len(c.Reply.Parts()) != 0 {
@@ -133,6 +138,9 @@ func (tc *requesterCase) try(m []byte) error {
 		tc.t.Fatal(err)
 	}
 	c.XID = parsed.XID
+	if c.Spare = tc.spare; tc.spare == 0 && c.XID%2 > 0 { // half of all Calls of all tests
+		c.Spare = uint32(cap(c.Message) - len(c.Message))
+	}
 	c.Binding = tc.opts.Registry.Analyse(&parsed, &c.Analysis)
 	var err error
 	tc.loop.Do(func() { err = tc.r.Send(c) })

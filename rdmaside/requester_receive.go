@@ -209,6 +209,12 @@ func (r *Requester) placed(pc *pendingCall) uint32 {
 // keep makes the Payload stream b[n:] in Receive buffer i the base of pc's Reply,
 // and posts another buffer in its place.
 func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
+	if size := len(b) - n; size > 0 && size <= int(pc.call.Spare) {
+		r.tally.copied += uint64(copy(pc.call.beside(size), b[n:]))
+		pc.beside = int32(size)
+		r.repost(i)
+		return
+	}
 	if len(b)-n <= copyBelow {
 		if l, err := r.opts.Memory.Lease(len(b) - n); err == nil {
 			r.tally.copied += uint64(copy(l.Bytes(), b[n:]))
@@ -217,7 +223,7 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 			return
 		}
 	}
-	pc.base, pc.from = r.recvs.take(i), n
+	pc.base, pc.from = r.recvs.take(i), int32(n)
 	pc.base.Resize(len(b))
 	// Without memory now, a later Send posts the Receive, because it needs it.
 	if err := r.recvs.fill(min(r.recvs.posted+1, r.wanted())); err != nil {

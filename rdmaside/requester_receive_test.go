@@ -1,6 +1,7 @@
 package rdmaside
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -13,6 +14,53 @@ import (
 
 // An inline Reply longer than copyBelow keeps its Receive buffer, which is
 // replaced at once.
+// TestRequesterBeside: a Reply that fits behind its Call's message lies there, and takes no memory of its own. The
+// message stays as it was. A longer Reply has memory of its own, and so has what came in a chunk.
+func TestRequesterBeside(t *testing.T) {
+	requesterTest(t, func(tc *requesterCase) { tc.spare = 256 }, func(tc *requesterCase) {
+		for i, n := range []int{100, 256 - 24, 256 - 20} {
+			xid := uint32(i + 1)
+			m := getAttrCall(xid)
+			tc.onDone = func(c *Call, _ *CallError) {
+				if !bytes.Equal(c.Message, m) {
+					t.Errorf("a Reply of %d octets has changed its Call", n+24)
+				}
+			}
+			idle := tc.replies.Outstanding()
+			tc.onReply = func(c *Call) {
+				fits, leases := n+24 <= 256, 0
+				if !fits {
+					leases = 1
+				}
+				if got := tc.replies.Outstanding() - idle; c.Reply.Beside() != fits || got != leases {
+					t.Errorf("a Reply of %d octets: beside %v, and %d leases", n+24, c.Reply.Beside(), got)
+				}
+				if fits && c.Reply.Held() != cap(c.Message) {
+					t.Errorf("a Reply of %d octets holds %d, and the block %d", n+24, c.Reply.Held(), cap(c.Message))
+				}
+			}
+			tc.send(m)
+			tc.peer.wantSend("GETATTR")
+			reply := accepted(xid, pattern(n, 7))
+			tc.peer.send(0, plain(xid, 8), reply)
+			tc.wantReply("beside the Call or not", reply)
+		}
+		const n = 8000
+		tc.onDone, tc.onReply = nil, func(c *Call) {
+			if !c.Reply.Beside() || c.Reply.Held() < n+cap(c.Message) {
+				t.Errorf("a READ: beside %v, holds %d", c.Reply.Beside(), c.Reply.Held())
+			}
+		}
+		tc.send(readCall(9, n))
+		seg := tc.peer.wantSend("READ").Writes[0].Segments[0]
+		data := pattern(n, 1)
+		want, pos := readReply(9, data)
+		tc.peer.write(seg, data)
+		tc.peer.send(0, header(9, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.AddWrite(shortened(seg, n)) }), cut(want, pos, n))
+		tc.wantReply("what surrounds the data lies beside the Call", want)
+	})
+}
+
 func TestRequesterKeepsLongInline(t *testing.T) {
 	requesterTest(t, nil, func(tc *requesterCase) {
 		for i, n := range []int{copyBelow - 24, copyBelow - 20, 3000, 12000} {

@@ -42,19 +42,24 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 	}
 	c := pc.call
 	var base []byte
-	if pc.noMsg {
+	switch {
+	case pc.noMsg:
 		if err := pc.wrote(pc.written); err != nil {
 			return err
 		}
 		base = pc.chunk.Bytes()[:pc.written]
-	} else {
+	case pc.beside > 0:
+		base = c.beside(int(pc.beside))
+	default:
 		base = pc.base.Bytes()[pc.from:]
 	}
 	if xid, mtype, ok := oncrpc.MessageType(base); !ok || xid != c.XID || mtype != oncrpc.TypeReply {
 		return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x and message type %d", xid, mtype)}
 	}
 	reply := &c.Reply
-	*reply = Reply{}
+	if reply.n > 0 { // not empty: the owner has not released it
+		*reply = Reply{}
+	}
 	if pc.noMsg {
 		if len(base)%4 != 0 {
 			return refusal{reasonPayload, fmt.Errorf("reply of %d octets", len(base))}
@@ -96,6 +101,9 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		}
 		reply.add(base[s.Pos:])
 		reply.leases[1] = l
+	}
+	if pc.beside > 0 {
+		reply.beside = int32(cap(c.Message))
 	}
 	reply.leases[0], pc.base = pc.base, nil
 	return nil

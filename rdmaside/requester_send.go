@@ -45,8 +45,9 @@ type pendingCall struct {
 	err     error // why the Call has failed; nil if it has a Reply or is still outstanding
 
 	// The Reply, valid once replied is set.
-	base    *regmem.Lease // holds the Payload stream if the peer sent it inline
-	from    int           // offset of the Payload stream in base
+	base    *regmem.Lease // holds the Payload stream if the peer sent it inline and it is not beside the Call
+	from    int32         // offset of the Payload stream in base
+	beside  int32         // octets of the Payload stream, if it is in call.beside; else 0
 	noMsg   bool          // the Payload stream is in the Reply chunk
 	written uint32        // octets that the peer says it has written to chunk
 	placed  uint32        // octets from the start of chunk that hold nothing older than the Call

@@ -77,29 +77,29 @@ type Analysis struct {
 	// LayoutTypes is whether a GETATTR asks for the layout types of a file system.
 	LayoutTypes bool
 
+	// SessionOps tells which operations of an NFSv4 COMPOUND make, bind or end sessions. It is
+	// 0 unless the COMPOUND is Known.
+	SessionOps SessionOps
+
 	// Session is the position of the session ID, 16 octets, in the SEQUENCE at the
 	// start of an NFSv4 COMPOUND. It is 0 when the COMPOUND begins with another
 	// operation. It is set whether or not the rest of the COMPOUND is Known.
 	Session uint32
-
-	// SessionOps tells which operations of an NFSv4 COMPOUND make, bind or end sessions. It is
-	// 0 unless the COMPOUND is Known.
-	SessionOps SessionOps
 
 	// BackRequest is the position of the most octets of a reverse Call, which a
 	// CREATE_SESSION announces. It is 0 when there is none. Without Reduce the arguments are
 	// signed, and must not be changed.
 	BackRequest uint32
 
-	// Procedure is the name of the Call for logs and metrics, such as "READ" or
-	// "COMPOUND/READ". It is "" when the procedure is unknown.
-	Procedure string
-
 	// Operation is the number of the Call's operation in Registry.Operations. It is set whether or
 	// not the Call is Known. Of a COMPOUND it is the operation that the client wants most.
 	Operation uint16
 	// Operations is how many operations a COMPOUND has, as far as it could be walked; 0 for others.
 	Operations uint16
+
+	// Procedure is the name of the Call for logs and metrics, such as "READ" or
+	// "COMPOUND/READ". It is "" when the procedure is unknown.
+	Procedure string
 }
 
 // A Keeper is a Binding that knows procedures which change no file, whatever their arguments.
