@@ -29,11 +29,13 @@ import (
 // after the call was posted to it. The connection to the upstream calls CallDone or
 // written.Release, and the client's connection calls Release.
 type call struct {
-	// With 4,096 calls under way, each cache line costs a miss, so the octets of a call are in the order in
-	// which a Call needs them, and most Calls touch ten lines: TestCallLines. A call fills a size class of Go's
-	// heap, 1,024 octets, and so begins with a line.
+	// With 4,096 calls under way, each cache line costs a miss. So the octets of a call are in the order in which a
+	// Call needs them, and most Calls touch ten lines: TestCallLines. A call and the 8 octets that Go's heap has in
+	// front of it fill a size class, 1,024 octets. So its lines begin at 56, 120, 184, and so on, and what is needed
+	// when a Call is read, when it is sent, and when its Reply comes is in lines of its own: TestWarmLines.
 	perCall
-	h oncrpc.Call // the Call's header
+	h     oncrpc.Call // the Call's header; half of it is needed only while the Call is read
+	reply reply
 	// The message, which is in memory of the arena, and its XID and analysis, as the upstream gets them; and the Reply
 	// of an RDMA upstream. The proxy changes the XID, an NLM lock owner and, with squash, the user of the message in place.
 	rdma rdmaside.Call
@@ -49,15 +51,17 @@ type perCall struct {
 	signed     bool         // RPCSEC_GSS: XID and message must not change, and the call is never replayed
 	flying     bool         // it is among the flights; changed only by the goroutine that owns the call
 	absorbed   bool         // it has been counted as absorbed; the client's loop's
+	copied     bool         // the connection has a copy of the Reply, and says what becomes of it: tcpClient.Copied
 	learns     bool         // the session table learns from the Reply to its SEQUENCE
 	foreAlone  bool         // nfs.BindForeOrBoth has changed it
+	shares     bool         // the message is in a block of its own, in which a Reply may follow
 	usesSeldom bool         // there may be something in seldom; set before something is
 	class      class        // of the Reply, set by front.deliver as the next two
 	hasStatus  bool         // status is set
 	stump      nfs.Stump    // of a COMPOUND that a rule has cut
 	result     result       // what became of the Call
-	operations uint16       // of a COMPOUND; set by front.begin as signed is, and constant afterwards
 	replays    uint8        // times it was sent again after a connection was lost
+	operations uint16       // of a COMPOUND; set by front.begin as signed is, and constant afterwards
 	times      callTimes    // each is set where the call is in a cache: sent with conn, and replied with the Reply
 	conn       upstreamConn // the connection that carries the call, or carried it last
 
@@ -75,7 +79,6 @@ type perCall struct {
 	owner  owner
 	charge charge
 	queue  *clientQueue // where the call waits, or waited last
-	reply  reply
 }
 
 // seldom is what few Calls need. It is empty unless usesSeldom is set, so that a Call that needs none of it does
@@ -183,8 +186,8 @@ func (c *call) Run() {
 // octets of the message. pool.NewBatch says why.
 func warm(e *pool.Entry) (sum uint8) {
 	c := e.Owner.(*call)
-	sum = uint8(c.state) + uint8(c.size) + uint8(c.rdma.XID) + uint8(c.rdma.Shape.Call)
-	if c.rdma.Owner != nil {
+	sum = uint8(c.state) + uint8(c.times.sent) + uint8(c.rdma.XID) + uint8(c.rdma.Analysis.Class)
+	if c.rdma.Binding != nil {
 		sum++
 	}
 	m := c.rdma.Message
@@ -286,14 +289,17 @@ func (c *call) releaseMessage(l *eventLoop) {
 			c.held = heldMemory{}
 		}
 	}
-	c.buf, c.rdma.Message, c.h.Message = nil, nil, nil
+	c.buf, c.rdma.Message = nil, nil
+	if raceEnabled { // whoever reads it now panics; without the detector, to write it costs a cache line
+		c.h.Message = nil
+	}
 }
 
 // spare returns how many octets behind the message, in its block, a Reply may take, which then waits there until
 // the client has read it. The block is short, so that it is no longer than one that the Reply would get. l is the
 // calling loop.
 func (c *call) spare(l *eventLoop) uint32 {
-	if c.buf == nil || !l.ample || cap(c.rdma.Message) > longestShared {
+	if !c.shares || !l.ample || cap(c.rdma.Message) > longestShared {
 		return 0
 	}
 	return uint32(cap(c.rdma.Message) - len(c.rdma.Message))
@@ -315,7 +321,8 @@ func (c *call) releaseMemory(l *eventLoop) {
 	c.reply.lease, c.reply.parts = nil, nil
 }
 
-// reset empties c, for the next Call.
+// reset empties c, for the next Call. The header stays what it was until the next is parsed: to empty it here would
+// cost another cache line.
 func (c *call) reset() {
 	switch {
 	case c.usesSeldom:
@@ -324,7 +331,7 @@ func (c *call) reset() {
 		panic("BUG: proxy: a call has something in seldom and does not say so")
 	}
 	c.perCall = perCall{} // in place; a literal with the owner would be made elsewhere and copied
-	c.h = oncrpc.Call{}
+	c.reply = reply{}
 	c.rdma.Reset()
 	c.entry.Owner, c.rdma.Owner = c, c
 }

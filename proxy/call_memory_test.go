@@ -293,7 +293,7 @@ func TestSpare(t *testing.T) {
 	call := func(n int) *call {
 		l := b.lease(f, n)
 		c := &call{}
-		c.buf, c.rdma.Message = l, l.Bytes()
+		c.buf, c.rdma.Message, c.shares = l, l.Bytes(), true
 		return c
 	}
 	l := &eventLoop{ample: ample(b.m.account)}
@@ -306,7 +306,7 @@ func TestSpare(t *testing.T) {
 		}
 	}
 	c := call(100)
-	c.buf = nil // in memory of an Exchange
+	c.shares = false // in memory of an Exchange
 	if got := c.spare(l); got != 0 {
 		t.Errorf("%d octets may follow a Call of an RDMA client", got)
 	}

@@ -49,7 +49,7 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		return
 	}
 	c := s.newCall()
-	c.rdma.Message, c.buf = b.Bytes(), b
+	c.rdma.Message, c.buf, c.shares = b.Bytes(), b, true
 	c.held.host, c.held.octets = s.ledger.host, counted
 	if m := s.ledger.member; m != nil && !m.enter() {
 		m.kept = c
@@ -143,12 +143,32 @@ func (s *tcpClient) limit() {
 // transmit is part of client.
 func (s *tcpClient) transmit(c *call) {
 	if s.lend(c) {
+		if s.hands(c) && s.conn.SendCopy(c.reply.parts) {
+			c.copied = true
+			s.settle(c)
+			return
+		}
 		if !s.conn.Open() {
 			c.result = resultGone // Send drops the Reply
 		}
 		s.conn.Send(c.reply.parts, c)
 		s.limit()
 	}
+}
+
+// hands reports whether c may be settled when its Reply has been copied, before it is written: nobody is told when it
+// was.
+func (s *tcpClient) hands(c *call) bool {
+	return c.result == resultReplied && !c.absorbed && s.listener.p.observer.Load() == nil && !s.loop.tapping()
+}
+
+// Copied is part of tcpframe.CopyHandler.
+func (s *tcpClient) Copied(records int, written bool) {
+	r := resultReplied
+	if !written {
+		r = resultGone
+	}
+	s.counts.results[r].Add(uint64(records))
 }
 
 // settled is part of client. A Reply that was not written in full before the connection

@@ -3,6 +3,8 @@ package proxy
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
 // flightTest makes calls for the tests of flights.
@@ -65,7 +67,7 @@ func TestFlights(t *testing.T) {
 
 	others := []*call{ft.call(far, 7, "mkdir"), ft.call(b, 8, "mkdir"), ft.call(b, 7, "rmdir")}
 	uid := ft.call(b, 7, "mkdir")
-	uid.h.Message[uid.h.CredentialPos+uid.h.CredentialLen-5]++ // of the gid
+	uid.h.Message[oncrpc.CredentialPos+uid.h.CredentialLen-5]++ // of the gid
 	other := ft.call(b, 7, "mkdir")
 	other.up = &upstream{number: 1}
 	for _, c := range append(others, uid, other) {

@@ -274,9 +274,10 @@ func (f *front) fail(reason error) {
 func (f *front) settle(c *call) {
 	f.client.settled(c)
 	f.count(c)
-	if c.absorbed {
+	switch {
+	case c.absorbed:
 		f.ledger.unhold(c)
-	} else {
+	case !c.copied:
 		f.counts.results[c.result].Inc()
 	}
 	f.tapOver(c)

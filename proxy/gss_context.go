@@ -161,7 +161,7 @@ func (t *gssContexts) enter(c *call) *gssContext {
 func (t *gssContexts) key(c *call, a netip.Addr) uint64 {
 	addr := a.As16()
 	h := &c.h
-	handle := h.Message[h.CredentialPos:][:h.CredentialLen][gssHandleAt:][:h.GSS.HandleLen]
+	handle := h.Message[oncrpc.CredentialPos:][:h.CredentialLen][gssHandleAt:][:h.GSS.HandleLen]
 	return fold(maphash.Comparable(t.seed, addr), maphash.Bytes(t.seed, handle))
 }
 

@@ -51,7 +51,7 @@ var ruleUsers = []func(m []byte, n uint32) []byte{
 	func(m []byte, _ uint32) []byte { // AUTH_NONE
 		var h oncrpc.Call
 		_ = oncrpc.ParseCall(m, &h)
-		return append(append(slices.Clone(m[:24]), make([]byte, 8)...), m[h.VerifierPos-8:]...)
+		return append(append(slices.Clone(m[:24]), make([]byte, 8)...), m[h.VerifierPos()-8:]...)
 	},
 	func(m []byte, n uint32) []byte { return proxytest.GSSCall(m, n, oncrpc.GSSServiceNone) },
 }

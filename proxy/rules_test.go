@@ -168,7 +168,7 @@ func withUser(m []byte, uid, gid uint32, gids ...uint32) []byte {
 	cred = testkit.AppendWords(cred, gids...)
 	b := testkit.AppendWords(bytes.Clone(m[:24]), oncrpc.FlavorSys, uint32(len(cred)))
 	b = append(b, cred...)
-	return append(b, m[c.VerifierPos-8:]...)
+	return append(b, m[c.VerifierPos()-8:]...)
 }
 
 func denied(xid, stat uint32) []byte { return oncrpc.AppendAuthError(nil, xid, stat) }

@@ -25,9 +25,12 @@ func TestIdleClientSizes(t *testing.T) {
 	}
 }
 
+// heapHeader is what Go's heap has in front of an object of more than 512 octets with pointers.
+const heapHeader = 8
+
 // TestCallSize: a call has no more octets than its size class.
 func TestCallSize(t *testing.T) {
-	if n := unsafe.Sizeof(call{}); n > 1024 {
+	if n := unsafe.Sizeof(call{}) + heapHeader; n > 1024 {
 		t.Errorf("a call has %d octets, more than 1024", n)
 	}
 }
@@ -42,7 +45,7 @@ func TestCallReset(t *testing.T) {
 		c.status, c.replays, c.reply.memory, c.charge.lent, c.queue = 1, 1, 1, true, &clientQueue{}
 		c.h.Args, c.rdma.XID, c.rdma.Message, c.rdma.Analysis.Known, c.rdma.Shape.Call = 1, 1, []byte{1}, true, 1
 		c.reset()
-		want := call{scratch: scratch{slot: 7}}
+		want := call{scratch: scratch{slot: 7}, h: c.h}
 		want.entry.Owner, want.rdma.Owner = c, c
 		if !reflect.DeepEqual(c, &want) {
 			t.Errorf("after reset: %+v", c)
@@ -50,34 +53,58 @@ func TestCallReset(t *testing.T) {
 	}
 }
 
+// lineOf is the number of the cache line of c that p points into. Its lines begin where those of the heap do.
+func lineOf(c *call, p unsafe.Pointer) uintptr {
+	return (uintptr(p) - uintptr(unsafe.Pointer(c)) + heapHeader) / cacheLine
+}
+
+var heapCall *call // on the heap
+
 // TestCallLines: a Call that needs neither seldom nor a Reply in parts touches ten cache lines of its call.
 func TestCallLines(t *testing.T) {
-	const line, tail = 64, 3 * unsafe.Sizeof([]byte(nil)) // of rdma.Reply
-	if n := unsafe.Offsetof(call{}.seldom) - tail; n > 10*line {
+	heapCall = new(call)
+	if at := uintptr(unsafe.Pointer(heapCall)) % cacheLine; at != heapHeader && !raceEnabled {
+		t.Errorf("a call begins at octet %d of a cache line, want %d", at, heapHeader)
+	}
+	tail := 3 * unsafe.Sizeof([]byte(nil)) // of rdma.Reply
+	if n := unsafe.Offsetof(call{}.seldom) - tail + heapHeader; n > 10*cacheLine {
 		t.Errorf("%d octets before what few Calls need, more than ten lines", n)
 	}
 }
 
 // TestWarmLines: the fields that warm reads lie in the cache lines that sending a Call reads: those of the entry, of
-// the state, of the connection and of rdma, apart from the Reply.
+// the state, of the connection and of rdma, apart from the Reply. What is needed only while a Call is read, and only
+// when its Reply comes, lies in others.
 func TestWarmLines(t *testing.T) {
 	var c call
-	line := func(p unsafe.Pointer) uintptr { return (uintptr(p) - uintptr(unsafe.Pointer(&c))) / cacheLine }
+	line := func(p unsafe.Pointer) uintptr { return lineOf(&c, p) }
 	warmed := map[uintptr]bool{}
 	for _, p := range []unsafe.Pointer{
-		unsafe.Pointer(&c.entry.Owner), unsafe.Pointer(&c.state), unsafe.Pointer(&c.size),
-		unsafe.Pointer(&c.rdma.XID), unsafe.Pointer(&c.rdma.Shape.Call), unsafe.Pointer(&c.rdma.Owner),
+		unsafe.Pointer(&c.entry.Owner), unsafe.Pointer(&c.state), unsafe.Pointer(&c.times.sent),
+		unsafe.Pointer(&c.rdma.XID), unsafe.Pointer(&c.rdma.Analysis.Class), unsafe.Pointer(&c.rdma.Binding),
 	} {
 		warmed[line(p)] = true
 	}
 	for name, p := range map[string]unsafe.Pointer{
-		"entry.Owner": unsafe.Pointer(&c.entry.Owner), "state": unsafe.Pointer(&c.state), "times": unsafe.Pointer(&c.times.sent),
-		"conn": unsafe.Pointer(&c.conn), "rdma.XID": unsafe.Pointer(&c.rdma.XID), "rdma.Message": unsafe.Pointer(&c.rdma.Message),
-		"rdma.Binding": unsafe.Pointer(&c.rdma.Binding), "rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis),
+		"entry.Owner": unsafe.Pointer(&c.entry.Owner), "entry.Cost": unsafe.Pointer(&c.entry.Cost), "state": unsafe.Pointer(&c.state),
+		"times": unsafe.Pointer(&c.times), "conn": unsafe.Pointer(&c.conn), "rdma.XID": unsafe.Pointer(&c.rdma.XID),
+		"rdma.Message": unsafe.Pointer(&c.rdma.Message), "rdma.Spare": unsafe.Pointer(&c.rdma.Spare), "rdma.Binding": unsafe.Pointer(&c.rdma.Binding),
+		"rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis), "the end of rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis.Procedure),
 		"rdma.Owner": unsafe.Pointer(&c.rdma.Owner), "rdma.Shape": unsafe.Pointer(&c.rdma.Shape),
 	} {
 		if !warmed[line(p)] {
 			t.Errorf("%s is in line %d, which warm does not read", name, line(p))
 		}
+	}
+	for name, p := range map[string]unsafe.Pointer{
+		"h.Message": unsafe.Pointer(&c.h.Message), "h.GSS": unsafe.Pointer(&c.h.GSS), "h.VerifierLen": unsafe.Pointer(&c.h.VerifierLen),
+		"reply.parts": unsafe.Pointer(&c.reply.parts), "reply.err": unsafe.Pointer(&c.reply.err),
+	} {
+		if warmed[line(p)] || line(p) == line(unsafe.Pointer(&c.h.Program)) {
+			t.Errorf("%s is in line %d, with what is needed at other times", name, line(p))
+		}
+	}
+	if a, b := line(unsafe.Pointer(&c.rdma.Binding)), line(unsafe.Pointer(&c.rdma.Reply.Parts()[:1][0])); a != b {
+		t.Errorf("rdma.Binding is in line %d, and the first part of the Reply in line %d", a, b)
 	}
 }

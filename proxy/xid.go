@@ -101,7 +101,7 @@ func signsXID(h *oncrpc.Call) bool {
 // is. The stamp of AUTH_SYS is "an arbitrary ID which the caller machine may generate": RFC 5531
 // Appendix A. Some clients put the time there, which a retransmission may have anew.
 func user(h *oncrpc.Call) (flavor uint32, body []byte) {
-	body = h.Message[h.CredentialPos:][:h.CredentialLen]
+	body = h.Message[oncrpc.CredentialPos:][:h.CredentialLen]
 	if h.Flavor == oncrpc.FlavorSys && len(body) >= 4 {
 		body = body[4:]
 	}

@@ -174,7 +174,7 @@ func TestXIDAllocations(t *testing.T) {
 	n := uint32(0)
 	if got := testing.AllocsPerRun(1000, func() {
 		n++
-		binary.BigEndian.PutUint32(h.Message[h.CredentialPos+h.CredentialLen-4:], n) // another user each time
+		binary.BigEndian.PutUint32(h.Message[oncrpc.CredentialPos+h.CredentialLen-4:], n) // another user each time
 		h.XID = xidOf(users.find(x.seed, &key, h), h)
 	}); got != 0 {
 		t.Errorf("an XID makes %v allocations", got)
@@ -199,7 +199,7 @@ func BenchmarkXID(b *testing.B) {
 		h := s.call(7, string(make([]byte, 36)))
 		b.ReportAllocs()
 		for n := uint32(0); b.Loop(); n++ {
-			binary.BigEndian.PutUint32(h.Message[h.CredentialPos+h.CredentialLen-4:], n)
+			binary.BigEndian.PutUint32(h.Message[oncrpc.CredentialPos+h.CredentialLen-4:], n)
 			h.XID = xidOf(users.find(x.seed, &key, h), h)
 		}
 	})

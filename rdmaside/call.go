@@ -15,14 +15,14 @@ type Call struct {
 	// Spare is how many octets behind Message, in the capacity of its slice, a short Reply may be kept in, so
 	// that it takes no memory of its own. Reply.Beside tells whether it is.
 	Spare uint32
-	// Analysis and Binding are the results of ulb.Registry.Analyse for Message.
-	Analysis ulb.Analysis
-	Binding  ulb.Binding
 	// Owner is called when the Call has completed.
 	Owner CallOwner
-
 	// Shape is how the Call travels. Send sets it, if it succeeds.
 	Shape ulb.Shape
+	// Analysis and Binding are the results of ulb.Registry.Analyse for Message.
+	Analysis ulb.Analysis
+	_        uint64 // has what a Reply needs, from Binding on, in one cache line: call of package proxy
+	Binding  ulb.Binding
 
 	// Reply is filled when CallDone reports no error. The owner must release it. It is the last field, because
 	// most Replies leave its last octets alone.

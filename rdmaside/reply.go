@@ -10,9 +10,9 @@ const maxReplyParts = 4
 // after another. The first part holds at least the XID. The owner may write to
 // it, so that it can restore the client's XID.
 type Reply struct {
-	leases [2]*regmem.Lease
 	n      int32
-	beside int32                 // the length of the block of the Call's Message, if a part lies there
+	beside int32 // the length of the block of the Call's Message, if a part lies there
+	leases [2]*regmem.Lease
 	parts  [maxReplyParts][]byte // those from n on are nil
 }
 

@@ -22,6 +22,7 @@ type outRecord struct {
 	end   int // in TLS: where its octets end in session.out
 	mark  [markLen]byte
 	parts [maxParts][]byte
+	block *sendBlock // of SendCopy, with all of the record's octets; nil for Send
 }
 
 // Send queues the record that consists of parts: at most 6 parts, and 2^31-1 octets in sum. The
@@ -158,6 +159,12 @@ func (c *Conn) gather(last *outRecord) (iov []iovec, want int, ends bool) {
 	}
 	for r := c.head; !ends && r != nil && len(iov)+1+maxParts <= maxIOV; r = r.next {
 		ends = r == last
+		if r.block != nil {
+			b := r.parts[0][skip:]
+			iov, want = appendIOV(iov, b), want+len(b)
+			skip, joined = 0, false
+			continue
+		}
 		if joined && r.size <= copyUpTo && r.size <= cap(lin)-len(lin) {
 			// A short record behind another one, of which nothing is written.
 			lin = append(lin, r.mark[:]...)
@@ -188,8 +195,9 @@ func (c *Conn) sent(n int) {
 	c.outbound -= int64(n)
 	n += c.headSent
 	for c.head != nil && n >= c.head.size {
-		n -= c.head.size
-		c.Loop().release(c.unlink())
+		r := c.unlink()
+		n -= r.size
+		c.release(r, r.size)
 	}
 	c.headSent = n
 }
@@ -221,6 +229,19 @@ func (c *Conn) unlink() *outRecord {
 	}
 	r.next, c.headSent = nil, 0
 	return r
+}
+
+// release gives back the memory of r, of which the kernel has taken n octets.
+func (c *Conn) release(r *outRecord, n int) {
+	l := c.Loop()
+	if b := r.block; b != nil {
+		records, written := b.records, b.written(n)
+		l.putBlock(r)
+		l.putNode(r)
+		c.tellCopied(records, written)
+		return
+	}
+	l.release(r)
 }
 
 // release gives back the memory of r, and keeps r for takeNode.
@@ -257,7 +278,8 @@ func (c *Conn) dropQueue() {
 		c.tls.dropOut()
 	}
 	for c.head != nil {
-		c.Loop().release(c.unlink())
+		sent := c.headSent
+		c.release(c.unlink(), sent)
 	}
 }
 

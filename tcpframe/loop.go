@@ -67,6 +67,8 @@ type Loop struct {
 	events    []unix.EpollEvent // for one EpollWait
 	free      *outRecord        // spare nodes of output queues
 	freeLen   int               // length of free
+	blocks    []*sendBlock      // spare blocks of SendCopy
+	blocksOut int               // blocks in use
 	holds     [][]byte          // spare buffers of held input
 	wire      []byte            // octets of TLS records, during one open
 	spareOuts [][]byte          // spare buffers of TLS records

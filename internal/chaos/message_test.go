@@ -139,7 +139,7 @@ func (p *procedure) number(c *oncrpc.Call) (id uint32, ok bool) {
 		}
 		at += 4 + int(n+3)&^3
 	case user:
-		b = c.Message[c.CredentialPos:][:c.CredentialLen]
+		b = c.Message[oncrpc.CredentialPos:][:c.CredentialLen]
 	}
 	if at+4 > len(b) {
 		return 0, false

@@ -39,7 +39,7 @@ type verifier struct {
 
 func newCredential(h *oncrpc.Call) credential {
 	d := credential{Flavor: h.Flavor, Name: flavorName(h.Flavor), Length: h.CredentialLen}
-	body := h.Message[h.CredentialPos : h.CredentialPos+h.CredentialLen]
+	body := h.Message[oncrpc.CredentialPos : oncrpc.CredentialPos+h.CredentialLen]
 	switch h.Flavor {
 	case oncrpc.FlavorSys:
 		// stamp, machinename<255>, uid, gid, gids<16>: RFC 5531 Appendix A.

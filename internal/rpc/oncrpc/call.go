@@ -79,22 +79,26 @@ func (p Protection) String() string {
 //	xid, CALL(0), rpcvers(2), prog, vers, proc, cred{flavor, body<400>},
 //	verf{flavor, body<400>}, arguments
 type Call struct {
-	Message []byte // the whole message, borrowed from the caller of ParseCall
-
 	XID, Program, Version, Procedure uint32
 
 	Flavor     uint32     // of the credential
 	Protection Protection // of the arguments, from Flavor and GSS
-	GSS        GSS        // valid when Flavor is FlavorGSS and the credential could be walked
+	Args       int        // position of the procedure's arguments, wrapped or not
+
+	Message []byte // the whole message, borrowed from the caller of ParseCall
+	GSS     GSS    // valid when Flavor is FlavorGSS and the credential could be walked
 
 	VerifierFlavor uint32
 
-	// Credential and Verifier bodies: Message[pos : pos+len].
-	CredentialPos, CredentialLen int
-	VerifierPos, VerifierLen     int
-
-	Args int // position of the procedure's arguments, wrapped or not
+	// The bodies of credential and verifier are Message[pos : pos+len], pos being CredentialPos and VerifierPos().
+	CredentialLen, VerifierLen int
 }
+
+// CredentialPos is the position of a credential's body in a Call.
+const CredentialPos = 32
+
+// VerifierPos is the position of the verifier's body.
+func (c *Call) VerifierPos() int { return CredentialPos + xdr.Roundup(c.CredentialLen) + 8 }
 
 // ParseCall fills c from the Call m, which c then borrows. It does not
 // allocate unless it fails. The error is an [*Error]; the XID and the fields before
@@ -121,8 +125,8 @@ func ParseCall(m []byte, c *Call) error {
 	if n > MaxAuth {
 		return &Error{XID: c.XID, Field: "cred", Position: 28, Err: ErrBound}
 	}
-	c.CredentialPos, c.CredentialLen = 32, int(n)
-	o := 32 + xdr.Roundup(int(n))
+	c.CredentialLen = int(n)
+	o := CredentialPos + xdr.Roundup(int(n))
 	if o+8 > len(m) {
 		return &Error{XID: c.XID, Field: "cred", Position: 28, Err: ErrShort}
 	}
@@ -131,7 +135,7 @@ func ParseCall(m []byte, c *Call) error {
 	if n > MaxAuth {
 		return &Error{XID: c.XID, Field: "verf", Position: o + 4, Err: ErrBound}
 	}
-	c.VerifierPos, c.VerifierLen = o+8, int(n)
+	c.VerifierLen = int(n)
 	c.Args = o + 8 + xdr.Roundup(int(n))
 	if c.Args > len(m) {
 		return &Error{XID: c.XID, Field: "verf", Position: o + 4, Err: ErrShort}
@@ -140,7 +144,7 @@ func ParseCall(m []byte, c *Call) error {
 	switch c.Flavor {
 	case FlavorNone, FlavorSys, FlavorShort:
 	case FlavorGSS:
-		c.Protection = c.GSS.parse(m[32 : 32+c.CredentialLen])
+		c.Protection = c.GSS.parse(m[CredentialPos:][:c.CredentialLen])
 	default:
 		c.Protection = ProtectUnknown
 	}

@@ -250,7 +250,7 @@ func checkHeader(t *testing.T, c *Call, m []byte) {
 	if c.Args < CallHeaderMin || c.Args > len(m) || c.Args%4 != 0 || c.CredentialLen > MaxAuth || c.VerifierLen > MaxAuth {
 		t.Fatalf("parsed %+v", c)
 	}
-	if c.VerifierPos+xdr.Roundup(c.VerifierLen) != c.Args {
+	if c.VerifierPos()+xdr.Roundup(c.VerifierLen) != c.Args {
 		t.Fatalf("verifier ends before Args: %+v", c)
 	}
 	// The header alone says the same.

@@ -32,7 +32,7 @@ func (c *Call) Sys() (s SysCredential, ok bool) {
 	if c.Flavor != FlavorSys {
 		return s, false
 	}
-	b := c.Message[c.CredentialPos:][:c.CredentialLen]
+	b := c.Message[CredentialPos:][:c.CredentialLen]
 	if len(b) < 8 {
 		return s, false
 	}
