@@ -136,6 +136,7 @@ func (r *Requester) connOptions() fabric.ConnOptions {
 		Receives:    len(r.recvs.buffers),
 		Sends:       o.Credits + len(r.reverse.slots),
 		Handles:     2 * o.Credits,
+		InPlace:     true, // keep copies short Replies
 	}
 	if o.RemoteInvalidation {
 		own.RemoteInvalidation = true

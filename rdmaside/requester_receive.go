@@ -66,12 +66,14 @@ func (r *Requester) received(c *fabric.Completion) {
 		return
 	}
 	b := r.recvs.bytes(i)
-	if c.Bytes < 0 || c.Bytes > len(b) {
+	if c.Bytes < 0 || int(c.Bytes) > len(b) {
 		r.recvs.drop(i)
 		r.end(fmt.Errorf("rdmaside: receive of %d octets in a buffer of %d", c.Bytes, len(b)))
 		return
 	}
-	b = b[:c.Bytes]
+	if b = b[:c.Bytes]; c.Data != nil {
+		b = c.Data
+	}
 	r.tally.octetsReceived += uint64(len(b))
 	pc, n := r.decode(b)
 	if pc == nil {
@@ -206,8 +208,8 @@ func (r *Requester) placed(pc *pendingCall) uint32 {
 	return r.tracker.Placed(pc.handles[replyHandle])
 }
 
-// keep makes the Payload stream b[n:] in Receive buffer i the base of pc's Reply,
-// and posts another buffer in its place.
+// keep makes the Payload stream b[n:] the base of pc's Reply. b is in Receive buffer i, or in place. keep posts the
+// buffer again, or another.
 func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	if size := len(b) - n; size > 0 && size <= int(pc.call.Spare) {
 		r.tally.copied += uint64(copy(pc.call.beside(size), b[n:]))
@@ -222,6 +224,9 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 			r.repost(i)
 			return
 		}
+	}
+	if buf := r.recvs.bytes(i); len(b) > 0 && &b[0] != &buf[0] {
+		copy(buf, b) // it came in place
 	}
 	pc.base, pc.from = r.recvs.take(i), int32(n)
 	pc.base.Resize(len(b))

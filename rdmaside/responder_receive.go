@@ -42,7 +42,7 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 		return
 	}
 	b := c.recvs.bytes(i)
-	if p.Bytes < 0 || p.Bytes > len(b) {
+	if p.Bytes < 0 || int(p.Bytes) > len(b) {
 		c.recvs.drop(i)
 		c.end(fmt.Errorf("rdmaside: receive of %d octets in a buffer of %d", p.Bytes, len(b)))
 		return
@@ -62,7 +62,7 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 	}
 	x := c.exchange()
 	if x == nil {
-		c.park(i, p.Bytes)
+		c.park(i, int(p.Bytes))
 		return
 	}
 	c.message(x, i, b)

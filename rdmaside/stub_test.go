@@ -86,7 +86,7 @@ func (s *stubConn) PostReceive(id uint64, buf []byte) error {
 		i = len(s.bufs)
 		s.bufs = append(s.bufs, buf)
 	}
-	s.receives = append(s.receives, fabric.Completion{ID: id, Op: fabric.OpReceive, Bytes: i})
+	s.receives = append(s.receives, fabric.Completion{ID: id, Op: fabric.OpReceive, Bytes: int32(i)})
 	return nil
 }
 
@@ -195,8 +195,8 @@ func (s *stubConn) deliver(m []byte, inv fabric.Handle) {
 	c := s.receives[0]
 	s.receives = s.receives[:copy(s.receives, s.receives[1:])]
 	i := c.Bytes
-	c.Bytes, c.Invalidated = copy(s.bufs[i], m), inv
-	s.free = append(s.free, i)
+	c.Bytes, c.Invalidated = int32(copy(s.bufs[i], m)), inv
+	s.free = append(s.free, int(i))
 	s.one[0] = c
 	s.h.Completed(s.one[:])
 }

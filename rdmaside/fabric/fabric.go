@@ -88,10 +88,13 @@ const (
 // A Completion reports the end of one Work Request.
 type Completion struct {
 	ID  uint64 // as posted
-	Op  Op
-	Err error // nil, or wraps ErrFlushed or the reason of the failure
+	Err error  // nil, or wraps ErrFlushed or the reason of the failure
 
-	Bytes int // received octets, for OpReceive
+	// Data holds the received octets, if they are not in the buffer that was posted: see
+	// ConnOptions.InPlace. They are valid until Handler.Completed returns, and are not to be written to.
+	Data  []byte
+	Bytes int32 // received octets, for OpReceive
+	Op    Op
 
 	// Invalidated is the handle that the peer's Send With Invalidate invalidated, or 0
 	// after a plain Send. For OpReceive.
@@ -195,6 +198,10 @@ type ConnOptions struct {
 	Handles  int // most live handles; default 4096
 	IRD      int // inbound Reads held for the peer; default 32, negative none
 	ORD      int // outbound Reads wanted; default 0
+
+	// InPlace lets the provider leave a short message where it has received it, outside of the buffer
+	// that was posted, and tell so with Completion.Data. A ULP sets it that copies short messages anyway.
+	InPlace bool
 }
 
 // Dialled returns o with the private data that a Dial sends. invalidates says whether the peer may

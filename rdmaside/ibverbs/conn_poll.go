@@ -124,7 +124,7 @@ func (c *conn) received(w *workCompletion) {
 		c.open() // the peer sends, so it has established the connection
 	}
 	r := c.receives.at(0)
-	done := fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: int(w.bytes)}
+	done := fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: int32(w.bytes)}
 	if w.hasInvalidated != 0 {
 		done.Invalidated = fabric.Handle(w.invalidated)
 		// Where the handle's own invalidation is posted too, it fails and ends the connection.

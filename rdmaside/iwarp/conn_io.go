@@ -76,7 +76,13 @@ func (s *stream) Received(b []byte) {
 	c.sock.FlushSoon()
 	c.busy = true
 	c.last = time.Now()
+	c.qp.rx.lends = c.qp.cfg.inPlace
 	c.input(b)
+	if c.qp.rx.lends {
+		if c.qp.rx.lends = false; len(c.qp.cs) > 0 {
+			c.deliver() // b soon has other octets
+		}
+	}
 	c.readDirect()
 	c.busy = false
 	c.step()

@@ -32,6 +32,32 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+// TestInPlace: short messages of a connection whose ULP allows it stay where they came, and its buffers are not
+// written to. Longer ones are in the buffers.
+func TestInPlace(t *testing.T) {
+	on := newLoop(t)
+	a, b := newUser(t, on), newUser(t, on)
+	bInto := b.receives(4, 64<<10)
+	connect(t, newProvider(Options{}), a, b, fabric.ConnOptions{}, fabric.ConnOptions{InPlace: true})
+	for i, n := range []int{8, 100, 3000, 40000} { // the first FPDU of a connection takes another way
+		id := uint64(101 + i)
+		a.do(func(c fabric.Conn) {
+			if err := c.PostSend(id, fabric.Send{Parts: [][]byte{testkit.Pattern(n, 1)}}); err != nil {
+				t.Error(err)
+			}
+		})
+		a.good(id)
+		c := b.good(uint64(i + 1))
+		if int(c.Bytes) != n || i > 0 && (c.Data != nil) != (n < wholeBelow) {
+			t.Errorf("a message of %d octets: %d, and in place: %v", n, c.Bytes, c.Data != nil)
+		}
+		if written := bInto[i][0] != 0 || bInto[i][n-1] != 0; written == (c.Data != nil) {
+			t.Errorf("a message of %d octets: in place: %v, and the buffer was written to: %v", n, c.Data != nil, written)
+		}
+	}
+	closeOrderly(t, a, b)
+}
+
 func verbs(t *testing.T, o Options, n int) {
 	on := newLoop(t)
 	a, b := newUser(t, on), newUser(t, on)
@@ -47,7 +73,7 @@ func verbs(t *testing.T, o Options, n int) {
 		}
 	})
 	a.good(101)
-	if c := b.good(1); c.Bytes != n || c.Op != fabric.OpReceive || c.Invalidated != 0 {
+	if c := b.good(1); int(c.Bytes) != n || c.Op != fabric.OpReceive || c.Invalidated != 0 {
 		t.Errorf("completion %+v, want %d octets", c, n)
 	}
 	wantBytes(t, "Send", bInto[0][:n], data)
@@ -70,7 +96,7 @@ func verbs(t *testing.T, o Options, n int) {
 	})
 	b.good(201)
 	b.good(203)
-	if c := a.good(1); c.Bytes != n || c.Invalidated != w.Handle {
+	if c := a.good(1); int(c.Bytes) != n || c.Invalidated != w.Handle {
 		t.Errorf("completion %+v, want %d octets and handle %#x", c, n, w.Handle)
 	}
 	wantBytes(t, "Send with Invalidate", into[0][:n], data)
@@ -335,7 +361,7 @@ func TestOverPipe(t *testing.T) {
 	}
 	for _, u := range []*user{a, b} {
 		u.good(9)
-		if c := u.good(1); c.Bytes != len(data) {
+		if c := u.good(1); int(c.Bytes) != len(data) {
 			t.Errorf("%+v", c)
 		}
 	}

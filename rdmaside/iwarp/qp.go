@@ -46,6 +46,7 @@ type qpConfig struct {
 	markers bool // the peer wants Markers in the FPDUs that this side sends
 	hold    bool // MPA responder: the first FPDU is the peer's
 	rtrSend bool // the peer may begin with a zero-length Send that is not delivered
+	inPlace bool // fabric.ConnOptions.InPlace
 
 	ird, ord                  int
 	receives, sends, handlesN int

@@ -61,6 +61,8 @@ type rx struct {
 	crc   uint32
 	// checked says that the CRC was compared before anything else was done with the FPDU. See whole.
 	checked bool
+	// lends says that the octets of the present input stay where they are until its completions are delivered.
+	lends bool
 
 	// The messages in progress.
 	heard  bool      // a good FPDU has arrived
@@ -181,8 +183,12 @@ func (q *qp) takeShort(b []byte) bool {
 	if len(payload) > len(into) {
 		return false
 	}
-	q.copied += copy(into, payload)
-	q.receiveDone(len(payload))
+	c := q.receiveDone(len(payload))
+	if r.lends {
+		c.Data = payload
+	} else {
+		q.copied += copy(into, payload)
+	}
 	return true
 }
 
@@ -190,7 +196,7 @@ func (q *qp) takeShort(b []byte) bool {
 func (q *qp) receiveDone(n int) *fabric.Completion {
 	rc := q.recvs.at(0)
 	c := q.completed()
-	c.ID, c.Op, c.Bytes = rc.id, fabric.OpReceive, n
+	c.ID, c.Op, c.Bytes = rc.id, fabric.OpReceive, int32(n)
 	*rc = receive{}
 	q.recvs.pop()
 	q.rx.msn[wire.QueueSend]++

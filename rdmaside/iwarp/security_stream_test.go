@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -240,7 +241,7 @@ func splitStream(t testing.TB) ([]byte, []byte, func(*qp) *qp) {
 		want := []fabric.Completion{
 			{ID: 1, Op: fabric.OpReceive, Bytes: 37}, {ID: 9, Op: fabric.OpRead}, {ID: 2, Op: fabric.OpReceive},
 		}
-		if !slices.Equal(cs, want) {
+		if !reflect.DeepEqual(cs, want) {
 			t.Fatalf("completions %+v, want %+v", cs, want)
 		}
 		if !bytes.Equal(mem, data) || !bytes.Equal(sink, data[:90]) || !bytes.Equal(recv[:37], data[:37]) {

@@ -292,6 +292,6 @@ func (p *Provider) config(a agreed, o fabric.ConnOptions) qpConfig {
 		crc: a.crc, markers: a.markers,
 		ird: a.ird, ord: a.ord,
 		receives: o.Receives, sends: o.Sends, handlesN: o.Handles,
-		limits: p.limits, pool: &p.batches,
+		limits: p.limits, pool: &p.batches, inPlace: o.InPlace,
 	}
 }

@@ -120,11 +120,17 @@ func (e *endpoint) Completed(cs []fabric.Completion) {
 		e.completions = append(e.completions, c)
 		if c.Op == fabric.OpReceive && c.Err == nil {
 			buf := e.bufs[c.ID]
-			if c.Bytes < 0 || c.Bytes > len(buf) {
+			if c.Bytes < 0 || int(c.Bytes) > len(buf) {
 				e.t.Errorf("%s: received %d octets into %d", e.name, c.Bytes, len(buf))
 				continue
 			}
-			arrived = append(arrived, bytes.Clone(buf[:c.Bytes]))
+			got := buf[:c.Bytes]
+			if c.Data != nil {
+				if got = c.Data; len(got) != int(c.Bytes) {
+					e.t.Errorf("%s: %d octets in place, and received %d", e.name, len(got), c.Bytes)
+				}
+			}
+			arrived = append(arrived, bytes.Clone(got))
 		}
 		delete(e.bufs, c.ID)
 	}

@@ -187,6 +187,11 @@ func (c *loopbackConn) Run() {
 
 	if len(batch) > 0 {
 		c.h.Completed(batch)
+		for i := range batch {
+			for at := range batch[i].Data {
+				batch[i].Data[at] = 0xdb // whoever reads them now finds nothing useful
+			}
+		}
 		clear(batch)
 	}
 	c.batch = batch[:0]
@@ -301,6 +306,9 @@ func (c *loopbackConn) transfer(w *work, parts [][]byte) (err error) {
 	return err
 }
 
+// inPlaceMost is the length of the longest message that is left outside of its Receive's buffer.
+const inPlaceMost = 4096
+
 // deliver puts a message into the next Receive of c.
 func (c *loopbackConn) deliver(w *work, parts [][]byte) error {
 	c.counts.LowReceives = min(c.counts.LowReceives, c.receives.len())
@@ -321,10 +329,14 @@ func (c *loopbackConn) deliver(w *work, parts [][]byte) error {
 		placed = g.placed()
 		delete(c.regions, w.invalidate)
 	}
-	gather(r.buf[:n], parts)
-	c.events = append(c.events, fabric.Completion{
-		ID: r.id, Op: fabric.OpReceive, Bytes: n, Invalidated: w.invalidate, Placed: uint32(placed),
-	})
+	done := fabric.Completion{ID: r.id, Op: fabric.OpReceive, Bytes: int32(n), Invalidated: w.invalidate, Placed: uint32(placed)}
+	if c.opts.InPlace && n <= inPlaceMost && c.counts.Received%2 == 0 { // half of those that may be
+		done.Data = make([]byte, n)
+		gather(done.Data, parts)
+	} else {
+		gather(r.buf[:n], parts)
+	}
+	c.events = append(c.events, done)
 	c.receives.drop()
 	c.counts.Received++
 	c.due = true

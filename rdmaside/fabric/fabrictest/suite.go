@@ -30,6 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) *Fixture) {
 		{"SendSizes", testSendSizes},
 		{"SendParts", testSendParts},
 		{"ReceiveOrder", testReceiveOrder},
+		{"ReceiveInPlace", testReceiveInPlace},
 		{"PingPong", testPingPong},
 		{"Silent", testSilent},
 		{"OneLoop", testOneLoop},

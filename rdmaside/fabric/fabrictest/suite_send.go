@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,6 +97,43 @@ func testReceiveOrder(t *testing.T, f *Fixture) {
 	p.dial.waitDone(ids[messages-1])
 	checkOrder(t, p.other, fabric.OpReceive)
 	checkOrder(t, p.dial, fabric.OpSend)
+}
+
+// testReceiveInPlace: a ULP that lets the provider leave short messages where they came gets all octets of all
+// messages, and one that does not gets them in its buffers.
+func testReceiveInPlace(t *testing.T, f *Fixture) {
+	const messages = 60
+	for _, inPlace := range []bool{true, false} {
+		p := f.connect(t, pairOptions{
+			dial:   fabric.ConnOptions{Sends: messages},
+			accept: fabric.ConnOptions{Receives: messages + 1, InPlace: inPlace},
+			prepare: func(_, other *endpoint) {
+				other.receives, other.repost, other.size = messages+1, false, 64<<10
+			},
+		})
+		var want [][]byte
+		for i := range messages {
+			want = append(want, testkit.Pattern(4*(1+i*i*i%12000), uint32(i)))
+		}
+		p.dial.do(func() {
+			for i, m := range want {
+				if _, err := p.dial.postSend(fabric.Send{Parts: [][]byte{m}}); err != nil {
+					t.Errorf("PostSend %d: %v", i, err)
+					return
+				}
+			}
+		})
+		for i, got := range p.other.waitMessages(messages) {
+			if !bytes.Equal(got, want[i]) {
+				t.Fatalf("message %d of %d octets differs; in place: %v", i, len(want[i]), inPlace)
+			}
+		}
+		p.other.mu.Lock()
+		if i := slices.IndexFunc(p.other.completions, func(c fabric.Completion) bool { return c.Data != nil }); i >= 0 && !inPlace {
+			t.Errorf("completion %d is of a message in place", i)
+		}
+		p.other.mu.Unlock()
+	}
 }
 
 // checkOrder checks that the completions of one kind of work came in the order of
