@@ -64,7 +64,9 @@ func TestResponderPace(t *testing.T) {
 			tc.callInPieces()
 			for range 12 {
 				tc.sleep(10 * time.Second)
-				if tc.ended == 0 {
+				up := false
+				tc.loop.Do(func() { up = tc.ended == 0 })
+				if up {
 					serve(1)
 				}
 			}
