@@ -179,7 +179,8 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 	return m, nil
 }
 
-// mayReplace reports whether the clients of l could be on o, which has a connection. lanes.mu is held.
+// mayReplace reports whether the clients of l could be on o, which has a connection on which the server answers.
+// lanes.mu is held.
 func (l *lane) mayReplace(o *lane) bool {
-	return o.conn != nil && o.conn.serves() && (o.endpoint == l.endpoint || !l.u.settings().partitioned())
+	return o.conn != nil && o.conn.serves() && o.pool.Granted() && (o.endpoint == l.endpoint || !l.u.settings().partitioned())
 }

@@ -163,13 +163,33 @@ func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
 	return nil
 }
 
-// betterThan reports whether l is better than o for f: no connection has failed there, fewer clients of
+// A promise says how likely a lane is to serve a new client soon.
+type promise int
+
+const (
+	failing promise = iota // the latest connection has failed
+	silent                 // the server has not answered on the connection yet, and perhaps never does
+	serving                // it has answered, or there is no connection yet
+)
+
+// promises returns the promise of l. lanes.mu is held.
+func (l *lane) promises() promise {
+	switch {
+	case l.failing:
+		return failing
+	case l.conn != nil && l.conn.serves() && !l.pool.Granted():
+		return silent
+	}
+	return serving
+}
+
+// betterThan reports whether l is better than o for f: a better promise, fewer clients of
 // the same host, fewer clients, the client's own loop. A client that has several connections, such as
 // Linux with nconnect, has them on different lanes, as far as there are enough: for the server they
 // are different connections then, too. lanes.mu is held.
 func (l *lane) betterThan(o *lane, f *front) bool {
-	if l.failing != o.failing {
-		return o.failing
+	if a, b := l.promises(), o.promises(); a != b {
+		return a > b
 	}
 	if a, b := l.hosts[f.ledger.host], o.hosts[f.ledger.host]; a != b {
 		return a < b
