@@ -650,6 +650,29 @@ func TestMuteAlone(t *testing.T) {
 	})
 }
 
+// TestMuteAlternative: the only endpoint has a name with two addresses, and the server at the first answers nothing.
+// The connection is left for the other.
+func TestMuteAlternative(t *testing.T) {
+	for _, other := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newCityDialer()
+			d.mute["a"] = true
+			p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a"}, Alternative: func(string) bool { return other }}, false)
+			time.Sleep(o.DialTimeout - time.Second)
+			if n := d.count("a"); n != 1 {
+				t.Errorf("%d attempts before Options.DialTimeout", n)
+			}
+			d.mu.Lock()
+			d.mute["a"] = false // the next attempt reaches the other address
+			d.mu.Unlock()
+			time.Sleep(5 * time.Second)
+			if st := p.Stats(); (st.Granted > 0) != other || (d.count("a") > 1) != other {
+				t.Errorf("another address: %v; %d attempts, and %d credits", other, d.count("a"), st.Granted)
+			}
+		})
+	}
+}
+
 // TestReturnIsSlow: while an attempt to return to a better endpoint takes its time, the seat notices at once
 // that its connection has ended.
 func TestReturnIsSlow(t *testing.T) {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -19,45 +20,105 @@ const leastDial = 2 * time.Second
 
 // addresses remember which address of each name worked last. A server knows its clients, and the
 // bridge among them, by their addresses: if a name has an IPv4 and an IPv6 address and a reconnect
-// took the other one, the server's duplicate request cache would not know a repeated Call. It is
+// took the other one, the server's duplicate request cache would not know a repeated Call. An address has
+// worked when the server there has answered: some accept connections and answer nothing. It is
 // safe for concurrent use.
 type addresses struct {
-	mu     sync.Mutex
-	worked map[string]netip.Addr // by host name
+	mu sync.Mutex // a leaf
+	of map[string]*nameAddresses
 }
 
-// order returns addrs in the order in which they are tried: the one that worked last, and then
-// the others in the resolver's order, which is that of RFC 6724.
+// nameAddresses are what addresses remember of one name.
+type nameAddresses struct {
+	worked  netip.Addr
+	missed  []netip.Addr // of those that the name had last: where the last connection got no answer, longest ago first
+	several bool         // the name had several
+}
+
+// An address is one address of a name. The zero address is that of an endpoint without a name.
+type address struct {
+	name string
+	addr netip.Addr
+}
+
+// name returns what is known of a name. mu is held.
+func (l *addresses) name(host string) *nameAddresses {
+	n := l.of[host]
+	if n == nil {
+		if l.of == nil {
+			l.of = make(map[string]*nameAddresses)
+		}
+		n = &nameAddresses{}
+		l.of[host] = n
+	}
+	return n
+}
+
+// order returns addrs in the order in which they are tried: the one that worked last, then the others in the
+// resolver's order, which is that of RFC 6724, and last those where the server has not answered.
 func (l *addresses) order(host string, addrs []netip.Addr) []netip.Addr {
 	l.mu.Lock()
-	last, ok := l.worked[host]
-	l.mu.Unlock()
-	if i := slices.Index(addrs, last); ok && i > 0 {
-		copy(addrs[1:], addrs[:i])
-		addrs[0] = last
+	defer l.mu.Unlock()
+	n := l.name(host)
+	n.several = len(addrs) > 1
+	n.missed = slices.DeleteFunc(n.missed, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
+	rank := func(a netip.Addr) int {
+		if i := slices.Index(n.missed, a); i >= 0 {
+			return 1 + i
+		}
+		if a == n.worked {
+			return -1
+		}
+		return 0
 	}
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
 	return addrs
 }
 
-// remember notes that a worked.
-func (l *addresses) remember(host string, a netip.Addr) {
+// answered notes that the server at a has answered.
+func (l *addresses) answered(a address) {
+	if a.name == "" {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.worked == nil {
-		l.worked = make(map[string]netip.Addr)
+	n := l.name(a.name)
+	n.worked = a.addr
+	n.missed = slices.DeleteFunc(n.missed, func(m netip.Addr) bool { return m == a.addr })
+}
+
+// missed notes that a connection to a has ended before the server had answered.
+func (l *addresses) missed(a address) {
+	if a.name == "" {
+		return
 	}
-	l.worked[host] = a
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.name(a.name)
+	n.missed = append(slices.DeleteFunc(n.missed, func(m netip.Addr) bool { return m == a.addr }), a.addr)
+}
+
+// several reports whether the name of endpoint had several addresses when it was dialled last.
+func (l *addresses) several(endpoint string) bool {
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.of[host]
+	return n != nil && n.several
 }
 
 // dialEach calls dial with one address of endpoint after the other until one connects. It passes
-// an endpoint that is no host:port on as it is.
-func (l *addresses) dialEach(ctx context.Context, endpoint string, dial func(ctx context.Context, addr string) (pool.Member, error)) (pool.Member, error) {
+// an endpoint that is no host:port on as it is. Who has the connection calls answered or missed.
+func (l *addresses) dialEach(ctx context.Context, endpoint string, dial func(ctx context.Context, addr string, at address) (pool.Member, error)) (pool.Member, error) {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		return dial(ctx, endpoint)
+		return dial(ctx, endpoint, address{})
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return dial(ctx, endpoint)
+		return dial(ctx, endpoint, address{})
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
@@ -67,11 +128,7 @@ func (l *addresses) dialEach(ctx context.Context, endpoint string, dial func(ctx
 		addrs[i] = addrs[i].Unmap()
 	}
 	return tryAll(ctx, l.order(host, addrs), func(ctx context.Context, a netip.Addr) (pool.Member, error) {
-		m, err := dial(ctx, net.JoinHostPort(a.String(), port))
-		if err == nil {
-			l.remember(host, a)
-		}
-		return m, err
+		return dial(ctx, net.JoinHostPort(a.String(), port), address{host, a})
 	})
 }
 

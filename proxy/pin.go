@@ -184,6 +184,8 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 		Local:     isLocal,
 		Dials:     p.u.endpoints.share,
 		Metrics:   p.u.poolMetrics,
+
+		Alternative: p.u.addresses.several,
 	}
 	if o.partitioned() {
 		n := p.first % len(o.Endpoints)

@@ -107,11 +107,41 @@ func TestAddressThatWorked(t *testing.T) {
 		{six, []netip.Addr{six, four}, []netip.Addr{six, four}},
 	} {
 		if x.worked.IsValid() {
-			l.remember("storage", x.worked)
+			l.answered(address{"storage", x.worked})
 		}
 		if got := l.order("storage", slices.Clone(x.names)); !slices.Equal(got, x.order) {
 			t.Errorf("%v worked: %v is tried as %v, want %v", x.worked, x.names, got, x.order)
 		}
+	}
+}
+
+// TestAddressWithoutAnswer: addresses where the server has not answered are tried after the others, until it does.
+func TestAddressWithoutAnswer(t *testing.T) {
+	var l addresses
+	six, four, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	want := func(why string, order ...netip.Addr) {
+		t.Helper()
+		if got := l.order("storage", []netip.Addr{six, four, other}); !slices.Equal(got, order) {
+			t.Errorf("%s: tried as %v, want %v", why, got, order)
+		}
+	}
+	at := func(a netip.Addr) address { return address{"storage", a} }
+	want("at first", six, four, other)
+	l.missed(at(six))
+	want("the first does not answer", four, other, six)
+	l.answered(at(four))
+	l.missed(at(other))
+	want("another does not answer", four, six, other)
+	l.missed(at(four))
+	want("the one that worked does not answer", six, other, four)
+	l.answered(at(other))
+	want("another answers", other, six, four)
+	l.missed(address{})
+	if !l.several("storage:2049") || l.several("192.0.2.1:2049") || l.several("elsewhere:2049") {
+		t.Error("the name with three addresses is not the only one with several")
+	}
+	if l.order("storage", []netip.Addr{six}); l.several("storage:2049") {
+		t.Error("a name that has one address is said to have several")
 	}
 }
 

@@ -58,10 +58,11 @@ type probed interface {
 // A probe watches one connection, with NULL Calls when it is silent. It belongs to the
 // connection's loop.
 type probe struct {
-	u    *upstream // constant, as the next three
+	u    *upstream // constant, as the next four
 	m    probed
 	seat *pool.Seat
 	loop *eventLoop
+	at   address // of the server
 
 	entry   pool.Entry // the NULL Call's credit
 	call    rdmaside.Call
@@ -69,6 +70,7 @@ type probe struct {
 	sentAt  time.Time
 	out     bool        // a NULL Call is outstanding
 	over    bool        // the connection has ended
+	served  bool        // the server has answered
 	stalled atomic.Bool // the connection is counted as stalled; changed on the loop
 	priming bool        // the NULL Call primes the connection, and has no credit of the pool
 	dozing  bool        // no Call was outstanding at the last look, and the next look may be far off: see busy
@@ -110,9 +112,12 @@ func (p *probe) start() { p.loop.Post((*probeTask)(p)) }
 // lookWhileOff is how often a connection looks whether a reload has switched the watch on.
 const lookWhileOff = time.Minute
 
-// end ends the watch: the connection has ended.
-func (p *probe) end() {
+// end ends the watch: the connection has ended with err.
+func (p *probe) end(err error) {
 	p.over = true
+	if !p.served && err != nil && !errors.Is(err, pool.ErrClosed) {
+		p.u.addresses.missed(p.at)
+	}
 	p.stall(false)
 	if p.timer != nil {
 		p.timer.Stop()
@@ -260,6 +265,8 @@ const primeAgain = 50 * time.Millisecond
 func (p *probe) primed() {
 	p.priming = false
 	if !p.over {
+		p.served = true
+		p.u.addresses.answered(p.at)
 		p.seat.Granted(p.m.credits(), p.loop.index)
 	}
 }

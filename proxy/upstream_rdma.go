@@ -24,10 +24,10 @@ type rdmaConn struct {
 }
 
 // dialRDMA makes a connection, for owner unless that is nil.
-func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, s *pool.Seat, owner connOwner) (pool.Member, error) {
+func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, at address, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	m := &rdmaConn{u: u, seat: s, loop: l, owner: owner}
 	uo := u.settings()
-	m.probe = probe{u: u, m: m, seat: s, loop: l}
+	m.probe = probe{u: u, m: m, seat: s, loop: l, at: at}
 	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
@@ -137,7 +137,7 @@ func (m *rdmaConn) Granted(_ *rdmaside.Requester, grant int) { m.seat.Granted(gr
 
 // Ended is part of rdmaside.Watcher.
 func (m *rdmaConn) Ended(_ *rdmaside.Requester, err error) {
-	m.probe.end()
+	m.probe.end(err)
 	m.u.ended(err)
 	m.loop.tapEnded(m, err)
 	if m.owner != nil {

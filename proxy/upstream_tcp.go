@@ -62,9 +62,9 @@ const (
 )
 
 // dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil.
-func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, s *pool.Seat, owner connOwner) (pool.Member, error) {
+func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, at address, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: make(map[uint32]*call), heard: time.Now()}
-	m.probe = probe{u: u, m: m, seat: s, loop: l}
+	m.probe = probe{u: u, m: m, seat: s, loop: l, at: at}
 	s.Granted(0, pool.Elsewhere) // primed grants the credits
 	o := tcpframe.DialOptions{
 		Name: u.name, Reset: true,
@@ -300,7 +300,7 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 		m.timer.Stop()
 	}
 	m.seat.Closing(m)
-	m.probe.end()
+	m.probe.end(err)
 	if m.oldest == nil && !m.latest.IsZero() && errors.Is(err, io.EOF) {
 		err = errIdleClosed
 	}
