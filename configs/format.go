@@ -31,6 +31,12 @@ func Format(name string, data []byte) ([]byte, error) {
 		if err == nil {
 			err = sameFile(data, out)
 		}
+		if err == nil { // the library may print what it reads otherwise
+			var again []byte
+			if again, err = reprint(out); err == nil {
+				err = sameFile(out, again)
+			}
+		}
 		if err == nil {
 			return out, nil
 		}

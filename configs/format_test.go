@@ -105,6 +105,7 @@ func TestFormatExamples(t *testing.T) {
 func FuzzFormat(f *testing.F) {
 	f.Add([]byte(minimal))
 	f.Add([]byte("a: # b\n\n  - c # d\n\n# e\n"))
+	f.Add([]byte("0: #\n !\n    ")) // a tag without a value, and a comment that the library loses behind it
 	f.Add([]byte("a: |\n\n  b\n\n\nc: >-\n  d\n\n  e\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		out, err := Format("", data)
