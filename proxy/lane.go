@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/pool"
@@ -170,7 +171,7 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 		return nil, err
 	}
 	if !c.over {
-		l.conn, c.member = c, m.(lateMember)
+		l.conn, c.member, c.made = c, m.(lateMember), time.Now()
 		l.u.needShared()
 		if len(l.clients) == 0 {
 			l.pool.Need(0) // it was needed while the lane was failing

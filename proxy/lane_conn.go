@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -28,7 +29,8 @@ type laneConn struct {
 	loop  *eventLoop // on which the connection lives
 	calls laneCalls  // the loop's
 
-	member   lateMember // what sends the Calls; nil before Dial has returned; guarded by lanes.mu, as the next two
+	made     time.Time  // when Dial had returned; guarded by lanes.mu, as the next three
+	member   lateMember // what sends the Calls; nil before Dial has returned
 	replaced bool       // another connection carries the lane's next Calls
 	over     bool       // the connection has ended
 }

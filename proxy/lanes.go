@@ -3,6 +3,7 @@ package proxy
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -168,16 +169,20 @@ type promise int
 
 const (
 	failing promise = iota // the latest connection has failed
-	silent                 // the server has not answered on the connection yet, and perhaps never does
-	serving                // it has answered, or there is no connection yet
+	silent                 // the server has not answered on the connection, and perhaps never does
+	serving                // it has answered, or there is no connection yet, or it was made just now
 )
+
+// justNow is how long a lane's connection is expected to get its first credit. Before that, clients are divided
+// among the lanes as if it had one.
+const justNow = time.Second
 
 // promises returns the promise of l. lanes.mu is held.
 func (l *lane) promises() promise {
 	switch {
 	case l.failing:
 		return failing
-	case l.conn != nil && l.conn.serves() && !l.pool.Granted():
+	case l.conn != nil && l.conn.serves() && time.Since(l.conn.made) > justNow && !l.pool.Granted():
 		return silent
 	}
 	return serving
